@@ -1,0 +1,266 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0
+ *
+ * tandem.h - attention, forward and backward, on any GPU. C99; includes no GPU header.
+ *
+ * Objects   tandem_device  one GPU, or the CPU. Borrows your VkDevice or CUDA context.
+ *           tandem_plan    immutable: a problem turned into kernels, tiles and a workspace size.
+ *                          Destroy plans before their device.
+ * Threads   Any function may be called from any thread; destroying an object must not race with its
+ *           use. One plan may be executed from many threads at once when each call has its own
+ *           stream and its own workspace.
+ * Memory    The library never allocates device memory. You own every buffer, the workspace included,
+ *           and keep buffers and plan alive until the GPU has finished. Pointers inside structs are
+ *           read during the call and not kept.
+ * Errors    Every fallible function returns a tandem_status and leaves its out-parameters untouched on
+ *           failure. tandem_last_message() has a sentence that names the offending value.
+ * Names     B batch, H heads (Hq of q, Hk of k and v), S sequence length (Sq, Sk), D head_dim of q and
+ *           k, Dv head_dim of v and o. Br x Bc is the tile: query rows by key columns.
+ *
+ * What is computed (docs/semantics.md has it in full):
+ *   s_ij = scale * <q_i, k_j>                      for every key j visible to row i
+ *   lse_i = ln sum_j exp(s_ij),  p_ij = exp(s_ij - lse_i),  o_i = sum_j p_ij v_j
+ *   delta_i = <d_o_i, o_i>,  dp_ij = <d_o_i, v_j>,  ds_ij = p_ij (dp_ij - delta_i)
+ *   d_q_i = scale sum_j ds_ij k_j,  d_k_j = scale sum_i ds_ij q_i,  d_v_j = sum_i p_ij d_o_i
+ * Query head h reads kv head h / (Hq / Hk); d_k and d_v of a kv head sum over its query heads.
+ * A row that sees no key has o = 0, lse = -inf and zero gradients. */
+#ifndef TANDEM_TANDEM_H
+#define TANDEM_TANDEM_H
+#include <stddef.h>
+#include <stdint.h>
+
+#define TANDEM_VERSION_MAJOR 0 /* the API: major changes break, minor ones add */
+#define TANDEM_VERSION_MINOR 1
+#define TANDEM_VERSION_PATCH 0
+
+#if defined(_WIN32) && defined(TANDEM_BUILD_SHARED)
+#define TANDEM_API __declspec(dllexport)
+#elif defined(_WIN32) && defined(TANDEM_SHARED)
+#define TANDEM_API __declspec(dllimport)
+#elif defined(__GNUC__)
+#define TANDEM_API __attribute__((visibility("default")))
+#else
+#define TANDEM_API
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- status ------------------------------------------------------------------------------------ */
+
+typedef enum tandem_status { /* numbers are pinned; gaps are for additions; compare with TANDEM_OK */
+  TANDEM_OK = 0,
+  TANDEM_ERROR_INVALID_ARGUMENT = -1,     /* your bug: a documented precondition does not hold */
+  TANDEM_ERROR_UNSUPPORTED = -2,          /* our gap: legal, but no kernel here; tandem_explain() */
+  TANDEM_ERROR_OUT_OF_MEMORY = -3,        /* a host allocation failed */
+  TANDEM_ERROR_INVALID_STRUCT = -4,       /* struct_size too small, or next is not NULL */
+  TANDEM_ERROR_INVALID_LAYOUT = -5,       /* strides negative, overflowing or overlapping */
+  TANDEM_ERROR_NO_BACKEND = -6,           /* not in this build, or its driver is not on this machine */
+  TANDEM_ERROR_NO_DEVICE = -7,            /* no device with that index */
+  TANDEM_ERROR_MISSING_FEATURE = -8,      /* the device lacks, or you did not enable, something needed */
+  TANDEM_ERROR_WORKSPACE = -10,           /* workspace null, or misaligned, or its size too small */
+  TANDEM_ERROR_CACHE = -11,               /* cache blob foreign, truncated or corrupted; nothing used */
+  TANDEM_ERROR_BACKEND = -20,             /* a driver call failed; the message has its code */
+  TANDEM_ERROR_DEVICE_LOST = -21,
+  TANDEM_ERROR_DEVICE_OUT_OF_MEMORY = -22,
+  TANDEM_STATUS_FORCE_INT = 0x7fffffff
+} tandem_status;
+
+/* A short name such as "TANDEM_ERROR_UNSUPPORTED". Static storage, never NULL. */
+TANDEM_API const char* tandem_status_string(tandem_status status);
+
+/* The sentence of this thread's most recent failure, "" before any. Valid until the thread's next
+ * failing call. */
+TANDEM_API const char* tandem_last_message(void);
+
+/* Version of the loaded library: major << 22 | minor << 12 | patch. */
+TANDEM_API uint32_t tandem_version(void);
+
+/* ---- device ------------------------------------------------------------------------------------ */
+
+typedef struct tandem_device tandem_device;
+typedef struct tandem_plan tandem_plan;
+
+typedef enum tandem_log_level {
+  TANDEM_LOG_ERROR = 0,
+  TANDEM_LOG_WARN = 1,
+  TANDEM_LOG_INFO = 2,
+  TANDEM_LOG_DEBUG = 3
+} tandem_log_level;
+
+typedef struct tandem_device_options { /* NULL, or start from TANDEM_DEVICE_OPTIONS_INIT */
+  uint32_t struct_size;
+  uint32_t threads; /* CPU device: worker threads; 0 means one per hardware thread */
+  const void* next; /* must be NULL in this version */
+  void* user;       /* given back to log */
+  /* Called from any thread that calls the library; copy the text. NULL: silent. */
+  void (*log)(void* user, tandem_log_level level, const char* message);
+  /* Comma-separated paths to do without, as "cpu.simd,vulkan.coopmat"; NULL: none. Added to what
+   * the environment variable TANDEM_DISABLE names. An unknown name is INVALID_ARGUMENT. */
+  const char* disable;
+} tandem_device_options;
+#define TANDEM_DEVICE_OPTIONS_INIT \
+  { (uint32_t)sizeof(tandem_device_options), 0, NULL, NULL, NULL, NULL }
+
+/* The CPU device always exists. Vulkan and CUDA devices: tandem_vulkan.h, tandem_cuda.h. */
+TANDEM_API tandem_status tandem_cpu_device_create(const tandem_device_options* options,
+                                                  tandem_device** device);
+TANDEM_API void tandem_device_destroy(tandem_device* device); /* NULL is allowed */
+
+typedef struct tandem_device_info {
+  uint32_t struct_size; /* in: sizeof(tandem_device_info) */
+  uint32_t shared_bytes; /* workgroup memory that a kernel may use; 0 on the CPU */
+  char backend[16];      /* "cpu", "vulkan", "cuda" */
+  char name[128];        /* as the driver says it */
+  char driver[128];      /* driver name and version */
+} tandem_device_info;
+TANDEM_API tandem_status tandem_device_get_info(const tandem_device* device,
+                                                tandem_device_info* info);
+
+/* Every capability that planning looks at, one "name value" a line: the bug-report form. Writes at
+ * most capacity bytes with a final NUL and returns the size needed with it, as snprintf plus one. */
+TANDEM_API size_t tandem_device_describe(const tandem_device* device, char* text, size_t capacity);
+
+/* Compiled pipelines, for you to store on disk. get: call with data = NULL for the size. set: refuses
+ * with TANDEM_ERROR_CACHE a blob of another library build, device or driver. */
+TANDEM_API tandem_status tandem_device_get_cache(tandem_device* device, size_t* size, void* data);
+TANDEM_API tandem_status tandem_device_set_cache(tandem_device* device, size_t size,
+                                                 const void* data);
+
+/* ---- problem ----------------------------------------------------------------------------------- */
+
+typedef enum tandem_dtype { TANDEM_F32 = 1, TANDEM_F16 = 2, TANDEM_BF16 = 3 } tandem_dtype;
+
+typedef struct tandem_tensor { /* logical order is always batch, head, sequence, feature */
+  int64_t stride[4]; /* in elements, >= 0. Inputs: 0 repeats a dimension. Outputs may not overlap */
+  uint32_t dtype;    /* tandem_dtype; all tensors of a problem have the same one in this version */
+  uint32_t reserved; /* must be 0 */
+} tandem_tensor;
+
+typedef enum tandem_direction { TANDEM_FORWARD = 1, TANDEM_BACKWARD = 2 } tandem_direction;
+typedef enum tandem_mask { TANDEM_MASK_NONE = 0, TANDEM_MASK_CAUSAL = 1 } tandem_mask;
+
+/* Where the diagonal lies when Sq != Sk: off = 0, or off = Sk - Sq. Causal: j <= i + off. */
+typedef enum tandem_align { TANDEM_TOP_LEFT = 0, TANDEM_BOTTOM_RIGHT = 1 } tandem_align;
+
+#define TANDEM_UNBOUNDED (-1)
+#define TANDEM_GRAD_Q 0x1u
+#define TANDEM_GRAD_K 0x2u
+#define TANDEM_GRAD_V 0x4u
+#define TANDEM_GRAD_ALL 0x7u
+#define TANDEM_FLAG_DETERMINISTIC 0x1u /* same library, device, driver, plan and inputs: same bits */
+
+typedef struct tandem_problem { /* start from TANDEM_PROBLEM_INIT; members are only added at the end */
+  uint32_t struct_size;
+  uint32_t direction; /* tandem_direction */
+  const void* next;   /* must be NULL in this version */
+  int64_t batch;      /* B; sizes of 0 are legal and do nothing */
+  int64_t heads_q;    /* Hq, a multiple of Hk */
+  int64_t heads_kv;   /* Hk */
+  int64_t seq_q;      /* Sq, up to 2^29 - 1 */
+  int64_t seq_kv;     /* Sk, up to 2^29 - 1 */
+  int64_t head_dim;   /* D, 1 to 256 */
+  int64_t head_dim_v; /* Dv, 1 to 256 */
+  tandem_tensor q, k, v, o;           /* [B,Hq,Sq,D] [B,Hk,Sk,D] [B,Hk,Sk,Dv] [B,Hq,Sq,Dv] */
+  tandem_tensor d_o, d_q, d_k, d_v;   /* shapes of o q k v, strides of their own; backward only */
+  float scale;           /* NaN (the INIT value) means 1 / sqrt(D) */
+  uint32_t mask;         /* tandem_mask */
+  uint32_t align;        /* tandem_align, for the causal mask and the window */
+  uint32_t gradients;    /* TANDEM_GRAD_*: what backward writes; the others are not computed */
+  int64_t window_left;   /* keys j >= i + off - left are visible; TANDEM_UNBOUNDED */
+  int64_t window_right;  /* keys j <= i + off + right are visible; TANDEM_UNBOUNDED */
+  uint32_t flags;        /* TANDEM_FLAG_* */
+  uint32_t tile_rows;    /* Br, for tests and tuning: only tiles of this size; 0: planner's choice */
+  uint32_t tile_cols;    /* Bc, likewise */
+  uint32_t reserved;     /* must be 0 */
+} tandem_problem;
+
+/* Fills in problem (struct_size and all defaults): direction forward, sizes 0, f32, scale 1/sqrt(D), no
+ * mask, all gradients. A function, because a C99 initialiser cannot spell NaN portably. */
+TANDEM_API void tandem_problem_init(tandem_problem* problem);
+
+/* Sets the strides of all tensors to the contiguous [B,H,S,D] order ("bhsd") for the sizes that
+ * problem holds, and their dtype. */
+TANDEM_API void tandem_problem_contiguous(tandem_problem* problem, tandem_dtype dtype);
+
+/* One line that says the whole problem, as "bwd bf16 b2 hq8 hk2 sq128 sk130 d64 dv64
+ * causal_bottom_right ..."; docs/problem-line.md has the grammar. Sizes as tandem_device_describe.
+ * parse undoes print: the same problem, bit for bit. */
+TANDEM_API size_t tandem_problem_print(const tandem_problem* problem, char* text, size_t capacity);
+TANDEM_API tandem_status tandem_problem_parse(const char* text, tandem_problem* problem);
+
+/* ---- plan -------------------------------------------------------------------------------------- */
+
+/* Chooses kernels and tiles and makes the pipelines ready. The problem is copied. Waits on no queue.
+ * The plan of a problem with a size of 0 is legal and dispatches only what zeroes gradients. */
+TANDEM_API tandem_status tandem_plan_create(tandem_device* device, const tandem_problem* problem,
+                                            tandem_plan** plan);
+TANDEM_API void tandem_plan_destroy(tandem_plan* plan); /* NULL is allowed; the GPU must be done */
+
+#define TANDEM_MAX_KERNELS 8
+typedef struct tandem_plan_info {
+  uint32_t struct_size;         /* in: sizeof(tandem_plan_info) */
+  uint32_t kernel_count;        /* kernels that one tandem_execute() records */
+  uint32_t kernels[TANDEM_MAX_KERNELS]; /* their registry indices, in order: tandem_kernel_get() */
+  uint64_t workspace_size;      /* bytes, exact; 0 means none needed */
+  uint64_t workspace_alignment; /* bytes */
+  double flops; /* 4 B Hq D' visible (forward, D' the mean of D and Dv) times 2.5 backward */
+  uint32_t tile_rows, tile_cols; /* Br, Bc of the first kernel */
+  char backend[16];
+  char path[16];  /* "ref", "simd", "scalar", "simt", ... */
+  char name[192]; /* backend, path, tile and problem line: the key in logs and benches */
+} tandem_plan_info;
+TANDEM_API tandem_status tandem_plan_get_info(const tandem_plan* plan, tandem_plan_info* info);
+
+/* Every candidate path, one a line, with its tiles or the reason for its refusal. Sizes as
+ * tandem_device_describe(). An invalid problem gives its message. */
+TANDEM_API size_t tandem_explain(const tandem_device* device, const tandem_problem* problem,
+                                 char* text, size_t capacity);
+
+/* The registry: a kernel that is not listed here does not exist. */
+typedef struct tandem_kernel_info {
+  uint32_t struct_size; /* in: sizeof(tandem_kernel_info) */
+  uint32_t built;       /* 1: this build holds it; 0: its backend was left out */
+  char stem[16];        /* "fwd", "bwd_dot", "bwd_dkv", "bwd_dq", ... */
+  char backend[16];
+  char path[16];
+} tandem_kernel_info;
+TANDEM_API uint32_t tandem_kernel_count(void);
+TANDEM_API tandem_status tandem_kernel_get(uint32_t index, tandem_kernel_info* info);
+
+/* ---- execution --------------------------------------------------------------------------------- */
+
+/* CPU: the address in handle. CUDA: the device pointer in handle, offset bytes behind it. Vulkan: see
+ * tandem_vulkan.h. {0, 0} is "not given". Tensors are aligned to their element size at least; 16-byte
+ * alignment of base, strides and head_dim in bytes takes the fast loads. */
+typedef struct tandem_buffer {
+  uint64_t handle, offset;
+} tandem_buffer;
+typedef struct tandem_stream { /* VkCommandBuffer or cudaStream_t; 0 on the CPU */
+  uint64_t handle;
+} tandem_stream;
+
+typedef struct tandem_args { /* start from TANDEM_ARGS_INIT */
+  uint32_t struct_size;
+  uint32_t reserved; /* must be 0 */
+  tandem_buffer q, k, v, o;         /* o is read by backward */
+  tandem_buffer lse;                /* f32 [B,Hq,Sq] contiguous: written by forward (may be absent
+                                     * there), read by backward */
+  tandem_buffer d_o, d_q, d_k, d_v; /* backward only; a gradient not asked for stays {0, 0} */
+  tandem_buffer workspace;          /* contents need no initialisation and are garbage afterwards */
+  uint64_t workspace_size;          /* bytes that may be used; at least the plan's */
+} tandem_args;
+#define TANDEM_ARGS_INIT                                                                     \
+  { (uint32_t)sizeof(tandem_args), 0, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, \
+    {0, 0}, {0, 0}, {0, 0}, 0 }
+
+/* Records the plan into the stream and returns: no allocation on the device, no wait, no submit. On
+ * the CPU the work is done when it returns. Vulkan: barriers between the plan's own dispatches are
+ * recorded; those before and after are yours (tandem_vulkan.h). */
+TANDEM_API tandem_status tandem_execute(const tandem_plan* plan, tandem_stream stream,
+                                        const tandem_args* args);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0
+ *
+ * tandem_vulkan.h - Tandem on a VkDevice that you own. Needs only vulkan_core.h.
+ *
+ * Needs     Vulkan 1.2, or newer, with bufferDeviceAddress, and inline uniform blocks (core in 1.3,
+ *           VK_EXT_inline_uniform_block before). tandem_vk_required_* say what to enable; anything
+ *           else that is enabled and listed may be used for speed.
+ * Buffers   Created with VK_BUFFER_USAGE_SHADER_DEVICE_ADDRESS_BIT (and memory allocated with the
+ *           matching flag). A tandem_buffer is {VkBuffer, byte offset} or {0, device address}.
+ * Barriers  tandem_execute() records into a primary or secondary command buffer in the recording
+ *           state, outside a render pass, on a queue family with compute. It binds a compute
+ *           pipeline, descriptor set 0 and push constants, and so disturbs yours at the compute bind
+ *           point. Before it: make your writes visible to stage COMPUTE_SHADER, access SHADER_READ,
+ *           and wait for earlier reads of the outputs. After it: make stage COMPUTE_SHADER, access
+ *           SHADER_WRITE visible to your reads. Two executes that share a workspace or a tensor need
+ *           the same barrier between them.
+ * Lifetime  instance, physical device and device outlive the tandem_device. The plan owns the
+ *           pipelines' descriptor sets: keep it until the GPU has finished. */
+#ifndef TANDEM_TANDEM_VULKAN_H
+#define TANDEM_TANDEM_VULKAN_H
+#include <vulkan/vulkan_core.h>
+
+#include "tandem.h"
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Extensions to enable on this GPU, for tandem to work at all and then for its faster paths. names
+ * points to static storage. */
+TANDEM_API tandem_status tandem_vk_required_extensions(PFN_vkGetInstanceProcAddr gipa,
+                                                       VkInstance instance, VkPhysicalDevice gpu,
+                                                       uint32_t* count, const char* const** names);
+
+/* Features to enable: patches the structs already in chain in place and links missing ones from
+ * storage, which must outlive vkCreateDevice. */
+typedef struct tandem_vk_feature_storage {
+  uint64_t opaque[128];
+} tandem_vk_feature_storage;
+TANDEM_API tandem_status tandem_vk_required_features(PFN_vkGetInstanceProcAddr gipa,
+                                                     VkInstance instance, VkPhysicalDevice gpu,
+                                                     VkPhysicalDeviceFeatures2* chain,
+                                                     tandem_vk_feature_storage* storage);
+
+typedef struct tandem_vk_device_desc { /* start from TANDEM_VK_DEVICE_DESC_INIT */
+  uint32_t struct_size;
+  uint32_t api_version; /* VkApplicationInfo::apiVersion that you used; at least 1.2 */
+  const void* next;     /* must be NULL in this version */
+  VkInstance instance;
+  VkPhysicalDevice gpu;
+  VkDevice device;
+  PFN_vkGetInstanceProcAddr gipa; /* NULL: the system's loader is opened */
+  uint32_t extension_count;
+  uint32_t reserved;             /* must be 0 */
+  const char* const* extensions; /* enabled on device; what is not listed is not used */
+  const VkPhysicalDeviceFeatures2* features; /* as given to vkCreateDevice; what is off is not used */
+  VkPipelineCache cache;                     /* optional, yours */
+} tandem_vk_device_desc;
+#define TANDEM_VK_DEVICE_DESC_INIT                                                          \
+  { (uint32_t)sizeof(tandem_vk_device_desc), VK_API_VERSION_1_2, NULL, VK_NULL_HANDLE,       \
+    VK_NULL_HANDLE, VK_NULL_HANDLE, NULL, 0, 0, NULL, NULL, VK_NULL_HANDLE }
+
+/* NO_BACKEND: this build lacks Vulkan, or there is no loader. MISSING_FEATURE: names what is missing. */
+TANDEM_API tandem_status tandem_vk_device_create(const tandem_vk_device_desc* desc,
+                                                 const tandem_device_options* options,
+                                                 tandem_device** device);
+
+static inline tandem_stream tandem_vk_stream(VkCommandBuffer cmd) {
+  tandem_stream s;
+  s.handle = (uint64_t)(uintptr_t)cmd;
+  return s;
+}
+static inline tandem_buffer tandem_vk_buffer(VkBuffer buffer, VkDeviceSize offset) {
+  tandem_buffer b;
+  b.handle = (uint64_t)buffer;
+  b.offset = offset;
+  return b;
+}
+static inline tandem_buffer tandem_vk_address(VkDeviceAddress address) {
+  tandem_buffer b;
+  b.handle = 0;
+  b.offset = address;
+  return b;
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// What a backend implements: a device that turns plans into programs, and programs that record.
+#ifndef TANDEM_SRC_DEVICE_H
+#define TANDEM_SRC_DEVICE_H
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "caps.h"
+#include "plan.h"
+#include "status.h"
+
+namespace tandem {
+
+class Logger {
+ public:
+  Logger() = default;
+  explicit Logger(const tandem_device_options& o) : log_(o.log), user_(o.user) {}
+  void operator()(tandem_log_level level, const std::string& message) const {
+    if (log_) log_(user_, level, message.c_str());
+  }
+
+ private:
+  void (*log_)(void*, tandem_log_level, const char*) = nullptr;
+  void* user_ = nullptr;
+};
+
+// A plan made ready on a device: pipelines, parameter blocks. Immutable; record() from any thread.
+class Program {
+ public:
+  virtual ~Program() = default;
+  // args have been checked against the plan: every tensor that it needs is given.
+  virtual Status record(tandem_stream stream, const tandem_args& args) const = 0;
+};
+
+class Device {
+ public:
+  virtual ~Device() = default;
+  const Caps& caps() const { return caps_; }
+  const Logger& log() const { return log_; }
+  virtual Status build(const Plan& plan, std::unique_ptr<Program>* program) = 0;
+  // Compiled pipelines. A backend without a cache has an empty blob body.
+  virtual Status cache_get(std::vector<uint8_t>* body) { return body->clear(), Status(); }
+  virtual Status cache_set(const uint8_t*, size_t) { return Status(); }
+
+ protected:
+  Caps caps_;
+  Logger log_;
+};
+
+// Options after checking; shared by all three openers.
+struct DeviceOptions {
+  Logger log;
+  uint32_t threads = 0;
+  std::vector<std::string> disabled;
+};
+
+// Runs open() with checked options behind the C border and hands out the device. Catches everything.
+tandem_status create_device(const tandem_device_options* options, tandem_device** device,
+                            Status (*open)(const DeviceOptions&, const void* context,
+                                           std::unique_ptr<Device>*),
+                            const void* context);
+
+// Reports a status of an entry point outside api.cpp: stores the message, returns the code.
+tandem_status report(const Status& status);
+
+Status open_cpu_device(const DeviceOptions& options, const void*, std::unique_ptr<Device>* device);
+Status open_vulkan_device(const DeviceOptions& options, const void* desc,
+                          std::unique_ptr<Device>* device);  // desc: tandem_vk_device_desc
+Status open_cuda_device(const DeviceOptions& options, const void* ordinal,
+                        std::unique_ptr<Device>* device);  // ordinal: int
+
+}  // namespace tandem
+#endif
