@@ -23,7 +23,8 @@ void bwd_dkv(const Problem& p, const RefHead& group, const Outputs& out) {
     dp.resize(size_t(p.seq_kv));
   }
   ScoreRows<Real> row(p, k);
-  std::vector<Real> d_k(size_t(out.d_k ? p.seq_kv * D : 0)), d_v(size_t(out.d_v ? p.seq_kv * Dv : 0));
+  std::vector<Real> d_k(size_t(out.d_k ? p.seq_kv * D : 0)),
+      d_v(size_t(out.d_v ? p.seq_kv * Dv : 0));
   if (out.d_k_floor) std::fill_n(out.d_k_floor, p.seq_kv * D, 0.0);
   if (out.d_v_floor) std::fill_n(out.d_v_floor, p.seq_kv * Dv, 0.0);
 

@@ -31,9 +31,10 @@ void bwd_dq(const Problem& p, const RefHead& head, double* d_q, double* floor) {
         add_scaled(sum.data(), ds, &k[size_t(j * D)], D);
         if constexpr (sizeof(Real) == sizeof(double))
           if (floor)
-            add_scaled_abs(floor + i * D,
-                           std::fabs(p.scale) * row.s[size_t(j)] * (std::fabs(dp[size_t(j)]) + base),
-                           &k[size_t(j * D)], D);
+            add_scaled_abs(
+                floor + i * D,
+                std::fabs(p.scale) * row.s[size_t(j)] * (std::fabs(dp[size_t(j)]) + base),
+                &k[size_t(j * D)], D);
       }
     }
     for (int64_t c = 0; c < D; ++c)

@@ -26,7 +26,8 @@ static inline float bf16_to_float(uint16_t h) { return bits_float(uint32_t(h) <<
 
 static inline uint16_t float_to_bf16(float x) {
   const uint32_t u = float_bits(x);
-  if ((u & 0x7fffffffu) > 0x7f800000u) return uint16_t(u >> 16 | 0x40u);  // NaN stays NaN, made quiet
+  if ((u & 0x7fffffffu) > 0x7f800000u)
+    return uint16_t(u >> 16 | 0x40u);  // NaN stays NaN, made quiet
   return uint16_t((u + 0x7fffu + (u >> 16 & 1u)) >> 16);
 }
 
@@ -63,33 +64,47 @@ static inline float float_to_odd(double x) {
 
 static inline double load_element(const void* base, int64_t index, tandem_dtype dtype) {
   switch (dtype) {
-    case TANDEM_F16: return f16_to_float(static_cast<const uint16_t*>(base)[index]);
-    case TANDEM_BF16: return bf16_to_float(static_cast<const uint16_t*>(base)[index]);
-    default: return static_cast<const float*>(base)[index];
+    case TANDEM_F16:
+      return f16_to_float(static_cast<const uint16_t*>(base)[index]);
+    case TANDEM_BF16:
+      return bf16_to_float(static_cast<const uint16_t*>(base)[index]);
+    default:
+      return static_cast<const float*>(base)[index];
   }
 }
 
 static inline void store_element(void* base, int64_t index, tandem_dtype dtype, double x) {
   switch (dtype) {
-    case TANDEM_F16: static_cast<uint16_t*>(base)[index] = float_to_f16(float_to_odd(x)); break;
-    case TANDEM_BF16: static_cast<uint16_t*>(base)[index] = float_to_bf16(float_to_odd(x)); break;
-    default: static_cast<float*>(base)[index] = float(x);
+    case TANDEM_F16:
+      static_cast<uint16_t*>(base)[index] = float_to_f16(float_to_odd(x));
+      break;
+    case TANDEM_BF16:
+      static_cast<uint16_t*>(base)[index] = float_to_bf16(float_to_odd(x));
+      break;
+    default:
+      static_cast<float*>(base)[index] = float(x);
   }
 }
 
 // x as it would come back from memory.
 static inline float round_element(float x, tandem_dtype dtype) {
   switch (dtype) {
-    case TANDEM_F16: return f16_to_float(float_to_f16(x));
-    case TANDEM_BF16: return bf16_to_float(float_to_bf16(x));
-    default: return x;
+    case TANDEM_F16:
+      return f16_to_float(float_to_f16(x));
+    case TANDEM_BF16:
+      return bf16_to_float(float_to_bf16(x));
+    default:
+      return x;
   }
 }
 static inline double round_element(double x, tandem_dtype dtype) {
   switch (dtype) {
-    case TANDEM_F16: return f16_to_float(float_to_f16(float_to_odd(x)));
-    case TANDEM_BF16: return bf16_to_float(float_to_bf16(float_to_odd(x)));
-    default: return double(float(x));
+    case TANDEM_F16:
+      return f16_to_float(float_to_f16(float_to_odd(x)));
+    case TANDEM_BF16:
+      return bf16_to_float(float_to_bf16(float_to_odd(x)));
+    default:
+      return double(float(x));
   }
 }
 

@@ -28,7 +28,8 @@ void fwd(const Problem& p, const RefHead& head, double* o, double* lse, double* 
     const bool weighs = sees && (m != nothing || std::any_of(&row.s[0] + row.lo, &row.s[0] + row.hi,
                                                              [](Real x) { return x != x; }));
     if (weighs) {
-      for (int64_t j = row.lo; j < row.hi; ++j) l += row.s[size_t(j)] = std::exp(row.s[size_t(j)] - m);
+      for (int64_t j = row.lo; j < row.hi; ++j)
+        l += row.s[size_t(j)] = std::exp(row.s[size_t(j)] - m);
       for (int64_t j = row.lo; j < row.hi; ++j) {
         const Real w = stored(row.s[size_t(j)] / l, p.dtype);
         add_scaled(sum.data(), w, &v[size_t(j * Dv)], Dv);
@@ -43,8 +44,8 @@ void fwd(const Problem& p, const RefHead& head, double* o, double* lse, double* 
 
 }  // namespace
 
-void fwd_ref(const Problem& problem, Precision precision, const RefHead& head, double* o, double* lse,
-             double* o_floor) {
+void fwd_ref(const Problem& problem, Precision precision, const RefHead& head, double* o,
+             double* lse, double* o_floor) {
   with_precision(precision,
                  [&](auto real) { fwd<decltype(real)>(problem, head, o, lse, o_floor); });
 }

@@ -38,7 +38,8 @@ template <typename Real>
 std::vector<Real> transposed(const std::vector<Real>& from, int64_t rows, int64_t features) {
   std::vector<Real> to(from.size());
   for (int64_t r = 0; r < rows; ++r)
-    for (int64_t c = 0; c < features; ++c) to[size_t(c * rows + r)] = from[size_t(r * features + c)];
+    for (int64_t c = 0; c < features; ++c)
+      to[size_t(c * rows + r)] = from[size_t(r * features + c)];
   return to;
 }
 

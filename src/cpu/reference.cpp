@@ -13,8 +13,8 @@ int64_t element_count(int64_t batch, int64_t heads, int64_t rows, int64_t featur
 
 // Calls each(contiguous index, strided index) for every element.
 template <typename Each>
-void for_each_element(const Strides& t, int64_t batch, int64_t heads, int64_t rows, int64_t features,
-                      Each&& each) {
+void for_each_element(const Strides& t, int64_t batch, int64_t heads, int64_t rows,
+                      int64_t features, Each&& each) {
   int64_t n = 0;
   for (int64_t b = 0; b < batch; ++b)
     for (int64_t h = 0; h < heads; ++h)
@@ -22,7 +22,9 @@ void for_each_element(const Strides& t, int64_t batch, int64_t heads, int64_t ro
         for (int64_t d = 0; d < features; ++d) each(n++, b * t.b + h * t.h + s * t.s + d * t.d);
 }
 
-double* at(std::vector<double>& v, int64_t index) { return v.empty() ? nullptr : &v[size_t(index)]; }
+double* at(std::vector<double>& v, int64_t index) {
+  return v.empty() ? nullptr : &v[size_t(index)];
+}
 const double* at(const std::vector<double>& v, int64_t index) {
   return v.empty() ? nullptr : &v[size_t(index)];
 }
@@ -37,8 +39,8 @@ std::vector<double> gather(const void* base, tandem_dtype dtype, const Strides& 
   return to;
 }
 
-void scatter(const std::vector<double>& from, void* base, tandem_dtype dtype, const Strides& strides,
-             int64_t batch, int64_t heads, int64_t rows, int64_t features) {
+void scatter(const std::vector<double>& from, void* base, tandem_dtype dtype,
+             const Strides& strides, int64_t batch, int64_t heads, int64_t rows, int64_t features) {
   for_each_element(strides, batch, heads, rows, features,
                    [&](int64_t n, int64_t at) { store_element(base, at, dtype, from[size_t(n)]); });
 }

@@ -14,10 +14,10 @@
 namespace tandem {
 
 enum class Precision {
-  exact,     // double throughout; the truth
+  exact,  // double throughout; the truth
   stepwise,  // what a chain of plain operations gives in the problem's dtype: f32 sums, every array that
-             // such a chain stores (s, p, o, dp, delta, ds, results) rounded to the dtype. The yardstick
-             // of the error-ratio rule.
+  // such a chain stores (s, p, o, dp, delta, ds, results) rounded to the dtype. The yardstick
+  // of the error-ratio rule.
 };
 
 struct RefInputs {
@@ -26,9 +26,9 @@ struct RefInputs {
 };
 
 struct Reference {
-  std::vector<double> o, lse;            // always; lse [B,Hq,Sq]
-  std::vector<double> delta;             // backward
-  std::vector<double> d_q, d_k, d_v;     // backward, those that the problem asks for
+  std::vector<double> o, lse;         // always; lse [B,Hq,Sq]
+  std::vector<double> delta;          // backward
+  std::vector<double> d_q, d_k, d_v;  // backward, those that the problem asks for
   // What the rounding errors of an element are proportional to; Precision::exact only.
   //   o: sum p |v|    d_v: sum p |d_o|    d_q: scale sum e |k|    d_k: scale sum e |q|
   //   with e_ij = p_ij (|dp_ij| + sum |d_o_i o_i|), a bound on what enters ds before it cancels
@@ -42,8 +42,8 @@ Reference reference(const Problem& problem, const RefInputs& inputs,
 // A tensor of any dtype and strides as contiguous doubles, and back (rounded to nearest even).
 std::vector<double> gather(const void* base, tandem_dtype dtype, const Strides& strides,
                            int64_t batch, int64_t heads, int64_t rows, int64_t features);
-void scatter(const std::vector<double>& from, void* base, tandem_dtype dtype, const Strides& strides,
-             int64_t batch, int64_t heads, int64_t rows, int64_t features);
+void scatter(const std::vector<double>& from, void* base, tandem_dtype dtype,
+             const Strides& strides, int64_t batch, int64_t heads, int64_t rows, int64_t features);
 
 // What a stem reads of one head; for bwd_dkv q, d_o, lse and delta hold the whole group of query heads
 // one after the other. Members that a stem does not need may be null.
@@ -54,8 +54,8 @@ struct RefHead {
 };
 
 // Outputs may be null where not wanted, floors always.
-void fwd_ref(const Problem& problem, Precision precision, const RefHead& head, double* o, double* lse,
-             double* o_floor);
+void fwd_ref(const Problem& problem, Precision precision, const RefHead& head, double* o,
+             double* lse, double* o_floor);
 void bwd_dot_ref(const Problem& problem, Precision precision, const RefHead& head, double* delta);
 void bwd_dkv_ref(const Problem& problem, Precision precision, const RefHead& group, double* d_k,
                  double* d_v, double* d_k_floor, double* d_v_floor);
