@@ -24,10 +24,11 @@ struct Profile {
 
 std::vector<Profile> profiles() {
   std::vector<Profile> all;
-  auto add = [&](const char* id, Backend backend, const char* name, const char* driver, uint32_t vendor,
-                 uint32_t shared, uint32_t invocations, uint32_t groups_x, uint32_t groups_y,
-                 uint32_t sub_min, uint32_t sub_max, uint32_t sub, uint32_t cores, int version,
-                 const char* flags, uint32_t push, const char* path, const char* tile) {
+  auto add = [&](const char* id, Backend backend, const char* name, const char* driver,
+                 uint32_t vendor, uint32_t shared, uint32_t invocations, uint32_t groups_x,
+                 uint32_t groups_y, uint32_t sub_min, uint32_t sub_max, uint32_t sub,
+                 uint32_t cores, int version, const char* flags, uint32_t push, const char* path,
+                 const char* tile) {
     Caps c;
     auto has = [&](char f) { return std::strchr(flags, f) != nullptr; };
     c.backend = backend;
@@ -57,10 +58,10 @@ std::vector<Profile> profiles() {
     }
     all.push_back({id, c, path, tile});
   };
-#define TANDEM_PROFILE(id, backend, name, driver, vendor, shared, inv, gx, gy, smin, smax, sub, cores,  \
-                       version, flags, push, path, tile)                                               \
-  add(#id, Backend::backend, name, driver, vendor, shared, inv, gx, gy, smin, smax, sub, cores, version, \
-      flags, push, path, tile);
+#define TANDEM_PROFILE(id, backend, name, driver, vendor, shared, inv, gx, gy, smin, smax, sub, \
+                       cores, version, flags, push, path, tile)                                 \
+  add(#id, Backend::backend, name, driver, vendor, shared, inv, gx, gy, smin, smax, sub, cores, \
+      version, flags, push, path, tile);
 #include "profiles.inc"
   Caps cpu;
   cpu.threads = 4;
@@ -88,12 +89,13 @@ Problem problem_of(const std::string& line) {
 // A plan as text: everything in it, so that two plans are equal iff their texts are.
 std::string dump(const Status& status, const Plan& plan) {
   std::string s = status.message() + "|" + backend_name(plan.backend) + "." + plan.path + "|" +
-                  plan.name() + text("|%llu %llu|", (unsigned long long)plan.workspace_size,
-                                     (unsigned long long)plan.delta_offset);
+                  plan.name() +
+                  text("|%llu %llu|", (unsigned long long)plan.workspace_size,
+                       (unsigned long long)plan.delta_offset);
   for (const Launch& l : plan.launches)
     s += text("%s %d %s %dx%d %d %d %u %u %u %u %u;", stem_name(l.stem), l.kernel,
-              l.tile.name ? l.tile.name : "-", l.tile.br, l.tile.bc, l.d_blocks, l.dv_blocks, l.tiles,
-              l.total, l.groups_x, l.groups_y, l.shared_bytes);
+              l.tile.name ? l.tile.name : "-", l.tile.br, l.tile.bc, l.d_blocks, l.dv_blocks,
+              l.tiles, l.total, l.groups_x, l.groups_y, l.shared_bytes);
   for (const Refusal& r : plan.refusals) s += r.candidate + ": " + r.reason + ";";
   return s;
 }
@@ -174,8 +176,10 @@ std::vector<Stem> needed(const Problem& p) {
   const bool q = p.batch * p.heads_q * p.seq_q != 0, kv = p.batch * p.heads_kv * p.seq_kv != 0;
   std::vector<Stem> s;
   if (!p.backward && q) s.push_back(Stem::fwd);
-  if (p.backward && (p.gradients & (TANDEM_GRAD_Q | TANDEM_GRAD_K)) && q) s.push_back(Stem::bwd_dot);
-  if (p.backward && (p.gradients & (TANDEM_GRAD_K | TANDEM_GRAD_V)) && kv) s.push_back(Stem::bwd_dkv);
+  if (p.backward && (p.gradients & (TANDEM_GRAD_Q | TANDEM_GRAD_K)) && q)
+    s.push_back(Stem::bwd_dot);
+  if (p.backward && (p.gradients & (TANDEM_GRAD_K | TANDEM_GRAD_V)) && kv)
+    s.push_back(Stem::bwd_dkv);
   if (p.backward && (p.gradients & TANDEM_GRAD_Q) && q) s.push_back(Stem::bwd_dq);
   return s;
 }
@@ -207,7 +211,8 @@ bool check_plan(const Problem& problem, const Caps& caps) {
   CHECK(stems == needed(problem));
   for (const Launch& l : plan.launches) check_launch(plan, caps, l);
   const bool dot = std::count(stems.begin(), stems.end(), Stem::bwd_dot) > 0;
-  const uint64_t rows = uint64_t(problem.batch) * uint64_t(problem.heads_q) * uint64_t(problem.seq_q);
+  const uint64_t rows =
+      uint64_t(problem.batch) * uint64_t(problem.heads_q) * uint64_t(problem.seq_q);
   CHECK(plan.workspace_size == (dot ? rows * 4 : 0));
   CHECK(plan.delta_offset == 0);
   return true;
@@ -228,7 +233,8 @@ TEST_CASE("each recorded device plans as recorded, or says why not") {
       CHECK(plan.path == profile.path);
       if (!profile.tile.empty()) CHECK(std::string(plan.launches.back().tile.name) == profile.tile);
       Plan wide;
-      REQUIRE(make_plan(problem_of(std::string(direction) + " f16 b1 hq2 sq1024 d256"), profile.caps, &wide)
+      REQUIRE(make_plan(problem_of(std::string(direction) + " f16 b1 hq2 sq1024 d256"),
+                        profile.caps, &wide)
                   .ok());
       if (!profile.tile.empty()) CHECK(std::string(wide.launches.back().tile.name) == "t32k16");
     }
@@ -239,8 +245,10 @@ TEST_CASE("a refusal names what is missing") {
   const struct {
     const char* profile;
     const char* word;
-  } rows[] = {{"no_address", "bufferDeviceAddress"}, {"no_inline", "inline uniform"},
-              {"small_shared", "8192"},              {"few_threads", "64"},
+  } rows[] = {{"no_address", "bufferDeviceAddress"},
+              {"no_inline", "inline uniform"},
+              {"small_shared", "8192"},
+              {"few_threads", "64"},
               {"p100_cuda", "6.0"}};
   for (const auto& row : rows) {
     CAPTURE(row.profile);
@@ -262,8 +270,8 @@ TEST_CASE("every plan of a grid of problems keeps the rules on every device") {
                                 "b2 hq4 sq1023 sk1025", "b0 hq4 sq16 sk16", "b1 hq0 hk2 sq16 sk16",
                                 "b1 hq4 sq0 sk16", "b1 hq4 sq16 sk0", "b65536 hq32 sq4096 sk4096"})
         for (const char* dims : {"d1", "d64", "d128 dv64", "d3 dv256", "d256"})
-          for (const char* rest : {"", "causal_top_left", "causal_bottom_right left=40", "tile=32x32",
-                                   "tile=64x64", "tile=48x48", "tile=0x64"}) {
+          for (const char* rest : {"", "causal_top_left", "causal_bottom_right left=40",
+                                   "tile=32x32", "tile=64x64", "tile=48x48", "tile=0x64"}) {
             const std::string line =
                 std::string(direction) + " bf16 " + sizes + " " + dims + " " + rest;
             CAPTURE(line);
@@ -335,7 +343,8 @@ TEST_CASE("a forced tile is honoured or refused in a sentence") {
   CHECK(status.message().find("48x64") != std::string::npos);
   CHECK(!make_plan(p64, caps_of("minimum"), &plan).ok());
   // Wide heads leave only the narrow tile; asking for the other one is refused with the size.
-  const Status wide = make_plan(problem_of("fwd f32 sq500 d200 tile=64x64"), caps_of("lavapipe"), &plan);
+  const Status wide =
+      make_plan(problem_of("fwd f32 sq500 d200 tile=64x64"), caps_of("lavapipe"), &plan);
   CHECK(wide.code() == TANDEM_ERROR_UNSUPPORTED);
   CHECK(wide.message().find("200") != std::string::npos);
 }
@@ -346,7 +355,8 @@ TEST_CASE("a disabled path is not taken and the reason says so") {
     Plan plan;
     const Problem problem = problem_of("fwd f32 hq2 sq100 d64");
     REQUIRE(make_plan(problem, caps, &plan).ok());
-    const std::string first = plan.path, full = std::string(backend_name(caps.backend)) + "." + first;
+    const std::string first = plan.path,
+                      full = std::string(backend_name(caps.backend)) + "." + first;
     CAPTURE(full);
     caps.disabled = {full};
     const Status status = make_plan(problem, caps, &plan);
@@ -387,7 +397,8 @@ TEST_CASE("the registry, the paths and the tiles fit together") {
     bool known = false;
     for (const PathRow& path : kPaths)
       known |= path.backend == row.backend && std::strcmp(path.name, row.path) == 0;
-    CHECK_MESSAGE(known, std::string(backend_name(row.backend)) << "." << row.path << " is no path");
+    CHECK_MESSAGE(known, std::string(backend_name(row.backend))
+                             << "." << row.path << " is no path");
     int same = 0;
     for (const KernelRow& other : kKernels)
       same += other.stem == row.stem && other.backend == row.backend &&
