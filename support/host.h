@@ -27,8 +27,8 @@ const char* dtype_word(uint32_t dtype);  // "f32", "f16", "bf16"
 double load_element(const void* element, uint32_t dtype);
 void store_element(void* element, uint32_t dtype, double value);
 double round_to(double value, uint32_t dtype);
-// The distance between neighbours of the dtype at |value| (as 6.3 of the test rules uses it: 2^-23,
-// 2^-10, 2^-7 times the power of two below |value|), never below the smallest subnormal.
+// 2^-23, 2^-10 or 2^-7 times |value|: a unit in the last place, or up to two of them. Never below the
+// smallest subnormal.
 double ulp(double value, uint32_t dtype);
 
 // ---- random numbers
