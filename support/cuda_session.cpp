@@ -5,7 +5,7 @@
 
 #include "backends.h"
 
-#if TANDEM_CUDA
+#if TANDEM_WITH_CUDA
 #include <cuda_runtime_api.h>
 
 #include "tandem/tandem_cuda.h"
@@ -13,15 +13,14 @@
 
 namespace tandem::support {
 
-#if TANDEM_CUDA
+#if TANDEM_WITH_CUDA
 namespace {
 
 void cu(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return;
   cudaGetLastError();  // a sticky error would be reported again by the next call
-  const tandem_status code = error == cudaErrorMemoryAllocation
-                                 ? TANDEM_ERROR_DEVICE_OUT_OF_MEMORY
-                                 : TANDEM_ERROR_BACKEND;
+  const tandem_status code =
+      error == cudaErrorMemoryAllocation ? TANDEM_ERROR_DEVICE_OUT_OF_MEMORY : TANDEM_ERROR_BACKEND;
   throw Error(code, std::string(what) + ": " + cudaGetErrorString(error));
 }
 #define CU(call) cu(call, #call)

@@ -10,9 +10,7 @@
 namespace tandem::support {
 namespace {
 
-constexpr struct Format {
-  int mantissa, bias;
-} kF16{10, 15}, kBf16{7, 127};
+constexpr struct Format { int mantissa, bias; } kF16{10, 15}, kBf16{7, 127};
 
 uint16_t narrow(double value, Format f) {
   const uint16_t sign = std::signbit(value) ? 0x8000 : 0;
@@ -107,8 +105,8 @@ uint64_t Random::next() { return mix(state_ += 0x9e3779b97f4a7c15u); }
 
 double Random::hash_normal(uint64_t bits) {
   // Four uniforms of 16 bits: mean 2 * 65535, variance 4 * (2^32 - 1) / 12.
-  const auto sum = int64_t((bits & 0xffff) + (bits >> 16 & 0xffff) + (bits >> 32 & 0xffff) +
-                           (bits >> 48));
+  const auto sum =
+      int64_t((bits & 0xffff) + (bits >> 16 & 0xffff) + (bits >> 32 & 0xffff) + (bits >> 48));
   return double(sum - 131070) * (1.0 / 37837.0);
 }
 
@@ -160,9 +158,15 @@ void set_layout(tandem_problem& p, Role role, Layout layout) {
     s[0] = n.h * s[1] + batch_gap;
   };
   switch (layout) {
-    case Layout::bhsd: nested(n.d, 0, 0); break;
-    case Layout::gapped: nested(n.d + 3, 5, 7); break;
-    case Layout::gapped4: nested((n.d + 3) / 4 * 4 + 4, 8, 4); break;
+    case Layout::bhsd:
+      nested(n.d, 0, 0);
+      break;
+    case Layout::gapped:
+      nested(n.d + 3, 5, 7);
+      break;
+    case Layout::gapped4:
+      nested((n.d + 3) / 4 * 4 + 4, 8, 4);
+      break;
     case Layout::bshd:
       s[3] = 1;
       s[1] = n.d;
@@ -229,7 +233,8 @@ double HostTensor::get(int64_t b, int64_t h, int64_t s, int64_t d) const {
 }
 
 void HostTensor::set(int64_t b, int64_t h, int64_t s, int64_t d, double value) {
-  store_element(&bytes[size_t(index(b, h, s, d)) * element_size(layout.dtype)], layout.dtype, value);
+  store_element(&bytes[size_t(index(b, h, s, d)) * element_size(layout.dtype)], layout.dtype,
+                value);
 }
 
 void HostTensor::fill_normal(uint64_t seed, double scale) {
@@ -243,7 +248,8 @@ void HostTensor::fill_normal(uint64_t seed, double scale) {
 std::vector<double> HostTensor::dense() const {
   std::vector<double> values;
   values.reserve(size_t(dims.count()));
-  each(dims, [&](int64_t b, int64_t h, int64_t s, int64_t d) { values.push_back(get(b, h, s, d)); });
+  each(dims,
+       [&](int64_t b, int64_t h, int64_t s, int64_t d) { values.push_back(get(b, h, s, d)); });
   return values;
 }
 

@@ -216,7 +216,8 @@ Timing Session::time(const std::function<void(tandem_stream)>& record, const Tim
   const double warmup =
       options.warmup_seconds >= 0 ? options.warmup_seconds : (on_cpu_ ? 0.1 : 1.0);
   const auto repeats = [&](double one) {
-    return int(std::clamp(std::ceil(options.min_sample_seconds / std::max(one, 1e-7)), 1.0, 1000.0));
+    return int(
+        std::clamp(std::ceil(options.min_sample_seconds / std::max(one, 1e-7)), 1.0, 1000.0));
   };
   // Idle GPUs run at a fraction of their clock and take up to a second of work to speed up; only then
   // is it known how many executes fill a sample.
@@ -262,7 +263,9 @@ Plan::Plan(const Session& session, const tandem_problem& problem) {
   check(tandem_plan_get_info(plan_, &info_));
 }
 
-Plan::Plan(Plan&& other) noexcept : plan_(other.plan_), info_(other.info_) { other.plan_ = nullptr; }
+Plan::Plan(Plan&& other) noexcept : plan_(other.plan_), info_(other.info_) {
+  other.plan_ = nullptr;
+}
 
 Plan& Plan::operator=(Plan&& other) noexcept {
   std::swap(plan_, other.plan_);
