@@ -140,17 +140,17 @@ VulkanInstance::VulkanInstance() {
   for (const VkExtensionProperties& e : extensions)
     debug |= std::strcmp(e.extensionName, VK_EXT_DEBUG_UTILS_EXTENSION_NAME) == 0;
 
-  VkApplicationInfo application{VK_STRUCTURE_TYPE_APPLICATION_INFO};
+  auto application = made<VkApplicationInfo>(VK_STRUCTURE_TYPE_APPLICATION_INFO);
   application.pApplicationName = "tandem";
   application.apiVersion = api_version;
-  VkDebugUtilsMessengerCreateInfoEXT messages_info{
-      VK_STRUCTURE_TYPE_DEBUG_UTILS_MESSENGER_CREATE_INFO_EXT};
+  auto messages_info = made<VkDebugUtilsMessengerCreateInfoEXT>(
+      VK_STRUCTURE_TYPE_DEBUG_UTILS_MESSENGER_CREATE_INFO_EXT);
   messages_info.messageSeverity = VK_DEBUG_UTILS_MESSAGE_SEVERITY_WARNING_BIT_EXT |
                                   VK_DEBUG_UTILS_MESSAGE_SEVERITY_ERROR_BIT_EXT;
   messages_info.messageType = VK_DEBUG_UTILS_MESSAGE_TYPE_VALIDATION_BIT_EXT;
   messages_info.pfnUserCallback = on_message;
   messages_info.pUserData = &messages;
-  VkInstanceCreateInfo info{VK_STRUCTURE_TYPE_INSTANCE_CREATE_INFO};
+  auto info = made<VkInstanceCreateInfo>(VK_STRUCTURE_TYPE_INSTANCE_CREATE_INFO);
   info.pApplicationInfo = &application;
   const char* const name = VK_EXT_DEBUG_UTILS_EXTENSION_NAME;
   if (debug) {

@@ -75,6 +75,15 @@ std::string vk_result_name(VkResult result);
 // Throws Error unless the result is VK_SUCCESS.
 void vk(VkResult result, const char* what);
 
+// A Vulkan struct with its type, everything else zero.
+template <typename T>
+T made(VkStructureType type, void* next = nullptr) {
+  T t{};
+  t.sType = type;
+  t.pNext = next;
+  return t;
+}
+
 // An instance with a debug messenger that prints and counts what validation layers say.
 struct VulkanInstance {
   VulkanApi api;

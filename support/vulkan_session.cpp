@@ -107,7 +107,7 @@ VulkanMemory::VulkanMemory(VulkanSession& session, VkDeviceSize bytes, bool stag
 
 void VulkanMemory::create(VkDeviceSize bytes, bool staging) {
   const VulkanApi& api = session_.api();
-  VkBufferCreateInfo info{VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO};
+  auto info = made<VkBufferCreateInfo>(VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO);
   info.size = bytes;
   info.usage = VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT;
   if (!staging)
@@ -144,15 +144,15 @@ void VulkanMemory::create(VkDeviceSize bytes, bool staging) {
     bind_pieces(needs, session_.memory_type(needs.memoryTypeBits, false));
   }
   if (staging) return;
-  VkBufferDeviceAddressInfo where{VK_STRUCTURE_TYPE_BUFFER_DEVICE_ADDRESS_INFO};
+  auto where = made<VkBufferDeviceAddressInfo>(VK_STRUCTURE_TYPE_BUFFER_DEVICE_ADDRESS_INFO);
   where.buffer = buffer_;
   address_ = api.vkGetBufferDeviceAddress(session_.vk_device_, &where);
 }
 
 VkDeviceMemory VulkanMemory::allocate(VkDeviceSize bytes, uint32_t type, VkResult* result) {
-  VkMemoryAllocateFlagsInfo flags{VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_FLAGS_INFO};
+  auto flags = made<VkMemoryAllocateFlagsInfo>(VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_FLAGS_INFO);
   flags.flags = VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT;
-  VkMemoryAllocateInfo info{VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO, &flags};
+  auto info = made<VkMemoryAllocateInfo>(VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO, &flags);
   info.allocationSize = bytes;
   info.memoryTypeIndex = type;
   VkDeviceMemory memory = VK_NULL_HANDLE;
@@ -175,7 +175,7 @@ void VulkanMemory::bind_pieces(const VkMemoryRequirements& needs, uint32_t type)
     binds.push_back(bind);
   }
   VkSparseBufferMemoryBindInfo buffer_bind{buffer_, uint32_t(binds.size()), binds.data()};
-  VkBindSparseInfo info{VK_STRUCTURE_TYPE_BIND_SPARSE_INFO};
+  auto info = made<VkBindSparseInfo>(VK_STRUCTURE_TYPE_BIND_SPARSE_INFO);
   info.bufferBindCount = 1;
   info.pBufferBinds = &buffer_bind;
   const VulkanApi& api = session_.api();
@@ -287,9 +287,10 @@ void VulkanSession::open(int index, const SessionOptions& options) {
                                             std::to_string(count) + " Vulkan devices");
   gpu_ = gpus[size_t(index)];
   choose_queue();
-  VkPhysicalDeviceMaintenance3Properties limits{
-      VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MAINTENANCE_3_PROPERTIES};
-  VkPhysicalDeviceProperties2 properties{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2, &limits};
+  auto limits = made<VkPhysicalDeviceMaintenance3Properties>(
+      VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MAINTENANCE_3_PROPERTIES);
+  auto properties =
+      made<VkPhysicalDeviceProperties2>(VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2, &limits);
   api().vkGetPhysicalDeviceProperties2(gpu_, &properties);
   api().vkGetPhysicalDeviceMemoryProperties(gpu_, &memory_);
   const VkPhysicalDeviceType type = properties.properties.deviceType;
@@ -302,16 +303,16 @@ void VulkanSession::open(int index, const SessionOptions& options) {
   uint32_t extension_count = 0;
   const char* const* extensions = nullptr;
   check(tandem_vk_required_extensions(gipa, instance_.handle, gpu_, &extension_count, &extensions));
-  VkPhysicalDeviceFeatures2 features{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2};
+  auto features = made<VkPhysicalDeviceFeatures2>(VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2);
   features.features.sparseBinding = sparse_;
   tandem_vk_feature_storage storage{};
   check(tandem_vk_required_features(gipa, instance_.handle, gpu_, &features, &storage));
   const float priority = 1;
-  VkDeviceQueueCreateInfo queue{VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO};
+  auto queue = made<VkDeviceQueueCreateInfo>(VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO);
   queue.queueFamilyIndex = family_;
   queue.queueCount = 1;
   queue.pQueuePriorities = &priority;
-  VkDeviceCreateInfo info{VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO, &features};
+  auto info = made<VkDeviceCreateInfo>(VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO, &features);
   info.queueCreateInfoCount = 1;
   info.pQueueCreateInfos = &queue;
   info.enabledExtensionCount = extension_count;
@@ -320,18 +321,18 @@ void VulkanSession::open(int index, const SessionOptions& options) {
   instance_.api.load_device(vk_device_);
   api().vkGetDeviceQueue(vk_device_, family_, 0, &queue_);
 
-  VkCommandPoolCreateInfo pool{VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO};
+  auto pool = made<VkCommandPoolCreateInfo>(VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO);
   pool.flags = VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT;
   pool.queueFamilyIndex = family_;
   VK(api().vkCreateCommandPool(vk_device_, &pool, nullptr, &pool_));
-  VkCommandBufferAllocateInfo buffers{VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO};
+  auto buffers = made<VkCommandBufferAllocateInfo>(VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO);
   buffers.commandPool = pool_;
   buffers.level = VK_COMMAND_BUFFER_LEVEL_PRIMARY;
   buffers.commandBufferCount = 1;
   VK(api().vkAllocateCommandBuffers(vk_device_, &buffers, &cmd_));
-  VkFenceCreateInfo fence{VK_STRUCTURE_TYPE_FENCE_CREATE_INFO};
+  auto fence = made<VkFenceCreateInfo>(VK_STRUCTURE_TYPE_FENCE_CREATE_INFO);
   VK(api().vkCreateFence(vk_device_, &fence, nullptr, &fence_));
-  VkQueryPoolCreateInfo queries{VK_STRUCTURE_TYPE_QUERY_POOL_CREATE_INFO};
+  auto queries = made<VkQueryPoolCreateInfo>(VK_STRUCTURE_TYPE_QUERY_POOL_CREATE_INFO);
   queries.queryType = VK_QUERY_TYPE_TIMESTAMP;
   queries.queryCount = 2;
   VK(api().vkCreateQueryPool(vk_device_, &queries, nullptr, &queries_));
@@ -388,7 +389,7 @@ VulkanMemory& VulkanSession::staging() {
 }
 
 void VulkanSession::barrier(VkCommandBuffer cmd) {
-  VkMemoryBarrier b{VK_STRUCTURE_TYPE_MEMORY_BARRIER};
+  auto b = made<VkMemoryBarrier>(VK_STRUCTURE_TYPE_MEMORY_BARRIER);
   b.srcAccessMask = VK_ACCESS_MEMORY_WRITE_BIT;
   b.dstAccessMask = VK_ACCESS_MEMORY_READ_BIT | VK_ACCESS_MEMORY_WRITE_BIT;
   constexpr VkPipelineStageFlags all = VK_PIPELINE_STAGE_ALL_COMMANDS_BIT;
@@ -397,14 +398,19 @@ void VulkanSession::barrier(VkCommandBuffer cmd) {
 }
 
 void VulkanSession::commands(const std::function<void(VkCommandBuffer)>& record) {
-  VkCommandBufferBeginInfo begin{VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO};
+  auto begin = made<VkCommandBufferBeginInfo>(VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO);
   begin.flags = VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT;
   VK(api().vkBeginCommandBuffer(cmd_, &begin));
   barrier(cmd_);
-  record(cmd_);
+  try {
+    record(cmd_);
+  } catch (...) {
+    api().vkEndCommandBuffer(cmd_);  // a buffer in the recording state cannot be begun again
+    throw;
+  }
   barrier(cmd_);
   VK(api().vkEndCommandBuffer(cmd_));
-  VkSubmitInfo submit{VK_STRUCTURE_TYPE_SUBMIT_INFO};
+  auto submit = made<VkSubmitInfo>(VK_STRUCTURE_TYPE_SUBMIT_INFO);
   submit.commandBufferCount = 1;
   submit.pCommandBuffers = &cmd_;
   VK(api().vkQueueSubmit(queue_, 1, &submit, fence_));
@@ -439,7 +445,7 @@ std::string refusal(const VulkanInstance& instance, VkPhysicalDevice gpu) {
   const PFN_vkGetInstanceProcAddr gipa = vulkan_loader().gipa;
   uint32_t count = 0;
   const char* const* names = nullptr;
-  VkPhysicalDeviceFeatures2 features{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2};
+  auto features = made<VkPhysicalDeviceFeatures2>(VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2);
   tandem_vk_feature_storage storage{};
   if (tandem_vk_required_extensions(gipa, instance.handle, gpu, &count, &names) != TANDEM_OK ||
       tandem_vk_required_features(gipa, instance.handle, gpu, &features, &storage) != TANDEM_OK)
