@@ -7,9 +7,11 @@
 // reference in double and the largest over the row's elements:
 //     error <= 2 * error of the stepwise computation + 1 ulp of the row's largest value + floor
 // where the floor is a few f32 roundings of the terms that were summed: it matters only for rows so
-// short that the stepwise computation was exact by luck. The ratio of a row is
+// short that the stepwise computation was exact by luck. A row whose terms are all zero, as that of a
+// query which sees no key, must be exactly zero. The ratio of a row is
 //     2 * error / (the right side)
-// so that 2 is the limit, whatever the dtype.
+// so that 2 is the limit, whatever the dtype. Beside it, every element must be within 4 roundings of the
+// dtype of the sum of the magnitudes that made it, and lse within 1e-5 (relative where it is above 1).
 #ifndef TANDEM_SUPPORT_COMPARE_H
 #define TANDEM_SUPPORT_COMPARE_H
 #include <cstdint>
@@ -53,6 +55,7 @@ struct Outputs {
 
 struct CaseOptions {
   double input_scale = 1;         // standard deviation of q, k, v, d_o
+  int64_t lead = 0;               // elements between a buffer's start and its tensor: misaligns it
   bool addresses = false;         // Vulkan: give tensors as device addresses
   bool no_lse = false;            // forward: leave args.lse out
   uint8_t workspace_byte = 0xff;  // what the workspace holds before
@@ -104,6 +107,9 @@ struct RandomLimits {
   bool backward_only = false;
 };
 tandem_problem random_problem(uint64_t seed, const RandomLimits& limits = {});
+
+// What `tandem check` varies beside the problem, from the same seed.
+CaseOptions random_options(uint64_t seed);
 
 // How to repeat a case: tandem check --repro "<line>" --seed S.
 std::string repro(const tandem_problem& problem, uint64_t seed);

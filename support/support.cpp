@@ -14,6 +14,7 @@ namespace tandem::support {
 namespace {
 
 constexpr uint8_t kGuard = 0xff;  // NaN in every format: reading a guard shows in the results too
+constexpr size_t kAlignment = 4096;  // of CPU memory: more than any workspace asks for
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -21,8 +22,9 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 
 class CpuMemory : public Memory {
  public:
-  explicit CpuMemory(size_t bytes) : storage_(bytes + 64) {
-    base_ = storage_.data() + (64 - reinterpret_cast<uintptr_t>(storage_.data()) % 64) % 64;
+  explicit CpuMemory(size_t bytes) : storage_(bytes + kAlignment) {
+    base_ = storage_.data() +
+            (kAlignment - reinterpret_cast<uintptr_t>(storage_.data()) % kAlignment) % kAlignment;
   }
   void write(const void* data, size_t bytes, size_t offset) override {
     if (bytes) std::memcpy(base_ + offset, data, bytes);
