@@ -81,27 +81,27 @@ Judgement judge_tensor(const std::string& name, const Bounds& bounds,
   Judgement j;
   j.tensor = name;
   const size_t width = size_t(bounds.dims.d);
+  double told = -1;  // the ratio of the row that j.where tells of
   for (size_t row = 0; row < bounds.row_error.size(); ++row) {
-    double worst = 0;
-    size_t at = row * width;
-    bool element_ok = true;
+    double worst = 0, limit = bounds.row_error[row];
+    size_t at = row * width, beyond = got.size();
     for (size_t n = row * width; n < (row + 1) * width; ++n) {
-      const double error = got[n] == want[n] ? 0 : std::fabs(got[n] - want[n]);
-      const double e = std::isnan(error) ? kInfinity : error;
-      element_ok &= e <= bounds.element_error[n];
-      if (e > worst) worst = e, at = n;
+      double error = got[n] == want[n] ? 0 : std::fabs(got[n] - want[n]);
+      if (std::isnan(error)) error = kInfinity;
+      if (error > bounds.element_error[n] && beyond == got.size()) beyond = n;
+      if (error > worst) worst = error, at = n;
     }
-    const double limit = bounds.row_error[row];
     const double ratio = worst == 0 ? 0 : limit == 0 ? kInfinity : kRatioLimit * worst / limit;
-    const bool ok = ratio <= kRatioLimit && element_ok;
-    // The first row that fails is what is told, else the worst.
-    if ((j.ok && !ok) || (j.ok == ok && ratio > j.ratio) || j.where.empty()) {
+    bool ok = ratio <= kRatioLimit;
+    if (ok && beyond < got.size()) ok = false, at = beyond, limit = bounds.element_error[at];
+    // A failure is told before a good row, and the worst of its kind before others.
+    if ((j.ok && !ok) || (j.ok == ok && ratio > told)) {
+      told = ratio;
+      j.error = std::fabs(got[at] - want[at]);
       j.where = place(bounds.dims, row) + " column " + std::to_string(at % width) + ": got " +
-                number(got[at]) + ", want " + number(want[at]) + " +- " +
-                number(std::min(limit, ratio <= kRatioLimit ? bounds.element_error[at] : limit));
-      j.error = worst;
-      j.ratio = std::max(j.ratio, ratio);
+                number(got[at]) + ", want " + number(want[at]) + " +- " + number(limit);
     }
+    j.ratio = std::max(j.ratio, ratio);
     j.ok &= ok;
   }
   return j;
@@ -130,12 +130,27 @@ Judgement judge_lse(const Dims& rows, const std::vector<double>& want,
   return j;
 }
 
+void append(Judgement j, CaseResult* result) {
+  if (!j.ok) {
+    result->ok = false;
+    if (result->message.empty()) result->message = j.tensor + ": " + j.where;
+  }
+  result->judgements.push_back(std::move(j));
+}
+
 }  // namespace
 
 double CaseResult::worst_ratio() const {
   double worst = 0;
   for (const Judgement& j : judgements) worst = std::max(worst, j.ratio);
   return worst;
+}
+
+HostTensor& Outputs::gradient(Role role) {
+  return role == Role::d_q ? d_q : role == Role::d_k ? d_k : d_v;
+}
+const HostTensor& Outputs::gradient(Role role) const {
+  return const_cast<Outputs*>(this)->gradient(role);
 }
 
 struct Case::Impl {
@@ -379,9 +394,7 @@ CaseResult Case::run(Session& session, Outputs* outputs) {
       args.lse = run.input("lse", outputs->lse.data(), rows * sizeof(float), 0);
       std::vector<std::pair<const char*, HostTensor*>> written;
       for (Role role : {Role::d_q, Role::d_k, Role::d_v}) {
-        HostTensor& t = role == Role::d_q   ? outputs->d_q
-                        : role == Role::d_k ? outputs->d_k
-                                            : outputs->d_v;
+        HostTensor& t = outputs->gradient(role);
         t = HostTensor();
         if (!is_output(c.problem, role)) continue;
         t = HostTensor(c.problem, role, c.options.lead);
@@ -404,46 +417,29 @@ CaseResult Case::run(Session& session, Outputs* outputs) {
 void Case::judge(const Outputs& outputs, CaseResult* result) {
   impl_->make_reference();
   Impl& c = *impl_;
-  const auto add = [&](Judgement j) {
-    if (!j.ok) {
-      result->ok = false;
-      if (result->message.empty()) result->message = j.tensor + ": " + j.where;
-    }
-    result->judgements.push_back(std::move(j));
-  };
+  const auto add = [&](Judgement j) { append(std::move(j), result); };
   add(judge_tensor("o", c.o, c.o.want, outputs.o.dense()));
   if (!outputs.lse.empty())
     add(judge_lse(dims_of(c.problem, Role::o), c.truth.lse, outputs.lse, c.f32_roundings));
   for (Role role : {Role::d_q, Role::d_k, Role::d_v}) {
     if (!is_output(c.problem, role)) continue;
-    const HostTensor& t = role == Role::d_q   ? outputs.d_q
-                          : role == Role::d_k ? outputs.d_k
-                                              : outputs.d_v;
-    add(judge_tensor(role_name(role), c.bounds(role), c.bounds(role).want, t.dense()));
+    add(judge_tensor(role_name(role), c.bounds(role), c.bounds(role).want,
+                     outputs.gradient(role).dense()));
   }
 }
 
 void Case::judge_pair(const Outputs& a, const Outputs& b, CaseResult* result) {
   impl_->make_reference();
   Impl& c = *impl_;
-  const auto add = [&](Judgement j) {
-    if (!j.ok) {
-      result->ok = false;
-      if (result->message.empty()) result->message = j.tensor + ": " + j.where;
-    }
-    result->judgements.push_back(std::move(j));
-  };
+  const auto add = [&](Judgement j) { append(std::move(j), result); };
   add(judge_tensor("o", c.o, a.o.dense(), b.o.dense()));
   if (!a.lse.empty() && !b.lse.empty())
     add(judge_lse(dims_of(c.problem, Role::o), std::vector<double>(a.lse.begin(), a.lse.end()),
                   b.lse, c.f32_roundings));
-  const std::pair<const HostTensor*, const HostTensor*> gradients[] = {
-      {&a.d_q, &b.d_q}, {&a.d_k, &b.d_k}, {&a.d_v, &b.d_v}};
-  const Role roles[] = {Role::d_q, Role::d_k, Role::d_v};
-  for (int n = 0; n < 3; ++n)
-    if (is_output(c.problem, roles[n]))
-      add(judge_tensor(role_name(roles[n]), c.bounds(roles[n]), gradients[n].first->dense(),
-                       gradients[n].second->dense()));
+  for (Role role : {Role::d_q, Role::d_k, Role::d_v})
+    if (is_output(c.problem, role))
+      add(judge_tensor(role_name(role), c.bounds(role), a.gradient(role).dense(),
+                       b.gradient(role).dense()));
 }
 
 CaseResult Case::run_and_judge(Session& session, Outputs* outputs) {

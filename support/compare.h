@@ -49,8 +49,10 @@ struct CaseResult {
 
 // What a device wrote, on the host again.
 struct Outputs {
-  HostTensor o, d_q, d_k, d_v;  // those that the problem does not ask for are empty
-  std::vector<float> lse;       // [B,Hq,Sq]
+  HostTensor o, d_q, d_k, d_v;      // those that the problem does not ask for are empty
+  std::vector<float> lse;           // [B,Hq,Sq]
+  HostTensor& gradient(Role role);  // d_q, d_k or d_v
+  const HostTensor& gradient(Role role) const;
 };
 
 struct CaseOptions {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <thread>
 
 #include "support.h"
 
@@ -13,19 +14,25 @@ namespace {
 constexpr struct Format { int mantissa, bias; } kF16{10, 15}, kBf16{7, 127};
 
 uint16_t narrow(double value, Format f) {
+  uint64_t wide;
+  std::memcpy(&wide, &value, 8);
+  const int e52 = int(wide >> 52 & 0x7ff) - 1023;
+  if (e52 >= 1 - f.bias && e52 <= f.bias) {
+    // Nearly every number: round the 52-bit mantissa in place. A carry walks into the exponent, and
+    // from the largest exponent into infinity.
+    const int shift = 52 - f.mantissa;
+    const uint64_t magnitude = wide & ~(uint64_t(1) << 63);
+    const uint64_t half = (uint64_t(1) << (shift - 1)) - 1 + (magnitude >> shift & 1);
+    const uint64_t rebias = uint64_t(1023 - f.bias) << f.mantissa;
+    return uint16_t((wide >> 48 & 0x8000) | (((magnitude + half) >> shift) - rebias));
+  }
   const uint16_t sign = std::signbit(value) ? 0x8000 : 0;
   const uint16_t infinity = uint16_t((2 * f.bias + 1) << f.mantissa);
   if (std::isnan(value)) return uint16_t(sign | infinity | 1u << (f.mantissa - 1));
   const double v = std::fabs(value);
   if (v >= std::ldexp(1.0, f.bias + 1)) return uint16_t(sign | infinity);
-  int e = 0;
-  std::frexp(v, &e);
-  const int exponent = std::max(e - 1, 1 - f.bias);  // subnormals share the lowest exponent
-  const auto q = unsigned(std::nearbyint(std::ldexp(v, f.mantissa - exponent)));
-  // q holds the leading one of a normal number; a carry walks into the exponent by itself.
-  const bool subnormal = v < std::ldexp(1.0, 1 - f.bias);
-  const unsigned bits = subnormal ? q : (unsigned(exponent + f.bias - 1) << f.mantissa) + q;
-  return uint16_t(sign | bits);
+  // Below the normal numbers: multiples of the smallest one.
+  return uint16_t(sign | unsigned(std::nearbyint(std::ldexp(v, f.mantissa - (1 - f.bias)))));
 }
 
 float widen(uint16_t bits, Format f) {
@@ -239,10 +246,25 @@ void HostTensor::set(int64_t b, int64_t h, int64_t s, int64_t d, double value) {
 
 void HostTensor::fill_normal(uint64_t seed, double scale) {
   // A value belongs to a place in memory, so that a broadcast dimension needs no care.
-  each(dims, [&](int64_t b, int64_t h, int64_t s, int64_t d) {
-    const uint64_t place = uint64_t(index(b, h, s, d) - lead);
-    set(b, h, s, d, scale * Random::hash_normal(Random::mix(Random::mix(seed) + place)));
-  });
+  const uint64_t start = Random::mix(seed);
+  const auto fill = [&](int64_t b) {
+    Dims one = dims;
+    one.b = 1;
+    each(one, [&](int64_t, int64_t h, int64_t s, int64_t d) {
+      const auto place_in_memory = uint64_t(index(b, h, s, d) - lead);
+      set(b, h, s, d, scale * Random::hash_normal(Random::mix(start + place_in_memory)));
+    });
+  };
+  // Batches on threads where it matters, unless they share memory.
+  std::vector<std::thread> threads;
+  const bool many = dims.count() > 1000000 && dims.b > 1 && layout.stride[0] > 0;
+  for (int64_t b = 0; b < dims.b; ++b) {
+    if (many)
+      threads.emplace_back(fill, b);
+    else
+      fill(b);
+  }
+  for (std::thread& t : threads) t.join();
 }
 
 std::vector<double> HostTensor::dense() const {
