@@ -11,10 +11,10 @@
 
 namespace tandem {
 
-struct MatrixShape { // one entry of the device's cooperative-matrix list
+struct MatrixShape {  // one entry of the device's cooperative-matrix list
   int m, n, k;
-  const char* a;      // operand type: "f16", "bf16", ...
-  const char* result; // accumulator type
+  const char* a;       // operand type: "f16", "bf16", ...
+  const char* result;  // accumulator type
   bool workgroup_scope;
 };
 
@@ -23,11 +23,11 @@ struct Caps {
   std::string name = "CPU", driver = "tandem";
   uint32_t vendor_id = 0, device_id = 0, driver_id = 0, driver_version = 0;
   // Vulkan and CUDA
-  uint32_t shared_bytes = 0; // per workgroup, what a kernel may use
+  uint32_t shared_bytes = 0;  // per workgroup, what a kernel may use
   uint32_t max_invocations = 0;
   uint32_t max_groups_x = 0, max_groups_y = 0;
   uint32_t subgroup_min = 0, subgroup_max = 0, subgroup_size = 0;
-  uint32_t cores = 0; // SMs, compute units, Xe cores; 0 unknown
+  uint32_t cores = 0;  // SMs, compute units, Xe cores; 0 unknown
   // Vulkan
   uint32_t api_version = 0;
   bool buffer_address = false, inline_uniform = false;

@@ -13,8 +13,6 @@ namespace tandem {
 
 using uint = uint32_t;
 
-
-
 struct FwdSpec {
 #define TANDEM_SPEC(id, name, fallback) uint32_t name = fallback;
 #include "interface/fwd.inc"

@@ -14,17 +14,17 @@ namespace tandem {
 
 struct Launch {
   Stem stem = Stem::fwd;
-  int kernel = -1;  // registry row
-  Tile tile{};      // br = bc = 0 where a path has no tiles
-  int d_blocks = 0, dv_blocks = 0; // accumulator blocks that cover D, Dv
-  uint32_t tiles = 0;  // workgroups of one head
-  uint32_t total = 0;  // workgroups with work: tiles x heads x batch
-  uint32_t groups_x = 0, groups_y = 0; // dispatched; groups_x * groups_y >= total
+  int kernel = -1;                      // registry row
+  Tile tile{};                          // br = bc = 0 where a path has no tiles
+  int d_blocks = 0, dv_blocks = 0;      // accumulator blocks that cover D, Dv
+  uint32_t tiles = 0;                   // workgroups of one head
+  uint32_t total = 0;                   // workgroups with work: tiles x heads x batch
+  uint32_t groups_x = 0, groups_y = 0;  // dispatched; groups_x * groups_y >= total
   uint32_t shared_bytes = 0;
 };
 
 struct Refusal {
-  std::string candidate; // "vulkan.scalar", "vulkan.scalar t64k32"
+  std::string candidate;  // "vulkan.scalar", "vulkan.scalar t64k32"
   std::string reason;
 };
 
@@ -35,12 +35,12 @@ struct Plan {
   std::vector<Launch> launches;  // in order; each may read what an earlier one wrote
   uint64_t workspace_size = 0;   // delta, f32 [B,Hq,Sq]
   uint64_t delta_offset = 0;
-  std::vector<Refusal> refusals; // candidates that were looked at and not taken
+  std::vector<Refusal> refusals;  // candidates that were looked at and not taken
   std::string name() const;
 };
 
 constexpr uint64_t kWorkspaceAlignment = 256;
-constexpr int kDotRows = 16, kDotLanes = 16; // bwd_dot: rows of a workgroup, invocations a row
+constexpr int kDotRows = 16, kDotLanes = 16;  // bwd_dot: rows of a workgroup, invocations a row
 
 // UNSUPPORTED with every refusal in the message when no path is left; *plan then holds the refusals.
 Status make_plan(const Problem& problem, const Caps& caps, Plan* plan);

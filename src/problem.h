@@ -11,7 +11,7 @@
 
 namespace tandem {
 
-struct Strides { // in elements; also the layout of a kernel's parameter block
+struct Strides {  // in elements; also the layout of a kernel's parameter block
   int64_t b, h, s, d;
 };
 
@@ -22,9 +22,9 @@ struct Problem {
   Strides q{}, k{}, v{}, o{}, d_o{}, d_q{}, d_k{}, d_v{};
   float scale = 0;
   TandemBand band{TANDEM_BAND_OPEN, TANDEM_BAND_OPEN, 0};
-  uint32_t gradients = 0; // TANDEM_GRAD_*; 0 forward
+  uint32_t gradients = 0;  // TANDEM_GRAD_*; 0 forward
   bool deterministic = false;
-  int tile_rows = 0, tile_cols = 0; // 0: the planner chooses
+  int tile_rows = 0, tile_cols = 0;  // 0: the planner chooses
 
   int64_t group() const { return heads_q / heads_kv; }
   bool banded() const { return band.left != TANDEM_BAND_OPEN || band.right != TANDEM_BAND_OPEN; }

@@ -51,10 +51,10 @@ Status fail(tandem_status code, const char* format, Args... args) {
 
 }  // namespace tandem
 
-#define TANDEM_TRY(expression)                       \
-  do {                                               \
-    ::tandem::Status try_status_ = (expression);     \
-    if (!try_status_.ok()) return try_status_;       \
+#define TANDEM_TRY(expression)                   \
+  do {                                           \
+    ::tandem::Status try_status_ = (expression); \
+    if (!try_status_.ok()) return try_status_;   \
   } while (false)
 
 #endif

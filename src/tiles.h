@@ -10,7 +10,7 @@ struct Tile {
   const char* name;
   int br, bc, tr, tc, dk, kc, max_d;
   constexpr int invocations() const { return tr * tc; }
-  constexpr int block_cols() const { return 4 * tc; } // columns of one accumulator block
+  constexpr int block_cols() const { return 4 * tc; }  // columns of one accumulator block
   constexpr int blocks(int64_t d) const { return int((d + block_cols() - 1) / block_cols()); }
 };
 
@@ -18,7 +18,7 @@ struct Tile {
 constexpr int tile_pool_vec4(const Tile& t) {
   const int products = (t.br + t.bc) * (t.dk / 4 + 1);
   const int gathers = t.kc * (t.tc + 1);
-  const int row_stats = t.br * t.tc / 4; // the row maxima of fwd pass through the pool
+  const int row_stats = t.br * t.tc / 4;  // the row maxima of fwd pass through the pool
   return products > gathers ? (products > row_stats ? products : row_stats)
                             : (gathers > row_stats ? gathers : row_stats);
 }
@@ -27,12 +27,12 @@ constexpr int tile_shared_bytes(const Tile& t) {
   return 16 * (tile_pool_vec4(t) + tile_ptile_vec4(t));
 }
 
-#define TANDEM_TILE(name, Br, Bc, TR, TC, DK, KC, max_d)                                            \
-  static_assert(Br == Bc, "roles swap in bwd_dkv");                                                 \
-  static_assert(Bc == 4 * TC && Br % TR == 0, "an invocation owns 4 columns and whole rows");       \
-  static_assert(DK % 4 == 0 && KC % 4 == 0 && Bc % KC == 0, "steps are whole vec4s and tiles");     \
-  static_assert((Br + Bc) * DK / 4 % (TR * TC) == 0, "every invocation stages equally much");       \
-  static_assert(KC * TC % (TR * TC) == 0, "every invocation stages equally much");                  \
+#define TANDEM_TILE(name, Br, Bc, TR, TC, DK, KC, max_d)                                        \
+  static_assert(Br == Bc, "roles swap in bwd_dkv");                                             \
+  static_assert(Bc == 4 * TC && Br % TR == 0, "an invocation owns 4 columns and whole rows");   \
+  static_assert(DK % 4 == 0 && KC % 4 == 0 && Bc % KC == 0, "steps are whole vec4s and tiles"); \
+  static_assert((Br + Bc) * DK / 4 % (TR * TC) == 0, "every invocation stages equally much");   \
+  static_assert(KC * TC % (TR * TC) == 0, "every invocation stages equally much");              \
   static_assert(TR * TC <= 256, "workgroups of 256 exist nearly everywhere");
 #include "tiles.inc"
 

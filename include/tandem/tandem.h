@@ -46,21 +46,22 @@
 extern "C" {
 #endif
 
-/* ---- status ------------------------------------------------------------------------------------ */
+/* ---- status -------------------------------------------------------------------------------- */
 
-typedef enum tandem_status { /* numbers are pinned; gaps are for additions; compare with TANDEM_OK */
+/* Numbers are pinned; gaps are for additions; compare with TANDEM_OK. */
+typedef enum tandem_status {
   TANDEM_OK = 0,
-  TANDEM_ERROR_INVALID_ARGUMENT = -1,     /* your bug: a documented precondition does not hold */
-  TANDEM_ERROR_UNSUPPORTED = -2,          /* our gap: legal, but no kernel here; tandem_explain() */
-  TANDEM_ERROR_OUT_OF_MEMORY = -3,        /* a host allocation failed */
-  TANDEM_ERROR_INVALID_STRUCT = -4,       /* struct_size too small, or next is not NULL */
-  TANDEM_ERROR_INVALID_LAYOUT = -5,       /* strides negative, overflowing or overlapping */
-  TANDEM_ERROR_NO_BACKEND = -6,           /* not in this build, or its driver is not on this machine */
-  TANDEM_ERROR_NO_DEVICE = -7,            /* no device with that index */
-  TANDEM_ERROR_MISSING_FEATURE = -8,      /* the device lacks, or you did not enable, something needed */
-  TANDEM_ERROR_WORKSPACE = -10,           /* workspace null, or misaligned, or its size too small */
-  TANDEM_ERROR_CACHE = -11,               /* cache blob foreign, truncated or corrupted; nothing used */
-  TANDEM_ERROR_BACKEND = -20,             /* a driver call failed; the message has its code */
+  TANDEM_ERROR_INVALID_ARGUMENT = -1, /* your bug: a documented precondition does not hold */
+  TANDEM_ERROR_UNSUPPORTED = -2,      /* our gap: legal, but no kernel here; tandem_explain() */
+  TANDEM_ERROR_OUT_OF_MEMORY = -3,    /* a host allocation failed */
+  TANDEM_ERROR_INVALID_STRUCT = -4,   /* struct_size too small, or next is not NULL */
+  TANDEM_ERROR_INVALID_LAYOUT = -5,   /* strides negative, overflowing or overlapping */
+  TANDEM_ERROR_NO_BACKEND = -6,       /* not in this build, or its driver is not on this machine */
+  TANDEM_ERROR_NO_DEVICE = -7,        /* no device with that index */
+  TANDEM_ERROR_MISSING_FEATURE = -8, /* the device lacks, or you did not enable, something needed */
+  TANDEM_ERROR_WORKSPACE = -10,      /* workspace null, or misaligned, or its size too small */
+  TANDEM_ERROR_CACHE = -11,          /* cache blob foreign, truncated or corrupted; nothing used */
+  TANDEM_ERROR_BACKEND = -20,        /* a driver call failed; the message has its code */
   TANDEM_ERROR_DEVICE_LOST = -21,
   TANDEM_ERROR_DEVICE_OUT_OF_MEMORY = -22,
   TANDEM_STATUS_FORCE_INT = 0x7fffffff
@@ -76,7 +77,7 @@ TANDEM_API const char* tandem_last_message(void);
 /* Version of the loaded library: major << 22 | minor << 12 | patch. */
 TANDEM_API uint32_t tandem_version(void);
 
-/* ---- device ------------------------------------------------------------------------------------ */
+/* ---- device -------------------------------------------------------------------------------- */
 
 typedef struct tandem_device tandem_device;
 typedef struct tandem_plan tandem_plan;
@@ -88,7 +89,8 @@ typedef enum tandem_log_level {
   TANDEM_LOG_DEBUG = 3
 } tandem_log_level;
 
-typedef struct tandem_device_options { /* NULL, or start from TANDEM_DEVICE_OPTIONS_INIT */
+/* NULL, or start from TANDEM_DEVICE_OPTIONS_INIT. */
+typedef struct tandem_device_options {
   uint32_t struct_size;
   uint32_t threads; /* CPU device: worker threads; 0 means one per hardware thread */
   const void* next; /* must be NULL in this version */
@@ -108,7 +110,7 @@ TANDEM_API tandem_status tandem_cpu_device_create(const tandem_device_options* o
 TANDEM_API void tandem_device_destroy(tandem_device* device); /* NULL is allowed */
 
 typedef struct tandem_device_info {
-  uint32_t struct_size; /* in: sizeof(tandem_device_info) */
+  uint32_t struct_size;  /* in: sizeof(tandem_device_info) */
   uint32_t shared_bytes; /* workgroup memory that a kernel may use; 0 on the CPU */
   char backend[16];      /* "cpu", "vulkan", "cuda" */
   char name[128];        /* as the driver says it */
@@ -127,7 +129,7 @@ TANDEM_API tandem_status tandem_device_get_cache(tandem_device* device, size_t* 
 TANDEM_API tandem_status tandem_device_set_cache(tandem_device* device, size_t size,
                                                  const void* data);
 
-/* ---- problem ----------------------------------------------------------------------------------- */
+/* ---- problem ------------------------------------------------------------------------------- */
 
 typedef enum tandem_dtype { TANDEM_F32 = 1, TANDEM_F16 = 2, TANDEM_BF16 = 3 } tandem_dtype;
 
@@ -148,31 +150,33 @@ typedef enum tandem_align { TANDEM_TOP_LEFT = 0, TANDEM_BOTTOM_RIGHT = 1 } tande
 #define TANDEM_GRAD_K 0x2u
 #define TANDEM_GRAD_V 0x4u
 #define TANDEM_GRAD_ALL 0x7u
-#define TANDEM_FLAG_DETERMINISTIC 0x1u /* same library, device, driver, plan and inputs: same bits */
+/* Same library build, device, driver, plan and inputs: same bits. */
+#define TANDEM_FLAG_DETERMINISTIC 0x1u
 
-typedef struct tandem_problem { /* start from TANDEM_PROBLEM_INIT; members are only added at the end */
+/* Start from tandem_problem_init(); members are only added at the end. */
+typedef struct tandem_problem {
   uint32_t struct_size;
-  uint32_t direction; /* tandem_direction */
-  const void* next;   /* must be NULL in this version */
-  int64_t batch;      /* B; sizes of 0 are legal and do nothing */
-  int64_t heads_q;    /* Hq, a multiple of Hk */
-  int64_t heads_kv;   /* Hk */
-  int64_t seq_q;      /* Sq, up to 2^29 - 1 */
-  int64_t seq_kv;     /* Sk, up to 2^29 - 1 */
-  int64_t head_dim;   /* D, 1 to 256 */
-  int64_t head_dim_v; /* Dv, 1 to 256 */
-  tandem_tensor q, k, v, o;           /* [B,Hq,Sq,D] [B,Hk,Sk,D] [B,Hk,Sk,Dv] [B,Hq,Sq,Dv] */
-  tandem_tensor d_o, d_q, d_k, d_v;   /* shapes of o q k v, strides of their own; backward only */
-  float scale;           /* NaN (the INIT value) means 1 / sqrt(D) */
-  uint32_t mask;         /* tandem_mask */
-  uint32_t align;        /* tandem_align, for the causal mask and the window */
-  uint32_t gradients;    /* TANDEM_GRAD_*: what backward writes; the others are not computed */
-  int64_t window_left;   /* keys j >= i + off - left are visible; TANDEM_UNBOUNDED */
-  int64_t window_right;  /* keys j <= i + off + right are visible; TANDEM_UNBOUNDED */
-  uint32_t flags;        /* TANDEM_FLAG_* */
-  uint32_t tile_rows;    /* Br, for tests and tuning: only tiles of this size; 0: planner's choice */
-  uint32_t tile_cols;    /* Bc, likewise */
-  uint32_t reserved;     /* must be 0 */
+  uint32_t direction;               /* tandem_direction */
+  const void* next;                 /* must be NULL in this version */
+  int64_t batch;                    /* B; sizes of 0 are legal and do nothing */
+  int64_t heads_q;                  /* Hq, a multiple of Hk */
+  int64_t heads_kv;                 /* Hk */
+  int64_t seq_q;                    /* Sq, up to 2^29 - 1 */
+  int64_t seq_kv;                   /* Sk, up to 2^29 - 1 */
+  int64_t head_dim;                 /* D, 1 to 256 */
+  int64_t head_dim_v;               /* Dv, 1 to 256 */
+  tandem_tensor q, k, v, o;         /* [B,Hq,Sq,D] [B,Hk,Sk,D] [B,Hk,Sk,Dv] [B,Hq,Sq,Dv] */
+  tandem_tensor d_o, d_q, d_k, d_v; /* shapes of o q k v, strides of their own; backward only */
+  float scale;                      /* NaN (the default) means 1 / sqrt(D) */
+  uint32_t mask;                    /* tandem_mask */
+  uint32_t align;                   /* tandem_align, for the causal mask and the window */
+  uint32_t gradients;   /* TANDEM_GRAD_*: what backward writes; the others are not computed */
+  int64_t window_left;  /* keys j >= i + off - left are visible; TANDEM_UNBOUNDED */
+  int64_t window_right; /* keys j <= i + off + right are visible; TANDEM_UNBOUNDED */
+  uint32_t flags;       /* TANDEM_FLAG_* */
+  uint32_t tile_rows;   /* Br, for tests and tuning: only tiles of this size; 0: planner's choice */
+  uint32_t tile_cols;   /* Bc, likewise */
+  uint32_t reserved;    /* must be 0 */
 } tandem_problem;
 
 /* Fills in problem (struct_size and all defaults): direction forward, sizes 0, f32, scale 1/sqrt(D), no
@@ -189,7 +193,7 @@ TANDEM_API void tandem_problem_contiguous(tandem_problem* problem, tandem_dtype 
 TANDEM_API size_t tandem_problem_print(const tandem_problem* problem, char* text, size_t capacity);
 TANDEM_API tandem_status tandem_problem_parse(const char* text, tandem_problem* problem);
 
-/* ---- plan -------------------------------------------------------------------------------------- */
+/* ---- plan ---------------------------------------------------------------------------------- */
 
 /* Chooses kernels and tiles and makes the pipelines ready. The problem is copied. Waits on no queue.
  * The plan of a problem with a size of 0 is legal and dispatches only what zeroes gradients. */
@@ -199,13 +203,13 @@ TANDEM_API void tandem_plan_destroy(tandem_plan* plan); /* NULL is allowed; the 
 
 #define TANDEM_MAX_KERNELS 8
 typedef struct tandem_plan_info {
-  uint32_t struct_size;         /* in: sizeof(tandem_plan_info) */
-  uint32_t kernel_count;        /* kernels that one tandem_execute() records */
+  uint32_t struct_size;                 /* in: sizeof(tandem_plan_info) */
+  uint32_t kernel_count;                /* kernels that one tandem_execute() records */
   uint32_t kernels[TANDEM_MAX_KERNELS]; /* their registry indices, in order: tandem_kernel_get() */
-  uint64_t workspace_size;      /* bytes, exact; 0 means none needed */
-  uint64_t workspace_alignment; /* bytes */
-  double flops; /* 4 B Hq D' visible (forward, D' the mean of D and Dv) times 2.5 backward */
-  uint32_t tile_rows, tile_cols; /* Br, Bc of the first kernel */
+  uint64_t workspace_size;              /* bytes, exact; 0 means none needed */
+  uint64_t workspace_alignment;         /* bytes */
+  double flops; /* 2 (D + Dv) for each visible (i, j) of every head; backward 2.5 times that */
+  uint32_t tile_rows, tile_cols; /* Br, Bc; 0 where the path has no tiles */
   char backend[16];
   char path[16];  /* "ref", "simd", "scalar", "simt", ... */
   char name[192]; /* backend, path, tile and problem line: the key in logs and benches */
@@ -228,7 +232,7 @@ typedef struct tandem_kernel_info {
 TANDEM_API uint32_t tandem_kernel_count(void);
 TANDEM_API tandem_status tandem_kernel_get(uint32_t index, tandem_kernel_info* info);
 
-/* ---- execution --------------------------------------------------------------------------------- */
+/* ---- execution ----------------------------------------------------------------------------- */
 
 /* CPU: the address in handle. CUDA: the device pointer in handle, offset bytes behind it. Vulkan: see
  * tandem_vulkan.h. {0, 0} is "not given". Tensors are aligned to their element size at least; 16-byte
@@ -242,7 +246,7 @@ typedef struct tandem_stream { /* VkCommandBuffer or cudaStream_t; 0 on the CPU 
 
 typedef struct tandem_args { /* start from TANDEM_ARGS_INIT */
   uint32_t struct_size;
-  uint32_t reserved; /* must be 0 */
+  uint32_t reserved;                /* must be 0 */
   tandem_buffer q, k, v, o;         /* o is read by backward */
   tandem_buffer lse;                /* f32 [B,Hq,Sq] contiguous: written by forward (may be absent
                                      * there), read by backward */
@@ -250,9 +254,11 @@ typedef struct tandem_args { /* start from TANDEM_ARGS_INIT */
   tandem_buffer workspace;          /* contents need no initialisation and are garbage afterwards */
   uint64_t workspace_size;          /* bytes that may be used; at least the plan's */
 } tandem_args;
-#define TANDEM_ARGS_INIT                                                                     \
-  { (uint32_t)sizeof(tandem_args), 0, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, \
-    {0, 0}, {0, 0}, {0, 0}, 0 }
+#define TANDEM_ARGS_INIT                                                                      \
+  {                                                                                           \
+    (uint32_t)sizeof(tandem_args), 0, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, \
+        {0, 0}, {0, 0}, {0, 0}, 0                                                             \
+  }
 
 /* Records the plan into the stream and returns: no allocation on the device, no wait, no submit. On
  * the CPU the work is done when it returns. Vulkan: barriers between the plan's own dispatches are

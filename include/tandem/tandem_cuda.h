@@ -16,7 +16,8 @@ extern "C" {
 struct CUstream_st; /* cudaStream_t and CUstream are pointers to it */
 
 /* NO_BACKEND: this build lacks CUDA, or the machine has no driver. NO_DEVICE: no such ordinal. */
-TANDEM_API tandem_status tandem_cuda_device_create(int ordinal, const tandem_device_options* options,
+TANDEM_API tandem_status tandem_cuda_device_create(int ordinal,
+                                                   const tandem_device_options* options,
                                                    tandem_device** device);
 
 static inline tandem_stream tandem_cuda_stream(struct CUstream_st* stream) {

@@ -41,7 +41,8 @@ TANDEM_API tandem_status tandem_vk_required_features(PFN_vkGetInstanceProcAddr g
                                                      VkPhysicalDeviceFeatures2* chain,
                                                      tandem_vk_feature_storage* storage);
 
-typedef struct tandem_vk_device_desc { /* start from TANDEM_VK_DEVICE_DESC_INIT */
+/* Start from TANDEM_VK_DEVICE_DESC_INIT. */
+typedef struct tandem_vk_device_desc {
   uint32_t struct_size;
   uint32_t api_version; /* VkApplicationInfo::apiVersion that you used; at least 1.2 */
   const void* next;     /* must be NULL in this version */
@@ -52,12 +53,14 @@ typedef struct tandem_vk_device_desc { /* start from TANDEM_VK_DEVICE_DESC_INIT 
   uint32_t extension_count;
   uint32_t reserved;             /* must be 0 */
   const char* const* extensions; /* enabled on device; what is not listed is not used */
-  const VkPhysicalDeviceFeatures2* features; /* as given to vkCreateDevice; what is off is not used */
-  VkPipelineCache cache;                     /* optional, yours */
+  const VkPhysicalDeviceFeatures2* features; /* given to vkCreateDevice; what is off is not used */
+  VkPipelineCache cache; /* optional, yours */
 } tandem_vk_device_desc;
-#define TANDEM_VK_DEVICE_DESC_INIT                                                          \
-  { (uint32_t)sizeof(tandem_vk_device_desc), VK_API_VERSION_1_2, NULL, VK_NULL_HANDLE,       \
-    VK_NULL_HANDLE, VK_NULL_HANDLE, NULL, 0, 0, NULL, NULL, VK_NULL_HANDLE }
+#define TANDEM_VK_DEVICE_DESC_INIT                                                     \
+  {                                                                                    \
+    (uint32_t)sizeof(tandem_vk_device_desc), VK_API_VERSION_1_2, NULL, VK_NULL_HANDLE, \
+        VK_NULL_HANDLE, VK_NULL_HANDLE, NULL, 0, 0, NULL, NULL, VK_NULL_HANDLE         \
+  }
 
 /* NO_BACKEND: this build lacks Vulkan, or there is no loader. MISSING_FEATURE: names what is missing. */
 TANDEM_API tandem_status tandem_vk_device_create(const tandem_vk_device_desc* desc,

@@ -1,0 +1,15 @@
+# tandem_options(target): what every C++ target of the project is compiled with.
+function(tandem_options target)
+  if(CMAKE_CXX_COMPILER_ID MATCHES "GNU|Clang")
+    target_compile_options(${target} PRIVATE
+      $<$<COMPILE_LANGUAGE:C,CXX>:-Wall;-Wextra;-Wpedantic;-Wshadow=local>)
+    if(TANDEM_WERROR)
+      target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:C,CXX>:-Werror>)
+    endif()
+    if(TANDEM_SANITIZE)
+      target_compile_options(${target} PUBLIC
+        $<$<COMPILE_LANGUAGE:C,CXX>:-fsanitize=address,undefined;-fno-omit-frame-pointer>)
+      target_link_options(${target} PUBLIC -fsanitize=address,undefined)
+    endif()
+  endif()
+endfunction()

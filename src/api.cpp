@@ -1,0 +1,427 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// The C border: checks structs, catches everything, keeps the last message. No logic of its own.
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <new>
+
+#include "device.h"
+
+using namespace tandem;
+
+struct tandem_device {
+  std::unique_ptr<Device> device;
+};
+
+struct tandem_plan {
+  Plan plan;
+  std::unique_ptr<Program> program;
+  std::string name;
+};
+
+namespace {
+
+thread_local std::string last_message;
+
+// Runs a fallible body; nothing gets past this but a status.
+template <typename Body>
+tandem_status border(Body body) {
+  try {
+    return report(body());
+  } catch (const std::bad_alloc&) {
+    return report(Status(TANDEM_ERROR_OUT_OF_MEMORY, "out of host memory"));
+  } catch (const std::exception& e) {
+    return report(Status(TANDEM_ERROR_BACKEND, std::string("unexpected: ") + e.what()));
+  } catch (...) {
+    return report(Status(TANDEM_ERROR_BACKEND, "unexpected exception"));
+  }
+}
+
+// A text out: bytes needed with the final NUL, and as many as fit.
+size_t copy_text(const std::string& s, char* out, size_t capacity) {
+  if (out && capacity > 0) {
+    const size_t n = std::min(s.size(), capacity - 1);
+    std::memcpy(out, s.data(), n);
+    out[n] = '\0';
+  }
+  return s.size() + 1;
+}
+
+template <size_t N>
+void copy_name(const std::string& s, char (&out)[N]) {
+  copy_text(s, out, N);
+}
+
+template <typename Struct>
+Status check_struct(const char* what, const Struct* s) {
+  if (!s) return fail(TANDEM_ERROR_INVALID_ARGUMENT, "%s is NULL", what);
+  if (s->struct_size < sizeof(Struct))
+    return fail(TANDEM_ERROR_INVALID_STRUCT, "%s.struct_size is %u, must be %zu", what,
+                s->struct_size, sizeof(Struct));
+  return Status();
+}
+
+Status check_not_null(const char* what, const void* pointer) {
+  return pointer ? Status() : fail(TANDEM_ERROR_INVALID_ARGUMENT, "%s is NULL", what);
+}
+
+Status check_options(const tandem_device_options* given, DeviceOptions* options) {
+  if (given) {
+    TANDEM_TRY(check_struct("options", given));
+    if (given->next) return fail(TANDEM_ERROR_INVALID_STRUCT, "options.next is not NULL");
+    if (given->threads > 1024)
+      return fail(TANDEM_ERROR_INVALID_ARGUMENT, "options.threads is %u, at most 1024",
+                  given->threads);
+    options->log = Logger(*given);
+    options->threads = given->threads;
+    TANDEM_TRY(parse_disabled(given->disable, &options->disabled));
+  }
+  return parse_disabled(std::getenv("TANDEM_DISABLE"), &options->disabled);
+}
+
+bool given(const tandem_buffer& b) { return b.handle != 0 || b.offset != 0; }
+
+// Every tensor that the plan touches is there, and the workspace is as promised.
+Status check_args(const Plan& plan, const tandem_args& args) {
+  if (args.reserved != 0)
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT, "args.reserved is %u, must be 0", args.reserved);
+  const Problem& p = plan.problem;
+  const bool queries = p.batch * p.heads_q * p.seq_q > 0,
+             keys = p.batch * p.heads_kv * p.seq_kv > 0;
+  const uint64_t element = uint64_t(p.element_size());
+  const struct {
+    const char* name;
+    const tandem_buffer& buffer;
+    bool needed;
+    uint64_t alignment;
+  } tensors[] = {
+      {"q", args.q, queries, element},
+      {"k", args.k, keys, element},
+      {"v", args.v, keys, element},
+      {"o", args.o, queries && (!p.backward || p.needs_delta()), element},
+      {"lse", args.lse, queries && p.backward, 4},
+      {"d_o", args.d_o, queries && p.backward, element},
+      {"d_q", args.d_q, queries && p.wants(TANDEM_GRAD_Q), element},
+      {"d_k", args.d_k, keys && p.wants(TANDEM_GRAD_K), element},
+      {"d_v", args.d_v, keys && p.wants(TANDEM_GRAD_V), element},
+  };
+  if (plan.launches.empty()) return Status();
+  for (const auto& t : tensors) {
+    if (t.needed && !given(t.buffer))
+      return fail(TANDEM_ERROR_INVALID_ARGUMENT, "args.%s is not given, this plan needs it",
+                  t.name);
+    // A Vulkan handle is no address; there the offset is what can be seen from here.
+    const uint64_t visible =
+        plan.backend == Backend::vulkan ? t.buffer.offset : t.buffer.handle + t.buffer.offset;
+    if (given(t.buffer) && visible % t.alignment != 0)
+      return fail(TANDEM_ERROR_INVALID_ARGUMENT,
+                  "args.%s lies at 0x%llx, not a multiple of its element size %llu", t.name,
+                  (unsigned long long)visible, (unsigned long long)t.alignment);
+  }
+  if (plan.workspace_size > 0) {
+    if (!given(args.workspace))
+      return fail(TANDEM_ERROR_WORKSPACE, "args.workspace is not given, this plan needs %llu bytes",
+                  (unsigned long long)plan.workspace_size);
+    if (args.workspace_size < plan.workspace_size)
+      return fail(TANDEM_ERROR_WORKSPACE, "args.workspace_size is %llu, this plan needs %llu",
+                  (unsigned long long)args.workspace_size, (unsigned long long)plan.workspace_size);
+    const uint64_t at = plan.backend == Backend::vulkan
+                            ? args.workspace.offset
+                            : args.workspace.handle + args.workspace.offset;
+    if (at % kWorkspaceAlignment != 0)
+      return fail(TANDEM_ERROR_WORKSPACE, "args.workspace lies at 0x%llx, not a multiple of %llu",
+                  (unsigned long long)at, (unsigned long long)kWorkspaceAlignment);
+  }
+  return Status();
+}
+
+// ---- cache blobs ----
+// A header of our own around the backend's bytes: what is foreign, truncated or changed never
+// reaches a driver.
+struct BlobHeader {
+  char magic[8];
+  uint32_t version, reserved;
+  uint64_t key, size, sum;
+};
+constexpr char kBlobMagic[8] = {'T', 'A', 'N', 'D', 'E', 'M', 'C', '1'};
+
+uint64_t fnv1a(const void* data, size_t size, uint64_t hash = 0xcbf29ce484222325u) {
+  const unsigned char* bytes = static_cast<const unsigned char*>(data);
+  for (size_t i = 0; i < size; ++i) hash = (hash ^ bytes[i]) * 0x100000001b3u;
+  return hash;
+}
+
+uint64_t blob_key(const Caps& caps) {
+  const std::string id =
+      text("%s|%s|%s|%u|%u|%u", backend_name(caps.backend), caps.name.c_str(), caps.driver.c_str(),
+           caps.vendor_id, caps.device_id, caps.driver_version);
+  return fnv1a(id.data(), id.size());
+}
+
+}  // namespace
+
+namespace tandem {
+
+tandem_status report(const Status& status) {
+  if (!status.ok()) {
+    try {
+      last_message = status.message();
+    } catch (...) {
+      last_message.clear();  // no memory even for the sentence; the number stands
+    }
+  }
+  return status.code();
+}
+
+tandem_status create_device(const tandem_device_options* options, tandem_device** device,
+                            Status (*open)(const DeviceOptions&, const void*,
+                                           std::unique_ptr<Device>*),
+                            const void* context) {
+  return border([&]() -> Status {
+    TANDEM_TRY(check_not_null("device", device));
+    DeviceOptions checked;
+    TANDEM_TRY(check_options(options, &checked));
+    std::unique_ptr<tandem_device> made(new tandem_device);
+    TANDEM_TRY(open(checked, context, &made->device));
+    made->device->log()(
+        TANDEM_LOG_INFO,
+        text("device %s: %s (%s)", backend_name(made->device->caps().backend),
+             made->device->caps().name.c_str(), made->device->caps().driver.c_str()));
+    *device = made.release();
+    return Status();
+  });
+}
+
+}  // namespace tandem
+
+extern "C" {
+
+const char* tandem_status_string(tandem_status status) {
+  switch (status) {
+#define TANDEM_NAME(name) \
+  case name:              \
+    return #name;
+    TANDEM_NAME(TANDEM_OK)
+    TANDEM_NAME(TANDEM_ERROR_INVALID_ARGUMENT)
+    TANDEM_NAME(TANDEM_ERROR_UNSUPPORTED)
+    TANDEM_NAME(TANDEM_ERROR_OUT_OF_MEMORY)
+    TANDEM_NAME(TANDEM_ERROR_INVALID_STRUCT)
+    TANDEM_NAME(TANDEM_ERROR_INVALID_LAYOUT)
+    TANDEM_NAME(TANDEM_ERROR_NO_BACKEND)
+    TANDEM_NAME(TANDEM_ERROR_NO_DEVICE)
+    TANDEM_NAME(TANDEM_ERROR_MISSING_FEATURE)
+    TANDEM_NAME(TANDEM_ERROR_WORKSPACE)
+    TANDEM_NAME(TANDEM_ERROR_CACHE)
+    TANDEM_NAME(TANDEM_ERROR_BACKEND)
+    TANDEM_NAME(TANDEM_ERROR_DEVICE_LOST)
+    TANDEM_NAME(TANDEM_ERROR_DEVICE_OUT_OF_MEMORY)
+#undef TANDEM_NAME
+    case TANDEM_STATUS_FORCE_INT:
+      break;
+  }
+  return "unknown tandem_status";
+}
+
+const char* tandem_last_message(void) { return last_message.c_str(); }
+
+uint32_t tandem_version(void) {
+  return uint32_t(TANDEM_VERSION_MAJOR) << 22 | uint32_t(TANDEM_VERSION_MINOR) << 12 |
+         uint32_t(TANDEM_VERSION_PATCH);
+}
+
+tandem_status tandem_cpu_device_create(const tandem_device_options* options,
+                                       tandem_device** device) {
+  return create_device(options, device, open_cpu_device, nullptr);
+}
+
+void tandem_device_destroy(tandem_device* device) { delete device; }
+
+tandem_status tandem_device_get_info(const tandem_device* device, tandem_device_info* info) {
+  return border([&]() -> Status {
+    TANDEM_TRY(check_not_null("device", device));
+    TANDEM_TRY(check_struct("info", info));
+    const Caps& caps = device->device->caps();
+    info->shared_bytes = caps.shared_bytes;
+    copy_name(backend_name(caps.backend), info->backend);
+    copy_name(caps.name, info->name);
+    copy_name(caps.driver, info->driver);
+    return Status();
+  });
+}
+
+size_t tandem_device_describe(const tandem_device* device, char* out, size_t capacity) {
+  size_t size = 0;
+  border([&]() -> Status {
+    TANDEM_TRY(check_not_null("device", device));
+    size = copy_text(describe_caps(device->device->caps()), out, capacity);
+    return Status();
+  });
+  return size;
+}
+
+tandem_status tandem_device_get_cache(tandem_device* device, size_t* size, void* data) {
+  return border([&]() -> Status {
+    TANDEM_TRY(check_not_null("device", device));
+    TANDEM_TRY(check_not_null("size", size));
+    std::vector<uint8_t> body;
+    TANDEM_TRY(device->device->cache_get(&body));
+    const size_t needed = sizeof(BlobHeader) + body.size();
+    if (data) {
+      if (*size < needed)
+        return fail(TANDEM_ERROR_INVALID_ARGUMENT, "size is %zu, the cache has %zu bytes", *size,
+                    needed);
+      BlobHeader header{};
+      std::memcpy(header.magic, kBlobMagic, sizeof(kBlobMagic));
+      header.version = tandem_version();
+      header.key = blob_key(device->device->caps());
+      header.size = body.size();
+      header.sum = fnv1a(body.data(), body.size());
+      std::memcpy(data, &header, sizeof(header));
+      if (!body.empty())
+        std::memcpy(static_cast<char*>(data) + sizeof(header), body.data(), body.size());
+    }
+    *size = needed;
+    return Status();
+  });
+}
+
+tandem_status tandem_device_set_cache(tandem_device* device, size_t size, const void* data) {
+  return border([&]() -> Status {
+    TANDEM_TRY(check_not_null("device", device));
+    TANDEM_TRY(check_not_null("data", data));
+    BlobHeader header;
+    if (size < sizeof(header))
+      return fail(TANDEM_ERROR_CACHE, "cache blob of %zu bytes is shorter than its header", size);
+    std::memcpy(&header, data, sizeof(header));
+    if (std::memcmp(header.magic, kBlobMagic, sizeof(kBlobMagic)) != 0)
+      return fail(TANDEM_ERROR_CACHE, "cache blob does not begin with TANDEMC1");
+    if (header.version != tandem_version())
+      return fail(TANDEM_ERROR_CACHE, "cache blob is of library version 0x%x, this is 0x%x",
+                  header.version, tandem_version());
+    if (header.key != blob_key(device->device->caps()))
+      return fail(TANDEM_ERROR_CACHE, "cache blob is of another device or driver than %s (%s)",
+                  device->device->caps().name.c_str(), device->device->caps().driver.c_str());
+    const uint8_t* body = static_cast<const uint8_t*>(data) + sizeof(header);
+    if (header.size != size - sizeof(header))
+      return fail(TANDEM_ERROR_CACHE, "cache blob has %zu bytes, its header says %llu", size,
+                  (unsigned long long)(header.size + sizeof(header)));
+    if (header.sum != fnv1a(body, size_t(header.size)))
+      return fail(TANDEM_ERROR_CACHE, "cache blob is corrupted: its checksum differs");
+    return device->device->cache_set(body, size_t(header.size));
+  });
+}
+
+void tandem_problem_init(tandem_problem* problem) {
+  if (!problem) return;
+  std::memset(problem, 0, sizeof(*problem));
+  problem->struct_size = uint32_t(sizeof(*problem));
+  problem->direction = TANDEM_FORWARD;
+  problem->scale = std::nanf("");
+  problem->gradients = TANDEM_GRAD_ALL;
+  problem->window_left = problem->window_right = TANDEM_UNBOUNDED;
+  tandem_problem_contiguous(problem, TANDEM_F32);
+}
+
+size_t tandem_problem_print(const tandem_problem* problem, char* out, size_t capacity) {
+  size_t size = 0;
+  border([&]() -> Status {
+    TANDEM_TRY(check_struct("problem", problem));
+    size = copy_text(print_problem(*problem), out, capacity);
+    return Status();
+  });
+  return size;
+}
+
+tandem_status tandem_problem_parse(const char* line, tandem_problem* problem) {
+  return border([&]() -> Status {
+    TANDEM_TRY(check_not_null("problem", problem));
+    return parse_problem(line, problem);
+  });
+}
+
+tandem_status tandem_plan_create(tandem_device* device, const tandem_problem* problem,
+                                 tandem_plan** plan) {
+  return border([&]() -> Status {
+    TANDEM_TRY(check_not_null("device", device));
+    TANDEM_TRY(check_not_null("plan", plan));
+    Problem checked;
+    TANDEM_TRY(make_problem(problem, &checked));
+    std::unique_ptr<tandem_plan> made(new tandem_plan);
+    TANDEM_TRY(make_plan(checked, device->device->caps(), &made->plan));
+    made->name = made->plan.name() + " | " + print_problem(*problem);
+    TANDEM_TRY(device->device->build(made->plan, &made->program));
+    device->device->log()(TANDEM_LOG_DEBUG, "plan " + made->name);
+    *plan = made.release();
+    return Status();
+  });
+}
+
+void tandem_plan_destroy(tandem_plan* plan) { delete plan; }
+
+tandem_status tandem_plan_get_info(const tandem_plan* plan, tandem_plan_info* info) {
+  return border([&]() -> Status {
+    TANDEM_TRY(check_not_null("plan", plan));
+    TANDEM_TRY(check_struct("info", info));
+    const Plan& p = plan->plan;
+    info->kernel_count = uint32_t(p.launches.size());
+    std::fill(std::begin(info->kernels), std::end(info->kernels), 0u);
+    for (size_t i = 0; i < p.launches.size(); ++i)
+      info->kernels[i] = uint32_t(p.launches[i].kernel);
+    info->workspace_size = p.workspace_size;
+    info->workspace_alignment = kWorkspaceAlignment;
+    info->flops = problem_flops(p.problem);
+    info->tile_rows = p.launches.empty() ? 0 : uint32_t(p.launches.back().tile.br);
+    info->tile_cols = p.launches.empty() ? 0 : uint32_t(p.launches.back().tile.bc);
+    copy_name(backend_name(p.backend), info->backend);
+    copy_name(p.path, info->path);
+    copy_name(plan->name, info->name);
+    return Status();
+  });
+}
+
+size_t tandem_explain(const tandem_device* device, const tandem_problem* problem, char* out,
+                      size_t capacity) {
+  size_t size = 0;
+  border([&]() -> Status {
+    TANDEM_TRY(check_not_null("device", device));
+    Problem checked;
+    const Status status = make_problem(problem, &checked);
+    size = copy_text(status.ok() ? explain(checked, device->device->caps())
+                                 : "invalid: " + status.message() + "\n",
+                     out, capacity);
+    return Status();
+  });
+  return size;
+}
+
+uint32_t tandem_kernel_count(void) { return uint32_t(kKernelCount); }
+
+tandem_status tandem_kernel_get(uint32_t index, tandem_kernel_info* info) {
+  return border([&]() -> Status {
+    TANDEM_TRY(check_struct("info", info));
+    if (index >= uint32_t(kKernelCount))
+      return fail(TANDEM_ERROR_INVALID_ARGUMENT, "kernel index is %u, there are %d", index,
+                  kKernelCount);
+    const KernelRow& row = kKernels[index];
+    info->built = backend_built(row.backend);
+    copy_name(stem_name(row.stem), info->stem);
+    copy_name(backend_name(row.backend), info->backend);
+    copy_name(row.path, info->path);
+    return Status();
+  });
+}
+
+tandem_status tandem_execute(const tandem_plan* plan, tandem_stream stream,
+                             const tandem_args* args) {
+  return border([&]() -> Status {
+    TANDEM_TRY(check_not_null("plan", plan));
+    TANDEM_TRY(check_struct("args", args));
+    TANDEM_TRY(check_args(plan->plan, *args));
+    if (plan->plan.launches.empty()) return Status();
+    return plan->program->record(stream, *args);
+  });
+}
+
+}  // extern "C"

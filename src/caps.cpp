@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+#include "caps.h"
+
+#include <cstring>
+
+#include "status.h"
+
+namespace tandem {
+
+std::string describe_caps(const Caps& c) {
+  std::string s;
+  auto line = [&](const char* name, const std::string& value) {
+    s += text("%-20s %s\n", name, value.c_str());
+  };
+  auto number = [&](const char* name, uint32_t value) { line(name, text("%u", value)); };
+  auto flag = [&](const char* name, bool value) { line(name, value ? "yes" : "no"); };
+  line("backend", backend_name(c.backend));
+  line("name", c.name);
+  line("driver", c.driver);
+  if (c.backend == Backend::cpu) {
+    number("threads", c.threads);
+    line("vector_isa", c.vector_isa);
+  } else {
+    number("shared_bytes", c.shared_bytes);
+    number("max_invocations", c.max_invocations);
+    line("max_groups", text("%u x %u", c.max_groups_x, c.max_groups_y));
+    line("subgroup_size", text("%u (%u to %u)", c.subgroup_size, c.subgroup_min, c.subgroup_max));
+    number("cores", c.cores);
+  }
+  if (c.backend == Backend::cuda)
+    line("compute_capability", text("%d.%d", c.compute_major, c.compute_minor));
+  if (c.backend == Backend::vulkan) {
+    line("ids", text("vendor 0x%x device 0x%x driver %u version 0x%x", c.vendor_id, c.device_id,
+                     c.driver_id, c.driver_version));
+    line("api_version", text("%u.%u.%u", c.api_version >> 22, (c.api_version >> 12) & 0x3ff,
+                             c.api_version & 0xfff));
+    flag("buffer_address", c.buffer_address);
+    flag("inline_uniform", c.inline_uniform);
+    flag("storage16", c.storage16);
+    flag("float16", c.float16);
+    flag("bfloat16", c.bfloat16);
+    flag("int64", c.int64);
+    number("push_bytes", c.push_bytes);
+    for (const MatrixShape& m : c.matrices)
+      line("matrix", text("%dx%dx%d %s -> %s%s", m.m, m.n, m.k, m.a, m.result,
+                          m.workgroup_scope ? " workgroup" : ""));
+  }
+  for (const std::string& path : c.disabled) line("disabled", path);
+  return s;
+}
+
+Status parse_disabled(const char* list, std::vector<std::string>* disabled) {
+  if (!list) return Status();
+  std::vector<std::string> found;
+  while (*list) {
+    const size_t n = std::strcspn(list, ",");
+    const std::string word(list, n);
+    list += n + (list[n] == ',');
+    if (word.empty()) continue;
+    bool known = false;
+    for (const PathRow& row : kPaths)
+      known |= word == std::string(backend_name(row.backend)) + "." + row.name;
+    if (!known)
+      return fail(TANDEM_ERROR_INVALID_ARGUMENT,
+                  "cannot disable '%s': no such path; `tandem info` lists them", word.c_str());
+    found.push_back(word);
+  }
+  disabled->insert(disabled->end(), found.begin(), found.end());
+  return Status();
+}
+
+}  // namespace tandem
