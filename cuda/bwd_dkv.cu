@@ -24,8 +24,8 @@ __global__ void __launch_bounds__(Shape<ROW>::WG)
   const Matrix<T> v =
       matrix<T>(push.v, u.v, at.batch, at.head, u.seq_kv, u.head_dim_v, push.wide & 4u);
   // Of the group's first query head; base moves from head to head.
-  Matrix<T> q = matrix<T>(push.q, u.q, at.batch, at.head * u.group, u.seq_q, u.head_dim,
-                          push.wide & 1u);
+  Matrix<T> q =
+      matrix<T>(push.q, u.q, at.batch, at.head * u.group, u.seq_q, u.head_dim, push.wide & 1u);
   Matrix<T> d_o = matrix<T>(push.d_o, u.d_o, at.batch, at.head * u.group, u.seq_q, u.head_dim_v,
                             push.wide & 8u);
   int64_t queries0 = (int64_t(at.batch) * u.heads_q + at.head * u.group) * u.seq_q;
@@ -104,14 +104,16 @@ __global__ void __launch_bounds__(Shape<ROW>::WG)
         d_k, u.scale);
   if (grad_v)
     store_blocks<T, S>(
-        matrix<T>(push.d_v, u.d_v, at.batch, at.head, u.seq_kv, u.head_dim_v, push.wide & 32u), row0,
-        d_v, 1.f);
+        matrix<T>(push.d_v, u.d_v, at.batch, at.head, u.seq_kv, u.head_dim_v, push.wide & 32u),
+        row0, d_v, 1.f);
 }
 
 struct BwdDkv {
   using Pointer = Kernel<BwdDkvParams>;
   template <typename T, int ROW, int BLOCKS>
-  static Pointer get() { return bwd_dkv<T, ROW, BLOCKS>; }
+  static Pointer get() {
+    return bwd_dkv<T, ROW, BLOCKS>;
+  }
 };
 
 Kernel<BwdDkvParams> bwd_dkv_kernel(tandem_dtype dtype, const Launch& launch) {

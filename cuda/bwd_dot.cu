@@ -33,15 +33,18 @@ __global__ void __launch_bounds__(kDotRows* kDotLanes)
 #pragma unroll
   for (int step = kDotLanes / 2; step > 0; step /= 2) sum += __shfl_xor_sync(kAllLanes, sum, step);
   if (lane == 0 && row < u.seq_q)
-    reinterpret_cast<float*>(push.delta)[(int64_t(at.batch) * u.heads_q + at.head) * u.seq_q + row] =
-        sum;
+    reinterpret_cast<float*>(
+        push.delta)[(int64_t(at.batch) * u.heads_q + at.head) * u.seq_q + row] = sum;
 }
 
 Kernel<BwdDotParams> bwd_dot_kernel(tandem_dtype dtype, const Launch&) {
   switch (dtype) {
-    case TANDEM_F32: return bwd_dot<F32>;
-    case TANDEM_F16: return bwd_dot<F16>;
-    case TANDEM_BF16: return bwd_dot<BF16>;
+    case TANDEM_F32:
+      return bwd_dot<F32>;
+    case TANDEM_F16:
+      return bwd_dot<F16>;
+    case TANDEM_BF16:
+      return bwd_dot<BF16>;
   }
   return nullptr;
 }

@@ -18,8 +18,10 @@ __global__ void __launch_bounds__(Shape<ROW>::WG)
   if (!find_place(u.tiles, u.total, u.heads_q, &at)) return;
   const int kv_head = at.head / u.group;
   const int row0 = at.tile * S::M;
-  const Matrix<T> q = matrix<T>(push.q, u.q, at.batch, at.head, u.seq_q, u.head_dim, push.wide & 1u);
-  const Matrix<T> k = matrix<T>(push.k, u.k, at.batch, kv_head, u.seq_kv, u.head_dim, push.wide & 2u);
+  const Matrix<T> q =
+      matrix<T>(push.q, u.q, at.batch, at.head, u.seq_q, u.head_dim, push.wide & 1u);
+  const Matrix<T> k =
+      matrix<T>(push.k, u.k, at.batch, kv_head, u.seq_kv, u.head_dim, push.wide & 2u);
   const Matrix<T> v =
       matrix<T>(push.v, u.v, at.batch, kv_head, u.seq_kv, u.head_dim_v, push.wide & 4u);
   const Matrix<T> d_o =
@@ -74,14 +76,16 @@ __global__ void __launch_bounds__(Shape<ROW>::WG)
     });
   }
   store_blocks<T, S>(
-      matrix<T>(push.d_q, u.d_q, at.batch, at.head, u.seq_q, u.head_dim, push.wide & 16u), row0, d_q,
-      u.scale);
+      matrix<T>(push.d_q, u.d_q, at.batch, at.head, u.seq_q, u.head_dim, push.wide & 16u), row0,
+      d_q, u.scale);
 }
 
 struct BwdDq {
   using Pointer = Kernel<BwdDqParams>;
   template <typename T, int ROW, int BLOCKS>
-  static Pointer get() { return bwd_dq<T, ROW, BLOCKS>; }
+  static Pointer get() {
+    return bwd_dq<T, ROW, BLOCKS>;
+  }
 };
 
 Kernel<BwdDqParams> bwd_dq_kernel(tandem_dtype dtype, const Launch& launch) {

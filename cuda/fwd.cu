@@ -9,8 +9,7 @@ namespace tandem {
 namespace cuda {
 
 template <typename T, int ROW, int BLOCKS>
-__global__ void __launch_bounds__(Shape<ROW>::WG)
-    fwd(const __grid_constant__ FwdParams params) {
+__global__ void __launch_bounds__(Shape<ROW>::WG) fwd(const __grid_constant__ FwdParams params) {
   using S = Shape<ROW>;
   const FwdBlock& u = params.block;
   const FwdPush& push = params.push;
@@ -18,8 +17,10 @@ __global__ void __launch_bounds__(Shape<ROW>::WG)
   if (!find_place(u.tiles, u.total, u.heads_q, &at)) return;
   const int kv_head = at.head / u.group;
   const int row0 = at.tile * S::M;
-  const Matrix<T> q = matrix<T>(push.q, u.q, at.batch, at.head, u.seq_q, u.head_dim, push.wide & 1u);
-  const Matrix<T> k = matrix<T>(push.k, u.k, at.batch, kv_head, u.seq_kv, u.head_dim, push.wide & 2u);
+  const Matrix<T> q =
+      matrix<T>(push.q, u.q, at.batch, at.head, u.seq_q, u.head_dim, push.wide & 1u);
+  const Matrix<T> k =
+      matrix<T>(push.k, u.k, at.batch, kv_head, u.seq_kv, u.head_dim, push.wide & 2u);
   const Matrix<T> v =
       matrix<T>(push.v, u.v, at.batch, kv_head, u.seq_kv, u.head_dim_v, push.wide & 4u);
   const TandemBand band = band_of(u);
@@ -78,7 +79,9 @@ __global__ void __launch_bounds__(Shape<ROW>::WG)
 struct Fwd {
   using Pointer = Kernel<FwdParams>;
   template <typename T, int ROW, int BLOCKS>
-  static Pointer get() { return fwd<T, ROW, BLOCKS>; }
+  static Pointer get() {
+    return fwd<T, ROW, BLOCKS>;
+  }
 };
 
 Kernel<FwdParams> fwd_kernel(tandem_dtype dtype, const Launch& launch) {

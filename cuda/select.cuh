@@ -42,8 +42,7 @@ template <typename Family, typename T, int ROW>
 typename Family::Pointer select_row(const char* name, int blocks) {
   if constexpr (ROW < kTileCount) {
     if constexpr (row_built(ROW))
-      if (std::strcmp(name, kTiles[ROW].name) == 0)
-        return select_width<Family, T, ROW, 0>(blocks);
+      if (std::strcmp(name, kTiles[ROW].name) == 0) return select_width<Family, T, ROW, 0>(blocks);
     return select_row<Family, T, ROW + 1>(name, blocks);
   } else {
     return nullptr;
@@ -55,9 +54,12 @@ template <typename Family>
 typename Family::Pointer select_kernel(tandem_dtype dtype, const char* tile, int blocks) {
   if (!tile) return nullptr;
   switch (dtype) {
-    case TANDEM_F32: return select_row<Family, F32, 0>(tile, blocks);
-    case TANDEM_F16: return select_row<Family, F16, 0>(tile, blocks);
-    case TANDEM_BF16: return select_row<Family, BF16, 0>(tile, blocks);
+    case TANDEM_F32:
+      return select_row<Family, F32, 0>(tile, blocks);
+    case TANDEM_F16:
+      return select_row<Family, F16, 0>(tile, blocks);
+    case TANDEM_BF16:
+      return select_row<Family, BF16, 0>(tile, blocks);
   }
   return nullptr;
 }

@@ -12,8 +12,7 @@ namespace cuda {
 template <typename S>
 TANDEM_DEVICE float row_max(float x) {
 #pragma unroll
-  for (int lane = S::TC / 2; lane > 0; lane /= 2)
-    x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, lane));
+  for (int lane = S::TC / 2; lane > 0; lane /= 2) x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, lane));
   return x;
 }
 template <typename S>
@@ -25,8 +24,8 @@ TANDEM_DEVICE float row_sum(float x) {
 
 template <typename S>
 struct OnlineSoftmax {
-  float m[S::RM]; // the row's running maximum, the same in all its invocations
-  float l[S::RM]; // this invocation's part of the row's sum
+  float m[S::RM];  // the row's running maximum, the same in all its invocations
+  float l[S::RM];  // this invocation's part of the row's sum
 
   TANDEM_DEVICE OnlineSoftmax() {
 #pragma unroll

@@ -25,7 +25,7 @@ struct F32 {
 };
 
 template <typename Bits>
-struct Sixteen { // what f16 and bf16 have in common
+struct Sixteen {  // what f16 and bf16 have in common
   using Element = unsigned short;
   using Raw = uint2;
   static TANDEM_DEVICE Raw pack(Element x, Element y, Element z, Element w) {
@@ -34,7 +34,8 @@ struct Sixteen { // what f16 and bf16 have in common
   static TANDEM_DEVICE Raw zero() { return make_uint2(0u, 0u); }
   static TANDEM_DEVICE float4 widen(Raw r) {
     return make_float4(Bits::widen_one(Element(r.x & 0xffffu)), Bits::widen_one(Element(r.x >> 16)),
-                       Bits::widen_one(Element(r.y & 0xffffu)), Bits::widen_one(Element(r.y >> 16)));
+                       Bits::widen_one(Element(r.y & 0xffffu)),
+                       Bits::widen_one(Element(r.y >> 16)));
   }
 };
 struct F16 : Sixteen<F16> {
@@ -106,7 +107,8 @@ TANDEM_DEVICE void load_quads(typename T::Raw* out, const Matrix<T>& m, int row,
 #pragma unroll
       for (int c = 0; c < 4; ++c) {
         e[c] = Element(0);
-        if (row + n * STEP < m.rows && col + c < m.width) e[c] = __ldg(p + n * STEP * m.s + c * m.d);
+        if (row + n * STEP < m.rows && col + c < m.width)
+          e[c] = __ldg(p + n * STEP * m.s + c * m.d);
       }
       out[n] = T::pack(e[0], e[1], e[2], e[3]);
     }
@@ -119,8 +121,8 @@ TANDEM_DEVICE void store_quad(const Matrix<T>& m, int row, int col, const float 
   if (row >= m.rows) return;
   typename T::Element* p = m.base + row * m.s + col * m.d;
   if (m.wide && col + 4 <= m.width) {
-    *reinterpret_cast<Raw*>(p) = T::pack(T::narrow_one(x[0]), T::narrow_one(x[1]),
-                                         T::narrow_one(x[2]), T::narrow_one(x[3]));
+    *reinterpret_cast<Raw*>(p) =
+        T::pack(T::narrow_one(x[0]), T::narrow_one(x[1]), T::narrow_one(x[2]), T::narrow_one(x[3]));
   } else {
 #pragma unroll
     for (int c = 0; c < 4; ++c)
@@ -131,13 +133,13 @@ TANDEM_DEVICE void store_quad(const Matrix<T>& m, int row, int col, const float 
 // ---- the tile -------------------------------------------------------------------------------------
 
 template <int ROW>
-struct Shape { // a row of tiles.inc
+struct Shape {  // a row of tiles.inc
   static constexpr Tile tile = kTiles[ROW];
   static constexpr int M = tile.br, N = tile.bc, TR = tile.tr, TC = tile.tc;
   static constexpr int DK = tile.dk, KC = tile.kc;
   static constexpr int WG = TR * TC;
-  static constexpr int RM = M / TR;   // rows of an invocation
-  static constexpr int COLS = 4 * TC; // columns of one accumulator block
+  static constexpr int RM = M / TR;    // rows of an invocation
+  static constexpr int COLS = 4 * TC;  // columns of one accumulator block
   static constexpr int POOL = tile_pool_vec4(tile);
   static constexpr int P_PITCH = N / 4 + 1, NT_PITCH = DK / 4 + 1, NN_PITCH = TC + 1;
   // Staging: quads an invocation carries, and the rows between them.
@@ -145,13 +147,14 @@ struct Shape { // a row of tiles.inc
   static constexpr int A_COUNT = M / NT_STEP, B_COUNT = N / NT_STEP;
   static constexpr int NN_STEP = WG / TC, NN_COUNT = KC / NN_STEP;
   static constexpr int STAGED = A_COUNT + B_COUNT > NN_COUNT ? A_COUNT + B_COUNT : NN_COUNT;
-  static_assert(WG % NT_QUADS == 0 && M % NT_STEP == 0 && N % NT_STEP == 0, "whole rows are staged");
+  static_assert(WG % NT_QUADS == 0 && M % NT_STEP == 0 && N % NT_STEP == 0,
+                "whole rows are staged");
   static_assert(KC % NN_STEP == 0, "whole rows are staged");
   static_assert(WG % 32 == 0 && 32 % TC == 0, "row reductions are shuffles inside a warp");
 };
 
 template <typename S>
-struct Invocation { // which rows and columns of the tile are mine
+struct Invocation {  // which rows and columns of the tile are mine
   int tr, tc;
   TANDEM_DEVICE Invocation() : tr(int(threadIdx.x) / S::TC), tc(int(threadIdx.x) % S::TC) {}
   TANDEM_DEVICE int row(int i) const { return tr + S::TR * i; }
@@ -202,11 +205,11 @@ struct Stage {
 // loads of whatever comes after the last step are issued by next().
 template <typename T, typename S, typename Next>
 TANDEM_DEVICE void product_nt(float (&s)[S::RM][4], Stage<T, S>& stage, float4* pool,
-                              const Matrix<T>& a, int a_row, const Matrix<T>& b, int b_row, int depth,
-                              const Next& next) {
+                              const Matrix<T>& a, int a_row, const Matrix<T>& b, int b_row,
+                              int depth, const Next& next) {
   const Invocation<S> me;
   for (int feature = 0; feature < depth; feature += S::DK) {
-    __syncthreads(); // the pool's readers of the step before are done
+    __syncthreads();  // the pool's readers of the step before are done
     stage.store_nt(pool);
     __syncthreads();
     if (feature + S::DK < depth)
@@ -222,7 +225,7 @@ TANDEM_DEVICE void product_nt(float (&s)[S::RM][4], Stage<T, S>& stage, float4* 
       for (int i = 0; i < S::RM; ++i) x[i] = pa[S::TR * i * S::NT_PITCH + k];
 #pragma unroll
       for (int j = 0; j < 4; ++j) y[j] = pb[j * S::TC * S::NT_PITCH + k];
-      // Ascending features, one fma each: the order that makes a score the same bits in every kernel.
+        // Ascending features, one fma each: the order that makes a score the same bits in every kernel.
 #pragma unroll
       for (int i = 0; i < S::RM; ++i)
 #pragma unroll
@@ -246,11 +249,12 @@ TANDEM_DEVICE void fma4(float (&acc)[4], float x, float4 y) {
 // acc += (M x N of the P tile) . (N rows of b x width). stage and next as above.
 template <typename T, typename S, int BLOCKS, typename Next>
 TANDEM_DEVICE void product_nn(float (&acc)[BLOCKS][S::RM][4], Stage<T, S>& stage, float4* pool,
-                              const float4* ptile, const Matrix<T>& b, int b_row, const Next& next) {
+                              const float4* ptile, const Matrix<T>& b, int b_row,
+                              const Next& next) {
   const Invocation<S> me;
 #pragma unroll
   for (int block = 0; block < BLOCKS; ++block) {
-    if (block * S::COLS >= b.width) break; // a bucket wider than the head
+    if (block * S::COLS >= b.width) break;  // a bucket wider than the head
 #pragma unroll
     for (int row = 0; row < S::N; row += S::KC) {
       __syncthreads();
