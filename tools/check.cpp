@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // tandem check: random problems, every device and path against the reference in double, and every pair
 // of devices against each other with the same tile.
-#include "compare.h"
-
 #include <fmt/core.h>
 
 #include <chrono>
@@ -10,6 +8,7 @@
 #include <map>
 #include <memory>
 
+#include "compare.h"
 #include "tools.h"
 
 #ifdef _WIN32

@@ -109,8 +109,8 @@ void print_text(const ordered_json& j) {
   fmt::print("\nKernels\n");
   Table kernels({"  stem", "backend", "path", "in this build"});
   for (const auto& k : j["kernels"])
-    kernels.add({"  " + word(k, "stem"), word(k, "backend"), word(k, "path"),
-                 k["built"] ? "yes" : "no"});
+    kernels.add(
+        {"  " + word(k, "stem"), word(k, "backend"), word(k, "path"), k["built"] ? "yes" : "no"});
   fmt::print("{}", kernels.text());
 }
 

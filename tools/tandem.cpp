@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // The `tandem` command.
+#include "tandem/tandem.h"
+
 #include <fmt/core.h>
 
 #include <cstdlib>
 
-#include "tandem/tandem.h"
 #include "tandem_commit.h"
 #include "tools.h"
 
