@@ -101,7 +101,8 @@ void Sampler::forward(int64_t b, int64_t h) {
     RefHead head;
     head.q = q.data(), head.k = k.data(), head.v = v.data();
     const auto n = size_t(rows * p.head_dim_v);
-    std::vector<double> exact(n), stepwise(n), floor(n), lse(size_t(rows)), unused(size_t(rows));
+    const auto count = size_t(rows);
+    std::vector<double> exact(n), stepwise(n), floor(n), lse(count), unused(count);
     fwd_ref(block, Precision::exact, head, exact.data(), lse.data(), floor.data());
     fwd_ref(block, Precision::stepwise, head, stepwise.data(), unused.data(), nullptr);
     judge("o", rows, p.head_dim_v, exact, stepwise, floor, rows_of(t.o, b, h, first, rows));
