@@ -44,17 +44,19 @@ struct Bounds {
 
 constexpr size_t kEnoughRows = 16;
 
-// The stepwise error, per unit of terms, that 9 of 10 rows stay below, among rows with as many terms as
-// each row has (within a factor of two, or more where there are few such rows).
+// The stepwise error per unit of terms that 9 of 10 rows stay below, among rows with as many terms as
+// each row has (within a factor of two, or more where there are few such rows). Rows without terms are
+// negative and do not count.
 std::vector<double> usual_errors(const std::vector<double>& relative,
-                                 const std::vector<double>& counts) {
+                                 const std::vector<double>& counts, size_t live) {
   std::map<int, std::vector<double>> bins;
+  const auto bin_of = [&](size_t row) { return std::ilogb(std::max(1.0, counts[row])); };
   for (size_t row = 0; row < relative.size(); ++row)
-    bins[std::ilogb(std::max(1.0, counts[row]))].push_back(relative[row]);
+    if (relative[row] >= 0) bins[bin_of(row)].push_back(relative[row]);
   std::map<int, double> usual;
   for (const auto& [bin, own] : bins) {
     std::vector<double> pool;
-    for (int reach = 0; pool.size() < std::min(kEnoughRows, relative.size()); ++reach) {
+    for (int reach = 0; pool.size() < std::min(kEnoughRows, live); ++reach) {
       pool.clear();
       for (const auto& [other, errors] : bins)
         if (std::abs(other - bin) <= reach) pool.insert(pool.end(), errors.begin(), errors.end());
@@ -65,7 +67,7 @@ std::vector<double> usual_errors(const std::vector<double>& relative,
   }
   std::vector<double> per_row(relative.size());
   for (size_t row = 0; row < relative.size(); ++row)
-    per_row[row] = usual[std::ilogb(std::max(1.0, counts[row]))];
+    if (relative[row] >= 0) per_row[row] = usual[bin_of(row)];
   return per_row;
 }
 
@@ -76,26 +78,30 @@ Bounds make_bounds(const Samples& x, uint32_t dtype, double f32_roundings) {
   b.element_error.resize(x.exact.size());
   const size_t width = size_t(x.dims.d), rows = width ? x.exact.size() / width : 0;
   b.row_error.resize(rows);
-  std::vector<double> errors(rows), terms(rows), relative(rows);
+  std::vector<double> errors(rows), terms(rows), relative(rows, -1);
+  size_t live = 0;
   for (size_t row = 0; row < rows; ++row) {
+    // Sums of many terms of one sign lose a rounding per term in the worst case, its root as a rule.
+    const double f32 = kF32 * (f32_roundings + std::sqrt(std::max(0.0, x.counts[row])));
     double largest = 0;
     for (size_t n = row * width; n < (row + 1) * width; ++n) {
       errors[row] = std::max(errors[row], std::fabs(x.stepwise[n] - x.exact[n]));
       terms[row] = std::max(terms[row], x.floor[n]);
       largest = std::max(largest, std::fabs(x.exact[n]));
-      const double unit = 4 * rounding_unit(dtype) + f32_roundings * kF32;
-      b.element_error[n] = x.floor[n] == 0 ? 0 : unit * x.floor[n] + ulp(0, dtype);
+      b.element_error[n] =
+          x.floor[n] == 0 ? 0 : 4 * (rounding_unit(dtype) + f32) * x.floor[n] + ulp(0, dtype);
     }
-    if (terms[row] > 0) {
-      relative[row] = errors[row] / terms[row];
-      b.row_error[row] = ulp(largest, dtype) + f32_roundings * kF32 * terms[row];
-    }
+    if (terms[row] == 0) continue;
+    ++live;
+    relative[row] = errors[row] / terms[row];
+    b.row_error[row] = ulp(largest, dtype) + f32_roundings * kF32 * terms[row];
   }
-  const std::vector<double> usual = usual_errors(relative, x.counts);
+  const std::vector<double> usual = usual_errors(relative, x.counts, live);
   for (size_t row = 0; row < rows; ++row) {
+    if (relative[row] < 0) continue;
     b.row_error[row] += 2 * std::max(errors[row], usual[row] * terms[row]);
     // Too few rows to know what is usual.
-    if (rows < kEnoughRows) b.row_error[row] += rounding_unit(dtype) * terms[row];
+    if (live < kEnoughRows) b.row_error[row] += rounding_unit(dtype) * terms[row];
   }
   return b;
 }
