@@ -278,12 +278,13 @@ void add_word(Result* header, const char* key, const std::string& word, const ch
 Result measure(const Options& options, int* exit_code) {
   const std::vector<BenchCase> cases = chosen_cases(options);
   Result result;
+  result["header"] = nullptr;
+  result["rows"] = Result::array();  // both before a reference to one: adding a member moves the others
   Result& header = result["header"];
   for (const char* key : {"device", "driver", "backend"}) header[key] = "";
   header["commit"] = options.commit.empty() ? build_commit() : options.commit;
   header["date"] = utc_now();
   header["clocks_mhz"] = nullptr;
-  result["rows"] = Result::array();
   int lowest_clock = 0;
   for (const std::string& name : chosen_devices(options.devices)) {
     support::SessionOptions o;
