@@ -89,7 +89,7 @@ Bounds make_bounds(const Samples& x, uint32_t dtype, double f32_roundings) {
       terms[row] = std::max(terms[row], x.floor[n]);
       largest = std::max(largest, std::fabs(x.exact[n]));
       b.element_error[n] =
-          x.floor[n] == 0 ? 0 : 4 * (rounding_unit(dtype) + f32) * x.floor[n] + ulp(0, dtype);
+          x.floor[n] == 0 ? 0 : (4 * rounding_unit(dtype) + 8 * f32) * x.floor[n] + ulp(0, dtype);
     }
     if (terms[row] == 0) continue;
     ++live;
