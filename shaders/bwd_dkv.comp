@@ -88,14 +88,13 @@ void main() {
 
   if (GRAD_K != 0) {
     View d_k = make_view(push.d_k, block.d_k, b, hk, block.seq_kv, block.head_dim, (push.wide & 16u) != 0);
-    [[unroll]] for (int i = 0; i < RM; i++)
-      [[unroll]] for (int n = 0; n < D_BLOCKS; n++)
-        store_row(d_k, row0 + TROW + TR * i, 4 * (n * TC + TCOL), acc_k[n][i] * block.scale);
+    [[unroll]] for (int n = 0; n < D_BLOCKS; n++) {
+      [[unroll]] for (int i = 0; i < RM; i++) acc_k[n][i] *= block.scale;
+      store_block(d_k, row0, n, acc_k[n]);
+    }
   }
   if (GRAD_V != 0) {
     View d_v = make_view(push.d_v, block.d_v, b, hk, block.seq_kv, block.head_dim_v, (push.wide & 32u) != 0);
-    [[unroll]] for (int i = 0; i < RM; i++)
-      [[unroll]] for (int n = 0; n < DV_BLOCKS; n++)
-        store_row(d_v, row0 + TROW + TR * i, 4 * (n * TC + TCOL), acc_v[n][i]);
+    [[unroll]] for (int n = 0; n < DV_BLOCKS; n++) store_block(d_v, row0, n, acc_v[n]);
   }
 }

@@ -66,7 +66,8 @@ void main() {
   }
 
   View d_q = make_view(push.d_q, block.d_q, b, h, block.seq_q, block.head_dim, (push.wide & 16u) != 0);
-  [[unroll]] for (int i = 0; i < RM; i++)
-    [[unroll]] for (int n = 0; n < D_BLOCKS; n++)
-      store_row(d_q, row0 + TROW + TR * i, 4 * (n * TC + TCOL), acc[n][i] * block.scale);
+  [[unroll]] for (int n = 0; n < D_BLOCKS; n++) {
+    [[unroll]] for (int i = 0; i < RM; i++) acc[n][i] *= block.scale;
+    store_block(d_q, row0, n, acc[n]);
+  }
 }

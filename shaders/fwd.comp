@@ -68,13 +68,16 @@ void main() {
 
   row_sum(l);
   View o = make_view(push.o, block.o, b, h, block.seq_q, block.head_dim_v, (push.wide & 8u) != 0);
-  [[unroll]] for (int i = 0; i < RM; i++) {
-    const int row = row0 + TROW + TR * i;
-    const bool seen = l[i] != 0;
-    [[unroll]] for (int n = 0; n < DV_BLOCKS; n++)
-      store_row(o, row, 4 * (n * TC + TCOL), seen ? acc[n][i] / l[i] : vec4(0));
-    if (push.lse != uvec2(0) && TCOL == 0 && row < block.seq_q)
-      Store1(stat_address(push.lse, b * block.heads_q + h, block.seq_q, row)).w =
-          seen ? floatBitsToUint(m[i] + log(l[i])) : LSE_NONE;
+  [[unroll]] for (int n = 0; n < DV_BLOCKS; n++) {
+    [[unroll]] for (int i = 0; i < RM; i++) acc[n][i] = l[i] != 0 ? acc[n][i] / l[i] : vec4(0);
+    store_block(o, row0, n, acc[n]);
+  }
+  if (push.lse != uvec2(0) && TCOL == 0) {
+    [[unroll]] for (int i = 0; i < RM; i++) {
+      const int row = row0 + TROW + TR * i;
+      if (row < block.seq_q)
+        Store1(stat_address(push.lse, b * block.heads_q + h, block.seq_q, row)).w =
+            l[i] != 0 ? floatBitsToUint(m[i] + log(l[i])) : LSE_NONE;
+    }
   }
 }

@@ -49,23 +49,26 @@ uvec2 row_address(View t, int r) { return add64(t.base, mul64(t.row, r)); }
 
 // Four features in storage form: f32 in xyzw, 16-bit types in the halves of xy. Conversion waits until
 // the words are used, so that loads stay in flight under the arithmetic in between.
+uvec4 load_wide(uvec2 row, int col) {
+  uvec2 at = add64(row, col << SIZE_SHIFT);
+  if (DTYPE == F32) return Load4(at).w;
+  return uvec4(Load2(at).w, 0, 0);
+}
+
+// The same of any tensor. The loop stays rolled: this is the slow route, and its code counts.
 uvec4 load_words(View t, uvec2 row, int col) {
-  if (t.wide && col + 4 <= t.width) {
-    uvec2 at = add64(row, col << SIZE_SHIFT);
-    if (DTYPE == F32) return Load4(at).w;
-    return uvec4(Load2(at).w, 0, 0);
-  }
+  if (t.wide && col + 4 <= t.width) return load_wide(row, col);
   uvec4 e = uvec4(0);
-  [[unroll]] for (int i = 0; i < 4; i++) {
-    if (col + i < t.width) {
-      uvec2 at = add64(row, mul64(t.col, col + i));
-      if (DTYPE == F32) {
-        e[i] = Load1(at).w;
-      } else {
-        uint pair = Load1(uvec2(at.x & ~3u, at.y)).w;
-        e[i] = (at.x & 2u) != 0 ? pair >> 16 : pair & 0xffffu;
-      }
+  const int n = min(4, t.width - col);
+  uvec2 at = add64(row, mul64(t.col, col));
+  for (int i = 0; i < n; i++) {
+    if (DTYPE == F32) {
+      e[i] = Load1(at).w;
+    } else {
+      uint pair = Load1(uvec2(at.x & ~3u, at.y)).w;
+      e[i] = (at.x & 2u) != 0 ? pair >> 16 : pair & 0xffffu;
     }
+    at = add64(at, t.col);
   }
   return DTYPE == F32 ? e : uvec4(e.x | e.y << 16, e.z | e.w << 16, 0, 0);
 }
@@ -107,19 +110,22 @@ void store_half(uvec2 at, uint bits) {
   atomicOr(Store1(word).w, bits << shift);
 }
 
-// Features col .. col+3 of a row; those past the width and rows past the end are dropped.
-void store_row(View t, int r, int col, vec4 x) {
-  if (r >= t.rows || col >= t.width) return;
-  uvec2 row = row_address(t, r);
+// Features col .. col+3 of a row.
+void store_wide(uvec2 row, int col, vec4 x) {
+  uvec2 at = add64(row, col << SIZE_SHIFT);
+  if (DTYPE == F32)
+    Store4(at).w = floatBitsToUint(x);
+  else
+    Store2(at).w = uvec2(to_bits16(x.x) | to_bits16(x.y) << 16, to_bits16(x.z) | to_bits16(x.w) << 16);
+}
+
+// The same of any tensor; features past the width are dropped.
+void store_words(View t, uvec2 row, int col, vec4 x) {
   if (t.wide && col + 4 <= t.width) {
-    uvec2 at = add64(row, col << SIZE_SHIFT);
-    if (DTYPE == F32)
-      Store4(at).w = floatBitsToUint(x);
-    else
-      Store2(at).w = uvec2(to_bits16(x.x) | to_bits16(x.y) << 16, to_bits16(x.z) | to_bits16(x.w) << 16);
+    store_wide(row, col, x);
     return;
   }
-  int n = min(4, t.width - col);
+  const int n = min(4, t.width - col);
   for (int i = 0; i < n; i++) {
     uvec2 at = add64(row, mul64(t.col, col + i));
     if (DTYPE == F32)

@@ -15,26 +15,40 @@ const int NN_LANES = TC;
 #define TROW (TID / TC)
 #define TCOL (TID % TC)
 
-// Words in flight between memory and the pool.
+// WIDE: words travel from memory into these registers while the step before is multiplied (fetch), and
+// then into the pool (put). Otherwise put loads them itself, in rolled loops: the element-wise route of
+// load_words, unrolled and repeated wherever something is fetched, would be most of the kernel's code.
 uvec4 stage_m[NT_VEC], stage_n[NT_VEC], stage_k[NN_VEC];
 
 // Features [d, d + DK) of ROWS rows of a from a0 and of COLS rows of b from b0.
 void fetch_nt(View a, int a0, View b, int b0, int d) {
+  if (WIDE == 0) return;
   const int step = WG / NT_LANES;
   int r = TID / NT_LANES, col = d + 4 * (TID % NT_LANES);
   uvec2 a_at = row_address(a, a0 + r), a_step = mul64(a.row, step);
   uvec2 b_at = row_address(b, b0 + r), b_step = mul64(b.row, step);
   [[unroll]] for (int i = 0; i < NT_VEC; i++) {
-    stage_m[i] = a0 + r < a.rows ? load_words(a, a_at, col) : uvec4(0);
-    stage_n[i] = b0 + r < b.rows ? load_words(b, b_at, col) : uvec4(0);
+    stage_m[i] = a0 + r < a.rows && col < a.width ? load_wide(a_at, col) : uvec4(0);
+    stage_n[i] = b0 + r < b.rows && col < b.width ? load_wide(b_at, col) : uvec4(0);
     a_at = add64(a_at, a_step);
     b_at = add64(b_at, b_step);
     r += step;
   }
 }
 
-void put_nt() {
+uvec4 load_any(View t, int r, int col) {
+  return r < t.rows && col < t.width ? load_words(t, row_address(t, r), col) : uvec4(0);
+}
+
+void put_nt(View a, int a0, View b, int b0, int d) {
   int r = TID / NT_LANES, c = TID % NT_LANES;
+  if (WIDE == 0) {
+    for (int i = 0; i < NT_VEC; i++, r += WG / NT_LANES) {
+      pool[r * NT_PITCH + c] = to_floats(load_any(a, a0 + r, d + 4 * c));
+      pool[(ROWS + (r % 4) * TC + r / 4) * NT_PITCH + c] = to_floats(load_any(b, b0 + r, d + 4 * c));
+    }
+    return;
+  }
   [[unroll]] for (int i = 0; i < NT_VEC; i++) {
     pool[r * NT_PITCH + c] = to_floats(stage_m[i]);
     // The four rows that neighbours read together lie side by side.
@@ -49,7 +63,7 @@ void product_nt(out vec4 s[RM], View a, int a0, View b, int b0) {
   const int m = TROW * NT_PITCH, n = (ROWS + TCOL) * NT_PITCH;
   for (int d = 0; d < a.width; d += DK) {
     barrier(); // the pool's readers are done
-    put_nt();
+    put_nt(a, a0, b, b0, d);
     barrier();
     if (d + DK < a.width) fetch_nt(a, a0, b, b0, d + DK);
     for (int k = 0; k < DK / 4; k++) {
@@ -68,18 +82,24 @@ void product_nt(out vec4 s[RM], View a, int a0, View b, int b0) {
 
 // Rows [k0, k0 + KC) of the tile of b that starts at row b0, features of one accumulator block.
 void fetch_nn(View b, int b0, int k0, int block) {
+  if (WIDE == 0) return;
   const int step = WG / NN_LANES;
   int r = b0 + k0 + TID / NN_LANES, col = 4 * (block * TC + TID % NN_LANES);
   uvec2 at = row_address(b, r), at_step = mul64(b.row, step);
   [[unroll]] for (int i = 0; i < NN_VEC; i++) {
-    stage_k[i] = r < b.rows ? load_words(b, at, col) : uvec4(0);
+    stage_k[i] = r < b.rows && col < b.width ? load_wide(at, col) : uvec4(0);
     at = add64(at, at_step);
     r += step;
   }
 }
 
-void put_nn() {
+void put_nn(View b, int b0, int k0, int block) {
   int r = TID / NN_LANES, c = TID % NN_LANES;
+  if (WIDE == 0) {
+    for (int i = 0; i < NN_VEC; i++, r += WG / NN_LANES)
+      pool[r * NN_PITCH + c] = to_floats(load_any(b, b0 + k0 + r, 4 * (block * TC + c)));
+    return;
+  }
   [[unroll]] for (int i = 0; i < NN_VEC; i++) {
     pool[r * NN_PITCH + c] = to_floats(stage_k[i]);
     r += WG / NN_LANES;
@@ -95,7 +115,7 @@ void put_ptile(vec4 p[RM]) {
 void product_nn(inout vec4 acc[RM], View b, int b0, int block, int blocks) {
   for (int k0 = 0; k0 < COLS; k0 += KC) {
     barrier(); // the pool's readers are done
-    put_nn();
+    put_nn(b, b0, k0, block);
     barrier(); // and the P tile is complete
     if (k0 + KC < COLS)
       fetch_nn(b, b0, k0 + KC, block);
@@ -113,6 +133,25 @@ void product_nn(inout vec4 acc[RM], View b, int b0, int block, int blocks) {
         acc[i] = fma(vec4(x.w), y[3], acc[i]);
       }
     }
+  }
+}
+
+// One accumulator block to rows from r0 of t.
+void store_block(View t, int r0, int block, vec4 x[RM]) {
+  const int col = 4 * (block * TC + TCOL);
+  if (WIDE == 0) { // through the P tile, so that the loop stays rolled; everyone reads what he wrote
+    barrier();     // the P tile's readers are done
+    put_ptile(x);
+    for (int i = 0; i < RM; i++) {
+      const int r = r0 + TROW + TR * i;
+      if (r < t.rows && col < t.width)
+        store_words(t, row_address(t, r), col, ptile[(TROW + TR * i) * P_PITCH + TCOL]);
+    }
+    return;
+  }
+  [[unroll]] for (int i = 0; i < RM; i++) {
+    const int r = r0 + TROW + TR * i;
+    if (r < t.rows && col < t.width) store_wide(row_address(t, r), col, x[i]);
   }
 }
 

@@ -72,10 +72,10 @@ void Pool::serve(unsigned slot) {
   }
 }
 
-void Pool::run(int64_t units, const Work& work) {
+void Pool::run(int64_t units, const Work& work, bool alone) {
   if (units <= 0) return;
   std::lock_guard<std::mutex> turn(turn_);
-  const bool alone = units == 1 || workers_.empty();
+  alone = alone || units == 1 || workers_.empty();
   {
     std::lock_guard<std::mutex> lock(mutex_);
     work_ = &work;

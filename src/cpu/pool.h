@@ -29,8 +29,9 @@ class Pool {
 
   // work(unit, scratch) for every unit below units, in ascending order of start. Returns when all are
   // done; the first exception is thrown again here. scratch is 64-byte aligned and the thread's own.
+  // alone: on the calling thread only, for jobs not worth waking the others.
   using Work = std::function<void(int64_t unit, void* scratch)>;
-  void run(int64_t units, const Work& work);
+  void run(int64_t units, const Work& work, bool alone = false);
 
  private:
   struct Scratch {

@@ -36,7 +36,8 @@ Status system_loader(PFN_vkGetInstanceProcAddr* gipa) {
   void* symbol = reinterpret_cast<void*>(GetProcAddress(module, "vkGetInstanceProcAddr"));
 #else
   void* module = nullptr;
-  for (const char* name : {"libvulkan.so.1", "libvulkan.so", "libvulkan.1.dylib", "libMoltenVK.dylib"})
+  for (const char* name :
+       {"libvulkan.so.1", "libvulkan.so", "libvulkan.1.dylib", "libMoltenVK.dylib"})
     if ((module = dlopen(name, RTLD_NOW | RTLD_LOCAL)) != nullptr) break;
   if (!module)
     return fail(TANDEM_ERROR_NO_BACKEND, "no Vulkan loader: libvulkan.so.1 cannot be opened");
@@ -49,10 +50,11 @@ Status system_loader(PFN_vkGetInstanceProcAddr* gipa) {
 }
 
 Status load_instance(PFN_vkGetInstanceProcAddr gipa, VkInstance instance, InstanceTable* table) {
-#define TANDEM_LOAD(name)                                                                       \
-  table->name = reinterpret_cast<PFN_vk##name>(gipa(instance, "vk" #name));                     \
-  if (!table->name)                                                                             \
-    return fail(TANDEM_ERROR_MISSING_FEATURE, "the instance has no vk" #name " (Vulkan 1.2 is " \
+#define TANDEM_LOAD(name)                                                    \
+  table->name = reinterpret_cast<PFN_vk##name>(gipa(instance, "vk" #name));  \
+  if (!table->name)                                                          \
+    return fail(TANDEM_ERROR_MISSING_FEATURE, "the instance has no vk" #name \
+                                              " (Vulkan 1.2 is "             \
                                               "needed)");
   TANDEM_LOAD(GetDeviceProcAddr)
   TANDEM_LOAD(GetPhysicalDeviceProperties2)
@@ -223,8 +225,8 @@ Status VulkanDevice::open(const DeviceOptions& options, const tandem_vk_device_d
   caps.driver_version = base.driverVersion;
   caps.api_version = version;
   caps.shared_bytes = limits.maxComputeSharedMemorySize;
-  caps.max_invocations = std::min(limits.maxComputeWorkGroupInvocations,
-                                  limits.maxComputeWorkGroupSize[0]);
+  caps.max_invocations =
+      std::min(limits.maxComputeWorkGroupInvocations, limits.maxComputeWorkGroupSize[0]);
   caps.max_groups_x = limits.maxComputeWorkGroupCount[0];
   caps.max_groups_y = limits.maxComputeWorkGroupCount[1];
   caps.push_bytes = limits.maxPushConstantsSize;

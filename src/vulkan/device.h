@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "../device.h"
+#include "../params.h"
 #include "vk.h"
 
 namespace tandem {
@@ -53,10 +54,20 @@ class VulkanDevice final : public Device {
   std::map<std::pair<Stem, std::string>, VkPipeline> pipelines_;
 };
 
-// A launch that has been made ready.
+// The push block of a launch, and whether the pipeline for wide tensors may take it.
+struct Push {
+  alignas(8) unsigned char data[128];
+  uint32_t bytes;
+  bool all_wide;
+};
+Push make_push(Stem stem, const Plan& plan, const Addresses& addresses);
+
+// A launch that has been made ready. Whether tensors allow 4-element accesses depends on addresses,
+// which only record() sees: so there is a pipeline for any tensors, and one for wide ones where the
+// strides allow it.
 struct Dispatch {
   Stem stem;
-  VkPipeline pipeline;
+  VkPipeline any, wide;
   VkDescriptorSet set;
   uint32_t groups_x, groups_y;
 };

@@ -3,9 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "../params.h"
 #include "device.h"
-
 #include "shaders/bwd_dkv.spv.h"
 #include "shaders/bwd_dot.spv.h"
 #include "shaders/bwd_dq.spv.h"
@@ -64,16 +62,22 @@ std::string bytes_of(const Struct& s) {
   return std::string(reinterpret_cast<const char*>(&s), sizeof(s));
 }
 
-std::string spec_bytes(const Plan& plan, const Launch& launch) {
+template <typename Spec>
+std::string tile_spec_bytes(Spec spec, bool wide) {
+  spec.WIDE = wide;
+  return bytes_of(spec);
+}
+
+std::string spec_bytes(const Plan& plan, const Launch& launch, bool wide) {
   switch (launch.stem) {
     case Stem::fwd:
-      return bytes_of(fwd_spec(plan, launch));
+      return tile_spec_bytes(fwd_spec(plan, launch), wide);
     case Stem::bwd_dot:
       return bytes_of(bwd_dot_spec(plan, launch));
     case Stem::bwd_dkv:
-      return bytes_of(bwd_dkv_spec(plan, launch));
+      return tile_spec_bytes(bwd_dkv_spec(plan, launch), wide);
     case Stem::bwd_dq:
-      return bytes_of(bwd_dq_spec(plan, launch));
+      return tile_spec_bytes(bwd_dq_spec(plan, launch), wide);
   }
   return "";
 }
@@ -223,7 +227,14 @@ Status VulkanDevice::build(const Plan& plan, std::unique_ptr<Program>* program) 
     dispatch.stem = launch.stem;
     dispatch.groups_x = launch.groups_x;
     dispatch.groups_y = launch.groups_y;
-    TANDEM_TRY(pipeline(launch.stem, spec_bytes(plan, launch), &dispatch.pipeline));
+    TANDEM_TRY(pipeline(launch.stem, spec_bytes(plan, launch, false), &dispatch.any));
+    // An address of 0 is as aligned as can be: what remains are the strides.
+    if (make_push(launch.stem, plan, Addresses{}).all_wide)
+      TANDEM_TRY(pipeline(launch.stem, spec_bytes(plan, launch, true), &dispatch.wide));
+    else if (launch.stem != Stem::bwd_dot)
+      log_(TANDEM_LOG_INFO, text("%s goes element by element: a stride or a head size is no "
+                                 "multiple of 4, or a feature stride is not 1",
+                                 stem_name(launch.stem)));
 
     VkDescriptorSetAllocateInfo allocate{};
     allocate.sType = VK_STRUCTURE_TYPE_DESCRIPTOR_SET_ALLOCATE_INFO;

@@ -1,26 +1,45 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // Records a program into the caller's command buffer. Allocates nothing, keeps nothing.
-#include "../params.h"
+#include <cstring>
+
 #include "device.h"
 
 namespace tandem {
-namespace {
 
-uint32_t make_push(Stem stem, const Plan& plan, const Addresses& a, void* out) {
+Push make_push(Stem stem, const Plan& plan, const Addresses& a) {
+  Push push{};
+  auto set = [&push](const auto& data) {
+    static_assert(sizeof(data) <= sizeof(push.data), "params.h says so");
+    std::memcpy(push.data, &data, sizeof(data));
+    push.bytes = uint32_t(sizeof(data));
+    return data.wide;
+  };
+  const Problem& p = plan.problem;
+  const bool whole = p.head_dim % 4 == 0 && p.head_dim_v % 4 == 0;
+  // Tensors in the order of the interface files. One that is not accessed does not count.
+  uint32_t all = 0, wide = 0;
   switch (stem) {
     case Stem::fwd:
-      return *static_cast<FwdPush*>(out) = fwd_push(plan, a), uint32_t(sizeof(FwdPush));
+      wide = set(fwd_push(plan, a));
+      all = 0xf;
+      break;
     case Stem::bwd_dot:
-      return *static_cast<BwdDotPush*>(out) = bwd_dot_push(plan, a), uint32_t(sizeof(BwdDotPush));
+      set(bwd_dot_push(plan, a));  // looks at the bits itself: has one pipeline
+      return push;
     case Stem::bwd_dkv:
-      return *static_cast<BwdDkvPush*>(out) = bwd_dkv_push(plan, a), uint32_t(sizeof(BwdDkvPush));
+      wide = set(bwd_dkv_push(plan, a));
+      all = 0xb;                                      // q, k, d_o
+      if (p.wants(TANDEM_GRAD_K)) all |= 0x4 | 0x10;  // v, d_k
+      if (p.wants(TANDEM_GRAD_V)) all |= 0x20;
+      break;
     case Stem::bwd_dq:
-      return *static_cast<BwdDqPush*>(out) = bwd_dq_push(plan, a), uint32_t(sizeof(BwdDqPush));
+      wide = set(bwd_dq_push(plan, a));
+      all = 0x1f;
+      break;
   }
-  return 0;
+  push.all_wide = whole && (wide & all) == all;
+  return push;
 }
-
-}  // namespace
 
 VulkanProgram::~VulkanProgram() {
   if (pool_) device_.vk().vkDestroyDescriptorPool(device_.handle(), pool_, nullptr);
@@ -77,13 +96,12 @@ Status VulkanProgram::record(tandem_stream stream, const tandem_args& args) cons
                               VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, 0, 1, &barrier, 0, nullptr, 0,
                               nullptr);
     }
-    alignas(8) unsigned char push[128];
-    const uint32_t bytes = make_push(d.stem, plan_, a, push);
+    const Push push = make_push(d.stem, plan_, a);
     const VkPipelineLayout layout = device_.layout(d.stem).pipeline;
-    vk.vkCmdBindPipeline(cmd, VK_PIPELINE_BIND_POINT_COMPUTE, d.pipeline);
+    vk.vkCmdBindPipeline(cmd, VK_PIPELINE_BIND_POINT_COMPUTE, push.all_wide ? d.wide : d.any);
     vk.vkCmdBindDescriptorSets(cmd, VK_PIPELINE_BIND_POINT_COMPUTE, layout, 0, 1, &d.set, 0,
                                nullptr);
-    vk.vkCmdPushConstants(cmd, layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, bytes, push);
+    vk.vkCmdPushConstants(cmd, layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, push.bytes, push.data);
     vk.vkCmdDispatch(cmd, d.groups_x, d.groups_y, 1);
     before = &d;
   }

@@ -35,9 +35,8 @@ Status inspect(PFN_vkGetInstanceProcAddr gipa, VkInstance instance, VkPhysicalDe
                 VK_API_VERSION_MAJOR(gpu->api_version), VK_API_VERSION_MINOR(gpu->api_version));
 
   uint32_t count = 0;
-  TANDEM_VK_TRY(
-      gpu->vk.EnumerateDeviceExtensionProperties(physical, nullptr, &count, nullptr),
-      "vkEnumerateDeviceExtensionProperties");
+  TANDEM_VK_TRY(gpu->vk.EnumerateDeviceExtensionProperties(physical, nullptr, &count, nullptr),
+                "vkEnumerateDeviceExtensionProperties");
   std::vector<VkExtensionProperties> extensions(count);
   TANDEM_VK_TRY(
       gpu->vk.EnumerateDeviceExtensionProperties(physical, nullptr, &count, extensions.data()),
@@ -134,8 +133,7 @@ using namespace tandem;
 
 extern "C" tandem_status tandem_vk_required_extensions(PFN_vkGetInstanceProcAddr gipa,
                                                        VkInstance instance, VkPhysicalDevice gpu,
-                                                       uint32_t* count,
-                                                       const char* const** names) {
+                                                       uint32_t* count, const char* const** names) {
   return border([&]() -> Status {
     if (!count) return fail(TANDEM_ERROR_INVALID_ARGUMENT, "count is NULL");
     if (!names) return fail(TANDEM_ERROR_INVALID_ARGUMENT, "names is NULL");
