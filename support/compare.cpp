@@ -140,6 +140,19 @@ void append(Judgement j, CaseResult* result) {
 
 }  // namespace
 
+double score_roundings(double scale, int64_t head_dim, const std::vector<double>& q,
+                       const std::vector<double>& k) {
+  return 8 + std::fabs(scale) * double(head_dim) * mean_magnitude(q) * mean_magnitude(k);
+}
+
+Judgement judge_rows(const std::string& name, const Dims& dims, uint32_t dtype,
+                     const std::vector<double>& exact, const std::vector<double>& stepwise,
+                     const std::vector<double>& floor, double f32_roundings,
+                     const std::vector<double>& got) {
+  return judge_tensor(name, make_bounds(dims, dtype, exact, stepwise, floor, f32_roundings), exact,
+                      got);
+}
+
 double CaseResult::worst_ratio() const {
   double worst = 0;
   for (const Judgement& j : judgements) worst = std::max(worst, j.ratio);
@@ -213,10 +226,7 @@ void Case::Impl::make_reference() {
   const unsigned threads = work < 1e6 ? 1 : std::max(1u, std::thread::hardware_concurrency());
   truth = tandem::reference(checked, inputs, Precision::exact, threads);
   const Reference plain = tandem::reference(checked, inputs, Precision::stepwise, threads);
-  // A score is off by about as many roundings as its terms are large, and that error passes through
-  // exp into everything; a few more come from exp and the sums.
-  f32_roundings = 8 + std::fabs(double(checked.scale)) * double(problem.head_dim) *
-                          mean_magnitude(inputs.q) * mean_magnitude(inputs.k);
+  f32_roundings = score_roundings(double(checked.scale), problem.head_dim, inputs.q, inputs.k);
   const auto set = [&](Role role, const std::vector<double>& exact, const std::vector<double>& step,
                        const std::vector<double>& floor) {
     bounds(role) =

@@ -47,6 +47,18 @@ struct CaseResult {
   double worst_ratio() const;
 };
 
+// The rule itself, for whoever has exact and stepwise values and floors (sums of the magnitudes of terms)
+// of some rows: all dense [.., .., rows, features]. f32_roundings: see score_roundings().
+Judgement judge_rows(const std::string& name, const Dims& dims, uint32_t dtype,
+                     const std::vector<double>& exact, const std::vector<double>& stepwise,
+                     const std::vector<double>& floor, double f32_roundings,
+                     const std::vector<double>& got);
+
+// About how many f32 roundings a score carries. A score is off by as many roundings as its terms are
+// large, and that error passes through exp into everything; a few more come from exp and the sums.
+double score_roundings(double scale, int64_t head_dim, const std::vector<double>& q,
+                       const std::vector<double>& k);
+
 // What a device wrote, on the host again.
 struct Outputs {
   HostTensor o, d_q, d_k, d_v;      // those that the problem does not ask for are empty
