@@ -15,8 +15,13 @@ Code code_of(int64_t d) { return d >= 24 ? Code::signs : d >= 5 ? Code::digits :
 class Maker {
  public:
   Maker(Case& test, Fill fill, bool shifted, uint64_t seed)
-      : test_(test), p_(test.problem()), fill_(fill), shifted_(shifted), random_(seed),
-        code_(code_of(p_.head_dim)), d_(size_t(p_.head_dim)) {}
+      : test_(test),
+        p_(test.problem()),
+        fill_(fill),
+        shifted_(shifted),
+        random_(seed),
+        code_(code_of(p_.head_dim)),
+        d_(size_t(p_.head_dim)) {}
 
   Hits make() {
     Hits hits;
@@ -34,8 +39,8 @@ class Maker {
     REQUIRE_MESSAGE(unrepresentable_ == 0, "the exact inputs do not fit their dtype");
     REQUIRE_MESSAGE(failed_ == 0, "rows without exact weights: " << failed_);
     // Rows that could not have the fill's pair or decoy got a single key; most must not have.
-    REQUIRE_MESSAGE(hits.got * 10 >= hits.wanted * 7, fill_name(fill_) << ": " << hits.got << " of "
-                                                                       << hits.wanted << " rows");
+    REQUIRE_MESSAGE(hits.got * 10 >= hits.wanted * 7,
+                    fill_name(fill_) << ": " << hits.got << " of " << hits.wanted << " rows");
     return hits;
   }
 
@@ -150,7 +155,8 @@ class Maker {
         int64_t a = 0, other = 0;
         const bool meant = draw(span, attempt, &a, &other);
         if (code_ == Code::ramp) {
-          const bool up = fill_ == Fill::last || (fill_ == Fill::decoy ? other >= a : random_.chance(50));
+          const bool up =
+              fill_ == Fill::last || (fill_ == Fill::decoy ? other >= a : random_.chance(50));
           q.assign(d_, 0);
           q[0] = up ? 16 : -16;
           hit = weigh(q, span, up ? span.last : span.first, up ? span.last : span.first);

@@ -31,7 +31,8 @@ std::vector<std::string> split(const std::string& list) {
 std::vector<std::string> paths_of(const std::string& backend) {
   std::vector<std::string> paths;
   for (const tandem_kernel_info& kernel : registry())
-    if (backend == kernel.backend && std::find(paths.begin(), paths.end(), kernel.path) == paths.end())
+    if (backend == kernel.backend &&
+        std::find(paths.begin(), paths.end(), kernel.path) == paths.end())
       paths.push_back(kernel.path);
   return paths;
 }
@@ -60,8 +61,7 @@ void close_targets() { all_targets.clear(); }
 
 std::string open_targets() {
   const char* wanted = std::getenv("TANDEM_DEVICE");
-  const std::vector<std::string> names =
-      wanted && *wanted ? split(wanted) : usable_devices();
+  const std::vector<std::string> names = wanted && *wanted ? split(wanted) : usable_devices();
   for (const std::string& word : names) {
     const size_t slash = word.find('/');
     const std::string name = word.substr(0, slash), backend = name.substr(0, name.find(':'));
@@ -124,8 +124,8 @@ uint64_t seed_of(const char* text, uint64_t n) {
   return Random::mix(hash + n) >> 32;  // short enough to retype
 }
 
-tandem_problem problem(tandem_direction direction, tandem_dtype dtype, const Shape& s, const Mask& mask,
-                       Layout layout) {
+tandem_problem problem(tandem_direction direction, tandem_dtype dtype, const Shape& s,
+                       const Mask& mask, Layout layout) {
   tandem_problem p = make_problem(direction, dtype, s.b, s.hq, s.hk, s.sq, s.sk, s.d);
   p.head_dim_v = s.dv ? s.dv : s.d;
   p.mask = mask.mask;
@@ -153,8 +153,8 @@ std::string vacuous(const Outputs& outputs) {
       {"o", &outputs.o}, {"d_q", &outputs.d_q}, {"d_k", &outputs.d_k}, {"d_v", &outputs.d_v}};
   for (const auto& t : tensors) {
     const std::vector<double> values = t.tensor->dense();
-    const auto nothing =
-        std::count_if(values.begin(), values.end(), [](double x) { return x == 0 || !std::isfinite(x); });
+    const auto nothing = std::count_if(values.begin(), values.end(),
+                                       [](double x) { return x == 0 || !std::isfinite(x); });
     if (values.size() >= 4 && nothing * 2 > std::ptrdiff_t(values.size()))
       return std::string(t.name) + ": " + std::to_string(nothing) + " of " +
              std::to_string(values.size()) + " elements are zero or not finite";
@@ -204,7 +204,10 @@ void check(const tandem_problem& given, uint64_t seed, const Expect& expect) {
   // initialisation and that a repeat gives the same.
   twice.options.repeats = std::max(2, expect.options.repeats);
   Case test(given, seed, twice.options);
-  for (Target& target : targets()) check_on(target, test, twice);
+  const bool gpu = std::any_of(targets().begin(), targets().end(),
+                               [](const Target& t) { return !t.session->on_cpu(); });
+  for (Target& target : targets())
+    if (!(expect.gpu_only && gpu && target.session->on_cpu())) check_on(target, test, twice);
 }
 
 }  // namespace parity

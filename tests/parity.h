@@ -55,13 +55,13 @@ struct Mask {
 constexpr int64_t kOpen = TANDEM_UNBOUNDED;
 constexpr Mask kNone = {"none", TANDEM_MASK_NONE, TANDEM_TOP_LEFT, kOpen, kOpen};
 constexpr Mask kTopLeft = {"causal top left", TANDEM_MASK_CAUSAL, TANDEM_TOP_LEFT, kOpen, kOpen};
-constexpr Mask kBottomRight = {"causal bottom right", TANDEM_MASK_CAUSAL, TANDEM_BOTTOM_RIGHT, kOpen,
-                               kOpen};
+constexpr Mask kBottomRight = {"causal bottom right", TANDEM_MASK_CAUSAL, TANDEM_BOTTOM_RIGHT,
+                               kOpen, kOpen};
 constexpr Mask kWindow = {"window", TANDEM_MASK_NONE, TANDEM_TOP_LEFT, 19, 5};
 constexpr Mask kWindowRight = {"window bottom right", TANDEM_MASK_NONE, TANDEM_BOTTOM_RIGHT, 40, 0};
-constexpr Mask kCausalWindow = {"causal window", TANDEM_MASK_CAUSAL, TANDEM_BOTTOM_RIGHT, 33, kOpen};
-constexpr Mask kMasks[] = {kNone,   kTopLeft,     kBottomRight,
-                           kWindow, kWindowRight, kCausalWindow};
+constexpr Mask kCausalWindow = {"causal window", TANDEM_MASK_CAUSAL, TANDEM_BOTTOM_RIGHT, 33,
+                                kOpen};
+constexpr Mask kMasks[] = {kNone, kTopLeft, kBottomRight, kWindow, kWindowRight, kCausalWindow};
 
 struct Shape {
   int64_t b, hq, hk, sq, sk, d, dv;
@@ -80,6 +80,7 @@ Span visible(const tandem_problem& problem, int64_t row);
 struct Expect {
   bool may_refuse = false;  // a forced tile that a device may lack
   bool sparse = false;      // most of an output is rightly zero: rows or keys that see nothing
+  bool gpu_only = false;    // leave out targets that run on the CPU, if there are others
   CaseOptions options;
 };
 // The case on every target: judged, guards, gaps and workspace checked, run twice for equal bits, counted.
