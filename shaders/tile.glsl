@@ -136,22 +136,28 @@ void product_nn(inout vec4 acc[RM], View b, int b0, int block, int blocks) {
   }
 }
 
-// One accumulator block to rows from r0 of t.
+// One accumulator block to rows from r0 of t. Rounding to 16 bits and the element-wise route are much
+// code for something done once: they stay in a rolled loop, for which the block, whose index must not be
+// dynamic, goes through the P tile. Everyone reads back what he wrote himself.
 void store_block(View t, int r0, int block, vec4 x[RM]) {
   const int col = 4 * (block * TC + TCOL);
-  if (WIDE == 0) { // through the P tile, so that the loop stays rolled; everyone reads what he wrote
-    barrier();     // the P tile's readers are done
-    put_ptile(x);
-    for (int i = 0; i < RM; i++) {
+  if (WIDE != 0 && DTYPE == F32) {
+    [[unroll]] for (int i = 0; i < RM; i++) {
       const int r = r0 + TROW + TR * i;
-      if (r < t.rows && col < t.width)
-        store_words(t, row_address(t, r), col, ptile[(TROW + TR * i) * P_PITCH + TCOL]);
+      if (r < t.rows && col < t.width) store_wide(row_address(t, r), col, x[i]);
     }
     return;
   }
-  [[unroll]] for (int i = 0; i < RM; i++) {
+  barrier(); // the P tile's readers are done
+  put_ptile(x);
+  for (int i = 0; i < RM; i++) {
     const int r = r0 + TROW + TR * i;
-    if (r < t.rows && col < t.width) store_wide(row_address(t, r), col, x[i]);
+    if (r >= t.rows || col >= t.width) continue;
+    const vec4 y = ptile[(TROW + TR * i) * P_PITCH + TCOL];
+    if (WIDE != 0)
+      store_wide(row_address(t, r), col, y);
+    else
+      store_words(t, row_address(t, r), col, y);
   }
 }
 

@@ -33,6 +33,14 @@ tandem_problem attention_problem(const Config& c, int batch, tandem_direction di
   return p;
 }
 
+// As plan_info.name, but the strides of views make a problem line that is longer than that holds.
+std::string plan_name(const tandem_plan_info& info, const tandem_problem& problem) {
+  std::string name = std::string(info.backend) + "." + info.path;
+  if (info.tile_rows > 0)
+    name += " " + std::to_string(info.tile_rows) + "x" + std::to_string(info.tile_cols);
+  return name + " | " + tandem::print(problem);
+}
+
 class Stopwatch {
  public:
   explicit Stopwatch(double* total) : total_(total), start_(Clock::now()) {}
@@ -53,7 +61,7 @@ DeviceAttention::DeviceAttention(tandem::support::Session& session, const Config
   const tandem_problem forward = attention_problem(config, batch, TANDEM_FORWARD);
   forward_ = tandem::Plan(session.device(), forward);
   const tandem_plan_info info = forward_.info();
-  forward_name_ = info.name;
+  forward_name_ = plan_name(info, forward);
   path_ = std::string(info.backend) + "." + info.path;
   workspace_size_ = info.workspace_size;
   for (int i = 0; i < config.layers; ++i) {
@@ -64,9 +72,10 @@ DeviceAttention::DeviceAttention(tandem::support::Session& session, const Config
     slots_.push_back(std::move(slot));
   }
   if (use == Use::training) {
-    backward_ = tandem::Plan(session.device(), attention_problem(config, batch, TANDEM_BACKWARD));
+    const tandem_problem backward = attention_problem(config, batch, TANDEM_BACKWARD);
+    backward_ = tandem::Plan(session.device(), backward);
     const tandem_plan_info backward_info = backward_.info();
-    backward_name_ = backward_info.name;
+    backward_name_ = plan_name(backward_info, backward);
     workspace_size_ = std::max(workspace_size_, backward_info.workspace_size);
     d_o_ = session.buffer(bytes);
     d_qkv_ = session.buffer(3 * bytes);

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// bwd_dot: delta_i = <d_o_i, o_i>. LANES neighbours share a row. Twin of shaders/bwd_dot.comp.
+#include "kernels.h"
+#include "tile.cuh"
+
+namespace tandem {
+namespace cuda {
+
+template <typename T>
+__global__ void __launch_bounds__(kDotRows* kDotLanes)
+    bwd_dot(const __grid_constant__ BwdDotParams params) {
+  const BwdDotBlock& u = params.block;
+  const BwdDotPush& push = params.push;
+  Place at;
+  if (!find_place(u.tiles, u.total, u.heads_q, &at)) return;
+  const int lane = int(threadIdx.x) % kDotLanes;
+  const int row = at.tile * kDotRows + int(threadIdx.x) / kDotLanes;
+  const Matrix<T> o =
+      matrix<T>(push.o, u.o, at.batch, at.head, u.seq_q, u.head_dim_v, push.wide & 1u);
+  const Matrix<T> d_o =
+      matrix<T>(push.d_o, u.d_o, at.batch, at.head, u.seq_q, u.head_dim_v, push.wide & 2u);
+  float sum = 0.f;
+  for (int col = 4 * lane; col < u.head_dim_v; col += 4 * kDotLanes) {
+    typename T::Raw a, b;
+    load_quads<T, 1, 1>(&a, o, row, col);
+    load_quads<T, 1, 1>(&b, d_o, row, col);
+    const float4 x = T::widen(a), y = T::widen(b);
+    sum = fmaf(x.x, y.x, sum);
+    sum = fmaf(x.y, y.y, sum);
+    sum = fmaf(x.z, y.z, sum);
+    sum = fmaf(x.w, y.w, sum);
+  }
+#pragma unroll
+  for (int step = kDotLanes / 2; step > 0; step /= 2) sum += __shfl_xor_sync(kAllLanes, sum, step);
+  if (lane == 0 && row < u.seq_q)
+    reinterpret_cast<float*>(
+        push.delta)[(int64_t(at.batch) * u.heads_q + at.head) * u.seq_q + row] = sum;
+}
+
+Kernel<BwdDotParams> bwd_dot_kernel(tandem_dtype dtype, const Launch&) {
+  switch (dtype) {
+    case TANDEM_F32:
+      return bwd_dot<F32>;
+    case TANDEM_F16:
+      return bwd_dot<F16>;
+    case TANDEM_BF16:
+      return bwd_dot<BF16>;
+  }
+  return nullptr;
+}
+
+}  // namespace cuda
+}  // namespace tandem

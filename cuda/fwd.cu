@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// fwd: o and lse from q, k, v. One workgroup computes Br query rows of one head. Twin of shaders/fwd.comp.
+#include "mask.cuh"
+#include "score.cuh"
+#include "select.cuh"
+#include "softmax.cuh"
+
+namespace tandem {
+namespace cuda {
+
+template <typename T, int ROW, int BLOCKS>
+__global__ void __launch_bounds__(Shape<ROW>::WG) fwd(const __grid_constant__ FwdParams params) {
+  using S = Shape<ROW>;
+  const FwdBlock& u = params.block;
+  const FwdPush& push = params.push;
+  Place at;
+  if (!find_place(u.tiles, u.total, u.heads_q, &at)) return;
+  const int kv_head = at.head / u.group;
+  const int row0 = at.tile * S::M;
+  const Matrix<T> q =
+      matrix<T>(push.q, u.q, at.batch, at.head, u.seq_q, u.head_dim, push.wide & 1u);
+  const Matrix<T> k =
+      matrix<T>(push.k, u.k, at.batch, kv_head, u.seq_kv, u.head_dim, push.wide & 2u);
+  const Matrix<T> v =
+      matrix<T>(push.v, u.v, at.batch, kv_head, u.seq_kv, u.head_dim_v, push.wide & 4u);
+  const TandemBand band = band_of(u);
+  const TandemTiles span = tandem_key_tiles(band, row0, S::M, S::N, u.seq_q, u.seq_kv);
+
+  float4* pool = shared_memory();
+  float4* ptile = pool + S::POOL;
+  Stage<T, S> stage;
+  OnlineSoftmax<S> softmax;
+  float o[BLOCKS][S::RM][4] = {};
+
+  if (span.begin < span.end) stage.load_nt(q, row0, k, span.begin * S::N, 0);
+  for (int t = span.begin; t < span.end; ++t) {
+    const int col0 = t * S::N;
+    float s[S::RM][4] = {};
+    product_nt(s, stage, pool, q, row0, k, col0, u.head_dim, [&] { stage.load_nn(v, col0, 0); });
+    score<S>(s, u.scale);
+    if (t < span.full_begin || t >= span.full_end) hide<S>(s, band, row0, col0, u.seq_q, u.seq_kv);
+    float factor[S::RM];
+    softmax.step(s, factor);
+#pragma unroll
+    for (int block = 0; block < BLOCKS; ++block)
+#pragma unroll
+      for (int i = 0; i < S::RM; ++i)
+#pragma unroll
+        for (int c = 0; c < 4; ++c) o[block][i][c] *= factor[i];
+    ptile_write<S>(ptile, s);
+    product_nn(o, stage, pool, ptile, v, col0, [&] {
+      if (t + 1 < span.end) stage.load_nt(q, row0, k, col0 + S::N, 0);
+    });
+  }
+
+  const Invocation<S> me;
+  const Matrix<T> out =
+      matrix<T>(push.o, u.o, at.batch, at.head, u.seq_q, u.head_dim_v, push.wide & 8u);
+  float* lse = reinterpret_cast<float*>(push.lse);
+  const int64_t lse0 = (int64_t(at.batch) * u.heads_q + at.head) * u.seq_q;
+#pragma unroll
+  for (int i = 0; i < S::RM; ++i) {
+    const int row = row0 + me.row(i);
+    const float l = row_sum<S>(softmax.l[i]);
+    if (lse && me.tc == 0 && row < u.seq_q)
+      lse[lse0 + row] = l > 0.f ? softmax.m[i] + logf(l) : minus_infinity();
+    // o is 0 where nothing was visible. A division: its reciprocal would round a second time.
+    const float divisor = l > 0.f ? l : 1.f;
+#pragma unroll
+    for (int block = 0; block < BLOCKS; ++block) {
+      float x[4];
+#pragma unroll
+      for (int c = 0; c < 4; ++c) x[c] = __fdiv_rn(o[block][i][c], divisor);
+      store_quad(out, row, block * S::COLS + me.col(0), x);
+    }
+  }
+}
+
+struct Fwd {
+  using Pointer = Kernel<FwdParams>;
+  template <typename T, int ROW, int BLOCKS>
+  static Pointer get() {
+    return fwd<T, ROW, BLOCKS>;
+  }
+};
+
+Kernel<FwdParams> fwd_kernel(tandem_dtype dtype, const Launch& launch) {
+  return select_kernel<Fwd>(dtype, launch.tile.name, launch.dv_blocks);
+}
+
+}  // namespace cuda
+}  // namespace tandem

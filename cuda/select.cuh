@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// Which instantiations of a tiled kernel exist, and the one that serves a launch.
+#ifndef TANDEM_CUDA_SELECT_CUH
+#define TANDEM_CUDA_SELECT_CUH
+#include <cstring>
+
+#include "kernels.h"
+#include "tile.cuh"
+
+namespace tandem {
+namespace cuda {
+
+// Accumulators come in three widths; a head size takes the next one up and skips the blocks that it does
+// not use. An instantiation per block count would double the build time for no measured gain.
+constexpr int kWidths[] = {64, 128, 256};
+
+// Every CUDA device has 48 KiB of shared memory a block. A row that an earlier one therefore always beats
+// is never planned here, and not built.
+constexpr bool row_built(int row) {
+  for (int i = 0; i < row; ++i)
+    if (kTiles[i].br == kTiles[row].br && kTiles[i].bc == kTiles[row].bc &&
+        kTiles[i].max_d >= kTiles[row].max_d && tile_shared_bytes(kTiles[i]) <= 48 * 1024)
+      return false;
+  return true;
+}
+
+template <typename Family, typename T, int ROW, int WIDTH>
+typename Family::Pointer select_width(int blocks) {
+  constexpr Tile tile = kTiles[ROW];
+  if constexpr (WIDTH < 3) {
+    if constexpr (kWidths[WIDTH] <= tile.max_d && kWidths[WIDTH] >= tile.block_cols()) {
+      constexpr int built = kWidths[WIDTH] / tile.block_cols();
+      if (blocks <= built) return Family::template get<T, ROW, built>();
+    }
+    return select_width<Family, T, ROW, WIDTH + 1>(blocks);
+  } else {
+    return nullptr;
+  }
+}
+
+template <typename Family, typename T, int ROW>
+typename Family::Pointer select_row(const char* name, int blocks) {
+  if constexpr (ROW < kTileCount) {
+    if constexpr (row_built(ROW))
+      if (std::strcmp(name, kTiles[ROW].name) == 0) return select_width<Family, T, ROW, 0>(blocks);
+    return select_row<Family, T, ROW + 1>(name, blocks);
+  } else {
+    return nullptr;
+  }
+}
+
+// Family::get<T, ROW, BLOCKS>() names a kernel, Family::Pointer is its type.
+template <typename Family>
+typename Family::Pointer select_kernel(tandem_dtype dtype, const char* tile, int blocks) {
+  if (!tile) return nullptr;
+  switch (dtype) {
+    case TANDEM_F32:
+      return select_row<Family, F32, 0>(tile, blocks);
+    case TANDEM_F16:
+      return select_row<Family, F16, 0>(tile, blocks);
+    case TANDEM_BF16:
+      return select_row<Family, BF16, 0>(tile, blocks);
+  }
+  return nullptr;
+}
+
+}  // namespace cuda
+}  // namespace tandem
+#endif

@@ -1,0 +1,27 @@
+# The CUDA backend. Included by the root CMakeLists.txt when TANDEM_WITH_CUDA is on.
+# CMAKE_CUDA_ARCHITECTURES is yours to set. Unset: machine code for sm_80 and sm_90, and PTX for every
+# other GPU, which its driver compiles once. Toolkit 13 no longer compiles for sm_70.
+set(default_architectures OFF)
+if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND NOT DEFINED ENV{CUDAARCHS})
+  set(default_architectures ON)
+endif()
+enable_language(CUDA)
+find_package(CUDAToolkit REQUIRED)
+if(default_architectures)
+  if(CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 13)
+    set(CMAKE_CUDA_ARCHITECTURES "75-virtual;80-real;90-real")
+  else()
+    set(CMAKE_CUDA_ARCHITECTURES "70-virtual;80-real;90-real")
+  endif()
+endif()
+
+target_sources(tandem PRIVATE
+  cuda/bwd_dkv.cu cuda/bwd_dot.cu cuda/bwd_dq.cu cuda/fwd.cu src/cuda/device.cpp)
+set_target_properties(tandem PROPERTIES
+  CUDA_STANDARD 17 CUDA_STANDARD_REQUIRED ON CUDA_EXTENSIONS OFF CUDA_RUNTIME_LIBRARY Static
+  CUDA_VISIBILITY_PRESET hidden CUDA_ARCHITECTURES "${CMAKE_CUDA_ARCHITECTURES}")
+# Registers and spills of every kernel, in the build log: scripts and people look for "spill".
+target_compile_options(tandem PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Xptxas=-v>)
+# The runtime is in the library itself; the driver is found at run time, so nothing needs libcuda.
+target_link_libraries(tandem PRIVATE CUDA::cudart_static)
+unset(default_architectures)

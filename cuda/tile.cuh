@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// Tensors, loads and stores, staging, and the two products that every tiled kernel is made of
+// (docs/kernels.md). Twin of shaders/tile.glsl.
+#ifndef TANDEM_CUDA_TILE_CUH
+#define TANDEM_CUDA_TILE_CUH
+#include "params.h"
+#include "simt.cuh"
+#include "tiles.h"
+
+namespace tandem {
+namespace cuda {
+
+// ---- element types: Raw is four elements as they lie in memory ------------------------------------
+
+struct F32 {
+  using Element = float;
+  using Raw = float4;
+  static TANDEM_DEVICE Raw pack(Element x, Element y, Element z, Element w) {
+    return make_float4(x, y, z, w);
+  }
+  static TANDEM_DEVICE Raw zero() { return make_float4(0.f, 0.f, 0.f, 0.f); }
+  static TANDEM_DEVICE float4 widen(Raw r) { return r; }
+  static TANDEM_DEVICE float widen_one(Element e) { return e; }
+  static TANDEM_DEVICE Element narrow_one(float x) { return x; }
+};
+
+template <typename Bits>
+struct Sixteen {  // what f16 and bf16 have in common
+  using Element = unsigned short;
+  using Raw = uint2;
+  static TANDEM_DEVICE Raw pack(Element x, Element y, Element z, Element w) {
+    return make_uint2(unsigned(x) | unsigned(y) << 16, unsigned(z) | unsigned(w) << 16);
+  }
+  static TANDEM_DEVICE Raw zero() { return make_uint2(0u, 0u); }
+  static TANDEM_DEVICE float4 widen(Raw r) {
+    return make_float4(Bits::widen_one(Element(r.x & 0xffffu)), Bits::widen_one(Element(r.x >> 16)),
+                       Bits::widen_one(Element(r.y & 0xffffu)),
+                       Bits::widen_one(Element(r.y >> 16)));
+  }
+};
+struct F16 : Sixteen<F16> {
+  static TANDEM_DEVICE float widen_one(Element e) { return __half2float(__ushort_as_half(e)); }
+  static TANDEM_DEVICE Element narrow_one(float x) { return __half_as_ushort(__float2half_rn(x)); }
+};
+struct BF16 : Sixteen<BF16> {
+  static TANDEM_DEVICE float widen_one(Element e) { return __uint_as_float(unsigned(e) << 16); }
+  static TANDEM_DEVICE Element narrow_one(float x) {
+    return __bfloat16_as_ushort(__float2bfloat16_rn(x));
+  }
+};
+
+// ---- where a workgroup works ----------------------------------------------------------------------
+
+struct Place {
+  int tile, head, batch;
+};
+
+// False: the folded grid has more workgroups than there is work.
+TANDEM_DEVICE bool find_place(uint tiles, uint total, int heads, Place* place) {
+  const uint index = blockIdx.y * gridDim.x + blockIdx.x;
+  if (index >= total) return false;
+  place->tile = int(tiles - 1 - index % tiles);
+  place->head = int(index / tiles % uint(heads));
+  place->batch = int(index / tiles / uint(heads));
+  return true;
+}
+
+// ---- one head's matrix of a tensor ----------------------------------------------------------------
+
+template <typename T>
+struct Matrix {
+  typename T::Element* base;
+  int64_t s, d;
+  int rows, width;
+  bool wide;
+};
+
+template <typename T>
+TANDEM_DEVICE Matrix<T> matrix(uint64_t address, const Strides& strides, int batch, int head,
+                               int rows, int width, bool wide) {
+  Matrix<T> m;
+  m.base = reinterpret_cast<typename T::Element*>(address) + batch * strides.b + head * strides.h;
+  m.s = strides.s;
+  m.d = strides.d;
+  m.rows = rows;
+  m.width = width;
+  m.wide = wide;
+  return m;
+}
+
+// COUNT quads of the rows row, row + STEP, ... at the same four features. Zeros outside the matrix.
+template <typename T, int COUNT, int STEP>
+TANDEM_DEVICE void load_quads(typename T::Raw* out, const Matrix<T>& m, int row, int col) {
+  using Element = typename T::Element;
+  using Raw = typename T::Raw;
+  const Element* p = m.base + row * m.s + col * m.d;
+  if (m.wide && col + 4 <= m.width) {
+#pragma unroll
+    for (int n = 0; n < COUNT; ++n) {
+      out[n] = T::zero();
+      if (row + n * STEP < m.rows) out[n] = __ldg(reinterpret_cast<const Raw*>(p + n * STEP * m.s));
+    }
+  } else {
+#pragma unroll
+    for (int n = 0; n < COUNT; ++n) {
+      Element e[4];
+#pragma unroll
+      for (int c = 0; c < 4; ++c) {
+        e[c] = Element(0);
+        if (row + n * STEP < m.rows && col + c < m.width)
+          e[c] = __ldg(p + n * STEP * m.s + c * m.d);
+      }
+      out[n] = T::pack(e[0], e[1], e[2], e[3]);
+    }
+  }
+}
+
+template <typename T>
+TANDEM_DEVICE void store_quad(const Matrix<T>& m, int row, int col, const float (&x)[4]) {
+  using Raw = typename T::Raw;
+  if (row >= m.rows) return;
+  typename T::Element* p = m.base + row * m.s + col * m.d;
+  if (m.wide && col + 4 <= m.width) {
+    *reinterpret_cast<Raw*>(p) =
+        T::pack(T::narrow_one(x[0]), T::narrow_one(x[1]), T::narrow_one(x[2]), T::narrow_one(x[3]));
+  } else {
+#pragma unroll
+    for (int c = 0; c < 4; ++c)
+      if (col + c < m.width) p[c * m.d] = T::narrow_one(x[c]);
+  }
+}
+
+// ---- the tile -------------------------------------------------------------------------------------
+
+template <int ROW>
+struct Shape {  // a row of tiles.inc
+  static constexpr Tile tile = kTiles[ROW];
+  static constexpr int M = tile.br, N = tile.bc, TR = tile.tr, TC = tile.tc;
+  static constexpr int DK = tile.dk, KC = tile.kc;
+  static constexpr int WG = TR * TC;
+  static constexpr int RM = M / TR;    // rows of an invocation
+  static constexpr int COLS = 4 * TC;  // columns of one accumulator block
+  static constexpr int POOL = tile_pool_vec4(tile);
+  static constexpr int P_PITCH = N / 4 + 1, NT_PITCH = DK / 4 + 1, NN_PITCH = TC + 1;
+  // Staging: quads an invocation carries, and the rows between them.
+  static constexpr int NT_QUADS = DK / 4, NT_STEP = WG / NT_QUADS;
+  static constexpr int A_COUNT = M / NT_STEP, B_COUNT = N / NT_STEP;
+  static constexpr int NN_STEP = WG / TC, NN_COUNT = KC / NN_STEP;
+  static constexpr int STAGED = A_COUNT + B_COUNT > NN_COUNT ? A_COUNT + B_COUNT : NN_COUNT;
+  static_assert(WG % NT_QUADS == 0 && M % NT_STEP == 0 && N % NT_STEP == 0,
+                "whole rows are staged");
+  static_assert(KC % NN_STEP == 0, "whole rows are staged");
+  static_assert(WG % 32 == 0 && 32 % TC == 0, "row reductions are shuffles inside a warp");
+};
+
+template <typename S>
+struct Invocation {  // which rows and columns of the tile are mine
+  int tr, tc;
+  TANDEM_DEVICE Invocation() : tr(int(threadIdx.x) / S::TC), tc(int(threadIdx.x) % S::TC) {}
+  TANDEM_DEVICE int row(int i) const { return tr + S::TR * i; }
+  TANDEM_DEVICE int col(int c) const { return 4 * tc + c; }
+};
+
+// The loads of the next step, in flight while the present one is multiplied.
+template <typename T, typename S>
+struct Stage {
+  typename T::Raw quad[S::STAGED];
+
+  // DK features from feature on, of M rows of a and N rows of b.
+  TANDEM_DEVICE void load_nt(const Matrix<T>& a, int a_row, const Matrix<T>& b, int b_row,
+                             int feature) {
+    const int r = int(threadIdx.x) / S::NT_QUADS;
+    const int col = feature + 4 * (int(threadIdx.x) % S::NT_QUADS);
+    load_quads<T, S::A_COUNT, S::NT_STEP>(quad, a, a_row + r, col);
+    load_quads<T, S::B_COUNT, S::NT_STEP>(quad + S::A_COUNT, b, b_row + r, col);
+  }
+  TANDEM_DEVICE void store_nt(float4* pool) const {
+    const int r = int(threadIdx.x) / S::NT_QUADS, q = int(threadIdx.x) % S::NT_QUADS;
+#pragma unroll
+    for (int n = 0; n < S::A_COUNT; ++n)
+      pool[(r + n * S::NT_STEP) * S::NT_PITCH + q] = T::widen(quad[n]);
+#pragma unroll
+    for (int n = 0; n < S::B_COUNT; ++n) {
+      // Neighbours read rows 4 tc + j: stored so that these are consecutive.
+      const int row = r + n * S::NT_STEP;
+      const int at = S::M + row % 4 * S::TC + row / 4;
+      pool[at * S::NT_PITCH + q] = T::widen(quad[S::A_COUNT + n]);
+    }
+  }
+
+  // KC rows of b, the columns of one accumulator block.
+  TANDEM_DEVICE void load_nn(const Matrix<T>& b, int b_row, int col) {
+    const int r = int(threadIdx.x) / S::TC, q = int(threadIdx.x) % S::TC;
+    load_quads<T, S::NN_COUNT, S::NN_STEP>(quad, b, b_row + r, col + 4 * q);
+  }
+  TANDEM_DEVICE void store_nn(float4* pool) const {
+    const int r = int(threadIdx.x) / S::TC, q = int(threadIdx.x) % S::TC;
+#pragma unroll
+    for (int n = 0; n < S::NN_COUNT; ++n)
+      pool[(r + n * S::NN_STEP) * S::NN_PITCH + q] = T::widen(quad[n]);
+  }
+};
+
+// s += (M rows of a) . (N rows of b)^T over depth features. stage holds the first step on entry; the
+// loads of whatever comes after the last step are issued by next().
+template <typename T, typename S, typename Next>
+TANDEM_DEVICE void product_nt(float (&s)[S::RM][4], Stage<T, S>& stage, float4* pool,
+                              const Matrix<T>& a, int a_row, const Matrix<T>& b, int b_row,
+                              int depth, const Next& next) {
+  const Invocation<S> me;
+  for (int feature = 0; feature < depth; feature += S::DK) {
+    __syncthreads();  // the pool's readers of the step before are done
+    stage.store_nt(pool);
+    __syncthreads();
+    if (feature + S::DK < depth)
+      stage.load_nt(a, a_row, b, b_row, feature + S::DK);
+    else
+      next();
+    const float4* pa = pool + me.tr * S::NT_PITCH;
+    const float4* pb = pool + (S::M + me.tc) * S::NT_PITCH;
+#pragma unroll
+    for (int k = 0; k < S::DK / 4; ++k) {
+      float4 x[S::RM], y[4];
+#pragma unroll
+      for (int i = 0; i < S::RM; ++i) x[i] = pa[S::TR * i * S::NT_PITCH + k];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) y[j] = pb[j * S::TC * S::NT_PITCH + k];
+        // Ascending features, one fma each: the order that makes a score the same bits in every kernel.
+#pragma unroll
+      for (int i = 0; i < S::RM; ++i)
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          s[i][j] = fmaf(x[i].x, y[j].x, s[i][j]);
+          s[i][j] = fmaf(x[i].y, y[j].y, s[i][j]);
+          s[i][j] = fmaf(x[i].z, y[j].z, s[i][j]);
+          s[i][j] = fmaf(x[i].w, y[j].w, s[i][j]);
+        }
+    }
+  }
+}
+
+TANDEM_DEVICE void fma4(float (&acc)[4], float x, float4 y) {
+  acc[0] = fmaf(x, y.x, acc[0]);
+  acc[1] = fmaf(x, y.y, acc[1]);
+  acc[2] = fmaf(x, y.z, acc[2]);
+  acc[3] = fmaf(x, y.w, acc[3]);
+}
+
+// acc += (M x N of the P tile) . (N rows of b x width). stage and next as above.
+template <typename T, typename S, int BLOCKS, typename Next>
+TANDEM_DEVICE void product_nn(float (&acc)[BLOCKS][S::RM][4], Stage<T, S>& stage, float4* pool,
+                              const float4* ptile, const Matrix<T>& b, int b_row,
+                              const Next& next) {
+  const Invocation<S> me;
+#pragma unroll
+  for (int block = 0; block < BLOCKS; ++block) {
+    if (block * S::COLS >= b.width) break;  // a bucket wider than the head
+#pragma unroll
+    for (int row = 0; row < S::N; row += S::KC) {
+      __syncthreads();
+      stage.store_nn(pool);
+      __syncthreads();
+      if (row + S::KC < S::N)
+        stage.load_nn(b, b_row + row + S::KC, block * S::COLS);
+      else if ((block + 1) * S::COLS < b.width)
+        stage.load_nn(b, b_row, (block + 1) * S::COLS);
+      else
+        next();
+      const float4* pp = ptile + me.tr * S::P_PITCH + row / 4;
+      const float4* pb = pool + me.tc;
+#pragma unroll
+      for (int k = 0; k < S::KC / 4; ++k) {
+        float4 x[S::RM], y[4];
+#pragma unroll
+        for (int i = 0; i < S::RM; ++i) x[i] = pp[S::TR * i * S::P_PITCH + k];
+#pragma unroll
+        for (int j = 0; j < 4; ++j) y[j] = pb[(4 * k + j) * S::NN_PITCH];
+#pragma unroll
+        for (int i = 0; i < S::RM; ++i) {
+          fma4(acc[block][i], x[i].x, y[0]);
+          fma4(acc[block][i], x[i].y, y[1]);
+          fma4(acc[block][i], x[i].z, y[2]);
+          fma4(acc[block][i], x[i].w, y[3]);
+        }
+      }
+    }
+  }
+}
+
+// The P tile: an invocation writes its own elements, so it may read them back without a barrier.
+template <typename S>
+TANDEM_DEVICE void ptile_write(float4* ptile, const float (&p)[S::RM][4]) {
+  const Invocation<S> me;
+#pragma unroll
+  for (int i = 0; i < S::RM; ++i)
+    ptile[me.row(i) * S::P_PITCH + me.tc] = make_float4(p[i][0], p[i][1], p[i][2], p[i][3]);
+}
+template <typename S>
+TANDEM_DEVICE void ptile_read(const float4* ptile, float (&p)[S::RM][4]) {
+  const Invocation<S> me;
+#pragma unroll
+  for (int i = 0; i < S::RM; ++i) {
+    const float4 x = ptile[me.row(i) * S::P_PITCH + me.tc];
+    p[i][0] = x.x, p[i][1] = x.y, p[i][2] = x.z, p[i][3] = x.w;
+  }
+}
+
+// All accumulator blocks times factor, to the matrix.
+template <typename T, typename S, int BLOCKS>
+TANDEM_DEVICE void store_blocks(const Matrix<T>& m, int row0, const float (&acc)[BLOCKS][S::RM][4],
+                                float factor) {
+  const Invocation<S> me;
+#pragma unroll
+  for (int block = 0; block < BLOCKS; ++block)
+#pragma unroll
+    for (int i = 0; i < S::RM; ++i) {
+      float x[4];
+#pragma unroll
+      for (int c = 0; c < 4; ++c) x[c] = acc[block][i][c] * factor;
+      store_quad(m, row0 + me.row(i), block * S::COLS + me.col(0), x);
+    }
+}
+
+}  // namespace cuda
+}  // namespace tandem
+#endif

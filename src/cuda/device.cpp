@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// The CUDA device: kernels from cuda/, launched on the caller's stream. The CUDA runtime is linked
+// statically and the driver is reached through it, so that a program with this file in it starts on a
+// machine without NVIDIA's driver and is told NO_BACKEND.
+#include "device.h"
+
+#include <cuda.h>
+#include <cuda_runtime.h>
+
+#include <functional>
+#include <utility>
+
+#include "../../cuda/kernels.h"
+#include "tandem/tandem_cuda.h"
+
+namespace tandem {
+namespace {
+
+tandem_status code_of(cudaError_t error) {
+  switch (error) {
+    case cudaErrorMemoryAllocation:
+      return TANDEM_ERROR_DEVICE_OUT_OF_MEMORY;
+    // Sticky: the context is of no more use, whoever's kernel it was.
+    case cudaErrorIllegalAddress:
+    case cudaErrorMisalignedAddress:
+    case cudaErrorInvalidAddressSpace:
+    case cudaErrorInvalidPc:
+    case cudaErrorIllegalInstruction:
+    case cudaErrorHardwareStackError:
+    case cudaErrorLaunchFailure:
+    case cudaErrorLaunchTimeout:
+    case cudaErrorAssert:
+    case cudaErrorECCUncorrectable:
+    case cudaErrorNvlinkUncorrectable:
+    case cudaErrorContextIsDestroyed:
+    case cudaErrorCudartUnloading:
+      return TANDEM_ERROR_DEVICE_LOST;
+    default:
+      return TANDEM_ERROR_BACKEND;
+  }
+}
+
+// Also takes the error off the runtime's per-thread record: the caller's next cudaGetLastError() is to
+// find only the caller's own.
+Status failed(const char* call, cudaError_t error) {
+  cudaGetLastError();
+  return fail(code_of(error), "%s: %s (cudaError_t %d)", call, cudaGetErrorString(error),
+              int(error));
+}
+
+#define TANDEM_CUDA_TRY(call, expression)                           \
+  do {                                                              \
+    const cudaError_t try_error_ = (expression);                    \
+    if (try_error_ != cudaSuccess) return failed(call, try_error_); \
+  } while (false)
+
+// The driver's context functions. cudaSetDevice cannot put back what the calling thread had: a context
+// that is not a primary one, or none at all.
+struct Driver {
+  CUresult (*get)(CUdevice*, int) = nullptr;
+  CUresult (*retain)(CUcontext*, CUdevice) = nullptr;
+  CUresult (*release)(CUdevice) = nullptr;
+  CUresult (*current)(CUcontext*) = nullptr;
+  CUresult (*push)(CUcontext) = nullptr;
+  CUresult (*pop)(CUcontext*) = nullptr;
+
+  template <typename F>
+  static Status find(const char* name, F* function) {
+    void* pointer = nullptr;
+    cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+#if CUDART_VERSION >= 12050
+    TANDEM_CUDA_TRY(
+        name, cudaGetDriverEntryPointByVersion(name, &pointer, 12000, cudaEnableDefault, &found));
+#else
+    TANDEM_CUDA_TRY(name, cudaGetDriverEntryPoint(name, &pointer, cudaEnableDefault, &found));
+#endif
+    if (found != cudaDriverEntryPointSuccess || !pointer)
+      return fail(TANDEM_ERROR_BACKEND, "the NVIDIA driver has no %s", name);
+    *function = reinterpret_cast<F>(pointer);
+    return Status();
+  }
+  Status load() {
+    TANDEM_TRY(find("cuDeviceGet", &get));
+    TANDEM_TRY(find("cuDevicePrimaryCtxRetain", &retain));
+    TANDEM_TRY(find("cuDevicePrimaryCtxRelease", &release));
+    TANDEM_TRY(find("cuCtxGetCurrent", &current));
+    TANDEM_TRY(find("cuCtxPushCurrent", &push));
+    return find("cuCtxPopCurrent", &pop);
+  }
+};
+
+// Makes a context current for a scope and leaves the thread as it was.
+class Current {
+ public:
+  Current(const Driver& driver, CUcontext context) : driver_(driver) {
+    CUcontext now = nullptr;
+    if (driver_.current(&now) == CUDA_SUCCESS && now == context) return;
+    result_ = driver_.push(context);
+    pushed_ = result_ == CUDA_SUCCESS;
+  }
+  ~Current() {
+    CUcontext ours = nullptr;
+    if (pushed_) driver_.pop(&ours);
+  }
+  Current(const Current&) = delete;
+  Current& operator=(const Current&) = delete;
+  Status status() const {
+    if (result_ == CUDA_SUCCESS) return Status();
+    return fail(TANDEM_ERROR_BACKEND, "cuCtxPushCurrent: CUresult %d", int(result_));
+  }
+
+ private:
+  const Driver& driver_;
+  CUresult result_ = CUDA_SUCCESS;
+  bool pushed_ = false;
+};
+
+using Recorder = std::function<cudaError_t(cudaStream_t, const Addresses&)>;
+
+class CudaProgram final : public Program {
+ public:
+  CudaProgram(const Driver& driver, CUcontext context, const Plan& plan)
+      : driver_(driver), context_(context), plan_(plan) {}
+
+  Status add(const Launch& launch) {
+    const tandem_dtype dtype = plan_.problem.dtype;
+    switch (launch.stem) {
+      case Stem::fwd:
+        return add(launch, cuda::fwd_kernel(dtype, launch), fwd_block(plan_, launch), fwd_push);
+      case Stem::bwd_dot:
+        return add(launch, cuda::bwd_dot_kernel(dtype, launch), bwd_dot_block(plan_, launch),
+                   bwd_dot_push);
+      case Stem::bwd_dkv:
+        return add(launch, cuda::bwd_dkv_kernel(dtype, launch), bwd_dkv_block(plan_, launch),
+                   bwd_dkv_push);
+      case Stem::bwd_dq:
+        return add(launch, cuda::bwd_dq_kernel(dtype, launch), bwd_dq_block(plan_, launch),
+                   bwd_dq_push);
+    }
+    return fail(TANDEM_ERROR_BACKEND, "the CUDA backend has no kernel %s", stem_name(launch.stem));
+  }
+
+  Status record(tandem_stream stream, const tandem_args& args) const override {
+    const Current current(driver_, context_);
+    TANDEM_TRY(current.status());
+    const auto at = [](const tandem_buffer& b) { return b.handle + b.offset; };
+    const Problem& problem = plan_.problem;
+    Addresses a{};
+    a.q = at(args.q), a.k = at(args.k), a.v = at(args.v), a.o = at(args.o), a.lse = at(args.lse);
+    if (problem.backward) {
+      a.d_o = at(args.d_o);
+      // bwd_dkv leaves out a gradient whose address is 0.
+      if (problem.wants(TANDEM_GRAD_Q)) a.d_q = at(args.d_q);
+      if (problem.wants(TANDEM_GRAD_K)) a.d_k = at(args.d_k);
+      if (problem.wants(TANDEM_GRAD_V)) a.d_v = at(args.d_v);
+      if (problem.needs_delta()) a.delta = at(args.workspace) + plan_.delta_offset;
+    }
+    for (const Step& step : steps_) {
+      const cudaError_t error = step.record(reinterpret_cast<cudaStream_t>(stream.handle), a);
+      if (error != cudaSuccess) return failed(stem_name(step.stem), error);
+    }
+    return Status();
+  }
+
+ private:
+  struct Step {
+    Stem stem;
+    Recorder record;
+  };
+
+  template <typename Block, typename Push>
+  Status add(const Launch& launch, cuda::Kernel<cuda::Params<Block, Push>> kernel,
+             const Block& block, Push (*push)(const Plan&, const Addresses&)) {
+    if (!kernel)
+      return fail(TANDEM_ERROR_BACKEND, "no CUDA kernel %s for tile %s, %d and %d blocks",
+                  stem_name(launch.stem), launch.tile.name ? launch.tile.name : "-",
+                  launch.d_blocks, launch.dv_blocks);
+    if (launch.total == 0) return Status();
+    // 48 KiB is what a block gets without asking.
+    if (launch.shared_bytes > 48 * 1024)
+      TANDEM_CUDA_TRY("cudaFuncSetAttribute",
+                      cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                                           cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                           int(launch.shared_bytes)));
+    const dim3 grid(launch.groups_x, launch.groups_y);
+    const dim3 threads(launch.stem == Stem::bwd_dot ? kDotRows * kDotLanes
+                                                    : launch.tile.invocations());
+    const size_t shared = launch.stem == Stem::bwd_dot ? 0 : launch.shared_bytes;
+    const Plan& plan = plan_;
+    steps_.push_back({launch.stem, [=, &plan](cudaStream_t stream, const Addresses& a) {
+                        cuda::Params<Block, Push> params{block, push(plan, a)};
+                        void* arguments[] = {&params};
+                        return cudaLaunchKernel(kernel, grid, threads, arguments, shared, stream);
+                      }});
+    return Status();
+  }
+
+  const Driver& driver_;
+  const CUcontext context_;
+  const Plan plan_;
+  std::vector<Step> steps_;
+};
+
+class CudaDevice final : public Device {
+ public:
+  ~CudaDevice() override {
+    if (context_) driver_.release(device_);
+  }
+
+  Status open(const DeviceOptions& options, int ordinal) {
+    log_ = options.log;
+    int driver_version = 0, runtime_version = 0, count = 0;
+    TANDEM_CUDA_TRY("cudaRuntimeGetVersion", cudaRuntimeGetVersion(&runtime_version));
+    if (cudaDriverGetVersion(&driver_version) != cudaSuccess || driver_version == 0) {
+      cudaGetLastError();
+      return fail(TANDEM_ERROR_NO_BACKEND, "this machine has no NVIDIA driver");
+    }
+    const cudaError_t counted = cudaGetDeviceCount(&count);
+    if (counted == cudaErrorInsufficientDriver || counted == cudaErrorSystemDriverMismatch ||
+        counted == cudaErrorStubLibrary) {
+      cudaGetLastError();
+      return fail(TANDEM_ERROR_NO_BACKEND,
+                  "NVIDIA driver for CUDA %d.%d; this build needs %d.%d: %s", driver_version / 1000,
+                  driver_version % 1000 / 10, runtime_version / 1000, runtime_version % 1000 / 10,
+                  cudaGetErrorString(counted));
+    }
+    if (counted == cudaErrorNoDevice)
+      cudaGetLastError(), count = 0;
+    else if (counted != cudaSuccess)
+      return failed("cudaGetDeviceCount", counted);
+    if (ordinal < 0 || ordinal >= count)
+      return fail(TANDEM_ERROR_NO_DEVICE, "CUDA device %d: this machine has %d", ordinal, count);
+
+    cudaDeviceProp properties;
+    TANDEM_CUDA_TRY("cudaGetDeviceProperties", cudaGetDeviceProperties(&properties, ordinal));
+    caps_.backend = Backend::cuda;
+    caps_.name = properties.name;
+    caps_.driver =
+        text("NVIDIA driver for CUDA %d.%d, runtime %d.%d", driver_version / 1000,
+             driver_version % 1000 / 10, runtime_version / 1000, runtime_version % 1000 / 10);
+    caps_.vendor_id = 0x10de;
+    caps_.driver_version = uint32_t(driver_version);
+    caps_.shared_bytes = uint32_t(properties.sharedMemPerBlockOptin);
+    caps_.max_invocations = uint32_t(properties.maxThreadsPerBlock);
+    caps_.max_groups_x = uint32_t(properties.maxGridSize[0]);
+    caps_.max_groups_y = uint32_t(properties.maxGridSize[1]);
+    caps_.subgroup_min = caps_.subgroup_max = caps_.subgroup_size = uint32_t(properties.warpSize);
+    caps_.cores = uint32_t(properties.multiProcessorCount);
+    caps_.compute_major = properties.major;
+    caps_.compute_minor = properties.minor;
+    caps_.disabled = options.disabled;
+
+    TANDEM_TRY(driver_.load());
+    CUcontext context = nullptr;
+    CUresult result = driver_.get(&device_, ordinal);
+    if (result == CUDA_SUCCESS) result = driver_.retain(&context, device_);
+    if (result != CUDA_SUCCESS)
+      return fail(result == CUDA_ERROR_OUT_OF_MEMORY ? TANDEM_ERROR_DEVICE_OUT_OF_MEMORY
+                                                     : TANDEM_ERROR_BACKEND,
+                  "cuDevicePrimaryCtxRetain of CUDA device %d: CUresult %d", ordinal, int(result));
+    context_ = context;
+
+    const Current current(driver_, context_);
+    TANDEM_TRY(current.status());
+    cudaFuncAttributes attributes;
+    const cudaError_t loaded = cudaFuncGetAttributes(
+        &attributes, reinterpret_cast<const void*>(cuda::bwd_dot_kernel(TANDEM_F32, Launch())));
+    if (loaded == cudaErrorNoKernelImageForDevice || loaded == cudaErrorInvalidDeviceFunction) {
+      cudaGetLastError();
+      return fail(TANDEM_ERROR_MISSING_FEATURE,
+                  "%s has compute capability %d.%d, for which this build holds no kernels",
+                  properties.name, properties.major, properties.minor);
+    }
+    if (loaded != cudaSuccess) return failed("cudaFuncGetAttributes", loaded);
+    return Status();
+  }
+
+  Status build(const Plan& plan, std::unique_ptr<Program>* program) override {
+    const Current current(driver_, context_);
+    TANDEM_TRY(current.status());
+    auto built = std::make_unique<CudaProgram>(driver_, context_, plan);
+    for (const Launch& launch : plan.launches) TANDEM_TRY(built->add(launch));
+    *program = std::move(built);
+    return Status();
+  }
+
+ private:
+  Driver driver_;
+  CUdevice device_ = 0;
+  CUcontext context_ = nullptr;  // the primary one, retained
+};
+
+}  // namespace
+
+Status open_cuda_device(const DeviceOptions& options, const void* ordinal,
+                        std::unique_ptr<Device>* device) {
+  auto opened = std::make_unique<CudaDevice>();
+  TANDEM_TRY(opened->open(options, *static_cast<const int*>(ordinal)));
+  *device = std::move(opened);
+  return Status();
+}
+
+}  // namespace tandem
+
+extern "C" tandem_status tandem_cuda_device_create(int ordinal,
+                                                   const tandem_device_options* options,
+                                                   tandem_device** device) {
+  return tandem::create_device(options, device, tandem::open_cuda_device, &ordinal);
+}

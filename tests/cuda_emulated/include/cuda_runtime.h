@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// A CUDA runtime of one device without hardware: what src/cuda/device.cpp calls, on top of
+// simt_emulator.h. Device memory is host memory; a launch has run when it returns.
+#ifndef TANDEM_TESTS_EMULATED_CUDA_RUNTIME_H
+#define TANDEM_TESTS_EMULATED_CUDA_RUNTIME_H
+#include "cuda.h"
+#include "simt_emulator.h"
+
+#define CUDART_VERSION 13000
+#define cudaEnableDefault 0
+
+enum cudaError_t {
+  cudaSuccess = 0,
+  cudaErrorMemoryAllocation = 2,
+  cudaErrorCudartUnloading = 4,
+  cudaErrorStubLibrary = 34,
+  cudaErrorInsufficientDriver = 35,
+  cudaErrorInvalidDeviceFunction = 98,
+  cudaErrorNoDevice = 100,
+  cudaErrorNoKernelImageForDevice = 209,
+  cudaErrorECCUncorrectable = 214,
+  cudaErrorNvlinkUncorrectable = 220,
+  cudaErrorIllegalAddress = 700,
+  cudaErrorLaunchTimeout = 702,
+  cudaErrorContextIsDestroyed = 709,
+  cudaErrorAssert = 710,
+  cudaErrorHardwareStackError = 714,
+  cudaErrorIllegalInstruction = 715,
+  cudaErrorMisalignedAddress = 716,
+  cudaErrorInvalidAddressSpace = 717,
+  cudaErrorInvalidPc = 718,
+  cudaErrorLaunchFailure = 719,
+  cudaErrorSystemDriverMismatch = 803
+};
+typedef struct CUstream_st* cudaStream_t;
+enum cudaDriverEntryPointQueryResult {
+  cudaDriverEntryPointSuccess = 0,
+  cudaDriverEntryPointSymbolNotFound = 1
+};
+enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
+struct cudaFuncAttributes {};
+struct cudaDeviceProp {
+  char name[256];
+  size_t sharedMemPerBlockOptin;
+  int maxThreadsPerBlock, maxGridSize[3], warpSize, multiProcessorCount, major, minor;
+};
+
+namespace simt {
+// Contexts current on the thread, as the driver keeps them: the test looks at it.
+inline std::vector<CUcontext>& contexts() {
+  static std::vector<CUcontext> stack;
+  return stack;
+}
+inline int& retained() {
+  static int count = 0;
+  return count;
+}
+// What the next launch answers, and the runtime's record of it.
+inline cudaError_t& next_launch() {
+  static cudaError_t error = cudaSuccess;
+  return error;
+}
+inline cudaError_t& last_error() {
+  static cudaError_t error = cudaSuccess;
+  return error;
+}
+inline CUcontext primary() { return reinterpret_cast<CUcontext>(uintptr_t(1)); }
+inline CUresult device_get(CUdevice* device, int ordinal) {
+  return *device = ordinal, CUDA_SUCCESS;
+}
+inline CUresult retain(CUcontext* context, CUdevice) {
+  return *context = primary(), ++retained(), CUDA_SUCCESS;
+}
+inline CUresult release(CUdevice) { return --retained(), CUDA_SUCCESS; }
+inline CUresult current(CUcontext* context) {
+  return *context = contexts().empty() ? nullptr : contexts().back(), CUDA_SUCCESS;
+}
+inline CUresult push(CUcontext context) { return contexts().push_back(context), CUDA_SUCCESS; }
+inline CUresult pop(CUcontext* context) {
+  return *context = contexts().back(), contexts().pop_back(), CUDA_SUCCESS;
+}
+}  // namespace simt
+
+inline cudaError_t cudaGetLastError() {
+  const cudaError_t error = simt::last_error();
+  return simt::last_error() = cudaSuccess, error;
+}
+inline const char* cudaGetErrorString(cudaError_t) { return "an error that the test asked for"; }
+inline cudaError_t cudaRuntimeGetVersion(int* version) {
+  return *version = CUDART_VERSION, cudaSuccess;
+}
+inline cudaError_t cudaDriverGetVersion(int* version) {
+  return *version = CUDART_VERSION, cudaSuccess;
+}
+inline cudaError_t cudaGetDeviceCount(int* count) { return *count = 1, cudaSuccess; }
+inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int) {
+  *p = {"emulated", 232448, 1024, {0x7fffffff, 65535, 65535}, 32, 1, 9, 0};
+  return cudaSuccess;
+}
+inline cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** pointer, unsigned,
+                                                    unsigned long long,
+                                                    cudaDriverEntryPointQueryResult* found) {
+  const struct {
+    const char* name;
+    void* pointer;
+  } known[] = {{"cuDeviceGet", reinterpret_cast<void*>(&simt::device_get)},
+               {"cuDevicePrimaryCtxRetain", reinterpret_cast<void*>(&simt::retain)},
+               {"cuDevicePrimaryCtxRelease", reinterpret_cast<void*>(&simt::release)},
+               {"cuCtxGetCurrent", reinterpret_cast<void*>(&simt::current)},
+               {"cuCtxPushCurrent", reinterpret_cast<void*>(&simt::push)},
+               {"cuCtxPopCurrent", reinterpret_cast<void*>(&simt::pop)}};
+  *found = cudaDriverEntryPointSymbolNotFound;
+  for (const auto& k : known)
+    if (std::strcmp(k.name, name) == 0) *pointer = k.pointer, *found = cudaDriverEntryPointSuccess;
+  return cudaSuccess;
+}
+inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes*, const void*) { return cudaSuccess; }
+inline cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) { return cudaSuccess; }
+
+template <typename P>
+cudaError_t cudaLaunchKernel(void (*kernel)(P), dim3 grid, dim3 threads, void** arguments,
+                             size_t shared_bytes, cudaStream_t) {
+  CUcontext context = nullptr;
+  simt::current(&context);
+  if (context != simt::primary()) return simt::last_error() = cudaErrorInvalidDeviceFunction;
+  if (simt::next_launch() != cudaSuccess) {
+    simt::last_error() = simt::next_launch();
+    simt::next_launch() = cudaSuccess;
+    return simt::last_error();
+  }
+  simt::launch(kernel, grid, threads, shared_bytes, *static_cast<const P*>(arguments[0]));
+  return cudaSuccess;
+}
+#endif
