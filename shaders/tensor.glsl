@@ -61,7 +61,7 @@ uvec4 load_words(View t, uvec2 row, int col) {
   uvec4 e = uvec4(0);
   const int n = min(4, t.width - col);
   uvec2 at = add64(row, mul64(t.col, col));
-  for (int i = 0; i < n; i++) {
+  [[dont_unroll]] for (int i = 0; i < n; i++) {
     if (DTYPE == F32) {
       e[i] = Load1(at).w;
     } else {
@@ -126,7 +126,7 @@ void store_words(View t, uvec2 row, int col, vec4 x) {
     return;
   }
   const int n = min(4, t.width - col);
-  for (int i = 0; i < n; i++) {
+  [[dont_unroll]] for (int i = 0; i < n; i++) {
     uvec2 at = add64(row, mul64(t.col, col + i));
     if (DTYPE == F32)
       Store1(at).w = floatBitsToUint(x[i]);

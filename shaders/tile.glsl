@@ -43,7 +43,7 @@ uvec4 load_any(View t, int r, int col) {
 void put_nt(View a, int a0, View b, int b0, int d) {
   int r = TID / NT_LANES, c = TID % NT_LANES;
   if (WIDE == 0) {
-    for (int i = 0; i < NT_VEC; i++, r += WG / NT_LANES) {
+    [[dont_unroll]] for (int i = 0; i < NT_VEC; i++, r += WG / NT_LANES) {
       pool[r * NT_PITCH + c] = to_floats(load_any(a, a0 + r, d + 4 * c));
       pool[(ROWS + (r % 4) * TC + r / 4) * NT_PITCH + c] = to_floats(load_any(b, b0 + r, d + 4 * c));
     }
@@ -96,7 +96,7 @@ void fetch_nn(View b, int b0, int k0, int block) {
 void put_nn(View b, int b0, int k0, int block) {
   int r = TID / NN_LANES, c = TID % NN_LANES;
   if (WIDE == 0) {
-    for (int i = 0; i < NN_VEC; i++, r += WG / NN_LANES)
+    [[dont_unroll]] for (int i = 0; i < NN_VEC; i++, r += WG / NN_LANES)
       pool[r * NN_PITCH + c] = to_floats(load_any(b, b0 + k0 + r, 4 * (block * TC + c)));
     return;
   }
@@ -150,7 +150,7 @@ void store_block(View t, int r0, int block, vec4 x[RM]) {
   }
   barrier(); // the P tile's readers are done
   put_ptile(x);
-  for (int i = 0; i < RM; i++) {
+  [[dont_unroll]] for (int i = 0; i < RM; i++) {
     const int r = r0 + TROW + TR * i;
     if (r >= t.rows || col >= t.width) continue;
     const vec4 y = ptile[(TROW + TR * i) * P_PITCH + TCOL];

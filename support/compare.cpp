@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstring>
 #include <limits>
+#include <map>
 #include <thread>
 
 #include "cpu/reference.h"
@@ -36,35 +37,71 @@ double mean_magnitude(const std::vector<double>& values) {
 // How far an output tensor may be from the truth.
 struct Bounds {
   Dims dims{};
-  uint32_t dtype = 0;
   std::vector<double> want;
   std::vector<double> row_error;      // what 2.0 in a ratio means, per row
   std::vector<double> element_error;  // per element
 };
 
-Bounds make_bounds(const Dims& dims, uint32_t dtype, const std::vector<double>& exact,
-                   const std::vector<double>& stepwise, const std::vector<double>& floor,
-                   double f32_roundings) {
-  Bounds b;
-  b.dims = dims;
-  b.dtype = dtype;
-  b.want = exact;
-  b.element_error.resize(exact.size());
-  const size_t width = size_t(dims.d), rows = width ? exact.size() / width : 0;
-  b.row_error.resize(rows);
-  for (size_t row = 0; row < rows; ++row) {
-    double error = 0, largest = 0, terms = 0;
-    for (size_t n = row * width; n < (row + 1) * width; ++n) {
-      error = std::max(error, std::fabs(stepwise[n] - exact[n]));
-      largest = std::max(largest, std::fabs(exact[n]));
-      terms = std::max(terms, floor[n]);
-      b.element_error[n] =
-          floor[n] == 0
-              ? 0
-              : (4 * rounding_unit(dtype) + f32_roundings * kF32) * floor[n] + ulp(0, dtype);
+constexpr size_t kEnoughRows = 16;
+
+// The stepwise error per unit of terms that 9 of 10 rows stay below, among rows with as many terms as
+// each row has (within a factor of two, or more where there are few such rows). Rows without terms are
+// negative and do not count.
+std::vector<double> usual_errors(const std::vector<double>& relative,
+                                 const std::vector<double>& counts, size_t live) {
+  std::map<int, std::vector<double>> bins;
+  const auto bin_of = [&](size_t row) { return std::ilogb(std::max(1.0, counts[row])); };
+  for (size_t row = 0; row < relative.size(); ++row)
+    if (relative[row] >= 0) bins[bin_of(row)].push_back(relative[row]);
+  std::map<int, double> usual;
+  for (const auto& [bin, own] : bins) {
+    std::vector<double> pool;
+    for (int reach = 0; pool.size() < std::min(kEnoughRows, live); ++reach) {
+      pool.clear();
+      for (const auto& [other, errors] : bins)
+        if (std::abs(other - bin) <= reach) pool.insert(pool.end(), errors.begin(), errors.end());
     }
-    b.row_error[row] =
-        terms == 0 ? 0 : 2 * error + ulp(largest, dtype) + f32_roundings * kF32 * terms;
+    const auto nine_tenths = pool.begin() + std::ptrdiff_t(pool.size() * 9 / 10);
+    std::nth_element(pool.begin(), nine_tenths, pool.end());
+    usual[bin] = *nine_tenths;
+  }
+  std::vector<double> per_row(relative.size());
+  for (size_t row = 0; row < relative.size(); ++row)
+    if (relative[row] >= 0) per_row[row] = usual[bin_of(row)];
+  return per_row;
+}
+
+Bounds make_bounds(const Samples& x, uint32_t dtype, double f32_roundings) {
+  Bounds b;
+  b.dims = x.dims;
+  b.want = x.exact;
+  b.element_error.resize(x.exact.size());
+  const size_t width = size_t(x.dims.d), rows = width ? x.exact.size() / width : 0;
+  b.row_error.resize(rows);
+  std::vector<double> errors(rows), terms(rows), relative(rows, -1);
+  size_t live = 0;
+  for (size_t row = 0; row < rows; ++row) {
+    // Sums of many terms of one sign lose a rounding per term in the worst case, its root as a rule.
+    const double f32 = kF32 * (f32_roundings + std::sqrt(std::max(0.0, x.counts[row])));
+    double largest = 0;
+    for (size_t n = row * width; n < (row + 1) * width; ++n) {
+      errors[row] = std::max(errors[row], std::fabs(x.stepwise[n] - x.exact[n]));
+      terms[row] = std::max(terms[row], x.floor[n]);
+      largest = std::max(largest, std::fabs(x.exact[n]));
+      b.element_error[n] =
+          x.floor[n] == 0 ? 0 : 4 * (rounding_unit(dtype) + f32) * x.floor[n] + ulp(0, dtype);
+    }
+    if (terms[row] == 0) continue;
+    ++live;
+    relative[row] = errors[row] / terms[row];
+    b.row_error[row] = ulp(largest, dtype) + f32_roundings * kF32 * terms[row];
+  }
+  const std::vector<double> usual = usual_errors(relative, x.counts, live);
+  for (size_t row = 0; row < rows; ++row) {
+    if (relative[row] < 0) continue;
+    b.row_error[row] += 2 * std::max(errors[row], usual[row] * terms[row]);
+    // Too few rows to know what is usual.
+    if (live < kEnoughRows) b.row_error[row] += rounding_unit(dtype) * terms[row];
   }
   return b;
 }
@@ -146,12 +183,21 @@ double score_roundings(double scale, int64_t head_dim, const std::vector<double>
   return 8 + 4 * std::fabs(scale) * double(head_dim) * mean_magnitude(q) * mean_magnitude(k);
 }
 
-Judgement judge_rows(const std::string& name, const Dims& dims, uint32_t dtype,
-                     const std::vector<double>& exact, const std::vector<double>& stepwise,
-                     const std::vector<double>& floor, double f32_roundings,
-                     const std::vector<double>& got) {
-  return judge_tensor(name, make_bounds(dims, dtype, exact, stepwise, floor, f32_roundings), exact,
-                      got);
+Judgement judge_rows(const std::string& name, const Samples& rows, uint32_t dtype,
+                     double f32_roundings, const std::vector<double>& got) {
+  return judge_tensor(name, make_bounds(rows, dtype, f32_roundings), rows.exact, got);
+}
+
+// Keys that query row i sees, and query rows that see key j.
+double visible_keys(const Problem& p, int64_t i) {
+  const int64_t at = i + p.band.off;
+  return double(std::min(p.seq_kv - 1, at + p.band.right) - std::max<int64_t>(0, at - p.band.left) +
+                1);
+}
+double visible_rows(const Problem& p, int64_t j) {
+  const int64_t at = j - p.band.off;
+  return double(std::min(p.seq_q - 1, at + p.band.left) - std::max<int64_t>(0, at - p.band.right) +
+                1);
 }
 
 double CaseResult::worst_ratio() const {
@@ -230,8 +276,12 @@ void Case::Impl::make_reference() {
   f32_roundings = score_roundings(double(checked.scale), problem.head_dim, inputs.q, inputs.k);
   const auto set = [&](Role role, const std::vector<double>& exact, const std::vector<double>& step,
                        const std::vector<double>& floor) {
-    bounds(role) =
-        make_bounds(dims_of(problem, role), problem.q.dtype, exact, step, floor, f32_roundings);
+    Samples x{dims_of(problem, role), exact, step, floor, {}};
+    const bool kv = role == Role::d_k || role == Role::d_v;
+    for (int64_t row = 0; row < x.dims.b * x.dims.h * x.dims.s; ++row)
+      x.counts.push_back(kv ? double(checked.group()) * visible_rows(checked, row % x.dims.s)
+                            : visible_keys(checked, row % x.dims.s));
+    bounds(role) = make_bounds(x, problem.q.dtype, f32_roundings);
   };
   set(Role::o, truth.o, plain.o, truth.o_floor);
   if (checked.wants(TANDEM_GRAD_Q)) set(Role::d_q, truth.d_q, plain.d_q, truth.d_q_floor);

@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // A problem with inputs, the truth about it (the reference in double), what a plain computation in
 // the problem's own precision makes of it, and the judgement of a device's outputs by the rules of
-// docs/testing.md. The test suite, `tandem check` and `tandem bench` all judge by this file.
+// docs/accuracy.md. The test suite, `tandem check` and `tandem bench` all judge by this file.
 //
 // The rule for a row (a query row of o and d_q, a key row of d_k and d_v), every error against the
 // reference in double and the largest over the row's elements:
 //     error <= 2 * error of the stepwise computation + 1 ulp of the row's largest value + floor
-// where the floor is a few f32 roundings of the terms that were summed: it matters only for rows so
-// short that the stepwise computation was exact by luck. A row whose terms are all zero, as that of a
-// query which sees no key, must be exactly zero. The ratio of a row is
+// The stepwise error of a row is one draw of a lottery, and where few terms meet, or one scalar (delta)
+// carries the error of the whole row, it is sometimes nearly zero by luck. It is therefore not taken
+// below what 9 of 10 rows of the tensor with as many terms have, in proportion to the terms. The floor
+// is a few f32 roundings of the terms. A row whose terms are all zero, as that of a query which sees no
+// key, must be exactly zero. The ratio of a row is
 //     2 * error / (the right side)
 // so that 2 is the limit, whatever the dtype. Beside it, every element must be within 4 roundings of the
-// dtype of the sum of the magnitudes that made it, and lse within 1e-5 (relative where it is above 1).
+// sum of the magnitudes that made it, and lse within 1e-5 (relative where it is above 1).
 #ifndef TANDEM_SUPPORT_COMPARE_H
 #define TANDEM_SUPPORT_COMPARE_H
 #include <cstdint>
@@ -21,6 +23,10 @@
 
 #include "host.h"
 #include "support.h"
+
+namespace tandem {
+struct Problem;
+}
 
 namespace tandem::support {
 
@@ -47,12 +53,20 @@ struct CaseResult {
   double worst_ratio() const;
 };
 
-// The rule itself, for whoever has exact and stepwise values and floors (sums of the magnitudes of terms)
-// of some rows: all dense [.., .., rows, features]. f32_roundings: see score_roundings().
-Judgement judge_rows(const std::string& name, const Dims& dims, uint32_t dtype,
-                     const std::vector<double>& exact, const std::vector<double>& stepwise,
-                     const std::vector<double>& floor, double f32_roundings,
-                     const std::vector<double>& got);
+// Rows that are known exactly, to judge others by. All but counts dense, [B,H,rows,features].
+struct Samples {
+  Dims dims{};
+  std::vector<double> exact, stepwise;
+  std::vector<double> floor;   // sums of the magnitudes of the terms of each element
+  std::vector<double> counts;  // per row: terms in its sums
+};
+
+double visible_keys(const Problem& problem, int64_t i);  // of query row i; <= 0: none
+double visible_rows(const Problem& problem, int64_t j);  // query rows of one head that see key j
+
+// The rule itself. f32_roundings: see score_roundings().
+Judgement judge_rows(const std::string& name, const Samples& rows, uint32_t dtype,
+                     double f32_roundings, const std::vector<double>& got);
 
 // About how many f32 roundings a score carries. A score is off by as many roundings as its terms are
 // large, and that error passes through exp into everything; a few more come from exp and the sums.

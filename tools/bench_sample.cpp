@@ -52,12 +52,43 @@ struct Sampler {
                                          rows_of(t.k, 0, 0, 0, std::min<int64_t>(p.seq_kv, 64)));
   }
 
-  void judge(const char* name, int64_t rows, int64_t features, const std::vector<double>& exact,
-             const std::vector<double>& stepwise, const std::vector<double>& floor,
-             const std::vector<double>& got) {
-    const support::Judgement j = support::judge_rows(name, Dims{1, 1, rows, features}, dtype, exact,
-                                                     stepwise, floor, roundings, got);
+  // The samples of one tensor, judged together in the end.
+  struct Tensor {
+    const char* name;
+    support::Samples x;
+    std::vector<double> got;
+  };
+  Tensor o{"o", {}, {}}, d_q{"d_q", {}, {}}, d_k{"d_k", {}, {}}, d_v{"d_v", {}, {}};
+
+  void add(Tensor* to, const std::vector<double>& exact, const std::vector<double>& stepwise,
+           const std::vector<double>& floor, const std::vector<double>& counts,
+           const std::vector<double>& got) {
+    append(&to->x.exact, exact);
+    append(&to->x.stepwise, stepwise);
+    append(&to->x.floor, floor);
+    append(&to->x.counts, counts);
+    append(&to->got, got);
+  }
+  void judge(Tensor* tensor, int64_t features) {
+    if (tensor->got.empty()) return;
+    tensor->x.dims = Dims{1, 1, int64_t(tensor->x.counts.size()), features};
+    const support::Judgement j =
+        support::judge_rows(tensor->name, tensor->x, dtype, roundings, tensor->got);
     worst = std::max(worst, j.ok ? j.ratio : std::max(j.ratio, 1.01 * support::kRatioLimit));
+  }
+  static void append(std::vector<double>* to, const std::vector<double>& from) {
+    to->insert(to->end(), from.begin(), from.end());
+  }
+  std::vector<double> key_counts(int64_t first, int64_t rows) const {
+    std::vector<double> counts;
+    for (int64_t i = first; i < first + rows; ++i) counts.push_back(support::visible_keys(p, i));
+    return counts;
+  }
+  std::vector<double> row_counts(int64_t first, int64_t rows) const {
+    std::vector<double> counts;
+    for (int64_t j = first; j < first + rows; ++j)
+      counts.push_back(double(p.group()) * support::visible_rows(p, j));
+    return counts;
   }
 
   // A problem of the query rows [first, first + rows) alone; only the diagonal moves.
@@ -86,12 +117,12 @@ struct Sampler {
     return list;
   }
 
-  void forward(int64_t b, int64_t h);
-  void d_q(int64_t b, int64_t h);
-  void d_k_and_d_v(int64_t b, int64_t kv);
+  void query_head(int64_t b, int64_t h);      // o, lse
+  void query_gradient(int64_t b, int64_t h);  // d_q
+  void kv_gradients(int64_t b, int64_t kv);   // d_k, d_v
 };
 
-void Sampler::forward(int64_t b, int64_t h) {
+void Sampler::query_head(int64_t b, int64_t h) {
   const std::vector<double> k = rows_of(t.k, b, h / p.group(), 0, p.seq_kv);
   const std::vector<double> v = rows_of(t.v, b, h / p.group(), 0, p.seq_kv);
   for (int64_t first : block_starts(p.seq_q)) {
@@ -105,7 +136,7 @@ void Sampler::forward(int64_t b, int64_t h) {
     std::vector<double> exact(n), stepwise(n), floor(n), lse(count), unused(count);
     fwd_ref(block, Precision::exact, head, exact.data(), lse.data(), floor.data());
     fwd_ref(block, Precision::stepwise, head, stepwise.data(), unused.data(), nullptr);
-    judge("o", rows, p.head_dim_v, exact, stepwise, floor, rows_of(t.o, b, h, first, rows));
+    add(&o, exact, stepwise, floor, key_counts(first, rows), rows_of(t.o, b, h, first, rows));
     const std::vector<double> got = lse_of(b, h, first, rows);
     for (size_t r = 0; r < got.size(); ++r) {
       if (got[r] == lse[r]) continue;
@@ -117,47 +148,44 @@ void Sampler::forward(int64_t b, int64_t h) {
   }
 }
 
-void Sampler::d_q(int64_t b, int64_t h) {
+void Sampler::query_gradient(int64_t b, int64_t h) {
   const std::vector<double> k = rows_of(t.k, b, h / p.group(), 0, p.seq_kv);
   const std::vector<double> v = rows_of(t.v, b, h / p.group(), 0, p.seq_kv);
   for (int64_t first : block_starts(p.seq_q)) {
     const int64_t rows = std::min(kBlock, p.seq_q - first);
     const Problem block = query_block(first, rows);
     const std::vector<double> q = rows_of(t.q, b, h, first, rows);
-    const std::vector<double> o = rows_of(t.o, b, h, first, rows);
+    const std::vector<double> out = rows_of(t.o, b, h, first, rows);
     const std::vector<double> d_o = rows_of(t.d_o, b, h, first, rows);
     const std::vector<double> lse = lse_of(b, h, first, rows);
     const auto n = size_t(rows * p.head_dim);
     std::vector<double> exact(n), stepwise(n), floor(n), delta(static_cast<size_t>(rows));
     RefHead head;
     head.q = q.data(), head.k = k.data(), head.v = v.data(), head.d_o = d_o.data();
-    head.o = o.data(), head.lse = lse.data(), head.delta = delta.data();
+    head.o = out.data(), head.lse = lse.data(), head.delta = delta.data();
     head.stored_lse = true;
     bwd_dot_ref(block, Precision::exact, head, delta.data());
     bwd_dq_ref(block, Precision::exact, head, exact.data(), floor.data());
     bwd_dot_ref(block, Precision::stepwise, head, delta.data());
     bwd_dq_ref(block, Precision::stepwise, head, stepwise.data(), nullptr);
-    judge("d_q", rows, p.head_dim, exact, stepwise, floor, rows_of(t.d_q, b, h, first, rows));
+    add(&d_q, exact, stepwise, floor, key_counts(first, rows), rows_of(t.d_q, b, h, first, rows));
   }
 }
 
-void Sampler::d_k_and_d_v(int64_t b, int64_t kv) {
+void Sampler::kv_gradients(int64_t b, int64_t kv) {
   // The whole group of query heads, one after the other.
-  std::vector<double> q, d_o, o, lse;
-  const auto append = [](std::vector<double>* to, const std::vector<double>& from) {
-    to->insert(to->end(), from.begin(), from.end());
-  };
+  std::vector<double> q, d_o, out, lse;
   for (int64_t h = kv * p.group(); h < (kv + 1) * p.group(); ++h) {
     append(&q, rows_of(t.q, b, h, 0, p.seq_q));
     append(&d_o, rows_of(t.d_o, b, h, 0, p.seq_q));
-    append(&o, rows_of(t.o, b, h, 0, p.seq_q));
+    append(&out, rows_of(t.o, b, h, 0, p.seq_q));
     append(&lse, lse_of(b, h, 0, p.seq_q));
   }
   const auto deltas = [&](Precision precision) {
     std::vector<double> delta(lse.size());
     for (int64_t g = 0; g < p.group(); ++g) {
       RefHead one;
-      one.o = o.data() + g * p.seq_q * p.head_dim_v;
+      one.o = out.data() + g * p.seq_q * p.head_dim_v;
       one.d_o = d_o.data() + g * p.seq_q * p.head_dim_v;
       one.lse = lse.data() + g * p.seq_q;
       bwd_dot_ref(p, precision, one, delta.data() + g * p.seq_q);
@@ -173,7 +201,7 @@ void Sampler::d_k_and_d_v(int64_t b, int64_t kv) {
     const std::vector<double> v = rows_of(t.v, b, kv, first, rows);
     RefHead group;
     group.q = q.data(), group.k = k.data(), group.v = v.data(), group.d_o = d_o.data();
-    group.o = o.data(), group.lse = lse.data(), group.delta = exact_delta.data();
+    group.o = out.data(), group.lse = lse.data(), group.delta = exact_delta.data();
     group.stored_lse = true;
     const auto nk = size_t(rows * p.head_dim), nv = size_t(rows * p.head_dim_v);
     std::vector<double> dk(nk), dk_step(nk), dk_floor(nk), dv(nv), dv_step(nv), dv_floor(nv);
@@ -183,9 +211,9 @@ void Sampler::d_k_and_d_v(int64_t b, int64_t kv) {
     bwd_dkv_ref(block, Precision::stepwise, group, dk_step.data(), dv_step.data(), nullptr,
                 nullptr);
     if (p.wants(TANDEM_GRAD_K))
-      judge("d_k", rows, p.head_dim, dk, dk_step, dk_floor, rows_of(t.d_k, b, kv, first, rows));
+      add(&d_k, dk, dk_step, dk_floor, row_counts(first, rows), rows_of(t.d_k, b, kv, first, rows));
     if (p.wants(TANDEM_GRAD_V))
-      judge("d_v", rows, p.head_dim_v, dv, dv_step, dv_floor, rows_of(t.d_v, b, kv, first, rows));
+      add(&d_v, dv, dv_step, dv_floor, row_counts(first, rows), rows_of(t.d_v, b, kv, first, rows));
   }
 }
 
@@ -193,16 +221,20 @@ void Sampler::d_k_and_d_v(int64_t b, int64_t kv) {
 
 double forward_ratio(const tandem_problem& problem, const BenchTensors& tensors) {
   Sampler s(problem, tensors);
-  for (const auto& [b, h] : s.heads()) s.forward(b, h);
+  for (const auto& [b, h] : s.heads()) s.query_head(b, h);
+  s.judge(&s.o, s.p.head_dim_v);
   return s.worst;
 }
 
 double backward_ratio(const tandem_problem& problem, const BenchTensors& tensors) {
   Sampler s(problem, tensors);
   for (const auto& [b, h] : s.heads()) {
-    if (s.p.wants(TANDEM_GRAD_Q)) s.d_q(b, h);
-    if (s.p.wants(TANDEM_GRAD_K | TANDEM_GRAD_V)) s.d_k_and_d_v(b, h / s.p.group());
+    if (s.p.wants(TANDEM_GRAD_Q)) s.query_gradient(b, h);
+    if (s.p.wants(TANDEM_GRAD_K | TANDEM_GRAD_V)) s.kv_gradients(b, h / s.p.group());
   }
+  s.judge(&s.d_q, s.p.head_dim);
+  s.judge(&s.d_k, s.p.head_dim);
+  s.judge(&s.d_v, s.p.head_dim_v);
   return s.worst;
 }
 

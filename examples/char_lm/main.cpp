@@ -23,7 +23,7 @@ struct Options {
   std::string prompt = "\n";
   int steps = 300, batch = 16, sample = 0;
   uint64_t seed = 1;
-  float rate = 2e-3f, temperature = 0.8f;
+  float rate = 3e-3f, temperature = 0.8f;
   Config config;
 };
 

@@ -57,21 +57,25 @@ void Model<T>::initialise(uint64_t seed) {
       parameters_[s.at + i] = T(deviation * normal());
   };
   auto ones = [&](const Norm& n) { vector(parameters_, n.gain).setOnes(); };
-  const double deviation = 0.02;
-  // What adds to the residual stream starts smaller, so that the stream does not grow with depth.
-  const double residual = deviation / std::sqrt(2.0 * config_.layers);
-  draw(tokens_, deviation);
-  draw(positions_, deviation);
+  // Outputs about as large as the inputs; what adds to the residual stream is smaller, so that the stream
+  // does not grow with depth.
+  auto layer = [&](const Linear& l, double factor) {
+    draw(l.w, factor / std::sqrt(double(l.w.rows)));
+  };
+  const double residual = 1 / std::sqrt(2.0 * config_.layers);
+  // Large positions: attention can then soon tell the last characters from those before.
+  draw(tokens_, 0.5);
+  draw(positions_, 0.5);
   for (const Block& b : blocks_) {
     ones(b.before_attention);
     ones(b.before_mlp);
-    draw(b.qkv.w, deviation);
-    draw(b.projection.w, residual);
-    draw(b.up.w, deviation);
-    draw(b.down.w, residual);
+    layer(b.qkv, 1);
+    layer(b.projection, residual);
+    layer(b.up, 1);
+    layer(b.down, residual);
   }
   ones(last_norm_);
-  draw(read_out_.w, deviation);
+  draw(read_out_.w, 0.02);  // nearly nothing: the first loss is ln(vocabulary)
 }
 
 template <typename T>

@@ -7,6 +7,7 @@
 #include "../device.h"
 #include "../plan.h"
 #include "pool.h"
+#include "simd.h"
 
 namespace tandem {
 
@@ -22,9 +23,8 @@ inline float* delta_of(const Plan& plan, const tandem_args& args) {
 
 // The pool outlives the program: plans are destroyed before their device.
 std::unique_ptr<Program> make_ref_program(const Plan& plan, Pool& pool);
-std::unique_ptr<Program> make_simd_program(const Plan& plan, Pool& pool);
-
-const char* simd_isa();  // what this machine's simd kernels are: "avx512", "avx2", "baseline"
+std::unique_ptr<Program> make_simd_program(const Plan& plan, Pool& pool,
+                                           const SimdKernels& kernels);
 
 }  // namespace tandem
 #endif

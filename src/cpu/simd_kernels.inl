@@ -16,8 +16,8 @@
 
 namespace tandem {
 namespace {
-// clang-format off: the order matters
-#include "simd_vector.inl"
+// clang-format off
+#include "simd_vector.inl"  // in this order
 #include "simd_tile.inl"
 #include "fwd_simd.inl"
 #include "bwd_dot_simd.inl"

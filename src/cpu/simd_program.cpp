@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // Path cpu.simd: cuts a launch into units (a tile of one head), divides the scratch of the unit's thread,
-// and calls the kernel of this machine's instruction set. A unit owns its outputs and sums in a fixed
+// and calls the kernel. A unit owns its outputs and sums in a fixed
 // order, so the bits do not depend on the number of threads.
 #include <algorithm>
 
@@ -13,22 +13,6 @@ namespace {
 constexpr int kDefaultTile = 64;     // where a launch names no tile
 constexpr int kDotBlock = 256;       // rows of a bwd_dot unit
 constexpr double kAloneBelow = 1e6;  // flops below which waking the other threads costs more
-
-const SimdKernels& kernels() {
-#if defined(TANDEM_CPU_X86)
-  static const SimdKernels& best = []() -> const SimdKernels& {
-    __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
-      return kSimdAvx512;
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return kSimdAvx2;
-    return kSimdBaseline;
-  }();
-  return best;
-#else
-  return kSimdBaseline;
-#endif
-}
 
 int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
@@ -50,7 +34,8 @@ class Carver {
 
 class SimdProgram final : public Program {
  public:
-  SimdProgram(const Plan& plan, Pool& pool) : plan_(plan), pool_(pool) {
+  SimdProgram(const Plan& plan, Pool& pool, const SimdKernels& kernels)
+      : plan_(plan), pool_(pool), kernels_(kernels) {
     size_t bytes = 0;
     for (const Launch& launch : plan.launches) {
       Carver carver(nullptr);
@@ -172,7 +157,7 @@ class SimdProgram final : public Program {
                     t.head_dim = p.head_dim, t.head_dim_v = p.head_dim_v;
                     t.scale = p.scale, t.band = p.band, t.seq_kv = Sk, t.bc = Bc;
                     t.tiles = tandem_key_tiles(p.band, t.row0, Br, Bc, Sq, Sk);
-                    kernels().fwd(t);
+                    kernels_.fwd(t);
                   });
   }
 
@@ -186,7 +171,7 @@ class SimdProgram final : public Program {
                     t.head_dim_v = p.head_dim_v;
                     t.row0 = block * kDotBlock, t.rows = std::min(kDotBlock, Sq - t.row0);
                     t.delta = delta_of(plan_, args) + (b * p.heads_q + h) * Sq + t.row0;
-                    kernels().bwd_dot(t);
+                    kernels_.bwd_dot(t);
                   });
   }
 
@@ -208,7 +193,7 @@ class SimdProgram final : public Program {
           t.head_dim = p.head_dim, t.head_dim_v = p.head_dim_v;
           t.scale = p.scale, t.band = p.band, t.seq_kv = Sk, t.bc = Bc;
           t.tiles = tandem_key_tiles(p.band, t.row0, Br, Bc, Sq, Sk);
-          kernels().bwd_dq(t);
+          kernels_.bwd_dq(t);
         });
   }
 
@@ -233,21 +218,21 @@ class SimdProgram final : public Program {
                     t.head_dim = p.head_dim, t.head_dim_v = p.head_dim_v;
                     t.scale = p.scale, t.band = p.band, t.seq_q = Sq, t.br = Br;
                     t.tiles = tandem_query_tiles(p.band, t.col0, Bc, Br, Sq, Sk);
-                    kernels().bwd_dkv(t);
+                    kernels_.bwd_dkv(t);
                   });
   }
 
   const Plan plan_;
   Pool& pool_;
+  const SimdKernels& kernels_;
   bool alone_ = false;
 };
 
 }  // namespace
 
-std::unique_ptr<Program> make_simd_program(const Plan& plan, Pool& pool) {
-  return std::make_unique<SimdProgram>(plan, pool);
+std::unique_ptr<Program> make_simd_program(const Plan& plan, Pool& pool,
+                                           const SimdKernels& kernels) {
+  return std::make_unique<SimdProgram>(plan, pool, kernels);
 }
-
-const char* simd_isa() { return kernels().isa; }
 
 }  // namespace tandem

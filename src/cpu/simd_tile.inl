@@ -187,8 +187,7 @@ inline void product_block(const Product& p, int64_t row, int64_t lane) {
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 16
-    for (int v = 0; v < kVecs; ++v)
-      sum[r][v] = kAdd ? load(c + r * p.pitch + v * kLanes) : splat(0);
+    for (int v = 0; v < kVecs; ++v) sum[r][v] = splat(0);
   const float *a = p.a + row * p.a_row, *b = p.b + lane;
   for (int64_t k = 0; k < p.depth; ++k, a += p.a_step, b += p.pitch) {
     Vec right[kVecs];
@@ -204,7 +203,10 @@ inline void product_block(const Product& p, int64_t row, int64_t lane) {
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 16
-    for (int v = 0; v < kVecs; ++v) store(c + r * p.pitch + v * kLanes, sum[r][v]);
+    for (int v = 0; v < kVecs; ++v) {
+      float* to = c + r * p.pitch + v * kLanes;
+      store(to, kAdd ? load(to) + sum[r][v] : sum[r][v]);
+    }
 }
 
 // As many accumulators as registers allow beside the operands.
@@ -224,15 +226,32 @@ inline void product_lanes(const Product& p, int64_t rows, int64_t lane) {
   if (row < rows) product_block<1, kVecs, kAdd>(p, row, lane);
 }
 
-// lanes is a multiple of kLanes.
 template <bool kAdd>
-void product(const Product& p, int64_t rows, int64_t lanes) {
+inline void product_part(const Product& p, int64_t rows, int64_t lanes) {
   int64_t lane = 0;
   for (; lane + kBlockVecs * kLanes <= lanes; lane += kBlockVecs * kLanes)
     product_lanes<kBlockVecs, kAdd>(p, rows, lane);
   if (kBlockVecs > 2 && lane + 2 * kLanes <= lanes)
     product_lanes<2, kAdd>(p, rows, lane), lane += 2 * kLanes;
   if (lane < lanes) product_lanes<1, kAdd>(p, rows, lane);
+}
+
+// Longer sums are sums of sums of this many terms: rounding errors grow with the length of a chain.
+constexpr int64_t kChain = 64;
+
+// lanes is a multiple of kLanes.
+template <bool kAdd>
+void product(const Product& p, int64_t rows, int64_t lanes) {
+  for (int64_t k = 0; k < p.depth; k += kChain) {
+    Product part = p;
+    part.depth = p.depth - k < kChain ? p.depth - k : kChain;
+    part.a += k * p.a_step;
+    part.b += k * p.pitch;
+    if (kAdd || k > 0)
+      product_part<true>(part, rows, lanes);
+    else
+      product_part<false>(part, rows, lanes);
+  }
 }
 
 // ---- score and mask ----

@@ -2,7 +2,8 @@
 // Vec: as many floats as the instruction set of this translation unit holds in a register, and the few
 // operations that the kernels are written in. Included inside an anonymous namespace.
 
-#if defined(__GNUC__)
+// TANDEM_SIMD_PLAIN: the form for other compilers, so that it can be tested with these.
+#if defined(__GNUC__) && !defined(TANDEM_SIMD_PLAIN)
 #if defined(__AVX512F__)
 constexpr int kLanes = 16;
 #elif defined(__AVX2__) && defined(__FMA__)

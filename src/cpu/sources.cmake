@@ -13,7 +13,7 @@ if(CMAKE_CXX_COMPILER_ID MATCHES "GNU|Clang")
     src/cpu/simd_baseline.cpp PROPERTIES COMPILE_OPTIONS "${numeric}")
   if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$" AND CMAKE_SIZEOF_VOID_P EQUAL 8)
     list(APPEND TANDEM_CPU_SOURCES src/cpu/simd_avx2.cpp src/cpu/simd_avx512.cpp)
-    set_source_files_properties(src/cpu/simd_program.cpp PROPERTIES
+    set_source_files_properties(src/cpu/device.cpp PROPERTIES
       COMPILE_DEFINITIONS TANDEM_CPU_X86=1)
     set_source_files_properties(src/cpu/simd_avx2.cpp PROPERTIES
       COMPILE_OPTIONS "${numeric};-mavx2;-mfma;-mf16c")
