@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 #include "reference.h"
 
-#include <cmath>
-
 #include "element.h"
 #include "pool.h"
 
@@ -31,20 +29,6 @@ const double* at(const std::vector<double>& v, int64_t index) {
   return v.empty() ? nullptr : &v[size_t(index)];
 }
 
-// Moves each delta away from the truth to the error that rounding o brings about: the terms of the sum
-// are off by up to unit each, independently, so the sum by about unit times their root of squares.
-void without_luck(const Problem& p, const double* d_o, const double* o, const double* truth,
-                  double* delta) {
-  const double unit = p.dtype == TANDEM_F32 ? 0x1p-24 : p.dtype == TANDEM_F16 ? 0x1p-11 : 0x1p-8;
-  for (int64_t i = 0; i < p.seq_q; ++i) {
-    double squares = 0;
-    for (int64_t n = i * p.head_dim_v; n < (i + 1) * p.head_dim_v; ++n)
-      squares += d_o[n] * o[n] * d_o[n] * o[n];
-    const double error = delta[i] - truth[i], usual = unit * std::sqrt(squares);
-    if (std::fabs(error) < usual) delta[i] = truth[i] + std::copysign(usual, error);
-  }
-}
-
 }  // namespace
 
 std::vector<double> gather(const void* base, tandem_dtype dtype, const Strides& strides,
@@ -62,7 +46,7 @@ void scatter(const std::vector<double>& from, void* base, tandem_dtype dtype,
 }
 
 Reference reference(const Problem& p, const RefInputs& inputs, Precision precision,
-                    unsigned threads, const Reference* truth) {
+                    unsigned threads) {
   const int64_t B = p.batch, Hq = p.heads_q, Hk = p.heads_kv, Sq = p.seq_q, Sk = p.seq_kv;
   const int64_t D = p.head_dim, Dv = p.head_dim_v;
   const bool floors = precision == Precision::exact;
@@ -102,9 +86,6 @@ Reference reference(const Problem& p, const RefInputs& inputs, Precision precisi
       fwd_ref(p, precision, x, at(r.o, h * Sq * Dv), at(r.lse, h * Sq), at(r.o_floor, h * Sq * Dv));
       if (!p.backward) return;
       bwd_dot_ref(p, precision, x, at(r.delta, h * Sq));
-      if (truth)
-        without_luck(p, x.d_o, at(truth->o, h * Sq * Dv), at(truth->delta, h * Sq),
-                     at(r.delta, h * Sq));
       if (p.wants(TANDEM_GRAD_Q))
         bwd_dq_ref(p, precision, x, at(r.d_q, h * Sq * D), at(r.d_q_floor, h * Sq * D));
     });

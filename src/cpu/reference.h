@@ -36,12 +36,8 @@ struct Reference {
 };
 
 // Forward, and for a backward problem all of it. Throws std::bad_alloc.
-// truth, for Precision::stepwise: delta is a single number that every gradient of its row depends on, and
-// a chain of plain operations gets it right by luck now and then. With the truth given, delta is off by at
-// least what rounding the row's o to the dtype costs as a rule, which no kernel can avoid.
 Reference reference(const Problem& problem, const RefInputs& inputs,
-                    Precision precision = Precision::exact, unsigned threads = 1,
-                    const Reference* truth = nullptr);
+                    Precision precision = Precision::exact, unsigned threads = 1);
 
 // A tensor of any dtype and strides as contiguous doubles, and back (rounded to nearest even).
 std::vector<double> gather(const void* base, tandem_dtype dtype, const Strides& strides,
