@@ -17,6 +17,9 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kF32 = 0x1p-24;  // half an ulp, relative
+// Weights this small beside the largest terms may be lost: f32 arithmetic may flush what lies below 2^-126,
+// before or after other factors join.
+constexpr double kVanishing = 0x1p-100;
 
 double rounding_unit(uint32_t dtype) {
   return dtype == TANDEM_F32 ? 0x1p-24 : dtype == TANDEM_F16 ? 0x1p-11 : 0x1p-8;
@@ -79,6 +82,8 @@ Bounds make_bounds(const Samples& x, uint32_t dtype, double f32_roundings) {
   const size_t width = size_t(x.dims.d), rows = width ? x.exact.size() / width : 0;
   b.row_error.resize(rows);
   std::vector<double> errors(rows), terms(rows), relative(rows, -1);
+  double vanishing = 0;
+  for (double terms_of_one : x.floor) vanishing = std::max(vanishing, kVanishing * terms_of_one);
   size_t live = 0;
   for (size_t row = 0; row < rows; ++row) {
     // Sums of many terms of one sign lose a rounding per term in the worst case, its root as a rule.
@@ -88,13 +93,14 @@ Bounds make_bounds(const Samples& x, uint32_t dtype, double f32_roundings) {
       errors[row] = std::max(errors[row], std::fabs(x.stepwise[n] - x.exact[n]));
       terms[row] = std::max(terms[row], x.floor[n]);
       largest = std::max(largest, std::fabs(x.exact[n]));
-      b.element_error[n] =
-          x.floor[n] == 0 ? 0 : 4 * (rounding_unit(dtype) + f32) * x.floor[n] + ulp(0, dtype);
+      b.element_error[n] = x.floor[n] == 0 ? 0
+                                           : (4 * rounding_unit(dtype) + 8 * f32) * x.floor[n] +
+                                                 ulp(0, dtype) + vanishing;
     }
     if (terms[row] == 0) continue;
     ++live;
     relative[row] = errors[row] / terms[row];
-    b.row_error[row] = ulp(largest, dtype) + f32_roundings * kF32 * terms[row];
+    b.row_error[row] = ulp(largest, dtype) + f32_roundings * kF32 * terms[row] + vanishing;
   }
   const std::vector<double> usual = usual_errors(relative, x.counts, live);
   for (size_t row = 0; row < rows; ++row) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // The parity suite: what its files share. Every kernel path of every device at hand is a target; a case
 // is run on all targets and judged against the reference in double (support/compare.h).
-//   TANDEM_DEVICE  comma list of devices, as "cpu,vulkan:0"; default: all that can be used
+//   TANDEM_DEVICE  comma list of devices, as "cpu,vulkan:0", or of one path each, as "cpu/ref"; default:
+//                  all that can be used
 //   TANDEM_TIER    smoke (default, under a minute on a CPU driver), ci, device (a real GPU)
 //   TANDEM_SEED    another set of random numbers
 #ifndef TANDEM_TESTS_PARITY_H
@@ -30,9 +31,8 @@ struct Target {
   std::string name;  // "vulkan.scalar on vulkan:0"
   std::string backend, path;
   std::unique_ptr<Session> session;
-  SessionOptions options;
-  std::string device;
-  std::string disabled;
+  std::string device;    // "vulkan:0"
+  std::string disabled;  // the other paths, as tandem_device_options.disable wants them
 };
 std::vector<Target>& targets();
 
@@ -55,13 +55,13 @@ struct Mask {
 constexpr int64_t kOpen = TANDEM_UNBOUNDED;
 constexpr Mask kNone = {"none", TANDEM_MASK_NONE, TANDEM_TOP_LEFT, kOpen, kOpen};
 constexpr Mask kTopLeft = {"causal top left", TANDEM_MASK_CAUSAL, TANDEM_TOP_LEFT, kOpen, kOpen};
-constexpr Mask kBottomRight = {"causal bottom right", TANDEM_MASK_CAUSAL, TANDEM_BOTTOM_RIGHT, kOpen,
-                               kOpen};
+constexpr Mask kBottomRight = {"causal bottom right", TANDEM_MASK_CAUSAL, TANDEM_BOTTOM_RIGHT,
+                               kOpen, kOpen};
 constexpr Mask kWindow = {"window", TANDEM_MASK_NONE, TANDEM_TOP_LEFT, 19, 5};
 constexpr Mask kWindowRight = {"window bottom right", TANDEM_MASK_NONE, TANDEM_BOTTOM_RIGHT, 40, 0};
-constexpr Mask kCausalWindow = {"causal window", TANDEM_MASK_CAUSAL, TANDEM_BOTTOM_RIGHT, 33, kOpen};
-constexpr Mask kMasks[] = {kNone,   kTopLeft,     kBottomRight,
-                           kWindow, kWindowRight, kCausalWindow};
+constexpr Mask kCausalWindow = {"causal window", TANDEM_MASK_CAUSAL, TANDEM_BOTTOM_RIGHT, 33,
+                                kOpen};
+constexpr Mask kMasks[] = {kNone, kTopLeft, kBottomRight, kWindow, kWindowRight, kCausalWindow};
 
 struct Shape {
   int64_t b, hq, hk, sq, sk, d, dv;
@@ -80,15 +80,14 @@ Span visible(const tandem_problem& problem, int64_t row);
 struct Expect {
   bool may_refuse = false;  // a forced tile that a device may lack
   bool sparse = false;      // most of an output is rightly zero: rows or keys that see nothing
+  bool gpu_only = false;    // leave out targets that run on the CPU, if there are others
   CaseOptions options;
 };
-// The case on every target: judged, guards and gaps and workspace checked, run again with another
-// workspace filling for equal bits, counted.
+// The case on every target: judged, guards, gaps and workspace checked, run twice for equal bits, counted.
 void check(const tandem_problem& problem, uint64_t seed, const Expect& expect = {});
 // The same on one target. Returns the number of failures.
 int check_on(Target& target, Case& test, const Expect& expect = {}, Outputs* outputs = nullptr);
 
-std::string bits_differ(const Outputs& a, const Outputs& b);  // "" or which tensor
 // "" or what is wrong: more than half of an output zero or not finite.
 std::string vacuous(const Outputs& outputs);
 

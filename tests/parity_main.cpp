@@ -2,9 +2,9 @@
 // The parity suite's main: opens the targets first, and after the cases fails for a registry row that
 // nothing ran. With doctest's own options (a filter, a listing) the rows are only printed.
 #define DOCTEST_CONFIG_IMPLEMENT
-#include "parity.h"
-
 #include <cstdio>
+
+#include "parity.h"
 
 int main(int argc, char** argv) {
   doctest::Context context(argc, argv);

@@ -72,7 +72,7 @@ struct PlanOf {
   tandem_plan_info info{};
   PlanOf(tandem_device* device, const tandem_problem& problem) {
     const tandem_status status = tandem_plan_create(device, &problem, &plan);
-    INFO(tandem_last_message());
+    INFO(std::string(tandem_last_message()));
     REQUIRE(status == TANDEM_OK);
     info.struct_size = sizeof(info);
     REQUIRE(tandem_plan_get_info(plan, &info) == TANDEM_OK);
@@ -195,7 +195,7 @@ TEST_CASE("what can be wrong with the arguments of execute") {
   Memory memory(backward, bwd.info.workspace_size);
   const std::vector<uint32_t> before = memory.bits();
   for (const auto& row : rows) {
-    CAPTURE(row.what);
+    CAPTURE(std::string(row.what));
     tandem_args args = memory.args;
     row.spoil(args);
     CHECK(tandem_execute(row.plan, {0}, &args) == row.status);
@@ -244,8 +244,8 @@ TEST_CASE("sizes of 0 do nothing, except to zero gradients and rows that see no 
   };
   for (const auto& row : rows)
     for (const char* disable : {"", "cpu.simd"}) {
-      CAPTURE(row.what);
-      CAPTURE(disable);
+      CAPTURE(std::string(row.what));
+      CAPTURE(std::string(disable));
       tandem_device_options options = TANDEM_DEVICE_OPTIONS_INIT;
       options.disable = disable;
       tandem_device* device = nullptr;

@@ -222,7 +222,7 @@ bool check_plan(const Problem& problem, const Caps& caps) {
 
 TEST_CASE("each recorded device plans as recorded, or says why not") {
   for (const Profile& profile : profiles()) {
-    CAPTURE(profile.id);
+    CAPTURE(std::string(profile.id));
     for (const char* direction : {"fwd", "bwd"}) {
       Plan plan;
       const Problem problem = problem_of(std::string(direction) + " f32 b2 hq4 hk2 sq1024 d64");
@@ -251,7 +251,7 @@ TEST_CASE("a refusal names what is missing") {
               {"few_threads", "64"},
               {"p100_cuda", "6.0"}};
   for (const auto& row : rows) {
-    CAPTURE(row.profile);
+    CAPTURE(std::string(row.profile));
     Plan plan;
     const Status status =
         make_plan(problem_of("bwd f32 hq2 sq100 d64"), caps_of(row.profile), &plan);
@@ -264,7 +264,7 @@ TEST_CASE("a refusal names what is missing") {
 TEST_CASE("every plan of a grid of problems keeps the rules on every device") {
   int taken = 0, refused = 0;
   for (const Profile& profile : profiles()) {
-    CAPTURE(profile.id);
+    CAPTURE(std::string(profile.id));
     for (const char* direction : {"fwd", "bwd"})
       for (const char* sizes : {"b1 hq1 sq1 sk1", "b1 hq8 hk2 sq1 sk4096", "b3 hq6 hk1 sq64 sk63",
                                 "b2 hq4 sq1023 sk1025", "b0 hq4 sq16 sk16", "b1 hq0 hk2 sq16 sk16",
@@ -328,7 +328,7 @@ TEST_CASE("a forced tile is honoured or refused in a sentence") {
   const Problem p64 = problem_of("fwd f32 hq2 sq500 d64 tile=64x64");
   const Problem p48 = problem_of("fwd f32 hq2 sq500 d64 tile=48x64");
   for (const char* id : {"h100_cuda", "h100_vulkan", "lavapipe", "cpu"}) {
-    CAPTURE(id);
+    CAPTURE(std::string(id));
     Plan plan;
     REQUIRE(make_plan(p32, caps_of(id), &plan).ok());
     CHECK(plan.launches[0].tile.br == 32);

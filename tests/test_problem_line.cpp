@@ -154,7 +154,7 @@ TEST_CASE("a wrong line names its word") {
       {"fwd f32 sq4 d8 FWD", "FWD"},
   };
   for (const auto& row : rows) {
-    CAPTURE(row.line);
+    CAPTURE(std::string(row.line));
     tandem_problem p, before;
     std::memset(&p, 0xa5, sizeof(p));
     before = p;
