@@ -10,7 +10,8 @@ namespace tandem {
 namespace cuda {
 
 template <typename T, int ROW, int BLOCKS, bool WIDE>
-__global__ void __launch_bounds__(Shape<ROW>::WG, Shape<ROW>::groups(BLOCKS))
+__global__ void __launch_bounds__(Shape<ROW>::WG,
+                                  Shape<ROW>::groups(2 * BLOCKS * Shape<ROW>::RM * 4, WIDE))
     bwd_dkv(const __grid_constant__ BwdDkvParams params) {
   using S = Shape<ROW>;
   const BwdDkvBlock& u = params.block;

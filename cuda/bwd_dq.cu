@@ -9,7 +9,8 @@ namespace tandem {
 namespace cuda {
 
 template <typename T, int ROW, int BLOCKS, bool WIDE>
-__global__ void __launch_bounds__(Shape<ROW>::WG, Shape<ROW>::groups(BLOCKS))
+__global__ void __launch_bounds__(Shape<ROW>::WG,
+                                  Shape<ROW>::groups(BLOCKS* Shape<ROW>::RM * 4, WIDE))
     bwd_dq(const __grid_constant__ BwdDqParams params) {
   using S = Shape<ROW>;
   const BwdDqBlock& u = params.block;

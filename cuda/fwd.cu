@@ -9,7 +9,8 @@ namespace tandem {
 namespace cuda {
 
 template <typename T, int ROW, int BLOCKS, bool WIDE>
-__global__ void __launch_bounds__(Shape<ROW>::WG, Shape<ROW>::groups(BLOCKS))
+__global__ void __launch_bounds__(Shape<ROW>::WG,
+                                  Shape<ROW>::groups(BLOCKS* Shape<ROW>::RM * 4, WIDE))
     fwd(const __grid_constant__ FwdParams params) {
   using S = Shape<ROW>;
   const FwdBlock& u = params.block;

@@ -163,9 +163,11 @@ struct Shape {  // a row of tiles.inc
   static constexpr int A_COUNT = M / NT_STEP, B_COUNT = N / NT_STEP;
   static constexpr int NN_STEP = WG / TC, NN_COUNT = KC / NN_STEP;
   static constexpr int STAGED = A_COUNT + B_COUNT > NN_COUNT ? A_COUNT + B_COUNT : NN_COUNT;
-  // Workgroups a multiprocessor is to hold: what bounds the registers.
-  static constexpr int groups(int blocks) {
-    return RM == 8 ? (blocks == 1 ? 3 : 2) : RM == 4 ? (blocks == 1 ? 2 : 1) : blocks <= 4 ? 4 : 2;
+  // Workgroups that a multiprocessor is to hold at least, as a bound on registers: 384 threads of 168
+  // where the accumulators of an invocation leave room for that, else 256 of 255.
+  static constexpr int groups(int accumulators, bool wide) {
+    const int threads = accumulators <= 32 && wide ? 384 : 256;
+    return threads > WG ? threads / WG : 1;
   }
   static_assert(WG % NT_QUADS == 0 && M % NT_STEP == 0 && N % NT_STEP == 0,
                 "whole rows are staged");
@@ -237,7 +239,7 @@ TANDEM_DEVICE void product_nt(float (&s)[S::RM][4], Stage<T, S, WIDE>& stage, fl
       next();
     const float4* pa = pool + me.tr * S::NT_PITCH;
     const float4* pb = pool + (S::M + me.tc) * S::NT_PITCH;
-#pragma unroll
+#pragma unroll 4  // not whole: ptxas would hoist operands until accumulators spill
     for (int k = 0; k < S::DK / 4; ++k) {
       float4 x[S::RM], y[4];
 #pragma unroll
@@ -287,7 +289,7 @@ TANDEM_DEVICE void product_nn(float (&acc)[BLOCKS][S::RM][4], Stage<T, S, WIDE>&
         next();
       const float4* pp = ptile + me.tr * S::P_PITCH + row / 4;
       const float4* pb = pool + me.tc;
-#pragma unroll
+#pragma unroll 4  // not whole: ptxas would hoist operands until accumulators spill
       for (int k = 0; k < S::KC / 4; ++k) {
         float4 x[S::RM], y[4];
 #pragma unroll
