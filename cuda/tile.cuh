@@ -112,18 +112,18 @@ TANDEM_DEVICE void load_quads(typename T::Raw* out, const Matrix<T>& m, int row0
     const Element* p = m.base + (row0 + row) * m.s + (col0 + col) * m.d;
     const bool whole = m.wide && col0 + col + 4 <= m.width;
 #pragma unroll
-    for (int n = 0; n < COUNT; ++n) {
+    for (int n = 0; n < COUNT; ++n, p += STEP * m.s) {
       out[n] = T::zero();
       if (row0 + row + n * STEP >= m.rows) continue;
-      const Element* at = p + n * STEP * m.s;
+      const Element* at = p;
       if (whole) {
         out[n] = __ldg(reinterpret_cast<const Raw*>(at));
       } else {
         Element e[4];
 #pragma unroll
-        for (int c = 0; c < 4; ++c) {
+        for (int c = 0; c < 4; ++c, at += m.d) {
           e[c] = Element(0);
-          if (col0 + col + c < m.width) e[c] = __ldg(at + c * m.d);
+          if (col0 + col + c < m.width) e[c] = __ldg(at);
         }
         out[n] = T::pack(e[0], e[1], e[2], e[3]);
       }
