@@ -15,7 +15,8 @@ int main() {
   VkInstanceCreateInfo info{VK_STRUCTURE_TYPE_INSTANCE_CREATE_INFO};
   info.pApplicationInfo = &app;
   VkInstance instance;
-  if (vkCreateInstance(&info, nullptr, &instance) != VK_SUCCESS) return std::puts("no Vulkan driver"), 1;
+  if (vkCreateInstance(&info, nullptr, &instance) != VK_SUCCESS)
+    return std::puts("no Vulkan driver"), 1;
   volkLoadInstance(instance);
 
   uint32_t count = 0;
@@ -27,8 +28,9 @@ int main() {
     VkPhysicalDeviceProperties2 properties{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2, &driver};
     vkGetPhysicalDeviceProperties2(device, &properties);
     const uint32_t api = properties.properties.apiVersion;
-    std::printf("%s, Vulkan %u.%u.%u, %s %s\n", properties.properties.deviceName, VK_API_VERSION_MAJOR(api),
-                VK_API_VERSION_MINOR(api), VK_API_VERSION_PATCH(api), driver.driverName, driver.driverInfo);
+    std::printf("%s, Vulkan %u.%u.%u, %s %s\n", properties.properties.deviceName,
+                VK_API_VERSION_MAJOR(api), VK_API_VERSION_MINOR(api), VK_API_VERSION_PATCH(api),
+                driver.driverName, driver.driverInfo);
   }
   vkDestroyInstance(instance, nullptr);
   return count == 0 ? (std::puts("no Vulkan device"), 1) : 0;

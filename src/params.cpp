@@ -21,6 +21,9 @@ Spec tile_spec(const Plan& plan, const Launch& l) {
   s.BAND = plan.problem.banded();
   s.D_BLOCKS = uint32_t(l.d_blocks);
   s.DV_BLOCKS = uint32_t(l.dv_blocks);
+  s.RM = uint32_t(l.tile.br / l.tile.tr);
+  s.NT_VEC = uint32_t(l.tile.br * l.tile.dk / 4 / l.tile.invocations());
+  s.NN_VEC = uint32_t(l.tile.kc * l.tile.tc / l.tile.invocations());
   return s;
 }
 

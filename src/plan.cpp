@@ -83,21 +83,25 @@ std::string make_launches(const Problem& p, const Caps& caps, const PathRow& row
     const int64_t tiles = (extent.rows + extent.rows_per_group - 1) / extent.rows_per_group;
     if (tiles * extent.heads * p.batch == 0) continue;
     if (row.backend != Backend::cpu) {
-      const double limit = std::min(double(caps.max_groups_x) * caps.max_groups_y, 4294967295.0);
+      // Kernels number their workgroups in 32 bits; 2^31 of them leaves room for the part of the last
+      // row of groups that has no work.
+      const double limit = std::min(double(caps.max_groups_x) * caps.max_groups_y, 2147483648.0);
       const double total = double(tiles) * double(extent.heads) * double(p.batch);
       if (total > limit)
         return text("%s needs %.0f workgroups, the device dispatches %.0f", stem_name(stem), total,
                     limit);
       launch.total = uint32_t(tiles * extent.heads * p.batch);
       launch.groups_x = std::min(launch.total, caps.max_groups_x);
-      launch.groups_y = (launch.total + launch.groups_x - 1) / launch.groups_x;
+      launch.groups_y = uint32_t((uint64_t(launch.total) + launch.groups_x - 1) / launch.groups_x);
     }
     launch.tiles = uint32_t(tiles);
     if (stem != Stem::bwd_dot && tile.br > 0) {
       launch.tile = tile;
-      launch.d_blocks = tile.blocks(p.head_dim);
-      launch.dv_blocks = tile.blocks(p.head_dim_v);
-      if (row.backend != Backend::cpu) launch.shared_bytes = uint32_t(tile_shared_bytes(tile));
+      if (row.backend != Backend::cpu) {  // the CPU's tiles are sizes and nothing else
+        launch.d_blocks = tile.blocks(p.head_dim);
+        launch.dv_blocks = tile.blocks(p.head_dim_v);
+        launch.shared_bytes = uint32_t(tile_shared_bytes(tile));
+      }
     } else if (stem == Stem::bwd_dot && row.backend != Backend::cpu) {
       launch.shared_bytes = kDotRows * kDotLanes * sizeof(float);
     }

@@ -40,7 +40,8 @@ struct Plan {
 };
 
 constexpr uint64_t kWorkspaceAlignment = 256;
-constexpr int kDotRows = 16, kDotLanes = 16;  // bwd_dot: rows of a workgroup, invocations a row
+// bwd_dot: rows of a workgroup, invocations a row: 128 invocations, which every device has.
+constexpr int kDotRows = 8, kDotLanes = 16;
 
 // UNSUPPORTED with every refusal in the message when no path is left; *plan then holds the refusals.
 Status make_plan(const Problem& problem, const Caps& caps, Plan* plan);

@@ -72,6 +72,17 @@ Status check_size(const char* name, int64_t value, int64_t limit) {
   return Status();
 }
 
+// The rows of a tensor, so that no product of the three leaves 64 bits further on: inputs that repeat
+// a row (stride 0) are not bounded by their strides.
+Status check_rows(const char* heads_name, int64_t heads, const char* seq_name, int64_t seq,
+                  int64_t batch) {
+  const int64_t limit = int64_t(1) << 58;
+  if (heads > 0 && seq > 0 && batch > limit / heads / seq)
+    return fail(TANDEM_ERROR_UNSUPPORTED, "batch %lld x %s %lld x %s %lld is beyond 2^58 rows",
+                ll(batch), heads_name, ll(heads), seq_name, ll(seq));
+  return Status();
+}
+
 Status check_head_dim(const char* name, int64_t value) {
   if (value < 1)
     return fail(TANDEM_ERROR_INVALID_ARGUMENT, "%s is %lld, must be at least 1", name, ll(value));
@@ -142,6 +153,8 @@ Status make_problem(const tandem_problem* given, Problem* problem) {
   if (given->heads_kv == 0 ? given->heads_q != 0 : given->heads_q % given->heads_kv != 0)
     return fail(TANDEM_ERROR_INVALID_ARGUMENT, "heads_q is %lld, not a multiple of heads_kv %lld",
                 ll(given->heads_q), ll(given->heads_kv));
+  TANDEM_TRY(check_rows("heads_q", given->heads_q, "seq_q", given->seq_q, given->batch));
+  TANDEM_TRY(check_rows("heads_kv", given->heads_kv, "seq_kv", given->seq_kv, given->batch));
   p.batch = given->batch;
   p.heads_q = given->heads_q;
   p.heads_kv = given->heads_kv;

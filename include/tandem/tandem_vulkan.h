@@ -51,10 +51,10 @@ typedef struct tandem_vk_device_desc {
   VkDevice device;
   PFN_vkGetInstanceProcAddr gipa; /* NULL: the system's loader is opened */
   uint32_t extension_count;
-  uint32_t reserved;             /* must be 0 */
-  const char* const* extensions; /* enabled on device; what is not listed is not used */
+  uint32_t reserved;                         /* must be 0 */
+  const char* const* extensions;             /* enabled on device; what is not listed is not used */
   const VkPhysicalDeviceFeatures2* features; /* given to vkCreateDevice; what is off is not used */
-  VkPipelineCache cache; /* optional, yours */
+  VkPipelineCache cache;                     /* optional, yours */
 } tandem_vk_device_desc;
 #define TANDEM_VK_DEVICE_DESC_INIT                                                     \
   {                                                                                    \

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// A text as numbers, and loss curves as files.
+#ifndef TANDEM_EXAMPLES_CHAR_LM_TEXT_H
+#define TANDEM_EXAMPLES_CHAR_LM_TEXT_H
+#include <string>
+#include <vector>
+
+#include "model.h"
+
+namespace char_lm {
+
+// The characters that a model knows, bytes in ascending order; a token is a place in this list.
+class Alphabet {
+ public:
+  Alphabet() = default;
+  explicit Alphabet(const std::string& text);
+  int size() const { return int(characters_.size()); }
+  const std::string& characters() const { return characters_; }
+  char character(int token) const { return characters_[size_t(token)]; }
+  // Throws std::runtime_error that names a character which is not in the list.
+  std::vector<int> encode(const std::string& text) const;
+
+ private:
+  std::string characters_;
+};
+
+std::string read_file(const std::string& path);  // throws std::runtime_error
+
+struct Batch {  // [sequences * context]; a target is the token that follows
+  std::vector<int> tokens, targets;
+};
+// Sequences that start at random places of the text.
+Batch random_batch(const std::vector<int>& text, int sequences, int context, Normal* random);
+
+// Files with a line "step,loss" and then one line a step, steps counted from 1.
+void write_losses(const std::string& path, const std::vector<double>& losses);
+std::vector<double> read_losses(const std::string& path);
+
+// Both curves side by side every `every` steps, and their largest difference over all steps.
+std::string side_by_side(const std::string& name_a, const std::vector<double>& a,
+                         const std::string& name_b, const std::vector<double>& b, size_t every);
+
+// A trained model in a file: a line with the sizes, the alphabet, then the parameters as they lie in
+// memory.
+void save_model(const std::string& path, Model<float>& model, const Alphabet& alphabet);
+struct SavedModel {
+  Config config;
+  Alphabet alphabet;
+  std::vector<float> parameters;
+};
+SavedModel load_model(const std::string& path);
+
+}  // namespace char_lm
+#endif

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// How the interface files (src/interface/*.inc) read in GLSL. A kernel defines each TANDEM_ macro as the
+// GLSL_ macro of the same name right before it includes its file: specialization constants and shared
+// arrays at file scope, strides and parameters inside the uniform block, addresses inside the push block.
+#extension GL_EXT_buffer_reference : require
+#extension GL_EXT_buffer_reference_uvec2 : require
+#extension GL_EXT_control_flow_attributes : require
+
+// Four 64-bit strides, low word first: b, h in bh and s, d in sd. No int64 is needed this way.
+struct Strides {
+  uvec4 bh, sd;
+};
+
+#define GLSL_SPEC(id, name, fallback) layout(constant_id = id) const int name = fallback;
+#define GLSL_SHARED(type, name, count) shared type name[count];
+#define GLSL_STRIDES(name) Strides name;
+#define GLSL_PARAM(type, name) type name;
+#define GLSL_ADDRESS(name) uvec2 name;
+#define GLSL_PUSH(type, name) type name;
+
+layout(local_size_x_id = 0) in; // WG
+
+const int F32 = 1, F16 = 2, BF16 = 3; // tandem_dtype

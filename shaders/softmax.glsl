@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// The weights: exp(s - origin), the origin being the running row maximum in fwd and lse in the backward.
+// Differences in natural units: where s equals the origin the weight is exactly 1.
+
+const uint LSE_NONE = 0xff800000u; // -inf: the row saw no key
+
+// precise: see score.glsl.
+float weight(float s, float origin) {
+  precise float x = s - origin;
+  return s == HIDDEN ? 0.0 : exp(x);
+}
+vec4 weights(vec4 s, vec4 origin) {
+  return vec4(weight(s.x, origin.x), weight(s.y, origin.y), weight(s.z, origin.z), weight(s.w, origin.w));
+}
+
+// lse as an origin. A row that saw nothing gets one that no score reaches: its weights are zeros.
+float lse_origin(uint bits) { return bits == LSE_NONE ? 1e30 : uintBitsToFloat(bits); }
+
+// Combines a value a row over the invocations of the row, in a fixed order; all get the result. Goes
+// through the pool.
+void share_rows(float x[RM]) {
+  barrier(); // the pool's readers are done
+  [[unroll]] for (int v = 0; v < (RM + 3) / 4; v++) {
+    vec4 four = vec4(0);
+    [[unroll]] for (int e = 0; e < 4; e++)
+      if (4 * v + e < RM) four[e] = x[4 * v + e];
+    pool[TID * ((RM + 3) / 4) + v] = four;
+  }
+  barrier();
+}
+void row_max(inout float x[RM]) {
+  share_rows(x);
+  [[unroll]] for (int v = 0; v < (RM + 3) / 4; v++) {
+    vec4 best = pool[TROW * TC * ((RM + 3) / 4) + v];
+    for (int t = 1; t < TC; t++) best = max(best, pool[(TROW * TC + t) * ((RM + 3) / 4) + v]);
+    [[unroll]] for (int e = 0; e < 4; e++)
+      if (4 * v + e < RM) x[4 * v + e] = best[e];
+  }
+}
+void row_sum(inout float x[RM]) {
+  share_rows(x);
+  [[unroll]] for (int v = 0; v < (RM + 3) / 4; v++) {
+    vec4 sum = pool[TROW * TC * ((RM + 3) / 4) + v];
+    for (int t = 1; t < TC; t++) sum += pool[(TROW * TC + t) * ((RM + 3) / 4) + v];
+    [[unroll]] for (int e = 0; e < 4; e++)
+      if (4 * v + e < RM) x[4 * v + e] = sum[e];
+  }
+}

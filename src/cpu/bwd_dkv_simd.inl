@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// bwd_dkv: one tile of keys, which are the lanes, over the query heads of the group and their tiles.
+
+// Scores to p (in place), and dp to ds (in place) where d_k is wanted. lse and delta: of row0.
+template <bool kMasked, bool kGradK>
+inline void weights_rows(const SimdBwdDkv& t, int64_t lane, int row0, int rows, const float* lse,
+                         const float* delta) {
+  const Vec lanes = count_from(int(lane)), scale = splat(t.scale);
+  for (int i = 0; i < rows; ++i) {
+    float *s = t.s + i * t.pitch + lane, *dp = t.dp + i * t.pitch + lane;
+    const bool sees = lse[i] != -kInfinity;
+    Vec x = load(s) * scale;
+    if (kMasked) {
+      const int64_t diagonal = int64_t(row0) + i + t.band.off - t.col0;
+      const LaneRange see(diagonal - t.band.left, diagonal + t.band.right, t.pitch);
+      x = hide(x, lanes, see.lo, see.hi);
+    }
+    const Vec p = exp(x - splat(sees ? lse[i] : kInfinity));
+    store(s, p);
+    if (kGradK) store(dp, p * (load(dp) - splat(sees ? delta[i] : 0)));
+  }
+}
+
+void bwd_dkv_kernel(const SimdBwdDkv& t) {
+  const int64_t D = t.head_dim, Dv = t.head_dim_v, lanes = round_up(t.cols, kLanes);
+  stage_lanes(t.k, t.col0, t.cols, lanes, D, t.kt, t.pitch);
+  if (t.want_k) {
+    stage_lanes(t.v, t.col0, t.cols, lanes, Dv, t.vt, t.pitch);
+    clear(t.d_kt, D, lanes, t.pitch);
+  }
+  if (t.want_v) clear(t.d_vt, Dv, lanes, t.pitch);
+
+  const int64_t element = t.q.dtype == TANDEM_F32 ? 4 : 2;
+  for (int h = 0; h < t.group; ++h) {
+    SimdRows q_rows = t.q, d_o_rows = t.d_o;
+    q_rows.base = static_cast<char*>(t.q.base) + h * t.q_head * element;
+    d_o_rows.base = static_cast<char*>(t.d_o.base) + h * t.d_o_head * element;
+    for (int tile = t.tiles.begin; tile < t.tiles.end; ++tile) {
+      const int row0 = tile * t.br, rows = smaller(t.br, t.seq_q - row0);
+      const int64_t row = int64_t(h) * t.seq_q + row0;
+      const Staged q = stage(q_rows, row0, rows, D, t.q_staged);
+      const Staged d_o = stage(d_o_rows, row0, rows, Dv, t.d_o_staged);
+      product<false>({D, q.data, q.pitch, 1, t.kt, t.s, t.pitch}, rows, lanes);
+      if (t.want_k) product<false>({Dv, d_o.data, d_o.pitch, 1, t.vt, t.dp, t.pitch}, rows, lanes);
+
+      // The tile that reaches past seq_q counts as masked in the geometry; here its missing rows are
+      // simply not there.
+      const bool masked = tile < t.tiles.full_begin || tile >= t.tiles.full_end;
+      const float *lse = t.lse + row, *delta = t.want_k ? t.delta + row : nullptr;
+      for (int64_t c = 0; c < lanes; c += kLanes) {
+        if (t.want_k)
+          masked ? weights_rows<true, true>(t, c, row0, rows, lse, delta)
+                 : weights_rows<false, true>(t, c, row0, rows, lse, delta);
+        else
+          masked ? weights_rows<true, false>(t, c, row0, rows, lse, delta)
+                 : weights_rows<false, false>(t, c, row0, rows, lse, delta);
+      }
+      if (t.want_v) product<true>({rows, d_o.data, 1, d_o.pitch, t.s, t.d_vt, t.pitch}, Dv, lanes);
+      if (t.want_k) product<true>({rows, q.data, 1, q.pitch, t.dp, t.d_kt, t.pitch}, D, lanes);
+    }
+  }
+
+  if (t.want_k) {
+    scale_lanes(t.d_kt, t.scale, D, lanes, t.pitch);
+    store_lanes(t.d_kt, t.pitch, t.d_k, t.col0, t.cols, D);
+  }
+  if (t.want_v) store_lanes(t.d_vt, t.pitch, t.d_v, t.col0, t.cols, Dv);
+}

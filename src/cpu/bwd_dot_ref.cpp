@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// bwd_dot: delta_i = <d_o_i, o_i> of one query head.
+#include "ref_row.h"
+
+namespace tandem {
+
+void bwd_dot_ref(const Problem& p, Precision precision, const RefHead& head, double* delta) {
+  with_precision(precision, [&](auto real) {
+    using Real = decltype(real);
+    for (int64_t i = 0; i < p.seq_q; ++i) {
+      Real sum = 0;
+      for (int64_t c = 0; c < p.head_dim_v; ++c) {
+        const int64_t n = i * p.head_dim_v + c;
+        sum += stored(Real(head.d_o[n]), p.dtype) * stored(Real(head.o[n]), p.dtype);
+      }
+      delta[i] = double(stored(sum, p.dtype));
+    }
+  });
+}
+
+}  // namespace tandem

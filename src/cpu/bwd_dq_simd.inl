@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// bwd_dq: one tile of query rows, which are the lanes, over all key tiles that it visits.
+
+// Scores (in place) to ds.
+template <bool kMasked>
+inline void ds_keys(const SimdBwdDq& t, int64_t lane, int col0, int keys) {
+  const Vec lanes = count_from(int(lane)), scale = splat(t.scale);
+  const Vec lse = load(t.lse_lanes + lane), delta = load(t.delta_lanes + lane);
+  for (int j = 0; j < keys; ++j) {
+    float* s = t.s + j * t.pitch + lane;
+    Vec x = load(s) * scale;
+    if (kMasked) {
+      const int64_t diagonal = int64_t(col0) + j - t.band.off - t.row0;
+      const LaneRange see(diagonal - t.band.right, diagonal + t.band.left, t.pitch);
+      x = hide(x, lanes, see.lo, see.hi);
+    }
+    store(s, exp(x - lse) * (load(t.dp + j * t.pitch + lane) - delta));
+  }
+}
+
+void bwd_dq_kernel(const SimdBwdDq& t) {
+  const int64_t D = t.head_dim, Dv = t.head_dim_v, lanes = round_up(t.rows, kLanes);
+  stage_lanes(t.q, t.row0, t.rows, lanes, D, t.qt, t.pitch);
+  stage_lanes(t.d_o, t.row0, t.rows, lanes, Dv, t.d_ot, t.pitch);
+  clear(t.d_qt, D, lanes, t.pitch);
+  for (int64_t r = 0; r < lanes; ++r) {
+    // +inf makes every p of a row 0: rows that saw nothing, and lanes past the end.
+    const bool sees = r < t.rows && t.lse[r] != -kInfinity;
+    t.lse_lanes[r] = sees ? t.lse[r] : kInfinity;
+    t.delta_lanes[r] = sees ? t.delta[r] : 0;
+  }
+
+  for (int tile = t.tiles.begin; tile < t.tiles.end; ++tile) {
+    const int col0 = tile * t.bc, keys = smaller(t.bc, t.seq_kv - col0);
+    const Staged k = stage(t.k, col0, keys, D, t.k_staged);
+    const Staged v = stage(t.v, col0, keys, Dv, t.v_staged);
+    product<false>({D, k.data, k.pitch, 1, t.qt, t.s, t.pitch}, keys, lanes);
+    product<false>({Dv, v.data, v.pitch, 1, t.d_ot, t.dp, t.pitch}, keys, lanes);
+    const bool masked = tile < t.tiles.full_begin || tile >= t.tiles.full_end;
+    for (int64_t c = 0; c < lanes; c += kLanes)
+      masked ? ds_keys<true>(t, c, col0, keys) : ds_keys<false>(t, c, col0, keys);
+    product<true>({keys, k.data, 1, k.pitch, t.s, t.d_qt, t.pitch}, D, lanes);
+  }
+
+  scale_lanes(t.d_qt, t.scale, D, lanes, t.pitch);
+  store_lanes(t.d_qt, t.pitch, t.d_q, t.row0, t.rows, D);
+}

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// The CPU device: threads, the instruction set, and the program of each path. Work is done when record()
+// returns.
+#include "../device.h"
+
+#include <cstdlib>
+#include <cstring>
+
+#include "program.h"
+
+#if defined(TANDEM_CPU_X86)
+#include <cpuid.h>
+#endif
+
+namespace tandem {
+namespace {
+
+// The simd kernels that this machine runs, best first.
+std::vector<const SimdKernels*> usable_kernels() {
+  std::vector<const SimdKernels*> list;
+#if defined(TANDEM_CPU_X86)
+  __builtin_cpu_init();
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
+    list.push_back(&kSimdAvx512);
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) list.push_back(&kSimdAvx2);
+#endif
+  list.push_back(&kSimdBaseline);
+  return list;
+}
+
+// TANDEM_CPU_ISA chooses among them, so that one machine tests them all.
+Status choose_kernels(const SimdKernels** chosen) {
+  const std::vector<const SimdKernels*> list = usable_kernels();
+  const char* wanted = std::getenv("TANDEM_CPU_ISA");
+  std::string names;
+  for (const SimdKernels* kernels : list) {
+    if (!wanted || !*wanted || std::strcmp(wanted, kernels->isa) == 0)
+      return *chosen = kernels, Status();
+    names += std::string(" ") + kernels->isa;
+  }
+  return fail(TANDEM_ERROR_INVALID_ARGUMENT, "TANDEM_CPU_ISA is %s, this machine has:%s", wanted,
+              names.c_str());
+}
+
+std::string processor_name() {
+#if defined(TANDEM_CPU_X86)
+  unsigned words[12] = {};
+  bool known = true;
+  for (unsigned n = 0; n < 3; ++n)
+    known = known && __get_cpuid(0x80000002u + n, &words[4 * n], &words[4 * n + 1],
+                                 &words[4 * n + 2], &words[4 * n + 3]);
+  if (known) {
+    char text[sizeof words + 1] = {};
+    std::memcpy(text, words, sizeof words);
+    std::string name = text;
+    name.erase(0, name.find_first_not_of(' '));
+    while (!name.empty() && name.back() == ' ') name.pop_back();
+    if (!name.empty()) return name;
+  }
+#endif
+  return "CPU";
+}
+
+class CpuDevice final : public Device {
+ public:
+  CpuDevice(const DeviceOptions& options, const SimdKernels& kernels)
+      : pool_(options.threads), kernels_(kernels) {
+    log_ = options.log;
+    caps_.backend = Backend::cpu;
+    caps_.name = processor_name();
+    caps_.threads = pool_.threads();
+    caps_.vector_isa = kernels.isa;
+    caps_.disabled = options.disabled;
+  }
+
+  Status build(const Plan& plan, std::unique_ptr<Program>* program) override {
+    if (std::strcmp(plan.path, "simd") == 0)
+      *program = make_simd_program(plan, pool_, kernels_);
+    else if (std::strcmp(plan.path, "ref") == 0)
+      *program = make_ref_program(plan, pool_);
+    else
+      return fail(TANDEM_ERROR_UNSUPPORTED, "the CPU has no path %s", plan.path);
+    return Status();
+  }
+
+ private:
+  Pool pool_;
+  const SimdKernels& kernels_;
+};
+
+}  // namespace
+
+Status open_cpu_device(const DeviceOptions& options, const void*, std::unique_ptr<Device>* device) {
+  const SimdKernels* kernels = nullptr;
+  TANDEM_TRY(choose_kernels(&kernels));
+  device->reset(new CpuDevice(options, *kernels));
+  return Status();
+}
+
+}  // namespace tandem

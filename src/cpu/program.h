@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// The programs of the CPU paths, and how they see their tensors.
+#ifndef TANDEM_SRC_CPU_PROGRAM_H
+#define TANDEM_SRC_CPU_PROGRAM_H
+#include <memory>
+
+#include "../device.h"
+#include "../plan.h"
+#include "pool.h"
+#include "simd.h"
+
+namespace tandem {
+
+template <typename T>
+T* address(const tandem_buffer& b) {
+  return reinterpret_cast<T*>(uintptr_t(b.handle + b.offset));
+}
+
+// delta [B,Hq,Sq] in the workspace.
+inline float* delta_of(const Plan& plan, const tandem_args& args) {
+  return reinterpret_cast<float*>(address<char>(args.workspace) + plan.delta_offset);
+}
+
+// The pool outlives the program: plans are destroyed before their device.
+std::unique_ptr<Program> make_ref_program(const Plan& plan, Pool& pool);
+std::unique_ptr<Program> make_simd_program(const Plan& plan, Pool& pool,
+                                           const SimdKernels& kernels);
+
+}  // namespace tandem
+#endif

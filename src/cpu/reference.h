@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// The reference: what the library computes, in double and in plain loops. The path cpu.ref, the tests
+// and the tools share it. reference() takes a whole problem; the functions named by stem below it do one
+// head each and are what the path calls with o and lse as they were stored.
+//
+// All arrays are contiguous in the logical order of the API, [B,H,S,D]; problem strides play no part.
+#ifndef TANDEM_SRC_CPU_REFERENCE_H
+#define TANDEM_SRC_CPU_REFERENCE_H
+#include <cstdint>
+#include <vector>
+
+#include "../problem.h"
+
+namespace tandem {
+
+enum class Precision {
+  exact,  // double throughout; the truth
+  stepwise,  // what a chain of plain operations gives in the problem's dtype: f32 sums, every array that
+  // such a chain stores (s, p, o, dp, delta, ds, results) rounded to the dtype. The yardstick
+  // of the error-ratio rule.
+};
+
+struct RefInputs {
+  std::vector<double> q, k, v;  // [B,Hq,Sq,D] [B,Hk,Sk,D] [B,Hk,Sk,Dv]
+  std::vector<double> d_o;      // [B,Hq,Sq,Dv], backward only
+};
+
+struct Reference {
+  std::vector<double> o, lse;         // always; lse [B,Hq,Sq]
+  std::vector<double> delta;          // backward
+  std::vector<double> d_q, d_k, d_v;  // backward, those that the problem asks for
+  // What the rounding errors of an element are proportional to; Precision::exact only.
+  //   o: sum p |v|    d_v: sum p |d_o|    d_q: scale sum e |k|    d_k: scale sum e |q|
+  //   with e_ij = p_ij (|dp_ij| + sum |d_o_i o_i|), a bound on what enters ds before it cancels
+  std::vector<double> o_floor, d_q_floor, d_k_floor, d_v_floor;
+};
+
+// Forward, and for a backward problem all of it. Throws std::bad_alloc.
+Reference reference(const Problem& problem, const RefInputs& inputs,
+                    Precision precision = Precision::exact, unsigned threads = 1);
+
+// A tensor of any dtype and strides as contiguous doubles, and back (rounded to nearest even).
+std::vector<double> gather(const void* base, tandem_dtype dtype, const Strides& strides,
+                           int64_t batch, int64_t heads, int64_t rows, int64_t features);
+void scatter(const std::vector<double>& from, void* base, tandem_dtype dtype,
+             const Strides& strides, int64_t batch, int64_t heads, int64_t rows, int64_t features);
+
+// What a stem reads of one head; for bwd_dkv q, d_o, lse and delta hold the whole group of query heads
+// one after the other. Members that a stem does not need may be null.
+struct RefHead {
+  const double *q = nullptr, *k = nullptr, *v = nullptr, *d_o = nullptr;
+  const double *o = nullptr, *lse = nullptr, *delta = nullptr;
+  bool stored_lse = false, stored_delta = false;  // passed through f32
+};
+
+// Outputs may be null where not wanted, floors always.
+void fwd_ref(const Problem& problem, Precision precision, const RefHead& head, double* o,
+             double* lse, double* o_floor);
+void bwd_dot_ref(const Problem& problem, Precision precision, const RefHead& head, double* delta);
+void bwd_dkv_ref(const Problem& problem, Precision precision, const RefHead& group, double* d_k,
+                 double* d_v, double* d_k_floor, double* d_v_floor);
+void bwd_dq_ref(const Problem& problem, Precision precision, const RefHead& head, double* d_q,
+                double* d_q_floor);
+
+}  // namespace tandem
+#endif

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// The border between the drivers of path cpu.simd (<stem>_simd.cpp, compiled for any machine) and its
+// kernels (<stem>_simd.inl, compiled once per instruction set). A kernel call computes one tile.
+// Nothing here has an inline function: one compiled for AVX-512 could end up in everybody's program.
+#ifndef TANDEM_SRC_CPU_SIMD_H
+#define TANDEM_SRC_CPU_SIMD_H
+#include <cstdint>
+
+#include "../tile_range.h"
+#include "tandem/tandem.h"
+
+namespace tandem {
+
+struct SimdRows {  // the rows of one head of a tensor
+  void* base;
+  int64_t row, feature;  // strides in elements
+  tandem_dtype dtype;
+};
+
+// Scratch arrays are 64-byte aligned. "Lanes" run over the rows that stay while a kernel walks over the
+// tiles of the other axis: query rows in fwd and bwd_dq, keys in bwd_dkv. Arrays with lanes have a pitch.
+struct SimdFwd {
+  SimdRows q, k, v, o;
+  float* lse;  // of row0; null: not wanted
+  int64_t head_dim, head_dim_v;
+  float scale;
+  TandemBand band;
+  TandemTiles tiles;  // key tiles
+  int row0, rows, seq_kv, bc;
+  int64_t pitch;
+  float *qt, *ot;                  // [D][pitch] [Dv][pitch]
+  float *k_staged, *v_staged, *s;  // [bc][D] [bc][Dv] [bc][pitch]
+  float *m, *l, *factor;           // [pitch]
+};
+
+struct SimdBwdDot {
+  SimdRows o, d_o;
+  int64_t head_dim_v;
+  int row0, rows;
+  float* delta;  // of row0
+};
+
+struct SimdBwdDq {
+  SimdRows q, k, v, d_o, d_q;
+  const float *lse, *delta;  // of row0
+  int64_t head_dim, head_dim_v;
+  float scale;
+  TandemBand band;
+  TandemTiles tiles;  // key tiles
+  int row0, rows, seq_kv, bc;
+  int64_t pitch;
+  float *qt, *d_ot, *d_qt;              // [D][pitch] [Dv][pitch] [D][pitch]
+  float *k_staged, *v_staged, *s, *dp;  // [bc][D] [bc][Dv] [bc][pitch] [bc][pitch]
+  float *lse_lanes, *delta_lanes;       // [pitch]
+};
+
+struct SimdBwdDkv {
+  SimdRows q, k, v, d_o, d_k, d_v;  // q and d_o: the first query head of the group
+  int64_t q_head, d_o_head;         // strides from head to head, in elements
+  int group;
+  bool want_k, want_v;
+  const float *lse, *delta;  // of row 0 of the first query head; the next head is seq_q further
+  int64_t head_dim, head_dim_v;
+  float scale;
+  TandemBand band;
+  TandemTiles tiles;  // query tiles
+  int col0, cols, seq_q, br;
+  int64_t pitch;
+  float *kt, *vt, *d_kt, *d_vt;           // [D][pitch] [Dv][pitch] [D][pitch] [Dv][pitch]
+  float *q_staged, *d_o_staged, *s, *dp;  // [br][D] [br][Dv] [br][pitch] [br][pitch]
+};
+
+struct SimdKernels {
+  const char* isa;
+  void (*fwd)(const SimdFwd&);
+  void (*bwd_dot)(const SimdBwdDot&);
+  void (*bwd_dkv)(const SimdBwdDkv&);
+  void (*bwd_dq)(const SimdBwdDq&);
+};
+extern const SimdKernels kSimdBaseline;
+extern const SimdKernels kSimdAvx2;    // x86-64 only
+extern const SimdKernels kSimdAvx512;  // x86-64 only
+
+constexpr int kSimdMaxLanes = 16;  // a pitch is a multiple of this, so that it suits every ISA
+constexpr int kSimdMaxFeatures = 256;
+
+}  // namespace tandem
+#endif

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// All simd kernels for the instruction set of the including file. Everything but the table is in an
+// anonymous namespace: nothing compiled here may be shared with code for smaller machines.
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#if defined(__SSE2__)
+#include <immintrin.h>
+#elif defined(__aarch64__) && defined(__GNUC__)
+#include <arm_neon.h>
+#endif
+
+#include "element.h"
+#include "simd.h"
+
+namespace tandem {
+namespace {
+// clang-format off
+#include "simd_vector.inl"  // in this order
+#include "simd_tile.inl"
+#include "fwd_simd.inl"
+#include "bwd_dot_simd.inl"
+#include "bwd_dkv_simd.inl"
+#include "bwd_dq_simd.inl"
+// clang-format on
+}  // namespace
+
+extern const SimdKernels TANDEM_SIMD_TABLE = {TANDEM_SIMD_ISA, fwd_kernel, bwd_dot_kernel,
+                                              bwd_dkv_kernel, bwd_dq_kernel};
+
+}  // namespace tandem

@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// Path cpu.simd: cuts a launch into units (a tile of one head), divides the scratch of the unit's thread,
+// and calls the kernel. A unit owns its outputs and sums in a fixed
+// order, so the bits do not depend on the number of threads.
+#include <algorithm>
+
+#include "program.h"
+#include "simd.h"
+
+namespace tandem {
+namespace {
+
+constexpr int kDefaultTile = 64;     // where a launch names no tile
+constexpr int kDotBlock = 256;       // rows of a bwd_dot unit
+constexpr double kAloneBelow = 1e6;  // flops below which waking the other threads costs more
+
+int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
+// Hands out pieces of a thread's scratch. With a null base it only counts.
+class Carver {
+ public:
+  explicit Carver(void* base) : base_(static_cast<char*>(base)) {}
+  float* take(int64_t rows, int64_t columns) {
+    char* piece = base_ ? base_ + used_ : nullptr;
+    used_ += size_t(round_up(rows * columns * int64_t(sizeof(float)), 64));
+    return reinterpret_cast<float*>(piece);
+  }
+  size_t used() const { return used_; }
+
+ private:
+  char* base_;
+  size_t used_ = 0;
+};
+
+class SimdProgram final : public Program {
+ public:
+  SimdProgram(const Plan& plan, Pool& pool, const SimdKernels& kernels)
+      : plan_(plan), pool_(pool), kernels_(kernels) {
+    size_t bytes = 0;
+    for (const Launch& launch : plan.launches) {
+      Carver carver(nullptr);
+      switch (launch.stem) {
+        case Stem::fwd:
+          scratch(launch, carver, SimdFwd());
+          break;
+        case Stem::bwd_dq:
+          scratch(launch, carver, SimdBwdDq());
+          break;
+        case Stem::bwd_dkv:
+          scratch(launch, carver, SimdBwdDkv());
+          break;
+        case Stem::bwd_dot:
+          break;
+      }
+      bytes = std::max(bytes, carver.used());
+    }
+    pool_.reserve(bytes);
+    alone_ = problem_flops(plan.problem) < kAloneBelow;
+  }
+
+  Status record(tandem_stream, const tandem_args& args) const override {
+    for (const Launch& launch : plan_.launches) {
+      switch (launch.stem) {
+        case Stem::fwd:
+          fwd(launch, args);
+          break;
+        case Stem::bwd_dot:
+          bwd_dot(args);
+          break;
+        case Stem::bwd_dkv:
+          bwd_dkv(launch, args);
+          break;
+        case Stem::bwd_dq:
+          bwd_dq(launch, args);
+          break;
+      }
+    }
+    return Status();
+  }
+
+ private:
+  static int br(const Launch& launch) { return launch.tile.br > 0 ? launch.tile.br : kDefaultTile; }
+  static int bc(const Launch& launch) { return launch.tile.bc > 0 ? launch.tile.bc : kDefaultTile; }
+
+  // A tile no larger than the axis needs.
+  int rows_of(const Launch& launch) const {
+    return int(std::min<int64_t>(br(launch), plan_.problem.seq_q));
+  }
+  int cols_of(const Launch& launch) const {
+    return int(std::min<int64_t>(bc(launch), plan_.problem.seq_kv));
+  }
+
+  // The shapes of the scratch arrays: once to count, once a unit to place.
+  SimdFwd scratch(const Launch& launch, Carver& carver, SimdFwd t) const {
+    const int64_t D = plan_.problem.head_dim, Dv = plan_.problem.head_dim_v, bc = cols_of(launch);
+    t.pitch = round_up(rows_of(launch), kSimdMaxLanes);
+    t.qt = carver.take(D, t.pitch), t.ot = carver.take(Dv, t.pitch);
+    t.s = carver.take(bc, t.pitch);
+    t.k_staged = carver.take(bc, D), t.v_staged = carver.take(bc, Dv);
+    t.m = carver.take(1, t.pitch), t.l = carver.take(1, t.pitch),
+    t.factor = carver.take(1, t.pitch);
+    return t;
+  }
+  SimdBwdDq scratch(const Launch& launch, Carver& carver, SimdBwdDq t) const {
+    const int64_t D = plan_.problem.head_dim, Dv = plan_.problem.head_dim_v, bc = cols_of(launch);
+    t.pitch = round_up(rows_of(launch), kSimdMaxLanes);
+    t.qt = carver.take(D, t.pitch), t.d_ot = carver.take(Dv, t.pitch);
+    t.d_qt = carver.take(D, t.pitch);
+    t.s = carver.take(bc, t.pitch), t.dp = carver.take(bc, t.pitch);
+    t.k_staged = carver.take(bc, D), t.v_staged = carver.take(bc, Dv);
+    t.lse_lanes = carver.take(1, t.pitch), t.delta_lanes = carver.take(1, t.pitch);
+    return t;
+  }
+  SimdBwdDkv scratch(const Launch& launch, Carver& carver, SimdBwdDkv t) const {
+    const int64_t D = plan_.problem.head_dim, Dv = plan_.problem.head_dim_v, br = rows_of(launch);
+    t.pitch = round_up(cols_of(launch), kSimdMaxLanes);
+    t.kt = carver.take(D, t.pitch), t.vt = carver.take(Dv, t.pitch);
+    t.d_kt = carver.take(D, t.pitch), t.d_vt = carver.take(Dv, t.pitch);
+    t.s = carver.take(br, t.pitch), t.dp = carver.take(br, t.pitch);
+    t.q_staged = carver.take(br, D), t.d_o_staged = carver.take(br, Dv);
+    return t;
+  }
+
+  SimdRows rows(const tandem_buffer& buffer, const Strides& t, int64_t b, int64_t h) const {
+    const int64_t at = (b * t.b + h * t.h) * plan_.problem.element_size();
+    char* base = address<char>(buffer);
+    return {base ? base + at : nullptr, t.s, t.d, plan_.problem.dtype};
+  }
+
+  // body(b, h, tile, scratch) for every tile of every head. The longest tiles of a causal problem go
+  // first, so that no thread starts one when the others are done.
+  template <typename Body>
+  void for_each_tile(int64_t heads, int64_t tiles, bool last_first, const Body& body) const {
+    pool_.run(
+        plan_.problem.batch * heads * tiles,
+        [&](int64_t unit, void* scratch) {
+          const int64_t n = unit % tiles, head = unit / tiles;
+          body(head / heads, head % heads, int(last_first ? tiles - 1 - n : n), scratch);
+        },
+        alone_);
+  }
+
+  void fwd(const Launch& launch, const tandem_args& args) const {
+    const Problem& p = plan_.problem;
+    const int Sq = int(p.seq_q), Sk = int(p.seq_kv), Br = rows_of(launch),
+              Bc = std::max(cols_of(launch), 1);
+    for_each_tile(p.heads_q, (Sq + Br - 1) / Br, true,
+                  [&](int64_t b, int64_t h, int tile, void* memory) {
+                    Carver carver(memory);
+                    SimdFwd t = scratch(launch, carver, SimdFwd());
+                    const int64_t kv = h / p.group();
+                    t.q = rows(args.q, p.q, b, h), t.o = rows(args.o, p.o, b, h);
+                    t.k = rows(args.k, p.k, b, kv), t.v = rows(args.v, p.v, b, kv);
+                    t.row0 = tile * Br, t.rows = std::min(Br, Sq - t.row0);
+                    float* lse = address<float>(args.lse);
+                    t.lse = lse ? lse + (b * p.heads_q + h) * Sq + t.row0 : nullptr;
+                    t.head_dim = p.head_dim, t.head_dim_v = p.head_dim_v;
+                    t.scale = p.scale, t.band = p.band, t.seq_kv = Sk, t.bc = Bc;
+                    t.tiles = tandem_key_tiles(p.band, t.row0, Br, Bc, Sq, Sk);
+                    kernels_.fwd(t);
+                  });
+  }
+
+  void bwd_dot(const tandem_args& args) const {
+    const Problem& p = plan_.problem;
+    const int Sq = int(p.seq_q);
+    for_each_tile(p.heads_q, (Sq + kDotBlock - 1) / kDotBlock, false,
+                  [&](int64_t b, int64_t h, int block, void*) {
+                    SimdBwdDot t;
+                    t.o = rows(args.o, p.o, b, h), t.d_o = rows(args.d_o, p.d_o, b, h);
+                    t.head_dim_v = p.head_dim_v;
+                    t.row0 = block * kDotBlock, t.rows = std::min(kDotBlock, Sq - t.row0);
+                    t.delta = delta_of(plan_, args) + (b * p.heads_q + h) * Sq + t.row0;
+                    kernels_.bwd_dot(t);
+                  });
+  }
+
+  void bwd_dq(const Launch& launch, const tandem_args& args) const {
+    const Problem& p = plan_.problem;
+    const int Sq = int(p.seq_q), Sk = int(p.seq_kv), Br = rows_of(launch),
+              Bc = std::max(cols_of(launch), 1);
+    for_each_tile(
+        p.heads_q, (Sq + Br - 1) / Br, true, [&](int64_t b, int64_t h, int tile, void* memory) {
+          Carver carver(memory);
+          SimdBwdDq t = scratch(launch, carver, SimdBwdDq());
+          const int64_t kv = h / p.group();
+          t.q = rows(args.q, p.q, b, h), t.d_o = rows(args.d_o, p.d_o, b, h);
+          t.k = rows(args.k, p.k, b, kv), t.v = rows(args.v, p.v, b, kv);
+          t.d_q = rows(args.d_q, p.d_q, b, h);
+          t.row0 = tile * Br, t.rows = std::min(Br, Sq - t.row0);
+          const int64_t row = (b * p.heads_q + h) * Sq + t.row0;
+          t.lse = address<const float>(args.lse) + row, t.delta = delta_of(plan_, args) + row;
+          t.head_dim = p.head_dim, t.head_dim_v = p.head_dim_v;
+          t.scale = p.scale, t.band = p.band, t.seq_kv = Sk, t.bc = Bc;
+          t.tiles = tandem_key_tiles(p.band, t.row0, Br, Bc, Sq, Sk);
+          kernels_.bwd_dq(t);
+        });
+  }
+
+  void bwd_dkv(const Launch& launch, const tandem_args& args) const {
+    const Problem& p = plan_.problem;
+    const int Sq = int(p.seq_q), Sk = int(p.seq_kv), Br = std::max(rows_of(launch), 1),
+              Bc = cols_of(launch);
+    for_each_tile(p.heads_kv, (Sk + Bc - 1) / Bc, false,
+                  [&](int64_t b, int64_t h, int tile, void* memory) {
+                    Carver carver(memory);
+                    SimdBwdDkv t = scratch(launch, carver, SimdBwdDkv());
+                    const int64_t first = h * p.group();
+                    t.q = rows(args.q, p.q, b, first), t.d_o = rows(args.d_o, p.d_o, b, first);
+                    t.q_head = p.q.h, t.d_o_head = p.d_o.h, t.group = int(p.group());
+                    t.k = rows(args.k, p.k, b, h), t.v = rows(args.v, p.v, b, h);
+                    t.d_k = rows(args.d_k, p.d_k, b, h), t.d_v = rows(args.d_v, p.d_v, b, h);
+                    t.want_k = p.wants(TANDEM_GRAD_K), t.want_v = p.wants(TANDEM_GRAD_V);
+                    t.col0 = tile * Bc, t.cols = std::min(Bc, Sk - t.col0);
+                    const int64_t row = (b * p.heads_q + first) * Sq;
+                    t.lse = address<const float>(args.lse) + row;
+                    t.delta = t.want_k ? delta_of(plan_, args) + row : nullptr;
+                    t.head_dim = p.head_dim, t.head_dim_v = p.head_dim_v;
+                    t.scale = p.scale, t.band = p.band, t.seq_q = Sq, t.br = Br;
+                    t.tiles = tandem_query_tiles(p.band, t.col0, Bc, Br, Sq, Sk);
+                    kernels_.bwd_dkv(t);
+                  });
+  }
+
+  const Plan plan_;
+  Pool& pool_;
+  const SimdKernels& kernels_;
+  bool alone_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Program> make_simd_program(const Plan& plan, Pool& pool,
+                                           const SimdKernels& kernels) {
+  return std::make_unique<SimdProgram>(plan, pool, kernels);
+}
+
+}  // namespace tandem

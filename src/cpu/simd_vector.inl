@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// Vec: as many floats as the instruction set of this translation unit holds in a register, and the few
+// operations that the kernels are written in. Included inside an anonymous namespace.
+
+// TANDEM_SIMD_PLAIN: the form for other compilers, so that it can be tested with these.
+#if defined(__GNUC__) && !defined(TANDEM_SIMD_PLAIN)
+#if defined(__AVX512F__)
+constexpr int kLanes = 16;
+#elif defined(__AVX2__) && defined(__FMA__)
+constexpr int kLanes = 8;
+#else
+constexpr int kLanes = 4;
+#endif
+typedef float Vec __attribute__((vector_size(4 * kLanes), may_alias));
+typedef float LooseVec __attribute__((vector_size(4 * kLanes), aligned(4), may_alias));
+typedef int IntVec __attribute__((vector_size(4 * kLanes)));
+
+inline Vec load(const float* p) { return *reinterpret_cast<const LooseVec*>(p); }
+inline void store(float* p, Vec x) { *reinterpret_cast<LooseVec*>(p) = x; }
+inline Vec splat(float x) { return x - Vec{}; }
+inline Vec bits(IntVec x) { return reinterpret_cast<Vec>(x); }
+inline IntVec bits(Vec x) { return reinterpret_cast<IntVec>(x); }
+
+// a * b + c, rounded once where the machine can. Only this contracts: the files are compiled without
+// contraction, so that a score has the same bits wherever it is formed.
+inline Vec fma(Vec a, Vec b, Vec c) {
+#if defined(__AVX512F__)
+  return Vec(_mm512_fmadd_ps(__m512(a), __m512(b), __m512(c)));
+#elif defined(__AVX2__) && defined(__FMA__)
+  return Vec(_mm256_fmadd_ps(__m256(a), __m256(b), __m256(c)));
+#elif defined(__aarch64__)
+  return Vec(vfmaq_f32(float32x4_t(c), float32x4_t(a), float32x4_t(b)));
+#else
+  return a * b + c;
+#endif
+}
+
+// The larger; b where a is not a number.
+inline Vec max(Vec a, Vec b) {
+#if defined(__AVX512F__)
+  return Vec(_mm512_max_ps(__m512(a), __m512(b)));
+#elif defined(__AVX2__) && defined(__FMA__)
+  return Vec(_mm256_max_ps(__m256(a), __m256(b)));
+#else
+  return a > b ? a : b;
+#endif
+}
+
+inline Vec select(IntVec condition, Vec yes, Vec no) { return condition ? yes : no; }
+inline IntVec less(Vec a, Vec b) { return a < b; }
+inline IntVec equal(Vec a, Vec b) { return a == b; }
+inline IntVec both(IntVec a, IntVec b) { return a & b; }
+
+#else  // no vector extensions: plain loops, for the compiler to do what it can
+
+constexpr int kLanes = 4;
+struct IntVec {
+  int32_t x[kLanes];
+};
+struct Vec {
+  float x[kLanes];
+};
+template <typename R, typename F>
+inline R lanewise(F f) {
+  R r;
+  for (int n = 0; n < kLanes; ++n) r.x[n] = f(n);
+  return r;
+}
+inline Vec load(const float* p) {
+  return lanewise<Vec>([=](int n) { return p[n]; });
+}
+inline void store(float* p, Vec v) {
+  for (int n = 0; n < kLanes; ++n) p[n] = v.x[n];
+}
+inline Vec splat(float x) {
+  return lanewise<Vec>([=](int) { return x; });
+}
+inline Vec bits(IntVec v) {
+  return lanewise<Vec>([=](int n) { return bits_float(uint32_t(v.x[n])); });
+}
+inline IntVec bits(Vec v) {
+  return lanewise<IntVec>([=](int n) { return int32_t(float_bits(v.x[n])); });
+}
+inline Vec operator+(Vec a, Vec b) {
+  return lanewise<Vec>([=](int n) { return a.x[n] + b.x[n]; });
+}
+inline Vec operator-(Vec a, Vec b) {
+  return lanewise<Vec>([=](int n) { return a.x[n] - b.x[n]; });
+}
+inline Vec operator*(Vec a, Vec b) {
+  return lanewise<Vec>([=](int n) { return a.x[n] * b.x[n]; });
+}
+inline IntVec operator-(IntVec a, IntVec b) {
+  return lanewise<IntVec>([=](int n) { return int32_t(uint32_t(a.x[n]) - uint32_t(b.x[n])); });
+}
+inline IntVec operator<<(IntVec a, int by) {
+  return lanewise<IntVec>([=](int n) { return int32_t(uint32_t(a.x[n]) << by); });
+}
+inline Vec fma(Vec a, Vec b, Vec c) { return a * b + c; }
+inline Vec max(Vec a, Vec b) {
+  return lanewise<Vec>([=](int n) { return a.x[n] > b.x[n] ? a.x[n] : b.x[n]; });
+}
+inline Vec select(IntVec condition, Vec yes, Vec no) {
+  return lanewise<Vec>([=](int n) { return condition.x[n] ? yes.x[n] : no.x[n]; });
+}
+inline IntVec less(Vec a, Vec b) {
+  return lanewise<IntVec>([=](int n) { return a.x[n] < b.x[n] ? -1 : 0; });
+}
+inline IntVec equal(Vec a, Vec b) {
+  return lanewise<IntVec>([=](int n) { return a.x[n] == b.x[n] ? -1 : 0; });
+}
+inline IntVec both(IntVec a, IntVec b) {
+  return lanewise<IntVec>([=](int n) { return a.x[n] & b.x[n]; });
+}
+#endif
+
+inline bool all(IntVec condition) {
+  int32_t x[kLanes];
+  std::memcpy(x, &condition, sizeof x);
+  int32_t every = -1;
+  for (int n = 0; n < kLanes; ++n) every &= x[n];
+  return every != 0;
+}
+
+// 0, 1, 2, ... from first on. Lane numbers are small: floats hold them exactly.
+inline Vec count_from(int first) {
+  float x[kLanes];
+  for (int n = 0; n < kLanes; ++n) x[n] = float(first + n);
+  return load(x);
+}
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+// exp to about an ulp; exactly 1 at 0 and 0 at -inf. Below the smallest normal number: 0. NaN stays.
+// x = n ln 2 + r, e^r = 1 + r + r^2 P(r) with |r| <= ln 2 / 2; P has a relative error of 4e-9.
+inline Vec exp(Vec x) {
+  const Vec shift = splat(0x1.8p23f);  // adding it rounds to an integer, in the low bits of the sum
+  const Vec y = fma(x, splat(0x1.715476p+0f), shift);
+  const Vec n = y - shift;
+  Vec r = fma(n, splat(-0x1.63p-1f), x);  // n times the short head of ln 2 is exact
+  r = fma(n, splat(0x1.bd0106p-13f), r);
+  Vec p = splat(0x1.6a2434p-10f);
+  p = fma(p, r, splat(0x1.1239e2p-7f));
+  p = fma(p, r, splat(0x1.5558f2p-5f));
+  p = fma(p, r, splat(0x1.555492p-3f));
+  p = fma(p, r, splat(0x1.fffffcp-2f));
+  p = fma(p, r * r, r) + splat(1);
+  // 2^n: the low bits of y, and the exponent's bias, moved into the exponent.
+  const Vec power = bits((bits(y) - bits(splat(0x1.7fff02p23f))) << 23);
+  const Vec e = select(less(splat(88), x), splat(kInfinity), p * power);
+  return select(less(x, splat(-87)), splat(0), e);
+}

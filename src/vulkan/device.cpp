@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// Opens a device: checks the description, loads functions, reads the capabilities that planning needs.
+#include "device.h"
+
+#include <cstring>
+
+#if defined(_WIN32)
+#include <windows.h>
+#else
+#include <dlfcn.h>
+#endif
+
+namespace tandem {
+
+Status vk_status(VkResult result, const char* what) {
+  switch (result) {
+    case VK_ERROR_DEVICE_LOST:
+      return fail(TANDEM_ERROR_DEVICE_LOST, "%s: the device is lost", what);
+    case VK_ERROR_OUT_OF_HOST_MEMORY:
+      return fail(TANDEM_ERROR_OUT_OF_MEMORY, "%s: out of host memory", what);
+    case VK_ERROR_OUT_OF_DEVICE_MEMORY:
+    case VK_ERROR_OUT_OF_POOL_MEMORY:
+    case VK_ERROR_FRAGMENTED_POOL:
+      return fail(TANDEM_ERROR_DEVICE_OUT_OF_MEMORY, "%s: out of device memory (VkResult %d)", what,
+                  int(result));
+    default:
+      return fail(TANDEM_ERROR_BACKEND, "%s failed with VkResult %d", what, int(result));
+  }
+}
+
+Status system_loader(PFN_vkGetInstanceProcAddr* gipa) {
+#if defined(_WIN32)
+  HMODULE module = LoadLibraryA("vulkan-1.dll");
+  if (!module)
+    return fail(TANDEM_ERROR_NO_BACKEND, "no Vulkan loader: vulkan-1.dll cannot be opened");
+  void* symbol = reinterpret_cast<void*>(GetProcAddress(module, "vkGetInstanceProcAddr"));
+#else
+  void* module = nullptr;
+  for (const char* name :
+       {"libvulkan.so.1", "libvulkan.so", "libvulkan.1.dylib", "libMoltenVK.dylib"})
+    if ((module = dlopen(name, RTLD_NOW | RTLD_LOCAL)) != nullptr) break;
+  if (!module)
+    return fail(TANDEM_ERROR_NO_BACKEND, "no Vulkan loader: libvulkan.so.1 cannot be opened");
+  void* symbol = dlsym(module, "vkGetInstanceProcAddr");
+#endif
+  if (!symbol)
+    return fail(TANDEM_ERROR_NO_BACKEND, "the Vulkan loader has no vkGetInstanceProcAddr");
+  *gipa = reinterpret_cast<PFN_vkGetInstanceProcAddr>(symbol);
+  return Status();
+}
+
+Status load_instance(PFN_vkGetInstanceProcAddr gipa, VkInstance instance, InstanceTable* table) {
+#define TANDEM_LOAD(name)                                                    \
+  table->name = reinterpret_cast<PFN_vk##name>(gipa(instance, "vk" #name));  \
+  if (!table->name)                                                          \
+    return fail(TANDEM_ERROR_MISSING_FEATURE, "the instance has no vk" #name \
+                                              " (Vulkan 1.2 is "             \
+                                              "needed)");
+  TANDEM_LOAD(GetDeviceProcAddr)
+  TANDEM_LOAD(GetPhysicalDeviceProperties2)
+  TANDEM_LOAD(GetPhysicalDeviceFeatures2)
+  TANDEM_LOAD(EnumerateDeviceExtensionProperties)
+#undef TANDEM_LOAD
+  return Status();
+}
+
+namespace {
+
+// What the application enabled. Off unless it says so.
+class Enabled {
+ public:
+  explicit Enabled(const tandem_vk_device_desc& desc) : desc_(desc) {
+    if (desc.features) chain_ = desc.features->pNext;
+  }
+  bool extension(const char* name) const {
+    for (uint32_t i = 0; i < desc_.extension_count; ++i)
+      if (std::strcmp(desc_.extensions[i], name) == 0) return true;
+    return false;
+  }
+  template <typename Struct>
+  bool feature(VkStructureType type, VkBool32 Struct::*member) const {
+    const Struct* s = find_struct<Struct>(chain_, type);
+    return s && s->*member;
+  }
+  bool core(VkBool32 VkPhysicalDeviceFeatures::*member) const {
+    return desc_.features && desc_.features->features.*member;
+  }
+
+ private:
+  const tandem_vk_device_desc& desc_;
+  const void* chain_ = nullptr;
+};
+
+void read_features(const Enabled& on, uint32_t version, Caps* caps) {
+  using V11 = VkPhysicalDeviceVulkan11Features;
+  using V12 = VkPhysicalDeviceVulkan12Features;
+  using V13 = VkPhysicalDeviceVulkan13Features;
+  const VkStructureType v11 = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_FEATURES,
+                        v12 = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES,
+                        v13 = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_3_FEATURES;
+  caps->buffer_address =
+      on.feature(v12, &V12::bufferDeviceAddress) ||
+      on.feature(VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_BUFFER_DEVICE_ADDRESS_FEATURES,
+                 &VkPhysicalDeviceBufferDeviceAddressFeatures::bufferDeviceAddress);
+  caps->inline_uniform =
+      (version >= VK_API_VERSION_1_3 || on.extension(kInlineUniformExtension)) &&
+      (on.feature(v13, &V13::inlineUniformBlock) ||
+       on.feature(VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_INLINE_UNIFORM_BLOCK_FEATURES,
+                  &VkPhysicalDeviceInlineUniformBlockFeatures::inlineUniformBlock));
+  caps->storage16 = on.feature(v11, &V11::storageBuffer16BitAccess) ||
+                    on.feature(VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_16BIT_STORAGE_FEATURES,
+                               &VkPhysicalDevice16BitStorageFeatures::storageBuffer16BitAccess);
+  caps->float16 = on.feature(v12, &V12::shaderFloat16) ||
+                  on.feature(VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_FLOAT16_INT8_FEATURES,
+                             &VkPhysicalDeviceShaderFloat16Int8Features::shaderFloat16);
+#ifdef VK_KHR_shader_bfloat16
+  caps->bfloat16 = on.extension(VK_KHR_SHADER_BFLOAT16_EXTENSION_NAME) &&
+                   on.feature(VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_BFLOAT16_FEATURES_KHR,
+                              &VkPhysicalDeviceShaderBfloat16FeaturesKHR::shaderBFloat16Type);
+#endif
+  caps->int64 = on.core(&VkPhysicalDeviceFeatures::shaderInt64);
+}
+
+// Compute units, where a vendor's extension tells. Properties of an extension can be asked for if the
+// GPU has it, enabled or not.
+uint32_t read_cores(const InstanceTable& vk, VkPhysicalDevice gpu) {
+  uint32_t count = 0;
+  if (vk.EnumerateDeviceExtensionProperties(gpu, nullptr, &count, nullptr) != VK_SUCCESS) return 0;
+  std::vector<VkExtensionProperties> extensions(count);
+  if (vk.EnumerateDeviceExtensionProperties(gpu, nullptr, &count, extensions.data()) != VK_SUCCESS)
+    return 0;
+  auto has = [&](const char* name) {
+    for (uint32_t i = 0; i < count; ++i)
+      if (std::strcmp(extensions[i].extensionName, name) == 0) return true;
+    return false;
+  };
+  VkPhysicalDeviceProperties2 properties{};
+  properties.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2;
+  if (has(VK_NV_SHADER_SM_BUILTINS_EXTENSION_NAME)) {
+    VkPhysicalDeviceShaderSMBuiltinsPropertiesNV sm{};
+    sm.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_SM_BUILTINS_PROPERTIES_NV;
+    properties.pNext = &sm;
+    vk.GetPhysicalDeviceProperties2(gpu, &properties);
+    return sm.shaderSMCount;
+  }
+  if (has(VK_AMD_SHADER_CORE_PROPERTIES_2_EXTENSION_NAME)) {
+    VkPhysicalDeviceShaderCoreProperties2AMD cu{};
+    cu.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_CORE_PROPERTIES_2_AMD;
+    properties.pNext = &cu;
+    vk.GetPhysicalDeviceProperties2(gpu, &properties);
+    return cu.activeComputeUnitCount;
+  }
+  return 0;
+}
+
+Status check_desc(const tandem_vk_device_desc* desc) {
+  if (!desc) return fail(TANDEM_ERROR_INVALID_ARGUMENT, "desc is NULL");
+  if (desc->struct_size < sizeof(*desc))
+    return fail(TANDEM_ERROR_INVALID_STRUCT, "desc.struct_size is %u, must be %zu",
+                desc->struct_size, sizeof(*desc));
+  if (desc->next) return fail(TANDEM_ERROR_INVALID_STRUCT, "desc.next is not NULL");
+  if (desc->reserved != 0)
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT, "desc.reserved is %u, must be 0", desc->reserved);
+  if (desc->api_version < VK_API_VERSION_1_2)
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT, "desc.api_version is %u.%u, at least 1.2 is needed",
+                VK_API_VERSION_MAJOR(desc->api_version), VK_API_VERSION_MINOR(desc->api_version));
+  if (!desc->instance)
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT, "desc.instance is VK_NULL_HANDLE");
+  if (!desc->gpu) return fail(TANDEM_ERROR_INVALID_ARGUMENT, "desc.gpu is VK_NULL_HANDLE");
+  if (!desc->device) return fail(TANDEM_ERROR_INVALID_ARGUMENT, "desc.device is VK_NULL_HANDLE");
+  if (desc->extension_count > 0 && !desc->extensions)
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT, "desc.extensions is NULL, extension_count is %u",
+                desc->extension_count);
+  for (uint32_t i = 0; i < desc->extension_count; ++i)
+    if (!desc->extensions[i])
+      return fail(TANDEM_ERROR_INVALID_ARGUMENT, "desc.extensions[%u] is NULL", i);
+  if (desc->features && desc->features->sType != VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2)
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT,
+                "desc.features->sType is %d, must be VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2",
+                int(desc->features->sType));
+  return Status();
+}
+
+}  // namespace
+
+Status VulkanDevice::open(const DeviceOptions& options, const tandem_vk_device_desc& desc,
+                          std::unique_ptr<Device>* device) {
+  PFN_vkGetInstanceProcAddr gipa = desc.gipa;
+  if (!gipa) TANDEM_TRY(system_loader(&gipa));
+  InstanceTable instance;
+  TANDEM_TRY(load_instance(gipa, desc.instance, &instance));
+
+  VkPhysicalDeviceDriverProperties driver{};
+  driver.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_DRIVER_PROPERTIES;
+  VkPhysicalDeviceSubgroupProperties subgroup{};
+  subgroup.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_PROPERTIES;
+  subgroup.pNext = &driver;
+  VkPhysicalDeviceSubgroupSizeControlProperties sizes{};
+  sizes.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_PROPERTIES;
+  VkPhysicalDeviceProperties2 properties{};
+  properties.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2;
+  properties.pNext = &subgroup;
+  instance.GetPhysicalDeviceProperties2(desc.gpu, &properties);
+  const VkPhysicalDeviceProperties& base = properties.properties;
+  const VkPhysicalDeviceLimits& limits = base.limits;
+  const uint32_t version = std::min(base.apiVersion, desc.api_version);
+  if (version < VK_API_VERSION_1_2)
+    return fail(TANDEM_ERROR_MISSING_FEATURE, "%s has Vulkan %u.%u, 1.2 is needed", base.deviceName,
+                VK_API_VERSION_MAJOR(base.apiVersion), VK_API_VERSION_MINOR(base.apiVersion));
+  if (version >= VK_API_VERSION_1_3) {  // asked again with what 1.3 knows
+    driver.pNext = &sizes;
+    instance.GetPhysicalDeviceProperties2(desc.gpu, &properties);
+  }
+
+  std::unique_ptr<VulkanDevice> made(new VulkanDevice);
+  made->log_ = options.log;
+  Caps& caps = made->caps_;
+  caps.backend = Backend::vulkan;
+  caps.disabled = options.disabled;
+  caps.name = base.deviceName;
+  caps.driver = text("%s %s", driver.driverName, driver.driverInfo);
+  caps.vendor_id = base.vendorID;
+  caps.device_id = base.deviceID;
+  caps.driver_id = uint32_t(driver.driverID);
+  caps.driver_version = base.driverVersion;
+  caps.api_version = version;
+  caps.shared_bytes = limits.maxComputeSharedMemorySize;
+  caps.max_invocations =
+      std::min(limits.maxComputeWorkGroupInvocations, limits.maxComputeWorkGroupSize[0]);
+  caps.max_groups_x = limits.maxComputeWorkGroupCount[0];
+  caps.max_groups_y = limits.maxComputeWorkGroupCount[1];
+  caps.push_bytes = limits.maxPushConstantsSize;
+  caps.subgroup_size = subgroup.subgroupSize;
+  caps.subgroup_min = sizes.minSubgroupSize ? sizes.minSubgroupSize : subgroup.subgroupSize;
+  caps.subgroup_max = sizes.maxSubgroupSize ? sizes.maxSubgroupSize : subgroup.subgroupSize;
+  caps.cores = read_cores(instance, desc.gpu);
+  read_features(Enabled(desc), version, &caps);
+  // Nothing works without these two, so it is said now and not plan by plan.
+  if (!caps.buffer_address)
+    return fail(TANDEM_ERROR_MISSING_FEATURE,
+                "bufferDeviceAddress is not enabled in desc.features: see "
+                "tandem_vk_required_features()");
+  if (!caps.inline_uniform)
+    return fail(TANDEM_ERROR_MISSING_FEATURE,
+                "inlineUniformBlock is not enabled in desc.features, or %s (before Vulkan 1.3) is "
+                "not in desc.extensions: see tandem_vk_required_features()",
+                kInlineUniformExtension);
+
+  std::memcpy(made->cache_uuid_, base.pipelineCacheUUID, VK_UUID_SIZE);
+  made->device_ = desc.device;
+  load_table(&made->vk_, instance.GetDeviceProcAddr, desc.device);
+  if (!made->vk_.vkGetBufferDeviceAddress)
+    return fail(TANDEM_ERROR_MISSING_FEATURE, "the device has no vkGetBufferDeviceAddress");
+  made->cache_ = desc.cache;
+  if (!made->cache_) TANDEM_TRY(made->make_cache());
+  TANDEM_TRY(made->make_layouts());
+  *device = std::move(made);
+  return Status();
+}
+
+Status open_vulkan_device(const DeviceOptions& options, const void* desc,
+                          std::unique_ptr<Device>* device) {
+  const auto* given = static_cast<const tandem_vk_device_desc*>(desc);
+  TANDEM_TRY(check_desc(given));
+  return VulkanDevice::open(options, *given, device);
+}
+
+}  // namespace tandem
+
+extern "C" tandem_status tandem_vk_device_create(const tandem_vk_device_desc* desc,
+                                                 const tandem_device_options* options,
+                                                 tandem_device** device) {
+  return tandem::create_device(options, device, tandem::open_vulkan_device, desc);
+}

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// The Vulkan device: borrows a VkDevice, keeps pipelines. device.cpp opens it, pipelines.cpp builds
+// programs, record.cpp records them.
+#ifndef TANDEM_SRC_VULKAN_DEVICE_H
+#define TANDEM_SRC_VULKAN_DEVICE_H
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "../device.h"
+#include "../params.h"
+#include "vk.h"
+
+namespace tandem {
+
+constexpr int kStemCount = 4;
+constexpr const char* kInlineUniformExtension = VK_EXT_INLINE_UNIFORM_BLOCK_EXTENSION_NAME;
+
+// What all pipelines of a stem share.
+struct StemLayout {
+  VkDescriptorSetLayout set = VK_NULL_HANDLE;
+  VkPipelineLayout pipeline = VK_NULL_HANDLE;
+};
+
+class VulkanDevice final : public Device {
+ public:
+  static Status open(const DeviceOptions& options, const tandem_vk_device_desc& desc,
+                     std::unique_ptr<Device>* device);
+  ~VulkanDevice() override;
+  Status build(const Plan& plan, std::unique_ptr<Program>* program) override;
+  Status cache_get(std::vector<uint8_t>* body) override;
+  Status cache_set(const uint8_t* body, size_t size) override;
+
+  const VkTable& vk() const { return vk_; }
+  VkDevice handle() const { return device_; }
+  const StemLayout& layout(Stem stem) const { return layouts_[int(stem)]; }
+
+ private:
+  Status make_layouts();
+  Status make_cache();
+  // The pipeline of a stem with these specialization constants; compiled once for all plans.
+  Status pipeline(Stem stem, const std::string& spec, VkPipeline* pipeline);
+  Status compile(Stem stem, const std::string& spec, VkPipeline* pipeline);
+
+  VkDevice device_ = VK_NULL_HANDLE;
+  VkTable vk_{};
+  uint8_t cache_uuid_[VK_UUID_SIZE] = {};
+  VkPipelineCache cache_ = VK_NULL_HANDLE;
+  bool own_cache_ = false;
+  StemLayout layouts_[kStemCount];
+  std::mutex mutex_;  // of pipelines_, and of cache_ where Vulkan wants it
+  std::map<std::pair<Stem, std::string>, VkPipeline> pipelines_;
+};
+
+// The push block of a launch, and whether the pipeline for wide tensors may take it.
+struct Push {
+  alignas(8) unsigned char data[128];
+  uint32_t bytes;
+  bool all_wide;
+};
+Push make_push(Stem stem, const Plan& plan, const Addresses& addresses);
+
+// A launch that has been made ready. Whether tensors allow 4-element accesses depends on addresses,
+// which only record() sees: so there is a pipeline for any tensors, and one for wide ones where the
+// strides allow it.
+struct Dispatch {
+  Stem stem;
+  VkPipeline any, wide;
+  VkDescriptorSet set;
+  uint32_t groups_x, groups_y;
+};
+
+class VulkanProgram final : public Program {
+ public:
+  VulkanProgram(const VulkanDevice& device, const Plan& plan) : device_(device), plan_(plan) {}
+  ~VulkanProgram() override;
+  Status record(tandem_stream stream, const tandem_args& args) const override;
+
+ private:
+  friend class VulkanDevice;
+  const VulkanDevice& device_;
+  const Plan plan_;
+  VkDescriptorPool pool_ = VK_NULL_HANDLE;
+  std::vector<Dispatch> dispatches_;
+};
+
+}  // namespace tandem
+#endif

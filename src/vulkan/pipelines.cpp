@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// From a plan to pipelines: SPIR-V, specialization constants, layouts, the pipeline cache.
+#include <algorithm>
+#include <cstring>
+
+#include "device.h"
+#include "shaders/bwd_dkv.spv.h"
+#include "shaders/bwd_dot.spv.h"
+#include "shaders/bwd_dq.spv.h"
+#include "shaders/fwd.spv.h"
+
+namespace tandem {
+namespace {
+
+// std140 rounds a block up to 16 bytes, the C++ structs to 8.
+constexpr uint32_t round16(size_t bytes) { return uint32_t((bytes + 15) / 16 * 16); }
+
+#define TANDEM_SPEC(id, name, fallback) {id, uint32_t(offsetof(FwdSpec, name)), 4},
+constexpr VkSpecializationMapEntry kFwdEntries[] = {
+#include "../interface/fwd.inc"
+};
+#define TANDEM_SPEC(id, name, fallback) {id, uint32_t(offsetof(BwdDotSpec, name)), 4},
+constexpr VkSpecializationMapEntry kBwdDotEntries[] = {
+#include "../interface/bwd_dot.inc"
+};
+#define TANDEM_SPEC(id, name, fallback) {id, uint32_t(offsetof(BwdDkvSpec, name)), 4},
+constexpr VkSpecializationMapEntry kBwdDkvEntries[] = {
+#include "../interface/bwd_dkv.inc"
+};
+#define TANDEM_SPEC(id, name, fallback) {id, uint32_t(offsetof(BwdDqSpec, name)), 4},
+constexpr VkSpecializationMapEntry kBwdDqEntries[] = {
+#include "../interface/bwd_dq.inc"
+};
+
+struct StemCode {
+  const uint32_t* words;
+  size_t bytes;
+  const VkSpecializationMapEntry* entries;
+  size_t entry_count;
+  size_t block_bytes, push_bytes;
+};
+
+const StemCode& stem_code(Stem stem) {
+  static const StemCode codes[kStemCount] = {
+      {fwd_spirv, sizeof(fwd_spirv), kFwdEntries, std::size(kFwdEntries), sizeof(FwdBlock),
+       sizeof(FwdPush)},
+      {bwd_dot_spirv, sizeof(bwd_dot_spirv), kBwdDotEntries, std::size(kBwdDotEntries),
+       sizeof(BwdDotBlock), sizeof(BwdDotPush)},
+      {bwd_dkv_spirv, sizeof(bwd_dkv_spirv), kBwdDkvEntries, std::size(kBwdDkvEntries),
+       sizeof(BwdDkvBlock), sizeof(BwdDkvPush)},
+      {bwd_dq_spirv, sizeof(bwd_dq_spirv), kBwdDqEntries, std::size(kBwdDqEntries),
+       sizeof(BwdDqBlock), sizeof(BwdDqPush)},
+  };
+  static_assert(int(Stem::fwd) == 0 && int(Stem::bwd_dot) == 1 && int(Stem::bwd_dkv) == 2 &&
+                    int(Stem::bwd_dq) == 3,
+                "the order above");
+  return codes[int(stem)];
+}
+
+template <typename Struct>
+std::string bytes_of(const Struct& s) {
+  return std::string(reinterpret_cast<const char*>(&s), sizeof(s));
+}
+
+template <typename Spec>
+std::string tile_spec_bytes(Spec spec, bool wide) {
+  spec.WIDE = wide;
+  return bytes_of(spec);
+}
+
+std::string spec_bytes(const Plan& plan, const Launch& launch, bool wide) {
+  switch (launch.stem) {
+    case Stem::fwd:
+      return tile_spec_bytes(fwd_spec(plan, launch), wide);
+    case Stem::bwd_dot:
+      return bytes_of(bwd_dot_spec(plan, launch));
+    case Stem::bwd_dkv:
+      return tile_spec_bytes(bwd_dkv_spec(plan, launch), wide);
+    case Stem::bwd_dq:
+      return tile_spec_bytes(bwd_dq_spec(plan, launch), wide);
+  }
+  return "";
+}
+
+std::string block_bytes(const Plan& plan, const Launch& launch) {
+  std::string block;
+  switch (launch.stem) {
+    case Stem::fwd:
+      block = bytes_of(fwd_block(plan, launch));
+      break;
+    case Stem::bwd_dot:
+      block = bytes_of(bwd_dot_block(plan, launch));
+      break;
+    case Stem::bwd_dkv:
+      block = bytes_of(bwd_dkv_block(plan, launch));
+      break;
+    case Stem::bwd_dq:
+      block = bytes_of(bwd_dq_block(plan, launch));
+      break;
+  }
+  block.resize(round16(block.size()));
+  return block;
+}
+
+}  // namespace
+
+Status VulkanDevice::make_layouts() {
+  for (int i = 0; i < kStemCount; ++i) {
+    const StemCode& code = stem_code(Stem(i));
+    VkDescriptorSetLayoutBinding binding{};
+    binding.descriptorType = VK_DESCRIPTOR_TYPE_INLINE_UNIFORM_BLOCK;
+    binding.descriptorCount = round16(code.block_bytes);  // bytes
+    binding.stageFlags = VK_SHADER_STAGE_COMPUTE_BIT;
+    VkDescriptorSetLayoutCreateInfo set{};
+    set.sType = VK_STRUCTURE_TYPE_DESCRIPTOR_SET_LAYOUT_CREATE_INFO;
+    set.bindingCount = 1;
+    set.pBindings = &binding;
+    TANDEM_VK_TRY(vk_.vkCreateDescriptorSetLayout(device_, &set, nullptr, &layouts_[i].set),
+                  "vkCreateDescriptorSetLayout");
+    VkPushConstantRange push{VK_SHADER_STAGE_COMPUTE_BIT, 0, uint32_t(code.push_bytes)};
+    VkPipelineLayoutCreateInfo info{};
+    info.sType = VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO;
+    info.setLayoutCount = 1;
+    info.pSetLayouts = &layouts_[i].set;
+    info.pushConstantRangeCount = 1;
+    info.pPushConstantRanges = &push;
+    TANDEM_VK_TRY(vk_.vkCreatePipelineLayout(device_, &info, nullptr, &layouts_[i].pipeline),
+                  "vkCreatePipelineLayout");
+  }
+  return Status();
+}
+
+Status VulkanDevice::make_cache() {
+  VkPipelineCacheCreateInfo info{};
+  info.sType = VK_STRUCTURE_TYPE_PIPELINE_CACHE_CREATE_INFO;
+  TANDEM_VK_TRY(vk_.vkCreatePipelineCache(device_, &info, nullptr, &cache_),
+                "vkCreatePipelineCache");
+  own_cache_ = true;
+  return Status();
+}
+
+VulkanDevice::~VulkanDevice() {
+  for (const auto& p : pipelines_) vk_.vkDestroyPipeline(device_, p.second, nullptr);
+  for (const StemLayout& l : layouts_) {
+    if (l.pipeline) vk_.vkDestroyPipelineLayout(device_, l.pipeline, nullptr);
+    if (l.set) vk_.vkDestroyDescriptorSetLayout(device_, l.set, nullptr);
+  }
+  if (own_cache_) vk_.vkDestroyPipelineCache(device_, cache_, nullptr);
+}
+
+Status VulkanDevice::compile(Stem stem, const std::string& spec, VkPipeline* pipeline) {
+  const StemCode& code = stem_code(stem);
+  VkShaderModuleCreateInfo module_info{};
+  module_info.sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO;
+  module_info.codeSize = code.bytes;
+  module_info.pCode = code.words;
+  VkShaderModule module = VK_NULL_HANDLE;
+  TANDEM_VK_TRY(vk_.vkCreateShaderModule(device_, &module_info, nullptr, &module),
+                "vkCreateShaderModule");
+
+  VkSpecializationInfo constants{};
+  constants.mapEntryCount = uint32_t(code.entry_count);
+  constants.pMapEntries = code.entries;
+  constants.dataSize = spec.size();
+  constants.pData = spec.data();
+  VkComputePipelineCreateInfo info{};
+  info.sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO;
+  info.stage.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO;
+  info.stage.stage = VK_SHADER_STAGE_COMPUTE_BIT;
+  info.stage.module = module;
+  info.stage.pName = "main";
+  info.stage.pSpecializationInfo = &constants;
+  info.layout = layout(stem).pipeline;
+  const VkResult result =
+      vk_.vkCreateComputePipelines(device_, cache_, 1, &info, nullptr, pipeline);
+  vk_.vkDestroyShaderModule(device_, module, nullptr);
+  if (result != VK_SUCCESS)
+    return vk_status(result, text("vkCreateComputePipelines of %s", stem_name(stem)).c_str());
+  return Status();
+}
+
+Status VulkanDevice::pipeline(Stem stem, const std::string& spec, VkPipeline* pipeline) {
+  const auto key = std::make_pair(stem, spec);
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = pipelines_.find(key);
+    if (found != pipelines_.end()) {
+      *pipeline = found->second;
+      return Status();
+    }
+  }
+  // Compiled outside the lock, for plans that are made on several threads. Two threads may then compile
+  // the same one: the first to come back wins.
+  VkPipeline made = VK_NULL_HANDLE;
+  TANDEM_TRY(compile(stem, spec, &made));
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto inserted = pipelines_.emplace(key, made);
+  if (!inserted.second) vk_.vkDestroyPipeline(device_, made, nullptr);
+  *pipeline = inserted.first->second;
+  return Status();
+}
+
+Status VulkanDevice::build(const Plan& plan, std::unique_ptr<Program>* program) {
+  std::unique_ptr<VulkanProgram> made(new VulkanProgram(*this, plan));
+  uint32_t bytes = 0;
+  for (const Launch& launch : plan.launches) bytes += round16(stem_code(launch.stem).block_bytes);
+  if (plan.launches.empty()) {
+    *program = std::move(made);
+    return Status();
+  }
+
+  VkDescriptorPoolSize size{VK_DESCRIPTOR_TYPE_INLINE_UNIFORM_BLOCK, bytes};
+  VkDescriptorPoolInlineUniformBlockCreateInfo bindings{};
+  bindings.sType = VK_STRUCTURE_TYPE_DESCRIPTOR_POOL_INLINE_UNIFORM_BLOCK_CREATE_INFO;
+  bindings.maxInlineUniformBlockBindings = uint32_t(plan.launches.size());
+  VkDescriptorPoolCreateInfo pool{};
+  pool.sType = VK_STRUCTURE_TYPE_DESCRIPTOR_POOL_CREATE_INFO;
+  pool.pNext = &bindings;
+  pool.maxSets = uint32_t(plan.launches.size());
+  pool.poolSizeCount = 1;
+  pool.pPoolSizes = &size;
+  TANDEM_VK_TRY(vk_.vkCreateDescriptorPool(device_, &pool, nullptr, &made->pool_),
+                "vkCreateDescriptorPool");
+
+  for (const Launch& launch : plan.launches) {
+    Dispatch dispatch{};
+    dispatch.stem = launch.stem;
+    dispatch.groups_x = launch.groups_x;
+    dispatch.groups_y = launch.groups_y;
+    TANDEM_TRY(pipeline(launch.stem, spec_bytes(plan, launch, false), &dispatch.any));
+    // An address of 0 is as aligned as can be: what remains are the strides.
+    if (make_push(launch.stem, plan, Addresses{}).all_wide)
+      TANDEM_TRY(pipeline(launch.stem, spec_bytes(plan, launch, true), &dispatch.wide));
+    else if (launch.stem != Stem::bwd_dot)
+      log_(TANDEM_LOG_INFO, text("%s goes element by element: a stride or a head size is no "
+                                 "multiple of 4, or a feature stride is not 1",
+                                 stem_name(launch.stem)));
+
+    VkDescriptorSetAllocateInfo allocate{};
+    allocate.sType = VK_STRUCTURE_TYPE_DESCRIPTOR_SET_ALLOCATE_INFO;
+    allocate.descriptorPool = made->pool_;
+    allocate.descriptorSetCount = 1;
+    allocate.pSetLayouts = &layout(launch.stem).set;
+    TANDEM_VK_TRY(vk_.vkAllocateDescriptorSets(device_, &allocate, &dispatch.set),
+                  "vkAllocateDescriptorSets");
+    const std::string block = block_bytes(plan, launch);
+    VkWriteDescriptorSetInlineUniformBlock data{};
+    data.sType = VK_STRUCTURE_TYPE_WRITE_DESCRIPTOR_SET_INLINE_UNIFORM_BLOCK;
+    data.dataSize = uint32_t(block.size());
+    data.pData = block.data();
+    VkWriteDescriptorSet write{};
+    write.sType = VK_STRUCTURE_TYPE_WRITE_DESCRIPTOR_SET;
+    write.pNext = &data;
+    write.dstSet = dispatch.set;
+    write.descriptorCount = data.dataSize;
+    write.descriptorType = VK_DESCRIPTOR_TYPE_INLINE_UNIFORM_BLOCK;
+    vk_.vkUpdateDescriptorSets(device_, 1, &write, 0, nullptr);
+    made->dispatches_.push_back(dispatch);
+  }
+  *program = std::move(made);
+  return Status();
+}
+
+Status VulkanDevice::cache_get(std::vector<uint8_t>* body) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  // A plan that is made meanwhile can make the data grow between the two calls.
+  for (;;) {
+    size_t size = 0;
+    TANDEM_VK_TRY(vk_.vkGetPipelineCacheData(device_, cache_, &size, nullptr),
+                  "vkGetPipelineCacheData");
+    body->resize(size);
+    const VkResult result = vk_.vkGetPipelineCacheData(device_, cache_, &size, body->data());
+    if (result == VK_INCOMPLETE) continue;
+    if (result != VK_SUCCESS) return vk_status(result, "vkGetPipelineCacheData");
+    body->resize(size);
+    return Status();
+  }
+}
+
+Status VulkanDevice::cache_set(const uint8_t* body, size_t size) {
+  if (!own_cache_)
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT,
+                "this device uses the VkPipelineCache that it was created with: give that one its "
+                "data yourself");
+  // The header is checked here too: some drivers take what they should refuse.
+  VkPipelineCacheHeaderVersionOne header;
+  if (size < sizeof(header))
+    return fail(TANDEM_ERROR_CACHE, "pipeline cache data of %zu bytes is shorter than its header",
+                size);
+  std::memcpy(&header, body, sizeof(header));
+  if (header.headerSize < sizeof(header) || header.headerSize > size ||
+      header.headerVersion != VK_PIPELINE_CACHE_HEADER_VERSION_ONE)
+    return fail(TANDEM_ERROR_CACHE, "pipeline cache header of %u bytes, version %u is not known",
+                header.headerSize, uint32_t(header.headerVersion));
+  if (header.vendorID != caps_.vendor_id || header.deviceID != caps_.device_id)
+    return fail(TANDEM_ERROR_CACHE, "pipeline cache data is of device %x:%x, this one is %x:%x",
+                header.vendorID, header.deviceID, caps_.vendor_id, caps_.device_id);
+  if (std::memcmp(header.pipelineCacheUUID, cache_uuid_, VK_UUID_SIZE) != 0)
+    return fail(TANDEM_ERROR_CACHE, "pipeline cache data is of another build of the driver");
+
+  VkPipelineCacheCreateInfo info{};
+  info.sType = VK_STRUCTURE_TYPE_PIPELINE_CACHE_CREATE_INFO;
+  info.initialDataSize = size;
+  info.pInitialData = body;
+  VkPipelineCache loaded = VK_NULL_HANDLE;
+  TANDEM_VK_TRY(vk_.vkCreatePipelineCache(device_, &info, nullptr, &loaded),
+                "vkCreatePipelineCache");
+  VkResult result;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    result = vk_.vkMergePipelineCaches(device_, cache_, 1, &loaded);
+  }
+  vk_.vkDestroyPipelineCache(device_, loaded, nullptr);
+  return result == VK_SUCCESS ? Status() : vk_status(result, "vkMergePipelineCaches");
+}
+
+}  // namespace tandem

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// Vulkan without global functions: each device has a table of its own. Volk's code sits in a namespace
+// of our own name, because the application may bring a Volk of its own, of another version.
+#ifndef TANDEM_SRC_VULKAN_VK_H
+#define TANDEM_SRC_VULKAN_VK_H
+#define VK_NO_PROTOTYPES
+#define VOLK_NAMESPACE
+#define volk tandem_volk
+#include <volk.h>
+#undef volk
+
+#include "../status.h"
+#include "tandem/tandem_vulkan.h"
+
+namespace tandem {
+
+using VkTable = tandem_volk::VolkDeviceTable;
+
+// volk.cpp. Fills the table by gdpa alone: no variable of Volk's is written, so devices may be created
+// on many threads.
+void load_table(VkTable* table, PFN_vkGetDeviceProcAddr gdpa, VkDevice device);
+
+// The loader's vkGetInstanceProcAddr; NO_BACKEND if this machine has no loader. It stays loaded.
+Status system_loader(PFN_vkGetInstanceProcAddr* gipa);
+
+// The instance-level functions that are used, each checked to be there.
+struct InstanceTable {
+  PFN_vkGetDeviceProcAddr GetDeviceProcAddr;
+  PFN_vkGetPhysicalDeviceProperties2 GetPhysicalDeviceProperties2;
+  PFN_vkGetPhysicalDeviceFeatures2 GetPhysicalDeviceFeatures2;
+  PFN_vkEnumerateDeviceExtensionProperties EnumerateDeviceExtensionProperties;
+};
+Status load_instance(PFN_vkGetInstanceProcAddr gipa, VkInstance instance, InstanceTable* table);
+
+// A failed call as a status: what was done, and the code.
+Status vk_status(VkResult result, const char* what);
+
+// The struct of this type in a pNext chain, nullptr if there is none.
+template <typename Struct>
+const Struct* find_struct(const void* chain, VkStructureType type) {
+  for (auto s = static_cast<const VkBaseInStructure*>(chain); s; s = s->pNext)
+    if (s->sType == type) return reinterpret_cast<const Struct*>(s);
+  return nullptr;
+}
+
+}  // namespace tandem
+
+#define TANDEM_VK_TRY(call, what)                                                 \
+  do {                                                                            \
+    const VkResult vk_result_ = (call);                                           \
+    if (vk_result_ != VK_SUCCESS) return ::tandem::vk_status(vk_result_, (what)); \
+  } while (false)
+
+#endif

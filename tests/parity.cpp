@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+#include "parity.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <set>
+
+namespace parity {
+namespace {
+
+std::vector<Target> all_targets;
+std::map<uint32_t, long> counts;
+
+std::vector<std::string> split(const std::string& list) {
+  std::vector<std::string> parts;
+  std::string part;
+  for (char c : list + ",") {
+    if (c != ',') {
+      part += c;
+    } else if (!part.empty()) {
+      parts.push_back(part);
+      part.clear();
+    }
+  }
+  return parts;
+}
+
+std::vector<std::string> paths_of(const std::string& backend) {
+  std::vector<std::string> paths;
+  for (const tandem_kernel_info& kernel : registry())
+    if (backend == kernel.backend &&
+        std::find(paths.begin(), paths.end(), kernel.path) == paths.end())
+      paths.push_back(kernel.path);
+  return paths;
+}
+
+std::string row_name(const tandem_kernel_info& kernel) {
+  return std::string(kernel.stem) + " " + kernel.backend + "." + kernel.path;
+}
+
+}  // namespace
+
+Tier tier() {
+  static const Tier chosen = [] {
+    const char* text = std::getenv("TANDEM_TIER");
+    const std::string name = text && *text ? text : "smoke";
+    if (name == "smoke") return Tier::smoke;
+    if (name == "ci") return Tier::ci;
+    if (name == "device") return Tier::device;
+    std::fprintf(stderr, "TANDEM_TIER is '%s', must be smoke, ci or device\n", name.c_str());
+    std::exit(2);
+  }();
+  return chosen;
+}
+
+std::vector<Target>& targets() { return all_targets; }
+void close_targets() { all_targets.clear(); }
+
+std::string open_targets() {
+  const char* wanted = std::getenv("TANDEM_DEVICE");
+  const std::vector<std::string> names = wanted && *wanted ? split(wanted) : usable_devices();
+  for (const std::string& word : names) {
+    const size_t slash = word.find('/');
+    const std::string name = word.substr(0, slash), backend = name.substr(0, name.find(':'));
+    const std::string only = slash == std::string::npos ? "" : word.substr(slash + 1);
+    const std::vector<std::string> paths = paths_of(backend);
+    if (paths.empty()) return "TANDEM_DEVICE: '" + name + "' is of no backend in the registry";
+    if (!only.empty() && std::find(paths.begin(), paths.end(), only) == paths.end())
+      return "TANDEM_DEVICE: '" + word + "' names no path of " + backend;
+    for (const std::string& path : paths) {
+      if (!only.empty() && path != only) continue;
+      Target target;
+      target.backend = backend;
+      target.path = path;
+      for (const std::string& other : paths)
+        if (other != path)
+          target.disabled += (target.disabled.empty() ? "" : ",") + backend + "." + other;
+      SessionOptions options;
+      options.disable = target.disabled;
+      try {
+        target.session = Session::open(name, options);
+      } catch (const Error& e) {
+        return name + ": " + e.what();
+      }
+      target.device = target.session->name();
+      target.name = backend + "." + path + " on " + target.device;
+      std::printf("target %s: %s (%s)\n", target.name.c_str(), target.session->info().name,
+                  target.session->info().driver);
+      all_targets.push_back(std::move(target));
+    }
+  }
+  return all_targets.empty() ? "no device to test" : "";
+}
+
+void count(const std::vector<uint32_t>& kernels) {
+  for (uint32_t kernel : kernels) ++counts[kernel];
+}
+
+std::vector<std::string> report_counts() {
+  std::set<std::string> present;
+  for (const Target& target : all_targets) present.insert(target.backend + "." + target.path);
+  std::vector<std::string> idle;
+  const std::vector<tandem_kernel_info> rows = registry();
+  std::printf("cases of each registry row:\n");
+  for (uint32_t i = 0; i < rows.size(); ++i) {
+    const bool here = present.count(std::string(rows[i].backend) + "." + rows[i].path) > 0;
+    std::printf("  %-24s %6ld%s\n", row_name(rows[i]).c_str(), counts[i],
+                here ? "" : "  (no such device in this run)");
+    if (here && counts[i] == 0) idle.push_back(row_name(rows[i]));
+  }
+  return idle;
+}
+
+uint64_t seed_of(const char* text, uint64_t n) {
+  static const uint64_t shift = [] {
+    const char* s = std::getenv("TANDEM_SEED");
+    return s ? std::strtoull(s, nullptr, 0) : 0ull;
+  }();
+  uint64_t hash = Random::mix(shift + 0x7a11de);
+  for (; *text; ++text) hash = Random::mix(hash ^ uint64_t(static_cast<unsigned char>(*text)));
+  return Random::mix(hash + n) >> 32;  // short enough to retype
+}
+
+tandem_problem problem(tandem_direction direction, tandem_dtype dtype, const Shape& s,
+                       const Mask& mask, Layout layout) {
+  tandem_problem p = make_problem(direction, dtype, s.b, s.hq, s.hk, s.sq, s.sk, s.d);
+  p.head_dim_v = s.dv ? s.dv : s.d;
+  p.mask = mask.mask;
+  p.align = mask.align;
+  p.window_left = mask.left;
+  p.window_right = mask.right;
+  set_layout(p, layout);
+  return p;
+}
+
+Span visible(const tandem_problem& p, int64_t row) {
+  const int64_t off = p.align == TANDEM_BOTTOM_RIGHT ? p.seq_kv - p.seq_q : 0;
+  Span s{0, p.seq_kv - 1};
+  if (p.window_left != TANDEM_UNBOUNDED) s.first = std::max(s.first, row + off - p.window_left);
+  if (p.window_right != TANDEM_UNBOUNDED) s.last = std::min(s.last, row + off + p.window_right);
+  if (p.mask == TANDEM_MASK_CAUSAL) s.last = std::min(s.last, row + off);
+  return s;
+}
+
+std::string vacuous(const Outputs& outputs) {
+  const struct {
+    const char* name;
+    const HostTensor* tensor;
+  } tensors[] = {
+      {"o", &outputs.o}, {"d_q", &outputs.d_q}, {"d_k", &outputs.d_k}, {"d_v", &outputs.d_v}};
+  for (const auto& t : tensors) {
+    const std::vector<double> values = t.tensor->dense();
+    const auto nothing = std::count_if(values.begin(), values.end(),
+                                       [](double x) { return x == 0 || !std::isfinite(x); });
+    if (values.size() >= 4 && nothing * 2 > std::ptrdiff_t(values.size()))
+      return std::string(t.name) + ": " + std::to_string(nothing) + " of " +
+             std::to_string(values.size()) + " elements are zero or not finite";
+  }
+  return "";
+}
+
+int check_on(Target& target, Case& test, const Expect& expect, Outputs* outputs) {
+  const std::string where = target.name + ": " + repro(test.problem(), test.seed());
+  int failures = 0;
+  auto fail = [&](const std::string& what) {
+    ++failures;
+    FAIL_CHECK(where << "\n  " << what);
+  };
+  Outputs own;
+  if (!outputs) outputs = &own;
+  CaseResult result;
+  try {
+    result = test.run_and_judge(*target.session, outputs);
+  } catch (const Error& e) {
+    fail(std::string("threw: ") + e.what());
+    return failures;
+  }
+  if (result.refused) {
+    if (!expect.may_refuse) fail("refused: " + result.message);
+    return failures;
+  }
+  count(result.kernels);
+  CHECK_MESSAGE(result.path == target.path, where << ": ran path " << result.path);
+  if (!result.ok) {
+    std::string what = result.message + " (" + result.plan + ")";
+    for (const Judgement& j : result.judgements)
+      if (!j.ok) what += "\n    " + j.tensor + ": " + j.where;
+    fail(what);
+    return failures;
+  }
+  if (!expect.sparse) {
+    const std::string nothing = vacuous(*outputs);
+    if (!nothing.empty()) fail("vacuous: " + nothing);
+  }
+  return failures;
+}
+
+void check(const tandem_problem& given, uint64_t seed, const Expect& expect) {
+  Expect twice = expect;
+  // The second run finds another filling in the workspace: equal bits say both that it needs no
+  // initialisation and that a repeat gives the same.
+  twice.options.repeats = std::max(2, expect.options.repeats);
+  Case test(given, seed, twice.options);
+  const bool gpu = std::any_of(targets().begin(), targets().end(),
+                               [](const Target& t) { return !t.session->on_cpu(); });
+  for (Target& target : targets())
+    if (!(expect.gpu_only && gpu && target.session->on_cpu())) check_on(target, test, twice);
+}
+
+}  // namespace parity

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// The parity suite: what its files share. Every kernel path of every device at hand is a target; a case
+// is run on all targets and judged against the reference in double (support/compare.h).
+//   TANDEM_DEVICE  comma list of devices, as "cpu,vulkan:0", or of one path each, as "cpu/ref"; default:
+//                  all that can be used
+//   TANDEM_TIER    smoke (default, under a minute on a CPU driver), ci, device (a real GPU)
+//   TANDEM_SEED    another set of random numbers
+#ifndef TANDEM_TESTS_PARITY_H
+#define TANDEM_TESTS_PARITY_H
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "support/compare.h"
+#include "support/host.h"
+#include "support/support.h"
+
+namespace parity {
+
+using namespace tandem::support;
+
+enum class Tier { smoke, ci, device };
+Tier tier();
+inline bool at_least(Tier t) { return int(tier()) >= int(t); }
+
+// One kernel path on one device: a session in which every other path of the backend is disabled.
+struct Target {
+  std::string name;  // "vulkan.scalar on vulkan:0"
+  std::string backend, path;
+  std::unique_ptr<Session> session;
+  std::string device;    // "vulkan:0"
+  std::string disabled;  // the other paths, as tandem_device_options.disable wants them
+};
+std::vector<Target>& targets();
+
+// Opens what TANDEM_DEVICE names; a sentence when one of them cannot be had.
+std::string open_targets();
+void close_targets();
+
+// How many cases each registry row ran; prints them, and returns the rows that should have and did not.
+void count(const std::vector<uint32_t>& kernels);
+std::vector<std::string> report_counts();
+
+uint64_t seed_of(const char* text, uint64_t n = 0);  // of a test's name, TANDEM_SEED mixed in
+
+// ---- problems ----
+struct Mask {
+  const char* name;
+  uint32_t mask, align;
+  int64_t left, right;
+};
+constexpr int64_t kOpen = TANDEM_UNBOUNDED;
+constexpr Mask kNone = {"none", TANDEM_MASK_NONE, TANDEM_TOP_LEFT, kOpen, kOpen};
+constexpr Mask kTopLeft = {"causal top left", TANDEM_MASK_CAUSAL, TANDEM_TOP_LEFT, kOpen, kOpen};
+constexpr Mask kBottomRight = {"causal bottom right", TANDEM_MASK_CAUSAL, TANDEM_BOTTOM_RIGHT,
+                               kOpen, kOpen};
+constexpr Mask kWindow = {"window", TANDEM_MASK_NONE, TANDEM_TOP_LEFT, 19, 5};
+constexpr Mask kWindowRight = {"window bottom right", TANDEM_MASK_NONE, TANDEM_BOTTOM_RIGHT, 40, 0};
+constexpr Mask kCausalWindow = {"causal window", TANDEM_MASK_CAUSAL, TANDEM_BOTTOM_RIGHT, 33,
+                                kOpen};
+constexpr Mask kMasks[] = {kNone, kTopLeft, kBottomRight, kWindow, kWindowRight, kCausalWindow};
+
+struct Shape {
+  int64_t b, hq, hk, sq, sk, d, dv;
+};
+tandem_problem problem(tandem_direction direction, tandem_dtype dtype, const Shape& shape,
+                       const Mask& mask = kNone, Layout layout = Layout::bhsd);
+
+// Visible keys of a row, both ends included; first > last when it sees none.
+struct Span {
+  int64_t first, last;
+  bool empty() const { return first > last; }
+};
+Span visible(const tandem_problem& problem, int64_t row);
+
+// ---- running ----
+struct Expect {
+  bool may_refuse = false;  // a forced tile that a device may lack
+  bool sparse = false;      // most of an output is rightly zero: rows or keys that see nothing
+  bool gpu_only = false;    // leave out targets that run on the CPU, if there are others
+  CaseOptions options;
+};
+// The case on every target: judged, guards, gaps and workspace checked, run twice for equal bits, counted.
+void check(const tandem_problem& problem, uint64_t seed, const Expect& expect = {});
+// The same on one target. Returns the number of failures.
+int check_on(Target& target, Case& test, const Expect& expect = {}, Outputs* outputs = nullptr);
+
+// "" or what is wrong: more than half of an output zero or not finite.
+std::string vacuous(const Outputs& outputs);
+
+}  // namespace parity
+#endif

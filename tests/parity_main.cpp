@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// The parity suite's main: opens the targets first, and after the cases fails for a registry row that
+// nothing ran. With doctest's own options (a filter, a listing) the rows are only printed.
+#define DOCTEST_CONFIG_IMPLEMENT
+#include <cstdio>
+
+#include "parity.h"
+
+int main(int argc, char** argv) {
+  doctest::Context context(argc, argv);
+  const std::string problem = parity::open_targets();
+  if (!problem.empty()) {
+    std::printf("parity: %s\n", problem.c_str());
+    return 1;
+  }
+  int result = context.run();
+  if (context.shouldExit()) return result;
+  const std::vector<std::string> idle = parity::report_counts();
+  if (argc == 1)
+    for (const std::string& row : idle) {
+      std::printf("parity: no case ran %s\n", row.c_str());
+      result = 1;
+    }
+  parity::close_targets();
+  const int messages = tandem::support::total_validation_messages();
+  if (messages > 0) {
+    std::printf("parity: %d validation messages\n", messages);
+    result = 1;
+  }
+  return result;
+}

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// Bugs that attention kernels have had elsewhere, by name. Each would have been caught by its test here.
+#include <algorithm>
+#include <cmath>
+
+#include "parity.h"
+
+using namespace parity;
+
+namespace {
+Expect sparse() {
+  Expect e;
+  e.sparse = true;
+  return e;
+}
+}  // namespace
+
+TEST_CASE("regression: d_o with other strides than q (only head 0 right)") {
+  for (Layout layout : {Layout::bshd, Layout::gapped}) {
+    tandem_problem p =
+        problem(TANDEM_BACKWARD, TANDEM_F16, {2, 4, 2, 40, 51, 32, 32}, kBottomRight);
+    set_layout(p, Role::d_o, layout);
+    check(p, seed_of("d_o strides", uint64_t(layout)));
+  }
+  tandem_problem p = problem(TANDEM_BACKWARD, TANDEM_F32, {1, 4, 4, 40, 40, 32, 64}, kTopLeft);
+  // Every tensor in an order of its own.
+  const Layout layouts[] = {Layout::bshd, Layout::gapped4,    Layout::bhsd,   Layout::gapped,
+                            Layout::bhsd, Layout::transposed, Layout::gapped, Layout::bshd};
+  for (int n = 0; n < 8; ++n) set_layout(p, kRoles[n], layouts[n]);
+  check(p, seed_of("own strides"));
+}
+
+TEST_CASE("regression: lse tail store past the row count") {
+  // The lse of the heads after the first was overwritten where S is no multiple of the tile; lse is judged
+  // in every case, and its guards lie right behind it.
+  for (int64_t s : {1, 17, 63, 64, 65, 120, 127, 128, 129, 255, 4001}) {
+    if (s > 1000 && !at_least(Tier::ci)) continue;
+    const tandem_direction direction =
+        s == 65 || at_least(Tier::ci) ? TANDEM_BACKWARD : TANDEM_FORWARD;
+    check(problem(direction, TANDEM_F16, {1, 3, 1, s, s, 32, 32}, kTopLeft),
+          seed_of("lse tail", uint64_t(s)), sparse());
+  }
+  for (int64_t s : {63, 65})
+    check(problem(TANDEM_FORWARD, TANDEM_F32, {2, 2, 2, s, 40, 32, 32}),
+          seed_of("lse tail batch", uint64_t(s)));
+}
+
+TEST_CASE("regression: reference tensors that alias (a comparison of a tensor with itself)") {
+  // A judge that looks at the same memory twice takes anything. Here one element is spoiled: the judge must
+  // fail, and blame the right tensor; and the reference must be what it was before.
+  Target& target = targets()[0];
+  Case test(problem(TANDEM_BACKWARD, TANDEM_F32, {1, 2, 1, 33, 40, 32, 32}, kTopLeft),
+            seed_of("alias"));
+  Outputs good;
+  const CaseResult result = test.run_and_judge(*target.session, &good);
+  REQUIRE_MESSAGE(result.ok, result.message);
+  const std::vector<double> before = test.reference(Role::d_k);
+  for (Role role : {Role::o, Role::d_q, Role::d_k, Role::d_v}) {
+    Outputs spoiled = good;
+    HostTensor& t = role == Role::o ? spoiled.o : spoiled.gradient(role);
+    t.set(0, 0, 20, 5, t.get(0, 0, 20, 5) + 0.01);
+    CaseResult judged;
+    judged.ok = true;
+    test.judge(spoiled, &judged);
+    CHECK_MESSAGE(!judged.ok, role_name(role) << " was spoiled and passed");
+    for (const Judgement& j : judged.judgements) CHECK(j.ok == (j.tensor != role_name(role)));
+    CHECK(judged.message.find("row 20 column 5") != std::string::npos);
+  }
+  Outputs spoiled = good;
+  spoiled.lse[40] += 0.001f;
+  CaseResult judged;
+  judged.ok = true;
+  test.judge(spoiled, &judged);
+  CHECK(!judged.ok);
+  for (double bad : {std::nan(""), double(INFINITY)}) {
+    spoiled = good;
+    spoiled.d_v.set(0, 0, 3, 1, bad);
+    judged = CaseResult();
+    judged.ok = true;
+    test.judge(spoiled, &judged);
+    CHECK(!judged.ok);
+  }
+  // All zero, which is what a kernel that never ran leaves in a cleared buffer.
+  spoiled = good;
+  spoiled.d_q.set_dense(std::vector<double>(size_t(spoiled.d_q.dims.count()), 0.0));
+  CHECK(!vacuous(spoiled).empty());
+  CHECK(test.reference(Role::d_k) == before);
+}
+
+TEST_CASE("regression: scale missing in d_k") {
+  for (float scale : {0.01f, 3.0f, -0.5f, 1.0f}) {
+    if (!at_least(Tier::ci) && scale != 0.01f && scale != -0.5f) continue;
+    tandem_problem p = problem(TANDEM_BACKWARD, TANDEM_F32, {1, 2, 1, 40, 70, 32, 32}, kTopLeft);
+    p.scale = scale;
+    check(p, seed_of("scale", uint64_t(int64_t(scale * 100))), sparse());
+  }
+  tandem_problem p = problem(TANDEM_BACKWARD, TANDEM_F32, {1, 2, 1, 40, 70, 32, 32}, kTopLeft);
+  p.scale = 0;  // every weight the same; d_q and d_k exactly zero
+  check(p, seed_of("scale zero"), sparse());
+}
+
+TEST_CASE("regression: causal with Sq != Sk in the backward") {
+  const int64_t lengths[][2] = {{5, 100}, {100, 5}, {33, 130}, {130, 33}};
+  for (const auto& length : lengths)
+    for (const Mask& mask : {kTopLeft, kBottomRight})
+      check(problem(TANDEM_BACKWARD, TANDEM_BF16, {1, 2, 2, length[0], length[1], 32, 32}, mask),
+            seed_of("causal", uint64_t(length[0])), sparse());
+}
+
+TEST_CASE("regression: all heads get gradients") {
+  for (const auto& heads : {std::pair<int, int>{4, 4}, {8, 2}, {6, 1}}) {
+    const tandem_problem p = problem(TANDEM_BACKWARD, TANDEM_F32,
+                                     {2, heads.first, heads.second, 8, 8, 16, 16}, kTopLeft);
+    Case test(p, seed_of("heads", uint64_t(heads.first)));
+    for (Target& target : targets()) {
+      Outputs outputs;
+      if (check_on(target, test, {}, &outputs) > 0) continue;
+      for (Role role : {Role::d_q, Role::d_k, Role::d_v}) {
+        const HostTensor& t = outputs.gradient(role);
+        for (int64_t b = 0; b < t.dims.b; ++b)
+          for (int64_t h = 0; h < t.dims.h; ++h) {
+            double largest = 0;
+            for (int64_t s = 0; s < t.dims.s; ++s)
+              for (int64_t d = 0; d < t.dims.d; ++d)
+                largest = std::max(largest, std::fabs(t.get(b, h, s, d)));
+            CHECK_MESSAGE(largest > 1e-3, target.name << ": " << role_name(role) << " of b" << b
+                                                      << " h" << h << " is zero");
+          }
+      }
+    }
+  }
+}
+
+TEST_CASE("regression: d_o expanded with stride 0 (a sum loss)") {
+  for (int kind = 0; kind < 3; ++kind) {
+    tandem_problem p =
+        problem(TANDEM_BACKWARD, TANDEM_F16, {2, 4, 2, 40, 51, 32, 32}, kBottomRight);
+    if (kind == 0) std::fill(p.d_o.stride, p.d_o.stride + 4, 0);
+    if (kind == 1) p.d_o.stride[3] = 0;                    // the same over features
+    if (kind == 2) p.d_o.stride[1] = p.d_o.stride[2] = 0;  // the same over heads and rows
+    check(p, seed_of("sum loss", uint64_t(kind)));
+  }
+  // Keys and values shared by a batch, and by all heads.
+  tandem_problem p = problem(TANDEM_BACKWARD, TANDEM_F32, {2, 4, 2, 40, 51, 32, 32}, kNone);
+  p.k.stride[0] = p.v.stride[1] = 0;
+  p.q.stride[0] = 0;
+  check(p, seed_of("shared keys"));
+}
+
+TEST_CASE("rows that see no key: zeros and -inf, never NaN") {
+  // Bottom right with more queries than keys: the first rows see nothing, and a whole tile of them.
+  for (const auto& length : {std::pair<int64_t, int64_t>{100, 20}, {40, 39}})
+    for (tandem_dtype dtype : {TANDEM_F32, TANDEM_BF16})
+      check(problem(TANDEM_BACKWARD, dtype, {1, 2, 1, length.first, length.second, 32, 32},
+                    kBottomRight),
+            seed_of("blind", uint64_t(length.first)), sparse());
+  // A window that ends before the first key, and keys that no query reaches.
+  const Mask early = {"early window", TANDEM_MASK_NONE, TANDEM_TOP_LEFT, 3, 0};
+  check(problem(TANDEM_BACKWARD, TANDEM_F32, {1, 2, 1, 20, 200, 32, 32}, early), seed_of("unseen"),
+        sparse());
+  check(problem(TANDEM_BACKWARD, TANDEM_F32, {1, 2, 1, 200, 20, 32, 32}, early), seed_of("beyond"),
+        sparse());
+}
+
+TEST_CASE("large and small scores: no overflow, no lost maximum") {
+  for (double size : {0.0, 1e-3, 30.0}) {
+    Expect expect = sparse();
+    expect.options.input_scale = size;
+    check(problem(TANDEM_BACKWARD, TANDEM_F32, {1, 2, 1, 70, 90, 32, 32}, kTopLeft),
+          seed_of("size", uint64_t(size * 1000)), expect);
+  }
+}
+
+TEST_CASE("tensors that start anywhere, addresses, forward without lse") {
+  for (int64_t lead : {1, 2, 3}) {
+    Expect expect;
+    expect.options.lead = lead;
+    expect.options.addresses = lead == 2;
+    check(problem(TANDEM_BACKWARD, lead == 1 ? TANDEM_F16 : TANDEM_F32, {1, 2, 1, 40, 66, 32, 32}),
+          seed_of("lead", uint64_t(lead)), expect);
+  }
+  Expect expect;
+  expect.options.no_lse = true;
+  check(problem(TANDEM_FORWARD, TANDEM_F16, {1, 2, 1, 40, 66, 32, 32}), seed_of("no lse"), expect);
+}
+
+TEST_CASE("sizes of 0 on every target") {
+  const Shape shapes[] = {{0, 2, 1, 5, 6, 16, 16},
+                          {1, 0, 2, 5, 6, 16, 16},
+                          {1, 2, 1, 0, 6, 16, 16},
+                          {1, 2, 1, 5, 0, 16, 16},
+                          {1, 0, 0, 5, 6, 16, 16}};
+  for (const Shape& shape : shapes)
+    check(problem(TANDEM_BACKWARD, TANDEM_F32, shape), seed_of("zero"), sparse());
+}
+
+TEST_CASE("repeats give the same bits") {
+  const bool device = at_least(Tier::device);
+  for (tandem_direction direction : {TANDEM_FORWARD, TANDEM_BACKWARD}) {
+    Expect expect;
+    const int many = direction == TANDEM_FORWARD ? 1000 : 250;
+    expect.options.repeats = device ? many : at_least(Tier::ci) ? 20 : 3;
+    expect.gpu_only = device;
+    const int64_t s = device ? 512 : 130;
+    tandem_problem p = problem(direction, TANDEM_BF16, {1, 4, 2, s, s + 7, 64, 64}, kBottomRight);
+    p.flags = TANDEM_FLAG_DETERMINISTIC;
+    check(p, seed_of("repeats"), expect);
+  }
+}

@@ -1,0 +1,390 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// The C border: what a caller can do wrong, one row each. A row says what is done to a good call, the
+// status it must get, and words that the sentence must contain. Out-parameters stay untouched.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "api_fixture.h"
+#include "tandem/tandem.h"
+#include "tandem/tandem_cuda.h"
+
+namespace {
+
+struct ProblemRow {
+  const char* what;
+  std::function<void(tandem_problem&)> spoil;
+  tandem_status status;
+  std::vector<const char*> words;  // all in the sentence: the member and its value
+};
+
+constexpr tandem_status kArgument = TANDEM_ERROR_INVALID_ARGUMENT;
+constexpr tandem_status kStruct = TANDEM_ERROR_INVALID_STRUCT;
+constexpr tandem_status kLayout = TANDEM_ERROR_INVALID_LAYOUT;
+constexpr tandem_status kUnsupported = TANDEM_ERROR_UNSUPPORTED;
+const int64_t kHuge = std::numeric_limits<int64_t>::max();
+
+const std::vector<ProblemRow>& problem_rows() {
+  using P = tandem_problem;
+  static const std::vector<ProblemRow> rows = {
+      {"struct_size 0", [](P& p) { p.struct_size = 0; }, kStruct, {"problem.struct_size", " 0"}},
+      {"a short struct", [](P& p) { p.struct_size -= 4; }, kStruct, {"problem.struct_size"}},
+      {"next", [](P& p) { p.next = &p; }, kStruct, {"problem.next"}},
+      {"reserved", [](P& p) { p.reserved = 7; }, kArgument, {"problem.reserved", "7"}},
+      {"direction 0", [](P& p) { p.direction = 0; }, kArgument, {"problem.direction", " 0"}},
+      {"direction 3", [](P& p) { p.direction = 3; }, kArgument, {"problem.direction", " 3"}},
+      {"mask", [](P& p) { p.mask = 9; }, kArgument, {"problem.mask", "9"}},
+      {"align", [](P& p) { p.align = 5; }, kArgument, {"problem.align", "5"}},
+      {"flags", [](P& p) { p.flags = 0x80; }, kArgument, {"problem.flags", "0x80"}},
+      {"gradients none", [](P& p) { p.gradients = 0; }, kArgument, {"problem.gradients", "0x0"}},
+      {"gradients 0x9", [](P& p) { p.gradients = 9; }, kArgument, {"problem.gradients", "0x9"}},
+      {"dtype of q 0", [](P& p) { p.q.dtype = 0; }, kArgument, {"q.dtype", " 0"}},
+      {"dtype of v 4", [](P& p) { p.v.dtype = 4; }, kArgument, {"v.dtype", " 4"}},
+      {"mixed dtypes",
+       [](P& p) { p.k.dtype = TANDEM_F16; },
+       kUnsupported,
+       {"k.dtype", "f16", "f32"}},
+      {"mixed dtypes in the gradients",
+       [](P& p) { p.d_v.dtype = TANDEM_BF16; },
+       kUnsupported,
+       {"d_v.dtype", "bf16"}},
+      {"tensor reserved", [](P& p) { p.d_o.reserved = 1; }, kArgument, {"d_o.reserved", " 1"}},
+      {"batch < 0", [](P& p) { p.batch = -1; }, kArgument, {"batch", "-1"}},
+      {"heads_q < 0", [](P& p) { p.heads_q = -4; }, kArgument, {"heads_q", "-4"}},
+      {"heads_kv < 0", [](P& p) { p.heads_kv = -2; }, kArgument, {"heads_kv", "-2"}},
+      {"seq_q < 0", [](P& p) { p.seq_q = -5; }, kArgument, {"seq_q", "-5"}},
+      {"seq_kv < 0",
+       [](P& p) { p.seq_kv = std::numeric_limits<int64_t>::min(); },
+       kArgument,
+       {"seq_kv", "-9223372036854775808"}},
+      {"batch overflows",
+       [](P& p) { p.batch = kHuge; },
+       kUnsupported,
+       {"batch", "9223372036854775807"}},
+      {"heads overflow",
+       [](P& p) { p.heads_q = int64_t(1) << 31; },
+       kUnsupported,
+       {"heads_q", "2147483648"}},
+      {"seq_q too long", [](P& p) { p.seq_q = 1 << 29; }, kUnsupported, {"seq_q", "536870912"}},
+      {"seq_kv too long",
+       [](P& p) { p.seq_kv = kHuge; },
+       kUnsupported,
+       {"seq_kv", "9223372036854775807"}},
+      {"rows overflow",
+       [](P& p) {
+         p.batch = p.heads_q = 1 << 30;
+         p.heads_kv = 1;
+         p.seq_q = 256;
+         p.gradients = TANDEM_GRAD_K;
+         for (tandem_tensor* t : {&p.q, &p.k, &p.v, &p.o, &p.d_o})
+           std::memset(t->stride, 0, sizeof(t->stride));
+       },
+       kUnsupported,
+       {"batch", "heads_q", "seq_q", "256"}},
+      {"Hq no multiple of Hk",
+       [](P& p) { p.heads_q = 3; },
+       kArgument,
+       {"heads_q", "3", "heads_kv", "2"}},
+      {"no kv heads", [](P& p) { p.heads_kv = 0; }, kArgument, {"heads_q", "heads_kv", " 0"}},
+      {"head_dim 0", [](P& p) { p.head_dim = 0; }, kArgument, {"head_dim", " 0"}},
+      {"head_dim < 0", [](P& p) { p.head_dim = -8; }, kArgument, {"head_dim", "-8"}},
+      {"head_dim 257", [](P& p) { p.head_dim = 257; }, kUnsupported, {"head_dim", "257"}},
+      {"head_dim_v 0", [](P& p) { p.head_dim_v = 0; }, kArgument, {"head_dim_v", " 0"}},
+      {"head_dim_v 1024", [](P& p) { p.head_dim_v = 1024; }, kUnsupported, {"head_dim_v", "1024"}},
+      {"window_left -2", [](P& p) { p.window_left = -2; }, kArgument, {"window_left", "-2"}},
+      {"window_right -9", [](P& p) { p.window_right = -9; }, kArgument, {"window_right", "-9"}},
+      {"scale infinite",
+       [](P& p) { p.scale = std::numeric_limits<float>::infinity(); },
+       kArgument,
+       {"problem.scale"}},
+      {"negative stride", [](P& p) { p.q.stride[2] = -16; }, kLayout, {"q.stride[2]", "-16"}},
+      {"negative stride of a size of 1",
+       [](P& p) { p.batch = 1, p.k.stride[0] = -1; },
+       kLayout,
+       {"k.stride[0]", "-1"}},
+      {"overflowing stride",
+       [](P& p) { p.v.stride[1] = kHuge; },
+       kLayout,
+       {"v.stride[1]", "9223372036854775807", "overflow"}},
+      {"strides that overflow together",
+       [](P& p) { p.q.stride[0] = p.q.stride[1] = (int64_t(1) << 60) - 1; },
+       kLayout,
+       {"q.stride[1]", "overflow"}},
+      {"output repeats a row",
+       [](P& p) { p.d_q.stride[2] = 0; },
+       kLayout,
+       {"d_q.stride[2]", "overlap"}},
+      {"output rows overlap",
+       [](P& p) { p.d_k.stride[2] = p.head_dim - 1; },
+       kLayout,
+       {"d_k", "overlap"}},
+      {"output heads overlap",
+       [](P& p) { p.d_v.stride[1] = p.head_dim_v; },
+       kLayout,
+       {"d_v.stride[", "overlap"}},
+      {"forward's output overlaps",
+       [](P& p) {
+         p.direction = TANDEM_FORWARD;
+         p.o.stride[3] = 0;
+       },
+       kLayout,
+       {"o.stride[3]", "overlap"}},
+      {"a huge tile",
+       [](P& p) { p.tile_cols = 4000000000u; },
+       kUnsupported,
+       {"tile_cols", "4000000000"}},
+  };
+  return rows;
+}
+
+}  // namespace
+
+TEST_CASE("a spoiled problem: its own status, a sentence with the value, no plan") {
+  CpuDevice cpu;
+  for (const ProblemRow& row : problem_rows()) {
+    CAPTURE(std::string(row.what));
+    tandem_problem problem = good_problem();
+    row.spoil(problem);
+    tandem_plan* plan = untouched<tandem_plan>();
+    const tandem_status status = tandem_plan_create(cpu.device, &problem, &plan);
+    CHECK(status == row.status);
+    CHECK(plan == untouched<tandem_plan>());
+    const std::string message = tandem_last_message();
+    CAPTURE(message);
+    for (const char* word : row.words) CHECK(message.find(word) != std::string::npos);
+    // explain says the same instead of failing.
+    const std::string words =
+        text_of([&](char* out, size_t n) { return tandem_explain(cpu.device, &problem, out, n); });
+    for (const char* word : row.words) CHECK(words.find(word) != std::string::npos);
+  }
+}
+
+TEST_CASE("the good problem is good, so that the rows above fail for their own reason") {
+  CpuDevice cpu;
+  for (tandem_direction direction : {TANDEM_FORWARD, TANDEM_BACKWARD}) {
+    tandem_problem problem = good_problem();
+    problem.direction = direction;
+    tandem_plan* plan = nullptr;
+    CHECK(tandem_plan_create(cpu.device, &problem, &plan) == TANDEM_OK);
+    tandem_plan_destroy(plan);
+  }
+}
+
+TEST_CASE("legal and unusual: not refused") {
+  CpuDevice cpu;
+  const struct {
+    const char* what;
+    std::function<void(tandem_problem&)> change;
+  } rows[] = {
+      {"inputs of stride 0",
+       [](tandem_problem& p) { std::memset(p.d_o.stride, 0, sizeof p.d_o.stride); }},
+      {"a larger struct_size", [](tandem_problem& p) { p.struct_size += 64; }},
+      {"any stride in a size of 1", [](tandem_problem& p) { p.batch = 1, p.d_q.stride[0] = 3; }},
+      {"an unwanted gradient's layout",
+       [](tandem_problem& p) { p.gradients = TANDEM_GRAD_V, p.d_q.stride[3] = 0; }},
+      {"gradients that forward does not have",
+       [](tandem_problem& p) { p.direction = TANDEM_FORWARD, p.gradients = 0; }},
+      {"windows beyond every key", [](tandem_problem& p) { p.window_left = kHuge; }},
+      {"scale 0", [](tandem_problem& p) { p.scale = 0; }},
+      {"a negative scale", [](tandem_problem& p) { p.scale = -1; }},
+      {"an output laid out in another order",
+       [](tandem_problem& p) {
+         p.d_q.stride[3] = p.seq_q;
+         p.d_q.stride[2] = 1;
+       }},
+  };
+  for (const auto& row : rows) {
+    CAPTURE(std::string(row.what));
+    tandem_problem problem = good_problem();
+    row.change(problem);
+    tandem_plan* plan = nullptr;
+    const tandem_status status = tandem_plan_create(cpu.device, &problem, &plan);
+    INFO(std::string(tandem_last_message()));
+    CHECK(status == TANDEM_OK);
+    tandem_plan_destroy(plan);
+  }
+}
+
+TEST_CASE("null and short pointers at every entry point") {
+  CpuDevice cpu;
+  tandem_problem problem = good_problem();
+  tandem_plan* made = nullptr;
+  REQUIRE(tandem_plan_create(cpu.device, &problem, &made) == TANDEM_OK);
+  tandem_device* device = untouched<tandem_device>();
+  tandem_plan* plan = untouched<tandem_plan>();
+  size_t size = 77;
+  tandem_device_info device_info = {sizeof(tandem_device_info) - 4, 9, "x", "y", "z"};
+  tandem_plan_info plan_info{};
+  plan_info.struct_size = 8;
+  plan_info.kernel_count = 1234;
+  tandem_kernel_info kernel_info = {4, 9, "x", "y", "z"};
+  tandem_args args = TANDEM_ARGS_INIT;
+  args.struct_size = 16;
+  tandem_device_options options = TANDEM_DEVICE_OPTIONS_INIT;
+  options.struct_size = 4;
+  tandem_device_options chained = TANDEM_DEVICE_OPTIONS_INIT;
+  chained.next = &chained;
+  tandem_device_options crowd = TANDEM_DEVICE_OPTIONS_INIT;
+  crowd.threads = 4000000000u;
+  tandem_device_options typo = TANDEM_DEVICE_OPTIONS_INIT;
+  typo.disable = "cpu.simd,vulkan.scaler";
+  tandem_device_options bare = TANDEM_DEVICE_OPTIONS_INIT;
+  bare.disable = "simd";
+  char blob[256] = {};
+
+  const struct {
+    const char* what;
+    std::function<tandem_status()> call;
+    tandem_status status;
+    const char* word;
+  } rows[] = {
+      {"cpu_device_create device", [&] { return tandem_cpu_device_create(nullptr, nullptr); },
+       kArgument, "device"},
+      {"options short", [&] { return tandem_cpu_device_create(&options, &device); }, kStruct,
+       "options.struct_size"},
+      {"options next", [&] { return tandem_cpu_device_create(&chained, &device); }, kStruct,
+       "options.next"},
+      {"options threads", [&] { return tandem_cpu_device_create(&crowd, &device); }, kArgument,
+       "4000000000"},
+      {"unknown path to disable", [&] { return tandem_cpu_device_create(&typo, &device); },
+       kArgument, "vulkan.scaler"},
+      {"path to disable without backend", [&] { return tandem_cpu_device_create(&bare, &device); },
+       kArgument, "simd"},
+      {"get_info device", [&] { return tandem_device_get_info(nullptr, &device_info); }, kArgument,
+       "device"},
+      {"get_info info", [&] { return tandem_device_get_info(cpu.device, nullptr); }, kArgument,
+       "info"},
+      {"get_info short", [&] { return tandem_device_get_info(cpu.device, &device_info); }, kStruct,
+       "info.struct_size"},
+      {"get_cache device", [&] { return tandem_device_get_cache(nullptr, &size, nullptr); },
+       kArgument, "device"},
+      {"get_cache size", [&] { return tandem_device_get_cache(cpu.device, nullptr, nullptr); },
+       kArgument, "size"},
+      {"set_cache device", [&] { return tandem_device_set_cache(nullptr, 9, blob); }, kArgument,
+       "device"},
+      {"set_cache data", [&] { return tandem_device_set_cache(cpu.device, 9, nullptr); }, kArgument,
+       "data"},
+      {"plan_create device", [&] { return tandem_plan_create(nullptr, &problem, &plan); },
+       kArgument, "device"},
+      {"plan_create problem", [&] { return tandem_plan_create(cpu.device, nullptr, &plan); },
+       kArgument, "problem"},
+      {"plan_create plan", [&] { return tandem_plan_create(cpu.device, &problem, nullptr); },
+       kArgument, "plan"},
+      {"plan_get_info plan", [&] { return tandem_plan_get_info(nullptr, &plan_info); }, kArgument,
+       "plan"},
+      {"plan_get_info info", [&] { return tandem_plan_get_info(made, nullptr); }, kArgument,
+       "info"},
+      {"plan_get_info short", [&] { return tandem_plan_get_info(made, &plan_info); }, kStruct, "8"},
+      {"kernel_get info", [&] { return tandem_kernel_get(0, nullptr); }, kArgument, "info"},
+      {"kernel_get short", [&] { return tandem_kernel_get(0, &kernel_info); }, kStruct, "4"},
+      {"execute plan", [&] { return tandem_execute(nullptr, {0}, &args); }, kArgument, "plan"},
+      {"execute args", [&] { return tandem_execute(made, {0}, nullptr); }, kArgument, "args"},
+      {"execute short", [&] { return tandem_execute(made, {0}, &args); }, kStruct,
+       "args.struct_size"},
+      {"parse problem", [&] { return tandem_problem_parse("fwd f32 sq1 d1", nullptr); }, kArgument,
+       "problem"},
+      {"parse line", [&] { return tandem_problem_parse(nullptr, &problem); }, kArgument, "NULL"},
+  };
+  for (const auto& row : rows) {
+    CAPTURE(std::string(row.what));
+    CHECK(row.call() == row.status);
+    const std::string message = tandem_last_message();
+    CAPTURE(message);
+    CHECK(message.find(row.word) != std::string::npos);
+  }
+  CHECK(device == untouched<tandem_device>());
+  CHECK(plan == untouched<tandem_plan>());
+  CHECK(size == 77);
+  CHECK(device_info.shared_bytes == 9);
+  CHECK(device_info.name[0] == 'y');
+  CHECK(plan_info.kernel_count == 1234);
+  CHECK(kernel_info.built == 9);
+  tandem_kernel_info beyond{};
+  beyond.struct_size = sizeof(beyond);
+  CHECK(tandem_kernel_get(tandem_kernel_count(), &beyond) == kArgument);
+  CHECK(std::string(tandem_last_message()).find(std::to_string(tandem_kernel_count())) !=
+        std::string::npos);
+
+  // Functions that return nothing do nothing.
+  tandem_plan_destroy(nullptr);
+  tandem_device_destroy(nullptr);
+  tandem_problem_init(nullptr);
+  tandem_problem_contiguous(nullptr, TANDEM_F32);
+  CHECK(tandem_device_describe(nullptr, blob, sizeof(blob)) == 0);
+  CHECK(tandem_explain(nullptr, &problem, blob, sizeof(blob)) == 0);
+  CHECK(tandem_problem_print(nullptr, blob, sizeof(blob)) == 0);
+  tandem_plan_destroy(made);
+}
+
+TEST_CASE("cache blobs: foreign, cut, changed") {
+  CpuDevice cpu;
+  size_t size = 0;
+  REQUIRE(tandem_device_get_cache(cpu.device, &size, nullptr) == TANDEM_OK);
+  REQUIRE(size > 0);
+  std::vector<unsigned char> blob(size + 8, 0xcd);
+  size_t given = size - 1;
+  CHECK(tandem_device_get_cache(cpu.device, &given, blob.data()) == kArgument);
+  CHECK(given == size - 1);
+  for (unsigned char byte : blob) CHECK(byte == 0xcd);
+  given = blob.size();
+  REQUIRE(tandem_device_get_cache(cpu.device, &given, blob.data()) == TANDEM_OK);
+  CHECK(given == size);
+  for (size_t i = size; i < blob.size(); ++i) CHECK(blob[i] == 0xcd);
+  blob.resize(size);
+  CHECK(tandem_device_set_cache(cpu.device, blob.size(), blob.data()) == TANDEM_OK);
+
+  for (size_t n = 0; n < size; ++n) {
+    CAPTURE(n);
+    const std::vector<unsigned char> cut(blob.begin(), blob.begin() + long(n));
+    const unsigned char none = 0;
+    CHECK(tandem_device_set_cache(cpu.device, n, n ? cut.data() : &none) == TANDEM_ERROR_CACHE);
+    CHECK(std::strlen(tandem_last_message()) > 0);
+  }
+  // A changed bit anywhere that means something. Bytes 12 to 15 are reserved.
+  for (size_t n = 0; n < size; ++n) {
+    if (n >= 12 && n < 16) continue;
+    CAPTURE(n);
+    std::vector<unsigned char> changed = blob;
+    changed[n] ^= 1;
+    CHECK(tandem_device_set_cache(cpu.device, size, changed.data()) == TANDEM_ERROR_CACHE);
+  }
+  std::vector<unsigned char> longer = blob;
+  longer.push_back(0);
+  CHECK(tandem_device_set_cache(cpu.device, longer.size(), longer.data()) == TANDEM_ERROR_CACHE);
+}
+
+TEST_CASE("a build without CUDA, or a machine without it, says so") {
+  tandem_device* device = untouched<tandem_device>();
+  const tandem_status status = tandem_cuda_device_create(1000000, nullptr, &device);
+  CHECK((status == TANDEM_ERROR_NO_BACKEND || status == TANDEM_ERROR_NO_DEVICE));
+  CHECK(device == untouched<tandem_device>());
+  CHECK(std::strlen(tandem_last_message()) > 10);
+  device = untouched<tandem_device>();
+  CHECK(tandem_cuda_device_create(-1, nullptr, &device) != TANDEM_OK);
+  CHECK(device == untouched<tandem_device>());
+}
+
+TEST_CASE("the last message belongs to its thread") {
+  CHECK(tandem_cpu_device_create(nullptr, nullptr) == kArgument);
+  const std::string mine = tandem_last_message();
+  CHECK(!mine.empty());
+  std::string before = "unset", after;
+  std::thread([&] {
+    before = tandem_last_message();
+    (void)tandem_plan_create(nullptr, nullptr, nullptr);
+    after = tandem_last_message();
+  }).join();
+  CHECK(before.empty());
+  CHECK(!after.empty());
+  CHECK(std::string(tandem_last_message()) == mine);
+}
+
+extern "C" int tandem_c99_header_check(void);
+
+TEST_CASE("the header works from C99") { CHECK(tandem_c99_header_check() == 0); }

@@ -1,0 +1,420 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// The planner over recorded devices: what holds for every plan of every problem on every device, what is
+// refused and in which words, and that a plan depends on nothing but its arguments.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "params.h"
+#include "plan.h"
+
+using namespace tandem;
+
+namespace {
+
+struct Profile {
+  const char* id;
+  Caps caps;
+  std::string path, tile;
+};
+
+std::vector<Profile> profiles() {
+  std::vector<Profile> all;
+  auto add = [&](const char* id, Backend backend, const char* name, const char* driver,
+                 uint32_t vendor, uint32_t shared, uint32_t invocations, uint32_t groups_x,
+                 uint32_t groups_y, uint32_t sub_min, uint32_t sub_max, uint32_t sub,
+                 uint32_t cores, int version, const char* flags, uint32_t push, const char* path,
+                 const char* tile) {
+    Caps c;
+    auto has = [&](char f) { return std::strchr(flags, f) != nullptr; };
+    c.backend = backend;
+    c.name = name;
+    c.driver = driver;
+    c.vendor_id = vendor;
+    c.shared_bytes = shared;
+    c.max_invocations = invocations;
+    c.max_groups_x = groups_x;
+    c.max_groups_y = groups_y;
+    c.subgroup_min = sub_min;
+    c.subgroup_max = sub_max;
+    c.subgroup_size = sub;
+    c.cores = cores;
+    if (backend == Backend::cuda) {
+      c.compute_major = version / 10;
+      c.compute_minor = version % 10;
+    } else {
+      c.api_version = 1u << 22 | uint32_t(version) << 12;
+      c.buffer_address = has('A');
+      c.inline_uniform = has('U');
+      c.storage16 = has('S');
+      c.float16 = has('H');
+      c.bfloat16 = has('B');
+      c.int64 = has('L');
+      c.push_bytes = push;
+    }
+    all.push_back({id, c, path, tile});
+  };
+#define TANDEM_PROFILE(id, backend, name, driver, vendor, shared, inv, gx, gy, smin, smax, sub, \
+                       cores, version, flags, push, path, tile)                                 \
+  add(#id, Backend::backend, name, driver, vendor, shared, inv, gx, gy, smin, smax, sub, cores, \
+      version, flags, push, path, tile);
+#include "profiles.inc"
+  Caps cpu;
+  cpu.threads = 4;
+  all.push_back({"cpu", cpu, "simd", ""});
+  return all;
+}
+
+Caps caps_of(const char* id) {
+  for (const Profile& p : profiles())
+    if (std::strcmp(p.id, id) == 0) return p.caps;
+  FAIL("no profile " << id);
+  return Caps();
+}
+
+Problem problem_of(const std::string& line) {
+  tandem_problem given;
+  Status status = parse_problem(line.c_str(), &given);
+  REQUIRE_MESSAGE(status.ok(), status.message());
+  Problem problem;
+  status = make_problem(&given, &problem);
+  REQUIRE_MESSAGE(status.ok(), status.message());
+  return problem;
+}
+
+// A plan as text: everything in it, so that two plans are equal iff their texts are.
+std::string dump(const Status& status, const Plan& plan) {
+  std::string s = status.message() + "|" + backend_name(plan.backend) + "." + plan.path + "|" +
+                  plan.name() +
+                  text("|%llu %llu|", (unsigned long long)plan.workspace_size,
+                       (unsigned long long)plan.delta_offset);
+  for (const Launch& l : plan.launches)
+    s += text("%s %d %s %dx%d %d %d %u %u %u %u %u;", stem_name(l.stem), l.kernel,
+              l.tile.name ? l.tile.name : "-", l.tile.br, l.tile.bc, l.d_blocks, l.dv_blocks,
+              l.tiles, l.total, l.groups_x, l.groups_y, l.shared_bytes);
+  for (const Refusal& r : plan.refusals) s += r.candidate + ": " + r.reason + ";";
+  return s;
+}
+
+// What a kernel's interface file adds up to when its shared arrays are declared.
+uint32_t declared_shared(const Plan& plan, const Launch& l) {
+  using vec4 = float[4];
+  uint32_t bytes = 0;
+  auto add = [&](size_t size, uint32_t count) { bytes += uint32_t(size) * count; };
+#define TANDEM_SHARED(type, name, count) add(sizeof(type), spec.count);
+  if (l.stem == Stem::fwd) {
+    const FwdSpec spec = fwd_spec(plan, l);
+#include "interface/fwd.inc"
+  } else if (l.stem == Stem::bwd_dkv) {
+#define TANDEM_SHARED(type, name, count) add(sizeof(type), spec.count);
+    const BwdDkvSpec spec = bwd_dkv_spec(plan, l);
+#include "interface/bwd_dkv.inc"
+  } else if (l.stem == Stem::bwd_dq) {
+#define TANDEM_SHARED(type, name, count) add(sizeof(type), spec.count);
+    const BwdDqSpec spec = bwd_dq_spec(plan, l);
+#include "interface/bwd_dq.inc"
+  } else {
+#define TANDEM_SHARED(type, name, count) add(sizeof(type), spec.count);
+    const BwdDotSpec spec = bwd_dot_spec(plan, l);
+#include "interface/bwd_dot.inc"
+  }
+  return bytes;
+}
+
+void check_launch(const Plan& plan, const Caps& caps, const Launch& l) {
+  const Problem& p = plan.problem;
+  REQUIRE(l.kernel >= 0);
+  REQUIRE(l.kernel < kKernelCount);
+  CHECK(kKernels[l.kernel].stem == l.stem);
+  CHECK(kKernels[l.kernel].backend == plan.backend);
+  CHECK(std::string(kKernels[l.kernel].path) == plan.path);
+
+  const bool keys = l.stem == Stem::bwd_dkv;
+  const int64_t length = keys ? p.seq_kv : p.seq_q, heads = keys ? p.heads_kv : p.heads_q;
+  if (l.tile.br > 0) {
+    CHECK((p.tile_rows == 0 || p.tile_rows == l.tile.br));
+    CHECK((p.tile_cols == 0 || p.tile_cols == l.tile.bc));
+  }
+  if (plan.backend == Backend::cpu) return;
+
+  const int64_t rows = l.stem == Stem::bwd_dot ? kDotRows : keys ? l.tile.bc : l.tile.br;
+  REQUIRE(rows > 0);
+  // Exactly as many tiles as cover the rows, and as many workgroups as there are tiles of all heads.
+  CHECK(int64_t(l.tiles) * rows >= length);
+  CHECK((int64_t(l.tiles) - 1) * rows < length);
+  CHECK(int64_t(l.total) == int64_t(l.tiles) * heads * p.batch);
+  CHECK(l.total > 0);
+  CHECK(l.groups_x > 0);
+  CHECK(l.groups_x <= caps.max_groups_x);
+  CHECK(l.groups_y <= caps.max_groups_y);
+  const uint64_t dispatched = uint64_t(l.groups_x) * l.groups_y;
+  CHECK(dispatched >= l.total);
+  CHECK(dispatched - l.total < l.groups_x);
+  // Kernels compute y * groups_x + x in 32 bits.
+  CHECK(dispatched <= uint64_t(1) << 32);
+
+  CHECK(l.shared_bytes <= caps.shared_bytes);
+  CHECK(l.shared_bytes == declared_shared(plan, l));
+  if (l.stem == Stem::bwd_dot) {
+    CHECK(uint32_t(kDotRows * kDotLanes) <= caps.max_invocations);
+    return;
+  }
+  CHECK(uint32_t(l.tile.invocations()) <= caps.max_invocations);
+  CHECK(l.tile.max_d >= std::max(p.head_dim, p.head_dim_v));
+  CHECK(l.d_blocks * l.tile.block_cols() >= p.head_dim);
+  CHECK((l.d_blocks - 1) * l.tile.block_cols() < p.head_dim);
+  CHECK(l.dv_blocks * l.tile.block_cols() >= p.head_dim_v);
+  CHECK((l.dv_blocks - 1) * l.tile.block_cols() < p.head_dim_v);
+}
+
+// The stems that a problem needs, in order, without those whose output is empty.
+std::vector<Stem> needed(const Problem& p) {
+  const bool q = p.batch * p.heads_q * p.seq_q != 0, kv = p.batch * p.heads_kv * p.seq_kv != 0;
+  std::vector<Stem> s;
+  if (!p.backward && q) s.push_back(Stem::fwd);
+  if (p.backward && (p.gradients & (TANDEM_GRAD_Q | TANDEM_GRAD_K)) && q)
+    s.push_back(Stem::bwd_dot);
+  if (p.backward && (p.gradients & (TANDEM_GRAD_K | TANDEM_GRAD_V)) && kv)
+    s.push_back(Stem::bwd_dkv);
+  if (p.backward && (p.gradients & TANDEM_GRAD_Q) && q) s.push_back(Stem::bwd_dq);
+  return s;
+}
+
+// Everything that holds for any plan. Returns whether the problem was taken.
+bool check_plan(const Problem& problem, const Caps& caps) {
+  Plan plan, again;
+  const Status status = make_plan(problem, caps, &plan);
+  const Status status_again = make_plan(problem, caps, &again);
+  CHECK(dump(status, plan) == dump(status_again, again));
+  for (const Refusal& r : plan.refusals) {
+    CHECK(!r.reason.empty());
+    CHECK(r.candidate.rfind(backend_name(caps.backend), 0) == 0);
+  }
+  const std::string words = explain(problem, caps);
+  if (!status.ok()) {
+    CHECK(status.code() == TANDEM_ERROR_UNSUPPORTED);
+    CHECK(!plan.refusals.empty());
+    for (const Refusal& r : plan.refusals) {
+      CHECK(status.message().find(r.reason) != std::string::npos);
+      CHECK(words.find(r.reason) != std::string::npos);
+    }
+    CHECK(words.find("taken") == std::string::npos);
+    return false;
+  }
+  CHECK(words.find(plan.name()) != std::string::npos);
+  std::vector<Stem> stems;
+  for (const Launch& l : plan.launches) stems.push_back(l.stem);
+  CHECK(stems == needed(problem));
+  for (const Launch& l : plan.launches) check_launch(plan, caps, l);
+  const bool dot = std::count(stems.begin(), stems.end(), Stem::bwd_dot) > 0;
+  const uint64_t rows =
+      uint64_t(problem.batch) * uint64_t(problem.heads_q) * uint64_t(problem.seq_q);
+  CHECK(plan.workspace_size == (dot ? rows * 4 : 0));
+  CHECK(plan.delta_offset == 0);
+  return true;
+}
+
+}  // namespace
+
+TEST_CASE("each recorded device plans as recorded, or says why not") {
+  for (const Profile& profile : profiles()) {
+    CAPTURE(std::string(profile.id));
+    for (const char* direction : {"fwd", "bwd"}) {
+      Plan plan;
+      const Problem problem = problem_of(std::string(direction) + " f32 b2 hq4 hk2 sq1024 d64");
+      const Status status = make_plan(problem, profile.caps, &plan);
+      INFO(status.message());
+      CHECK(status.ok() == !profile.path.empty());
+      if (!status.ok()) continue;
+      CHECK(plan.path == profile.path);
+      if (!profile.tile.empty()) CHECK(std::string(plan.launches.back().tile.name) == profile.tile);
+      Plan wide;
+      REQUIRE(make_plan(problem_of(std::string(direction) + " f16 b1 hq2 sq1024 d256"),
+                        profile.caps, &wide)
+                  .ok());
+      if (!profile.tile.empty()) CHECK(std::string(wide.launches.back().tile.name) == "t32k16");
+    }
+  }
+}
+
+TEST_CASE("a refusal names what is missing") {
+  const struct {
+    const char* profile;
+    const char* word;
+  } rows[] = {{"no_address", "bufferDeviceAddress"},
+              {"no_inline", "inline uniform"},
+              {"small_shared", "8192"},
+              {"few_threads", "64"},
+              {"p100_cuda", "6.0"}};
+  for (const auto& row : rows) {
+    CAPTURE(std::string(row.profile));
+    Plan plan;
+    const Status status =
+        make_plan(problem_of("bwd f32 hq2 sq100 d64"), caps_of(row.profile), &plan);
+    CHECK(status.code() == TANDEM_ERROR_UNSUPPORTED);
+    INFO(status.message());
+    CHECK(status.message().find(row.word) != std::string::npos);
+  }
+}
+
+TEST_CASE("every plan of a grid of problems keeps the rules on every device") {
+  int taken = 0, refused = 0;
+  for (const Profile& profile : profiles()) {
+    CAPTURE(std::string(profile.id));
+    for (const char* direction : {"fwd", "bwd"})
+      for (const char* sizes : {"b1 hq1 sq1 sk1", "b1 hq8 hk2 sq1 sk4096", "b3 hq6 hk1 sq64 sk63",
+                                "b2 hq4 sq1023 sk1025", "b0 hq4 sq16 sk16", "b1 hq0 hk2 sq16 sk16",
+                                "b1 hq4 sq0 sk16", "b1 hq4 sq16 sk0", "b65536 hq32 sq4096 sk4096"})
+        for (const char* dims : {"d1", "d64", "d128 dv64", "d3 dv256", "d256"})
+          for (const char* rest : {"", "causal_top_left", "causal_bottom_right left=40",
+                                   "tile=32x32", "tile=64x64", "tile=48x48", "tile=0x64"}) {
+            const std::string line =
+                std::string(direction) + " bf16 " + sizes + " " + dims + " " + rest;
+            CAPTURE(line);
+            (check_plan(problem_of(line), profile.caps) ? taken : refused) += 1;
+          }
+  }
+  CHECK(taken > 3000);
+  CHECK(refused > 1000);
+}
+
+TEST_CASE("random problems keep the rules on random devices") {
+  std::mt19937_64 random(20240607);
+  auto pick = [&](std::initializer_list<int64_t> of) { return of.begin()[random() % of.size()]; };
+  int taken = 0, refused = 0;
+  for (int n = 0; n < 20000; ++n) {
+    tandem_problem given;
+    tandem_problem_init(&given);
+    given.direction = uint32_t(pick({TANDEM_FORWARD, TANDEM_BACKWARD}));
+    given.gradients = uint32_t(1 + random() % 7);
+    given.batch = pick({0, 1, 2, 7, 1000, 70000});
+    given.heads_kv = pick({1, 2, 5, 128});
+    given.heads_q = given.heads_kv * pick({0, 1, 4, 16});
+    given.seq_q = pick({0, 1, 31, 64, 129, 5000, 1 << 20, TANDEM_SEQ_LIMIT - 1});
+    given.seq_kv = pick({0, 1, 31, 64, 129, 5000, 1 << 20, TANDEM_SEQ_LIMIT - 1});
+    given.head_dim = 1 + int64_t(random() % 256);
+    given.head_dim_v = 1 + int64_t(random() % 256);
+    given.mask = uint32_t(random() % 2);
+    given.align = uint32_t(random() % 2);
+    given.window_left = pick({-1, 0, 100});
+    given.tile_rows = uint32_t(pick({0, 0, 32, 64, 5}));
+    given.tile_cols = uint32_t(pick({0, 0, 32, 64}));
+    tandem_problem_contiguous(&given, tandem_dtype(1 + random() % 3));
+    Problem problem;
+    const Status status = make_problem(&given, &problem);
+    if (!status.ok()) {  // only by its size: everything else above is legal
+      CHECK(status.code() == TANDEM_ERROR_INVALID_LAYOUT);
+      continue;
+    }
+    Caps caps = caps_of(random() % 2 ? "lavapipe" : "h100_cuda");
+    caps.shared_bytes = uint32_t(pick({8192, 16384, 32768, 49152, 232448}));
+    caps.max_invocations = uint32_t(pick({64, 128, 256, 1024}));
+    caps.max_groups_x = uint32_t(pick({65535, 2147483647, 4294967295}));
+    caps.max_groups_y = uint32_t(pick({1, 65535}));
+    CAPTURE(print_problem(given));
+    CAPTURE(describe_caps(caps));
+    (check_plan(problem, caps) ? taken : refused) += 1;
+  }
+  CHECK(taken > 2000);
+  CHECK(refused > 2000);
+}
+
+TEST_CASE("a forced tile is honoured or refused in a sentence") {
+  const Problem p32 = problem_of("fwd f32 hq2 sq500 d64 tile=32x32");
+  const Problem p64 = problem_of("fwd f32 hq2 sq500 d64 tile=64x64");
+  const Problem p48 = problem_of("fwd f32 hq2 sq500 d64 tile=48x64");
+  for (const char* id : {"h100_cuda", "h100_vulkan", "lavapipe", "cpu"}) {
+    CAPTURE(std::string(id));
+    Plan plan;
+    REQUIRE(make_plan(p32, caps_of(id), &plan).ok());
+    CHECK(plan.launches[0].tile.br == 32);
+    CHECK(plan.launches[0].tile.bc == 32);
+    REQUIRE(make_plan(p64, caps_of(id), &plan).ok());
+    CHECK(plan.launches[0].tile.br == 64);
+    CHECK(plan.launches[0].tile.bc == 64);
+  }
+  Plan plan;
+  const Status status = make_plan(p48, caps_of("lavapipe"), &plan);
+  CHECK(status.code() == TANDEM_ERROR_UNSUPPORTED);
+  CHECK(status.message().find("48x64") != std::string::npos);
+  CHECK(!make_plan(p64, caps_of("minimum"), &plan).ok());
+  // Wide heads leave only the narrow tile; asking for the other one is refused with the size.
+  const Status wide =
+      make_plan(problem_of("fwd f32 sq500 d200 tile=64x64"), caps_of("lavapipe"), &plan);
+  CHECK(wide.code() == TANDEM_ERROR_UNSUPPORTED);
+  CHECK(wide.message().find("200") != std::string::npos);
+}
+
+TEST_CASE("a disabled path is not taken and the reason says so") {
+  for (const char* id : {"cpu", "lavapipe", "h100_cuda"}) {
+    Caps caps = caps_of(id);
+    Plan plan;
+    const Problem problem = problem_of("fwd f32 hq2 sq100 d64");
+    REQUIRE(make_plan(problem, caps, &plan).ok());
+    const std::string first = plan.path,
+                      full = std::string(backend_name(caps.backend)) + "." + first;
+    CAPTURE(full);
+    caps.disabled = {full};
+    const Status status = make_plan(problem, caps, &plan);
+    if (status.ok()) CHECK(first != plan.path);
+    bool said = false;
+    for (const Refusal& r : plan.refusals)
+      said |= r.candidate == full && r.reason.find("disabled") != std::string::npos;
+    CHECK(said);
+    CHECK(status.ok() == (caps.backend == Backend::cpu));
+  }
+}
+
+TEST_CASE("sizes whose products leave 64 bits are refused, not wrapped to nothing") {
+  // All inputs repeat one element, so no stride is too long; the rows alone are 2^68.
+  tandem_problem given;
+  tandem_problem_init(&given);
+  given.direction = TANDEM_BACKWARD;
+  given.gradients = TANDEM_GRAD_K;
+  given.batch = 1 << 30;
+  given.heads_q = 1 << 30;
+  given.heads_kv = 1;
+  given.seq_q = 256;
+  given.seq_kv = 1;
+  given.head_dim = given.head_dim_v = 1;
+  tandem_problem_contiguous(&given, TANDEM_F32);
+  for (tandem_tensor* t : {&given.q, &given.k, &given.v, &given.o, &given.d_o})
+    std::fill(t->stride, t->stride + 4, 0);
+  Problem problem;
+  Status status = make_problem(&given, &problem);
+  Plan plan;
+  if (status.ok()) status = make_plan(problem, caps_of("h100_vulkan"), &plan);
+  CHECK(!status.ok());
+  CHECK(!status.message().empty());
+}
+
+TEST_CASE("the registry, the paths and the tiles fit together") {
+  for (const KernelRow& row : kKernels) {
+    bool known = false;
+    for (const PathRow& path : kPaths)
+      known |= path.backend == row.backend && std::strcmp(path.name, row.path) == 0;
+    CHECK_MESSAGE(known, std::string(backend_name(row.backend))
+                             << "." << row.path << " is no path");
+    int same = 0;
+    for (const KernelRow& other : kKernels)
+      same += other.stem == row.stem && other.backend == row.backend &&
+              std::strcmp(other.path, row.path) == 0;
+    CHECK(same == 1);
+  }
+  for (const PathRow& path : kPaths)
+    for (Stem stem : {Stem::fwd, Stem::bwd_dot, Stem::bwd_dkv, Stem::bwd_dq})
+      CHECK(find_kernel(stem, path.backend, path.name) >= 0);
+  // The bytes that tiles.inc promises in its comments.
+  const struct {
+    const char* name;
+    int bytes;
+  } promised[] = {{"t64k32", 35840}, {"t64k16", 27648}, {"t32k16", 9728}};
+  for (const auto& p : promised)
+    for (const Tile& t : kTiles)
+      if (std::strcmp(t.name, p.name) == 0) CHECK(tile_shared_bytes(t) == p.bytes);
+  CHECK(kTileCount == 3);
+}

@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// The problem line: parse undoes print for any problem, and a line that is wrong says which word.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <string>
+
+#include "api_fixture.h"
+
+namespace {
+
+std::string print(const tandem_problem& p) {
+  return text_of([&](char* out, size_t n) { return tandem_problem_print(&p, out, n); });
+}
+
+bool same_tensor(const tandem_tensor& a, const tandem_tensor& b) {
+  return std::memcmp(a.stride, b.stride, sizeof(a.stride)) == 0 && a.dtype == b.dtype;
+}
+
+// What a line promises to carry. Forward's line says nothing of gradients and their tensors.
+void check_same(const tandem_problem& a, const tandem_problem& b) {
+  CHECK(a.direction == b.direction);
+  CHECK(a.batch == b.batch);
+  CHECK(a.heads_q == b.heads_q);
+  CHECK(a.heads_kv == b.heads_kv);
+  CHECK(a.seq_q == b.seq_q);
+  CHECK(a.seq_kv == b.seq_kv);
+  CHECK(a.head_dim == b.head_dim);
+  CHECK(a.head_dim_v == b.head_dim_v);
+  CHECK(same_tensor(a.q, b.q));
+  CHECK(same_tensor(a.k, b.k));
+  CHECK(same_tensor(a.v, b.v));
+  CHECK(same_tensor(a.o, b.o));
+  if (a.direction == TANDEM_BACKWARD) {
+    CHECK(same_tensor(a.d_o, b.d_o));
+    CHECK(same_tensor(a.d_q, b.d_q));
+    CHECK(same_tensor(a.d_k, b.d_k));
+    CHECK(same_tensor(a.d_v, b.d_v));
+    CHECK(a.gradients == b.gradients);
+  }
+  uint32_t scale_a, scale_b;
+  std::memcpy(&scale_a, &a.scale, 4);
+  std::memcpy(&scale_b, &b.scale, 4);
+  if (std::isnan(a.scale))
+    CHECK(std::isnan(b.scale));
+  else
+    CHECK(scale_a == scale_b);
+  CHECK(a.mask == b.mask);
+  CHECK(a.align == b.align);
+  CHECK(a.window_left == b.window_left);
+  CHECK(a.window_right == b.window_right);
+  CHECK(a.flags == b.flags);
+  CHECK(a.tile_rows == b.tile_rows);
+  CHECK(a.tile_cols == b.tile_cols);
+}
+
+}  // namespace
+
+TEST_CASE("parse undoes print") {
+  std::mt19937_64 random(7);
+  auto pick = [&](std::initializer_list<int64_t> of) { return of.begin()[random() % of.size()]; };
+  for (int n = 0; n < 5000; ++n) {
+    tandem_problem p;
+    tandem_problem_init(&p);
+    p.direction = uint32_t(pick({TANDEM_FORWARD, TANDEM_BACKWARD}));
+    p.batch = pick({0, 1, 3});
+    p.heads_kv = pick({0, 1, 2, 6});
+    p.heads_q = p.heads_kv * pick({1, 1, 4});
+    p.seq_q = pick({0, 1, 17, 4096, 536870911});
+    p.seq_kv = pick({0, 1, 17, 130});
+    p.head_dim = pick({1, 64, 256});
+    p.head_dim_v = pick({1, 64, 80});
+    tandem_problem_contiguous(&p, tandem_dtype(1 + random() % 3));
+    if (random() % 3 == 0)
+      for (tandem_tensor* t : {&p.q, &p.k, &p.v, &p.o, &p.d_o, &p.d_q, &p.d_k, &p.d_v})
+        if (random() % 2)
+          for (int64_t& stride : t->stride) stride = pick({0, 1, 64, 12345678901234});
+    if (random() % 2) {
+      uint32_t bits = uint32_t(random());
+      std::memcpy(&p.scale, &bits, 4);
+      if (std::isnan(p.scale)) p.scale = -0.0f;
+    }
+    p.mask = uint32_t(random() % 2);
+    p.align = uint32_t(random() % 2);
+    p.window_left = pick({-1, 0, 5, int64_t(1) << 40});
+    p.window_right = pick({-1, 0, 7});
+    if (p.direction == TANDEM_BACKWARD) p.gradients = uint32_t(1 + random() % 7);
+    p.flags = uint32_t(random() % 2);
+    p.tile_rows = uint32_t(pick({0, 0, 32, 65535}));
+    p.tile_cols = uint32_t(pick({0, 0, 64}));
+    const std::string line = print(p);
+    CAPTURE(line);
+    tandem_problem q;
+    std::memset(&q, 0xa5, sizeof(q));
+    REQUIRE(tandem_problem_parse(line.c_str(), &q) == TANDEM_OK);
+    check_same(p, q);
+    CHECK(print(q) == line);
+  }
+}
+
+TEST_CASE("defaults of a short line") {
+  tandem_problem p;
+  REQUIRE(tandem_problem_parse("  bwd bf16\thq8 sq100 d80\n", &p) == TANDEM_OK);
+  CHECK(p.struct_size == sizeof(p));
+  CHECK(p.direction == TANDEM_BACKWARD);
+  CHECK(p.batch == 1);
+  CHECK(p.heads_kv == 8);
+  CHECK(p.seq_kv == 100);
+  CHECK(p.head_dim_v == 80);
+  CHECK(p.gradients == TANDEM_GRAD_ALL);
+  CHECK(p.d_k.dtype == TANDEM_BF16);
+  CHECK(p.d_k.stride[1] == 8000);
+  CHECK(std::isnan(p.scale));
+  CHECK(p.window_left == TANDEM_UNBOUNDED);
+  REQUIRE(tandem_problem_parse("fwd f32 hq2 sq3 d4 layout=bshd k=0,0,0,1", &p) == TANDEM_OK);
+  CHECK(p.q.stride[2] == 8);
+  CHECK(p.k.stride[2] == 0);
+}
+
+TEST_CASE("a wrong line names its word") {
+  const struct {
+    const char* line;
+    const char* word;
+  } rows[] = {
+      {"fwd f32 sq4 d8 caussal", "caussal"},
+      {"fwd f32 sq4 d8 x9", "x9"},
+      {"fwd f32 sq4 d8 sqx", "sqx"},
+      {"fwd f32 sq4 d8 hq", "hq"},
+      {"fwd f32 sq4 d8 b1.5", "b1.5"},
+      {"fwd f32 sq4 d8 sk99999999999999999999", "sk9999"},
+      {"fwd f64 sq4 d8", "f64"},
+      {"sq4 d8 f32", "fwd"},
+      {"fwd sq4 d8", "f32"},
+      {"fwd f32 d8", "sq"},
+      {"fwd f32 sq4", "'d'"},
+      {"", "fwd"},
+      {"fwd f32 sq4 d8 left=", "left="},
+      {"fwd f32 sq4 d8 right=two", "right=two"},
+      {"fwd f32 sq4 d8 scale=", "scale="},
+      {"fwd f32 sq4 d8 scale=1x", "scale=1x"},
+      {"bwd f32 sq4 d8 grads=", "grads="},
+      {"bwd f32 sq4 d8 grads=qx", "grads=qx"},
+      {"fwd f32 sq4 d8 tile=64", "tile=64"},
+      {"fwd f32 sq4 d8 tile=-1x2", "tile=-1x2"},
+      {"fwd f32 sq4 d8 tile=70000x1", "tile=70000x1"},
+      {"fwd f32 sq4 d8 q=1,2,3", "q=1,2,3"},
+      {"fwd f32 sq4 d8 q=1,2,3,4,5", "q=1,2,3,4,5"},
+      {"fwd f32 sq4 d8 w=1,2,3,4", "w=1,2,3,4"},
+      {"fwd f32 sq4 d8 layout=dsbh", "layout=dsbh"},
+      {"fwd f32 sq4 d8 =", "="},
+      {"fwd f32 sq4 d8 FWD", "FWD"},
+  };
+  for (const auto& row : rows) {
+    CAPTURE(std::string(row.line));
+    tandem_problem p, before;
+    std::memset(&p, 0xa5, sizeof(p));
+    before = p;
+    CHECK(tandem_problem_parse(row.line, &p) == TANDEM_ERROR_INVALID_ARGUMENT);
+    CHECK(std::memcmp(&p, &before, sizeof(p)) == 0);
+    const std::string message = tandem_last_message();
+    CAPTURE(message);
+    CHECK(message.find(row.word) != std::string::npos);
+  }
+}
+
+TEST_CASE("random words never do worse than fail") {
+  std::mt19937_64 random(11);
+  const char* words[] = {"fwd",
+                         "bwd",
+                         "f32",
+                         "bf16",
+                         "sq",
+                         "sq5",
+                         "d4",
+                         "hq2",
+                         "hk1",
+                         "=",
+                         "q=",
+                         "q=1,1,1,1",
+                         "left=-5",
+                         "scale=nan",
+                         "scale=inf",
+                         "tile=32x32",
+                         "grads=kv",
+                         "b-3",
+                         "dv9223372036854775807",
+                         "d9223372036854775807",
+                         "causal_top_left",
+                         "layout=bshd",
+                         "\xff\xfe",
+                         "d_v=9,9",
+                         "sk0"};
+  int parsed = 0;
+  for (int n = 0; n < 20000; ++n) {
+    std::string line = random() % 2 ? "bwd f32 sq3 d2 " : "";
+    for (uint64_t k = random() % 8; k > 0; --k)
+      line += std::string(words[random() % (sizeof(words) / sizeof(*words))]) + " ";
+    if (random() % 4 == 0 && !line.empty()) line[random() % line.size()] = char(1 + random() % 255);
+    tandem_problem p;
+    const tandem_status status = tandem_problem_parse(line.c_str(), &p);
+    if (status == TANDEM_OK) {
+      ++parsed;
+      CpuDevice* none = nullptr;  // what parses may still be no problem; checking it must not crash
+      (void)none;
+      char text[64];
+      (void)tandem_problem_print(&p, text, sizeof(text));
+    } else {
+      CHECK(status == TANDEM_ERROR_INVALID_ARGUMENT);
+    }
+  }
+  CHECK(parsed > 500);
+}
+
+TEST_CASE("texts are cut to the capacity and their size is told") {
+  tandem_problem p = good_problem();
+  const size_t size = tandem_problem_print(&p, nullptr, 0);
+  const std::string whole = print(p);
+  CHECK(size == whole.size() + 1);
+  char text[16];
+  std::memset(text, '#', sizeof(text));
+  CHECK(tandem_problem_print(&p, text, 8) == size);
+  CHECK(std::string(text) == whole.substr(0, 7));
+  CHECK(text[8] == '#');
+  CHECK(tandem_problem_print(&p, text, 0) == size);
+  CHECK(text[0] == whole[0]);
+  CpuDevice cpu;
+  CHECK(
+      tandem_device_describe(cpu.device, nullptr, 0) ==
+      text_of([&](char* o, size_t n) { return tandem_device_describe(cpu.device, o, n); }).size() +
+          1);
+}
+
+TEST_CASE("status names, version, registry") {
+  for (int code : {0, -1, -2, -3, -4, -5, -6, -7, -8, -10, -11, -20, -21, -22}) {
+    const std::string name = tandem_status_string(tandem_status(code));
+    CAPTURE(code);
+    CHECK(name.rfind("TANDEM_", 0) == 0);
+    for (int other : {0, -1, -2, -3, -4, -5, -6, -7, -8, -10, -11, -20, -21, -22})
+      if (other != code) CHECK(name != tandem_status_string(tandem_status(other)));
+  }
+  CHECK(std::string(tandem_status_string(tandem_status(-9))).rfind("TANDEM_", 0) != 0);
+  CHECK(tandem_version() ==
+        (uint32_t(TANDEM_VERSION_MAJOR) << 22 | uint32_t(TANDEM_VERSION_MINOR) << 12 |
+         uint32_t(TANDEM_VERSION_PATCH)));
+  CHECK(tandem_kernel_count() > 0);
+  int cpu_rows = 0;
+  for (uint32_t i = 0; i < tandem_kernel_count(); ++i) {
+    tandem_kernel_info kernel{};
+    kernel.struct_size = sizeof(kernel);
+    REQUIRE(tandem_kernel_get(i, &kernel) == TANDEM_OK);
+    cpu_rows += std::string(kernel.backend) == "cpu" && kernel.built == 1;
+  }
+  CHECK(cpu_rows == 8);
+}

@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// src/tile_range.h against brute force: every backend walks its tiles by these two functions, so a
+// tile too few is a wrong result everywhere at once, and a tile too many or a needless mask is lost
+// speed.
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "tile_range.h"
+
+namespace {
+
+bool same(const TandemTiles& a, const TandemTiles& b) {
+  const bool empty_full = a.full_begin == a.full_end && b.full_begin == b.full_end;
+  return a.begin == b.begin && a.end == b.end &&
+         (empty_full || (a.full_begin == b.full_begin && a.full_end == b.full_end));
+}
+
+// seen(t): some pair of the tile is visible; full(t): all of it is. Both must be one run of tiles,
+// which is itself part of what the geometry relies on.
+template <class Seen, class Full>
+TandemTiles runs(int tiles, Seen seen, Full full, bool* contiguous) {
+  TandemTiles r{0, 0, 0, 0};
+  int seen_count = 0, full_count = 0;
+  for (int t = 0; t < tiles; ++t) {
+    if (seen(t)) {
+      if (seen_count++ == 0) r.begin = t;
+      r.end = t + 1;
+    }
+    if (full(t)) {
+      if (full_count++ == 0) r.full_begin = t;
+      r.full_end = t + 1;
+    }
+  }
+  *contiguous = seen_count == r.end - r.begin && full_count == r.full_end - r.full_begin;
+  return r;
+}
+
+// The definition, in 64 bits.
+bool visible(const TandemBand& band, int64_t i, int64_t j) {
+  return j >= i + band.off - band.left && j <= i + band.off + band.right;
+}
+
+struct Brute {  // visible pairs of a small problem, as a table
+  TandemBand band;
+  int seq_q, seq_kv;
+  bool at(int i, int j) const { return visible(band, i, j); }
+
+  TandemTiles keys(int row0, int rows, int cols, bool* contiguous) const {
+    const int last = row0 + rows < seq_q ? row0 + rows : seq_q;
+    auto count = [&](int t) {
+      int n = 0;
+      for (int i = row0; i < last; ++i)
+        for (int j = t * cols; j < (t + 1) * cols && j < seq_kv; ++j) n += at(i, j);
+      return n;
+    };
+    return runs((seq_kv + cols - 1) / cols, [&](int t) { return count(t) > 0; },
+                [&](int t) { return count(t) == (last - row0) * cols; }, contiguous);
+  }
+  TandemTiles queries(int col0, int cols, int rows, bool* contiguous) const {
+    const int last = col0 + cols < seq_kv ? col0 + cols : seq_kv;
+    auto count = [&](int t) {
+      int n = 0;
+      for (int j = col0; j < last; ++j)
+        for (int i = t * rows; i < (t + 1) * rows && i < seq_q; ++i) n += at(i, j);
+      return n;
+    };
+    return runs((seq_q + rows - 1) / rows, [&](int t) { return count(t) > 0; },
+                [&](int t) { return count(t) == (last - col0) * rows; }, contiguous);
+  }
+};
+
+struct Count {
+  long tiles = 0, empty = 0, with_full = 0, mismatches = 0;
+};
+
+void compare(const Brute& brute, int br, int bc, Count* count) {
+  bool contiguous = false;
+  auto check = [&](const TandemTiles& got, const TandemTiles& want, const char* which, int first) {
+    ++count->tiles;
+    count->empty += want.begin == want.end;
+    count->with_full += want.full_begin != want.full_end;
+    const bool inside =
+        got.begin == got.end ||
+        (got.full_begin >= got.begin && got.full_end <= got.end && got.full_begin <= got.full_end);
+    if (contiguous && inside && same(got, want)) return;
+    if (++count->mismatches > 5) return;
+    INFO(which << " first " << first << " Br " << br << " Bc " << bc << " Sq " << brute.seq_q
+               << " Sk " << brute.seq_kv << " left " << brute.band.left << " right "
+               << brute.band.right << " off " << brute.band.off);
+    CHECK(contiguous);
+    CHECK(got.begin == want.begin);
+    CHECK(got.end == want.end);
+    CHECK(got.full_begin == want.full_begin);
+    CHECK(got.full_end == want.full_end);
+  };
+  for (int row0 = 0; row0 < brute.seq_q; row0 += br) {
+    const TandemTiles want = brute.keys(row0, br, bc, &contiguous);
+    check(tandem_key_tiles(brute.band, row0, br, bc, brute.seq_q, brute.seq_kv), want, "row", row0);
+  }
+  for (int col0 = 0; col0 < brute.seq_kv; col0 += bc) {
+    const TandemTiles want = brute.queries(col0, bc, br, &contiguous);
+    check(tandem_query_tiles(brute.band, col0, bc, br, brute.seq_q, brute.seq_kv), want, "key",
+          col0);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("tile ranges equal brute force over all small problems") {
+  const int open = TANDEM_BAND_OPEN;
+  const int bounds[] = {0, 1, 2, 3, 5, 9, 14, open};
+  Count count;
+  for (int seq_q = 1; seq_q <= 12; ++seq_q)
+    for (int seq_kv = 1; seq_kv <= 12; ++seq_kv)
+      for (int off : {0, seq_kv - seq_q})
+        for (int left : bounds)
+          for (int right : bounds)
+            for (int br = 1; br <= 5; ++br)
+              for (int bc = 1; bc <= 5; ++bc)
+                compare({{left, right, off}, seq_q, seq_kv}, br, bc, &count);
+  CHECK(count.mismatches == 0);
+  // The loops reached what they were written for.
+  CHECK(count.tiles > 2000000);
+  CHECK(count.empty > 1000);
+  CHECK(count.with_full > 100000);
+}
+
+TEST_CASE("tile ranges with any offset, as packed lengths will give") {
+  Count count;
+  for (int seq_q : {1, 4, 7})
+    for (int seq_kv : {1, 5, 8})
+      for (int off = -10; off <= 10; ++off)
+        for (int left : {0, 2, TANDEM_BAND_OPEN})
+          for (int right : {0, 3, TANDEM_BAND_OPEN})
+            for (int br : {1, 3, 4})
+              for (int bc : {1, 2, 4}) compare({{left, right, off}, seq_q, seq_kv}, br, bc, &count);
+  CHECK(count.mismatches == 0);
+  CHECK(count.empty > 100);
+}
+
+TEST_CASE("tile ranges at real tile sizes, around their multiples") {
+  Count count;
+  const int sizes[] = {1, 31, 32, 33, 63, 64, 65, 127, 128, 129};
+  for (int seq_q : sizes)
+    for (int seq_kv : sizes)
+      for (int off : {0, seq_kv - seq_q})
+        for (int left : {0, 17, 64, TANDEM_BAND_OPEN})
+          for (int right : {0, 40, TANDEM_BAND_OPEN})
+            for (int tile : {32, 64})
+              compare({{left, right, off}, seq_q, seq_kv}, tile, tile, &count);
+  CHECK(count.mismatches == 0);
+}
+
+// The same formulas in 64 bits, without any care for range.
+static TandemTiles wide_tiles(int64_t lo, int64_t hi, int64_t full_lo, int64_t full_hi,
+                              int64_t size, int64_t tile) {
+  auto clamp = [&](int64_t x) { return x < 0 ? int64_t(0) : x; };
+  lo = clamp(lo);
+  hi = hi > size - 1 ? size - 1 : hi;
+  if (lo > hi) return {0, 0, 0, 0};
+  TandemTiles t{int(lo / tile), int(hi / tile + 1), 0, 0};
+  full_lo = clamp(full_lo);
+  full_hi = full_hi > size - 1 ? size - 1 : full_hi;
+  const int64_t begin = (full_lo + tile - 1) / tile, end = full_hi < 0 ? 0 : (full_hi + 1) / tile;
+  if (begin < end) t.full_begin = int(begin), t.full_end = int(end);
+  return t;
+}
+
+TEST_CASE("tile ranges do not overflow at the longest sequences") {
+  const int limit = TANDEM_SEQ_LIMIT - 1, open = TANDEM_BAND_OPEN;
+  int mismatches = 0;
+  long compared = 0;
+  for (int seq_q : {1, 64, 65, limit - 64, limit - 1, limit})
+    for (int seq_kv : {1, 64, 65, limit - 64, limit - 1, limit})
+      for (int off : {0, seq_kv - seq_q})
+        for (int left : {0, 1, 4096, limit, open})
+          for (int right : {0, 1, 4096, limit, open})
+            for (int tile : {32, 64}) {
+              const TandemBand band{left, right, off};
+              for (int64_t at :
+                   {int64_t(0), int64_t(tile), int64_t(seq_q) / 2, int64_t(seq_q) - 1}) {
+                const int row0 = int(at / tile * tile);
+                if (row0 >= seq_q) continue;
+                const int64_t last =
+                    (int64_t(row0) + tile < seq_q ? int64_t(row0) + tile : seq_q) - 1;
+                const int64_t o = off, l = left, r = right;
+                const TandemTiles want = wide_tiles(row0 + o - l, last + o + r, last + o - l,
+                                                    row0 + o + r, seq_kv, tile);
+                const TandemTiles got = tandem_key_tiles(band, row0, tile, tile, seq_q, seq_kv);
+                mismatches += !same(got, want);
+                ++compared;
+              }
+              for (int64_t at :
+                   {int64_t(0), int64_t(tile), int64_t(seq_kv) / 2, int64_t(seq_kv) - 1}) {
+                const int col0 = int(at / tile * tile);
+                if (col0 >= seq_kv) continue;
+                const int64_t last =
+                    (int64_t(col0) + tile < seq_kv ? int64_t(col0) + tile : seq_kv) - 1;
+                const int64_t o = off, l = left, r = right;
+                const TandemTiles want =
+                    wide_tiles(col0 - o - r, last - o + l, last - o - r, col0 - o + l, seq_q, tile);
+                const TandemTiles got = tandem_query_tiles(band, col0, tile, tile, seq_q, seq_kv);
+                mismatches += !same(got, want);
+                ++compared;
+              }
+              for (int64_t i : {int64_t(0), int64_t(seq_q) / 2, int64_t(seq_q) - 1})
+                for (int64_t j : {int64_t(0), int64_t(seq_kv) / 2, int64_t(seq_kv) - 1})
+                  mismatches += tandem_visible(band, int(i), int(j)) != visible(band, i, j);
+            }
+  CHECK(mismatches == 0);
+  CHECK(compared > 10000);
+}

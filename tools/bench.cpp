@@ -1,0 +1,390 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// tandem bench: forward and backward times by the device's own clock, with the error beside each.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <ctime>
+#include <fstream>
+#include <memory>
+
+#include "bench_cases.h"
+#include "bench_result.h"
+#include "bench_sample.h"
+#include "problem.h"
+#include "tools.h"
+
+namespace tandem::tool {
+namespace {
+
+using support::Buffer;
+using support::HostTensor;
+using support::Role;
+using support::Session;
+
+struct Options {
+  std::vector<std::string> devices, problems, names, merge, compare;
+  std::string preset, format = "table", out, commit, op = "both", disable;
+  uint64_t seed = 1;
+  bool list = false, no_check = false;
+  support::TimeOptions time;
+};
+
+std::string utc_now() {
+  const std::time_t now = std::time(nullptr);
+  char text[32];
+  std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%SZ", std::gmtime(&now));
+  return text;
+}
+
+// The SM clock right after work, as NVIDIA's own tool reads it; 0 where there is no such tool.
+int clock_now() {
+#ifdef _WIN32
+  FILE* pipe = _popen("nvidia-smi --query-gpu=clocks.sm --format=csv,noheader,nounits 2>NUL", "r");
+#else
+  FILE* pipe =
+      popen("nvidia-smi --query-gpu=clocks.sm --format=csv,noheader,nounits 2>/dev/null", "r");
+#endif
+  if (!pipe) return 0;
+  int mhz = 0;
+  if (std::fscanf(pipe, "%d", &mhz) != 1) mhz = 0;
+#ifdef _WIN32
+  _pclose(pipe);
+#else
+  pclose(pipe);
+#endif
+  return mhz;
+}
+
+// Floating-point operations by the convention of published tables: products only, causal counts half of
+// the square, backward is 2.5 times forward. Windows and Sq != Sk count what is visible.
+double usual_flops(const tandem_problem& problem, bool backward) {
+  const Problem p = [&] {
+    Problem checked;
+    const Status s = make_problem(&problem, &checked);
+    if (!s.ok()) throw support::Error(s.code(), s.message());
+    return checked;
+  }();
+  const double square = double(p.batch * p.heads_q) * double(p.seq_q) * double(p.seq_kv);
+  const bool window = p.band.left != TANDEM_BAND_OPEN || p.band.right > 0;
+  double pairs = square;
+  if (p.banded()) pairs = !window && p.seq_q == p.seq_kv ? square / 2 : visible_pairs(p);
+  return 2 * pairs * double(p.head_dim + p.head_dim_v) * (backward ? 2.5 : 1);
+}
+
+std::string mask_word(const tandem_problem& p) {
+  if (p.mask != TANDEM_MASK_CAUSAL) return "none";
+  return p.align == TANDEM_BOTTOM_RIGHT && p.seq_q != p.seq_kv ? "causal_bottom_right" : "causal";
+}
+
+Result features_of(const tandem_problem& p) {
+  Result words = Result::array();
+  if (p.heads_q != p.heads_kv) words.push_back(p.heads_kv == 1 ? "mqa" : "gqa");
+  if (p.window_left != TANDEM_UNBOUNDED) words.push_back(fmt::format("left={}", p.window_left));
+  if (p.window_right != TANDEM_UNBOUNDED) words.push_back(fmt::format("right={}", p.window_right));
+  if (p.flags & TANDEM_FLAG_DETERMINISTIC) words.push_back("deterministic");
+  if (p.tile_rows || p.tile_cols)
+    words.push_back(fmt::format("tile={}x{}", p.tile_rows, p.tile_cols));
+  return words;
+}
+
+// One case on one device: tensors that forward and backward share.
+class CaseRun {
+ public:
+  CaseRun(Session& session, const BenchCase& c, const Options& options);
+  std::vector<Result> rows();
+
+ private:
+  Result row(bool backward);
+  void fetch(Role role, HostTensor* tensor);
+
+  Session& session_;
+  const BenchCase& case_;
+  const Options& options_;
+  tandem_problem problem_;
+  BenchTensors host_;
+  tandem_args args_ = TANDEM_ARGS_INIT;
+  std::vector<Buffer> buffers_;
+  Buffer outputs_[8], lse_;
+};
+
+CaseRun::CaseRun(Session& session, const BenchCase& c, const Options& options)
+    : session_(session), case_(c), options_(options), problem_(c.problem) {
+  problem_.direction = TANDEM_BACKWARD;
+  const auto input = [&](Role role, HostTensor* t) {
+    *t = HostTensor(problem_, role);
+    t->fill_normal(options.seed * 8 + uint64_t(role));
+    buffers_.push_back(session.buffer(t->bytes.size()));
+    buffers_.back().upload(t->bytes);
+    support::buffer_of(args_, role) = buffers_.back().handle();
+  };
+  input(Role::q, &host_.q);
+  input(Role::k, &host_.k);
+  input(Role::v, &host_.v);
+  if (options.op != "fwd") input(Role::d_o, &host_.d_o);
+  for (Role role : {Role::o, Role::d_q, Role::d_k, Role::d_v}) {
+    const bool gradient = role != Role::o;
+    if (gradient && (options.op == "fwd" || !support::is_output(problem_, role))) continue;
+    const HostTensor shape(problem_, role);
+    Buffer& b = outputs_[int(role)];
+    b = session.buffer(shape.bytes.size());
+    b.fill(0xff);
+    support::buffer_of(args_, role) = b.handle();
+  }
+  const size_t rows = size_t(problem_.batch * problem_.heads_q * problem_.seq_q);
+  lse_ = session.buffer(rows * sizeof(float));
+  args_.lse = lse_.handle();
+}
+
+void CaseRun::fetch(Role role, HostTensor* tensor) {
+  *tensor = HostTensor(problem_, role);
+  if (outputs_[int(role)]) outputs_[int(role)].download(tensor->bytes.data(), tensor->bytes.size());
+}
+
+Result CaseRun::row(bool backward) {
+  tandem_problem problem = problem_;
+  problem.direction = backward ? TANDEM_BACKWARD : TANDEM_FORWARD;
+  const auto start = std::chrono::steady_clock::now();
+  const support::Plan plan(session_, problem);
+  const double build =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  Buffer workspace;
+  tandem_args args = args_;
+  if (plan.info().workspace_size) {
+    workspace = session_.buffer(size_t(plan.info().workspace_size));
+    args.workspace = workspace.handle();
+    args.workspace_size = plan.info().workspace_size;
+  }
+  session_.run(plan, args);  // once by itself, so that errors of the first use are not timed
+  const support::Timing time = session_.time(plan, args, options_.time);
+
+  double ratio = NAN;
+  if (!options_.no_check) {
+    if (!backward) {
+      fetch(Role::o, &host_.o);
+      host_.lse = lse_.download_as<float>();
+      ratio = forward_ratio(problem, host_);
+    } else {
+      for (auto [role, tensor] :
+           {std::pair(Role::d_q, &host_.d_q), std::pair(Role::d_k, &host_.d_k),
+            std::pair(Role::d_v, &host_.d_v)})
+        fetch(role, tensor);
+      ratio = backward_ratio(problem, host_);
+    }
+    for (const Buffer& b : buffers_)
+      if (!b.guards_intact()) ratio = INFINITY;
+    for (const Buffer& b : outputs_)
+      if (!b.guards_intact()) ratio = INFINITY;
+  }
+  Result r;
+  r["case"] = case_.name;
+  r["op"] = backward ? "bwd" : "fwd";
+  r["impl"] = "tandem";
+  r["backend"] = plan.info().backend;
+  r["path"] = plan.info().path;
+  r["dtype"] = support::dtype_word(problem.q.dtype);
+  r["B"] = problem.batch;
+  r["Hq"] = problem.heads_q;
+  r["Hk"] = problem.heads_kv;
+  r["Sq"] = problem.seq_q;
+  r["Sk"] = problem.seq_kv;
+  r["D"] = problem.head_dim;
+  r["Dv"] = problem.head_dim_v;
+  r["mask"] = mask_word(problem);
+  r["features"] = features_of(problem);
+  r["ms"] = time.median_ms;
+  r["tflops"] = usual_flops(problem, backward) / (1e9 * time.median_ms);
+  // JSON has no infinity: a row that is wrong altogether gets a ratio that nobody overlooks.
+  if (std::isnan(ratio))
+    r["max_err_ratio"] = nullptr;
+  else
+    r["max_err_ratio"] = std::isinf(ratio) ? 1e9 : ratio;
+  r["spread"] = time.spread;
+  r["reps"] = time.reps;
+  r["agreed"] = time.agreed;
+  r["clock"] = time.clock;
+  r["build_ms"] = 1e3 * build;
+  r["tile"] = fmt::format("{}x{}", plan.info().tile_rows, plan.info().tile_cols);
+  r["problem"] = support::print(problem);
+  return r;
+}
+
+std::vector<Result> CaseRun::rows() {
+  std::vector<Result> list;
+  // Backward reads what forward wrote, so forward always runs.
+  list.push_back(row(false));
+  if (options_.op != "fwd") list.push_back(row(true));
+  if (options_.op == "bwd") list.erase(list.begin());
+  return list;
+}
+
+std::vector<BenchCase> chosen_cases(const Options& options) {
+  std::vector<BenchCase> cases;
+  for (const std::string& line : options.problems) {
+    tandem_problem p = support::parse(line);
+    // One line serves both directions: a forward line says nothing of gradients, so it means all.
+    if (p.direction == TANDEM_FORWARD) {
+      p.d_o = p.o, p.d_q = p.q, p.d_k = p.k, p.d_v = p.v;
+      p.gradients = TANDEM_GRAD_ALL;
+    }
+    cases.push_back({line.substr(line.find(' ') + 1), p});
+  }
+  if (!options.preset.empty() || cases.empty())
+    for (BenchCase& c : preset_cases(options.preset.empty() ? "small" : options.preset))
+      cases.push_back(std::move(c));
+  if (options.names.empty()) return cases;
+  std::vector<BenchCase> named;
+  for (const std::string& name : options.names) {
+    const size_t before = named.size();
+    for (const BenchCase& c : cases)
+      if (c.name == name) named.push_back(c);
+    if (named.size() == before)
+      throw support::Error(TANDEM_ERROR_INVALID_ARGUMENT,
+                           "no case is named '" + name + "'; --list shows the names");
+  }
+  return named;
+}
+
+Result list_cases(const std::vector<BenchCase>& cases) {
+  Result list = Result::array();
+  for (const BenchCase& c : cases) {
+    const tandem_problem& p = c.problem;
+    list.push_back({{"case", c.name},
+                    {"dtype", support::dtype_word(p.q.dtype)},
+                    {"B", p.batch},
+                    {"Hq", p.heads_q},
+                    {"Hk", p.heads_kv},
+                    {"Sq", p.seq_q},
+                    {"Sk", p.seq_kv},
+                    {"D", p.head_dim},
+                    {"Dv", p.head_dim_v},
+                    {"mask", mask_word(p)},
+                    {"features", features_of(p)},
+                    {"flops_fwd", usual_flops(p, false)},
+                    {"flops_bwd", usual_flops(p, true)},
+                    {"problem", support::print(p)}});
+  }
+  return list;
+}
+
+void add_word(Result* header, const char* key, const std::string& word, const char* separator) {
+  std::string all = header->value(key, std::string());
+  if ((separator + all + separator).find(separator + word + separator) != std::string::npos) return;
+  (*header)[key] = all.empty() ? word : all + separator + word;
+}
+
+Result measure(const Options& options, int* exit_code) {
+  const std::vector<BenchCase> cases = chosen_cases(options);
+  Result header, rows = Result::array();
+  for (const char* key : {"device", "driver", "backend"}) header[key] = "";
+  header["commit"] = options.commit.empty() ? build_commit() : options.commit;
+  header["date"] = utc_now();
+  header["clocks_mhz"] = nullptr;
+  int lowest_clock = 0;
+  for (const std::string& name : chosen_devices(options.devices)) {
+    support::SessionOptions o;
+    o.disable = options.disable;
+    const auto session = Session::open(name, o);
+    add_word(&header, "device", session->info().name, "; ");
+    add_word(&header, "driver", session->info().driver, "; ");
+    add_word(&header, "backend", session->backend(), ",");
+    for (const BenchCase& c : cases) {
+      fmt::print(stderr, "{}: {}\n", session->name(), c.name);
+      try {
+        for (Result& row : CaseRun(*session, c, options).rows()) {
+          if (const auto& e = row["max_err_ratio"];
+              e.is_number() && e.get<double>() > support::kRatioLimit) {
+            fmt::print(stderr, "  WRONG: error ratio {} of {} ({})\n", e.get<double>(),
+                       row["op"].get<std::string>(), row["problem"].get<std::string>());
+            *exit_code = 1;
+          }
+          rows.push_back(std::move(row));
+        }
+      } catch (const support::Error& e) {
+        fmt::print(stderr, "  {}\n", e.what());
+        *exit_code = 1;
+      }
+      if (const int mhz = session->on_cpu() ? 0 : clock_now())
+        lowest_clock = lowest_clock ? std::min(lowest_clock, mhz) : mhz;
+    }
+  }
+  if (lowest_clock) header["clocks_mhz"] = lowest_clock;
+  return {{"header", std::move(header)}, {"rows", std::move(rows)}};
+}
+
+void show(const Result& result, const Options& options) {
+  const std::string text = options.format == "json"  ? result.dump(2) + "\n"
+                           : options.format == "csv" ? result_csv(result)
+                                                     : result_table(result);
+  fmt::print("{}", text);
+  if (options.out.empty()) return;
+  const auto ends = [&](const char* end) {
+    const std::string e = end;
+    return options.out.size() >= e.size() &&
+           options.out.compare(options.out.size() - e.size(), e.size(), e) == 0;
+  };
+  if (ends(".csv")) {
+    std::ofstream out(options.out);
+    out << result_csv(result);
+    out.flush();
+    if (!out) throw std::runtime_error(options.out + " cannot be written");
+  } else {
+    save_result(result, options.out);
+  }
+}
+
+int run(const Options& options) {
+  int exit_code = 0;
+  if (!options.compare.empty()) {
+    fmt::print("{}", compare_results(options.compare[0], options.compare[1]));
+  } else if (!options.merge.empty()) {
+    show(merge_results(options.merge), options);
+  } else if (options.list) {
+    fmt::print("{}\n", list_cases(chosen_cases(options)).dump(2));
+  } else {
+    const Result result = measure(options, &exit_code);
+    if (result["rows"].empty()) {
+      fmt::print(stderr, "Nothing ran, so there is no result.\n");
+      return 1;
+    }
+    show(result, options);
+  }
+  return exit_code;
+}
+
+}  // namespace
+
+void add_bench(CLI::App& app, int* exit_code) {
+  CLI::App* command = app.add_subcommand("bench", "Times and errors of forward and backward");
+  auto o = std::make_shared<Options>();
+  std::string presets;
+  for (const std::string& name : preset_names()) presets += (presets.empty() ? "" : ", ") + name;
+  command->add_option("--device", o->devices, "cpu, vulkan:N or cuda:N; default: all");
+  command->add_option("--preset", o->preset, "A list of cases: " + presets + "; default: small");
+  command->add_option("--case", o->names, "Only cases of these names");
+  command->add_option("--problem", o->problems, "A problem line, in place of a preset");
+  command->add_option("--op", o->op, "fwd, bwd or both")
+      ->check(CLI::IsMember({"fwd", "bwd", "both"}))
+      ->capture_default_str();
+  command->add_option("--format", o->format, "table, csv or json")
+      ->check(CLI::IsMember({"table", "csv", "json"}))
+      ->capture_default_str();
+  command->add_option("--out", o->out, "Also write a file: json, or csv by its ending");
+  command->add_option("--commit", o->commit, "What the header says; default: the built tree's");
+  command->add_option("--disable", o->disable, "Paths to do without, as \"cpu.simd\"");
+  command->add_option("--seed", o->seed, "Of the inputs")->capture_default_str();
+  command->add_option("--warmup", o->time.warmup_seconds,
+                      "Seconds of work before timing; default: 1 on a GPU, 0.1 on a CPU");
+  command->add_option("--reps", o->time.min_reps, "Samples of a round")->capture_default_str();
+  command->add_option("--max-seconds", o->time.max_seconds, "Most time for one row")
+      ->capture_default_str();
+  command->add_flag("--no-check", o->no_check, "Leave the error out");
+  command->add_flag("--list", o->list, "Print the cases as json and run nothing");
+  command->add_option("--merge", o->merge, "Join result files (of one device)")->expected(1, 100);
+  command->add_option("--compare", o->compare, "Two result files: before, after")->expected(2);
+  command->callback([o, exit_code] { *exit_code = run(*o); });
+}
+
+}  // namespace tandem::tool

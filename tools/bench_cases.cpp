@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// The cases of `tandem bench` that have names. A preset is a list of problem lines; names are made from
+// the lines, so that the same problem has the same name in every result file.
+#include "bench_cases.h"
+
+#include <fmt/core.h>
+
+#include <cstring>
+
+#include "support.h"
+
+namespace tandem::tool {
+namespace {
+
+struct Preset {
+  const char* name;
+  std::vector<const char*> lines;
+};
+
+const std::vector<Preset>& presets() {
+  static const std::vector<Preset> list = {
+      // Seconds on any device, CPU drivers included.
+      {"small",
+       {"fwd f32 b1 hq4 hk4 sq512 sk512 d64 dv64",
+        "fwd f32 b1 hq4 hk4 sq512 sk512 d64 dv64 causal_top_left"}},
+      // One head size against PyTorch on the CPU.
+      {"cpu",
+       {"fwd f32 b1 hq8 hk8 sq1024 sk1024 d64 dv64",
+        "fwd f32 b1 hq8 hk8 sq1024 sk1024 d64 dv64 causal_top_left"}},
+      // B Sq = 16,384 rows and Hq D = 2,048 features, as is usual for such tables.
+      {"issue2",
+       {"fwd f32 b4 hq32 hk32 sq4096 sk4096 d64 dv64",
+        "fwd f32 b4 hq32 hk32 sq4096 sk4096 d64 dv64 causal_top_left",
+        "fwd f16 b4 hq32 hk32 sq4096 sk4096 d64 dv64",
+        "fwd f16 b4 hq32 hk32 sq4096 sk4096 d64 dv64 causal_top_left",
+        "fwd bf16 b4 hq32 hk32 sq4096 sk4096 d64 dv64",
+        "fwd bf16 b4 hq32 hk32 sq4096 sk4096 d64 dv64 causal_top_left",
+        "fwd f32 b4 hq16 hk16 sq4096 sk4096 d128 dv128",
+        "fwd f32 b4 hq16 hk16 sq4096 sk4096 d128 dv128 causal_top_left",
+        "fwd f16 b4 hq16 hk16 sq4096 sk4096 d128 dv128",
+        "fwd f16 b4 hq16 hk16 sq4096 sk4096 d128 dv128 causal_top_left",
+        "fwd bf16 b4 hq16 hk16 sq4096 sk4096 d128 dv128",
+        "fwd bf16 b4 hq16 hk16 sq4096 sk4096 d128 dv128 causal_top_left"}}};
+  return list;
+}
+
+}  // namespace
+
+std::vector<std::string> preset_names() {
+  std::vector<std::string> names;
+  for (const Preset& p : presets()) names.push_back(p.name);
+  return names;
+}
+
+std::vector<BenchCase> preset_cases(const std::string& preset) {
+  for (const Preset& p : presets()) {
+    if (preset != p.name) continue;
+    std::vector<BenchCase> cases;
+    for (const char* line : p.lines) {
+      const tandem_problem problem = support::parse(line);
+      cases.push_back(
+          {fmt::format("{}-d{}-s{}-{}", std::string(line + 4, std::strchr(line + 4, ' ')),
+                       problem.head_dim, problem.seq_q,
+                       problem.mask == TANDEM_MASK_CAUSAL ? "causal" : "full"),
+           problem});
+    }
+    return cases;
+  }
+  throw support::Error(TANDEM_ERROR_INVALID_ARGUMENT, "no preset is named '" + preset + "'");
+}
+
+}  // namespace tandem::tool

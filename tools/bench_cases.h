@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+#ifndef TANDEM_TOOLS_BENCH_CASES_H
+#define TANDEM_TOOLS_BENCH_CASES_H
+#include <string>
+#include <vector>
+
+#include "tandem/tandem.h"
+
+namespace tandem::tool {
+
+struct BenchCase {
+  std::string name;
+  tandem_problem problem;  // direction is set when it is run
+};
+
+std::vector<std::string> preset_names();
+// Throws support::Error on a name that is none.
+std::vector<BenchCase> preset_cases(const std::string& preset);
+
+}  // namespace tandem::tool
+#endif

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+#include "bench_result.h"
+
+#include <fmt/core.h>
+
+#include <cstdio>
+#include <fstream>
+#include <stdexcept>
+
+#include "tools.h"
+
+namespace tandem::tool {
+namespace {
+
+std::string cell(const Result& row, const char* key, const char* format = "{:.4g}") {
+  const auto it = row.find(key);
+  if (it == row.end() || it->is_null()) return "-";
+  if (it->is_string()) return it->get<std::string>();
+  if (it->is_number_float()) return fmt::format(fmt::runtime(format), it->get<double>());
+  if (it->is_array()) {
+    std::string s;
+    for (const auto& word : *it) s += (s.empty() ? "" : " ") + word.get<std::string>();
+    return s;
+  }
+  return it->dump();
+}
+
+// What makes two rows the same measurement.
+std::string identity(const Result& row) {
+  std::string s;
+  for (const char* key : {"case", "op", "impl", "backend", "path", "dtype"})
+    s += cell(row, key) + "|";
+  return s;
+}
+
+}  // namespace
+
+Result load_result(const std::string& file) {
+  std::ifstream in(file);
+  if (!in) throw std::runtime_error(file + " cannot be read");
+  Result r = Result::parse(in, nullptr, false);
+  if (r.is_discarded() || !r.is_object() || !r.contains("header") || !r.contains("rows"))
+    throw std::runtime_error(file + " is no result of tandem bench");
+  return r;
+}
+
+void save_result(const Result& result, const std::string& file) {
+  std::ofstream out(file);
+  // One row a line: such files are read and compared by people, too.
+  out << "{\n  \"header\": " << result["header"].dump() << ",\n  \"rows\": [";
+  const char* comma = "\n    ";
+  for (const Result& row : result["rows"]) {
+    out << comma << row.dump();
+    comma = ",\n    ";
+  }
+  out << "\n  ]\n}\n";
+  out.flush();
+  if (!out) throw std::runtime_error(file + " cannot be written");
+}
+
+std::string result_table(const Result& result) {
+  const Result& h = result["header"];
+  std::string s =
+      fmt::format("{}, {}; commit {}, {}; {} MHz\n", cell(h, "device"), cell(h, "driver"),
+                  cell(h, "commit"), cell(h, "date"), cell(h, "clocks_mhz"));
+  Table table({"case", "op", "impl", "backend", "path", "dtype", ">ms", ">TFLOP/s", ">spread",
+               ">err ratio", ">build ms"});
+  for (const Result& row : result["rows"]) {
+    std::string spread = "-";
+    if (const auto it = row.find("spread"); it != row.end() && it->is_number())
+      spread = fmt::format("{:.1f} %", 100 * it->get<double>());
+    table.add({cell(row, "case"), cell(row, "op"), cell(row, "impl"), cell(row, "backend"),
+               cell(row, "path"), cell(row, "dtype"), cell(row, "ms"), cell(row, "tflops"), spread,
+               cell(row, "max_err_ratio", "{:.3f}"), cell(row, "build_ms", "{:.1f}")});
+  }
+  return s + table.text();
+}
+
+std::string result_csv(const Result& result) {
+  const std::vector<const char*> keys = {
+      "case", "op", "impl", "backend", "path", "dtype",    "B",  "Hq",     "Hk",
+      "Sq",   "Sk", "D",    "Dv",      "mask", "features", "ms", "tflops", "max_err_ratio"};
+  std::string s;
+  for (const char* key : keys) s += (s.empty() ? "" : ",") + std::string(key);
+  s += "\n";
+  for (const Result& row : result["rows"]) {
+    std::string line;
+    for (const char* key : keys) {
+      std::string word = cell(row, key, "{:.6g}");
+      if (word.find(',') != std::string::npos) word = "\"" + word + "\"";
+      line += (key == keys.front() ? "" : ",") + word;
+    }
+    s += line + "\n";
+  }
+  return s;
+}
+
+Result merge_results(const std::vector<std::string>& files) {
+  Result merged;
+  for (const std::string& file : files) {
+    Result r = load_result(file);
+    if (merged.is_null()) {
+      merged = std::move(r);
+      continue;
+    }
+    Result& header = merged["header"];  // no member is added to merged while this lives
+    if (cell(header, "device") != cell(r["header"], "device"))
+      throw std::runtime_error(fmt::format("{} was measured on {}, not on {}", file,
+                                           cell(r["header"], "device"), cell(header, "device")));
+    const std::string backend = cell(r["header"], "backend");
+    std::string all = cell(header, "backend");
+    if (("," + all + ",").find("," + backend + ",") == std::string::npos)
+      header["backend"] = all + "," + backend;
+    for (Result& row : r["rows"]) merged["rows"].push_back(std::move(row));
+  }
+  return merged;
+}
+
+std::string compare_results(const std::string& before, const std::string& after) {
+  const Result a = load_result(before), b = load_result(after);
+  Table table({"case", "op", "impl", "backend", "path", "dtype", ">ms before", ">ms after",
+               ">speed", ">err ratio"});
+  int alone = 0;
+  for (const Result& row : b["rows"]) {
+    const Result* match = nullptr;
+    for (const Result& old : a["rows"])
+      if (identity(old) == identity(row)) match = &old;
+    const bool timed = match && (*match)["ms"].is_number() && row["ms"].is_number();
+    alone += match == nullptr;
+    table.add(
+        {cell(row, "case"), cell(row, "op"), cell(row, "impl"), cell(row, "backend"),
+         cell(row, "path"), cell(row, "dtype"), match ? cell(*match, "ms") : "-", cell(row, "ms"),
+         timed ? fmt::format("{:.3f} x", (*match)["ms"].get<double>() / row["ms"].get<double>())
+               : "-",
+         cell(row, "max_err_ratio", "{:.3f}")});
+  }
+  std::string s = fmt::format("before: {}, commit {}\nafter:  {}, commit {}\n",
+                              cell(a["header"], "device"), cell(a["header"], "commit"),
+                              cell(b["header"], "device"), cell(b["header"], "commit"));
+  s += table.text();
+  if (alone) s += fmt::format("{} rows have no counterpart in {}\n", alone, before);
+  return s;
+}
+
+}  // namespace tandem::tool

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// Results of `tandem bench`: the json that bench/results/ holds, and what is made of it.
+#ifndef TANDEM_TOOLS_BENCH_RESULT_H
+#define TANDEM_TOOLS_BENCH_RESULT_H
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+namespace tandem::tool {
+
+// {"header": {device, driver, backend, commit, date, clocks_mhz}, "rows": [{case, op, impl, backend,
+// path, dtype, B, Hq, Hk, Sq, Sk, D, Dv, mask, features, ms, tflops, max_err_ratio, ...}]}.
+// Members beyond these may be added to rows, never taken away.
+using Result = nlohmann::ordered_json;
+
+Result load_result(const std::string& file);  // throws std::runtime_error
+void save_result(const Result& result, const std::string& file);
+std::string result_table(const Result& result);
+std::string result_csv(const Result& result);
+
+// Rows of all files under the first one's header; files of another device are refused.
+Result merge_results(const std::vector<std::string>& files);
+
+// Both files' times of each case side by side.
+std::string compare_results(const std::string& before, const std::string& after);
+
+}  // namespace tandem::tool
+#endif

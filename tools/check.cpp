@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// tandem check: random problems, every device and path against the reference in double, and every pair
+// of devices against each other with the same tile.
+#include <fmt/core.h>
+
+#include <chrono>
+#include <cstdio>
+#include <map>
+#include <memory>
+
+#include "compare.h"
+#include "tools.h"
+
+#ifdef _WIN32
+#include <io.h>
+#define isatty _isatty
+#define fileno _fileno
+#else
+#include <unistd.h>
+#endif
+
+namespace tandem::tool {
+namespace {
+
+using support::Case;
+using support::CaseResult;
+using support::Judgement;
+using support::Outputs;
+
+struct Options {
+  int cases = 100;
+  uint64_t seed = 1;
+  std::vector<std::string> devices;
+  std::string repro;
+  int64_t work = 4000000;
+};
+
+// A device restricted to one of its paths, so that paths which a plan would not prefer run too.
+struct Subject {
+  std::string label;  // "vulkan:0 scalar"
+  std::unique_ptr<support::Session> session;
+};
+
+struct Tally {
+  int cases = 0;
+  double worst = -1;
+  std::string repro;
+};
+
+class Check {
+ public:
+  int run(const Options& options);
+
+ private:
+  void open(const std::vector<std::string>& devices);
+  void run_case(const tandem_problem& problem, uint64_t seed);
+  void run_pairs(Case& with_tile, std::vector<std::unique_ptr<Outputs>>* outputs,
+                 const std::vector<CaseResult>& results);
+  void count(const Subject& subject, const CaseResult& result, const std::string& repro);
+  void failure(const std::string& who, const CaseResult& result, const std::string& repro);
+  void report() const;
+
+  std::vector<Subject> subjects_;
+  std::vector<tandem_kernel_info> registry_ = support::registry();
+  std::map<std::pair<std::string, uint32_t>, Tally> kernels_;  // subject, registry index
+  std::map<std::string, Tally> pairs_;
+  std::map<std::string, int> refused_;
+  int failures_ = 0, ran_ = 0;
+};
+
+void Check::open(const std::vector<std::string>& devices) {
+  for (const std::string& name : devices) {
+    // One subject a path: all the other paths of the backend are disabled.
+    const std::string backend = name.substr(0, name.find(':'));
+    std::vector<std::string> paths;
+    for (const tandem_kernel_info& k : registry_)
+      if (backend == k.backend && k.built &&
+          std::find(paths.begin(), paths.end(), k.path) == paths.end())
+        paths.push_back(k.path);
+    if (paths.empty()) paths.push_back("");  // opening it says why there are none
+    for (const std::string& path : paths) {
+      support::SessionOptions o;
+      for (const std::string& other : paths)
+        if (other != path) o.disable += (o.disable.empty() ? "" : ",") + backend + "." + other;
+      Subject s;
+      s.session = support::Session::open(name, o);
+      s.label = s.session->name() + " " + path;
+      fmt::print("  {:<18} {}, {}\n", s.label, s.session->info().name, s.session->info().driver);
+      subjects_.push_back(std::move(s));
+    }
+  }
+}
+
+void Check::failure(const std::string& who, const CaseResult& result, const std::string& repro) {
+  ++failures_;
+  fmt::print("FAILED {}: {}\n", who, result.message);
+  if (!result.plan.empty()) fmt::print("  plan:   {}\n", result.plan);
+  fmt::print("  repeat: {}\n", repro);
+  std::fflush(stdout);
+}
+
+// Which kernel answers for a tensor. bwd_dot has no output of its own: it shows in d_q and d_k.
+bool answers_for(const std::string& stem, const std::string& tensor) {
+  if (stem == "fwd") return tensor == "o" || tensor == "lse";
+  if (stem == "bwd_dot") return tensor == "d_q" || tensor == "d_k";
+  if (stem == "bwd_dkv") return tensor == "d_k" || tensor == "d_v";
+  if (stem == "bwd_dq") return tensor == "d_q";
+  return true;
+}
+
+void Check::count(const Subject& subject, const CaseResult& result, const std::string& repro) {
+  ++ran_;
+  for (uint32_t index : result.kernels) {
+    Tally& t = kernels_[{subject.label, index}];
+    ++t.cases;
+    for (const Judgement& j : result.judgements)
+      if (answers_for(registry_[index].stem, j.tensor) && j.ratio > t.worst) {
+        t.worst = j.ratio;
+        t.repro = repro;
+      }
+  }
+}
+
+void Check::run_case(const tandem_problem& problem, uint64_t seed) {
+  const support::CaseOptions options = support::random_options(seed);
+  Case planned(problem, seed, options);
+  const std::string repro = support::repro(problem, seed);
+  std::vector<std::unique_ptr<Outputs>> outputs(subjects_.size());
+  std::vector<CaseResult> results(subjects_.size());
+  uint32_t rows = 0, cols = 0;  // the tile of the first GPU; pairs are compared with this one
+  for (size_t n = 0; n < subjects_.size(); ++n) {
+    outputs[n] = std::make_unique<Outputs>();
+    CaseResult& r = results[n];
+    r = planned.run_and_judge(*subjects_[n].session, outputs[n].get());
+    if (r.refused) {
+      ++refused_[subjects_[n].label];
+      continue;
+    }
+    count(subjects_[n], r, repro);
+    if (!r.ok) failure(subjects_[n].label, r, repro);
+    if (r.ok && subjects_[n].session->backend() != "cpu" && rows == 0)
+      rows = r.tile_rows, cols = r.tile_cols;
+  }
+  if (subjects_.size() < 2) return;
+  // Those that chose another tile run again with the common one forced.
+  tandem_problem forced = problem;
+  forced.tile_rows = rows;
+  forced.tile_cols = cols;
+  Case with_tile(forced, seed, options);
+  for (size_t n = 0; n < subjects_.size(); ++n) {
+    CaseResult& r = results[n];
+    if (!r.ok || rows == 0 || (r.tile_rows == rows && r.tile_cols == cols)) continue;
+    r = with_tile.run(*subjects_[n].session, outputs[n].get());
+    if (!r.ok && !r.refused) failure(subjects_[n].label, r, support::repro(forced, seed));
+  }
+  run_pairs(planned, &outputs, results);
+}
+
+void Check::run_pairs(Case& planned, std::vector<std::unique_ptr<Outputs>>* outputs,
+                      const std::vector<CaseResult>& results) {
+  const std::string repro = support::repro(planned.problem(), planned.seed());
+  for (size_t a = 0; a < subjects_.size(); ++a)
+    for (size_t b = a + 1; b < subjects_.size(); ++b) {
+      if (!results[a].ok || !results[b].ok) continue;
+      CaseResult pair;
+      pair.ok = true;
+      planned.judge_pair(*(*outputs)[a], *(*outputs)[b], &pair);
+      const std::string label = subjects_[a].label + " : " + subjects_[b].label;
+      Tally& t = pairs_[label];
+      ++t.cases;
+      if (pair.worst_ratio() > t.worst) t.worst = pair.worst_ratio(), t.repro = repro;
+      if (!pair.ok) failure(label, pair, repro);
+    }
+}
+
+void Check::report() const {
+  fmt::print("\nAgainst the reference in double ({} is the limit of the error ratio)\n",
+             support::kRatioLimit);
+  Table table({"  device, path", "kernel", ">cases", ">worst ratio", "the worst one"});
+  for (const auto& [key, t] : kernels_)
+    table.add({"  " + key.first, registry_[key.second].stem, std::to_string(t.cases),
+               t.worst < 0 ? "-" : fmt::format("{:.3f}", t.worst), t.repro});
+  fmt::print("{}", table.text());
+  if (!pairs_.empty()) {
+    fmt::print("\nDevice against device, with the same tile\n");
+    Table pairs({"  pair", ">cases", ">worst ratio", "the worst one"});
+    for (const auto& [label, t] : pairs_)
+      pairs.add({"  " + label, std::to_string(t.cases), fmt::format("{:.3f}", t.worst), t.repro});
+    fmt::print("{}", pairs.text());
+  }
+  for (const auto& [label, n] : refused_) fmt::print("{}: no kernel for {} problems\n", label, n);
+}
+
+int Check::run(const Options& options) {
+  fmt::print("Tandem {} ({}), seed {}\n", version_text(), build_commit(), options.seed);
+  open(chosen_devices(options.devices));
+  if (options.devices.empty())
+    for (const support::DeviceName& d : support::list_devices())
+      if (!d.usable()) fmt::print("  {:<18} not usable: {}\n", d.name, d.reason);
+
+  const auto start = std::chrono::steady_clock::now();
+  const bool repeat = !options.repro.empty();
+  const int cases = repeat ? 1 : options.cases;
+  const bool progress = isatty(fileno(stderr)) && !repeat;
+  support::RandomLimits limits;
+  limits.max_work = options.work;
+  for (int n = 0; n < cases; ++n) {
+    if (progress) fmt::print(stderr, "\r  case {} of {} ", n + 1, cases);
+    const uint64_t seed = options.seed + uint64_t(n);
+    run_case(repeat ? support::parse(options.repro) : support::random_problem(seed, limits), seed);
+  }
+  if (progress) fmt::print(stderr, "\r{:30}\r", "");
+  report();
+
+  const int messages = support::total_validation_messages();
+  if (messages) fmt::print("{} messages of Vulkan's validation layers\n", messages);
+  if (ran_ == 0) fmt::print("Nothing ran, so nothing was checked.\n");
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const bool ok = failures_ == 0 && ran_ > 0 && messages == 0;
+  fmt::print("{}: {} runs of {} problems, {} failures, {:.1f} s\n", ok ? "OK" : "FAILED", ran_,
+             cases, failures_, seconds);
+  return ok ? 0 : 1;
+}
+
+}  // namespace
+
+void add_check(CLI::App& app, int* exit_code) {
+  CLI::App* command =
+      app.add_subcommand("check", "Every device against the reference and against each other");
+  auto options = std::make_shared<Options>();
+  command->add_option("--cases", options->cases, "Random problems")->capture_default_str();
+  command->add_option("--seed", options->seed, "Of the first problem; the next ones count up")
+      ->capture_default_str();
+  command->add_option("--device", options->devices, "cpu, vulkan:N or cuda:N; default: all");
+  command->add_option("--repro", options->repro, "Run this problem line, with --seed, instead");
+  command->add_option("--work", options->work, "About the most B Hq Sq Sk (D + Dv) of a problem")
+      ->capture_default_str();
+  command->callback([options, exit_code] { *exit_code = Check().run(*options); });
+}
+
+}  // namespace tandem::tool

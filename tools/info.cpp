@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// tandem info: what this machine has, which path each device takes and why not the others. Its text is
+// what a bug report begins with.
+#include <fmt/core.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "tandem/tandem.h"
+#include "tools.h"
+
+namespace tandem::tool {
+namespace {
+
+using nlohmann::ordered_json;
+
+struct Usual {
+  const char* what;
+  const char* line;
+};
+constexpr Usual kUsual[] = {
+    {"training, long", "bwd bf16 b4 hq16 hk16 sq2048 sk2048 d128 dv128 causal_top_left"},
+    {"training, f32", "bwd f32 b16 hq12 hk12 sq512 sk512 d64 dv64"},
+    {"prompt, GQA", "fwd f16 b1 hq32 hk8 sq4096 sk4096 d128 dv128 causal_bottom_right"},
+    {"next token, GQA", "fwd f16 b8 hq32 hk8 sq1 sk4096 d128 dv128 causal_bottom_right"},
+    {"vision", "fwd f16 b8 hq16 hk16 sq1025 sk1025 d72 dv72"},
+    {"sliding window", "bwd bf16 b1 hq8 hk8 sq8192 sk8192 d64 dv64 causal_top_left left=1023"},
+    {"wide heads, MQA", "fwd f32 b1 hq8 hk1 sq1024 sk1024 d256 dv256"},
+    {"odd sizes", "bwd f32 b1 hq3 hk1 sq77 sk131 d40 dv24"}};
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  return lines;
+}
+
+ordered_json device_json(const support::DeviceName& d) {
+  ordered_json j;
+  j["name"] = d.name;
+  j["usable"] = d.usable();
+  if (!d.usable()) {
+    if (!d.human.empty()) j["device"] = d.human;
+    j["reason"] = d.reason;
+    return j;
+  }
+  try {
+    const auto session = support::Session::open(d.name);
+    const tandem_device_info& info = session->info();
+    j["device"] = info.name;
+    j["driver"] = info.driver;
+    j["backend"] = info.backend;
+    j["shared_bytes"] = info.shared_bytes;
+    ordered_json caps = ordered_json::object();
+    for (const std::string& line : lines_of(support::describe(session->device()))) {
+      const size_t space = line.find(' ');
+      const size_t value = line.find_first_not_of(' ', space);
+      caps[line.substr(0, space)] = value == std::string::npos ? "" : line.substr(value);
+    }
+    j["capabilities"] = caps;
+    for (const Usual& u : kUsual) {
+      ordered_json p;
+      p["what"] = u.what;
+      p["problem"] = u.line;
+      p["explain"] = lines_of(support::explain(session->device(), support::parse(u.line)));
+      j["problems"].push_back(p);
+    }
+  } catch (const support::Error& e) {
+    j["usable"] = false;
+    j["reason"] = e.what();
+  }
+  return j;
+}
+
+ordered_json collect() {
+  ordered_json j;
+  j["version"] = version_text();
+  j["commit"] = build_commit();
+  for (const support::DeviceName& d : support::list_devices())
+    j["devices"].push_back(device_json(d));
+  for (const tandem_kernel_info& k : support::registry())
+    j["kernels"].push_back(
+        {{"stem", k.stem}, {"backend", k.backend}, {"path", k.path}, {"built", k.built != 0}});
+  return j;
+}
+
+std::string word(const ordered_json& j, const char* key) { return j.value(key, std::string()); }
+
+void print_text(const ordered_json& j) {
+  fmt::print("Tandem {} ({})\n\nDevices\n", word(j, "version"), word(j, "commit"));
+  for (const auto& d : j["devices"]) {
+    if (d["usable"])
+      fmt::print("  {:<10} {}, {}\n", word(d, "name"), word(d, "device"), word(d, "driver"));
+    else
+      fmt::print("  {:<10} not usable: {}\n", word(d, "name"), word(d, "reason"));
+  }
+  for (const auto& d : j["devices"]) {
+    if (!d["usable"]) continue;
+    fmt::print("\n{}: {}\n  Capabilities\n", word(d, "name"), word(d, "device"));
+    for (const auto& [name, value] : d["capabilities"].items())
+      fmt::print("    {:<18} {}\n", name, value.get<std::string>());
+    fmt::print("  Usual problems and their paths\n");
+    for (const auto& p : d["problems"]) {
+      fmt::print("    {}: {}\n", word(p, "what"), word(p, "problem"));
+      for (const auto& line : p["explain"]) fmt::print("      {}\n", line.get<std::string>());
+    }
+  }
+  fmt::print("\nKernels\n");
+  Table kernels({"  stem", "backend", "path", "in this build"});
+  for (const auto& k : j["kernels"])
+    kernels.add(
+        {"  " + word(k, "stem"), word(k, "backend"), word(k, "path"), k["built"] ? "yes" : "no"});
+  fmt::print("{}", kernels.text());
+}
+
+}  // namespace
+
+void add_info(CLI::App& app, int*) {
+  CLI::App* command = app.add_subcommand("info", "Devices, capabilities, paths and kernels");
+  auto json = std::make_shared<bool>(false);
+  command->add_flag("--json", *json, "Print JSON");
+  command->callback([json] {
+    const ordered_json j = collect();
+    if (*json)
+      fmt::print("{}\n", j.dump(2));
+    else
+      print_text(j);
+  });
+}
+
+}  // namespace tandem::tool

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// The `tandem` command.
+#include "tandem/tandem.h"
+
+#include <fmt/core.h>
+
+#include <cstdlib>
+
+#include "tandem_commit.h"
+#include "tools.h"
+
+namespace tandem::tool {
+
+std::string version_text() {
+  const uint32_t v = tandem_version();
+  return fmt::format("{}.{}.{}", v >> 22, v >> 12 & 0x3ff, v & 0xfff);
+}
+
+std::string build_commit() { return TANDEM_COMMIT; }
+
+std::vector<std::string> chosen_devices(const std::vector<std::string>& named) {
+  if (!named.empty()) return named;
+  std::vector<std::string> devices;
+  if (const char* list = std::getenv("TANDEM_DEVICE"); list && *list) {
+    std::string word;
+    for (const char* c = list;; ++c) {
+      if (*c && *c != ',') {
+        word += *c;
+        continue;
+      }
+      if (!word.empty()) devices.push_back(word);
+      word.clear();
+      if (!*c) return devices;
+    }
+  }
+  return support::usable_devices();
+}
+
+std::string Table::text() const {
+  std::vector<size_t> widths(rows_.front().size());
+  const auto cell = [&](size_t row, size_t column) {
+    const std::string& s = rows_[row][column];
+    return row == 0 && !s.empty() && s[0] == '>' ? s.substr(1) : s;
+  };
+  for (size_t r = 0; r < rows_.size(); ++r)
+    for (size_t c = 0; c < rows_[r].size(); ++c) widths[c] = std::max(widths[c], cell(r, c).size());
+  std::string s;
+  for (size_t r = 0; r < rows_.size(); ++r) {
+    std::string line;
+    for (size_t c = 0; c < rows_[r].size(); ++c) {
+      const bool right = !rows_[0][c].empty() && rows_[0][c][0] == '>';
+      line += right ? fmt::format("{:>{}}  ", cell(r, c), widths[c])
+                    : fmt::format("{:<{}}  ", cell(r, c), widths[c]);
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    s += line + "\n";
+  }
+  return s;
+}
+
+}  // namespace tandem::tool
+
+int main(int argc, char** argv) {
+  CLI::App app{"Attention, forward and backward, on CPU, Vulkan and CUDA"};
+  app.set_version_flag("--version", tandem::tool::version_text());
+  app.require_subcommand(1);
+  int exit_code = 0;
+  tandem::tool::add_info(app, &exit_code);
+  tandem::tool::add_plan(app, &exit_code);
+  tandem::tool::add_check(app, &exit_code);
+  tandem::tool::add_bench(app, &exit_code);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    return app.exit(e);
+  } catch (const std::exception& e) {
+    fmt::print(stderr, "tandem: {}\n", e.what());
+    return 1;
+  }
+  return exit_code;
+}
