@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "compare.h"
+#include "tiles.h"
 
 namespace tandem::support {
 namespace {
@@ -73,6 +74,11 @@ tandem_problem random_problem(uint64_t seed, const RandomLimits& limits) {
   if (r.chance(20)) p.scale = float(r.between(1, 64)) / 128.0f;
   if (backward && r.chance(25)) p.gradients = uint32_t(r.between(1, 7));
   if (r.chance(30)) p.flags = TANDEM_FLAG_DETERMINISTIC;
+  // The last tile of the table fits every device and problem, and is seldom the planner's choice.
+  if (r.chance(15)) {
+    p.tile_rows = uint32_t(kTiles[kTileCount - 1].br);
+    p.tile_cols = uint32_t(kTiles[kTileCount - 1].bc);
+  }
   return p;
 }
 

@@ -127,9 +127,10 @@ CaseRun::CaseRun(Session& session, const BenchCase& c, const Options& options)
   for (Role role : {Role::o, Role::d_q, Role::d_k, Role::d_v}) {
     const bool gradient = role != Role::o;
     if (gradient && (options.op == "fwd" || !support::is_output(problem_, role))) continue;
-    const HostTensor shape(problem_, role);
+    const int64_t elements =
+        support::extent(support::dims_of(problem_, role), support::tensor_of(problem_, role));
     Buffer& b = outputs_[int(role)];
-    b = session.buffer(shape.bytes.size());
+    b = session.buffer(size_t(elements) * support::element_size(problem_.q.dtype));
     b.fill(0xff);
     support::buffer_of(args_, role) = b.handle();
   }

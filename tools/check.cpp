@@ -32,7 +32,9 @@ struct Options {
   uint64_t seed = 1;
   std::vector<std::string> devices;
   std::string repro;
+  std::string disable;
   int64_t work = 4000000;
+  double seconds = 0;  // 0: no limit
 };
 
 // A device restricted to one of its paths, so that paths which a plan would not prefer run too.
@@ -52,7 +54,7 @@ class Check {
   int run(const Options& options);
 
  private:
-  void open(const std::vector<std::string>& devices);
+  void open(const std::vector<std::string>& devices, const std::string& disable);
   void run_case(const tandem_problem& problem, uint64_t seed);
   void run_pairs(Case& with_tile, std::vector<std::unique_ptr<Outputs>>* outputs,
                  const std::vector<CaseResult>& results);
@@ -68,7 +70,7 @@ class Check {
   int failures_ = 0, ran_ = 0;
 };
 
-void Check::open(const std::vector<std::string>& devices) {
+void Check::open(const std::vector<std::string>& devices, const std::string& disable) {
   for (const std::string& name : devices) {
     // One subject a path: all the other paths of the backend are disabled.
     const std::string backend = name.substr(0, name.find(':'));
@@ -80,6 +82,7 @@ void Check::open(const std::vector<std::string>& devices) {
     if (paths.empty()) paths.push_back("");  // opening it says why there are none
     for (const std::string& path : paths) {
       support::SessionOptions o;
+      o.disable = disable;
       for (const std::string& other : paths)
         if (other != path) o.disable += (o.disable.empty() ? "" : ",") + backend + "." + other;
       Subject s;
@@ -193,18 +196,23 @@ void Check::report() const {
 
 int Check::run(const Options& options) {
   fmt::print("Tandem {} ({}), seed {}\n", version_text(), build_commit(), options.seed);
-  open(chosen_devices(options.devices));
+  open(chosen_devices(options.devices), options.disable);
   if (options.devices.empty())
     for (const support::DeviceName& d : support::list_devices())
       if (!d.usable()) fmt::print("  {:<18} not usable: {}\n", d.name, d.reason);
 
   const auto start = std::chrono::steady_clock::now();
   const bool repeat = !options.repro.empty();
+  const auto elapsed = [&] {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  };
   const int cases = repeat ? 1 : options.cases;
   const bool progress = isatty(fileno(stderr)) && !repeat;
   support::RandomLimits limits;
   limits.max_work = options.work;
-  for (int n = 0; n < cases; ++n) {
+  int n = 0;
+  for (; n < cases; ++n) {
+    if (n > 0 && options.seconds > 0 && elapsed() > options.seconds) break;
     if (progress) fmt::print(stderr, "\r  case {} of {} ", n + 1, cases);
     const uint64_t seed = options.seed + uint64_t(n);
     run_case(repeat ? support::parse(options.repro) : support::random_problem(seed, limits), seed);
@@ -215,11 +223,9 @@ int Check::run(const Options& options) {
   const int messages = support::total_validation_messages();
   if (messages) fmt::print("{} messages of Vulkan's validation layers\n", messages);
   if (ran_ == 0) fmt::print("Nothing ran, so nothing was checked.\n");
-  const double seconds =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   const bool ok = failures_ == 0 && ran_ > 0 && messages == 0;
-  fmt::print("{}: {} runs of {} problems, {} failures, {:.1f} s\n", ok ? "OK" : "FAILED", ran_,
-             cases, failures_, seconds);
+  fmt::print("{}: {} runs of {} problems, {} failures, {:.1f} s\n", ok ? "OK" : "FAILED", ran_, n,
+             failures_, elapsed());
   return ok ? 0 : 1;
 }
 
@@ -234,6 +240,9 @@ void add_check(CLI::App& app, int* exit_code) {
       ->capture_default_str();
   command->add_option("--device", options->devices, "cpu, vulkan:N or cuda:N; default: all");
   command->add_option("--repro", options->repro, "Run this problem line, with --seed, instead");
+  command->add_option("--disable", options->disable,
+                      "Paths and tiles to do without, as \"t64k32\"");
+  command->add_option("--seconds", options->seconds, "Begin no new problem after this time");
   command->add_option("--work", options->work, "About the most B Hq Sq Sk (D + Dv) of a problem")
       ->capture_default_str();
   command->callback([options, exit_code] { *exit_code = Check().run(*options); });

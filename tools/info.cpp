@@ -7,7 +7,9 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "registry.h"
 #include "tandem/tandem.h"
+#include "tiles.h"
 #include "tools.h"
 
 namespace tandem::tool {
@@ -79,6 +81,15 @@ ordered_json collect() {
   j["commit"] = build_commit();
   for (const support::DeviceName& d : support::list_devices())
     j["devices"].push_back(device_json(d));
+  for (const PathRow& row : kPaths)
+    j["paths"].push_back(
+        {{"name", fmt::format("{}.{}", backend_name(row.backend), row.name)}, {"what", row.what}});
+  for (const Tile& t : kTiles)
+    j["tiles"].push_back({{"name", t.name},
+                          {"rows", t.br},
+                          {"cols", t.bc},
+                          {"max_head_dim", t.max_d},
+                          {"shared_bytes", tile_shared_bytes(t)}});
   for (const tandem_kernel_info& k : support::registry())
     j["kernels"].push_back(
         {{"stem", k.stem}, {"backend", k.backend}, {"path", k.path}, {"built", k.built != 0}});
@@ -91,7 +102,8 @@ void print_text(const ordered_json& j) {
   fmt::print("Tandem {} ({})\n\nDevices\n", word(j, "version"), word(j, "commit"));
   for (const auto& d : j["devices"]) {
     if (d["usable"])
-      fmt::print("  {:<10} {}, {}\n", word(d, "name"), word(d, "device"), word(d, "driver"));
+      fmt::print("  {:<10} {}; driver: {}\n", word(d, "name"), word(d, "device"),
+                 word(d, "driver"));
     else
       fmt::print("  {:<10} not usable: {}\n", word(d, "name"), word(d, "reason"));
   }
@@ -106,6 +118,13 @@ void print_text(const ordered_json& j) {
       for (const auto& line : p["explain"]) fmt::print("      {}\n", line.get<std::string>());
     }
   }
+  fmt::print("\nPaths (TANDEM_DISABLE takes these names, and those of tiles)\n");
+  for (const auto& p : j["paths"]) fmt::print("  {:<15} {}\n", word(p, "name"), word(p, "what"));
+  fmt::print("\nTiles\n");
+  for (const auto& t : j["tiles"])
+    fmt::print("  {:<15} {} x {}, head sizes up to {}, {} bytes of shared memory\n",
+               word(t, "name"), t["rows"].get<int>(), t["cols"].get<int>(),
+               t["max_head_dim"].get<int>(), t["shared_bytes"].get<int>());
   fmt::print("\nKernels\n");
   Table kernels({"  stem", "backend", "path", "in this build"});
   for (const auto& k : j["kernels"])

@@ -1,0 +1,286 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""Times PyTorch's attention on the cases of `tandem bench` and writes rows of the same json.
+
+    tandem bench --preset issue2 --list > cases.json
+    scripts/bench_peers.py --cases cases.json --out peers.json
+    tandem bench --merge tandem.json peers.json --out both.json
+
+Peers: cudnn, fa2 (PyTorch's flash kernel), efficient, math; on the CPU whatever PyTorch takes there
+("torch"). A peer that refuses a case is left out, with its reason on stderr. Timing as the library's own
+bench does it: warm-up of continuous work, then rounds of samples until two medians agree, each sample by
+events around many launches. The error ratio is that of support/compare.h.
+"""
+import argparse
+import datetime
+import json
+import statistics
+import subprocess
+import sys
+import time
+
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+ULP = {"f32": 2.0**-23, "f16": 2.0**-10, "bf16": 2.0**-7}
+PEERS = {
+    "cudnn": SDPBackend.CUDNN_ATTENTION,
+    "fa2": SDPBackend.FLASH_ATTENTION,
+    "efficient": SDPBackend.EFFICIENT_ATTENTION,
+    "math": SDPBackend.MATH,
+    "torch": None,
+}
+
+
+def say(text):
+    print(text, file=sys.stderr, flush=True)
+
+
+def attend(case, q, k, v):
+    return F.scaled_dot_product_attention(
+        q, k, v, is_causal=case["mask"] == "causal", enable_gqa=case["Hq"] != case["Hk"]
+    )
+
+
+def hidden(case, s):
+    return torch.ones_like(s, dtype=torch.bool).triu(1) if case["mask"] == "causal" else None
+
+
+def plain(case, q, k, v, d_o):
+    """One head step by step in the dtype of its inputs: o, d_q, d_k, d_v, and the sums of the magnitudes
+    of the terms of each."""
+    scale = case["D"] ** -0.5
+    s = (q @ k.T) * scale
+    if case["mask"] == "causal":
+        s = s.masked_fill(hidden(case, s), float("-inf"))
+    p = torch.softmax(s, -1)
+    o = p @ v
+    d_p = d_o @ v.T
+    d_s = p * (d_p - (d_o * o).sum(-1, keepdim=True))
+    e = p * (d_p.abs() + (d_o * o).abs().sum(-1, keepdim=True))
+    values = [o, (d_s @ k) * scale, (d_s.T @ q) * scale, p.T @ d_o]
+    terms = [p @ v.abs(), (e @ k.abs()) * scale, (e.T @ q.abs()) * scale, p.T @ d_o.abs()]
+    return values, terms
+
+
+def usual_errors(relative, bins):
+    """What 9 of 10 rows with as many terms stay below; support/compare.cpp has the same."""
+    usual = torch.zeros_like(relative)
+    for n in bins.unique():
+        reach = 0
+        while (bins - n).abs().le(reach).sum() < min(16, len(bins)):
+            reach += 1
+        pool = relative[(bins - n).abs().le(reach)].sort().values
+        usual[bins == n] = pool[len(pool) * 9 // 10]
+    return usual
+
+
+def ratio(case, got, exact, stepwise, terms, roundings, keys):
+    got, stepwise, rows = got.double(), stepwise.double(), len(exact)
+    if not torch.isfinite(got).all():
+        return 1e9
+    error, step = (got - exact).abs().amax(-1), (stepwise - exact).abs().amax(-1)
+    terms = terms.amax(-1)
+    index = torch.arange(rows, device=got.device)
+    counts = torch.full_like(index, case["Sq"] if keys else case["Sk"])
+    if case["mask"] == "causal":
+        counts = case["Sq"] - index if keys else (index + 1).clamp_max(case["Sk"])
+    bins = counts.clamp_min(1).double().log2().floor()
+    usual = usual_errors(step / terms.clamp_min(1e-300), bins) * terms
+    bound = 2 * torch.maximum(step, usual) + ULP[case["dtype"]] * exact.abs().amax(-1)
+    bound += roundings * 2.0**-24 * terms
+    return (2 * error / bound.clamp_min(1e-300)).max().item()
+
+
+def seconds_of(run, times, device):
+    if device == "cpu":
+        start = time.perf_counter()
+        for _ in range(times):
+            run()
+        return time.perf_counter() - start
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    for _ in range(times):
+        run()
+    end.record()
+    end.synchronize()
+    return begin.elapsed_time(end) / 1e3
+
+
+def measure(run, device, warmup, reps, max_seconds):
+    """Median seconds of one run, the spread, samples and whether two rounds agreed."""
+    start = time.perf_counter()
+    one = seconds_of(run, 1, device)
+    repeats = lambda: min(1000, max(1, int(0.02 / max(one, 1e-7)) + 1))
+    warm = time.perf_counter()
+    while time.perf_counter() - warm < warmup:
+        n = repeats()
+        one = seconds_of(run, n, device) / n
+    n, before = repeats(), None
+    while True:
+        samples = [seconds_of(run, n, device) / n for _ in range(reps)]
+        now = statistics.median(samples)
+        agreed = before is not None and abs(now - before) <= 0.02 * before
+        if agreed or time.perf_counter() - start > max_seconds:
+            return now, (max(samples) - min(samples)) / now, len(samples), agreed
+        before = now
+
+
+def inputs(case, device):
+    generator = torch.Generator(device).manual_seed(1)
+
+    def normal(heads, length, features):
+        shape = (case["B"], heads, length, features)
+        return torch.randn(shape, generator=generator, device=device, dtype=torch.float32).to(
+            DTYPES[case["dtype"]]
+        )
+
+    q = normal(case["Hq"], case["Sq"], case["D"]).requires_grad_()
+    k = normal(case["Hk"], case["Sk"], case["D"]).requires_grad_()
+    v = normal(case["Hk"], case["Sk"], case["Dv"]).requires_grad_()
+    return q, k, v, normal(case["Hq"], case["Sq"], case["Dv"])
+
+
+def errors(case, q, k, v, d_o, o, gradients):
+    """Worst ratios of forward and backward, over the first and the last head."""
+    worst = [0.0, 0.0]
+    group = case["Hq"] // case["Hk"]
+    for b, h in {(0, 0), (case["B"] - 1, case["Hq"] - 1)}:
+        head = [q[b, h], k[b, h // group], v[b, h // group], d_o[b, h]]
+        head = [t.detach() for t in head]
+        stepwise, _ = plain(case, *head)
+        exact, terms = plain(case, *[t.double() for t in head])
+        size = [t.double().abs().mean(-1).max().item() for t in head[:2]]
+        roundings = 8 + case["D"] ** 0.5 * size[0] * size[1]
+        pairs = [(0, o[b, h], 0), (1, gradients[0][b, h], 1)]
+        if group == 1:  # keys of a group sum over heads, which one head does not tell
+            pairs += [(1, gradients[1][b, h], 2), (1, gradients[2][b, h], 3)]
+        for op, got, n in pairs:
+            found = ratio(case, got, exact[n], stepwise[n], terms[n], roundings, n >= 2)
+            worst[op] = max(worst[op], found)
+    return worst
+
+
+def rows_of(case, peer, device, args):
+    q, k, v, d_o = inputs(case, device)
+
+    def forward():
+        return attend(case, q, k, v)
+
+    def both():
+        torch.autograd.grad(forward(), (q, k, v), d_o)
+
+    o = forward()
+    gradients = torch.autograd.grad(o, (q, k, v), d_o, retain_graph=True)
+    bad = [None, None] if args.no_check else errors(case, q, k, v, d_o, o, gradients)
+
+    def backward():
+        torch.autograd.grad(o, (q, k, v), d_o, retain_graph=True)
+
+    keys = ["case", "dtype", "B", "Hq", "Hk", "Sq", "Sk", "D", "Dv", "mask", "features"]
+    for op, run, flops, error in (
+        ("fwd", forward, case["flops_fwd"], bad[0]),
+        ("bwd", backward, case["flops_bwd"], bad[1]),
+    ):
+        if op == "fwd":
+            with torch.no_grad():
+                seconds, spread, reps, agreed = measure(
+                    run, device, args.warmup, args.reps, args.max_seconds
+                )
+        else:
+            seconds, spread, reps, agreed = measure(
+                run, device, args.warmup, args.reps, args.max_seconds
+            )
+        row = {"case": case["case"], "op": op, "impl": peer}
+        row.update(backend="cpu" if device == "cpu" else "cuda", path="torch")
+        row.update({key: case[key] for key in keys})
+        row.update(ms=1e3 * seconds, tflops=flops / seconds / 1e12, max_err_ratio=error)
+        row.update(spread=spread, reps=reps, agreed=agreed)
+        row["clock"] = "wall" if device == "cpu" else "events"
+        yield row
+
+
+def cpu_name():
+    try:
+        for line in open("/proc/cpuinfo"):
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return "CPU"
+
+
+def clock_now():
+    try:
+        query = ["nvidia-smi", "--query-gpu=clocks.sm", "--format=csv,noheader,nounits"]
+        return int(subprocess.run(query, capture_output=True, text=True).stdout.split()[0])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--cases", required=True, help="json of tandem bench --list")
+    parser.add_argument("--out", required=True)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--peers", help="comma-separated; default: cudnn,fa2,efficient, or torch on the CPU")
+    parser.add_argument("--commit", default="", help="of the tandem rows that these will be merged with")
+    parser.add_argument("--warmup", type=float, default=None, help="seconds; default 1, on the CPU 0.1")
+    parser.add_argument("--reps", type=int, default=7)
+    parser.add_argument("--max-seconds", type=float, default=10)
+    parser.add_argument("--threads", type=int, default=0, help="CPU threads; default: PyTorch's own choice")
+    parser.add_argument("--no-check", action="store_true")
+    args = parser.parse_args()
+    cpu = args.device == "cpu"
+    if args.warmup is None:
+        args.warmup = 0.1 if cpu else 1.0
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    # f32 means f32: without these PyTorch may round products to TF32.
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    torch.set_float32_matmul_precision("highest")
+
+    cases = json.load(open(args.cases))
+    peers = (args.peers or ("torch" if cpu else "cudnn,fa2,efficient")).split(",")
+    rows, clocks = [], []
+    for case in cases:
+        window = any("=" in word for word in case["features"])
+        if case["mask"] not in ("none", "causal") or case["D"] != case["Dv"] or window:
+            say(f"{case['case']}: no peer has its mask or head sizes")
+            continue
+        for peer in peers:
+            say(f"{peer}: {case['case']}")
+            try:
+                if PEERS[peer] is None:
+                    rows += rows_of(case, peer, args.device, args)
+                else:
+                    with sdpa_kernel(PEERS[peer]):
+                        rows += rows_of(case, peer, args.device, args)
+            except RuntimeError as e:
+                say(f"  refused: {str(e).splitlines()[0]}")
+            mhz = None if cpu else clock_now()
+            clocks += [mhz] if mhz else []
+    if not rows:
+        say("Nothing ran, so there is no result.")
+        sys.exit(1)
+    header = {
+        "device": cpu_name() if cpu else torch.cuda.get_device_name(),
+        "driver": f"PyTorch {torch.__version__}, CUDA {torch.version.cuda}",
+        "backend": "cpu" if cpu else "cuda",
+        "commit": args.commit,
+        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "clocks_mhz": min(clocks) if clocks else None,
+    }
+    with open(args.out, "w") as out:
+        out.write('{\n  "header": ' + json.dumps(header) + ',\n  "rows": [\n    ')
+        out.write(",\n    ".join(json.dumps(row) for row in rows) + "\n  ]\n}\n")
+    for row in rows:
+        error = "-" if row["max_err_ratio"] is None else f"{row['max_err_ratio']:.3f}"
+        print(f"{row['case']:<24} {row['op']}  {row['impl']:<10} {row['ms']:9.4f} ms {row['tflops']:8.2f} TFLOP/s  {error}")
+
+
+if __name__ == "__main__":
+    main()
