@@ -91,9 +91,12 @@ void check_exact(tandem_problem p, Fill fill, uint64_t seed, Sum* sum) {
     count(result.kernels);
     ++sum->cases;
     const uint32_t dtype = p.q.dtype;
-    std::vector<std::string> wrong;
-    wrong.push_back(compare("o", dims_of(p, Role::o), dtype, o, outputs.o.dense(), true, sum));
-    wrong.push_back(compare_lse(p, hits, outputs.lse));
+    auto note = [&](const char* tensor, const std::string& wrong) {
+      CHECK_MESSAGE(wrong.empty(), where << "\n  " << wrong);
+      if (!wrong.empty()) blame(target, "exact", tensor);
+    };
+    note("o", compare("o", dims_of(p, Role::o), dtype, o, outputs.o.dense(), true, sum));
+    note("lse", compare_lse(p, hits, outputs.lse));
     if (backward) {
       const struct {
         Role role;
@@ -101,10 +104,10 @@ void check_exact(tandem_problem p, Fill fill, uint64_t seed, Sum* sum) {
       } rows[] = {{Role::d_q, d_q}, {Role::d_k, d_k}, {Role::d_v, d_v}};
       for (const auto& row : rows)
         if (is_output(p, row.role))
-          wrong.push_back(compare(role_name(row.role), dims_of(p, row.role), dtype, row.want,
-                                  outputs.gradient(row.role).dense(), false, sum));
+          note(role_name(row.role),
+               compare(role_name(row.role), dims_of(p, row.role), dtype, row.want,
+                       outputs.gradient(row.role).dense(), false, sum));
     }
-    for (const std::string& what : wrong) CHECK_MESSAGE(what.empty(), where << "\n  " << what);
   }
 }
 
