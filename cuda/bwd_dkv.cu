@@ -9,8 +9,9 @@
 namespace tandem {
 namespace cuda {
 
-template <typename T, int ROW, int BLOCKS>
-__global__ void __launch_bounds__(Shape<ROW>::WG)
+template <typename T, int ROW, int BLOCKS, bool WIDE>
+__global__ void __launch_bounds__(Shape<ROW>::WG,
+                                  Shape<ROW>::groups(2 * BLOCKS * Shape<ROW>::RM * 4, WIDE))
     bwd_dkv(const __grid_constant__ BwdDkvParams params) {
   using S = Shape<ROW>;
   const BwdDkvBlock& u = params.block;
@@ -35,7 +36,7 @@ __global__ void __launch_bounds__(Shape<ROW>::WG)
   const Invocation<S> me;
   float4* pool = shared_memory();
   float4* ptile = pool + S::POOL;
-  Stage<T, S> stage;
+  Stage<T, S, WIDE> stage;
   float d_k[BLOCKS][S::RM][4] = {}, d_v[BLOCKS][S::RM][4] = {};
 
   if (span.begin < span.end) stage.load_nt(k, row0, q, span.begin * S::N, 0);
@@ -110,15 +111,15 @@ __global__ void __launch_bounds__(Shape<ROW>::WG)
 
 struct BwdDkv {
   using Pointer = Kernel<BwdDkvParams>;
-  template <typename T, int ROW, int BLOCKS>
+  template <typename T, int ROW, int BLOCKS, bool WIDE>
   static Pointer get() {
-    return bwd_dkv<T, ROW, BLOCKS>;
+    return bwd_dkv<T, ROW, BLOCKS, WIDE>;
   }
 };
 
-Kernel<BwdDkvParams> bwd_dkv_kernel(tandem_dtype dtype, const Launch& launch) {
+Kernel<BwdDkvParams> bwd_dkv_kernel(tandem_dtype dtype, const Launch& launch, bool wide) {
   return select_kernel<BwdDkv>(
-      dtype, launch.tile.name,
+      dtype, wide, launch.tile.name,
       launch.d_blocks > launch.dv_blocks ? launch.d_blocks : launch.dv_blocks);
 }
 

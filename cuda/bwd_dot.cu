@@ -22,8 +22,8 @@ __global__ void __launch_bounds__(kDotRows* kDotLanes)
   float sum = 0.f;
   for (int col = 4 * lane; col < u.head_dim_v; col += 4 * kDotLanes) {
     typename T::Raw a, b;
-    load_quads<T, 1, 1>(&a, o, row, col);
-    load_quads<T, 1, 1>(&b, d_o, row, col);
+    load_quads<T, false, 1, 1>(&a, o, 0, row, 0, col);
+    load_quads<T, false, 1, 1>(&b, d_o, 0, row, 0, col);
     const float4 x = T::widen(a), y = T::widen(b);
     sum = fmaf(x.x, y.x, sum);
     sum = fmaf(x.y, y.y, sum);
@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(kDotRows* kDotLanes)
         push.delta)[(int64_t(at.batch) * u.heads_q + at.head) * u.seq_q + row] = sum;
 }
 
-Kernel<BwdDotParams> bwd_dot_kernel(tandem_dtype dtype, const Launch&) {
+Kernel<BwdDotParams> bwd_dot_kernel(tandem_dtype dtype, const Launch&, bool) {
   switch (dtype) {
     case TANDEM_F32:
       return bwd_dot<F32>;

@@ -8,8 +8,9 @@
 namespace tandem {
 namespace cuda {
 
-template <typename T, int ROW, int BLOCKS>
-__global__ void __launch_bounds__(Shape<ROW>::WG)
+template <typename T, int ROW, int BLOCKS, bool WIDE>
+__global__ void __launch_bounds__(Shape<ROW>::WG,
+                                  Shape<ROW>::groups(BLOCKS* Shape<ROW>::RM * 4, WIDE))
     bwd_dq(const __grid_constant__ BwdDqParams params) {
   using S = Shape<ROW>;
   const BwdDqBlock& u = params.block;
@@ -44,7 +45,7 @@ __global__ void __launch_bounds__(Shape<ROW>::WG)
 
   float4* pool = shared_memory();
   float4* ptile = pool + S::POOL;
-  Stage<T, S> stage;
+  Stage<T, S, WIDE> stage;
   float d_q[BLOCKS][S::RM][4] = {};
 
   if (span.begin < span.end) stage.load_nt(q, row0, k, span.begin * S::N, 0);
@@ -82,14 +83,14 @@ __global__ void __launch_bounds__(Shape<ROW>::WG)
 
 struct BwdDq {
   using Pointer = Kernel<BwdDqParams>;
-  template <typename T, int ROW, int BLOCKS>
+  template <typename T, int ROW, int BLOCKS, bool WIDE>
   static Pointer get() {
-    return bwd_dq<T, ROW, BLOCKS>;
+    return bwd_dq<T, ROW, BLOCKS, WIDE>;
   }
 };
 
-Kernel<BwdDqParams> bwd_dq_kernel(tandem_dtype dtype, const Launch& launch) {
-  return select_kernel<BwdDq>(dtype, launch.tile.name, launch.d_blocks);
+Kernel<BwdDqParams> bwd_dq_kernel(tandem_dtype dtype, const Launch& launch, bool wide) {
+  return select_kernel<BwdDq>(dtype, wide, launch.tile.name, launch.d_blocks);
 }
 
 }  // namespace cuda

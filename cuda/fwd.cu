@@ -8,8 +8,10 @@
 namespace tandem {
 namespace cuda {
 
-template <typename T, int ROW, int BLOCKS>
-__global__ void __launch_bounds__(Shape<ROW>::WG) fwd(const __grid_constant__ FwdParams params) {
+template <typename T, int ROW, int BLOCKS, bool WIDE>
+__global__ void __launch_bounds__(Shape<ROW>::WG,
+                                  Shape<ROW>::groups(BLOCKS* Shape<ROW>::RM * 4, WIDE))
+    fwd(const __grid_constant__ FwdParams params) {
   using S = Shape<ROW>;
   const FwdBlock& u = params.block;
   const FwdPush& push = params.push;
@@ -28,7 +30,7 @@ __global__ void __launch_bounds__(Shape<ROW>::WG) fwd(const __grid_constant__ Fw
 
   float4* pool = shared_memory();
   float4* ptile = pool + S::POOL;
-  Stage<T, S> stage;
+  Stage<T, S, WIDE> stage;
   OnlineSoftmax<S> softmax;
   float o[BLOCKS][S::RM][4] = {};
 
@@ -78,14 +80,14 @@ __global__ void __launch_bounds__(Shape<ROW>::WG) fwd(const __grid_constant__ Fw
 
 struct Fwd {
   using Pointer = Kernel<FwdParams>;
-  template <typename T, int ROW, int BLOCKS>
+  template <typename T, int ROW, int BLOCKS, bool WIDE>
   static Pointer get() {
-    return fwd<T, ROW, BLOCKS>;
+    return fwd<T, ROW, BLOCKS, WIDE>;
   }
 };
 
-Kernel<FwdParams> fwd_kernel(tandem_dtype dtype, const Launch& launch) {
-  return select_kernel<Fwd>(dtype, launch.tile.name, launch.dv_blocks);
+Kernel<FwdParams> fwd_kernel(tandem_dtype dtype, const Launch& launch, bool wide) {
+  return select_kernel<Fwd>(dtype, wide, launch.tile.name, launch.dv_blocks);
 }
 
 }  // namespace cuda

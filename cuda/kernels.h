@@ -21,10 +21,10 @@ using BwdDqParams = Params<BwdDqBlock, BwdDqPush>;
 template <typename P>
 using Kernel = void (*)(P);
 
-Kernel<FwdParams> fwd_kernel(tandem_dtype dtype, const Launch& launch);
-Kernel<BwdDotParams> bwd_dot_kernel(tandem_dtype dtype, const Launch& launch);
-Kernel<BwdDkvParams> bwd_dkv_kernel(tandem_dtype dtype, const Launch& launch);
-Kernel<BwdDqParams> bwd_dq_kernel(tandem_dtype dtype, const Launch& launch);
+Kernel<FwdParams> fwd_kernel(tandem_dtype dtype, const Launch& launch, bool wide);
+Kernel<BwdDotParams> bwd_dot_kernel(tandem_dtype dtype, const Launch& launch, bool wide);
+Kernel<BwdDkvParams> bwd_dkv_kernel(tandem_dtype dtype, const Launch& launch, bool wide);
+Kernel<BwdDqParams> bwd_dq_kernel(tandem_dtype dtype, const Launch& launch, bool wide);
 
 }  // namespace cuda
 }  // namespace tandem

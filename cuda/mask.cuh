@@ -25,7 +25,9 @@ TANDEM_DEVICE void hide(float (&s)[S::RM][4], TandemBand band, int i0, int j0, i
 #pragma unroll
     for (int c = 0; c < 4; ++c) {
       const int i = i0 + me.row(r), j = j0 + me.col(c);
-      if (i >= seq_q || j >= seq_kv || !tandem_visible(band, i, j)) s[r][c] = minus_infinity();
+      // Not ||: 32 branches would cost more than the comparisons.
+      const bool hidden = (i >= seq_q) | (j >= seq_kv) | !tandem_visible(band, i, j);
+      s[r][c] = hidden ? minus_infinity() : s[r][c];
     }
 }
 
@@ -39,7 +41,9 @@ TANDEM_DEVICE void hide_transposed(float (&s)[S::RM][4], TandemBand band, int i0
 #pragma unroll
     for (int c = 0; c < 4; ++c) {
       const int i = i0 + me.col(c), j = j0 + me.row(r);
-      if (i >= seq_q || j >= seq_kv || !tandem_visible(band, i, j)) s[r][c] = minus_infinity();
+      // Not ||: 32 branches would cost more than the comparisons.
+      const bool hidden = (i >= seq_q) | (j >= seq_kv) | !tandem_visible(band, i, j);
+      s[r][c] = hidden ? minus_infinity() : s[r][c];
     }
 }
 

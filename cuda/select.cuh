@@ -25,41 +25,45 @@ constexpr bool row_built(int row) {
 }
 
 template <typename Family, typename T, int ROW, int WIDTH>
-typename Family::Pointer select_width(int blocks) {
+typename Family::Pointer select_width(bool wide, int blocks) {
   constexpr Tile tile = kTiles[ROW];
   if constexpr (WIDTH < 3) {
     if constexpr (kWidths[WIDTH] <= tile.max_d && kWidths[WIDTH] >= tile.block_cols()) {
       constexpr int built = kWidths[WIDTH] / tile.block_cols();
-      if (blocks <= built) return Family::template get<T, ROW, built>();
+      if (blocks <= built)
+        return wide ? Family::template get<T, ROW, built, true>()
+                    : Family::template get<T, ROW, built, false>();
     }
-    return select_width<Family, T, ROW, WIDTH + 1>(blocks);
+    return select_width<Family, T, ROW, WIDTH + 1>(wide, blocks);
   } else {
     return nullptr;
   }
 }
 
 template <typename Family, typename T, int ROW>
-typename Family::Pointer select_row(const char* name, int blocks) {
+typename Family::Pointer select_row(const char* name, bool wide, int blocks) {
   if constexpr (ROW < kTileCount) {
     if constexpr (row_built(ROW))
-      if (std::strcmp(name, kTiles[ROW].name) == 0) return select_width<Family, T, ROW, 0>(blocks);
-    return select_row<Family, T, ROW + 1>(name, blocks);
+      if (std::strcmp(name, kTiles[ROW].name) == 0)
+        return select_width<Family, T, ROW, 0>(wide, blocks);
+    return select_row<Family, T, ROW + 1>(name, wide, blocks);
   } else {
     return nullptr;
   }
 }
 
-// Family::get<T, ROW, BLOCKS>() names a kernel, Family::Pointer is its type.
+// Family::get<T, ROW, BLOCKS, WIDE>() names a kernel, Family::Pointer is its type.
 template <typename Family>
-typename Family::Pointer select_kernel(tandem_dtype dtype, const char* tile, int blocks) {
+typename Family::Pointer select_kernel(tandem_dtype dtype, bool wide, const char* tile,
+                                       int blocks) {
   if (!tile) return nullptr;
   switch (dtype) {
     case TANDEM_F32:
-      return select_row<Family, F32, 0>(tile, blocks);
+      return select_row<Family, F32, 0>(tile, wide, blocks);
     case TANDEM_F16:
-      return select_row<Family, F16, 0>(tile, blocks);
+      return select_row<Family, F16, 0>(tile, wide, blocks);
     case TANDEM_BF16:
-      return select_row<Family, BF16, 0>(tile, blocks);
+      return select_row<Family, BF16, 0>(tile, wide, blocks);
   }
   return nullptr;
 }

@@ -88,29 +88,45 @@ TANDEM_DEVICE Matrix<T> matrix(uint64_t address, const Strides& strides, int bat
   return m;
 }
 
-// COUNT quads of the rows row, row + STEP, ... at the same four features. Zeros outside the matrix.
-template <typename T, int COUNT, int STEP>
-TANDEM_DEVICE void load_quads(typename T::Raw* out, const Matrix<T>& m, int row, int col) {
+// COUNT quads of the rows row0 + row, row0 + row + STEP, ... at the features col0 + col to + 3. Zeros
+// outside the matrix. row0 and col0 are the same in the whole workgroup.
+// WIDE: every input is wide, its features are whole quads and a tile's rows span less than 4 GiB
+// (cuda/select.cuh). An address is then one uniform 64-bit number and one 32-bit offset of the thread's:
+// without that, address arithmetic takes an eighth of the instructions and spills the accumulators.
+template <typename T, bool WIDE, int COUNT, int STEP>
+TANDEM_DEVICE void load_quads(typename T::Raw* out, const Matrix<T>& m, int row0, int row, int col0,
+                              int col) {
   using Element = typename T::Element;
   using Raw = typename T::Raw;
-  const Element* p = m.base + row * m.s + col * m.d;
-  if (m.wide && col + 4 <= m.width) {
+  if constexpr (WIDE) {
+    const Element* p = m.base + row0 * m.s + col0;
+    const uint offset = (uint(row) * uint(m.s) + uint(col)) * uint(sizeof(Element));
 #pragma unroll
     for (int n = 0; n < COUNT; ++n) {
+      const char* at = reinterpret_cast<const char*>(p + n * STEP * m.s);
       out[n] = T::zero();
-      if (row + n * STEP < m.rows) out[n] = __ldg(reinterpret_cast<const Raw*>(p + n * STEP * m.s));
+      if (row < m.rows - row0 - n * STEP && col < m.width - col0)
+        out[n] = __ldg(reinterpret_cast<const Raw*>(at + offset));
     }
   } else {
+    const Element* p = m.base + (row0 + row) * m.s + (col0 + col) * m.d;
+    const bool whole = m.wide && col0 + col + 4 <= m.width;
 #pragma unroll
-    for (int n = 0; n < COUNT; ++n) {
-      Element e[4];
+    for (int n = 0; n < COUNT; ++n, p += STEP * m.s) {
+      out[n] = T::zero();
+      if (row0 + row + n * STEP >= m.rows) continue;
+      const Element* at = p;
+      if (whole) {
+        out[n] = __ldg(reinterpret_cast<const Raw*>(at));
+      } else {
+        Element e[4];
 #pragma unroll
-      for (int c = 0; c < 4; ++c) {
-        e[c] = Element(0);
-        if (row + n * STEP < m.rows && col + c < m.width)
-          e[c] = __ldg(p + n * STEP * m.s + c * m.d);
+        for (int c = 0; c < 4; ++c, at += m.d) {
+          e[c] = Element(0);
+          if (col0 + col + c < m.width) e[c] = __ldg(at);
+        }
+        out[n] = T::pack(e[0], e[1], e[2], e[3]);
       }
-      out[n] = T::pack(e[0], e[1], e[2], e[3]);
     }
   }
 }
@@ -147,6 +163,12 @@ struct Shape {  // a row of tiles.inc
   static constexpr int A_COUNT = M / NT_STEP, B_COUNT = N / NT_STEP;
   static constexpr int NN_STEP = WG / TC, NN_COUNT = KC / NN_STEP;
   static constexpr int STAGED = A_COUNT + B_COUNT > NN_COUNT ? A_COUNT + B_COUNT : NN_COUNT;
+  // Workgroups that a multiprocessor is to hold at least, as a bound on registers: 384 threads of 168
+  // where the accumulators of an invocation leave room for that, else 256 of 255.
+  static constexpr int groups(int accumulators, bool wide) {
+    const int threads = accumulators <= 32 && wide ? 384 : 256;
+    return threads > WG ? threads / WG : 1;
+  }
   static_assert(WG % NT_QUADS == 0 && M % NT_STEP == 0 && N % NT_STEP == 0,
                 "whole rows are staged");
   static_assert(KC % NN_STEP == 0, "whole rows are staged");
@@ -162,17 +184,16 @@ struct Invocation {  // which rows and columns of the tile are mine
 };
 
 // The loads of the next step, in flight while the present one is multiplied.
-template <typename T, typename S>
+template <typename T, typename S, bool WIDE>
 struct Stage {
   typename T::Raw quad[S::STAGED];
 
   // DK features from feature on, of M rows of a and N rows of b.
   TANDEM_DEVICE void load_nt(const Matrix<T>& a, int a_row, const Matrix<T>& b, int b_row,
                              int feature) {
-    const int r = int(threadIdx.x) / S::NT_QUADS;
-    const int col = feature + 4 * (int(threadIdx.x) % S::NT_QUADS);
-    load_quads<T, S::A_COUNT, S::NT_STEP>(quad, a, a_row + r, col);
-    load_quads<T, S::B_COUNT, S::NT_STEP>(quad + S::A_COUNT, b, b_row + r, col);
+    const int r = int(threadIdx.x) / S::NT_QUADS, q = int(threadIdx.x) % S::NT_QUADS;
+    load_quads<T, WIDE, S::A_COUNT, S::NT_STEP>(quad, a, a_row, r, feature, 4 * q);
+    load_quads<T, WIDE, S::B_COUNT, S::NT_STEP>(quad + S::A_COUNT, b, b_row, r, feature, 4 * q);
   }
   TANDEM_DEVICE void store_nt(float4* pool) const {
     const int r = int(threadIdx.x) / S::NT_QUADS, q = int(threadIdx.x) % S::NT_QUADS;
@@ -191,7 +212,7 @@ struct Stage {
   // KC rows of b, the columns of one accumulator block.
   TANDEM_DEVICE void load_nn(const Matrix<T>& b, int b_row, int col) {
     const int r = int(threadIdx.x) / S::TC, q = int(threadIdx.x) % S::TC;
-    load_quads<T, S::NN_COUNT, S::NN_STEP>(quad, b, b_row + r, col + 4 * q);
+    load_quads<T, WIDE, S::NN_COUNT, S::NN_STEP>(quad, b, b_row, r, col, 4 * q);
   }
   TANDEM_DEVICE void store_nn(float4* pool) const {
     const int r = int(threadIdx.x) / S::TC, q = int(threadIdx.x) % S::TC;
@@ -203,8 +224,8 @@ struct Stage {
 
 // s += (M rows of a) . (N rows of b)^T over depth features. stage holds the first step on entry; the
 // loads of whatever comes after the last step are issued by next().
-template <typename T, typename S, typename Next>
-TANDEM_DEVICE void product_nt(float (&s)[S::RM][4], Stage<T, S>& stage, float4* pool,
+template <typename T, typename S, bool WIDE, typename Next>
+TANDEM_DEVICE void product_nt(float (&s)[S::RM][4], Stage<T, S, WIDE>& stage, float4* pool,
                               const Matrix<T>& a, int a_row, const Matrix<T>& b, int b_row,
                               int depth, const Next& next) {
   const Invocation<S> me;
@@ -218,7 +239,7 @@ TANDEM_DEVICE void product_nt(float (&s)[S::RM][4], Stage<T, S>& stage, float4* 
       next();
     const float4* pa = pool + me.tr * S::NT_PITCH;
     const float4* pb = pool + (S::M + me.tc) * S::NT_PITCH;
-#pragma unroll
+#pragma unroll 4  // not whole: ptxas would hoist operands until accumulators spill
     for (int k = 0; k < S::DK / 4; ++k) {
       float4 x[S::RM], y[4];
 #pragma unroll
@@ -247,9 +268,9 @@ TANDEM_DEVICE void fma4(float (&acc)[4], float x, float4 y) {
 }
 
 // acc += (M x N of the P tile) . (N rows of b x width). stage and next as above.
-template <typename T, typename S, int BLOCKS, typename Next>
-TANDEM_DEVICE void product_nn(float (&acc)[BLOCKS][S::RM][4], Stage<T, S>& stage, float4* pool,
-                              const float4* ptile, const Matrix<T>& b, int b_row,
+template <typename T, typename S, bool WIDE, int BLOCKS, typename Next>
+TANDEM_DEVICE void product_nn(float (&acc)[BLOCKS][S::RM][4], Stage<T, S, WIDE>& stage,
+                              float4* pool, const float4* ptile, const Matrix<T>& b, int b_row,
                               const Next& next) {
   const Invocation<S> me;
 #pragma unroll
@@ -268,7 +289,7 @@ TANDEM_DEVICE void product_nn(float (&acc)[BLOCKS][S::RM][4], Stage<T, S>& stage
         next();
       const float4* pp = ptile + me.tr * S::P_PITCH + row / 4;
       const float4* pb = pool + me.tc;
-#pragma unroll
+#pragma unroll 4  // not whole: ptxas would hoist operands until accumulators spill
       for (int k = 0; k < S::KC / 4; ++k) {
         float4 x[S::RM], y[4];
 #pragma unroll

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "status.h"
+#include "tiles.h"
 
 namespace tandem {
 
@@ -60,9 +61,11 @@ Status parse_disabled(const char* list, std::vector<std::string>* disabled) {
     bool known = false;
     for (const PathRow& row : kPaths)
       known |= word == std::string(backend_name(row.backend)) + "." + row.name;
+    for (const Tile& tile : kTiles) known |= word == tile.name;
     if (!known)
       return fail(TANDEM_ERROR_INVALID_ARGUMENT,
-                  "cannot disable '%s': no such path; `tandem info` lists them", word.c_str());
+                  "cannot disable '%s': no such path or tile; `tandem info` lists them",
+                  word.c_str());
     found.push_back(word);
   }
   disabled->insert(disabled->end(), found.begin(), found.end());

@@ -39,7 +39,7 @@ struct Caps {
   // CPU
   uint32_t threads = 0;
   std::string vector_isa;
-  // Paths to do without, "backend.path".
+  // Paths and tiles to do without: "backend.path", "t64k32".
   std::vector<std::string> disabled;
 };
 

@@ -15,6 +15,12 @@ bool is_path(const PathRow& row, Backend backend, const char* name) {
   return row.backend == backend && std::strcmp(row.name, name) == 0;
 }
 
+constexpr const char* kDisabled = "disabled by TANDEM_DISABLE or the device's options";
+
+bool is_disabled(const Caps& caps, const std::string& name) {
+  return std::find(caps.disabled.begin(), caps.disabled.end(), name) != caps.disabled.end();
+}
+
 // What a path needs of the device whatever the problem; "" if the device has it.
 std::string missing_capability(const PathRow& row, const Caps& caps) {
   if (is_path(row, Backend::vulkan, "scalar")) {
@@ -34,6 +40,7 @@ bool forced_size(const Problem& p, const Tile& t) {
 
 // Why a row of the tile table does not do; "" if it does.
 std::string tile_refusal(const Problem& p, const Caps& caps, const Tile& t) {
+  if (is_disabled(caps, t.name)) return kDisabled;
   if (!forced_size(p, t))
     return text("%dx%d is not the tile %dx%d that the problem asks for", t.br, t.bc, p.tile_rows,
                 p.tile_cols);
@@ -117,8 +124,7 @@ bool try_path(const Problem& p, const Caps& caps, const PathRow& row, Plan* plan
     plan->refusals.push_back({who, why});
     return false;
   };
-  if (std::find(caps.disabled.begin(), caps.disabled.end(), name) != caps.disabled.end())
-    return refuse(name, "disabled by TANDEM_DISABLE or the device's options");
+  if (is_disabled(caps, name)) return refuse(name, kDisabled);
   const std::string missing = missing_capability(row, caps);
   if (!missing.empty()) return refuse(name, missing);
 

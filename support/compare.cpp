@@ -31,10 +31,15 @@ std::string number(double x) {
   return text;
 }
 
-double mean_magnitude(const std::vector<double>& values) {
-  double sum = 0;
-  for (double x : values) sum += std::fabs(x);
-  return values.empty() ? 0 : sum / double(values.size());
+// The largest of the rows' mean magnitudes.
+double row_magnitude(const std::vector<double>& values, int64_t width) {
+  double largest = 0;
+  for (size_t row = 0; row + size_t(width) <= values.size(); row += size_t(width)) {
+    double sum = 0;
+    for (size_t n = row; n < row + size_t(width); ++n) sum += std::fabs(values[n]);
+    largest = std::max(largest, sum / double(width));
+  }
+  return largest;
 }
 
 // How far an output tensor may be from the truth.
@@ -185,7 +190,8 @@ void append(Judgement j, CaseResult* result) {
 
 double score_roundings(double scale, int64_t head_dim, const std::vector<double>& q,
                        const std::vector<double>& k) {
-  return 8 + std::fabs(scale) * double(head_dim) * mean_magnitude(q) * mean_magnitude(k);
+  return 8 + std::fabs(scale) * double(head_dim) * row_magnitude(q, head_dim) *
+                 row_magnitude(k, head_dim);
 }
 
 Judgement judge_rows(const std::string& name, const Samples& rows, uint32_t dtype,

@@ -12,7 +12,7 @@
 // is a few f32 roundings of the terms. A row whose terms are all zero, as that of a query which sees no
 // key, must be exactly zero. The ratio of a row is
 //     2 * error / (the right side)
-// so that 2 is the limit, whatever the dtype. Beside it, every element must be within 4 roundings of the
+// so that 2 is the limit, whatever the dtype. Beside it, every element must be within a few roundings of the
 // sum of the magnitudes that made it, and lse within 1e-5 (relative where it is above 1).
 #ifndef TANDEM_SUPPORT_COMPARE_H
 #define TANDEM_SUPPORT_COMPARE_H

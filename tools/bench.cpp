@@ -277,13 +277,11 @@ void add_word(Result* header, const char* key, const std::string& word, const ch
 
 Result measure(const Options& options, int* exit_code) {
   const std::vector<BenchCase> cases = chosen_cases(options);
-  Result result;
-  Result& header = result["header"];
+  Result header, rows = Result::array();
   for (const char* key : {"device", "driver", "backend"}) header[key] = "";
   header["commit"] = options.commit.empty() ? build_commit() : options.commit;
   header["date"] = utc_now();
   header["clocks_mhz"] = nullptr;
-  result["rows"] = Result::array();
   int lowest_clock = 0;
   for (const std::string& name : chosen_devices(options.devices)) {
     support::SessionOptions o;
@@ -302,7 +300,7 @@ Result measure(const Options& options, int* exit_code) {
                        row["op"].get<std::string>(), row["problem"].get<std::string>());
             *exit_code = 1;
           }
-          result["rows"].push_back(std::move(row));
+          rows.push_back(std::move(row));
         }
       } catch (const support::Error& e) {
         fmt::print(stderr, "  {}\n", e.what());
@@ -313,7 +311,7 @@ Result measure(const Options& options, int* exit_code) {
     }
   }
   if (lowest_clock) header["clocks_mhz"] = lowest_clock;
-  return result;
+  return {{"header", std::move(header)}, {"rows", std::move(rows)}};
 }
 
 void show(const Result& result, const Options& options) {

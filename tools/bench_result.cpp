@@ -103,7 +103,7 @@ Result merge_results(const std::vector<std::string>& files) {
       merged = std::move(r);
       continue;
     }
-    Result& header = merged["header"];
+    Result& header = merged["header"];  // no member is added to merged while this lives
     if (cell(header, "device") != cell(r["header"], "device"))
       throw std::runtime_error(fmt::format("{} was measured on {}, not on {}", file,
                                            cell(r["header"], "device"), cell(header, "device")));

@@ -14,7 +14,7 @@ namespace char_lm {
 struct Config {
   int vocabulary = 0;
   int context = 128;  // tokens that the model looks at
-  int layers = 3;
+  int layers = 2;
   int heads = 4;
   int width = 128;  // features of a token; width / heads is the head_dim
   int hidden() const { return 4 * width; }

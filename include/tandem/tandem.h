@@ -97,7 +97,7 @@ typedef struct tandem_device_options {
   void* user;       /* given back to log */
   /* Called from any thread that calls the library; copy the text. NULL: silent. */
   void (*log)(void* user, tandem_log_level level, const char* message);
-  /* Comma-separated paths to do without, as "cpu.simd,vulkan.coopmat"; NULL: none. Added to what
+  /* Comma-separated paths and tiles to do without, as "cpu.simd,t64k32"; NULL: none. Added to what
    * the environment variable TANDEM_DISABLE names. An unknown name is INVALID_ARGUMENT. */
   const char* disable;
 } tandem_device_options;

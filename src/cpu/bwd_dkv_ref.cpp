@@ -32,7 +32,7 @@ void bwd_dkv(const Problem& p, const RefHead& group, const Outputs& out) {
     const Real lse = Real(group.lse[r]);
     if (!row.compute(&q[size_t(r * D)], r % p.seq_q)) continue;
     if (lse == -std::numeric_limits<Real>::infinity()) continue;
-    row.weigh(lse, group.from_f32);
+    row.weigh(lse, group.stored_lse);
     const Real *q_row = &q[size_t(r * D)], *d_o_row = &d_o[size_t(r * Dv)];
     if (out.d_v)
       for (int64_t j = row.lo; j < row.hi; ++j)
@@ -41,9 +41,10 @@ void bwd_dkv(const Problem& p, const RefHead& group, const Outputs& out) {
       const Real delta = Real(group.delta[r]);
       dots(d_o_row, vt.data(), Dv, p.seq_kv, row.lo, row.hi, dp.data());
       for (int64_t j = row.lo; j < row.hi; ++j)
-        add_scaled(&d_k[size_t(j * D)],
-                   score_gradient(row.s[size_t(j)], dp[size_t(j)], delta, group.from_f32, p.dtype),
-                   q_row, D);
+        add_scaled(
+            &d_k[size_t(j * D)],
+            score_gradient(row.s[size_t(j)], dp[size_t(j)], delta, group.stored_delta, p.dtype),
+            q_row, D);
     }
     if constexpr (sizeof(Real) == sizeof(double)) {
       if (out.d_v_floor)

@@ -23,12 +23,12 @@ void bwd_dq(const Problem& p, const RefHead& head, double* d_q, double* floor) {
     if (floor) std::fill_n(floor + i * D, D, 0.0);
     const Real lse = Real(head.lse[i]), delta = Real(head.delta[i]);
     if (row.compute(&q[size_t(i * D)], i) && lse != -std::numeric_limits<Real>::infinity()) {
-      row.weigh(lse, head.from_f32);
+      row.weigh(lse, head.stored_lse);
       dots(&d_o[size_t(i * Dv)], vt.data(), Dv, p.seq_kv, row.lo, row.hi, dp.data());
       const double base = floor ? abs_dot(head.d_o + i * Dv, head.o + i * Dv, Dv) : 0;
       for (int64_t j = row.lo; j < row.hi; ++j) {
         const Real ds =
-            score_gradient(row.s[size_t(j)], dp[size_t(j)], delta, head.from_f32, p.dtype);
+            score_gradient(row.s[size_t(j)], dp[size_t(j)], delta, head.stored_delta, p.dtype);
         add_scaled(sum.data(), ds, &k[size_t(j * D)], D);
         if constexpr (sizeof(Real) == sizeof(double))
           if (floor)

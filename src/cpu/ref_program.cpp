@@ -48,7 +48,7 @@ class RefProgram final : public Program {
       RefHead x;
       x.q = q.data(), x.k = k.data(), x.v = v.data(), x.o = o.data(), x.d_o = d_o.data();
       x.lse = lse.data(), x.delta = delta.data();
-      x.from_f32 = true;
+      x.stored_lse = x.stored_delta = true;
       return x;
     }
   };

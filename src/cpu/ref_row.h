@@ -76,8 +76,8 @@ inline double abs_dot(const double* x, const double* y, int64_t count) {
 // ds = p (dp - delta), delta being stored already. A delta that went through f32 equals a dp that rounds to
 // it: a row with a single key must have ds = 0.
 template <typename Real>
-Real score_gradient(Real p, Real dp, Real delta, bool from_f32, tandem_dtype dtype) {
-  if (from_f32 && float(dp) == float(delta)) return 0;
+Real score_gradient(Real p, Real dp, Real delta, bool stored_delta, tandem_dtype dtype) {
+  if (stored_delta && float(dp) == float(delta)) return 0;
   return stored(stored(p, dtype) * stored(stored(dp, dtype) - delta, dtype), dtype);
 }
 
@@ -106,12 +106,12 @@ class ScoreRows {
   }
 
   // p from a row's lse, in place of s.
-  void weigh(Real lse, bool from_f32) {
+  void weigh(Real lse, bool stored_lse) {
     for (int64_t j = lo; j < hi; ++j) {
       Real& x = s[size_t(j)];
       // An lse that went through f32 knows a score only up to that rounding; without this a row with a
       // single key would not have p = 1 exactly.
-      const bool same = from_f32 && float(x) == float(lse);
+      const bool same = stored_lse && float(x) == float(lse);
       x = same ? Real(1) : std::exp(x - lse);
     }
   }

@@ -50,7 +50,7 @@ void scatter(const std::vector<double>& from, void* base, tandem_dtype dtype,
 struct RefHead {
   const double *q = nullptr, *k = nullptr, *v = nullptr, *d_o = nullptr;
   const double *o = nullptr, *lse = nullptr, *delta = nullptr;
-  bool from_f32 = false;  // lse and delta passed through f32
+  bool stored_lse = false, stored_delta = false;  // passed through f32
 };
 
 // Outputs may be null where not wanted, floors always.

@@ -8,6 +8,7 @@
 #include <cuda_runtime.h>
 
 #include <functional>
+#include <initializer_list>
 #include <utility>
 
 #include "../../cuda/kernels.h"
@@ -115,6 +116,26 @@ class Current {
   bool pushed_ = false;
 };
 
+// Whether a kernel's WIDE instantiation may run (cuda/tile.cuh): all inputs wide, whole quads of features,
+// and a thread's offset inside a tile of at most 256 rows below 4 GiB.
+bool wide_inputs(const int (&sizes)[2], std::initializer_list<Strides> inputs, uint32_t wide) {
+  if (sizes[0] % 4 != 0 || sizes[1] % 4 != 0) return false;
+  if ((~wide & ((1u << inputs.size()) - 1)) != 0) return false;
+  for (const Strides& s : inputs)
+    if (s.s >= int64_t(1) << 22) return false;
+  return true;
+}
+bool wide_inputs(const FwdBlock& b, uint32_t wide) {
+  return wide_inputs({b.head_dim, b.head_dim_v}, {b.q, b.k, b.v}, wide);
+}
+bool wide_inputs(const BwdDkvBlock& b, uint32_t wide) {
+  return wide_inputs({b.head_dim, b.head_dim_v}, {b.q, b.k, b.v, b.d_o}, wide);
+}
+bool wide_inputs(const BwdDqBlock& b, uint32_t wide) {
+  return wide_inputs({b.head_dim, b.head_dim_v}, {b.q, b.k, b.v, b.d_o}, wide);
+}
+bool wide_inputs(const BwdDotBlock&, uint32_t) { return false; }  // has one instantiation
+
 using Recorder = std::function<cudaError_t(cudaStream_t, const Addresses&)>;
 
 class CudaProgram final : public Program {
@@ -123,19 +144,15 @@ class CudaProgram final : public Program {
       : driver_(driver), context_(context), plan_(plan) {}
 
   Status add(const Launch& launch) {
-    const tandem_dtype dtype = plan_.problem.dtype;
     switch (launch.stem) {
       case Stem::fwd:
-        return add(launch, cuda::fwd_kernel(dtype, launch), fwd_block(plan_, launch), fwd_push);
+        return add(launch, cuda::fwd_kernel, fwd_block(plan_, launch), fwd_push);
       case Stem::bwd_dot:
-        return add(launch, cuda::bwd_dot_kernel(dtype, launch), bwd_dot_block(plan_, launch),
-                   bwd_dot_push);
+        return add(launch, cuda::bwd_dot_kernel, bwd_dot_block(plan_, launch), bwd_dot_push);
       case Stem::bwd_dkv:
-        return add(launch, cuda::bwd_dkv_kernel(dtype, launch), bwd_dkv_block(plan_, launch),
-                   bwd_dkv_push);
+        return add(launch, cuda::bwd_dkv_kernel, bwd_dkv_block(plan_, launch), bwd_dkv_push);
       case Stem::bwd_dq:
-        return add(launch, cuda::bwd_dq_kernel(dtype, launch), bwd_dq_block(plan_, launch),
-                   bwd_dq_push);
+        return add(launch, cuda::bwd_dq_kernel, bwd_dq_block(plan_, launch), bwd_dq_push);
     }
     return fail(TANDEM_ERROR_BACKEND, "the CUDA backend has no kernel %s", stem_name(launch.stem));
   }
@@ -169,28 +186,34 @@ class CudaProgram final : public Program {
   };
 
   template <typename Block, typename Push>
-  Status add(const Launch& launch, cuda::Kernel<cuda::Params<Block, Push>> kernel,
+  Status add(const Launch& launch,
+             cuda::Kernel<cuda::Params<Block, Push>> (*find)(tandem_dtype, const Launch&, bool),
              const Block& block, Push (*push)(const Plan&, const Addresses&)) {
-    if (!kernel)
+    if (launch.total == 0) return Status();
+    // Which of the two runs depends on the addresses, so on the execute.
+    const auto any = find(plan_.problem.dtype, launch, false);
+    const auto wide = find(plan_.problem.dtype, launch, true);
+    if (!any || !wide)
       return fail(TANDEM_ERROR_BACKEND, "no CUDA kernel %s for tile %s, %d and %d blocks",
                   stem_name(launch.stem), launch.tile.name ? launch.tile.name : "-",
                   launch.d_blocks, launch.dv_blocks);
-    if (launch.total == 0) return Status();
     // 48 KiB is what a block gets without asking.
     if (launch.shared_bytes > 48 * 1024)
-      TANDEM_CUDA_TRY("cudaFuncSetAttribute",
-                      cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                                           cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                           int(launch.shared_bytes)));
+      for (const auto kernel : {any, wide})
+        TANDEM_CUDA_TRY("cudaFuncSetAttribute",
+                        cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                                             cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                             int(launch.shared_bytes)));
+    const bool dot = launch.stem == Stem::bwd_dot;  // no tile, and its sums are shuffles
     const dim3 grid(launch.groups_x, launch.groups_y);
-    const dim3 threads(launch.stem == Stem::bwd_dot ? kDotRows * kDotLanes
-                                                    : launch.tile.invocations());
-    const size_t shared = launch.stem == Stem::bwd_dot ? 0 : launch.shared_bytes;
+    const dim3 threads(dot ? kDotRows * kDotLanes : launch.tile.invocations());
+    const size_t shared = dot ? 0 : launch.shared_bytes;
     const Plan& plan = plan_;
     steps_.push_back({launch.stem, [=, &plan](cudaStream_t stream, const Addresses& a) {
                         cuda::Params<Block, Push> params{block, push(plan, a)};
                         void* arguments[] = {&params};
-                        return cudaLaunchKernel(kernel, grid, threads, arguments, shared, stream);
+                        return cudaLaunchKernel(wide_inputs(block, params.push.wide) ? wide : any,
+                                                grid, threads, arguments, shared, stream);
                       }});
     return Status();
   }
@@ -264,7 +287,8 @@ class CudaDevice final : public Device {
     TANDEM_TRY(current.status());
     cudaFuncAttributes attributes;
     const cudaError_t loaded = cudaFuncGetAttributes(
-        &attributes, reinterpret_cast<const void*>(cuda::bwd_dot_kernel(TANDEM_F32, Launch())));
+        &attributes,
+        reinterpret_cast<const void*>(cuda::bwd_dot_kernel(TANDEM_F32, Launch(), false)));
     if (loaded == cudaErrorNoKernelImageForDevice || loaded == cudaErrorInvalidDeviceFunction) {
       cudaGetLastError();
       return fail(TANDEM_ERROR_MISSING_FEATURE,
