@@ -4,15 +4,16 @@
 set(default_architectures OFF)
 if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND NOT DEFINED ENV{CUDAARCHS})
   set(default_architectures ON)
+  # Before the language is enabled, which else puts the compiler's own default into the cache, where the
+  # next configuration would take it for yours.
+  set(CMAKE_CUDA_ARCHITECTURES "80-real;90-real")
 endif()
 enable_language(CUDA)
 find_package(CUDAToolkit REQUIRED)
-if(default_architectures)
-  if(CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 13)
-    set(CMAKE_CUDA_ARCHITECTURES "75-virtual;80-real;90-real")
-  else()
-    set(CMAKE_CUDA_ARCHITECTURES "70-virtual;80-real;90-real")
-  endif()
+if(default_architectures AND CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 13)
+  list(PREPEND CMAKE_CUDA_ARCHITECTURES 75-virtual)
+elseif(default_architectures)
+  list(PREPEND CMAKE_CUDA_ARCHITECTURES 70-virtual)
 endif()
 
 target_sources(tandem PRIVATE
