@@ -14,16 +14,6 @@ namespace cuda {
 // not use. An instantiation per block count would double the build time for no measured gain.
 constexpr int kWidths[] = {64, 128, 256};
 
-// Every CUDA device has 48 KiB of shared memory a block. A row that an earlier one therefore always beats
-// is never planned here, and not built.
-constexpr bool row_built(int row) {
-  for (int i = 0; i < row; ++i)
-    if (kTiles[i].br == kTiles[row].br && kTiles[i].bc == kTiles[row].bc &&
-        kTiles[i].max_d >= kTiles[row].max_d && tile_shared_bytes(kTiles[i]) <= 48 * 1024)
-      return false;
-  return true;
-}
-
 template <typename Family, typename T, int ROW, int WIDTH>
 typename Family::Pointer select_width(bool wide, int blocks) {
   constexpr Tile tile = kTiles[ROW];
@@ -43,7 +33,7 @@ typename Family::Pointer select_width(bool wide, int blocks) {
 template <typename Family, typename T, int ROW>
 typename Family::Pointer select_row(const char* name, bool wide, int blocks) {
   if constexpr (ROW < kTileCount) {
-    if constexpr (row_built(ROW))
+    if constexpr (tile_on(kTiles[ROW], TileOn::cuda))
       if (std::strcmp(name, kTiles[ROW].name) == 0)
         return select_width<Family, T, ROW, 0>(wide, blocks);
     return select_row<Family, T, ROW + 1>(name, wide, blocks);

@@ -142,10 +142,13 @@ bool try_path(const Problem& p, const Caps& caps, const PathRow& row, Plan* plan
     // The tile sizes of the GPU paths, so that the CPU can be compared with them tile by tile;
     // nothing in the rows but the sizes matters to it.
     for (const Tile& tile : kTiles)
-      if (forced_size(p, tile)) return take(Tile{"", tile.br, tile.bc, 0, 0, 0, 0, 256}, name);
+      if (forced_size(p, tile))
+        return take(Tile{"", tile.br, tile.bc, 0, 0, 0, 0, 256, TileOn::both}, name);
     return refuse(name, text("has no tile %dx%d", p.tile_rows, p.tile_cols));
   }
+  const TileOn backend = row.backend == Backend::cuda ? TileOn::cuda : TileOn::vulkan;
   for (const Tile& tile : kTiles) {
+    if (!tile_on(tile, backend)) continue;
     const std::string who = name + " " + tile.name;
     const std::string why = tile_refusal(p, caps, tile);
     if (!why.empty()) {

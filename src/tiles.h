@@ -6,13 +6,20 @@
 
 namespace tandem {
 
+enum class TileOn : uint8_t { vulkan = 1, cuda = 2, both = 3 };
+
 struct Tile {
   const char* name;
   int br, bc, tr, tc, dk, kc, max_d;
+  TileOn on;
   constexpr int invocations() const { return tr * tc; }
   constexpr int block_cols() const { return 4 * tc; }  // columns of one accumulator block
   constexpr int blocks(int64_t d) const { return int((d + block_cols() - 1) / block_cols()); }
 };
+
+constexpr bool tile_on(const Tile& t, TileOn backend) {
+  return (uint8_t(t.on) & uint8_t(backend)) != 0;
+}
 
 // Staged rows are padded by one vec4 so that 16-byte reads down a column hit different banks.
 constexpr int tile_pool_vec4(const Tile& t) {
@@ -27,7 +34,7 @@ constexpr int tile_shared_bytes(const Tile& t) {
   return 16 * (tile_pool_vec4(t) + tile_ptile_vec4(t));
 }
 
-#define TANDEM_TILE(name, Br, Bc, TR, TC, DK, KC, max_d)                                        \
+#define TANDEM_TILE(name, Br, Bc, TR, TC, DK, KC, max_d, on)                                    \
   static_assert(Br == Bc, "roles swap in bwd_dkv");                                             \
   static_assert(Bc == 4 * TC && Br % TR == 0, "an invocation owns 4 columns and whole rows");   \
   static_assert(DK % 4 == 0 && KC % 4 == 0 && Bc % KC == 0, "steps are whole vec4s and tiles"); \
@@ -37,7 +44,8 @@ constexpr int tile_shared_bytes(const Tile& t) {
 #include "tiles.inc"
 
 constexpr Tile kTiles[] = {
-#define TANDEM_TILE(name, Br, Bc, TR, TC, DK, KC, max_d) {#name, Br, Bc, TR, TC, DK, KC, max_d},
+#define TANDEM_TILE(name, Br, Bc, TR, TC, DK, KC, max_d, on) \
+  {#name, Br, Bc, TR, TC, DK, KC, max_d, TileOn::on},
 #include "tiles.inc"
 };
 constexpr int kTileCount = int(sizeof(kTiles) / sizeof(kTiles[0]));

@@ -44,6 +44,13 @@ void close_targets();
 void count(const std::vector<uint32_t>& kernels);
 std::vector<std::string> report_counts();
 
+// What the suites found wrong, for the programs with a broken kernel: there failures are the goal.
+// suite: "exact" or "ratio"; tensor: "o", "lse", "d_q", ...
+void blame(const Target& target, const std::string& suite, const std::string& tensor);
+// The stem in TANDEM_EXPECT_BROKEN must have been caught on every target but the reference, by both suites,
+// and no tensor blamed that it has no part in. "" or what was missed.
+std::string check_blame(const std::string& stem);
+
 uint64_t seed_of(const char* text, uint64_t n = 0);  // of a test's name, TANDEM_SEED mixed in
 
 // ---- problems ----

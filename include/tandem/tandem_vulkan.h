@@ -10,8 +10,9 @@
  * Barriers  tandem_execute() records into a primary or secondary command buffer in the recording
  *           state, outside a render pass, on a queue family with compute. It binds a compute
  *           pipeline, descriptor set 0 and push constants, and so disturbs yours at the compute bind
- *           point. Before it: make your writes visible to stage COMPUTE_SHADER, access SHADER_READ,
- *           and wait for earlier reads of the outputs. After it: make stage COMPUTE_SHADER, access
+ *           point. Before it: make your writes visible to stage COMPUTE_SHADER, accesses SHADER_READ
+ *           and SHADER_WRITE (those to memory around the outputs too: 16-bit results may be merged
+ *           into words), and wait for earlier reads of the outputs. After it: make stage COMPUTE_SHADER, access
  *           SHADER_WRITE visible to your reads. Two executes that share a workspace or a tensor need
  *           the same barrier between them.
  * Lifetime  instance, physical device and device outlive the tandem_device. The plan owns the
@@ -54,7 +55,7 @@ typedef struct tandem_vk_device_desc {
   uint32_t reserved;                         /* must be 0 */
   const char* const* extensions;             /* enabled on device; what is not listed is not used */
   const VkPhysicalDeviceFeatures2* features; /* given to vkCreateDevice; what is off is not used */
-  VkPipelineCache cache;                     /* optional, yours */
+  VkPipelineCache cache; /* optional, yours: tandem_device_set_cache() then leaves it to you */
 } tandem_vk_device_desc;
 #define TANDEM_VK_DEVICE_DESC_INIT                                                     \
   {                                                                                    \

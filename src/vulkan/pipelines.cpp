@@ -32,6 +32,35 @@ constexpr VkSpecializationMapEntry kBwdDqEntries[] = {
 #include "../interface/bwd_dq.inc"
 };
 
+// A C++ block is laid out as std140 lays it out in GLSL, and a C++ push block as std430 does: strides of
+// 32 bytes, all before any scalar; addresses of 8 bytes, likewise; scalars of 4 bytes.
+#define TANDEM_CHECK_STRIDES(block, name) \
+  static_assert(offsetof(block, name) % 16 == 0 && offsetof(block, name) < offsetof(block, total));
+#define TANDEM_CHECK_SCALAR(type, name) static_assert(sizeof(type) == 4, #name);
+#define TANDEM_CHECK_ADDRESS(push, name) \
+  static_assert(offsetof(push, name) % 8 == 0 && offsetof(push, name) < offsetof(push, wide));
+static_assert(sizeof(Strides) == 32);
+#define TANDEM_STRIDES(name) TANDEM_CHECK_STRIDES(FwdBlock, name)
+#define TANDEM_PARAM(type, name) TANDEM_CHECK_SCALAR(type, name)
+#define TANDEM_ADDRESS(name) TANDEM_CHECK_ADDRESS(FwdPush, name)
+#define TANDEM_PUSH(type, name) TANDEM_CHECK_SCALAR(type, name)
+#include "../interface/fwd.inc"
+#define TANDEM_STRIDES(name) TANDEM_CHECK_STRIDES(BwdDotBlock, name)
+#define TANDEM_PARAM(type, name) TANDEM_CHECK_SCALAR(type, name)
+#define TANDEM_ADDRESS(name) TANDEM_CHECK_ADDRESS(BwdDotPush, name)
+#define TANDEM_PUSH(type, name) TANDEM_CHECK_SCALAR(type, name)
+#include "../interface/bwd_dot.inc"
+#define TANDEM_STRIDES(name) TANDEM_CHECK_STRIDES(BwdDkvBlock, name)
+#define TANDEM_PARAM(type, name) TANDEM_CHECK_SCALAR(type, name)
+#define TANDEM_ADDRESS(name) TANDEM_CHECK_ADDRESS(BwdDkvPush, name)
+#define TANDEM_PUSH(type, name) TANDEM_CHECK_SCALAR(type, name)
+#include "../interface/bwd_dkv.inc"
+#define TANDEM_STRIDES(name) TANDEM_CHECK_STRIDES(BwdDqBlock, name)
+#define TANDEM_PARAM(type, name) TANDEM_CHECK_SCALAR(type, name)
+#define TANDEM_ADDRESS(name) TANDEM_CHECK_ADDRESS(BwdDqPush, name)
+#define TANDEM_PUSH(type, name) TANDEM_CHECK_SCALAR(type, name)
+#include "../interface/bwd_dq.inc"
+
 struct StemCode {
   const uint32_t* words;
   size_t bytes;

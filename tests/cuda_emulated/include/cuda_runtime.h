@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// A CUDA runtime of one device without hardware: what src/cuda/device.cpp calls, on top of
-// simt_emulator.h. Device memory is host memory; a launch has run when it returns.
+// A CUDA runtime of one device without hardware: what src/cuda/device.cpp and support/cuda_session.cpp
+// call, on top of simt_emulator.h. Device memory is host memory; a launch has run when it returns.
 #ifndef TANDEM_TESTS_EMULATED_CUDA_RUNTIME_H
 #define TANDEM_TESTS_EMULATED_CUDA_RUNTIME_H
+#include <chrono>
+
 #include "cuda.h"
 #include "simt_emulator.h"
 
@@ -131,4 +133,45 @@ cudaError_t cudaLaunchKernel(void (*kernel)(P), dim3 grid, dim3 threads, void** 
   simt::launch(kernel, grid, threads, shared_bytes, *static_cast<const P*>(arguments[0]));
   return cudaSuccess;
 }
+
+// ---- what a caller of the library needs: support/cuda_session.cpp ----
+enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2 };
+typedef struct CUevent_st {
+  std::chrono::steady_clock::time_point at;
+} * cudaEvent_t;
+#define cudaStreamNonBlocking 1u
+
+inline cudaError_t cudaSetDevice(int) {
+  return simt::contexts().assign(1, simt::primary()), cudaSuccess;
+}
+template <typename T>
+cudaError_t cudaMalloc(T** p, size_t bytes) {
+  *p = static_cast<T*>(std::aligned_alloc(256, (bytes + 511) / 256 * 256));
+  return *p ? cudaSuccess : cudaErrorMemoryAllocation;
+}
+inline cudaError_t cudaFree(void* p) { return std::free(p), cudaSuccess; }
+inline cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
+  return std::memcpy(to, from, bytes), cudaSuccess;
+}
+inline cudaError_t cudaMemset(void* p, int byte, size_t bytes) {
+  return std::memset(p, byte, bytes), cudaSuccess;
+}
+inline cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
+inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  return *stream = nullptr, cudaSuccess;
+}
+inline cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
+inline cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
+inline cudaError_t cudaEventCreate(cudaEvent_t* event) {
+  return *event = new CUevent_st, cudaSuccess;
+}
+inline cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) {
+  return event->at = std::chrono::steady_clock::now(), cudaSuccess;
+}
+inline cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
+inline cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t begin, cudaEvent_t end) {
+  *ms = std::chrono::duration<float, std::milli>(end->at - begin->at).count();
+  return cudaSuccess;
+}
+inline cudaError_t cudaEventDestroy(cudaEvent_t event) { return delete event, cudaSuccess; }
 #endif

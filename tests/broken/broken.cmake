@@ -1,0 +1,119 @@
+# The parity suite against kernels that are wrong on purpose: one program for each operation, in which that
+# operation's kernels are compiled from a copy of their source with one change. The production sources
+# know nothing of it. A change whose place is not found exactly once stops the configuration: whoever
+# rewrites a kernel moves its mutation along.
+#   fwd      the mask is off by one
+#   bwd_dot  the last features are left out
+#   bwd_dkv  d_k misses the scale
+#   bwd_dq   delta is forgotten
+
+# Copies source with one change to out; configures anew when the source changes.
+function(tandem_mutate source out from to)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${source})
+  file(READ ${PROJECT_SOURCE_DIR}/${source} text)
+  string(FIND "${text}" "${from}" first)
+  string(FIND "${text}" "${from}" last REVERSE)
+  if(first EQUAL -1 OR NOT first EQUAL last)
+    message(FATAL_ERROR "tests/broken: ${source} must hold exactly once:\n${from}")
+  endif()
+  string(REPLACE "${from}" "${to}" text "${text}")
+  set(old "")
+  if(EXISTS ${out})
+    file(READ ${out} old)
+  endif()
+  if(NOT old STREQUAL text) # untouched files are not compiled again
+    file(WRITE ${out} "${text}")
+  endif()
+endfunction()
+
+set(cpu_fwd_from "diagonal = int64_t(col0) + j - t.band.off - t.row0;")
+set(cpu_fwd_to "diagonal = int64_t(col0) + j - t.band.off - t.row0 - 1;")
+set(cpu_bwd_dot_from "for (int64_t c = first; c < t.head_dim_v && c < first + kChain; ++c)")
+set(cpu_bwd_dot_to "for (int64_t c = first; c + 1 < t.head_dim_v && c < first + kChain; ++c)")
+set(cpu_bwd_dkv_from "scale_lanes(t.d_kt, t.scale, D, lanes, t.pitch);")
+set(cpu_bwd_dkv_to "")
+set(cpu_bwd_dq_from "(load(t.dp + j * t.pitch + lane) - delta)")
+set(cpu_bwd_dq_to "(load(t.dp + j * t.pitch + lane) - delta * splat(0))")
+
+set(vulkan_fwd_from "mask_tile(s, row0, col0);")
+set(vulkan_fwd_to "mask_tile(s, row0 + 1, col0);")
+set(vulkan_bwd_dot_from "col < block.head_dim_v;")
+set(vulkan_bwd_dot_to "col + 4 < block.head_dim_v;")
+set(vulkan_bwd_dkv_from "acc_k[n][i] *= block.scale;")
+set(vulkan_bwd_dkv_to "acc_k[n][i] *= 1;")
+set(vulkan_bwd_dq_from "ds[i] = p[i] * (ds[i] - delta[i]);")
+set(vulkan_bwd_dq_to "ds[i] = p[i] * (ds[i] - 0 * delta[i]);")
+
+set(cuda_fwd_from "hide<S>(s, band, row0, col0, u.seq_q, u.seq_kv);")
+set(cuda_fwd_to "hide<S>(s, band, row0 + 1, col0, u.seq_q, u.seq_kv);")
+set(cuda_bwd_dot_from "col < u.head_dim_v;")
+set(cuda_bwd_dot_to "col + 4 < u.head_dim_v;")
+set(cuda_bwd_dkv_from "d_k, u.scale);")
+set(cuda_bwd_dkv_to "d_k, 1.f);")
+set(cuda_bwd_dq_from "s[i][c] *= dp[i][c] - delta[i];")
+set(cuda_bwd_dq_to "s[i][c] *= dp[i][c] - 0.f * delta[i];")
+
+# Explicit objects win over those of a static library, so each program is the suite, the library, and the
+# few objects that hold the changed kernels.
+function(tandem_broken stem)
+  set(name tandem_broken_${stem})
+  set(dir ${CMAKE_CURRENT_BINARY_DIR}/broken/${stem})
+  add_executable(${name} $<TARGET_OBJECTS:tandem_parity_objects>)
+  target_link_libraries(${name} PRIVATE tandem_support tandem::tandem Threads::Threads)
+  tandem_options(${name})
+  set_target_properties(${name} PROPERTIES # apart: these are not for use
+    RUNTIME_OUTPUT_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/broken)
+  target_include_directories(${name} PRIVATE
+    ${PROJECT_SOURCE_DIR}/src/cpu ${PROJECT_SOURCE_DIR}/src)
+
+  tandem_mutate(src/cpu/${stem}_simd.inl ${dir}/cpu/${stem}_simd.inl
+                "${cpu_${stem}_from}" "${cpu_${stem}_to}")
+  configure_file(${PROJECT_SOURCE_DIR}/src/cpu/simd_kernels.inl ${dir}/cpu/simd_kernels.inl COPYONLY)
+  foreach(source IN LISTS TANDEM_CPU_SOURCES)
+    get_filename_component(file ${source} NAME)
+    if(NOT file MATCHES "^simd_(baseline|avx2|avx512).cpp$")
+      continue()
+    endif()
+    configure_file(${PROJECT_SOURCE_DIR}/${source} ${dir}/cpu/${file} COPYONLY)
+    get_source_file_property(options ${PROJECT_SOURCE_DIR}/${source} DIRECTORY ${PROJECT_SOURCE_DIR}
+                             COMPILE_OPTIONS)
+    set_source_files_properties(${dir}/cpu/${file} PROPERTIES
+      COMPILE_OPTIONS "${options}" OBJECT_DEPENDS "${dir}/cpu/${stem}_simd.inl")
+    target_sources(${name} PRIVATE ${dir}/cpu/${file})
+  endforeach()
+
+  if(TANDEM_WITH_VULKAN)
+    tandem_mutate(shaders/${stem}.comp ${dir}/shaders/${stem}.comp
+                  "${vulkan_${stem}_from}" "${vulkan_${stem}_to}")
+    add_custom_command(
+      OUTPUT ${dir}/shaders/${stem}.spv.h
+      COMMAND ${TANDEM_GLSLANG} --quiet --target-env vulkan1.2 -I${PROJECT_SOURCE_DIR}/src
+              -I${PROJECT_SOURCE_DIR}/shaders --depfile ${dir}/${stem}.d --vn ${stem}_spirv
+              -o ${dir}/shaders/${stem}.spv.h ${dir}/shaders/${stem}.comp
+      DEPENDS ${dir}/shaders/${stem}.comp
+      DEPFILE ${dir}/${stem}.d
+      COMMENT "SPIR-V ${stem}, broken"
+      VERBATIM)
+    # A copy, so that its own folder does not come first in the search for the headers.
+    configure_file(${PROJECT_SOURCE_DIR}/src/vulkan/pipelines.cpp ${dir}/pipelines.cpp COPYONLY)
+    target_sources(${name} PRIVATE ${dir}/shaders/${stem}.spv.h ${dir}/pipelines.cpp)
+    target_include_directories(${name} BEFORE PRIVATE ${dir} ${PROJECT_SOURCE_DIR}/src/vulkan)
+    target_include_directories(${name} PRIVATE $<TARGET_PROPERTY:tandem,BINARY_DIR>)
+    target_include_directories(${name} SYSTEM PRIVATE ${TANDEM_VOLK_INCLUDE_DIR})
+    target_compile_definitions(${name} PRIVATE $<TARGET_PROPERTY:tandem,COMPILE_DEFINITIONS>)
+    add_dependencies(${name} tandem) # the other operations' SPIR-V
+  endif()
+
+  if(TANDEM_WITH_CUDA)
+    tandem_mutate(cuda/${stem}.cu ${dir}/cuda/${stem}.cu "${cuda_${stem}_from}"
+                  "${cuda_${stem}_to}")
+    target_sources(${name} PRIVATE ${dir}/cuda/${stem}.cu)
+    target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/cuda)
+    set_target_properties(${name} PROPERTIES CUDA_STANDARD 17 CUDA_RUNTIME_LIBRARY Static
+                          CUDA_ARCHITECTURES 75-virtual)
+  endif()
+endfunction()
+
+foreach(stem fwd bwd_dot bwd_dkv bwd_dq)
+  tandem_broken(${stem})
+endforeach()
