@@ -104,7 +104,8 @@ function(tandem_broken stem)
     add_dependencies(${name} tandem) # the other operations' SPIR-V
   endif()
 
-  if(TANDEM_WITH_CUDA)
+  # Only a GPU runs these, and they take minutes to build: with the preset cuda, not by the way.
+  if(TANDEM_WITH_CUDA AND TANDEM_CUDA STREQUAL "ON")
     tandem_mutate(cuda/${stem}.cu ${dir}/cuda/${stem}.cu "${cuda_${stem}_from}"
                   "${cuda_${stem}_to}")
     target_sources(${name} PRIVATE ${dir}/cuda/${stem}.cu)
