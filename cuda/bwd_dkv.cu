@@ -18,7 +18,8 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
   const BwdDkvPush& push = params.push;
   Place at;
   if (!find_place(u.tiles, u.total, u.heads_q / u.group, &at)) return;
-  const int row0 = at.tile * S::M;
+  // First to last: with a causal mask the first keys are seen by most rows and take longest.
+  const int row0 = (int(u.tiles) - 1 - at.tile) * S::M;
   const bool grad_k = push.d_k != 0, grad_v = push.d_v != 0;
   const View<T> k =
       make_view<T>(push.k, u.k, at.batch, at.head, u.seq_kv, u.head_dim, push.wide & 2u);

@@ -28,7 +28,9 @@ layout(push_constant) uniform Push {
 void main() {
   Place place;
   if (!find_place(block.heads_q / block.group, place)) return;
-  const int b = place.batch, hk = place.head, row0 = place.tile * ROWS;
+  // First to last: with a causal mask the first keys are seen by most rows and take longest.
+  const int row0 = (int(block.tiles) - 1 - place.tile) * ROWS;
+  const int b = place.batch, hk = place.head;
   View k = make_view(push.k, block.k, b, hk, block.seq_kv, block.head_dim, (push.wide & 2u) != 0);
   View v = make_view(push.v, block.v, b, hk, block.seq_kv, block.head_dim_v, (push.wide & 4u) != 0);
 
