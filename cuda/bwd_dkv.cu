@@ -20,17 +20,17 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
   if (!find_place(u.tiles, u.total, u.heads_q / u.group, &at)) return;
   const int row0 = at.tile * S::M;
   const bool grad_k = push.d_k != 0, grad_v = push.d_v != 0;
-  const Matrix<T> k =
-      matrix<T>(push.k, u.k, at.batch, at.head, u.seq_kv, u.head_dim, push.wide & 2u);
-  const Matrix<T> v =
-      matrix<T>(push.v, u.v, at.batch, at.head, u.seq_kv, u.head_dim_v, push.wide & 4u);
+  const View<T> k =
+      make_view<T>(push.k, u.k, at.batch, at.head, u.seq_kv, u.head_dim, push.wide & 2u);
+  const View<T> v =
+      make_view<T>(push.v, u.v, at.batch, at.head, u.seq_kv, u.head_dim_v, push.wide & 4u);
   // Of the group's first query head; base moves from head to head.
-  Matrix<T> q =
-      matrix<T>(push.q, u.q, at.batch, at.head * u.group, u.seq_q, u.head_dim, push.wide & 1u);
-  Matrix<T> d_o = matrix<T>(push.d_o, u.d_o, at.batch, at.head * u.group, u.seq_q, u.head_dim_v,
-                            push.wide & 8u);
+  View<T> q =
+      make_view<T>(push.q, u.q, at.batch, at.head * u.group, u.seq_q, u.head_dim, push.wide & 1u);
+  View<T> d_o = make_view<T>(push.d_o, u.d_o, at.batch, at.head * u.group, u.seq_q, u.head_dim_v,
+                             push.wide & 8u);
   int64_t queries0 = (int64_t(at.batch) * u.heads_q + at.head * u.group) * u.seq_q;
-  const TandemBand band = band_of(u);
+  const TandemBand band = mask_band(u);
   const TandemTiles span = tandem_query_tiles(band, row0, S::M, S::N, u.seq_q, u.seq_kv);
 
   const Invocation<S> me;
@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
   Stage<T, S, WIDE> stage;
   float d_k[BLOCKS][S::RM][4] = {}, d_v[BLOCKS][S::RM][4] = {};
 
-  if (span.begin < span.end) stage.load_nt(k, row0, q, span.begin * S::N, 0);
+  if (span.begin < span.end) stage.fetch_nt(k, row0, q, span.begin * S::N, 0);
   int t = span.begin;
   int heads = span.begin < span.end ? u.group : 0;
   while (heads > 0) {
@@ -47,9 +47,9 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
     float s[S::RM][4] = {};
     product_nt(s, stage, pool, k, row0, q, col0, u.head_dim, [&] {
       if (grad_v)
-        stage.load_nn(d_o, col0, 0);
+        stage.fetch_nn(d_o, col0, 0);
       else
-        stage.load_nt(v, row0, d_o, col0, 0);
+        stage.fetch_nt(v, row0, d_o, col0, 0);
     });
     float lse[4], delta[4];
 #pragma unroll
@@ -61,51 +61,51 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
         if (grad_k) delta[c] = __ldg(reinterpret_cast<const float*>(push.delta) + queries0 + col);
       }
     }
-    score<S>(s, u.scale);
+    score_tile<S>(s, u.scale);
     if (t < span.full_begin || t >= span.full_end)
-      hide_transposed<S>(s, band, col0, row0, u.seq_q, u.seq_kv);
+      mask_tile_transposed<S>(s, band, col0, row0, u.seq_q, u.seq_kv);
 #pragma unroll
     for (int i = 0; i < S::RM; ++i)
 #pragma unroll
       for (int c = 0; c < 4; ++c) s[i][c] = weight(s[i][c], lse[c]);
     // The P tile's readers, of the step before, are behind the barriers of the product above. p is
     // multiplied first and read back afterwards: then no product keeps it in registers.
-    ptile_write<S>(ptile, s);
+    put_ptile<S>(ptile, s);
 
     const auto next_tile = [&] {
       if (++t == span.end) {
         t = span.begin, --heads;
         q.base += u.q.h, d_o.base += u.d_o.h, queries0 += u.seq_q;
       }
-      if (heads > 0) stage.load_nt(k, row0, q, t * S::N, 0);
+      if (heads > 0) stage.fetch_nt(k, row0, q, t * S::N, 0);
     };
     if (grad_v)
       product_nn(d_v, stage, pool, ptile, d_o, col0, [&] {
         if (grad_k)
-          stage.load_nt(v, row0, d_o, col0, 0);
+          stage.fetch_nt(v, row0, d_o, col0, 0);
         else
           next_tile();
       });
     if (grad_k) {
       float dp[S::RM][4] = {};
       product_nt(dp, stage, pool, v, row0, d_o, col0, u.head_dim_v,
-                 [&] { stage.load_nn(q, col0, 0); });
-      ptile_read<S>(ptile, s);
+                 [&] { stage.fetch_nn(q, col0, 0); });
+      take_ptile<S>(ptile, s);
 #pragma unroll
       for (int i = 0; i < S::RM; ++i)
 #pragma unroll
         for (int c = 0; c < 4; ++c) s[i][c] *= dp[i][c] - delta[c];
-      ptile_write<S>(ptile, s);
+      put_ptile<S>(ptile, s);
       product_nn(d_k, stage, pool, ptile, q, col0, next_tile);
     }
   }
   if (grad_k)
     store_blocks<T, S>(
-        matrix<T>(push.d_k, u.d_k, at.batch, at.head, u.seq_kv, u.head_dim, push.wide & 16u), row0,
-        d_k, u.scale);
+        make_view<T>(push.d_k, u.d_k, at.batch, at.head, u.seq_kv, u.head_dim, push.wide & 16u),
+        row0, d_k, u.scale);
   if (grad_v)
     store_blocks<T, S>(
-        matrix<T>(push.d_v, u.d_v, at.batch, at.head, u.seq_kv, u.head_dim_v, push.wide & 32u),
+        make_view<T>(push.d_v, u.d_v, at.batch, at.head, u.seq_kv, u.head_dim_v, push.wide & 32u),
         row0, d_v, 1.f);
 }
 

@@ -15,16 +15,16 @@ __global__ void __launch_bounds__(kDotRows* kDotLanes)
   if (!find_place(u.tiles, u.total, u.heads_q, &at)) return;
   const int lane = int(threadIdx.x) % kDotLanes;
   const int row = at.tile * kDotRows + int(threadIdx.x) / kDotLanes;
-  const Matrix<T> o =
-      matrix<T>(push.o, u.o, at.batch, at.head, u.seq_q, u.head_dim_v, push.wide & 1u);
-  const Matrix<T> d_o =
-      matrix<T>(push.d_o, u.d_o, at.batch, at.head, u.seq_q, u.head_dim_v, push.wide & 2u);
+  const View<T> o =
+      make_view<T>(push.o, u.o, at.batch, at.head, u.seq_q, u.head_dim_v, push.wide & 1u);
+  const View<T> d_o =
+      make_view<T>(push.d_o, u.d_o, at.batch, at.head, u.seq_q, u.head_dim_v, push.wide & 2u);
   float sum = 0.f;
   for (int col = 4 * lane; col < u.head_dim_v; col += 4 * kDotLanes) {
     typename T::Raw a, b;
-    load_quads<T, false, 1, 1>(&a, o, 0, row, 0, col);
-    load_quads<T, false, 1, 1>(&b, d_o, 0, row, 0, col);
-    const float4 x = T::widen(a), y = T::widen(b);
+    load_words<T, false, 1, 1>(&a, o, 0, row, 0, col);
+    load_words<T, false, 1, 1>(&b, d_o, 0, row, 0, col);
+    const float4 x = T::to_floats(a), y = T::to_floats(b);
     sum = fmaf(x.x, y.x, sum);
     sum = fmaf(x.y, y.y, sum);
     sum = fmaf(x.z, y.z, sum);

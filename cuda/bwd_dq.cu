@@ -19,15 +19,15 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
   if (!find_place(u.tiles, u.total, u.heads_q, &at)) return;
   const int kv_head = at.head / u.group;
   const int row0 = at.tile * S::M;
-  const Matrix<T> q =
-      matrix<T>(push.q, u.q, at.batch, at.head, u.seq_q, u.head_dim, push.wide & 1u);
-  const Matrix<T> k =
-      matrix<T>(push.k, u.k, at.batch, kv_head, u.seq_kv, u.head_dim, push.wide & 2u);
-  const Matrix<T> v =
-      matrix<T>(push.v, u.v, at.batch, kv_head, u.seq_kv, u.head_dim_v, push.wide & 4u);
-  const Matrix<T> d_o =
-      matrix<T>(push.d_o, u.d_o, at.batch, at.head, u.seq_q, u.head_dim_v, push.wide & 8u);
-  const TandemBand band = band_of(u);
+  const View<T> q =
+      make_view<T>(push.q, u.q, at.batch, at.head, u.seq_q, u.head_dim, push.wide & 1u);
+  const View<T> k =
+      make_view<T>(push.k, u.k, at.batch, kv_head, u.seq_kv, u.head_dim, push.wide & 2u);
+  const View<T> v =
+      make_view<T>(push.v, u.v, at.batch, kv_head, u.seq_kv, u.head_dim_v, push.wide & 4u);
+  const View<T> d_o =
+      make_view<T>(push.d_o, u.d_o, at.batch, at.head, u.seq_q, u.head_dim_v, push.wide & 8u);
+  const TandemBand band = mask_band(u);
   const TandemTiles span = tandem_key_tiles(band, row0, S::M, S::N, u.seq_q, u.seq_kv);
 
   const Invocation<S> me;
@@ -48,36 +48,37 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
   Stage<T, S, WIDE> stage;
   float d_q[BLOCKS][S::RM][4] = {};
 
-  if (span.begin < span.end) stage.load_nt(q, row0, k, span.begin * S::N, 0);
+  if (span.begin < span.end) stage.fetch_nt(q, row0, k, span.begin * S::N, 0);
   for (int t = span.begin; t < span.end; ++t) {
     const int col0 = t * S::N;
     float s[S::RM][4] = {};
     product_nt(s, stage, pool, q, row0, k, col0, u.head_dim,
-               [&] { stage.load_nt(d_o, row0, v, col0, 0); });
-    score<S>(s, u.scale);
-    if (t < span.full_begin || t >= span.full_end) hide<S>(s, band, row0, col0, u.seq_q, u.seq_kv);
+               [&] { stage.fetch_nt(d_o, row0, v, col0, 0); });
+    score_tile<S>(s, u.scale);
+    if (t < span.full_begin || t >= span.full_end)
+      mask_tile<S>(s, band, row0, col0, u.seq_q, u.seq_kv);
 #pragma unroll
     for (int i = 0; i < S::RM; ++i)
 #pragma unroll
       for (int c = 0; c < 4; ++c) s[i][c] = weight(s[i][c], lse[i]);
     // p waits in its own place of the P tile: registers are what limits the next product. The tile's
     // readers, of the step before, are behind the barriers of the product above.
-    ptile_write<S>(ptile, s);
+    put_ptile<S>(ptile, s);
     float dp[S::RM][4] = {};
     product_nt(dp, stage, pool, d_o, row0, v, col0, u.head_dim_v,
-               [&] { stage.load_nn(k, col0, 0); });
-    ptile_read<S>(ptile, s);
+               [&] { stage.fetch_nn(k, col0, 0); });
+    take_ptile<S>(ptile, s);
 #pragma unroll
     for (int i = 0; i < S::RM; ++i)
 #pragma unroll
       for (int c = 0; c < 4; ++c) s[i][c] *= dp[i][c] - delta[i];
-    ptile_write<S>(ptile, s);
+    put_ptile<S>(ptile, s);
     product_nn(d_q, stage, pool, ptile, k, col0, [&] {
-      if (t + 1 < span.end) stage.load_nt(q, row0, k, col0 + S::N, 0);
+      if (t + 1 < span.end) stage.fetch_nt(q, row0, k, col0 + S::N, 0);
     });
   }
   store_blocks<T, S>(
-      matrix<T>(push.d_q, u.d_q, at.batch, at.head, u.seq_q, u.head_dim, push.wide & 16u), row0,
+      make_view<T>(push.d_q, u.d_q, at.batch, at.head, u.seq_q, u.head_dim, push.wide & 16u), row0,
       d_q, u.scale);
 }
 

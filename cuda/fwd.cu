@@ -19,13 +19,13 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
   if (!find_place(u.tiles, u.total, u.heads_q, &at)) return;
   const int kv_head = at.head / u.group;
   const int row0 = at.tile * S::M;
-  const Matrix<T> q =
-      matrix<T>(push.q, u.q, at.batch, at.head, u.seq_q, u.head_dim, push.wide & 1u);
-  const Matrix<T> k =
-      matrix<T>(push.k, u.k, at.batch, kv_head, u.seq_kv, u.head_dim, push.wide & 2u);
-  const Matrix<T> v =
-      matrix<T>(push.v, u.v, at.batch, kv_head, u.seq_kv, u.head_dim_v, push.wide & 4u);
-  const TandemBand band = band_of(u);
+  const View<T> q =
+      make_view<T>(push.q, u.q, at.batch, at.head, u.seq_q, u.head_dim, push.wide & 1u);
+  const View<T> k =
+      make_view<T>(push.k, u.k, at.batch, kv_head, u.seq_kv, u.head_dim, push.wide & 2u);
+  const View<T> v =
+      make_view<T>(push.v, u.v, at.batch, kv_head, u.seq_kv, u.head_dim_v, push.wide & 4u);
+  const TandemBand band = mask_band(u);
   const TandemTiles span = tandem_key_tiles(band, row0, S::M, S::N, u.seq_q, u.seq_kv);
 
   float4* pool = shared_memory();
@@ -34,13 +34,14 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
   OnlineSoftmax<S> softmax;
   float o[BLOCKS][S::RM][4] = {};
 
-  if (span.begin < span.end) stage.load_nt(q, row0, k, span.begin * S::N, 0);
+  if (span.begin < span.end) stage.fetch_nt(q, row0, k, span.begin * S::N, 0);
   for (int t = span.begin; t < span.end; ++t) {
     const int col0 = t * S::N;
     float s[S::RM][4] = {};
-    product_nt(s, stage, pool, q, row0, k, col0, u.head_dim, [&] { stage.load_nn(v, col0, 0); });
-    score<S>(s, u.scale);
-    if (t < span.full_begin || t >= span.full_end) hide<S>(s, band, row0, col0, u.seq_q, u.seq_kv);
+    product_nt(s, stage, pool, q, row0, k, col0, u.head_dim, [&] { stage.fetch_nn(v, col0, 0); });
+    score_tile<S>(s, u.scale);
+    if (t < span.full_begin || t >= span.full_end)
+      mask_tile<S>(s, band, row0, col0, u.seq_q, u.seq_kv);
     float factor[S::RM];
     softmax.step(s, factor);
 #pragma unroll
@@ -49,15 +50,15 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
       for (int i = 0; i < S::RM; ++i)
 #pragma unroll
         for (int c = 0; c < 4; ++c) o[block][i][c] *= factor[i];
-    ptile_write<S>(ptile, s);
+    put_ptile<S>(ptile, s);
     product_nn(o, stage, pool, ptile, v, col0, [&] {
-      if (t + 1 < span.end) stage.load_nt(q, row0, k, col0 + S::N, 0);
+      if (t + 1 < span.end) stage.fetch_nt(q, row0, k, col0 + S::N, 0);
     });
   }
 
   const Invocation<S> me;
-  const Matrix<T> out =
-      matrix<T>(push.o, u.o, at.batch, at.head, u.seq_q, u.head_dim_v, push.wide & 8u);
+  const View<T> out =
+      make_view<T>(push.o, u.o, at.batch, at.head, u.seq_q, u.head_dim_v, push.wide & 8u);
   float* lse = reinterpret_cast<float*>(push.lse);
   const int64_t lse0 = (int64_t(at.batch) * u.heads_q + at.head) * u.seq_q;
 #pragma unroll
@@ -73,7 +74,7 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
       float x[4];
 #pragma unroll
       for (int c = 0; c < 4; ++c) x[c] = __fdiv_rn(o[block][i][c], divisor);
-      store_quad(out, row, block * S::COLS + me.col(0), x);
+      store_words(out, row, block * S::COLS + me.col(0), x);
     }
   }
 }

@@ -9,7 +9,7 @@ namespace tandem {
 namespace cuda {
 
 template <typename Block>
-TANDEM_DEVICE TandemBand band_of(const Block& u) {
+TANDEM_DEVICE TandemBand mask_band(const Block& u) {
   return TandemBand{u.band_left, u.band_right, u.band_off};
 }
 
@@ -17,8 +17,8 @@ TANDEM_DEVICE float minus_infinity() { return -INFINITY; }
 
 // Hidden scores of a tile become -inf. Rows are queries and columns keys (fwd, bwd_dq).
 template <typename S>
-TANDEM_DEVICE void hide(float (&s)[S::RM][4], TandemBand band, int i0, int j0, int seq_q,
-                        int seq_kv) {
+TANDEM_DEVICE void mask_tile(float (&s)[S::RM][4], TandemBand band, int i0, int j0, int seq_q,
+                             int seq_kv) {
   const Invocation<S> me;
 #pragma unroll
   for (int r = 0; r < S::RM; ++r)
@@ -33,8 +33,8 @@ TANDEM_DEVICE void hide(float (&s)[S::RM][4], TandemBand band, int i0, int j0, i
 
 // The same where rows are keys and columns queries (bwd_dkv).
 template <typename S>
-TANDEM_DEVICE void hide_transposed(float (&s)[S::RM][4], TandemBand band, int i0, int j0, int seq_q,
-                                   int seq_kv) {
+TANDEM_DEVICE void mask_tile_transposed(float (&s)[S::RM][4], TandemBand band, int i0, int j0,
+                                        int seq_q, int seq_kv) {
   const Invocation<S> me;
 #pragma unroll
   for (int r = 0; r < S::RM; ++r)

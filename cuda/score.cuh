@@ -10,7 +10,7 @@ namespace cuda {
 // The product is rounded before anything is subtracted from it: contracted into fma(s, scale, -m) the
 // weight of a row's only key would not be exactly 1.
 template <typename S>
-TANDEM_DEVICE void score(float (&s)[S::RM][4], float scale) {
+TANDEM_DEVICE void score_tile(float (&s)[S::RM][4], float scale) {
 #pragma unroll
   for (int i = 0; i < S::RM; ++i)
 #pragma unroll

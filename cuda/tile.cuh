@@ -1,150 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Tensors, loads and stores, staging, and the two products that every tiled kernel is made of
-// (docs/kernels.md). Twin of shaders/tile.glsl.
+// Staging and the two products that every tiled kernel is made of (docs/kernels.md). Twin of
+// shaders/tile.glsl.
 #ifndef TANDEM_CUDA_TILE_CUH
 #define TANDEM_CUDA_TILE_CUH
-#include "params.h"
-#include "simt.cuh"
+#include "tensor.cuh"
 #include "tiles.h"
 
 namespace tandem {
 namespace cuda {
-
-// ---- element types: Raw is four elements as they lie in memory ------------------------------------
-
-struct F32 {
-  using Element = float;
-  using Raw = float4;
-  static TANDEM_DEVICE Raw pack(Element x, Element y, Element z, Element w) {
-    return make_float4(x, y, z, w);
-  }
-  static TANDEM_DEVICE Raw zero() { return make_float4(0.f, 0.f, 0.f, 0.f); }
-  static TANDEM_DEVICE float4 widen(Raw r) { return r; }
-  static TANDEM_DEVICE float widen_one(Element e) { return e; }
-  static TANDEM_DEVICE Element narrow_one(float x) { return x; }
-};
-
-template <typename Bits>
-struct Sixteen {  // what f16 and bf16 have in common
-  using Element = unsigned short;
-  using Raw = uint2;
-  static TANDEM_DEVICE Raw pack(Element x, Element y, Element z, Element w) {
-    return make_uint2(unsigned(x) | unsigned(y) << 16, unsigned(z) | unsigned(w) << 16);
-  }
-  static TANDEM_DEVICE Raw zero() { return make_uint2(0u, 0u); }
-  static TANDEM_DEVICE float4 widen(Raw r) {
-    return make_float4(Bits::widen_one(Element(r.x & 0xffffu)), Bits::widen_one(Element(r.x >> 16)),
-                       Bits::widen_one(Element(r.y & 0xffffu)),
-                       Bits::widen_one(Element(r.y >> 16)));
-  }
-};
-struct F16 : Sixteen<F16> {
-  static TANDEM_DEVICE float widen_one(Element e) { return __half2float(__ushort_as_half(e)); }
-  static TANDEM_DEVICE Element narrow_one(float x) { return __half_as_ushort(__float2half_rn(x)); }
-};
-struct BF16 : Sixteen<BF16> {
-  static TANDEM_DEVICE float widen_one(Element e) { return __uint_as_float(unsigned(e) << 16); }
-  static TANDEM_DEVICE Element narrow_one(float x) {
-    return __bfloat16_as_ushort(__float2bfloat16_rn(x));
-  }
-};
-
-// ---- where a workgroup works ----------------------------------------------------------------------
-
-struct Place {
-  int tile, head, batch;
-};
-
-// False: the folded grid has more workgroups than there is work.
-TANDEM_DEVICE bool find_place(uint tiles, uint total, int heads, Place* place) {
-  const uint index = blockIdx.y * gridDim.x + blockIdx.x;
-  if (index >= total) return false;
-  place->tile = int(tiles - 1 - index % tiles);
-  place->head = int(index / tiles % uint(heads));
-  place->batch = int(index / tiles / uint(heads));
-  return true;
-}
-
-// ---- one head's matrix of a tensor ----------------------------------------------------------------
-
-template <typename T>
-struct Matrix {
-  typename T::Element* base;
-  int64_t s, d;
-  int rows, width;
-  bool wide;
-};
-
-template <typename T>
-TANDEM_DEVICE Matrix<T> matrix(uint64_t address, const Strides& strides, int batch, int head,
-                               int rows, int width, bool wide) {
-  Matrix<T> m;
-  m.base = reinterpret_cast<typename T::Element*>(address) + batch * strides.b + head * strides.h;
-  m.s = strides.s;
-  m.d = strides.d;
-  m.rows = rows;
-  m.width = width;
-  m.wide = wide;
-  return m;
-}
-
-// COUNT quads of the rows row0 + row, row0 + row + STEP, ... at the features col0 + col to + 3. Zeros
-// outside the matrix. row0 and col0 are the same in the whole workgroup.
-// WIDE: every input is wide, its features are whole quads and a tile's rows span less than 4 GiB
-// (cuda/select.cuh). An address is then one uniform 64-bit number and one 32-bit offset of the thread's:
-// without that, address arithmetic takes an eighth of the instructions and spills the accumulators.
-template <typename T, bool WIDE, int COUNT, int STEP>
-TANDEM_DEVICE void load_quads(typename T::Raw* out, const Matrix<T>& m, int row0, int row, int col0,
-                              int col) {
-  using Element = typename T::Element;
-  using Raw = typename T::Raw;
-  if constexpr (WIDE) {
-    const Element* p = m.base + row0 * m.s + col0;
-    const uint offset = (uint(row) * uint(m.s) + uint(col)) * uint(sizeof(Element));
-#pragma unroll
-    for (int n = 0; n < COUNT; ++n) {
-      const char* at = reinterpret_cast<const char*>(p + n * STEP * m.s);
-      out[n] = T::zero();
-      if (row < m.rows - row0 - n * STEP && col < m.width - col0)
-        out[n] = __ldg(reinterpret_cast<const Raw*>(at + offset));
-    }
-  } else {
-    const Element* p = m.base + (row0 + row) * m.s + (col0 + col) * m.d;
-    const bool whole = m.wide && col0 + col + 4 <= m.width;
-#pragma unroll
-    for (int n = 0; n < COUNT; ++n, p += STEP * m.s) {
-      out[n] = T::zero();
-      if (row0 + row + n * STEP >= m.rows) continue;
-      const Element* at = p;
-      if (whole) {
-        out[n] = __ldg(reinterpret_cast<const Raw*>(at));
-      } else {
-        Element e[4];
-#pragma unroll
-        for (int c = 0; c < 4; ++c, at += m.d) {
-          e[c] = Element(0);
-          if (col0 + col + c < m.width) e[c] = __ldg(at);
-        }
-        out[n] = T::pack(e[0], e[1], e[2], e[3]);
-      }
-    }
-  }
-}
-
-template <typename T>
-TANDEM_DEVICE void store_quad(const Matrix<T>& m, int row, int col, const float (&x)[4]) {
-  using Raw = typename T::Raw;
-  if (row >= m.rows) return;
-  typename T::Element* p = m.base + row * m.s + col * m.d;
-  if (m.wide && col + 4 <= m.width) {
-    *reinterpret_cast<Raw*>(p) =
-        T::pack(T::narrow_one(x[0]), T::narrow_one(x[1]), T::narrow_one(x[2]), T::narrow_one(x[3]));
-  } else {
-#pragma unroll
-    for (int c = 0; c < 4; ++c)
-      if (col + c < m.width) p[c * m.d] = T::narrow_one(x[c]);
-  }
-}
 
 // ---- the tile -------------------------------------------------------------------------------------
 
@@ -189,36 +52,36 @@ struct Stage {
   typename T::Raw quad[S::STAGED];
 
   // DK features from feature on, of M rows of a and N rows of b.
-  TANDEM_DEVICE void load_nt(const Matrix<T>& a, int a_row, const Matrix<T>& b, int b_row,
-                             int feature) {
+  TANDEM_DEVICE void fetch_nt(const View<T>& a, int a_row, const View<T>& b, int b_row,
+                              int feature) {
     const int r = int(threadIdx.x) / S::NT_QUADS, q = int(threadIdx.x) % S::NT_QUADS;
-    load_quads<T, WIDE, S::A_COUNT, S::NT_STEP>(quad, a, a_row, r, feature, 4 * q);
-    load_quads<T, WIDE, S::B_COUNT, S::NT_STEP>(quad + S::A_COUNT, b, b_row, r, feature, 4 * q);
+    load_words<T, WIDE, S::A_COUNT, S::NT_STEP>(quad, a, a_row, r, feature, 4 * q);
+    load_words<T, WIDE, S::B_COUNT, S::NT_STEP>(quad + S::A_COUNT, b, b_row, r, feature, 4 * q);
   }
-  TANDEM_DEVICE void store_nt(float4* pool) const {
+  TANDEM_DEVICE void put_nt(float4* pool) const {
     const int r = int(threadIdx.x) / S::NT_QUADS, q = int(threadIdx.x) % S::NT_QUADS;
 #pragma unroll
     for (int n = 0; n < S::A_COUNT; ++n)
-      pool[(r + n * S::NT_STEP) * S::NT_PITCH + q] = T::widen(quad[n]);
+      pool[(r + n * S::NT_STEP) * S::NT_PITCH + q] = T::to_floats(quad[n]);
 #pragma unroll
     for (int n = 0; n < S::B_COUNT; ++n) {
       // Neighbours read rows 4 tc + j: stored so that these are consecutive.
       const int row = r + n * S::NT_STEP;
       const int at = S::M + row % 4 * S::TC + row / 4;
-      pool[at * S::NT_PITCH + q] = T::widen(quad[S::A_COUNT + n]);
+      pool[at * S::NT_PITCH + q] = T::to_floats(quad[S::A_COUNT + n]);
     }
   }
 
   // KC rows of b, the columns of one accumulator block.
-  TANDEM_DEVICE void load_nn(const Matrix<T>& b, int b_row, int col) {
+  TANDEM_DEVICE void fetch_nn(const View<T>& b, int b_row, int col) {
     const int r = int(threadIdx.x) / S::TC, q = int(threadIdx.x) % S::TC;
-    load_quads<T, WIDE, S::NN_COUNT, S::NN_STEP>(quad, b, b_row, r, col, 4 * q);
+    load_words<T, WIDE, S::NN_COUNT, S::NN_STEP>(quad, b, b_row, r, col, 4 * q);
   }
-  TANDEM_DEVICE void store_nn(float4* pool) const {
+  TANDEM_DEVICE void put_nn(float4* pool) const {
     const int r = int(threadIdx.x) / S::TC, q = int(threadIdx.x) % S::TC;
 #pragma unroll
     for (int n = 0; n < S::NN_COUNT; ++n)
-      pool[(r + n * S::NN_STEP) * S::NN_PITCH + q] = T::widen(quad[n]);
+      pool[(r + n * S::NN_STEP) * S::NN_PITCH + q] = T::to_floats(quad[n]);
   }
 };
 
@@ -226,15 +89,15 @@ struct Stage {
 // loads of whatever comes after the last step are issued by next().
 template <typename T, typename S, bool WIDE, typename Next>
 TANDEM_DEVICE void product_nt(float (&s)[S::RM][4], Stage<T, S, WIDE>& stage, float4* pool,
-                              const Matrix<T>& a, int a_row, const Matrix<T>& b, int b_row,
-                              int depth, const Next& next) {
+                              const View<T>& a, int a_row, const View<T>& b, int b_row, int depth,
+                              const Next& next) {
   const Invocation<S> me;
   for (int feature = 0; feature < depth; feature += S::DK) {
     __syncthreads();  // the pool's readers of the step before are done
-    stage.store_nt(pool);
+    stage.put_nt(pool);
     __syncthreads();
     if (feature + S::DK < depth)
-      stage.load_nt(a, a_row, b, b_row, feature + S::DK);
+      stage.fetch_nt(a, a_row, b, b_row, feature + S::DK);
     else
       next();
     const float4* pa = pool + me.tr * S::NT_PITCH;
@@ -270,7 +133,7 @@ TANDEM_DEVICE void fma4(float (&acc)[4], float x, float4 y) {
 // acc += (M x N of the P tile) . (N rows of b x width). stage and next as above.
 template <typename T, typename S, bool WIDE, int BLOCKS, typename Next>
 TANDEM_DEVICE void product_nn(float (&acc)[BLOCKS][S::RM][4], Stage<T, S, WIDE>& stage,
-                              float4* pool, const float4* ptile, const Matrix<T>& b, int b_row,
+                              float4* pool, const float4* ptile, const View<T>& b, int b_row,
                               const Next& next) {
   const Invocation<S> me;
 #pragma unroll
@@ -279,12 +142,12 @@ TANDEM_DEVICE void product_nn(float (&acc)[BLOCKS][S::RM][4], Stage<T, S, WIDE>&
 #pragma unroll
     for (int row = 0; row < S::N; row += S::KC) {
       __syncthreads();
-      stage.store_nn(pool);
+      stage.put_nn(pool);
       __syncthreads();
       if (row + S::KC < S::N)
-        stage.load_nn(b, b_row + row + S::KC, block * S::COLS);
+        stage.fetch_nn(b, b_row + row + S::KC, block * S::COLS);
       else if ((block + 1) * S::COLS < b.width)
-        stage.load_nn(b, b_row, (block + 1) * S::COLS);
+        stage.fetch_nn(b, b_row, (block + 1) * S::COLS);
       else
         next();
       const float4* pp = ptile + me.tr * S::P_PITCH + row / 4;
@@ -310,14 +173,14 @@ TANDEM_DEVICE void product_nn(float (&acc)[BLOCKS][S::RM][4], Stage<T, S, WIDE>&
 
 // The P tile: an invocation writes its own elements, so it may read them back without a barrier.
 template <typename S>
-TANDEM_DEVICE void ptile_write(float4* ptile, const float (&p)[S::RM][4]) {
+TANDEM_DEVICE void put_ptile(float4* ptile, const float (&p)[S::RM][4]) {
   const Invocation<S> me;
 #pragma unroll
   for (int i = 0; i < S::RM; ++i)
     ptile[me.row(i) * S::P_PITCH + me.tc] = make_float4(p[i][0], p[i][1], p[i][2], p[i][3]);
 }
 template <typename S>
-TANDEM_DEVICE void ptile_read(const float4* ptile, float (&p)[S::RM][4]) {
+TANDEM_DEVICE void take_ptile(const float4* ptile, float (&p)[S::RM][4]) {
   const Invocation<S> me;
 #pragma unroll
   for (int i = 0; i < S::RM; ++i) {
@@ -326,9 +189,9 @@ TANDEM_DEVICE void ptile_read(const float4* ptile, float (&p)[S::RM][4]) {
   }
 }
 
-// All accumulator blocks times factor, to the matrix.
+// All accumulator blocks times factor, to the view.
 template <typename T, typename S, int BLOCKS>
-TANDEM_DEVICE void store_blocks(const Matrix<T>& m, int row0, const float (&acc)[BLOCKS][S::RM][4],
+TANDEM_DEVICE void store_blocks(const View<T>& m, int row0, const float (&acc)[BLOCKS][S::RM][4],
                                 float factor) {
   const Invocation<S> me;
 #pragma unroll
@@ -338,8 +201,24 @@ TANDEM_DEVICE void store_blocks(const Matrix<T>& m, int row0, const float (&acc)
       float x[4];
 #pragma unroll
       for (int c = 0; c < 4; ++c) x[c] = acc[block][i][c] * factor;
-      store_quad(m, row0 + me.row(i), block * S::COLS + me.col(0), x);
+      store_words(m, row0 + me.row(i), block * S::COLS + me.col(0), x);
     }
+}
+
+// ---- where a workgroup works ----------------------------------------------------------------------
+
+struct Place {
+  int tile, head, batch;
+};
+
+// False: the folded grid has more workgroups than there is work.
+TANDEM_DEVICE bool find_place(uint tiles, uint total, int heads, Place* place) {
+  const uint index = blockIdx.y * gridDim.x + blockIdx.x;
+  if (index >= total) return false;
+  place->tile = int(tiles - 1 - index % tiles);
+  place->head = int(index / tiles % uint(heads));
+  place->batch = int(index / tiles / uint(heads));
+  return true;
 }
 
 }  // namespace cuda

@@ -6,8 +6,8 @@
     scripts/bench_peers.py --cases cases.json --out peers.json
     tandem bench --merge tandem.json peers.json --out both.json
 
-Peers: cudnn, fa2 (PyTorch's flash kernel), efficient, math; on the CPU whatever PyTorch takes there
-("torch"). A peer that refuses a case is left out, with its reason on stderr. Timing as the library's own
+Peers: cudnn, fa2 (PyTorch's flash kernel), efficient, math. (On the CPU there is only math, to try this
+script; scripts/compare_torch_cpu.py compares CPUs.) A peer that refuses a case is left out, with its reason on stderr. Timing as the library's own
 bench does it: warm-up of continuous work, then rounds of samples until two medians agree, each sample by
 events around many launches. The error ratio is that of support/compare.h.
 """
@@ -30,7 +30,6 @@ PEERS = {
     "fa2": SDPBackend.FLASH_ATTENTION,
     "efficient": SDPBackend.EFFICIENT_ATTENTION,
     "math": SDPBackend.MATH,
-    "torch": None,
 }
 
 
@@ -202,16 +201,6 @@ def rows_of(case, peer, device, args):
         yield row
 
 
-def cpu_name():
-    try:
-        for line in open("/proc/cpuinfo"):
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return "CPU"
-
-
 def clock_now():
     try:
         query = ["nvidia-smi", "--query-gpu=clocks.sm", "--format=csv,noheader,nounits"]
@@ -225,26 +214,23 @@ def main():
     parser.add_argument("--cases", required=True, help="json of tandem bench --list")
     parser.add_argument("--out", required=True)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--peers", help="comma-separated; default: cudnn,fa2,efficient, or torch on the CPU")
+    parser.add_argument("--peers", help="comma-separated; default: cudnn,fa2,efficient")
     parser.add_argument("--commit", default="", help="of the tandem rows that these will be merged with")
     parser.add_argument("--warmup", type=float, default=None, help="seconds; default 1, on the CPU 0.1")
     parser.add_argument("--reps", type=int, default=7)
     parser.add_argument("--max-seconds", type=float, default=10)
-    parser.add_argument("--threads", type=int, default=0, help="CPU threads; default: PyTorch's own choice")
     parser.add_argument("--no-check", action="store_true")
     args = parser.parse_args()
     cpu = args.device == "cpu"
     if args.warmup is None:
         args.warmup = 0.1 if cpu else 1.0
-    if args.threads:
-        torch.set_num_threads(args.threads)
     # f32 means f32: without these PyTorch may round products to TF32.
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
     torch.set_float32_matmul_precision("highest")
 
     cases = json.load(open(args.cases))
-    peers = (args.peers or ("torch" if cpu else "cudnn,fa2,efficient")).split(",")
+    peers = (args.peers or ("math" if cpu else "cudnn,fa2,efficient")).split(",")
     rows, clocks = [], []
     for case in cases:
         window = any("=" in word for word in case["features"])
@@ -254,11 +240,8 @@ def main():
         for peer in peers:
             say(f"{peer}: {case['case']}")
             try:
-                if PEERS[peer] is None:
+                with sdpa_kernel(PEERS[peer]):
                     rows += rows_of(case, peer, args.device, args)
-                else:
-                    with sdpa_kernel(PEERS[peer]):
-                        rows += rows_of(case, peer, args.device, args)
             except RuntimeError as e:
                 say(f"  refused: {str(e).splitlines()[0]}")
             mhz = None if cpu else clock_now()
@@ -267,7 +250,7 @@ def main():
         say("Nothing ran, so there is no result.")
         sys.exit(1)
     header = {
-        "device": cpu_name() if cpu else torch.cuda.get_device_name(),
+        "device": "CPU" if cpu else torch.cuda.get_device_name(),
         "driver": f"PyTorch {torch.__version__}, CUDA {torch.version.cuda}",
         "backend": "cpu" if cpu else "cuda",
         "commit": args.commit,

@@ -113,6 +113,16 @@ std::vector<std::string> usable_devices() {
   return names;
 }
 
+std::vector<std::string> paths_of(const std::string& device) {
+  const std::string backend = device.substr(0, device.find_first_of(":/"));
+  std::vector<std::string> paths;
+  for (const tandem_kernel_info& k : registry())
+    if (backend == k.backend && k.built &&
+        std::find(paths.begin(), paths.end(), k.path) == paths.end())
+      paths.push_back(k.path);
+  return paths;
+}
+
 // ---- Buffer ---------------------------------------------------------------------------------------
 
 Buffer::Buffer(std::unique_ptr<Memory> memory, size_t bytes, bool guarded)
@@ -172,6 +182,22 @@ std::string Buffer::broken_guard() const {
 // ---- Session --------------------------------------------------------------------------------------
 
 std::unique_ptr<Session> Session::open(const std::string& name, const SessionOptions& options) {
+  if (const size_t slash = name.find('/'); slash != std::string::npos) {
+    const std::string path = name.substr(slash + 1),
+                      backend = name.substr(0, name.find_first_of(":/"));
+    SessionOptions only = options;
+    bool known = false;
+    for (const std::string& other : paths_of(name)) {
+      known |= other == path;
+      if (other != path) only.disable += (only.disable.empty() ? "" : ",") + backend + "." + other;
+    }
+    if (!known)
+      throw Error(TANDEM_ERROR_INVALID_ARGUMENT,
+                  "'" + name + "': " + backend + " has no path '" + path + "' in this build");
+    std::unique_ptr<Session> session = open(name.substr(0, slash), only);
+    session->name_ += "/" + path;
+    return session;
+  }
   const size_t colon = name.find(':');
   const std::string backend = name.substr(0, colon);
   int index = 0;

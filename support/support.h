@@ -50,6 +50,9 @@ std::vector<DeviceName> list_devices();
 // The usable names among them, "cpu" first.
 std::vector<std::string> usable_devices();
 
+// The paths that this build has on the backend of a device name: "cpu" gives "ref", "simd".
+std::vector<std::string> paths_of(const std::string& device);
+
 // ---- memory
 // ---------------------------------------------------------------------------------------
 
@@ -136,7 +139,8 @@ struct Timing {
 
 class Session {
  public:
-  // "cpu", "vulkan" (the first), "vulkan:1", "cuda:0". Throws Error with the reason.
+  // "cpu", "vulkan" (the first), "vulkan:1", "cuda:0". "cpu/ref" is the device with its other paths
+  // disabled. Throws Error with the reason.
   static std::unique_ptr<Session> open(const std::string& name, const SessionOptions& options = {});
   virtual ~Session() = default;
   Session(const Session&) = delete;

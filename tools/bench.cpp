@@ -362,7 +362,8 @@ void add_bench(CLI::App& app, int* exit_code) {
   auto o = std::make_shared<Options>();
   std::string presets;
   for (const std::string& name : preset_names()) presets += (presets.empty() ? "" : ", ") + name;
-  command->add_option("--device", o->devices, "cpu, vulkan:N or cuda:N; default: all");
+  command->add_option("--device", o->devices,
+                      "cpu, vulkan:N, cuda:N, or as cpu/ref with one path; default: all");
   command->add_option("--preset", o->preset, "A list of cases: " + presets + "; default: small");
   command->add_option("--case", o->names, "Only cases of these names");
   command->add_option("--problem", o->problems, "A problem line, in place of a preset");

@@ -37,9 +37,9 @@ struct Options {
   double seconds = 0;  // 0: no limit
 };
 
-// A device restricted to one of its paths, so that paths which a plan would not prefer run too.
+// A device restricted to one of its paths.
 struct Subject {
-  std::string label;  // "vulkan:0 scalar"
+  std::string label;  // "vulkan:0/scalar"
   std::unique_ptr<support::Session> session;
 };
 
@@ -72,23 +72,18 @@ class Check {
 
 void Check::open(const std::vector<std::string>& devices, const std::string& disable) {
   for (const std::string& name : devices) {
-    // One subject a path: all the other paths of the backend are disabled.
-    const std::string backend = name.substr(0, name.find(':'));
-    std::vector<std::string> paths;
-    for (const tandem_kernel_info& k : registry_)
-      if (backend == k.backend && k.built &&
-          std::find(paths.begin(), paths.end(), k.path) == paths.end())
-        paths.push_back(k.path);
-    if (paths.empty()) paths.push_back("");  // opening it says why there are none
-    for (const std::string& path : paths) {
+    // One subject a path, so that paths which a plan would not prefer run too.
+    std::vector<std::string> subjects;
+    if (name.find('/') == std::string::npos)
+      for (const std::string& path : support::paths_of(name)) subjects.push_back(name + "/" + path);
+    if (subjects.empty()) subjects.push_back(name);
+    for (const std::string& subject : subjects) {
       support::SessionOptions o;
       o.disable = disable;
-      for (const std::string& other : paths)
-        if (other != path) o.disable += (o.disable.empty() ? "" : ",") + backend + "." + other;
       Subject s;
-      s.session = support::Session::open(name, o);
-      s.label = s.session->name() + " " + path;
-      fmt::print("  {:<18} {}, {}\n", s.label, s.session->info().name, s.session->info().driver);
+      s.session = support::Session::open(subject, o);
+      s.label = s.session->name();
+      fmt::print("  {:<18} {}; {}\n", s.label, s.session->info().name, s.session->info().driver);
       subjects_.push_back(std::move(s));
     }
   }
@@ -179,7 +174,7 @@ void Check::run_pairs(Case& planned, std::vector<std::unique_ptr<Outputs>>* outp
 void Check::report() const {
   fmt::print("\nAgainst the reference in double ({} is the limit of the error ratio)\n",
              support::kRatioLimit);
-  Table table({"  device, path", "kernel", ">cases", ">worst ratio", "the worst one"});
+  Table table({"  device/path", "kernel", ">cases", ">worst ratio", "the worst one"});
   for (const auto& [key, t] : kernels_)
     table.add({"  " + key.first, registry_[key.second].stem, std::to_string(t.cases),
                t.worst < 0 ? "-" : fmt::format("{:.3f}", t.worst), t.repro});
@@ -238,7 +233,8 @@ void add_check(CLI::App& app, int* exit_code) {
   command->add_option("--cases", options->cases, "Random problems")->capture_default_str();
   command->add_option("--seed", options->seed, "Of the first problem; the next ones count up")
       ->capture_default_str();
-  command->add_option("--device", options->devices, "cpu, vulkan:N or cuda:N; default: all");
+  command->add_option("--device", options->devices,
+                      "cpu, vulkan:N, cuda:N, or as cpu/ref with one path; default: all");
   command->add_option("--repro", options->repro, "Run this problem line, with --seed, instead");
   command->add_option("--disable", options->disable,
                       "Paths and tiles to do without, as \"t64k32\"");

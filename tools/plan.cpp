@@ -66,7 +66,8 @@ void add_plan(CLI::App& app, int* exit_code) {
   auto options = std::make_shared<Options>();
   command->add_option("problem", options->line, "The problem line, as \"fwd f32 b1 hq8 ...\"")
       ->required();
-  command->add_option("--device", options->devices, "cpu, vulkan:N or cuda:N; default: all");
+  command->add_option("--device", options->devices,
+                      "cpu, vulkan:N, cuda:N, or as cpu/ref with one path; default: all");
   command->add_option("--disable", options->disable, "Paths to do without, as \"cpu.simd\"");
   command->callback([options, exit_code] { *exit_code = run(*options); });
 }

@@ -138,10 +138,14 @@ bool wide_inputs(const BwdDotBlock&, uint32_t) { return false; }  // has one ins
 
 using Recorder = std::function<cudaError_t(cudaStream_t, const Addresses&)>;
 
+struct SharedMemory {
+  size_t a_multiprocessor = 0, reserved_a_block = 0;
+};
+
 class CudaProgram final : public Program {
  public:
-  CudaProgram(const Driver& driver, CUcontext context, const Plan& plan)
-      : driver_(driver), context_(context), plan_(plan) {}
+  CudaProgram(const Driver& driver, CUcontext context, const SharedMemory& memory, const Plan& plan)
+      : driver_(driver), context_(context), memory_(memory), plan_(plan) {}
 
   Status add(const Launch& launch) {
     switch (launch.stem) {
@@ -185,6 +189,30 @@ class CudaProgram final : public Program {
     Recorder record;
   };
 
+  // Loads the kernel: the runtime would do so at its first launch, which may be inside a stream capture,
+  // where loading is not allowed.
+  Status prepare(const void* kernel, int threads, size_t shared) {
+    cudaFuncAttributes attributes;
+    TANDEM_CUDA_TRY("cudaFuncGetAttributes", cudaFuncGetAttributes(&attributes, kernel));
+    if (shared == 0) return Status();
+    if (shared > 48 * 1024)  // what a block gets without asking
+      TANDEM_CUDA_TRY(
+          "cudaFuncSetAttribute",
+          cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared)));
+    // As much of the multiprocessor's memory as the workgroups that its registers hold can share; the
+    // rest stays first-level cache.
+    int groups = 0;
+    TANDEM_CUDA_TRY(
+        "cudaOccupancyMaxActiveBlocksPerMultiprocessor",
+        cudaOccupancyMaxActiveBlocksPerMultiprocessor(&groups, kernel, threads, shared));
+    const size_t wanted = size_t(groups) * (shared + memory_.reserved_a_block);
+    const size_t percent = (100 * wanted + memory_.a_multiprocessor - 1) / memory_.a_multiprocessor;
+    TANDEM_CUDA_TRY("cudaFuncSetAttribute",
+                    cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                         int(percent < 100 ? percent : 100)));
+    return Status();
+  }
+
   template <typename Block, typename Push>
   Status add(const Launch& launch,
              cuda::Kernel<cuda::Params<Block, Push>> (*find)(tandem_dtype, const Launch&, bool),
@@ -197,17 +225,12 @@ class CudaProgram final : public Program {
       return fail(TANDEM_ERROR_BACKEND, "no CUDA kernel %s for tile %s, %d and %d blocks",
                   stem_name(launch.stem), launch.tile.name ? launch.tile.name : "-",
                   launch.d_blocks, launch.dv_blocks);
-    // 48 KiB is what a block gets without asking.
-    if (launch.shared_bytes > 48 * 1024)
-      for (const auto kernel : {any, wide})
-        TANDEM_CUDA_TRY("cudaFuncSetAttribute",
-                        cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                                             cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                             int(launch.shared_bytes)));
     const bool dot = launch.stem == Stem::bwd_dot;  // no tile, and its sums are shuffles
     const dim3 grid(launch.groups_x, launch.groups_y);
     const dim3 threads(dot ? kDotRows * kDotLanes : launch.tile.invocations());
     const size_t shared = dot ? 0 : launch.shared_bytes;
+    for (const auto kernel : {any, wide})
+      TANDEM_TRY(prepare(reinterpret_cast<const void*>(kernel), int(threads.x), shared));
     const Plan& plan = plan_;
     steps_.push_back({launch.stem, [=, &plan](cudaStream_t stream, const Addresses& a) {
                         cuda::Params<Block, Push> params{block, push(plan, a)};
@@ -220,6 +243,7 @@ class CudaProgram final : public Program {
 
   const Driver& driver_;
   const CUcontext context_;
+  const SharedMemory memory_;
   const Plan plan_;
   std::vector<Step> steps_;
 };
@@ -264,6 +288,8 @@ class CudaDevice final : public Device {
     caps_.vendor_id = 0x10de;
     caps_.driver_version = uint32_t(driver_version);
     caps_.shared_bytes = uint32_t(properties.sharedMemPerBlockOptin);
+    memory_.a_multiprocessor = properties.sharedMemPerMultiprocessor;
+    memory_.reserved_a_block = properties.reservedSharedMemPerBlock;
     caps_.max_invocations = uint32_t(properties.maxThreadsPerBlock);
     caps_.max_groups_x = uint32_t(properties.maxGridSize[0]);
     caps_.max_groups_y = uint32_t(properties.maxGridSize[1]);
@@ -302,7 +328,7 @@ class CudaDevice final : public Device {
   Status build(const Plan& plan, std::unique_ptr<Program>* program) override {
     const Current current(driver_, context_);
     TANDEM_TRY(current.status());
-    auto built = std::make_unique<CudaProgram>(driver_, context_, plan);
+    auto built = std::make_unique<CudaProgram>(driver_, context_, memory_, plan);
     for (const Launch& launch : plan.launches) TANDEM_TRY(built->add(launch));
     *program = std::move(built);
     return Status();
@@ -311,6 +337,7 @@ class CudaDevice final : public Device {
  private:
   Driver driver_;
   CUdevice device_ = 0;
+  SharedMemory memory_;
   CUcontext context_ = nullptr;  // the primary one, retained
 };
 

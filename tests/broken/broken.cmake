@@ -44,8 +44,8 @@ set(vulkan_bwd_dkv_to "acc_k[n][i] *= 1;")
 set(vulkan_bwd_dq_from "ds[i] = p[i] * (ds[i] - delta[i]);")
 set(vulkan_bwd_dq_to "ds[i] = p[i] * (ds[i] - 0 * delta[i]);")
 
-set(cuda_fwd_from "hide<S>(s, band, row0, col0, u.seq_q, u.seq_kv);")
-set(cuda_fwd_to "hide<S>(s, band, row0 + 1, col0, u.seq_q, u.seq_kv);")
+set(cuda_fwd_from "mask_tile<S>(s, band, row0, col0, u.seq_q, u.seq_kv);")
+set(cuda_fwd_to "mask_tile<S>(s, band, row0 + 1, col0, u.seq_q, u.seq_kv);")
 set(cuda_bwd_dot_from "col < u.head_dim_v;")
 set(cuda_bwd_dot_to "col + 4 < u.head_dim_v;")
 set(cuda_bwd_dkv_from "d_k, u.scale);")
@@ -104,7 +104,8 @@ function(tandem_broken stem)
     add_dependencies(${name} tandem) # the other operations' SPIR-V
   endif()
 
-  if(TANDEM_WITH_CUDA)
+  # Only a GPU runs these, and they take minutes to build: with the preset cuda, not by the way.
+  if(TANDEM_WITH_CUDA AND TANDEM_CUDA STREQUAL "ON")
     tandem_mutate(cuda/${stem}.cu ${dir}/cuda/${stem}.cu "${cuda_${stem}_from}"
                   "${cuda_${stem}_to}")
     target_sources(${name} PRIVATE ${dir}/cuda/${stem}.cu)

@@ -39,11 +39,14 @@ enum cudaDriverEntryPointQueryResult {
   cudaDriverEntryPointSuccess = 0,
   cudaDriverEntryPointSymbolNotFound = 1
 };
-enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
+enum cudaFuncAttribute {
+  cudaFuncAttributeMaxDynamicSharedMemorySize = 8,
+  cudaFuncAttributePreferredSharedMemoryCarveout = 9
+};
 struct cudaFuncAttributes {};
 struct cudaDeviceProp {
   char name[256];
-  size_t sharedMemPerBlockOptin;
+  size_t sharedMemPerBlockOptin, sharedMemPerMultiprocessor, reservedSharedMemPerBlock;
   int maxThreadsPerBlock, maxGridSize[3], warpSize, multiProcessorCount, major, minor;
 };
 
@@ -96,7 +99,7 @@ inline cudaError_t cudaDriverGetVersion(int* version) {
 }
 inline cudaError_t cudaGetDeviceCount(int* count) { return *count = 1, cudaSuccess; }
 inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int) {
-  *p = {"emulated", 232448, 1024, {0x7fffffff, 65535, 65535}, 32, 1, 9, 0};
+  *p = {"emulated", 232448, 233472, 1024, 1024, {0x7fffffff, 65535, 65535}, 32, 1, 9, 0};
   return cudaSuccess;
 }
 inline cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** pointer, unsigned,
@@ -118,6 +121,11 @@ inline cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** poi
 }
 inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes*, const void*) { return cudaSuccess; }
 inline cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) { return cudaSuccess; }
+
+inline cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void*, int,
+                                                                 size_t) {
+  return *blocks = 2, cudaSuccess;
+}
 
 template <typename P>
 cudaError_t cudaLaunchKernel(void (*kernel)(P), dim3 grid, dim3 threads, void** arguments,

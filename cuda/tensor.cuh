@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// Tensors by address: element types, views of one head, loads of four features as raw words, and stores
+// with rounding. Twin of shaders/tensor.glsl.
+#ifndef TANDEM_CUDA_TENSOR_CUH
+#define TANDEM_CUDA_TENSOR_CUH
+#include "params.h"
+#include "simt.cuh"
+
+namespace tandem {
+namespace cuda {
+
+// ---- element types: Raw is four elements as they lie in memory ------------------------------------
+
+struct F32 {
+  using Element = float;
+  using Raw = float4;
+  static TANDEM_DEVICE Raw pack(Element x, Element y, Element z, Element w) {
+    return make_float4(x, y, z, w);
+  }
+  static TANDEM_DEVICE Raw zero() { return make_float4(0.f, 0.f, 0.f, 0.f); }
+  static TANDEM_DEVICE float4 to_floats(Raw r) { return r; }
+  static TANDEM_DEVICE float to_float(Element e) { return e; }
+  static TANDEM_DEVICE Element from_float(float x) { return x; }
+};
+
+template <typename Bits>
+struct Sixteen {  // what f16 and bf16 have in common
+  using Element = unsigned short;
+  using Raw = uint2;
+  static TANDEM_DEVICE Raw pack(Element x, Element y, Element z, Element w) {
+    return make_uint2(unsigned(x) | unsigned(y) << 16, unsigned(z) | unsigned(w) << 16);
+  }
+  static TANDEM_DEVICE Raw zero() { return make_uint2(0u, 0u); }
+  static TANDEM_DEVICE float4 to_floats(Raw r) {
+    return make_float4(Bits::to_float(Element(r.x & 0xffffu)), Bits::to_float(Element(r.x >> 16)),
+                       Bits::to_float(Element(r.y & 0xffffu)), Bits::to_float(Element(r.y >> 16)));
+  }
+};
+struct F16 : Sixteen<F16> {
+  static TANDEM_DEVICE float to_float(Element e) { return __half2float(__ushort_as_half(e)); }
+  static TANDEM_DEVICE Element from_float(float x) { return __half_as_ushort(__float2half_rn(x)); }
+};
+struct BF16 : Sixteen<BF16> {
+  static TANDEM_DEVICE float to_float(Element e) { return __uint_as_float(unsigned(e) << 16); }
+  static TANDEM_DEVICE Element from_float(float x) {
+    return __bfloat16_as_ushort(__float2bfloat16_rn(x));
+  }
+};
+
+// ---- the rows of one head of a tensor -------------------------------------------------------------
+
+template <typename T>
+struct View {
+  typename T::Element* base;
+  int64_t s, d;
+  int rows, width;
+  bool wide;
+};
+
+template <typename T>
+TANDEM_DEVICE View<T> make_view(uint64_t address, const Strides& strides, int batch, int head,
+                                int rows, int width, bool wide) {
+  View<T> m;
+  m.base = reinterpret_cast<typename T::Element*>(address) + batch * strides.b + head * strides.h;
+  m.s = strides.s;
+  m.d = strides.d;
+  m.rows = rows;
+  m.width = width;
+  m.wide = wide;
+  return m;
+}
+
+// COUNT quads of the rows row0 + row, row0 + row + STEP, ... at the features col0 + col to + 3. Zeros
+// outside the view. row0 and col0 are the same in the whole workgroup.
+// WIDE: every input is wide, its features are whole quads and a tile's rows span less than 4 GiB
+// (wide_inputs() in src/cuda/device.cpp). An address is then one uniform 64-bit number and one 32-bit
+// offset of the thread's; with addresses of its own for each load a thread has no registers left, and the
+// accumulators spill.
+template <typename T, bool WIDE, int COUNT, int STEP>
+TANDEM_DEVICE void load_words(typename T::Raw* out, const View<T>& m, int row0, int row, int col0,
+                              int col) {
+  using Element = typename T::Element;
+  using Raw = typename T::Raw;
+  if constexpr (WIDE) {
+    const Element* p = m.base + row0 * m.s + col0;
+    const uint offset = (uint(row) * uint(m.s) + uint(col)) * uint(sizeof(Element));
+#pragma unroll
+    for (int n = 0; n < COUNT; ++n) {
+      const char* at = reinterpret_cast<const char*>(p + n * STEP * m.s);
+      out[n] = T::zero();
+      if (row < m.rows - row0 - n * STEP && col < m.width - col0)
+        out[n] = __ldg(reinterpret_cast<const Raw*>(at + offset));
+    }
+  } else {
+    const Element* p = m.base + (row0 + row) * m.s + (col0 + col) * m.d;
+    const bool whole = m.wide && col0 + col + 4 <= m.width;
+#pragma unroll
+    for (int n = 0; n < COUNT; ++n, p += STEP * m.s) {
+      out[n] = T::zero();
+      if (row0 + row + n * STEP >= m.rows) continue;
+      const Element* at = p;
+      if (whole) {
+        out[n] = __ldg(reinterpret_cast<const Raw*>(at));
+      } else {
+        Element e[4];
+#pragma unroll
+        for (int c = 0; c < 4; ++c, at += m.d) {
+          e[c] = Element(0);
+          if (col0 + col + c < m.width) e[c] = __ldg(at);
+        }
+        out[n] = T::pack(e[0], e[1], e[2], e[3]);
+      }
+    }
+  }
+}
+
+template <typename T>
+TANDEM_DEVICE void store_words(const View<T>& m, int row, int col, const float (&x)[4]) {
+  using Raw = typename T::Raw;
+  if (row >= m.rows) return;
+  typename T::Element* p = m.base + row * m.s + col * m.d;
+  if (m.wide && col + 4 <= m.width) {
+    *reinterpret_cast<Raw*>(p) =
+        T::pack(T::from_float(x[0]), T::from_float(x[1]), T::from_float(x[2]), T::from_float(x[3]));
+  } else {
+#pragma unroll
+    for (int c = 0; c < 4; ++c)
+      if (col + c < m.width) p[c * m.d] = T::from_float(x[c]);
+  }
+}
+
+}  // namespace cuda
+}  // namespace tandem
+#endif

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// support/: what tests and tools stand on. Number formats against the CPU device's own, random numbers
+// against fixed values, guards and gaps by damaging them, the judgement by giving it wrong outputs.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "compare.h"
+#include "cpu/element.h"
+#include "host.h"
+#include "support.h"
+
+using namespace tandem::support;
+
+namespace {
+
+bool same(float a, float b) { return a == b || (std::isnan(a) && std::isnan(b)); }
+
+}  // namespace
+
+TEST_CASE("support: f16 and bf16 by two independent conversions") {
+  for (uint32_t bits = 0; bits < 65536; ++bits) {
+    const auto half = uint16_t(bits);
+    REQUIRE(same(from_f16(half), tandem::f16_to_float(half)));
+    REQUIRE(same(from_bf16(half), tandem::bf16_to_float(half)));
+    if (!std::isnan(from_f16(half))) REQUIRE(to_f16(from_f16(half)) == half);
+    if (!std::isnan(from_bf16(half))) REQUIRE(to_bf16(from_bf16(half)) == half);
+  }
+  for (uint64_t step = 0; step < (uint64_t(1) << 32); step += 9973) {
+    const auto bits = uint32_t(step);
+    float x;
+    std::memcpy(&x, &bits, 4);
+    if (std::isnan(x)) continue;
+    REQUIRE(to_f16(x) == tandem::float_to_f16(x));
+    REQUIRE(to_bf16(x) == tandem::float_to_bf16(x));
+  }
+  // A double between two halves, nearer to the upper one by less than a float can say.
+  CHECK(to_f16(1.0 + 0x1p-11 + 0x1p-40) == to_f16(1.0f) + 1);
+  CHECK(to_f16(1.0 + 0x1p-11) == to_f16(1.0f));
+  CHECK(to_f16(65520.0) == 0x7c00);
+  CHECK(to_f16(65519.99) == 0x7bff);
+}
+
+TEST_CASE("support: random numbers are the same everywhere") {
+  Random r(1);
+  CHECK(r.next() == 0x910a2dec89025cc1u);
+  CHECK(r.next() == 0xbeeb8da1658eec67u);
+  double sum = 0, squares = 0;
+  for (int n = 0; n < 100000; ++n) {
+    const double x = r.normal();
+    sum += x;
+    squares += x * x;
+  }
+  CHECK(std::fabs(sum / 100000) < 0.01);
+  CHECK(std::fabs(squares / 100000 - 1) < 0.02);
+  for (uint64_t seed = 0; seed < 2000; ++seed) {
+    const tandem_problem p = random_problem(seed), again = random_problem(seed);
+    REQUIRE(print(p) == print(again));
+    REQUIRE(print(parse(print(p))) == print(p));
+  }
+}
+
+TEST_CASE("support: layouts and gaps of host tensors") {
+  tandem_problem p = make_problem(TANDEM_FORWARD, TANDEM_F16, 2, 3, 3, 5, 5, 7);
+  for (Layout layout :
+       {Layout::bhsd, Layout::bshd, Layout::gapped, Layout::gapped4, Layout::transposed}) {
+    set_layout(p, layout);
+    HostTensor t(p, Role::q, 3);
+    t.fill_normal(5);
+    CHECK(t.broken_gap().empty());
+    const std::vector<double> values = t.dense();
+    HostTensor copy(p, Role::q, 3);
+    copy.set_dense(values);
+    CHECK(copy.bytes == t.bytes);
+    t.bytes[1] = 0;  // before the first element
+    CHECK_FALSE(t.broken_gap().empty());
+  }
+  // Elements that share memory are equal.
+  std::fill(p.q.stride, p.q.stride + 4, 0);
+  HostTensor one(p, Role::q);
+  one.fill_normal(1);
+  CHECK(one.bytes.size() == 2);
+  CHECK(one.get(0, 0, 0, 0) == one.get(1, 2, 4, 6));
+}
+
+namespace {
+
+void check_buffers(Session& session) {
+  for (size_t bytes : {size_t(0), size_t(1), size_t(2), size_t(6), size_t(4096), size_t(100003)}) {
+    CAPTURE(bytes);
+    Buffer b = session.buffer(bytes);
+    CHECK(b.guards_intact());
+    std::vector<uint8_t> data(bytes), back(bytes);
+    for (size_t n = 0; n < bytes; ++n) data[n] = uint8_t(Random::mix(n));
+    b.upload(data);
+    b.download(back.data(), bytes);
+    CHECK(back == data);
+    CHECK(b.guards_intact());
+    b.fill(0x5a);
+    CHECK(b.download_as<uint8_t>() == std::vector<uint8_t>(bytes, 0x5a));
+    CHECK(b.guards_intact());
+    CHECK_THROWS_AS(b.upload(data.data(), bytes + 1), Error);
+    CHECK_THROWS_AS(b.download(back.data(), 1, bytes), Error);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("support: buffers on every device, Vulkan too") {
+  for (const std::string& name : usable_devices()) {
+    CAPTURE(name);
+    const auto session = Session::open(name);
+    CHECK(session->name() == name);
+    check_buffers(*session);
+    if (session->backend() != "vulkan") continue;
+    // Bound in pieces, where the device can.
+    SessionOptions pieces;
+    pieces.piece_bytes = 65536;
+    check_buffers(*Session::open(name, pieces));
+  }
+  CHECK(total_validation_messages() == 0);
+}
+
+TEST_CASE("support: a damaged guard is seen") {
+  const auto session = Session::open("cpu");
+  for (const int64_t at : {int64_t(-1), int64_t(-4096), int64_t(101), int64_t(101 + 4095)}) {
+    const Buffer b = session->buffer(101);
+    const tandem_buffer h = b.handle();
+    auto* bytes = reinterpret_cast<uint8_t*>(uintptr_t(h.handle + h.offset));
+    CHECK(b.guards_intact());
+    bytes[at] = 0;
+    CHECK_FALSE(b.guards_intact());
+  }
+}
+
+TEST_CASE("support: devices that do not exist are refused by a sentence") {
+  for (const char* name : {"", "gpu", "cpu:1", "vulkan:", "vulkan:x", "cuda:-1", "cpu/scalar",
+                           "vulkan:999", "cuda:999"}) {
+    CAPTURE(name);
+    std::string what;
+    try {
+      Session::open(name);
+    } catch (const Error& e) {
+      what = e.what();
+    }
+    CHECK(what.size() > 10);
+  }
+  CHECK(Session::open("cpu/ref")->name() == "cpu/ref");
+  SessionOptions options;
+  options.disable = "cpu.nonsense";
+  CHECK_THROWS_AS(Session::open("cpu", options), Error);
+}
+
+TEST_CASE("support: the judgement accepts good outputs and refuses wrong ones") {
+  const auto session = Session::open("cpu");
+  for (tandem_dtype dtype : {TANDEM_F32, TANDEM_F16, TANDEM_BF16}) {
+    CAPTURE(int(dtype));
+    tandem_problem p = make_problem(TANDEM_BACKWARD, dtype, 1, 2, 1, 70, 90, 40);
+    p.mask = TANDEM_MASK_CAUSAL;
+    Case c(p, 7);
+    Outputs good;
+    const CaseResult result = c.run_and_judge(*session, &good);
+    REQUIRE_MESSAGE(result.ok, result.message);
+    CHECK(result.judgements.size() == 5);
+    CHECK(result.worst_ratio() > 0);
+
+    const auto refused = [&](const Outputs& outputs) {
+      CaseResult r;
+      r.ok = true;
+      c.judge(outputs, &r);
+      return !r.ok;
+    };
+    CHECK_FALSE(refused(good));
+    Outputs bad = good;
+    bad.o.set(0, 1, 33, 5, -good.o.get(0, 1, 33, 5));
+    CHECK(refused(bad));
+    bad = good;
+    bad.d_q.set(0, 0, 69, 39, std::numeric_limits<double>::quiet_NaN());
+    CHECK(refused(bad));
+    bad = good;
+    bad.lse[3] += 1e-3f;
+    CHECK(refused(bad));
+    bad = good;  // the last key row's d_k counted twice
+    for (int64_t d = 0; d < 40; ++d) bad.d_k.set(0, 0, 60, d, 2 * good.d_k.get(0, 0, 60, d));
+    CHECK(refused(bad));
+    bad = good;  // two columns exchanged in one row
+    bad.d_v.set(0, 0, 10, 3, good.d_v.get(0, 0, 10, 4));
+    bad.d_v.set(0, 0, 10, 4, good.d_v.get(0, 0, 10, 3));
+    CHECK(refused(bad));
+    bad = good;  // keys that nobody sees have gradient 0, exactly
+    bad.d_v.set(0, 0, 80, 0, 1e-6);
+    CHECK(refused(bad));
+  }
+}
+
+TEST_CASE("support: times are plausible") {
+  const auto session = Session::open("cpu");
+  const tandem_problem p = make_problem(TANDEM_FORWARD, TANDEM_F32, 1, 1, 1, 64, 64, 32);
+  const Plan plan(*session, p);
+  Buffer in = session->buffer(64 * 32 * 4), out = session->buffer(64 * 32 * 4);
+  in.fill(0);
+  tandem_args args = TANDEM_ARGS_INIT;
+  args.q = args.k = args.v = in.handle();
+  args.o = out.handle();
+  TimeOptions options;
+  options.warmup_seconds = 0.01;
+  options.min_sample_seconds = 0.001;
+  options.max_seconds = 0.5;
+  const Timing t = session->time(plan, args, options);
+  CHECK(t.min_ms > 0);
+  CHECK(t.min_ms <= t.median_ms);
+  CHECK(t.median_ms <= t.max_ms);
+  CHECK(t.reps >= 1);
+}
