@@ -244,10 +244,14 @@ void check(const tandem_problem& given, uint64_t seed, const Expect& expect) {
   // initialisation and that a repeat gives the same.
   twice.options.repeats = std::max(2, expect.options.repeats);
   Case test(given, seed, twice.options);
+  check_case(test, twice);
+}
+
+void check_case(Case& test, const Expect& expect) {
   const bool gpu = std::any_of(targets().begin(), targets().end(),
                                [](const Target& t) { return !t.session->on_cpu(); });
   for (Target& target : targets())
-    if (!(expect.gpu_only && gpu && target.session->on_cpu())) check_on(target, test, twice);
+    if (!(expect.gpu_only && gpu && target.session->on_cpu())) check_on(target, test, expect);
 }
 
 }  // namespace parity

@@ -74,6 +74,7 @@ void check_big(Target& target, Role big) {
   Outputs want;
   const CaseResult result = test.run_and_judge(*target.session, &want);
   REQUIRE_MESSAGE(result.ok, result.message);
+  count(result.kernels);
 
   const size_t rows = size_t(shape.hq * shape.sq);
   Buffer lse = target.session->buffer(rows * 4);

@@ -370,6 +370,18 @@ TEST_CASE("a build without CUDA, or a machine without it, says so") {
   CHECK(device == untouched<tandem_device>());
 }
 
+#if !TANDEM_WITH_VULKAN
+// Without Vulkan's own header; on the C border all these pointers are alike.
+extern "C" tandem_status tandem_vk_device_create(const void*, const tandem_device_options*,
+                                                 tandem_device**);
+TEST_CASE("a build without Vulkan says so") {
+  tandem_device* device = untouched<tandem_device>();
+  CHECK(tandem_vk_device_create(nullptr, nullptr, &device) == TANDEM_ERROR_NO_BACKEND);
+  CHECK(device == untouched<tandem_device>());
+  CHECK(std::string(tandem_last_message()).find("without Vulkan") != std::string::npos);
+}
+#endif
+
 TEST_CASE("the last message belongs to its thread") {
   CHECK(tandem_cpu_device_create(nullptr, nullptr) == kArgument);
   const std::string mine = tandem_last_message();
