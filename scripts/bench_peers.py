@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """Times PyTorch's attention on the cases of `tandem bench` and writes rows of the same json.
 
-    tandem bench --preset issue2 --list > cases.json
+    tandem bench --preset training --list > cases.json
     scripts/bench_peers.py --cases cases.json --out peers.json
     tandem bench --merge tandem.json peers.json --out both.json
 
