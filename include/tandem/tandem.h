@@ -189,7 +189,8 @@ TANDEM_API void tandem_problem_contiguous(tandem_problem* problem, tandem_dtype 
 
 /* One line that says the whole problem, as "bwd bf16 b2 hq8 hk2 sq128 sk130 d64 dv64
  * causal_bottom_right ..."; docs/problem-line.md has the grammar. Sizes as tandem_device_describe.
- * parse undoes print: the same problem, bit for bit. */
+ * parse undoes print, bit for bit, but for what the direction does not use: a forward line has no
+ * gradients. */
 TANDEM_API size_t tandem_problem_print(const tandem_problem* problem, char* text, size_t capacity);
 TANDEM_API tandem_status tandem_problem_parse(const char* text, tandem_problem* problem);
 
@@ -212,7 +213,7 @@ typedef struct tandem_plan_info {
   uint32_t tile_rows, tile_cols; /* Br, Bc; 0 where the path has no tiles */
   char backend[16];
   char path[16];  /* "ref", "simd", "scalar", "simt", ... */
-  char name[192]; /* backend, path, tile and problem line: the key in logs and benches */
+  char name[512]; /* backend, path, tile and problem line: the key in logs and benches */
 } tandem_plan_info;
 TANDEM_API tandem_status tandem_plan_get_info(const tandem_plan* plan, tandem_plan_info* info);
 
