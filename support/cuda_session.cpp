@@ -31,13 +31,17 @@ class CudaMemory : public Memory {
   ~CudaMemory() override { cudaFree(base_); }
   void write(const void* data, size_t bytes, size_t offset) override {
     CU(cudaMemcpy(at(offset), data, bytes, cudaMemcpyHostToDevice));
+    // It returns once pageable memory has been read, not once the device has it, and the session's stream
+    // does not wait for the default one: without this a kernel can read what was there before (seen on
+    // an H100 with uploads of 3 MB).
+    CU(cudaStreamSynchronize(nullptr));
   }
   void read(void* data, size_t bytes, size_t offset) override {
     CU(cudaMemcpy(data, at(offset), bytes, cudaMemcpyDeviceToHost));
   }
   void set(uint8_t byte, size_t bytes, size_t offset) override {
     CU(cudaMemset(at(offset), byte, bytes));
-    CU(cudaDeviceSynchronize());  // the session's stream does not wait for the default one
+    CU(cudaStreamSynchronize(nullptr));  // as above
   }
   tandem_buffer handle(size_t offset) const override {
     return {uint64_t(reinterpret_cast<uintptr_t>(base_)), offset};
