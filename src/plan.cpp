@@ -137,13 +137,13 @@ bool try_path(const Problem& p, const Caps& caps, const PathRow& row, Plan* plan
     plan->launches = launches;
     return true;
   };
-  if (is_path(row, Backend::cpu, "ref")) return take(Tile{}, name);  // has no tiles to force
-  if (is_path(row, Backend::cpu, "simd")) {
-    // The tile sizes of the GPU paths, so that the CPU can be compared with them tile by tile;
-    // nothing in the rows but the sizes matters to it.
+  if (row.backend == Backend::cpu) {
+    // The tile sizes of the GPU paths, so that the CPU can be compared with them tile by tile; nothing
+    // in the rows but the sizes matters to it. The reference has no tiles, and takes any of these sizes.
+    const bool ref = is_path(row, Backend::cpu, "ref");
     for (const Tile& tile : kTiles)
       if (forced_size(p, tile))
-        return take(Tile{"", tile.br, tile.bc, 0, 0, 0, 0, 256, TileOn::both}, name);
+        return take(ref ? Tile{} : Tile{"", tile.br, tile.bc, 0, 0, 0, 0, 256, TileOn::both}, name);
     return refuse(name, text("has no tile %dx%d", p.tile_rows, p.tile_cols));
   }
   const TileOn backend = row.backend == Backend::cuda ? TileOn::cuda : TileOn::vulkan;

@@ -349,6 +349,33 @@ TEST_CASE("a forced tile is honoured or refused in a sentence") {
   CHECK(wide.message().find("200") != std::string::npos);
 }
 
+TEST_CASE("a tile that does not exist is refused on every device, the CPU's reference included") {
+  for (const char* id : {"cpu", "lavapipe", "h100_cuda"}) {
+    CAPTURE(id);
+    Plan plan;
+    const Status status = make_plan(problem_of("fwd f32 sq100 d64 tile=48x48"), caps_of(id), &plan);
+    CHECK(status.code() == TANDEM_ERROR_UNSUPPORTED);
+    CHECK(status.message().find("48x48") != std::string::npos);
+  }
+}
+
+TEST_CASE("a tile can be switched off by its name") {
+  Caps caps = caps_of("h100_vulkan");
+  Plan plan;
+  const Problem problem = problem_of("fwd f32 hq2 sq100 d64");
+  REQUIRE(make_plan(problem, caps, &plan).ok());
+  const std::string first = plan.launches.at(0).tile.name;
+  REQUIRE(parse_disabled(first.c_str(), &caps.disabled).ok());
+  REQUIRE(make_plan(problem, caps, &plan).ok());
+  CHECK(first != plan.launches.at(0).tile.name);
+  bool said = false;
+  for (const Refusal& r : plan.refusals)
+    said |=
+        r.candidate == "vulkan.scalar " + first && r.reason.find("disabled") != std::string::npos;
+  CHECK(said);
+  CHECK(parse_disabled("t65", &caps.disabled).code() == TANDEM_ERROR_INVALID_ARGUMENT);
+}
+
 TEST_CASE("a disabled path is not taken and the reason says so") {
   for (const char* id : {"cpu", "lavapipe", "h100_cuda"}) {
     Caps caps = caps_of(id);
