@@ -40,8 +40,8 @@ Block tile_block(const Plan& plan, const Launch& l) {
   b.head_dim_v = int(p.head_dim_v);
   b.heads_q = int(p.heads_q);
   b.group = p.heads_kv ? int(p.group()) : 0;
-  if (p.heads_q ==
-      0) {  // bwd_dkv still zeroes d_k and d_v: as if each kv head had an empty query head
+  // bwd_dkv still zeroes d_k and d_v: as if each kv head had an empty query head
+  if (p.heads_q == 0) {
     b.heads_q = int(p.heads_kv);
     b.group = 1;
     b.seq_q = 0;
@@ -81,6 +81,26 @@ class Wide {  // builds the `wide` word in the order in which an interface file 
 };
 
 }  // namespace
+
+std::string narrow_inputs(const Problem& p) {
+  const struct {
+    const char* name;
+    const Strides& strides;
+    int64_t heads, seq;
+    bool read;
+  } inputs[] = {{"q", p.q, p.heads_q, p.seq_q, true},
+                {"k", p.k, p.heads_kv, p.seq_kv, true},
+                {"v", p.v, p.heads_kv, p.seq_kv, true},
+                {"d_o", p.d_o, p.heads_q, p.seq_q, p.backward}};
+  std::string names;
+  for (const auto& in :
+       inputs)  // an address of 0 is as aligned as can be: what remains are the strides
+    if (in.read && !is_wide(0, in.strides, p.batch, in.heads, in.seq, p.element_size()))
+      names += text("%s%s", names.empty() ? "" : ", ", in.name);
+  if (p.head_dim % 4 != 0) names += text("%shead_dim", names.empty() ? "" : ", ");
+  if (p.head_dim_v % 4 != 0) names += text("%shead_dim_v", names.empty() ? "" : ", ");
+  return names;
+}
 
 FwdSpec fwd_spec(const Plan& plan, const Launch& l) { return tile_spec<FwdSpec>(plan, l); }
 

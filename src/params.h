@@ -6,6 +6,7 @@
 #define TANDEM_SRC_PARAMS_H
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "plan.h"
 
@@ -76,6 +77,10 @@ static_assert(sizeof(FwdPush) <= 128 && sizeof(BwdDkvPush) <= 128 && sizeof(BwdD
 static_assert(sizeof(FwdBlock) <= 256 && sizeof(BwdDkvBlock) <= 256 && sizeof(BwdDqBlock) <= 256 &&
                   sizeof(BwdDotBlock) <= 256,
               "256 bytes of an inline uniform block are what every Vulkan device has");
+
+// What of a problem keeps the tiled GPU kernels from 4-element loads, whatever the addresses will be: names
+// of inputs (their strides) and of head sizes. Empty: nothing does.
+std::string narrow_inputs(const Problem& problem);
 
 // Filled from a plan's launch of the stem.
 FwdSpec fwd_spec(const Plan& plan, const Launch& launch);

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "params.h"
+
 namespace tandem {
 namespace {
 
@@ -197,6 +199,9 @@ std::string explain(const Problem& problem, const Caps& caps) {
   if (!plan.launches.empty() && plan.launches.back().tile.name)
     s += text(" (%s)", plan.launches.back().tile.name);
   s += text(", workspace %llu bytes\n", (unsigned long long)plan.workspace_size);
+  const std::string narrow = narrow_inputs(problem);
+  if (plan.backend != Backend::cpu && !narrow.empty())
+    s += text("  slower: element by element, no multiple of 4: %s\n", narrow.c_str());
   for (const Launch& l : plan.launches) {
     s += text("  %-10s", stem_name(l.stem));
     if (l.groups_x)

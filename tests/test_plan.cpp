@@ -359,6 +359,19 @@ TEST_CASE("a tile that does not exist is refused on every device, the CPU's refe
   }
 }
 
+TEST_CASE("a plan that goes element by element says so and names what is in the way") {
+  const auto told = [](const char* line, const char* id) {
+    return explain(problem_of(line), caps_of(id));
+  };
+  for (const char* id : {"h100_cuda", "h100_vulkan"}) {
+    CAPTURE(id);
+    CHECK(told("bwd f16 hq2 sq100 d64", id).find("slower") == std::string::npos);
+    CHECK(told("fwd f16 hq2 sq100 d63 dv64", id).find("4: q, k, head_dim\n") != std::string::npos);
+    CHECK(told("bwd f32 hq2 sq100 d64 d_o=0,0,0,0", id).find("4: d_o\n") != std::string::npos);
+  }
+  CHECK(told("fwd f32 hq2 sq100 d63", "cpu").find("slower") == std::string::npos);
+}
+
 TEST_CASE("a tile can be switched off by its name") {
   Caps caps = caps_of("h100_vulkan");
   Plan plan;
