@@ -45,8 +45,9 @@ Kernel<BwdDotParams> bwd_dot_kernel(tandem_dtype dtype, const Launch&, bool) {
       return bwd_dot<F16>;
     case TANDEM_BF16:
       return bwd_dot<BF16>;
+    default:
+      return nullptr;
   }
-  return nullptr;
 }
 
 }  // namespace cuda

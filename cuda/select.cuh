@@ -54,8 +54,9 @@ typename Family::Pointer select_kernel(tandem_dtype dtype, bool wide, const char
       return select_row<Family, F16, 0>(tile, wide, blocks);
     case TANDEM_BF16:
       return select_row<Family, BF16, 0>(tile, wide, blocks);
+    default:
+      return nullptr;
   }
-  return nullptr;
 }
 
 }  // namespace cuda

@@ -14,6 +14,7 @@ layout(set = 0, binding = 0, std140) uniform Block {
 } block;
 layout(push_constant) uniform Push {
 #define TANDEM_ADDRESS GLSL_ADDRESS
+#define TANDEM_ADDRESSES GLSL_ADDRESSES
 #define TANDEM_PUSH GLSL_PUSH
 #include "interface/bwd_dq.inc"
 } push;

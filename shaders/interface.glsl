@@ -16,6 +16,7 @@ struct Strides {
 #define GLSL_STRIDES(name) Strides name;
 #define GLSL_PARAM(type, name) type name;
 #define GLSL_ADDRESS(name) uvec2 name;
+#define GLSL_ADDRESSES(name, count) uvec2 name[count];
 #define GLSL_PUSH(type, name) type name;
 
 layout(local_size_x_id = 0) in; // WG

@@ -7,6 +7,7 @@
 #include <memory>
 #include <new>
 
+#include "args.h"
 #include "device.h"
 
 using namespace tandem;
@@ -87,53 +88,25 @@ bool given(const tandem_buffer& b) { return b.handle != 0 || b.offset != 0; }
 Status check_args(const Plan& plan, const tandem_args& args) {
   if (args.reserved != 0)
     return fail(TANDEM_ERROR_INVALID_ARGUMENT, "args.reserved is %u, must be 0", args.reserved);
-  const Problem& p = plan.problem;
-  const bool queries = p.batch * p.heads_q * p.seq_q > 0,
-             keys = p.batch * p.heads_kv * p.seq_kv > 0;
-  const uint64_t element = uint64_t(p.element_size());
-  const struct {
-    const char* name;
-    const tandem_buffer& buffer;
-    bool needed;
-    uint64_t alignment;
-  } tensors[] = {
-      {"q", args.q, queries, element},
-      {"k", args.k, keys, element},
-      {"v", args.v, keys, element},
-      {"o", args.o, queries && (!p.backward || p.needs_delta()), element},
-      {"lse", args.lse, queries && p.backward, 4},
-      {"d_o", args.d_o, queries && p.backward, element},
-      {"d_q", args.d_q, queries && p.wants(TANDEM_GRAD_Q), element},
-      {"d_k", args.d_k, keys && p.wants(TANDEM_GRAD_K), element},
-      {"d_v", args.d_v, keys && p.wants(TANDEM_GRAD_V), element},
-  };
+  if (args.reserved2 != 0)
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT, "args.reserved2 is %u, must be 0", args.reserved2);
   if (plan.launches.empty()) return Status();
-  for (const auto& t : tensors) {
-    if (t.needed && !given(t.buffer))
-      return fail(TANDEM_ERROR_INVALID_ARGUMENT, "args.%s is not given, this plan needs it",
-                  t.name);
+  for (const ArgUse& t : arg_uses(plan)) {
+    const tandem_buffer& buffer = args.*t.buffer;
+    const bool workspace = t.buffer == &tandem_args::workspace;
+    const tandem_status status = workspace ? TANDEM_ERROR_WORKSPACE : TANDEM_ERROR_INVALID_ARGUMENT;
+    if (t.needed && !given(buffer))
+      return fail(status, "args.%s is not given, this plan needs it", t.name);
     // A Vulkan handle is no address; there the offset is what can be seen from here.
     const uint64_t visible =
-        plan.backend == Backend::vulkan ? t.buffer.offset : t.buffer.handle + t.buffer.offset;
-    if (given(t.buffer) && visible % t.alignment != 0)
-      return fail(TANDEM_ERROR_INVALID_ARGUMENT,
-                  "args.%s lies at 0x%llx, not a multiple of its element size %llu", t.name,
+        plan.backend == Backend::vulkan ? buffer.offset : buffer.handle + buffer.offset;
+    if (given(buffer) && visible % t.alignment != 0)
+      return fail(status, "args.%s lies at 0x%llx, not a multiple of %llu", t.name,
                   (unsigned long long)visible, (unsigned long long)t.alignment);
   }
-  if (plan.workspace_size > 0) {
-    if (!given(args.workspace))
-      return fail(TANDEM_ERROR_WORKSPACE, "args.workspace is not given, this plan needs %llu bytes",
-                  (unsigned long long)plan.workspace_size);
-    if (args.workspace_size < plan.workspace_size)
-      return fail(TANDEM_ERROR_WORKSPACE, "args.workspace_size is %llu, this plan needs %llu",
-                  (unsigned long long)args.workspace_size, (unsigned long long)plan.workspace_size);
-    const uint64_t at = plan.backend == Backend::vulkan
-                            ? args.workspace.offset
-                            : args.workspace.handle + args.workspace.offset;
-    if (at % kWorkspaceAlignment != 0)
-      return fail(TANDEM_ERROR_WORKSPACE, "args.workspace lies at 0x%llx, not a multiple of %llu",
-                  (unsigned long long)at, (unsigned long long)kWorkspaceAlignment);
-  }
+  if (args.workspace_size < plan.workspace_size)
+    return fail(TANDEM_ERROR_WORKSPACE, "args.workspace_size is %llu, this plan needs %llu",
+                (unsigned long long)args.workspace_size, (unsigned long long)plan.workspace_size);
   return Status();
 }
 
@@ -319,7 +292,7 @@ void tandem_problem_init(tandem_problem* problem) {
   problem->struct_size = uint32_t(sizeof(*problem));
   problem->direction = TANDEM_FORWARD;
   problem->scale = std::nanf("");
-  problem->gradients = TANDEM_GRAD_ALL;
+  problem->gradients = TANDEM_GRAD_QKV;
   problem->window_left = problem->window_right = TANDEM_UNBOUNDED;
   tandem_problem_contiguous(problem, TANDEM_F32);
 }
@@ -372,8 +345,8 @@ tandem_status tandem_plan_get_info(const tandem_plan* plan, tandem_plan_info* in
     info->workspace_size = p.workspace_size;
     info->workspace_alignment = kWorkspaceAlignment;
     info->flops = problem_flops(p.problem);
-    info->tile_rows = p.launches.empty() ? 0 : uint32_t(p.launches.back().tile.br);
-    info->tile_cols = p.launches.empty() ? 0 : uint32_t(p.launches.back().tile.bc);
+    info->tile_rows = uint32_t(p.tile().br);
+    info->tile_cols = uint32_t(p.tile().bc);
     copy_name(backend_name(p.backend), info->backend);
     copy_name(p.path, info->path);
     copy_name(plan->name, info->name);

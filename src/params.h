@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <string>
 
+#include "args.h"
 #include "plan.h"
 
 namespace tandem {
@@ -25,6 +26,7 @@ struct FwdBlock {
 };
 struct FwdPush {
 #define TANDEM_ADDRESS(name) uint64_t name;
+#define TANDEM_ADDRESSES(name, count) uint64_t name[count];
 #define TANDEM_PUSH(type, name) type name;
 #include "interface/fwd.inc"
 };
@@ -39,8 +41,24 @@ struct BwdDotBlock {
 };
 struct BwdDotPush {
 #define TANDEM_ADDRESS(name) uint64_t name;
+#define TANDEM_ADDRESSES(name, count) uint64_t name[count];
 #define TANDEM_PUSH(type, name) type name;
 #include "interface/bwd_dot.inc"
+};
+struct BwdRowSpec {
+#define TANDEM_SPEC(id, name, fallback) uint32_t name = fallback;
+#include "interface/bwd_row.inc"
+};
+struct BwdRowBlock {
+#define TANDEM_STRIDES(name) Strides name;
+#define TANDEM_PARAM(type, name) type name;
+#include "interface/bwd_row.inc"
+};
+struct BwdRowPush {
+#define TANDEM_ADDRESS(name) uint64_t name;
+#define TANDEM_ADDRESSES(name, count) uint64_t name[count];
+#define TANDEM_PUSH(type, name) type name;
+#include "interface/bwd_row.inc"
 };
 struct BwdDkvSpec {
 #define TANDEM_SPEC(id, name, fallback) uint32_t name = fallback;
@@ -53,6 +71,7 @@ struct BwdDkvBlock {
 };
 struct BwdDkvPush {
 #define TANDEM_ADDRESS(name) uint64_t name;
+#define TANDEM_ADDRESSES(name, count) uint64_t name[count];
 #define TANDEM_PUSH(type, name) type name;
 #include "interface/bwd_dkv.inc"
 };
@@ -67,39 +86,112 @@ struct BwdDqBlock {
 };
 struct BwdDqPush {
 #define TANDEM_ADDRESS(name) uint64_t name;
+#define TANDEM_ADDRESSES(name, count) uint64_t name[count];
 #define TANDEM_PUSH(type, name) type name;
 #include "interface/bwd_dq.inc"
 };
+struct BwdDbiasSpec {
+#define TANDEM_SPEC(id, name, fallback) uint32_t name = fallback;
+#include "interface/bwd_dbias.inc"
+};
+struct BwdDbiasBlock {
+#define TANDEM_STRIDES(name) Strides name;
+#define TANDEM_PARAM(type, name) type name;
+#include "interface/bwd_dbias.inc"
+};
+struct BwdDbiasPush {
+#define TANDEM_ADDRESS(name) uint64_t name;
+#define TANDEM_ADDRESSES(name, count) uint64_t name[count];
+#define TANDEM_PUSH(type, name) type name;
+#include "interface/bwd_dbias.inc"
+};
+struct BwdDdistSpec {
+#define TANDEM_SPEC(id, name, fallback) uint32_t name = fallback;
+#include "interface/bwd_ddist.inc"
+};
+struct BwdDdistBlock {
+#define TANDEM_STRIDES(name) Strides name;
+#define TANDEM_PARAM(type, name) type name;
+#include "interface/bwd_ddist.inc"
+};
+struct BwdDdistPush {
+#define TANDEM_ADDRESS(name) uint64_t name;
+#define TANDEM_ADDRESSES(name, count) uint64_t name[count];
+#define TANDEM_PUSH(type, name) type name;
+#include "interface/bwd_ddist.inc"
+};
+struct BwdSumSpec {
+#define TANDEM_SPEC(id, name, fallback) uint32_t name = fallback;
+#include "interface/bwd_sum.inc"
+};
+struct BwdSumBlock {
+#define TANDEM_STRIDES(name) Strides name;
+#define TANDEM_PARAM(type, name) type name;
+#include "interface/bwd_sum.inc"
+};
+struct BwdSumPush {
+#define TANDEM_ADDRESS(name) uint64_t name;
+#define TANDEM_ADDRESSES(name, count) uint64_t name[count];
+#define TANDEM_PUSH(type, name) type name;
+#include "interface/bwd_sum.inc"
+};
+struct BwdHeadSpec {
+#define TANDEM_SPEC(id, name, fallback) uint32_t name = fallback;
+#include "interface/bwd_head.inc"
+};
+struct BwdHeadBlock {
+#define TANDEM_STRIDES(name) Strides name;
+#define TANDEM_PARAM(type, name) type name;
+#include "interface/bwd_head.inc"
+};
+struct BwdHeadPush {
+#define TANDEM_ADDRESS(name) uint64_t name;
+#define TANDEM_ADDRESSES(name, count) uint64_t name[count];
+#define TANDEM_PUSH(type, name) type name;
+#include "interface/bwd_head.inc"
+};
 
-static_assert(sizeof(FwdPush) <= 128 && sizeof(BwdDkvPush) <= 128 && sizeof(BwdDqPush) <= 128 &&
-                  sizeof(BwdDotPush) <= 128,
+// Of all tiled kernels: which optional inputs there are, and their parameters.
+struct Features {
+#define TANDEM_SPEC(id, name, fallback) uint32_t name = fallback;
+#include "interface/features.inc"
+#undef TANDEM_SPEC
+};
+struct ExtraBlock {
+#define TANDEM_STRIDES(name) Strides name;
+#define TANDEM_PARAM(type, name) type name;
+#include "interface/extra.inc"
+};
+
+template <typename... Push>
+constexpr bool pushes_fit = ((sizeof(Push) <= 128) && ...);
+static_assert(pushes_fit<FwdPush, BwdDotPush, BwdRowPush, BwdDkvPush, BwdDqPush, BwdDbiasPush,
+                         BwdDdistPush, BwdSumPush, BwdHeadPush>,
               "128 bytes of push constants are what every Vulkan device has");
-static_assert(sizeof(FwdBlock) <= 256 && sizeof(BwdDkvBlock) <= 256 && sizeof(BwdDqBlock) <= 256 &&
-                  sizeof(BwdDotBlock) <= 256,
+template <typename... Block>
+constexpr bool blocks_fit = ((sizeof(Block) <= 256) && ...);
+static_assert(blocks_fit<FwdBlock, BwdDotBlock, BwdRowBlock, BwdDkvBlock, BwdDqBlock, BwdDbiasBlock,
+                         BwdDdistBlock, BwdSumBlock, BwdHeadBlock, ExtraBlock>,
               "256 bytes of an inline uniform block are what every Vulkan device has");
+
+// How many addresses of optional inputs fit into the push block of every tiled kernel, and how many a
+// problem has; the seed of dropout counts as one.
+constexpr int kExtraAddresses = TANDEM_EXTRA_ADDRESSES;
+int extra_addresses(const Problem& problem);
 
 // What of a problem keeps the tiled GPU kernels from 4-element loads, whatever the addresses will be: names
 // of inputs (their strides) and of head sizes. Empty: nothing does.
 std::string narrow_inputs(const Problem& problem);
 
-// Filled from a plan's launch of the stem.
-FwdSpec fwd_spec(const Plan& plan, const Launch& launch);
-FwdBlock fwd_block(const Plan& plan, const Launch& launch);
-BwdDotSpec bwd_dot_spec(const Plan& plan, const Launch& launch);
-BwdDotBlock bwd_dot_block(const Plan& plan, const Launch& launch);
-BwdDkvSpec bwd_dkv_spec(const Plan& plan, const Launch& launch);
-BwdDkvBlock bwd_dkv_block(const Plan& plan, const Launch& launch);
-BwdDqSpec bwd_dq_spec(const Plan& plan, const Launch& launch);
-BwdDqBlock bwd_dq_block(const Plan& plan, const Launch& launch);
+Features features_of(const Problem& problem);
+ExtraBlock extra_block(const Problem& problem);
 
-// The addresses of an execute, in whatever space the backend resolves tandem_buffers to.
-struct Addresses {
-  uint64_t q, k, v, o, lse, d_o, d_q, d_k, d_v, delta;
-};
-FwdPush fwd_push(const Plan& plan, const Addresses& a);
-BwdDotPush bwd_dot_push(const Plan& plan, const Addresses& a);
-BwdDkvPush bwd_dkv_push(const Plan& plan, const Addresses& a);
-BwdDqPush bwd_dq_push(const Plan& plan, const Addresses& a);
+// fwd_spec() and so on, filled from a plan's launch of the stem, and fwd_push(), for an execute.
+#define TANDEM_STEM(Name, name)                                     \
+  Name##Spec name##_spec(const Plan& plan, const Launch& launch);   \
+  Name##Block name##_block(const Plan& plan, const Launch& launch); \
+  Name##Push name##_push(const Plan& plan, const Launch& launch, const Addresses& a);
+#include "stems.inc"
 
 }  // namespace tandem
 #endif

@@ -60,62 +60,164 @@ std::string tile_refusal(const Problem& p, const Caps& caps, const Tile& t) {
   return "";
 }
 
+int64_t ceil_div(int64_t n, int64_t d) { return (n + d - 1) / d; }
+
 struct Extent {  // workgroups of a launch
-  int64_t rows, rows_per_group, heads;
+  int64_t tiles, heads, batch;
+  int64_t members = 0;  // of a sum that may be split
 };
 
 Extent extent_of(Stem stem, const Problem& p, const Tile& tile) {
+  const int64_t Br = std::max(tile.br, 1), Bc = std::max(tile.bc, 1),
+                q_tiles = ceil_div(p.seq_q, Br);
   switch (stem) {
     case Stem::bwd_dot:
-      return {p.seq_q, kDotRows, p.heads_q};
+      return {ceil_div(p.seq_q, kDotRows), p.heads_q, p.batch};
     case Stem::bwd_dkv:
-      return {p.seq_kv, std::max(tile.bc, 1), p.heads_kv};
+      return {ceil_div(p.seq_kv, Bc), p.heads_kv, p.batch};
+    case Stem::bwd_dbias: {
+      const Overlay& b = p.bias;
+      const bool one_row = b.rows == 1;
+      const int64_t readers =
+          b.heads > 0 && b.batch > 0 ? p.heads_q / b.heads * (p.batch / b.batch) : 0;
+      return {(one_row ? 1 : ceil_div(b.rows, Br)) * ceil_div(p.seq_kv, Bc), b.heads, b.batch,
+              readers * (one_row ? q_tiles : 1)};
+    }
+    case Stem::bwd_ddist:
+      return {ceil_div(p.dist_window, Br), p.heads_q, 1, p.batch * q_tiles};
+    case Stem::bwd_head:
+      return {1, p.heads_q, 1};
     default:
-      return {p.seq_q, std::max(tile.br, 1), p.heads_q};
+      return {q_tiles, p.heads_q, p.batch};
   }
+}
+
+std::vector<Stem> stems_of(const Problem& p) {
+  if (!p.backward) return {Stem::fwd};
+  std::vector<Stem> stems;
+  if (p.wants(TANDEM_GRAD_TAU) || (p.needs_delta() && !p.delta_is_dot()))
+    stems.push_back(Stem::bwd_row);
+  else if (p.needs_delta())
+    stems.push_back(Stem::bwd_dot);
+  if (p.wants(TANDEM_GRAD_K | TANDEM_GRAD_V)) stems.push_back(Stem::bwd_dkv);
+  if (p.wants(TANDEM_GRAD_Q)) stems.push_back(Stem::bwd_dq);
+  if (p.wants(TANDEM_GRAD_BIAS)) stems.push_back(Stem::bwd_dbias);
+  if (p.wants(TANDEM_GRAD_DIST_BIAS)) stems.push_back(Stem::bwd_ddist);
+  if (p.wants(TANDEM_GRAD_TAU | TANDEM_GRAD_SLOPE | TANDEM_GRAD_SINK))
+    stems.push_back(Stem::bwd_head);
+  return stems;
+}
+
+// A sum with few outputs and many members is shared by several workgroups, enough to fill the device;
+// bwd_sum then adds their parts. With that many workgroups and no more, the parts stay below a few times
+// the device's tiles, whatever the problem.
+uint32_t splits_of(const Extent& e, const Caps& caps) {
+  if (caps.backend == Backend::cpu) return 1;
+  const int64_t wanted = 4 * int64_t(caps.cores ? caps.cores : 32);
+  const int64_t groups = e.tiles * e.heads * e.batch;
+  return uint32_t(std::max<int64_t>(1, std::min(wanted / std::max<int64_t>(groups, 1), e.members)));
+}
+
+// "" once the launch's workgroups are numbered; otherwise why they cannot be.
+std::string set_groups(Launch* launch, double total, const Caps& caps) {
+  // Kernels number their workgroups in 32 bits; 2^31 of them leaves room for the part of the last row of
+  // groups that has no work.
+  const double limit = std::min(double(caps.max_groups_x) * caps.max_groups_y, 2147483648.0);
+  if (total > limit)
+    return text("%s needs %.0f workgroups, the device dispatches %.0f", stem_name(launch->stem),
+                total, limit);
+  launch->total = uint32_t(total);
+  launch->groups_x = std::min(launch->total, caps.max_groups_x);
+  launch->groups_y = uint32_t((uint64_t(launch->total) + launch->groups_x - 1) / launch->groups_x);
+  return "";
 }
 
 // The launches of a problem on one path with one tile; a launch whose output is empty is left out.
 std::string make_launches(const Problem& p, const Caps& caps, const PathRow& row, const Tile& tile,
                           std::vector<Launch>* launches) {
-  std::vector<Stem> stems;
-  if (!p.backward) stems = {Stem::fwd};
-  if (p.backward && p.needs_delta()) stems.push_back(Stem::bwd_dot);
-  if (p.wants(TANDEM_GRAD_K | TANDEM_GRAD_V)) stems.push_back(Stem::bwd_dkv);
-  if (p.wants(TANDEM_GRAD_Q)) stems.push_back(Stem::bwd_dq);
-  for (Stem stem : stems) {
+  const bool cpu = row.backend == Backend::cpu;
+  for (Stem stem : stems_of(p)) {
     Launch launch;
     launch.stem = stem;
     launch.kernel = find_kernel(stem, row.backend, row.name);
     if (launch.kernel < 0) return text("it has no %s kernel", stem_name(stem));
-    const Extent extent = extent_of(stem, p, tile);
-    const int64_t tiles = (extent.rows + extent.rows_per_group - 1) / extent.rows_per_group;
-    if (tiles * extent.heads * p.batch == 0) continue;
-    if (row.backend != Backend::cpu) {
-      // Kernels number their workgroups in 32 bits; 2^31 of them leaves room for the part of the last
-      // row of groups that has no work.
-      const double limit = std::min(double(caps.max_groups_x) * caps.max_groups_y, 2147483648.0);
-      const double total = double(tiles) * double(extent.heads) * double(p.batch);
-      if (total > limit)
-        return text("%s needs %.0f workgroups, the device dispatches %.0f", stem_name(stem), total,
-                    limit);
-      launch.total = uint32_t(tiles * extent.heads * p.batch);
-      launch.groups_x = std::min(launch.total, caps.max_groups_x);
-      launch.groups_y = uint32_t((uint64_t(launch.total) + launch.groups_x - 1) / launch.groups_x);
-    }
-    launch.tiles = uint32_t(tiles);
-    if (stem != Stem::bwd_dot && tile.br > 0) {
-      launch.tile = tile;
-      if (row.backend != Backend::cpu) {  // the CPU's tiles are sizes and nothing else
+    const Extent e = extent_of(stem, p, tile);
+    if (e.tiles * e.heads * e.batch == 0) continue;
+    // On bwd_dot or bwd_row, which come first; the others do not know of each other.
+    launch.waits = launches->size() == 1 && (launches->front().stem == Stem::bwd_dot ||
+                                             launches->front().stem == Stem::bwd_row);
+    launch.members = e.members;
+    launch.splits = splits_of(e, caps);
+    launch.tiles = uint32_t(e.tiles);
+    const bool tiled = stem != Stem::bwd_dot && stem != Stem::bwd_head;
+    if (tiled && tile.br > 0) launch.tile = tile;  // the CPU's tiles are sizes and nothing else
+    if (!cpu) {
+      if (e.members >= int64_t(1) << 31)
+        return text("%s sums over %lld tiles, beyond 2^31", stem_name(stem), (long long)e.members);
+      const std::string why = set_groups(
+          &launch, double(e.tiles) * double(e.heads) * double(e.batch) * launch.splits, caps);
+      if (!why.empty()) return why;
+      if (tiled) {
         launch.d_blocks = tile.blocks(p.head_dim);
         launch.dv_blocks = tile.blocks(p.head_dim_v);
         launch.shared_bytes = uint32_t(tile_shared_bytes(tile));
+      } else {
+        launch.shared_bytes =
+            uint32_t(sizeof(float) * (stem == Stem::bwd_dot ? kDotRows * kDotLanes : kLineGroup));
       }
-    } else if (stem == Stem::bwd_dot && row.backend != Backend::cpu) {
-      launch.shared_bytes = kDotRows * kDotLanes * sizeof(float);
     }
     launches->push_back(launch);
   }
+  // The parts of split sums, all after the kernels that leave them.
+  for (size_t n = 0, kernels = launches->size(); n < kernels; ++n) {
+    const Launch& parts = (*launches)[n];
+    if (parts.splits == 1) continue;
+    Launch sum;
+    sum.stem = Stem::bwd_sum;
+    sum.kernel = find_kernel(Stem::bwd_sum, row.backend, row.name);
+    if (sum.kernel < 0) return text("it has no %s kernel", stem_name(sum.stem));
+    sum.gradient = parts.stem == Stem::bwd_dbias ? TANDEM_GRAD_BIAS : TANDEM_GRAD_DIST_BIAS;
+    sum.splits = parts.splits;
+    sum.waits = launches->size() == kernels;  // the first one waits for both
+    const std::string why =
+        set_groups(&sum, double(ceil_div(gradient_elements(p, sum.gradient), kLineGroup)), caps);
+    if (!why.empty()) return why;
+    sum.tiles = sum.total;
+    launches->push_back(sum);
+  }
+  return "";
+}
+
+void lay_out_workspace(Plan* plan) {
+  const Problem& p = plan->problem;
+  uint64_t end = 0;
+  const auto place = [&](bool needed, uint64_t* offset, uint64_t floats) {
+    if (!needed) return;
+    *offset = (end + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment;
+    end = *offset + 4 * floats;
+  };
+  const auto rows = uint64_t(p.batch * p.heads_q * p.seq_q);
+  const bool row_kernel = plan->find(Stem::bwd_row) || plan->find(Stem::bwd_dot);
+  // bwd_row writes delta whoever asks.
+  place(row_kernel, &plan->delta_offset, rows);
+  place(row_kernel && p.wants(TANDEM_GRAD_TAU), &plan->tau_rows_offset, rows);
+  place(row_kernel && p.wants(TANDEM_GRAD_SLOPE), &plan->slope_rows_offset, rows);
+  for (const Launch& l : plan->launches)
+    if (l.stem == Stem::bwd_sum)
+      place(true,
+            l.gradient == TANDEM_GRAD_BIAS ? &plan->bias_parts_offset : &plan->dist_parts_offset,
+            l.splits * uint64_t(gradient_elements(p, l.gradient)));
+  plan->workspace_size = end;
+}
+
+// What of a problem a path does not compute; "" if nothing.
+std::string missing_feature(const PathRow& row, const Problem& p) {
+  const bool plain = true;  // until the kernels are there
+  if (plain && !p.extras().empty())
+    return "it knows plain softmax attention, this problem has " + p.extras();
+  if (is_path(row, Backend::vulkan, "scalar") && extra_addresses(p) > kExtraAddresses)
+    return text("%d optional inputs at once, at most %d fit 128 bytes of push constants",
+                extra_addresses(p), kExtraAddresses);
   return "";
 }
 
@@ -129,6 +231,8 @@ bool try_path(const Problem& p, const Caps& caps, const PathRow& row, Plan* plan
   if (is_disabled(caps, name)) return refuse(name, kDisabled);
   const std::string missing = missing_capability(row, caps);
   if (!missing.empty()) return refuse(name, missing);
+  const std::string feature = missing_feature(row, p);
+  if (!feature.empty()) return refuse(name, feature);
 
   std::vector<Launch> launches;
   auto take = [&](const Tile& tile, const std::string& who) {
@@ -166,9 +270,20 @@ bool try_path(const Problem& p, const Caps& caps, const PathRow& row, Plan* plan
 
 std::string Plan::name() const {
   std::string s = std::string(backend_name(backend)) + "." + path;
+  const Tile t = tile();
+  return t.br > 0 ? s + text(" %dx%d", t.br, t.bc) : s;
+}
+
+Tile Plan::tile() const {
   for (const Launch& launch : launches)
-    if (launch.tile.br > 0) return s + text(" %dx%d", launch.tile.br, launch.tile.bc);
-  return s;
+    if (launch.tile.br > 0) return launch.tile;
+  return Tile{};
+}
+
+const Launch* Plan::find(Stem stem) const {
+  for (const Launch& launch : launches)
+    if (launch.stem == stem) return &launch;
+  return nullptr;
 }
 
 Status make_plan(const Problem& problem, const Caps& caps, Plan* plan) {
@@ -178,8 +293,7 @@ Status make_plan(const Problem& problem, const Caps& caps, Plan* plan) {
   for (const PathRow& row : kPaths) {
     if (row.backend != caps.backend) continue;
     if (!try_path(problem, caps, row, plan)) continue;
-    const bool dot = !plan->launches.empty() && plan->launches[0].stem == Stem::bwd_dot;
-    if (dot) plan->workspace_size = uint64_t(problem.batch * problem.heads_q * problem.seq_q) * 4;
+    lay_out_workspace(plan);
     return Status();
   }
   std::string message = text("no %s path takes this problem:", backend_name(caps.backend));
@@ -196,8 +310,7 @@ std::string explain(const Problem& problem, const Caps& caps) {
     s += text("%-24s refused: %s\n", r.candidate.c_str(), r.reason.c_str());
   if (!status.ok()) return s;
   s += text("%-24s taken", plan.name().c_str());
-  if (!plan.launches.empty() && plan.launches.back().tile.name)
-    s += text(" (%s)", plan.launches.back().tile.name);
+  if (const char* tile = plan.tile().name; tile && *tile) s += text(" (%s)", tile);
   s += text(", workspace %llu bytes\n", (unsigned long long)plan.workspace_size);
   const std::string narrow = narrow_inputs(problem);
   if (plan.backend != Backend::cpu && !narrow.empty())
@@ -206,6 +319,7 @@ std::string explain(const Problem& problem, const Caps& caps) {
     s += text("  %-10s", stem_name(l.stem));
     if (l.groups_x)
       s += text(" %u x %u workgroups, %u bytes shared", l.groups_x, l.groups_y, l.shared_bytes);
+    if (l.splits > 1) s += text(", %u splits", l.splits);
     s += "\n";
   }
   return s;

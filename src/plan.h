@@ -21,6 +21,11 @@ struct Launch {
   uint32_t total = 0;                   // workgroups with work: tiles x heads x batch
   uint32_t groups_x = 0, groups_y = 0;  // dispatched; groups_x * groups_y >= total
   uint32_t shared_bytes = 0;
+  bool waits = false;  // reads what launches before it wrote
+  // bwd_dbias, bwd_ddist: what is summed, and how many workgroups share a sum; bwd_sum: their parts.
+  int64_t members = 0;
+  uint32_t splits = 1;
+  uint32_t gradient = 0;  // bwd_sum: TANDEM_GRAD_BIAS or TANDEM_GRAD_DIST_BIAS
 };
 
 struct Refusal {
@@ -33,13 +38,20 @@ struct Plan {
   Backend backend = Backend::cpu;
   const char* path = "";
   std::vector<Launch> launches;  // in order; each may read what an earlier one wrote
-  uint64_t workspace_size = 0;   // delta, f32 [B,Hq,Sq]
-  uint64_t delta_offset = 0;
+  // The workspace: f32 arrays, each at a multiple of kWorkspaceAlignment.
+  uint64_t workspace_size = 0;
+  uint64_t delta_offset = 0;  // [B,Hq,Sq]
+  uint64_t tau_rows_offset = 0,
+           slope_rows_offset = 0;  // [B,Hq,Sq]: the rows' parts of d_tau, d_slope
+  uint64_t bias_parts_offset = 0, dist_parts_offset = 0;  // [splits], each of the gradient's shape
   std::vector<Refusal> refusals;  // candidates that were looked at and not taken
   std::string name() const;
+  Tile tile() const;                    // of its tiled kernels; br = bc = 0 where there are none
+  const Launch* find(Stem stem) const;  // nullptr: not in this plan
 };
 
 constexpr uint64_t kWorkspaceAlignment = 256;
+constexpr int kLineGroup = 256;  // invocations of bwd_sum and bwd_head
 // bwd_dot: rows of a workgroup, invocations a row: 128 invocations, which every device has.
 constexpr int kDotRows = 8, kDotLanes = 16;
 

@@ -18,15 +18,11 @@ struct Field {
   bool output;
 };
 
-Status check_tensor(const Field& f, uint32_t dtype) {
+bool is_float(uint32_t dtype) { return dtype >= TANDEM_F32 && dtype <= TANDEM_BF16; }
+
+// Strides and the word that must be 0.
+Status check_layout(const Field& f) {
   const tandem_tensor& t = *f.tensor;
-  if (t.dtype < TANDEM_F32 || t.dtype > TANDEM_BF16)
-    return fail(TANDEM_ERROR_INVALID_ARGUMENT, "%s.dtype is %u, which is no tandem_dtype", f.name,
-                t.dtype);
-  if (t.dtype != dtype)
-    return fail(TANDEM_ERROR_UNSUPPORTED,
-                "%s.dtype is %s and q.dtype is %s; this version wants one dtype for all tensors",
-                f.name, dtype_name(tandem_dtype(t.dtype)), dtype_name(tandem_dtype(dtype)));
   if (t.reserved != 0)
     return fail(TANDEM_ERROR_INVALID_ARGUMENT, "%s.reserved is %u, must be 0", f.name, t.reserved);
 
@@ -61,6 +57,23 @@ Status check_tensor(const Field& f, uint32_t dtype) {
   }
   *f.strides = {t.stride[0], t.stride[1], t.stride[2], t.stride[3]};
   return Status();
+}
+
+// A tensor of queries or keys.
+Status check_tensor(const Field& f, uint32_t dtype, bool packed) {
+  const tandem_tensor& t = *f.tensor;
+  if (!is_float(t.dtype))
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT, "%s.dtype is %u, must be f32, f16 or bf16", f.name,
+                t.dtype);
+  if (t.dtype != dtype)
+    return fail(TANDEM_ERROR_UNSUPPORTED,
+                "%s.dtype is %s and q.dtype is %s; this version wants one dtype for both", f.name,
+                dtype_name(tandem_dtype(t.dtype)), dtype_name(tandem_dtype(dtype)));
+  if (packed && t.stride[0] != 0)
+    return fail(TANDEM_ERROR_INVALID_LAYOUT,
+                "%s.stride[0] is %lld, must be 0: a packed tensor has no batch dimension", f.name,
+                ll(t.stride[0]));
+  return check_layout(f);
 }
 
 Status check_size(const char* name, int64_t value, int64_t limit) {
@@ -99,6 +112,128 @@ Status check_window(const char* name, int64_t value, int* bound) {
   return Status();
 }
 
+// bias and keep: none of them, or sizes that divide the problem's.
+Status check_overlay(const char* name, const tandem_tensor& t, int64_t batch, int64_t heads,
+                     int64_t rows, const Problem& p, Overlay* overlay) {
+  if (t.dtype == 0) {
+    if (batch || heads || rows)
+      return fail(TANDEM_ERROR_INVALID_ARGUMENT,
+                  "%s.dtype is 0, which switches %s off, but %s has the sizes %lld, %lld, %lld",
+                  name, name, name, ll(batch), ll(heads), ll(rows));
+    return Status();
+  }
+  const auto wrong = [&](const char* size, ll value, const char* allowed) {
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT, "%s_%s is %lld, must be %s", name, size, value,
+                allowed);
+  };
+  if (batch != 1 && batch != p.batch)
+    return wrong("batch", batch, text("1 or batch, %lld", ll(p.batch)).c_str());
+  if (heads != 1 && heads != p.heads_q && heads != p.heads_kv)
+    return wrong(
+        "heads", heads,
+        text("1, heads_kv or heads_q, %lld or %lld", ll(p.heads_kv), ll(p.heads_q)).c_str());
+  if (rows != 1 && rows != p.seq_q)
+    return wrong("rows", rows, text("1 or seq_q, %lld", ll(p.seq_q)).c_str());
+  TANDEM_TRY(check_layout({name, &t, &overlay->strides, {batch, heads, rows, p.seq_kv}, false}));
+  overlay->dtype = tandem_dtype(t.dtype);
+  overlay->batch = batch;
+  overlay->heads = heads;
+  overlay->rows = rows;
+  if (batch == 1) overlay->strides.b = 0;
+  if (heads == 1) overlay->strides.h = 0;
+  if (rows == 1) overlay->strides.s = 0;
+  return Status();
+}
+
+Status check_flag(const char* name, uint32_t value) {
+  if (value > 1)
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT, "problem.%s is %u, must be 0 or 1", name, value);
+  return Status();
+}
+
+Status check_lengths(const char* name, uint32_t value, const char* total_name, int64_t total,
+                     Lengths* lengths) {
+  if (value > TANDEM_LENGTHS_PACKED)
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT, "problem.%s is %u, which is no tandem_lengths", name,
+                value);
+  *lengths = Lengths(value);
+  if (*lengths != Lengths::packed && total != 0)
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT, "%s is %lld, must be 0 unless %s is packed",
+                total_name, ll(total), name);
+  return check_size(total_name, total, std::numeric_limits<int32_t>::max());
+}
+
+Status check_extras(const tandem_problem& given, Problem* p) {
+  if (given.normalizer > TANDEM_ENTMAX)
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT,
+                "problem.normalizer is %u, which is no tandem_normalizer", given.normalizer);
+  p->normalizer = Normalizer(given.normalizer);
+  const float alpha = given.entmax_alpha;
+  if (p->normalizer == Normalizer::entmax && !(alpha > 1 && alpha <= 2))
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT,
+                "entmax_alpha is %g, must be above 1 and at most 2%s", double(alpha),
+                alpha == 1 ? "; 1 is softmax" : "");
+  if (p->normalizer != Normalizer::entmax && alpha != 0)
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT,
+                "entmax_alpha is %g, must be 0 unless the normalizer is TANDEM_ENTMAX",
+                double(alpha));
+  p->alpha = alpha;
+  if (!(given.softcap >= 0) || std::isinf(given.softcap))
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT, "softcap is %g, must be finite and not negative",
+                double(given.softcap));
+  p->softcap = given.softcap;
+  if (!(given.dropout >= 0 && given.dropout < 1))
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT, "dropout is %g, must be at least 0 and below 1",
+                double(given.dropout));
+  p->dropout = given.dropout;
+  TANDEM_TRY(check_flag("alibi", given.alibi));
+  TANDEM_TRY(check_flag("sink", given.sink));
+  p->alibi = given.alibi != 0;
+  p->sink = given.sink != 0;
+  if (p->sink && p->normalizer == Normalizer::entmax)
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT,
+                "sink with TANDEM_ENTMAX has no meaning: a sink joins a sum of exponentials");
+  TANDEM_TRY(check_size("dist_window", given.dist_window, TANDEM_SEQ_LIMIT));
+  p->dist_window = given.dist_window;
+
+  if (given.bias.dtype != 0 && !is_float(given.bias.dtype))
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT, "bias.dtype is %u, must be f32, f16, bf16 or 0",
+                given.bias.dtype);
+  TANDEM_TRY(check_overlay("bias", given.bias, given.bias_batch, given.bias_heads, given.bias_rows,
+                           *p, &p->bias));
+  if (given.keep.dtype != 0 && given.keep.dtype != TANDEM_BOOL8)
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT, "keep.dtype is %u, must be TANDEM_BOOL8 or 0",
+                given.keep.dtype);
+  TANDEM_TRY(check_overlay("keep", given.keep, given.keep_batch, given.keep_heads, given.keep_rows,
+                           *p, &p->keep));
+
+  const struct {
+    uint32_t bit;
+    const char *name, *of;
+    bool present;
+  } gradients[] = {
+      {TANDEM_GRAD_BIAS, "TANDEM_GRAD_BIAS", "bias", bool(p->bias)},
+      {TANDEM_GRAD_DIST_BIAS, "TANDEM_GRAD_DIST_BIAS", "dist_bias", p->dist_window > 0},
+      {TANDEM_GRAD_SLOPE, "TANDEM_GRAD_SLOPE", "slope", p->alibi},
+      {TANDEM_GRAD_TAU, "TANDEM_GRAD_TAU", "tau", p->normalizer == Normalizer::elastic},
+      {TANDEM_GRAD_SINK, "TANDEM_GRAD_SINK", "sink", p->sink}};
+  for (const auto& g : gradients)
+    if (p->wants(g.bit) && !g.present)
+      return fail(TANDEM_ERROR_INVALID_ARGUMENT, "problem.gradients has %s, but there is no %s",
+                  g.name, g.of);
+  if (p->wants(TANDEM_GRAD_BIAS)) {
+    if (given.d_bias.dtype != TANDEM_F32 && given.d_bias.dtype != given.bias.dtype)
+      return fail(TANDEM_ERROR_INVALID_ARGUMENT,
+                  "d_bias.dtype is %u, must be f32 or bias.dtype, %s", given.d_bias.dtype,
+                  dtype_name(p->bias.dtype));
+    const Overlay& b = p->bias;
+    TANDEM_TRY(check_layout(
+        {"d_bias", &given.d_bias, &p->d_bias, {b.batch, b.heads, b.rows, p->seq_kv}, true}));
+    p->d_bias_dtype = tandem_dtype(given.d_bias.dtype);
+  }
+  return Status();
+}
+
 }  // namespace
 
 const char* dtype_name(tandem_dtype dtype) {
@@ -109,8 +244,28 @@ const char* dtype_name(tandem_dtype dtype) {
       return "f16";
     case TANDEM_BF16:
       return "bf16";
+    case TANDEM_BOOL8:
+      return "bool8";
   }
   return "?";
+}
+
+std::string Problem::extras() const {
+  std::string s;
+  const auto add = [&](bool present, const char* name) {
+    if (present) s += (s.empty() ? "" : ", ") + std::string(name);
+  };
+  add(normalizer == Normalizer::elastic, "elastic softmax");
+  add(normalizer == Normalizer::entmax, "entmax");
+  add(softcap > 0, "softcap");
+  add(bool(bias), "bias");
+  add(dist_window > 0, "dist_bias");
+  add(alibi, "alibi");
+  add(bool(keep), "keep");
+  add(sink, "sink");
+  add(dropout > 0, "dropout");
+  add(has_lengths(), "lengths");
+  return s;
 }
 
 Status make_problem(const tandem_problem* given, Problem* problem) {
@@ -135,13 +290,14 @@ Status make_problem(const tandem_problem* given, Problem* problem) {
   if (given->align > TANDEM_BOTTOM_RIGHT)
     return fail(TANDEM_ERROR_INVALID_ARGUMENT, "problem.align is %u, which is no tandem_align",
                 given->align);
-  if (given->flags & ~TANDEM_FLAG_DETERMINISTIC)
+  if (given->flags & ~(TANDEM_FLAG_DETERMINISTIC | TANDEM_FLAG_VISIT_ALL))
     return fail(TANDEM_ERROR_INVALID_ARGUMENT, "problem.flags is 0x%x, which has unknown bits",
                 given->flags);
 
   Problem p;
   p.backward = given->direction == TANDEM_BACKWARD;
   p.deterministic = (given->flags & TANDEM_FLAG_DETERMINISTIC) != 0;
+  p.visit_all = (given->flags & TANDEM_FLAG_VISIT_ALL) != 0;
   const int64_t count_limit = std::numeric_limits<int32_t>::max();
   TANDEM_TRY(check_size("batch", given->batch, count_limit));
   TANDEM_TRY(check_size("heads_q", given->heads_q, count_limit));
@@ -164,33 +320,40 @@ Status make_problem(const tandem_problem* given, Problem* problem) {
   p.head_dim_v = given->head_dim_v;
 
   if (p.backward) {
-    if (given->gradients == 0 || (given->gradients & ~TANDEM_GRAD_ALL))
+    if (given->gradients == 0 || given->gradients >= 2 * TANDEM_GRAD_SINK)
       return fail(TANDEM_ERROR_INVALID_ARGUMENT,
                   "problem.gradients is 0x%x, must be a non-empty set of TANDEM_GRAD_*",
                   given->gradients);
     p.gradients = given->gradients;
   }
 
+  TANDEM_TRY(check_lengths("lengths_q", given->lengths_q, "total_q", given->total_q, &p.lengths_q));
+  TANDEM_TRY(
+      check_lengths("lengths_kv", given->lengths_kv, "total_kv", given->total_kv, &p.lengths_kv));
+  p.total_q = given->total_q;
+  p.total_kv = given->total_kv;
+
   p.dtype = tandem_dtype(given->q.dtype);
-  const int64_t B = p.batch, Hq = p.heads_q, Hk = p.heads_kv, Sq = p.seq_q, Sk = p.seq_kv;
-  const int64_t D = p.head_dim, Dv = p.head_dim_v;
-  const Field forward[] = {{"q", &given->q, &p.q, {B, Hq, Sq, D}, false},
-                           {"k", &given->k, &p.k, {B, Hk, Sk, D}, false},
-                           {"v", &given->v, &p.v, {B, Hk, Sk, Dv}, false},
-                           {"o", &given->o, &p.o, {B, Hq, Sq, Dv}, !p.backward}};
-  for (const Field& f : forward) TANDEM_TRY(check_tensor(f, given->q.dtype));
-  if (p.backward) {
-    const Field d_o = {"d_o", &given->d_o, &p.d_o, {B, Hq, Sq, Dv}, false};
-    TANDEM_TRY(check_tensor(d_o, given->q.dtype));
-    const struct {
-      uint32_t bit;
-      Field field;
-    } gradients[] = {{TANDEM_GRAD_Q, {"d_q", &given->d_q, &p.d_q, {B, Hq, Sq, D}, true}},
-                     {TANDEM_GRAD_K, {"d_k", &given->d_k, &p.d_k, {B, Hk, Sk, D}, true}},
-                     {TANDEM_GRAD_V, {"d_v", &given->d_v, &p.d_v, {B, Hk, Sk, Dv}, true}}};
-    for (const auto& g : gradients)
-      if (p.wants(g.bit)) TANDEM_TRY(check_tensor(g.field, given->q.dtype));
-  }
+  const int64_t Hq = p.heads_q, Hk = p.heads_kv, Sk = p.seq_kv, D = p.head_dim, Dv = p.head_dim_v;
+  const bool packed_q = p.lengths_q == Lengths::packed, packed_kv = p.lengths_kv == Lengths::packed;
+  const int64_t Bq = packed_q ? 1 : p.batch, Bk = packed_kv ? 1 : p.batch;
+  const int64_t Rq = packed_q ? p.total_q : p.seq_q, Rk = packed_kv ? p.total_kv : p.seq_kv;
+  const struct {
+    Field field;
+    bool kv, read, written;
+  } tensors[] = {
+      {{"q", &given->q, &p.q, {Bq, Hq, Rq, D}, false}, false, true, false},
+      {{"k", &given->k, &p.k, {Bk, Hk, Rk, D}, false}, true, true, false},
+      {{"v", &given->v, &p.v, {Bk, Hk, Rk, Dv}, false}, true, true, false},
+      {{"o", &given->o, &p.o, {Bq, Hq, Rq, Dv}, !p.backward}, false, true, false},
+      {{"d_o", &given->d_o, &p.d_o, {Bq, Hq, Rq, Dv}, false}, false, p.backward, false},
+      {{"d_q", &given->d_q, &p.d_q, {Bq, Hq, Rq, D}, true}, false, false, p.wants(TANDEM_GRAD_Q)},
+      {{"d_k", &given->d_k, &p.d_k, {Bk, Hk, Rk, D}, true}, true, false, p.wants(TANDEM_GRAD_K)},
+      {{"d_v", &given->d_v, &p.d_v, {Bk, Hk, Rk, Dv}, true}, true, false, p.wants(TANDEM_GRAD_V)}};
+  for (const auto& t : tensors)
+    if (t.read || t.written)
+      TANDEM_TRY(check_tensor(t.field, given->q.dtype, t.kv ? packed_kv : packed_q));
+  TANDEM_TRY(check_extras(*given, &p));
 
   if (std::isinf(given->scale))
     return fail(TANDEM_ERROR_INVALID_ARGUMENT, "problem.scale is infinite");
@@ -199,7 +362,10 @@ Status make_problem(const tandem_problem* given, Problem* problem) {
   TANDEM_TRY(check_window("window_left", given->window_left, &p.band.left));
   TANDEM_TRY(check_window("window_right", given->window_right, &p.band.right));
   if (given->mask == TANDEM_MASK_CAUSAL) p.band.right = std::min(p.band.right, 0);
-  if (p.banded() && given->align == TANDEM_BOTTOM_RIGHT) p.band.off = int(Sk - Sq);
+  // off places the band, and the diagonals that t counts; without either it has no effect.
+  if (p.banded() || p.dist_window > 0 || p.alibi)
+    p.bottom_right = given->align == TANDEM_BOTTOM_RIGHT;
+  if (p.bottom_right) p.band.off = int(Sk - p.seq_q);
 
   const int64_t tile_limit = 1 << 16;
   TANDEM_TRY(check_size("tile_rows", given->tile_rows, tile_limit));
@@ -208,6 +374,16 @@ Status make_problem(const tandem_problem* given, Problem* problem) {
   p.tile_cols = int(given->tile_cols);
   *problem = p;
   return Status();
+}
+
+uint32_t dropout_threshold(float dropout) {
+  // The largest p below 1, 1 - 2^-24, still gives a number of 32 bits.
+  return uint32_t(std::llround(double(dropout) * 4294967296.0));
+}
+
+int64_t gradient_elements(const Problem& p, uint32_t gradient) {
+  if (gradient == TANDEM_GRAD_BIAS) return p.bias.batch * p.bias.heads * p.bias.rows * p.seq_kv;
+  return p.heads_q * p.dist_window;
 }
 
 double visible_pairs(const Problem& p) {

@@ -15,6 +15,18 @@ struct Strides {  // in elements; also the layout of a kernel's parameter block
   int64_t b, h, s, d;
 };
 
+enum class Normalizer : uint8_t { softmax, elastic, entmax };  // tandem_normalizer
+enum class Lengths : uint8_t { full, padded, packed };         // tandem_lengths
+
+// A tensor [batch, heads, rows, Sk] that is added to scores or hides them. batch divides B, heads Hq and
+// rows Sq; strides of sizes of 1 are 0, so that b, h / group and i may be used as they are.
+struct Overlay {
+  tandem_dtype dtype{};  // 0: there is none
+  int64_t batch = 0, heads = 0, rows = 0;
+  Strides strides{};
+  explicit operator bool() const { return dtype != tandem_dtype{}; }
+};
+
 struct Problem {
   bool backward = false;
   int64_t batch = 0, heads_q = 0, heads_kv = 0, seq_q = 0, seq_kv = 0, head_dim = 0, head_dim_v = 0;
@@ -23,14 +35,35 @@ struct Problem {
   float scale = 0;
   TandemBand band{TANDEM_BAND_OPEN, TANDEM_BAND_OPEN, 0};
   uint32_t gradients = 0;  // TANDEM_GRAD_*; 0 forward
-  bool deterministic = false;
+  bool deterministic = false, visit_all = false;
   int tile_rows = 0, tile_cols = 0;  // 0: the planner chooses
+
+  Normalizer normalizer = Normalizer::softmax;
+  float alpha = 0;  // of entmax
+  float softcap = 0, dropout = 0;
+  bool alibi = false, sink = false;
+  int64_t dist_window = 0;
+  Overlay bias, keep;
+  Strides d_bias{};
+  tandem_dtype d_bias_dtype{};
+  // off = kv_len - q_len, for each batch entry its own where lengths are given; band.off is that of full
+  // lengths.
+  bool bottom_right = false;
+  Lengths lengths_q = Lengths::full, lengths_kv = Lengths::full;
+  int64_t total_q = 0, total_kv = 0;  // rows of packed tensors
 
   int64_t group() const { return heads_q / heads_kv; }
   bool banded() const { return band.left != TANDEM_BAND_OPEN || band.right != TANDEM_BAND_OPEN; }
   bool wants(uint32_t gradient) const { return (gradients & gradient) != 0; }
-  // delta enters ds only; d_v alone does without it.
-  bool needs_delta() const { return wants(TANDEM_GRAD_Q | TANDEM_GRAD_K); }
+  // delta enters ds; d_v and d_tau do without ds.
+  bool needs_delta() const { return (gradients & ~(TANDEM_GRAD_V | TANDEM_GRAD_TAU)) != 0; }
+  // Whether delta is <d_o, o>; otherwise it takes a pass of its own over the scores.
+  bool delta_is_dot() const {
+    return normalizer == Normalizer::softmax && !wants(TANDEM_GRAD_SLOPE);
+  }
+  bool has_lengths() const { return lengths_q != Lengths::full || lengths_kv != Lengths::full; }
+  // "", or what there is beside the scale, the band and softmax: "bias, elastic softmax".
+  std::string extras() const;
   int64_t element_size() const { return dtype == TANDEM_F32 ? 4 : 2; }
 };
 
@@ -40,6 +73,11 @@ Status make_problem(const tandem_problem* given, Problem* problem);
 // Pairs (i, j) that are visible, over all heads and batches: what the flops of a problem count.
 double visible_pairs(const Problem& problem);
 double problem_flops(const Problem& problem);
+
+// Words of Philox below this are dropped: round(p 2^32).
+uint32_t dropout_threshold(float dropout);
+
+int64_t gradient_elements(const Problem& problem, uint32_t gradient);  // of d_bias or d_dist_bias
 
 const char* dtype_name(tandem_dtype dtype);
 

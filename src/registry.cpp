@@ -18,17 +18,11 @@ const char* backend_name(Backend backend) {
 }
 
 const char* stem_name(Stem stem) {
-  switch (stem) {
-    case Stem::fwd:
-      return "fwd";
-    case Stem::bwd_dot:
-      return "bwd_dot";
-    case Stem::bwd_dkv:
-      return "bwd_dkv";
-    case Stem::bwd_dq:
-      return "bwd_dq";
-  }
-  return "?";
+  constexpr const char* kNames[] = {
+#define TANDEM_STEM(Name, name) #name,
+#include "stems.inc"
+  };
+  return kNames[int(stem)];
 }
 
 bool backend_built(Backend backend) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// kernels.inc and paths.inc as C++ values.
+// stems.inc, kernels.inc and paths.inc as C++ values.
 #ifndef TANDEM_SRC_REGISTRY_H
 #define TANDEM_SRC_REGISTRY_H
 #include <cstdint>
@@ -7,7 +7,14 @@
 namespace tandem {
 
 enum class Backend : uint8_t { cpu, vulkan, cuda };
-enum class Stem : uint8_t { fwd, bwd_dot, bwd_dkv, bwd_dq };
+enum class Stem : uint8_t {
+#define TANDEM_STEM(Name, name) name,
+#include "stems.inc"
+};
+constexpr int kStemCount = 0
+#define TANDEM_STEM(Name, name) +1
+#include "stems.inc"
+    ;
 
 const char* backend_name(Backend backend);
 const char* stem_name(Stem stem);

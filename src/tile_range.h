@@ -5,7 +5,8 @@
 //
 // A mask is a band: key j is visible to row i iff 0 <= j < seq_kv, 0 <= i < seq_q and
 //     i + off - left <= j <= i + off + right.
-// Causal is right = 0; no mask is left = right = TANDEM_BAND_OPEN.
+// Causal is right = 0; no mask is left = right = TANDEM_BAND_OPEN. With lengths, seq_q and seq_kv are those
+// of a batch entry, and so is off.
 // Sequence lengths stay below 2^29 and |off| below 2^29, so that no sum here leaves 32 bits.
 #ifndef TANDEM_TILE_RANGE_H
 #define TANDEM_TILE_RANGE_H
@@ -42,6 +43,13 @@ TANDEM_FN bool tandem_visible(TandemBand band, int i, int j) {
   return j >= i + band.off - band.left && j <= i + band.off + band.right;
 }
 
+// Keys that row i sees by its position: n_i of elastic softmax. 0 past the end of the queries.
+TANDEM_FN int tandem_key_count(TandemBand band, int i, int seq_q, int seq_kv) {
+  int lo = tandem_max(0, i + band.off - band.left);
+  int hi = tandem_min(seq_kv - 1, i + band.off + band.right);
+  return i < seq_q ? tandem_max(0, hi - lo + 1) : 0;
+}
+
 // The interval [lo, hi] of one axis, given as inclusive bounds that may lie outside [0, size), cut into
 // tiles. [full_lo, full_hi] is the inclusive interval that all rows of the other axis see.
 TANDEM_FN TandemTiles tandem_tiles(int lo, int hi, int full_lo, int full_hi, int size, int tile) {
@@ -67,6 +75,8 @@ TANDEM_FN TandemTiles tandem_tiles(int lo, int hi, int full_lo, int full_hi, int
 // Key tiles of cols keys that the query rows [row0, row0 + rows) below seq_q visit.
 TANDEM_FN TandemTiles tandem_key_tiles(TandemBand band, int row0, int rows, int cols, int seq_q,
                                        int seq_kv) {
+  // Rows past a batch entry's length see nothing.
+  if (row0 >= seq_q) return tandem_tiles(0, -1, 0, -1, 0, cols);
   int last = tandem_min(row0 + rows, seq_q) - 1;
   return tandem_tiles(row0 + band.off - band.left, last + band.off + band.right,
                       last + band.off - band.left, row0 + band.off + band.right, seq_kv, cols);
@@ -76,6 +86,7 @@ TANDEM_FN TandemTiles tandem_key_tiles(TandemBand band, int row0, int rows, int 
 // seq_q is never full here: its missing rows need the mask.
 TANDEM_FN TandemTiles tandem_query_tiles(TandemBand band, int col0, int cols, int rows, int seq_q,
                                          int seq_kv) {
+  if (col0 >= seq_kv) return tandem_tiles(0, -1, 0, -1, 0, rows);
   int last = tandem_min(col0 + cols, seq_kv) - 1;
   return tandem_tiles(col0 - band.off - band.right, last - band.off + band.left,
                       last - band.off - band.right, col0 - band.off + band.left, seq_q, rows);

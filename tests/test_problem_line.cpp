@@ -110,7 +110,7 @@ TEST_CASE("defaults of a short line") {
   CHECK(p.heads_kv == 8);
   CHECK(p.seq_kv == 100);
   CHECK(p.head_dim_v == 80);
-  CHECK(p.gradients == TANDEM_GRAD_ALL);
+  CHECK(p.gradients == TANDEM_GRAD_QKV);
   CHECK(p.d_k.dtype == TANDEM_BF16);
   CHECK(p.d_k.stride[1] == 8000);
   CHECK(std::isnan(p.scale));

@@ -228,7 +228,7 @@ std::vector<BenchCase> chosen_cases(const Options& options) {
     // One line serves both directions: a forward line says nothing of gradients, so it means all.
     if (p.direction == TANDEM_FORWARD) {
       p.d_o = p.o, p.d_q = p.q, p.d_k = p.k, p.d_v = p.v;
-      p.gradients = TANDEM_GRAD_ALL;
+      p.gradients = TANDEM_GRAD_QKV;
     }
     cases.push_back({line.substr(line.find(' ') + 1), p});
   }

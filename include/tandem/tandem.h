@@ -16,11 +16,13 @@
  * Names     B batch, H heads (Hq of q, Hk of k and v), S sequence length (Sq, Sk), D head_dim of q and
  *           k, Dv head_dim of v and o. Br x Bc is the tile: query rows by key columns.
  *
- * What is computed (docs/semantics.md has it in full):
- *   s_ij = scale * <q_i, k_j>                      for every key j visible to row i
- *   lse_i = ln sum_j exp(s_ij),  p_ij = exp(s_ij - lse_i),  o_i = sum_j p_ij v_j
- *   delta_i = <d_o_i, o_i>,  dp_ij = <d_o_i, v_j>,  ds_ij = p_ij (dp_ij - delta_i)
- *   d_q_i = scale sum_j ds_ij k_j,  d_k_j = scale sum_i ds_ij q_i,  d_v_j = sum_i p_ij d_o_i
+ * What is computed (docs/semantics.md has it in full, the gradients too):
+ *   s_ij = cap(scale <q_i, k_j>) + bias_ij + dist_bias[h,t] - slope[h] |t|,   t = i + off - j
+ *   softmax   y_ij = p_ij = exp(s_ij - lse_i),   lse_i = ln (sum_j exp(s_ij) + exp(sink[h]))
+ *   elastic   y_ij = max(p_ij + tau[h] / n_i, 0),   n_i = keys that row i sees by position
+ *   entmax    y_ij = [(alpha - 1) s_ij - t_i]_+ ^ (1 / (alpha - 1)),   t_i such that they sum to 1
+ *   o_i = sum_j drop(y_ij) v_j   over the keys j that are visible to row i
+ * Every term beside scale <q_i, k_j> is absent unless the problem asks for it.
  * Query head h reads kv head h / (Hq / Hk); d_k and d_v of a kv head sum over its query heads.
  * A row that sees no key has o = 0, lse = -inf and zero gradients. */
 #ifndef TANDEM_TANDEM_H
@@ -131,11 +133,16 @@ TANDEM_API tandem_status tandem_device_set_cache(tandem_device* device, size_t s
 
 /* ---- problem ------------------------------------------------------------------------------- */
 
-typedef enum tandem_dtype { TANDEM_F32 = 1, TANDEM_F16 = 2, TANDEM_BF16 = 3 } tandem_dtype;
+typedef enum tandem_dtype {
+  TANDEM_F32 = 1,
+  TANDEM_F16 = 2,
+  TANDEM_BF16 = 3,
+  TANDEM_BOOL8 = 4 /* a byte, 0 or not 0; for keep alone */
+} tandem_dtype;
 
 typedef struct tandem_tensor { /* logical order is always batch, head, sequence, feature */
   int64_t stride[4]; /* in elements, >= 0. Inputs: 0 repeats a dimension. Outputs may not overlap */
-  uint32_t dtype;    /* tandem_dtype; all tensors of a problem have the same one in this version */
+  uint32_t dtype;    /* tandem_dtype; the same for q k v o and their gradients in this version */
   uint32_t reserved; /* must be 0 */
 } tandem_tensor;
 
@@ -145,13 +152,35 @@ typedef enum tandem_mask { TANDEM_MASK_NONE = 0, TANDEM_MASK_CAUSAL = 1 } tandem
 /* Where the diagonal lies when Sq != Sk: off = 0, or off = Sk - Sq. Causal: j <= i + off. */
 typedef enum tandem_align { TANDEM_TOP_LEFT = 0, TANDEM_BOTTOM_RIGHT = 1 } tandem_align;
 
+typedef enum tandem_normalizer {
+  TANDEM_SOFTMAX = 0,
+  TANDEM_ELASTIC = 1, /* Lazy Attention: relu(softmax + tau / n), not renormalised */
+  TANDEM_ENTMAX = 2   /* alpha-entmax; alpha 2 is sparsemax */
+} tandem_normalizer;
+
+/* How long the sequences of a batch are. */
+typedef enum tandem_lengths {
+  TANDEM_LENGTHS_FULL = 0,   /* all S long */
+  TANDEM_LENGTHS_PADDED = 1, /* int32 [B] says; rows behind are written as zeros */
+  TANDEM_LENGTHS_PACKED =
+      2 /* one after the other without batch dimension: int32 [B+1], cumulative */
+} tandem_lengths;
+
 #define TANDEM_UNBOUNDED (-1)
 #define TANDEM_GRAD_Q 0x1u
 #define TANDEM_GRAD_K 0x2u
 #define TANDEM_GRAD_V 0x4u
-#define TANDEM_GRAD_ALL 0x7u
+#define TANDEM_GRAD_QKV 0x7u
+#define TANDEM_GRAD_BIAS 0x8u
+#define TANDEM_GRAD_DIST_BIAS 0x10u
+#define TANDEM_GRAD_SLOPE 0x20u
+#define TANDEM_GRAD_TAU 0x40u
+#define TANDEM_GRAD_SINK 0x80u
 /* Same library build, device, driver, plan and inputs: same bits. */
 #define TANDEM_FLAG_DETERMINISTIC 0x1u
+/* For tests and tuning: visit every tile that the positions allow, also those that keep or the support
+ * of entmax empties. The results have the same bits. */
+#define TANDEM_FLAG_VISIT_ALL 0x2u
 
 /* Start from tandem_problem_init(); members are only added at the end. */
 typedef struct tandem_problem {
@@ -170,21 +199,46 @@ typedef struct tandem_problem {
   float scale;                      /* NaN (the default) means 1 / sqrt(D) */
   uint32_t mask;                    /* tandem_mask */
   uint32_t align;                   /* tandem_align, for the causal mask and the window */
-  uint32_t gradients;   /* TANDEM_GRAD_*: what backward writes; the others are not computed */
+  uint32_t gradients; /* TANDEM_GRAD_*: what backward writes, TANDEM_GRAD_QKV by default; the others
+                         * are not computed. Asking for that of an absent input is an error */
   int64_t window_left;  /* keys j >= i + off - left are visible; TANDEM_UNBOUNDED */
   int64_t window_right; /* keys j <= i + off + right are visible; TANDEM_UNBOUNDED */
   uint32_t flags;       /* TANDEM_FLAG_* */
   uint32_t tile_rows;   /* Br, for tests and tuning: only tiles of this size; 0: planner's choice */
   uint32_t tile_cols;   /* Bc, likewise */
   uint32_t reserved;    /* must be 0 */
+
+  /* From here on everything is off when it is 0, as tandem_problem_init() leaves it. */
+  uint32_t normalizer; /* tandem_normalizer; elastic reads args.tau */
+  float entmax_alpha;  /* 1 < alpha <= 2, with TANDEM_ENTMAX alone */
+  float softcap;       /* c > 0: c tanh(scale <q, k> / c) in place of scale <q, k> */
+  float dropout;       /* 0 <= p < 1: each weight is 0 with probability p, else divided by 1 - p */
+  uint32_t alibi;      /* 1: - slope[h] |t|, slope in args.slope */
+  uint32_t sink; /* 1: exp(sink[h]) joins the sum of every row that sees a key; not with entmax */
+  int64_t
+      dist_window; /* W: + dist_bias[h,t] for 0 <= t < W; a key that is farther keeps its score */
+  /* Added to the score, not scaled: [bias_batch, bias_heads, bias_rows, Sk], on when bias.dtype is not
+   * 0. Sizes are B or 1; Hq, Hk or 1; Sq or 1. bias may be f32, f16 or bf16 whatever q is. d_bias has
+   * bias's sizes, its dtype or f32, and sums over what bias repeats. */
+  int64_t bias_batch, bias_heads, bias_rows;
+  tandem_tensor bias, d_bias;
+  /* A key is visible where keep is not 0: [keep_batch, keep_heads, keep_rows, Sk], TANDEM_BOOL8; sizes
+   * as bias's; on when keep.dtype is not 0. Tiles without a kept key are skipped. */
+  int64_t keep_batch, keep_heads, keep_rows;
+  tandem_tensor keep;
+  /* With lengths, i, j and off count within a sequence; Sq and Sk are the longest that may occur. A
+   * packed tensor has stride[0] = 0 and total rows. lse stays [B,Hq,Sq]. */
+  uint32_t lengths_q;        /* tandem_lengths of q o d_o d_q; args.lengths_q */
+  uint32_t lengths_kv;       /* tandem_lengths of k v d_k d_v; args.lengths_kv */
+  int64_t total_q, total_kv; /* rows of the packed tensors, all sequences together */
 } tandem_problem;
 
 /* Fills in problem (struct_size and all defaults): direction forward, sizes 0, f32, scale 1/sqrt(D), no
- * mask, all gradients. A function, because a C99 initialiser cannot spell NaN portably. */
+ * mask, the gradients of q, k and v. A function, because a C99 initialiser cannot spell NaN portably. */
 TANDEM_API void tandem_problem_init(tandem_problem* problem);
 
 /* Sets the strides of all tensors to the contiguous [B,H,S,D] order ("bhsd") for the sizes that
- * problem holds, and their dtype. */
+ * problem holds (packed: [H,total,D]), and the dtype of q k v o and their gradients. */
 TANDEM_API void tandem_problem_contiguous(tandem_problem* problem, tandem_dtype dtype);
 
 /* One line that says the whole problem, as "bwd bf16 b2 hq8 hk2 sq128 sk130 d64 dv64
@@ -226,7 +280,7 @@ TANDEM_API size_t tandem_explain(const tandem_device* device, const tandem_probl
 typedef struct tandem_kernel_info {
   uint32_t struct_size; /* in: sizeof(tandem_kernel_info) */
   uint32_t built;       /* 1: this build holds it; 0: its backend was left out */
-  char stem[16];        /* "fwd", "bwd_dot", "bwd_dkv", "bwd_dq", ... */
+  char stem[16];        /* "fwd", "bwd_dot", "bwd_dkv", "bwd_dq", ... (docs/kernels.md) */
   char backend[16];
   char path[16];
 } tandem_kernel_info;
@@ -250,15 +304,31 @@ typedef struct tandem_args { /* start from TANDEM_ARGS_INIT */
   uint32_t reserved;                /* must be 0 */
   tandem_buffer q, k, v, o;         /* o is read by backward */
   tandem_buffer lse;                /* f32 [B,Hq,Sq] contiguous: written by forward (may be absent
-                                     * there), read by backward */
+                                     * there), read by backward. Entmax: its threshold t */
   tandem_buffer d_o, d_q, d_k, d_v; /* backward only; a gradient not asked for stays {0, 0} */
   tandem_buffer workspace;          /* contents need no initialisation and are garbage afterwards */
   uint64_t workspace_size;          /* bytes that may be used; at least the plan's */
+  /* What the problem switches on; the rest stays {0, 0}. All but bias, d_bias and keep are contiguous. */
+  tandem_buffer bias, keep;
+  tandem_buffer dist_bias;        /* f32 [Hq,W] */
+  tandem_buffer slope, tau, sink; /* f32 [Hq] */
+  tandem_buffer lengths_q,
+      lengths_kv;            /* int32 [B], or cumulative from 0 [B+1]. A length beyond Sq or
+                                          * Sk counts as that, one below 0 as 0 */
+  tandem_buffer d_bias;      /* gradients, where asked for */
+  tandem_buffer d_dist_bias; /* f32 [Hq,W] */
+  tandem_buffer d_slope, d_tau, d_sink; /* f32 [Hq] */
+  /* Philox4x32-10: the same seed and offset drop the same weights, forward and backward, on every
+   * backend, whatever the tiles. Count the offset up from step to step. */
+  uint64_t dropout_seed;
+  uint32_t dropout_offset;
+  uint32_t reserved2; /* must be 0 */
 } tandem_args;
-#define TANDEM_ARGS_INIT                                                                      \
-  {                                                                                           \
-    (uint32_t)sizeof(tandem_args), 0, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, \
-        {0, 0}, {0, 0}, {0, 0}, 0                                                             \
+#define TANDEM_ARGS_INIT                                                                           \
+  {                                                                                                \
+    (uint32_t)sizeof(tandem_args), 0, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0},      \
+        {0, 0}, {0, 0}, {0, 0}, 0, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, \
+        {0, 0}, {0, 0}, {0, 0}, {0, 0}, {0, 0}, 0, 0, 0                                            \
   }
 
 /* Records the plan into the stream and returns: no allocation on the device, no wait, no submit. On

@@ -20,19 +20,34 @@ enum class Precision {
   // of the error-ratio rule.
 };
 
+// Packed tensors come unpacked: [B,H,S,D] with whatever lies behind a sequence's length, which is not read.
 struct RefInputs {
   std::vector<double> q, k, v;  // [B,Hq,Sq,D] [B,Hk,Sk,D] [B,Hk,Sk,Dv]
   std::vector<double> d_o;      // [B,Hq,Sq,Dv], backward only
+  // What the problem switches on; otherwise empty.
+  std::vector<double> bias;                    // [bias batch, heads, rows, Sk]
+  std::vector<uint8_t> keep;                   // [keep batch, heads, rows, Sk]
+  std::vector<double> dist_bias;               // [Hq,W]
+  std::vector<double> slope, tau, sink;        // [Hq]
+  std::vector<int64_t> lengths_q, lengths_kv;  // [B], not cumulative
+  uint64_t dropout_seed = 0;
+  uint32_t dropout_offset = 0;
 };
 
 struct Reference {
-  std::vector<double> o, lse;         // always; lse [B,Hq,Sq]
-  std::vector<double> delta;          // backward
-  std::vector<double> d_q, d_k, d_v;  // backward, those that the problem asks for
-  // What the rounding errors of an element are proportional to; Precision::exact only.
-  //   o: sum p |v|    d_v: sum p |d_o|    d_q: scale sum e |k|    d_k: scale sum e |q|
-  //   with e_ij = p_ij (|dp_ij| + sum |d_o_i o_i|), a bound on what enters ds before it cancels
+  std::vector<double> o, lse;                  // always; lse [B,Hq,Sq], of entmax the threshold
+  std::vector<double> delta;                   // backward
+  std::vector<double> d_q, d_k, d_v;           // backward, those that the problem asks for
+  std::vector<double> d_bias;                  // bias's shape
+  std::vector<double> d_dist_bias;             // [Hq,W]
+  std::vector<double> d_slope, d_tau, d_sink;  // [Hq]
+  // What the rounding errors of an element are proportional to; Precision::exact only. With y the weights,
+  // g what ds is proportional to (p, or u of entmax) and e_ij = g_ij (|dp_ij| + a bound on |delta_i| before it
+  // cancels):
+  //   o: sum y |v|    d_v: sum y |d_o|    d_q: scale sum e |k|    d_k: scale sum e |q|
+  //   d_bias, d_dist_bias: sum e    d_slope: sum |t| e    d_tau: sum M |dp| / n    d_sink: sum p_sink |delta|
   std::vector<double> o_floor, d_q_floor, d_k_floor, d_v_floor;
+  std::vector<double> d_bias_floor, d_dist_bias_floor, d_slope_floor, d_tau_floor, d_sink_floor;
 };
 
 // Forward, and for a backward problem all of it. Throws std::bad_alloc.

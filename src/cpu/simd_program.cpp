@@ -49,7 +49,7 @@ class SimdProgram final : public Program {
         case Stem::bwd_dkv:
           scratch(launch, carver, SimdBwdDkv());
           break;
-        case Stem::bwd_dot:
+        default:
           break;
       }
       bytes = std::max(bytes, carver.used());
@@ -72,6 +72,8 @@ class SimdProgram final : public Program {
           break;
         case Stem::bwd_dq:
           bwd_dq(launch, args);
+          break;
+        default:  // no other has a row in the registry
           break;
       }
     }

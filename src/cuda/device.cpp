@@ -147,6 +147,12 @@ class CudaProgram final : public Program {
   CudaProgram(const Driver& driver, CUcontext context, const SharedMemory& memory, const Plan& plan)
       : driver_(driver), context_(context), memory_(memory), plan_(plan) {}
 
+  Status add_all() {
+    for (const Launch& launch : plan_.launches) TANDEM_TRY(add(launch));
+    return Status();
+  }
+
+ private:
   Status add(const Launch& launch) {
     switch (launch.stem) {
       case Stem::fwd:
@@ -157,25 +163,24 @@ class CudaProgram final : public Program {
         return add(launch, cuda::bwd_dkv_kernel, bwd_dkv_block(plan_, launch), bwd_dkv_push);
       case Stem::bwd_dq:
         return add(launch, cuda::bwd_dq_kernel, bwd_dq_block(plan_, launch), bwd_dq_push);
+      default:
+        break;
     }
     return fail(TANDEM_ERROR_BACKEND, "the CUDA backend has no kernel %s", stem_name(launch.stem));
   }
 
+ public:
   Status record(tandem_stream stream, const tandem_args& args) const override {
     const Current current(driver_, context_);
     TANDEM_TRY(current.status());
-    const auto at = [](const tandem_buffer& b) { return b.handle + b.offset; };
-    const Problem& problem = plan_.problem;
-    Addresses a{};
-    a.q = at(args.q), a.k = at(args.k), a.v = at(args.v), a.o = at(args.o), a.lse = at(args.lse);
-    if (problem.backward) {
-      a.d_o = at(args.d_o);
-      // bwd_dkv leaves out a gradient whose address is 0.
-      if (problem.wants(TANDEM_GRAD_Q)) a.d_q = at(args.d_q);
-      if (problem.wants(TANDEM_GRAD_K)) a.d_k = at(args.d_k);
-      if (problem.wants(TANDEM_GRAD_V)) a.d_v = at(args.d_v);
-      if (problem.needs_delta()) a.delta = at(args.workspace) + plan_.delta_offset;
-    }
+    Addresses a;
+    TANDEM_TRY(resolve_args(
+        plan_, args,
+        [](const ArgUse&, const tandem_buffer& b, uint64_t* address) {
+          *address = b.handle + b.offset;
+          return Status();
+        },
+        &a));
     for (const Step& step : steps_) {
       const cudaError_t error = step.record(reinterpret_cast<cudaStream_t>(stream.handle), a);
       if (error != cudaSuccess) return failed(stem_name(step.stem), error);
@@ -216,7 +221,7 @@ class CudaProgram final : public Program {
   template <typename Block, typename Push>
   Status add(const Launch& launch,
              cuda::Kernel<cuda::Params<Block, Push>> (*find)(tandem_dtype, const Launch&, bool),
-             const Block& block, Push (*push)(const Plan&, const Addresses&)) {
+             const Block& block, Push (*push)(const Plan&, const Launch&, const Addresses&)) {
     if (launch.total == 0) return Status();
     // Which of the two runs depends on the addresses, so on the execute.
     const auto any = find(plan_.problem.dtype, launch, false);
@@ -232,8 +237,9 @@ class CudaProgram final : public Program {
     for (const auto kernel : {any, wide})
       TANDEM_TRY(prepare(reinterpret_cast<const void*>(kernel), int(threads.x), shared));
     const Plan& plan = plan_;
+    const Launch* of = &launch;  // of plan_
     steps_.push_back({launch.stem, [=, &plan](cudaStream_t stream, const Addresses& a) {
-                        cuda::Params<Block, Push> params{block, push(plan, a)};
+                        cuda::Params<Block, Push> params{block, push(plan, *of, a)};
                         void* arguments[] = {&params};
                         return cudaLaunchKernel(wide_inputs(block, params.push.wide) ? wide : any,
                                                 grid, threads, arguments, shared, stream);
@@ -329,7 +335,7 @@ class CudaDevice final : public Device {
     const Current current(driver_, context_);
     TANDEM_TRY(current.status());
     auto built = std::make_unique<CudaProgram>(driver_, context_, memory_, plan);
-    for (const Launch& launch : plan.launches) TANDEM_TRY(built->add(launch));
+    TANDEM_TRY(built->add_all());
     *program = std::move(built);
     return Status();
   }

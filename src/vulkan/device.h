@@ -15,7 +15,6 @@
 
 namespace tandem {
 
-constexpr int kStemCount = 4;
 constexpr const char* kInlineUniformExtension = VK_EXT_INLINE_UNIFORM_BLOCK_EXTENSION_NAME;
 
 // What all pipelines of a stem share.
@@ -60,16 +59,15 @@ struct Push {
   uint32_t bytes;
   bool all_wide;
 };
-Push make_push(Stem stem, const Plan& plan, const Addresses& addresses);
+Push make_push(const Plan& plan, const Launch& launch, const Addresses& addresses);
 
 // A launch that has been made ready. Whether tensors allow 4-element accesses depends on addresses,
 // which only record() sees: so there is a pipeline for any tensors, and one for wide ones where the
 // strides allow it.
 struct Dispatch {
-  Stem stem;
+  const Launch* launch;  // of the program's plan
   VkPipeline any, wide;
   VkDescriptorSet set;
-  uint32_t groups_x, groups_y;
 };
 
 class VulkanProgram final : public Program {

@@ -43,21 +43,25 @@ static_assert(sizeof(Strides) == 32);
 #define TANDEM_STRIDES(name) TANDEM_CHECK_STRIDES(FwdBlock, name)
 #define TANDEM_PARAM(type, name) TANDEM_CHECK_SCALAR(type, name)
 #define TANDEM_ADDRESS(name) TANDEM_CHECK_ADDRESS(FwdPush, name)
+#define TANDEM_ADDRESSES(name, count) TANDEM_CHECK_ADDRESS(FwdPush, name)
 #define TANDEM_PUSH(type, name) TANDEM_CHECK_SCALAR(type, name)
 #include "../interface/fwd.inc"
 #define TANDEM_STRIDES(name) TANDEM_CHECK_STRIDES(BwdDotBlock, name)
 #define TANDEM_PARAM(type, name) TANDEM_CHECK_SCALAR(type, name)
 #define TANDEM_ADDRESS(name) TANDEM_CHECK_ADDRESS(BwdDotPush, name)
+#define TANDEM_ADDRESSES(name, count) TANDEM_CHECK_ADDRESS(BwdDotPush, name)
 #define TANDEM_PUSH(type, name) TANDEM_CHECK_SCALAR(type, name)
 #include "../interface/bwd_dot.inc"
 #define TANDEM_STRIDES(name) TANDEM_CHECK_STRIDES(BwdDkvBlock, name)
 #define TANDEM_PARAM(type, name) TANDEM_CHECK_SCALAR(type, name)
 #define TANDEM_ADDRESS(name) TANDEM_CHECK_ADDRESS(BwdDkvPush, name)
+#define TANDEM_ADDRESSES(name, count) TANDEM_CHECK_ADDRESS(BwdDkvPush, name)
 #define TANDEM_PUSH(type, name) TANDEM_CHECK_SCALAR(type, name)
 #include "../interface/bwd_dkv.inc"
 #define TANDEM_STRIDES(name) TANDEM_CHECK_STRIDES(BwdDqBlock, name)
 #define TANDEM_PARAM(type, name) TANDEM_CHECK_SCALAR(type, name)
 #define TANDEM_ADDRESS(name) TANDEM_CHECK_ADDRESS(BwdDqPush, name)
+#define TANDEM_ADDRESSES(name, count) TANDEM_CHECK_ADDRESS(BwdDqPush, name)
 #define TANDEM_PUSH(type, name) TANDEM_CHECK_SCALAR(type, name)
 #include "../interface/bwd_dq.inc"
 
@@ -70,20 +74,22 @@ struct StemCode {
 };
 
 const StemCode& stem_code(Stem stem) {
-  static const StemCode codes[kStemCount] = {
-      {fwd_spirv, sizeof(fwd_spirv), kFwdEntries, std::size(kFwdEntries), sizeof(FwdBlock),
-       sizeof(FwdPush)},
-      {bwd_dot_spirv, sizeof(bwd_dot_spirv), kBwdDotEntries, std::size(kBwdDotEntries),
-       sizeof(BwdDotBlock), sizeof(BwdDotPush)},
-      {bwd_dkv_spirv, sizeof(bwd_dkv_spirv), kBwdDkvEntries, std::size(kBwdDkvEntries),
-       sizeof(BwdDkvBlock), sizeof(BwdDkvPush)},
-      {bwd_dq_spirv, sizeof(bwd_dq_spirv), kBwdDqEntries, std::size(kBwdDqEntries),
-       sizeof(BwdDqBlock), sizeof(BwdDqPush)},
-  };
-  static_assert(int(Stem::fwd) == 0 && int(Stem::bwd_dot) == 1 && int(Stem::bwd_dkv) == 2 &&
-                    int(Stem::bwd_dq) == 3,
-                "the order above");
-  return codes[int(stem)];
+#define TANDEM_STEM_CODE(Name, name)                                                \
+  case Stem::name: {                                                                \
+    static const StemCode code = {name##_spirv,        sizeof(name##_spirv),        \
+                                  k##Name##Entries,    std::size(k##Name##Entries), \
+                                  sizeof(Name##Block), sizeof(Name##Push)};         \
+    return code;                                                                    \
+  }
+  switch (stem) {
+    TANDEM_STEM_CODE(Fwd, fwd)
+    TANDEM_STEM_CODE(BwdDot, bwd_dot)
+    TANDEM_STEM_CODE(BwdDkv, bwd_dkv)
+    TANDEM_STEM_CODE(BwdDq, bwd_dq)
+    default:
+      static const StemCode none{};
+      return none;
+  }
 }
 
 template <typename Struct>
@@ -107,8 +113,9 @@ std::string spec_bytes(const Plan& plan, const Launch& launch, bool wide) {
       return tile_spec_bytes(bwd_dkv_spec(plan, launch), wide);
     case Stem::bwd_dq:
       return tile_spec_bytes(bwd_dq_spec(plan, launch), wide);
+    default:
+      return "";
   }
-  return "";
 }
 
 std::string block_bytes(const Plan& plan, const Launch& launch) {
@@ -126,6 +133,8 @@ std::string block_bytes(const Plan& plan, const Launch& launch) {
     case Stem::bwd_dq:
       block = bytes_of(bwd_dq_block(plan, launch));
       break;
+    default:
+      break;
   }
   block.resize(round16(block.size()));
   return block;
@@ -136,6 +145,7 @@ std::string block_bytes(const Plan& plan, const Launch& launch) {
 Status VulkanDevice::make_layouts() {
   for (int i = 0; i < kStemCount; ++i) {
     const StemCode& code = stem_code(Stem(i));
+    if (!code.words) continue;
     VkDescriptorSetLayoutBinding binding{};
     binding.descriptorType = VK_DESCRIPTOR_TYPE_INLINE_UNIFORM_BLOCK;
     binding.descriptorCount = round16(code.block_bytes);  // bytes
@@ -251,14 +261,12 @@ Status VulkanDevice::build(const Plan& plan, std::unique_ptr<Program>* program) 
   TANDEM_VK_TRY(vk_.vkCreateDescriptorPool(device_, &pool, nullptr, &made->pool_),
                 "vkCreateDescriptorPool");
 
-  for (const Launch& launch : plan.launches) {
+  for (const Launch& launch : made->plan_.launches) {
     Dispatch dispatch{};
-    dispatch.stem = launch.stem;
-    dispatch.groups_x = launch.groups_x;
-    dispatch.groups_y = launch.groups_y;
+    dispatch.launch = &launch;
     TANDEM_TRY(pipeline(launch.stem, spec_bytes(plan, launch, false), &dispatch.any));
     // An address of 0 is as aligned as can be: what remains are the strides.
-    if (make_push(launch.stem, plan, Addresses{}).all_wide)
+    if (make_push(plan, launch, Addresses{}).all_wide)
       TANDEM_TRY(pipeline(launch.stem, spec_bytes(plan, launch, true), &dispatch.wide));
     else if (launch.stem != Stem::bwd_dot)
       log_(TANDEM_LOG_INFO, text("%s goes element by element: a stride or a head size is no "

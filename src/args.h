@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// The buffers of an execute: their names, which of them a plan touches, and how they become the addresses
+// that kernels get.
+#ifndef TANDEM_SRC_ARGS_H
+#define TANDEM_SRC_ARGS_H
+#include <array>
+#include <cstdint>
+
+#include "plan.h"
+
+namespace tandem {
+
+// In whatever space the backend resolves tandem_buffers to; 0: not given, or not for this plan.
+struct Addresses {
+#define TANDEM_ARG(name) uint64_t name = 0;
+#include "args.inc"
+  uint64_t delta = 0, tau_rows = 0, slope_rows = 0, bias_parts = 0, dist_parts = 0;  // in workspace
+  uint64_t dropout_seed = 0;
+  uint32_t dropout_offset = 0;
+};
+
+struct ArgUse {
+  const char* name;
+  tandem_buffer tandem_args::*buffer;
+  uint64_t Addresses::*address;
+  bool needed;         // the plan reads or writes it
+  bool optional;       // it may be left out nevertheless
+  uint64_t alignment;  // bytes
+};
+
+constexpr int kArgCount = 0
+#define TANDEM_ARG(name) +1
+#include "args.inc"
+    ;
+
+// All of them, in the order of args.inc.
+std::array<ArgUse, kArgCount> arg_uses(const Plan& plan);
+
+// Addresses from args, by at(use, buffer, &address), a Status, for each buffer that the plan uses.
+template <typename At>
+Status resolve_args(const Plan& plan, const tandem_args& args, At&& at, Addresses* addresses) {
+  Addresses a;
+  for (const ArgUse& use : arg_uses(plan)) {
+    const tandem_buffer& buffer = args.*use.buffer;
+    if (!use.needed && !use.optional) continue;
+    if (buffer.handle != 0 || buffer.offset != 0) TANDEM_TRY(at(use, buffer, &(a.*use.address)));
+  }
+  if (a.workspace) {
+    a.delta = a.workspace + plan.delta_offset;
+    a.tau_rows = a.workspace + plan.tau_rows_offset;
+    a.slope_rows = a.workspace + plan.slope_rows_offset;
+    a.bias_parts = a.workspace + plan.bias_parts_offset;
+    a.dist_parts = a.workspace + plan.dist_parts_offset;
+  }
+  a.dropout_seed = args.dropout_seed;
+  a.dropout_offset = args.dropout_offset;
+  *addresses = a;
+  return Status();
+}
+
+}  // namespace tandem
+#endif
