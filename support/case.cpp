@@ -9,6 +9,10 @@
 namespace tandem::support {
 namespace {
 
+// What may be wrong with a score relative to the terms that make it up, for the slack at kinks: the same 8
+// roundings as in score_roundings().
+constexpr double kScoreError = 8 * 0x1p-24;
+
 double largest(const std::vector<double>& values) {
   double x = 0;
   for (double v : values) x = std::max(x, std::fabs(v));
@@ -26,27 +30,29 @@ void append(Judgement j, CaseResult* result) {
 struct Parts {  // of a Reference, for one output
   std::vector<double> Reference::*value;
   std::vector<double> Reference::*floor;
+  std::vector<double> Reference::*slack;
 };
 Parts parts_of(Role role) {
   switch (role) {
     case Role::o:
-      return {&Reference::o, &Reference::o_floor};
+      return {&Reference::o, &Reference::o_floor, &Reference::o_slack};
     case Role::d_q:
-      return {&Reference::d_q, &Reference::d_q_floor};
+      return {&Reference::d_q, &Reference::d_q_floor, &Reference::d_q_slack};
     case Role::d_k:
-      return {&Reference::d_k, &Reference::d_k_floor};
+      return {&Reference::d_k, &Reference::d_k_floor, &Reference::d_k_slack};
     case Role::d_v:
-      return {&Reference::d_v, &Reference::d_v_floor};
+      return {&Reference::d_v, &Reference::d_v_floor, &Reference::d_v_slack};
     case Role::d_bias:
-      return {&Reference::d_bias, &Reference::d_bias_floor};
+      return {&Reference::d_bias, &Reference::d_bias_floor, &Reference::d_bias_slack};
     case Role::d_dist_bias:
-      return {&Reference::d_dist_bias, &Reference::d_dist_bias_floor};
+      return {&Reference::d_dist_bias, &Reference::d_dist_bias_floor,
+              &Reference::d_dist_bias_slack};
     case Role::d_slope:
-      return {&Reference::d_slope, &Reference::d_slope_floor};
+      return {&Reference::d_slope, &Reference::d_slope_floor, &Reference::d_slope_slack};
     case Role::d_tau:
-      return {&Reference::d_tau, &Reference::d_tau_floor};
+      return {&Reference::d_tau, &Reference::d_tau_floor, &Reference::d_tau_slack};
     default:
-      return {&Reference::d_sink, &Reference::d_sink_floor};
+      return {&Reference::d_sink, &Reference::d_sink_floor, &Reference::d_sink_slack};
   }
 }
 
@@ -213,7 +219,7 @@ void Case::make_reference() {
   const double plain = score_roundings(double(checked.scale), problem.head_dim, inputs.q, inputs.k);
   c.f32_roundings = plain + extra_roundings(checked, plain, largest(inputs.bias),
                                             largest(inputs.dist_bias), largest(inputs.slope));
-  c.truth = tandem::reference(checked, inputs, Precision::exact, threads);
+  c.truth = tandem::reference(checked, inputs, Precision::exact, threads, kScoreError);
   const Reference step = tandem::reference(checked, inputs, Precision::stepwise, threads);
   for (Role role : kOutputs) {
     if (role != Role::o && !is_output(problem, role)) continue;
@@ -223,6 +229,7 @@ void Case::make_reference() {
     x.exact = c.truth.*parts.value;
     x.stepwise = step.*parts.value;
     x.floor = c.truth.*parts.floor;
+    x.slack = c.truth.*parts.slack;
     x.counts = counts_of(checked, role, x.dims, q, kv);
     x.chain = problem.q.dtype;
     c.bounds[size_t(role)] = make_bounds(x, layout_of(problem, role).dtype, c.f32_roundings);

@@ -196,12 +196,10 @@ double extra_roundings(const Problem& p, double plain, double bias, double dist_
   if (p.softcap > 0) sum += 4 * std::min(double(p.softcap), plain);
   // One rounding of the partial sum a term; |t| is below both lengths together.
   sum += bias + dist_bias + slope * double(p.seq_q + p.seq_kv);
-  if (p.normalizer == Normalizer::entmax && p.alpha != 1.5f && p.alpha != 2.f) {
-    // x^e as exp2(e log2 x): in GLSL log2 is good for 2^-21, that is 8 e roundings, times ln 2; exp2 for
-    // 3 + 2 |e log2 x| ulps, which over weights that sum to 1 is twice their entropy, at most log2 n bits.
-    const double e = 1 / (double(p.alpha) - 1);
-    sum += 6 * e + 3 + 2 * std::log2(double(std::max<int64_t>(p.seq_kv, 2)));
-  }
+  // x^e as exp2(e log2 x): what log2 loses is in the slack; exp2 is good for 3 + 2 |e log2 x| ulps in GLSL,
+  // which over weights that sum to 1 is twice their entropy, at most log2 n bits.
+  if (p.normalizer == Normalizer::entmax && p.alpha != 1.5f && p.alpha != 2.f)
+    sum += 3 + 2 * std::log2(double(std::max<int64_t>(p.seq_kv, 2)));
   return sum;
 }
 
