@@ -73,9 +73,11 @@ void set_head(int b, int h) {
   inputs.head = b * block.heads_q + h;
 }
 
+#ifndef BY_ELEMENT
 // Query row and key of an invocation's element (r, c) of a tile. flip: the rows of the tile are keys.
 int query_of(int i0, int r, int c, bool flip) { return i0 + (flip ? 4 * TCOL + c : TROW + TR * r); }
 int key_of(int j0, int r, int c, bool flip) { return j0 + (flip ? TROW + TR * r : 4 * TCOL + c); }
+#endif
 
 // The nearest query row and key that exist: what is read for others is hidden afterwards, and without a branch the
 // loads of a tile are in flight together.

@@ -19,6 +19,15 @@ bool is_visible(int i, int j) {
          (BAND == 0 || tandem_visible(mask_band(), i, j));
 }
 
+// keep of query row i and key j; what lies outside of the problem may be either. Bytes are read out of their words:
+// nothing here needs 8-bit storage.
+bool is_kept(int i, int j) {
+  uvec2 at = add64(inputs.keep,
+                   add64(mul64(extra.keep.sd.xy, near_query(i)), mul64(extra.keep.sd.zw, near_key(j))));
+  return (Load1(uvec2(at.x & ~3u, at.y)).w >> 8u * (at.x & 3u) & 0xffu) != 0;
+}
+
+#ifndef BY_ELEMENT
 // Rows are query rows from i0, columns are keys from j0.
 void mask_tile(inout vec4 s[RM], int i0, int j0) {
   [[unroll]] for (int r = 0; r < RM; r++) {
@@ -35,16 +44,12 @@ void mask_tile_transposed(inout vec4 s[RM], int j0, int i0) {
   }
 }
 
-// keep of an invocation's elements, bit 4 r + c; what lies outside of the problem may be either. Bytes are read out
-// of their words: nothing here needs 8-bit storage.
+// keep of an invocation's elements, bit 4 r + c; what lies outside of the problem may be either.
 uint keep_bits(int i0, int j0, bool flip) {
   uint bits = 0;
   [[unroll]] for (int r = 0; r < RM; r++) {
     [[unroll]] for (int c = 0; c < 4; c++) {
-      uvec2 at = add64(inputs.keep, add64(mul64(extra.keep.sd.xy, near_query(query_of(i0, r, c, flip))),
-                                          mul64(extra.keep.sd.zw, near_key(key_of(j0, r, c, flip)))));
-      uint byte = Load1(uvec2(at.x & ~3u, at.y)).w >> 8u * (at.x & 3u) & 0xffu;
-      bits |= byte != 0 ? 1u << (4 * r + c) : 0u;
+      bits |= is_kept(query_of(i0, r, c, flip), key_of(j0, r, c, flip)) ? 1u << (4 * r + c) : 0u;
     }
   }
   return bits;
@@ -88,3 +93,4 @@ bool open_tile(View a, int a0, View b, int b0, bool flip, out uint kept) {
   if (SKIP != 0) fetch_nt(a, a0, b, b0, 0);
   return true;
 }
+#endif

@@ -4,8 +4,6 @@
 // with every step: forward and backward kernels have the same bits.
 #include "tanh.h"
 
-vec4 cap_slope[RM]; // softcap: the derivative of the capped score, for the backward
-
 float cap_score(float s, out float slope) {
   precise float ratio = s / extra.softcap;
   float t = tandem_tanh(ratio);
@@ -35,6 +33,9 @@ float add_inputs(float s, int i, int j) {
   return x;
 }
 
+#ifndef BY_ELEMENT
+vec4 cap_slope[RM]; // softcap: the derivative of the capped score, for the backward
+
 // Query rows from i0, keys from j0. flip: the rows of the tile are keys.
 void score_tile(inout vec4 s[RM], int i0, int j0, bool flip) {
   [[unroll]] for (int r = 0; r < RM; r++) {
@@ -56,3 +57,4 @@ void score_tile(inout vec4 s[RM], int i0, int j0, bool flip) {
 
 // ds of the score as that of the scaled product.
 vec4 through_cap(vec4 ds, int r) { return SOFTCAP != 0 ? ds * cap_slope[r] : ds; }
+#endif

@@ -14,6 +14,7 @@ vec4 weights(vec4 s, vec4 origin) {
 // lse as an origin. A row that saw nothing gets one that no score reaches: its weights are zeros.
 float lse_origin(uint bits) { return bits == LSE_NONE ? 1e30 : uintBitsToFloat(bits); }
 
+#ifndef BY_ELEMENT
 // Combines a value a row over the invocations of the row, in a fixed order; all get the result. Goes
 // through the pool.
 void share_rows(float x[RM]) {
@@ -44,3 +45,4 @@ void row_sum(inout float x[RM]) {
       if (4 * v + e < RM) x[4 * v + e] = sum[e];
   }
 }
+#endif

@@ -16,6 +16,8 @@ const int NN_LANES = TC;
 #define ANYWHERE false
 #endif
 
+#include "place.glsl"
+
 #define TID int(gl_LocalInvocationIndex)
 #define TROW (TID / TC)
 #define TCOL (TID % TC)
@@ -167,17 +169,4 @@ void store_block(View t, int r0, int block, vec4 x[RM]) {
     else
       store_words(t, row_address(t, r), col, y);
   }
-}
-
-// The workgroup's tile, head and batch; false if it has none.
-struct Place {
-  int tile, head, batch;
-};
-bool find_place(int heads, out Place place) {
-  uint index = gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x;
-  uint head = index / block.tiles; // over all batches
-  place.tile = int(block.tiles - 1u - index % block.tiles);
-  place.head = int(head % uint(heads));
-  place.batch = int(head / uint(heads));
-  return index < block.total;
 }

@@ -76,6 +76,7 @@ vec4 ds_of(vec4 base, vec4 share, vec4 dp, vec4 delta) {
   return ds;
 }
 
+#ifndef BY_ELEMENT
 // entmax: whether a key of the tile has a weight in this invocation.
 bool has_support(vec4 base[RM]) {
   float top = 0;
@@ -83,6 +84,7 @@ bool has_support(vec4 base[RM]) {
     top = max(top, max(max(base[r].x, base[r].y), max(base[r].z, base[r].w)));
   return top > 0;
 }
+#endif
 
 // What dropout lets through, a bit a key: keys 4 quad to 4 quad + 3 of query row i.
 uint drop_quad(int i, int quad) {
@@ -91,16 +93,20 @@ uint drop_quad(int i, int quad) {
   return (w.x >= extra.drop_below ? 1u : 0u) | (w.y >= extra.drop_below ? 2u : 0u) |
          (w.z >= extra.drop_below ? 4u : 0u) | (w.w >= extra.drop_below ? 8u : 0u);
 }
+#ifndef BY_ELEMENT
 // Of an invocation's keys in query row i, the first being j.
 uint drop_bits(int i, int j) {
   uint bits = drop_quad(i, j >> 2);
   if (ANYWHERE && (j & 3) != 0) bits = (bits | drop_quad(i, (j >> 2) + 1) << 4) >> (j & 3);
   return bits;
 }
+#endif
 vec4 drop_factor(uint bits) {
   return vec4((bits & 1u) != 0 ? extra.drop_scale : 0.0, (bits & 2u) != 0 ? extra.drop_scale : 0.0,
               (bits & 4u) != 0 ? extra.drop_scale : 0.0, (bits & 8u) != 0 ? extra.drop_scale : 0.0);
 }
+#ifndef BY_ELEMENT
 void drop_tile(inout vec4 x[RM], int i0, int j0) {
   [[unroll]] for (int r = 0; r < RM; r++) x[r] *= drop_factor(drop_bits(i0 + TROW + TR * r, j0 + 4 * TCOL));
 }
+#endif
