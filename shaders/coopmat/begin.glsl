@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// What comes before everything else: extensions, and the parts of shaders/*.glsl that loop over an invocation's tile
+// left out.
+#extension GL_KHR_cooperative_matrix : require
+#extension GL_KHR_memory_scope_semantics : require
+#extension GL_KHR_shader_subgroup_basic : require
+#extension GL_KHR_shader_subgroup_vote : require
+#if TANDEM_CM2
+#extension GL_NV_cooperative_matrix2 : require
+#endif
+#if TANDEM_BF16
+#extension GL_EXT_bfloat16 : require
+#else
+#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
+#endif
+#define BY_ELEMENT
+#define ANYWHERE false
+#include "interface.glsl"

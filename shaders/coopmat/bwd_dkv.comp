@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// bwd_dkv: d_k and d_v of ROWS keys of one kv head: shaders/bwd_dkv.comp with matrices (docs/kernels-matrix.md). Keys
+// are the rows of the tile, query rows its columns; the sum runs over the group's query heads and the query tiles that
+// see the keys, in order. With GRAD_K or GRAD_V alone, only what that gradient needs is loaded, multiplied and kept.
+#version 460
+#extension GL_GOOGLE_include_directive : require
+#include "coopmat/begin.glsl"
+
+#define TANDEM_SPEC GLSL_SPEC
+#include "interface/bwd_dkv.inc"
+layout(set = 0, binding = 0, std140) uniform Block {
+#define TANDEM_STRIDES GLSL_STRIDES
+#define TANDEM_PARAM GLSL_PARAM
+#include "interface/bwd_dkv.inc"
+} block;
+layout(push_constant) uniform Push {
+#define TANDEM_ADDRESS GLSL_ADDRESS
+#define TANDEM_ADDRESSES GLSL_ADDRESSES
+#define TANDEM_PUSH GLSL_PUSH
+#include "interface/bwd_dkv.inc"
+} push;
+
+#include "tensor.glsl"
+#include "place.glsl"
+#include "extra.glsl"
+#include "score.glsl"
+#include "mask.glsl"
+#include "softmax.glsl"
+#include "weight.glsl"
+#include "coopmat/matrix.glsl"
+#include "coopmat/stage.glsl"
+#include "coopmat/element.glsl"
+
+// Of the streamed query rows: - lse in powers of two, then delta.
+shared vec4 stats[2 * COLS / 4];
+
+float fetch_stat(int head, int n, int col0) {
+  const int i = col0 + (n < COLS ? n : n - COLS);
+  if (n < COLS)
+    return i < entry.seq_q ? -LOG2E * lse_origin(Load1(stat_address(push.lse, head, block.seq_q, i)).w) : ORIGIN;
+  return GRAD_K != 0 && i < entry.seq_q ? uintBitsToFloat(Load1(stat_address(push.delta, head, block.seq_q, i)).w) : 0.0;
+}
+const int STAT_TURNS = (2 * COLS + WG - 1) / WG;
+
+void main() {
+  Place place;
+  if (!find_place(block.heads_q / block.group, place)) return;
+  // First to last: with a causal mask the first keys are seen by most rows and take longest.
+  const int row0 = (int(block.tiles) - 1 - place.tile) * ROWS;
+  const int b = place.batch, hk = place.head, my_row0 = row0 + BLOCK_ROW;
+  set_entry(b);
+  begin_scores();
+  begin_iota();
+  View k = kv_view(push.k, block.k, b, hk, entry.seq_kv, block.head_dim, (push.wide & 2u) != 0);
+  View v = kv_view(push.v, block.v, b, hk, entry.seq_kv, block.head_dim_v, (push.wide & 4u) != 0);
+  TandemTiles tiles = tandem_query_tiles(mask_band(), row0, ROWS, COLS, entry.seq_q, entry.seq_kv);
+  const int heads = tiles.begin < tiles.end ? block.group : 0;
+
+  OPERAND_A mk[RM][D_BLOCKS], mv[RM][DV_BLOCKS];
+  LOAD_OPERANDS(mk, k, row0, D_BLOCKS, D_CHUNKS)
+  if (GRAD_K != 0) {
+    LOAD_OPERANDS(mv, v, row0, DV_BLOCKS, DV_CHUNKS)
+  }
+  ACC acc_k[RM][D_BLOCKS], acc_v[RM][DV_BLOCKS];
+  EACH(r, RM) {
+    EACH(d, D_BLOCKS) acc_k[r][d] = ACC(0.0);
+    EACH(d, DV_BLOCKS) acc_v[r][d] = ACC(0.0);
+  }
+
+  for (int g = 0; g < heads; g++) {
+    const int h = hk * block.group + g, head = b * block.heads_q + h;
+    set_head(b, h);
+    View q = q_view(push.q, block.q, b, h, entry.seq_q, block.head_dim, (push.wide & 1u) != 0);
+    View d_o = q_view(push.d_o, block.d_o, b, h, entry.seq_q, block.head_dim_v, (push.wide & 8u) != 0);
+    float stat[STAT_TURNS];
+    fetch_tile(stage_1, q, tiles.begin * COLS, D_CHUNKS);
+    fetch_tile(stage_2, d_o, tiles.begin * COLS, DV_CHUNKS);
+    EACH(i, STAT_TURNS) if (TID + i * WG < 2 * COLS) stat[i] = fetch_stat(head, TID + i * WG, tiles.begin * COLS);
+    for (int t = tiles.begin; t < tiles.end; t++) {
+      const int col0 = t * COLS;
+      barrier(); // the readers of the tile before are done
+      put_tile(0, stage_1, q, col0, D_CHUNKS);
+      put_tile(SECOND, stage_2, d_o, col0, DV_CHUNKS);
+      EACH(i, STAT_TURNS) {
+        const int n = TID + i * WG;
+        if (n < 2 * COLS) stats[n / 4][n % 4] = stat[i];
+      }
+      barrier();
+      if (t + 1 < tiles.end) {
+        fetch_tile(stage_1, q, col0 + COLS, D_CHUNKS);
+        fetch_tile(stage_2, d_o, col0 + COLS, DV_CHUNKS);
+        EACH(i, STAT_TURNS) if (TID + i * WG < 2 * COLS) stat[i] = fetch_stat(head, TID + i * WG, col0 + COLS);
+      }
+
+      ACC s[RM][NB], slope[RM][NB], factor[RM][NB];
+      EACH(n, NB) EACH(r, RM) s[r][n] = ACC(0.0);
+      EACH(d, D_BLOCKS) EACH(n, NB) {
+        OPERAND_B y;
+        coopMatLoad(y, streamed, n * MATRIX * PITCH + d * (MATRIX / 8), PITCH, COL_MAJOR);
+        EACH(r, RM) s[r][n] = coopMatMulAdd(mk[r][d], y, s[r][n]);
+      }
+      FINISH_SCORES(s, slope, col0, my_row0, true, t < tiles.full_begin || t >= tiles.full_end)
+      OPERAND_A p[RM][NB];
+      EACH(n, NB) {
+        ACC origin; // every row the same: row major with stride 0
+        coopMatLoad(origin, stats, n * MATRIX / 4, 0, ROW_MAJOR);
+        EACH(r, RM) ELEMENTS(k, origin) s[r][n][k] = exp2(fma(s[r][n][k], log2_scale, origin[k]));
+      }
+      if (DROPOUT != 0) {
+        EACH(r, RM) EACH(n, NB) factor[r][n] = drop_block(col0 + n * MATRIX, my_row0 + r * MATRIX, true);
+      }
+
+      if (GRAD_V != 0) {
+        EACH(r, RM) EACH(n, NB) {
+          ACC y = s[r][n];
+          if (DROPOUT != 0) {
+            ELEMENTS(k, y) y[k] *= factor[r][n][k];
+          }
+          p[r][n] = to_operand(y);
+        }
+        EACH(n, NB) EACH(d, DV_BLOCKS) {
+          OPERAND_B y;
+          coopMatLoad(y, streamed, SECOND + n * MATRIX * PITCH + d * (MATRIX / 8), PITCH, ROW_MAJOR);
+          EACH(r, RM) acc_v[r][d] = coopMatMulAdd(p[r][n], y, acc_v[r][d]);
+        }
+      }
+      if (GRAD_K != 0) {
+        ACC dp[RM][NB];
+        EACH(n, NB) EACH(r, RM) dp[r][n] = ACC(0.0);
+        EACH(d, DV_BLOCKS) EACH(n, NB) {
+          OPERAND_B y;
+          coopMatLoad(y, streamed, SECOND + n * MATRIX * PITCH + d * (MATRIX / 8), PITCH, COL_MAJOR);
+          EACH(r, RM) dp[r][n] = coopMatMulAdd(mv[r][d], y, dp[r][n]);
+        }
+        EACH(n, NB) {
+          ACC delta;
+          coopMatLoad(delta, stats, (COLS + n * MATRIX) / 4, 0, ROW_MAJOR);
+          EACH(r, RM) {
+            if (DROPOUT != 0) {
+              ELEMENTS(k, delta) dp[r][n][k] *= factor[r][n][k];
+            }
+            ELEMENTS(k, delta) s[r][n][k] *= dp[r][n][k] - delta[k];
+            if (SOFTCAP != 0) {
+              ELEMENTS(k, delta) s[r][n][k] *= slope[r][n][k];
+            }
+            p[r][n] = to_operand(s[r][n]);
+          }
+        }
+        EACH(n, NB) EACH(d, D_BLOCKS) {
+          OPERAND_B y;
+          coopMatLoad(y, streamed, n * MATRIX * PITCH + d * (MATRIX / 8), PITCH, ROW_MAJOR);
+          EACH(r, RM) acc_k[r][d] = coopMatMulAdd(p[r][n], y, acc_k[r][d]);
+        }
+      }
+    }
+  }
+
+  if (GRAD_K != 0) {
+    View d_k = kv_view(push.d_k, block.d_k, b, hk, stored_kv(), block.head_dim, (push.wide & 16u) != 0);
+    EACH(r, RM) EACH(d, D_BLOCKS) {
+      ELEMENTS(k, acc_k[r][d]) acc_k[r][d][k] *= block.scale;
+      store_block(d_k, my_row0 + r * MATRIX, d * MATRIX, entry.seq_kv, acc_k[r][d]);
+    }
+  }
+  if (GRAD_V != 0) {
+    View d_v = kv_view(push.d_v, block.d_v, b, hk, stored_kv(), block.head_dim_v, (push.wide & 32u) != 0);
+    EACH(r, RM) EACH(d, DV_BLOCKS)
+      store_block(d_v, my_row0 + r * MATRIX, d * MATRIX, entry.seq_kv, acc_v[r][d]);
+  }
+}

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// Scores, masks and dropout of matrices, element by element, by the functions that the kernels without matrices have
+// (score.glsl, mask.glsl, weight.glsl).
+//
+// Weights are 2^(s * log2_scale - origin), one fma and one exp2: with no score inputs s is the raw product, and
+// log2_scale holds the scale as well. With them, s is the score in natural units.
+
+const float LOG2E = 1.4426950408889634;
+const bool HAS_SCORES = SOFTCAP != 0 || BIAS != 0 || DIST != 0 || ALIBI != 0;
+// Below what a row's origin begins with, whatever log2_scale is, and finite: nothing here makes an infinity.
+const float HIDDEN_SCORE = -1e34;
+const float ORIGIN = -1e30;
+
+float log2_scale;
+bool folded; // the scale is in log2_scale. Not scales for which HIDDEN_SCORE would leave its range, or lose its sign.
+
+void begin_scores() {
+  folded = HAS_SCORES || (block.scale >= 1e-3 && block.scale <= 1e3);
+  log2_scale = HAS_SCORES || !folded ? LOG2E : block.scale * LOG2E;
+}
+
+// A block with query rows from i0 and keys from j0; flip: its rows are the keys. slope: softcap's derivative.
+void score_block(inout ACC s, inout ACC slope, int i0, int j0, bool flip) {
+  ACC rows = row_numbers(), cols = col_numbers();
+  ELEMENTS(k, s) {
+    precise float x = s[k] * block.scale;
+    if (SOFTCAP != 0) {
+      float derivative;
+      x = cap_score(x, derivative);
+      slope[k] = derivative;
+    }
+    if (BIAS != 0 || DIST != 0 || ALIBI != 0)
+      x = add_inputs(x, i0 + int(flip ? cols[k] : rows[k]), j0 + int(flip ? rows[k] : cols[k]));
+    s[k] = x;
+  }
+}
+
+// What the band and the end of the keys hide of a block: visible is low <= column - row <= high, row (flip: the
+// columns are query rows, and it is their number that counts) apart. Numbers this large are exact in f32.
+float band_limit(int x) { return float(clamp(x, -0x100000, 0x100000)); }
+void mask_block(inout ACC s, int i0, int j0, bool flip) {
+  const TandemBand band = mask_band();
+  const float high = band_limit(i0 + band.off + band.right - j0), low = band_limit(i0 + band.off - band.left - j0);
+  const float keys = band_limit(entry.seq_kv - j0), scale = folded ? 1.0 : block.scale;
+  ACC rows = row_numbers(), cols = col_numbers();
+  ELEMENTS(k, s) {
+    const float i = flip ? cols[k] : rows[k], j = flip ? rows[k] : cols[k];
+    bool hidden = j >= keys;
+    if (BAND != 0) hidden = hidden || j - i > high || j - i < low;
+    s[k] = hidden ? HIDDEN_SCORE : s[k] * scale;
+  }
+}
+
+void keep_block(inout ACC s, int i0, int j0, bool flip) {
+  ACC rows = row_numbers(), cols = col_numbers();
+  ELEMENTS(k, s)
+    if (!is_kept(i0 + int(flip ? cols[k] : rows[k]), j0 + int(flip ? rows[k] : cols[k]))) s[k] = HIDDEN_SCORE;
+}
+
+// What dropout multiplies a block by. One draw is four keys of a query row.
+ACC drop_block(int i0, int j0, bool flip) {
+  ACC x;
+  for (int n = LANE; n < MATRIX * MATRIX / 4; n += SUBGROUP) {
+    const int i = n / (MATRIX / 4), quad = n % (MATRIX / 4);
+    scratch[MY_SCRATCH + i * SCRATCH_PITCH + quad] = drop_factor(drop_quad(i0 + i, j0 / 4 + quad));
+  }
+  subgroupBarrier();
+  if (flip)
+    coopMatLoad(x, scratch, MY_SCRATCH, SCRATCH_PITCH, COL_MAJOR);
+  else
+    coopMatLoad(x, scratch, MY_SCRATCH, SCRATCH_PITCH, ROW_MAJOR);
+  subgroupBarrier();
+  return x;
+}
+
+// From the products of a tile to its scores. A macro, as a function would copy arrays of matrices, and every loop by
+// itself: a mask inside the loops of the exponentials made bwd_dkv four times slower on NVIDIA (580.159.04), which then
+// kept the matrices in memory.
+#define FINISH_SCORES(s, slope, i0, j0, flip, partial)                                                       \
+  if (HAS_SCORES) {                                                                                          \
+    EACH(r, RM) EACH(n, NB)                                                                                  \
+      score_block(s[r][n], slope[r][n], i0 + (flip ? n : r) * MATRIX, j0 + (flip ? r : n) * MATRIX, flip);   \
+  }                                                                                                          \
+  if ((partial) || !folded) {                                                                                \
+    EACH(r, RM) EACH(n, NB) mask_block(s[r][n], i0 + (flip ? n : r) * MATRIX, j0 + (flip ? r : n) * MATRIX, flip); \
+  }                                                                                                          \
+  if (KEEP != 0) {                                                                                           \
+    EACH(r, RM) EACH(n, NB) keep_block(s[r][n], i0 + (flip ? n : r) * MATRIX, j0 + (flip ? r : n) * MATRIX, flip); \
+  }

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// Matrices of a subgroup, and what passes between them and single rows or elements (docs/kernels-matrix.md).
+// TANDEM_CM2: 1: VK_NV_cooperative_matrix2's reductions and conversions, 0: VK_KHR_cooperative_matrix alone, and
+// shared memory for both. TANDEM_BF16: the type of the operands; accumulators are f32.
+//
+// A square matrix has MATRIX rows. A subgroup owns RM blocks of MATRIX rows and all COLS columns of a tile: row sums
+// and maxima never leave it. How a driver deals a matrix's elements out to invocations is its secret; where an
+// element's row or column is needed, a second matrix that holds row or column numbers says it.
+
+const int SUBGROUPS = WG / SUBGROUP;
+const int NB = COLS / MATRIX; // blocks of columns
+#define TID int(gl_LocalInvocationIndex)
+#define LANE int(gl_SubgroupInvocationID)
+#define BLOCK_ROW (int(gl_SubgroupID) * RM * MATRIX) // of the tile, the subgroup's first
+
+#if TANDEM_BF16
+#define HALF bfloat16_t
+#else
+#define HALF float16_t
+#endif
+#define ACC coopmat<float, gl_ScopeSubgroup, MATRIX, MATRIX, gl_MatrixUseAccumulator>
+#define OPERAND_A coopmat<HALF, gl_ScopeSubgroup, MATRIX, MATRIX, gl_MatrixUseA>
+#define OPERAND_B coopmat<HALF, gl_ScopeSubgroup, MATRIX, MATRIX, gl_MatrixUseB>
+#define ROW_MAJOR gl_CooperativeMatrixLayoutRowMajor
+#define COL_MAJOR gl_CooperativeMatrixLayoutColumnMajor
+
+// Loops over blocks and over an invocation's elements of a matrix. Whole matrices are registers only where every
+// index is a constant: unrolled.
+#define EACH(i, count) [[unroll]] for (int i = 0; i < (count); i++)
+#define ELEMENTS(k, matrix) [[unroll]] for (int k = 0; k < matrix.length(); k++)
+
+// ---- shared arrays: src/tiles.h counts them ----
+const int D_CHUNKS = D_BLOCKS * MATRIX / 8; // uvec4s, of 8 elements, of a row
+const int DV_CHUNKS = DV_BLOCKS * MATRIX / 8;
+// One more, so that the 16-byte reads of 8 rows hit different banks.
+const int PITCH = (D_BLOCKS > DV_BLOCKS ? D_CHUNKS : DV_CHUNKS) + 1;
+const int SECOND = COLS * PITCH;
+shared uvec4 streamed[2 * COLS * PITCH];                          // two tiles of COLS rows, the second from SECOND on
+const int SCRATCH = MATRIX * (MATRIX + 4) / 4;                    // a subgroup's own
+shared vec4 scratch[SUBGROUPS * SCRATCH];
+shared vec4 iota[MATRIX / 4];                                     // 0, 1, 2, ...
+#define MY_SCRATCH (int(gl_SubgroupID) * SCRATCH)
+#define SCRATCH_FLOAT(n) scratch[MY_SCRATCH + (n) / 4][(n) % 4]
+const int SCRATCH_PITCH = (MATRIX + 4) / 4;
+
+void begin_iota() { // a barrier follows
+  if (TID < MATRIX) iota[TID / 4][TID % 4] = float(TID);
+}
+// Row or column number of each element. Stride 0: all rows, or columns, are the same one.
+ACC row_numbers() {
+  ACC x;
+  coopMatLoad(x, iota, 0, 0, COL_MAJOR);
+  return x;
+}
+ACC col_numbers() {
+  ACC x;
+  coopMatLoad(x, iota, 0, 0, ROW_MAJOR);
+  return x;
+}
+
+// ---- a row's maximum or sum, in all of its elements ----
+#if TANDEM_CM2
+float max_of(const in float a, const in float b) { return max(a, b); }
+float sum_of(const in float a, const in float b) { return a + b; }
+void row_max(inout ACC x) { coopMatReduceNV(x, x, gl_CooperativeMatrixReduceRowNV, max_of); }
+void row_sum(inout ACC x) { coopMatReduceNV(x, x, gl_CooperativeMatrixReduceRowNV, sum_of); }
+#else
+// By columns, so that neighbours read neighbouring words. The results lie behind the matrix.
+void reduce_rows(inout ACC x, bool sum) {
+  coopMatStore(x, scratch, MY_SCRATCH, MATRIX / 4, COL_MAJOR);
+  subgroupBarrier();
+  for (int row = LANE; row < MATRIX; row += SUBGROUP) {
+    float y = SCRATCH_FLOAT(row);
+    for (int c = 1; c < MATRIX; c++) {
+      const float next = SCRATCH_FLOAT(c * MATRIX + row);
+      y = sum ? y + next : max(y, next);
+    }
+    SCRATCH_FLOAT(MATRIX * MATRIX + row) = y;
+  }
+  subgroupBarrier();
+  coopMatLoad(x, scratch, MY_SCRATCH + MATRIX * MATRIX / 4, 0, COL_MAJOR);
+  subgroupBarrier();
+}
+void row_max(inout ACC x) { reduce_rows(x, false); }
+void row_sum(inout ACC x) { reduce_rows(x, true); }
+#endif
+
+// ---- from an accumulator to the left operand of the next product ----
+uint pack_pair(float x, float y) { return to_bits16(x) | to_bits16(y) << 16; }
+OPERAND_A to_operand(ACC x) {
+#if TANDEM_CM2
+  return OPERAND_A(x);
+#else
+  OPERAND_A a;
+#if TANDEM_BF16
+  // Accumulators of bf16 are rare, so the subgroup rounds by itself.
+  const int chunks = MATRIX * MATRIX / 8, most = (chunks + SUBGROUP - 1) / SUBGROUP;
+  uvec4 packed[most];
+  coopMatStore(x, scratch, MY_SCRATCH, SCRATCH_PITCH, ROW_MAJOR);
+  subgroupBarrier();
+  EACH(i, most) {
+    const int n = LANE + i * SUBGROUP;
+    if (n >= chunks) continue;
+    const int at = MY_SCRATCH + n / (MATRIX / 8) * SCRATCH_PITCH + n % (MATRIX / 8) * 2;
+    const vec4 low = scratch[at], high = scratch[at + 1];
+    packed[i] = uvec4(pack_pair(low.x, low.y), pack_pair(low.z, low.w), pack_pair(high.x, high.y),
+                      pack_pair(high.z, high.w));
+  }
+  subgroupBarrier();
+  EACH(i, most) {
+    const int n = LANE + i * SUBGROUP;
+    if (n < chunks)
+      scratch[MY_SCRATCH + n / (MATRIX / 8) * (MATRIX / 8 + 1) + n % (MATRIX / 8)] = uintBitsToFloat(packed[i]);
+  }
+#else
+  coopMatStore(coopmat<float16_t, gl_ScopeSubgroup, MATRIX, MATRIX, gl_MatrixUseAccumulator>(x), scratch, MY_SCRATCH,
+               MATRIX / 8 + 1, ROW_MAJOR);
+#endif
+  subgroupBarrier();
+  coopMatLoad(a, scratch, MY_SCRATCH, MATRIX / 8 + 1, ROW_MAJOR);
+  subgroupBarrier();
+  return a;
+#endif
+}
+
+// ---- numbers a row ----
+// A number for each of the block's rows, from its invocation (LANE < MATRIX, or in turns where subgroups are smaller),
+// as a matrix of equal columns.
+#define ROWS_TO_MATRIX(x, row, value)                                                         \
+  {                                                                                           \
+    for (int row = LANE; row < MATRIX; row += SUBGROUP) SCRATCH_FLOAT(row) = value;           \
+    subgroupBarrier();                                                                        \
+    coopMatLoad(x, scratch, MY_SCRATCH, 0, COL_MAJOR);                                        \
+    subgroupBarrier();                                                                        \
+  }
