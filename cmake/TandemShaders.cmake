@@ -1,30 +1,49 @@
-# tandem_shaders(target stem...): compiles shaders/<stem>.comp to SPIR-V, validates it where a validator
-# was found, and lets the target include it as shaders/<stem>.spv.h, which defines the words as
-# <stem>_spirv[].
-function(tandem_shaders target)
+# tandem_shader(target name source env define...): compiles source, a file in shaders/, to SPIR-V for that Vulkan,
+# validates it where a validator was found, and lets the target include it as shaders/<name>.spv.h, which defines
+# the words as <name>_spirv[].
+function(tandem_shader target name source env)
   set(out ${CMAKE_CURRENT_BINARY_DIR}/shaders)
   file(MAKE_DIRECTORY ${out})
+  set(source ${PROJECT_SOURCE_DIR}/shaders/${source})
+  set(glslang ${TANDEM_GLSLANG} --quiet --target-env ${env} ${ARGN}
+      -I${PROJECT_SOURCE_DIR}/src -I${PROJECT_SOURCE_DIR}/shaders)
+  set(validate "")
+  if(TANDEM_SPIRV_VAL)
+    set(validate COMMAND ${TANDEM_SPIRV_VAL} --target-env ${env} ${out}/${name}.spv)
+  endif()
+  # The module comes first, so that a bad one leaves no header behind.
+  add_custom_command(
+    OUTPUT ${out}/${name}.spv.h
+    BYPRODUCTS ${out}/${name}.spv
+    COMMAND ${glslang} -o ${out}/${name}.spv ${source}
+    ${validate}
+    COMMAND ${glslang} --depfile ${out}/${name}.d --vn ${name}_spirv -o ${out}/${name}.spv.h ${source}
+    DEPENDS ${source}
+    DEPFILE ${out}/${name}.d
+    COMMENT "SPIR-V ${name}"
+    VERBATIM)
+  target_sources(${target} PRIVATE ${out}/${name}.spv.h)
+endfunction()
+
+# tandem_shaders(target stem...): shaders/<stem>.comp as <stem>.
+function(tandem_shaders target)
   foreach(stem IN LISTS ARGN)
-    set(source ${PROJECT_SOURCE_DIR}/shaders/${stem}.comp)
-    set(glslang ${TANDEM_GLSLANG} --quiet --target-env vulkan1.2
-        -I${PROJECT_SOURCE_DIR}/src -I${PROJECT_SOURCE_DIR}/shaders)
-    set(validate "")
-    if(TANDEM_SPIRV_VAL)
-      set(validate COMMAND ${TANDEM_SPIRV_VAL} --target-env vulkan1.2 ${out}/${stem}.spv)
-    endif()
-    # The module comes first, so that a bad one leaves no header behind.
-    add_custom_command(
-      OUTPUT ${out}/${stem}.spv.h
-      BYPRODUCTS ${out}/${stem}.spv
-      COMMAND ${glslang} -o ${out}/${stem}.spv ${source}
-      ${validate}
-      COMMAND ${glslang} --depfile ${out}/${stem}.d --vn ${stem}_spirv -o ${out}/${stem}.spv.h
-              ${source}
-      DEPENDS ${source}
-      DEPFILE ${out}/${stem}.d
-      COMMENT "SPIR-V ${stem}"
-      VERBATIM)
-    target_sources(${target} PRIVATE ${out}/${stem}.spv.h)
+    tandem_shader(${target} ${stem} ${stem}.comp vulkan1.2)
   endforeach()
   target_include_directories(${target} PRIVATE ${CMAKE_CURRENT_BINARY_DIR})
+endfunction()
+
+# tandem_matrix_shaders(target stem...): shaders/coopmat/<stem>.comp as <stem>_<path>_<type>, for both matrix paths
+# and both types.
+function(tandem_matrix_shaders target)
+  foreach(stem IN LISTS ARGN)
+    foreach(path coopmat2 coopmat)
+      foreach(type f16 bf16)
+        string(COMPARE EQUAL ${path} coopmat2 nv)
+        string(COMPARE EQUAL ${type} bf16 bf16)
+        tandem_shader(${target} ${stem}_${path}_${type} coopmat/${stem}.comp vulkan1.3
+                      -DTANDEM_CM2=${nv} -DTANDEM_BF16=${bf16})
+      endforeach()
+    endforeach()
+  endforeach()
 endfunction()

@@ -3,6 +3,7 @@
 
 #include <cstring>
 
+#include "quirks.h"
 #include "status.h"
 #include "tiles.h"
 
@@ -41,10 +42,22 @@ std::string describe_caps(const Caps& c) {
     flag("float16", c.float16);
     flag("bfloat16", c.bfloat16);
     flag("int64", c.int64);
+    flag("memory_model", c.memory_model);
+    flag("subgroup_control", c.subgroup_control);
+    flag("full_subgroups", c.full_subgroups);
+    flag("subgroup_pin", c.subgroup_pin);
+    number("max_subgroups", c.max_subgroups);
+    flag("coopmat", c.coopmat);
+    flag("coopmat_reductions", c.coopmat_reductions);
+    flag("coopmat_conversions", c.coopmat_conversions);
+    flag("coopmat_per_element", c.coopmat_per_element);
+    flag("bfloat16_coopmat", c.bfloat16_coopmat);
     number("push_bytes", c.push_bytes);
     for (const MatrixShape& m : c.matrices)
-      line("matrix", text("%dx%dx%d %s -> %s%s", m.m, m.n, m.k, m.a, m.result,
-                          m.workgroup_scope ? " workgroup" : ""));
+      line("matrix", text("%dx%dx%d %s", m.m, m.n, m.k, m.operands));
+    for (const Quirk& quirk : kQuirks)
+      if (quirk_applies(quirk, c))
+        line("quirk", text("%s: %s (%s)", quirk.what(), quirk.reason, quirk.link));
   }
   for (const std::string& path : c.disabled) line("disabled", path);
   return s;
@@ -62,6 +75,7 @@ Status parse_disabled(const char* list, std::vector<std::string>* disabled) {
     for (const PathRow& row : kPaths)
       known |= word == std::string(backend_name(row.backend)) + "." + row.name;
     for (const Tile& tile : kTiles) known |= word == tile.name;
+    for (const MatrixTile& tile : kMatrixTiles) known |= word == tile.name;
     if (!known)
       return fail(TANDEM_ERROR_INVALID_ARGUMENT,
                   "cannot disable '%s': no such path or tile; `tandem info` lists them",

@@ -11,11 +11,11 @@
 
 namespace tandem {
 
-struct MatrixShape {  // one entry of the device's cooperative-matrix list
+// One entry of the device's cooperative-matrix list: matrices of a subgroup, both operands of one 16-bit type,
+// f32 accumulator and result. The list's other entries are left out.
+struct MatrixShape {
   int m, n, k;
-  const char* a;       // operand type: "f16", "bf16", ...
-  const char* result;  // accumulator type
-  bool workgroup_scope;
+  const char* operands;  // "f16" or "bf16"
 };
 
 struct Caps {
@@ -27,11 +27,18 @@ struct Caps {
   uint32_t max_invocations = 0;
   uint32_t max_groups_x = 0, max_groups_y = 0;
   uint32_t subgroup_min = 0, subgroup_max = 0, subgroup_size = 0;
+  uint32_t max_subgroups = 0;  // of a workgroup, where a pipeline states its subgroup size
   uint32_t cores = 0;  // SMs, compute units, Xe cores; 0 unknown
   // Vulkan
   uint32_t api_version = 0;
   bool buffer_address = false, inline_uniform = false;
+  // What the device has and the application enabled.
   bool storage16 = false, float16 = false, bfloat16 = false, int64 = false;
+  bool memory_model = false;
+  bool subgroup_control = false, full_subgroups = false;
+  bool subgroup_pin = false;  // a compute pipeline may state its subgroup size
+  bool coopmat = false, bfloat16_coopmat = false;
+  bool coopmat_reductions = false, coopmat_conversions = false, coopmat_per_element = false;
   uint32_t push_bytes = 0;
   std::vector<MatrixShape> matrices;
   // CUDA

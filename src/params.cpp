@@ -21,7 +21,9 @@ Spec tile_spec(const Plan& plan, const Launch& l) {
   s.BAND = plan.problem.banded();
   s.D_BLOCKS = uint32_t(l.d_blocks);
   s.DV_BLOCKS = uint32_t(l.dv_blocks);
-  s.RM = uint32_t(l.tile.br / l.tile.tr);
+  s.RM = uint32_t(l.matrix > 0 ? l.row_blocks : l.tile.br / l.tile.tr);
+  s.SUBGROUP = l.subgroup;
+  s.MATRIX = uint32_t(l.matrix);
   s.NT_VEC = uint32_t(l.tile.br * l.tile.dk / 4 / l.tile.invocations());
   s.NN_VEC = uint32_t(l.tile.kc * l.tile.tc / l.tile.invocations());
   const Features features = features_of(plan.problem);
@@ -81,17 +83,18 @@ Block tile_block(const Plan& plan, const Launch& l) {
   return b;
 }
 
-// Whether 4 elements may be read or written at once from every multiple of 4 features. A dimension
-// of size 1 has no step, whatever its stride says.
+// Whether n elements may be read or written at once from every multiple of n features. A dimension of size 1 has
+// no step, whatever its stride says.
 bool is_wide(uint64_t address, const Strides& s, int64_t batch, int64_t heads, int64_t seq,
-             int64_t element) {
-  return s.d == 1 && (batch == 1 || s.b % 4 == 0) && (heads == 1 || s.h % 4 == 0) &&
-         (seq == 1 || s.s % 4 == 0) && address % uint64_t(4 * element) == 0;
+             int64_t element, int n) {
+  return s.d == 1 && (batch == 1 || s.b % n == 0) && (heads == 1 || s.h % n == 0) &&
+         (seq == 1 || s.s % n == 0) && address % uint64_t(n * element) == 0;
 }
 
 class Wide {  // builds the `wide` word in the order in which an interface file names its strides
  public:
-  explicit Wide(const Problem& p) : p_(p) {}
+  Wide(const Problem& p, int elements) : p_(p), elements_(elements) {}
+  Wide(const Plan& plan, const Launch& l) : Wide(plan.problem, l.matrix > 0 ? 8 : 4) {}
   Wide& q(uint64_t address, const Strides& s) {
     return add(address, s, p_.heads_q, rows(p_.lengths_q, p_.total_q, p_.seq_q));
   }
@@ -105,11 +108,13 @@ class Wide {  // builds the `wide` word in the order in which an interface file 
     return lengths == Lengths::packed ? total : seq;
   }
   Wide& add(uint64_t address, const Strides& s, int64_t heads, int64_t rows) {
-    if (is_wide(address, s, p_.batch, heads, rows, p_.element_size())) bits_ |= 1u << next_;
+    if (is_wide(address, s, p_.batch, heads, rows, p_.element_size(), elements_))
+      bits_ |= 1u << next_;
     ++next_;
     return *this;
   }
   const Problem& p_;
+  const int elements_;
   uint32_t bits_ = 0, next_ = 0;
 };
 
@@ -132,21 +137,21 @@ Push pair_push(const Plan& plan, const Addresses& a) {
   set_extra(plan, a, &push);
   return push;
 }
-Wide pair_wide(const Problem& p, const Addresses& a) {
-  return Wide(p).q(a.q, p.q).kv(a.k, p.k).kv(a.v, p.v).q(a.d_o, p.d_o);
+Wide& pair_wide(Wide&& wide, const Problem& p, const Addresses& a) {
+  return wide.q(a.q, p.q).kv(a.k, p.k).kv(a.v, p.v).q(a.d_o, p.d_o);
 }
 
 }  // namespace
 
-std::string narrow_inputs(const Problem& p) {
+std::string narrow_inputs(const Problem& p, int elements) {
   constexpr const char* kNames[] = {"q", "k", "v", "d_o"};
   std::string names;
   // An address of 0 is as aligned as can be: what remains are the strides.
-  const uint32_t wide = pair_wide(p, Addresses()).bits();
+  const uint32_t wide = pair_wide(Wide(p, elements), p, Addresses()).bits();
   for (uint32_t n = 0; n < (p.backward ? 4u : 3u); ++n)
     if ((wide >> n & 1) == 0) names += text("%s%s", names.empty() ? "" : ", ", kNames[n]);
-  if (p.head_dim % 4 != 0) names += text("%shead_dim", names.empty() ? "" : ", ");
-  if (p.head_dim_v % 4 != 0) names += text("%shead_dim_v", names.empty() ? "" : ", ");
+  if (p.head_dim % elements != 0) names += text("%shead_dim", names.empty() ? "" : ", ");
+  if (p.head_dim_v % elements != 0) names += text("%shead_dim_v", names.empty() ? "" : ", ");
   return names;
 }
 
@@ -204,7 +209,7 @@ FwdBlock fwd_block(const Plan& plan, const Launch& l) {
   return b;
 }
 
-FwdPush fwd_push(const Plan& plan, const Launch&, const Addresses& a) {
+FwdPush fwd_push(const Plan& plan, const Launch& l, const Addresses& a) {
   const Problem& p = plan.problem;
   FwdPush push{};
   push.q = a.q;
@@ -214,7 +219,7 @@ FwdPush fwd_push(const Plan& plan, const Launch&, const Addresses& a) {
   push.lse = a.lse;
   push.sink = a.sink;
   set_extra(plan, a, &push);
-  push.wide = Wide(p).q(a.q, p.q).kv(a.k, p.k).kv(a.v, p.v).q(a.o, p.o).bits();
+  push.wide = Wide(plan, l).q(a.q, p.q).kv(a.k, p.k).kv(a.v, p.v).q(a.o, p.o).bits();
   return push;
 }
 
@@ -241,14 +246,14 @@ BwdDotBlock bwd_dot_block(const Plan& plan, const Launch& l) {
   return b;
 }
 
-BwdDotPush bwd_dot_push(const Plan& plan, const Launch&, const Addresses& a) {
+BwdDotPush bwd_dot_push(const Plan& plan, const Launch& l, const Addresses& a) {
   const Problem& p = plan.problem;
   BwdDotPush push{};
   push.o = a.o;
   push.d_o = a.d_o;
   push.delta = a.delta;
   push.lengths_q = a.lengths_q;
-  push.wide = Wide(p).q(a.o, p.o).q(a.d_o, p.d_o).bits();
+  push.wide = Wide(plan, l).q(a.o, p.o).q(a.d_o, p.d_o).bits();
   return push;
 }
 
@@ -263,11 +268,11 @@ BwdRowBlock bwd_row_block(const Plan& plan, const Launch& l) {
   return pair_block<BwdRowBlock>(plan, l);
 }
 
-BwdRowPush bwd_row_push(const Plan& plan, const Launch&, const Addresses& a) {
+BwdRowPush bwd_row_push(const Plan& plan, const Launch& l, const Addresses& a) {
   auto push = pair_push<BwdRowPush>(plan, a);
   push.tau_rows = a.tau_rows;
   push.slope_rows = a.slope_rows;
-  push.wide = pair_wide(plan.problem, a).bits();
+  push.wide = pair_wide(Wide(plan, l), plan.problem, a).bits();
   return push;
 }
 
@@ -287,12 +292,12 @@ BwdDkvBlock bwd_dkv_block(const Plan& plan, const Launch& l) {
   return b;
 }
 
-BwdDkvPush bwd_dkv_push(const Plan& plan, const Launch&, const Addresses& a) {
+BwdDkvPush bwd_dkv_push(const Plan& plan, const Launch& l, const Addresses& a) {
   const Problem& p = plan.problem;
   auto push = pair_push<BwdDkvPush>(plan, a);
   push.d_k = a.d_k;
   push.d_v = a.d_v;
-  push.wide = pair_wide(p, a).kv(a.d_k, p.d_k).kv(a.d_v, p.d_v).bits();
+  push.wide = pair_wide(Wide(plan, l), p, a).kv(a.d_k, p.d_k).kv(a.d_v, p.d_v).bits();
   return push;
 }
 
@@ -304,10 +309,10 @@ BwdDqBlock bwd_dq_block(const Plan& plan, const Launch& l) {
   return b;
 }
 
-BwdDqPush bwd_dq_push(const Plan& plan, const Launch&, const Addresses& a) {
+BwdDqPush bwd_dq_push(const Plan& plan, const Launch& l, const Addresses& a) {
   auto push = pair_push<BwdDqPush>(plan, a);
   push.d_q = a.d_q;
-  push.wide = pair_wide(plan.problem, a).q(a.d_q, plan.problem.d_q).bits();
+  push.wide = pair_wide(Wide(plan, l), plan.problem, a).q(a.d_q, plan.problem.d_q).bits();
   return push;
 }
 
@@ -337,7 +342,7 @@ BwdDbiasBlock bwd_dbias_block(const Plan& plan, const Launch& l) {
 BwdDbiasPush bwd_dbias_push(const Plan& plan, const Launch& l, const Addresses& a) {
   auto push = pair_push<BwdDbiasPush>(plan, a);
   push.d_bias = l.splits > 1 ? a.bias_parts : a.d_bias;
-  push.wide = pair_wide(plan.problem, a).bits();
+  push.wide = pair_wide(Wide(plan, l), plan.problem, a).bits();
   return push;
 }
 
@@ -356,7 +361,7 @@ BwdDdistBlock bwd_ddist_block(const Plan& plan, const Launch& l) {
 BwdDdistPush bwd_ddist_push(const Plan& plan, const Launch& l, const Addresses& a) {
   auto push = pair_push<BwdDdistPush>(plan, a);
   push.d_dist = l.splits > 1 ? a.dist_parts : a.d_dist_bias;
-  push.wide = pair_wide(plan.problem, a).bits();
+  push.wide = pair_wide(Wide(plan, l), plan.problem, a).bits();
   return push;
 }
 

@@ -179,9 +179,9 @@ static_assert(blocks_fit<FwdBlock, BwdDotBlock, BwdRowBlock, BwdDkvBlock, BwdDqB
 constexpr int kExtraAddresses = TANDEM_EXTRA_ADDRESSES;
 int extra_addresses(const Problem& problem);
 
-// What of a problem keeps the tiled GPU kernels from 4-element loads, whatever the addresses will be: names
-// of inputs (their strides) and of head sizes. Empty: nothing does.
-std::string narrow_inputs(const Problem& problem);
+// What of a problem keeps the tiled GPU kernels from loads of so many elements (4; 8 on the matrix paths), whatever
+// the addresses will be: names of inputs (their strides) and of head sizes. Empty: nothing does.
+std::string narrow_inputs(const Problem& problem, int elements);
 
 Features features_of(const Problem& problem);
 ExtraBlock extra_block(const Problem& problem);

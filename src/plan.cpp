@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "params.h"
+#include "quirks.h"
 
 namespace tandem {
 namespace {
@@ -17,6 +18,13 @@ bool is_path(const PathRow& row, Backend backend, const char* name) {
   return row.backend == backend && std::strcmp(row.name, name) == 0;
 }
 
+bool is_matrix_path(const PathRow& row) {
+  return is_path(row, Backend::vulkan, "coopmat2") || is_path(row, Backend::vulkan, "coopmat");
+}
+
+// Of the problem's optional inputs those that shaders/coopmat/*.comp deal with, so far.
+constexpr uint32_t kMatrixExtras = 0;
+
 constexpr const char* kDisabled = "disabled by TANDEM_DISABLE or the device's options";
 
 bool is_disabled(const Caps& caps, const std::string& name) {
@@ -25,11 +33,30 @@ bool is_disabled(const Caps& caps, const std::string& name) {
 
 // What a path needs of the device whatever the problem; "" if the device has it.
 std::string missing_capability(const PathRow& row, const Caps& caps) {
-  if (is_path(row, Backend::vulkan, "scalar")) {
+  if (row.backend == Backend::vulkan) {
     if (!caps.buffer_address) return "the device lacks bufferDeviceAddress";
     if (!caps.inline_uniform) return "the device lacks inline uniform blocks";
     if (caps.push_bytes < 128)
       return text("the device has %u bytes of push constants, 128 are needed", caps.push_bytes);
+  }
+  if (is_matrix_path(row)) {
+    const bool nv = is_path(row, Backend::vulkan, "coopmat2");
+    const struct {
+      bool has;
+      const char* feature;
+    } needs[] = {{caps.coopmat, "cooperativeMatrix"},
+                 {caps.coopmat_reductions || !nv, "cooperativeMatrixReductions"},
+                 {caps.coopmat_conversions || !nv, "cooperativeMatrixConversions"},
+                 {caps.float16, "shaderFloat16"},
+                 {caps.storage16, "storageBuffer16BitAccess"},
+                 {caps.memory_model, "vulkanMemoryModel"},
+                 {caps.subgroup_control, "subgroupSizeControl"},
+                 {caps.full_subgroups, "computeFullSubgroups"}};
+    for (const auto& need : needs)
+      if (!need.has) return text("the device did not enable %s", need.feature);
+    if (!caps.subgroup_pin) return "the device's compute pipelines cannot state a subgroup size";
+    if (const Quirk* quirk = find_quirk(caps, QuirkAction::no_matrices))
+      return text("not with this driver: %s (%s)", quirk->reason, quirk->link);
   }
   if (is_path(row, Backend::cuda, "simt") && caps.compute_major < 7)
     return text("compute capability %d.%d is below 7.0", caps.compute_major, caps.compute_minor);
@@ -67,6 +94,73 @@ std::string tile_refusal(const Problem& p, const Caps& caps, const PathRow& row,
   // Half of a tile or more would be rows that do not exist. Not when the size is forced.
   if (p.tile_rows == 0 && p.seq_q * 2 <= t.br && t.br > 32)
     return text("%lld query rows would leave half of it empty", (long long)p.seq_q);
+  return "";
+}
+
+// The device's square matrices for operands of this type: the preferred edge, 0 if there are none.
+int matrix_edge(const Caps& caps, const char* operands) {
+  for (int edge : kMatrixEdges)
+    for (const MatrixShape& m : caps.matrices)
+      if (m.m == edge && m.n == edge && m.k == edge && std::strcmp(m.operands, operands) == 0)
+        return edge;
+  return 0;
+}
+
+// The subgroup size that the matrix paths' pipelines ask for.
+uint32_t pinned_subgroup(const Caps& caps) {
+  const Quirk* quirk = find_quirk(caps, QuirkAction::pin);
+  const bool possible =
+      quirk && quirk->number >= caps.subgroup_min && quirk->number <= caps.subgroup_max;
+  return possible ? quirk->number : caps.subgroup_size;
+}
+
+// What of a problem's element type keeps the matrix paths from it; "" if nothing.
+std::string matrix_type_refusal(const Problem& p, const Caps& caps) {
+  if (p.dtype == TANDEM_F32) return "its operands are f16 or bf16";
+  if (p.dtype == TANDEM_BF16) {
+    if (!caps.bfloat16) return "the device did not enable shaderBFloat16Type";
+    if (!caps.bfloat16_coopmat) return "the device did not enable shaderBFloat16CooperativeMatrix";
+    if (const Quirk* quirk = find_quirk(caps, QuirkAction::no_bf16))
+      return text("not with this driver: %s (%s)", quirk->reason, quirk->link);
+  }
+  const char* operands = dtype_name(p.dtype);
+  if (matrix_edge(caps, operands) > 0) return "";
+  std::string shapes;
+  for (const MatrixShape& m : caps.matrices)
+    if (std::strcmp(m.operands, operands) == 0)
+      shapes += text("%s%dx%dx%d", shapes.empty() ? "" : ", ", m.m, m.n, m.k);
+  return text("it needs 16x16x16 or 8x8x8 matrices of %s, the device has %s", operands,
+              shapes.empty() ? "none" : shapes.c_str());
+}
+
+// A row of the matrix tiles on a device, as a launch sees it.
+Tile tile_of(const MatrixTile& t, int edge, uint32_t subgroup) {
+  const bool keys = t.stem == Stem::bwd_dkv;
+  const int rows = t.rows(edge);
+  return Tile{t.name,          keys ? t.cols : rows, keys ? rows : t.cols, t.subgroups,
+              int(subgroup), 0,                    0,                    t.max_d,
+              TileOn::vulkan};
+}
+
+// Why a row of the matrix tiles does not do; "" if it does.
+std::string tile_refusal(const Problem& p, const Caps& caps, const MatrixTile& t, int edge,
+                         uint32_t subgroup) {
+  const Tile as_tile = tile_of(t, edge, subgroup);
+  const int64_t wider = std::max(p.head_dim, p.head_dim_v);
+  if (is_disabled(caps, t.name)) return kDisabled;
+  if (!forced_size(p, as_tile))
+    return text("%dx%d is not the tile %dx%d that the problem asks for", as_tile.br, as_tile.bc,
+                p.tile_rows, p.tile_cols);
+  if (t.max_d < wider) return text("head size %lld is beyond its %d", (long long)wider, t.max_d);
+  const auto shared = uint32_t(matrix_shared_bytes(t, p.head_dim, p.head_dim_v, edge));
+  if (shared > caps.shared_bytes)
+    return text("needs %u bytes of shared memory, the device has %u", shared, caps.shared_bytes);
+  if (uint32_t(as_tile.invocations()) > caps.max_invocations)
+    return text("needs workgroups of %d, the device has %u", as_tile.invocations(),
+                caps.max_invocations);
+  if (uint32_t(t.subgroups) > caps.max_subgroups)
+    return text("needs workgroups of %d subgroups, the device has %u", t.subgroups,
+                caps.max_subgroups);
   return "";
 }
 
@@ -142,8 +236,10 @@ std::string set_groups(Launch* launch, double total, const Caps& caps) {
   return "";
 }
 
-// The launches of a problem on one path with one tile; a launch whose output is empty is left out.
-std::string make_launches(const Problem& p, const Caps& caps, const PathRow& row, const Tile& tile,
+// The launches of a problem on one path; a launch whose output is empty is left out. form() gives a tiled kernel its
+// tile and what follows from it.
+template <typename Form>
+std::string make_launches(const Problem& p, const Caps& caps, const PathRow& row, const Form& form,
                           std::vector<Launch>* launches) {
   const bool cpu = row.backend == Backend::cpu;
   for (Stem stem : stems_of(p)) {
@@ -151,7 +247,9 @@ std::string make_launches(const Problem& p, const Caps& caps, const PathRow& row
     launch.stem = stem;
     launch.kernel = find_kernel(stem, row.backend, row.name);
     if (launch.kernel < 0) return text("it has no %s kernel", stem_name(stem));
-    const Extent e = extent_of(stem, p, tile);
+    const bool tiled = stem != Stem::bwd_dot && stem != Stem::bwd_head;
+    if (tiled) form(&launch);
+    const Extent e = extent_of(stem, p, launch.tile);
     if (e.tiles * e.heads * e.batch == 0) continue;
     // On bwd_dot or bwd_row, which come first; the others do not know of each other.
     launch.waits = launches->size() == 1 && (launches->front().stem == Stem::bwd_dot ||
@@ -159,22 +257,15 @@ std::string make_launches(const Problem& p, const Caps& caps, const PathRow& row
     launch.members = e.members;
     launch.splits = splits_of(e, caps);
     launch.tiles = uint32_t(e.tiles);
-    const bool tiled = stem != Stem::bwd_dot && stem != Stem::bwd_head;
-    if (tiled && tile.br > 0) launch.tile = tile;  // the CPU's tiles are sizes and nothing else
     if (!cpu) {
       if (e.members >= int64_t(1) << 31)
         return text("%s sums over %lld tiles, beyond 2^31", stem_name(stem), (long long)e.members);
       const std::string why = set_groups(
           &launch, double(e.tiles) * double(e.heads) * double(e.batch) * launch.splits, caps);
       if (!why.empty()) return why;
-      if (tiled) {
-        launch.d_blocks = tile.blocks(p.head_dim);
-        launch.dv_blocks = tile.blocks(p.head_dim_v);
-        launch.shared_bytes = uint32_t(tile_shared_bytes(tile)) + skip_shared_bytes(p, row, stem);
-      } else {
+      if (!tiled)
         launch.shared_bytes =
             uint32_t(sizeof(float) * (stem == Stem::bwd_dot ? kDotRows * kDotLanes : kLineGroup));
-      }
     }
     launches->push_back(launch);
   }
@@ -221,7 +312,12 @@ void lay_out_workspace(Plan* plan) {
 }
 
 // What of a problem a path does not compute; "" if nothing.
-std::string missing_feature(const PathRow& row, const Problem& p) {
+std::string missing_feature(const PathRow& row, const Problem& p, const Caps& caps) {
+  if (is_matrix_path(row)) {
+    const std::string type = matrix_type_refusal(p, caps), extras = p.extras(kMatrixExtras);
+    if (!type.empty()) return type;
+    return extras.empty() ? "" : "this problem has " + extras + ", which it does not know";
+  }
   const bool plain = !is_path(row, Backend::cpu, "ref") && !is_path(row, Backend::vulkan, "scalar");
   if (plain && !p.extras().empty())
     return "it knows plain softmax attention, this problem has " + p.extras();
@@ -229,6 +325,33 @@ std::string missing_feature(const PathRow& row, const Problem& p) {
     return text("%d optional inputs at once, at most %d fit 128 bytes of push constants",
                 extra_addresses(p), kExtraAddresses);
   return "";
+}
+
+bool has_matrix_tiles(Stem stem) {
+  for (const MatrixTile& t : kMatrixTiles)
+    if (t.stem == stem) return true;
+  return false;
+}
+
+// The first tile that fits and is not empty by half, or else the one with the fewest rows; no(tile, why) hears of
+// those before it that do not do. nullptr if none does.
+template <typename No>
+const MatrixTile* choose_tile(Stem stem, const Problem& p, const Caps& caps, int edge,
+                              uint32_t subgroup, const No& no) {
+  const int64_t length = stem == Stem::bwd_dkv ? p.seq_kv : p.seq_q;
+  const bool forced = p.tile_rows != 0 || p.tile_cols != 0;
+  const MatrixTile* best = nullptr;
+  for (const MatrixTile& t : kMatrixTiles) {
+    if (t.stem != stem) continue;
+    const std::string why = tile_refusal(p, caps, t, edge, subgroup);
+    if (!why.empty()) {
+      no(t, why);
+      continue;
+    }
+    if (!best || t.rows(edge) < best->rows(edge)) best = &t;
+    if (forced || length * 2 > best->rows(edge)) return best;
+  }
+  return best;
 }
 
 // Fills in plan if this path takes the problem; otherwise adds to its refusals.
@@ -241,13 +364,12 @@ bool try_path(const Problem& p, const Caps& caps, const PathRow& row, Plan* plan
   if (is_disabled(caps, name)) return refuse(name, kDisabled);
   const std::string missing = missing_capability(row, caps);
   if (!missing.empty()) return refuse(name, missing);
-  const std::string feature = missing_feature(row, p);
+  const std::string feature = missing_feature(row, p, caps);
   if (!feature.empty()) return refuse(name, feature);
 
-  std::vector<Launch> launches;
-  auto take = [&](const Tile& tile, const std::string& who) {
-    launches.clear();
-    const std::string why = make_launches(p, caps, row, tile, &launches);
+  auto take = [&](const auto& form, const std::string& who) {
+    std::vector<Launch> launches;
+    const std::string why = make_launches(p, caps, row, form, &launches);
     if (!why.empty()) return refuse(who, why);
     plan->path = row.name;
     plan->launches = launches;
@@ -257,19 +379,59 @@ bool try_path(const Problem& p, const Caps& caps, const PathRow& row, Plan* plan
     // The tile sizes of the GPU paths, so that the CPU can be compared with them tile by tile; nothing
     // in the rows but the sizes matters to it. The reference has no tiles, and takes any of these sizes.
     const bool ref = is_path(row, Backend::cpu, "ref");
+    const auto sizes = [&](int br, int bc) {
+      return take(
+          [&](Launch* launch) {
+            if (!ref) launch->tile = Tile{"", br, bc, 0, 0, 0, 0, 256, TileOn::both};
+          },
+          name);
+    };
     for (const Tile& tile : kTiles)
-      if (forced_size(p, tile))
-        return take(ref ? Tile{} : Tile{"", tile.br, tile.bc, 0, 0, 0, 0, 256, TileOn::both}, name);
+      if (forced_size(p, tile)) return sizes(tile.br, tile.bc);
     return refuse(name, text("has no tile %dx%d", p.tile_rows, p.tile_cols));
+  }
+  if (is_matrix_path(row)) {
+    const int edge = matrix_edge(caps, dtype_name(p.dtype));
+    const uint32_t subgroup = pinned_subgroup(caps);
+    const MatrixTile* chosen[kStemCount] = {};
+    for (Stem stem : stems_of(p)) {
+      if (!has_matrix_tiles(stem)) continue;
+      const auto no = [&](const MatrixTile& t, const std::string& why) {
+        refuse(name + " " + t.name, why);
+      };
+      chosen[int(stem)] = choose_tile(stem, p, caps, edge, subgroup, no);
+      if (!chosen[int(stem)]) return false;
+    }
+    return take(
+        [&](Launch* launch) {
+          const MatrixTile* t = chosen[int(launch->stem)];
+          if (!t) return;
+          launch->tile = tile_of(*t, edge, subgroup);
+          launch->matrix = edge;
+          launch->subgroup = subgroup;
+          launch->row_blocks = t->row_blocks;
+          launch->d_blocks = matrix_blocks(p.head_dim, edge);
+          launch->dv_blocks = matrix_blocks(p.head_dim_v, edge);
+          launch->shared_bytes =
+              uint32_t(matrix_shared_bytes(*t, p.head_dim, p.head_dim_v, edge));
+        },
+        name);
   }
   const TileOn backend = row.backend == Backend::cuda ? TileOn::cuda : TileOn::vulkan;
   for (const Tile& tile : kTiles) {
     if (!tile_on(tile, backend)) continue;
     const std::string who = name + " " + tile.name;
     const std::string why = tile_refusal(p, caps, row, tile);
+    const auto form = [&](Launch* launch) {
+      launch->tile = tile;
+      launch->d_blocks = tile.blocks(p.head_dim);
+      launch->dv_blocks = tile.blocks(p.head_dim_v);
+      launch->shared_bytes =
+          uint32_t(tile_shared_bytes(tile)) + skip_shared_bytes(p, row, launch->stem);
+    };
     if (!why.empty()) {
       refuse(who, why);
-    } else if (take(tile, who)) {
+    } else if (take(form, who)) {
       return true;
     }
   }
@@ -288,6 +450,12 @@ Tile Plan::tile() const {
   for (const Launch& launch : launches)
     if (launch.tile.br > 0) return launch.tile;
   return Tile{};
+}
+
+int Plan::wide_elements() const {
+  for (const Launch& launch : launches)
+    if (launch.matrix > 0) return 8;
+  return 4;
 }
 
 const Launch* Plan::find(Stem stem) const {
@@ -322,9 +490,10 @@ std::string explain(const Problem& problem, const Caps& caps) {
   s += text("%-24s taken", plan.name().c_str());
   if (const char* tile = plan.tile().name; tile && *tile) s += text(" (%s)", tile);
   s += text(", workspace %llu bytes\n", (unsigned long long)plan.workspace_size);
-  const std::string narrow = narrow_inputs(problem);
+  const std::string narrow = narrow_inputs(problem, plan.wide_elements());
   if (plan.backend != Backend::cpu && !narrow.empty())
-    s += text("  slower: element by element, no multiple of 4: %s\n", narrow.c_str());
+    s += text("  slower: element by element, no multiple of %d: %s\n",
+              plan.wide_elements(), narrow.c_str());
   for (const Launch& l : plan.launches) {
     s += text("  %-10s", stem_name(l.stem));
     if (l.groups_x)

@@ -17,6 +17,11 @@ struct Launch {
   int kernel = -1;                      // registry row
   Tile tile{};                          // br = bc = 0 where a path has no tiles
   int d_blocks = 0, dv_blocks = 0;      // accumulator blocks that cover D, Dv
+  // The matrix paths: edge of the matrices (0: not on such a path), invocations of a subgroup, matrices of rows
+  // that one owns. tile then holds br and bc, and the subgroups and their invocations as tr and tc.
+  int matrix = 0;
+  uint32_t subgroup = 0;
+  int row_blocks = 0;
   uint32_t tiles = 0;                   // workgroups of one head
   uint32_t total = 0;                   // workgroups with work: tiles x heads x batch
   uint32_t groups_x = 0, groups_y = 0;  // dispatched; groups_x * groups_y >= total
@@ -48,6 +53,7 @@ struct Plan {
   std::string name() const;
   Tile tile() const;                    // of its tiled kernels; br = bc = 0 where there are none
   const Launch* find(Stem stem) const;  // nullptr: not in this plan
+  int wide_elements() const;            // of the loads and stores of its tiled kernels: 4, or 8
 };
 
 constexpr uint64_t kWorkspaceAlignment = 256;

@@ -3,8 +3,10 @@
  * tandem_vulkan.h - Tandem on a VkDevice that you own. Needs only vulkan_core.h.
  *
  * Needs     Vulkan 1.2, or newer, with bufferDeviceAddress, and inline uniform blocks (core in 1.3,
- *           VK_EXT_inline_uniform_block before). tandem_vk_required_* say what to enable; anything
- *           else that is enabled and listed may be used for speed.
+ *           VK_EXT_inline_uniform_block before). Faster with matrix units: VK_KHR_cooperative_matrix,
+ *           VK_NV_cooperative_matrix2, VK_KHR_shader_bfloat16 and a few core features, all optional.
+ *           tandem_vk_required_* say what to enable: the needed, and of the optional what this GPU has.
+ *           Optional ones that you leave out are not used, and tandem_explain() names them.
  * Buffers   Created with VK_BUFFER_USAGE_SHADER_DEVICE_ADDRESS_BIT (and memory allocated with the
  *           matching flag). A tandem_buffer is {VkBuffer, byte offset} or {0, device address}.
  * Barriers  tandem_execute() records into a primary or secondary command buffer in the recording
@@ -32,8 +34,9 @@ TANDEM_API tandem_status tandem_vk_required_extensions(PFN_vkGetInstanceProcAddr
                                                        VkInstance instance, VkPhysicalDevice gpu,
                                                        uint32_t* count, const char* const** names);
 
-/* Features to enable: patches the structs already in chain in place and links missing ones from
- * storage, which must outlive vkCreateDevice. */
+/* Features to enable, needed and optional: patches the structs already in chain in place and links missing
+ * ones from storage, which must outlive vkCreateDevice. Go with the extensions above: some of the structs
+ * belong to them. */
 typedef struct tandem_vk_feature_storage {
   uint64_t opaque[128];
 } tandem_vk_feature_storage;

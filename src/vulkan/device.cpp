@@ -2,6 +2,7 @@
 // Opens a device: checks the description, loads functions, reads the capabilities that planning needs.
 #include "device.h"
 
+#include <algorithm>
 #include <cstring>
 
 #if defined(_WIN32)
@@ -118,7 +119,62 @@ void read_features(const Enabled& on, uint32_t version, Caps* caps) {
                    on.feature(VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_BFLOAT16_FEATURES_KHR,
                               &VkPhysicalDeviceShaderBfloat16FeaturesKHR::shaderBFloat16Type);
 #endif
+  caps->bfloat16_coopmat =
+      caps->bfloat16 &&
+      on.feature(VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_BFLOAT16_FEATURES_KHR,
+                 &VkPhysicalDeviceShaderBfloat16FeaturesKHR::shaderBFloat16CooperativeMatrix);
   caps->int64 = on.core(&VkPhysicalDeviceFeatures::shaderInt64);
+  caps->memory_model = on.feature(v12, &V12::vulkanMemoryModel) ||
+                       on.feature(VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_MEMORY_MODEL_FEATURES,
+                                  &VkPhysicalDeviceVulkanMemoryModelFeatures::vulkanMemoryModel);
+  using Sizes = VkPhysicalDeviceSubgroupSizeControlFeatures;
+  const VkStructureType sizes = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_FEATURES;
+  if (version >= VK_API_VERSION_1_3 || on.extension(kSubgroupSizeExtension)) {
+    caps->subgroup_control =
+        on.feature(v13, &V13::subgroupSizeControl) || on.feature(sizes, &Sizes::subgroupSizeControl);
+    caps->full_subgroups =
+        on.feature(v13, &V13::computeFullSubgroups) || on.feature(sizes, &Sizes::computeFullSubgroups);
+  }
+  using Nv = VkPhysicalDeviceCooperativeMatrix2FeaturesNV;
+  const VkStructureType nv = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_COOPERATIVE_MATRIX_2_FEATURES_NV;
+  caps->coopmat = on.extension(VK_KHR_COOPERATIVE_MATRIX_EXTENSION_NAME) &&
+                  on.feature(VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_COOPERATIVE_MATRIX_FEATURES_KHR,
+                             &VkPhysicalDeviceCooperativeMatrixFeaturesKHR::cooperativeMatrix);
+  if (caps->coopmat && on.extension(VK_NV_COOPERATIVE_MATRIX_2_EXTENSION_NAME)) {
+    caps->coopmat_reductions = on.feature(nv, &Nv::cooperativeMatrixReductions);
+    caps->coopmat_conversions = on.feature(nv, &Nv::cooperativeMatrixConversions);
+    caps->coopmat_per_element = on.feature(nv, &Nv::cooperativeMatrixPerElementOperations);
+  }
+}
+
+// The entries of the device's cooperative-matrix list that Caps knows. Some drivers crash when they are asked:
+// with both matrix paths disabled they are not.
+Status read_matrices(PFN_vkGetInstanceProcAddr gipa, const tandem_vk_device_desc& desc,
+                     Caps* caps) {
+  const auto off = [&](const char* path) {
+    return std::find(caps->disabled.begin(), caps->disabled.end(), path) != caps->disabled.end();
+  };
+  if (!caps->coopmat || (off("vulkan.coopmat") && off("vulkan.coopmat2"))) return Status();
+  const auto list = reinterpret_cast<PFN_vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR>(
+      gipa(desc.instance, "vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR"));
+  if (!list) return Status();
+  uint32_t count = 0;
+  const char* const what = "vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR";
+  TANDEM_VK_TRY(list(desc.gpu, &count, nullptr), what);
+  VkCooperativeMatrixPropertiesKHR one{};
+  one.sType = VK_STRUCTURE_TYPE_COOPERATIVE_MATRIX_PROPERTIES_KHR;
+  std::vector<VkCooperativeMatrixPropertiesKHR> all(count, one);
+  TANDEM_VK_TRY(list(desc.gpu, &count, all.data()), what);
+  all.resize(std::min<size_t>(all.size(), count));
+  for (const VkCooperativeMatrixPropertiesKHR& m : all) {
+    const bool half = m.AType == VK_COMPONENT_TYPE_FLOAT16_KHR,
+               brain = m.AType == VK_COMPONENT_TYPE_BFLOAT16_KHR;
+    if (m.scope != VK_SCOPE_SUBGROUP_KHR || m.BType != m.AType || !(half || brain) ||
+        m.CType != VK_COMPONENT_TYPE_FLOAT32_KHR || m.ResultType != VK_COMPONENT_TYPE_FLOAT32_KHR)
+      continue;
+    caps->matrices.push_back({int(m.MSize), int(m.NSize), int(m.KSize), half ? "f16" : "bf16"});
+  }
+  return Status();
 }
 
 // Compute units, where a vendor's extension tells. Properties of an extension can be asked for if the
@@ -207,7 +263,8 @@ Status VulkanDevice::open(const DeviceOptions& options, const tandem_vk_device_d
   if (version < VK_API_VERSION_1_2)
     return fail(TANDEM_ERROR_MISSING_FEATURE, "%s has Vulkan %u.%u, 1.2 is needed", base.deviceName,
                 VK_API_VERSION_MAJOR(base.apiVersion), VK_API_VERSION_MINOR(base.apiVersion));
-  if (version >= VK_API_VERSION_1_3) {  // asked again with what 1.3 knows
+  const Enabled enabled(desc);
+  if (version >= VK_API_VERSION_1_3 || enabled.extension(kSubgroupSizeExtension)) {  // asked again
     driver.pNext = &sizes;
     instance.GetPhysicalDeviceProperties2(desc.gpu, &properties);
   }
@@ -233,8 +290,11 @@ Status VulkanDevice::open(const DeviceOptions& options, const tandem_vk_device_d
   caps.subgroup_size = subgroup.subgroupSize;
   caps.subgroup_min = sizes.minSubgroupSize ? sizes.minSubgroupSize : subgroup.subgroupSize;
   caps.subgroup_max = sizes.maxSubgroupSize ? sizes.maxSubgroupSize : subgroup.subgroupSize;
+  caps.subgroup_pin = (sizes.requiredSubgroupSizeStages & VK_SHADER_STAGE_COMPUTE_BIT) != 0;
+  caps.max_subgroups = sizes.maxComputeWorkgroupSubgroups;
   caps.cores = read_cores(instance, desc.gpu);
-  read_features(Enabled(desc), version, &caps);
+  read_features(enabled, version, &caps);
+  TANDEM_TRY(read_matrices(gipa, desc, &caps));
   // Nothing works without these two, so it is said now and not plan by plan.
   if (!caps.buffer_address)
     return fail(TANDEM_ERROR_MISSING_FEATURE,

@@ -16,6 +16,7 @@
 namespace tandem {
 
 constexpr const char* kInlineUniformExtension = VK_EXT_INLINE_UNIFORM_BLOCK_EXTENSION_NAME;
+constexpr const char* kSubgroupSizeExtension = VK_EXT_SUBGROUP_SIZE_CONTROL_EXTENSION_NAME;
 
 // What all pipelines of a stem share.
 struct StemLayout {
@@ -39,9 +40,11 @@ class VulkanDevice final : public Device {
  private:
   Status make_layouts();
   Status make_cache();
-  // The pipeline of a stem with these specialization constants; compiled once for all plans.
-  Status pipeline(Stem stem, const std::string& spec, VkPipeline* pipeline);
-  Status compile(Stem stem, const std::string& spec, VkPipeline* pipeline);
+  // The pipeline of a plan's launch with these specialization constants; compiled once for all plans.
+  Status pipeline(const Plan& plan, const Launch& launch, const std::string& spec,
+                  VkPipeline* pipeline);
+  Status compile(const Plan& plan, const Launch& launch, const std::string& spec,
+                 VkPipeline* pipeline);
 
   VkDevice device_ = VK_NULL_HANDLE;
   VkTable vk_{};
@@ -50,7 +53,7 @@ class VulkanDevice final : public Device {
   bool own_cache_ = false;
   StemLayout layouts_[kStemCount];
   std::mutex mutex_;  // of pipelines_, and of cache_ where Vulkan wants it
-  std::map<std::pair<Stem, std::string>, VkPipeline> pipelines_;
+  std::map<std::pair<int, std::string>, VkPipeline> pipelines_;  // by registry row, constants
 };
 
 // The push block of a launch, and whether the pipeline for wide tensors may take it.

@@ -13,6 +13,24 @@
 #include "shaders/bwd_row.spv.h"
 #include "shaders/bwd_sum.spv.h"
 #include "shaders/fwd.spv.h"
+#if TANDEM_MATRIX_FWD
+#include "shaders/fwd_coopmat2_bf16.spv.h"
+#include "shaders/fwd_coopmat2_f16.spv.h"
+#include "shaders/fwd_coopmat_bf16.spv.h"
+#include "shaders/fwd_coopmat_f16.spv.h"
+#endif
+#if TANDEM_MATRIX_BWD_DKV
+#include "shaders/bwd_dkv_coopmat2_bf16.spv.h"
+#include "shaders/bwd_dkv_coopmat2_f16.spv.h"
+#include "shaders/bwd_dkv_coopmat_bf16.spv.h"
+#include "shaders/bwd_dkv_coopmat_f16.spv.h"
+#endif
+#if TANDEM_MATRIX_BWD_DQ
+#include "shaders/bwd_dq_coopmat2_bf16.spv.h"
+#include "shaders/bwd_dq_coopmat2_f16.spv.h"
+#include "shaders/bwd_dq_coopmat_bf16.spv.h"
+#include "shaders/bwd_dq_coopmat_f16.spv.h"
+#endif
 
 namespace tandem {
 namespace {
@@ -145,6 +163,36 @@ const StemCode& stem_code(Stem stem) {
   return none;
 }
 
+struct Module {
+  const uint32_t* words;
+  size_t bytes;
+};
+
+// What runs a launch: a module of its path and element type, or the one for everybody.
+Module module_of(const Plan& plan, const Launch& launch) {
+  [[maybe_unused]] const bool nv = std::strcmp(plan.path, "coopmat2") == 0,
+                              brain = plan.problem.dtype == TANDEM_BF16;
+#define TANDEM_MATRIX_MODULE(name, type) {name##_##type##_spirv, sizeof(name##_##type##_spirv)}
+#define TANDEM_MATRIX_MODULES(name)                                                              \
+  if (launch.matrix > 0 && launch.stem == Stem::name) {                                          \
+    constexpr Module all[2][2] = {                                                               \
+        {TANDEM_MATRIX_MODULE(name, coopmat_f16), TANDEM_MATRIX_MODULE(name, coopmat_bf16)},     \
+        {TANDEM_MATRIX_MODULE(name, coopmat2_f16), TANDEM_MATRIX_MODULE(name, coopmat2_bf16)}}; \
+    return all[nv][brain];                                                                       \
+  }
+#if TANDEM_MATRIX_FWD
+  TANDEM_MATRIX_MODULES(fwd)
+#endif
+#if TANDEM_MATRIX_BWD_DKV
+  TANDEM_MATRIX_MODULES(bwd_dkv)
+#endif
+#if TANDEM_MATRIX_BWD_DQ
+  TANDEM_MATRIX_MODULES(bwd_dq)
+#endif
+  const StemCode& code = stem_code(launch.stem);
+  return {code.words, code.bytes};
+}
+
 // Tiled kernels have the optional inputs' parameters in a second block, and a second pipeline for wide tensors.
 bool is_tiled(Stem stem) {
   return stem != Stem::bwd_dot && stem != Stem::bwd_sum && stem != Stem::bwd_head;
@@ -246,12 +294,14 @@ VulkanDevice::~VulkanDevice() {
   if (own_cache_) vk_.vkDestroyPipelineCache(device_, cache_, nullptr);
 }
 
-Status VulkanDevice::compile(Stem stem, const std::string& spec, VkPipeline* pipeline) {
-  const StemCode& code = stem_code(stem);
+Status VulkanDevice::compile(const Plan& plan, const Launch& launch, const std::string& spec,
+                             VkPipeline* pipeline) {
+  const StemCode& code = stem_code(launch.stem);
+  const Module spirv = module_of(plan, launch);
   VkShaderModuleCreateInfo module_info{};
   module_info.sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO;
-  module_info.codeSize = code.bytes;
-  module_info.pCode = code.words;
+  module_info.codeSize = spirv.bytes;
+  module_info.pCode = spirv.words;
   VkShaderModule module = VK_NULL_HANDLE;
   TANDEM_VK_TRY(vk_.vkCreateShaderModule(device_, &module_info, nullptr, &module),
                 "vkCreateShaderModule");
@@ -268,17 +318,29 @@ Status VulkanDevice::compile(Stem stem, const std::string& spec, VkPipeline* pip
   info.stage.module = module;
   info.stage.pName = "main";
   info.stage.pSpecializationInfo = &constants;
-  info.layout = layout(stem).pipeline;
+  // A matrix belongs to a whole subgroup, of the size that the shader's constants name.
+  VkPipelineShaderStageRequiredSubgroupSizeCreateInfo subgroup{};
+  subgroup.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_REQUIRED_SUBGROUP_SIZE_CREATE_INFO;
+  subgroup.requiredSubgroupSize = launch.subgroup;
+  if (launch.matrix > 0) {
+    info.stage.pNext = &subgroup;
+    info.stage.flags = VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT;
+  }
+  info.layout = layout(launch.stem).pipeline;
   const VkResult result =
       vk_.vkCreateComputePipelines(device_, cache_, 1, &info, nullptr, pipeline);
   vk_.vkDestroyShaderModule(device_, module, nullptr);
   if (result != VK_SUCCESS)
-    return vk_status(result, text("vkCreateComputePipelines of %s", stem_name(stem)).c_str());
+    return vk_status(result, text("vkCreateComputePipelines of %s for %s.%s",
+                                  stem_name(launch.stem), backend_name(plan.backend), plan.path)
+                                 .c_str());
   return Status();
 }
 
-Status VulkanDevice::pipeline(Stem stem, const std::string& spec, VkPipeline* pipeline) {
-  const auto key = std::make_pair(stem, spec);
+Status VulkanDevice::pipeline(const Plan& plan, const Launch& launch, const std::string& spec,
+                              VkPipeline* pipeline) {
+  // The element type, which chooses a matrix path's module, is one of the constants.
+  const auto key = std::make_pair(launch.kernel, spec);
   {
     std::lock_guard<std::mutex> lock(mutex_);
     const auto found = pipelines_.find(key);
@@ -290,7 +352,7 @@ Status VulkanDevice::pipeline(Stem stem, const std::string& spec, VkPipeline* pi
   // Compiled outside the lock, for plans that are made on several threads. Two threads may then compile
   // the same one: the first to come back wins.
   VkPipeline made = VK_NULL_HANDLE;
-  TANDEM_TRY(compile(stem, spec, &made));
+  TANDEM_TRY(compile(plan, launch, spec, &made));
   std::lock_guard<std::mutex> lock(mutex_);
   const auto inserted = pipelines_.emplace(key, made);
   if (!inserted.second) vk_.vkDestroyPipeline(device_, made, nullptr);
@@ -329,14 +391,14 @@ Status VulkanDevice::build(const Plan& plan, std::unique_ptr<Program>* program) 
   for (const Launch& launch : made->plan_.launches) {
     Dispatch dispatch{};
     dispatch.launch = &launch;
-    TANDEM_TRY(pipeline(launch.stem, spec_bytes(plan, launch, false), &dispatch.any));
+    TANDEM_TRY(pipeline(plan, launch, spec_bytes(plan, launch, false), &dispatch.any));
     // An address of 0 is as aligned as can be: what remains are the strides.
     if (is_tiled(launch.stem) && make_push(plan, launch, Addresses{}).all_wide)
-      TANDEM_TRY(pipeline(launch.stem, spec_bytes(plan, launch, true), &dispatch.wide));
+      TANDEM_TRY(pipeline(plan, launch, spec_bytes(plan, launch, true), &dispatch.wide));
     else if (is_tiled(launch.stem))
       log_(TANDEM_LOG_INFO, text("%s goes element by element: a stride or a head size is no "
-                                 "multiple of 4, or a feature stride is not 1",
-                                 stem_name(launch.stem)));
+                                 "multiple of %d, or a feature stride is not 1",
+                                 stem_name(launch.stem), plan.wide_elements()));
 
     VkDescriptorSetAllocateInfo allocate{};
     allocate.sType = VK_STRUCTURE_TYPE_DESCRIPTOR_SET_ALLOCATE_INFO;

@@ -51,7 +51,8 @@ Push make_push(const Plan& plan, const Launch& launch, const Addresses& a) {
     case Stem::bwd_head:
       return set(bwd_head_push(plan, launch, a)), push;
   }
-  push.all_wide = p.head_dim % 4 == 0 && p.head_dim_v % 4 == 0 && (wide & all) == all;
+  const int n = launch.matrix > 0 ? 8 : 4;
+  push.all_wide = p.head_dim % n == 0 && p.head_dim_v % n == 0 && (wide & all) == all;
   return push;
 }
 

@@ -8,14 +8,40 @@
 namespace tandem {
 namespace {
 
-// Listed wherever the GPU has it, even where Vulkan 1.3 has it in core: the application's instance may
+// Listed wherever the GPU has them, even where Vulkan 1.3 has them in core: the application's instance may
 // be of 1.2, and enabling a promoted extension is always allowed.
-const char* const kExtensions[] = {kInlineUniformExtension};
+enum Extension { kInlineUniform, kSubgroupSize, kCoopmat, kCoopmat2, kBfloat16, kExtensionCount };
+constexpr const char* kExtensions[kExtensionCount] = {
+    kInlineUniformExtension, kSubgroupSizeExtension, VK_KHR_COOPERATIVE_MATRIX_EXTENSION_NAME,
+    VK_NV_COOPERATIVE_MATRIX_2_EXTENSION_NAME, VK_KHR_SHADER_BFLOAT16_EXTENSION_NAME};
+
+// Names of every subset of the extensions, so that what is handed out lives as long as the program.
+struct Subsets {
+  const char* names[1 << kExtensionCount][kExtensionCount] = {};
+  Subsets() {
+    for (uint32_t set = 0; set < 1u << kExtensionCount; ++set)
+      for (uint32_t n = 0, at = 0; n < kExtensionCount; ++n)
+        if (set >> n & 1) names[set][at++] = kExtensions[n];
+  }
+};
+
+// The features beside the two that nothing works without: those that the GPU has are enabled.
+struct Optional {
+  VkPhysicalDevice16BitStorageFeatures storage16{};
+  VkPhysicalDeviceShaderFloat16Int8Features float16{};
+  VkPhysicalDeviceVulkanMemoryModelFeatures memory_model{};
+  VkPhysicalDeviceSubgroupSizeControlFeatures sizes{};
+  VkPhysicalDeviceCooperativeMatrixFeaturesKHR coopmat{};
+  VkPhysicalDeviceCooperativeMatrix2FeaturesNV coopmat2{};
+  VkPhysicalDeviceShaderBfloat16FeaturesKHR bfloat16{};
+};
 
 struct Gpu {
   InstanceTable vk;
   uint32_t api_version;
-  bool inline_uniform_extension;
+  uint32_t extensions;  // a bit for each Extension that the GPU has
+  Optional has;
+  bool extension(Extension e) const { return (extensions >> e & 1) != 0; }
 };
 
 Status inspect(PFN_vkGetInstanceProcAddr gipa, VkInstance instance, VkPhysicalDevice physical,
@@ -41,11 +67,12 @@ Status inspect(PFN_vkGetInstanceProcAddr gipa, VkInstance instance, VkPhysicalDe
   TANDEM_VK_TRY(
       gpu->vk.EnumerateDeviceExtensionProperties(physical, nullptr, &count, extensions.data()),
       "vkEnumerateDeviceExtensionProperties");
-  gpu->inline_uniform_extension = false;
+  gpu->extensions = 0;
   for (uint32_t i = 0; i < count; ++i)
-    if (std::strcmp(extensions[i].extensionName, kInlineUniformExtension) == 0)
-      gpu->inline_uniform_extension = true;
-  if (!gpu->inline_uniform_extension && gpu->api_version < VK_API_VERSION_1_3)
+    for (uint32_t n = 0; n < kExtensionCount; ++n)
+      if (std::strcmp(extensions[i].extensionName, kExtensions[n]) == 0)
+        gpu->extensions |= 1u << n;
+  if (!gpu->extension(kInlineUniform) && gpu->api_version < VK_API_VERSION_1_3)
     return fail(TANDEM_ERROR_MISSING_FEATURE, "%s has neither Vulkan 1.3 nor %s", name,
                 kInlineUniformExtension);
 
@@ -57,6 +84,24 @@ Status inspect(PFN_vkGetInstanceProcAddr gipa, VkInstance instance, VkPhysicalDe
   VkPhysicalDeviceFeatures2 features{};
   features.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2;
   features.pNext = &address;
+  const auto ask = [&](auto* s, VkStructureType type, bool known) {
+    s->sType = type;
+    if (!known) return;
+    s->pNext = features.pNext;
+    features.pNext = s;
+  };
+  Optional& has = gpu->has;
+  ask(&has.storage16, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_16BIT_STORAGE_FEATURES, true);
+  ask(&has.float16, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_FLOAT16_INT8_FEATURES, true);
+  ask(&has.memory_model, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_MEMORY_MODEL_FEATURES, true);
+  ask(&has.sizes, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_FEATURES,
+      gpu->api_version >= VK_API_VERSION_1_3 || gpu->extension(kSubgroupSize));
+  ask(&has.coopmat, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_COOPERATIVE_MATRIX_FEATURES_KHR,
+      gpu->extension(kCoopmat));
+  ask(&has.coopmat2, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_COOPERATIVE_MATRIX_2_FEATURES_NV,
+      gpu->extension(kCoopmat2));
+  ask(&has.bfloat16, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_BFLOAT16_FEATURES_KHR,
+      gpu->extension(kBfloat16));
   gpu->vk.GetPhysicalDeviceFeatures2(physical, &features);
   if (!address.bufferDeviceAddress)
     return fail(TANDEM_ERROR_MISSING_FEATURE, "%s lacks bufferDeviceAddress", name);
@@ -92,28 +137,75 @@ Struct* in_chain(VkPhysicalDeviceFeatures2* chain, VkStructureType type) {
 
 // A feature stands either in its version's struct or in one of its own; both at once is an error of
 // Vulkan's, so what the application chose is patched.
-void enable(VkPhysicalDeviceFeatures2* chain, Storage storage) {
-  const VkStructureType v12 = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES,
-                        v13 = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_3_FEATURES,
-                        own_address =
-                            VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_BUFFER_DEVICE_ADDRESS_FEATURES,
-                        own_uniform =
-                            VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_INLINE_UNIFORM_BLOCK_FEATURES;
+class Chain {
+ public:
+  Chain(VkPhysicalDeviceFeatures2* chain, tandem_vk_feature_storage* storage)
+      : chain_(chain), storage_(storage) {}
+  template <typename Own>
+  void enable(VkStructureType own, VkBool32 Own::*member) {
+    auto* s = in_chain<Own>(chain_, own);
+    (s ? s : storage_.link<Own>(chain_, own))->*member = VK_TRUE;
+  }
+  template <typename Version, typename Own>
+  void enable(VkStructureType version, VkBool32 Version::*in_version, VkStructureType own,
+              VkBool32 Own::*member) {
+    if (auto* s = in_chain<Version>(chain_, version))
+      s->*in_version = VK_TRUE;
+    else
+      enable(own, member);
+  }
+
+ private:
+  VkPhysicalDeviceFeatures2* chain_;
+  Storage storage_;
+};
+
+void enable(const Optional& has, Chain features) {
+  using V11 = VkPhysicalDeviceVulkan11Features;
+  using V12 = VkPhysicalDeviceVulkan12Features;
+  using V13 = VkPhysicalDeviceVulkan13Features;
   using Address = VkPhysicalDeviceBufferDeviceAddressFeatures;
   using Uniform = VkPhysicalDeviceInlineUniformBlockFeatures;
-  if (auto* s = in_chain<VkPhysicalDeviceVulkan12Features>(chain, v12))
-    s->bufferDeviceAddress = VK_TRUE;
-  else if (auto* own = in_chain<Address>(chain, own_address))
-    own->bufferDeviceAddress = VK_TRUE;
-  else
-    storage.link<Address>(chain, own_address)->bufferDeviceAddress = VK_TRUE;
-
-  if (auto* s = in_chain<VkPhysicalDeviceVulkan13Features>(chain, v13))
-    s->inlineUniformBlock = VK_TRUE;
-  else if (auto* own = in_chain<Uniform>(chain, own_uniform))
-    own->inlineUniformBlock = VK_TRUE;
-  else
-    storage.link<Uniform>(chain, own_uniform)->inlineUniformBlock = VK_TRUE;
+  using Storage16 = VkPhysicalDevice16BitStorageFeatures;
+  using Float16 = VkPhysicalDeviceShaderFloat16Int8Features;
+  using Model = VkPhysicalDeviceVulkanMemoryModelFeatures;
+  using Sizes = VkPhysicalDeviceSubgroupSizeControlFeatures;
+  using Coopmat = VkPhysicalDeviceCooperativeMatrixFeaturesKHR;
+  using Coopmat2 = VkPhysicalDeviceCooperativeMatrix2FeaturesNV;
+  using Bfloat16 = VkPhysicalDeviceShaderBfloat16FeaturesKHR;
+  static_assert(sizeof(Address) + sizeof(Uniform) + sizeof(Optional) <=
+                sizeof(tandem_vk_feature_storage));
+  const VkStructureType v11 = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_FEATURES,
+                        v12 = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES,
+                        v13 = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_3_FEATURES;
+  features.enable(v12, &V12::bufferDeviceAddress,
+                  VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_BUFFER_DEVICE_ADDRESS_FEATURES,
+                  &Address::bufferDeviceAddress);
+  features.enable(v13, &V13::inlineUniformBlock,
+                  VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_INLINE_UNIFORM_BLOCK_FEATURES,
+                  &Uniform::inlineUniformBlock);
+  if (has.storage16.storageBuffer16BitAccess)
+    features.enable(v11, &V11::storageBuffer16BitAccess, has.storage16.sType,
+                    &Storage16::storageBuffer16BitAccess);
+  if (has.float16.shaderFloat16)
+    features.enable(v12, &V12::shaderFloat16, has.float16.sType, &Float16::shaderFloat16);
+  if (has.memory_model.vulkanMemoryModel)
+    features.enable(v12, &V12::vulkanMemoryModel, has.memory_model.sType,
+                    &Model::vulkanMemoryModel);
+  if (has.sizes.subgroupSizeControl)
+    features.enable(v13, &V13::subgroupSizeControl, has.sizes.sType, &Sizes::subgroupSizeControl);
+  if (has.sizes.computeFullSubgroups)
+    features.enable(v13, &V13::computeFullSubgroups, has.sizes.sType,
+                    &Sizes::computeFullSubgroups);
+  const auto own = [&](const auto& s, auto member) {
+    if (s.*member) features.enable(s.sType, member);
+  };
+  own(has.coopmat, &Coopmat::cooperativeMatrix);
+  own(has.coopmat2, &Coopmat2::cooperativeMatrixReductions);
+  own(has.coopmat2, &Coopmat2::cooperativeMatrixConversions);
+  own(has.coopmat2, &Coopmat2::cooperativeMatrixPerElementOperations);
+  own(has.bfloat16, &Bfloat16::shaderBFloat16Type);
+  own(has.bfloat16, &Bfloat16::shaderBFloat16CooperativeMatrix);
 }
 
 // Behind the C border.
@@ -139,8 +231,10 @@ extern "C" tandem_status tandem_vk_required_extensions(PFN_vkGetInstanceProcAddr
     if (!names) return fail(TANDEM_ERROR_INVALID_ARGUMENT, "names is NULL");
     Gpu found;
     TANDEM_TRY(inspect(gipa, instance, gpu, &found));
-    *count = found.inline_uniform_extension ? 1 : 0;
-    *names = kExtensions;
+    static const Subsets subsets;
+    *count = 0;
+    for (uint32_t n = 0; n < kExtensionCount; ++n) *count += found.extension(Extension(n));
+    *names = subsets.names[found.extensions];
     return Status();
   });
 }
@@ -158,7 +252,7 @@ extern "C" tandem_status tandem_vk_required_features(PFN_vkGetInstanceProcAddr g
                   int(chain->sType));
     Gpu found;
     TANDEM_TRY(inspect(gipa, instance, gpu, &found));
-    enable(chain, Storage(storage));
+    enable(found.has, Chain(chain, storage));
     return Status();
   });
 }
