@@ -41,7 +41,7 @@ function(tandem_matrix_shaders target)
       foreach(type f16 bf16)
         string(COMPARE EQUAL ${path} coopmat2 nv)
         string(COMPARE EQUAL ${type} bf16 bf16)
-        tandem_shader(${target} ${stem}_${path}_${type} coopmat/${stem}.comp vulkan1.3
+        tandem_shader(${target} ${stem}_${path}_${type} coopmat/${stem}.comp vulkan1.2
                       -DTANDEM_CM2=${nv} -DTANDEM_BF16=${bf16})
       endforeach()
     endforeach()

@@ -34,7 +34,7 @@ struct Caps {
   bool buffer_address = false, inline_uniform = false;
   // What the device has and the application enabled.
   bool storage16 = false, float16 = false, bfloat16 = false, int64 = false;
-  bool memory_model = false;
+  bool memory_model = false;  // of Vulkan, with device scope
   bool subgroup_control = false, full_subgroups = false;
   bool subgroup_pin = false;  // a compute pipeline may state its subgroup size
   bool coopmat = false, bfloat16_coopmat = false;

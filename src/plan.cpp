@@ -49,7 +49,7 @@ std::string missing_capability(const PathRow& row, const Caps& caps) {
                  {caps.coopmat_conversions || !nv, "cooperativeMatrixConversions"},
                  {caps.float16, "shaderFloat16"},
                  {caps.storage16, "storageBuffer16BitAccess"},
-                 {caps.memory_model, "vulkanMemoryModel"},
+                 {caps.memory_model, "vulkanMemoryModel and vulkanMemoryModelDeviceScope"},
                  {caps.subgroup_control, "subgroupSizeControl"},
                  {caps.full_subgroups, "computeFullSubgroups"}};
     for (const auto& need : needs)

@@ -40,8 +40,15 @@ Function get(PFN_vkGetInstanceProcAddr gipa, VkInstance instance, const char* na
   return reinterpret_cast<Function>(gipa(instance, name));
 }
 
-// The first GPU with a device made as tandem_vulkan.h says, by plain Vulkan.
+// The first GPU with a device made as tandem_vulkan.h says, by plain Vulkan; or with what is needed alone; or with
+// the chain of an application that has the structs of Vulkan's versions in it.
+enum class Wanted { all, needed, versions };
 struct Gpu {
+  VkPhysicalDeviceBufferDeviceAddressFeatures address{};
+  VkPhysicalDeviceInlineUniformBlockFeatures uniform{};
+  VkPhysicalDeviceVulkan11Features v11{};
+  VkPhysicalDeviceVulkan12Features v12{};
+  VkPhysicalDeviceVulkan13Features v13{};
   PFN_vkGetInstanceProcAddr gipa = loader();
   VkInstance instance = VK_NULL_HANDLE;
   VkPhysicalDevice gpu = VK_NULL_HANDLE;
@@ -52,7 +59,7 @@ struct Gpu {
   const char* const* extensions = nullptr;
   std::string missing;
 
-  Gpu() {
+  explicit Gpu(Wanted wanted = Wanted::all) {
     if (!gipa) {
       missing = "no Vulkan loader";
       return;
@@ -75,9 +82,25 @@ struct Gpu {
       missing = "no Vulkan device";
       return;
     }
-    REQUIRE(tandem_vk_required_extensions(gipa, instance, gpu, &extension_count, &extensions) ==
-            TANDEM_OK);
-    REQUIRE(tandem_vk_required_features(gipa, instance, gpu, &features, &storage) == TANDEM_OK);
+    const auto link = [&](auto* s, VkStructureType type) {
+      s->sType = type;
+      s->pNext = features.pNext;
+      features.pNext = s;
+    };
+    if (wanted == Wanted::versions) {
+      link(&v11, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_FEATURES);
+      link(&v12, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES);
+      link(&v13, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_3_FEATURES);
+    }
+    if (wanted == Wanted::needed) {
+      link(&address, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_BUFFER_DEVICE_ADDRESS_FEATURES);
+      link(&uniform, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_INLINE_UNIFORM_BLOCK_FEATURES);
+      address.bufferDeviceAddress = uniform.inlineUniformBlock = VK_TRUE;
+    } else {
+      REQUIRE(tandem_vk_required_extensions(gipa, instance, gpu, &extension_count, &extensions) ==
+              TANDEM_OK);
+      REQUIRE(tandem_vk_required_features(gipa, instance, gpu, &features, &storage) == TANDEM_OK);
+    }
     const float priority = 1;
     VkDeviceQueueCreateInfo queue{};
     queue.sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO;
@@ -250,7 +273,7 @@ TEST_CASE("Vulkan: what was not enabled is missed by name") {
 
   // A disabled path leaves nothing, and the refusal says why.
   tandem_device_options options = TANDEM_DEVICE_OPTIONS_INIT;
-  options.disable = "vulkan.scalar";
+  options.disable = "vulkan.coopmat2,vulkan.coopmat,vulkan.scalar";
   tandem_device* bare = nullptr;
   REQUIRE(tandem_vk_device_create(&desc, &options, &bare) == TANDEM_OK);
   tandem_plan* none = untouched<tandem_plan>();
@@ -259,5 +282,73 @@ TEST_CASE("Vulkan: what was not enabled is missed by name") {
   CHECK(std::string(tandem_last_message()).find("disabled") != std::string::npos);
   tandem_device_destroy(bare);
   tandem_plan_destroy(plan);
+  tandem_device_destroy(device);
+}
+
+TEST_CASE("Vulkan: without the optional features there are plans, and words about what is missing") {
+  Gpu all, needed(Wanted::needed);
+  if (!all.usable()) return;
+  tandem_problem problem = good_problem();
+  tandem_problem_contiguous(&problem, TANDEM_F16);
+  const auto plan_on = [&](const Gpu& gpu, std::string* words) {
+    const tandem_vk_device_desc desc = gpu.desc();
+    tandem_device* device = nullptr;
+    REQUIRE(tandem_vk_device_create(&desc, nullptr, &device) == TANDEM_OK);
+    words->resize(tandem_explain(device, &problem, nullptr, 0) + 1);
+    tandem_explain(device, &problem, words->data(), words->size());
+    tandem_plan* plan = nullptr;
+    REQUIRE(tandem_plan_create(device, &problem, &plan) == TANDEM_OK);
+    tandem_plan_info info{};
+    info.struct_size = sizeof(info);
+    CHECK(tandem_plan_get_info(plan, &info) == TANDEM_OK);
+    tandem_plan_destroy(plan);
+    tandem_device_destroy(device);
+    return std::string(info.path);
+  };
+  std::string words;
+  CHECK(plan_on(needed, &words) == "scalar");
+  CHECK(words.find("did not enable cooperativeMatrix") != std::string::npos);
+  const std::string path = plan_on(all, &words);
+  bool matrices = false;
+  for (uint32_t n = 0; n < all.extension_count; ++n)
+    matrices |= std::strcmp(all.extensions[n], VK_KHR_COOPERATIVE_MATRIX_EXTENSION_NAME) == 0;
+  INFO(words);
+  CHECK((path != "scalar") == matrices);
+
+  // Only the extensions, or only the features, are not enough; and nothing breaks.
+  all.extension_count = 0;
+  CHECK(plan_on(all, &words) == "scalar");
+}
+
+TEST_CASE("Vulkan: features go into the structs of the versions where an application has them") {
+  Gpu plain, gpu(Wanted::versions);
+  if (!gpu.usable()) return;
+  CHECK(gpu.v12.bufferDeviceAddress);
+  CHECK(gpu.v13.inlineUniformBlock);
+  const auto count = [](const Gpu& g, VkStructureType type) {
+    int n = 0;
+    for (auto* s = static_cast<const VkBaseInStructure*>(g.features.pNext); s; s = s->pNext)
+      n += s->sType == type;
+    return n;
+  };
+  const struct {
+    VkStructureType own;
+    VkBool32 there;
+  } rows[] = {
+      {VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_BUFFER_DEVICE_ADDRESS_FEATURES, gpu.v12.bufferDeviceAddress},
+      {VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_INLINE_UNIFORM_BLOCK_FEATURES, gpu.v13.inlineUniformBlock},
+      {VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_16BIT_STORAGE_FEATURES, gpu.v11.storageBuffer16BitAccess},
+      {VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_FLOAT16_INT8_FEATURES, gpu.v12.shaderFloat16},
+      {VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_MEMORY_MODEL_FEATURES, gpu.v12.vulkanMemoryModel},
+      {VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_FEATURES,
+       gpu.v13.subgroupSizeControl || gpu.v13.computeFullSubgroups}};
+  for (const auto& row : rows) {
+    CAPTURE(int(row.own));
+    CHECK(count(gpu, row.own) == 0);
+    CHECK((count(plain, row.own) == 1) == bool(row.there));
+  }
+  const tandem_vk_device_desc desc = gpu.desc();
+  tandem_device* device = nullptr;
+  REQUIRE(tandem_vk_device_create(&desc, nullptr, &device) == TANDEM_OK);
   tandem_device_destroy(device);
 }

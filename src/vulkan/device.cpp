@@ -124,9 +124,12 @@ void read_features(const Enabled& on, uint32_t version, Caps* caps) {
       on.feature(VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_BFLOAT16_FEATURES_KHR,
                  &VkPhysicalDeviceShaderBfloat16FeaturesKHR::shaderBFloat16CooperativeMatrix);
   caps->int64 = on.core(&VkPhysicalDeviceFeatures::shaderInt64);
-  caps->memory_model = on.feature(v12, &V12::vulkanMemoryModel) ||
-                       on.feature(VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_MEMORY_MODEL_FEATURES,
-                                  &VkPhysicalDeviceVulkanMemoryModelFeatures::vulkanMemoryModel);
+  using Model = VkPhysicalDeviceVulkanMemoryModelFeatures;
+  const VkStructureType model = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_MEMORY_MODEL_FEATURES;
+  caps->memory_model = (on.feature(v12, &V12::vulkanMemoryModel) &&
+                        on.feature(v12, &V12::vulkanMemoryModelDeviceScope)) ||
+                       (on.feature(model, &Model::vulkanMemoryModel) &&
+                        on.feature(model, &Model::vulkanMemoryModelDeviceScope));
   using Sizes = VkPhysicalDeviceSubgroupSizeControlFeatures;
   const VkStructureType sizes = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_FEATURES;
   if (version >= VK_API_VERSION_1_3 || on.extension(kSubgroupSizeExtension)) {

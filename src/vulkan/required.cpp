@@ -189,9 +189,13 @@ void enable(const Optional& has, Chain features) {
                     &Storage16::storageBuffer16BitAccess);
   if (has.float16.shaderFloat16)
     features.enable(v12, &V12::shaderFloat16, has.float16.sType, &Float16::shaderFloat16);
-  if (has.memory_model.vulkanMemoryModel)
+  // Without device scope, the memory model would forbid the atomics of every kernel.
+  if (has.memory_model.vulkanMemoryModel && has.memory_model.vulkanMemoryModelDeviceScope) {
     features.enable(v12, &V12::vulkanMemoryModel, has.memory_model.sType,
                     &Model::vulkanMemoryModel);
+    features.enable(v12, &V12::vulkanMemoryModelDeviceScope, has.memory_model.sType,
+                    &Model::vulkanMemoryModelDeviceScope);
+  }
   if (has.sizes.subgroupSizeControl)
     features.enable(v13, &V13::subgroupSizeControl, has.sizes.sType, &Sizes::subgroupSizeControl);
   if (has.sizes.computeFullSubgroups)
