@@ -263,9 +263,13 @@ std::string make_launches(const Problem& p, const Caps& caps, const PathRow& row
       const std::string why = set_groups(
           &launch, double(e.tiles) * double(e.heads) * double(e.batch) * launch.splits, caps);
       if (!why.empty()) return why;
-      if (!tiled)
-        launch.shared_bytes =
-            uint32_t(sizeof(float) * (stem == Stem::bwd_dot ? kDotRows * kDotLanes : kLineGroup));
+      if (!tiled) {
+        const auto group = uint32_t(stem == Stem::bwd_dot ? kDotRows * kDotLanes : kLineGroup);
+        if (group > caps.max_invocations)
+          return text("%s needs workgroups of %u, the device has %u", stem_name(stem), group,
+                      caps.max_invocations);
+        launch.shared_bytes = uint32_t(sizeof(float)) * group;
+      }
     }
     launches->push_back(launch);
   }

@@ -59,6 +59,21 @@ Tier tier() {
 }
 
 std::vector<Target>& targets() { return all_targets; }
+
+bool takes(const Target& target, const tandem_problem& problem) {
+  if (target.general) return true;
+  // A line "backend.path   refused: why"; a tile's has the tile's name in between.
+  const std::string name = target.backend + "." + target.path;
+  const std::string words = "\n" + explain(target.session->device(), problem);
+  const size_t at = words.find("\n" + name + " ");
+  if (at == std::string::npos) return true;
+  return words.compare(words.find_first_not_of(' ', at + 1 + name.size()), 8, "refused:") != 0;
+}
+
+tandem_problem in_f16(tandem_problem p) {
+  for (Role role : kRoles) tensor_of(p, role).dtype = TANDEM_F16;
+  return p;
+}
 void close_targets() { all_targets.clear(); }
 
 std::string open_targets() {
@@ -77,6 +92,7 @@ std::string open_targets() {
       Target target;
       target.backend = backend;
       target.path = path;
+      target.general = path == paths.back();
       for (const std::string& other : paths)
         if (other != path)
           target.disabled += (target.disabled.empty() ? "" : ",") + backend + "." + other;
@@ -89,6 +105,14 @@ std::string open_targets() {
       }
       target.device = target.session->name();
       target.name = backend + "." + path + " on " + target.device;
+      const tandem_problem plain =
+          problem(TANDEM_FORWARD, TANDEM_F16, {1, 1, 1, 64, 64, 64, 64});
+      if (!takes(target, plain)) {
+        const std::string why = explain(target.session->device(), plain);
+        if (!only.empty()) return "TANDEM_DEVICE: '" + word + "' cannot run:\n" + why;
+        std::printf("left out: %s: %s\n", target.name.c_str(), why.c_str());
+        continue;
+      }
       std::printf("target %s: %s (%s)\n", target.name.c_str(), target.session->info().name,
                   target.session->info().driver);
       all_targets.push_back(std::move(target));
@@ -245,8 +269,16 @@ void check(const tandem_problem& given, uint64_t seed, const Expect& expect) {
 void check_case(Case& test, const Expect& expect) {
   const bool gpu = std::any_of(targets().begin(), targets().end(),
                                [](const Target& t) { return !t.session->on_cpu(); });
-  for (Target& target : targets())
-    if (!(expect.gpu_only && gpu && target.session->on_cpu())) check_on(target, test, expect);
+  std::unique_ptr<Case> f16;
+  for (Target& target : targets()) {
+    if (expect.gpu_only && gpu && target.session->on_cpu()) continue;
+    if (takes(target, test.problem())) {
+      check_on(target, test, expect);
+      continue;
+    }
+    if (!f16) f16 = std::make_unique<Case>(in_f16(test.problem()), test.seed(), expect.options);
+    if (takes(target, f16->problem())) check_on(target, *f16, expect);
+  }
 }
 
 }  // namespace parity

@@ -33,10 +33,18 @@ struct Target {
   std::unique_ptr<Session> session;
   std::string device;    // "vulkan:0"
   std::string disabled;  // the other paths, as tandem_device_options.disable wants them
+  bool general = true;   // the last path of its backend, which takes every problem
 };
 std::vector<Target>& targets();
 
-// Opens what TANDEM_DEVICE names; a sentence when one of them cannot be had.
+// Whether the problem is one for this path at all: others than the last path of a backend may refuse it, as the matrix
+// paths do f32. What a tile refuses does not count.
+bool takes(const Target& target, const tandem_problem& problem);
+// The same problem in f16, which every path takes; cases that a path does not take in their own type run on it in this
+// one.
+tandem_problem in_f16(tandem_problem problem);
+
+// Opens what TANDEM_DEVICE names, but for paths that a device cannot run; a sentence when one of them cannot be had.
 std::string open_targets();
 void close_targets();
 

@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
 #include <random>
 #include <string>
@@ -11,6 +12,7 @@
 
 #include "params.h"
 #include "plan.h"
+#include "quirks.h"
 
 using namespace tandem;
 
@@ -19,7 +21,7 @@ namespace {
 struct Profile {
   const char* id;
   Caps caps;
-  std::string path, tile;
+  std::string path, tile, f16, bf16;
 };
 
 std::vector<Profile> profiles() {
@@ -27,8 +29,9 @@ std::vector<Profile> profiles() {
   auto add = [&](const char* id, Backend backend, const char* name, const char* driver,
                  uint32_t vendor, uint32_t shared, uint32_t invocations, uint32_t groups_x,
                  uint32_t groups_y, uint32_t sub_min, uint32_t sub_max, uint32_t sub,
-                 uint32_t cores, int version, const char* flags, uint32_t push, const char* path,
-                 const char* tile) {
+                 uint32_t cores, int version, const char* flags, uint32_t push, uint32_t driver_id,
+                 const char* matrices, const char* path, const char* tile, const char* f16,
+                 const char* bf16) {
     Caps c;
     auto has = [&](char f) { return std::strchr(flags, f) != nullptr; };
     c.backend = backend;
@@ -55,17 +58,33 @@ std::vector<Profile> profiles() {
       c.bfloat16 = has('B');
       c.int64 = has('L');
       c.push_bytes = push;
+      c.driver_id = driver_id;
+      c.memory_model = has('M');
+      c.subgroup_control = c.full_subgroups = c.subgroup_pin = has('G');
+      c.max_subgroups = has('G') ? 32 : 0;
+      c.coopmat = has('K');
+      c.bfloat16_coopmat = has('B') && has('K');
+      c.coopmat_reductions = c.coopmat_conversions = c.coopmat_per_element = has('N');
+      const char* operands = "f16";
+      for (const char* s = matrices; *s; ++s) {
+        MatrixShape m{0, 0, 0, operands};
+        if (*s == ';') operands = "bf16";
+        int length = 0;
+        if (std::sscanf(s, "%dx%dx%d%n", &m.m, &m.n, &m.k, &length) != 3) continue;
+        c.matrices.push_back(m);
+        s += length - 1;
+      }
     }
-    all.push_back({id, c, path, tile});
+    all.push_back({id, c, path, tile, f16, bf16});
   };
 #define TANDEM_PROFILE(id, backend, name, driver, vendor, shared, inv, gx, gy, smin, smax, sub, \
-                       cores, version, flags, push, path, tile)                                 \
+                       cores, version, flags, push, drv, matrices, path, tile, f16, bf16)       \
   add(#id, Backend::backend, name, driver, vendor, shared, inv, gx, gy, smin, smax, sub, cores, \
-      version, flags, push, path, tile);
+      version, flags, push, drv, matrices, path, tile, f16, bf16);
 #include "profiles.inc"
   Caps cpu;
   cpu.threads = 4;
-  all.push_back({"cpu", cpu, "simd", ""});
+  all.push_back({"cpu", cpu, "simd", "", "simd", "simd"});
   return all;
 }
 
@@ -93,9 +112,10 @@ std::string dump(const Status& status, const Plan& plan) {
                   text("|%llu %llu|", (unsigned long long)plan.workspace_size,
                        (unsigned long long)plan.delta_offset);
   for (const Launch& l : plan.launches)
-    s += text("%s %d %s %dx%d %d %d %u %u %u %u %u;", stem_name(l.stem), l.kernel,
+    s += text("%s %d %s %dx%d %d %d %u %u %u %u %u %d %u %d;", stem_name(l.stem), l.kernel,
               l.tile.name ? l.tile.name : "-", l.tile.br, l.tile.bc, l.d_blocks, l.dv_blocks,
-              l.tiles, l.total, l.groups_x, l.groups_y, l.shared_bytes);
+              l.tiles, l.total, l.groups_x, l.groups_y, l.shared_bytes, l.matrix, l.subgroup,
+              l.row_blocks);
   for (const Refusal& r : plan.refusals) s += r.candidate + ": " + r.reason + ";";
   return s;
 }
@@ -123,6 +143,30 @@ uint32_t declared_shared(const Plan& plan, const Launch& l) {
 #include "interface/bwd_dot.inc"
   }
   return bytes;
+}
+
+// What shaders/coopmat relies on.
+void check_matrix_launch(const Plan& plan, const Caps& caps, const Launch& l) {
+  const char* operands = plan.problem.dtype == TANDEM_F16 ? "f16" : "bf16";
+  CHECK(plan.problem.dtype != TANDEM_F32);
+  CHECK(std::count_if(caps.matrices.begin(), caps.matrices.end(), [&](const MatrixShape& m) {
+          return m.m == l.matrix && m.n == l.matrix && m.k == l.matrix &&
+                 std::strcmp(m.operands, operands) == 0;
+        }) > 0);
+  CHECK(l.subgroup >= caps.subgroup_min);
+  CHECK(l.subgroup <= caps.subgroup_max);
+  CHECK(uint32_t(l.tile.tr) <= caps.max_subgroups);
+  const auto check = [&](const auto& spec) {
+    CHECK(spec.SUBGROUP == l.subgroup);
+    CHECK(spec.MATRIX == uint32_t(l.matrix));
+    CHECK(spec.WG % spec.SUBGROUP == 0);
+    CHECK(spec.ROWS == spec.WG / spec.SUBGROUP * spec.RM * spec.MATRIX);
+    CHECK(spec.COLS % spec.MATRIX == 0);
+    CHECK(spec.COLS % 4 == 0);  // a tile's columns begin where a draw of dropout does
+  };
+  if (l.stem == Stem::fwd) check(fwd_spec(plan, l));
+  if (l.stem == Stem::bwd_dkv) check(bwd_dkv_spec(plan, l));
+  if (l.stem == Stem::bwd_dq) check(bwd_dq_spec(plan, l));
 }
 
 void check_launch(const Plan& plan, const Caps& caps, const Launch& l) {
@@ -158,17 +202,21 @@ void check_launch(const Plan& plan, const Caps& caps, const Launch& l) {
   CHECK(dispatched <= uint64_t(1) << 32);
 
   CHECK(l.shared_bytes <= caps.shared_bytes);
-  CHECK(l.shared_bytes == declared_shared(plan, l));
+  if (l.matrix > 0)
+    check_matrix_launch(plan, caps, l);
+  else
+    CHECK(l.shared_bytes == declared_shared(plan, l));
   if (l.stem == Stem::bwd_dot) {
     CHECK(uint32_t(kDotRows * kDotLanes) <= caps.max_invocations);
     return;
   }
   CHECK(uint32_t(l.tile.invocations()) <= caps.max_invocations);
   CHECK(l.tile.max_d >= std::max(p.head_dim, p.head_dim_v));
-  CHECK(l.d_blocks * l.tile.block_cols() >= p.head_dim);
-  CHECK((l.d_blocks - 1) * l.tile.block_cols() < p.head_dim);
-  CHECK(l.dv_blocks * l.tile.block_cols() >= p.head_dim_v);
-  CHECK((l.dv_blocks - 1) * l.tile.block_cols() < p.head_dim_v);
+  const int cols = l.matrix > 0 ? l.matrix : l.tile.block_cols();
+  CHECK(l.d_blocks * cols >= p.head_dim);
+  CHECK((l.d_blocks - 1) * cols < p.head_dim);
+  CHECK(l.dv_blocks * cols >= p.head_dim_v);
+  CHECK((l.dv_blocks - 1) * cols < p.head_dim_v);
 }
 
 // The stems that a problem needs, in order, without those whose output is empty.
@@ -232,11 +280,23 @@ TEST_CASE("each recorded device plans as recorded, or says why not") {
       if (!status.ok()) continue;
       CHECK(plan.path == profile.path);
       if (!profile.tile.empty()) CHECK(std::string(plan.launches.back().tile.name) == profile.tile);
-      Plan wide;
-      REQUIRE(make_plan(problem_of(std::string(direction) + " f16 b1 hq2 sq1024 d256"),
-                        profile.caps, &wide)
-                  .ok());
-      if (!profile.tile.empty()) CHECK(std::string(wide.launches.back().tile.name) == "t32k16");
+      for (const char* d : {"d64", "d128", "d256"}) {
+        Plan other;
+        const auto make = [&](const char* dtype) {
+          const std::string line = std::string(direction) + " " + dtype + " b1 hq2 sq1024 " + d;
+          const Status made = make_plan(problem_of(line), profile.caps, &other);
+          REQUIRE_MESSAGE(made.ok(), made.message());
+        };
+        CAPTURE(std::string(d));
+        make("f32");
+        CHECK(other.path == profile.path);
+        if (!profile.tile.empty() && std::string(d) == "d256")
+          CHECK(std::string(other.launches.back().tile.name) == "t32k16");
+        make("f16");
+        CHECK(other.path == profile.f16);
+        make("bf16");
+        CHECK(other.path == profile.bf16);
+      }
     }
   }
 }
@@ -366,9 +426,11 @@ TEST_CASE("a plan that goes element by element says so and names what is in the 
   for (const char* id : {"h100_cuda", "h100_vulkan"}) {
     CAPTURE(id);
     CHECK(told("bwd f16 hq2 sq100 d64", id).find("slower") == std::string::npos);
-    CHECK(told("fwd f16 hq2 sq100 d63 dv64", id).find("4: q, k, head_dim\n") != std::string::npos);
+    CHECK(told("fwd f32 hq2 sq100 d63 dv64", id).find("4: q, k, head_dim\n") != std::string::npos);
     CHECK(told("bwd f32 hq2 sq100 d64 d_o=0,0,0,0", id).find("4: d_o\n") != std::string::npos);
   }
+  CHECK(told("fwd f16 hq2 sq100 d60", "h100_vulkan").find("8: q, k, v, head_dim, head_dim_v\n") !=
+        std::string::npos);
   CHECK(told("fwd f32 hq2 sq100 d63", "cpu").find("slower") == std::string::npos);
 }
 
@@ -387,6 +449,171 @@ TEST_CASE("a tile can be switched off by its name") {
         r.candidate == "vulkan.scalar " + first && r.reason.find("disabled") != std::string::npos;
   CHECK(said);
   CHECK(parse_disabled("t65", &caps.disabled).code() == TANDEM_ERROR_INVALID_ARGUMENT);
+}
+
+TEST_CASE("matrix paths: each can be switched off, the next one takes over") {
+  Caps caps = caps_of("h100_vulkan");
+  const Problem problem = problem_of("bwd f16 hq2 sq500 d64");
+  for (const char* path : {"coopmat2", "coopmat", "scalar"}) {
+    Plan plan;
+    REQUIRE(make_plan(problem, caps, &plan).ok());
+    CHECK(std::string(plan.path) == path);
+    REQUIRE(parse_disabled((std::string("vulkan.") + path).c_str(), &caps.disabled).ok());
+  }
+  Plan plan;
+  CHECK(!make_plan(problem, caps, &plan).ok());
+  caps.disabled.clear();
+  REQUIRE(parse_disabled("dkv64,dq64", &caps.disabled).ok());
+  REQUIRE(make_plan(problem, caps, &plan).ok());
+  CHECK(std::string(plan.path) == "coopmat2");
+  CHECK(std::string(plan.find(Stem::bwd_dkv)->tile.name) == "dkv128");
+  CHECK(std::string(plan.find(Stem::bwd_dq)->tile.name) == "dq128");
+}
+
+TEST_CASE("matrix paths: what is missing is named") {
+  const Caps good = caps_of("h100_vulkan");
+  const auto refusal = [](const Caps& caps, const char* line, const char* path) {
+    Plan plan;
+    REQUIRE(make_plan(problem_of(line), caps, &plan).ok());
+    std::string all;
+    for (const Refusal& r : plan.refusals)
+      if (r.candidate.rfind(path, 0) == 0) all += r.reason + "\n";
+    return all;
+  };
+  const auto has = [](const std::string& text, const char* word) {
+    INFO(text);
+    CHECK(text.find(word) != std::string::npos);
+  };
+  const struct {
+    bool Caps::*member;
+    const char* word;
+    bool both;  // of both paths
+  } rows[] = {{&Caps::coopmat, "did not enable cooperativeMatrix", true},
+              {&Caps::coopmat_reductions, "did not enable cooperativeMatrixReductions", false},
+              {&Caps::coopmat_conversions, "did not enable cooperativeMatrixConversions", false},
+              {&Caps::float16, "did not enable shaderFloat16", true},
+              {&Caps::storage16, "did not enable storageBuffer16BitAccess", true},
+              {&Caps::memory_model, "did not enable vulkanMemoryModel", true},
+              {&Caps::subgroup_control, "did not enable subgroupSizeControl", true},
+              {&Caps::full_subgroups, "did not enable computeFullSubgroups", true},
+              {&Caps::subgroup_pin, "cannot state a subgroup size", true}};
+  for (const auto& row : rows) {
+    Caps caps = good;
+    caps.*row.member = false;
+    has(refusal(caps, "fwd f16 sq100 d64", "vulkan.coopmat2"), row.word);
+    if (row.both) has(refusal(caps, "fwd f16 sq100 d64", "vulkan.coopmat "), "");
+    Plan plan;
+    REQUIRE(make_plan(problem_of("fwd f16 sq100 d64"), caps, &plan).ok());
+    CHECK(std::string(plan.path) == (row.both ? "scalar" : "coopmat"));
+  }
+  Caps caps = good;
+  caps.bfloat16_coopmat = false;
+  has(refusal(caps, "fwd bf16 sq100 d64", "vulkan.coopmat2"), "shaderBFloat16CooperativeMatrix");
+  CHECK(refusal(caps, "fwd f16 sq100 d64", "vulkan.coopmat2") == "");
+  has(refusal(good, "fwd f32 sq100 d64", "vulkan.coopmat2"), "its operands are f16 or bf16");
+  has(refusal(caps_of("arc_b580_mesa"), "fwd f16 sq100 d64", "vulkan.coopmat"), "8x16x16");
+  has(refusal(good, "fwd f16 sq100 d64 tile=64x64", "vulkan.coopmat2"), "64x64");
+  has(refusal(good, "fwd f16 sq100 d64 entmax=1.5", "vulkan.coopmat2"), "entmax");
+  caps = good;
+  caps.max_subgroups = 2;
+  has(refusal(caps, "fwd f16 sq100 d64", "vulkan.coopmat2"), "the device has 2");
+  caps.disabled = {"vulkan.coopmat2"};
+  caps.coopmat = false;
+  has(refusal(caps, "fwd f16 sq100 d64", "vulkan.coopmat2"), "disabled");
+}
+
+TEST_CASE("matrix paths: few rows take the tile with the fewest") {
+  Plan plan;
+  for (const auto& row : {std::pair<const char*, const char*>{"fwd f16 sq1 sk500 d64", "fwd64n"},
+                          {"fwd f16 sq100 sk500 d64", "fwd64"},
+                          {"fwd f16 sq64 sk500 d64", "fwd64n"},
+                          {"fwd f16 sq500 d80", "fwd128"},
+                          {"fwd f16 sq500 d64 tile=64x32", "fwd64n"}}) {
+    REQUIRE(make_plan(problem_of(row.first), caps_of("h100_vulkan"), &plan).ok());
+    CHECK(std::string(plan.path) == "coopmat2");
+    CHECK(std::string(plan.launches[0].tile.name) == row.second);
+  }
+}
+
+TEST_CASE("quirks: names, versions, and what planning makes of them") {
+  CHECK(name_matches("*", ""));
+  CHECK(name_matches("abc", "abc"));
+  CHECK(!name_matches("abc", "abcd"));
+  CHECK(!name_matches("abcd", "abc"));
+  CHECK(name_matches("x|*b#*", "ab7"));
+  CHECK(!name_matches("x|*b#*", "abc"));
+  CHECK(name_matches("!x|y", "z"));
+  CHECK(!name_matches("!x|y", "y"));
+
+  const auto path = [](const char* name, uint32_t driver, uint32_t version) {
+    Caps caps = caps_of("h100_vulkan");
+    caps.name = name;
+    caps.driver_id = driver;
+    caps.driver_version = version;
+    Plan plan;
+    REQUIRE(make_plan(problem_of("fwd f16 sq100 d64"), caps, &plan).ok());
+    const Quirk* quirk = find_quirk(caps, QuirkAction::no_matrices);
+    bool said = quirk == nullptr;
+    for (const Refusal& r : plan.refusals)
+      said |= r.reason.find(quirk->reason) != std::string::npos &&
+              r.reason.find(quirk->link) != std::string::npos;
+    CHECK(said);
+    CHECK(describe_caps(caps).find("quirk") != (quirk ? std::string::npos : 0));
+    return std::string(plan.path);
+  };
+  const struct {
+    const char* name;
+    uint32_t driver, version;
+    bool matrices;
+  } rows[] = {{"AMD Radeon RX 7900 XTX", kAmdProprietary, 1, true},
+              {"AMD Radeon RX 9070 XT", kAmdProprietary, 1, true},
+              {"AMD Radeon(TM) 780M Graphics", kAmdProprietary, 1, true},
+              {"AMD Radeon(TM) 8060S Graphics", kAmdOpenSource, 1, true},
+              {"AMD Radeon RX 6800 XT", kAmdProprietary, 1, false},
+              {"AMD Radeon RX 580", kAmdOpenSource, 1, false},
+              {"Radeon RX Vega", kAmdProprietary, 1, false},
+              {"AMD Radeon RX 7900 XTX (RADV NAVI31)", kRadv, 1, true},
+              {"AMD Radeon RX 6800 (RADV NAVI21)", kRadv, 1, false},
+              {"Intel(R) Arc(tm) B580 Graphics (BMG G21)", kIntelMesa, mesa(26, 0, 8), true},
+              {"Intel(R) Arc(tm) B580 Graphics (BMG G21)", kIntelMesa, mesa(26, 2, 3), false},
+              {"Intel(R) Arc(tm) A770 Graphics (DG2)", kIntelMesa, mesa(26, 0, 8), false},
+              {"Intel(R) Arc(TM) 140V GPU (16GB)", kIntelWindows, 1, true},
+              {"Intel(R) Arc(TM) A770 Graphics", kIntelWindows, 1, false},
+              {"NVIDIA GeForce RTX 2080 Ti", kNvidia, 1, false},
+              {"Tesla T4", kNvidia, 1, false},
+              {"NVIDIA GeForce GTX 1660", kNvidia, 1, false},
+              {"NVIDIA GeForce RTX 3090", kNvidia, 1, true},
+              {"NVIDIA H100 80GB HBM3", kNvidia, 1, true},
+              {"Adreno (TM) 840", kQualcomm, 1, false},
+              {"Turnip Adreno (TM) 750", kTurnip, 1, false},
+              {"Apple M3", kMoltenVk, 1, false}};
+  for (const auto& row : rows) {
+    CAPTURE(std::string(row.name));
+    CHECK((path(row.name, row.driver, row.version) == "coopmat2") == row.matrices);
+  }
+  for (const Quirk& quirk : kQuirks) {
+    CHECK(std::strlen(quirk.reason) > 10);
+    CHECK(std::strncmp(quirk.link, "https://", 8) == 0);
+    CHECK(quirk.from <= quirk.until);
+    CHECK((quirk.action == QuirkAction::pin) == (quirk.number > 0));
+  }
+  // Pinned where the device has the size, and only there.
+  Caps caps = caps_of("rdna3_radv");
+  Plan plan;
+  caps.subgroup_size = 32;
+  REQUIRE(make_plan(problem_of("fwd f16 sq100 d64"), caps, &plan).ok());
+  CHECK(plan.launches[0].subgroup == 64);
+  caps.subgroup_max = 32;
+  REQUIRE(make_plan(problem_of("fwd f16 sq100 d64"), caps, &plan).ok());
+  CHECK(plan.launches[0].subgroup == 32);
+  // bf16 alone.
+  caps.name = "AMD Radeon RX 9070 XT (RADV GFX1201)";
+  caps.matrices.push_back({16, 16, 16, "bf16"});
+  REQUIRE(make_plan(problem_of("fwd bf16 sq100 d64"), caps, &plan).ok());
+  CHECK(std::string(plan.path) == "coopmat");
+  caps.name = "AMD Radeon RX 7900 XTX (RADV NAVI31)";
+  REQUIRE(make_plan(problem_of("fwd bf16 sq100 d64"), caps, &plan).ok());
+  CHECK(std::string(plan.path) == "scalar");
 }
 
 TEST_CASE("a disabled path is not taken and the reason says so") {

@@ -13,24 +13,18 @@
 #include "shaders/bwd_row.spv.h"
 #include "shaders/bwd_sum.spv.h"
 #include "shaders/fwd.spv.h"
-#if TANDEM_MATRIX_FWD
 #include "shaders/fwd_coopmat2_bf16.spv.h"
 #include "shaders/fwd_coopmat2_f16.spv.h"
 #include "shaders/fwd_coopmat_bf16.spv.h"
 #include "shaders/fwd_coopmat_f16.spv.h"
-#endif
-#if TANDEM_MATRIX_BWD_DKV
 #include "shaders/bwd_dkv_coopmat2_bf16.spv.h"
 #include "shaders/bwd_dkv_coopmat2_f16.spv.h"
 #include "shaders/bwd_dkv_coopmat_bf16.spv.h"
 #include "shaders/bwd_dkv_coopmat_f16.spv.h"
-#endif
-#if TANDEM_MATRIX_BWD_DQ
 #include "shaders/bwd_dq_coopmat2_bf16.spv.h"
 #include "shaders/bwd_dq_coopmat2_f16.spv.h"
 #include "shaders/bwd_dq_coopmat_bf16.spv.h"
 #include "shaders/bwd_dq_coopmat_f16.spv.h"
-#endif
 
 namespace tandem {
 namespace {
@@ -180,15 +174,9 @@ Module module_of(const Plan& plan, const Launch& launch) {
         {TANDEM_MATRIX_MODULE(name, coopmat2_f16), TANDEM_MATRIX_MODULE(name, coopmat2_bf16)}}; \
     return all[nv][brain];                                                                       \
   }
-#if TANDEM_MATRIX_FWD
   TANDEM_MATRIX_MODULES(fwd)
-#endif
-#if TANDEM_MATRIX_BWD_DKV
   TANDEM_MATRIX_MODULES(bwd_dkv)
-#endif
-#if TANDEM_MATRIX_BWD_DQ
   TANDEM_MATRIX_MODULES(bwd_dq)
-#endif
   const StemCode& code = stem_code(launch.stem);
   return {code.words, code.bytes};
 }
