@@ -136,9 +136,9 @@ std::string matrix_type_refusal(const Problem& p, const Caps& caps) {
 // A row of the matrix tiles on a device, as a launch sees it.
 Tile tile_of(const MatrixTile& t, int edge, uint32_t subgroup) {
   const bool keys = t.stem == Stem::bwd_dkv;
-  const int rows = t.rows(edge);
-  return Tile{t.name,          keys ? t.cols : rows, keys ? rows : t.cols, t.subgroups,
-              int(subgroup), 0,                    0,                    t.max_d,
+  const int rows = t.rows(edge), cols = t.step(edge);
+  return Tile{t.name,        keys ? cols : rows, keys ? rows : cols, t.subgroups,
+              int(subgroup), 0,                  0,                  t.max_d,
               TileOn::vulkan};
 }
 

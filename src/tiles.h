@@ -60,6 +60,7 @@ struct MatrixTile {
   Stem stem;
   int max_d, subgroups, row_blocks, cols;
   constexpr int rows(int edge) const { return subgroups * row_blocks * edge; }
+  constexpr int step(int edge) const { return cols * edge / 16; }  // the same number of matrices
 };
 
 constexpr int matrix_blocks(int64_t d, int edge) { return int((d + edge - 1) / edge); }
@@ -67,10 +68,10 @@ constexpr int matrix_blocks(int64_t d, int edge) { return int((d + edge - 1) / e
 // The shared arrays of shaders/coopmat/<stem>.comp. Rows of 16-bit elements lie in uvec4s, padded by one.
 constexpr int matrix_shared_bytes(const MatrixTile& t, int64_t d, int64_t dv, int edge) {
   const int wider = matrix_blocks(d > dv ? d : dv, edge) * edge;
-  const int streamed = 2 * t.cols * (wider / 8 + 1) * 16;   // K and V; Q and dO in bwd_dkv
+  const int streamed = 2 * t.step(edge) * (wider / 8 + 1) * 16;   // K and V; Q and dO in bwd_dkv
   const int scratch = t.subgroups * edge * (edge + 4) * 4;  // what passes between matrices and rows
   const int iota = edge * 4;
-  const int stats = t.stem == Stem::bwd_dkv ? 2 * t.cols * 4 : 0;  // lse and delta, streamed as well
+  const int stats = t.stem == Stem::bwd_dkv ? 2 * t.step(edge) * 4 : 0;  // lse and delta, streamed as well
   return streamed + scratch + iota + stats;
 }
 

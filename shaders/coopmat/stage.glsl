@@ -24,20 +24,20 @@ uvec4 load_chunk(View t, int r, int chunk) {
   return uvec4(low, col + 4 < t.width ? load_words(t, row, col + 4).xy : uvec2(0));
 }
 
-// The tile of COLS rows from r0, chunks wide. Whole tiles, nearly all, are free of tests.
+// Whether the tile of COLS rows from r0 flies in registers: nearly all do. Those that reach past the end would need tests
+// around every load; they come like tensors that are not wide.
+bool flies(View t, int r0, int chunks) { return WIDE != 0 && r0 + COLS <= t.rows && t.width == 8 * chunks; }
+bool in_tile(int turn, int chunks) { return COLS * chunks % WG == 0 || chunk_row(turn, chunks) < COLS; }
+
 void fetch_tile(out uvec4 stage[VEC], View t, int r0, int chunks) {
-  if (WIDE == 0) return;
-  const int turns = (COLS * chunks + WG - 1) / WG;
-  if (WG % chunks == 0 && COLS * chunks % WG == 0 && r0 + COLS <= t.rows && t.width == 8 * chunks) {
-    uvec2 at = add64(row_address(t, r0 + TID / chunks), 16 * (TID % chunks));
-    const uvec2 at_step = mul64(t.row, WG / chunks);
-    EACH(i, VEC) {
-      if (i >= turns) continue;
-      stage[i] = Load4(at).w;
-      at = add64(at, at_step);
-    }
-  } else {
-    EACH(i, VEC) if (i < turns) stage[i] = load_chunk(t, r0 + chunk_row(i, chunks), chunk_col(i, chunks));
+  if (!flies(t, r0, chunks)) return;
+  uvec2 at = add64(row_address(t, r0 + TID / chunks), 16 * (TID % chunks));
+  const uvec2 at_step = mul64(t.row, WG / chunks);
+  EACH(i, VEC) {
+    if (i * WG >= COLS * chunks) continue;
+    if (WG % chunks != 0) at = add64(row_address(t, r0 + chunk_row(i, chunks)), 16 * chunk_col(i, chunks));
+    if (in_tile(i, chunks)) stage[i] = Load4(at).w;
+    if (WG % chunks == 0) at = add64(at, at_step);
   }
 }
 void put_rows(int to, int rows, View t, int r0, int chunks) {
@@ -45,13 +45,12 @@ void put_rows(int to, int rows, View t, int r0, int chunks) {
     streamed[to + n / chunks * PITCH + n % chunks] = load_chunk(t, r0 + n / chunks, n % chunks);
 }
 void put_tile(int to, uvec4 stage[VEC], View t, int r0, int chunks) {
-  if (WIDE == 0) {
+  if (!flies(t, r0, chunks)) {
     put_rows(to, COLS, t, r0, chunks);
     return;
   }
-  const int turns = (COLS * chunks + WG - 1) / WG;
   EACH(i, VEC)
-    if (i < turns && (COLS * chunks % WG == 0 || chunk_row(i, chunks) < COLS))
+    if (i * WG < COLS * chunks && in_tile(i, chunks))
       streamed[to + chunk_row(i, chunks) * PITCH + chunk_col(i, chunks)] = stage[i];
 }
 
