@@ -41,7 +41,11 @@ function(tandem_matrix_shaders target)
       foreach(type f16 bf16)
         string(COMPARE EQUAL ${path} coopmat2 nv)
         string(COMPARE EQUAL ${type} bf16 bf16)
-        tandem_shader(${target} ${stem}_${path}_${type} coopmat/${stem}.comp vulkan1.2
+        set(env vulkan1.2)
+        if(nv) # the extension wants SPIR-V 1.6
+          set(env vulkan1.3)
+        endif()
+        tandem_shader(${target} ${stem}_${path}_${type} coopmat/${stem}.comp ${env}
                       -DTANDEM_CM2=${nv} -DTANDEM_BF16=${bf16})
       endforeach()
     endforeach()

@@ -47,6 +47,7 @@ std::string describe_caps(const Caps& c) {
     flag("full_subgroups", c.full_subgroups);
     flag("subgroup_pin", c.subgroup_pin);
     number("max_subgroups", c.max_subgroups);
+    flag("maintenance4", c.maintenance4);
     flag("coopmat", c.coopmat);
     flag("coopmat_reductions", c.coopmat_reductions);
     flag("coopmat_conversions", c.coopmat_conversions);

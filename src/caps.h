@@ -37,6 +37,7 @@ struct Caps {
   bool memory_model = false;  // of Vulkan, with device scope
   bool subgroup_control = false, full_subgroups = false;
   bool subgroup_pin = false;  // a compute pipeline may state its subgroup size
+  bool maintenance4 = false;  // sizes of workgroups as SPIR-V 1.6 states them
   bool coopmat = false, bfloat16_coopmat = false;
   bool coopmat_reductions = false, coopmat_conversions = false, coopmat_per_element = false;
   uint32_t push_bytes = 0;

@@ -49,11 +49,13 @@ std::string missing_capability(const PathRow& row, const Caps& caps) {
                  {caps.coopmat_conversions || !nv, "cooperativeMatrixConversions"},
                  {caps.float16, "shaderFloat16"},
                  {caps.storage16, "storageBuffer16BitAccess"},
+                 {caps.maintenance4 || !nv, "maintenance4"},
                  {caps.memory_model, "vulkanMemoryModel and vulkanMemoryModelDeviceScope"},
                  {caps.subgroup_control, "subgroupSizeControl"},
                  {caps.full_subgroups, "computeFullSubgroups"}};
     for (const auto& need : needs)
       if (!need.has) return text("the device did not enable %s", need.feature);
+    if (nv && caps.api_version < (1u << 22 | 3u << 12)) return "it needs Vulkan 1.3";
     if (!caps.subgroup_pin) return "the device's compute pipelines cannot state a subgroup size";
     if (const Quirk* quirk = find_quirk(caps, QuirkAction::no_matrices))
       return text("not with this driver: %s (%s)", quirk->reason, quirk->link);
@@ -68,8 +70,8 @@ std::string missing_capability(const PathRow& row, const Caps& caps) {
 uint32_t skip_shared_bytes(const Problem& p, const PathRow& row, Stem stem) {
   if (!is_path(row, Backend::vulkan, "scalar")) return 0;
   const bool entmax = p.normalizer == Normalizer::entmax, skip = !p.visit_all;
-  return ((p.keep && skip) || entmax ? 12 : 0) +
-         (entmax && skip && stem == Stem::fwd ? 2 * 64 * 4 : 0);
+  const uint32_t votes = (p.keep && skip) || entmax ? 3 : 1, live = entmax && skip ? 64 : 1;
+  return 4 * (votes + (stem == Stem::fwd ? 2 * live : 0));
 }
 
 bool forced_size(const Problem& p, const Tile& t) {

@@ -340,6 +340,7 @@ TEST_CASE("Vulkan: features go into the structs of the versions where an applica
       {VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_16BIT_STORAGE_FEATURES, gpu.v11.storageBuffer16BitAccess},
       {VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_FLOAT16_INT8_FEATURES, gpu.v12.shaderFloat16},
       {VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_MEMORY_MODEL_FEATURES, gpu.v12.vulkanMemoryModel},
+      {VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MAINTENANCE_4_FEATURES, gpu.v13.maintenance4},
       {VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_FEATURES,
        gpu.v13.subgroupSizeControl || gpu.v13.computeFullSubgroups}};
   for (const auto& row : rows) {

@@ -13,6 +13,25 @@
 #include "params.h"
 #include "plan.h"
 #include "quirks.h"
+#if TANDEM_WITH_VULKAN
+#include "shaders/bwd_dkv.spv.h"
+#include "shaders/bwd_dkv_coopmat2_bf16.spv.h"
+#include "shaders/bwd_dkv_coopmat2_f16.spv.h"
+#include "shaders/bwd_dkv_coopmat_bf16.spv.h"
+#include "shaders/bwd_dkv_coopmat_f16.spv.h"
+#include "shaders/bwd_dot.spv.h"
+#include "shaders/bwd_dq.spv.h"
+#include "shaders/bwd_dq_coopmat2_bf16.spv.h"
+#include "shaders/bwd_dq_coopmat2_f16.spv.h"
+#include "shaders/bwd_dq_coopmat_bf16.spv.h"
+#include "shaders/bwd_dq_coopmat_f16.spv.h"
+#include "shaders/fwd.spv.h"
+#include "shaders/fwd_coopmat2_bf16.spv.h"
+#include "shaders/fwd_coopmat2_f16.spv.h"
+#include "shaders/fwd_coopmat_bf16.spv.h"
+#include "shaders/fwd_coopmat_f16.spv.h"
+#include "spirv_shared.h"
+#endif
 
 using namespace tandem;
 
@@ -59,7 +78,7 @@ std::vector<Profile> profiles() {
       c.int64 = has('L');
       c.push_bytes = push;
       c.driver_id = driver_id;
-      c.memory_model = has('M');
+      c.memory_model = c.maintenance4 = has('M');
       c.subgroup_control = c.full_subgroups = c.subgroup_pin = has('G');
       c.max_subgroups = has('G') ? 32 : 0;
       c.coopmat = has('K');
@@ -204,8 +223,11 @@ void check_launch(const Plan& plan, const Caps& caps, const Launch& l) {
   CHECK(l.shared_bytes <= caps.shared_bytes);
   if (l.matrix > 0)
     check_matrix_launch(plan, caps, l);
-  else
-    CHECK(l.shared_bytes == declared_shared(plan, l));
+  else {  // the Vulkan kernels' words for votes and tiles that count come on top, one of each at least
+    const bool votes = plan.backend == Backend::vulkan && l.tile.br > 0;
+    const uint32_t extra = !votes ? 0 : l.stem == Stem::fwd ? 12 : 4;
+    CHECK(l.shared_bytes == declared_shared(plan, l) + extra);
+  }
   if (l.stem == Stem::bwd_dot) {
     CHECK(uint32_t(kDotRows * kDotLanes) <= caps.max_invocations);
     return;
@@ -493,6 +515,7 @@ TEST_CASE("matrix paths: what is missing is named") {
               {&Caps::coopmat_conversions, "did not enable cooperativeMatrixConversions", false},
               {&Caps::float16, "did not enable shaderFloat16", true},
               {&Caps::storage16, "did not enable storageBuffer16BitAccess", true},
+              {&Caps::maintenance4, "did not enable maintenance4", false},
               {&Caps::memory_model, "did not enable vulkanMemoryModel", true},
               {&Caps::subgroup_control, "did not enable subgroupSizeControl", true},
               {&Caps::full_subgroups, "did not enable computeFullSubgroups", true},
@@ -689,3 +712,78 @@ TEST_CASE("the registry, the paths and the tiles fit together") {
       }
   CHECK(found == kTileCount);
 }
+
+#if TANDEM_WITH_VULKAN
+namespace {
+// The shared memory of the module that runs a launch, with the launch's constants.
+uint32_t module_bytes(const Plan& plan, const Launch& l) {
+  std::map<uint32_t, uint32_t> constants;
+#define TANDEM_SPEC(id, name, fallback) constants[id] = spec.name;
+  if (l.stem == Stem::fwd) {
+    const FwdSpec spec = fwd_spec(plan, l);
+#include "interface/fwd.inc"
+  } else if (l.stem == Stem::bwd_dkv) {
+#define TANDEM_SPEC(id, name, fallback) constants[id] = spec.name;
+    const BwdDkvSpec spec = bwd_dkv_spec(plan, l);
+#include "interface/bwd_dkv.inc"
+  } else if (l.stem == Stem::bwd_dq) {
+#define TANDEM_SPEC(id, name, fallback) constants[id] = spec.name;
+    const BwdDqSpec spec = bwd_dq_spec(plan, l);
+#include "interface/bwd_dq.inc"
+  } else {
+#define TANDEM_SPEC(id, name, fallback) constants[id] = spec.name;
+    const BwdDotSpec spec = bwd_dot_spec(plan, l);
+#include "interface/bwd_dot.inc"
+  }
+  const std::string name =
+      std::string(stem_name(l.stem)) +
+      (l.matrix == 0 ? "" : std::string("_") + plan.path + "_" + dtype_name(plan.problem.dtype));
+#define TANDEM_MODULE(module)                                                          \
+  if (name == #module) {                                                               \
+    static const spirv::Module m(module##_spirv, std::size(module##_spirv));           \
+    return m.shared_bytes(constants);                                                  \
+  }
+#define TANDEM_MODULES(stem)                                                           \
+  TANDEM_MODULE(stem)                                                                  \
+  TANDEM_MODULE(stem##_coopmat2_f16)                                                   \
+  TANDEM_MODULE(stem##_coopmat2_bf16)                                                  \
+  TANDEM_MODULE(stem##_coopmat_f16) TANDEM_MODULE(stem##_coopmat_bf16)
+  TANDEM_MODULE(bwd_dot)
+  TANDEM_MODULES(fwd)
+  TANDEM_MODULES(bwd_dkv)
+  TANDEM_MODULES(bwd_dq)
+  FAIL("no module " << name);
+  return 0;
+}
+}  // namespace
+
+TEST_CASE("the plan's bytes of shared memory are those that the Vulkan kernels declare") {
+  int matrix = 0, scalar = 0;
+  for (const char* id : {"h100_vulkan", "lavapipe", "rdna3_radv"})
+    for (const char* disabled : {"", "vulkan.coopmat2", "vulkan.coopmat2,vulkan.coopmat"})
+      for (const char* direction : {"fwd", "bwd"})
+        for (const char* dtype : {"f16", "bf16"})
+          for (const char* rest : {"d32", "d64", "d60 dv100", "d128", "d200", "d256 dv64",
+                                   "d64 softcap=5", "d64 dropout=0.1", "d64 keep=u8:b1:h1:q1",
+                                   "d64 sq=1"}) {
+            Caps caps = caps_of(id);
+            REQUIRE(parse_disabled(disabled, &caps.disabled).ok());
+            const std::string line =
+                std::string(direction) + " " + dtype + " hq2 sq300 " + rest;
+            CAPTURE(line);
+            CAPTURE(std::string(id));
+            tandem_problem given;
+            if (!parse_problem(line.c_str(), &given).ok()) continue;
+            Plan plan;
+            REQUIRE(make_plan(problem_of(line), caps, &plan).ok());
+            CAPTURE(plan.name());
+            for (const Launch& l : plan.launches) {
+              CAPTURE(std::string(stem_name(l.stem)));
+              CHECK(l.shared_bytes == module_bytes(plan, l));
+              (l.matrix > 0 ? matrix : scalar) += 1;
+            }
+          }
+  CHECK(matrix > 100);
+  CHECK(scalar > 100);
+}
+#endif

@@ -138,6 +138,11 @@ void read_features(const Enabled& on, uint32_t version, Caps* caps) {
     caps->full_subgroups =
         on.feature(v13, &V13::computeFullSubgroups) || on.feature(sizes, &Sizes::computeFullSubgroups);
   }
+  caps->maintenance4 =
+      (version >= VK_API_VERSION_1_3 || on.extension(VK_KHR_MAINTENANCE_4_EXTENSION_NAME)) &&
+      (on.feature(v13, &V13::maintenance4) ||
+       on.feature(VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MAINTENANCE_4_FEATURES,
+                  &VkPhysicalDeviceMaintenance4Features::maintenance4));
   using Nv = VkPhysicalDeviceCooperativeMatrix2FeaturesNV;
   const VkStructureType nv = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_COOPERATIVE_MATRIX_2_FEATURES_NV;
   caps->coopmat = on.extension(VK_KHR_COOPERATIVE_MATRIX_EXTENSION_NAME) &&

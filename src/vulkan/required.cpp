@@ -10,10 +10,22 @@ namespace {
 
 // Listed wherever the GPU has them, even where Vulkan 1.3 has them in core: the application's instance may
 // be of 1.2, and enabling a promoted extension is always allowed.
-enum Extension { kInlineUniform, kSubgroupSize, kCoopmat, kCoopmat2, kBfloat16, kExtensionCount };
+enum Extension {
+  kInlineUniform,
+  kSubgroupSize,
+  kMaintenance4,
+  kCoopmat,
+  kCoopmat2,
+  kBfloat16,
+  kExtensionCount
+};
 constexpr const char* kExtensions[kExtensionCount] = {
-    kInlineUniformExtension, kSubgroupSizeExtension, VK_KHR_COOPERATIVE_MATRIX_EXTENSION_NAME,
-    VK_NV_COOPERATIVE_MATRIX_2_EXTENSION_NAME, VK_KHR_SHADER_BFLOAT16_EXTENSION_NAME};
+    kInlineUniformExtension,
+    kSubgroupSizeExtension,
+    VK_KHR_MAINTENANCE_4_EXTENSION_NAME,
+    VK_KHR_COOPERATIVE_MATRIX_EXTENSION_NAME,
+    VK_NV_COOPERATIVE_MATRIX_2_EXTENSION_NAME,
+    VK_KHR_SHADER_BFLOAT16_EXTENSION_NAME};
 
 // Names of every subset of the extensions, so that what is handed out lives as long as the program.
 struct Subsets {
@@ -31,6 +43,7 @@ struct Optional {
   VkPhysicalDeviceShaderFloat16Int8Features float16{};
   VkPhysicalDeviceVulkanMemoryModelFeatures memory_model{};
   VkPhysicalDeviceSubgroupSizeControlFeatures sizes{};
+  VkPhysicalDeviceMaintenance4Features maintenance4{};
   VkPhysicalDeviceCooperativeMatrixFeaturesKHR coopmat{};
   VkPhysicalDeviceCooperativeMatrix2FeaturesNV coopmat2{};
   VkPhysicalDeviceShaderBfloat16FeaturesKHR bfloat16{};
@@ -96,6 +109,8 @@ Status inspect(PFN_vkGetInstanceProcAddr gipa, VkInstance instance, VkPhysicalDe
   ask(&has.memory_model, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_MEMORY_MODEL_FEATURES, true);
   ask(&has.sizes, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_FEATURES,
       gpu->api_version >= VK_API_VERSION_1_3 || gpu->extension(kSubgroupSize));
+  ask(&has.maintenance4, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MAINTENANCE_4_FEATURES,
+      gpu->api_version >= VK_API_VERSION_1_3 || gpu->extension(kMaintenance4));
   ask(&has.coopmat, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_COOPERATIVE_MATRIX_FEATURES_KHR,
       gpu->extension(kCoopmat));
   ask(&has.coopmat2, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_COOPERATIVE_MATRIX_2_FEATURES_NV,
@@ -201,6 +216,9 @@ void enable(const Optional& has, Chain features) {
   if (has.sizes.computeFullSubgroups)
     features.enable(v13, &V13::computeFullSubgroups, has.sizes.sType,
                     &Sizes::computeFullSubgroups);
+  if (has.maintenance4.maintenance4)
+    features.enable(v13, &V13::maintenance4, has.maintenance4.sType,
+                    &VkPhysicalDeviceMaintenance4Features::maintenance4);
   const auto own = [&](const auto& s, auto member) {
     if (s.*member) features.enable(s.sType, member);
   };
