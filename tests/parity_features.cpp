@@ -2,6 +2,7 @@
 // The optional inputs by the rules of the error-ratio suite: each alone, every two together, and the tiles that
 // keep and entmax leave out.
 #include <algorithm>
+#include <cstring>
 #include <functional>
 
 #include "parity.h"
@@ -133,10 +134,12 @@ TEST_CASE("features: as many as fit at once" * doctest::skip(!at_least(Tier::ci)
   const Shape shape = {3, 4, 2, 66, 90, 32, 48};
   int n = 0;
   for (const char* normalizer : {"elastic", "entmax 1.5", "entmax 1.25"})
-    for (const char* lengths : {"padded", "packed"})
-      check(with({normalizer, "softcap", "bias", "dist_bias", "keep", lengths}, kDtypes[n++ % 3],
+    for (const char* lengths : {"padded", "packed"}) {
+      ++n;
+      check(with({normalizer, "softcap", "bias", "dist_bias", "keep", lengths}, kDtypes[n % 3],
                  shape, kBottomRight),
             seed_of("many", uint64_t(n)), sparse());
+    }
   check(with({"softcap", "bias", "dist_bias", "alibi", "keep", "sink", "dropout"}, TANDEM_F32,
              shape, kBottomRight),
         seed_of("many", 7), sparse());
