@@ -72,11 +72,6 @@ void aim(Case& test, Random* r, const std::vector<double>& levels) {
       }
 }
 
-void set_heads(Case& test, Role role, double value) {
-  HostTensor& t = test.input(role);
-  for (int64_t h = 0; h < t.dims.h; ++h) t.set(0, h, 0, 0, value);
-}
-
 // "" or what of an output is not as the reference has it. exact: to the last bit, else to half a rounding
 // of the dtype and what exp and log lose.
 std::string compare(Case& test, Role role, const std::vector<double>& got, bool exact) {
@@ -283,15 +278,8 @@ TEST_CASE("exact features: lengths hide what would win") {
     return [=](tandem_problem& p) { set_lengths(p, q, kv, 121, 170); };
   };
   const auto some = [](Case& test, Random&) {  // neither empty nor whole
-    for (Role role : {Role::lengths_q, Role::lengths_kv}) {
-      if (!is_input(test.problem(), role)) continue;
-      HostTensor& t = test.input(role);
-      const bool q = role == Role::lengths_q, packed = t.dims.d == 3;
-      const int64_t first = q ? 66 : 73, second = q ? 55 : 97;
-      if (packed) t.set(0, 0, 0, 0, 0);
-      t.set(0, 0, 0, packed ? 1 : 0, double(first));
-      t.set(0, 0, 0, packed ? 2 : 1, double(packed ? first + second : second));
-    }
+    if (is_input(test.problem(), Role::lengths_q)) set_lengths_of(test, false, {66, 55});
+    set_lengths_of(test, true, {73, 97});
   };
   check_aimed("packed", TANDEM_F32, kShape, kBottomRight, kTwo,
               lengths(TANDEM_LENGTHS_PACKED, TANDEM_LENGTHS_PACKED), some);
