@@ -183,17 +183,12 @@ Span visible(const tandem_problem& p, int64_t row) {
 }
 
 std::string vacuous(const Outputs& outputs) {
-  const struct {
-    const char* name;
-    const HostTensor* tensor;
-  } tensors[] = {
-      {"o", &outputs.o}, {"d_q", &outputs.d_q}, {"d_k", &outputs.d_k}, {"d_v", &outputs.d_v}};
-  for (const auto& t : tensors) {
-    const std::vector<double> values = t.tensor->dense();
+  for (Role role : kOutputs) {
+    const std::vector<double> values = outputs.tensor(role).dense();
     const auto nothing = std::count_if(values.begin(), values.end(),
                                        [](double x) { return x == 0 || !std::isfinite(x); });
     if (values.size() >= 4 && nothing * 2 > std::ptrdiff_t(values.size()))
-      return std::string(t.name) + ": " + std::to_string(nothing) + " of " +
+      return std::string(role_name(role)) + ": " + std::to_string(nothing) + " of " +
              std::to_string(values.size()) + " elements are zero or not finite";
   }
   return "";
