@@ -80,7 +80,7 @@ TANDEM_DEVICE void find_origin(float (&origin)[S::RM], const Extra& e, const Hea
   Threshold row[S::RM];
   float3 sum[S::RM];  // of a walk; of elastic softmax and of entmax's first one x is the maximum
   uint moving = (1u << S::RM) - 1;
-  if (entmax) live.clear<S>();
+  if (entmax && skip) live.clear<S>();
 #pragma unroll 1
   for (int walk = 0; walk < kMaxWalks; ++walk) {
     const bool first = walk == 0;
