@@ -159,6 +159,8 @@ class Case {
   // The truth about an output, dense in logical order; lse [B,Hq,Sq].
   const std::vector<double>& reference(Role role);
   const std::vector<double>& reference_lse();
+  // The sums of the magnitudes of the terms of each of its elements.
+  const std::vector<double>& reference_terms(Role role);
 
  private:
   struct Impl;
