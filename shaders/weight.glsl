@@ -47,7 +47,8 @@ float raised(float base, float share) {
   precise float y = base + share;
   return y;
 }
-bool is_live(float base, float share) { return base >= 0 && raised(base, share) > 0; }
+// Without a share p is above 0 although exp may have reached 0.
+bool is_live(float base, float share) { return base >= 0 && (share >= 0 || raised(base, share) > 0); }
 
 float weight_of(float base, float share) {
   if (NORM == ELASTIC) return is_live(base, share) ? raised(base, share) : 0.0;
