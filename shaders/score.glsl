@@ -7,7 +7,7 @@
 float cap_score(float s, out float slope) {
   precise float ratio = s / extra.softcap;
   float t = tandem_tanh(ratio);
-  slope = fma(-t, t, 1.0);
+  slope = tandem_tanh_slope(ratio, t);
   precise float capped = extra.softcap * t;
   return capped;
 }

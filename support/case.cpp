@@ -247,6 +247,11 @@ const std::vector<double>& Case::reference_lse() {
   return impl_->truth.lse;
 }
 
+const std::vector<double>& Case::reference_terms(Role role) {
+  make_reference();
+  return impl_->truth.*parts_of(role).floor;
+}
+
 void Case::judge(const Outputs& outputs, CaseResult* result) {
   make_reference();
   Impl& c = *impl_;

@@ -165,10 +165,12 @@ Judgement judge_lse(const Dims& rows, const std::vector<double>& want,
   for (size_t n = 0; n < want.size(); ++n) {
     const double g = double(got[n]);
     const double error = g == want[n] ? 0 : std::fabs(g - want[n]);
-    const double limit = std::isinf(want[n])
-                             ? 0
-                             : std::max(1e-5, kF32 * f32_roundings) *
-                                   (threshold ? 1.0 : std::max(1.0, std::fabs(want[n])));
+    // A threshold moves with the scores as they are; beside their roundings there are those of
+    // (alpha - 1) s and its own.
+    const double relative = threshold ? 1 : std::max(1.0, std::fabs(want[n]));
+    const double limit =
+        std::isinf(want[n]) ? 0
+                            : std::max(1e-5, kF32 * f32_roundings * (threshold ? 3 : 1)) * relative;
     const double ratio = error == 0                        ? 0
                          : std::isnan(error) || limit == 0 ? kInfinity
                                                            : kRatioLimit * error / limit;
@@ -194,8 +196,8 @@ double extra_roundings(const Problem& p, double plain, double bias, double dist_
   // Of a score before the cap 2^-24 is left over below it, whatever its size; of the cap itself the
   // formula of tanh loses 4 roundings, as do its argument's scaling and its result's.
   if (p.softcap > 0) sum += 4 * std::min(double(p.softcap), plain);
-  // One rounding of the partial sum a term; |t| is below both lengths together.
-  sum += bias + dist_bias + slope * double(p.seq_q + p.seq_kv);
+  // One rounding of the partial sum a term, and one of slope |t|, which is below both lengths together.
+  sum += bias + dist_bias + 2 * slope * double(p.seq_q + p.seq_kv);
   // x^e as exp2(e log2 x): what log2 loses is in the slack; exp2 is good for 3 + 2 |e log2 x| ulps in GLSL,
   // which over weights that sum to 1 is twice their entropy, at most log2 n bits.
   if (p.normalizer == Normalizer::entmax && p.alpha != 1.5f && p.alpha != 2.f)

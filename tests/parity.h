@@ -84,6 +84,13 @@ struct Shape {
 tandem_problem problem(tandem_direction direction, tandem_dtype dtype, const Shape& shape,
                        const Mask& mask = kNone, Layout layout = Layout::bhsd);
 
+// Runs the n-th of many cases in this process? TANDEM_SHARD=i/n splits a long list over several.
+bool mine(int64_t n);
+
+// Overwrites lengths; packed ones are added up.
+void set_lengths_of(Case& test, bool kv, const std::vector<int64_t>& lengths);
+void set_heads(Case& test, Role role, double value);  // every element the same
+
 // Visible keys of a row, both ends included; first > last when it sees none.
 struct Span {
   int64_t first, last;
@@ -103,6 +110,9 @@ void check(const tandem_problem& problem, uint64_t seed, const Expect& expect = 
 void check_case(Case& test, const Expect& expect);  // a case that was made with expect.options
 // The same on one target. Returns the number of failures.
 int check_on(Target& target, Case& test, const Expect& expect = {}, Outputs* outputs = nullptr);
+
+// Whether a path does without optional inputs and the problem has some: the CPU's vectors know plain attention.
+bool lacks(const Target& target, const tandem_problem& problem);
 
 // "" or what is wrong: more than half of an output zero or not finite.
 std::string vacuous(const Outputs& outputs);

@@ -10,8 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "params.h"
-#include "plan.h"
+#include "plan_fixture.h"
 #include "quirks.h"
 #if TANDEM_WITH_VULKAN
 #include "shaders/bwd_dkv.spv.h"
@@ -34,110 +33,9 @@
 #endif
 
 using namespace tandem;
+using namespace plan_fixture;
 
 namespace {
-
-struct Profile {
-  const char* id;
-  Caps caps;
-  std::string path, tile, f16, bf16;
-};
-
-std::vector<Profile> profiles() {
-  std::vector<Profile> all;
-  auto add = [&](const char* id, Backend backend, const char* name, const char* driver,
-                 uint32_t vendor, uint32_t shared, uint32_t invocations, uint32_t groups_x,
-                 uint32_t groups_y, uint32_t sub_min, uint32_t sub_max, uint32_t sub,
-                 uint32_t cores, int version, const char* flags, uint32_t push, uint32_t driver_id,
-                 const char* matrices, const char* path, const char* tile, const char* f16,
-                 const char* bf16) {
-    Caps c;
-    auto has = [&](char f) { return std::strchr(flags, f) != nullptr; };
-    c.backend = backend;
-    c.name = name;
-    c.driver = driver;
-    c.vendor_id = vendor;
-    c.shared_bytes = shared;
-    c.max_invocations = invocations;
-    c.max_groups_x = groups_x;
-    c.max_groups_y = groups_y;
-    c.subgroup_min = sub_min;
-    c.subgroup_max = sub_max;
-    c.subgroup_size = sub;
-    c.cores = cores;
-    if (backend == Backend::cuda) {
-      c.compute_major = version / 10;
-      c.compute_minor = version % 10;
-    } else {
-      c.api_version = 1u << 22 | uint32_t(version) << 12;
-      c.buffer_address = has('A');
-      c.inline_uniform = has('U');
-      c.storage16 = has('S');
-      c.float16 = has('H');
-      c.bfloat16 = has('B');
-      c.int64 = has('L');
-      c.push_bytes = push;
-      c.driver_id = driver_id;
-      c.memory_model = c.maintenance4 = has('M');
-      c.subgroup_control = c.full_subgroups = c.subgroup_pin = has('G');
-      c.max_subgroups = has('G') ? 32 : 0;
-      c.coopmat = has('K');
-      c.bfloat16_coopmat = has('B') && has('K');
-      c.coopmat_reductions = c.coopmat_conversions = c.coopmat_per_element = has('N');
-      const char* operands = "f16";
-      for (const char* s = matrices; *s; ++s) {
-        MatrixShape m{0, 0, 0, operands};
-        if (*s == ';') operands = "bf16";
-        int length = 0;
-        if (std::sscanf(s, "%dx%dx%d%n", &m.m, &m.n, &m.k, &length) != 3) continue;
-        c.matrices.push_back(m);
-        s += length - 1;
-      }
-    }
-    all.push_back({id, c, path, tile, f16, bf16});
-  };
-#define TANDEM_PROFILE(id, backend, name, driver, vendor, shared, inv, gx, gy, smin, smax, sub, \
-                       cores, version, flags, push, drv, matrices, path, tile, f16, bf16)       \
-  add(#id, Backend::backend, name, driver, vendor, shared, inv, gx, gy, smin, smax, sub, cores, \
-      version, flags, push, drv, matrices, path, tile, f16, bf16);
-#include "profiles.inc"
-  Caps cpu;
-  cpu.threads = 4;
-  all.push_back({"cpu", cpu, "simd", "", "simd", "simd"});
-  return all;
-}
-
-Caps caps_of(const char* id) {
-  for (const Profile& p : profiles())
-    if (std::strcmp(p.id, id) == 0) return p.caps;
-  FAIL("no profile " << id);
-  return Caps();
-}
-
-Problem problem_of(const std::string& line) {
-  tandem_problem given;
-  Status status = parse_problem(line.c_str(), &given);
-  REQUIRE_MESSAGE(status.ok(), status.message());
-  Problem problem;
-  status = make_problem(&given, &problem);
-  REQUIRE_MESSAGE(status.ok(), status.message());
-  return problem;
-}
-
-// A plan as text: everything in it, so that two plans are equal iff their texts are.
-std::string dump(const Status& status, const Plan& plan) {
-  std::string s = status.message() + "|" + backend_name(plan.backend) + "." + plan.path + "|" +
-                  plan.name() +
-                  text("|%llu %llu|", (unsigned long long)plan.workspace_size,
-                       (unsigned long long)plan.delta_offset);
-  for (const Launch& l : plan.launches)
-    s += text("%s %d %s %dx%d %d %d %u %u %u %u %u %d %u %d;", stem_name(l.stem), l.kernel,
-              l.tile.name ? l.tile.name : "-", l.tile.br, l.tile.bc, l.d_blocks, l.dv_blocks,
-              l.tiles, l.total, l.groups_x, l.groups_y, l.shared_bytes, l.matrix, l.subgroup,
-              l.row_blocks);
-  for (const Refusal& r : plan.refusals) s += r.candidate + ": " + r.reason + ";";
-  return s;
-}
 
 // What a kernel's interface file adds up to when its shared arrays are declared.
 uint32_t declared_shared(const Plan& plan, const Launch& l) {
