@@ -22,8 +22,9 @@ bool is_matrix_path(const PathRow& row) {
   return is_path(row, Backend::vulkan, "coopmat2") || is_path(row, Backend::vulkan, "coopmat");
 }
 
-// Of the problem's optional inputs those that shaders/coopmat/*.comp deal with, so far.
-constexpr uint32_t kMatrixExtras = 0;
+// Of the problem's optional inputs those that shaders/coopmat/*.comp deal with.
+constexpr uint32_t kMatrixExtras = kHasSoftcap | kHasBias | kHasDistBias | kHasAlibi | kHasKeep |
+                                   kHasSink | kHasDropout | kHasLengths;
 
 constexpr const char* kDisabled = "disabled by TANDEM_DISABLE or the device's options";
 

@@ -19,6 +19,17 @@ void begin_scores() {
   log2_scale = HAS_SCORES || !folded ? LOG2E : block.scale * LOG2E;
 }
 
+// A score as it leaves the products (and the score inputs) in powers of two, rounded, and in natural units. precise: see
+// score.glsl.
+float log2_origin(float s) {
+  precise float x = s * log2_scale;
+  return x;
+}
+float natural_score(float s) {
+  precise float x = HAS_SCORES || !folded ? s : s * block.scale;
+  return x;
+}
+
 // A block with query rows from i0 and keys from j0; flip: its rows are the keys. slope: softcap's derivative.
 void score_block(inout ACC s, inout ACC slope, int i0, int j0, bool flip) {
   ACC rows = row_numbers(), cols = col_numbers();

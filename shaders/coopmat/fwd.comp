@@ -53,7 +53,8 @@ void main() {
   OPERAND_A mq[RM][D_BLOCKS];
   LOAD_OPERANDS(mq, q, row0, D_BLOCKS, D_CHUNKS)
 
-  // m: the rows' origin in powers of two; l: of each column class its own part of the sum, until the end.
+  // m: a maximum of the row's scores, the same in all columns; weights are powers of two from m * log2_scale, rounded, on.
+  // l: each element's own part of the sum, until the end.
   ACC acc[RM][DV_BLOCKS], m[RM], l[RM];
   EACH(r, RM) {
     m[r] = ACC(ORIGIN);
@@ -85,24 +86,27 @@ void main() {
     FINISH_SCORES(s, slope, my_row0, col0, false, t < tiles.full_begin || t >= tiles.full_end)
     OPERAND_A p[RM][NB];
     EACH(r, RM) {
-      ACC top = s[r][0];
+      ACC top = s[r][0], origin;
       EACH(n, NB) ELEMENTS(k, top) top[k] = max(top[k], s[r][n][k]);
       bool grows = false;
-      ELEMENTS(k, top) grows = grows || fma(top[k], log2_scale, -m[r][k]) > SLACK;
+      ELEMENTS(k, top) {
+        origin[k] = log2_origin(m[r][k]);
+        grows = grows || fma(top[k], log2_scale, -origin[k]) > SLACK;
+      }
       if (subgroupAny(grows)) {
         row_max(top);
         ACC keep;
         ELEMENTS(k, top) {
-          top[k] = max(m[r][k], top[k] * log2_scale);
-          keep[k] = exp2(m[r][k] - top[k]);
+          m[r][k] = max(m[r][k], top[k]);
+          keep[k] = exp2(origin[k] - log2_origin(m[r][k]));
+          origin[k] = log2_origin(m[r][k]);
           l[r][k] *= keep[k];
         }
-        m[r] = top;
         EACH(d, DV_BLOCKS) ELEMENTS(k, top) acc[r][d][k] *= keep[k];
       }
       EACH(n, NB) {
         ELEMENTS(k, top) {
-          s[r][n][k] = exp2(fma(s[r][n][k], log2_scale, -m[r][k]));
+          s[r][n][k] = exp2(fma(s[r][n][k], log2_scale, -origin[k]));
           l[r][k] += s[r][n][k];
         }
         if (DROPOUT != 0) {
@@ -126,11 +130,15 @@ void main() {
     row_sum(l[r]);
     ACC factor; // of the row's sums
     ELEMENTS(k, factor) {
-      factor[k] = l[r][k] != 0 ? 1.0 : 0.0;
+      // From the rounded origin to m itself, in natural units: a row with one visible key has l = 1, and so an lse that is
+      // its score to the last bit.
+      factor[k] = l[r][k] != 0 ? exp2(-fma(m[r][k], log2_scale, -log2_origin(m[r][k]))) : 0.0;
+      l[r][k] *= factor[k];
+      m[r][k] = natural_score(m[r][k]);
       if (SINK != 0 && l[r][k] != 0) { // one more score without a value, in rows that see a key
-        const float sink = sink_of(h) * LOG2E, top = max(m[r][k], sink);
-        factor[k] = exp2(m[r][k] - top);
-        l[r][k] = l[r][k] * factor[k] + exp2(sink - top);
+        const float sink = sink_of(h), top = max(m[r][k], sink), keep = weight(m[r][k], top);
+        factor[k] *= keep;
+        l[r][k] = l[r][k] * keep + weight(sink, top);
         m[r][k] = top;
       }
       factor[k] = l[r][k] != 0 ? factor[k] / l[r][k] : 0.0;
@@ -142,7 +150,7 @@ void main() {
     }
     if (push.lse != uvec2(0)) {
       ACC lse;
-      ELEMENTS(k, lse) lse[k] = l[r][k] != 0 ? (m[r][k] + log2(l[r][k])) / LOG2E : -HIDDEN_SCORE;
+      ELEMENTS(k, lse) lse[k] = l[r][k] != 0 ? m[r][k] + log(l[r][k]) : -HIDDEN_SCORE;
       coopMatStore(lse, scratch, MY_SCRATCH, SCRATCH_PITCH, ROW_MAJOR);
       subgroupBarrier();
       for (int row = LANE; row < MATRIX; row += SUBGROUP) {
