@@ -54,11 +54,16 @@ std::string describe_caps(const Caps& c) {
     flag("coopmat_per_element", c.coopmat_per_element);
     flag("bfloat16_coopmat", c.bfloat16_coopmat);
     number("push_bytes", c.push_bytes);
+    std::string list;
     for (const MatrixShape& m : c.matrices)
-      line("matrix", text("%dx%dx%d %s", m.m, m.n, m.k, m.operands));
+      list += text("%s%s %dx%dx%d", list.empty() ? "" : ", ", m.operands, m.m, m.n, m.k);
+    if (!list.empty()) line("matrices", list);
+    list.clear();
     for (const Quirk& quirk : kQuirks)
       if (quirk_applies(quirk, c))
-        line("quirk", text("%s: %s (%s)", quirk.what(), quirk.reason, quirk.link));
+        list += text("%s%s: %s (%s)", list.empty() ? "" : "; ", quirk.what(), quirk.reason,
+                     quirk.link);
+    if (!list.empty()) line("quirks", list);
   }
   for (const std::string& path : c.disabled) line("disabled", path);
   return s;

@@ -90,6 +90,13 @@ ordered_json collect() {
                           {"cols", t.bc},
                           {"max_head_dim", t.max_d},
                           {"shared_bytes", tile_shared_bytes(t)}});
+  for (const MatrixTile& t : kMatrixTiles)
+    j["matrix_tiles"].push_back({{"name", t.name},
+                                 {"stem", stem_name(t.stem)},
+                                 {"subgroups", t.subgroups},
+                                 {"row_blocks", t.row_blocks},
+                                 {"cols", t.cols},
+                                 {"max_head_dim", t.max_d}});
   for (const tandem_kernel_info& k : support::registry())
     j["kernels"].push_back(
         {{"stem", k.stem}, {"backend", k.backend}, {"path", k.path}, {"built", k.built != 0}});
@@ -111,7 +118,7 @@ void print_text(const ordered_json& j) {
     if (!d["usable"]) continue;
     fmt::print("\n{}: {}\n  Capabilities\n", word(d, "name"), word(d, "device"));
     for (const auto& [name, value] : d["capabilities"].items())
-      fmt::print("    {:<18} {}\n", name, value.get<std::string>());
+      fmt::print("    {:<20} {}\n", name, value.get<std::string>());
     fmt::print("  Usual problems and their paths\n");
     for (const auto& p : d["problems"]) {
       fmt::print("    {}: {}\n", word(p, "what"), word(p, "problem"));
@@ -125,6 +132,11 @@ void print_text(const ordered_json& j) {
     fmt::print("  {:<15} {} x {}, head sizes up to {}, {} bytes of shared memory\n",
                word(t, "name"), t["rows"].get<int>(), t["cols"].get<int>(),
                t["max_head_dim"].get<int>(), t["shared_bytes"].get<int>());
+  fmt::print("\nTiles of the matrix paths (matrices of 16 x 16; of 8 x 8: half of the rows and columns)\n");
+  for (const auto& t : j["matrix_tiles"])
+    fmt::print("  {:<15} {:<8} {} subgroups of {} x 16 rows, {} columns a step, head sizes up to {}\n",
+               word(t, "name"), word(t, "stem"), t["subgroups"].get<int>(),
+               t["row_blocks"].get<int>(), t["cols"].get<int>(), t["max_head_dim"].get<int>());
   fmt::print("\nKernels\n");
   Table kernels({"  stem", "backend", "path", "in this build"});
   for (const auto& k : j["kernels"])
