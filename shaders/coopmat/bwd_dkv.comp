@@ -92,64 +92,64 @@ void main() {
         EACH(i, STAT_TURNS) if (TID + i * WG < 2 * COLS) stat[i] = fetch_stat(head, TID + i * WG, col0 + COLS);
       }
 
-      ACC s[RM][NB], slope[RM][NB], factor[RM][NB];
-      EACH(n, NB) EACH(r, RM) s[r][n] = ACC(0.0);
-      EACH(d, D_BLOCKS) EACH(n, NB) {
-        OPERAND_B y;
-        coopMatLoad(y, streamed, n * MATRIX * PITCH + d * (MATRIX / 8), PITCH, COL_MAJOR);
-        EACH(r, RM) s[r][n] = coopMatMulAdd(mk[r][d], y, s[r][n]);
-      }
-      FINISH_SCORES(s, slope, col0, my_row0, true, t < tiles.full_begin || t >= tiles.full_end)
-      OPERAND_A p[RM][NB];
-      EACH(n, NB) {
-        ACC origin; // every row the same: row major with stride 0
+      // One matrix of columns after the other, in a loop that stays rolled: nothing but the accumulators and the operands
+      // of k and v lives from turn to turn. Unrolled, S and dP of all columns need registers too, and on an H100
+      // (580.159.04) 4 products run at 229 TFLOP/s instead of 276 at D 128, 298 instead of 340 at D 64.
+      [[dont_unroll]] for (int n = 0; n < NB; n++) {
+        const int at = n * MATRIX * PITCH, i0 = col0 + n * MATRIX;
+        ACC s[RM], dp[RM], slope[RM];
+        EACH(r, RM) {
+          s[r] = ACC(0.0);
+          dp[r] = ACC(0.0);
+        }
+        // S and dP side by side: products that do not wait for each other.
+        EACH(d, MOST_BLOCKS) {
+          if (d < D_BLOCKS) {
+            OPERAND_B y;
+            coopMatLoad(y, streamed, at + d * (MATRIX / 8), PITCH, COL_MAJOR);
+            EACH(r, RM) s[r] = coopMatMulAdd(mk[r][d], y, s[r]);
+          }
+          if (GRAD_K != 0 && d < DV_BLOCKS) {
+            OPERAND_B y;
+            coopMatLoad(y, streamed, SECOND + at + d * (MATRIX / 8), PITCH, COL_MAJOR);
+            EACH(r, RM) dp[r] = coopMatMulAdd(mv[r][d], y, dp[r]);
+          }
+        }
+        FINISH_COLUMN(s, slope, i0, my_row0, true, t < tiles.full_begin || t >= tiles.full_end)
+        ACC origin, delta; // every row the same: row major with stride 0
         coopMatLoad(origin, stats, n * MATRIX / 4, 0, ROW_MAJOR);
-        EACH(r, RM) ELEMENTS(k, origin) s[r][n][k] = exp2(fma(s[r][n][k], log2_scale, origin[k]));
-      }
-      if (DROPOUT != 0) {
-        EACH(r, RM) EACH(n, NB) factor[r][n] = drop_block(col0 + n * MATRIX, my_row0 + r * MATRIX, true);
-      }
-
-      if (GRAD_V != 0) {
-        EACH(r, RM) EACH(n, NB) {
-          ACC y = s[r][n];
+        coopMatLoad(delta, stats, (COLS + n * MATRIX) / 4, 0, ROW_MAJOR);
+        OPERAND_A p[RM], ds[RM];
+        EACH(r, RM) {
+          ELEMENTS(k, origin) s[r][k] = exp2(fma(s[r][k], log2_scale, origin[k]));
+          ACC y = s[r];
           if (DROPOUT != 0) {
-            ELEMENTS(k, y) y[k] *= factor[r][n][k];
-          }
-          p[r][n] = to_operand(y);
-        }
-        EACH(n, NB) EACH(d, DV_BLOCKS) {
-          OPERAND_B y;
-          coopMatLoad(y, streamed, SECOND + n * MATRIX * PITCH + d * (MATRIX / 8), PITCH, ROW_MAJOR);
-          EACH(r, RM) acc_v[r][d] = coopMatMulAdd(p[r][n], y, acc_v[r][d]);
-        }
-      }
-      if (GRAD_K != 0) {
-        ACC dp[RM][NB];
-        EACH(n, NB) EACH(r, RM) dp[r][n] = ACC(0.0);
-        EACH(d, DV_BLOCKS) EACH(n, NB) {
-          OPERAND_B y;
-          coopMatLoad(y, streamed, SECOND + n * MATRIX * PITCH + d * (MATRIX / 8), PITCH, COL_MAJOR);
-          EACH(r, RM) dp[r][n] = coopMatMulAdd(mv[r][d], y, dp[r][n]);
-        }
-        EACH(n, NB) {
-          ACC delta;
-          coopMatLoad(delta, stats, (COLS + n * MATRIX) / 4, 0, ROW_MAJOR);
-          EACH(r, RM) {
-            if (DROPOUT != 0) {
-              ELEMENTS(k, delta) dp[r][n][k] *= factor[r][n][k];
+            ACC factor = drop_block(i0, my_row0 + r * MATRIX, true);
+            ELEMENTS(k, factor) {
+              y[k] *= factor[k];
+              dp[r][k] *= factor[k];
             }
-            ELEMENTS(k, delta) s[r][n][k] *= dp[r][n][k] - delta[k];
+          }
+          if (GRAD_V != 0) p[r] = to_operand(y);
+          if (GRAD_K != 0) {
+            ELEMENTS(k, delta) s[r][k] *= dp[r][k] - delta[k];
             if (SOFTCAP != 0) {
-              ELEMENTS(k, delta) s[r][n][k] *= slope[r][n][k];
+              ELEMENTS(k, delta) s[r][k] *= slope[r][k];
             }
-            p[r][n] = to_operand(s[r][n]);
+            ds[r] = to_operand(s[r]);
           }
         }
-        EACH(n, NB) EACH(d, D_BLOCKS) {
-          OPERAND_B y;
-          coopMatLoad(y, streamed, n * MATRIX * PITCH + d * (MATRIX / 8), PITCH, ROW_MAJOR);
-          EACH(r, RM) acc_k[r][d] = coopMatMulAdd(p[r][n], y, acc_k[r][d]);
+        EACH(d, MOST_BLOCKS) {
+          if (GRAD_V != 0 && d < DV_BLOCKS) {
+            OPERAND_B y;
+            coopMatLoad(y, streamed, SECOND + at + d * (MATRIX / 8), PITCH, ROW_MAJOR);
+            EACH(r, RM) acc_v[r][d] = coopMatMulAdd(p[r], y, acc_v[r][d]);
+          }
+          if (GRAD_K != 0 && d < D_BLOCKS) {
+            OPERAND_B y;
+            coopMatLoad(y, streamed, at + d * (MATRIX / 8), PITCH, ROW_MAJOR);
+            EACH(r, RM) acc_k[r][d] = coopMatMulAdd(ds[r], y, acc_k[r][d]);
+          }
         }
       }
     }

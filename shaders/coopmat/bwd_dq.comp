@@ -78,43 +78,45 @@ void main() {
       fetch_tile(stage_2, v, col0 + COLS, DV_CHUNKS);
     }
 
-    // S and dP side by side: products that do not wait for each other.
-    ACC s[RM][NB], dp[RM][NB], slope[RM][NB];
-    EACH(n, NB) EACH(r, RM) {
-      s[r][n] = ACC(0.0);
-      dp[r][n] = ACC(0.0);
-    }
-    EACH(d, D_BLOCKS > DV_BLOCKS ? D_BLOCKS : DV_BLOCKS) EACH(n, NB) {
-      const int at = n * MATRIX * PITCH + d * (MATRIX / 8);
-      if (d < D_BLOCKS) {
+    // Rolled: see bwd_dkv.comp.
+    [[dont_unroll]] for (int n = 0; n < NB; n++) {
+      const int at = n * MATRIX * PITCH, j0 = col0 + n * MATRIX;
+      ACC s[RM], dp[RM], slope[RM];
+      EACH(r, RM) {
+        s[r] = ACC(0.0);
+        dp[r] = ACC(0.0);
+      }
+      // S and dP side by side: products that do not wait for each other.
+      EACH(d, MOST_BLOCKS) {
+        if (d < D_BLOCKS) {
+          OPERAND_B y;
+          coopMatLoad(y, streamed, at + d * (MATRIX / 8), PITCH, COL_MAJOR);
+          EACH(r, RM) s[r] = coopMatMulAdd(mq[r][d], y, s[r]);
+        }
+        if (d < DV_BLOCKS) {
+          OPERAND_B y;
+          coopMatLoad(y, streamed, SECOND + at + d * (MATRIX / 8), PITCH, COL_MAJOR);
+          EACH(r, RM) dp[r] = coopMatMulAdd(md_o[r][d], y, dp[r]);
+        }
+      }
+      FINISH_COLUMN(s, slope, my_row0, j0, false, t < tiles.full_begin || t >= tiles.full_end)
+      OPERAND_A ds[RM];
+      EACH(r, RM) {
+        if (DROPOUT != 0) {
+          ACC factor = drop_block(my_row0 + r * MATRIX, j0, false);
+          ELEMENTS(k, factor) dp[r][k] *= factor[k];
+        }
+        ELEMENTS(k, s[r]) s[r][k] = exp2(fma(s[r][k], log2_scale, origin[r][k])) * (dp[r][k] - delta[r][k]);
+        if (SOFTCAP != 0) {
+          ELEMENTS(k, s[r]) s[r][k] *= slope[r][k];
+        }
+        ds[r] = to_operand(s[r]);
+      }
+      EACH(d, D_BLOCKS) {
         OPERAND_B y;
-        coopMatLoad(y, streamed, at, PITCH, COL_MAJOR);
-        EACH(r, RM) s[r][n] = coopMatMulAdd(mq[r][d], y, s[r][n]);
+        coopMatLoad(y, streamed, at + d * (MATRIX / 8), PITCH, ROW_MAJOR);
+        EACH(r, RM) acc[r][d] = coopMatMulAdd(ds[r], y, acc[r][d]);
       }
-      if (d < DV_BLOCKS) {
-        OPERAND_B y;
-        coopMatLoad(y, streamed, SECOND + at, PITCH, COL_MAJOR);
-        EACH(r, RM) dp[r][n] = coopMatMulAdd(md_o[r][d], y, dp[r][n]);
-      }
-    }
-    FINISH_SCORES(s, slope, my_row0, col0, false, t < tiles.full_begin || t >= tiles.full_end)
-    OPERAND_A ds[RM][NB];
-    EACH(r, RM) EACH(n, NB) {
-      if (DROPOUT != 0) {
-        ACC factor = drop_block(my_row0 + r * MATRIX, col0 + n * MATRIX, false);
-        ELEMENTS(k, factor) dp[r][n][k] *= factor[k];
-      }
-      ELEMENTS(k, s[r][n])
-        s[r][n][k] = exp2(fma(s[r][n][k], log2_scale, origin[r][k])) * (dp[r][n][k] - delta[r][k]);
-      if (SOFTCAP != 0) {
-        ELEMENTS(k, s[r][n]) s[r][n][k] *= slope[r][n][k];
-      }
-      ds[r][n] = to_operand(s[r][n]);
-    }
-    EACH(n, NB) EACH(d, D_BLOCKS) {
-      OPERAND_B y;
-      coopMatLoad(y, streamed, n * MATRIX * PITCH + d * (MATRIX / 8), PITCH, ROW_MAJOR);
-      EACH(r, RM) acc[r][d] = coopMatMulAdd(ds[r][n], y, acc[r][d]);
     }
   }
 

@@ -98,3 +98,15 @@ ACC drop_block(int i0, int j0, bool flip) {
   if (KEEP != 0) {                                                                                           \
     EACH(r, RM) EACH(n, NB) keep_block(s[r][n], i0 + (flip ? n : r) * MATRIX, j0 + (flip ? r : n) * MATRIX, flip); \
   }
+// The same of one column of blocks, s[RM].
+#define FINISH_COLUMN(s, slope, i0, j0, flip, partial)                                                       \
+  if (HAS_SCORES) {                                                                                          \
+    EACH(r, RM)                                                                                              \
+      score_block(s[r], slope[r], i0 + (flip ? 0 : r) * MATRIX, j0 + (flip ? r : 0) * MATRIX, flip);         \
+  }                                                                                                          \
+  if ((partial) || !folded) {                                                                                \
+    EACH(r, RM) mask_block(s[r], i0 + (flip ? 0 : r) * MATRIX, j0 + (flip ? r : 0) * MATRIX, flip);          \
+  }                                                                                                          \
+  if (KEEP != 0) {                                                                                           \
+    EACH(r, RM) keep_block(s[r], i0 + (flip ? 0 : r) * MATRIX, j0 + (flip ? r : 0) * MATRIX, flip);          \
+  }

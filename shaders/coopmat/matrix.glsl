@@ -30,6 +30,7 @@ const int NB = COLS / MATRIX; // blocks of columns
 #define ELEMENTS(k, matrix) [[unroll]] for (int k = 0; k < matrix.length(); k++)
 
 // ---- shared arrays: src/tiles.h counts them ----
+const int MOST_BLOCKS = D_BLOCKS > DV_BLOCKS ? D_BLOCKS : DV_BLOCKS;
 const int D_CHUNKS = D_BLOCKS * MATRIX / 8; // uvec4s, of 8 elements, of a row
 const int DV_CHUNKS = DV_BLOCKS * MATRIX / 8;
 // One more, so that the 16-byte reads of 8 rows hit different banks.
