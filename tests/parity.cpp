@@ -105,8 +105,7 @@ std::string open_targets() {
       }
       target.device = target.session->name();
       target.name = backend + "." + path + " on " + target.device;
-      const tandem_problem plain =
-          problem(TANDEM_FORWARD, TANDEM_F16, {1, 1, 1, 64, 64, 64, 64});
+      const tandem_problem plain = problem(TANDEM_FORWARD, TANDEM_F16, {1, 1, 1, 64, 64, 64, 64});
       if (!takes(target, plain)) {
         const std::string why = explain(target.session->device(), plain);
         if (!only.empty()) return "TANDEM_DEVICE: '" + word + "' cannot run:\n" + why;
@@ -273,8 +272,7 @@ std::string vacuous(const Outputs& outputs) {
 
 bool lacks(const Target& target, const tandem_problem& problem) {
   if (target.backend == "cpu")
-    return target.path == "simd" &&
-           feature_words(problem) != std::vector<std::string>{"plain"};
+    return target.path == "simd" && feature_words(problem) != std::vector<std::string>{"plain"};
   return !takes(target, problem);
 }
 
