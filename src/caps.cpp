@@ -61,8 +61,8 @@ std::string describe_caps(const Caps& c) {
     list.clear();
     for (const Quirk& quirk : kQuirks)
       if (quirk_applies(quirk, c))
-        list += text("%s%s: %s (%s)", list.empty() ? "" : "; ", quirk.what(), quirk.reason,
-                     quirk.link);
+        list +=
+            text("%s%s: %s (%s)", list.empty() ? "" : "; ", quirk.what(), quirk.reason, quirk.link);
     if (!list.empty()) line("quirks", list);
   }
   for (const std::string& path : c.disabled) line("disabled", path);

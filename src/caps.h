@@ -28,7 +28,7 @@ struct Caps {
   uint32_t max_groups_x = 0, max_groups_y = 0;
   uint32_t subgroup_min = 0, subgroup_max = 0, subgroup_size = 0;
   uint32_t max_subgroups = 0;  // of a workgroup, where a pipeline states its subgroup size
-  uint32_t cores = 0;  // SMs, compute units, Xe cores; 0 unknown
+  uint32_t cores = 0;          // SMs, compute units, Xe cores; 0 unknown
   // Vulkan
   uint32_t api_version = 0;
   bool buffer_address = false, inline_uniform = false;

@@ -141,9 +141,8 @@ std::string matrix_type_refusal(const Problem& p, const Caps& caps) {
 Tile tile_of(const MatrixTile& t, int edge, uint32_t subgroup) {
   const bool keys = t.stem == Stem::bwd_dkv;
   const int rows = t.rows(edge), cols = t.step(edge);
-  return Tile{t.name,        keys ? cols : rows, keys ? rows : cols, t.subgroups,
-              int(subgroup), 0,                  0,                  t.max_d,
-              TileOn::vulkan};
+  return Tile{t.name,  keys ? cols : rows, keys ? rows : cols, t.subgroups, int(subgroup), 0, 0,
+              t.max_d, TileOn::vulkan};
 }
 
 // Why a row of the matrix tiles does not do; "" if it does.
@@ -421,8 +420,7 @@ bool try_path(const Problem& p, const Caps& caps, const PathRow& row, Plan* plan
           launch->row_blocks = t->row_blocks;
           launch->d_blocks = matrix_blocks(p.head_dim, edge);
           launch->dv_blocks = matrix_blocks(p.head_dim_v, edge);
-          launch->shared_bytes =
-              uint32_t(matrix_shared_bytes(*t, p.head_dim, p.head_dim_v, edge));
+          launch->shared_bytes = uint32_t(matrix_shared_bytes(*t, p.head_dim, p.head_dim_v, edge));
         },
         name);
   }
@@ -501,8 +499,8 @@ std::string explain(const Problem& problem, const Caps& caps) {
   s += text(", workspace %llu bytes\n", (unsigned long long)plan.workspace_size);
   const std::string narrow = narrow_inputs(problem, plan.wide_elements());
   if (plan.backend != Backend::cpu && !narrow.empty())
-    s += text("  slower: element by element, no multiple of %d: %s\n",
-              plan.wide_elements(), narrow.c_str());
+    s += text("  slower: element by element, no multiple of %d: %s\n", plan.wide_elements(),
+              narrow.c_str());
   for (const Launch& l : plan.launches) {
     s += text("  %-10s", stem_name(l.stem));
     if (l.groups_x)

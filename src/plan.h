@@ -14,9 +14,9 @@ namespace tandem {
 
 struct Launch {
   Stem stem = Stem::fwd;
-  int kernel = -1;                      // registry row
-  Tile tile{};                          // br = bc = 0 where a path has no tiles
-  int d_blocks = 0, dv_blocks = 0;      // accumulator blocks that cover D, Dv
+  int kernel = -1;                  // registry row
+  Tile tile{};                      // br = bc = 0 where a path has no tiles
+  int d_blocks = 0, dv_blocks = 0;  // accumulator blocks that cover D, Dv
   // The matrix paths: edge of the matrices (0: not on such a path), invocations of a subgroup, matrices of rows
   // that one owns. tile then holds br and bc, and the subgroups and their invocations as tr and tc.
   int matrix = 0;

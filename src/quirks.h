@@ -27,7 +27,8 @@ enum class QuirkAction : uint8_t { no_matrices, no_bf16, pin };
 
 struct Quirk {
   uint32_t driver_id, from, until;
-  const char* device;  // '|' parts patterns, one of which must match; '!' first: none may. See name_matches()
+  const char*
+      device;  // '|' parts patterns, one of which must match; '!' first: none may. See name_matches()
   QuirkAction action;
   uint32_t number;
   const char* reason;
@@ -48,12 +49,13 @@ constexpr uint32_t mesa(uint32_t major, uint32_t minor, uint32_t patch) {  // VK
   return major << 22 | minor << 12 | patch;
 }
 
-#define TANDEM_RDNA3_ON                                                                          \
+#define TANDEM_RDNA3_ON                                                                     \
   "*RX 7###*|*RX 9###*|*PRO W7###*|*PRO R9###*|*AI PRO*|* 7#0M*|* 8#0M*|* 80#0S*|*NAVI3#*|" \
   "*NAVI4#*|*GFX11*|*GFX12*"
 #define TANDEM_XE2_ON "*B5#0*|*B390*|*Pro B##*|*1##V*|*BMG*|*LNL*|*PTL*"
-#define TANDEM_TURING \
-  "*RTX 20##*|*GTX 16##*|*Quadro RTX*|*TITAN RTX*|*Tesla T4*|*NVIDIA T4*|*NVIDIA T###*|*NVIDIA T1###*"
+#define TANDEM_TURING                                                                            \
+  "*RTX 20##*|*GTX 16##*|*Quadro RTX*|*TITAN RTX*|*Tesla T4*|*NVIDIA T4*|*NVIDIA T###*|*NVIDIA " \
+  "T1###*"
 
 constexpr Quirk kQuirks[] = {
 #define TANDEM_QUIRK(driver, from, until, device, action, number, reason, link) \

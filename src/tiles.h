@@ -72,18 +72,19 @@ constexpr int matrix_blocks(int64_t d, int edge) { return int((d + edge - 1) / e
 // The shared arrays of shaders/coopmat/<stem>.comp. Rows of 16-bit elements lie in uvec4s, padded by one.
 constexpr int matrix_shared_bytes(const MatrixTile& t, int64_t d, int64_t dv, int edge) {
   const int wider = matrix_blocks(d > dv ? d : dv, edge) * edge;
-  const int streamed = 2 * t.step(edge) * (wider / 8 + 1) * 16;   // K and V; Q and dO in bwd_dkv
+  const int streamed = 2 * t.step(edge) * (wider / 8 + 1) * 16;  // K and V; Q and dO in bwd_dkv
   const int scratch = t.subgroups * edge * (edge + 4) * 4;  // what passes between matrices and rows
   const int iota = edge * 4;
-  const int stats = t.stem == Stem::bwd_dkv ? 2 * t.step(edge) * 4 : 0;  // lse and delta, streamed as well
+  const int stats =
+      t.stem == Stem::bwd_dkv ? 2 * t.step(edge) * 4 : 0;  // lse and delta, streamed as well
   return streamed + scratch + iota + stats;
 }
 
-#define TANDEM_MATRIX_TILE(name, stem, max_d, subgroups, row_blocks, cols)                       \
-  static_assert(cols % 16 == 0, "steps are whole matrices");                                     \
-  static_assert(subgroups * 64 <= 1024, "workgroups of subgroups of 64");                        \
-  static_assert(matrix_shared_bytes({#name, Stem::stem, max_d, subgroups, row_blocks, cols},     \
-                                    max_d, max_d, 16) <= 48 * 1024,                              \
+#define TANDEM_MATRIX_TILE(name, stem, max_d, subgroups, row_blocks, cols)                   \
+  static_assert(cols % 16 == 0, "steps are whole matrices");                                 \
+  static_assert(subgroups * 64 <= 1024, "workgroups of subgroups of 64");                    \
+  static_assert(matrix_shared_bytes({#name, Stem::stem, max_d, subgroups, row_blocks, cols}, \
+                                    max_d, max_d, 16) <= 48 * 1024,                          \
                 "fits NVIDIA's 48 KiB");
 #include "matrix_tiles.inc"
 

@@ -30,10 +30,10 @@ class Module {
 
   void read(const Words& w) {
     const uint32_t op = w[0] & 0xffff;
-    if (op == 71 && w[2] == 1) spec_ids_[w[1]] = w[3];      // OpDecorate SpecId
-    if (op >= 19 && op <= 32) defs_[w[1]] = w;              // OpType...
-    if (op >= 41 && op <= 52) defs_[w[2]] = w;              // OpConstant..., OpSpecConstant...
-    if (op == 59 && w[3] == 4) shared_.push_back(w[1]);     // OpVariable Workgroup
+    if (op == 71 && w[2] == 1) spec_ids_[w[1]] = w[3];   // OpDecorate SpecId
+    if (op >= 19 && op <= 32) defs_[w[1]] = w;           // OpType...
+    if (op >= 41 && op <= 52) defs_[w[2]] = w;           // OpConstant..., OpSpecConstant...
+    if (op == 59 && w[3] == 4) shared_.push_back(w[1]);  // OpVariable Workgroup
   }
   const Words& def(uint32_t id) const {
     const auto found = defs_.find(id);

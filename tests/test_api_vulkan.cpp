@@ -285,7 +285,8 @@ TEST_CASE("Vulkan: what was not enabled is missed by name") {
   tandem_device_destroy(device);
 }
 
-TEST_CASE("Vulkan: without the optional features there are plans, and words about what is missing") {
+TEST_CASE(
+    "Vulkan: without the optional features there are plans, and words about what is missing") {
   Gpu all, needed(Wanted::needed);
   if (!all.usable()) return;
   tandem_problem problem = good_problem();
@@ -335,7 +336,8 @@ TEST_CASE("Vulkan: features go into the structs of the versions where an applica
     VkStructureType own;
     VkBool32 there;
   } rows[] = {
-      {VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_BUFFER_DEVICE_ADDRESS_FEATURES, gpu.v12.bufferDeviceAddress},
+      {VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_BUFFER_DEVICE_ADDRESS_FEATURES,
+       gpu.v12.bufferDeviceAddress},
       {VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_INLINE_UNIFORM_BLOCK_FEATURES, gpu.v13.inlineUniformBlock},
       {VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_16BIT_STORAGE_FEATURES, gpu.v11.storageBuffer16BitAccess},
       {VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_FLOAT16_INT8_FEATURES, gpu.v12.shaderFloat16},

@@ -636,15 +636,15 @@ uint32_t module_bytes(const Plan& plan, const Launch& l) {
   const std::string name =
       std::string(stem_name(l.stem)) +
       (l.matrix == 0 ? "" : std::string("_") + plan.path + "_" + dtype_name(plan.problem.dtype));
-#define TANDEM_MODULE(module)                                                          \
-  if (name == #module) {                                                               \
-    static const spirv::Module m(module##_spirv, std::size(module##_spirv));           \
-    return m.shared_bytes(constants);                                                  \
+#define TANDEM_MODULE(module)                                                \
+  if (name == #module) {                                                     \
+    static const spirv::Module m(module##_spirv, std::size(module##_spirv)); \
+    return m.shared_bytes(constants);                                        \
   }
-#define TANDEM_MODULES(stem)                                                           \
-  TANDEM_MODULE(stem)                                                                  \
-  TANDEM_MODULE(stem##_coopmat2_f16)                                                   \
-  TANDEM_MODULE(stem##_coopmat2_bf16)                                                  \
+#define TANDEM_MODULES(stem)          \
+  TANDEM_MODULE(stem)                 \
+  TANDEM_MODULE(stem##_coopmat2_f16)  \
+  TANDEM_MODULE(stem##_coopmat2_bf16) \
   TANDEM_MODULE(stem##_coopmat_f16) TANDEM_MODULE(stem##_coopmat_bf16)
   TANDEM_MODULE(bwd_dot)
   TANDEM_MODULES(fwd)
@@ -661,13 +661,12 @@ TEST_CASE("the plan's bytes of shared memory are those that the Vulkan kernels d
     for (const char* disabled : {"", "vulkan.coopmat2", "vulkan.coopmat2,vulkan.coopmat"})
       for (const char* direction : {"fwd", "bwd"})
         for (const char* dtype : {"f16", "bf16"})
-          for (const char* rest : {"d32", "d64", "d60 dv100", "d128", "d200", "d256 dv64",
-                                   "d64 softcap=5", "d64 dropout=0.1", "d64 keep=u8:b1:h1:q1",
-                                   "d64 sq=1"}) {
+          for (const char* rest :
+               {"d32", "d64", "d60 dv100", "d128", "d200", "d256 dv64", "d64 softcap=5",
+                "d64 dropout=0.1", "d64 keep=u8:b1:h1:q1", "d64 sq=1"}) {
             Caps caps = caps_of(id);
             REQUIRE(parse_disabled(disabled, &caps.disabled).ok());
-            const std::string line =
-                std::string(direction) + " " + dtype + " hq2 sq300 " + rest;
+            const std::string line = std::string(direction) + " " + dtype + " hq2 sq300 " + rest;
             CAPTURE(line);
             CAPTURE(std::string(id));
             tandem_problem given;

@@ -132,11 +132,14 @@ void print_text(const ordered_json& j) {
     fmt::print("  {:<15} {} x {}, head sizes up to {}, {} bytes of shared memory\n",
                word(t, "name"), t["rows"].get<int>(), t["cols"].get<int>(),
                t["max_head_dim"].get<int>(), t["shared_bytes"].get<int>());
-  fmt::print("\nTiles of the matrix paths (matrices of 16 x 16; of 8 x 8: half of the rows and columns)\n");
+  fmt::print(
+      "\nTiles of the matrix paths (matrices of 16 x 16; of 8 x 8: half of the rows and "
+      "columns)\n");
   for (const auto& t : j["matrix_tiles"])
-    fmt::print("  {:<15} {:<8} {} subgroups of {} x 16 rows, {} columns a step, head sizes up to {}\n",
-               word(t, "name"), word(t, "stem"), t["subgroups"].get<int>(),
-               t["row_blocks"].get<int>(), t["cols"].get<int>(), t["max_head_dim"].get<int>());
+    fmt::print(
+        "  {:<15} {:<8} {} subgroups of {} x 16 rows, {} columns a step, head sizes up to {}\n",
+        word(t, "name"), word(t, "stem"), t["subgroups"].get<int>(), t["row_blocks"].get<int>(),
+        t["cols"].get<int>(), t["max_head_dim"].get<int>());
   fmt::print("\nKernels\n");
   Table kernels({"  stem", "backend", "path", "in this build"});
   for (const auto& k : j["kernels"])

@@ -133,10 +133,10 @@ void read_features(const Enabled& on, uint32_t version, Caps* caps) {
   using Sizes = VkPhysicalDeviceSubgroupSizeControlFeatures;
   const VkStructureType sizes = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_FEATURES;
   if (version >= VK_API_VERSION_1_3 || on.extension(kSubgroupSizeExtension)) {
-    caps->subgroup_control =
-        on.feature(v13, &V13::subgroupSizeControl) || on.feature(sizes, &Sizes::subgroupSizeControl);
-    caps->full_subgroups =
-        on.feature(v13, &V13::computeFullSubgroups) || on.feature(sizes, &Sizes::computeFullSubgroups);
+    caps->subgroup_control = on.feature(v13, &V13::subgroupSizeControl) ||
+                             on.feature(sizes, &Sizes::subgroupSizeControl);
+    caps->full_subgroups = on.feature(v13, &V13::computeFullSubgroups) ||
+                           on.feature(sizes, &Sizes::computeFullSubgroups);
   }
   caps->maintenance4 =
       (version >= VK_API_VERSION_1_3 || on.extension(VK_KHR_MAINTENANCE_4_EXTENSION_NAME)) &&

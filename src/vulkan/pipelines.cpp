@@ -7,8 +7,16 @@
 #include "shaders/bwd_dbias.spv.h"
 #include "shaders/bwd_ddist.spv.h"
 #include "shaders/bwd_dkv.spv.h"
+#include "shaders/bwd_dkv_coopmat2_bf16.spv.h"
+#include "shaders/bwd_dkv_coopmat2_f16.spv.h"
+#include "shaders/bwd_dkv_coopmat_bf16.spv.h"
+#include "shaders/bwd_dkv_coopmat_f16.spv.h"
 #include "shaders/bwd_dot.spv.h"
 #include "shaders/bwd_dq.spv.h"
+#include "shaders/bwd_dq_coopmat2_bf16.spv.h"
+#include "shaders/bwd_dq_coopmat2_f16.spv.h"
+#include "shaders/bwd_dq_coopmat_bf16.spv.h"
+#include "shaders/bwd_dq_coopmat_f16.spv.h"
 #include "shaders/bwd_head.spv.h"
 #include "shaders/bwd_row.spv.h"
 #include "shaders/bwd_sum.spv.h"
@@ -17,14 +25,6 @@
 #include "shaders/fwd_coopmat2_f16.spv.h"
 #include "shaders/fwd_coopmat_bf16.spv.h"
 #include "shaders/fwd_coopmat_f16.spv.h"
-#include "shaders/bwd_dkv_coopmat2_bf16.spv.h"
-#include "shaders/bwd_dkv_coopmat2_f16.spv.h"
-#include "shaders/bwd_dkv_coopmat_bf16.spv.h"
-#include "shaders/bwd_dkv_coopmat_f16.spv.h"
-#include "shaders/bwd_dq_coopmat2_bf16.spv.h"
-#include "shaders/bwd_dq_coopmat2_f16.spv.h"
-#include "shaders/bwd_dq_coopmat_bf16.spv.h"
-#include "shaders/bwd_dq_coopmat_f16.spv.h"
 
 namespace tandem {
 namespace {
@@ -167,12 +167,12 @@ Module module_of(const Plan& plan, const Launch& launch) {
   [[maybe_unused]] const bool nv = std::strcmp(plan.path, "coopmat2") == 0,
                               brain = plan.problem.dtype == TANDEM_BF16;
 #define TANDEM_MATRIX_MODULE(name, type) {name##_##type##_spirv, sizeof(name##_##type##_spirv)}
-#define TANDEM_MATRIX_MODULES(name)                                                              \
-  if (launch.matrix > 0 && launch.stem == Stem::name) {                                          \
-    constexpr Module all[2][2] = {                                                               \
-        {TANDEM_MATRIX_MODULE(name, coopmat_f16), TANDEM_MATRIX_MODULE(name, coopmat_bf16)},     \
+#define TANDEM_MATRIX_MODULES(name)                                                             \
+  if (launch.matrix > 0 && launch.stem == Stem::name) {                                         \
+    constexpr Module all[2][2] = {                                                              \
+        {TANDEM_MATRIX_MODULE(name, coopmat_f16), TANDEM_MATRIX_MODULE(name, coopmat_bf16)},    \
         {TANDEM_MATRIX_MODULE(name, coopmat2_f16), TANDEM_MATRIX_MODULE(name, coopmat2_bf16)}}; \
-    return all[nv][brain];                                                                       \
+    return all[nv][brain];                                                                      \
   }
   TANDEM_MATRIX_MODULES(fwd)
   TANDEM_MATRIX_MODULES(bwd_dkv)

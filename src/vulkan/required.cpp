@@ -19,13 +19,12 @@ enum Extension {
   kBfloat16,
   kExtensionCount
 };
-constexpr const char* kExtensions[kExtensionCount] = {
-    kInlineUniformExtension,
-    kSubgroupSizeExtension,
-    VK_KHR_MAINTENANCE_4_EXTENSION_NAME,
-    VK_KHR_COOPERATIVE_MATRIX_EXTENSION_NAME,
-    VK_NV_COOPERATIVE_MATRIX_2_EXTENSION_NAME,
-    VK_KHR_SHADER_BFLOAT16_EXTENSION_NAME};
+constexpr const char* kExtensions[kExtensionCount] = {kInlineUniformExtension,
+                                                      kSubgroupSizeExtension,
+                                                      VK_KHR_MAINTENANCE_4_EXTENSION_NAME,
+                                                      VK_KHR_COOPERATIVE_MATRIX_EXTENSION_NAME,
+                                                      VK_NV_COOPERATIVE_MATRIX_2_EXTENSION_NAME,
+                                                      VK_KHR_SHADER_BFLOAT16_EXTENSION_NAME};
 
 // Names of every subset of the extensions, so that what is handed out lives as long as the program.
 struct Subsets {
@@ -83,8 +82,7 @@ Status inspect(PFN_vkGetInstanceProcAddr gipa, VkInstance instance, VkPhysicalDe
   gpu->extensions = 0;
   for (uint32_t i = 0; i < count; ++i)
     for (uint32_t n = 0; n < kExtensionCount; ++n)
-      if (std::strcmp(extensions[i].extensionName, kExtensions[n]) == 0)
-        gpu->extensions |= 1u << n;
+      if (std::strcmp(extensions[i].extensionName, kExtensions[n]) == 0) gpu->extensions |= 1u << n;
   if (!gpu->extension(kInlineUniform) && gpu->api_version < VK_API_VERSION_1_3)
     return fail(TANDEM_ERROR_MISSING_FEATURE, "%s has neither Vulkan 1.3 nor %s", name,
                 kInlineUniformExtension);
@@ -214,8 +212,7 @@ void enable(const Optional& has, Chain features) {
   if (has.sizes.subgroupSizeControl)
     features.enable(v13, &V13::subgroupSizeControl, has.sizes.sType, &Sizes::subgroupSizeControl);
   if (has.sizes.computeFullSubgroups)
-    features.enable(v13, &V13::computeFullSubgroups, has.sizes.sType,
-                    &Sizes::computeFullSubgroups);
+    features.enable(v13, &V13::computeFullSubgroups, has.sizes.sType, &Sizes::computeFullSubgroups);
   if (has.maintenance4.maintenance4)
     features.enable(v13, &V13::maintenance4, has.maintenance4.sType,
                     &VkPhysicalDeviceMaintenance4Features::maintenance4);
