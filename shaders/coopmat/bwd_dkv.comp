@@ -38,7 +38,8 @@ float fetch_stat(int head, int n, int col0) {
   const int i = col0 + (n < COLS ? n : n - COLS);
   if (n < COLS)
     return i < entry.seq_q ? -LOG2E * lse_origin(Load1(stat_address(push.lse, head, block.seq_q, i)).w) : ORIGIN;
-  return GRAD_K != 0 && i < entry.seq_q ? uintBitsToFloat(Load1(stat_address(push.delta, head, block.seq_q, i)).w) : 0.0;
+  if (GRAD_K == 0 || i >= entry.seq_q) return 0.0;
+  return uintBitsToFloat(Load1(stat_address(push.delta, head, block.seq_q, i)).w);
 }
 const int STAT_TURNS = (2 * COLS + WG - 1) / WG;
 

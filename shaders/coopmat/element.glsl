@@ -19,8 +19,8 @@ void begin_scores() {
   log2_scale = HAS_SCORES || !folded ? LOG2E : block.scale * LOG2E;
 }
 
-// A score as it leaves the products (and the score inputs) in powers of two, rounded, and in natural units. precise: see
-// score.glsl.
+// A score as it leaves the products (and the score inputs): in powers of two, rounded, and in natural units. precise:
+// see score.glsl.
 float log2_origin(float s) {
   precise float x = s * log2_scale;
   return x;

@@ -56,8 +56,8 @@ void main() {
   OPERAND_A mq[RM][D_BLOCKS];
   LOAD_OPERANDS(mq, q, row0, D_BLOCKS, D_CHUNKS)
 
-  // m: a maximum of the row's scores, the same in all columns; weights are powers of two from m * log2_scale, rounded, on.
-  // l: each element's own part of the sum, until the end.
+  // m: a maximum of the row's scores, the same in all columns; weights are powers of two from m * log2_scale, rounded,
+  // on. l: each element's own part of the sum, until the end.
   ACC acc[RM][DV_BLOCKS], m[RM], l[RM];
   EACH(r, RM) {
     m[r] = ACC(ORIGIN);
@@ -133,8 +133,8 @@ void main() {
     row_sum(l[r]);
     ACC factor; // of the row's sums
     ELEMENTS(k, factor) {
-      // From the rounded origin to m itself, in natural units: a row with one visible key has l = 1, and so an lse that is
-      // its score to the last bit.
+      // From the rounded origin to m itself, in natural units: a row with one visible key has l = 1, and so an lse
+      // that is its score to the last bit.
       factor[k] = l[r][k] != 0 ? exp2(-fma(m[r][k], log2_scale, -log2_origin(m[r][k]))) : 0.0;
       l[r][k] *= factor[k];
       m[r][k] = natural_score(m[r][k]);

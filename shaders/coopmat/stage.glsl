@@ -24,8 +24,8 @@ uvec4 load_chunk(View t, int r, int chunk) {
   return uvec4(low, col + 4 < t.width ? load_words(t, row, col + 4).xy : uvec2(0));
 }
 
-// Whether the tile of COLS rows from r0 flies in registers: nearly all do. Those that reach past the end would need tests
-// around every load; they come like tensors that are not wide.
+// Whether the tile of COLS rows from r0 flies in registers: nearly all do. Those that reach past the end would need
+// tests around every load; they come like tensors that are not wide.
 bool flies(View t, int r0, int chunks) { return WIDE != 0 && r0 + COLS <= t.rows && t.width == 8 * chunks; }
 bool in_tile(int turn, int chunks) { return COLS * chunks % WG == 0 || chunk_row(turn, chunks) < COLS; }
 
