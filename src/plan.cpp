@@ -212,7 +212,7 @@ void lay_out_workspace(Plan* plan) {
 
 // What of a problem a path does not compute; "" if nothing.
 std::string missing_feature(const PathRow& row, const Problem& p) {
-  const bool plain = true;  // until the kernels are there
+  const bool plain = !is_path(row, Backend::cpu, "ref");
   if (plain && !p.extras().empty())
     return "it knows plain softmax attention, this problem has " + p.extras();
   if (is_path(row, Backend::vulkan, "scalar") && extra_addresses(p) > kExtraAddresses)

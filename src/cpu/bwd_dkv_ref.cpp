@@ -1,61 +1,49 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // bwd_dkv: d_k and d_v of one kv head, summed over the query heads of its group.
-#include <algorithm>
-
-#include "ref_row.h"
+#include "ref_gradient.h"
 
 namespace tandem {
 namespace {
 
 struct Outputs {
-  double *d_k, *d_v, *d_k_floor, *d_v_floor;
+  double *d_k, *d_v, *d_k_floor, *d_v_floor, *d_k_slack, *d_v_slack;
 };
 
 template <typename Real>
 void bwd_dkv(const Problem& p, const RefHead& group, const Outputs& out) {
-  const int64_t D = p.head_dim, Dv = p.head_dim_v, rows = p.group() * p.seq_q;
-  const auto q = stored_array<Real>(group.q, rows * D, p.dtype);
-  const auto d_o = stored_array<Real>(group.d_o, rows * Dv, p.dtype);
-  const auto k = stored_array<Real>(group.k, p.seq_kv * D, p.dtype);
-  std::vector<Real> vt, dp;
-  if (out.d_k) {
-    vt = transposed(stored_array<Real>(group.v, p.seq_kv * Dv, p.dtype), p.seq_kv, Dv);
-    dp.resize(size_t(p.seq_kv));
-  }
-  ScoreRows<Real> row(p, k);
-  std::vector<Real> d_k(size_t(out.d_k ? p.seq_kv * D : 0)),
-      d_v(size_t(out.d_v ? p.seq_kv * Dv : 0));
-  if (out.d_k_floor) std::fill_n(out.d_k_floor, p.seq_kv * D, 0.0);
-  if (out.d_v_floor) std::fill_n(out.d_v_floor, p.seq_kv * Dv, 0.0);
+  const int64_t D = p.head_dim, Dv = p.head_dim_v, Sk = p.seq_kv, rows = p.group() * p.seq_q;
+  GradientRows<Real> gradient(p, group, p.group(), out.d_k != nullptr, out.d_k_floor != nullptr);
+  const ScoreRows<Real>& row = gradient.row;
+  std::vector<Real> d_k(size_t(out.d_k ? Sk * D : 0)), d_v(size_t(out.d_v ? Sk * Dv : 0));
+  for (double* x : {out.d_k_floor, out.d_k_slack})
+    if (x) std::fill_n(x, Sk * D, 0.0);
+  for (double* x : {out.d_v_floor, out.d_v_slack})
+    if (x) std::fill_n(x, Sk * Dv, 0.0);
 
   for (int64_t r = 0; r < rows; ++r) {
-    const Real lse = Real(group.lse[r]);
-    if (!row.compute(&q[size_t(r * D)], r % p.seq_q)) continue;
-    if (lse == -std::numeric_limits<Real>::infinity()) continue;
-    row.weigh(lse, group.stored_lse);
-    const Real *q_row = &q[size_t(r * D)], *d_o_row = &d_o[size_t(r * Dv)];
+    if (!gradient.weigh(r)) continue;
+    const Real *q_row = gradient.q_row(r), *d_o_row = gradient.d_o_row(r);
     if (out.d_v)
       for (int64_t j = row.lo; j < row.hi; ++j)
-        add_scaled(&d_v[size_t(j * Dv)], stored(row.s[size_t(j)], p.dtype), d_o_row, Dv);
+        if (!row.hidden(j)) add_scaled(&d_v[size_t(j * Dv)], row.weight(j), d_o_row, Dv);
     if (out.d_k) {
-      const Real delta = Real(group.delta[r]);
-      dots(d_o_row, vt.data(), Dv, p.seq_kv, row.lo, row.hi, dp.data());
+      gradient.make_dp();
+      gradient.make_ds(Real(group.delta[r]));
       for (int64_t j = row.lo; j < row.hi; ++j)
-        add_scaled(
-            &d_k[size_t(j * D)],
-            score_gradient(row.s[size_t(j)], dp[size_t(j)], delta, group.stored_delta, p.dtype),
-            q_row, D);
+        if (!row.hidden(j)) add_scaled(&d_k[size_t(j * D)], gradient.inner(j), q_row, D);
     }
     if constexpr (sizeof(Real) == sizeof(double)) {
-      if (out.d_v_floor)
-        for (int64_t j = row.lo; j < row.hi; ++j)
-          add_scaled_abs(out.d_v_floor + j * Dv, row.s[size_t(j)], d_o_row, Dv);
-      if (out.d_k_floor) {
-        const double base = abs_dot(d_o_row, group.o + r * Dv, Dv);
-        for (int64_t j = row.lo; j < row.hi; ++j)
-          add_scaled_abs(out.d_k_floor + j * D,
-                         std::fabs(p.scale) * row.s[size_t(j)] * (std::fabs(dp[size_t(j)]) + base),
-                         q_row, D);
+      for (int64_t j = row.lo; j < row.hi; ++j) {
+        if (row.hidden(j)) continue;
+        if (out.d_v_floor)
+          add_scaled_abs(out.d_v_floor + j * Dv, std::fabs(row.weight(j)), d_o_row, Dv);
+        if (out.d_k_floor)
+          add_scaled_abs(out.d_k_floor + j * D, gradient.inner(gradient.e, j), q_row, D);
+        if (!row.slack) continue;
+        if (out.d_v_slack)
+          add_scaled_abs(out.d_v_slack + j * Dv, row.drop(j) * row.dy[size_t(j)], d_o_row, Dv);
+        if (out.d_k_slack)
+          add_scaled_abs(out.d_k_slack + j * D, gradient.inner(gradient.dds, j), q_row, D);
       }
     }
   }
@@ -67,8 +55,14 @@ void bwd_dkv(const Problem& p, const RefHead& group, const Outputs& out) {
 }  // namespace
 
 void bwd_dkv_ref(const Problem& problem, Precision precision, const RefHead& group, double* d_k,
-                 double* d_v, double* d_k_floor, double* d_v_floor) {
-  const Outputs out{d_k, d_v, d_k ? d_k_floor : nullptr, d_v ? d_v_floor : nullptr};
+                 double* d_v, double* d_k_floor, double* d_v_floor, double* d_k_slack,
+                 double* d_v_slack) {
+  const Outputs out{d_k,
+                    d_v,
+                    d_k ? d_k_floor : nullptr,
+                    d_v ? d_v_floor : nullptr,
+                    d_k ? d_k_slack : nullptr,
+                    d_v ? d_v_slack : nullptr};
   with_precision(precision, [&](auto real) { bwd_dkv<decltype(real)>(problem, group, out); });
 }
 

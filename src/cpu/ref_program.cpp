@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Path cpu.ref: the reference on the tensors of an execute, one head (or group) a unit.
+// Path cpu.ref: the reference on the tensors of an execute, one head, group or tensor of a bias a unit.
+#include <algorithm>
+
 #include "element.h"
 #include "program.h"
 #include "reference.h"
@@ -7,20 +9,97 @@
 namespace tandem {
 namespace {
 
-// The rows of one batch and of heads [first, first + heads) as contiguous doubles.
-std::vector<double> gather_heads(const tandem_buffer& buffer, const Problem& p, const Strides& t,
-                                 int64_t b, int64_t first, int64_t heads, int64_t rows,
-                                 int64_t features) {
-  if (heads * rows * features == 0) return {};
-  const char* base = address<const char>(buffer) + (b * t.b + first * t.h) * p.element_size();
-  return gather(base, p.dtype, t, 1, heads, rows, features);
+// Where the rows of each batch entry lie.
+struct Sequences {
+  bool packed = false;
+  std::vector<int64_t> start, length;  // [B]
+
+  Sequences(Lengths mode, const tandem_buffer& buffer, int64_t batch, int64_t size)
+      : packed(mode == Lengths::packed), start(size_t(batch), 0), length(size_t(batch), size) {
+    if (mode == Lengths::full) return;
+    const auto* given = address<const int32_t>(buffer);
+    for (size_t b = 0; b < length.size(); ++b) {
+      if (packed) start[b] = given[b];
+      length[b] = clamp_length(
+          packed ? int64_t(given[b + 1]) - int64_t(given[b]) : int64_t(given[b]), size);
+    }
+  }
+};
+
+// One of q k v o and their gradients.
+struct Rows {
+  const tandem_buffer& buffer;
+  const Strides& strides;
+  int64_t size, features;  // rows with padding: Sq or Sk
+};
+
+std::vector<double> floats(const float* from, int64_t count) {
+  return std::vector<double>(from, from + count);
 }
 
-void scatter_head(const std::vector<double>& from, const tandem_buffer& buffer, const Problem& p,
-                  const Strides& t, int64_t b, int64_t h, int64_t rows, int64_t features) {
-  char* base = address<char>(buffer) + (b * t.b + h * t.h) * p.element_size();
-  scatter(from, base, p.dtype, t, 1, 1, rows, features);
-}
+// What all units of an execute share.
+struct Call {
+  const Problem& p;
+  const tandem_args& args;
+  Sequences q, kv;
+  std::vector<double> dist_bias, slope, tau, sink;
+
+  Call(const Problem& problem, const tandem_args& given)
+      : p(problem),
+        args(given),
+        q(p.lengths_q, args.lengths_q, p.batch, p.seq_q),
+        kv(p.lengths_kv, args.lengths_kv, p.batch, p.seq_kv) {
+    const auto get = [&](bool present, const tandem_buffer& buffer, int64_t count) {
+      const auto* from = address<const float>(buffer);
+      return present && from ? floats(from, count)
+                             : std::vector<double>(size_t(present ? count : 0));
+    };
+    dist_bias = get(p.dist_window > 0, args.dist_bias, p.heads_q * p.dist_window);
+    slope = get(p.alibi, args.slope, p.heads_q);
+    tau = get(p.normalizer == Normalizer::elastic, args.tau, p.heads_q);
+    sink = get(p.sink, args.sink, p.heads_q);
+  }
+
+  // heads heads of entry b as [heads, size, features]; zeros behind its length.
+  std::vector<double> gather(const Rows& t, const Sequences& rows, int64_t b, int64_t first,
+                             int64_t heads) const {
+    std::vector<double> to(size_t(heads * t.size * t.features));
+    const int64_t base = b * t.strides.b + rows.start[size_t(b)] * t.strides.s;
+    for (int64_t h = 0; h < heads; ++h)
+      for (int64_t i = 0; i < rows.length[size_t(b)]; ++i)
+        for (int64_t c = 0; c < t.features; ++c)
+          to[size_t((h * t.size + i) * t.features + c)] = load_element(
+              address<const char>(t.buffer),
+              base + (first + h) * t.strides.h + i * t.strides.s + c * t.strides.d, p.dtype);
+    return to;
+  }
+  // One head back; the rows behind a length are written where they are padding.
+  void scatter(const std::vector<double>& from, const Rows& t, const Sequences& rows, int64_t b,
+               int64_t h) const {
+    const int64_t base = b * t.strides.b + rows.start[size_t(b)] * t.strides.s + h * t.strides.h;
+    const int64_t count = rows.packed ? rows.length[size_t(b)] : t.size;
+    for (int64_t i = 0; i < count; ++i)
+      for (int64_t c = 0; c < t.features; ++c)
+        store_element(address<char>(t.buffer), base + i * t.strides.s + c * t.strides.d, p.dtype,
+                      from[size_t(i * t.features + c)]);
+  }
+
+  // The rows of bias or keep that query heads [first, first + heads) of entry b read; step says how far
+  // one head's are from the next one's.
+  template <typename T, typename Load>
+  std::vector<T> overlay(const Overlay& o, int64_t b, int64_t first, int64_t heads, int64_t* step,
+                         Load&& load) const {
+    std::vector<T> to;
+    const int64_t Sk = p.seq_kv, readers = p.heads_q / o.heads;
+    *step = readers == 1 ? o.rows * Sk : 0;
+    for (int64_t h = first / readers; h <= (first + heads - 1) / readers; ++h)
+      for (int64_t i = 0; i < o.rows; ++i)
+        for (int64_t j = 0; j < Sk; ++j)
+          to.push_back(
+              T(load(b * o.strides.b + h * o.strides.h + i * o.strides.s + j * o.strides.d)));
+    return to;
+  }
+};
 
 class RefProgram final : public Program {
  public:
@@ -28,87 +107,224 @@ class RefProgram final : public Program {
 
   Status record(tandem_stream, const tandem_args& args) const override {
     const Problem& p = plan_.problem;
+    const Call call(p, args);
     for (const Launch& launch : plan_.launches) {
-      const int64_t heads = launch.stem == Stem::bwd_dkv ? p.heads_kv : p.heads_q;
-      pool_.run(p.batch * heads, [&](int64_t unit, void*) {
-        const int64_t b = unit / heads, h = unit % heads;
-        if (launch.stem == Stem::bwd_dkv)
-          group(args, b, h);
-        else
-          head(launch.stem, args, b, h);
-      });
+      const auto run = [&](int64_t batch, int64_t heads, auto&& unit) {
+        pool_.run(batch * heads, [&](int64_t n, void*) { unit(call, n / heads, n % heads); });
+      };
+      const auto is = [&](void (RefProgram::*unit)(const Call&, int64_t, int64_t) const) {
+        return [this, unit](const Call& c, int64_t b, int64_t h) { (this->*unit)(c, b, h); };
+      };
+      switch (launch.stem) {
+        case Stem::fwd:
+          run(p.batch, p.heads_q, is(&RefProgram::fwd));
+          break;
+        case Stem::bwd_dot:
+        case Stem::bwd_row:
+          run(p.batch, p.heads_q, is(&RefProgram::delta));
+          break;
+        case Stem::bwd_dkv:
+          run(p.batch, p.heads_kv, is(&RefProgram::dkv));
+          break;
+        case Stem::bwd_dq:
+          run(p.batch, p.heads_q, is(&RefProgram::dq));
+          break;
+        case Stem::bwd_dbias:
+          run(p.bias.batch, p.bias.heads, is(&RefProgram::dbias));
+          break;
+        case Stem::bwd_ddist:
+          run(1, p.heads_q, is(&RefProgram::ddist));
+          break;
+        case Stem::bwd_head:
+          head_sums(call);
+          break;
+        default:  // bwd_sum: sums are never split here
+          break;
+      }
     }
     return Status();
   }
 
  private:
   struct Arrays {
-    std::vector<double> q, k, v, o, d_o, lse, delta;
-    RefHead view() const {
-      RefHead x;
-      x.q = q.data(), x.k = k.data(), x.v = v.data(), x.o = o.data(), x.d_o = d_o.data();
-      x.lse = lse.data(), x.delta = delta.data();
-      x.stored_lse = x.stored_delta = true;
-      return x;
-    }
+    std::vector<double> q, k, v, o, d_o, lse, delta, bias;
+    std::vector<uint8_t> keep;
+    RefHead head;
   };
 
-  // Query heads [first, first + heads) with their kv head; only what the stem reads.
-  Arrays load(Stem stem, const tandem_args& args, int64_t b, int64_t first, int64_t heads) const {
+  float* workspace(const Call& call, uint64_t offset) const {
+    return reinterpret_cast<float*>(address<char>(call.args.workspace) + offset);
+  }
+  int64_t first_row(int64_t b, int64_t h) const {
+    return (b * plan_.problem.heads_q + h) * plan_.problem.seq_q;
+  }
+  Rows rows(const tandem_buffer& buffer, const Strides& strides, bool kv, bool value) const {
     const Problem& p = plan_.problem;
-    const int64_t Sq = p.seq_q, Sk = p.seq_kv, D = p.head_dim, Dv = p.head_dim_v;
-    const int64_t kv = stem == Stem::bwd_dkv && heads == 0 ? 0 : first / p.group();
-    Arrays a;
-    if (stem != Stem::bwd_dot) {
-      a.q = gather_heads(args.q, p, p.q, b, first, heads, Sq, D);
-      a.k = gather_heads(args.k, p, p.k, b, kv, 1, Sk, D);
-      a.v = gather_heads(args.v, p, p.v, b, kv, 1, Sk, Dv);
-    }
-    if (stem == Stem::bwd_dot) a.o = gather_heads(args.o, p, p.o, b, first, heads, Sq, Dv);
-    if (stem != Stem::fwd) a.d_o = gather_heads(args.d_o, p, p.d_o, b, first, heads, Sq, Dv);
-    if (stem == Stem::bwd_dq || stem == Stem::bwd_dkv) {
-      const int64_t row = (b * p.heads_q + first) * Sq, rows = heads * Sq;
-      const float* lse = address<const float>(args.lse) + row;
-      a.lse.assign(lse, lse + rows);
-      if (p.needs_delta()) {
-        const float* delta = delta_of(plan_, args) + row;
-        a.delta.assign(delta, delta + rows);
-      }
-    }
-    return a;
+    return {buffer, strides, kv ? p.seq_kv : p.seq_q, value ? p.head_dim_v : p.head_dim};
   }
 
-  void head(Stem stem, const tandem_args& args, int64_t b, int64_t h) const {
-    const Problem& p = plan_.problem;
-    const int64_t row = (b * p.heads_q + h) * p.seq_q;
-    const Arrays a = load(stem, args, b, h, 1);
-    std::vector<double> per_row(static_cast<size_t>(p.seq_q));
-    if (stem == Stem::fwd) {
-      std::vector<double> o(size_t(p.seq_q * p.head_dim_v));
-      fwd_ref(p, Precision::exact, a.view(), o.data(), per_row.data(), nullptr);
-      scatter_head(o, args.o, p, p.o, b, h, p.seq_q, p.head_dim_v);
-      float* lse = address<float>(args.lse);
-      for (int64_t i = 0; lse && i < p.seq_q; ++i) lse[row + i] = float(per_row[size_t(i)]);
-    } else if (stem == Stem::bwd_dot) {
-      bwd_dot_ref(p, Precision::exact, a.view(), per_row.data());
-      float* delta = delta_of(plan_, args);
-      for (int64_t i = 0; i < p.seq_q; ++i) delta[row + i] = float(per_row[size_t(i)]);
+  // Query heads [first, first + heads) of entry b with their kv head; only what the stem reads.
+  std::unique_ptr<Arrays> load(Stem stem, const Call& call, int64_t b, int64_t first,
+                               int64_t heads) const {
+    const Problem& p = call.p;
+    const tandem_args& args = call.args;
+    auto arrays = std::make_unique<Arrays>();
+    Arrays& a = *arrays;
+    const auto of_queries = [&](const tandem_buffer& buffer, const Strides& t, bool value) {
+      return call.gather(rows(buffer, t, false, value), call.q, b, first, heads);
+    };
+    RefHead& x = a.head;
+    x.stored_lse = x.stored_delta = true;
+    x.q_len = call.q.length[size_t(b)];
+    x.kv_len = call.kv.length[size_t(b)];
+    if (stem == Stem::bwd_dot) {
+      a.o = of_queries(args.o, p.o, true);
     } else {
-      std::vector<double> d_q(size_t(p.seq_q * p.head_dim));
-      bwd_dq_ref(p, Precision::exact, a.view(), d_q.data(), nullptr);
-      scatter_head(d_q, args.d_q, p, p.d_q, b, h, p.seq_q, p.head_dim);
+      const int64_t kv = heads == 0 ? 0 : first / p.group();
+      a.q = of_queries(args.q, p.q, false);
+      a.k = call.gather(rows(args.k, p.k, true, false), call.kv, b, kv, 1);
+      a.v = call.gather(rows(args.v, p.v, true, true), call.kv, b, kv, 1);
+      load_extras(call, b, first, heads, &a);
     }
+    if (stem != Stem::fwd) a.d_o = of_queries(args.d_o, p.d_o, true);
+    if (stem != Stem::fwd && stem != Stem::bwd_dot) {
+      const int64_t row = first_row(b, first), count = heads * p.seq_q;
+      if (count > 0) a.lse = floats(address<const float>(args.lse) + row, count);
+      if (count > 0 && stem != Stem::bwd_row && p.needs_delta())
+        a.delta = floats(workspace(call, plan_.delta_offset) + row, count);
+    }
+    x.q = a.q.data(), x.k = a.k.data(), x.v = a.v.data(), x.o = a.o.data(), x.d_o = a.d_o.data();
+    x.lse = a.lse.data(), x.delta = a.delta.data();
+    return arrays;
   }
 
-  void group(const tandem_args& args, int64_t b, int64_t h) const {
-    const Problem& p = plan_.problem;
-    const Arrays a = load(Stem::bwd_dkv, args, b, h * p.group(), p.group());
+  void load_extras(const Call& call, int64_t b, int64_t first, int64_t heads, Arrays* a) const {
+    const Problem& p = call.p;
+    if (heads * p.seq_q * p.seq_kv == 0) return;  // they need not be given then
+    RefHead& x = a->head;
+    if (p.bias) {
+      const char* base = address<const char>(call.args.bias);
+      a->bias = call.overlay<double>(p.bias, b, first, heads, &x.bias_step, [&](int64_t at) {
+        return load_element(base, at, p.bias.dtype);
+      });
+    }
+    if (p.keep) {
+      const auto* base = address<const uint8_t>(call.args.keep);
+      a->keep = call.overlay<uint8_t>(p.keep, b, first, heads, &x.keep_step,
+                                      [&](int64_t at) { return base[at]; });
+    }
+    x.bias = a->bias.data();
+    x.keep = a->keep.data();
+    x.dist_bias = call.dist_bias.data() + first * p.dist_window;
+    x.slope = call.slope.data() + (p.alibi ? first : 0);
+    x.tau = call.tau.data() + (p.normalizer == Normalizer::elastic ? first : 0);
+    x.sink = call.sink.data() + (p.sink ? first : 0);
+    x.index = b * p.heads_q + first;
+    x.dropout_seed = call.args.dropout_seed;
+    x.dropout_offset = call.args.dropout_offset;
+  }
+
+  void fwd(const Call& call, int64_t b, int64_t h) const {
+    const Problem& p = call.p;
+    const auto a = load(Stem::fwd, call, b, h, 1);
+    std::vector<double> o(size_t(p.seq_q * p.head_dim_v)), per_row(size_t(p.seq_q));
+    fwd_ref(p, Precision::exact, a->head, o.data(), per_row.data(), nullptr);
+    call.scatter(o, rows(call.args.o, p.o, false, true), call.q, b, h);
+    if (float* lse = address<float>(call.args.lse)) put(per_row, lse + first_row(b, h));
+  }
+
+  void delta(const Call& call, int64_t b, int64_t h) const {
+    const Problem& p = call.p;
+    const int64_t row = first_row(b, h);
+    const auto n = size_t(p.seq_q);
+    std::vector<double> delta(n), tau(n), slope(n);
+    if (plan_.find(Stem::bwd_dot)) {
+      bwd_dot_ref(p, Precision::exact, load(Stem::bwd_dot, call, b, h, 1)->head, delta.data());
+    } else {
+      RefRows out;
+      out.delta = delta.data(), out.tau = tau.data(), out.slope = slope.data();
+      bwd_row_ref(p, Precision::exact, load(Stem::bwd_row, call, b, h, 1)->head, out);
+    }
+    put(delta, workspace(call, plan_.delta_offset) + row);
+    if (p.wants(TANDEM_GRAD_TAU)) put(tau, workspace(call, plan_.tau_rows_offset) + row);
+    if (p.wants(TANDEM_GRAD_SLOPE)) put(slope, workspace(call, plan_.slope_rows_offset) + row);
+  }
+
+  void dq(const Call& call, int64_t b, int64_t h) const {
+    const Problem& p = call.p;
+    const auto a = load(Stem::bwd_dq, call, b, h, 1);
+    std::vector<double> d_q(size_t(p.seq_q * p.head_dim));
+    bwd_dq_ref(p, Precision::exact, a->head, d_q.data(), nullptr);
+    call.scatter(d_q, rows(call.args.d_q, p.d_q, false, false), call.q, b, h);
+  }
+
+  void dkv(const Call& call, int64_t b, int64_t h) const {
+    const Problem& p = call.p;
+    const auto a = load(Stem::bwd_dkv, call, b, h * p.group(), p.group());
     std::vector<double> d_k(size_t(p.wants(TANDEM_GRAD_K) ? p.seq_kv * p.head_dim : 0));
     std::vector<double> d_v(size_t(p.wants(TANDEM_GRAD_V) ? p.seq_kv * p.head_dim_v : 0));
-    bwd_dkv_ref(p, Precision::exact, a.view(), d_k.empty() ? nullptr : d_k.data(),
+    bwd_dkv_ref(p, Precision::exact, a->head, d_k.empty() ? nullptr : d_k.data(),
                 d_v.empty() ? nullptr : d_v.data(), nullptr, nullptr);
-    if (!d_k.empty()) scatter_head(d_k, args.d_k, p, p.d_k, b, h, p.seq_kv, p.head_dim);
-    if (!d_v.empty()) scatter_head(d_v, args.d_v, p, p.d_v, b, h, p.seq_kv, p.head_dim_v);
+    if (!d_k.empty()) call.scatter(d_k, rows(call.args.d_k, p.d_k, true, false), call.kv, b, h);
+    if (!d_v.empty()) call.scatter(d_v, rows(call.args.d_v, p.d_v, true, true), call.kv, b, h);
+  }
+
+  // d_bias of one (batch, head) of bias, over the query heads that read it.
+  void dbias(const Call& call, int64_t bias_batch, int64_t bias_head) const {
+    const Problem& p = call.p;
+    const Overlay& o = p.bias;
+    std::vector<double> sum(size_t(o.rows * p.seq_kv));
+    const int64_t readers = p.heads_q / o.heads;
+    for (int64_t b = 0; p.seq_q > 0 && b < p.batch; ++b)
+      for (int64_t h = bias_head * readers; h < (bias_head + 1) * readers; ++h)
+        if (o.batch == 1 || b == bias_batch)
+          bwd_dbias_ref(p, Precision::exact, load(Stem::bwd_dbias, call, b, h, 1)->head, sum.data(),
+                        nullptr, nullptr);
+    const Strides& t = p.d_bias;
+    const int64_t base = bias_batch * t.b + bias_head * t.h;
+    for (int64_t i = 0; i < o.rows; ++i)
+      for (int64_t j = 0; j < p.seq_kv; ++j)
+        store_element(address<char>(call.args.d_bias), base + i * t.s + j * t.d, p.d_bias_dtype,
+                      sum[size_t(i * p.seq_kv + j)]);
+  }
+
+  void ddist(const Call& call, int64_t, int64_t h) const {
+    const Problem& p = call.p;
+    std::vector<double> sum(size_t(p.dist_window));
+    for (int64_t b = 0; p.seq_q > 0 && b < p.batch; ++b)
+      bwd_ddist_ref(p, Precision::exact, load(Stem::bwd_ddist, call, b, h, 1)->head, sum.data(),
+                    nullptr, nullptr);
+    put(sum, address<float>(call.args.d_dist_bias) + h * p.dist_window);
+  }
+
+  void head_sums(const Call& call) const {
+    const Problem& p = call.p;
+    const int64_t count = p.batch * p.heads_q * p.seq_q;
+    const bool slope = p.wants(TANDEM_GRAD_SLOPE), tau = p.wants(TANDEM_GRAD_TAU),
+               sink = p.wants(TANDEM_GRAD_SINK);
+    const auto part = [&](bool wanted, const float* from) {
+      return wanted && count > 0 ? floats(from, count) : std::vector<double>();
+    };
+    const std::vector<double> lse = part(sink, address<const float>(call.args.lse)),
+                              delta = part(sink, workspace(call, plan_.delta_offset)),
+                              taus = part(tau, workspace(call, plan_.tau_rows_offset)),
+                              slopes = part(slope, workspace(call, plan_.slope_rows_offset));
+    RefHeadParts parts;
+    parts.lse = lse.data(), parts.delta = delta.data(), parts.tau = taus.data();
+    parts.slope = slopes.data();
+    for (int64_t h = 0; h < p.heads_q; ++h) {
+      if (sink) parts.sink = call.sink[size_t(h)];
+      double sums[3] = {};
+      bwd_head_ref(p, Precision::exact, h, parts, slope ? &sums[0] : nullptr,
+                   tau ? &sums[1] : nullptr, sink ? &sums[2] : nullptr);
+      if (slope) address<float>(call.args.d_slope)[h] = float(sums[0]);
+      if (tau) address<float>(call.args.d_tau)[h] = float(sums[1]);
+      if (sink) address<float>(call.args.d_sink)[h] = float(sums[2]);
+    }
+  }
+
+  static void put(const std::vector<double>& from, float* to) {
+    for (size_t n = 0; n < from.size(); ++n) to[n] = float(from[n]);
   }
 
   const Plan plan_;

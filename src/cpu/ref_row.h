@@ -3,10 +3,12 @@
 // Real is double (Precision::exact) or float (stepwise). Every sum runs over ascending indices.
 #ifndef TANDEM_SRC_CPU_REF_ROW_H
 #define TANDEM_SRC_CPU_REF_ROW_H
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>
 
+#include "../philox.h"
 #include "element.h"
 #include "reference.h"
 
@@ -73,55 +75,264 @@ inline double abs_dot(const double* x, const double* y, int64_t count) {
   return sum;
 }
 
-// ds = p (dp - delta), delta being stored already. A delta that went through f32 equals a dp that rounds to
-// it: a row with a single key must have ds = 0.
-template <typename Real>
-Real score_gradient(Real p, Real dp, Real delta, bool stored_delta, tandem_dtype dtype) {
-  if (stored_delta && float(dp) == float(delta)) return 0;
-  return stored(stored(p, dtype) * stored(stored(dp, dtype) - delta, dtype), dtype);
-}
-
-// The scores of one row after the other against one kv head.
+// The rows of one query head, or of a group of them, against one kv head. compute() makes a row's scores,
+// normalise() (forward) or weigh() (backward, from the row's lse or threshold) turns them into weights.
 template <typename Real>
 class ScoreRows {
  public:
-  ScoreRows(const Problem& problem, const std::vector<Real>& k)
-      : problem_(problem), kt_(transposed(k, problem.seq_kv, problem.head_dim)) {
-    s.resize(size_t(problem.seq_kv));
+  ScoreRows(const Problem& problem, const RefHead& heads, const std::vector<Real>& k)
+      : p_(problem),
+        heads_(heads),
+        kt_(transposed(k, problem.seq_kv, problem.head_dim)),
+        q_len_(heads.q_len < 0 ? problem.seq_q : heads.q_len),
+        kv_len_(heads.kv_len < 0 ? problem.seq_kv : heads.kv_len),
+        band_(problem.band) {
+    if (problem.has_lengths() && problem.bottom_right) band_.off = int(kv_len_ - q_len_);
+    const auto keys = size_t(problem.seq_kv);
+    s.resize(keys);
+    if (problem.softcap > 0) bend.resize(keys);
+    if (problem.dropout > 0) factor.resize(keys);
+    if (problem.normalizer != Normalizer::softmax) y_.resize(keys);
+    if (problem.normalizer == Normalizer::elastic) pass_.resize(keys);
+    if (problem.normalizer == Normalizer::entmax) g_.resize(keys);
+    slack = sizeof(Real) == sizeof(double) && heads.score_error > 0 && !y_.empty();
+    if (slack) {
+      for (std::vector<double>* x : {&size_, &dy, &dg, &dgm, &dm}) x->resize(keys);
+      for (Real x : kt_) kt_size_.push_back(std::fabs(double(x)));
+    }
   }
 
-  // Keys outside [lo, hi) are hidden. Scores of hidden keys inside are -inf.
+  // Keys outside [lo, hi) are hidden, and some inside may be: those have scores of -inf and no weight.
   int64_t lo = 0, hi = 0;
-  std::vector<Real> s;
+  std::vector<Real> s;       // scores, or z of entmax; then what is left of them, see g()
+  std::vector<Real> bend;    // derivative of softcap
+  std::vector<Real> factor;  // of dropout: 0 or 1 / (1 - p)
+  bool slack = false;        // whether there are dy, dg, dgm, dm
+  std::vector<double> dy, dg, dgm, dm;  // how far y, g, g M and M move within the scores' errors
 
-  // q is row i of its head. False: the row sees nothing.
-  bool compute(const Real* q, int64_t i) {
-    const int row = int(i), keys = int(problem_.seq_kv);
+  bool hidden(int64_t j) const { return keep_ && !keep_[j]; }
+  // The table of docs/kernels.md; nothing else may be asked of a hidden key.
+  Real y(int64_t j) const { return y_.empty() ? s[size_t(j)] : y_[size_t(j)]; }
+  Real g(int64_t j) const { return g_.empty() ? s[size_t(j)] : g_[size_t(j)]; }
+  bool pass(int64_t j) const { return pass_.empty() || pass_[size_t(j)]; }
+  // What o and d_v take: y as a chain of operations stores it, after dropout.
+  Real weight(int64_t j) const {
+    const Real w = stored(y(j), p_.dtype);
+    return factor.empty() ? w : stored(w * factor[size_t(j)], p_.dtype);
+  }
+  Real drop(int64_t j) const { return factor.empty() ? Real(1) : factor[size_t(j)]; }
+  int64_t distance(int64_t j) const { return row_ + band_.off - j; }  // t
+  int positions() const { return n_; }                                // n_i
+
+  // q is row i of head n of the group. False: the row sees nothing.
+  bool compute(const Real* q, int64_t n, int64_t i) {
+    row_ = i;
     lo = hi = 0;
-    while (lo < keys && !tandem_visible(problem_.band, row, int(lo))) ++lo;
-    for (hi = keys; hi > lo && !tandem_visible(problem_.band, row, int(hi - 1));) --hi;
-    dots(q, kt_.data(), problem_.head_dim, problem_.seq_kv, lo, hi, s.data());
-    for (int64_t j = lo; j < hi; ++j) s[size_t(j)] = stored(score(s[size_t(j)]), problem_.dtype);
-    return lo < hi;
+    n_ = 0;
+    if (i >= q_len_) return false;
+    lo = std::max<int64_t>(0, i + band_.off - band_.left);
+    hi = std::max(lo, std::min<int64_t>(kv_len_, i + int64_t(band_.off) + band_.right + 1));
+    if (lo >= hi) return false;
+    n_ = tandem_key_count(band_, int(i), int(q_len_), int(kv_len_));
+    head_ = n;
+    keep_ = p_.keep ? heads_.keep + n * heads_.keep_step + (p_.keep.rows == 1 ? 0 : i) * p_.seq_kv
+                    : nullptr;
+    if (keep_ &&
+        std::find_if(keep_ + lo, keep_ + hi, [](uint8_t x) { return x != 0; }) == keep_ + hi)
+      return false;
+    dots(q, kt_.data(), p_.head_dim, p_.seq_kv, lo, hi, s.data());
+    for (int64_t j = lo; j < hi; ++j)
+      s[size_t(j)] = stored(Real(p_.scale) * s[size_t(j)], p_.dtype);
+    if (slack) start_sizes(q);
+    add_terms();
+    if (!factor.empty()) draw_factors();
+    return true;
   }
 
-  // p from a row's lse, in place of s.
-  void weigh(Real lse, bool stored_lse) {
+  // The row's weights and its lse or threshold. False: all its scores are -inf.
+  bool normalise(Real* origin) {
+    const Real nothing = -std::numeric_limits<Real>::infinity();
+    if (p_.normalizer == Normalizer::entmax) {
+      const std::vector<double> z(s.begin() + lo, s.begin() + hi);
+      *origin = Real(entmax_threshold(z.data(), hi - lo, double(p_.alpha)));
+      if (*origin == nothing) return false;
+      weigh(*origin, false);
+      return true;
+    }
+    Real m = nothing, l = 0;
+    if (p_.sink) m = Real(heads_.sink[head_]);
+    for (int64_t j = lo; j < hi; ++j) m = s[size_t(j)] > m ? s[size_t(j)] : m;
+    // A NaN score leaves m alone and must still reach o.
+    if (m == nothing && std::none_of(&s[0] + lo, &s[0] + hi, [](Real x) { return x != x; }))
+      return false;
+    if (p_.sink) l = std::exp(Real(heads_.sink[head_]) - m);
+    if (p_.normalizer == Normalizer::softmax) {
+      for (int64_t j = lo; j < hi; ++j) l += s[size_t(j)] = std::exp(s[size_t(j)] - m);
+      for (int64_t j = lo; j < hi; ++j) s[size_t(j)] /= l;
+      *origin = m + std::log(l);
+    } else {
+      for (int64_t j = lo; j < hi; ++j) l += std::exp(s[size_t(j)] - m);
+      *origin = m + std::log(l);
+      weigh(*origin, false);
+    }
+    return true;
+  }
+
+  void weigh(Real origin, bool stored_origin) {
+    if (p_.normalizer == Normalizer::softmax) {
+      for (int64_t j = lo; j < hi; ++j)
+        s[size_t(j)] = exponential(s[size_t(j)], origin, stored_origin);
+      return;
+    }
+    const Weigher to_weight(*this, origin, stored_origin);
+    if (slack) find_slack(to_weight);
     for (int64_t j = lo; j < hi; ++j) {
-      Real& x = s[size_t(j)];
-      // An lse that went through f32 knows a score only up to that rounding; without this a row with a
-      // single key would not have p = 1 exactly.
-      const bool same = stored_lse && float(x) == float(lse);
-      x = same ? Real(1) : std::exp(x - lse);
+      const Weight w = hidden(j) ? Weight{} : to_weight(s[size_t(j)]);
+      y_[size_t(j)] = w.y;
+      if (g_.empty()) {
+        s[size_t(j)] = w.g;
+        pass_[size_t(j)] = w.pass;
+      } else {
+        g_[size_t(j)] = w.g;
+      }
     }
   }
 
  private:
-  // From the raw product to s; softcap and biases join here.
-  Real score(Real product) const { return Real(problem_.scale) * product; }
+  struct Weight {
+    Real y = 0, g = 0;
+    bool pass = false;  // M
+  };
 
-  const Problem& problem_;
+  // p. An lse that went through f32 knows a score only up to that rounding; without this a row with a
+  // single key would not have p = 1 exactly.
+  static Real exponential(Real s, Real lse, bool stored_lse) {
+    return stored_lse && float(s) == float(lse) ? Real(1) : std::exp(s - lse);
+  }
+
+  // From the score to the weight, for elastic softmax and entmax.
+  struct Weigher {
+    Weigher(const ScoreRows& rows, Real origin, bool stored_origin)
+        : dtype(rows.p_.dtype), origin(origin), stored_origin(stored_origin) {
+      elastic = rows.p_.normalizer == Normalizer::elastic;
+      if (elastic) shift = Real(rows.heads_.tau[rows.head_]) / Real(rows.n_);
+      alpha = double(rows.p_.alpha);
+      exponent = Real((2 - alpha) / (alpha - 1));
+    }
+    Weight operator()(Real s) const {
+      if (elastic) {
+        const Real p = exponential(s, origin, stored_origin), x = stored(p, dtype) + shift;
+        return {x > 0 || x != x ? x : Real(0), p, !(x <= 0)};
+      }
+      const Real x = s - origin;
+      if (x <= 0) return {0, 0, true};
+      const Real u = alpha == 1.5 ? x : alpha == 2 ? Real(1) : std::pow(x, exponent);
+      return {x * u, x != x ? x : u, true};
+    }
+    tandem_dtype dtype;
+    Real origin, shift = 0, exponent = 0;
+    bool stored_origin, elastic;
+    double alpha = 0;
+  };
+
+  // What follows the product, term by term as a chain of operations would store it.
+  void add_terms() {
+    const tandem_dtype dtype = p_.dtype;
+    if (!bend.empty()) {
+      const Real cap = Real(p_.softcap);
+      for (int64_t j = lo; j < hi; ++j) {
+        const Real bent = std::tanh(s[size_t(j)] / cap);
+        s[size_t(j)] = stored(cap * bent, dtype);
+        bend[size_t(j)] = 1 - bent * bent;
+      }
+    }
+    if (p_.bias) {
+      const double* bias =
+          heads_.bias + head_ * heads_.bias_step + (p_.bias.rows == 1 ? 0 : row_) * p_.seq_kv;
+      for (int64_t j = lo; j < hi; ++j) add_term(j, Real(bias[j]));
+    }
+    if (p_.dist_window > 0) {
+      const double* dist = heads_.dist_bias + head_ * p_.dist_window;
+      for (int64_t j = lo; j < hi; ++j)
+        if (const int64_t t = distance(j); t >= 0 && t < p_.dist_window) add_term(j, Real(dist[t]));
+    }
+    if (p_.alibi) {
+      const Real slope = Real(heads_.slope[head_]);
+      for (int64_t j = lo; j < hi; ++j) add_term(j, -slope * Real(std::abs(distance(j))));
+    }
+    if (keep_)
+      for (int64_t j = lo; j < hi; ++j)
+        if (!keep_[j]) s[size_t(j)] = -std::numeric_limits<Real>::infinity();
+    if (p_.normalizer == Normalizer::entmax)
+      for (int64_t j = lo; j < hi; ++j) s[size_t(j)] *= Real(p_.alpha) - 1;
+  }
+  void add_term(int64_t j, Real term) {
+    s[size_t(j)] = stored(s[size_t(j)] + term, p_.dtype);
+    if (slack && std::isfinite(term)) size_[size_t(j)] += std::fabs(double(term));
+  }
+
+  void draw_factors() {
+    const uint32_t threshold = dropout_threshold(p_.dropout);
+    const Real kept = 1 / (1 - Real(p_.dropout));
+    for (int64_t quad = lo / 4; quad * 4 < hi; ++quad) {
+      const TandemPhilox words = tandem_dropout_words(
+          int(heads_.index + head_), int(row_), int(quad), uint32_t(heads_.dropout_seed),
+          uint32_t(heads_.dropout_seed >> 32), heads_.dropout_offset);
+      const uint32_t word[] = {words.x, words.y, words.z, words.w};
+      for (int64_t j = std::max(lo, quad * 4); j < std::min(hi, quad * 4 + 4); ++j)
+        factor[size_t(j)] = word[j % 4] < threshold ? Real(0) : kept;
+    }
+  }
+
+  void start_sizes(const Real* q) {
+    std::vector<double> x(static_cast<size_t>(p_.head_dim));
+    for (size_t c = 0; c < x.size(); ++c) x[c] = std::fabs(double(q[c]) * double(p_.scale));
+    dots(x.data(), kt_size_.data(), p_.head_dim, p_.seq_kv, lo, hi, size_.data());
+  }
+
+  // Every score off by its error, and the origin by what the errors do to it and its rounding to f32.
+  void find_slack(const Weigher& to_weight) {
+    const bool entmax = !to_weight.elastic;
+    const double unit = heads_.score_error, origin = double(to_weight.origin);
+    double origin_error = 0;
+    for (int64_t j = lo; j < hi; ++j) {
+      double& error = size_[size_t(j)];
+      error = unit * std::max(1.0, error) * (entmax ? to_weight.alpha - 1 : 1);
+      const Weight w = hidden(j) ? Weight{} : to_weight(s[size_t(j)]);
+      if (!entmax)
+        origin_error += double(w.g) * error;
+      else if (w.y > 0)
+        origin_error = std::max(origin_error, error);
+    }
+    origin_error += unit * std::fabs(origin);
+    for (int64_t j = lo; j < hi; ++j) {
+      const auto n = size_t(j);
+      if (hidden(j) || !std::isfinite(s[n])) {
+        dy[n] = dg[n] = dgm[n] = dm[n] = 0;
+        continue;
+      }
+      // A power takes its logarithm with a relative error.
+      const double x = entmax ? std::max(0.0, double(s[n]) - origin) : 0;
+      const Real error = Real(size_[n] + origin_error + unit * x);
+      const Weight a = to_weight(s[n] + error), b = to_weight(s[n] - error);
+      dy[n] = std::fabs(double(a.y - b.y));
+      dg[n] = std::fabs(double(a.g - b.g));
+      dm[n] = a.pass != b.pass;
+      dgm[n] = std::fabs(double(a.pass ? a.g : 0) - double(b.pass ? b.g : 0));
+    }
+  }
+
+  const Problem& p_;
+  const RefHead heads_;
   std::vector<Real> kt_;
+  std::vector<double> kt_size_, size_;
+  int64_t q_len_, kv_len_;
+  TandemBand band_;
+  std::vector<Real> y_, g_;
+  std::vector<uint8_t> pass_;
+  const uint8_t* keep_ = nullptr;
+  int64_t row_ = 0, head_ = 0;
+  int n_ = 0;
 };
 
 }  // namespace tandem

@@ -45,56 +45,206 @@ void scatter(const std::vector<double>& from, void* base, tandem_dtype dtype,
                    [&](int64_t n, int64_t at) { store_element(base, at, dtype, from[size_t(n)]); });
 }
 
-Reference reference(const Problem& p, const RefInputs& inputs, Precision precision,
-                    unsigned threads) {
-  const int64_t B = p.batch, Hq = p.heads_q, Hk = p.heads_kv, Sq = p.seq_q, Sk = p.seq_kv;
-  const int64_t D = p.head_dim, Dv = p.head_dim_v;
-  const bool floors = precision == Precision::exact;
-  Reference r;
-  const auto sized = [](bool wanted, int64_t count) {
-    return std::vector<double>(size_t(wanted ? count : 0));
-  };
-  r.o = sized(true, B * Hq * Sq * Dv);
-  r.o_floor = sized(floors, B * Hq * Sq * Dv);
-  r.lse = sized(true, B * Hq * Sq);
-  r.delta = sized(p.backward, B * Hq * Sq);
-  r.d_q = sized(p.wants(TANDEM_GRAD_Q), B * Hq * Sq * D);
-  r.d_k = sized(p.wants(TANDEM_GRAD_K), B * Hk * Sk * D);
-  r.d_v = sized(p.wants(TANDEM_GRAD_V), B * Hk * Sk * Dv);
-  r.d_q_floor = sized(floors, int64_t(r.d_q.size()));
-  r.d_k_floor = sized(floors, int64_t(r.d_k.size()));
-  r.d_v_floor = sized(floors, int64_t(r.d_v.size()));
-  if (B == 0 || Hq == 0) return r;
+namespace {
 
-  // first: the first of the query heads that a call reads.
-  const auto head = [&](int64_t first, int64_t kv) {
+struct Size {
+  std::vector<double> Reference::*value;
+  std::vector<double> Reference::*floor;
+  std::vector<double> Reference::*slack;
+  bool wanted;
+  int64_t count;
+};
+
+// Runs the stems of a problem over its heads.
+class Whole {
+ public:
+  Whole(const Problem& problem, const RefInputs& inputs, Precision precision, unsigned threads,
+        double score_error)
+      : p(problem),
+        in(inputs),
+        precision_(precision),
+        pool_(threads == 0 ? 1 : threads),
+        floors_(precision == Precision::exact),
+        score_error_(floors_ ? score_error : 0) {}
+
+  Reference run() {
+    size();
+    if (p.batch == 0 || p.heads_q == 0) return std::move(r);
+    if (p.seq_q > 0) {
+      pool_.run(p.batch * p.heads_q, [&](int64_t h, void*) { rows(h); });
+      if (!p.backward) return std::move(r);
+      if (p.seq_kv > 0 && p.wants(TANDEM_GRAD_K | TANDEM_GRAD_V))
+        pool_.run(p.batch * p.heads_kv, [&](int64_t h, void*) { keys(h); });
+      if (p.seq_kv > 0 && p.wants(TANDEM_GRAD_BIAS))
+        pool_.run(p.bias.batch * p.bias.heads, [&](int64_t n, void*) { bias(n); });
+      if (p.wants(TANDEM_GRAD_DIST_BIAS))
+        pool_.run(p.heads_q, [&](int64_t h, void*) { dist_bias(h); });
+      if (p.wants(kHeadGradients))
+        for (int64_t h = 0; h < p.heads_q; ++h) head_sums(h);
+    }
+    return std::move(r);
+  }
+
+ private:
+  static constexpr uint32_t kHeadGradients = TANDEM_GRAD_TAU | TANDEM_GRAD_SLOPE | TANDEM_GRAD_SINK;
+
+  void size() {
+    const int64_t B = p.batch, Hq = p.heads_q, Hk = p.heads_kv, Sq = p.seq_q, Sk = p.seq_kv;
+    const int64_t D = p.head_dim, Dv = p.head_dim_v;
+    const auto wants = [&](uint32_t gradient) { return p.wants(gradient); };
+    using R = Reference;
+    const Size sizes[] = {
+        {&R::o, &R::o_floor, &R::o_slack, true, B * Hq * Sq * Dv},
+        {&R::d_q, &R::d_q_floor, &R::d_q_slack, wants(TANDEM_GRAD_Q), B * Hq * Sq * D},
+        {&R::d_k, &R::d_k_floor, &R::d_k_slack, wants(TANDEM_GRAD_K), B * Hk * Sk * D},
+        {&R::d_v, &R::d_v_floor, &R::d_v_slack, wants(TANDEM_GRAD_V), B * Hk * Sk * Dv},
+        {&R::d_bias, &R::d_bias_floor, &R::d_bias_slack, wants(TANDEM_GRAD_BIAS),
+         gradient_elements(p, TANDEM_GRAD_BIAS)},
+        {&R::d_dist_bias, &R::d_dist_bias_floor, &R::d_dist_bias_slack,
+         wants(TANDEM_GRAD_DIST_BIAS), gradient_elements(p, TANDEM_GRAD_DIST_BIAS)},
+        {&R::d_slope, &R::d_slope_floor, &R::d_slope_slack, wants(TANDEM_GRAD_SLOPE), Hq},
+        {&R::d_tau, &R::d_tau_floor, &R::d_tau_slack, wants(TANDEM_GRAD_TAU), Hq},
+        {&R::d_sink, &R::d_sink_floor, &R::d_sink_slack, wants(TANDEM_GRAD_SINK), Hq}};
+    for (const Size& s : sizes) {
+      const auto count = size_t(s.wanted ? s.count : 0);
+      (r.*s.value).resize(count);
+      if (floors_) (r.*s.floor).resize(count);
+      if (score_error_ > 0) (r.*s.slack).resize(count);
+    }
+    r.lse.resize(size_t(B * Hq * Sq));
+    if (p.backward) r.delta.resize(size_t(B * Hq * Sq));
+    const auto per_row = [&](bool wanted, Part* part) {
+      for (std::vector<double>* x : {&part->value, &part->floor, &part->slack})
+        x->resize(size_t(wanted ? B * Hq * Sq : 0));
+    };
+    per_row(p.wants(TANDEM_GRAD_TAU), &tau_);
+    per_row(p.wants(TANDEM_GRAD_SLOPE), &slope_);
+    per_row(p.wants(TANDEM_GRAD_SINK), &delta_);
+  }
+
+  // Query heads from first on, counted over the batch, and the kv head that they read.
+  RefHead heads(int64_t first) const {
+    const int64_t b = first / p.heads_q, h = first % p.heads_q, Sq = p.seq_q, Sk = p.seq_kv;
+    const int64_t kv = b * p.heads_kv + h / p.group();
     RefHead x;
-    x.q = at(inputs.q, first * Sq * D);
-    x.k = at(inputs.k, kv * Sk * D);
-    x.v = at(inputs.v, kv * Sk * Dv);
-    x.d_o = at(inputs.d_o, first * Sq * Dv);
-    x.o = at(r.o, first * Sq * Dv);
+    x.q = at(in.q, first * Sq * p.head_dim);
+    x.k = at(in.k, kv * Sk * p.head_dim);
+    x.v = at(in.v, kv * Sk * p.head_dim_v);
+    x.d_o = at(in.d_o, first * Sq * p.head_dim_v);
+    x.o = at(r.o, first * Sq * p.head_dim_v);
     x.lse = at(r.lse, first * Sq);
     x.delta = at(r.delta, first * Sq);
+    const auto overlay = [&](const Overlay& o, int64_t* step) {
+      *step = o.heads == p.heads_q ? o.rows * Sk : 0;
+      return ((o.batch == 1 ? 0 : b) * o.heads + h / (p.heads_q / o.heads)) * o.rows * Sk;
+    };
+    if (p.bias) x.bias = in.bias.data() + overlay(p.bias, &x.bias_step);
+    if (p.keep) x.keep = in.keep.data() + overlay(p.keep, &x.keep_step);
+    x.dist_bias = at(in.dist_bias, h * p.dist_window);
+    x.slope = at(in.slope, h);
+    x.tau = at(in.tau, h);
+    x.sink = at(in.sink, h);
+    if (!in.lengths_q.empty()) x.q_len = clamp_length(in.lengths_q[size_t(b)], Sq);
+    if (!in.lengths_kv.empty()) x.kv_len = clamp_length(in.lengths_kv[size_t(b)], Sk);
+    x.index = first;
+    x.dropout_seed = in.dropout_seed;
+    x.dropout_offset = in.dropout_offset;
+    x.score_error = score_error_;
     return x;
+  }
+
+  void rows(int64_t h) {
+    const int64_t row = h * p.seq_q, D = p.head_dim, Dv = p.head_dim_v;
+    const RefHead x = heads(h);
+    fwd_ref(p, precision_, x, at(r.o, row * Dv), at(r.lse, row), at(r.o_floor, row * Dv),
+            at(r.o_slack, row * Dv));
+    if (!p.backward) return;
+    RefRows out;
+    if (p.delta_is_dot())
+      bwd_dot_ref(p, precision_, x, at(r.delta, row));
+    else
+      out.delta = at(r.delta, row);
+    out.tau = at(tau_.value, row);
+    out.slope = at(slope_.value, row);
+    if (floors_) {
+      out.delta_floor = at(delta_.floor, row), out.delta_slack = at(delta_.slack, row);
+      out.tau_floor = at(tau_.floor, row), out.tau_slack = at(tau_.slack, row);
+      out.slope_floor = at(slope_.floor, row), out.slope_slack = at(slope_.slack, row);
+    }
+    if (!p.delta_is_dot() || p.wants(kHeadGradients)) bwd_row_ref(p, precision_, x, out);
+    if (p.wants(TANDEM_GRAD_Q))
+      bwd_dq_ref(p, precision_, x, at(r.d_q, row * D), at(r.d_q_floor, row * D),
+                 at(r.d_q_slack, row * D));
+  }
+
+  void keys(int64_t h) {
+    const int64_t k = h * p.seq_kv * p.head_dim, v = h * p.seq_kv * p.head_dim_v;
+    bwd_dkv_ref(p, precision_, heads(h * p.group()), at(r.d_k, k), at(r.d_v, v), at(r.d_k_floor, k),
+                at(r.d_v_floor, v), at(r.d_k_slack, k), at(r.d_v_slack, v));
+  }
+
+  // d_bias of one (batch, head) of bias, from those of the problem that read it.
+  void bias(int64_t n) {
+    const Overlay& o = p.bias;
+    const int64_t readers = p.heads_q / o.heads, size = o.rows * p.seq_kv, to = n * size;
+    for (int64_t b = 0; b < p.batch; ++b)
+      for (int64_t h = n % o.heads * readers; h < (n % o.heads + 1) * readers; ++h)
+        if (o.batch == 1 || b == n / o.heads)
+          bwd_dbias_ref(p, precision_, heads(b * p.heads_q + h), at(r.d_bias, to),
+                        at(r.d_bias_floor, to), at(r.d_bias_slack, to));
+    if (precision_ == Precision::stepwise)
+      for (int64_t e = to; e < to + size; ++e)
+        r.d_bias[size_t(e)] = round_element(r.d_bias[size_t(e)], p.d_bias_dtype);
+  }
+
+  void dist_bias(int64_t h) {
+    const int64_t to = h * p.dist_window;
+    for (int64_t b = 0; b < p.batch; ++b)
+      bwd_ddist_ref(p, precision_, heads(b * p.heads_q + h), at(r.d_dist_bias, to),
+                    at(r.d_dist_bias_floor, to), at(r.d_dist_bias_slack, to));
+  }
+
+  void head_sums(int64_t h) {
+    const bool sink = p.wants(TANDEM_GRAD_SINK);
+    const auto sums = [&](const RefHeadParts& parts, std::vector<double>* slope,
+                          std::vector<double>* tau, std::vector<double>* d_sink, double sign) {
+      bwd_head_ref(p, precision_, h, parts, at(*slope, h), at(*tau, h), at(*d_sink, h));
+      // Floors and slack are sums of magnitudes.
+      if (!slope->empty()) (*slope)[size_t(h)] *= sign;
+      if (!d_sink->empty()) (*d_sink)[size_t(h)] *= sign;
+    };
+    RefHeadParts parts;
+    parts.lse = r.lse.data();
+    if (sink) parts.sink = in.sink[size_t(h)];
+    parts.delta = r.delta.data(), parts.tau = tau_.value.data(), parts.slope = slope_.value.data();
+    sums(parts, &r.d_slope, &r.d_tau, &r.d_sink, 1);
+    if (!floors_) return;
+    parts.delta = delta_.floor.data(), parts.tau = tau_.floor.data();
+    parts.slope = slope_.floor.data();
+    sums(parts, &r.d_slope_floor, &r.d_tau_floor, &r.d_sink_floor, -1);
+    parts.delta = delta_.slack.data(), parts.tau = tau_.slack.data();
+    parts.slope = slope_.slack.data();
+    if (score_error_ > 0) sums(parts, &r.d_slope_slack, &r.d_tau_slack, &r.d_sink_slack, -1);
+  }
+
+  struct Part {  // [B,Hq,Sq]
+    std::vector<double> value, floor, slack;
   };
-  Pool pool(threads == 0 ? 1 : threads);
-  const int64_t group = p.group();
-  if (Sq > 0)
-    pool.run(B * Hq, [&](int64_t h, void*) {
-      const RefHead x = head(h, h / group);
-      fwd_ref(p, precision, x, at(r.o, h * Sq * Dv), at(r.lse, h * Sq), at(r.o_floor, h * Sq * Dv));
-      if (!p.backward) return;
-      bwd_dot_ref(p, precision, x, at(r.delta, h * Sq));
-      if (p.wants(TANDEM_GRAD_Q))
-        bwd_dq_ref(p, precision, x, at(r.d_q, h * Sq * D), at(r.d_q_floor, h * Sq * D));
-    });
-  if (Sk > 0 && p.wants(TANDEM_GRAD_K | TANDEM_GRAD_V))
-    pool.run(B * Hk, [&](int64_t h, void*) {
-      bwd_dkv_ref(p, precision, head(h * group, h), at(r.d_k, h * Sk * D), at(r.d_v, h * Sk * Dv),
-                  at(r.d_k_floor, h * Sk * D), at(r.d_v_floor, h * Sk * Dv));
-    });
-  return r;
+  const Problem& p;
+  const RefInputs& in;
+  const Precision precision_;
+  Pool pool_;
+  const bool floors_;
+  const double score_error_;
+  Reference r;
+  Part delta_, tau_, slope_;
+};
+
+}  // namespace
+
+Reference reference(const Problem& problem, const RefInputs& inputs, Precision precision,
+                    unsigned threads, double score_error) {
+  return Whole(problem, inputs, precision, threads, score_error).run();
 }
 
 }  // namespace tandem

@@ -45,14 +45,30 @@ struct Reference {
   // g what ds is proportional to (p, or u of entmax) and e_ij = g_ij (|dp_ij| + a bound on |delta_i| before it
   // cancels):
   //   o: sum y |v|    d_v: sum y |d_o|    d_q: scale sum e |k|    d_k: scale sum e |q|
-  //   d_bias, d_dist_bias: sum e    d_slope: sum |t| e    d_tau: sum M |dp| / n    d_sink: sum p_sink |delta|
+  //   d_bias, d_dist_bias: sum e    d_slope: sum |t| e    d_tau: sum M |dp| / n
+  //   d_sink: sum p_sink (bound on |delta|)
   std::vector<double> o_floor, d_q_floor, d_k_floor, d_v_floor;
   std::vector<double> d_bias_floor, d_dist_bias_floor, d_slope_floor, d_tau_floor, d_sink_floor;
+  // How far an element may move beyond that, because next to a kink a small error of a score changes a weight
+  // or a gradient by much; Precision::exact with a score_error only, and 0 for softmax.
+  std::vector<double> o_slack, d_q_slack, d_k_slack, d_v_slack;
+  std::vector<double> d_bias_slack, d_dist_bias_slack, d_slope_slack, d_tau_slack, d_sink_slack;
 };
 
-// Forward, and for a backward problem all of it. Throws std::bad_alloc.
+// Forward, and for a backward problem all of it. Throws std::bad_alloc. With score_error, slack is what
+// errors of score_error * max(1, sum of the magnitudes that make up a score) in every score may do.
 Reference reference(const Problem& problem, const RefInputs& inputs,
-                    Precision precision = Precision::exact, unsigned threads = 1);
+                    Precision precision = Precision::exact, unsigned threads = 1,
+                    double score_error = 0);
+
+// The root t of sum [z - t]_+^(1/(alpha-1)) = 1, to the last bits whatever z. -inf where all z are, NaN
+// where one is NaN or +inf.
+double entmax_threshold(const double* z, int64_t count, double alpha);
+
+// The length of a batch entry; beyond size counts as size, below 0 as 0.
+inline int64_t clamp_length(int64_t length, int64_t size) {
+  return length < 0 ? 0 : length > size ? size : length;
+}
 
 // A tensor of any dtype and strides as contiguous doubles, and back (rounded to nearest even).
 std::vector<double> gather(const void* base, tandem_dtype dtype, const Strides& strides,
@@ -60,22 +76,58 @@ std::vector<double> gather(const void* base, tandem_dtype dtype, const Strides& 
 void scatter(const std::vector<double>& from, void* base, tandem_dtype dtype,
              const Strides& strides, int64_t batch, int64_t heads, int64_t rows, int64_t features);
 
-// What a stem reads of one head; for bwd_dkv q, d_o, lse and delta hold the whole group of query heads
-// one after the other. Members that a stem does not need may be null.
+// What a stem reads of one query head; for bwd_dkv of a group of them, one after the other. Members that a
+// stem does not need may be null.
 struct RefHead {
   const double *q = nullptr, *k = nullptr, *v = nullptr, *d_o = nullptr;
   const double *o = nullptr, *lse = nullptr, *delta = nullptr;
   bool stored_lse = false, stored_delta = false;  // passed through f32
+  // Optional inputs, of the first head: those that the problem switches on must be there.
+  const double* bias = nullptr;                                    // [bias rows, Sk]
+  const uint8_t* keep = nullptr;                                   // [keep rows, Sk]
+  int64_t bias_step = 0, keep_step = 0;                            // to the next head
+  const double* dist_bias = nullptr;                               // [W] a head
+  const double *slope = nullptr, *tau = nullptr, *sink = nullptr;  // one a head
+  int64_t q_len = -1, kv_len = -1;                                 // -1: Sq, Sk
+  int64_t index = 0;  // b Hq + h, by which dropout counts
+  uint64_t dropout_seed = 0;
+  uint32_t dropout_offset = 0;
+  double score_error = 0;  // of slack
 };
 
-// Outputs may be null where not wanted, floors always.
+// Outputs may be null where not wanted, floors and slack always.
 void fwd_ref(const Problem& problem, Precision precision, const RefHead& head, double* o,
-             double* lse, double* o_floor);
+             double* lse, double* o_floor, double* o_slack = nullptr);
 void bwd_dot_ref(const Problem& problem, Precision precision, const RefHead& head, double* delta);
+
+struct RefRows {  // [Sq] each; of delta the floor is the bound on its magnitude
+  double *delta = nullptr, *delta_floor = nullptr, *delta_slack = nullptr;
+  double *tau = nullptr, *tau_floor = nullptr, *tau_slack = nullptr;        // parts of d_tau
+  double *slope = nullptr, *slope_floor = nullptr, *slope_slack = nullptr;  // of -d_slope
+};
+void bwd_row_ref(const Problem& problem, Precision precision, const RefHead& head,
+                 const RefRows& rows);
+
 void bwd_dkv_ref(const Problem& problem, Precision precision, const RefHead& group, double* d_k,
-                 double* d_v, double* d_k_floor, double* d_v_floor);
+                 double* d_v, double* d_k_floor, double* d_v_floor, double* d_k_slack = nullptr,
+                 double* d_v_slack = nullptr);
 void bwd_dq_ref(const Problem& problem, Precision precision, const RefHead& head, double* d_q,
-                double* d_q_floor);
+                double* d_q_floor, double* d_q_slack = nullptr);
+
+// These add one head's share to sums that several heads or batch entries have in common: [bias rows, Sk]
+// and [W].
+void bwd_dbias_ref(const Problem& problem, Precision precision, const RefHead& head, double* d_bias,
+                   double* floor, double* slack);
+void bwd_ddist_ref(const Problem& problem, Precision precision, const RefHead& head,
+                   double* d_dist_bias, double* floor, double* slack);
+
+// d_slope, d_tau and d_sink of head h from all rows' parts, [B,Hq,Sq] each.
+struct RefHeadParts {
+  const double *lse = nullptr, *delta = nullptr, *tau = nullptr, *slope = nullptr;
+  double sink = 0;
+};
+void bwd_head_ref(const Problem& problem, Precision precision, int64_t h, const RefHeadParts& parts,
+                  double* d_slope, double* d_tau, double* d_sink);
 
 }  // namespace tandem
 #endif

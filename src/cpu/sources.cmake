@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
+set(TANDEM_CPU_REF_SOURCES
+  src/cpu/bwd_dbias_ref.cpp src/cpu/bwd_ddist_ref.cpp src/cpu/bwd_dkv_ref.cpp src/cpu/bwd_dot_ref.cpp
+  src/cpu/bwd_dq_ref.cpp src/cpu/bwd_head_ref.cpp src/cpu/bwd_row_ref.cpp src/cpu/fwd_ref.cpp
+  src/cpu/ref_entmax.cpp)
 set(TANDEM_CPU_SOURCES
-  src/cpu/bwd_dkv_ref.cpp src/cpu/bwd_dot_ref.cpp src/cpu/bwd_dq_ref.cpp src/cpu/device.cpp
-  src/cpu/fwd_ref.cpp src/cpu/pool.cpp src/cpu/ref_program.cpp src/cpu/reference.cpp
-  src/cpu/simd_baseline.cpp src/cpu/simd_program.cpp)
+  ${TANDEM_CPU_REF_SOURCES} src/cpu/device.cpp src/cpu/pool.cpp src/cpu/ref_program.cpp
+  src/cpu/reference.cpp src/cpu/simd_baseline.cpp src/cpu/simd_program.cpp)
 
 if(CMAKE_CXX_COMPILER_ID MATCHES "GNU|Clang")
   # O3 in every build type: tests run the loops of the reference a lot, and the kernels are nothing
   # without it. No contraction: a score must have the same bits wherever it is formed.
   set(numeric -O3 -ffp-contract=off -fno-math-errno)
   set_source_files_properties(
-    src/cpu/bwd_dkv_ref.cpp src/cpu/bwd_dot_ref.cpp src/cpu/bwd_dq_ref.cpp src/cpu/fwd_ref.cpp
-    src/cpu/simd_baseline.cpp PROPERTIES COMPILE_OPTIONS "${numeric}")
+    ${TANDEM_CPU_REF_SOURCES} src/cpu/simd_baseline.cpp PROPERTIES COMPILE_OPTIONS "${numeric}")
   if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$" AND CMAKE_SIZEOF_VOID_P EQUAL 8)
     list(APPEND TANDEM_CPU_SOURCES src/cpu/simd_avx2.cpp src/cpu/simd_avx512.cpp)
     set_source_files_properties(src/cpu/device.cpp PROPERTIES

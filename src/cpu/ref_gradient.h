@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// ds of one row, for the bwd_*_ref.cpp files, with what its rounding errors are proportional to.
+#ifndef TANDEM_SRC_CPU_REF_GRADIENT_H
+#define TANDEM_SRC_CPU_REF_GRADIENT_H
+#include "ref_row.h"
+
+namespace tandem {
+
+template <typename Real>
+class GradientRows {
+ public:
+  // heads query heads, one after the other. The d_v of a problem needs no dp.
+  GradientRows(const Problem& problem, const RefHead& group, int64_t heads, bool with_dp,
+               bool with_floor)
+      : q(stored_array<Real>(group.q, heads * problem.seq_q * problem.head_dim, problem.dtype)),
+        k(stored_array<Real>(group.k, problem.seq_kv * problem.head_dim, problem.dtype)),
+        d_o(stored_array<Real>(group.d_o, heads * problem.seq_q * problem.head_dim_v,
+                               problem.dtype)),
+        row(problem, group, k),
+        p_(problem),
+        group_(group),
+        with_floor_(with_floor && sizeof(Real) == sizeof(double)) {
+    if (!with_dp) return;
+    const int64_t Sk = problem.seq_kv, Dv = problem.head_dim_v;
+    vt_ = transposed(stored_array<Real>(group.v, Sk * Dv, problem.dtype), Sk, Dv);
+    for (std::vector<Real>* x : {&dp, &ds}) x->resize(size_t(Sk));
+    if (problem.softcap > 0) bent_.resize(size_t(Sk));
+    if (with_floor_) e.resize(size_t(Sk));
+    if (row.slack) dds.resize(size_t(Sk));
+  }
+
+  const std::vector<Real> q, k, d_o;
+  ScoreRows<Real> row;
+  std::vector<Real> dp, ds;       // dp after dropout; both 0 where a key is hidden
+  std::vector<double> e, dds;     // floor and slack of ds
+  double bound = 0, d_delta = 0;  // on |delta| before it cancels; how far it may move
+
+  const Real* q_row(int64_t r) const { return &q[size_t(r * p_.head_dim)]; }
+  const Real* d_o_row(int64_t r) const { return &d_o[size_t(r * p_.head_dim_v)]; }
+  const Real* k_row(int64_t j) const { return &k[size_t(j * p_.head_dim)]; }
+
+  // What d_q and d_k take of ds, e and dds.
+  Real inner(int64_t j) const { return bent_.empty() ? ds[size_t(j)] : bent_[size_t(j)]; }
+  double inner(const std::vector<double>& x, int64_t j) const {
+    const double factor = std::fabs(double(p_.scale));
+    return factor * x[size_t(j)] * (bent_.empty() ? 1 : std::fabs(double(row.bend[size_t(j)])));
+  }
+
+  // The weights of row r. False: it takes part in no gradient.
+  bool weigh(int64_t r) {
+    const Real origin = Real(group_.lse[r]);
+    if (!row.compute(q_row(r), r / p_.seq_q, r % p_.seq_q)) return false;
+    if (origin == -std::numeric_limits<Real>::infinity()) return false;
+    row.weigh(origin, group_.stored_lse);
+    r_ = r;
+    return true;
+  }
+
+  void make_dp() {
+    dots(d_o_row(r_), vt_.data(), p_.head_dim_v, p_.seq_kv, row.lo, row.hi, dp.data());
+    for (int64_t j = row.lo; j < row.hi; ++j) {
+      Real& x = dp[size_t(j)];
+      x = stored(x, p_.dtype);
+      if (!row.factor.empty()) x = stored(x * row.factor[size_t(j)], p_.dtype);
+      if (row.hidden(j)) x = 0;
+    }
+  }
+
+  // Of the normaliser, for a row whose delta is not known yet.
+  Real delta() const {
+    Real sum = 0, weights = 0;
+    for (int64_t j = row.lo; j < row.hi; ++j) {
+      if (row.hidden(j)) continue;
+      const Real g = stored(row.g(j), p_.dtype);
+      weights += g;
+      if (row.pass(j)) sum += g * dp[size_t(j)];
+    }
+    if (p_.normalizer == Normalizer::entmax) sum = weights == 0 ? Real(0) : sum / weights;
+    return stored(sum, p_.dtype);
+  }
+
+  // ds from dp, and with it floor and slack.
+  void make_ds(Real delta) {
+    for (int64_t j = row.lo; j < row.hi; ++j) {
+      const auto n = size_t(j);
+      ds[n] = row.hidden(j) ? Real(0) : gradient(row.g(j), row.pass(j) ? dp[n] : Real(0), delta);
+      if (!bent_.empty()) bent_[n] = stored(ds[n] * row.bend[n], p_.dtype);
+    }
+    if constexpr (sizeof(Real) == sizeof(double)) {
+      if (with_floor_) make_floor();
+      if (row.slack) make_slack(delta);
+    }
+  }
+
+ private:
+  // g (M dp - delta). A delta that went through f32 equals a dp that rounds to it: a row with a single
+  // key must have ds = 0.
+  Real gradient(Real g, Real dp, Real delta) const {
+    if (group_.stored_delta && float(dp) == float(delta)) return 0;
+    return stored(stored(g, p_.dtype) * stored(dp - delta, p_.dtype), p_.dtype);
+  }
+
+  void make_floor() {
+    bound = 0;
+    const bool softmax = p_.normalizer == Normalizer::softmax;
+    if (softmax) bound = abs_dot(d_o_row(r_), group_.o + r_ * p_.head_dim_v, p_.head_dim_v);
+    if (!p_.delta_is_dot()) {
+      double sum = 0, weights = 0;
+      for (int64_t j = row.lo; j < row.hi; ++j) {
+        if (row.hidden(j)) continue;
+        weights += row.g(j);
+        if (row.pass(j)) sum += row.g(j) * std::fabs(dp[size_t(j)]);
+      }
+      if (p_.normalizer == Normalizer::entmax) sum = weights == 0 ? 0 : sum / weights;
+      bound = std::max(bound, sum);
+    }
+    for (int64_t j = row.lo; j < row.hi; ++j)
+      e[size_t(j)] = row.hidden(j) ? 0 : row.g(j) * (std::fabs(dp[size_t(j)]) + bound);
+  }
+
+  void make_slack(double delta) {
+    const bool entmax = p_.normalizer == Normalizer::entmax;
+    double weights = 0, least = 0;
+    d_delta = 0;
+    for (int64_t j = row.lo; j < row.hi; ++j) {
+      if (row.hidden(j)) continue;
+      const auto n = size_t(j);
+      weights += row.g(j);
+      least += std::max(0.0, row.g(j) - row.dg[n]);
+      d_delta += entmax ? row.dg[n] * (std::fabs(dp[n]) + std::fabs(delta))
+                        : row.dgm[n] * std::fabs(dp[n]);
+    }
+    if (entmax && weights > 0) d_delta /= least > 0 ? least : weights;
+    for (int64_t j = row.lo; j < row.hi; ++j) {
+      const auto n = size_t(j);
+      dds[n] = row.hidden(j) ? 0
+                             : row.dgm[n] * std::fabs(dp[n]) + row.dg[n] * std::fabs(delta) +
+                                   (row.g(j) + row.dg[n]) * d_delta;
+    }
+  }
+
+  const Problem& p_;
+  const RefHead group_;
+  const bool with_floor_;
+  std::vector<Real> vt_, bent_;
+  int64_t r_ = 0;
+};
+
+}  // namespace tandem
+#endif
