@@ -4,12 +4,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <cstring>
 #include <limits>
 #include <map>
-#include <thread>
 
-#include "cpu/reference.h"
 #include "problem.h"
 
 namespace tandem::support {
@@ -42,14 +39,6 @@ double row_magnitude(const std::vector<double>& values, int64_t width) {
   return largest;
 }
 
-// How far an output tensor may be from the truth.
-struct Bounds {
-  Dims dims{};
-  std::vector<double> want;
-  std::vector<double> row_error;      // what 2.0 in a ratio means, per row
-  std::vector<double> element_error;  // per element
-};
-
 constexpr size_t kEnoughRows = 16;
 
 // The stepwise error per unit of terms that 9 of 10 rows stay below, among rows with as many terms as
@@ -79,6 +68,8 @@ std::vector<double> usual_errors(const std::vector<double>& relative,
   return per_row;
 }
 
+}  // namespace
+
 Bounds make_bounds(const Samples& x, uint32_t dtype, double f32_roundings) {
   Bounds b;
   b.dims = x.dims;
@@ -87,6 +78,8 @@ Bounds make_bounds(const Samples& x, uint32_t dtype, double f32_roundings) {
   const size_t width = size_t(x.dims.d), rows = width ? x.exact.size() / width : 0;
   b.row_error.resize(rows);
   std::vector<double> errors(rows), terms(rows), relative(rows, -1);
+  // An f32 sum of terms that a chain stores in bf16 is no better than those.
+  const double unit = std::max(rounding_unit(dtype), rounding_unit(x.chain ? x.chain : dtype));
   double vanishing = 0;
   for (double terms_of_one : x.floor) vanishing = std::max(vanishing, kVanishing * terms_of_one);
   size_t live = 0;
@@ -98,9 +91,8 @@ Bounds make_bounds(const Samples& x, uint32_t dtype, double f32_roundings) {
       errors[row] = std::max(errors[row], std::fabs(x.stepwise[n] - x.exact[n]));
       terms[row] = std::max(terms[row], x.floor[n]);
       largest = std::max(largest, std::fabs(x.exact[n]));
-      b.element_error[n] = x.floor[n] == 0 ? 0
-                                           : 4 * (rounding_unit(dtype) + f32) * x.floor[n] +
-                                                 ulp(0, dtype) + vanishing;
+      b.element_error[n] =
+          x.floor[n] == 0 ? 0 : 4 * (unit + f32) * x.floor[n] + ulp(0, dtype) + vanishing;
     }
     if (terms[row] == 0) continue;
     ++live;
@@ -112,18 +104,29 @@ Bounds make_bounds(const Samples& x, uint32_t dtype, double f32_roundings) {
     if (relative[row] < 0) continue;
     b.row_error[row] += 2 * std::max(errors[row], usual[row] * terms[row]);
     // Too few rows to know what is usual.
-    if (live < kEnoughRows) b.row_error[row] += rounding_unit(dtype) * terms[row];
+    if (live < kEnoughRows) b.row_error[row] += unit * terms[row];
+  }
+  if (x.slack.empty()) return b;
+  for (size_t row = 0; row < rows; ++row) {
+    double largest = 0;
+    for (size_t n = row * width; n < (row + 1) * width; ++n) {
+      b.element_error[n] += x.slack[n];
+      largest = std::max(largest, x.slack[n]);
+    }
+    b.row_error[row] += largest;
   }
   return b;
 }
 
+namespace {
 std::string place(const Dims& dims, size_t row) {
   const auto r = int64_t(row);
   return "b" + std::to_string(r / (dims.s * dims.h)) + " h" + std::to_string(r / dims.s % dims.h) +
          " row " + std::to_string(r % dims.s);
 }
 
-// got against want within bounds.
+}  // namespace
+
 Judgement judge_tensor(const std::string& name, const Bounds& bounds,
                        const std::vector<double>& want, const std::vector<double>& got) {
   Judgement j;
@@ -156,15 +159,18 @@ Judgement judge_tensor(const std::string& name, const Bounds& bounds,
 }
 
 Judgement judge_lse(const Dims& rows, const std::vector<double>& want,
-                    const std::vector<float>& got, double f32_roundings) {
+                    const std::vector<float>& got, double f32_roundings, bool threshold) {
   Judgement j;
   j.tensor = "lse";
   for (size_t n = 0; n < want.size(); ++n) {
     const double g = double(got[n]);
     const double error = g == want[n] ? 0 : std::fabs(g - want[n]);
-    const double limit = std::isinf(want[n]) ? 0
-                                             : std::max(1e-5, kF32 * f32_roundings) *
-                                                   std::max(1.0, std::fabs(want[n]));
+    // A threshold moves with the scores as they are; beside their roundings there are those of
+    // (alpha - 1) s and its own.
+    const double relative = threshold ? 1 : std::max(1.0, std::fabs(want[n]));
+    const double limit =
+        std::isinf(want[n]) ? 0
+                            : std::max(1e-5, kF32 * f32_roundings * (threshold ? 3 : 1)) * relative;
     const double ratio = error == 0                        ? 0
                          : std::isnan(error) || limit == 0 ? kInfinity
                                                            : kRatioLimit * error / limit;
@@ -178,20 +184,25 @@ Judgement judge_lse(const Dims& rows, const std::vector<double>& want,
   return j;
 }
 
-void append(Judgement j, CaseResult* result) {
-  if (!j.ok) {
-    result->ok = false;
-    if (result->message.empty()) result->message = j.tensor + ": " + j.where;
-  }
-  result->judgements.push_back(std::move(j));
-}
-
-}  // namespace
-
 double score_roundings(double scale, int64_t head_dim, const std::vector<double>& q,
                        const std::vector<double>& k) {
   return 8 + std::fabs(scale) * double(head_dim) * row_magnitude(q, head_dim) *
                  row_magnitude(k, head_dim);
+}
+
+double extra_roundings(const Problem& p, double plain, double bias, double dist_bias,
+                       double slope) {
+  double sum = 0;
+  // Of a score before the cap 2^-24 is left over below it, whatever its size; of the cap itself the
+  // formula of tanh loses 4 roundings, as do its argument's scaling and its result's.
+  if (p.softcap > 0) sum += 4 * std::min(double(p.softcap), plain);
+  // One rounding of the partial sum a term, and one of slope |t|, which is below both lengths together.
+  sum += bias + dist_bias + 2 * slope * double(p.seq_q + p.seq_kv);
+  // x^e as exp2(e log2 x): what log2 loses is in the slack; exp2 is good for 3 + 2 |e log2 x| ulps in GLSL,
+  // which over weights that sum to 1 is twice their entropy, at most log2 n bits.
+  if (p.normalizer == Normalizer::entmax && p.alpha != 1.5f && p.alpha != 2.f)
+    sum += 3 + 2 * std::log2(double(std::max<int64_t>(p.seq_kv, 2)));
+  return sum;
 }
 
 Judgement judge_rows(const std::string& name, const Samples& rows, uint32_t dtype,
@@ -215,320 +226,6 @@ double CaseResult::worst_ratio() const {
   double worst = 0;
   for (const Judgement& j : judgements) worst = std::max(worst, j.ratio);
   return worst;
-}
-
-HostTensor& Outputs::gradient(Role role) {
-  return role == Role::d_q ? d_q : role == Role::d_k ? d_k : d_v;
-}
-const HostTensor& Outputs::gradient(Role role) const {
-  return const_cast<Outputs*>(this)->gradient(role);
-}
-
-struct Case::Impl {
-  tandem_problem problem;
-  uint64_t seed = 0;
-  CaseOptions options;
-  HostTensor q, k, v, d_o;
-  bool judged = false;
-  Reference truth;
-  double f32_roundings = 0;
-  Bounds o, d_q, d_k, d_v;
-
-  bool backward() const { return problem.direction == TANDEM_BACKWARD; }
-  tandem_problem forward() const {
-    tandem_problem p = problem;
-    p.direction = TANDEM_FORWARD;
-    return p;
-  }
-  Bounds& bounds(Role role) {
-    return role == Role::o ? o : role == Role::d_q ? d_q : role == Role::d_k ? d_k : d_v;
-  }
-  void make_reference();
-};
-
-Case::Case(const tandem_problem& problem, uint64_t seed, const CaseOptions& options)
-    : impl_(new Impl) {
-  impl_->problem = problem;
-  impl_->seed = seed;
-  impl_->options = options;
-  for (Role role : {Role::q, Role::k, Role::v, Role::d_o}) {
-    if (role == Role::d_o && !impl_->backward()) continue;
-    input(role) = HostTensor(problem, role, options.lead);
-    input(role).fill_normal(seed * 8 + uint64_t(role), options.input_scale);
-  }
-}
-
-Case::~Case() = default;
-const tandem_problem& Case::problem() const { return impl_->problem; }
-uint64_t Case::seed() const { return impl_->seed; }
-
-HostTensor& Case::input(Role role) {
-  return role == Role::q   ? impl_->q
-         : role == Role::k ? impl_->k
-         : role == Role::v ? impl_->v
-                           : impl_->d_o;
-}
-
-void Case::Impl::make_reference() {
-  if (judged) return;
-  Problem checked;
-  const Status status = tandem::make_problem(&problem, &checked);
-  if (!status.ok()) throw Error(status.code(), status.message());
-  RefInputs inputs;
-  inputs.q = q.dense();
-  inputs.k = k.dense();
-  inputs.v = v.dense();
-  if (backward()) inputs.d_o = d_o.dense();
-  const double work = double(problem.batch * problem.heads_q) * double(problem.seq_q) *
-                      double(problem.seq_kv) * double(problem.head_dim + problem.head_dim_v);
-  const unsigned threads = work < 1e6 ? 1 : std::max(1u, std::thread::hardware_concurrency());
-  truth = tandem::reference(checked, inputs, Precision::exact, threads);
-  const Reference plain = tandem::reference(checked, inputs, Precision::stepwise, threads);
-  f32_roundings = score_roundings(double(checked.scale), problem.head_dim, inputs.q, inputs.k);
-  const auto set = [&](Role role, const std::vector<double>& exact, const std::vector<double>& step,
-                       const std::vector<double>& floor) {
-    Samples x{dims_of(problem, role), exact, step, floor, {}};
-    const bool kv = role == Role::d_k || role == Role::d_v;
-    for (int64_t row = 0; row < x.dims.b * x.dims.h * x.dims.s; ++row)
-      x.counts.push_back(kv ? double(checked.group()) * visible_rows(checked, row % x.dims.s)
-                            : visible_keys(checked, row % x.dims.s));
-    bounds(role) = make_bounds(x, problem.q.dtype, f32_roundings);
-  };
-  set(Role::o, truth.o, plain.o, truth.o_floor);
-  if (checked.wants(TANDEM_GRAD_Q)) set(Role::d_q, truth.d_q, plain.d_q, truth.d_q_floor);
-  if (checked.wants(TANDEM_GRAD_K)) set(Role::d_k, truth.d_k, plain.d_k, truth.d_k_floor);
-  if (checked.wants(TANDEM_GRAD_V)) set(Role::d_v, truth.d_v, plain.d_v, truth.d_v_floor);
-  judged = true;
-}
-
-const std::vector<double>& Case::reference(Role role) {
-  impl_->make_reference();
-  return impl_->bounds(role).want;
-}
-
-const std::vector<double>& Case::reference_lse() {
-  impl_->make_reference();
-  return impl_->truth.lse;
-}
-
-// ---- running --------------------------------------------------------------------------------------
-
-namespace {
-
-// One tensor of a run: what the host has, and the device's copy.
-struct Placed {
-  std::string name;
-  const void* host = nullptr;  // what the device must still hold afterwards; null: an output
-  size_t bytes = 0;
-  Buffer buffer;
-};
-
-class Run {
- public:
-  Run(Session& session, const CaseOptions& options) : session_(session), options_(options) {}
-
-  tandem_buffer input(const char* name, const void* host, size_t bytes, size_t offset) {
-    Placed p{name, host, bytes, session_.buffer(bytes)};
-    p.buffer.upload(host, bytes);
-    return place(std::move(p), offset);
-  }
-  tandem_buffer output(const char* name, size_t bytes, size_t offset) {
-    Placed p{name, nullptr, bytes, session_.buffer(bytes)};
-    p.buffer.fill(0xff);
-    return place(std::move(p), offset);
-  }
-  tandem_buffer workspace(size_t bytes) {
-    if (bytes == 0) return {0, 0};
-    Placed p{"workspace", nullptr, bytes, session_.buffer(bytes)};
-    p.buffer.fill(options_.workspace_byte);
-    return place(std::move(p), 0);
-  }
-  void fetch(const char* name, void* to) const {
-    for (const Placed& p : placed_)
-      if (p.name == name) p.buffer.download(to, p.bytes);
-  }
-  // "" if nothing was written that should not have been.
-  std::string damage() const {
-    for (const Placed& p : placed_) {
-      const std::string guard = p.buffer.broken_guard();
-      if (!guard.empty()) return p.name + ": " + guard;
-      if (!p.host) continue;
-      std::vector<uint8_t> now(p.bytes);
-      p.buffer.download(now.data(), p.bytes);
-      if (p.bytes && std::memcmp(now.data(), p.host, p.bytes) != 0)
-        return p.name + ": this input was written";
-    }
-    return {};
-  }
-  void refill() {
-    for (Placed& p : placed_)
-      if (!p.host) p.buffer.fill(p.name == "workspace" ? uint8_t(~options_.workspace_byte) : 0xff);
-  }
-
- private:
-  tandem_buffer place(Placed p, size_t offset) {
-    placed_.push_back(std::move(p));
-    const Buffer& b = placed_.back().buffer;
-    return options_.addresses ? b.address(offset) : b.handle(offset);
-  }
-  Session& session_;
-  const CaseOptions& options_;
-  std::vector<Placed> placed_;
-};
-
-void note_plan(const Plan& plan, CaseResult* result) {
-  const tandem_plan_info& info = plan.info();
-  result->plan = info.name;
-  result->path = info.path;
-  result->tile_rows = info.tile_rows;
-  result->tile_cols = info.tile_cols;
-  result->kernels.insert(result->kernels.end(), info.kernels, info.kernels + info.kernel_count);
-}
-
-std::string check_gaps(const char* name, const HostTensor& tensor) {
-  const std::string broken = tensor.broken_gap();
-  return broken.empty() ? broken : std::string(name) + ": " + broken;
-}
-
-// Executes, and again as often as options say: the same bits each time. "" or what went wrong.
-std::string execute(Session& session, const Plan& plan, const tandem_args& args, Run* run,
-                    const CaseOptions& options,
-                    const std::vector<std::pair<const char*, HostTensor*>>& outputs,
-                    std::vector<float>* lse) {
-  for (int time = 0; time < std::max(1, options.repeats); ++time) {
-    if (time > 0) run->refill();
-    session.run(plan, args);
-    for (const auto& [name, tensor] : outputs) {
-      std::vector<uint8_t> bytes(tensor->bytes.size());
-      run->fetch(name, bytes.data());
-      if (time > 0 && bytes != tensor->bytes)
-        return std::string(name) + ": other bits in run " + std::to_string(time + 1);
-      tensor->bytes = std::move(bytes);
-    }
-    if (lse) {
-      std::vector<float> values(lse->size());
-      run->fetch("lse", values.data());
-      if (time > 0 && !values.empty() &&
-          std::memcmp(values.data(), lse->data(), values.size() * sizeof(float)) != 0)
-        return "lse: other bits in run " + std::to_string(time + 1);
-      *lse = std::move(values);
-    }
-    const std::string damage = run->damage();
-    if (!damage.empty()) return damage;
-  }
-  for (const auto& [name, tensor] : outputs) {
-    std::string gap = check_gaps(name, *tensor);
-    if (!gap.empty()) return gap;
-  }
-  return {};
-}
-
-}  // namespace
-
-CaseResult Case::run(Session& session, Outputs* outputs) {
-  Impl& c = *impl_;
-  CaseResult result;
-  const size_t lead = size_t(c.options.lead) * element_size(c.problem.q.dtype);
-  const size_t rows = size_t(c.problem.batch * c.problem.heads_q * c.problem.seq_q);
-  const auto add_input = [&](Run* run, tandem_args* args, Role role, const HostTensor& t) {
-    buffer_of(*args, role) = run->input(role_name(role), t.bytes.data(), t.bytes.size(), lead);
-  };
-  try {
-    {
-      const Plan plan(session, c.forward());
-      note_plan(plan, &result);
-      Run run(session, c.options);
-      tandem_args args = TANDEM_ARGS_INIT;
-      add_input(&run, &args, Role::q, c.q);
-      add_input(&run, &args, Role::k, c.k);
-      add_input(&run, &args, Role::v, c.v);
-      outputs->o = HostTensor(c.problem, Role::o, c.options.lead);
-      args.o = run.output("o", outputs->o.bytes.size(), lead);
-      const bool want_lse = !c.options.no_lse || c.backward();
-      outputs->lse.assign(want_lse ? rows : 0, std::numeric_limits<float>::quiet_NaN());
-      if (want_lse) args.lse = run.output("lse", rows * sizeof(float), 0);
-      args.workspace = run.workspace(size_t(plan.info().workspace_size));
-      args.workspace_size = plan.info().workspace_size;
-      result.message = execute(session, plan, args, &run, c.options, {{"o", &outputs->o}},
-                               want_lse ? &outputs->lse : nullptr);
-      if (!result.message.empty()) return result;
-    }
-    if (c.backward()) {
-      const Plan plan(session, c.problem);
-      note_plan(plan, &result);
-      Run run(session, c.options);
-      tandem_args args = TANDEM_ARGS_INIT;
-      add_input(&run, &args, Role::q, c.q);
-      add_input(&run, &args, Role::k, c.k);
-      add_input(&run, &args, Role::v, c.v);
-      add_input(&run, &args, Role::o, outputs->o);
-      add_input(&run, &args, Role::d_o, c.d_o);
-      args.lse = run.input("lse", outputs->lse.data(), rows * sizeof(float), 0);
-      std::vector<std::pair<const char*, HostTensor*>> written;
-      for (Role role : {Role::d_q, Role::d_k, Role::d_v}) {
-        HostTensor& t = outputs->gradient(role);
-        t = HostTensor();
-        if (!is_output(c.problem, role)) continue;
-        t = HostTensor(c.problem, role, c.options.lead);
-        buffer_of(args, role) = run.output(role_name(role), t.bytes.size(), lead);
-        written.emplace_back(role_name(role), &t);
-      }
-      args.workspace = run.workspace(size_t(plan.info().workspace_size));
-      args.workspace_size = plan.info().workspace_size;
-      result.message = execute(session, plan, args, &run, c.options, written, nullptr);
-      if (!result.message.empty()) return result;
-    }
-    result.ok = true;
-  } catch (const Error& e) {
-    result.refused = e.code() == TANDEM_ERROR_UNSUPPORTED;
-    result.message = e.what();
-  }
-  return result;
-}
-
-void Case::judge(const Outputs& outputs, CaseResult* result) {
-  impl_->make_reference();
-  Impl& c = *impl_;
-  const auto add = [&](Judgement j) { append(std::move(j), result); };
-  add(judge_tensor("o", c.o, c.o.want, outputs.o.dense()));
-  if (!outputs.lse.empty())
-    add(judge_lse(dims_of(c.problem, Role::o), c.truth.lse, outputs.lse, c.f32_roundings));
-  for (Role role : {Role::d_q, Role::d_k, Role::d_v}) {
-    if (!is_output(c.problem, role)) continue;
-    add(judge_tensor(role_name(role), c.bounds(role), c.bounds(role).want,
-                     outputs.gradient(role).dense()));
-  }
-}
-
-void Case::judge_pair(const Outputs& a, const Outputs& b, CaseResult* result) {
-  impl_->make_reference();
-  Impl& c = *impl_;
-  const auto add = [&](Judgement j) { append(std::move(j), result); };
-  add(judge_tensor("o", c.o, a.o.dense(), b.o.dense()));
-  if (!a.lse.empty() && !b.lse.empty())
-    add(judge_lse(dims_of(c.problem, Role::o), std::vector<double>(a.lse.begin(), a.lse.end()),
-                  b.lse, c.f32_roundings));
-  for (Role role : {Role::d_q, Role::d_k, Role::d_v})
-    if (is_output(c.problem, role))
-      add(judge_tensor(role_name(role), c.bounds(role), a.gradient(role).dense(),
-                       b.gradient(role).dense()));
-}
-
-CaseResult Case::run_and_judge(Session& session, Outputs* outputs) {
-  Outputs own;
-  Outputs* to = outputs ? outputs : &own;
-  CaseResult result = run(session, to);
-  if (result.ok) judge(*to, &result);
-  return result;
-}
-
-CaseResult run_case(Session& session, const tandem_problem& problem, uint64_t seed,
-                    const CaseOptions& options) {
-  return Case(problem, seed, options).run_and_judge(session);
-}
-
-std::string repro(const tandem_problem& problem, uint64_t seed) {
-  return "tandem check --repro \"" + print(problem) + "\" --seed " + std::to_string(seed);
 }
 
 }  // namespace tandem::support

@@ -14,6 +14,10 @@
 //     2 * error / (the right side)
 // so that 2 is the limit, whatever the dtype. Beside it, every element must be within a few roundings of the
 // sum of the magnitudes that made it, and lse within 1e-5 (relative where it is above 1).
+//
+// Elastic softmax and entmax have kinks: a score that is off by its own roundings may put a weight on the
+// other side of a threshold, or change a small one by much more than its share. What that can do to an
+// element is known from the reference (its slack) and added to every bound.
 #ifndef TANDEM_SUPPORT_COMPARE_H
 #define TANDEM_SUPPORT_COMPARE_H
 #include <cstdint>
@@ -59,7 +63,24 @@ struct Samples {
   std::vector<double> exact, stepwise;
   std::vector<double> floor;   // sums of the magnitudes of the terms of each element
   std::vector<double> counts;  // per row: terms in its sums
+  std::vector<double> slack;   // what a rounded score may do at a kink; empty: nothing
+  uint32_t chain = 0;          // dtype that the sums' terms are stored in; 0: that of the tensor
 };
+
+// How far an output tensor may be from the truth.
+struct Bounds {
+  Dims dims{};
+  std::vector<double> want;
+  std::vector<double> row_error;      // what 2.0 in a ratio means, per row
+  std::vector<double> element_error;  // per element
+};
+Bounds make_bounds(const Samples& x, uint32_t dtype, double f32_roundings);
+
+// got against want within bounds; and lse, [B,Hq,Sq], or of entmax the threshold, whose bound is absolute.
+Judgement judge_tensor(const std::string& name, const Bounds& bounds,
+                       const std::vector<double>& want, const std::vector<double>& got);
+Judgement judge_lse(const Dims& rows, const std::vector<double>& want,
+                    const std::vector<float>& got, double f32_roundings, bool threshold);
 
 double visible_keys(const Problem& problem, int64_t i);  // of query row i; <= 0: none
 double visible_rows(const Problem& problem, int64_t j);  // query rows of one head that see key j
@@ -72,13 +93,19 @@ Judgement judge_rows(const std::string& name, const Samples& rows, uint32_t dtyp
 // large, and that error passes through exp into everything; a few more come from exp and the sums.
 double score_roundings(double scale, int64_t head_dim, const std::vector<double>& q,
                        const std::vector<double>& k);
+// What softcap, biases and the powers of entmax add to it. The largest magnitudes of bias, dist_bias and
+// slope; 0 where there are none.
+double extra_roundings(const Problem& problem, double plain, double bias, double dist_bias,
+                       double slope);
 
-// What a device wrote, on the host again.
+// What a device wrote, on the host again. Those that the problem does not ask for are empty.
 struct Outputs {
-  HostTensor o, d_q, d_k, d_v;      // those that the problem does not ask for are empty
-  std::vector<float> lse;           // [B,Hq,Sq]
-  HostTensor& gradient(Role role);  // d_q, d_k or d_v
-  const HostTensor& gradient(Role role) const;
+  HostTensor o, d_q, d_k, d_v, d_bias, d_dist_bias, d_slope, d_tau, d_sink;
+  std::vector<float> lse;         // [B,Hq,Sq]
+  HostTensor& tensor(Role role);  // of kOutputs
+  const HostTensor& tensor(Role role) const;
+  HostTensor& gradient(Role role) { return tensor(role); }
+  const HostTensor& gradient(Role role) const { return tensor(role); }
 };
 
 struct CaseOptions {
@@ -90,7 +117,13 @@ struct CaseOptions {
   int repeats = 1;                // > 1: run again, and the bits must be the same
 };
 
-// Problem + seed = inputs. The reference is computed when first needed and then kept.
+struct Sequences {
+  std::vector<int64_t> start;   // row in a packed tensor; otherwise 0
+  std::vector<int64_t> length;  // within 0 to S
+};
+
+// Problem + seed = inputs. Scores' parts have sensible sizes; keep mixes kinds of sparsity; lengths reach
+// from 0 to beyond S, packed ones add up to the total. The reference is computed when first needed and then kept.
 class Case {
  public:
   // A backward problem runs forward first: its tensors q k v o serve both, and the backward gets
@@ -104,6 +137,14 @@ class Case {
   uint64_t seed() const;
   // Inputs, to be changed before the first run or judge (for example for exact inputs).
   HostTensor& input(Role role);
+  uint64_t dropout_seed = 0;
+  uint32_t dropout_offset = 0;
+
+  // How long each batch entry's sequences are, and where they begin in a packed tensor, by what the lengths
+  // say now.
+  Sequences sequences(bool kv) const;
+  // Any tensor of the problem as [B,H,S,D]: packed ones with zeros behind each sequence.
+  std::vector<double> logical(Role role, const HostTensor& tensor) const;
 
   // Runs on the device: outputs filled with NaN, guards around every buffer, workspace of exactly
   // the plan's size; guards and strided gaps checked. Does not judge values.
@@ -115,12 +156,15 @@ class Case {
   // Two devices' outputs against each other, by the same bounds.
   void judge_pair(const Outputs& a, const Outputs& b, CaseResult* result);
 
-  // The truth, dense in logical order: o, d_q, d_k, d_v; lse [B,Hq,Sq].
+  // The truth about an output, dense in logical order; lse [B,Hq,Sq].
   const std::vector<double>& reference(Role role);
   const std::vector<double>& reference_lse();
+  // The sums of the magnitudes of the terms of each of its elements.
+  const std::vector<double>& reference_terms(Role role);
 
  private:
   struct Impl;
+  void make_reference();
   std::unique_ptr<Impl> impl_;
 };
 
@@ -128,7 +172,9 @@ class Case {
 CaseResult run_case(Session& session, const tandem_problem& problem, uint64_t seed,
                     const CaseOptions& options = {});
 
-// A random problem within the features of this version; the same for the same seed everywhere.
+// A random problem within the features of this version; the same for the same seed everywhere. Problems
+// whose seeds agree in seed / kSameKernels differ in sizes, strides and masks, and share their kernels.
+constexpr uint64_t kSameKernels = 32;
 struct RandomLimits {
   int64_t max_work = 4000000;  // B Hq Sq Sk (D + Dv), about
   int64_t max_seq = 600;
@@ -138,6 +184,9 @@ tandem_problem random_problem(uint64_t seed, const RandomLimits& limits = {});
 
 // What `tandem check` varies beside the problem, from the same seed.
 CaseOptions random_options(uint64_t seed);
+
+// The optional inputs of a problem, one word each: "bias", "entmax", ...; "plain" if there are none.
+std::vector<std::string> feature_words(const tandem_problem& problem);
 
 // How to repeat a case: tandem check --repro "<line>" --seed S.
 std::string repro(const tandem_problem& problem, uint64_t seed);

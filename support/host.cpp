@@ -63,10 +63,16 @@ float from_bf16(uint16_t bits) {
   return v;
 }
 
-size_t element_size(uint32_t dtype) { return dtype == TANDEM_F32 ? 4 : 2; }
+size_t element_size(uint32_t dtype) {
+  return dtype == TANDEM_F32 || dtype == kInt32 ? 4 : dtype == TANDEM_BOOL8 ? 1 : 2;
+}
 
 const char* dtype_word(uint32_t dtype) {
-  return dtype == TANDEM_F32 ? "f32" : dtype == TANDEM_F16 ? "f16" : "bf16";
+  return dtype == TANDEM_F32     ? "f32"
+         : dtype == TANDEM_F16   ? "f16"
+         : dtype == TANDEM_BF16  ? "bf16"
+         : dtype == TANDEM_BOOL8 ? "bool8"
+                                 : "int32";
 }
 
 double load_element(const void* element, uint32_t dtype) {
@@ -75,6 +81,12 @@ double load_element(const void* element, uint32_t dtype) {
     std::memcpy(&v, element, 4);
     return v;
   }
+  if (dtype == kInt32) {
+    int32_t v;
+    std::memcpy(&v, element, 4);
+    return v;
+  }
+  if (dtype == TANDEM_BOOL8) return *static_cast<const uint8_t*>(element);
   uint16_t bits;
   std::memcpy(&bits, element, 2);
   return dtype == TANDEM_F16 ? from_f16(bits) : from_bf16(bits);
@@ -84,6 +96,15 @@ void store_element(void* element, uint32_t dtype, double value) {
   if (dtype == TANDEM_F32) {
     const auto v = float(value);
     std::memcpy(element, &v, 4);
+    return;
+  }
+  if (dtype == kInt32) {
+    const auto v = int32_t(value);
+    std::memcpy(element, &v, 4);
+    return;
+  }
+  if (dtype == TANDEM_BOOL8) {
+    *static_cast<uint8_t*>(element) = uint8_t(value);
     return;
   }
   const uint16_t bits = dtype == TANDEM_F16 ? to_f16(value) : to_bf16(value);
@@ -117,42 +138,142 @@ double Random::hash_normal(uint64_t bits) {
   return double(sum - 131070) * (1.0 / 37837.0);
 }
 
-const char* role_name(Role role) {
-  constexpr const char* names[] = {"q", "k", "v", "o", "d_o", "d_q", "d_k", "d_v"};
-  return names[int(role)];
-}
+namespace {
+
+enum class Kind { query, key, bias, keep, dist, head, lengths_q, lengths_kv };
+
+// In the order of Role.
+constexpr struct RoleRow {
+  const char* name;
+  Kind kind;
+  bool value;         // head_dim_v features
+  uint32_t gradient;  // that it is
+  tandem_tensor tandem_problem::*tensor;
+  tandem_buffer tandem_args::*buffer;
+} kRows[] = {
+    {"q", Kind::query, false, 0, &tandem_problem::q, &tandem_args::q},
+    {"k", Kind::key, false, 0, &tandem_problem::k, &tandem_args::k},
+    {"v", Kind::key, true, 0, &tandem_problem::v, &tandem_args::v},
+    {"o", Kind::query, true, 0, &tandem_problem::o, &tandem_args::o},
+    {"d_o", Kind::query, true, 0, &tandem_problem::d_o, &tandem_args::d_o},
+    {"d_q", Kind::query, false, TANDEM_GRAD_Q, &tandem_problem::d_q, &tandem_args::d_q},
+    {"d_k", Kind::key, false, TANDEM_GRAD_K, &tandem_problem::d_k, &tandem_args::d_k},
+    {"d_v", Kind::key, true, TANDEM_GRAD_V, &tandem_problem::d_v, &tandem_args::d_v},
+    {"bias", Kind::bias, false, 0, &tandem_problem::bias, &tandem_args::bias},
+    {"keep", Kind::keep, false, 0, &tandem_problem::keep, &tandem_args::keep},
+    {"dist_bias", Kind::dist, false, 0, nullptr, &tandem_args::dist_bias},
+    {"slope", Kind::head, false, 0, nullptr, &tandem_args::slope},
+    {"tau", Kind::head, false, 0, nullptr, &tandem_args::tau},
+    {"sink", Kind::head, false, 0, nullptr, &tandem_args::sink},
+    {"lengths_q", Kind::lengths_q, false, 0, nullptr, &tandem_args::lengths_q},
+    {"lengths_kv", Kind::lengths_kv, false, 0, nullptr, &tandem_args::lengths_kv},
+    {"d_bias", Kind::bias, false, TANDEM_GRAD_BIAS, &tandem_problem::d_bias, &tandem_args::d_bias},
+    {"d_dist_bias", Kind::dist, false, TANDEM_GRAD_DIST_BIAS, nullptr, &tandem_args::d_dist_bias},
+    {"d_slope", Kind::head, false, TANDEM_GRAD_SLOPE, nullptr, &tandem_args::d_slope},
+    {"d_tau", Kind::head, false, TANDEM_GRAD_TAU, nullptr, &tandem_args::d_tau},
+    {"d_sink", Kind::head, false, TANDEM_GRAD_SINK, nullptr, &tandem_args::d_sink}};
+static_assert(sizeof(kRows) / sizeof(kRows[0]) == size_t(kRoleCount), "a row for each role");
+
+const RoleRow& row_of(Role role) { return kRows[int(role)]; }
+
+}  // namespace
+
+const char* role_name(Role role) { return row_of(role).name; }
 
 tandem_tensor& tensor_of(tandem_problem& p, Role role) {
-  tandem_tensor* const tensors[] = {&p.q, &p.k, &p.v, &p.o, &p.d_o, &p.d_q, &p.d_k, &p.d_v};
-  return *tensors[int(role)];
+  if (!row_of(role).tensor)
+    throw Error(TANDEM_ERROR_INVALID_ARGUMENT, std::string(role_name(role)) + " has no layout");
+  return p.*row_of(role).tensor;
 }
 
 const tandem_tensor& tensor_of(const tandem_problem& p, Role role) {
   return tensor_of(const_cast<tandem_problem&>(p), role);
 }
 
-tandem_buffer& buffer_of(tandem_args& a, Role role) {
-  tandem_buffer* const buffers[] = {&a.q, &a.k, &a.v, &a.o, &a.d_o, &a.d_q, &a.d_k, &a.d_v};
-  return *buffers[int(role)];
+tandem_tensor layout_of(const tandem_problem& p, Role role) {
+  if (row_of(role).tensor) return tensor_of(p, role);
+  const Dims n = dims_of(p, role);
+  const bool lengths = role == Role::lengths_q || role == Role::lengths_kv;
+  return {{n.h * n.s * n.d, n.s * n.d, n.d, 1}, lengths ? kInt32 : uint32_t(TANDEM_F32), 0};
+}
+
+tandem_buffer& buffer_of(tandem_args& a, Role role) { return a.*row_of(role).buffer; }
+
+bool is_packed(const tandem_problem& p, Role role) {
+  const Kind kind = row_of(role).kind;
+  return (kind == Kind::query && p.lengths_q == TANDEM_LENGTHS_PACKED) ||
+         (kind == Kind::key && p.lengths_kv == TANDEM_LENGTHS_PACKED);
+}
+
+Dims logical_dims(const tandem_problem& p, Role role) {
+  const RoleRow& row = row_of(role);
+  const int64_t features = row.value ? p.head_dim_v : p.head_dim;
+  switch (row.kind) {
+    case Kind::query:
+      return {p.batch, p.heads_q, p.seq_q, features};
+    case Kind::key:
+      return {p.batch, p.heads_kv, p.seq_kv, features};
+    case Kind::bias:
+      return {p.bias_batch, p.bias_heads, p.bias_rows, p.seq_kv};
+    case Kind::keep:
+      return {p.keep_batch, p.keep_heads, p.keep_rows, p.seq_kv};
+    case Kind::dist:
+      return {1, p.heads_q, 1, p.dist_window};
+    case Kind::head:
+      return {1, p.heads_q, 1, 1};
+    case Kind::lengths_q:
+      return {1, 1, 1, p.batch + (p.lengths_q == TANDEM_LENGTHS_PACKED)};
+    case Kind::lengths_kv:
+      return {1, 1, 1, p.batch + (p.lengths_kv == TANDEM_LENGTHS_PACKED)};
+  }
+  return {};
 }
 
 Dims dims_of(const tandem_problem& p, Role role) {
-  const bool kv = role == Role::k || role == Role::v || role == Role::d_k || role == Role::d_v;
-  const bool value = role == Role::v || role == Role::o || role == Role::d_o || role == Role::d_v;
-  return {p.batch, kv ? p.heads_kv : p.heads_q, kv ? p.seq_kv : p.seq_q,
-          value ? p.head_dim_v : p.head_dim};
+  Dims n = logical_dims(p, role);
+  if (is_packed(p, role)) {
+    n.b = 1;
+    n.s = row_of(role).kind == Kind::key ? p.total_kv : p.total_q;
+  }
+  return n;
+}
+
+bool is_input(const tandem_problem& p, Role role) {
+  switch (role) {
+    case Role::q:
+    case Role::k:
+    case Role::v:
+      return true;
+    case Role::d_o:
+      return p.direction == TANDEM_BACKWARD;
+    case Role::bias:
+      return p.bias.dtype != 0;
+    case Role::keep:
+      return p.keep.dtype != 0;
+    case Role::dist_bias:
+      return p.dist_window > 0;
+    case Role::slope:
+      return p.alibi != 0;
+    case Role::tau:
+      return p.normalizer == TANDEM_ELASTIC;
+    case Role::sink:
+      return p.sink != 0;
+    case Role::lengths_q:
+      return p.lengths_q != TANDEM_LENGTHS_FULL;
+    case Role::lengths_kv:
+      return p.lengths_kv != TANDEM_LENGTHS_FULL;
+    default:
+      return false;
+  }
 }
 
 bool is_output(const tandem_problem& p, Role role) {
   if (p.direction == TANDEM_FORWARD) return role == Role::o;
-  return (role == Role::d_q && (p.gradients & TANDEM_GRAD_Q)) ||
-         (role == Role::d_k && (p.gradients & TANDEM_GRAD_K)) ||
-         (role == Role::d_v && (p.gradients & TANDEM_GRAD_V));
+  return (row_of(role).gradient & p.gradients) != 0;
 }
 
 bool is_used(const tandem_problem& p, Role role) {
-  if (role <= Role::o) return true;
-  return p.direction == TANDEM_BACKWARD && (role == Role::d_o || is_output(p, role));
+  return role == Role::o || is_input(p, role) || is_output(p, role);
 }
 
 void set_layout(tandem_problem& p, Role role, Layout layout) {
@@ -187,6 +308,7 @@ void set_layout(tandem_problem& p, Role role, Layout layout) {
       s[0] = n.h * s[1];
       break;
   }
+  if (is_packed(p, role)) s[0] = 0;
 }
 
 void set_layout(tandem_problem& p, Layout layout) {
@@ -212,6 +334,34 @@ tandem_problem make_problem(tandem_direction direction, tandem_dtype dtype, int6
   return p;
 }
 
+void set_bias(tandem_problem& p, tandem_dtype dtype, int64_t batch, int64_t heads, int64_t rows,
+              uint32_t d_bias_dtype) {
+  p.bias_batch = batch;
+  p.bias_heads = heads;
+  p.bias_rows = rows;
+  p.bias.dtype = dtype;
+  p.d_bias.dtype = d_bias_dtype ? d_bias_dtype : uint32_t(dtype);
+  set_layout(p, Role::bias, Layout::bhsd);
+  set_layout(p, Role::d_bias, Layout::bhsd);
+}
+
+void set_keep(tandem_problem& p, int64_t batch, int64_t heads, int64_t rows) {
+  p.keep_batch = batch;
+  p.keep_heads = heads;
+  p.keep_rows = rows;
+  p.keep.dtype = TANDEM_BOOL8;
+  set_layout(p, Role::keep, Layout::bhsd);
+}
+
+void set_lengths(tandem_problem& p, tandem_lengths q, tandem_lengths kv, int64_t total_q,
+                 int64_t total_kv) {
+  p.lengths_q = uint32_t(q);
+  p.lengths_kv = uint32_t(kv);
+  p.total_q = q == TANDEM_LENGTHS_PACKED ? total_q : 0;
+  p.total_kv = kv == TANDEM_LENGTHS_PACKED ? total_kv : 0;
+  set_layout(p, Layout::bhsd);
+}
+
 int64_t extent(const Dims& n, const tandem_tensor& t) {
   if (n.count() == 0) return 0;
   return 1 + (n.b - 1) * t.stride[0] + (n.h - 1) * t.stride[1] + (n.s - 1) * t.stride[2] +
@@ -231,7 +381,7 @@ void each(const Dims& n, Visit visit) {
 }  // namespace
 
 HostTensor::HostTensor(const tandem_problem& problem, Role role, int64_t lead_elements)
-    : dims(dims_of(problem, role)), layout(tensor_of(problem, role)), lead(lead_elements) {
+    : dims(dims_of(problem, role)), layout(layout_of(problem, role)), lead(lead_elements) {
   bytes.assign(size_t(lead + extent(dims, layout)) * element_size(layout.dtype), 0xff);
 }
 
@@ -285,11 +435,11 @@ void HostTensor::set_dense(const std::vector<double>& values) {
   each(dims, [&](int64_t b, int64_t h, int64_t s, int64_t d) { set(b, h, s, d, values[n++]); });
 }
 
-std::string HostTensor::broken_gap() const {
+std::string HostTensor::broken_gap(const std::vector<bool>& dead) const {
   const size_t size = element_size(layout.dtype);
   std::vector<bool> owned(bytes.size() / size);
   each(dims, [&](int64_t b, int64_t h, int64_t s, int64_t d) {
-    owned[size_t(index(b, h, s, d))] = true;
+    if (dead.empty() || !dead[size_t(s)]) owned[size_t(index(b, h, s, d))] = true;
   });
   for (size_t i = 0; i < bytes.size(); ++i)
     if (!owned[i / size] && bytes[i] != 0xff)

@@ -24,6 +24,8 @@ float from_bf16(uint16_t bits);
 
 size_t element_size(uint32_t dtype);
 const char* dtype_word(uint32_t dtype);  // "f32", "f16", "bf16"
+// Of lengths in a HostTensor; the library has no such tandem_dtype.
+constexpr uint32_t kInt32 = 100;
 double load_element(const void* element, uint32_t dtype);
 void store_element(void* element, uint32_t dtype, double value);
 double round_to(double value, uint32_t dtype);
@@ -60,18 +62,60 @@ class Random {
 // ---- tensors
 // --------------------------------------------------------------------------------------
 
-enum class Role { q, k, v, o, d_o, d_q, d_k, d_v };
+// The buffers of tandem_args but for lse and the workspace.
+enum class Role {
+  q,
+  k,
+  v,
+  o,
+  d_o,
+  d_q,
+  d_k,
+  d_v,
+  bias,
+  keep,
+  dist_bias,
+  slope,
+  tau,
+  sink,
+  lengths_q,
+  lengths_kv,
+  d_bias,
+  d_dist_bias,
+  d_slope,
+  d_tau,
+  d_sink
+};
+constexpr int kRoleCount = 21;
+// Those of queries and keys, which every problem has.
 constexpr Role kRoles[] = {Role::q,   Role::k,   Role::v,   Role::o,
                            Role::d_o, Role::d_q, Role::d_k, Role::d_v};
+// All that are inputs of a forward or a backward (o apart), and all that are outputs.
+constexpr Role kInputs[] = {Role::q,    Role::k,    Role::v,         Role::d_o,
+                            Role::bias, Role::keep, Role::dist_bias, Role::slope,
+                            Role::tau,  Role::sink, Role::lengths_q, Role::lengths_kv};
+constexpr Role kOutputs[] = {Role::o,       Role::d_q,    Role::d_k,
+                             Role::d_v,     Role::d_bias, Role::d_dist_bias,
+                             Role::d_slope, Role::d_tau,  Role::d_sink};
 const char* role_name(Role role);  // "q", "d_o", ...
+// Of kRoles, bias, keep and d_bias, whose layouts stand in the problem.
 const tandem_tensor& tensor_of(const tandem_problem& problem, Role role);
 tandem_tensor& tensor_of(tandem_problem& problem, Role role);
+tandem_tensor layout_of(const tandem_problem& problem,
+                        Role role);  // of any: the others are contiguous
 tandem_buffer& buffer_of(tandem_args& args, Role role);
 struct Dims {
   int64_t b, h, s, d;
   int64_t count() const { return b * h * s * d; }
 };
+// As it lies in memory: a packed tensor is {1, H, total, D}, what belongs to heads {1, Hq, 1, 1 or W},
+// lengths {1, 1, 1, B or B + 1}.
 Dims dims_of(const tandem_problem& problem, Role role);
+// The same, but packed tensors as [B,H,S,D].
+Dims logical_dims(const tandem_problem& problem, Role role);
+bool is_packed(const tandem_problem& problem, Role role);
+bool is_input(const tandem_problem& problem,
+              Role role);  // of the problem's direction; o is not one
 bool is_output(const tandem_problem& problem, Role role);  // of the problem's direction
 bool is_used(const tandem_problem& problem, Role role);    // read or written
 
@@ -83,12 +127,19 @@ enum class Layout {
   transposed  // feature and sequence change places: feature stride is not 1
 };
 void set_layout(tandem_problem& problem, Role role, Layout layout);
-void set_layout(tandem_problem& problem, Layout layout);  // all tensors
+void set_layout(tandem_problem& problem, Layout layout);  // all of kRoles
 void set_dtype(tandem_problem& problem, tandem_dtype dtype);
 
 // A problem with the given sizes, contiguous; D = Dv.
 tandem_problem make_problem(tandem_direction direction, tandem_dtype dtype, int64_t b, int64_t hq,
                             int64_t hk, int64_t sq, int64_t sk, int64_t d);
+// Switch an optional tensor on, contiguous. d_bias gets the dtype given, or bias's.
+void set_bias(tandem_problem& problem, tandem_dtype dtype, int64_t batch, int64_t heads,
+              int64_t rows, uint32_t d_bias_dtype = 0);
+void set_keep(tandem_problem& problem, int64_t batch, int64_t heads, int64_t rows);
+// Packed: rows of all sequences together; the tensors get the layout that they have without.
+void set_lengths(tandem_problem& problem, tandem_lengths q, tandem_lengths kv, int64_t total_q = 0,
+                 int64_t total_kv = 0);
 
 // Elements from the first to the last that the tensor reaches; 0 for an empty one.
 int64_t extent(const Dims& dims, const tandem_tensor& tensor);
@@ -117,8 +168,9 @@ struct HostTensor {
   std::vector<double> dense() const;
   std::vector<float> dense_float() const;
   void set_dense(const std::vector<double>& values);
-  // "" when every byte that belongs to no element is still 0xff, else where the first is not.
-  std::string broken_gap() const;
+  // "" when every byte that belongs to no element is still 0xff, else where the first is not. dead: rows
+  // (of the sequence dimension) that count as gaps; empty: none.
+  std::string broken_gap(const std::vector<bool>& dead = {}) const;
 };
 
 }  // namespace tandem::support

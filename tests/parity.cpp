@@ -161,6 +161,24 @@ uint64_t seed_of(const char* text, uint64_t n) {
   return Random::mix(hash + n) >> 32;  // short enough to retype
 }
 
+bool mine(int64_t n) {
+  static const auto shard = [] {
+    const char* text = std::getenv("TANDEM_SHARD");
+    int64_t index = 0, of = 1;
+    if (text && *text) {
+      char* end = nullptr;
+      index = std::strtoll(text, &end, 10);
+      of = *end == '/' ? std::strtoll(end + 1, nullptr, 10) : 0;
+      if (of < 1 || index < 0 || index >= of) {
+        std::fprintf(stderr, "TANDEM_SHARD is '%s', must be as 0/4\n", text);
+        std::exit(2);
+      }
+    }
+    return std::pair<int64_t, int64_t>(index, of);
+  }();
+  return n % shard.second == shard.first;
+}
+
 tandem_problem problem(tandem_direction direction, tandem_dtype dtype, const Shape& s,
                        const Mask& mask, Layout layout) {
   tandem_problem p = make_problem(direction, dtype, s.b, s.hq, s.hk, s.sq, s.sk, s.d);
@@ -173,6 +191,23 @@ tandem_problem problem(tandem_direction direction, tandem_dtype dtype, const Sha
   return p;
 }
 
+void set_lengths_of(Case& test, bool kv, const std::vector<int64_t>& lengths) {
+  HostTensor& t = test.input(kv ? Role::lengths_kv : Role::lengths_q);
+  const bool packed = t.dims.d == int64_t(lengths.size()) + 1;
+  REQUIRE((packed || t.dims.d == int64_t(lengths.size())));
+  int64_t sum = 0;
+  if (packed) t.set(0, 0, 0, 0, 0);
+  for (size_t b = 0; b < lengths.size(); ++b) {
+    sum += lengths[b];
+    t.set(0, 0, 0, int64_t(b) + packed, double(packed ? sum : lengths[b]));
+  }
+}
+
+void set_heads(Case& test, Role role, double value) {
+  HostTensor& t = test.input(role);
+  t.set_dense(std::vector<double>(size_t(t.dims.count()), value));
+}
+
 Span visible(const tandem_problem& p, int64_t row) {
   const int64_t off = p.align == TANDEM_BOTTOM_RIGHT ? p.seq_kv - p.seq_q : 0;
   Span s{0, p.seq_kv - 1};
@@ -183,17 +218,12 @@ Span visible(const tandem_problem& p, int64_t row) {
 }
 
 std::string vacuous(const Outputs& outputs) {
-  const struct {
-    const char* name;
-    const HostTensor* tensor;
-  } tensors[] = {
-      {"o", &outputs.o}, {"d_q", &outputs.d_q}, {"d_k", &outputs.d_k}, {"d_v", &outputs.d_v}};
-  for (const auto& t : tensors) {
-    const std::vector<double> values = t.tensor->dense();
+  for (Role role : kOutputs) {
+    const std::vector<double> values = outputs.tensor(role).dense();
     const auto nothing = std::count_if(values.begin(), values.end(),
                                        [](double x) { return x == 0 || !std::isfinite(x); });
     if (values.size() >= 4 && nothing * 2 > std::ptrdiff_t(values.size()))
-      return std::string(t.name) + ": " + std::to_string(nothing) + " of " +
+      return std::string(role_name(role)) + ": " + std::to_string(nothing) + " of " +
              std::to_string(values.size()) + " elements are zero or not finite";
   }
   return "";

@@ -76,6 +76,13 @@ struct Shape {
 tandem_problem problem(tandem_direction direction, tandem_dtype dtype, const Shape& shape,
                        const Mask& mask = kNone, Layout layout = Layout::bhsd);
 
+// Runs the n-th of many cases in this process? TANDEM_SHARD=i/n splits a long list over several.
+bool mine(int64_t n);
+
+// Overwrites lengths; packed ones are added up.
+void set_lengths_of(Case& test, bool kv, const std::vector<int64_t>& lengths);
+void set_heads(Case& test, Role role, double value);  // every element the same
+
 // Visible keys of a row, both ends included; first > last when it sees none.
 struct Span {
   int64_t first, last;

@@ -3,7 +3,6 @@
 // same precision, every element within its floor. It decides accuracy, over shapes, masks, grouped heads,
 // layouts, dtypes and subsets of gradients.
 #include <algorithm>
-#include <cstdlib>
 #include <future>
 #include <memory>
 #include <thread>
@@ -33,25 +32,6 @@ void run(tandem_direction direction, tandem_dtype dtype, const Shape& shape, con
   Expect expect;
   expect.sparse = mostly_empty(shape, mask) || shape.sk == 1;  // one key: dS is zero
   check(p, seed_of("ratio", uint64_t(shape.sq * 4099 + shape.sk * 61 + shape.d)), expect);
-}
-
-// Runs the n-th of many cases in this process? TANDEM_SHARD=i/n splits a long list over several.
-bool mine(int64_t n) {
-  static const auto shard = [] {
-    const char* text = std::getenv("TANDEM_SHARD");
-    int64_t index = 0, of = 1;
-    if (text && *text) {
-      char* end = nullptr;
-      index = std::strtoll(text, &end, 10);
-      of = *end == '/' ? std::strtoll(end + 1, nullptr, 10) : 0;
-      if (of < 1 || index < 0 || index >= of) {
-        std::fprintf(stderr, "TANDEM_SHARD is '%s', must be as 0/4\n", text);
-        std::exit(2);
-      }
-    }
-    return std::pair<int64_t, int64_t>(index, of);
-  }();
-  return n % shard.second == shard.first;
 }
 
 }  // namespace

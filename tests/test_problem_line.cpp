@@ -55,6 +55,60 @@ void check_same(const tandem_problem& a, const tandem_problem& b) {
   CHECK(a.flags == b.flags);
   CHECK(a.tile_rows == b.tile_rows);
   CHECK(a.tile_cols == b.tile_cols);
+  CHECK(a.normalizer == b.normalizer);
+  CHECK(a.entmax_alpha == b.entmax_alpha);
+  CHECK(a.softcap == b.softcap);
+  CHECK(a.dropout == b.dropout);
+  CHECK(a.alibi == b.alibi);
+  CHECK(a.sink == b.sink);
+  CHECK(a.dist_window == b.dist_window);
+  CHECK(a.bias_batch == b.bias_batch);
+  CHECK(a.bias_heads == b.bias_heads);
+  CHECK(a.bias_rows == b.bias_rows);
+  CHECK(same_tensor(a.bias, b.bias));
+  if (a.direction == TANDEM_BACKWARD && (a.gradients & TANDEM_GRAD_BIAS))
+    CHECK(same_tensor(a.d_bias, b.d_bias));
+  CHECK(a.keep_batch == b.keep_batch);
+  CHECK(a.keep_heads == b.keep_heads);
+  CHECK(a.keep_rows == b.keep_rows);
+  CHECK(same_tensor(a.keep, b.keep));
+  CHECK(a.lengths_q == b.lengths_q);
+  CHECK(a.lengths_kv == b.lengths_kv);
+  CHECK(a.total_q == b.total_q);
+  CHECK(a.total_kv == b.total_kv);
+}
+
+// What a problem may have beside the plain ones, before strides are set.
+template <typename Pick>
+void add_optional(tandem_problem* p, std::mt19937_64& random, Pick pick) {
+  const auto chance = [&] { return random() % 3 == 0; };
+  p->normalizer = uint32_t(random() % 3);
+  if (p->normalizer == TANDEM_ENTMAX)
+    p->entmax_alpha = float(double(pick({5, 6, 7, 8})) / 4 + 1e-6 * double(random() % 1000));
+  if (chance()) p->softcap = 30.1f;
+  if (chance()) p->dropout = 0.1f;
+  p->alibi = chance();
+  p->sink = chance();
+  if (chance()) p->dist_window = pick({1, 512, 100000});
+  if (chance()) {
+    p->bias.dtype = uint32_t(1 + random() % 3);
+    p->bias_batch = pick({1, 3});
+    p->bias_heads = pick({1, 2, 6});
+    p->bias_rows = pick({1, 17});
+    p->d_bias.dtype = uint32_t(1 + random() % 3);
+  }
+  if (chance()) {
+    p->keep.dtype = TANDEM_BOOL8;
+    p->keep_batch = pick({1, 3});
+    p->keep_heads = pick({1, 2});
+    p->keep_rows = pick({1, 17});
+  }
+  if (chance()) {
+    p->lengths_q = uint32_t(random() % 3);
+    p->lengths_kv = uint32_t(random() % 3);
+    if (p->lengths_q == TANDEM_LENGTHS_PACKED) p->total_q = pick({0, 5, 1000});
+    if (p->lengths_kv == TANDEM_LENGTHS_PACKED) p->total_kv = pick({0, 7, 2000});
+  }
 }
 
 }  // namespace
@@ -73,7 +127,10 @@ TEST_CASE("parse undoes print") {
     p.seq_kv = pick({0, 1, 17, 130});
     p.head_dim = pick({1, 64, 256});
     p.head_dim_v = pick({1, 64, 80});
+    if (n % 2) add_optional(&p, random, pick);
     tandem_problem_contiguous(&p, tandem_dtype(1 + random() % 3));
+    if (p.bias.dtype && random() % 3 == 0) p.bias.stride[1] = 0, p.d_bias.stride[2] = 12345;
+    if (p.keep.dtype && random() % 3 == 0) p.keep.stride[0] = 999;
     if (random() % 3 == 0)
       for (tandem_tensor* t : {&p.q, &p.k, &p.v, &p.o, &p.d_o, &p.d_q, &p.d_k, &p.d_v})
         if (random() % 2)
@@ -87,8 +144,10 @@ TEST_CASE("parse undoes print") {
     p.align = uint32_t(random() % 2);
     p.window_left = pick({-1, 0, 5, int64_t(1) << 40});
     p.window_right = pick({-1, 0, 7});
-    if (p.direction == TANDEM_BACKWARD) p.gradients = uint32_t(1 + random() % 7);
-    p.flags = uint32_t(random() % 2);
+    if (p.direction == TANDEM_BACKWARD) p.gradients = uint32_t(1 + random() % (n % 2 ? 255 : 7));
+    if (!p.bias.dtype) p.gradients &= ~uint32_t(TANDEM_GRAD_BIAS);
+    if (p.gradients == 0) p.gradients = TANDEM_GRAD_Q;
+    p.flags = uint32_t(random() % 4);
     p.tile_rows = uint32_t(pick({0, 0, 32, 65535}));
     p.tile_cols = uint32_t(pick({0, 0, 64}));
     const std::string line = print(p);
@@ -118,6 +177,38 @@ TEST_CASE("defaults of a short line") {
   REQUIRE(tandem_problem_parse("fwd f32 hq2 sq3 d4 layout=bshd k=0,0,0,1", &p) == TANDEM_OK);
   CHECK(p.q.stride[2] == 8);
   CHECK(p.k.stride[2] == 0);
+}
+
+TEST_CASE("optional inputs of a line") {
+  tandem_problem p;
+  REQUIRE(tandem_problem_parse("bwd f16 b2 hq4 hk2 sq3 sk5 d8 entmax=1.5 softcap=20 bias:f32:1x2x1 "
+                               "dist=4 alibi keep:2x1x3 dropout=0.25 q_padded kv_packed=9 "
+                               "grads=qbda d_bias:f32 visit_all bias=0,5,0,1",
+                               &p) == TANDEM_OK);
+  CHECK(p.normalizer == TANDEM_ENTMAX);
+  CHECK(p.entmax_alpha == 1.5f);
+  CHECK(p.softcap == 20);
+  CHECK(p.bias.dtype == TANDEM_F32);
+  CHECK(p.bias_batch == 1);
+  CHECK(p.bias_heads == 2);
+  CHECK(p.bias_rows == 1);
+  CHECK(p.bias.stride[0] == 0);
+  CHECK(p.d_bias.stride[0] == 10);
+  CHECK(p.dist_window == 4);
+  CHECK(p.alibi == 1);
+  CHECK(p.keep.dtype == TANDEM_BOOL8);
+  CHECK(p.keep.stride[0] == 15);
+  CHECK(p.lengths_q == TANDEM_LENGTHS_PADDED);
+  CHECK(p.lengths_kv == TANDEM_LENGTHS_PACKED);
+  CHECK(p.total_kv == 9);
+  CHECK(p.k.stride[0] == 0);
+  CHECK(p.k.stride[1] == 72);
+  CHECK(p.gradients ==
+        (TANDEM_GRAD_Q | TANDEM_GRAD_BIAS | TANDEM_GRAD_DIST_BIAS | TANDEM_GRAD_SLOPE));
+  CHECK(p.flags == TANDEM_FLAG_VISIT_ALL);
+  REQUIRE(tandem_problem_parse("fwd f32 sq3 d8 elastic sink", &p) == TANDEM_OK);
+  CHECK(p.normalizer == TANDEM_ELASTIC);
+  CHECK(p.sink == 1);
 }
 
 TEST_CASE("a wrong line names its word") {
@@ -152,6 +243,25 @@ TEST_CASE("a wrong line names its word") {
       {"fwd f32 sq4 d8 layout=dsbh", "layout=dsbh"},
       {"fwd f32 sq4 d8 =", "="},
       {"fwd f32 sq4 d8 FWD", "FWD"},
+      {"fwd f32 sq4 d8 entmax=", "entmax="},
+      {"fwd f32 sq4 d8 entmax=x", "entmax=x"},
+      {"fwd f32 sq4 d8 entmax", "entmax"},
+      {"fwd f32 sq4 d8 softcap=soft", "softcap=soft"},
+      {"fwd f32 sq4 d8 dropout=", "dropout="},
+      {"fwd f32 sq4 d8 dist=1.5", "dist=1.5"},
+      {"fwd f32 sq4 d8 bias:1x1x1", "bias:1x1x1"},
+      {"fwd f32 sq4 d8 bias:f64:1x1x1", "bias:f64:1x1x1"},
+      {"fwd f32 sq4 d8 bias:f32:1x1", "bias:f32:1x1"},
+      {"fwd f32 sq4 d8 bias:f32:1x1x1x1", "bias:f32:1x1x1x1"},
+      {"fwd f32 sq4 d8 bias=1,2,3", "bias=1,2,3"},
+      {"fwd f32 sq4 d8 keep:f32:1x1x1", "keep:f32:1x1x1"},
+      {"fwd f32 sq4 d8 keep:1x1", "keep:1x1"},
+      {"bwd f32 sq4 d8 d_bias:", "d_bias:"},
+      {"bwd f32 sq4 d8 d_bias:bool8", "d_bias:bool8"},
+      {"fwd f32 sq4 d8 q_packed=", "q_packed="},
+      {"fwd f32 sq4 d8 q_packed", "q_packed"},
+      {"fwd f32 sq4 d8 kv_padded=3", "kv_padded=3"},
+      {"bwd f32 sq4 d8 grads=qz", "grads=qz"},
   };
   for (const auto& row : rows) {
     CAPTURE(std::string(row.line));
@@ -192,6 +302,15 @@ TEST_CASE("random words never do worse than fail") {
                          "layout=bshd",
                          "\xff\xfe",
                          "d_v=9,9",
+                         "elastic",
+                         "entmax=1.5",
+                         "bias:f16:1x1x1",
+                         "bias:f16:1x",
+                         "keep:9x9x9",
+                         "q_packed=7",
+                         "kv_padded",
+                         "grads=bdats",
+                         "dropout=nan",
                          "sk0"};
   int parsed = 0;
   for (int n = 0; n < 20000; ++n) {

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <map>
 
 #include "compare.h"
 #include "cpu/element.h"
@@ -192,6 +193,105 @@ TEST_CASE("support: the judgement accepts good outputs and refuses wrong ones") 
     bad = good;  // keys that nobody sees have gradient 0, exactly
     bad.d_v.set(0, 0, 80, 0, 1e-6);
     CHECK(refused(bad));
+  }
+}
+
+namespace {
+
+// What a device that rounds nothing but its results would write.
+Outputs perfect(Case& c) {
+  Outputs out;
+  const tandem_problem& p = c.problem();
+  const std::vector<double>& lse = c.reference_lse();
+  out.lse.assign(lse.begin(), lse.end());
+  for (Role role : kOutputs) {
+    if (role != Role::o && !is_output(p, role)) continue;
+    HostTensor& t = out.tensor(role);
+    t = HostTensor(p, role);
+    const std::vector<double>& want = c.reference(role);
+    if (!is_packed(p, role)) {
+      t.set_dense(want);
+      continue;
+    }
+    const bool kv = role == Role::d_k || role == Role::d_v;
+    const Sequences s = c.sequences(kv);
+    const Dims n = logical_dims(p, role);
+    for (int64_t b = 0; b < n.b; ++b)
+      for (int64_t h = 0; h < n.h; ++h)
+        for (int64_t i = 0; i < s.length[size_t(b)]; ++i)
+          for (int64_t d = 0; d < n.d; ++d)
+            t.set(0, h, s.start[size_t(b)] + i, d,
+                  want[size_t(((b * n.h + h) * n.s + i) * n.d + d)]);
+  }
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("support: every optional input is made, referred to and judged") {
+  RandomLimits limits;
+  limits.max_work = 200000;
+  limits.max_seq = 140;
+  std::map<std::string, int> seen, refused;
+  for (uint64_t n = 0; n < 60; ++n) {
+    const uint64_t seed = n * kSameKernels + n % kSameKernels;
+    const tandem_problem p = random_problem(seed, limits);
+    INFO(repro(p, seed));
+    Case c(p, seed);
+    const Outputs good = perfect(c);
+    CaseResult result;
+    result.ok = true;
+    c.judge(good, &result);
+    CHECK_MESSAGE(result.ok, result.message);
+    CHECK(result.worst_ratio() < kRatioLimit);
+    for (const std::string& word : feature_words(p)) ++seen[word];
+    // Any output that is off by a tenth of its largest element is refused.
+    for (Role role : kOutputs) {
+      if (role != Role::o && !is_output(p, role)) continue;
+      std::vector<double> values = c.reference(role);
+      const auto most = std::max_element(values.begin(), values.end(), [](double a, double b) {
+        return std::fabs(a) < std::fabs(b);
+      });
+      if (most == values.end() || *most == 0 || is_packed(p, role)) continue;
+      *most *= 1.1;
+      Outputs bad = good;
+      bad.tensor(role).set_dense(values);
+      CaseResult judged;
+      judged.ok = true;
+      c.judge(bad, &judged);
+      ++seen[role_name(role)];
+      refused[role_name(role)] += !judged.ok;
+    }
+  }
+  for (const char* word : {"elastic", "entmax", "softcap", "bias", "dist_bias", "alibi", "keep",
+                           "sink", "dropout", "padded", "packed", "plain"})
+    CHECK_MESSAGE(seen[word] > 0, word);
+  // Sums of thousands of terms that cancel have bounds to match, in bf16 above all.
+  for (Role role : kOutputs) {
+    CHECK_MESSAGE(seen[role_name(role)] > 0, role_name(role));
+    CHECK_MESSAGE(
+        refused[role_name(role)] * 2 >= seen[role_name(role)],
+        role_name(role) << ": " << refused[role_name(role)] << " of " << seen[role_name(role)]);
+  }
+}
+
+TEST_CASE("support: problems of a group share what makes a kernel") {
+  for (uint64_t group = 0; group < 40; ++group) {
+    const tandem_problem first = random_problem(group * kSameKernels);
+    for (uint64_t n = 1; n < kSameKernels; ++n) {
+      const tandem_problem p = random_problem(group * kSameKernels + n);
+      CHECK(p.direction == first.direction);
+      CHECK(p.q.dtype == first.q.dtype);
+      CHECK(p.head_dim == first.head_dim);
+      CHECK(p.head_dim_v == first.head_dim_v);
+      CHECK(p.normalizer == first.normalizer);
+      CHECK(p.gradients == first.gradients);
+      CHECK(p.bias.dtype == first.bias.dtype);
+      CHECK(p.lengths_q == first.lengths_q);
+      CHECK(p.flags % 4 / 2 == first.flags % 4 / 2);
+      CHECK(p.tile_rows == first.tile_rows);
+      CHECK(feature_words(p) == feature_words(first));
+    }
   }
 }
 

@@ -3,8 +3,10 @@
 // of devices against each other with the same tile.
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <map>
 #include <memory>
 
@@ -35,6 +37,7 @@ struct Options {
   std::string disable;
   int64_t work = 4000000;
   double seconds = 0;  // 0: no limit
+  std::string shard;   // "K/N"
 };
 
 // A device restricted to one of its paths.
@@ -66,7 +69,8 @@ class Check {
   std::vector<tandem_kernel_info> registry_ = support::registry();
   std::map<std::pair<std::string, uint32_t>, Tally> kernels_;  // subject, registry index
   std::map<std::string, Tally> pairs_;
-  std::map<std::string, int> refused_;
+  std::map<std::pair<std::string, std::string>, int> refused_;  // subject, reason
+  std::map<std::string, int> features_;
   int failures_ = 0, ran_ = 0;
 };
 
@@ -97,13 +101,55 @@ void Check::failure(const std::string& who, const CaseResult& result, const std:
   std::fflush(stdout);
 }
 
-// Which kernel answers for a tensor. bwd_dot has no output of its own: it shows in d_q and d_k.
+// Which kernel answers for a tensor. bwd_dot and bwd_row leave delta, which shows in what is made of it.
 bool answers_for(const std::string& stem, const std::string& tensor) {
   if (stem == "fwd") return tensor == "o" || tensor == "lse";
-  if (stem == "bwd_dot") return tensor == "d_q" || tensor == "d_k";
   if (stem == "bwd_dkv") return tensor == "d_k" || tensor == "d_v";
   if (stem == "bwd_dq") return tensor == "d_q";
-  return true;
+  if (stem == "bwd_dbias") return tensor == "d_bias";
+  if (stem == "bwd_ddist") return tensor == "d_dist_bias";
+  if (stem == "bwd_sum") return tensor == "d_bias" || tensor == "d_dist_bias";
+  if (stem == "bwd_head") return tensor == "d_slope" || tensor == "d_tau" || tensor == "d_sink";
+  return tensor != "o" && tensor != "lse" && tensor != "d_v";
+}
+
+// A refusal so that it can be counted: the first reason that is not the user's own, without the problem's
+// numbers: "vulkan.scalar: # optional inputs at once, ...".
+std::string reason_of(const std::string& message) {
+  const size_t list = message.find("takes this problem: ");
+  std::string reason = list == std::string::npos ? message : message.substr(list + 20);
+  for (size_t end; (end = reason.find("; ")) != std::string::npos;) {
+    if (reason.find("disabled by") > end)
+      reason.resize(end);
+    else
+      reason.erase(0, end + 2);
+  }
+  reason = reason.substr(0, reason.find(", this problem has"));
+  std::string plain;
+  for (char c : reason) {
+    if (c < '0' || c > '9')
+      plain += c;
+    else if (plain.empty() || plain.back() != '#')
+      plain += '#';
+  }
+  return plain;
+}
+
+// "K/N": every N-th group of problems that share kernels, from the K-th on.
+struct Shard {
+  uint64_t index = 0, of = 1;
+  bool has(uint64_t seed) const { return seed / support::kSameKernels % of == index; }
+};
+Shard parse_shard(const std::string& text) {
+  Shard shard;
+  if (text.empty()) return shard;
+  char* end = nullptr;
+  shard.index = std::strtoull(text.c_str(), &end, 10);
+  shard.of = *end == '/' ? std::strtoull(end + 1, &end, 10) : 0;
+  if (*end != '\0' || shard.index >= shard.of)
+    throw support::Error(TANDEM_ERROR_INVALID_ARGUMENT,
+                         "--shard is '" + text + "', must be as 0/4");
+  return shard;
 }
 
 void Check::count(const Subject& subject, const CaseResult& result, const std::string& repro) {
@@ -131,7 +177,7 @@ void Check::run_case(const tandem_problem& problem, uint64_t seed) {
     CaseResult& r = results[n];
     r = planned.run_and_judge(*subjects_[n].session, outputs[n].get());
     if (r.refused) {
-      ++refused_[subjects_[n].label];
+      ++refused_[{subjects_[n].label, reason_of(r.message)}];
       continue;
     }
     count(subjects_[n], r, repro);
@@ -186,11 +232,18 @@ void Check::report() const {
       pairs.add({"  " + label, std::to_string(t.cases), fmt::format("{:.3f}", t.worst), t.repro});
     fmt::print("{}", pairs.text());
   }
-  for (const auto& [label, n] : refused_) fmt::print("{}: no kernel for {} problems\n", label, n);
+  std::string features;
+  for (const auto& [word, n] : features_)
+    features += fmt::format("{}{} {}", features.empty() ? "" : ", ", word, n);
+  fmt::print("\nProblems with: {}\n", features);
+  for (const auto& [who, n] : refused_)
+    fmt::print("{}: no kernel for {} problems: {}\n", who.first, n, who.second);
 }
 
 int Check::run(const Options& options) {
-  fmt::print("Tandem {} ({}), seed {}\n", version_text(), build_commit(), options.seed);
+  fmt::print("Tandem {} ({}), seeds {} to {}{}\n", version_text(), build_commit(), options.seed,
+             options.seed + uint64_t(std::max(options.cases, 1)) - 1,
+             options.shard.empty() ? "" : ", part " + options.shard);
   open(chosen_devices(options.devices), options.disable);
   if (options.devices.empty())
     for (const support::DeviceName& d : support::list_devices())
@@ -205,12 +258,18 @@ int Check::run(const Options& options) {
   const bool progress = isatty(fileno(stderr)) && !repeat;
   support::RandomLimits limits;
   limits.max_work = options.work;
-  int n = 0;
-  for (; n < cases; ++n) {
+  const Shard shard = parse_shard(options.shard);
+  int n = 0;  // problems that ran
+  for (int at = 0; at < cases; ++at) {
     if (n > 0 && options.seconds > 0 && elapsed() > options.seconds) break;
-    if (progress) fmt::print(stderr, "\r  case {} of {} ", n + 1, cases);
-    const uint64_t seed = options.seed + uint64_t(n);
-    run_case(repeat ? support::parse(options.repro) : support::random_problem(seed, limits), seed);
+    const uint64_t seed = options.seed + uint64_t(at);
+    if (!repeat && !shard.has(seed)) continue;
+    if (progress) fmt::print(stderr, "\r  case {} of {} ", at + 1, cases);
+    const tandem_problem problem =
+        repeat ? support::parse(options.repro) : support::random_problem(seed, limits);
+    for (const std::string& word : support::feature_words(problem)) ++features_[word];
+    run_case(problem, seed);
+    ++n;
   }
   if (progress) fmt::print(stderr, "\r{:30}\r", "");
   report();
@@ -236,6 +295,8 @@ void add_check(CLI::App& app, int* exit_code) {
   command->add_option("--device", options->devices,
                       "cpu, vulkan:N, cuda:N, or as cpu/ref with one path; default: all");
   command->add_option("--repro", options->repro, "Run this problem line, with --seed, instead");
+  command->add_option("--shard", options->shard,
+                      "K/N: only the K-th of N parts of the seeds, counted from 0");
   command->add_option("--disable", options->disable,
                       "Paths and tiles to do without, as \"t64k32\"");
   command->add_option("--seconds", options->seconds, "Begin no new problem after this time");

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// Bugs that kernels with biases, masks, lengths and other normalisers have had elsewhere, by name.
+#include <algorithm>
+#include <cmath>
+#include <functional>
+
+#include "parity.h"
+
+using namespace parity;
+
+namespace {
+
+Expect sparse() {
+  Expect e;
+  e.sparse = true;
+  return e;
+}
+
+// A case whose inputs are changed before it runs.
+void check_filled(const tandem_problem& p, const char* name,
+                  const std::function<void(Case&)>& fill) {
+  Expect expect = sparse();
+  expect.options.repeats = 2;
+  Case test(p, seed_of(name), expect.options);
+  fill(test);
+  check_case(test, expect);
+}
+
+void fill_overlay(Case& test, Role role, const std::function<double(int64_t, int64_t)>& value) {
+  HostTensor& t = test.input(role);
+  for (int64_t b = 0; b < t.dims.b; ++b)
+    for (int64_t h = 0; h < t.dims.h; ++h)
+      for (int64_t i = 0; i < t.dims.s; ++i)
+        for (int64_t j = 0; j < t.dims.d; ++j) t.set(b, h, i, j, value(i, j));
+}
+
+constexpr Shape kShape = {1, 2, 1, 200, 330, 32, 32};
+
+}  // namespace
+
+TEST_CASE("regression: a dead tile followed by a live one (stale prefetch, pointers not moved)") {
+  tandem_problem p = problem(TANDEM_BACKWARD, TANDEM_F16, kShape);
+  set_keep(p, 1, 1, p.seq_q);
+  // Tiles of either size: dead and live ones by turns, both ways round and two in a row.
+  for (int64_t tile : {64, 32}) {
+    if (tile == 32 && !at_least(Tier::ci)) continue;
+    for (int64_t first : {0, 1})
+      check_filled(p, "dead tiles", [&](Case& test) {
+        fill_overlay(test, Role::keep, [&](int64_t i, int64_t j) {
+          const int64_t at = j / tile + i / tile + first;
+          return at % 2 == 0 && at % 6 != 4 ? 1 : 0;
+        });
+      });
+  }
+  if (!at_least(Tier::ci)) return;
+  tandem_problem q = problem(TANDEM_BACKWARD, TANDEM_F32, kShape, kBottomRight);
+  q.normalizer = TANDEM_ENTMAX;
+  for (float alpha : {1.5f, 2.0f, 1.25f}) {
+    q.entmax_alpha = alpha;
+    set_bias(q, TANDEM_F16, 1, 1, q.seq_q);
+    q.gradients = TANDEM_GRAD_QKV | TANDEM_GRAD_BIAS;
+    check_filled(q, "tiles without support", [&](Case& test) {
+      fill_overlay(test, Role::bias, [&](int64_t i, int64_t j) {
+        return (j / 64 + i / 64) % 2 ? -40.0 : double((i * 7 + j) % 5) / 4;
+      });
+    });
+  }
+}
+
+TEST_CASE("regression: a mask that means the opposite") {
+  tandem_problem p = problem(TANDEM_BACKWARD, TANDEM_F32, {1, 2, 2, 66, 90, 32, 32});
+  set_keep(p, 1, 2, 1);
+  check_filled(p, "mask inverted", [](Case& test) {
+    fill_overlay(test, Role::keep, [](int64_t, int64_t j) { return j % 9 == 2 ? 128 : 0; });
+  });
+}
+
+TEST_CASE("regression: the gradient of a bias alone, of every shape" *
+          doctest::skip(!at_least(Tier::ci))) {
+  int n = 0;
+  for (int64_t batch : {3, 1})
+    for (int64_t heads : {4, 2, 1})
+      for (int64_t rows : {int64_t(70), int64_t(1)})
+        for (tandem_dtype dtype : {TANDEM_F32, TANDEM_F16, TANDEM_BF16}) {
+          tandem_problem p = problem(TANDEM_BACKWARD, dtype, {3, 4, 2, 70, 77, 32, 32},
+                                     n % 2 ? kBottomRight : kNone);
+          set_bias(p, tandem_dtype(1 + (n / 2) % 3), batch, heads, rows, n % 3 ? 0 : TANDEM_F32);
+          p.gradients = TANDEM_GRAD_BIAS;
+          if (n % 5 == 0) set_layout(p, Role::d_bias, Layout::gapped);
+          if (n % 7 == 0) set_layout(p, Role::d_bias, Layout::transposed);
+          check(p, seed_of("bias alone", uint64_t(n++)), sparse());
+        }
+}
+
+TEST_CASE("regression: sums with few outputs and many members") {
+  tandem_problem p = problem(TANDEM_BACKWARD, TANDEM_F32, {4, 8, 2, 150, 40, 32, 32});
+  set_bias(p, TANDEM_BF16, 1, 1, 1);
+  p.dist_window = 9;
+  p.gradients = TANDEM_GRAD_BIAS | TANDEM_GRAD_DIST_BIAS;
+  check(p, seed_of("members"), sparse());
+  if (!at_least(Tier::ci)) return;
+  p = problem(TANDEM_BACKWARD, TANDEM_BF16, {6, 8, 8, 300, 300, 16, 16}, kBottomRight);
+  set_bias(p, TANDEM_F32, 1, 1, 1);
+  p.dist_window = 300;
+  p.gradients = TANDEM_GRAD_BIAS | TANDEM_GRAD_DIST_BIAS;
+  check(p, seed_of("members", 2), sparse());
+}
+
+TEST_CASE("regression: future keys that leak when tau is positive" *
+          doctest::skip(!at_least(Tier::ci))) {
+  for (const Mask& mask : {kTopLeft, kBottomRight, kCausalWindow})
+    for (double tau : {1.0, 8.0}) {
+      tandem_problem p = problem(TANDEM_BACKWARD, TANDEM_F32, {1, 2, 1, 70, 101, 32, 32}, mask);
+      p.normalizer = TANDEM_ELASTIC;
+      p.gradients |= TANDEM_GRAD_TAU;
+      check_filled(p, "leak", [&](Case& test) { set_heads(test, Role::tau, tau); });
+    }
+}
+
+TEST_CASE("regression: a threshold that flips between the kernels") {
+  // However the weights' thresholds round: every row's ds add up to zero if all kernels see the same support.
+  // Scores on a grid, so that many keys lie at or next to the threshold.
+  for (int kind = 0; kind < 4; ++kind) {
+    if (kind != 1 && !at_least(Tier::ci)) continue;
+    tandem_problem p = problem(TANDEM_BACKWARD, kind == 3 ? TANDEM_F16 : TANDEM_F32,
+                               {1, 2, 1, 130, 200, 64, 64}, kNone);
+    set_bias(p, TANDEM_F32, 1, 2, p.seq_q, TANDEM_F32);
+    p.gradients = TANDEM_GRAD_QKV | TANDEM_GRAD_BIAS;
+    p.normalizer = kind == 0 || kind == 3 ? TANDEM_ELASTIC : TANDEM_ENTMAX;
+    p.entmax_alpha = kind == 1 ? 2.0f : kind == 2 ? 1.5f : 0;
+    Case test(p, seed_of("flip", uint64_t(kind)));
+    fill_overlay(test, Role::bias,
+                 [](int64_t i, int64_t j) { return double((i + 3 * j) % 8) / 8; });
+    test.input(Role::q).set_dense(std::vector<double>(size_t(2 * 130 * 64), 1.0 / 3));
+    if (kind == 0 || kind == 3) set_heads(test, Role::tau, -1);
+    for (Target& target : targets()) {
+      Outputs out;
+      const CaseResult result = test.run(*target.session, &out);
+      INFO(target.name << ": " << repro(p, test.seed()));
+      CHECK_MESSAGE(result.ok, result.message);
+      if (!result.ok) continue;
+      count(result.kernels);
+      double worst = 0;
+      for (int64_t h = 0; h < 2; ++h)
+        for (int64_t i = 0; i < p.seq_q; ++i) {
+          double sum = 0, size = 1e-6;
+          for (int64_t j = 0; j < p.seq_kv; ++j) {
+            const double ds = out.d_bias.get(0, h, i, j);
+            sum += ds;
+            size += std::fabs(ds);
+          }
+          worst = std::max(worst, std::fabs(sum) / size);
+        }
+      CHECK(worst < 1e-4);
+    }
+  }
+}
+
+TEST_CASE(
+    "regression: padded rows that nobody writes, packed neighbours that somebody overwrites") {
+  const int64_t lengths[][4] = {{0, 70, 1, 65}, {63, 64, 65, 0}, {1, 1, 1, 1}, {70, 70, 70, 70}};
+  int n = 0;
+  for (const auto& row : lengths)
+    for (tandem_lengths kind : {TANDEM_LENGTHS_PADDED, TANDEM_LENGTHS_PACKED}) {
+      if (++n > 2 && !at_least(Tier::ci)) continue;
+      const std::vector<int64_t> q(row, row + 4);
+      std::vector<int64_t> kv(row, row + 4);
+      std::rotate(kv.begin(), kv.begin() + n % 4, kv.end());
+      int64_t total = 0;
+      for (int64_t x : q) total += x;
+      tandem_problem p = problem(TANDEM_BACKWARD, TANDEM_F16, {4, 4, 2, 70, 70, 32, 32},
+                                 n % 4 < 2 ? kBottomRight : kNone);
+      set_lengths(p, kind, kind, total + (kind == TANDEM_LENGTHS_PACKED ? 3 : 0), total);
+      if (n % 3 == 0) set_layout(p, Layout::bshd);
+      check_filled(p, "lengths", [&](Case& test) {
+        set_lengths_of(test, false, q);  // three packed rows belong to no sequence
+        set_lengths_of(test, true, kv);
+      });
+    }
+}
+
+TEST_CASE("regression: lengths beyond the sizes and below zero" *
+          doctest::skip(!at_least(Tier::ci))) {
+  tandem_problem p = problem(TANDEM_BACKWARD, TANDEM_F32, {4, 2, 1, 40, 51, 32, 32}, kBottomRight);
+  set_lengths(p, TANDEM_LENGTHS_PADDED, TANDEM_LENGTHS_PADDED);
+  check_filled(p, "wild lengths", [](Case& test) {
+    set_lengths_of(test, false, {1000000, -5, 40, 41});
+    set_lengths_of(test, true, {52, 30, -2147483647, 2147483647});
+  });
+}
+
+TEST_CASE("regression: a sink in rows that see nothing" * doctest::skip(!at_least(Tier::ci))) {
+  for (tandem_normalizer normalizer : {TANDEM_SOFTMAX, TANDEM_ELASTIC}) {
+    tandem_problem p =
+        problem(TANDEM_BACKWARD, TANDEM_BF16, {1, 2, 1, 100, 40, 32, 32}, kBottomRight);
+    p.sink = 1;
+    p.normalizer = uint32_t(normalizer);
+    set_keep(p, 1, 2, p.seq_q);
+    p.gradients |= TANDEM_GRAD_SINK | (normalizer == TANDEM_ELASTIC ? TANDEM_GRAD_TAU : 0u);
+    check_filled(p, "blind sink", [](Case& test) {
+      set_heads(test, Role::sink, 3);
+      fill_overlay(test, Role::keep,
+                   [](int64_t i, int64_t j) { return (i / 3 + j / 5) % 3 ? 0 : 1; });
+    });
+  }
+}
+
+TEST_CASE("regression: softcap that forgets its factor, or its derivative" *
+          doctest::skip(!at_least(Tier::ci))) {
+  // Flat and steep: scores far beyond the cap, and far below it.
+  for (float cap : {0.5f, 4.0f, 1000.0f}) {
+    tandem_problem p =
+        problem(TANDEM_BACKWARD, TANDEM_F32, {1, 4, 2, 66, 70, 64, 32}, kBottomRight);
+    p.softcap = cap;
+    p.scale = 1;
+    set_bias(p, TANDEM_F32, 1, 2, 1);
+    p.gradients |= TANDEM_GRAD_BIAS;
+    check(p, seed_of("softcap", uint64_t(cap * 2)), sparse());
+  }
+}
+
+TEST_CASE("regression: alibi with Sq != Sk, and a bias per batch entry" *
+          doctest::skip(!at_least(Tier::ci))) {
+  for (const Mask& mask : {kNone, kTopLeft, kBottomRight, kWindowRight}) {
+    tandem_problem p = problem(TANDEM_BACKWARD, TANDEM_F32, {2, 4, 2, 60, 130, 32, 32}, mask);
+    p.alibi = 1;
+    set_bias(p, TANDEM_F16, 2, 1, 1);
+    p.gradients |= TANDEM_GRAD_SLOPE | TANDEM_GRAD_BIAS;
+    check(p, seed_of("alibi"), sparse());
+    p.align = p.align == TANDEM_TOP_LEFT ? TANDEM_BOTTOM_RIGHT : TANDEM_TOP_LEFT;
+    check(p, seed_of("alibi other end"), sparse());
+  }
+}
