@@ -22,9 +22,30 @@ layout(push_constant) uniform Push {
 
 #include "tensor.glsl"
 #include "tile.glsl"
+#include "extra.glsl"
 #include "score.glsl"
 #include "mask.glsl"
 #include "softmax.glsl"
+#include "weight.glsl"
+
+// What dropout lets through of an invocation's elements, bit 4 r + c. Four keys in a row come out of one draw, and an
+// invocation owns one of them: it draws for as many query rows as it owns keys, and all meet in the P tile, as
+// numbers below 16. The P tile's readers are past the barriers of the product before.
+uint share_drop_bits(int j0, int i0) {
+  [[unroll]] for (int r = 0; r < RM; r++) {
+    const int i = TROW + TR * r;
+    ptile[TCOL * P_PITCH + i / 4][i % 4] = float(drop_quad(i0 + i, j0 / 4 + TCOL));
+  }
+  barrier();
+  uint bits = 0;
+  [[unroll]] for (int r = 0; r < RM; r++) {
+    const int j = TROW + TR * r;
+    const uvec4 quads = uvec4(ptile[j / 4 * P_PITCH + TCOL]) >> (j % 4) & 1u;
+    bits |= (quads.x | quads.y << 1 | quads.z << 2 | quads.w << 3) << (4 * r);
+  }
+  if (GRAD_K == 0) barrier(); // p comes next; with GRAD_K a product is between
+  return bits;
+}
 
 void main() {
   Place place;
@@ -32,8 +53,9 @@ void main() {
   // First to last: with a causal mask the first keys are seen by most rows and take longest.
   const int row0 = (int(block.tiles) - 1 - place.tile) * ROWS;
   const int b = place.batch, hk = place.head;
-  View k = make_view(push.k, block.k, b, hk, block.seq_kv, block.head_dim, (push.wide & 2u) != 0);
-  View v = make_view(push.v, block.v, b, hk, block.seq_kv, block.head_dim_v, (push.wide & 4u) != 0);
+  set_entry(b);
+  View k = kv_view(push.k, block.k, b, hk, entry.seq_kv, block.head_dim, (push.wide & 2u) != 0);
+  View v = kv_view(push.v, block.v, b, hk, entry.seq_kv, block.head_dim_v, (push.wide & 4u) != 0);
 
   vec4 acc_k[D_BLOCKS][RM], acc_v[DV_BLOCKS][RM];
   [[unroll]] for (int i = 0; i < RM; i++) {
@@ -41,19 +63,24 @@ void main() {
     [[unroll]] for (int n = 0; n < DV_BLOCKS; n++) acc_v[n][i] = vec4(0);
   }
 
-  TandemTiles tiles = tandem_query_tiles(mask_band(), row0, ROWS, COLS, block.seq_q, block.seq_kv);
+  TandemTiles tiles = tandem_query_tiles(mask_band(), row0, ROWS, COLS, entry.seq_q, entry.seq_kv);
   const int heads = tiles.begin < tiles.end ? block.group : 0;
+  begin_votes();
   for (int g = 0; g < heads; g++) {
     const int h = hk * block.group + g;
-    View q = make_view(push.q, block.q, b, h, block.seq_q, block.head_dim, (push.wide & 1u) != 0);
-    View d_o = make_view(push.d_o, block.d_o, b, h, block.seq_q, block.head_dim_v, (push.wide & 8u) != 0);
-    fetch_nt(k, row0, q, tiles.begin * COLS, 0);
+    set_head(b, h);
+    View q = q_view(push.q, block.q, b, h, entry.seq_q, block.head_dim, (push.wide & 1u) != 0);
+    View d_o = q_view(push.d_o, block.d_o, b, h, entry.seq_q, block.head_dim_v, (push.wide & 8u) != 0);
+    if (SKIP == 0) fetch_nt(k, row0, q, tiles.begin * COLS, 0);
     for (int t = tiles.begin; t < tiles.end; t++) {
       const int col0 = t * COLS;
-      vec4 lse = vec4(0), delta = vec4(0); // of this invocation's four columns
+      uint kept;
+      if (!open_tile(k, row0, q, col0, true, kept)) continue;
+      vec4 lse = vec4(0), delta = vec4(0), share = vec4(0); // of this invocation's four columns
       [[unroll]] for (int c = 0; c < 4; c++) {
         const int i = col0 + 4 * TCOL + c;
-        if (i < block.seq_q) {
+        share[c] = share_of(i);
+        if (i < entry.seq_q) {
           const int head = b * block.heads_q + h;
           lse[c] = lse_origin(Load1(stat_address(push.lse, head, block.seq_q, i)).w);
           if (GRAD_K != 0)
@@ -63,17 +90,32 @@ void main() {
 
       vec4 p[RM], ds[RM];
       product_nt(p, k, row0, q, col0);
-      if (GRAD_K != 0) fetch_nt(v, row0, d_o, col0, 0);
-      if (GRAD_V != 0) fetch_nn(d_o, col0, 0, 0);
-      score_tile(p);
+      if (GRAD_K != 0 && !SKIP_ENTMAX) fetch_nt(v, row0, d_o, col0, 0);
+      if (GRAD_V != 0 && !SKIP_ENTMAX) fetch_nn(d_o, col0, 0, 0);
+      score_tile(p, col0, row0, true);
       if (t < tiles.full_begin || t >= tiles.full_end) mask_tile_transposed(p, row0, col0);
-      [[unroll]] for (int i = 0; i < RM; i++) p[i] = weights(p[i], lse);
+      if (KEEP != 0) keep_tile(p, kept);
+      [[unroll]] for (int i = 0; i < RM; i++) p[i] = bases(p[i], lse);
+      if (SKIP_ENTMAX) {
+        if (!vote(has_support(p))) continue;
+        if (GRAD_K != 0) fetch_nt(v, row0, d_o, col0, 0);
+        if (GRAD_V != 0) fetch_nn(d_o, col0, 0, 0);
+      }
+      uint let_through = ~0u;
+      if (DROPOUT != 0) let_through = share_drop_bits(row0, col0);
 
       if (GRAD_K != 0) {
         product_nt(ds, v, row0, d_o, col0);
-        [[unroll]] for (int i = 0; i < RM; i++) ds[i] = p[i] * (ds[i] - delta);
+        [[unroll]] for (int i = 0; i < RM; i++) {
+          if (DROPOUT != 0) ds[i] *= drop_factor(let_through >> (4 * i));
+          ds[i] = through_cap(ds_of(p[i], share, ds[i], delta), i);
+        }
       }
       if (GRAD_V != 0) {
+        [[unroll]] for (int i = 0; i < RM; i++) {
+          p[i] = weights_of(p[i], share);
+          if (DROPOUT != 0) p[i] *= drop_factor(let_through >> (4 * i));
+        }
         put_ptile(p);
         [[unroll]] for (int n = 0; n < DV_BLOCKS; n++) product_nn(acc_v[n], d_o, col0, n, DV_BLOCKS);
       }
@@ -82,7 +124,7 @@ void main() {
         barrier(); // the readers of p are done
         put_ptile(ds);
       }
-      if (t + 1 < tiles.end) fetch_nt(k, row0, q, col0 + COLS, 0);
+      if (SKIP == 0 && t + 1 < tiles.end) fetch_nt(k, row0, q, col0 + COLS, 0);
       if (GRAD_K != 0) {
         [[unroll]] for (int n = 0; n < D_BLOCKS; n++) product_nn(acc_k[n], q, col0, n, D_BLOCKS);
       }
@@ -90,14 +132,21 @@ void main() {
   }
 
   if (GRAD_K != 0) {
-    View d_k = make_view(push.d_k, block.d_k, b, hk, block.seq_kv, block.head_dim, (push.wide & 16u) != 0);
+    View d_k = kv_view(push.d_k, block.d_k, b, hk, stored_kv(), block.head_dim, (push.wide & 16u) != 0);
     [[unroll]] for (int n = 0; n < D_BLOCKS; n++) {
-      [[unroll]] for (int i = 0; i < RM; i++) acc_k[n][i] *= block.scale;
+      [[unroll]] for (int i = 0; i < RM; i++) {
+        acc_k[n][i] *= block.scale;
+        if (LENGTHS_KV != 0 && row0 + TROW + TR * i >= entry.seq_kv) acc_k[n][i] = vec4(0);
+      }
       store_block(d_k, row0, n, acc_k[n]);
     }
   }
   if (GRAD_V != 0) {
-    View d_v = make_view(push.d_v, block.d_v, b, hk, block.seq_kv, block.head_dim_v, (push.wide & 32u) != 0);
-    [[unroll]] for (int n = 0; n < DV_BLOCKS; n++) store_block(d_v, row0, n, acc_v[n]);
+    View d_v = kv_view(push.d_v, block.d_v, b, hk, stored_kv(), block.head_dim_v, (push.wide & 32u) != 0);
+    [[unroll]] for (int n = 0; n < DV_BLOCKS; n++) {
+      [[unroll]] for (int i = 0; i < RM; i++)
+        if (LENGTHS_KV != 0 && row0 + TROW + TR * i >= entry.seq_kv) acc_v[n][i] = vec4(0);
+      store_block(d_v, row0, n, acc_v[n]);
+    }
   }
 }

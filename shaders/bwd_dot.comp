@@ -27,11 +27,17 @@ void main() {
   const int b = head / block.heads_q, h = head % block.heads_q;
   const int tid = int(gl_LocalInvocationIndex), lane = tid % LANES;
   const int row = int(index % block.tiles) * ROWS + tid / LANES;
-  View o = make_view(push.o, block.o, b, h, block.seq_q, block.head_dim_v, (push.wide & 1u) != 0);
-  View d_o = make_view(push.d_o, block.d_o, b, h, block.seq_q, block.head_dim_v, (push.wide & 2u) != 0);
+  ivec2 rows = ivec2(0, block.seq_q); // where the batch entry's begin, and how many there are
+  if (LENGTHS_Q != 0) rows = sequence(push.lengths_q, LENGTHS_Q, b, block.seq_q);
+  View o = make_view(push.o, block.o, b, h, rows.y, block.head_dim_v, (push.wide & 1u) != 0);
+  View d_o = make_view(push.d_o, block.d_o, b, h, rows.y, block.head_dim_v, (push.wide & 2u) != 0);
+  if (LENGTHS_Q == PACKED) {
+    o.base = row_address(o, rows.x);
+    d_o.base = row_address(d_o, rows.x);
+  }
 
   float sum = 0;
-  if (row < block.seq_q) {
+  if (row < rows.y) {
     uvec2 o_row = row_address(o, row), d_o_row = row_address(d_o, row);
     for (int col = 4 * lane; col < block.head_dim_v; col += 4 * LANES) {
       vec4 x = to_floats(load_words(o, o_row, col)), y = to_floats(load_words(d_o, d_o_row, col));

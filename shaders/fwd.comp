@@ -21,19 +21,85 @@ layout(push_constant) uniform Push {
 
 #include "tensor.glsl"
 #include "tile.glsl"
+#include "extra.glsl"
 #include "score.glsl"
 #include "mask.glsl"
 #include "softmax.glsl"
+#include "weight.glsl"
+
+// From a key tile's product to its scores.
+void finish_scores(inout vec4 s[RM], int row0, int col0, TandemTiles tiles, int t, uint kept) {
+  score_tile(s, row0, col0, false);
+  if (t < tiles.full_begin || t >= tiles.full_end) mask_tile(s, row0, col0);
+  if (KEEP != 0) keep_tile(s, kept);
+}
+
+// The scores of a key tile in a walk that needs nothing else; false: it is left out.
+bool walk_tile(out vec4 s[RM], View q, int row0, View k, TandemTiles tiles, int t) {
+  uint kept;
+  if (!open_tile(q, row0, k, t * COLS, false, kept)) return false;
+  product_nt(s, q, row0, k, t * COLS);
+  if (SKIP == 0 && t + 1 < tiles.end) fetch_nt(q, row0, k, (t + 1) * COLS, 0);
+  finish_scores(s, row0, t * COLS, tiles, t, kept);
+  return true;
+}
+
+#include "entmax.glsl"
+
+float sink_of(int h) { return load_float(F32, word_address(push.sink, h)); }
+
+// The sink as one more score without a value, in rows that see a key. Returns what the weights so far are
+// multiplied by.
+float add_sink(float sink, inout float m, inout float l) {
+  if (m == HIDDEN) return 1;
+  const float top = max(m, sink), keep = weight(m, top);
+  l = l * keep + weight(sink, top);
+  m = top;
+  return keep;
+}
+
+// lse of each row, as it is stored, for elastic softmax. Maximum and sum are an invocation's own until the end.
+void find_lse(out float lse[RM], View q, int row0, View k, TandemTiles tiles, int h) {
+  float m[RM], l[RM], own[RM];
+  [[unroll]] for (int i = 0; i < RM; i++) {
+    m[i] = HIDDEN;
+    l[i] = 0;
+  }
+  if (SKIP == 0 && tiles.begin < tiles.end) fetch_nt(q, row0, k, tiles.begin * COLS, 0);
+  for (int t = tiles.begin; t < tiles.end; t++) {
+    vec4 s[RM];
+    if (!walk_tile(s, q, row0, k, tiles, t)) continue;
+    [[unroll]] for (int i = 0; i < RM; i++) {
+      const float top = max(max(max(s[i].x, s[i].y), max(s[i].z, s[i].w)), m[i]);
+      const float keep = weight(m[i], top);
+      s[i] = weights(s[i], vec4(top));
+      l[i] = l[i] * keep + (s[i].x + s[i].y + (s[i].z + s[i].w));
+      m[i] = top;
+    }
+  }
+  [[unroll]] for (int i = 0; i < RM; i++) own[i] = m[i];
+  row_max(m);
+  [[unroll]] for (int i = 0; i < RM; i++) l[i] *= weight(own[i], m[i]);
+  row_sum(l);
+  [[unroll]] for (int i = 0; i < RM; i++) {
+    if (SINK != 0) add_sink(sink_of(h), m[i], l[i]);
+    precise float origin = m[i] + log(l[i]);
+    lse[i] = l[i] != 0 ? origin : lse_origin(LSE_NONE);
+  }
+}
 
 void main() {
   Place place;
   if (!find_place(block.heads_q, place)) return;
   const int b = place.batch, h = place.head, hk = h / block.group, row0 = place.tile * ROWS;
-  View q = make_view(push.q, block.q, b, h, block.seq_q, block.head_dim, (push.wide & 1u) != 0);
-  View k = make_view(push.k, block.k, b, hk, block.seq_kv, block.head_dim, (push.wide & 2u) != 0);
-  View v = make_view(push.v, block.v, b, hk, block.seq_kv, block.head_dim_v, (push.wide & 4u) != 0);
+  set_entry(b);
+  View q = q_view(push.q, block.q, b, h, entry.seq_q, block.head_dim, (push.wide & 1u) != 0);
+  View k = kv_view(push.k, block.k, b, hk, entry.seq_kv, block.head_dim, (push.wide & 2u) != 0);
+  View v = kv_view(push.v, block.v, b, hk, entry.seq_kv, block.head_dim_v, (push.wide & 4u) != 0);
 
-  float m[RM], l[RM]; // running maximum, the same in all invocations of a row; own part of the sum
+  // m: the running maximum, the same in all invocations of a row; own part of the sum. Elastic softmax and entmax:
+  // m is the row's origin.
+  float m[RM], l[RM];
   vec4 acc[DV_BLOCKS][RM];
   [[unroll]] for (int i = 0; i < RM; i++) {
     m[i] = HIDDEN;
@@ -41,34 +107,65 @@ void main() {
     [[unroll]] for (int n = 0; n < DV_BLOCKS; n++) acc[n][i] = vec4(0);
   }
 
-  TandemTiles tiles = tandem_key_tiles(mask_band(), row0, ROWS, COLS, block.seq_q, block.seq_kv);
-  if (tiles.begin < tiles.end) fetch_nt(q, row0, k, tiles.begin * COLS, 0);
+  TandemTiles tiles = tandem_key_tiles(mask_band(), row0, ROWS, COLS, entry.seq_q, entry.seq_kv);
+  if (tiles.begin < tiles.end) set_head(b, h);
+  begin_votes();
+  if (NORM == ELASTIC) find_lse(m, q, row0, k, tiles, h);
+  if (NORM == ENTMAX) find_threshold(m, q, row0, k, tiles);
+
+  if (SKIP == 0 && tiles.begin < tiles.end) fetch_nt(q, row0, k, tiles.begin * COLS, 0);
   for (int t = tiles.begin; t < tiles.end; t++) {
     const int col0 = t * COLS;
+    if (SKIP_ENTMAX && !is_live_tile(t - tiles.begin)) continue;
+    uint kept;
+    if (!open_tile(q, row0, k, col0, false, kept)) continue;
     vec4 s[RM];
     product_nt(s, q, row0, k, col0);
-    fetch_nn(v, col0, 0, 0); // lands under the softmax
-    score_tile(s);
-    if (t < tiles.full_begin || t >= tiles.full_end) mask_tile(s, row0, col0);
+    if (!SKIP_ENTMAX) fetch_nn(v, col0, 0, 0); // lands under the softmax
+    finish_scores(s, row0, col0, tiles, t, kept);
 
-    float top[RM];
-    [[unroll]] for (int i = 0; i < RM; i++)
-      top[i] = max(max(max(s[i].x, s[i].y), max(s[i].z, s[i].w)), m[i]);
-    row_max(top);
-    [[unroll]] for (int i = 0; i < RM; i++) {
-      float keep = weight(m[i], top[i]);
-      s[i] = weights(s[i], vec4(top[i]));
-      l[i] = l[i] * keep + (s[i].x + s[i].y + (s[i].z + s[i].w));
-      m[i] = top[i];
-      [[unroll]] for (int n = 0; n < DV_BLOCKS; n++) acc[n][i] *= keep;
+    if (NORM == SOFTMAX) {
+      float top[RM];
+      [[unroll]] for (int i = 0; i < RM; i++)
+        top[i] = max(max(max(s[i].x, s[i].y), max(s[i].z, s[i].w)), m[i]);
+      row_max(top);
+      [[unroll]] for (int i = 0; i < RM; i++) {
+        float keep = weight(m[i], top[i]);
+        s[i] = weights(s[i], vec4(top[i]));
+        l[i] = l[i] * keep + (s[i].x + s[i].y + (s[i].z + s[i].w));
+        m[i] = top[i];
+        [[unroll]] for (int n = 0; n < DV_BLOCKS; n++) acc[n][i] *= keep;
+      }
+    } else {
+      [[unroll]] for (int i = 0; i < RM; i++) s[i] = bases(s[i], vec4(m[i]));
+      if (SKIP_ENTMAX) {
+        if (!vote(has_support(s))) continue;
+        fetch_nn(v, col0, 0, 0);
+      }
+      [[unroll]] for (int i = 0; i < RM; i++)
+        s[i] = weights_of(s[i], vec4(share_of(row0 + TROW + TR * i)));
     }
+    if (DROPOUT != 0) drop_tile(s, row0, col0);
     put_ptile(s);
-    if (t + 1 < tiles.end) fetch_nt(q, row0, k, col0 + COLS, 0); // lands under the product
+    if (SKIP == 0 && t + 1 < tiles.end) fetch_nt(q, row0, k, col0 + COLS, 0); // lands under the product
     [[unroll]] for (int n = 0; n < DV_BLOCKS; n++) product_nn(acc[n], v, col0, n, DV_BLOCKS);
   }
 
-  row_sum(l);
-  View o = make_view(push.o, block.o, b, h, block.seq_q, block.head_dim_v, (push.wide & 8u) != 0);
+  if (NORM == SOFTMAX) {
+    row_sum(l);
+    [[unroll]] for (int i = 0; i < RM; i++) {
+      if (SINK == 0) continue;
+      const float keep = add_sink(sink_of(h), m[i], l[i]);
+      [[unroll]] for (int n = 0; n < DV_BLOCKS; n++) acc[n][i] *= keep;
+    }
+  } else {
+    [[unroll]] for (int i = 0; i < RM; i++) l[i] = m[i] != lse_origin(LSE_NONE) ? 1.0 : 0.0;
+  }
+  if (LENGTHS_Q != 0) {
+    [[unroll]] for (int i = 0; i < RM; i++)
+      if (row0 + TROW + TR * i >= entry.seq_q) l[i] = 0;
+  }
+  View o = q_view(push.o, block.o, b, h, stored_q(), block.head_dim_v, (push.wide & 8u) != 0);
   [[unroll]] for (int n = 0; n < DV_BLOCKS; n++) {
     [[unroll]] for (int i = 0; i < RM; i++) acc[n][i] = l[i] != 0 ? acc[n][i] / l[i] : vec4(0);
     store_block(o, row0, n, acc[n]);
@@ -78,7 +175,7 @@ void main() {
       const int row = row0 + TROW + TR * i;
       if (row < block.seq_q)
         Store1(stat_address(push.lse, b * block.heads_q + h, block.seq_q, row)).w =
-            l[i] != 0 ? floatBitsToUint(m[i] + log(l[i])) : LSE_NONE;
+            l[i] != 0 ? floatBitsToUint(NORM == SOFTMAX ? m[i] + log(l[i]) : m[i]) : LSE_NONE;
     }
   }
 }

@@ -1,10 +1,58 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // From the raw product to the score s. precise: contracted into the difference that exp is taken of, the
-// product would not be rounded, and s would differ from the s that row maximum and lse were made of.
+// product would not be rounded, and s would differ from the s that row maximum and lse were made of. So
+// with every step: forward and backward kernels have the same bits.
+#include "tanh.h"
 
-void score_tile(inout vec4 s[RM]) {
-  [[unroll]] for (int i = 0; i < RM; i++) {
-    precise vec4 scaled = s[i] * block.scale;
-    s[i] = scaled;
+vec4 cap_slope[RM]; // softcap: the derivative of the capped score, for the backward
+
+float cap_score(float s, out float slope) {
+  precise float ratio = s / extra.softcap;
+  float t = tandem_tanh(ratio);
+  slope = fma(-t, t, 1.0);
+  precise float capped = extra.softcap * t;
+  return capped;
+}
+
+float add_inputs(float s, int i, int j) {
+  const int t = i + entry.off - j;
+  precise float x = s;
+  if (BIAS != 0) {
+    uvec2 at = add64(inputs.bias, to_bytes(add64(mul64(extra.bias.sd.xy, near_query(i)),
+                                                 mul64(extra.bias.sd.zw, near_key(j))),
+                                           BIAS_SHIFT));
+    x = x + load_float(BIAS, at);
+  }
+  if (DIST != 0) {
+    float d = load_float(F32, word_address(inputs.dist, clamp(t, 0, extra.dist_window - 1)));
+    x = x + (t >= 0 && t < extra.dist_window ? d : 0.0);
+  }
+  if (ALIBI != 0) {
+    precise float far = inputs.slope * float(abs(t));
+    x = x - far;
+  }
+  if (NORM == ENTMAX) x = x * extra.entmax_scale;
+  return x;
+}
+
+// Query rows from i0, keys from j0. flip: the rows of the tile are keys.
+void score_tile(inout vec4 s[RM], int i0, int j0, bool flip) {
+  [[unroll]] for (int r = 0; r < RM; r++) {
+    precise vec4 scaled = s[r] * block.scale;
+    if (SOFTCAP != 0) {
+      [[unroll]] for (int c = 0; c < 4; c++) {
+        float slope;
+        scaled[c] = cap_score(scaled[c], slope);
+        cap_slope[r][c] = slope;
+      }
+    }
+    if (BIAS != 0 || DIST != 0 || ALIBI != 0 || NORM == ENTMAX) {
+      [[unroll]] for (int c = 0; c < 4; c++)
+        scaled[c] = add_inputs(scaled[c], query_of(i0, r, c, flip), key_of(j0, r, c, flip));
+    }
+    s[r] = scaled;
   }
 }
+
+// ds of the score as that of the scaled product.
+vec4 through_cap(vec4 ds, int r) { return SOFTCAP != 0 ? ds * cap_slope[r] : ds; }

@@ -2,8 +2,6 @@
 // The weights: exp(s - origin), the origin being the running row maximum in fwd and lse in the backward.
 // Differences in natural units: where s equals the origin the weight is exactly 1.
 
-const uint LSE_NONE = 0xff800000u; // -inf: the row saw no key
-
 // precise: see score.glsl.
 float weight(float s, float origin) {
   precise float x = s - origin;

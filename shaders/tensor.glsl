@@ -23,9 +23,10 @@ uvec2 mul64(uvec2 a, int n) {                                 // n >= 0
 }
 
 const int SIZE_SHIFT = DTYPE == F32 ? 2 : 1;
-uvec2 to_bytes(uvec2 elements) {
-  return uvec2(elements.x << SIZE_SHIFT, elements.y << SIZE_SHIFT | elements.x >> (32 - SIZE_SHIFT));
+uvec2 to_bytes(uvec2 elements, int shift) { // 1 or 2
+  return uvec2(elements.x << shift, elements.y << shift | elements.x >> (32 - shift));
 }
+uvec2 to_bytes(uvec2 elements) { return to_bytes(elements, SIZE_SHIFT); }
 
 // The rows of one head of a tensor. Rows and features past the end read as zeros.
 struct View {
@@ -99,7 +100,8 @@ uint to_bf16(float x) {
   if ((u & 0x7fffffffu) > 0x7f800000u) return u >> 16 | 0x40u;
   return u + 0x7fffu + (u >> 16 & 1u) >> 16;
 }
-uint to_bits16(float x) { return DTYPE == F16 ? to_f16(x) : to_bf16(x); }
+uint to_bits16(int dtype, float x) { return dtype == F16 ? to_f16(x) : to_bf16(x); }
+uint to_bits16(float x) { return to_bits16(DTYPE, x); }
 
 // One half of a word. The other half can belong to another invocation or to a gap between rows, and
 // without 16-bit storage only atomics leave it alone.
@@ -136,6 +138,32 @@ void store_words(View t, uvec2 row, int col, vec4 x) {
     } else
       store_half(at, to_bits16(x[i]));
   }
+}
+
+// One number of any type.
+float load_float(int dtype, uvec2 at) {
+  if (dtype == F32) return uintBitsToFloat(Load1(at).w);
+  uint pair = Load1(uvec2(at.x & ~3u, at.y)).w;
+  uint bits = (at.x & 2u) != 0 ? pair >> 16 : pair & 0xffffu;
+  return dtype == F16 ? unpackHalf2x16(bits).x : uintBitsToFloat(bits << 16);
+}
+void store_float(int dtype, uvec2 at, float x) {
+  if (dtype == F32)
+    Store1(at).w = floatBitsToUint(x);
+  else
+    store_half(at, to_bits16(dtype, x));
+}
+// Element n >= 0 of a contiguous array of f32 or int32.
+uvec2 word_address(uvec2 address, int n) { return add64(address, to_bytes(uvec2(n, 0), 2)); }
+
+// Where the sequence of a batch entry begins in the tensors, and how long it is.
+ivec2 sequence(uvec2 lengths, int kind, int b, int limit) {
+  int begin = 0, size = int(Load1(word_address(lengths, b)).w);
+  if (kind == PACKED) {
+    begin = size;
+    size = int(Load1(word_address(lengths, b + 1)).w) - begin;
+  }
+  return ivec2(begin, clamp(size, 0, limit));
 }
 
 // lse and delta: f32 [B,Hq,Sq], contiguous. head counts over batch and heads.

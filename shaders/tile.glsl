@@ -11,6 +11,11 @@ const int P_PITCH = COLS / 4 + 1;
 const int NT_LANES = DK / 4; // invocations that stage one row together
 const int NN_LANES = TC;
 
+// Columns of a product may begin anywhere, before the first row too (bwd_ddist).
+#ifndef ANYWHERE
+#define ANYWHERE false
+#endif
+
 #define TID int(gl_LocalInvocationIndex)
 #define TROW (TID / TC)
 #define TCOL (TID % TC)
@@ -19,6 +24,8 @@ const int NN_LANES = TC;
 // then into the pool (put). Otherwise put loads them itself, in rolled loops: the element-wise route of
 // load_words, unrolled and repeated wherever something is fetched, would be most of the kernel's code.
 uvec4 stage_m[NT_VEC], stage_n[NT_VEC], stage_k[NN_VEC];
+
+bool has_row(View t, int r) { return (!ANYWHERE || r >= 0) && r < t.rows; }
 
 // Features [d, d + DK) of ROWS rows of a from a0 and of COLS rows of b from b0.
 void fetch_nt(View a, int a0, View b, int b0, int d) {
@@ -29,7 +36,8 @@ void fetch_nt(View a, int a0, View b, int b0, int d) {
   uvec2 b_at = row_address(b, b0 + r), b_step = mul64(b.row, step);
   [[unroll]] for (int i = 0; i < NT_VEC; i++) {
     stage_m[i] = a0 + r < a.rows && col < a.width ? load_wide(a_at, col) : uvec4(0);
-    stage_n[i] = b0 + r < b.rows && col < b.width ? load_wide(b_at, col) : uvec4(0);
+    if (ANYWHERE) b_at = row_address(b, max(b0 + r, 0));
+    stage_n[i] = has_row(b, b0 + r) && col < b.width ? load_wide(b_at, col) : uvec4(0);
     a_at = add64(a_at, a_step);
     b_at = add64(b_at, b_step);
     r += step;
@@ -37,7 +45,7 @@ void fetch_nt(View a, int a0, View b, int b0, int d) {
 }
 
 uvec4 load_any(View t, int r, int col) {
-  return r < t.rows && col < t.width ? load_words(t, row_address(t, r), col) : uvec4(0);
+  return has_row(t, r) && col < t.width ? load_words(t, row_address(t, r), col) : uvec4(0);
 }
 
 void put_nt(View a, int a0, View b, int b0, int d) {

@@ -36,12 +36,21 @@ std::string missing_capability(const PathRow& row, const Caps& caps) {
   return "";
 }
 
+// Shared memory of a tiled kernel beside its tile's: where tiles may be left out, the words of votes, and
+// for entmax's search the tiles that still count (shaders/mask.glsl, shaders/entmax.glsl).
+uint32_t skip_shared_bytes(const Problem& p, const PathRow& row, Stem stem) {
+  if (!is_path(row, Backend::vulkan, "scalar")) return 0;
+  const bool entmax = p.normalizer == Normalizer::entmax, skip = !p.visit_all;
+  return ((p.keep && skip) || entmax ? 12 : 0) +
+         (entmax && skip && stem == Stem::fwd ? 2 * 64 * 4 : 0);
+}
+
 bool forced_size(const Problem& p, const Tile& t) {
   return (p.tile_rows == 0 || p.tile_rows == t.br) && (p.tile_cols == 0 || p.tile_cols == t.bc);
 }
 
 // Why a row of the tile table does not do; "" if it does.
-std::string tile_refusal(const Problem& p, const Caps& caps, const Tile& t) {
+std::string tile_refusal(const Problem& p, const Caps& caps, const PathRow& row, const Tile& t) {
   if (is_disabled(caps, t.name)) return kDisabled;
   if (!forced_size(p, t))
     return text("%dx%d is not the tile %dx%d that the problem asks for", t.br, t.bc, p.tile_rows,
@@ -49,9 +58,10 @@ std::string tile_refusal(const Problem& p, const Caps& caps, const Tile& t) {
   if (t.max_d < std::max(p.head_dim, p.head_dim_v))
     return text("head size %lld is beyond its %d", (long long)std::max(p.head_dim, p.head_dim_v),
                 t.max_d);
-  if (uint32_t(tile_shared_bytes(t)) > caps.shared_bytes)
-    return text("needs %d bytes of shared memory, the device has %u", tile_shared_bytes(t),
-                caps.shared_bytes);
+  const uint32_t shared = uint32_t(tile_shared_bytes(t)) +
+                          skip_shared_bytes(p, row, p.backward ? Stem::bwd_dq : Stem::fwd);
+  if (shared > caps.shared_bytes)
+    return text("needs %u bytes of shared memory, the device has %u", shared, caps.shared_bytes);
   if (uint32_t(t.invocations()) > caps.max_invocations)
     return text("needs workgroups of %d, the device has %u", t.invocations(), caps.max_invocations);
   // Half of a tile or more would be rows that do not exist. Not when the size is forced.
@@ -160,7 +170,7 @@ std::string make_launches(const Problem& p, const Caps& caps, const PathRow& row
       if (tiled) {
         launch.d_blocks = tile.blocks(p.head_dim);
         launch.dv_blocks = tile.blocks(p.head_dim_v);
-        launch.shared_bytes = uint32_t(tile_shared_bytes(tile));
+        launch.shared_bytes = uint32_t(tile_shared_bytes(tile)) + skip_shared_bytes(p, row, stem);
       } else {
         launch.shared_bytes =
             uint32_t(sizeof(float) * (stem == Stem::bwd_dot ? kDotRows * kDotLanes : kLineGroup));
@@ -212,7 +222,7 @@ void lay_out_workspace(Plan* plan) {
 
 // What of a problem a path does not compute; "" if nothing.
 std::string missing_feature(const PathRow& row, const Problem& p) {
-  const bool plain = !is_path(row, Backend::cpu, "ref");
+  const bool plain = !is_path(row, Backend::cpu, "ref") && !is_path(row, Backend::vulkan, "scalar");
   if (plain && !p.extras().empty())
     return "it knows plain softmax attention, this problem has " + p.extras();
   if (is_path(row, Backend::vulkan, "scalar") && extra_addresses(p) > kExtraAddresses)
@@ -256,7 +266,7 @@ bool try_path(const Problem& p, const Caps& caps, const PathRow& row, Plan* plan
   for (const Tile& tile : kTiles) {
     if (!tile_on(tile, backend)) continue;
     const std::string who = name + " " + tile.name;
-    const std::string why = tile_refusal(p, caps, tile);
+    const std::string why = tile_refusal(p, caps, row, tile);
     if (!why.empty()) {
       refuse(who, why);
     } else if (take(tile, who)) {

@@ -4,9 +4,14 @@
 #include <cstring>
 
 #include "device.h"
+#include "shaders/bwd_dbias.spv.h"
+#include "shaders/bwd_ddist.spv.h"
 #include "shaders/bwd_dkv.spv.h"
 #include "shaders/bwd_dot.spv.h"
 #include "shaders/bwd_dq.spv.h"
+#include "shaders/bwd_head.spv.h"
+#include "shaders/bwd_row.spv.h"
+#include "shaders/bwd_sum.spv.h"
 #include "shaders/fwd.spv.h"
 
 namespace tandem {
@@ -23,6 +28,10 @@ constexpr VkSpecializationMapEntry kFwdEntries[] = {
 constexpr VkSpecializationMapEntry kBwdDotEntries[] = {
 #include "../interface/bwd_dot.inc"
 };
+#define TANDEM_SPEC(id, name, fallback) {id, uint32_t(offsetof(BwdRowSpec, name)), 4},
+constexpr VkSpecializationMapEntry kBwdRowEntries[] = {
+#include "../interface/bwd_row.inc"
+};
 #define TANDEM_SPEC(id, name, fallback) {id, uint32_t(offsetof(BwdDkvSpec, name)), 4},
 constexpr VkSpecializationMapEntry kBwdDkvEntries[] = {
 #include "../interface/bwd_dkv.inc"
@@ -31,14 +40,28 @@ constexpr VkSpecializationMapEntry kBwdDkvEntries[] = {
 constexpr VkSpecializationMapEntry kBwdDqEntries[] = {
 #include "../interface/bwd_dq.inc"
 };
+#define TANDEM_SPEC(id, name, fallback) {id, uint32_t(offsetof(BwdDbiasSpec, name)), 4},
+constexpr VkSpecializationMapEntry kBwdDbiasEntries[] = {
+#include "../interface/bwd_dbias.inc"
+};
+#define TANDEM_SPEC(id, name, fallback) {id, uint32_t(offsetof(BwdDdistSpec, name)), 4},
+constexpr VkSpecializationMapEntry kBwdDdistEntries[] = {
+#include "../interface/bwd_ddist.inc"
+};
+#define TANDEM_SPEC(id, name, fallback) {id, uint32_t(offsetof(BwdSumSpec, name)), 4},
+constexpr VkSpecializationMapEntry kBwdSumEntries[] = {
+#include "../interface/bwd_sum.inc"
+};
+#define TANDEM_SPEC(id, name, fallback) {id, uint32_t(offsetof(BwdHeadSpec, name)), 4},
+constexpr VkSpecializationMapEntry kBwdHeadEntries[] = {
+#include "../interface/bwd_head.inc"
+};
 
 // A C++ block is laid out as std140 lays it out in GLSL, and a C++ push block as std430 does: strides of
-// 32 bytes, all before any scalar; addresses of 8 bytes, likewise; scalars of 4 bytes.
-#define TANDEM_CHECK_STRIDES(block, name) \
-  static_assert(offsetof(block, name) % 16 == 0 && offsetof(block, name) < offsetof(block, total));
+// 32 bytes at multiples of 16, addresses of 8 bytes at multiples of 8, in arrays too, scalars of 4 bytes.
+#define TANDEM_CHECK_STRIDES(block, name) static_assert(offsetof(block, name) % 16 == 0, #name);
 #define TANDEM_CHECK_SCALAR(type, name) static_assert(sizeof(type) == 4, #name);
-#define TANDEM_CHECK_ADDRESS(push, name) \
-  static_assert(offsetof(push, name) % 8 == 0 && offsetof(push, name) < offsetof(push, wide));
+#define TANDEM_CHECK_ADDRESS(push, name) static_assert(offsetof(push, name) % 8 == 0, #name);
 static_assert(sizeof(Strides) == 32);
 #define TANDEM_STRIDES(name) TANDEM_CHECK_STRIDES(FwdBlock, name)
 #define TANDEM_PARAM(type, name) TANDEM_CHECK_SCALAR(type, name)
@@ -52,6 +75,12 @@ static_assert(sizeof(Strides) == 32);
 #define TANDEM_ADDRESSES(name, count) TANDEM_CHECK_ADDRESS(BwdDotPush, name)
 #define TANDEM_PUSH(type, name) TANDEM_CHECK_SCALAR(type, name)
 #include "../interface/bwd_dot.inc"
+#define TANDEM_STRIDES(name) TANDEM_CHECK_STRIDES(BwdRowBlock, name)
+#define TANDEM_PARAM(type, name) TANDEM_CHECK_SCALAR(type, name)
+#define TANDEM_ADDRESS(name) TANDEM_CHECK_ADDRESS(BwdRowPush, name)
+#define TANDEM_ADDRESSES(name, count) TANDEM_CHECK_ADDRESS(BwdRowPush, name)
+#define TANDEM_PUSH(type, name) TANDEM_CHECK_SCALAR(type, name)
+#include "../interface/bwd_row.inc"
 #define TANDEM_STRIDES(name) TANDEM_CHECK_STRIDES(BwdDkvBlock, name)
 #define TANDEM_PARAM(type, name) TANDEM_CHECK_SCALAR(type, name)
 #define TANDEM_ADDRESS(name) TANDEM_CHECK_ADDRESS(BwdDkvPush, name)
@@ -64,6 +93,33 @@ static_assert(sizeof(Strides) == 32);
 #define TANDEM_ADDRESSES(name, count) TANDEM_CHECK_ADDRESS(BwdDqPush, name)
 #define TANDEM_PUSH(type, name) TANDEM_CHECK_SCALAR(type, name)
 #include "../interface/bwd_dq.inc"
+#define TANDEM_STRIDES(name) TANDEM_CHECK_STRIDES(BwdDbiasBlock, name)
+#define TANDEM_PARAM(type, name) TANDEM_CHECK_SCALAR(type, name)
+#define TANDEM_ADDRESS(name) TANDEM_CHECK_ADDRESS(BwdDbiasPush, name)
+#define TANDEM_ADDRESSES(name, count) TANDEM_CHECK_ADDRESS(BwdDbiasPush, name)
+#define TANDEM_PUSH(type, name) TANDEM_CHECK_SCALAR(type, name)
+#include "../interface/bwd_dbias.inc"
+#define TANDEM_STRIDES(name) TANDEM_CHECK_STRIDES(BwdDdistBlock, name)
+#define TANDEM_PARAM(type, name) TANDEM_CHECK_SCALAR(type, name)
+#define TANDEM_ADDRESS(name) TANDEM_CHECK_ADDRESS(BwdDdistPush, name)
+#define TANDEM_ADDRESSES(name, count) TANDEM_CHECK_ADDRESS(BwdDdistPush, name)
+#define TANDEM_PUSH(type, name) TANDEM_CHECK_SCALAR(type, name)
+#include "../interface/bwd_ddist.inc"
+#define TANDEM_STRIDES(name) TANDEM_CHECK_STRIDES(BwdSumBlock, name)
+#define TANDEM_PARAM(type, name) TANDEM_CHECK_SCALAR(type, name)
+#define TANDEM_ADDRESS(name) TANDEM_CHECK_ADDRESS(BwdSumPush, name)
+#define TANDEM_ADDRESSES(name, count) TANDEM_CHECK_ADDRESS(BwdSumPush, name)
+#define TANDEM_PUSH(type, name) TANDEM_CHECK_SCALAR(type, name)
+#include "../interface/bwd_sum.inc"
+#define TANDEM_STRIDES(name) TANDEM_CHECK_STRIDES(BwdHeadBlock, name)
+#define TANDEM_PARAM(type, name) TANDEM_CHECK_SCALAR(type, name)
+#define TANDEM_ADDRESS(name) TANDEM_CHECK_ADDRESS(BwdHeadPush, name)
+#define TANDEM_ADDRESSES(name, count) TANDEM_CHECK_ADDRESS(BwdHeadPush, name)
+#define TANDEM_PUSH(type, name) TANDEM_CHECK_SCALAR(type, name)
+#include "../interface/bwd_head.inc"
+#define TANDEM_STRIDES(name) TANDEM_CHECK_STRIDES(ExtraBlock, name)
+#define TANDEM_PARAM(type, name) TANDEM_CHECK_SCALAR(type, name)
+#include "../interface/extra.inc"
 
 struct StemCode {
   const uint32_t* words;
@@ -82,14 +138,16 @@ const StemCode& stem_code(Stem stem) {
     return code;                                                                    \
   }
   switch (stem) {
-    TANDEM_STEM_CODE(Fwd, fwd)
-    TANDEM_STEM_CODE(BwdDot, bwd_dot)
-    TANDEM_STEM_CODE(BwdDkv, bwd_dkv)
-    TANDEM_STEM_CODE(BwdDq, bwd_dq)
-    default:
-      static const StemCode none{};
-      return none;
+#define TANDEM_STEM(Name, name) TANDEM_STEM_CODE(Name, name)
+#include "../stems.inc"
   }
+  static const StemCode none{};
+  return none;
+}
+
+// Tiled kernels have the optional inputs' parameters in a second block, and a second pipeline for wide tensors.
+bool is_tiled(Stem stem) {
+  return stem != Stem::bwd_dot && stem != Stem::bwd_sum && stem != Stem::bwd_head;
 }
 
 template <typename Struct>
@@ -98,44 +156,40 @@ std::string bytes_of(const Struct& s) {
 }
 
 template <typename Spec>
-std::string tile_spec_bytes(Spec spec, bool wide) {
-  spec.WIDE = wide;
-  return bytes_of(spec);
+auto set_wide(Spec* spec, bool wide, int) -> decltype(spec->WIDE, void()) {
+  spec->WIDE = wide;
 }
+template <typename Spec>
+void set_wide(Spec*, bool, long) {}  // not a tiled kernel's
 
 std::string spec_bytes(const Plan& plan, const Launch& launch, bool wide) {
   switch (launch.stem) {
-    case Stem::fwd:
-      return tile_spec_bytes(fwd_spec(plan, launch), wide);
-    case Stem::bwd_dot:
-      return bytes_of(bwd_dot_spec(plan, launch));
-    case Stem::bwd_dkv:
-      return tile_spec_bytes(bwd_dkv_spec(plan, launch), wide);
-    case Stem::bwd_dq:
-      return tile_spec_bytes(bwd_dq_spec(plan, launch), wide);
-    default:
-      return "";
+#define TANDEM_STEM(Name, name)                  \
+  case Stem::name: {                             \
+    Name##Spec spec = name##_spec(plan, launch); \
+    set_wide(&spec, wide, 0);                    \
+    return bytes_of(spec);                       \
   }
+#include "../stems.inc"
+  }
+  return "";
 }
 
 std::string block_bytes(const Plan& plan, const Launch& launch) {
   std::string block;
   switch (launch.stem) {
-    case Stem::fwd:
-      block = bytes_of(fwd_block(plan, launch));
-      break;
-    case Stem::bwd_dot:
-      block = bytes_of(bwd_dot_block(plan, launch));
-      break;
-    case Stem::bwd_dkv:
-      block = bytes_of(bwd_dkv_block(plan, launch));
-      break;
-    case Stem::bwd_dq:
-      block = bytes_of(bwd_dq_block(plan, launch));
-      break;
-    default:
-      break;
+#define TANDEM_STEM(Name, name)                   \
+  case Stem::name:                                \
+    block = bytes_of(name##_block(plan, launch)); \
+    break;
+#include "../stems.inc"
   }
+  block.resize(round16(block.size()));
+  return block;
+}
+
+std::string extra_bytes(const Plan& plan) {
+  std::string block = bytes_of(extra_block(plan.problem));
   block.resize(round16(block.size()));
   return block;
 }
@@ -146,14 +200,19 @@ Status VulkanDevice::make_layouts() {
   for (int i = 0; i < kStemCount; ++i) {
     const StemCode& code = stem_code(Stem(i));
     if (!code.words) continue;
-    VkDescriptorSetLayoutBinding binding{};
-    binding.descriptorType = VK_DESCRIPTOR_TYPE_INLINE_UNIFORM_BLOCK;
-    binding.descriptorCount = round16(code.block_bytes);  // bytes
-    binding.stageFlags = VK_SHADER_STAGE_COMPUTE_BIT;
+    // Two blocks of at most 256 bytes: every device has four.
+    VkDescriptorSetLayoutBinding bindings[2] = {};
+    for (uint32_t n = 0; n < 2; ++n) {
+      bindings[n].binding = n;
+      bindings[n].descriptorType = VK_DESCRIPTOR_TYPE_INLINE_UNIFORM_BLOCK;
+      bindings[n].stageFlags = VK_SHADER_STAGE_COMPUTE_BIT;
+    }
+    bindings[0].descriptorCount = round16(code.block_bytes);  // bytes
+    bindings[1].descriptorCount = round16(sizeof(ExtraBlock));
     VkDescriptorSetLayoutCreateInfo set{};
     set.sType = VK_STRUCTURE_TYPE_DESCRIPTOR_SET_LAYOUT_CREATE_INFO;
-    set.bindingCount = 1;
-    set.pBindings = &binding;
+    set.bindingCount = is_tiled(Stem(i)) ? 2 : 1;
+    set.pBindings = bindings;
     TANDEM_VK_TRY(vk_.vkCreateDescriptorSetLayout(device_, &set, nullptr, &layouts_[i].set),
                   "vkCreateDescriptorSetLayout");
     VkPushConstantRange push{VK_SHADER_STAGE_COMPUTE_BIT, 0, uint32_t(code.push_bytes)};
@@ -241,8 +300,14 @@ Status VulkanDevice::pipeline(Stem stem, const std::string& spec, VkPipeline* pi
 
 Status VulkanDevice::build(const Plan& plan, std::unique_ptr<Program>* program) {
   std::unique_ptr<VulkanProgram> made(new VulkanProgram(*this, plan));
-  uint32_t bytes = 0;
-  for (const Launch& launch : plan.launches) bytes += round16(stem_code(launch.stem).block_bytes);
+  uint32_t bytes = 0, blocks = 0;
+  for (const Launch& launch : plan.launches) {
+    bytes += round16(stem_code(launch.stem).block_bytes);
+    ++blocks;
+    if (!is_tiled(launch.stem)) continue;
+    bytes += round16(sizeof(ExtraBlock));
+    ++blocks;
+  }
   if (plan.launches.empty()) {
     *program = std::move(made);
     return Status();
@@ -251,7 +316,7 @@ Status VulkanDevice::build(const Plan& plan, std::unique_ptr<Program>* program) 
   VkDescriptorPoolSize size{VK_DESCRIPTOR_TYPE_INLINE_UNIFORM_BLOCK, bytes};
   VkDescriptorPoolInlineUniformBlockCreateInfo bindings{};
   bindings.sType = VK_STRUCTURE_TYPE_DESCRIPTOR_POOL_INLINE_UNIFORM_BLOCK_CREATE_INFO;
-  bindings.maxInlineUniformBlockBindings = uint32_t(plan.launches.size());
+  bindings.maxInlineUniformBlockBindings = blocks;
   VkDescriptorPoolCreateInfo pool{};
   pool.sType = VK_STRUCTURE_TYPE_DESCRIPTOR_POOL_CREATE_INFO;
   pool.pNext = &bindings;
@@ -266,9 +331,9 @@ Status VulkanDevice::build(const Plan& plan, std::unique_ptr<Program>* program) 
     dispatch.launch = &launch;
     TANDEM_TRY(pipeline(launch.stem, spec_bytes(plan, launch, false), &dispatch.any));
     // An address of 0 is as aligned as can be: what remains are the strides.
-    if (make_push(plan, launch, Addresses{}).all_wide)
+    if (is_tiled(launch.stem) && make_push(plan, launch, Addresses{}).all_wide)
       TANDEM_TRY(pipeline(launch.stem, spec_bytes(plan, launch, true), &dispatch.wide));
-    else if (launch.stem != Stem::bwd_dot)
+    else if (is_tiled(launch.stem))
       log_(TANDEM_LOG_INFO, text("%s goes element by element: a stride or a head size is no "
                                  "multiple of 4, or a feature stride is not 1",
                                  stem_name(launch.stem)));
@@ -280,18 +345,21 @@ Status VulkanDevice::build(const Plan& plan, std::unique_ptr<Program>* program) 
     allocate.pSetLayouts = &layout(launch.stem).set;
     TANDEM_VK_TRY(vk_.vkAllocateDescriptorSets(device_, &allocate, &dispatch.set),
                   "vkAllocateDescriptorSets");
-    const std::string block = block_bytes(plan, launch);
-    VkWriteDescriptorSetInlineUniformBlock data{};
-    data.sType = VK_STRUCTURE_TYPE_WRITE_DESCRIPTOR_SET_INLINE_UNIFORM_BLOCK;
-    data.dataSize = uint32_t(block.size());
-    data.pData = block.data();
-    VkWriteDescriptorSet write{};
-    write.sType = VK_STRUCTURE_TYPE_WRITE_DESCRIPTOR_SET;
-    write.pNext = &data;
-    write.dstSet = dispatch.set;
-    write.descriptorCount = data.dataSize;
-    write.descriptorType = VK_DESCRIPTOR_TYPE_INLINE_UNIFORM_BLOCK;
-    vk_.vkUpdateDescriptorSets(device_, 1, &write, 0, nullptr);
+    const std::string contents[2] = {block_bytes(plan, launch), extra_bytes(plan)};
+    VkWriteDescriptorSetInlineUniformBlock data[2] = {};
+    VkWriteDescriptorSet writes[2] = {};
+    for (uint32_t n = 0; n < 2; ++n) {
+      data[n].sType = VK_STRUCTURE_TYPE_WRITE_DESCRIPTOR_SET_INLINE_UNIFORM_BLOCK;
+      data[n].dataSize = uint32_t(contents[n].size());
+      data[n].pData = contents[n].data();
+      writes[n].sType = VK_STRUCTURE_TYPE_WRITE_DESCRIPTOR_SET;
+      writes[n].pNext = &data[n];
+      writes[n].dstSet = dispatch.set;
+      writes[n].dstBinding = n;
+      writes[n].descriptorCount = data[n].dataSize;
+      writes[n].descriptorType = VK_DESCRIPTOR_TYPE_INLINE_UNIFORM_BLOCK;
+    }
+    vk_.vkUpdateDescriptorSets(device_, is_tiled(launch.stem) ? 2 : 1, writes, 0, nullptr);
     made->dispatches_.push_back(dispatch);
   }
   *program = std::move(made);

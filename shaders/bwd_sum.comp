@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// bwd_sum: adds the parts that splits left, in order. An invocation an element.
+#version 460
+#extension GL_GOOGLE_include_directive : require
+#include "interface.glsl"
+
+#define TANDEM_SPEC GLSL_SPEC
+#define TANDEM_SHARED GLSL_SHARED
+#include "interface/bwd_sum.inc"
+layout(set = 0, binding = 0, std140) uniform Block {
+#define TANDEM_STRIDES GLSL_STRIDES
+#define TANDEM_PARAM GLSL_PARAM
+#include "interface/bwd_sum.inc"
+} block;
+layout(push_constant) uniform Push {
+#define TANDEM_ADDRESS GLSL_ADDRESS
+#define TANDEM_PUSH GLSL_PUSH
+#include "interface/bwd_sum.inc"
+} push;
+
+#include "tensor.glsl"
+
+void main() {
+  const uint index = gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x;
+  const uint n = index * WG + gl_LocalInvocationIndex;
+  if (index >= block.total || n >= block.part) return;
+  uvec2 at = add64(push.parts, to_bytes(uvec2(n, 0), 2));
+  const uvec2 step = to_bytes(uvec2(block.part, 0), 2);
+  float sum = 0;
+  for (int split = 0; split < block.splits; split++) {
+    sum += load_float(F32, at);
+    at = add64(at, step);
+  }
+  const uint row = n / block.cols, head = row / block.rows;
+  View to = make_view(push.to, block.to, int(head / block.heads), int(head % block.heads), block.rows, block.cols, false);
+  store_float(DTYPE, add64(row_address(to, int(row % block.rows)), mul64(to.col, int(n % block.cols))), sum);
+}
