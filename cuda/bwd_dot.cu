@@ -1,24 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // bwd_dot: delta_i = <d_o_i, o_i>. LANES neighbours share a row. Twin of shaders/bwd_dot.comp.
-#include "kernels.h"
-#include "tile.cuh"
+#include "extra.cuh"
 
 namespace tandem {
 namespace cuda {
 
+// length: rows that the batch entry has; those behind have delta 0. first: row where the entry starts.
 template <typename T>
-__global__ void __launch_bounds__(kDotRows* kDotLanes)
-    bwd_dot(const __grid_constant__ BwdDotParams params) {
-  const BwdDotBlock& u = params.block;
-  const BwdDotPush& push = params.push;
-  Place at;
-  if (!find_place(u.tiles, u.total, u.heads_q, &at)) return;
+TANDEM_DEVICE void dot_rows(const BwdDotBlock& u, const BwdDotPush& push, const Place& at,
+                            int length, int64_t first) {
   const int lane = int(threadIdx.x) % kDotLanes;
   const int row = at.tile * kDotRows + int(threadIdx.x) / kDotLanes;
-  const View<T> o =
-      make_view<T>(push.o, u.o, at.batch, at.head, u.seq_q, u.head_dim_v, push.wide & 1u);
-  const View<T> d_o =
-      make_view<T>(push.d_o, u.d_o, at.batch, at.head, u.seq_q, u.head_dim_v, push.wide & 2u);
+  View<T> o = make_view<T>(push.o, u.o, at.batch, at.head, length, u.head_dim_v, push.wide & 1u);
+  View<T> d_o =
+      make_view<T>(push.d_o, u.d_o, at.batch, at.head, length, u.head_dim_v, push.wide & 2u);
+  o.base += first * u.o.s, d_o.base += first * u.d_o.s;
   float sum = 0.f;
   for (int col = 4 * lane; col < u.head_dim_v; col += 4 * kDotLanes) {
     typename T::Raw a, b;
@@ -37,6 +33,26 @@ __global__ void __launch_bounds__(kDotRows* kDotLanes)
         push.delta)[(int64_t(at.batch) * u.heads_q + at.head) * u.seq_q + row] = sum;
 }
 
+template <typename T>
+__global__ void __launch_bounds__(kDotRows* kDotLanes)
+    bwd_dot(const __grid_constant__ BwdDotParams params) {
+  const BwdDotBlock& u = params.block;
+  Place at;
+  if (find_place(u.tiles, u.total, u.heads_q, &at)) dot_rows<T>(u, params.push, at, u.seq_q, 0);
+}
+
+__global__ void __launch_bounds__(kDotRows* kDotLanes)
+    bwd_dot_full(const __grid_constant__ BwdDotFull params) {
+  const BwdDotBlock& u = params.block;
+  Place at;
+  if (!find_place(u.tiles, u.total, u.heads_q, &at)) return;
+  int64_t first;
+  const int length = entry_length(Lengths(params.spec.LENGTHS_Q), params.push.lengths_q, at.batch,
+                                  u.seq_q, &first);
+  with_type(params.spec.DTYPE,
+            [&](auto e) { dot_rows<decltype(e)>(u, params.push, at, length, first); });
+}
+
 Kernel<BwdDotParams> bwd_dot_kernel(tandem_dtype dtype, const Launch&, bool) {
   switch (dtype) {
     case TANDEM_F32:
@@ -49,6 +65,8 @@ Kernel<BwdDotParams> bwd_dot_kernel(tandem_dtype dtype, const Launch&, bool) {
       return nullptr;
   }
 }
+
+Kernel<BwdDotFull> bwd_dot_full_kernel(const Launch&, bool) { return bwd_dot_full; }
 
 }  // namespace cuda
 }  // namespace tandem

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The CUDA kernels as the host sees them: one parameter struct each, and a look-up of the instantiation
-// that serves a launch. nullptr: not built (cuda/select.cuh says what is).
+// The CUDA kernels as the host sees them: parameter structs, and a look-up of the instantiation that
+// serves a launch. nullptr: not built (cuda/select.cuh says what is).
 #ifndef TANDEM_CUDA_KERNELS_H
 #define TANDEM_CUDA_KERNELS_H
 #include "params.h"
@@ -8,18 +8,30 @@
 namespace tandem {
 namespace cuda {
 
+// Plain kernels know no optional inputs; a problem without any runs these alone.
 template <typename Block, typename Push>
 struct Params {
   Block block;
   Push push;
 };
-using FwdParams = Params<FwdBlock, FwdPush>;
-using BwdDotParams = Params<BwdDotBlock, BwdDotPush>;
-using BwdDkvParams = Params<BwdDkvBlock, BwdDkvPush>;
-using BwdDqParams = Params<BwdDqBlock, BwdDqPush>;
+// Full kernels know all of them, and the element type, by run-time values.
+template <typename Spec, typename Block, typename Push>
+struct FullParams {
+  Block block;
+  Push push;
+  ExtraBlock extra;
+  Features features;
+  Spec spec;
+};
 
 template <typename P>
 using Kernel = void (*)(P);
+
+#define TANDEM_STEM(Name, name)                                       \
+  using Name##Params = Params<Name##Block, Name##Push>;               \
+  using Name##Full = FullParams<Name##Spec, Name##Block, Name##Push>; \
+  Kernel<Name##Full> name##_full_kernel(const Launch& launch, bool wide);
+#include "stems.inc"
 
 Kernel<FwdParams> fwd_kernel(tandem_dtype dtype, const Launch& launch, bool wide);
 Kernel<BwdDotParams> bwd_dot_kernel(tandem_dtype dtype, const Launch& launch, bool wide);

@@ -2,6 +2,8 @@
 // From the raw product to the score. Twin of shaders/score.glsl.
 #ifndef TANDEM_CUDA_SCORE_CUH
 #define TANDEM_CUDA_SCORE_CUH
+#include "mask.cuh"
+#include "tanh.h"
 #include "tile.cuh"
 
 namespace tandem {
@@ -15,6 +17,68 @@ TANDEM_DEVICE void score_tile(float (&s)[S::RM][4], float scale) {
   for (int i = 0; i < S::RM; ++i)
 #pragma unroll
     for (int c = 0; c < 4; ++c) s[i][c] = __fmul_rn(s[i][c], scale);
+}
+
+// ---- with optional inputs -------------------------------------------------------------------------
+
+// Four products become scores, of the pairs (i, j) with ascending keys, or with ascending rows: the same
+// bits in all kernels, as every operation is rounded by itself. Returns the visible ones as bits; the others
+// are -inf. cap: the scores right behind softcap.
+template <bool KEYS>
+TANDEM_DEVICE uint score_quad(float (&s)[4], float (&cap)[4], const Extra& e, const HeadExtra& of,
+                              int i, int j) {
+  uint seen = 0;
+#pragma unroll
+  for (int c = 0; c < 4; ++c) {
+    if (position_visible(e, KEYS ? i : i + c, KEYS ? j + c : j)) seen |= 1u << c;
+    s[c] = __fmul_rn(e.scale, s[c]);
+  }
+  if (e.f.SOFTCAP) {
+#pragma unroll
+    for (int c = 0; c < 4; ++c)
+      s[c] = __fmul_rn(e.x.softcap, tandem_tanh(__fdiv_rn(s[c], e.x.softcap)));
+  }
+#pragma unroll
+  for (int c = 0; c < 4; ++c) cap[c] = s[c];
+  if (e.f.BIAS)
+    with_type(e.f.BIAS, [&](auto type) {
+      using T = decltype(type);
+      const auto* at = reinterpret_cast<const typename T::Element*>(of.bias) + i * e.x.bias.s +
+                       j * e.x.bias.d;
+#pragma unroll
+      for (int c = 0; c < 4; ++c)
+        if (seen >> c & 1u)
+          s[c] = __fadd_rn(s[c], T::to_float(__ldg(at + c * (KEYS ? e.x.bias.d : e.x.bias.s))));
+    });
+  const int distance = i + e.band.off - j;
+  if (e.f.DIST) {
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+      const int t = KEYS ? distance - c : distance + c;
+      if ((t >= 0) & (t < e.x.dist_window)) s[c] = __fadd_rn(s[c], __ldg(of.dist + t));
+    }
+  }
+  if (e.f.ALIBI) {
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+      const int t = KEYS ? distance - c : distance + c;
+      s[c] = __fsub_rn(s[c], __fmul_rn(of.slope, float(t < 0 ? -t : t)));
+    }
+  }
+  if (e.f.KEEP) {
+    const char* at = of.keep + i * e.x.keep.s + j * e.x.keep.d;
+#pragma unroll
+    for (int c = 0; c < 4; ++c)
+      if ((seen >> c & 1u) && __ldg(at + c * (KEYS ? e.x.keep.d : e.x.keep.s)) == 0)
+        seen &= ~(1u << c);
+  }
+  if (Normalizer(e.f.NORM) == Normalizer::entmax) {
+#pragma unroll
+    for (int c = 0; c < 4; ++c) s[c] = __fmul_rn(e.x.entmax_scale, s[c]);
+  }
+#pragma unroll
+  for (int c = 0; c < 4; ++c) s[c] = seen >> c & 1u ? s[c] : minus_infinity();
+  return seen;
 }
 
 }  // namespace cuda

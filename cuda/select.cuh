@@ -59,6 +59,12 @@ typename Family::Pointer select_kernel(tandem_dtype dtype, bool wide, const char
   }
 }
 
+// The same of full kernels, which have no element type.
+template <typename Family>
+typename Family::Pointer select_full(bool wide, const char* tile, int blocks) {
+  return tile ? select_row<Family, Any, 0>(tile, wide, blocks) : nullptr;
+}
+
 }  // namespace cuda
 }  // namespace tandem
 #endif

@@ -59,6 +59,15 @@ TANDEM_DEVICE float weight(float s, float lse) {
   return lse == minus_infinity() ? 0.f : expf(s - lse);
 }
 
+// ---- with optional inputs -------------------------------------------------------------------------
+
+// lse of a row with maximum m and sum l > 0, which sink joins as one more score.
+TANDEM_DEVICE float joined_lse(const float* sink, float m, float l) {
+  if (!sink) return m + logf(l);
+  const float s = __ldg(sink), top = fmaxf(m, s);
+  return top + logf(fmaf(l, expf(m - top), expf(s - top)));
+}
+
 }  // namespace cuda
 }  // namespace tandem
 #endif

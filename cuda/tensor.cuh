@@ -3,6 +3,8 @@
 // with rounding. Twin of shaders/tensor.glsl.
 #ifndef TANDEM_CUDA_TENSOR_CUH
 #define TANDEM_CUDA_TENSOR_CUH
+#include <type_traits>
+
 #include "params.h"
 #include "simt.cuh"
 
@@ -47,6 +49,31 @@ struct BF16 : Sixteen<BF16> {
   }
 };
 
+// One of the three, told at run time: kernels with optional inputs are not instantiated for each. Asked
+// for around a group of loads, stores or conversions, not for each element.
+struct Any {
+  using Raw = uint4;  // as they lie in memory, 16-bit elements in x and y
+};
+template <typename F>
+TANDEM_DEVICE void with_type(uint dtype, const F& f) {
+  if (dtype == TANDEM_F32)
+    f(F32());
+  else if (dtype == TANDEM_F16)
+    f(F16());
+  else
+    f(BF16());
+}
+TANDEM_DEVICE uint4 widen(float4 r) {
+  return make_uint4(__float_as_uint(r.x), __float_as_uint(r.y), __float_as_uint(r.z),
+                    __float_as_uint(r.w));
+}
+TANDEM_DEVICE uint4 widen(uint2 r) { return make_uint4(r.x, r.y, 0u, 0u); }
+TANDEM_DEVICE void narrow(uint4 r, float4* out) {
+  *out = make_float4(__uint_as_float(r.x), __uint_as_float(r.y), __uint_as_float(r.z),
+                     __uint_as_float(r.w));
+}
+TANDEM_DEVICE void narrow(uint4 r, uint2* out) { *out = make_uint2(r.x, r.y); }
+
 // ---- the rows of one head of a tensor -------------------------------------------------------------
 
 template <typename T>
@@ -55,6 +82,19 @@ struct View {
   int64_t s, d;
   int rows, width;
   bool wide;
+};
+
+template <>
+struct View<Any> {
+  char* base;
+  int64_t s, d;
+  int rows, width;
+  bool wide;
+  uint dtype;
+  template <typename E>
+  TANDEM_DEVICE View<E> as() const {
+    return {reinterpret_cast<typename E::Element*>(base), s, d, rows, width, wide};
+  }
 };
 
 template <typename T>
@@ -70,8 +110,24 @@ TANDEM_DEVICE View<T> make_view(uint64_t address, const Strides& strides, int ba
   return m;
 }
 
+// first: row of the tensor where the view begins.
+TANDEM_DEVICE View<Any> make_any_view(uint dtype, uint64_t address, const Strides& strides,
+                                      int batch, int head, int64_t first, int rows, int width,
+                                      bool wide) {
+  const int64_t at = batch * strides.b + head * strides.h + first * strides.s;
+  View<Any> m;
+  m.base = reinterpret_cast<char*>(address) + at * (dtype == TANDEM_F32 ? 4 : 2);
+  m.s = strides.s;
+  m.d = strides.d;
+  m.rows = rows;
+  m.width = width;
+  m.wide = wide;
+  m.dtype = dtype;
+  return m;
+}
+
 // COUNT quads of the rows row0 + row, row0 + row + STEP, ... at the features col0 + col to + 3. Zeros
-// outside the view. row0 and col0 are the same in the whole workgroup.
+// outside the view. row0 and col0 are the same in the whole workgroup; row0 is not negative.
 // WIDE: every input is wide, its features are whole quads and a tile's rows span less than 4 GiB
 // (wide_inputs() in src/cuda/device.cpp). An address is then one uniform 64-bit number and one 32-bit
 // offset of the thread's; with addresses of its own for each load a thread has no registers left, and the
@@ -114,6 +170,21 @@ TANDEM_DEVICE void load_words(typename T::Raw* out, const View<T>& m, int row0, 
   }
 }
 
+template <bool WIDE, int COUNT, int STEP>
+TANDEM_DEVICE void load_any(uint4* out, const View<Any>& m, int row0, int row, int col0, int col) {
+  const auto load = [&](auto e) {
+    using E = decltype(e);
+    typename E::Raw raw[COUNT];
+    load_words<E, WIDE, COUNT, STEP>(raw, m.as<E>(), row0, row, col0, col);
+#pragma unroll
+    for (int n = 0; n < COUNT; ++n) out[n] = widen(raw[n]);
+  };
+  if (m.dtype == TANDEM_F32)
+    load(F32());
+  else  // f16 and bf16 are alike until they are converted
+    load(F16());
+}
+
 template <typename T>
 TANDEM_DEVICE void store_words(const View<T>& m, int row, int col, const float (&x)[4]) {
   using Raw = typename T::Raw;
@@ -127,6 +198,9 @@ TANDEM_DEVICE void store_words(const View<T>& m, int row, int col, const float (
     for (int c = 0; c < 4; ++c)
       if (col + c < m.width) p[c * m.d] = T::from_float(x[c]);
   }
+}
+TANDEM_DEVICE void store_words(const View<Any>& m, int row, int col, const float (&x)[4]) {
+  with_type(m.dtype, [&](auto e) { store_words(m.as<decltype(e)>(), row, col, x); });
 }
 
 }  // namespace cuda

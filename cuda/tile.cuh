@@ -19,7 +19,7 @@ struct Shape {  // a row of tiles.inc
   static constexpr int WG = TR * TC;
   static constexpr int RM = M / TR;    // rows of an invocation
   static constexpr int COLS = 4 * TC;  // columns of one accumulator block
-  static constexpr int POOL = tile_pool_vec4(tile);
+  static constexpr int POOL = tile_pool_vec4(tile), PTILE = tile_ptile_vec4(tile);
   static constexpr int P_PITCH = N / 4 + 1, NT_PITCH = DK / 4 + 1, NN_PITCH = TC + 1;
   // Staging: quads an invocation carries, and the rows between them.
   static constexpr int NT_QUADS = DK / 4, NT_STEP = WG / NT_QUADS;
@@ -32,6 +32,7 @@ struct Shape {  // a row of tiles.inc
     const int threads = accumulators <= 32 && wide ? 384 : 256;
     return threads > WG ? threads / WG : 1;
   }
+  static constexpr int FULL_GROUPS = 256 / WG;  // of kernels with optional inputs
   static_assert(WG % NT_QUADS == 0 && M % NT_STEP == 0 && N % NT_STEP == 0,
                 "whole rows are staged");
   static_assert(KC % NN_STEP == 0, "whole rows are staged");
@@ -55,33 +56,69 @@ struct Stage {
   TANDEM_DEVICE void fetch_nt(const View<T>& a, int a_row, const View<T>& b, int b_row,
                               int feature) {
     const int r = int(threadIdx.x) / S::NT_QUADS, q = int(threadIdx.x) % S::NT_QUADS;
-    load_words<T, WIDE, S::A_COUNT, S::NT_STEP>(quad, a, a_row, r, feature, 4 * q);
-    load_words<T, WIDE, S::B_COUNT, S::NT_STEP>(quad + S::A_COUNT, b, b_row, r, feature, 4 * q);
+    load<S::A_COUNT, S::NT_STEP>(quad, a, a_row, r, feature, 4 * q);
+    load<S::B_COUNT, S::NT_STEP>(quad + S::A_COUNT, b, b_row, r, feature, 4 * q);
   }
-  TANDEM_DEVICE void put_nt(float4* pool) const {
+  TANDEM_DEVICE void put_nt(float4* pool, const View<T>& like) const {
+    as_type(like, [&](auto e) { put_nt_as<decltype(e)>(pool); });
+  }
+  template <typename E>
+  TANDEM_DEVICE void put_nt_as(float4* pool) const {
     const int r = int(threadIdx.x) / S::NT_QUADS, q = int(threadIdx.x) % S::NT_QUADS;
 #pragma unroll
     for (int n = 0; n < S::A_COUNT; ++n)
-      pool[(r + n * S::NT_STEP) * S::NT_PITCH + q] = T::to_floats(quad[n]);
+      pool[(r + n * S::NT_STEP) * S::NT_PITCH + q] = floats<E>(quad[n]);
 #pragma unroll
     for (int n = 0; n < S::B_COUNT; ++n) {
       // Neighbours read rows 4 tc + j: stored so that these are consecutive.
       const int row = r + n * S::NT_STEP;
       const int at = S::M + row % 4 * S::TC + row / 4;
-      pool[at * S::NT_PITCH + q] = T::to_floats(quad[S::A_COUNT + n]);
+      pool[at * S::NT_PITCH + q] = floats<E>(quad[S::A_COUNT + n]);
     }
   }
 
   // KC rows of b, the columns of one accumulator block.
   TANDEM_DEVICE void fetch_nn(const View<T>& b, int b_row, int col) {
     const int r = int(threadIdx.x) / S::TC, q = int(threadIdx.x) % S::TC;
-    load_words<T, WIDE, S::NN_COUNT, S::NN_STEP>(quad, b, b_row, r, col, 4 * q);
+    load<S::NN_COUNT, S::NN_STEP>(quad, b, b_row, r, col, 4 * q);
   }
-  TANDEM_DEVICE void put_nn(float4* pool) const {
+  TANDEM_DEVICE void put_nn(float4* pool, const View<T>& like) const {
+    as_type(like, [&](auto e) { put_nn_as<decltype(e)>(pool); });
+  }
+  template <typename E>
+  TANDEM_DEVICE void put_nn_as(float4* pool) const {
     const int r = int(threadIdx.x) / S::TC, q = int(threadIdx.x) % S::TC;
 #pragma unroll
     for (int n = 0; n < S::NN_COUNT; ++n)
-      pool[(r + n * S::NN_STEP) * S::NN_PITCH + q] = T::to_floats(quad[n]);
+      pool[(r + n * S::NN_STEP) * S::NN_PITCH + q] = floats<E>(quad[n]);
+  }
+
+ private:
+  template <int COUNT, int STEP>
+  TANDEM_DEVICE static void load(typename T::Raw* out, const View<T>& m, int row0, int row,
+                                 int col0, int col) {
+    if constexpr (std::is_same<T, Any>::value)
+      load_any<WIDE, COUNT, STEP>(out, m, row0, row, col0, col);
+    else
+      load_words<T, WIDE, COUNT, STEP>(out, m, row0, row, col0, col);
+  }
+  // What is staged has the type of the view that it came from, or of any other of the problem's tensors.
+  template <typename F>
+  TANDEM_DEVICE static void as_type(const View<T>& like, const F& f) {
+    if constexpr (std::is_same<T, Any>::value)
+      with_type(like.dtype, f);
+    else
+      f(T());
+  }
+  template <typename E>
+  TANDEM_DEVICE static float4 floats(const typename T::Raw& r) {
+    if constexpr (std::is_same<T, Any>::value) {
+      typename E::Raw raw;
+      narrow(r, &raw);
+      return E::to_floats(raw);
+    } else {
+      return E::to_floats(r);
+    }
   }
 };
 
@@ -94,7 +131,7 @@ TANDEM_DEVICE void product_nt(float (&s)[S::RM][4], Stage<T, S, WIDE>& stage, fl
   const Invocation<S> me;
   for (int feature = 0; feature < depth; feature += S::DK) {
     __syncthreads();  // the pool's readers of the step before are done
-    stage.put_nt(pool);
+    stage.put_nt(pool, a);
     __syncthreads();
     if (feature + S::DK < depth)
       stage.fetch_nt(a, a_row, b, b_row, feature + S::DK);
@@ -142,7 +179,7 @@ TANDEM_DEVICE void product_nn(float (&acc)[BLOCKS][S::RM][4], Stage<T, S, WIDE>&
 #pragma unroll
     for (int row = 0; row < S::N; row += S::KC) {
       __syncthreads();
-      stage.put_nn(pool);
+      stage.put_nn(pool, b);
       __syncthreads();
       if (row + S::KC < S::N)
         stage.fetch_nn(b, b_row + row + S::KC, block * S::COLS);

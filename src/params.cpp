@@ -322,6 +322,7 @@ BwdDbiasBlock bwd_dbias_block(const Plan& plan, const Launch& l) {
   const Problem& p = plan.problem;
   auto b = pair_block<BwdDbiasBlock>(plan, l);
   const Overlay& bias = p.bias;
+  b.seq_q = int(p.seq_q);  // rows to write zeros to, also where there are no query heads
   b.d_bias = p.d_bias;
   if (l.splits > 1)
     b.d_bias = {bias.heads * bias.rows * p.seq_kv, bias.rows * p.seq_kv, p.seq_kv, 1};

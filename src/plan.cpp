@@ -37,10 +37,12 @@ std::string missing_capability(const PathRow& row, const Caps& caps) {
 }
 
 // Shared memory of a tiled kernel beside its tile's: where tiles may be left out, the words of votes, and
-// for entmax's search the tiles that still count (shaders/mask.glsl, shaders/entmax.glsl).
+// for entmax's search the tiles that still count (shaders/mask.glsl, shaders/entmax.glsl). CUDA votes without.
 uint32_t skip_shared_bytes(const Problem& p, const PathRow& row, Stem stem) {
-  if (!is_path(row, Backend::vulkan, "scalar")) return 0;
   const bool entmax = p.normalizer == Normalizer::entmax, skip = !p.visit_all;
+  if (is_path(row, Backend::cuda, "simt"))
+    return entmax && skip && stem == Stem::fwd ? kLiveBytes : 0;
+  if (!is_path(row, Backend::vulkan, "scalar")) return 0;
   return ((p.keep && skip) || entmax ? 12 : 0) +
          (entmax && skip && stem == Stem::fwd ? 2 * 64 * 4 : 0);
 }
@@ -222,10 +224,11 @@ void lay_out_workspace(Plan* plan) {
 
 // What of a problem a path does not compute; "" if nothing.
 std::string missing_feature(const PathRow& row, const Problem& p) {
-  const bool plain = !is_path(row, Backend::cpu, "ref") && !is_path(row, Backend::vulkan, "scalar");
+  const bool plain = is_path(row, Backend::cpu, "simd");
   if (plain && !p.extras().empty())
     return "it knows plain softmax attention, this problem has " + p.extras();
-  if (is_path(row, Backend::vulkan, "scalar") && extra_addresses(p) > kExtraAddresses)
+  // CUDA shares the push block.
+  if (row.backend != Backend::cpu && extra_addresses(p) > kExtraAddresses)
     return text("%d optional inputs at once, at most %d fit 128 bytes of push constants",
                 extra_addresses(p), kExtraAddresses);
   return "";

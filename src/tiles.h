@@ -34,6 +34,10 @@ constexpr int tile_shared_bytes(const Tile& t) {
   return 16 * (tile_pool_vec4(t) + tile_ptile_vec4(t));
 }
 
+// In CUDA, fwd of entmax remembers which tiles of keys still count: a bit each for the first of them.
+constexpr int kLiveTiles = 4096;
+constexpr int kLiveBytes = kLiveTiles / 8;
+
 #define TANDEM_TILE(name, Br, Bc, TR, TC, DK, KC, max_d, on)                                    \
   static_assert(Br == Bc, "roles swap in bwd_dkv");                                             \
   static_assert(Bc == 4 * TC && Br % TR == 0, "an invocation owns 4 columns and whole rows");   \

@@ -128,13 +128,20 @@ bool wide_inputs(const int (&sizes)[2], std::initializer_list<Strides> inputs, u
 bool wide_inputs(const FwdBlock& b, uint32_t wide) {
   return wide_inputs({b.head_dim, b.head_dim_v}, {b.q, b.k, b.v}, wide);
 }
-bool wide_inputs(const BwdDkvBlock& b, uint32_t wide) {
+template <typename Block>  // of the kernels that form both products
+bool wide_inputs(const Block& b, uint32_t wide) {
   return wide_inputs({b.head_dim, b.head_dim_v}, {b.q, b.k, b.v, b.d_o}, wide);
 }
-bool wide_inputs(const BwdDqBlock& b, uint32_t wide) {
-  return wide_inputs({b.head_dim, b.head_dim_v}, {b.q, b.k, b.v, b.d_o}, wide);
+// These have one instantiation, and the last two of them no tensors that could be wide.
+bool wide_inputs(const BwdDotBlock&, uint32_t) { return false; }
+bool wide_inputs(const BwdSumBlock&, uint32_t) { return false; }
+bool wide_inputs(const BwdHeadBlock&, uint32_t) { return false; }
+template <typename Push>
+uint32_t wide_of(const Push& push) {
+  return push.wide;
 }
-bool wide_inputs(const BwdDotBlock&, uint32_t) { return false; }  // has one instantiation
+uint32_t wide_of(const BwdSumPush&) { return 0; }
+uint32_t wide_of(const BwdHeadPush&) { return 0; }
 
 using Recorder = std::function<cudaError_t(cudaStream_t, const Addresses&)>;
 
@@ -154,19 +161,49 @@ class CudaProgram final : public Program {
 
  private:
   Status add(const Launch& launch) {
+    if (plan_.problem.extras().empty()) switch (launch.stem) {
+        case Stem::fwd:
+          return add_plain(launch, cuda::fwd_kernel, fwd_block, fwd_push);
+        case Stem::bwd_dot:
+          return add_plain(launch, cuda::bwd_dot_kernel, bwd_dot_block, bwd_dot_push);
+        case Stem::bwd_dkv:
+          return add_plain(launch, cuda::bwd_dkv_kernel, bwd_dkv_block, bwd_dkv_push);
+        case Stem::bwd_dq:
+          return add_plain(launch, cuda::bwd_dq_kernel, bwd_dq_block, bwd_dq_push);
+        default:
+          break;
+      }
     switch (launch.stem) {
-      case Stem::fwd:
-        return add(launch, cuda::fwd_kernel, fwd_block(plan_, launch), fwd_push);
-      case Stem::bwd_dot:
-        return add(launch, cuda::bwd_dot_kernel, bwd_dot_block(plan_, launch), bwd_dot_push);
-      case Stem::bwd_dkv:
-        return add(launch, cuda::bwd_dkv_kernel, bwd_dkv_block(plan_, launch), bwd_dkv_push);
-      case Stem::bwd_dq:
-        return add(launch, cuda::bwd_dq_kernel, bwd_dq_block(plan_, launch), bwd_dq_push);
-      default:
-        break;
+#define TANDEM_STEM(Name, name) \
+  case Stem::name:              \
+    return add_full(launch, cuda::name##_full_kernel, name##_spec, name##_block, name##_push);
+#include "stems.inc"
     }
     return fail(TANDEM_ERROR_BACKEND, "the CUDA backend has no kernel %s", stem_name(launch.stem));
+  }
+
+  template <typename Block, typename Push>
+  Status add_plain(const Launch& launch,
+                   cuda::Kernel<cuda::Params<Block, Push>> (*find)(tandem_dtype, const Launch&,
+                                                                   bool),
+                   Block (*block)(const Plan&, const Launch&),
+                   Push (*push)(const Plan&, const Launch&, const Addresses&)) {
+    return add(launch, find(plan_.problem.dtype, launch, false),
+               find(plan_.problem.dtype, launch, true),
+               cuda::Params<Block, Push>{block(plan_, launch), Push()}, push);
+  }
+
+  template <typename Spec, typename Block, typename Push>
+  Status add_full(const Launch& launch,
+                  cuda::Kernel<cuda::FullParams<Spec, Block, Push>> (*find)(const Launch&, bool),
+                  Spec (*spec)(const Plan&, const Launch&),
+                  Block (*block)(const Plan&, const Launch&),
+                  Push (*push)(const Plan&, const Launch&, const Addresses&)) {
+    return add(launch, find(launch, false), find(launch, true),
+               cuda::FullParams<Spec, Block, Push>{
+                   block(plan_, launch), Push(), extra_block(plan_.problem),
+                   features_of(plan_.problem), spec(plan_, launch)},
+               push);
   }
 
  public:
@@ -218,31 +255,33 @@ class CudaProgram final : public Program {
     return Status();
   }
 
-  template <typename Block, typename Push>
-  Status add(const Launch& launch,
-             cuda::Kernel<cuda::Params<Block, Push>> (*find)(tandem_dtype, const Launch&, bool),
-             const Block& block, Push (*push)(const Plan&, const Launch&, const Addresses&)) {
+  // Which of the two runs depends on the addresses, so on the execute.
+  template <typename P, typename Push>
+  Status add(const Launch& launch, cuda::Kernel<P> any, cuda::Kernel<P> wide, const P& fixed,
+             Push (*push)(const Plan&, const Launch&, const Addresses&)) {
     if (launch.total == 0) return Status();
-    // Which of the two runs depends on the addresses, so on the execute.
-    const auto any = find(plan_.problem.dtype, launch, false);
-    const auto wide = find(plan_.problem.dtype, launch, true);
     if (!any || !wide)
       return fail(TANDEM_ERROR_BACKEND, "no CUDA kernel %s for tile %s, %d and %d blocks",
                   stem_name(launch.stem), launch.tile.name ? launch.tile.name : "-",
                   launch.d_blocks, launch.dv_blocks);
-    const bool dot = launch.stem == Stem::bwd_dot;  // no tile, and its sums are shuffles
     const dim3 grid(launch.groups_x, launch.groups_y);
-    const dim3 threads(dot ? kDotRows * kDotLanes : launch.tile.invocations());
-    const size_t shared = dot ? 0 : launch.shared_bytes;
+    const bool dot = launch.stem == Stem::bwd_dot, lines = launch.tile.br == 0 && !dot;
+    const dim3 threads(dot     ? kDotRows * kDotLanes
+                       : lines ? kLineGroup
+                               : launch.tile.invocations());
+    // The sums of bwd_dot are shuffles, and bwd_sum has none across invocations.
+    const size_t shared = dot || launch.stem == Stem::bwd_sum ? 0 : launch.shared_bytes;
     for (const auto kernel : {any, wide})
       TANDEM_TRY(prepare(reinterpret_cast<const void*>(kernel), int(threads.x), shared));
     const Plan& plan = plan_;
     const Launch* of = &launch;  // of plan_
     steps_.push_back({launch.stem, [=, &plan](cudaStream_t stream, const Addresses& a) {
-                        cuda::Params<Block, Push> params{block, push(plan, *of, a)};
+                        P params = fixed;
+                        params.push = push(plan, *of, a);
                         void* arguments[] = {&params};
-                        return cudaLaunchKernel(wide_inputs(block, params.push.wide) ? wide : any,
-                                                grid, threads, arguments, shared, stream);
+                        return cudaLaunchKernel(
+                            wide_inputs(params.block, wide_of(params.push)) ? wide : any, grid,
+                            threads, arguments, shared, stream);
                       }});
     return Status();
   }

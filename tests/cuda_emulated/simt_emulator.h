@@ -33,13 +33,21 @@ struct alignas(16) float4 {
 struct alignas(8) uint2 {
   unsigned x, y;
 };
+struct float3 {
+  float x, y, z;
+};
+struct alignas(16) uint4 {
+  unsigned x, y, z, w;
+};
 struct dim3 {
   unsigned x = 1, y = 1, z = 1;
   dim3() = default;
   dim3(unsigned x_, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
 };
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+inline float3 make_float3(float x, float y, float z) { return {x, y, z}; }
 inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
+inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
 
 namespace simt {
 
@@ -70,6 +78,7 @@ class Block {
     std::memset(shared_.get(), 0xff, shared_bytes_ + kGuard + 16);
     live_ = unsigned(threads_.size());
     arrived_ = 0;
+    any_[0] = any_[1] = 0;
     for (Warp& w : warps_) w.arrived = 0;
     struct Entry {
       static void start(unsigned high, unsigned low) {
@@ -118,6 +127,13 @@ class Block {
     release();
     while (generation_ == mine) yield();
   }
+  // The others have read what the barrier before the last one left when its flag is used again.
+  int barrier_or(int x) {
+    const unsigned long long mine = generation_;
+    if (x) any_[mine % 2] = 1;
+    barrier();
+    return any_[mine % 2];
+  }
   float shuffle_xor(float x, int lanes) {
     Warp& w = warps_[running_ / 32];
     const unsigned mine = w.generation;
@@ -156,6 +172,7 @@ class Block {
     if (arrived_ == 0 || arrived_ != live_) return;
     arrived_ = 0;
     ++generation_;
+    any_[generation_ % 2] = 0;
   }
   [[noreturn]] static void die(const char* why) {
     std::fprintf(stderr, "simt_emulator: %s\n", why);
@@ -171,6 +188,7 @@ class Block {
   ucontext_t main_;
   unsigned running_ = 0, live_ = 0, arrived_ = 0;
   unsigned long long generation_ = 0, progress_ = 0;
+  int any_[2] = {};
 };
 
 struct Index {
@@ -209,6 +227,7 @@ void launch(void (*kernel)(P), dim3 grid, dim3 threads, size_t shared_bytes, con
 #define blockIdx (::simt::block_index())
 #define gridDim (::simt::grid_size())
 #define __syncthreads() (::simt::Block::current()->barrier())
+#define __syncthreads_or(x) (::simt::Block::current()->barrier_or(x))
 #define __shfl_xor_sync(mask, x, lanes) (::simt::Block::current()->shuffle_xor(x, lanes))
 
 template <typename T>
@@ -217,6 +236,14 @@ T __ldg(const T* p) {
 }
 inline float __fmul_rn(float x, float y) {
   volatile float r = x * y;  // volatile: no contraction with what follows
+  return r;
+}
+inline float __fadd_rn(float x, float y) {
+  volatile float r = x + y;
+  return r;
+}
+inline float __fsub_rn(float x, float y) {
+  volatile float r = x - y;
   return r;
 }
 inline float __fdiv_rn(float x, float y) { return x / y; }

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// bwd_row: delta of the rows of elastic softmax and entmax, and the rows' parts of d_tau and d_slope. Twin
+// of shaders/bwd_row.comp.
+#include "pair.cuh"
+#include "select.cuh"
+
+namespace tandem {
+namespace cuda {
+
+template <int ROW, bool WIDE>
+__global__ void __launch_bounds__(Shape<ROW>::WG, Shape<ROW>::FULL_GROUPS)
+    bwd_row(const __grid_constant__ BwdRowFull params) {
+  using S = Shape<ROW>;
+  const BwdRowBlock& u = params.block;
+  const BwdRowPush& push = params.push;
+  Place at;
+  if (!find_place(u.tiles, u.total, u.heads_q, &at)) return;
+  const int row0 = at.tile * S::M;
+  const Extra e = make_extra(params, at.batch);
+  const Pair pair = make_pair(params, e, at.head);
+  const TandemTiles span = tandem_key_tiles(e.band, row0, S::M, S::N, e.seq_q, e.seq_kv);
+
+  const Invocation<S> me;
+  float4* pool = shared_memory();
+  float4* ptile = pool + S::POOL;
+  Stage<Any, S, WIDE> stage;
+  // This invocation's parts of: sum g M dp, sum g, sum M dp, and with |t| the first two.
+  float gdp[S::RM] = {}, gs[S::RM] = {}, dps[S::RM] = {}, tgdp[S::RM] = {}, tg[S::RM] = {};
+
+  bool fetched = false;
+  for (int t = span.begin; t < span.end; ++t) {
+    const int col0 = t * S::N;
+    uint counted, kept;
+    float dp[S::RM][4];
+    const bool ahead = fetch_ahead(e) && t + 1 < span.end;
+    const bool visited = products_of_tile<S, WIDE, false>(
+        dp, &counted, &kept, stage, pool, ptile, e, pair, row0, col0, fetched, [&] {
+          if (ahead) stage.fetch_nt(pair.q, row0, pair.k, col0 + S::N, 0);
+        });
+    fetched = ahead;
+    if (!visited) continue;
+    float g[S::RM][4];
+    take_ptile<S>(ptile, g);
+#pragma unroll
+    for (int r = 0; r < S::RM; ++r)
+#pragma unroll
+      for (int c = 0; c < 4; ++c) {
+        dp[r][c] = counted_dp(dp[r][c], counted, kept, e.x.drop_scale, r, c);
+        dps[r] += dp[r][c];
+        dp[r][c] *= g[r][c];
+        gdp[r] += dp[r][c];
+        gs[r] += g[r][c];
+      }
+    if (params.spec.ROW_SLOPE) {
+#pragma unroll
+      for (int r = 0; r < S::RM; ++r)
+#pragma unroll
+        for (int c = 0; c < 4; ++c) {
+          const int distance = row0 + me.row(r) + e.band.off - (col0 + me.col(c));
+          const float length = float(distance < 0 ? -distance : distance);
+          tgdp[r] = fmaf(length, dp[r][c], tgdp[r]);
+          tg[r] = fmaf(length, g[r][c], tg[r]);
+        }
+    }
+  }
+
+  const int64_t rows0 = int64_t(pair.of.index) * u.seq_q;
+  const auto put = [&](uint64_t address, int row, float x) {
+    if (me.tc == 0 && row < u.seq_q) reinterpret_cast<float*>(address)[rows0 + row] = x;
+  };
+#pragma unroll
+  for (int r = 0; r < S::RM; ++r) {
+    const int row = row0 + me.row(r);
+    float delta = row_sum<S>(gdp[r]);
+    const float sum = row_sum<S>(gs[r]), counts = row_sum<S>(dps[r]);
+    if (is_entmax(e)) delta = sum > 0.f ? __fdiv_rn(delta, sum) : 0.f;
+    put(push.delta, row, delta);
+    if (params.spec.ROW_TAU) {
+      const int n = tandem_key_count(e.band, row, e.seq_q, e.seq_kv);
+      put(push.tau_rows, row, n > 0 ? __fdiv_rn(counts, float(n)) : 0.f);
+    }
+    if (params.spec.ROW_SLOPE)
+      put(push.slope_rows, row, row_sum<S>(tgdp[r]) - delta * row_sum<S>(tg[r]));
+  }
+}
+
+struct BwdRow {
+  using Pointer = Kernel<BwdRowFull>;
+  template <typename, int ROW, int, bool WIDE>
+  static Pointer get() {
+    return bwd_row<ROW, WIDE>;
+  }
+};
+
+Kernel<BwdRowFull> bwd_row_full_kernel(const Launch& launch, bool wide) {
+  return select_full<BwdRow>(wide, launch.tile.name, 1);
+}
+
+}  // namespace cuda
+}  // namespace tandem

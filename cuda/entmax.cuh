@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// What the weights of a row are formed from where it must be known before the first of them: lse of elastic
+// softmax, and the search for entmax's threshold. Both walk over the keys for scores alone. Twin of
+// shaders/entmax.glsl.
+#ifndef TANDEM_CUDA_ENTMAX_CUH
+#define TANDEM_CUDA_ENTMAX_CUH
+#include "softmax.cuh"
+#include "weight.cuh"
+
+namespace tandem {
+namespace cuda {
+
+// Tiles of keys that the walks still visit: a bit each for the first kLiveTiles, in shared memory behind the
+// P tile. Those beyond are always visited.
+struct LiveTiles {
+  uint* dead;
+  int begin;
+
+  template <typename S>
+  TANDEM_DEVICE void clear() const {
+    for (int n = int(threadIdx.x); n < kLiveTiles / 32; n += S::WG) dead[n] = 0;
+    __syncthreads();
+  }
+  TANDEM_DEVICE bool has(int tile) const {
+    const int n = tile - begin;
+    return n >= kLiveTiles || !(dead[n / 32] >> n % 32 & 1u);
+  }
+  // By all invocations, and with a barrier before the tile is asked for again.
+  TANDEM_DEVICE void remove(int tile) const {
+    const int n = tile - begin;
+    if (threadIdx.x == 0 && n < kLiveTiles) dead[n / 32] |= 1u << n % 32;
+  }
+};
+
+// A row's state in the search.
+struct Threshold {
+  float t = 0.f, lo = 0.f, hi = 0.f;
+
+  // sums over the keys above t, x = z - t: of alpha = 1.5 x, x^2 and 1; of 2 x and 1; of any other y and g.
+  // False: t stays.
+  TANDEM_DEVICE bool step(const Extra& e, float x, float xx, float n) {
+    float excess, next;
+    if (e.f.ALPHA == 1) {
+      // The root for as long as the support stays; where the parabola has none, Newton's step.
+      excess = xx - 1.f;
+      const float d = x * x - n * excess;
+      next = t + excess / (x + (d > 0.f ? sqrtf(d) : x));
+    } else if (e.f.ALPHA == 2) {
+      excess = x - 1.f;
+      next = t + excess / n;
+    } else {
+      excess = x - 1.f;
+      next = t + excess / (e.x.entmax_exponent * xx);
+    }
+    if (next == t) return false;
+    if (excess >= 0.f)
+      lo = t;
+    else
+      hi = t;
+    if (!(next > lo && next < hi)) {
+      next = lo + 0.5f * (hi - lo);
+      if (!(next > lo && next < hi)) return false;
+    }
+    t = next;
+    return true;
+  }
+};
+
+
+constexpr int kMaxWalks = 64;  // a dozen is a lot
+
+// origin of the invocation's rows, -inf where no key is visible.
+template <typename S, bool WIDE>
+TANDEM_DEVICE void find_origin(float (&origin)[S::RM], const Extra& e, const HeadExtra& of,
+                               const float* sink, Stage<Any, S, WIDE>& stage, float4* pool,
+                               float4* ptile, const LiveTiles& live, const View<Any>& q, int row0,
+                               const View<Any>& k, const TandemTiles& span) {
+  const Invocation<S> me;
+  const bool entmax = is_entmax(e), skip = e.f.SKIP != 0;
+  Threshold row[S::RM];
+  float3 sum[S::RM];  // of a walk; of elastic softmax and of entmax's first one x is the maximum
+  uint moving = (1u << S::RM) - 1;
+  if (entmax && skip) live.clear<S>();
+#pragma unroll 1
+  for (int walk = 0; walk < kMaxWalks; ++walk) {
+    const bool first = walk == 0;
+#pragma unroll 1
+    for (int r = 0; r < S::RM; ++r)
+      sum[r] = make_float3(first ? minus_infinity() : 0.f, 0.f, 0.f);
+    bool fetched = false;
+#pragma unroll 1
+    for (int t = span.begin; t < span.end; ++t) {
+      const int col0 = t * S::N;
+      if (entmax && skip && !live.has(t)) continue;
+      if (e.f.KEEP && skip && !tile_kept<S, false>(e, of, row0, col0)) {
+        if (entmax) live.remove(t);
+        continue;
+      }
+      if (!fetched) stage.fetch_nt(q, row0, k, col0, 0);
+      fetched = !skip && t + 1 < span.end;
+      float s[S::RM][4] = {};
+      product_nt(s, stage, pool, q, row0, k, col0, q.width, [&] {
+        if (fetched) stage.fetch_nt(q, row0, k, col0 + S::N, 0);
+      });
+      put_ptile<S>(ptile, s);
+      bool above = false;
+      each_quad<S>(ptile, [&](int r, float(&z)[4]) {
+        float cap[4];
+        score_quad<true>(z, cap, e, of, row0 + me.row(r), col0 + me.col(0));
+        float3 a = sum[r];
+        if (first) {
+          const float top = fmaxf(fmaxf(a.x, fmaxf(z[0], z[1])), fmaxf(z[2], z[3]));
+          if (!entmax) {
+            const float base = top == minus_infinity() ? 0.f : top;
+            float l = 0.f;
+#pragma unroll
+            for (int c = 0; c < 4; ++c) l += expf(__fsub_rn(z[c], base));
+            a.y = fmaf(a.y, expf(a.x - base), l);
+          }
+          a.x = top;
+        } else {
+          const Threshold now = row[r];
+#pragma unroll
+          for (int c = 0; c < 4; ++c) {
+            above |= z[c] > now.lo;
+            const float x = fmaxf(__fsub_rn(z[c], now.t), 0.f);
+            const float g = entmax_power(e, x);
+            a.x += e.f.ALPHA == 3 ? x * g : x;
+            a.y += e.f.ALPHA == 3 ? g : x * x;
+            a.z += x > 0.f ? 1.f : 0.f;
+          }
+        }
+        sum[r] = a;
+      });
+      // At or below the lower bound of all rows, which only rises.
+      if (!first && skip && !__syncthreads_or(above)) live.remove(t);
+    }
+#pragma unroll 1
+    for (int r = 0; r < S::RM; ++r) {
+      const float3 a = sum[r];
+      Threshold now = row[r];
+      const uint bit = 1u << r;
+      if (!first) {
+        const float x = row_sum<S>(a.x), y = row_sum<S>(a.y), n = row_sum<S>(a.z);
+        if ((moving & bit) && !now.step(e, x, y, n)) moving &= ~bit;
+      } else {
+        const float m = row_max<S>(a.x);
+        if (!entmax) {
+          const float l = row_sum<S>(a.y * expf(a.x - (m == minus_infinity() ? 0.f : m)));
+          now.t = l > 0.f ? joined_lse(sink, m, l) : minus_infinity();
+        } else {
+          const float n =
+              float(tandem_key_count(e.band, row0 + me.row(r), e.seq_q, e.seq_kv));
+          now.t = now.lo = m - 1.f;
+          // A little above what it is: the root of equal scores is not to be on the bound.
+          now.hi = m - 0.999f * powf(n, -e.x.entmax_scale);
+          if (m == minus_infinity()) moving &= ~bit;
+        }
+      }
+      row[r] = now;
+    }
+    if (!entmax || !__syncthreads_or(int(moving))) break;
+  }
+#pragma unroll
+  for (int r = 0; r < S::RM; ++r) origin[r] = row[r].t;
+}
+
+}  // namespace cuda
+}  // namespace tandem
+#endif

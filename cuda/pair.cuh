@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// A query head and a tile of its pairs as all backward kernels with optional inputs see them whose rows are
+// queries: both products, and ds.
+#ifndef TANDEM_CUDA_PAIR_CUH
+#define TANDEM_CUDA_PAIR_CUH
+#include "softmax.cuh"
+#include "weight.cuh"
+
+namespace tandem {
+namespace cuda {
+
+struct Pair {
+  View<Any> q, k, v, d_o;
+  HeadExtra of;
+  const float *lse, *delta;  // of the head's first row
+};
+
+template <typename P>
+TANDEM_DEVICE Pair make_pair(const P& params, const Extra& e, int head) {
+  const auto& u = params.block;
+  const auto& push = params.push;
+  const uint dtype = params.spec.DTYPE;
+  const int kv_head = head / u.group;
+  Pair p;
+  p.q = query_view(e, dtype, push.q, u.q, head, u.head_dim, push.wide & 1u);
+  p.k = key_view(e, dtype, push.k, u.k, kv_head, u.head_dim, push.wide & 2u);
+  p.v = key_view(e, dtype, push.v, u.v, kv_head, u.head_dim_v, push.wide & 4u);
+  p.d_o = query_view(e, dtype, push.d_o, u.d_o, head, u.head_dim_v, push.wide & 8u);
+  p.of = head_extra(e, head);
+  const int64_t rows0 = int64_t(p.of.index) * u.seq_q;
+  p.lse = reinterpret_cast<const float*>(push.lse) + rows0;
+  p.delta = reinterpret_cast<const float*>(push.delta) + rows0;
+  return p;
+}
+
+// g of a tile into the P tile, dp into dp; M and what dropout keeps as bits. fetched: the first step of S is
+// staged. next fetches what comes after the tile's last product. False, and nothing staged: the tile is
+// left out.
+template <typename S, bool WIDE, bool CAP, typename Next>
+TANDEM_DEVICE bool products_of_tile(float (&dp)[S::RM][4], uint* counted, uint* kept,
+                                    Stage<Any, S, WIDE>& stage, float4* pool, float4* ptile,
+                                    const Extra& e, const Pair& p, int row0, int col0, bool fetched,
+                                    const Next& next) {
+  const bool skip = e.f.SKIP != 0;
+  if (e.f.KEEP && skip && !tile_kept<S, false>(e, p.of, row0, col0)) return false;
+  if (!fetched) stage.fetch_nt(p.q, row0, p.k, col0, 0);
+  float s[S::RM][4] = {};
+  product_nt(s, stage, pool, p.q, row0, p.k, col0, p.q.width, [&] {
+    if (!skip) stage.fetch_nt(p.d_o, row0, p.v, col0, 0);
+  });
+  // g waits in its own place of the P tile: registers are what limits the next product. The tile's
+  // readers, of the step before, are behind the barriers of the product above.
+  bool some = false;
+  *counted = weigh_tile<S, CAP>(ptile, s, e, p.of, p.lse, row0, col0, &some);
+  if (is_entmax(e) && skip && !__syncthreads_or(some)) return false;
+  if (skip) stage.fetch_nt(p.d_o, row0, p.v, col0, 0);
+  *kept = kept_tile<S>(e, p.of, row0, col0);
+#pragma unroll
+  for (int i = 0; i < S::RM; ++i)
+#pragma unroll
+    for (int c = 0; c < 4; ++c) dp[i][c] = 0.f;
+  product_nt(dp, stage, pool, p.d_o, row0, p.v, col0, p.v.width, next);
+  return true;
+}
+
+// The same to the end: ds, with CAP times what softcap leaves of it.
+template <typename S, bool WIDE, bool CAP, typename Next>
+TANDEM_DEVICE bool gradient_of_tile(float (&ds)[S::RM][4], Stage<Any, S, WIDE>& stage, float4* pool,
+                                    float4* ptile, const Extra& e, const Pair& p, int row0,
+                                    int col0, bool fetched, const Next& next) {
+  uint counted, kept;
+  if (!products_of_tile<S, WIDE, CAP>(ds, &counted, &kept, stage, pool, ptile, e, p, row0, col0,
+                                      fetched, next))
+    return false;
+  gradient_tile<S>(ds, ptile, e, counted, kept, p.delta, row0);
+  return true;
+}
+
+}  // namespace cuda
+}  // namespace tandem
+#endif

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// From the score to the weight y, and to g and M, of which ds = g (M dp - delta); dropout. For all
+// normalisers. Twin of shaders/weight.glsl.
+#ifndef TANDEM_CUDA_WEIGHT_CUH
+#define TANDEM_CUDA_WEIGHT_CUH
+#include "philox.h"
+#include "score.cuh"
+
+namespace tandem {
+namespace cuda {
+
+TANDEM_DEVICE bool is_entmax(const Extra& e) { return Normalizer(e.f.NORM) == Normalizer::entmax; }
+// Tiles may turn out to be left out: nothing is fetched for them ahead of time.
+TANDEM_DEVICE bool fetch_ahead(const Extra& e) { return e.f.SKIP == 0; }
+
+// tau / n_i
+TANDEM_DEVICE float elastic_shift(const Extra& e, const HeadExtra& of, int i) {
+  if (Normalizer(e.f.NORM) != Normalizer::elastic) return 0.f;
+  const int n = tandem_key_count(e.band, i, e.seq_q, e.seq_kv);
+  return n > 0 ? __fdiv_rn(of.tau, float(n)) : 0.f;
+}
+
+// x ^ (1 / (alpha - 1) - 1), 0 where x is 0.
+TANDEM_DEVICE float entmax_power(const Extra& e, float x) {
+  if (x <= 0.f) return 0.f;
+  if (e.f.ALPHA == 1) return x;
+  if (e.f.ALPHA == 2) return 1.f;
+  return powf(x, e.x.entmax_exponent - 1.f);
+}
+
+// y and g of four scores; returns M as bits. origin is lse, of entmax the threshold.
+TANDEM_DEVICE uint weigh_quad(const Extra& e, uint seen, const float (&s)[4],
+                              const float (&origin)[4], const float (&shift)[4], float (&y)[4],
+                              float (&g)[4]) {
+  if (is_entmax(e)) {
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+      const bool nothing = !(seen >> c & 1u) | (origin[c] == minus_infinity());
+      const float x = nothing ? 0.f : fmaxf(__fsub_rn(s[c], origin[c]), 0.f);
+      g[c] = entmax_power(e, x);
+      y[c] = __fmul_rn(x, g[c]);
+    }
+    return seen;
+  }
+#pragma unroll
+  for (int c = 0; c < 4; ++c) {
+    const bool nothing = !(seen >> c & 1u) | (origin[c] == minus_infinity());
+    y[c] = g[c] = nothing ? 0.f : expf(__fsub_rn(s[c], origin[c]));
+  }
+  if (Normalizer(e.f.NORM) != Normalizer::elastic) return seen;
+#pragma unroll
+  for (int c = 0; c < 4; ++c) {
+    y[c] = __fadd_rn(g[c], shift[c]);
+    if (!(y[c] > 0.f)) seen &= ~(1u << c);
+    y[c] = seen >> c & 1u ? y[c] : 0.f;
+  }
+  return seen;
+}
+
+// What softcap leaves of a gradient.
+TANDEM_DEVICE float cap_slope(const Extra& e, float cap) {
+  const float x = __fdiv_rn(cap, e.x.softcap);
+  return fmaf(-x, x, 1.f);
+}
+
+// ---- dropout --------------------------------------------------------------------------------------
+
+// Of the four keys from j on, which dropout keeps, as bits. Words come for four keys at a time.
+TANDEM_DEVICE uint kept_words(const Extra& e, const HeadExtra& of, int i, int quad) {
+  const uint64_t seed = e.address[e.f.AT_SEED];
+  const TandemPhilox w =
+      tandem_dropout_words(of.index, i, quad, uint(seed), uint(seed >> 32), e.drop_offset);
+  const uint below = e.x.drop_below;
+  return uint(w.x >= below) | uint(w.y >= below) << 1 | uint(w.z >= below) << 2 |
+         uint(w.w >= below) << 3;
+}
+
+// Bit 4 r + c: dropout keeps the element (r, c) of the invocation's. j0 may be anything.
+template <typename S>
+TANDEM_DEVICE uint kept_tile(const Extra& e, const HeadExtra& of, int i0, int j0) {
+  if (!e.f.DROPOUT) return ~0u;
+  const Invocation<S> me;
+  const int j = j0 + me.col(0), shift = j0 & 3;
+  uint kept = 0;
+#pragma unroll 1
+  for (int r = 0; r < S::RM; ++r) {
+    const int i = i0 + me.row(r);
+    uint words = kept_words(e, of, i, j >> 2);
+    if (shift) words |= kept_words(e, of, i, (j >> 2) + 1) << 4;
+    kept |= (words >> shift & 15u) << 4 * r;
+  }
+  return kept;
+}
+
+// The same where rows are keys, j0 a multiple of 4: a row of a query's keys belongs to different
+// invocations, so the bits pass through the pool. Has barriers before and after.
+template <typename S>
+TANDEM_DEVICE uint kept_tile_transposed(float4* pool, const Extra& e, const HeadExtra& of, int i0,
+                                        int j0) {
+  if (!e.f.DROPOUT) return ~0u;
+  static_assert(S::M / 4 * S::N <= 16 * S::POOL, "a byte for four keys");
+  unsigned char* bits = reinterpret_cast<unsigned char*>(pool);
+  __syncthreads();
+#pragma unroll 1
+  for (int n = int(threadIdx.x); n < S::M / 4 * S::N; n += S::WG)
+    bits[n] = static_cast<unsigned char>(
+        kept_words(e, of, i0 + n / (S::M / 4), j0 / 4 + n % (S::M / 4)));
+  __syncthreads();
+  const Invocation<S> me;
+  uint kept = 0;
+#pragma unroll
+  for (int r = 0; r < S::RM; ++r)
+#pragma unroll
+    for (int c = 0; c < 4; ++c)
+      kept |= uint(bits[me.col(c) * (S::M / 4) + me.row(r) / 4] >> me.row(r) % 4 & 1)
+              << (4 * r + c);
+  return kept;
+}
+
+// ---- a tile in the backward, rows are queries -----------------------------------------------------
+
+// Products become g, in the P tile; with CAP times what softcap leaves of a gradient. Returns M: bit 4 r + c.
+// some: whether any g of the invocation's is not 0. lse: of the head's first row.
+template <typename S, bool CAP>
+TANDEM_DEVICE uint weigh_tile(float4* ptile, const float (&product)[S::RM][4], const Extra& e,
+                              const HeadExtra& of, const float* lse, int i0, int j0, bool* some) {
+  static_assert(S::RM <= 8, "a bit for each element");
+  const Invocation<S> me;
+  put_ptile<S>(ptile, product);
+  uint counted = 0;
+  bool any = false;
+  each_quad<S>(ptile, [&](int r, float(&s)[4]) {
+    const int i = i0 + me.row(r);
+    float cap[4], y[4], g[4], origin[4], shift[4];
+    const uint seen = score_quad<true>(s, cap, e, of, i, j0 + me.col(0));
+    origin[0] = i < e.seq_q ? __ldg(lse + i) : minus_infinity();
+    shift[0] = elastic_shift(e, of, i);
+#pragma unroll
+    for (int c = 1; c < 4; ++c) origin[c] = origin[0], shift[c] = shift[0];
+    counted |= weigh_quad(e, seen, s, origin, shift, y, g) << 4 * r;
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+      any |= g[c] != 0.f;
+      s[c] = CAP && e.f.SOFTCAP ? g[c] * cap_slope(e, cap[c]) : g[c];
+    }
+  });
+  *some = any;
+  return counted;
+}
+
+// M dp, with dropout, of the element (r, c) of the invocation's.
+TANDEM_DEVICE float counted_dp(float dp, uint counted, uint kept, float drop_scale, int r, int c) {
+  const uint bit = 1u << (4 * r + c);
+  return (counted & kept & bit) ? dp * drop_scale : 0.f;
+}
+
+// dp becomes g (M dp - delta), g being in the P tile. delta: of the head's first row.
+template <typename S>
+TANDEM_DEVICE void gradient_tile(float (&dp)[S::RM][4], const float4* ptile, const Extra& e,
+                                 uint counted, uint kept, const float* delta, int i0) {
+  const Invocation<S> me;
+#pragma unroll
+  for (int r = 0; r < S::RM; ++r) {
+    const float4 g = ptile[me.row(r) * S::P_PITCH + me.tc];
+    const int i = i0 + me.row(r);
+    const float of_row = i < e.seq_q ? __ldg(delta + i) : 0.f;
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+      const float x = counted_dp(dp[r][c], counted, kept, e.x.drop_scale, r, c) - of_row;
+      dp[r][c] = (c == 0 ? g.x : c == 1 ? g.y : c == 2 ? g.z : g.w) * x;
+    }
+  }
+}
+
+}  // namespace cuda
+}  // namespace tandem
+#endif
