@@ -103,7 +103,10 @@ __global__ void __launch_bounds__(Shape<ROW>::WG, Shape<ROW>::FULL_GROUPS)
           const float4 g = g_of[r];
 #pragma unroll
           for (int c = 0; c < 4; ++c)
-            dp[r][c] = (c == 0 ? g.x : c == 1 ? g.y : c == 2 ? g.z : g.w) *
+            dp[r][c] = (c == 0   ? g.x
+                        : c == 1 ? g.y
+                        : c == 2 ? g.z
+                                 : g.w) *
                        (counted_dp(dp[r][c], counted, kept, e.x.drop_scale, r, c) - delta[c]);
         }
         put_ptile<S>(ptile, dp);

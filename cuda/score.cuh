@@ -43,8 +43,8 @@ TANDEM_DEVICE uint score_quad(float (&s)[4], float (&cap)[4], const Extra& e, co
   if (e.f.BIAS)
     with_type(e.f.BIAS, [&](auto type) {
       using T = decltype(type);
-      const auto* at = reinterpret_cast<const typename T::Element*>(of.bias) + i * e.x.bias.s +
-                       j * e.x.bias.d;
+      const auto* at =
+          reinterpret_cast<const typename T::Element*>(of.bias) + i * e.x.bias.s + j * e.x.bias.d;
 #pragma unroll
       for (int c = 0; c < 4; ++c)
         if (seen >> c & 1u)

@@ -103,8 +103,8 @@ TANDEM_DEVICE uint kept_tile_transposed(float4* pool, const Extra& e, const Head
   __syncthreads();
 #pragma unroll 1
   for (int n = int(threadIdx.x); n < S::M / 4 * S::N; n += S::WG)
-    bits[n] = static_cast<unsigned char>(
-        kept_words(e, of, i0 + n / (S::M / 4), j0 / 4 + n % (S::M / 4)));
+    bits[n] =
+        static_cast<unsigned char>(kept_words(e, of, i0 + n / (S::M / 4), j0 / 4 + n % (S::M / 4)));
   __syncthreads();
   const Invocation<S> me;
   uint kept = 0;

@@ -9,7 +9,7 @@ vec4 cap_slope[RM]; // softcap: the derivative of the capped score, for the back
 float cap_score(float s, out float slope) {
   precise float ratio = s / extra.softcap;
   float t = tandem_tanh(ratio);
-  slope = fma(-t, t, 1.0);
+  slope = tandem_tanh_slope(ratio, t);
   precise float capped = extra.softcap * t;
   return capped;
 }

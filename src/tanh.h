@@ -37,13 +37,22 @@ TANDEM_TANH_FN float tandem_tanh(float x) {
     TANDEM_TANH_EXACT const float cube = x * z;
     r = TANDEM_TANH_FMA(cube, p, x);
   } else {
-    // From 9.02 on it rounds to 1; exp must not overflow. Compared so that NaN stays NaN.
-    TANDEM_TANH_EXACT const float e = TANDEM_TANH_EXP(2.f * (a > 10.f ? 10.f : a));
+    // exp must not overflow. Compared so that NaN stays NaN.
+    TANDEM_TANH_EXACT const float e = TANDEM_TANH_EXP(2.f * (a > 40.f ? 40.f : a));
     TANDEM_TANH_EXACT const float rest = 2.f / (e + 1.f);
     r = 1.f - rest;
     r = x < 0.f ? -r : r;
   }
   return r;
+}
+
+// Its derivative at x, given t = tandem_tanh(x): 1 - t^2, but to relative accuracy where t is close to 1.
+TANDEM_TANH_FN float tandem_tanh_slope(float x, float t) {
+  const float a = x < 0.f ? -x : x;
+  if (a < 0.6f) return TANDEM_TANH_FMA(-t, t, 1.f);
+  const float e = TANDEM_TANH_EXP(2.f * (a > 40.f ? 40.f : a));
+  const float rest = 2.f / (e + 1.f);
+  return rest * (2.f - rest);
 }
 
 #endif

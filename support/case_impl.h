@@ -28,9 +28,5 @@ struct Case::Impl {
   }
 };
 
-// The random contents of an input.
-void fill_input(const tandem_problem& problem, Role role, uint64_t seed, double scale,
-                HostTensor* tensor);
-
 }  // namespace tandem::support
 #endif

@@ -122,6 +122,10 @@ struct Sequences {
   std::vector<int64_t> length;  // within 0 to S
 };
 
+// The random contents of an input, the same for the same seed everywhere. scale: of q, k, v, d_o.
+void fill_input(const tandem_problem& problem, Role role, uint64_t seed, double scale,
+                HostTensor* tensor);
+
 // Problem + seed = inputs. Scores' parts have sensible sizes; keep mixes kinds of sparsity; lengths reach
 // from 0 to beyond S, packed ones add up to the total. The reference is computed when first needed and then kept.
 class Case {

@@ -21,6 +21,7 @@ namespace {
 
 using support::Buffer;
 using support::HostTensor;
+using support::Random;
 using support::Role;
 using support::Session;
 
@@ -84,6 +85,8 @@ Result features_of(const tandem_problem& p) {
   if (p.heads_q != p.heads_kv) words.push_back(p.heads_kv == 1 ? "mqa" : "gqa");
   if (p.window_left != TANDEM_UNBOUNDED) words.push_back(fmt::format("left={}", p.window_left));
   if (p.window_right != TANDEM_UNBOUNDED) words.push_back(fmt::format("right={}", p.window_right));
+  for (const std::string& word : support::feature_words(p))
+    if (word != "plain") words.push_back(word);
   if (p.flags & TANDEM_FLAG_DETERMINISTIC) words.push_back("deterministic");
   if (p.tile_rows || p.tile_cols)
     words.push_back(fmt::format("tile={}x{}", p.tile_rows, p.tile_cols));
@@ -107,7 +110,7 @@ class CaseRun {
   BenchTensors host_;
   tandem_args args_ = TANDEM_ARGS_INIT;
   std::vector<Buffer> buffers_;
-  Buffer outputs_[8], lse_;
+  Buffer outputs_[support::kRoleCount], lse_;
 };
 
 CaseRun::CaseRun(Session& session, const BenchCase& c, const Options& options)
@@ -115,22 +118,24 @@ CaseRun::CaseRun(Session& session, const BenchCase& c, const Options& options)
   problem_.direction = TANDEM_BACKWARD;
   const auto input = [&](Role role, HostTensor* t) {
     *t = HostTensor(problem_, role);
-    t->fill_normal(options.seed * 8 + uint64_t(role));
+    support::fill_input(problem_, role, options.seed, 1, t);
     buffers_.push_back(session.buffer(t->bytes.size()));
     buffers_.back().upload(t->bytes);
     support::buffer_of(args_, role) = buffers_.back().handle();
   };
-  input(Role::q, &host_.q);
-  input(Role::k, &host_.k);
-  input(Role::v, &host_.v);
-  if (options.op != "fwd") input(Role::d_o, &host_.d_o);
-  for (Role role : {Role::o, Role::d_q, Role::d_k, Role::d_v}) {
+  for (Role role : support::kInputs)
+    if (support::is_input(problem_, role) && (role != Role::d_o || options.op != "fwd"))
+      input(role, &host_[role]);
+  Random r(Random::mix(options.seed) ^ 0x64726f70);
+  args_.dropout_seed = r.next();
+  args_.dropout_offset = uint32_t(r.next());
+  for (Role role : support::kOutputs) {
     const bool gradient = role != Role::o;
     if (gradient && (options.op == "fwd" || !support::is_output(problem_, role))) continue;
-    const int64_t elements =
-        support::extent(support::dims_of(problem_, role), support::tensor_of(problem_, role));
+    const tandem_tensor layout = support::layout_of(problem_, role);
+    const int64_t elements = support::extent(support::dims_of(problem_, role), layout);
     Buffer& b = outputs_[int(role)];
-    b = session.buffer(size_t(elements) * support::element_size(problem_.q.dtype));
+    b = session.buffer(size_t(elements) * support::element_size(layout.dtype));
     b.fill(0xff);
     support::buffer_of(args_, role) = b.handle();
   }
@@ -164,14 +169,11 @@ Result CaseRun::row(bool backward) {
   double ratio = NAN;
   if (!options_.no_check) {
     if (!backward) {
-      fetch(Role::o, &host_.o);
+      fetch(Role::o, &host_[Role::o]);
       host_.lse = lse_.download_as<float>();
       ratio = forward_ratio(problem, host_);
     } else {
-      for (auto [role, tensor] :
-           {std::pair(Role::d_q, &host_.d_q), std::pair(Role::d_k, &host_.d_k),
-            std::pair(Role::d_v, &host_.d_v)})
-        fetch(role, tensor);
+      for (Role role : {Role::d_q, Role::d_k, Role::d_v}) fetch(role, &host_[role]);
       ratio = backward_ratio(problem, host_);
     }
     for (const Buffer& b : buffers_)
@@ -202,6 +204,8 @@ Result CaseRun::row(bool backward) {
     r["max_err_ratio"] = nullptr;
   else
     r["max_err_ratio"] = std::isinf(ratio) ? 1e9 : ratio;
+  const std::vector<std::string> unsampled = not_sampled(problem);
+  if (!options_.no_check && !unsampled.empty()) r["not_sampled"] = unsampled;
   r["spread"] = time.spread;
   r["reps"] = time.reps;
   r["agreed"] = time.agreed;
@@ -229,6 +233,15 @@ std::vector<BenchCase> chosen_cases(const Options& options) {
     if (p.direction == TANDEM_FORWARD) {
       p.d_o = p.o, p.d_q = p.q, p.d_k = p.k, p.d_v = p.v;
       p.gradients = TANDEM_GRAD_QKV;
+      if (p.bias.dtype) {
+        p.d_bias.dtype = p.bias.dtype;
+        support::set_layout(p, Role::d_bias, support::Layout::bhsd);
+        p.gradients |= TANDEM_GRAD_BIAS;
+      }
+      if (p.dist_window) p.gradients |= TANDEM_GRAD_DIST_BIAS;
+      if (p.alibi) p.gradients |= TANDEM_GRAD_SLOPE;
+      if (p.normalizer == TANDEM_ELASTIC) p.gradients |= TANDEM_GRAD_TAU;
+      if (p.sink) p.gradients |= TANDEM_GRAD_SINK;
     }
     cases.push_back({line.substr(line.find(' ') + 1), p});
   }

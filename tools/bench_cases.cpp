@@ -40,7 +40,17 @@ const std::vector<Preset>& presets() {
         "fwd f16 b4 hq16 hk16 sq4096 sk4096 d128 dv128",
         "fwd f16 b4 hq16 hk16 sq4096 sk4096 d128 dv128 causal_top_left",
         "fwd bf16 b4 hq16 hk16 sq4096 sk4096 d128 dv128",
-        "fwd bf16 b4 hq16 hk16 sq4096 sk4096 d128 dv128 causal_top_left"}}};
+        "fwd bf16 b4 hq16 hk16 sq4096 sk4096 d128 dv128 causal_top_left"}},
+      // Lazy Attention: elastic softmax with a window of distance biases, and all gradients.
+      {"elastic",
+       {"bwd bf16 b4 hq16 hk16 sq4096 sk4096 d64 dv64 causal_top_left elastic dist=512 grads=qkvdt",
+        "bwd bf16 b4 hq16 hk16 sq4096 sk4096 d128 dv128 causal_top_left elastic dist=512 "
+        "grads=qkvdt",
+        "bwd bf16 b1 hq16 hk16 sq16384 sk16384 d128 dv128 causal_top_left elastic dist=512 "
+        "grads=qkvdt"}},
+      {"entmax",
+       {"bwd bf16 b4 hq16 hk16 sq4096 sk4096 d64 dv64 causal_top_left entmax=1.5",
+        "bwd bf16 b1 hq16 hk16 sq16384 sk16384 d64 dv64 causal_top_left entmax=1.5"}}};
   return list;
 }
 
@@ -59,9 +69,12 @@ std::vector<BenchCase> preset_cases(const std::string& preset) {
     for (const char* line : p.lines) {
       const tandem_problem problem = support::parse(line);
       cases.push_back(
-          {fmt::format("{}-d{}-s{}-{}", std::string(line + 4, std::strchr(line + 4, ' ')),
+          {fmt::format("{}-d{}-s{}-{}{}", std::string(line + 4, std::strchr(line + 4, ' ')),
                        problem.head_dim, problem.seq_q,
-                       problem.mask == TANDEM_MASK_CAUSAL ? "causal" : "full"),
+                       problem.mask == TANDEM_MASK_CAUSAL ? "causal" : "full",
+                       problem.normalizer == TANDEM_ELASTIC  ? "-elastic"
+                       : problem.normalizer == TANDEM_ENTMAX ? "-entmax"
+                                                             : ""),
            problem});
     }
     return cases;

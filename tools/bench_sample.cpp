@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
+#include <map>
 #include <set>
 
 #include "cpu/reference.h"
@@ -41,15 +41,29 @@ struct Sampler {
   Problem p;
   uint32_t dtype;
   double roundings = 0, worst = 0;
+  std::map<Role, std::vector<double>> heads_of;  // what belongs to heads
+  std::vector<double> bias_rows;                 // of the block at hand
+  std::vector<uint8_t> keep_rows;
 
   Sampler(const tandem_problem& problem, const BenchTensors& tensors)
       : t(tensors), dtype(problem.q.dtype) {
     const Status status = make_problem(&problem, &p);
     if (!status.ok()) throw support::Error(status.code(), status.message());
     if (p.seq_q == 0 || p.seq_kv == 0) return;
-    roundings = support::score_roundings(double(p.scale), p.head_dim,
-                                         rows_of(t.q, 0, 0, 0, std::min<int64_t>(p.seq_q, 64)),
-                                         rows_of(t.k, 0, 0, 0, std::min<int64_t>(p.seq_kv, 64)));
+    const double plain = support::score_roundings(
+        double(p.scale), p.head_dim, rows_of(t[Role::q], 0, 0, 0, std::min<int64_t>(p.seq_q, 64)),
+        rows_of(t[Role::k], 0, 0, 0, std::min<int64_t>(p.seq_kv, 64)));
+    for (Role role : {Role::dist_bias, Role::slope, Role::tau, Role::sink})
+      if (support::is_input(problem, role)) heads_of[role] = t[role].dense();
+    // Of the first head's first row: the magnitudes of all rows are alike.
+    if (p.bias) heads_of[Role::bias] = rows_of(t[Role::bias], 0, 0, 0, 1);
+    roundings = plain + support::extra_roundings(p, plain, largest(Role::bias),
+                                                 largest(Role::dist_bias), largest(Role::slope));
+  }
+  double largest(Role role) {
+    double x = 0;
+    for (double value : heads_of[role]) x = std::max(x, std::fabs(value));
+    return x;
   }
 
   // The samples of one tensor, judged together in the end.
@@ -58,14 +72,17 @@ struct Sampler {
     support::Samples x;
     std::vector<double> got;
   };
+  // As in support/case.cpp.
+  static constexpr double kScoreError = 8 * 0x1p-24;
   Tensor o{"o", {}, {}}, d_q{"d_q", {}, {}}, d_k{"d_k", {}, {}}, d_v{"d_v", {}, {}};
 
   void add(Tensor* to, const std::vector<double>& exact, const std::vector<double>& stepwise,
-           const std::vector<double>& floor, const std::vector<double>& counts,
-           const std::vector<double>& got) {
+           const std::vector<double>& floor, const std::vector<double>& slack,
+           const std::vector<double>& counts, const std::vector<double>& got) {
     append(&to->x.exact, exact);
     append(&to->x.stepwise, stepwise);
     append(&to->x.floor, floor);
+    append(&to->x.slack, slack);
     append(&to->x.counts, counts);
     append(&to->got, got);
   }
@@ -96,6 +113,7 @@ struct Sampler {
     Problem block = p;
     block.seq_q = rows;
     block.band.off += int(first);
+    cut_overlays(&block);
     return block;
   }
   Problem key_block(int64_t first, int64_t rows) const {
@@ -117,58 +135,97 @@ struct Sampler {
     return list;
   }
 
+  // The optional inputs of the query rows [first, first + rows) of a head.
+  void set_extras(int64_t b, int64_t h, int64_t first, int64_t rows, RefHead* head) {
+    const auto row = [&](Role role, int64_t width) -> const double* {
+      return heads_of.count(role) ? heads_of[role].data() + h * width : nullptr;
+    };
+    head->dist_bias = row(Role::dist_bias, p.dist_window);
+    head->slope = row(Role::slope, 1);
+    head->tau = row(Role::tau, 1);
+    head->sink = row(Role::sink, 1);
+    const auto overlay = [&](Role role, const Overlay& o) {
+      const int64_t from = o.rows == 1 ? 0 : first, count = o.rows == 1 ? 1 : rows;
+      return rows_of(t[role], o.batch == 1 ? 0 : b, h / (p.heads_q / o.heads), from, count);
+    };
+    if (p.bias) bias_rows = overlay(Role::bias, p.bias);
+    if (p.keep) {
+      const std::vector<double> keep = overlay(Role::keep, p.keep);
+      keep_rows.assign(keep.begin(), keep.end());
+    }
+    head->bias = bias_rows.data();
+    head->keep = keep_rows.data();
+    head->index = b * p.heads_q + h;
+    head->score_error = kScoreError;
+  }
+  // A block's overlays have the block's rows.
+  static void cut_overlays(Problem* block) {
+    for (Overlay* o : {&block->bias, &block->keep})
+      if (*o && o->rows != 1) o->rows = block->seq_q;
+  }
+  // delta of a block's rows, by whichever of the two ways its normaliser has.
+  static void make_delta(const Problem& block, Precision precision, const RefHead& head,
+                         double* delta) {
+    if (block.delta_is_dot()) return bwd_dot_ref(block, precision, head, delta);
+    RefRows rows;
+    rows.delta = delta;
+    bwd_row_ref(block, precision, head, rows);
+  }
+
   void query_head(int64_t b, int64_t h);      // o, lse
   void query_gradient(int64_t b, int64_t h);  // d_q
   void kv_gradients(int64_t b, int64_t kv);   // d_k, d_v
+  void last_keys(int64_t b, int64_t kv);      // of any normaliser, causal
 };
 
 void Sampler::query_head(int64_t b, int64_t h) {
-  const std::vector<double> k = rows_of(t.k, b, h / p.group(), 0, p.seq_kv);
-  const std::vector<double> v = rows_of(t.v, b, h / p.group(), 0, p.seq_kv);
+  const std::vector<double> k = rows_of(t[Role::k], b, h / p.group(), 0, p.seq_kv);
+  const std::vector<double> v = rows_of(t[Role::v], b, h / p.group(), 0, p.seq_kv);
   for (int64_t first : block_starts(p.seq_q)) {
     const int64_t rows = std::min(kBlock, p.seq_q - first);
     const Problem block = query_block(first, rows);
-    const std::vector<double> q = rows_of(t.q, b, h, first, rows);
+    const std::vector<double> q = rows_of(t[Role::q], b, h, first, rows);
     RefHead head;
     head.q = q.data(), head.k = k.data(), head.v = v.data();
+    set_extras(b, h, first, rows, &head);
     const auto n = size_t(rows * p.head_dim_v);
     const auto count = size_t(rows);
-    std::vector<double> exact(n), stepwise(n), floor(n), lse(count), unused(count);
-    fwd_ref(block, Precision::exact, head, exact.data(), lse.data(), floor.data());
+    std::vector<double> exact(n), stepwise(n), floor(n), slack(n), lse(count), unused(count);
+    fwd_ref(block, Precision::exact, head, exact.data(), lse.data(), floor.data(), slack.data());
     fwd_ref(block, Precision::stepwise, head, stepwise.data(), unused.data(), nullptr);
-    add(&o, exact, stepwise, floor, key_counts(first, rows), rows_of(t.o, b, h, first, rows));
-    const std::vector<double> got = lse_of(b, h, first, rows);
-    for (size_t r = 0; r < got.size(); ++r) {
-      if (got[r] == lse[r]) continue;
-      const double error = std::fabs(got[r] - lse[r]) / (1e-5 * std::max(1.0, std::fabs(lse[r])));
-      worst = std::max(worst, std::isnan(error) || std::isinf(lse[r])
-                                  ? std::numeric_limits<double>::infinity()
-                                  : support::kRatioLimit * error);
-    }
+    add(&o, exact, stepwise, floor, slack, key_counts(first, rows),
+        rows_of(t[Role::o], b, h, first, rows));
+    const std::vector<double> wrote = lse_of(b, h, first, rows);
+    const support::Judgement j =
+        support::judge_lse(Dims{1, 1, rows, 1}, lse, std::vector<float>(wrote.begin(), wrote.end()),
+                           roundings, p.normalizer == Normalizer::entmax);
+    worst = std::max(worst, j.ratio);
   }
 }
 
 void Sampler::query_gradient(int64_t b, int64_t h) {
-  const std::vector<double> k = rows_of(t.k, b, h / p.group(), 0, p.seq_kv);
-  const std::vector<double> v = rows_of(t.v, b, h / p.group(), 0, p.seq_kv);
+  const std::vector<double> k = rows_of(t[Role::k], b, h / p.group(), 0, p.seq_kv);
+  const std::vector<double> v = rows_of(t[Role::v], b, h / p.group(), 0, p.seq_kv);
   for (int64_t first : block_starts(p.seq_q)) {
     const int64_t rows = std::min(kBlock, p.seq_q - first);
     const Problem block = query_block(first, rows);
-    const std::vector<double> q = rows_of(t.q, b, h, first, rows);
-    const std::vector<double> out = rows_of(t.o, b, h, first, rows);
-    const std::vector<double> d_o = rows_of(t.d_o, b, h, first, rows);
+    const std::vector<double> q = rows_of(t[Role::q], b, h, first, rows);
+    const std::vector<double> out = rows_of(t[Role::o], b, h, first, rows);
+    const std::vector<double> d_o = rows_of(t[Role::d_o], b, h, first, rows);
     const std::vector<double> lse = lse_of(b, h, first, rows);
     const auto n = size_t(rows * p.head_dim);
-    std::vector<double> exact(n), stepwise(n), floor(n), delta(static_cast<size_t>(rows));
+    std::vector<double> exact(n), stepwise(n), floor(n), slack(n), delta(static_cast<size_t>(rows));
     RefHead head;
     head.q = q.data(), head.k = k.data(), head.v = v.data(), head.d_o = d_o.data();
     head.o = out.data(), head.lse = lse.data(), head.delta = delta.data();
     head.stored_lse = true;
-    bwd_dot_ref(block, Precision::exact, head, delta.data());
-    bwd_dq_ref(block, Precision::exact, head, exact.data(), floor.data());
-    bwd_dot_ref(block, Precision::stepwise, head, delta.data());
+    set_extras(b, h, first, rows, &head);
+    make_delta(block, Precision::exact, head, delta.data());
+    bwd_dq_ref(block, Precision::exact, head, exact.data(), floor.data(), slack.data());
+    make_delta(block, Precision::stepwise, head, delta.data());
     bwd_dq_ref(block, Precision::stepwise, head, stepwise.data(), nullptr);
-    add(&d_q, exact, stepwise, floor, key_counts(first, rows), rows_of(t.d_q, b, h, first, rows));
+    add(&d_q, exact, stepwise, floor, slack, key_counts(first, rows),
+        rows_of(t[Role::d_q], b, h, first, rows));
   }
 }
 
@@ -176,9 +233,9 @@ void Sampler::kv_gradients(int64_t b, int64_t kv) {
   // The whole group of query heads, one after the other.
   std::vector<double> q, d_o, out, lse;
   for (int64_t h = kv * p.group(); h < (kv + 1) * p.group(); ++h) {
-    append(&q, rows_of(t.q, b, h, 0, p.seq_q));
-    append(&d_o, rows_of(t.d_o, b, h, 0, p.seq_q));
-    append(&out, rows_of(t.o, b, h, 0, p.seq_q));
+    append(&q, rows_of(t[Role::q], b, h, 0, p.seq_q));
+    append(&d_o, rows_of(t[Role::d_o], b, h, 0, p.seq_q));
+    append(&out, rows_of(t[Role::o], b, h, 0, p.seq_q));
     append(&lse, lse_of(b, h, 0, p.seq_q));
   }
   const auto deltas = [&](Precision precision) {
@@ -197,8 +254,8 @@ void Sampler::kv_gradients(int64_t b, int64_t kv) {
   for (int64_t first : block_starts(p.seq_kv)) {
     const int64_t rows = std::min(kBlock, p.seq_kv - first);
     const Problem block = key_block(first, rows);
-    const std::vector<double> k = rows_of(t.k, b, kv, first, rows);
-    const std::vector<double> v = rows_of(t.v, b, kv, first, rows);
+    const std::vector<double> k = rows_of(t[Role::k], b, kv, first, rows);
+    const std::vector<double> v = rows_of(t[Role::v], b, kv, first, rows);
     RefHead group;
     group.q = q.data(), group.k = k.data(), group.v = v.data(), group.d_o = d_o.data();
     group.o = out.data(), group.lse = lse.data(), group.delta = exact_delta.data();
@@ -211,16 +268,102 @@ void Sampler::kv_gradients(int64_t b, int64_t kv) {
     bwd_dkv_ref(block, Precision::stepwise, group, dk_step.data(), dv_step.data(), nullptr,
                 nullptr);
     if (p.wants(TANDEM_GRAD_K))
-      add(&d_k, dk, dk_step, dk_floor, row_counts(first, rows), rows_of(t.d_k, b, kv, first, rows));
+      add(&d_k, dk, dk_step, dk_floor, {}, row_counts(first, rows),
+          rows_of(t[Role::d_k], b, kv, first, rows));
     if (p.wants(TANDEM_GRAD_V))
-      add(&d_v, dv, dv_step, dv_floor, row_counts(first, rows), rows_of(t.d_v, b, kv, first, rows));
+      add(&d_v, dv, dv_step, dv_floor, {}, row_counts(first, rows),
+          rows_of(t[Role::d_v], b, kv, first, rows));
   }
+}
+
+// The last keys of a causal problem are seen by the last queries alone, so that these with all keys give their
+// d_k and d_v.
+void Sampler::last_keys(int64_t b, int64_t kv) {
+  const int64_t keys = std::min<int64_t>({64, p.seq_q, p.seq_kv}), from = p.seq_kv - keys;
+  // Row i sees keys up to i + off.
+  const int64_t first = std::max<int64_t>(0, from - p.band.off), rows = p.seq_q - first;
+  if (rows <= 0) return;
+  const Problem block = query_block(first, rows);
+  const std::vector<double> k = rows_of(t[Role::k], b, kv, 0, p.seq_kv);
+  const std::vector<double> v = rows_of(t[Role::v], b, kv, 0, p.seq_kv);
+  const auto nk = size_t(p.seq_kv * p.head_dim), nv = size_t(p.seq_kv * p.head_dim_v);
+  // Head after head of the group, each as a group of one.
+  std::vector<double> sums[2][4];  // d_k, d_v: exact, stepwise, floor, slack
+  for (int n = 0; n < 4; ++n) sums[0][n].resize(nk), sums[1][n].resize(nv);
+  Problem single = block;
+  single.heads_q = single.heads_kv;
+  for (Overlay* o : {&single.bias, &single.keep})
+    if (*o) o->heads = single.heads_kv;
+  for (int64_t h = kv * p.group(); h < (kv + 1) * p.group(); ++h) {
+    const std::vector<double> q = rows_of(t[Role::q], b, h, first, rows);
+    const std::vector<double> d_o = rows_of(t[Role::d_o], b, h, first, rows);
+    const std::vector<double> out = rows_of(t[Role::o], b, h, first, rows);
+    const std::vector<double> lse = lse_of(b, h, first, rows);
+    std::vector<double> delta(static_cast<size_t>(rows));
+    RefHead head;
+    head.q = q.data(), head.k = k.data(), head.v = v.data(), head.d_o = d_o.data();
+    head.o = out.data(), head.lse = lse.data(), head.delta = delta.data();
+    head.stored_lse = true;
+    set_extras(b, h, first, rows, &head);
+    std::vector<double> part[2][4];
+    for (int n = 0; n < 4; ++n) part[0][n].resize(nk), part[1][n].resize(nv);
+    make_delta(single, Precision::exact, head, delta.data());
+    bwd_dkv_ref(single, Precision::exact, head, part[0][0].data(), part[1][0].data(),
+                part[0][2].data(), part[1][2].data(), part[0][3].data(), part[1][3].data());
+    make_delta(single, Precision::stepwise, head, delta.data());
+    bwd_dkv_ref(single, Precision::stepwise, head, part[0][1].data(), part[1][1].data(), nullptr,
+                nullptr);
+    for (int which = 0; which < 2; ++which)
+      for (int n = 0; n < 4; ++n)
+        for (size_t at = 0; at < part[which][n].size(); ++at)
+          sums[which][n][at] += part[which][n][at];
+  }
+  const auto tail = [&](const std::vector<double>& values, int64_t width) {
+    return std::vector<double>(values.end() - keys * width, values.end());
+  };
+  for (int which = 0; which < 2; ++which) {
+    const Role role = which == 0 ? Role::d_k : Role::d_v;
+    const int64_t width = which == 0 ? p.head_dim : p.head_dim_v;
+    if (!p.wants(which == 0 ? TANDEM_GRAD_K : TANDEM_GRAD_V)) continue;
+    const auto& s = sums[which];
+    add(which == 0 ? &d_k : &d_v, tail(s[0], width), tail(s[1], width), tail(s[2], width),
+        tail(s[3], width), row_counts(from, keys), rows_of(t[role], b, kv, from, keys));
+  }
+}
+
+// Whether samples are taken at all, and of d_k and d_v.
+bool samples_any(const Problem& p) { return p.dropout == 0 && !p.has_lengths(); }
+bool samples_keys(const Problem& p) {
+  const bool plain = p.extras().empty();
+  return samples_any(p) && (plain || p.band.right == 0);
+}
+
+Problem checked(const tandem_problem& problem) {
+  Problem p;
+  const Status status = make_problem(&problem, &p);
+  if (!status.ok()) throw support::Error(status.code(), status.message());
+  return p;
 }
 
 }  // namespace
 
+std::vector<std::string> not_sampled(const tandem_problem& problem) {
+  const Problem p = checked(problem);
+  std::vector<std::string> names;
+  for (Role role : support::kOutputs) {
+    if (!support::is_output(problem, role)) continue;
+    const bool keys = role == Role::d_k || role == Role::d_v;
+    const bool sampled = role == Role::o || role == Role::d_q ? samples_any(p)
+                         : keys                               ? samples_keys(p)
+                                                              : false;
+    if (!sampled) names.push_back(support::role_name(role));
+  }
+  return names;
+}
+
 double forward_ratio(const tandem_problem& problem, const BenchTensors& tensors) {
   Sampler s(problem, tensors);
+  if (!samples_any(s.p)) return NAN;
   for (const auto& [b, h] : s.heads()) s.query_head(b, h);
   s.judge(&s.o, s.p.head_dim_v);
   return s.worst;
@@ -228,9 +371,14 @@ double forward_ratio(const tandem_problem& problem, const BenchTensors& tensors)
 
 double backward_ratio(const tandem_problem& problem, const BenchTensors& tensors) {
   Sampler s(problem, tensors);
+  if (!samples_any(s.p)) return NAN;
   for (const auto& [b, h] : s.heads()) {
     if (s.p.wants(TANDEM_GRAD_Q)) s.query_gradient(b, h);
-    if (s.p.wants(TANDEM_GRAD_K | TANDEM_GRAD_V)) s.kv_gradients(b, h / s.p.group());
+    if (!s.p.wants(TANDEM_GRAD_K | TANDEM_GRAD_V)) continue;
+    if (s.p.extras().empty())
+      s.kv_gradients(b, h / s.p.group());
+    else if (samples_keys(s.p))
+      s.last_keys(b, h / s.p.group());
   }
   s.judge(&s.d_q, s.p.head_dim);
   s.judge(&s.d_k, s.p.head_dim);

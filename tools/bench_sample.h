@@ -2,19 +2,30 @@
 // The error of a problem that is too large to be computed in double: some rows of some heads are.
 #ifndef TANDEM_TOOLS_BENCH_SAMPLE_H
 #define TANDEM_TOOLS_BENCH_SAMPLE_H
+#include <array>
+#include <string>
+#include <vector>
+
 #include "compare.h"
 
 namespace tandem::tool {
 
 struct BenchTensors {  // inputs, and outputs as a device wrote them
-  support::HostTensor q, k, v, o, d_o, d_q, d_k, d_v;
+  std::array<support::HostTensor, support::kRoleCount> of;
   std::vector<float> lse;
+  support::HostTensor& operator[](support::Role role) { return of[size_t(role)]; }
+  const support::HostTensor& operator[](support::Role role) const { return of[size_t(role)]; }
 };
+
+// The outputs of a problem's direction that no sample is taken of. Rows of the bias and of heads sum over too
+// much to be computed in double by the way; with dropout or lengths nothing is sampled; of a normaliser
+// other than softmax, d_k and d_v only of causal problems, where few queries see the last keys.
+std::vector<std::string> not_sampled(const tandem_problem& problem);
 
 // Worst error ratio (support/compare.h) of sampled rows of o and lse. infinity: wrong in some other way.
 double forward_ratio(const tandem_problem& problem, const BenchTensors& t);
 
-// The same of the gradients that the problem asks for, as functions of the device's own o and lse: the
+// The same of d_q, d_k and d_v where the problem asks for them, as functions of the device's own o and lse: the
 // rows of these that matter are judged by forward_ratio().
 double backward_ratio(const tandem_problem& problem, const BenchTensors& t);
 
