@@ -29,9 +29,8 @@ __global__ void __launch_bounds__(Shape<ROW>::WG, Shape<ROW>::FULL_GROUPS)
   for (int t = span.begin; t < span.end; ++t) {
     const int col0 = t * S::N;
     float ds[S::RM][4];
-    if (!gradient_of_tile<S, WIDE, true>(ds, stage, pool, ptile, e, pair, row0, col0, fetched, [&] {
-          stage.fetch_nn(pair.k, col0, 0);
-        })) {
+    if (!gradient_of_tile<S, WIDE, true>(ds, stage, pool, ptile, e, pair, row0, col0, fetched,
+                                         [&] { stage.fetch_nn(pair.k, col0, 0); })) {
       fetched = false;
       continue;
     }

@@ -23,8 +23,7 @@ TANDEM_DEVICE float sum_rows(const BwdHeadBlock& u, const Part& part) {
   return sum;
 }
 
-__global__ void __launch_bounds__(kLineGroup)
-    bwd_head(const __grid_constant__ BwdHeadFull params) {
+__global__ void __launch_bounds__(kLineGroup) bwd_head(const __grid_constant__ BwdHeadFull params) {
   const BwdHeadBlock& u = params.block;
   const BwdHeadPush& push = params.push;
   const uint index = blockIdx.y * gridDim.x + blockIdx.x;

@@ -7,8 +7,7 @@
 namespace tandem {
 namespace cuda {
 
-__global__ void __launch_bounds__(kLineGroup)
-    bwd_sum(const __grid_constant__ BwdSumFull params) {
+__global__ void __launch_bounds__(kLineGroup) bwd_sum(const __grid_constant__ BwdSumFull params) {
   const BwdSumBlock& u = params.block;
   const uint index = blockIdx.y * gridDim.x + blockIdx.x;
   if (index >= u.total) return;

@@ -66,7 +66,6 @@ struct Threshold {
   }
 };
 
-
 constexpr int kMaxWalks = 64;  // a dozen is a lot
 
 // origin of the invocation's rows, -inf where no key is visible.
@@ -85,8 +84,7 @@ TANDEM_DEVICE void find_origin(float (&origin)[S::RM], const Extra& e, const Hea
   for (int walk = 0; walk < kMaxWalks; ++walk) {
     const bool first = walk == 0;
 #pragma unroll 1
-    for (int r = 0; r < S::RM; ++r)
-      sum[r] = make_float3(first ? minus_infinity() : 0.f, 0.f, 0.f);
+    for (int r = 0; r < S::RM; ++r) sum[r] = make_float3(first ? minus_infinity() : 0.f, 0.f, 0.f);
     bool fetched = false;
 #pragma unroll 1
     for (int t = span.begin; t < span.end; ++t) {
@@ -105,8 +103,8 @@ TANDEM_DEVICE void find_origin(float (&origin)[S::RM], const Extra& e, const Hea
       put_ptile<S>(ptile, s);
       bool above = false;
       each_quad<S>(ptile, [&](int r, float(&z)[4]) {
-        float cap[4];
-        score_quad<true>(z, cap, e, of, row0 + me.row(r), col0 + me.col(0));
+        float slope[4];
+        score_quad<true>(z, slope, e, of, row0 + me.row(r), col0 + me.col(0));
         float3 a = sum[r];
         if (first) {
           const float top = fmaxf(fmaxf(a.x, fmaxf(z[0], z[1])), fmaxf(z[2], z[3]));
@@ -149,8 +147,7 @@ TANDEM_DEVICE void find_origin(float (&origin)[S::RM], const Extra& e, const Hea
           const float l = row_sum<S>(a.y * expf(a.x - (m == minus_infinity() ? 0.f : m)));
           now.t = l > 0.f ? joined_lse(sink, m, l) : minus_infinity();
         } else {
-          const float n =
-              float(tandem_key_count(e.band, row0 + me.row(r), e.seq_q, e.seq_kv));
+          const float n = float(tandem_key_count(e.band, row0 + me.row(r), e.seq_q, e.seq_kv));
           now.t = now.lo = m - 1.f;
           // A little above what it is: the root of equal scores is not to be on the bound.
           now.hi = m - 0.999f * powf(n, -e.x.entmax_scale);

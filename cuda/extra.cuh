@@ -20,7 +20,8 @@ struct Extra {
   uint drop_offset;
   int seq_q, seq_kv;          // of the batch entry
   int64_t first_q, first_kv;  // where it starts in packed tensors
-  int written_q, written_kv;  // rows of an output: those behind a length are zeros, or another entry's
+  int written_q,
+      written_kv;  // rows of an output: those behind a length are zeros, or another entry's
   TandemBand band;
 };
 
@@ -83,6 +84,7 @@ struct HeadExtra {
 
 TANDEM_DEVICE HeadExtra head_extra(const Extra& e, int head) {
   HeadExtra of{e.batch * e.heads_q + head, nullptr, nullptr, nullptr, 0.f, 0.f};
+  if (e.seq_q == 0 || e.seq_kv == 0) return of;  // then nothing but the lengths need be given
   const auto number = [&](uint slot) {
     return __ldg(reinterpret_cast<const float*>(e.address[slot]) + head);
   };
@@ -95,8 +97,8 @@ TANDEM_DEVICE HeadExtra head_extra(const Extra& e, int head) {
     of.keep = reinterpret_cast<const char*>(e.address[e.f.AT_KEEP]) + e.batch * e.x.keep.b +
               head / e.x.keep_group * e.x.keep.h;
   if (e.f.DIST)
-    of.dist = reinterpret_cast<const float*>(e.address[e.f.AT_DIST]) +
-              int64_t(head) * e.x.dist_window;
+    of.dist =
+        reinterpret_cast<const float*>(e.address[e.f.AT_DIST]) + int64_t(head) * e.x.dist_window;
   if (e.f.ALIBI) of.slope = number(e.f.AT_SLOPE);
   if (Normalizer(e.f.NORM) == Normalizer::elastic) of.tau = number(e.f.AT_TAU);
   return of;

@@ -200,9 +200,9 @@ class CudaProgram final : public Program {
                   Block (*block)(const Plan&, const Launch&),
                   Push (*push)(const Plan&, const Launch&, const Addresses&)) {
     return add(launch, find(launch, false), find(launch, true),
-               cuda::FullParams<Spec, Block, Push>{
-                   block(plan_, launch), Push(), extra_block(plan_.problem),
-                   features_of(plan_.problem), spec(plan_, launch)},
+               cuda::FullParams<Spec, Block, Push>{block(plan_, launch), Push(),
+                                                   extra_block(plan_.problem),
+                                                   features_of(plan_.problem), spec(plan_, launch)},
                push);
   }
 
@@ -266,9 +266,7 @@ class CudaProgram final : public Program {
                   launch.d_blocks, launch.dv_blocks);
     const dim3 grid(launch.groups_x, launch.groups_y);
     const bool dot = launch.stem == Stem::bwd_dot, lines = launch.tile.br == 0 && !dot;
-    const dim3 threads(dot     ? kDotRows * kDotLanes
-                       : lines ? kLineGroup
-                               : launch.tile.invocations());
+    const dim3 threads(dot ? kDotRows * kDotLanes : lines ? kLineGroup : launch.tile.invocations());
     // The sums of bwd_dot are shuffles, and bwd_sum has none across invocations.
     const size_t shared = dot || launch.stem == Stem::bwd_sum ? 0 : launch.shared_bytes;
     for (const auto kernel : {any, wide})
