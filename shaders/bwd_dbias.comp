@@ -65,6 +65,7 @@ void main() {
   begin_votes();
   const int end = split_begin(split + 1);
   for (int n = split_begin(split); n < end; n++) {
+    if (n >= block.members) continue; // for lavapipe (extra.glsl)
     const int reader = n / block.q_tiles, row0 = ONE_ROW != 0 ? n % block.q_tiles * ROWS : i0;
     const int h = place.head * extra.bias_group + reader % extra.bias_group;
     const int b = block.bias_batch == 1 ? reader / extra.bias_group : bias_b;

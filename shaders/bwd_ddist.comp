@@ -55,6 +55,7 @@ void main() {
   begin_votes();
   const int end = split_begin(split + 1);
   for (int n = split_begin(split); n < end; n++) {
+    if (n >= block.members) continue; // for lavapipe (extra.glsl)
     const int b = n / block.q_tiles, row0 = n % block.q_tiles * ROWS;
     set_entry(b);
     // The keys that the tile's rows see at all.

@@ -32,7 +32,7 @@ layout(push_constant) uniform Push {
 // invocation owns one of them: it draws for as many query rows as it owns keys, and all meet in the P tile, as
 // numbers below 16. The P tile's readers are past the barriers of the product before.
 uint share_drop_bits(int j0, int i0) {
-  [[unroll]] for (int r = 0; r < RM; r++) {
+  [[dont_unroll]] for (int r = 0; r < RM; r++) {
     const int i = TROW + TR * r;
     ptile[TCOL * P_PITCH + i / 4][i % 4] = float(drop_quad(i0 + i, j0 / 4 + TCOL));
   }

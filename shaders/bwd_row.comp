@@ -62,7 +62,7 @@ void main() {
     if (SKIP == 0 && t + 1 < tiles.end) fetch_nt(q, row0, k, col0 + COLS, 0);
     [[unroll]] for (int i = 0; i < RM; i++) {
       [[unroll]] for (int c = 0; c < 4; c++) {
-        const float g = slope_of(base[i][c]), seen = live_of(base[i][c], row_share[i]) * dp[i][c];
+        const float g = slope_of(base[i][c]), seen = live_dp(base[i][c], row_share[i], dp[i][c]);
         dot[i] = fma(g, seen, dot[i]);
         if (NORM == ENTMAX) mass[i] += g;
         if (ROW_TAU != 0) lift[i] += seen;

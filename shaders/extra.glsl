@@ -68,8 +68,9 @@ void set_head(int b, int h) {
                         add64(mul64(extra.keep.bh.xy, b), mul64(extra.keep.bh.zw, h / extra.keep_group)));
   if (DIST != 0)
     inputs.dist = add64(push.extra[AT_DIST], mul64(to_bytes(uvec2(extra.dist_window, 0), 2), h));
-  // The condition is for lavapipe, which enters a loop without a turn, and there reads uniform addresses regardless.
-  if (block.seq_q > 0 && block.seq_kv > 0) {
+  // The condition is for lavapipe: after the last turn of a loop, the first of none included, it runs the body with all
+  // invocations off, and reads uniform addresses all the same.
+  if (block.seq_q > 0 && block.seq_kv > 0 && h < block.heads_q) {
     if (ALIBI != 0) inputs.slope = load_float(F32, word_address(push.extra[AT_SLOPE], h));
     if (NORM == ELASTIC) inputs.tau = load_float(F32, word_address(push.extra[AT_TAU], h));
   }

@@ -61,19 +61,19 @@ vec4 weights_of(vec4 base, vec4 share) {
               weight_of(base.w, share.w));
 }
 
-// g and M: ds = g (M dp - delta).
+// g, and M dp: ds = g (M dp - delta).
 float slope_of(float base) {
   if (NORM == ELASTIC) return max(base, 0.0);
   if (NORM == ENTMAX) return entmax_power(base);
   return base;
 }
-float live_of(float base, float share) { return NORM != ELASTIC || is_live(base, share) ? 1.0 : 0.0; }
+float live_dp(float base, float share, float dp) { return NORM != ELASTIC || is_live(base, share) ? dp : 0.0; }
 
 vec4 ds_of(vec4 base, vec4 share, vec4 dp, vec4 delta) {
   if (NORM == SOFTMAX) return base * (dp - delta);
   vec4 ds;
   [[unroll]] for (int c = 0; c < 4; c++)
-    ds[c] = slope_of(base[c]) * (live_of(base[c], share[c]) * dp[c] - delta[c]);
+    ds[c] = slope_of(base[c]) * (live_dp(base[c], share[c], dp[c]) - delta[c]);
   return ds;
 }
 

@@ -103,6 +103,9 @@ void check_case(Case& test, const Expect& expect);  // a case that was made with
 // The same on one target. Returns the number of failures.
 int check_on(Target& target, Case& test, const Expect& expect = {}, Outputs* outputs = nullptr);
 
+// Whether a path does without optional inputs and the problem has some: the CPU's vectors know plain attention.
+bool lacks(const Target& target, const tandem_problem& problem);
+
 // "" or what is wrong: more than half of an output zero or not finite.
 std::string vacuous(const Outputs& outputs);
 

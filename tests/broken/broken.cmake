@@ -6,6 +6,12 @@
 #   bwd_dot  the last features are left out
 #   bwd_dkv  d_k misses the scale
 #   bwd_dq   delta is forgotten
+#   bwd_row  delta is half of what it is
+#   bwd_dbias  the last member of each sum is left out
+#   bwd_ddist  the last row of a tile is left out
+#   bwd_sum  the last part is left out
+#   bwd_head every other invocation's part is left out
+# The last five have no kernels of the CPU's vectors.
 
 # Copies source with one change to out; configures anew when the source changes.
 function(tandem_mutate source out from to)
@@ -44,6 +50,17 @@ set(vulkan_bwd_dkv_to "acc_k[n][i] *= 1;")
 set(vulkan_bwd_dq_from "#define ROW_DELTA true")
 set(vulkan_bwd_dq_to "#define ROW_DELTA false")
 
+set(vulkan_bwd_row_from "float delta = exists ? dot[i] : 0.0;")
+set(vulkan_bwd_row_to "float delta = exists ? 0.5 * dot[i] : 0.0;")
+set(vulkan_bwd_dbias_from "n < end; n++) {")
+set(vulkan_bwd_dbias_to "n + 1 < end; n++) {")
+set(vulkan_bwd_ddist_from "half_ == 0 ? d : ROWS - 1;")
+set(vulkan_bwd_ddist_to "half_ == 0 ? d : ROWS - 2;")
+set(vulkan_bwd_sum_from "split < block.splits;")
+set(vulkan_bwd_sum_to "split + 1 < block.splits;")
+set(vulkan_bwd_head_from "n < WG; n++) own += partial[n];")
+set(vulkan_bwd_head_to "n < WG; n += 2) own += partial[n];")
+
 set(cuda_fwd_from "mask_tile<S>(s, band, row0, col0, u.seq_q, u.seq_kv);")
 set(cuda_fwd_to "mask_tile<S>(s, band, row0 + 1, col0, u.seq_q, u.seq_kv);")
 set(cuda_bwd_dot_from "col < u.head_dim_v;")
@@ -52,6 +69,17 @@ set(cuda_bwd_dkv_from "d_k, u.scale);")
 set(cuda_bwd_dkv_to "d_k, 1.f);")
 set(cuda_bwd_dq_from "s[i][c] *= dp[i][c] - delta[i];")
 set(cuda_bwd_dq_to "s[i][c] *= dp[i][c] - 0.f * delta[i];")
+
+set(cuda_bwd_row_from "float delta = row_sum<S>(gdp[r]);")
+set(cuda_bwd_row_to "float delta = 0.5f * row_sum<S>(gdp[r]);")
+set(cuda_bwd_dbias_from "member < end; ++member) {")
+set(cuda_bwd_dbias_to "member + 1 < end; ++member) {")
+set(cuda_bwd_ddist_from "r < last; ++r) sum")
+set(cuda_bwd_ddist_to "r + 1 < last; ++r) sum")
+set(cuda_bwd_sum_from "split < u.splits;")
+set(cuda_bwd_sum_to "split + 1 < u.splits;")
+set(cuda_bwd_head_from "n < kLineGroup; ++n) sum += partial[n];")
+set(cuda_bwd_head_to "n < kLineGroup; n += 2) sum += partial[n];")
 
 # Explicit objects win over those of a static library, so each program is the suite, the library, and the
 # few objects that hold the changed kernels.
@@ -66,21 +94,23 @@ function(tandem_broken stem)
   target_include_directories(${name} PRIVATE
     ${PROJECT_SOURCE_DIR}/src/cpu ${PROJECT_SOURCE_DIR}/src)
 
-  tandem_mutate(src/cpu/${stem}_simd.inl ${dir}/cpu/${stem}_simd.inl
-                "${cpu_${stem}_from}" "${cpu_${stem}_to}")
-  configure_file(${PROJECT_SOURCE_DIR}/src/cpu/simd_kernels.inl ${dir}/cpu/simd_kernels.inl COPYONLY)
-  foreach(source IN LISTS TANDEM_CPU_SOURCES)
-    get_filename_component(file ${source} NAME)
-    if(NOT file MATCHES "^simd_(baseline|avx2|avx512).cpp$")
-      continue()
-    endif()
-    configure_file(${PROJECT_SOURCE_DIR}/${source} ${dir}/cpu/${file} COPYONLY)
-    get_source_file_property(options ${PROJECT_SOURCE_DIR}/${source} DIRECTORY ${PROJECT_SOURCE_DIR}
-                             COMPILE_OPTIONS)
-    set_source_files_properties(${dir}/cpu/${file} PROPERTIES
-      COMPILE_OPTIONS "${options}" OBJECT_DEPENDS "${dir}/cpu/${stem}_simd.inl")
-    target_sources(${name} PRIVATE ${dir}/cpu/${file})
-  endforeach()
+  if(DEFINED cpu_${stem}_from)
+    tandem_mutate(src/cpu/${stem}_simd.inl ${dir}/cpu/${stem}_simd.inl
+                  "${cpu_${stem}_from}" "${cpu_${stem}_to}")
+    configure_file(${PROJECT_SOURCE_DIR}/src/cpu/simd_kernels.inl ${dir}/cpu/simd_kernels.inl COPYONLY)
+    foreach(source IN LISTS TANDEM_CPU_SOURCES)
+      get_filename_component(file ${source} NAME)
+      if(NOT file MATCHES "^simd_(baseline|avx2|avx512).cpp$")
+        continue()
+      endif()
+      configure_file(${PROJECT_SOURCE_DIR}/${source} ${dir}/cpu/${file} COPYONLY)
+      get_source_file_property(options ${PROJECT_SOURCE_DIR}/${source} DIRECTORY ${PROJECT_SOURCE_DIR}
+                               COMPILE_OPTIONS)
+      set_source_files_properties(${dir}/cpu/${file} PROPERTIES
+        COMPILE_OPTIONS "${options}" OBJECT_DEPENDS "${dir}/cpu/${stem}_simd.inl")
+      target_sources(${name} PRIVATE ${dir}/cpu/${file})
+    endforeach()
+  endif()
 
   if(TANDEM_WITH_VULKAN)
     tandem_mutate(shaders/${stem}.comp ${dir}/shaders/${stem}.comp
@@ -118,3 +148,8 @@ endfunction()
 foreach(stem fwd bwd_dot bwd_dkv bwd_dq)
   tandem_broken(${stem})
 endforeach()
+if(TANDEM_WITH_VULKAN OR (TANDEM_WITH_CUDA AND TANDEM_CUDA STREQUAL "ON"))
+  foreach(stem bwd_row bwd_dbias bwd_ddist bwd_sum bwd_head)
+    tandem_broken(${stem})
+  endforeach()
+endif()

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// What the tests of the planner share: recorded devices, and problems from their lines.
+#ifndef TANDEM_TESTS_PLAN_FIXTURE_H
+#define TANDEM_TESTS_PLAN_FIXTURE_H
+#include <doctest/doctest.h>
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "params.h"
+#include "plan.h"
+
+namespace plan_fixture {
+
+using namespace tandem;
+
+struct Profile {
+  const char* id;
+  Caps caps;
+  std::string path, tile;
+};
+
+inline std::vector<Profile> profiles() {
+  std::vector<Profile> all;
+  auto add = [&](const char* id, Backend backend, const char* name, const char* driver,
+                 uint32_t vendor, uint32_t shared, uint32_t invocations, uint32_t groups_x,
+                 uint32_t groups_y, uint32_t sub_min, uint32_t sub_max, uint32_t sub,
+                 uint32_t cores, int version, const char* flags, uint32_t push, const char* path,
+                 const char* tile) {
+    Caps c;
+    auto has = [&](char f) { return std::strchr(flags, f) != nullptr; };
+    c.backend = backend;
+    c.name = name;
+    c.driver = driver;
+    c.vendor_id = vendor;
+    c.shared_bytes = shared;
+    c.max_invocations = invocations;
+    c.max_groups_x = groups_x;
+    c.max_groups_y = groups_y;
+    c.subgroup_min = sub_min;
+    c.subgroup_max = sub_max;
+    c.subgroup_size = sub;
+    c.cores = cores;
+    if (backend == Backend::cuda) {
+      c.compute_major = version / 10;
+      c.compute_minor = version % 10;
+    } else {
+      c.api_version = 1u << 22 | uint32_t(version) << 12;
+      c.buffer_address = has('A');
+      c.inline_uniform = has('U');
+      c.storage16 = has('S');
+      c.float16 = has('H');
+      c.bfloat16 = has('B');
+      c.int64 = has('L');
+      c.push_bytes = push;
+    }
+    all.push_back({id, c, path, tile});
+  };
+#define TANDEM_PROFILE(id, backend, name, driver, vendor, shared, inv, gx, gy, smin, smax, sub, \
+                       cores, version, flags, push, path, tile)                                 \
+  add(#id, Backend::backend, name, driver, vendor, shared, inv, gx, gy, smin, smax, sub, cores, \
+      version, flags, push, path, tile);
+#include "profiles.inc"
+  Caps cpu;
+  cpu.threads = 4;
+  all.push_back({"cpu", cpu, "simd", ""});
+  return all;
+}
+
+inline Caps caps_of(const char* id) {
+  for (const Profile& p : profiles())
+    if (std::strcmp(p.id, id) == 0) return p.caps;
+  FAIL("no profile " << id);
+  return Caps();
+}
+
+inline Problem problem_of(const std::string& line) {
+  tandem_problem given;
+  Status status = parse_problem(line.c_str(), &given);
+  REQUIRE_MESSAGE(status.ok(), status.message());
+  Problem problem;
+  status = make_problem(&given, &problem);
+  REQUIRE_MESSAGE(status.ok(), status.message());
+  return problem;
+}
+
+// A plan as text: everything in it, so that two plans are equal iff their texts are.
+inline std::string dump(const Status& status, const Plan& plan) {
+  std::string s = status.message() + "|" + backend_name(plan.backend) + "." + plan.path + "|" +
+                  plan.name() +
+                  text("|%llu %llu|", (unsigned long long)plan.workspace_size,
+                       (unsigned long long)plan.delta_offset);
+  for (const Launch& l : plan.launches)
+    s += text("%s %d %s %dx%d %d %d %u %u %u %u %u;", stem_name(l.stem), l.kernel,
+              l.tile.name ? l.tile.name : "-", l.tile.br, l.tile.bc, l.d_blocks, l.dv_blocks,
+              l.tiles, l.total, l.groups_x, l.groups_y, l.shared_bytes);
+  for (const Refusal& r : plan.refusals) s += r.candidate + ": " + r.reason + ";";
+  return s;
+}
+
+}  // namespace plan_fixture
+#endif

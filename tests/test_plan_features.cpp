@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// The planner with optional inputs: which operations each set of gradients needs, what they wait for, where
+// their parts lie in the workspace, and what is refused.
+#include <algorithm>
+#include <set>
+
+#include "compare.h"
+#include "plan_fixture.h"
+
+using namespace tandem;
+using namespace plan_fixture;
+
+namespace {
+
+Plan plan_of(const std::string& line, const char* id) {
+  Plan plan;
+  const Status status = make_plan(problem_of(line), caps_of(id), &plan);
+  REQUIRE_MESSAGE(status.ok(), line << ": " << status.message());
+  return plan;
+}
+
+std::string stems(const Plan& plan) {
+  std::string s;
+  for (const Launch& l : plan.launches)
+    s += (s.empty() ? "" : " ") + std::string(stem_name(l.stem));
+  return s;
+}
+
+int64_t ceil_div(int64_t n, int64_t d) { return (n + d - 1) / d; }
+
+// Workgroups of one head (or slice) by the docs' own words, and how many of those there are.
+std::pair<int64_t, int64_t> groups_of(const Problem& p, const Launch& l) {
+  const int64_t br = l.tile.br, bc = l.tile.bc;
+  switch (l.stem) {
+    case Stem::bwd_dot:
+      return {ceil_div(p.seq_q, kDotRows), p.heads_q * p.batch};
+    case Stem::bwd_dkv:
+      return {ceil_div(p.seq_kv, bc), p.heads_kv * p.batch};
+    case Stem::bwd_dbias:
+      return {(p.bias.rows == 1 ? 1 : ceil_div(p.seq_q, br)) * ceil_div(p.seq_kv, bc),
+              p.bias.heads * p.bias.batch * l.splits};
+    case Stem::bwd_ddist:
+      return {ceil_div(p.dist_window, br), p.heads_q * int64_t(l.splits)};
+    case Stem::bwd_head:
+      return {1, p.heads_q};
+    case Stem::bwd_sum:
+      return {ceil_div(gradient_elements(p, l.gradient), kLineGroup), 1};
+    default:
+      return {ceil_div(p.seq_q, br), p.heads_q * p.batch};
+  }
+}
+
+// What of a problem's gradients each operation writes.
+bool expects(const Problem& p, Stem stem) {
+  const bool q = p.batch * p.heads_q * p.seq_q != 0, kv = p.batch * p.heads_kv * p.seq_kv != 0;
+  const uint32_t through_ds = TANDEM_GRAD_Q | TANDEM_GRAD_K | TANDEM_GRAD_BIAS |
+                              TANDEM_GRAD_DIST_BIAS | TANDEM_GRAD_SLOPE | TANDEM_GRAD_SINK;
+  const bool by_dot = p.normalizer == Normalizer::softmax && !p.wants(TANDEM_GRAD_SLOPE);
+  switch (stem) {
+    case Stem::fwd:
+      return !p.backward && q;
+    case Stem::bwd_dot:
+      return q && by_dot && p.wants(through_ds);
+    case Stem::bwd_row:
+      return q && !by_dot && p.wants(through_ds | TANDEM_GRAD_TAU);
+    case Stem::bwd_dkv:
+      return kv && p.wants(TANDEM_GRAD_K | TANDEM_GRAD_V);
+    case Stem::bwd_dq:
+      return q && p.wants(TANDEM_GRAD_Q);
+    case Stem::bwd_dbias:
+      return p.wants(TANDEM_GRAD_BIAS) && gradient_elements(p, TANDEM_GRAD_BIAS) > 0;
+    case Stem::bwd_ddist:
+      return p.wants(TANDEM_GRAD_DIST_BIAS) && p.heads_q > 0;
+    case Stem::bwd_head:
+      return p.wants(TANDEM_GRAD_TAU | TANDEM_GRAD_SLOPE | TANDEM_GRAD_SINK) && p.heads_q > 0;
+    default:
+      return false;
+  }
+}
+
+void check_plan(const Plan& plan, const Caps& caps) {
+  const Problem& p = plan.problem;
+  std::set<Stem> present;
+  int sums = 0, splits = 0;
+  struct Piece {
+    uint64_t begin, end;
+  };
+  std::vector<Piece> pieces;
+  const auto piece = [&](uint64_t offset, int64_t floats) {
+    pieces.push_back({offset, offset + 4 * uint64_t(floats)});
+  };
+  for (size_t n = 0; n < plan.launches.size(); ++n) {
+    const Launch& l = plan.launches[n];
+    CAPTURE(std::string(stem_name(l.stem)));
+    present.insert(l.stem);
+    CHECK(kKernels[l.kernel].stem == l.stem);
+    CHECK((l.stem == Stem::bwd_sum) == (l.gradient != 0));
+    if (plan.backend == Backend::cpu) {
+      CHECK(l.splits == 1);
+      continue;
+    }
+    const auto [tiles, slices] = groups_of(p, l);
+    CHECK(int64_t(l.tiles) == tiles);
+    CHECK(int64_t(l.total) == tiles * slices);
+    CHECK(uint64_t(l.groups_x) * l.groups_y >= l.total);
+    CHECK(l.shared_bytes <= caps.shared_bytes);
+    if (l.stem == Stem::bwd_sum) {
+      ++sums;
+      CHECK(l.splits > 1);
+      piece(l.gradient == TANDEM_GRAD_BIAS ? plan.bias_parts_offset : plan.dist_parts_offset,
+            int64_t(l.splits) * gradient_elements(p, l.gradient));
+      CHECK(n > 0);
+    } else {
+      splits += l.splits > 1;
+      CHECK((l.splits == 1 || int64_t(l.splits) <= l.members));
+    }
+  }
+  CHECK(sums == splits);  // every split sum is added up, and none other
+  for (int n = 0; n < kStemCount; ++n)
+    if (Stem(n) != Stem::bwd_sum) {
+      CAPTURE(std::string(stem_name(Stem(n))));
+      CHECK(expects(p, Stem(n)) == (present.count(Stem(n)) > 0));
+    }
+  // What reads what another wrote waits: the first after delta, and the first sum after the parts.
+  const bool delta = present.count(Stem::bwd_dot) + present.count(Stem::bwd_row) > 0;
+  bool summed = false;
+  for (size_t n = 0; n < plan.launches.size(); ++n) {
+    const bool sum = plan.launches[n].stem == Stem::bwd_sum;
+    CHECK(plan.launches[n].waits == ((n == 1 && delta) || (sum && !summed)));
+    summed |= sum;
+  }
+  // The workspace: nothing overlaps, nothing is misaligned, nothing is left over.
+  const int64_t rows = p.batch * p.heads_q * p.seq_q;
+  if (delta) {
+    piece(plan.delta_offset, rows);
+    if (p.wants(TANDEM_GRAD_TAU)) piece(plan.tau_rows_offset, rows);
+    if (p.wants(TANDEM_GRAD_SLOPE)) piece(plan.slope_rows_offset, rows);
+  }
+  std::sort(pieces.begin(), pieces.end(),
+            [](const Piece& a, const Piece& b) { return a.begin < b.begin; });
+  uint64_t end = 0;
+  for (const Piece& x : pieces) {
+    CHECK(x.begin % kWorkspaceAlignment == 0);
+    CHECK(x.begin >= end);
+    CHECK(x.begin - end < kWorkspaceAlignment);
+    end = x.end;
+  }
+  CHECK(plan.workspace_size == end);
+}
+
+}  // namespace
+
+TEST_CASE("the operations of each set of gradients") {
+  const struct {
+    const char* words;
+    const char* stems;
+  } rows[] = {{"", "bwd_dot bwd_dkv bwd_dq"},
+              {"grads=v", "bwd_dkv"},
+              {"keep:1x1x1 sink q_padded softcap=5 dropout=0.5", "bwd_dot bwd_dkv bwd_dq"},
+              {"sink grads=s", "bwd_dot bwd_head"},
+              {"sink grads=qs", "bwd_dot bwd_dq bwd_head"},
+              {"alibi", "bwd_dot bwd_dkv bwd_dq"},
+              {"alibi grads=a", "bwd_row bwd_head"},
+              {"alibi grads=qkva", "bwd_row bwd_dkv bwd_dq bwd_head"},
+              {"elastic", "bwd_row bwd_dkv bwd_dq"},
+              {"elastic grads=v", "bwd_dkv"},
+              {"elastic grads=t", "bwd_row bwd_head"},
+              {"elastic grads=vt", "bwd_row bwd_dkv bwd_head"},
+              {"entmax=1.5", "bwd_row bwd_dkv bwd_dq"},
+              {"entmax=2 grads=v", "bwd_dkv"},
+              {"bias:f32:2x4x500 grads=b d_bias:f32", "bwd_dot bwd_dbias"},
+              {"bias:f32:2x4x500 grads=qb d_bias:f32", "bwd_dot bwd_dq bwd_dbias"},
+              {"bias:f16:1x1x1 grads=b d_bias:f32", "bwd_dot bwd_dbias bwd_sum"},
+              {"dist=40 grads=d", "bwd_dot bwd_ddist bwd_sum"},
+              {"bias:f16:1x1x1 dist=40 elastic alibi sink grads=qkvbdats d_bias:f16",
+               "bwd_row bwd_dkv bwd_dq bwd_dbias bwd_ddist bwd_head bwd_sum bwd_sum"}};
+  for (const auto& row : rows)
+    for (const char* id : {"h100_cuda", "h100_vulkan", "lavapipe"}) {
+      CAPTURE(std::string(row.words));
+      const Plan plan = plan_of(std::string("bwd f32 b2 hq4 hk2 sq500 d64 ") + row.words, id);
+      CHECK(stems(plan) == row.stems);
+      check_plan(plan, caps_of(id));
+    }
+}
+
+TEST_CASE("every recorded device that plans plain attention plans each optional input") {
+  for (const Profile& profile : profiles())
+    for (const char* words :
+         {"elastic", "entmax=1.5", "entmax=1.25", "softcap=5", "bias:bf16:1x1x1", "dist=512",
+          "alibi", "keep:2x4x1024", "sink", "dropout=0.1", "q_packed=1500 kv_packed=1500",
+          "q_padded kv_padded"}) {
+      CAPTURE(std::string(profile.id));
+      CAPTURE(std::string(words));
+      for (const char* direction : {"fwd", "bwd"}) {
+        Plan plan;
+        const Problem p =
+            problem_of(std::string(direction) + " f16 b2 hq4 hk2 sq1024 d64 " + words);
+        const Status status = make_plan(p, profile.caps, &plan);
+        CHECK_MESSAGE(status.ok() == !profile.path.empty(), status.message());
+        if (status.ok()) check_plan(plan, profile.caps);
+      }
+    }
+}
+
+TEST_CASE("sums are split where few workgroups would do all the work, and only there") {
+  const auto splits = [](const std::string& words, const char* id) {
+    const Plan plan = plan_of("bwd f32 b8 hq16 sq2048 d64 grads=b d_bias:f32 " + words, id);
+    return plan.find(Stem::bwd_dbias)->splits;
+  };
+  for (const char* id : {"h100_cuda", "lavapipe"}) {
+    CAPTURE(std::string(id));
+    CHECK(splits("bias:f32:8x16x2048", id) == 1);
+    CHECK(splits("bias:f32:1x1x1", id) >= 4);
+    CHECK(splits("bias:f32:1x1x1", id) <= 8 * 16 * 2048 / 32);
+  }
+  // A member is the least that a workgroup can do.
+  const Plan few =
+      plan_of("bwd f32 b1 hq2 sq20 d64 bias:f32:1x1x1 grads=b d_bias:f32", "h100_cuda");
+  CHECK(int64_t(few.find(Stem::bwd_dbias)->splits) <= few.find(Stem::bwd_dbias)->members);
+}
+
+TEST_CASE("more optional inputs than addresses fit are refused with their number") {
+  const std::string all =
+      "fwd f32 b1 hq2 sq100 d64 elastic softcap=5 bias:f32:1x1x1 dist=9 alibi keep:1x1x1 sink "
+      "dropout=0.5 q_padded kv_padded";
+  for (const char* id : {"h100_cuda", "h100_vulkan"}) {
+    Plan plan;
+    const Status status = make_plan(problem_of(all), caps_of(id), &plan);
+    CHECK(status.code() == TANDEM_ERROR_UNSUPPORTED);
+    CHECK(status.message().find("8 optional inputs") != std::string::npos);
+  }
+  Plan plan;  // the reference takes anything
+  CHECK(make_plan(problem_of(all), caps_of("cpu"), &plan).ok());
+  CHECK(std::string(plan.path) == "ref");
+}
+
+TEST_CASE("a path that knows plain attention alone says what it lacks") {
+  Caps caps = caps_of("cpu");
+  caps.disabled = {"cpu.ref"};
+  Plan plan;
+  const Status status = make_plan(problem_of("fwd f32 sq10 d8 entmax=1.5 alibi"), caps, &plan);
+  CHECK(status.code() == TANDEM_ERROR_UNSUPPORTED);
+  CHECK(status.message().find("entmax, alibi") != std::string::npos);
+}
+
+TEST_CASE("random problems with optional inputs keep the rules on every device") {
+  int taken = 0, refused = 0;
+  const std::vector<Profile> devices = profiles();
+  for (uint64_t seed = 0; seed < 4000; ++seed) {
+    const tandem_problem given = support::random_problem(seed * 7);
+    Problem p;
+    const Status status = make_problem(&given, &p);
+    CAPTURE(print_problem(given));
+    REQUIRE_MESSAGE(status.ok(), status.message());
+    for (size_t n = seed % 3; n < devices.size(); n += 3) {
+      CAPTURE(std::string(devices[n].id));
+      Plan plan, again;
+      const Status planned = make_plan(p, devices[n].caps, &plan);
+      CHECK(dump(planned, plan) == dump(make_plan(p, devices[n].caps, &again), again));
+      const bool told = explain(p, devices[n].caps).find("taken") != std::string::npos;
+      CHECK(told == planned.ok());
+      planned.ok() ? ++taken : ++refused;
+      if (planned.ok())
+        check_plan(plan, devices[n].caps);
+      else
+        CHECK(!plan.refusals.empty());
+    }
+  }
+  CHECK(taken > 5000);
+  CHECK(refused > 1000);
+}
