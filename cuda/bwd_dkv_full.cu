@@ -20,6 +20,8 @@ __global__ void __launch_bounds__(Shape<ROW>::WG, Shape<ROW>::FULL_GROUPS)
   const bool grad_k = push.d_k != 0, grad_v = push.d_v != 0;
   const Extra e = make_extra(params, at.batch);
   const bool skip = e.f.SKIP != 0;
+  // Wide heads leave no registers for what is fetched before the scores are weighed.
+  const bool ahead = 2 * BLOCKS * S::RM * 4 <= 64 && fetch_ahead(e);
   const TandemTiles span = tandem_query_tiles(e.band, row0, S::M, S::N, e.seq_q, e.seq_kv);
 
   const Invocation<S> me;
@@ -45,10 +47,10 @@ __global__ void __launch_bounds__(Shape<ROW>::WG, Shape<ROW>::FULL_GROUPS)
       };
       float s[S::RM][4] = {};
       product_nt(s, stage, pool, p.k, row0, p.q, col0, u.head_dim, [&] {
-        if (!skip) second();
+        if (ahead) second();
       });
-      const uint kept = kept_tile_transposed<S>(pool, e, p.of, col0, row0);
       put_ptile<S>(ptile, s);
+      const uint kept = kept_tile_transposed<S>(pool, e, p.of, col0, row0);
       float4 g_of[S::RM];  // not in registers: it waits for two products
       uint counted = 0;
       bool some = false;
@@ -61,13 +63,14 @@ __global__ void __launch_bounds__(Shape<ROW>::WG, Shape<ROW>::FULL_GROUPS)
           shift[c] = elastic_shift(e, p.of, i);
         }
         each_quad<S>(ptile, [&](int r, float(&x)[4]) {
-          float cap[4], y[4], g[4];
-          const uint seen = score_quad<false>(x, cap, e, p.of, col0 + me.col(0), row0 + me.row(r));
+          float slope[4], y[4], g[4];
+          const uint seen =
+              score_quad<false>(x, slope, e, p.of, col0 + me.col(0), row0 + me.row(r));
           counted |= weigh_quad(e, seen, x, origin, shift, y, g) << 4 * r;
 #pragma unroll
           for (int c = 0; c < 4; ++c) {
             some |= g[c] != 0.f;
-            if (e.f.SOFTCAP) g[c] *= cap_slope(e, cap[c]);
+            g[c] *= slope[c];
             x[c] = kept >> (4 * r + c) & 1u ? y[c] * e.x.drop_scale : 0.f;
           }
           g_of[r] = make_float4(g[0], g[1], g[2], g[3]);
@@ -75,9 +78,9 @@ __global__ void __launch_bounds__(Shape<ROW>::WG, Shape<ROW>::FULL_GROUPS)
       }
       fetched = false;
       if (is_entmax(e) && skip && !__syncthreads_or(some)) continue;
-      if (skip) second();
+      if (!ahead) second();
 
-      fetched = !skip && t + 1 < span.end;
+      fetched = ahead && t + 1 < span.end;
       const auto next_tile = [&] {
         if (fetched) stage.fetch_nt(p.k, row0, p.q, col0 + S::N, 0);
       };

@@ -103,8 +103,8 @@ TANDEM_DEVICE void find_origin(float (&origin)[S::RM], const Extra& e, const Hea
       put_ptile<S>(ptile, s);
       bool above = false;
       each_quad<S>(ptile, [&](int r, float(&z)[4]) {
-        float cap[4];
-        score_quad<true>(z, cap, e, of, row0 + me.row(r), col0 + me.col(0));
+        float slope[4];
+        score_quad<true>(z, slope, e, of, row0 + me.row(r), col0 + me.col(0));
         float3 a = sum[r];
         if (first) {
           const float top = fmaxf(fmaxf(a.x, fmaxf(z[0], z[1])), fmaxf(z[2], z[3]));

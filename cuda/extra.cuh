@@ -84,6 +84,7 @@ struct HeadExtra {
 
 TANDEM_DEVICE HeadExtra head_extra(const Extra& e, int head) {
   HeadExtra of{e.batch * e.heads_q + head, nullptr, nullptr, nullptr, 0.f, 0.f};
+  if (e.seq_q == 0 || e.seq_kv == 0) return of;  // then nothing but the lengths need be given
   const auto number = [&](uint slot) {
     return __ldg(reinterpret_cast<const float*>(e.address[slot]) + head);
   };

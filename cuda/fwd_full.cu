@@ -54,8 +54,8 @@ __global__ void __launch_bounds__(Shape<ROW>::WG, Shape<ROW>::FULL_GROUPS)
     bool some = false;
     each_quad<S>(ptile, [&](int r, float(&x)[4]) {
       const int i = row0 + me.row(r);
-      float cap[4];
-      const uint seen = score_quad<true>(x, cap, e, of, i, col0 + me.col(0));
+      float slope[4];
+      const uint seen = score_quad<true>(x, slope, e, of, i, col0 + me.col(0));
       if (online) return;
       float y[4], g[4], from[4], shift[4];
       from[0] = origin[r], shift[0] = elastic_shift(e, of, i);

@@ -23,23 +23,25 @@ TANDEM_DEVICE void score_tile(float (&s)[S::RM][4], float scale) {
 
 // Four products become scores, of the pairs (i, j) with ascending keys, or with ascending rows: the same
 // bits in all kernels, as every operation is rounded by itself. Returns the visible ones as bits; the others
-// are -inf. cap: the scores right behind softcap.
+// are -inf. slope: what softcap leaves of a gradient.
 template <bool KEYS>
-TANDEM_DEVICE uint score_quad(float (&s)[4], float (&cap)[4], const Extra& e, const HeadExtra& of,
+TANDEM_DEVICE uint score_quad(float (&s)[4], float (&slope)[4], const Extra& e, const HeadExtra& of,
                               int i, int j) {
   uint seen = 0;
 #pragma unroll
   for (int c = 0; c < 4; ++c) {
     if (position_visible(e, KEYS ? i : i + c, KEYS ? j + c : j)) seen |= 1u << c;
     s[c] = __fmul_rn(e.scale, s[c]);
+    slope[c] = 1.f;
   }
   if (e.f.SOFTCAP) {
 #pragma unroll
-    for (int c = 0; c < 4; ++c)
-      s[c] = __fmul_rn(e.x.softcap, tandem_tanh(__fdiv_rn(s[c], e.x.softcap)));
+    for (int c = 0; c < 4; ++c) {
+      const float ratio = __fdiv_rn(s[c], e.x.softcap), t = tandem_tanh(ratio);
+      slope[c] = tandem_tanh_slope(ratio, t);
+      s[c] = __fmul_rn(e.x.softcap, t);
+    }
   }
-#pragma unroll
-  for (int c = 0; c < 4; ++c) cap[c] = s[c];
   if (e.f.BIAS)
     with_type(e.f.BIAS, [&](auto type) {
       using T = decltype(type);

@@ -63,10 +63,6 @@ TANDEM_DEVICE void with_type(uint dtype, const F& f) {
   else
     f(BF16());
 }
-TANDEM_DEVICE uint4 widen(float4 r) {
-  return make_uint4(__float_as_uint(r.x), __float_as_uint(r.y), __float_as_uint(r.z),
-                    __float_as_uint(r.w));
-}
 TANDEM_DEVICE uint4 widen(uint2 r) { return make_uint4(r.x, r.y, 0u, 0u); }
 TANDEM_DEVICE void narrow(uint4 r, float4* out) {
   *out = make_float4(__uint_as_float(r.x), __uint_as_float(r.y), __uint_as_float(r.z),
@@ -170,19 +166,28 @@ TANDEM_DEVICE void load_words(typename T::Raw* out, const View<T>& m, int row0, 
   }
 }
 
-template <bool WIDE, int COUNT, int STEP>
+// load_words with WIDE. The addresses do without the type.
+template <int COUNT, int STEP>
 TANDEM_DEVICE void load_any(uint4* out, const View<Any>& m, int row0, int row, int col0, int col) {
-  const auto load = [&](auto e) {
-    using E = decltype(e);
-    typename E::Raw raw[COUNT];
-    load_words<E, WIDE, COUNT, STEP>(raw, m.as<E>(), row0, row, col0, col);
+  const bool f32 = m.dtype == TANDEM_F32;
+  const int shift = f32 ? 2 : 1;
+  const char* p = m.base + ((row0 * m.s + col0) << shift);
+  const uint offset = (uint(row) * uint(m.s) + uint(col)) << shift;
+  const int64_t step = (STEP * m.s) << shift;
 #pragma unroll
-    for (int n = 0; n < COUNT; ++n) out[n] = widen(raw[n]);
-  };
-  if (m.dtype == TANDEM_F32)
-    load(F32());
-  else  // f16 and bf16 are alike until they are converted
-    load(F16());
+  for (int n = 0; n < COUNT; ++n) out[n] = make_uint4(0u, 0u, 0u, 0u);
+  if (col >= m.width - col0) return;
+  if (f32) {
+#pragma unroll
+    for (int n = 0; n < COUNT; ++n)
+      if (row < m.rows - row0 - n * STEP)
+        out[n] = __ldg(reinterpret_cast<const uint4*>(p + n * step + offset));
+  } else {  // f16 and bf16 are alike until they are converted
+#pragma unroll
+    for (int n = 0; n < COUNT; ++n)
+      if (row < m.rows - row0 - n * STEP)
+        out[n] = widen(__ldg(reinterpret_cast<const uint2*>(p + n * step + offset)));
+  }
 }
 
 template <typename T>

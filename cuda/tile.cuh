@@ -48,8 +48,11 @@ struct Invocation {  // which rows and columns of the tile are mine
 };
 
 // The loads of the next step, in flight while the present one is multiplied.
+// Any without WIDE is LAZY: loads go straight to the pool from rolled loops when they are due. Element by
+// element and in each type, they would take the registers of the accumulators.
 template <typename T, typename S, bool WIDE>
 struct Stage {
+  static constexpr bool ANY = std::is_same<T, Any>::value, LAZY = ANY && !WIDE;
   typename T::Raw quad[S::STAGED];
 
   // DK features from feature on, of M rows of a and N rows of b.
@@ -59,22 +62,33 @@ struct Stage {
     load<S::A_COUNT, S::NT_STEP>(quad, a, a_row, r, feature, 4 * q);
     load<S::B_COUNT, S::NT_STEP>(quad + S::A_COUNT, b, b_row, r, feature, 4 * q);
   }
-  TANDEM_DEVICE void put_nt(float4* pool, const View<T>& like) const {
-    as_type(like, [&](auto e) { put_nt_as<decltype(e)>(pool); });
-  }
-  template <typename E>
-  TANDEM_DEVICE void put_nt_as(float4* pool) const {
+  // What was fetched with the same arguments.
+  TANDEM_DEVICE void put_nt(float4* pool, const View<T>& a, int a_row, const View<T>& b, int b_row,
+                            int feature) const {
     const int r = int(threadIdx.x) / S::NT_QUADS, q = int(threadIdx.x) % S::NT_QUADS;
-#pragma unroll
-    for (int n = 0; n < S::A_COUNT; ++n)
-      pool[(r + n * S::NT_STEP) * S::NT_PITCH + q] = floats<E>(quad[n]);
-#pragma unroll
-    for (int n = 0; n < S::B_COUNT; ++n) {
-      // Neighbours read rows 4 tc + j: stored so that these are consecutive.
+    // Neighbours read rows 4 tc + j of b: stored so that these are consecutive.
+    const auto place = [&](int n) {
       const int row = r + n * S::NT_STEP;
-      const int at = S::M + row % 4 * S::TC + row / 4;
-      pool[at * S::NT_PITCH + q] = floats<E>(quad[S::A_COUNT + n]);
-    }
+      return (S::M + row % 4 * S::TC + row / 4) * S::NT_PITCH + q;
+    };
+    as_type(a, [&](auto e) {
+      using E = decltype(e);
+      if constexpr (LAZY) {
+#pragma unroll 1
+        for (int n = 0; n < S::A_COUNT; ++n)
+          pool[(r + n * S::NT_STEP) * S::NT_PITCH + q] =
+              load_one<E>(a, a_row, r + n * S::NT_STEP, feature, 4 * q);
+#pragma unroll 1
+        for (int n = 0; n < S::B_COUNT; ++n)
+          pool[place(n)] = load_one<E>(b, b_row, r + n * S::NT_STEP, feature, 4 * q);
+      } else {
+#pragma unroll
+        for (int n = 0; n < S::A_COUNT; ++n)
+          pool[(r + n * S::NT_STEP) * S::NT_PITCH + q] = floats<E>(quad[n]);
+#pragma unroll
+        for (int n = 0; n < S::B_COUNT; ++n) pool[place(n)] = floats<E>(quad[S::A_COUNT + n]);
+      }
+    });
   }
 
   // KC rows of b, the columns of one accumulator block.
@@ -82,37 +96,49 @@ struct Stage {
     const int r = int(threadIdx.x) / S::TC, q = int(threadIdx.x) % S::TC;
     load<S::NN_COUNT, S::NN_STEP>(quad, b, b_row, r, col, 4 * q);
   }
-  TANDEM_DEVICE void put_nn(float4* pool, const View<T>& like) const {
-    as_type(like, [&](auto e) { put_nn_as<decltype(e)>(pool); });
-  }
-  template <typename E>
-  TANDEM_DEVICE void put_nn_as(float4* pool) const {
+  TANDEM_DEVICE void put_nn(float4* pool, const View<T>& b, int b_row, int col) const {
     const int r = int(threadIdx.x) / S::TC, q = int(threadIdx.x) % S::TC;
+    as_type(b, [&](auto e) {
+      using E = decltype(e);
+      if constexpr (LAZY) {
+#pragma unroll 1
+        for (int n = 0; n < S::NN_COUNT; ++n)
+          pool[(r + n * S::NN_STEP) * S::NN_PITCH + q] =
+              load_one<E>(b, b_row, r + n * S::NN_STEP, col, 4 * q);
+      } else {
 #pragma unroll
-    for (int n = 0; n < S::NN_COUNT; ++n)
-      pool[(r + n * S::NN_STEP) * S::NN_PITCH + q] = floats<E>(quad[n]);
+        for (int n = 0; n < S::NN_COUNT; ++n)
+          pool[(r + n * S::NN_STEP) * S::NN_PITCH + q] = floats<E>(quad[n]);
+      }
+    });
   }
 
  private:
   template <int COUNT, int STEP>
   TANDEM_DEVICE static void load(typename T::Raw* out, const View<T>& m, int row0, int row,
                                  int col0, int col) {
-    if constexpr (std::is_same<T, Any>::value)
-      load_any<WIDE, COUNT, STEP>(out, m, row0, row, col0, col);
-    else
+    if constexpr (!ANY)
       load_words<T, WIDE, COUNT, STEP>(out, m, row0, row, col0, col);
+    else if constexpr (!LAZY)
+      load_any<COUNT, STEP>(out, m, row0, row, col0, col);
   }
-  // What is staged has the type of the view that it came from, or of any other of the problem's tensors.
+  template <typename E>
+  TANDEM_DEVICE static float4 load_one(const View<Any>& m, int row0, int row, int col0, int col) {
+    typename E::Raw raw;
+    load_words<E, false, 1, 1>(&raw, m.as<E>(), row0, row, col0, col);
+    return E::to_floats(raw);
+  }
+  // All tensors of a problem have one type.
   template <typename F>
-  TANDEM_DEVICE static void as_type(const View<T>& like, const F& f) {
-    if constexpr (std::is_same<T, Any>::value)
-      with_type(like.dtype, f);
+  TANDEM_DEVICE static void as_type(const View<T>& m, const F& f) {
+    if constexpr (ANY)
+      with_type(m.dtype, f);
     else
       f(T());
   }
   template <typename E>
   TANDEM_DEVICE static float4 floats(const typename T::Raw& r) {
-    if constexpr (std::is_same<T, Any>::value) {
+    if constexpr (ANY) {
       typename E::Raw raw;
       narrow(r, &raw);
       return E::to_floats(raw);
@@ -131,7 +157,7 @@ TANDEM_DEVICE void product_nt(float (&s)[S::RM][4], Stage<T, S, WIDE>& stage, fl
   const Invocation<S> me;
   for (int feature = 0; feature < depth; feature += S::DK) {
     __syncthreads();  // the pool's readers of the step before are done
-    stage.put_nt(pool, a);
+    stage.put_nt(pool, a, a_row, b, b_row, feature);
     __syncthreads();
     if (feature + S::DK < depth)
       stage.fetch_nt(a, a_row, b, b_row, feature + S::DK);
@@ -179,7 +205,7 @@ TANDEM_DEVICE void product_nn(float (&acc)[BLOCKS][S::RM][4], Stage<T, S, WIDE>&
 #pragma unroll
     for (int row = 0; row < S::N; row += S::KC) {
       __syncthreads();
-      stage.put_nn(pool, b);
+      stage.put_nn(pool, b, b_row + row, block * S::COLS);
       __syncthreads();
       if (row + S::KC < S::N)
         stage.fetch_nn(b, b_row + row + S::KC, block * S::COLS);

@@ -51,16 +51,11 @@ TANDEM_DEVICE uint weigh_quad(const Extra& e, uint seen, const float (&s)[4],
 #pragma unroll
   for (int c = 0; c < 4; ++c) {
     y[c] = __fadd_rn(g[c], shift[c]);
-    if (!(y[c] > 0.f)) seen &= ~(1u << c);
+    // Without a share p is above 0 although exp may have reached 0.
+    if (!(shift[c] >= 0.f || y[c] > 0.f)) seen &= ~(1u << c);
     y[c] = seen >> c & 1u ? y[c] : 0.f;
   }
   return seen;
-}
-
-// What softcap leaves of a gradient.
-TANDEM_DEVICE float cap_slope(const Extra& e, float cap) {
-  const float x = __fdiv_rn(cap, e.x.softcap);
-  return fmaf(-x, x, 1.f);
 }
 
 // ---- dropout --------------------------------------------------------------------------------------
@@ -131,8 +126,8 @@ TANDEM_DEVICE uint weigh_tile(float4* ptile, const float (&product)[S::RM][4], c
   bool any = false;
   each_quad<S>(ptile, [&](int r, float(&s)[4]) {
     const int i = i0 + me.row(r);
-    float cap[4], y[4], g[4], origin[4], shift[4];
-    const uint seen = score_quad<true>(s, cap, e, of, i, j0 + me.col(0));
+    float slope[4], y[4], g[4], origin[4], shift[4];
+    const uint seen = score_quad<true>(s, slope, e, of, i, j0 + me.col(0));
     origin[0] = i < e.seq_q ? __ldg(lse + i) : minus_infinity();
     shift[0] = elastic_shift(e, of, i);
 #pragma unroll
@@ -141,7 +136,7 @@ TANDEM_DEVICE uint weigh_tile(float4* ptile, const float (&product)[S::RM][4], c
 #pragma unroll
     for (int c = 0; c < 4; ++c) {
       any |= g[c] != 0.f;
-      s[c] = CAP && e.f.SOFTCAP ? g[c] * cap_slope(e, cap[c]) : g[c];
+      s[c] = CAP ? g[c] * slope[c] : g[c];
     }
   });
   *some = any;

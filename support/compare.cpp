@@ -17,6 +17,8 @@ constexpr double kF32 = 0x1p-24;  // half an ulp, relative
 // Weights this small beside the largest terms may be lost: f32 arithmetic may flush what lies below 2^-126,
 // before or after other factors join.
 constexpr double kVanishing = 0x1p-100;
+// And where all terms are as small, because a sink or a bias has taken the weight, their sums may be lost.
+constexpr double kFlushed = 0x1p-118;
 
 double rounding_unit(uint32_t dtype) {
   return dtype == TANDEM_F32 ? 0x1p-24 : dtype == TANDEM_F16 ? 0x1p-11 : 0x1p-8;
@@ -41,7 +43,7 @@ double row_magnitude(const std::vector<double>& values, int64_t width) {
 
 constexpr size_t kEnoughRows = 16;
 
-// The stepwise error per unit of terms that 9 of 10 rows stay below, among rows with as many terms as
+// The stepwise error per unit of terms that 39 of 40 rows stay below, among rows with as many terms as
 // each row has (within a factor of two, or more where there are few such rows). Rows without terms are
 // negative and do not count.
 std::vector<double> usual_errors(const std::vector<double>& relative,
@@ -58,9 +60,9 @@ std::vector<double> usual_errors(const std::vector<double>& relative,
       for (const auto& [other, errors] : bins)
         if (std::abs(other - bin) <= reach) pool.insert(pool.end(), errors.begin(), errors.end());
     }
-    const auto nine_tenths = pool.begin() + std::ptrdiff_t(pool.size() * 9 / 10);
-    std::nth_element(pool.begin(), nine_tenths, pool.end());
-    usual[bin] = *nine_tenths;
+    const auto most = pool.begin() + std::ptrdiff_t(pool.size() * 39 / 40);
+    std::nth_element(pool.begin(), most, pool.end());
+    usual[bin] = *most;
   }
   std::vector<double> per_row(relative.size());
   for (size_t row = 0; row < relative.size(); ++row)
@@ -80,7 +82,7 @@ Bounds make_bounds(const Samples& x, uint32_t dtype, double f32_roundings) {
   std::vector<double> errors(rows), terms(rows), relative(rows, -1);
   // An f32 sum of terms that a chain stores in bf16 is no better than those.
   const double unit = std::max(rounding_unit(dtype), rounding_unit(x.chain ? x.chain : dtype));
-  double vanishing = 0;
+  double vanishing = kFlushed;
   for (double terms_of_one : x.floor) vanishing = std::max(vanishing, kVanishing * terms_of_one);
   size_t live = 0;
   for (size_t row = 0; row < rows; ++row) {

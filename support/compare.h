@@ -8,7 +8,7 @@
 //     error <= 2 * error of the stepwise computation + 1 ulp of the row's largest value + floor
 // The stepwise error of a row is one draw of a lottery, and where few terms meet, or one scalar (delta)
 // carries the error of the whole row, it is sometimes nearly zero by luck. It is therefore not taken
-// below what 9 of 10 rows of the tensor with as many terms have, in proportion to the terms. The floor
+// below what 39 of 40 rows of the tensor with as many terms have, in proportion to the terms. The floor
 // is a few f32 roundings of the terms. A row whose terms are all zero, as that of a query which sees no
 // key, must be exactly zero. The ratio of a row is
 //     2 * error / (the right side)

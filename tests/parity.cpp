@@ -5,8 +5,10 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <future>
 #include <map>
 #include <set>
+#include <thread>
 
 namespace parity {
 namespace {
@@ -322,6 +324,23 @@ void check(const tandem_problem& given, uint64_t seed, const Expect& expect) {
   twice.options.repeats = std::max(2, expect.options.repeats);
   Case test(given, seed, twice.options);
   check_case(test, twice);
+}
+
+void check_many(const std::vector<tandem_problem>& problems, const char* name,
+                const Expect& expect) {
+  Expect twice = expect;
+  twice.options.repeats = std::max(2, expect.options.repeats);
+  const size_t batch = std::max(1u, std::thread::hardware_concurrency());
+  for (size_t first = 0; first < problems.size(); first += batch) {
+    std::vector<std::future<std::unique_ptr<Case>>> cases;
+    for (size_t at = first; at < std::min(first + batch, problems.size()); ++at)
+      cases.push_back(std::async(std::launch::async, [&, at] {
+        auto test = std::make_unique<Case>(problems[at], seed_of(name, at), twice.options);
+        test->reference_lse();
+        return test;
+      }));
+    for (auto& test : cases) check_case(*test.get(), twice);
+  }
 }
 
 void check_case(Case& test, const Expect& expect) {

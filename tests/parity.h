@@ -107,6 +107,9 @@ struct Expect {
 };
 // The case on every target: judged, guards, gaps and workspace checked, run twice for equal bits, counted.
 void check(const tandem_problem& problem, uint64_t seed, const Expect& expect = {});
+// Many large ones. The time goes into their references, so those of a batch are computed side by side.
+void check_many(const std::vector<tandem_problem>& problems, const char* name,
+                const Expect& expect);
 void check_case(Case& test, const Expect& expect);  // a case that was made with expect.options
 // The same on one target. Returns the number of failures.
 int check_on(Target& target, Case& test, const Expect& expect = {}, Outputs* outputs = nullptr);

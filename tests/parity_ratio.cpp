@@ -3,9 +3,6 @@
 // same precision, every element within its floor. It decides accuracy, over shapes, masks, grouped heads,
 // layouts, dtypes and subsets of gradients.
 #include <algorithm>
-#include <future>
-#include <memory>
-#include <thread>
 
 #include "parity.h"
 
@@ -125,8 +122,7 @@ TEST_CASE("ratio: the twenty length pairs, short heads" *
 }
 
 // 20 pairs x 5 head sizes x 2 masks x 3 head ratios x 2 dtypes, forward and backward: nearly 2,400 judged
-// runs, fewer of the longest. The CPU targets are left out when there is a GPU. The time goes into the
-// references in double, so those of a batch of cases are computed side by side.
+// runs, fewer of the longest. The CPU targets are left out when there is a GPU.
 TEST_CASE("ratio: the grid" * doctest::skip(!at_least(Tier::device))) {
   Expect expect;
   expect.sparse = true;
@@ -145,15 +141,5 @@ TEST_CASE("ratio: the grid" * doctest::skip(!at_least(Tier::device))) {
             problems.push_back(problem(TANDEM_BACKWARD, dtype, shape, mask,
                                        heads == 2 ? Layout::bshd : Layout::bhsd));
           }
-  const size_t batch = std::max(1u, std::thread::hardware_concurrency());
-  for (size_t first = 0; first < problems.size(); first += batch) {
-    std::vector<std::future<std::unique_ptr<Case>>> cases;
-    for (size_t at = first; at < std::min(first + batch, problems.size()); ++at)
-      cases.push_back(std::async(std::launch::async, [&, at] {
-        auto test = std::make_unique<Case>(problems[at], seed_of("grid", at), expect.options);
-        test->reference_lse();
-        return test;
-      }));
-    for (auto& test : cases) check_case(*test.get(), expect);
-  }
+  check_many(problems, "grid", expect);
 }

@@ -116,16 +116,18 @@ TEST_CASE("seeds: AdaSplash" * doctest::skip(!at_least(Tier::ci))) {
 }
 
 TEST_CASE("seeds: AdaSplash, long" * doctest::skip(!at_least(Tier::device))) {
+  std::vector<tandem_problem> problems;
   int64_t n = 0;
   for (int64_t s : {512, 1024, 2048, 4096})
     for (float alpha : {1.5f, 2.0f})
       if (big(n++))
-        check(entmax(TANDEM_BACKWARD, TANDEM_F32, {2, 2, 2, s, s, 64, 64}, kTopLeft, alpha),
-              seed_of("splash long", uint64_t(n)), large());
+        problems.push_back(
+            entmax(TANDEM_BACKWARD, TANDEM_F32, {2, 2, 2, s, s, 64, 64}, kTopLeft, alpha));
   for (int64_t kv : {1, 2, 4, 8})
     if (big(n++))
-      check(entmax(TANDEM_BACKWARD, TANDEM_F32, {1, 8, kv, 1024, 1024, 64, 64}, kTopLeft, 1.5f),
-            seed_of("splash grouped", uint64_t(n)), large());
+      problems.push_back(
+          entmax(TANDEM_BACKWARD, TANDEM_F32, {1, 8, kv, 1024, 1024, 64, 64}, kTopLeft, 1.5f));
+  check_many(problems, "splash long", large());
   const struct {
     int64_t s;
     std::vector<int64_t> lengths;
@@ -155,18 +157,20 @@ TEST_CASE("seeds: FlagGems" * doctest::skip(!at_least(Tier::ci))) {
                           {2, 4, 4, 4096, 4000, 128, 128}, {2, 4, 2, 4096, 4000, 128, 128},
                           {1, 2, 2, 8192, 8202, 16, 16},   {1, 2, 1, 8192, 8202, 16, 16},
                           {1, 2, 2, 8192, 8192, 32, 32},   {1, 2, 1, 8192, 8192, 32, 32}};
+  const bool device = at_least(Tier::device);
+  std::vector<tandem_problem> problems;
   int64_t n = 0;
   for (const Shape& full : shapes)
     for (const Mask& mask : {kNone, kTopLeft}) {
       Shape shape = full;
-      const bool device = at_least(Tier::device);
       if (device ? !big(n++) : n++ >= 6) continue;
       if (!device) shape.b = 1, shape.hq = shape.hq / shape.hk * 2, shape.hk = 2;
-      Expect expect = device ? large() : sparse();
-      expect.options.input_scale = 0.03;
-      check(problem(TANDEM_BACKWARD, n / 2 % 2 ? TANDEM_F16 : TANDEM_BF16, shape, mask),
-            seed_of("gems", uint64_t(n)), expect);
+      problems.push_back(
+          problem(TANDEM_BACKWARD, n / 2 % 2 ? TANDEM_F16 : TANDEM_BF16, shape, mask));
     }
+  Expect expect = device ? large() : sparse();
+  expect.options.input_scale = 0.03;
+  check_many(problems, "gems", expect);
   // Those that it was debugged with.
   for (int64_t s : {64, 120, 127, 128, 129, 255})
     check(problem(TANDEM_BACKWARD, TANDEM_F16, {1, 8, s % 2 ? 4 : 8, s, s, 64, 64}, kTopLeft),
@@ -174,29 +178,31 @@ TEST_CASE("seeds: FlagGems" * doctest::skip(!at_least(Tier::ci))) {
 }
 
 TEST_CASE("seeds: FlashAttention from scratch" * doctest::skip(!at_least(Tier::ci))) {
+  const bool device = at_least(Tier::device);
+  std::vector<tandem_problem> problems;
   int64_t n = 0;
   for (int64_t s : {128, 500, 1024})
     for (const Mask& mask : {kNone, kTopLeft}) {
-      const bool device = at_least(Tier::device);
       if (device ? !big(n++) : s > 500) continue;
-      check(problem(TANDEM_BACKWARD, TANDEM_F16,
-                    {device ? 32 : 1, device ? 8 : 2, device ? 8 : 2, s, s, 64, 64}, mask),
-            seed_of("scratch", uint64_t(s)), device ? large() : sparse());
+      problems.push_back(problem(TANDEM_BACKWARD, TANDEM_F16,
+                                 {device ? 32 : 1, device ? 8 : 2, device ? 8 : 2, s, s, 64, 64},
+                                 mask));
     }
   if (big(n++))
-    check(problem(TANDEM_FORWARD, TANDEM_F16, {1, 8, 8, 1024, 4096, 128, 128}),
-          seed_of("scratch", 1), large());
+    problems.push_back(problem(TANDEM_FORWARD, TANDEM_F16, {1, 8, 8, 1024, 4096, 128, 128}));
+  check_many(problems, "scratch", device ? large() : sparse());
   check(problem(TANDEM_BACKWARD, TANDEM_F16, {1, 8, 8, 256, 256, 64, 64}, kTopLeft),
         seed_of("scratch", 2), sparse());
 }
 
 TEST_CASE("seeds: flash-dmattn" * doctest::skip(!at_least(Tier::ci))) {
   // A bias and a mask of kv heads, one row for all queries, and the sum of o as the loss.
+  const bool device = at_least(Tier::device);
+  std::vector<tandem_problem> problems;
   int64_t n = 0;
   for (int64_t s : {128, 256, 512, 1024, 2048, 4096})
     for (int64_t d : {32, 64, 96, 128, 192, 256})
       for (const Mask& mask : {kNone, kBottomRight}) {
-        const bool device = at_least(Tier::device);
         ++n;
         if (device ? !big(n) : s > 256 || d > 96 || n % 3 != 0) continue;
         if (s > 2048 && d != 64 && d != 128) continue;
@@ -205,6 +211,7 @@ TEST_CASE("seeds: flash-dmattn" * doctest::skip(!at_least(Tier::ci))) {
         if (n % 2) set_keep(p, 1, 1, 1);
         std::fill(p.d_o.stride, p.d_o.stride + 4, 0);
         p.gradients |= TANDEM_GRAD_BIAS;
-        check(p, seed_of("dmattn", uint64_t(n)), s > 512 ? large() : sparse());
+        problems.push_back(p);
       }
+  check_many(problems, "dmattn", device ? large() : sparse());
 }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <random>
 #include <string>
 #include <vector>
@@ -12,56 +13,15 @@
 #include "cpu/element.h"
 #include "cpu/reference.h"
 #include "philox.h"
+#include "reference_fixture.h"
 
 namespace {
 
 using namespace tandem;
-
-Problem checked(const std::string& line) {
-  tandem_problem p;
-  Status status = parse_problem(line.c_str(), &p);
-  REQUIRE_MESSAGE(status.ok(), status.message());
-  Problem problem;
-  status = make_problem(&p, &problem);
-  REQUIRE_MESSAGE(status.ok(), status.message());
-  return problem;
-}
+using tandem_tests::checked;
+using tandem_tests::draw;
 
 double infinity() { return std::numeric_limits<double>::infinity(); }
-
-RefInputs draw(const Problem& p, uint32_t seed, double tau = -0.7) {
-  std::mt19937 engine(seed);
-  std::normal_distribution<double> normal;
-  const auto fill = [&](bool wanted, int64_t count) {
-    std::vector<double> x(size_t(wanted ? count : 0), 0.0);
-    for (double& e : x) e = normal(engine);
-    return x;
-  };
-  RefInputs in;
-  in.q = fill(true, p.batch * p.heads_q * p.seq_q * p.head_dim);
-  in.k = fill(true, p.batch * p.heads_kv * p.seq_kv * p.head_dim);
-  in.v = fill(true, p.batch * p.heads_kv * p.seq_kv * p.head_dim_v);
-  in.d_o = fill(true, p.batch * p.heads_q * p.seq_q * p.head_dim_v);
-  in.bias = fill(bool(p.bias), p.bias.batch * p.bias.heads * p.bias.rows * p.seq_kv);
-  in.dist_bias = fill(true, p.heads_q * p.dist_window);
-  in.slope = fill(p.alibi, p.heads_q);
-  in.sink = fill(p.sink, p.heads_q);
-  in.tau = fill(p.normalizer == Normalizer::elastic, p.heads_q);
-  for (double& x : in.slope) x = std::fabs(x) / 4;
-  for (double& x : in.tau) x = tau + x / 8;
-  in.keep.resize(size_t(p.keep ? p.keep.batch * p.keep.heads * p.keep.rows * p.seq_kv : 0));
-  for (uint8_t& x : in.keep) x = engine() % 4 != 0 ? 1 + engine() % 255 : 0;
-  // A row without a kept key, and lengths of 0, in the middle and at the end.
-  if (p.keep.rows > 2) std::fill_n(in.keep.begin() + p.seq_kv, p.seq_kv, uint8_t(0));
-  const auto lengths = [&](Lengths mode, int64_t size, bool empty, std::vector<int64_t>* to) {
-    for (int64_t b = 0; mode != Lengths::full && b < p.batch; ++b)
-      to->push_back(b == 0 ? size - 1 : b == 1 && empty ? 0 : size - b % 3);
-  };
-  lengths(p.lengths_q, p.seq_q, p.batch > 2, &in.lengths_q);
-  lengths(p.lengths_kv, p.seq_kv, p.batch > 3, &in.lengths_kv);
-  if (p.dropout > 0) in.dropout_seed = 0x123456789abcdefULL + seed, in.dropout_offset = seed;
-  return in;
-}
 
 double loss(Problem p, const RefInputs& in) {
   p.backward = false;
@@ -239,4 +199,175 @@ TEST_CASE("reference: entmax finds its threshold whatever the scores") {
   CHECK(entmax_threshold(nothing, 2, 1.5) == -infinity());
   CHECK(std::isnan(entmax_threshold(nan, 2, 1.5)));
   CHECK(entmax_threshold(nothing, 0, 1.5) == -infinity());
+}
+
+TEST_CASE("reference: entmax weights sum to 1, and a huge score takes all") {
+  for (const char* alpha : {"1.01", "1.25", "1.5", "2"}) {
+    CAPTURE(std::string(alpha));
+    const Problem p =
+        checked(std::string("bwd f32 hq2 sq7 sk9 d4 dv1 causal_bottom_right entmax=") + alpha);
+    for (double size : {1.0, 100.0}) {
+      RefInputs in = draw(p, 21);
+      for (double& x : in.q) x *= size;
+      std::fill(in.v.begin(), in.v.end(), 1.0);
+      const Reference r = reference(p, in);
+      for (double o : r.o) CHECK(std::fabs(o - 1) <= 1e-10);
+      // All weights alike: nothing can move their sum.
+      for (double d : r.d_q) CHECK(std::fabs(d) <= 1e-9 * size);
+    }
+  }
+}
+
+TEST_CASE("reference: elastic softmax at its kink, and n counts positions") {
+  // Row 0 of a causal mask has n = 1: at tau = -1 its weight is 0 on the spot, and so is M.
+  const Problem p = checked("bwd f32 sq5 d4 causal_top_left elastic grads=qkvt");
+  RefInputs in = draw(p, 31);
+  in.tau = {-1};
+  for (Precision precision : {Precision::exact, Precision::stepwise}) {
+    const Reference r = reference(p, in, precision);
+    for (size_t c = 0; c < 4; ++c) {
+      CHECK(r.o[c] == 0);
+      CHECK(r.d_q[c] == 0);
+    }
+    CHECK(std::isfinite(r.lse[0]));
+    CHECK(r.delta[0] == 0);
+  }
+  // Two keys are seen, one of them kept: its weight is 1 + tau / 2.
+  const Problem kept = checked("fwd f32 sq1 sk2 d4 elastic keep:1x1x1");
+  RefInputs two = draw(kept, 32);
+  two.tau = {-0.5};
+  two.keep = {0, 1};
+  const Reference r = reference(kept, two);
+  for (size_t c = 0; c < 4; ++c) CHECK(std::fabs(r.o[c] - 0.75 * two.v[4 + c]) <= 1e-15);
+}
+
+TEST_CASE("reference: rows without keys and rows behind a length, whatever else there is") {
+  for (const char* normalizer : {"sink", "elastic sink", "entmax=1.5"}) {
+    CAPTURE(std::string(normalizer));
+    const Problem p = checked(std::string("bwd f32 b3 hq2 sq4 sk5 d3 keep:1x1x4 q_padded kv_padded "
+                                          "alibi bias:f32:1x2x4 d_bias:f32 grads=qkvba ") +
+                              normalizer);
+    RefInputs in = draw(p, 41, 0.4);
+    in.lengths_q = {3, 9, -2};
+    in.lengths_kv = {5, 0, 4};
+    const Reference r = reference(p, in, Precision::exact, 1, 0x1p-20);
+    for (int64_t b = 0; b < 3; ++b)
+      for (int64_t h = 0; h < 2; ++h)
+        for (int64_t i = 0; i < 4; ++i) {
+          const auto row = size_t((b * 2 + h) * 4 + i);
+          const bool sees = b == 0 && i < 3 && i != 1;  // draw() keeps no key of row 1
+          CHECK((r.lse[row] == -infinity()) == !sees);
+          CHECK((r.delta[row] == 0) == !sees);
+          for (size_t c = 0; c < 3; ++c) {
+            CHECK((r.o[row * 3 + c] == 0) == !sees);
+            CHECK((r.d_q[row * 3 + c] == 0) == !sees);
+          }
+        }
+    for (const std::vector<double>* x : {&r.d_k, &r.d_v, &r.d_bias, &r.d_slope, &r.d_q_slack})
+      for (double e : *x) CHECK(std::isfinite(e));
+    for (size_t n = 2 * 5 * 3; n < r.d_k.size(); ++n) CHECK(r.d_k[n] == 0);
+  }
+}
+
+TEST_CASE("reference: f32 steps stay within floors and slack, next to kinks too") {
+  const char* lines[] = {
+      "bwd f32 hq2 sq17 sk23 d8 entmax=2",
+      "bwd f32 hq2 sq17 sk23 d8 entmax=1.75 bias:f32:1x1x1 d_bias:f32 grads=qkvb",
+      "bwd f32 hq2 sq17 sk23 d8 entmax=1.5 softcap=3 alibi grads=qkva",
+      "bwd f32 hq2 sq17 sk23 d8 entmax=1.05",
+      "bwd f32 hq2 sq17 sk23 d8 elastic dist=5 dropout=0.2 causal_bottom_right grads=qkvdt",
+      "bwd f32 hq2 sq17 sk23 d8 elastic sink alibi grads=qkvats",
+      "bwd f32 hq2 sq17 sk23 d8 sink alibi softcap=2 bias:f32:1x2x17 d_bias:f32 grads=qkvbas",
+  };
+  const double u = 0x1p-24;
+  size_t count = 0, used = 0, large = 0;  // elements, those that needed their slack or have much
+  for (const char* line : lines)
+    for (uint32_t seed = 0; seed < 8; ++seed) {
+      CAPTURE(std::string(line));
+      CAPTURE(seed);
+      const Problem p = checked(line);
+      RefInputs in = draw(p, seed);
+      // Few distinct scores: many of them end up next to a threshold.
+      for (std::vector<double>* x : {&in.q, &in.k})
+        for (double& e : *x) e = std::round(e);
+      for (std::vector<double>* x :
+           {&in.v, &in.d_o, &in.bias, &in.dist_bias, &in.slope, &in.tau, &in.sink})
+        for (double& e : *x) e = float(e);
+      const Reference truth = reference(p, in, Precision::exact, 1, 8 * u),
+                      step = reference(p, in, Precision::stepwise);
+      const auto check = [&](const char* name, const std::vector<double>& want,
+                             const std::vector<double>& got, const std::vector<double>& floor,
+                             const std::vector<double>& slack) {
+        CAPTURE(std::string(name));
+        REQUIRE(slack.size() == want.size());
+        for (size_t n = 0; n < want.size(); ++n) {
+          const double error = std::fabs(got[n] - want[n]), bound = 64 * u * floor[n];
+          ++count;
+          used += error > bound;
+          large += slack[n] > 1e-3 * floor[n];
+          CHECK(error <= bound + slack[n]);
+          if (p.normalizer == Normalizer::softmax) CHECK(slack[n] == 0);
+        }
+      };
+#define TANDEM_CHECK(x) check(#x, truth.x, step.x, truth.x##_floor, truth.x##_slack)
+      TANDEM_CHECK(o);
+      TANDEM_CHECK(d_q);
+      TANDEM_CHECK(d_k);
+      TANDEM_CHECK(d_v);
+      TANDEM_CHECK(d_bias);
+      TANDEM_CHECK(d_dist_bias);
+      TANDEM_CHECK(d_slope);
+      TANDEM_CHECK(d_tau);
+      TANDEM_CHECK(d_sink);
+#undef TANDEM_CHECK
+    }
+  CHECK(used > 0);
+  CHECK(large * 50 < count);  // slack is for the few next to a kink
+}
+
+TEST_CASE("reference: dropout drops its share, the same in every precision") {
+  const Problem p = checked("fwd f32 b2 hq3 sq40 sk50 d4 dropout=0.25");
+  RefInputs in = draw(p, 51);
+  std::fill(in.q.begin(), in.q.end(), 0.0);
+  std::fill(in.v.begin(), in.v.end(), 1.0);
+  const Reference r = reference(p, in), step = reference(p, in, Precision::stepwise);
+  double mean = 0;
+  for (size_t n = 0; n < r.o.size(); ++n) {
+    mean += r.o[n] / double(r.o.size());
+    CHECK(std::fabs(r.o[n] - step.o[n]) <= 1e-5);
+  }
+  CHECK(std::fabs(mean - 1) <= 0.02);
+  in.dropout_offset += 1;
+  CHECK(reference(p, in).o != r.o);
+  in.dropout_offset -= 1;
+  in.dropout_seed += uint64_t(1) << 32;
+  CHECK(reference(p, in).o != r.o);
+}
+
+TEST_CASE("philox: the published known answers") {
+  const struct {
+    TandemPhilox counter;
+    uint32_t key0, key1;
+    TandemPhilox words;
+  } known[] = {
+      {{0, 0, 0, 0}, 0, 0, {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}},
+      {{~0u, ~0u, ~0u, ~0u}, ~0u, ~0u, {0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}},
+      {{0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344},
+       0xa4093822,
+       0x299f31d0,
+       {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}},
+  };
+  for (const auto& k : known) {
+    const TandemPhilox got = tandem_philox(k.counter, k.key0, k.key1);
+    CHECK(got.x == k.words.x);
+    CHECK(got.y == k.words.y);
+    CHECK(got.z == k.words.z);
+    CHECK(got.w == k.words.w);
+  }
+  const TandemPhilox c = tandem_dropout_words(7, 5, 3, 11, 13, 17),
+                     d = tandem_philox({3, 5, 7, 17}, 11, 13);
+  CHECK(c.x == d.x);
+  CHECK(c.w == d.w);
+  CHECK(dropout_threshold(0.5f) == 0x80000000u);
+  CHECK(dropout_threshold(0) == 0);
 }

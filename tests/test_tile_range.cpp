@@ -153,6 +153,48 @@ TEST_CASE("tile ranges at real tile sizes, around their multiples") {
   CHECK(count.mismatches == 0);
 }
 
+TEST_CASE("tile ranges past a batch entry's length are empty") {
+  // Workgroups are dispatched for the longest sequence; a short one has no tiles for the rest.
+  for (int off : {-9, 0, 4, 20})
+    for (int left : {0, 3, TANDEM_BAND_OPEN})
+      for (int right : {0, 3, TANDEM_BAND_OPEN})
+        for (int seq_q : {0, 1, 5})
+          for (int seq_kv : {0, 1, 6})
+            for (int first : {5, 6, 8, 64}) {
+              const TandemBand band{left, right, off};
+              if (first >= seq_q) {
+                const TandemTiles t = tandem_key_tiles(band, first, 4, 4, seq_q, seq_kv);
+                CHECK(t.begin == t.end);
+                CHECK(tandem_key_count(band, first, seq_q, seq_kv) == 0);
+              }
+              if (first >= seq_kv) {
+                const TandemTiles t = tandem_query_tiles(band, first, 4, 4, seq_q, seq_kv);
+                CHECK(t.begin == t.end);
+              }
+              if (seq_kv == 0) CHECK(tandem_key_tiles(band, 0, 4, 4, seq_q, 0).end == 0);
+              if (seq_q == 0) CHECK(tandem_query_tiles(band, 0, 4, 4, 0, seq_kv).end == 0);
+            }
+}
+
+TEST_CASE("the keys that a row sees by position are counted right") {
+  int mismatches = 0;
+  for (int seq_q : {0, 1, 4, 7})
+    for (int seq_kv : {0, 1, 5, 8})
+      for (int off = -10; off <= 10; ++off)
+        for (int left : {0, 2, 9, TANDEM_BAND_OPEN})
+          for (int right : {0, 3, 9, TANDEM_BAND_OPEN})
+            for (int i = 0; i < 9; ++i) {
+              const TandemBand band{left, right, off};
+              int count = 0;
+              for (int j = 0; i < seq_q && j < seq_kv; ++j) count += visible(band, i, j);
+              mismatches += tandem_key_count(band, i, seq_q, seq_kv) != count;
+            }
+  CHECK(mismatches == 0);
+  const int limit = TANDEM_SEQ_LIMIT - 1, open = TANDEM_BAND_OPEN;
+  CHECK(tandem_key_count({open, open, limit - 1}, 0, 1, limit) == limit);
+  CHECK(tandem_key_count({open, 0, 1 - limit}, limit - 1, limit, 1) == 1);
+}
+
 // The same formulas in 64 bits, without any care for range.
 static TandemTiles wide_tiles(int64_t lo, int64_t hi, int64_t full_lo, int64_t full_hi,
                               int64_t size, int64_t tile) {

@@ -30,8 +30,10 @@ void bwd_row(const Problem& p, const RefHead& head, const RefRows& out) {
         slope += t * gradient.ds[n];
         if constexpr (sizeof(Real) == sizeof(double)) {
           const double share = std::fabs(gradient.dp[n]) / row.positions();
-          if (row.pass(j)) tau_floor += share;
-          if (floors) slope_floor += t * gradient.e[n];
+          if (floors) {
+            if (row.pass(j)) tau_floor += gradient.dp_size(j) / row.positions();
+            slope_floor += t * gradient.e[n];
+          }
           if (row.slack) {
             tau_slack += row.dm[n] * share;
             slope_slack += t * gradient.dds[n];

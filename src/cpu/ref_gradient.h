@@ -25,7 +25,16 @@ class GradientRows {
     vt_ = transposed(stored_array<Real>(group.v, Sk * Dv, problem.dtype), Sk, Dv);
     for (std::vector<Real>* x : {&dp, &ds}) x->resize(size_t(Sk));
     if (problem.softcap > 0) bent_.resize(size_t(Sk));
-    if (with_floor_) e.resize(size_t(Sk));
+    if (with_floor_) {
+      e.resize(size_t(Sk));
+      v_size_.resize(size_t(Sk));
+      for (int64_t c = 0; c < Dv; ++c)
+        for (int64_t j = 0; j < Sk; ++j) {
+          const double v = double(vt_[size_t(c * Sk + j)]);
+          v_size_[size_t(j)] += v * v;
+        }
+      for (double& x : v_size_) x = std::sqrt(x);
+    }
     if (row.slack) dds.resize(size_t(Sk));
   }
 
@@ -66,6 +75,11 @@ class GradientRows {
     }
   }
 
+  // A bound on |dp| before it cancels, by Cauchy and Schwarz; with floors alone.
+  double dp_size(int64_t j) const {
+    return d_o_size_ * v_size_[size_t(j)] * std::fabs(double(row.drop(j)));
+  }
+
   // Of the normaliser, for a row whose delta is not known yet.
   Real delta() const {
     Real sum = 0, weights = 0;
@@ -101,21 +115,25 @@ class GradientRows {
   }
 
   void make_floor() {
-    bound = 0;
-    const bool softmax = p_.normalizer == Normalizer::softmax;
-    if (softmax) bound = abs_dot(d_o_row(r_), group_.o + r_ * p_.head_dim_v, p_.head_dim_v);
-    if (!p_.delta_is_dot()) {
-      double sum = 0, weights = 0;
-      for (int64_t j = row.lo; j < row.hi; ++j) {
-        if (row.hidden(j)) continue;
-        weights += row.g(j);
-        if (row.pass(j)) sum += row.g(j) * std::fabs(dp[size_t(j)]);
-      }
-      if (p_.normalizer == Normalizer::entmax) sum = weights == 0 ? 0 : sum / weights;
-      bound = std::max(bound, sum);
+    const Real* d_o_row = this->d_o_row(r_);
+    d_o_size_ = 0;
+    for (int64_t c = 0; c < p_.head_dim_v; ++c)
+      d_o_size_ += double(d_o_row[c]) * double(d_o_row[c]);
+    d_o_size_ = std::sqrt(d_o_size_);
+    // delta as a sum over keys; <d_o, o> is the same sum, and the rounding of o is within it.
+    double sum = 0, weights = 0;
+    for (int64_t j = row.lo; j < row.hi; ++j) {
+      if (row.hidden(j)) continue;
+      weights += row.g(j);
+      if (row.pass(j)) sum += row.g(j) * dp_size(j);
     }
+    if (p_.normalizer == Normalizer::entmax) sum = weights == 0 ? 0 : sum / weights;
+    bound = sum;
+    // f16 rounds what lies below 2^-14 as if it were that large, and o may.
+    if (p_.delta_is_dot() && p_.dtype == TANDEM_F16)
+      for (int64_t c = 0; c < p_.head_dim_v; ++c) bound += 0x1p-14 * std::fabs(double(d_o_row[c]));
     for (int64_t j = row.lo; j < row.hi; ++j)
-      e[size_t(j)] = row.hidden(j) ? 0 : row.g(j) * (std::fabs(dp[size_t(j)]) + bound);
+      e[size_t(j)] = row.hidden(j) ? 0 : row.g(j) * (dp_size(j) + bound);
   }
 
   void make_slack(double delta) {
@@ -143,6 +161,8 @@ class GradientRows {
   const RefHead group_;
   const bool with_floor_;
   std::vector<Real> vt_, bent_;
+  std::vector<double> v_size_;  // |v_j|
+  double d_o_size_ = 0;         // of the row
   int64_t r_ = 0;
 };
 

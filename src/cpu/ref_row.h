@@ -69,12 +69,6 @@ inline void add_scaled_abs(double* __restrict to, double factor, const double* x
   for (int64_t c = 0; c < count; ++c) to[c] += factor * std::fabs(x[c]);
 }
 
-inline double abs_dot(const double* x, const double* y, int64_t count) {
-  double sum = 0;
-  for (int64_t c = 0; c < count; ++c) sum += std::fabs(x[c] * y[c]);
-  return sum;
-}
-
 // The rows of one query head, or of a group of them, against one kv head. compute() makes a row's scores,
 // normalise() (forward) or weigh() (backward, from the row's lse or threshold) turns them into weights.
 template <typename Real>

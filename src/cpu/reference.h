@@ -42,11 +42,11 @@ struct Reference {
   std::vector<double> d_dist_bias;             // [Hq,W]
   std::vector<double> d_slope, d_tau, d_sink;  // [Hq]
   // What the rounding errors of an element are proportional to; Precision::exact only. With y the weights,
-  // g what ds is proportional to (p, or u of entmax) and e_ij = g_ij (|dp_ij| + a bound on |delta_i| before it
-  // cancels):
+  // g what ds is proportional to (p, or u of entmax), c_ij = |d_o_i| |v_j|, which bounds dp_ij and what cancels
+  // in it, and e_ij = g_ij (c_ij + sum_j M g c):
   //   o: sum y |v|    d_v: sum y |d_o|    d_q: scale sum e |k|    d_k: scale sum e |q|
-  //   d_bias, d_dist_bias: sum e    d_slope: sum |t| e    d_tau: sum M |dp| / n
-  //   d_sink: sum p_sink (bound on |delta|)
+  //   d_bias, d_dist_bias: sum e    d_slope: sum |t| e    d_tau: sum M c / n
+  //   d_sink: sum p_sink sum_j g c
   std::vector<double> o_floor, d_q_floor, d_k_floor, d_v_floor;
   std::vector<double> d_bias_floor, d_dist_bias_floor, d_slope_floor, d_tau_floor, d_sink_floor;
   // How far an element may move beyond that, because next to a kink a small error of a score changes a weight
