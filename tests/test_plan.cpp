@@ -386,8 +386,8 @@ TEST_CASE("matrix paths: each can be switched off, the next one takes over") {
   REQUIRE(parse_disabled("dkv64,dq64", &caps.disabled).ok());
   REQUIRE(make_plan(problem, caps, &plan).ok());
   CHECK(std::string(plan.path) == "coopmat2");
-  CHECK(std::string(plan.find(Stem::bwd_dkv)->tile.name) == "dkv128");
-  CHECK(std::string(plan.find(Stem::bwd_dq)->tile.name) == "dq128");
+  CHECK(std::string(plan.find(Stem::bwd_dkv)->tile.name) == "dkv64n");
+  CHECK(std::string(plan.find(Stem::bwd_dq)->tile.name) == "dq64n");
 }
 
 TEST_CASE("matrix paths: what is missing is named") {
