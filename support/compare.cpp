@@ -83,7 +83,9 @@ Bounds make_bounds(const Samples& x, uint32_t dtype, double f32_roundings) {
   // An f32 sum of terms that a chain stores in bf16 is no better than those.
   const double unit = std::max(rounding_unit(dtype), rounding_unit(x.chain ? x.chain : dtype));
   double vanishing = kFlushed;
-  for (double terms_of_one : x.floor) vanishing = std::max(vanishing, kVanishing * terms_of_one);
+  // A chain in f16, and matrix kernels as well, lose weights below 2^-25.
+  const double lost = x.chain == TANDEM_F16 ? 0x1p-22 : kVanishing;
+  for (double terms_of_one : x.floor) vanishing = std::max(vanishing, lost * terms_of_one);
   size_t live = 0;
   for (size_t row = 0; row < rows; ++row) {
     // Sums of many terms of one sign lose a rounding per term in the worst case, its root as a rule.

@@ -90,6 +90,14 @@ void row_sum(inout ACC x) { reduce_rows(x, true); }
 uint pack_pair(float x, float y) { return to_bits16(x) | to_bits16(y) << 16; }
 OPERAND_A to_operand(ACC x) {
 #if TANDEM_CM2
+#if TANDEM_BF16
+  // NVIDIA's conversion to bf16 cuts off (580.159.04): a weight a hair below 1 would become 0.996. Rounded here, to
+  // nearest with ties away from 0; what is not finite stays as it is.
+  ELEMENTS(k, x) {
+    const uint bits = floatBitsToUint(x[k]);
+    x[k] = uintBitsToFloat(bits + ((bits & 0x7f800000u) != 0x7f800000u ? 0x8000u : 0u));
+  }
+#endif
   return OPERAND_A(x);
 #else
   OPERAND_A a;
