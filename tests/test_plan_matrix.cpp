@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// Plans of the matrix paths, and what quirks of drivers make of them.
+#include <doctest/doctest.h>
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "plan_fixture.h"
+#include "quirks.h"
+
+using namespace tandem;
+using namespace plan_fixture;
+
+TEST_CASE("matrix paths: each can be switched off, the next one takes over") {
+  Caps caps = caps_of("h100_vulkan");
+  const Problem problem = problem_of("bwd f16 hq2 sq500 d64");
+  for (const char* path : {"coopmat2", "coopmat", "scalar"}) {
+    Plan plan;
+    REQUIRE(make_plan(problem, caps, &plan).ok());
+    CHECK(std::string(plan.path) == path);
+    REQUIRE(parse_disabled((std::string("vulkan.") + path).c_str(), &caps.disabled).ok());
+  }
+  Plan plan;
+  CHECK(!make_plan(problem, caps, &plan).ok());
+  caps.disabled.clear();
+  REQUIRE(parse_disabled("dkv64,dq64", &caps.disabled).ok());
+  REQUIRE(make_plan(problem, caps, &plan).ok());
+  CHECK(std::string(plan.path) == "coopmat2");
+  CHECK(std::string(plan.find(Stem::bwd_dkv)->tile.name) == "dkv64n");
+  CHECK(std::string(plan.find(Stem::bwd_dq)->tile.name) == "dq64n");
+}
+
+TEST_CASE("matrix paths: what is missing is named") {
+  const Caps good = caps_of("h100_vulkan");
+  const auto refusal = [](const Caps& caps, const char* line, const char* path) {
+    Plan plan;
+    REQUIRE(make_plan(problem_of(line), caps, &plan).ok());
+    std::string all;
+    for (const Refusal& r : plan.refusals)
+      if (r.candidate.rfind(path, 0) == 0) all += r.reason + "\n";
+    return all;
+  };
+  const auto has = [](const std::string& text, const char* word) {
+    INFO(text);
+    CHECK(text.find(word) != std::string::npos);
+  };
+  const struct {
+    bool Caps::*member;
+    const char* word;
+    bool both;  // of both paths
+  } rows[] = {{&Caps::coopmat, "did not enable cooperativeMatrix", true},
+              {&Caps::coopmat_reductions, "did not enable cooperativeMatrixReductions", false},
+              {&Caps::coopmat_conversions, "did not enable cooperativeMatrixConversions", false},
+              {&Caps::float16, "did not enable shaderFloat16", true},
+              {&Caps::storage16, "did not enable storageBuffer16BitAccess", true},
+              {&Caps::maintenance4, "did not enable maintenance4", false},
+              {&Caps::memory_model, "did not enable vulkanMemoryModel", true},
+              {&Caps::subgroup_control, "did not enable subgroupSizeControl", true},
+              {&Caps::full_subgroups, "did not enable computeFullSubgroups", true},
+              {&Caps::subgroup_pin, "cannot state a subgroup size", true}};
+  for (const auto& row : rows) {
+    Caps caps = good;
+    caps.*row.member = false;
+    has(refusal(caps, "fwd f16 sq100 d64", "vulkan.coopmat2"), row.word);
+    if (row.both) has(refusal(caps, "fwd f16 sq100 d64", "vulkan.coopmat "), "");
+    Plan plan;
+    REQUIRE(make_plan(problem_of("fwd f16 sq100 d64"), caps, &plan).ok());
+    CHECK(std::string(plan.path) == (row.both ? "scalar" : "coopmat"));
+  }
+  Caps caps = good;
+  caps.bfloat16_coopmat = false;
+  has(refusal(caps, "fwd bf16 sq100 d64", "vulkan.coopmat2"), "shaderBFloat16CooperativeMatrix");
+  CHECK(refusal(caps, "fwd f16 sq100 d64", "vulkan.coopmat2") == "");
+  has(refusal(good, "fwd f32 sq100 d64", "vulkan.coopmat2"), "its operands are f16 or bf16");
+  has(refusal(caps_of("arc_b580_mesa"), "fwd f16 sq100 d64", "vulkan.coopmat"), "8x16x16");
+  has(refusal(good, "fwd f16 sq100 d64 tile=64x64", "vulkan.coopmat2"), "64x64");
+  has(refusal(good, "fwd f16 sq100 d64 entmax=1.5", "vulkan.coopmat2"), "entmax");
+  caps = good;
+  caps.max_subgroups = 2;
+  has(refusal(caps, "fwd f16 sq100 d64", "vulkan.coopmat2"), "the device has 2");
+  caps.disabled = {"vulkan.coopmat2"};
+  caps.coopmat = false;
+  has(refusal(caps, "fwd f16 sq100 d64", "vulkan.coopmat2"), "disabled");
+}
+
+TEST_CASE("matrix paths: few rows take the tile with the fewest") {
+  Plan plan;
+  for (const auto& row : {std::pair<const char*, const char*>{"fwd f16 sq1 sk500 d64", "fwd64n"},
+                          {"fwd f16 sq100 sk500 d64", "fwd64"},
+                          {"fwd f16 sq64 sk500 d64", "fwd64n"},
+                          {"fwd f16 sq500 d80", "fwd128"},
+                          {"fwd f16 sq500 d64 tile=64x32", "fwd64n"}}) {
+    REQUIRE(make_plan(problem_of(row.first), caps_of("h100_vulkan"), &plan).ok());
+    CHECK(std::string(plan.path) == "coopmat2");
+    CHECK(std::string(plan.launches[0].tile.name) == row.second);
+  }
+}
+
+TEST_CASE("quirks: names, versions, and what planning makes of them") {
+  CHECK(name_matches("*", ""));
+  CHECK(name_matches("abc", "abc"));
+  CHECK(!name_matches("abc", "abcd"));
+  CHECK(!name_matches("abcd", "abc"));
+  CHECK(name_matches("x|*b#*", "ab7"));
+  CHECK(!name_matches("x|*b#*", "abc"));
+  CHECK(name_matches("!x|y", "z"));
+  CHECK(!name_matches("!x|y", "y"));
+
+  const auto path = [](const char* name, uint32_t driver, uint32_t version) {
+    Caps caps = caps_of("h100_vulkan");
+    caps.name = name;
+    caps.driver_id = driver;
+    caps.driver_version = version;
+    Plan plan;
+    REQUIRE(make_plan(problem_of("fwd f16 sq100 d64"), caps, &plan).ok());
+    const Quirk* quirk = find_quirk(caps, QuirkAction::no_matrices);
+    bool said = quirk == nullptr;
+    for (const Refusal& r : plan.refusals)
+      said |= r.reason.find(quirk->reason) != std::string::npos &&
+              r.reason.find(quirk->link) != std::string::npos;
+    CHECK(said);
+    CHECK(describe_caps(caps).find("quirk") != (quirk ? std::string::npos : 0));
+    return std::string(plan.path);
+  };
+  const struct {
+    const char* name;
+    uint32_t driver, version;
+    bool matrices;
+  } rows[] = {{"AMD Radeon RX 7900 XTX", kAmdProprietary, 1, true},
+              {"AMD Radeon RX 9070 XT", kAmdProprietary, 1, true},
+              {"AMD Radeon(TM) 780M Graphics", kAmdProprietary, 1, true},
+              {"AMD Radeon(TM) 8060S Graphics", kAmdOpenSource, 1, true},
+              {"AMD Radeon RX 6800 XT", kAmdProprietary, 1, false},
+              {"AMD Radeon RX 580", kAmdOpenSource, 1, false},
+              {"Radeon RX Vega", kAmdProprietary, 1, false},
+              {"AMD Radeon RX 7900 XTX (RADV NAVI31)", kRadv, 1, true},
+              {"AMD Radeon RX 6800 (RADV NAVI21)", kRadv, 1, false},
+              {"Intel(R) Arc(tm) B580 Graphics (BMG G21)", kIntelMesa, mesa(26, 0, 8), true},
+              {"Intel(R) Arc(tm) B580 Graphics (BMG G21)", kIntelMesa, mesa(26, 2, 3), false},
+              {"Intel(R) Arc(tm) A770 Graphics (DG2)", kIntelMesa, mesa(26, 0, 8), false},
+              {"Intel(R) Arc(TM) 140V GPU (16GB)", kIntelWindows, 1, true},
+              {"Intel(R) Arc(TM) A770 Graphics", kIntelWindows, 1, false},
+              {"NVIDIA GeForce RTX 2080 Ti", kNvidia, 1, false},
+              {"Tesla T4", kNvidia, 1, false},
+              {"NVIDIA GeForce GTX 1660", kNvidia, 1, false},
+              {"NVIDIA GeForce RTX 3090", kNvidia, 1, true},
+              {"NVIDIA H100 80GB HBM3", kNvidia, 1, true},
+              {"Adreno (TM) 840", kQualcomm, 1, false},
+              {"Turnip Adreno (TM) 750", kTurnip, 1, false},
+              {"Apple M3", kMoltenVk, 1, false}};
+  for (const auto& row : rows) {
+    CAPTURE(std::string(row.name));
+    CHECK((path(row.name, row.driver, row.version) == "coopmat2") == row.matrices);
+  }
+  for (const Quirk& quirk : kQuirks) {
+    CHECK(std::strlen(quirk.reason) > 10);
+    CHECK(std::strncmp(quirk.link, "https://", 8) == 0);
+    CHECK(quirk.from <= quirk.until);
+    CHECK((quirk.action == QuirkAction::pin) == (quirk.number > 0));
+  }
+  // Pinned where the device has the size, and only there.
+  Caps caps = caps_of("rdna3_radv");
+  Plan plan;
+  caps.subgroup_size = 32;
+  REQUIRE(make_plan(problem_of("fwd f16 sq100 d64"), caps, &plan).ok());
+  CHECK(plan.launches[0].subgroup == 64);
+  caps.subgroup_max = 32;
+  REQUIRE(make_plan(problem_of("fwd f16 sq100 d64"), caps, &plan).ok());
+  CHECK(plan.launches[0].subgroup == 32);
+  // bf16 alone.
+  caps.name = "AMD Radeon RX 9070 XT (RADV GFX1201)";
+  caps.matrices.push_back({16, 16, 16, "bf16"});
+  REQUIRE(make_plan(problem_of("fwd bf16 sq100 d64"), caps, &plan).ok());
+  CHECK(std::string(plan.path) == "coopmat");
+  caps.name = "AMD Radeon RX 7900 XTX (RADV NAVI31)";
+  REQUIRE(make_plan(problem_of("fwd bf16 sq100 d64"), caps, &plan).ok());
+  CHECK(std::string(plan.path) == "scalar");
+}
