@@ -308,6 +308,9 @@ Result measure(const Options& options, int* exit_code) {
       fmt::print(stderr, "{}: {}\n", session->name(), c.name);
       try {
         for (Result& row : CaseRun(*session, c, options).rows()) {
+          // At once: whoever is cut off later has this much.
+          fmt::print(stderr, "  {} {}: {:.4g} ms\n", row["op"].get<std::string>(),
+                     row["path"].get<std::string>(), row["ms"].get<double>());
           if (const auto& e = row["max_err_ratio"];
               e.is_number() && e.get<double>() > support::kRatioLimit) {
             fmt::print(stderr, "  WRONG: error ratio {} of {} ({})\n", e.get<double>(),
