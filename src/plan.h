@@ -31,6 +31,7 @@ struct Launch {
   int64_t members = 0;
   uint32_t splits = 1;
   uint32_t gradient = 0;  // bwd_sum: TANDEM_GRAD_BIAS or TANDEM_GRAD_DIST_BIAS
+  int wide_elements() const { return matrix > 0 ? 8 : 4; }  // of a wide load or store
 };
 
 struct Refusal {

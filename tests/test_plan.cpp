@@ -37,26 +37,20 @@ using namespace plan_fixture;
 namespace {
 
 // What a kernel's interface file adds up to when its shared arrays are declared.
+using vec4 = float[4];
+#define TANDEM_INTERFACE(Name) \
+  constexpr auto shared_of_##Name = []([[maybe_unused]] const Name##Spec& spec, uint32_t& bytes) { bytes = 0;
+#define TANDEM_SHARED(type, name, count) bytes += uint32_t(sizeof(type)) * spec.count;
+#include "interface/all.inc"
+
 uint32_t declared_shared(const Plan& plan, const Launch& l) {
-  using vec4 = float[4];
   uint32_t bytes = 0;
-  auto add = [&](size_t size, uint32_t count) { bytes += uint32_t(size) * count; };
-#define TANDEM_SHARED(type, name, count) add(sizeof(type), spec.count);
-  if (l.stem == Stem::fwd) {
-    const FwdSpec spec = fwd_spec(plan, l);
-#include "interface/fwd.inc"
-  } else if (l.stem == Stem::bwd_dkv) {
-#define TANDEM_SHARED(type, name, count) add(sizeof(type), spec.count);
-    const BwdDkvSpec spec = bwd_dkv_spec(plan, l);
-#include "interface/bwd_dkv.inc"
-  } else if (l.stem == Stem::bwd_dq) {
-#define TANDEM_SHARED(type, name, count) add(sizeof(type), spec.count);
-    const BwdDqSpec spec = bwd_dq_spec(plan, l);
-#include "interface/bwd_dq.inc"
-  } else {
-#define TANDEM_SHARED(type, name, count) add(sizeof(type), spec.count);
-    const BwdDotSpec spec = bwd_dot_spec(plan, l);
-#include "interface/bwd_dot.inc"
+  switch (l.stem) {
+#define TANDEM_STEM(Name, name)                    \
+  case Stem::name:                                 \
+    shared_of_##Name(name##_spec(plan, l), bytes); \
+    break;
+#include "stems.inc"
   }
   return bytes;
 }
@@ -446,25 +440,21 @@ TEST_CASE("the registry, the paths and the tiles fit together") {
 
 #if TANDEM_WITH_VULKAN
 namespace {
+using Constants = std::map<uint32_t, uint32_t>;
+#define TANDEM_INTERFACE(Name) \
+  constexpr auto constants_of_##Name = [](const Name##Spec& spec, Constants& constants) {
+#define TANDEM_SPEC(id, name, fallback) constants[id] = spec.name;
+#include "interface/all.inc"
+
 // The shared memory of the module that runs a launch, with the launch's constants.
 uint32_t module_bytes(const Plan& plan, const Launch& l) {
-  std::map<uint32_t, uint32_t> constants;
-#define TANDEM_SPEC(id, name, fallback) constants[id] = spec.name;
-  if (l.stem == Stem::fwd) {
-    const FwdSpec spec = fwd_spec(plan, l);
-#include "interface/fwd.inc"
-  } else if (l.stem == Stem::bwd_dkv) {
-#define TANDEM_SPEC(id, name, fallback) constants[id] = spec.name;
-    const BwdDkvSpec spec = bwd_dkv_spec(plan, l);
-#include "interface/bwd_dkv.inc"
-  } else if (l.stem == Stem::bwd_dq) {
-#define TANDEM_SPEC(id, name, fallback) constants[id] = spec.name;
-    const BwdDqSpec spec = bwd_dq_spec(plan, l);
-#include "interface/bwd_dq.inc"
-  } else {
-#define TANDEM_SPEC(id, name, fallback) constants[id] = spec.name;
-    const BwdDotSpec spec = bwd_dot_spec(plan, l);
-#include "interface/bwd_dot.inc"
+  Constants constants;
+  switch (l.stem) {
+#define TANDEM_STEM(Name, name)                           \
+  case Stem::name:                                        \
+    constants_of_##Name(name##_spec(plan, l), constants); \
+    break;
+#include "stems.inc"
   }
   const std::string name =
       std::string(stem_name(l.stem)) +
