@@ -1,30 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // From a plan to pipelines: SPIR-V, specialization constants, layouts, the pipeline cache.
-#include <algorithm>
 #include <cstring>
 
 #include "device.h"
-#include "shaders/bwd_dbias.spv.h"
-#include "shaders/bwd_ddist.spv.h"
-#include "shaders/bwd_dkv.spv.h"
-#include "shaders/bwd_dkv_coopmat2_bf16.spv.h"
-#include "shaders/bwd_dkv_coopmat2_f16.spv.h"
-#include "shaders/bwd_dkv_coopmat_bf16.spv.h"
-#include "shaders/bwd_dkv_coopmat_f16.spv.h"
-#include "shaders/bwd_dot.spv.h"
-#include "shaders/bwd_dq.spv.h"
-#include "shaders/bwd_dq_coopmat2_bf16.spv.h"
-#include "shaders/bwd_dq_coopmat2_f16.spv.h"
-#include "shaders/bwd_dq_coopmat_bf16.spv.h"
-#include "shaders/bwd_dq_coopmat_f16.spv.h"
-#include "shaders/bwd_head.spv.h"
-#include "shaders/bwd_row.spv.h"
-#include "shaders/bwd_sum.spv.h"
-#include "shaders/fwd.spv.h"
-#include "shaders/fwd_coopmat2_bf16.spv.h"
-#include "shaders/fwd_coopmat2_f16.spv.h"
-#include "shaders/fwd_coopmat_bf16.spv.h"
-#include "shaders/fwd_coopmat_f16.spv.h"
+#include "shaders/modules.h"
 
 namespace tandem {
 namespace {
@@ -57,23 +36,21 @@ static_assert(sizeof(Strides) == 32);
 #include "../interface/extra.inc"
 
 struct StemCode {
-  const uint32_t* words = nullptr;
-  size_t bytes = 0;
   std::vector<VkSpecializationMapEntry> entries;
   size_t block_bytes = 0, push_bytes = 0;
 };
 
 const StemCode& stem_code(Stem stem) {
   switch (stem) {
-#define TANDEM_STEM(Name, name)                                                                    \
-  case Stem::name: {                                                                               \
-    static const StemCode code = [] {                                                              \
-      StemCode c{name##_spirv, sizeof(name##_spirv), {}, sizeof(Name##Block), sizeof(Name##Push)}; \
-      for_each_constant_##Name(                                                                    \
-          [&](const VkSpecializationMapEntry& e) { c.entries.push_back(e); });                     \
-      return c;                                                                                    \
-    }();                                                                                           \
-    return code;                                                                                   \
+#define TANDEM_STEM(Name, name)                                                \
+  case Stem::name: {                                                           \
+    static const StemCode code = [] {                                          \
+      StemCode c{{}, sizeof(Name##Block), sizeof(Name##Push)};                 \
+      for_each_constant_##Name(                                                \
+          [&](const VkSpecializationMapEntry& e) { c.entries.push_back(e); }); \
+      return c;                                                                \
+    }();                                                                       \
+    return code;                                                               \
   }
 #include "../stems.inc"
   }
@@ -82,27 +59,22 @@ const StemCode& stem_code(Stem stem) {
 }
 
 struct Module {
+  const char* name;
   const uint32_t* words;
   size_t bytes;
 };
+constexpr Module kModules[] = {
+#define TANDEM_MODULE(name) {#name, name##_spirv, sizeof(name##_spirv)},
+#include "shaders/modules.inc"
+};
 
 // What runs a launch: a module of its path and element type, or the one for everybody.
-Module module_of(const Plan& plan, const Launch& launch) {
-  [[maybe_unused]] const bool nv = std::strcmp(plan.path, "coopmat2") == 0,
-                              brain = plan.problem.dtype == TANDEM_BF16;
-#define TANDEM_MATRIX_MODULE(name, type) {name##_##type##_spirv, sizeof(name##_##type##_spirv)}
-#define TANDEM_MATRIX_MODULES(name)                                                             \
-  if (launch.matrix > 0 && launch.stem == Stem::name) {                                         \
-    constexpr Module all[2][2] = {                                                              \
-        {TANDEM_MATRIX_MODULE(name, coopmat_f16), TANDEM_MATRIX_MODULE(name, coopmat_bf16)},    \
-        {TANDEM_MATRIX_MODULE(name, coopmat2_f16), TANDEM_MATRIX_MODULE(name, coopmat2_bf16)}}; \
-    return all[nv][brain];                                                                      \
-  }
-  TANDEM_MATRIX_MODULES(fwd)
-  TANDEM_MATRIX_MODULES(bwd_dkv)
-  TANDEM_MATRIX_MODULES(bwd_dq)
-  const StemCode& code = stem_code(launch.stem);
-  return {code.words, code.bytes};
+const Module* find_module(const Plan& plan, const Launch& launch) {
+  std::string name = stem_name(launch.stem);
+  if (launch.matrix > 0) name += text("_%s_%s", plan.path, dtype_name(plan.problem.dtype));
+  for (const Module& module : kModules)
+    if (name == module.name) return &module;
+  return nullptr;
 }
 
 template <typename Struct>
@@ -154,7 +126,6 @@ std::string extra_bytes(const Plan& plan) {
 Status VulkanDevice::make_layouts() {
   for (int i = 0; i < kStemCount; ++i) {
     const StemCode& code = stem_code(Stem(i));
-    if (!code.words) continue;
     // Tiled kernels have the optional inputs' parameters in a second block. Two blocks of at most 256 bytes: every
     // device has four.
     VkDescriptorSetLayoutBinding bindings[2] = {};
@@ -205,11 +176,14 @@ VulkanDevice::~VulkanDevice() {
 Status VulkanDevice::compile(const Plan& plan, const Launch& launch, const std::string& spec,
                              VkPipeline* pipeline) {
   const StemCode& code = stem_code(launch.stem);
-  const Module spirv = module_of(plan, launch);
+  const Module* spirv = find_module(plan, launch);
+  if (!spirv)
+    return fail(TANDEM_ERROR_BACKEND, "no module of %s for %s.%s", stem_name(launch.stem),
+                backend_name(plan.backend), plan.path);
   VkShaderModuleCreateInfo module_info{};
   module_info.sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO;
-  module_info.codeSize = spirv.bytes;
-  module_info.pCode = spirv.words;
+  module_info.codeSize = spirv->bytes;
+  module_info.pCode = spirv->words;
   VkShaderModule module = VK_NULL_HANDLE;
   TANDEM_VK_TRY(vk_.vkCreateShaderModule(device_, &module_info, nullptr, &module),
                 "vkCreateShaderModule");
