@@ -32,15 +32,6 @@ std::vector<std::string> split(const std::string& list) {
   return parts;
 }
 
-std::vector<std::string> paths_of(const std::string& backend) {
-  std::vector<std::string> paths;
-  for (const tandem_kernel_info& kernel : registry())
-    if (backend == kernel.backend &&
-        std::find(paths.begin(), paths.end(), kernel.path) == paths.end())
-      paths.push_back(kernel.path);
-  return paths;
-}
-
 std::string row_name(const tandem_kernel_info& kernel) {
   return std::string(kernel.stem) + " " + kernel.backend + "." + kernel.path;
 }
@@ -85,8 +76,8 @@ std::string open_targets() {
     const size_t slash = word.find('/');
     const std::string name = word.substr(0, slash), backend = name.substr(0, name.find(':'));
     const std::string only = slash == std::string::npos ? "" : word.substr(slash + 1);
-    const std::vector<std::string> paths = paths_of(backend);
-    if (paths.empty()) return "TANDEM_DEVICE: '" + name + "' is of no backend in the registry";
+    const std::vector<std::string> paths = paths_of(name);
+    if (paths.empty()) return "TANDEM_DEVICE: '" + name + "' is of no backend in this build";
     if (!only.empty() && std::find(paths.begin(), paths.end(), only) == paths.end())
       return "TANDEM_DEVICE: '" + word + "' names no path of " + backend;
     for (const std::string& path : paths) {
@@ -95,18 +86,12 @@ std::string open_targets() {
       target.backend = backend;
       target.path = path;
       target.general = path == paths.back();
-      for (const std::string& other : paths)
-        if (other != path)
-          target.disabled += (target.disabled.empty() ? "" : ",") + backend + "." + other;
-      SessionOptions options;
-      options.disable = target.disabled;
       try {
-        target.session = Session::open(name, options);
+        target.session = Session::open(name + "/" + path);
       } catch (const Error& e) {
         return name + ": " + e.what();
       }
-      target.device = target.session->name();
-      target.name = backend + "." + path + " on " + target.device;
+      target.name = backend + "." + path + " on " + name;
       const tandem_problem plain = problem(TANDEM_FORWARD, TANDEM_F16, {1, 1, 1, 64, 64, 64, 64});
       if (!takes(target, plain)) {
         const std::string why = explain(target.session->device(), plain);
@@ -174,6 +159,7 @@ std::string check_blame(const std::string& stem) {
   };
   for (const Row& row : rows) {
     if (stem != row.stem) continue;
+    bool judged = false;
     for (const Target& target : all_targets)
       for (const char* suite : {"exact", "ratio"}) {
         const std::set<std::string>& found = blamed[std::string(suite) + "|" + target.name];
@@ -183,13 +169,14 @@ std::string check_blame(const std::string& stem) {
           continue;
         }
         if (!has(target)) continue;
+        judged = true;
         for (const std::string& tensor : row.must)
           if (found.count(tensor) == 0) return where + tensor + " is wrong and was not noticed";
         for (const std::string& tensor : found)
           if (row.must.count(tensor) + row.may.count(tensor) == 0)
             return where + tensor + " is blamed, which " + stem + " has no part in";
       }
-    return "";
+    return judged ? "" : "no target of this run has a broken " + stem;
   }
   return "TANDEM_EXPECT_BROKEN is '" + stem + "', which is no operation";
 }

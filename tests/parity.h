@@ -31,9 +31,8 @@ struct Target {
   std::string name;  // "vulkan.scalar on vulkan:0"
   std::string backend, path;
   std::unique_ptr<Session> session;
-  std::string device;    // "vulkan:0"
-  std::string disabled;  // the other paths, as tandem_device_options.disable wants them
-  bool general = true;   // the last path of its backend, which takes every problem
+  // The last path of its backend, from which every problem is asked; what cpu.simd lacks, lacks() knows.
+  bool general = true;
 };
 std::vector<Target>& targets();
 
