@@ -5,6 +5,7 @@
 //                  all that can be used
 //   TANDEM_TIER    smoke (default, under a minute on a CPU driver), ci, device (a real GPU)
 //   TANDEM_SEED    another set of random numbers
+//   TANDEM_SHARD   i/n: the i-th of n parts of the cases, counted from 0
 #ifndef TANDEM_TESTS_PARITY_H
 #define TANDEM_TESTS_PARITY_H
 #include <doctest/doctest.h>
@@ -83,8 +84,10 @@ struct Shape {
 tandem_problem problem(tandem_direction direction, tandem_dtype dtype, const Shape& shape,
                        const Mask& mask = kNone, Layout layout = Layout::bhsd);
 
-// Runs the n-th of many cases in this process? TANDEM_SHARD=i/n splits a long list over several.
-bool mine(int64_t n);
+// Whether a problem is for this process: TANDEM_SHARD=i/n shares the cases out. Problems with the same kernels go to
+// the same process, as kernels may take longer to compile than to run; large ones go anywhere.
+bool mine(const tandem_problem& problem);
+bool sharded();
 
 // Overwrites lengths; packed ones are added up.
 void set_lengths_of(Case& test, bool kv, const std::vector<int64_t>& lengths);
