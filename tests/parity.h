@@ -78,6 +78,8 @@ constexpr Mask kCausalWindow = {"causal window", TANDEM_MASK_CAUSAL, TANDEM_BOTT
                                 kOpen};
 constexpr Mask kMasks[] = {kNone, kTopLeft, kBottomRight, kWindow, kWindowRight, kCausalWindow};
 
+constexpr tandem_dtype kDtypes[] = {TANDEM_F32, TANDEM_F16, TANDEM_BF16};
+
 struct Shape {
   int64_t b, hq, hk, sq, sk, d, dv;
 };
@@ -107,6 +109,11 @@ struct Expect {
   bool gpu_only = false;    // leave out targets that run on the CPU, if there are others
   CaseOptions options;
 };
+inline Expect sparse() {
+  Expect e;
+  e.sparse = true;
+  return e;
+}
 // The case on every target: judged, guards, gaps and workspace checked, run twice for equal bits, counted.
 void check(const tandem_problem& problem, uint64_t seed, const Expect& expect = {});
 // Many large ones. The time goes into their references, so those of a batch are computed side by side.

@@ -125,8 +125,6 @@ using namespace parity;
 
 namespace {
 
-constexpr tandem_dtype kDtypes[] = {TANDEM_F32, TANDEM_F16, TANDEM_BF16};
-
 void run_exact(tandem_direction direction, const Shape& shape, const Mask& mask, tandem_dtype dtype,
                Layout layout, Fill fill, Sum* sum) {
   const tandem_problem p = problem(direction, dtype, shape, mask, layout);

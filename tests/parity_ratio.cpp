@@ -10,7 +10,6 @@ using namespace parity;
 
 namespace {
 
-constexpr tandem_dtype kDtypes[] = {TANDEM_F32, TANDEM_F16, TANDEM_BF16};
 constexpr int64_t kPairs[][2] = {
     {1, 1},     {64, 128},    {128, 192},   {256, 256},   {239, 1},     {799, 3},    {113, 203},
     {113, 128}, {128, 217},   {113, 211},   {108, 256},   {256, 512},   {384, 256},  {640, 128},

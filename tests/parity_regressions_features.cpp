@@ -10,12 +10,6 @@ using namespace parity;
 
 namespace {
 
-Expect sparse() {
-  Expect e;
-  e.sparse = true;
-  return e;
-}
-
 // A case whose inputs are changed before it runs.
 void check_filled(const tandem_problem& p, const char* name,
                   const std::function<void(Case&)>& fill) {

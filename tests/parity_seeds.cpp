@@ -11,12 +11,6 @@ using namespace parity;
 
 namespace {
 
-Expect sparse() {
-  Expect e;
-  e.sparse = true;
-  return e;
-}
-
 Expect large() {
   Expect e = sparse();
   e.gpu_only = true;
