@@ -30,6 +30,8 @@ layout(push_constant) uniform Push {
 #include "coopmat/stage.glsl"
 #include "coopmat/element.glsl"
 
+layout(buffer_reference, std430, buffer_reference_align = 4) writeonly buffer Row1 { uint w[]; };
+
 float sink_of(int h) { return load_float(F32, word_address(push.sink, h)); }
 
 // The row maximum moves only when a score exceeds it by this much, in powers of two: weights up to 2^8 are as exact as
@@ -128,7 +130,6 @@ void main() {
     barrier();
   }
 
-  View o = q_view(push.o, block.o, b, h, stored_q(), block.head_dim_v, (push.wide & 8u) != 0);
   EACH(r, RM) {
     row_sum(l[r]);
     ACC factor; // of the row's sums
@@ -146,23 +147,22 @@ void main() {
       }
       factor[k] = l[r][k] != 0 ? factor[k] / l[r][k] : 0.0;
     }
-    const int block_row = my_row0 + r * MATRIX;
-    EACH(d, DV_BLOCKS) {
-      ELEMENTS(k, factor) acc[r][d][k] *= factor[k];
-      store_block(o, block_row, d * MATRIX, entry.seq_q, acc[r][d]);
-    }
-    if (push.lse != uvec2(0)) {
-      ACC lse;
-      ELEMENTS(k, lse) lse[k] = l[r][k] != 0 ? m[r][k] + log(l[r][k]) : -HIDDEN_SCORE;
-      coopMatStore(lse, scratch, MY_SCRATCH, SCRATCH_PITCH, ROW_MAJOR);
-      subgroupBarrier();
-      for (int row = LANE; row < MATRIX; row += SUBGROUP) {
-        if (block_row + row >= block.seq_q) continue;
-        const float x = SCRATCH_FLOAT(row * (MATRIX + 4));
-        Store1(stat_address(push.lse, b * block.heads_q + h, block.seq_q, block_row + row)).w =
-            block_row + row < entry.seq_q && x != -HIDDEN_SCORE ? floatBitsToUint(x) : LSE_NONE;
-      }
-      subgroupBarrier();
-    }
+    EACH(d, DV_BLOCKS) ELEMENTS(k, factor) acc[r][d][k] *= factor[k];
+    // Columns are equal, and of the one block only the first stays: the next begins behind it.
+    ACC lse;
+    ELEMENTS(k, lse) lse[k] = l[r][k] != 0 ? m[r][k] + log(l[r][k]) : -HIDDEN_SCORE;
+    coopMatStore(lse, scratch, MY_SCRATCH + r * MATRIX / 4, MATRIX / 4, COL_MAJOR);
+    subgroupBarrier();
+  }
+  View o = q_view(push.o, block.o, b, h, stored_q(), block.head_dim_v, (push.wide & 8u) != 0);
+  PUT_BLOCKS(acc, DV_BLOCKS)
+  store_rows(o, row0, DV_CHUNKS, entry.seq_q);
+  if (push.lse == uvec2(0)) return;
+  Row1 to = Row1(stat_address(push.lse, b * block.heads_q + h, block.seq_q, row0));
+  [[dont_unroll]] for (int n = LANE; n < RM * MATRIX; n += SUBGROUP) {
+    const int at = BLOCK_ROW + n;
+    if (row0 + at >= block.seq_q) continue;
+    const float x = SCRATCH_FLOAT(n);
+    to.w[at] = row0 + at < entry.seq_q && x != -HIDDEN_SCORE ? floatBitsToUint(x) : LSE_NONE;
   }
 }
