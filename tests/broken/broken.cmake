@@ -17,16 +17,24 @@
 #   coopmat   fwd: sums and maxima of rows miss a column; bwd_dkv: delta is that of the next matrix; bwd_dq: d_s is
 #             transposed on its way to the next product
 
-# Copies source with one change to out; configures anew when the source changes.
-function(tandem_mutate source out from to)
+# tandem_mutate(source out from to [from to]...): copies source with one change, or several, to out; configures anew when
+# the source changes.
+function(tandem_mutate source out)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${source})
   file(READ ${PROJECT_SOURCE_DIR}/${source} text)
-  string(FIND "${text}" "${from}" first)
-  string(FIND "${text}" "${from}" last REVERSE)
-  if(first EQUAL -1 OR NOT first EQUAL last)
-    message(FATAL_ERROR "tests/broken: ${source} must hold exactly once:\n${from}")
-  endif()
-  string(REPLACE "${from}" "${to}" text "${text}")
+  foreach(n RANGE 2 ${ARGC} 2) # texts hold semicolons: no lists of them
+    if(n EQUAL ARGC)
+      break()
+    endif()
+    math(EXPR next "${n} + 1")
+    set(from "${ARGV${n}}")
+    string(FIND "${text}" "${from}" first)
+    string(FIND "${text}" "${from}" last REVERSE)
+    if(first EQUAL -1 OR NOT first EQUAL last)
+      message(FATAL_ERROR "tests/broken: ${source} must hold exactly once:\n${from}")
+    endif()
+    string(REPLACE "${from}" "${ARGV${next}}" text "${text}")
+  endforeach()
   set(old "")
   if(EXISTS ${out})
     file(READ ${out} old)
@@ -217,3 +225,4 @@ if(TANDEM_WITH_VULKAN OR (TANDEM_WITH_CUDA AND TANDEM_CUDA STREQUAL "ON"))
     tandem_broken(${stem})
   endforeach()
 endif()
+
