@@ -37,6 +37,23 @@ TEST_CASE("regression: lse tail store past the row count") {
           seed_of("lse tail batch", uint64_t(s)));
 }
 
+// What passes through shared memory does so here, by few and small pipelines: the validation layer's check for races
+// takes its time for each.
+namespace {
+void check_turns(float dropout) {
+  for (Layout layout : {Layout::bhsd, Layout::transposed}) {
+    tandem_problem p =
+        problem(TANDEM_BACKWARD, TANDEM_F16, {1, 2, 1, 70, 101, 16, 16}, kBottomRight, layout);
+    p.dropout = dropout;
+    check(p, seed_of("turns", uint64_t(layout)), sparse());
+  }
+}
+}  // namespace
+
+TEST_CASE("regression: tiles in turns (one is overwritten while it is read)") { check_turns(0); }
+
+TEST_CASE("regression: dropped tiles in turns") { check_turns(0.25f); }
+
 TEST_CASE("regression: reference tensors that alias (a comparison of a tensor with itself)") {
   // A judge that looks at the same memory twice takes anything. Here one element is spoiled: the judge must
   // fail, and blame the right tensor; and the reference must be what it was before.

@@ -130,8 +130,8 @@ void main() {
     barrier();
   }
 
+  EACH(r, RM) row_sum(l[r]); // all before lse waits in scratch
   EACH(r, RM) {
-    row_sum(l[r]);
     ACC factor; // of the row's sums
     ELEMENTS(k, factor) {
       // From the rounded origin to m itself, in natural units: a row with one visible key has l = 1, and so an lse

@@ -12,17 +12,30 @@
 #   bwd_sum  the last part is left out
 #   bwd_head every other invocation's part is left out
 # The last five have no kernels of the CPU's vectors. TANDEM_BROKEN lists the programs that this build has.
+# With matrices, the two paths are wrong in different places, so that the parts that only one of them has, or that they
+# share, are among them:
+#   coopmat2  fwd: the mask is off by one; bwd_dkv: d_k misses the scale; bwd_dq: delta is forgotten
+#   coopmat   fwd: sums and maxima of rows miss a column; bwd_dkv: delta is that of the next matrix; bwd_dq: d_s is
+#             transposed on its way to the next product
 
-# Copies source with one change to out; configures anew when the source changes.
-function(tandem_mutate source out from to)
+# tandem_mutate(source out from to [from to]...): copies source with one change, or several, to out; configures anew when
+# the source changes.
+function(tandem_mutate source out)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${source})
   file(READ ${PROJECT_SOURCE_DIR}/${source} text)
-  string(FIND "${text}" "${from}" first)
-  string(FIND "${text}" "${from}" last REVERSE)
-  if(first EQUAL -1 OR NOT first EQUAL last)
-    message(FATAL_ERROR "tests/broken: ${source} must hold exactly once:\n${from}")
-  endif()
-  string(REPLACE "${from}" "${to}" text "${text}")
+  foreach(n RANGE 2 ${ARGC} 2) # texts hold semicolons: no lists of them
+    if(n EQUAL ARGC)
+      break()
+    endif()
+    math(EXPR next "${n} + 1")
+    set(from "${ARGV${n}}")
+    string(FIND "${text}" "${from}" first)
+    string(FIND "${text}" "${from}" last REVERSE)
+    if(first EQUAL -1 OR NOT first EQUAL last)
+      message(FATAL_ERROR "tests/broken: ${source} must hold exactly once:\n${from}")
+    endif()
+    string(REPLACE "${from}" "${ARGV${next}}" text "${text}")
+  endforeach()
   set(old "")
   if(EXISTS ${out})
     file(READ ${out} old)
@@ -61,6 +74,22 @@ set(vulkan_bwd_sum_to "split + 1 < block.splits;")
 set(vulkan_bwd_head_from "n < WG; n++) own += partial[n];")
 set(vulkan_bwd_head_to "n < WG; n += 2) own += partial[n];")
 
+set(coopmat2_fwd_part element.glsl)
+set(coopmat2_fwd_from "hidden = hidden || j - i > high || j - i < low;")
+set(coopmat2_fwd_to "hidden = hidden || j - i >= high || j - i < low;")
+set(coopmat2_bwd_dkv_from "acc_k[r][d][k] *= block.scale;")
+set(coopmat2_bwd_dkv_to "acc_k[r][d][k] *= 1;")
+set(coopmat2_bwd_dq_from "* (dp[r][k] - delta[r][k]);")
+set(coopmat2_bwd_dq_to "* (dp[r][k] - 0 * delta[r][k]);")
+set(coopmat_fwd_part matrix.glsl)
+set(coopmat_fwd_from "for (int c = 1; c < MATRIX; c++) {")
+set(coopmat_fwd_to "for (int c = 1; c < MATRIX - 1; c++) {")
+set(coopmat_bwd_dkv_from "coopMatLoad(delta, stats, (COLS + n * MATRIX) / 4, 0, ROW_MAJOR);")
+set(coopmat_bwd_dkv_to "coopMatLoad(delta, stats, (COLS + (n + 1) % NB * MATRIX) / 4, 0, ROW_MAJOR);")
+set(coopmat_bwd_dq_part matrix.glsl)
+set(coopmat_bwd_dq_from "coopMatLoad(a, scratch, MY_SCRATCH, MATRIX / 8 + 1, ROW_MAJOR);")
+set(coopmat_bwd_dq_to "coopMatLoad(a, scratch, MY_SCRATCH, MATRIX / 8 + 1, COL_MAJOR);")
+
 set(cuda_fwd_from "mask_tile<S>(s, band, row0, col0, u.seq_q, u.seq_kv);")
 set(cuda_fwd_to "mask_tile<S>(s, band, row0 + 1, col0, u.seq_q, u.seq_kv);")
 set(cuda_bwd_dot_from "col < u.head_dim_v;")
@@ -80,6 +109,44 @@ set(cuda_bwd_sum_from "split < u.splits;")
 set(cuda_bwd_sum_to "split + 1 < u.splits;")
 set(cuda_bwd_head_from "n < kLineGroup; ++n) sum += partial[n];")
 set(cuda_bwd_head_to "n < kLineGroup; n += 2) sum += partial[n];")
+
+# SPIR-V of a program's own for stem's kernels with matrices on path, f16: from sources that lie in dir/<path>, where
+# there are any, and else from the project's. What follows are options for glslang.
+function(tandem_own_matrix_module name dir stem path)
+  set(nv 0)
+  set(env vulkan1.2)
+  if(path STREQUAL coopmat2)
+    set(nv 1)
+    set(env vulkan1.3)
+  endif()
+  set(module ${stem}_${path}_f16)
+  set(source ${PROJECT_SOURCE_DIR}/shaders/coopmat/${stem}.comp)
+  if(EXISTS ${dir}/${path}/coopmat/${stem}.comp)
+    set(source ${dir}/${path}/coopmat/${stem}.comp)
+  endif()
+  add_custom_command(
+    OUTPUT ${dir}/shaders/${module}.spv.h
+    COMMAND ${TANDEM_GLSLANG} --quiet --target-env ${env} -DTANDEM_CM2=${nv} -DTANDEM_BF16=0 ${ARGN}
+            -I${dir}/${path} -I${PROJECT_SOURCE_DIR}/src -I${PROJECT_SOURCE_DIR}/shaders
+            --depfile ${dir}/${module}.d --vn ${module}_spirv -o ${dir}/shaders/${module}.spv.h ${source}
+    DEPENDS ${source}
+    DEPFILE ${dir}/${module}.d
+    COMMENT "SPIR-V ${module}, for ${name}"
+    VERBATIM)
+  target_sources(${name} PRIVATE ${dir}/shaders/${module}.spv.h)
+endfunction()
+
+# Pipelines of a program's own, from the SPIR-V in dir/shaders first.
+function(tandem_own_pipelines name dir)
+  # A copy, so that its own folder does not come first in the search for the headers.
+  configure_file(${PROJECT_SOURCE_DIR}/src/vulkan/pipelines.cpp ${dir}/pipelines.cpp COPYONLY)
+  target_sources(${name} PRIVATE ${dir}/pipelines.cpp)
+  target_include_directories(${name} BEFORE PRIVATE ${dir} ${PROJECT_SOURCE_DIR}/src/vulkan)
+  target_include_directories(${name} PRIVATE $<TARGET_PROPERTY:tandem,BINARY_DIR>)
+  target_include_directories(${name} SYSTEM PRIVATE ${TANDEM_VOLK_INCLUDE_DIR})
+  target_compile_definitions(${name} PRIVATE $<TARGET_PROPERTY:tandem,COMPILE_DEFINITIONS>)
+  add_dependencies(${name} tandem) # the other operations' SPIR-V
+endfunction()
 
 # Explicit objects win over those of a static library, so each program is the suite, the library, and the
 # few objects that hold the changed kernels.
@@ -124,14 +191,20 @@ function(tandem_broken stem)
       DEPFILE ${dir}/${stem}.d
       COMMENT "SPIR-V ${stem}, broken"
       VERBATIM)
-    # A copy, so that its own folder does not come first in the search for the headers.
-    configure_file(${PROJECT_SOURCE_DIR}/src/vulkan/pipelines.cpp ${dir}/pipelines.cpp COPYONLY)
-    target_sources(${name} PRIVATE ${dir}/shaders/${stem}.spv.h ${dir}/pipelines.cpp)
-    target_include_directories(${name} BEFORE PRIVATE ${dir} ${PROJECT_SOURCE_DIR}/src/vulkan)
-    target_include_directories(${name} PRIVATE $<TARGET_PROPERTY:tandem,BINARY_DIR>)
-    target_include_directories(${name} SYSTEM PRIVATE ${TANDEM_VOLK_INCLUDE_DIR})
-    target_compile_definitions(${name} PRIVATE $<TARGET_PROPERTY:tandem,COMPILE_DEFINITIONS>)
-    add_dependencies(${name} tandem) # the other operations' SPIR-V
+    target_sources(${name} PRIVATE ${dir}/shaders/${stem}.spv.h)
+    foreach(path coopmat2 coopmat)
+      if(NOT DEFINED ${path}_${stem}_from)
+        continue()
+      endif()
+      set(part ${stem}.comp)
+      if(DEFINED ${path}_${stem}_part)
+        set(part ${${path}_${stem}_part})
+      endif()
+      tandem_mutate(shaders/coopmat/${part} ${dir}/${path}/coopmat/${part}
+                    "${${path}_${stem}_from}" "${${path}_${stem}_to}")
+      tandem_own_matrix_module(${name} ${dir} ${stem} ${path})
+    endforeach()
+    tandem_own_pipelines(${name} ${dir})
   endif()
 
   # Only a GPU runs these, and they take minutes to build: with the preset cuda, not by the way.
@@ -152,3 +225,4 @@ foreach(stem IN LISTS TANDEM_STEMS)
     list(APPEND TANDEM_BROKEN ${stem})
   endif()
 endforeach()
+
