@@ -54,7 +54,7 @@ void main() {
   if (tiles.begin < tiles.end) set_head(b, h);
 
   OPERAND_A mq[RM][D_BLOCKS];
-  LOAD_OPERANDS(mq, q, row0, D_BLOCKS, D_CHUNKS)
+  LOAD_OPERANDS(mq, 1, q, row0, D_BLOCKS, D_CHUNKS)
 
   // m: a maximum of the row's scores, the same in all columns; weights are powers of two from m * log2_scale, rounded,
   // on. l: each element's own part of the sum, until the end.
@@ -80,7 +80,10 @@ void main() {
     EACH(d, D_BLOCKS) EACH(n, NB) {
       OPERAND_B y;
       coopMatLoad(y, streamed, n * MATRIX * PITCH + d * (MATRIX / 8), PITCH, COL_MAJOR);
-      EACH(r, RM) s[r][n] = coopMatMulAdd(mq[r][d], y, s[r][n]);
+      EACH(r, RM) {
+        LEFT_OPERAND(x, mq, 1, r, d)
+        s[r][n] = coopMatMulAdd(x, y, s[r][n]);
+      }
     }
     put_tile(SECOND, stage_1, v, col0, DV_CHUNKS);
     barrier();

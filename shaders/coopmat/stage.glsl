@@ -54,21 +54,35 @@ void put_tile(int to, uvec4 stage[VEC], View t, int r0, int chunks) {
       streamed[to + chunk_row(i, chunks) * PITCH + chunk_col(i, chunks)] = stage[i];
 }
 
-// The subgroup's rows of a tensor as left operands x[RM][blocks], by way of the streamed tiles' array, which holds
-// 2 COLS rows at a time. r0: the workgroup's first row. Everyone is done with the array before and after.
-#define LOAD_OPERANDS(x, t, r0, blocks, chunks)                                                       \
-  for (int piece = 0; piece < ROWS; piece += 2 * COLS) {                                              \
-    barrier();                                                                                        \
-    put_rows(0, min(2 * COLS, ROWS - piece), t, r0 + piece, chunks);                                  \
-    barrier();                                                                                        \
-    EACH(r, RM) {                                                                                     \
-      const int from = BLOCK_ROW + r * MATRIX - piece;                                                \
-      if (from >= 0 && from < 2 * COLS) {                                                             \
-        EACH(d, blocks) coopMatLoad(x[r][d], streamed, from * PITCH + d * (MATRIX / 8), PITCH, ROW_MAJOR); \
+// The subgroup's rows of a tensor, the first or second (which: 1, 2) that the kernel has, as left operands
+// x[RM][blocks], by way of the streamed tiles' array, which holds 2 COLS rows at a time. r0: the workgroup's first row.
+// Everyone is done with the array before and after.
+#define HELD(which) ((which) == 1 ? HELD_1 : HELD_2)
+#define LOAD_OPERANDS(x, which, t, r0, blocks, chunks)                                                \
+  if ((LEFT_SHARED & (which)) != 0) {                                                                 \
+    put_rows(HELD(which), ROWS, t, r0, chunks);                                                       \
+  } else {                                                                                            \
+    for (int piece = 0; piece < ROWS; piece += 2 * COLS) {                                            \
+      barrier();                                                                                      \
+      put_rows(0, min(2 * COLS, ROWS - piece), t, r0 + piece, chunks);                                \
+      barrier();                                                                                      \
+      EACH(r, RM) {                                                                                   \
+        const int from = BLOCK_ROW + r * MATRIX - piece;                                              \
+        if (ROWS <= 2 * COLS || (from >= 0 && from < 2 * COLS)) {                                     \
+          EACH(d, blocks)                                                                             \
+            coopMatLoad(x[r][d], streamed, from * PITCH + d * (MATRIX / 8), PITCH, ROW_MAJOR);        \
+        }                                                                                             \
       }                                                                                               \
     }                                                                                                 \
   }                                                                                                   \
   barrier();
+// One of them, as a: from x, or from where it is held.
+#define LEFT_OPERAND(a, x, which, r, d)                                                               \
+  OPERAND_A a;                                                                                        \
+  if ((LEFT_SHARED & (which)) != 0)                                                                   \
+    coopMatLoad(a, streamed, HELD(which) + (BLOCK_ROW + (r) * MATRIX) * PITCH + (d) * (MATRIX / 8), PITCH, ROW_MAJOR); \
+  else                                                                                                \
+    a = x[r][d];
 
 // A block to rows from r0 and features from col of t, rounded to nearest even by our own code (tensor.glsl). Rows from
 // limit on are stored as zeros. Rounding is much code for something done once: the loop stays rolled, and the words
