@@ -58,9 +58,9 @@ void main() {
   const int heads = tiles.begin < tiles.end ? block.group : 0;
 
   OPERAND_A mk[RM][D_BLOCKS], mv[RM][DV_BLOCKS];
-  LOAD_OPERANDS(mk, 1, k, row0, D_BLOCKS, D_CHUNKS)
+  LOAD_OPERANDS(mk, 2, k, row0, D_BLOCKS, D_CHUNKS)
   if (GRAD_K != 0) {
-    LOAD_OPERANDS(mv, 2, v, row0, DV_BLOCKS, DV_CHUNKS)
+    LOAD_OPERANDS(mv, 1, v, row0, DV_BLOCKS, DV_CHUNKS)
   }
   ACC acc_k[RM][D_BLOCKS], acc_v[RM][DV_BLOCKS];
   EACH(r, RM) {
@@ -109,7 +109,7 @@ void main() {
             OPERAND_B y;
             coopMatLoad(y, streamed, at + d * (MATRIX / 8), PITCH, COL_MAJOR);
             EACH(r, RM) {
-              LEFT_OPERAND(x, mk, 1, r, d)
+              LEFT_OPERAND(x, mk, 2, r, d)
               s[r] = coopMatMulAdd(x, y, s[r]);
             }
           }
@@ -117,7 +117,7 @@ void main() {
             OPERAND_B y;
             coopMatLoad(y, streamed, SECOND + at + d * (MATRIX / 8), PITCH, COL_MAJOR);
             EACH(r, RM) {
-              LEFT_OPERAND(x, mv, 2, r, d)
+              LEFT_OPERAND(x, mv, 1, r, d)
               dp[r] = coopMatMulAdd(x, y, dp[r]);
             }
           }
@@ -158,7 +158,7 @@ void main() {
             EACH(r, RM) acc_k[r][d] = coopMatMulAdd(ds[r], y, acc_k[r][d]);
           }
         }
-        if (NB == 1) break;
+        if (NB == 1) break; // no loop at all: addresses are constants then
       }
     }
   }

@@ -45,8 +45,8 @@ void main() {
   if (tiles.begin < tiles.end) set_head(b, h);
 
   OPERAND_A mq[RM][D_BLOCKS], md_o[RM][DV_BLOCKS];
-  LOAD_OPERANDS(mq, 1, q, row0, D_BLOCKS, D_CHUNKS)
-  LOAD_OPERANDS(md_o, 2, d_o, row0, DV_BLOCKS, DV_CHUNKS)
+  LOAD_OPERANDS(mq, 2, q, row0, D_BLOCKS, D_CHUNKS)
+  LOAD_OPERANDS(md_o, 1, d_o, row0, DV_BLOCKS, DV_CHUNKS)
 
   // origin: - lse in powers of two, of each row. Rows that do not exist, or saw nothing, get one that no score reaches.
   ACC acc[RM][D_BLOCKS], origin[RM], delta[RM];
@@ -92,7 +92,7 @@ void main() {
           OPERAND_B y;
           coopMatLoad(y, streamed, at + d * (MATRIX / 8), PITCH, COL_MAJOR);
           EACH(r, RM) {
-            LEFT_OPERAND(x, mq, 1, r, d)
+            LEFT_OPERAND(x, mq, 2, r, d)
             s[r] = coopMatMulAdd(x, y, s[r]);
           }
         }
@@ -100,7 +100,7 @@ void main() {
           OPERAND_B y;
           coopMatLoad(y, streamed, SECOND + at + d * (MATRIX / 8), PITCH, COL_MAJOR);
           EACH(r, RM) {
-            LEFT_OPERAND(x, md_o, 2, r, d)
+            LEFT_OPERAND(x, md_o, 1, r, d)
             dp[r] = coopMatMulAdd(x, y, dp[r]);
           }
         }
@@ -123,7 +123,7 @@ void main() {
         coopMatLoad(y, streamed, at + d * (MATRIX / 8), PITCH, ROW_MAJOR);
         EACH(r, RM) acc[r][d] = coopMatMulAdd(ds[r], y, acc[r][d]);
       }
-      if (NB == 1) break;
+      if (NB == 1) break; // no loop at all: addresses are constants then
     }
   }
 

@@ -36,11 +36,10 @@ const int DV_CHUNKS = DV_BLOCKS * MATRIX / 8;
 // One more, so that the 16-byte reads of 8 rows hit different banks.
 const int PITCH = (D_BLOCKS > DV_BLOCKS ? D_CHUNKS : DV_CHUNKS) + 1;
 const int SECOND = COLS * PITCH;
-// LEFT_SHARED: left operands for which registers do not suffice, bit 0 the first one, bit 1 the second. Theirs rows stay
-// in shared memory, and are loaded from there for each product.
-const int HELD_1 = 2 * COLS * PITCH, HELD_2 = HELD_1 + (LEFT_SHARED & 1) * ROWS * PITCH;
-const int HELD_END = HELD_2 + (LEFT_SHARED >> 1) * ROWS * PITCH;
-shared uvec4 streamed[HELD_END];               // two tiles of COLS rows, the second from SECOND on; what is held
+// LEFT_SHARED left operands, for which registers do not suffice, stay in shared memory behind the streamed tiles: the
+// last ones that the kernel loads.
+const int HELD = ROWS * PITCH;
+shared uvec4 streamed[2 * COLS * PITCH + LEFT_SHARED * HELD]; // two tiles of COLS rows, the second from SECOND on
 const int SCRATCH = MATRIX * (MATRIX + 4) / 4; // a subgroup's own
 shared vec4 scratch[SUBGROUPS * SCRATCH];
 shared vec4 iota[MATRIX / 4]; // 0, 1, 2, ...

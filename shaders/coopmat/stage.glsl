@@ -54,33 +54,37 @@ void put_tile(int to, uvec4 stage[VEC], View t, int r0, int chunks) {
       streamed[to + chunk_row(i, chunks) * PITCH + chunk_col(i, chunks)] = stage[i];
 }
 
-// The subgroup's rows of a tensor, the first or second (which: 1, 2) that the kernel has, as left operands
-// x[RM][blocks], by way of the streamed tiles' array, which holds 2 COLS rows at a time. r0: the workgroup's first row.
-// Everyone is done with the array before and after.
-#define HELD(which) ((which) == 1 ? HELD_1 : HELD_2)
-#define LOAD_OPERANDS(x, which, t, r0, blocks, chunks)                                                \
-  if ((LEFT_SHARED & (which)) != 0) {                                                                 \
-    put_rows(HELD(which), ROWS, t, r0, chunks);                                                       \
+// The subgroup's rows of a tensor as left operands: into x[RM][blocks] by way of the streamed tiles' array, or, of the
+// last LEFT_SHARED ones (left: how many are still to come, this one included), to stay there. On their way into registers
+// rows may use the place of those that are still to come: then all of the workgroup's come at once, and the compiler
+// sees one load of each operand rather than one in each of several branches. r0: the workgroup's first row. Everyone is
+// done with the array before and after.
+const int LOAD_AT = LEFT_SHARED > 0 ? 2 * COLS * PITCH : 0, LOAD_ROWS = LEFT_SHARED > 0 ? ROWS : 2 * COLS;
+#define HELD_AT(left) (2 * COLS * PITCH + ((left) - 1) * HELD)
+#define LOAD_OPERANDS(x, left, t, r0, blocks, chunks)                                                 \
+  if (LEFT_SHARED >= (left)) {                                                                        \
+    barrier();                                                                                        \
+    put_rows(HELD_AT(left), ROWS, t, r0, chunks);                                                     \
   } else {                                                                                            \
-    for (int piece = 0; piece < ROWS; piece += 2 * COLS) {                                            \
+    for (int piece = 0; piece < ROWS; piece += LOAD_ROWS) {                                           \
       barrier();                                                                                      \
-      put_rows(0, min(2 * COLS, ROWS - piece), t, r0 + piece, chunks);                                \
+      put_rows(LOAD_AT, min(LOAD_ROWS, ROWS - piece), t, r0 + piece, chunks);                         \
       barrier();                                                                                      \
       EACH(r, RM) {                                                                                   \
         const int from = BLOCK_ROW + r * MATRIX - piece;                                              \
-        if (ROWS <= 2 * COLS || (from >= 0 && from < 2 * COLS)) {                                     \
+        if (ROWS <= LOAD_ROWS || (from >= 0 && from < LOAD_ROWS)) {                                   \
           EACH(d, blocks)                                                                             \
-            coopMatLoad(x[r][d], streamed, from * PITCH + d * (MATRIX / 8), PITCH, ROW_MAJOR);        \
+            coopMatLoad(x[r][d], streamed, LOAD_AT + from * PITCH + d * (MATRIX / 8), PITCH, ROW_MAJOR); \
         }                                                                                             \
       }                                                                                               \
     }                                                                                                 \
   }                                                                                                   \
   barrier();
-// One of them, as a: from x, or from where it is held.
-#define LEFT_OPERAND(a, x, which, r, d)                                                               \
+// One of them, as a: from x, or from where it stays.
+#define LEFT_OPERAND(a, x, left, r, d)                                                                \
   OPERAND_A a;                                                                                        \
-  if ((LEFT_SHARED & (which)) != 0)                                                                   \
-    coopMatLoad(a, streamed, HELD(which) + (BLOCK_ROW + (r) * MATRIX) * PITCH + (d) * (MATRIX / 8), PITCH, ROW_MAJOR); \
+  if (LEFT_SHARED >= (left))                                                                          \
+    coopMatLoad(a, streamed, HELD_AT(left) + (BLOCK_ROW + (r) * MATRIX) * PITCH + (d) * (MATRIX / 8), PITCH, ROW_MAJOR); \
   else                                                                                                \
     a = x[r][d];
 
