@@ -59,10 +59,14 @@ constexpr int kTileCount = int(sizeof(kTiles) / sizeof(kTiles[0]));
 // ---- tiles of the matrix paths ----
 constexpr int kMatrixEdges[] = {16, 8};  // of square matrices, in order of preference
 
+enum class Operands : uint8_t { single, doubled };  // how a device's registers hold them
+
 struct MatrixTile {
   const char* name;
   Stem stem;
-  int max_d, subgroups, row_blocks, cols;
+  int max_d, subgroups, row_blocks, cols, left, flies, invocations;
+  Operands on;
+  int waves;
   constexpr int rows(int edge) const { return subgroups * row_blocks * edge; }
   constexpr int step(int edge) const { return cols * edge / 16; }  // the same number of matrices
 };
@@ -71,28 +75,36 @@ constexpr int matrix_blocks(int64_t d, int edge) { return int((d + edge - 1) / e
 
 // The shared arrays of shaders/coopmat/<stem>.comp. Rows of 16-bit elements lie in uvec4s, padded by one.
 constexpr int matrix_shared_bytes(const MatrixTile& t, int64_t d, int64_t dv, int edge) {
-  const int wider = matrix_blocks(d > dv ? d : dv, edge) * edge;
-  const int streamed = 2 * t.step(edge) * (wider / 8 + 1) * 16;  // K and V; Q and dO in bwd_dkv
+  const int row = (matrix_blocks(d > dv ? d : dv, edge) * edge / 8 + 1) * 16;
+  const int streamed = 2 * t.step(edge) * row;  // K and V; Q and dO in bwd_dkv
+  const int held = t.left * t.rows(edge) * row;
   const int scratch = t.subgroups * edge * (edge + 4) * 4;  // what passes between matrices and rows
   const int iota = edge * 4;
   const int stats =
       t.stem == Stem::bwd_dkv ? 2 * t.step(edge) * 4 : 0;  // lse and delta, streamed as well
-  return streamed + scratch + iota + stats;
+  return streamed + held + scratch + iota + stats;
 }
 
-#define TANDEM_MATRIX_TILE(name, stem, max_d, subgroups, row_blocks, cols)                   \
-  static_assert(cols % 16 == 0, "steps are whole matrices");                                 \
-  static_assert(subgroups * 64 <= 1024, "workgroups of subgroups of 64");                    \
-  static_assert(matrix_shared_bytes({#name, Stem::stem, max_d, subgroups, row_blocks, cols}, \
-                                    max_d, max_d, 16) <= 48 * 1024,                          \
-                "fits NVIDIA's 48 KiB");
-#include "matrix_tiles.inc"
-
 constexpr MatrixTile kMatrixTiles[] = {
-#define TANDEM_MATRIX_TILE(name, stem, max_d, subgroups, row_blocks, cols) \
-  {#name, Stem::stem, max_d, subgroups, row_blocks, cols},
+#define TANDEM_MATRIX_TILE(name, stem, max_d, subgroups, row_blocks, cols, left, flies, \
+                           invocations, on, waves)                                      \
+  {#name, Stem::stem, max_d, subgroups,   row_blocks,   cols,                           \
+   left,  flies,      invocations, Operands::on, waves},
 #include "matrix_tiles.inc"
 };
+
+constexpr bool matrix_tiles_fit() {
+  for (const MatrixTile& t : kMatrixTiles) {
+    if (t.cols % 16 != 0) return false;                          // steps are whole matrices
+    if (t.subgroups * 64 > 1024) return false;                   // workgroups of subgroups of 64
+    if (t.left > (t.stem == Stem::fwd ? 1 : 2)) return false;    // fwd has Q alone
+    if ((t.on == Operands::doubled) != (t.waves > 0)) return false;
+    const int most = t.on == Operands::doubled ? 64 * 1024 : 48 * 1024;  // AMD's, and NVIDIA's
+    if (matrix_shared_bytes(t, t.max_d, t.max_d, 16) > most) return false;
+  }
+  return true;
+}
+static_assert(matrix_tiles_fit(), "a row of matrix_tiles.inc breaks one of the rules above");
 
 }  // namespace tandem
 #endif

@@ -27,6 +27,7 @@ layout(push_constant) uniform Push {
 #include "weight.glsl"
 #include "coopmat/matrix.glsl"
 #include "coopmat/stage.glsl"
+const bool KEEPS_SLOPE = true;
 #include "coopmat/element.glsl"
 
 void main() {

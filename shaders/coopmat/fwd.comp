@@ -28,6 +28,8 @@ layout(push_constant) uniform Push {
 #include "weight.glsl"
 #include "coopmat/matrix.glsl"
 #include "coopmat/stage.glsl"
+// A derivative that is written and never read crashes RADV (Mesa 25.0.7, subgroups of 32).
+const bool KEEPS_SLOPE = false;
 #include "coopmat/element.glsl"
 
 float sink_of(int h) { return load_float(F32, word_address(push.sink, h)); }

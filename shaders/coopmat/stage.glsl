@@ -5,7 +5,7 @@
 // turn comes: slow, never wrong.
 
 const int MOST_CHUNKS = D_BLOCKS > DV_BLOCKS ? D_CHUNKS : DV_CHUNKS;
-const int VEC = WIDE != 0 ? (COLS * MOST_CHUNKS + WG - 1) / WG : 1;
+const int VEC = FLIES != 0 && WIDE != 0 ? (COLS * MOST_CHUNKS + WG - 1) / WG : 1;
 uvec4 stage_1[VEC], stage_2[VEC];
 
 // Invocation n of a tile's copy, counted on over the workgroup's turns.
@@ -24,9 +24,9 @@ uvec4 load_chunk(View t, int r, int chunk) {
   return uvec4(low, col + 4 < t.width ? load_words(t, row, col + 4).xy : uvec2(0));
 }
 
-// Whether the tile of COLS rows from r0 flies in registers: nearly all do. Those that reach past the end would need
+// Whether the tile of COLS rows from r0 flies in registers: nearly all do, where there are registers (FLIES). Those that reach past the end would need
 // tests around every load; they come like tensors that are not wide.
-bool flies(View t, int r0, int chunks) { return WIDE != 0 && r0 + COLS <= t.rows && t.width == 8 * chunks; }
+bool flies(View t, int r0, int chunks) { return FLIES != 0 && WIDE != 0 && r0 + COLS <= t.rows && t.width == 8 * chunks; }
 bool in_tile(int turn, int chunks) { return COLS * chunks % WG == 0 || chunk_row(turn, chunks) < COLS; }
 
 void fetch_tile(out uvec4 stage[VEC], View t, int r0, int chunks) {
