@@ -112,7 +112,7 @@ int matrix_edge(const Caps& caps, const char* operands) {
 
 // The subgroup size that the matrix paths' pipelines ask for.
 uint32_t pinned_subgroup(const Caps& caps, const MatrixTile& t) {
-  if (t.invocations > 0) return uint32_t(t.invocations);
+  if (t.size > 0) return uint32_t(t.size);
   const Quirk* quirk = find_quirk(caps, QuirkAction::pin);
   const bool possible =
       quirk && quirk->number >= caps.subgroup_min && quirk->number <= caps.subgroup_max;
@@ -136,10 +136,6 @@ std::string matrix_type_refusal(const Problem& p, const Caps& caps) {
       shapes += text("%s%dx%dx%d", shapes.empty() ? "" : ", ", m.m, m.n, m.k);
   return text("it needs 16x16x16 or 8x8x8 matrices of %s, the device has %s", operands,
               shapes.empty() ? "none" : shapes.c_str());
-}
-
-Operands operands_of(const Caps& caps) {
-  return find_quirk(caps, QuirkAction::doubled) ? Operands::doubled : Operands::single;
 }
 
 // A row of the matrix tiles on a device, as a launch sees it.
@@ -352,13 +348,13 @@ bool has_matrix_tiles(Stem stem) {
 // Of the tiles for such operands, the first that fits and is not empty by half, or else the one with the fewest rows;
 // no(tile, why) hears of those before it that do not do. nullptr if none does.
 template <typename No>
-const MatrixTile* choose_tile(Stem stem, Operands on, const Problem& p, const Caps& caps, int edge,
+const MatrixTile* choose_tile(Stem stem, bool doubled, const Problem& p, const Caps& caps, int edge,
                               const No& no) {
   const int64_t length = stem == Stem::bwd_dkv ? p.seq_kv : p.seq_q;
   const bool forced = p.tile_rows != 0 || p.tile_cols != 0;
   const MatrixTile* best = nullptr;
   for (const MatrixTile& t : kMatrixTiles) {
-    if (t.stem != stem || t.on != on) continue;
+    if (t.stem != stem || t.doubled != doubled) continue;
     const std::string why = tile_refusal(p, caps, t, edge);
     if (!why.empty()) {
       no(t, why);
@@ -408,7 +404,7 @@ bool try_path(const Problem& p, const Caps& caps, const PathRow& row, Plan* plan
   }
   if (is_matrix_path(row)) {
     const int edge = matrix_edge(caps, dtype_name(p.dtype));
-    const Operands on = operands_of(caps);
+    const Quirk* doubled = find_quirk(caps, QuirkAction::doubled);
     const MatrixTile* chosen[kStemCount] = {};
     for (Stem stem : stems_of(p)) {
       if (!has_matrix_tiles(stem)) continue;
@@ -416,10 +412,11 @@ bool try_path(const Problem& p, const Caps& caps, const PathRow& row, Plan* plan
         refuse(name + " " + t.name, why);
       };
       const MatrixTile*& tile = chosen[int(stem)];
-      tile = choose_tile(stem, on, p, caps, edge, no);
-      // Tiles for doubled operands are slower elsewhere, but ask for less. The others spill where operands are doubled.
-      if (!tile && on == Operands::single)
-        tile = choose_tile(stem, Operands::doubled, p, caps, edge, no);
+      tile = choose_tile(stem, doubled != nullptr, p, caps, edge, no);
+      if (!tile && !doubled) tile = choose_tile(stem, true, p, caps, edge, no);
+      if (!tile && doubled)  // those of other devices would spill
+        return refuse(name, text("no %s tile fits a device with this quirk: %s (%s)",
+                                 stem_name(stem), doubled->reason, doubled->link));
       if (!tile) return false;
     }
     return take(

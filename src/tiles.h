@@ -59,14 +59,12 @@ constexpr int kTileCount = int(sizeof(kTiles) / sizeof(kTiles[0]));
 // ---- tiles of the matrix paths ----
 constexpr int kMatrixEdges[] = {16, 8};  // of square matrices, in order of preference
 
-enum class Operands : uint8_t { single, doubled };  // how a device's registers hold them
-
 struct MatrixTile {
   const char* name;
   Stem stem;
-  int max_d, subgroups, row_blocks, cols, left, flies, invocations;
-  Operands on;
-  int waves;
+  int max_d, subgroups, row_blocks, cols;
+  int left = 0, flies = 1, size = 0, waves = 0;
+  bool doubled = false;  // for operands that take twice the registers
   constexpr int rows(int edge) const { return subgroups * row_blocks * edge; }
   constexpr int step(int edge) const { return cols * edge / 16; }  // the same number of matrices
 };
@@ -86,20 +84,21 @@ constexpr int matrix_shared_bytes(const MatrixTile& t, int64_t d, int64_t dv, in
 }
 
 constexpr MatrixTile kMatrixTiles[] = {
-#define TANDEM_MATRIX_TILE(name, stem, max_d, subgroups, row_blocks, cols, left, flies, \
-                           invocations, on, waves)                                      \
-  {#name, Stem::stem, max_d, subgroups,   row_blocks,   cols,                           \
-   left,  flies,      invocations, Operands::on, waves},
+#define TANDEM_MATRIX_TILE(name, stem, max_d, subgroups, row_blocks, cols) \
+  {#name, Stem::stem, max_d, subgroups, row_blocks, cols},
+#define TANDEM_DOUBLED_TILE(name, stem, max_d, subgroups, row_blocks, cols, left, flies, size, \
+                            waves)                                                             \
+  {#name, Stem::stem, max_d, subgroups, row_blocks, cols, left, flies, size, waves, true},
 #include "matrix_tiles.inc"
 };
 
 constexpr bool matrix_tiles_fit() {
   for (const MatrixTile& t : kMatrixTiles) {
-    if (t.cols % 16 != 0) return false;                          // steps are whole matrices
-    if (t.subgroups * 64 > 1024) return false;                   // workgroups of subgroups of 64
-    if (t.left > (t.stem == Stem::fwd ? 1 : 2)) return false;    // fwd has Q alone
-    if ((t.on == Operands::doubled) != (t.waves > 0)) return false;
-    const int most = t.on == Operands::doubled ? 64 * 1024 : 48 * 1024;  // AMD's, and NVIDIA's
+    if (t.cols % 16 != 0) return false;                        // steps are whole matrices
+    if (t.subgroups * 64 > 1024) return false;                 // workgroups of subgroups of 64
+    if (t.left > (t.stem == Stem::fwd ? 1 : 2)) return false;  // fwd has Q alone
+    if (t.doubled != (t.waves > 0)) return false;
+    const int most = (t.doubled ? 64 : 48) * 1024;  // AMD's, and NVIDIA's
     if (matrix_shared_bytes(t, t.max_d, t.max_d, 16) > most) return false;
   }
   return true;

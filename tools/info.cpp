@@ -96,6 +96,8 @@ ordered_json collect() {
                                  {"subgroups", t.subgroups},
                                  {"row_blocks", t.row_blocks},
                                  {"cols", t.cols},
+                                 {"left_shared", t.left},
+                                 {"doubled_operands", t.doubled},
                                  {"max_head_dim", t.max_d}});
   for (const tandem_kernel_info& k : support::registry())
     j["kernels"].push_back(
