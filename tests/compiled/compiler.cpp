@@ -40,8 +40,8 @@ bool is_wide(const VkSpecializationInfo& constants) {
   for (uint32_t i = 0; i < constants.mapEntryCount; ++i) {
     if (constants.pMapEntries[i].constantID != 17) continue;
     uint32_t value;
-    std::memcpy(&value,
-                static_cast<const char*>(constants.pData) + constants.pMapEntries[i].offset, 4);
+    std::memcpy(&value, static_cast<const char*>(constants.pData) + constants.pMapEntries[i].offset,
+                4);
     return value != 0;
   }
   return true;
@@ -241,8 +241,8 @@ Compiler::Compiler() : state_(new State) {
 
   load(&g_driver.gdpa, s.instance, "vkGetDeviceProcAddr");
   const auto of_device = [&](auto* function, const char* name) {
-    *function = reinterpret_cast<std::remove_pointer_t<decltype(function)>>(
-        g_driver.gdpa(s.device, name));
+    *function =
+        reinterpret_cast<std::remove_pointer_t<decltype(function)>>(g_driver.gdpa(s.device, name));
     if (!*function) throw std::runtime_error(std::string("no ") + name);
   };
   of_device(&g_driver.create, "vkCreateComputePipelines");

@@ -90,8 +90,8 @@ void add_tile_cases(const MatrixTile& tile, const Caps& caps, std::vector<Case>*
   if (tile.stem == Stem::fwd) add(d + " sink");
   if (tile.stem == Stem::bwd_dkv)
     for (const char* one : {" grads=k", " grads=v"}) add(d + one);
-  const std::string uneven = "d" + std::to_string(tile.max_d - 24) + " dv" +
-                             std::to_string(tile.max_d / 2 + 16);
+  const std::string uneven =
+      "d" + std::to_string(tile.max_d - 24) + " dv" + std::to_string(tile.max_d / 2 + 16);
   add(uneven);
   add(uneven + kAll);
 }
@@ -158,8 +158,8 @@ void judge(const Compiled& one, Case* c) {
   fault(f.spilled_vgprs != 0, "registers are spilled");
   fault(f.scratch_bytes != 0, "an invocation has memory of its own");
   // In steps of 512 or 1024 bytes.
-  fault(matrices && (f.shared_bytes < int(l.shared_bytes) ||
-                     f.shared_bytes >= int(l.shared_bytes) + 1024),
+  fault(matrices &&
+            (f.shared_bytes < int(l.shared_bytes) || f.shared_bytes >= int(l.shared_bytes) + 1024),
         text("the plan says %u bytes of shared memory", l.shared_bytes));
   fault(matrices && f.products < products_of(c->plan, l),
         text("there should be %d matrix instructions", products_of(c->plan, l)));
@@ -210,7 +210,8 @@ std::vector<std::string> missing(const std::vector<Case>& cases) {
 
 std::vector<std::string> table_of(const Compiler& compiler, const std::vector<Case>& cases) {
   std::vector<std::string> lines = {
-      "# Written by tests/compiled (tandem_rdna3 --write); do not edit. What RADV's compiler says of the Vulkan kernels.",
+      "# Written by tests/compiled (tandem_rdna3 --write); do not edit. What RADV's compiler says "
+      "of the Vulkan kernels.",
       "# driver: " + compiler.driver() + ", " + compiler.caps().name,
       text("# %-7s %-9s %3s %-4s %5s %5s %5s %7s %6s %5s %6s %7s  %s", "kernel", "tile", "sub",
            "for", "VGPRs", "spill", "sgprs", "scratch", "LDS", "waves", "v_wmma", "code",
@@ -221,7 +222,8 @@ std::vector<std::string> table_of(const Compiler& compiler, const std::vector<Ca
 
 // A row without its column of bytes of code: that changes with every word of a shader.
 std::string without_code(const std::string& row) {
-  constexpr size_t at = 9 + 1 + 9 + 1 + 3 + 1 + 4 + 1 + 5 + 1 + 5 + 1 + 5 + 1 + 7 + 1 + 6 + 1 + 5 + 1 + 6;
+  constexpr size_t at =
+      9 + 1 + 9 + 1 + 3 + 1 + 4 + 1 + 5 + 1 + 5 + 1 + 5 + 1 + 7 + 1 + 6 + 1 + 5 + 1 + 6;
   return row.size() < at + 8 || row[0] == '#' ? row : row.substr(0, at) + row.substr(at + 8);
 }
 
@@ -242,9 +244,10 @@ int compare(const std::vector<std::string>& now, const std::string& file) {
     if (++differences <= 10) std::printf("  was  %s\n  is   %s\n", a.c_str(), b.c_str());
   }
   if (differences == 0) return 0;
-  std::printf("FAILED: %d lines of %s have changed. If that is meant, write it anew:\n"
-              "  scripts/with-driver radv-navi31 build/release/bin/tandem_rdna3 --write %s\n",
-              differences, file.c_str(), file.c_str());
+  std::printf(
+      "FAILED: %d lines of %s have changed. If that is meant, write it anew:\n"
+      "  scripts/with-driver radv-navi31 build/release/bin/tandem_rdna3 --write %s\n",
+      differences, file.c_str(), file.c_str());
   return 1;
 }
 
@@ -267,8 +270,8 @@ int try_tiles(const Compiler& compiler, int count, char** words) {
       t.stem = l.stem;
       const bool keys = l.stem == Stem::bwd_dkv;
       const int rows = t.rows(l.matrix), cols = t.step(l.matrix);
-      l.tile = Tile{words[i],    keys ? cols : rows, keys ? rows : cols, t.subgroups, t.size, 0, 0,
-                    256,         TileOn::vulkan};
+      l.tile = Tile{words[i], keys ? cols : rows, keys ? rows : cols, t.subgroups, t.size, 0, 0,
+                    256,      TileOn::vulkan};
       l.subgroup = uint32_t(t.size);
       l.row_blocks = t.row_blocks;
       l.left_shared = t.left;
