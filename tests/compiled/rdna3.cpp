@@ -280,8 +280,11 @@ int try_tiles(const Compiler& compiler, int count, char** words) {
           matrix_shared_bytes(t, plan.problem.head_dim, plan.problem.head_dim_v, l.matrix));
       c.plan.launches.push_back(l);
     }
-    if (c.plan.launches.empty())
-      return std::printf("%s: no matrix kernel of this plan\n", words[i]), 2;
+    if (c.plan.launches.empty()) {
+      std::printf("%s: no matrix kernel in\n%s", words[i],
+                  explain(plan.problem, compiler.caps()).c_str());
+      return 2;
+    }
     for (const Compiled& one : compiler.compile(c.plan, false)) judge(one, &c);
     for (const std::string& row : c.rows) std::printf("%s\n", row.c_str());
   }
@@ -294,9 +297,9 @@ int run(int argc, char** argv) {
   if (argc != 2 && !write && !tries)
     return std::puts("usage: tandem_rdna3 [--write] TABLE | --try LINE STEM:ROW..."), 2;
   const Compiler compiler;
+  if (tries) return try_tiles(compiler, argc - 2, argv + 2);
   if (!find_quirk(compiler.caps(), QuirkAction::doubled))
     return std::printf("%s is no RDNA3\n", compiler.caps().name.c_str()), 2;
-  if (tries) return try_tiles(compiler, argc - 2, argv + 2);
 
   std::vector<Case> cases = all_cases(compiler.caps());
   compile_all(compiler, &cases);
