@@ -8,7 +8,8 @@
 //                                the figures of rows that are not in src/matrix_tiles.inc (yet)
 //
 // Rules: no VGPR spilled (SGPRs are, to lanes of VGPRs, where a scalar kernel has many inputs), no memory of an
-// invocation's own (an array that the compiler could not keep in registers); on the matrix path every product is a v_wmma, and a SIMD holds as many subgroups as the row of the tile promises.
+// invocation's own (an array that the compiler could not keep in registers); on the matrix path every product is a
+// v_wmma, and a SIMD of NAVI31 holds as many subgroups as the row of the tile promises.
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
@@ -142,7 +143,7 @@ int products_of(const Plan& plan, const Launch& l) {
   }
 }
 
-void judge(const Compiled& one, Case* c) {
+void judge(const Compiled& one, bool promised, Case* c) {
   const Figures& f = one.figures;
   const Launch& l = *one.launch;
   const bool matrices = l.matrix > 0;
@@ -165,18 +166,20 @@ void judge(const Compiled& one, Case* c) {
         text("there should be %d matrix instructions", products_of(c->plan, l)));
   fault(matrices && f.subgroup != int(l.subgroup),
         text("the plan asks for subgroups of %u", l.subgroup));
-  fault(c->tile && f.waves < c->tile->waves,
+  fault(promised && c->tile && f.waves < c->tile->waves,
         text("%s promises %d subgroups of a SIMD", c->tile ? c->tile->name : "",
              c->tile ? c->tile->waves : 0));
 }
 
 void compile_all(const Compiler& compiler, std::vector<Case>* cases) {
   std::atomic<size_t> next{0};
+  // Others of the family have fewer registers.
+  const bool promised = compiler.caps().name.find("NAVI31") != std::string::npos;
   const auto work = [&] {
     for (size_t i; (i = next++) < cases->size();) {
       Case& c = (*cases)[i];
       try {
-        for (const Compiled& one : compiler.compile(c.plan, c.narrow)) judge(one, &c);
+        for (const Compiled& one : compiler.compile(c.plan, c.narrow)) judge(one, promised, &c);
       } catch (const std::exception& e) {
         c.faults.push_back(c.line + ": " + e.what());
       }
@@ -285,7 +288,7 @@ int try_tiles(const Compiler& compiler, int count, char** words) {
                   explain(plan.problem, compiler.caps()).c_str());
       return 2;
     }
-    for (const Compiled& one : compiler.compile(c.plan, false)) judge(one, &c);
+    for (const Compiled& one : compiler.compile(c.plan, false)) judge(one, false, &c);
     for (const std::string& row : c.rows) std::printf("%s\n", row.c_str());
   }
   return 0;
