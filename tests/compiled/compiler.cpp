@@ -272,8 +272,7 @@ std::vector<Compiled> Compiler::compile(const Plan& plan, bool narrow) const {
   std::vector<Compiled> all;
   size_t next = 0;
   for (const Launch& launch : plan.launches) {
-    const bool tiled = launch.tile.br > 0 && launch.stem != Stem::bwd_sum,
-               wide = tiled && narrow_inputs(plan.problem, plan.wide_elements()).empty();
+    const bool wide = is_tiled(launch.stem) && all_wide(plan, launch, Addresses{});
     for (bool w : {false, true}) {
       if (w && !wide) continue;
       if (next == figures.size()) throw std::runtime_error("a pipeline was not made");
