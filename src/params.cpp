@@ -26,6 +26,8 @@ Spec tile_spec(const Plan& plan, const Launch& l) {
   s.RM = uint32_t(l.matrix > 0 ? l.row_blocks : l.tile.br / l.tile.tr);
   s.SUBGROUP = l.subgroup;
   s.MATRIX = uint32_t(l.matrix);
+  s.LEFT_SHARED = uint32_t(l.left_shared);
+  s.FLIES = l.flies;
   s.NT_VEC = uint32_t(l.tile.br * l.tile.dk / 4 / l.tile.invocations());
   s.NN_VEC = uint32_t(l.tile.kc * l.tile.tc / l.tile.invocations());
   const Features features = features_of(plan.problem);

@@ -111,7 +111,8 @@ int matrix_edge(const Caps& caps, const char* operands) {
 }
 
 // The subgroup size that the matrix paths' pipelines ask for.
-uint32_t pinned_subgroup(const Caps& caps) {
+uint32_t pinned_subgroup(const Caps& caps, const MatrixTile& t) {
+  if (t.size > 0) return uint32_t(t.size);
   const Quirk* quirk = find_quirk(caps, QuirkAction::pin);
   const bool possible =
       quirk && quirk->number >= caps.subgroup_min && quirk->number <= caps.subgroup_max;
@@ -146,8 +147,8 @@ Tile tile_of(const MatrixTile& t, int edge, uint32_t subgroup) {
 }
 
 // Why a row of the matrix tiles does not do; "" if it does.
-std::string tile_refusal(const Problem& p, const Caps& caps, const MatrixTile& t, int edge,
-                         uint32_t subgroup) {
+std::string tile_refusal(const Problem& p, const Caps& caps, const MatrixTile& t, int edge) {
+  const uint32_t subgroup = pinned_subgroup(caps, t);
   const Tile as_tile = tile_of(t, edge, subgroup);
   const int64_t wider = std::max(p.head_dim, p.head_dim_v);
   if (is_disabled(caps, t.name)) return kDisabled;
@@ -155,6 +156,9 @@ std::string tile_refusal(const Problem& p, const Caps& caps, const MatrixTile& t
     return text("%dx%d is not the tile %dx%d that the problem asks for", as_tile.br, as_tile.bc,
                 p.tile_rows, p.tile_cols);
   if (t.max_d < wider) return text("head size %lld is beyond its %d", (long long)wider, t.max_d);
+  if (subgroup < caps.subgroup_min || subgroup > caps.subgroup_max)
+    return text("needs subgroups of %u, the device has %u to %u", subgroup, caps.subgroup_min,
+                caps.subgroup_max);
   const auto shared = uint32_t(matrix_shared_bytes(t, p.head_dim, p.head_dim_v, edge));
   if (shared > caps.shared_bytes)
     return text("needs %u bytes of shared memory, the device has %u", shared, caps.shared_bytes);
@@ -341,17 +345,17 @@ bool has_matrix_tiles(Stem stem) {
   return false;
 }
 
-// The first tile that fits and is not empty by half, or else the one with the fewest rows; no(tile, why) hears of
-// those before it that do not do. nullptr if none does.
+// Of the tiles for such operands, the first that fits and is not empty by half, or else the one with the fewest rows;
+// no(tile, why) hears of those before it that do not do. nullptr if none does.
 template <typename No>
-const MatrixTile* choose_tile(Stem stem, const Problem& p, const Caps& caps, int edge,
-                              uint32_t subgroup, const No& no) {
+const MatrixTile* choose_tile(Stem stem, bool doubled, const Problem& p, const Caps& caps, int edge,
+                              const No& no) {
   const int64_t length = stem == Stem::bwd_dkv ? p.seq_kv : p.seq_q;
   const bool forced = p.tile_rows != 0 || p.tile_cols != 0;
   const MatrixTile* best = nullptr;
   for (const MatrixTile& t : kMatrixTiles) {
-    if (t.stem != stem) continue;
-    const std::string why = tile_refusal(p, caps, t, edge, subgroup);
+    if (t.stem != stem || t.doubled != doubled) continue;
+    const std::string why = tile_refusal(p, caps, t, edge);
     if (!why.empty()) {
       no(t, why);
       continue;
@@ -400,24 +404,31 @@ bool try_path(const Problem& p, const Caps& caps, const PathRow& row, Plan* plan
   }
   if (is_matrix_path(row)) {
     const int edge = matrix_edge(caps, dtype_name(p.dtype));
-    const uint32_t subgroup = pinned_subgroup(caps);
+    const Quirk* doubled = find_quirk(caps, QuirkAction::doubled);
     const MatrixTile* chosen[kStemCount] = {};
     for (Stem stem : stems_of(p)) {
       if (!has_matrix_tiles(stem)) continue;
       const auto no = [&](const MatrixTile& t, const std::string& why) {
         refuse(name + " " + t.name, why);
       };
-      chosen[int(stem)] = choose_tile(stem, p, caps, edge, subgroup, no);
-      if (!chosen[int(stem)]) return false;
+      const MatrixTile*& tile = chosen[int(stem)];
+      tile = choose_tile(stem, doubled != nullptr, p, caps, edge, no);
+      if (!tile && !doubled) tile = choose_tile(stem, true, p, caps, edge, no);
+      if (!tile && doubled)  // those of other devices would spill
+        return refuse(name, text("no %s tile fits a device with this quirk: %s (%s)",
+                                 stem_name(stem), doubled->reason, doubled->link));
+      if (!tile) return false;
     }
     return take(
         [&](Launch* launch) {
           const MatrixTile* t = chosen[int(launch->stem)];
           if (!t) return;
-          launch->tile = tile_of(*t, edge, subgroup);
+          launch->subgroup = pinned_subgroup(caps, *t);
+          launch->tile = tile_of(*t, edge, launch->subgroup);
           launch->matrix = edge;
-          launch->subgroup = subgroup;
           launch->row_blocks = t->row_blocks;
+          launch->left_shared = t->left;
+          launch->flies = t->flies != 0;
           launch->d_blocks = matrix_blocks(p.head_dim, edge);
           launch->dv_blocks = matrix_blocks(p.head_dim_v, edge);
           launch->shared_bytes = uint32_t(matrix_shared_bytes(*t, p.head_dim, p.head_dim_v, edge));

@@ -52,6 +52,8 @@ const char* Quirk::what() const {
       return "no bf16 matrices";
     case QuirkAction::pin:
       return "subgroup size pinned";
+    case QuirkAction::doubled:
+      return "operands of matrices take twice the registers";
   }
   return "?";
 }

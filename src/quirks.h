@@ -23,7 +23,7 @@ enum DriverId : uint32_t {
   kTurnip = 18
 };
 
-enum class QuirkAction : uint8_t { no_matrices, no_bf16, pin };
+enum class QuirkAction : uint8_t { no_matrices, no_bf16, pin, doubled };
 
 struct Quirk {
   uint32_t driver_id, from, until;
@@ -49,9 +49,8 @@ constexpr uint32_t mesa(uint32_t major, uint32_t minor, uint32_t patch) {  // VK
   return major << 22 | minor << 12 | patch;
 }
 
-#define TANDEM_RDNA3_ON                                                                     \
-  "*RX 7###*|*RX 9###*|*PRO W7###*|*PRO R9###*|*AI PRO*|* 7#0M*|* 8#0M*|* 80#0S*|*NAVI3#*|" \
-  "*NAVI4#*|*GFX11*|*GFX12*"
+#define TANDEM_RDNA3 "*RX 7###*|*PRO W7###*|* 7#0M*|* 8#0M*|* 80#0S*|*NAVI3#*|*GFX11*"
+#define TANDEM_RDNA3_ON TANDEM_RDNA3 "|*RX 9###*|*PRO R9###*|*AI PRO*|*NAVI4#*|*GFX12*"
 #define TANDEM_XE2_ON "*B5#0*|*B390*|*Pro B##*|*1##V*|*BMG*|*LNL*|*PTL*"
 #define TANDEM_TURING                                                                            \
   "*RTX 20##*|*GTX 16##*|*Quadro RTX*|*TITAN RTX*|*Tesla T4*|*NVIDIA T4*|*NVIDIA T###*|*NVIDIA " \

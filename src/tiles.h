@@ -63,6 +63,8 @@ struct MatrixTile {
   const char* name;
   Stem stem;
   int max_d, subgroups, row_blocks, cols;
+  int left = 0, flies = 1, size = 0, waves = 0;
+  bool doubled = false;  // for operands that take twice the registers
   constexpr int rows(int edge) const { return subgroups * row_blocks * edge; }
   constexpr int step(int edge) const { return cols * edge / 16; }  // the same number of matrices
 };
@@ -71,30 +73,39 @@ constexpr int matrix_blocks(int64_t d, int edge) { return int((d + edge - 1) / e
 
 // The shared arrays of shaders/coopmat/<stem>.comp. Rows of 16-bit elements lie in uvec4s, padded by one.
 constexpr int matrix_shared_bytes(const MatrixTile& t, int64_t d, int64_t dv, int edge) {
-  const int wider = matrix_blocks(d > dv ? d : dv, edge) * edge;
+  const int row = (matrix_blocks(d > dv ? d : dv, edge) * edge / 8 + 1) * 16;
   // K and V, Q and dO in bwd_dkv; and whole tiles of rows on their way in and out
-  const int rows = t.rows(edge) > 2 * t.step(edge) ? t.rows(edge) : 2 * t.step(edge);
-  const int streamed = rows * (wider / 8 + 1) * 16;
+  const int two = 2 * t.step(edge), rows = t.rows(edge);
+  const int streamed = (t.left > 0 || two > rows ? two : rows) * row;
+  const int held = t.left * rows * row;
   const int scratch = t.subgroups * edge * (edge + 4) * 4;  // what passes between matrices and rows
   const int iota = edge * 4;
   const int stats =
       t.stem == Stem::bwd_dkv ? 2 * t.step(edge) * 4 : 0;  // lse and delta, streamed as well
-  return streamed + scratch + iota + stats;
+  return streamed + held + scratch + iota + stats;
 }
-
-#define TANDEM_MATRIX_TILE(name, stem, max_d, subgroups, row_blocks, cols)                   \
-  static_assert(cols % 16 == 0, "steps are whole matrices");                                 \
-  static_assert(subgroups * 64 <= 1024, "workgroups of subgroups of 64");                    \
-  static_assert(matrix_shared_bytes({#name, Stem::stem, max_d, subgroups, row_blocks, cols}, \
-                                    max_d, max_d, 16) <= 48 * 1024,                          \
-                "fits NVIDIA's 48 KiB");
-#include "matrix_tiles.inc"
 
 constexpr MatrixTile kMatrixTiles[] = {
 #define TANDEM_MATRIX_TILE(name, stem, max_d, subgroups, row_blocks, cols) \
   {#name, Stem::stem, max_d, subgroups, row_blocks, cols},
+#define TANDEM_DOUBLED_TILE(name, stem, max_d, subgroups, row_blocks, cols, left, flies, size, \
+                            waves)                                                             \
+  {#name, Stem::stem, max_d, subgroups, row_blocks, cols, left, flies, size, waves, true},
 #include "matrix_tiles.inc"
 };
+
+constexpr bool matrix_tiles_fit() {
+  for (const MatrixTile& t : kMatrixTiles) {
+    if (t.cols % 16 != 0) return false;                        // steps are whole matrices
+    if (t.subgroups * 64 > 1024) return false;                 // workgroups of subgroups of 64
+    if (t.left > (t.stem == Stem::fwd ? 1 : 2)) return false;  // fwd has Q alone
+    if (t.doubled != (t.waves > 0)) return false;
+    const int most = (t.doubled ? 64 : 48) * 1024;  // AMD's, and NVIDIA's
+    if (matrix_shared_bytes(t, t.max_d, t.max_d, 16) > most) return false;
+  }
+  return true;
+}
+static_assert(matrix_tiles_fit(), "a row of matrix_tiles.inc breaks one of the rules above");
 
 }  // namespace tandem
 #endif

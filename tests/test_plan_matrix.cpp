@@ -97,6 +97,57 @@ TEST_CASE("matrix paths: few rows take the tile with the fewest") {
   }
 }
 
+TEST_CASE("matrix paths: tiles for operands that take twice the registers") {
+  const struct {
+    const char *rest, *fwd, *dkv, *dq;
+    uint32_t subgroup;
+  } rows[] = {{"sq1000 d64", "fwd64d", "dkv64d", "dq64d", 32},
+              {"sq60 d64", "fwd64dn", "dkv64dn", "dq64dn", 32},
+              {"sq1000 d128", "fwd128d", "dkv128d", "dq128d", 32},
+              {"sq1000 d72", "fwd128d", "dkv128d", "dq128d", 32},
+              {"sq1000 d256", "fwd256d", "dkv256d", "dq256d", 64}};
+  Caps rdna3 = caps_of("rdna3_radv");
+  for (const auto& row : rows) {
+    CAPTURE(std::string(row.rest));
+    Plan fwd, bwd;
+    REQUIRE(make_plan(problem_of(std::string("fwd f16 hq2 ") + row.rest), rdna3, &fwd).ok());
+    REQUIRE(make_plan(problem_of(std::string("bwd f16 hq2 ") + row.rest), rdna3, &bwd).ok());
+    CHECK(std::string(fwd.path) == "coopmat");
+    CHECK(std::string(bwd.path) == "coopmat");
+    CHECK(std::string(fwd.launches[0].tile.name) == row.fwd);
+    CHECK(std::string(bwd.find(Stem::bwd_dkv)->tile.name) == row.dkv);
+    CHECK(std::string(bwd.find(Stem::bwd_dq)->tile.name) == row.dq);
+    for (const Launch* l : {fwd.find(Stem::fwd), bwd.find(Stem::bwd_dkv), bwd.find(Stem::bwd_dq)})
+      CHECK(l->subgroup == row.subgroup);
+  }
+  // Without one of them there, the others would spill: the path is refused, and says why.
+  const auto refusal = [](const char* line, const Caps& caps) {
+    Plan plan;
+    REQUIRE(make_plan(problem_of(line), caps, &plan).ok());
+    CHECK(std::string(plan.path) == "scalar");
+    std::string all;
+    for (const Refusal& r : plan.refusals) all += r.candidate + ": " + r.reason + "\n";
+    return all;
+  };
+  Caps caps = rdna3;
+  caps.subgroup_max = 32;  // none of 64 for wide heads
+  const std::string why = refusal("bwd f16 sq100 d256", caps);
+  INFO(why);
+  CHECK(why.find("vulkan.coopmat dkv256d: needs subgroups of 64, the device has 32 to 32") !=
+        std::string::npos);
+  CHECK(why.find("no bwd_dkv tile") != std::string::npos);
+  CHECK(why.find("holds each half of an operand twice") != std::string::npos);
+  CHECK(why.find("dkv256:") == std::string::npos);
+  // Elsewhere they are the last resort.
+  caps = caps_of("h100_vulkan");
+  Plan plan;
+  REQUIRE(parse_disabled("fwd64,fwd64n,fwd128,fwd128n,fwd256,fwd256n", &caps.disabled).ok());
+  REQUIRE(make_plan(problem_of("fwd f16 sq1000 d64"), caps, &plan).ok());
+  CHECK(std::string(plan.path) == "coopmat2");
+  CHECK(std::string(plan.launches[0].tile.name) == "fwd64d");
+  CHECK(plan.launches[0].subgroup == 32);
+}
+
 TEST_CASE("quirks: names, versions, and what planning makes of them") {
   CHECK(name_matches("*", ""));
   CHECK(name_matches("abc", "abc"));
@@ -159,10 +210,16 @@ TEST_CASE("quirks: names, versions, and what planning makes of them") {
     CHECK(quirk.from <= quirk.until);
     CHECK((quirk.action == QuirkAction::pin) == (quirk.number > 0));
   }
-  // Pinned where the device has the size, and only there.
+  // Pinned where the device has the size, and only there; the first row that applies counts.
   Caps caps = caps_of("rdna3_radv");
   Plan plan;
-  caps.subgroup_size = 32;
+  REQUIRE(make_plan(problem_of("fwd f16 sq100 d64"), caps, &plan).ok());
+  CHECK(plan.launches[0].subgroup == 32);
+  caps.subgroup_min = 64;
+  REQUIRE(make_plan(problem_of("fwd f16 sq100 d64"), caps, &plan).ok());
+  CHECK(plan.launches[0].subgroup == 64);
+  caps.name = "AMD Radeon RX 9070 XT (RADV GFX1201)";
+  caps.subgroup_min = caps.subgroup_size = 32;
   REQUIRE(make_plan(problem_of("fwd f16 sq100 d64"), caps, &plan).ok());
   CHECK(plan.launches[0].subgroup == 64);
   caps.subgroup_max = 32;

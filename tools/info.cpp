@@ -96,6 +96,8 @@ ordered_json collect() {
                                  {"subgroups", t.subgroups},
                                  {"row_blocks", t.row_blocks},
                                  {"cols", t.cols},
+                                 {"left_shared", t.left},
+                                 {"doubled_operands", t.doubled},
                                  {"max_head_dim", t.max_d}});
   for (const tandem_kernel_info& k : support::registry())
     j["kernels"].push_back(
@@ -137,9 +139,10 @@ void print_text(const ordered_json& j) {
       "columns)\n");
   for (const auto& t : j["matrix_tiles"])
     fmt::print(
-        "  {:<15} {:<8} {} subgroups of {} x 16 rows, {} columns a step, head sizes up to {}\n",
+        "  {:<15} {:<8} {} subgroups of {} x 16 rows, {} columns a step, head sizes up to {}{}\n",
         word(t, "name"), word(t, "stem"), t["subgroups"].get<int>(), t["row_blocks"].get<int>(),
-        t["cols"].get<int>(), t["max_head_dim"].get<int>());
+        t["cols"].get<int>(), t["max_head_dim"].get<int>(),
+        t["doubled_operands"].get<bool>() ? ", where operands take twice the registers" : "");
   fmt::print("\nKernels\n");
   Table kernels({"  stem", "backend", "path", "in this build"});
   for (const auto& k : j["kernels"])

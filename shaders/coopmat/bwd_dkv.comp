@@ -29,6 +29,7 @@ layout(push_constant) uniform Push {
 #include "weight.glsl"
 #include "coopmat/matrix.glsl"
 #include "coopmat/stage.glsl"
+const bool KEEPS_SLOPE = true;
 #include "coopmat/element.glsl"
 
 // Of the streamed query rows: - lse in powers of two, then delta.
@@ -58,9 +59,9 @@ void main() {
   const int heads = tiles.begin < tiles.end ? block.group : 0;
 
   OPERAND_A mk[RM][D_BLOCKS], mv[RM][DV_BLOCKS];
-  LOAD_OPERANDS(mk, k, row0, D_BLOCKS, D_CHUNKS)
+  LOAD_OPERANDS(mk, 2, k, row0, D_BLOCKS, D_CHUNKS)
   if (GRAD_K != 0) {
-    LOAD_OPERANDS(mv, v, row0, DV_BLOCKS, DV_CHUNKS)
+    LOAD_OPERANDS(mv, 1, v, row0, DV_BLOCKS, DV_CHUNKS)
   }
   ACC acc_k[RM][D_BLOCKS], acc_v[RM][DV_BLOCKS];
   EACH(r, RM) {
@@ -108,12 +109,18 @@ void main() {
           if (d < D_BLOCKS) {
             OPERAND_B y;
             coopMatLoad(y, streamed, at + d * (MATRIX / 8), PITCH, COL_MAJOR);
-            EACH(r, RM) s[r] = coopMatMulAdd(mk[r][d], y, s[r]);
+            EACH(r, RM) {
+              LEFT_OPERAND(x, mk, 2, r, d)
+              s[r] = coopMatMulAdd(x, y, s[r]);
+            }
           }
           if (GRAD_K != 0 && d < DV_BLOCKS) {
             OPERAND_B y;
             coopMatLoad(y, streamed, SECOND + at + d * (MATRIX / 8), PITCH, COL_MAJOR);
-            EACH(r, RM) dp[r] = coopMatMulAdd(mv[r][d], y, dp[r]);
+            EACH(r, RM) {
+              LEFT_OPERAND(x, mv, 1, r, d)
+              dp[r] = coopMatMulAdd(x, y, dp[r]);
+            }
           }
         }
         FINISH_COLUMN(s, slope, i0, my_row0, true, t < tiles.full_begin || t >= tiles.full_end)
@@ -152,6 +159,7 @@ void main() {
             EACH(r, RM) acc_k[r][d] = coopMatMulAdd(ds[r], y, acc_k[r][d]);
           }
         }
+        if (NB == 1) break; // no loop at all: addresses are constants then
       }
     }
   }

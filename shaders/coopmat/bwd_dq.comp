@@ -27,6 +27,7 @@ layout(push_constant) uniform Push {
 #include "weight.glsl"
 #include "coopmat/matrix.glsl"
 #include "coopmat/stage.glsl"
+const bool KEEPS_SLOPE = true;
 #include "coopmat/element.glsl"
 
 void main() {
@@ -45,8 +46,8 @@ void main() {
   if (tiles.begin < tiles.end) set_head(b, h);
 
   OPERAND_A mq[RM][D_BLOCKS], md_o[RM][DV_BLOCKS];
-  LOAD_OPERANDS(mq, q, row0, D_BLOCKS, D_CHUNKS)
-  LOAD_OPERANDS(md_o, d_o, row0, DV_BLOCKS, DV_CHUNKS)
+  LOAD_OPERANDS(mq, 2, q, row0, D_BLOCKS, D_CHUNKS)
+  LOAD_OPERANDS(md_o, 1, d_o, row0, DV_BLOCKS, DV_CHUNKS)
 
   // origin: - lse in powers of two, of each row. Rows that do not exist, or saw nothing, get one that no score reaches.
   ACC acc[RM][D_BLOCKS], origin[RM], delta[RM];
@@ -91,12 +92,18 @@ void main() {
         if (d < D_BLOCKS) {
           OPERAND_B y;
           coopMatLoad(y, streamed, at + d * (MATRIX / 8), PITCH, COL_MAJOR);
-          EACH(r, RM) s[r] = coopMatMulAdd(mq[r][d], y, s[r]);
+          EACH(r, RM) {
+            LEFT_OPERAND(x, mq, 2, r, d)
+            s[r] = coopMatMulAdd(x, y, s[r]);
+          }
         }
         if (d < DV_BLOCKS) {
           OPERAND_B y;
           coopMatLoad(y, streamed, SECOND + at + d * (MATRIX / 8), PITCH, COL_MAJOR);
-          EACH(r, RM) dp[r] = coopMatMulAdd(md_o[r][d], y, dp[r]);
+          EACH(r, RM) {
+            LEFT_OPERAND(x, md_o, 1, r, d)
+            dp[r] = coopMatMulAdd(x, y, dp[r]);
+          }
         }
       }
       FINISH_COLUMN(s, slope, my_row0, j0, false, t < tiles.full_begin || t >= tiles.full_end)
@@ -117,6 +124,7 @@ void main() {
         coopMatLoad(y, streamed, at + d * (MATRIX / 8), PITCH, ROW_MAJOR);
         EACH(r, RM) acc[r][d] = coopMatMulAdd(ds[r], y, acc[r][d]);
       }
+      if (NB == 1) break; // no loop at all: addresses are constants then
     }
   }
 

@@ -38,7 +38,7 @@ void score_block(inout ACC s, inout ACC slope, int i0, int j0, bool flip) {
     if (SOFTCAP != 0) {
       float derivative;
       x = cap_score(x, derivative);
-      slope[k] = derivative;
+      if (KEEPS_SLOPE) slope[k] = derivative;
     }
     if (BIAS != 0 || DIST != 0 || ALIBI != 0)
       x = add_inputs(x, i0 + int(flip ? cols[k] : rows[k]), j0 + int(flip ? rows[k] : cols[k]));

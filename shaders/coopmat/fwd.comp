@@ -28,6 +28,8 @@ layout(push_constant) uniform Push {
 #include "weight.glsl"
 #include "coopmat/matrix.glsl"
 #include "coopmat/stage.glsl"
+// A derivative that is written and never read crashes RADV (Mesa 25.0.7, subgroups of 32).
+const bool KEEPS_SLOPE = false;
 #include "coopmat/element.glsl"
 
 layout(buffer_reference, std430, buffer_reference_align = 4) writeonly buffer Row1 { uint w[]; };
@@ -56,7 +58,7 @@ void main() {
   if (tiles.begin < tiles.end) set_head(b, h);
 
   OPERAND_A mq[RM][D_BLOCKS];
-  LOAD_OPERANDS(mq, q, row0, D_BLOCKS, D_CHUNKS)
+  LOAD_OPERANDS(mq, 1, q, row0, D_BLOCKS, D_CHUNKS)
 
   // m: a maximum of the row's scores, the same in all columns; weights are powers of two from m * log2_scale, rounded,
   // on. l: each element's own part of the sum, until the end.
@@ -82,7 +84,10 @@ void main() {
     EACH(d, D_BLOCKS) EACH(n, NB) {
       OPERAND_B y;
       coopMatLoad(y, streamed, n * MATRIX * PITCH + d * (MATRIX / 8), PITCH, COL_MAJOR);
-      EACH(r, RM) s[r][n] = coopMatMulAdd(mq[r][d], y, s[r][n]);
+      EACH(r, RM) {
+        LEFT_OPERAND(x, mq, 1, r, d)
+        s[r][n] = coopMatMulAdd(x, y, s[r][n]);
+      }
     }
     put_tile(SECOND, stage_1, v, col0, DV_CHUNKS);
     barrier();

@@ -36,8 +36,11 @@ const int DV_CHUNKS = DV_BLOCKS * MATRIX / 8;
 // One more, so that the 16-byte reads of 8 rows hit different banks.
 const int PITCH = (D_BLOCKS > DV_BLOCKS ? D_CHUNKS : DV_CHUNKS) + 1;
 const int SECOND = COLS * PITCH;
-const int STREAMED = ROWS > 2 * COLS ? ROWS : 2 * COLS; // rows
-shared uvec4 streamed[STREAMED * PITCH];       // two tiles of COLS rows, the second from SECOND on
+// Two tiles of COLS rows, the second from SECOND on; behind them LEFT_SHARED left operands for which registers do not
+// suffice, the last ones that the kernel loads. And whole tiles of rows, on their way in and out.
+const int HELD = ROWS * PITCH;
+const int STREAMED = LEFT_SHARED > 0 || 2 * COLS > ROWS ? 2 * COLS * PITCH + LEFT_SHARED * HELD : HELD;
+shared uvec4 streamed[STREAMED];
 const int SCRATCH = MATRIX * (MATRIX + 4) / 4; // a subgroup's own
 shared vec4 scratch[SUBGROUPS * SCRATCH];
 shared vec4 iota[MATRIX / 4]; // 0, 1, 2, ...

@@ -10,7 +10,8 @@
 
 const int RAGGED = 2;
 const int MOST_CHUNKS = D_BLOCKS > DV_BLOCKS ? D_CHUNKS : DV_CHUNKS;
-const int VEC = WIDE != 0 ? (COLS * MOST_CHUNKS + WG - 1) / WG : 1;
+const bool FLYING = FLIES != 0 && WIDE != 0; // FLIES: there are registers for it
+const int VEC = FLYING ? (COLS * MOST_CHUNKS + WG - 1) / WG : 1;
 uvec4 stage_1[VEC], stage_2[VEC];
 
 layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Rows4 { uvec4 w[]; };
@@ -37,7 +38,7 @@ bool in_tile(int turn, int chunks) { return COLS * chunks % WG == 0 || chunk_row
 // nothing. An index off one address of the whole workgroup: 64-bit addresses of each invocation's own cost the forward a
 // fifth of its speed at D 128, and what else is reckoned here counts as well.
 void fetch_tile(out uvec4 stage[VEC], View t, int r0, int chunks) {
-  if (WIDE == 0) return;
+  if (!FLYING) return;
   Rows4 tile = Rows4(row_address(t, r0));
   const int row = int(t.row.x >> 4), last = (t.rows - 1 - r0) * row;
   const int first = TID / chunks * row + TID % chunks, end = last + TID % chunks;
@@ -57,7 +58,7 @@ void put_rows(int to, int rows, View t, int r0, int chunks) {
     streamed[to + n / chunks * PITCH + n % chunks] = load_chunk(t, r0 + n / chunks, n % chunks);
 }
 void put_tile(int to, uvec4 stage[VEC], View t, int r0, int chunks) {
-  if (WIDE == 0) {
+  if (!FLYING) {
     put_rows(to, COLS, t, r0, chunks);
     return;
   }
@@ -66,15 +67,28 @@ void put_tile(int to, uvec4 stage[VEC], View t, int r0, int chunks) {
       streamed[to + chunk_row(i, chunks) * PITCH + chunk_col(i, chunks)] = stage[i];
 }
 
-// The subgroup's rows of a tensor as left operands x[RM][blocks], by way of the streamed tiles' array. r0: the
-// workgroup's first row. Everyone is done with the array before and after.
-#define LOAD_OPERANDS(x, t, r0, blocks, chunks)                                                       \
+// The subgroup's rows of a tensor as left operands: into x[RM][blocks] by way of the streamed tiles' array, or, of the
+// last LEFT_SHARED ones (left: how many are still to come, this one included), to stay there. On their way into registers
+// rows may use the place of those that are still to come. r0: the workgroup's first row. Everyone is done with the array
+// before and after.
+const int LOAD_AT = LEFT_SHARED > 0 ? 2 * COLS * PITCH : 0;
+#define HELD_AT(left) (2 * COLS * PITCH + ((left) - 1) * HELD)
+#define LOAD_OPERANDS(x, left, t, r0, blocks, chunks)                                                 \
   barrier();                                                                                          \
-  put_rows(0, ROWS, t, r0, chunks);                                                                   \
+  put_rows(LEFT_SHARED >= (left) ? HELD_AT(left) : LOAD_AT, ROWS, t, r0, chunks);                     \
   barrier();                                                                                          \
-  EACH(r, RM) EACH(d, blocks)                                                                         \
-    coopMatLoad(x[r][d], streamed, (BLOCK_ROW + r * MATRIX) * PITCH + d * (MATRIX / 8), PITCH, ROW_MAJOR); \
+  if (LEFT_SHARED < (left)) {                                                                         \
+    EACH(r, RM) EACH(d, blocks)                                                                       \
+      coopMatLoad(x[r][d], streamed, LOAD_AT + (BLOCK_ROW + r * MATRIX) * PITCH + d * (MATRIX / 8), PITCH, ROW_MAJOR); \
+  }                                                                                                   \
   barrier();
+// One of them, as a: from x, or from where it stays.
+#define LEFT_OPERAND(a, x, left, r, d)                                                                \
+  OPERAND_A a;                                                                                        \
+  if (LEFT_SHARED >= (left))                                                                          \
+    coopMatLoad(a, streamed, HELD_AT(left) + (BLOCK_ROW + (r) * MATRIX) * PITCH + (d) * (MATRIX / 8), PITCH, ROW_MAJOR); \
+  else                                                                                                \
+    a = x[r][d];
 
 // The way back: x[RM][blocks] into the streamed tiles' array, and from there, by all invocations, to the rows of a tensor
 // from r0, the workgroup's first. Rows from limit on are stored as zeros.

@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+#include "compiler.h"
+
+#include <cstring>
+#include <stdexcept>
+
+#include "vulkan/device.h"
+
+namespace compiled {
+namespace {
+
+using namespace tandem;
+
+void check(VkResult result, const char* what) {
+  if (result != VK_SUCCESS)
+    throw std::runtime_error(std::string(what) + ": VkResult " + std::to_string(result));
+}
+void check(const Status& status) {
+  if (!status.ok()) throw std::runtime_error(status.message());
+}
+
+// The library's view of the driver: the driver's functions, but for the one that makes pipelines. These are plain
+// functions without a context, so what they need is global: one Compiler at a time.
+struct Driver {
+  PFN_vkGetInstanceProcAddr gipa = nullptr;
+  PFN_vkGetDeviceProcAddr gdpa = nullptr;
+  PFN_vkCreateComputePipelines create = nullptr;
+  PFN_vkGetPipelineExecutablePropertiesKHR properties = nullptr;
+  PFN_vkGetPipelineExecutableStatisticsKHR statistics = nullptr;
+  PFN_vkGetPipelineExecutableInternalRepresentationsKHR representations = nullptr;
+} g_driver;
+struct Wanted {
+  bool narrow;
+  std::vector<Figures> figures;
+};
+thread_local Wanted* t_wanted = nullptr;
+
+// The specialization constant WIDE (src/interface/tile.inc); a kernel without it counts as wide.
+bool is_wide(const VkSpecializationInfo& constants) {
+  for (uint32_t i = 0; i < constants.mapEntryCount; ++i) {
+    if (constants.pMapEntries[i].constantID != 17) continue;
+    uint32_t value;
+    std::memcpy(&value, static_cast<const char*>(constants.pData) + constants.pMapEntries[i].offset,
+                4);
+    return value != 0;
+  }
+  return true;
+}
+
+void read_statistic(const VkPipelineExecutableStatisticKHR& s, Figures* f) {
+  int value = 0;
+  switch (s.format) {
+    case VK_PIPELINE_EXECUTABLE_STATISTIC_FORMAT_UINT64_KHR:
+      value = int(s.value.u64);
+      break;
+    case VK_PIPELINE_EXECUTABLE_STATISTIC_FORMAT_INT64_KHR:
+      value = int(s.value.i64);
+      break;
+    default:
+      return;
+  }
+  const struct {
+    const char* name;
+    int Figures::*member;
+  } known[] = {{"VGPRs", &Figures::vgprs},
+               {"Spilled VGPRs", &Figures::spilled_vgprs},
+               {"Spilled SGPRs", &Figures::spilled_sgprs},
+               {"Scratch size", &Figures::scratch_bytes},
+               {"LDS size", &Figures::shared_bytes},
+               {"Subgroups per SIMD", &Figures::waves},
+               {"Code size", &Figures::code_bytes},
+               {"Latency", &Figures::latency},
+               {"Inverse Throughput", &Figures::inverse_throughput}};
+  for (const auto& k : known)
+    if (std::strcmp(s.name, k.name) == 0) f->*k.member = value;
+}
+
+// Matrix instructions in the driver's own text of the program: the last representation that has any. RADV gives its
+// compiler's listing, and a disassembly where it was built with one.
+int count_products(VkDevice device, const VkPipelineExecutableInfoKHR& which) {
+  using Text = VkPipelineExecutableInternalRepresentationKHR;
+  uint32_t count = 0;
+  check(g_driver.representations(device, &which, &count, nullptr), "representations");
+  Text none{};
+  none.sType = VK_STRUCTURE_TYPE_PIPELINE_EXECUTABLE_INTERNAL_REPRESENTATION_KHR;
+  std::vector<Text> all(count, none);
+  check(g_driver.representations(device, &which, &count, all.data()), "representations");
+  std::vector<std::string> texts(count);
+  for (uint32_t i = 0; i < count; ++i) {
+    texts[i].resize(all[i].dataSize);
+    all[i].pData = texts[i].data();
+  }
+  check(g_driver.representations(device, &which, &count, all.data()), "representations");
+  int products = 0;
+  for (const std::string& text : texts) {
+    int found = 0;
+    for (size_t at = 0; (at = text.find("v_wmma_", at)) != std::string::npos; ++at) ++found;
+    if (found > 0) products = found;
+  }
+  return products;
+}
+
+Figures figures_of(VkDevice device, VkPipeline pipeline) {
+  VkPipelineInfoKHR info{};
+  info.sType = VK_STRUCTURE_TYPE_PIPELINE_INFO_KHR;
+  info.pipeline = pipeline;
+  uint32_t count = 1;
+  VkPipelineExecutablePropertiesKHR properties{};
+  properties.sType = VK_STRUCTURE_TYPE_PIPELINE_EXECUTABLE_PROPERTIES_KHR;
+  check(g_driver.properties(device, &info, &count, &properties), "executables");
+  VkPipelineExecutableInfoKHR which{};
+  which.sType = VK_STRUCTURE_TYPE_PIPELINE_EXECUTABLE_INFO_KHR;
+  which.pipeline = pipeline;
+  check(g_driver.statistics(device, &which, &count, nullptr), "statistics");
+  VkPipelineExecutableStatisticKHR none{};
+  none.sType = VK_STRUCTURE_TYPE_PIPELINE_EXECUTABLE_STATISTIC_KHR;
+  std::vector<VkPipelineExecutableStatisticKHR> all(count, none);
+  check(g_driver.statistics(device, &which, &count, all.data()), "statistics");
+  Figures f;
+  f.subgroup = int(properties.subgroupSize);
+  for (const auto& s : all) read_statistic(s, &f);
+  f.products = count_products(device, which);
+  return f;
+}
+
+VKAPI_ATTR VkResult VKAPI_CALL create_pipelines(VkDevice device, VkPipelineCache, uint32_t count,
+                                                const VkComputePipelineCreateInfo* infos,
+                                                const VkAllocationCallbacks* allocator,
+                                                VkPipeline* pipelines) {
+  for (uint32_t i = 0; i < count; ++i) {
+    pipelines[i] = VK_NULL_HANDLE;  // the library keeps it, and destroys it: nothing is recorded
+    if (t_wanted && !t_wanted->narrow && !is_wide(*infos[i].stage.pSpecializationInfo)) {
+      t_wanted->figures.emplace_back();
+      continue;
+    }
+    VkComputePipelineCreateInfo info = infos[i];
+    info.flags |= VK_PIPELINE_CREATE_CAPTURE_STATISTICS_BIT_KHR |
+                  VK_PIPELINE_CREATE_CAPTURE_INTERNAL_REPRESENTATIONS_BIT_KHR;
+    const VkResult result =
+        g_driver.create(device, VK_NULL_HANDLE, 1, &info, allocator, &pipelines[i]);
+    if (result != VK_SUCCESS) return result;
+    if (t_wanted) t_wanted->figures.push_back(figures_of(device, pipelines[i]));
+  }
+  return VK_SUCCESS;
+}
+
+VKAPI_ATTR PFN_vkVoidFunction VKAPI_CALL device_function(VkDevice device, const char* name) {
+  if (std::strcmp(name, "vkCreateComputePipelines") == 0)
+    return reinterpret_cast<PFN_vkVoidFunction>(create_pipelines);
+  return g_driver.gdpa(device, name);
+}
+
+VKAPI_ATTR PFN_vkVoidFunction VKAPI_CALL instance_function(VkInstance instance, const char* name) {
+  if (std::strcmp(name, "vkGetDeviceProcAddr") == 0)
+    return reinterpret_cast<PFN_vkVoidFunction>(device_function);
+  return g_driver.gipa(instance, name);
+}
+
+template <typename Function>
+void load(Function* function, VkInstance instance, const char* name) {
+  *function = reinterpret_cast<Function>(g_driver.gipa(instance, name));
+  if (!*function) throw std::runtime_error(std::string("no ") + name);
+}
+
+}  // namespace
+
+struct Compiler::State {
+  VkInstance instance = VK_NULL_HANDLE;
+  VkPhysicalDevice gpu = VK_NULL_HANDLE;
+  VkDevice device = VK_NULL_HANDLE;
+  std::vector<const char*> extensions;
+  VkPhysicalDeviceFeatures2 features{};
+  VkPhysicalDevicePipelineExecutablePropertiesFeaturesKHR executables{};
+  tandem_vk_feature_storage storage{};
+  std::unique_ptr<Device> asked;  // for its caps
+
+  // A new one for each plan: a device keeps its pipelines, and would not make one again for the next plan.
+  std::unique_ptr<Device> open() const {
+    tandem_vk_device_desc desc = TANDEM_VK_DEVICE_DESC_INIT;
+    desc.api_version = VK_API_VERSION_1_3;
+    desc.instance = instance;
+    desc.gpu = gpu;
+    desc.device = device;
+    desc.gipa = instance_function;
+    desc.extension_count = uint32_t(extensions.size());
+    desc.extensions = extensions.data();
+    desc.features = &features;
+    std::unique_ptr<Device> opened;
+    check(VulkanDevice::open(DeviceOptions{}, desc, &opened));
+    return opened;
+  }
+};
+
+Compiler::Compiler() : state_(new State) {
+  State& s = *state_;
+  check(system_loader(&g_driver.gipa));
+  PFN_vkCreateInstance create_instance;
+  load(&create_instance, VK_NULL_HANDLE, "vkCreateInstance");
+  VkApplicationInfo app{};
+  app.sType = VK_STRUCTURE_TYPE_APPLICATION_INFO;
+  app.apiVersion = VK_API_VERSION_1_3;
+  VkInstanceCreateInfo instance_info{};
+  instance_info.sType = VK_STRUCTURE_TYPE_INSTANCE_CREATE_INFO;
+  instance_info.pApplicationInfo = &app;
+  check(create_instance(&instance_info, nullptr, &s.instance), "vkCreateInstance");
+  PFN_vkEnumeratePhysicalDevices enumerate;
+  load(&enumerate, s.instance, "vkEnumeratePhysicalDevices");
+  uint32_t count = 1;
+  const VkResult found = enumerate(s.instance, &count, &s.gpu);
+  if (found != VK_INCOMPLETE) check(found, "vkEnumeratePhysicalDevices");
+  if (count == 0) throw std::runtime_error("no Vulkan device");
+
+  const char* const* names = nullptr;
+  if (tandem_vk_required_extensions(g_driver.gipa, s.instance, s.gpu, &count, &names) != TANDEM_OK)
+    throw std::runtime_error(tandem_last_message());
+  s.extensions.assign(names, names + count);
+  s.extensions.push_back(VK_KHR_PIPELINE_EXECUTABLE_PROPERTIES_EXTENSION_NAME);
+  s.executables.sType =
+      VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PIPELINE_EXECUTABLE_PROPERTIES_FEATURES_KHR;
+  s.executables.pipelineExecutableInfo = VK_TRUE;
+  s.features.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2;
+  s.features.pNext = &s.executables;
+  if (tandem_vk_required_features(g_driver.gipa, s.instance, s.gpu, &s.features, &s.storage) !=
+      TANDEM_OK)
+    throw std::runtime_error(tandem_last_message());
+  const float priority = 1;
+  VkDeviceQueueCreateInfo queue{};
+  queue.sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO;
+  queue.queueCount = 1;
+  queue.pQueuePriorities = &priority;
+  VkDeviceCreateInfo info{};
+  info.sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO;
+  info.pNext = &s.features;
+  info.queueCreateInfoCount = 1;
+  info.pQueueCreateInfos = &queue;
+  info.enabledExtensionCount = uint32_t(s.extensions.size());
+  info.ppEnabledExtensionNames = s.extensions.data();
+  PFN_vkCreateDevice create_device;
+  load(&create_device, s.instance, "vkCreateDevice");
+  check(create_device(s.gpu, &info, nullptr, &s.device), "vkCreateDevice");
+
+  load(&g_driver.gdpa, s.instance, "vkGetDeviceProcAddr");
+  const auto of_device = [&](auto* function, const char* name) {
+    *function =
+        reinterpret_cast<std::remove_pointer_t<decltype(function)>>(g_driver.gdpa(s.device, name));
+    if (!*function) throw std::runtime_error(std::string("no ") + name);
+  };
+  of_device(&g_driver.create, "vkCreateComputePipelines");
+  of_device(&g_driver.properties, "vkGetPipelineExecutablePropertiesKHR");
+  of_device(&g_driver.statistics, "vkGetPipelineExecutableStatisticsKHR");
+  of_device(&g_driver.representations, "vkGetPipelineExecutableInternalRepresentationsKHR");
+  s.asked = s.open();
+}
+
+// Instance and device end with the process: RADV without a GPU is not made for more.
+Compiler::~Compiler() = default;
+
+const Caps& Compiler::caps() const { return state_->asked->caps(); }
+std::string Compiler::driver() const { return caps().driver; }
+
+std::vector<Compiled> Compiler::compile(const Plan& plan, bool narrow) const {
+  Wanted wanted{narrow, {}};
+  const std::unique_ptr<Device> device = state_->open();
+  t_wanted = &wanted;
+  std::unique_ptr<Program> program;
+  const Status status = device->build(plan, &program);
+  t_wanted = nullptr;
+  check(status);
+  const std::vector<Figures>& figures = wanted.figures;
+  // In the order in which VulkanDevice::build() makes them: of each launch the pipeline for any tensors, then the one
+  // for wide ones where there is one.
+  std::vector<Compiled> all;
+  size_t next = 0;
+  for (const Launch& launch : plan.launches) {
+    const bool wide = is_tiled(launch.stem) && all_wide(plan, launch, Addresses{});
+    for (bool w : {false, true}) {
+      if (w && !wide) continue;
+      if (next == figures.size()) throw std::runtime_error("a pipeline was not made");
+      const Figures& f = figures[next++];
+      if (!wide || w || narrow) all.push_back({&launch, w, f});
+    }
+  }
+  if (next != figures.size()) throw std::runtime_error("more pipelines were made than expected");
+  return all;
+}
+
+}  // namespace compiled

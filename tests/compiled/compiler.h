@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// A Vulkan driver's compiler, and what it says of the pipelines that the library makes: registers, spills,
+// instructions. The library itself makes them, from plans, by way of a vkCreateComputePipelines that asks for the
+// statistics (VK_KHR_pipeline_executable_properties) and keeps them. Nothing is run: RADV needs no GPU for this.
+#ifndef TANDEM_TESTS_COMPILED_COMPILER_H
+#define TANDEM_TESTS_COMPILED_COMPILER_H
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "plan.h"
+
+namespace compiled {
+
+// One pipeline. A statistic that the driver does not have is -1.
+struct Figures {
+  int subgroup = 0;
+  int vgprs = -1, spilled_vgprs = -1, spilled_sgprs = -1, scratch_bytes = -1, shared_bytes = -1;
+  int waves = -1;  // subgroups that a SIMD holds at once, by registers and shared memory
+  int code_bytes = -1, latency = -1, inverse_throughput = -1;
+  int products = 0;  // instructions that multiply matrices
+};
+
+// A launch's pipeline: for tensors whose rows are aligned to 16 bytes (wide), or any others.
+struct Compiled {
+  const tandem::Launch* launch;  // of the plan
+  bool wide;
+  Figures figures;
+};
+
+class Compiler {
+ public:
+  Compiler();  // opens the first Vulkan device; throws std::runtime_error
+  ~Compiler();
+  const tandem::Caps& caps() const;
+  std::string driver() const;  // "radv Mesa 25.0.7"
+  // All pipelines of a plan; narrow: also those for tensors that are not wide, where there are wide ones. Any thread.
+  std::vector<Compiled> compile(const tandem::Plan& plan, bool narrow) const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace compiled
+#endif
