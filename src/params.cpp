@@ -301,6 +301,50 @@ BwdDkvPush bwd_dkv_push(const Plan& plan, const Launch& l, const Addresses& a) {
   return push;
 }
 
+BwdRowDqSpec bwd_row_dq_spec(const Plan& plan, const Launch& l) {
+  BwdRowDqSpec s = tile_spec<BwdRowDqSpec>(plan, l);
+  s.ROW_TAU = plan.problem.wants(TANDEM_GRAD_TAU);
+  return s;
+}
+
+BwdRowDqBlock bwd_row_dq_block(const Plan& plan, const Launch& l) {
+  auto b = pair_block<BwdRowDqBlock>(plan, l);
+  b.d_q = plan.problem.d_q;
+  return b;
+}
+
+BwdRowDqPush bwd_row_dq_push(const Plan& plan, const Launch& l, const Addresses& a) {
+  auto push = pair_push<BwdRowDqPush>(plan, a);
+  push.d_q = a.d_q;
+  push.tau_rows = a.tau_rows;
+  push.wide = pair_wide(Wide(plan, l), plan.problem, a).q(a.d_q, plan.problem.d_q).bits();
+  return push;
+}
+
+BwdDkvDdistSpec bwd_dkv_ddist_spec(const Plan& plan, const Launch& l) {
+  BwdDkvDdistSpec s = tile_spec<BwdDkvDdistSpec>(plan, l);
+  s.ROWS = uint32_t(l.tile.bc);
+  s.COLS = uint32_t(l.tile.br);
+  return s;
+}
+
+BwdDkvDdistBlock bwd_dkv_ddist_block(const Plan& plan, const Launch& l) {
+  auto b = pair_block<BwdDkvDdistBlock>(plan, l);
+  b.d_k = plan.problem.d_k;
+  b.d_v = plan.problem.d_v;
+  return b;
+}
+
+BwdDkvDdistPush bwd_dkv_ddist_push(const Plan& plan, const Launch& l, const Addresses& a) {
+  const Problem& p = plan.problem;
+  auto push = pair_push<BwdDkvDdistPush>(plan, a);
+  push.d_k = a.d_k;
+  push.d_v = a.d_v;
+  if (l.members > 0) push.d_dist = l.splits > 1 ? a.dist_parts : a.d_dist_bias;
+  push.wide = pair_wide(Wide(plan, l), p, a).kv(a.d_k, p.d_k).kv(a.d_v, p.d_v).bits();
+  return push;
+}
+
 BwdDqSpec bwd_dq_spec(const Plan& plan, const Launch& l) { return tile_spec<BwdDqSpec>(plan, l); }
 
 BwdDqBlock bwd_dq_block(const Plan& plan, const Launch& l) {

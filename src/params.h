@@ -60,6 +60,21 @@ struct BwdRowPush {
 #define TANDEM_PUSH(type, name) type name;
 #include "interface/bwd_row.inc"
 };
+struct BwdRowDqSpec {
+#define TANDEM_SPEC(id, name, fallback) uint32_t name = fallback;
+#include "interface/bwd_row_dq.inc"
+};
+struct BwdRowDqBlock {
+#define TANDEM_STRIDES(name) Strides name;
+#define TANDEM_PARAM(type, name) type name;
+#include "interface/bwd_row_dq.inc"
+};
+struct BwdRowDqPush {
+#define TANDEM_ADDRESS(name) uint64_t name;
+#define TANDEM_ADDRESSES(name, count) uint64_t name[count];
+#define TANDEM_PUSH(type, name) type name;
+#include "interface/bwd_row_dq.inc"
+};
 struct BwdDkvSpec {
 #define TANDEM_SPEC(id, name, fallback) uint32_t name = fallback;
 #include "interface/bwd_dkv.inc"
@@ -74,6 +89,21 @@ struct BwdDkvPush {
 #define TANDEM_ADDRESSES(name, count) uint64_t name[count];
 #define TANDEM_PUSH(type, name) type name;
 #include "interface/bwd_dkv.inc"
+};
+struct BwdDkvDdistSpec {
+#define TANDEM_SPEC(id, name, fallback) uint32_t name = fallback;
+#include "interface/bwd_dkv_ddist.inc"
+};
+struct BwdDkvDdistBlock {
+#define TANDEM_STRIDES(name) Strides name;
+#define TANDEM_PARAM(type, name) type name;
+#include "interface/bwd_dkv_ddist.inc"
+};
+struct BwdDkvDdistPush {
+#define TANDEM_ADDRESS(name) uint64_t name;
+#define TANDEM_ADDRESSES(name, count) uint64_t name[count];
+#define TANDEM_PUSH(type, name) type name;
+#include "interface/bwd_dkv_ddist.inc"
 };
 struct BwdDqSpec {
 #define TANDEM_SPEC(id, name, fallback) uint32_t name = fallback;

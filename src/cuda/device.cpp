@@ -195,11 +195,13 @@ class CudaProgram final : public Program {
 
   template <typename Spec, typename Block, typename Push>
   Status add_full(const Launch& launch,
-                  cuda::Kernel<cuda::FullParams<Spec, Block, Push>> (*find)(const Launch&, bool),
+                  cuda::Kernel<cuda::FullParams<Spec, Block, Push>> (*find)(tandem_dtype,
+                                                                              const Launch&, bool),
                   Spec (*spec)(const Plan&, const Launch&),
                   Block (*block)(const Plan&, const Launch&),
                   Push (*push)(const Plan&, const Launch&, const Addresses&)) {
-    return add(launch, find(launch, false), find(launch, true),
+    const tandem_dtype dtype = plan_.problem.dtype;
+    return add(launch, find(dtype, launch, false), find(dtype, launch, true),
                cuda::FullParams<Spec, Block, Push>{block(plan_, launch), Push(),
                                                    extra_block(plan_.problem),
                                                    features_of(plan_.problem), spec(plan_, launch)},

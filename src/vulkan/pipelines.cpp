@@ -151,6 +151,9 @@ const StemCode& stem_code(Stem stem) {
   }
   switch (stem) {
 #define TANDEM_STEM(Name, name) TANDEM_STEM_CODE(Name, name)
+#define TANDEM_FUSED(Name, name) \
+  case Stem::name:               \
+    break;
 #include "../stems.inc"
   }
   static const StemCode none{};
@@ -206,6 +209,9 @@ std::string spec_bytes(const Plan& plan, const Launch& launch, bool wide) {
     set_wide(&spec, wide, 0);                    \
     return bytes_of(spec);                       \
   }
+#define TANDEM_FUSED(Name, name) \
+  case Stem::name:               \
+    break;
 #include "../stems.inc"
   }
   return "";
@@ -217,6 +223,9 @@ std::string block_bytes(const Plan& plan, const Launch& launch) {
 #define TANDEM_STEM(Name, name)                   \
   case Stem::name:                                \
     block = bytes_of(name##_block(plan, launch)); \
+    break;
+#define TANDEM_FUSED(Name, name) \
+  case Stem::name:               \
     break;
 #include "../stems.inc"
   }

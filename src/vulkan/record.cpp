@@ -50,6 +50,9 @@ Push make_push(const Plan& plan, const Launch& launch, const Addresses& a) {
       return set(bwd_sum_push(plan, launch, a)), push;
     case Stem::bwd_head:
       return set(bwd_head_push(plan, launch, a)), push;
+    case Stem::bwd_row_dq:
+    case Stem::bwd_dkv_ddist:  // CUDA alone has them
+      return push;
   }
   const int n = launch.matrix > 0 ? 8 : 4;
   push.all_wide = p.head_dim % n == 0 && p.head_dim_v % n == 0 && (wide & all) == all;
