@@ -88,7 +88,7 @@ struct BwdDbias {
   }
 };
 
-Kernel<BwdDbiasFull> bwd_dbias_full_kernel(tandem_dtype, const Launch& launch, bool wide) {
+Kernel<BwdDbiasFull> bwd_dbias_full_kernel(const Launch& launch, bool wide) {
   return select_full<BwdDbias>(wide, launch.tile.name, 1);
 }
 

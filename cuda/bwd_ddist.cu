@@ -64,7 +64,7 @@ struct BwdDdist {
   }
 };
 
-Kernel<BwdDdistFull> bwd_ddist_full_kernel(tandem_dtype, const Launch& launch, bool wide) {
+Kernel<BwdDdistFull> bwd_ddist_full_kernel(const Launch& launch, bool wide) {
   return select_full<BwdDdist>(wide, launch.tile.name, 1);
 }
 

@@ -134,7 +134,7 @@ struct BwdDkvDdist {
   }
 };
 
-Kernel<BwdDkvDdistFull> bwd_dkv_ddist_full_kernel(tandem_dtype dtype, const Launch& launch,
+Kernel<BwdDkvDdistFull> bwd_dkv_ddist_kernel(tandem_dtype dtype, const Launch& launch,
                                                   bool wide) {
   return select_fixed<BwdDkvDdist>(
       dtype, wide, launch.tile.name,

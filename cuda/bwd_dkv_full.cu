@@ -136,7 +136,7 @@ struct BwdDkvFullFamily {
   }
 };
 
-Kernel<BwdDkvFull> bwd_dkv_full_kernel(tandem_dtype, const Launch& launch, bool wide) {
+Kernel<BwdDkvFull> bwd_dkv_full_kernel(const Launch& launch, bool wide) {
   return select_full<BwdDkvFullFamily>(
       wide, launch.tile.name,
       launch.d_blocks > launch.dv_blocks ? launch.d_blocks : launch.dv_blocks);

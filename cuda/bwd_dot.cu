@@ -66,7 +66,7 @@ Kernel<BwdDotParams> bwd_dot_kernel(tandem_dtype dtype, const Launch&, bool) {
   }
 }
 
-Kernel<BwdDotFull> bwd_dot_full_kernel(tandem_dtype, const Launch&, bool) { return bwd_dot_full; }
+Kernel<BwdDotFull> bwd_dot_full_kernel(const Launch&, bool) { return bwd_dot_full; }
 
 }  // namespace cuda
 }  // namespace tandem

@@ -53,7 +53,7 @@ struct BwdDqFullFamily {
   }
 };
 
-Kernel<BwdDqFull> bwd_dq_full_kernel(tandem_dtype, const Launch& launch, bool wide) {
+Kernel<BwdDqFull> bwd_dq_full_kernel(const Launch& launch, bool wide) {
   return select_full<BwdDqFullFamily>(wide, launch.tile.name, launch.d_blocks);
 }
 

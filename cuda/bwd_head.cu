@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(kLineGroup) bwd_head(const __grid_constant__ B
         }));
 }
 
-Kernel<BwdHeadFull> bwd_head_full_kernel(tandem_dtype, const Launch&, bool) { return bwd_head; }
+Kernel<BwdHeadFull> bwd_head_full_kernel(const Launch&, bool) { return bwd_head; }
 
 }  // namespace cuda
 }  // namespace tandem

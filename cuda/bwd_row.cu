@@ -92,7 +92,7 @@ struct BwdRow {
   }
 };
 
-Kernel<BwdRowFull> bwd_row_full_kernel(tandem_dtype, const Launch& launch, bool wide) {
+Kernel<BwdRowFull> bwd_row_full_kernel(const Launch& launch, bool wide) {
   return select_full<BwdRow>(wide, launch.tile.name, 1);
 }
 

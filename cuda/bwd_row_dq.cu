@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
 
   const Invocation<S> me;
   float4* pool = shared_memory();
-  float4* ptile = pool + S::POOL;
+  float4 *ptile = pool + S::POOL, *second = ptile + S::PTILE;  // p, and p M dp
   Stage<T, S, WIDE> stage;
   float d_q[BLOCKS][S::RM][4] = {}, p_k[BLOCKS][S::RM][4] = {};
   float gdp[S::RM] = {}, dps[S::RM] = {};  // this invocation's parts of sum p M dp, sum M dp
@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
     const int col0 = t * S::N;
     float s[S::RM][4] = {};
     product_nt(s, stage, pool, pair.q, row0, pair.k, col0, u.head_dim,
-               [&] { stage.fetch_nn(pair.k, col0, 0); });
+               [&] { stage.fetch_nt(pair.d_o, row0, pair.v, col0, 0); });
     uint counted = score_elastic<S, true>(
         s, e, pair.of.dist, row0, col0,
         t < span.full_begin || t >= span.full_end || row0 + S::M > e.seq_q);
@@ -51,10 +51,9 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
         elastic_weight(s[r][c], shift, 1u << (4 * r + c), &counted);
       }
     }
-    // p is multiplied first and read back afterwards: then no product keeps it in registers.
+    // p waits in its own place of the P tile: registers are what limits the next product. The tile's
+    // readers, of the step before, are behind the barriers of the product above.
     put_ptile<S>(ptile, s);
-    product_nn(p_k, stage, pool, ptile, pair.k, col0,
-               [&] { stage.fetch_nt(pair.d_o, row0, pair.v, col0, 0); });
     float dp[S::RM][4] = {};
     product_nt(dp, stage, pool, pair.d_o, row0, pair.v, col0, u.head_dim_v,
                [&] { stage.fetch_nn(pair.k, col0, 0); });
@@ -68,10 +67,13 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
         gdp[r] = fmaf(s[r][c], x, gdp[r]);
         s[r][c] *= x;
       }
-    put_ptile<S>(ptile, s);
-    product_nn(d_q, stage, pool, ptile, pair.k, col0, [&] {
-      if (t + 1 < span.end) stage.fetch_nt(pair.q, row0, pair.k, col0 + S::N, 0);
-    });
+    put_ptile<S>(second, s);
+    product_nn(
+        p_k, stage, pool, ptile, pair.k, col0,
+        [&] {
+          if (t + 1 < span.end) stage.fetch_nt(pair.q, row0, pair.k, col0 + S::N, 0);
+        },
+        d_q);
   }
 
   const int64_t rows0 = int64_t(pair.of.index) * u.seq_q;
@@ -107,7 +109,7 @@ struct BwdRowDq {
   }
 };
 
-Kernel<BwdRowDqFull> bwd_row_dq_full_kernel(tandem_dtype dtype, const Launch& launch, bool wide) {
+Kernel<BwdRowDqFull> bwd_row_dq_kernel(tandem_dtype dtype, const Launch& launch, bool wide) {
   return select_fixed<BwdRowDq>(dtype, wide, launch.tile.name, launch.d_blocks);
 }
 

@@ -134,8 +134,7 @@ struct FwdFullFamily {
   }
 };
 
-Kernel<FwdFull> fwd_full_kernel(tandem_dtype dtype, const Launch& launch, bool wide) {
-  if (launch.fixed >= 0) return fwd_elastic_kernel(dtype, launch, wide);  // the one row there is
+Kernel<FwdFull> fwd_full_kernel(const Launch& launch, bool wide) {
   return select_full<FwdFullFamily>(wide, launch.tile.name, launch.dv_blocks);
 }
 

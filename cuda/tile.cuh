@@ -193,11 +193,12 @@ TANDEM_DEVICE void fma4(float (&acc)[4], float x, float4 y) {
   acc[3] = fmaf(x, y.w, acc[3]);
 }
 
-// acc += (M x N of the P tile) . (N rows of b x width). stage and next as above.
-template <typename T, typename S, bool WIDE, int BLOCKS, typename Next>
+// acc += (M x N of the P tile) . (N rows of b x width). stage and next as above. Several acc: each with a P
+// tile of its own, one behind the other.
+template <typename T, typename S, bool WIDE, int BLOCKS, typename Next, typename... More>
 TANDEM_DEVICE void product_nn(float (&acc)[BLOCKS][S::RM][4], Stage<T, S, WIDE>& stage,
                               float4* pool, const float4* ptile, const View<T>& b, int b_row,
-                              const Next& next) {
+                              const Next& next, More&... more) {
   const Invocation<S> me;
 #pragma unroll
   for (int block = 0; block < BLOCKS; ++block) {
@@ -217,18 +218,25 @@ TANDEM_DEVICE void product_nn(float (&acc)[BLOCKS][S::RM][4], Stage<T, S, WIDE>&
       const float4* pb = pool + me.tc;
 #pragma unroll 4  // not whole: ptxas would hoist operands until accumulators spill
       for (int k = 0; k < S::KC / 4; ++k) {
-        float4 x[S::RM], y[4];
-#pragma unroll
-        for (int i = 0; i < S::RM; ++i) x[i] = pp[S::TR * i * S::P_PITCH + k];
+        float4 y[4];
 #pragma unroll
         for (int j = 0; j < 4; ++j) y[j] = pb[(4 * k + j) * S::NN_PITCH];
+        const float4* tile = pp + k;
+        const auto add = [&](float(&to)[S::RM][4]) {
+          float4 x[S::RM];
 #pragma unroll
-        for (int i = 0; i < S::RM; ++i) {
-          fma4(acc[block][i], x[i].x, y[0]);
-          fma4(acc[block][i], x[i].y, y[1]);
-          fma4(acc[block][i], x[i].z, y[2]);
-          fma4(acc[block][i], x[i].w, y[3]);
-        }
+          for (int i = 0; i < S::RM; ++i) x[i] = tile[S::TR * i * S::P_PITCH];
+#pragma unroll
+          for (int i = 0; i < S::RM; ++i) {
+            fma4(to[i], x[i].x, y[0]);
+            fma4(to[i], x[i].y, y[1]);
+            fma4(to[i], x[i].z, y[2]);
+            fma4(to[i], x[i].w, y[3]);
+          }
+          tile += S::PTILE;
+        };
+        add(acc[block]);
+        (add(more[block]), ...);
       }
     }
   }

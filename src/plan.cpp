@@ -68,9 +68,9 @@ std::string missing_capability(const PathRow& row, const Caps& caps) {
 
 // Shared memory of a tiled kernel beside its tile's: where tiles may be left out, the words of votes, and
 // for entmax's search the tiles that still count (shaders/mask.glsl, shaders/entmax.glsl). CUDA votes without.
-// bwd_dkv_ddist keeps a second P tile.
+// The fused kernels have a second P tile.
 uint32_t beside_tile_bytes(const Problem& p, const PathRow& row, Stem stem, const Tile& tile) {
-  if (stem == Stem::bwd_dkv_ddist) return uint32_t(16 * tile_ptile_vec4(tile));
+  if (stem == Stem::bwd_row_dq || stem == Stem::bwd_dkv_ddist) return uint32_t(16 * tile_ptile_vec4(tile));
   const bool entmax = p.normalizer == Normalizer::entmax, skip = !p.visit_all;
   if (is_path(row, Backend::cuda, "simt"))
     return entmax && skip && stem == Stem::fwd ? kLiveBytes : 0;
@@ -269,6 +269,9 @@ std::string make_launches(const Problem& p, const Caps& caps, const PathRow& row
     if (launch.kernel < 0) return text("it has no %s kernel", stem_name(stem));
     const bool tiled = stem != Stem::bwd_dot && stem != Stem::bwd_head;
     if (tiled) form(&launch);
+    if (!cpu && launch.shared_bytes > caps.shared_bytes)
+      return text("%s needs %u bytes of shared memory, the device has %u", stem_name(stem),
+                  launch.shared_bytes, caps.shared_bytes);
     const Extent e = extent_of(stem, p, launch.tile);
     if (e.tiles * e.heads * e.batch == 0) continue;
     // On bwd_dot or bwd_row, which come first; the others do not know of each other.

@@ -27,12 +27,12 @@ struct Launch {
   uint32_t groups_x = 0, groups_y = 0;  // dispatched; groups_x * groups_y >= total
   uint32_t shared_bytes = 0;
   bool waits = false;  // reads what launches before it wrote
-  int fixed = -1;      // CUDA: row of kFixed whose kernel runs; -1: one that knows everything
   // bwd_dbias, bwd_ddist: what is summed, and how many workgroups share a sum; bwd_sum: their parts.
   // bwd_dkv_ddist: a member and a part for each tile of keys, no members where d_dist_bias is not its work.
   int64_t members = 0;
   uint32_t splits = 1;
   uint32_t gradient = 0;  // bwd_sum: TANDEM_GRAD_BIAS or TANDEM_GRAD_DIST_BIAS
+  int fixed = -1;         // CUDA: row of kFixed whose kernel runs; -1: one that knows everything
 };
 
 struct FixedRow {  // fixed.inc
