@@ -41,10 +41,10 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
   const TandemTiles span = tandem_query_tiles(e.band, row0, S::M, S::N, e.seq_q, e.seq_kv);
 
   const Invocation<S> me;
-  float4* pool = shared_memory();
-  float4* ptile = pool + S::POOL;
+  float4* pool = shared_memory();  // two of them
+  float4* ptile = pool + 2 * S::POOL;
   float4* stash = ptile + S::PTILE;  // p, while the P tile holds y: each invocation's own
-  Stage<T, S, WIDE> stage;
+  Stage<T, S, WIDE, true> stage;
   float d_k[BLOCKS][S::RM][4] = {}, d_v[BLOCKS][S::RM][4] = {};
 
 #pragma unroll 1
@@ -134,8 +134,7 @@ struct BwdDkvDdist {
   }
 };
 
-Kernel<BwdDkvDdistFull> bwd_dkv_ddist_kernel(tandem_dtype dtype, const Launch& launch,
-                                                  bool wide) {
+Kernel<BwdDkvDdistFull> bwd_dkv_ddist_kernel(tandem_dtype dtype, const Launch& launch, bool wide) {
   return select_fixed<BwdDkvDdist>(
       dtype, wide, launch.tile.name,
       launch.d_blocks > launch.dv_blocks ? launch.d_blocks : launch.dv_blocks);

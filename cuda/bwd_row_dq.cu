@@ -24,9 +24,9 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
   const TandemTiles span = tandem_key_tiles(e.band, row0, S::M, S::N, e.seq_q, e.seq_kv);
 
   const Invocation<S> me;
-  float4* pool = shared_memory();
-  float4 *ptile = pool + S::POOL, *second = ptile + S::PTILE;  // p, and p M dp
-  Stage<T, S, WIDE> stage;
+  float4* pool = shared_memory();                                  // two of them
+  float4 *ptile = pool + 2 * S::POOL, *second = ptile + S::PTILE;  // p, and p M dp
+  Stage<T, S, WIDE, true> stage;
   float d_q[BLOCKS][S::RM][4] = {}, p_k[BLOCKS][S::RM][4] = {};
   float gdp[S::RM] = {}, dps[S::RM] = {};  // this invocation's parts of sum p M dp, sum M dp
 
@@ -37,9 +37,9 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
     float s[S::RM][4] = {};
     product_nt(s, stage, pool, pair.q, row0, pair.k, col0, u.head_dim,
                [&] { stage.fetch_nt(pair.d_o, row0, pair.v, col0, 0); });
-    uint counted = score_elastic<S, true>(
-        s, e, pair.of.dist, row0, col0,
-        t < span.full_begin || t >= span.full_end || row0 + S::M > e.seq_q);
+    uint counted =
+        score_elastic<S, true>(s, e, pair.of.dist, row0, col0,
+                               t < span.full_begin || t >= span.full_end || row0 + S::M > e.seq_q);
 #pragma unroll
     for (int r = 0; r < S::RM; ++r) {
       const int row = row0 + me.row(r);

@@ -31,9 +31,9 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
   };
 
   const Invocation<S> me;
-  float4* pool = shared_memory();
-  float4* ptile = pool + S::POOL;
-  Stage<T, S, WIDE> stage;
+  float4* pool = shared_memory();  // two of them
+  float4* ptile = pool + 2 * S::POOL;
+  Stage<T, S, WIDE, true> stage;
 
   // The first walk: lse.
   float origin[S::RM];
@@ -84,8 +84,7 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
       const float shift = elastic_shift(e, of, row0 + me.row(r));
 #pragma unroll
       for (int c = 0; c < 4; ++c)
-        s[r][c] =
-            elastic_weight(weight(s[r][c], origin[r]), shift, 1u << (4 * r + c), &counted);
+        s[r][c] = elastic_weight(weight(s[r][c], origin[r]), shift, 1u << (4 * r + c), &counted);
     }
     put_ptile<S>(ptile, s);
     product_nn(o, stage, pool, ptile, v, col0, [&] {

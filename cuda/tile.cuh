@@ -50,10 +50,23 @@ struct Invocation {  // which rows and columns of the tile are mine
 // The loads of the next step, in flight while the present one is multiplied.
 // Any without WIDE is LAZY: loads go straight to the pool from rolled loops when they are due. Element by
 // element and in each type, they would take the registers of the accumulators.
-template <typename T, typename S, bool WIDE>
+// TWICE: there are two pools, one behind the other, which the steps take in turn. Then a step puts its operands
+// while others still read those of the step before, and has one barrier instead of two.
+template <typename T, typename S, bool WIDE, bool TWICE = false>
 struct Stage {
   static constexpr bool ANY = std::is_same<T, Any>::value, LAZY = ANY && !WIDE;
   typename T::Raw quad[S::STAGED];
+  int offset = 0;  // of the pool of the next step
+
+  TANDEM_DEVICE float4* next_pool(float4* pool) {
+    if constexpr (TWICE) {
+      pool += offset;
+      offset = S::POOL - offset;
+    } else {
+      __syncthreads();  // the pool's readers of the step before are done
+    }
+    return pool;
+  }
 
   // DK features from feature on, of M rows of a and N rows of b.
   TANDEM_DEVICE void fetch_nt(const View<T>& a, int a_row, const View<T>& b, int b_row,
@@ -150,13 +163,13 @@ struct Stage {
 
 // s += (M rows of a) . (N rows of b)^T over depth features. stage holds the first step on entry; the
 // loads of whatever comes after the last step are issued by next().
-template <typename T, typename S, bool WIDE, typename Next>
-TANDEM_DEVICE void product_nt(float (&s)[S::RM][4], Stage<T, S, WIDE>& stage, float4* pool,
+template <typename T, typename S, bool WIDE, bool TWICE, typename Next>
+TANDEM_DEVICE void product_nt(float (&s)[S::RM][4], Stage<T, S, WIDE, TWICE>& stage, float4* pools,
                               const View<T>& a, int a_row, const View<T>& b, int b_row, int depth,
                               const Next& next) {
   const Invocation<S> me;
   for (int feature = 0; feature < depth; feature += S::DK) {
-    __syncthreads();  // the pool's readers of the step before are done
+    float4* pool = stage.next_pool(pools);
     stage.put_nt(pool, a, a_row, b, b_row, feature);
     __syncthreads();
     if (feature + S::DK < depth)
@@ -193,11 +206,29 @@ TANDEM_DEVICE void fma4(float (&acc)[4], float x, float4 y) {
   acc[3] = fmaf(x, y.w, acc[3]);
 }
 
+template <typename S>
+TANDEM_DEVICE void take_rows(float4 (&x)[S::RM], const float4* at) {
+#pragma unroll
+  for (int i = 0; i < S::RM; ++i) x[i] = at[S::TR * i * S::P_PITCH];
+}
+template <typename S>
+TANDEM_DEVICE void fma_rows(float (&acc)[S::RM][4], const float4 (&x)[S::RM],
+                            const float4 (&y)[4]) {
+#pragma unroll
+  for (int i = 0; i < S::RM; ++i) {
+    fma4(acc[i], x[i].x, y[0]);
+    fma4(acc[i], x[i].y, y[1]);
+    fma4(acc[i], x[i].z, y[2]);
+    fma4(acc[i], x[i].w, y[3]);
+  }
+}
+
 // acc += (M x N of the P tile) . (N rows of b x width). stage and next as above. Several acc: each with a P
 // tile of its own, one behind the other.
-template <typename T, typename S, bool WIDE, int BLOCKS, typename Next, typename... More>
-TANDEM_DEVICE void product_nn(float (&acc)[BLOCKS][S::RM][4], Stage<T, S, WIDE>& stage,
-                              float4* pool, const float4* ptile, const View<T>& b, int b_row,
+template <typename T, typename S, bool WIDE, bool TWICE, int BLOCKS, typename Next,
+          typename... More>
+TANDEM_DEVICE void product_nn(float (&acc)[BLOCKS][S::RM][4], Stage<T, S, WIDE, TWICE>& stage,
+                              float4* pools, const float4* ptile, const View<T>& b, int b_row,
                               const Next& next, More&... more) {
   const Invocation<S> me;
 #pragma unroll
@@ -205,7 +236,7 @@ TANDEM_DEVICE void product_nn(float (&acc)[BLOCKS][S::RM][4], Stage<T, S, WIDE>&
     if (block * S::COLS >= b.width) break;  // a bucket wider than the head
 #pragma unroll
     for (int row = 0; row < S::N; row += S::KC) {
-      __syncthreads();
+      float4* pool = stage.next_pool(pools);
       stage.put_nn(pool, b, b_row + row, block * S::COLS);
       __syncthreads();
       if (row + S::KC < S::N)
@@ -218,25 +249,13 @@ TANDEM_DEVICE void product_nn(float (&acc)[BLOCKS][S::RM][4], Stage<T, S, WIDE>&
       const float4* pb = pool + me.tc;
 #pragma unroll 4  // not whole: ptxas would hoist operands until accumulators spill
       for (int k = 0; k < S::KC / 4; ++k) {
-        float4 y[4];
+        float4 x[S::RM], y[4];
+        take_rows<S>(x, pp + k);
 #pragma unroll
         for (int j = 0; j < 4; ++j) y[j] = pb[(4 * k + j) * S::NN_PITCH];
-        const float4* tile = pp + k;
-        const auto add = [&](float(&to)[S::RM][4]) {
-          float4 x[S::RM];
-#pragma unroll
-          for (int i = 0; i < S::RM; ++i) x[i] = tile[S::TR * i * S::P_PITCH];
-#pragma unroll
-          for (int i = 0; i < S::RM; ++i) {
-            fma4(to[i], x[i].x, y[0]);
-            fma4(to[i], x[i].y, y[1]);
-            fma4(to[i], x[i].z, y[2]);
-            fma4(to[i], x[i].w, y[3]);
-          }
-          tile += S::PTILE;
-        };
-        add(acc[block]);
-        (add(more[block]), ...);
+        fma_rows<S>(acc[block], x, y);
+        [[maybe_unused]] const float4* tile = pp + k;
+        ((take_rows<S>(x, tile += S::PTILE), fma_rows<S>(more[block], x, y)), ...);
       }
     }
   }

@@ -68,14 +68,19 @@ std::string missing_capability(const PathRow& row, const Caps& caps) {
 
 // Shared memory of a tiled kernel beside its tile's: where tiles may be left out, the words of votes, and
 // for entmax's search the tiles that still count (shaders/mask.glsl, shaders/entmax.glsl). CUDA votes without.
-// The fused kernels have a second P tile.
-uint32_t beside_tile_bytes(const Problem& p, const PathRow& row, Stem stem, const Tile& tile) {
-  if (stem == Stem::bwd_row_dq || stem == Stem::bwd_dkv_ddist) return uint32_t(16 * tile_ptile_vec4(tile));
+uint32_t skip_shared_bytes(const Problem& p, const PathRow& row, Stem stem) {
   const bool entmax = p.normalizer == Normalizer::entmax, skip = !p.visit_all;
   if (is_path(row, Backend::cuda, "simt"))
     return entmax && skip && stem == Stem::fwd ? kLiveBytes : 0;
   const uint32_t votes = (p.keep && skip) || entmax ? 3 : 1, live = entmax && skip ? 64 : 1;
   return 4 * (votes + (stem == Stem::fwd ? 2 * live : 0));
+}
+
+bool is_fused(Stem stem) { return stem == Stem::bwd_row_dq || stem == Stem::bwd_dkv_ddist; }
+
+// The same of a kernel for a fixed set of optional inputs: a second pool, in the fused ones a second P tile.
+uint32_t fixed_shared_bytes(Stem stem, const Tile& tile) {
+  return uint32_t(16 * (tile_pool_vec4(tile) + (is_fused(stem) ? tile_ptile_vec4(tile) : 0)));
 }
 
 bool forced_size(const Problem& p, const Tile& t) {
@@ -92,7 +97,7 @@ std::string tile_refusal(const Problem& p, const Caps& caps, const PathRow& row,
     return text("head size %lld is beyond its %d", (long long)std::max(p.head_dim, p.head_dim_v),
                 t.max_d);
   const uint32_t shared = uint32_t(tile_shared_bytes(t)) +
-                          beside_tile_bytes(p, row, p.backward ? Stem::bwd_dq : Stem::fwd, t);
+                          skip_shared_bytes(p, row, p.backward ? Stem::bwd_dq : Stem::fwd);
   if (shared > caps.shared_bytes)
     return text("needs %u bytes of shared memory, the device has %u", shared, caps.shared_bytes);
   if (uint32_t(t.invocations()) > caps.max_invocations)
@@ -269,6 +274,8 @@ std::string make_launches(const Problem& p, const Caps& caps, const PathRow& row
     if (launch.kernel < 0) return text("it has no %s kernel", stem_name(stem));
     const bool tiled = stem != Stem::bwd_dot && stem != Stem::bwd_head;
     if (tiled) form(&launch);
+    if (is_fused(stem) || stem == Stem::fwd) launch.fixed = fixed;
+    if (launch.fixed >= 0) launch.shared_bytes += fixed_shared_bytes(stem, launch.tile);
     if (!cpu && launch.shared_bytes > caps.shared_bytes)
       return text("%s needs %u bytes of shared memory, the device has %u", stem_name(stem),
                   launch.shared_bytes, caps.shared_bytes);
@@ -281,8 +288,6 @@ std::string make_launches(const Problem& p, const Caps& caps, const PathRow& row
     launch.members = e.members;
     launch.splits = splits_of(e, caps);
     const int64_t shares = launch.splits;  // workgroups where one would do
-    const bool fused = stem == Stem::bwd_row_dq || stem == Stem::bwd_dkv_ddist;
-    if (fused || stem == Stem::fwd) launch.fixed = fixed;
     if (stem == Stem::bwd_dkv_ddist && fuses_dist(p)) {
       launch.members = e.tiles * e.batch;
       launch.splits = uint32_t(launch.members);
@@ -334,8 +339,8 @@ void lay_out_workspace(Plan* plan) {
     end = *offset + 4 * floats;
   };
   const auto rows = uint64_t(p.batch * p.heads_q * p.seq_q);
-  const bool row_kernel = plan->find(Stem::bwd_row) || plan->find(Stem::bwd_row_dq) ||
-                          plan->find(Stem::bwd_dot);
+  const bool row_kernel =
+      plan->find(Stem::bwd_row) || plan->find(Stem::bwd_row_dq) || plan->find(Stem::bwd_dot);
   // bwd_row writes delta whoever asks.
   place(row_kernel, &plan->delta_offset, rows);
   place(row_kernel && p.wants(TANDEM_GRAD_TAU), &plan->tau_rows_offset, rows);
@@ -476,7 +481,7 @@ bool try_path(const Problem& p, const Caps& caps, const PathRow& row, Plan* plan
       launch->d_blocks = tile.blocks(p.head_dim);
       launch->dv_blocks = tile.blocks(p.head_dim_v);
       launch->shared_bytes =
-          uint32_t(tile_shared_bytes(tile)) + beside_tile_bytes(p, row, launch->stem, tile);
+          uint32_t(tile_shared_bytes(tile)) + skip_shared_bytes(p, row, launch->stem);
     };
     if (!why.empty()) {
       refuse(who, why);

@@ -209,8 +209,7 @@ TEST_CASE("kernels of a fixed set of optional inputs: who gets them, and what is
               {"grads=qkvt", "bwd_row_dq bwd_dkv_ddist bwd_head"},
               {"grads=qv", "bwd_row_dq bwd_dkv"},
               {"grads=kt", "bwd_row bwd_dkv_ddist bwd_head"},
-              {"dist=512 sink q_padded grads=qkvdts",
-               "bwd_row_dq bwd_dkv_ddist bwd_head bwd_sum"},
+              {"dist=512 sink q_padded grads=qkvdts", "bwd_row_dq bwd_dkv_ddist bwd_head bwd_sum"},
               {"dist=1025 grads=qkvd", "bwd_row_dq bwd_dkv_ddist bwd_ddist"},
               {"dist=512 grads=qd", "bwd_row_dq bwd_ddist bwd_sum"},
               {"dist=512 keep:1x1x1 grads=qkvd", "bwd_row bwd_dkv bwd_dq bwd_ddist bwd_sum"}};
@@ -224,7 +223,8 @@ TEST_CASE("kernels of a fixed set of optional inputs: who gets them, and what is
       CHECK((l.fixed >= 0) == (l.stem == Stem::bwd_row_dq || l.stem == Stem::bwd_dkv_ddist));
   }
   // Parts of d_dist_bias: one for each tile of keys.
-  const Plan plan = plan_of("bwd bf16 b4 hq16 hk4 sq500 d64 elastic dist=512 grads=qkvd", "h100_cuda");
+  const Plan plan =
+      plan_of("bwd bf16 b4 hq16 hk4 sq500 d64 elastic dist=512 grads=qkvd", "h100_cuda");
   CHECK(plan.find(Stem::bwd_dkv_ddist)->splits == 4 * 8);
   const std::string text = explain(plan.problem, caps_of("h100_cuda"));
   CHECK(text.find("of cuda.simt.elastic") != std::string::npos);

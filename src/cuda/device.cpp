@@ -205,8 +205,8 @@ class CudaProgram final : public Program {
                   Spec (*spec)(const Plan&, const Launch&),
                   Block (*block)(const Plan&, const Launch&),
                   Push (*push)(const Plan&, const Launch&, const Addresses&)) {
-    return add(launch, find(launch, false), find(launch, true), full_params(launch, spec, block, push),
-               push);
+    return add(launch, find(launch, false), find(launch, true),
+               full_params(launch, spec, block, push), push);
   }
   template <typename Spec, typename Block, typename Push>
   Status add_fixed(const Launch& launch,

@@ -88,7 +88,8 @@ Result run(tandem_device* device, tandem_problem problem, bool misaligned) {
   for (Array& a : inputs) {
     const size_t skip = give(a) / a.element();
     const bool tau = a.at == &tandem_args::tau;
-    for (size_t i = 0; i < a.count; ++i) a.set(skip + i, tau ? -0.9f + 0.5f * float(i) : uniform(random));
+    for (size_t i = 0; i < a.count; ++i)
+      a.set(skip + i, tau ? -0.9f + 0.5f * float(i) : uniform(random));
   }
   std::vector<size_t> skips;
   for (Array& a : outputs) skips.push_back(give(a));
@@ -216,7 +217,8 @@ void check(tandem_device* fixed, tandem_device* general, tandem_device* cpu, con
     const Array &a = first.outputs[n], &b = second.outputs[n], &t = truth.outputs[n];
     const double limit = a.dtype == TANDEM_F32 ? 1e-5 : a.dtype == TANDEM_F16 ? 3e-3 : 2e-2;
     const bool summed = a.at == &tandem_args::d_q || a.at == &tandem_args::d_dist_bias;
-    if (!summed) CHECK(a.bytes == b.bytes, "%s: %s is not the same, %g", c.line, a.name, distance(a, b));
+    if (!summed)
+      CHECK(a.bytes == b.bytes, "%s: %s is not the same, %g", c.line, a.name, distance(a, b));
     CHECK(distance(a, b) < limit, "%s: %s, %g", c.line, a.name, distance(a, b));
     CHECK(distance(a, t) < limit, "%s: %s of the reference, %g", c.line, a.name, distance(a, t));
   }
