@@ -79,28 +79,14 @@ struct Stage {
   TANDEM_DEVICE void put_nt(float4* pool, const View<T>& a, int a_row, const View<T>& b, int b_row,
                             int feature) const {
     const int r = int(threadIdx.x) / S::NT_QUADS, q = int(threadIdx.x) % S::NT_QUADS;
-    // Neighbours read rows 4 tc + j of b: stored so that these are consecutive.
-    const auto place = [&](int n) {
-      const int row = r + n * S::NT_STEP;
-      return (S::M + row % 4 * S::TC + row / 4) * S::NT_PITCH + q;
-    };
     as_type(a, [&](auto e) {
       using E = decltype(e);
-      if constexpr (LAZY) {
-#pragma unroll 1
-        for (int n = 0; n < S::A_COUNT; ++n)
-          pool[(r + n * S::NT_STEP) * S::NT_PITCH + q] =
-              load_one<E>(a, a_row, r + n * S::NT_STEP, feature, 4 * q);
-#pragma unroll 1
-        for (int n = 0; n < S::B_COUNT; ++n)
-          pool[place(n)] = load_one<E>(b, b_row, r + n * S::NT_STEP, feature, 4 * q);
-      } else {
-#pragma unroll
-        for (int n = 0; n < S::A_COUNT; ++n)
-          pool[(r + n * S::NT_STEP) * S::NT_PITCH + q] = floats<E>(quad[n]);
-#pragma unroll
-        for (int n = 0; n < S::B_COUNT; ++n) pool[place(n)] = floats<E>(quad[S::A_COUNT + n]);
-      }
+      put<E, S::A_COUNT, S::NT_STEP>(pool, quad, a, a_row, r, feature, 4 * q,
+                                     [&](int row) { return row * S::NT_PITCH + q; });
+      // Neighbours read rows 4 tc + j of b: stored so that these are consecutive.
+      put<E, S::B_COUNT, S::NT_STEP>(
+          pool, quad + S::A_COUNT, b, b_row, r, feature, 4 * q,
+          [&](int row) { return (S::M + row % 4 * S::TC + row / 4) * S::NT_PITCH + q; });
     });
   }
 
@@ -112,17 +98,8 @@ struct Stage {
   TANDEM_DEVICE void put_nn(float4* pool, const View<T>& b, int b_row, int col) const {
     const int r = int(threadIdx.x) / S::TC, q = int(threadIdx.x) % S::TC;
     as_type(b, [&](auto e) {
-      using E = decltype(e);
-      if constexpr (LAZY) {
-#pragma unroll 1
-        for (int n = 0; n < S::NN_COUNT; ++n)
-          pool[(r + n * S::NN_STEP) * S::NN_PITCH + q] =
-              load_one<E>(b, b_row, r + n * S::NN_STEP, col, 4 * q);
-      } else {
-#pragma unroll
-        for (int n = 0; n < S::NN_COUNT; ++n)
-          pool[(r + n * S::NN_STEP) * S::NN_PITCH + q] = floats<E>(quad[n]);
-      }
+      put<decltype(e), S::NN_COUNT, S::NN_STEP>(pool, quad, b, b_row, r, col, 4 * q,
+                                                [&](int row) { return row * S::NN_PITCH + q; });
     });
   }
 
@@ -134,6 +111,19 @@ struct Stage {
       load_words<T, WIDE, COUNT, STEP>(out, m, row0, row, col0, col);
     else if constexpr (!LAZY)
       load_any<COUNT, STEP>(out, m, row0, row, col0, col);
+  }
+  // What load() left, or with LAZY the elements themselves, as numbers: row to pool[place(row)].
+  template <typename E, int COUNT, int STEP, typename Place>
+  TANDEM_DEVICE static void put(float4* pool, const typename T::Raw* fetched, const View<T>& m,
+                                int row0, int row, int col0, int col, const Place& place) {
+    if constexpr (LAZY) {
+#pragma unroll 1
+      for (int n = 0; n < COUNT; ++n)
+        pool[place(row + n * STEP)] = load_one<E>(m, row0, row + n * STEP, col0, col);
+    } else {
+#pragma unroll
+      for (int n = 0; n < COUNT; ++n) pool[place(row + n * STEP)] = floats<E>(fetched[n]);
+    }
   }
   template <typename E>
   TANDEM_DEVICE static float4 load_one(const View<Any>& m, int row0, int row, int col0, int col) {
