@@ -226,6 +226,8 @@ TEST_CASE("kernels of a fixed set of optional inputs: who gets them, and what is
   const Plan plan =
       plan_of("bwd bf16 b4 hq16 hk4 sq500 d64 elastic dist=512 grads=qkvd", "h100_cuda");
   CHECK(plan.find(Stem::bwd_dkv_ddist)->splits == 4 * 8);
+  // Two pools and two P tiles of t64r8.
+  CHECK(plan.find(Stem::bwd_dkv_ddist)->shared_bytes == 2 * 27648);
   const std::string text = explain(plan.problem, caps_of("h100_cuda"));
   CHECK(text.find("of cuda.simt.elastic") != std::string::npos);
 
@@ -278,6 +280,16 @@ TEST_CASE("sums are split where few workgroups would do all the work, and only t
   const Plan few =
       plan_of("bwd f32 b1 hq2 sq20 d64 bias:f32:1x1x1 grads=b d_bias:f32", "h100_cuda");
   CHECK(int64_t(few.find(Stem::bwd_dbias)->splits) <= few.find(Stem::bwd_dbias)->members);
+}
+
+TEST_CASE("sums of rows and of parts run on devices with the smallest workgroups") {
+  const Plan plan = plan_of(
+      "bwd f32 b2 hq4 sq500 d64 bias:f16:1x1x1 dist=40 elastic alibi sink grads=qkvbdats "
+      "d_bias:f16",
+      "minimum");
+  CHECK(plan.find(Stem::bwd_sum) != nullptr);
+  CHECK(plan.find(Stem::bwd_head) != nullptr);
+  CHECK(uint32_t(kLineGroup) <= caps_of("minimum").max_invocations);
 }
 
 TEST_CASE("more optional inputs than addresses fit are refused with their number") {
