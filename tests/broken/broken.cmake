@@ -8,7 +8,7 @@
 #   bwd_dq   delta is forgotten
 #   bwd_row  delta is half of what it is
 #   bwd_row_dq  delta is half of what it is
-#   bwd_dkv_ddist  d_k misses the scale
+#   bwd_dkv_ddist  d_v is half of what it is
 #   bwd_dbias  the last member of each sum is left out
 #   bwd_ddist  the last row of a tile is left out
 #   bwd_sum  the last part is left out
@@ -76,8 +76,8 @@ set(cuda_bwd_row_from "float delta = row_sum<S>(gdp[r]);")
 set(cuda_bwd_row_to "float delta = 0.5f * row_sum<S>(gdp[r]);")
 set(cuda_bwd_row_dq_from "delta = row_sum<S>(gdp[r]), counts")
 set(cuda_bwd_row_dq_to "delta = 0.5f * row_sum<S>(gdp[r]), counts")
-set(cuda_bwd_dkv_ddist_from "row0, d_k, u.scale);")
-set(cuda_bwd_dkv_ddist_to "row0, d_k, 1.f);")
+set(cuda_bwd_dkv_ddist_from "row0, d_v, 1.f);")
+set(cuda_bwd_dkv_ddist_to "row0, d_v, 0.5f);")
 set(cuda_bwd_dbias_from "member < end; ++member) {")
 set(cuda_bwd_dbias_to "member + 1 < end; ++member) {")
 set(cuda_bwd_ddist_from "r < last; ++r) sum")
