@@ -7,13 +7,11 @@
 #   bwd_dkv  d_k misses the scale
 #   bwd_dq   delta is forgotten
 #   bwd_row  delta is half of what it is
-#   bwd_row_dq  delta is half of what it is
-#   bwd_dkv_ddist  d_v is half of what it is
 #   bwd_dbias  the last member of each sum is left out
 #   bwd_ddist  the last row of a tile is left out
 #   bwd_sum  the last part is left out
 #   bwd_head every other invocation's part is left out
-# The plain operations alone have kernels of the CPU's vectors, CUDA alone the fused ones. TANDEM_BROKEN lists the programs that this build has.
+# The last five have no kernels of the CPU's vectors. TANDEM_BROKEN lists the programs that this build has.
 
 # Copies source with one change to out; configures anew when the source changes.
 function(tandem_mutate source out from to)
@@ -74,10 +72,6 @@ set(cuda_bwd_dq_to "s[i][c] *= dp[i][c] - 0.f * delta[i];")
 
 set(cuda_bwd_row_from "float delta = row_sum<S>(gdp[r]);")
 set(cuda_bwd_row_to "float delta = 0.5f * row_sum<S>(gdp[r]);")
-set(cuda_bwd_row_dq_from "delta = row_sum<S>(gdp[r]), counts")
-set(cuda_bwd_row_dq_to "delta = 0.5f * row_sum<S>(gdp[r]), counts")
-set(cuda_bwd_dkv_ddist_from "row0, d_v, 1.f);")
-set(cuda_bwd_dkv_ddist_to "row0, d_v, 0.5f);")
 set(cuda_bwd_dbias_from "member < end; ++member) {")
 set(cuda_bwd_dbias_to "member + 1 < end; ++member) {")
 set(cuda_bwd_ddist_from "r < last; ++r) sum")
@@ -118,7 +112,7 @@ function(tandem_broken stem)
     endforeach()
   endif()
 
-  if(TANDEM_WITH_VULKAN AND DEFINED vulkan_${stem}_from)
+  if(TANDEM_WITH_VULKAN)
     tandem_mutate(shaders/${stem}.comp ${dir}/shaders/${stem}.comp
                   "${vulkan_${stem}_from}" "${vulkan_${stem}_to}")
     add_custom_command(
@@ -158,9 +152,3 @@ foreach(stem IN LISTS TANDEM_STEMS)
     list(APPEND TANDEM_BROKEN ${stem})
   endif()
 endforeach()
-if(TANDEM_WITH_CUDA AND TANDEM_CUDA STREQUAL "ON")
-  foreach(stem bwd_row_dq bwd_dkv_ddist)
-    tandem_broken(${stem})
-    list(APPEND TANDEM_BROKEN ${stem})
-  endforeach()
-endif()
