@@ -47,8 +47,8 @@ __global__ void __launch_bounds__(Shape<ROW>::WG, Shape<ROW>::FULL_GROUPS)
       for (int c = 0; c < 4; ++c) {
         dp[r][c] = counted_dp(dp[r][c], counted, kept, e.x.drop_scale, r, c);
         dps[r] += dp[r][c];
+        gdp[r] = fmaf(g[r][c], dp[r][c], gdp[r]);
         dp[r][c] *= g[r][c];
-        gdp[r] += dp[r][c];
         gs[r] += g[r][c];
       }
     if (params.spec.ROW_SLOPE) {

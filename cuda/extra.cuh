@@ -65,13 +65,15 @@ TANDEM_DEVICE Extra make_extra(const P& params, int batch) {
 }
 
 // A head of a tensor of queries or keys, for reading.
-TANDEM_DEVICE View<Any> query_view(const Extra& e, uint dtype, uint64_t address, const Strides& s,
-                                   int head, int width, bool wide) {
-  return make_any_view(dtype, address, s, e.batch, head, e.first_q, e.seq_q, width, wide);
-}
-TANDEM_DEVICE View<Any> key_view(const Extra& e, uint dtype, uint64_t address, const Strides& s,
+template <typename T = Any>
+TANDEM_DEVICE View<T> query_view(const Extra& e, uint dtype, uint64_t address, const Strides& s,
                                  int head, int width, bool wide) {
-  return make_any_view(dtype, address, s, e.batch, head, e.first_kv, e.seq_kv, width, wide);
+  return make_rows_view<T>(dtype, address, s, e.batch, head, e.first_q, e.seq_q, width, wide);
+}
+template <typename T = Any>
+TANDEM_DEVICE View<T> key_view(const Extra& e, uint dtype, uint64_t address, const Strides& s,
+                               int head, int width, bool wide) {
+  return make_rows_view<T>(dtype, address, s, e.batch, head, e.first_kv, e.seq_kv, width, wide);
 }
 
 // The optional inputs of one query head; what there is not is 0.

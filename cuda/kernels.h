@@ -31,7 +31,13 @@ using Kernel = void (*)(P);
   using Name##Params = Params<Name##Block, Name##Push>;               \
   using Name##Full = FullParams<Name##Spec, Name##Block, Name##Push>; \
   Kernel<Name##Full> name##_full_kernel(const Launch& launch, bool wide);
+#define TANDEM_FUSED(Name, name)                                      \
+  using Name##Full = FullParams<Name##Spec, Name##Block, Name##Push>; \
+  Kernel<Name##Full> name##_kernel(tandem_dtype dtype, const Launch& launch, bool wide);
 #include "stems.inc"
+
+// Of the rows of src/fixed.inc: a set of optional inputs and the element type are known to the compiler.
+Kernel<FwdFull> fwd_elastic_kernel(tandem_dtype dtype, const Launch& launch, bool wide);
 
 Kernel<FwdParams> fwd_kernel(tandem_dtype dtype, const Launch& launch, bool wide);
 Kernel<BwdDotParams> bwd_dot_kernel(tandem_dtype dtype, const Launch& launch, bool wide);

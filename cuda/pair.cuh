@@ -9,23 +9,26 @@
 namespace tandem {
 namespace cuda {
 
-struct Pair {
-  View<Any> q, k, v, d_o;
+template <typename T>
+struct PairOf {
+  View<T> q, k, v, d_o;
   HeadExtra of;
   const float *lse, *delta;  // of the head's first row
 };
 
-template <typename P>
-TANDEM_DEVICE Pair make_pair(const P& params, const Extra& e, int head) {
+using Pair = PairOf<Any>;
+
+template <typename T = Any, typename P>
+TANDEM_DEVICE PairOf<T> make_pair(const P& params, const Extra& e, int head) {
   const auto& u = params.block;
   const auto& push = params.push;
   const uint dtype = params.spec.DTYPE;
   const int kv_head = head / u.group;
-  Pair p;
-  p.q = query_view(e, dtype, push.q, u.q, head, u.head_dim, push.wide & 1u);
-  p.k = key_view(e, dtype, push.k, u.k, kv_head, u.head_dim, push.wide & 2u);
-  p.v = key_view(e, dtype, push.v, u.v, kv_head, u.head_dim_v, push.wide & 4u);
-  p.d_o = query_view(e, dtype, push.d_o, u.d_o, head, u.head_dim_v, push.wide & 8u);
+  PairOf<T> p;
+  p.q = query_view<T>(e, dtype, push.q, u.q, head, u.head_dim, push.wide & 1u);
+  p.k = key_view<T>(e, dtype, push.k, u.k, kv_head, u.head_dim, push.wide & 2u);
+  p.v = key_view<T>(e, dtype, push.v, u.v, kv_head, u.head_dim_v, push.wide & 4u);
+  p.d_o = query_view<T>(e, dtype, push.d_o, u.d_o, head, u.head_dim_v, push.wide & 8u);
   p.of = head_extra(e, head);
   const int64_t rows0 = int64_t(p.of.index) * u.seq_q;
   p.lse = reinterpret_cast<const float*>(push.lse) + rows0;

@@ -65,6 +65,14 @@ typename Family::Pointer select_full(bool wide, const char* tile, int blocks) {
   return tile ? select_row<Family, Any, 0>(tile, wide, blocks) : nullptr;
 }
 
+// Of kernels for a fixed set of features (src/fixed.inc): with an element type where all is WIDE, and with Any
+// where not.
+template <typename Family>
+typename Family::Pointer select_fixed(tandem_dtype dtype, bool wide, const char* tile, int blocks) {
+  return wide ? select_kernel<Family>(dtype, wide, tile, blocks)
+              : select_full<Family>(wide, tile, blocks);
+}
+
 }  // namespace cuda
 }  // namespace tandem
 #endif

@@ -122,6 +122,20 @@ TANDEM_DEVICE View<Any> make_any_view(uint dtype, uint64_t address, const Stride
   return m;
 }
 
+// The same of a type that may be Any; dtype is not looked at otherwise.
+template <typename T>
+TANDEM_DEVICE View<T> make_rows_view(uint dtype, uint64_t address, const Strides& strides,
+                                     int batch, int head, int64_t first, int rows, int width,
+                                     bool wide) {
+  if constexpr (std::is_same<T, Any>::value) {
+    return make_any_view(dtype, address, strides, batch, head, first, rows, width, wide);
+  } else {
+    View<T> m = make_view<T>(address, strides, batch, head, rows, width, wide);
+    m.base += first * strides.s;
+    return m;
+  }
+}
+
 // COUNT quads of the rows row0 + row, row0 + row + STEP, ... at the features col0 + col to + 3. Zeros
 // outside the view. row0 and col0 are the same in the whole workgroup; row0 is not negative.
 // WIDE: every input is wide, its features are whole quads and a tile's rows span less than 4 GiB

@@ -50,10 +50,23 @@ struct Invocation {  // which rows and columns of the tile are mine
 // The loads of the next step, in flight while the present one is multiplied.
 // Any without WIDE is LAZY: loads go straight to the pool from rolled loops when they are due. Element by
 // element and in each type, they would take the registers of the accumulators.
-template <typename T, typename S, bool WIDE>
+// TWICE: there are two pools, one behind the other, which the steps take in turn. Then a step puts its operands
+// while others still read those of the step before, and has one barrier instead of two.
+template <typename T, typename S, bool WIDE, bool TWICE = false>
 struct Stage {
   static constexpr bool ANY = std::is_same<T, Any>::value, LAZY = ANY && !WIDE;
   typename T::Raw quad[S::STAGED];
+  int offset = 0;  // of the pool of the next step
+
+  TANDEM_DEVICE float4* next_pool(float4* pool) {
+    if constexpr (TWICE) {
+      pool += offset;
+      offset = S::POOL - offset;
+    } else {
+      __syncthreads();  // the pool's readers of the step before are done
+    }
+    return pool;
+  }
 
   // DK features from feature on, of M rows of a and N rows of b.
   TANDEM_DEVICE void fetch_nt(const View<T>& a, int a_row, const View<T>& b, int b_row,
@@ -66,28 +79,14 @@ struct Stage {
   TANDEM_DEVICE void put_nt(float4* pool, const View<T>& a, int a_row, const View<T>& b, int b_row,
                             int feature) const {
     const int r = int(threadIdx.x) / S::NT_QUADS, q = int(threadIdx.x) % S::NT_QUADS;
-    // Neighbours read rows 4 tc + j of b: stored so that these are consecutive.
-    const auto place = [&](int n) {
-      const int row = r + n * S::NT_STEP;
-      return (S::M + row % 4 * S::TC + row / 4) * S::NT_PITCH + q;
-    };
     as_type(a, [&](auto e) {
       using E = decltype(e);
-      if constexpr (LAZY) {
-#pragma unroll 1
-        for (int n = 0; n < S::A_COUNT; ++n)
-          pool[(r + n * S::NT_STEP) * S::NT_PITCH + q] =
-              load_one<E>(a, a_row, r + n * S::NT_STEP, feature, 4 * q);
-#pragma unroll 1
-        for (int n = 0; n < S::B_COUNT; ++n)
-          pool[place(n)] = load_one<E>(b, b_row, r + n * S::NT_STEP, feature, 4 * q);
-      } else {
-#pragma unroll
-        for (int n = 0; n < S::A_COUNT; ++n)
-          pool[(r + n * S::NT_STEP) * S::NT_PITCH + q] = floats<E>(quad[n]);
-#pragma unroll
-        for (int n = 0; n < S::B_COUNT; ++n) pool[place(n)] = floats<E>(quad[S::A_COUNT + n]);
-      }
+      put<E, S::A_COUNT, S::NT_STEP>(pool, quad, a, a_row, r, feature, 4 * q,
+                                     [&](int row) { return row * S::NT_PITCH + q; });
+      // Neighbours read rows 4 tc + j of b: stored so that these are consecutive.
+      put<E, S::B_COUNT, S::NT_STEP>(
+          pool, quad + S::A_COUNT, b, b_row, r, feature, 4 * q,
+          [&](int row) { return (S::M + row % 4 * S::TC + row / 4) * S::NT_PITCH + q; });
     });
   }
 
@@ -99,17 +98,8 @@ struct Stage {
   TANDEM_DEVICE void put_nn(float4* pool, const View<T>& b, int b_row, int col) const {
     const int r = int(threadIdx.x) / S::TC, q = int(threadIdx.x) % S::TC;
     as_type(b, [&](auto e) {
-      using E = decltype(e);
-      if constexpr (LAZY) {
-#pragma unroll 1
-        for (int n = 0; n < S::NN_COUNT; ++n)
-          pool[(r + n * S::NN_STEP) * S::NN_PITCH + q] =
-              load_one<E>(b, b_row, r + n * S::NN_STEP, col, 4 * q);
-      } else {
-#pragma unroll
-        for (int n = 0; n < S::NN_COUNT; ++n)
-          pool[(r + n * S::NN_STEP) * S::NN_PITCH + q] = floats<E>(quad[n]);
-      }
+      put<decltype(e), S::NN_COUNT, S::NN_STEP>(pool, quad, b, b_row, r, col, 4 * q,
+                                                [&](int row) { return row * S::NN_PITCH + q; });
     });
   }
 
@@ -121,6 +111,19 @@ struct Stage {
       load_words<T, WIDE, COUNT, STEP>(out, m, row0, row, col0, col);
     else if constexpr (!LAZY)
       load_any<COUNT, STEP>(out, m, row0, row, col0, col);
+  }
+  // What load() left, or with LAZY the elements themselves, as numbers: row to pool[place(row)].
+  template <typename E, int COUNT, int STEP, typename Place>
+  TANDEM_DEVICE static void put(float4* pool, const typename T::Raw* fetched, const View<T>& m,
+                                int row0, int row, int col0, int col, const Place& place) {
+    if constexpr (LAZY) {
+#pragma unroll 1
+      for (int n = 0; n < COUNT; ++n)
+        pool[place(row + n * STEP)] = load_one<E>(m, row0, row + n * STEP, col0, col);
+    } else {
+#pragma unroll
+      for (int n = 0; n < COUNT; ++n) pool[place(row + n * STEP)] = floats<E>(fetched[n]);
+    }
   }
   template <typename E>
   TANDEM_DEVICE static float4 load_one(const View<Any>& m, int row0, int row, int col0, int col) {
@@ -150,13 +153,13 @@ struct Stage {
 
 // s += (M rows of a) . (N rows of b)^T over depth features. stage holds the first step on entry; the
 // loads of whatever comes after the last step are issued by next().
-template <typename T, typename S, bool WIDE, typename Next>
-TANDEM_DEVICE void product_nt(float (&s)[S::RM][4], Stage<T, S, WIDE>& stage, float4* pool,
+template <typename T, typename S, bool WIDE, bool TWICE, typename Next>
+TANDEM_DEVICE void product_nt(float (&s)[S::RM][4], Stage<T, S, WIDE, TWICE>& stage, float4* pools,
                               const View<T>& a, int a_row, const View<T>& b, int b_row, int depth,
                               const Next& next) {
   const Invocation<S> me;
   for (int feature = 0; feature < depth; feature += S::DK) {
-    __syncthreads();  // the pool's readers of the step before are done
+    float4* pool = stage.next_pool(pools);
     stage.put_nt(pool, a, a_row, b, b_row, feature);
     __syncthreads();
     if (feature + S::DK < depth)
@@ -193,18 +196,37 @@ TANDEM_DEVICE void fma4(float (&acc)[4], float x, float4 y) {
   acc[3] = fmaf(x, y.w, acc[3]);
 }
 
-// acc += (M x N of the P tile) . (N rows of b x width). stage and next as above.
-template <typename T, typename S, bool WIDE, int BLOCKS, typename Next>
-TANDEM_DEVICE void product_nn(float (&acc)[BLOCKS][S::RM][4], Stage<T, S, WIDE>& stage,
-                              float4* pool, const float4* ptile, const View<T>& b, int b_row,
-                              const Next& next) {
+template <typename S>
+TANDEM_DEVICE void take_rows(float4 (&x)[S::RM], const float4* at) {
+#pragma unroll
+  for (int i = 0; i < S::RM; ++i) x[i] = at[S::TR * i * S::P_PITCH];
+}
+template <typename S>
+TANDEM_DEVICE void fma_rows(float (&acc)[S::RM][4], const float4 (&x)[S::RM],
+                            const float4 (&y)[4]) {
+#pragma unroll
+  for (int i = 0; i < S::RM; ++i) {
+    fma4(acc[i], x[i].x, y[0]);
+    fma4(acc[i], x[i].y, y[1]);
+    fma4(acc[i], x[i].z, y[2]);
+    fma4(acc[i], x[i].w, y[3]);
+  }
+}
+
+// acc += (M x N of the P tile) . (N rows of b x width). stage and next as above. Several acc: each with a P
+// tile of its own, one behind the other.
+template <typename T, typename S, bool WIDE, bool TWICE, int BLOCKS, typename Next,
+          typename... More>
+TANDEM_DEVICE void product_nn(float (&acc)[BLOCKS][S::RM][4], Stage<T, S, WIDE, TWICE>& stage,
+                              float4* pools, const float4* ptile, const View<T>& b, int b_row,
+                              const Next& next, More&... more) {
   const Invocation<S> me;
 #pragma unroll
   for (int block = 0; block < BLOCKS; ++block) {
     if (block * S::COLS >= b.width) break;  // a bucket wider than the head
 #pragma unroll
     for (int row = 0; row < S::N; row += S::KC) {
-      __syncthreads();
+      float4* pool = stage.next_pool(pools);
       stage.put_nn(pool, b, b_row + row, block * S::COLS);
       __syncthreads();
       if (row + S::KC < S::N)
@@ -218,17 +240,12 @@ TANDEM_DEVICE void product_nn(float (&acc)[BLOCKS][S::RM][4], Stage<T, S, WIDE>&
 #pragma unroll 4  // not whole: ptxas would hoist operands until accumulators spill
       for (int k = 0; k < S::KC / 4; ++k) {
         float4 x[S::RM], y[4];
-#pragma unroll
-        for (int i = 0; i < S::RM; ++i) x[i] = pp[S::TR * i * S::P_PITCH + k];
+        take_rows<S>(x, pp + k);
 #pragma unroll
         for (int j = 0; j < 4; ++j) y[j] = pb[(4 * k + j) * S::NN_PITCH];
-#pragma unroll
-        for (int i = 0; i < S::RM; ++i) {
-          fma4(acc[block][i], x[i].x, y[0]);
-          fma4(acc[block][i], x[i].y, y[1]);
-          fma4(acc[block][i], x[i].z, y[2]);
-          fma4(acc[block][i], x[i].w, y[3]);
-        }
+        fma_rows<S>(acc[block], x, y);
+        [[maybe_unused]] const float4* tile = pp + k;
+        ((take_rows<S>(x, tile += S::PTILE), fma_rows<S>(more[block], x, y)), ...);
       }
     }
   }

@@ -3,6 +3,7 @@
 
 #include <cstring>
 
+#include "plan.h"
 #include "quirks.h"
 #include "status.h"
 #include "tiles.h"
@@ -80,6 +81,7 @@ Status parse_disabled(const char* list, std::vector<std::string>* disabled) {
     bool known = false;
     for (const PathRow& row : kPaths)
       known |= word == std::string(backend_name(row.backend)) + "." + row.name;
+    for (const FixedRow& row : kFixed) known |= word == row.candidate();
     for (const Tile& tile : kTiles) known |= word == tile.name;
     for (const MatrixTile& tile : kMatrixTiles) known |= word == tile.name;
     if (!known)

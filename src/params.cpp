@@ -128,6 +128,7 @@ struct PushValues : Addresses {
     parts = bias_sum ? a.bias_parts : a.dist_parts;
     to = bias_sum ? a.d_bias : a.d_dist_bias;
     d_dist = split ? a.dist_parts : a.d_dist_bias;
+    if (l.stem == Stem::bwd_dkv_ddist && l.members == 0) d_dist = 0;
     if (split) d_bias = a.bias_parts;
     int slot = 0;
     for_each_extra(plan.problem, [&](auto, auto address) { extra[slot++] = a.*address; });
@@ -306,6 +307,32 @@ BwdDkvSpec bwd_dkv_spec(const Plan& plan, const Launch& l) {
 
 BwdDkvBlock bwd_dkv_block(const Plan& plan, const Launch& l) {
   auto b = pair_block<BwdDkvBlock>(plan, l);
+  b.d_k = plan.problem.d_k;
+  b.d_v = plan.problem.d_v;
+  return b;
+}
+
+BwdRowDqSpec bwd_row_dq_spec(const Plan& plan, const Launch& l) {
+  BwdRowDqSpec s = tile_spec<BwdRowDqSpec>(plan, l);
+  s.ROW_TAU = plan.problem.wants(TANDEM_GRAD_TAU);
+  return s;
+}
+
+BwdRowDqBlock bwd_row_dq_block(const Plan& plan, const Launch& l) {
+  auto b = pair_block<BwdRowDqBlock>(plan, l);
+  b.d_q = plan.problem.d_q;
+  return b;
+}
+
+BwdDkvDdistSpec bwd_dkv_ddist_spec(const Plan& plan, const Launch& l) {
+  BwdDkvDdistSpec s = tile_spec<BwdDkvDdistSpec>(plan, l);
+  s.ROWS = uint32_t(l.tile.bc);
+  s.COLS = uint32_t(l.tile.br);
+  return s;
+}
+
+BwdDkvDdistBlock bwd_dkv_ddist_block(const Plan& plan, const Launch& l) {
+  auto b = pair_block<BwdDkvDdistBlock>(plan, l);
   b.d_k = plan.problem.d_k;
   b.d_v = plan.problem.d_v;
   return b;

@@ -45,6 +45,7 @@ struct ExtraBlock {
                 "128 bytes of push constants are what every Vulkan device has"); \
   static_assert(sizeof(Name##Block) <= 256,                                      \
                 "256 bytes of an inline uniform block are what every Vulkan device has");
+#define TANDEM_FUSED(Name, name)  // not of Vulkan
 #include "stems.inc"
 static_assert(sizeof(ExtraBlock) <= 256, "likewise");
 

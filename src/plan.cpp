@@ -76,6 +76,13 @@ uint32_t skip_shared_bytes(const Problem& p, const PathRow& row, Stem stem) {
   return 4 * (votes + (stem == Stem::fwd ? 2 * live : 0));
 }
 
+bool is_fused(Stem stem) { return stem == Stem::bwd_row_dq || stem == Stem::bwd_dkv_ddist; }
+
+// The same of a kernel for a fixed set of optional inputs: a second pool, in the fused ones a second P tile.
+uint32_t fixed_shared_bytes(Stem stem, const Tile& tile) {
+  return uint32_t(16 * (tile_pool_vec4(tile) + (is_fused(stem) ? tile_ptile_vec4(tile) : 0)));
+}
+
 bool forced_size(const Problem& p, const Tile& t) {
   return (p.tile_rows == 0 || p.tile_rows == t.br) && (p.tile_cols == 0 || p.tile_cols == t.bc);
 }
@@ -185,6 +192,7 @@ Extent extent_of(Stem stem, const Problem& p, const Tile& tile) {
     case Stem::bwd_dot:
       return {ceil_div(p.seq_q, kDotRows), p.heads_q, p.batch};
     case Stem::bwd_dkv:
+    case Stem::bwd_dkv_ddist:
       return {ceil_div(p.seq_kv, Bc), p.heads_kv, p.batch};
     case Stem::bwd_dbias: {
       const Overlay& b = p.bias;
@@ -203,17 +211,31 @@ Extent extent_of(Stem stem, const Problem& p, const Tile& tile) {
   }
 }
 
-std::vector<Stem> stems_of(const Problem& p) {
+// Whether bwd_dkv_ddist sums d_dist_bias as well. Where there is no pair it would not run, and leave no zeros.
+bool fuses_dist(const Problem& p) {
+  return p.wants(TANDEM_GRAD_DIST_BIAS) && p.dist_window <= kFusedWindow &&
+         p.batch * p.heads_q * p.seq_q * p.heads_kv * p.seq_kv != 0;
+}
+
+// fixed: a row of kFixed, -1 for none.
+std::vector<Stem> stems_of(const Problem& p, int fixed) {
   if (!p.backward) return {Stem::fwd};
+  const bool fused_k = fixed >= 0 && p.wants(TANDEM_GRAD_K);
   std::vector<Stem> stems;
-  if (p.wants(TANDEM_GRAD_TAU) || (p.needs_delta() && !p.delta_is_dot()))
-    stems.push_back(Stem::bwd_row);
-  else if (p.needs_delta())
+  bool dq = p.wants(TANDEM_GRAD_Q);
+  if (p.wants(TANDEM_GRAD_TAU) || (p.needs_delta() && !p.delta_is_dot())) {
+    const bool fused = fixed >= 0 && dq;
+    stems.push_back(fused ? Stem::bwd_row_dq : Stem::bwd_row);
+    if (fused) dq = false;
+  } else if (p.needs_delta()) {
     stems.push_back(Stem::bwd_dot);
-  if (p.wants(TANDEM_GRAD_K | TANDEM_GRAD_V)) stems.push_back(Stem::bwd_dkv);
-  if (p.wants(TANDEM_GRAD_Q)) stems.push_back(Stem::bwd_dq);
+  }
+  if (p.wants(TANDEM_GRAD_K | TANDEM_GRAD_V))
+    stems.push_back(fused_k ? Stem::bwd_dkv_ddist : Stem::bwd_dkv);
+  if (dq) stems.push_back(Stem::bwd_dq);
   if (p.wants(TANDEM_GRAD_BIAS)) stems.push_back(Stem::bwd_dbias);
-  if (p.wants(TANDEM_GRAD_DIST_BIAS)) stems.push_back(Stem::bwd_ddist);
+  if (p.wants(TANDEM_GRAD_DIST_BIAS) && !(fused_k && fuses_dist(p)))
+    stems.push_back(Stem::bwd_ddist);
   if (p.wants(TANDEM_GRAD_TAU | TANDEM_GRAD_SLOPE | TANDEM_GRAD_SINK))
     stems.push_back(Stem::bwd_head);
   return stems;
@@ -246,29 +268,41 @@ std::string set_groups(Launch* launch, double total, const Caps& caps) {
 // The launches of a problem on one path; a launch whose output is empty is left out. form() gives a tiled kernel its
 // tile and what follows from it.
 template <typename Form>
-std::string make_launches(const Problem& p, const Caps& caps, const PathRow& row, const Form& form,
-                          std::vector<Launch>* launches) {
+std::string make_launches(const Problem& p, const Caps& caps, const PathRow& row, int fixed,
+                          const Form& form, std::vector<Launch>* launches) {
   const bool cpu = row.backend == Backend::cpu;
-  for (Stem stem : stems_of(p)) {
+  for (Stem stem : stems_of(p, fixed)) {
     Launch launch;
     launch.stem = stem;
     launch.kernel = find_kernel(stem, row.backend, row.name);
     if (launch.kernel < 0) return text("it has no %s kernel", stem_name(stem));
     const bool tiled = is_tiled(stem);
     if (tiled) form(&launch);
+    if (is_fused(stem) || stem == Stem::fwd) launch.fixed = fixed;
+    if (launch.fixed >= 0) launch.shared_bytes += fixed_shared_bytes(stem, launch.tile);
+    if (!cpu && launch.shared_bytes > caps.shared_bytes)
+      return text("%s needs %u bytes of shared memory, the device has %u", stem_name(stem),
+                  launch.shared_bytes, caps.shared_bytes);
     const Extent e = extent_of(stem, p, launch.tile);
     if (e.tiles * e.heads * e.batch == 0) continue;
     // On bwd_dot or bwd_row, which come first; the others do not know of each other.
     launch.waits = launches->size() == 1 && (launches->front().stem == Stem::bwd_dot ||
-                                             launches->front().stem == Stem::bwd_row);
+                                             launches->front().stem == Stem::bwd_row ||
+                                             launches->front().stem == Stem::bwd_row_dq);
     launch.members = e.members;
     launch.splits = splits_of(e, caps);
+    const int64_t shares = launch.splits;  // workgroups where one would do
+    if (stem == Stem::bwd_dkv_ddist && fuses_dist(p)) {
+      launch.members = e.tiles * e.batch;
+      launch.splits = uint32_t(launch.members);
+    }
     launch.tiles = uint32_t(e.tiles);
     if (!cpu) {
-      if (e.members >= int64_t(1) << 31)
-        return text("%s sums over %lld tiles, beyond 2^31", stem_name(stem), (long long)e.members);
+      if (launch.members >= int64_t(1) << 31)
+        return text("%s sums over %lld tiles, beyond 2^31", stem_name(stem),
+                    (long long)launch.members);
       const std::string why = set_groups(
-          &launch, double(e.tiles) * double(e.heads) * double(e.batch) * launch.splits, caps);
+          &launch, double(e.tiles) * double(e.heads) * double(e.batch) * double(shares), caps);
       if (!why.empty()) return why;
       if (!tiled) {
         const auto group = uint32_t(stem == Stem::bwd_dot ? kDotRows * kDotLanes : kLineGroup);
@@ -309,7 +343,8 @@ void lay_out_workspace(Plan* plan) {
     end = *offset + 4 * floats;
   };
   const auto rows = uint64_t(p.batch * p.heads_q * p.seq_q);
-  const bool row_kernel = plan->find(Stem::bwd_row) || plan->find(Stem::bwd_dot);
+  const bool row_kernel =
+      plan->find(Stem::bwd_row) || plan->find(Stem::bwd_row_dq) || plan->find(Stem::bwd_dot);
   // bwd_row writes delta whoever asks.
   place(row_kernel, &plan->delta_offset, rows);
   place(row_kernel && p.wants(TANDEM_GRAD_TAU), &plan->tau_rows_offset, rows);
@@ -379,9 +414,9 @@ bool try_path(const Problem& p, const Caps& caps, const PathRow& row, Plan* plan
   const std::string feature = missing_feature(row, p, caps);
   if (!feature.empty()) return refuse(name, feature);
 
-  auto take = [&](const auto& form, const std::string& who) {
+  auto take = [&](const auto& form, const std::string& who, int fixed = -1) {
     std::vector<Launch> launches;
-    const std::string why = make_launches(p, caps, row, form, &launches);
+    const std::string why = make_launches(p, caps, row, fixed, form, &launches);
     if (!why.empty()) return refuse(who, why);
     plan->path = row.name;
     plan->launches = launches;
@@ -406,7 +441,7 @@ bool try_path(const Problem& p, const Caps& caps, const PathRow& row, Plan* plan
     const int edge = matrix_edge(caps, dtype_name(p.dtype));
     const Quirk* doubled = find_quirk(caps, QuirkAction::doubled);
     const MatrixTile* chosen[kStemCount] = {};
-    for (Stem stem : stems_of(p)) {
+    for (Stem stem : stems_of(p, -1)) {
       if (!has_matrix_tiles(stem)) continue;
       const auto no = [&](const MatrixTile& t, const std::string& why) {
         refuse(name + " " + t.name, why);
@@ -435,6 +470,18 @@ bool try_path(const Problem& p, const Caps& caps, const PathRow& row, Plan* plan
         },
         name);
   }
+  int fixed = -1;
+  if (is_path(row, Backend::cuda, "simt"))
+    for (const FixedRow& f : kFixed) {
+      if (p.normalizer != f.normalizer) continue;
+      const std::string more = p.extras(f.may);
+      if (is_disabled(caps, f.candidate()))
+        refuse(f.candidate(), kDisabled);
+      else if (!more.empty())
+        refuse(f.candidate(), "this problem has " + more + ", which its kernels do without");
+      else
+        fixed = int(&f - kFixed);
+    }
   const TileOn backend = row.backend == Backend::cuda ? TileOn::cuda : TileOn::vulkan;
   for (const Tile& tile : kTiles) {
     if (!tile_on(tile, backend)) continue;
@@ -449,7 +496,7 @@ bool try_path(const Problem& p, const Caps& caps, const PathRow& row, Plan* plan
     };
     if (!why.empty()) {
       refuse(who, why);
-    } else if (take(form, who)) {
+    } else if (take(form, who, fixed)) {
       return true;
     }
   }
@@ -480,6 +527,11 @@ const Launch* Plan::find(Stem stem) const {
   for (const Launch& launch : launches)
     if (launch.stem == stem) return &launch;
   return nullptr;
+}
+
+bool Plan::sums_dist() const {
+  const Launch* fused = find(Stem::bwd_dkv_ddist);
+  return find(Stem::bwd_ddist) || (fused && fused->members > 0);
 }
 
 Status make_plan(const Problem& problem, const Caps& caps, Plan* plan) {
@@ -513,10 +565,11 @@ std::string explain(const Problem& problem, const Caps& caps) {
     s += text("  slower: element by element, no multiple of %d: %s\n", plan.wide_elements(),
               narrow.c_str());
   for (const Launch& l : plan.launches) {
-    s += text("  %-10s", stem_name(l.stem));
+    s += text("  %-14s", stem_name(l.stem));
     if (l.groups_x)
       s += text(" %u x %u workgroups, %u bytes shared", l.groups_x, l.groups_y, l.shared_bytes);
     if (l.splits > 1) s += text(", %u splits", l.splits);
+    if (l.fixed >= 0) s += text(", of %s", kFixed[l.fixed].candidate().c_str());
     s += "\n";
   }
   return s;

@@ -30,11 +30,26 @@ struct Launch {
   uint32_t shared_bytes = 0;
   bool waits = false;  // reads what launches before it wrote
   // bwd_dbias, bwd_ddist: what is summed, and how many workgroups share a sum; bwd_sum: their parts.
+  // bwd_dkv_ddist: a member and a part for each tile of keys, no members where d_dist_bias is not its work.
   int64_t members = 0;
   uint32_t splits = 1;
   uint32_t gradient = 0;  // bwd_sum: TANDEM_GRAD_BIAS or TANDEM_GRAD_DIST_BIAS
+  int fixed = -1;         // CUDA: row of kFixed whose kernel runs; -1: one that knows everything
   int wide_elements() const { return matrix > 0 ? 8 : 4; }  // of a wide load or store
 };
+
+struct FixedRow {  // fixed.inc
+  const char* name;
+  Normalizer normalizer;
+  uint32_t may;  // of Extra
+  std::string candidate() const { return std::string("cuda.simt.") + name; }
+};
+constexpr FixedRow kFixed[] = {
+#define TANDEM_FIXED(name, normalizer, may) {#name, Normalizer::normalizer, may},
+#include "fixed.inc"
+};
+// Entries of d_dist_bias of a head that bwd_dkv_ddist takes on: each tile of keys leaves as many in the workspace.
+constexpr int kFusedWindow = 1024;
 
 struct Refusal {
   std::string candidate;  // "vulkan.scalar", "vulkan.scalar t64k32"
@@ -56,6 +71,7 @@ struct Plan {
   std::string name() const;
   Tile tile() const;                    // of its tiled kernels; br = bc = 0 where there are none
   const Launch* find(Stem stem) const;  // nullptr: not in this plan
+  bool sums_dist() const;               // some launch leaves d_dist_bias, or parts of it
   int wide_elements() const;            // of the loads and stores of its tiled kernels: 4, or 8
 };
 

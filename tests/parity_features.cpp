@@ -96,6 +96,12 @@ TEST_CASE("features: a few combinations with all of them") {
         seed_of("few", 3), sparse());
 }
 
+// What CUDA has kernels of its own for (src/fixed.inc).
+TEST_CASE("features: elastic softmax and a distance bias alone") {
+  check(with({"elastic", "dist_bias"}, TANDEM_F16, {2, 4, 2, 70, 101, 32, 32}, kBottomRight),
+        seed_of("fixed", 1), sparse());
+}
+
 TEST_CASE("features: each alone" * doctest::skip(!at_least(Tier::ci))) {
   int n = 0;
   for (const Feature& f : features())

@@ -35,6 +35,7 @@ std::pair<int64_t, int64_t> groups_of(const Problem& p, const Launch& l) {
     case Stem::bwd_dot:
       return {ceil_div(p.seq_q, kDotRows), p.heads_q * p.batch};
     case Stem::bwd_dkv:
+    case Stem::bwd_dkv_ddist:
       return {ceil_div(p.seq_kv, bc), p.heads_kv * p.batch};
     case Stem::bwd_dbias:
       return {(p.bias.rows == 1 ? 1 : ceil_div(p.seq_q, br)) * ceil_div(p.seq_kv, bc),
@@ -50,27 +51,42 @@ std::pair<int64_t, int64_t> groups_of(const Problem& p, const Launch& l) {
   }
 }
 
+// Whether the fused kernels of elastic softmax may run.
+bool lazy(const Plan& plan) {
+  const Problem& p = plan.problem;
+  return plan.backend == Backend::cuda && p.normalizer == Normalizer::elastic && !p.bias &&
+         !p.alibi && !p.keep && p.softcap == 0 && p.dropout == 0;
+}
+
 // What of a problem's gradients each operation writes.
-bool expects(const Problem& p, Stem stem) {
+bool expects(const Plan& plan, Stem stem) {
+  const Problem& p = plan.problem;
   const bool q = p.batch * p.heads_q * p.seq_q != 0, kv = p.batch * p.heads_kv * p.seq_kv != 0;
   const uint32_t through_ds = TANDEM_GRAD_Q | TANDEM_GRAD_K | TANDEM_GRAD_BIAS |
                               TANDEM_GRAD_DIST_BIAS | TANDEM_GRAD_SLOPE | TANDEM_GRAD_SINK;
   const bool by_dot = p.normalizer == Normalizer::softmax && !p.wants(TANDEM_GRAD_SLOPE);
+  const bool row_dq = lazy(plan) && p.wants(TANDEM_GRAD_Q),
+             dkv_ddist = lazy(plan) && p.wants(TANDEM_GRAD_K);
   switch (stem) {
     case Stem::fwd:
       return !p.backward && q;
+    case Stem::bwd_row_dq:
+      return q && row_dq;
+    case Stem::bwd_dkv_ddist:
+      return kv && dkv_ddist;
     case Stem::bwd_dot:
       return q && by_dot && p.wants(through_ds);
     case Stem::bwd_row:
-      return q && !by_dot && p.wants(through_ds | TANDEM_GRAD_TAU);
+      return q && !by_dot && !row_dq && p.wants(through_ds | TANDEM_GRAD_TAU);
     case Stem::bwd_dkv:
-      return kv && p.wants(TANDEM_GRAD_K | TANDEM_GRAD_V);
+      return kv && !dkv_ddist && p.wants(TANDEM_GRAD_K | TANDEM_GRAD_V);
     case Stem::bwd_dq:
-      return q && p.wants(TANDEM_GRAD_Q);
+      return q && !row_dq && p.wants(TANDEM_GRAD_Q);
     case Stem::bwd_dbias:
       return p.wants(TANDEM_GRAD_BIAS) && gradient_elements(p, TANDEM_GRAD_BIAS) > 0;
     case Stem::bwd_ddist:
-      return p.wants(TANDEM_GRAD_DIST_BIAS) && p.heads_q > 0;
+      return p.wants(TANDEM_GRAD_DIST_BIAS) && p.heads_q > 0 &&
+             !(q && kv && dkv_ddist && p.dist_window <= 1024);
     case Stem::bwd_head:
       return p.wants(TANDEM_GRAD_TAU | TANDEM_GRAD_SLOPE | TANDEM_GRAD_SINK) && p.heads_q > 0;
     default:
@@ -119,10 +135,12 @@ void check_plan(const Plan& plan, const Caps& caps) {
   for (int n = 0; n < kStemCount; ++n)
     if (Stem(n) != Stem::bwd_sum) {
       CAPTURE(std::string(stem_name(Stem(n))));
-      CHECK(expects(p, Stem(n)) == (present.count(Stem(n)) > 0));
+      CHECK(expects(plan, Stem(n)) == (present.count(Stem(n)) > 0));
     }
   // What reads what another wrote waits: the first after delta, and the first sum after the parts.
-  const bool delta = present.count(Stem::bwd_dot) + present.count(Stem::bwd_row) > 0;
+  const bool delta = present.count(Stem::bwd_dot) + present.count(Stem::bwd_row) +
+                         present.count(Stem::bwd_row_dq) >
+                     0;
   bool summed = false;
   for (size_t n = 0; n < plan.launches.size(); ++n) {
     const bool sum = plan.launches[n].stem == Stem::bwd_sum;
@@ -162,7 +180,7 @@ TEST_CASE("the operations of each set of gradients") {
               {"alibi", "bwd_dot bwd_dkv bwd_dq"},
               {"alibi grads=a", "bwd_row bwd_head"},
               {"alibi grads=qkva", "bwd_row bwd_dkv bwd_dq bwd_head"},
-              {"elastic", "bwd_row bwd_dkv bwd_dq"},
+              {"elastic softcap=5", "bwd_row bwd_dkv bwd_dq"},
               {"elastic grads=v", "bwd_dkv"},
               {"elastic grads=t", "bwd_row bwd_head"},
               {"elastic grads=vt", "bwd_row bwd_dkv bwd_head"},
@@ -181,6 +199,51 @@ TEST_CASE("the operations of each set of gradients") {
       CHECK(stems(plan) == row.stems);
       check_plan(plan, caps_of(id));
     }
+}
+
+TEST_CASE("kernels of a fixed set of optional inputs: who gets them, and what is fused") {
+  const struct {
+    const char* words;
+    const char* stems;
+  } rows[] = {{"", "bwd_row_dq bwd_dkv_ddist"},
+              {"grads=qkvt", "bwd_row_dq bwd_dkv_ddist bwd_head"},
+              {"grads=qv", "bwd_row_dq bwd_dkv"},
+              {"grads=kt", "bwd_row bwd_dkv_ddist bwd_head"},
+              {"dist=512 sink q_padded grads=qkvdts", "bwd_row_dq bwd_dkv_ddist bwd_head bwd_sum"},
+              {"dist=1025 grads=qkvd", "bwd_row_dq bwd_dkv_ddist bwd_ddist"},
+              {"dist=512 grads=qd", "bwd_row_dq bwd_ddist bwd_sum"},
+              {"dist=512 keep:1x1x1 grads=qkvd", "bwd_row bwd_dkv bwd_dq bwd_ddist bwd_sum"}};
+  for (const auto& row : rows) {
+    const std::string line = std::string("bwd bf16 b4 hq16 hk4 sq500 d64 elastic ") + row.words;
+    CAPTURE(line);
+    const Plan plan = plan_of(line, "h100_cuda");
+    CHECK(stems(plan) == row.stems);
+    check_plan(plan, caps_of("h100_cuda"));
+    for (const Launch& l : plan.launches)
+      CHECK((l.fixed >= 0) == (l.stem == Stem::bwd_row_dq || l.stem == Stem::bwd_dkv_ddist));
+  }
+  // Parts of d_dist_bias: one for each tile of keys.
+  const Plan plan =
+      plan_of("bwd bf16 b4 hq16 hk4 sq500 d64 elastic dist=512 grads=qkvd", "h100_cuda");
+  CHECK(plan.find(Stem::bwd_dkv_ddist)->splits == 4 * 8);
+  // Two pools and two P tiles of t64r8.
+  CHECK(plan.find(Stem::bwd_dkv_ddist)->shared_bytes == 2 * 27648);
+  const std::string text = explain(plan.problem, caps_of("h100_cuda"));
+  CHECK(text.find("of cuda.simt.elastic") != std::string::npos);
+
+  CHECK(plan_of("fwd f16 sq500 d64 elastic dist=40", "h100_cuda").launches[0].fixed == 0);
+  CHECK(plan_of("fwd f16 sq500 d64 dist=40", "h100_cuda").launches[0].fixed == -1);
+  const Plan more = plan_of("fwd f16 sq500 d64 elastic alibi", "h100_cuda");
+  CHECK(more.launches[0].fixed == -1);
+  CHECK(more.refusals[0].candidate == "cuda.simt.elastic");
+  CHECK(more.refusals[0].reason.find("alibi") != std::string::npos);
+
+  Caps caps = caps_of("h100_cuda");
+  REQUIRE(parse_disabled("cuda.simt.elastic", &caps.disabled).ok());
+  Plan without;
+  REQUIRE(make_plan(plan.problem, caps, &without).ok());
+  CHECK(stems(without) == "bwd_row bwd_dkv bwd_dq bwd_ddist bwd_sum");
+  CHECK(without.refusals[0].reason.find("disabled") != std::string::npos);
 }
 
 TEST_CASE("every recorded device that plans plain attention plans each optional input") {

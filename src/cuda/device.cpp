@@ -173,10 +173,15 @@ class CudaProgram final : public Program {
         default:
           break;
       }
+    if (launch.stem == Stem::fwd && launch.fixed >= 0)  // the one row there is
+      return add_fixed(launch, cuda::fwd_elastic_kernel, fwd_spec, fwd_block, fwd_push);
     switch (launch.stem) {
 #define TANDEM_STEM(Name, name) \
   case Stem::name:              \
     return add_full(launch, cuda::name##_full_kernel, name##_spec, name##_block, name##_push);
+#define TANDEM_FUSED(Name, name) \
+  case Stem::name:               \
+    return add_fixed(launch, cuda::name##_kernel, name##_spec, name##_block, name##_push);
 #include "stems.inc"
     }
     return fail(TANDEM_ERROR_BACKEND, "the CUDA backend has no kernel %s", stem_name(launch.stem));
@@ -194,16 +199,33 @@ class CudaProgram final : public Program {
   }
 
   template <typename Spec, typename Block, typename Push>
-  Status add_full(const Launch& launch,
-                  cuda::Kernel<cuda::FullParams<Spec, Block, Push>> (*find)(const Launch&, bool),
+  using FullKernel = cuda::Kernel<cuda::FullParams<Spec, Block, Push>>;
+  template <typename Spec, typename Block, typename Push>
+  Status add_full(const Launch& launch, FullKernel<Spec, Block, Push> (*find)(const Launch&, bool),
                   Spec (*spec)(const Plan&, const Launch&),
                   Block (*block)(const Plan&, const Launch&),
                   Push (*push)(const Plan&, const Launch&, const Addresses&)) {
     return add(launch, find(launch, false), find(launch, true),
-               cuda::FullParams<Spec, Block, Push>{block(plan_, launch), Push(),
-                                                   extra_block(plan_.problem),
-                                                   features_of(plan_.problem), spec(plan_, launch)},
-               push);
+               full_params(launch, spec, block, push), push);
+  }
+  template <typename Spec, typename Block, typename Push>
+  Status add_fixed(const Launch& launch,
+                   FullKernel<Spec, Block, Push> (*find)(tandem_dtype, const Launch&, bool),
+                   Spec (*spec)(const Plan&, const Launch&),
+                   Block (*block)(const Plan&, const Launch&),
+                   Push (*push)(const Plan&, const Launch&, const Addresses&)) {
+    const tandem_dtype dtype = plan_.problem.dtype;
+    return add(launch, find(dtype, launch, false), find(dtype, launch, true),
+               full_params(launch, spec, block, push), push);
+  }
+  template <typename Spec, typename Block, typename Push>
+  cuda::FullParams<Spec, Block, Push> full_params(const Launch& launch,
+                                                  Spec (*spec)(const Plan&, const Launch&),
+                                                  Block (*block)(const Plan&, const Launch&),
+                                                  Push (*)(const Plan&, const Launch&,
+                                                           const Addresses&)) const {
+    return {block(plan_, launch), Push(), extra_block(plan_.problem), features_of(plan_.problem),
+            spec(plan_, launch)};
   }
 
  public:

@@ -52,6 +52,9 @@ const StemCode& stem_code(Stem stem) {
     }();                                                                       \
     return code;                                                               \
   }
+#define TANDEM_FUSED(Name, name) \
+  case Stem::name:               \
+    break;
 #include "../stems.inc"
   }
   static const StemCode none;
@@ -102,6 +105,9 @@ std::string spec_bytes(const Plan& plan, const Launch& launch, bool wide) {
     set_wide(&spec, wide ? wide_code(plan.problem, launch) : 0, 0); \
     return bytes_of(spec);                                          \
   }
+#define TANDEM_FUSED(Name, name) \
+  case Stem::name:               \
+    break;
 #include "../stems.inc"
   }
   return "";
@@ -113,6 +119,9 @@ std::string block_bytes(const Plan& plan, const Launch& launch) {
 #define TANDEM_STEM(Name, name)                   \
   case Stem::name:                                \
     block = bytes_of(name##_block(plan, launch)); \
+    break;
+#define TANDEM_FUSED(Name, name) \
+  case Stem::name:               \
     break;
 #include "../stems.inc"
   }
@@ -131,6 +140,7 @@ std::string extra_bytes(const Plan& plan) {
 Status VulkanDevice::make_layouts() {
   for (int i = 0; i < kStemCount; ++i) {
     const StemCode& code = stem_code(Stem(i));
+    if (code.block_bytes == 0) continue;  // CUDA alone has it
     // Tiled kernels have the optional inputs' parameters in a second block. Two blocks of at most 256 bytes: every
     // device has four.
     VkDescriptorSetLayoutBinding bindings[2] = {};

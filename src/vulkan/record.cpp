@@ -16,6 +16,9 @@ Push make_push(const Plan& plan, const Launch& launch, const Addresses& a) {
     push.bytes = uint32_t(sizeof(data));                  \
     break;                                                \
   }
+#define TANDEM_FUSED(Name, name) \
+  case Stem::name:               \
+    break;
 #include "../stems.inc"
   }
   // The others have one pipeline; bwd_dot looks at the bits itself.

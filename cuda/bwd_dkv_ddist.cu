@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// bwd_dkv_ddist: bwd_dkv of elastic softmax (src/fixed.inc), which also leaves the key tile's part of d_dist_bias
+// where that is asked for: ds is in the P tile, and only the tiles near the diagonal have such a part.
+#include "elastic.cuh"
+#include "pair.cuh"
+#include "select.cuh"
+
+namespace tandem {
+namespace cuda {
+
+// Adds the diagonals of ds in the P tile, rows keys and columns queries, to part; an invocation a diagonal.
+// distance: of the tile's first query and key.
+template <typename S>
+TANDEM_DEVICE void add_diagonals(float* part, int window, const float4* ptile, int distance) {
+  static_assert(S::WG >= S::M + S::N - 1, "an invocation a diagonal");
+  __syncthreads();
+  const int first = int(threadIdx.x) - (S::M - 1);  // column in the tile's first row
+  const int t = distance + first;
+  if (first >= S::N || t < 0 || t >= window) return;
+  const float* x = reinterpret_cast<const float*>(ptile) + first;
+  float sum = part[t];
+#pragma unroll 8
+  for (int r = 0; r < S::M; ++r)
+    if ((first + r >= 0) & (first + r < S::N)) sum += x[r * (4 * S::P_PITCH + 1)];
+  part[t] = sum;
+}
+
+template <typename T, int ROW, int BLOCKS, bool WIDE>
+__global__ void __launch_bounds__(Shape<ROW>::WG,
+                                  Shape<ROW>::groups(2 * BLOCKS * Shape<ROW>::RM * 4, WIDE))
+    bwd_dkv_ddist(const __grid_constant__ BwdDkvDdistFull params) {
+  using S = Shape<ROW>;
+  const BwdDkvDdistBlock& u = params.block;
+  const BwdDkvDdistPush& push = params.push;
+  Place at;
+  if (!find_place(u.tiles, u.total, u.heads_q / u.group, &at)) return;
+  // First to last: with a causal mask the first keys are seen by most rows and take longest.
+  const int tile = int(u.tiles) - 1 - at.tile, row0 = tile * S::M;
+  const bool grad_v = push.d_v != 0;
+  const Extra e = make_extra(params, at.batch);
+  const TandemTiles span = tandem_query_tiles(e.band, row0, S::M, S::N, e.seq_q, e.seq_kv);
+
+  const Invocation<S> me;
+  float4* pool = shared_memory();  // two of them
+  float4* ptile = pool + 2 * S::POOL;
+  float4* stash = ptile + S::PTILE;  // p, while the P tile holds y: each invocation's own
+  Stage<T, S, WIDE, true> stage;
+  float d_k[BLOCKS][S::RM][4] = {}, d_v[BLOCKS][S::RM][4] = {};
+
+#pragma unroll 1
+  for (int n = 0; n < u.group; ++n) {
+    const int head = at.head * u.group + n;
+    const PairOf<T> p = make_pair<T>(params, e, head);
+    float* part = nullptr;
+    if (push.d_dist != 0) {
+      part = reinterpret_cast<float*>(push.d_dist) +
+             ((int64_t(at.batch) * u.tiles + tile) * u.heads_q + head) * e.x.dist_window;
+      for (int t = int(threadIdx.x); t < e.x.dist_window; t += S::WG) part[t] = 0.f;
+    }
+    if (span.begin < span.end) stage.fetch_nt(p.k, row0, p.q, span.begin * S::N, 0);
+#pragma unroll 1
+    for (int t = span.begin; t < span.end; ++t) {
+      const int col0 = t * S::N;
+      float s[S::RM][4] = {};
+      product_nt(s, stage, pool, p.k, row0, p.q, col0, u.head_dim, [&] {
+        if (grad_v)
+          stage.fetch_nn(p.d_o, col0, 0);
+        else
+          stage.fetch_nt(p.v, row0, p.d_o, col0, 0);
+      });
+      uint counted = score_elastic<S, false>(s, e, p.of.dist, col0, row0,
+                                             t < span.full_begin || t >= span.full_end);
+      float lse[4], shift[4];
+#pragma unroll
+      for (int c = 0; c < 4; ++c) {
+        const int i = col0 + me.col(c);
+        lse[c] = i < e.seq_q ? __ldg(p.lse + i) : minus_infinity();
+        shift[c] = elastic_shift(e, p.of, i);
+      }
+#pragma unroll
+      for (int r = 0; r < S::RM; ++r) {
+        float x[4];
+#pragma unroll
+        for (int c = 0; c < 4; ++c) x[c] = weight(s[r][c], lse[c]);
+        stash[me.row(r) * S::P_PITCH + me.tc] = make_float4(x[0], x[1], x[2], x[3]);
+#pragma unroll
+        for (int c = 0; c < 4; ++c)
+          s[r][c] = elastic_weight(x[c], shift[c], 1u << (4 * r + c), &counted);
+      }
+      if (grad_v) {
+        put_ptile<S>(ptile, s);
+        product_nn(d_v, stage, pool, ptile, p.d_o, col0,
+                   [&] { stage.fetch_nt(p.v, row0, p.d_o, col0, 0); });
+      }
+      float dp[S::RM][4] = {};
+      product_nt(dp, stage, pool, p.v, row0, p.d_o, col0, u.head_dim_v,
+                 [&] { stage.fetch_nn(p.q, col0, 0); });
+      take_ptile<S>(stash, s);
+      float delta[4];
+#pragma unroll
+      for (int c = 0; c < 4; ++c) {
+        const int i = col0 + me.col(c);
+        delta[c] = i < e.seq_q ? __ldg(p.delta + i) : 0.f;
+      }
+#pragma unroll
+      for (int r = 0; r < S::RM; ++r)
+#pragma unroll
+        for (int c = 0; c < 4; ++c)
+          s[r][c] *= ((counted >> (4 * r + c) & 1u) ? dp[r][c] : 0.f) - delta[c];
+      put_ptile<S>(ptile, s);
+      if (part && tile_has_dist(e, col0, S::N, row0, S::M))
+        add_diagonals<S>(part, e.x.dist_window, ptile, col0 + e.band.off - row0);
+      product_nn(d_k, stage, pool, ptile, p.q, col0, [&] {
+        if (t + 1 < span.end) stage.fetch_nt(p.k, row0, p.q, col0 + S::N, 0);
+      });
+    }
+  }
+  const uint dtype = params.spec.DTYPE;
+  store_blocks<T, S>(make_rows_view<T>(dtype, push.d_k, u.d_k, at.batch, at.head, e.first_kv,
+                                       e.written_kv, u.head_dim, push.wide & 16u),
+                     row0, d_k, u.scale);
+  if (grad_v)
+    store_blocks<T, S>(make_rows_view<T>(dtype, push.d_v, u.d_v, at.batch, at.head, e.first_kv,
+                                         e.written_kv, u.head_dim_v, push.wide & 32u),
+                       row0, d_v, 1.f);
+}
+
+struct BwdDkvDdist {
+  using Pointer = Kernel<BwdDkvDdistFull>;
+  template <typename T, int ROW, int BLOCKS, bool WIDE>
+  static Pointer get() {
+    if constexpr (WIDE != std::is_same<T, Any>::value) return bwd_dkv_ddist<T, ROW, BLOCKS, WIDE>;
+    return nullptr;
+  }
+};
+
+Kernel<BwdDkvDdistFull> bwd_dkv_ddist_kernel(tandem_dtype dtype, const Launch& launch, bool wide) {
+  return select_fixed<BwdDkvDdist>(
+      dtype, wide, launch.tile.name,
+      launch.d_blocks > launch.dv_blocks ? launch.d_blocks : launch.dv_blocks);
+}
+
+}  // namespace cuda
+}  // namespace tandem

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// bwd_row_dq: bwd_row and bwd_dq of elastic softmax (src/fixed.inc) in one walk. ds = p M dp - delta p is linear
+// in delta, which is known at the end of the row: both of its parts are summed, d_q = sum p M dp k - delta sum p k.
+// Four products instead of five.
+#include "elastic.cuh"
+#include "pair.cuh"
+#include "select.cuh"
+
+namespace tandem {
+namespace cuda {
+
+template <typename T, int ROW, int BLOCKS, bool WIDE>
+__global__ void __launch_bounds__(Shape<ROW>::WG,
+                                  Shape<ROW>::groups(2 * BLOCKS * Shape<ROW>::RM * 4, WIDE))
+    bwd_row_dq(const __grid_constant__ BwdRowDqFull params) {
+  using S = Shape<ROW>;
+  const BwdRowDqBlock& u = params.block;
+  const BwdRowDqPush& push = params.push;
+  Place at;
+  if (!find_place(u.tiles, u.total, u.heads_q, &at)) return;
+  const int row0 = at.tile * S::M;
+  const Extra e = make_extra(params, at.batch);
+  const PairOf<T> pair = make_pair<T>(params, e, at.head);
+  const TandemTiles span = tandem_key_tiles(e.band, row0, S::M, S::N, e.seq_q, e.seq_kv);
+
+  const Invocation<S> me;
+  float4* pool = shared_memory();                                  // two of them
+  float4 *ptile = pool + 2 * S::POOL, *second = ptile + S::PTILE;  // p, and p M dp
+  Stage<T, S, WIDE, true> stage;
+  float d_q[BLOCKS][S::RM][4] = {}, p_k[BLOCKS][S::RM][4] = {};
+  float gdp[S::RM] = {}, dps[S::RM] = {};  // this invocation's parts of sum p M dp, sum M dp
+
+  if (span.begin < span.end) stage.fetch_nt(pair.q, row0, pair.k, span.begin * S::N, 0);
+#pragma unroll 1
+  for (int t = span.begin; t < span.end; ++t) {
+    const int col0 = t * S::N;
+    float s[S::RM][4] = {};
+    product_nt(s, stage, pool, pair.q, row0, pair.k, col0, u.head_dim,
+               [&] { stage.fetch_nt(pair.d_o, row0, pair.v, col0, 0); });
+    uint counted =
+        score_elastic<S, true>(s, e, pair.of.dist, row0, col0,
+                               t < span.full_begin || t >= span.full_end || row0 + S::M > e.seq_q);
+#pragma unroll
+    for (int r = 0; r < S::RM; ++r) {
+      const int row = row0 + me.row(r);
+      const float lse = row < e.seq_q ? __ldg(pair.lse + row) : minus_infinity();
+      const float shift = elastic_shift(e, pair.of, row);
+#pragma unroll
+      for (int c = 0; c < 4; ++c) {
+        s[r][c] = weight(s[r][c], lse);
+        elastic_weight(s[r][c], shift, 1u << (4 * r + c), &counted);
+      }
+    }
+    // p waits in its own place of the P tile: registers are what limits the next product. The tile's
+    // readers, of the step before, are behind the barriers of the product above.
+    put_ptile<S>(ptile, s);
+    float dp[S::RM][4] = {};
+    product_nt(dp, stage, pool, pair.d_o, row0, pair.v, col0, u.head_dim_v,
+               [&] { stage.fetch_nn(pair.k, col0, 0); });
+    take_ptile<S>(ptile, s);
+#pragma unroll
+    for (int r = 0; r < S::RM; ++r)
+#pragma unroll
+      for (int c = 0; c < 4; ++c) {
+        const float x = (counted >> (4 * r + c) & 1u) ? dp[r][c] : 0.f;
+        dps[r] += x;
+        gdp[r] = fmaf(s[r][c], x, gdp[r]);
+        s[r][c] *= x;
+      }
+    put_ptile<S>(second, s);
+    product_nn(
+        p_k, stage, pool, ptile, pair.k, col0,
+        [&] {
+          if (t + 1 < span.end) stage.fetch_nt(pair.q, row0, pair.k, col0 + S::N, 0);
+        },
+        d_q);
+  }
+
+  const int64_t rows0 = int64_t(pair.of.index) * u.seq_q;
+  const auto put = [&](uint64_t address, int row, float x) {
+    if (me.tc == 0 && row < u.seq_q) reinterpret_cast<float*>(address)[rows0 + row] = x;
+  };
+#pragma unroll
+  for (int r = 0; r < S::RM; ++r) {
+    const int row = row0 + me.row(r);
+    const float delta = row_sum<S>(gdp[r]), counts = row_sum<S>(dps[r]);
+    put(push.delta, row, delta);
+    if (params.spec.ROW_TAU) {
+      const int n = tandem_key_count(e.band, row, e.seq_q, e.seq_kv);
+      put(push.tau_rows, row, n > 0 ? __fdiv_rn(counts, float(n)) : 0.f);
+    }
+#pragma unroll
+    for (int block = 0; block < BLOCKS; ++block)
+#pragma unroll
+      for (int c = 0; c < 4; ++c)
+        d_q[block][r][c] = fmaf(-delta, p_k[block][r][c], d_q[block][r][c]);
+  }
+  store_blocks<T, S>(make_rows_view<T>(params.spec.DTYPE, push.d_q, u.d_q, at.batch, at.head,
+                                       e.first_q, e.written_q, u.head_dim, push.wide & 16u),
+                     row0, d_q, u.scale);
+}
+
+struct BwdRowDq {
+  using Pointer = Kernel<BwdRowDqFull>;
+  template <typename T, int ROW, int BLOCKS, bool WIDE>
+  static Pointer get() {
+    if constexpr (WIDE != std::is_same<T, Any>::value) return bwd_row_dq<T, ROW, BLOCKS, WIDE>;
+    return nullptr;
+  }
+};
+
+Kernel<BwdRowDqFull> bwd_row_dq_kernel(tandem_dtype dtype, const Launch& launch, bool wide) {
+  return select_fixed<BwdRowDq>(dtype, wide, launch.tile.name, launch.d_blocks);
+}
+
+}  // namespace cuda
+}  // namespace tandem
