@@ -39,8 +39,8 @@ const int SECOND = COLS * PITCH;
 // Two tiles of COLS rows, the second from SECOND on; behind them LEFT_SHARED left operands for which registers do not
 // suffice, the last ones that the kernel loads. And whole tiles of rows, on their way in and out.
 const int HELD = ROWS * PITCH;
-const int STREAMED = LEFT_SHARED > 0 || 2 * COLS > ROWS ? 2 * COLS * PITCH + LEFT_SHARED * HELD : HELD;
-shared uvec4 streamed[STREAMED];
+const int STREAMED = 2 * COLS * PITCH + LEFT_SHARED * HELD;
+shared uvec4 streamed[STREAMED > HELD ? STREAMED : HELD];
 const int SCRATCH = MATRIX * (MATRIX + 4) / 4; // a subgroup's own
 shared vec4 scratch[SUBGROUPS * SCRATCH];
 shared vec4 iota[MATRIX / 4]; // 0, 1, 2, ...
