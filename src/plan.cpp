@@ -225,6 +225,11 @@ uint32_t splits_of(const Extent& e, const Caps& caps) {
   return uint32_t(std::max<int64_t>(1, std::min(wanted / std::max<int64_t>(groups, 1), e.members)));
 }
 
+// Whether a launch has tiles at all.
+bool is_tiled(Stem stem) {
+  return stem != Stem::bwd_dot && stem != Stem::bwd_sum && stem != Stem::bwd_head;
+}
+
 // "" once the launch's workgroups are numbered; otherwise why they cannot be.
 std::string set_groups(Launch* launch, double total, const Caps& caps) {
   // Kernels number their workgroups in 32 bits; 2^31 of them leaves room for the part of the last row of
@@ -250,7 +255,7 @@ std::string make_launches(const Problem& p, const Caps& caps, const PathRow& row
     launch.stem = stem;
     launch.kernel = find_kernel(stem, row.backend, row.name);
     if (launch.kernel < 0) return text("it has no %s kernel", stem_name(stem));
-    const bool tiled = stem != Stem::bwd_dot && stem != Stem::bwd_head;
+    const bool tiled = is_tiled(stem);
     if (tiled) form(&launch);
     const Extent e = extent_of(stem, p, launch.tile);
     if (e.tiles * e.heads * e.batch == 0) continue;
@@ -323,7 +328,7 @@ std::string missing_feature(const PathRow& row, const Problem& p, const Caps& ca
   if (is_matrix_path(row)) {
     const std::string type = matrix_type_refusal(p, caps), extras = p.extras(kMatrixExtras);
     if (!type.empty()) return type;
-    return extras.empty() ? "" : "this problem has " + extras + ", which it does not know";
+    if (!extras.empty()) return "this problem has " + extras + ", which it does not know";
   }
   const bool plain = is_path(row, Backend::cpu, "simd");
   if (plain && !p.extras().empty())
@@ -360,6 +365,23 @@ const MatrixTile* choose_tile(Stem stem, const Problem& p, const Caps& caps, int
     if (forced || length * 2 > best->rows(edge)) return best;
   }
   return best;
+}
+
+// The tile of kernels without matrices on a path that has them, whatever size the problem asks of the others; nullptr
+// if the device has room for none.
+const Tile* plain_tile(Problem p, const Caps& caps, const PathRow& row) {
+  p.tile_rows = p.tile_cols = 0;
+  for (const Tile& tile : kTiles)
+    if (tile_on(tile, TileOn::vulkan) && tile_refusal(p, caps, row, tile).empty()) return &tile;
+  return nullptr;
+}
+
+void form_plain(const Problem& p, const PathRow& row, const Tile& tile, Launch* launch) {
+  launch->tile = tile;
+  launch->d_blocks = tile.blocks(p.head_dim);
+  launch->dv_blocks = tile.blocks(p.head_dim_v);
+  launch->shared_bytes =
+      uint32_t(tile_shared_bytes(tile)) + skip_shared_bytes(p, row, launch->stem);
 }
 
 // Fills in plan if this path takes the problem; otherwise adds to its refusals.
@@ -402,8 +424,14 @@ bool try_path(const Problem& p, const Caps& caps, const PathRow& row, Plan* plan
     const int edge = matrix_edge(caps, dtype_name(p.dtype));
     const uint32_t subgroup = pinned_subgroup(caps);
     const MatrixTile* chosen[kStemCount] = {};
+    const Tile* plain = nullptr;  // of the kernels without matrices
     for (Stem stem : stems_of(p)) {
-      if (!has_matrix_tiles(stem)) continue;
+      if (!has_matrix_tiles(stem)) {
+        if (!is_tiled(stem) || plain) continue;
+        plain = plain_tile(p, caps, row);
+        if (!plain) return refuse(name, text("no tile of %s fits the device", stem_name(stem)));
+        continue;
+      }
       const auto no = [&](const MatrixTile& t, const std::string& why) {
         refuse(name + " " + t.name, why);
       };
@@ -413,7 +441,7 @@ bool try_path(const Problem& p, const Caps& caps, const PathRow& row, Plan* plan
     return take(
         [&](Launch* launch) {
           const MatrixTile* t = chosen[int(launch->stem)];
-          if (!t) return;
+          if (!t) return form_plain(p, row, *plain, launch);
           launch->tile = tile_of(*t, edge, subgroup);
           launch->matrix = edge;
           launch->subgroup = subgroup;
@@ -429,13 +457,7 @@ bool try_path(const Problem& p, const Caps& caps, const PathRow& row, Plan* plan
     if (!tile_on(tile, backend)) continue;
     const std::string who = name + " " + tile.name;
     const std::string why = tile_refusal(p, caps, row, tile);
-    const auto form = [&](Launch* launch) {
-      launch->tile = tile;
-      launch->d_blocks = tile.blocks(p.head_dim);
-      launch->dv_blocks = tile.blocks(p.head_dim_v);
-      launch->shared_bytes =
-          uint32_t(tile_shared_bytes(tile)) + skip_shared_bytes(p, row, launch->stem);
-    };
+    const auto form = [&](Launch* launch) { form_plain(p, row, tile, launch); };
     if (!why.empty()) {
       refuse(who, why);
     } else if (take(form, who)) {
@@ -454,8 +476,9 @@ std::string Plan::name() const {
 }
 
 Tile Plan::tile() const {
-  for (const Launch& launch : launches)
-    if (launch.tile.br > 0) return launch.tile;
+  for (bool matrices : {true, false})
+    for (const Launch& launch : launches)
+      if (launch.tile.br > 0 && (launch.matrix > 0 || !matrices)) return launch.tile;
   return Tile{};
 }
 
@@ -506,6 +529,8 @@ std::string explain(const Problem& problem, const Caps& caps) {
     if (l.groups_x)
       s += text(" %u x %u workgroups, %u bytes shared", l.groups_x, l.groups_y, l.shared_bytes);
     if (l.splits > 1) s += text(", %u splits", l.splits);
+    if (plan.wide_elements() == 8 && l.tile.br > 0 && l.matrix == 0)
+      s += text(", without matrices (%s)", l.tile.name);
     s += "\n";
   }
   return s;

@@ -51,7 +51,7 @@ struct Plan {
   uint64_t bias_parts_offset = 0, dist_parts_offset = 0;  // [splits], each of the gradient's shape
   std::vector<Refusal> refusals;  // candidates that were looked at and not taken
   std::string name() const;
-  Tile tile() const;                    // of its tiled kernels; br = bc = 0 where there are none
+  Tile tile() const;                    // of its tiled kernels, first those with matrices; br = bc = 0: there are none
   const Launch* find(Stem stem) const;  // nullptr: not in this plan
   int wide_elements() const;            // of the loads and stores of its tiled kernels: 4, or 8
 };
