@@ -5,6 +5,11 @@
 namespace tandem {
 namespace {
 
+// Whether a tensor of bias's shape has rows of 16-byte chunks, 8 elements each, as far as its strides say.
+bool is_chunked(const Problem& p, const Strides& s) {
+  return s.d == 1 && p.seq_kv % 8 == 0 && s.b % 8 == 0 && s.h % 8 == 0 && s.s % 8 == 0;
+}
+
 // The members that tile.inc gives to every tiled kernel. rows and cols swap roles in bwd_dkv.
 template <typename Spec>
 Spec tile_spec(const Plan& plan, const Launch& l) {
@@ -24,6 +29,7 @@ Spec tile_spec(const Plan& plan, const Launch& l) {
   s.RM = uint32_t(l.matrix > 0 ? l.row_blocks : l.tile.br / l.tile.tr);
   s.SUBGROUP = l.subgroup;
   s.MATRIX = uint32_t(l.matrix);
+  s.BIAS_WIDE = l.matrix > 0 && is_chunked(plan.problem, plan.problem.bias.strides);
   s.NT_VEC = uint32_t(l.tile.br * l.tile.dk / 4 / l.tile.invocations());
   s.NN_VEC = uint32_t(l.tile.kc * l.tile.tc / l.tile.invocations());
   const Features features = features_of(plan.problem);
@@ -142,6 +148,13 @@ Wide& pair_wide(Wide&& wide, const Problem& p, const Addresses& a) {
 }
 
 }  // namespace
+
+bool takes_chunks(const Plan& plan, const Launch& l, const Addresses& a) {
+  const Problem& p = plan.problem;
+  return l.matrix == 0 ||
+         ((!is_chunked(p, p.bias.strides) || a.bias % 16 == 0) &&
+          (!l.stores_d_bias || !is_chunked(p, p.d_bias) || a.d_bias % 16 == 0));
+}
 
 std::string narrow_inputs(const Problem& p, int elements) {
   constexpr const char* kNames[] = {"q", "k", "v", "d_o"};
@@ -301,17 +314,24 @@ BwdDkvPush bwd_dkv_push(const Plan& plan, const Launch& l, const Addresses& a) {
   return push;
 }
 
-BwdDqSpec bwd_dq_spec(const Plan& plan, const Launch& l) { return tile_spec<BwdDqSpec>(plan, l); }
+BwdDqSpec bwd_dq_spec(const Plan& plan, const Launch& l) {
+  BwdDqSpec s = tile_spec<BwdDqSpec>(plan, l);
+  s.D_BIAS = l.stores_d_bias ? uint32_t(plan.problem.d_bias_dtype) : 0;
+  s.D_BIAS_WIDE = l.stores_d_bias && is_chunked(plan.problem, plan.problem.d_bias);
+  return s;
+}
 
 BwdDqBlock bwd_dq_block(const Plan& plan, const Launch& l) {
   auto b = pair_block<BwdDqBlock>(plan, l);
   b.d_q = plan.problem.d_q;
+  if (l.stores_d_bias) b.d_bias = plan.problem.d_bias;
   return b;
 }
 
 BwdDqPush bwd_dq_push(const Plan& plan, const Launch& l, const Addresses& a) {
   auto push = pair_push<BwdDqPush>(plan, a);
   push.d_q = a.d_q;
+  push.d_bias = l.stores_d_bias ? a.d_bias : 0;
   push.wide = pair_wide(Wide(plan, l), plan.problem, a).q(a.d_q, plan.problem.d_q).bits();
   return push;
 }

@@ -199,7 +199,15 @@ Extent extent_of(Stem stem, const Problem& p, const Tile& tile) {
   }
 }
 
-std::vector<Stem> stems_of(const Problem& p) {
+// Whether each element of bias has one reader and d_q is wanted: with matrices bwd_dq then stores its ds, and nothing is
+// multiplied twice.
+bool stores_ds(const Problem& p, const PathRow& row) {
+  const Overlay& b = p.bias;
+  return is_matrix_path(row) && p.wants(TANDEM_GRAD_BIAS) && p.wants(TANDEM_GRAD_Q) &&
+         p.seq_kv > 0 && b.batch == p.batch && b.heads == p.heads_q && b.rows == p.seq_q;
+}
+
+std::vector<Stem> stems_of(const Problem& p, const PathRow& row) {
   if (!p.backward) return {Stem::fwd};
   std::vector<Stem> stems;
   if (p.wants(TANDEM_GRAD_TAU) || (p.needs_delta() && !p.delta_is_dot()))
@@ -208,7 +216,7 @@ std::vector<Stem> stems_of(const Problem& p) {
     stems.push_back(Stem::bwd_dot);
   if (p.wants(TANDEM_GRAD_K | TANDEM_GRAD_V)) stems.push_back(Stem::bwd_dkv);
   if (p.wants(TANDEM_GRAD_Q)) stems.push_back(Stem::bwd_dq);
-  if (p.wants(TANDEM_GRAD_BIAS)) stems.push_back(Stem::bwd_dbias);
+  if (p.wants(TANDEM_GRAD_BIAS) && !stores_ds(p, row)) stems.push_back(Stem::bwd_dbias);
   if (p.wants(TANDEM_GRAD_DIST_BIAS)) stems.push_back(Stem::bwd_ddist);
   if (p.wants(TANDEM_GRAD_TAU | TANDEM_GRAD_SLOPE | TANDEM_GRAD_SINK))
     stems.push_back(Stem::bwd_head);
@@ -250,9 +258,10 @@ template <typename Form>
 std::string make_launches(const Problem& p, const Caps& caps, const PathRow& row, const Form& form,
                           std::vector<Launch>* launches) {
   const bool cpu = row.backend == Backend::cpu;
-  for (Stem stem : stems_of(p)) {
+  for (Stem stem : stems_of(p, row)) {
     Launch launch;
     launch.stem = stem;
+    launch.stores_d_bias = stem == Stem::bwd_dq && stores_ds(p, row);
     launch.kernel = find_kernel(stem, row.backend, row.name);
     if (launch.kernel < 0) return text("it has no %s kernel", stem_name(stem));
     const bool tiled = is_tiled(stem);
@@ -425,7 +434,7 @@ bool try_path(const Problem& p, const Caps& caps, const PathRow& row, Plan* plan
     const uint32_t subgroup = pinned_subgroup(caps);
     const MatrixTile* chosen[kStemCount] = {};
     const Tile* plain = nullptr;  // of the kernels without matrices
-    for (Stem stem : stems_of(p)) {
+    for (Stem stem : stems_of(p, row)) {
       if (!has_matrix_tiles(stem)) {
         if (!is_tiled(stem) || plain) continue;
         plain = plain_tile(p, caps, row);
@@ -482,6 +491,12 @@ Tile Plan::tile() const {
   return Tile{};
 }
 
+bool Plan::stores_d_bias() const {
+  for (const Launch& launch : launches)
+    if (launch.stem == Stem::bwd_dbias || launch.stores_d_bias) return true;
+  return false;
+}
+
 int Plan::wide_elements() const {
   for (const Launch& launch : launches)
     if (launch.matrix > 0) return 8;
@@ -529,6 +544,7 @@ std::string explain(const Problem& problem, const Caps& caps) {
     if (l.groups_x)
       s += text(" %u x %u workgroups, %u bytes shared", l.groups_x, l.groups_y, l.shared_bytes);
     if (l.splits > 1) s += text(", %u splits", l.splits);
+    if (l.stores_d_bias) s += ", and d_bias";
     if (plan.wide_elements() == 8 && l.tile.br > 0 && l.matrix == 0)
       s += text(", without matrices (%s)", l.tile.name);
     s += "\n";

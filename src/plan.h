@@ -27,6 +27,7 @@ struct Launch {
   uint32_t groups_x = 0, groups_y = 0;  // dispatched; groups_x * groups_y >= total
   uint32_t shared_bytes = 0;
   bool waits = false;  // reads what launches before it wrote
+  bool stores_d_bias = false;  // bwd_dq: in place of bwd_dbias
   // bwd_dbias, bwd_ddist: what is summed, and how many workgroups share a sum; bwd_sum: their parts.
   int64_t members = 0;
   uint32_t splits = 1;
@@ -53,6 +54,7 @@ struct Plan {
   std::string name() const;
   Tile tile() const;                    // of its tiled kernels, first those with matrices; br = bc = 0: there are none
   const Launch* find(Stem stem) const;  // nullptr: not in this plan
+  bool stores_d_bias() const;
   int wide_elements() const;            // of the loads and stores of its tiled kernels: 4, or 8
 };
 

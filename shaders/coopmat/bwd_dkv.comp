@@ -29,6 +29,7 @@ layout(push_constant) uniform Push {
 #include "weight.glsl"
 #include "coopmat/matrix.glsl"
 #include "coopmat/stage.glsl"
+#include "coopmat/bias.glsl"
 #include "coopmat/element.glsl"
 
 // Of the streamed query rows: - lse in powers of two, then delta.
@@ -99,7 +100,9 @@ void main() {
       [[dont_unroll]] for (int n = 0; n < NB; n++) {
         const int at = n * MATRIX * PITCH, i0 = col0 + n * MATRIX;
         ACC s[RM], dp[RM], slope[RM];
+        uvec4 bias[RM][BIAS_VEC];
         EACH(r, RM) {
+          fetch_bias(bias[r], i0, my_row0 + r * MATRIX);
           s[r] = ACC(0.0);
           dp[r] = ACC(0.0);
         }
@@ -116,7 +119,7 @@ void main() {
             EACH(r, RM) dp[r] = coopMatMulAdd(mv[r][d], y, dp[r]);
           }
         }
-        FINISH_COLUMN(s, slope, i0, my_row0, true, t < tiles.full_begin || t >= tiles.full_end)
+        FINISH_COLUMN(s, slope, bias, i0, my_row0, true, t < tiles.full_begin || t >= tiles.full_end)
         ACC origin, delta; // every row the same: row major with stride 0
         coopMatLoad(origin, stats, n * MATRIX / 4, 0, ROW_MAJOR);
         coopMatLoad(delta, stats, (COLS + n * MATRIX) / 4, 0, ROW_MAJOR);

@@ -27,6 +27,8 @@ layout(push_constant) uniform Push {
 #include "weight.glsl"
 #include "coopmat/matrix.glsl"
 #include "coopmat/stage.glsl"
+#define STORES_DS
+#include "coopmat/bias.glsl"
 #include "coopmat/element.glsl"
 
 void main() {
@@ -63,6 +65,12 @@ void main() {
     EACH(d, D_BLOCKS) acc[r][d] = ACC(0.0);
   }
 
+  if (D_BIAS != 0) { // what no tile covers is 0
+    begin_ds(add64(mul64(block.d_bias.bh.xy, b), mul64(block.d_bias.bh.zw, h)), block.seq_q);
+    const bool none = tiles.begin >= tiles.end;
+    store_no_ds(row0, 0, none ? block.seq_kv : min(tiles.begin * COLS, block.seq_kv));
+    if (!none) store_no_ds(row0, tiles.end * COLS, block.seq_kv);
+  }
   if (tiles.begin < tiles.end) {
     fetch_tile(stage_1, k, tiles.begin * COLS, D_CHUNKS);
     fetch_tile(stage_2, v, tiles.begin * COLS, DV_CHUNKS);
@@ -82,7 +90,9 @@ void main() {
     [[dont_unroll]] for (int n = 0; n < NB; n++) {
       const int at = n * MATRIX * PITCH, j0 = col0 + n * MATRIX;
       ACC s[RM], dp[RM], slope[RM];
+      uvec4 bias[RM][BIAS_VEC];
       EACH(r, RM) {
+        fetch_bias(bias[r], my_row0 + r * MATRIX, j0);
         s[r] = ACC(0.0);
         dp[r] = ACC(0.0);
       }
@@ -99,7 +109,7 @@ void main() {
           EACH(r, RM) dp[r] = coopMatMulAdd(md_o[r][d], y, dp[r]);
         }
       }
-      FINISH_COLUMN(s, slope, my_row0, j0, false, t < tiles.full_begin || t >= tiles.full_end)
+      FINISH_COLUMN(s, slope, bias, my_row0, j0, false, t < tiles.full_begin || t >= tiles.full_end)
       OPERAND_A ds[RM];
       EACH(r, RM) {
         if (DROPOUT != 0) {
@@ -107,6 +117,7 @@ void main() {
           ELEMENTS(k, factor) dp[r][k] *= factor[k];
         }
         ELEMENTS(k, s[r]) s[r][k] = exp2(fma(s[r][k], log2_scale, origin[r][k])) * (dp[r][k] - delta[r][k]);
+        if (D_BIAS != 0) store_ds(s[r], my_row0 + r * MATRIX, j0);
         if (SOFTCAP != 0) {
           ELEMENTS(k, s[r]) s[r][k] *= slope[r][k];
         }

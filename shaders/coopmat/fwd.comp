@@ -28,6 +28,7 @@ layout(push_constant) uniform Push {
 #include "weight.glsl"
 #include "coopmat/matrix.glsl"
 #include "coopmat/stage.glsl"
+#include "coopmat/bias.glsl"
 #include "coopmat/element.glsl"
 
 float sink_of(int h) { return load_float(F32, word_address(push.sink, h)); }
@@ -75,6 +76,8 @@ void main() {
   for (int t = tiles.begin; t < tiles.end; t++) {
     const int col0 = t * COLS;
     fetch_tile(stage_1, v, col0, DV_CHUNKS);
+    uvec4 bias[RM][NB][BIAS_VEC];
+    EACH(r, RM) EACH(n, NB) fetch_bias(bias[r][n], my_row0 + r * MATRIX, col0 + n * MATRIX);
     ACC s[RM][NB], slope[RM][NB];
     EACH(n, NB) EACH(r, RM) s[r][n] = ACC(0.0);
     EACH(d, D_BLOCKS) EACH(n, NB) {
@@ -86,7 +89,7 @@ void main() {
     barrier();
     if (t + 1 < tiles.end) fetch_tile(stage_1, k, col0 + COLS, D_CHUNKS);
 
-    FINISH_SCORES(s, slope, my_row0, col0, false, t < tiles.full_begin || t >= tiles.full_end)
+    FINISH_SCORES(s, slope, bias, my_row0, col0, false, t < tiles.full_begin || t >= tiles.full_end)
     OPERAND_A p[RM][NB];
     EACH(r, RM) {
       ACC top = s[r][0], origin;

@@ -52,7 +52,8 @@ Push make_push(const Plan& plan, const Launch& launch, const Addresses& a) {
       return set(bwd_head_push(plan, launch, a)), push;
   }
   const int n = launch.matrix > 0 ? 8 : 4;
-  push.all_wide = p.head_dim % n == 0 && p.head_dim_v % n == 0 && (wide & all) == all;
+  push.all_wide = p.head_dim % n == 0 && p.head_dim_v % n == 0 && (wide & all) == all &&
+                  takes_chunks(plan, launch, a);
   return push;
 }
 
