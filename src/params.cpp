@@ -153,7 +153,8 @@ bool takes_chunks(const Plan& plan, const Launch& l, const Addresses& a) {
   const Problem& p = plan.problem;
   return l.matrix == 0 ||
          ((!is_chunked(p, p.bias.strides) || a.bias % 16 == 0) &&
-          (!l.stores_d_bias || !is_chunked(p, p.d_bias) || a.d_bias % 16 == 0));
+          ((l.stem != Stem::bwd_dbias && !l.stores_d_bias) || l.splits > 1 ||
+           !is_chunked(p, p.d_bias) || a.d_bias % 16 == 0));
 }
 
 std::string narrow_inputs(const Problem& p, int elements) {
@@ -336,24 +337,31 @@ BwdDqPush bwd_dq_push(const Plan& plan, const Launch& l, const Addresses& a) {
   return push;
 }
 
+namespace {
+// Of what bwd_dbias stores: d_bias or, where there are splits, a part of it, which is contiguous.
+Strides d_bias_strides(const Problem& p, const Launch& l) {
+  const Overlay& bias = p.bias;
+  if (l.splits == 1) return p.d_bias;
+  return {bias.heads * bias.rows * p.seq_kv, bias.rows * p.seq_kv, p.seq_kv, 1};
+}
+}  // namespace
+
 BwdDbiasSpec bwd_dbias_spec(const Plan& plan, const Launch& l) {
   BwdDbiasSpec s = tile_spec<BwdDbiasSpec>(plan, l);
   s.D_BIAS = uint32_t(l.splits > 1 ? TANDEM_F32 : plan.problem.d_bias_dtype);
   s.ONE_ROW = plan.problem.bias.rows == 1;
+  s.D_BIAS_WIDE = l.matrix > 0 && is_chunked(plan.problem, d_bias_strides(plan.problem, l));
   return s;
 }
 
 BwdDbiasBlock bwd_dbias_block(const Plan& plan, const Launch& l) {
   const Problem& p = plan.problem;
   auto b = pair_block<BwdDbiasBlock>(plan, l);
-  const Overlay& bias = p.bias;
   b.seq_q = int(p.seq_q);  // rows to write zeros to, also where there are no query heads
-  b.d_bias = p.d_bias;
-  if (l.splits > 1)
-    b.d_bias = {bias.heads * bias.rows * p.seq_kv, bias.rows * p.seq_kv, p.seq_kv, 1};
-  b.bias_heads = int(bias.heads);
-  b.bias_batch = int(bias.batch);
-  b.q_tiles = bias.rows == 1 ? int((p.seq_q + l.tile.br - 1) / l.tile.br) : 1;
+  b.d_bias = d_bias_strides(p, l);
+  b.bias_heads = int(p.bias.heads);
+  b.bias_batch = int(p.bias.batch);
+  b.q_tiles = p.bias.rows == 1 ? int((p.seq_q + l.tile.br - 1) / l.tile.br) : 1;
   b.members = int(l.members);
   b.splits = int(l.splits);
   b.part = uint32_t(gradient_elements(p, TANDEM_GRAD_BIAS));

@@ -12,6 +12,11 @@
 
 #include "plan_fixture.h"
 #if TANDEM_WITH_VULKAN
+#include "shaders/bwd_dbias.spv.h"
+#include "shaders/bwd_dbias_coopmat2_bf16.spv.h"
+#include "shaders/bwd_dbias_coopmat2_f16.spv.h"
+#include "shaders/bwd_dbias_coopmat_bf16.spv.h"
+#include "shaders/bwd_dbias_coopmat_f16.spv.h"
 #include "shaders/bwd_dkv.spv.h"
 #include "shaders/bwd_dkv_coopmat2_bf16.spv.h"
 #include "shaders/bwd_dkv_coopmat2_f16.spv.h"
@@ -461,6 +466,10 @@ uint32_t module_bytes(const Plan& plan, const Launch& l) {
 #define TANDEM_SPEC(id, name, fallback) constants[id] = spec.name;
     const BwdDqSpec spec = bwd_dq_spec(plan, l);
 #include "interface/bwd_dq.inc"
+  } else if (l.stem == Stem::bwd_dbias) {
+#define TANDEM_SPEC(id, name, fallback) constants[id] = spec.name;
+    const BwdDbiasSpec spec = bwd_dbias_spec(plan, l);
+#include "interface/bwd_dbias.inc"
   } else {
 #define TANDEM_SPEC(id, name, fallback) constants[id] = spec.name;
     const BwdDotSpec spec = bwd_dot_spec(plan, l);
@@ -483,6 +492,7 @@ uint32_t module_bytes(const Plan& plan, const Launch& l) {
   TANDEM_MODULES(fwd)
   TANDEM_MODULES(bwd_dkv)
   TANDEM_MODULES(bwd_dq)
+  TANDEM_MODULES(bwd_dbias)
   FAIL("no module " << name);
   return 0;
 }
@@ -496,7 +506,8 @@ TEST_CASE("the plan's bytes of shared memory are those that the Vulkan kernels d
         for (const char* dtype : {"f16", "bf16"})
           for (const char* rest :
                {"d32", "d64", "d60 dv100", "d128", "d200", "d256 dv64", "d64 softcap=5",
-                "d64 dropout=0.1", "d64 keep=u8:b1:h1:q1", "d64 sq=1"}) {
+                "d64 dropout=0.1", "d64 keep=u8:b1:h1:q1", "d64 sq=1",
+                "d64 bias:f16:1x1x1 grads=qkvb d_bias:f32", "d200 bias:f16:1x1x300 grads=b d_bias:f16"}) {
             Caps caps = caps_of(id);
             REQUIRE(parse_disabled(disabled, &caps.disabled).ok());
             const std::string line = std::string(direction) + " " + dtype + " hq2 sq300 " + rest;
@@ -509,6 +520,7 @@ TEST_CASE("the plan's bytes of shared memory are those that the Vulkan kernels d
             CAPTURE(plan.name());
             for (const Launch& l : plan.launches) {
               CAPTURE(std::string(stem_name(l.stem)));
+              if (l.stem == Stem::bwd_sum) continue;  // none
               CHECK(l.shared_bytes == module_bytes(plan, l));
               (l.matrix > 0 ? matrix : scalar) += 1;
             }

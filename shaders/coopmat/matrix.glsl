@@ -36,7 +36,10 @@ const int DV_CHUNKS = DV_BLOCKS * MATRIX / 8;
 // One more, so that the 16-byte reads of 8 rows hit different banks.
 const int PITCH = (D_BLOCKS > DV_BLOCKS ? D_CHUNKS : DV_CHUNKS) + 1;
 const int SECOND = COLS * PITCH;
-shared uvec4 streamed[2 * COLS * PITCH];       // two tiles of COLS rows, the second from SECOND on
+#ifndef STREAMED
+#define STREAMED (2 * COLS * PITCH) // two tiles of COLS rows, the second from SECOND on
+#endif
+shared uvec4 streamed[STREAMED];
 const int SCRATCH = MATRIX * (MATRIX + 4) / 4; // a subgroup's own
 shared vec4 scratch[SUBGROUPS * SCRATCH];
 shared vec4 iota[MATRIX / 4]; // 0, 1, 2, ...

@@ -5,6 +5,10 @@
 
 #include "device.h"
 #include "shaders/bwd_dbias.spv.h"
+#include "shaders/bwd_dbias_coopmat2_bf16.spv.h"
+#include "shaders/bwd_dbias_coopmat2_f16.spv.h"
+#include "shaders/bwd_dbias_coopmat_bf16.spv.h"
+#include "shaders/bwd_dbias_coopmat_f16.spv.h"
 #include "shaders/bwd_ddist.spv.h"
 #include "shaders/bwd_dkv.spv.h"
 #include "shaders/bwd_dkv_coopmat2_bf16.spv.h"
@@ -177,6 +181,7 @@ Module module_of(const Plan& plan, const Launch& launch) {
   TANDEM_MATRIX_MODULES(fwd)
   TANDEM_MATRIX_MODULES(bwd_dkv)
   TANDEM_MATRIX_MODULES(bwd_dq)
+  TANDEM_MATRIX_MODULES(bwd_dbias)
   const StemCode& code = stem_code(launch.stem);
   return {code.words, code.bytes};
 }
