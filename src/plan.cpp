@@ -23,8 +23,8 @@ bool is_matrix_path(const PathRow& row) {
 }
 
 // Of the problem's optional inputs those that shaders/coopmat/*.comp deal with.
-constexpr uint32_t kMatrixExtras = kHasSoftcap | kHasBias | kHasDistBias | kHasAlibi | kHasKeep |
-                                   kHasSink | kHasDropout | kHasLengths;
+constexpr uint32_t kMatrixExtras = kHasElastic | kHasSoftcap | kHasBias | kHasDistBias | kHasAlibi |
+                                   kHasKeep | kHasSink | kHasDropout | kHasLengths;
 
 constexpr const char* kDisabled = "disabled by TANDEM_DISABLE or the device's options";
 

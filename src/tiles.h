@@ -79,7 +79,7 @@ constexpr int matrix_shared_bytes(const MatrixTile& t, int64_t d, int64_t dv, in
   const int scratch = t.subgroups * edge * (edge + 4) * 4;  // what passes between matrices and rows
   const int iota = edge * 4;
   const int stats =
-      t.stem == Stem::bwd_dkv ? 2 * t.step(edge) * 4 : 0;  // lse and delta, streamed as well
+      t.stem == Stem::bwd_dkv ? 3 * t.step(edge) * 4 : 0;  // numbers a row, streamed as well
   return streamed + scratch + iota + stats;
 }
 

@@ -28,6 +28,11 @@
 #include "shaders/bwd_dq_coopmat2_f16.spv.h"
 #include "shaders/bwd_dq_coopmat_bf16.spv.h"
 #include "shaders/bwd_dq_coopmat_f16.spv.h"
+#include "shaders/bwd_row.spv.h"
+#include "shaders/bwd_row_coopmat2_bf16.spv.h"
+#include "shaders/bwd_row_coopmat2_f16.spv.h"
+#include "shaders/bwd_row_coopmat_bf16.spv.h"
+#include "shaders/bwd_row_coopmat_f16.spv.h"
 #include "shaders/fwd.spv.h"
 #include "shaders/fwd_coopmat2_bf16.spv.h"
 #include "shaders/fwd_coopmat2_f16.spv.h"
@@ -466,6 +471,10 @@ uint32_t module_bytes(const Plan& plan, const Launch& l) {
 #define TANDEM_SPEC(id, name, fallback) constants[id] = spec.name;
     const BwdDqSpec spec = bwd_dq_spec(plan, l);
 #include "interface/bwd_dq.inc"
+  } else if (l.stem == Stem::bwd_row) {
+#define TANDEM_SPEC(id, name, fallback) constants[id] = spec.name;
+    const BwdRowSpec spec = bwd_row_spec(plan, l);
+#include "interface/bwd_row.inc"
   } else if (l.stem == Stem::bwd_dbias) {
 #define TANDEM_SPEC(id, name, fallback) constants[id] = spec.name;
     const BwdDbiasSpec spec = bwd_dbias_spec(plan, l);
@@ -493,6 +502,7 @@ uint32_t module_bytes(const Plan& plan, const Launch& l) {
   TANDEM_MODULES(bwd_dkv)
   TANDEM_MODULES(bwd_dq)
   TANDEM_MODULES(bwd_dbias)
+  TANDEM_MODULES(bwd_row)
   FAIL("no module " << name);
   return 0;
 }
@@ -506,7 +516,7 @@ TEST_CASE("the plan's bytes of shared memory are those that the Vulkan kernels d
         for (const char* dtype : {"f16", "bf16"})
           for (const char* rest :
                {"d32", "d64", "d60 dv100", "d128", "d200", "d256 dv64", "d64 softcap=5",
-                "d64 dropout=0.1", "d64 keep=u8:b1:h1:q1", "d64 sq=1",
+                "d64 dropout=0.1", "d64 keep=u8:b1:h1:q1", "d64 sq=1", "d100 elastic",
                 "d64 bias:f16:1x1x1 grads=qkvb d_bias:f32", "d200 bias:f16:1x1x300 grads=b d_bias:f16"}) {
             Caps caps = caps_of(id);
             REQUIRE(parse_disabled(disabled, &caps.disabled).ok());

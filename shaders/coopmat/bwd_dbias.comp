@@ -157,16 +157,17 @@ void main() {
   if (member < end) fetch_step(m.q, m.row0, m.k, col0, 0);
   [[dont_unroll]] while (member < end) {
     const int my_row0 = m.row0 + BLOCK_ROW;
-    float lse[RM][ROW_TURNS], deltas[RM][ROW_TURNS];
+    float origins[RM][ROW_TURNS], deltas[RM][ROW_TURNS], shares[RM][ROW_TURNS];
     uvec4 bias[RM][NB][BIAS_VEC];
     ACC s[RM][NB], dp[RM][NB], slope[RM][NB];
     EACH(r, RM) {
       EACH(turn, ROW_TURNS) {
         const int row = my_row0 + r * MATRIX + LANE + turn * SUBGROUP;
-        lse[r][turn] = ORIGIN;
+        origins[r][turn] = NO_ORIGIN;
         deltas[r][turn] = 0.0;
+        shares[r][turn] = share_of(row);
         if (row < entry.seq_q && LANE + turn * SUBGROUP < MATRIX) {
-          lse[r][turn] = -LOG2E * lse_origin(Load1(stat_address(push.lse, m.head, block.seq_q, row)).w);
+          origins[r][turn] = weight_origin(Load1(stat_address(push.lse, m.head, block.seq_q, row)).w);
           deltas[r][turn] = uintBitsToFloat(Load1(stat_address(push.delta, m.head, block.seq_q, row)).w);
         }
       }
@@ -187,8 +188,8 @@ void main() {
     FINISH_SCORES(s, slope, bias, my_row0, col0, false, m.partial)
     EACH(r, RM) {
       ACC origin;
-      SPREAD_ROWS(origin, lse[r])
-      EACH(n, NB) ELEMENTS(k, origin) s[r][n][k] = exp2(fma(s[r][n][k], log2_scale, origin[k]));
+      SPREAD_ROWS(origin, origins[r])
+      EACH(n, NB) ELEMENTS(k, origin) s[r][n][k] = base_at(s[r][n][k], origin[k]);
     }
     int next = end;
     [[dont_unroll]] for (int step = 0; step < DP_STEPS; step++) {
@@ -202,14 +203,15 @@ void main() {
       MULTIPLY_STEP(dp)
     }
     EACH(r, RM) {
-      ACC delta;
+      ACC delta, share;
       SPREAD_ROWS(delta, deltas[r])
+      if (NORM == ELASTIC) SPREAD_ROWS(share, shares[r])
       EACH(n, NB) {
         if (DROPOUT != 0) {
           ACC factor = drop_block(my_row0 + r * MATRIX, col0 + n * MATRIX, false);
           ELEMENTS(k, delta) dp[r][n][k] *= factor[k];
         }
-        ELEMENTS(k, delta) acc[r][n][k] += s[r][n][k] * (dp[r][n][k] - delta[k]);
+        ELEMENTS(k, delta) acc[r][n][k] += ds_at(s[r][n][k], share[k], dp[r][n][k], delta[k]);
       }
     }
     if (DROPOUT != 0) {

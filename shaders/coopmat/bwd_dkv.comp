@@ -32,17 +32,19 @@ layout(push_constant) uniform Push {
 #include "coopmat/bias.glsl"
 #include "coopmat/element.glsl"
 
-// Of the streamed query rows: - lse in powers of two, then delta.
-shared vec4 stats[2 * COLS / 4];
+// Of the streamed query rows: origin, delta, share.
+shared vec4 stats[3 * COLS / 4];
+const int STATS = NORM == ELASTIC ? 3 : 2;
 
 float fetch_stat(int head, int n, int col0) {
-  const int i = col0 + (n < COLS ? n : n - COLS);
+  const int i = col0 + n % COLS;
   if (n < COLS)
-    return i < entry.seq_q ? -LOG2E * lse_origin(Load1(stat_address(push.lse, head, block.seq_q, i)).w) : ORIGIN;
+    return i < entry.seq_q ? weight_origin(Load1(stat_address(push.lse, head, block.seq_q, i)).w) : NO_ORIGIN;
+  if (n >= 2 * COLS) return share_of(i);
   if (GRAD_K == 0 || i >= entry.seq_q) return 0.0;
   return uintBitsToFloat(Load1(stat_address(push.delta, head, block.seq_q, i)).w);
 }
-const int STAT_TURNS = (2 * COLS + WG - 1) / WG;
+const int STAT_TURNS = (STATS * COLS + WG - 1) / WG;
 
 void main() {
   Place place;
@@ -77,7 +79,7 @@ void main() {
     float stat[STAT_TURNS];
     fetch_tile(stage_1, q, tiles.begin * COLS, D_CHUNKS);
     fetch_tile(stage_2, d_o, tiles.begin * COLS, DV_CHUNKS);
-    EACH(i, STAT_TURNS) if (TID + i * WG < 2 * COLS) stat[i] = fetch_stat(head, TID + i * WG, tiles.begin * COLS);
+    EACH(i, STAT_TURNS) if (TID + i * WG < STATS * COLS) stat[i] = fetch_stat(head, TID + i * WG, tiles.begin * COLS);
     for (int t = tiles.begin; t < tiles.end; t++) {
       const int col0 = t * COLS;
       barrier(); // the readers of the tile before are done
@@ -85,13 +87,13 @@ void main() {
       put_tile(SECOND, stage_2, d_o, col0, DV_CHUNKS);
       EACH(i, STAT_TURNS) {
         const int n = TID + i * WG;
-        if (n < 2 * COLS) stats[n / 4][n % 4] = stat[i];
+        if (n < STATS * COLS) stats[n / 4][n % 4] = stat[i];
       }
       barrier();
       if (t + 1 < tiles.end) {
         fetch_tile(stage_1, q, col0 + COLS, D_CHUNKS);
         fetch_tile(stage_2, d_o, col0 + COLS, DV_CHUNKS);
-        EACH(i, STAT_TURNS) if (TID + i * WG < 2 * COLS) stat[i] = fetch_stat(head, TID + i * WG, col0 + COLS);
+        EACH(i, STAT_TURNS) if (TID + i * WG < STATS * COLS) stat[i] = fetch_stat(head, TID + i * WG, col0 + COLS);
       }
 
       // One matrix of columns after the other, in a loop that stays rolled: nothing but the accumulators and the operands
@@ -120,13 +122,17 @@ void main() {
           }
         }
         FINISH_COLUMN(s, slope, bias, i0, my_row0, true, t < tiles.full_begin || t >= tiles.full_end)
-        ACC origin, delta; // every row the same: row major with stride 0
+        ACC origin, delta, share; // every row the same: row major with stride 0
         coopMatLoad(origin, stats, n * MATRIX / 4, 0, ROW_MAJOR);
         coopMatLoad(delta, stats, (COLS + n * MATRIX) / 4, 0, ROW_MAJOR);
+        if (NORM == ELASTIC) coopMatLoad(share, stats, (2 * COLS + n * MATRIX) / 4, 0, ROW_MAJOR);
         OPERAND_A p[RM], ds[RM];
         EACH(r, RM) {
-          ELEMENTS(k, origin) s[r][k] = exp2(fma(s[r][k], log2_scale, origin[k]));
+          ELEMENTS(k, origin) s[r][k] = base_at(s[r][k], origin[k]);
           ACC y = s[r];
+          if (NORM == ELASTIC) {
+            ELEMENTS(k, share) y[k] = weight_of(s[r][k], share[k]);
+          }
           if (DROPOUT != 0) {
             ACC factor = drop_block(i0, my_row0 + r * MATRIX, true);
             ELEMENTS(k, factor) {
@@ -136,7 +142,7 @@ void main() {
           }
           if (GRAD_V != 0) p[r] = to_operand(y);
           if (GRAD_K != 0) {
-            ELEMENTS(k, delta) s[r][k] *= dp[r][k] - delta[k];
+            ELEMENTS(k, delta) s[r][k] = ds_at(s[r][k], share[k], dp[r][k], delta[k]);
             if (SOFTCAP != 0) {
               ELEMENTS(k, delta) s[r][k] *= slope[r][k];
             }

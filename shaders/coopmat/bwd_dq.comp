@@ -50,18 +50,18 @@ void main() {
   LOAD_OPERANDS(mq, q, row0, D_BLOCKS, D_CHUNKS)
   LOAD_OPERANDS(md_o, d_o, row0, DV_BLOCKS, DV_CHUNKS)
 
-  // origin: - lse in powers of two, of each row. Rows that do not exist, or saw nothing, get one that no score reaches.
-  ACC acc[RM][D_BLOCKS], origin[RM], delta[RM];
+  ACC acc[RM][D_BLOCKS], origin[RM], delta[RM], share[RM]; // of each row
   EACH(r, RM) {
     const int head = b * block.heads_q + h, from = my_row0 + r * MATRIX;
     ROWS_TO_MATRIX(origin[r], row,
                    from + row < entry.seq_q
-                       ? -LOG2E * lse_origin(Load1(stat_address(push.lse, head, block.seq_q, from + row)).w)
-                       : ORIGIN)
+                       ? weight_origin(Load1(stat_address(push.lse, head, block.seq_q, from + row)).w)
+                       : NO_ORIGIN)
     ROWS_TO_MATRIX(delta[r], row,
                    from + row < entry.seq_q
                        ? uintBitsToFloat(Load1(stat_address(push.delta, head, block.seq_q, from + row)).w)
                        : 0.0)
+    if (NORM == ELASTIC) ROWS_TO_MATRIX(share[r], row, share_of(from + row))
     EACH(d, D_BLOCKS) acc[r][d] = ACC(0.0);
   }
 
@@ -116,7 +116,8 @@ void main() {
           ACC factor = drop_block(my_row0 + r * MATRIX, j0, false);
           ELEMENTS(k, factor) dp[r][k] *= factor[k];
         }
-        ELEMENTS(k, s[r]) s[r][k] = exp2(fma(s[r][k], log2_scale, origin[r][k])) * (dp[r][k] - delta[r][k]);
+        ELEMENTS(k, s[r]) 
+          s[r][k] = ds_at(base_at(s[r][k], origin[r][k]), share[r][k], dp[r][k], delta[r][k]);
         if (D_BIAS != 0) store_ds(s[r], my_row0 + r * MATRIX, j0);
         if (SOFTCAP != 0) {
           ELEMENTS(k, s[r]) s[r][k] *= slope[r][k];

@@ -30,6 +30,24 @@ float natural_score(float s) {
   return x;
 }
 
+// Of what lse says, the origin of a row's weights: - lse in powers of two, or with elastic softmax, whose thresholds compare
+// p with a share of 1, lse itself: a score that equals it then has p = 1 to the last bit. A row that saw nothing, or does
+// not exist, gets one that no score reaches.
+const float NO_ORIGIN = NORM == ELASTIC ? -ORIGIN : ORIGIN;
+float weight_origin(uint bits) {
+  const float lse = lse_origin(bits);
+  return NORM == ELASTIC ? lse : -LOG2E * lse;
+}
+// The base of a score (weight.glsl).
+float base_at(float s, float origin) {
+  if (NORM != ELASTIC) return exp2(fma(s, log2_scale, origin));
+  precise float x = natural_score(s) - origin;
+  return s == HIDDEN_SCORE ? -1.0 : exp2(x * LOG2E);
+}
+float ds_at(float base, float share, float dp, float delta) {
+  return slope_of(base) * (live_dp(base, share, dp) - delta);
+}
+
 // A block with query rows from i0 and keys from j0; flip: its rows are the keys. slope: softcap's derivative. bias: the
 // block of it, where it comes by chunks.
 void score_block(inout ACC s, inout ACC slope, ACC bias, int i0, int j0, bool flip) {

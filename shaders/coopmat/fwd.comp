@@ -40,6 +40,48 @@ const float SLACK = 8.0;
 // workgroup, which must not stand where subgroups part; no other device has subgroups of 8.
 const bool ALWAYS_GROWS = TANDEM_CM2 == 0 && SUBGROUP == 8;
 
+// Of a row, in all of its elements: lse out of m and l, whose sum comes first, and what o is to be multiplied by.
+void finish_rows(inout ACC m, inout ACC l, out ACC factor, int h) {
+  row_sum(l);
+  ELEMENTS(k, factor) {
+    // From the rounded origin to m itself, in natural units: a row with one visible key has l = 1, and so an lse
+    // that is its score to the last bit.
+    factor[k] = l[k] != 0 ? exp2(-fma(m[k], log2_scale, -log2_origin(m[k]))) : 0.0;
+    l[k] *= factor[k];
+    m[k] = natural_score(m[k]);
+    if (SINK != 0 && l[k] != 0) { // one more score without a value, in rows that see a key
+      const float sink = sink_of(h), top = max(m[k], sink), keep = weight(m[k], top);
+      factor[k] *= keep;
+      l[k] = l[k] * keep + weight(sink, top);
+      m[k] = top;
+    }
+    factor[k] = l[k] != 0 ? factor[k] / l[k] : 0.0;
+    m[k] = l[k] != 0 ? m[k] + log(l[k]) : -HIDDEN_SCORE;
+  }
+}
+void store_lse(ACC lse, int head, int block_row) {
+  if (push.lse == uvec2(0)) return;
+  coopMatStore(lse, scratch, MY_SCRATCH, SCRATCH_PITCH, ROW_MAJOR);
+  subgroupBarrier();
+  for (int row = LANE; row < MATRIX; row += SUBGROUP) {
+    if (block_row + row >= block.seq_q) continue;
+    const float x = SCRATCH_FLOAT(row * (MATRIX + 4));
+    Store1(stat_address(push.lse, head, block.seq_q, block_row + row)).w =
+        block_row + row < entry.seq_q && x != -HIDDEN_SCORE ? floatBitsToUint(x) : LSE_NONE;
+  }
+  subgroupBarrier();
+}
+
+// The origin of a block's weights, and whether a score of it moves the row's maximum (SLACK).
+#define BEGIN_ROWS(s, m, top, origin, grows)                            \
+  ACC top = s[0], origin;                                               \
+  EACH(n, NB) ELEMENTS(k, top) top[k] = max(top[k], s[n][k]);           \
+  bool grows = false;                                                   \
+  ELEMENTS(k, top) {                                                    \
+    origin[k] = log2_origin(m[k]);                                      \
+    grows = grows || fma(top[k], log2_scale, -origin[k]) > SLACK;       \
+  }
+
 void main() {
   Place place;
   if (!find_place(block.heads_q, place)) return;
@@ -64,6 +106,50 @@ void main() {
     m[r] = ACC(ORIGIN);
     l[r] = ACC(0.0);
     EACH(d, DV_BLOCKS) acc[r][d] = ACC(0.0);
+  }
+
+  // Elastic softmax wants the rows' lse before the first weight: a walk over the scores alone.
+  if (NORM == ELASTIC) {
+    if (tiles.begin < tiles.end) fetch_tile(stage_1, k, tiles.begin * COLS, D_CHUNKS);
+    for (int t = tiles.begin; t < tiles.end; t++) {
+      const int col0 = t * COLS;
+      barrier(); // the readers of the tile before are done
+      put_tile(0, stage_1, k, col0, D_CHUNKS);
+      barrier();
+      if (t + 1 < tiles.end) fetch_tile(stage_1, k, col0 + COLS, D_CHUNKS);
+      uvec4 bias[RM][NB][BIAS_VEC];
+      ACC s[RM][NB], slope[RM][NB];
+      EACH(r, RM) EACH(n, NB) {
+        fetch_bias(bias[r][n], my_row0 + r * MATRIX, col0 + n * MATRIX);
+        s[r][n] = ACC(0.0);
+      }
+      EACH(d, D_BLOCKS) EACH(n, NB) {
+        OPERAND_B y;
+        coopMatLoad(y, streamed, n * MATRIX * PITCH + d * (MATRIX / 8), PITCH, COL_MAJOR);
+        EACH(r, RM) s[r][n] = coopMatMulAdd(mq[r][d], y, s[r][n]);
+      }
+      FINISH_SCORES(s, slope, bias, my_row0, col0, false, t < tiles.full_begin || t >= tiles.full_end)
+      EACH(r, RM) {
+        BEGIN_ROWS(s[r], m[r], top, origin, grows)
+        if (ALWAYS_GROWS || subgroupAny(grows)) {
+          row_max(top);
+          ELEMENTS(k, top) {
+            m[r][k] = max(m[r][k], top[k]);
+            l[r][k] *= exp2(origin[k] - log2_origin(m[r][k]));
+            origin[k] = log2_origin(m[r][k]);
+          }
+        }
+        EACH(n, NB) ELEMENTS(k, top) l[r][k] += exp2(fma(s[r][n][k], log2_scale, -origin[k]));
+      }
+    }
+    EACH(r, RM) {
+      ACC factor;
+      const int block_row = my_row0 + r * MATRIX;
+      finish_rows(m[r], l[r], factor, h);
+      store_lse(m[r], b * block.heads_q + h, block_row);
+      ROWS_TO_MATRIX(l[r], row, share_of(block_row + row))
+    }
+    barrier(); // all are done with the last tile
   }
 
   // K of a tile is in shared memory when its turn begins, V comes under the first product, K of the next tile under the
@@ -92,13 +178,18 @@ void main() {
     FINISH_SCORES(s, slope, bias, my_row0, col0, false, t < tiles.full_begin || t >= tiles.full_end)
     OPERAND_A p[RM][NB];
     EACH(r, RM) {
-      ACC top = s[r][0], origin;
-      EACH(n, NB) ELEMENTS(k, top) top[k] = max(top[k], s[r][n][k]);
-      bool grows = false;
-      ELEMENTS(k, top) {
-        origin[k] = log2_origin(m[r][k]);
-        grows = grows || fma(top[k], log2_scale, -origin[k]) > SLACK;
+      if (NORM == ELASTIC) { // m is lse, l is the share
+        EACH(n, NB) {
+          ELEMENTS(k, m[r]) s[r][n][k] = weight_of(base_at(s[r][n][k], m[r][k]), l[r][k]);
+          if (DROPOUT != 0) {
+            ACC factor = drop_block(my_row0 + r * MATRIX, col0 + n * MATRIX, false);
+            ELEMENTS(k, factor) s[r][n][k] *= factor[k];
+          }
+          p[r][n] = to_operand(s[r][n]);
+        }
+        continue;
       }
+      BEGIN_ROWS(s[r], m[r], top, origin, grows)
       if (ALWAYS_GROWS || subgroupAny(grows)) {
         row_max(top);
         ACC keep;
@@ -133,39 +224,17 @@ void main() {
 
   View o = q_view(push.o, block.o, b, h, stored_q(), block.head_dim_v, (push.wide & 8u) != 0);
   EACH(r, RM) {
-    row_sum(l[r]);
-    ACC factor; // of the row's sums
-    ELEMENTS(k, factor) {
-      // From the rounded origin to m itself, in natural units: a row with one visible key has l = 1, and so an lse
-      // that is its score to the last bit.
-      factor[k] = l[r][k] != 0 ? exp2(-fma(m[r][k], log2_scale, -log2_origin(m[r][k]))) : 0.0;
-      l[r][k] *= factor[k];
-      m[r][k] = natural_score(m[r][k]);
-      if (SINK != 0 && l[r][k] != 0) { // one more score without a value, in rows that see a key
-        const float sink = sink_of(h), top = max(m[r][k], sink), keep = weight(m[r][k], top);
-        factor[k] *= keep;
-        l[r][k] = l[r][k] * keep + weight(sink, top);
-        m[r][k] = top;
-      }
-      factor[k] = l[r][k] != 0 ? factor[k] / l[r][k] : 0.0;
-    }
     const int block_row = my_row0 + r * MATRIX;
-    EACH(d, DV_BLOCKS) {
-      ELEMENTS(k, factor) acc[r][d][k] *= factor[k];
-      store_block(o, block_row, d * MATRIX, entry.seq_q, acc[r][d]);
+    ACC factor;
+    if (NORM != ELASTIC) {
+      finish_rows(m[r], l[r], factor, h);
+      store_lse(m[r], b * block.heads_q + h, block_row);
     }
-    if (push.lse != uvec2(0)) {
-      ACC lse;
-      ELEMENTS(k, lse) lse[k] = l[r][k] != 0 ? m[r][k] + log(l[r][k]) : -HIDDEN_SCORE;
-      coopMatStore(lse, scratch, MY_SCRATCH, SCRATCH_PITCH, ROW_MAJOR);
-      subgroupBarrier();
-      for (int row = LANE; row < MATRIX; row += SUBGROUP) {
-        if (block_row + row >= block.seq_q) continue;
-        const float x = SCRATCH_FLOAT(row * (MATRIX + 4));
-        Store1(stat_address(push.lse, b * block.heads_q + h, block.seq_q, block_row + row)).w =
-            block_row + row < entry.seq_q && x != -HIDDEN_SCORE ? floatBitsToUint(x) : LSE_NONE;
+    EACH(d, DV_BLOCKS) {
+      if (NORM != ELASTIC) {
+        ELEMENTS(k, factor) acc[r][d][k] *= factor[k];
       }
-      subgroupBarrier();
+      store_block(o, block_row, d * MATRIX, entry.seq_q, acc[r][d]);
     }
   }
 }

@@ -23,6 +23,10 @@
 #include "shaders/bwd_dq_coopmat_f16.spv.h"
 #include "shaders/bwd_head.spv.h"
 #include "shaders/bwd_row.spv.h"
+#include "shaders/bwd_row_coopmat2_bf16.spv.h"
+#include "shaders/bwd_row_coopmat2_f16.spv.h"
+#include "shaders/bwd_row_coopmat_bf16.spv.h"
+#include "shaders/bwd_row_coopmat_f16.spv.h"
 #include "shaders/bwd_sum.spv.h"
 #include "shaders/fwd.spv.h"
 #include "shaders/fwd_coopmat2_bf16.spv.h"
@@ -182,6 +186,7 @@ Module module_of(const Plan& plan, const Launch& launch) {
   TANDEM_MATRIX_MODULES(bwd_dkv)
   TANDEM_MATRIX_MODULES(bwd_dq)
   TANDEM_MATRIX_MODULES(bwd_dbias)
+  TANDEM_MATRIX_MODULES(bwd_row)
   const StemCode& code = stem_code(launch.stem);
   return {code.words, code.bytes};
 }
