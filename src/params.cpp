@@ -151,10 +151,9 @@ Wide& pair_wide(Wide&& wide, const Problem& p, const Addresses& a) {
 
 bool takes_chunks(const Plan& plan, const Launch& l, const Addresses& a) {
   const Problem& p = plan.problem;
-  return l.matrix == 0 ||
-         ((!is_chunked(p, p.bias.strides) || a.bias % 16 == 0) &&
-          ((l.stem != Stem::bwd_dbias && !l.stores_d_bias) || l.splits > 1 ||
-           !is_chunked(p, p.d_bias) || a.d_bias % 16 == 0));
+  return l.matrix == 0 || ((!is_chunked(p, p.bias.strides) || a.bias % 16 == 0) &&
+                           ((l.stem != Stem::bwd_dbias && !l.stores_d_bias) || l.splits > 1 ||
+                            !is_chunked(p, p.d_bias) || a.d_bias % 16 == 0));
 }
 
 std::string narrow_inputs(const Problem& p, int elements) {

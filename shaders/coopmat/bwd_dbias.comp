@@ -36,6 +36,7 @@ const int STEP_CHUNKS = STEP * MATRIX / 8, STEP_PITCH = STEP_CHUNKS + 1;
 #define STORES_DS
 #include "coopmat/bias.glsl"
 #include "coopmat/element.glsl"
+#include "coopmat/skip.glsl"
 
 const int S_STEPS = (D_BLOCKS + STEP - 1) / STEP, DP_STEPS = (DV_BLOCKS + STEP - 1) / STEP;
 const int ROW_VEC = WIDE != 0 ? (ROWS * STEP_CHUNKS + WG - 1) / WG : 1;
@@ -116,6 +117,7 @@ int find_member(int n, int end, Place place, int bias_b, int i0, int key_tile, o
     const TandemTiles tiles = tandem_key_tiles(mask_band(), m.row0, ROWS, COLS, entry.seq_q, entry.seq_kv);
     if (key_tile < tiles.begin || key_tile >= tiles.end) continue;
     set_head(b, h);
+    if (SKIP_KEEP && !keeps_any(m.row0, ROWS, key_tile * COLS, COLS)) continue;
     m.q = q_view(push.q, block.q, b, h, entry.seq_q, block.head_dim, (push.wide & 1u) != 0);
     m.k = kv_view(push.k, block.k, b, hk, entry.seq_kv, block.head_dim, (push.wide & 2u) != 0);
     m.v = kv_view(push.v, block.v, b, hk, entry.seq_kv, block.head_dim_v, (push.wide & 4u) != 0);
@@ -148,10 +150,12 @@ void main() {
   const int i0 = place.tile / key_tiles * ROWS; // in bias; 0 with ONE_ROW
   begin_scores();
   begin_iota();
+  begin_votes();
 
   ACC acc[RM][NB];
   EACH(r, RM) EACH(n, NB) acc[r][n] = ACC(0.0);
   Member m;
+  if (SKIP_KEEP) barrier();
   const int end = split_begin(split + 1);
   int member = find_member(split_begin(split), end, place, bias_b, i0, key_tile, m);
   if (member < end) fetch_step(m.q, m.row0, m.k, col0, 0);

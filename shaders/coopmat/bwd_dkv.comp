@@ -31,6 +31,7 @@ layout(push_constant) uniform Push {
 #include "coopmat/stage.glsl"
 #include "coopmat/bias.glsl"
 #include "coopmat/element.glsl"
+#include "coopmat/skip.glsl"
 
 // Of the streamed query rows: origin, delta, share.
 shared vec4 stats[3 * COLS / 4];
@@ -55,6 +56,7 @@ void main() {
   set_entry(b);
   begin_scores();
   begin_iota();
+  begin_votes();
   View k = kv_view(push.k, block.k, b, hk, entry.seq_kv, block.head_dim, (push.wide & 2u) != 0);
   View v = kv_view(push.v, block.v, b, hk, entry.seq_kv, block.head_dim_v, (push.wide & 4u) != 0);
   TandemTiles tiles = tandem_query_tiles(mask_band(), row0, ROWS, COLS, entry.seq_q, entry.seq_kv);
@@ -77,11 +79,13 @@ void main() {
     View q = q_view(push.q, block.q, b, h, entry.seq_q, block.head_dim, (push.wide & 1u) != 0);
     View d_o = q_view(push.d_o, block.d_o, b, h, entry.seq_q, block.head_dim_v, (push.wide & 8u) != 0);
     float stat[STAT_TURNS];
-    fetch_tile(stage_1, q, tiles.begin * COLS, D_CHUNKS);
-    fetch_tile(stage_2, d_o, tiles.begin * COLS, DV_CHUNKS);
-    EACH(i, STAT_TURNS) if (TID + i * WG < STATS * COLS) stat[i] = fetch_stat(head, TID + i * WG, tiles.begin * COLS);
-    for (int t = tiles.begin; t < tiles.end; t++) {
-      const int col0 = t * COLS;
+    int next = next_tile(tiles.begin, tiles.end, row0, true);
+    if (SKIP_KEEP && next >= tiles.end) continue;
+    fetch_tile(stage_1, q, next * COLS, D_CHUNKS);
+    fetch_tile(stage_2, d_o, next * COLS, DV_CHUNKS);
+    EACH(i, STAT_TURNS) if (TID + i * WG < STATS * COLS) stat[i] = fetch_stat(head, TID + i * WG, next * COLS);
+    while (next < tiles.end) {
+      const int t = next, col0 = t * COLS;
       barrier(); // the readers of the tile before are done
       put_tile(0, stage_1, q, col0, D_CHUNKS);
       put_tile(SECOND, stage_2, d_o, col0, DV_CHUNKS);
@@ -90,10 +94,11 @@ void main() {
         if (n < STATS * COLS) stats[n / 4][n % 4] = stat[i];
       }
       barrier();
-      if (t + 1 < tiles.end) {
-        fetch_tile(stage_1, q, col0 + COLS, D_CHUNKS);
-        fetch_tile(stage_2, d_o, col0 + COLS, DV_CHUNKS);
-        EACH(i, STAT_TURNS) if (TID + i * WG < STATS * COLS) stat[i] = fetch_stat(head, TID + i * WG, col0 + COLS);
+      next = next_tile(t + 1, tiles.end, row0, true);
+      if (next < tiles.end) {
+        fetch_tile(stage_1, q, next * COLS, D_CHUNKS);
+        fetch_tile(stage_2, d_o, next * COLS, DV_CHUNKS);
+        EACH(i, STAT_TURNS) if (TID + i * WG < STATS * COLS) stat[i] = fetch_stat(head, TID + i * WG, next * COLS);
       }
 
       // One matrix of columns after the other, in a loop that stays rolled: nothing but the accumulators and the operands

@@ -30,6 +30,7 @@ layout(push_constant) uniform Push {
 #include "coopmat/stage.glsl"
 #include "coopmat/bias.glsl"
 #include "coopmat/element.glsl"
+#include "coopmat/skip.glsl"
 
 // A block's numbers a row; rows behind the length are 0.
 void store_rows(uvec2 address, ACC x, int head, int row0) {
@@ -51,6 +52,7 @@ void main() {
   set_entry(b);
   begin_scores();
   begin_iota();
+  begin_votes();
   View q = q_view(push.q, block.q, b, h, entry.seq_q, block.head_dim, (push.wide & 1u) != 0);
   View k = kv_view(push.k, block.k, b, hk, entry.seq_kv, block.head_dim, (push.wide & 2u) != 0);
   View v = kv_view(push.v, block.v, b, hk, entry.seq_kv, block.head_dim_v, (push.wide & 4u) != 0);
@@ -77,19 +79,21 @@ void main() {
     far[r] = ACC(0.0);
   }
 
-  if (tiles.begin < tiles.end) {
-    fetch_tile(stage_1, k, tiles.begin * COLS, D_CHUNKS);
-    fetch_tile(stage_2, v, tiles.begin * COLS, DV_CHUNKS);
+  int next = next_tile(tiles.begin, tiles.end, row0, false);
+  if (next < tiles.end) {
+    fetch_tile(stage_1, k, next * COLS, D_CHUNKS);
+    fetch_tile(stage_2, v, next * COLS, DV_CHUNKS);
   }
-  for (int t = tiles.begin; t < tiles.end; t++) {
-    const int col0 = t * COLS;
+  while (next < tiles.end) {
+    const int t = next, col0 = t * COLS;
     barrier(); // the readers of the tile before are done
     put_tile(0, stage_1, k, col0, D_CHUNKS);
     put_tile(SECOND, stage_2, v, col0, DV_CHUNKS);
     barrier();
-    if (t + 1 < tiles.end) {
-      fetch_tile(stage_1, k, col0 + COLS, D_CHUNKS);
-      fetch_tile(stage_2, v, col0 + COLS, DV_CHUNKS);
+    next = next_tile(t + 1, tiles.end, row0, false);
+    if (next < tiles.end) {
+      fetch_tile(stage_1, k, next * COLS, D_CHUNKS);
+      fetch_tile(stage_2, v, next * COLS, DV_CHUNKS);
     }
 
     // Rolled: see bwd_dkv.comp.

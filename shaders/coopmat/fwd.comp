@@ -30,6 +30,7 @@ layout(push_constant) uniform Push {
 #include "coopmat/stage.glsl"
 #include "coopmat/bias.glsl"
 #include "coopmat/element.glsl"
+#include "coopmat/skip.glsl"
 
 float sink_of(int h) { return load_float(F32, word_address(push.sink, h)); }
 
@@ -90,6 +91,7 @@ void main() {
   set_entry(b);
   begin_scores();
   begin_iota();
+  begin_votes();
   View q = q_view(push.q, block.q, b, h, entry.seq_q, block.head_dim, (push.wide & 1u) != 0);
   View k = kv_view(push.k, block.k, b, hk, entry.seq_kv, block.head_dim, (push.wide & 2u) != 0);
   View v = kv_view(push.v, block.v, b, hk, entry.seq_kv, block.head_dim_v, (push.wide & 4u) != 0);
@@ -110,13 +112,15 @@ void main() {
 
   // Elastic softmax wants the rows' lse before the first weight: a walk over the scores alone.
   if (NORM == ELASTIC) {
-    if (tiles.begin < tiles.end) fetch_tile(stage_1, k, tiles.begin * COLS, D_CHUNKS);
-    for (int t = tiles.begin; t < tiles.end; t++) {
-      const int col0 = t * COLS;
+    int next = next_tile(tiles.begin, tiles.end, row0, false);
+    if (next < tiles.end) fetch_tile(stage_1, k, next * COLS, D_CHUNKS);
+    while (next < tiles.end) {
+      const int t = next, col0 = t * COLS;
       barrier(); // the readers of the tile before are done
       put_tile(0, stage_1, k, col0, D_CHUNKS);
       barrier();
-      if (t + 1 < tiles.end) fetch_tile(stage_1, k, col0 + COLS, D_CHUNKS);
+      next = next_tile(t + 1, tiles.end, row0, false);
+      if (next < tiles.end) fetch_tile(stage_1, k, next * COLS, D_CHUNKS);
       uvec4 bias[RM][NB][BIAS_VEC];
       ACC s[RM][NB], slope[RM][NB];
       EACH(r, RM) EACH(n, NB) {
@@ -154,13 +158,14 @@ void main() {
 
   // K of a tile is in shared memory when its turn begins, V comes under the first product, K of the next tile under the
   // second: one set of staging registers.
-  if (tiles.begin < tiles.end) {
-    fetch_tile(stage_1, k, tiles.begin * COLS, D_CHUNKS);
-    put_tile(0, stage_1, k, tiles.begin * COLS, D_CHUNKS);
+  int next = next_tile(tiles.begin, tiles.end, row0, false);
+  if (next < tiles.end) {
+    fetch_tile(stage_1, k, next * COLS, D_CHUNKS);
+    put_tile(0, stage_1, k, next * COLS, D_CHUNKS);
     barrier();
   }
-  for (int t = tiles.begin; t < tiles.end; t++) {
-    const int col0 = t * COLS;
+  while (next < tiles.end) {
+    const int t = next, col0 = t * COLS;
     fetch_tile(stage_1, v, col0, DV_CHUNKS);
     uvec4 bias[RM][NB][BIAS_VEC];
     EACH(r, RM) EACH(n, NB) fetch_bias(bias[r][n], my_row0 + r * MATRIX, col0 + n * MATRIX);
@@ -173,7 +178,8 @@ void main() {
     }
     put_tile(SECOND, stage_1, v, col0, DV_CHUNKS);
     barrier();
-    if (t + 1 < tiles.end) fetch_tile(stage_1, k, col0 + COLS, D_CHUNKS);
+    next = next_tile(t + 1, tiles.end, row0, false);
+    if (next < tiles.end) fetch_tile(stage_1, k, next * COLS, D_CHUNKS);
 
     FINISH_SCORES(s, slope, bias, my_row0, col0, false, t < tiles.full_begin || t >= tiles.full_end)
     OPERAND_A p[RM][NB];
@@ -218,7 +224,7 @@ void main() {
       coopMatLoad(y, streamed, SECOND + n * MATRIX * PITCH + d * (MATRIX / 8), PITCH, ROW_MAJOR);
       EACH(r, RM) acc[r][d] = coopMatMulAdd(p[r][n], y, acc[r][d]);
     }
-    if (t + 1 < tiles.end) put_tile(0, stage_1, k, col0 + COLS, D_CHUNKS);
+    if (next < tiles.end) put_tile(0, stage_1, k, next * COLS, D_CHUNKS);
     barrier();
   }
 
