@@ -22,10 +22,6 @@ bool is_matrix_path(const PathRow& row) {
   return is_path(row, Backend::vulkan, "coopmat2") || is_path(row, Backend::vulkan, "coopmat");
 }
 
-// Of the problem's optional inputs those that shaders/coopmat/*.comp deal with.
-constexpr uint32_t kMatrixExtras = kHasElastic | kHasSoftcap | kHasBias | kHasDistBias | kHasAlibi |
-                                   kHasKeep | kHasSink | kHasDropout | kHasLengths;
-
 constexpr const char* kDisabled = "disabled by TANDEM_DISABLE or the device's options";
 
 bool is_disabled(const Caps& caps, const std::string& name) {
@@ -146,8 +142,8 @@ Tile tile_of(const MatrixTile& t, int edge, uint32_t subgroup) {
 }
 
 // Why a row of the matrix tiles does not do; "" if it does.
-std::string tile_refusal(const Problem& p, const Caps& caps, const MatrixTile& t, int edge,
-                         uint32_t subgroup) {
+std::string tile_refusal(const Problem& p, const Caps& caps, const PathRow& row,
+                         const MatrixTile& t, int edge, uint32_t subgroup) {
   const Tile as_tile = tile_of(t, edge, subgroup);
   const int64_t wider = std::max(p.head_dim, p.head_dim_v);
   if (is_disabled(caps, t.name)) return kDisabled;
@@ -155,7 +151,8 @@ std::string tile_refusal(const Problem& p, const Caps& caps, const MatrixTile& t
     return text("%dx%d is not the tile %dx%d that the problem asks for", as_tile.br, as_tile.bc,
                 p.tile_rows, p.tile_cols);
   if (t.max_d < wider) return text("head size %lld is beyond its %d", (long long)wider, t.max_d);
-  const auto shared = uint32_t(matrix_shared_bytes(t, p.head_dim, p.head_dim_v, edge));
+  const uint32_t shared = uint32_t(matrix_shared_bytes(t, p.head_dim, p.head_dim_v, edge)) +
+                          skip_shared_bytes(p, row, t.stem);
   if (shared > caps.shared_bytes)
     return text("needs %u bytes of shared memory, the device has %u", shared, caps.shared_bytes);
   if (uint32_t(as_tile.invocations()) > caps.max_invocations)
@@ -335,9 +332,8 @@ void lay_out_workspace(Plan* plan) {
 // What of a problem a path does not compute; "" if nothing.
 std::string missing_feature(const PathRow& row, const Problem& p, const Caps& caps) {
   if (is_matrix_path(row)) {
-    const std::string type = matrix_type_refusal(p, caps), extras = p.extras(kMatrixExtras);
+    const std::string type = matrix_type_refusal(p, caps);
     if (!type.empty()) return type;
-    if (!extras.empty()) return "this problem has " + extras + ", which it does not know";
   }
   const bool plain = is_path(row, Backend::cpu, "simd");
   if (plain && !p.extras().empty())
@@ -358,14 +354,14 @@ bool has_matrix_tiles(Stem stem) {
 // The first tile that fits and is not empty by half, or else the one with the fewest rows; no(tile, why) hears of
 // those before it that do not do. nullptr if none does.
 template <typename No>
-const MatrixTile* choose_tile(Stem stem, const Problem& p, const Caps& caps, int edge,
-                              uint32_t subgroup, const No& no) {
+const MatrixTile* choose_tile(Stem stem, const Problem& p, const Caps& caps, const PathRow& row,
+                              int edge, uint32_t subgroup, const No& no) {
   const int64_t length = stem == Stem::bwd_dkv ? p.seq_kv : p.seq_q;
   const bool forced = p.tile_rows != 0 || p.tile_cols != 0;
   const MatrixTile* best = nullptr;
   for (const MatrixTile& t : kMatrixTiles) {
     if (t.stem != stem) continue;
-    const std::string why = tile_refusal(p, caps, t, edge, subgroup);
+    const std::string why = tile_refusal(p, caps, row, t, edge, subgroup);
     if (!why.empty()) {
       no(t, why);
       continue;
@@ -444,7 +440,7 @@ bool try_path(const Problem& p, const Caps& caps, const PathRow& row, Plan* plan
       const auto no = [&](const MatrixTile& t, const std::string& why) {
         refuse(name + " " + t.name, why);
       };
-      chosen[int(stem)] = choose_tile(stem, p, caps, edge, subgroup, no);
+      chosen[int(stem)] = choose_tile(stem, p, caps, row, edge, subgroup, no);
       if (!chosen[int(stem)]) return false;
     }
     return take(
@@ -457,7 +453,8 @@ bool try_path(const Problem& p, const Caps& caps, const PathRow& row, Plan* plan
           launch->row_blocks = t->row_blocks;
           launch->d_blocks = matrix_blocks(p.head_dim, edge);
           launch->dv_blocks = matrix_blocks(p.head_dim_v, edge);
-          launch->shared_bytes = uint32_t(matrix_shared_bytes(*t, p.head_dim, p.head_dim_v, edge));
+          launch->shared_bytes = uint32_t(matrix_shared_bytes(*t, p.head_dim, p.head_dim_v, edge)) +
+                                 skip_shared_bytes(p, row, t->stem);
         },
         name);
   }

@@ -81,8 +81,7 @@ constexpr int matrix_shared_bytes(const MatrixTile& t, int64_t d, int64_t dv, in
   const int iota = edge * 4;
   const int stats =
       t.stem == Stem::bwd_dkv ? 3 * t.step(edge) * 4 : 0;  // numbers a row, streamed as well
-  const int votes = 3 * 4;                                 // on tiles that keep empties
-  return streamed + scratch + iota + stats + votes;
+  return streamed + scratch + iota + stats;
 }
 
 #define TANDEM_MATRIX_TILE(name, stem, max_d, subgroups, row_blocks, cols)                   \

@@ -109,10 +109,10 @@ TEST_CASE("features: a few combinations with all of them") {
 TEST_CASE("features: biases by 8 elements") {
   const Shape shape = {2, 4, 2, 72, 96, 8, 8};
   tandem_problem p = problem(TANDEM_BACKWARD, TANDEM_F16, shape, kBottomRight);
-  set_bias(p, TANDEM_BF16, p.batch, p.heads_q, p.seq_q, TANDEM_F16);
+  set_bias(p, TANDEM_BF16, p.batch, p.heads_q, p.seq_q, TANDEM_BF16);
   p.gradients = TANDEM_GRAD_Q | TANDEM_GRAD_K | TANDEM_GRAD_BIAS;
   check(p, seed_of("chunks", 1), sparse());
-  set_bias(p, TANDEM_F16, 1, p.heads_kv, p.seq_q, TANDEM_BF16);
+  set_bias(p, TANDEM_F16, 1, p.heads_kv, p.seq_q, TANDEM_F16);
   feature("keep").add(p);
   p.gradients = TANDEM_GRAD_BIAS;
   check(p, seed_of("chunks", 2), sparse());

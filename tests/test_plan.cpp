@@ -517,7 +517,7 @@ TEST_CASE("the plan's bytes of shared memory are those that the Vulkan kernels d
           for (const char* rest :
                {"d32", "d64", "d60 dv100", "d128", "d200", "d256 dv64", "d64 softcap=5",
                 "d64 dropout=0.1", "d64 keep=u8:b1:h1:q1", "d64 sq=1", "d100 elastic",
-                "d64 bias:f16:1x1x1 grads=qkvb d_bias:f32",
+                "d64 entmax=1.5", "d64 keep:1x1x1", "d64 bias:f16:1x1x1 grads=qkvb d_bias:f32",
                 "d200 bias:f16:1x1x300 grads=b d_bias:f16"}) {
             Caps caps = caps_of(id);
             REQUIRE(parse_disabled(disabled, &caps.disabled).ok());

@@ -75,7 +75,6 @@ TEST_CASE("matrix paths: what is missing is named") {
   has(refusal(good, "fwd f32 sq100 d64", "vulkan.coopmat2"), "its operands are f16 or bf16");
   has(refusal(caps_of("arc_b580_mesa"), "fwd f16 sq100 d64", "vulkan.coopmat"), "8x16x16");
   has(refusal(good, "fwd f16 sq100 d64 tile=64x64", "vulkan.coopmat2"), "64x64");
-  has(refusal(good, "fwd f16 sq100 d64 entmax=1.5", "vulkan.coopmat2"), "entmax");
   caps = good;
   caps.max_subgroups = 2;
   has(refusal(caps, "fwd f16 sq100 d64", "vulkan.coopmat2"), "the device has 2");
@@ -104,6 +103,7 @@ TEST_CASE("matrix paths: what takes no matrices goes along without") {
   CHECK(plan_of("bias:f32:2x2x500 grads=qb d_bias:f32") == "bwd_dot bwd_dq! bwd_dbias! bwd_sum");
   CHECK(plan_of("bias:f32:2x4x1 grads=qb d_bias:f32") == "bwd_dot bwd_dq! bwd_dbias! bwd_sum");
   CHECK(plan_of("dist=40 alibi sink grads=qdas") == "bwd_row! bwd_dq! bwd_ddist bwd_head bwd_sum");
+  CHECK(plan_of("entmax=1.5 grads=q") == "bwd_row! bwd_dq!");
   CHECK(plan_of("elastic grads=kt") == "bwd_row! bwd_dkv! bwd_head");
   CHECK(explain(problem_of("bwd bf16 b2 hq4 hk2 sq500 d64 dist=40 grads=qd"), caps)
             .find("without matrices (t64k32)") != std::string::npos);

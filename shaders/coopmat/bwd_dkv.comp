@@ -30,6 +30,7 @@ layout(push_constant) uniform Push {
 #include "coopmat/matrix.glsl"
 #include "coopmat/stage.glsl"
 #include "coopmat/bias.glsl"
+#define WANTS_SLOPE (GRAD_K != 0)
 #include "coopmat/element.glsl"
 #include "coopmat/skip.glsl"
 
@@ -120,7 +121,7 @@ void main() {
             coopMatLoad(y, streamed, at + d * (MATRIX / 8), PITCH, COL_MAJOR);
             EACH(r, RM) s[r] = coopMatMulAdd(mk[r][d], y, s[r]);
           }
-          if (GRAD_K != 0 && d < DV_BLOCKS) {
+          if (GRAD_K != 0 && NORM != ENTMAX && d < DV_BLOCKS) {
             OPERAND_B y;
             coopMatLoad(y, streamed, SECOND + at + d * (MATRIX / 8), PITCH, COL_MAJOR);
             EACH(r, RM) dp[r] = coopMatMulAdd(mv[r][d], y, dp[r]);
@@ -130,12 +131,24 @@ void main() {
         ACC origin, delta, share; // every row the same: row major with stride 0
         coopMatLoad(origin, stats, n * MATRIX / 4, 0, ROW_MAJOR);
         coopMatLoad(delta, stats, (COLS + n * MATRIX) / 4, 0, ROW_MAJOR);
+        if (NORM == ENTMAX) { // where no key of the block has a weight, nothing follows
+          bool any = false;
+          EACH(r, RM) ELEMENTS(k, origin) any = any || s[r][k] > origin[k];
+          if (LEAVES_BLOCKS && !subgroupAny(any)) continue;
+          if (GRAD_K != 0) {
+            EACH(d, DV_BLOCKS) {
+              OPERAND_B y;
+              coopMatLoad(y, streamed, SECOND + at + d * (MATRIX / 8), PITCH, COL_MAJOR);
+              EACH(r, RM) dp[r] = coopMatMulAdd(mv[r][d], y, dp[r]);
+            }
+          }
+        }
         if (NORM == ELASTIC) coopMatLoad(share, stats, (2 * COLS + n * MATRIX) / 4, 0, ROW_MAJOR);
         OPERAND_A p[RM], ds[RM];
         EACH(r, RM) {
           ELEMENTS(k, origin) s[r][k] = base_at(s[r][k], origin[k]);
           ACC y = s[r];
-          if (NORM == ELASTIC) {
+          if (NORM != SOFTMAX) {
             ELEMENTS(k, share) y[k] = weight_of(s[r][k], share[k]);
           }
           if (DROPOUT != 0) {

@@ -29,6 +29,7 @@ layout(push_constant) uniform Push {
 #include "coopmat/stage.glsl"
 #define STORES_DS
 #include "coopmat/bias.glsl"
+#define WANTS_SLOPE true
 #include "coopmat/element.glsl"
 #include "coopmat/skip.glsl"
 
@@ -106,13 +107,23 @@ void main() {
           coopMatLoad(y, streamed, at + d * (MATRIX / 8), PITCH, COL_MAJOR);
           EACH(r, RM) s[r] = coopMatMulAdd(mq[r][d], y, s[r]);
         }
-        if (d < DV_BLOCKS) {
+        if (NORM != ENTMAX && d < DV_BLOCKS) {
           OPERAND_B y;
           coopMatLoad(y, streamed, SECOND + at + d * (MATRIX / 8), PITCH, COL_MAJOR);
           EACH(r, RM) dp[r] = coopMatMulAdd(md_o[r][d], y, dp[r]);
         }
       }
       FINISH_COLUMN(s, slope, bias, my_row0, j0, false, t < tiles.full_begin || t >= tiles.full_end)
+      if (NORM == ENTMAX) { // where no key of the block has a weight, nothing follows
+        bool any = false;
+        EACH(r, RM) ELEMENTS(k, s[r]) any = any || s[r][k] > origin[r][k];
+        if (LEAVES_BLOCKS && D_BIAS == 0 && !subgroupAny(any)) continue;
+        EACH(d, DV_BLOCKS) {
+          OPERAND_B y;
+          coopMatLoad(y, streamed, SECOND + at + d * (MATRIX / 8), PITCH, COL_MAJOR);
+          EACH(r, RM) dp[r] = coopMatMulAdd(md_o[r][d], y, dp[r]);
+        }
+      }
       OPERAND_A ds[RM];
       EACH(r, RM) {
         if (DROPOUT != 0) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// bwd_row: delta of the rows of elastic softmax, and the rows' parts of d_tau and d_slope, of ROWS query rows of one head:
+// bwd_row: delta of the rows of elastic softmax and entmax, and the rows' parts of d_tau and d_slope, of ROWS query rows of one head:
 // shaders/bwd_row.comp with matrices (docs/kernels-matrix.md). The walk of bwd_dq.comp without its last product.
 #version 460
 #extension GL_GOOGLE_include_directive : require
@@ -64,8 +64,8 @@ void main() {
   LOAD_OPERANDS(mq, q, row0, D_BLOCKS, D_CHUNKS)
   LOAD_OPERANDS(md_o, d_o, row0, DV_BLOCKS, DV_CHUNKS)
 
-  // Each element's own parts of sum g M dp, sum M dp, sum |t| g M dp and sum |t| g, until the end.
-  ACC origin[RM], share[RM], dot[RM], lift[RM], far_dot[RM], far[RM];
+  // Each element's own parts of sum g M dp, sum g (entmax), sum M dp, sum |t| g M dp and sum |t| g, until the end.
+  ACC origin[RM], share[RM], dot[RM], mass[RM], lift[RM], far_dot[RM], far[RM];
   EACH(r, RM) {
     const int head = b * block.heads_q + h, from = my_row0 + r * MATRIX;
     ROWS_TO_MATRIX(origin[r], row,
@@ -74,6 +74,7 @@ void main() {
                        : NO_ORIGIN)
     if (NORM == ELASTIC) ROWS_TO_MATRIX(share[r], row, share_of(from + row))
     dot[r] = ACC(0.0);
+    mass[r] = ACC(0.0);
     lift[r] = ACC(0.0);
     far_dot[r] = ACC(0.0);
     far[r] = ACC(0.0);
@@ -113,13 +114,23 @@ void main() {
           coopMatLoad(y, streamed, at + d * (MATRIX / 8), PITCH, COL_MAJOR);
           EACH(r, RM) s[r] = coopMatMulAdd(mq[r][d], y, s[r]);
         }
-        if (d < DV_BLOCKS) {
+        if (NORM != ENTMAX && d < DV_BLOCKS) {
           OPERAND_B y;
           coopMatLoad(y, streamed, SECOND + at + d * (MATRIX / 8), PITCH, COL_MAJOR);
           EACH(r, RM) dp[r] = coopMatMulAdd(md_o[r][d], y, dp[r]);
         }
       }
       FINISH_COLUMN(s, slope, bias, my_row0, j0, false, t < tiles.full_begin || t >= tiles.full_end)
+      if (NORM == ENTMAX) { // where no key of the block has a weight, nothing follows
+        bool any = false;
+        EACH(r, RM) ELEMENTS(k, s[r]) any = any || s[r][k] > origin[r][k];
+        if (LEAVES_BLOCKS && !subgroupAny(any)) continue;
+        EACH(d, DV_BLOCKS) {
+          OPERAND_B y;
+          coopMatLoad(y, streamed, SECOND + at + d * (MATRIX / 8), PITCH, COL_MAJOR);
+          EACH(r, RM) dp[r] = coopMatMulAdd(md_o[r][d], y, dp[r]);
+        }
+      }
       EACH(r, RM) {
         if (DROPOUT != 0) {
           ACC factor = drop_block(my_row0 + r * MATRIX, j0, false);
@@ -135,6 +146,7 @@ void main() {
         ELEMENTS(k, s[r]) {
           s[r][k] = slope_of(s[r][k]);
           dot[r][k] = fma(s[r][k], dp[r][k], dot[r][k]);
+          if (NORM == ENTMAX) mass[r][k] += s[r][k];
         }
         if (ROW_SLOPE != 0) {
           ACC rows = row_numbers(), cols = col_numbers();
@@ -152,6 +164,10 @@ void main() {
   EACH(r, RM) {
     const int head = b * block.heads_q + h, from = my_row0 + r * MATRIX;
     row_sum(dot[r]);
+    if (NORM == ENTMAX) {
+      row_sum(mass[r]);
+      ELEMENTS(k, dot[r]) dot[r][k] = mass[r][k] != 0 ? dot[r][k] / mass[r][k] : 0.0;
+    }
     store_rows(push.delta, dot[r], head, from);
     if (ROW_TAU != 0) {
       ACC n; // of the keys that a row sees

@@ -6,7 +6,7 @@
 // log2_scale holds the scale as well. With them, s is the score in natural units.
 
 const float LOG2E = 1.4426950408889634;
-const bool HAS_SCORES = SOFTCAP != 0 || BIAS != 0 || DIST != 0 || ALIBI != 0;
+const bool HAS_SCORES = SOFTCAP != 0 || BIAS != 0 || DIST != 0 || ALIBI != 0 || NORM == ENTMAX;
 // Below what a row's origin begins with, whatever log2_scale is, and finite: nothing here makes an infinity.
 const float HIDDEN_SCORE = -1e34;
 const float ORIGIN = -1e30;
@@ -31,24 +31,28 @@ float natural_score(float s) {
 }
 
 // Of what lse says, the origin of a row's weights: - lse in powers of two, or with elastic softmax, whose thresholds compare
-// p with a share of 1, lse itself: a score that equals it then has p = 1 to the last bit. A row that saw nothing, or does
-// not exist, gets one that no score reaches.
-const float NO_ORIGIN = NORM == ELASTIC ? -ORIGIN : ORIGIN;
+// p with a share of 1, lse itself: a score that equals it then has p = 1 to the last bit. With entmax it is the threshold.
+// A row that saw nothing, or does not exist, gets one that no score reaches.
+const float NO_ORIGIN = NORM == SOFTMAX ? ORIGIN : -ORIGIN;
 float weight_origin(uint bits) {
   const float lse = lse_origin(bits);
-  return NORM == ELASTIC ? lse : -LOG2E * lse;
+  return NORM == SOFTMAX ? -LOG2E * lse : lse;
 }
 // The base of a score (weight.glsl).
 float base_at(float s, float origin) {
-  if (NORM != ELASTIC) return exp2(fma(s, log2_scale, origin));
+  if (NORM == SOFTMAX) return exp2(fma(s, log2_scale, origin));
   precise float x = natural_score(s) - origin;
+  if (NORM == ENTMAX) return max(x, 0.0);
   return s == HIDDEN_SCORE ? -1.0 : exp2(x * LOG2E);
 }
 float ds_at(float base, float share, float dp, float delta) {
   return slope_of(base) * (live_dp(base, share, dp) - delta);
 }
 
-// A block with query rows from i0 and keys from j0; flip: its rows are the keys. slope: softcap's derivative. bias: the
+#ifndef WANTS_SLOPE // unused, it makes lavapipe's compiler (Mesa 26) crash with entmax and a bias
+#define WANTS_SLOPE false
+#endif
+// A block with query rows from i0 and keys from j0; flip: its rows are the keys. slope: softcap's derivative, with WANTS_SLOPE. bias: the
 // block of it, where it comes by chunks.
 void score_block(inout ACC s, inout ACC slope, ACC bias, int i0, int j0, bool flip) {
   ACC rows = row_numbers(), cols = col_numbers();
@@ -57,7 +61,7 @@ void score_block(inout ACC s, inout ACC slope, ACC bias, int i0, int j0, bool fl
     if (SOFTCAP != 0) {
       float derivative;
       x = cap_score(x, derivative);
-      slope[k] = derivative;
+      if (WANTS_SLOPE) slope[k] = derivative;
     }
     if (BIAS_CHUNKS)
       x = x + bias[k];
@@ -77,6 +81,12 @@ void score_block(inout ACC s, inout ACC slope, ACC bias, int i0, int j0, bool fl
     ELEMENTS(k, s) {
       precise float far = inputs.slope * float(abs(t0 + int(flip ? cols[k] - rows[k] : rows[k] - cols[k])));
       precise float x = s[k] - far;
+      s[k] = x;
+    }
+  }
+  if (NORM == ENTMAX) {
+    ELEMENTS(k, s) {
+      precise float x = s[k] * extra.entmax_scale;
       s[k] = x;
     }
   }

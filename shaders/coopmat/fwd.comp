@@ -31,6 +31,7 @@ layout(push_constant) uniform Push {
 #include "coopmat/bias.glsl"
 #include "coopmat/element.glsl"
 #include "coopmat/skip.glsl"
+#include "coopmat/entmax.glsl"
 
 float sink_of(int h) { return load_float(F32, word_address(push.sink, h)); }
 
@@ -110,55 +111,93 @@ void main() {
     EACH(d, DV_BLOCKS) acc[r][d] = ACC(0.0);
   }
 
-  // Elastic softmax wants the rows' lse before the first weight: a walk over the scores alone.
-  if (NORM == ELASTIC) {
-    int next = next_tile(tiles.begin, tiles.end, row0, false);
-    if (next < tiles.end) fetch_tile(stage_1, k, next * COLS, D_CHUNKS);
-    while (next < tiles.end) {
-      const int t = next, col0 = t * COLS;
-      barrier(); // the readers of the tile before are done
-      put_tile(0, stage_1, k, col0, D_CHUNKS);
-      barrier();
-      next = next_tile(t + 1, tiles.end, row0, false);
+  // Elastic softmax wants the rows' lse before the first weight, entmax their thresholds: walks over the scores alone.
+  if (NORM != SOFTMAX) {
+    Search search[RM];
+    if (NORM == ENTMAX) {
+      EACH(r, RM) begin_search(search[r]);
+    }
+    for (int walk = 0; walk < (NORM == ENTMAX ? WALKS : 1); walk++) {
+      if (NORM == ENTMAX) {
+        EACH(r, RM) begin_walk(search[r]);
+        if (SKIP_ENTMAX) begin_notes();
+      }
+      int next = next_live(tiles.begin, tiles, row0);
       if (next < tiles.end) fetch_tile(stage_1, k, next * COLS, D_CHUNKS);
-      uvec4 bias[RM][NB][BIAS_VEC];
-      ACC s[RM][NB], slope[RM][NB];
-      EACH(r, RM) EACH(n, NB) {
-        fetch_bias(bias[r][n], my_row0 + r * MATRIX, col0 + n * MATRIX);
-        s[r][n] = ACC(0.0);
-      }
-      EACH(d, D_BLOCKS) EACH(n, NB) {
-        OPERAND_B y;
-        coopMatLoad(y, streamed, n * MATRIX * PITCH + d * (MATRIX / 8), PITCH, COL_MAJOR);
-        EACH(r, RM) s[r][n] = coopMatMulAdd(mq[r][d], y, s[r][n]);
-      }
-      FINISH_SCORES(s, slope, bias, my_row0, col0, false, t < tiles.full_begin || t >= tiles.full_end)
-      EACH(r, RM) {
-        BEGIN_ROWS(s[r], m[r], top, origin, grows)
-        if (ALWAYS_GROWS || subgroupAny(grows)) {
-          row_max(top);
-          ELEMENTS(k, top) {
-            m[r][k] = max(m[r][k], top[k]);
-            l[r][k] *= exp2(origin[k] - log2_origin(m[r][k]));
-            origin[k] = log2_origin(m[r][k]);
+      while (next < tiles.end) {
+        const int t = next, col0 = t * COLS;
+        barrier(); // the readers of the tile before are done
+        put_tile(0, stage_1, k, col0, D_CHUNKS);
+        barrier();
+        next = next_live(t + 1, tiles, row0);
+        if (next < tiles.end) fetch_tile(stage_1, k, next * COLS, D_CHUNKS);
+        uvec4 bias[RM][NB][BIAS_VEC];
+        ACC s[RM][NB], slope[RM][NB];
+        EACH(r, RM) EACH(n, NB) {
+          fetch_bias(bias[r][n], my_row0 + r * MATRIX, col0 + n * MATRIX);
+          s[r][n] = ACC(0.0);
+        }
+        EACH(d, D_BLOCKS) EACH(n, NB) {
+          OPERAND_B y;
+          coopMatLoad(y, streamed, n * MATRIX * PITCH + d * (MATRIX / 8), PITCH, COL_MAJOR);
+          EACH(r, RM) s[r][n] = coopMatMulAdd(mq[r][d], y, s[r][n]);
+        }
+        FINISH_SCORES(s, slope, bias, my_row0, col0, false, t < tiles.full_begin || t >= tiles.full_end)
+        if (NORM == ENTMAX) {
+          bool any = false;
+          EACH(r, RM) EACH(n, NB) {
+            const bool counts = search_block(search[r], s[r][n], walk == 0);
+            any = any || counts;
+          }
+          if (SKIP_ENTMAX && any) note_live_tile(t - tiles.begin);
+        } else {
+          EACH(r, RM) {
+            BEGIN_ROWS(s[r], m[r], top, origin, grows)
+            if (ALWAYS_GROWS || subgroupAny(grows)) {
+              row_max(top);
+              ELEMENTS(k, top) {
+                m[r][k] = max(m[r][k], top[k]);
+                l[r][k] *= exp2(origin[k] - log2_origin(m[r][k]));
+                origin[k] = log2_origin(m[r][k]);
+              }
+            }
+            EACH(n, NB) ELEMENTS(k, top) l[r][k] += exp2(fma(s[r][n][k], log2_scale, -origin[k]));
           }
         }
-        EACH(n, NB) ELEMENTS(k, top) l[r][k] += exp2(fma(s[r][n][k], log2_scale, -origin[k]));
+      }
+      if (NORM == ENTMAX) {
+        bool moves = false;
+        EACH(r, RM) {
+          ACC keys;
+          ROWS_TO_MATRIX(keys, row,
+                         float(tandem_key_count(mask_band(), my_row0 + r * MATRIX + row, entry.seq_q, entry.seq_kv)))
+          const bool still = end_walk(search[r], keys, walk == 0);
+          moves = moves || still;
+        }
+        live_now = LIVE_WORDS - live_now;
+        all_live = !SKIP_ENTMAX;
+        if (!vote(moves)) break;
       }
     }
     EACH(r, RM) {
       ACC factor;
       const int block_row = my_row0 + r * MATRIX;
-      finish_rows(m[r], l[r], factor, h);
-      store_lse(m[r], b * block.heads_q + h, block_row);
-      ROWS_TO_MATRIX(l[r], row, share_of(block_row + row))
+      if (NORM == ENTMAX) {
+        m[r] = search[r].t;
+        ELEMENTS(k, factor) factor[k] = m[r][k] == -ORIGIN ? -HIDDEN_SCORE : m[r][k];
+        store_lse(factor, b * block.heads_q + h, block_row);
+      } else {
+        finish_rows(m[r], l[r], factor, h);
+        store_lse(m[r], b * block.heads_q + h, block_row);
+        ROWS_TO_MATRIX(l[r], row, share_of(block_row + row))
+      }
     }
     barrier(); // all are done with the last tile
   }
 
   // K of a tile is in shared memory when its turn begins, V comes under the first product, K of the next tile under the
   // second: one set of staging registers.
-  int next = next_tile(tiles.begin, tiles.end, row0, false);
+  int next = next_live(tiles.begin, tiles, row0);
   if (next < tiles.end) {
     fetch_tile(stage_1, k, next * COLS, D_CHUNKS);
     put_tile(0, stage_1, k, next * COLS, D_CHUNKS);
@@ -178,13 +217,13 @@ void main() {
     }
     put_tile(SECOND, stage_1, v, col0, DV_CHUNKS);
     barrier();
-    next = next_tile(t + 1, tiles.end, row0, false);
+    next = next_live(t + 1, tiles, row0);
     if (next < tiles.end) fetch_tile(stage_1, k, next * COLS, D_CHUNKS);
 
     FINISH_SCORES(s, slope, bias, my_row0, col0, false, t < tiles.full_begin || t >= tiles.full_end)
     OPERAND_A p[RM][NB];
     EACH(r, RM) {
-      if (NORM == ELASTIC) { // m is lse, l is the share
+      if (NORM != SOFTMAX) { // m is lse, or the threshold, l elastic's share
         EACH(n, NB) {
           ELEMENTS(k, m[r]) s[r][n][k] = weight_of(base_at(s[r][n][k], m[r][k]), l[r][k]);
           if (DROPOUT != 0) {
@@ -232,12 +271,12 @@ void main() {
   EACH(r, RM) {
     const int block_row = my_row0 + r * MATRIX;
     ACC factor;
-    if (NORM != ELASTIC) {
+    if (NORM == SOFTMAX) {
       finish_rows(m[r], l[r], factor, h);
       store_lse(m[r], b * block.heads_q + h, block_row);
     }
     EACH(d, DV_BLOCKS) {
-      if (NORM != ELASTIC) {
+      if (NORM == SOFTMAX) {
         ELEMENTS(k, factor) acc[r][d][k] *= factor[k];
       }
       store_block(o, block_row, d * MATRIX, entry.seq_q, acc[r][d]);

@@ -3,13 +3,16 @@
 // fetched, so its rows fly in registers as ever.
 
 const bool SKIP_KEEP = KEEP != 0 && SKIP != 0;
-shared uint votes[3]; // in turn: one is written and read, the next one, whose readers are past the barrier before, cleared
+const bool SKIP_ENTMAX = NORM == ENTMAX && SKIP != 0;
+const int VOTES = SKIP_KEEP || NORM == ENTMAX ? 3 : 1; // src/plan.cpp counts them
+shared uint votes[VOTES]; // in turn: one is written and read, the next one, whose readers are past the barrier before, cleared
 int vote_turn = 0;
 
 void begin_votes() { // a barrier follows
-  if (SKIP_KEEP && TID == 0) votes[0] = 0;
+  if (VOTES == 3 && TID == 0) votes[0] = 0;
 }
 bool vote(bool yes) {
+  if (VOTES < 3) return true; // not called
   const int turn = vote_turn;
   vote_turn = turn == 2 ? 0 : turn + 1;
   if (yes) atomicOr(votes[turn], 1u);
@@ -17,6 +20,10 @@ bool vote(bool yes) {
   barrier();
   return votes[turn] != 0;
 }
+
+// With entmax a subgroup may leave out a block after S: not on lavapipe (Mesa 26), which makes barriers of the subgroup, of
+// which there are more, barriers of the workgroup; no other device has subgroups of 8.
+const bool LEAVES_BLOCKS = SKIP_ENTMAX && SUBGROUP != 8;
 
 // Whether a tile with query rows from i0 and keys from j0 has a kept key, or may have one: with feature stride 1 whole
 // words are looked at, and with them up to three keys on either side.
