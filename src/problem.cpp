@@ -250,21 +250,21 @@ const char* dtype_name(tandem_dtype dtype) {
   return "?";
 }
 
-std::string Problem::extras(uint32_t but) const {
+std::string Problem::extras() const {
   std::string s;
-  const auto add = [&](bool present, uint32_t extra, const char* name) {
-    if (present && (but & extra) == 0) s += (s.empty() ? "" : ", ") + std::string(name);
+  const auto add = [&](bool present, const char* name) {
+    if (present) s += (s.empty() ? "" : ", ") + std::string(name);
   };
-  add(normalizer == Normalizer::elastic, kHasElastic, "elastic softmax");
-  add(normalizer == Normalizer::entmax, kHasEntmax, "entmax");
-  add(softcap > 0, kHasSoftcap, "softcap");
-  add(bool(bias), kHasBias, "bias");
-  add(dist_window > 0, kHasDistBias, "dist_bias");
-  add(alibi, kHasAlibi, "alibi");
-  add(bool(keep), kHasKeep, "keep");
-  add(sink, kHasSink, "sink");
-  add(dropout > 0, kHasDropout, "dropout");
-  add(has_lengths(), kHasLengths, "lengths");
+  add(normalizer == Normalizer::elastic, "elastic softmax");
+  add(normalizer == Normalizer::entmax, "entmax");
+  add(softcap > 0, "softcap");
+  add(bool(bias), "bias");
+  add(dist_window > 0, "dist_bias");
+  add(alibi, "alibi");
+  add(bool(keep), "keep");
+  add(sink, "sink");
+  add(dropout > 0, "dropout");
+  add(has_lengths(), "lengths");
   return s;
 }
 

@@ -27,20 +27,6 @@ struct Overlay {
   explicit operator bool() const { return dtype != tandem_dtype{}; }
 };
 
-// What a problem may have beside the scale, the band and softmax.
-enum Extra : uint32_t {
-  kHasElastic = 1,
-  kHasEntmax = 2,
-  kHasSoftcap = 4,
-  kHasBias = 8,
-  kHasDistBias = 16,
-  kHasAlibi = 32,
-  kHasKeep = 64,
-  kHasSink = 128,
-  kHasDropout = 256,
-  kHasLengths = 512
-};
-
 struct Problem {
   bool backward = false;
   int64_t batch = 0, heads_q = 0, heads_kv = 0, seq_q = 0, seq_kv = 0, head_dim = 0, head_dim_v = 0;
@@ -76,8 +62,8 @@ struct Problem {
     return normalizer == Normalizer::softmax && !wants(TANDEM_GRAD_SLOPE);
   }
   bool has_lengths() const { return lengths_q != Lengths::full || lengths_kv != Lengths::full; }
-  // "", or what there is of Extra but not of `but`: "bias, elastic softmax".
-  std::string extras(uint32_t but = 0) const;
+  // "", or what there is beside the scale, the band and softmax: "bias, elastic softmax".
+  std::string extras() const;
   int64_t element_size() const { return dtype == TANDEM_F32 ? 4 : 2; }
 };
 
