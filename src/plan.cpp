@@ -230,11 +230,6 @@ uint32_t splits_of(const Extent& e, const Caps& caps) {
   return uint32_t(std::max<int64_t>(1, std::min(wanted / std::max<int64_t>(groups, 1), e.members)));
 }
 
-// Whether a launch has tiles at all.
-bool is_tiled(Stem stem) {
-  return stem != Stem::bwd_dot && stem != Stem::bwd_sum && stem != Stem::bwd_head;
-}
-
 // "" once the launch's workgroups are numbered; otherwise why they cannot be.
 std::string set_groups(Launch* launch, double total, const Caps& caps) {
   // Kernels number their workgroups in 32 bits; 2^31 of them leaves room for the part of the last row of
@@ -495,9 +490,9 @@ bool Plan::stores_d_bias() const {
 }
 
 int Plan::wide_elements() const {
-  for (const Launch& launch : launches)
-    if (launch.matrix > 0) return 8;
-  return 4;
+  int elements = 4;
+  for (const Launch& launch : launches) elements = std::max(elements, launch.wide_elements());
+  return elements;
 }
 
 const Launch* Plan::find(Stem stem) const {
@@ -542,7 +537,7 @@ std::string explain(const Problem& problem, const Caps& caps) {
       s += text(" %u x %u workgroups, %u bytes shared", l.groups_x, l.groups_y, l.shared_bytes);
     if (l.splits > 1) s += text(", %u splits", l.splits);
     if (l.stores_d_bias) s += ", and d_bias";
-    if (plan.wide_elements() == 8 && l.tile.br > 0 && l.matrix == 0)
+    if (plan.wide_elements() > l.wide_elements() && l.tile.br > 0)
       s += text(", without matrices (%s)", l.tile.name);
     s += "\n";
   }

@@ -32,6 +32,7 @@ struct Launch {
   int64_t members = 0;
   uint32_t splits = 1;
   uint32_t gradient = 0;  // bwd_sum: TANDEM_GRAD_BIAS or TANDEM_GRAD_DIST_BIAS
+  int wide_elements() const { return matrix > 0 ? 8 : 4; }  // of a wide load or store
 };
 
 struct Refusal {
@@ -52,16 +53,16 @@ struct Plan {
   uint64_t bias_parts_offset = 0, dist_parts_offset = 0;  // [splits], each of the gradient's shape
   std::vector<Refusal> refusals;  // candidates that were looked at and not taken
   std::string name() const;
-  Tile tile()
-      const;  // of its tiled kernels, first those with matrices; br = bc = 0: there are none
+  Tile tile() const;  // of its tiled kernels, if possible one with matrices; br = bc = 0: none
   const Launch* find(Stem stem) const;  // nullptr: not in this plan
   bool stores_d_bias() const;
   int wide_elements() const;  // of the loads and stores of its tiled kernels: 4, or 8
 };
 
 constexpr uint64_t kWorkspaceAlignment = 256;
-constexpr int kLineGroup = 256;  // invocations of bwd_sum and bwd_head
-// bwd_dot: rows of a workgroup, invocations a row: 128 invocations, which every device has.
+// Workgroups of 128 invocations, which every device has. bwd_sum and bwd_head; bwd_dot: rows of a workgroup,
+// invocations a row.
+constexpr int kLineGroup = 128;
 constexpr int kDotRows = 8, kDotLanes = 16;
 
 // UNSUPPORTED with every refusal in the message when no path is left; *plan then holds the refusals.
