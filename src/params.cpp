@@ -175,6 +175,9 @@ Block pair_block(const Plan& plan, const Launch& l) {
 
 bool takes_chunks(const Plan& plan, const Launch& l, const Addresses& a) {
   const Problem& p = plan.problem;
+  // bwd_dbias reckons with 32 bits within a tile.
+  for (const Strides* s : {&p.q, &p.k, &p.v, &p.d_o})
+    if (l.matrix > 0 && l.stem == Stem::bwd_dbias && s->s >= 1 << 23) return false;
   return l.matrix == 0 || ((!is_chunked(p, p.bias.strides) || a.bias % 16 == 0) &&
                            ((l.stem != Stem::bwd_dbias && !l.stores_d_bias) || l.splits > 1 ||
                             !is_chunked(p, p.d_bias) || a.d_bias % 16 == 0));

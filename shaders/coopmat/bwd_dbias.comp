@@ -43,30 +43,29 @@ const int ROW_VEC = WIDE != 0 ? (ROWS * STEP_CHUNKS + WG - 1) / WG : 1;
 const int COL_VEC = WIDE != 0 ? (COLS * STEP_CHUNKS + WG - 1) / WG : 1;
 uvec4 row_stage[ROW_VEC], col_stage[COL_VEC];
 
-// The step-th features of rows from r0.
-#define STEP_FLIES(t, r0, count) (WIDE != 0 && r0 + count <= t.rows)
-#define FETCH_STEP(stage, vec, t, r0, count, step)                                                      \
-  if (STEP_FLIES(t, r0, count)) {                                                                       \
-    const int chunk = (step) * STEP_CHUNKS + TID % STEP_CHUNKS;                                        \
-    const bool exists = 8 * chunk < t.width;                                                           \
-    uvec2 at = add64(row_address(t, r0 + TID / STEP_CHUNKS), 16 * chunk);                              \
-    const uvec2 at_step = mul64(t.row, WG / STEP_CHUNKS);                                              \
+layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Step4 { uvec4 w[]; };
+
+// The step-th features of rows from r0. Rows past the end repeat the last one: their keys are hidden, their query rows
+// weigh nothing. An index off one address of the workgroup: src/params.cpp sees to it that rows are near enough.
+#define FETCH_STEP(stage, vec, t, r0, count, step)                                                     \
+  if (WIDE != 0) {                                                                                     \
+    Step4 rows = Step4(row_address(t, r0));                                                            \
+    const int row = int(t.row.x >> 4), last = min(count, t.rows - r0) - 1;                             \
+    const int chunk = (step) * STEP_CHUNKS + TID % STEP_CHUNKS, width = t.width / 8;                   \
     EACH(i, vec) {                                                                                     \
-      stage[i] = uvec4(0);                                                                             \
-      if (exists && (count * STEP_CHUNKS % WG == 0 || TID / STEP_CHUNKS + i * (WG / STEP_CHUNKS) < count)) \
-        stage[i] = Load4(at).w;                                                                        \
-      at = add64(at, at_step);                                                                         \
+      const uvec4 words = rows.w[min(TID / STEP_CHUNKS + i * (WG / STEP_CHUNKS), last) * row + min(chunk, width - 1)]; \
+      stage[i] = chunk < width ? words : uvec4(0);                                                     \
     }                                                                                                  \
   }
-#define PUT_STEP(to, stage, vec, t, r0, count, step)                                                    \
-  if (STEP_FLIES(t, r0, count)) {                                                                       \
+#define PUT_STEP(to, stage, vec, t, r0, count, step)                                                   \
+  if (WIDE != 0) {                                                                                     \
     EACH(i, vec) {                                                                                     \
       const int row = TID / STEP_CHUNKS + i * (WG / STEP_CHUNKS);                                      \
-      if (count * STEP_CHUNKS % WG == 0 || row < count)                                                  \
+      if (count * STEP_CHUNKS % WG == 0 || row < count)                                                \
         streamed[(to + row) * STEP_PITCH + TID % STEP_CHUNKS] = stage[i];                              \
     }                                                                                                  \
   } else {                                                                                             \
-    [[dont_unroll]] for (int n = TID; n < count * STEP_CHUNKS; n += WG)                                 \
+    [[dont_unroll]] for (int n = TID; n < count * STEP_CHUNKS; n += WG)                                \
       streamed[(to + n / STEP_CHUNKS) * STEP_PITCH + n % STEP_CHUNKS] =                                \
           load_chunk(t, r0 + n / STEP_CHUNKS, (step) * STEP_CHUNKS + n % STEP_CHUNKS);                 \
   }

@@ -31,6 +31,7 @@ layout(push_constant) uniform Push {
 #include "coopmat/bias.glsl"
 #define WANTS_SLOPE true
 #include "coopmat/element.glsl"
+#define VISITS_ALL (D_BIAS != 0) // every tile has zeros to store
 #include "coopmat/skip.glsl"
 
 void main() {
@@ -48,6 +49,13 @@ void main() {
   View d_o = q_view(push.d_o, block.d_o, b, h, entry.seq_q, block.head_dim_v, (push.wide & 8u) != 0);
   TandemTiles tiles = tandem_key_tiles(mask_band(), row0, ROWS, COLS, entry.seq_q, entry.seq_kv);
   if (tiles.begin < tiles.end) set_head(b, h);
+
+  if (D_BIAS != 0) { // what no tile covers is 0
+    begin_ds(add64(mul64(block.d_bias.bh.xy, b), mul64(block.d_bias.bh.zw, h)), block.seq_q);
+    const bool none = tiles.begin >= tiles.end;
+    store_no_ds(row0, 0, none ? block.seq_kv : min(tiles.begin * COLS, block.seq_kv));
+    if (!none) store_no_ds(row0, tiles.end * COLS, block.seq_kv);
+  }
 
   OPERAND_A mq[RM][D_BLOCKS], md_o[RM][DV_BLOCKS];
   LOAD_OPERANDS(mq, q, row0, D_BLOCKS, D_CHUNKS)
@@ -69,10 +77,6 @@ void main() {
   }
 
   int next = next_tile(tiles.begin, tiles.end, row0, false);
-  if (D_BIAS != 0) { // what no tile covers is 0
-    begin_ds(add64(mul64(block.d_bias.bh.xy, b), mul64(block.d_bias.bh.zw, h)), block.seq_q);
-    store_no_ds(row0, 0, next < tiles.end ? next * COLS : block.seq_kv);
-  }
   if (next < tiles.end) {
     fetch_tile(stage_1, k, next * COLS, D_CHUNKS);
     fetch_tile(stage_2, v, next * COLS, DV_CHUNKS);
@@ -84,7 +88,6 @@ void main() {
     put_tile(SECOND, stage_2, v, col0, DV_CHUNKS);
     barrier();
     next = next_tile(t + 1, tiles.end, row0, false);
-    if (D_BIAS != 0) store_no_ds(row0, col0 + COLS, next < tiles.end ? next * COLS : block.seq_kv);
     if (next < tiles.end) {
       fetch_tile(stage_1, k, next * COLS, D_CHUNKS);
       fetch_tile(stage_2, v, next * COLS, DV_CHUNKS);
@@ -117,7 +120,7 @@ void main() {
       if (NORM == ENTMAX) { // where no key of the block has a weight, nothing follows
         bool any = false;
         EACH(r, RM) ELEMENTS(k, s[r]) any = any || s[r][k] > origin[r][k];
-        if (LEAVES_BLOCKS && D_BIAS == 0 && !subgroupAny(any)) continue;
+        if (LEAVES_BLOCKS && !subgroupAny(any)) continue;
         EACH(d, DV_BLOCKS) {
           OPERAND_B y;
           coopMatLoad(y, streamed, SECOND + at + d * (MATRIX / 8), PITCH, COL_MAJOR);

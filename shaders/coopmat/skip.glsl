@@ -2,9 +2,13 @@
 // Tiles without a kept key are left out before anything of them is loaded. The next one that has any is known before it is
 // fetched, so its rows fly in registers as ever.
 
-const bool SKIP_KEEP = KEEP != 0 && SKIP != 0;
-const bool SKIP_ENTMAX = NORM == ENTMAX && SKIP != 0;
-const int VOTES = SKIP_KEEP || NORM == ENTMAX ? 3 : 1; // src/plan.cpp counts them
+#ifndef VISITS_ALL
+#define VISITS_ALL false
+#endif
+const bool SKIPS = VISITS_ALL ? false : SKIP != 0;
+const bool SKIP_KEEP = KEEP != 0 && SKIPS;
+const bool SKIP_ENTMAX = NORM == ENTMAX && SKIPS;
+const int VOTES = (KEEP != 0 && SKIP != 0) || NORM == ENTMAX ? 3 : 1; // src/plan.cpp counts them
 shared uint votes[VOTES]; // in turn: one is written and read, the next one, whose readers are past the barrier before, cleared
 int vote_turn = 0;
 
