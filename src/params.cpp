@@ -105,14 +105,16 @@ constexpr Tensor d_bias, to;  // by element, always
 }  // namespace tensors
 
 // Whether n elements may be read or written at once from every multiple of n features. A dimension of size 1 has
-// no step, whatever its stride says.
+// no step, whatever its stride says. Kernels with matrices reach all rows of a tile by 32 bits of index.
+constexpr int64_t kMostRowBytes = (1 << 24) - 1;
 bool is_wide(const Problem& p, const Tensor& t, uint64_t address, int n) {
   const Strides& s = p.*t.strides;
   const bool packed = (t.kv ? p.lengths_kv : p.lengths_q) == Lengths::packed;
   const int64_t heads = t.kv ? p.heads_kv : p.heads_q;
   const int64_t rows = packed ? (t.kv ? p.total_kv : p.total_q) : t.kv ? p.seq_kv : p.seq_q;
   return s.d == 1 && (p.batch == 1 || s.b % n == 0) && (heads == 1 || s.h % n == 0) &&
-         (rows == 1 || s.s % n == 0) && address % uint64_t(n * p.element_size()) == 0;
+         (rows == 1 || (s.s % n == 0 && s.s <= kMostRowBytes / p.element_size())) &&
+         address % uint64_t(n * p.element_size()) == 0;
 }
 
 // Whether a launch accesses a tensor of its interface at all: bwd_dkv may be asked for one gradient alone.
@@ -175,9 +177,6 @@ Block pair_block(const Plan& plan, const Launch& l) {
 
 bool takes_chunks(const Plan& plan, const Launch& l, const Addresses& a) {
   const Problem& p = plan.problem;
-  // bwd_dbias reckons with 32 bits within a tile.
-  for (const Strides* s : {&p.q, &p.k, &p.v, &p.d_o})
-    if (l.matrix > 0 && l.stem == Stem::bwd_dbias && s->s >= 1 << 23) return false;
   return l.matrix == 0 || ((!is_chunked(p, p.bias.strides) || a.bias % 16 == 0) &&
                            ((l.stem != Stem::bwd_dbias && !l.stores_d_bias) || l.splits > 1 ||
                             !is_chunked(p, p.d_bias) || a.d_bias % 16 == 0));

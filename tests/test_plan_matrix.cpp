@@ -123,7 +123,7 @@ TEST_CASE("matrix paths: what takes no matrices goes along without") {
 
 TEST_CASE("matrix paths: few rows take the tile with the fewest") {
   Plan plan;
-  for (const auto& row : {std::pair<const char*, const char*>{"fwd f16 sq1 sk500 d64", "fwd64n"},
+  for (const auto& row : {std::pair<const char*, const char*>{"fwd f16 sq1 sk500 d64", "fwd256n"},
                           {"fwd f16 sq100 sk500 d64", "fwd64"},
                           {"fwd f16 sq64 sk500 d64", "fwd64n"},
                           {"fwd f16 sq500 d80", "fwd128"},

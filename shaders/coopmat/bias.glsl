@@ -7,7 +7,6 @@
 
 // Otherwise bias goes element by element (score.glsl).
 const bool BIAS_CHUNKS = BIAS != 0 && WIDE != 0 && BIAS_WIDE != 0;
-const int BLOCK_CHUNKS = MATRIX * MATRIX / 8; // of 8 keys
 const int BIAS_TURNS = (BLOCK_CHUNKS + SUBGROUP - 1) / SUBGROUP;
 const int BIAS_WORDS = BIAS == F32 ? 2 : 1; // uvec4s of a chunk
 const int BIAS_VEC = BIAS_CHUNKS ? BIAS_TURNS * BIAS_WORDS : 1;

@@ -33,7 +33,7 @@ layout(push_constant) uniform Push {
 #include "coopmat/skip.glsl"
 
 // A block's numbers a row; rows behind the length are 0.
-void store_rows(uvec2 address, ACC x, int head, int row0) {
+void store_stats(uvec2 address, ACC x, int head, int row0) {
   coopMatStore(x, scratch, MY_SCRATCH, SCRATCH_PITCH, ROW_MAJOR);
   subgroupBarrier();
   for (int row = LANE; row < MATRIX; row += SUBGROUP) {
@@ -168,19 +168,19 @@ void main() {
       row_sum(mass[r]);
       ELEMENTS(k, dot[r]) dot[r][k] = mass[r][k] != 0 ? dot[r][k] / mass[r][k] : 0.0;
     }
-    store_rows(push.delta, dot[r], head, from);
+    store_stats(push.delta, dot[r], head, from);
     if (ROW_TAU != 0) {
       ACC n; // of the keys that a row sees
       ROWS_TO_MATRIX(n, row, float(tandem_key_count(mask_band(), from + row, entry.seq_q, entry.seq_kv)))
       row_sum(lift[r]);
       ELEMENTS(k, n) lift[r][k] = n[k] > 0 ? lift[r][k] / n[k] : 0.0;
-      store_rows(push.tau_rows, lift[r], head, from);
+      store_stats(push.tau_rows, lift[r], head, from);
     }
     if (ROW_SLOPE != 0) {
       row_sum(far_dot[r]);
       row_sum(far[r]);
       ELEMENTS(k, dot[r]) far[r][k] = far_dot[r][k] - dot[r][k] * far[r][k];
-      store_rows(push.slope_rows, far[r], head, from);
+      store_stats(push.slope_rows, far[r], head, from);
     }
   }
 }

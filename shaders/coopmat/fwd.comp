@@ -33,6 +33,8 @@ layout(push_constant) uniform Push {
 #include "coopmat/skip.glsl"
 #include "coopmat/entmax.glsl"
 
+layout(buffer_reference, std430, buffer_reference_align = 4) writeonly buffer Row1 { uint w[]; };
+
 float sink_of(int h) { return load_float(F32, word_address(push.sink, h)); }
 
 // The row maximum moves only when a score exceeds it by this much, in powers of two: weights up to 2^8 are as exact as
@@ -61,19 +63,6 @@ void finish_rows(inout ACC m, inout ACC l, out ACC factor, int h) {
     m[k] = l[k] != 0 ? m[k] + log(l[k]) : -HIDDEN_SCORE;
   }
 }
-void store_lse(ACC lse, int head, int block_row) {
-  if (push.lse == uvec2(0)) return;
-  coopMatStore(lse, scratch, MY_SCRATCH, SCRATCH_PITCH, ROW_MAJOR);
-  subgroupBarrier();
-  for (int row = LANE; row < MATRIX; row += SUBGROUP) {
-    if (block_row + row >= block.seq_q) continue;
-    const float x = SCRATCH_FLOAT(row * (MATRIX + 4));
-    Store1(stat_address(push.lse, head, block.seq_q, block_row + row)).w =
-        block_row + row < entry.seq_q && x != -HIDDEN_SCORE ? floatBitsToUint(x) : LSE_NONE;
-  }
-  subgroupBarrier();
-}
-
 // The origin of a block's weights, and whether a score of it moves the row's maximum (SLACK).
 #define BEGIN_ROWS(s, m, top, origin, grows)                            \
   ACC top = s[0], origin;                                               \
@@ -180,16 +169,12 @@ void main() {
       }
     }
     EACH(r, RM) {
-      ACC factor;
-      const int block_row = my_row0 + r * MATRIX;
       if (NORM == ENTMAX) {
         m[r] = search[r].t;
-        ELEMENTS(k, factor) factor[k] = m[r][k] == -ORIGIN ? -HIDDEN_SCORE : m[r][k];
-        store_lse(factor, b * block.heads_q + h, block_row);
       } else {
+        ACC factor;
         finish_rows(m[r], l[r], factor, h);
-        store_lse(m[r], b * block.heads_q + h, block_row);
-        ROWS_TO_MATRIX(l[r], row, share_of(block_row + row))
+        ROWS_TO_MATRIX(l[r], row, share_of(my_row0 + r * MATRIX + row))
       }
     }
     barrier(); // all are done with the last tile
@@ -267,19 +252,27 @@ void main() {
     barrier();
   }
 
-  View o = q_view(push.o, block.o, b, h, stored_q(), block.head_dim_v, (push.wide & 8u) != 0);
   EACH(r, RM) {
-    const int block_row = my_row0 + r * MATRIX;
-    ACC factor;
     if (NORM == SOFTMAX) {
+      ACC factor;
       finish_rows(m[r], l[r], factor, h);
-      store_lse(m[r], b * block.heads_q + h, block_row);
+      EACH(d, DV_BLOCKS) ELEMENTS(k, factor) acc[r][d][k] *= factor[k];
     }
-    EACH(d, DV_BLOCKS) {
-      if (NORM == SOFTMAX) {
-        ELEMENTS(k, factor) acc[r][d][k] *= factor[k];
-      }
-      store_block(o, block_row, d * MATRIX, entry.seq_q, acc[r][d]);
-    }
+    // Columns are equal, and of the one block only the first stays: the next begins behind it.
+    ACC lse;
+    ELEMENTS(k, lse) lse[k] = NORM == ENTMAX && m[r][k] == -ORIGIN ? -HIDDEN_SCORE : m[r][k];
+    coopMatStore(lse, scratch, MY_SCRATCH + r * MATRIX / 4, MATRIX / 4, COL_MAJOR);
+    subgroupBarrier();
+  }
+  View o = q_view(push.o, block.o, b, h, stored_q(), block.head_dim_v, (push.wide & 8u) != 0);
+  PUT_BLOCKS(acc, DV_BLOCKS)
+  store_rows(o, row0, DV_CHUNKS, entry.seq_q);
+  if (push.lse == uvec2(0)) return;
+  Row1 to = Row1(stat_address(push.lse, b * block.heads_q + h, block.seq_q, row0));
+  [[dont_unroll]] for (int n = LANE; n < RM * MATRIX; n += SUBGROUP) {
+    const int at = BLOCK_ROW + n;
+    if (row0 + at >= block.seq_q) continue;
+    const float x = SCRATCH_FLOAT(n);
+    to.w[at] = row0 + at < entry.seq_q && x != -HIDDEN_SCORE ? floatBitsToUint(x) : LSE_NONE;
   }
 }
