@@ -12,19 +12,20 @@ float cap_score(float s, out float slope) {
   return capped;
 }
 
+float load_bias(int i, int j) {
+  return load_float(BIAS, add64(inputs.bias, to_bytes(add64(mul64(extra.bias.sd.xy, near_query(i)),
+                                                            mul64(extra.bias.sd.zw, near_key(j))),
+                                                      BIAS_SHIFT)));
+}
+float load_dist(int t) {
+  float d = load_float(F32, word_address(inputs.dist, clamp(t, 0, extra.dist_window - 1)));
+  return t >= 0 && t < extra.dist_window ? d : 0.0;
+}
+// What comes after bias.
 float add_inputs(float s, int i, int j) {
   const int t = i + entry.off - j;
   precise float x = s;
-  if (BIAS != 0) {
-    uvec2 at = add64(inputs.bias, to_bytes(add64(mul64(extra.bias.sd.xy, near_query(i)),
-                                                 mul64(extra.bias.sd.zw, near_key(j))),
-                                           BIAS_SHIFT));
-    x = x + load_float(BIAS, at);
-  }
-  if (DIST != 0) {
-    float d = load_float(F32, word_address(inputs.dist, clamp(t, 0, extra.dist_window - 1)));
-    x = x + (t >= 0 && t < extra.dist_window ? d : 0.0);
-  }
+  if (DIST != 0) x = x + load_dist(t);
   if (ALIBI != 0) {
     precise float far = inputs.slope * float(abs(t));
     x = x - far;
@@ -48,8 +49,11 @@ void score_tile(inout vec4 s[RM], int i0, int j0, bool flip) {
       }
     }
     if (BIAS != 0 || DIST != 0 || ALIBI != 0 || NORM == ENTMAX) {
-      [[unroll]] for (int c = 0; c < 4; c++)
-        scaled[c] = add_inputs(scaled[c], query_of(i0, r, c, flip), key_of(j0, r, c, flip));
+      [[unroll]] for (int c = 0; c < 4; c++) {
+        const int i = query_of(i0, r, c, flip), j = key_of(j0, r, c, flip);
+        if (BIAS != 0) scaled[c] = scaled[c] + load_bias(i, j);
+        scaled[c] = add_inputs(scaled[c], i, j);
+      }
     }
     s[r] = scaled;
   }

@@ -45,7 +45,7 @@ std::array<ArgUse, kArgCount> arg_uses(const Plan& plan) {
     is(&Addresses::sink, queries && p.sink, 4);
     is(&Addresses::lengths_q, p.batch > 0 && p.lengths_q != Lengths::full, 4);
     is(&Addresses::lengths_kv, p.batch > 0 && p.lengths_kv != Lengths::full, 4);
-    is(&Addresses::d_bias, plan.find(Stem::bwd_dbias) != nullptr, dtype_size(p.d_bias_dtype));
+    is(&Addresses::d_bias, plan.stores_d_bias(), dtype_size(p.d_bias_dtype));
     is(&Addresses::d_dist_bias, plan.sums_dist(), 4);
     is(&Addresses::d_slope, heads && p.wants(TANDEM_GRAD_SLOPE), 4);
     is(&Addresses::d_tau, heads && p.wants(TANDEM_GRAD_TAU), 4);

@@ -7,6 +7,11 @@
 namespace tandem {
 namespace {
 
+// Whether a tensor of bias's shape has rows of 16-byte chunks, 8 elements each, as far as its strides say.
+bool is_chunked(const Problem& p, const Strides& s) {
+  return s.d == 1 && p.seq_kv % 8 == 0 && s.b % 8 == 0 && s.h % 8 == 0 && s.s % 8 == 0;
+}
+
 // The members that tile.inc gives to every tiled kernel. rows and cols swap roles in bwd_dkv.
 template <typename Spec>
 Spec tile_spec(const Plan& plan, const Launch& l) {
@@ -28,6 +33,7 @@ Spec tile_spec(const Plan& plan, const Launch& l) {
   s.MATRIX = uint32_t(l.matrix);
   s.LEFT_SHARED = uint32_t(l.left_shared);
   s.FLIES = l.flies;
+  s.BIAS_WIDE = l.matrix > 0 && is_chunked(plan.problem, plan.problem.bias.strides);
   s.NT_VEC = uint32_t(l.tile.br * l.tile.dk / 4 / l.tile.invocations());
   s.NN_VEC = uint32_t(l.tile.kc * l.tile.tc / l.tile.invocations());
   const Features features = features_of(plan.problem);
@@ -172,6 +178,13 @@ Block pair_block(const Plan& plan, const Launch& l) {
 
 }  // namespace
 
+bool takes_chunks(const Plan& plan, const Launch& l, const Addresses& a) {
+  const Problem& p = plan.problem;
+  return l.matrix == 0 || ((!is_chunked(p, p.bias.strides) || a.bias % 16 == 0) &&
+                           ((l.stem != Stem::bwd_dbias && !l.stores_d_bias) || l.splits > 1 ||
+                            !is_chunked(p, p.d_bias) || a.d_bias % 16 == 0));
+}
+
 #define TANDEM_STEM(Name, name)                                                   \
   Name##Push name##_push(const Plan& plan, const Launch& l, const Addresses& a) { \
     PushValues from(plan, l, a);                                                  \
@@ -192,7 +205,7 @@ bool all_wide(const Plan& plan, const Launch& l, const Addresses& a) {
   }
 #include "stems.inc"
   }
-  return from.all_wide();
+  return from.all_wide() && takes_chunks(plan, l, a);
 }
 
 std::string narrow_inputs(const Problem& p, int elements) {
@@ -338,32 +351,45 @@ BwdDkvDdistBlock bwd_dkv_ddist_block(const Plan& plan, const Launch& l) {
   return b;
 }
 
-BwdDqSpec bwd_dq_spec(const Plan& plan, const Launch& l) { return tile_spec<BwdDqSpec>(plan, l); }
+BwdDqSpec bwd_dq_spec(const Plan& plan, const Launch& l) {
+  BwdDqSpec s = tile_spec<BwdDqSpec>(plan, l);
+  s.D_BIAS = l.stores_d_bias ? uint32_t(plan.problem.d_bias_dtype) : 0;
+  s.D_BIAS_WIDE = l.stores_d_bias && is_chunked(plan.problem, plan.problem.d_bias);
+  return s;
+}
 
 BwdDqBlock bwd_dq_block(const Plan& plan, const Launch& l) {
   auto b = pair_block<BwdDqBlock>(plan, l);
   b.d_q = plan.problem.d_q;
+  if (l.stores_d_bias) b.d_bias = plan.problem.d_bias;
   return b;
 }
+
+namespace {
+// Of what bwd_dbias stores: d_bias or, where there are splits, a part of it, which is contiguous.
+Strides d_bias_strides(const Problem& p, const Launch& l) {
+  const Overlay& bias = p.bias;
+  if (l.splits == 1) return p.d_bias;
+  return {bias.heads * bias.rows * p.seq_kv, bias.rows * p.seq_kv, p.seq_kv, 1};
+}
+}  // namespace
 
 BwdDbiasSpec bwd_dbias_spec(const Plan& plan, const Launch& l) {
   BwdDbiasSpec s = tile_spec<BwdDbiasSpec>(plan, l);
   s.D_BIAS = uint32_t(l.splits > 1 ? TANDEM_F32 : plan.problem.d_bias_dtype);
   s.ONE_ROW = plan.problem.bias.rows == 1;
+  s.D_BIAS_WIDE = l.matrix > 0 && is_chunked(plan.problem, d_bias_strides(plan.problem, l));
   return s;
 }
 
 BwdDbiasBlock bwd_dbias_block(const Plan& plan, const Launch& l) {
   const Problem& p = plan.problem;
   auto b = pair_block<BwdDbiasBlock>(plan, l);
-  const Overlay& bias = p.bias;
   b.seq_q = int(p.seq_q);  // rows to write zeros to, also where there are no query heads
-  b.d_bias = p.d_bias;
-  if (l.splits > 1)
-    b.d_bias = {bias.heads * bias.rows * p.seq_kv, bias.rows * p.seq_kv, p.seq_kv, 1};
-  b.bias_heads = int(bias.heads);
-  b.bias_batch = int(bias.batch);
-  b.q_tiles = bias.rows == 1 ? int((p.seq_q + l.tile.br - 1) / l.tile.br) : 1;
+  b.d_bias = d_bias_strides(p, l);
+  b.bias_heads = int(p.bias.heads);
+  b.bias_batch = int(p.bias.batch);
+  b.q_tiles = p.bias.rows == 1 ? int((p.seq_q + l.tile.br - 1) / l.tile.br) : 1;
   b.members = int(l.members);
   b.splits = int(l.splits);
   b.part = uint32_t(gradient_elements(p, TANDEM_GRAD_BIAS));

@@ -58,6 +58,10 @@ int extra_addresses(const Problem& problem);
 // the addresses will be: names of inputs (their strides) and of head sizes. Empty: nothing does.
 std::string narrow_inputs(const Problem& problem, int elements);
 
+// Matrix paths: whether bias, and d_bias where the launch stores it, lie at addresses that allow accesses of 16 bytes, if
+// their strides do.
+bool takes_chunks(const Plan& plan, const Launch& launch, const Addresses& a);
+
 Features features_of(const Problem& problem);
 ExtraBlock extra_block(const Problem& problem);
 

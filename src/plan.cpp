@@ -22,10 +22,6 @@ bool is_matrix_path(const PathRow& row) {
   return is_path(row, Backend::vulkan, "coopmat2") || is_path(row, Backend::vulkan, "coopmat");
 }
 
-// Of the problem's optional inputs those that shaders/coopmat/*.comp deal with.
-constexpr uint32_t kMatrixExtras = kHasSoftcap | kHasBias | kHasDistBias | kHasAlibi | kHasKeep |
-                                   kHasSink | kHasDropout | kHasLengths;
-
 constexpr const char* kDisabled = "disabled by TANDEM_DISABLE or the device's options";
 
 bool is_disabled(const Caps& caps, const std::string& name) {
@@ -154,7 +150,8 @@ Tile tile_of(const MatrixTile& t, int edge, uint32_t subgroup) {
 }
 
 // Why a row of the matrix tiles does not do; "" if it does.
-std::string tile_refusal(const Problem& p, const Caps& caps, const MatrixTile& t, int edge) {
+std::string tile_refusal(const Problem& p, const Caps& caps, const PathRow& row,
+                         const MatrixTile& t, int edge) {
   const uint32_t subgroup = pinned_subgroup(caps, t);
   const Tile as_tile = tile_of(t, edge, subgroup);
   const int64_t wider = std::max(p.head_dim, p.head_dim_v);
@@ -166,7 +163,8 @@ std::string tile_refusal(const Problem& p, const Caps& caps, const MatrixTile& t
   if (subgroup < caps.subgroup_min || subgroup > caps.subgroup_max)
     return text("needs subgroups of %u, the device has %u to %u", subgroup, caps.subgroup_min,
                 caps.subgroup_max);
-  const auto shared = uint32_t(matrix_shared_bytes(t, p.head_dim, p.head_dim_v, edge));
+  const uint32_t shared = uint32_t(matrix_shared_bytes(t, p.head_dim, p.head_dim_v, edge)) +
+                          skip_shared_bytes(p, row, t.stem);
   if (shared > caps.shared_bytes)
     return text("needs %u bytes of shared memory, the device has %u", shared, caps.shared_bytes);
   if (uint32_t(as_tile.invocations()) > caps.max_invocations)
@@ -217,8 +215,16 @@ bool fuses_dist(const Problem& p) {
          p.batch * p.heads_q * p.seq_q * p.heads_kv * p.seq_kv != 0;
 }
 
+// Whether each element of bias has one reader and d_q is wanted: with matrices bwd_dq then stores its ds, and nothing is
+// multiplied twice.
+bool stores_ds(const Problem& p, const PathRow& row) {
+  const Overlay& b = p.bias;
+  return is_matrix_path(row) && p.wants(TANDEM_GRAD_BIAS) && p.wants(TANDEM_GRAD_Q) &&
+         p.seq_kv > 0 && b.batch == p.batch && b.heads == p.heads_q && b.rows == p.seq_q;
+}
+
 // fixed: a row of kFixed, -1 for none.
-std::vector<Stem> stems_of(const Problem& p, int fixed) {
+std::vector<Stem> stems_of(const Problem& p, const PathRow& row, int fixed) {
   if (!p.backward) return {Stem::fwd};
   const bool fused_k = fixed >= 0 && p.wants(TANDEM_GRAD_K);
   std::vector<Stem> stems;
@@ -233,7 +239,7 @@ std::vector<Stem> stems_of(const Problem& p, int fixed) {
   if (p.wants(TANDEM_GRAD_K | TANDEM_GRAD_V))
     stems.push_back(fused_k ? Stem::bwd_dkv_ddist : Stem::bwd_dkv);
   if (dq) stems.push_back(Stem::bwd_dq);
-  if (p.wants(TANDEM_GRAD_BIAS)) stems.push_back(Stem::bwd_dbias);
+  if (p.wants(TANDEM_GRAD_BIAS) && !stores_ds(p, row)) stems.push_back(Stem::bwd_dbias);
   if (p.wants(TANDEM_GRAD_DIST_BIAS) && !(fused_k && fuses_dist(p)))
     stems.push_back(Stem::bwd_ddist);
   if (p.wants(TANDEM_GRAD_TAU | TANDEM_GRAD_SLOPE | TANDEM_GRAD_SINK))
@@ -271,9 +277,10 @@ template <typename Form>
 std::string make_launches(const Problem& p, const Caps& caps, const PathRow& row, int fixed,
                           const Form& form, std::vector<Launch>* launches) {
   const bool cpu = row.backend == Backend::cpu;
-  for (Stem stem : stems_of(p, fixed)) {
+  for (Stem stem : stems_of(p, row, fixed)) {
     Launch launch;
     launch.stem = stem;
+    launch.stores_d_bias = stem == Stem::bwd_dq && stores_ds(p, row);
     launch.kernel = find_kernel(stem, row.backend, row.name);
     if (launch.kernel < 0) return text("it has no %s kernel", stem_name(stem));
     const bool tiled = is_tiled(stem);
@@ -360,9 +367,8 @@ void lay_out_workspace(Plan* plan) {
 // What of a problem a path does not compute; "" if nothing.
 std::string missing_feature(const PathRow& row, const Problem& p, const Caps& caps) {
   if (is_matrix_path(row)) {
-    const std::string type = matrix_type_refusal(p, caps), extras = p.extras(kMatrixExtras);
+    const std::string type = matrix_type_refusal(p, caps);
     if (!type.empty()) return type;
-    return extras.empty() ? "" : "this problem has " + extras + ", which it does not know";
   }
   const bool plain = is_path(row, Backend::cpu, "simd");
   if (plain && !p.extras().empty())
@@ -383,14 +389,14 @@ bool has_matrix_tiles(Stem stem) {
 // Of the tiles for such operands, the first that fits and is not empty by half, or else the one with the fewest rows;
 // no(tile, why) hears of those before it that do not do. nullptr if none does.
 template <typename No>
-const MatrixTile* choose_tile(Stem stem, bool doubled, const Problem& p, const Caps& caps, int edge,
-                              const No& no) {
+const MatrixTile* choose_tile(Stem stem, bool doubled, const Problem& p, const Caps& caps,
+                              const PathRow& row, int edge, const No& no) {
   const int64_t length = stem == Stem::bwd_dkv ? p.seq_kv : p.seq_q;
   const bool forced = p.tile_rows != 0 || p.tile_cols != 0;
   const MatrixTile* best = nullptr;
   for (const MatrixTile& t : kMatrixTiles) {
     if (t.stem != stem || t.doubled != doubled) continue;
-    const std::string why = tile_refusal(p, caps, t, edge);
+    const std::string why = tile_refusal(p, caps, row, t, edge);
     if (!why.empty()) {
       no(t, why);
       continue;
@@ -399,6 +405,23 @@ const MatrixTile* choose_tile(Stem stem, bool doubled, const Problem& p, const C
     if (forced || length * 2 > best->rows(edge)) return best;
   }
   return best;
+}
+
+// The tile of kernels without matrices on a path that has them, whatever size the problem asks of the others; nullptr
+// if the device has room for none.
+const Tile* plain_tile(Problem p, const Caps& caps, const PathRow& row) {
+  p.tile_rows = p.tile_cols = 0;
+  for (const Tile& tile : kTiles)
+    if (tile_on(tile, TileOn::vulkan) && tile_refusal(p, caps, row, tile).empty()) return &tile;
+  return nullptr;
+}
+
+void form_plain(const Problem& p, const PathRow& row, const Tile& tile, Launch* launch) {
+  launch->tile = tile;
+  launch->d_blocks = tile.blocks(p.head_dim);
+  launch->dv_blocks = tile.blocks(p.head_dim_v);
+  launch->shared_bytes =
+      uint32_t(tile_shared_bytes(tile)) + skip_shared_bytes(p, row, launch->stem);
 }
 
 // Fills in plan if this path takes the problem; otherwise adds to its refusals.
@@ -441,14 +464,20 @@ bool try_path(const Problem& p, const Caps& caps, const PathRow& row, Plan* plan
     const int edge = matrix_edge(caps, dtype_name(p.dtype));
     const Quirk* doubled = find_quirk(caps, QuirkAction::doubled);
     const MatrixTile* chosen[kStemCount] = {};
-    for (Stem stem : stems_of(p, -1)) {
-      if (!has_matrix_tiles(stem)) continue;
+    const Tile* plain = nullptr;  // of the kernels without matrices
+    for (Stem stem : stems_of(p, row, -1)) {
+      if (!has_matrix_tiles(stem)) {
+        if (!is_tiled(stem) || plain) continue;
+        plain = plain_tile(p, caps, row);
+        if (!plain) return refuse(name, text("no tile of %s fits the device", stem_name(stem)));
+        continue;
+      }
       const auto no = [&](const MatrixTile& t, const std::string& why) {
         refuse(name + " " + t.name, why);
       };
       const MatrixTile*& tile = chosen[int(stem)];
-      tile = choose_tile(stem, doubled != nullptr, p, caps, edge, no);
-      if (!tile && !doubled) tile = choose_tile(stem, true, p, caps, edge, no);
+      tile = choose_tile(stem, doubled != nullptr, p, caps, row, edge, no);
+      if (!tile && !doubled) tile = choose_tile(stem, true, p, caps, row, edge, no);
       if (!tile && doubled)  // those of other devices would spill
         return refuse(name, text("no %s tile fits a device with this quirk: %s (%s)",
                                  stem_name(stem), doubled->reason, doubled->link));
@@ -457,7 +486,7 @@ bool try_path(const Problem& p, const Caps& caps, const PathRow& row, Plan* plan
     return take(
         [&](Launch* launch) {
           const MatrixTile* t = chosen[int(launch->stem)];
-          if (!t) return;
+          if (!t) return form_plain(p, row, *plain, launch);
           launch->subgroup = pinned_subgroup(caps, *t);
           launch->tile = tile_of(*t, edge, launch->subgroup);
           launch->matrix = edge;
@@ -466,7 +495,8 @@ bool try_path(const Problem& p, const Caps& caps, const PathRow& row, Plan* plan
           launch->flies = t->flies != 0;
           launch->d_blocks = matrix_blocks(p.head_dim, edge);
           launch->dv_blocks = matrix_blocks(p.head_dim_v, edge);
-          launch->shared_bytes = uint32_t(matrix_shared_bytes(*t, p.head_dim, p.head_dim_v, edge));
+          launch->shared_bytes = uint32_t(matrix_shared_bytes(*t, p.head_dim, p.head_dim_v, edge)) +
+                                 skip_shared_bytes(p, row, t->stem);
         },
         name);
   }
@@ -487,13 +517,7 @@ bool try_path(const Problem& p, const Caps& caps, const PathRow& row, Plan* plan
     if (!tile_on(tile, backend)) continue;
     const std::string who = name + " " + tile.name;
     const std::string why = tile_refusal(p, caps, row, tile);
-    const auto form = [&](Launch* launch) {
-      launch->tile = tile;
-      launch->d_blocks = tile.blocks(p.head_dim);
-      launch->dv_blocks = tile.blocks(p.head_dim_v);
-      launch->shared_bytes =
-          uint32_t(tile_shared_bytes(tile)) + skip_shared_bytes(p, row, launch->stem);
-    };
+    const auto form = [&](Launch* launch) { form_plain(p, row, tile, launch); };
     if (!why.empty()) {
       refuse(who, why);
     } else if (take(form, who, fixed)) {
@@ -512,9 +536,16 @@ std::string Plan::name() const {
 }
 
 Tile Plan::tile() const {
-  for (const Launch& launch : launches)
-    if (launch.tile.br > 0) return launch.tile;
+  for (bool matrices : {true, false})
+    for (const Launch& launch : launches)
+      if (launch.tile.br > 0 && (launch.matrix > 0 || !matrices)) return launch.tile;
   return Tile{};
+}
+
+bool Plan::stores_d_bias() const {
+  for (const Launch& launch : launches)
+    if (launch.stem == Stem::bwd_dbias || launch.stores_d_bias) return true;
+  return false;
 }
 
 int Plan::wide_elements() const {
@@ -570,6 +601,9 @@ std::string explain(const Problem& problem, const Caps& caps) {
       s += text(" %u x %u workgroups, %u bytes shared", l.groups_x, l.groups_y, l.shared_bytes);
     if (l.splits > 1) s += text(", %u splits", l.splits);
     if (l.fixed >= 0) s += text(", of %s", kFixed[l.fixed].candidate().c_str());
+    if (l.stores_d_bias) s += ", and d_bias";
+    if (plan.wide_elements() > l.wide_elements() && l.tile.br > 0)
+      s += text(", without matrices (%s)", l.tile.name);
     s += "\n";
   }
   return s;

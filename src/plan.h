@@ -28,7 +28,8 @@ struct Launch {
   uint32_t total = 0;                   // workgroups with work: tiles x heads x batch
   uint32_t groups_x = 0, groups_y = 0;  // dispatched; groups_x * groups_y >= total
   uint32_t shared_bytes = 0;
-  bool waits = false;  // reads what launches before it wrote
+  bool waits = false;          // reads what launches before it wrote
+  bool stores_d_bias = false;  // bwd_dq: in place of bwd_dbias
   // bwd_dbias, bwd_ddist: what is summed, and how many workgroups share a sum; bwd_sum: their parts.
   // bwd_dkv_ddist: a member and a part for each tile of keys, no members where d_dist_bias is not its work.
   int64_t members = 0;
@@ -69,10 +70,11 @@ struct Plan {
   uint64_t bias_parts_offset = 0, dist_parts_offset = 0;  // [splits], each of the gradient's shape
   std::vector<Refusal> refusals;  // candidates that were looked at and not taken
   std::string name() const;
-  Tile tile() const;                    // of its tiled kernels; br = bc = 0 where there are none
+  Tile tile() const;  // of its tiled kernels, if possible one with matrices; br = bc = 0: none
   const Launch* find(Stem stem) const;  // nullptr: not in this plan
   bool sums_dist() const;               // some launch leaves d_dist_bias, or parts of it
-  int wide_elements() const;            // of the loads and stores of its tiled kernels: 4, or 8
+  bool stores_d_bias() const;
+  int wide_elements() const;  // of the loads and stores of its tiled kernels: 4, or 8
 };
 
 constexpr uint64_t kWorkspaceAlignment = 256;

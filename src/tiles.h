@@ -57,6 +57,7 @@ constexpr Tile kTiles[] = {
 constexpr int kTileCount = int(sizeof(kTiles) / sizeof(kTiles[0]));
 
 // ---- tiles of the matrix paths ----
+constexpr int kMatrixStep = 4;           // matrices of features that bwd_dbias stages at a time
 constexpr int kMatrixEdges[] = {16, 8};  // of square matrices, in order of preference
 
 struct MatrixTile {
@@ -76,12 +77,14 @@ constexpr int matrix_shared_bytes(const MatrixTile& t, int64_t d, int64_t dv, in
   const int row = (matrix_blocks(d > dv ? d : dv, edge) * edge / 8 + 1) * 16;
   // K and V, Q and dO in bwd_dkv; and whole tiles of rows on their way in and out
   const int two = 2 * t.step(edge), rows = t.rows(edge);
-  const int streamed = (t.left > 0 || two > rows ? two : rows) * row;
+  const int streamed = t.stem == Stem::bwd_dbias
+                           ? (rows + t.step(edge)) * (kMatrixStep * edge / 8 + 1) * 16
+                           : (t.left > 0 || two > rows ? two : rows) * row;
   const int held = t.left * rows * row;
   const int scratch = t.subgroups * edge * (edge + 4) * 4;  // what passes between matrices and rows
   const int iota = edge * 4;
   const int stats =
-      t.stem == Stem::bwd_dkv ? 2 * t.step(edge) * 4 : 0;  // lse and delta, streamed as well
+      t.stem == Stem::bwd_dkv ? 3 * t.step(edge) * 4 : 0;  // numbers a row, streamed as well
   return streamed + held + scratch + iota + stats;
 }
 

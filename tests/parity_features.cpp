@@ -102,6 +102,35 @@ TEST_CASE("features: elastic softmax and a distance bias alone") {
         seed_of("fixed", 1), sparse());
 }
 
+// 16-byte rows of bias and d_bias, which the matrix paths take by 8 elements. d_bias where each of its elements has one
+// reader, and where it is a sum; no other test of the smoke tier has either.
+TEST_CASE("features: biases by 8 elements") {
+  const Shape shape = {2, 4, 2, 72, 96, 8, 8};
+  tandem_problem p = problem(TANDEM_BACKWARD, TANDEM_F16, shape, kBottomRight);
+  set_bias(p, TANDEM_BF16, p.batch, p.heads_q, p.seq_q, TANDEM_BF16);
+  p.gradients = TANDEM_GRAD_Q | TANDEM_GRAD_K | TANDEM_GRAD_BIAS;
+  check(p, seed_of("chunks", 1), sparse());
+  set_bias(p, TANDEM_F16, 1, p.heads_kv, p.seq_q, TANDEM_F16);
+  feature("keep").add(p);
+  p.gradients = TANDEM_GRAD_BIAS;
+  check(p, seed_of("chunks", 2), sparse());
+  if (!at_least(Tier::ci)) return;
+  int n = 2;
+  for (tandem_dtype dtype : kDtypes)
+    for (const Mask& mask : {kNone, kWindow})
+      for (int64_t rows : {int64_t(1), int64_t(200)})
+        for (int64_t batch : {1, 3}) {
+          p = problem(TANDEM_BACKWARD, n % 2 ? TANDEM_F16 : TANDEM_BF16,
+                      {3, 2, 1, 200, 328, n % 3 ? 8 : 72, 16}, mask);
+          set_bias(p, dtype, batch, p.heads_q, rows, n % 2 ? dtype : TANDEM_F32);
+          if (n % 3 == 0) feature("padded").add(p);
+          if (n % 4 == 0) feature("dropout").add(p);
+          if (n % 5 == 0) feature("elastic").add(p);
+          want_all(p);
+          check(p, seed_of("chunks", uint64_t(++n)), sparse());
+        }
+}
+
 TEST_CASE("features: each alone" * doctest::skip(!at_least(Tier::ci))) {
   int n = 0;
   for (const Feature& f : features())
@@ -224,7 +253,13 @@ TEST_CASE("features: skipped tiles leave every bit as it is") {
   const bool full = at_least(Tier::ci);
   check_skipped(with({"keep"}, TANDEM_F32, shape, kNone, full ? TANDEM_BACKWARD : TANDEM_FORWARD),
                 seed_of("skip", 1));
+  // For the matrix paths: small, as a CPU's driver takes long to compile them.
+  check_skipped(with({"keep"}, TANDEM_F16, {1, 2, 1, 150, 260, 8, 8}, kNone,
+                     full ? TANDEM_BACKWARD : TANDEM_FORWARD),
+                seed_of("skip", 9));
   if (!full) return;
+  check_skipped(with({"elastic", "keep", "bias"}, TANDEM_F16, {1, 2, 1, 150, 264, 8, 8}, kTopLeft),
+                seed_of("skip", 10));
   check_skipped(with({"entmax 1.5"}, TANDEM_F32, shape, kBottomRight), seed_of("skip", 2));
   check_skipped(with({"entmax 2", "keep"}, TANDEM_F16, shape, kBottomRight), seed_of("skip", 3));
   check_skipped(with({"entmax 1.25", "bias"}, TANDEM_F32, shape, kNone), seed_of("skip", 4));

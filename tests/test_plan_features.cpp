@@ -135,7 +135,14 @@ void check_plan(const Plan& plan, const Caps& caps) {
   for (int n = 0; n < kStemCount; ++n)
     if (Stem(n) != Stem::bwd_sum) {
       CAPTURE(std::string(stem_name(Stem(n))));
-      CHECK(expects(plan, Stem(n)) == (present.count(Stem(n)) > 0));
+      // bwd_dq stores d_bias in place of bwd_dbias.
+      const Launch* d_q = plan.find(Stem::bwd_dq);
+      const bool stored = Stem(n) == Stem::bwd_dbias && d_q && d_q->stores_d_bias;
+      CHECK((expects(plan, Stem(n)) && !stored) == (present.count(Stem(n)) > 0));
+      if (stored) {
+        CHECK(d_q->matrix > 0);
+        CHECK(gradient_elements(p, TANDEM_GRAD_BIAS) == p.batch * p.heads_q * p.seq_q * p.seq_kv);
+      }
     }
   // What reads what another wrote waits: the first after delta, and the first sum after the parts.
   const bool delta = present.count(Stem::bwd_dot) + present.count(Stem::bwd_row) +

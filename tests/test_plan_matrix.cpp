@@ -75,13 +75,50 @@ TEST_CASE("matrix paths: what is missing is named") {
   has(refusal(good, "fwd f32 sq100 d64", "vulkan.coopmat2"), "its operands are f16 or bf16");
   has(refusal(caps_of("arc_b580_mesa"), "fwd f16 sq100 d64", "vulkan.coopmat"), "8x16x16");
   has(refusal(good, "fwd f16 sq100 d64 tile=64x64", "vulkan.coopmat2"), "64x64");
-  has(refusal(good, "fwd f16 sq100 d64 entmax=1.5", "vulkan.coopmat2"), "entmax");
   caps = good;
   caps.max_subgroups = 2;
   has(refusal(caps, "fwd f16 sq100 d64", "vulkan.coopmat2"), "the device has 2");
   caps.disabled = {"vulkan.coopmat2"};
   caps.coopmat = false;
   has(refusal(caps, "fwd f16 sq100 d64", "vulkan.coopmat2"), "disabled");
+}
+
+TEST_CASE("matrix paths: what takes no matrices goes along without") {
+  const Caps caps = caps_of("h100_vulkan");
+  const auto plan_of = [&](const std::string& words) {
+    Plan plan;
+    CAPTURE(words);
+    REQUIRE(make_plan(problem_of("bwd bf16 b2 hq4 hk2 sq500 d64 " + words), caps, &plan).ok());
+    CHECK(std::string(plan.path) == "coopmat2");
+    std::string s;
+    for (const Launch& l : plan.launches)
+      s += std::string(s.empty() ? "" : " ") + stem_name(l.stem) + (l.matrix > 0 ? "!" : "") +
+           (l.stores_d_bias ? "+" : "");
+    return s;
+  };
+  // !: with matrices, +: stores d_bias
+  CHECK(plan_of("bias:f32:2x4x500 grads=qkvb d_bias:f32") == "bwd_dot bwd_dkv! bwd_dq!+");
+  CHECK(plan_of("bias:f32:2x4x500 grads=b d_bias:f32") == "bwd_dot bwd_dbias!");
+  CHECK(plan_of("bias:f32:1x4x500 grads=qb d_bias:f32") == "bwd_dot bwd_dq! bwd_dbias! bwd_sum");
+  CHECK(plan_of("bias:f32:2x2x500 grads=qb d_bias:f32") == "bwd_dot bwd_dq! bwd_dbias! bwd_sum");
+  CHECK(plan_of("bias:f32:2x4x1 grads=qb d_bias:f32") == "bwd_dot bwd_dq! bwd_dbias! bwd_sum");
+  CHECK(plan_of("dist=40 alibi sink grads=qdas") == "bwd_row! bwd_dq! bwd_ddist bwd_head bwd_sum");
+  CHECK(plan_of("entmax=1.5 grads=q") == "bwd_row! bwd_dq!");
+  CHECK(plan_of("elastic grads=kt") == "bwd_row! bwd_dkv! bwd_head");
+  CHECK(explain(problem_of("bwd bf16 b2 hq4 hk2 sq500 d64 dist=40 grads=qd"), caps)
+            .find("without matrices (t64k32)") != std::string::npos);
+  // A forced tile is that of the kernels with matrices.
+  CHECK(plan_of("dist=40 grads=qd tile=128x32").find("bwd_dq! bwd_ddist") != std::string::npos);
+  // Eight addresses of optional inputs do not fit.
+  Plan plan;
+  CHECK(!make_plan(problem_of("bwd bf16 b2 hq4 hk2 sq500 d64 elastic bias:f32:1x1x1 dist=9 alibi "
+                              "keep:1x1x1 q_padded kv_padded dropout=0.1"),
+                   caps, &plan)
+             .ok());
+  bool said = false;
+  for (const Refusal& r : plan.refusals)
+    said |= r.candidate == "vulkan.coopmat2" && r.reason.find("at most 7") != std::string::npos;
+  CHECK(said);
 }
 
 TEST_CASE("matrix paths: few rows take the tile with the fewest") {

@@ -29,20 +29,24 @@ layout(push_constant) uniform Push {
 #include "weight.glsl"
 #include "coopmat/matrix.glsl"
 #include "coopmat/stage.glsl"
-const bool KEEPS_SLOPE = true;
+#include "coopmat/bias.glsl"
+#define WANTS_SLOPE (GRAD_K != 0)
 #include "coopmat/element.glsl"
+#include "coopmat/skip.glsl"
 
-// Of the streamed query rows: - lse in powers of two, then delta.
-shared vec4 stats[2 * COLS / 4];
+// Of the streamed query rows: origin, delta, share.
+shared vec4 stats[3 * COLS / 4];
+const int STATS = NORM == ELASTIC ? 3 : 2;
 
 float fetch_stat(int head, int n, int col0) {
-  const int i = col0 + (n < COLS ? n : n - COLS);
+  const int i = col0 + n % COLS;
   if (n < COLS)
-    return i < entry.seq_q ? -LOG2E * lse_origin(Load1(stat_address(push.lse, head, block.seq_q, i)).w) : ORIGIN;
+    return i < entry.seq_q ? weight_origin(Load1(stat_address(push.lse, head, block.seq_q, i)).w) : NO_ORIGIN;
+  if (n >= 2 * COLS) return share_of(i);
   if (GRAD_K == 0 || i >= entry.seq_q) return 0.0;
   return uintBitsToFloat(Load1(stat_address(push.delta, head, block.seq_q, i)).w);
 }
-const int STAT_TURNS = (2 * COLS + WG - 1) / WG;
+const int STAT_TURNS = (STATS * COLS + WG - 1) / WG;
 
 void main() {
   Place place;
@@ -53,6 +57,7 @@ void main() {
   set_entry(b);
   begin_scores();
   begin_iota();
+  begin_votes();
   View k = kv_view(push.k, block.k, b, hk, entry.seq_kv, block.head_dim, (push.wide & 2u) != 0);
   View v = kv_view(push.v, block.v, b, hk, entry.seq_kv, block.head_dim_v, (push.wide & 4u) != 0);
   TandemTiles tiles = tandem_query_tiles(mask_band(), row0, ROWS, COLS, entry.seq_q, entry.seq_kv);
@@ -75,23 +80,26 @@ void main() {
     View q = q_view(push.q, block.q, b, h, entry.seq_q, block.head_dim, (push.wide & 1u) != 0);
     View d_o = q_view(push.d_o, block.d_o, b, h, entry.seq_q, block.head_dim_v, (push.wide & 8u) != 0);
     float stat[STAT_TURNS];
-    fetch_tile(stage_1, q, tiles.begin * COLS, D_CHUNKS);
-    fetch_tile(stage_2, d_o, tiles.begin * COLS, DV_CHUNKS);
-    EACH(i, STAT_TURNS) if (TID + i * WG < 2 * COLS) stat[i] = fetch_stat(head, TID + i * WG, tiles.begin * COLS);
-    for (int t = tiles.begin; t < tiles.end; t++) {
-      const int col0 = t * COLS;
+    int next = next_tile(tiles.begin, tiles.end, row0, true);
+    if (SKIP_KEEP && next >= tiles.end) continue;
+    fetch_tile(stage_1, q, next * COLS, D_CHUNKS);
+    fetch_tile(stage_2, d_o, next * COLS, DV_CHUNKS);
+    EACH(i, STAT_TURNS) if (TID + i * WG < STATS * COLS) stat[i] = fetch_stat(head, TID + i * WG, next * COLS);
+    while (next < tiles.end) {
+      const int t = next, col0 = t * COLS;
       barrier(); // the readers of the tile before are done
       put_tile(0, stage_1, q, col0, D_CHUNKS);
       put_tile(SECOND, stage_2, d_o, col0, DV_CHUNKS);
       EACH(i, STAT_TURNS) {
         const int n = TID + i * WG;
-        if (n < 2 * COLS) stats[n / 4][n % 4] = stat[i];
+        if (n < STATS * COLS) stats[n / 4][n % 4] = stat[i];
       }
       barrier();
-      if (t + 1 < tiles.end) {
-        fetch_tile(stage_1, q, col0 + COLS, D_CHUNKS);
-        fetch_tile(stage_2, d_o, col0 + COLS, DV_CHUNKS);
-        EACH(i, STAT_TURNS) if (TID + i * WG < 2 * COLS) stat[i] = fetch_stat(head, TID + i * WG, col0 + COLS);
+      next = next_tile(t + 1, tiles.end, row0, true);
+      if (next < tiles.end) {
+        fetch_tile(stage_1, q, next * COLS, D_CHUNKS);
+        fetch_tile(stage_2, d_o, next * COLS, DV_CHUNKS);
+        EACH(i, STAT_TURNS) if (TID + i * WG < STATS * COLS) stat[i] = fetch_stat(head, TID + i * WG, next * COLS);
       }
 
       // One matrix of columns after the other, in a loop that stays rolled: nothing but the accumulators and the operands
@@ -100,7 +108,9 @@ void main() {
       [[dont_unroll]] for (int n = 0; n < NB; n++) {
         const int at = n * MATRIX * PITCH, i0 = col0 + n * MATRIX;
         ACC s[RM], dp[RM], slope[RM];
+        uvec4 bias[RM][BIAS_VEC];
         EACH(r, RM) {
+          fetch_bias(bias[r], i0, my_row0 + r * MATRIX);
           s[r] = ACC(0.0);
           dp[r] = ACC(0.0);
         }
@@ -114,7 +124,7 @@ void main() {
               s[r] = coopMatMulAdd(x, y, s[r]);
             }
           }
-          if (GRAD_K != 0 && d < DV_BLOCKS) {
+          if (GRAD_K != 0 && NORM != ENTMAX && d < DV_BLOCKS) {
             OPERAND_B y;
             coopMatLoad(y, streamed, SECOND + at + d * (MATRIX / 8), PITCH, COL_MAJOR);
             EACH(r, RM) {
@@ -123,14 +133,33 @@ void main() {
             }
           }
         }
-        FINISH_COLUMN(s, slope, i0, my_row0, true, t < tiles.full_begin || t >= tiles.full_end)
-        ACC origin, delta; // every row the same: row major with stride 0
+        FINISH_COLUMN(s, slope, bias, i0, my_row0, true, t < tiles.full_begin || t >= tiles.full_end)
+        ACC origin, delta, share; // every row the same: row major with stride 0
         coopMatLoad(origin, stats, n * MATRIX / 4, 0, ROW_MAJOR);
         coopMatLoad(delta, stats, (COLS + n * MATRIX) / 4, 0, ROW_MAJOR);
+        if (NORM == ENTMAX) { // where no key of the block has a weight, nothing follows
+          bool any = false;
+          EACH(r, RM) ELEMENTS(k, origin) any = any || s[r][k] > origin[k];
+          if (LEAVES_BLOCKS && !subgroupAny(any)) continue;
+          if (GRAD_K != 0) {
+            EACH(d, DV_BLOCKS) {
+              OPERAND_B y;
+              coopMatLoad(y, streamed, SECOND + at + d * (MATRIX / 8), PITCH, COL_MAJOR);
+              EACH(r, RM) {
+                LEFT_OPERAND(x, mv, 1, r, d)
+                dp[r] = coopMatMulAdd(x, y, dp[r]);
+              }
+            }
+          }
+        }
+        if (NORM == ELASTIC) coopMatLoad(share, stats, (2 * COLS + n * MATRIX) / 4, 0, ROW_MAJOR);
         OPERAND_A p[RM], ds[RM];
         EACH(r, RM) {
-          ELEMENTS(k, origin) s[r][k] = exp2(fma(s[r][k], log2_scale, origin[k]));
+          ELEMENTS(k, origin) s[r][k] = base_at(s[r][k], origin[k]);
           ACC y = s[r];
+          if (NORM != SOFTMAX) {
+            ELEMENTS(k, share) y[k] = weight_of(s[r][k], share[k]);
+          }
           if (DROPOUT != 0) {
             ACC factor = drop_block(i0, my_row0 + r * MATRIX, true);
             ELEMENTS(k, factor) {
@@ -140,7 +169,7 @@ void main() {
           }
           if (GRAD_V != 0) p[r] = to_operand(y);
           if (GRAD_K != 0) {
-            ELEMENTS(k, delta) s[r][k] *= dp[r][k] - delta[k];
+            ELEMENTS(k, delta) s[r][k] = ds_at(s[r][k], share[k], dp[r][k], delta[k]);
             if (SOFTCAP != 0) {
               ELEMENTS(k, delta) s[r][k] *= slope[r][k];
             }

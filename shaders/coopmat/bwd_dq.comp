@@ -27,8 +27,12 @@ layout(push_constant) uniform Push {
 #include "weight.glsl"
 #include "coopmat/matrix.glsl"
 #include "coopmat/stage.glsl"
-const bool KEEPS_SLOPE = true;
+#define STORES_DS
+#include "coopmat/bias.glsl"
+#define WANTS_SLOPE true
 #include "coopmat/element.glsl"
+#define VISITS_ALL (D_BIAS != 0) // every tile has zeros to store
+#include "coopmat/skip.glsl"
 
 void main() {
   Place place;
@@ -38,6 +42,7 @@ void main() {
   set_entry(b);
   begin_scores();
   begin_iota();
+  begin_votes();
   View q = q_view(push.q, block.q, b, h, entry.seq_q, block.head_dim, (push.wide & 1u) != 0);
   View k = kv_view(push.k, block.k, b, hk, entry.seq_kv, block.head_dim, (push.wide & 2u) != 0);
   View v = kv_view(push.v, block.v, b, hk, entry.seq_kv, block.head_dim_v, (push.wide & 4u) != 0);
@@ -45,45 +50,56 @@ void main() {
   TandemTiles tiles = tandem_key_tiles(mask_band(), row0, ROWS, COLS, entry.seq_q, entry.seq_kv);
   if (tiles.begin < tiles.end) set_head(b, h);
 
+  if (D_BIAS != 0) { // what no tile covers is 0
+    begin_ds(add64(mul64(block.d_bias.bh.xy, b), mul64(block.d_bias.bh.zw, h)), block.seq_q);
+    const bool none = tiles.begin >= tiles.end;
+    store_no_ds(row0, 0, none ? block.seq_kv : min(tiles.begin * COLS, block.seq_kv));
+    if (!none) store_no_ds(row0, tiles.end * COLS, block.seq_kv);
+  }
+
   OPERAND_A mq[RM][D_BLOCKS], md_o[RM][DV_BLOCKS];
   LOAD_OPERANDS(mq, 2, q, row0, D_BLOCKS, D_CHUNKS)
   LOAD_OPERANDS(md_o, 1, d_o, row0, DV_BLOCKS, DV_CHUNKS)
 
-  // origin: - lse in powers of two, of each row. Rows that do not exist, or saw nothing, get one that no score reaches.
-  ACC acc[RM][D_BLOCKS], origin[RM], delta[RM];
+  ACC acc[RM][D_BLOCKS], origin[RM], delta[RM], share[RM]; // of each row
   EACH(r, RM) {
     const int head = b * block.heads_q + h, from = my_row0 + r * MATRIX;
     ROWS_TO_MATRIX(origin[r], row,
                    from + row < entry.seq_q
-                       ? -LOG2E * lse_origin(Load1(stat_address(push.lse, head, block.seq_q, from + row)).w)
-                       : ORIGIN)
+                       ? weight_origin(Load1(stat_address(push.lse, head, block.seq_q, from + row)).w)
+                       : NO_ORIGIN)
     ROWS_TO_MATRIX(delta[r], row,
                    from + row < entry.seq_q
                        ? uintBitsToFloat(Load1(stat_address(push.delta, head, block.seq_q, from + row)).w)
                        : 0.0)
+    if (NORM == ELASTIC) ROWS_TO_MATRIX(share[r], row, share_of(from + row))
     EACH(d, D_BLOCKS) acc[r][d] = ACC(0.0);
   }
 
-  if (tiles.begin < tiles.end) {
-    fetch_tile(stage_1, k, tiles.begin * COLS, D_CHUNKS);
-    fetch_tile(stage_2, v, tiles.begin * COLS, DV_CHUNKS);
+  int next = next_tile(tiles.begin, tiles.end, row0, false);
+  if (next < tiles.end) {
+    fetch_tile(stage_1, k, next * COLS, D_CHUNKS);
+    fetch_tile(stage_2, v, next * COLS, DV_CHUNKS);
   }
-  for (int t = tiles.begin; t < tiles.end; t++) {
-    const int col0 = t * COLS;
+  while (next < tiles.end) {
+    const int t = next, col0 = t * COLS;
     barrier(); // the readers of the tile before are done
     put_tile(0, stage_1, k, col0, D_CHUNKS);
     put_tile(SECOND, stage_2, v, col0, DV_CHUNKS);
     barrier();
-    if (t + 1 < tiles.end) {
-      fetch_tile(stage_1, k, col0 + COLS, D_CHUNKS);
-      fetch_tile(stage_2, v, col0 + COLS, DV_CHUNKS);
+    next = next_tile(t + 1, tiles.end, row0, false);
+    if (next < tiles.end) {
+      fetch_tile(stage_1, k, next * COLS, D_CHUNKS);
+      fetch_tile(stage_2, v, next * COLS, DV_CHUNKS);
     }
 
     // Rolled: see bwd_dkv.comp.
     [[dont_unroll]] for (int n = 0; n < NB; n++) {
       const int at = n * MATRIX * PITCH, j0 = col0 + n * MATRIX;
       ACC s[RM], dp[RM], slope[RM];
+      uvec4 bias[RM][BIAS_VEC];
       EACH(r, RM) {
+        fetch_bias(bias[r], my_row0 + r * MATRIX, j0);
         s[r] = ACC(0.0);
         dp[r] = ACC(0.0);
       }
@@ -97,7 +113,7 @@ void main() {
             s[r] = coopMatMulAdd(x, y, s[r]);
           }
         }
-        if (d < DV_BLOCKS) {
+        if (NORM != ENTMAX && d < DV_BLOCKS) {
           OPERAND_B y;
           coopMatLoad(y, streamed, SECOND + at + d * (MATRIX / 8), PITCH, COL_MAJOR);
           EACH(r, RM) {
@@ -106,14 +122,29 @@ void main() {
           }
         }
       }
-      FINISH_COLUMN(s, slope, my_row0, j0, false, t < tiles.full_begin || t >= tiles.full_end)
+      FINISH_COLUMN(s, slope, bias, my_row0, j0, false, t < tiles.full_begin || t >= tiles.full_end)
+      if (NORM == ENTMAX) { // where no key of the block has a weight, nothing follows
+        bool any = false;
+        EACH(r, RM) ELEMENTS(k, s[r]) any = any || s[r][k] > origin[r][k];
+        if (LEAVES_BLOCKS && !subgroupAny(any)) continue;
+        EACH(d, DV_BLOCKS) {
+          OPERAND_B y;
+          coopMatLoad(y, streamed, SECOND + at + d * (MATRIX / 8), PITCH, COL_MAJOR);
+          EACH(r, RM) {
+            LEFT_OPERAND(x, md_o, 1, r, d)
+            dp[r] = coopMatMulAdd(x, y, dp[r]);
+          }
+        }
+      }
       OPERAND_A ds[RM];
       EACH(r, RM) {
         if (DROPOUT != 0) {
           ACC factor = drop_block(my_row0 + r * MATRIX, j0, false);
           ELEMENTS(k, factor) dp[r][k] *= factor[k];
         }
-        ELEMENTS(k, s[r]) s[r][k] = exp2(fma(s[r][k], log2_scale, origin[r][k])) * (dp[r][k] - delta[r][k]);
+        ELEMENTS(k, s[r]) 
+          s[r][k] = ds_at(base_at(s[r][k], origin[r][k]), share[r][k], dp[r][k], delta[r][k]);
+        if (D_BIAS != 0) store_ds(s[r], my_row0 + r * MATRIX, j0);
         if (SOFTCAP != 0) {
           ELEMENTS(k, s[r]) s[r][k] *= slope[r][k];
         }

@@ -6,7 +6,7 @@
 // log2_scale holds the scale as well. With them, s is the score in natural units.
 
 const float LOG2E = 1.4426950408889634;
-const bool HAS_SCORES = SOFTCAP != 0 || BIAS != 0 || DIST != 0 || ALIBI != 0;
+const bool HAS_SCORES = SOFTCAP != 0 || BIAS != 0 || DIST != 0 || ALIBI != 0 || NORM == ENTMAX;
 // Below what a row's origin begins with, whatever log2_scale is, and finite: nothing here makes an infinity.
 const float HIDDEN_SCORE = -1e34;
 const float ORIGIN = -1e30;
@@ -30,19 +30,65 @@ float natural_score(float s) {
   return x;
 }
 
-// A block with query rows from i0 and keys from j0; flip: its rows are the keys. slope: softcap's derivative.
-void score_block(inout ACC s, inout ACC slope, int i0, int j0, bool flip) {
+// Of what lse says, the origin of a row's weights: - lse in powers of two, or with elastic softmax, whose thresholds compare
+// p with a share of 1, lse itself: a score that equals it then has p = 1 to the last bit. With entmax it is the threshold.
+// A row that saw nothing, or does not exist, gets one that no score reaches.
+const float NO_ORIGIN = NORM == SOFTMAX ? ORIGIN : -ORIGIN;
+float weight_origin(uint bits) {
+  const float lse = lse_origin(bits);
+  return NORM == SOFTMAX ? -LOG2E * lse : lse;
+}
+// The base of a score (weight.glsl).
+float base_at(float s, float origin) {
+  if (NORM == SOFTMAX) return exp2(fma(s, log2_scale, origin));
+  precise float x = natural_score(s) - origin;
+  if (NORM == ENTMAX) return max(x, 0.0);
+  return s == HIDDEN_SCORE ? -1.0 : exp2(x * LOG2E);
+}
+float ds_at(float base, float share, float dp, float delta) {
+  return slope_of(base) * (live_dp(base, share, dp) - delta);
+}
+
+#ifndef WANTS_SLOPE // unused, it makes lavapipe's compiler (Mesa 26) crash with entmax and a bias
+#define WANTS_SLOPE false
+#endif
+// A block with query rows from i0 and keys from j0; flip: its rows are the keys. slope: softcap's derivative, with WANTS_SLOPE. bias: the
+// block of it, where it comes by chunks.
+void score_block(inout ACC s, inout ACC slope, ACC bias, int i0, int j0, bool flip) {
   ACC rows = row_numbers(), cols = col_numbers();
   ELEMENTS(k, s) {
     precise float x = s[k] * block.scale;
     if (SOFTCAP != 0) {
       float derivative;
       x = cap_score(x, derivative);
-      if (KEEPS_SLOPE) slope[k] = derivative;
+      if (WANTS_SLOPE) slope[k] = derivative;
     }
-    if (BIAS != 0 || DIST != 0 || ALIBI != 0)
-      x = add_inputs(x, i0 + int(flip ? cols[k] : rows[k]), j0 + int(flip ? rows[k] : cols[k]));
+    if (BIAS_CHUNKS)
+      x = x + bias[k];
+    else if (BIAS != 0)
+      x = x + load_bias(i0 + int(flip ? cols[k] : rows[k]), j0 + int(flip ? rows[k] : cols[k]));
     s[k] = x;
+  }
+  const int t0 = i0 + entry.off - j0; // the first element's distance
+  // A block beyond the window has no distance biases.
+  if (DIST != 0 && t0 > -MATRIX && t0 - MATRIX + 1 < extra.dist_window) {
+    ELEMENTS(k, s) {
+      precise float x = s[k] + load_dist(t0 + int(flip ? cols[k] - rows[k] : rows[k] - cols[k]));
+      s[k] = x;
+    }
+  }
+  if (ALIBI != 0) {
+    ELEMENTS(k, s) {
+      precise float far = inputs.slope * float(abs(t0 + int(flip ? cols[k] - rows[k] : rows[k] - cols[k])));
+      precise float x = s[k] - far;
+      s[k] = x;
+    }
+  }
+  if (NORM == ENTMAX) {
+    ELEMENTS(k, s) {
+      precise float x = s[k] * extra.entmax_scale;
+      s[k] = x;
+    }
   }
 }
 
@@ -87,10 +133,13 @@ ACC drop_block(int i0, int j0, bool flip) {
 // From the products of a tile to its scores. A macro, as a function would copy arrays of matrices, and every loop by
 // itself: a mask inside the loops of the exponentials made bwd_dkv four times slower on NVIDIA (580.159.04), which then
 // kept the matrices in memory.
-#define FINISH_SCORES(s, slope, i0, j0, flip, partial)                                                       \
+#define FINISH_SCORES(s, slope, bias, i0, j0, flip, partial)                                                 \
   if (HAS_SCORES) {                                                                                          \
-    EACH(r, RM) EACH(n, NB)                                                                                  \
-      score_block(s[r][n], slope[r][n], i0 + (flip ? n : r) * MATRIX, j0 + (flip ? r : n) * MATRIX, flip);   \
+    EACH(r, RM) EACH(n, NB) {                                                                                \
+      ACC x;                                                                                                 \
+      if (BIAS_CHUNKS) x = bias_block(bias[r][n], flip);                                                     \
+      score_block(s[r][n], slope[r][n], x, i0 + (flip ? n : r) * MATRIX, j0 + (flip ? r : n) * MATRIX, flip); \
+    }                                                                                                        \
   }                                                                                                          \
   if ((partial) || !folded) {                                                                                \
     EACH(r, RM) EACH(n, NB) mask_block(s[r][n], i0 + (flip ? n : r) * MATRIX, j0 + (flip ? r : n) * MATRIX, flip); \
@@ -98,11 +147,14 @@ ACC drop_block(int i0, int j0, bool flip) {
   if (KEEP != 0) {                                                                                           \
     EACH(r, RM) EACH(n, NB) keep_block(s[r][n], i0 + (flip ? n : r) * MATRIX, j0 + (flip ? r : n) * MATRIX, flip); \
   }
-// The same of one column of blocks, s[RM].
-#define FINISH_COLUMN(s, slope, i0, j0, flip, partial)                                                       \
+// The same of one column of blocks, s[RM], bias[RM].
+#define FINISH_COLUMN(s, slope, bias, i0, j0, flip, partial)                                                 \
   if (HAS_SCORES) {                                                                                          \
-    EACH(r, RM)                                                                                              \
-      score_block(s[r], slope[r], i0 + (flip ? 0 : r) * MATRIX, j0 + (flip ? r : 0) * MATRIX, flip);         \
+    EACH(r, RM) {                                                                                            \
+      ACC x;                                                                                                 \
+      if (BIAS_CHUNKS) x = bias_block(bias[r], flip);                                                        \
+      score_block(s[r], slope[r], x, i0 + (flip ? 0 : r) * MATRIX, j0 + (flip ? r : 0) * MATRIX, flip);      \
+    }                                                                                                        \
   }                                                                                                          \
   if ((partial) || !folded) {                                                                                \
     EACH(r, RM) mask_block(s[r], i0 + (flip ? 0 : r) * MATRIX, j0 + (flip ? r : 0) * MATRIX, flip);          \

@@ -28,9 +28,10 @@ layout(push_constant) uniform Push {
 #include "weight.glsl"
 #include "coopmat/matrix.glsl"
 #include "coopmat/stage.glsl"
-// A derivative that is written and never read crashes RADV (Mesa 25.0.7, subgroups of 32).
-const bool KEEPS_SLOPE = false;
+#include "coopmat/bias.glsl"
 #include "coopmat/element.glsl"
+#include "coopmat/skip.glsl"
+#include "coopmat/entmax.glsl"
 
 layout(buffer_reference, std430, buffer_reference_align = 4) writeonly buffer Row1 { uint w[]; };
 
@@ -43,6 +44,35 @@ const float SLACK = 8.0;
 // workgroup, which must not stand where subgroups part; no other device has subgroups of 8.
 const bool ALWAYS_GROWS = TANDEM_CM2 == 0 && SUBGROUP == 8;
 
+// Of a row, in all of its elements: lse out of m and l, whose sum comes first, and what o is to be multiplied by.
+void finish_rows(inout ACC m, inout ACC l, out ACC factor, int h) {
+  row_sum(l);
+  ELEMENTS(k, factor) {
+    // From the rounded origin to m itself, in natural units: a row with one visible key has l = 1, and so an lse
+    // that is its score to the last bit.
+    factor[k] = l[k] != 0 ? exp2(-fma(m[k], log2_scale, -log2_origin(m[k]))) : 0.0;
+    l[k] *= factor[k];
+    m[k] = natural_score(m[k]);
+    if (SINK != 0 && l[k] != 0) { // one more score without a value, in rows that see a key
+      const float sink = sink_of(h), top = max(m[k], sink), keep = weight(m[k], top);
+      factor[k] *= keep;
+      l[k] = l[k] * keep + weight(sink, top);
+      m[k] = top;
+    }
+    factor[k] = l[k] != 0 ? factor[k] / l[k] : 0.0;
+    m[k] = l[k] != 0 ? m[k] + log(l[k]) : -HIDDEN_SCORE;
+  }
+}
+// The origin of a block's weights, and whether a score of it moves the row's maximum (SLACK).
+#define BEGIN_ROWS(s, m, top, origin, grows)                            \
+  ACC top = s[0], origin;                                               \
+  EACH(n, NB) ELEMENTS(k, top) top[k] = max(top[k], s[n][k]);           \
+  bool grows = false;                                                   \
+  ELEMENTS(k, top) {                                                    \
+    origin[k] = log2_origin(m[k]);                                      \
+    grows = grows || fma(top[k], log2_scale, -origin[k]) > SLACK;       \
+  }
+
 void main() {
   Place place;
   if (!find_place(block.heads_q, place)) return;
@@ -51,6 +81,7 @@ void main() {
   set_entry(b);
   begin_scores();
   begin_iota();
+  begin_votes();
   View q = q_view(push.q, block.q, b, h, entry.seq_q, block.head_dim, (push.wide & 1u) != 0);
   View k = kv_view(push.k, block.k, b, hk, entry.seq_kv, block.head_dim, (push.wide & 2u) != 0);
   View v = kv_view(push.v, block.v, b, hk, entry.seq_kv, block.head_dim_v, (push.wide & 4u) != 0);
@@ -69,16 +100,102 @@ void main() {
     EACH(d, DV_BLOCKS) acc[r][d] = ACC(0.0);
   }
 
+  // Elastic softmax wants the rows' lse before the first weight, entmax their thresholds: walks over the scores alone.
+  if (NORM != SOFTMAX) {
+    Search search[RM];
+    if (NORM == ENTMAX) {
+      EACH(r, RM) begin_search(search[r]);
+    }
+    for (int walk = 0; walk < (NORM == ENTMAX ? WALKS : 1); walk++) {
+      if (NORM == ENTMAX) {
+        EACH(r, RM) begin_walk(search[r]);
+        if (SKIP_ENTMAX) begin_notes();
+      }
+      int next = next_live(tiles.begin, tiles, row0);
+      if (next < tiles.end) fetch_tile(stage_1, k, next * COLS, D_CHUNKS);
+      while (next < tiles.end) {
+        const int t = next, col0 = t * COLS;
+        barrier(); // the readers of the tile before are done
+        put_tile(0, stage_1, k, col0, D_CHUNKS);
+        barrier();
+        next = next_live(t + 1, tiles, row0);
+        if (next < tiles.end) fetch_tile(stage_1, k, next * COLS, D_CHUNKS);
+        uvec4 bias[RM][NB][BIAS_VEC];
+        ACC s[RM][NB], slope[RM][NB];
+        EACH(r, RM) EACH(n, NB) {
+          fetch_bias(bias[r][n], my_row0 + r * MATRIX, col0 + n * MATRIX);
+          s[r][n] = ACC(0.0);
+        }
+        EACH(d, D_BLOCKS) EACH(n, NB) {
+          OPERAND_B y;
+          coopMatLoad(y, streamed, n * MATRIX * PITCH + d * (MATRIX / 8), PITCH, COL_MAJOR);
+          EACH(r, RM) {
+            LEFT_OPERAND(x, mq, 1, r, d)
+            s[r][n] = coopMatMulAdd(x, y, s[r][n]);
+          }
+        }
+        FINISH_SCORES(s, slope, bias, my_row0, col0, false, t < tiles.full_begin || t >= tiles.full_end)
+        if (NORM == ENTMAX) {
+          bool any = false;
+          EACH(r, RM) EACH(n, NB) {
+            const bool counts = search_block(search[r], s[r][n], walk == 0);
+            any = any || counts;
+          }
+          if (SKIP_ENTMAX && any) note_live_tile(t - tiles.begin);
+        } else {
+          EACH(r, RM) {
+            BEGIN_ROWS(s[r], m[r], top, origin, grows)
+            if (ALWAYS_GROWS || subgroupAny(grows)) {
+              row_max(top);
+              ELEMENTS(k, top) {
+                m[r][k] = max(m[r][k], top[k]);
+                l[r][k] *= exp2(origin[k] - log2_origin(m[r][k]));
+                origin[k] = log2_origin(m[r][k]);
+              }
+            }
+            EACH(n, NB) ELEMENTS(k, top) l[r][k] += exp2(fma(s[r][n][k], log2_scale, -origin[k]));
+          }
+        }
+      }
+      if (NORM == ENTMAX) {
+        bool moves = false;
+        EACH(r, RM) {
+          ACC keys;
+          ROWS_TO_MATRIX(keys, row,
+                         float(tandem_key_count(mask_band(), my_row0 + r * MATRIX + row, entry.seq_q, entry.seq_kv)))
+          const bool still = end_walk(search[r], keys, walk == 0);
+          moves = moves || still;
+        }
+        live_now = LIVE_WORDS - live_now;
+        all_live = !SKIP_ENTMAX;
+        if (!vote(moves)) break;
+      }
+    }
+    EACH(r, RM) {
+      if (NORM == ENTMAX) {
+        m[r] = search[r].t;
+      } else {
+        ACC factor;
+        finish_rows(m[r], l[r], factor, h);
+        ROWS_TO_MATRIX(l[r], row, share_of(my_row0 + r * MATRIX + row))
+      }
+    }
+    barrier(); // all are done with the last tile
+  }
+
   // K of a tile is in shared memory when its turn begins, V comes under the first product, K of the next tile under the
   // second: one set of staging registers.
-  if (tiles.begin < tiles.end) {
-    fetch_tile(stage_1, k, tiles.begin * COLS, D_CHUNKS);
-    put_tile(0, stage_1, k, tiles.begin * COLS, D_CHUNKS);
+  int next = next_live(tiles.begin, tiles, row0);
+  if (next < tiles.end) {
+    fetch_tile(stage_1, k, next * COLS, D_CHUNKS);
+    put_tile(0, stage_1, k, next * COLS, D_CHUNKS);
     barrier();
   }
-  for (int t = tiles.begin; t < tiles.end; t++) {
-    const int col0 = t * COLS;
+  while (next < tiles.end) {
+    const int t = next, col0 = t * COLS;
     fetch_tile(stage_1, v, col0, DV_CHUNKS);
+    uvec4 bias[RM][NB][BIAS_VEC];
+    EACH(r, RM) EACH(n, NB) fetch_bias(bias[r][n], my_row0 + r * MATRIX, col0 + n * MATRIX);
     ACC s[RM][NB], slope[RM][NB];
     EACH(n, NB) EACH(r, RM) s[r][n] = ACC(0.0);
     EACH(d, D_BLOCKS) EACH(n, NB) {
@@ -91,18 +208,24 @@ void main() {
     }
     put_tile(SECOND, stage_1, v, col0, DV_CHUNKS);
     barrier();
-    if (t + 1 < tiles.end) fetch_tile(stage_1, k, col0 + COLS, D_CHUNKS);
+    next = next_live(t + 1, tiles, row0);
+    if (next < tiles.end) fetch_tile(stage_1, k, next * COLS, D_CHUNKS);
 
-    FINISH_SCORES(s, slope, my_row0, col0, false, t < tiles.full_begin || t >= tiles.full_end)
+    FINISH_SCORES(s, slope, bias, my_row0, col0, false, t < tiles.full_begin || t >= tiles.full_end)
     OPERAND_A p[RM][NB];
     EACH(r, RM) {
-      ACC top = s[r][0], origin;
-      EACH(n, NB) ELEMENTS(k, top) top[k] = max(top[k], s[r][n][k]);
-      bool grows = false;
-      ELEMENTS(k, top) {
-        origin[k] = log2_origin(m[r][k]);
-        grows = grows || fma(top[k], log2_scale, -origin[k]) > SLACK;
+      if (NORM != SOFTMAX) { // m is lse, or the threshold, l elastic's share
+        EACH(n, NB) {
+          ELEMENTS(k, m[r]) s[r][n][k] = weight_of(base_at(s[r][n][k], m[r][k]), l[r][k]);
+          if (DROPOUT != 0) {
+            ACC factor = drop_block(my_row0 + r * MATRIX, col0 + n * MATRIX, false);
+            ELEMENTS(k, factor) s[r][n][k] *= factor[k];
+          }
+          p[r][n] = to_operand(s[r][n]);
+        }
+        continue;
       }
+      BEGIN_ROWS(s[r], m[r], top, origin, grows)
       if (ALWAYS_GROWS || subgroupAny(grows)) {
         row_max(top);
         ACC keep;
@@ -131,31 +254,20 @@ void main() {
       coopMatLoad(y, streamed, SECOND + n * MATRIX * PITCH + d * (MATRIX / 8), PITCH, ROW_MAJOR);
       EACH(r, RM) acc[r][d] = coopMatMulAdd(p[r][n], y, acc[r][d]);
     }
-    if (t + 1 < tiles.end) put_tile(0, stage_1, k, col0 + COLS, D_CHUNKS);
+    if (next < tiles.end) put_tile(0, stage_1, k, next * COLS, D_CHUNKS);
     barrier();
   }
 
   EACH(r, RM) row_sum(l[r]); // all before lse waits in scratch
   EACH(r, RM) {
-    ACC factor; // of the row's sums
-    ELEMENTS(k, factor) {
-      // From the rounded origin to m itself, in natural units: a row with one visible key has l = 1, and so an lse
-      // that is its score to the last bit.
-      factor[k] = l[r][k] != 0 ? exp2(-fma(m[r][k], log2_scale, -log2_origin(m[r][k]))) : 0.0;
-      l[r][k] *= factor[k];
-      m[r][k] = natural_score(m[r][k]);
-      if (SINK != 0 && l[r][k] != 0) { // one more score without a value, in rows that see a key
-        const float sink = sink_of(h), top = max(m[r][k], sink), keep = weight(m[r][k], top);
-        factor[k] *= keep;
-        l[r][k] = l[r][k] * keep + weight(sink, top);
-        m[r][k] = top;
-      }
-      factor[k] = l[r][k] != 0 ? factor[k] / l[r][k] : 0.0;
+    if (NORM == SOFTMAX) {
+      ACC factor;
+      finish_rows(m[r], l[r], factor, h);
+      EACH(d, DV_BLOCKS) ELEMENTS(k, factor) acc[r][d][k] *= factor[k];
     }
-    EACH(d, DV_BLOCKS) ELEMENTS(k, factor) acc[r][d][k] *= factor[k];
     // Columns are equal, and of the one block only the first stays: the next begins behind it.
     ACC lse;
-    ELEMENTS(k, lse) lse[k] = l[r][k] != 0 ? m[r][k] + log(l[r][k]) : -HIDDEN_SCORE;
+    ELEMENTS(k, lse) lse[k] = NORM == ENTMAX && m[r][k] == -ORIGIN ? -HIDDEN_SCORE : m[r][k];
     coopMatStore(lse, scratch, MY_SCRATCH + r * MATRIX / 4, MATRIX / 4, COL_MAJOR);
     subgroupBarrier();
   }

@@ -36,11 +36,15 @@ const int DV_CHUNKS = DV_BLOCKS * MATRIX / 8;
 // One more, so that the 16-byte reads of 8 rows hit different banks.
 const int PITCH = (D_BLOCKS > DV_BLOCKS ? D_CHUNKS : DV_CHUNKS) + 1;
 const int SECOND = COLS * PITCH;
+#ifndef STREAMED
 // Two tiles of COLS rows, the second from SECOND on; behind them LEFT_SHARED left operands for which registers do not
 // suffice, the last ones that the kernel loads. And whole tiles of rows, on their way in and out.
 const int HELD = ROWS * PITCH;
-const int STREAMED = 2 * COLS * PITCH + LEFT_SHARED * HELD;
-shared uvec4 streamed[STREAMED > HELD ? STREAMED : HELD];
+const int BOTH = 2 * COLS * PITCH + LEFT_SHARED * HELD;
+#define STREAMED (BOTH > HELD ? BOTH : HELD)
+#endif
+shared uvec4 streamed[STREAMED];
+const int BLOCK_CHUNKS = MATRIX * MATRIX / 8;  // of 8 elements, of a block
 const int SCRATCH = MATRIX * (MATRIX + 4) / 4; // a subgroup's own
 shared vec4 scratch[SUBGROUPS * SCRATCH];
 shared vec4 iota[MATRIX / 4]; // 0, 1, 2, ...
@@ -93,7 +97,6 @@ void row_sum(inout ACC x) { reduce_rows(x, true); }
 // ---- from an accumulator to the left operand of the next product, or to shared memory ----
 #if TANDEM_BF16 && !TANDEM_CM2
 // Accumulators of bf16 are rare, so the subgroup rounds by itself: eight elements of the block in scratch.
-const int BLOCK_CHUNKS = MATRIX * MATRIX / 8;
 uvec4 packed_chunk(int n) {
   const int at = MY_SCRATCH + n / (MATRIX / 8) * SCRATCH_PITCH + n % (MATRIX / 8) * 2;
   const vec4 low = scratch[at], high = scratch[at + 1];

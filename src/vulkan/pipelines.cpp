@@ -295,7 +295,7 @@ Status VulkanDevice::build(const Plan& plan, std::unique_ptr<Program>* program) 
     else if (is_tiled(launch.stem))
       log_(TANDEM_LOG_INFO, text("%s goes element by element: a stride or a head size is no "
                                  "multiple of %d, or a feature stride is not 1",
-                                 stem_name(launch.stem), plan.wide_elements()));
+                                 stem_name(launch.stem), launch.matrix > 0 ? 8 : 4));
 
     VkDescriptorSetAllocateInfo allocate{};
     allocate.sType = VK_STRUCTURE_TYPE_DESCRIPTOR_SET_ALLOCATE_INFO;

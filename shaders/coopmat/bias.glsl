@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// A dense bias by 8 keys at once: blocks of it come in registers while the products are under way, and become matrices
+// by way of the subgroup's scratch. And blocks of ds on their way to d_bias.
+
+// No branches of some invocations here but around one store, as matrices that live through them wait in memory on NVIDIA:
+// what does not exist is loaded from the nearest place that does.
+
+// Otherwise bias goes element by element (score.glsl).
+const bool BIAS_CHUNKS = BIAS != 0 && WIDE != 0 && BIAS_WIDE != 0;
+const int BIAS_TURNS = (BLOCK_CHUNKS + SUBGROUP - 1) / SUBGROUP;
+const int BIAS_WORDS = BIAS == F32 ? 2 : 1; // uvec4s of a chunk
+const int BIAS_VEC = BIAS_CHUNKS ? BIAS_TURNS * BIAS_WORDS : 1;
+
+// An invocation's chunk of a block; more invocations than chunks repeat them.
+int block_chunk(int turn) {
+  const int n = LANE + turn * SUBGROUP;
+  return BLOCK_CHUNKS % SUBGROUP == 0 ? n : n % BLOCK_CHUNKS;
+}
+// Of the block with query rows from i0 and keys from j0.
+void fetch_bias(out uvec4 x[BIAS_VEC], int i0, int j0) {
+  if (!BIAS_CHUNKS) return;
+  EACH(turn, BIAS_TURNS) {
+    const int n = block_chunk(turn), j = min(j0 + n % (MATRIX / 8) * 8, block.seq_kv - 8);
+    const uvec2 at = add64(inputs.bias, to_bytes(add64(mul64(extra.bias.sd.xy, near_query(i0 + n / (MATRIX / 8))), j),
+                                                 BIAS_SHIFT));
+    x[turn * BIAS_WORDS] = Load4(at).w;
+    if (BIAS == F32) x[turn * BIAS_WORDS + BIAS_WORDS - 1] = Load4(add64(at, 16)).w;
+  }
+}
+// Two words of a chunk, four keys.
+vec4 bias_floats(uint a, uint b) {
+  if (BIAS == F16) return vec4(unpackHalf2x16(a), unpackHalf2x16(b));
+  return uintBitsToFloat(uvec4(a << 16, a & 0xffff0000u, b << 16, b & 0xffff0000u));
+}
+ACC bias_block(uvec4 x[BIAS_VEC], bool flip) {
+  ACC bias;
+  EACH(turn, BIAS_TURNS) {
+    const int n = block_chunk(turn), at = MY_SCRATCH + n / (MATRIX / 8) * SCRATCH_PITCH + n % (MATRIX / 8) * 2;
+    const uvec4 w = x[turn * BIAS_WORDS], next = x[turn * BIAS_WORDS + BIAS_WORDS - 1];
+    scratch[at] = BIAS == F32 ? uintBitsToFloat(w) : bias_floats(w.x, w.y);
+    scratch[at + 1] = BIAS == F32 ? uintBitsToFloat(next) : bias_floats(w.z, w.w);
+  }
+  subgroupBarrier();
+  if (flip)
+    coopMatLoad(bias, scratch, MY_SCRATCH, SCRATCH_PITCH, COL_MAJOR);
+  else
+    coopMatLoad(bias, scratch, MY_SCRATCH, SCRATCH_PITCH, ROW_MAJOR);
+  subgroupBarrier();
+  return bias;
+}
+
+#ifdef STORES_DS
+// One head's part of d_bias, [rows, Sk], of type D_BIAS.
+struct Gradient {
+  uvec2 base, row, col; // bytes
+  int rows;
+};
+Gradient d_bias;
+const int D_BIAS_SHIFT = D_BIAS == F32 ? 2 : 1;
+
+// elements: what lies before the head's part.
+void begin_ds(uvec2 elements, int rows) {
+  d_bias.base = add64(push.d_bias, to_bytes(elements, D_BIAS_SHIFT));
+  d_bias.row = to_bytes(block.d_bias.sd.xy, D_BIAS_SHIFT);
+  d_bias.col = to_bytes(block.d_bias.sd.zw, D_BIAS_SHIFT);
+  d_bias.rows = rows;
+}
+
+uint ds_pair(float a, float b) { return to_bits16(D_BIAS, a) | to_bits16(D_BIAS, b) << 16; }
+// Eight keys of a row.
+void store_chunk(int i, int j, vec4 low, vec4 high) {
+  const bool exists = i < d_bias.rows && j < block.seq_kv;
+  uvec2 at = add64(d_bias.base, mul64(d_bias.row, i));
+  if (WIDE != 0 && D_BIAS_WIDE != 0) {
+    at = add64(at, j << D_BIAS_SHIFT);
+    if (D_BIAS == F32) {
+      if (exists) Store4(at).w = floatBitsToUint(low);
+      if (exists) Store4(add64(at, 16)).w = floatBitsToUint(high);
+    } else {
+      const uvec4 words = uvec4(ds_pair(low.x, low.y), ds_pair(low.z, low.w), ds_pair(high.x, high.y),
+                                ds_pair(high.z, high.w));
+      if (exists) Store4(at).w = words;
+    }
+    return;
+  }
+  if (!exists) return;
+  at = add64(at, mul64(d_bias.col, j));
+  const int n = min(8, block.seq_kv - j);
+  [[dont_unroll]] for (int c = 0; c < n; c++) {
+    store_float(D_BIAS, at, c < 4 ? low[c] : high[c - 4]);
+    at = add64(at, d_bias.col);
+  }
+}
+void store_ds(ACC ds, int i0, int j0) {
+  coopMatStore(ds, scratch, MY_SCRATCH, SCRATCH_PITCH, ROW_MAJOR);
+  subgroupBarrier();
+  EACH(turn, BIAS_TURNS) {
+    const int n = block_chunk(turn), at = MY_SCRATCH + n / (MATRIX / 8) * SCRATCH_PITCH + n % (MATRIX / 8) * 2;
+    if (BLOCK_CHUNKS % SUBGROUP == 0 || LANE + turn * SUBGROUP < BLOCK_CHUNKS)
+      store_chunk(i0 + n / (MATRIX / 8), j0 + n % (MATRIX / 8) * 8, scratch[at], scratch[at + 1]);
+  }
+  subgroupBarrier();
+}
+// The workgroup's rows from i0, keys from j0 to the one before end: zeros.
+void store_no_ds(int i0, int j0, int end) {
+  const int chunks = (end - j0 + 7) / 8;
+  [[dont_unroll]] for (int n = TID; n < ROWS * chunks; n += WG)
+    store_chunk(i0 + n / chunks, j0 + n % chunks * 8, vec4(0), vec4(0));
+}
+#endif

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// bwd_row: delta of the rows of elastic softmax and entmax, and the rows' parts of d_tau and d_slope, of ROWS query rows of one head:
+// shaders/bwd_row.comp with matrices (docs/kernels-matrix.md). The walk of bwd_dq.comp without its last product.
+#version 460
+#extension GL_GOOGLE_include_directive : require
+#include "coopmat/begin.glsl"
+
+#define TANDEM_SPEC GLSL_SPEC
+#include "interface/bwd_row.inc"
+layout(set = 0, binding = 0, std140) uniform Block {
+#define TANDEM_STRIDES GLSL_STRIDES
+#define TANDEM_PARAM GLSL_PARAM
+#include "interface/bwd_row.inc"
+} block;
+layout(push_constant) uniform Push {
+#define TANDEM_ADDRESS GLSL_ADDRESS
+#define TANDEM_ADDRESSES GLSL_ADDRESSES
+#define TANDEM_PUSH GLSL_PUSH
+#include "interface/bwd_row.inc"
+} push;
+
+#include "tensor.glsl"
+#include "place.glsl"
+#include "extra.glsl"
+#include "score.glsl"
+#include "mask.glsl"
+#include "softmax.glsl"
+#include "weight.glsl"
+#include "coopmat/matrix.glsl"
+#include "coopmat/stage.glsl"
+#include "coopmat/bias.glsl"
+#include "coopmat/element.glsl"
+#include "coopmat/skip.glsl"
+
+// A block's numbers a row; rows behind the length are 0.
+void store_stats(uvec2 address, ACC x, int head, int row0) {
+  coopMatStore(x, scratch, MY_SCRATCH, SCRATCH_PITCH, ROW_MAJOR);
+  subgroupBarrier();
+  for (int row = LANE; row < MATRIX; row += SUBGROUP) {
+    if (row0 + row >= block.seq_q) continue;
+    const float y = SCRATCH_FLOAT(row * (MATRIX + 4));
+    Store1(stat_address(address, head, block.seq_q, row0 + row)).w = row0 + row < entry.seq_q ? floatBitsToUint(y) : 0;
+  }
+  subgroupBarrier();
+}
+
+void main() {
+  Place place;
+  if (!find_place(block.heads_q, place)) return;
+  const int b = place.batch, h = place.head, hk = h / block.group, row0 = place.tile * ROWS;
+  const int my_row0 = row0 + BLOCK_ROW;
+  set_entry(b);
+  begin_scores();
+  begin_iota();
+  begin_votes();
+  View q = q_view(push.q, block.q, b, h, entry.seq_q, block.head_dim, (push.wide & 1u) != 0);
+  View k = kv_view(push.k, block.k, b, hk, entry.seq_kv, block.head_dim, (push.wide & 2u) != 0);
+  View v = kv_view(push.v, block.v, b, hk, entry.seq_kv, block.head_dim_v, (push.wide & 4u) != 0);
+  View d_o = q_view(push.d_o, block.d_o, b, h, entry.seq_q, block.head_dim_v, (push.wide & 8u) != 0);
+  TandemTiles tiles = tandem_key_tiles(mask_band(), row0, ROWS, COLS, entry.seq_q, entry.seq_kv);
+  if (tiles.begin < tiles.end) set_head(b, h);
+
+  OPERAND_A mq[RM][D_BLOCKS], md_o[RM][DV_BLOCKS];
+  LOAD_OPERANDS(mq, 2, q, row0, D_BLOCKS, D_CHUNKS)
+  LOAD_OPERANDS(md_o, 1, d_o, row0, DV_BLOCKS, DV_CHUNKS)
+
+  // Each element's own parts of sum g M dp, sum g (entmax), sum M dp, sum |t| g M dp and sum |t| g, until the end.
+  ACC origin[RM], share[RM], dot[RM], mass[RM], lift[RM], far_dot[RM], far[RM];
+  EACH(r, RM) {
+    const int head = b * block.heads_q + h, from = my_row0 + r * MATRIX;
+    ROWS_TO_MATRIX(origin[r], row,
+                   from + row < entry.seq_q
+                       ? weight_origin(Load1(stat_address(push.lse, head, block.seq_q, from + row)).w)
+                       : NO_ORIGIN)
+    if (NORM == ELASTIC) ROWS_TO_MATRIX(share[r], row, share_of(from + row))
+    dot[r] = ACC(0.0);
+    mass[r] = ACC(0.0);
+    lift[r] = ACC(0.0);
+    far_dot[r] = ACC(0.0);
+    far[r] = ACC(0.0);
+  }
+
+  int next = next_tile(tiles.begin, tiles.end, row0, false);
+  if (next < tiles.end) {
+    fetch_tile(stage_1, k, next * COLS, D_CHUNKS);
+    fetch_tile(stage_2, v, next * COLS, DV_CHUNKS);
+  }
+  while (next < tiles.end) {
+    const int t = next, col0 = t * COLS;
+    barrier(); // the readers of the tile before are done
+    put_tile(0, stage_1, k, col0, D_CHUNKS);
+    put_tile(SECOND, stage_2, v, col0, DV_CHUNKS);
+    barrier();
+    next = next_tile(t + 1, tiles.end, row0, false);
+    if (next < tiles.end) {
+      fetch_tile(stage_1, k, next * COLS, D_CHUNKS);
+      fetch_tile(stage_2, v, next * COLS, DV_CHUNKS);
+    }
+
+    // Rolled: see bwd_dkv.comp.
+    [[dont_unroll]] for (int n = 0; n < NB; n++) {
+      const int at = n * MATRIX * PITCH, j0 = col0 + n * MATRIX;
+      ACC s[RM], dp[RM], slope[RM];
+      uvec4 bias[RM][BIAS_VEC];
+      EACH(r, RM) {
+        fetch_bias(bias[r], my_row0 + r * MATRIX, j0);
+        s[r] = ACC(0.0);
+        dp[r] = ACC(0.0);
+      }
+      // S and dP side by side: products that do not wait for each other.
+      EACH(d, MOST_BLOCKS) {
+        if (d < D_BLOCKS) {
+          OPERAND_B y;
+          coopMatLoad(y, streamed, at + d * (MATRIX / 8), PITCH, COL_MAJOR);
+          EACH(r, RM) {
+            LEFT_OPERAND(x, mq, 2, r, d)
+            s[r] = coopMatMulAdd(x, y, s[r]);
+          }
+        }
+        if (NORM != ENTMAX && d < DV_BLOCKS) {
+          OPERAND_B y;
+          coopMatLoad(y, streamed, SECOND + at + d * (MATRIX / 8), PITCH, COL_MAJOR);
+          EACH(r, RM) {
+            LEFT_OPERAND(x, md_o, 1, r, d)
+            dp[r] = coopMatMulAdd(x, y, dp[r]);
+          }
+        }
+      }
+      FINISH_COLUMN(s, slope, bias, my_row0, j0, false, t < tiles.full_begin || t >= tiles.full_end)
+      if (NORM == ENTMAX) { // where no key of the block has a weight, nothing follows
+        bool any = false;
+        EACH(r, RM) ELEMENTS(k, s[r]) any = any || s[r][k] > origin[r][k];
+        if (LEAVES_BLOCKS && !subgroupAny(any)) continue;
+        EACH(d, DV_BLOCKS) {
+          OPERAND_B y;
+          coopMatLoad(y, streamed, SECOND + at + d * (MATRIX / 8), PITCH, COL_MAJOR);
+          EACH(r, RM) {
+            LEFT_OPERAND(x, md_o, 1, r, d)
+            dp[r] = coopMatMulAdd(x, y, dp[r]);
+          }
+        }
+      }
+      EACH(r, RM) {
+        if (DROPOUT != 0) {
+          ACC factor = drop_block(my_row0 + r * MATRIX, j0, false);
+          ELEMENTS(k, factor) dp[r][k] *= factor[k];
+        }
+        ELEMENTS(k, s[r]) s[r][k] = base_at(s[r][k], origin[r][k]);
+        if (NORM == ELASTIC) {
+          ELEMENTS(k, s[r]) dp[r][k] = live_dp(s[r][k], share[r][k], dp[r][k]);
+        }
+        if (ROW_TAU != 0) {
+          ELEMENTS(k, s[r]) lift[r][k] += dp[r][k];
+        }
+        ELEMENTS(k, s[r]) {
+          s[r][k] = slope_of(s[r][k]);
+          dot[r][k] = fma(s[r][k], dp[r][k], dot[r][k]);
+          if (NORM == ENTMAX) mass[r][k] += s[r][k];
+        }
+        if (ROW_SLOPE != 0) {
+          ACC rows = row_numbers(), cols = col_numbers();
+          const int t0 = my_row0 + r * MATRIX + entry.off - j0;
+          ELEMENTS(k, s[r]) {
+            const float a = float(abs(t0 + int(rows[k] - cols[k]))) * s[r][k];
+            far_dot[r][k] = fma(a, dp[r][k], far_dot[r][k]);
+            far[r][k] += a;
+          }
+        }
+      }
+    }
+  }
+
+  EACH(r, RM) {
+    const int head = b * block.heads_q + h, from = my_row0 + r * MATRIX;
+    row_sum(dot[r]);
+    if (NORM == ENTMAX) {
+      row_sum(mass[r]);
+      ELEMENTS(k, dot[r]) dot[r][k] = mass[r][k] != 0 ? dot[r][k] / mass[r][k] : 0.0;
+    }
+    store_stats(push.delta, dot[r], head, from);
+    if (ROW_TAU != 0) {
+      ACC n; // of the keys that a row sees
+      ROWS_TO_MATRIX(n, row, float(tandem_key_count(mask_band(), from + row, entry.seq_q, entry.seq_kv)))
+      row_sum(lift[r]);
+      ELEMENTS(k, n) lift[r][k] = n[k] > 0 ? lift[r][k] / n[k] : 0.0;
+      store_stats(push.tau_rows, lift[r], head, from);
+    }
+    if (ROW_SLOPE != 0) {
+      row_sum(far_dot[r]);
+      row_sum(far[r]);
+      ELEMENTS(k, dot[r]) far[r][k] = far_dot[r][k] - dot[r][k] * far[r][k];
+      store_stats(push.slope_rows, far[r], head, from);
+    }
+  }
+}

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// The search for entmax's threshold t (shaders/entmax.glsl, docs/kernels.md) with a row's numbers in all of its elements.
+// Walk 0 finds the rows' maxima, the others step t; sums and maxima are each element's own until a walk ends.
+
+const int WALKS = 64; // a limit that no row is known to need
+// Tiles that can still have a weight, a bit each: those of this walk, and those that it finds for the next one.
+// Tiles beyond the table always count.
+const int LIVE_WORDS = SKIP_ENTMAX ? 64 : 1; // src/plan.cpp counts them twice
+shared uint live[2 * LIVE_WORDS];
+int live_now = 0;
+bool all_live = true; // in walk 0 and where nothing is left out
+
+bool is_live_tile(int n) {
+  return all_live || n >= 32 * LIVE_WORDS || (live[live_now + n / 32] >> (n % 32) & 1u) != 0;
+}
+void begin_notes() {
+  for (int w = TID; w < LIVE_WORDS; w += WG) live[LIVE_WORDS - live_now + w] = 0;
+}
+void note_live_tile(int n) {
+  if (n < 32 * LIVE_WORDS) atomicOr(live[LIVE_WORDS - live_now + n / 32], 1u << (n % 32));
+}
+// next_tile, from what walks before have noted as well.
+int next_live(int t, TandemTiles tiles, int row0) {
+  if (SKIP_ENTMAX) {
+    [[dont_unroll]] while (t < tiles.end && !is_live_tile(t - tiles.begin)) t++;
+    if (!SKIP_KEEP) return t;
+    [[dont_unroll]] for (; t < tiles.end; t++)
+      if (is_live_tile(t - tiles.begin) && keeps_any(row0, ROWS, t * COLS, COLS)) break;
+    return t;
+  }
+  return next_tile(t, tiles.end, row0, false);
+}
+
+// The step from t, out of sums over the keys above t.
+float entmax_step(float count, float sum, float sum2) {
+  if (ALPHA == 1) return (sum2 - 1.0) / (sum + sqrt(max(fma(-count, sum2 - 1.0, sum * sum), 0.0)));
+  if (ALPHA == 2) return (sum - 1.0) / count;
+  return (sum - 1.0) / (extra.entmax_exponent * sum2); // sums of x^e and x^(e-1)
+}
+
+// Of a block of rows. moving: 1 in rows that are still looked at.
+struct Search {
+  ACC top, low, high, t, moving, count, sum, sum2;
+};
+void begin_search(inout Search x) {
+  x.top = ACC(HIDDEN_SCORE);
+  x.t = ACC(-ORIGIN);
+  x.low = x.t;
+  x.high = x.t;
+  x.moving = ACC(0.0);
+}
+void begin_walk(inout Search x) {
+  x.count = ACC(0.0);
+  x.sum = ACC(0.0);
+  x.sum2 = ACC(0.0);
+}
+// A block of z; true if the tile may count in later walks.
+bool search_block(inout Search x, ACC z, bool first) {
+  bool any = false;
+  if (first) {
+    // Not above its own maximum of so far less 1, a key is not above the row's less 1 either.
+    ELEMENTS(k, z) {
+      x.top[k] = max(x.top[k], z[k]);
+      any = any || (z[k] != HIDDEN_SCORE && z[k] > x.top[k] - 1.0);
+    }
+    return any;
+  }
+  ELEMENTS(k, z) {
+    any = any || z[k] > x.low[k];
+    const float base = base_at(z[k], x.t[k]), u = entmax_power(base);
+    x.count[k] += base > 0 ? 1.0 : 0.0;
+    x.sum[k] += ALPHA == 3 ? base * u : base;
+    x.sum2[k] += ALPHA == 3 ? u : base * base;
+  }
+  return any;
+}
+// keys: that a row sees by position. True if a row still moves.
+bool end_walk(inout Search x, ACC keys, bool first) {
+  bool moves = false;
+  if (first) {
+    row_max(x.top);
+    ELEMENTS(k, keys) {
+      const bool exists = x.top[k] != HIDDEN_SCORE && keys[k] > 0;
+      const float low = x.top[k] - 1.0, high = x.top[k] - exp2(-extra.entmax_scale * log2(max(keys[k], 1.0)));
+      x.low[k] = exists ? low : x.low[k];
+      x.high[k] = exists ? high : x.high[k];
+      x.t[k] = x.low[k];
+      x.moving[k] = exists ? 1.0 : 0.0;
+      moves = moves || exists;
+    }
+    return moves;
+  }
+  if (ALPHA != 3) row_sum(x.count);
+  row_sum(x.sum);
+  if (ALPHA != 2) row_sum(x.sum2);
+  ELEMENTS(k, keys) {
+    const bool moving = x.moving[k] != 0;
+    const float t = x.t[k], step = entmax_step(x.count[k], x.sum[k], x.sum2[k]);
+    const float low = step >= 0 ? max(x.low[k], t) : x.low[k], high = step >= 0 ? x.high[k] : min(x.high[k], t);
+    float next = t + step;
+    // A step of a few units in the last place is taken and not looked at again.
+    bool last = abs(step) <= 4e-7 * max(abs(t), abs(x.top[k]));
+    if (last) {
+      next = clamp(next, low, max(high, low));
+    } else if (!(next > low && next < high)) {
+      next = 0.5 * (low + high);
+      last = next <= low || next >= high;
+    }
+    x.low[k] = moving ? low : x.low[k];
+    x.high[k] = moving ? high : x.high[k];
+    x.t[k] = moving ? next : t;
+    x.moving[k] = moving && !last ? 1.0 : 0.0;
+    moves = moves || (moving && !last);
+  }
+  return moves;
+}
