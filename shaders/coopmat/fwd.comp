@@ -265,14 +265,16 @@ void main() {
       finish_rows(m[r], l[r], factor, h);
       EACH(d, DV_BLOCKS) ELEMENTS(k, factor) acc[r][d][k] *= factor[k];
     }
+  }
+  View o = q_view(push.o, block.o, b, h, stored_q(), block.head_dim_v, (push.wide & 8u) != 0);
+  PUT_BLOCKS(acc, DV_BLOCKS)
+  EACH(r, RM) { // after all that goes through the scratch
     // Columns are equal, and of the one block only the first stays: the next begins behind it.
     ACC lse;
     ELEMENTS(k, lse) lse[k] = NORM == ENTMAX && m[r][k] == -ORIGIN ? -HIDDEN_SCORE : m[r][k];
     coopMatStore(lse, scratch, MY_SCRATCH + r * MATRIX / 4, MATRIX / 4, COL_MAJOR);
     subgroupBarrier();
   }
-  View o = q_view(push.o, block.o, b, h, stored_q(), block.head_dim_v, (push.wide & 8u) != 0);
-  PUT_BLOCKS(acc, DV_BLOCKS)
   store_rows(o, row0, DV_CHUNKS, entry.seq_q);
   if (push.lse == uvec2(0)) return;
   Row1 to = Row1(stat_address(push.lse, b * block.heads_q + h, block.seq_q, row0));
