@@ -91,6 +91,12 @@ bool is_wide(uint64_t address, const Strides& s, int64_t batch, int64_t heads, i
          (seq == 1 || s.s % n == 0) && address % uint64_t(n * element) == 0;
 }
 
+// Of o's parts, [B * splits, Hq, Sq, part_pitch()].
+Strides part_strides(const Problem& p) {
+  const int64_t row = part_pitch(p.head_dim_v), head = p.seq_q * row;
+  return {p.heads_q * head, head, row, 1};
+}
+
 class Wide {  // builds the `wide` word in the order in which an interface file names its strides
  public:
   Wide(const Problem& p, int elements) : p_(p), elements_(elements) {}
@@ -199,13 +205,15 @@ ExtraBlock extra_block(const Problem& p) {
 
 FwdSpec fwd_spec(const Plan& plan, const Launch& l) {
   FwdSpec s = tile_spec<FwdSpec>(plan, l);
-  s.SINK = plan.problem.sink;
+  s.SPLIT = l.splits > 1;
+  s.SINK = plan.problem.sink && l.splits == 1;
   return s;
 }
 
 FwdBlock fwd_block(const Plan& plan, const Launch& l) {
   FwdBlock b = tile_block<FwdBlock>(plan, l);
-  b.o = plan.problem.o;
+  b.o = l.splits > 1 ? part_strides(plan.problem) : plan.problem.o;
+  b.splits = int(l.splits);
   return b;
 }
 
@@ -215,11 +223,52 @@ FwdPush fwd_push(const Plan& plan, const Launch& l, const Addresses& a) {
   push.q = a.q;
   push.k = a.k;
   push.v = a.v;
+  const bool split = l.splits > 1;
+  push.o = split ? a.o_parts : a.o;
+  push.lse = split ? a.lse_parts : a.lse;
+  push.sink = a.sink;
+  set_extra(plan, a, &push);
+  const Strides o = split ? part_strides(p) : p.o;
+  push.wide = Wide(plan, l).q(a.q, p.q).kv(a.k, p.k).kv(a.v, p.v).q(push.o, o).bits();
+  return push;
+}
+
+FwdJoinSpec fwd_join_spec(const Plan& plan, const Launch& l) {
+  const Problem& p = plan.problem;
+  const JoinShape shape(l.splits, p.head_dim_v);
+  FwdJoinSpec s;
+  s.WG = kJoinGroup;
+  s.DTYPE = uint32_t(p.dtype);
+  s.LANES = uint32_t(shape.lanes);
+  s.SLICES = uint32_t(shape.slices);
+  s.SINK = p.sink;
+  s.LENGTHS_Q = uint32_t(p.lengths_q);
+  return s;
+}
+
+FwdJoinBlock fwd_join_block(const Plan& plan, const Launch& l) {
+  const Problem& p = plan.problem;
+  FwdJoinBlock b{};
+  b.o = p.o;
+  b.o_parts = part_strides(p);
+  b.seq_q = int(p.seq_q);
+  b.head_dim_v = int(p.head_dim_v);
+  b.heads_q = int(p.heads_q);
+  b.splits = int(l.splits);
+  b.tiles = l.tiles;
+  b.total = l.total;
+  return b;
+}
+
+FwdJoinPush fwd_join_push(const Plan& plan, const Launch& l, const Addresses& a) {
+  FwdJoinPush push{};
   push.o = a.o;
   push.lse = a.lse;
   push.sink = a.sink;
-  set_extra(plan, a, &push);
-  push.wide = Wide(plan, l).q(a.q, p.q).kv(a.k, p.k).kv(a.v, p.v).q(a.o, p.o).bits();
+  push.lengths_q = a.lengths_q;
+  push.o_parts = a.o_parts;
+  push.lse_parts = a.lse_parts;
+  push.wide = Wide(plan, l).q(a.o, plan.problem.o).bits();
   return push;
 }
 

@@ -30,6 +30,21 @@ struct FwdPush {
 #define TANDEM_PUSH(type, name) type name;
 #include "interface/fwd.inc"
 };
+struct FwdJoinSpec {
+#define TANDEM_SPEC(id, name, fallback) uint32_t name = fallback;
+#include "interface/fwd_join.inc"
+};
+struct FwdJoinBlock {
+#define TANDEM_STRIDES(name) Strides name;
+#define TANDEM_PARAM(type, name) type name;
+#include "interface/fwd_join.inc"
+};
+struct FwdJoinPush {
+#define TANDEM_ADDRESS(name) uint64_t name;
+#define TANDEM_ADDRESSES(name, count) uint64_t name[count];
+#define TANDEM_PUSH(type, name) type name;
+#include "interface/fwd_join.inc"
+};
 struct BwdDotSpec {
 #define TANDEM_SPEC(id, name, fallback) uint32_t name = fallback;
 #include "interface/bwd_dot.inc"
@@ -165,13 +180,13 @@ struct ExtraBlock {
 
 template <typename... Push>
 constexpr bool pushes_fit = ((sizeof(Push) <= 128) && ...);
-static_assert(pushes_fit<FwdPush, BwdDotPush, BwdRowPush, BwdDkvPush, BwdDqPush, BwdDbiasPush,
-                         BwdDdistPush, BwdSumPush, BwdHeadPush>,
+static_assert(pushes_fit<FwdPush, FwdJoinPush, BwdDotPush, BwdRowPush, BwdDkvPush, BwdDqPush,
+                         BwdDbiasPush, BwdDdistPush, BwdSumPush, BwdHeadPush>,
               "128 bytes of push constants are what every Vulkan device has");
 template <typename... Block>
 constexpr bool blocks_fit = ((sizeof(Block) <= 256) && ...);
-static_assert(blocks_fit<FwdBlock, BwdDotBlock, BwdRowBlock, BwdDkvBlock, BwdDqBlock, BwdDbiasBlock,
-                         BwdDdistBlock, BwdSumBlock, BwdHeadBlock, ExtraBlock>,
+static_assert(blocks_fit<FwdBlock, FwdJoinBlock, BwdDotBlock, BwdRowBlock, BwdDkvBlock, BwdDqBlock,
+                         BwdDbiasBlock, BwdDdistBlock, BwdSumBlock, BwdHeadBlock, ExtraBlock>,
               "256 bytes of an inline uniform block are what every Vulkan device has");
 
 // How many addresses of optional inputs fit into the push block of every tiled kernel, and how many a

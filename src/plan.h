@@ -26,8 +26,10 @@ struct Launch {
   uint32_t total = 0;                   // workgroups with work: tiles x heads x batch
   uint32_t groups_x = 0, groups_y = 0;  // dispatched; groups_x * groups_y >= total
   uint32_t shared_bytes = 0;
-  bool waits = false;  // reads what launches before it wrote
-  // bwd_dbias, bwd_ddist: what is summed, and how many workgroups share a sum; bwd_sum: their parts.
+  bool waits = false;       // reads what launches before it wrote
+  int invocations() const;  // of a workgroup
+  // bwd_dbias, bwd_ddist: what is summed, and how many workgroups share a sum; bwd_sum: their parts. fwd: how many
+  // share a row's keys; fwd_join: their parts.
   int64_t members = 0;
   uint32_t splits = 1;
   uint32_t gradient = 0;  // bwd_sum: TANDEM_GRAD_BIAS or TANDEM_GRAD_DIST_BIAS
@@ -49,6 +51,8 @@ struct Plan {
   uint64_t tau_rows_offset = 0,
            slope_rows_offset = 0;  // [B,Hq,Sq]: the rows' parts of d_tau, d_slope
   uint64_t bias_parts_offset = 0, dist_parts_offset = 0;  // [splits], each of the gradient's shape
+  uint64_t o_parts_offset = 0,
+           lse_parts_offset = 0;  // [B,splits,Hq,Sq,part_pitch()], [B,splits,Hq,Sq]
   std::vector<Refusal> refusals;  // candidates that were looked at and not taken
   std::string name() const;
   Tile tile() const;                    // of its tiled kernels; br = bc = 0 where there are none
@@ -60,6 +64,16 @@ constexpr uint64_t kWorkspaceAlignment = 256;
 constexpr int kLineGroup = 256;  // invocations of bwd_sum and bwd_head
 // bwd_dot: rows of a workgroup, invocations a row: 128 invocations, which every device has.
 constexpr int kDotRows = 8, kDotLanes = 16;
+
+// fwd_join: its workgroups of 128, too, are lanes, of four features, times slices, of splits, times rows.
+constexpr int kJoinGroup = 128;
+struct JoinShape {
+  int lanes = 1, slices = 1;
+  JoinShape(uint32_t splits, int64_t head_dim_v);
+  int rows() const { return kJoinGroup / (lanes * slices); }
+};
+// Floats of a row of o's parts: whole chunks of whatever kernel writes them.
+constexpr int64_t part_pitch(int64_t head_dim_v) { return (head_dim_v + 7) / 8 * 8; }
 
 // UNSUPPORTED with every refusal in the message when no path is left; *plan then holds the refusals.
 Status make_plan(const Problem& problem, const Caps& caps, Plan* plan);

@@ -42,7 +42,9 @@ const bool ALWAYS_GROWS = TANDEM_CM2 == 0 && SUBGROUP == 8;
 void main() {
   Place place;
   if (!find_place(block.heads_q, place)) return;
-  const int b = place.batch, h = place.head, hk = h / block.group, row0 = place.tile * ROWS;
+  const int part = place.batch; // over batch and splits
+  const int b = SPLIT != 0 ? part / block.splits : part, h = place.head, hk = h / block.group;
+  const int row0 = place.tile * ROWS;
   const int my_row0 = row0 + BLOCK_ROW;
   set_entry(b);
   begin_scores();
@@ -51,6 +53,7 @@ void main() {
   View k = kv_view(push.k, block.k, b, hk, entry.seq_kv, block.head_dim, (push.wide & 2u) != 0);
   View v = kv_view(push.v, block.v, b, hk, entry.seq_kv, block.head_dim_v, (push.wide & 4u) != 0);
   TandemTiles tiles = tandem_key_tiles(mask_band(), row0, ROWS, COLS, entry.seq_q, entry.seq_kv);
+  if (SPLIT != 0) tiles = tandem_split_tiles(tiles, part % block.splits, block.splits);
   if (tiles.begin < tiles.end) set_head(b, h);
 
   OPERAND_A mq[RM][D_BLOCKS];
@@ -128,7 +131,11 @@ void main() {
     barrier();
   }
 
-  View o = q_view(push.o, block.o, b, h, stored_q(), block.head_dim_v, (push.wide & 8u) != 0);
+  View o;
+  if (SPLIT != 0)
+    o = part_view(push.o, block.o, part, h, entry.seq_q);
+  else
+    o = q_view(push.o, block.o, b, h, stored_q(), block.head_dim_v, (push.wide & 8u) != 0);
   EACH(r, RM) {
     row_sum(l[r]);
     ACC factor; // of the row's sums
@@ -149,7 +156,10 @@ void main() {
     const int block_row = my_row0 + r * MATRIX;
     EACH(d, DV_BLOCKS) {
       ELEMENTS(k, factor) acc[r][d][k] *= factor[k];
-      store_block(o, block_row, d * MATRIX, entry.seq_q, acc[r][d]);
+      if (SPLIT != 0)
+        store_part(o, block_row, d * MATRIX, acc[r][d]);
+      else
+        store_block(o, block_row, d * MATRIX, entry.seq_q, acc[r][d]);
     }
     if (push.lse != uvec2(0)) {
       ACC lse;
@@ -159,7 +169,7 @@ void main() {
       for (int row = LANE; row < MATRIX; row += SUBGROUP) {
         if (block_row + row >= block.seq_q) continue;
         const float x = SCRATCH_FLOAT(row * (MATRIX + 4));
-        Store1(stat_address(push.lse, b * block.heads_q + h, block.seq_q, block_row + row)).w =
+        Store1(stat_address(push.lse, part * block.heads_q + h, block.seq_q, block_row + row)).w =
             block_row + row < entry.seq_q && x != -HIDDEN_SCORE ? floatBitsToUint(x) : LSE_NONE;
       }
       subgroupBarrier();

@@ -98,3 +98,16 @@ void store_block(View t, int r0, int col, int limit, ACC x) {
   }
   subgroupBarrier();
 }
+
+// The same to a split's part, as it is.
+void store_part(View t, int r0, int col, ACC x) {
+  coopMatStore(x, scratch, MY_SCRATCH, SCRATCH_PITCH, ROW_MAJOR);
+  subgroupBarrier();
+  [[dont_unroll]] for (int n = LANE; n < MATRIX * MATRIX / 4; n += SUBGROUP) {
+    const int row = n / (MATRIX / 4), from = n % (MATRIX / 4);
+    if (r0 + row < t.rows && col + 4 * from < t.width)
+      Store4(part_address(t, r0 + row, col + 4 * from)).w =
+          floatBitsToUint(scratch[MY_SCRATCH + row * SCRATCH_PITCH + from]);
+  }
+  subgroupBarrier();
+}

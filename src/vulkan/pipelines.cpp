@@ -25,6 +25,7 @@
 #include "shaders/fwd_coopmat2_f16.spv.h"
 #include "shaders/fwd_coopmat_bf16.spv.h"
 #include "shaders/fwd_coopmat_f16.spv.h"
+#include "shaders/fwd_join.spv.h"
 
 namespace tandem {
 namespace {
@@ -35,6 +36,10 @@ constexpr uint32_t round16(size_t bytes) { return uint32_t((bytes + 15) / 16 * 1
 #define TANDEM_SPEC(id, name, fallback) {id, uint32_t(offsetof(FwdSpec, name)), 4},
 constexpr VkSpecializationMapEntry kFwdEntries[] = {
 #include "../interface/fwd.inc"
+};
+#define TANDEM_SPEC(id, name, fallback) {id, uint32_t(offsetof(FwdJoinSpec, name)), 4},
+constexpr VkSpecializationMapEntry kFwdJoinEntries[] = {
+#include "../interface/fwd_join.inc"
 };
 #define TANDEM_SPEC(id, name, fallback) {id, uint32_t(offsetof(BwdDotSpec, name)), 4},
 constexpr VkSpecializationMapEntry kBwdDotEntries[] = {
@@ -81,6 +86,12 @@ static_assert(sizeof(Strides) == 32);
 #define TANDEM_ADDRESSES(name, count) TANDEM_CHECK_ADDRESS(FwdPush, name)
 #define TANDEM_PUSH(type, name) TANDEM_CHECK_SCALAR(type, name)
 #include "../interface/fwd.inc"
+#define TANDEM_STRIDES(name) TANDEM_CHECK_STRIDES(FwdJoinBlock, name)
+#define TANDEM_PARAM(type, name) TANDEM_CHECK_SCALAR(type, name)
+#define TANDEM_ADDRESS(name) TANDEM_CHECK_ADDRESS(FwdJoinPush, name)
+#define TANDEM_ADDRESSES(name, count) TANDEM_CHECK_ADDRESS(FwdJoinPush, name)
+#define TANDEM_PUSH(type, name) TANDEM_CHECK_SCALAR(type, name)
+#include "../interface/fwd_join.inc"
 #define TANDEM_STRIDES(name) TANDEM_CHECK_STRIDES(BwdDotBlock, name)
 #define TANDEM_PARAM(type, name) TANDEM_CHECK_SCALAR(type, name)
 #define TANDEM_ADDRESS(name) TANDEM_CHECK_ADDRESS(BwdDotPush, name)
@@ -183,7 +194,8 @@ Module module_of(const Plan& plan, const Launch& launch) {
 
 // Tiled kernels have the optional inputs' parameters in a second block, and a second pipeline for wide tensors.
 bool is_tiled(Stem stem) {
-  return stem != Stem::bwd_dot && stem != Stem::bwd_sum && stem != Stem::bwd_head;
+  return stem != Stem::fwd_join && stem != Stem::bwd_dot && stem != Stem::bwd_sum &&
+         stem != Stem::bwd_head;
 }
 
 template <typename Struct>

@@ -44,7 +44,10 @@ Push make_push(const Plan& plan, const Launch& launch, const Addresses& a) {
       wide = set(bwd_ddist_push(plan, launch, a)).wide;
       all = 0xf;
       break;
-    case Stem::bwd_dot:  // looks at the bits itself: has one pipeline
+    case Stem::
+        fwd_join:  // this one and the next look at the bits themselves: they have one pipeline
+      return set(fwd_join_push(plan, launch, a)), push;
+    case Stem::bwd_dot:
       return set(bwd_dot_push(plan, launch, a)), push;
     case Stem::bwd_sum:
       return set(bwd_sum_push(plan, launch, a)), push;
@@ -81,8 +84,10 @@ Status VulkanProgram::record(tandem_stream stream, const tandem_args& args) cons
                         use.name);
           *address += base;
         }
-        // The workspace's alignment is that of its offset in a buffer; kernels need that of f32.
-        const uint64_t alignment = use.alignment == kWorkspaceAlignment ? 4 : use.alignment;
+        // The workspace's alignment is that of its offset in a buffer; kernels need that of f32, of four where
+        // there are parts of o.
+        const uint64_t own = plan_.find(Stem::fwd_join) ? 16 : 4;
+        const uint64_t alignment = use.alignment == kWorkspaceAlignment ? own : use.alignment;
         if (*address % alignment != 0)
           return fail(TANDEM_ERROR_INVALID_ARGUMENT,
                       "args.%s lies at device address 0x%llx, not a multiple of %llu", use.name,
