@@ -226,6 +226,7 @@ constexpr int64_t kCoreInvocations = 384, kSplitKeys = 256;
 uint32_t key_splits(const Problem& p, const Caps& caps, const Launch& l, const Extent& e) {
   if (caps.backend == Backend::cpu || p.normalizer != Normalizer::softmax) return 1;
   if (p.splits > 0) return uint32_t(p.splits);
+  if (caps.max_invocations < uint32_t(kJoinGroup)) return 1;
   const int64_t wanted = kCoreInvocations * cores_of(caps) / l.invocations();
   const int64_t groups = e.tiles * e.heads * e.batch;
   if (groups * 2 > wanted) return 1;
@@ -243,7 +244,7 @@ uint32_t key_splits(const Problem& p, const Caps& caps, const Launch& l, const E
 // bwd_sum then adds their parts. With that many workgroups and no more, the parts stay below a few times
 // the device's tiles, whatever the problem.
 uint32_t splits_of(const Extent& e, const Caps& caps) {
-  if (caps.backend == Backend::cpu) return 1;
+  if (caps.backend == Backend::cpu || caps.max_invocations < uint32_t(kLineGroup)) return 1;
   const int64_t wanted = 4 * cores_of(caps);
   const int64_t groups = e.tiles * e.heads * e.batch;
   return uint32_t(std::max<int64_t>(1, std::min(wanted / std::max<int64_t>(groups, 1), e.members)));
@@ -311,6 +312,9 @@ std::string make_launches(const Problem& p, const Caps& caps, const PathRow& row
     if (sum.kernel < 0) return text("it has no %s kernel", stem_name(sum.stem));
     sum.splits = parts.splits;
     sum.waits = launches->size() == kernels;  // the first one waits for both
+    if (uint32_t(sum.invocations()) > caps.max_invocations)
+      return text("%s needs workgroups of %d, the device has %u", stem_name(sum.stem),
+                  sum.invocations(), caps.max_invocations);
     int64_t tiles = 0, heads = 1;
     if (join) {
       tiles = ceil_div(p.seq_q, JoinShape(sum.splits, p.head_dim_v).rows());

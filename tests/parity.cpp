@@ -158,6 +158,7 @@ std::string check_blame(const std::string& stem) {
     return some;
   };
   const Row rows[] = {{"fwd", {"o"}, with({"lse", "d_q", "d_k", "d_v"})},
+                      {"fwd_join", {"o"}, with({"lse", "d_q", "d_k", "d_v"})},
                       {"bwd_dot", {"d_q", "d_k"}, sums},
                       {"bwd_row", {"d_q", "d_bias"}, with({"d_k"})},
                       {"bwd_dkv", {"d_k"}, {}},

@@ -128,8 +128,9 @@ namespace {
 constexpr tandem_dtype kDtypes[] = {TANDEM_F32, TANDEM_F16, TANDEM_BF16};
 
 void run_exact(tandem_direction direction, const Shape& shape, const Mask& mask, tandem_dtype dtype,
-               Layout layout, Fill fill, Sum* sum) {
-  const tandem_problem p = problem(direction, dtype, shape, mask, layout);
+               Layout layout, Fill fill, Sum* sum, uint32_t splits = 0) {
+  tandem_problem p = problem(direction, dtype, shape, mask, layout);
+  p.splits = splits;
   check_exact(p, fill, seed_of("exact", uint64_t(shape.sq * 131 + shape.sk * 17 + shape.d)), sum);
 }
 
@@ -148,6 +149,21 @@ TEST_CASE("exact: forward, every fill and mask") {
   for (const Mask& mask : kMasks)
     for (Fill fill : kFills)
       run_exact(TANDEM_FORWARD, shape, mask, kDtypes[n++ % 3], Layout::bhsd, fill, &sum);
+  check_sum(sum, 24);
+}
+
+// Where each split has a tile or two, and where most have none. A pair is mostly of two splits.
+TEST_CASE("exact: splits, every fill and mask") {
+  Sum sum;
+  int n = 0;
+  for (const Mask& mask : kMasks)
+    for (Fill fill : kFills) {
+      const Shape shape =
+          n % 3 == 2 ? Shape{1, 4, 2, 3, 150, 32, 32} : Shape{1, 4, 2, 70, 101, 32, 32};
+      run_exact(TANDEM_FORWARD, shape, mask, kDtypes[n % 3], Layout::bhsd, fill, &sum,
+                n % 2 ? 2 : 5);
+      ++n;
+    }
   check_sum(sum, 24);
 }
 

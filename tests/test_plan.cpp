@@ -28,6 +28,7 @@
 #include "shaders/fwd_coopmat2_f16.spv.h"
 #include "shaders/fwd_coopmat_bf16.spv.h"
 #include "shaders/fwd_coopmat_f16.spv.h"
+#include "shaders/fwd_join.spv.h"
 #include "spirv_shared.h"
 #endif
 
@@ -53,6 +54,10 @@ uint32_t declared_shared(const Plan& plan, const Launch& l) {
 #define TANDEM_SHARED(type, name, count) add(sizeof(type), spec.count);
     const BwdDqSpec spec = bwd_dq_spec(plan, l);
 #include "interface/bwd_dq.inc"
+  } else if (l.stem == Stem::fwd_join) {
+#define TANDEM_SHARED(type, name, count) add(sizeof(type), spec.count);
+    const FwdJoinSpec spec = fwd_join_spec(plan, l);
+#include "interface/fwd_join.inc"
   } else {
 #define TANDEM_SHARED(type, name, count) add(sizeof(type), spec.count);
     const BwdDotSpec spec = bwd_dot_spec(plan, l);
@@ -101,12 +106,16 @@ void check_launch(const Plan& plan, const Caps& caps, const Launch& l) {
   }
   if (plan.backend == Backend::cpu) return;
 
-  const int64_t rows = l.stem == Stem::bwd_dot ? kDotRows : keys ? l.tile.bc : l.tile.br;
+  const bool join = l.stem == Stem::fwd_join;
+  const int64_t rows = l.stem == Stem::bwd_dot ? kDotRows
+                       : join                  ? JoinShape(l.splits, p.head_dim_v).rows()
+                       : keys                  ? l.tile.bc
+                                               : l.tile.br;
   REQUIRE(rows > 0);
   // Exactly as many tiles as cover the rows, and as many workgroups as there are tiles of all heads.
   CHECK(int64_t(l.tiles) * rows >= length);
   CHECK((int64_t(l.tiles) - 1) * rows < length);
-  CHECK(int64_t(l.total) == int64_t(l.tiles) * heads * p.batch);
+  CHECK(int64_t(l.total) == int64_t(l.tiles) * heads * p.batch * (join ? 1 : l.splits));
   CHECK(l.total > 0);
   CHECK(l.groups_x > 0);
   CHECK(l.groups_x <= caps.max_groups_x);
@@ -125,10 +134,12 @@ void check_launch(const Plan& plan, const Caps& caps, const Launch& l) {
     const uint32_t extra = !votes ? 0 : l.stem == Stem::fwd ? 12 : 4;
     CHECK(l.shared_bytes == declared_shared(plan, l) + extra);
   }
+  CHECK(uint32_t(l.invocations()) <= caps.max_invocations);
   if (l.stem == Stem::bwd_dot) {
     CHECK(uint32_t(kDotRows * kDotLanes) <= caps.max_invocations);
     return;
   }
+  if (join) return;
   CHECK(uint32_t(l.tile.invocations()) <= caps.max_invocations);
   CHECK(l.tile.max_d >= std::max(p.head_dim, p.head_dim_v));
   const int cols = l.matrix > 0 ? l.matrix : l.tile.block_cols();
@@ -139,10 +150,11 @@ void check_launch(const Plan& plan, const Caps& caps, const Launch& l) {
 }
 
 // The stems that a problem needs, in order, without those whose output is empty.
-std::vector<Stem> needed(const Problem& p) {
+std::vector<Stem> needed(const Problem& p, bool split) {
   const bool q = p.batch * p.heads_q * p.seq_q != 0, kv = p.batch * p.heads_kv * p.seq_kv != 0;
   std::vector<Stem> s;
   if (!p.backward && q) s.push_back(Stem::fwd);
+  if (split) s.push_back(Stem::fwd_join);
   if (p.backward && (p.gradients & (TANDEM_GRAD_Q | TANDEM_GRAD_K)) && q)
     s.push_back(Stem::bwd_dot);
   if (p.backward && (p.gradients & (TANDEM_GRAD_K | TANDEM_GRAD_V)) && kv)
@@ -175,12 +187,21 @@ bool check_plan(const Problem& problem, const Caps& caps) {
   CHECK(words.find(plan.name()) != std::string::npos);
   std::vector<Stem> stems;
   for (const Launch& l : plan.launches) stems.push_back(l.stem);
-  CHECK(stems == needed(problem));
+  const Launch* fwd = plan.find(Stem::fwd);
+  const bool split = fwd && fwd->splits > 1;
+  CHECK(stems == needed(problem, split));
   for (const Launch& l : plan.launches) check_launch(plan, caps, l);
   const bool dot = std::count(stems.begin(), stems.end(), Stem::bwd_dot) > 0;
   const uint64_t rows =
       uint64_t(problem.batch) * uint64_t(problem.heads_q) * uint64_t(problem.seq_q);
-  CHECK(plan.workspace_size == (dot ? rows * 4 : 0));
+  if (split) {
+    const uint64_t o = fwd->splits * rows * uint64_t(part_pitch(problem.head_dim_v)) * 4;
+    CHECK(plan.o_parts_offset == 0);
+    CHECK(plan.lse_parts_offset == (o + 255) / 256 * 256);
+    CHECK(plan.workspace_size == plan.lse_parts_offset + fwd->splits * rows * 4);
+  } else {
+    CHECK(plan.workspace_size == (dot ? rows * 4 : 0));
+  }
   CHECK(plan.delta_offset == 0);
   return true;
 }
@@ -198,7 +219,7 @@ TEST_CASE("each recorded device plans as recorded, or says why not") {
       CHECK(status.ok() == !profile.path.empty());
       if (!status.ok()) continue;
       CHECK(plan.path == profile.path);
-      if (!profile.tile.empty()) CHECK(std::string(plan.launches.back().tile.name) == profile.tile);
+      if (!profile.tile.empty()) CHECK(plan.tile().name == profile.tile);
       for (const char* d : {"d64", "d128", "d256"}) {
         Plan other;
         const auto make = [&](const char* dtype) {
@@ -210,7 +231,7 @@ TEST_CASE("each recorded device plans as recorded, or says why not") {
         make("f32");
         CHECK(other.path == profile.path);
         if (!profile.tile.empty() && std::string(d) == "d256")
-          CHECK(std::string(other.launches.back().tile.name) == "t32k16");
+          CHECK(std::string(other.tile().name) == "t32k16");
         make("f16");
         CHECK(other.path == profile.f16);
         make("bf16");
@@ -249,8 +270,9 @@ TEST_CASE("every plan of a grid of problems keeps the rules on every device") {
                                 "b2 hq4 sq1023 sk1025", "b0 hq4 sq16 sk16", "b1 hq0 hk2 sq16 sk16",
                                 "b1 hq4 sq0 sk16", "b1 hq4 sq16 sk0", "b65536 hq32 sq4096 sk4096"})
         for (const char* dims : {"d1", "d64", "d128 dv64", "d3 dv256", "d256"})
-          for (const char* rest : {"", "causal_top_left", "causal_bottom_right left=40",
-                                   "tile=32x32", "tile=64x64", "tile=48x48", "tile=0x64"}) {
+          for (const char* rest :
+               {"", "causal_top_left", "causal_bottom_right left=40", "tile=32x32", "tile=64x64",
+                "tile=48x48", "tile=0x64", "splits=5"}) {
             const std::string line =
                 std::string(direction) + " bf16 " + sizes + " " + dims + " " + rest;
             CAPTURE(line);
@@ -282,6 +304,7 @@ TEST_CASE("random problems keep the rules on random devices") {
     given.window_left = pick({-1, 0, 100});
     given.tile_rows = uint32_t(pick({0, 0, 32, 64, 5}));
     given.tile_cols = uint32_t(pick({0, 0, 32, 64}));
+    given.splits = uint32_t(pick({0, 0, 0, 1, 3, 65535}));
     tandem_problem_contiguous(&given, tandem_dtype(1 + random() % 3));
     Problem problem;
     const Status status = make_problem(&given, &problem);
@@ -461,6 +484,10 @@ uint32_t module_bytes(const Plan& plan, const Launch& l) {
 #define TANDEM_SPEC(id, name, fallback) constants[id] = spec.name;
     const BwdDqSpec spec = bwd_dq_spec(plan, l);
 #include "interface/bwd_dq.inc"
+  } else if (l.stem == Stem::fwd_join) {
+#define TANDEM_SPEC(id, name, fallback) constants[id] = spec.name;
+    const FwdJoinSpec spec = fwd_join_spec(plan, l);
+#include "interface/fwd_join.inc"
   } else {
 #define TANDEM_SPEC(id, name, fallback) constants[id] = spec.name;
     const BwdDotSpec spec = bwd_dot_spec(plan, l);
@@ -480,6 +507,7 @@ uint32_t module_bytes(const Plan& plan, const Launch& l) {
   TANDEM_MODULE(stem##_coopmat2_bf16) \
   TANDEM_MODULE(stem##_coopmat_f16) TANDEM_MODULE(stem##_coopmat_bf16)
   TANDEM_MODULE(bwd_dot)
+  TANDEM_MODULE(fwd_join)
   TANDEM_MODULES(fwd)
   TANDEM_MODULES(bwd_dkv)
   TANDEM_MODULES(bwd_dq)
@@ -496,7 +524,7 @@ TEST_CASE("the plan's bytes of shared memory are those that the Vulkan kernels d
         for (const char* dtype : {"f16", "bf16"})
           for (const char* rest :
                {"d32", "d64", "d60 dv100", "d128", "d200", "d256 dv64", "d64 softcap=5",
-                "d64 dropout=0.1", "d64 keep=u8:b1:h1:q1", "d64 sq=1"}) {
+                "d64 dropout=0.1", "d64 keep=u8:b1:h1:q1", "d64 sq=1", "d100 dv72 splits=9"}) {
             Caps caps = caps_of(id);
             REQUIRE(parse_disabled(disabled, &caps.disabled).ok());
             const std::string line = std::string(direction) + " " + dtype + " hq2 sq300 " + rest;

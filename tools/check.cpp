@@ -104,7 +104,7 @@ void Check::failure(const std::string& who, const CaseResult& result, const std:
 
 // Which kernel answers for a tensor. bwd_dot and bwd_row leave delta, which shows in what is made of it.
 bool answers_for(const std::string& stem, const std::string& tensor) {
-  if (stem == "fwd") return tensor == "o" || tensor == "lse";
+  if (stem == "fwd" || stem == "fwd_join") return tensor == "o" || tensor == "lse";
   if (stem == "bwd_dkv") return tensor == "d_k" || tensor == "d_v";
   if (stem == "bwd_dq") return tensor == "d_q";
   if (stem == "bwd_dbias") return tensor == "d_bias";
