@@ -96,10 +96,11 @@ __global__ void __launch_bounds__(Shape<ROW>::WG, Shape<ROW>::FULL_GROUPS)
     });
   }
 
-  const View<Any> out = make_any_view(dtype, push.o, u.o, at.batch, at.head, e.first_q, e.written_q,
-                                      u.head_dim_v, push.wide & 8u);
+  const bool split = u.splits > 1;  // then o is this split's part
+  const View<Any> out =
+      make_any_view(split ? uint(TANDEM_F32) : dtype, push.o, u.o, part, at.head,
+                    split ? 0 : e.first_q, e.written_q, u.head_dim_v, push.wide & 8u);
   float* lse = reinterpret_cast<float*>(push.lse);
-  const View<F32> out_part = part_view(push.o, u.o, part, at.head, e.seq_q);
   const int64_t lse0 = (int64_t(part) * u.heads_q + at.head) * u.seq_q;
 #pragma unroll
   for (int i = 0; i < S::RM; ++i) {
@@ -125,10 +126,7 @@ __global__ void __launch_bounds__(Shape<ROW>::WG, Shape<ROW>::FULL_GROUPS)
       float x[4];
 #pragma unroll
       for (int c = 0; c < 4; ++c) x[c] = __fdiv_rn(o[block][i][c] * factor, divisor);
-      if (u.splits > 1)
-        store_words(out_part, row, block * S::COLS + me.col(0), x);
-      else
-        store_words(out, row, block * S::COLS + me.col(0), x);
+      store_words(out, row, block * S::COLS + me.col(0), x);
     }
   }
 }
