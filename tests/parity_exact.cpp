@@ -153,15 +153,15 @@ TEST_CASE("exact: forward, every fill and mask") {
 }
 
 // Where each split has a tile or two, and where most have none. A pair is mostly of two splits.
-TEST_CASE("exact: splits, every fill and mask") {
+TEST_CASE("exact: splits, all fills and masks") {
   Sum sum;
+  const Shape shape = {1, 4, 2, 70, 101, 32, 32}, decode = {1, 4, 2, 3, 150, 32, 32};
   int n = 0;
   for (const Mask& mask : kMasks)
     for (Fill fill : kFills) {
-      const Shape shape =
-          n % 3 == 2 ? Shape{1, 4, 2, 3, 150, 32, 32} : Shape{1, 4, 2, 70, 101, 32, 32};
-      run_exact(TANDEM_FORWARD, shape, mask, kDtypes[n % 3], Layout::bhsd, fill, &sum,
-                n % 2 ? 2 : 5);
+      const bool few = at_least(Tier::ci) && n % 3 == 2;
+      run_exact(TANDEM_FORWARD, few ? decode : shape, mask, kDtypes[n % 3], Layout::bhsd, fill,
+                &sum, n % 2 ? 2 : 5);
       ++n;
     }
   check_sum(sum, 24);
