@@ -1,6 +1,7 @@
 # tandem_shader(target name source env define...): compiles source, a file in shaders/, to SPIR-V for that Vulkan,
 # validates it where a validator was found, and lets the target include it as shaders/<name>.spv.h, which defines
-# the words as <name>_spirv[].
+# the words as <name>_spirv[]. tandem_shader_list(target), at the end, writes shaders/modules.h, which includes them
+# all, and shaders/modules.inc, a TANDEM_MODULE(name) for each.
 function(tandem_shader target name source env)
   set(out ${CMAKE_CURRENT_BINARY_DIR}/shaders)
   file(MAKE_DIRECTORY ${out})
@@ -23,6 +24,19 @@ function(tandem_shader target name source env)
     COMMENT "SPIR-V ${name}"
     VERBATIM)
   target_sources(${target} PRIVATE ${out}/${name}.spv.h)
+  set_property(TARGET ${target} APPEND PROPERTY TANDEM_MODULES ${name})
+endfunction()
+
+function(tandem_shader_list target)
+  get_target_property(names ${target} TANDEM_MODULES)
+  set(includes "")
+  set(rows "")
+  foreach(name IN LISTS names)
+    string(APPEND includes "#include \"shaders/${name}.spv.h\"\n")
+    string(APPEND rows "TANDEM_MODULE(${name})\n")
+  endforeach()
+  file(CONFIGURE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/shaders/modules.h CONTENT "${includes}")
+  file(CONFIGURE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/shaders/modules.inc CONTENT "${rows}#undef TANDEM_MODULE\n")
 endfunction()
 
 # tandem_shaders(target stem...): shaders/<stem>.comp as <stem>.

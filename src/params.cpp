@@ -2,6 +2,8 @@
 // The one place where a plan becomes the numbers that kernels read.
 #include "params.h"
 
+#include <algorithm>
+
 namespace tandem {
 namespace {
 
@@ -47,14 +49,6 @@ void for_each_extra(const Problem& p, Each&& each) {
   if (p.dropout > 0) each(&Features::AT_SEED, &Addresses::dropout_seed);
 }
 
-// The members that every tiled kernel's push block has.
-template <typename Push>
-void set_extra(const Plan& plan, const Addresses& a, Push* push) {
-  int slot = 0;
-  for_each_extra(plan.problem, [&](auto, auto address) { push->extra[slot++] = a.*address; });
-  push->drop_offset = a.dropout_offset;
-}
-
 template <typename Block>
 Block tile_block(const Plan& plan, const Launch& l) {
   const Problem& p = plan.problem;
@@ -83,13 +77,26 @@ Block tile_block(const Plan& plan, const Launch& l) {
   return b;
 }
 
-// Whether n elements may be read or written at once from every multiple of n features. A dimension of size 1 has
-// no step, whatever its stride says.
-bool is_wide(uint64_t address, const Strides& s, int64_t batch, int64_t heads, int64_t seq,
-             int64_t element, int n) {
-  return s.d == 1 && (batch == 1 || s.b % n == 0) && (heads == 1 || s.h % n == 0) &&
-         (seq == 1 || s.s % n == 0) && address % uint64_t(n * element) == 0;
-}
+// The tensors of the interface files' TANDEM_STRIDES whose elements may be accessed several at once.
+struct Tensor {
+  const char* name = nullptr;
+  Strides Problem::*strides = nullptr;
+  uint64_t Addresses::*address = nullptr;
+  bool kv = false;
+};
+namespace tensors {
+#define TANDEM_TENSOR(name, kv) constexpr Tensor name{#name, &Problem::name, &Addresses::name, kv};
+TANDEM_TENSOR(q, false)
+TANDEM_TENSOR(k, true)
+TANDEM_TENSOR(v, true)
+TANDEM_TENSOR(o, false)
+TANDEM_TENSOR(d_o, false)
+TANDEM_TENSOR(d_q, false)
+TANDEM_TENSOR(d_k, true)
+TANDEM_TENSOR(d_v, true)
+#undef TANDEM_TENSOR
+constexpr Tensor d_bias, to, o_parts;  // one way, always
+}  // namespace tensors
 
 // Of o's parts, [B * splits, Hq, Sq, part_pitch()].
 Strides part_strides(const Problem& p) {
@@ -97,67 +104,112 @@ Strides part_strides(const Problem& p) {
   return {p.heads_q * head, head, row, 1};
 }
 
-class Wide {  // builds the `wide` word in the order in which an interface file names its strides
- public:
-  Wide(const Problem& p, int elements) : p_(p), elements_(elements) {}
-  Wide(const Plan& plan, const Launch& l) : Wide(plan.problem, l.matrix > 0 ? 8 : 4) {}
-  Wide& q(uint64_t address, const Strides& s) {
-    return add(address, s, p_.heads_q, rows(p_.lengths_q, p_.total_q, p_.seq_q));
+// Whether n elements may be read or written at once from every multiple of n features. A dimension of size 1 has
+// no step, whatever its stride says.
+bool is_wide(const Problem& p, const Tensor& t, uint64_t address, int n) {
+  const Strides& s = p.*t.strides;
+  const bool packed = (t.kv ? p.lengths_kv : p.lengths_q) == Lengths::packed;
+  const int64_t heads = t.kv ? p.heads_kv : p.heads_q;
+  const int64_t rows = packed ? (t.kv ? p.total_kv : p.total_q) : t.kv ? p.seq_kv : p.seq_q;
+  return s.d == 1 && (p.batch == 1 || s.b % n == 0) && (heads == 1 || s.h % n == 0) &&
+         (rows == 1 || s.s % n == 0) && address % uint64_t(n * p.element_size()) == 0;
+}
+
+// Whether a launch accesses a tensor of its interface at all: bwd_dkv may be asked for one gradient alone.
+bool is_accessed(const Problem& p, Stem stem, const Tensor& t) {
+  if (stem != Stem::bwd_dkv) return true;
+  if (t.strides == &Problem::v || t.strides == &Problem::d_k) return p.wants(TANDEM_GRAD_K);
+  return t.strides != &Problem::d_v || p.wants(TANDEM_GRAD_V);
+}
+
+// What the members of push blocks are, by their names in the interface files.
+struct PushValues : Addresses {
+  PushValues(const Plan& plan, const Launch& l, const Addresses& a)
+      : Addresses(a), drop_offset(a.dropout_offset), plan_(plan), launch_(l) {
+    const bool bias_sum = l.gradient == TANDEM_GRAD_BIAS, split = l.splits > 1;
+    parts = bias_sum ? a.bias_parts : a.dist_parts;
+    to = bias_sum ? a.d_bias : a.d_dist_bias;
+    d_dist = split ? a.dist_parts : a.d_dist_bias;
+    if (split) d_bias = a.bias_parts;
+    if (leaves_parts()) o = a.o_parts, lse = a.lse_parts;
+    int slot = 0;
+    for_each_extra(plan.problem, [&](auto, auto address) { extra[slot++] = a.*address; });
   }
-  Wide& kv(uint64_t address, const Strides& s) {
-    return add(address, s, p_.heads_kv, rows(p_.lengths_kv, p_.total_kv, p_.seq_kv));
+  // Called for each tensor, in the order of the interface file.
+  void add_tensor(const Tensor& t) {
+    if (!t.strides) return;
+    const bool fits = (leaves_parts() && t.strides == &Problem::o) ||
+                      is_wide(plan_.problem, t, this->*t.address, launch_.wide_elements());
+    wide |= uint32_t(fits) << count_;
+    accessed_ |= uint32_t(is_accessed(plan_.problem, launch_.stem, t)) << count_++;
   }
-  uint32_t bits() const { return bits_; }
+  // Whether all that is accessed is wide: nothing goes by element then.
+  bool all_wide() const {
+    const Problem& p = plan_.problem;
+    const int n = launch_.wide_elements();
+    return p.head_dim % n == 0 && p.head_dim_v % n == 0 && (~wide & accessed_) == 0;
+  }
+  uint64_t parts, to, d_dist, extra[TANDEM_EXTRA_ADDRESSES] = {};
+  uint32_t wide = 0, drop_offset;
 
  private:
-  static int64_t rows(Lengths lengths, int64_t total, int64_t seq) {
-    return lengths == Lengths::packed ? total : seq;
-  }
-  Wide& add(uint64_t address, const Strides& s, int64_t heads, int64_t rows) {
-    if (is_wide(address, s, p_.batch, heads, rows, p_.element_size(), elements_))
-      bits_ |= 1u << next_;
-    ++next_;
-    return *this;
-  }
-  const Problem& p_;
-  const int elements_;
-  uint32_t bits_ = 0, next_ = 0;
+  // Of o and lse: part_strides() are those of whole chunks.
+  bool leaves_parts() const { return launch_.stem == Stem::fwd && launch_.splits > 1; }
+  const Plan& plan_;
+  const Launch& launch_;
+  uint32_t accessed_ = 0, count_ = 0;
 };
 
-// What kernels that form both products, S and dP, have in common in their blocks and push blocks.
+#define TANDEM_INTERFACE(Name) constexpr auto fill_##Name = [](PushValues& from, Name##Push& push) {
+#define TANDEM_STRIDES(name) from.add_tensor(tensors::name);
+#define TANDEM_ADDRESS(name) push.name = from.name;
+#define TANDEM_ADDRESSES(name, count) std::copy_n(from.name, count, push.name);
+#define TANDEM_PUSH(type, name) push.name = from.name;
+#include "interface/all.inc"
+
+// What kernels that form both products, S and dP, have in common in their blocks.
 template <typename Block>
 Block pair_block(const Plan& plan, const Launch& l) {
   Block b = tile_block<Block>(plan, l);
   b.d_o = plan.problem.d_o;
   return b;
 }
-template <typename Push>
-Push pair_push(const Plan& plan, const Addresses& a) {
-  Push push{};
-  push.q = a.q;
-  push.k = a.k;
-  push.v = a.v;
-  push.d_o = a.d_o;
-  push.lse = a.lse;
-  push.delta = a.delta;
-  set_extra(plan, a, &push);
-  return push;
-}
-Wide& pair_wide(Wide&& wide, const Problem& p, const Addresses& a) {
-  return wide.q(a.q, p.q).kv(a.k, p.k).kv(a.v, p.v).q(a.d_o, p.d_o);
-}
 
 }  // namespace
 
+#define TANDEM_STEM(Name, name)                                                   \
+  Name##Push name##_push(const Plan& plan, const Launch& l, const Addresses& a) { \
+    PushValues from(plan, l, a);                                                  \
+    Name##Push push{};                                                            \
+    fill_##Name(from, push);                                                      \
+    return push;                                                                  \
+  }
+#include "stems.inc"
+
+bool all_wide(const Plan& plan, const Launch& l, const Addresses& a) {
+  PushValues from(plan, l, a);
+  switch (l.stem) {
+#define TANDEM_STEM(Name, name) \
+  case Stem::name: {            \
+    Name##Push push;            \
+    fill_##Name(from, push);    \
+    break;                      \
+  }
+#include "stems.inc"
+  }
+  return from.all_wide();
+}
+
 std::string narrow_inputs(const Problem& p, int elements) {
-  constexpr const char* kNames[] = {"q", "k", "v", "d_o"};
   std::string names;
+  const auto add = [&](bool narrow, const char* name) {
+    if (narrow) names += text("%s%s", names.empty() ? "" : ", ", name);
+  };
   // An address of 0 is as aligned as can be: what remains are the strides.
-  const uint32_t wide = pair_wide(Wide(p, elements), p, Addresses()).bits();
-  for (uint32_t n = 0; n < (p.backward ? 4u : 3u); ++n)
-    if ((wide >> n & 1) == 0) names += text("%s%s", names.empty() ? "" : ", ", kNames[n]);
-  if (p.head_dim % elements != 0) names += text("%shead_dim", names.empty() ? "" : ", ");
-  if (p.head_dim_v % elements != 0) names += text("%shead_dim_v", names.empty() ? "" : ", ");
+  for (const Tensor& t : {tensors::q, tensors::k, tensors::v, tensors::d_o})
+    add((p.backward || t.strides != &Problem::d_o) && !is_wide(p, t, 0, elements), t.name);
+  add(p.head_dim % elements != 0, "head_dim");
+  add(p.head_dim_v % elements != 0, "head_dim_v");
   return names;
 }
 
@@ -217,22 +269,6 @@ FwdBlock fwd_block(const Plan& plan, const Launch& l) {
   return b;
 }
 
-FwdPush fwd_push(const Plan& plan, const Launch& l, const Addresses& a) {
-  const Problem& p = plan.problem;
-  FwdPush push{};
-  push.q = a.q;
-  push.k = a.k;
-  push.v = a.v;
-  const bool split = l.splits > 1;
-  push.o = split ? a.o_parts : a.o;
-  push.lse = split ? a.lse_parts : a.lse;
-  push.sink = a.sink;
-  set_extra(plan, a, &push);
-  const Strides o = split ? part_strides(p) : p.o;
-  push.wide = Wide(plan, l).q(a.q, p.q).kv(a.k, p.k).kv(a.v, p.v).q(push.o, o).bits();
-  return push;
-}
-
 FwdJoinSpec fwd_join_spec(const Plan& plan, const Launch& l) {
   const Problem& p = plan.problem;
   const JoinShape shape(l.splits, p.head_dim_v);
@@ -260,18 +296,6 @@ FwdJoinBlock fwd_join_block(const Plan& plan, const Launch& l) {
   return b;
 }
 
-FwdJoinPush fwd_join_push(const Plan& plan, const Launch& l, const Addresses& a) {
-  FwdJoinPush push{};
-  push.o = a.o;
-  push.lse = a.lse;
-  push.sink = a.sink;
-  push.lengths_q = a.lengths_q;
-  push.o_parts = a.o_parts;
-  push.lse_parts = a.lse_parts;
-  push.wide = Wide(plan, l).q(a.o, plan.problem.o).bits();
-  return push;
-}
-
 BwdDotSpec bwd_dot_spec(const Plan& plan, const Launch&) {
   BwdDotSpec s;
   s.WG = kDotRows * kDotLanes;
@@ -295,17 +319,6 @@ BwdDotBlock bwd_dot_block(const Plan& plan, const Launch& l) {
   return b;
 }
 
-BwdDotPush bwd_dot_push(const Plan& plan, const Launch& l, const Addresses& a) {
-  const Problem& p = plan.problem;
-  BwdDotPush push{};
-  push.o = a.o;
-  push.d_o = a.d_o;
-  push.delta = a.delta;
-  push.lengths_q = a.lengths_q;
-  push.wide = Wide(plan, l).q(a.o, p.o).q(a.d_o, p.d_o).bits();
-  return push;
-}
-
 BwdRowSpec bwd_row_spec(const Plan& plan, const Launch& l) {
   BwdRowSpec s = tile_spec<BwdRowSpec>(plan, l);
   s.ROW_TAU = plan.problem.wants(TANDEM_GRAD_TAU);
@@ -315,14 +328,6 @@ BwdRowSpec bwd_row_spec(const Plan& plan, const Launch& l) {
 
 BwdRowBlock bwd_row_block(const Plan& plan, const Launch& l) {
   return pair_block<BwdRowBlock>(plan, l);
-}
-
-BwdRowPush bwd_row_push(const Plan& plan, const Launch& l, const Addresses& a) {
-  auto push = pair_push<BwdRowPush>(plan, a);
-  push.tau_rows = a.tau_rows;
-  push.slope_rows = a.slope_rows;
-  push.wide = pair_wide(Wide(plan, l), plan.problem, a).bits();
-  return push;
 }
 
 BwdDkvSpec bwd_dkv_spec(const Plan& plan, const Launch& l) {
@@ -341,28 +346,12 @@ BwdDkvBlock bwd_dkv_block(const Plan& plan, const Launch& l) {
   return b;
 }
 
-BwdDkvPush bwd_dkv_push(const Plan& plan, const Launch& l, const Addresses& a) {
-  const Problem& p = plan.problem;
-  auto push = pair_push<BwdDkvPush>(plan, a);
-  push.d_k = a.d_k;
-  push.d_v = a.d_v;
-  push.wide = pair_wide(Wide(plan, l), p, a).kv(a.d_k, p.d_k).kv(a.d_v, p.d_v).bits();
-  return push;
-}
-
 BwdDqSpec bwd_dq_spec(const Plan& plan, const Launch& l) { return tile_spec<BwdDqSpec>(plan, l); }
 
 BwdDqBlock bwd_dq_block(const Plan& plan, const Launch& l) {
   auto b = pair_block<BwdDqBlock>(plan, l);
   b.d_q = plan.problem.d_q;
   return b;
-}
-
-BwdDqPush bwd_dq_push(const Plan& plan, const Launch& l, const Addresses& a) {
-  auto push = pair_push<BwdDqPush>(plan, a);
-  push.d_q = a.d_q;
-  push.wide = pair_wide(Wide(plan, l), plan.problem, a).q(a.d_q, plan.problem.d_q).bits();
-  return push;
 }
 
 BwdDbiasSpec bwd_dbias_spec(const Plan& plan, const Launch& l) {
@@ -389,13 +378,6 @@ BwdDbiasBlock bwd_dbias_block(const Plan& plan, const Launch& l) {
   return b;
 }
 
-BwdDbiasPush bwd_dbias_push(const Plan& plan, const Launch& l, const Addresses& a) {
-  auto push = pair_push<BwdDbiasPush>(plan, a);
-  push.d_bias = l.splits > 1 ? a.bias_parts : a.d_bias;
-  push.wide = pair_wide(Wide(plan, l), plan.problem, a).bits();
-  return push;
-}
-
 BwdDdistSpec bwd_ddist_spec(const Plan& plan, const Launch& l) {
   return tile_spec<BwdDdistSpec>(plan, l);
 }
@@ -406,13 +388,6 @@ BwdDdistBlock bwd_ddist_block(const Plan& plan, const Launch& l) {
   b.members = int(l.members);
   b.splits = int(l.splits);
   return b;
-}
-
-BwdDdistPush bwd_ddist_push(const Plan& plan, const Launch& l, const Addresses& a) {
-  auto push = pair_push<BwdDdistPush>(plan, a);
-  push.d_dist = l.splits > 1 ? a.dist_parts : a.d_dist_bias;
-  push.wide = pair_wide(Wide(plan, l), plan.problem, a).bits();
-  return push;
 }
 
 BwdSumSpec bwd_sum_spec(const Plan& plan, const Launch& l) {
@@ -436,14 +411,6 @@ BwdSumBlock bwd_sum_block(const Plan& plan, const Launch& l) {
   return b;
 }
 
-BwdSumPush bwd_sum_push(const Plan&, const Launch& l, const Addresses& a) {
-  BwdSumPush push{};
-  const bool bias = l.gradient == TANDEM_GRAD_BIAS;
-  push.parts = bias ? a.bias_parts : a.dist_parts;
-  push.to = bias ? a.d_bias : a.d_dist_bias;
-  return push;
-}
-
 BwdHeadSpec bwd_head_spec(const Plan& plan, const Launch&) {
   BwdHeadSpec s;
   s.WG = kLineGroup;
@@ -461,19 +428,6 @@ BwdHeadBlock bwd_head_block(const Plan& plan, const Launch& l) {
   b.seq_q = int(p.seq_q);
   b.total = l.total;
   return b;
-}
-
-BwdHeadPush bwd_head_push(const Plan&, const Launch&, const Addresses& a) {
-  BwdHeadPush push{};
-  push.lse = a.lse;
-  push.delta = a.delta;
-  push.tau_rows = a.tau_rows;
-  push.slope_rows = a.slope_rows;
-  push.sink = a.sink;
-  push.d_tau = a.d_tau;
-  push.d_slope = a.d_slope;
-  push.d_sink = a.d_sink;
-  return push;
 }
 
 }  // namespace tandem

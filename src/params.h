@@ -15,156 +15,18 @@ namespace tandem {
 
 using uint = uint32_t;
 
-struct FwdSpec {
+#define TANDEM_INTERFACE(Name) struct Name##Spec {
 #define TANDEM_SPEC(id, name, fallback) uint32_t name = fallback;
-#include "interface/fwd.inc"
-};
-struct FwdBlock {
+#include "interface/all.inc"
+#define TANDEM_INTERFACE(Name) struct Name##Block {
 #define TANDEM_STRIDES(name) Strides name;
 #define TANDEM_PARAM(type, name) type name;
-#include "interface/fwd.inc"
-};
-struct FwdPush {
+#include "interface/all.inc"
+#define TANDEM_INTERFACE(Name) struct Name##Push {
 #define TANDEM_ADDRESS(name) uint64_t name;
 #define TANDEM_ADDRESSES(name, count) uint64_t name[count];
 #define TANDEM_PUSH(type, name) type name;
-#include "interface/fwd.inc"
-};
-struct FwdJoinSpec {
-#define TANDEM_SPEC(id, name, fallback) uint32_t name = fallback;
-#include "interface/fwd_join.inc"
-};
-struct FwdJoinBlock {
-#define TANDEM_STRIDES(name) Strides name;
-#define TANDEM_PARAM(type, name) type name;
-#include "interface/fwd_join.inc"
-};
-struct FwdJoinPush {
-#define TANDEM_ADDRESS(name) uint64_t name;
-#define TANDEM_ADDRESSES(name, count) uint64_t name[count];
-#define TANDEM_PUSH(type, name) type name;
-#include "interface/fwd_join.inc"
-};
-struct BwdDotSpec {
-#define TANDEM_SPEC(id, name, fallback) uint32_t name = fallback;
-#include "interface/bwd_dot.inc"
-};
-struct BwdDotBlock {
-#define TANDEM_STRIDES(name) Strides name;
-#define TANDEM_PARAM(type, name) type name;
-#include "interface/bwd_dot.inc"
-};
-struct BwdDotPush {
-#define TANDEM_ADDRESS(name) uint64_t name;
-#define TANDEM_ADDRESSES(name, count) uint64_t name[count];
-#define TANDEM_PUSH(type, name) type name;
-#include "interface/bwd_dot.inc"
-};
-struct BwdRowSpec {
-#define TANDEM_SPEC(id, name, fallback) uint32_t name = fallback;
-#include "interface/bwd_row.inc"
-};
-struct BwdRowBlock {
-#define TANDEM_STRIDES(name) Strides name;
-#define TANDEM_PARAM(type, name) type name;
-#include "interface/bwd_row.inc"
-};
-struct BwdRowPush {
-#define TANDEM_ADDRESS(name) uint64_t name;
-#define TANDEM_ADDRESSES(name, count) uint64_t name[count];
-#define TANDEM_PUSH(type, name) type name;
-#include "interface/bwd_row.inc"
-};
-struct BwdDkvSpec {
-#define TANDEM_SPEC(id, name, fallback) uint32_t name = fallback;
-#include "interface/bwd_dkv.inc"
-};
-struct BwdDkvBlock {
-#define TANDEM_STRIDES(name) Strides name;
-#define TANDEM_PARAM(type, name) type name;
-#include "interface/bwd_dkv.inc"
-};
-struct BwdDkvPush {
-#define TANDEM_ADDRESS(name) uint64_t name;
-#define TANDEM_ADDRESSES(name, count) uint64_t name[count];
-#define TANDEM_PUSH(type, name) type name;
-#include "interface/bwd_dkv.inc"
-};
-struct BwdDqSpec {
-#define TANDEM_SPEC(id, name, fallback) uint32_t name = fallback;
-#include "interface/bwd_dq.inc"
-};
-struct BwdDqBlock {
-#define TANDEM_STRIDES(name) Strides name;
-#define TANDEM_PARAM(type, name) type name;
-#include "interface/bwd_dq.inc"
-};
-struct BwdDqPush {
-#define TANDEM_ADDRESS(name) uint64_t name;
-#define TANDEM_ADDRESSES(name, count) uint64_t name[count];
-#define TANDEM_PUSH(type, name) type name;
-#include "interface/bwd_dq.inc"
-};
-struct BwdDbiasSpec {
-#define TANDEM_SPEC(id, name, fallback) uint32_t name = fallback;
-#include "interface/bwd_dbias.inc"
-};
-struct BwdDbiasBlock {
-#define TANDEM_STRIDES(name) Strides name;
-#define TANDEM_PARAM(type, name) type name;
-#include "interface/bwd_dbias.inc"
-};
-struct BwdDbiasPush {
-#define TANDEM_ADDRESS(name) uint64_t name;
-#define TANDEM_ADDRESSES(name, count) uint64_t name[count];
-#define TANDEM_PUSH(type, name) type name;
-#include "interface/bwd_dbias.inc"
-};
-struct BwdDdistSpec {
-#define TANDEM_SPEC(id, name, fallback) uint32_t name = fallback;
-#include "interface/bwd_ddist.inc"
-};
-struct BwdDdistBlock {
-#define TANDEM_STRIDES(name) Strides name;
-#define TANDEM_PARAM(type, name) type name;
-#include "interface/bwd_ddist.inc"
-};
-struct BwdDdistPush {
-#define TANDEM_ADDRESS(name) uint64_t name;
-#define TANDEM_ADDRESSES(name, count) uint64_t name[count];
-#define TANDEM_PUSH(type, name) type name;
-#include "interface/bwd_ddist.inc"
-};
-struct BwdSumSpec {
-#define TANDEM_SPEC(id, name, fallback) uint32_t name = fallback;
-#include "interface/bwd_sum.inc"
-};
-struct BwdSumBlock {
-#define TANDEM_STRIDES(name) Strides name;
-#define TANDEM_PARAM(type, name) type name;
-#include "interface/bwd_sum.inc"
-};
-struct BwdSumPush {
-#define TANDEM_ADDRESS(name) uint64_t name;
-#define TANDEM_ADDRESSES(name, count) uint64_t name[count];
-#define TANDEM_PUSH(type, name) type name;
-#include "interface/bwd_sum.inc"
-};
-struct BwdHeadSpec {
-#define TANDEM_SPEC(id, name, fallback) uint32_t name = fallback;
-#include "interface/bwd_head.inc"
-};
-struct BwdHeadBlock {
-#define TANDEM_STRIDES(name) Strides name;
-#define TANDEM_PARAM(type, name) type name;
-#include "interface/bwd_head.inc"
-};
-struct BwdHeadPush {
-#define TANDEM_ADDRESS(name) uint64_t name;
-#define TANDEM_ADDRESSES(name, count) uint64_t name[count];
-#define TANDEM_PUSH(type, name) type name;
-#include "interface/bwd_head.inc"
-};
+#include "interface/all.inc"
 
 // Of all tiled kernels: which optional inputs there are, and their parameters.
 struct Features {
@@ -178,16 +40,13 @@ struct ExtraBlock {
 #include "interface/extra.inc"
 };
 
-template <typename... Push>
-constexpr bool pushes_fit = ((sizeof(Push) <= 128) && ...);
-static_assert(pushes_fit<FwdPush, FwdJoinPush, BwdDotPush, BwdRowPush, BwdDkvPush, BwdDqPush,
-                         BwdDbiasPush, BwdDdistPush, BwdSumPush, BwdHeadPush>,
-              "128 bytes of push constants are what every Vulkan device has");
-template <typename... Block>
-constexpr bool blocks_fit = ((sizeof(Block) <= 256) && ...);
-static_assert(blocks_fit<FwdBlock, FwdJoinBlock, BwdDotBlock, BwdRowBlock, BwdDkvBlock, BwdDqBlock,
-                         BwdDbiasBlock, BwdDdistBlock, BwdSumBlock, BwdHeadBlock, ExtraBlock>,
-              "256 bytes of an inline uniform block are what every Vulkan device has");
+#define TANDEM_STEM(Name, name)                                                  \
+  static_assert(sizeof(Name##Push) <= 128,                                       \
+                "128 bytes of push constants are what every Vulkan device has"); \
+  static_assert(sizeof(Name##Block) <= 256,                                      \
+                "256 bytes of an inline uniform block are what every Vulkan device has");
+#include "stems.inc"
+static_assert(sizeof(ExtraBlock) <= 256, "likewise");
 
 // How many addresses of optional inputs fit into the push block of every tiled kernel, and how many a
 // problem has; the seed of dropout counts as one.
@@ -200,6 +59,9 @@ std::string narrow_inputs(const Problem& problem, int elements);
 
 Features features_of(const Problem& problem);
 ExtraBlock extra_block(const Problem& problem);
+
+// Whether all tensors that a tiled launch accesses are wide, and so are its head sizes.
+bool all_wide(const Plan& plan, const Launch& launch, const Addresses& a);
 
 // fwd_spec() and so on, filled from a plan's launch of the stem, and fwd_push(), for an execute.
 #define TANDEM_STEM(Name, name)                                     \

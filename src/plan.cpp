@@ -275,7 +275,7 @@ std::string make_launches(const Problem& p, const Caps& caps, const PathRow& row
     launch.stem = stem;
     launch.kernel = find_kernel(stem, row.backend, row.name);
     if (launch.kernel < 0) return text("it has no %s kernel", stem_name(stem));
-    const bool tiled = stem != Stem::bwd_dot && stem != Stem::bwd_head;
+    const bool tiled = is_tiled(stem);
     if (tiled) form(&launch);
     const Extent e = extent_of(stem, p, launch.tile);
     if (e.tiles * e.heads * e.batch == 0) continue;
@@ -516,9 +516,9 @@ Tile Plan::tile() const {
 }
 
 int Plan::wide_elements() const {
-  for (const Launch& launch : launches)
-    if (launch.matrix > 0) return 8;
-  return 4;
+  int elements = 4;
+  for (const Launch& launch : launches) elements = std::max(elements, launch.wide_elements());
+  return elements;
 }
 
 const Launch* Plan::find(Stem stem) const {

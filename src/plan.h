@@ -33,6 +33,7 @@ struct Launch {
   int64_t members = 0;
   uint32_t splits = 1;
   uint32_t gradient = 0;  // bwd_sum: TANDEM_GRAD_BIAS or TANDEM_GRAD_DIST_BIAS
+  int wide_elements() const { return matrix > 0 ? 8 : 4; }  // of a wide load or store
 };
 
 struct Refusal {
@@ -61,8 +62,9 @@ struct Plan {
 };
 
 constexpr uint64_t kWorkspaceAlignment = 256;
-constexpr int kLineGroup = 256;  // invocations of bwd_sum and bwd_head
-// bwd_dot: rows of a workgroup, invocations a row: 128 invocations, which every device has.
+// Workgroups of 128 invocations, which every device has. bwd_sum and bwd_head; bwd_dot: rows of a workgroup,
+// invocations a row.
+constexpr int kLineGroup = 128;
 constexpr int kDotRows = 8, kDotLanes = 16;
 
 // fwd_join: its workgroups of 128, too, are lanes, of four features, times slices, of splits, times rows.

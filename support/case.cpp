@@ -9,10 +9,6 @@
 namespace tandem::support {
 namespace {
 
-// What may be wrong with a score relative to the terms that make it up, for the slack at kinks: the same 8
-// roundings as in score_roundings().
-constexpr double kScoreError = 8 * 0x1p-24;
-
 double largest(const std::vector<double>& values) {
   double x = 0;
   for (double v : values) x = std::max(x, std::fabs(v));

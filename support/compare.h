@@ -35,6 +35,9 @@ struct Problem;
 namespace tandem::support {
 
 constexpr double kRatioLimit = 2.0;
+// What may be wrong with a score relative to the terms that make it up, for the slack at kinks: the same 8
+// roundings as in score_roundings().
+constexpr double kScoreError = 8 * 0x1p-24;
 
 // The judgement of one tensor.
 struct Judgement {

@@ -32,15 +32,6 @@ std::vector<std::string> split(const std::string& list) {
   return parts;
 }
 
-std::vector<std::string> paths_of(const std::string& backend) {
-  std::vector<std::string> paths;
-  for (const tandem_kernel_info& kernel : registry())
-    if (backend == kernel.backend &&
-        std::find(paths.begin(), paths.end(), kernel.path) == paths.end())
-      paths.push_back(kernel.path);
-  return paths;
-}
-
 std::string row_name(const tandem_kernel_info& kernel) {
   return std::string(kernel.stem) + " " + kernel.backend + "." + kernel.path;
 }
@@ -85,8 +76,8 @@ std::string open_targets() {
     const size_t slash = word.find('/');
     const std::string name = word.substr(0, slash), backend = name.substr(0, name.find(':'));
     const std::string only = slash == std::string::npos ? "" : word.substr(slash + 1);
-    const std::vector<std::string> paths = paths_of(backend);
-    if (paths.empty()) return "TANDEM_DEVICE: '" + name + "' is of no backend in the registry";
+    const std::vector<std::string> paths = paths_of(name);
+    if (paths.empty()) return "TANDEM_DEVICE: '" + name + "' is of no backend in this build";
     if (!only.empty() && std::find(paths.begin(), paths.end(), only) == paths.end())
       return "TANDEM_DEVICE: '" + word + "' names no path of " + backend;
     for (const std::string& path : paths) {
@@ -95,18 +86,12 @@ std::string open_targets() {
       target.backend = backend;
       target.path = path;
       target.general = path == paths.back();
-      for (const std::string& other : paths)
-        if (other != path)
-          target.disabled += (target.disabled.empty() ? "" : ",") + backend + "." + other;
-      SessionOptions options;
-      options.disable = target.disabled;
       try {
-        target.session = Session::open(name, options);
+        target.session = Session::open(name + "/" + path);
       } catch (const Error& e) {
         return name + ": " + e.what();
       }
-      target.device = target.session->name();
-      target.name = backend + "." + path + " on " + target.device;
+      target.name = backend + "." + path + " on " + name;
       const tandem_problem plain = problem(TANDEM_FORWARD, TANDEM_F16, {1, 1, 1, 64, 64, 64, 64});
       if (!takes(target, plain)) {
         const std::string why = explain(target.session->device(), plain);
@@ -175,6 +160,7 @@ std::string check_blame(const std::string& stem) {
   };
   for (const Row& row : rows) {
     if (stem != row.stem) continue;
+    bool judged = false;
     for (const Target& target : all_targets)
       for (const char* suite : {"exact", "ratio"}) {
         const std::set<std::string>& found = blamed[std::string(suite) + "|" + target.name];
@@ -184,13 +170,14 @@ std::string check_blame(const std::string& stem) {
           continue;
         }
         if (!has(target)) continue;
+        judged = true;
         for (const std::string& tensor : row.must)
           if (found.count(tensor) == 0) return where + tensor + " is wrong and was not noticed";
         for (const std::string& tensor : found)
           if (row.must.count(tensor) + row.may.count(tensor) == 0)
             return where + tensor + " is blamed, which " + stem + " has no part in";
       }
-    return "";
+    return judged ? "" : "no target of this run has a broken " + stem;
   }
   return "TANDEM_EXPECT_BROKEN is '" + stem + "', which is no operation";
 }
@@ -205,22 +192,61 @@ uint64_t seed_of(const char* text, uint64_t n) {
   return Random::mix(hash + n) >> 32;  // short enough to retype
 }
 
-bool mine(int64_t n) {
-  static const auto shard = [] {
+namespace {
+
+struct Shard {
+  uint64_t index = 0, of = 1;
+};
+const Shard& shard() {
+  static const Shard chosen = [] {
+    Shard s;
     const char* text = std::getenv("TANDEM_SHARD");
-    int64_t index = 0, of = 1;
-    if (text && *text) {
-      char* end = nullptr;
-      index = std::strtoll(text, &end, 10);
-      of = *end == '/' ? std::strtoll(end + 1, nullptr, 10) : 0;
-      if (of < 1 || index < 0 || index >= of) {
-        std::fprintf(stderr, "TANDEM_SHARD is '%s', must be as 0/4\n", text);
-        std::exit(2);
-      }
+    if (!text || !*text) return s;
+    char* end = nullptr;
+    s.index = std::strtoull(text, &end, 10);
+    s.of = *end == '/' ? std::strtoull(end + 1, &end, 10) : 0;
+    if (*end != '\0' || s.index >= s.of) {
+      std::fprintf(stderr, "TANDEM_SHARD is '%s', must be as 0/4\n", text);
+      std::exit(2);
     }
-    return std::pair<int64_t, int64_t>(index, of);
+    return s;
   }();
-  return n % shard.second == shard.first;
+  return chosen;
+}
+
+// A problem without what has no part in the choice of kernels.
+tandem_problem kernels_of(tandem_problem p) {
+  const bool banded = p.mask != TANDEM_MASK_NONE || p.window_left != TANDEM_UNBOUNDED ||
+                      p.window_right != TANDEM_UNBOUNDED;
+  p.direction = TANDEM_BACKWARD;
+  p.mask = banded ? TANDEM_MASK_CAUSAL : TANDEM_MASK_NONE;
+  p.align = TANDEM_TOP_LEFT;
+  p.window_left = p.window_right = TANDEM_UNBOUNDED;
+  p.batch = p.heads_q = p.heads_kv = p.seq_q = p.seq_kv = 1;
+  p.scale = 1;
+  p.flags = 0;
+  p.tile_rows = p.tile_cols = 0;
+  p.splits = p.splits > 1 ? 2 : 0;
+  if (p.softcap > 0) p.softcap = 1;
+  if (p.dropout > 0) p.dropout = 0.5f;
+  if (p.dist_window > 0) p.dist_window = 1;
+  if (p.bias.dtype) p.bias_batch = p.bias_heads = p.bias_rows = 1;
+  if (p.keep.dtype) p.keep_batch = p.keep_heads = p.keep_rows = 1;
+  p.total_q = p.total_kv = 0;
+  set_layout(p, Layout::bhsd);
+  return p;
+}
+
+}  // namespace
+
+bool sharded() { return shard().of > 1; }
+
+bool mine(const tandem_problem& p) {
+  if (!sharded()) return true;
+  const double work = double(p.batch * p.heads_q) * double(p.seq_q) * double(p.seq_kv) *
+                      double(p.head_dim + p.head_dim_v);
+  const std::string line = print(work > 1e8 ? p : kernels_of(p));
+  return seed_of(line.c_str()) % shard().of == shard().index;
 }
 
 tandem_problem problem(tandem_direction direction, tandem_dtype dtype, const Shape& s,
@@ -280,6 +306,7 @@ bool lacks(const Target& target, const tandem_problem& problem) {
 }
 
 int check_on(Target& target, Case& test, const Expect& expect, Outputs* outputs) {
+  if (!mine(test.problem())) return 0;
   const std::string where = target.name + ": " + repro(test.problem(), test.seed());
   int failures = 0;
   auto fail = [&](const std::string& what) {
@@ -332,10 +359,13 @@ void check_many(const std::vector<tandem_problem>& problems, const char* name,
   Expect twice = expect;
   twice.options.repeats = std::max(2, expect.options.repeats);
   const size_t batch = std::max(1u, std::thread::hardware_concurrency());
-  for (size_t first = 0; first < problems.size(); first += batch) {
+  std::vector<size_t> ours;
+  for (size_t at = 0; at < problems.size(); ++at)
+    if (mine(problems[at])) ours.push_back(at);
+  for (size_t first = 0; first < ours.size(); first += batch) {
     std::vector<std::future<std::unique_ptr<Case>>> cases;
-    for (size_t at = first; at < std::min(first + batch, problems.size()); ++at)
-      cases.push_back(std::async(std::launch::async, [&, at] {
+    for (size_t n = first; n < std::min(first + batch, ours.size()); ++n)
+      cases.push_back(std::async(std::launch::async, [&, at = ours[n]] {
         auto test = std::make_unique<Case>(problems[at], seed_of(name, at), twice.options);
         test->reference_lse();
         return test;

@@ -5,6 +5,7 @@
 //                  all that can be used
 //   TANDEM_TIER    smoke (default, under a minute on a CPU driver), ci, device (a real GPU)
 //   TANDEM_SEED    another set of random numbers
+//   TANDEM_SHARD   i/n: the i-th of n parts of the cases, counted from 0
 #ifndef TANDEM_TESTS_PARITY_H
 #define TANDEM_TESTS_PARITY_H
 #include <doctest/doctest.h>
@@ -31,9 +32,8 @@ struct Target {
   std::string name;  // "vulkan.scalar on vulkan:0"
   std::string backend, path;
   std::unique_ptr<Session> session;
-  std::string device;    // "vulkan:0"
-  std::string disabled;  // the other paths, as tandem_device_options.disable wants them
-  bool general = true;   // the last path of its backend, which takes every problem
+  // The last path of its backend, from which every problem is asked; what cpu.simd lacks, lacks() knows.
+  bool general = true;
 };
 std::vector<Target>& targets();
 
@@ -78,14 +78,18 @@ constexpr Mask kCausalWindow = {"causal window", TANDEM_MASK_CAUSAL, TANDEM_BOTT
                                 kOpen};
 constexpr Mask kMasks[] = {kNone, kTopLeft, kBottomRight, kWindow, kWindowRight, kCausalWindow};
 
+constexpr tandem_dtype kDtypes[] = {TANDEM_F32, TANDEM_F16, TANDEM_BF16};
+
 struct Shape {
   int64_t b, hq, hk, sq, sk, d, dv;
 };
 tandem_problem problem(tandem_direction direction, tandem_dtype dtype, const Shape& shape,
                        const Mask& mask = kNone, Layout layout = Layout::bhsd);
 
-// Runs the n-th of many cases in this process? TANDEM_SHARD=i/n splits a long list over several.
-bool mine(int64_t n);
+// Whether a problem is for this process: TANDEM_SHARD=i/n shares the cases out. Problems with the same kernels go to
+// the same process, as kernels may take longer to compile than to run; large ones go anywhere.
+bool mine(const tandem_problem& problem);
+bool sharded();
 
 // Overwrites lengths; packed ones are added up.
 void set_lengths_of(Case& test, bool kv, const std::vector<int64_t>& lengths);
@@ -105,6 +109,11 @@ struct Expect {
   bool gpu_only = false;    // leave out targets that run on the CPU, if there are others
   CaseOptions options;
 };
+inline Expect sparse() {
+  Expect e;
+  e.sparse = true;
+  return e;
+}
 // The case on every target: judged, guards, gaps and workspace checked, run twice for equal bits, counted.
 void check(const tandem_problem& problem, uint64_t seed, const Expect& expect = {});
 // Many large ones. The time goes into their references, so those of a batch are computed side by side.

@@ -69,7 +69,7 @@ bool fits(const tandem_problem& p, const Exact& e) {
 // retyped: the problem in its own type, of which this is the f16 version, for the targets that do not take that.
 void check_exact(tandem_problem p, Fill fill, uint64_t seed, Sum* sum,
                  const tandem_problem* retyped = nullptr) {
-  if (!exact_possible(p, fill)) return;
+  if (!mine(retyped ? *retyped : p) || !exact_possible(p, fill)) return;
   p.scale = kExactScale;
   const bool backward = p.direction == TANDEM_BACKWARD;
   CaseOptions options;
@@ -125,8 +125,6 @@ using namespace parity;
 
 namespace {
 
-constexpr tandem_dtype kDtypes[] = {TANDEM_F32, TANDEM_F16, TANDEM_BF16};
-
 void run_exact(tandem_direction direction, const Shape& shape, const Mask& mask, tandem_dtype dtype,
                Layout layout, Fill fill, Sum* sum, uint32_t splits = 0) {
   tandem_problem p = problem(direction, dtype, shape, mask, layout);
@@ -135,6 +133,7 @@ void run_exact(tandem_direction direction, const Shape& shape, const Mask& mask,
 }
 
 void check_sum(const Sum& sum, long cases) {
+  if (sharded()) return;
   CHECK(sum.cases >= cases * long(targets().size()));
   // Gradients of rows that hit a single key are zero; most else is not.
   CHECK(sum.nonzero * 5 > sum.elements);
@@ -209,7 +208,7 @@ TEST_CASE("exact: head sizes, small and odd ones by their own codes") {
       run_exact(TANDEM_BACKWARD, shape, kBottomRight, dtype_of(n, dims[n][0] % 8 == 0),
                 Layout::bhsd, fill, &sum);
   }
-  CHECK(sum.cases >= (3 * count - 3) * long(targets().size()));
+  if (!sharded()) CHECK(sum.cases >= (3 * count - 3) * long(targets().size()));
 }
 
 TEST_CASE("exact: wide heads" * doctest::skip(!at_least(Tier::ci))) {

@@ -11,8 +11,6 @@ using namespace parity;
 
 namespace {
 
-constexpr tandem_dtype kDtypes[] = {TANDEM_F32, TANDEM_F16, TANDEM_BF16};
-
 // Optional inputs of which a problem has at most one of a kind.
 struct Feature {
   const char* name;
@@ -73,12 +71,6 @@ void want_all(tandem_problem& p) {
   if (p.alibi) p.gradients |= TANDEM_GRAD_SLOPE;
   if (p.normalizer == TANDEM_ELASTIC) p.gradients |= TANDEM_GRAD_TAU;
   if (p.sink) p.gradients |= TANDEM_GRAD_SINK;
-}
-
-Expect sparse() {
-  Expect e;
-  e.sparse = true;
-  return e;
 }
 
 tandem_problem with(std::initializer_list<const char*> names, tandem_dtype dtype,

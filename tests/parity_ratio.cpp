@@ -10,7 +10,6 @@ using namespace parity;
 
 namespace {
 
-constexpr tandem_dtype kDtypes[] = {TANDEM_F32, TANDEM_F16, TANDEM_BF16};
 constexpr int64_t kPairs[][2] = {
     {1, 1},     {64, 128},    {128, 192},   {256, 256},   {239, 1},     {799, 3},    {113, 203},
     {113, 128}, {128, 217},   {113, 211},   {108, 256},   {256, 512},   {384, 256},  {640, 128},
@@ -137,7 +136,7 @@ TEST_CASE("ratio: the grid" * doctest::skip(!at_least(Tier::device))) {
         for (int heads = 0; heads < 3; ++heads)
           for (tandem_dtype dtype : {n % 4 ? TANDEM_F16 : TANDEM_F32, TANDEM_BF16}) {
             if (pair[0] > 2048 && (heads > 0 || (d != 64 && d != 128))) continue;
-            if (!mine(n++)) continue;
+            ++n;
             const Shape shape = {1, kHeads[heads][0], kHeads[heads][1], pair[0], pair[1], d, d};
             problems.push_back(problem(TANDEM_BACKWARD, dtype, shape, mask,
                                        heads == 2 ? Layout::bshd : Layout::bhsd));

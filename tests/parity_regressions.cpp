@@ -7,14 +7,6 @@
 
 using namespace parity;
 
-namespace {
-Expect sparse() {
-  Expect e;
-  e.sparse = true;
-  return e;
-}
-}  // namespace
-
 TEST_CASE("regression: d_o with other strides than q (only head 0 right)") {
   for (Layout layout : {Layout::bshd, Layout::gapped}) {
     tandem_problem p =

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // The test grids of the systems whose work this library takes over, with their shapes and under our rules: Lazy
 // Attention, AdaSplash, FlagGems, a FlashAttention tutorial, flash-dmattn. What takes a CPU minutes is for the
-// device tier, on GPUs alone and in parts (TANDEM_SHARD).
+// device tier, on GPUs alone.
 #include <algorithm>
 #include <cmath>
 
@@ -11,20 +11,11 @@ using namespace parity;
 
 namespace {
 
-Expect sparse() {
-  Expect e;
-  e.sparse = true;
-  return e;
-}
-
 Expect large() {
   Expect e = sparse();
   e.gpu_only = true;
   return e;
 }
-
-// The n-th case of a long list, where its tier is and this process has it.
-bool big(int64_t n) { return at_least(Tier::device) && mine(n); }
 
 // Lengths of sequences in padded tensors, or all of them whole.
 void check_lengths(tandem_problem p, const std::vector<int64_t>& lengths, uint64_t seed,
@@ -117,16 +108,13 @@ TEST_CASE("seeds: AdaSplash" * doctest::skip(!at_least(Tier::ci))) {
 
 TEST_CASE("seeds: AdaSplash, long" * doctest::skip(!at_least(Tier::device))) {
   std::vector<tandem_problem> problems;
-  int64_t n = 0;
   for (int64_t s : {512, 1024, 2048, 4096})
     for (float alpha : {1.5f, 2.0f})
-      if (big(n++))
-        problems.push_back(
-            entmax(TANDEM_BACKWARD, TANDEM_F32, {2, 2, 2, s, s, 64, 64}, kTopLeft, alpha));
-  for (int64_t kv : {1, 2, 4, 8})
-    if (big(n++))
       problems.push_back(
-          entmax(TANDEM_BACKWARD, TANDEM_F32, {1, 8, kv, 1024, 1024, 64, 64}, kTopLeft, 1.5f));
+          entmax(TANDEM_BACKWARD, TANDEM_F32, {2, 2, 2, s, s, 64, 64}, kTopLeft, alpha));
+  for (int64_t kv : {1, 2, 4, 8})
+    problems.push_back(
+        entmax(TANDEM_BACKWARD, TANDEM_F32, {1, 8, kv, 1024, 1024, 64, 64}, kTopLeft, 1.5f));
   check_many(problems, "splash long", large());
   const struct {
     int64_t s;
@@ -136,11 +124,11 @@ TEST_CASE("seeds: AdaSplash, long" * doctest::skip(!at_least(Tier::device))) {
               {2048, {1024, 1024}},
               {4096, {64, 4096}},
               {1024, {65, 130}}};
+  int64_t n = 0;
   for (const auto& row : rows)
-    if (big(n++))
-      check_lengths(
-          entmax(TANDEM_BACKWARD, TANDEM_F32, {2, 2, 2, row.s, row.s, 64, 64}, kTopLeft, 1.5f),
-          row.lengths, seed_of("splash lengths", uint64_t(n)));
+    check_lengths(
+        entmax(TANDEM_BACKWARD, TANDEM_F32, {2, 2, 2, row.s, row.s, 64, 64}, kTopLeft, 1.5f),
+        row.lengths, seed_of("splash lengths", uint64_t(++n)));
 }
 
 TEST_CASE("seeds: FlagGems" * doctest::skip(!at_least(Tier::ci))) {
@@ -163,7 +151,7 @@ TEST_CASE("seeds: FlagGems" * doctest::skip(!at_least(Tier::ci))) {
   for (const Shape& full : shapes)
     for (const Mask& mask : {kNone, kTopLeft}) {
       Shape shape = full;
-      if (device ? !big(n++) : n++ >= 6) continue;
+      if (n++ >= 6 && !device) continue;
       if (!device) shape.b = 1, shape.hq = shape.hq / shape.hk * 2, shape.hk = 2;
       problems.push_back(
           problem(TANDEM_BACKWARD, n / 2 % 2 ? TANDEM_F16 : TANDEM_BF16, shape, mask));
@@ -180,15 +168,14 @@ TEST_CASE("seeds: FlagGems" * doctest::skip(!at_least(Tier::ci))) {
 TEST_CASE("seeds: FlashAttention from scratch" * doctest::skip(!at_least(Tier::ci))) {
   const bool device = at_least(Tier::device);
   std::vector<tandem_problem> problems;
-  int64_t n = 0;
   for (int64_t s : {128, 500, 1024})
     for (const Mask& mask : {kNone, kTopLeft}) {
-      if (device ? !big(n++) : s > 500) continue;
+      if (s > 500 && !device) continue;
       problems.push_back(problem(TANDEM_BACKWARD, TANDEM_F16,
                                  {device ? 32 : 1, device ? 8 : 2, device ? 8 : 2, s, s, 64, 64},
                                  mask));
     }
-  if (big(n++))
+  if (device)
     problems.push_back(problem(TANDEM_FORWARD, TANDEM_F16, {1, 8, 8, 1024, 4096, 128, 128}));
   check_many(problems, "scratch", device ? large() : sparse());
   check(problem(TANDEM_BACKWARD, TANDEM_F16, {1, 8, 8, 256, 256, 64, 64}, kTopLeft),
@@ -204,7 +191,7 @@ TEST_CASE("seeds: flash-dmattn" * doctest::skip(!at_least(Tier::ci))) {
     for (int64_t d : {32, 64, 96, 128, 192, 256})
       for (const Mask& mask : {kNone, kBottomRight}) {
         ++n;
-        if (device ? !big(n) : s > 256 || d > 96 || n % 3 != 0) continue;
+        if (!device && (s > 256 || d > 96 || n % 3 != 0)) continue;
         if (s > 2048 && d != 64 && d != 128) continue;
         tandem_problem p = problem(TANDEM_BACKWARD, TANDEM_BF16, {1, 2, 1, s, s, d, d}, mask);
         set_bias(p, TANDEM_BF16, 1, 1, 1);

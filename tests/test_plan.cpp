@@ -7,28 +7,13 @@
 #include <cstdio>
 #include <cstring>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "plan_fixture.h"
 #if TANDEM_WITH_VULKAN
-#include "shaders/bwd_dkv.spv.h"
-#include "shaders/bwd_dkv_coopmat2_bf16.spv.h"
-#include "shaders/bwd_dkv_coopmat2_f16.spv.h"
-#include "shaders/bwd_dkv_coopmat_bf16.spv.h"
-#include "shaders/bwd_dkv_coopmat_f16.spv.h"
-#include "shaders/bwd_dot.spv.h"
-#include "shaders/bwd_dq.spv.h"
-#include "shaders/bwd_dq_coopmat2_bf16.spv.h"
-#include "shaders/bwd_dq_coopmat2_f16.spv.h"
-#include "shaders/bwd_dq_coopmat_bf16.spv.h"
-#include "shaders/bwd_dq_coopmat_f16.spv.h"
-#include "shaders/fwd.spv.h"
-#include "shaders/fwd_coopmat2_bf16.spv.h"
-#include "shaders/fwd_coopmat2_f16.spv.h"
-#include "shaders/fwd_coopmat_bf16.spv.h"
-#include "shaders/fwd_coopmat_f16.spv.h"
-#include "shaders/fwd_join.spv.h"
+#include "shaders/modules.h"
 #include "spirv_shared.h"
 #endif
 
@@ -38,30 +23,20 @@ using namespace plan_fixture;
 namespace {
 
 // What a kernel's interface file adds up to when its shared arrays are declared.
+using vec4 = float[4];
+#define TANDEM_INTERFACE(Name) \
+  constexpr auto shared_of_##Name = []([[maybe_unused]] const Name##Spec& spec, uint32_t& bytes) { bytes = 0;
+#define TANDEM_SHARED(type, name, count) bytes += uint32_t(sizeof(type)) * spec.count;
+#include "interface/all.inc"
+
 uint32_t declared_shared(const Plan& plan, const Launch& l) {
-  using vec4 = float[4];
   uint32_t bytes = 0;
-  auto add = [&](size_t size, uint32_t count) { bytes += uint32_t(size) * count; };
-#define TANDEM_SHARED(type, name, count) add(sizeof(type), spec.count);
-  if (l.stem == Stem::fwd) {
-    const FwdSpec spec = fwd_spec(plan, l);
-#include "interface/fwd.inc"
-  } else if (l.stem == Stem::bwd_dkv) {
-#define TANDEM_SHARED(type, name, count) add(sizeof(type), spec.count);
-    const BwdDkvSpec spec = bwd_dkv_spec(plan, l);
-#include "interface/bwd_dkv.inc"
-  } else if (l.stem == Stem::bwd_dq) {
-#define TANDEM_SHARED(type, name, count) add(sizeof(type), spec.count);
-    const BwdDqSpec spec = bwd_dq_spec(plan, l);
-#include "interface/bwd_dq.inc"
-  } else if (l.stem == Stem::fwd_join) {
-#define TANDEM_SHARED(type, name, count) add(sizeof(type), spec.count);
-    const FwdJoinSpec spec = fwd_join_spec(plan, l);
-#include "interface/fwd_join.inc"
-  } else {
-#define TANDEM_SHARED(type, name, count) add(sizeof(type), spec.count);
-    const BwdDotSpec spec = bwd_dot_spec(plan, l);
-#include "interface/bwd_dot.inc"
+  switch (l.stem) {
+#define TANDEM_STEM(Name, name)                    \
+  case Stem::name:                                 \
+    shared_of_##Name(name##_spec(plan, l), bytes); \
+    break;
+#include "stems.inc"
   }
   return bytes;
 }
@@ -469,29 +444,21 @@ TEST_CASE("the registry, the paths and the tiles fit together") {
 
 #if TANDEM_WITH_VULKAN
 namespace {
+using Constants = std::map<uint32_t, uint32_t>;
+#define TANDEM_INTERFACE(Name) \
+  constexpr auto constants_of_##Name = [](const Name##Spec& spec, Constants& constants) {
+#define TANDEM_SPEC(id, name, fallback) constants[id] = spec.name;
+#include "interface/all.inc"
+
 // The shared memory of the module that runs a launch, with the launch's constants.
 uint32_t module_bytes(const Plan& plan, const Launch& l) {
-  std::map<uint32_t, uint32_t> constants;
-#define TANDEM_SPEC(id, name, fallback) constants[id] = spec.name;
-  if (l.stem == Stem::fwd) {
-    const FwdSpec spec = fwd_spec(plan, l);
-#include "interface/fwd.inc"
-  } else if (l.stem == Stem::bwd_dkv) {
-#define TANDEM_SPEC(id, name, fallback) constants[id] = spec.name;
-    const BwdDkvSpec spec = bwd_dkv_spec(plan, l);
-#include "interface/bwd_dkv.inc"
-  } else if (l.stem == Stem::bwd_dq) {
-#define TANDEM_SPEC(id, name, fallback) constants[id] = spec.name;
-    const BwdDqSpec spec = bwd_dq_spec(plan, l);
-#include "interface/bwd_dq.inc"
-  } else if (l.stem == Stem::fwd_join) {
-#define TANDEM_SPEC(id, name, fallback) constants[id] = spec.name;
-    const FwdJoinSpec spec = fwd_join_spec(plan, l);
-#include "interface/fwd_join.inc"
-  } else {
-#define TANDEM_SPEC(id, name, fallback) constants[id] = spec.name;
-    const BwdDotSpec spec = bwd_dot_spec(plan, l);
-#include "interface/bwd_dot.inc"
+  Constants constants;
+  switch (l.stem) {
+#define TANDEM_STEM(Name, name)                           \
+  case Stem::name:                                        \
+    constants_of_##Name(name##_spec(plan, l), constants); \
+    break;
+#include "stems.inc"
   }
   const std::string name =
       std::string(stem_name(l.stem)) +
@@ -501,16 +468,7 @@ uint32_t module_bytes(const Plan& plan, const Launch& l) {
     static const spirv::Module m(module##_spirv, std::size(module##_spirv)); \
     return m.shared_bytes(constants);                                        \
   }
-#define TANDEM_MODULES(stem)          \
-  TANDEM_MODULE(stem)                 \
-  TANDEM_MODULE(stem##_coopmat2_f16)  \
-  TANDEM_MODULE(stem##_coopmat2_bf16) \
-  TANDEM_MODULE(stem##_coopmat_f16) TANDEM_MODULE(stem##_coopmat_bf16)
-  TANDEM_MODULE(bwd_dot)
-  TANDEM_MODULE(fwd_join)
-  TANDEM_MODULES(fwd)
-  TANDEM_MODULES(bwd_dkv)
-  TANDEM_MODULES(bwd_dq)
+#include "shaders/modules.inc"
   FAIL("no module " << name);
   return 0;
 }
@@ -518,20 +476,24 @@ uint32_t module_bytes(const Plan& plan, const Launch& l) {
 
 TEST_CASE("the plan's bytes of shared memory are those that the Vulkan kernels declare") {
   int matrix = 0, scalar = 0;
+  std::set<Stem> seen;
   for (const char* id : {"h100_vulkan", "lavapipe", "rdna3_radv"})
     for (const char* disabled : {"", "vulkan.coopmat2", "vulkan.coopmat2,vulkan.coopmat"})
       for (const char* direction : {"fwd", "bwd"})
         for (const char* dtype : {"f16", "bf16"})
           for (const char* rest :
-               {"d32", "d64", "d60 dv100", "d128", "d200", "d256 dv64", "d64 softcap=5",
-                "d64 dropout=0.1", "d64 keep=u8:b1:h1:q1", "d64 sq=1", "d100 dv72 splits=9"}) {
+               {"sq300 d32", "sq300 d64", "sq300 d60 dv100", "sq300 d128", "sq300 d200",
+                "sq300 d256 dv64", "sq300 d64 softcap=5", "sq300 d64 dropout=0.1",
+                "sq300 d64 keep:1x1x1", "sq1 d64", "sq300 d100 dv72 splits=9",
+                "sq300 d64 entmax=1.5", "sq300 d64 elastic",
+                "sq300 d64 elastic keep:1x1x300 bias:f32:1x1x1 dist=40 alibi sink"}) {
             Caps caps = caps_of(id);
             REQUIRE(parse_disabled(disabled, &caps.disabled).ok());
-            const std::string line = std::string(direction) + " " + dtype + " hq2 sq300 " + rest;
+            std::string line = std::string(direction) + " " + dtype + " hq2 " + rest;
+            if (line.find("bias:") != std::string::npos && *direction == 'b')
+              line += " grads=qkvbdats d_bias:f32";
             CAPTURE(line);
             CAPTURE(std::string(id));
-            tandem_problem given;
-            if (!parse_problem(line.c_str(), &given).ok()) continue;
             Plan plan;
             REQUIRE(make_plan(problem_of(line), caps, &plan).ok());
             CAPTURE(plan.name());
@@ -539,9 +501,13 @@ TEST_CASE("the plan's bytes of shared memory are those that the Vulkan kernels d
               CAPTURE(std::string(stem_name(l.stem)));
               CHECK(l.shared_bytes == module_bytes(plan, l));
               (l.matrix > 0 ? matrix : scalar) += 1;
+              seen.insert(l.stem);
             }
           }
   CHECK(matrix > 100);
   CHECK(scalar > 100);
+  for (const KernelRow& row : kKernels)
+    if (row.backend == Backend::vulkan)
+      CHECK_MESSAGE(seen.count(row.stem) == 1, stem_name(row.stem));
 }
 #endif

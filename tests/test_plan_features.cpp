@@ -230,6 +230,16 @@ TEST_CASE("sums are split where few workgroups would do all the work, and only t
   CHECK(int64_t(few.find(Stem::bwd_dbias)->splits) <= few.find(Stem::bwd_dbias)->members);
 }
 
+TEST_CASE("sums of rows and of parts run on devices with the smallest workgroups") {
+  const Plan plan = plan_of(
+      "bwd f32 b2 hq4 sq500 d64 bias:f16:1x1x1 dist=40 elastic alibi sink grads=qkvbdats "
+      "d_bias:f16",
+      "minimum");
+  CHECK(plan.find(Stem::bwd_sum) != nullptr);
+  CHECK(plan.find(Stem::bwd_head) != nullptr);
+  CHECK(uint32_t(kLineGroup) <= caps_of("minimum").max_invocations);
+}
+
 TEST_CASE("more optional inputs than addresses fit are refused with their number") {
   const std::string all =
       "fwd f32 b1 hq2 sq100 d64 elastic softcap=5 bias:f32:1x1x1 dist=9 alibi keep:1x1x1 sink "

@@ -72,8 +72,6 @@ struct Sampler {
     support::Samples x;
     std::vector<double> got;
   };
-  // As in support/case.cpp.
-  static constexpr double kScoreError = 8 * 0x1p-24;
   Tensor o{"o", {}, {}}, d_q{"d_q", {}, {}}, d_k{"d_k", {}, {}}, d_v{"d_v", {}, {}};
 
   void add(Tensor* to, const std::vector<double>& exact, const std::vector<double>& stepwise,
@@ -156,7 +154,7 @@ struct Sampler {
     head->bias = bias_rows.data();
     head->keep = keep_rows.data();
     head->index = b * p.heads_q + h;
-    head->score_error = kScoreError;
+    head->score_error = support::kScoreError;
   }
   // A block's overlays have the block's rows.
   static void cut_overlays(Problem* block) {

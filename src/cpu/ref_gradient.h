@@ -166,5 +166,28 @@ class GradientRows {
   int64_t r_ = 0;
 };
 
+// Adds ds of every key of a head's rows to the element of sum that place(row, i, j) names (-1: to none), and to
+// floor and slack, where wanted, what goes with it.
+template <typename Real, typename Place>
+void add_ds(const Problem& p, const RefHead& head, double* sum, double* floor, double* slack,
+            Place&& place) {
+  GradientRows<Real> gradient(p, head, 1, true, floor != nullptr);
+  const ScoreRows<Real>& row = gradient.row;
+  for (int64_t i = 0; i < p.seq_q; ++i) {
+    if (!gradient.weigh(i)) continue;
+    gradient.make_dp();
+    gradient.make_ds(Real(head.delta[i]));
+    for (int64_t j = row.lo; j < row.hi; ++j) {
+      const int64_t to = place(row, i, j);
+      if (to < 0) continue;
+      sum[to] = double(Real(sum[to]) + gradient.ds[size_t(j)]);
+      if constexpr (sizeof(Real) == sizeof(double)) {
+        if (floor) floor[to] += gradient.e[size_t(j)];
+        if (slack && row.slack) slack[to] += gradient.dds[size_t(j)];
+      }
+    }
+  }
+}
+
 }  // namespace tandem
 #endif

@@ -1,31 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // From a plan to pipelines: SPIR-V, specialization constants, layouts, the pipeline cache.
-#include <algorithm>
 #include <cstring>
 
 #include "device.h"
-#include "shaders/bwd_dbias.spv.h"
-#include "shaders/bwd_ddist.spv.h"
-#include "shaders/bwd_dkv.spv.h"
-#include "shaders/bwd_dkv_coopmat2_bf16.spv.h"
-#include "shaders/bwd_dkv_coopmat2_f16.spv.h"
-#include "shaders/bwd_dkv_coopmat_bf16.spv.h"
-#include "shaders/bwd_dkv_coopmat_f16.spv.h"
-#include "shaders/bwd_dot.spv.h"
-#include "shaders/bwd_dq.spv.h"
-#include "shaders/bwd_dq_coopmat2_bf16.spv.h"
-#include "shaders/bwd_dq_coopmat2_f16.spv.h"
-#include "shaders/bwd_dq_coopmat_bf16.spv.h"
-#include "shaders/bwd_dq_coopmat_f16.spv.h"
-#include "shaders/bwd_head.spv.h"
-#include "shaders/bwd_row.spv.h"
-#include "shaders/bwd_sum.spv.h"
-#include "shaders/fwd.spv.h"
-#include "shaders/fwd_coopmat2_bf16.spv.h"
-#include "shaders/fwd_coopmat2_f16.spv.h"
-#include "shaders/fwd_coopmat_bf16.spv.h"
-#include "shaders/fwd_coopmat_f16.spv.h"
-#include "shaders/fwd_join.spv.h"
+#include "shaders/modules.h"
 
 namespace tandem {
 namespace {
@@ -33,169 +11,70 @@ namespace {
 // std140 rounds a block up to 16 bytes, the C++ structs to 8.
 constexpr uint32_t round16(size_t bytes) { return uint32_t((bytes + 15) / 16 * 16); }
 
-#define TANDEM_SPEC(id, name, fallback) {id, uint32_t(offsetof(FwdSpec, name)), 4},
-constexpr VkSpecializationMapEntry kFwdEntries[] = {
-#include "../interface/fwd.inc"
-};
-#define TANDEM_SPEC(id, name, fallback) {id, uint32_t(offsetof(FwdJoinSpec, name)), 4},
-constexpr VkSpecializationMapEntry kFwdJoinEntries[] = {
-#include "../interface/fwd_join.inc"
-};
-#define TANDEM_SPEC(id, name, fallback) {id, uint32_t(offsetof(BwdDotSpec, name)), 4},
-constexpr VkSpecializationMapEntry kBwdDotEntries[] = {
-#include "../interface/bwd_dot.inc"
-};
-#define TANDEM_SPEC(id, name, fallback) {id, uint32_t(offsetof(BwdRowSpec, name)), 4},
-constexpr VkSpecializationMapEntry kBwdRowEntries[] = {
-#include "../interface/bwd_row.inc"
-};
-#define TANDEM_SPEC(id, name, fallback) {id, uint32_t(offsetof(BwdDkvSpec, name)), 4},
-constexpr VkSpecializationMapEntry kBwdDkvEntries[] = {
-#include "../interface/bwd_dkv.inc"
-};
-#define TANDEM_SPEC(id, name, fallback) {id, uint32_t(offsetof(BwdDqSpec, name)), 4},
-constexpr VkSpecializationMapEntry kBwdDqEntries[] = {
-#include "../interface/bwd_dq.inc"
-};
-#define TANDEM_SPEC(id, name, fallback) {id, uint32_t(offsetof(BwdDbiasSpec, name)), 4},
-constexpr VkSpecializationMapEntry kBwdDbiasEntries[] = {
-#include "../interface/bwd_dbias.inc"
-};
-#define TANDEM_SPEC(id, name, fallback) {id, uint32_t(offsetof(BwdDdistSpec, name)), 4},
-constexpr VkSpecializationMapEntry kBwdDdistEntries[] = {
-#include "../interface/bwd_ddist.inc"
-};
-#define TANDEM_SPEC(id, name, fallback) {id, uint32_t(offsetof(BwdSumSpec, name)), 4},
-constexpr VkSpecializationMapEntry kBwdSumEntries[] = {
-#include "../interface/bwd_sum.inc"
-};
-#define TANDEM_SPEC(id, name, fallback) {id, uint32_t(offsetof(BwdHeadSpec, name)), 4},
-constexpr VkSpecializationMapEntry kBwdHeadEntries[] = {
-#include "../interface/bwd_head.inc"
-};
+// Calls each(entry) for the constants of a stem.
+#define TANDEM_INTERFACE(Name) constexpr auto for_each_constant_##Name = [](auto&& each) { \
+    using Spec = Name##Spec;
+#define TANDEM_SPEC(id, name, fallback) \
+  each(VkSpecializationMapEntry{id, uint32_t(offsetof(Spec, name)), 4});
+#include "../interface/all.inc"
 
 // A C++ block is laid out as std140 lays it out in GLSL, and a C++ push block as std430 does: strides of
 // 32 bytes at multiples of 16, addresses of 8 bytes at multiples of 8, in arrays too, scalars of 4 bytes.
-#define TANDEM_CHECK_STRIDES(block, name) static_assert(offsetof(block, name) % 16 == 0, #name);
-#define TANDEM_CHECK_SCALAR(type, name) static_assert(sizeof(type) == 4, #name);
-#define TANDEM_CHECK_ADDRESS(push, name) static_assert(offsetof(push, name) % 8 == 0, #name);
 static_assert(sizeof(Strides) == 32);
-#define TANDEM_STRIDES(name) TANDEM_CHECK_STRIDES(FwdBlock, name)
-#define TANDEM_PARAM(type, name) TANDEM_CHECK_SCALAR(type, name)
-#define TANDEM_ADDRESS(name) TANDEM_CHECK_ADDRESS(FwdPush, name)
-#define TANDEM_ADDRESSES(name, count) TANDEM_CHECK_ADDRESS(FwdPush, name)
-#define TANDEM_PUSH(type, name) TANDEM_CHECK_SCALAR(type, name)
-#include "../interface/fwd.inc"
-#define TANDEM_STRIDES(name) TANDEM_CHECK_STRIDES(FwdJoinBlock, name)
-#define TANDEM_PARAM(type, name) TANDEM_CHECK_SCALAR(type, name)
-#define TANDEM_ADDRESS(name) TANDEM_CHECK_ADDRESS(FwdJoinPush, name)
-#define TANDEM_ADDRESSES(name, count) TANDEM_CHECK_ADDRESS(FwdJoinPush, name)
-#define TANDEM_PUSH(type, name) TANDEM_CHECK_SCALAR(type, name)
-#include "../interface/fwd_join.inc"
-#define TANDEM_STRIDES(name) TANDEM_CHECK_STRIDES(BwdDotBlock, name)
-#define TANDEM_PARAM(type, name) TANDEM_CHECK_SCALAR(type, name)
-#define TANDEM_ADDRESS(name) TANDEM_CHECK_ADDRESS(BwdDotPush, name)
-#define TANDEM_ADDRESSES(name, count) TANDEM_CHECK_ADDRESS(BwdDotPush, name)
-#define TANDEM_PUSH(type, name) TANDEM_CHECK_SCALAR(type, name)
-#include "../interface/bwd_dot.inc"
-#define TANDEM_STRIDES(name) TANDEM_CHECK_STRIDES(BwdRowBlock, name)
-#define TANDEM_PARAM(type, name) TANDEM_CHECK_SCALAR(type, name)
-#define TANDEM_ADDRESS(name) TANDEM_CHECK_ADDRESS(BwdRowPush, name)
-#define TANDEM_ADDRESSES(name, count) TANDEM_CHECK_ADDRESS(BwdRowPush, name)
-#define TANDEM_PUSH(type, name) TANDEM_CHECK_SCALAR(type, name)
-#include "../interface/bwd_row.inc"
-#define TANDEM_STRIDES(name) TANDEM_CHECK_STRIDES(BwdDkvBlock, name)
-#define TANDEM_PARAM(type, name) TANDEM_CHECK_SCALAR(type, name)
-#define TANDEM_ADDRESS(name) TANDEM_CHECK_ADDRESS(BwdDkvPush, name)
-#define TANDEM_ADDRESSES(name, count) TANDEM_CHECK_ADDRESS(BwdDkvPush, name)
-#define TANDEM_PUSH(type, name) TANDEM_CHECK_SCALAR(type, name)
-#include "../interface/bwd_dkv.inc"
-#define TANDEM_STRIDES(name) TANDEM_CHECK_STRIDES(BwdDqBlock, name)
-#define TANDEM_PARAM(type, name) TANDEM_CHECK_SCALAR(type, name)
-#define TANDEM_ADDRESS(name) TANDEM_CHECK_ADDRESS(BwdDqPush, name)
-#define TANDEM_ADDRESSES(name, count) TANDEM_CHECK_ADDRESS(BwdDqPush, name)
-#define TANDEM_PUSH(type, name) TANDEM_CHECK_SCALAR(type, name)
-#include "../interface/bwd_dq.inc"
-#define TANDEM_STRIDES(name) TANDEM_CHECK_STRIDES(BwdDbiasBlock, name)
-#define TANDEM_PARAM(type, name) TANDEM_CHECK_SCALAR(type, name)
-#define TANDEM_ADDRESS(name) TANDEM_CHECK_ADDRESS(BwdDbiasPush, name)
-#define TANDEM_ADDRESSES(name, count) TANDEM_CHECK_ADDRESS(BwdDbiasPush, name)
-#define TANDEM_PUSH(type, name) TANDEM_CHECK_SCALAR(type, name)
-#include "../interface/bwd_dbias.inc"
-#define TANDEM_STRIDES(name) TANDEM_CHECK_STRIDES(BwdDdistBlock, name)
-#define TANDEM_PARAM(type, name) TANDEM_CHECK_SCALAR(type, name)
-#define TANDEM_ADDRESS(name) TANDEM_CHECK_ADDRESS(BwdDdistPush, name)
-#define TANDEM_ADDRESSES(name, count) TANDEM_CHECK_ADDRESS(BwdDdistPush, name)
-#define TANDEM_PUSH(type, name) TANDEM_CHECK_SCALAR(type, name)
-#include "../interface/bwd_ddist.inc"
-#define TANDEM_STRIDES(name) TANDEM_CHECK_STRIDES(BwdSumBlock, name)
-#define TANDEM_PARAM(type, name) TANDEM_CHECK_SCALAR(type, name)
-#define TANDEM_ADDRESS(name) TANDEM_CHECK_ADDRESS(BwdSumPush, name)
-#define TANDEM_ADDRESSES(name, count) TANDEM_CHECK_ADDRESS(BwdSumPush, name)
-#define TANDEM_PUSH(type, name) TANDEM_CHECK_SCALAR(type, name)
-#include "../interface/bwd_sum.inc"
-#define TANDEM_STRIDES(name) TANDEM_CHECK_STRIDES(BwdHeadBlock, name)
-#define TANDEM_PARAM(type, name) TANDEM_CHECK_SCALAR(type, name)
-#define TANDEM_ADDRESS(name) TANDEM_CHECK_ADDRESS(BwdHeadPush, name)
-#define TANDEM_ADDRESSES(name, count) TANDEM_CHECK_ADDRESS(BwdHeadPush, name)
-#define TANDEM_PUSH(type, name) TANDEM_CHECK_SCALAR(type, name)
-#include "../interface/bwd_head.inc"
-#define TANDEM_STRIDES(name) TANDEM_CHECK_STRIDES(ExtraBlock, name)
-#define TANDEM_PARAM(type, name) TANDEM_CHECK_SCALAR(type, name)
+#define TANDEM_INTERFACE(Name) \
+  struct Name##Layout {        \
+    using Block = Name##Block; \
+    using Push = Name##Push;
+#define TANDEM_STRIDES(name) static_assert(offsetof(Block, name) % 16 == 0, #name);
+#define TANDEM_PARAM(type, name) static_assert(sizeof(type) == 4, #name);
+#define TANDEM_ADDRESS(name) static_assert(offsetof(Push, name) % 8 == 0, #name);
+#define TANDEM_ADDRESSES(name, count) static_assert(offsetof(Push, name) % 8 == 0, #name);
+#define TANDEM_PUSH(type, name) static_assert(sizeof(type) == 4, #name);
+#include "../interface/all.inc"
+#define TANDEM_STRIDES(name) static_assert(offsetof(ExtraBlock, name) % 16 == 0, #name);
+#define TANDEM_PARAM(type, name) static_assert(sizeof(type) == 4, #name);
 #include "../interface/extra.inc"
 
 struct StemCode {
-  const uint32_t* words;
-  size_t bytes;
-  const VkSpecializationMapEntry* entries;
-  size_t entry_count;
-  size_t block_bytes, push_bytes;
+  std::vector<VkSpecializationMapEntry> entries;
+  size_t block_bytes = 0, push_bytes = 0;
 };
 
 const StemCode& stem_code(Stem stem) {
-#define TANDEM_STEM_CODE(Name, name)                                                \
-  case Stem::name: {                                                                \
-    static const StemCode code = {name##_spirv,        sizeof(name##_spirv),        \
-                                  k##Name##Entries,    std::size(k##Name##Entries), \
-                                  sizeof(Name##Block), sizeof(Name##Push)};         \
-    return code;                                                                    \
-  }
   switch (stem) {
-#define TANDEM_STEM(Name, name) TANDEM_STEM_CODE(Name, name)
+#define TANDEM_STEM(Name, name)                                                \
+  case Stem::name: {                                                           \
+    static const StemCode code = [] {                                          \
+      StemCode c{{}, sizeof(Name##Block), sizeof(Name##Push)};                 \
+      for_each_constant_##Name(                                                \
+          [&](const VkSpecializationMapEntry& e) { c.entries.push_back(e); }); \
+      return c;                                                                \
+    }();                                                                       \
+    return code;                                                               \
+  }
 #include "../stems.inc"
   }
-  static const StemCode none{};
+  static const StemCode none;
   return none;
 }
 
 struct Module {
+  const char* name;
   const uint32_t* words;
   size_t bytes;
 };
+constexpr Module kModules[] = {
+#define TANDEM_MODULE(name) {#name, name##_spirv, sizeof(name##_spirv)},
+#include "shaders/modules.inc"
+};
 
 // What runs a launch: a module of its path and element type, or the one for everybody.
-Module module_of(const Plan& plan, const Launch& launch) {
-  [[maybe_unused]] const bool nv = std::strcmp(plan.path, "coopmat2") == 0,
-                              brain = plan.problem.dtype == TANDEM_BF16;
-#define TANDEM_MATRIX_MODULE(name, type) {name##_##type##_spirv, sizeof(name##_##type##_spirv)}
-#define TANDEM_MATRIX_MODULES(name)                                                             \
-  if (launch.matrix > 0 && launch.stem == Stem::name) {                                         \
-    constexpr Module all[2][2] = {                                                              \
-        {TANDEM_MATRIX_MODULE(name, coopmat_f16), TANDEM_MATRIX_MODULE(name, coopmat_bf16)},    \
-        {TANDEM_MATRIX_MODULE(name, coopmat2_f16), TANDEM_MATRIX_MODULE(name, coopmat2_bf16)}}; \
-    return all[nv][brain];                                                                      \
-  }
-  TANDEM_MATRIX_MODULES(fwd)
-  TANDEM_MATRIX_MODULES(bwd_dkv)
-  TANDEM_MATRIX_MODULES(bwd_dq)
-  const StemCode& code = stem_code(launch.stem);
-  return {code.words, code.bytes};
-}
-
-// Tiled kernels have the optional inputs' parameters in a second block, and a second pipeline for wide tensors.
-bool is_tiled(Stem stem) {
-  return stem != Stem::fwd_join && stem != Stem::bwd_dot && stem != Stem::bwd_sum &&
-         stem != Stem::bwd_head;
+const Module* find_module(const Plan& plan, const Launch& launch) {
+  std::string name = stem_name(launch.stem);
+  if (launch.matrix > 0) name += text("_%s_%s", plan.path, dtype_name(plan.problem.dtype));
+  for (const Module& module : kModules)
+    if (name == module.name) return &module;
+  return nullptr;
 }
 
 template <typename Struct>
@@ -247,8 +126,8 @@ std::string extra_bytes(const Plan& plan) {
 Status VulkanDevice::make_layouts() {
   for (int i = 0; i < kStemCount; ++i) {
     const StemCode& code = stem_code(Stem(i));
-    if (!code.words) continue;
-    // Two blocks of at most 256 bytes: every device has four.
+    // Tiled kernels have the optional inputs' parameters in a second block. Two blocks of at most 256 bytes: every
+    // device has four.
     VkDescriptorSetLayoutBinding bindings[2] = {};
     for (uint32_t n = 0; n < 2; ++n) {
       bindings[n].binding = n;
@@ -297,18 +176,21 @@ VulkanDevice::~VulkanDevice() {
 Status VulkanDevice::compile(const Plan& plan, const Launch& launch, const std::string& spec,
                              VkPipeline* pipeline) {
   const StemCode& code = stem_code(launch.stem);
-  const Module spirv = module_of(plan, launch);
+  const Module* spirv = find_module(plan, launch);
+  if (!spirv)
+    return fail(TANDEM_ERROR_BACKEND, "no module of %s for %s.%s", stem_name(launch.stem),
+                backend_name(plan.backend), plan.path);
   VkShaderModuleCreateInfo module_info{};
   module_info.sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO;
-  module_info.codeSize = spirv.bytes;
-  module_info.pCode = spirv.words;
+  module_info.codeSize = spirv->bytes;
+  module_info.pCode = spirv->words;
   VkShaderModule module = VK_NULL_HANDLE;
   TANDEM_VK_TRY(vk_.vkCreateShaderModule(device_, &module_info, nullptr, &module),
                 "vkCreateShaderModule");
 
   VkSpecializationInfo constants{};
-  constants.mapEntryCount = uint32_t(code.entry_count);
-  constants.pMapEntries = code.entries;
+  constants.mapEntryCount = uint32_t(code.entries.size());
+  constants.pMapEntries = code.entries.data();
   constants.dataSize = spec.size();
   constants.pData = spec.data();
   VkComputePipelineCreateInfo info{};

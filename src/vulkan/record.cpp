@@ -8,54 +8,18 @@ namespace tandem {
 
 Push make_push(const Plan& plan, const Launch& launch, const Addresses& a) {
   Push push{};
-  auto set = [&push](const auto& data) {
-    static_assert(sizeof(data) <= sizeof(push.data), "params.h says so");
-    std::memcpy(push.data, &data, sizeof(data));
-    push.bytes = uint32_t(sizeof(data));
-    return data;
-  };
-  const Problem& p = plan.problem;
-  // Tensors in the order of the interface files. One that is not accessed does not count.
-  uint32_t all = 0, wide = 0;
   switch (launch.stem) {
-    case Stem::fwd:
-      wide = set(fwd_push(plan, launch, a)).wide;
-      all = 0xf;
-      break;
-    case Stem::bwd_row:
-      wide = set(bwd_row_push(plan, launch, a)).wide;
-      all = 0xf;
-      break;
-    case Stem::bwd_dkv:
-      wide = set(bwd_dkv_push(plan, launch, a)).wide;
-      all = 0xb;                                      // q, k, d_o
-      if (p.wants(TANDEM_GRAD_K)) all |= 0x4 | 0x10;  // v, d_k
-      if (p.wants(TANDEM_GRAD_V)) all |= 0x20;
-      break;
-    case Stem::bwd_dq:
-      wide = set(bwd_dq_push(plan, launch, a)).wide;
-      all = 0x1f;
-      break;
-    case Stem::bwd_dbias:
-      wide = set(bwd_dbias_push(plan, launch, a)).wide;
-      all = 0xf;
-      break;
-    case Stem::bwd_ddist:
-      wide = set(bwd_ddist_push(plan, launch, a)).wide;
-      all = 0xf;
-      break;
-    case Stem::
-        fwd_join:  // this one and the next look at the bits themselves: they have one pipeline
-      return set(fwd_join_push(plan, launch, a)), push;
-    case Stem::bwd_dot:
-      return set(bwd_dot_push(plan, launch, a)), push;
-    case Stem::bwd_sum:
-      return set(bwd_sum_push(plan, launch, a)), push;
-    case Stem::bwd_head:
-      return set(bwd_head_push(plan, launch, a)), push;
+#define TANDEM_STEM(Name, name)                           \
+  case Stem::name: {                                      \
+    const Name##Push data = name##_push(plan, launch, a); \
+    std::memcpy(push.data, &data, sizeof(data));          \
+    push.bytes = uint32_t(sizeof(data));                  \
+    break;                                                \
   }
-  const int n = launch.matrix > 0 ? 8 : 4;
-  push.all_wide = p.head_dim % n == 0 && p.head_dim_v % n == 0 && (wide & all) == all;
+#include "../stems.inc"
+  }
+  // The others have one pipeline; bwd_dot looks at the bits itself.
+  push.all_wide = is_tiled(launch.stem) && all_wide(plan, launch, a);
   return push;
 }
 

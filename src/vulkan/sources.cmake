@@ -6,5 +6,6 @@ target_sources(tandem PRIVATE
 # vulkan_core.h.
 target_include_directories(tandem SYSTEM
   PUBLIC $<BUILD_INTERFACE:${TANDEM_VULKAN_INCLUDE_DIR}> PRIVATE ${TANDEM_VOLK_INCLUDE_DIR})
-tandem_shaders(tandem fwd fwd_join bwd_dot bwd_row bwd_dkv bwd_dq bwd_dbias bwd_ddist bwd_sum bwd_head)
+tandem_shaders(tandem ${TANDEM_STEMS})
 tandem_matrix_shaders(tandem fwd bwd_dkv bwd_dq)
+tandem_shader_list(tandem)

@@ -12,7 +12,7 @@
 #   bwd_ddist  the last row of a tile is left out
 #   bwd_sum  the last part is left out
 #   bwd_head every other invocation's part is left out
-# fwd_join and the last five have no kernels of the CPU's vectors.
+# fwd_join and the last five have no kernels of the CPU's vectors. TANDEM_BROKEN lists the programs that this build has.
 
 # Copies source with one change to out; configures anew when the source changes.
 function(tandem_mutate source out from to)
@@ -150,11 +150,10 @@ function(tandem_broken stem)
   endif()
 endfunction()
 
-foreach(stem fwd bwd_dot bwd_dkv bwd_dq)
-  tandem_broken(${stem})
-endforeach()
-if(TANDEM_WITH_VULKAN OR (TANDEM_WITH_CUDA AND TANDEM_CUDA STREQUAL "ON"))
-  foreach(stem fwd_join bwd_row bwd_dbias bwd_ddist bwd_sum bwd_head)
+set(TANDEM_BROKEN "")
+foreach(stem IN LISTS TANDEM_STEMS)
+  if(DEFINED cpu_${stem}_from OR TANDEM_WITH_VULKAN OR (TANDEM_WITH_CUDA AND TANDEM_CUDA STREQUAL "ON"))
     tandem_broken(${stem})
-  endforeach()
-endif()
+    list(APPEND TANDEM_BROKEN ${stem})
+  endif()
+endforeach()
