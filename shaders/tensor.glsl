@@ -111,6 +111,18 @@ uint to_bf16(float x) {
 }
 uint to_bits16(int dtype, float x) { return dtype == F16 ? to_f16(x) : to_bf16(x); }
 uint to_bits16(float x) { return to_bits16(DTYPE, x); }
+// The same as a float again, in few instructions.
+float nearest16(float x) {
+  const uint u = floatBitsToUint(x), sign = u & 0x80000000u, size = u ^ sign;
+  if (size > 0x7f800000u) return x;
+  if (DTYPE != F16) return uintBitsToFloat(u + 0x7fffu + (u >> 16 & 1u) & 0xffff0000u);
+  uint nearest = size + 0xfffu + (size >> 13 & 1u) & 0xffffe000u;
+  if (size >= 0x477ff000u) nearest = 0x7f800000u; // 65520 and more
+  precise float steps = uintBitsToFloat(size) + 0.5; // below 2^-14: a multiple of 2^-24, which 0.5 is followed by
+  precise float low = steps - 0.5;
+  if (size < 0x38800000u) nearest = floatBitsToUint(low);
+  return uintBitsToFloat(sign | nearest);
+}
 
 // One half of a word. The other half can belong to another invocation or to a gap between rows, and
 // without 16-bit storage only atomics leave it alone.

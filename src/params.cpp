@@ -105,14 +105,16 @@ Strides part_strides(const Problem& p) {
 }
 
 // Whether n elements may be read or written at once from every multiple of n features. A dimension of size 1 has
-// no step, whatever its stride says.
+// no step, whatever its stride says. Kernels with matrices reach all rows of a tile by 32 bits of index.
+constexpr int64_t kMostRowBytes = (1 << 24) - 1;
 bool is_wide(const Problem& p, const Tensor& t, uint64_t address, int n) {
   const Strides& s = p.*t.strides;
   const bool packed = (t.kv ? p.lengths_kv : p.lengths_q) == Lengths::packed;
   const int64_t heads = t.kv ? p.heads_kv : p.heads_q;
   const int64_t rows = packed ? (t.kv ? p.total_kv : p.total_q) : t.kv ? p.seq_kv : p.seq_q;
   return s.d == 1 && (p.batch == 1 || s.b % n == 0) && (heads == 1 || s.h % n == 0) &&
-         (rows == 1 || s.s % n == 0) && address % uint64_t(n * p.element_size()) == 0;
+         (rows == 1 || (s.s % n == 0 && s.s <= kMostRowBytes / p.element_size())) &&
+         address % uint64_t(n * p.element_size()) == 0;
 }
 
 // Whether a launch accesses a tensor of its interface at all: bwd_dkv may be asked for one gradient alone.

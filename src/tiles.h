@@ -72,7 +72,9 @@ constexpr int matrix_blocks(int64_t d, int edge) { return int((d + edge - 1) / e
 // The shared arrays of shaders/coopmat/<stem>.comp. Rows of 16-bit elements lie in uvec4s, padded by one.
 constexpr int matrix_shared_bytes(const MatrixTile& t, int64_t d, int64_t dv, int edge) {
   const int wider = matrix_blocks(d > dv ? d : dv, edge) * edge;
-  const int streamed = 2 * t.step(edge) * (wider / 8 + 1) * 16;  // K and V; Q and dO in bwd_dkv
+  // K and V, Q and dO in bwd_dkv; and whole tiles of rows on their way in and out
+  const int rows = t.rows(edge) > 2 * t.step(edge) ? t.rows(edge) : 2 * t.step(edge);
+  const int streamed = rows * (wider / 8 + 1) * 16;
   const int scratch = t.subgroups * edge * (edge + 4) * 4;  // what passes between matrices and rows
   const int iota = edge * 4;
   const int stats =

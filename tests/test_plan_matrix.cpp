@@ -89,7 +89,7 @@ TEST_CASE("matrix paths: few rows take the tile with the fewest") {
   for (const auto& row : {std::pair<const char*, const char*>{"fwd f16 sq1 sk500 d64", "fwd16"},
                           {"fwd f16 sq16 sk500 d128", "fwd16"},
                           {"fwd f16 sq40 sk500 d64", "fwd64n"},
-                          {"fwd f16 sq1 sk500 d200", "fwd256"},
+                          {"fwd f16 sq1 sk500 d200", "fwd256n"},
                           {"fwd f16 sq100 sk500 d64", "fwd64"},
                           {"fwd f16 sq64 sk500 d64", "fwd64n"},
                           {"fwd f16 sq500 d80", "fwd128"},

@@ -158,14 +158,13 @@ void main() {
 
   if (GRAD_K != 0) {
     View d_k = kv_view(push.d_k, block.d_k, b, hk, stored_kv(), block.head_dim, (push.wide & 16u) != 0);
-    EACH(r, RM) EACH(d, D_BLOCKS) {
-      ELEMENTS(k, acc_k[r][d]) acc_k[r][d][k] *= block.scale;
-      store_block(d_k, my_row0 + r * MATRIX, d * MATRIX, entry.seq_kv, acc_k[r][d]);
-    }
+    EACH(r, RM) EACH(d, D_BLOCKS) ELEMENTS(k, acc_k[r][d]) acc_k[r][d][k] *= block.scale;
+    PUT_BLOCKS(acc_k, D_BLOCKS)
+    store_rows(d_k, row0, D_CHUNKS, entry.seq_kv);
   }
   if (GRAD_V != 0) {
     View d_v = kv_view(push.d_v, block.d_v, b, hk, stored_kv(), block.head_dim_v, (push.wide & 32u) != 0);
-    EACH(r, RM) EACH(d, DV_BLOCKS)
-      store_block(d_v, my_row0 + r * MATRIX, d * MATRIX, entry.seq_kv, acc_v[r][d]);
+    PUT_BLOCKS(acc_v, DV_BLOCKS)
+    store_rows(d_v, row0, DV_CHUNKS, entry.seq_kv);
   }
 }

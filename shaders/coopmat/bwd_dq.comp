@@ -121,8 +121,7 @@ void main() {
   }
 
   View d_q = q_view(push.d_q, block.d_q, b, h, stored_q(), block.head_dim, (push.wide & 16u) != 0);
-  EACH(r, RM) EACH(d, D_BLOCKS) {
-    ELEMENTS(k, acc[r][d]) acc[r][d][k] *= block.scale;
-    store_block(d_q, my_row0 + r * MATRIX, d * MATRIX, entry.seq_q, acc[r][d]);
-  }
+  EACH(r, RM) EACH(d, D_BLOCKS) ELEMENTS(k, acc[r][d]) acc[r][d][k] *= block.scale;
+  PUT_BLOCKS(acc, D_BLOCKS)
+  store_rows(d_q, row0, D_CHUNKS, entry.seq_q);
 }

@@ -30,6 +30,8 @@ layout(push_constant) uniform Push {
 #include "coopmat/stage.glsl"
 #include "coopmat/element.glsl"
 
+layout(buffer_reference, std430, buffer_reference_align = 4) writeonly buffer Row1 { uint w[]; };
+
 float sink_of(int h) { return load_float(F32, word_address(push.sink, h)); }
 
 // The row maximum moves only when a score exceeds it by this much, in powers of two: weights up to 2^8 are as exact as
@@ -38,6 +40,18 @@ const float SLACK = 8.0;
 // Without NVIDIA's reductions a maximum takes barriers of the subgroup. lavapipe (Mesa 26) makes them barriers of the
 // workgroup, which must not stand where subgroups part; no other device has subgroups of 8.
 const bool ALWAYS_GROWS = TANDEM_CM2 == 0 && SUBGROUP == 8;
+
+// The rows' lse, which lies in the subgroup's scratch. head counts over batch, or parts, and heads.
+void store_lse(int head, int row0) {
+  if (push.lse == uvec2(0)) return;
+  Row1 to = Row1(stat_address(push.lse, head, block.seq_q, row0));
+  [[dont_unroll]] for (int n = LANE; n < RM * MATRIX; n += SUBGROUP) {
+    const int at = BLOCK_ROW + n;
+    if (row0 + at >= block.seq_q) continue;
+    const float x = SCRATCH_FLOAT(n);
+    to.w[at] = row0 + at < entry.seq_q && x != -HIDDEN_SCORE ? floatBitsToUint(x) : LSE_NONE;
+  }
+}
 
 void main() {
   Place place;
@@ -131,13 +145,8 @@ void main() {
     barrier();
   }
 
-  View o;
-  if (SPLIT != 0)
-    o = part_view(push.o, block.o, part, h, entry.seq_q);
-  else
-    o = q_view(push.o, block.o, b, h, stored_q(), block.head_dim_v, (push.wide & 8u) != 0);
+  EACH(r, RM) row_sum(l[r]); // by way of scratch, where lse goes afterwards
   EACH(r, RM) {
-    row_sum(l[r]);
     ACC factor; // of the row's sums
     ELEMENTS(k, factor) {
       // From the rounded origin to m itself, in natural units: a row with one visible key has l = 1, and so an lse
@@ -153,26 +162,31 @@ void main() {
       }
       factor[k] = l[r][k] != 0 ? factor[k] / l[r][k] : 0.0;
     }
-    const int block_row = my_row0 + r * MATRIX;
-    EACH(d, DV_BLOCKS) {
-      ELEMENTS(k, factor) acc[r][d][k] *= factor[k];
-      if (SPLIT != 0)
-        store_part(o, block_row, d * MATRIX, acc[r][d]);
-      else
-        store_block(o, block_row, d * MATRIX, entry.seq_q, acc[r][d]);
-    }
-    if (push.lse != uvec2(0)) {
-      ACC lse;
-      ELEMENTS(k, lse) lse[k] = l[r][k] != 0 ? m[r][k] + log(l[r][k]) : -HIDDEN_SCORE;
-      coopMatStore(lse, scratch, MY_SCRATCH, SCRATCH_PITCH, ROW_MAJOR);
-      subgroupBarrier();
-      for (int row = LANE; row < MATRIX; row += SUBGROUP) {
-        if (block_row + row >= block.seq_q) continue;
-        const float x = SCRATCH_FLOAT(row * (MATRIX + 4));
-        Store1(stat_address(push.lse, part * block.heads_q + h, block.seq_q, block_row + row)).w =
-            block_row + row < entry.seq_q && x != -HIDDEN_SCORE ? floatBitsToUint(x) : LSE_NONE;
-      }
-      subgroupBarrier();
-    }
+    EACH(d, DV_BLOCKS) ELEMENTS(k, factor) acc[r][d][k] *= factor[k];
+    // Columns are equal, and of the one block only the first stays: the next begins behind it.
+    ACC lse;
+    ELEMENTS(k, lse) lse[k] = l[r][k] != 0 ? m[r][k] + log(l[r][k]) : -HIDDEN_SCORE;
+    coopMatStore(lse, scratch, MY_SCRATCH + r * MATRIX / 4, MATRIX / 4, COL_MAJOR);
+    subgroupBarrier();
   }
+  // Scratch is the way of some parts and of coopmat's bf16, too: lse leaves it before.
+  const bool SCRATCH_IS_FREE = SPLIT != 0 ? PARTS_FIT : TANDEM_CM2 != 0 || TANDEM_BF16 == 0;
+  if (!SCRATCH_IS_FREE) {
+    store_lse(part * block.heads_q + h, row0);
+    subgroupBarrier();
+  }
+  if (SPLIT != 0) {
+    const View o = part_view(push.o, block.o, part, h, entry.seq_q);
+    if (PARTS_FIT) {
+      PUT_PARTS(acc)
+      store_parts(o, row0);
+    } else {
+      EACH(r, RM) EACH(d, DV_BLOCKS) store_part(o, my_row0 + r * MATRIX, d * MATRIX, acc[r][d]);
+    }
+  } else {
+    const View o = q_view(push.o, block.o, b, h, stored_q(), block.head_dim_v, (push.wide & 8u) != 0);
+    PUT_BLOCKS(acc, DV_BLOCKS)
+    store_rows(o, row0, DV_CHUNKS, entry.seq_q);
+  }
+  if (SCRATCH_IS_FREE) store_lse(part * block.heads_q + h, row0);
 }

@@ -36,7 +36,8 @@ const int DV_CHUNKS = DV_BLOCKS * MATRIX / 8;
 // One more, so that the 16-byte reads of 8 rows hit different banks.
 const int PITCH = (D_BLOCKS > DV_BLOCKS ? D_CHUNKS : DV_CHUNKS) + 1;
 const int SECOND = COLS * PITCH;
-shared uvec4 streamed[2 * COLS * PITCH];       // two tiles of COLS rows, the second from SECOND on
+const int STREAMED = ROWS > 2 * COLS ? ROWS : 2 * COLS; // rows
+shared uvec4 streamed[STREAMED * PITCH];       // two tiles of COLS rows, the second from SECOND on
 const int SCRATCH = MATRIX * (MATRIX + 4) / 4; // a subgroup's own
 shared vec4 scratch[SUBGROUPS * SCRATCH];
 shared vec4 iota[MATRIX / 4]; // 0, 1, 2, ...
@@ -86,8 +87,18 @@ void row_max(inout ACC x) { reduce_rows(x, false); }
 void row_sum(inout ACC x) { reduce_rows(x, true); }
 #endif
 
-// ---- from an accumulator to the left operand of the next product ----
-uint pack_pair(float x, float y) { return to_bits16(x) | to_bits16(y) << 16; }
+// ---- from an accumulator to the left operand of the next product, or to shared memory ----
+#if TANDEM_BF16 && !TANDEM_CM2
+// Accumulators of bf16 are rare, so the subgroup rounds by itself: eight elements of the block in scratch.
+const int BLOCK_CHUNKS = MATRIX * MATRIX / 8;
+uvec4 packed_chunk(int n) {
+  const int at = MY_SCRATCH + n / (MATRIX / 8) * SCRATCH_PITCH + n % (MATRIX / 8) * 2;
+  const vec4 low = scratch[at], high = scratch[at + 1];
+  return uvec4(to_bits16(low.x) | to_bits16(low.y) << 16, to_bits16(low.z) | to_bits16(low.w) << 16,
+               to_bits16(high.x) | to_bits16(high.y) << 16, to_bits16(high.z) | to_bits16(high.w) << 16);
+}
+#endif
+
 OPERAND_A to_operand(ACC x) {
 #if TANDEM_CM2
 #if TANDEM_BF16
@@ -102,23 +113,15 @@ OPERAND_A to_operand(ACC x) {
 #else
   OPERAND_A a;
 #if TANDEM_BF16
-  // Accumulators of bf16 are rare, so the subgroup rounds by itself.
-  const int chunks = MATRIX * MATRIX / 8, most = (chunks + SUBGROUP - 1) / SUBGROUP;
+  const int most = (BLOCK_CHUNKS + SUBGROUP - 1) / SUBGROUP;
   uvec4 packed[most];
   coopMatStore(x, scratch, MY_SCRATCH, SCRATCH_PITCH, ROW_MAJOR);
   subgroupBarrier();
-  EACH(i, most) {
-    const int n = LANE + i * SUBGROUP;
-    if (n >= chunks) continue;
-    const int at = MY_SCRATCH + n / (MATRIX / 8) * SCRATCH_PITCH + n % (MATRIX / 8) * 2;
-    const vec4 low = scratch[at], high = scratch[at + 1];
-    packed[i] = uvec4(pack_pair(low.x, low.y), pack_pair(low.z, low.w), pack_pair(high.x, high.y),
-                      pack_pair(high.z, high.w));
-  }
+  EACH(i, most) if (LANE + i * SUBGROUP < BLOCK_CHUNKS) packed[i] = packed_chunk(LANE + i * SUBGROUP);
   subgroupBarrier();
   EACH(i, most) {
     const int n = LANE + i * SUBGROUP;
-    if (n < chunks)
+    if (n < BLOCK_CHUNKS)
       scratch[MY_SCRATCH + n / (MATRIX / 8) * (MATRIX / 8 + 1) + n % (MATRIX / 8)] = uintBitsToFloat(packed[i]);
   }
 #else
@@ -129,6 +132,26 @@ OPERAND_A to_operand(ACC x) {
   coopMatLoad(a, scratch, MY_SCRATCH, MATRIX / 8 + 1, ROW_MAJOR);
   subgroupBarrier();
   return a;
+#endif
+}
+
+// A result's block to the streamed tiles' array, as 16-bit elements, to nearest even whatever a conversion does: what it
+// is given needs no rounding.
+void put_block(int to, ACC x) {
+#if TANDEM_BF16 && !TANDEM_CM2
+  coopMatStore(x, scratch, MY_SCRATCH, SCRATCH_PITCH, ROW_MAJOR);
+  subgroupBarrier();
+  for (int n = LANE; n < BLOCK_CHUNKS; n += SUBGROUP)
+    streamed[to + n / (MATRIX / 8) * PITCH + n % (MATRIX / 8)] = packed_chunk(n);
+  subgroupBarrier();
+#else
+  ELEMENTS(k, x) x[k] = nearest16(x[k]);
+#if TANDEM_BF16
+  coopMatStore(OPERAND_A(x), streamed, to, PITCH, ROW_MAJOR);
+#else
+  coopMatStore(coopmat<float16_t, gl_ScopeSubgroup, MATRIX, MATRIX, gl_MatrixUseAccumulator>(x), streamed, to, PITCH,
+               ROW_MAJOR);
+#endif
 #endif
 }
 

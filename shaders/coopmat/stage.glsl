@@ -1,12 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Rows of tensors into shared memory and out of matrices. WIDE: every tensor has feature stride 1, rows that begin at
-// multiples of 16 bytes and a width that is a multiple of 8: rows travel as uvec4s, 8 elements, and those of the next
-// tile fly in registers while this one is multiplied. Otherwise they go element by element from rolled loops when their
-// turn comes: slow, never wrong.
+// Rows of tensors into shared memory and out of matrices. WIDE (src/params.cpp): every tensor has feature stride 1, rows
+// that begin at multiples of 16 bytes, less than 2^24 bytes apart, and a width that is a multiple of 8: rows travel as
+// uvec4s, 8 elements, and those of the next tile fly in registers while this one is multiplied. RAGGED: and some width is
+// no multiple of MATRIX. Not WIDE: they go element by element from rolled loops when their turn comes: slow, never wrong.
+//
+// The loops over tiles hold one route or the other. Both, with a test of where a tile ends, cost NVIDIA (H100,
+// 580.159.04) a fifth of its speed; and a branch or a loop of some invocations while matrices wait to be stored costs
+// four fifths, as they then wait in memory. So first all results go to shared memory, then everything else is done.
 
+const int RAGGED = 2;
 const int MOST_CHUNKS = D_BLOCKS > DV_BLOCKS ? D_CHUNKS : DV_CHUNKS;
 const int VEC = WIDE != 0 ? (COLS * MOST_CHUNKS + WG - 1) / WG : 1;
 uvec4 stage_1[VEC], stage_2[VEC];
+
+layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Rows4 { uvec4 w[]; };
 
 // Invocation n of a tile's copy, counted on over the workgroup's turns.
 int chunk_row(int turn, int chunks) {
@@ -24,20 +31,25 @@ uvec4 load_chunk(View t, int r, int chunk) {
   return uvec4(low, col + 4 < t.width ? load_words(t, row, col + 4).xy : uvec2(0));
 }
 
-// Whether the tile of COLS rows from r0 flies in registers: nearly all do. Those that reach past the end would need
-// tests around every load; they come like tensors that are not wide.
-bool flies(View t, int r0, int chunks) { return WIDE != 0 && r0 + COLS <= t.rows && t.width == 8 * chunks; }
 bool in_tile(int turn, int chunks) { return COLS * chunks % WG == 0 || chunk_row(turn, chunks) < COLS; }
 
+// Rows past the end repeat the last one: nobody looks at them, as their keys are hidden and their query rows weigh
+// nothing. An index off one address of the whole workgroup: 64-bit addresses of each invocation's own cost the forward a
+// fifth of its speed at D 128, and what else is reckoned here counts as well.
 void fetch_tile(out uvec4 stage[VEC], View t, int r0, int chunks) {
-  if (!flies(t, r0, chunks)) return;
-  uvec2 at = add64(row_address(t, r0 + TID / chunks), 16 * (TID % chunks));
-  const uvec2 at_step = mul64(t.row, WG / chunks);
+  if (WIDE == 0) return;
+  Rows4 tile = Rows4(row_address(t, r0));
+  const int row = int(t.row.x >> 4), last = (t.rows - 1 - r0) * row;
+  const int first = TID / chunks * row + TID % chunks, end = last + TID % chunks;
   EACH(i, VEC) {
-    if (i * WG >= COLS * chunks) continue;
-    if (WG % chunks != 0) at = add64(row_address(t, r0 + chunk_row(i, chunks)), 16 * chunk_col(i, chunks));
-    if (in_tile(i, chunks)) stage[i] = Load4(at).w;
-    if (WG % chunks == 0) at = add64(at, at_step);
+    if (i * WG >= COLS * chunks || !in_tile(i, chunks)) continue;
+    if (WG % chunks == 0 && WIDE != RAGGED) {
+      stage[i] = tile.w[min(first + i * (WG / chunks) * row, end)];
+    } else {
+      const int col = chunk_col(i, chunks), width = t.width / 8;
+      const uvec4 words = tile.w[min(chunk_row(i, chunks) * row, last) + min(col, width - 1)];
+      stage[i] = col < width ? words : uvec4(0);
+    }
   }
 }
 void put_rows(int to, int rows, View t, int r0, int chunks) {
@@ -45,7 +57,7 @@ void put_rows(int to, int rows, View t, int r0, int chunks) {
     streamed[to + n / chunks * PITCH + n % chunks] = load_chunk(t, r0 + n / chunks, n % chunks);
 }
 void put_tile(int to, uvec4 stage[VEC], View t, int r0, int chunks) {
-  if (!flies(t, r0, chunks)) {
+  if (WIDE == 0) {
     put_rows(to, COLS, t, r0, chunks);
     return;
   }
@@ -54,52 +66,56 @@ void put_tile(int to, uvec4 stage[VEC], View t, int r0, int chunks) {
       streamed[to + chunk_row(i, chunks) * PITCH + chunk_col(i, chunks)] = stage[i];
 }
 
-// The subgroup's rows of a tensor as left operands x[RM][blocks], by way of the streamed tiles' array, which holds
-// 2 COLS rows at a time. r0: the workgroup's first row. Everyone is done with the array before and after.
+// The subgroup's rows of a tensor as left operands x[RM][blocks], by way of the streamed tiles' array. r0: the
+// workgroup's first row. Everyone is done with the array before and after.
 #define LOAD_OPERANDS(x, t, r0, blocks, chunks)                                                       \
-  for (int piece = 0; piece < ROWS; piece += 2 * COLS) {                                              \
-    barrier();                                                                                        \
-    put_rows(0, min(2 * COLS, ROWS - piece), t, r0 + piece, chunks);                                  \
-    barrier();                                                                                        \
-    EACH(r, RM) {                                                                                     \
-      const int from = BLOCK_ROW + r * MATRIX - piece;                                                \
-      if (from >= 0 && from < 2 * COLS) {                                                             \
-        EACH(d, blocks) coopMatLoad(x[r][d], streamed, from * PITCH + d * (MATRIX / 8), PITCH, ROW_MAJOR); \
-      }                                                                                               \
-    }                                                                                                 \
-  }                                                                                                   \
+  barrier();                                                                                          \
+  put_rows(0, ROWS, t, r0, chunks);                                                                   \
+  barrier();                                                                                          \
+  EACH(r, RM) EACH(d, blocks)                                                                         \
+    coopMatLoad(x[r][d], streamed, (BLOCK_ROW + r * MATRIX) * PITCH + d * (MATRIX / 8), PITCH, ROW_MAJOR); \
   barrier();
 
-// A block to rows from r0 and features from col of t, rounded to nearest even by our own code (tensor.glsl). Rows from
-// limit on are stored as zeros. Rounding is much code for something done once: the loop stays rolled, and the words
-// wait in the place of their numbers.
-void store_block(View t, int r0, int col, int limit, ACC x) {
-  coopMatStore(x, scratch, MY_SCRATCH, SCRATCH_PITCH, ROW_MAJOR);
-  subgroupBarrier();
-  [[dont_unroll]] for (int n = LANE; n < MATRIX * MATRIX / 8; n += SUBGROUP) {
-    const int row = n / (MATRIX / 8), from = col + n % (MATRIX / 8) * 8;
-    const int at = MY_SCRATCH + row * SCRATCH_PITCH + n % (MATRIX / 8) * 2;
-    if (r0 + row >= t.rows || from >= t.width) continue;
-    const bool zero = r0 + row >= limit;
-    if (WIDE == 0) {
-      [[dont_unroll]] for (int e = 0; e < 2; e++)
-        if (from + 4 * e < t.width)
-          store_words(t, row_address(t, r0 + row), from + 4 * e, zero ? vec4(0) : scratch[at + e]);
-      continue;
-    }
-    [[dont_unroll]] for (int e = 0; e < 2; e++) {
-      const vec4 y = zero ? vec4(0) : scratch[at + e];
-      const uvec2 words = uvec2(pack_pair(y.x, y.y), pack_pair(y.z, y.w));
-      if (e == 0)
-        scratch[at].xy = uintBitsToFloat(words);
-      else
-        Store4(add64(row_address(t, r0 + row), 2 * from)).w = uvec4(floatBitsToUint(scratch[at].xy), words);
-    }
+// The way back: x[RM][blocks] into the streamed tiles' array, and from there, by all invocations, to the rows of a tensor
+// from r0, the workgroup's first. Rows from limit on are stored as zeros.
+#define PUT_BLOCKS(x, blocks)                                                                         \
+  barrier();                                                                                          \
+  EACH(r, RM) EACH(d, blocks) put_block((BLOCK_ROW + r * MATRIX) * PITCH + d * (MATRIX / 8), x[r][d]); \
+  barrier();
+
+void store_rows(View t, int r0, int chunks, int limit) {
+  [[dont_unroll]] for (int n = TID; n < ROWS * chunks; n += WG) {
+    const int row = r0 + n / chunks, col = n % chunks * 8;
+    if (row >= t.rows || col >= t.width) continue;
+    const uvec4 words = row < limit ? streamed[n / chunks * PITCH + n % chunks] : uvec4(0);
+    const uvec2 at = row_address(t, row);
+    if (WIDE != 0)
+      Store4(add64(at, 2 * col)).w = words;
+    else
+      [[dont_unroll]] for (int e = 0; e < 8 && col + e < t.width; e += 4)
+        store_words(t, at, col + e, to_floats(e == 0 ? words.xyzw : words.zwxy));
   }
-  subgroupBarrier();
 }
 
-// The same to a split's part, as it is.
+// The same of a split's part, in f32 as it is, where the array holds it: it does with few rows, which is what splits are
+// for. Otherwise block by block through scratch, which keeps the matrices waiting (see above).
+const int PART_PITCH = DV_BLOCKS * MATRIX / 4 + 1;
+const bool PARTS_FIT = ROWS * PART_PITCH <= STREAMED * PITCH;
+#define PUT_PARTS(x)                                                                                  \
+  barrier();                                                                                          \
+  EACH(r, RM) EACH(d, DV_BLOCKS)                                                                      \
+    coopMatStore(x[r][d], streamed, (BLOCK_ROW + r * MATRIX) * PART_PITCH + d * (MATRIX / 4), PART_PITCH, ROW_MAJOR); \
+  barrier();
+
+void store_parts(View t, int r0) {
+  const int quads = DV_BLOCKS * MATRIX / 4;
+  [[dont_unroll]] for (int n = TID; n < ROWS * quads; n += WG) {
+    const int row = n / quads, quad = n % quads;
+    if (r0 + row < t.rows && 4 * quad < t.width)
+      Store4(part_address(t, r0 + row, 4 * quad)).w = streamed[row * PART_PITCH + quad];
+  }
+}
+
 void store_part(View t, int r0, int col, ACC x) {
   coopMatStore(x, scratch, MY_SCRATCH, SCRATCH_PITCH, ROW_MAJOR);
   subgroupBarrier();

@@ -83,19 +83,24 @@ std::string bytes_of(const Struct& s) {
 }
 
 template <typename Spec>
-auto set_wide(Spec* spec, bool wide, int) -> decltype(spec->WIDE, void()) {
+auto set_wide(Spec* spec, uint32_t wide, int) -> decltype(spec->WIDE, void()) {
   spec->WIDE = wide;
 }
 template <typename Spec>
-void set_wide(Spec*, bool, long) {}  // not a tiled kernel's
+void set_wide(Spec*, uint32_t, long) {}  // not a tiled kernel's
+
+// 2: a width is no multiple of the matrices' edge.
+uint32_t wide_code(const Problem& p, const Launch& l) {
+  return l.matrix > 0 && (p.head_dim % l.matrix != 0 || p.head_dim_v % l.matrix != 0) ? 2 : 1;
+}
 
 std::string spec_bytes(const Plan& plan, const Launch& launch, bool wide) {
   switch (launch.stem) {
-#define TANDEM_STEM(Name, name)                  \
-  case Stem::name: {                             \
-    Name##Spec spec = name##_spec(plan, launch); \
-    set_wide(&spec, wide, 0);                    \
-    return bytes_of(spec);                       \
+#define TANDEM_STEM(Name, name)                                     \
+  case Stem::name: {                                                \
+    Name##Spec spec = name##_spec(plan, launch);                    \
+    set_wide(&spec, wide ? wide_code(plan.problem, launch) : 0, 0); \
+    return bytes_of(spec);                                          \
   }
 #include "../stems.inc"
   }
