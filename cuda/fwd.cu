@@ -17,6 +17,8 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
   const FwdPush& push = params.push;
   Place at;
   if (!find_place(u.tiles, u.total, u.heads_q, &at)) return;
+  const int part = at.batch;  // over batch and splits
+  at.batch = part / u.splits;
   const int kv_head = at.head / u.group;
   const int row0 = at.tile * S::M;
   const View<T> q =
@@ -26,7 +28,8 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
   const View<T> v =
       make_view<T>(push.v, u.v, at.batch, kv_head, u.seq_kv, u.head_dim_v, push.wide & 4u);
   const TandemBand band = mask_band(u);
-  const TandemTiles span = tandem_key_tiles(band, row0, S::M, S::N, u.seq_q, u.seq_kv);
+  const TandemTiles span = tandem_split_tiles(
+      tandem_key_tiles(band, row0, S::M, S::N, u.seq_q, u.seq_kv), part % u.splits, u.splits);
 
   float4* pool = shared_memory();
   float4* ptile = pool + S::POOL;
@@ -59,8 +62,9 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
   const Invocation<S> me;
   const View<T> out =
       make_view<T>(push.o, u.o, at.batch, at.head, u.seq_q, u.head_dim_v, push.wide & 8u);
+  const View<F32> out_part = part_view(push.o, u.o, part, at.head, u.seq_q);
   float* lse = reinterpret_cast<float*>(push.lse);
-  const int64_t lse0 = (int64_t(at.batch) * u.heads_q + at.head) * u.seq_q;
+  const int64_t lse0 = (int64_t(part) * u.heads_q + at.head) * u.seq_q;
 #pragma unroll
   for (int i = 0; i < S::RM; ++i) {
     const int row = row0 + me.row(i);
@@ -74,7 +78,10 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
       float x[4];
 #pragma unroll
       for (int c = 0; c < 4; ++c) x[c] = __fdiv_rn(o[block][i][c], divisor);
-      store_words(out, row, block * S::COLS + me.col(0), x);
+      if (u.splits > 1)
+        store_words(out_part, row, block * S::COLS + me.col(0), x);
+      else
+        store_words(out, row, block * S::COLS + me.col(0), x);
     }
   }
 }

@@ -16,6 +16,8 @@ __global__ void __launch_bounds__(Shape<ROW>::WG, Shape<ROW>::FULL_GROUPS)
   const uint dtype = params.spec.DTYPE;
   Place at;
   if (!find_place(u.tiles, u.total, u.heads_q, &at)) return;
+  const int part = at.batch;  // over batch and splits
+  at.batch = part / u.splits;
   const int kv_head = at.head / u.group;
   const int row0 = at.tile * S::M;
   const Extra e = make_extra(params, at.batch);
@@ -23,7 +25,8 @@ __global__ void __launch_bounds__(Shape<ROW>::WG, Shape<ROW>::FULL_GROUPS)
   const View<Any> q = query_view(e, dtype, push.q, u.q, at.head, u.head_dim, push.wide & 1u);
   const View<Any> k = key_view(e, dtype, push.k, u.k, kv_head, u.head_dim, push.wide & 2u);
   const View<Any> v = key_view(e, dtype, push.v, u.v, kv_head, u.head_dim_v, push.wide & 4u);
-  const TandemTiles span = tandem_key_tiles(e.band, row0, S::M, S::N, e.seq_q, e.seq_kv);
+  const TandemTiles span = tandem_split_tiles(
+      tandem_key_tiles(e.band, row0, S::M, S::N, e.seq_q, e.seq_kv), part % u.splits, u.splits);
   const float* sink =
       params.spec.SINK ? reinterpret_cast<const float*>(push.sink) + at.head : nullptr;
 
@@ -93,10 +96,12 @@ __global__ void __launch_bounds__(Shape<ROW>::WG, Shape<ROW>::FULL_GROUPS)
     });
   }
 
-  const View<Any> out = make_any_view(dtype, push.o, u.o, at.batch, at.head, e.first_q, e.written_q,
-                                      u.head_dim_v, push.wide & 8u);
+  const bool split = u.splits > 1;  // then o is this split's part
+  const View<Any> out =
+      make_any_view(split ? uint(TANDEM_F32) : dtype, push.o, u.o, part, at.head,
+                    split ? 0 : e.first_q, e.written_q, u.head_dim_v, push.wide & 8u);
   float* lse = reinterpret_cast<float*>(push.lse);
-  const int64_t lse0 = int64_t(of.index) * u.seq_q;
+  const int64_t lse0 = (int64_t(part) * u.heads_q + at.head) * u.seq_q;
 #pragma unroll
   for (int i = 0; i < S::RM; ++i) {
     const int row = row0 + me.row(i);

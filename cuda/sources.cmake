@@ -19,6 +19,7 @@ endif()
 target_sources(tandem PRIVATE
   cuda/bwd_dbias.cu cuda/bwd_ddist.cu cuda/bwd_dkv.cu cuda/bwd_dkv_ddist.cu cuda/bwd_dkv_full.cu cuda/bwd_dot.cu cuda/bwd_dq.cu
   cuda/bwd_dq_full.cu cuda/bwd_head.cu cuda/bwd_row.cu cuda/bwd_row_dq.cu cuda/bwd_sum.cu cuda/fwd.cu cuda/fwd_elastic.cu cuda/fwd_full.cu
+  cuda/fwd_join.cu
   src/cuda/device.cpp)
 set_target_properties(tandem PROPERTIES
   CUDA_STANDARD 17 CUDA_STANDARD_REQUIRED ON CUDA_EXTENSIONS OFF CUDA_RUNTIME_LIBRARY Static

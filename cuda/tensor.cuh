@@ -136,6 +136,12 @@ TANDEM_DEVICE View<T> make_rows_view(uint dtype, uint64_t address, const Strides
   }
 }
 
+// What splits of fwd leave of o: f32, rows of a multiple of four.
+TANDEM_DEVICE View<F32> part_view(uint64_t address, const Strides& strides, int part, int head,
+                                  int rows) {
+  return make_view<F32>(address, strides, part, head, rows, int(strides.s), true);
+}
+
 // COUNT quads of the rows row0 + row, row0 + row + STEP, ... at the features col0 + col to + 3. Zeros
 // outside the view. row0 and col0 are the same in the whole workgroup; row0 is not negative.
 // WIDE: every input is wide, its features are whole quads and a tile's rows span less than 4 GiB

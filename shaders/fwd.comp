@@ -91,7 +91,9 @@ void find_lse(out float lse[RM], View q, int row0, View k, TandemTiles tiles, in
 void main() {
   Place place;
   if (!find_place(block.heads_q, place)) return;
-  const int b = place.batch, h = place.head, hk = h / block.group, row0 = place.tile * ROWS;
+  const int part = place.batch; // over batch and splits
+  const int b = SPLIT != 0 ? part / block.splits : part, h = place.head, hk = h / block.group;
+  const int row0 = place.tile * ROWS;
   set_entry(b);
   View q = q_view(push.q, block.q, b, h, entry.seq_q, block.head_dim, (push.wide & 1u) != 0);
   View k = kv_view(push.k, block.k, b, hk, entry.seq_kv, block.head_dim, (push.wide & 2u) != 0);
@@ -108,6 +110,7 @@ void main() {
   }
 
   TandemTiles tiles = tandem_key_tiles(mask_band(), row0, ROWS, COLS, entry.seq_q, entry.seq_kv);
+  if (SPLIT != 0) tiles = tandem_split_tiles(tiles, part % block.splits, block.splits);
   if (tiles.begin < tiles.end) set_head(b, h);
   begin_votes();
   if (NORM == ELASTIC) find_lse(m, q, row0, k, tiles, h);
@@ -165,16 +168,23 @@ void main() {
     [[unroll]] for (int i = 0; i < RM; i++)
       if (row0 + TROW + TR * i >= entry.seq_q) l[i] = 0;
   }
-  View o = q_view(push.o, block.o, b, h, stored_q(), block.head_dim_v, (push.wide & 8u) != 0);
+  View o;
+  if (SPLIT != 0)
+    o = part_view(push.o, block.o, part, h, entry.seq_q);
+  else
+    o = q_view(push.o, block.o, b, h, stored_q(), block.head_dim_v, (push.wide & 8u) != 0);
   [[unroll]] for (int n = 0; n < DV_BLOCKS; n++) {
     [[unroll]] for (int i = 0; i < RM; i++) acc[n][i] = l[i] != 0 ? acc[n][i] / l[i] : vec4(0);
-    store_block(o, row0, n, acc[n]);
+    if (SPLIT != 0)
+      store_part(o, row0, n, acc[n]);
+    else
+      store_block(o, row0, n, acc[n]);
   }
   if (push.lse != uvec2(0) && TCOL == 0) {
     [[unroll]] for (int i = 0; i < RM; i++) {
       const int row = row0 + TROW + TR * i;
       if (row < block.seq_q)
-        Store1(stat_address(push.lse, b * block.heads_q + h, block.seq_q, row)).w =
+        Store1(stat_address(push.lse, part * block.heads_q + h, block.seq_q, row)).w =
             l[i] != 0 ? floatBitsToUint(NORM == SOFTMAX ? m[i] + log(l[i]) : m[i]) : LSE_NONE;
     }
   }

@@ -36,17 +36,26 @@ struct View {
   bool wide; // 4-feature accesses are allowed (docs/kernels.md)
 };
 
-View make_view(uvec2 address, Strides s, int b, int h, int rows, int width, bool wide) {
+View view_of(int shift, uvec2 address, Strides s, int b, int h, int rows, int width, bool wide) {
   View t;
-  t.base = add64(address, to_bytes(add64(mul64(s.bh.xy, b), mul64(s.bh.zw, h))));
-  t.row = to_bytes(s.sd.xy);
-  t.col = to_bytes(s.sd.zw);
+  t.base = add64(address, to_bytes(add64(mul64(s.bh.xy, b), mul64(s.bh.zw, h)), shift));
+  t.row = to_bytes(s.sd.xy, shift);
+  t.col = to_bytes(s.sd.zw, shift);
   t.rows = rows;
   t.width = width;
   t.wide = wide;
   return t;
 }
+View make_view(uvec2 address, Strides s, int b, int h, int rows, int width, bool wide) {
+  return view_of(SIZE_SHIFT, address, s, b, h, rows, width, wide);
+}
 uvec2 row_address(View t, int r) { return add64(t.base, mul64(t.row, r)); }
+
+// What splits of fwd leave of o, whatever DTYPE is: f32, rows of a multiple of four.
+View part_view(uvec2 address, Strides s, int part, int h, int rows) {
+  return view_of(2, address, s, part, h, rows, int(s.sd.x), true);
+}
+uvec2 part_address(View t, int r, int col) { return add64(row_address(t, r), col << 2); }
 
 // Four features in storage form: f32 in xyzw, 16-bit types in the halves of xy. Conversion waits until
 // the words are used, so that loads stay in flight under the arithmetic in between.

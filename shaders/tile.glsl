@@ -170,3 +170,12 @@ void store_block(View t, int r0, int block, vec4 x[RM]) {
       store_words(t, row_address(t, r), col, y);
   }
 }
+
+// The same to a split's part.
+void store_part(View t, int r0, int block, vec4 x[RM]) {
+  const int col = 4 * (block * TC + TCOL);
+  [[unroll]] for (int i = 0; i < RM; i++) {
+    const int r = r0 + TROW + TR * i;
+    if (r < t.rows && col < t.width) Store4(part_address(t, r, col)).w = floatBitsToUint(x[i]);
+  }
+}

@@ -14,7 +14,9 @@ namespace tandem {
 struct Addresses {
 #define TANDEM_ARG(name) uint64_t name = 0;
 #include "args.inc"
-  uint64_t delta = 0, tau_rows = 0, slope_rows = 0, bias_parts = 0, dist_parts = 0;  // in workspace
+  // In the workspace.
+  uint64_t delta = 0, tau_rows = 0, slope_rows = 0, bias_parts = 0, dist_parts = 0, o_parts = 0,
+           lse_parts = 0;
   uint64_t dropout_seed = 0;
   uint32_t dropout_offset = 0;
 };
@@ -51,6 +53,8 @@ Status resolve_args(const Plan& plan, const tandem_args& args, At&& at, Addresse
     a.slope_rows = a.workspace + plan.slope_rows_offset;
     a.bias_parts = a.workspace + plan.bias_parts_offset;
     a.dist_parts = a.workspace + plan.dist_parts_offset;
+    a.o_parts = a.workspace + plan.o_parts_offset;
+    a.lse_parts = a.workspace + plan.lse_parts_offset;
   }
   a.dropout_seed = args.dropout_seed;
   a.dropout_offset = args.dropout_offset;

@@ -103,8 +103,14 @@ TANDEM_TENSOR(d_q, false)
 TANDEM_TENSOR(d_k, true)
 TANDEM_TENSOR(d_v, true)
 #undef TANDEM_TENSOR
-constexpr Tensor d_bias, to;  // by element, always
+constexpr Tensor d_bias, to, o_parts;  // one way, always
 }  // namespace tensors
+
+// Of o's parts, [B * splits, Hq, Sq, part_pitch()].
+Strides part_strides(const Problem& p) {
+  const int64_t row = part_pitch(p.head_dim_v), head = p.seq_q * row;
+  return {p.heads_q * head, head, row, 1};
+}
 
 // Whether n elements may be read or written at once from every multiple of n features. A dimension of size 1 has
 // no step, whatever its stride says. Kernels with matrices reach all rows of a tile by 32 bits of index.
@@ -136,13 +142,15 @@ struct PushValues : Addresses {
     d_dist = split ? a.dist_parts : a.d_dist_bias;
     if (l.stem == Stem::bwd_dkv_ddist && l.members == 0) d_dist = 0;
     if (split) d_bias = a.bias_parts;
+    if (leaves_parts()) o = a.o_parts, lse = a.lse_parts;
     int slot = 0;
     for_each_extra(plan.problem, [&](auto, auto address) { extra[slot++] = a.*address; });
   }
   // Called for each tensor, in the order of the interface file.
   void add_tensor(const Tensor& t) {
     if (!t.strides) return;
-    const bool fits = is_wide(plan_.problem, t, this->*t.address, launch_.wide_elements());
+    const bool fits = (leaves_parts() && t.strides == &Problem::o) ||
+                      is_wide(plan_.problem, t, this->*t.address, launch_.wide_elements());
     wide |= uint32_t(fits) << count_;
     accessed_ |= uint32_t(is_accessed(plan_.problem, launch_.stem, t)) << count_++;
   }
@@ -156,6 +164,8 @@ struct PushValues : Addresses {
   uint32_t wide = 0, drop_offset;
 
  private:
+  // Of o and lse: part_strides() are those of whole chunks.
+  bool leaves_parts() const { return launch_.stem == Stem::fwd && launch_.splits > 1; }
   const Plan& plan_;
   const Launch& launch_;
   uint32_t accessed_ = 0, count_ = 0;
@@ -265,13 +275,42 @@ ExtraBlock extra_block(const Problem& p) {
 
 FwdSpec fwd_spec(const Plan& plan, const Launch& l) {
   FwdSpec s = tile_spec<FwdSpec>(plan, l);
-  s.SINK = plan.problem.sink;
+  s.SPLIT = l.splits > 1;
+  s.SINK = plan.problem.sink && l.splits == 1;
   return s;
 }
 
 FwdBlock fwd_block(const Plan& plan, const Launch& l) {
   FwdBlock b = tile_block<FwdBlock>(plan, l);
-  b.o = plan.problem.o;
+  b.o = l.splits > 1 ? part_strides(plan.problem) : plan.problem.o;
+  b.splits = int(l.splits);
+  return b;
+}
+
+FwdJoinSpec fwd_join_spec(const Plan& plan, const Launch& l) {
+  const Problem& p = plan.problem;
+  const JoinShape shape(l.splits, p.head_dim_v);
+  FwdJoinSpec s;
+  s.WG = kJoinGroup;
+  s.DTYPE = uint32_t(p.dtype);
+  s.LANES = uint32_t(shape.lanes);
+  s.SLICES = uint32_t(shape.slices);
+  s.SINK = p.sink;
+  s.LENGTHS_Q = uint32_t(p.lengths_q);
+  return s;
+}
+
+FwdJoinBlock fwd_join_block(const Plan& plan, const Launch& l) {
+  const Problem& p = plan.problem;
+  FwdJoinBlock b{};
+  b.o = p.o;
+  b.o_parts = part_strides(p);
+  b.seq_q = int(p.seq_q);
+  b.head_dim_v = int(p.head_dim_v);
+  b.heads_q = int(p.heads_q);
+  b.splits = int(l.splits);
+  b.tiles = l.tiles;
+  b.total = l.total;
   return b;
 }
 

@@ -247,12 +247,37 @@ std::vector<Stem> stems_of(const Problem& p, const PathRow& row, int fixed) {
   return stems;
 }
 
+// What a device is taken for that does not tell.
+int64_t cores_of(const Caps& caps) { return caps.cores ? caps.cores : 32; }
+
+// How many workgroups share the keys of a row of fwd. Few query tiles leave most of the device idle: then as many
+// as give each of its cores kCoreInvocations, what fits one with 168 registers each on NVIDIA, but no less than
+// kSplitKeys of the longest row each, as joining the parts takes a launch of its own. Elastic softmax and entmax need the
+// whole row's origin before the first weight, and are not split.
+constexpr int64_t kCoreInvocations = 384, kSplitKeys = 256;
+uint32_t key_splits(const Problem& p, const Caps& caps, const Launch& l, const Extent& e) {
+  if (caps.backend == Backend::cpu || p.normalizer != Normalizer::softmax) return 1;
+  if (p.splits > 0) return uint32_t(p.splits);
+  if (caps.max_invocations < uint32_t(kJoinGroup)) return 1;
+  const int64_t wanted = kCoreInvocations * cores_of(caps) / l.invocations();
+  const int64_t groups = e.tiles * e.heads * e.batch;
+  if (groups * 2 > wanted) return 1;
+  int most = 0;  // key tiles of a query tile
+  for (int64_t n = 0; n < e.tiles; ++n) {
+    const TandemTiles t = tandem_key_tiles(p.band, int(n * l.tile.br), l.tile.br, l.tile.bc,
+                                           int(p.seq_q), int(p.seq_kv));
+    most = std::max(most, t.end - t.begin);
+  }
+  const int64_t splits = std::min(wanted / groups, int64_t(most) * l.tile.bc / kSplitKeys);
+  return uint32_t(std::max<int64_t>(splits, 1));
+}
+
 // A sum with few outputs and many members is shared by several workgroups, enough to fill the device;
 // bwd_sum then adds their parts. With that many workgroups and no more, the parts stay below a few times
 // the device's tiles, whatever the problem.
 uint32_t splits_of(const Extent& e, const Caps& caps) {
-  if (caps.backend == Backend::cpu) return 1;
-  const int64_t wanted = 4 * int64_t(caps.cores ? caps.cores : 32);
+  if (caps.backend == Backend::cpu || caps.max_invocations < uint32_t(kLineGroup)) return 1;
+  const int64_t wanted = 4 * cores_of(caps);
   const int64_t groups = e.tiles * e.heads * e.batch;
   return uint32_t(std::max<int64_t>(1, std::min(wanted / std::max<int64_t>(groups, 1), e.members)));
 }
@@ -297,7 +322,7 @@ std::string make_launches(const Problem& p, const Caps& caps, const PathRow& row
                                              launches->front().stem == Stem::bwd_row ||
                                              launches->front().stem == Stem::bwd_row_dq);
     launch.members = e.members;
-    launch.splits = splits_of(e, caps);
+    launch.splits = stem == Stem::fwd ? key_splits(p, caps, launch, e) : splits_of(e, caps);
     const int64_t shares = launch.splits;  // workgroups where one would do
     if (stem == Stem::bwd_dkv_ddist && fuses_dist(p)) {
       launch.members = e.tiles * e.batch;
@@ -312,7 +337,7 @@ std::string make_launches(const Problem& p, const Caps& caps, const PathRow& row
           &launch, double(e.tiles) * double(e.heads) * double(e.batch) * double(shares), caps);
       if (!why.empty()) return why;
       if (!tiled) {
-        const auto group = uint32_t(stem == Stem::bwd_dot ? kDotRows * kDotLanes : kLineGroup);
+        const auto group = uint32_t(launch.invocations());
         if (group > caps.max_invocations)
           return text("%s needs workgroups of %u, the device has %u", stem_name(stem), group,
                       caps.max_invocations);
@@ -321,21 +346,32 @@ std::string make_launches(const Problem& p, const Caps& caps, const PathRow& row
     }
     launches->push_back(launch);
   }
-  // The parts of split sums, all after the kernels that leave them.
+  // What adds the parts of splits, all after the kernels that leave them.
   for (size_t n = 0, kernels = launches->size(); n < kernels; ++n) {
-    const Launch& parts = (*launches)[n];
+    const Launch parts = (*launches)[n];
     if (parts.splits == 1) continue;
+    const bool join = parts.stem == Stem::fwd;
     Launch sum;
-    sum.stem = Stem::bwd_sum;
-    sum.kernel = find_kernel(Stem::bwd_sum, row.backend, row.name);
+    sum.stem = join ? Stem::fwd_join : Stem::bwd_sum;
+    sum.kernel = find_kernel(sum.stem, row.backend, row.name);
     if (sum.kernel < 0) return text("it has no %s kernel", stem_name(sum.stem));
-    sum.gradient = parts.stem == Stem::bwd_dbias ? TANDEM_GRAD_BIAS : TANDEM_GRAD_DIST_BIAS;
     sum.splits = parts.splits;
     sum.waits = launches->size() == kernels;  // the first one waits for both
-    const std::string why =
-        set_groups(&sum, double(ceil_div(gradient_elements(p, sum.gradient), kLineGroup)), caps);
+    if (uint32_t(sum.invocations()) > caps.max_invocations)
+      return text("%s needs workgroups of %d, the device has %u", stem_name(sum.stem),
+                  sum.invocations(), caps.max_invocations);
+    int64_t tiles = 0, heads = 1;
+    if (join) {
+      tiles = ceil_div(p.seq_q, JoinShape(sum.splits, p.head_dim_v).rows());
+      heads = p.heads_q * p.batch;
+      sum.shared_bytes = 5 * sizeof(float) * kJoinGroup;
+    } else {
+      sum.gradient = parts.stem == Stem::bwd_dbias ? TANDEM_GRAD_BIAS : TANDEM_GRAD_DIST_BIAS;
+      tiles = ceil_div(gradient_elements(p, sum.gradient), kLineGroup);
+    }
+    const std::string why = set_groups(&sum, double(tiles) * double(heads), caps);
     if (!why.empty()) return why;
-    sum.tiles = sum.total;
+    sum.tiles = uint32_t(tiles);
     launches->push_back(sum);
   }
   return "";
@@ -361,11 +397,19 @@ void lay_out_workspace(Plan* plan) {
       place(true,
             l.gradient == TANDEM_GRAD_BIAS ? &plan->bias_parts_offset : &plan->dist_parts_offset,
             l.splits * uint64_t(gradient_elements(p, l.gradient)));
+  if (const Launch* join = plan->find(Stem::fwd_join)) {
+    place(true, &plan->o_parts_offset, join->splits * rows * uint64_t(part_pitch(p.head_dim_v)));
+    place(true, &plan->lse_parts_offset, join->splits * rows);
+  }
   plan->workspace_size = end;
 }
 
 // What of a problem a path does not compute; "" if nothing.
 std::string missing_feature(const PathRow& row, const Problem& p, const Caps& caps) {
+  // Backward has none, and neither has the CPU, whose results are the same without.
+  if (row.backend != Backend::cpu && !p.backward && p.splits > 1 &&
+      p.normalizer != Normalizer::softmax)
+    return text("splits, of which the problem asks for %d, are for softmax alone", p.splits);
   if (is_matrix_path(row)) {
     const std::string type = matrix_type_refusal(p, caps);
     if (!type.empty()) return type;
@@ -528,6 +572,18 @@ bool try_path(const Problem& p, const Caps& caps, const PathRow& row, Plan* plan
 }
 
 }  // namespace
+
+int Launch::invocations() const {
+  if (tile.br > 0) return tile.invocations();
+  if (stem == Stem::bwd_dot) return kDotRows * kDotLanes;
+  return stem == Stem::fwd_join ? kJoinGroup : kLineGroup;
+}
+
+JoinShape::JoinShape(uint32_t splits, int64_t head_dim_v) {
+  while (lanes * 4 < head_dim_v) lanes *= 2;
+  // As many as each have two splits to add.
+  while (slices * lanes < kJoinGroup && uint32_t(slices) * 4 <= splits) slices *= 2;
+}
 
 std::string Plan::name() const {
   std::string s = std::string(backend_name(backend)) + "." + path;

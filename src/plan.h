@@ -30,7 +30,9 @@ struct Launch {
   uint32_t shared_bytes = 0;
   bool waits = false;          // reads what launches before it wrote
   bool stores_d_bias = false;  // bwd_dq: in place of bwd_dbias
-  // bwd_dbias, bwd_ddist: what is summed, and how many workgroups share a sum; bwd_sum: their parts.
+  int invocations() const;     // of a workgroup
+  // bwd_dbias, bwd_ddist: what is summed, and how many workgroups share a sum; bwd_sum: their parts. fwd: how many
+  // share a row's keys; fwd_join: their parts.
   // bwd_dkv_ddist: a member and a part for each tile of keys, no members where d_dist_bias is not its work.
   int64_t members = 0;
   uint32_t splits = 1;
@@ -68,6 +70,8 @@ struct Plan {
   uint64_t tau_rows_offset = 0,
            slope_rows_offset = 0;  // [B,Hq,Sq]: the rows' parts of d_tau, d_slope
   uint64_t bias_parts_offset = 0, dist_parts_offset = 0;  // [splits], each of the gradient's shape
+  uint64_t o_parts_offset = 0,
+           lse_parts_offset = 0;  // [B,splits,Hq,Sq,part_pitch()], [B,splits,Hq,Sq]
   std::vector<Refusal> refusals;  // candidates that were looked at and not taken
   std::string name() const;
   Tile tile() const;  // of its tiled kernels, if possible one with matrices; br = bc = 0: none
@@ -82,6 +86,16 @@ constexpr uint64_t kWorkspaceAlignment = 256;
 // invocations a row.
 constexpr int kLineGroup = 128;
 constexpr int kDotRows = 8, kDotLanes = 16;
+
+// fwd_join: its workgroups of 128, too, are lanes, of four features, times slices, of splits, times rows.
+constexpr int kJoinGroup = 128;
+struct JoinShape {
+  int lanes = 1, slices = 1;
+  JoinShape(uint32_t splits, int64_t head_dim_v);
+  int rows() const { return kJoinGroup / (lanes * slices); }
+};
+// Floats of a row of o's parts: whole chunks of whatever kernel writes them.
+constexpr int64_t part_pitch(int64_t head_dim_v) { return (head_dim_v + 7) / 8 * 8; }
 
 // UNSUPPORTED with every refusal in the message when no path is left; *plan then holds the refusals.
 Status make_plan(const Problem& problem, const Caps& caps, Plan* plan);

@@ -278,9 +278,6 @@ Status make_problem(const tandem_problem* given, Problem* problem) {
   if (given->next)
     return fail(TANDEM_ERROR_INVALID_STRUCT,
                 "problem.next is not NULL; this version extends nothing");
-  if (given->reserved != 0)
-    return fail(TANDEM_ERROR_INVALID_ARGUMENT, "problem.reserved is %u, must be 0",
-                given->reserved);
   if (given->direction != TANDEM_FORWARD && given->direction != TANDEM_BACKWARD)
     return fail(TANDEM_ERROR_INVALID_ARGUMENT,
                 "problem.direction is %u, which is no tandem_direction", given->direction);
@@ -372,6 +369,8 @@ Status make_problem(const tandem_problem* given, Problem* problem) {
   TANDEM_TRY(check_size("tile_cols", given->tile_cols, tile_limit));
   p.tile_rows = int(given->tile_rows);
   p.tile_cols = int(given->tile_cols);
+  TANDEM_TRY(check_size("splits", given->splits, tile_limit));
+  p.splits = int(given->splits);
   *problem = p;
   return Status();
 }

@@ -51,6 +51,7 @@ struct Problem {
   uint32_t gradients = 0;  // TANDEM_GRAD_*; 0 forward
   bool deterministic = false, visit_all = false;
   int tile_rows = 0, tile_cols = 0;  // 0: the planner chooses
+  int splits = 0;                    // of the keys in forward; 0: the planner chooses
 
   Normalizer normalizer = Normalizer::softmax;
   float alpha = 0;  // of entmax

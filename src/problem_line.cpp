@@ -281,6 +281,7 @@ std::string print_problem(const tandem_problem& p) {
   if (p.flags & TANDEM_FLAG_DETERMINISTIC) s += " deterministic";
   if (p.flags & TANDEM_FLAG_VISIT_ALL) s += " visit_all";
   if (p.tile_rows || p.tile_cols) s += text(" tile=%ux%u", p.tile_rows, p.tile_cols);
+  if (p.splits) s += text(" splits=%u", p.splits);
   for (const OverlayWord& t : {kBias, kDBias, kKeep})
     if ((t.tensor != kDBias.tensor || d_bias) && (p.*t.tensor).dtype &&
         !same_strides(p.*t.tensor, layout_of(p, t)))
@@ -355,6 +356,10 @@ Status parse_problem(const char* line, tandem_problem* problem) {
         return bad("wants ROWSxCOLS");
       p.tile_rows = uint32_t(rows);
       p.tile_cols = uint32_t(cols);
+    } else if (starts(word, "splits=", &rest)) {
+      int64_t splits = 0;
+      if (!parse_int(rest, &splits) || splits < 0 || splits > 65535) return bad("wants a number");
+      p.splits = uint32_t(splits);
     } else if (const int extra = parse_extra(word, &p, &rest)) {
       if (extra < 0) return bad(rest);
     } else {

@@ -82,6 +82,18 @@ TANDEM_FN TandemTiles tandem_key_tiles(TandemBand band, int row0, int rows, int 
                       last + band.off - band.left, row0 + band.off + band.right, seq_kv, cols);
 }
 
+// The part of t that split n of several visits: consecutive tiles, the first splits one more where they do not come
+// out even. The parts cover t, and each of its tiles once; there may be fewer tiles than splits.
+TANDEM_FN TandemTiles tandem_split_tiles(TandemTiles t, int n, int splits) {
+  int each = (t.end - t.begin) / splits;
+  int longer = (t.end - t.begin) % splits;
+  t.begin += n * each + tandem_min(n, longer);
+  t.end = t.begin + each + (n < longer ? 1 : 0);
+  t.full_begin = tandem_min(tandem_max(t.full_begin, t.begin), t.end);
+  t.full_end = tandem_max(tandem_min(t.full_end, t.end), t.full_begin);
+  return t;
+}
+
 // Query tiles of rows rows that see the keys [col0, col0 + cols) below seq_kv. A tile that reaches past
 // seq_q is never full here: its missing rows need the mask.
 TANDEM_FN TandemTiles tandem_query_tiles(TandemBand band, int col0, int cols, int rows, int seq_q,

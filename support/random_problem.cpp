@@ -139,6 +139,10 @@ tandem_problem random_problem(uint64_t seed, const RandomLimits& limits) {
   int64_t sq = random_length(r, k.short_rows ? 32 : limits.max_seq);
   if (!k.short_rows && sq > 0 && sq <= 32) sq += 32;
   int64_t sk = r.chance(35) ? sq : random_length(r, limits.max_seq);
+  // Forward's keys in parts, of decoding steps too; drawn apart, so that every seed keeps the rest of its problem.
+  Random of_group(Random::mix(seed / kSameKernels) ^ 0x73706c69), own(Random::mix(seed) ^ 0x7473);
+  const bool split = k.normalizer == TANDEM_SOFTMAX && of_group.chance(30);
+  if (split && k.short_rows && own.chance(60)) sq = own.between(1, 4), sk = own.between(200, 1500);
   // Too much work: first fewer heads, then shorter sequences. Entmax walks over the keys several times.
   const auto work = [&] {
     return b * hk * group * sq * sk * (k.d + k.dv) * (k.normalizer == TANDEM_ENTMAX ? 3 : 1);
@@ -192,6 +196,7 @@ tandem_problem random_problem(uint64_t seed, const RandomLimits& limits) {
   if (k.backward) p.gradients = k.gradients;
   if (r.chance(30)) p.flags = TANDEM_FLAG_DETERMINISTIC;
   if (k.visit_all) p.flags |= TANDEM_FLAG_VISIT_ALL;
+  if (split) p.splits = own.pick(std::vector<uint32_t>{2, 3, 5, 16});
   if (k.small_tile) {
     p.tile_rows = uint32_t(kTiles[kTileCount - 1].br);
     p.tile_cols = uint32_t(kTiles[kTileCount - 1].bc);

@@ -143,6 +143,7 @@ std::string check_blame(const std::string& stem) {
     return some;
   };
   const Row rows[] = {{"fwd", {"o"}, with({"lse", "d_q", "d_k", "d_v"})},
+                      {"fwd_join", {"o"}, with({"lse", "d_q", "d_k", "d_v"})},
                       {"bwd_dot", {"d_q", "d_k"}, sums},
                       {"bwd_row", {"d_q", "d_bias"}, with({"d_k"})},
                       {"bwd_dkv", {"d_k"}, {}},
@@ -225,6 +226,7 @@ tandem_problem kernels_of(tandem_problem p) {
   p.scale = 1;
   p.flags = 0;
   p.tile_rows = p.tile_cols = 0;
+  p.splits = p.splits > 1 ? 2 : 0;
   if (p.softcap > 0) p.softcap = 1;
   if (p.dropout > 0) p.dropout = 0.5f;
   if (p.dist_window > 0) p.dist_window = 1;

@@ -126,8 +126,9 @@ using namespace parity;
 namespace {
 
 void run_exact(tandem_direction direction, const Shape& shape, const Mask& mask, tandem_dtype dtype,
-               Layout layout, Fill fill, Sum* sum) {
-  const tandem_problem p = problem(direction, dtype, shape, mask, layout);
+               Layout layout, Fill fill, Sum* sum, uint32_t splits = 0) {
+  tandem_problem p = problem(direction, dtype, shape, mask, layout);
+  p.splits = splits;
   check_exact(p, fill, seed_of("exact", uint64_t(shape.sq * 131 + shape.sk * 17 + shape.d)), sum);
 }
 
@@ -147,6 +148,21 @@ TEST_CASE("exact: forward, every fill and mask") {
   for (const Mask& mask : kMasks)
     for (Fill fill : kFills)
       run_exact(TANDEM_FORWARD, shape, mask, kDtypes[n++ % 3], Layout::bhsd, fill, &sum);
+  check_sum(sum, 24);
+}
+
+// Where each split has a tile or two, and where most have none. A pair is mostly of two splits.
+TEST_CASE("exact: splits, all fills and masks") {
+  Sum sum;
+  const Shape shape = {1, 4, 2, 70, 101, 32, 32}, decode = {1, 4, 2, 3, 150, 32, 32};
+  int n = 0;
+  for (const Mask& mask : kMasks)
+    for (Fill fill : kFills) {
+      const bool few = at_least(Tier::ci) && n % 3 == 2;
+      run_exact(TANDEM_FORWARD, few ? decode : shape, mask, kDtypes[n % 3], Layout::bhsd, fill,
+                &sum, n % 2 ? 2 : 5);
+      ++n;
+    }
   check_sum(sum, 24);
 }
 

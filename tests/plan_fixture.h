@@ -110,10 +110,10 @@ inline std::string dump(const Status& status, const Plan& plan) {
                   text("|%llu %llu|", (unsigned long long)plan.workspace_size,
                        (unsigned long long)plan.delta_offset);
   for (const Launch& l : plan.launches)
-    s += text("%s %d %s %dx%d %d %d %u %u %u %u %u %d %u %d %d %d;", stem_name(l.stem), l.kernel,
+    s += text("%s %d %s %dx%d %d %d %u %u %u %u %u %d %u %d %d %d %u;", stem_name(l.stem), l.kernel,
               l.tile.name ? l.tile.name : "-", l.tile.br, l.tile.bc, l.d_blocks, l.dv_blocks,
               l.tiles, l.total, l.groups_x, l.groups_y, l.shared_bytes, l.matrix, l.subgroup,
-              l.row_blocks, l.left_shared, l.flies);
+              l.row_blocks, l.left_shared, l.flies, l.splits);
   for (const Refusal& r : plan.refusals) s += r.candidate + ": " + r.reason + ";";
   return s;
 }

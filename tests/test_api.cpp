@@ -36,7 +36,7 @@ const std::vector<ProblemRow>& problem_rows() {
       {"struct_size 0", [](P& p) { p.struct_size = 0; }, kStruct, {"problem.struct_size", " 0"}},
       {"a short struct", [](P& p) { p.struct_size -= 4; }, kStruct, {"problem.struct_size"}},
       {"next", [](P& p) { p.next = &p; }, kStruct, {"problem.next"}},
-      {"reserved", [](P& p) { p.reserved = 7; }, kArgument, {"problem.reserved", "7"}},
+      {"splits", [](P& p) { p.splits = 1 << 16; }, kUnsupported, {"splits", "65536"}},
       {"direction 0", [](P& p) { p.direction = 0; }, kArgument, {"problem.direction", " 0"}},
       {"direction 3", [](P& p) { p.direction = 3; }, kArgument, {"problem.direction", " 3"}},
       {"mask", [](P& p) { p.mask = 9; }, kArgument, {"problem.mask", "9"}},

@@ -81,12 +81,16 @@ void check_launch(const Plan& plan, const Caps& caps, const Launch& l) {
   }
   if (plan.backend == Backend::cpu) return;
 
-  const int64_t rows = l.stem == Stem::bwd_dot ? kDotRows : keys ? l.tile.bc : l.tile.br;
+  const bool join = l.stem == Stem::fwd_join;
+  const int64_t rows = l.stem == Stem::bwd_dot ? kDotRows
+                       : join                  ? JoinShape(l.splits, p.head_dim_v).rows()
+                       : keys                  ? l.tile.bc
+                                               : l.tile.br;
   REQUIRE(rows > 0);
   // Exactly as many tiles as cover the rows, and as many workgroups as there are tiles of all heads.
   CHECK(int64_t(l.tiles) * rows >= length);
   CHECK((int64_t(l.tiles) - 1) * rows < length);
-  CHECK(int64_t(l.total) == int64_t(l.tiles) * heads * p.batch);
+  CHECK(int64_t(l.total) == int64_t(l.tiles) * heads * p.batch * (join ? 1 : l.splits));
   CHECK(l.total > 0);
   CHECK(l.groups_x > 0);
   CHECK(l.groups_x <= caps.max_groups_x);
@@ -105,10 +109,12 @@ void check_launch(const Plan& plan, const Caps& caps, const Launch& l) {
     const uint32_t extra = !votes ? 0 : l.stem == Stem::fwd ? 12 : 4;
     CHECK(l.shared_bytes == declared_shared(plan, l) + extra);
   }
+  CHECK(uint32_t(l.invocations()) <= caps.max_invocations);
   if (l.stem == Stem::bwd_dot) {
     CHECK(uint32_t(kDotRows * kDotLanes) <= caps.max_invocations);
     return;
   }
+  if (join) return;
   CHECK(uint32_t(l.tile.invocations()) <= caps.max_invocations);
   CHECK(l.tile.max_d >= std::max(p.head_dim, p.head_dim_v));
   const int cols = l.matrix > 0 ? l.matrix : l.tile.block_cols();
@@ -119,10 +125,11 @@ void check_launch(const Plan& plan, const Caps& caps, const Launch& l) {
 }
 
 // The stems that a problem needs, in order, without those whose output is empty.
-std::vector<Stem> needed(const Problem& p) {
+std::vector<Stem> needed(const Problem& p, bool split) {
   const bool q = p.batch * p.heads_q * p.seq_q != 0, kv = p.batch * p.heads_kv * p.seq_kv != 0;
   std::vector<Stem> s;
   if (!p.backward && q) s.push_back(Stem::fwd);
+  if (split) s.push_back(Stem::fwd_join);
   if (p.backward && (p.gradients & (TANDEM_GRAD_Q | TANDEM_GRAD_K)) && q)
     s.push_back(Stem::bwd_dot);
   if (p.backward && (p.gradients & (TANDEM_GRAD_K | TANDEM_GRAD_V)) && kv)
@@ -155,12 +162,21 @@ bool check_plan(const Problem& problem, const Caps& caps) {
   CHECK(words.find(plan.name()) != std::string::npos);
   std::vector<Stem> stems;
   for (const Launch& l : plan.launches) stems.push_back(l.stem);
-  CHECK(stems == needed(problem));
+  const Launch* fwd = plan.find(Stem::fwd);
+  const bool split = fwd && fwd->splits > 1;
+  CHECK(stems == needed(problem, split));
   for (const Launch& l : plan.launches) check_launch(plan, caps, l);
   const bool dot = std::count(stems.begin(), stems.end(), Stem::bwd_dot) > 0;
   const uint64_t rows =
       uint64_t(problem.batch) * uint64_t(problem.heads_q) * uint64_t(problem.seq_q);
-  CHECK(plan.workspace_size == (dot ? rows * 4 : 0));
+  if (split) {
+    const uint64_t o = fwd->splits * rows * uint64_t(part_pitch(problem.head_dim_v)) * 4;
+    CHECK(plan.o_parts_offset == 0);
+    CHECK(plan.lse_parts_offset == (o + 255) / 256 * 256);
+    CHECK(plan.workspace_size == plan.lse_parts_offset + fwd->splits * rows * 4);
+  } else {
+    CHECK(plan.workspace_size == (dot ? rows * 4 : 0));
+  }
   CHECK(plan.delta_offset == 0);
   return true;
 }
@@ -178,7 +194,7 @@ TEST_CASE("each recorded device plans as recorded, or says why not") {
       CHECK(status.ok() == !profile.path.empty());
       if (!status.ok()) continue;
       CHECK(plan.path == profile.path);
-      if (!profile.tile.empty()) CHECK(std::string(plan.launches.back().tile.name) == profile.tile);
+      if (!profile.tile.empty()) CHECK(plan.tile().name == profile.tile);
       for (const char* d : {"d64", "d128", "d256"}) {
         Plan other;
         const auto make = [&](const char* dtype) {
@@ -190,7 +206,7 @@ TEST_CASE("each recorded device plans as recorded, or says why not") {
         make("f32");
         CHECK(other.path == profile.path);
         if (!profile.tile.empty() && std::string(d) == "d256")
-          CHECK(std::string(other.launches.back().tile.name) == "t32k16");
+          CHECK(std::string(other.tile().name) == "t32k16");
         make("f16");
         CHECK(other.path == profile.f16);
         make("bf16");
@@ -229,8 +245,9 @@ TEST_CASE("every plan of a grid of problems keeps the rules on every device") {
                                 "b2 hq4 sq1023 sk1025", "b0 hq4 sq16 sk16", "b1 hq0 hk2 sq16 sk16",
                                 "b1 hq4 sq0 sk16", "b1 hq4 sq16 sk0", "b65536 hq32 sq4096 sk4096"})
         for (const char* dims : {"d1", "d64", "d128 dv64", "d3 dv256", "d256"})
-          for (const char* rest : {"", "causal_top_left", "causal_bottom_right left=40",
-                                   "tile=32x32", "tile=64x64", "tile=48x48", "tile=0x64"}) {
+          for (const char* rest :
+               {"", "causal_top_left", "causal_bottom_right left=40", "tile=32x32", "tile=64x64",
+                "tile=48x48", "tile=0x64", "splits=5"}) {
             const std::string line =
                 std::string(direction) + " bf16 " + sizes + " " + dims + " " + rest;
             CAPTURE(line);
@@ -262,6 +279,7 @@ TEST_CASE("random problems keep the rules on random devices") {
     given.window_left = pick({-1, 0, 100});
     given.tile_rows = uint32_t(pick({0, 0, 32, 64, 5}));
     given.tile_cols = uint32_t(pick({0, 0, 32, 64}));
+    given.splits = uint32_t(pick({0, 0, 0, 1, 3, 65535}));
     tandem_problem_contiguous(&given, tandem_dtype(1 + random() % 3));
     Problem problem;
     const Status status = make_problem(&given, &problem);
@@ -467,7 +485,8 @@ TEST_CASE("the plan's bytes of shared memory are those that the Vulkan kernels d
           for (const char* rest :
                {"sq300 d32", "sq300 d64", "sq300 d60 dv100", "sq300 d128", "sq300 d200",
                 "sq300 d256 dv64", "sq300 d64 softcap=5", "sq300 d64 dropout=0.1",
-                "sq300 d64 keep:1x1x1", "sq1 d64", "sq300 d64 entmax=1.5", "sq300 d64 elastic",
+                "sq300 d64 keep:1x1x1", "sq1 d64", "sq300 d100 dv72 splits=9",
+                "sq300 d64 entmax=1.5", "sq300 d64 elastic",
                 "sq300 d200 bias:f16:1x1x300 elastic dist=9 alibi sink",
                 "sq300 d64 elastic keep:1x1x300 bias:f32:1x1x1 dist=40 alibi sink"}) {
             Caps caps = caps_of(id);

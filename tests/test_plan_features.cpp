@@ -46,6 +46,10 @@ std::pair<int64_t, int64_t> groups_of(const Problem& p, const Launch& l) {
       return {1, p.heads_q};
     case Stem::bwd_sum:
       return {ceil_div(gradient_elements(p, l.gradient), kLineGroup), 1};
+    case Stem::fwd_join:
+      return {ceil_div(p.seq_q, JoinShape(l.splits, p.head_dim_v).rows()), p.heads_q * p.batch};
+    case Stem::fwd:
+      return {ceil_div(p.seq_q, br), p.heads_q * p.batch * l.splits};
     default:
       return {ceil_div(p.seq_q, br), p.heads_q * p.batch};
   }
@@ -126,14 +130,20 @@ void check_plan(const Plan& plan, const Caps& caps) {
       piece(l.gradient == TANDEM_GRAD_BIAS ? plan.bias_parts_offset : plan.dist_parts_offset,
             int64_t(l.splits) * gradient_elements(p, l.gradient));
       CHECK(n > 0);
+    } else if (l.stem == Stem::fwd_join) {
+      ++sums;
+      CHECK(n == 1);
+      piece(plan.o_parts_offset,
+            l.splits * p.batch * p.heads_q * p.seq_q * part_pitch(p.head_dim_v));
+      piece(plan.lse_parts_offset, l.splits * p.batch * p.heads_q * p.seq_q);
     } else {
       splits += l.splits > 1;
-      CHECK((l.splits == 1 || int64_t(l.splits) <= l.members));
+      CHECK((l.splits == 1 || l.stem == Stem::fwd || int64_t(l.splits) <= l.members));
     }
   }
   CHECK(sums == splits);  // every split sum is added up, and none other
   for (int n = 0; n < kStemCount; ++n)
-    if (Stem(n) != Stem::bwd_sum) {
+    if (Stem(n) != Stem::bwd_sum && Stem(n) != Stem::fwd_join) {
       CAPTURE(std::string(stem_name(Stem(n))));
       // bwd_dq stores d_bias in place of bwd_dbias.
       const Launch* d_q = plan.find(Stem::bwd_dq);
@@ -150,7 +160,8 @@ void check_plan(const Plan& plan, const Caps& caps) {
                      0;
   bool summed = false;
   for (size_t n = 0; n < plan.launches.size(); ++n) {
-    const bool sum = plan.launches[n].stem == Stem::bwd_sum;
+    const bool sum =
+        plan.launches[n].stem == Stem::bwd_sum || plan.launches[n].stem == Stem::fwd_join;
     CHECK(plan.launches[n].waits == ((n == 1 && delta) || (sum && !summed)));
     summed |= sum;
   }

@@ -176,6 +176,45 @@ TEST_CASE("tile ranges past a batch entry's length are empty") {
             }
 }
 
+TEST_CASE("splits of a tile range cover each of its tiles exactly once, in order and evenly") {
+  int mismatches = 0;
+  for (int begin : {0, 3})
+    for (int count = 0; count <= 13; ++count)
+      for (int full_begin = begin; full_begin <= begin + count; ++full_begin)
+        for (int full_end = full_begin; full_end <= begin + count; ++full_end)
+          for (int splits = 1; splits <= 15; ++splits) {
+            const TandemTiles whole{begin, begin + count, full_begin, full_end};
+            int next = begin, least = count, most = 0;
+            for (int n = 0; n < splits; ++n) {
+              const TandemTiles t = tandem_split_tiles(whole, n, splits);
+              mismatches += t.begin != next;
+              mismatches += t.end < t.begin;
+              next = t.end;
+              least = tandem_min(least, t.end - t.begin);
+              most = tandem_max(most, t.end - t.begin);
+              // A range of its own, and the same tiles go without a mask.
+              mismatches +=
+                  t.full_begin < t.begin || t.full_end > t.end || t.full_begin > t.full_end;
+              for (int tile = t.begin; tile < t.end; ++tile)
+                mismatches += (tile >= t.full_begin && tile < t.full_end) !=
+                              (tile >= full_begin && tile < full_end);
+            }
+            mismatches += next != begin + count;
+            mismatches += most - least > 1;
+          }
+  CHECK(mismatches == 0);
+  // No sum leaves 32 bits.
+  const int tiles = TANDEM_SEQ_LIMIT / 8, splits = 65535;
+  int next = 0;
+  for (int n = 0; n < splits; ++n) {
+    const TandemTiles t = tandem_split_tiles({0, tiles, 0, tiles}, n, splits);
+    mismatches += t.begin != next;
+    next = t.end;
+  }
+  CHECK(mismatches == 0);
+  CHECK(next == tiles);
+}
+
 TEST_CASE("the keys that a row sees by position are counted right") {
   int mismatches = 0;
   for (int seq_q : {0, 1, 4, 7})

@@ -41,6 +41,14 @@ const std::vector<Preset>& presets() {
         "fwd f16 b4 hq16 hk16 sq4096 sk4096 d128 dv128 causal_top_left",
         "fwd bf16 b4 hq16 hk16 sq4096 sk4096 d128 dv128",
         "fwd bf16 b4 hq16 hk16 sq4096 sk4096 d128 dv128 causal_top_left"}},
+      // A decoding step: one query a sequence, grouped heads, all the keys so far.
+      {"decode",
+       {"fwd f16 b1 hq32 hk8 sq1 sk8192 d128 dv128", "fwd f16 b1 hq32 hk8 sq1 sk32768 d128 dv128",
+        "fwd f16 b1 hq32 hk8 sq1 sk131072 d128 dv128", "fwd f16 b4 hq32 hk8 sq1 sk8192 d128 dv128",
+        "fwd f16 b4 hq32 hk8 sq1 sk32768 d128 dv128", "fwd f16 b8 hq32 hk8 sq1 sk8192 d128 dv128",
+        "fwd f16 b8 hq32 hk8 sq1 sk32768 d128 dv128", "fwd bf16 b1 hq32 hk8 sq1 sk8192 d128 dv128",
+        "fwd bf16 b1 hq32 hk8 sq1 sk131072 d128 dv128",
+        "fwd bf16 b8 hq32 hk8 sq1 sk8192 d128 dv128"}},
       // Lazy Attention: elastic softmax with a window of distance biases, and all gradients.
       {"elastic",
        {"bwd bf16 b4 hq16 hk16 sq4096 sk4096 d64 dv64 causal_top_left elastic dist=512 grads=qkvdt",
@@ -69,8 +77,11 @@ std::vector<BenchCase> preset_cases(const std::string& preset) {
     for (const char* line : p.lines) {
       const tandem_problem problem = support::parse(line);
       cases.push_back(
-          {fmt::format("{}-d{}-s{}-{}{}", std::string(line + 4, std::strchr(line + 4, ' ')),
+          {fmt::format("{}-d{}-s{}{}-{}{}", std::string(line + 4, std::strchr(line + 4, ' ')),
                        problem.head_dim, problem.seq_q,
+                       problem.seq_q == problem.seq_kv
+                           ? ""
+                           : fmt::format("x{}-b{}", problem.seq_kv, problem.batch),
                        problem.mask == TANDEM_MASK_CAUSAL ? "causal" : "full",
                        problem.normalizer == TANDEM_ELASTIC  ? "-elastic"
                        : problem.normalizer == TANDEM_ENTMAX ? "-entmax"

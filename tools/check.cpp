@@ -104,7 +104,7 @@ void Check::failure(const std::string& who, const CaseResult& result, const std:
 
 // Which kernel answers for a tensor. bwd_dot, bwd_row and bwd_row_dq leave delta, which shows in what is made of it.
 bool answers_for(const std::string& stem, const std::string& tensor) {
-  if (stem == "fwd") return tensor == "o" || tensor == "lse";
+  if (stem == "fwd" || stem == "fwd_join") return tensor == "o" || tensor == "lse";
   if (stem == "bwd_dkv") return tensor == "d_k" || tensor == "d_v";
   if (stem == "bwd_dkv_ddist") return tensor == "d_k" || tensor == "d_v" || tensor == "d_dist_bias";
   if (stem == "bwd_dq") return tensor == "d_q";

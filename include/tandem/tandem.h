@@ -206,7 +206,10 @@ typedef struct tandem_problem {
   uint32_t flags;       /* TANDEM_FLAG_* */
   uint32_t tile_rows;   /* Br, for tests and tuning: only tiles of this size; 0: planner's choice */
   uint32_t tile_cols;   /* Bc, likewise */
-  uint32_t reserved;    /* must be 0 */
+  uint32_t
+      splits; /* forward, for tests and tuning: so many workgroups share a row's keys, softmax alone; 1: none
+                    * do; 0: planner's choice, which splits where few queries would leave most of a GPU idle. The
+                    * CPU never does. */
 
   /* From here on everything is off when it is 0, as tandem_problem_init() leaves it. */
   uint32_t normalizer; /* tandem_normalizer; elastic reads args.tau */
@@ -261,7 +264,8 @@ typedef struct tandem_plan_info {
   uint32_t struct_size;                 /* in: sizeof(tandem_plan_info) */
   uint32_t kernel_count;                /* kernels that one tandem_execute() records */
   uint32_t kernels[TANDEM_MAX_KERNELS]; /* their registry indices, in order: tandem_kernel_get() */
-  uint64_t workspace_size;              /* bytes, exact; 0 means none needed */
+  uint64_t workspace_size;              /* bytes, exact; 0 means none needed. Forward has one where
+                                         * the keys are split */
   uint64_t workspace_alignment;         /* bytes */
   double flops; /* 2 (D + Dv) for each visible (i, j) of every head; backward 2.5 times that */
   uint32_t tile_rows, tile_cols; /* Br, Bc; 0 where the path has no tiles */

@@ -72,11 +72,24 @@ void finish_rows(inout ACC m, inout ACC l, out ACC factor, int h) {
     origin[k] = log2_origin(m[k]);                                      \
     grows = grows || fma(top[k], log2_scale, -origin[k]) > SLACK;       \
   }
+// The rows' lse, which lies in the subgroup's scratch. head counts over batch, or parts, and heads.
+void store_lse(int head, int row0) {
+  if (push.lse == uvec2(0)) return;
+  Row1 to = Row1(stat_address(push.lse, head, block.seq_q, row0));
+  [[dont_unroll]] for (int n = LANE; n < RM * MATRIX; n += SUBGROUP) {
+    const int at = BLOCK_ROW + n;
+    if (row0 + at >= block.seq_q) continue;
+    const float x = SCRATCH_FLOAT(n);
+    to.w[at] = row0 + at < entry.seq_q && x != -HIDDEN_SCORE ? floatBitsToUint(x) : LSE_NONE;
+  }
+}
 
 void main() {
   Place place;
   if (!find_place(block.heads_q, place)) return;
-  const int b = place.batch, h = place.head, hk = h / block.group, row0 = place.tile * ROWS;
+  const int part = place.batch; // over batch and splits
+  const int b = SPLIT != 0 ? part / block.splits : part, h = place.head, hk = h / block.group;
+  const int row0 = place.tile * ROWS;
   const int my_row0 = row0 + BLOCK_ROW;
   set_entry(b);
   begin_scores();
@@ -86,6 +99,7 @@ void main() {
   View k = kv_view(push.k, block.k, b, hk, entry.seq_kv, block.head_dim, (push.wide & 2u) != 0);
   View v = kv_view(push.v, block.v, b, hk, entry.seq_kv, block.head_dim_v, (push.wide & 4u) != 0);
   TandemTiles tiles = tandem_key_tiles(mask_band(), row0, ROWS, COLS, entry.seq_q, entry.seq_kv);
+  if (SPLIT != 0) tiles = tandem_split_tiles(tiles, part % block.splits, block.splits);
   if (tiles.begin < tiles.end) set_head(b, h);
 
   OPERAND_A mq[RM][D_BLOCKS];
@@ -258,7 +272,6 @@ void main() {
     barrier();
   }
 
-  EACH(r, RM) row_sum(l[r]); // all before lse waits in scratch
   EACH(r, RM) {
     if (NORM == SOFTMAX) {
       ACC factor;
@@ -266,22 +279,26 @@ void main() {
       EACH(d, DV_BLOCKS) ELEMENTS(k, factor) acc[r][d][k] *= factor[k];
     }
   }
-  View o = q_view(push.o, block.o, b, h, stored_q(), block.head_dim_v, (push.wide & 8u) != 0);
-  PUT_BLOCKS(acc, DV_BLOCKS)
-  EACH(r, RM) { // after all that goes through the scratch
+  // First all matrices into shared memory (stage.glsl says why), lse after all that goes through the scratch.
+  const View o = SPLIT != 0 ? part_view(push.o, block.o, part, h, entry.seq_q)
+                            : q_view(push.o, block.o, b, h, stored_q(), block.head_dim_v, (push.wide & 8u) != 0);
+  if (SPLIT == 0) {
+    PUT_BLOCKS(acc, DV_BLOCKS)
+  } else if (PARTS_FIT) {
+    PUT_PARTS(acc)
+  } else {
+    EACH(r, RM) EACH(d, DV_BLOCKS) store_part(o, my_row0 + r * MATRIX, d * MATRIX, acc[r][d]);
+  }
+  EACH(r, RM) {
     // Columns are equal, and of the one block only the first stays: the next begins behind it.
     ACC lse;
     ELEMENTS(k, lse) lse[k] = NORM == ENTMAX && m[r][k] == -ORIGIN ? -HIDDEN_SCORE : m[r][k];
     coopMatStore(lse, scratch, MY_SCRATCH + r * MATRIX / 4, MATRIX / 4, COL_MAJOR);
     subgroupBarrier();
   }
-  store_rows(o, row0, DV_CHUNKS, entry.seq_q);
-  if (push.lse == uvec2(0)) return;
-  Row1 to = Row1(stat_address(push.lse, b * block.heads_q + h, block.seq_q, row0));
-  [[dont_unroll]] for (int n = LANE; n < RM * MATRIX; n += SUBGROUP) {
-    const int at = BLOCK_ROW + n;
-    if (row0 + at >= block.seq_q) continue;
-    const float x = SCRATCH_FLOAT(n);
-    to.w[at] = row0 + at < entry.seq_q && x != -HIDDEN_SCORE ? floatBitsToUint(x) : LSE_NONE;
-  }
+  if (SPLIT == 0)
+    store_rows(o, row0, DV_CHUNKS, entry.seq_q);
+  else if (PARTS_FIT)
+    store_parts(o, row0);
+  store_lse(part * block.heads_q + h, row0);
 }

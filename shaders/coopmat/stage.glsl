@@ -110,3 +110,34 @@ void store_rows(View t, int r0, int chunks, int limit) {
         store_words(t, at, col + e, to_floats(e == 0 ? words.xyzw : words.zwxy));
   }
 }
+
+// The same of a split's part, in f32 as it is, where the array holds it: it does with few rows, which is what splits are
+// for. Otherwise block by block through scratch, which keeps the matrices waiting (see above).
+const int PART_PITCH = DV_BLOCKS * MATRIX / 4 + 1;
+const bool PARTS_FIT = ROWS * PART_PITCH <= STREAMED * PITCH;
+#define PUT_PARTS(x)                                                                                  \
+  barrier();                                                                                          \
+  EACH(r, RM) EACH(d, DV_BLOCKS)                                                                      \
+    coopMatStore(x[r][d], streamed, (BLOCK_ROW + r * MATRIX) * PART_PITCH + d * (MATRIX / 4), PART_PITCH, ROW_MAJOR); \
+  barrier();
+
+void store_parts(View t, int r0) {
+  const int quads = DV_BLOCKS * MATRIX / 4;
+  [[dont_unroll]] for (int n = TID; n < ROWS * quads; n += WG) {
+    const int row = n / quads, quad = n % quads;
+    if (r0 + row < t.rows && 4 * quad < t.width)
+      Store4(part_address(t, r0 + row, 4 * quad)).w = streamed[row * PART_PITCH + quad];
+  }
+}
+
+void store_part(View t, int r0, int col, ACC x) {
+  coopMatStore(x, scratch, MY_SCRATCH, SCRATCH_PITCH, ROW_MAJOR);
+  subgroupBarrier();
+  [[dont_unroll]] for (int n = LANE; n < MATRIX * MATRIX / 4; n += SUBGROUP) {
+    const int row = n / (MATRIX / 4), from = n % (MATRIX / 4);
+    if (r0 + row < t.rows && col + 4 * from < t.width)
+      Store4(part_address(t, r0 + row, col + 4 * from)).w =
+          floatBitsToUint(scratch[MY_SCRATCH + row * SCRATCH_PITCH + from]);
+  }
+  subgroupBarrier();
+}

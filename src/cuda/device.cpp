@@ -133,6 +133,7 @@ bool wide_inputs(const Block& b, uint32_t wide) {
   return wide_inputs({b.head_dim, b.head_dim_v}, {b.q, b.k, b.v, b.d_o}, wide);
 }
 // These have one instantiation, and the last two of them no tensors that could be wide.
+bool wide_inputs(const FwdJoinBlock&, uint32_t) { return false; }
 bool wide_inputs(const BwdDotBlock&, uint32_t) { return false; }
 bool wide_inputs(const BwdSumBlock&, uint32_t) { return false; }
 bool wide_inputs(const BwdHeadBlock&, uint32_t) { return false; }
@@ -287,10 +288,10 @@ class CudaProgram final : public Program {
                   stem_name(launch.stem), launch.tile.name ? launch.tile.name : "-",
                   launch.d_blocks, launch.dv_blocks);
     const dim3 grid(launch.groups_x, launch.groups_y);
-    const bool dot = launch.stem == Stem::bwd_dot, lines = launch.tile.br == 0 && !dot;
-    const dim3 threads(dot ? kDotRows * kDotLanes : lines ? kLineGroup : launch.tile.invocations());
+    const dim3 threads(uint32_t(launch.invocations()));
     // The sums of bwd_dot are shuffles, and bwd_sum has none across invocations.
-    const size_t shared = dot || launch.stem == Stem::bwd_sum ? 0 : launch.shared_bytes;
+    const bool none = launch.stem == Stem::bwd_dot || launch.stem == Stem::bwd_sum;
+    const size_t shared = none ? 0 : launch.shared_bytes;
     for (const auto kernel : {any, wide})
       TANDEM_TRY(prepare(reinterpret_cast<const void*>(kernel), int(threads.x), shared));
     const Plan& plan = plan_;

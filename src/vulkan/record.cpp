@@ -51,8 +51,10 @@ Status VulkanProgram::record(tandem_stream stream, const tandem_args& args) cons
                         use.name);
           *address += base;
         }
-        // The workspace's alignment is that of its offset in a buffer; kernels need that of f32.
-        const uint64_t alignment = use.alignment == kWorkspaceAlignment ? 4 : use.alignment;
+        // The workspace's alignment is that of its offset in a buffer; kernels need that of f32, of four where
+        // there are parts of o.
+        const uint64_t own = plan_.find(Stem::fwd_join) ? 16 : 4;
+        const uint64_t alignment = use.alignment == kWorkspaceAlignment ? own : use.alignment;
         if (*address % alignment != 0)
           return fail(TANDEM_ERROR_INVALID_ARGUMENT,
                       "args.%s lies at device address 0x%llx, not a multiple of %llu", use.name,

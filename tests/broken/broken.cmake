@@ -3,6 +3,7 @@
 # know nothing of it. A change whose place is not found exactly once stops the configuration: whoever
 # rewrites a kernel moves its mutation along.
 #   fwd      the mask is off by one
+#   fwd_join  all parts count the same
 #   bwd_dot  the last features are left out
 #   bwd_dkv  d_k misses the scale
 #   bwd_dq   delta is forgotten
@@ -11,7 +12,7 @@
 #   bwd_ddist  the last row of a tile is left out
 #   bwd_sum  the last part is left out
 #   bwd_head every other invocation's part is left out
-# The last five have no kernels of the CPU's vectors. TANDEM_BROKEN lists the programs that this build has.
+# fwd_join and the last five have no kernels of the CPU's vectors. TANDEM_BROKEN lists the programs that this build has.
 # With matrices, the two paths are wrong in different places, so that the parts that only one of them has, or that they
 # share, are among them:
 #   coopmat2  fwd: the mask is off by one; bwd_dkv: d_k misses the scale; bwd_dq: delta is forgotten
@@ -56,6 +57,8 @@ set(cpu_bwd_dq_to "(load(t.dp + j * t.pitch + lane) - delta * splat(0))")
 
 set(vulkan_fwd_from "mask_tile(s, row0, col0);")
 set(vulkan_fwd_to "mask_tile(s, row0 + 1, col0);")
+set(vulkan_fwd_join_from "const float y = weight(uintBitsToFloat(lse), top);")
+set(vulkan_fwd_join_to "const float y = 1.0;")
 set(vulkan_bwd_dot_from "col < block.head_dim_v;")
 set(vulkan_bwd_dot_to "col + 4 < block.head_dim_v;")
 set(vulkan_bwd_dkv_from "acc_k[n][i] *= block.scale;")
@@ -92,6 +95,8 @@ set(coopmat_bwd_dq_to "coopMatLoad(a, scratch, MY_SCRATCH, MATRIX / 8 + 1, COL_M
 
 set(cuda_fwd_from "mask_tile<S>(s, band, row0, col0, u.seq_q, u.seq_kv);")
 set(cuda_fwd_to "mask_tile<S>(s, band, row0 + 1, col0, u.seq_q, u.seq_kv);")
+set(cuda_fwd_join_from "const float y = expf(lse - top);")
+set(cuda_fwd_join_to "const float y = 1.f;")
 set(cuda_bwd_dot_from "col < u.head_dim_v;")
 set(cuda_bwd_dot_to "col + 4 < u.head_dim_v;")
 set(cuda_bwd_dkv_from "d_k, u.scale);")

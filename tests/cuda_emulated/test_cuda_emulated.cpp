@@ -300,6 +300,10 @@ constexpr struct {
     {"bwd f32 b1 hq2 hk1 sq130 sk70 d64 dv64 causal_top_left grads=k", Layout::as_is},
     {"bwd f32 b1 hq2 hk1 sq130 sk70 d64 dv64 causal_top_left grads=v", Layout::as_is},
     {"bwd f32 b1 hq2 hk1 sq130 sk70 d64 dv64 grads=qv", Layout::as_is},
+    // Keys that several workgroups share.
+    {"bwd f32 b2 hq4 hk2 sq5 sk200 d64 dv40 causal_bottom_right splits=3", Layout::as_is},
+    {"bwd f16 b1 hq2 hk1 sq70 sk130 d32 dv33 splits=9", Layout::odd},
+    {"bwd f32 b1 hq2 hk1 sq40 sk20 d16 dv16 causal_bottom_right splits=2", Layout::gaps},
     // Nothing to see, nothing there.
     {"bwd f32 b1 hq2 hk1 sq130 sk0 d16 dv16", Layout::as_is},
     {"bwd f32 b1 hq2 hk1 sq0 sk70 d16 dv16", Layout::as_is},
