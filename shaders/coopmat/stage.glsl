@@ -114,7 +114,7 @@ void store_rows(View t, int r0, int chunks, int limit) {
 // The same of a split's part, in f32 as it is, where the array holds it: it does with few rows, which is what splits are
 // for. Otherwise block by block through scratch, which keeps the matrices waiting (see above).
 const int PART_PITCH = DV_BLOCKS * MATRIX / 4 + 1;
-const bool PARTS_FIT = ROWS * PART_PITCH <= STREAMED * PITCH;
+const bool PARTS_FIT = ROWS * PART_PITCH <= STREAMED;
 #define PUT_PARTS(x)                                                                                  \
   barrier();                                                                                          \
   EACH(r, RM) EACH(d, DV_BLOCKS)                                                                      \
