@@ -30,6 +30,7 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
                                   Shape<ROW>::groups(2 * BLOCKS * Shape<ROW>::RM * 4, WIDE))
     bwd_dkv_ddist(const __grid_constant__ BwdDkvDdistFull params) {
   using S = Shape<ROW>;
+  constexpr int SIDE = S::template SIDE<BLOCKS>;
   const BwdDkvDdistBlock& u = params.block;
   const BwdDkvDdistPush& push = params.push;
   Place at;
@@ -41,10 +42,10 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
   const TandemTiles span = tandem_query_tiles(e.band, row0, S::M, S::N, e.seq_q, e.seq_kv);
 
   const Invocation<S> me;
-  float4* pool = shared_memory();  // two of them
-  float4* ptile = pool + 2 * S::POOL;
+  float4* pool = shared_memory();
+  float4* ptile = pool + S::POOL;
   float4* stash = ptile + S::PTILE;  // p, while the P tile holds y: each invocation's own
-  Stage<T, S, WIDE, true> stage;
+  Stage<T, S, WIDE> stage;
   float d_k[BLOCKS][S::RM][4] = {}, d_v[BLOCKS][S::RM][4] = {};
 
 #pragma unroll 1
@@ -64,7 +65,7 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
       float s[S::RM][4] = {};
       product_nt(s, stage, pool, p.k, row0, p.q, col0, u.head_dim, [&] {
         if (grad_v)
-          stage.fetch_nn(p.d_o, col0, 0);
+          stage.template fetch_nn<SIDE>(p.d_o, col0, 0);
         else
           stage.fetch_nt(p.v, row0, p.d_o, col0, 0);
       });
@@ -89,12 +90,12 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
       }
       if (grad_v) {
         put_ptile<S>(ptile, s);
-        product_nn(d_v, stage, pool, ptile, p.d_o, col0,
+        product_nn<SIDE>(d_v, stage, pool, ptile, p.d_o, col0,
                    [&] { stage.fetch_nt(p.v, row0, p.d_o, col0, 0); });
       }
       float dp[S::RM][4] = {};
       product_nt(dp, stage, pool, p.v, row0, p.d_o, col0, u.head_dim_v,
-                 [&] { stage.fetch_nn(p.q, col0, 0); });
+                 [&] { stage.template fetch_nn<SIDE>(p.q, col0, 0); });
       take_ptile<S>(stash, s);
       float delta[4];
 #pragma unroll
@@ -110,7 +111,7 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
       put_ptile<S>(ptile, s);
       if (part && tile_has_dist(e, col0, S::N, row0, S::M))
         add_diagonals<S>(part, e.x.dist_window, ptile, col0 + e.band.off - row0);
-      product_nn(d_k, stage, pool, ptile, p.q, col0, [&] {
+      product_nn<SIDE>(d_k, stage, pool, ptile, p.q, col0, [&] {
         if (t + 1 < span.end) stage.fetch_nt(p.k, row0, p.q, col0 + S::N, 0);
       });
     }

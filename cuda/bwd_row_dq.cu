@@ -14,6 +14,7 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
                                   Shape<ROW>::groups(2 * BLOCKS * Shape<ROW>::RM * 4, WIDE))
     bwd_row_dq(const __grid_constant__ BwdRowDqFull params) {
   using S = Shape<ROW>;
+  constexpr int SIDE = S::template SIDE<BLOCKS>;
   const BwdRowDqBlock& u = params.block;
   const BwdRowDqPush& push = params.push;
   Place at;
@@ -24,9 +25,9 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
   const TandemTiles span = tandem_key_tiles(e.band, row0, S::M, S::N, e.seq_q, e.seq_kv);
 
   const Invocation<S> me;
-  float4* pool = shared_memory();                                  // two of them
-  float4 *ptile = pool + 2 * S::POOL, *second = ptile + S::PTILE;  // p, and p M dp
-  Stage<T, S, WIDE, true> stage;
+  float4* pool = shared_memory();
+  float4 *ptile = pool + S::POOL, *second = ptile + S::PTILE;  // p, and p M dp
+  Stage<T, S, WIDE> stage;
   float d_q[BLOCKS][S::RM][4] = {}, p_k[BLOCKS][S::RM][4] = {};
   float gdp[S::RM] = {}, dps[S::RM] = {};  // this invocation's parts of sum p M dp, sum M dp
 
@@ -56,7 +57,7 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
     put_ptile<S>(ptile, s);
     float dp[S::RM][4] = {};
     product_nt(dp, stage, pool, pair.d_o, row0, pair.v, col0, u.head_dim_v,
-               [&] { stage.fetch_nn(pair.k, col0, 0); });
+               [&] { stage.template fetch_nn<SIDE>(pair.k, col0, 0); });
     take_ptile<S>(ptile, s);
 #pragma unroll
     for (int r = 0; r < S::RM; ++r)
@@ -68,7 +69,7 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
         s[r][c] *= x;
       }
     put_ptile<S>(second, s);
-    product_nn(
+    product_nn<SIDE>(
         p_k, stage, pool, ptile, pair.k, col0,
         [&] {
           if (t + 1 < span.end) stage.fetch_nt(pair.q, row0, pair.k, col0 + S::N, 0);

@@ -13,6 +13,7 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
                                   Shape<ROW>::groups(BLOCKS* Shape<ROW>::RM * 4, WIDE))
     fwd_elastic(const __grid_constant__ FwdFull params) {
   using S = Shape<ROW>;
+  constexpr int SIDE = S::template SIDE<BLOCKS>;
   const FwdBlock& u = params.block;
   const FwdPush& push = params.push;
   const uint dtype = params.spec.DTYPE;
@@ -31,9 +32,9 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
   };
 
   const Invocation<S> me;
-  float4* pool = shared_memory();  // two of them
-  float4* ptile = pool + 2 * S::POOL;
-  Stage<T, S, WIDE, true> stage;
+  float4* pool = shared_memory();
+  float4* ptile = pool + S::POOL;
+  Stage<T, S, WIDE> stage;
 
   // The first walk: lse.
   float origin[S::RM];
@@ -77,7 +78,7 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
   for (int t = span.begin; t < span.end; ++t) {
     const int col0 = t * S::N;
     float s[S::RM][4] = {};
-    product_nt(s, stage, pool, q, row0, k, col0, u.head_dim, [&] { stage.fetch_nn(v, col0, 0); });
+    product_nt(s, stage, pool, q, row0, k, col0, u.head_dim, [&] { stage.template fetch_nn<SIDE>(v, col0, 0); });
     uint counted = score_elastic<S, true>(s, e, of.dist, row0, col0, edge(t));
 #pragma unroll
     for (int r = 0; r < S::RM; ++r) {
@@ -87,7 +88,7 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
         s[r][c] = elastic_weight(weight(s[r][c], origin[r]), shift, 1u << (4 * r + c), &counted);
     }
     put_ptile<S>(ptile, s);
-    product_nn(o, stage, pool, ptile, v, col0, [&] {
+    product_nn<SIDE>(o, stage, pool, ptile, v, col0, [&] {
       if (t + 1 < span.end) stage.fetch_nt(q, row0, k, col0 + S::N, 0);
     });
   }

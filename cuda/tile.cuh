@@ -25,6 +25,9 @@ struct Shape {  // a row of tiles.inc
   static constexpr int NT_QUADS = DK / 4, NT_STEP = WG / NT_QUADS;
   static constexpr int A_COUNT = M / NT_STEP, B_COUNT = N / NT_STEP;
   static constexpr int NN_STEP = WG / TC, NN_COUNT = KC / NN_STEP;
+  // Of BLOCKS accumulator blocks, those that a step of product_nn takes side by side, with as many rows less.
+  template <int BLOCKS>
+  static constexpr int SIDE = BLOCKS % 2 == 0 ? 2 : 1;
   static constexpr int STAGED = A_COUNT + B_COUNT > NN_COUNT ? A_COUNT + B_COUNT : NN_COUNT;
   // Workgroups that a multiprocessor is to hold at least, as a bound on registers: 384 threads of 168
   // where the accumulators of an invocation leave room for that, else 256 of 255.
@@ -35,7 +38,7 @@ struct Shape {  // a row of tiles.inc
   static constexpr int FULL_GROUPS = 256 / WG;  // of kernels with optional inputs
   static_assert(WG % NT_QUADS == 0 && M % NT_STEP == 0 && N % NT_STEP == 0,
                 "whole rows are staged");
-  static_assert(KC % NN_STEP == 0, "whole rows are staged");
+  static_assert(KC % NN_STEP == 0 && KC % 8 == 0 && NN_STEP % 2 == 0, "whole rows are staged");
   static_assert(WG % 32 == 0 && 32 % TC == 0, "row reductions are shuffles inside a warp");
 };
 
@@ -50,23 +53,10 @@ struct Invocation {  // which rows and columns of the tile are mine
 // The loads of the next step, in flight while the present one is multiplied.
 // Any without WIDE is LAZY: loads go straight to the pool from rolled loops when they are due. Element by
 // element and in each type, they would take the registers of the accumulators.
-// TWICE: there are two pools, one behind the other, which the steps take in turn. Then a step puts its operands
-// while others still read those of the step before, and has one barrier instead of two.
-template <typename T, typename S, bool WIDE, bool TWICE = false>
+template <typename T, typename S, bool WIDE>
 struct Stage {
   static constexpr bool ANY = std::is_same<T, Any>::value, LAZY = ANY && !WIDE;
   typename T::Raw quad[S::STAGED];
-  int offset = 0;  // of the pool of the next step
-
-  TANDEM_DEVICE float4* next_pool(float4* pool) {
-    if constexpr (TWICE) {
-      pool += offset;
-      offset = S::POOL - offset;
-    } else {
-      __syncthreads();  // the pool's readers of the step before are done
-    }
-    return pool;
-  }
 
   // DK features from feature on, of M rows of a and N rows of b.
   TANDEM_DEVICE void fetch_nt(const View<T>& a, int a_row, const View<T>& b, int b_row,
@@ -90,16 +80,19 @@ struct Stage {
     });
   }
 
-  // KC rows of b, the columns of one accumulator block.
+  // KC / SIDE rows of b, the columns of SIDE accumulator blocks.
+  template <int SIDE = 1>
   TANDEM_DEVICE void fetch_nn(const View<T>& b, int b_row, int col) {
-    const int r = int(threadIdx.x) / S::TC, q = int(threadIdx.x) % S::TC;
-    load<S::NN_COUNT, S::NN_STEP>(quad, b, b_row, r, col, 4 * q);
+    const int r = int(threadIdx.x) / (SIDE * S::TC), q = int(threadIdx.x) % (SIDE * S::TC);
+    load<S::NN_COUNT, S::NN_STEP / SIDE>(quad, b, b_row, r, col, 4 * q);
   }
+  template <int SIDE = 1>
   TANDEM_DEVICE void put_nn(float4* pool, const View<T>& b, int b_row, int col) const {
-    const int r = int(threadIdx.x) / S::TC, q = int(threadIdx.x) % S::TC;
+    constexpr int PITCH = SIDE * S::TC + 1;
+    const int r = int(threadIdx.x) / (SIDE * S::TC), q = int(threadIdx.x) % (SIDE * S::TC);
     as_type(b, [&](auto e) {
-      put<decltype(e), S::NN_COUNT, S::NN_STEP>(pool, quad, b, b_row, r, col, 4 * q,
-                                                [&](int row) { return row * S::NN_PITCH + q; });
+      put<decltype(e), S::NN_COUNT, S::NN_STEP / SIDE>(pool, quad, b, b_row, r, col, 4 * q,
+                                                       [&](int row) { return row * PITCH + q; });
     });
   }
 
@@ -153,13 +146,13 @@ struct Stage {
 
 // s += (M rows of a) . (N rows of b)^T over depth features. stage holds the first step on entry; the
 // loads of whatever comes after the last step are issued by next().
-template <typename T, typename S, bool WIDE, bool TWICE, typename Next>
-TANDEM_DEVICE void product_nt(float (&s)[S::RM][4], Stage<T, S, WIDE, TWICE>& stage, float4* pools,
+template <typename T, typename S, bool WIDE, typename Next>
+TANDEM_DEVICE void product_nt(float (&s)[S::RM][4], Stage<T, S, WIDE>& stage, float4* pool,
                               const View<T>& a, int a_row, const View<T>& b, int b_row, int depth,
                               const Next& next) {
   const Invocation<S> me;
   for (int feature = 0; feature < depth; feature += S::DK) {
-    float4* pool = stage.next_pool(pools);
+    __syncthreads();  // the pool's readers of the step before are done
     stage.put_nt(pool, a, a_row, b, b_row, feature);
     __syncthreads();
     if (feature + S::DK < depth)
@@ -214,38 +207,49 @@ TANDEM_DEVICE void fma_rows(float (&acc)[S::RM][4], const float4 (&x)[S::RM],
 }
 
 // acc += (M x N of the P tile) . (N rows of b x width). stage and next as above. Several acc: each with a P
-// tile of its own, one behind the other.
-template <typename T, typename S, bool WIDE, bool TWICE, int BLOCKS, typename Next,
+// tile of its own, one behind the other. SIDE blocks share what an invocation reads of the P tiles.
+template <int SIDE = 1, typename T, typename S, bool WIDE, int BLOCKS, typename Next,
           typename... More>
-TANDEM_DEVICE void product_nn(float (&acc)[BLOCKS][S::RM][4], Stage<T, S, WIDE, TWICE>& stage,
-                              float4* pools, const float4* ptile, const View<T>& b, int b_row,
+TANDEM_DEVICE void product_nn(float (&acc)[BLOCKS][S::RM][4], Stage<T, S, WIDE>& stage,
+                              float4* pool, const float4* ptile, const View<T>& b, int b_row,
                               const Next& next, More&... more) {
+  constexpr int ROWS = S::KC / SIDE, COLS = SIDE * S::COLS, PITCH = SIDE * S::TC + 1;
+  static_assert(BLOCKS % SIDE == 0 && ROWS * PITCH <= S::POOL, "whole steps");
   const Invocation<S> me;
 #pragma unroll
-  for (int block = 0; block < BLOCKS; ++block) {
-    if (block * S::COLS >= b.width) break;  // a bucket wider than the head
-#pragma unroll
-    for (int row = 0; row < S::N; row += S::KC) {
-      float4* pool = stage.next_pool(pools);
-      stage.put_nn(pool, b, b_row + row, block * S::COLS);
+  for (int block = 0; block < BLOCKS; block += SIDE) {
+    const int col = block * S::COLS;
+    if (col >= b.width) break;  // a bucket wider than the head
+#pragma unroll (SIDE == 1 ? S::N / ROWS : 1)  // else the code of a tile outgrows the instruction cache
+    for (int row = 0; row < S::N; row += ROWS) {
+      __syncthreads();  // the pool's readers of the step before are done
+      stage.template put_nn<SIDE>(pool, b, b_row + row, col);
       __syncthreads();
-      if (row + S::KC < S::N)
-        stage.fetch_nn(b, b_row + row + S::KC, block * S::COLS);
-      else if ((block + 1) * S::COLS < b.width)
-        stage.fetch_nn(b, b_row, (block + 1) * S::COLS);
+      if (row + ROWS < S::N)
+        stage.template fetch_nn<SIDE>(b, b_row + row + ROWS, col);
+      else if (col + COLS < b.width)
+        stage.template fetch_nn<SIDE>(b, b_row, col + COLS);
       else
         next();
       const float4* pp = ptile + me.tr * S::P_PITCH + row / 4;
       const float4* pb = pool + me.tc;
 #pragma unroll 4  // not whole: ptxas would hoist operands until accumulators spill
-      for (int k = 0; k < S::KC / 4; ++k) {
-        float4 x[S::RM], y[4];
+      for (int k = 0; k < ROWS / 4; ++k) {
+        float4 x[S::RM], y[SIDE][4];
+#pragma unroll
+        for (int side = 0; side < SIDE; ++side)
+#pragma unroll
+          for (int j = 0; j < 4; ++j) y[side][j] = pb[(4 * k + j) * PITCH + side * S::TC];
         take_rows<S>(x, pp + k);
 #pragma unroll
-        for (int j = 0; j < 4; ++j) y[j] = pb[(4 * k + j) * S::NN_PITCH];
-        fma_rows<S>(acc[block], x, y);
+        for (int side = 0; side < SIDE; ++side) fma_rows<S>(acc[block + side], x, y[side]);
         [[maybe_unused]] const float4* tile = pp + k;
-        ((take_rows<S>(x, tile += S::PTILE), fma_rows<S>(more[block], x, y)), ...);
+        const auto again = [&](float(&a)[BLOCKS][S::RM][4]) {
+          take_rows<S>(x, tile += S::PTILE);
+#pragma unroll
+          for (int side = 0; side < SIDE; ++side) fma_rows<S>(a[block + side], x, y[side]);
+        };
+        (again(more), ...);
       }
     }
   }

@@ -74,11 +74,6 @@ uint32_t skip_shared_bytes(const Problem& p, const PathRow& row, Stem stem) {
 
 bool is_fused(Stem stem) { return stem == Stem::bwd_row_dq || stem == Stem::bwd_dkv_ddist; }
 
-// The same of a kernel for a fixed set of optional inputs: a second pool, in the fused ones a second P tile.
-uint32_t fixed_shared_bytes(Stem stem, const Tile& tile) {
-  return uint32_t(16 * (tile_pool_vec4(tile) + (is_fused(stem) ? tile_ptile_vec4(tile) : 0)));
-}
-
 bool forced_size(const Problem& p, const Tile& t) {
   return (p.tile_rows == 0 || p.tile_rows == t.br) && (p.tile_cols == 0 || p.tile_cols == t.bc);
 }
@@ -311,7 +306,7 @@ std::string make_launches(const Problem& p, const Caps& caps, const PathRow& row
     const bool tiled = is_tiled(stem);
     if (tiled) form(&launch);
     if (is_fused(stem) || stem == Stem::fwd) launch.fixed = fixed;
-    if (launch.fixed >= 0) launch.shared_bytes += fixed_shared_bytes(stem, launch.tile);
+    if (is_fused(stem)) launch.shared_bytes += uint32_t(16 * tile_ptile_vec4(launch.tile));  // a second P tile
     if (!cpu && launch.shared_bytes > caps.shared_bytes)
       return text("%s needs %u bytes of shared memory, the device has %u", stem_name(stem),
                   launch.shared_bytes, caps.shared_bytes);
