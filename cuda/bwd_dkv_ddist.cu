@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
       if (grad_v) {
         put_ptile<S>(ptile, s);
         product_nn<SIDE>(d_v, stage, pool, ptile, p.d_o, col0,
-                   [&] { stage.fetch_nt(p.v, row0, p.d_o, col0, 0); });
+                         [&] { stage.fetch_nt(p.v, row0, p.d_o, col0, 0); });
       }
       float dp[S::RM][4] = {};
       product_nt(dp, stage, pool, p.v, row0, p.d_o, col0, u.head_dim_v,

@@ -78,7 +78,8 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
   for (int t = span.begin; t < span.end; ++t) {
     const int col0 = t * S::N;
     float s[S::RM][4] = {};
-    product_nt(s, stage, pool, q, row0, k, col0, u.head_dim, [&] { stage.template fetch_nn<SIDE>(v, col0, 0); });
+    product_nt(s, stage, pool, q, row0, k, col0, u.head_dim,
+               [&] { stage.template fetch_nn<SIDE>(v, col0, 0); });
     uint counted = score_elastic<S, true>(s, e, of.dist, row0, col0, edge(t));
 #pragma unroll
     for (int r = 0; r < S::RM; ++r) {

@@ -220,7 +220,8 @@ TANDEM_DEVICE void product_nn(float (&acc)[BLOCKS][S::RM][4], Stage<T, S, WIDE>&
   for (int block = 0; block < BLOCKS; block += SIDE) {
     const int col = block * S::COLS;
     if (col >= b.width) break;  // a bucket wider than the head
-#pragma unroll (SIDE == 1 ? S::N / ROWS : 1)  // else the code of a tile outgrows the instruction cache
+#pragma unroll(SIDE == 1 ? S::N / ROWS \
+                         : 1)  // else the code of a tile outgrows the instruction cache
     for (int row = 0; row < S::N; row += ROWS) {
       __syncthreads();  // the pool's readers of the step before are done
       stage.template put_nn<SIDE>(pool, b, b_row + row, col);

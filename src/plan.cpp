@@ -306,7 +306,8 @@ std::string make_launches(const Problem& p, const Caps& caps, const PathRow& row
     const bool tiled = is_tiled(stem);
     if (tiled) form(&launch);
     if (is_fused(stem) || stem == Stem::fwd) launch.fixed = fixed;
-    if (is_fused(stem)) launch.shared_bytes += uint32_t(16 * tile_ptile_vec4(launch.tile));  // a second P tile
+    if (is_fused(stem))
+      launch.shared_bytes += uint32_t(16 * tile_ptile_vec4(launch.tile));  // a second P tile
     if (!cpu && launch.shared_bytes > caps.shared_bytes)
       return text("%s needs %u bytes of shared memory, the device has %u", stem_name(stem),
                   launch.shared_bytes, caps.shared_bytes);
