@@ -39,7 +39,7 @@ float share_of(int i) {
   if (NORM != ELASTIC) return 0;
   const int n = tandem_key_count(mask_band(), i, entry.seq_q, entry.seq_kv);
   precise float share = inputs.tau / float(max(n, 1));
-  return share;
+  return n > 0 ? share : 0.0; // rows that do not exist weigh nothing, whatever is loaded for them
 }
 
 // p + tau / n of a visible key.
