@@ -7,7 +7,7 @@
 //   tandem_rdna3 --try LINE STEM:SUBGROUPS,ROW_BLOCKS,COLS,LEFT,FLIES,SIZE...
 //                                the figures of rows that are not in src/matrix_tiles.inc (yet)
 //
-// Rules: no VGPR spilled (SGPRs are, to lanes of VGPRs, where a scalar kernel has many inputs), no memory of an
+// Rules: no VGPR spilled (SGPRs are, to lanes of VGPRs, where a kernel has many inputs), no memory of an
 // invocation's own (an array that the compiler could not keep in registers); on the matrix path every product is a
 // v_wmma, and a SIMD of NAVI31 holds as many subgroups as the row of the tile promises.
 #include <algorithm>
@@ -81,7 +81,10 @@ void add_tile_cases(const MatrixTile& tile, const Caps& caps, std::vector<Case>*
   const std::string d = "d" + std::to_string(tile.max_d);
   // What the kernel is there for, and the bias of the problems that have one.
   const std::string bias = sums ? " bias:f16:1x1x1000 grads=qkvb d_bias:f32" : " bias:f16:1x2x1000";
-  const std::string base = row ? " elastic" : sums ? bias : "", all = (row ? base : "") + bias + kAll;
+  const std::string base = row    ? " elastic"
+                           : sums ? bias
+                                  : "",
+                    all = (row ? base : "") + bias + kAll;
   const auto add = [&](const std::string& rest, bool narrow = false) {
     cases->push_back(tile_case(tile, rest, narrow, caps));
   };
