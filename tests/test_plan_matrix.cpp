@@ -160,6 +160,29 @@ TEST_CASE("matrix paths: tiles for operands that take twice the registers") {
     for (const Launch* l : {fwd.find(Stem::fwd), bwd.find(Stem::bwd_dkv), bwd.find(Stem::bwd_dq)})
       CHECK(l->subgroup == row.subgroup);
   }
+  for (const auto& row : {std::pair<const char*, const char*>{"sq1000 d64", "row64d"},
+                          {"sq60 d64", "row64dn"},
+                          {"sq1000 d128", "row128d"},
+                          {"sq60 d72", "row128dn"},
+                          {"sq1000 d256", "row256d"}}) {
+    CAPTURE(std::string(row.first));
+    Plan plan;
+    REQUIRE(make_plan(problem_of(std::string("bwd f16 hq2 ") + row.first +
+                                 " elastic bias:f16:1x1x1 grads=qkvbt d_bias:f32"),
+                      rdna3, &plan)
+                .ok());
+    CHECK(std::string(plan.path) == "coopmat");
+    REQUIRE(plan.find(Stem::bwd_row));
+    CHECK(std::string(plan.find(Stem::bwd_row)->tile.name) == row.second);
+    REQUIRE(plan.find(Stem::bwd_dbias));
+    const bool few = std::strstr(row.first, "sq60") != nullptr;
+    CHECK(std::string(plan.find(Stem::bwd_dbias)->tile.name) == (few ? "dbiasdn" : "dbiasd"));
+  }
+  Plan one;
+  REQUIRE(make_plan(problem_of("fwd f16 hq2 sq1 sk1000 d128"), rdna3, &one).ok());
+  CHECK(std::string(one.path) == "coopmat");
+  CHECK(std::string(one.launches[0].tile.name) == "fwd16d");
+  CHECK(one.launches[0].subgroup == 32);
   // Without one of them there, the others would spill: the path is refused, and says why.
   const auto refusal = [](const char* line, const Caps& caps) {
     Plan plan;

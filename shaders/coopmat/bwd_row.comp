@@ -167,6 +167,7 @@ void main() {
           }
         }
       }
+      if (NB == 1) break; // no loop at all: addresses are constants then
     }
   }
 

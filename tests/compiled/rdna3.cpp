@@ -7,7 +7,7 @@
 //   tandem_rdna3 --try LINE STEM:SUBGROUPS,ROW_BLOCKS,COLS,LEFT,FLIES,SIZE...
 //                                the figures of rows that are not in src/matrix_tiles.inc (yet)
 //
-// Rules: no VGPR spilled (SGPRs are, to lanes of VGPRs, where a scalar kernel has many inputs), no memory of an
+// Rules: no VGPR spilled (SGPRs are, to lanes of VGPRs, where a kernel has many inputs), no memory of an
 // invocation's own (an array that the compiler could not keep in registers); on the matrix path every product is a
 // v_wmma, and a SIMD of NAVI31 holds as many subgroups as the row of the tile promises.
 #include <algorithm>
@@ -72,29 +72,56 @@ Case tile_case(const MatrixTile& tile, const std::string& rest, bool narrow, Cap
 }
 
 const char* const kAll =
-    " causal_top_left left=100 softcap=5 bias:f16:1x2x1000 alibi keep:1x1x1000 kv_padded q_padded "
-    "dropout=0.1";
+    " causal_top_left left=100 softcap=5 alibi keep:1x1x1000 kv_padded q_padded dropout=0.1";
 
+// Not every pair of optional inputs, for time's sake: each alone, and all at once, with each normalizer. Of bwd_row, which
+// is bwd_dq's walk without the last product, keep and dropout alone, and all at once.
 void add_tile_cases(const MatrixTile& tile, const Caps& caps, std::vector<Case>* cases) {
+  const bool row = tile.stem == Stem::bwd_row, sums = tile.stem == Stem::bwd_dbias;
   const std::string d = "d" + std::to_string(tile.max_d);
+  // What the kernel is there for, and the bias of the problems that have one.
+  const std::string bias = sums ? " bias:f16:1x1x1000 grads=qkvb d_bias:f32" : " bias:f16:1x2x1000";
+  const std::string base = row    ? " elastic"
+                           : sums ? bias
+                                  : "",
+                    all = (row ? base : "") + bias + kAll;
   const auto add = [&](const std::string& rest, bool narrow = false) {
     cases->push_back(tile_case(tile, rest, narrow, caps));
   };
-  add(d, true);
-  add(d + kAll, true);
-  add(d + " bias:f16:1x2x1000");
+  add(d + base, true);
+  add(d + all, true);
+  if (!sums) add(d + (row ? base : "") + bias);
   // Rows with fewer subgroups than one before them are the same kernel with more registers to spare.
   if (tile.name[std::strlen(tile.name) - 1] == 'n') return;
   for (const char* one : {" causal_top_left", " softcap=5", " dist=64", " keep:1x1x1000",
                           " dropout=0.1", " kv_padded q_padded"})
-    add(d + one);
-  if (tile.stem == Stem::fwd) add(d + " sink");
+    if (!row || std::strstr(one, "keep") || std::strstr(one, "drop")) add(d + base + one);
+  if (row) {
+    add(d + base + " grads=qkvt");
+    add(d + " entmax=1.5");
+    add(d + " entmax=1.7" + bias + kAll + " grads=qkva");
+    add(d + all + " grads=qkvat");
+  } else {
+    add(d + base + " elastic");
+    add(d + base + " entmax=1.5");
+    add(d + all + " elastic");
+    add(d + all + " entmax=1.7");
+  }
+  if (tile.stem == Stem::fwd)
+    for (const char* one : {" sink", " splits=3"}) add(d + one);
   if (tile.stem == Stem::bwd_dkv)
     for (const char* one : {" grads=k", " grads=v"}) add(d + one);
+  if (tile.stem == Stem::bwd_dq) {
+    add(d + bias + " grads=qkvb d_bias:f32");
+    add(d + all + " elastic grads=qkvb d_bias:f16");
+  }
+  if (sums) add(d + " bias:f16:1x1x1 grads=qkvb d_bias:f32");
+  if (sums) add(d + " bias:f32:1x1x1000 grads=qkvb d_bias:f32");
+  add(d + " sk1001" + all);  // rows of bias and d_bias that no 16 bytes begin
   const std::string uneven =
       "d" + std::to_string(tile.max_d - 24) + " dv" + std::to_string(tile.max_d / 2 + 16);
-  add(uneven);
-  add(uneven + kAll);
+  add(uneven + base);
+  add(uneven + all);
 }
 
 std::vector<Case> all_cases(const Caps& caps) {
@@ -114,6 +141,7 @@ std::vector<Case> all_cases(const Caps& caps) {
   }
   add("fwd bf16 hq2 sq1000 d128");
   add("bwd bf16 hq2 sq1000 d128");
+  add("fwd f32 hq2 sq1000 d64 splits=3");
   for (const char* dtype : {"f32", "f16"})
     for (const char* rest :
          {"elastic grads=qkvt", "entmax=1.5", "entmax=1.7 keep:1x1x1000",
@@ -138,6 +166,10 @@ int products_of(const Plan& plan, const Launch& l) {
       return l.row_blocks * (2 * d + dv);
     case Stem::bwd_dkv:
       return l.row_blocks * (d + (v ? dv : 0) + (k ? d + dv : 0));
+    case Stem::bwd_row:
+      return l.row_blocks * (d + dv);
+    case Stem::bwd_dbias:  // by steps
+      return l.row_blocks * (l.tile.bc / l.matrix) * 2 * kMatrixStep;
     default:
       return 1;
   }
