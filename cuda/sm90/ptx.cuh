@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// Hopper's words that CUDA C++ does not have: mbarriers, bulk tensor copies, named barriers, register budgets, and
+// moves of 8 x 8 matrices. One instruction a function; PTX ISA 8.0, sm_90a. The matrix products are in wgmma.cuh.
+// Addresses of shared memory are 32-bit numbers, as these instructions take them.
+#ifndef TANDEM_CUDA_SM90_PTX_CUH
+#define TANDEM_CUDA_SM90_PTX_CUH
+#include <cuda.h>
+
+#include "../simt.cuh"
+
+namespace tandem {
+namespace cuda {
+namespace sm90 {
+
+using uint = unsigned;
+
+TANDEM_DEVICE uint shared_address(const void* p) { return uint(__cvta_generic_to_shared(p)); }
+
+// One lane of a warp whose lanes are together; the same one every time.
+TANDEM_DEVICE bool elect_one() {
+  uint chosen;
+  asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.u32 %0, 1, 0, p;\n}"
+               : "=r"(chosen));
+  return chosen != 0;
+}
+
+// ---- mbarriers: 8 bytes of shared memory -----------------------------------------------------------
+
+TANDEM_DEVICE void barrier_init(uint barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals));
+}
+// After the inits, before the __syncthreads() that shows them to the others and to the copy engine.
+TANDEM_DEVICE void barrier_init_done() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+TANDEM_DEVICE void barrier_arrive(uint barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+// Arrives, and bytes have yet to be copied before the phase ends.
+TANDEM_DEVICE void barrier_expect(uint barrier, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+               : "memory");
+}
+// Until the phase of this parity is over. A fresh barrier counts as having ended a phase of parity 1, so whoever fills
+// an empty place first waits for parity 1 and passes.
+TANDEM_DEVICE void barrier_wait(uint barrier, int parity) {
+  asm volatile(
+      "{\n.reg .pred done;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@done bra over;\n"
+      "bra again;\n"
+      "over:\n}" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
+}
+
+// ---- bulk copies -----------------------------------------------------------------------------------
+
+// A box of a tensor of four dimensions (feature, row, head, batch) into shared memory; elements outside the tensor
+// become 0. The barrier is told of the bytes.
+TANDEM_DEVICE void copy_box(uint to, const CUtensorMap* map, uint barrier, int d, int s, int h,
+                            int b) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], "
+      "[%1, {%3, %4, %5, %6}], [%2];" ::"r"(to),
+      "l"(map), "r"(barrier), "r"(d), "r"(s), "r"(h), "r"(b)
+      : "memory");
+}
+// The other way; what lies outside the tensor is left out.
+TANDEM_DEVICE void store_box(const CUtensorMap* map, uint from, int d, int s, int h, int b) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(
+          map),
+      "r"(from), "r"(d), "r"(s), "r"(h), "r"(b)
+      : "memory");
+}
+TANDEM_DEVICE void prefetch_map(const CUtensorMap* map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+// A flat piece, a multiple of 16 bytes.
+TANDEM_DEVICE void copy_flat(uint to, const void* from, uint barrier, int bytes) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %3, [%2];" ::
+          "r"(to),
+      "l"(from), "r"(barrier), "r"(bytes)
+      : "memory");
+}
+// Adds f32 numbers of shared memory to global memory.
+TANDEM_DEVICE void add_flat(float* to, uint from, int bytes) {
+  asm volatile(
+      "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(to),
+      "r"(from), "r"(bytes)
+      : "memory");
+}
+TANDEM_DEVICE void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+// Until at most LEFT of this thread's groups still have to read shared memory ...
+template <int LEFT>
+TANDEM_DEVICE void bulk_wait_read() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(LEFT) : "memory");
+}
+// ... or, beyond that, until what they wrote can be seen.
+template <int LEFT>
+TANDEM_DEVICE void bulk_wait() {
+  asm volatile("cp.async.bulk.wait_group %0;" ::"n"(LEFT) : "memory");
+}
+// By each thread that wrote shared memory by ordinary stores, before the barrier behind which matrix products or bulk
+// copies read it.
+TANDEM_DEVICE void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// ---- named barriers: ID 0 is __syncthreads() ---------------------------------------------------------
+
+template <int ID>
+TANDEM_DEVICE void named_sync(int threads) {
+  asm volatile("bar.sync %0, %1;" ::"n"(ID), "r"(threads) : "memory");
+}
+template <int ID>
+TANDEM_DEVICE void named_arrive(int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"n"(ID), "r"(threads) : "memory");
+}
+// With an id of run time the compiler reserves all 16.
+TANDEM_DEVICE void named_sync(int id, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+TANDEM_DEVICE void named_arrive(int id, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+// ---- registers of a warpgroup ----------------------------------------------------------------------
+
+template <int COUNT>
+TANDEM_DEVICE void give_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
+}
+template <int COUNT>
+TANDEM_DEVICE void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
+}
+
+// ---- four 8 x 8 matrices of 16-bit elements between a warp's registers and shared memory ------------
+
+TANDEM_DEVICE void load_matrices(uint (&r)[4], uint at) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(at)
+               : "memory");
+}
+TANDEM_DEVICE void load_matrices_transposed(uint (&r)[4], uint at) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(at)
+               : "memory");
+}
+TANDEM_DEVICE void store_matrices(uint at, const uint (&r)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at),
+               "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+               : "memory");
+}
+TANDEM_DEVICE void store_matrices_transposed(uint at, const uint (&r)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at),
+               "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+               : "memory");
+}
+
+// ---- numbers -----------------------------------------------------------------------------------------
+
+TANDEM_DEVICE float exp2_fast(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+}  // namespace sm90
+}  // namespace cuda
+}  // namespace tandem
+#endif
