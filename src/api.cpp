@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The C border: checks structs, catches everything, keeps the last message. No logic of its own.
+// The C API: checks structs, keeps the last message. No logic of its own.
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
-#include <new>
 
 #include "args.h"
+#include "border.h"
 #include "device.h"
 
 using namespace tandem;
@@ -25,20 +25,7 @@ struct tandem_plan {
 namespace {
 
 thread_local std::string last_message;
-
-// Runs a fallible body; nothing gets past this but a status.
-template <typename Body>
-tandem_status border(Body body) {
-  try {
-    return report(body());
-  } catch (const std::bad_alloc&) {
-    return report(Status(TANDEM_ERROR_OUT_OF_MEMORY, "out of host memory"));
-  } catch (const std::exception& e) {
-    return report(Status(TANDEM_ERROR_BACKEND, std::string("unexpected: ") + e.what()));
-  } catch (...) {
-    return report(Status(TANDEM_ERROR_BACKEND, "unexpected exception"));
-  }
-}
+thread_local const char* fixed_message = nullptr;  // in its place, where no memory may be needed
 
 // A text out: bytes needed with the final NUL, and as many as fit.
 size_t copy_text(const std::string& s, char* out, size_t capacity) {
@@ -137,12 +124,18 @@ uint64_t blob_key(const Caps& caps) {
 
 namespace tandem {
 
-tandem_status report(const Status& status) {
+tandem_status report(tandem_status code, const char* sentence) noexcept {
+  fixed_message = sentence;
+  return code;
+}
+
+tandem_status report(const Status& status) noexcept {
   if (!status.ok()) {
     try {
       last_message = status.message();
+      fixed_message = nullptr;
     } catch (...) {
-      last_message.clear();  // no memory even for the sentence; the number stands
+      return report(status.code(), "no memory was left for the sentence; the status stands");
     }
   }
   return status.code();
@@ -197,7 +190,9 @@ const char* tandem_status_string(tandem_status status) {
   return "unknown tandem_status";
 }
 
-const char* tandem_last_message(void) { return last_message.c_str(); }
+const char* tandem_last_message(void) {
+  return fixed_message ? fixed_message : last_message.c_str();
+}
 
 uint32_t tandem_version(void) {
   return uint32_t(TANDEM_VERSION_MAJOR) << 22 | uint32_t(TANDEM_VERSION_MINOR) << 12 |

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0
  * An application with a Volk of its own, global functions and all, beside a library that has Volk inside:
  * neither sees the other's. */
+#define VK_NO_PROTOTYPES
 #define VOLK_IMPLEMENTATION
-#include <volk.h>
-
 #include <stdio.h>
 #include <tandem/tandem_vulkan.h>
+#include <volk.h>
 
 /* An application's loader that has nothing. */
 static VKAPI_ATTR PFN_vkVoidFunction VKAPI_CALL nothing(VkInstance instance, const char* name) {
