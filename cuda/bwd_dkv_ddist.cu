@@ -69,8 +69,9 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
         else
           stage.fetch_nt(p.v, row0, p.d_o, col0, 0);
       });
-      uint counted = score_elastic<S, false>(s, e, p.of.dist, col0, row0,
-                                             t < span.full_begin || t >= span.full_end);
+      // d_dist_bias sums over keys, so those behind the end of the tile need the mask as well.
+      const bool edge = t < span.full_begin || t >= span.full_end || row0 + S::M > e.seq_kv;
+      uint counted = score_elastic<S, false>(s, e, p.of.dist, col0, row0, edge);
       float lse[4], shift[4];
 #pragma unroll
       for (int c = 0; c < 4; ++c) {
