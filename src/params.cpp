@@ -348,20 +348,34 @@ BwdRowBlock bwd_row_block(const Plan& plan, const Launch& l) {
   return pair_block<BwdRowBlock>(plan, l);
 }
 
-BwdDkvSpec bwd_dkv_spec(const Plan& plan, const Launch& l) {
-  BwdDkvSpec s = tile_spec<BwdDkvSpec>(plan, l);
+namespace {
+// Of the kernels that own keys: their rows are keys, and they leave d_k and d_v.
+template <typename Spec>
+Spec key_spec(const Plan& plan, const Launch& l) {
+  Spec s = tile_spec<Spec>(plan, l);
   s.ROWS = uint32_t(l.tile.bc);
   s.COLS = uint32_t(l.tile.br);
+  return s;
+}
+
+template <typename Block>
+Block key_block(const Plan& plan, const Launch& l) {
+  Block b = pair_block<Block>(plan, l);
+  b.d_k = plan.problem.d_k;
+  b.d_v = plan.problem.d_v;
+  return b;
+}
+}  // namespace
+
+BwdDkvSpec bwd_dkv_spec(const Plan& plan, const Launch& l) {
+  BwdDkvSpec s = key_spec<BwdDkvSpec>(plan, l);
   s.GRAD_K = plan.problem.wants(TANDEM_GRAD_K);
   s.GRAD_V = plan.problem.wants(TANDEM_GRAD_V);
   return s;
 }
 
 BwdDkvBlock bwd_dkv_block(const Plan& plan, const Launch& l) {
-  auto b = pair_block<BwdDkvBlock>(plan, l);
-  b.d_k = plan.problem.d_k;
-  b.d_v = plan.problem.d_v;
-  return b;
+  return key_block<BwdDkvBlock>(plan, l);
 }
 
 BwdRowDqSpec bwd_row_dq_spec(const Plan& plan, const Launch& l) {
@@ -377,17 +391,11 @@ BwdRowDqBlock bwd_row_dq_block(const Plan& plan, const Launch& l) {
 }
 
 BwdDkvDdistSpec bwd_dkv_ddist_spec(const Plan& plan, const Launch& l) {
-  BwdDkvDdistSpec s = tile_spec<BwdDkvDdistSpec>(plan, l);
-  s.ROWS = uint32_t(l.tile.bc);
-  s.COLS = uint32_t(l.tile.br);
-  return s;
+  return key_spec<BwdDkvDdistSpec>(plan, l);
 }
 
 BwdDkvDdistBlock bwd_dkv_ddist_block(const Plan& plan, const Launch& l) {
-  auto b = pair_block<BwdDkvDdistBlock>(plan, l);
-  b.d_k = plan.problem.d_k;
-  b.d_v = plan.problem.d_v;
-  return b;
+  return key_block<BwdDkvDdistBlock>(plan, l);
 }
 
 BwdDqSpec bwd_dq_spec(const Plan& plan, const Launch& l) {
