@@ -9,6 +9,7 @@
 #include "args.h"
 #include "border.h"
 #include "device.h"
+#include "verbose.h"
 
 using namespace tandem;
 
@@ -124,8 +125,18 @@ uint64_t blob_key(const Caps& caps) {
 
 namespace tandem {
 
+namespace {
+void tell(tandem_status code) noexcept {
+  if (!verbose(Verbose::error)) return;
+  char name[64];
+  std::snprintf(name, sizeof name, "%s: ", tandem_status_string(code));
+  verbose_line(Verbose::error, "", -1, name, tandem_last_message());
+}
+}  // namespace
+
 tandem_status report(tandem_status code, const char* sentence) noexcept {
   fixed_message = sentence;
+  tell(code);
   return code;
 }
 
@@ -134,6 +145,7 @@ tandem_status report(const Status& status) noexcept {
     try {
       last_message = status.message();
       fixed_message = nullptr;
+      tell(status.code());
     } catch (...) {
       return report(status.code(), "no memory was left for the sentence; the status stands");
     }
@@ -147,6 +159,8 @@ tandem_status create_device(const tandem_device_options* options, tandem_device*
                             const void* context) {
   return border([&]() -> Status {
     TANDEM_TRY(check_not_null("device", device));
+    TANDEM_TRY(verbose_status());
+    const VerboseClock clock(Verbose::device);
     DeviceOptions checked;
     TANDEM_TRY(check_options(options, &checked));
     std::unique_ptr<tandem_device> made(new tandem_device);
@@ -155,6 +169,13 @@ tandem_status create_device(const tandem_device_options* options, tandem_device*
         TANDEM_LOG_INFO,
         text("device %s: %s (%s)", backend_name(made->device->caps().backend),
              made->device->caps().name.c_str(), made->device->caps().driver.c_str()));
+    if (clock.on()) {
+      const Caps& caps = made->device->caps();
+      verbose_line(Verbose::device, backend_name(caps.backend), clock.us(),
+                   text("%s | %s | Tandem %d.%d.%d", caps.name.c_str(), caps.driver.c_str(),
+                        TANDEM_VERSION_MAJOR, TANDEM_VERSION_MINOR, TANDEM_VERSION_PATCH)
+                       .c_str());
+    }
     *device = made.release();
     return Status();
   });
@@ -314,6 +335,7 @@ tandem_status tandem_plan_create(tandem_device* device, const tandem_problem* pr
   return border([&]() -> Status {
     TANDEM_TRY(check_not_null("device", device));
     TANDEM_TRY(check_not_null("plan", plan));
+    const VerboseClock clock(Verbose::plan);
     Problem checked;
     TANDEM_TRY(make_problem(problem, &checked));
     std::unique_ptr<tandem_plan> made(new tandem_plan);
@@ -321,6 +343,8 @@ tandem_status tandem_plan_create(tandem_device* device, const tandem_problem* pr
     made->name = made->plan.name() + " | " + print_problem(*problem);
     TANDEM_TRY(device->device->build(made->plan, &made->program));
     device->device->log()(TANDEM_LOG_DEBUG, "plan " + made->name);
+    if (clock.on())
+      verbose_line(Verbose::plan, backend_name(made->plan.backend), clock.us(), made->name.c_str());
     *plan = made.release();
     return Status();
   });
@@ -388,7 +412,12 @@ tandem_status tandem_execute(const tandem_plan* plan, tandem_stream stream,
     TANDEM_TRY(check_struct("args", args));
     TANDEM_TRY(check_args(plan->plan, *args));
     if (plan->plan.launches.empty()) return Status();
-    return plan->program->record(stream, *args);
+    const VerboseClock clock(Verbose::execute);
+    TANDEM_TRY(plan->program->record(stream, *args));
+    if (clock.on())
+      verbose_line(Verbose::execute, backend_name(plan->plan.backend), clock.us(),
+                   plan->name.c_str());
+    return Status();
   });
 }
 
