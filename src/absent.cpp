@@ -6,8 +6,7 @@
 #if !TANDEM_WITH_CUDA
 extern "C" tandem_status tandem_cuda_device_create(int, const tandem_device_options*,
                                                    tandem_device**) {
-  return tandem::report(
-      tandem::Status(TANDEM_ERROR_NO_BACKEND, "this build was made without CUDA"));
+  return tandem::report(TANDEM_ERROR_NO_BACKEND, "this build was made without CUDA");
 }
 #endif
 
@@ -17,16 +16,13 @@ extern "C" tandem_status tandem_cuda_device_create(int, const tandem_device_opti
 extern "C" TANDEM_API tandem_status tandem_vk_device_create(const void*,
                                                             const tandem_device_options*,
                                                             tandem_device**) {
-  return tandem::report(
-      tandem::Status(TANDEM_ERROR_NO_BACKEND, "this build was made without Vulkan"));
+  return tandem::report(TANDEM_ERROR_NO_BACKEND, "this build was made without Vulkan");
 }
 extern "C" TANDEM_API tandem_status tandem_vk_required_extensions(void*, void*, void*, uint32_t*,
                                                                   const char* const**) {
-  return tandem::report(
-      tandem::Status(TANDEM_ERROR_NO_BACKEND, "this build was made without Vulkan"));
+  return tandem::report(TANDEM_ERROR_NO_BACKEND, "this build was made without Vulkan");
 }
 extern "C" TANDEM_API tandem_status tandem_vk_required_features(void*, void*, void*, void*, void*) {
-  return tandem::report(
-      tandem::Status(TANDEM_ERROR_NO_BACKEND, "this build was made without Vulkan"));
+  return tandem::report(TANDEM_ERROR_NO_BACKEND, "this build was made without Vulkan");
 }
 #endif

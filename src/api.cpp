@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The C border: checks structs, catches everything, keeps the last message. No logic of its own.
+// The C API: checks structs, keeps the last message. No logic of its own.
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -9,6 +9,7 @@
 #include "args.h"
 #include "border.h"
 #include "device.h"
+#include "verbose.h"
 
 using namespace tandem;
 
@@ -25,6 +26,7 @@ struct tandem_plan {
 namespace {
 
 thread_local std::string last_message;
+thread_local const char* fixed_message = nullptr;  // in its place, where no memory may be needed
 
 // A text out: bytes needed with the final NUL, and as many as fit.
 size_t copy_text(const std::string& s, char* out, size_t capacity) {
@@ -123,12 +125,29 @@ uint64_t blob_key(const Caps& caps) {
 
 namespace tandem {
 
-tandem_status report(const Status& status) {
+namespace {
+void tell(tandem_status code) noexcept {
+  if (!verbose(Verbose::error)) return;
+  char name[64];
+  std::snprintf(name, sizeof name, "%s: ", tandem_status_string(code));
+  verbose_line(Verbose::error, "", -1, name, tandem_last_message());
+}
+}  // namespace
+
+tandem_status report(tandem_status code, const char* sentence) noexcept {
+  fixed_message = sentence;
+  tell(code);
+  return code;
+}
+
+tandem_status report(const Status& status) noexcept {
   if (!status.ok()) {
     try {
       last_message = status.message();
+      fixed_message = nullptr;
+      tell(status.code());
     } catch (...) {
-      last_message.clear();  // no memory even for the sentence; the number stands
+      return report(status.code(), "no memory was left for the sentence; the status stands");
     }
   }
   return status.code();
@@ -140,6 +159,8 @@ tandem_status create_device(const tandem_device_options* options, tandem_device*
                             const void* context) {
   return border([&]() -> Status {
     TANDEM_TRY(check_not_null("device", device));
+    TANDEM_TRY(verbose_status());
+    const VerboseClock clock(Verbose::device);
     DeviceOptions checked;
     TANDEM_TRY(check_options(options, &checked));
     std::unique_ptr<tandem_device> made(new tandem_device);
@@ -148,6 +169,13 @@ tandem_status create_device(const tandem_device_options* options, tandem_device*
         TANDEM_LOG_INFO,
         text("device %s: %s (%s)", backend_name(made->device->caps().backend),
              made->device->caps().name.c_str(), made->device->caps().driver.c_str()));
+    if (clock.on()) {
+      const Caps& caps = made->device->caps();
+      verbose_line(Verbose::device, backend_name(caps.backend), clock.us(),
+                   text("%s | %s | Tandem %d.%d.%d", caps.name.c_str(), caps.driver.c_str(),
+                        TANDEM_VERSION_MAJOR, TANDEM_VERSION_MINOR, TANDEM_VERSION_PATCH)
+                       .c_str());
+    }
     *device = made.release();
     return Status();
   });
@@ -183,7 +211,9 @@ const char* tandem_status_string(tandem_status status) {
   return "unknown tandem_status";
 }
 
-const char* tandem_last_message(void) { return last_message.c_str(); }
+const char* tandem_last_message(void) {
+  return fixed_message ? fixed_message : last_message.c_str();
+}
 
 uint32_t tandem_version(void) {
   return uint32_t(TANDEM_VERSION_MAJOR) << 22 | uint32_t(TANDEM_VERSION_MINOR) << 12 |
@@ -305,6 +335,7 @@ tandem_status tandem_plan_create(tandem_device* device, const tandem_problem* pr
   return border([&]() -> Status {
     TANDEM_TRY(check_not_null("device", device));
     TANDEM_TRY(check_not_null("plan", plan));
+    const VerboseClock clock(Verbose::plan);
     Problem checked;
     TANDEM_TRY(make_problem(problem, &checked));
     std::unique_ptr<tandem_plan> made(new tandem_plan);
@@ -312,6 +343,8 @@ tandem_status tandem_plan_create(tandem_device* device, const tandem_problem* pr
     made->name = made->plan.name() + " | " + print_problem(*problem);
     TANDEM_TRY(device->device->build(made->plan, &made->program));
     device->device->log()(TANDEM_LOG_DEBUG, "plan " + made->name);
+    if (clock.on())
+      verbose_line(Verbose::plan, backend_name(made->plan.backend), clock.us(), made->name.c_str());
     *plan = made.release();
     return Status();
   });
@@ -379,7 +412,12 @@ tandem_status tandem_execute(const tandem_plan* plan, tandem_stream stream,
     TANDEM_TRY(check_struct("args", args));
     TANDEM_TRY(check_args(plan->plan, *args));
     if (plan->plan.launches.empty()) return Status();
-    return plan->program->record(stream, *args);
+    const VerboseClock clock(Verbose::execute);
+    TANDEM_TRY(plan->program->record(stream, *args));
+    if (clock.on())
+      verbose_line(Verbose::execute, backend_name(plan->plan.backend), clock.us(),
+                   plan->name.c_str());
+    return Status();
   });
 }
 

@@ -1,29 +1,35 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The C border: what every exported function does with its body's status.
+// The C border: what every fallible entry point of the API runs its body in.
 #ifndef TANDEM_SRC_BORDER_H
 #define TANDEM_SRC_BORDER_H
 #include <exception>
 #include <new>
+#include <string>
 
 #include "status.h"
 
 namespace tandem {
 
-// Stores the message of a failure for this thread and returns the code (api.cpp).
-tandem_status report(const Status& status);
+// Stores the message of a failure for tandem_last_message(), and returns the code.
+tandem_status report(const Status& status) noexcept;
+tandem_status report(tandem_status code, const char* sentence) noexcept;  // kept: a literal
 
-// Runs a fallible body; nothing gets past this but a status.
+// Nothing gets past this but a status. What follows an exception must not allocate: there may be no
+// memory left.
 template <typename Body>
-tandem_status border(Body body) {
+tandem_status border(Body body) noexcept {
   try {
     return report(body());
   } catch (const std::bad_alloc&) {
-    return report(Status(TANDEM_ERROR_OUT_OF_MEMORY, "out of host memory"));
+    return report(TANDEM_ERROR_OUT_OF_MEMORY, "out of host memory");
   } catch (const std::exception& e) {
-    return report(Status(TANDEM_ERROR_BACKEND, std::string("unexpected: ") + e.what()));
+    try {
+      return report(Status(TANDEM_ERROR_BACKEND, std::string("unexpected: ") + e.what()));
+    } catch (...) {
+    }
   } catch (...) {
-    return report(Status(TANDEM_ERROR_BACKEND, "unexpected exception"));
   }
+  return report(TANDEM_ERROR_BACKEND, "unexpected exception");
 }
 
 }  // namespace tandem

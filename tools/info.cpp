@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // tandem info: what this machine has, which path each device takes and why not the others. Its text is
-// what a bug report begins with.
+// for people, its json (docs/bug-reports.md) is what a bug report begins with.
 #include <fmt/core.h>
 
+#if defined(__unix__) || defined(__APPLE__)
+#include <sys/utsname.h>
+#endif
+
+#include <cstdlib>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -75,10 +80,58 @@ ordered_json device_json(const support::DeviceName& d) {
   return j;
 }
 
+// How the library and this program were compiled.
+ordered_json build_json() {
+  ordered_json j;
+#if defined(__clang__)
+  j["compiler"] = "clang " __clang_version__;
+#elif defined(__GNUC__)
+  j["compiler"] = "gcc " __VERSION__;
+#elif defined(_MSC_VER)
+  j["compiler"] = fmt::format("msvc {}", _MSC_FULL_VER);
+#else
+  j["compiler"] = "unknown";
+#endif
+#if defined(NDEBUG)
+  j["assertions"] = false;
+#else
+  j["assertions"] = true;
+#endif
+  j["backends"] = ordered_json::array();
+  for (const Backend b : {Backend::cpu, Backend::vulkan, Backend::cuda})
+    if (backend_built(b)) j["backends"].push_back(backend_name(b));
+  return j;
+}
+
+std::string system_text() {
+#if defined(__unix__) || defined(__APPLE__)
+  utsname name{};
+  if (uname(&name) == 0)  // without the machine's own name
+    return fmt::format("{} {} {}", name.sysname, name.release, name.machine);
+#elif defined(_WIN32)
+  return "Windows";
+#endif
+  return "unknown";
+}
+
+// What changes the choice of devices, drivers and paths; nothing else of the environment is told.
+ordered_json environment_json() {
+  ordered_json j = ordered_json::object();
+  for (const char* name : {"TANDEM_DEVICE", "TANDEM_DISABLE", "TANDEM_VERBOSE", "TANDEM_CPU_ISA",
+                           "VK_DRIVER_FILES", "VK_ADD_DRIVER_FILES", "VK_ICD_FILENAMES",
+                           "VK_INSTANCE_LAYERS", "VK_LOADER_LAYERS_ENABLE", "CUDA_VISIBLE_DEVICES"})
+    if (const char* value = std::getenv(name)) j[name] = value;
+  return j;
+}
+
 ordered_json collect() {
   ordered_json j;
+  j["form"] = 1;  // counts up when a member changes its meaning or goes away
   j["version"] = version_text();
   j["commit"] = build_commit();
+  j["build"] = build_json();
+  j["system"] = system_text();
+  j["environment"] = environment_json();
   for (const support::DeviceName& d : support::list_devices())
     j["devices"].push_back(device_json(d));
   for (const PathRow& row : kPaths)
@@ -108,7 +161,11 @@ ordered_json collect() {
 std::string word(const ordered_json& j, const char* key) { return j.value(key, std::string()); }
 
 void print_text(const ordered_json& j) {
-  fmt::print("Tandem {} ({})\n\nDevices\n", word(j, "version"), word(j, "commit"));
+  fmt::print("Tandem {} ({}), {}, on {}\n", word(j, "version"), word(j, "commit"),
+             word(j["build"], "compiler"), word(j, "system"));
+  for (const auto& [name, value] : j["environment"].items())
+    fmt::print("{}={}\n", name, value.get<std::string>());
+  fmt::print("\nDevices\n");
   for (const auto& d : j["devices"]) {
     if (d["usable"])
       fmt::print("  {:<10} {}; driver: {}\n", word(d, "name"), word(d, "device"),
@@ -156,11 +213,11 @@ void print_text(const ordered_json& j) {
 void add_info(CLI::App& app, int*) {
   CLI::App* command = app.add_subcommand("info", "Devices, capabilities, paths and kernels");
   auto json = std::make_shared<bool>(false);
-  command->add_flag("--json", *json, "Print JSON");
+  command->add_flag("--json", *json, "Print JSON: the form of a bug report");
   command->callback([json] {
     const ordered_json j = collect();
     if (*json)
-      fmt::print("{}\n", j.dump(2));
+      fmt::print("{}\n", j.dump(2, ' ', false, ordered_json::error_handler_t::replace));
     else
       print_text(j);
   });

@@ -11,8 +11,10 @@
  * Memory    The library never allocates device memory. You own every buffer, the workspace included,
  *           and keep buffers and plan alive until the GPU has finished. Pointers inside structs are
  *           read during the call and not kept.
+ *           Host memory comes from operator new.
  * Errors    Every fallible function returns a tandem_status and leaves its out-parameters untouched on
  *           failure. tandem_last_message() has a sentence that names the offending value.
+ *           TANDEM_VERBOSE in the environment prints errors and more (docs/bug-reports.md).
  * Names     B batch, H heads (Hq of q, Hk of k and v), S sequence length (Sq, Sk), D head_dim of q and
  *           k, Dv head_dim of v and o. Br x Bc is the tile: query rows by key columns.
  *
@@ -122,7 +124,8 @@ TANDEM_API tandem_status tandem_device_get_info(const tandem_device* device,
                                                 tandem_device_info* info);
 
 /* Every capability that planning looks at, one "name value" a line: the bug-report form. Writes at
- * most capacity bytes with a final NUL and returns the size needed with it, as snprintf plus one. */
+ * most capacity bytes with a final NUL and returns the size needed with it, as snprintf plus one; 0 on
+ * failure. */
 TANDEM_API size_t tandem_device_describe(const tandem_device* device, char* text, size_t capacity);
 
 /* Compiled pipelines, for you to store on disk. get: call with data = NULL for the size. set: refuses

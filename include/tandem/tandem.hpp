@@ -37,10 +37,10 @@ class Error : public std::runtime_error {
   Error(tandem_status status, const char* message)
       : std::runtime_error(std::string(tandem_status_string(status)) + ": " + message),
         status_(status) {}
-  tandem_status status() const noexcept { return status_; }
+  tandem_status status() const noexcept { return static_cast<tandem_status>(status_); }
 
  private:
-  tandem_status status_;
+  std::intptr_t status_;  // as wide as a pointer: no padding
 };
 
 // Throws the calling thread's last message unless status is TANDEM_OK.

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // What an application has to enable before it creates its VkDevice.
 #include <cstring>
-#include <new>
 
 #include "../border.h"
 #include "device.h"

@@ -1,0 +1,69 @@
+# What `cmake --install` puts where, and the files by which CMake and pkg-config find it. docs/consuming.md is the
+# user's side of it.
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+
+set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/tandem)
+install(TARGETS tandem EXPORT tandemTargets
+  ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
+  LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
+  RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+install(DIRECTORY include/tandem DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(FILES LICENSE-MIT LICENSE-APACHE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+
+# An application in C links a static library of C++ objects with the C compiler: it is told of the C++ runtime.
+set(TANDEM_CXX_LIBS ${CMAKE_CXX_IMPLICIT_LINK_LIBRARIES})
+list(REMOVE_ITEM TANDEM_CXX_LIBS ${CMAKE_C_IMPLICIT_LINK_LIBRARIES})
+
+# ---- find_package(tandem) ----
+install(EXPORT tandemTargets NAMESPACE tandem:: DESTINATION ${package_dir})
+configure_package_config_file(cmake/tandemConfig.cmake.in ${PROJECT_BINARY_DIR}/tandemConfig.cmake
+  INSTALL_DESTINATION ${package_dir})
+# Before 1.0 a minor version may break the API.
+set(compatible SameMajorVersion)
+if(PROJECT_VERSION_MAJOR EQUAL 0)
+  set(compatible SameMinorVersion)
+endif()
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/tandemConfigVersion.cmake COMPATIBILITY ${compatible})
+install(FILES ${PROJECT_BINARY_DIR}/tandemConfig.cmake ${PROJECT_BINARY_DIR}/tandemConfigVersion.cmake
+  DESTINATION ${package_dir})
+
+# ---- pkg-config tandem ----
+list(TRANSFORM TANDEM_CXX_LIBS PREPEND -l OUTPUT_VARIABLE private_libs)
+list(APPEND private_libs ${CMAKE_THREAD_LIBS_INIT})
+if(TANDEM_WITH_CUDA)
+  get_filename_component(cudart ${CUDA_cudart_static_LIBRARY} DIRECTORY)
+  list(PREPEND private_libs "-L\"${cudart}\"" -lcudart_static)
+  if(CMAKE_SYSTEM_NAME STREQUAL "Linux")
+    list(APPEND private_libs -lrt -lpthread)
+  endif()
+endif()
+list(TRANSFORM CMAKE_DL_LIBS PREPEND -l OUTPUT_VARIABLE dl)
+list(APPEND private_libs ${dl})
+if(TANDEM_SANITIZE)
+  get_target_property(sanitizers tandem INTERFACE_LINK_OPTIONS)
+  list(PREPEND private_libs ${sanitizers})
+endif()
+list(REMOVE_DUPLICATES private_libs)
+list(JOIN private_libs " " private_libs)
+# A shared library has these itself. Where only the static one is there, nobody should have to say --static.
+set(TANDEM_PC_LIBS "")
+if(NOT BUILD_SHARED_LIBS)
+  set(TANDEM_PC_LIBS " ${private_libs}")
+endif()
+# From the file's own place, so that the installed tree can be moved.
+if(IS_ABSOLUTE "${CMAKE_INSTALL_LIBDIR}")
+  set(TANDEM_PC_PREFIX ${CMAKE_INSTALL_PREFIX})
+else()
+  file(RELATIVE_PATH up /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
+  string(REGEX REPLACE "/$" "" up "${up}")
+  set(TANDEM_PC_PREFIX "\${pcfiledir}/${up}")
+endif()
+foreach(dir LIBDIR INCLUDEDIR)
+  set(TANDEM_PC_${dir} "\${prefix}/${CMAKE_INSTALL_${dir}}")
+  if(IS_ABSOLUTE "${CMAKE_INSTALL_${dir}}")
+    set(TANDEM_PC_${dir} ${CMAKE_INSTALL_${dir}})
+  endif()
+endforeach()
+configure_file(cmake/tandem.pc.in ${PROJECT_BINARY_DIR}/tandem.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/tandem.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

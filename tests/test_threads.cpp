@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// The rules for threads that tandem.h gives, used to the full on the CPU device: one device and one plan shared by
+// many threads, plans and devices made and destroyed beside them, refusals with each thread's own message, a log that
+// is called from everywhere. Results have the bits that one thread alone gets. Built by scripts/test once more with
+// ThreadSanitizer, which is what looks for races.
+#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tandem/tandem.h"
+
+namespace {
+
+constexpr int kThreads = 6, kRounds = 4;
+
+// Two paths, forward and backward; d_bias goes through other sums than d_q.
+const char* const kLines[] = {
+    "fwd f32 b2 hq4 hk2 sq37 sk41 d16 dv8 causal_top_left",
+    "bwd f32 b2 hq4 hk2 sq37 sk41 d16 dv8 causal_top_left",
+    "bwd f32 b1 hq2 hk1 sq9 sk12 d8 dv8 elastic dist=4 bias:f32:1x2x9 d_bias:f32 grads=qkvbdt"};
+
+struct Device {
+  tandem_device* device = nullptr;
+  std::atomic<int> logged{0};
+  explicit Device(uint32_t threads) {
+    tandem_device_options options = TANDEM_DEVICE_OPTIONS_INIT;
+    options.threads = threads;
+    options.user = &logged;
+    options.log = [](void* user, tandem_log_level, const char* text) {
+      *static_cast<std::atomic<int>*>(user) += std::strlen(text) > 0;
+    };
+    REQUIRE(tandem_cpu_device_create(&options, &device) == TANDEM_OK);
+  }
+  ~Device() { tandem_device_destroy(device); }
+};
+
+// A thread's own tensors, and its workspace behind them.
+class Tensors {
+ public:
+  Tensors() {
+    using A = tandem_args;
+    Part* part = parts_.data();
+    for (tandem_buffer A::*b :
+         {&A::q, &A::k, &A::v, &A::d_o, &A::bias, &A::dist_bias, &A::tau, &A::o, &A::lse, &A::d_q,
+          &A::d_k, &A::d_v, &A::d_bias, &A::d_dist_bias, &A::d_tau, &A::workspace}) {
+      for (size_t i = 0; i < kSize; ++i)
+        part->values[i] = float(int(i * 2654435761u >> 7) % 17 - 8) / 8;
+      args_.*b = {uint64_t(uintptr_t(part++)), 0};
+    }
+    args_.workspace_size = sizeof(Part);
+  }
+  Tensors(const Tensors&) = delete;
+  const tandem_args& args() const { return args_; }
+  bool operator==(const Tensors& other) const {
+    return std::memcmp(parts_.data(), other.parts_.data(), (kParts - 1) * sizeof(Part)) == 0;
+  }
+
+ private:
+  static constexpr size_t kParts = 16, kSize = 8192;
+  struct alignas(256) Part {
+    float values[kSize];
+  };
+  std::vector<Part> parts_ = std::vector<Part>(kParts);
+  tandem_args args_ = TANDEM_ARGS_INIT;
+};
+
+tandem_problem parse(const char* line) {
+  tandem_problem problem;
+  REQUIRE(tandem_problem_parse(line, &problem) == TANDEM_OK);
+  return problem;
+}
+
+// Runs work(thread) on all of them, which start together, and counts what is false.
+template <typename Work>
+int failures(Work work) {
+  std::atomic<int> waiting{kThreads}, failed{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t)
+    threads.emplace_back([&, t] {
+      --waiting;
+      while (waiting > 0) std::this_thread::yield();
+      for (int round = 0; round < kRounds; ++round) failed += !work(t);
+    });
+  for (std::thread& t : threads) t.join();
+  return failed;
+}
+
+}  // namespace
+
+TEST_CASE("threads: one plan, many threads") {
+  for (uint32_t workers : {1u, 3u}) {
+    Device cpu(workers);
+    for (const char* line : kLines) {
+      CAPTURE(line);
+      const tandem_problem problem = parse(line);
+      tandem_plan* plan = nullptr;
+      REQUIRE(tandem_plan_create(cpu.device, &problem, &plan) == TANDEM_OK);
+      Tensors alone;
+      const Tensors before;
+      REQUIRE(tandem_execute(plan, tandem_stream{}, &alone.args()) == TANDEM_OK);
+      CHECK(!(alone == before));
+      CHECK(failures([&](int) {
+              Tensors own;
+              return tandem_execute(plan, tandem_stream{}, &own.args()) == TANDEM_OK &&
+                     own == alone;
+            }) == 0);
+      tandem_plan_destroy(plan);
+    }
+  }
+}
+
+TEST_CASE("threads: plans of every thread's own on one device") {
+  Device cpu(2);
+  std::vector<Tensors> alone(std::size(kLines));
+  const auto run = [&](const char* line, const Tensors& tensors) {
+    tandem_problem problem;
+    tandem_plan* plan = nullptr;
+    tandem_plan_info info{};
+    info.struct_size = sizeof info;
+    const bool ok = tandem_problem_parse(line, &problem) == TANDEM_OK &&
+                    tandem_plan_create(cpu.device, &problem, &plan) == TANDEM_OK &&
+                    tandem_plan_get_info(plan, &info) == TANDEM_OK &&
+                    info.workspace_size <= tensors.args().workspace_size &&
+                    tandem_explain(cpu.device, &problem, nullptr, 0) > 0 &&
+                    tandem_execute(plan, tandem_stream{}, &tensors.args()) == TANDEM_OK;
+    tandem_plan_destroy(plan);
+    return ok;
+  };
+  for (size_t n = 0; n < alone.size(); ++n) REQUIRE(run(kLines[n], alone[n]));
+  cpu.logged = 0;
+  CHECK(failures([&](int t) {
+          const size_t n = size_t(t) % alone.size();
+          Tensors own;
+          return run(kLines[n], own) && own == alone[n];
+        }) == 0);
+  CHECK(cpu.logged == kThreads * kRounds);
+}
+
+TEST_CASE("threads: devices of every thread's own, and messages") {
+  CHECK(failures([](int t) {
+          tandem_device_options options = TANDEM_DEVICE_OPTIONS_INIT;
+          options.threads = 2;
+          tandem_device* device = nullptr;
+          if (tandem_cpu_device_create(&options, &device) != TANDEM_OK) return false;
+          tandem_problem problem;
+          const std::string word = "nonsense" + std::to_string(t);
+          const bool refused =
+              tandem_problem_parse(("fwd f32 " + word).c_str(), &problem) != TANDEM_OK &&
+              std::string(tandem_last_message()).find(word) != std::string::npos;
+          tandem_device_destroy(device);
+          return refused;
+        }) == 0);
+}

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+#include <doctest/doctest.h>
+
+#include <string>
+
+#include "verbose.h"
+
+using namespace tandem;
+
+TEST_CASE("verbose: words") {
+  const auto bits_of = [](const char* words) {
+    uint32_t bits = 77;
+    const Status status = parse_verbose(words, &bits);
+    REQUIRE_MESSAGE(status.ok(), status.message());
+    return bits;
+  };
+  CHECK(bits_of(nullptr) == 0);
+  CHECK(bits_of("") == 0);
+  CHECK(bits_of(",") == 0);
+  CHECK(bits_of("plan") == uint32_t(Verbose::plan));
+  CHECK(bits_of("error,execute,error") == (uint32_t(Verbose::error) | uint32_t(Verbose::execute)));
+  for (Verbose word : {Verbose::error, Verbose::device, Verbose::plan, Verbose::execute})
+    CHECK((bits_of("all") & uint32_t(word)) != 0);
+
+  for (const char* wrong : {"plans", "plan,pla", "PLAN", "plan execute", "1"}) {
+    uint32_t bits = 77;
+    const Status status = parse_verbose(wrong, &bits);
+    CAPTURE(wrong);
+    CHECK(status.code() == TANDEM_ERROR_INVALID_ARGUMENT);
+    CHECK(bits == 0);
+  }
+  uint32_t bits = 0;
+  CHECK(parse_verbose("plan,pla,device", &bits).message().find("'pla'") != std::string::npos);
+}
