@@ -25,6 +25,8 @@ struct tandem_plan {
 namespace {
 
 thread_local std::string last_message;
+thread_local const char* last_words =
+    "";  // of the last failure: that, or a sentence that took no memory
 
 // A text out: bytes needed with the final NUL, and as many as fit.
 size_t copy_text(const std::string& s, char* out, size_t capacity) {
@@ -123,15 +125,27 @@ uint64_t blob_key(const Caps& caps) {
 
 namespace tandem {
 
-tandem_status report(const Status& status) {
-  if (!status.ok()) {
-    try {
-      last_message = status.message();
-    } catch (...) {
-      last_message.clear();  // no memory even for the sentence; the number stands
-    }
+tandem_status report(tandem_status code, const char* sentence) noexcept {
+  last_words = sentence;
+  return code;
+}
+
+tandem_status report(const Status& status) noexcept {
+  if (status.ok()) return TANDEM_OK;
+  try {
+    last_message = status.message();
+  } catch (...) {  // the number stands
+    return report(status.code(), "no host memory for this message");
   }
-  return status.code();
+  return report(status.code(), last_message.c_str());
+}
+
+tandem_status report(const std::exception& unexpected) noexcept {
+  try {
+    return report(Status(TANDEM_ERROR_BACKEND, std::string("unexpected: ") + unexpected.what()));
+  } catch (...) {
+    return report(TANDEM_ERROR_BACKEND, "unexpected exception");
+  }
 }
 
 tandem_status create_device(const tandem_device_options* options, tandem_device** device,
@@ -183,7 +197,7 @@ const char* tandem_status_string(tandem_status status) {
   return "unknown tandem_status";
 }
 
-const char* tandem_last_message(void) { return last_message.c_str(); }
+const char* tandem_last_message(void) { return last_words; }
 
 uint32_t tandem_version(void) {
   return uint32_t(TANDEM_VERSION_MAJOR) << 22 | uint32_t(TANDEM_VERSION_MINOR) << 12 |

@@ -9,8 +9,11 @@
 
 namespace tandem {
 
-// Stores the message of a failure for this thread and returns the code (api.cpp).
-tandem_status report(const Status& status);
+// Stores the message of a failure for this thread and returns the code (api.cpp). The other two want no memory:
+// a sentence that lives as long as the program, and an exception's.
+tandem_status report(const Status& status) noexcept;
+tandem_status report(tandem_status code, const char* sentence) noexcept;
+tandem_status report(const std::exception& unexpected) noexcept;
 
 // Runs a fallible body; nothing gets past this but a status.
 template <typename Body>
@@ -18,11 +21,11 @@ tandem_status border(Body body) {
   try {
     return report(body());
   } catch (const std::bad_alloc&) {
-    return report(Status(TANDEM_ERROR_OUT_OF_MEMORY, "out of host memory"));
+    return report(TANDEM_ERROR_OUT_OF_MEMORY, "out of host memory");
   } catch (const std::exception& e) {
-    return report(Status(TANDEM_ERROR_BACKEND, std::string("unexpected: ") + e.what()));
+    return report(e);
   } catch (...) {
-    return report(Status(TANDEM_ERROR_BACKEND, "unexpected exception"));
+    return report(TANDEM_ERROR_BACKEND, "unexpected exception");
   }
 }
 
