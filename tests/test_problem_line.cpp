@@ -315,6 +315,7 @@ TEST_CASE("random words never do worse than fail") {
                          "grads=bdats",
                          "dropout=nan",
                          "sk0"};
+  CpuDevice cpu(1);
   int parsed = 0;
   for (int n = 0; n < 20000; ++n) {
     std::string line = random() % 2 ? "bwd f32 sq3 d2 " : "";
@@ -325,10 +326,10 @@ TEST_CASE("random words never do worse than fail") {
     const tandem_status status = tandem_problem_parse(line.c_str(), &p);
     if (status == TANDEM_OK) {
       ++parsed;
-      CpuDevice* none = nullptr;  // what parses may still be no problem; checking it must not crash
-      (void)none;
+      // What parses may still be no problem, and says so.
       char text[64];
-      (void)tandem_problem_print(&p, text, sizeof(text));
+      CHECK(tandem_problem_print(&p, text, sizeof(text)) > 1);
+      CHECK(tandem_explain(cpu.device, &p, text, sizeof(text)) > 1);
     } else {
       CHECK(status == TANDEM_ERROR_INVALID_ARGUMENT);
     }
