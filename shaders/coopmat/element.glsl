@@ -133,8 +133,13 @@ ACC drop_block(int i0, int j0, bool flip) {
 // From the products of a tile to its scores. A macro, as a function would copy arrays of matrices, and every loop by
 // itself: a mask inside the loops of the exponentials made bwd_dkv four times slower on NVIDIA (580.159.04), which then
 // kept the matrices in memory.
+#ifndef MASKS_FIRST
+#define MASKS_FIRST false // what is hidden is so before the products, which come on top
+#endif
 // WHOLE: no tile has a hidden key. Without the branch NVIDIA's compiler makes more of the loop (docs/kernels-matrix.md).
 #define NEEDS_MASK(partial) ((WHOLE == 0 && (partial)) || !folded)
+#define MASK_TILE(s, i0, j0, flip)                                                                           \
+  EACH(r, RM) EACH(n, NB) mask_block(s[r][n], i0 + (flip ? n : r) * MATRIX, j0 + (flip ? r : n) * MATRIX, flip);
 #define FINISH_SCORES(s, slope, bias, i0, j0, flip, partial)                                                 \
   if (HAS_SCORES) {                                                                                          \
     EACH(r, RM) EACH(n, NB) {                                                                                \
@@ -143,8 +148,8 @@ ACC drop_block(int i0, int j0, bool flip) {
       score_block(s[r][n], slope[r][n], x, i0 + (flip ? n : r) * MATRIX, j0 + (flip ? r : n) * MATRIX, flip); \
     }                                                                                                        \
   }                                                                                                          \
-  if (NEEDS_MASK(partial)) {                                                                                 \
-    EACH(r, RM) EACH(n, NB) mask_block(s[r][n], i0 + (flip ? n : r) * MATRIX, j0 + (flip ? r : n) * MATRIX, flip); \
+  if (!MASKS_FIRST && NEEDS_MASK(partial)) {                                                                 \
+    MASK_TILE(s, i0, j0, flip)                                                                               \
   }                                                                                                          \
   if (KEEP != 0) {                                                                                           \
     EACH(r, RM) EACH(n, NB) keep_block(s[r][n], i0 + (flip ? n : r) * MATRIX, j0 + (flip ? r : n) * MATRIX, flip); \
