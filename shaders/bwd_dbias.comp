@@ -62,7 +62,7 @@ void main() {
 
   vec4 acc[RM]; // ONE_ROW: own rows' sum in acc[0]
   [[unroll]] for (int i = 0; i < RM; i++) acc[i] = vec4(0);
-  begin_votes();
+  open_votes();
   const int end = split_begin(split + 1);
   for (int n = split_begin(split); n < end; n++) {
     if (n >= block.members) continue; // for lavapipe (extra.glsl)

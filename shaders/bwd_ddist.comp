@@ -52,7 +52,7 @@ void main() {
   if (!find_place(block.heads_q, place)) return;
   const int h = place.head, hk = h / block.group, split = place.batch, t0 = place.tile * ROWS;
   float sum = 0; // of entry t0 + TID
-  begin_votes();
+  open_votes();
   const int end = split_begin(split + 1);
   for (int n = split_begin(split); n < end; n++) {
     if (n >= block.members) continue; // for lavapipe (extra.glsl)

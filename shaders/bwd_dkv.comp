@@ -65,7 +65,7 @@ void main() {
 
   TandemTiles tiles = tandem_query_tiles(mask_band(), row0, ROWS, COLS, entry.seq_q, entry.seq_kv);
   const int heads = tiles.begin < tiles.end ? block.group : 0;
-  begin_votes();
+  open_votes();
   for (int g = 0; g < heads; g++) {
     const int h = hk * block.group + g;
     set_head(b, h);

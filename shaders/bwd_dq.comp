@@ -46,7 +46,7 @@ void main() {
   [[unroll]] for (int i = 0; i < RM; i++) {
     [[unroll]] for (int n = 0; n < D_BLOCKS; n++) acc[n][i] = vec4(0);
   }
-  begin_votes();
+  open_votes();
 
   if (SKIP == 0 && tiles.begin < tiles.end) fetch_nt(q, row0, k, tiles.begin * COLS, 0);
   for (int t = tiles.begin; t < tiles.end; t++) {

@@ -52,7 +52,7 @@ void main() {
     far_dot[i] = 0;
     far[i] = 0;
   }
-  begin_votes();
+  open_votes();
 
   if (SKIP == 0 && tiles.begin < tiles.end) fetch_nt(q, row0, k, tiles.begin * COLS, 0);
   for (int t = tiles.begin; t < tiles.end; t++) {

@@ -112,7 +112,7 @@ void main() {
   TandemTiles tiles = tandem_key_tiles(mask_band(), row0, ROWS, COLS, entry.seq_q, entry.seq_kv);
   if (SPLIT != 0) tiles = tandem_split_tiles(tiles, part % block.splits, block.splits);
   if (tiles.begin < tiles.end) set_head(b, h);
-  begin_votes();
+  open_votes();
   if (NORM == ELASTIC) find_lse(m, q, row0, k, tiles, h);
   if (NORM == ENTMAX) find_threshold(m, q, row0, k, tiles);
 

@@ -61,26 +61,12 @@ void keep_tile(inout vec4 s[RM], uint bits) {
   }
 }
 
-// The whole workgroup's or of a bit, by one barrier: three words in turn, of which one is written and read, and the
-// next one, whose readers are past the barrier before, is cleared. begin_votes comes before the first.
+#include "vote.glsl"
 const bool SKIP_KEEP = KEEP != 0 && SKIP != 0;
 const bool SKIP_ENTMAX = NORM == ENTMAX && SKIP != 0;
-const int VOTES = SKIP_KEEP || NORM == ENTMAX ? 3 : 1; // src/plan.cpp counts them
-shared uint votes[VOTES];
-int vote_turn = 0;
-
-void begin_votes() {
-  if (VOTES < 3) return;
-  if (TID == 0) votes[0] = 0;
-  barrier();
-}
-bool vote(bool yes) {
-  const int turn = vote_turn;
-  vote_turn = turn == 2 ? 0 : turn + 1;
-  if (yes) atomicOr(votes[turn], 1u);
-  if (TID == 0) votes[vote_turn] = 0;
-  barrier();
-  return votes[turn] != 0;
+void open_votes() {
+  begin_votes();
+  if (VOTES == 3) barrier();
 }
 
 // Before a tile's product of a and b, from a0 and b0, which are the query rows from i0 and the keys from j0 in either

@@ -12,6 +12,13 @@ bool is_chunked(const Problem& p, const Strides& s) {
   return s.d == 1 && p.seq_kv % 8 == 0 && s.b % 8 == 0 && s.h % 8 == 0 && s.s % 8 == 0;
 }
 
+// Whether no streamed tile of a kernel with matrices needs a mask: keys, or query rows in bwd_dkv.
+bool is_whole(const Problem& p, const Launch& l) {
+  const bool keys = l.stem != Stem::bwd_dkv;
+  return l.matrix > 0 && !p.banded() && !p.has_lengths() &&
+         (keys ? p.seq_kv % l.tile.bc : p.seq_q % l.tile.br) == 0;
+}
+
 // The members that tile.inc gives to every tiled kernel. rows and cols swap roles in bwd_dkv.
 template <typename Spec>
 Spec tile_spec(const Plan& plan, const Launch& l) {
@@ -33,6 +40,9 @@ Spec tile_spec(const Plan& plan, const Launch& l) {
   s.MATRIX = uint32_t(l.matrix);
   s.LEFT_SHARED = uint32_t(l.left_shared);
   s.FLIES = l.flies;
+  s.WHOLE = is_whole(plan.problem, l);
+  // Hidden scores, -1e34, stay finite and far below all others.
+  s.FOLDED = plan.problem.scale >= 1e-3f && plan.problem.scale <= 1e3f;
   s.BIAS_WIDE = l.matrix > 0 && is_chunked(plan.problem, plan.problem.bias.strides);
   s.NT_VEC = uint32_t(l.tile.br * l.tile.dk / 4 / l.tile.invocations());
   s.NN_VEC = uint32_t(l.tile.kc * l.tile.tc / l.tile.invocations());

@@ -11,11 +11,11 @@ const bool HAS_SCORES = SOFTCAP != 0 || BIAS != 0 || DIST != 0 || ALIBI != 0 || 
 const float HIDDEN_SCORE = -1e34;
 const float ORIGIN = -1e30;
 
+// The scale is in log2_scale. Not scales for which HIDDEN_SCORE would leave its range, or lose its sign (src/params.cpp).
+const bool folded = HAS_SCORES || FOLDED != 0;
 float log2_scale;
-bool folded; // the scale is in log2_scale. Not scales for which HIDDEN_SCORE would leave its range, or lose its sign.
 
 void begin_scores() {
-  folded = HAS_SCORES || (block.scale >= 1e-3 && block.scale <= 1e3);
   log2_scale = HAS_SCORES || !folded ? LOG2E : block.scale * LOG2E;
 }
 
@@ -133,6 +133,13 @@ ACC drop_block(int i0, int j0, bool flip) {
 // From the products of a tile to its scores. A macro, as a function would copy arrays of matrices, and every loop by
 // itself: a mask inside the loops of the exponentials made bwd_dkv four times slower on NVIDIA (580.159.04), which then
 // kept the matrices in memory.
+#ifndef MASKS_FIRST
+#define MASKS_FIRST false // what is hidden is so before the products, which come on top
+#endif
+// WHOLE: no tile has a hidden key. Without the branch NVIDIA's compiler makes more of the loop (docs/kernels-matrix.md).
+#define NEEDS_MASK(partial) ((WHOLE == 0 && (partial)) || !folded)
+#define MASK_TILE(s, i0, j0, flip)                                                                           \
+  EACH(r, RM) EACH(n, NB) mask_block(s[r][n], i0 + (flip ? n : r) * MATRIX, j0 + (flip ? r : n) * MATRIX, flip);
 #define FINISH_SCORES(s, slope, bias, i0, j0, flip, partial)                                                 \
   if (HAS_SCORES) {                                                                                          \
     EACH(r, RM) EACH(n, NB) {                                                                                \
@@ -141,8 +148,8 @@ ACC drop_block(int i0, int j0, bool flip) {
       score_block(s[r][n], slope[r][n], x, i0 + (flip ? n : r) * MATRIX, j0 + (flip ? r : n) * MATRIX, flip); \
     }                                                                                                        \
   }                                                                                                          \
-  if ((partial) || !folded) {                                                                                \
-    EACH(r, RM) EACH(n, NB) mask_block(s[r][n], i0 + (flip ? n : r) * MATRIX, j0 + (flip ? r : n) * MATRIX, flip); \
+  if (!MASKS_FIRST && NEEDS_MASK(partial)) {                                                                 \
+    MASK_TILE(s, i0, j0, flip)                                                                               \
   }                                                                                                          \
   if (KEEP != 0) {                                                                                           \
     EACH(r, RM) EACH(n, NB) keep_block(s[r][n], i0 + (flip ? n : r) * MATRIX, j0 + (flip ? r : n) * MATRIX, flip); \
@@ -156,7 +163,7 @@ ACC drop_block(int i0, int j0, bool flip) {
       score_block(s[r], slope[r], x, i0 + (flip ? 0 : r) * MATRIX, j0 + (flip ? r : 0) * MATRIX, flip);      \
     }                                                                                                        \
   }                                                                                                          \
-  if ((partial) || !folded) {                                                                                \
+  if (NEEDS_MASK(partial)) {                                                                                 \
     EACH(r, RM) mask_block(s[r], i0 + (flip ? 0 : r) * MATRIX, j0 + (flip ? r : 0) * MATRIX, flip);          \
   }                                                                                                          \
   if (KEEP != 0) {                                                                                           \

@@ -29,6 +29,8 @@ layout(push_constant) uniform Push {
 #include "coopmat/matrix.glsl"
 #include "coopmat/stage.glsl"
 #include "coopmat/bias.glsl"
+// HIDDEN_SCORE swallows any product: what a tile hides is where its products begin, so that no branch stands behind them.
+#define MASKS_FIRST (NORM == SOFTMAX && !HAS_SCORES && folded)
 #include "coopmat/element.glsl"
 #include "coopmat/skip.glsl"
 #include "coopmat/entmax.glsl"
@@ -40,6 +42,9 @@ float sink_of(int h) { return load_float(F32, word_address(push.sink, h)); }
 // The row maximum moves only when a score exceeds it by this much, in powers of two: weights up to 2^8 are as exact as
 // those up to 1, and most tiles then touch neither o nor the reduction. H100, 580.159.04: D 64 gains most.
 const float SLACK = 8.0;
+#ifndef FETCHES
+#define FETCHES FLYING
+#endif
 // Without NVIDIA's reductions a maximum takes barriers of the subgroup. lavapipe (Mesa 26) makes them barriers of the
 // workgroup, which must not stand where subgroups part; no other device has subgroups of 8.
 const bool ALWAYS_GROWS = TANDEM_CM2 == 0 && SUBGROUP == 8;
@@ -63,14 +68,18 @@ void finish_rows(inout ACC m, inout ACC l, out ACC factor, int h) {
     m[k] = l[k] != 0 ? m[k] + log(l[k]) : -HIDDEN_SCORE;
   }
 }
-// The origin of a block's weights, and whether a score of it moves the row's maximum (SLACK).
-#define BEGIN_ROWS(s, m, top, origin, grows)                            \
-  ACC top = s[0], origin;                                               \
-  EACH(n, NB) ELEMENTS(k, top) top[k] = max(top[k], s[n][k]);           \
-  bool grows = false;                                                   \
-  ELEMENTS(k, top) {                                                    \
-    origin[k] = log2_origin(m[k]);                                      \
-    grows = grows || fma(top[k], log2_scale, -origin[k]) > SLACK;       \
+// Of a tile's scores s[RM][NB], what is above the others in each place of a block, the origins of the rows' weights, and
+// whether a score moves a row's maximum (SLACK).
+#define BEGIN_ROWS(s, m, top, origin, grows)                                     \
+  ACC top[RM], origin[RM];                                                       \
+  bool grows = false;                                                            \
+  EACH(r, RM) {                                                                  \
+    top[r] = s[r][0];                                                            \
+    EACH(n, NB) ELEMENTS(k, top[r]) top[r][k] = max(top[r][k], s[r][n][k]);      \
+    ELEMENTS(k, top[r]) {                                                        \
+      origin[r][k] = log2_origin(m[r][k]);                                       \
+      grows = grows || fma(top[r][k], log2_scale, -origin[r][k]) > SLACK;        \
+    }                                                                            \
   }
 // The rows' lse, which lies in the subgroup's scratch. head counts over batch, or parts, and heads.
 void store_lse(int head, int row0) {
@@ -157,18 +166,18 @@ void main() {
           }
           if (SKIP_ENTMAX && any) note_live_tile(t - tiles.begin);
         } else {
-          EACH(r, RM) {
-            BEGIN_ROWS(s[r], m[r], top, origin, grows)
-            if (ALWAYS_GROWS || subgroupAny(grows)) {
-              row_max(top);
-              ELEMENTS(k, top) {
-                m[r][k] = max(m[r][k], top[k]);
-                l[r][k] *= exp2(origin[k] - log2_origin(m[r][k]));
-                origin[k] = log2_origin(m[r][k]);
+          BEGIN_ROWS(s, m, top, origin, grows)
+          if (ALWAYS_GROWS || subgroupAny(grows)) {
+            EACH(r, RM) {
+              row_max(top[r]);
+              ELEMENTS(k, m[r]) {
+                m[r][k] = max(m[r][k], top[r][k]);
+                l[r][k] *= exp2(origin[r][k] - log2_origin(m[r][k]));
+                origin[r][k] = log2_origin(m[r][k]);
               }
             }
-            EACH(n, NB) ELEMENTS(k, top) l[r][k] += exp2(fma(s[r][n][k], log2_scale, -origin[k]));
           }
+          EACH(r, RM) EACH(n, NB) ELEMENTS(k, m[r]) l[r][k] += exp2(fma(s[r][n][k], log2_scale, -origin[r][k]));
         }
       }
       if (NORM == ENTMAX) {
@@ -212,6 +221,10 @@ void main() {
     EACH(r, RM) EACH(n, NB) fetch_bias(bias[r][n], my_row0 + r * MATRIX, col0 + n * MATRIX);
     ACC s[RM][NB], slope[RM][NB];
     EACH(n, NB) EACH(r, RM) s[r][n] = ACC(0.0);
+    const bool partial = t < tiles.full_begin || t >= tiles.full_end;
+    if (MASKS_FIRST && NEEDS_MASK(partial)) {
+      MASK_TILE(s, my_row0, col0, false)
+    }
     EACH(d, D_BLOCKS) EACH(n, NB) {
       OPERAND_B y;
       coopMatLoad(y, streamed, n * MATRIX * PITCH + d * (MATRIX / 8), PITCH, COL_MAJOR);
@@ -223,52 +236,47 @@ void main() {
     put_tile(SECOND, stage_1, v, col0, DV_CHUNKS);
     barrier();
     next = next_live(t + 1, tiles, row0);
-    if (next < tiles.end) fetch_tile(stage_1, k, next * COLS, D_CHUNKS);
+    // After the last tile it comes again, for nothing: one branch less.
+    if (FETCHES || next < tiles.end) fetch_tile(stage_1, k, min(next, tiles.end - 1) * COLS, D_CHUNKS);
 
-    FINISH_SCORES(s, slope, bias, my_row0, col0, false, t < tiles.full_begin || t >= tiles.full_end)
-    OPERAND_A p[RM][NB];
-    EACH(r, RM) {
-      if (NORM != SOFTMAX) { // m is lse, or the threshold, l elastic's share
-        EACH(n, NB) {
-          ELEMENTS(k, m[r]) s[r][n][k] = weight_of(base_at(s[r][n][k], m[r][k]), l[r][k]);
-          if (DROPOUT != 0) {
-            ACC factor = drop_block(my_row0 + r * MATRIX, col0 + n * MATRIX, false);
-            ELEMENTS(k, factor) s[r][n][k] *= factor[k];
-          }
-          p[r][n] = to_operand(s[r][n]);
-        }
-        continue;
-      }
-      BEGIN_ROWS(s[r], m[r], top, origin, grows)
+    FINISH_SCORES(s, slope, bias, my_row0, col0, false, partial)
+    if (NORM != SOFTMAX) { // m is lse, or the threshold, l elastic's share
+      EACH(n, NB) EACH(r, RM) ELEMENTS(k, m[r]) s[r][n][k] = weight_of(base_at(s[r][n][k], m[r][k]), l[r][k]);
+    } else {
+      // One branch for all of the subgroup's rows, and all exponentials behind it.
+      BEGIN_ROWS(s, m, top, origin, grows)
       if (ALWAYS_GROWS || subgroupAny(grows)) {
-        row_max(top);
-        ACC keep;
-        ELEMENTS(k, top) {
-          m[r][k] = max(m[r][k], top[k]);
-          keep[k] = exp2(origin[k] - log2_origin(m[r][k]));
-          origin[k] = log2_origin(m[r][k]);
-          l[r][k] *= keep[k];
+        EACH(r, RM) {
+          row_max(top[r]);
+          ACC keep;
+          ELEMENTS(k, keep) {
+            m[r][k] = max(m[r][k], top[r][k]);
+            keep[k] = exp2(origin[r][k] - log2_origin(m[r][k]));
+            origin[r][k] = log2_origin(m[r][k]);
+            l[r][k] *= keep[k];
+          }
+          EACH(d, DV_BLOCKS) ELEMENTS(k, keep) acc[r][d][k] *= keep[k];
         }
-        EACH(d, DV_BLOCKS) ELEMENTS(k, top) acc[r][d][k] *= keep[k];
       }
-      EACH(n, NB) {
-        ELEMENTS(k, top) {
-          s[r][n][k] = exp2(fma(s[r][n][k], log2_scale, -origin[k]));
-          l[r][k] += s[r][n][k];
-        }
-        if (DROPOUT != 0) {
-          ACC factor = drop_block(my_row0 + r * MATRIX, col0 + n * MATRIX, false);
-          ELEMENTS(k, top) s[r][n][k] *= factor[k];
-        }
-        p[r][n] = to_operand(s[r][n]);
+      EACH(n, NB) EACH(r, RM) ELEMENTS(k, l[r]) {
+        s[r][n][k] = exp2(fma(s[r][n][k], log2_scale, -origin[r][k]));
+        l[r][k] += s[r][n][k];
       }
+    }
+    OPERAND_A p[RM][NB];
+    EACH(n, NB) EACH(r, RM) {
+      if (DROPOUT != 0) {
+        ACC factor = drop_block(my_row0 + r * MATRIX, col0 + n * MATRIX, false);
+        ELEMENTS(k, factor) s[r][n][k] *= factor[k];
+      }
+      p[r][n] = to_operand(s[r][n], NORM == SOFTMAX); // where a weight is NaN, so is l
     }
     EACH(n, NB) EACH(d, DV_BLOCKS) {
       OPERAND_B y;
       coopMatLoad(y, streamed, SECOND + n * MATRIX * PITCH + d * (MATRIX / 8), PITCH, ROW_MAJOR);
       EACH(r, RM) acc[r][d] = coopMatMulAdd(p[r][n], y, acc[r][d]);
     }
-    if (next < tiles.end) put_tile(0, stage_1, k, next * COLS, D_CHUNKS);
+    if (FETCHES || next < tiles.end) put_tile(0, stage_1, k, next * COLS, D_CHUNKS);
     barrier();
   }
 

@@ -105,14 +105,15 @@ uvec4 packed_chunk(int n) {
 }
 #endif
 
-OPERAND_A to_operand(ACC x) {
+// finite: nothing is lost where a NaN becomes a number.
+OPERAND_A to_operand(ACC x, bool finite) {
 #if TANDEM_CM2
 #if TANDEM_BF16
   // NVIDIA's conversion to bf16 cuts off (580.159.04): a weight a hair below 1 would become 0.996. Rounded here, to
-  // nearest with ties away from 0; what is not finite stays as it is.
+  // nearest with ties away from 0; infinities and NaNs stay what they are.
   ELEMENTS(k, x) {
     const uint bits = floatBitsToUint(x[k]);
-    x[k] = uintBitsToFloat(bits + ((bits & 0x7f800000u) != 0x7f800000u ? 0x8000u : 0u));
+    x[k] = uintBitsToFloat(bits + (finite || (bits & 0x7f800000u) != 0x7f800000u ? 0x8000u : 0u));
   }
 #endif
   return OPERAND_A(x);
@@ -140,6 +141,8 @@ OPERAND_A to_operand(ACC x) {
   return a;
 #endif
 }
+
+OPERAND_A to_operand(ACC x) { return to_operand(x, false); }
 
 // A result's block to the streamed tiles' array, as 16-bit elements, to nearest even whatever a conversion does: what it
 // is given needs no rounding.

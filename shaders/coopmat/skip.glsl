@@ -8,22 +8,7 @@
 const bool SKIPS = VISITS_ALL ? false : SKIP != 0;
 const bool SKIP_KEEP = KEEP != 0 && SKIPS;
 const bool SKIP_ENTMAX = NORM == ENTMAX && SKIPS;
-const int VOTES = (KEEP != 0 && SKIP != 0) || NORM == ENTMAX ? 3 : 1; // src/plan.cpp counts them
-shared uint votes[VOTES]; // in turn: one is written and read, the next one, whose readers are past the barrier before, cleared
-int vote_turn = 0;
-
-void begin_votes() { // a barrier follows
-  if (VOTES == 3 && TID == 0) votes[0] = 0;
-}
-bool vote(bool yes) {
-  if (VOTES < 3) return true; // not called
-  const int turn = vote_turn;
-  vote_turn = turn == 2 ? 0 : turn + 1;
-  if (yes) atomicOr(votes[turn], 1u);
-  if (TID == 0) votes[vote_turn] = 0;
-  barrier();
-  return votes[turn] != 0;
-}
+#include "vote.glsl"
 
 // With entmax a subgroup may leave out a block after S: not on lavapipe (Mesa 26), which makes barriers of the subgroup, of
 // which there are more, barriers of the workgroup; no other device has subgroups of 8.

@@ -45,7 +45,8 @@ void fetch_tile(out uvec4 stage[VEC], View t, int r0, int chunks) {
   EACH(i, VEC) {
     if (i * WG >= COLS * chunks || !in_tile(i, chunks)) continue;
     if (WG % chunks == 0 && WIDE != RAGGED) {
-      stage[i] = tile.w[min(first + i * (WG / chunks) * row, end)];
+      const int at = first + i * (WG / chunks) * row;
+      stage[i] = tile.w[WHOLE != 0 ? at : min(at, end)];
     } else {
       const int col = chunk_col(i, chunks), width = t.width / 8;
       const uvec4 words = tile.w[min(chunk_row(i, chunks) * row, last) + min(col, width - 1)];
