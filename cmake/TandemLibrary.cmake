@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 # tandem_library(target): what a build of the library shows of itself. A function, because the tests link the
 # library's objects into a shared library once more, to look at it.
 function(tandem_library target)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 # Every public header compiles alone, twice over, in every standard that it promises, without a warning. Called by CTest:
 #   cmake -D INCLUDE=... -D WORK=... -D CC=... -D CXX=... [-D VULKAN_HEADERS=...] -P headers.cmake
 # The compilers of the build, and Clang beside GCC where there is one.

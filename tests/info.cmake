@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 # `tandem info --json` is what docs/bug-reports.md says of it. TANDEM_DISABLE=cpu.simd is set.
 #   cmake -D TOOL=... -D VERSION=... -P info.cmake
 cmake_minimum_required(VERSION 3.22)

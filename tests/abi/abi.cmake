@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 # The binary interface, as abi/ records it. Once more the library's objects, linked into a shared library: what an
 # application would load, with all backends of this build.
 add_library(tandem_shared SHARED $<TARGET_OBJECTS:tandem>)

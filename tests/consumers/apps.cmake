@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 # The consumers' programs: what they compile, link and run, whichever way the library came.
 add_executable(app_c ${CMAKE_CURRENT_LIST_DIR}/app.c)
 target_link_libraries(app_c PRIVATE tandem::tandem)

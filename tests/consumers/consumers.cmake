@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 # The ways to consume the library, each by a small project of its own; run.cmake says what is done. The library is
 # compiled once, for the CPU: both kinds are made of the same objects. `build` is what these tests were built with.
 set(cuda_line "")

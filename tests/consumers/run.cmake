@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
 # One way to consume the library, from nothing to programs that ran. Called by CTest (consumers.cmake):
 #   cmake -D STEP=... -D KIND=... -D SOURCE=... -D WORK=... [-D ...] -P run.cmake
 # STEP  fetch, subdirectory: a project that builds the library along, for the CPU alone, and installs it
