@@ -12,6 +12,16 @@ bool is_chunked(const Problem& p, const Strides& s) {
   return s.d == 1 && p.seq_kv % 8 == 0 && s.b % 8 == 0 && s.h % 8 == 0 && s.s % 8 == 0;
 }
 
+// 0, or 1 where it has, or 2 where launch l also finds blocks of matrices whole: as many rows (or one for all, of an
+// input) and, of 16-bit elements, twice as many keys.
+uint32_t chunks_of(const Problem& p, const Launch& l, const Strides& s, uint32_t dtype,
+                   bool input) {
+  if (l.matrix == 0 || !is_chunked(p, s)) return 0;
+  const int64_t keys = l.matrix * (dtype == TANDEM_F32 ? 1 : 2);
+  const bool rows = p.seq_q % l.matrix == 0 || (input && s.s == 0);
+  return rows && p.seq_kv % keys == 0 && l.tile.bc % keys == 0 && s.s >> 32 == 0 ? 2 : 1;
+}
+
 // The members that tile.inc gives to every tiled kernel. rows and cols swap roles in bwd_dkv.
 template <typename Spec>
 Spec tile_spec(const Plan& plan, const Launch& l) {
@@ -33,7 +43,10 @@ Spec tile_spec(const Plan& plan, const Launch& l) {
   s.MATRIX = uint32_t(l.matrix);
   s.LEFT_SHARED = uint32_t(l.left_shared);
   s.FLIES = l.flies;
-  s.BIAS_WIDE = l.matrix > 0 && is_chunked(plan.problem, plan.problem.bias.strides);
+  s.BIAS_WIDE = chunks_of(plan.problem, l, plan.problem.bias.strides,
+                          uint32_t(plan.problem.bias.dtype), true);
+  // Draws of dropout are of four keys in a row.
+  if (plan.problem.dropout > 0) s.BIAS_WIDE = std::min(s.BIAS_WIDE, 1u);
   s.NT_VEC = uint32_t(l.tile.br * l.tile.dk / 4 / l.tile.invocations());
   s.NN_VEC = uint32_t(l.tile.kc * l.tile.tc / l.tile.invocations());
   const Features features = features_of(plan.problem);
@@ -393,7 +406,8 @@ BwdDkvDdistBlock bwd_dkv_ddist_block(const Plan& plan, const Launch& l) {
 BwdDqSpec bwd_dq_spec(const Plan& plan, const Launch& l) {
   BwdDqSpec s = tile_spec<BwdDqSpec>(plan, l);
   s.D_BIAS = l.stores_d_bias ? uint32_t(plan.problem.d_bias_dtype) : 0;
-  s.D_BIAS_WIDE = l.stores_d_bias && is_chunked(plan.problem, plan.problem.d_bias);
+  s.D_BIAS_WIDE =
+      l.stores_d_bias ? chunks_of(plan.problem, l, plan.problem.d_bias, s.D_BIAS, false) : 0;
   return s;
 }
 
@@ -417,7 +431,7 @@ BwdDbiasSpec bwd_dbias_spec(const Plan& plan, const Launch& l) {
   BwdDbiasSpec s = tile_spec<BwdDbiasSpec>(plan, l);
   s.D_BIAS = uint32_t(l.splits > 1 ? TANDEM_F32 : plan.problem.d_bias_dtype);
   s.ONE_ROW = plan.problem.bias.rows == 1;
-  s.D_BIAS_WIDE = l.matrix > 0 && is_chunked(plan.problem, d_bias_strides(plan.problem, l));
+  s.D_BIAS_WIDE = chunks_of(plan.problem, l, d_bias_strides(plan.problem, l), s.D_BIAS, false);
   return s;
 }
 

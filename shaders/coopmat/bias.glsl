@@ -5,38 +5,72 @@
 // No branches of some invocations here but around one store, as matrices that live through them wait in memory on NVIDIA:
 // what does not exist is loaded from the nearest place that does.
 
-// Otherwise bias goes element by element (score.glsl).
-const bool BIAS_CHUNKS = BIAS != 0 && WIDE != 0 && BIAS_WIDE != 0;
+// With BIAS_BLOCKS (every block of MATRIX rows and, of 16-bit elements, 2 MATRIX keys exists as a whole) no chunks and no
+// scratch: the blocks are loaded as accumulators of 32-bit words. Otherwise, without WIDE, bias goes element by element
+// (score.glsl).
+const bool BIAS_CHUNKS = BIAS != 0 && WIDE != 0 && BIAS_WIDE == 1;
 const int BIAS_TURNS = (BLOCK_CHUNKS + SUBGROUP - 1) / SUBGROUP;
 const int BIAS_WORDS = BIAS == F32 ? 2 : 1; // uvec4s of a chunk
 const int BIAS_VEC = BIAS_CHUNKS ? BIAS_TURNS * BIAS_WORDS : 1;
+struct Bias {
+  uvec4 chunks[BIAS_VEC];
+  ACC words;
+};
+layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Blocks { uvec4 w[]; };
 
 // An invocation's chunk of a block; more invocations than chunks repeat them.
 int block_chunk(int turn) {
   const int n = LANE + turn * SUBGROUP;
   return BLOCK_CHUNKS % SUBGROUP == 0 ? n : n % BLOCK_CHUNKS;
 }
-// Of the block with query rows from i0 and keys from j0.
-void fetch_bias(out uvec4 x[BIAS_VEC], int i0, int j0) {
+// Of the block with query rows from i0 and, of the keys from first on, the n-th block of keys. flip: its rows are the keys.
+void fetch_bias(out Bias x, int i0, int first, int n, bool flip) {
+  if (BIAS_BLOCKS) { // whose rows or keys do not exist at all: others, as above
+    const int j = min(first + (PAIRS ? n & ~1 : n) * MATRIX, block.seq_kv - KEY_STEP * MATRIX);
+    const uvec2 row = to_bytes(extra.bias.sd.xy, BIAS_SHIFT);
+    Blocks at = Blocks(add64(add64(inputs.bias, mul64(row, max(min(i0, block.seq_q - MATRIX), 0))), j << BIAS_SHIFT));
+    const uint pitch = row.x >> 4 | row.y << 28;
+    if (flip)
+      coopMatLoad(x.words, at.w, 0, pitch, COL_MAJOR);
+    else
+      coopMatLoad(x.words, at.w, 0, pitch, ROW_MAJOR);
+  }
   if (!BIAS_CHUNKS) return;
+  const int j0 = first + n * MATRIX;
   EACH(turn, BIAS_TURNS) {
     const int n = block_chunk(turn), j = min(j0 + n % (MATRIX / 8) * 8, block.seq_kv - 8);
     const uvec2 at = add64(inputs.bias, to_bytes(add64(mul64(extra.bias.sd.xy, near_query(i0 + n / (MATRIX / 8))), j),
                                                  BIAS_SHIFT));
-    x[turn * BIAS_WORDS] = Load4(at).w;
-    if (BIAS == F32) x[turn * BIAS_WORDS + BIAS_WORDS - 1] = Load4(add64(at, 16)).w;
+    x.chunks[turn * BIAS_WORDS] = Load4(at).w;
+    if (BIAS == F32) x.chunks[turn * BIAS_WORDS + BIAS_WORDS - 1] = Load4(add64(at, 16)).w;
   }
 }
+// Of a tile's blocks, bias[RM][NB]; with PAIRS every second one is two.
+#define FETCH_BIAS(bias, i0, first)                                    \
+  EACH(r, RM) EACH(n, NB)                                              \
+    if (!PAIRS || n % 2 == 0) fetch_bias(bias[r][n], (i0) + r * MATRIX, first, n, false);
+// Of a column of blocks, which of them has the r-th one's words.
+#define WORDS_OF(r, flip) (PAIRS && (flip) && RM % 2 == 0 ? (r) & ~1 : (r))
 // Two words of a chunk, four keys.
 vec4 bias_floats(uint a, uint b) {
   if (BIAS == F16) return vec4(unpackHalf2x16(a), unpackHalf2x16(b));
   return uintBitsToFloat(uvec4(a << 16, a & 0xffff0000u, b << 16, b & 0xffff0000u));
 }
-ACC bias_block(uvec4 x[BIAS_VEC], bool flip) {
+// n: the block's number, of which with PAIRS the last bit says which keys of the words are its own.
+ACC bias_block(Bias from, int n, bool flip) {
   ACC bias;
+  if (BIAS_BLOCKS) {
+    if (!PAIRS) return from.words;
+    ELEMENTS(k, bias) {
+      const uint word = floatBitsToUint(from.words[k]);
+      bias[k] = BIAS == F16 ? unpackHalf2x16(word >> 16 * (n & 1)).x
+                            : uintBitsToFloat(word << 16 * (~n & 1) & 0xffff0000u);
+    }
+    return bias;
+  }
   EACH(turn, BIAS_TURNS) {
     const int n = block_chunk(turn), at = MY_SCRATCH + n / (MATRIX / 8) * SCRATCH_PITCH + n % (MATRIX / 8) * 2;
-    const uvec4 w = x[turn * BIAS_WORDS], next = x[turn * BIAS_WORDS + BIAS_WORDS - 1];
+    const uvec4 w = from.chunks[turn * BIAS_WORDS], next = from.chunks[turn * BIAS_WORDS + BIAS_WORDS - 1];
     scratch[at] = BIAS == F32 ? uintBitsToFloat(w) : bias_floats(w.x, w.y);
     scratch[at + 1] = BIAS == F32 ? uintBitsToFloat(next) : bias_floats(w.z, w.w);
   }
@@ -50,6 +84,8 @@ ACC bias_block(uvec4 x[BIAS_VEC], bool flip) {
 }
 
 #ifdef STORES_DS
+layout(buffer_reference, std430, buffer_reference_align = 16) writeonly buffer DsBlocks { uvec4 w[]; };
+
 // One head's part of d_bias, [rows, Sk], of type D_BIAS.
 struct Gradient {
   uvec2 base, row, col; // bytes
@@ -71,7 +107,7 @@ uint ds_pair(float a, float b) { return to_bits16(D_BIAS, a) | to_bits16(D_BIAS,
 void store_chunk(int i, int j, vec4 low, vec4 high) {
   const bool exists = i < d_bias.rows && j < block.seq_kv;
   uvec2 at = add64(d_bias.base, mul64(d_bias.row, i));
-  if (WIDE != 0 && D_BIAS_WIDE != 0) {
+  if (WIDE != 0 && D_BIAS_WIDE != 0) { // 2: blocks are whole as above
     at = add64(at, j << D_BIAS_SHIFT);
     if (D_BIAS == F32) {
       if (exists) Store4(at).w = floatBitsToUint(low);
@@ -92,6 +128,12 @@ void store_chunk(int i, int j, vec4 low, vec4 high) {
   }
 }
 void store_ds(ACC ds, int i0, int j0) {
+  if (D_BIAS == F32 && WIDE != 0 && D_BIAS_WIDE == 2) {
+    DsBlocks at = DsBlocks(add64(add64(d_bias.base, mul64(d_bias.row, i0)), j0 << 2));
+    if (i0 < d_bias.rows && j0 < block.seq_kv)
+      coopMatStore(ds, at.w, 0, d_bias.row.x >> 4 | d_bias.row.y << 28, ROW_MAJOR);
+    return;
+  }
   coopMatStore(ds, scratch, MY_SCRATCH, SCRATCH_PITCH, ROW_MAJOR);
   subgroupBarrier();
   EACH(turn, BIAS_TURNS) {
@@ -101,6 +143,48 @@ void store_ds(ACC ds, int i0, int j0) {
   }
   subgroupBarrier();
 }
+// With PAIRS: the even and the odd keys of 2 MATRIX, from j0.
+float ds_word(float even, float odd) {
+  if (D_BIAS != DTYPE) return uintBitsToFloat(ds_pair(even, odd));
+  const float a = nearest16(even), b = nearest16(odd);
+  return uintBitsToFloat(D_BIAS == F16 ? packHalf2x16(vec2(a, b)) : floatBitsToUint(a) >> 16 | floatBitsToUint(b));
+}
+void store_ds_pair(ACC even, ACC odd, int i0, int j0) {
+  if (D_BIAS != F32 && D_BIAS_WIDE == 2) {
+    ACC words;
+    ELEMENTS(k, words) words[k] = ds_word(even[k], odd[k]);
+    DsBlocks at = DsBlocks(add64(add64(d_bias.base, mul64(d_bias.row, i0)), j0 << 1));
+    if (i0 < d_bias.rows && j0 < block.seq_kv)
+      coopMatStore(words, at.w, 0, d_bias.row.x >> 4 | d_bias.row.y << 28, ROW_MAJOR);
+    return;
+  }
+  const int turns = (MATRIX * MATRIX / 4 + SUBGROUP - 1) / SUBGROUP;
+  vec4 x[turns];
+  EACH(which, 2) {
+    if (which == 0)
+      coopMatStore(even, scratch, MY_SCRATCH, SCRATCH_PITCH, ROW_MAJOR);
+    else
+      coopMatStore(odd, scratch, MY_SCRATCH, SCRATCH_PITCH, ROW_MAJOR);
+    subgroupBarrier();
+    EACH(turn, turns) {
+      const int n = LANE + turn * SUBGROUP, i = n / (MATRIX / 4), quad = n % (MATRIX / 4);
+      const vec4 y = scratch[MY_SCRATCH + i % MATRIX * SCRATCH_PITCH + quad];
+      if (which == 0)
+        x[turn] = y;
+      else if (i < MATRIX)
+        store_chunk(i0 + i, j0 + 8 * quad, vec4(x[turn].x, y.x, x[turn].y, y.y), vec4(x[turn].z, y.z, x[turn].w, y.w));
+    }
+    subgroupBarrier();
+  }
+}
+// ds[RM][NB] of a tile.
+#define STORE_DS_TILE(ds, i0, first)                                                                  \
+  EACH(r, RM) EACH(n, NB) {                                                                           \
+    if (!PAIRS)                                                                                       \
+      store_ds(ds[r][n], (i0) + r * MATRIX, (first) + n * MATRIX);                                    \
+    else if (n % 2 == 0)                                                                              \
+      store_ds_pair(ds[r][n], ds[r][min(n + 1, NB - 1)], (i0) + r * MATRIX, (first) + n * MATRIX);    \
+  }
 // The workgroup's rows from i0, keys from j0 to the one before end: zeros.
 void store_no_ds(int i0, int j0, int end) {
   const int chunks = (end - j0 + 7) / 8;

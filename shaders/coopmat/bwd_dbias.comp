@@ -62,7 +62,7 @@ layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer St
     EACH(i, vec) {                                                                                     \
       const int row = TID / STEP_CHUNKS + i * (WG / STEP_CHUNKS);                                      \
       if (count * STEP_CHUNKS % WG == 0 || row < count)                                                \
-        streamed[(to + row) * STEP_PITCH + TID % STEP_CHUNKS] = stage[i];                              \
+        streamed[(to + (to > 0 ? key_place(row) : row)) * STEP_PITCH + TID % STEP_CHUNKS] = stage[i];  \
     }                                                                                                  \
   } else {                                                                                             \
     [[dont_unroll]] for (int n = TID; n < count * STEP_CHUNKS; n += WG)                                \
@@ -161,7 +161,8 @@ void main() {
   [[dont_unroll]] while (member < end) {
     const int my_row0 = m.row0 + BLOCK_ROW;
     float origins[RM][ROW_TURNS], deltas[RM][ROW_TURNS], shares[RM][ROW_TURNS];
-    uvec4 bias[RM][NB][BIAS_VEC];
+    Bias bias[RM][NB];
+    FETCH_BIAS(bias, my_row0, col0)
     ACC s[RM][NB], dp[RM][NB], slope[RM][NB];
     EACH(r, RM) {
       EACH(turn, ROW_TURNS) {
@@ -175,7 +176,6 @@ void main() {
         }
       }
       EACH(n, NB) {
-        fetch_bias(bias[r][n], my_row0 + r * MATRIX, col0 + n * MATRIX);
         s[r][n] = ACC(0.0);
         dp[r][n] = ACC(0.0);
       }
@@ -188,7 +188,7 @@ void main() {
         fetch_step(m.d_o, m.row0, m.v, col0, 0);
       MULTIPLY_STEP(s)
     }
-    FINISH_SCORES(s, slope, bias, my_row0, col0, false, m.partial)
+    FINISH_SCORES(s, slope, bias, my_row0, col0, m.partial)
     EACH(r, RM) {
       ACC origin;
       SPREAD_ROWS(origin, origins[r])
@@ -227,7 +227,7 @@ void main() {
   uvec2 elements = add64(mul64(block.d_bias.bh.xy, bias_b), mul64(block.d_bias.bh.zw, place.head));
   begin_ds(add64(elements, mul64(uvec2(block.part, 0), split)), ONE_ROW != 0 ? 1 : block.seq_q);
   if (ONE_ROW == 0) {
-    EACH(r, RM) EACH(n, NB) store_ds(acc[r][n], i0 + BLOCK_ROW + r * MATRIX, col0 + n * MATRIX);
+    STORE_DS_TILE(acc, i0 + BLOCK_ROW, col0)
     return;
   }
   // Rows of a block, then blocks and subgroups, in order. The sums of all subgroups lie in the streamed array.
@@ -239,7 +239,7 @@ void main() {
       for (int c = LANE; c < MATRIX; c += SUBGROUP) {
         float sum = 0;
         for (int row = 0; row < MATRIX; row++) sum += SCRATCH_FLOAT(row * (MATRIX + 4) + c);
-        const int at = (int(gl_SubgroupID) * RM + r) * COLS + n * MATRIX + c;
+        const int at = OWN_BLOCK(r) * COLS + block_key(0, n) + KEY_STEP * c;
         streamed[at / 4][at % 4] = floatBitsToUint(sum);
       }
       subgroupBarrier();

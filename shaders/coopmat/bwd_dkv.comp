@@ -28,6 +28,7 @@ layout(push_constant) uniform Push {
 #include "softmax.glsl"
 #include "weight.glsl"
 #include "coopmat/matrix.glsl"
+#define ROWS_ARE_KEYS true
 #include "coopmat/stage.glsl"
 #include "coopmat/bias.glsl"
 #define WANTS_SLOPE (GRAD_K != 0)
@@ -108,9 +109,9 @@ void main() {
       [[dont_unroll]] for (int n = 0; n < NB; n++) {
         const int at = n * MATRIX * PITCH, i0 = col0 + n * MATRIX;
         ACC s[RM], dp[RM], slope[RM];
-        uvec4 bias[RM][BIAS_VEC];
+        Bias bias[RM];
         EACH(r, RM) {
-          fetch_bias(bias[r], i0, my_row0 + r * MATRIX);
+          if (WORDS_OF(r, true) == r) fetch_bias(bias[r], i0, row0, OWN_BLOCK(r), true);
           s[r] = ACC(0.0);
           dp[r] = ACC(0.0);
         }
@@ -133,7 +134,7 @@ void main() {
             }
           }
         }
-        FINISH_COLUMN(s, slope, bias, i0, my_row0, true, t < tiles.full_begin || t >= tiles.full_end)
+        FINISH_COLUMN(s, slope, bias, i0, row0, n, true, t < tiles.full_begin || t >= tiles.full_end)
         ACC origin, delta, share; // every row the same: row major with stride 0
         coopMatLoad(origin, stats, n * MATRIX / 4, 0, ROW_MAJOR);
         coopMatLoad(delta, stats, (COLS + n * MATRIX) / 4, 0, ROW_MAJOR);

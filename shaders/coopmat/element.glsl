@@ -55,7 +55,7 @@ float ds_at(float base, float share, float dp, float delta) {
 // A block with query rows from i0 and keys from j0; flip: its rows are the keys. slope: softcap's derivative, with WANTS_SLOPE. bias: the
 // block of it, where it comes by chunks.
 void score_block(inout ACC s, inout ACC slope, ACC bias, int i0, int j0, bool flip) {
-  ACC rows = row_numbers(), cols = col_numbers();
+  ACC queries = query_numbers(flip), keys = key_numbers(flip);
   ELEMENTS(k, s) {
     precise float x = s[k] * block.scale;
     if (SOFTCAP != 0) {
@@ -63,23 +63,23 @@ void score_block(inout ACC s, inout ACC slope, ACC bias, int i0, int j0, bool fl
       x = cap_score(x, derivative);
       if (WANTS_SLOPE) slope[k] = derivative;
     }
-    if (BIAS_CHUNKS)
+    if (BIAS_BLOCKS || BIAS_CHUNKS)
       x = x + bias[k];
     else if (BIAS != 0)
-      x = x + load_bias(i0 + int(flip ? cols[k] : rows[k]), j0 + int(flip ? rows[k] : cols[k]));
+      x = x + load_bias(i0 + int(queries[k]), j0 + int(keys[k]));
     s[k] = x;
   }
   const int t0 = i0 + entry.off - j0; // the first element's distance
   // A block beyond the window has no distance biases.
-  if (DIST != 0 && t0 > -MATRIX && t0 - MATRIX + 1 < extra.dist_window) {
+  if (DIST != 0 && t0 > -MATRIX && t0 - KEY_STEP * (MATRIX - 1) < extra.dist_window) {
     ELEMENTS(k, s) {
-      precise float x = s[k] + load_dist(t0 + int(flip ? cols[k] - rows[k] : rows[k] - cols[k]));
+      precise float x = s[k] + load_dist(t0 + int(queries[k] - keys[k]));
       s[k] = x;
     }
   }
   if (ALIBI != 0) {
     ELEMENTS(k, s) {
-      precise float far = inputs.slope * float(abs(t0 + int(flip ? cols[k] - rows[k] : rows[k] - cols[k])));
+      precise float far = inputs.slope * float(abs(t0 + int(queries[k] - keys[k])));
       precise float x = s[k] - far;
       s[k] = x;
     }
@@ -99,9 +99,9 @@ void mask_block(inout ACC s, int i0, int j0, bool flip) {
   const TandemBand band = mask_band();
   const float high = band_limit(i0 + band.off + band.right - j0), low = band_limit(i0 + band.off - band.left - j0);
   const float keys = band_limit(entry.seq_kv - j0), scale = folded ? 1.0 : block.scale;
-  ACC rows = row_numbers(), cols = col_numbers();
+  ACC queries = query_numbers(flip), numbers = key_numbers(flip);
   ELEMENTS(k, s) {
-    const float i = flip ? cols[k] : rows[k], j = flip ? rows[k] : cols[k];
+    const float i = queries[k], j = numbers[k];
     bool hidden = j >= keys;
     if (BAND != 0) hidden = hidden || j - i > high || j - i < low;
     s[k] = hidden ? HIDDEN_SCORE : s[k] * scale;
@@ -109,9 +109,9 @@ void mask_block(inout ACC s, int i0, int j0, bool flip) {
 }
 
 void keep_block(inout ACC s, int i0, int j0, bool flip) {
-  ACC rows = row_numbers(), cols = col_numbers();
+  ACC queries = query_numbers(flip), keys = key_numbers(flip);
   ELEMENTS(k, s)
-    if (!is_kept(i0 + int(flip ? cols[k] : rows[k]), j0 + int(flip ? rows[k] : cols[k]))) s[k] = HIDDEN_SCORE;
+    if (!is_kept(i0 + int(queries[k]), j0 + int(keys[k]))) s[k] = HIDDEN_SCORE;
 }
 
 // What dropout multiplies a block by. One draw is four keys of a query row.
@@ -133,32 +133,34 @@ ACC drop_block(int i0, int j0, bool flip) {
 // From the products of a tile to its scores. A macro, as a function would copy arrays of matrices, and every loop by
 // itself: a mask inside the loops of the exponentials made bwd_dkv four times slower on NVIDIA (580.159.04), which then
 // kept the matrices in memory.
-#define FINISH_SCORES(s, slope, bias, i0, j0, flip, partial)                                                 \
+// Query rows from i0, a tile of keys from j0.
+#define FINISH_SCORES(s, slope, bias, i0, j0, partial)                                                       \
   if (HAS_SCORES) {                                                                                          \
     EACH(r, RM) EACH(n, NB) {                                                                                \
       ACC x;                                                                                                 \
-      if (BIAS_CHUNKS) x = bias_block(bias[r][n], flip);                                                     \
-      score_block(s[r][n], slope[r][n], x, i0 + (flip ? n : r) * MATRIX, j0 + (flip ? r : n) * MATRIX, flip); \
+      if (BIAS_BLOCKS || BIAS_CHUNKS) x = bias_block(bias[r][PAIRS ? n & ~1 : n], n, false);                 \
+      score_block(s[r][n], slope[r][n], x, i0 + r * MATRIX, block_key(j0, n), false);                        \
     }                                                                                                        \
   }                                                                                                          \
   if ((partial) || !folded) {                                                                                \
-    EACH(r, RM) EACH(n, NB) mask_block(s[r][n], i0 + (flip ? n : r) * MATRIX, j0 + (flip ? r : n) * MATRIX, flip); \
+    EACH(r, RM) EACH(n, NB) mask_block(s[r][n], i0 + r * MATRIX, block_key(j0, n), false);                   \
   }                                                                                                          \
   if (KEEP != 0) {                                                                                           \
-    EACH(r, RM) EACH(n, NB) keep_block(s[r][n], i0 + (flip ? n : r) * MATRIX, j0 + (flip ? r : n) * MATRIX, flip); \
+    EACH(r, RM) EACH(n, NB) keep_block(s[r][n], i0 + r * MATRIX, block_key(j0, n), false);                   \
   }
-// The same of one column of blocks, s[RM], bias[RM].
-#define FINISH_COLUMN(s, slope, bias, i0, j0, flip, partial)                                                 \
+// The same of one column of blocks, s[RM], bias[RM]: the n-th of the tile, or, flip, the columns are query rows from i0
+// and j0 is the workgroup's first key.
+#define FINISH_COLUMN(s, slope, bias, i0, j0, n, flip, partial)                                              \
   if (HAS_SCORES) {                                                                                          \
     EACH(r, RM) {                                                                                            \
       ACC x;                                                                                                 \
-      if (BIAS_CHUNKS) x = bias_block(bias[r], flip);                                                        \
-      score_block(s[r], slope[r], x, i0 + (flip ? 0 : r) * MATRIX, j0 + (flip ? r : 0) * MATRIX, flip);      \
+      if (BIAS_BLOCKS || BIAS_CHUNKS) x = bias_block(bias[WORDS_OF(r, flip)], flip ? OWN_BLOCK(r) : n, flip); \
+      score_block(s[r], slope[r], x, i0 + (flip ? 0 : r) * MATRIX, block_key(j0, flip ? OWN_BLOCK(r) : n), flip); \
     }                                                                                                        \
   }                                                                                                          \
   if ((partial) || !folded) {                                                                                \
-    EACH(r, RM) mask_block(s[r], i0 + (flip ? 0 : r) * MATRIX, j0 + (flip ? r : 0) * MATRIX, flip);          \
+    EACH(r, RM) mask_block(s[r], i0 + (flip ? 0 : r) * MATRIX, block_key(j0, flip ? OWN_BLOCK(r) : n), flip); \
   }                                                                                                          \
   if (KEEP != 0) {                                                                                           \
-    EACH(r, RM) keep_block(s[r], i0 + (flip ? 0 : r) * MATRIX, j0 + (flip ? r : 0) * MATRIX, flip);          \
+    EACH(r, RM) keep_block(s[r], i0 + (flip ? 0 : r) * MATRIX, block_key(j0, flip ? OWN_BLOCK(r) : n), flip); \
   }

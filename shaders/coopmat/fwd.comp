@@ -134,12 +134,10 @@ void main() {
         barrier();
         next = next_live(t + 1, tiles, row0);
         if (next < tiles.end) fetch_tile(stage_1, k, next * COLS, D_CHUNKS);
-        uvec4 bias[RM][NB][BIAS_VEC];
+        Bias bias[RM][NB];
+        FETCH_BIAS(bias, my_row0, col0)
         ACC s[RM][NB], slope[RM][NB];
-        EACH(r, RM) EACH(n, NB) {
-          fetch_bias(bias[r][n], my_row0 + r * MATRIX, col0 + n * MATRIX);
-          s[r][n] = ACC(0.0);
-        }
+        EACH(r, RM) EACH(n, NB) s[r][n] = ACC(0.0);
         EACH(d, D_BLOCKS) EACH(n, NB) {
           OPERAND_B y;
           coopMatLoad(y, streamed, n * MATRIX * PITCH + d * (MATRIX / 8), PITCH, COL_MAJOR);
@@ -148,7 +146,7 @@ void main() {
             s[r][n] = coopMatMulAdd(x, y, s[r][n]);
           }
         }
-        FINISH_SCORES(s, slope, bias, my_row0, col0, false, t < tiles.full_begin || t >= tiles.full_end)
+        FINISH_SCORES(s, slope, bias, my_row0, col0, t < tiles.full_begin || t >= tiles.full_end)
         if (NORM == ENTMAX) {
           bool any = false;
           EACH(r, RM) EACH(n, NB) {
@@ -208,8 +206,8 @@ void main() {
   while (next < tiles.end) {
     const int t = next, col0 = t * COLS;
     fetch_tile(stage_1, v, col0, DV_CHUNKS);
-    uvec4 bias[RM][NB][BIAS_VEC];
-    EACH(r, RM) EACH(n, NB) fetch_bias(bias[r][n], my_row0 + r * MATRIX, col0 + n * MATRIX);
+    Bias bias[RM][NB];
+    FETCH_BIAS(bias, my_row0, col0)
     ACC s[RM][NB], slope[RM][NB];
     EACH(n, NB) EACH(r, RM) s[r][n] = ACC(0.0);
     EACH(d, D_BLOCKS) EACH(n, NB) {
@@ -225,7 +223,7 @@ void main() {
     next = next_live(t + 1, tiles, row0);
     if (next < tiles.end) fetch_tile(stage_1, k, next * COLS, D_CHUNKS);
 
-    FINISH_SCORES(s, slope, bias, my_row0, col0, false, t < tiles.full_begin || t >= tiles.full_end)
+    FINISH_SCORES(s, slope, bias, my_row0, col0, t < tiles.full_begin || t >= tiles.full_end)
     OPERAND_A p[RM][NB];
     EACH(r, RM) {
       if (NORM != SOFTMAX) { // m is lse, or the threshold, l elastic's share

@@ -53,18 +53,26 @@ void fetch_tile(out uvec4 stage[VEC], View t, int r0, int chunks) {
     }
   }
 }
-void put_rows(int to, int rows, View t, int r0, int chunks) {
-  [[dont_unroll]] for (int n = TID; n < rows * chunks; n += WG)
-    streamed[to + n / chunks * PITCH + n % chunks] = load_chunk(t, r0 + n / chunks, n % chunks);
+#ifndef ROWS_ARE_KEYS
+#define ROWS_ARE_KEYS false // the rows that a workgroup owns; otherwise the streamed ones are
+#endif
+int own_place(int row) { return ROWS_ARE_KEYS ? key_place(row) : row; }
+int streamed_place(int row) { return ROWS_ARE_KEYS ? row : key_place(row); }
+
+void put_rows(int to, int rows, View t, int r0, int chunks, bool own) {
+  [[dont_unroll]] for (int n = TID; n < rows * chunks; n += WG) {
+    const int row = n / chunks, place = own ? own_place(row) : streamed_place(row);
+    streamed[to + place * PITCH + n % chunks] = load_chunk(t, r0 + row, n % chunks);
+  }
 }
 void put_tile(int to, uvec4 stage[VEC], View t, int r0, int chunks) {
   if (!FLYING) {
-    put_rows(to, COLS, t, r0, chunks);
+    put_rows(to, COLS, t, r0, chunks, false);
     return;
   }
   EACH(i, VEC)
     if (i * WG < COLS * chunks && in_tile(i, chunks))
-      streamed[to + chunk_row(i, chunks) * PITCH + chunk_col(i, chunks)] = stage[i];
+      streamed[to + streamed_place(chunk_row(i, chunks)) * PITCH + chunk_col(i, chunks)] = stage[i];
 }
 
 // The subgroup's rows of a tensor as left operands: into x[RM][blocks] by way of the streamed tiles' array, or, of the
@@ -75,7 +83,7 @@ const int LOAD_AT = LEFT_SHARED > 0 ? 2 * COLS * PITCH : 0;
 #define HELD_AT(left) (2 * COLS * PITCH + ((left) - 1) * HELD)
 #define LOAD_OPERANDS(x, left, t, r0, blocks, chunks)                                                 \
   barrier();                                                                                          \
-  put_rows(LEFT_SHARED >= (left) ? HELD_AT(left) : LOAD_AT, ROWS, t, r0, chunks);                     \
+  put_rows(LEFT_SHARED >= (left) ? HELD_AT(left) : LOAD_AT, ROWS, t, r0, chunks, true);               \
   barrier();                                                                                          \
   if (LEFT_SHARED < (left)) {                                                                         \
     EACH(r, RM) EACH(d, blocks)                                                                       \
@@ -101,7 +109,7 @@ void store_rows(View t, int r0, int chunks, int limit) {
   [[dont_unroll]] for (int n = TID; n < ROWS * chunks; n += WG) {
     const int row = r0 + n / chunks, col = n % chunks * 8;
     if (row >= t.rows || col >= t.width) continue;
-    const uvec4 words = row < limit ? streamed[n / chunks * PITCH + n % chunks] : uvec4(0);
+    const uvec4 words = row < limit ? streamed[own_place(n / chunks) * PITCH + n % chunks] : uvec4(0);
     const uvec2 at = row_address(t, row);
     if (WIDE != 0)
       Store4(add64(at, 2 * col)).w = words;
