@@ -431,6 +431,7 @@ BwdDbiasSpec bwd_dbias_spec(const Plan& plan, const Launch& l) {
   BwdDbiasSpec s = tile_spec<BwdDbiasSpec>(plan, l);
   s.D_BIAS = uint32_t(l.splits > 1 ? TANDEM_F32 : plan.problem.d_bias_dtype);
   s.ONE_ROW = plan.problem.bias.rows == 1;
+  s.HOLDS = l.holds;
   s.D_BIAS_WIDE = chunks_of(plan.problem, l, d_bias_strides(plan.problem, l), s.D_BIAS, false);
   return s;
 }

@@ -532,6 +532,7 @@ bool try_path(const Problem& p, const Caps& caps, const PathRow& row, Plan* plan
           launch->matrix = edge;
           launch->row_blocks = t->row_blocks;
           launch->left_shared = t->left;
+          launch->holds = t->holds();
           launch->flies = t->flies != 0;
           launch->d_blocks = matrix_blocks(p.head_dim, edge);
           launch->dv_blocks = matrix_blocks(p.head_dim_v, edge);

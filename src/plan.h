@@ -22,6 +22,7 @@ struct Launch {
   int matrix = 0;
   uint32_t subgroup = 0;
   int row_blocks = 0;
+  bool holds = false;                   // bwd_dbias: query rows in registers
   int left_shared = 0;                  // left operands that stay in shared memory
   bool flies = true;                    // the next tile's rows fly in registers
   uint32_t tiles = 0;                   // workgroups of one head

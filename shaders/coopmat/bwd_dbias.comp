@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // bwd_dbias: one tile of d_bias, or one split's part of it: shaders/bwd_dbias.comp with matrices (docs/kernels-matrix.md).
-// Every member brings new rows and new keys, so neither stays in registers: both operands pass through shared memory, STEP
-// matrices of features at a time, and those of the next step fly in registers meanwhile, from member to member, too.
+// Every member brings new rows and new keys. Where registers suffice (HOLDS) those of its rows are left operands, as in
+// bwd_dq, and keys are streamed, 2 MATRIX at a time through two places in turn; rows and the first keys of the next member
+// come in under the last products of this one. Otherwise both operands pass through shared memory, STEP matrices of
+// features at a time, and those of the next step fly in registers meanwhile, from member to member, too.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "coopmat/begin.glsl"
@@ -22,7 +24,10 @@ layout(push_constant) uniform Push {
 
 const int STEP = 4; // src/tiles.h
 const int STEP_CHUNKS = STEP * MATRIX / 8, STEP_PITCH = STEP_CHUNKS + 1;
-#define STREAMED ((ROWS + COLS) * STEP_PITCH) // query rows, then keys
+// HOLDS: two places of K and V each, and whole tiles of rows on their way into registers; otherwise query rows, then keys.
+#define TILE_ROWS (2 * MATRIX)
+#define STREAMED \
+  (HOLDS == 0 ? (ROWS + COLS) * STEP_PITCH : (4 * TILE_ROWS > ROWS ? 4 * TILE_ROWS : ROWS) * PITCH)
 
 #include "tensor.glsl"
 #include "place.glsl"
@@ -100,6 +105,8 @@ int split_begin(int n) {
 // What of a member the kernel works on.
 struct Member {
   View q, k, v, d_o;
+  Entry entry;
+  Inputs inputs;
   int row0, head; // head: over all batches
   bool partial;
 };
@@ -121,6 +128,8 @@ int find_member(int n, int end, Place place, int bias_b, int i0, int key_tile, o
     m.k = kv_view(push.k, block.k, b, hk, entry.seq_kv, block.head_dim, (push.wide & 2u) != 0);
     m.v = kv_view(push.v, block.v, b, hk, entry.seq_kv, block.head_dim_v, (push.wide & 4u) != 0);
     m.d_o = q_view(push.d_o, block.d_o, b, h, entry.seq_q, block.head_dim_v, (push.wide & 8u) != 0);
+    m.entry = entry;
+    m.inputs = inputs;
     m.head = b * block.heads_q + h;
     m.partial = key_tile < tiles.full_begin || key_tile >= tiles.full_end;
     break;
@@ -141,6 +150,32 @@ const int ROW_TURNS = (MATRIX + SUBGROUP - 1) / SUBGROUP;
     subgroupBarrier();                                                   \
   }
 
+// lse, delta and tau / n of the subgroup's rows, from row0 on, of member m, whose entry is in place.
+#define FETCH_ROWS(origins, deltas, shares, row0)                                                        \
+  EACH(r, RM) EACH(turn, ROW_TURNS) {                                                                    \
+    const int row = (row0) + r * MATRIX + LANE + turn * SUBGROUP;                                        \
+    origins[r][turn] = NO_ORIGIN;                                                                        \
+    deltas[r][turn] = 0.0;                                                                               \
+    shares[r][turn] = share_of(row);                                                                     \
+    if (row < entry.seq_q && LANE + turn * SUBGROUP < MATRIX) {                                          \
+      origins[r][turn] = weight_origin(Load1(stat_address(push.lse, m.head, block.seq_q, row)).w);       \
+      deltas[r][turn] = uintBitsToFloat(Load1(stat_address(push.delta, m.head, block.seq_q, row)).w);    \
+    }                                                                                                    \
+  }
+
+// HOLDS: the subgroup's rows as left operands, straight from memory where all blocks of rows are whole; those of rows that
+// do not exist at all are others. Else by way of the streamed array, which everybody is done with.
+const bool WHOLE_ROWS = WIDE == 1 && D_BIAS_WIDE == 2 && LENGTHS_Q != PACKED;
+#define HOLD_ROWS(to, t, r0, blocks, chunks)                                                              \
+  if (WHOLE_ROWS) {                                                                                      \
+    EACH(r, RM) {                                                                                        \
+      Rows4 rows = Rows4(row_address(t, min((r0) + BLOCK_ROW + r * MATRIX, block.seq_q - MATRIX)));      \
+      EACH(d, blocks) coopMatLoad(to[r][d], rows.w, d * (MATRIX / 8), t.row.x >> 4, ROW_MAJOR);           \
+    }                                                                                                    \
+  } else {                                                                                               \
+    LOAD_OPERANDS(to, 1, t, r0, blocks, chunks)                                                           \
+  }
+
 void main() {
   Place place;
   if (!find_place(block.bias_heads, place)) return;
@@ -157,28 +192,17 @@ void main() {
   if (SKIP_KEEP) barrier();
   const int end = split_begin(split + 1);
   int member = find_member(split_begin(split), end, place, bias_b, i0, key_tile, m);
-  if (member < end) fetch_step(m.q, m.row0, m.k, col0, 0);
-  [[dont_unroll]] while (member < end) {
+  if (HOLDS == 0 && member < end) fetch_step(m.q, m.row0, m.k, col0, 0);
+  [[dont_unroll]] while (HOLDS == 0 && member < end) {
     const int my_row0 = m.row0 + BLOCK_ROW;
     float origins[RM][ROW_TURNS], deltas[RM][ROW_TURNS], shares[RM][ROW_TURNS];
+    FETCH_ROWS(origins, deltas, shares, my_row0)
     Bias bias[RM][NB];
     FETCH_BIAS(bias, my_row0, col0)
     ACC s[RM][NB], dp[RM][NB], slope[RM][NB];
-    EACH(r, RM) {
-      EACH(turn, ROW_TURNS) {
-        const int row = my_row0 + r * MATRIX + LANE + turn * SUBGROUP;
-        origins[r][turn] = NO_ORIGIN;
-        deltas[r][turn] = 0.0;
-        shares[r][turn] = share_of(row);
-        if (row < entry.seq_q && LANE + turn * SUBGROUP < MATRIX) {
-          origins[r][turn] = weight_origin(Load1(stat_address(push.lse, m.head, block.seq_q, row)).w);
-          deltas[r][turn] = uintBitsToFloat(Load1(stat_address(push.delta, m.head, block.seq_q, row)).w);
-        }
-      }
-      EACH(n, NB) {
-        s[r][n] = ACC(0.0);
-        dp[r][n] = ACC(0.0);
-      }
+    EACH(r, RM) EACH(n, NB) {
+      s[r][n] = ACC(0.0);
+      dp[r][n] = ACC(0.0);
     }
     [[dont_unroll]] for (int step = 0; step < S_STEPS; step++) {
       put_step(m.q, m.row0, m.k, col0, step);
@@ -222,6 +246,95 @@ void main() {
       if (next < end) fetch_step(m.q, m.row0, m.k, col0, 0);
     }
     member = next;
+  }
+
+  // A member's key tiles and their blocks are unrolled: those of acc are registers.
+  OPERAND_A mq[RM][D_BLOCKS], md_o[RM][DV_BLOCKS];
+  float origins[RM][ROW_TURNS], deltas[RM][ROW_TURNS], shares[RM][ROW_TURNS];
+  Bias bias[NB][RM]; // of every member the same
+  if (HOLDS != 0 && member < end) {
+    HOLD_ROWS(mq, m.q, m.row0, D_BLOCKS, D_CHUNKS)
+    HOLD_ROWS(md_o, m.d_o, m.row0, DV_BLOCKS, DV_CHUNKS)
+    fetch_tile(stage_1, m.k, col0, D_CHUNKS);
+    fetch_tile(stage_2, m.v, col0, DV_CHUNKS);
+    FETCH_ROWS(origins, deltas, shares, m.row0 + BLOCK_ROW)
+    EACH(n, NB) EACH(r, RM)
+      if (BIAS_BLOCKS && (!PAIRS || n % 2 == 0)) fetch_bias(bias[n][r], m.row0 + BLOCK_ROW + r * MATRIX, col0, n, false);
+  }
+  [[dont_unroll]] while (HOLDS != 0 && member < end) {
+    const int my_row0 = m.row0 + BLOCK_ROW;
+    const bool partial = m.partial;
+    ACC origin[RM], delta[RM], share[RM];
+    EACH(r, RM) {
+      SPREAD_ROWS(origin[r], origins[r])
+      SPREAD_ROWS(delta[r], deltas[r])
+      if (NORM == ELASTIC) SPREAD_ROWS(share[r], shares[r])
+    }
+    Member m_next = m;
+    int next = end;
+    EACH(tile, NB / 2) {
+      const int to = tile % 2 * 2 * SECOND;
+      put_tile(to, stage_1, m.k, col0 + tile * TILE_ROWS, D_CHUNKS);
+      put_tile(to + SECOND, stage_2, m.v, col0 + tile * TILE_ROWS, DV_CHUNKS);
+      barrier(); // and everybody is done with the tile before, whose place is the next one's
+      if (tile < NB / 2 - 1) {
+        fetch_tile(stage_1, m.k, col0 + (tile + 1) * TILE_ROWS, D_CHUNKS);
+        fetch_tile(stage_2, m.v, col0 + (tile + 1) * TILE_ROWS, DV_CHUNKS);
+      } else {
+        next = find_member(member + 1, end, place, bias_b, i0, key_tile, m_next);
+        if (next < end) {
+          fetch_tile(stage_1, m_next.k, col0, D_CHUNKS);
+          fetch_tile(stage_2, m_next.v, col0, DV_CHUNKS);
+        }
+        entry = m.entry;
+        inputs = m.inputs;
+      }
+      EACH(c, 2) {
+        const int n = 2 * tile + c, at = to + c * MATRIX * PITCH;
+        ACC s[RM], dp[RM], slope[RM];
+        EACH(r, RM) {
+          if (!BIAS_BLOCKS) fetch_bias(bias[n][r], my_row0 + r * MATRIX, col0, n, false);
+          s[r] = ACC(0.0);
+          dp[r] = ACC(0.0);
+        }
+        EACH(d, MOST_BLOCKS) {
+          if (d < D_BLOCKS) {
+            OPERAND_B y;
+            coopMatLoad(y, streamed, at + d * (MATRIX / 8), PITCH, COL_MAJOR);
+            EACH(r, RM) s[r] = coopMatMulAdd(mq[r][d], y, s[r]);
+          }
+          if (d < DV_BLOCKS) {
+            OPERAND_B y;
+            coopMatLoad(y, streamed, SECOND + at + d * (MATRIX / 8), PITCH, COL_MAJOR);
+            EACH(r, RM) dp[r] = coopMatMulAdd(md_o[r][d], y, dp[r]);
+          }
+        }
+        if (n == NB - 1 && next < end && WHOLE_ROWS) {
+          HOLD_ROWS(mq, m_next.q, m_next.row0, D_BLOCKS, D_CHUNKS)
+          HOLD_ROWS(md_o, m_next.d_o, m_next.row0, DV_BLOCKS, DV_CHUNKS)
+        }
+        FINISH_COLUMN(s, slope, bias[PAIRS ? n & ~1 : n], my_row0, col0, n, false, partial)
+        EACH(r, RM) {
+          if (DROPOUT != 0) {
+            ACC factor = drop_block(my_row0 + r * MATRIX, col0 + n * MATRIX, false);
+            ELEMENTS(k, factor) dp[r][k] *= factor[k];
+          }
+          ELEMENTS(k, delta[r])
+            acc[r][n][k] += ds_at(base_at(s[r][k], origin[r][k]), share[r][k], dp[r][k], delta[r][k]);
+        }
+      }
+    }
+    member = next;
+    if (member < end) {
+      m = m_next;
+      entry = m.entry;
+      inputs = m.inputs;
+      if (!WHOLE_ROWS) {
+        HOLD_ROWS(mq, m.q, m.row0, D_BLOCKS, D_CHUNKS)
+        HOLD_ROWS(md_o, m.d_o, m.row0, DV_BLOCKS, DV_CHUNKS)
+      }
+      FETCH_ROWS(origins, deltas, shares, m.row0 + BLOCK_ROW)
+    }
   }
 
   uvec2 elements = add64(mul64(block.d_bias.bh.xy, bias_b), mul64(block.d_bias.bh.zw, place.head));

@@ -48,11 +48,14 @@ const int D_CHUNKS = D_BLOCKS * MATRIX / 8; // uvec4s, of 8 elements, of a row
 const int DV_CHUNKS = DV_BLOCKS * MATRIX / 8;
 // One more, so that the 16-byte reads of 8 rows hit different banks.
 const int PITCH = (D_BLOCKS > DV_BLOCKS ? D_CHUNKS : DV_CHUNKS) + 1;
-const int SECOND = COLS * PITCH;
+#ifndef TILE_ROWS
+#define TILE_ROWS COLS // of a streamed tile
+#endif
+const int SECOND = TILE_ROWS * PITCH;
+const int HELD = ROWS * PITCH; // the workgroup's own rows
 #ifndef STREAMED
 // Two tiles of COLS rows, the second from SECOND on; behind them LEFT_SHARED left operands for which registers do not
 // suffice, the last ones that the kernel loads. And whole tiles of rows, on their way in and out.
-const int HELD = ROWS * PITCH;
 const int BOTH = 2 * COLS * PITCH + LEFT_SHARED * HELD;
 #define STREAMED (BOTH > HELD ? BOTH : HELD)
 #endif

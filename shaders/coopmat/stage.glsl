@@ -11,7 +11,7 @@
 const int RAGGED = 2;
 const int MOST_CHUNKS = D_BLOCKS > DV_BLOCKS ? D_CHUNKS : DV_CHUNKS;
 const bool FLYING = FLIES != 0 && WIDE != 0; // FLIES: there are registers for it
-const int VEC = FLYING ? (COLS * MOST_CHUNKS + WG - 1) / WG : 1;
+const int VEC = FLYING ? (TILE_ROWS * MOST_CHUNKS + WG - 1) / WG : 1;
 uvec4 stage_1[VEC], stage_2[VEC];
 
 layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Rows4 { uvec4 w[]; };
@@ -32,7 +32,7 @@ uvec4 load_chunk(View t, int r, int chunk) {
   return uvec4(low, col + 4 < t.width ? load_words(t, row, col + 4).xy : uvec2(0));
 }
 
-bool in_tile(int turn, int chunks) { return COLS * chunks % WG == 0 || chunk_row(turn, chunks) < COLS; }
+bool in_tile(int turn, int chunks) { return TILE_ROWS * chunks % WG == 0 || chunk_row(turn, chunks) < TILE_ROWS; }
 
 // Rows past the end repeat the last one: nobody looks at them, as their keys are hidden and their query rows weigh
 // nothing. An index off one address of the whole workgroup: 64-bit addresses of each invocation's own cost the forward a
@@ -43,7 +43,7 @@ void fetch_tile(out uvec4 stage[VEC], View t, int r0, int chunks) {
   const int row = int(t.row.x >> 4), last = (t.rows - 1 - r0) * row;
   const int first = TID / chunks * row + TID % chunks, end = last + TID % chunks;
   EACH(i, VEC) {
-    if (i * WG >= COLS * chunks || !in_tile(i, chunks)) continue;
+    if (i * WG >= TILE_ROWS * chunks || !in_tile(i, chunks)) continue;
     if (WG % chunks == 0 && WIDE != RAGGED) {
       stage[i] = tile.w[min(first + i * (WG / chunks) * row, end)];
     } else {
@@ -67,11 +67,11 @@ void put_rows(int to, int rows, View t, int r0, int chunks, bool own) {
 }
 void put_tile(int to, uvec4 stage[VEC], View t, int r0, int chunks) {
   if (!FLYING) {
-    put_rows(to, COLS, t, r0, chunks, false);
+    put_rows(to, TILE_ROWS, t, r0, chunks, false);
     return;
   }
   EACH(i, VEC)
-    if (i * WG < COLS * chunks && in_tile(i, chunks))
+    if (i * WG < TILE_ROWS * chunks && in_tile(i, chunks))
       streamed[to + streamed_place(chunk_row(i, chunks)) * PITCH + chunk_col(i, chunks)] = stage[i];
 }
 
