@@ -8,7 +8,12 @@
 // With BIAS_BLOCKS (every block of MATRIX rows and, of 16-bit elements, 2 MATRIX keys exists as a whole) no chunks and no
 // scratch: the blocks are loaded as accumulators of 32-bit words. Otherwise, without WIDE, bias goes element by element
 // (score.glsl).
-const bool BIAS_CHUNKS = BIAS != 0 && WIDE != 0 && BIAS_WIDE == 1;
+const bool BIAS_CHUNKS = BIAS != 0 && WIDE != 0 && BIAS_WIDE != 0 && !BIAS_BLOCKS;
+// One block at a time: it goes through the scratch under the products, and the next one's chunks are fetched.
+#ifndef ONE_BLOCK
+#define ONE_BLOCK false
+#endif
+const bool BIAS_PIPED = BIAS_CHUNKS && ONE_BLOCK && RM == 1;
 const int BIAS_TURNS = (BLOCK_CHUNKS + SUBGROUP - 1) / SUBGROUP;
 const int BIAS_WORDS = BIAS == F32 ? 2 : 1; // uvec4s of a chunk
 const int BIAS_VEC = BIAS_CHUNKS ? BIAS_TURNS * BIAS_WORDS : 1;
@@ -56,6 +61,15 @@ vec4 bias_floats(uint a, uint b) {
   if (BIAS == F16) return vec4(unpackHalf2x16(a), unpackHalf2x16(b));
   return uintBitsToFloat(uvec4(a << 16, a & 0xffff0000u, b << 16, b & 0xffff0000u));
 }
+// Chunks on their way to become a matrix, which is loaded after a barrier of the subgroup, and followed by another one.
+void put_bias(Bias from) {
+  EACH(turn, BIAS_TURNS) {
+    const int n = block_chunk(turn), at = MY_SCRATCH + n / (MATRIX / 8) * SCRATCH_PITCH + n % (MATRIX / 8) * 2;
+    const uvec4 w = from.chunks[turn * BIAS_WORDS], next = from.chunks[turn * BIAS_WORDS + BIAS_WORDS - 1];
+    scratch[at] = BIAS == F32 ? uintBitsToFloat(w) : bias_floats(w.x, w.y);
+    scratch[at + 1] = BIAS == F32 ? uintBitsToFloat(next) : bias_floats(w.z, w.w);
+  }
+}
 // n: the block's number, of which with PAIRS the last bit says which keys of the words are its own.
 ACC bias_block(Bias from, int n, bool flip) {
   ACC bias;
@@ -68,13 +82,10 @@ ACC bias_block(Bias from, int n, bool flip) {
     }
     return bias;
   }
-  EACH(turn, BIAS_TURNS) {
-    const int n = block_chunk(turn), at = MY_SCRATCH + n / (MATRIX / 8) * SCRATCH_PITCH + n % (MATRIX / 8) * 2;
-    const uvec4 w = from.chunks[turn * BIAS_WORDS], next = from.chunks[turn * BIAS_WORDS + BIAS_WORDS - 1];
-    scratch[at] = BIAS == F32 ? uintBitsToFloat(w) : bias_floats(w.x, w.y);
-    scratch[at + 1] = BIAS == F32 ? uintBitsToFloat(next) : bias_floats(w.z, w.w);
+  if (!BIAS_PIPED) {
+    put_bias(from);
+    subgroupBarrier();
   }
-  subgroupBarrier();
   if (flip)
     coopMatLoad(bias, scratch, MY_SCRATCH, SCRATCH_PITCH, COL_MAJOR);
   else
@@ -126,6 +137,12 @@ void store_chunk(int i, int j, vec4 low, vec4 high) {
     store_float(D_BIAS, at, c < 4 ? low[c] : high[c - 4]);
     at = add64(at, d_bias.col);
   }
+}
+// Of 16 bits, rounded already.
+void store_ds16(OPERAND_A ds, int i0, int j0) {
+  DsBlocks at = DsBlocks(add64(add64(d_bias.base, mul64(d_bias.row, i0)), j0 << 1));
+  if (i0 < d_bias.rows && j0 < block.seq_kv)
+    coopMatStore(ds, at.w, 0, d_bias.row.x >> 4 | d_bias.row.y << 28, ROW_MAJOR);
 }
 void store_ds(ACC ds, int i0, int j0) {
   if (D_BIAS == F32 && WIDE != 0 && D_BIAS_WIDE == 2) {

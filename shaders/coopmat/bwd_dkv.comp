@@ -30,6 +30,9 @@ layout(push_constant) uniform Push {
 #include "coopmat/matrix.glsl"
 #define ROWS_ARE_KEYS true
 #include "coopmat/stage.glsl"
+#ifndef ONE_BLOCK
+#define ONE_BLOCK true
+#endif
 #include "coopmat/bias.glsl"
 #define WANTS_SLOPE (GRAD_K != 0)
 #include "coopmat/element.glsl"
@@ -81,8 +84,10 @@ void main() {
     View q = q_view(push.q, block.q, b, h, entry.seq_q, block.head_dim, (push.wide & 1u) != 0);
     View d_o = q_view(push.d_o, block.d_o, b, h, entry.seq_q, block.head_dim_v, (push.wide & 8u) != 0);
     float stat[STAT_TURNS];
+    Bias bias[RM];
     int next = next_tile(tiles.begin, tiles.end, row0, true);
     if (SKIP_KEEP && next >= tiles.end) continue;
+    if (BIAS_PIPED) fetch_bias(bias[0], next * COLS, my_row0, 0, true);
     fetch_tile(stage_1, q, next * COLS, D_CHUNKS);
     fetch_tile(stage_2, d_o, next * COLS, DV_CHUNKS);
     EACH(i, STAT_TURNS) if (TID + i * WG < STATS * COLS) stat[i] = fetch_stat(head, TID + i * WG, next * COLS);
@@ -109,9 +114,13 @@ void main() {
       [[dont_unroll]] for (int n = 0; n < NB; n++) {
         const int at = n * MATRIX * PITCH, i0 = col0 + n * MATRIX;
         ACC s[RM], dp[RM], slope[RM];
-        Bias bias[RM];
+        if (BIAS_PIPED) {
+          put_bias(bias[0]);
+          subgroupBarrier();
+          fetch_bias(bias[0], n + 1 < NB ? i0 + MATRIX : next * COLS, my_row0, 0, true);
+        }
         EACH(r, RM) {
-          if (WORDS_OF(r, true) == r) fetch_bias(bias[r], i0, row0, OWN_BLOCK(r), true);
+          if (!BIAS_PIPED && WORDS_OF(r, true) == r) fetch_bias(bias[r], i0, row0, OWN_BLOCK(r), true);
           s[r] = ACC(0.0);
           dp[r] = ACC(0.0);
         }

@@ -25,19 +25,26 @@ layout(push_constant) uniform Push {
 #include "mask.glsl"
 #include "softmax.glsl"
 #include "weight.glsl"
+#ifndef USES_WORDS
+#define USES_WORDS false
+#endif
 #include "coopmat/matrix.glsl"
 #include "coopmat/stage.glsl"
 #define STORES_DS
+#ifndef ONE_BLOCK
+#define ONE_BLOCK true
+#endif
 #include "coopmat/bias.glsl"
 #define WANTS_SLOPE true
 #include "coopmat/element.glsl"
 #define VISITS_ALL (D_BIAS != 0) // every tile has zeros to store
 #include "coopmat/skip.glsl"
 
-#ifndef DQ_TURN
-#define DQ_TURN (PAIRS && D_BIAS != 0 ? 2 : 1)
+#ifndef DIRECT
+#define DIRECT 1
 #endif
-const int TURN = DQ_TURN; // columns of blocks at a time
+// What is stored is what the next product takes.
+const bool DS_DIRECT = DIRECT == 1 && D_BIAS == DTYPE && WIDE != 0 && D_BIAS_WIDE == 2 && SOFTCAP == 0;
 
 void main() {
   Place place;
@@ -86,6 +93,8 @@ void main() {
     fetch_tile(stage_1, k, next * COLS, D_CHUNKS);
     fetch_tile(stage_2, v, next * COLS, DV_CHUNKS);
   }
+  Bias bias[RM];
+  if (BIAS_PIPED) fetch_bias(bias[0], my_row0, next * COLS, 0, false);
   while (next < tiles.end) {
     const int t = next, col0 = t * COLS;
     barrier(); // the readers of the tile before are done
@@ -98,81 +107,79 @@ void main() {
       fetch_tile(stage_2, v, next * COLS, DV_CHUNKS);
     }
 
-    // Rolled: see bwd_dkv.comp. A column at a time, or, as words of d_bias are of two, two.
-    [[dont_unroll]] for (int n0 = 0; n0 < NB; n0 += TURN) {
-      const int at = n0 * MATRIX * PITCH;
-      ACC s[TURN][RM], dp[TURN][RM], slope[TURN][RM];
-      Bias bias[TURN][RM];
-      EACH(c, TURN) EACH(r, RM) {
-        if (c == 0) fetch_bias(bias[c][r], my_row0 + r * MATRIX, col0, n0, false);
-        s[c][r] = ACC(0.0);
-        dp[c][r] = ACC(0.0);
+    // Rolled: see bwd_dkv.comp.
+    [[dont_unroll]] for (int n = 0; n < NB; n++) {
+      const int at = n * MATRIX * PITCH, j0 = col0 + n * MATRIX;
+      ACC s[RM], dp[RM], slope[RM];
+      if (BIAS_PIPED) {
+        put_bias(bias[0]);
+        subgroupBarrier();
+        fetch_bias(bias[0], my_row0, n + 1 < NB ? j0 + MATRIX : next * COLS, 0, false);
+      }
+      EACH(r, RM) {
+        if (!BIAS_PIPED) fetch_bias(bias[r], my_row0 + r * MATRIX, col0, n, false);
+        s[r] = ACC(0.0);
+        dp[r] = ACC(0.0);
       }
       // S and dP side by side: products that do not wait for each other.
-      EACH(d, MOST_BLOCKS) EACH(c, TURN) {
+      EACH(d, MOST_BLOCKS) {
         if (d < D_BLOCKS) {
           OPERAND_B y;
-          coopMatLoad(y, streamed, at + c * MATRIX * PITCH + d * (MATRIX / 8), PITCH, COL_MAJOR);
+          coopMatLoad(y, streamed, at + d * (MATRIX / 8), PITCH, COL_MAJOR);
           EACH(r, RM) {
             LEFT_OPERAND(x, mq, 2, r, d)
-            s[c][r] = coopMatMulAdd(x, y, s[c][r]);
+            s[r] = coopMatMulAdd(x, y, s[r]);
           }
         }
         if (NORM != ENTMAX && d < DV_BLOCKS) {
           OPERAND_B y;
-          coopMatLoad(y, streamed, SECOND + at + c * MATRIX * PITCH + d * (MATRIX / 8), PITCH, COL_MAJOR);
+          coopMatLoad(y, streamed, SECOND + at + d * (MATRIX / 8), PITCH, COL_MAJOR);
           EACH(r, RM) {
             LEFT_OPERAND(x, md_o, 1, r, d)
-            dp[c][r] = coopMatMulAdd(x, y, dp[c][r]);
+            dp[r] = coopMatMulAdd(x, y, dp[r]);
           }
         }
       }
-      EACH(c, TURN) {
-        FINISH_COLUMN(s[c], slope[c], bias[0], my_row0, col0, n0 + c, false, t < tiles.full_begin || t >= tiles.full_end)
-      }
+      FINISH_COLUMN(s, slope, bias, my_row0, col0, n, false, t < tiles.full_begin || t >= tiles.full_end)
       if (NORM == ENTMAX) { // where no key of the block has a weight, nothing follows
         bool any = false;
-        EACH(c, TURN) EACH(r, RM) ELEMENTS(k, s[c][r]) any = any || s[c][r][k] > origin[r][k];
+        EACH(r, RM) ELEMENTS(k, s[r]) any = any || s[r][k] > origin[r][k];
         if (LEAVES_BLOCKS && !subgroupAny(any)) continue;
-        EACH(c, TURN) EACH(d, DV_BLOCKS) {
+        EACH(d, DV_BLOCKS) {
           OPERAND_B y;
-          coopMatLoad(y, streamed, SECOND + at + c * MATRIX * PITCH + d * (MATRIX / 8), PITCH, COL_MAJOR);
+          coopMatLoad(y, streamed, SECOND + at + d * (MATRIX / 8), PITCH, COL_MAJOR);
           EACH(r, RM) {
             LEFT_OPERAND(x, md_o, 1, r, d)
-            dp[c][r] = coopMatMulAdd(x, y, dp[c][r]);
+            dp[r] = coopMatMulAdd(x, y, dp[r]);
           }
         }
       }
-      EACH(c, TURN) EACH(r, RM) {
-        if (DROPOUT != 0) {
-          ACC factor = drop_block(my_row0 + r * MATRIX, col0 + (n0 + c) * MATRIX, false);
-          ELEMENTS(k, factor) dp[c][r][k] *= factor[k];
-        }
-        ELEMENTS(k, s[c][r])
-          s[c][r][k] = ds_at(base_at(s[c][r][k], origin[r][k]), share[r][k], dp[c][r][k], delta[r][k]);
-      }
+      OPERAND_A ds[RM];
       EACH(r, RM) {
-        if (D_BIAS == 0) continue;
-        if (PAIRS)
-          store_ds_pair(s[0][r], s[TURN - 1][r], my_row0 + r * MATRIX, col0 + n0 * MATRIX);
-        else
-          store_ds(s[0][r], my_row0 + r * MATRIX, col0 + n0 * MATRIX);
-      }
-      EACH(c, TURN) {
-        OPERAND_A ds[RM];
-        EACH(r, RM) {
-          if (SOFTCAP != 0) {
-            ELEMENTS(k, s[c][r]) s[c][r][k] *= slope[c][r][k];
-          }
-          ds[r] = to_operand(s[c][r]);
+        if (DROPOUT != 0) {
+          ACC factor = drop_block(my_row0 + r * MATRIX, j0, false);
+          ELEMENTS(k, factor) dp[r][k] *= factor[k];
         }
-        EACH(d, D_BLOCKS) {
-          OPERAND_B y;
-          coopMatLoad(y, streamed, at + c * MATRIX * PITCH + d * (MATRIX / 8), PITCH, ROW_MAJOR);
-          EACH(r, RM) acc[r][d] = coopMatMulAdd(ds[r], y, acc[r][d]);
+        ELEMENTS(k, s[r]) 
+          s[r][k] = ds_at(base_at(s[r][k], origin[r][k]), share[r][k], dp[r][k], delta[r][k]);
+        if (DS_DIRECT) {
+          ELEMENTS(k, s[r]) s[r][k] = nearest16(s[r][k]);
+          ds[r] = rounded_operand(s[r]);
+          store_ds16(ds[r], my_row0 + r * MATRIX, j0);
+          continue;
         }
+        if (D_BIAS != 0) store_ds(s[r], my_row0 + r * MATRIX, j0);
+        if (SOFTCAP != 0) {
+          ELEMENTS(k, s[r]) s[r][k] *= slope[r][k];
+        }
+        ds[r] = to_operand(s[r]);
       }
-      if (NB == TURN) break; // no loop at all: addresses are constants then
+      EACH(d, D_BLOCKS) {
+        OPERAND_B y;
+        coopMatLoad(y, streamed, at + d * (MATRIX / 8), PITCH, ROW_MAJOR);
+        EACH(r, RM) acc[r][d] = coopMatMulAdd(ds[r], y, acc[r][d]);
+      }
+      if (NB == 1) break; // no loop at all: addresses are constants then
     }
   }
 

@@ -21,7 +21,10 @@ const int NB = COLS / MATRIX; // blocks of columns
 #endif
 // What bias comes by (bias.glsl). PAIRS: whole blocks of 16-bit elements, a word two keys: the even keys of 2 MATRIX make
 // up one block of a tile, the odd ones the next.
-const bool BIAS_BLOCKS = BIAS != 0 && WIDE != 0 && BIAS_WIDE == 2;
+#ifndef USES_WORDS
+#define USES_WORDS true
+#endif
+const bool BIAS_BLOCKS = USES_WORDS && BIAS != 0 && WIDE != 0 && BIAS_WIDE == 2;
 const bool PAIRS = BIAS_BLOCKS && BIAS != F32;
 const int KEY_STEP = PAIRS ? 2 : 1;
 // The first key of a tile's n-th block of keys, each KEY_STEP behind the one before; and where the tile's row-th key is.
@@ -174,6 +177,15 @@ OPERAND_A to_operand(ACC x) {
   coopMatLoad(a, scratch, MY_SCRATCH, MATRIX / 8 + 1, ROW_MAJOR);
   subgroupBarrier();
   return a;
+#endif
+}
+
+// Of what is rounded already.
+OPERAND_A rounded_operand(ACC x) {
+#if TANDEM_CM2
+  return OPERAND_A(x);
+#else
+  return to_operand(x);
 #endif
 }
 
