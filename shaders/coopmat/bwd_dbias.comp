@@ -166,6 +166,13 @@ const int ROW_TURNS = (MATRIX + SUBGROUP - 1) / SUBGROUP;
 // HOLDS: the subgroup's rows as left operands, straight from memory where all blocks of rows are whole; those of rows that
 // do not exist at all are others. Else by way of the streamed array, which everybody is done with.
 const bool WHOLE_ROWS = WIDE == 1 && D_BIAS_WIDE == 2 && LENGTHS_Q != PACKED;
+#ifndef REFETCH
+#define REFETCH 0
+#endif
+#ifndef LATE
+#define LATE 0
+#endif
+const bool KEEPS_BIAS = BIAS_BLOCKS && REFETCH == 0, EARLY = WHOLE_ROWS && LATE == 0;
 #define HOLD_ROWS(to, t, r0, blocks, chunks)                                                              \
   if (WHOLE_ROWS) {                                                                                      \
     EACH(r, RM) {                                                                                        \
@@ -259,7 +266,7 @@ void main() {
     fetch_tile(stage_2, m.v, col0, DV_CHUNKS);
     FETCH_ROWS(origins, deltas, shares, m.row0 + BLOCK_ROW)
     EACH(n, NB) EACH(r, RM)
-      if (BIAS_BLOCKS && (!PAIRS || n % 2 == 0)) fetch_bias(bias[n][r], m.row0 + BLOCK_ROW + r * MATRIX, col0, n, false);
+      if (KEEPS_BIAS && (!PAIRS || n % 2 == 0)) fetch_bias(bias[n][r], m.row0 + BLOCK_ROW + r * MATRIX, col0, n, false);
   }
   [[dont_unroll]] while (HOLDS != 0 && member < end) {
     const int my_row0 = m.row0 + BLOCK_ROW;
@@ -293,7 +300,7 @@ void main() {
         const int n = 2 * tile + c, at = to + c * MATRIX * PITCH;
         ACC s[RM], dp[RM], slope[RM];
         EACH(r, RM) {
-          if (!BIAS_BLOCKS) fetch_bias(bias[n][r], my_row0 + r * MATRIX, col0, n, false);
+          if (!KEEPS_BIAS && (!PAIRS || n % 2 == 0)) fetch_bias(bias[n][r], my_row0 + r * MATRIX, col0, n, false);
           s[r] = ACC(0.0);
           dp[r] = ACC(0.0);
         }
@@ -309,7 +316,7 @@ void main() {
             EACH(r, RM) dp[r] = coopMatMulAdd(md_o[r][d], y, dp[r]);
           }
         }
-        if (n == NB - 1 && next < end && WHOLE_ROWS) {
+        if (n == NB - 1 && next < end && EARLY) {
           HOLD_ROWS(mq, m_next.q, m_next.row0, D_BLOCKS, D_CHUNKS)
           HOLD_ROWS(md_o, m_next.d_o, m_next.row0, DV_BLOCKS, DV_CHUNKS)
         }
@@ -329,7 +336,7 @@ void main() {
       m = m_next;
       entry = m.entry;
       inputs = m.inputs;
-      if (!WHOLE_ROWS) {
+      if (!EARLY) {
         HOLD_ROWS(mq, m.q, m.row0, D_BLOCKS, D_CHUNKS)
         HOLD_ROWS(md_o, m.d_o, m.row0, DV_BLOCKS, DV_CHUNKS)
       }

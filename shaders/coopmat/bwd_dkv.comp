@@ -54,7 +54,7 @@ const int STAT_TURNS = (STATS * COLS + WG - 1) / WG;
 
 void main() {
   Place place;
-  if (!find_place(block.heads_q / block.group, place)) return;
+  if (!find_place(block.heads_q / block.group, shared_bias(), place)) return;
   // First to last: with a causal mask the first keys are seen by most rows and take longest.
   const int row0 = (int(block.tiles) - 1 - place.tile) * ROWS;
   const int b = place.batch, hk = place.head, my_row0 = row0 + BLOCK_ROW;

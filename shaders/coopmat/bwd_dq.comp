@@ -48,7 +48,7 @@ const bool DS_DIRECT = DIRECT == 1 && D_BIAS == DTYPE && WIDE != 0 && D_BIAS_WID
 
 void main() {
   Place place;
-  if (!find_place(block.heads_q, place)) return;
+  if (!find_place(block.heads_q, shared_bias(), place)) return;
   const int b = place.batch, h = place.head, hk = h / block.group, row0 = place.tile * ROWS;
   const int my_row0 = row0 + BLOCK_ROW;
   set_entry(b);

@@ -46,7 +46,7 @@ void store_stats(uvec2 address, ACC x, int head, int row0) {
 
 void main() {
   Place place;
-  if (!find_place(block.heads_q, place)) return;
+  if (!find_place(block.heads_q, shared_bias(), place)) return;
   const int b = place.batch, h = place.head, hk = h / block.group, row0 = place.tile * ROWS;
   const int my_row0 = row0 + BLOCK_ROW;
   set_entry(b);

@@ -86,7 +86,7 @@ void store_lse(int head, int row0) {
 
 void main() {
   Place place;
-  if (!find_place(block.heads_q, place)) return;
+  if (!find_place(block.heads_q, SPLIT == 0 && shared_bias(), place)) return;
   const int part = place.batch; // over batch and splits
   const int b = SPLIT != 0 ? part / block.splits : part, h = place.head, hk = h / block.group;
   const int row0 = place.tile * ROWS;
