@@ -9,7 +9,8 @@ namespace {
 
 // Whether a tensor of bias's shape has rows of 16-byte chunks, 8 elements each, as far as its strides say.
 bool is_chunked(const Problem& p, const Strides& s) {
-  return s.d == 1 && p.seq_kv % 8 == 0 && s.b % 8 == 0 && s.h % 8 == 0 && s.s % 8 == 0;
+  return s.d == 1 && p.seq_kv % 8 == 0 && s.b % 8 == 0 && s.h % 8 == 0 && s.s % 8 == 0 &&
+         s.s < int64_t(1) << 22;  // rows of a tile by 32 bits of index
 }
 
 // 0, or 1 where it has, or 2 where launch l also finds blocks of matrices whole: as many rows (or one for all, of an
@@ -19,7 +20,7 @@ uint32_t chunks_of(const Problem& p, const Launch& l, const Strides& s, uint32_t
   if (l.matrix == 0 || !is_chunked(p, s)) return 0;
   const int64_t keys = l.matrix * (dtype == TANDEM_F32 ? 1 : 2);
   const bool rows = p.seq_q % l.matrix == 0 || (input && s.s == 0);
-  return rows && p.seq_kv % keys == 0 && l.tile.bc % keys == 0 && s.s >> 32 == 0 ? 2 : 1;
+  return rows && p.seq_kv % keys == 0 && l.tile.bc % keys == 0 ? 2 : 1;
 }
 
 // The members that tile.inc gives to every tiled kernel. rows and cols swap roles in bwd_dkv.

@@ -28,32 +28,34 @@ int block_chunk(int turn) {
   const int n = LANE + turn * SUBGROUP;
   return BLOCK_CHUNKS % SUBGROUP == 0 ? n : n % BLOCK_CHUNKS;
 }
-// Of the block with query rows from i0 and, of the keys from first on, the n-th block of keys. flip: its rows are the keys.
-void fetch_bias(out Bias x, int i0, int first, int n, bool flip) {
+// Of the block with query rows from i0 + i and, of the keys from first on, the n-th block of keys. flip: its rows are the
+// keys. i0 and first are the workgroup's, i and n can be the subgroup's own: an index off one address, as in stage.glsl.
+void fetch_bias(out Bias x, int i0, int i, int first, int n, bool flip) {
+  const uvec2 row = to_bytes(extra.bias.sd.xy, BIAS_SHIFT);
+  const int pitch = int(row.x >> 4), most = BIAS_BLOCKS ? MATRIX : 1;
+  const int top = clamp(i0, 0, max(block.seq_q - most, 0)), left = min(first, block.seq_kv - 8);
+  const int rows = max(block.seq_q - most - top, 0);
+  Blocks at = Blocks(add64(add64(inputs.bias, mul64(row, top)), left << BIAS_SHIFT));
   if (BIAS_BLOCKS) { // whose rows or keys do not exist at all: others, as above
-    const int j = min(first + (PAIRS ? n & ~1 : n) * MATRIX, block.seq_kv - KEY_STEP * MATRIX);
-    const uvec2 row = to_bytes(extra.bias.sd.xy, BIAS_SHIFT);
-    Blocks at = Blocks(add64(add64(inputs.bias, mul64(row, max(min(i0, block.seq_q - MATRIX), 0))), j << BIAS_SHIFT));
-    const uint pitch = row.x >> 4 | row.y << 28;
+    const int j = min((PAIRS ? n & ~1 : n) * MATRIX, max(block.seq_kv - KEY_STEP * MATRIX - left, 0));
+    const int from = min(i, rows) * pitch + (j << BIAS_SHIFT >> 4);
     if (flip)
-      coopMatLoad(x.words, at.w, 0, pitch, COL_MAJOR);
+      coopMatLoad(x.words, at.w, from, pitch, COL_MAJOR);
     else
-      coopMatLoad(x.words, at.w, 0, pitch, ROW_MAJOR);
+      coopMatLoad(x.words, at.w, from, pitch, ROW_MAJOR);
   }
   if (!BIAS_CHUNKS) return;
-  const int j0 = first + n * MATRIX;
   EACH(turn, BIAS_TURNS) {
-    const int n = block_chunk(turn), j = min(j0 + n % (MATRIX / 8) * 8, block.seq_kv - 8);
-    const uvec2 at = add64(inputs.bias, to_bytes(add64(mul64(extra.bias.sd.xy, near_query(i0 + n / (MATRIX / 8))), j),
-                                                 BIAS_SHIFT));
-    x.chunks[turn * BIAS_WORDS] = Load4(at).w;
-    if (BIAS == F32) x.chunks[turn * BIAS_WORDS + BIAS_WORDS - 1] = Load4(add64(at, 16)).w;
+    const int c = block_chunk(turn), j = min(n * MATRIX + c % (MATRIX / 8) * 8, block.seq_kv - 8 - left);
+    const int from = min(i + c / (MATRIX / 8), rows) * pitch + (j >> (BIAS == F32 ? 2 : 3));
+    x.chunks[turn * BIAS_WORDS] = at.w[from];
+    if (BIAS == F32) x.chunks[turn * BIAS_WORDS + BIAS_WORDS - 1] = at.w[from + 1];
   }
 }
 // Of a tile's blocks, bias[RM][NB]; with PAIRS every second one is two.
 #define FETCH_BIAS(bias, i0, first)                                    \
   EACH(r, RM) EACH(n, NB)                                              \
-    if (!PAIRS || n % 2 == 0) fetch_bias(bias[r][n], (i0) + r * MATRIX, first, n, false);
+    if (!PAIRS || n % 2 == 0) fetch_bias(bias[r][n], i0, BLOCK_ROW + r * MATRIX, first, n, false);
 // Of a column of blocks, which of them has the r-th one's words.
 #define WORDS_OF(r, flip) (PAIRS && (flip) && RM % 2 == 0 ? (r) & ~1 : (r))
 // Two words of a chunk, four keys.

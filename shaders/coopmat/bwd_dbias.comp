@@ -104,12 +104,24 @@ int split_begin(int n) {
 
 // What of a member the kernel works on.
 struct Member {
-  View q, k, v, d_o;
-  Entry entry;
-  Inputs inputs;
-  int row0, head; // head: over all batches
+  int b, h, row0;
   bool partial;
 };
+// Views of the member whose entry is in place. Not kept: two members' would take a fourth of the registers.
+View q_of(Member m) { return q_view(push.q, block.q, m.b, m.h, entry.seq_q, block.head_dim, (push.wide & 1u) != 0); }
+View k_of(Member m) {
+  return kv_view(push.k, block.k, m.b, m.h / block.group, entry.seq_kv, block.head_dim, (push.wide & 2u) != 0);
+}
+View v_of(Member m) {
+  return kv_view(push.v, block.v, m.b, m.h / block.group, entry.seq_kv, block.head_dim_v, (push.wide & 4u) != 0);
+}
+View d_o_of(Member m) {
+  return q_view(push.d_o, block.d_o, m.b, m.h, entry.seq_q, block.head_dim_v, (push.wide & 8u) != 0);
+}
+void set_member(Member m) {
+  set_entry(m.b);
+  set_head(m.b, m.h);
+}
 // The first member from n on, before end, that sees the key tile: its number, or end. entry and inputs are then its own.
 int find_member(int n, int end, Place place, int bias_b, int i0, int key_tile, out Member m) {
   [[dont_unroll]] for (; n < end; n++) {
@@ -118,19 +130,13 @@ int find_member(int n, int end, Place place, int bias_b, int i0, int key_tile, o
     m.row0 = ONE_ROW != 0 ? n % block.q_tiles * ROWS : i0;
     const int h = place.head * extra.bias_group + reader % extra.bias_group;
     const int b = block.bias_batch == 1 ? reader / extra.bias_group : bias_b;
-    const int hk = h / block.group;
     set_entry(b);
     const TandemTiles tiles = tandem_key_tiles(mask_band(), m.row0, ROWS, COLS, entry.seq_q, entry.seq_kv);
     if (key_tile < tiles.begin || key_tile >= tiles.end) continue;
     set_head(b, h);
     if (SKIP_KEEP && !keeps_any(m.row0, ROWS, key_tile * COLS, COLS)) continue;
-    m.q = q_view(push.q, block.q, b, h, entry.seq_q, block.head_dim, (push.wide & 1u) != 0);
-    m.k = kv_view(push.k, block.k, b, hk, entry.seq_kv, block.head_dim, (push.wide & 2u) != 0);
-    m.v = kv_view(push.v, block.v, b, hk, entry.seq_kv, block.head_dim_v, (push.wide & 4u) != 0);
-    m.d_o = q_view(push.d_o, block.d_o, b, h, entry.seq_q, block.head_dim_v, (push.wide & 8u) != 0);
-    m.entry = entry;
-    m.inputs = inputs;
-    m.head = b * block.heads_q + h;
+    m.b = b;
+    m.h = h;
     m.partial = key_tile < tiles.full_begin || key_tile >= tiles.full_end;
     break;
   }
@@ -158,8 +164,8 @@ const int ROW_TURNS = (MATRIX + SUBGROUP - 1) / SUBGROUP;
     deltas[r][turn] = 0.0;                                                                               \
     shares[r][turn] = share_of(row);                                                                     \
     if (row < entry.seq_q && LANE + turn * SUBGROUP < MATRIX) {                                          \
-      origins[r][turn] = weight_origin(Load1(stat_address(push.lse, m.head, block.seq_q, row)).w);       \
-      deltas[r][turn] = uintBitsToFloat(Load1(stat_address(push.delta, m.head, block.seq_q, row)).w);    \
+      origins[r][turn] = weight_origin(Load1(stat_address(push.lse, m.b * block.heads_q + m.h, block.seq_q, row)).w);       \
+      deltas[r][turn] = uintBitsToFloat(Load1(stat_address(push.delta, m.b * block.heads_q + m.h, block.seq_q, row)).w);    \
     }                                                                                                    \
   }
 
@@ -199,24 +205,24 @@ void main() {
   if (SKIP_KEEP) barrier();
   const int end = split_begin(split + 1);
   int member = find_member(split_begin(split), end, place, bias_b, i0, key_tile, m);
-  if (HOLDS == 0 && member < end) fetch_step(m.q, m.row0, m.k, col0, 0);
+  if (HOLDS == 0 && member < end) fetch_step(q_of(m), m.row0, k_of(m), col0, 0);
   [[dont_unroll]] while (HOLDS == 0 && member < end) {
     const int my_row0 = m.row0 + BLOCK_ROW;
     float origins[RM][ROW_TURNS], deltas[RM][ROW_TURNS], shares[RM][ROW_TURNS];
     FETCH_ROWS(origins, deltas, shares, my_row0)
     Bias bias[RM][NB];
-    FETCH_BIAS(bias, my_row0, col0)
+    FETCH_BIAS(bias, m.row0, col0)
     ACC s[RM][NB], dp[RM][NB], slope[RM][NB];
     EACH(r, RM) EACH(n, NB) {
       s[r][n] = ACC(0.0);
       dp[r][n] = ACC(0.0);
     }
     [[dont_unroll]] for (int step = 0; step < S_STEPS; step++) {
-      put_step(m.q, m.row0, m.k, col0, step);
+      put_step(q_of(m), m.row0, k_of(m), col0, step);
       if (step + 1 < S_STEPS)
-        fetch_step(m.q, m.row0, m.k, col0, step + 1);
+        fetch_step(q_of(m), m.row0, k_of(m), col0, step + 1);
       else
-        fetch_step(m.d_o, m.row0, m.v, col0, 0);
+        fetch_step(d_o_of(m), m.row0, v_of(m), col0, 0);
       MULTIPLY_STEP(s)
     }
     FINISH_SCORES(s, slope, bias, my_row0, col0, m.partial)
@@ -227,12 +233,12 @@ void main() {
     }
     int next = end;
     [[dont_unroll]] for (int step = 0; step < DP_STEPS; step++) {
-      put_step(m.d_o, m.row0, m.v, col0, step);
+      put_step(d_o_of(m), m.row0, v_of(m), col0, step);
       if (step + 1 < DP_STEPS) {
-        fetch_step(m.d_o, m.row0, m.v, col0, step + 1);
+        fetch_step(d_o_of(m), m.row0, v_of(m), col0, step + 1);
       } else if (DROPOUT == 0) { // which wants this member's numbers below
         next = find_member(member + 1, end, place, bias_b, i0, key_tile, m);
-        if (next < end) fetch_step(m.q, m.row0, m.k, col0, 0);
+        if (next < end) fetch_step(q_of(m), m.row0, k_of(m), col0, 0);
       }
       MULTIPLY_STEP(dp)
     }
@@ -250,7 +256,7 @@ void main() {
     }
     if (DROPOUT != 0) {
       next = find_member(member + 1, end, place, bias_b, i0, key_tile, m);
-      if (next < end) fetch_step(m.q, m.row0, m.k, col0, 0);
+      if (next < end) fetch_step(q_of(m), m.row0, k_of(m), col0, 0);
     }
     member = next;
   }
@@ -260,13 +266,13 @@ void main() {
   float origins[RM][ROW_TURNS], deltas[RM][ROW_TURNS], shares[RM][ROW_TURNS];
   Bias bias[NB][RM]; // of every member the same
   if (HOLDS != 0 && member < end) {
-    HOLD_ROWS(mq, m.q, m.row0, D_BLOCKS, D_CHUNKS)
-    HOLD_ROWS(md_o, m.d_o, m.row0, DV_BLOCKS, DV_CHUNKS)
-    fetch_tile(stage_1, m.k, col0, D_CHUNKS);
-    fetch_tile(stage_2, m.v, col0, DV_CHUNKS);
+    HOLD_ROWS(mq, q_of(m), m.row0, D_BLOCKS, D_CHUNKS)
+    HOLD_ROWS(md_o, d_o_of(m), m.row0, DV_BLOCKS, DV_CHUNKS)
+    fetch_tile(stage_1, k_of(m), col0, D_CHUNKS);
+    fetch_tile(stage_2, v_of(m), col0, DV_CHUNKS);
     FETCH_ROWS(origins, deltas, shares, m.row0 + BLOCK_ROW)
     EACH(n, NB) EACH(r, RM)
-      if (KEEPS_BIAS && (!PAIRS || n % 2 == 0)) fetch_bias(bias[n][r], m.row0 + BLOCK_ROW + r * MATRIX, col0, n, false);
+      if (KEEPS_BIAS && (!PAIRS || n % 2 == 0)) fetch_bias(bias[n][r], m.row0, BLOCK_ROW + r * MATRIX, col0, n, false);
   }
   [[dont_unroll]] while (HOLDS != 0 && member < end) {
     const int my_row0 = m.row0 + BLOCK_ROW;
@@ -281,26 +287,25 @@ void main() {
     int next = end;
     EACH(tile, NB / 2) {
       const int to = tile % 2 * 2 * SECOND;
-      put_tile(to, stage_1, m.k, col0 + tile * TILE_ROWS, D_CHUNKS);
-      put_tile(to + SECOND, stage_2, m.v, col0 + tile * TILE_ROWS, DV_CHUNKS);
+      put_tile(to, stage_1, k_of(m), col0 + tile * TILE_ROWS, D_CHUNKS);
+      put_tile(to + SECOND, stage_2, v_of(m), col0 + tile * TILE_ROWS, DV_CHUNKS);
       barrier(); // and everybody is done with the tile before, whose place is the next one's
       if (tile < NB / 2 - 1) {
-        fetch_tile(stage_1, m.k, col0 + (tile + 1) * TILE_ROWS, D_CHUNKS);
-        fetch_tile(stage_2, m.v, col0 + (tile + 1) * TILE_ROWS, DV_CHUNKS);
+        fetch_tile(stage_1, k_of(m), col0 + (tile + 1) * TILE_ROWS, D_CHUNKS);
+        fetch_tile(stage_2, v_of(m), col0 + (tile + 1) * TILE_ROWS, DV_CHUNKS);
       } else {
         next = find_member(member + 1, end, place, bias_b, i0, key_tile, m_next);
         if (next < end) {
-          fetch_tile(stage_1, m_next.k, col0, D_CHUNKS);
-          fetch_tile(stage_2, m_next.v, col0, DV_CHUNKS);
+          fetch_tile(stage_1, k_of(m_next), col0, D_CHUNKS);
+          fetch_tile(stage_2, v_of(m_next), col0, DV_CHUNKS);
         }
-        entry = m.entry;
-        inputs = m.inputs;
+        set_member(m);
       }
       EACH(c, 2) {
         const int n = 2 * tile + c, at = to + c * MATRIX * PITCH;
         ACC s[RM], dp[RM], slope[RM];
         EACH(r, RM) {
-          if (!KEEPS_BIAS && (!PAIRS || n % 2 == 0)) fetch_bias(bias[n][r], my_row0 + r * MATRIX, col0, n, false);
+          if (!KEEPS_BIAS && (!PAIRS || n % 2 == 0)) fetch_bias(bias[n][r], m.row0, BLOCK_ROW + r * MATRIX, col0, n, false);
           s[r] = ACC(0.0);
           dp[r] = ACC(0.0);
         }
@@ -317,8 +322,10 @@ void main() {
           }
         }
         if (n == NB - 1 && next < end && EARLY) {
-          HOLD_ROWS(mq, m_next.q, m_next.row0, D_BLOCKS, D_CHUNKS)
-          HOLD_ROWS(md_o, m_next.d_o, m_next.row0, DV_BLOCKS, DV_CHUNKS)
+          set_entry(m_next.b);
+          HOLD_ROWS(mq, q_of(m_next), m_next.row0, D_BLOCKS, D_CHUNKS)
+          HOLD_ROWS(md_o, d_o_of(m_next), m_next.row0, DV_BLOCKS, DV_CHUNKS)
+          set_entry(m.b);
         }
         FINISH_COLUMN(s, slope, bias[PAIRS ? n & ~1 : n], my_row0, col0, n, false, partial)
         EACH(r, RM) {
@@ -334,11 +341,10 @@ void main() {
     member = next;
     if (member < end) {
       m = m_next;
-      entry = m.entry;
-      inputs = m.inputs;
+      set_member(m);
       if (!EARLY) {
-        HOLD_ROWS(mq, m.q, m.row0, D_BLOCKS, D_CHUNKS)
-        HOLD_ROWS(md_o, m.d_o, m.row0, DV_BLOCKS, DV_CHUNKS)
+        HOLD_ROWS(mq, q_of(m), m.row0, D_BLOCKS, D_CHUNKS)
+        HOLD_ROWS(md_o, d_o_of(m), m.row0, DV_BLOCKS, DV_CHUNKS)
       }
       FETCH_ROWS(origins, deltas, shares, m.row0 + BLOCK_ROW)
     }

@@ -87,7 +87,7 @@ void main() {
     Bias bias[RM];
     int next = next_tile(tiles.begin, tiles.end, row0, true);
     if (SKIP_KEEP && next >= tiles.end) continue;
-    if (BIAS_PIPED) fetch_bias(bias[0], next * COLS, my_row0, 0, true);
+    if (BIAS_PIPED) fetch_bias(bias[0], next * COLS, 0, row0, OWN_BLOCK(0), true);
     fetch_tile(stage_1, q, next * COLS, D_CHUNKS);
     fetch_tile(stage_2, d_o, next * COLS, DV_CHUNKS);
     EACH(i, STAT_TURNS) if (TID + i * WG < STATS * COLS) stat[i] = fetch_stat(head, TID + i * WG, next * COLS);
@@ -117,10 +117,10 @@ void main() {
         if (BIAS_PIPED) {
           put_bias(bias[0]);
           subgroupBarrier();
-          fetch_bias(bias[0], n + 1 < NB ? i0 + MATRIX : next * COLS, my_row0, 0, true);
+          fetch_bias(bias[0], n + 1 < NB ? i0 + MATRIX : next * COLS, 0, row0, OWN_BLOCK(0), true);
         }
         EACH(r, RM) {
-          if (!BIAS_PIPED && WORDS_OF(r, true) == r) fetch_bias(bias[r], i0, row0, OWN_BLOCK(r), true);
+          if (!BIAS_PIPED && WORDS_OF(r, true) == r) fetch_bias(bias[r], i0, 0, row0, OWN_BLOCK(r), true);
           s[r] = ACC(0.0);
           dp[r] = ACC(0.0);
         }

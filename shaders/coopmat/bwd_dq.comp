@@ -32,7 +32,7 @@ layout(push_constant) uniform Push {
 #include "coopmat/stage.glsl"
 #define STORES_DS
 #ifndef ONE_BLOCK
-#define ONE_BLOCK true
+#define ONE_BLOCK false
 #endif
 #include "coopmat/bias.glsl"
 #define WANTS_SLOPE true
@@ -41,7 +41,7 @@ layout(push_constant) uniform Push {
 #include "coopmat/skip.glsl"
 
 #ifndef DIRECT
-#define DIRECT 1
+#define DIRECT 0
 #endif
 // What is stored is what the next product takes.
 const bool DS_DIRECT = DIRECT == 1 && D_BIAS == DTYPE && WIDE != 0 && D_BIAS_WIDE == 2 && SOFTCAP == 0;
@@ -94,7 +94,7 @@ void main() {
     fetch_tile(stage_2, v, next * COLS, DV_CHUNKS);
   }
   Bias bias[RM];
-  if (BIAS_PIPED) fetch_bias(bias[0], my_row0, next * COLS, 0, false);
+  if (BIAS_PIPED) fetch_bias(bias[0], row0, BLOCK_ROW, next * COLS, 0, false);
   while (next < tiles.end) {
     const int t = next, col0 = t * COLS;
     barrier(); // the readers of the tile before are done
@@ -114,10 +114,10 @@ void main() {
       if (BIAS_PIPED) {
         put_bias(bias[0]);
         subgroupBarrier();
-        fetch_bias(bias[0], my_row0, n + 1 < NB ? j0 + MATRIX : next * COLS, 0, false);
+        fetch_bias(bias[0], row0, BLOCK_ROW, n + 1 < NB ? j0 + MATRIX : next * COLS, 0, false);
       }
       EACH(r, RM) {
-        if (!BIAS_PIPED) fetch_bias(bias[r], my_row0 + r * MATRIX, col0, n, false);
+        if (!BIAS_PIPED) fetch_bias(bias[r], row0, BLOCK_ROW + r * MATRIX, PAIRS ? col0 : j0, PAIRS ? n : 0, false);
         s[r] = ACC(0.0);
         dp[r] = ACC(0.0);
       }

@@ -103,7 +103,7 @@ void main() {
       ACC s[RM], dp[RM], slope[RM];
       Bias bias[RM];
       EACH(r, RM) {
-        fetch_bias(bias[r], my_row0 + r * MATRIX, col0, n, false);
+        fetch_bias(bias[r], row0, BLOCK_ROW + r * MATRIX, col0, n, false);
         s[r] = ACC(0.0);
         dp[r] = ACC(0.0);
       }

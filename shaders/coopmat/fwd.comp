@@ -135,7 +135,7 @@ void main() {
         next = next_live(t + 1, tiles, row0);
         if (next < tiles.end) fetch_tile(stage_1, k, next * COLS, D_CHUNKS);
         Bias bias[RM][NB];
-        FETCH_BIAS(bias, my_row0, col0)
+        FETCH_BIAS(bias, row0, col0)
         ACC s[RM][NB], slope[RM][NB];
         EACH(r, RM) EACH(n, NB) s[r][n] = ACC(0.0);
         EACH(d, D_BLOCKS) EACH(n, NB) {
@@ -207,7 +207,7 @@ void main() {
     const int t = next, col0 = t * COLS;
     fetch_tile(stage_1, v, col0, DV_CHUNKS);
     Bias bias[RM][NB];
-    FETCH_BIAS(bias, my_row0, col0)
+    FETCH_BIAS(bias, row0, col0)
     ACC s[RM][NB], slope[RM][NB];
     EACH(n, NB) EACH(r, RM) s[r][n] = ACC(0.0);
     EACH(d, D_BLOCKS) EACH(n, NB) {
