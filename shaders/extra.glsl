@@ -57,11 +57,6 @@ struct Inputs {
 Inputs inputs;
 
 const int BIAS_SHIFT = BIAS == F32 ? 2 : 1;
-#ifndef BATCH_FIRST
-#define BATCH_FIRST 1
-#endif
-// Whether all batches read the same bias: find_place().
-bool shared_bias() { return BATCH_FIRST == 1 && BIAS != 0 && extra.bias.bh.xy == uvec2(0); }
 
 void set_head(int b, int h) {
   if (BIAS != 0) {

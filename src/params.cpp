@@ -13,14 +13,14 @@ bool is_chunked(const Problem& p, const Strides& s) {
          s.s < int64_t(1) << 22;  // rows of a tile by 32 bits of index
 }
 
-// 0, or 1 where it has, or 2 where launch l also finds blocks of matrices whole: as many rows (or one for all, of an
-// input) and, of 16-bit elements, twice as many keys.
-uint32_t chunks_of(const Problem& p, const Launch& l, const Strides& s, uint32_t dtype,
-                   bool input) {
+// Of launch l: 0, or 1 where bias has such rows, 2 where blocks of matrices are whole, too: as many rows, or one for all,
+// and, of 16-bit elements, twice as many keys. Draws of dropout are of four keys in a row, which such pairs of blocks part.
+uint32_t bias_code(const Problem& p, const Launch& l) {
+  const Strides& s = p.bias.strides;
   if (l.matrix == 0 || !is_chunked(p, s)) return 0;
-  const int64_t keys = l.matrix * (dtype == TANDEM_F32 ? 1 : 2);
-  const bool rows = p.seq_q % l.matrix == 0 || (input && s.s == 0);
-  return rows && p.seq_kv % keys == 0 && l.tile.bc % keys == 0 ? 2 : 1;
+  const int64_t keys = l.matrix * (p.bias.dtype == TANDEM_F32 ? 1 : 2);
+  const bool rows = p.seq_q % l.matrix == 0 || s.s == 0;
+  return rows && p.seq_kv % keys == 0 && l.tile.bc % keys == 0 && !(p.dropout > 0) ? 2 : 1;
 }
 
 // The members that tile.inc gives to every tiled kernel. rows and cols swap roles in bwd_dkv.
@@ -44,10 +44,7 @@ Spec tile_spec(const Plan& plan, const Launch& l) {
   s.MATRIX = uint32_t(l.matrix);
   s.LEFT_SHARED = uint32_t(l.left_shared);
   s.FLIES = l.flies;
-  s.BIAS_WIDE = chunks_of(plan.problem, l, plan.problem.bias.strides,
-                          uint32_t(plan.problem.bias.dtype), true);
-  // Draws of dropout are of four keys in a row.
-  if (plan.problem.dropout > 0) s.BIAS_WIDE = std::min(s.BIAS_WIDE, 1u);
+  s.BIAS_WIDE = bias_code(plan.problem, l);
   s.NT_VEC = uint32_t(l.tile.br * l.tile.dk / 4 / l.tile.invocations());
   s.NN_VEC = uint32_t(l.tile.kc * l.tile.tc / l.tile.invocations());
   const Features features = features_of(plan.problem);
@@ -362,20 +359,34 @@ BwdRowBlock bwd_row_block(const Plan& plan, const Launch& l) {
   return pair_block<BwdRowBlock>(plan, l);
 }
 
-BwdDkvSpec bwd_dkv_spec(const Plan& plan, const Launch& l) {
-  BwdDkvSpec s = tile_spec<BwdDkvSpec>(plan, l);
+namespace {
+// Of the kernels that own keys: their rows are keys, and they leave d_k and d_v.
+template <typename Spec>
+Spec key_spec(const Plan& plan, const Launch& l) {
+  Spec s = tile_spec<Spec>(plan, l);
   s.ROWS = uint32_t(l.tile.bc);
   s.COLS = uint32_t(l.tile.br);
+  return s;
+}
+
+template <typename Block>
+Block key_block(const Plan& plan, const Launch& l) {
+  Block b = pair_block<Block>(plan, l);
+  b.d_k = plan.problem.d_k;
+  b.d_v = plan.problem.d_v;
+  return b;
+}
+}  // namespace
+
+BwdDkvSpec bwd_dkv_spec(const Plan& plan, const Launch& l) {
+  BwdDkvSpec s = key_spec<BwdDkvSpec>(plan, l);
   s.GRAD_K = plan.problem.wants(TANDEM_GRAD_K);
   s.GRAD_V = plan.problem.wants(TANDEM_GRAD_V);
   return s;
 }
 
 BwdDkvBlock bwd_dkv_block(const Plan& plan, const Launch& l) {
-  auto b = pair_block<BwdDkvBlock>(plan, l);
-  b.d_k = plan.problem.d_k;
-  b.d_v = plan.problem.d_v;
-  return b;
+  return key_block<BwdDkvBlock>(plan, l);
 }
 
 BwdRowDqSpec bwd_row_dq_spec(const Plan& plan, const Launch& l) {
@@ -391,24 +402,18 @@ BwdRowDqBlock bwd_row_dq_block(const Plan& plan, const Launch& l) {
 }
 
 BwdDkvDdistSpec bwd_dkv_ddist_spec(const Plan& plan, const Launch& l) {
-  BwdDkvDdistSpec s = tile_spec<BwdDkvDdistSpec>(plan, l);
-  s.ROWS = uint32_t(l.tile.bc);
-  s.COLS = uint32_t(l.tile.br);
-  return s;
+  return key_spec<BwdDkvDdistSpec>(plan, l);
 }
 
 BwdDkvDdistBlock bwd_dkv_ddist_block(const Plan& plan, const Launch& l) {
-  auto b = pair_block<BwdDkvDdistBlock>(plan, l);
-  b.d_k = plan.problem.d_k;
-  b.d_v = plan.problem.d_v;
-  return b;
+  return key_block<BwdDkvDdistBlock>(plan, l);
 }
 
 BwdDqSpec bwd_dq_spec(const Plan& plan, const Launch& l) {
   BwdDqSpec s = tile_spec<BwdDqSpec>(plan, l);
   s.D_BIAS = l.stores_d_bias ? uint32_t(plan.problem.d_bias_dtype) : 0;
-  s.D_BIAS_WIDE =
-      l.stores_d_bias ? chunks_of(plan.problem, l, plan.problem.d_bias, s.D_BIAS, false) : 0;
+  s.D_BIAS_WIDE = l.stores_d_bias && is_chunked(plan.problem, plan.problem.d_bias);
+  s.SUMS = l.sums_d_bias;
   return s;
 }
 
@@ -416,6 +421,8 @@ BwdDqBlock bwd_dq_block(const Plan& plan, const Launch& l) {
   auto b = pair_block<BwdDqBlock>(plan, l);
   b.d_q = plan.problem.d_q;
   if (l.stores_d_bias) b.d_bias = plan.problem.d_bias;
+  b.batches = l.sums_d_bias ? int(plan.problem.batch) : 1;
+  b.sums = uint32_t((plan.bias_sums_offset - plan.delta_offset) / kWorkspaceAlignment);
   return b;
 }
 
@@ -432,8 +439,7 @@ BwdDbiasSpec bwd_dbias_spec(const Plan& plan, const Launch& l) {
   BwdDbiasSpec s = tile_spec<BwdDbiasSpec>(plan, l);
   s.D_BIAS = uint32_t(l.splits > 1 ? TANDEM_F32 : plan.problem.d_bias_dtype);
   s.ONE_ROW = plan.problem.bias.rows == 1;
-  s.HOLDS = l.holds;
-  s.D_BIAS_WIDE = chunks_of(plan.problem, l, d_bias_strides(plan.problem, l), s.D_BIAS, false);
+  s.D_BIAS_WIDE = l.matrix > 0 && is_chunked(plan.problem, d_bias_strides(plan.problem, l));
   return s;
 }
 

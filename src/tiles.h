@@ -67,8 +67,6 @@ struct MatrixTile {
   int left = 0, flies = 1, size = 0, waves = 0;
   bool doubled = false;  // for operands that take twice the registers
   constexpr int rows(int edge) const { return subgroups * row_blocks * edge; }
-  // bwd_dbias: a member's query rows are held in registers; otherwise features come by steps.
-  constexpr bool holds() const { return stem == Stem::bwd_dbias && max_d <= 128; }
   constexpr int step(int edge) const { return cols * edge / 16; }  // the same number of matrices
 };
 
@@ -79,8 +77,7 @@ constexpr int matrix_shared_bytes(const MatrixTile& t, int64_t d, int64_t dv, in
   const int row = (matrix_blocks(d > dv ? d : dv, edge) * edge / 8 + 1) * 16;
   // K and V, Q and dO in bwd_dkv; and whole tiles of rows on their way in and out
   const int two = 2 * t.step(edge), rows = t.rows(edge);
-  const int streamed = t.holds() ? (8 * edge > rows ? 8 * edge : rows) * row
-                       : t.stem == Stem::bwd_dbias
+  const int streamed = t.stem == Stem::bwd_dbias
                            ? (rows + t.step(edge)) * (kMatrixStep * edge / 8 + 1) * 16
                            : (t.left > 0 || two > rows ? two : rows) * row;
   const int held = t.left * rows * row;

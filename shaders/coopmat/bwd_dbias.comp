@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // bwd_dbias: one tile of d_bias, or one split's part of it: shaders/bwd_dbias.comp with matrices (docs/kernels-matrix.md).
-// Every member brings new rows and new keys. Where registers suffice (HOLDS) those of its rows are left operands, as in
-// bwd_dq, and keys are streamed, 2 MATRIX at a time through two places in turn; rows and the first keys of the next member
-// come in under the last products of this one. Otherwise both operands pass through shared memory, STEP matrices of
-// features at a time, and those of the next step fly in registers meanwhile, from member to member, too.
+// Every member brings new rows and new keys, so neither stays in registers: both operands pass through shared memory, STEP
+// matrices of features at a time, and those of the next step fly in registers meanwhile, from member to member, too.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "coopmat/begin.glsl"
@@ -24,10 +22,7 @@ layout(push_constant) uniform Push {
 
 const int STEP = 4; // src/tiles.h
 const int STEP_CHUNKS = STEP * MATRIX / 8, STEP_PITCH = STEP_CHUNKS + 1;
-// HOLDS: two places of K and V each, and whole tiles of rows on their way into registers; otherwise query rows, then keys.
-#define TILE_ROWS (2 * MATRIX)
-#define STREAMED \
-  (HOLDS == 0 ? (ROWS + COLS) * STEP_PITCH : (4 * TILE_ROWS > ROWS ? 4 * TILE_ROWS : ROWS) * PITCH)
+#define STREAMED ((ROWS + COLS) * STEP_PITCH) // query rows, then keys
 
 #include "tensor.glsl"
 #include "place.glsl"
@@ -67,7 +62,7 @@ layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer St
     EACH(i, vec) {                                                                                     \
       const int row = TID / STEP_CHUNKS + i * (WG / STEP_CHUNKS);                                      \
       if (count * STEP_CHUNKS % WG == 0 || row < count)                                                \
-        streamed[(to + (to > 0 ? key_place(row) : row)) * STEP_PITCH + TID % STEP_CHUNKS] = stage[i];  \
+        streamed[(to + row) * STEP_PITCH + TID % STEP_CHUNKS] = stage[i];                              \
     }                                                                                                  \
   } else {                                                                                             \
     [[dont_unroll]] for (int n = TID; n < count * STEP_CHUNKS; n += WG)                                \
@@ -104,24 +99,10 @@ int split_begin(int n) {
 
 // What of a member the kernel works on.
 struct Member {
-  int b, h, row0;
+  View q, k, v, d_o;
+  int row0, head; // head: over all batches
   bool partial;
 };
-// Views of the member whose entry is in place. Not kept: two members' would take a fourth of the registers.
-View q_of(Member m) { return q_view(push.q, block.q, m.b, m.h, entry.seq_q, block.head_dim, (push.wide & 1u) != 0); }
-View k_of(Member m) {
-  return kv_view(push.k, block.k, m.b, m.h / block.group, entry.seq_kv, block.head_dim, (push.wide & 2u) != 0);
-}
-View v_of(Member m) {
-  return kv_view(push.v, block.v, m.b, m.h / block.group, entry.seq_kv, block.head_dim_v, (push.wide & 4u) != 0);
-}
-View d_o_of(Member m) {
-  return q_view(push.d_o, block.d_o, m.b, m.h, entry.seq_q, block.head_dim_v, (push.wide & 8u) != 0);
-}
-void set_member(Member m) {
-  set_entry(m.b);
-  set_head(m.b, m.h);
-}
 // The first member from n on, before end, that sees the key tile: its number, or end. entry and inputs are then its own.
 int find_member(int n, int end, Place place, int bias_b, int i0, int key_tile, out Member m) {
   [[dont_unroll]] for (; n < end; n++) {
@@ -130,13 +111,17 @@ int find_member(int n, int end, Place place, int bias_b, int i0, int key_tile, o
     m.row0 = ONE_ROW != 0 ? n % block.q_tiles * ROWS : i0;
     const int h = place.head * extra.bias_group + reader % extra.bias_group;
     const int b = block.bias_batch == 1 ? reader / extra.bias_group : bias_b;
+    const int hk = h / block.group;
     set_entry(b);
     const TandemTiles tiles = tandem_key_tiles(mask_band(), m.row0, ROWS, COLS, entry.seq_q, entry.seq_kv);
     if (key_tile < tiles.begin || key_tile >= tiles.end) continue;
     set_head(b, h);
     if (SKIP_KEEP && !keeps_any(m.row0, ROWS, key_tile * COLS, COLS)) continue;
-    m.b = b;
-    m.h = h;
+    m.q = q_view(push.q, block.q, b, h, entry.seq_q, block.head_dim, (push.wide & 1u) != 0);
+    m.k = kv_view(push.k, block.k, b, hk, entry.seq_kv, block.head_dim, (push.wide & 2u) != 0);
+    m.v = kv_view(push.v, block.v, b, hk, entry.seq_kv, block.head_dim_v, (push.wide & 4u) != 0);
+    m.d_o = q_view(push.d_o, block.d_o, b, h, entry.seq_q, block.head_dim_v, (push.wide & 8u) != 0);
+    m.head = b * block.heads_q + h;
     m.partial = key_tile < tiles.full_begin || key_tile >= tiles.full_end;
     break;
   }
@@ -156,39 +141,6 @@ const int ROW_TURNS = (MATRIX + SUBGROUP - 1) / SUBGROUP;
     subgroupBarrier();                                                   \
   }
 
-// lse, delta and tau / n of the subgroup's rows, from row0 on, of member m, whose entry is in place.
-#define FETCH_ROWS(origins, deltas, shares, row0)                                                        \
-  EACH(r, RM) EACH(turn, ROW_TURNS) {                                                                    \
-    const int row = (row0) + r * MATRIX + LANE + turn * SUBGROUP;                                        \
-    origins[r][turn] = NO_ORIGIN;                                                                        \
-    deltas[r][turn] = 0.0;                                                                               \
-    shares[r][turn] = share_of(row);                                                                     \
-    if (row < entry.seq_q && LANE + turn * SUBGROUP < MATRIX) {                                          \
-      origins[r][turn] = weight_origin(Load1(stat_address(push.lse, m.b * block.heads_q + m.h, block.seq_q, row)).w);       \
-      deltas[r][turn] = uintBitsToFloat(Load1(stat_address(push.delta, m.b * block.heads_q + m.h, block.seq_q, row)).w);    \
-    }                                                                                                    \
-  }
-
-// HOLDS: the subgroup's rows as left operands, straight from memory where all blocks of rows are whole; those of rows that
-// do not exist at all are others. Else by way of the streamed array, which everybody is done with.
-const bool WHOLE_ROWS = WIDE == 1 && D_BIAS_WIDE == 2 && LENGTHS_Q != PACKED;
-#ifndef REFETCH
-#define REFETCH 0
-#endif
-#ifndef LATE
-#define LATE 0
-#endif
-const bool KEEPS_BIAS = BIAS_BLOCKS && REFETCH == 0, EARLY = WHOLE_ROWS && LATE == 0;
-#define HOLD_ROWS(to, t, r0, blocks, chunks)                                                              \
-  if (WHOLE_ROWS) {                                                                                      \
-    EACH(r, RM) {                                                                                        \
-      Rows4 rows = Rows4(row_address(t, min((r0) + BLOCK_ROW + r * MATRIX, block.seq_q - MATRIX)));      \
-      EACH(d, blocks) coopMatLoad(to[r][d], rows.w, d * (MATRIX / 8), t.row.x >> 4, ROW_MAJOR);           \
-    }                                                                                                    \
-  } else {                                                                                               \
-    LOAD_OPERANDS(to, 1, t, r0, blocks, chunks)                                                           \
-  }
-
 void main() {
   Place place;
   if (!find_place(block.bias_heads, place)) return;
@@ -205,24 +157,35 @@ void main() {
   if (SKIP_KEEP) barrier();
   const int end = split_begin(split + 1);
   int member = find_member(split_begin(split), end, place, bias_b, i0, key_tile, m);
-  if (HOLDS == 0 && member < end) fetch_step(q_of(m), m.row0, k_of(m), col0, 0);
-  [[dont_unroll]] while (HOLDS == 0 && member < end) {
+  if (member < end) fetch_step(m.q, m.row0, m.k, col0, 0);
+  [[dont_unroll]] while (member < end) {
     const int my_row0 = m.row0 + BLOCK_ROW;
     float origins[RM][ROW_TURNS], deltas[RM][ROW_TURNS], shares[RM][ROW_TURNS];
-    FETCH_ROWS(origins, deltas, shares, my_row0)
     Bias bias[RM][NB];
     FETCH_BIAS(bias, m.row0, col0)
     ACC s[RM][NB], dp[RM][NB], slope[RM][NB];
-    EACH(r, RM) EACH(n, NB) {
-      s[r][n] = ACC(0.0);
-      dp[r][n] = ACC(0.0);
+    EACH(r, RM) {
+      EACH(turn, ROW_TURNS) {
+        const int row = my_row0 + r * MATRIX + LANE + turn * SUBGROUP;
+        origins[r][turn] = NO_ORIGIN;
+        deltas[r][turn] = 0.0;
+        shares[r][turn] = share_of(row);
+        if (row < entry.seq_q && LANE + turn * SUBGROUP < MATRIX) {
+          origins[r][turn] = weight_origin(Load1(stat_address(push.lse, m.head, block.seq_q, row)).w);
+          deltas[r][turn] = uintBitsToFloat(Load1(stat_address(push.delta, m.head, block.seq_q, row)).w);
+        }
+      }
+      EACH(n, NB) {
+        s[r][n] = ACC(0.0);
+        dp[r][n] = ACC(0.0);
+      }
     }
     [[dont_unroll]] for (int step = 0; step < S_STEPS; step++) {
-      put_step(q_of(m), m.row0, k_of(m), col0, step);
+      put_step(m.q, m.row0, m.k, col0, step);
       if (step + 1 < S_STEPS)
-        fetch_step(q_of(m), m.row0, k_of(m), col0, step + 1);
+        fetch_step(m.q, m.row0, m.k, col0, step + 1);
       else
-        fetch_step(d_o_of(m), m.row0, v_of(m), col0, 0);
+        fetch_step(m.d_o, m.row0, m.v, col0, 0);
       MULTIPLY_STEP(s)
     }
     FINISH_SCORES(s, slope, bias, my_row0, col0, m.partial)
@@ -233,12 +196,12 @@ void main() {
     }
     int next = end;
     [[dont_unroll]] for (int step = 0; step < DP_STEPS; step++) {
-      put_step(d_o_of(m), m.row0, v_of(m), col0, step);
+      put_step(m.d_o, m.row0, m.v, col0, step);
       if (step + 1 < DP_STEPS) {
-        fetch_step(d_o_of(m), m.row0, v_of(m), col0, step + 1);
+        fetch_step(m.d_o, m.row0, m.v, col0, step + 1);
       } else if (DROPOUT == 0) { // which wants this member's numbers below
         next = find_member(member + 1, end, place, bias_b, i0, key_tile, m);
-        if (next < end) fetch_step(q_of(m), m.row0, k_of(m), col0, 0);
+        if (next < end) fetch_step(m.q, m.row0, m.k, col0, 0);
       }
       MULTIPLY_STEP(dp)
     }
@@ -256,104 +219,15 @@ void main() {
     }
     if (DROPOUT != 0) {
       next = find_member(member + 1, end, place, bias_b, i0, key_tile, m);
-      if (next < end) fetch_step(q_of(m), m.row0, k_of(m), col0, 0);
+      if (next < end) fetch_step(m.q, m.row0, m.k, col0, 0);
     }
     member = next;
-  }
-
-  // A member's key tiles and their blocks are unrolled: those of acc are registers.
-  OPERAND_A mq[RM][D_BLOCKS], md_o[RM][DV_BLOCKS];
-  float origins[RM][ROW_TURNS], deltas[RM][ROW_TURNS], shares[RM][ROW_TURNS];
-  Bias bias[NB][RM]; // of every member the same
-  if (HOLDS != 0 && member < end) {
-    HOLD_ROWS(mq, q_of(m), m.row0, D_BLOCKS, D_CHUNKS)
-    HOLD_ROWS(md_o, d_o_of(m), m.row0, DV_BLOCKS, DV_CHUNKS)
-    fetch_tile(stage_1, k_of(m), col0, D_CHUNKS);
-    fetch_tile(stage_2, v_of(m), col0, DV_CHUNKS);
-    FETCH_ROWS(origins, deltas, shares, m.row0 + BLOCK_ROW)
-    EACH(n, NB) EACH(r, RM)
-      if (KEEPS_BIAS && (!PAIRS || n % 2 == 0)) fetch_bias(bias[n][r], m.row0, BLOCK_ROW + r * MATRIX, col0, n, false);
-  }
-  [[dont_unroll]] while (HOLDS != 0 && member < end) {
-    const int my_row0 = m.row0 + BLOCK_ROW;
-    const bool partial = m.partial;
-    ACC origin[RM], delta[RM], share[RM];
-    EACH(r, RM) {
-      SPREAD_ROWS(origin[r], origins[r])
-      SPREAD_ROWS(delta[r], deltas[r])
-      if (NORM == ELASTIC) SPREAD_ROWS(share[r], shares[r])
-    }
-    Member m_next = m;
-    int next = end;
-    EACH(tile, NB / 2) {
-      const int to = tile % 2 * 2 * SECOND;
-      put_tile(to, stage_1, k_of(m), col0 + tile * TILE_ROWS, D_CHUNKS);
-      put_tile(to + SECOND, stage_2, v_of(m), col0 + tile * TILE_ROWS, DV_CHUNKS);
-      barrier(); // and everybody is done with the tile before, whose place is the next one's
-      if (tile < NB / 2 - 1) {
-        fetch_tile(stage_1, k_of(m), col0 + (tile + 1) * TILE_ROWS, D_CHUNKS);
-        fetch_tile(stage_2, v_of(m), col0 + (tile + 1) * TILE_ROWS, DV_CHUNKS);
-      } else {
-        next = find_member(member + 1, end, place, bias_b, i0, key_tile, m_next);
-        if (next < end) {
-          fetch_tile(stage_1, k_of(m_next), col0, D_CHUNKS);
-          fetch_tile(stage_2, v_of(m_next), col0, DV_CHUNKS);
-        }
-        set_member(m);
-      }
-      EACH(c, 2) {
-        const int n = 2 * tile + c, at = to + c * MATRIX * PITCH;
-        ACC s[RM], dp[RM], slope[RM];
-        EACH(r, RM) {
-          if (!KEEPS_BIAS && (!PAIRS || n % 2 == 0)) fetch_bias(bias[n][r], m.row0, BLOCK_ROW + r * MATRIX, col0, n, false);
-          s[r] = ACC(0.0);
-          dp[r] = ACC(0.0);
-        }
-        EACH(d, MOST_BLOCKS) {
-          if (d < D_BLOCKS) {
-            OPERAND_B y;
-            coopMatLoad(y, streamed, at + d * (MATRIX / 8), PITCH, COL_MAJOR);
-            EACH(r, RM) s[r] = coopMatMulAdd(mq[r][d], y, s[r]);
-          }
-          if (d < DV_BLOCKS) {
-            OPERAND_B y;
-            coopMatLoad(y, streamed, SECOND + at + d * (MATRIX / 8), PITCH, COL_MAJOR);
-            EACH(r, RM) dp[r] = coopMatMulAdd(md_o[r][d], y, dp[r]);
-          }
-        }
-        if (n == NB - 1 && next < end && EARLY) {
-          set_entry(m_next.b);
-          HOLD_ROWS(mq, q_of(m_next), m_next.row0, D_BLOCKS, D_CHUNKS)
-          HOLD_ROWS(md_o, d_o_of(m_next), m_next.row0, DV_BLOCKS, DV_CHUNKS)
-          set_entry(m.b);
-        }
-        FINISH_COLUMN(s, slope, bias[PAIRS ? n & ~1 : n], my_row0, col0, n, false, partial)
-        EACH(r, RM) {
-          if (DROPOUT != 0) {
-            ACC factor = drop_block(my_row0 + r * MATRIX, col0 + n * MATRIX, false);
-            ELEMENTS(k, factor) dp[r][k] *= factor[k];
-          }
-          ELEMENTS(k, delta[r])
-            acc[r][n][k] += ds_at(base_at(s[r][k], origin[r][k]), share[r][k], dp[r][k], delta[r][k]);
-        }
-      }
-    }
-    member = next;
-    if (member < end) {
-      m = m_next;
-      set_member(m);
-      if (!EARLY) {
-        HOLD_ROWS(mq, q_of(m), m.row0, D_BLOCKS, D_CHUNKS)
-        HOLD_ROWS(md_o, d_o_of(m), m.row0, DV_BLOCKS, DV_CHUNKS)
-      }
-      FETCH_ROWS(origins, deltas, shares, m.row0 + BLOCK_ROW)
-    }
   }
 
   uvec2 elements = add64(mul64(block.d_bias.bh.xy, bias_b), mul64(block.d_bias.bh.zw, place.head));
   begin_ds(add64(elements, mul64(uvec2(block.part, 0), split)), ONE_ROW != 0 ? 1 : block.seq_q);
   if (ONE_ROW == 0) {
-    STORE_DS_TILE(acc, i0 + BLOCK_ROW, col0)
+    EACH(r, RM) EACH(n, NB) store_ds(acc[r][n], i0 + BLOCK_ROW + r * MATRIX, col0 + n * MATRIX);
     return;
   }
   // Rows of a block, then blocks and subgroups, in order. The sums of all subgroups lie in the streamed array.
@@ -365,7 +239,7 @@ void main() {
       for (int c = LANE; c < MATRIX; c += SUBGROUP) {
         float sum = 0;
         for (int row = 0; row < MATRIX; row++) sum += SCRATCH_FLOAT(row * (MATRIX + 4) + c);
-        const int at = OWN_BLOCK(r) * COLS + block_key(0, n) + KEY_STEP * c;
+        const int at = (int(gl_SubgroupID) * RM + r) * COLS + n * MATRIX + c;
         streamed[at / 4][at % 4] = floatBitsToUint(sum);
       }
       subgroupBarrier();

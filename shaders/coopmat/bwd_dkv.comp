@@ -28,11 +28,8 @@ layout(push_constant) uniform Push {
 #include "softmax.glsl"
 #include "weight.glsl"
 #include "coopmat/matrix.glsl"
-#define ROWS_ARE_KEYS true
 #include "coopmat/stage.glsl"
-#ifndef ONE_BLOCK
-#define ONE_BLOCK true
-#endif
+#define PIPES_BIAS true
 #include "coopmat/bias.glsl"
 #define WANTS_SLOPE (GRAD_K != 0)
 #include "coopmat/element.glsl"
@@ -54,7 +51,7 @@ const int STAT_TURNS = (STATS * COLS + WG - 1) / WG;
 
 void main() {
   Place place;
-  if (!find_place(block.heads_q / block.group, shared_bias(), place)) return;
+  if (!find_place(block.heads_q / block.group, place)) return;
   // First to last: with a causal mask the first keys are seen by most rows and take longest.
   const int row0 = (int(block.tiles) - 1 - place.tile) * ROWS;
   const int b = place.batch, hk = place.head, my_row0 = row0 + BLOCK_ROW;
@@ -87,7 +84,7 @@ void main() {
     Bias bias[RM];
     int next = next_tile(tiles.begin, tiles.end, row0, true);
     if (SKIP_KEEP && next >= tiles.end) continue;
-    if (BIAS_PIPED) fetch_bias(bias[0], next * COLS, 0, row0, OWN_BLOCK(0), true);
+    if (BIAS_PIPED) fetch_bias(bias[0], next * COLS, 0, row0, BLOCK_ROW);
     fetch_tile(stage_1, q, next * COLS, D_CHUNKS);
     fetch_tile(stage_2, d_o, next * COLS, DV_CHUNKS);
     EACH(i, STAT_TURNS) if (TID + i * WG < STATS * COLS) stat[i] = fetch_stat(head, TID + i * WG, next * COLS);
@@ -117,10 +114,10 @@ void main() {
         if (BIAS_PIPED) {
           put_bias(bias[0]);
           subgroupBarrier();
-          fetch_bias(bias[0], n + 1 < NB ? i0 + MATRIX : next * COLS, 0, row0, OWN_BLOCK(0), true);
+          fetch_bias(bias[0], n + 1 < NB ? i0 + MATRIX : next * COLS, 0, row0, BLOCK_ROW);
         }
         EACH(r, RM) {
-          if (!BIAS_PIPED && WORDS_OF(r, true) == r) fetch_bias(bias[r], i0, 0, row0, OWN_BLOCK(r), true);
+          if (!BIAS_PIPED) fetch_bias(bias[r], i0, 0, row0, BLOCK_ROW + r * MATRIX);
           s[r] = ACC(0.0);
           dp[r] = ACC(0.0);
         }
@@ -143,7 +140,7 @@ void main() {
             }
           }
         }
-        FINISH_COLUMN(s, slope, bias, i0, row0, n, true, t < tiles.full_begin || t >= tiles.full_end)
+        FINISH_COLUMN(s, slope, bias, i0, my_row0, true, t < tiles.full_begin || t >= tiles.full_end)
         ACC origin, delta, share; // every row the same: row major with stride 0
         coopMatLoad(origin, stats, n * MATRIX / 4, 0, ROW_MAJOR);
         coopMatLoad(delta, stats, (COLS + n * MATRIX) / 4, 0, ROW_MAJOR);

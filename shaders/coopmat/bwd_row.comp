@@ -46,7 +46,7 @@ void store_stats(uvec2 address, ACC x, int head, int row0) {
 
 void main() {
   Place place;
-  if (!find_place(block.heads_q, shared_bias(), place)) return;
+  if (!find_place(block.heads_q, place)) return;
   const int b = place.batch, h = place.head, hk = h / block.group, row0 = place.tile * ROWS;
   const int my_row0 = row0 + BLOCK_ROW;
   set_entry(b);
@@ -99,11 +99,11 @@ void main() {
 
     // Rolled: see bwd_dkv.comp.
     [[dont_unroll]] for (int n = 0; n < NB; n++) {
-      const int at = n * MATRIX * PITCH, j0 = block_key(col0, n);
+      const int at = n * MATRIX * PITCH, j0 = col0 + n * MATRIX;
       ACC s[RM], dp[RM], slope[RM];
       Bias bias[RM];
       EACH(r, RM) {
-        fetch_bias(bias[r], row0, BLOCK_ROW + r * MATRIX, col0, n, false);
+        fetch_bias(bias[r], row0, BLOCK_ROW + r * MATRIX, j0, 0);
         s[r] = ACC(0.0);
         dp[r] = ACC(0.0);
       }
@@ -126,7 +126,7 @@ void main() {
           }
         }
       }
-      FINISH_COLUMN(s, slope, bias, my_row0, col0, n, false, t < tiles.full_begin || t >= tiles.full_end)
+      FINISH_COLUMN(s, slope, bias, my_row0, j0, false, t < tiles.full_begin || t >= tiles.full_end)
       if (NORM == ENTMAX) { // where no key of the block has a weight, nothing follows
         bool any = false;
         EACH(r, RM) ELEMENTS(k, s[r]) any = any || s[r][k] > origin[r][k];
@@ -158,10 +158,10 @@ void main() {
           if (NORM == ENTMAX) mass[r][k] += s[r][k];
         }
         if (ROW_SLOPE != 0) {
-          ACC queries = query_numbers(false), keys = key_numbers(false);
+          ACC rows = row_numbers(), cols = col_numbers();
           const int t0 = my_row0 + r * MATRIX + entry.off - j0;
           ELEMENTS(k, s[r]) {
-            const float a = float(abs(t0 + int(queries[k] - keys[k]))) * s[r][k];
+            const float a = float(abs(t0 + int(rows[k] - cols[k]))) * s[r][k];
             far_dot[r][k] = fma(a, dp[r][k], far_dot[r][k]);
             far[r][k] += a;
           }

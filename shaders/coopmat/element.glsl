@@ -52,7 +52,7 @@ float ds_at(float base, float share, float dp, float delta) {
 #ifndef WANTS_SLOPE // unused, it makes lavapipe's compiler (Mesa 26) crash with entmax and a bias
 #define WANTS_SLOPE false
 #endif
-// A block with query rows from i0 and keys from j0; flip: its rows are the keys. slope: softcap's derivative, with WANTS_SLOPE. bias: the
+// A block with query rows from i0 and keys from j0 on (block_key()); flip: its rows are the keys. slope: softcap's derivative, with WANTS_SLOPE. bias: the
 // block of it, where it comes by chunks.
 void score_block(inout ACC s, inout ACC slope, ACC bias, int i0, int j0, bool flip) {
   ACC queries = query_numbers(flip), keys = key_numbers(flip);
@@ -133,7 +133,6 @@ ACC drop_block(int i0, int j0, bool flip) {
 // From the products of a tile to its scores. A macro, as a function would copy arrays of matrices, and every loop by
 // itself: a mask inside the loops of the exponentials made bwd_dkv four times slower on NVIDIA (580.159.04), which then
 // kept the matrices in memory.
-// Query rows from i0, a tile of keys from j0.
 #define FINISH_SCORES(s, slope, bias, i0, j0, partial)                                                       \
   if (HAS_SCORES) {                                                                                          \
     EACH(r, RM) EACH(n, NB) {                                                                                \
@@ -148,19 +147,18 @@ ACC drop_block(int i0, int j0, bool flip) {
   if (KEEP != 0) {                                                                                           \
     EACH(r, RM) EACH(n, NB) keep_block(s[r][n], i0 + r * MATRIX, block_key(j0, n), false);                   \
   }
-// The same of one column of blocks, s[RM], bias[RM]: the n-th of the tile, or, flip, the columns are query rows from i0
-// and j0 is the workgroup's first key.
-#define FINISH_COLUMN(s, slope, bias, i0, j0, n, flip, partial)                                              \
+// The same of one column of blocks, s[RM], bias[RM].
+#define FINISH_COLUMN(s, slope, bias, i0, j0, flip, partial)                                                 \
   if (HAS_SCORES) {                                                                                          \
     EACH(r, RM) {                                                                                            \
       ACC x;                                                                                                 \
-      if (BIAS_BLOCKS || BIAS_CHUNKS) x = bias_block(bias[WORDS_OF(r, flip)], flip ? OWN_BLOCK(r) : n, flip); \
-      score_block(s[r], slope[r], x, i0 + (flip ? 0 : r) * MATRIX, block_key(j0, flip ? OWN_BLOCK(r) : n), flip); \
+      if (BIAS_CHUNKS) x = bias_block(bias[r], 0, flip);                                                     \
+      score_block(s[r], slope[r], x, i0 + (flip ? 0 : r) * MATRIX, j0 + (flip ? r : 0) * MATRIX, flip);      \
     }                                                                                                        \
   }                                                                                                          \
   if ((partial) || !folded) {                                                                                \
-    EACH(r, RM) mask_block(s[r], i0 + (flip ? 0 : r) * MATRIX, block_key(j0, flip ? OWN_BLOCK(r) : n), flip); \
+    EACH(r, RM) mask_block(s[r], i0 + (flip ? 0 : r) * MATRIX, j0 + (flip ? r : 0) * MATRIX, flip);          \
   }                                                                                                          \
   if (KEEP != 0) {                                                                                           \
-    EACH(r, RM) keep_block(s[r], i0 + (flip ? 0 : r) * MATRIX, block_key(j0, flip ? OWN_BLOCK(r) : n), flip); \
+    EACH(r, RM) keep_block(s[r], i0 + (flip ? 0 : r) * MATRIX, j0 + (flip ? r : 0) * MATRIX, flip);          \
   }

@@ -26,6 +26,7 @@ layout(push_constant) uniform Push {
 #include "mask.glsl"
 #include "softmax.glsl"
 #include "weight.glsl"
+#define TAKES_BLOCKS true
 #include "coopmat/matrix.glsl"
 #include "coopmat/stage.glsl"
 #include "coopmat/bias.glsl"
@@ -86,7 +87,7 @@ void store_lse(int head, int row0) {
 
 void main() {
   Place place;
-  if (!find_place(block.heads_q, SPLIT == 0 && shared_bias(), place)) return;
+  if (!find_place(block.heads_q, place)) return;
   const int part = place.batch; // over batch and splits
   const int b = SPLIT != 0 ? part / block.splits : part, h = place.head, hk = h / block.group;
   const int row0 = place.tile * ROWS;

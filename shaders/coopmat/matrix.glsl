@@ -12,22 +12,22 @@ const int NB = COLS / MATRIX; // blocks of columns
 #define TID int(gl_LocalInvocationIndex)
 #define LANE int(gl_SubgroupInvocationID)
 #define BLOCK_ROW (int(gl_SubgroupID) * RM * MATRIX) // of the tile, the subgroup's first
-#define OWN_BLOCK(r) (int(gl_SubgroupID) * RM + (r)) // number of the subgroup's r-th block of rows
+#define OWN_BLOCK(r) (int(gl_SubgroupID) * RM + (r)) // number of its r-th block of rows
 
 #if TANDEM_BF16
 #define HALF bfloat16_t
 #else
 #define HALF float16_t
 #endif
-// What bias comes by (bias.glsl). PAIRS: whole blocks of 16-bit elements, a word two keys: the even keys of 2 MATRIX make
-// up one block of a tile, the odd ones the next.
-#ifndef USES_WORDS
-#define USES_WORDS true
+// Whether bias comes by whole blocks (bias.glsl), for kernels that ask for it. PAIRS: of 16-bit elements, a word two keys:
+// the even ones of 2 MATRIX keys make up one block of a tile, the odd ones the next.
+#ifndef TAKES_BLOCKS
+#define TAKES_BLOCKS false
 #endif
-const bool BIAS_BLOCKS = USES_WORDS && BIAS != 0 && WIDE != 0 && BIAS_WIDE == 2;
+const bool BIAS_BLOCKS = TAKES_BLOCKS && BIAS != 0 && WIDE != 0 && BIAS_WIDE == 2;
 const bool PAIRS = BIAS_BLOCKS && BIAS != F32;
 const int KEY_STEP = PAIRS ? 2 : 1;
-// The first key of a tile's n-th block of keys, each KEY_STEP behind the one before; and where the tile's row-th key is.
+// The first key of a tile's n-th block, each KEY_STEP behind the one before; and where the tile's row-th key is.
 int block_key(int first, int n) {
   return PAIRS ? first + (n & ~1) * MATRIX + (n & 1) : first + n * MATRIX;
 }
@@ -51,14 +51,11 @@ const int D_CHUNKS = D_BLOCKS * MATRIX / 8; // uvec4s, of 8 elements, of a row
 const int DV_CHUNKS = DV_BLOCKS * MATRIX / 8;
 // One more, so that the 16-byte reads of 8 rows hit different banks.
 const int PITCH = (D_BLOCKS > DV_BLOCKS ? D_CHUNKS : DV_CHUNKS) + 1;
-#ifndef TILE_ROWS
-#define TILE_ROWS COLS // of a streamed tile
-#endif
-const int SECOND = TILE_ROWS * PITCH;
-const int HELD = ROWS * PITCH; // the workgroup's own rows
+const int SECOND = COLS * PITCH;
 #ifndef STREAMED
 // Two tiles of COLS rows, the second from SECOND on; behind them LEFT_SHARED left operands for which registers do not
 // suffice, the last ones that the kernel loads. And whole tiles of rows, on their way in and out.
+const int HELD = ROWS * PITCH;
 const int BOTH = 2 * COLS * PITCH + LEFT_SHARED * HELD;
 #define STREAMED (BOTH > HELD ? BOTH : HELD)
 #endif
@@ -177,15 +174,6 @@ OPERAND_A to_operand(ACC x) {
   coopMatLoad(a, scratch, MY_SCRATCH, MATRIX / 8 + 1, ROW_MAJOR);
   subgroupBarrier();
   return a;
-#endif
-}
-
-// Of what is rounded already.
-OPERAND_A rounded_operand(ACC x) {
-#if TANDEM_CM2
-  return OPERAND_A(x);
-#else
-  return to_operand(x);
 #endif
 }
 

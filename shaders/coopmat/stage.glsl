@@ -11,7 +11,7 @@
 const int RAGGED = 2;
 const int MOST_CHUNKS = D_BLOCKS > DV_BLOCKS ? D_CHUNKS : DV_CHUNKS;
 const bool FLYING = FLIES != 0 && WIDE != 0; // FLIES: there are registers for it
-const int VEC = FLYING ? (TILE_ROWS * MOST_CHUNKS + WG - 1) / WG : 1;
+const int VEC = FLYING ? (COLS * MOST_CHUNKS + WG - 1) / WG : 1;
 uvec4 stage_1[VEC], stage_2[VEC];
 
 layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Rows4 { uvec4 w[]; };
@@ -32,7 +32,7 @@ uvec4 load_chunk(View t, int r, int chunk) {
   return uvec4(low, col + 4 < t.width ? load_words(t, row, col + 4).xy : uvec2(0));
 }
 
-bool in_tile(int turn, int chunks) { return TILE_ROWS * chunks % WG == 0 || chunk_row(turn, chunks) < TILE_ROWS; }
+bool in_tile(int turn, int chunks) { return COLS * chunks % WG == 0 || chunk_row(turn, chunks) < COLS; }
 
 // Rows past the end repeat the last one: nobody looks at them, as their keys are hidden and their query rows weigh
 // nothing. An index off one address of the whole workgroup: 64-bit addresses of each invocation's own cost the forward a
@@ -43,7 +43,7 @@ void fetch_tile(out uvec4 stage[VEC], View t, int r0, int chunks) {
   const int row = int(t.row.x >> 4), last = (t.rows - 1 - r0) * row;
   const int first = TID / chunks * row + TID % chunks, end = last + TID % chunks;
   EACH(i, VEC) {
-    if (i * WG >= TILE_ROWS * chunks || !in_tile(i, chunks)) continue;
+    if (i * WG >= COLS * chunks || !in_tile(i, chunks)) continue;
     if (WG % chunks == 0 && WIDE != RAGGED) {
       stage[i] = tile.w[min(first + i * (WG / chunks) * row, end)];
     } else {
@@ -53,26 +53,20 @@ void fetch_tile(out uvec4 stage[VEC], View t, int r0, int chunks) {
     }
   }
 }
-#ifndef ROWS_ARE_KEYS
-#define ROWS_ARE_KEYS false // the rows that a workgroup owns; otherwise the streamed ones are
-#endif
-int own_place(int row) { return ROWS_ARE_KEYS ? key_place(row) : row; }
-int streamed_place(int row) { return ROWS_ARE_KEYS ? row : key_place(row); }
-
-void put_rows(int to, int rows, View t, int r0, int chunks, bool own) {
+void put_rows(int to, int rows, View t, int r0, int chunks, bool keys) {
   [[dont_unroll]] for (int n = TID; n < rows * chunks; n += WG) {
-    const int row = n / chunks, place = own ? own_place(row) : streamed_place(row);
+    const int row = n / chunks, place = keys ? key_place(row) : row;
     streamed[to + place * PITCH + n % chunks] = load_chunk(t, r0 + row, n % chunks);
   }
 }
 void put_tile(int to, uvec4 stage[VEC], View t, int r0, int chunks) {
   if (!FLYING) {
-    put_rows(to, TILE_ROWS, t, r0, chunks, false);
+    put_rows(to, COLS, t, r0, chunks, true);
     return;
   }
   EACH(i, VEC)
-    if (i * WG < TILE_ROWS * chunks && in_tile(i, chunks))
-      streamed[to + streamed_place(chunk_row(i, chunks)) * PITCH + chunk_col(i, chunks)] = stage[i];
+    if (i * WG < COLS * chunks && in_tile(i, chunks))
+      streamed[to + key_place(chunk_row(i, chunks)) * PITCH + chunk_col(i, chunks)] = stage[i];
 }
 
 // The subgroup's rows of a tensor as left operands: into x[RM][blocks] by way of the streamed tiles' array, or, of the
@@ -83,7 +77,7 @@ const int LOAD_AT = LEFT_SHARED > 0 ? 2 * COLS * PITCH : 0;
 #define HELD_AT(left) (2 * COLS * PITCH + ((left) - 1) * HELD)
 #define LOAD_OPERANDS(x, left, t, r0, blocks, chunks)                                                 \
   barrier();                                                                                          \
-  put_rows(LEFT_SHARED >= (left) ? HELD_AT(left) : LOAD_AT, ROWS, t, r0, chunks, true);               \
+  put_rows(LEFT_SHARED >= (left) ? HELD_AT(left) : LOAD_AT, ROWS, t, r0, chunks, false);              \
   barrier();                                                                                          \
   if (LEFT_SHARED < (left)) {                                                                         \
     EACH(r, RM) EACH(d, blocks)                                                                       \
@@ -109,7 +103,7 @@ void store_rows(View t, int r0, int chunks, int limit) {
   [[dont_unroll]] for (int n = TID; n < ROWS * chunks; n += WG) {
     const int row = r0 + n / chunks, col = n % chunks * 8;
     if (row >= t.rows || col >= t.width) continue;
-    const uvec4 words = row < limit ? streamed[own_place(n / chunks) * PITCH + n % chunks] : uvec4(0);
+    const uvec4 words = row < limit ? streamed[n / chunks * PITCH + n % chunks] : uvec4(0);
     const uvec2 at = row_address(t, row);
     if (WIDE != 0)
       Store4(add64(at, 2 * col)).w = words;

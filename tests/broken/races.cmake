@@ -32,7 +32,7 @@ set(race_bwd_row_part bwd_row.comp)
 set(race_bwd_row_from "    barrier(); // the readers of the tile before are done")
 set(race_bwd_row_to "")
 set(race_bwd_dbias_part bwd_dbias.comp)
-set(race_bwd_dbias_from "      barrier(); // and everybody is done with the tile before, whose place is the next one's")
+set(race_bwd_dbias_from "  barrier(); // the readers of the step before are done")
 set(race_bwd_dbias_to "")
 
 function(tandem_races name broken)
