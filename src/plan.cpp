@@ -591,7 +591,7 @@ int Launch::invocations() const {
 }
 
 int64_t Launch::sums(const Problem& p) const {
-  return p.heads_q * tiles * tile.br * ceil_div(p.seq_kv, tile.bc) * tile.bc;
+  return p.heads_q * tiles * tile.br * (kSumKeys + p.batch * d_blocks * matrix);
 }
 
 JoinShape::JoinShape(uint32_t splits, int64_t head_dim_v) {
