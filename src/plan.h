@@ -40,7 +40,7 @@ struct Launch {
   uint32_t gradient = 0;  // bwd_sum: TANDEM_GRAD_BIAS or TANDEM_GRAD_DIST_BIAS
   int fixed = -1;         // CUDA: row of kFixed whose kernel runs; -1: one that knows everything
   int wide_elements() const { return matrix > 0 ? 8 : 4; }  // of a wide load or store
-  int64_t sums(const struct Problem& p) const;  // floats: of sums over the batch, and d_q's parts
+  int64_t sums(const struct Problem& p) const;              // floats of the sums over the batch
 };
 
 struct FixedRow {  // fixed.inc
@@ -72,7 +72,7 @@ struct Plan {
   uint64_t tau_rows_offset = 0,
            slope_rows_offset = 0;  // [B,Hq,Sq]: the rows' parts of d_tau, d_slope
   uint64_t bias_parts_offset = 0, dist_parts_offset = 0;  // [splits], each of the gradient's shape
-  uint64_t bias_sums_offset = 0;  // bwd_dq: [Hq] whole tiles of rows by kSumKeys; [B,Hq] the same by D
+  uint64_t bias_sums_offset = 0;  // bwd_dq's sums: [Hq] whole tiles of rows and keys
   uint64_t o_parts_offset = 0,
            lse_parts_offset = 0;  // [B,splits,Hq,Sq,part_pitch()], [B,splits,Hq,Sq]
   std::vector<Refusal> refusals;  // candidates that were looked at and not taken
@@ -85,7 +85,6 @@ struct Plan {
 };
 
 constexpr uint64_t kWorkspaceAlignment = 256;
-constexpr int kSumKeys = 512;  // of d_bias that bwd_dq sums over the batch at a time
 // Workgroups of 128 invocations, which every device has. bwd_sum and bwd_head; bwd_dot: rows of a workgroup,
 // invocations a row.
 constexpr int kLineGroup = 128;

@@ -115,7 +115,7 @@ TEST_CASE("features: biases by 8 elements") {
   feature("keep").add(p);
   p.gradients = TANDEM_GRAD_BIAS;
   check(p, seed_of("chunks", 2), sparse());
-  p = problem(TANDEM_BACKWARD, TANDEM_F16, {2, 16, 8, 136, 40, 8, 8}, kBottomRight);
+  p = problem(TANDEM_BACKWARD, TANDEM_F16, {2, 16, 8, 136, 40, 16, 16}, kBottomRight);
   set_bias(p, TANDEM_F16, 1, p.heads_q, p.seq_q, TANDEM_F16);
   p.gradients = TANDEM_GRAD_Q | TANDEM_GRAD_BIAS;
   check(p, seed_of("chunks", 100), sparse());

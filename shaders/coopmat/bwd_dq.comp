@@ -35,56 +35,44 @@ layout(push_constant) uniform Push {
 #define VISITS_ALL (D_BIAS != 0) // every tile has zeros to store
 #include "coopmat/skip.glsl"
 
-// SUMS: the keys are walked through SUM_TILES tiles at a time, which all entries of the batch take before the next: a
-// workgroup's sums of ds are few, and stay in L2. d_q meanwhile waits in the workspace, too, and all of it is matrices that
-// a subgroup stores and loads alone, but by invocations of the driver's choice.
-const int SUM_TILES = 512 / COLS; // src/plan.cpp counts it
 layout(buffer_reference, std430, buffer_reference_align = 16) workgroupcoherent buffer Sums4 { vec4 w[]; };
 const int BLOCK_QUADS = MATRIX * MATRIX / 4; // vec4s of a block
-#define SUM_AT(r, n) ((OWN_BLOCK(r) * SUM_TILES * NB + (n)) * BLOCK_QUADS)
-#define PART_AT(r, d) ((OWN_BLOCK(r) * D_BLOCKS + (d)) * BLOCK_QUADS)
-Sums4 sums_of(int n) { // n counts heads and tiles, and in d_q's parts the batch
-  return Sums4(add64(add64(push.delta, mul64(uvec2(block.sums, 0), 256)), mul64(uvec2(2048 * ROWS, 0), n)));
-}
-Sums4 part_of(int n) {
-  const uvec2 begin = mul64(uvec2(2048 * ROWS, 0), block.heads_q * int(block.tiles));
-  return Sums4(add64(add64(add64(push.delta, mul64(uvec2(block.sums, 0), 256)), begin),
-                     mul64(uvec2(4 * ROWS * D_BLOCKS * MATRIX, 0), n)));
-}
 
 void main() {
   Place place;
   if (!find_place(block.heads_q, place)) return;
   const int h = place.head, hk = h / block.group, row0 = place.tile * ROWS, my_row0 = row0 + BLOCK_ROW;
-  const int sums_at = h * int(block.tiles) + place.tile, heads_tiles = block.heads_q * int(block.tiles);
-  set_entry(place.batch);
   begin_scores();
   begin_iota();
   begin_votes();
-  const TandemTiles tiles = tandem_key_tiles(mask_band(), row0, ROWS, COLS, entry.seq_q, entry.seq_kv);
-  if (D_BIAS != 0) { // what no tile covers is 0
-    begin_ds(add64(mul64(block.d_bias.bh.xy, place.batch), mul64(block.d_bias.bh.zw, h)), block.seq_q);
+  const int key_blocks = (block.seq_kv + COLS - 1) / COLS * NB; // of sums
+  Sums4 sums;
+  if (SUMS != 0)
+    sums = Sums4(add64(add64(push.delta, mul64(uvec2(block.sums, 0), 256)),
+                       mul64(mul64(uvec2(4 * ROWS * MATRIX, 0), key_blocks), h * int(block.tiles) + place.tile)));
+
+  TandemTiles tiles;
+  [[dont_unroll]] for (int b = place.batch; b < place.batch + block.batches; b++) {
+  set_entry(b);
+  View q = q_view(push.q, block.q, b, h, entry.seq_q, block.head_dim, (push.wide & 1u) != 0);
+  View k = kv_view(push.k, block.k, b, hk, entry.seq_kv, block.head_dim, (push.wide & 2u) != 0);
+  View v = kv_view(push.v, block.v, b, hk, entry.seq_kv, block.head_dim_v, (push.wide & 4u) != 0);
+  View d_o = q_view(push.d_o, block.d_o, b, h, entry.seq_q, block.head_dim_v, (push.wide & 8u) != 0);
+  tiles = tandem_key_tiles(mask_band(), row0, ROWS, COLS, entry.seq_q, entry.seq_kv);
+  if (tiles.begin < tiles.end) set_head(b, h);
+
+  if (D_BIAS != 0 && (SUMS == 0 || b == 0)) { // what no tile covers is 0
+    begin_ds(add64(mul64(block.d_bias.bh.xy, b), mul64(block.d_bias.bh.zw, h)), block.seq_q);
     const bool none = tiles.begin >= tiles.end;
     store_no_ds(row0, 0, none ? block.seq_kv : min(tiles.begin * COLS, block.seq_kv));
     if (!none) store_no_ds(row0, tiles.end * COLS, block.seq_kv);
   }
 
-  ACC acc[RM][D_BLOCKS];
-  int from = tiles.begin, end = tiles.end;
-  [[dont_unroll]] do {
-  if (SUMS != 0) end = min(from + SUM_TILES, tiles.end);
-  [[dont_unroll]] for (int b = place.batch; b < place.batch + block.batches; b++) {
-  View q = q_view(push.q, block.q, b, h, entry.seq_q, block.head_dim, (push.wide & 1u) != 0);
-  View k = kv_view(push.k, block.k, b, hk, entry.seq_kv, block.head_dim, (push.wide & 2u) != 0);
-  View v = kv_view(push.v, block.v, b, hk, entry.seq_kv, block.head_dim_v, (push.wide & 4u) != 0);
-  View d_o = q_view(push.d_o, block.d_o, b, h, entry.seq_q, block.head_dim_v, (push.wide & 8u) != 0);
-  if (tiles.begin < tiles.end) set_head(b, h);
-
   OPERAND_A mq[RM][D_BLOCKS], md_o[RM][DV_BLOCKS];
   LOAD_OPERANDS(mq, 2, q, row0, D_BLOCKS, D_CHUNKS)
   LOAD_OPERANDS(md_o, 1, d_o, row0, DV_BLOCKS, DV_CHUNKS)
 
-  ACC origin[RM], delta[RM], share[RM]; // of each row
+  ACC acc[RM][D_BLOCKS], origin[RM], delta[RM], share[RM]; // of each row
   EACH(r, RM) {
     const int head = b * block.heads_q + h, from = my_row0 + r * MATRIX;
     ROWS_TO_MATRIX(origin[r], row,
@@ -96,25 +84,22 @@ void main() {
                        ? uintBitsToFloat(Load1(stat_address(push.delta, head, block.seq_q, from + row)).w)
                        : 0.0)
     if (NORM == ELASTIC) ROWS_TO_MATRIX(share[r], row, share_of(from + row))
-    EACH(d, D_BLOCKS) {
-      if (SUMS != 0) coopMatLoad(acc[r][d], part_of(b * heads_tiles + sums_at).w, PART_AT(r, d), MATRIX / 4, ROW_MAJOR);
-      ELEMENTS(k, acc[r][d]) acc[r][d][k] = SUMS != 0 && from > tiles.begin ? acc[r][d][k] : 0.0;
-    }
+    EACH(d, D_BLOCKS) acc[r][d] = ACC(0.0);
   }
 
-  int next = next_tile(from, end, row0, false);
-  if (next < end) {
+  int next = next_tile(tiles.begin, tiles.end, row0, false);
+  if (next < tiles.end) {
     fetch_tile(stage_1, k, next * COLS, D_CHUNKS);
     fetch_tile(stage_2, v, next * COLS, DV_CHUNKS);
   }
-  while (next < end) {
+  while (next < tiles.end) {
     const int t = next, col0 = t * COLS;
     barrier(); // the readers of the tile before are done
     put_tile(0, stage_1, k, col0, D_CHUNKS);
     put_tile(SECOND, stage_2, v, col0, DV_CHUNKS);
     barrier();
-    next = next_tile(t + 1, end, row0, false);
-    if (next < end) {
+    next = next_tile(t + 1, tiles.end, row0, false);
+    if (next < tiles.end) {
       fetch_tile(stage_1, k, next * COLS, D_CHUNKS);
       fetch_tile(stage_2, v, next * COLS, DV_CHUNKS);
     }
@@ -128,7 +113,7 @@ void main() {
       EACH(r, RM) {
         fetch_bias(bias[r], row0, BLOCK_ROW + r * MATRIX, j0, 0);
         if (SUMS != 0)
-          coopMatLoad(sum[r], sums_of(sums_at).w, SUM_AT(r, (t - from) * NB + n), MATRIX / 4, ROW_MAJOR);
+          coopMatLoad(sum[r], sums.w, (OWN_BLOCK(r) * key_blocks + t * NB + n) * BLOCK_QUADS, MATRIX / 4, ROW_MAJOR);
         s[r] = ACC(0.0);
         dp[r] = ACC(0.0);
       }
@@ -175,7 +160,7 @@ void main() {
           s[r][k] = ds_at(base_at(s[r][k], origin[r][k]), share[r][k], dp[r][k], delta[r][k]);
         if (SUMS != 0) {
           ELEMENTS(k, s[r]) sum[r][k] = b > 0 ? sum[r][k] + s[r][k] : s[r][k];
-          coopMatStore(sum[r], sums_of(sums_at).w, SUM_AT(r, (t - from) * NB + n), MATRIX / 4, ROW_MAJOR);
+          coopMatStore(sum[r], sums.w, (OWN_BLOCK(r) * key_blocks + t * NB + n) * BLOCK_QUADS, MATRIX / 4, ROW_MAJOR);
         } else if (D_BIAS != 0) {
           store_ds(s[r], my_row0 + r * MATRIX, j0);
         }
@@ -193,31 +178,21 @@ void main() {
     }
   }
 
+  View d_q = q_view(push.d_q, block.d_q, b, h, stored_q(), block.head_dim, (push.wide & 16u) != 0);
+  EACH(r, RM) EACH(d, D_BLOCKS) ELEMENTS(k, acc[r][d]) acc[r][d][k] *= block.scale;
+  PUT_BLOCKS(acc, D_BLOCKS)
+  store_rows(d_q, row0, D_CHUNKS, entry.seq_q);
   if (SUMS == 0) break; // no loop at all
-  EACH(r, RM) EACH(d, D_BLOCKS)
-    coopMatStore(acc[r][d], part_of(b * heads_tiles + sums_at).w, PART_AT(r, d), MATRIX / 4, ROW_MAJOR);
+  // What a subgroup stores of a block it alone loads, but by invocations of the driver's choice.
   memoryBarrierBuffer();
   barrier();
   }
-  if (SUMS == 0) break;
-  [[dont_unroll]] for (int n = 0; n < (end - from) * NB; n++) EACH(r, RM) {
-    ACC sum;
-    coopMatLoad(sum, sums_of(sums_at).w, SUM_AT(r, n), MATRIX / 4, ROW_MAJOR);
-    store_ds(sum, my_row0 + r * MATRIX, from * COLS + n * MATRIX);
-  }
-  memoryBarrierBuffer();
-  barrier();
-  from = end;
-  } while (from < tiles.end);
 
-  [[dont_unroll]] for (int b = place.batch; b < place.batch + block.batches; b++) {
-    View d_q = q_view(push.d_q, block.d_q, b, h, stored_q(), block.head_dim, (push.wide & 16u) != 0);
-    EACH(r, RM) EACH(d, D_BLOCKS) {
-      if (SUMS != 0) coopMatLoad(acc[r][d], part_of(b * heads_tiles + sums_at).w, PART_AT(r, d), MATRIX / 4, ROW_MAJOR);
-      ELEMENTS(k, acc[r][d]) acc[r][d][k] *= block.scale;
+  if (SUMS != 0 && tiles.begin < tiles.end) {
+    [[dont_unroll]] for (int n = tiles.begin * NB; n < tiles.end * NB; n++) EACH(r, RM) {
+      ACC sum;
+      coopMatLoad(sum, sums.w, (OWN_BLOCK(r) * key_blocks + n) * BLOCK_QUADS, MATRIX / 4, ROW_MAJOR);
+      store_ds(sum, my_row0 + r * MATRIX, n * MATRIX);
     }
-    PUT_BLOCKS(acc, D_BLOCKS)
-    store_rows(d_q, row0, D_CHUNKS, entry.seq_q);
-    if (SUMS == 0) break;
   }
 }
