@@ -9,7 +9,18 @@ namespace {
 
 // Whether a tensor of bias's shape has rows of 16-byte chunks, 8 elements each, as far as its strides say.
 bool is_chunked(const Problem& p, const Strides& s) {
-  return s.d == 1 && p.seq_kv % 8 == 0 && s.b % 8 == 0 && s.h % 8 == 0 && s.s % 8 == 0;
+  return s.d == 1 && p.seq_kv % 8 == 0 && s.b % 8 == 0 && s.h % 8 == 0 && s.s % 8 == 0 &&
+         s.s < int64_t(1) << 22;  // rows of a tile by 32 bits of index
+}
+
+// Of launch l: 0, or 1 where bias has such rows, 2 where blocks of matrices are whole, too: as many rows, or one for all,
+// and, of 16-bit elements, twice as many keys. Draws of dropout are of four keys in a row, which such pairs of blocks part.
+uint32_t bias_code(const Problem& p, const Launch& l) {
+  const Strides& s = p.bias.strides;
+  if (l.matrix == 0 || !is_chunked(p, s)) return 0;
+  const int64_t keys = l.matrix * (p.bias.dtype == TANDEM_F32 ? 1 : 2);
+  const bool rows = p.seq_q % l.matrix == 0 || s.s == 0;
+  return rows && p.seq_kv % keys == 0 && l.tile.bc % keys == 0 && !(p.dropout > 0) ? 2 : 1;
 }
 
 // Whether no streamed tile of a kernel with matrices needs a mask: keys, or query rows in bwd_dkv.
@@ -43,7 +54,7 @@ Spec tile_spec(const Plan& plan, const Launch& l) {
   s.WHOLE = is_whole(plan.problem, l);
   // Hidden scores, -1e34, stay finite and far below all others.
   s.FOLDED = plan.problem.scale >= 1e-3f && plan.problem.scale <= 1e3f;
-  s.BIAS_WIDE = l.matrix > 0 && is_chunked(plan.problem, plan.problem.bias.strides);
+  s.BIAS_WIDE = bias_code(plan.problem, l);
   s.NT_VEC = uint32_t(l.tile.br * l.tile.dk / 4 / l.tile.invocations());
   s.NN_VEC = uint32_t(l.tile.kc * l.tile.tc / l.tile.invocations());
   const Features features = features_of(plan.problem);
@@ -412,6 +423,7 @@ BwdDqSpec bwd_dq_spec(const Plan& plan, const Launch& l) {
   BwdDqSpec s = tile_spec<BwdDqSpec>(plan, l);
   s.D_BIAS = l.stores_d_bias ? uint32_t(plan.problem.d_bias_dtype) : 0;
   s.D_BIAS_WIDE = l.stores_d_bias && is_chunked(plan.problem, plan.problem.d_bias);
+  s.SUMS = l.sums_d_bias;
   return s;
 }
 
@@ -419,6 +431,8 @@ BwdDqBlock bwd_dq_block(const Plan& plan, const Launch& l) {
   auto b = pair_block<BwdDqBlock>(plan, l);
   b.d_q = plan.problem.d_q;
   if (l.stores_d_bias) b.d_bias = plan.problem.d_bias;
+  b.batches = l.sums_d_bias ? int(plan.problem.batch) : 1;
+  b.sums = uint32_t((plan.bias_sums_offset - plan.delta_offset) / kWorkspaceAlignment);
   return b;
 }
 

@@ -218,8 +218,23 @@ bool stores_ds(const Problem& p, const PathRow& row) {
          p.seq_kv > 0 && b.batch == p.batch && b.heads == p.heads_q && b.rows == p.seq_q;
 }
 
+// What a device is taken for that does not tell.
+int64_t cores_of(const Caps& caps) { return caps.cores ? caps.cores : 32; }
+
+// Whether bwd_dq sums ds over the batch, as one bias serves all of it and the heads' tiles, of the most rows that it has, are
+// enough for the device. Each entry must have the same tiles; and the sums may be no more than twice what d_q has numbers,
+// so that the workspace does not grow with the square of the lengths.
+bool sums_ds(const Problem& p, const Caps& caps, const PathRow& row) {
+  const Overlay& b = p.bias;
+  return is_matrix_path(row) && p.wants(TANDEM_GRAD_BIAS) && p.wants(TANDEM_GRAD_Q) &&
+         p.seq_kv > 0 && b.batch == 1 && p.batch > 1 && b.heads == p.heads_q && b.rows == p.seq_q &&
+         p.lengths_q == Lengths::full && p.lengths_kv == Lengths::full &&
+         p.seq_kv <= 2 * p.batch * p.head_dim &&
+         p.heads_q * ceil_div(p.seq_q, 128) >= cores_of(caps);
+}
+
 // fixed: a row of kFixed, -1 for none.
-std::vector<Stem> stems_of(const Problem& p, const PathRow& row, int fixed) {
+std::vector<Stem> stems_of(const Problem& p, const Caps& caps, const PathRow& row, int fixed) {
   if (!p.backward) return {Stem::fwd};
   const bool fused_k = fixed >= 0 && p.wants(TANDEM_GRAD_K);
   std::vector<Stem> stems;
@@ -234,16 +249,14 @@ std::vector<Stem> stems_of(const Problem& p, const PathRow& row, int fixed) {
   if (p.wants(TANDEM_GRAD_K | TANDEM_GRAD_V))
     stems.push_back(fused_k ? Stem::bwd_dkv_ddist : Stem::bwd_dkv);
   if (dq) stems.push_back(Stem::bwd_dq);
-  if (p.wants(TANDEM_GRAD_BIAS) && !stores_ds(p, row)) stems.push_back(Stem::bwd_dbias);
+  if (p.wants(TANDEM_GRAD_BIAS) && !stores_ds(p, row) && !sums_ds(p, caps, row))
+    stems.push_back(Stem::bwd_dbias);
   if (p.wants(TANDEM_GRAD_DIST_BIAS) && !(fused_k && fuses_dist(p)))
     stems.push_back(Stem::bwd_ddist);
   if (p.wants(TANDEM_GRAD_TAU | TANDEM_GRAD_SLOPE | TANDEM_GRAD_SINK))
     stems.push_back(Stem::bwd_head);
   return stems;
 }
-
-// What a device is taken for that does not tell.
-int64_t cores_of(const Caps& caps) { return caps.cores ? caps.cores : 32; }
 
 // How many workgroups share the keys of a row of fwd. Few query tiles leave most of the device idle: then as many
 // as give each of its cores kCoreInvocations, what fits one with 168 registers each on NVIDIA, but no less than
@@ -297,10 +310,11 @@ template <typename Form>
 std::string make_launches(const Problem& p, const Caps& caps, const PathRow& row, int fixed,
                           const Form& form, std::vector<Launch>* launches) {
   const bool cpu = row.backend == Backend::cpu;
-  for (Stem stem : stems_of(p, row, fixed)) {
+  for (Stem stem : stems_of(p, caps, row, fixed)) {
     Launch launch;
     launch.stem = stem;
-    launch.stores_d_bias = stem == Stem::bwd_dq && stores_ds(p, row);
+    launch.sums_d_bias = stem == Stem::bwd_dq && sums_ds(p, caps, row);
+    launch.stores_d_bias = launch.sums_d_bias || (stem == Stem::bwd_dq && stores_ds(p, row));
     launch.kernel = find_kernel(stem, row.backend, row.name);
     if (launch.kernel < 0) return text("it has no %s kernel", stem_name(stem));
     const bool tiled = is_tiled(stem);
@@ -311,7 +325,8 @@ std::string make_launches(const Problem& p, const Caps& caps, const PathRow& row
     if (!cpu && launch.shared_bytes > caps.shared_bytes)
       return text("%s needs %u bytes of shared memory, the device has %u", stem_name(stem),
                   launch.shared_bytes, caps.shared_bytes);
-    const Extent e = extent_of(stem, p, launch.tile);
+    Extent e = extent_of(stem, p, launch.tile);
+    if (launch.sums_d_bias) e.batch = 1;
     if (e.tiles * e.heads * e.batch == 0) continue;
     // On bwd_dot or bwd_row, which come first; the others do not know of each other.
     launch.waits = launches->size() == 1 && (launches->front().stem == Stem::bwd_dot ||
@@ -393,6 +408,8 @@ void lay_out_workspace(Plan* plan) {
       place(true,
             l.gradient == TANDEM_GRAD_BIAS ? &plan->bias_parts_offset : &plan->dist_parts_offset,
             l.splits * uint64_t(gradient_elements(p, l.gradient)));
+  if (const Launch* d_q = plan->find(Stem::bwd_dq))
+    place(d_q->sums_d_bias, &plan->bias_sums_offset, uint64_t(d_q->sums(p)));
   if (const Launch* join = plan->find(Stem::fwd_join)) {
     place(true, &plan->o_parts_offset, join->splits * rows * uint64_t(part_pitch(p.head_dim_v)));
     place(true, &plan->lse_parts_offset, join->splits * rows);
@@ -505,7 +522,7 @@ bool try_path(const Problem& p, const Caps& caps, const PathRow& row, Plan* plan
     const Quirk* doubled = find_quirk(caps, QuirkAction::doubled);
     const MatrixTile* chosen[kStemCount] = {};
     const Tile* plain = nullptr;  // of the kernels without matrices
-    for (Stem stem : stems_of(p, row, -1)) {
+    for (Stem stem : stems_of(p, caps, row, -1)) {
       if (!has_matrix_tiles(stem)) {
         if (!is_tiled(stem) || plain) continue;
         plain = plain_tile(p, caps, row);
@@ -573,6 +590,10 @@ int Launch::invocations() const {
   if (tile.br > 0) return tile.invocations();
   if (stem == Stem::bwd_dot) return kDotRows * kDotLanes;
   return stem == Stem::fwd_join ? kJoinGroup : kLineGroup;
+}
+
+int64_t Launch::sums(const Problem& p) const {
+  return p.heads_q * tiles * tile.br * ceil_div(p.seq_kv, tile.bc) * tile.bc;
 }
 
 JoinShape::JoinShape(uint32_t splits, int64_t head_dim_v) {
@@ -654,6 +675,7 @@ std::string explain(const Problem& problem, const Caps& caps) {
     if (l.splits > 1) s += text(", %u splits", l.splits);
     if (l.fixed >= 0) s += text(", of %s", kFixed[l.fixed].candidate().c_str());
     if (l.stores_d_bias) s += ", and d_bias";
+    if (l.sums_d_bias) s += ", a sum over the batch";
     if (plan.wide_elements() > l.wide_elements() && l.tile.br > 0)
       s += text(", without matrices (%s)", l.tile.name);
     s += "\n";

@@ -30,6 +30,7 @@ struct Launch {
   uint32_t shared_bytes = 0;
   bool waits = false;          // reads what launches before it wrote
   bool stores_d_bias = false;  // bwd_dq: in place of bwd_dbias
+  bool sums_d_bias = false;    // and as a sum over the batch, by way of the workspace
   int invocations() const;     // of a workgroup
   // bwd_dbias, bwd_ddist: what is summed, and how many workgroups share a sum; bwd_sum: their parts. fwd: how many
   // share a row's keys; fwd_join: their parts.
@@ -39,6 +40,7 @@ struct Launch {
   uint32_t gradient = 0;  // bwd_sum: TANDEM_GRAD_BIAS or TANDEM_GRAD_DIST_BIAS
   int fixed = -1;         // CUDA: row of kFixed whose kernel runs; -1: one that knows everything
   int wide_elements() const { return matrix > 0 ? 8 : 4; }  // of a wide load or store
+  int64_t sums(const struct Problem& p) const;              // floats of the sums over the batch
 };
 
 struct FixedRow {  // fixed.inc
@@ -70,6 +72,7 @@ struct Plan {
   uint64_t tau_rows_offset = 0,
            slope_rows_offset = 0;  // [B,Hq,Sq]: the rows' parts of d_tau, d_slope
   uint64_t bias_parts_offset = 0, dist_parts_offset = 0;  // [splits], each of the gradient's shape
+  uint64_t bias_sums_offset = 0;  // bwd_dq's sums: [Hq] whole tiles of rows and keys
   uint64_t o_parts_offset = 0,
            lse_parts_offset = 0;  // [B,splits,Hq,Sq,part_pitch()], [B,splits,Hq,Sq]
   std::vector<Refusal> refusals;  // candidates that were looked at and not taken

@@ -103,7 +103,8 @@ TEST_CASE("features: elastic softmax and a distance bias alone") {
 }
 
 // 16-byte rows of bias and d_bias, which the matrix paths take by 8 elements. d_bias where each of its elements has one
-// reader, and where it is a sum; no other test of the smoke tier has either.
+// reader, and where it is a sum, of bwd_dbias and, with rows enough for the device, of bwd_dq; no other test of the smoke
+// tier has any of them.
 TEST_CASE("features: biases by 8 elements") {
   const Shape shape = {2, 4, 2, 72, 96, 8, 8};
   tandem_problem p = problem(TANDEM_BACKWARD, TANDEM_F16, shape, kBottomRight);
@@ -114,6 +115,10 @@ TEST_CASE("features: biases by 8 elements") {
   feature("keep").add(p);
   p.gradients = TANDEM_GRAD_BIAS;
   check(p, seed_of("chunks", 2), sparse());
+  p = problem(TANDEM_BACKWARD, TANDEM_F16, {2, 16, 8, 136, 40, 16, 16}, kBottomRight);
+  set_bias(p, TANDEM_F16, 1, p.heads_q, p.seq_q, TANDEM_F16);
+  p.gradients = TANDEM_GRAD_Q | TANDEM_GRAD_BIAS;
+  check(p, seed_of("chunks", 100), sparse());
   if (!at_least(Tier::ci)) return;
   int n = 2;
   for (tandem_dtype dtype : kDtypes)

@@ -151,7 +151,9 @@ void check_plan(const Plan& plan, const Caps& caps) {
       CHECK((expects(plan, Stem(n)) && !stored) == (present.count(Stem(n)) > 0));
       if (stored) {
         CHECK(d_q->matrix > 0);
-        CHECK(gradient_elements(p, TANDEM_GRAD_BIAS) == p.batch * p.heads_q * p.seq_q * p.seq_kv);
+        if (d_q->sums_d_bias) CHECK(p.seq_kv <= 2 * p.batch * p.head_dim);
+        CHECK(gradient_elements(p, TANDEM_GRAD_BIAS) ==
+              (d_q->sums_d_bias ? 1 : p.batch) * p.heads_q * p.seq_q * p.seq_kv);
       }
     }
   // What reads what another wrote waits: the first after delta, and the first sum after the parts.
@@ -171,6 +173,12 @@ void check_plan(const Plan& plan, const Caps& caps) {
     piece(plan.delta_offset, rows);
     if (p.wants(TANDEM_GRAD_TAU)) piece(plan.tau_rows_offset, rows);
     if (p.wants(TANDEM_GRAD_SLOPE)) piece(plan.slope_rows_offset, rows);
+  }
+  const Launch* d_q = plan.find(Stem::bwd_dq);
+  if (d_q && d_q->sums_d_bias) {
+    const auto whole = [](int64_t n, int tile) { return (n + tile - 1) / tile * tile; };
+    piece(plan.bias_sums_offset,
+          p.heads_q * whole(p.seq_q, d_q->tile.br) * whole(p.seq_kv, d_q->tile.bc));
   }
   std::sort(pieces.begin(), pieces.end(),
             [](const Piece& a, const Piece& b) { return a.begin < b.begin; });

@@ -5,42 +5,86 @@
 // No branches of some invocations here but around one store, as matrices that live through them wait in memory on NVIDIA:
 // what does not exist is loaded from the nearest place that does.
 
-// Otherwise bias goes element by element (score.glsl).
-const bool BIAS_CHUNKS = BIAS != 0 && WIDE != 0 && BIAS_WIDE != 0;
+// With BIAS_BLOCKS (every block of MATRIX rows and, of 16-bit elements, 2 MATRIX keys exists as a whole) neither chunks nor
+// scratch: the blocks are loaded as accumulators of 32-bit words. It takes more registers, which fwd has.
+// Otherwise, where rows are no chunks, bias goes element by element (score.glsl).
+const bool BIAS_CHUNKS = BIAS != 0 && WIDE != 0 && BIAS_WIDE != 0 && !BIAS_BLOCKS;
+// For kernels that ask for it: a block goes through the scratch under the products, and the next one's chunks are fetched
+// then. One block at a time.
+#ifndef PIPES_BIAS
+#define PIPES_BIAS false
+#endif
+const bool BIAS_PIPED = BIAS_CHUNKS && PIPES_BIAS && RM == 1;
 const int BIAS_TURNS = (BLOCK_CHUNKS + SUBGROUP - 1) / SUBGROUP;
 const int BIAS_WORDS = BIAS == F32 ? 2 : 1; // uvec4s of a chunk
 const int BIAS_VEC = BIAS_CHUNKS ? BIAS_TURNS * BIAS_WORDS : 1;
+struct Bias {
+  uvec4 chunks[BIAS_VEC];
+  ACC words;
+};
 
 // An invocation's chunk of a block; more invocations than chunks repeat them.
 int block_chunk(int turn) {
   const int n = LANE + turn * SUBGROUP;
   return BLOCK_CHUNKS % SUBGROUP == 0 ? n : n % BLOCK_CHUNKS;
 }
-// Of the block with query rows from i0 and keys from j0.
-void fetch_bias(out uvec4 x[BIAS_VEC], int i0, int j0) {
+// Of the block with query rows from i0 + i and keys from j0 + j on. i0 and j0 are the workgroup's, i and j can be the
+// subgroup's own: chunks by an index off one address, as in stage.glsl.
+void fetch_bias(out Bias x, int i0, int i, int j0, int j) {
+  const uvec2 row = to_bytes(extra.bias.sd.xy, BIAS_SHIFT);
+  const int pitch = int(row.x >> 4);
+  if (BIAS_BLOCKS) {
+    const int top = max(min(i0 + i, block.seq_q - MATRIX), 0), left = min(j0 + j, block.seq_kv - KEY_STEP * MATRIX);
+    Rows4 at = Rows4(add64(add64(inputs.bias, mul64(row, top)), left << BIAS_SHIFT));
+    coopMatLoad(x.words, at.w, 0, pitch, ROW_MAJOR);
+  }
   if (!BIAS_CHUNKS) return;
+  const int top = clamp(i0, 0, max(entry.seq_q - 1, 0)), left = min(j0, block.seq_kv - 8);
+  const int rows = max(entry.seq_q - 1 - top, 0), keys = block.seq_kv - 8 - left;
+  Rows4 at = Rows4(add64(add64(inputs.bias, mul64(row, top)), left << BIAS_SHIFT));
   EACH(turn, BIAS_TURNS) {
-    const int n = block_chunk(turn), j = min(j0 + n % (MATRIX / 8) * 8, block.seq_kv - 8);
-    const uvec2 at = add64(inputs.bias, to_bytes(add64(mul64(extra.bias.sd.xy, near_query(i0 + n / (MATRIX / 8))), j),
-                                                 BIAS_SHIFT));
-    x[turn * BIAS_WORDS] = Load4(at).w;
-    if (BIAS == F32) x[turn * BIAS_WORDS + BIAS_WORDS - 1] = Load4(add64(at, 16)).w;
+    const int n = block_chunk(turn), key = min(j + n % (MATRIX / 8) * 8, keys);
+    const int from = min(i + n / (MATRIX / 8), rows) * pitch + (key << BIAS_SHIFT >> 4);
+    x.chunks[turn * BIAS_WORDS] = at.w[from];
+    if (BIAS == F32) x.chunks[turn * BIAS_WORDS + BIAS_WORDS - 1] = at.w[from + 1];
   }
 }
+// Of a tile's blocks, bias[RM][NB]; with PAIRS every second one is two.
+#define FETCH_BIAS(bias, i0, j0)                                                        \
+  EACH(r, RM) EACH(n, NB)                                                               \
+    if (!PAIRS || n % 2 == 0) fetch_bias(bias[r][n], i0, BLOCK_ROW + r * MATRIX, j0, n * MATRIX);
 // Two words of a chunk, four keys.
 vec4 bias_floats(uint a, uint b) {
   if (BIAS == F16) return vec4(unpackHalf2x16(a), unpackHalf2x16(b));
   return uintBitsToFloat(uvec4(a << 16, a & 0xffff0000u, b << 16, b & 0xffff0000u));
 }
-ACC bias_block(uvec4 x[BIAS_VEC], bool flip) {
-  ACC bias;
+// Chunks on their way to become a matrix: it is loaded after a barrier of the subgroup, and another one follows.
+void put_bias(Bias from) {
   EACH(turn, BIAS_TURNS) {
     const int n = block_chunk(turn), at = MY_SCRATCH + n / (MATRIX / 8) * SCRATCH_PITCH + n % (MATRIX / 8) * 2;
-    const uvec4 w = x[turn * BIAS_WORDS], next = x[turn * BIAS_WORDS + BIAS_WORDS - 1];
+    const uvec4 w = from.chunks[turn * BIAS_WORDS], next = from.chunks[turn * BIAS_WORDS + BIAS_WORDS - 1];
     scratch[at] = BIAS == F32 ? uintBitsToFloat(w) : bias_floats(w.x, w.y);
     scratch[at + 1] = BIAS == F32 ? uintBitsToFloat(next) : bias_floats(w.z, w.w);
   }
-  subgroupBarrier();
+}
+// n: the block's number, of which with PAIRS the last bit says which keys of the words are its own.
+ACC bias_block(Bias from, int n, bool flip) {
+  if (BIAS_BLOCKS) {
+    ACC x = from.words;
+    if (PAIRS) {
+      ELEMENTS(k, x) {
+        const uint word = floatBitsToUint(from.words[k]);
+        x[k] = BIAS == F16 ? unpackHalf2x16(word)[n & 1]
+                           : uintBitsToFloat((n & 1) == 0 ? word << 16 : word & 0xffff0000u);
+      }
+    }
+    return x;
+  }
+  ACC bias;
+  if (!BIAS_PIPED) {
+    put_bias(from);
+    subgroupBarrier();
+  }
   if (flip)
     coopMatLoad(bias, scratch, MY_SCRATCH, SCRATCH_PITCH, COL_MAJOR);
   else

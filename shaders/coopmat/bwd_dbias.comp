@@ -161,7 +161,8 @@ void main() {
   [[dont_unroll]] while (member < end) {
     const int my_row0 = m.row0 + BLOCK_ROW;
     float origins[RM][ROW_TURNS], deltas[RM][ROW_TURNS], shares[RM][ROW_TURNS];
-    uvec4 bias[RM][NB][BIAS_VEC];
+    Bias bias[RM][NB];
+    FETCH_BIAS(bias, m.row0, col0)
     ACC s[RM][NB], dp[RM][NB], slope[RM][NB];
     EACH(r, RM) {
       EACH(turn, ROW_TURNS) {
@@ -175,7 +176,6 @@ void main() {
         }
       }
       EACH(n, NB) {
-        fetch_bias(bias[r][n], my_row0 + r * MATRIX, col0 + n * MATRIX);
         s[r][n] = ACC(0.0);
         dp[r][n] = ACC(0.0);
       }
@@ -188,7 +188,7 @@ void main() {
         fetch_step(m.d_o, m.row0, m.v, col0, 0);
       MULTIPLY_STEP(s)
     }
-    FINISH_SCORES(s, slope, bias, my_row0, col0, false, m.partial)
+    FINISH_SCORES(s, slope, bias, my_row0, col0, m.partial)
     EACH(r, RM) {
       ACC origin;
       SPREAD_ROWS(origin, origins[r])

@@ -29,6 +29,7 @@ layout(push_constant) uniform Push {
 #include "weight.glsl"
 #include "coopmat/matrix.glsl"
 #include "coopmat/stage.glsl"
+#define PIPES_BIAS true
 #include "coopmat/bias.glsl"
 #define WANTS_SLOPE (GRAD_K != 0)
 #include "coopmat/element.glsl"
@@ -80,8 +81,10 @@ void main() {
     View q = q_view(push.q, block.q, b, h, entry.seq_q, block.head_dim, (push.wide & 1u) != 0);
     View d_o = q_view(push.d_o, block.d_o, b, h, entry.seq_q, block.head_dim_v, (push.wide & 8u) != 0);
     float stat[STAT_TURNS];
+    Bias bias[RM];
     int next = next_tile(tiles.begin, tiles.end, row0, true);
     if (SKIP_KEEP && next >= tiles.end) continue;
+    if (BIAS_PIPED) fetch_bias(bias[0], next * COLS, 0, row0, BLOCK_ROW);
     fetch_tile(stage_1, q, next * COLS, D_CHUNKS);
     fetch_tile(stage_2, d_o, next * COLS, DV_CHUNKS);
     EACH(i, STAT_TURNS) if (TID + i * WG < STATS * COLS) stat[i] = fetch_stat(head, TID + i * WG, next * COLS);
@@ -108,9 +111,13 @@ void main() {
       [[dont_unroll]] for (int n = 0; n < NB; n++) {
         const int at = n * MATRIX * PITCH, i0 = col0 + n * MATRIX;
         ACC s[RM], dp[RM], slope[RM];
-        uvec4 bias[RM][BIAS_VEC];
+        if (BIAS_PIPED) {
+          put_bias(bias[0]);
+          subgroupBarrier();
+          fetch_bias(bias[0], n + 1 < NB ? i0 + MATRIX : next * COLS, 0, row0, BLOCK_ROW);
+        }
         EACH(r, RM) {
-          fetch_bias(bias[r], i0, my_row0 + r * MATRIX);
+          if (!BIAS_PIPED) fetch_bias(bias[r], i0, 0, row0, BLOCK_ROW + r * MATRIX);
           s[r] = ACC(0.0);
           dp[r] = ACC(0.0);
         }

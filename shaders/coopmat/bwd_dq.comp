@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// bwd_dq: d_q of ROWS query rows of one head: shaders/bwd_dq.comp with matrices (docs/kernels-matrix.md).
+// bwd_dq: d_q of ROWS query rows of one head: shaders/bwd_dq.comp with matrices (docs/kernels-matrix.md). SUMS: of all
+// batch entries, one after the other, whose ds are summed block by block in the workspace on the way to d_bias.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "coopmat/begin.glsl"
@@ -34,23 +35,33 @@ layout(push_constant) uniform Push {
 #define VISITS_ALL (D_BIAS != 0) // every tile has zeros to store
 #include "coopmat/skip.glsl"
 
+layout(buffer_reference, std430, buffer_reference_align = 16) workgroupcoherent buffer Sums4 { vec4 w[]; };
+const int BLOCK_QUADS = MATRIX * MATRIX / 4; // vec4s of a block
+
 void main() {
   Place place;
   if (!find_place(block.heads_q, place)) return;
-  const int b = place.batch, h = place.head, hk = h / block.group, row0 = place.tile * ROWS;
-  const int my_row0 = row0 + BLOCK_ROW;
-  set_entry(b);
+  const int h = place.head, hk = h / block.group, row0 = place.tile * ROWS, my_row0 = row0 + BLOCK_ROW;
   begin_scores();
   begin_iota();
   begin_votes();
+  const int key_blocks = (block.seq_kv + COLS - 1) / COLS * NB; // of sums
+  Sums4 sums;
+  if (SUMS != 0)
+    sums = Sums4(add64(add64(push.delta, mul64(uvec2(block.sums, 0), 256)),
+                       mul64(mul64(uvec2(4 * ROWS * MATRIX, 0), key_blocks), h * int(block.tiles) + place.tile)));
+
+  TandemTiles tiles;
+  [[dont_unroll]] for (int b = place.batch; b < place.batch + block.batches; b++) {
+  set_entry(b);
   View q = q_view(push.q, block.q, b, h, entry.seq_q, block.head_dim, (push.wide & 1u) != 0);
   View k = kv_view(push.k, block.k, b, hk, entry.seq_kv, block.head_dim, (push.wide & 2u) != 0);
   View v = kv_view(push.v, block.v, b, hk, entry.seq_kv, block.head_dim_v, (push.wide & 4u) != 0);
   View d_o = q_view(push.d_o, block.d_o, b, h, entry.seq_q, block.head_dim_v, (push.wide & 8u) != 0);
-  TandemTiles tiles = tandem_key_tiles(mask_band(), row0, ROWS, COLS, entry.seq_q, entry.seq_kv);
+  tiles = tandem_key_tiles(mask_band(), row0, ROWS, COLS, entry.seq_q, entry.seq_kv);
   if (tiles.begin < tiles.end) set_head(b, h);
 
-  if (D_BIAS != 0) { // what no tile covers is 0
+  if (D_BIAS != 0 && (SUMS == 0 || b == 0)) { // what no tile covers is 0
     begin_ds(add64(mul64(block.d_bias.bh.xy, b), mul64(block.d_bias.bh.zw, h)), block.seq_q);
     const bool none = tiles.begin >= tiles.end;
     store_no_ds(row0, 0, none ? block.seq_kv : min(tiles.begin * COLS, block.seq_kv));
@@ -97,9 +108,12 @@ void main() {
     [[dont_unroll]] for (int n = 0; n < NB; n++) {
       const int at = n * MATRIX * PITCH, j0 = col0 + n * MATRIX;
       ACC s[RM], dp[RM], slope[RM];
-      uvec4 bias[RM][BIAS_VEC];
+      Bias bias[RM];
+      ACC sum[RM];
       EACH(r, RM) {
-        fetch_bias(bias[r], my_row0 + r * MATRIX, j0);
+        fetch_bias(bias[r], row0, BLOCK_ROW + r * MATRIX, j0, 0);
+        if (SUMS != 0)
+          coopMatLoad(sum[r], sums.w, (OWN_BLOCK(r) * key_blocks + t * NB + n) * BLOCK_QUADS, MATRIX / 4, ROW_MAJOR);
         s[r] = ACC(0.0);
         dp[r] = ACC(0.0);
       }
@@ -144,7 +158,12 @@ void main() {
         }
         ELEMENTS(k, s[r]) 
           s[r][k] = ds_at(base_at(s[r][k], origin[r][k]), share[r][k], dp[r][k], delta[r][k]);
-        if (D_BIAS != 0) store_ds(s[r], my_row0 + r * MATRIX, j0);
+        if (SUMS != 0) {
+          ELEMENTS(k, s[r]) sum[r][k] = b > 0 ? sum[r][k] + s[r][k] : s[r][k];
+          coopMatStore(sum[r], sums.w, (OWN_BLOCK(r) * key_blocks + t * NB + n) * BLOCK_QUADS, MATRIX / 4, ROW_MAJOR);
+        } else if (D_BIAS != 0) {
+          store_ds(s[r], my_row0 + r * MATRIX, j0);
+        }
         if (SOFTCAP != 0) {
           ELEMENTS(k, s[r]) s[r][k] *= slope[r][k];
         }
@@ -163,4 +182,17 @@ void main() {
   EACH(r, RM) EACH(d, D_BLOCKS) ELEMENTS(k, acc[r][d]) acc[r][d][k] *= block.scale;
   PUT_BLOCKS(acc, D_BLOCKS)
   store_rows(d_q, row0, D_CHUNKS, entry.seq_q);
+  if (SUMS == 0) break; // no loop at all
+  // What a subgroup stores of a block it alone loads, but by invocations of the driver's choice.
+  memoryBarrierBuffer();
+  barrier();
+  }
+
+  if (SUMS != 0 && tiles.begin < tiles.end) {
+    [[dont_unroll]] for (int n = tiles.begin * NB; n < tiles.end * NB; n++) EACH(r, RM) {
+      ACC sum;
+      coopMatLoad(sum, sums.w, (OWN_BLOCK(r) * key_blocks + n) * BLOCK_QUADS, MATRIX / 4, ROW_MAJOR);
+      store_ds(sum, my_row0 + r * MATRIX, n * MATRIX);
+    }
+  }
 }

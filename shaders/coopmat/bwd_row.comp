@@ -101,9 +101,9 @@ void main() {
     [[dont_unroll]] for (int n = 0; n < NB; n++) {
       const int at = n * MATRIX * PITCH, j0 = col0 + n * MATRIX;
       ACC s[RM], dp[RM], slope[RM];
-      uvec4 bias[RM][BIAS_VEC];
+      Bias bias[RM];
       EACH(r, RM) {
-        fetch_bias(bias[r], my_row0 + r * MATRIX, j0);
+        fetch_bias(bias[r], row0, BLOCK_ROW + r * MATRIX, j0, 0);
         s[r] = ACC(0.0);
         dp[r] = ACC(0.0);
       }

@@ -52,10 +52,10 @@ float ds_at(float base, float share, float dp, float delta) {
 #ifndef WANTS_SLOPE // unused, it makes lavapipe's compiler (Mesa 26) crash with entmax and a bias
 #define WANTS_SLOPE false
 #endif
-// A block with query rows from i0 and keys from j0; flip: its rows are the keys. slope: softcap's derivative, with WANTS_SLOPE. bias: the
+// A block with query rows from i0 and keys from j0 on (block_key()); flip: its rows are the keys. slope: softcap's derivative, with WANTS_SLOPE. bias: the
 // block of it, where it comes by chunks.
 void score_block(inout ACC s, inout ACC slope, ACC bias, int i0, int j0, bool flip) {
-  ACC rows = row_numbers(), cols = col_numbers();
+  ACC queries = query_numbers(flip), keys = key_numbers(flip);
   ELEMENTS(k, s) {
     precise float x = s[k] * block.scale;
     if (SOFTCAP != 0) {
@@ -63,23 +63,23 @@ void score_block(inout ACC s, inout ACC slope, ACC bias, int i0, int j0, bool fl
       x = cap_score(x, derivative);
       if (WANTS_SLOPE) slope[k] = derivative;
     }
-    if (BIAS_CHUNKS)
+    if (BIAS_BLOCKS || BIAS_CHUNKS)
       x = x + bias[k];
     else if (BIAS != 0)
-      x = x + load_bias(i0 + int(flip ? cols[k] : rows[k]), j0 + int(flip ? rows[k] : cols[k]));
+      x = x + load_bias(i0 + int(queries[k]), j0 + int(keys[k]));
     s[k] = x;
   }
   const int t0 = i0 + entry.off - j0; // the first element's distance
   // A block beyond the window has no distance biases.
-  if (DIST != 0 && t0 > -MATRIX && t0 - MATRIX + 1 < extra.dist_window) {
+  if (DIST != 0 && t0 > -MATRIX && t0 - KEY_STEP * (MATRIX - 1) < extra.dist_window) {
     ELEMENTS(k, s) {
-      precise float x = s[k] + load_dist(t0 + int(flip ? cols[k] - rows[k] : rows[k] - cols[k]));
+      precise float x = s[k] + load_dist(t0 + int(queries[k] - keys[k]));
       s[k] = x;
     }
   }
   if (ALIBI != 0) {
     ELEMENTS(k, s) {
-      precise float far = inputs.slope * float(abs(t0 + int(flip ? cols[k] - rows[k] : rows[k] - cols[k])));
+      precise float far = inputs.slope * float(abs(t0 + int(queries[k] - keys[k])));
       precise float x = s[k] - far;
       s[k] = x;
     }
@@ -99,9 +99,9 @@ void mask_block(inout ACC s, int i0, int j0, bool flip) {
   const TandemBand band = mask_band();
   const float high = band_limit(i0 + band.off + band.right - j0), low = band_limit(i0 + band.off - band.left - j0);
   const float keys = band_limit(entry.seq_kv - j0), scale = folded ? 1.0 : block.scale;
-  ACC rows = row_numbers(), cols = col_numbers();
+  ACC queries = query_numbers(flip), numbers = key_numbers(flip);
   ELEMENTS(k, s) {
-    const float i = flip ? cols[k] : rows[k], j = flip ? rows[k] : cols[k];
+    const float i = queries[k], j = numbers[k];
     bool hidden = j >= keys;
     if (BAND != 0) hidden = hidden || j - i > high || j - i < low;
     s[k] = hidden ? HIDDEN_SCORE : s[k] * scale;
@@ -109,9 +109,9 @@ void mask_block(inout ACC s, int i0, int j0, bool flip) {
 }
 
 void keep_block(inout ACC s, int i0, int j0, bool flip) {
-  ACC rows = row_numbers(), cols = col_numbers();
+  ACC queries = query_numbers(flip), keys = key_numbers(flip);
   ELEMENTS(k, s)
-    if (!is_kept(i0 + int(flip ? cols[k] : rows[k]), j0 + int(flip ? rows[k] : cols[k]))) s[k] = HIDDEN_SCORE;
+    if (!is_kept(i0 + int(queries[k]), j0 + int(keys[k]))) s[k] = HIDDEN_SCORE;
 }
 
 // What dropout multiplies a block by. One draw is four keys of a query row.
@@ -138,28 +138,28 @@ ACC drop_block(int i0, int j0, bool flip) {
 #endif
 // WHOLE: no tile has a hidden key. Without the branch NVIDIA's compiler makes more of the loop (docs/kernels-matrix.md).
 #define NEEDS_MASK(partial) ((WHOLE == 0 && (partial)) || !folded)
-#define MASK_TILE(s, i0, j0, flip)                                                                           \
-  EACH(r, RM) EACH(n, NB) mask_block(s[r][n], i0 + (flip ? n : r) * MATRIX, j0 + (flip ? r : n) * MATRIX, flip);
-#define FINISH_SCORES(s, slope, bias, i0, j0, flip, partial)                                                 \
+#define MASK_TILE(s, i0, j0) \
+  EACH(r, RM) EACH(n, NB) mask_block(s[r][n], i0 + r * MATRIX, block_key(j0, n), false);
+#define FINISH_SCORES(s, slope, bias, i0, j0, partial)                                                       \
   if (HAS_SCORES) {                                                                                          \
     EACH(r, RM) EACH(n, NB) {                                                                                \
       ACC x;                                                                                                 \
-      if (BIAS_CHUNKS) x = bias_block(bias[r][n], flip);                                                     \
-      score_block(s[r][n], slope[r][n], x, i0 + (flip ? n : r) * MATRIX, j0 + (flip ? r : n) * MATRIX, flip); \
+      if (BIAS_BLOCKS || BIAS_CHUNKS) x = bias_block(bias[r][PAIRS ? n & ~1 : n], n, false);                 \
+      score_block(s[r][n], slope[r][n], x, i0 + r * MATRIX, block_key(j0, n), false);                        \
     }                                                                                                        \
   }                                                                                                          \
   if (!MASKS_FIRST && NEEDS_MASK(partial)) {                                                                 \
-    MASK_TILE(s, i0, j0, flip)                                                                               \
+    MASK_TILE(s, i0, j0)                                                                                     \
   }                                                                                                          \
   if (KEEP != 0) {                                                                                           \
-    EACH(r, RM) EACH(n, NB) keep_block(s[r][n], i0 + (flip ? n : r) * MATRIX, j0 + (flip ? r : n) * MATRIX, flip); \
+    EACH(r, RM) EACH(n, NB) keep_block(s[r][n], i0 + r * MATRIX, block_key(j0, n), false);                   \
   }
 // The same of one column of blocks, s[RM], bias[RM].
 #define FINISH_COLUMN(s, slope, bias, i0, j0, flip, partial)                                                 \
   if (HAS_SCORES) {                                                                                          \
     EACH(r, RM) {                                                                                            \
       ACC x;                                                                                                 \
-      if (BIAS_CHUNKS) x = bias_block(bias[r], flip);                                                        \
+      if (BIAS_CHUNKS) x = bias_block(bias[r], 0, flip);                                                     \
       score_block(s[r], slope[r], x, i0 + (flip ? 0 : r) * MATRIX, j0 + (flip ? r : 0) * MATRIX, flip);      \
     }                                                                                                        \
   }                                                                                                          \

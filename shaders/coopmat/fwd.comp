@@ -26,6 +26,7 @@ layout(push_constant) uniform Push {
 #include "mask.glsl"
 #include "softmax.glsl"
 #include "weight.glsl"
+#define TAKES_BLOCKS true
 #include "coopmat/matrix.glsl"
 #include "coopmat/stage.glsl"
 #include "coopmat/bias.glsl"
@@ -143,12 +144,10 @@ void main() {
         barrier();
         next = next_live(t + 1, tiles, row0);
         if (next < tiles.end) fetch_tile(stage_1, k, next * COLS, D_CHUNKS);
-        uvec4 bias[RM][NB][BIAS_VEC];
+        Bias bias[RM][NB];
+        FETCH_BIAS(bias, row0, col0)
         ACC s[RM][NB], slope[RM][NB];
-        EACH(r, RM) EACH(n, NB) {
-          fetch_bias(bias[r][n], my_row0 + r * MATRIX, col0 + n * MATRIX);
-          s[r][n] = ACC(0.0);
-        }
+        EACH(r, RM) EACH(n, NB) s[r][n] = ACC(0.0);
         EACH(d, D_BLOCKS) EACH(n, NB) {
           OPERAND_B y;
           coopMatLoad(y, streamed, n * MATRIX * PITCH + d * (MATRIX / 8), PITCH, COL_MAJOR);
@@ -157,7 +156,7 @@ void main() {
             s[r][n] = coopMatMulAdd(x, y, s[r][n]);
           }
         }
-        FINISH_SCORES(s, slope, bias, my_row0, col0, false, t < tiles.full_begin || t >= tiles.full_end)
+        FINISH_SCORES(s, slope, bias, my_row0, col0, t < tiles.full_begin || t >= tiles.full_end)
         if (NORM == ENTMAX) {
           bool any = false;
           EACH(r, RM) EACH(n, NB) {
@@ -217,13 +216,13 @@ void main() {
   while (next < tiles.end) {
     const int t = next, col0 = t * COLS;
     fetch_tile(stage_1, v, col0, DV_CHUNKS);
-    uvec4 bias[RM][NB][BIAS_VEC];
-    EACH(r, RM) EACH(n, NB) fetch_bias(bias[r][n], my_row0 + r * MATRIX, col0 + n * MATRIX);
+    Bias bias[RM][NB];
+    FETCH_BIAS(bias, row0, col0)
     ACC s[RM][NB], slope[RM][NB];
     EACH(n, NB) EACH(r, RM) s[r][n] = ACC(0.0);
     const bool partial = t < tiles.full_begin || t >= tiles.full_end;
     if (MASKS_FIRST && NEEDS_MASK(partial)) {
-      MASK_TILE(s, my_row0, col0, false)
+      MASK_TILE(s, my_row0, col0)
     }
     EACH(d, D_BLOCKS) EACH(n, NB) {
       OPERAND_B y;
@@ -239,7 +238,7 @@ void main() {
     // After the last tile it comes again, for nothing: one branch less.
     if (FETCHES || next < tiles.end) fetch_tile(stage_1, k, min(next, tiles.end - 1) * COLS, D_CHUNKS);
 
-    FINISH_SCORES(s, slope, bias, my_row0, col0, false, partial)
+    FINISH_SCORES(s, slope, bias, my_row0, col0, partial)
     if (NORM != SOFTMAX) { // m is lse, or the threshold, l elastic's share
       EACH(n, NB) EACH(r, RM) ELEMENTS(k, m[r]) s[r][n][k] = weight_of(base_at(s[r][n][k], m[r][k]), l[r][k]);
     } else {

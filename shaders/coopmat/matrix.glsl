@@ -12,12 +12,28 @@ const int NB = COLS / MATRIX; // blocks of columns
 #define TID int(gl_LocalInvocationIndex)
 #define LANE int(gl_SubgroupInvocationID)
 #define BLOCK_ROW (int(gl_SubgroupID) * RM * MATRIX) // of the tile, the subgroup's first
+#define OWN_BLOCK(r) (int(gl_SubgroupID) * RM + (r)) // number of its r-th block of rows
 
 #if TANDEM_BF16
 #define HALF bfloat16_t
 #else
 #define HALF float16_t
 #endif
+// Whether bias comes by whole blocks (bias.glsl), for kernels that ask for it. PAIRS: of 16-bit elements, a word two keys:
+// the even ones of 2 MATRIX keys make up one block of a tile, the odd ones the next.
+#ifndef TAKES_BLOCKS
+#define TAKES_BLOCKS false
+#endif
+const bool BIAS_BLOCKS = TAKES_BLOCKS && BIAS != 0 && WIDE != 0 && BIAS_WIDE == 2;
+const bool PAIRS = BIAS_BLOCKS && BIAS != F32;
+const int KEY_STEP = PAIRS ? 2 : 1;
+// The first key of a tile's n-th block, each KEY_STEP behind the one before; and where the tile's row-th key is.
+int block_key(int first, int n) {
+  return PAIRS ? first + (n & ~1) * MATRIX + (n & 1) : first + n * MATRIX;
+}
+int key_place(int row) {
+  return PAIRS ? (row & ~(2 * MATRIX - 1)) + (row & 1) * MATRIX + (row >> 1 & MATRIX - 1) : row;
+}
 #define ACC coopmat<float, gl_ScopeSubgroup, MATRIX, MATRIX, gl_MatrixUseAccumulator>
 #define OPERAND_A coopmat<HALF, gl_ScopeSubgroup, MATRIX, MATRIX, gl_MatrixUseA>
 #define OPERAND_B coopmat<HALF, gl_ScopeSubgroup, MATRIX, MATRIX, gl_MatrixUseB>
@@ -64,6 +80,26 @@ ACC row_numbers() {
 ACC col_numbers() {
   ACC x;
   coopMatLoad(x, iota, 0, 0, ROW_MAJOR);
+  return x;
+}
+// Of query rows and of keys, from the block's first on; flip: the rows are the keys.
+ACC query_numbers(bool flip) {
+  ACC x;
+  if (flip)
+    x = col_numbers();
+  else
+    x = row_numbers();
+  return x;
+}
+ACC key_numbers(bool flip) {
+  ACC x;
+  if (flip)
+    x = row_numbers();
+  else
+    x = col_numbers();
+  if (PAIRS) {
+    ELEMENTS(k, x) x[k] *= KEY_STEP;
+  }
   return x;
 }
 

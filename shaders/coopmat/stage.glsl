@@ -54,18 +54,20 @@ void fetch_tile(out uvec4 stage[VEC], View t, int r0, int chunks) {
     }
   }
 }
-void put_rows(int to, int rows, View t, int r0, int chunks) {
-  [[dont_unroll]] for (int n = TID; n < rows * chunks; n += WG)
-    streamed[to + n / chunks * PITCH + n % chunks] = load_chunk(t, r0 + n / chunks, n % chunks);
+void put_rows(int to, int rows, View t, int r0, int chunks, bool keys) {
+  [[dont_unroll]] for (int n = TID; n < rows * chunks; n += WG) {
+    const int row = n / chunks, place = keys ? key_place(row) : row;
+    streamed[to + place * PITCH + n % chunks] = load_chunk(t, r0 + row, n % chunks);
+  }
 }
 void put_tile(int to, uvec4 stage[VEC], View t, int r0, int chunks) {
   if (!FLYING) {
-    put_rows(to, COLS, t, r0, chunks);
+    put_rows(to, COLS, t, r0, chunks, true);
     return;
   }
   EACH(i, VEC)
     if (i * WG < COLS * chunks && in_tile(i, chunks))
-      streamed[to + chunk_row(i, chunks) * PITCH + chunk_col(i, chunks)] = stage[i];
+      streamed[to + key_place(chunk_row(i, chunks)) * PITCH + chunk_col(i, chunks)] = stage[i];
 }
 
 // The subgroup's rows of a tensor as left operands: into x[RM][blocks] by way of the streamed tiles' array, or, of the
@@ -76,7 +78,7 @@ const int LOAD_AT = LEFT_SHARED > 0 ? 2 * COLS * PITCH : 0;
 #define HELD_AT(left) (2 * COLS * PITCH + ((left) - 1) * HELD)
 #define LOAD_OPERANDS(x, left, t, r0, blocks, chunks)                                                 \
   barrier();                                                                                          \
-  put_rows(LEFT_SHARED >= (left) ? HELD_AT(left) : LOAD_AT, ROWS, t, r0, chunks);                     \
+  put_rows(LEFT_SHARED >= (left) ? HELD_AT(left) : LOAD_AT, ROWS, t, r0, chunks, false);              \
   barrier();                                                                                          \
   if (LEFT_SHARED < (left)) {                                                                         \
     EACH(r, RM) EACH(d, blocks)                                                                       \

@@ -15,8 +15,8 @@ void guarded_barrier() {
   for (int n = SCRATCH / 2 + LANE; n < SCRATCH; n += SUBGROUP) scratch[MY_SCRATCH + n] = vec4(0);
 }")
 
-# The defects, all on coopmat2: in fwd a barrier of the workgroup less, in bwd_dkv a subgroup that stores behind its part
-# of scratch, and in bwd_dq a barrier of the subgroup less.
+# The defects, all on coopmat2: in fwd, bwd_row and bwd_dbias a barrier of the workgroup less, in bwd_dkv a subgroup that
+# stores behind its part of scratch, and in bwd_dq a barrier of the subgroup less.
 set(race_fwd_part fwd.comp)
 set(race_fwd_from "put_tile(SECOND, stage_1, v, col0, DV_CHUNKS);
     barrier();")
@@ -28,6 +28,12 @@ set(race_bwd_dq_part matrix.glsl)
 set(race_bwd_dq_from "SCRATCH_FLOAT(row) = value;           \\
     subgroupBarrier(); ")
 set(race_bwd_dq_to "SCRATCH_FLOAT(row) = value; ")
+set(race_bwd_row_part bwd_row.comp)
+set(race_bwd_row_from "    barrier(); // the readers of the tile before are done")
+set(race_bwd_row_to "")
+set(race_bwd_dbias_part bwd_dbias.comp)
+set(race_bwd_dbias_from "  barrier(); // the readers of the step before are done")
+set(race_bwd_dbias_to "")
 
 function(tandem_races name broken)
   set(dir ${CMAKE_CURRENT_BINARY_DIR}/broken/races${broken})
@@ -36,7 +42,7 @@ function(tandem_races name broken)
   tandem_options(${name})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/broken)
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src)
-  foreach(stem fwd bwd_dkv bwd_dq)
+  foreach(stem fwd bwd_row bwd_dkv bwd_dq bwd_dbias)
     foreach(path coopmat2 coopmat)
       set(own ${dir}/${stem})
       set(matrix shaders/coopmat/matrix.glsl ${own}/${path}/coopmat/matrix.glsl)
