@@ -69,8 +69,9 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
         else
           stage.fetch_nt(p.v, row0, p.d_o, col0, 0);
       });
-      uint counted = score_elastic<S, false>(s, e, p.of.dist, col0, row0,
-                                             t < span.full_begin || t >= span.full_end);
+      // d_dist_bias sums over keys, so those behind the end of the tile need the mask as well.
+      const bool edge = t < span.full_begin || t >= span.full_end || row0 + S::M > e.seq_kv;
+      uint counted = score_elastic<S, false>(s, e, p.of.dist, col0, row0, edge);
       float lse[4], shift[4];
 #pragma unroll
       for (int c = 0; c < 4; ++c) {
@@ -98,11 +99,7 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
                  [&] { stage.template fetch_nn<SIDE>(p.q, col0, 0); });
       take_ptile<S>(stash, s);
       float delta[4];
-#pragma unroll
-      for (int c = 0; c < 4; ++c) {
-        const int i = col0 + me.col(c);
-        delta[c] = i < e.seq_q ? __ldg(p.delta + i) : 0.f;
-      }
+      load_deltas<S>(delta, p, col0, e.seq_q);
 #pragma unroll
       for (int r = 0; r < S::RM; ++r)
 #pragma unroll
@@ -126,14 +123,7 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
                        row0, d_v, 1.f);
 }
 
-struct BwdDkvDdist {
-  using Pointer = Kernel<BwdDkvDdistFull>;
-  template <typename T, int ROW, int BLOCKS, bool WIDE>
-  static Pointer get() {
-    if constexpr (WIDE != std::is_same<T, Any>::value) return bwd_dkv_ddist<T, ROW, BLOCKS, WIDE>;
-    return nullptr;
-  }
-};
+TANDEM_FIXED_FAMILY(BwdDkvDdist, BwdDkvDdistFull, bwd_dkv_ddist)
 
 Kernel<BwdDkvDdistFull> bwd_dkv_ddist_kernel(tandem_dtype dtype, const Launch& launch, bool wide) {
   return select_fixed<BwdDkvDdist>(

@@ -96,11 +96,7 @@ __global__ void __launch_bounds__(Shape<ROW>::WG, Shape<ROW>::FULL_GROUPS)
         product_nt(dp, stage, pool, p.v, row0, p.d_o, col0, u.head_dim_v,
                    [&] { stage.fetch_nn(p.q, col0, 0); });
         float delta[4];
-#pragma unroll
-        for (int c = 0; c < 4; ++c) {
-          const int i = col0 + me.col(c);
-          delta[c] = i < e.seq_q ? __ldg(p.delta + i) : 0.f;
-        }
+        load_deltas<S>(delta, p, col0, e.seq_q);
 #pragma unroll
         for (int r = 0; r < S::RM; ++r) {
           const float4 g = g_of[r];

@@ -64,23 +64,16 @@ __global__ void __launch_bounds__(Shape<ROW>::WG, Shape<ROW>::FULL_GROUPS)
     }
   }
 
-  const int64_t rows0 = int64_t(pair.of.index) * u.seq_q;
-  const auto put = [&](uint64_t address, int row, float x) {
-    if (me.tc == 0 && row < u.seq_q) reinterpret_cast<float*>(address)[rows0 + row] = x;
-  };
+  const RowStore<S> store{int64_t(pair.of.index) * u.seq_q, u.seq_q};
 #pragma unroll
   for (int r = 0; r < S::RM; ++r) {
     const int row = row0 + me.row(r);
     float delta = row_sum<S>(gdp[r]);
     const float sum = row_sum<S>(gs[r]), counts = row_sum<S>(dps[r]);
     if (is_entmax(e)) delta = sum > 0.f ? __fdiv_rn(delta, sum) : 0.f;
-    put(push.delta, row, delta);
-    if (params.spec.ROW_TAU) {
-      const int n = tandem_key_count(e.band, row, e.seq_q, e.seq_kv);
-      put(push.tau_rows, row, n > 0 ? __fdiv_rn(counts, float(n)) : 0.f);
-    }
+    store.put_delta(params, e, row, delta, counts);
     if (params.spec.ROW_SLOPE)
-      put(push.slope_rows, row, row_sum<S>(tgdp[r]) - delta * row_sum<S>(tg[r]));
+      store.put(push.slope_rows, row, row_sum<S>(tgdp[r]) - delta * row_sum<S>(tg[r]));
   }
 }
 

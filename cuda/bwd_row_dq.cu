@@ -77,19 +77,12 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
         d_q);
   }
 
-  const int64_t rows0 = int64_t(pair.of.index) * u.seq_q;
-  const auto put = [&](uint64_t address, int row, float x) {
-    if (me.tc == 0 && row < u.seq_q) reinterpret_cast<float*>(address)[rows0 + row] = x;
-  };
+  const RowStore<S> store{int64_t(pair.of.index) * u.seq_q, u.seq_q};
 #pragma unroll
   for (int r = 0; r < S::RM; ++r) {
     const int row = row0 + me.row(r);
     const float delta = row_sum<S>(gdp[r]), counts = row_sum<S>(dps[r]);
-    put(push.delta, row, delta);
-    if (params.spec.ROW_TAU) {
-      const int n = tandem_key_count(e.band, row, e.seq_q, e.seq_kv);
-      put(push.tau_rows, row, n > 0 ? __fdiv_rn(counts, float(n)) : 0.f);
-    }
+    store.put_delta(params, e, row, delta, counts);
 #pragma unroll
     for (int block = 0; block < BLOCKS; ++block)
 #pragma unroll
@@ -101,14 +94,7 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
                      row0, d_q, u.scale);
 }
 
-struct BwdRowDq {
-  using Pointer = Kernel<BwdRowDqFull>;
-  template <typename T, int ROW, int BLOCKS, bool WIDE>
-  static Pointer get() {
-    if constexpr (WIDE != std::is_same<T, Any>::value) return bwd_row_dq<T, ROW, BLOCKS, WIDE>;
-    return nullptr;
-  }
-};
+TANDEM_FIXED_FAMILY(BwdRowDq, BwdRowDqFull, bwd_row_dq)
 
 Kernel<BwdRowDqFull> bwd_row_dq_kernel(tandem_dtype dtype, const Launch& launch, bool wide) {
   return select_fixed<BwdRowDq>(dtype, wide, launch.tile.name, launch.d_blocks);

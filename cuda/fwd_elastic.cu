@@ -106,14 +106,7 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
                      row0, o, 1.f);
 }
 
-struct FwdElastic {
-  using Pointer = Kernel<FwdFull>;
-  template <typename T, int ROW, int BLOCKS, bool WIDE>
-  static Pointer get() {
-    if constexpr (WIDE != std::is_same<T, Any>::value) return fwd_elastic<T, ROW, BLOCKS, WIDE>;
-    return nullptr;
-  }
-};
+TANDEM_FIXED_FAMILY(FwdElastic, FwdFull, fwd_elastic)
 
 Kernel<FwdFull> fwd_elastic_kernel(tandem_dtype dtype, const Launch& launch, bool wide) {
   return select_fixed<FwdElastic>(dtype, wide, launch.tile.name, launch.dv_blocks);

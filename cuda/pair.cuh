@@ -36,6 +36,37 @@ TANDEM_DEVICE PairOf<T> make_pair(const P& params, const Extra& e, int head) {
   return p;
 }
 
+// Where the tile's columns are query rows: delta of the invocation's.
+template <typename S, typename T>
+TANDEM_DEVICE void load_deltas(float (&delta)[4], const PairOf<T>& p, int col0, int seq_q) {
+  const Invocation<S> me;
+#pragma unroll
+  for (int c = 0; c < 4; ++c) {
+    const int i = col0 + me.col(c);
+    delta[c] = i < seq_q ? __ldg(p.delta + i) : 0.f;
+  }
+}
+
+// What a walk over a row leaves, the same in all of the row's invocations.
+template <typename S>
+struct RowStore {
+  int64_t rows0;  // of the head's first row
+  int seq_q;
+  TANDEM_DEVICE void put(uint64_t address, int row, float x) const {
+    if (Invocation<S>().tc == 0 && row < seq_q) reinterpret_cast<float*>(address)[rows0 + row] = x;
+  }
+  // delta, and the part of d_tau where it is asked for: counts, the sum of M dp, over the row's keys.
+  template <typename P>
+  TANDEM_DEVICE void put_delta(const P& params, const Extra& e, int row, float delta,
+                               float counts) const {
+    put(params.push.delta, row, delta);
+    if (params.spec.ROW_TAU) {
+      const int n = tandem_key_count(e.band, row, e.seq_q, e.seq_kv);
+      put(params.push.tau_rows, row, n > 0 ? __fdiv_rn(counts, float(n)) : 0.f);
+    }
+  }
+};
+
 // g of a tile into the P tile, dp into dp; M and what dropout keeps as bits. fetched: the first step of S is
 // staged. next fetches what comes after the tile's last product. False, and nothing staged: the tile is
 // left out.

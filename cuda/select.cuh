@@ -73,6 +73,17 @@ typename Family::Pointer select_fixed(tandem_dtype dtype, bool wide, const char*
               : select_full<Family>(wide, tile, blocks);
 }
 
+// Such a family, of a kernel template <T, ROW, BLOCKS, WIDE> with these parameters.
+#define TANDEM_FIXED_FAMILY(Name, Params, kernel)                                             \
+  struct Name {                                                                               \
+    using Pointer = Kernel<Params>;                                                           \
+    template <typename T, int ROW, int BLOCKS, bool WIDE>                                     \
+    static Pointer get() {                                                                    \
+      if constexpr (WIDE != std::is_same<T, Any>::value) return kernel<T, ROW, BLOCKS, WIDE>; \
+      return nullptr;                                                                         \
+    }                                                                                         \
+  };
+
 }  // namespace cuda
 }  // namespace tandem
 #endif

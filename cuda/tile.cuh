@@ -245,7 +245,7 @@ TANDEM_DEVICE void product_nn(float (&acc)[BLOCKS][S::RM][4], Stage<T, S, WIDE>&
 #pragma unroll
         for (int side = 0; side < SIDE; ++side) fma_rows<S>(acc[block + side], x, y[side]);
         [[maybe_unused]] const float4* tile = pp + k;
-        const auto again = [&](float(&a)[BLOCKS][S::RM][4]) {
+        [[maybe_unused]] const auto again = [&](float(&a)[BLOCKS][S::RM][4]) {
           take_rows<S>(x, tile += S::PTILE);
 #pragma unroll
           for (int side = 0; side < SIDE; ++side) fma_rows<S>(a[block + side], x, y[side]);

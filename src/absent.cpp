@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // The openers of backends that this build was made without: they exist and say so.
-#include "device.h"
+#include "border.h"
 #include "tandem/tandem_cuda.h"
 
 #if !TANDEM_WITH_CUDA

@@ -5,9 +5,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
-#include <new>
 
 #include "args.h"
+#include "border.h"
 #include "device.h"
 
 using namespace tandem;
@@ -25,20 +25,6 @@ struct tandem_plan {
 namespace {
 
 thread_local std::string last_message;
-
-// Runs a fallible body; nothing gets past this but a status.
-template <typename Body>
-tandem_status border(Body body) {
-  try {
-    return report(body());
-  } catch (const std::bad_alloc&) {
-    return report(Status(TANDEM_ERROR_OUT_OF_MEMORY, "out of host memory"));
-  } catch (const std::exception& e) {
-    return report(Status(TANDEM_ERROR_BACKEND, std::string("unexpected: ") + e.what()));
-  } catch (...) {
-    return report(Status(TANDEM_ERROR_BACKEND, "unexpected exception"));
-  }
-}
 
 // A text out: bytes needed with the final NUL, and as many as fit.
 size_t copy_text(const std::string& s, char* out, size_t capacity) {

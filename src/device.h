@@ -61,9 +61,6 @@ tandem_status create_device(const tandem_device_options* options, tandem_device*
                                            std::unique_ptr<Device>*),
                             const void* context);
 
-// Reports a status of an entry point outside api.cpp: stores the message, returns the code.
-tandem_status report(const Status& status);
-
 Status open_cpu_device(const DeviceOptions& options, const void*, std::unique_ptr<Device>* device);
 Status open_vulkan_device(const DeviceOptions& options, const void* desc,
                           std::unique_ptr<Device>* device);  // desc: tandem_vk_device_desc

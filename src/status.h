@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // A status with its sentence. Nothing inside the library throws for a failed call; the C border
-// (api.cpp) turns a Status into a number and this thread's last message.
+// (border.h) turns a Status into a number and this thread's last message.
 #ifndef TANDEM_SRC_STATUS_H
 #define TANDEM_SRC_STATUS_H
 #include <cstdarg>

@@ -135,9 +135,9 @@ Case::Case(const tandem_problem& problem, uint64_t seed, const CaseOptions& opti
     input(role) = HostTensor(problem, role, options.lead);
     fill_input(problem, role, seed, options.input_scale, &input(role));
   }
-  Random r(Random::mix(seed) ^ 0x64726f70);
-  dropout_seed = r.next();
-  dropout_offset = uint32_t(r.next());
+  const DropoutSeed dropout = dropout_seed_of(seed);
+  dropout_seed = dropout.seed;
+  dropout_offset = dropout.offset;
 }
 
 Case::~Case() = default;

@@ -128,6 +128,12 @@ struct Sequences {
 // The random contents of an input, the same for the same seed everywhere. scale: of q, k, v, d_o.
 void fill_input(const tandem_problem& problem, Role role, uint64_t seed, double scale,
                 HostTensor* tensor);
+// What else a seed says: Philox's seed and offset.
+struct DropoutSeed {
+  uint64_t seed;
+  uint32_t offset;
+};
+DropoutSeed dropout_seed_of(uint64_t seed);
 
 // Problem + seed = inputs. Scores' parts have sensible sizes; keep mixes kinds of sparsity; lengths reach
 // from 0 to beyond S, packed ones add up to the total. The reference is computed when first needed and then kept.

@@ -97,6 +97,14 @@ void fill_input(const tandem_problem& p, Role role, uint64_t seed, double scale,
   }
 }
 
+DropoutSeed dropout_seed_of(uint64_t seed) {
+  Random r(Random::mix(seed) ^ 0x64726f70);
+  DropoutSeed s;
+  s.seed = r.next();
+  s.offset = uint32_t(r.next());
+  return s;
+}
+
 std::vector<std::string> feature_words(const tandem_problem& p) {
   std::vector<std::string> words;
   const auto add = [&](bool present, const char* word) {

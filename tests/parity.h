@@ -32,13 +32,13 @@ struct Target {
   std::string name;  // "vulkan.scalar on vulkan:0"
   std::string backend, path;
   std::unique_ptr<Session> session;
-  // The last path of its backend, from which every problem is asked; what cpu.simd lacks, lacks() knows.
+  // Every problem is asked of it; what cpu.simd lacks, lacks() knows.
   bool general = true;
 };
 std::vector<Target>& targets();
 
-// Whether the problem is one for this path at all: others than the last path of a backend may refuse it, as the matrix
-// paths do f32. What a tile refuses does not count.
+// Whether the problem is one for this path at all: those that are not general may refuse it, as the matrix paths
+// do f32. What a tile refuses does not count.
 bool takes(const Target& target, const tandem_problem& problem);
 // The same problem in f16, which every path takes; cases that a path does not take in their own type run on it in this
 // one.

@@ -101,6 +101,18 @@ TEST_CASE("regression: sums with few outputs and many members") {
   check(p, seed_of("members", 2), sparse());
 }
 
+TEST_CASE("regression: keys behind the end of a tile that no row masks") {
+  // Every key of the last tile is visible to the later rows, so nothing hides the places behind Sk.
+  tandem_problem p = problem(TANDEM_BACKWARD, TANDEM_F32, {1, 2, 1, 130, 44, 24, 24}, kTopLeft);
+  p.dist_window = 36;
+  for (auto normalizer : {TANDEM_ELASTIC, TANDEM_SOFTMAX}) {
+    p.normalizer = normalizer;
+    p.gradients = TANDEM_GRAD_QKV | TANDEM_GRAD_DIST_BIAS;
+    if (normalizer == TANDEM_ELASTIC) p.gradients |= TANDEM_GRAD_TAU;
+    check(p, seed_of("behind", uint64_t(normalizer)), sparse());
+  }
+}
+
 TEST_CASE("regression: future keys that leak when tau is positive" *
           doctest::skip(!at_least(Tier::ci))) {
   for (const Mask& mask : {kTopLeft, kBottomRight, kCausalWindow})

@@ -17,9 +17,12 @@
 #endif
 
 #include "api_fixture.h"
+#include "plain_vulkan.h"
 #include "tandem/tandem_vulkan.h"
 
 namespace {
+
+using plain_vulkan::get;
 
 PFN_vkGetInstanceProcAddr loader() {
 #if defined(_WIN32)
@@ -33,11 +36,6 @@ PFN_vkGetInstanceProcAddr loader() {
              ? reinterpret_cast<PFN_vkGetInstanceProcAddr>(dlsym(module, "vkGetInstanceProcAddr"))
              : nullptr;
 #endif
-}
-
-template <typename Function>
-Function get(PFN_vkGetInstanceProcAddr gipa, VkInstance instance, const char* name) {
-  return reinterpret_cast<Function>(gipa(instance, name));
 }
 
 // The first GPU with a device made as tandem_vulkan.h says, by plain Vulkan; or with what is needed alone; or with
@@ -64,20 +62,11 @@ struct Gpu {
       missing = "no Vulkan loader";
       return;
     }
-    VkApplicationInfo app{};
-    app.sType = VK_STRUCTURE_TYPE_APPLICATION_INFO;
-    app.apiVersion = VK_API_VERSION_1_3;
-    VkInstanceCreateInfo info{};
-    info.sType = VK_STRUCTURE_TYPE_INSTANCE_CREATE_INFO;
-    info.pApplicationInfo = &app;
-    const auto create = get<PFN_vkCreateInstance>(gipa, nullptr, "vkCreateInstance");
-    if (create(&info, nullptr, &instance) != VK_SUCCESS) {
+    if (plain_vulkan::make_instance(gipa, &instance) != VK_SUCCESS) {
       missing = "no Vulkan driver";
       return;
     }
-    uint32_t one = 1;
-    get<PFN_vkEnumeratePhysicalDevices>(gipa, instance, "vkEnumeratePhysicalDevices")(instance,
-                                                                                      &one, &gpu);
+    gpu = plain_vulkan::first_gpu(gipa, instance);
     if (!gpu) {
       missing = "no Vulkan device";
       return;
@@ -101,20 +90,9 @@ struct Gpu {
               TANDEM_OK);
       REQUIRE(tandem_vk_required_features(gipa, instance, gpu, &features, &storage) == TANDEM_OK);
     }
-    const float priority = 1;
-    VkDeviceQueueCreateInfo queue{};
-    queue.sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO;
-    queue.queueCount = 1;
-    queue.pQueuePriorities = &priority;
-    VkDeviceCreateInfo make{};
-    make.sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO;
-    make.pNext = &features;
-    make.queueCreateInfoCount = 1;
-    make.pQueueCreateInfos = &queue;
-    make.enabledExtensionCount = extension_count;
-    make.ppEnabledExtensionNames = extensions;
-    const auto create_device = get<PFN_vkCreateDevice>(gipa, instance, "vkCreateDevice");
-    REQUIRE(create_device(gpu, &make, nullptr, &device) == VK_SUCCESS);
+    tandem_vk_device_desc made = desc();
+    REQUIRE(plain_vulkan::make_device(&made) == VK_SUCCESS);
+    device = made.device;
   }
   ~Gpu() {
     if (device) get<PFN_vkDestroyDevice>(gipa, instance, "vkDestroyDevice")(device, nullptr);
@@ -125,15 +103,9 @@ struct Gpu {
   Gpu& operator=(const Gpu&) = delete;
 
   tandem_vk_device_desc desc() const {
-    tandem_vk_device_desc d = TANDEM_VK_DEVICE_DESC_INIT;
-    d.api_version = VK_API_VERSION_1_3;
-    d.instance = instance;
-    d.gpu = gpu;
+    tandem_vk_device_desc d =
+        plain_vulkan::describe(gipa, instance, gpu, &features, extensions, extension_count);
     d.device = device;
-    d.gipa = gipa;
-    d.extension_count = extension_count;
-    d.extensions = extensions;
-    d.features = &features;
     return d;
   }
   bool usable() const {

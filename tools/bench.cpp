@@ -21,7 +21,6 @@ namespace {
 
 using support::Buffer;
 using support::HostTensor;
-using support::Random;
 using support::Role;
 using support::Session;
 
@@ -126,9 +125,9 @@ CaseRun::CaseRun(Session& session, const BenchCase& c, const Options& options)
   for (Role role : support::kInputs)
     if (support::is_input(problem_, role) && (role != Role::d_o || options.op != "fwd"))
       input(role, &host_[role]);
-  Random r(Random::mix(options.seed) ^ 0x64726f70);
-  args_.dropout_seed = r.next();
-  args_.dropout_offset = uint32_t(r.next());
+  const support::DropoutSeed dropout = support::dropout_seed_of(options.seed);
+  args_.dropout_seed = dropout.seed;
+  args_.dropout_offset = dropout.offset;
   for (Role role : support::kOutputs) {
     const bool gradient = role != Role::o;
     if (gradient && (options.op == "fwd" || !support::is_output(problem_, role))) continue;

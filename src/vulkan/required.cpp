@@ -3,6 +3,7 @@
 #include <cstring>
 #include <new>
 
+#include "../border.h"
 #include "device.h"
 
 namespace tandem {
@@ -225,16 +226,6 @@ void enable(const Optional& has, Chain features) {
   own(has.coopmat2, &Coopmat2::cooperativeMatrixPerElementOperations);
   own(has.bfloat16, &Bfloat16::shaderBFloat16Type);
   own(has.bfloat16, &Bfloat16::shaderBFloat16CooperativeMatrix);
-}
-
-// Behind the C border.
-template <typename Body>
-tandem_status border(Body body) {
-  try {
-    return report(body());
-  } catch (const std::bad_alloc&) {
-    return report(Status(TANDEM_ERROR_OUT_OF_MEMORY, "out of host memory"));
-  }
 }
 
 }  // namespace

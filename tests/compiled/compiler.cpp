@@ -4,6 +4,7 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "tests/plain_vulkan.h"
 #include "vulkan/device.h"
 
 namespace compiled {
@@ -156,12 +157,6 @@ VKAPI_ATTR PFN_vkVoidFunction VKAPI_CALL instance_function(VkInstance instance, 
   return g_driver.gipa(instance, name);
 }
 
-template <typename Function>
-void load(Function* function, VkInstance instance, const char* name) {
-  *function = reinterpret_cast<Function>(g_driver.gipa(instance, name));
-  if (!*function) throw std::runtime_error(std::string("no ") + name);
-}
-
 }  // namespace
 
 struct Compiler::State {
@@ -174,17 +169,16 @@ struct Compiler::State {
   tandem_vk_feature_storage storage{};
   std::unique_ptr<Device> asked;  // for its caps
 
+  tandem_vk_device_desc describe() const {
+    tandem_vk_device_desc desc = plain_vulkan::describe(
+        g_driver.gipa, instance, gpu, &features, extensions.data(), uint32_t(extensions.size()));
+    desc.device = device;
+    return desc;
+  }
   // A new one for each plan: a device keeps its pipelines, and would not make one again for the next plan.
   std::unique_ptr<Device> open() const {
-    tandem_vk_device_desc desc = TANDEM_VK_DEVICE_DESC_INIT;
-    desc.api_version = VK_API_VERSION_1_3;
-    desc.instance = instance;
-    desc.gpu = gpu;
-    desc.device = device;
+    tandem_vk_device_desc desc = describe();
     desc.gipa = instance_function;
-    desc.extension_count = uint32_t(extensions.size());
-    desc.extensions = extensions.data();
-    desc.features = &features;
     std::unique_ptr<Device> opened;
     check(VulkanDevice::open(DeviceOptions{}, desc, &opened));
     return opened;
@@ -194,22 +188,11 @@ struct Compiler::State {
 Compiler::Compiler() : state_(new State) {
   State& s = *state_;
   check(system_loader(&g_driver.gipa));
-  PFN_vkCreateInstance create_instance;
-  load(&create_instance, VK_NULL_HANDLE, "vkCreateInstance");
-  VkApplicationInfo app{};
-  app.sType = VK_STRUCTURE_TYPE_APPLICATION_INFO;
-  app.apiVersion = VK_API_VERSION_1_3;
-  VkInstanceCreateInfo instance_info{};
-  instance_info.sType = VK_STRUCTURE_TYPE_INSTANCE_CREATE_INFO;
-  instance_info.pApplicationInfo = &app;
-  check(create_instance(&instance_info, nullptr, &s.instance), "vkCreateInstance");
-  PFN_vkEnumeratePhysicalDevices enumerate;
-  load(&enumerate, s.instance, "vkEnumeratePhysicalDevices");
-  uint32_t count = 1;
-  const VkResult found = enumerate(s.instance, &count, &s.gpu);
-  if (found != VK_INCOMPLETE) check(found, "vkEnumeratePhysicalDevices");
-  if (count == 0) throw std::runtime_error("no Vulkan device");
+  check(plain_vulkan::make_instance(g_driver.gipa, &s.instance), "vkCreateInstance");
+  s.gpu = plain_vulkan::first_gpu(g_driver.gipa, s.instance);
+  if (!s.gpu) throw std::runtime_error("no Vulkan device");
 
+  uint32_t count = 0;
   const char* const* names = nullptr;
   if (tandem_vk_required_extensions(g_driver.gipa, s.instance, s.gpu, &count, &names) != TANDEM_OK)
     throw std::runtime_error(tandem_last_message());
@@ -223,23 +206,12 @@ Compiler::Compiler() : state_(new State) {
   if (tandem_vk_required_features(g_driver.gipa, s.instance, s.gpu, &s.features, &s.storage) !=
       TANDEM_OK)
     throw std::runtime_error(tandem_last_message());
-  const float priority = 1;
-  VkDeviceQueueCreateInfo queue{};
-  queue.sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO;
-  queue.queueCount = 1;
-  queue.pQueuePriorities = &priority;
-  VkDeviceCreateInfo info{};
-  info.sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO;
-  info.pNext = &s.features;
-  info.queueCreateInfoCount = 1;
-  info.pQueueCreateInfos = &queue;
-  info.enabledExtensionCount = uint32_t(s.extensions.size());
-  info.ppEnabledExtensionNames = s.extensions.data();
-  PFN_vkCreateDevice create_device;
-  load(&create_device, s.instance, "vkCreateDevice");
-  check(create_device(s.gpu, &info, nullptr, &s.device), "vkCreateDevice");
+  tandem_vk_device_desc desc = s.describe();
+  check(plain_vulkan::make_device(&desc), "vkCreateDevice");
+  s.device = desc.device;
 
-  load(&g_driver.gdpa, s.instance, "vkGetDeviceProcAddr");
+  g_driver.gdpa =
+      plain_vulkan::get<PFN_vkGetDeviceProcAddr>(g_driver.gipa, s.instance, "vkGetDeviceProcAddr");
   const auto of_device = [&](auto* function, const char* name) {
     *function =
         reinterpret_cast<std::remove_pointer_t<decltype(function)>>(g_driver.gdpa(s.device, name));

@@ -5,22 +5,12 @@
 #include <cstdio>
 #include <string>
 
+#include "check.h"
 #include "include/cuda_runtime.h"
 #include "tandem/tandem.h"
 #include "tandem/tandem_cuda.h"
 
 namespace {
-
-int failures = 0;
-#define CHECK(condition, ...)                                            \
-  do {                                                                   \
-    if (!(condition)) {                                                  \
-      std::printf("FAILED %s:%d  %s  ", __FILE__, __LINE__, #condition); \
-      std::printf(__VA_ARGS__);                                          \
-      std::printf("  [%s]\n", tandem_last_message());                    \
-      ++failures;                                                        \
-    }                                                                    \
-  } while (false)
 
 struct Array {
   const char* name;

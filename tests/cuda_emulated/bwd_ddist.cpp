@@ -1,3 +1,0 @@
-// SPDX-License-Identifier: MIT OR Apache-2.0
-// The kernel as plain C++ (simt_emulator.h).
-#include "cuda/bwd_ddist.cu"
