@@ -183,6 +183,9 @@ class CudaProgram final : public Program {
 #define TANDEM_FUSED(Name, name) \
   case Stem::name:               \
     return add_fixed(launch, cuda::name##_kernel, name##_spec, name##_block, name##_push);
+#define TANDEM_HOPPER(Name, name) \
+  case Stem::name:                \
+    break;
 #include "stems.inc"
     }
     return fail(TANDEM_ERROR_BACKEND, "the CUDA backend has no kernel %s", stem_name(launch.stem));
