@@ -1,76 +1,111 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// hopper_tiles.inc as C++ values, with what planner, kernels and tensor maps have to agree on.
+// hopper_tiles.inc as C++ values, with what planner, kernels and tensor maps have to agree on: bytes of shared memory and
+// of the workspace.
 #ifndef TANDEM_SRC_HOPPER_TILES_H
 #define TANDEM_SRC_HOPPER_TILES_H
 #include <cstdint>
 
-#include "registry.h"
-
 namespace tandem {
 
-struct HopperTile {
+constexpr int kMaxShared = 232448;  // of a workgroup of compute capability 9.0
+
+// ---- fwd ----
+// A workgroup: `groups` warpgroups of 64 query rows each, and one more, of which a warp copies. Boxes of the maps:
+// q rows() rows, k and v bc rows.
+struct FwdTile {
   const char* name;
-  Stem stem;
-  int max_d, max_dv, br, bc, groups, stages;
-  bool persistent;
-  constexpr int invocations() const { return (groups + 1) * 128; }
+  int d, dv, groups, bc, stages;
+  bool turns;
+  constexpr int rows() const { return 64 * groups; }
+  constexpr int threads() const { return 128 * (groups + 1); }
 };
 
-constexpr int kPanelWidth = 64;  // features, 128 bytes: a row of SWIZZLE_128B
-constexpr int panels(int64_t d) { return int((d + kPanelWidth - 1) / kPanelWidth); }
-
-// Bytes of a tile of 16-bit elements in whole panels.
-constexpr int panel_bytes(int rows, int d_panels) { return rows * d_panels * kPanelWidth * 2; }
-
-constexpr int kHopperBarrierBytes = 256;  // mbarriers, behind the tiles
-constexpr int kHopperAlign = 1024;        // of tiles; dynamic shared memory may begin less aligned
-
-// Dynamic shared memory of a launch: what cuda/sm90/<stem>.cu lays out.
-constexpr int hopper_fwd_bytes(const HopperTile& t, int d_panels, int dv_panels) {
-  const int q = panel_bytes(t.br, d_panels);
-  const int kv = t.stages * (panel_bytes(t.bc, d_panels) + panel_bytes(t.bc, dv_panels));
-  return kHopperAlign + q + kv + kHopperBarrierBytes;
-}
-constexpr int hopper_bwd_bytes(const HopperTile& t, int d_panels, int dv_panels) {
-  const int kv = panel_bytes(t.bc, d_panels) + panel_bytes(t.bc, dv_panels);
-  const int streamed = t.stages * (panel_bytes(t.br, d_panels) + panel_bytes(t.br, dv_panels));
-  const int ds = t.br * t.bc * 2, dq = t.br * d_panels * kPanelWidth * 4;
-  const int rows = t.stages * 2 * t.br * 4;  // lse and delta
-  return kHopperAlign + kv + streamed + ds + dq + rows + kHopperBarrierBytes;
-}
-constexpr int hopper_shared_bytes(const HopperTile& t, int d_panels, int dv_panels) {
-  return t.stem == Stem::fwd ? hopper_fwd_bytes(t, d_panels, dv_panels)
-                             : hopper_bwd_bytes(t, d_panels, dv_panels);
+constexpr int fwd_panels(int features) { return (features + 63) / 64; }
+constexpr int fwd_barrier_count(const FwdTile& t) { return 2 + 4 * t.stages; }
+// Dynamic shared memory: q, stages of k, stages of v, barriers; up to 1,023 bytes to begin at a multiple of 1,024.
+constexpr int fwd_shared_bytes(const FwdTile& t) {
+  return 1024 +
+         128 *
+             (t.rows() * fwd_panels(t.d) + t.stages * t.bc * (fwd_panels(t.d) + fwd_panels(t.dv))) +
+         8 * fwd_barrier_count(t);
 }
 
-// Rows of a box of the copy engine: q and d_o, k and v.
-constexpr int hopper_box_rows(const HopperTile& t, bool kv) { return kv ? t.bc : t.br; }
-
-// bwd_dkv_dq adds to dq_sum, f32 [B, Hq, query tiles of Br rows, Br * panels(D) * 64]: whole tiles, the elements of one
-// in an order that bwd_dq_cast.cu knows. A workgroup of that converts one tile.
-constexpr int64_t dq_tile_floats(const HopperTile& t, int64_t d) {
-  return int64_t(t.br) * panels(d) * kPanelWidth;
-}
-constexpr int kCastGroup = 256;
-
-constexpr HopperTile kHopperTiles[] = {
-#define TANDEM_HOPPER_TILE(name, stem, max_d, max_dv, Br, Bc, groups, stages, persistent) \
-  {#name, Stem::stem, max_d, max_dv, Br, Bc, groups, stages, persistent != 0},
+constexpr FwdTile kFwdTiles[] = {
+#define TANDEM_HOPPER_FWD(name, d, dv, groups, bc, stages, turns) \
+  {#name, d, dv, groups, bc, stages, turns != 0},
+#define TANDEM_HOPPER_BWD(name, d, br, bc, stages, ds_stages, wide)
 #include "hopper_tiles.inc"
 };
-constexpr int kHopperTileCount = int(sizeof(kHopperTiles) / sizeof(kHopperTiles[0]));
+constexpr int kFwdTileCount = int(sizeof(kFwdTiles) / sizeof(kFwdTiles[0]));
 
-#define TANDEM_HOPPER_TILE(name, stem, max_d, max_dv, Br, Bc, groups, stages, persistent)          \
-  static_assert(max_d % 64 == 0 && max_dv % 64 == 0 && max_d <= 256 && max_dv <= 256,              \
-                "whole panels, of heads up to 256");                                               \
-  static_assert(Br <= 256 && Bc <= 256, "a box of the copy engine has no more rows");              \
-  static_assert(Br % 8 == 0 && Bc % 8 == 0, "the swizzle repeats every 8 rows");                   \
-  static_assert(groups == 2 || groups == 3, "registers for the accumulators of the others");       \
-  static_assert((Stem::stem == Stem::fwd ? Br : Bc) % 64 == 0, "a product has 64 rows");           \
-  static_assert(hopper_shared_bytes({#name, Stem::stem, max_d, max_dv, Br, Bc, groups, stages, 0}, \
-                                    panels(max_d), panels(max_dv)) <= 227 * 1024,                  \
-                "shared memory of a workgroup on Hopper");
+// ---- bwd_dkv_dq, bwd_dq_cast ----
+constexpr int kBwdThreads = 384;  // a warpgroup of helpers and two that multiply
+
+// q and d_o come in boxes of br rows, k and v of bc.
+struct BwdShape {
+  const char* name;
+  int d, br, bc, stages, ds_stages;
+  bool wide;
+};
+constexpr BwdShape kBwdShapes[] = {
+#define TANDEM_HOPPER_FWD(name, d, dv, groups, bc, stages, turns)
+#define TANDEM_HOPPER_BWD(name, d, br, bc, stages, ds_stages, wide) \
+  {#name, d, br, bc, stages, ds_stages, wide != 0},
 #include "hopper_tiles.inc"
+};
+constexpr int kBwdShapeCount = int(sizeof(kBwdShapes) / sizeof(kBwdShapes[0]));
+
+constexpr int bwd_panels(const BwdShape& s) { return (s.d + 63) / 64; }
+// Where things lie in shared memory, in bytes from a multiple of 1,024.
+constexpr int bwd_k_bytes(const BwdShape& s) { return bwd_panels(s) * s.bc * 128; }
+constexpr int bwd_q_bytes(const BwdShape& s) { return bwd_panels(s) * s.br * 128; }
+constexpr int bwd_ds_bytes(const BwdShape& s) { return s.br * s.bc * 2; }
+constexpr int bwd_at_v(const BwdShape& s) { return bwd_k_bytes(s); }
+constexpr int bwd_at_q(const BwdShape& s) { return 2 * bwd_k_bytes(s); }
+constexpr int bwd_at_do(const BwdShape& s) { return bwd_at_q(s) + s.stages * bwd_q_bytes(s); }
+constexpr int bwd_at_ds(const BwdShape& s) { return bwd_at_do(s) + s.stages * bwd_q_bytes(s); }
+constexpr int bwd_at_dq(const BwdShape& s) {
+  return bwd_at_ds(s) + (s.ds_stages + (s.wide ? 1 : 0)) * bwd_ds_bytes(s);
+}
+constexpr int bwd_at_stats(const BwdShape& s) { return bwd_at_dq(s) + (s.wide ? 0 : 2 * 16384); }
+constexpr int bwd_at_barriers(const BwdShape& s) { return bwd_at_stats(s) + s.stages * s.br * 8; }
+constexpr int bwd_shared_bytes(const BwdShape& s) {
+  return bwd_at_barriers(s) + (1 + 4 * s.stages) * 8 + 1024;
+}
+
+// The sums of d_q: per head of the batch, blocks of 64 rows x 64 features, panels innermost; in a block the elements
+// lie as the accumulators of a product do (cuda/sm90/wgmma.cuh): 128 threads' first float4, their second, and so on.
+constexpr int kSumsBlock = 64 * 64;
+constexpr int64_t bwd_query_tiles(const BwdShape& s, int64_t seq_q) {
+  return (seq_q + s.br - 1) / s.br;
+}
+constexpr int64_t bwd_row_blocks(const BwdShape& s, int64_t seq_q) {
+  return bwd_query_tiles(s, seq_q) * (s.br / 64);
+}
+constexpr int64_t bwd_sums_bytes(const BwdShape& s, int64_t batch_heads, int64_t seq_q) {
+  return batch_heads * bwd_row_blocks(s, seq_q) * bwd_panels(s) * kSumsBlock * 4;
+}
+// A number per tile of queries: how many tiles of keys have added theirs.
+constexpr int64_t bwd_turns_bytes(const BwdShape& s, int64_t batch_heads, int64_t seq_q) {
+  return batch_heads * bwd_query_tiles(s, seq_q) * 4;
+}
+constexpr int kCastGroup = 128;  // threads of bwd_dq_cast, which takes a block
+
+// ---- what every row must hold to ----
+constexpr bool hopper_tiles_fit() {
+  for (const FwdTile& t : kFwdTiles)
+    if (fwd_shared_bytes(t) > kMaxShared || t.bc % 16 != 0 || t.rows() > 256 || t.d > 256 ||
+        t.dv > 256)
+      return false;
+  for (const BwdShape& s : kBwdShapes)
+    if (bwd_shared_bytes(s) > kMaxShared || s.br % 64 != 0 || s.bc % 16 != 0 || s.br > 256 ||
+        s.bc > 256)
+      return false;
+  return true;
+}
+static_assert(hopper_tiles_fit(),
+              "a row needs more shared memory than there is, or boxes of more "
+              "than 256 rows, or is none of whole matrices");
 
 }  // namespace tandem
 #endif

@@ -142,8 +142,6 @@ struct PushValues : Addresses {
     d_dist = split ? a.dist_parts : a.d_dist_bias;
     if (l.stem == Stem::bwd_dkv_ddist && l.members == 0) d_dist = 0;
     if (split) d_bias = a.bias_parts;
-    if (!plan.problem.wants(TANDEM_GRAD_Q)) dq_sum = 0;
-    if (!plan.problem.deterministic) turns = 0;
     if (leaves_parts()) o = a.o_parts, lse = a.lse_parts;
     int slot = 0;
     for_each_extra(plan.problem, [&](auto, auto address) { extra[slot++] = a.*address; });
@@ -392,32 +390,29 @@ BwdDkvDdistBlock bwd_dkv_ddist_block(const Plan& plan, const Launch& l) {
   return b;
 }
 
-BwdDkvDqSpec bwd_dkv_dq_spec(const Plan& plan, const Launch& l) {
-  return tile_spec<BwdDkvDqSpec>(plan, l);
-}
+BwdDkvDqSpec bwd_dkv_dq_spec(const Plan&, const Launch&) { return {}; }
 
 BwdDkvDqBlock bwd_dkv_dq_block(const Plan& plan, const Launch& l) {
   auto b = pair_block<BwdDkvDqBlock>(plan, l);
+  b.in_turn = plan.problem.deterministic;
   b.d_k = plan.problem.d_k;
   b.d_v = plan.problem.d_v;
   return b;
 }
 
-BwdDqCastSpec bwd_dq_cast_spec(const Plan&, const Launch&) {
-  BwdDqCastSpec s;
-  s.WG = kCastGroup;
-  return s;
-}
+BwdDqCastSpec bwd_dq_cast_spec(const Plan&, const Launch&) { return {}; }
 
 BwdDqCastBlock bwd_dq_cast_block(const Plan& plan, const Launch& l) {
   const Problem& p = plan.problem;
   BwdDqCastBlock b{};
+  const BwdShape& shape = kBwdShapes[l.hopper];
   b.d_q = p.d_q;
   b.seq_q = int(p.seq_q);
   b.head_dim = int(p.head_dim);
   b.heads_q = int(p.heads_q);
+  b.row_blocks = int(bwd_row_blocks(shape, p.seq_q));
+  b.panels = bwd_panels(shape);
   b.scale = p.scale;
-  b.tiles = l.tiles;
   b.total = l.total;
   return b;
 }

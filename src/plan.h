@@ -39,7 +39,7 @@ struct Launch {
   uint32_t splits = 1;
   uint32_t gradient = 0;  // bwd_sum: TANDEM_GRAD_BIAS or TANDEM_GRAD_DIST_BIAS
   int fixed = -1;         // CUDA: row of kFixed whose kernel runs; -1: one that knows everything
-  // The path cuda.sm90: row of kHopperTiles; -1: a kernel of simt. Blocks are then panels.
+  // The path cuda.sm90: row of kFwdTiles or kBwdShapes; -1: a kernel of simt.
   int hopper = -1;
   int wide_elements() const {
     return matrix > 0 || hopper >= 0 ? 8 : 4;
@@ -78,7 +78,7 @@ struct Plan {
   uint64_t o_parts_offset = 0,
            lse_parts_offset = 0;  // [B,splits,Hq,Sq,part_pitch()], [B,splits,Hq,Sq]
   // What bwd_dkv_dq adds to, and whose turn it is; zeroed together at each execute.
-  uint64_t dq_sum_offset = 0, turns_offset = 0, zeroed_size = 0;
+  uint64_t d_q_sums_offset = 0, turns_offset = 0, zeroed_size = 0;
   std::vector<Refusal> refusals;  // candidates that were looked at and not taken
   std::string name() const;
   Tile tile() const;  // of its tiled kernels, if possible one with matrices; br = bc = 0: none
