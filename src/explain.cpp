@@ -28,7 +28,7 @@ std::string Plan::name() const {
 Tile Plan::tile() const {
   for (bool matrices : {true, false})
     for (const Launch& launch : launches)
-      if (launch.tile.br > 0 && (launch.matrix > 0 || !matrices)) return launch.tile;
+      if (launch.tile.br > 0 && (launch.wide_elements() > 4 || !matrices)) return launch.tile;
   return Tile{};
 }
 
@@ -75,11 +75,16 @@ std::string explain(const Problem& problem, const Caps& caps) {
       s += text(" %u x %u workgroups, %u bytes shared", l.groups_x, l.groups_y, l.shared_bytes);
     if (l.splits > 1) s += text(", %u splits", l.splits);
     if (l.fixed >= 0) s += text(", of %s", kFixed[l.fixed].candidate().c_str());
+    if (l.hopper >= 0 && l.stem == Stem::bwd_dkv_dq && plan.zeroed_size > 0)
+      s += plan.problem.deterministic ? ", d_q in turns" : ", d_q in any order";
     if (l.stores_d_bias) s += ", and d_bias";
-    if (plan.wide_elements() > l.wide_elements() && l.tile.br > 0)
+    if (l.matrix == 0 && l.hopper < 0 && plan.wide_elements() > 4 && l.tile.br > 0)
       s += text(", without matrices (%s)", l.tile.name);
     s += "\n";
   }
+  if (plan.unaligned)
+    s += text("  with inputs at addresses that are no multiples of 16 bytes: %s\n",
+              plan.unaligned->name().c_str());
   return s;
 }
 

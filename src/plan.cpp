@@ -21,6 +21,8 @@ bool is_matrix_path(const PathRow& row) {
   return is_path(row, Backend::vulkan, "coopmat2") || is_path(row, Backend::vulkan, "coopmat");
 }
 
+bool is_sm90(const PathRow& row) { return is_path(row, Backend::cuda, "sm90"); }
+
 bool is_disabled(const Caps& caps, const std::string& name) {
   return std::find(caps.disabled.begin(), caps.disabled.end(), name) != caps.disabled.end();
 }
@@ -70,6 +72,11 @@ std::string missing_capability(const PathRow& row, const Caps& caps) {
     if (const Quirk* quirk = find_quirk(caps, QuirkAction::no_matrices))
       return text("not with this driver: %s (%s)", quirk->reason, quirk->link);
   }
+  if (is_sm90(row)) {
+    if (caps.compute_major != 9 || caps.compute_minor != 0)
+      return text("compute capability %d.%d is not 9.0", caps.compute_major, caps.compute_minor);
+    if (!caps.sm90_code) return "this build holds no code for sm_90a";
+  }
   if (is_path(row, Backend::cuda, "simt") && caps.compute_major < 7)
     return text("compute capability %d.%d is below 7.0", caps.compute_major, caps.compute_minor);
   return "";
@@ -106,6 +113,7 @@ std::string missing_feature(const PathRow& row, const Problem& p, const Caps& ca
     const std::string type = matrix_type_refusal(p, caps);
     if (!type.empty()) return type;
   }
+  if (is_sm90(row)) return sm90_refusal(p);
   const bool plain = is_path(row, Backend::cpu, "simd");
   if (plain && !p.extras().empty())
     return "it knows plain softmax attention, this problem has " + p.extras();
@@ -175,6 +183,10 @@ bool try_path(const Problem& p, const Caps& caps, const PathRow& row, Plan* plan
     Form form;
     return choose_matrix_tiles(p, caps, row, refuse, &form) && take(form, name);
   }
+  if (is_sm90(row)) {
+    Form form;
+    return choose_sm90_tiles(p, caps, row, refuse, &form) && take(form, name);
+  }
   int fixed = -1;
   if (is_path(row, Backend::cuda, "simt"))
     for (const FixedRow& f : kFixed) {
@@ -204,6 +216,24 @@ bool try_path(const Problem& p, const Caps& caps, const PathRow& row, Plan* plan
 
 }  // namespace
 
+namespace {
+
+// The plan for executes with addresses that the copy engine does not take: by another path, also where those are switched
+// off, as a plan cannot know the addresses; of any tile, and without parts of splits in the workspace.
+void add_unaligned(const Caps& caps, Plan* plan) {
+  Caps others = caps;
+  others.disabled = {std::string(backend_name(plan->backend)) + "." + plan->path};
+  Problem p = plan->problem;
+  p.tile_rows = p.tile_cols = 0;
+  if (!p.backward) p.splits = 1;
+  auto unaligned = std::make_shared<Plan>();
+  if (!make_plan(p, others, unaligned.get()).ok()) return;
+  plan->workspace_size = std::max(plan->workspace_size, unaligned->workspace_size);
+  plan->unaligned = std::move(unaligned);
+}
+
+}  // namespace
+
 Status make_plan(const Problem& problem, const Caps& caps, Plan* plan) {
   *plan = Plan();
   plan->problem = problem;
@@ -212,6 +242,7 @@ Status make_plan(const Problem& problem, const Caps& caps, Plan* plan) {
     if (row.backend != caps.backend) continue;
     if (!try_path(problem, caps, row, plan)) continue;
     lay_out_workspace(plan);
+    if (is_sm90(row)) add_unaligned(caps, plan);
     return Status();
   }
   std::string message = text("no %s path takes this problem:", backend_name(caps.backend));

@@ -3,6 +3,7 @@
 #ifndef TANDEM_SRC_PLAN_H
 #define TANDEM_SRC_PLAN_H
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -79,6 +80,9 @@ struct Plan {
            lse_parts_offset = 0;  // [B,splits,Hq,Sq,part_pitch()], [B,splits,Hq,Sq]
   // What bwd_dkv_dq adds to, and whose turn it is; zeroed together at each execute.
   uint64_t d_q_sums_offset = 0, turns_offset = 0, zeroed_size = 0;
+  // cuda.sm90: what runs at an execute whose inputs do not lie at multiples of 16 bytes; its workspace fits into this
+  // one's. None: such an execute is refused.
+  std::shared_ptr<const Plan> unaligned;
   std::vector<Refusal> refusals;  // candidates that were looked at and not taken
   std::string name() const;
   Tile tile() const;  // of its tiled kernels, if possible one with matrices; br = bc = 0: none

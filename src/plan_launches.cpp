@@ -17,14 +17,15 @@ struct Extent {  // workgroups of a launch
   int64_t members = 0;  // of a sum that may be split
 };
 
-Extent extent_of(Stem stem, const Problem& p, const Tile& tile) {
-  const int64_t Br = std::max(tile.br, 1), Bc = std::max(tile.bc, 1),
+Extent extent_of(const Problem& p, const Launch& l) {
+  const int64_t Br = std::max(l.tile.br, 1), Bc = std::max(l.tile.bc, 1),
                 q_tiles = ceil_div(p.seq_q, Br);
-  switch (stem) {
+  switch (l.stem) {
     case Stem::bwd_dot:
       return {ceil_div(p.seq_q, kDotRows), p.heads_q, p.batch};
     case Stem::bwd_dkv:
     case Stem::bwd_dkv_ddist:
+    case Stem::bwd_dkv_dq:
       return {ceil_div(p.seq_kv, Bc), p.heads_kv, p.batch};
     case Stem::bwd_dbias: {
       const Overlay& b = p.bias;
@@ -38,6 +39,8 @@ Extent extent_of(Stem stem, const Problem& p, const Tile& tile) {
       return {ceil_div(p.dist_window, Br), p.heads_q, 1, p.batch * q_tiles};
     case Stem::bwd_head:
       return {1, p.heads_q, 1};
+    case Stem::bwd_dq_cast:
+      return {bwd_panels(kBwdShapes[l.hopper]) * ceil_div(p.seq_q, 64), p.heads_q, p.batch};
     default:
       return {q_tiles, p.heads_q, p.batch};
   }
@@ -61,6 +64,11 @@ bool stores_ds(const Problem& p, const PathRow& row) {
 
 std::vector<Stem> stems_of(const Problem& p, const PathRow& row, int fixed) {
   if (!p.backward) return {Stem::fwd};
+  if (is_sm90(row)) {
+    std::vector<Stem> stems = {Stem::bwd_dot, Stem::bwd_dkv_dq};
+    if (p.wants(TANDEM_GRAD_Q)) stems.push_back(Stem::bwd_dq_cast);
+    return stems;
+  }
   const bool fused_k = fixed >= 0 && p.wants(TANDEM_GRAD_K);
   std::vector<Stem> stems;
   bool dq = p.wants(TANDEM_GRAD_Q);
@@ -93,7 +101,8 @@ int64_t cores_of(const Caps& caps) { return caps.cores ? caps.cores : 32; }
 // whole row's origin before the first weight, and are not split.
 constexpr int64_t kCoreInvocations = 384, kSplitKeys = 256;
 uint32_t key_splits(const Problem& p, const Caps& caps, const Launch& l, const Extent& e) {
-  if (caps.backend == Backend::cpu || p.normalizer != Normalizer::softmax) return 1;
+  if (caps.backend == Backend::cpu || l.hopper >= 0 || p.normalizer != Normalizer::softmax)
+    return 1;
   if (p.splits > 0) return uint32_t(p.splits);
   if (caps.max_invocations < uint32_t(kJoinGroup)) return 1;
   const int64_t wanted = kCoreInvocations * cores_of(caps) / l.invocations();
@@ -145,14 +154,14 @@ std::string make_launches(const Problem& p, const Caps& caps, const PathRow& row
     launch.kernel = find_kernel(stem, row.backend, row.name);
     if (launch.kernel < 0) return text("it has no %s kernel", stem_name(stem));
     const bool tiled = is_tiled(stem);
-    if (tiled) form(&launch);
+    if (tiled || stem == Stem::bwd_dq_cast) form(&launch);
     if (is_fused(stem) || stem == Stem::fwd) launch.fixed = fixed;
     if (is_fused(stem))
       launch.shared_bytes += uint32_t(16 * tile_ptile_vec4(launch.tile));  // a second P tile
     if (!cpu && launch.shared_bytes > caps.shared_bytes)
       return text("%s needs %u bytes of shared memory, the device has %u", stem_name(stem),
                   launch.shared_bytes, caps.shared_bytes);
-    const Extent e = extent_of(stem, p, launch.tile);
+    const Extent e = extent_of(p, launch);
     if (e.tiles * e.heads * e.batch == 0) continue;
     // On bwd_dot or bwd_row, which come first; the others do not know of each other.
     launch.waits = launches->size() == 1 && (launches->front().stem == Stem::bwd_dot ||
@@ -173,12 +182,16 @@ std::string make_launches(const Problem& p, const Caps& caps, const PathRow& row
       const std::string why = set_groups(
           &launch, double(e.tiles) * double(e.heads) * double(e.batch) * double(shares), caps);
       if (!why.empty()) return why;
+      if (stem == Stem::fwd && launch.hopper >= 0) {  // it goes on to further tiles
+        launch.groups_x = uint32_t(std::min<int64_t>(launch.total, cores_of(caps)));
+        launch.groups_y = 1;
+      }
       if (!tiled) {
         const auto group = uint32_t(launch.invocations());
         if (group > caps.max_invocations)
           return text("%s needs workgroups of %u, the device has %u", stem_name(stem), group,
                       caps.max_invocations);
-        launch.shared_bytes = uint32_t(sizeof(float)) * group;
+        launch.shared_bytes = stem == Stem::bwd_dq_cast ? 0 : uint32_t(sizeof(float)) * group;
       }
     }
     launches->push_back(launch);
@@ -237,6 +250,14 @@ void lay_out_workspace(Plan* plan) {
   if (const Launch* join = plan->find(Stem::fwd_join)) {
     place(true, &plan->o_parts_offset, join->splits * rows * uint64_t(part_pitch(p.head_dim_v)));
     place(true, &plan->lse_parts_offset, join->splits * rows);
+  }
+  if (const Launch* fused = plan->find(Stem::bwd_dkv_dq)) {
+    const BwdShape& s = kBwdShapes[fused->hopper];
+    place(p.wants(TANDEM_GRAD_Q), &plan->d_q_sums_offset,
+          uint64_t(bwd_sums_bytes(s, p.batch * p.heads_q, p.seq_q)) / 4);
+    place(p.wants(TANDEM_GRAD_Q) && p.deterministic, &plan->turns_offset,
+          uint64_t(bwd_turns_bytes(s, p.batch * p.heads_q, p.seq_q)) / 4);
+    if (p.wants(TANDEM_GRAD_Q)) plan->zeroed_size = end - plan->d_q_sums_offset;
   }
   plan->workspace_size = end;
 }
