@@ -78,7 +78,7 @@ std::string explain(const Problem& problem, const Caps& caps) {
     if (l.hopper >= 0 && l.stem == Stem::bwd_dkv_dq && plan.zeroed_size > 0)
       s += plan.problem.deterministic ? ", d_q in turns" : ", d_q in any order";
     if (l.stores_d_bias) s += ", and d_bias";
-    if (l.matrix == 0 && l.hopper < 0 && plan.wide_elements() > 4 && l.tile.br > 0)
+    if (!l.multiplies_matrices() && plan.wide_elements() > 4 && l.tile.br > 0)
       s += text(", without matrices (%s)", l.tile.name);
     s += "\n";
   }

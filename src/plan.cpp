@@ -21,6 +21,7 @@ bool is_matrix_path(const PathRow& row) {
   return is_path(row, Backend::vulkan, "coopmat2") || is_path(row, Backend::vulkan, "coopmat");
 }
 
+bool is_sm80(const PathRow& row) { return is_path(row, Backend::cuda, "sm80"); }
 bool is_sm90(const PathRow& row) { return is_path(row, Backend::cuda, "sm90"); }
 
 bool is_disabled(const Caps& caps, const std::string& name) {
@@ -31,8 +32,7 @@ bool is_disabled(const Caps& caps, const std::string& name) {
 // for entmax's search the tiles that still count (shaders/mask.glsl, shaders/entmax.glsl). CUDA votes without.
 uint32_t skip_shared_bytes(const Problem& p, const PathRow& row, Stem stem) {
   const bool entmax = p.normalizer == Normalizer::entmax, skip = !p.visit_all;
-  if (is_path(row, Backend::cuda, "simt"))
-    return entmax && skip && stem == Stem::fwd ? kLiveBytes : 0;
+  if (row.backend == Backend::cuda) return entmax && skip && stem == Stem::fwd ? kLiveBytes : 0;
   const uint32_t votes = (p.keep && skip) || entmax ? 3 : 1, live = entmax && skip ? 64 : 1;
   return 4 * (votes + (stem == Stem::fwd ? 2 * live : 0));
 }
@@ -71,6 +71,11 @@ std::string missing_capability(const PathRow& row, const Caps& caps) {
     if (!caps.subgroup_pin) return "the device's compute pipelines cannot state a subgroup size";
     if (const Quirk* quirk = find_quirk(caps, QuirkAction::no_matrices))
       return text("not with this driver: %s (%s)", quirk->reason, quirk->link);
+  }
+  if (is_sm80(row)) {
+    if (caps.compute_major < 8)
+      return text("compute capability %d.%d is below 8.0", caps.compute_major, caps.compute_minor);
+    if (!caps.sm80_code) return "this build holds no code of this path for the device";
   }
   if (is_sm90(row)) {
     if (caps.compute_major != 9 || caps.compute_minor != 0)
@@ -114,6 +119,10 @@ std::string missing_feature(const PathRow& row, const Problem& p, const Caps& ca
     if (!type.empty()) return type;
   }
   if (is_sm90(row)) return sm90_refusal(p);
+  if (is_sm80(row)) {
+    const std::string why = sm80_refusal(p);
+    if (!why.empty()) return why;
+  }
   const bool plain = is_path(row, Backend::cpu, "simd");
   if (plain && !p.extras().empty())
     return "it knows plain softmax attention, this problem has " + p.extras();
@@ -124,12 +133,16 @@ std::string missing_feature(const PathRow& row, const Problem& p, const Caps& ca
   return "";
 }
 
+TileOn tiles_of(const PathRow& row) {
+  return row.backend == Backend::cuda ? TileOn::cuda : TileOn::vulkan;
+}
+
 }  // namespace
 
 const Tile* plain_tile(Problem p, const Caps& caps, const PathRow& row) {
   p.tile_rows = p.tile_cols = 0;
   for (const Tile& tile : kTiles)
-    if (tile_on(tile, TileOn::vulkan) && tile_refusal(p, caps, row, tile).empty()) return &tile;
+    if (tile_on(tile, tiles_of(row)) && tile_refusal(p, caps, row, tile).empty()) return &tile;
   return nullptr;
 }
 
@@ -183,6 +196,10 @@ bool try_path(const Problem& p, const Caps& caps, const PathRow& row, Plan* plan
     Form form;
     return choose_matrix_tiles(p, caps, row, refuse, &form) && take(form, name);
   }
+  if (is_sm80(row)) {
+    Form form;
+    return choose_sm80_tiles(p, caps, row, refuse, &form) && take(form, name);
+  }
   if (is_sm90(row)) {
     Form form;
     return choose_sm90_tiles(p, caps, row, refuse, &form) && take(form, name);
@@ -199,9 +216,8 @@ bool try_path(const Problem& p, const Caps& caps, const PathRow& row, Plan* plan
       else
         fixed = int(&f - kFixed);
     }
-  const TileOn backend = row.backend == Backend::cuda ? TileOn::cuda : TileOn::vulkan;
   for (const Tile& tile : kTiles) {
-    if (!tile_on(tile, backend)) continue;
+    if (!tile_on(tile, tiles_of(row))) continue;
     const std::string who = name + " " + tile.name;
     const std::string why = tile_refusal(p, caps, row, tile);
     const auto form = [&](Launch* launch) { form_plain(p, row, tile, launch); };

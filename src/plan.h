@@ -42,9 +42,9 @@ struct Launch {
   int fixed = -1;         // CUDA: row of kFixed whose kernel runs; -1: one that knows everything
   // The path cuda.sm90: row of kFwdTiles or kBwdShapes; -1: a kernel of simt.
   int hopper = -1;
-  int wide_elements() const {
-    return matrix > 0 || hopper >= 0 ? 8 : 4;
-  }  // of a wide load or store
+  int ampere = -1;  // the path cuda.sm80: row of kAmpereTiles; -1: a kernel of simt
+  bool multiplies_matrices() const { return matrix > 0 || hopper >= 0 || ampere >= 0; }
+  int wide_elements() const { return multiplies_matrices() ? 8 : 4; }  // of a wide load or store
 };
 
 struct FixedRow {  // fixed.inc

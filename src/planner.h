@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // What the parts of the planner share: plan.cpp goes through the paths and chooses among the tiles without matrices,
-// plan_matrix.cpp among those of the matrix paths, plan_sm90.cpp among those of cuda.sm90, plan_launches.cpp makes launches of the choice.
+// plan_matrix.cpp among those of the matrix paths, plan_sm80.cpp and plan_sm90.cpp among those of cuda.sm80 and cuda.sm90, plan_launches.cpp makes launches of the choice.
 #ifndef TANDEM_SRC_PLANNER_H
 #define TANDEM_SRC_PLANNER_H
 #include <functional>
@@ -22,6 +22,7 @@ bool is_disabled(const Caps& caps, const std::string& name);
 std::string candidate(const PathRow& row);  // "vulkan.scalar"
 bool is_path(const PathRow& row, Backend backend, const char* name);
 bool is_matrix_path(const PathRow& row);  // of Vulkan
+bool is_sm80(const PathRow& row);
 bool is_sm90(const PathRow& row);
 
 // Whether a tile is of the size that the problem asks for, if it does.
@@ -43,6 +44,11 @@ bool choose_matrix_tiles(const Problem& p, const Caps& caps, const PathRow& row,
 // plan_sm90.cpp: what of a problem keeps the path cuda.sm90 from it ("" if nothing), and its tiles.
 std::string sm90_refusal(const Problem& p);
 bool choose_sm90_tiles(const Problem& p, const Caps& caps, const PathRow& row, const Refuse& refuse,
+                       Form* form);
+
+// plan_sm80.cpp: the same of the path cuda.sm80.
+std::string sm80_refusal(const Problem& p);
+bool choose_sm80_tiles(const Problem& p, const Caps& caps, const PathRow& row, const Refuse& refuse,
                        Form* form);
 
 // plan_launches.cpp. fixed: a row of kFixed, -1 for none. A launch whose output is empty is left out. make_launches()

@@ -16,7 +16,8 @@ struct BwdShape {
   int d, br, bc;
   int stages;     // of q and of d_o
   int ds_stages;  // of dS
-  bool wide;      // P passes through shared memory, too; and d_q straight from registers to the workspace
+  bool
+      wide;  // P passes through shared memory, too; and d_q straight from registers to the workspace
 };
 constexpr BwdShape kBwdShapes[] = {
     {64, 128, 128, 2, 2, false},
@@ -60,7 +61,9 @@ static_assert(bwd_shapes_fit(), "a row needs more shared memory than there is");
 // The sums of d_q: per head of the batch, blocks of 64 rows x 64 features, panels innermost; in a block the elements
 // lie as the accumulators of a product do (wgmma.cuh): 128 threads' first float4, their second, and so on.
 constexpr int kSumsBlock = 64 * 64;
-constexpr int64_t bwd_query_tiles(const BwdShape& s, int64_t seq_q) { return (seq_q + s.br - 1) / s.br; }
+constexpr int64_t bwd_query_tiles(const BwdShape& s, int64_t seq_q) {
+  return (seq_q + s.br - 1) / s.br;
+}
 constexpr int64_t bwd_row_blocks(const BwdShape& s, int64_t seq_q) {
   return bwd_query_tiles(s, seq_q) * (s.br / 64);
 }

@@ -15,7 +15,8 @@ struct FwdTile {
   int groups;  // warpgroups that compute
   int bc;      // keys of a step
   int stages;  // steps of k and of v in shared memory
-  bool turns;  // warpgroups take turns at the tensor cores, one computes weights while another multiplies
+  bool
+      turns;  // warpgroups take turns at the tensor cores, one computes weights while another multiplies
   constexpr int rows() const { return 64 * groups; }
   constexpr int threads() const { return 128 * (groups + 1); }
 };
@@ -24,8 +25,9 @@ constexpr int fwd_panels(int features) { return (features + 63) / 64; }
 constexpr int fwd_barrier_count(const FwdTile& t) { return 2 + 4 * t.stages; }
 // Dynamic shared memory: q, stages of k, stages of v, barriers; up to 1,023 bytes to begin at a multiple of 1,024.
 constexpr int fwd_shared_bytes(const FwdTile& t) {
-  return 1024 + 128 * (t.rows() * fwd_panels(t.d) +
-                       t.stages * t.bc * (fwd_panels(t.d) + fwd_panels(t.dv))) +
+  return 1024 +
+         128 *
+             (t.rows() * fwd_panels(t.d) + t.stages * t.bc * (fwd_panels(t.d) + fwd_panels(t.dv))) +
          8 * fwd_barrier_count(t);
 }
 

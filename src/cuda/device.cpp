@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "../../cuda/kernels.h"
+#include "../../cuda/sm80/kernels.h"
 #include "cuda/sm90.h"
 #include "tandem/tandem_cuda.h"
 
@@ -43,6 +44,15 @@ uint32_t wide_of(const Push& push) {
 uint32_t wide_of(const BwdSumPush&) { return 0; }
 uint32_t wide_of(const BwdHeadPush&) { return 0; }
 
+// Whether this build's code for compute capability 8.0 and later loads on the current device.
+bool sm80_loads() {
+  const void* kernel = cuda::sm80::any_kernel();
+  cudaFuncAttributes attributes;
+  const bool loads = kernel && cudaFuncGetAttributes(&attributes, kernel) == cudaSuccess;
+  if (!loads) cudaGetLastError();
+  return loads;
+}
+
 class CudaProgram final : public Program {
  public:
   CudaProgram(const Driver& driver, CUcontext context, const SharedMemory& memory,
@@ -64,6 +74,7 @@ class CudaProgram final : public Program {
       steps_.push_back({launch.stem, std::move(recorder)});
       return Status();
     }
+    if (launch.ampere >= 0) return add_sm80(launch);
     if (plan_.problem.extras().empty()) switch (launch.stem) {
         case Stem::fwd:
           return add_plain(launch, cuda::fwd_kernel, fwd_block, fwd_push);
@@ -91,6 +102,19 @@ class CudaProgram final : public Program {
 #include "stems.inc"
     }
     return fail(TANDEM_ERROR_BACKEND, "the CUDA backend has no kernel %s", stem_name(launch.stem));
+  }
+
+  Status add_sm80(const Launch& launch) {
+    switch (launch.stem) {
+      case Stem::fwd:
+        return add_plain(launch, cuda::sm80::fwd_kernel, fwd_block, fwd_push);
+      case Stem::bwd_dkv:
+        return add_plain(launch, cuda::sm80::bwd_dkv_kernel, bwd_dkv_block, bwd_dkv_push);
+      case Stem::bwd_dq:
+        return add_plain(launch, cuda::sm80::bwd_dq_kernel, bwd_dq_block, bwd_dq_push);
+      default:
+        return fail(TANDEM_ERROR_BACKEND, "the path sm80 has no kernel %s", stem_name(launch.stem));
+    }
   }
 
   template <typename Block, typename Push>
@@ -280,6 +304,7 @@ class CudaDevice final : public Device {
                   properties.name, properties.major, properties.minor);
     }
     if (loaded != cudaSuccess) return failed("cudaFuncGetAttributes", loaded);
+    caps_.sm80_code = sm80_loads();
     caps_.sm90_code = sm90_loads();
     return Status();
   }

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// In builds for no GPU of compute capability 8.0 or later.
+#include "kernels.h"
+
+namespace tandem {
+namespace cuda {
+namespace sm80 {
+
+Kernel<FwdParams> fwd_kernel(tandem_dtype, const Launch&, bool) { return nullptr; }
+Kernel<BwdDkvParams> bwd_dkv_kernel(tandem_dtype, const Launch&, bool) { return nullptr; }
+Kernel<BwdDqParams> bwd_dq_kernel(tandem_dtype, const Launch&, bool) { return nullptr; }
+const void* any_kernel() { return nullptr; }
+
+}  // namespace sm80
+}  // namespace cuda
+}  // namespace tandem

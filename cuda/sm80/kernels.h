@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// The kernels of the path sm80 as the host sees them: parameters are those of cuda/kernels.h. By launch.ampere and the
+// tensors' type; nullptr: not built.
+#ifndef TANDEM_CUDA_SM80_KERNELS_H
+#define TANDEM_CUDA_SM80_KERNELS_H
+#include "../kernels.h"
+
+namespace tandem {
+namespace cuda {
+namespace sm80 {
+
+Kernel<FwdParams> fwd_kernel(tandem_dtype dtype, const Launch& launch, bool wide);
+Kernel<BwdDkvParams> bwd_dkv_kernel(tandem_dtype dtype, const Launch& launch, bool wide);
+Kernel<BwdDqParams> bwd_dq_kernel(tandem_dtype dtype, const Launch& launch, bool wide);
+
+// Some kernel of this build, to find out whether its code loads; nullptr: it has none.
+const void* any_kernel();
+
+}  // namespace sm80
+}  // namespace cuda
+}  // namespace tandem
+#endif
