@@ -38,8 +38,7 @@ TANDEM_DEVICE bool find_walk(const BwdDkvDqBlock& u, const BwdShape& shape, Walk
   walk->batch = at.batch;
   walk->col0 = walk->tile * shape.bc;
   walk->band = mask_band(u);
-  walk->span =
-      tandem_query_tiles(walk->band, walk->col0, shape.bc, shape.br, u.seq_q, u.seq_kv);
+  walk->span = tandem_query_tiles(walk->band, walk->col0, shape.bc, shape.br, u.seq_q, u.seq_kv);
   return true;
 }
 
@@ -109,9 +108,7 @@ struct Memory {  // of row ROW of kBwdShapes, addresses from base on
   TANDEM_DEVICE uint d_o(int stage) const { return base + kAtDo + stage * kQBytes; }
   TANDEM_DEVICE uint ds(int stage) const { return base + kAtDs + stage * kDsBytes; }
   TANDEM_DEVICE uint dq(int group) const { return base + kAtDq + group * 16384; }
-  TANDEM_DEVICE uint lse(int stage) const {
-    return base + kAtStats + stage * kShape.br * 8;
-  }
+  TANDEM_DEVICE uint lse(int stage) const { return base + kAtStats + stage * kShape.br * 8; }
   TANDEM_DEVICE uint delta(int stage) const { return lse(stage) + kShape.br * 4; }
   TANDEM_DEVICE uint barriers() const { return base + kAtBarriers; }
 };
@@ -203,9 +200,9 @@ TANDEM_DEVICE void add_sums(const BwdDkvDqParams& params, const Walk& walk,
       float* to = sums + int64_t(t) * (S.br / 64 * kPanels * kSumsBlock);
       if (u.in_turn && one) {
         // Behind all later tiles of keys that these queries see.
-        const uint before = uint(
-            tandem_key_tiles(walk.band, t * S.br, S.br, S.bc, u.seq_q, u.seq_kv).end - 1 -
-            walk.tile);
+        const uint before =
+            uint(tandem_key_tiles(walk.band, t * S.br, S.br, S.bc, u.seq_q, u.seq_kv).end - 1 -
+                 walk.tile);
         while (turns_taken(turns + t) != before) {
         }
       }

@@ -5,7 +5,6 @@
 #include <cstring>
 
 #include "../../src/tile_range.h"
-#include "fwd_tile.h"
 #include "kernels.h"
 #include "wgmma.cuh"
 
@@ -20,7 +19,9 @@ constexpr float kLog2e = 1.44269504088896341f, kLn2 = 0.693147180559945309f;
 template <int GROUPS>
 constexpr int kProducerRegisters = GROUPS == 1 ? 56 : 32;
 template <int GROUPS>
-constexpr int kConsumerRegisters = GROUPS == 1 ? 256 : GROUPS == 2 ? 240 : 160;
+constexpr int kConsumerRegisters = GROUPS == 1   ? 256
+                                   : GROUPS == 2 ? 240
+                                                 : 160;
 
 template <int ROW>
 struct Shape {
@@ -254,8 +255,7 @@ template <typename T, int DV>
 TANDEM_DEVICE void store_rows(const float (&o)[DV / 2], const float (&factor)[2], uint64_t address,
                               const Strides& strides, int batch, int head, int row, int rows,
                               int width) {
-  ushort* base =
-      reinterpret_cast<ushort*>(address) + batch * strides.b + head * strides.h;
+  ushort* base = reinterpret_cast<ushort*>(address) + batch * strides.b + head * strides.h;
   const bool chunks =
       strides.d == 1 && strides.s % 8 == 0 && reinterpret_cast<uint64_t>(base) % 16 == 0;
   const int lane = int(threadIdx.x) % 4;
@@ -277,7 +277,8 @@ TANDEM_DEVICE void store_rows(const float (&o)[DV / 2], const float (&factor)[2]
       } else {
 #pragma unroll
         for (int n = 0; n < 8; ++n)
-          if (col + n < width) to[(col + n) * strides.d] = ushort(n % 2 ? x[n / 2] >> 16 : x[n / 2]);
+          if (col + n < width)
+            to[(col + n) * strides.d] = ushort(n % 2 ? x[n / 2] >> 16 : x[n / 2]);
       }
     }
   }
@@ -303,9 +304,9 @@ TANDEM_DEVICE void consume(const FwdParams& params, const Shared<S>& shared) {
     const uint64_t k = k_at + uint64_t(uint(stage * S::K_BYTES) >> 4);
 #pragma unroll
     for (int n = 0; n < S::D / 16; ++n)
-      Product<T, N>::template from_shared<0, 0>(
-          s, q_at + ((n / 4 * S::Q_PANEL + n % 4 * 32) >> 4),
-          k + ((n / 4 * S::K_PANEL + n % 4 * 32) >> 4), n > 0);
+      Product<T, N>::template from_shared<0, 0>(s, q_at + ((n / 4 * S::Q_PANEL + n % 4 * 32) >> 4),
+                                                k + ((n / 4 * S::K_PANEL + n % 4 * 32) >> 4),
+                                                n > 0);
   };
   const auto product_o = [&](int stage) {
     const uint64_t v = v_at + uint64_t(uint(stage * S::V_BYTES) >> 4);
@@ -395,7 +396,9 @@ TANDEM_DEVICE void consume(const FwdParams& params, const Shared<S>& shared) {
       inverse[r] = l > 0.f ? __frcp_rn(l) : l == 0.f ? 0.f : l;
       if (lse && col == 0 && i < u.seq_q)
         lse[(int64_t(at.batch) * u.heads_q + at.head) * u.seq_q + i] =
-            l > 0.f ? fmaf(softmax.m[r], kLn2, logf(l)) : l == 0.f ? -INFINITY : l;
+            l > 0.f    ? fmaf(softmax.m[r], kLn2, logf(l))
+            : l == 0.f ? -INFINITY
+                       : l;
     }
     store_rows<T, S::DV>(o, inverse, params.push.o, u.o, at.batch, at.head, at.row0 + row, u.seq_q,
                          u.head_dim_v);
