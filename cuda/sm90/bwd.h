@@ -5,7 +5,6 @@
 #include <cuda.h>
 
 #include "../kernels.h"
-#include "bwd_shape.h"
 
 namespace tandem {
 namespace cuda {

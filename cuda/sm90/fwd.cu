@@ -5,7 +5,6 @@
 #include <cstring>
 
 #include "../../src/tile_range.h"
-#include "fwd_tile.h"
 #include "kernels.h"
 #include "wgmma.cuh"
 

@@ -2,6 +2,7 @@
 // Launches of the kernels for Hopper: their tensors go along as maps, which are made of the addresses of an execute.
 #include "cuda/sm90.h"
 
+#include "../../cuda/sm90/bwd.h"
 #include "../../cuda/sm90/kernels.h"
 
 namespace tandem {
