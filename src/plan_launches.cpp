@@ -56,7 +56,7 @@ bool fuses_dist(const Problem& p) {
 // multiplied twice.
 bool stores_ds(const Problem& p, const PathRow& row) {
   const Overlay& b = p.bias;
-  return is_matrix_path(row) && p.wants(TANDEM_GRAD_BIAS) && p.wants(TANDEM_GRAD_Q) &&
+  return (is_matrix_path(row) || is_sm80(row)) && p.wants(TANDEM_GRAD_BIAS) && p.wants(TANDEM_GRAD_Q) &&
          p.seq_kv > 0 && b.batch == p.batch && b.heads == p.heads_q && b.rows == p.seq_q;
 }
 

@@ -8,9 +8,13 @@
 namespace tandem {
 namespace {
 
-bool has_ampere_tiles(Stem stem) {
+bool is_for(const AmpereTile& t, Stem stem, const Problem& p) {
+  return t.stem == stem && (t.full != 0) == !p.extras().empty();
+}
+
+bool has_ampere_tiles(Stem stem, const Problem& p) {
   for (const AmpereTile& t : kAmpereTiles)
-    if (t.stem == stem) return true;
+    if (is_for(t, stem, p)) return true;
   return false;
 }
 
@@ -33,8 +37,6 @@ std::string row_refusal(const Problem& p, const Caps& caps, const PathRow& row,
 
 std::string sm80_refusal(const Problem& p) {
   if (p.dtype == TANDEM_F32) return "its operands are f16 or bf16";
-  if (!p.extras().empty())
-    return "it knows plain softmax attention, this problem has " + p.extras();
   return "";
 }
 
@@ -44,7 +46,7 @@ bool choose_sm80_tiles(const Problem& p, const Caps& caps, const PathRow& row, c
   std::vector<int> chosen(kStemCount, -1);  // rows of kAmpereTiles
   const Tile* plain = nullptr;              // of simt's kernels
   for (Stem stem : stems_of(p, row, -1)) {
-    if (!has_ampere_tiles(stem)) {
+    if (!has_ampere_tiles(stem, p)) {
       if (!is_tiled(stem) || plain) continue;
       plain = plain_tile(p, caps, row);
       if (!plain) return refuse(name, text("no tile of %s fits the device", stem_name(stem)));
@@ -56,7 +58,7 @@ bool choose_sm80_tiles(const Problem& p, const Caps& caps, const PathRow& row, c
     int& best = chosen[size_t(stem)];
     for (int n = 0; n < kAmpereTileCount; ++n) {
       const AmpereTile& t = kAmpereTiles[n];
-      if (t.stem != stem) continue;
+      if (!is_for(t, stem, p)) continue;
       const std::string why = row_refusal(p, caps, row, t);
       if (!why.empty()) {
         refuse(name + " " + t.name, why);

@@ -114,26 +114,27 @@ static_assert(matrix_tiles_fit(), "a row of matrix_tiles.inc breaks one of the r
 struct AmpereTile {
   const char* name;
   Stem stem;
-  int width, br, bc, warps, stages, halves, held, groups;
+  int width, br, bc, warps, stages, halves, held, groups, full;
   constexpr int threads() const { return 32 * warps; }
   constexpr int owned() const { return stem == Stem::bwd_dkv ? bc : br; }
   constexpr int streamed() const { return stem == Stem::bwd_dkv ? br : bc; }
   constexpr int row_blocks() const { return owned() * halves / warps / 16; }  // of a warp
 };
 
-// The shared arrays of cuda/sm80/<stem>.cu: the owned rows, of both tensors but in fwd; the streamed ones; two numbers a
+// The shared arrays of cuda/sm80/<stem>.cu: the owned rows, of both tensors but in fwd; the streamed ones; three numbers a
 // streamed row in bwd_dkv; and P and dS where two warps share them.
 constexpr int ampere_shared_bytes(const AmpereTile& t) {
   const int row = 2 * t.width, owned = t.owned() * row * (t.stem == Stem::fwd ? 1 : 2);
   const int streamed = t.stages * 2 * t.streamed() * row;
-  const int numbers = t.stem == Stem::bwd_dkv ? t.stages * 2 * 4 * t.streamed() : 0;
+  const int numbers = t.stem == Stem::bwd_dkv ? t.stages * 3 * 4 * t.streamed() : 0;
   const int shared = t.halves > 1 ? 2 * t.owned() * t.streamed() * 2 : 0;
   return owned + streamed + numbers + shared;
 }
 
 constexpr AmpereTile kAmpereTiles[] = {
-#define TANDEM_AMPERE_TILE(name, stem, width, Br, Bc, warps, stages, halves, held, groups) \
-  {#name, Stem::stem, width, Br, Bc, warps, stages, halves, held, groups},
+#define TANDEM_AMPERE_TILE(name, stem, width, Br, Bc, warps, stages, halves, held, groups, \
+                           full) \
+  {#name, Stem::stem, width, Br, Bc, warps, stages, halves, held, groups, full},
 #include "ampere_tiles.inc"
 };
 constexpr int kAmpereTileCount = int(sizeof(kAmpereTiles) / sizeof(kAmpereTiles[0]));

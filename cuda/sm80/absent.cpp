@@ -9,6 +9,10 @@ namespace sm80 {
 Kernel<FwdParams> fwd_kernel(tandem_dtype, const Launch&, bool) { return nullptr; }
 Kernel<BwdDkvParams> bwd_dkv_kernel(tandem_dtype, const Launch&, bool) { return nullptr; }
 Kernel<BwdDqParams> bwd_dq_kernel(tandem_dtype, const Launch&, bool) { return nullptr; }
+Kernel<FwdFull> fwd_full_kernel(tandem_dtype, const Launch&, bool) { return nullptr; }
+Kernel<BwdRowFull> bwd_row_full_kernel(tandem_dtype, const Launch&, bool) { return nullptr; }
+Kernel<BwdDkvFull> bwd_dkv_full_kernel(tandem_dtype, const Launch&, bool) { return nullptr; }
+Kernel<BwdDqFull> bwd_dq_full_kernel(tandem_dtype, const Launch&, bool) { return nullptr; }
 const void* any_kernel() { return nullptr; }
 
 }  // namespace sm80

@@ -7,6 +7,7 @@ namespace sm80 {
 
 struct BwdDkv {
   static constexpr Stem kStem = Stem::bwd_dkv;
+  static constexpr bool kFull = false;
   using Pointer = Kernel<BwdDkvParams>;
   template <typename T, int ROW>
   static Pointer get() {

@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
   const int half = HALVES > 1 ? me.warp % HALVES : 0;
   const uint k_tile = shared_start(), v_tile = k_tile + BC * 2 * W, q_tile = v_tile + BC * 2 * W,
              o_tile = q_tile + S::STAGES * TILE, numbers = o_tile + S::STAGES * TILE,
-             p_tile = numbers + S::STAGES * 8 * BR, s_tile = p_tile + BC * 2 * BR;
+             p_tile = numbers + S::STAGES * 12 * BR, s_tile = p_tile + BC * 2 * BR;
   const int own = 16 * MT * (me.warp / HALVES), row = row0 + own + me.g;  // the lane's first key
   const int feature = half * (W / HALVES), query = half * (BR / HALVES);  // the warp's first ones
   const SharedLeft<W, MT> k_at(k_tile, own), v_at(v_tile, own);
@@ -65,8 +65,8 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
   };
   const auto put_numbers = [&](int stage) {
     if (int(threadIdx.x) >= BR) return;
-    put_number(numbers + uint(stage * 8 * BR + 4 * int(threadIdx.x)), base_of_row(lse));
-    put_number(numbers + uint(stage * 8 * BR + 4 * BR + 4 * int(threadIdx.x)), delta);
+    put_number(numbers + uint(stage * 12 * BR + 4 * int(threadIdx.x)), base_of_row(lse));
+    put_number(numbers + uint(stage * 12 * BR + 4 * BR + 4 * int(threadIdx.x)), delta);
   };
   const auto load_queries = [&](int stage, int first) {
     load_rows<W, BR, S::THREADS>(q_tile + stage * TILE, q, first);
@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
       hide(
           s, row, col0 + query + 2 * me.t, [&](int j) { return j - band.off - band.right; },
           [&](int j) { return j - band.off + band.left; });
-    const uint first = numbers + uint(stage * 8 * BR + 4 * (query + 2 * me.t));
+    const uint first = numbers + uint(stage * 12 * BR + 4 * (query + 2 * me.t));
 #pragma unroll
     for (int n = 0; n < N; ++n) {
       float base[2];

@@ -7,6 +7,7 @@ namespace sm80 {
 
 struct BwdDq {
   static constexpr Stem kStem = Stem::bwd_dq;
+  static constexpr bool kFull = false;
   using Pointer = Kernel<BwdDqParams>;
   template <typename T, int ROW>
   static Pointer get() {

@@ -7,6 +7,7 @@ namespace sm80 {
 
 struct Fwd {
   static constexpr Stem kStem = Stem::fwd;
+  static constexpr bool kFull = false;
   using Pointer = Kernel<FwdParams>;
   template <typename T, int ROW>
   static Pointer get() {

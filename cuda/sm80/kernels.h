@@ -12,6 +12,10 @@ namespace sm80 {
 Kernel<FwdParams> fwd_kernel(tandem_dtype dtype, const Launch& launch, bool wide);
 Kernel<BwdDkvParams> bwd_dkv_kernel(tandem_dtype dtype, const Launch& launch, bool wide);
 Kernel<BwdDqParams> bwd_dq_kernel(tandem_dtype dtype, const Launch& launch, bool wide);
+Kernel<FwdFull> fwd_full_kernel(tandem_dtype dtype, const Launch& launch, bool wide);
+Kernel<BwdRowFull> bwd_row_full_kernel(tandem_dtype dtype, const Launch& launch, bool wide);
+Kernel<BwdDkvFull> bwd_dkv_full_kernel(tandem_dtype dtype, const Launch& launch, bool wide);
+Kernel<BwdDqFull> bwd_dq_full_kernel(tandem_dtype dtype, const Launch& launch, bool wide);
 
 // Some kernel of this build, to find out whether its code loads; nullptr: it has none.
 const void* any_kernel();

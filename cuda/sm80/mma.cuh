@@ -109,6 +109,7 @@ TANDEM_DEVICE float exp2_fast(float x) {
 }
 TANDEM_DEVICE bool any_of_warp(bool x) { return __any_sync(kAllLanes, x) != 0; }
 TANDEM_DEVICE void sync_warp() { __syncwarp(); }
+TANDEM_DEVICE uint swap_words(uint x, int lanes) { return __shfl_xor_sync(kAllLanes, x, lanes); }
 #else
 using simt::warp::any_of_warp;
 using simt::warp::commit;
@@ -121,6 +122,7 @@ using simt::warp::load_matrices_transposed;
 using simt::warp::put_chunk;
 using simt::warp::put_number;
 using simt::warp::put_word;
+using simt::warp::swap_words;
 using simt::warp::sync_warp;
 using simt::warp::wait;
 inline uint shared_start() { return 0; }

@@ -14,16 +14,17 @@ template <int ROW>
 struct MmaShape {
   static constexpr AmpereTile tile = kAmpereTiles[ROW];
   static constexpr int WIDTH = tile.width, BR = tile.br, BC = tile.bc, WARPS = tile.warps;
-  static constexpr int THREADS = tile.threads(), STAGES = tile.stages, HALVES = tile.halves;
+  static constexpr int THREADS = tile.threads(), WG = THREADS, STAGES = tile.stages, HALVES = tile.halves;
   static constexpr int GROUPS = tile.groups, MT = tile.row_blocks();
   static constexpr bool HELD = tile.held != 0;
 };
 
-// Family::get<T, ROW>() names a kernel for rows of Family::kStem, Family::Pointer is its type.
+// Family::get<T, ROW>() names a kernel for rows of Family::kStem and kFull, Family::Pointer is its type.
 template <typename Family, typename T, int ROW = 0>
 typename Family::Pointer select_row(int row) {
   if constexpr (ROW < kAmpereTileCount) {
-    if constexpr (kAmpereTiles[ROW].stem == Family::kStem)
+    if constexpr (kAmpereTiles[ROW].stem == Family::kStem &&
+                  kAmpereTiles[ROW].full == Family::kFull)
       if (row == ROW) return Family::template get<T, ROW>();
     return select_row<Family, T, ROW + 1>(row);
   } else {

@@ -105,7 +105,19 @@ class CudaProgram final : public Program {
   }
 
   Status add_sm80(const Launch& launch) {
-    switch (launch.stem) {
+    if (kAmpereTiles[launch.ampere].full) switch (launch.stem) {
+#define TANDEM_FULL(name) \
+  case Stem::name:        \
+    return add_fixed(launch, cuda::sm80::name##_full_kernel, name##_spec, name##_block, name##_push);
+        TANDEM_FULL(fwd)
+        TANDEM_FULL(bwd_row)
+        TANDEM_FULL(bwd_dkv)
+        TANDEM_FULL(bwd_dq)
+#undef TANDEM_FULL
+        default:
+          break;
+      }
+    else switch (launch.stem) {
       case Stem::fwd:
         return add_plain(launch, cuda::sm80::fwd_kernel, fwd_block, fwd_push);
       case Stem::bwd_dkv:
@@ -113,8 +125,9 @@ class CudaProgram final : public Program {
       case Stem::bwd_dq:
         return add_plain(launch, cuda::sm80::bwd_dq_kernel, bwd_dq_block, bwd_dq_push);
       default:
-        return fail(TANDEM_ERROR_BACKEND, "the path sm80 has no kernel %s", stem_name(launch.stem));
+        break;
     }
+    return fail(TANDEM_ERROR_BACKEND, "the path sm80 has no kernel %s", stem_name(launch.stem));
   }
 
   template <typename Block, typename Push>

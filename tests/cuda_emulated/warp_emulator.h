@@ -91,6 +91,9 @@ inline bool any_of_warp(bool x) {
   for (unsigned n = 0; n < 32; ++n) any |= all[n];
   return any;
 }
+inline unsigned swap_words(unsigned x, int lanes) {
+  return Block::current()->exchange(x)[lane() ^ unsigned(lanes)];
+}
 inline void sync_warp() { Block::current()->exchange(char()); }
 
 }  // namespace warp
