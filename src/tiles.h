@@ -116,8 +116,9 @@ struct AmpereTile {
   Stem stem;
   int width, br, bc, warps, stages, halves, held, groups, full;
   constexpr int threads() const { return 32 * warps; }
-  constexpr int owned() const { return stem == Stem::bwd_dkv ? bc : br; }
-  constexpr int streamed() const { return stem == Stem::bwd_dkv ? br : bc; }
+  constexpr bool owns_keys() const { return stem == Stem::bwd_dkv || stem == Stem::bwd_dkv_dq; }
+  constexpr int owned() const { return owns_keys() ? bc : br; }
+  constexpr int streamed() const { return owns_keys() ? br : bc; }
   constexpr int row_blocks() const { return owned() * halves / warps / 16; }  // of a warp
 };
 
@@ -126,9 +127,9 @@ struct AmpereTile {
 constexpr int ampere_shared_bytes(const AmpereTile& t) {
   const int row = 2 * t.width, owned = t.owned() * row * (t.stem == Stem::fwd ? 1 : 2);
   const int streamed = t.stages * 2 * t.streamed() * row;
-  const int numbers = t.stem == Stem::bwd_dkv ? t.stages * 3 * 4 * t.streamed() : 0;
-  const int shared = t.halves > 1 ? 2 * t.owned() * t.streamed() * 2 : 0;
-  return owned + streamed + numbers + shared;
+  const int numbers = t.owns_keys() ? t.stages * 3 * 4 * t.streamed() : 0;
+  const int pairs = (t.halves > 1 ? 2 : t.stem == Stem::bwd_dkv_dq ? 1 : 0) * 2 * t.owned() * t.streamed();
+  return owned + streamed + numbers + pairs;
 }
 
 constexpr AmpereTile kAmpereTiles[] = {

@@ -14,20 +14,26 @@ namespace sm80 {
 // score of the warp exceeds it by more than a factor of 2^8, so most tiles rescale nothing.
 template <int MT>
 struct OnlineRows {
-  float m[MT][2], mc[MT][2], limit[MT][2];  // origin of the raw scores, times c; what makes it move
-  float l[MT][2];                           // this lane's part of the row's sum
+  float m[MT][2];  // origin of the raw scores
+  float l[MT][2];  // this lane's part of the row's sum
 
   TANDEM_DEVICE OnlineRows() {
 #pragma unroll
     for (int r = 0; r < MT; ++r)
 #pragma unroll
-      for (int h = 0; h < 2; ++h)
-        m[r][h] = limit[r][h] = minus_infinity(), mc[r][h] = l[r][h] = 0.f;
+      for (int h = 0; h < 2; ++h) m[r][h] = minus_infinity(), l[r][h] = 0.f;
   }
+  // Nothing visible yet: any finite origin gives weights 0.
+  static TANDEM_DEVICE float base(float m, float c) {
+    return m == minus_infinity() ? 0.f : __fmul_rn(m, c);
+  }
+  // What m c was rounded by, as a power of 2 in every weight.
+  static TANDEM_DEVICE float off(float m, float c) { return fmaf(m, c, -base(m, c)); }
 
   // Raw scores become weights; earlier results are rescaled where an origin moves.
   template <int N, int O>
   TANDEM_DEVICE void step(float (&s)[MT][N][4], float (&o)[MT][O][4], float c) {
+    const float slack = __fdividef(8.f, c);
     float top[MT][2];
     bool moves = false;
 #pragma unroll
@@ -38,7 +44,7 @@ struct OnlineRows {
 #pragma unroll
         for (int n = 1; n < N; ++n)
           top[r][h] = fmaxf(top[r][h], fmaxf(s[r][n][2 * h], s[r][n][2 * h + 1]));
-        moves |= top[r][h] > limit[r][h];
+        moves |= top[r][h] > m[r][h] + slack;
       }
     if (any_of_warp(moves)) {
 #pragma unroll
@@ -46,11 +52,10 @@ struct OnlineRows {
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
           const float now = fmaxf(m[r][h], quad_max(top[r][h]));
-          // Nothing visible yet: any finite origin gives weights 0.
-          const float next = now == minus_infinity() ? 0.f : __fmul_rn(now, c);
-          const float factor = m[r][h] == minus_infinity() ? 0.f : exp2_fast(mc[r][h] - next);
-          m[r][h] = now, mc[r][h] = next;
-          limit[r][h] = now + 8.f / c;
+          const float factor = m[r][h] == minus_infinity()
+                                   ? 0.f
+                                   : exp2_fast(base(m[r][h], c) - base(now, c));
+          m[r][h] = now;
           l[r][h] *= factor;
 #pragma unroll
           for (int n = 0; n < O; ++n) o[r][n][2 * h] *= factor, o[r][n][2 * h + 1] *= factor;
@@ -59,12 +64,16 @@ struct OnlineRows {
 #pragma unroll
     for (int r = 0; r < MT; ++r)
 #pragma unroll
-      for (int n = 0; n < N; ++n)
+      for (int h = 0; h < 2; ++h) {
+        const float less = base(m[r][h], c);
 #pragma unroll
-        for (int x = 0; x < 4; ++x) {
-          s[r][n][x] = exp2_fast(fmaf(s[r][n][x], c, -mc[r][x / 2]));
-          l[r][x / 2] += s[r][n][x];
-        }
+        for (int n = 0; n < N; ++n)
+#pragma unroll
+          for (int x = 2 * h; x < 2 * h + 2; ++x) {
+            s[r][n][x] = exp2_fast(fmaf(s[r][n][x], c, -less));
+            l[r][h] += s[r][n][x];
+          }
+      }
   }
 };
 
@@ -162,8 +171,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const float l = quad_sum(softmax.l[r][h]), m = softmax.m[r][h];
-      // What m c was rounded by is in every weight.
-      const float off = fmaf(m, e.c, -softmax.mc[r][h]) * kLn2;
+      const float off = OnlineRows<MT>::off(m, e.c) * kLn2;
       const int i = row + 16 * r + 8 * h;
       if (lse && me.t == 0 && i < u.seq_q)
         lse[lse0 + i] =

@@ -223,8 +223,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
       from = minus_infinity();
       if (l > 0.f) {
         divisor[h] = l;
-        // What m log2 e was rounded by is in every weight.
-        l *= exp2_fast(-fmaf(m, kLog2e, -softmax.mc[0][h]));
+        l *= exp2_fast(-OnlineRows<1>::off(m, kLog2e));
         from = joined_lse(sink, m, l);
         if (sink) {
           const float x = __ldg(sink), top = fmaxf(m, x);

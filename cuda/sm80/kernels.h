@@ -17,6 +17,20 @@ Kernel<BwdRowFull> bwd_row_full_kernel(tandem_dtype dtype, const Launch& launch,
 Kernel<BwdDkvFull> bwd_dkv_full_kernel(tandem_dtype dtype, const Launch& launch, bool wide);
 Kernel<BwdDqFull> bwd_dq_full_kernel(tandem_dtype dtype, const Launch& launch, bool wide);
 
+// d_q_sums: [B Hq][blocks of 64 rows][panels of 64 features][64 x 64 as accumulators lie], which bwd_dq_cast reads.
+struct BwdDkvDqParams {
+  BwdDkvDqBlock block;
+  BwdDkvDqPush push;
+  uint64_t q, k, v, d_o;
+  uint wide;  // as in bwd_dkv.inc
+};
+
+struct BwdDqCastParams {
+  BwdDqCastBlock block;
+  BwdDqCastPush push;
+  uint wide;  // of d_q
+};
+
 // Some kernel of this build, to find out whether its code loads; nullptr: it has none.
 const void* any_kernel();
 
