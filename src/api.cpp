@@ -345,6 +345,7 @@ tandem_status tandem_plan_get_info(const tandem_plan* plan, tandem_plan_info* in
     info->workspace_size = p.workspace_size;
     info->workspace_alignment = kWorkspaceAlignment;
     info->flops = problem_flops(p.problem);
+    info->unordered = p.unordered();
     info->tile_rows = uint32_t(p.tile().br);
     info->tile_cols = uint32_t(p.tile().bc);
     copy_name(backend_name(p.backend), info->backend);

@@ -3,6 +3,7 @@
 // and what lies where in the workspace.
 #include <algorithm>
 
+#include "hopper_tiles.h"
 #include "planner.h"
 
 namespace tandem {

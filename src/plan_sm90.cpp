@@ -2,6 +2,7 @@
 // What the path cuda.sm90 takes of problems, and the tiles (hopper_tiles.inc) that they get.
 #include <algorithm>
 
+#include "hopper_tiles.h"
 #include "planner.h"
 
 namespace tandem {
@@ -40,16 +41,21 @@ std::string too_wide(const char* what, int64_t size, int most) {
   return size <= most ? "" : text("%s %lld is beyond its %d", what, (long long)size, most);
 }
 
+std::string no_room(const Caps& caps, int shared, int invocations) {
+  if (uint32_t(shared) > caps.shared_bytes)
+    return text("needs %d bytes of shared memory, the device has %u", shared, caps.shared_bytes);
+  if (uint32_t(invocations) > caps.max_invocations)
+    return text("needs workgroups of %d, the device has %u", invocations, caps.max_invocations);
+  return "";
+}
+
 std::string row_refusal(const Problem& p, const Caps& caps, const FwdTile& t) {
   if (is_disabled(caps, t.name)) return kDisabled;
   for (const std::string& why :
        {too_wide("head_dim", p.head_dim, t.d), too_wide("head_dim_v", p.head_dim_v, t.dv),
         forced(p, t.rows(), t.bc)})
     if (!why.empty()) return why;
-  const auto shared = uint32_t(fwd_shared_bytes(t));
-  return shared <= caps.shared_bytes ? ""
-                                     : text("needs %u bytes of shared memory, the device has %u",
-                                            shared, caps.shared_bytes);
+  return no_room(caps, fwd_shared_bytes(t), t.threads());
 }
 
 std::string row_refusal(const Problem& p, const Caps& caps, const BwdShape& s) {
@@ -57,10 +63,7 @@ std::string row_refusal(const Problem& p, const Caps& caps, const BwdShape& s) {
   for (const std::string& why : {too_wide("head_dim", p.head_dim, s.d),
                                  too_wide("head_dim_v", p.head_dim_v, s.d), forced(p, s.br, s.bc)})
     if (!why.empty()) return why;
-  const auto shared = uint32_t(bwd_shared_bytes(s));
-  return shared <= caps.shared_bytes ? ""
-                                     : text("needs %u bytes of shared memory, the device has %u",
-                                            shared, caps.shared_bytes);
+  return no_room(caps, bwd_shared_bytes(s), kBwdThreads);
 }
 
 // The first row that does; -1 if none does.
@@ -75,14 +78,22 @@ int first_row(const Row (&rows)[N], const Problem& p, const Caps& caps, const st
   return -1;
 }
 
+constexpr int64_t kFewRows = 32, kManyKeys = 512;
+
 }  // namespace
 
-std::string sm90_refusal(const Problem& p) {
+std::string sm90_refusal(const Problem& p, const Caps& caps) {
   if (p.dtype == TANDEM_F32) return "its operands are f16 or bf16";
   if (!p.extras().empty())
     return "it knows plain softmax attention, this problem has " + p.extras();
   if (p.splits > 1) return text("it does not split keys, the problem asks for %d parts", p.splits);
   if (p.batch * p.heads_q * p.seq_q * p.heads_kv * p.seq_kv == 0) return "a size is 0";
+  // One workgroup reads all keys of a head: of few heads it is better to share them out.
+  if (!p.backward && p.splits == 0 && p.seq_q <= kFewRows && p.seq_kv >= kManyKeys &&
+      p.batch * p.heads_q * 16 <= caps.cores)
+    return text(
+        "%lld rows of %lld heads would leave most of the device idle, and it does not split keys",
+        (long long)p.seq_q, (long long)(p.batch * p.heads_q));
   for (const std::string& why :
        {map_refusal("q", p.q, p.batch, p.heads_q, p.seq_q, p.head_dim),
         map_refusal("k", p.k, p.batch, p.heads_kv, p.seq_kv, p.head_dim),
