@@ -16,17 +16,19 @@ namespace {
 
 constexpr float kLog2e = 1.44269504088896341f, kLn2 = 0.693147180559945309f;
 
-// What the copying warpgroup keeps of its registers, and what the others have then; 64 Ki in all.
+// What the copying warpgroup keeps of its registers, and what the others have then: together no more than the launch
+// allocated, 168 for each of 3 warpgroups, 128 for each of 4; whoever asks for more waits for ever.
 template <int GROUPS>
-constexpr int kProducerRegisters = GROUPS == 1 ? 56 : 32;
+constexpr int kProducerRegisters = GROUPS == 2 ? 24 : 32;
 template <int GROUPS>
-constexpr int kConsumerRegisters = GROUPS == 1 ? 256 : GROUPS == 2 ? 240 : 160;
+constexpr int kConsumerRegisters = GROUPS == 2 ? 240 : 160;
 
 template <int ROW>
 struct Shape {
   static constexpr FwdTile tile = kFwdTiles[ROW];
   static constexpr int D = tile.d, DV = tile.dv, GROUPS = tile.groups, M = tile.rows(), N = tile.bc;
   static constexpr int STAGES = tile.stages;
+  static_assert(GROUPS == 2 || GROUPS == 3, "registers are shared out for these");
   static constexpr bool TURNS = tile.turns && GROUPS > 1;
   static constexpr int D_PANELS = fwd_panels(D), DV_PANELS = fwd_panels(DV);
   static constexpr int Q_PANEL = M * kPanelBytes, K_PANEL = N * kPanelBytes;
@@ -365,13 +367,17 @@ TANDEM_DEVICE void consume(const FwdParams& params, const Shared<S>& shared) {
         k_step.next();
         score(t);
         const bool rescale = softmax.step(s, scale, factor);
-        wait<0>();
-        if (speaks) barrier_arrive(shared.v_empty(v_step.stage));
-        v_step.next();
+        settle(s);
+        // Behind a branch: ptxas moves a wait up inside its block, before arithmetic that was to run meanwhile.
         if (rescale) {
+          wait<0>();
 #pragma unroll
           for (int i = 0; i < S::DV / 2; ++i) o[i] *= factor[i / 2 % 2];
+        } else {
+          wait<0>();
         }
+        if (speaks) barrier_arrive(shared.v_empty(v_step.stage));
+        v_step.next();
         pack_tile<T, N>(p, s);
       }
       if (speaks) barrier_arrive(shared.q_empty());
