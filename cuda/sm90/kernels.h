@@ -17,7 +17,7 @@ struct FwdParams {
   FwdPush push;
 };
 
-// By launch.tile.name (fwd_tile.h), the tensors' type, and nothing else. block.tiles: of fwd_tile.h's rows() queries.
+// By launch.tile.name (src/hopper_tiles.inc), the tensors' type, and nothing else. block.tiles: of FwdTile::rows() queries.
 // Workgroups share out block.total tiles: any grid of one dimension does; as many as there are multiprocessors is best.
 Kernel<FwdParams> fwd_kernel(tandem_dtype dtype, const Launch& launch);
 

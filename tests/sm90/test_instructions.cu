@@ -38,7 +38,8 @@ TANDEM_DEVICE void put_panels(unsigned char* to, const ushort* from, int rows, i
   const int panels = (features + 63) / 64;
   for (int n = int(threadIdx.x); n < rows * panels * 64; n += int(blockDim.x)) {
     const int row = n / (panels * 64), feature = n % (panels * 64), f = feature % 64;
-    const uint at = uint(feature / 64 * rows * kPanelBytes) + panel_at(row, f / 8) + uint(f % 8 * 2);
+    const uint at =
+        uint(feature / 64 * rows * kPanelBytes) + panel_at(row, f / 8) + uint(f % 8 * 2);
     *reinterpret_cast<ushort*>(to + at) =
         feature < features ? from[row * features + feature] : ushort(0);
   }
@@ -67,7 +68,9 @@ __global__ void __launch_bounds__(128) multiply(const ushort* a, const ushort* b
   float x[N / 2];
   uint r[K / 4];
   if (A == kRegisters) {
-    const auto pair = [&](int i, int k) { return uint(a[i * K + k]) | uint(a[i * K + k + 1]) << 16; };
+    const auto pair = [&](int i, int k) {
+      return uint(a[i * K + k]) | uint(a[i * K + k + 1]) << 16;
+    };
 #pragma unroll
     for (int k = 0; k < K / 16; ++k) {
       const int col = 16 * k + lane % 4 * 2;
@@ -116,8 +119,7 @@ void check_product() {
     for (int k = 0; k < K; ++k)
       a_bits[A == kAcross ? k * 64 + i : i * K + k] = bits_of<T>(a[i * K + k]);
   for (int k = 0; k < K; ++k)
-    for (int j = 0; j < N; ++j)
-      b_bits[B_ACROSS ? k * N + j : j * K + k] = bits_of<T>(b[k * N + j]);
+    for (int j = 0; j < N; ++j) b_bits[B_ACROSS ? k * N + j : j * K + k] = bits_of<T>(b[k * N + j]);
   const Memory<ushort> a_memory(a_bits), b_memory(b_bits);
   const Memory<float> d_memory(64 * N);
   const auto kernel = multiply<T, N, K, A, B_ACROSS>;
@@ -214,9 +216,10 @@ __global__ void move_matrices(const ushort* from, uint* loaded, uint* turned, us
   __syncthreads();
   for (int n = lane; n < 16 * 64; n += 32) {
     const int row = n / 64, f = n % 64;
-    stored[n] = *reinterpret_cast<const ushort*>(at + 16 * kPanelBytes + panel_at(row, f / 8) + f % 8 * 2);
-    stored_turned[n] = *reinterpret_cast<const ushort*>(at + 80 * kPanelBytes + panel_at(f, row / 8) +
-                                                        row % 8 * 2);
+    stored[n] =
+        *reinterpret_cast<const ushort*>(at + 16 * kPanelBytes + panel_at(row, f / 8) + f % 8 * 2);
+    stored_turned[n] = *reinterpret_cast<const ushort*>(at + 80 * kPanelBytes +
+                                                        panel_at(f, row / 8) + row % 8 * 2);
   }
 }
 
@@ -314,8 +317,8 @@ TEST_CASE("boxes: order of pieces, zeros outside, and back") {
         for (int i = 0; i < rows; ++i)
           for (int f = 0; f < 64; ++f) {
             const bool inside = d + f < 100 && s + i >= 0 && s + i < 40;
-            const int64_t at = b * int64_t(shape.stride[2]) + h * int64_t(shape.stride[1]) +
-                               (s + i) * 104 + d + f;
+            const int64_t at =
+                b * int64_t(shape.stride[2]) + h * int64_t(shape.stride[1]) + (s + i) * 104 + d + f;
             if (inside) expected_to[size_t(at)] = data[size_t(at)];
             const ushort expected = inside ? data[size_t(at)] : ushort(0);
             wrong += seen[table[size_t(i * 8 + f / 8)] / 2 + size_t(f % 8)] != expected;
@@ -339,11 +342,13 @@ TEST_CASE("8 x 8 matrices: as accumulators lie, there and back, transposed") {
       for (int lane = 0; lane < 32; ++lane)
         for (int c = 0; c < 2; ++c) {
           const int row = lane / 4 + i % 2 * 8, col = 16 * k + i / 2 * 8 + lane % 4 * 2 + c;
-          wrong += int(loaded[size_t((k * 4 + i) * 32 + lane)] >> 16 * c & 0xffff) != row * 64 + col;
-          // Transposed matrix by matrix: what is at (x, y) of a matrix comes from (y, x).
-          const int from_row = i % 2 * 8 + lane % 4 * 2 + c, from_col = 16 * k + i / 2 * 8 + lane / 4;
           wrong +=
-              int(turned[size_t((k * 4 + i) * 32 + lane)] >> 16 * c & 0xffff) != from_row * 64 + from_col;
+              int(loaded[size_t((k * 4 + i) * 32 + lane)] >> 16 * c & 0xffff) != row * 64 + col;
+          // Transposed matrix by matrix: what is at (x, y) of a matrix comes from (y, x).
+          const int from_row = i % 2 * 8 + lane % 4 * 2 + c,
+                    from_col = 16 * k + i / 2 * 8 + lane / 4;
+          wrong += int(turned[size_t((k * 4 + i) * 32 + lane)] >> 16 * c & 0xffff) !=
+                   from_row * 64 + from_col;
         }
   CHECK(wrong == 0);
   CHECK(stored.read() == data);
