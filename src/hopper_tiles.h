@@ -21,14 +21,16 @@ struct FwdTile {
 };
 
 constexpr int fwd_panels(int features) { return (features + 63) / 64; }
-constexpr int fwd_barrier_count(const FwdTile& t) { return 2 + 4 * t.stages; }
-// Dynamic shared memory: q, stages of k, stages of v, barriers; up to 1,023 bytes to begin at a multiple of 1,024.
-constexpr int fwd_shared_bytes(const FwdTile& t) {
+// Dynamic shared memory: stages of q, of k and of v, barriers; up to 1,023 bytes to begin at a multiple of 1,024.
+constexpr int fwd_shared_bytes(const FwdTile& t, int q_stages) {
   return 1024 +
-         128 *
-             (t.rows() * fwd_panels(t.d) + t.stages * t.bc * (fwd_panels(t.d) + fwd_panels(t.dv))) +
-         8 * fwd_barrier_count(t);
+         128 * (q_stages * t.rows() * fwd_panels(t.d) +
+                t.stages * t.bc * (fwd_panels(t.d) + fwd_panels(t.dv))) +
+         8 * (4 + 4 * t.stages);
 }
+// Where there is room, q of the next tile comes while this one is computed.
+constexpr int fwd_q_stages(const FwdTile& t) { return fwd_shared_bytes(t, 2) <= kMaxShared ? 2 : 1; }
+constexpr int fwd_shared_bytes(const FwdTile& t) { return fwd_shared_bytes(t, fwd_q_stages(t)); }
 
 constexpr FwdTile kFwdTiles[] = {
 #define TANDEM_HOPPER_FWD(name, d, dv, groups, bc, stages, turns) \

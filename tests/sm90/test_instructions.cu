@@ -4,6 +4,9 @@
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
 
+#include <string>
+#include <type_traits>
+
 #include "../../cuda/sm90/wgmma.cuh"
 #include "device.h"
 
@@ -101,10 +104,12 @@ __global__ void __launch_bounds__(128) multiply(const ushort* a, const ushort* b
 
 template <typename T, int N, int K, int A, int B_ACROSS>
 void check_product() {
-  CAPTURE(N);
-  CAPTURE(K);
-  CAPTURE(A);
-  CAPTURE(B_ACROSS);
+  static const std::string name = std::string(std::is_same<T, Half>::value ? "f16" : "bf16") +
+                                  " N " + std::to_string(N) + " K " + std::to_string(K) + " A " +
+                                  (A == kAlong ? "along" : A == kAcross ? "across" : "registers") + " B " +
+                                  (B_ACROSS ? "across" : "along");
+  sm90_test::doing() = name.c_str();
+  CAPTURE(name);
   Random random{uint32_t(N * 1000 + K * 10 + A * 2 + B_ACROSS)};
   std::vector<float> a(64 * K), b(N * K);  // a[i][k], b[k][j]
   for (float& x : a) x = float(random.small());
