@@ -463,14 +463,14 @@ __global__ void __launch_bounds__(kBwdThreads, 1)
   if (threadIdx.x == 0) Barriers<S.stages>(memory.barriers()).init();
   __syncthreads();
   if (threadIdx.x < 128) {
-    give_registers<32>();
+    give_registers<40>();
     const int warp = int(threadIdx.x) / 32;
     if (warp == 0)
       load_tiles<ROW>(params, walk, memory);
     else if (warp == 1 && GRAD_Q)
       add_sums<ROW>(params, walk, memory);
   } else {
-    take_registers<240>();
+    take_registers<232>();
     multiply<T, ROW, GRAD_Q, GRAD_KV>(params, walk, memory);
   }
 }
