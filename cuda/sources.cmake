@@ -20,7 +20,7 @@ target_sources(tandem PRIVATE
   cuda/bwd_dbias.cu cuda/bwd_ddist.cu cuda/bwd_dkv.cu cuda/bwd_dkv_ddist.cu cuda/bwd_dkv_full.cu cuda/bwd_dot.cu cuda/bwd_dq.cu
   cuda/bwd_dq_full.cu cuda/bwd_head.cu cuda/bwd_row.cu cuda/bwd_row_dq.cu cuda/bwd_sum.cu cuda/fwd.cu cuda/fwd_elastic.cu cuda/fwd_full.cu
   cuda/fwd_join.cu
-  src/cuda/device.cpp)
+  src/cuda/device.cpp src/cuda/runtime.cpp)
 set_target_properties(tandem PROPERTIES
   CUDA_STANDARD 17 CUDA_STANDARD_REQUIRED ON CUDA_EXTENSIONS OFF CUDA_RUNTIME_LIBRARY Static
   CUDA_VISIBILITY_PRESET hidden CUDA_ARCHITECTURES "${CMAKE_CUDA_ARCHITECTURES}")
@@ -29,3 +29,35 @@ target_compile_options(tandem PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Xptxas=-v>)
 # The runtime is in the library itself; the driver is found at run time, so nothing needs libcuda.
 target_link_libraries(tandem PRIVATE CUDA::cudart_static)
 unset(default_architectures)
+
+# What the CUDA compiler says of the kernels of a target for sm_90a goes to <object>.ptxas, for tests/sm90/check_ptxas.
+function(tandem_sm90_options target)
+  set_target_properties(${target} PROPERTIES
+    CUDA_STANDARD 17 CUDA_STANDARD_REQUIRED ON CUDA_EXTENSIONS OFF CUDA_VISIBILITY_PRESET hidden
+    CUDA_RUNTIME_LIBRARY Static CUDA_ARCHITECTURES 90a-real)
+  target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Xptxas=-v>)
+  if(UNIX)
+    set_target_properties(${target} PROPERTIES
+      CUDA_COMPILER_LAUNCHER "${PROJECT_SOURCE_DIR}/cmake/keep-ptxas")
+  endif()
+endfunction()
+
+# The kernels for Hopper, whose instructions no other machine code or PTX has. Left out where the architectures that
+# you set have none of compute capability 9.0, or the compiler does not know sm_90a.
+set(TANDEM_WITH_SM90 ON)
+if(CMAKE_CUDA_COMPILER_VERSION VERSION_LESS 12)
+  set(TANDEM_WITH_SM90 OFF)
+  message(STATUS "Tandem: cuda.sm90 left out: CUDA ${CMAKE_CUDA_COMPILER_VERSION} is older than 12")
+elseif(NOT CMAKE_CUDA_ARCHITECTURES MATCHES "90|all|native")
+  set(TANDEM_WITH_SM90 OFF)
+  message(STATUS "Tandem: cuda.sm90 left out: CMAKE_CUDA_ARCHITECTURES has no 90")
+endif()
+if(TANDEM_WITH_SM90)
+  add_library(tandem_sm90 OBJECT
+    cuda/sm90/bwd_dkv_dq.cu cuda/sm90/bwd_dkv_dq_wide.cu cuda/sm90/bwd_dq_cast.cu cuda/sm90/fwd.cu)
+  target_include_directories(tandem_sm90 PRIVATE include src)
+  tandem_sm90_options(tandem_sm90)
+  target_sources(tandem PRIVATE src/cuda/sm90.cpp $<TARGET_OBJECTS:tandem_sm90>)
+else()
+  target_sources(tandem PRIVATE src/cuda/sm90_absent.cpp)
+endif()

@@ -390,6 +390,33 @@ BwdDkvDdistBlock bwd_dkv_ddist_block(const Plan& plan, const Launch& l) {
   return b;
 }
 
+BwdDkvDqSpec bwd_dkv_dq_spec(const Plan&, const Launch&) { return {}; }
+
+BwdDkvDqBlock bwd_dkv_dq_block(const Plan& plan, const Launch& l) {
+  auto b = pair_block<BwdDkvDqBlock>(plan, l);
+  b.in_turn = plan.problem.deterministic;
+  b.d_k = plan.problem.d_k;
+  b.d_v = plan.problem.d_v;
+  return b;
+}
+
+BwdDqCastSpec bwd_dq_cast_spec(const Plan&, const Launch&) { return {}; }
+
+BwdDqCastBlock bwd_dq_cast_block(const Plan& plan, const Launch& l) {
+  const Problem& p = plan.problem;
+  BwdDqCastBlock b{};
+  const BwdShape& shape = kBwdShapes[l.hopper];
+  b.d_q = p.d_q;
+  b.seq_q = int(p.seq_q);
+  b.head_dim = int(p.head_dim);
+  b.heads_q = int(p.heads_q);
+  b.row_blocks = int(bwd_row_blocks(shape, p.seq_q));
+  b.panels = bwd_panels(shape);
+  b.scale = p.scale;
+  b.total = l.total;
+  return b;
+}
+
 BwdDqSpec bwd_dq_spec(const Plan& plan, const Launch& l) {
   BwdDqSpec s = tile_spec<BwdDqSpec>(plan, l);
   s.D_BIAS = l.stores_d_bias ? uint32_t(plan.problem.d_bias_dtype) : 0;

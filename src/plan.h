@@ -3,10 +3,12 @@
 #ifndef TANDEM_SRC_PLAN_H
 #define TANDEM_SRC_PLAN_H
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "caps.h"
+#include "hopper_tiles.h"
 #include "problem.h"
 #include "tiles.h"
 
@@ -38,7 +40,11 @@ struct Launch {
   uint32_t splits = 1;
   uint32_t gradient = 0;  // bwd_sum: TANDEM_GRAD_BIAS or TANDEM_GRAD_DIST_BIAS
   int fixed = -1;         // CUDA: row of kFixed whose kernel runs; -1: one that knows everything
-  int wide_elements() const { return matrix > 0 ? 8 : 4; }  // of a wide load or store
+  // The path cuda.sm90: row of kFwdTiles or kBwdShapes; -1: a kernel of simt.
+  int hopper = -1;
+  int wide_elements() const {
+    return matrix > 0 || hopper >= 0 ? 8 : 4;
+  }  // of a wide load or store
 };
 
 struct FixedRow {  // fixed.inc
@@ -72,6 +78,11 @@ struct Plan {
   uint64_t bias_parts_offset = 0, dist_parts_offset = 0;  // [splits], each of the gradient's shape
   uint64_t o_parts_offset = 0,
            lse_parts_offset = 0;  // [B,splits,Hq,Sq,part_pitch()], [B,splits,Hq,Sq]
+  // What bwd_dkv_dq adds to, and whose turn it is; zeroed together at each execute.
+  uint64_t d_q_sums_offset = 0, turns_offset = 0, zeroed_size = 0;
+  // cuda.sm90: what runs at an execute whose inputs do not lie at multiples of 16 bytes; its workspace fits into this
+  // one's. None: such an execute is refused.
+  std::shared_ptr<const Plan> unaligned;
   std::vector<Refusal> refusals;  // candidates that were looked at and not taken
   std::string name() const;
   Tile tile() const;  // of its tiled kernels, if possible one with matrices; br = bc = 0: none

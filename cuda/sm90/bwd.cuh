@@ -37,8 +37,7 @@ TANDEM_DEVICE bool find_walk(const BwdDkvDqBlock& u, const BwdShape& shape, Walk
   walk->batch = at.batch;
   walk->col0 = walk->tile * shape.bc;
   walk->band = mask_band(u);
-  walk->span =
-      tandem_query_tiles(walk->band, walk->col0, shape.bc, shape.br, u.seq_q, u.seq_kv);
+  walk->span = tandem_query_tiles(walk->band, walk->col0, shape.bc, shape.br, u.seq_q, u.seq_kv);
   return true;
 }
 
@@ -152,8 +151,8 @@ TANDEM_DEVICE void load_tiles(const BwdDkvDqParams& params, const Walk& walk,
       if (lane == 0) {
         barrier_expect(barriers.q_full(q.stage), M::kQBytes);
         for (int c = 0; c < M::kPanels; ++c)
-          copy_box(memory.q(q.stage) + c * S.br * 128, &params.q, barriers.q_full(q.stage),
-                   64 * c, row0, head, walk.batch);
+          copy_box(memory.q(q.stage) + c * S.br * 128, &params.q, barriers.q_full(q.stage), 64 * c,
+                   row0, head, walk.batch);
       }
 #pragma unroll
       for (int r = lane; r < S.br; r += 32) {
@@ -167,8 +166,8 @@ TANDEM_DEVICE void load_tiles(const BwdDkvDqParams& params, const Walk& walk,
       if (lane == 0) {
         barrier_expect(barriers.do_full(d_o.stage), M::kQBytes);
         for (int c = 0; c < M::kPanels; ++c)
-          copy_box(memory.d_o(d_o.stage) + c * S.br * 128, &params.d_o,
-                   barriers.do_full(d_o.stage), 64 * c, row0, head, walk.batch);
+          copy_box(memory.d_o(d_o.stage) + c * S.br * 128, &params.d_o, barriers.do_full(d_o.stage),
+                   64 * c, row0, head, walk.batch);
       }
 #pragma unroll
       for (int r = lane; r < S.br; r += 32)

@@ -5,7 +5,7 @@
 #include <cuda.h>
 
 #include "../kernels.h"
-#include "bwd_shape.h"
+#include "hopper_tiles.h"
 
 namespace tandem {
 namespace cuda {

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// The Hopper kernels as the host sees them: like cuda/kernels.h, with tensor maps among the parameters.
+#ifndef TANDEM_CUDA_SM90_KERNELS_H
+#define TANDEM_CUDA_SM90_KERNELS_H
+#include <cuda.h>
+
+#include "../kernels.h"
+
+namespace tandem {
+namespace cuda {
+namespace sm90 {
+
+// Maps: 4 dimensions (feature, row, head, batch) of 16-bit elements, boxes {64, rows, 1, 1}, SWIZZLE_128B, zeros outside.
+struct FwdParams {
+  CUtensorMap q, k, v;
+  FwdBlock block;
+  FwdPush push;
+};
+
+// By launch.tile.name (src/hopper_tiles.inc), the tensors' type, and nothing else. block.tiles: of FwdTile::rows() queries.
+// Workgroups share out block.total tiles: any grid of one dimension does; as many as there are multiprocessors is best.
+Kernel<FwdParams> fwd_kernel(tandem_dtype dtype, const Launch& launch);
+
+}  // namespace sm90
+}  // namespace cuda
+}  // namespace tandem
+#endif

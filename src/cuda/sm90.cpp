@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// Launches of the kernels for Hopper: their tensors go along as maps, which are made of the addresses of an execute.
+#include "cuda/sm90.h"
+
+#include "../../cuda/sm90/bwd.h"
+#include "../../cuda/sm90/kernels.h"
+
+namespace tandem {
+namespace {
+
+using EncodeTiled = decltype(&cuTensorMapEncodeTiled);
+
+// A map but for the address.
+struct MapShape {
+  CUtensorMapDataType type;
+  cuuint64_t sizes[4];
+  cuuint64_t steps[3];  // in bytes
+  cuuint32_t box[4];
+};
+
+// rows: of a box.
+MapShape map_shape(const Problem& p, const Strides& s, int64_t heads, int64_t seq, int64_t features,
+                   int rows) {
+  // A dimension of size 1 has no step, whatever its stride says.
+  const auto step = [](int64_t size, int64_t stride) {
+    return size == 1 ? cuuint64_t(16) : cuuint64_t(stride) * 2;
+  };
+  return {
+      p.dtype == TANDEM_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+      {cuuint64_t(features), cuuint64_t(seq), cuuint64_t(heads), cuuint64_t(p.batch)},
+      {step(seq, s.s), step(heads, s.h), step(p.batch, s.b)},
+      {64, cuuint32_t(rows), 1, 1}};
+}
+
+bool encode(EncodeTiled function, const MapShape& shape, uint64_t address, CUtensorMap* map) {
+  const cuuint32_t every[4] = {1, 1, 1, 1};
+  return function(map, shape.type, 4, reinterpret_cast<void*>(address), shape.sizes, shape.steps,
+                  shape.box, every, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                  CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+template <typename P>
+cudaError_t launch_kernel(cuda::Kernel<P> kernel, const Launch& launch, P* params,
+                          cudaStream_t stream) {
+  void* arguments[] = {params};
+  return cudaLaunchKernel(
+      reinterpret_cast<const void*>(kernel), dim3(launch.groups_x, launch.groups_y),
+      dim3(uint32_t(launch.invocations())), arguments, launch.shared_bytes, stream);
+}
+
+template <typename P>
+Status prepare(cuda::Kernel<P> kernel, const Launch& launch, const SharedMemory& memory) {
+  if (!kernel)
+    return fail(TANDEM_ERROR_BACKEND, "no kernel %s for tile %s", stem_name(launch.stem),
+                launch.tile.name ? launch.tile.name : "-");
+  return prepare_kernel(reinterpret_cast<const void*>(kernel), launch.invocations(),
+                        launch.shared_bytes, memory);
+}
+
+}  // namespace
+
+bool sm90_loads() {
+  cudaFuncAttributes attributes;
+  const auto kernel = cuda::sm90::bwd_dq_cast_kernel(TANDEM_F16);
+  const bool loads =
+      cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel)) == cudaSuccess;
+  if (!loads) cudaGetLastError();
+  return loads;
+}
+
+Status sm90_recorder(const Plan& plan, const Launch& launch, const SharedMemory& memory,
+                     Recorder* recorder) {
+  const Problem& p = plan.problem;
+  EncodeTiled function = nullptr;
+  TANDEM_TRY(find_driver_function("cuTensorMapEncodeTiled", &function));
+  const int br = launch.tile.br, bc = launch.tile.bc;
+  const MapShape q = map_shape(p, p.q, p.heads_q, p.seq_q, p.head_dim, br),
+                 k = map_shape(p, p.k, p.heads_kv, p.seq_kv, p.head_dim, bc),
+                 v = map_shape(p, p.v, p.heads_kv, p.seq_kv, p.head_dim_v, bc),
+                 d_o = map_shape(p, p.d_o, p.heads_q, p.seq_q, p.head_dim_v, br);
+  switch (launch.stem) {
+    case Stem::fwd: {
+      const auto kernel = cuda::sm90::fwd_kernel(p.dtype, launch);
+      TANDEM_TRY(prepare(kernel, launch, memory));
+      const FwdBlock block = fwd_block(plan, launch);
+      *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
+        cuda::sm90::FwdParams params;
+        if (!encode(function, q, a.q, &params.q) || !encode(function, k, a.k, &params.k) ||
+            !encode(function, v, a.v, &params.v))
+          return cudaErrorInvalidValue;
+        params.block = block;
+        params.push = fwd_push(plan, launch, a);
+        return launch_kernel(kernel, launch, &params, stream);
+      };
+      return Status();
+    }
+    case Stem::bwd_dkv_dq: {
+      const auto kernel = cuda::sm90::bwd_dkv_dq_kernel(
+          p.dtype, launch.hopper, p.wants(TANDEM_GRAD_Q), p.wants(TANDEM_GRAD_K | TANDEM_GRAD_V));
+      TANDEM_TRY(prepare(kernel, launch, memory));
+      const BwdDkvDqBlock block = bwd_dkv_dq_block(plan, launch);
+      *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
+        cuda::sm90::BwdDkvDqParams params;
+        if (!encode(function, q, a.q, &params.q) || !encode(function, k, a.k, &params.k) ||
+            !encode(function, v, a.v, &params.v) || !encode(function, d_o, a.d_o, &params.d_o))
+          return cudaErrorInvalidValue;
+        params.block = block;
+        params.push = bwd_dkv_dq_push(plan, launch, a);
+        if (plan.zeroed_size > 0) {
+          const cudaError_t error = cudaMemsetAsync(reinterpret_cast<void*>(a.d_q_sums), 0,
+                                                    size_t(plan.zeroed_size), stream);
+          if (error != cudaSuccess) return error;
+        }
+        return launch_kernel(kernel, launch, &params, stream);
+      };
+      return Status();
+    }
+    case Stem::bwd_dq_cast: {
+      const auto kernel = cuda::sm90::bwd_dq_cast_kernel(p.dtype);
+      TANDEM_TRY(prepare(kernel, launch, memory));
+      const BwdDqCastBlock block = bwd_dq_cast_block(plan, launch);
+      *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
+        cuda::sm90::BwdDqCastParams params{block, bwd_dq_cast_push(plan, launch, a)};
+        return launch_kernel(kernel, launch, &params, stream);
+      };
+      return Status();
+    }
+    default:
+      return fail(TANDEM_ERROR_BACKEND, "the path sm90 has no kernel %s", stem_name(launch.stem));
+  }
+}
+
+}  // namespace tandem

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// What the path cuda.sm90 takes of problems, and the tiles (hopper_tiles.inc) that they get.
+#include <algorithm>
+
+#include "planner.h"
+
+namespace tandem {
+namespace {
+
+// Why the copy engine cannot read a tensor; "" if it can. It wants features side by side and steps of whole 16 bytes.
+std::string map_refusal(const char* name, const Strides& s, int64_t batch, int64_t heads,
+                        int64_t rows, int64_t features) {
+  const struct {
+    int64_t size, stride;
+    const char* what;
+  } steps[] = {{rows, s.s, "rows"}, {heads, s.h, "heads"}, {batch, s.b, "batch entries"}};
+  if (s.d != 1) return text("the features of %s are not side by side", name);
+  if (features % 8 != 0)
+    return text("%s has %lld features, the copy engine wants a multiple of 8", name,
+                (long long)features);
+  for (const auto& step : steps) {
+    if (step.size == 1) continue;
+    if (step.stride % 8 != 0 || step.stride == 0)
+      return text("the %s of %s are %lld elements apart, the copy engine wants a multiple of 8",
+                  step.what, name, (long long)step.stride);
+    if (step.stride >= int64_t(1) << 39)
+      return text("the %s of %s are %lld elements apart, beyond 2^39", step.what, name,
+                  (long long)step.stride);
+  }
+  return "";
+}
+
+std::string forced(const Problem& p, int br, int bc) {
+  if ((p.tile_rows == 0 || p.tile_rows == br) && (p.tile_cols == 0 || p.tile_cols == bc)) return "";
+  return text("%dx%d is not the tile %dx%d that the problem asks for", br, bc, p.tile_rows,
+              p.tile_cols);
+}
+
+std::string too_wide(const char* what, int64_t size, int most) {
+  return size <= most ? "" : text("%s %lld is beyond its %d", what, (long long)size, most);
+}
+
+std::string row_refusal(const Problem& p, const Caps& caps, const FwdTile& t) {
+  if (is_disabled(caps, t.name)) return kDisabled;
+  for (const std::string& why :
+       {too_wide("head_dim", p.head_dim, t.d), too_wide("head_dim_v", p.head_dim_v, t.dv),
+        forced(p, t.rows(), t.bc)})
+    if (!why.empty()) return why;
+  const auto shared = uint32_t(fwd_shared_bytes(t));
+  return shared <= caps.shared_bytes ? ""
+                                     : text("needs %u bytes of shared memory, the device has %u",
+                                            shared, caps.shared_bytes);
+}
+
+std::string row_refusal(const Problem& p, const Caps& caps, const BwdShape& s) {
+  if (is_disabled(caps, s.name)) return kDisabled;
+  for (const std::string& why : {too_wide("head_dim", p.head_dim, s.d),
+                                 too_wide("head_dim_v", p.head_dim_v, s.d), forced(p, s.br, s.bc)})
+    if (!why.empty()) return why;
+  const auto shared = uint32_t(bwd_shared_bytes(s));
+  return shared <= caps.shared_bytes ? ""
+                                     : text("needs %u bytes of shared memory, the device has %u",
+                                            shared, caps.shared_bytes);
+}
+
+// The first row that does; -1 if none does.
+template <typename Row, int N>
+int first_row(const Row (&rows)[N], const Problem& p, const Caps& caps, const std::string& name,
+              const Refuse& refuse) {
+  for (int n = 0; n < N; ++n) {
+    const std::string why = row_refusal(p, caps, rows[n]);
+    if (why.empty()) return n;
+    refuse(name + " " + rows[n].name, why);
+  }
+  return -1;
+}
+
+}  // namespace
+
+std::string sm90_refusal(const Problem& p) {
+  if (p.dtype == TANDEM_F32) return "its operands are f16 or bf16";
+  if (!p.extras().empty())
+    return "it knows plain softmax attention, this problem has " + p.extras();
+  if (p.splits > 1) return text("it does not split keys, the problem asks for %d parts", p.splits);
+  if (p.batch * p.heads_q * p.seq_q * p.heads_kv * p.seq_kv == 0) return "a size is 0";
+  for (const std::string& why :
+       {map_refusal("q", p.q, p.batch, p.heads_q, p.seq_q, p.head_dim),
+        map_refusal("k", p.k, p.batch, p.heads_kv, p.seq_kv, p.head_dim),
+        map_refusal("v", p.v, p.batch, p.heads_kv, p.seq_kv, p.head_dim_v),
+        p.backward ? map_refusal("d_o", p.d_o, p.batch, p.heads_q, p.seq_q, p.head_dim_v) : ""})
+    if (!why.empty()) return why;
+  return "";
+}
+
+bool choose_sm90_tiles(const Problem& p, const Caps& caps, const PathRow& row, const Refuse& refuse,
+                       Form* form) {
+  const std::string name = candidate(row);
+  if (!p.backward) {
+    const int fwd = first_row(kFwdTiles, p, caps, name, refuse);
+    if (fwd < 0) return false;
+    *form = [fwd](Launch* launch) {
+      const FwdTile& t = kFwdTiles[fwd];
+      launch->hopper = fwd;
+      launch->tile = Tile{t.name, t.rows(), t.bc, t.groups + 1, 128, 0, 0, t.d, TileOn::cuda};
+      launch->shared_bytes = uint32_t(fwd_shared_bytes(t));
+    };
+    return true;
+  }
+  const int bwd = first_row(kBwdShapes, p, caps, name, refuse);
+  if (bwd < 0) return false;
+  *form = [bwd](Launch* launch) {
+    const BwdShape& s = kBwdShapes[bwd];
+    launch->hopper = bwd;
+    if (launch->stem == Stem::bwd_dq_cast) return;
+    launch->tile = Tile{s.name, s.br, s.bc, kBwdThreads / 128, 128, 0, 0, s.d, TileOn::cuda};
+    launch->shared_bytes = uint32_t(bwd_shared_bytes(s));
+  };
+  return true;
+}
+
+}  // namespace tandem
