@@ -5,6 +5,7 @@
 #include <cuda.h>
 
 #include "../kernels.h"
+#include "hopper_tiles.h"
 
 namespace tandem {
 namespace cuda {
@@ -23,6 +24,8 @@ struct BwdDqCastParams {
 // row: of kBwdShapes. grad_q, grad_kv: which gradients are wanted, one at least. kBwdThreads threads,
 // bwd_shared_bytes() of shared memory.
 Kernel<BwdDkvDqParams> bwd_dkv_dq_kernel(tandem_dtype dtype, int row, bool grad_q, bool grad_kv);
+Kernel<BwdDkvDqParams> bwd_dkv_dq_wide_kernel(tandem_dtype dtype, int row, bool grad_q,
+                                              bool grad_kv);
 // 128 threads.
 Kernel<BwdDqCastParams> bwd_dq_cast_kernel(tandem_dtype dtype);
 
