@@ -379,7 +379,7 @@ tandem_status tandem_kernel_get(uint32_t index, tandem_kernel_info* info) {
       return fail(TANDEM_ERROR_INVALID_ARGUMENT, "kernel index is %u, there are %d", index,
                   kKernelCount);
     const KernelRow& row = kKernels[index];
-    info->built = backend_built(row.backend);
+    info->built = kernel_built(row);
     copy_name(stem_name(row.stem), info->stem);
     copy_name(backend_name(row.backend), info->backend);
     copy_name(row.path, info->path);

@@ -29,7 +29,9 @@ constexpr int fwd_shared_bytes(const FwdTile& t, int q_stages) {
          8 * (4 + 4 * t.stages);
 }
 // Where there is room, q of the next tile comes while this one is computed.
-constexpr int fwd_q_stages(const FwdTile& t) { return fwd_shared_bytes(t, 2) <= kMaxShared ? 2 : 1; }
+constexpr int fwd_q_stages(const FwdTile& t) {
+  return fwd_shared_bytes(t, 2) <= kMaxShared ? 2 : 1;
+}
 constexpr int fwd_shared_bytes(const FwdTile& t) { return fwd_shared_bytes(t, fwd_q_stages(t)); }
 
 constexpr FwdTile kFwdTiles[] = {

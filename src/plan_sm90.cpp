@@ -75,6 +75,7 @@ int first_row(const Row (&rows)[N], const Problem& p, const Caps& caps, const st
     if (why.empty()) return n;
     refuse(name + " " + rows[n].name, why);
   }
+  refuse(name, "no row of its tiles does");
   return -1;
 }
 

@@ -180,6 +180,13 @@ void check_plan(const Plan& plan, const Caps& caps) {
     if (p.wants(TANDEM_GRAD_TAU)) piece(plan.tau_rows_offset, rows);
     if (p.wants(TANDEM_GRAD_SLOPE)) piece(plan.slope_rows_offset, rows);
   }
+  if (const Launch* fused = plan.find(Stem::bwd_dkv_dq); fused && p.wants(TANDEM_GRAD_Q)) {
+    const BwdShape& s = kBwdShapes[fused->hopper];
+    const int64_t heads = p.batch * p.heads_q;
+    piece(plan.d_q_sums_offset, bwd_sums_bytes(s, heads, p.seq_q) / 4);
+    if (p.deterministic) piece(plan.turns_offset, bwd_turns_bytes(s, heads, p.seq_q) / 4);
+    CHECK(plan.zeroed_size == plan.workspace_size - plan.d_q_sums_offset);
+  }
   std::sort(pieces.begin(), pieces.end(),
             [](const Piece& a, const Piece& b) { return a.begin < b.begin; });
   uint64_t end = 0;

@@ -103,7 +103,7 @@ TEST_CASE("sm90 refuses by name what the copy engine or its kernels cannot do") 
   CHECK(strided(&tandem_problem::d_o, 1, 100 * 64 + 8) == "");
   CHECK(strided(&tandem_problem::o, 0, 4 * 100 * 64 + 1) == "");
   CHECK(strided(&tandem_problem::d_q, 0, 4 * 100 * 64 + 1) == "");
-  CHECK(strided(&tandem_problem::d_k, 1, 90 * 64 + 3) == "");
+  CHECK(strided(&tandem_problem::d_k, 0, 4 * 90 * 64 + 3) == "");
   // A dimension of size 1 has no step.
   tandem_problem one;
   REQUIRE(parse_problem("fwd f16 b1 hq1 sq100 d64", &one).ok());
@@ -182,7 +182,8 @@ TEST_CASE(
           // In turn: a number per tile of queries more, zeroed along.
           const Plan turns = plan_of(line + " deterministic");
           CHECK(turns.turns_offset == uint64_t(delta + sums));
-          CHECK(turns.zeroed_size == uint64_t(sums + 4 * heads * ceil_div(p.seq_q, s.br)));
+          CHECK(turns.zeroed_size ==
+                uint64_t(sums + 4 * heads * (s.br / 64) * ceil_div(p.seq_q, s.br)));
           CHECK(turns.unordered() == 0);
           CHECK(bwd_dkv_dq_block(turns, *turns.find(Stem::bwd_dkv_dq)).in_turn == 1);
           CHECK(bwd_dkv_dq_block(plan, fused).in_turn == 0);

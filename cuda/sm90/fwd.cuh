@@ -269,8 +269,7 @@ template <typename T, int DV>
 TANDEM_DEVICE void store_rows(const float (&o)[DV / 2], const float (&factor)[2], uint64_t address,
                               const Strides& strides, int batch, int head, int row, int rows,
                               int width) {
-  ushort* base =
-      reinterpret_cast<ushort*>(address) + batch * strides.b + head * strides.h;
+  ushort* base = reinterpret_cast<ushort*>(address) + batch * strides.b + head * strides.h;
   const bool chunks =
       strides.d == 1 && strides.s % 8 == 0 && reinterpret_cast<uint64_t>(base) % 16 == 0;
   const int lane = int(threadIdx.x) % 4;
@@ -292,7 +291,8 @@ TANDEM_DEVICE void store_rows(const float (&o)[DV / 2], const float (&factor)[2]
       } else {
 #pragma unroll
         for (int n = 0; n < 8; ++n)
-          if (col + n < width) to[(col + n) * strides.d] = ushort(n % 2 ? x[n / 2] >> 16 : x[n / 2]);
+          if (col + n < width)
+            to[(col + n) * strides.d] = ushort(n % 2 ? x[n / 2] >> 16 : x[n / 2]);
       }
     }
   }
@@ -321,8 +321,8 @@ TANDEM_DEVICE void store_tile(const FwdBlock& u, const FwdPush& push, const FwdP
 template <typename S>
 TANDEM_DEVICE void store_nothing(const FwdBlock& u, const FwdPush& push, const FwdPlace& at) {
   ushort* o = reinterpret_cast<ushort*>(push.o) + at.batch * u.o.b + at.head * u.o.h;
-  float* lse = reinterpret_cast<float*>(push.lse) +
-               (int64_t(at.batch) * u.heads_q + at.head) * u.seq_q;
+  float* lse =
+      reinterpret_cast<float*>(push.lse) + (int64_t(at.batch) * u.heads_q + at.head) * u.seq_q;
 #pragma unroll 1
   for (int n = int(threadIdx.x) - 128; n < S::M * u.head_dim_v; n += 128 * S::GROUPS) {
     const int i = at.row0 + n / u.head_dim_v, d = n % u.head_dim_v;
