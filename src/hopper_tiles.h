@@ -79,6 +79,14 @@ constexpr int bwd_shared_bytes(const BwdShape& s) {
   return bwd_at_barriers(s) + (1 + 2 * (s.q_stages + s.do_stages)) * 8;
 }
 
+// With a dense bias: tiles of it, and barriers of them and of dS.
+constexpr int bwd_bias_stages(const BwdShape& s) { return s.br * s.bc > 64 * 128 ? 1 : 2; }
+constexpr int bwd_bias_shared_bytes(const BwdShape& s) {
+  return bwd_shared_bytes(s) + bwd_bias_stages(s) * bwd_ds_bytes(s) +
+         2 * (bwd_bias_stages(s) + s.ds_stages) * 8;
+}
+constexpr int kMaxCluster = 8;  // workgroups, on every device
+
 // The sums of d_q: per head of the batch, blocks of 64 rows x 64 features, panels innermost; in a block the elements
 // lie as the accumulators of a product do (cuda/sm90/wgmma.cuh): 128 threads' first float4, their second, and so on.
 constexpr int kSumsBlock = 64 * 64;
@@ -104,7 +112,7 @@ constexpr bool hopper_tiles_fit() {
         t.dv > 256)
       return false;
   for (const BwdShape& s : kBwdShapes)
-    if (bwd_shared_bytes(s) > kMaxShared || s.br % 64 != 0 || s.bc % 16 != 0 || s.br > 256 ||
+    if (bwd_shared_bytes(s) > kMaxShared || (!s.wide && bwd_bias_shared_bytes(s) > kMaxShared) || s.br % 64 != 0 || s.bc % 16 != 0 || s.br > 256 ||
         s.bc > 256)
       return false;
   return true;

@@ -27,9 +27,18 @@ struct Walk {
   TandemTiles span;
 };
 
-TANDEM_DEVICE bool find_walk(const BwdDkvDqBlock& u, const BwdShape& shape, Walk* walk) {
+// inner: the batch, if workgroups that follow each other are to differ in its entry alone; else 1.
+TANDEM_DEVICE bool find_walk(const BwdDkvDqBlock& u, const BwdShape& shape, int inner, Walk* walk) {
   Place at;
-  if (!find_place(u.tiles, u.total, u.heads_q / u.group, &at)) return false;
+  if (inner == 1) {
+    if (!find_place(u.tiles, u.total, u.heads_q / u.group, &at)) return false;
+  } else {
+    if (blockIdx.x >= u.total) return false;
+    const uint index = blockIdx.x / uint(inner);
+    at.batch = int(blockIdx.x % uint(inner));
+    at.tile = int(u.tiles - 1 - index % u.tiles);
+    at.head = int(index / u.tiles);
+  }
   // The first keys first: with a causal mask most rows see them, and they take longest. In turn the last ones come
   // first: with a causal mask the tile on the diagonal is the first to add, and nobody waits.
   walk->tile = u.in_turn ? at.tile : int(u.tiles) - 1 - at.tile;
@@ -99,14 +108,19 @@ TANDEM_DEVICE uint4 shared_words(uint at) {
 
 extern __shared__ __align__(1024) unsigned char bwd_memory[];
 
-template <int ROW>
-struct Memory {  // of row ROW of kBwdShapes, addresses from base on
+// Of row ROW of kBwdShapes, addresses from base on. Set's own part lies before the numbers of the rows, its barriers at the
+// end.
+template <int ROW, typename Set>
+struct Memory {
   static constexpr BwdShape kShape = kBwdShapes[ROW];
   static constexpr int kPanels = bwd_panels(kShape), kKBytes = bwd_k_bytes(kShape),
                        kQBytes = bwd_q_bytes(kShape), kDsBytes = bwd_ds_bytes(kShape);
   static constexpr int kAtV = bwd_at_v(kShape), kAtQ = bwd_at_q(kShape), kAtDo = bwd_at_do(kShape),
                        kAtDs = bwd_at_ds(kShape), kAtDq = bwd_at_dq(kShape),
-                       kAtStats = bwd_at_stats(kShape), kAtBarriers = bwd_at_barriers(kShape);
+                       kAtSet = bwd_at_stats(kShape), kSetBytes = Set::bytes(kShape),
+                       kAtStats = kAtSet + kSetBytes,
+                       kAtBarriers = bwd_at_barriers(kShape) + kSetBytes,
+                       kAtSetBarriers = bwd_shared_bytes(kShape) + kSetBytes;
   uint base;
   TANDEM_DEVICE uint k() const { return base; }
   TANDEM_DEVICE uint v() const { return base + kAtV; }
@@ -117,14 +131,16 @@ struct Memory {  // of row ROW of kBwdShapes, addresses from base on
   TANDEM_DEVICE uint lse(int stage) const { return base + kAtStats + stage * kShape.br * 4; }
   TANDEM_DEVICE uint delta(int stage) const { return lse(kShape.q_stages + stage); }
   TANDEM_DEVICE uint barriers() const { return base + kAtBarriers; }
+  TANDEM_DEVICE uint set() const { return base + kAtSet; }
+  TANDEM_DEVICE uint set_barriers() const { return base + kAtSetBarriers; }
 };
 
 // Warp 0: K and V once, then Q and dO tile by tile, with lse (times log2 e) and delta of their rows.
-template <int ROW>
-TANDEM_DEVICE void load_tiles(const BwdDkvDqParams& params, const Walk& walk,
-                              const Memory<ROW>& memory) {
+template <int ROW, typename Set>
+TANDEM_DEVICE void load_tiles(const typename Set::Params& params, const Walk& walk,
+                              const Memory<ROW, Set>& memory) {
   constexpr BwdShape S = kBwdShapes[ROW];
-  using M = Memory<ROW>;
+  using M = Memory<ROW, Set>;
   const BwdDkvDqBlock& u = params.block;
   const Barriers<ROW> barriers(memory.barriers());
   const int lane = int(threadIdx.x) % 32;
@@ -139,6 +155,7 @@ TANDEM_DEVICE void load_tiles(const BwdDkvDqParams& params, const Walk& walk,
   }
   Turn<S.q_stages> q;
   Turn<S.do_stages> d_o;
+  typename Set::template Loader<ROW> set(params, walk, memory);
   for (int n = 0; n < u.group; ++n) {
     const int head = walk.head_kv * u.group + n;
     const int64_t rows0 = (int64_t(walk.batch) * u.heads_q + head) * u.seq_q;
@@ -162,6 +179,7 @@ TANDEM_DEVICE void load_tiles(const BwdDkvDqParams& params, const Walk& walk,
       __syncwarp();
       if (lane == 0) barrier_arrive(barriers.q_full(q.stage));
 
+      set.load(row0, head);
       barrier_wait(barriers.do_empty(d_o.stage), d_o.parity ^ 1);
       if (lane == 0) {
         barrier_expect(barriers.do_full(d_o.stage), M::kQBytes);

@@ -4,7 +4,7 @@
 // then go through shared memory, as [query][key]: of the products that follow, dV = P^T dO and dK = dS^T Q have their left
 // operand across. Each warpgroup has half of the columns of both; of 192 features, which is an odd number of panels, one
 // has d_v and the other d_k. dQ of its 64 queries a warpgroup adds to the workspace panel by panel, from registers.
-#include "bwd.cuh"
+#include "bwd_sets.cuh"
 
 namespace tandem {
 namespace cuda {
@@ -19,7 +19,7 @@ TANDEM_DEVICE void add_global(float* at, float x, float y, float z, float w) {
 
 template <typename T, int ROW, bool GRAD_Q, bool GRAD_KV>
 TANDEM_DEVICE void multiply(const BwdDkvDqParams& params, const Walk& walk,
-                            const Memory<ROW>& memory) {
+                            const Memory<ROW, Plain>& memory) {
   constexpr BwdShape S = kBwdShapes[ROW];
   constexpr int BR = S.br, BC = S.bc, D = S.d;
   constexpr int kKPanel = BC * 128, kQPanel = BR * 128, kPanels = D / 64;
@@ -44,6 +44,7 @@ TANDEM_DEVICE void multiply(const BwdDkvDqParams& params, const Walk& walk,
   barrier_wait(barriers.kv, 0);
   Turn<S.q_stages> q_turn;
   Turn<S.do_stages> do_turn;
+  uint* added = nullptr;  // the turn of the last step
   for (int n = 0; n < u.group; ++n) {
     const int64_t head = int64_t(walk.batch) * u.heads_q + walk.head_kv * u.group + n;
     const int64_t blocks = (u.seq_q + BR - 1) / BR * (BR / 64);
@@ -87,7 +88,13 @@ TANDEM_DEVICE void multiply(const BwdDkvDqParams& params, const Walk& walk,
                            memory.delta(do_turn.stage) + 256 * group + 8 * (lane % 4));
       store_transposed<64>(ds_tile + own, pairs, warp, lane);
       fence_async();
+      // Turns are told of a step late, when what it added has long arrived.
+      if (GRAD_Q && u.in_turn) __threadfence();
       named_sync<kDsWritten>(256);
+      if (GRAD_Q && u.in_turn) {
+        if (thread == 0 && added) take_turn(added);
+        added = turns + 2 * t;
+      }
       fence();
       if constexpr (GRAD_KV && kApart) {
         const uint left = group == 0 ? p_tile : ds_tile, right = group == 0 ? d_o : q;
@@ -166,11 +173,6 @@ TANDEM_DEVICE void multiply(const BwdDkvDqParams& params, const Walk& walk,
           wait<0>();
           add(dq[0], 2);
         }
-        if (u.in_turn) {
-          __threadfence();
-          named_sync(kGroup + group, 128);
-          if (thread == 0) take_turn(turns + 2 * t);
-        }
       } else {
         wait<0>();
         if constexpr (kApart)
@@ -180,10 +182,15 @@ TANDEM_DEVICE void multiply(const BwdDkvDqParams& params, const Walk& walk,
       }
     }
   }
+  if (GRAD_Q && u.in_turn && added) {
+    __threadfence();
+    named_sync(kGroup + group, 128);
+    if (thread == 0) take_turn(added);
+  }
   if constexpr (GRAD_KV) {
     // K and V are free when both are through.
     named_sync<kDsRead>(256);
-    const uint stage = memory.k() + group * Memory<ROW>::kKBytes;
+    const uint stage = memory.k() + group * Memory<ROW, Plain>::kKBytes;
     const auto store = [&](const auto& x, bool is_k, int column) {
       const uint64_t to = is_k ? params.push.d_k : params.push.d_v;
       if (to)
@@ -204,13 +211,13 @@ __global__ void __launch_bounds__(kBwdThreads, 1)
     bwd_dkv_dq_wide(const __grid_constant__ BwdDkvDqParams params) {
   constexpr BwdShape S = kBwdShapes[ROW];
   Walk walk;
-  if (!find_walk(params.block, S, &walk)) return;
-  const Memory<ROW> memory{shared_address(bwd_memory)};
+  if (!find_walk(params.block, S, 1, &walk)) return;
+  const Memory<ROW, Plain> memory{shared_address(bwd_memory)};
   if (threadIdx.x == 0) Barriers<ROW>(memory.barriers()).init();
   __syncthreads();
   if (threadIdx.x < 128) {
     give_registers<kHelping>();
-    if (threadIdx.x < 32) load_tiles<ROW>(params, walk, memory);
+    if (threadIdx.x < 32) load_tiles(params, walk, memory);
   } else {
     take_registers<kMultiplying>();
     multiply<T, ROW, GRAD_Q, GRAD_KV>(params, walk, memory);
