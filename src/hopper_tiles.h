@@ -112,8 +112,8 @@ constexpr bool hopper_tiles_fit() {
         t.dv > 256)
       return false;
   for (const BwdShape& s : kBwdShapes)
-    if (bwd_shared_bytes(s) > kMaxShared || (!s.wide && bwd_bias_shared_bytes(s) > kMaxShared) || s.br % 64 != 0 || s.bc % 16 != 0 || s.br > 256 ||
-        s.bc > 256)
+    if (bwd_shared_bytes(s) > kMaxShared || (!s.wide && bwd_bias_shared_bytes(s) > kMaxShared) ||
+        s.br % 64 != 0 || s.bc % 16 != 0 || s.br > 256 || s.bc > 256)
       return false;
   return true;
 }

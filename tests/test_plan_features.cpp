@@ -155,9 +155,11 @@ void check_plan(const Plan& plan, const Caps& caps) {
       CAPTURE(std::string(stem_name(Stem(n))));
       // bwd_dq stores d_bias in place of bwd_dbias.
       const Launch* d_q = plan.find(Stem::bwd_dq);
-      const bool stored = Stem(n) == Stem::bwd_dbias && d_q && d_q->stores_d_bias;
+      const Launch* fused = plan.find(Stem::bwd_dkv_dq);
+      const bool stored = Stem(n) == Stem::bwd_dbias &&
+                          ((d_q && d_q->stores_d_bias) || (fused && fused->stores_d_bias));
       CHECK((expects(plan, Stem(n)) && !stored) == (present.count(Stem(n)) > 0));
-      if (stored) {
+      if (stored && d_q) {
         CHECK(d_q->matrix > 0);
         CHECK(gradient_elements(p, TANDEM_GRAD_BIAS) == p.batch * p.heads_q * p.seq_q * p.seq_kv);
       }
@@ -180,7 +182,8 @@ void check_plan(const Plan& plan, const Caps& caps) {
     if (p.wants(TANDEM_GRAD_TAU)) piece(plan.tau_rows_offset, rows);
     if (p.wants(TANDEM_GRAD_SLOPE)) piece(plan.slope_rows_offset, rows);
   }
-  if (const Launch* fused = plan.find(Stem::bwd_dkv_dq); fused && p.wants(TANDEM_GRAD_Q)) {
+  if (const Launch* fused = plan.find(Stem::bwd_dkv_dq);
+      fused && (p.wants(TANDEM_GRAD_Q) || p.bias)) {
     const BwdShape& s = kBwdShapes[fused->hopper];
     const int64_t heads = p.batch * p.heads_q;
     piece(plan.d_q_sums_offset, bwd_sums_bytes(s, heads, p.seq_q) / 4);

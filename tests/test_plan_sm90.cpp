@@ -71,7 +71,15 @@ TEST_CASE("sm90 refuses by name what the copy engine or its kernels cannot do") 
       {"fwd f16 hq2 sq100 d60", "q has 60 features"},
       {"fwd f16 hq2 sq100 d64 dv36", "v has 36 features"},
       {"fwd f16 hq2 sq100 d64 elastic", "elastic"},
-      {"bwd bf16 hq2 sq100 d64 bias:bf16:1x2x100 grads=qkv", "bias"},
+      {"fwd bf16 hq2 sq100 d64 bias:bf16:1x2x100", "forward, it has no dense bias"},
+      {"bwd bf16 hq2 sq100 d64 bias:bf16:1x2x100 alibi", "has alibi"},
+      {"bwd bf16 hq2 sq100 sk104 d136 bias:bf16:1x2x100", "up to 128"},
+      {"bwd bf16 hq2 sq100 sk104 d64 bias:f32:1x2x100", "this one of f32"},
+      {"bwd bf16 hq2 sq100 sk104 d64 bias:bf16:1x2x1", "a row for each query"},
+      {"bwd bf16 hq2 sq100 sk100 d64 bias:bf16:1x2x100", "rows of bias are 100 elements apart"},
+      {"bwd bf16 hq2 sq100 sk104 d64 bias:bf16:1x1x100 grads=qkvb d_bias:f32", "not over heads"},
+      {"bwd bf16 b9 hq2 sq100 sk104 d64 bias:bf16:1x2x100 grads=qkvb d_bias:f32",
+       "up to 8 batch entries, not 9"},
       {"fwd f16 hq2 sq100 sk2000 d64 splits=3", "does not split"},
       {"fwd f16 hq2 sq1 sk2000 d64", "idle"},
       {"fwd f16 hq2 sq100 sk0 d64", "a size is 0"},
@@ -202,6 +210,26 @@ TEST_CASE("sm90: which kernels run for which gradients") {
     CHECK(plan.zeroed_size == 0);
     CHECK(plan.unordered() == 0);
   }
+}
+
+TEST_CASE("sm90: a dense bias and its gradient in backward") {
+  for (const char* words :
+       {"bias:f16:4x8x300 grads=qkvb d_bias:f32", "bias:f16:1x8x300 grads=kb d_bias:f16", "bias:f16:1x2x300 grads=qkv"})
+    for (const char* more : {"", " deterministic"}) {
+      const std::string line = std::string("bwd f16 b4 hq8 hk2 sq300 sk320 d64 ") + words + more;
+      CAPTURE(line);
+      const Plan plan = plan_of(line);
+      const Problem& p = plan.problem;
+      const std::string expected =
+          p.wants(TANDEM_GRAD_Q) ? "bwd_dot bwd_dkv_dq bwd_dq_cast" : "bwd_dot bwd_dkv_dq";
+      CHECK(stems(plan) == expected);
+      const Launch& fused = *plan.find(Stem::bwd_dkv_dq);
+      CHECK(fused.stores_d_bias == p.wants(TANDEM_GRAD_BIAS));
+      CHECK(plan.stores_d_bias() == p.wants(TANDEM_GRAD_BIAS));
+      CHECK(fused.shared_bytes == uint32_t(bwd_bias_shared_bytes(kBwdShapes[fused.hopper])));
+      CHECK(plan.zeroed_size > 0);  // the sums are formed whoever asks
+      CHECK((plan.turns_offset > 0) == p.deterministic);
+    }
 }
 
 TEST_CASE("sm90: what runs where inputs lie at other addresses") {

@@ -54,7 +54,9 @@ struct Bias {
     uint tiles, first;
     TANDEM_DEVICE explicit At(const Memory<ROW, Bias>& memory)
         : tiles(memory.set()), first(memory.set_barriers()) {}
-    TANDEM_DEVICE uint tile(int stage) const { return tiles + stage * (kBwdShapes[ROW].br * kBwdShapes[ROW].bc * 2); }
+    TANDEM_DEVICE uint tile(int stage) const {
+      return tiles + stage * (kBwdShapes[ROW].br * kBwdShapes[ROW].bc * 2);
+    }
     TANDEM_DEVICE uint full(int stage) const { return first + 8 * stage; }
     TANDEM_DEVICE uint empty(int stage) const { return first + 8 * (kStages + stage); }
     TANDEM_DEVICE uint written(int place) const { return first + 8 * (2 * kStages + place); }
@@ -119,8 +121,8 @@ struct Bias {
 #pragma unroll
       for (int k = 0; k < BR / 16; ++k) {
         uint r[4];
-        load_matrices_transposed(r, tile + panel_at(16 * k + lane % 8 + lane / 16 * 8,
-                                                    2 * warp + (lane / 8 & 1)));
+        load_matrices_transposed(
+            r, tile + panel_at(16 * k + lane % 8 + lane / 16 * 8, 2 * warp + (lane / 8 & 1)));
         const float2 l = shared_float2(lse + 64 * k), m = shared_float2(lse + 64 * k + 32);
 #pragma unroll
         for (int n = 0; n < 4; ++n) {
