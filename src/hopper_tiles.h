@@ -34,6 +34,15 @@ constexpr int fwd_q_stages(const FwdTile& t) {
 }
 constexpr int fwd_shared_bytes(const FwdTile& t) { return fwd_shared_bytes(t, fwd_q_stages(t)); }
 
+// Elastic softmax: each warpgroup has the head's distance bias behind the barriers, with zeros for all distances of a tile
+// that has any with an entry.
+constexpr int kFwdDistWindow = 2048;
+constexpr int fwd_dist_pad(const FwdTile& t) { return 64 + t.bc; }
+constexpr int fwd_dist_entries(const FwdTile& t) { return kFwdDistWindow + 2 * fwd_dist_pad(t); }
+constexpr int fwd_elastic_shared_bytes(const FwdTile& t) {
+  return fwd_shared_bytes(t) + t.groups * fwd_dist_entries(t) * 4;
+}
+
 constexpr FwdTile kFwdTiles[] = {
 #define TANDEM_HOPPER_FWD(name, d, dv, groups, bc, stages, turns) \
   {#name, d, dv, groups, bc, stages, turns != 0},

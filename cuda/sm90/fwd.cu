@@ -50,26 +50,12 @@ TANDEM_DEVICE void consume(const FwdParams& params, const Shared<S>& shared) {
   Step<S::Q_STAGES> q_step;
   Step<S::STAGES> k_step, v_step;
   const auto product_s = [&] {
-    const uint64_t q = q_at + uint64_t(uint(q_step.stage * S::Q_BYTES) >> 4);
-    const uint64_t k = k_at + uint64_t(uint(k_step.stage * S::K_BYTES) >> 4);
-    fence();
-#pragma unroll
-    for (int n = 0; n < S::D / 16; ++n)
-      Product<T, N>::template from_shared<0, 0>(s, q + ((n / 4 * S::Q_PANEL + n % 4 * 32) >> 4),
-                                                k + ((n / 4 * S::K_PANEL + n % 4 * 32) >> 4),
-                                                n > 0);
-    commit();
+    product_along<T, S>(s, q_at + uint64_t(uint(q_step.stage * S::Q_BYTES) >> 4),
+                        k_at + uint64_t(uint(k_step.stage * S::K_BYTES) >> 4));
   };
   const auto product_o = [&] {
-    const uint64_t v = v_at + uint64_t(uint(v_step.stage * S::V_BYTES) >> 4);
     barrier_wait(shared.v_full(v_step.stage), v_step.parity);
-    fence();
-#pragma unroll
-    for (int n = 0; n < N / 16; ++n)
-      Product<T, S::DV>::template from_registers<1>(o, p[4 * n], p[4 * n + 1], p[4 * n + 2],
-                                                    p[4 * n + 3], v + ((n * 16 * kPanelBytes) >> 4),
-                                                    1);
-    commit();
+    product_across<T, S>(o, p, v_at + uint64_t(uint(v_step.stage * S::V_BYTES) >> 4));
   };
   const auto release_k = [&] {
     if (speaks) barrier_arrive(shared.k_empty(k_step.stage));
@@ -92,7 +78,7 @@ TANDEM_DEVICE void consume(const FwdParams& params, const Shared<S>& shared) {
       for (int i = 0; i < N / 2; ++i) s[i] *= first;
     }
     if (t < at.span.full_begin || t >= at.span.full_end)
-      mask_tile<N>(s, rounds.band, at.row0 + row, t * N + col, u.seq_kv);
+      mask_tile<N>(s, rounds.band, at.row0 + row, t * N + col, u.seq_kv, -INFINITY);
   };
 
   FwdPlace at, to;
@@ -100,6 +86,18 @@ TANDEM_DEVICE void consume(const FwdParams& params, const Shared<S>& shared) {
   if (S::TURNS && group == S::GROUPS - 1) pass_turn<S>(group);
   float factor[2];
   Softmax<N> softmax;
+  const auto store = [&](const FwdPlace& at) {
+    float lse[2], inverse[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float l = quad_sum(softmax.l[r]);
+      lse[r] = l == 0.f ? -INFINITY : fmaf(softmax.m[r], kLn2, logf(l));
+      inverse[r] = l == 0.f ? 0.f : __frcp_rn(l);
+    }
+    store_lse(u, params.push, at, row, lse);
+    store_rows<T, S::DV>(o, inverse, params.push.o, u.o, at.batch, at.head, at.row0 + row, u.seq_q,
+                         u.head_dim_v);
+  };
 #pragma unroll
   for (int i = 0; i < S::DV / 2; ++i) o[i] = 0.f;
   wait_q_k();
@@ -159,8 +157,7 @@ TANDEM_DEVICE void consume(const FwdParams& params, const Shared<S>& shared) {
     settle(s);
     wait<0>();
     release_v();
-    const float l[2] = {quad_sum(softmax.l[0]), quad_sum(softmax.l[1])};
-    store_tile<T, S::DV>(u, params.push, at, row, o, softmax.m, l);
+    store(at);
 #pragma unroll
     for (int i = 0; i < S::DV / 2; ++i) o[i] = 0.f;
     softmax = fresh;
@@ -169,23 +166,14 @@ TANDEM_DEVICE void consume(const FwdParams& params, const Shared<S>& shared) {
   }
   product_o();
   wait<0>();
-  const float l[2] = {quad_sum(softmax.l[0]), quad_sum(softmax.l[1])};
-  store_tile<T, S::DV>(u, params.push, at, row, o, softmax.m, l);
+  store(at);
 }
 
 template <typename T, int ROW>
 __global__ void __launch_bounds__(FwdShape<ROW>::tile.threads(), 1)
     fwd(const __grid_constant__ FwdParams params) {
   using S = FwdShape<ROW>;
-  const Shared<S> shared{(shared_address(shared_memory()) + 1023u) & ~1023u};
-  if (threadIdx.x == 0) {
-    prefetch_map(&params.q);
-    prefetch_map(&params.k);
-    prefetch_map(&params.v);
-    shared.init();
-    barrier_init_done();
-  }
-  __syncthreads();
+  const Shared<S> shared = begin_fwd<S>(params);
   if (threadIdx.x < 128) {
     give_registers<kProducerRegisters<S::GROUPS>>();
     if (threadIdx.x == 0) produce<S>(params, shared);

@@ -27,6 +27,7 @@ struct FwdShape {
   static constexpr int STAGES = tile.stages, Q_STAGES = fwd_q_stages(tile);
   static_assert(GROUPS == 2 || GROUPS == 3, "registers are shared out for these");
   static constexpr bool TURNS = tile.turns && GROUPS > 1;
+  static constexpr int DIST_PAD = fwd_dist_pad(tile), DIST_ENTRIES = fwd_dist_entries(tile);
   static constexpr int D_PANELS = fwd_panels(D), DV_PANELS = fwd_panels(DV);
   static constexpr int Q_PANEL = M * kPanelBytes, K_PANEL = N * kPanelBytes;
   static constexpr int Q_BYTES = D_PANELS * Q_PANEL, K_BYTES = D_PANELS * K_PANEL,
@@ -77,50 +78,58 @@ struct FwdPlace {
   TandemTiles span;
 };
 
-// The tiles of this workgroup, one each round. Where all tiles are equally long, those of a head follow each other, so
-// that workgroups at work at a time share keys. Where later ones are longer, the longest of a pack of heads come first,
-// and every other round goes backwards through the workgroups, which evens out what each has to do. A pack is all heads
-// unless those are so many that each would be read from memory by a few workgroups alone.
+// The tiles of this workgroup. Those of a head follow each other, so that workgroups at work at a time share its keys.
+// Where later tiles are longer, a workgroup takes the last and the first, the last but one and the second, and so on: two
+// are as long as any other two. If there are too few for that, the longest of all heads come first, and every other round
+// goes backwards through the workgroups.
 template <typename S>
 struct Rounds {
+  enum Order { kEqual, kPairs, kSorted };
   const FwdBlock& u;
   TandemBand band;
-  uint pack = 1, round = 0;
+  Order order = kEqual;
+  uint round = 0, heads, pairs;
+  bool second = false;  // of a pair
 
   TANDEM_DEVICE explicit Rounds(const FwdBlock& block) : u(block) {
     band = TandemBand{u.band_left, u.band_right, u.band_off};
-    if ((u.band_right == TANDEM_BAND_OPEN) != (u.band_left == TANDEM_BAND_OPEN)) {
-      const uint heads = u.total / u.tiles;
-      const int64_t bytes = int64_t(u.seq_kv) * (u.head_dim + u.head_dim_v) * 2;
-      const uint fit = uint(max(int64_t(32), (int64_t(64) << 20) / (bytes + 1)));
-      const uint packs = heads <= 2 * fit ? 1 : heads / fit;
-      pack = (heads + packs - 1) / packs;
-    }
+    heads = u.total / u.tiles;
+    pairs = (u.tiles + 1) / 2;
+    if ((u.band_right == TANDEM_BAND_OPEN) != (u.band_left == TANDEM_BAND_OPEN))
+      order = heads * pairs >= 3 * gridDim.x ? kPairs : kSorted;
+  }
+  TANDEM_DEVICE bool place(uint tile, uint head, FwdPlace* at) const {
+    at->batch = int(head / uint(u.heads_q));
+    at->head = int(head - uint(at->batch) * uint(u.heads_q));
+    at->row0 = int(tile) * S::M;
+    at->span = tandem_key_tiles(band, at->row0, S::M, S::N, u.seq_q, u.seq_kv);
+    return at->span.begin < at->span.end;
   }
   // The next tile with keys to see; nothing(place) is called for those without.
   template <typename Nothing>
   TANDEM_DEVICE bool next(FwdPlace* at, const Nothing& nothing) {
     for (;;) {
       const uint first = round * gridDim.x;
-      if (first >= u.total) return false;
-      const uint index = first + (round & 1 ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
-      ++round;
-      if (index >= u.total) continue;
-      uint tile, head;
-      if (pack == 1) {
-        head = index / u.tiles;
-        tile = u.tiles - 1 - (index - head * u.tiles);
+      bool some;
+      if (order == kPairs) {
+        const uint index = first + blockIdx.x;
+        if (index >= heads * pairs) return false;
+        const uint head = index / pairs, pair = index - head * pairs;
+        const uint tile = second ? pair : u.tiles - 1 - pair;
+        second = !second && pair != tile;
+        if (!second) ++round;
+        some = place(tile, head, at);
       } else {
-        const uint packed = pack * u.tiles, of = index / packed, rest = index - of * packed;
-        const uint size = min(pack, u.total / u.tiles - of * pack), down = rest / size;
-        tile = u.tiles - 1 - down;
-        head = of * pack + rest - down * size;
+        if (first >= u.total) return false;
+        const bool back = order == kSorted && (round & 1);
+        const uint index = first + (back ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
+        ++round;
+        if (index >= u.total) continue;
+        const uint each = order == kSorted ? heads : u.tiles, down = index / each;
+        const uint rest = index - down * each;
+        some = order == kSorted ? place(u.tiles - 1 - down, rest, at) : place(rest, down, at);
       }
-      at->batch = int(head / uint(u.heads_q));
-      at->head = int(head - uint(at->batch) * uint(u.heads_q));
-      at->row0 = int(tile) * S::M;
-      at->span = tandem_key_tiles(band, at->row0, S::M, S::N, u.seq_q, u.seq_kv);
-      if (at->span.begin < at->span.end) return true;
+      if (some) return true;
       nothing(*at);
     }
   }
@@ -186,9 +195,10 @@ TANDEM_DEVICE float quad_sum(float x) {
   return x + __shfl_xor_sync(kAllLanes, x, 2);
 }
 
-// Hidden scores become -inf. row, col: of the thread's first element.
+// Elements that the band hides become `hidden`. row, col: of the thread's first element.
 template <int N>
-TANDEM_DEVICE void mask_tile(float (&s)[N / 2], TandemBand band, int row, int col, int seq_kv) {
+TANDEM_DEVICE void mask_tile(float (&s)[N / 2], TandemBand band, int row, int col, int seq_kv,
+                             float hidden) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const int at = row + 8 * r + band.off;
@@ -198,7 +208,7 @@ TANDEM_DEVICE void mask_tile(float (&s)[N / 2], TandemBand band, int row, int co
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
         const int x = 8 * j + c;
-        s[4 * j + 2 * r + c] = (x > most) | (x < least) ? -INFINITY : s[4 * j + 2 * r + c];
+        s[4 * j + 2 * r + c] = (x > most) | (x < least) ? hidden : s[4 * j + 2 * r + c];
       }
   }
 }
@@ -241,6 +251,28 @@ struct Softmax {
     return __any_sync(kAllLanes, grown[0] | grown[1]);
   }
 };
+
+// S = Q K^T and O += P V: q and k as along(), v as across() describe them.
+template <typename T, typename S>
+TANDEM_DEVICE void product_along(float (&s)[S::N / 2], uint64_t q, uint64_t k) {
+  fence();
+#pragma unroll
+  for (int n = 0; n < S::D / 16; ++n)
+    Product<T, S::N>::template from_shared<0, 0>(s, q + ((n / 4 * S::Q_PANEL + n % 4 * 32) >> 4),
+                                                 k + ((n / 4 * S::K_PANEL + n % 4 * 32) >> 4),
+                                                 n > 0);
+  commit();
+}
+template <typename T, typename S>
+TANDEM_DEVICE void product_across(float (&o)[S::DV / 2], const uint (&p)[S::N / 4], uint64_t v) {
+  fence();
+#pragma unroll
+  for (int n = 0; n < S::N / 16; ++n)
+    Product<T, S::DV>::template from_registers<1>(o, p[4 * n], p[4 * n + 1], p[4 * n + 2],
+                                                  p[4 * n + 3], v + ((n * 16 * kPanelBytes) >> 4),
+                                                  1);
+  commit();
+}
 
 // Weights as the A operand of P V.
 template <typename T, int N>
@@ -298,26 +330,19 @@ TANDEM_DEVICE void store_rows(const float (&o)[DV / 2], const float (&factor)[2]
   }
 }
 
-// o and lse of a tile; row: of the thread's first one in the tile, l: sums of whole rows.
-template <typename T, int DV>
-TANDEM_DEVICE void store_tile(const FwdBlock& u, const FwdPush& push, const FwdPlace& at, int row,
-                              const float (&o)[DV / 2], const float (&m)[2], const float (&l)[2]) {
-  float inverse[2];
-  float* lse = reinterpret_cast<float*>(push.lse);
+// row: of the thread's first one in the tile.
+TANDEM_DEVICE void store_lse(const FwdBlock& u, const FwdPush& push, const FwdPlace& at, int row,
+                             const float (&lse)[2]) {
+  float* to = reinterpret_cast<float*>(push.lse);
+  if (!to || threadIdx.x % 4 != 0) return;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const int i = at.row0 + row + 8 * r;
-    // o is 0 where nothing was visible.
-    inverse[r] = l[r] > 0.f ? __frcp_rn(l[r]) : l[r];
-    if (lse && threadIdx.x % 4 == 0 && i < u.seq_q)
-      lse[(int64_t(at.batch) * u.heads_q + at.head) * u.seq_q + i] =
-          l[r] == 0.f ? -INFINITY : fmaf(m[r], kLn2, logf(l[r]));
+    if (i < u.seq_q) to[(int64_t(at.batch) * u.heads_q + at.head) * u.seq_q + i] = lse[r];
   }
-  store_rows<T, DV>(o, inverse, push.o, u.o, at.batch, at.head, at.row0 + row, u.seq_q,
-                    u.head_dim_v);
 }
 
-// The same of a tile whose rows see no key.
+// o and lse of a tile whose rows see no key.
 template <typename S>
 TANDEM_DEVICE void store_nothing(const FwdBlock& u, const FwdPush& push, const FwdPlace& at) {
   ushort* o = reinterpret_cast<ushort*>(push.o) + at.batch * u.o.b + at.head * u.o.h;
@@ -330,6 +355,21 @@ TANDEM_DEVICE void store_nothing(const FwdBlock& u, const FwdPush& push, const F
     o[i * u.o.s + d * u.o.d] = 0;
     if (push.lse && d == 0) lse[i] = -INFINITY;
   }
+}
+
+// Barriers, and where shared memory begins.
+template <typename S, typename Params>
+TANDEM_DEVICE Shared<S> begin_fwd(const Params& params) {
+  const Shared<S> shared{(shared_address(shared_memory()) + 1023u) & ~1023u};
+  if (threadIdx.x == 0) {
+    prefetch_map(&params.q);
+    prefetch_map(&params.k);
+    prefetch_map(&params.v);
+    shared.init();
+    barrier_init_done();
+  }
+  __syncthreads();
+  return shared;
 }
 
 }  // namespace sm90
