@@ -49,17 +49,20 @@ std::string no_room(const Caps& caps, int shared, int invocations) {
   return "";
 }
 
+int sm90_fwd_bytes(const Problem& p, const FwdTile& t) {
+  return p.normalizer == Normalizer::elastic ? fwd_elastic_shared_bytes(t) : fwd_shared_bytes(t);
+}
+int sm90_bwd_bytes(const Problem& p, const BwdShape& s) {
+  return p.bias ? bwd_bias_shared_bytes(s) : bwd_shared_bytes(s);
+}
+
 std::string row_refusal(const Problem& p, const Caps& caps, const FwdTile& t) {
   if (is_disabled(caps, t.name)) return kDisabled;
   for (const std::string& why :
        {too_wide("head_dim", p.head_dim, t.d), too_wide("head_dim_v", p.head_dim_v, t.dv),
         forced(p, t.rows(), t.bc)})
     if (!why.empty()) return why;
-  return no_room(caps, fwd_shared_bytes(t), t.threads());
-}
-
-int sm90_bwd_bytes(const Problem& p, const BwdShape& s) {
-  return p.bias ? bwd_bias_shared_bytes(s) : bwd_shared_bytes(s);
+  return no_room(caps, sm90_fwd_bytes(p, t), t.threads());
 }
 
 std::string row_refusal(const Problem& p, const Caps& caps, const BwdShape& s) {
@@ -113,6 +116,13 @@ std::string sm90_refusal(const Problem& p, const Caps& caps) {
   if (p.bias) {
     const std::string why = bias_refusal(p);
     if (!why.empty()) return why;
+  } else if (!p.backward && p.normalizer == Normalizer::elastic) {
+    const std::string more = p.extras(kHasElastic | kHasDistBias);
+    if (!more.empty())
+      return "beside elastic softmax and a distance bias, this problem has " + more;
+    if (p.dist_window > kFwdDistWindow)
+      return text("a distance bias has up to %d entries, this one %lld", kFwdDistWindow,
+                  (long long)p.dist_window);
   } else if (!p.extras().empty()) {
     return "it knows plain softmax attention, this problem has " + p.extras();
   }
@@ -139,11 +149,11 @@ bool choose_sm90_tiles(const Problem& p, const Caps& caps, const PathRow& row, c
   if (!p.backward) {
     const int fwd = first_row(kFwdTiles, p, caps, name, refuse);
     if (fwd < 0) return false;
-    *form = [fwd](Launch* launch) {
+    *form = [fwd, &p](Launch* launch) {
       const FwdTile& t = kFwdTiles[fwd];
       launch->hopper = fwd;
       launch->tile = Tile{t.name, t.rows(), t.bc, t.groups + 1, 128, 0, 0, t.d, TileOn::cuda};
-      launch->shared_bytes = uint32_t(fwd_shared_bytes(t));
+      launch->shared_bytes = uint32_t(sm90_fwd_bytes(p, t));
     };
     return true;
   }

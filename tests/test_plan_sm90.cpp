@@ -70,7 +70,10 @@ TEST_CASE("sm90 refuses by name what the copy engine or its kernels cannot do") 
   } rows[] = {
       {"fwd f16 hq2 sq100 d60", "q has 60 features"},
       {"fwd f16 hq2 sq100 d64 dv36", "v has 36 features"},
-      {"fwd f16 hq2 sq100 d64 elastic", "elastic"},
+      {"bwd f16 hq2 sq100 d64 elastic", "elastic"},
+      {"fwd f16 hq2 sq100 d64 elastic softcap=3", "has softcap"},
+      {"fwd f16 hq2 sq100 d64 elastic dist=3000", "up to 2048 entries"},
+      {"fwd f16 hq2 sq100 d64 dist=30", "dist_bias"},
       {"fwd bf16 hq2 sq100 d64 bias:bf16:1x2x100", "forward, it has no dense bias"},
       {"bwd bf16 hq2 sq100 d64 bias:bf16:1x2x100 alibi", "has alibi"},
       {"bwd bf16 hq2 sq100 sk104 d136 bias:bf16:1x2x100", "up to 128"},
@@ -212,9 +215,19 @@ TEST_CASE("sm90: which kernels run for which gradients") {
   }
 }
 
+TEST_CASE("sm90: elastic softmax in forward") {
+  for (const char* words : {"elastic", "elastic dist=512"}) {
+    const Plan plan =
+        plan_of(std::string("fwd f16 b2 hq8 hk2 sq300 d128 causal_top_left ") + words);
+    REQUIRE(std::string(plan.path) == "sm90");
+    const Launch& l = plan.launches[0];
+    CHECK(l.shared_bytes == uint32_t(fwd_elastic_shared_bytes(kFwdTiles[l.hopper])));
+  }
+}
+
 TEST_CASE("sm90: a dense bias and its gradient in backward") {
-  for (const char* words :
-       {"bias:f16:4x8x300 grads=qkvb d_bias:f32", "bias:f16:1x8x300 grads=kb d_bias:f16", "bias:f16:1x2x300 grads=qkv"})
+  for (const char* words : {"bias:f16:4x8x300 grads=qkvb d_bias:f32",
+                            "bias:f16:1x8x300 grads=kb d_bias:f16", "bias:f16:1x2x300 grads=qkv"})
     for (const char* more : {"", " deterministic"}) {
       const std::string line = std::string("bwd f16 b4 hq8 hk2 sq300 sk320 d64 ") + words + more;
       CAPTURE(line);

@@ -114,7 +114,8 @@ TANDEM_DEVICE void consume(const FwdFullParams& params, const Shared<S>& shared)
 #pragma unroll
         for (int i = 0; i < N / 2; ++i) s[i] *= first;
       }
-      const int distance = at.row0 + 64 * group + u.band_off - t * N;  // of the warpgroup's first element
+      const int distance =
+          at.row0 + 64 * group + u.band_off - t * N;  // of the warpgroup's first element
       if (distance + 63 >= 0 && distance - (N - 1) < window)
         add_dist<N>(s, table + uint(4 * (PAD + at.row0 + row + u.band_off - (t * N + col))));
     };
@@ -136,8 +137,7 @@ TANDEM_DEVICE void consume(const FwdFullParams& params, const Shared<S>& shared)
     float origin[2], shift[2], lse[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const int count =
-          tandem_key_count(rounds.band, at.row0 + row + 8 * r, u.seq_q, u.seq_kv);
+      const int count = tandem_key_count(rounds.band, at.row0 + row + 8 * r, u.seq_q, u.seq_kv);
       const float l = quad_sum(softmax.l[r]);
       origin[r] = softmax.m[r] + log2f(l);
       lse[r] = l == 0.f ? -INFINITY : fmaf(softmax.m[r], kLn2, logf(l));

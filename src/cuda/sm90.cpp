@@ -103,6 +103,23 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const SharedMemory&
                  d_o = map_shape(p, p.d_o, p.heads_q, p.seq_q, p.head_dim_v, br);
   switch (launch.stem) {
     case Stem::fwd: {
+      if (p.normalizer == Normalizer::elastic) {
+        const auto kernel = cuda::sm90::fwd_elastic_kernel(p.dtype, launch);
+        TANDEM_TRY(prepare(kernel, launch, memory));
+        cuda::sm90::FwdFullParams fixed{};
+        fixed.block = fwd_block(plan, launch);
+        fixed.extra = extra_block(p);
+        fixed.features = features_of(p);
+        *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
+          cuda::sm90::FwdFullParams params = fixed;
+          if (!encode(function, q, a.q, &params.q) || !encode(function, k, a.k, &params.k) ||
+              !encode(function, v, a.v, &params.v))
+            return cudaErrorInvalidValue;
+          params.push = fwd_push(plan, launch, a);
+          return launch_kernel(kernel, launch, &params, stream);
+        };
+        return Status();
+      }
       const auto kernel = cuda::sm90::fwd_kernel(p.dtype, launch);
       TANDEM_TRY(prepare(kernel, launch, memory));
       const FwdBlock block = fwd_block(plan, launch);
