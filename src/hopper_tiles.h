@@ -21,19 +21,32 @@ struct FwdTile {
 };
 
 constexpr int fwd_panels(int features) { return (features + 63) / 64; }
-constexpr int fwd_barrier_count(const FwdTile& t) { return 2 + 4 * t.stages; }
-// Dynamic shared memory: q, stages of k, stages of v, barriers; up to 1,023 bytes to begin at a multiple of 1,024.
-constexpr int fwd_shared_bytes(const FwdTile& t) {
+// Dynamic shared memory: stages of q, of k and of v, barriers; up to 1,023 bytes to begin at a multiple of 1,024.
+constexpr int fwd_shared_bytes(const FwdTile& t, int q_stages) {
   return 1024 +
-         128 *
-             (t.rows() * fwd_panels(t.d) + t.stages * t.bc * (fwd_panels(t.d) + fwd_panels(t.dv))) +
-         8 * fwd_barrier_count(t);
+         128 * (q_stages * t.rows() * fwd_panels(t.d) +
+                t.stages * t.bc * (fwd_panels(t.d) + fwd_panels(t.dv))) +
+         8 * (4 + 4 * t.stages);
+}
+// Where there is room, q of the next tile comes while this one is computed.
+constexpr int fwd_q_stages(const FwdTile& t) {
+  return fwd_shared_bytes(t, 2) <= kMaxShared ? 2 : 1;
+}
+constexpr int fwd_shared_bytes(const FwdTile& t) { return fwd_shared_bytes(t, fwd_q_stages(t)); }
+
+// Elastic softmax: each warpgroup has the head's distance bias behind the barriers, with zeros for all distances of a tile
+// that has any with an entry.
+constexpr int kFwdDistWindow = 2048;
+constexpr int fwd_dist_pad(const FwdTile& t) { return 64 + t.bc; }
+constexpr int fwd_dist_entries(const FwdTile& t) { return kFwdDistWindow + 2 * fwd_dist_pad(t); }
+constexpr int fwd_elastic_shared_bytes(const FwdTile& t) {
+  return fwd_shared_bytes(t) + t.groups * fwd_dist_entries(t) * 4;
 }
 
 constexpr FwdTile kFwdTiles[] = {
 #define TANDEM_HOPPER_FWD(name, d, dv, groups, bc, stages, turns) \
   {#name, d, dv, groups, bc, stages, turns != 0},
-#define TANDEM_HOPPER_BWD(name, d, br, bc, stages, ds_stages, wide)
+#define TANDEM_HOPPER_BWD(name, d, br, bc, q_stages, do_stages, ds_stages, wide)
 #include "hopper_tiles.inc"
 };
 constexpr int kFwdTileCount = int(sizeof(kFwdTiles) / sizeof(kFwdTiles[0]));
@@ -44,34 +57,44 @@ constexpr int kBwdThreads = 384;  // a warpgroup of helpers and two that multipl
 // q and d_o come in boxes of br rows, k and v of bc.
 struct BwdShape {
   const char* name;
-  int d, br, bc, stages, ds_stages;
+  int d, br, bc, q_stages, do_stages, ds_stages;
   bool wide;
 };
 constexpr BwdShape kBwdShapes[] = {
 #define TANDEM_HOPPER_FWD(name, d, dv, groups, bc, stages, turns)
-#define TANDEM_HOPPER_BWD(name, d, br, bc, stages, ds_stages, wide) \
-  {#name, d, br, bc, stages, ds_stages, wide != 0},
+#define TANDEM_HOPPER_BWD(name, d, br, bc, q_stages, do_stages, ds_stages, wide) \
+  {#name, d, br, bc, q_stages, do_stages, ds_stages, wide != 0},
 #include "hopper_tiles.inc"
 };
 constexpr int kBwdShapeCount = int(sizeof(kBwdShapes) / sizeof(kBwdShapes[0]));
 
 constexpr int bwd_panels(const BwdShape& s) { return (s.d + 63) / 64; }
-// Where things lie in shared memory, in bytes from a multiple of 1,024.
+// Where things lie in shared memory, in bytes from its beginning, a multiple of 1,024.
 constexpr int bwd_k_bytes(const BwdShape& s) { return bwd_panels(s) * s.bc * 128; }
 constexpr int bwd_q_bytes(const BwdShape& s) { return bwd_panels(s) * s.br * 128; }
 constexpr int bwd_ds_bytes(const BwdShape& s) { return s.br * s.bc * 2; }
 constexpr int bwd_at_v(const BwdShape& s) { return bwd_k_bytes(s); }
 constexpr int bwd_at_q(const BwdShape& s) { return 2 * bwd_k_bytes(s); }
-constexpr int bwd_at_do(const BwdShape& s) { return bwd_at_q(s) + s.stages * bwd_q_bytes(s); }
-constexpr int bwd_at_ds(const BwdShape& s) { return bwd_at_do(s) + s.stages * bwd_q_bytes(s); }
+constexpr int bwd_at_do(const BwdShape& s) { return bwd_at_q(s) + s.q_stages * bwd_q_bytes(s); }
+constexpr int bwd_at_ds(const BwdShape& s) { return bwd_at_do(s) + s.do_stages * bwd_q_bytes(s); }
 constexpr int bwd_at_dq(const BwdShape& s) {
   return bwd_at_ds(s) + (s.ds_stages + (s.wide ? 1 : 0)) * bwd_ds_bytes(s);
 }
 constexpr int bwd_at_stats(const BwdShape& s) { return bwd_at_dq(s) + (s.wide ? 0 : 2 * 16384); }
-constexpr int bwd_at_barriers(const BwdShape& s) { return bwd_at_stats(s) + s.stages * s.br * 8; }
-constexpr int bwd_shared_bytes(const BwdShape& s) {
-  return bwd_at_barriers(s) + (1 + 4 * s.stages) * 8 + 1024;
+constexpr int bwd_at_barriers(const BwdShape& s) {
+  return bwd_at_stats(s) + (s.q_stages + s.do_stages) * s.br * 4;
 }
+constexpr int bwd_shared_bytes(const BwdShape& s) {
+  return bwd_at_barriers(s) + (1 + 2 * (s.q_stages + s.do_stages)) * 8;
+}
+
+// With a dense bias: tiles of it, and barriers of them and of dS.
+constexpr int bwd_bias_stages(const BwdShape& s) { return s.br * s.bc > 64 * 128 ? 1 : 2; }
+constexpr int bwd_bias_shared_bytes(const BwdShape& s) {
+  return bwd_shared_bytes(s) + bwd_bias_stages(s) * bwd_ds_bytes(s) +
+         2 * (bwd_bias_stages(s) + s.ds_stages) * 8;
+}
+constexpr int kMaxCluster = 8;  // workgroups, on every device
 
 // The sums of d_q: per head of the batch, blocks of 64 rows x 64 features, panels innermost; in a block the elements
 // lie as the accumulators of a product do (cuda/sm90/wgmma.cuh): 128 threads' first float4, their second, and so on.
@@ -85,9 +108,9 @@ constexpr int64_t bwd_row_blocks(const BwdShape& s, int64_t seq_q) {
 constexpr int64_t bwd_sums_bytes(const BwdShape& s, int64_t batch_heads, int64_t seq_q) {
   return batch_heads * bwd_row_blocks(s, seq_q) * bwd_panels(s) * kSumsBlock * 4;
 }
-// A number per tile of queries: how many tiles of keys have added theirs.
+// A number per block of 64 rows: how many tiles of keys have added theirs.
 constexpr int64_t bwd_turns_bytes(const BwdShape& s, int64_t batch_heads, int64_t seq_q) {
-  return batch_heads * bwd_query_tiles(s, seq_q) * 4;
+  return batch_heads * bwd_row_blocks(s, seq_q) * 4;
 }
 constexpr int kCastGroup = 128;  // threads of bwd_dq_cast, which takes a block
 
@@ -98,8 +121,8 @@ constexpr bool hopper_tiles_fit() {
         t.dv > 256)
       return false;
   for (const BwdShape& s : kBwdShapes)
-    if (bwd_shared_bytes(s) > kMaxShared || s.br % 64 != 0 || s.bc % 16 != 0 || s.br > 256 ||
-        s.bc > 256)
+    if (bwd_shared_bytes(s) > kMaxShared || (!s.wide && bwd_bias_shared_bytes(s) > kMaxShared) ||
+        s.br % 64 != 0 || s.bc % 16 != 0 || s.br > 256 || s.bc > 256)
       return false;
   return true;
 }

@@ -118,7 +118,7 @@ std::string missing_feature(const PathRow& row, const Problem& p, const Caps& ca
     const std::string type = matrix_type_refusal(p, caps);
     if (!type.empty()) return type;
   }
-  if (is_sm90(row)) return sm90_refusal(p);
+  if (is_sm90(row)) return sm90_refusal(p, caps);
   if (is_sm80(row)) {
     const std::string why = sm80_refusal(p);
     if (!why.empty()) return why;

@@ -3,6 +3,7 @@
 // and what lies where in the workspace.
 #include <algorithm>
 
+#include "hopper_tiles.h"
 #include "planner.h"
 
 namespace tandem {
@@ -253,11 +254,12 @@ void lay_out_workspace(Plan* plan) {
   }
   if (const Launch* fused = plan->find(Stem::bwd_dkv_dq)) {
     const BwdShape& s = kBwdShapes[fused->hopper];
-    place(p.wants(TANDEM_GRAD_Q), &plan->d_q_sums_offset,
+    const bool sums = p.wants(TANDEM_GRAD_Q) || p.bias;  // with a bias it forms them whoever asks
+    place(sums, &plan->d_q_sums_offset,
           uint64_t(bwd_sums_bytes(s, p.batch * p.heads_q, p.seq_q)) / 4);
-    place(p.wants(TANDEM_GRAD_Q) && p.deterministic, &plan->turns_offset,
+    place(sums && p.deterministic, &plan->turns_offset,
           uint64_t(bwd_turns_bytes(s, p.batch * p.heads_q, p.seq_q)) / 4);
-    if (p.wants(TANDEM_GRAD_Q)) plan->zeroed_size = end - plan->d_q_sums_offset;
+    if (sums) plan->zeroed_size = end - plan->d_q_sums_offset;
   }
   plan->workspace_size = end;
 }

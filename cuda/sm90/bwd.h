@@ -5,6 +5,7 @@
 #include <cuda.h>
 
 #include "../kernels.h"
+#include "hopper_tiles.h"
 
 namespace tandem {
 namespace cuda {
@@ -15,6 +16,19 @@ struct BwdDkvDqParams {
   BwdDkvDqBlock block;
   BwdDkvDqPush push;
 };
+// With a dense bias. map: like the others, with keys as features and boxes of br queries; of a bias that all heads or the
+// whole batch share, one of them. Launched in clusters of `shared` workgroups if d_bias is wanted.
+struct BwdBias {
+  CUtensorMap map;
+  Strides d_bias_strides;
+  uint64_t d_bias;  // 0: not wanted
+  int group;        // query heads of a head of bias; d_bias: 1
+  int shared;  // the batch, if all of it has one bias: with d_bias, kMaxCluster at most; else 1
+  int wide;    // 1: d_bias is f32, else of the tensors' type
+};
+struct BwdDkvDqBiasParams : BwdDkvDqParams {
+  BwdBias bias;
+};
 struct BwdDqCastParams {
   BwdDqCastBlock block;
   BwdDqCastPush push;
@@ -23,6 +37,11 @@ struct BwdDqCastParams {
 // row: of kBwdShapes. grad_q, grad_kv: which gradients are wanted, one at least. kBwdThreads threads,
 // bwd_shared_bytes() of shared memory.
 Kernel<BwdDkvDqParams> bwd_dkv_dq_kernel(tandem_dtype dtype, int row, bool grad_q, bool grad_kv);
+Kernel<BwdDkvDqParams> bwd_dkv_dq_wide_kernel(tandem_dtype dtype, int row, bool grad_q,
+                                              bool grad_kv);
+// Head sizes up to 128. bwd_bias_shared_bytes() of shared memory. All gradients; where d_q is not wanted, its sums are formed
+// nevertheless.
+Kernel<BwdDkvDqBiasParams> bwd_dkv_dq_bias_kernel(tandem_dtype dtype, int row);
 // 128 threads.
 Kernel<BwdDqCastParams> bwd_dq_cast_kernel(tandem_dtype dtype);
 

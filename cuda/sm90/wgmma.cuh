@@ -49,6 +49,13 @@ TANDEM_DEVICE void wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
 }
 
+// Computes x here, in source order with what is volatile, in particular not further down.
+template <int N>
+TANDEM_DEVICE void settle(float (&x)[N]) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) asm volatile("" : "+f"(x[i]));
+}
+
 struct Half {
   static TANDEM_DEVICE uint pack(float low, float high) {
     uint r;

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// Sets of optional inputs of bwd_dkv_dq: what a kernel of the set does beyond softmax attention without any. A set has
+// Params, bytes of shared memory (before the numbers of the rows) and barriers (at the end), a Loader for the warp that
+// loads, a Consumer for those that multiply, and help() for the two helping warps that have nothing else to do.
+#ifndef TANDEM_CUDA_SM90_BWD_SETS_CUH
+#define TANDEM_CUDA_SM90_BWD_SETS_CUH
+#include "bwd.cuh"
+
+namespace tandem {
+namespace cuda {
+namespace sm90 {
+
+struct Plain {
+  using Params = BwdDkvDqParams;
+  static constexpr int bytes(const BwdShape&) { return 0; }
+  static TANDEM_DEVICE int order(const Params&) { return 1; }
+  template <int ROW>
+  static TANDEM_DEVICE void init(const Memory<ROW, Plain>&) {}
+  static TANDEM_DEVICE void sync() { __syncthreads(); }
+  static TANDEM_DEVICE void leave() {}
+  template <int ROW>
+  struct Loader {
+    TANDEM_DEVICE Loader(const Params&, const Walk&, const Memory<ROW, Plain>&) {}
+    TANDEM_DEVICE void load(int, int) {}
+  };
+  template <typename T, int ROW>
+  struct Consumer {
+    static constexpr int BR = kBwdShapes[ROW].br;
+    TANDEM_DEVICE Consumer(const Params&, const Memory<ROW, Plain>&) {}
+    TANDEM_DEVICE void weigh(float (&s)[BR / 2], float scale2, uint lse) {
+      sm90::weigh<BR>(s, scale2, lse);
+    }
+    TANDEM_DEVICE void wait_ds() {}
+    TANDEM_DEVICE void tell_ds() {}
+  };
+  template <typename T, int ROW>
+  static TANDEM_DEVICE void help(const Params&, const Walk&, const Memory<ROW, Plain>&) {}
+};
+
+// A dense bias of the tensors' type, with a row for every query, and its gradient. Workgroups of all batch entries that
+// share a bias are a cluster: they go through the same tiles side by side, and each sums its share of a tile of dS over
+// all of them, in f32 and in the order of the batch. Nothing S x S is kept.
+struct Bias {
+  using Params = BwdDkvDqBiasParams;
+  static constexpr int stages(const BwdShape& s) { return bwd_bias_stages(s); }
+  static constexpr int bytes(const BwdShape& s) { return stages(s) * bwd_ds_bytes(s); }
+  static TANDEM_DEVICE int order(const Params& params) { return params.bias.shared; }
+
+  // Barriers: per stage of bias full and empty; per place for dS written, and read, by the whole cluster.
+  template <int ROW>
+  struct At {
+    static constexpr BwdShape kShape = kBwdShapes[ROW];
+    static constexpr int kStages = bwd_bias_stages(kShape), kDs = kBwdShapes[ROW].ds_stages;
+    uint tiles, first;
+    TANDEM_DEVICE explicit At(const Memory<ROW, Bias>& memory)
+        : tiles(memory.set()), first(memory.set_barriers()) {}
+    TANDEM_DEVICE uint tile(int stage) const {
+      return tiles + stage * (kBwdShapes[ROW].br * kBwdShapes[ROW].bc * 2);
+    }
+    TANDEM_DEVICE uint full(int stage) const { return first + 8 * stage; }
+    TANDEM_DEVICE uint empty(int stage) const { return first + 8 * (kStages + stage); }
+    TANDEM_DEVICE uint written(int place) const { return first + 8 * (2 * kStages + place); }
+    TANDEM_DEVICE uint read(int place) const { return first + 8 * (2 * kStages + kDs + place); }
+  };
+
+  template <int ROW>
+  static TANDEM_DEVICE void init(const Memory<ROW, Bias>& memory) {
+    const At<ROW> at(memory);
+    const int size = int(cluster_size());
+    for (int stage = 0; stage < At<ROW>::kStages; ++stage) {
+      barrier_init(at.full(stage), 1);
+      barrier_init(at.empty(stage), 8);
+    }
+    for (int place = 0; place < At<ROW>::kDs; ++place) {
+      barrier_init(at.written(place), size);
+      barrier_init(at.read(place), 2 * size);
+    }
+  }
+  static TANDEM_DEVICE void sync() { cluster_sync(); }
+  // Others of the cluster may still read this one's shared memory.
+  static TANDEM_DEVICE void leave() { cluster_sync(); }
+
+  template <int ROW>
+  struct Loader {
+    const Params& params;
+    const At<ROW> at;
+    const int col0, batch;
+    Turn<At<ROW>::kStages> turn;
+    TANDEM_DEVICE Loader(const Params& params, const Walk& walk, const Memory<ROW, Bias>& memory)
+        : params(params), at(memory), col0(walk.col0), batch(walk.batch) {}
+    TANDEM_DEVICE void load(int row0, int head) {
+      constexpr BwdShape S = kBwdShapes[ROW];
+      barrier_wait(at.empty(turn.stage), turn.parity ^ 1);
+      if (int(threadIdx.x) % 32 == 0) {
+        barrier_expect(at.full(turn.stage), S.br * S.bc * 2);
+        const int entry = params.bias.shared != 1 ? 0 : batch;
+#pragma unroll
+        for (int c = 0; c < S.bc / 64; ++c)
+          copy_box(at.tile(turn.stage) + c * S.br * 128, &params.bias.map, at.full(turn.stage),
+                   col0 + 64 * c, row0, head / params.bias.group, entry);
+      }
+      __syncwarp();
+      turn.next();
+    }
+  };
+
+  template <typename T, int ROW>
+  struct Consumer {
+    static constexpr int BR = kBwdShapes[ROW].br;
+    const At<ROW> at;
+    const bool grad;
+    Turn<At<ROW>::kStages> turn;
+    Turn<At<ROW>::kDs> place;
+    TANDEM_DEVICE Consumer(const Params& params, const Memory<ROW, Bias>& memory)
+        : at(memory), grad(params.bias.d_bias != 0) {}
+    TANDEM_DEVICE void weigh(float (&s)[BR / 2], float scale2, uint lse) {
+      const int group = int(threadIdx.x) / 128 - 1, warp = int(threadIdx.x) / 32 % 4;
+      const int lane = int(threadIdx.x) % 32;
+      const uint tile = at.tile(turn.stage) + group * BR * 128;
+      barrier_wait(at.full(turn.stage), turn.parity);
+#pragma unroll
+      for (int k = 0; k < BR / 16; ++k) {
+        uint r[4];
+        load_matrices_transposed(
+            r, tile + panel_at(16 * k + lane % 8 + lane / 16 * 8, 2 * warp + (lane / 8 & 1)));
+        const float2 l = shared_float2(lse + 64 * k), m = shared_float2(lse + 64 * k + 32);
+#pragma unroll
+        for (int n = 0; n < 4; ++n) {
+          float& x = s[8 * k + 2 * n];
+          float& y = s[8 * k + 2 * n + 1];
+          x = exp2_fast(fmaf(x, scale2, fmaf(T::low(r[n]), kLog2e, -(n < 2 ? l.x : m.x))));
+          y = exp2_fast(fmaf(y, scale2, fmaf(T::high(r[n]), kLog2e, -(n < 2 ? l.y : m.y))));
+        }
+      }
+      __syncwarp();
+      if (lane == 0) barrier_arrive(at.empty(turn.stage));
+      turn.next();
+    }
+    TANDEM_DEVICE void wait_ds() {
+      if (grad) cluster_barrier_wait(at.read(place.stage), place.parity ^ 1);
+    }
+    TANDEM_DEVICE void tell_ds() {
+      if (grad && threadIdx.x - 128 < cluster_size())
+        cluster_arrive(cluster_address(at.written(place.stage), threadIdx.x - 128));
+      place.next();
+    }
+  };
+
+  // This workgroup's share of a tile of d_bias: every cluster_size()-th of 64 pieces of 8 keys, over the whole cluster.
+  template <typename T, int ROW>
+  static TANDEM_DEVICE void help(const Params& params, const Walk& walk,
+                                 const Memory<ROW, Bias>& memory) {
+    constexpr BwdShape S = kBwdShapes[ROW];
+    constexpr int kPieces = S.bc / 8;
+    if (!params.bias.d_bias) return;
+    const BwdDkvDqBlock& u = params.block;
+    const At<ROW> at(memory);
+    const int thread = int(threadIdx.x) - 64, lane = thread % 32;
+    const int size = int(cluster_size()), rank = int(cluster_rank());
+    const int entry = params.bias.shared != 1 ? 0 : walk.batch;
+    Turn<S.ds_stages> place;
+    for (int n = 0; n < u.group; ++n) {
+      const int head = walk.head_kv * u.group + n;
+      for (int t = 0; t < (u.seq_q + S.br - 1) / S.br; ++t) {
+        const bool seen = t >= walk.span.begin && t < walk.span.end;
+        if (seen) cluster_barrier_wait(at.written(place.stage), place.parity);
+#pragma unroll 1
+        for (int v = 64 * rank + thread; v < S.br * kPieces; v += 64 * size) {
+          const int row = v / kPieces, piece = v % kPieces;
+          float sum[8];
+#pragma unroll
+          for (int e = 0; e < 8; ++e) sum[e] = 0.f;
+          if (seen) {
+            const uint from =
+                memory.ds(place.stage) + piece / 8 * S.br * 128 + panel_at(row, piece % 8);
+#pragma unroll 4
+            for (int c = 0; c < size; ++c) {
+              const uint4 x = cluster_words(cluster_address(from, uint(c)));
+              sum[0] += T::low(x.x), sum[1] += T::high(x.x);
+              sum[2] += T::low(x.y), sum[3] += T::high(x.y);
+              sum[4] += T::low(x.z), sum[5] += T::high(x.z);
+              sum[6] += T::low(x.w), sum[7] += T::high(x.w);
+            }
+          }
+          const int i = t * S.br + row, j = walk.col0 + 8 * piece;
+          if (i < u.seq_q && j < u.seq_kv) put<T>(params.bias, entry, head, i, j, u.seq_kv, sum);
+        }
+        if (seen) {
+          __syncwarp();
+          if (lane < size) cluster_arrive(cluster_address(at.read(place.stage), uint(lane)));
+          place.next();
+        }
+      }
+    }
+  }
+
+  template <typename T>
+  static TANDEM_DEVICE void put(const BwdBias& bias, int entry, int head, int i, int j, int keys,
+                                const float (&x)[8]) {
+    const Strides& s = bias.d_bias_strides;
+    const int64_t at = entry * s.b + head * s.h + i * s.s + j * s.d;
+    const bool whole = j + 8 <= keys && s.d == 1;
+    if (bias.wide) {  // f32
+      float* to = reinterpret_cast<float*>(bias.d_bias) + at;
+      if (whole && (reinterpret_cast<uint64_t>(to) & 15) == 0) {
+        __stcs(reinterpret_cast<float4*>(to), make_float4(x[0], x[1], x[2], x[3]));
+        __stcs(reinterpret_cast<float4*>(to) + 1, make_float4(x[4], x[5], x[6], x[7]));
+      } else {
+#pragma unroll
+        for (int e = 0; e < 8; ++e)
+          if (j + e < keys) to[e * s.d] = x[e];
+      }
+    } else {
+      ushort* to = reinterpret_cast<ushort*>(bias.d_bias) + at;
+      const uint w[4] = {T::pack(x[0], x[1]), T::pack(x[2], x[3]), T::pack(x[4], x[5]),
+                         T::pack(x[6], x[7])};
+      if (whole && (reinterpret_cast<uint64_t>(to) & 15) == 0) {
+        __stcs(reinterpret_cast<uint4*>(to), make_uint4(w[0], w[1], w[2], w[3]));
+      } else {
+#pragma unroll
+        for (int e = 0; e < 8; ++e)
+          if (j + e < keys) to[e * s.d] = ushort(w[e / 2] >> (e % 2 * 16));
+      }
+    }
+  }
+};
+
+}  // namespace sm90
+}  // namespace cuda
+}  // namespace tandem
+#endif
