@@ -407,13 +407,17 @@ BwdDqCastSpec bwd_dq_cast_spec(const Plan&, const Launch&) { return {}; }
 BwdDqCastBlock bwd_dq_cast_block(const Plan& plan, const Launch& l) {
   const Problem& p = plan.problem;
   BwdDqCastBlock b{};
-  const BwdShape& shape = kBwdShapes[l.hopper];
   b.d_q = p.d_q;
   b.seq_q = int(p.seq_q);
   b.head_dim = int(p.head_dim);
   b.heads_q = int(p.heads_q);
-  b.row_blocks = int(bwd_row_blocks(shape, p.seq_q));
-  b.panels = bwd_panels(shape);
+  if (l.ampere >= 0) {
+    b.row_blocks = int(ampere_row_blocks(p.seq_q));
+    b.panels = kAmpereTiles[l.ampere].panels();
+  } else {
+    b.row_blocks = int(bwd_row_blocks(kBwdShapes[l.hopper], p.seq_q));
+    b.panels = bwd_panels(kBwdShapes[l.hopper]);
+  }
   b.scale = p.scale;
   b.total = l.total;
   return b;

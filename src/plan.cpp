@@ -169,9 +169,10 @@ bool try_path(const Problem& p, const Caps& caps, const PathRow& row, Plan* plan
   const std::string feature = missing_feature(row, p, caps);
   if (!feature.empty()) return refuse(name, feature);
 
-  auto take = [&](const Form& form, const std::string& who, int fixed = -1) {
+  auto take = [&](const Form& form, const std::string& who, int fixed = -1,
+                  bool fused_q = false) {
     std::vector<Launch> launches;
-    const std::string why = make_launches(p, caps, row, fixed, form, &launches);
+    const std::string why = make_launches(p, caps, row, fixed, form, &launches, fused_q);
     if (!why.empty()) return refuse(who, why);
     plan->path = row.name;
     plan->launches = launches;
@@ -197,8 +198,13 @@ bool try_path(const Problem& p, const Caps& caps, const PathRow& row, Plan* plan
     return choose_matrix_tiles(p, caps, row, refuse, &form) && take(form, name);
   }
   if (is_sm80(row)) {
-    Form form;
-    return choose_sm80_tiles(p, caps, row, refuse, &form) && take(form, name);
+    for (bool fused_q : {true, false}) {
+      Form form;
+      if (fused_q && !sm80_fuses(p)) continue;
+      if (choose_sm80_tiles(p, caps, row, fused_q, refuse, &form) && take(form, name, -1, fused_q))
+        return true;
+    }
+    return false;
   }
   if (is_sm90(row)) {
     Form form;

@@ -41,6 +41,8 @@ Extent extent_of(const Problem& p, const Launch& l) {
     case Stem::bwd_head:
       return {1, p.heads_q, 1};
     case Stem::bwd_dq_cast:
+      if (l.ampere >= 0)
+        return {kAmpereTiles[l.ampere].panels() * ampere_row_blocks(p.seq_q), p.heads_q, p.batch};
       return {bwd_panels(kBwdShapes[l.hopper]) * ceil_div(p.seq_q, 64), p.heads_q, p.batch};
     default:
       return {q_tiles, p.heads_q, p.batch};
@@ -63,13 +65,14 @@ bool stores_ds(const Problem& p, const PathRow& row) {
 
 }  // namespace
 
-std::vector<Stem> stems_of(const Problem& p, const PathRow& row, int fixed) {
+std::vector<Stem> stems_of(const Problem& p, const PathRow& row, int fixed, bool fused_q) {
   if (!p.backward) return {Stem::fwd};
   if (is_sm90(row)) {
     std::vector<Stem> stems = {Stem::bwd_dot, Stem::bwd_dkv_dq};
     if (p.wants(TANDEM_GRAD_Q)) stems.push_back(Stem::bwd_dq_cast);
     return stems;
   }
+  if (fused_q) return {Stem::bwd_dot, Stem::bwd_dkv_dq, Stem::bwd_dq_cast};
   const bool fused_k = fixed >= 0 && p.wants(TANDEM_GRAD_K);
   std::vector<Stem> stems;
   bool dq = p.wants(TANDEM_GRAD_Q);
@@ -146,9 +149,9 @@ std::string set_groups(Launch* launch, double total, const Caps& caps) {
 }  // namespace
 
 std::string make_launches(const Problem& p, const Caps& caps, const PathRow& row, int fixed,
-                          const Form& form, std::vector<Launch>* launches) {
+                          const Form& form, std::vector<Launch>* launches, bool fused_q) {
   const bool cpu = row.backend == Backend::cpu;
-  for (Stem stem : stems_of(p, row, fixed)) {
+  for (Stem stem : stems_of(p, row, fixed, fused_q)) {
     Launch launch;
     launch.stem = stem;
     launch.stores_d_bias = stem == Stem::bwd_dq && stores_ds(p, row);
@@ -192,7 +195,7 @@ std::string make_launches(const Problem& p, const Caps& caps, const PathRow& row
         if (group > caps.max_invocations)
           return text("%s needs workgroups of %u, the device has %u", stem_name(stem), group,
                       caps.max_invocations);
-        launch.shared_bytes = stem == Stem::bwd_dq_cast ? 0 : uint32_t(sizeof(float)) * group;
+        launch.shared_bytes = stem == Stem::bwd_dq_cast ? (launch.ampere >= 0 ? 64 * 64 * 2 : 0) : uint32_t(sizeof(float)) * group;
       }
     }
     launches->push_back(launch);
@@ -228,6 +231,14 @@ std::string make_launches(const Problem& p, const Caps& caps, const PathRow& row
   return "";
 }
 
+namespace {
+
+uint64_t rows_of_sums(const Problem& p) {
+  return uint64_t(p.batch * p.heads_q * ampere_row_blocks(p.seq_q) * 64);
+}
+
+}  // namespace
+
 void lay_out_workspace(Plan* plan) {
   const Problem& p = plan->problem;
   uint64_t end = 0;
@@ -253,6 +264,13 @@ void lay_out_workspace(Plan* plan) {
     place(true, &plan->lse_parts_offset, join->splits * rows);
   }
   if (const Launch* fused = plan->find(Stem::bwd_dkv_dq)) {
+    if (fused->ampere >= 0) {
+      place(true, &plan->d_q_sums_offset,
+            rows_of_sums(p) * uint64_t(kAmpereTiles[fused->ampere].width));
+      plan->zeroed_size = end - plan->d_q_sums_offset;
+      plan->workspace_size = end;
+      return;
+    }
     const BwdShape& s = kBwdShapes[fused->hopper];
     const bool sums = p.wants(TANDEM_GRAD_Q) || p.bias;  // with a bias it forms them whoever asks
     place(sums, &plan->d_q_sums_offset,

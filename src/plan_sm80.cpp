@@ -40,12 +40,18 @@ std::string sm80_refusal(const Problem& p) {
   return "";
 }
 
-bool choose_sm80_tiles(const Problem& p, const Caps& caps, const PathRow& row, const Refuse& refuse,
-                       Form* form) {
+bool sm80_fuses(const Problem& p) {
+  return p.backward && p.extras().empty() && !p.deterministic && p.wants(TANDEM_GRAD_Q) &&
+         p.wants(TANDEM_GRAD_K | TANDEM_GRAD_V) &&
+         p.batch * p.heads_q * p.seq_q * p.heads_kv * p.seq_kv != 0;
+}
+
+bool choose_sm80_tiles(const Problem& p, const Caps& caps, const PathRow& row, bool fused_q,
+                       const Refuse& refuse, Form* form) {
   const std::string name = candidate(row);
   std::vector<int> chosen(kStemCount, -1);  // rows of kAmpereTiles
   const Tile* plain = nullptr;              // of simt's kernels
-  for (Stem stem : stems_of(p, row, -1)) {
+  for (Stem stem : stems_of(p, row, -1, fused_q)) {
     if (!has_ampere_tiles(stem, p)) {
       if (!is_tiled(stem) || plain) continue;
       plain = plain_tile(p, caps, row);
@@ -53,7 +59,7 @@ bool choose_sm80_tiles(const Problem& p, const Caps& caps, const PathRow& row, c
       continue;
     }
     // The first that fits and is not empty by half, or else the one that owns the fewest rows.
-    const int64_t length = stem == Stem::bwd_dkv ? p.seq_kv : p.seq_q;
+    const int64_t length = stem == Stem::bwd_dkv || stem == Stem::bwd_dkv_dq ? p.seq_kv : p.seq_q;
     const bool forced = p.tile_rows != 0 || p.tile_cols != 0;
     int& best = chosen[size_t(stem)];
     for (int n = 0; n < kAmpereTileCount; ++n) {
@@ -70,6 +76,10 @@ bool choose_sm80_tiles(const Problem& p, const Caps& caps, const PathRow& row, c
     if (best < 0) return false;
   }
   *form = [=, &p](Launch* launch) {
+    if (launch->stem == Stem::bwd_dq_cast) {
+      launch->ampere = chosen[size_t(Stem::bwd_dkv_dq)];
+      return;
+    }
     const int n = chosen[size_t(launch->stem)];
     if (n < 0) return form_plain(p, row, *plain, launch);
     const AmpereTile& t = kAmpereTiles[n];

@@ -48,14 +48,17 @@ bool choose_sm90_tiles(const Problem& p, const Caps& caps, const PathRow& row, c
 
 // plan_sm80.cpp: the same of the path cuda.sm80.
 std::string sm80_refusal(const Problem& p);
-bool choose_sm80_tiles(const Problem& p, const Caps& caps, const PathRow& row, const Refuse& refuse,
-                       Form* form);
+bool choose_sm80_tiles(const Problem& p, const Caps& caps, const PathRow& row, bool fused_q,
+                       const Refuse& refuse, Form* form);
+// Whether bwd_dkv_dq may run instead of bwd_dkv and bwd_dq: with sums of d_q in any order.
+bool sm80_fuses(const Problem& p);
 
-// plan_launches.cpp. fixed: a row of kFixed, -1 for none. A launch whose output is empty is left out. make_launches()
+// plan_launches.cpp. fixed: a row of kFixed, -1 for none. fused_q: with bwd_dkv_dq, on cuda.sm80. A launch whose output is empty is left out. make_launches()
 // says why it cannot; "" if it can.
-std::vector<Stem> stems_of(const Problem& p, const PathRow& row, int fixed);
+std::vector<Stem> stems_of(const Problem& p, const PathRow& row, int fixed, bool fused_q = false);
 std::string make_launches(const Problem& p, const Caps& caps, const PathRow& row, int fixed,
-                          const Form& form, std::vector<Launch>* launches);
+                          const Form& form, std::vector<Launch>* launches,
+                          bool fused_q = false);
 void lay_out_workspace(Plan* plan);
 
 }  // namespace tandem

@@ -120,6 +120,7 @@ struct AmpereTile {
   constexpr int owned() const { return owns_keys() ? bc : br; }
   constexpr int streamed() const { return owns_keys() ? br : bc; }
   constexpr int row_blocks() const { return owned() * halves / warps / 16; }  // of a warp
+  constexpr int panels() const { return width / 64; }                         // of d_q's sums
 };
 
 // The shared arrays of cuda/sm80/<stem>.cu: the owned rows, of both tensors but in fwd; the streamed ones; three numbers a
@@ -131,6 +132,9 @@ constexpr int ampere_shared_bytes(const AmpereTile& t) {
   const int pairs = (t.halves > 1 ? 2 : t.stem == Stem::bwd_dkv_dq ? 1 : 0) * 2 * t.owned() * t.streamed();
   return owned + streamed + numbers + pairs;
 }
+
+// The f32 sums of d_q that bwd_dkv_dq adds to: for each head blocks of 64 rows, for each of these panels of 64 features.
+constexpr int64_t ampere_row_blocks(int64_t seq_q) { return (seq_q + 63) / 64; }
 
 constexpr AmpereTile kAmpereTiles[] = {
 #define TANDEM_AMPERE_TILE(name, stem, width, Br, Bc, warps, stages, halves, held, groups, \

@@ -13,6 +13,8 @@ Kernel<FwdFull> fwd_full_kernel(tandem_dtype, const Launch&, bool) { return null
 Kernel<BwdRowFull> bwd_row_full_kernel(tandem_dtype, const Launch&, bool) { return nullptr; }
 Kernel<BwdDkvFull> bwd_dkv_full_kernel(tandem_dtype, const Launch&, bool) { return nullptr; }
 Kernel<BwdDqFull> bwd_dq_full_kernel(tandem_dtype, const Launch&, bool) { return nullptr; }
+Kernel<BwdDkvDqParams> bwd_dkv_dq_kernel(tandem_dtype, const Launch&) { return nullptr; }
+Kernel<BwdDqCastParams> bwd_dq_cast_kernel(tandem_dtype) { return nullptr; }
 const void* any_kernel() { return nullptr; }
 
 }  // namespace sm80

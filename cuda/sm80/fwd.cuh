@@ -33,7 +33,6 @@ struct OnlineRows {
   // Raw scores become weights; earlier results are rescaled where an origin moves.
   template <int N, int O>
   TANDEM_DEVICE void step(float (&s)[MT][N][4], float (&o)[MT][O][4], float c) {
-    const float slack = __fdividef(8.f, c);
     float top[MT][2];
     bool moves = false;
 #pragma unroll
@@ -44,7 +43,7 @@ struct OnlineRows {
 #pragma unroll
         for (int n = 1; n < N; ++n)
           top[r][h] = fmaxf(top[r][h], fmaxf(s[r][n][2 * h], s[r][n][2 * h + 1]));
-        moves |= top[r][h] > m[r][h] + slack;
+        moves |= (top[r][h] - m[r][h]) * c > 8.f;
       }
     if (any_of_warp(moves)) {
 #pragma unroll

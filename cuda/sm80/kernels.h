@@ -31,6 +31,9 @@ struct BwdDqCastParams {
   uint wide;  // of d_q
 };
 
+Kernel<BwdDkvDqParams> bwd_dkv_dq_kernel(tandem_dtype dtype, const Launch& launch);
+Kernel<BwdDqCastParams> bwd_dq_cast_kernel(tandem_dtype dtype);
+
 // Some kernel of this build, to find out whether its code loads; nullptr: it has none.
 const void* any_kernel();
 

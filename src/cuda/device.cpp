@@ -10,6 +10,7 @@
 
 #include "../../cuda/kernels.h"
 #include "../../cuda/sm80/kernels.h"
+#include "cuda/sm80.h"
 #include "cuda/sm90.h"
 #include "tandem/tandem_cuda.h"
 
@@ -43,15 +44,6 @@ uint32_t wide_of(const Push& push) {
 }
 uint32_t wide_of(const BwdSumPush&) { return 0; }
 uint32_t wide_of(const BwdHeadPush&) { return 0; }
-
-// Whether this build's code for compute capability 8.0 and later loads on the current device.
-bool sm80_loads() {
-  const void* kernel = cuda::sm80::any_kernel();
-  cudaFuncAttributes attributes;
-  const bool loads = kernel && cudaFuncGetAttributes(&attributes, kernel) == cudaSuccess;
-  if (!loads) cudaGetLastError();
-  return loads;
-}
 
 class CudaProgram final : public Program {
  public:
@@ -105,6 +97,12 @@ class CudaProgram final : public Program {
   }
 
   Status add_sm80(const Launch& launch) {
+    if (launch.stem == Stem::bwd_dkv_dq || launch.stem == Stem::bwd_dq_cast) {
+      Recorder recorder;
+      TANDEM_TRY(sm80_recorder(plan_, launch, memory_, &recorder));
+      steps_.push_back({launch.stem, std::move(recorder)});
+      return Status();
+    }
     if (kAmpereTiles[launch.ampere].full) switch (launch.stem) {
 #define TANDEM_FULL(name) \
   case Stem::name:        \
