@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
   const BwdDkvDqBlock& u = params.block;
   const BwdDkvDqPush& push = params.push;
   Place at;
-  if (!find_place(u.tiles, u.total, u.heads_q / u.group, &at)) return;
+  if (!find_keys<ROW>(u, &at)) return;
   // First to last: with a causal mask the first keys are seen by most rows and take longest.
   const int row0 = (int(u.tiles) - 1 - at.tile) * BC;
   const View<T> k =
@@ -122,7 +122,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
       fetch_numbers(t * BR);
     }
     commit();
-#pragma unroll
+#pragma unroll 1
     for (int turn = 0; turn < TURNS; ++turn) {
       const int from = query + 32 * turn;
       float s[MT][N][4], dp[MT][N][4];

@@ -19,7 +19,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
   const BwdDkvBlock& u = params.block;
   const BwdDkvPush& push = params.push;
   Place at;
-  if (!find_place(u.tiles, u.total, u.heads_q / u.group, &at)) return;
+  if (!find_keys<ROW>(u, &at)) return;
   // First to last: with a causal mask the first keys are seen by most rows and take longest.
   const int row0 = (int(u.tiles) - 1 - at.tile) * BC;
   const bool grad_k = push.d_k != 0, grad_v = push.d_v != 0;

@@ -18,7 +18,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
   const BwdDqBlock& u = params.block;
   const BwdDqPush& push = params.push;
   Place at;
-  if (!find_place(u.tiles, u.total, u.heads_q, &at)) return;
+  if (!find_queries<ROW>(u, &at)) return;
   const int kv_head = at.head / u.group;
   const int row0 = at.tile * BR;
   const View<T> q =

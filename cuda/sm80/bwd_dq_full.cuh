@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
   const BwdDqBlock& u = params.block;
   const BwdDqPush& push = params.push;
   Place at;
-  if (!find_place(u.tiles, u.total, u.heads_q, &at)) return;
+  if (!find_queries<ROW>(u, &at)) return;
   const int row0 = at.tile * BR;
   const Extra e = make_extra(params, at.batch);
   const PairOf<T> p = make_pair<T>(params, e, at.head);

@@ -17,6 +17,15 @@ namespace sm80 {
 // The block's dynamic shared memory.
 TANDEM_DEVICE uint shared_start() { return uint(__cvta_generic_to_shared(shared_memory())); }
 
+// Asked for again at the end of a kernel, so that nothing of it waits in registers meanwhile.
+TANDEM_DEVICE uint block_number() {
+  uint x, y, columns;
+  asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(x));
+  asm volatile("mov.u32 %0, %%ctaid.y;" : "=r"(y));
+  asm volatile("mov.u32 %0, %%nctaid.x;" : "=r"(columns));
+  return y * columns + x;
+}
+
 // ---- products ----------------------------------------------------------------------------------------
 
 // d += a b: 16 x 8 += (16 x 16) (16 x 8). With g = lane / 4, t = lane % 4 a lane holds of
@@ -126,6 +135,7 @@ using simt::warp::swap_words;
 using simt::warp::sync_warp;
 using simt::warp::wait;
 inline uint shared_start() { return 0; }
+inline uint block_number() { return blockIdx.y * gridDim.x + blockIdx.x; }
 template <typename T>
 void multiply(float (&d)[4], const uint (&a)[4], uint b0, uint b1) {
   simt::warp::multiply<T>(d, a, b0, b1);
