@@ -17,8 +17,11 @@ enum : int { kDsWritten = 1, kDqFull = 2, kDqEmpty = 4, kGroup = 6, kDsRead = 8 
 
 // Registers of a thread of the helping warpgroup, and of the multiplying ones. At launch all have 168, and that many, 384
 // times, is what they share: with more a warpgroup waits for ever.
-constexpr int kHelping = 40, kMultiplying = 232;
-static_assert(128 * kHelping + 256 * kMultiplying <= kBwdThreads * 168, "more than there is");
+template <int HELPING>
+struct Registers {
+  static constexpr int kHelping = HELPING, kMultiplying = 168 + (168 - HELPING) / 2;
+  static_assert(kHelping % 8 == 0 && kMultiplying % 8 == 0, "what setmaxnreg takes");
+};
 
 // The tile of keys that a workgroup works on, and what it walks over.
 struct Walk {

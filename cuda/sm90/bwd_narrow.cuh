@@ -218,7 +218,7 @@ __global__ void __launch_bounds__(kBwdThreads, 1)
   }
   Set::sync();
   if (threadIdx.x < 128) {
-    give_registers<kHelping>();
+    give_registers<Set::Registers::kHelping>();
     const int warp = int(threadIdx.x) / 32;
     if (warp == 0)
       load_tiles(params, walk, memory);
@@ -227,7 +227,7 @@ __global__ void __launch_bounds__(kBwdThreads, 1)
     else if (warp >= 2)
       Set::template help<T>(params, walk, memory);
   } else {
-    take_registers<kMultiplying>();
+    take_registers<Set::Registers::kMultiplying>();
     multiply<T, ROW, Set, GRAD_Q, GRAD_KV>(params, walk, memory);
   }
   Set::leave();
