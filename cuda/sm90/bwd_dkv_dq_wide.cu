@@ -82,7 +82,7 @@ TANDEM_DEVICE void multiply(const BwdDkvDqParams& params, const Walk& walk,
       wait<1>();
       weigh<64>(s, scale2, memory.lse(q_turn.stage) + 256 * group + 8 * (lane % 4));
       if (on_edge(walk, t, BC, u.seq_kv))
-        hide<64>(s, walk.band, key, u.seq_kv, t * BR + 64 * group + 2 * (lane % 4));
+        hide<64>(s, walk.band, key, u.seq_kv, t * BR + 64 * group + 2 * (lane % 4), 0.f);
       uint pairs[16];
       if constexpr (GRAD_KV) {
 #pragma unroll
@@ -211,7 +211,7 @@ __global__ void __launch_bounds__(kBwdThreads, 1)
     bwd_dkv_dq_wide(const __grid_constant__ BwdDkvDqParams params) {
   constexpr BwdShape S = kBwdShapes[ROW];
   Walk walk;
-  if (!find_walk(params.block, S, 1, &walk)) return;
+  if (!find_walk(params.block, S, 1, params.block.in_turn != 0, &walk)) return;
   const Memory<ROW, Plain> memory{shared_address(bwd_memory)};
   if (threadIdx.x == 0) Barriers<ROW>(memory.barriers()).init();
   __syncthreads();

@@ -14,7 +14,9 @@ struct Plain {
   using Params = BwdDkvDqParams;
   using Registers = sm90::Registers<40>;
   static constexpr int bytes(const BwdShape&) { return 0; }
+  static constexpr float kHidden = 0.f;
   static TANDEM_DEVICE int order(const Params&) { return 1; }
+  static TANDEM_DEVICE bool in_turn(const Params& params) { return params.block.in_turn != 0; }
   template <int ROW>
   static TANDEM_DEVICE void init(const Memory<ROW, Plain>&) {}
   static TANDEM_DEVICE void sync() { __syncthreads(); }
@@ -22,18 +24,31 @@ struct Plain {
   template <int ROW>
   struct Loader {
     TANDEM_DEVICE Loader(const Params&, const Walk&, const Memory<ROW, Plain>&) {}
+    TANDEM_DEVICE void rows(int, int, int) {}
     TANDEM_DEVICE void load(int, int) {}
   };
   template <typename T, int ROW>
   struct Consumer {
     static constexpr int BR = kBwdShapes[ROW].br;
-    TANDEM_DEVICE Consumer(const Params&, const Memory<ROW, Plain>&) {}
-    TANDEM_DEVICE void weigh(float (&s)[BR / 2], float scale2, uint lse) {
+    TANDEM_DEVICE Consumer(const Params&, const Walk&, const Memory<ROW, Plain>&) {}
+    // The scores become p; t: tile of queries, stage: where its rows' numbers are.
+    TANDEM_DEVICE void weigh(float (&s)[BR / 2], float scale2, uint lse, int, int) {
       sm90::weigh<BR>(s, scale2, lse);
+    }
+    // What d_v takes as left operand, here or, with fewer registers, with dS.
+    TANDEM_DEVICE void pack(uint (&y)[BR / 4], const float (&p)[BR / 2]) {
+#pragma unroll
+      for (int i = 0; i < BR / 4; ++i) y[i] = T::pack(p[2 * i], p[2 * i + 1]);
+    }
+    TANDEM_DEVICE void differentiate(uint (&)[BR / 4], uint (&ds)[BR / 4], const float (&p)[BR / 2],
+                                     const float (&dp)[BR / 2], uint delta, int) {
+      sm90::differentiate<T, BR>(ds, p, dp, delta);
     }
     TANDEM_DEVICE void wait_ds() {}
     TANDEM_DEVICE void tell_ds() {}
+    TANDEM_DEVICE void keep_ds(const uint (&)[BR / 4], int) {}
   };
+
   template <typename T, int ROW>
   static TANDEM_DEVICE void help(const Params&, const Walk&, const Memory<ROW, Plain>&) {}
 };
@@ -46,7 +61,9 @@ struct Bias {
   using Registers = sm90::Registers<56>;
   static constexpr int stages(const BwdShape& s) { return bwd_bias_stages(s); }
   static constexpr int bytes(const BwdShape& s) { return stages(s) * bwd_ds_bytes(s); }
+  static constexpr float kHidden = 0.f;
   static TANDEM_DEVICE int order(const Params& params) { return params.bias.shared; }
+  static TANDEM_DEVICE bool in_turn(const Params& params) { return params.block.in_turn != 0; }
 
   // Barriers: per stage of bias full and empty; per place for dS written, and read, by the whole cluster.
   template <int ROW>
@@ -90,6 +107,7 @@ struct Bias {
     Turn<At<ROW>::kStages> turn;
     TANDEM_DEVICE Loader(const Params& params, const Walk& walk, const Memory<ROW, Bias>& memory)
         : params(params), at(memory), col0(walk.col0), batch(walk.batch) {}
+    TANDEM_DEVICE void rows(int, int, int) {}
     TANDEM_DEVICE void load(int row0, int head) {
       constexpr BwdShape S = kBwdShapes[ROW];
       barrier_wait(at.empty(turn.stage), turn.parity ^ 1);
@@ -107,15 +125,17 @@ struct Bias {
   };
 
   template <typename T, int ROW>
-  struct Consumer {
+  struct Consumer : Plain::Consumer<T, ROW> {
     static constexpr int BR = kBwdShapes[ROW].br;
     const At<ROW> at;
     const bool grad;
     Turn<At<ROW>::kStages> turn;
     Turn<At<ROW>::kDs> place;
-    TANDEM_DEVICE Consumer(const Params& params, const Memory<ROW, Bias>& memory)
-        : at(memory), grad(params.bias.d_bias != 0) {}
-    TANDEM_DEVICE void weigh(float (&s)[BR / 2], float scale2, uint lse) {
+    TANDEM_DEVICE Consumer(const Params& params, const Walk& walk, const Memory<ROW, Bias>& memory)
+        : Plain::Consumer<T, ROW>(params, walk, {memory.base}),
+          at(memory),
+          grad(params.bias.d_bias != 0) {}
+    TANDEM_DEVICE void weigh(float (&s)[BR / 2], float scale2, uint lse, int, int) {
       const int group = int(threadIdx.x) / 128 - 1, warp = int(threadIdx.x) / 32 % 4;
       const int lane = int(threadIdx.x) % 32;
       const uint tile = at.tile(turn.stage) + group * BR * 128;
@@ -210,7 +230,7 @@ struct Bias {
   template <typename T, int COUNT, typename E>
   static TANDEM_DEVICE void sum_rows(const Share& share, E* to, uint from, int piece, int size) {
     to += share.first * share.row_stride;
-#pragma unroll(COUNT == 1 ? 2 : 1)
+#pragma unroll 1
     for (int row = share.first; row < share.rows;
          row += share.step, to += share.step * share.row_stride) {
       const uint at = from + panel_at(row, piece);
