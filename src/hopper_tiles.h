@@ -94,6 +94,14 @@ constexpr int bwd_bias_shared_bytes(const BwdShape& s) {
   return bwd_shared_bytes(s) + bwd_bias_stages(s) * bwd_ds_bytes(s) +
          2 * (bwd_bias_stages(s) + s.ds_stages) * 8;
 }
+// With elastic softmax: per place for q, what tau adds to the weights of a row, and the distance bias of the tile's diagonals;
+// barriers of dS.
+constexpr int bwd_elastic_bytes(const BwdShape& s) {
+  return s.q_stages * (s.br + s.br + s.bc) * 4;
+}
+constexpr int bwd_elastic_shared_bytes(const BwdShape& s) {
+  return bwd_shared_bytes(s) + bwd_elastic_bytes(s) + 2 * s.ds_stages * 8;
+}
 constexpr int kMaxCluster = 8;  // workgroups, on every device
 
 // The sums of d_q: per head of the batch, blocks of 64 rows x 64 features, panels innermost; in a block the elements
@@ -112,6 +120,22 @@ constexpr int64_t bwd_sums_bytes(const BwdShape& s, int64_t batch_heads, int64_t
 constexpr int64_t bwd_turns_bytes(const BwdShape& s, int64_t batch_heads, int64_t seq_q) {
   return batch_heads * bwd_row_blocks(s, seq_q) * 4;
 }
+// ---- bwd_row_dq of elastic softmax: 128 queries a workgroup, kBwdThreads threads; boxes of k and v have bc rows ----
+struct RowShape {
+  int d, br, bc, stages;
+};
+constexpr RowShape kRowShapes[] = {{64, 128, 128, 2}, {128, 128, 64, 2}};
+constexpr int kRowShapeCount = int(sizeof(kRowShapes) / sizeof(kRowShapes[0]));
+// Q and dO, places for K and V, the distance bias of a tile's diagonals for each, barriers.
+constexpr int row_at_k(const RowShape& s) { return 2 * s.br * s.d * 2; }
+constexpr int row_at_dist(const RowShape& s) { return row_at_k(s) + 2 * s.stages * s.bc * s.d * 2; }
+constexpr int row_at_barriers(const RowShape& s) {
+  return row_at_dist(s) + s.stages * (s.br + s.bc) * 4;
+}
+constexpr int row_shared_bytes(const RowShape& s) {
+  return row_at_barriers(s) + (1 + 4 * s.stages) * 8;
+}
+
 constexpr int kCastGroup = 128;  // threads of bwd_dq_cast, which takes a block
 
 // ---- what every row must hold to ----

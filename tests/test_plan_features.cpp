@@ -267,7 +267,7 @@ TEST_CASE("kernels of a fixed set of optional inputs: who gets them, and what is
   const std::string text = explain(plan.problem, caps_of("h100_cuda"));
   CHECK(text.find("of cuda.simt.elastic") != std::string::npos);
 
-  CHECK(plan_of("fwd f16 sq500 d64 elastic dist=40", "h100_cuda").launches[0].fixed == 0);
+  CHECK(plan_of("fwd f16 sq500 d64 elastic dist=40", "h100_cuda_no_90a").launches[0].fixed == 0);
   CHECK(plan_of("fwd f16 sq500 d64 dist=40", "h100_cuda").launches[0].fixed == -1);
   const Plan more = plan_of("fwd f16 sq500 d64 elastic alibi", "h100_cuda");
   CHECK(more.launches[0].fixed == -1);

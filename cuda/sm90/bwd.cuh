@@ -17,8 +17,11 @@ enum : int { kDsWritten = 1, kDqFull = 2, kDqEmpty = 4, kGroup = 6, kDsRead = 8 
 
 // Registers of a thread of the helping warpgroup, and of the multiplying ones. At launch all have 168, and that many, 384
 // times, is what they share: with more a warpgroup waits for ever.
-constexpr int kHelping = 40, kMultiplying = 232;
-static_assert(128 * kHelping + 256 * kMultiplying <= kBwdThreads * 168, "more than there is");
+template <int HELPING>
+struct Registers {
+  static constexpr int kHelping = HELPING, kMultiplying = 168 + (168 - HELPING) / 2;
+  static_assert(kHelping % 8 == 0 && kMultiplying % 8 == 0, "what setmaxnreg takes");
+};
 
 // The tile of keys that a workgroup works on, and what it walks over.
 struct Walk {
@@ -28,7 +31,9 @@ struct Walk {
 };
 
 // inner: the batch, if workgroups that follow each other are to differ in its entry alone; else 1.
-TANDEM_DEVICE bool find_walk(const BwdDkvDqBlock& u, const BwdShape& shape, int inner, Walk* walk) {
+template <typename Block>
+TANDEM_DEVICE bool find_walk(const Block& u, const BwdShape& shape, int inner, bool in_turn,
+                             Walk* walk) {
   Place at;
   if (inner == 1) {
     if (!find_place(u.tiles, u.total, u.heads_q / u.group, &at)) return false;
@@ -41,7 +46,7 @@ TANDEM_DEVICE bool find_walk(const BwdDkvDqBlock& u, const BwdShape& shape, int 
   }
   // The first keys first: with a causal mask most rows see them, and they take longest. In turn the last ones come
   // first: with a causal mask the tile on the diagonal is the first to add, and nobody waits.
-  walk->tile = u.in_turn ? at.tile : int(u.tiles) - 1 - at.tile;
+  walk->tile = in_turn ? at.tile : int(u.tiles) - 1 - at.tile;
   walk->head_kv = at.head;
   walk->batch = at.batch;
   walk->col0 = walk->tile * shape.bc;
@@ -141,7 +146,7 @@ TANDEM_DEVICE void load_tiles(const typename Set::Params& params, const Walk& wa
                               const Memory<ROW, Set>& memory) {
   constexpr BwdShape S = kBwdShapes[ROW];
   using M = Memory<ROW, Set>;
-  const BwdDkvDqBlock& u = params.block;
+  const auto& u = params.block;
   const Barriers<ROW> barriers(memory.barriers());
   const int lane = int(threadIdx.x) % 32;
   if (lane == 0) {
@@ -176,6 +181,7 @@ TANDEM_DEVICE void load_tiles(const typename Set::Params& params, const Walk& wa
         const float x = row0 + r < u.seq_q ? __ldg(lse + row0 + r) : minus_infinity();
         put_shared(memory.lse(q.stage) + 4 * r, x == minus_infinity() ? -x : x * kLog2e);
       }
+      set.rows(t, head, q.stage);
       __syncwarp();
       if (lane == 0) barrier_arrive(barriers.q_full(q.stage));
 
@@ -230,9 +236,10 @@ TANDEM_DEVICE void weigh(float (&s)[COUNT / 2], float scale2, uint lse) {
     s[4 * j + 3] = exp2_fast(fmaf(s[4 * j + 3], scale2, -l.y));
   }
 }
-// 0 where the mask hides. key: of the thread's first row, the second is 8 further; row: the query of its first column.
+// What stands for hidden where the mask hides. key: of the thread's first row, the second is 8 further; row: the query of its first column.
 template <int COUNT>
-TANDEM_DEVICE void hide(float (&p)[COUNT / 2], const TandemBand& band, int key, int keys, int row) {
+TANDEM_DEVICE void hide(float (&p)[COUNT / 2], const TandemBand& band, int key, int keys, int row,
+                        float hidden) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const int j = key + 8 * r;
@@ -242,7 +249,7 @@ TANDEM_DEVICE void hide(float (&p)[COUNT / 2], const TandemBand& band, int key, 
     for (int c = 0; c < COUNT / 8; ++c)
 #pragma unroll
       for (int e = 0; e < 2; ++e)
-        if ((8 * c + e < low) | (8 * c + e > high)) p[4 * c + 2 * r + e] = 0.f;
+        if ((8 * c + e < low) | (8 * c + e > high)) p[4 * c + 2 * r + e] = hidden;
   }
 }
 // dS = p (dP - delta), rounded, as pairs.

@@ -29,6 +29,22 @@ struct BwdBias {
 struct BwdDkvDqBiasParams : BwdDkvDqParams {
   BwdBias bias;
 };
+// Elastic softmax, with a distance bias or without: bwd_dkv_ddist in its Hopper form, and bwd_row_dq.
+struct BwdDkvDdistParams {
+  CUtensorMap q, k, v, d_o;
+  BwdDkvDdistBlock block;
+  BwdDkvDdistPush push;
+  ExtraBlock extra;
+  Features features;
+};
+struct BwdRowDqParams {
+  CUtensorMap q, k, v, d_o;
+  BwdRowDqBlock block;
+  BwdRowDqPush push;
+  ExtraBlock extra;
+  Features features;
+  BwdRowDqSpec spec;
+};
 struct BwdDqCastParams {
   BwdDqCastBlock block;
   BwdDqCastPush push;
@@ -42,6 +58,10 @@ Kernel<BwdDkvDqParams> bwd_dkv_dq_wide_kernel(tandem_dtype dtype, int row, bool 
 // Head sizes up to 128. bwd_bias_shared_bytes() of shared memory. All gradients; where d_q is not wanted, its sums are formed
 // nevertheless.
 Kernel<BwdDkvDqBiasParams> bwd_dkv_dq_bias_kernel(tandem_dtype dtype, int row);
+// Elastic softmax without lengths. Rows, boxes and threads as of bwd_dkv_dq; bwd_elastic_shared_bytes().
+Kernel<BwdDkvDdistParams> bwd_dkv_ddist_kernel(tandem_dtype dtype, int row);
+// A row of kRowShapes, whose boxes its maps have: kBwdThreads threads, row_shared_bytes(). block.tiles: of br queries.
+Kernel<BwdRowDqParams> bwd_row_dq_kernel(tandem_dtype dtype, int row);
 // 128 threads.
 Kernel<BwdDqCastParams> bwd_dq_cast_kernel(tandem_dtype dtype);
 

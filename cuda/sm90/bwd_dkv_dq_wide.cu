@@ -72,11 +72,17 @@ TANDEM_DEVICE void multiply(const BwdDkvDqParams& params, const Walk& walk,
             along(d_o + own + k / 4 * kQPanel + k % 4 * 32), k > 0);
       commit();
       // Whoever reads P and dS of the step before is done with them.
+      // The turn of that step is over, too; until now its adds were on their way.
+      if (GRAD_Q && u.in_turn) __threadfence();
       named_sync<kDsRead>(256);
+      if (GRAD_Q && u.in_turn) {
+        if (thread == 0 && added) take_turn(added);
+        added = turns + 2 * t;
+      }
       wait<1>();
       weigh<64>(s, scale2, memory.lse(q_turn.stage) + 256 * group + 8 * (lane % 4));
       if (on_edge(walk, t, BC, u.seq_kv))
-        hide<64>(s, walk.band, key, u.seq_kv, t * BR + 64 * group + 2 * (lane % 4));
+        hide<64>(s, walk.band, key, u.seq_kv, t * BR + 64 * group + 2 * (lane % 4), 0.f);
       uint pairs[16];
       if constexpr (GRAD_KV) {
 #pragma unroll
@@ -88,13 +94,7 @@ TANDEM_DEVICE void multiply(const BwdDkvDqParams& params, const Walk& walk,
                            memory.delta(do_turn.stage) + 256 * group + 8 * (lane % 4));
       store_transposed<64>(ds_tile + own, pairs, warp, lane);
       fence_async();
-      // Turns are told of a step late, when what it added has long arrived.
-      if (GRAD_Q && u.in_turn) __threadfence();
       named_sync<kDsWritten>(256);
-      if (GRAD_Q && u.in_turn) {
-        if (thread == 0 && added) take_turn(added);
-        added = turns + 2 * t;
-      }
       fence();
       if constexpr (GRAD_KV && kApart) {
         const uint left = group == 0 ? p_tile : ds_tile, right = group == 0 ? d_o : q;
@@ -211,15 +211,15 @@ __global__ void __launch_bounds__(kBwdThreads, 1)
     bwd_dkv_dq_wide(const __grid_constant__ BwdDkvDqParams params) {
   constexpr BwdShape S = kBwdShapes[ROW];
   Walk walk;
-  if (!find_walk(params.block, S, 1, &walk)) return;
+  if (!find_walk(params.block, S, 1, params.block.in_turn != 0, &walk)) return;
   const Memory<ROW, Plain> memory{shared_address(bwd_memory)};
   if (threadIdx.x == 0) Barriers<ROW>(memory.barriers()).init();
   __syncthreads();
   if (threadIdx.x < 128) {
-    give_registers<kHelping>();
+    give_registers<Plain::Registers::kHelping>();
     if (threadIdx.x < 32) load_tiles(params, walk, memory);
   } else {
-    take_registers<kMultiplying>();
+    take_registers<Plain::Registers::kMultiplying>();
     multiply<T, ROW, GRAD_Q, GRAD_KV>(params, walk, memory);
   }
 }

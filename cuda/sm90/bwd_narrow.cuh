@@ -68,7 +68,7 @@ TANDEM_DEVICE void multiply(const typename Set::Params& params, const Walk& walk
   constexpr BwdShape S = kBwdShapes[ROW];
   constexpr int BR = S.br, BC = S.bc, D = S.d;
   constexpr int kKPanel = BC * 128, kQPanel = BR * 128;
-  const BwdDkvDqBlock& u = params.block;
+  const auto& u = params.block;
   const Barriers<ROW> barriers(memory.barriers());
   const int group = int(threadIdx.x) / 128 - 1, thread = int(threadIdx.x) % 128;
   const int warp = thread / 32, lane = thread % 32;
@@ -84,7 +84,7 @@ TANDEM_DEVICE void multiply(const typename Set::Params& params, const Walk& walk
   barrier_wait(barriers.kv, 0);
   Turn<S.q_stages> turn;
   Turn<S.ds_stages> ds_turn;
-  typename Set::template Consumer<T, ROW> set(params, memory);
+  typename Set::template Consumer<T, ROW> set(params, walk, memory);
   bool first = true;
   for (int n = 0; n < u.group; ++n) {
 #pragma unroll 1
@@ -109,15 +109,14 @@ TANDEM_DEVICE void multiply(const typename Set::Params& params, const Walk& walk
       commit();
 
       wait<1>();
-      set.weigh(s, scale2, memory.lse(turn.stage) + 8 * (lane % 4));
+      set.weigh(s, scale2, memory.lse(turn.stage) + 8 * (lane % 4), t, turn.stage);
       if (on_edge(walk, t, BC, u.seq_kv))
-        hide<BR>(s, walk.band, key, u.seq_kv, t * BR + 2 * (lane % 4));
+        hide<BR>(s, walk.band, key, u.seq_kv, t * BR + 2 * (lane % 4), Set::kHidden);
       uint p[BR / 4];
-#pragma unroll
-      for (int i = 0; i < BR / 4; ++i) p[i] = T::pack(s[2 * i], s[2 * i + 1]);
+      set.pack(p, s);
       wait<0>();
       uint ds[BR / 4];
-      differentiate<T, BR>(ds, s, dp, memory.delta(turn.stage) + 8 * (lane % 4));
+      set.differentiate(p, ds, s, dp, memory.delta(turn.stage) + 8 * (lane % 4), turn.stage);
       const uint ds_tile = memory.ds(ds_turn.stage);
       set.wait_ds();
       if constexpr (GRAD_Q) {
@@ -125,6 +124,7 @@ TANDEM_DEVICE void multiply(const typename Set::Params& params, const Walk& walk
         if constexpr (S.ds_stages == 1) named_sync<kDsWritten>(256);
         store_transposed<BR>(ds_tile + group * kQPanel, ds, warp, lane);
       }
+      if constexpr (!GRAD_Q) set.keep_ds(ds, t);
       if constexpr (GRAD_KV) {
         fence();
 #pragma unroll
@@ -210,7 +210,7 @@ __global__ void __launch_bounds__(kBwdThreads, 1)
     bwd_dkv_dq(const __grid_constant__ typename Set::Params params) {
   constexpr BwdShape S = kBwdShapes[ROW];
   Walk walk;
-  if (!find_walk(params.block, S, Set::order(params), &walk)) return;
+  if (!find_walk(params.block, S, Set::order(params), Set::in_turn(params), &walk)) return;
   const Memory<ROW, Set> memory{shared_address(bwd_memory)};
   if (threadIdx.x == 0) {
     Set::template init<ROW>(memory);
@@ -218,16 +218,16 @@ __global__ void __launch_bounds__(kBwdThreads, 1)
   }
   Set::sync();
   if (threadIdx.x < 128) {
-    give_registers<kHelping>();
+    give_registers<Set::Registers::kHelping>();
     const int warp = int(threadIdx.x) / 32;
     if (warp == 0)
       load_tiles(params, walk, memory);
-    else if (warp == 1 && GRAD_Q)
-      add_sums(params, walk, memory);
     else if (warp >= 2)
       Set::template help<T>(params, walk, memory);
+    else if constexpr (GRAD_Q)
+      add_sums(params, walk, memory);
   } else {
-    take_registers<kMultiplying>();
+    take_registers<Set::Registers::kMultiplying>();
     multiply<T, ROW, Set, GRAD_Q, GRAD_KV>(params, walk, memory);
   }
   Set::leave();

@@ -12,8 +12,11 @@ namespace sm90 {
 
 struct Plain {
   using Params = BwdDkvDqParams;
+  using Registers = sm90::Registers<40>;
   static constexpr int bytes(const BwdShape&) { return 0; }
+  static constexpr float kHidden = 0.f;
   static TANDEM_DEVICE int order(const Params&) { return 1; }
+  static TANDEM_DEVICE bool in_turn(const Params& params) { return params.block.in_turn != 0; }
   template <int ROW>
   static TANDEM_DEVICE void init(const Memory<ROW, Plain>&) {}
   static TANDEM_DEVICE void sync() { __syncthreads(); }
@@ -21,18 +24,31 @@ struct Plain {
   template <int ROW>
   struct Loader {
     TANDEM_DEVICE Loader(const Params&, const Walk&, const Memory<ROW, Plain>&) {}
+    TANDEM_DEVICE void rows(int, int, int) {}
     TANDEM_DEVICE void load(int, int) {}
   };
   template <typename T, int ROW>
   struct Consumer {
     static constexpr int BR = kBwdShapes[ROW].br;
-    TANDEM_DEVICE Consumer(const Params&, const Memory<ROW, Plain>&) {}
-    TANDEM_DEVICE void weigh(float (&s)[BR / 2], float scale2, uint lse) {
+    TANDEM_DEVICE Consumer(const Params&, const Walk&, const Memory<ROW, Plain>&) {}
+    // The scores become p; t: tile of queries, stage: where its rows' numbers are.
+    TANDEM_DEVICE void weigh(float (&s)[BR / 2], float scale2, uint lse, int, int) {
       sm90::weigh<BR>(s, scale2, lse);
+    }
+    // What d_v takes as left operand, here or, with fewer registers, with dS.
+    TANDEM_DEVICE void pack(uint (&y)[BR / 4], const float (&p)[BR / 2]) {
+#pragma unroll
+      for (int i = 0; i < BR / 4; ++i) y[i] = T::pack(p[2 * i], p[2 * i + 1]);
+    }
+    TANDEM_DEVICE void differentiate(uint (&)[BR / 4], uint (&ds)[BR / 4], const float (&p)[BR / 2],
+                                     const float (&dp)[BR / 2], uint delta, int) {
+      sm90::differentiate<T, BR>(ds, p, dp, delta);
     }
     TANDEM_DEVICE void wait_ds() {}
     TANDEM_DEVICE void tell_ds() {}
+    TANDEM_DEVICE void keep_ds(const uint (&)[BR / 4], int) {}
   };
+
   template <typename T, int ROW>
   static TANDEM_DEVICE void help(const Params&, const Walk&, const Memory<ROW, Plain>&) {}
 };
@@ -42,9 +58,12 @@ struct Plain {
 // all of them, in f32 and in the order of the batch. Nothing S x S is kept.
 struct Bias {
   using Params = BwdDkvDqBiasParams;
+  using Registers = sm90::Registers<56>;
   static constexpr int stages(const BwdShape& s) { return bwd_bias_stages(s); }
   static constexpr int bytes(const BwdShape& s) { return stages(s) * bwd_ds_bytes(s); }
+  static constexpr float kHidden = 0.f;
   static TANDEM_DEVICE int order(const Params& params) { return params.bias.shared; }
+  static TANDEM_DEVICE bool in_turn(const Params& params) { return params.block.in_turn != 0; }
 
   // Barriers: per stage of bias full and empty; per place for dS written, and read, by the whole cluster.
   template <int ROW>
@@ -88,6 +107,7 @@ struct Bias {
     Turn<At<ROW>::kStages> turn;
     TANDEM_DEVICE Loader(const Params& params, const Walk& walk, const Memory<ROW, Bias>& memory)
         : params(params), at(memory), col0(walk.col0), batch(walk.batch) {}
+    TANDEM_DEVICE void rows(int, int, int) {}
     TANDEM_DEVICE void load(int row0, int head) {
       constexpr BwdShape S = kBwdShapes[ROW];
       barrier_wait(at.empty(turn.stage), turn.parity ^ 1);
@@ -105,15 +125,17 @@ struct Bias {
   };
 
   template <typename T, int ROW>
-  struct Consumer {
+  struct Consumer : Plain::Consumer<T, ROW> {
     static constexpr int BR = kBwdShapes[ROW].br;
     const At<ROW> at;
     const bool grad;
     Turn<At<ROW>::kStages> turn;
     Turn<At<ROW>::kDs> place;
-    TANDEM_DEVICE Consumer(const Params& params, const Memory<ROW, Bias>& memory)
-        : at(memory), grad(params.bias.d_bias != 0) {}
-    TANDEM_DEVICE void weigh(float (&s)[BR / 2], float scale2, uint lse) {
+    TANDEM_DEVICE Consumer(const Params& params, const Walk& walk, const Memory<ROW, Bias>& memory)
+        : Plain::Consumer<T, ROW>(params, walk, {memory.base}),
+          at(memory),
+          grad(params.bias.d_bias != 0) {}
+    TANDEM_DEVICE void weigh(float (&s)[BR / 2], float scale2, uint lse, int, int) {
       const int group = int(threadIdx.x) / 128 - 1, warp = int(threadIdx.x) / 32 % 4;
       const int lane = int(threadIdx.x) % 32;
       const uint tile = at.tile(turn.stage) + group * BR * 128;
@@ -146,45 +168,42 @@ struct Bias {
     }
   };
 
-  // This workgroup's share of a tile of d_bias: every cluster_size()-th of 64 pieces of 8 keys, over the whole cluster.
+  // This workgroup's share of a tile of d_bias: every cluster_size()-th of 4 rows, over the whole cluster. A thread has 8
+  // keys of a row.
   template <typename T, int ROW>
   static TANDEM_DEVICE void help(const Params& params, const Walk& walk,
                                  const Memory<ROW, Bias>& memory) {
     constexpr BwdShape S = kBwdShapes[ROW];
-    constexpr int kPieces = S.bc / 8;
+    static_assert(S.bc == 128, "16 threads a row");
     if (!params.bias.d_bias) return;
     const BwdDkvDqBlock& u = params.block;
     const At<ROW> at(memory);
     const int thread = int(threadIdx.x) - 64, lane = thread % 32;
     const int size = int(cluster_size()), rank = int(cluster_rank());
-    const int entry = params.bias.shared != 1 ? 0 : walk.batch;
+    const int piece = thread % 16, key = walk.col0 + 8 * piece;
+    const Strides& strides = params.bias.d_bias_strides;
+    Share share;
+    share.first = 4 * rank + thread / 16;
+    share.step = 4 * size;
+    share.keys = u.seq_kv - key;
+    share.stride = strides.d;
+    share.row_stride = strides.s;
+    const int64_t entry = params.bias.shared != 1 ? 0 : walk.batch;
     Turn<S.ds_stages> place;
     for (int n = 0; n < u.group; ++n) {
       const int head = walk.head_kv * u.group + n;
-      for (int t = 0; t < (u.seq_q + S.br - 1) / S.br; ++t) {
+      int64_t to = entry * strides.b + head * strides.h + key * strides.d;
+      for (int t = 0; t < (u.seq_q + S.br - 1) / S.br; ++t, to += S.br * strides.s) {
         const bool seen = t >= walk.span.begin && t < walk.span.end;
         if (seen) cluster_barrier_wait(at.written(place.stage), place.parity);
-#pragma unroll 1
-        for (int v = 64 * rank + thread; v < S.br * kPieces; v += 64 * size) {
-          const int row = v / kPieces, piece = v % kPieces;
-          float sum[8];
-#pragma unroll
-          for (int e = 0; e < 8; ++e) sum[e] = 0.f;
-          if (seen) {
-            const uint from =
-                memory.ds(place.stage) + piece / 8 * S.br * 128 + panel_at(row, piece % 8);
-#pragma unroll 4
-            for (int c = 0; c < size; ++c) {
-              const uint4 x = cluster_words(cluster_address(from, uint(c)));
-              sum[0] += T::low(x.x), sum[1] += T::high(x.x);
-              sum[2] += T::low(x.y), sum[3] += T::high(x.y);
-              sum[4] += T::low(x.z), sum[5] += T::high(x.z);
-              sum[6] += T::low(x.w), sum[7] += T::high(x.w);
-            }
-          }
-          const int i = t * S.br + row, j = walk.col0 + 8 * piece;
-          if (i < u.seq_q && j < u.seq_kv) put<T>(params.bias, entry, head, i, j, u.seq_kv, sum);
-        }
+        share.rows = min(S.br, u.seq_q - t * S.br);
+        const uint from = memory.ds(place.stage) + piece / 8 * S.br * 128;
+        if (params.bias.wide)
+          sum_tile<T>(share, reinterpret_cast<float*>(params.bias.d_bias) + to, from, piece % 8,
+                      seen ? size : 0);
+        else
+          sum_tile<T>(share, reinterpret_cast<ushort*>(params.bias.d_bias) + to, from, piece % 8,
+                      seen ? size : 0);
         if (seen) {
           __syncwarp();
           if (lane < size) cluster_arrive(cluster_address(at.read(place.stage), uint(lane)));
@@ -194,33 +213,70 @@ struct Bias {
     }
   }
 
+  struct Share {
+    int first, step, rows, keys;
+    int64_t stride, row_stride;
+  };
+
+  template <typename T, typename E>
+  static TANDEM_DEVICE void sum_tile(const Share& share, E* to, uint from, int piece, int size) {
+    if (size % 4 == 0)  // or 0: zeros
+      sum_rows<T, 4>(share, to, from, piece, size);
+    else
+      sum_rows<T, 1>(share, to, from, piece, size);
+  }
+
+  // COUNT: how many of the cluster are asked at a time.
+  template <typename T, int COUNT, typename E>
+  static TANDEM_DEVICE void sum_rows(const Share& share, E* to, uint from, int piece, int size) {
+    to += share.first * share.row_stride;
+#pragma unroll 1
+    for (int row = share.first; row < share.rows;
+         row += share.step, to += share.step * share.row_stride) {
+      const uint at = from + panel_at(row, piece);
+      float sum[8];
+#pragma unroll
+      for (int e = 0; e < 8; ++e) sum[e] = 0.f;
+#pragma unroll 1
+      for (int c = 0; c < size; c += COUNT) {
+        uint4 x[COUNT];
+#pragma unroll
+        for (int n = 0; n < COUNT; ++n) x[n] = cluster_words(cluster_address(at, uint(c + n)));
+#pragma unroll
+        for (int n = 0; n < COUNT; ++n) add_words<T>(sum, x[n]);
+      }
+      put<T>(share, to, sum);
+    }
+  }
   template <typename T>
-  static TANDEM_DEVICE void put(const BwdBias& bias, int entry, int head, int i, int j, int keys,
-                                const float (&x)[8]) {
-    const Strides& s = bias.d_bias_strides;
-    const int64_t at = entry * s.b + head * s.h + i * s.s + j * s.d;
-    const bool whole = j + 8 <= keys && s.d == 1;
-    if (bias.wide) {  // f32
-      float* to = reinterpret_cast<float*>(bias.d_bias) + at;
-      if (whole && (reinterpret_cast<uint64_t>(to) & 15) == 0) {
-        __stcs(reinterpret_cast<float4*>(to), make_float4(x[0], x[1], x[2], x[3]));
-        __stcs(reinterpret_cast<float4*>(to) + 1, make_float4(x[4], x[5], x[6], x[7]));
-      } else {
-#pragma unroll
-        for (int e = 0; e < 8; ++e)
-          if (j + e < keys) to[e * s.d] = x[e];
-      }
+  static TANDEM_DEVICE void add_words(float (&sum)[8], uint4 x) {
+    sum[0] += T::low(x.x), sum[1] += T::high(x.x);
+    sum[2] += T::low(x.y), sum[3] += T::high(x.y);
+    sum[4] += T::low(x.z), sum[5] += T::high(x.z);
+    sum[6] += T::low(x.w), sum[7] += T::high(x.w);
+  }
+
+  template <typename T>
+  static TANDEM_DEVICE void put(const Share& share, float* to, const float (&x)[8]) {
+    if (share.keys >= 8 && share.stride == 1 && (reinterpret_cast<uint64_t>(to) & 15) == 0) {
+      __stcs(reinterpret_cast<float4*>(to), make_float4(x[0], x[1], x[2], x[3]));
+      __stcs(reinterpret_cast<float4*>(to) + 1, make_float4(x[4], x[5], x[6], x[7]));
     } else {
-      ushort* to = reinterpret_cast<ushort*>(bias.d_bias) + at;
-      const uint w[4] = {T::pack(x[0], x[1]), T::pack(x[2], x[3]), T::pack(x[4], x[5]),
-                         T::pack(x[6], x[7])};
-      if (whole && (reinterpret_cast<uint64_t>(to) & 15) == 0) {
-        __stcs(reinterpret_cast<uint4*>(to), make_uint4(w[0], w[1], w[2], w[3]));
-      } else {
 #pragma unroll
-        for (int e = 0; e < 8; ++e)
-          if (j + e < keys) to[e * s.d] = ushort(w[e / 2] >> (e % 2 * 16));
-      }
+      for (int e = 0; e < 8; ++e)
+        if (e < share.keys) to[e * share.stride] = x[e];
+    }
+  }
+  template <typename T>
+  static TANDEM_DEVICE void put(const Share& share, ushort* to, const float (&x)[8]) {
+    const uint w[4] = {T::pack(x[0], x[1]), T::pack(x[2], x[3]), T::pack(x[4], x[5]),
+                       T::pack(x[6], x[7])};
+    if (share.keys >= 8 && share.stride == 1 && (reinterpret_cast<uint64_t>(to) & 15) == 0) {
+      __stcs(reinterpret_cast<uint4*>(to), make_uint4(w[0], w[1], w[2], w[3]));
+    } else {
+#pragma unroll
+      for (int e = 0; e < 8; ++e)
+        if (e < share.keys) to[e * share.stride] = ushort(w[e / 2] >> (e % 2 * 16));
     }
   }
 };

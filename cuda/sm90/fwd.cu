@@ -36,9 +36,7 @@ TANDEM_DEVICE void consume(const FwdParams& params, const Shared<S>& shared) {
   constexpr int N = S::N;
   const FwdBlock& u = params.block;
   const int group = __shfl_sync(kAllLanes, int(threadIdx.x) / 128 - 1, 0);
-  const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32 % 4;
   const bool speaks = threadIdx.x % 128 == 0;  // for its warpgroup
-  const int row = 64 * group + 16 * warp + lane / 4, col = lane % 4 * 2;
   // Scores are multiplied by a positive number after they are compared. A scale that is not, or hardly, comes first.
   const bool plain_scale = u.scale > 1e-12f;
   const float first = u.scale * kLog2e, scale = plain_scale ? first : 1.f;
@@ -50,24 +48,24 @@ TANDEM_DEVICE void consume(const FwdParams& params, const Shared<S>& shared) {
   Step<S::Q_STAGES> q_step;
   Step<S::STAGES> k_step, v_step;
   const auto product_s = [&] {
-    product_along<T, S>(s, q_at + uint64_t(uint(q_step.stage * S::Q_BYTES) >> 4),
-                        k_at + uint64_t(uint(k_step.stage * S::K_BYTES) >> 4));
+    product_along<T, S>(s, further(q_at, q_step.stage() * S::Q_BYTES),
+                        further(k_at, k_step.stage() * S::K_BYTES));
   };
   const auto product_o = [&] {
-    barrier_wait(shared.v_full(v_step.stage), v_step.parity);
-    product_across<T, S>(o, p, v_at + uint64_t(uint(v_step.stage * S::V_BYTES) >> 4));
+    barrier_wait(shared.v_full(v_step.stage()), v_step.parity());
+    product_across<T, S>(o, p, further(v_at, v_step.stage() * S::V_BYTES));
   };
   const auto release_k = [&] {
-    if (speaks) barrier_arrive(shared.k_empty(k_step.stage));
+    if (speaks) barrier_arrive(shared.k_empty(k_step.stage()));
     k_step.next();
   };
   const auto release_v = [&] {
-    if (speaks) barrier_arrive(shared.v_empty(v_step.stage));
+    if (speaks) barrier_arrive(shared.v_empty(v_step.stage()));
     v_step.next();
   };
   const auto wait_q_k = [&] {
-    barrier_wait(shared.q_full(q_step.stage), q_step.parity);
-    barrier_wait(shared.k_full(k_step.stage), k_step.parity);
+    barrier_wait(shared.q_full(q_step.stage()), q_step.parity());
+    barrier_wait(shared.k_full(k_step.stage()), k_step.parity());
   };
   const auto nothing = [&](const FwdPlace& at) { store_nothing<S>(u, params.push, at); };
 
@@ -78,7 +76,7 @@ TANDEM_DEVICE void consume(const FwdParams& params, const Shared<S>& shared) {
       for (int i = 0; i < N / 2; ++i) s[i] *= first;
     }
     if (t < at.span.full_begin || t >= at.span.full_end)
-      mask_tile<N>(s, rounds.band, at.row0 + row, t * N + col, u.seq_kv, -INFINITY);
+      mask_tile<N>(s, rounds.band(), at.row0 + fresh_row(), t * N + fresh_col(), u.seq_kv, -INFINITY);
   };
 
   FwdPlace at, to;
@@ -94,9 +92,8 @@ TANDEM_DEVICE void consume(const FwdParams& params, const Shared<S>& shared) {
       lse[r] = l == 0.f ? -INFINITY : fmaf(softmax.m[r], kLn2, logf(l));
       inverse[r] = l == 0.f ? 0.f : __frcp_rn(l);
     }
-    store_lse(u, params.push, at, row, lse);
-    store_rows<T, S::DV>(o, inverse, params.push.o, u.o, at.batch, at.head, at.row0 + row, u.seq_q,
-                         u.head_dim_v);
+    store_lse(u, params.push, at, lse);
+    store_rows<T, S::DV>(o, inverse, params.push.o, u, at);
   };
 #pragma unroll
   for (int i = 0; i < S::DV / 2; ++i) o[i] = 0.f;
@@ -110,7 +107,7 @@ TANDEM_DEVICE void consume(const FwdParams& params, const Shared<S>& shared) {
   for (;;) {
 #pragma unroll 1
     for (int t = at.span.end - 2; t >= at.span.begin; --t) {
-      barrier_wait(shared.k_full(k_step.stage), k_step.parity);
+      barrier_wait(shared.k_full(k_step.stage()), k_step.parity());
       wait_turn<S>(group);
       product_s();
       product_o();
@@ -132,41 +129,43 @@ TANDEM_DEVICE void consume(const FwdParams& params, const Shared<S>& shared) {
       pack_tile<T, N>(p, s);
     }
     // The first keys of the next tile with the last ones of this.
-    if (speaks) barrier_arrive(shared.q_empty(q_step.stage));
+    if (speaks) barrier_arrive(shared.q_empty(q_step.stage()));
     q_step.next();
-    if (!rounds.next(&to, nothing)) break;
-    if constexpr (S::Q_STAGES > 1) {
-      wait_q_k();
-      wait_turn<S>(group);
-      product_s();
-      product_o();
-      pass_turn<S>(group);
-      wait<1>();
-    } else {  // q takes a while to come
-      wait_turn<S>(group);
-      product_o();
-      wait_q_k();
-      product_s();
-      pass_turn<S>(group);
-      wait<0>();
-    }
-    release_k();
-    score(to, to.span.end - 1);
+    const bool more = rounds.next(&to, nothing);
     Softmax<N> fresh;
-    fresh.step(s, scale, factor);
-    settle(s);
+    if (more) {
+      if constexpr (S::Q_STAGES > 1) {
+        wait_q_k();
+        wait_turn<S>(group);
+        product_s();
+        product_o();
+        pass_turn<S>(group);
+        wait<1>();
+      } else {  // q takes a while to come
+        wait_turn<S>(group);
+        product_o();
+        wait_q_k();
+        product_s();
+        pass_turn<S>(group);
+        wait<0>();
+      }
+      release_k();
+      score(to, to.span.end - 1);
+      fresh.step(s, scale, factor);
+      settle(s);
+    } else {
+      product_o();
+    }
     wait<0>();
     release_v();
     store(at);
+    if (!more) break;
 #pragma unroll
     for (int i = 0; i < S::DV / 2; ++i) o[i] = 0.f;
     softmax = fresh;
     at = to;
     pack_tile<T, N>(p, s);
   }
-  product_o();
-  wait<0>();
-  store(at);
 }
 
 template <typename T, int ROW>
@@ -175,10 +174,10 @@ __global__ void __launch_bounds__(FwdShape<ROW>::tile.threads(), 1)
   using S = FwdShape<ROW>;
   const Shared<S> shared = begin_fwd<S>(params);
   if (threadIdx.x < 128) {
-    give_registers<kProducerRegisters<S::GROUPS>>();
+    give_registers<S::PRODUCER>();
     if (threadIdx.x == 0) produce<S>(params, shared);
   } else {
-    take_registers<kConsumerRegisters<S::GROUPS>>();
+    take_registers<S::CONSUMER>();
     consume<T, S>(params, shared);
   }
 }

@@ -15,15 +15,14 @@ constexpr float kLog2e = 1.44269504088896341f, kLn2 = 0.693147180559945309f;
 
 // What the copying warpgroup keeps of its registers, and what the others have then: together no more than the launch
 // allocated, 168 for each of 3 warpgroups, 128 for each of 4; whoever asks for more waits for ever.
-template <int GROUPS>
-constexpr int kProducerRegisters = GROUPS == 2 ? 24 : 32;
-template <int GROUPS>
-constexpr int kConsumerRegisters = GROUPS == 2 ? 240 : 160;
+constexpr int producer_registers(const FwdTile& t) { return t.groups == 3 ? 32 : t.dv > 192 ? 24 : 40; }
+constexpr int consumer_registers(const FwdTile& t) { return t.groups == 3 ? 160 : t.dv > 192 ? 240 : 232; }
 
 template <int ROW>
 struct FwdShape {
   static constexpr FwdTile tile = kFwdTiles[ROW];
   static constexpr int D = tile.d, DV = tile.dv, GROUPS = tile.groups, M = tile.rows(), N = tile.bc;
+  static constexpr int PRODUCER = producer_registers(tile), CONSUMER = consumer_registers(tile);
   static constexpr int STAGES = tile.stages, Q_STAGES = fwd_q_stages(tile);
   static_assert(GROUPS == 2 || GROUPS == 3, "registers are shared out for these");
   static constexpr bool TURNS = tile.turns && GROUPS > 1;
@@ -67,10 +66,11 @@ struct Shared {
 // Stage and parity of the n-th step over all tiles of the workgroup.
 template <int STAGES>
 struct Step {
-  int stage = 0, parity = 0;
-  TANDEM_DEVICE void next() {
-    if (++stage == STAGES) stage = 0, parity ^= 1;
-  }
+  static_assert(STAGES == 1 || STAGES == 2, "bits of a counter");
+  uint n = 0;
+  TANDEM_DEVICE int stage() const { return int(n % STAGES); }
+  TANDEM_DEVICE int parity() const { return int(n / STAGES % 2); }
+  TANDEM_DEVICE void next() { ++n; }
 };
 
 struct FwdPlace {
@@ -84,52 +84,43 @@ struct FwdPlace {
 // goes backwards through the workgroups.
 template <typename S>
 struct Rounds {
-  enum Order { kEqual, kPairs, kSorted };
   const FwdBlock& u;
-  TandemBand band;
-  Order order = kEqual;
-  uint round = 0, heads, pairs;
-  bool second = false;  // of a pair
+  uint place = 0;  // twice the round, and whether it is the second of a pair
 
-  TANDEM_DEVICE explicit Rounds(const FwdBlock& block) : u(block) {
-    band = TandemBand{u.band_left, u.band_right, u.band_off};
-    heads = u.total / u.tiles;
-    pairs = (u.tiles + 1) / 2;
-    if ((u.band_right == TANDEM_BAND_OPEN) != (u.band_left == TANDEM_BAND_OPEN))
-      order = heads * pairs >= 3 * gridDim.x ? kPairs : kSorted;
-  }
-  TANDEM_DEVICE bool place(uint tile, uint head, FwdPlace* at) const {
-    at->batch = int(head / uint(u.heads_q));
-    at->head = int(head - uint(at->batch) * uint(u.heads_q));
-    at->row0 = int(tile) * S::M;
-    at->span = tandem_key_tiles(band, at->row0, S::M, S::N, u.seq_q, u.seq_kv);
-    return at->span.begin < at->span.end;
+  TANDEM_DEVICE explicit Rounds(const FwdBlock& block) : u(block) {}
+  TANDEM_DEVICE TandemBand band() const {
+    return TandemBand{u.band_left, u.band_right, u.band_off};
   }
   // The next tile with keys to see; nothing(place) is called for those without.
   template <typename Nothing>
   TANDEM_DEVICE bool next(FwdPlace* at, const Nothing& nothing) {
+    const bool equal = (u.band_right == TANDEM_BAND_OPEN) == (u.band_left == TANDEM_BAND_OPEN);
     for (;;) {
-      const uint first = round * gridDim.x;
-      bool some;
-      if (order == kPairs) {
+      const uint tiles = u.tiles, heads = u.total / tiles, pairs = (tiles + 1) / 2;
+      const uint first = place / 2 * gridDim.x;
+      uint tile, head;
+      if (!equal && heads * pairs >= 3 * gridDim.x) {
         const uint index = first + blockIdx.x;
         if (index >= heads * pairs) return false;
-        const uint head = index / pairs, pair = index - head * pairs;
-        const uint tile = second ? pair : u.tiles - 1 - pair;
-        second = !second && pair != tile;
-        if (!second) ++round;
-        some = place(tile, head, at);
+        head = index / pairs;
+        const uint pair = index - head * pairs;
+        tile = place % 2 ? pair : tiles - 1 - pair;
+        place += pair == tile && place % 2 == 0 ? 2 : 1;
       } else {
         if (first >= u.total) return false;
-        const bool back = order == kSorted && (round & 1);
+        const bool back = !equal && place % 4 == 2;
         const uint index = first + (back ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
-        ++round;
+        place += 2;
         if (index >= u.total) continue;
-        const uint each = order == kSorted ? heads : u.tiles, down = index / each;
-        const uint rest = index - down * each;
-        some = order == kSorted ? place(u.tiles - 1 - down, rest, at) : place(rest, down, at);
+        const uint each = equal ? tiles : heads, many = index / each, rest = index - many * each;
+        tile = equal ? rest : tiles - 1 - many;
+        head = equal ? many : rest;
       }
-      if (some) return true;
+      at->batch = int(head / uint(u.heads_q));
+      at->head = int(head - uint(at->batch) * uint(u.heads_q));
+      at->row0 = int(tile) * S::M;
+      at->span = tandem_key_tiles(band(), at->row0, S::M, S::N, u.seq_q, u.seq_kv);
+      if (at->span.begin < at->span.end) return true;
       nothing(*at);
     }
   }
@@ -155,20 +146,20 @@ struct Copier {
   Step<S::STAGES> k_step, v_step;
   TANDEM_DEVICE Copier(const Params& p, const Shared<S>& s) : params(p), shared(s) {}
   TANDEM_DEVICE void q(int row0, int head, int batch) {
-    barrier_wait(shared.q_empty(q_step.stage), q_step.parity ^ 1);
-    copy_tile<S::D_PANELS>(shared.q(q_step.stage), &params.q, shared.q_full(q_step.stage), S::M,
+    barrier_wait(shared.q_empty(q_step.stage()), q_step.parity() ^ 1);
+    copy_tile<S::D_PANELS>(shared.q(q_step.stage()), &params.q, shared.q_full(q_step.stage()), S::M,
                            row0, head, batch);
     q_step.next();
   }
   TANDEM_DEVICE void k(int t, int head, int batch) {
-    barrier_wait(shared.k_empty(k_step.stage), k_step.parity ^ 1);
-    copy_tile<S::D_PANELS>(shared.k(k_step.stage), &params.k, shared.k_full(k_step.stage), S::N,
+    barrier_wait(shared.k_empty(k_step.stage()), k_step.parity() ^ 1);
+    copy_tile<S::D_PANELS>(shared.k(k_step.stage()), &params.k, shared.k_full(k_step.stage()), S::N,
                            t * S::N, head, batch);
     k_step.next();
   }
   TANDEM_DEVICE void v(int t, int head, int batch) {
-    barrier_wait(shared.v_empty(v_step.stage), v_step.parity ^ 1);
-    copy_tile<S::DV_PANELS>(shared.v(v_step.stage), &params.v, shared.v_full(v_step.stage), S::N,
+    barrier_wait(shared.v_empty(v_step.stage()), v_step.parity() ^ 1);
+    copy_tile<S::DV_PANELS>(shared.v(v_step.stage()), &params.v, shared.v_full(v_step.stage()), S::N,
                             t * S::N, head, batch);
     v_step.next();
   }
@@ -185,6 +176,19 @@ template <typename S>
 TANDEM_DEVICE void pass_turn(int group) {
   if constexpr (S::TURNS) named_arrive(1 + (group + 1 == S::GROUPS ? 0 : group + 1), 256);
 }
+
+// Row and column of the thread's first element of a tile. Asked for anew where they are needed: in the loops, accumulators
+// need the registers.
+TANDEM_DEVICE int fresh_thread() {
+  int x;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));
+  return x;
+}
+TANDEM_DEVICE int fresh_row() {
+  const int thread = fresh_thread() - 128;
+  return thread / 32 * 16 + thread % 32 / 4;
+}
+TANDEM_DEVICE int fresh_col() { return fresh_thread() % 4 * 2; }
 
 TANDEM_DEVICE float quad_max(float x) {
   x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, 1));
@@ -258,8 +262,8 @@ TANDEM_DEVICE void product_along(float (&s)[S::N / 2], uint64_t q, uint64_t k) {
   fence();
 #pragma unroll
   for (int n = 0; n < S::D / 16; ++n)
-    Product<T, S::N>::template from_shared<0, 0>(s, q + ((n / 4 * S::Q_PANEL + n % 4 * 32) >> 4),
-                                                 k + ((n / 4 * S::K_PANEL + n % 4 * 32) >> 4),
+    Product<T, S::N>::template from_shared<0, 0>(s, further(q, n / 4 * S::Q_PANEL + n % 4 * 32),
+                                                 further(k, n / 4 * S::K_PANEL + n % 4 * 32),
                                                  n > 0);
   commit();
 }
@@ -269,7 +273,7 @@ TANDEM_DEVICE void product_across(float (&o)[S::DV / 2], const uint (&p)[S::N / 
 #pragma unroll
   for (int n = 0; n < S::N / 16; ++n)
     Product<T, S::DV>::template from_registers<1>(o, p[4 * n], p[4 * n + 1], p[4 * n + 2],
-                                                  p[4 * n + 3], v + ((n * 16 * kPanelBytes) >> 4),
+                                                  p[4 * n + 3], further(v, n * 16 * kPanelBytes),
                                                   1);
   commit();
 }
@@ -296,19 +300,17 @@ TANDEM_DEVICE void transpose_quad(uint (&x)[4]) {
   }
 }
 
-// Accumulators times factor to a tensor; row: of the thread's first one.
+// Accumulators times factor to o.
 template <typename T, int DV>
 TANDEM_DEVICE void store_rows(const float (&o)[DV / 2], const float (&factor)[2], uint64_t address,
-                              const Strides& strides, int batch, int head, int row, int rows,
-                              int width) {
-  ushort* base = reinterpret_cast<ushort*>(address) + batch * strides.b + head * strides.h;
-  const bool chunks =
-      strides.d == 1 && strides.s % 8 == 0 && reinterpret_cast<uint64_t>(base) % 16 == 0;
-  const int lane = int(threadIdx.x) % 4;
+                              const FwdBlock& u, const FwdPlace& at) {
+  ushort* base = reinterpret_cast<ushort*>(address) + at.batch * u.o.b + at.head * u.o.h;
+  const bool chunks = u.o.d == 1 && u.o.s % 8 == 0 && reinterpret_cast<uint64_t>(base) % 16 == 0;
+  const int row = at.row0 + fresh_row(), lane = fresh_thread() % 4;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const int i = row + 8 * r;
-    ushort* to = base + i * strides.s;
+    ushort* to = base + i * u.o.s + 8 * lane * u.o.d;
 #pragma unroll
     for (int j = 0; j < DV / 8; j += 4) {
       uint x[4];
@@ -316,28 +318,30 @@ TANDEM_DEVICE void store_rows(const float (&o)[DV / 2], const float (&factor)[2]
       for (int n = 0; n < 4; ++n)
         x[n] = T::pack(o[4 * (j + n) + 2 * r] * factor[r], o[4 * (j + n) + 2 * r + 1] * factor[r]);
       transpose_quad(x);
-      const int col = 8 * (j + lane);
-      if (i >= rows || col >= width) continue;
-      if (chunks && col + 8 <= width) {
-        *reinterpret_cast<uint4*>(to + col) = make_uint4(x[0], x[1], x[2], x[3]);
-      } else {
-#pragma unroll
-        for (int n = 0; n < 8; ++n)
-          if (col + n < width)
-            to[(col + n) * strides.d] = ushort(n % 2 ? x[n / 2] >> 16 : x[n / 2]);
+      const int left = i < u.seq_q ? u.head_dim_v - 8 * (j + lane) : 0;
+      if (chunks && left >= 8) {
+        *reinterpret_cast<uint4*>(to + 8 * j) = make_uint4(x[0], x[1], x[2], x[3]);
+      } else {  // seldom, and short: what lies here pushes the loops out of the instruction cache
+        uint64_t low = uint64_t(x[1]) << 32 | x[0], high = uint64_t(x[3]) << 32 | x[2];
+        ushort* one = to + 8 * j * u.o.d;
+#pragma unroll 1
+        for (int n = 0; n < min(left, 8); ++n, one += u.o.d) {
+          *one = ushort(low);
+          low = low >> 16 | high << 48;
+          high >>= 16;
+        }
       }
     }
   }
 }
 
-// row: of the thread's first one in the tile.
-TANDEM_DEVICE void store_lse(const FwdBlock& u, const FwdPush& push, const FwdPlace& at, int row,
+TANDEM_DEVICE void store_lse(const FwdBlock& u, const FwdPush& push, const FwdPlace& at,
                              const float (&lse)[2]) {
   float* to = reinterpret_cast<float*>(push.lse);
   if (!to || threadIdx.x % 4 != 0) return;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    const int i = at.row0 + row + 8 * r;
+    const int i = at.row0 + fresh_row() + 8 * r;
     if (i < u.seq_q) to[(int64_t(at.batch) * u.heads_q + at.head) * u.seq_q + i] = lse[r];
   }
 }
@@ -346,8 +350,8 @@ TANDEM_DEVICE void store_lse(const FwdBlock& u, const FwdPush& push, const FwdPl
 template <typename S>
 TANDEM_DEVICE void store_nothing(const FwdBlock& u, const FwdPush& push, const FwdPlace& at) {
   ushort* o = reinterpret_cast<ushort*>(push.o) + at.batch * u.o.b + at.head * u.o.h;
-  float* lse =
-      reinterpret_cast<float*>(push.lse) + (int64_t(at.batch) * u.heads_q + at.head) * u.seq_q;
+  float* lse = reinterpret_cast<float*>(push.lse) +
+               (int64_t(at.batch) * u.heads_q + at.head) * u.seq_q;
 #pragma unroll 1
   for (int n = int(threadIdx.x) - 128; n < S::M * u.head_dim_v; n += 128 * S::GROUPS) {
     const int i = at.row0 + n / u.head_dim_v, d = n % u.head_dim_v;

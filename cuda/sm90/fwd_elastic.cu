@@ -55,9 +55,7 @@ TANDEM_DEVICE void consume(const FwdFullParams& params, const Shared<S>& shared)
   constexpr int N = S::N, PAD = S::DIST_PAD;
   const FwdBlock& u = params.block;
   const int group = __shfl_sync(kAllLanes, int(threadIdx.x) / 128 - 1, 0);
-  const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32 % 4;
   const bool speaks = threadIdx.x % 128 == 0;  // for its warpgroup
-  const int row = 64 * group + 16 * warp + lane / 4, col = lane % 4 * 2;
   const bool plain_scale = u.scale > 1e-12f;
   const float first = u.scale * kLog2e, scale = plain_scale ? first : 1.f;
   const uint64_t q_at = along(shared.q(0) + uint(group * 64 * kPanelBytes));
@@ -70,21 +68,21 @@ TANDEM_DEVICE void consume(const FwdFullParams& params, const Shared<S>& shared)
   Step<S::Q_STAGES> q_step;
   Step<S::STAGES> k_step, v_step;
   const auto product_s = [&] {
-    const uint64_t q = q_at + uint64_t(uint(q_step.stage * S::Q_BYTES) >> 4);
-    const uint64_t k = k_at + uint64_t(uint(k_step.stage * S::K_BYTES) >> 4);
-    barrier_wait(shared.k_full(k_step.stage), k_step.parity);
+    const uint64_t q = further(q_at, q_step.stage() * S::Q_BYTES);
+    const uint64_t k = further(k_at, k_step.stage() * S::K_BYTES);
+    barrier_wait(shared.k_full(k_step.stage()), k_step.parity());
     product_along<T, S>(s, q, k);
   };
   const auto product_o = [&] {
-    barrier_wait(shared.v_full(v_step.stage), v_step.parity);
-    product_across<T, S>(o, p, v_at + uint64_t(uint(v_step.stage * S::V_BYTES) >> 4));
+    barrier_wait(shared.v_full(v_step.stage()), v_step.parity());
+    product_across<T, S>(o, p, further(v_at, v_step.stage() * S::V_BYTES));
   };
   const auto release_k = [&] {
-    if (speaks) barrier_arrive(shared.k_empty(k_step.stage));
+    if (speaks) barrier_arrive(shared.k_empty(k_step.stage()));
     k_step.next();
   };
   const auto release_v = [&] {
-    if (speaks) barrier_arrive(shared.v_empty(v_step.stage));
+    if (speaks) barrier_arrive(shared.v_empty(v_step.stage()));
     v_step.next();
   };
 
@@ -114,30 +112,30 @@ TANDEM_DEVICE void consume(const FwdFullParams& params, const Shared<S>& shared)
 #pragma unroll
         for (int i = 0; i < N / 2; ++i) s[i] *= first;
       }
-      const int distance =
-          at.row0 + 64 * group + u.band_off - t * N;  // of the warpgroup's first element
-      if (distance + 63 >= 0 && distance - (N - 1) < window)
-        add_dist<N>(s, table + uint(4 * (PAD + at.row0 + row + u.band_off - (t * N + col))));
+      const int distance = at.row0 + 64 * group + u.band_off - t * N;  // of the warpgroup's first element
+      if (window > 0 && distance + 63 >= 0 && distance - (N - 1) < window)
+        add_dist<N>(s, table + uint(4 * (PAD + at.row0 + fresh_row() + u.band_off - (t * N + fresh_col()))));
     };
     const auto edge = [&](int t) { return t < at.span.full_begin || t >= at.span.full_end; };
 
     Softmax<N> softmax;
     float factor[2];
-    barrier_wait(shared.q_full(q_step.stage), q_step.parity);
+    barrier_wait(shared.q_full(q_step.stage()), q_step.parity());
 #pragma unroll 1
     for (int t = at.span.end - 1; t >= at.span.begin; --t) {
       product_s();
       wait<0>();
       release_k();
       score(t);
-      if (edge(t)) mask_tile<N>(s, rounds.band, at.row0 + row, t * N + col, u.seq_kv, -INFINITY);
+      if (edge(t)) mask_tile<N>(s, rounds.band(), at.row0 + fresh_row(), t * N + fresh_col(), u.seq_kv, -INFINITY);
       softmax.step(s, scale, factor);
     }
 
     float origin[2], shift[2], lse[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const int count = tandem_key_count(rounds.band, at.row0 + row + 8 * r, u.seq_q, u.seq_kv);
+      const int count =
+          tandem_key_count(rounds.band(), at.row0 + fresh_row() + 8 * r, u.seq_q, u.seq_kv);
       const float l = quad_sum(softmax.l[r]);
       origin[r] = softmax.m[r] + log2f(l);
       lse[r] = l == 0.f ? -INFINITY : fmaf(softmax.m[r], kLn2, logf(l));
@@ -151,7 +149,7 @@ TANDEM_DEVICE void consume(const FwdFullParams& params, const Shared<S>& shared)
       for (int i = 0; i < N / 2; ++i)
         s[i] = fmaxf(exp2_fast(fmaf(s[i], scale, -origin[i / 2 % 2])) + shift[i / 2 % 2], 0.f);
       settle(s);  // and not behind the wait that follows
-      if (edge(t)) mask_tile<N>(s, rounds.band, at.row0 + row, t * N + col, u.seq_kv, 0.f);
+      if (edge(t)) mask_tile<N>(s, rounds.band(), at.row0 + fresh_row(), t * N + fresh_col(), u.seq_kv, 0.f);
     };
     product_s();
     wait<0>();
@@ -169,15 +167,14 @@ TANDEM_DEVICE void consume(const FwdFullParams& params, const Shared<S>& shared)
       release_v();
       pack_tile<T, N>(p, s);
     }
-    if (speaks) barrier_arrive(shared.q_empty(q_step.stage));
+    if (speaks) barrier_arrive(shared.q_empty(q_step.stage()));
     q_step.next();
     product_o();
     wait<0>();
     release_v();
     const float one[2] = {1.f, 1.f};
-    store_lse(u, params.push, at, row, lse);
-    store_rows<T, S::DV>(o, one, params.push.o, u.o, at.batch, at.head, at.row0 + row, u.seq_q,
-                         u.head_dim_v);
+    store_lse(u, params.push, at, lse);
+    store_rows<T, S::DV>(o, one, params.push.o, u, at);
   }
 }
 
@@ -187,10 +184,10 @@ __global__ void __launch_bounds__(FwdShape<ROW>::tile.threads(), 1)
   using S = FwdShape<ROW>;
   const Shared<S> shared = begin_fwd<S>(params);
   if (threadIdx.x < 128) {
-    give_registers<kProducerRegisters<S::GROUPS>>();
+    give_registers<S::PRODUCER>();
     if (threadIdx.x == 0) produce<S>(params, shared);
   } else {
-    take_registers<kConsumerRegisters<S::GROUPS>>();
+    take_registers<S::CONSUMER>();
     consume<T, S>(params, shared);
   }
 }
