@@ -48,6 +48,7 @@ inline std::vector<Profile> profiles() {
     if (backend == Backend::cuda) {
       c.compute_major = version / 10;
       c.compute_minor = version % 10;
+      c.sm80_code = has('T');
       c.sm90_code = has('W');
     } else {
       c.api_version = 1u << 22 | uint32_t(version) << 12;
