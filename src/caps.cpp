@@ -86,6 +86,7 @@ Status parse_disabled(const char* list, std::vector<std::string>* disabled) {
     for (const FixedRow& row : kFixed) known |= word == row.candidate();
     for (const Tile& tile : kTiles) known |= word == tile.name;
     for (const MatrixTile& tile : kMatrixTiles) known |= word == tile.name;
+    for (const AmpereTile& tile : kAmpereTiles) known |= word == tile.name;
     for (const FwdTile& tile : kFwdTiles) known |= word == tile.name;
     for (const BwdShape& tile : kBwdShapes) known |= word == tile.name;
     if (!known)

@@ -39,7 +39,9 @@ std::pair<int64_t, int64_t> groups_of(const Problem& p, const Launch& l) {
     case Stem::bwd_dkv_dq:
       return {ceil_div(p.seq_kv, bc), p.heads_kv * p.batch};
     case Stem::bwd_dq_cast:
-      return {(p.head_dim + 63) / 64 * ceil_div(p.seq_q, 64), p.heads_q * p.batch};
+      return {(l.ampere >= 0 ? kAmpereTiles[l.ampere].panels() : (p.head_dim + 63) / 64) *
+                  ceil_div(p.seq_q, 64),
+              p.heads_q * p.batch};
     case Stem::bwd_dbias:
       return {(p.bias.rows == 1 ? 1 : ceil_div(p.seq_q, br)) * ceil_div(p.seq_kv, bc),
               p.bias.heads * p.bias.batch * l.splits};
@@ -161,7 +163,7 @@ void check_plan(const Plan& plan, const Caps& caps) {
                           ((d_q && d_q->stores_d_bias) || (fused && fused->stores_d_bias));
       CHECK((expects(plan, Stem(n)) && !stored) == (present.count(Stem(n)) > 0));
       if (stored && d_q) {
-        CHECK(d_q->matrix > 0);
+        CHECK(d_q->multiplies_matrices());
         CHECK(gradient_elements(p, TANDEM_GRAD_BIAS) == p.batch * p.heads_q * p.seq_q * p.seq_kv);
       }
     }
@@ -185,10 +187,15 @@ void check_plan(const Plan& plan, const Caps& caps) {
   }
   if (const Launch* fused = plan.find(Stem::bwd_dkv_dq);
       fused && (p.wants(TANDEM_GRAD_Q) || p.bias)) {
-    const BwdShape& s = kBwdShapes[fused->hopper];
     const int64_t heads = p.batch * p.heads_q;
-    piece(plan.d_q_sums_offset, bwd_sums_bytes(s, heads, p.seq_q) / 4);
-    if (p.deterministic) piece(plan.turns_offset, bwd_turns_bytes(s, heads, p.seq_q) / 4);
+    if (fused->ampere >= 0) {
+      piece(plan.d_q_sums_offset,
+            heads * ampere_row_blocks(p.seq_q) * 64 * kAmpereTiles[fused->ampere].width);
+    } else {
+      const BwdShape& s = kBwdShapes[fused->hopper];
+      piece(plan.d_q_sums_offset, bwd_sums_bytes(s, heads, p.seq_q) / 4);
+      if (p.deterministic) piece(plan.turns_offset, bwd_turns_bytes(s, heads, p.seq_q) / 4);
+    }
     CHECK(plan.zeroed_size == plan.workspace_size - plan.d_q_sums_offset);
   }
   std::sort(pieces.begin(), pieces.end(),

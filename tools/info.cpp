@@ -100,6 +100,15 @@ ordered_json collect() {
                                  {"left_shared", t.left},
                                  {"doubled_operands", t.doubled},
                                  {"max_head_dim", t.max_d}});
+  for (const AmpereTile& t : kAmpereTiles)
+    j["ampere_tiles"].push_back({{"name", t.name},
+                                 {"stem", stem_name(t.stem)},
+                                 {"rows", t.br},
+                                 {"cols", t.bc},
+                                 {"warps", t.warps},
+                                 {"optional_inputs", t.full != 0},
+                                 {"max_head_dim", t.width},
+                                 {"shared_bytes", ampere_shared_bytes(t)}});
   for (const FwdTile& t : kFwdTiles)
     j["hopper_tiles"].push_back({{"name", t.name},
                                  {"stem", stem_name(Stem::fwd)},
@@ -160,6 +169,13 @@ void print_text(const ordered_json& j) {
         word(t, "name"), word(t, "stem"), t["subgroups"].get<int>(), t["row_blocks"].get<int>(),
         t["cols"].get<int>(), t["max_head_dim"].get<int>(),
         t["doubled_operands"].get<bool>() ? ", where operands take twice the registers" : "");
+  fmt::print("\nTiles of cuda.sm80\n");
+  for (const auto& t : j["ampere_tiles"])
+    fmt::print(
+        "  {:<15} {:<10} {} x {}, {} warps, head sizes up to {}, {} bytes of shared memory{}\n",
+        word(t, "name"), word(t, "stem"), t["rows"].get<int>(), t["cols"].get<int>(),
+        t["warps"].get<int>(), t["max_head_dim"].get<int>(), t["shared_bytes"].get<int>(),
+        t["optional_inputs"].get<bool>() ? ", with optional inputs" : "");
   fmt::print("\nTiles of cuda.sm90\n");
   for (const auto& t : j["hopper_tiles"])
     fmt::print("  {:<15} {:<10} {} x {}, head sizes up to {} and {}, {} bytes of shared memory\n",
