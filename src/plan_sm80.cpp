@@ -30,6 +30,8 @@ std::string row_refusal(const Problem& p, const Caps& caps, const PathRow& row,
   const uint32_t shared = uint32_t(ampere_shared_bytes(t)) + skip_shared_bytes(p, row, t.stem);
   if (shared > caps.shared_bytes)
     return text("needs %u bytes of shared memory, the device has %u", shared, caps.shared_bytes);
+  if (uint32_t(t.threads()) > caps.max_invocations)
+    return text("needs workgroups of %d, the device has %u", t.threads(), caps.max_invocations);
   return "";
 }
 
