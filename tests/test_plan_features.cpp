@@ -74,7 +74,8 @@ bool expects(const Plan& plan, Stem stem) {
   const bool by_dot = p.normalizer == Normalizer::softmax && !p.wants(TANDEM_GRAD_SLOPE);
   const bool row_dq = lazy(plan) && p.wants(TANDEM_GRAD_Q),
              dkv_ddist = lazy(plan) && p.wants(TANDEM_GRAD_K);
-  const bool fused = std::string(plan.path) == "sm90" && p.backward;
+  const bool fused =
+      std::string(plan.path) == "sm90" && p.backward && p.normalizer == Normalizer::softmax;
   switch (stem) {
     case Stem::bwd_dkv_dq:
       return fused;
@@ -252,29 +253,29 @@ TEST_CASE("kernels of a fixed set of optional inputs: who gets them, and what is
   for (const auto& row : rows) {
     const std::string line = std::string("bwd bf16 b4 hq16 hk4 sq500 d64 elastic ") + row.words;
     CAPTURE(line);
-    const Plan plan = plan_of(line, "h100_cuda");
+    const Plan plan = plan_of(line, "h100_cuda_no_90a");
     CHECK(stems(plan) == row.stems);
-    check_plan(plan, caps_of("h100_cuda"));
+    check_plan(plan, caps_of("h100_cuda_no_90a"));
     for (const Launch& l : plan.launches)
       CHECK((l.fixed >= 0) == (l.stem == Stem::bwd_row_dq || l.stem == Stem::bwd_dkv_ddist));
   }
   // Parts of d_dist_bias: one for each tile of keys.
   const Plan plan =
-      plan_of("bwd bf16 b4 hq16 hk4 sq500 d64 elastic dist=512 grads=qkvd", "h100_cuda");
+      plan_of("bwd bf16 b4 hq16 hk4 sq500 d64 elastic dist=512 grads=qkvd", "h100_cuda_no_90a");
   CHECK(plan.find(Stem::bwd_dkv_ddist)->splits == 4 * 8);
   // Two pools and two P tiles of t64r8.
   CHECK(plan.find(Stem::bwd_dkv_ddist)->shared_bytes == 27648 + 17408);
-  const std::string text = explain(plan.problem, caps_of("h100_cuda"));
+  const std::string text = explain(plan.problem, caps_of("h100_cuda_no_90a"));
   CHECK(text.find("of cuda.simt.elastic") != std::string::npos);
 
   CHECK(plan_of("fwd f16 sq500 d64 elastic dist=40", "h100_cuda_no_90a").launches[0].fixed == 0);
-  CHECK(plan_of("fwd f16 sq500 d64 dist=40", "h100_cuda").launches[0].fixed == -1);
-  const Plan more = plan_of("fwd f16 sq500 d64 elastic alibi", "h100_cuda");
+  CHECK(plan_of("fwd f16 sq500 d64 dist=40", "h100_cuda_no_90a").launches[0].fixed == -1);
+  const Plan more = plan_of("fwd f16 sq500 d64 elastic alibi", "h100_cuda_no_90a");
   CHECK(more.launches[0].fixed == -1);
   CHECK(more.refusals.back().candidate == "cuda.simt.elastic");
   CHECK(more.refusals.back().reason.find("alibi") != std::string::npos);
 
-  Caps caps = caps_of("h100_cuda");
+  Caps caps = caps_of("h100_cuda_no_90a");
   REQUIRE(parse_disabled("cuda.simt.elastic", &caps.disabled).ok());
   Plan without;
   REQUIRE(make_plan(plan.problem, caps, &without).ok());

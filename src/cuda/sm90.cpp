@@ -186,6 +186,41 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const SharedMemory&
       };
       return Status();
     }
+    case Stem::bwd_row_dq: {
+      const auto kernel = cuda::sm90::bwd_row_dq_kernel(p.dtype, launch.hopper);
+      TANDEM_TRY(prepare(kernel, launch, memory));
+      cuda::sm90::BwdRowDqParams fixed{};
+      fixed.block = bwd_row_dq_block(plan, launch);
+      fixed.extra = extra_block(p);
+      fixed.features = features_of(p);
+      fixed.spec = bwd_row_dq_spec(plan, launch);
+      *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
+        cuda::sm90::BwdRowDqParams params = fixed;
+        if (!encode(function, q, a.q, &params.q) || !encode(function, k, a.k, &params.k) ||
+            !encode(function, v, a.v, &params.v) || !encode(function, d_o, a.d_o, &params.d_o))
+          return cudaErrorInvalidValue;
+        params.push = bwd_row_dq_push(plan, launch, a);
+        return launch_kernel(kernel, launch, &params, stream);
+      };
+      return Status();
+    }
+    case Stem::bwd_dkv_ddist: {
+      const auto kernel = cuda::sm90::bwd_dkv_ddist_kernel(p.dtype, launch.hopper);
+      TANDEM_TRY(prepare(kernel, launch, memory));
+      cuda::sm90::BwdDkvDdistParams fixed{};
+      fixed.block = bwd_dkv_ddist_block(plan, launch);
+      fixed.extra = extra_block(p);
+      fixed.features = features_of(p);
+      *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
+        cuda::sm90::BwdDkvDdistParams params = fixed;
+        if (!encode(function, q, a.q, &params.q) || !encode(function, k, a.k, &params.k) ||
+            !encode(function, v, a.v, &params.v) || !encode(function, d_o, a.d_o, &params.d_o))
+          return cudaErrorInvalidValue;
+        params.push = bwd_dkv_ddist_push(plan, launch, a);
+        return launch_kernel(kernel, launch, &params, stream);
+      };
+      return Status();
+    }
     case Stem::bwd_dq_cast: {
       const auto kernel = cuda::sm90::bwd_dq_cast_kernel(p.dtype);
       TANDEM_TRY(prepare(kernel, launch, memory));
