@@ -75,8 +75,10 @@ TANDEM_DEVICE void consume(const FwdParams& params, const Shared<S>& shared) {
 #pragma unroll
       for (int i = 0; i < N / 2; ++i) s[i] *= first;
     }
-    if (t < at.span.full_begin || t >= at.span.full_end)
+    const bool edge = t < at.span.full_begin || t >= at.span.full_end;
+    if (edge)
       mask_tile<N>(s, rounds.band(), at.row0 + fresh_row(), t * N + fresh_col(), u.seq_kv, -INFINITY);
+    return edge;
   };
 
   FwdPlace at, to;
@@ -101,8 +103,7 @@ TANDEM_DEVICE void consume(const FwdParams& params, const Shared<S>& shared) {
   product_s();
   wait<0>();
   release_k();
-  score(at, at.span.end - 1);
-  softmax.step(s, scale, factor);
+  softmax.template step<0>(s, scale, factor, score(at, at.span.end - 1));
   pack_tile<T, N>(p, s);
   for (;;) {
 #pragma unroll 1
@@ -114,8 +115,7 @@ TANDEM_DEVICE void consume(const FwdParams& params, const Shared<S>& shared) {
       pass_turn<S>(group);
       wait<1>();
       release_k();
-      score(at, t);
-      const bool rescale = softmax.step(s, scale, factor);
+      const bool rescale = softmax.template step<S::MIXED>(s, scale, factor, score(at, t));
       settle(s);
       // Behind a branch: ptxas moves a wait up inside its block, before arithmetic that was to run meanwhile.
       if (rescale) {
@@ -150,8 +150,7 @@ TANDEM_DEVICE void consume(const FwdParams& params, const Shared<S>& shared) {
         wait<0>();
       }
       release_k();
-      score(to, to.span.end - 1);
-      fresh.step(s, scale, factor);
+      fresh.template step<0>(s, scale, factor, score(to, to.span.end - 1));
       settle(s);
     } else {
       product_o();

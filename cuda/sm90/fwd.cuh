@@ -26,6 +26,8 @@ struct FwdShape {
   static constexpr int STAGES = tile.stages, Q_STAGES = fwd_q_stages(tile);
   static_assert(GROUPS == 2 || GROUPS == 3, "registers are shared out for these");
   static constexpr bool TURNS = tile.turns && GROUPS > 1;
+  // With heads of 64, exp2 takes as long as the products.
+  static constexpr int MIXED = D + DV <= 128 ? TANDEM_MIXED : 0;
   static constexpr int DIST_PAD = fwd_dist_pad(tile), DIST_ENTRIES = fwd_dist_entries(tile);
   static constexpr int D_PANELS = fwd_panels(D), DV_PANELS = fwd_panels(DV);
   static constexpr int Q_PANEL = M * kPanelBytes, K_PANEL = N * kPanelBytes;
@@ -217,6 +219,16 @@ TANDEM_DEVICE void mask_tile(float (&s)[N / 2], TandemBand band, int row, int co
   }
 }
 
+// 2^(s scale - base), base by rows. Of each 8 elements, MIXED by multiplications.
+template <int N, int MIXED>
+TANDEM_DEVICE void exponentiate(float (&s)[N / 2], float scale, const float (&base)[2]) {
+#pragma unroll
+  for (int i = 0; i < N / 2; ++i) {
+    const float x = fmaf(s[i], scale, -base[i / 2 % 2]);
+    s[i] = i * MIXED % 8 < MIXED ? exp2_multiplied(x) : exp2_fast(x);
+  }
+}
+
 // The state of a thread's two rows, in powers of two: weights are relative to 2^m.
 template <int N>
 struct Softmax {
@@ -226,8 +238,12 @@ struct Softmax {
   // Products become weights; factor is what earlier results are to be multiplied by. m follows the row's maximum only
   // when that has grown by more than a factor of 2^8: until then weights are at most 2^8, exact as ever.
   // Returns whether a factor is not 1, the same in the whole warp.
-  TANDEM_DEVICE bool step(float (&s)[N / 2], float scale, float (&factor)[2]) {
+  // MIXED: of each 8 weights, how many are computed by multiplications, unless the tile is an edge: there hidden keys have
+  // weight 0.
+  template <int MIXED>
+  TANDEM_DEVICE bool step(float (&s)[N / 2], float scale, float (&factor)[2], bool edge) {
     bool grown[2];
+    float base[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       float a = fmaxf(s[2 * r], s[2 * r + 1]), b = fmaxf(s[2 * r + 4], s[2 * r + 5]);
@@ -241,16 +257,22 @@ struct Softmax {
       factor[r] = grown[r] ? exp2_fast(m[r] - top) : 1.f;
       if (grown[r]) m[r] = top;
       // Nothing visible yet: any finite number gives weights of 0.
-      const float base = m[r] == -INFINITY ? 0.f : m[r];
+      base[r] = m[r] == -INFINITY ? 0.f : m[r];
+      l[r] *= factor[r];
+    }
+    if (MIXED > 0 && !edge)
+      exponentiate<N, MIXED>(s, scale, base);
+    else
+      exponentiate<N, 0>(s, scale, base);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
       float x = 0.f, y = 0.f;
 #pragma unroll
       for (int j = 0; j < N / 8; ++j) {
-        s[4 * j + 2 * r] = exp2_fast(fmaf(s[4 * j + 2 * r], scale, -base));
-        s[4 * j + 2 * r + 1] = exp2_fast(fmaf(s[4 * j + 2 * r + 1], scale, -base));
         x += s[4 * j + 2 * r];
         y += s[4 * j + 2 * r + 1];
       }
-      l[r] = fmaf(l[r], factor[r], x + y);
+      l[r] += x + y;
     }
     return __any_sync(kAllLanes, grown[0] | grown[1]);
   }

@@ -128,7 +128,7 @@ TANDEM_DEVICE void consume(const FwdFullParams& params, const Shared<S>& shared)
       release_k();
       score(t);
       if (edge(t)) mask_tile<N>(s, rounds.band(), at.row0 + fresh_row(), t * N + fresh_col(), u.seq_kv, -INFINITY);
-      softmax.step(s, scale, factor);
+      softmax.template step<S::MIXED>(s, scale, factor, edge(t));
     }
 
     float origin[2], shift[2], lse[2];
@@ -145,9 +145,9 @@ TANDEM_DEVICE void consume(const FwdFullParams& params, const Shared<S>& shared)
     for (int i = 0; i < S::DV / 2; ++i) o[i] = 0.f;
     const auto weigh = [&](int t) {
       score(t);
+      exponentiate<N, 0>(s, scale, origin);  // there are no registers for another way
 #pragma unroll
-      for (int i = 0; i < N / 2; ++i)
-        s[i] = fmaxf(exp2_fast(fmaf(s[i], scale, -origin[i / 2 % 2])) + shift[i / 2 % 2], 0.f);
+      for (int i = 0; i < N / 2; ++i) s[i] = fmaxf(s[i] + shift[i / 2 % 2], 0.f);
       settle(s);  // and not behind the wait that follows
       if (edge(t)) mask_tile<N>(s, rounds.band(), at.row0 + fresh_row(), t * N + fresh_col(), u.seq_kv, 0.f);
     };
