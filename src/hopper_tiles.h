@@ -29,7 +29,9 @@ constexpr int fwd_shared_bytes(const FwdTile& t, int q_stages) {
          8 * (4 + 4 * t.stages);
 }
 // Where there is room, q of the next tile comes while this one is computed.
-constexpr int fwd_q_stages(const FwdTile& t) { return fwd_shared_bytes(t, 2) <= kMaxShared ? 2 : 1; }
+constexpr int fwd_q_stages(const FwdTile& t) {
+  return fwd_shared_bytes(t, 2) <= kMaxShared ? 2 : 1;
+}
 constexpr int fwd_shared_bytes(const FwdTile& t) { return fwd_shared_bytes(t, fwd_q_stages(t)); }
 
 // With a dense bias: two stages of it, each warpgroup's rows in boxes of 64 x 64. 0: no kernel for the tile.
@@ -58,7 +60,7 @@ constexpr int fwd_elastic_shared_bytes(const FwdTile& t) {
 constexpr FwdTile kFwdTiles[] = {
 #define TANDEM_HOPPER_FWD(name, d, dv, groups, bc, stages, turns) \
   {#name, d, dv, groups, bc, stages, turns != 0},
-#define TANDEM_HOPPER_BWD(name, d, br, bc, stages, ds_stages, wide)
+#define TANDEM_HOPPER_BWD(name, d, br, bc, q_stages, do_stages, ds_stages, wide)
 #include "hopper_tiles.inc"
 };
 constexpr int kFwdTileCount = int(sizeof(kFwdTiles) / sizeof(kFwdTiles[0]));
@@ -69,34 +71,52 @@ constexpr int kBwdThreads = 384;  // a warpgroup of helpers and two that multipl
 // q and d_o come in boxes of br rows, k and v of bc.
 struct BwdShape {
   const char* name;
-  int d, br, bc, stages, ds_stages;
+  int d, br, bc, q_stages, do_stages, ds_stages;
   bool wide;
 };
 constexpr BwdShape kBwdShapes[] = {
 #define TANDEM_HOPPER_FWD(name, d, dv, groups, bc, stages, turns)
-#define TANDEM_HOPPER_BWD(name, d, br, bc, stages, ds_stages, wide) \
-  {#name, d, br, bc, stages, ds_stages, wide != 0},
+#define TANDEM_HOPPER_BWD(name, d, br, bc, q_stages, do_stages, ds_stages, wide) \
+  {#name, d, br, bc, q_stages, do_stages, ds_stages, wide != 0},
 #include "hopper_tiles.inc"
 };
 constexpr int kBwdShapeCount = int(sizeof(kBwdShapes) / sizeof(kBwdShapes[0]));
 
 constexpr int bwd_panels(const BwdShape& s) { return (s.d + 63) / 64; }
-// Where things lie in shared memory, in bytes from a multiple of 1,024.
+// Where things lie in shared memory, in bytes from its beginning, a multiple of 1,024.
 constexpr int bwd_k_bytes(const BwdShape& s) { return bwd_panels(s) * s.bc * 128; }
 constexpr int bwd_q_bytes(const BwdShape& s) { return bwd_panels(s) * s.br * 128; }
 constexpr int bwd_ds_bytes(const BwdShape& s) { return s.br * s.bc * 2; }
 constexpr int bwd_at_v(const BwdShape& s) { return bwd_k_bytes(s); }
 constexpr int bwd_at_q(const BwdShape& s) { return 2 * bwd_k_bytes(s); }
-constexpr int bwd_at_do(const BwdShape& s) { return bwd_at_q(s) + s.stages * bwd_q_bytes(s); }
-constexpr int bwd_at_ds(const BwdShape& s) { return bwd_at_do(s) + s.stages * bwd_q_bytes(s); }
+constexpr int bwd_at_do(const BwdShape& s) { return bwd_at_q(s) + s.q_stages * bwd_q_bytes(s); }
+constexpr int bwd_at_ds(const BwdShape& s) { return bwd_at_do(s) + s.do_stages * bwd_q_bytes(s); }
 constexpr int bwd_at_dq(const BwdShape& s) {
   return bwd_at_ds(s) + (s.ds_stages + (s.wide ? 1 : 0)) * bwd_ds_bytes(s);
 }
 constexpr int bwd_at_stats(const BwdShape& s) { return bwd_at_dq(s) + (s.wide ? 0 : 2 * 16384); }
-constexpr int bwd_at_barriers(const BwdShape& s) { return bwd_at_stats(s) + s.stages * s.br * 8; }
-constexpr int bwd_shared_bytes(const BwdShape& s) {
-  return bwd_at_barriers(s) + (1 + 4 * s.stages) * 8 + 1024;
+constexpr int bwd_at_barriers(const BwdShape& s) {
+  return bwd_at_stats(s) + (s.q_stages + s.do_stages) * s.br * 4;
 }
+constexpr int bwd_shared_bytes(const BwdShape& s) {
+  return bwd_at_barriers(s) + (1 + 2 * (s.q_stages + s.do_stages)) * 8;
+}
+
+// With a dense bias: tiles of it, and barriers of them and of dS.
+constexpr int bwd_bias_stages(const BwdShape& s) { return s.br * s.bc > 64 * 128 ? 1 : 2; }
+constexpr int bwd_bias_shared_bytes(const BwdShape& s) {
+  return bwd_shared_bytes(s) + bwd_bias_stages(s) * bwd_ds_bytes(s) +
+         2 * (bwd_bias_stages(s) + s.ds_stages) * 8;
+}
+// With elastic softmax: per place for q, what tau adds to the weights of a row, and the distance bias of the tile's diagonals;
+// barriers of dS.
+constexpr int bwd_elastic_bytes(const BwdShape& s) {
+  return s.q_stages * (s.br + s.br + s.bc) * 4;
+}
+constexpr int bwd_elastic_shared_bytes(const BwdShape& s) {
+  return bwd_shared_bytes(s) + bwd_elastic_bytes(s) + 2 * s.ds_stages * 8;
+}
+constexpr int kMaxCluster = 8;  // workgroups, on every device
 
 // The sums of d_q: per head of the batch, blocks of 64 rows x 64 features, panels innermost; in a block the elements
 // lie as the accumulators of a product do (cuda/sm90/wgmma.cuh): 128 threads' first float4, their second, and so on.
@@ -110,10 +130,26 @@ constexpr int64_t bwd_row_blocks(const BwdShape& s, int64_t seq_q) {
 constexpr int64_t bwd_sums_bytes(const BwdShape& s, int64_t batch_heads, int64_t seq_q) {
   return batch_heads * bwd_row_blocks(s, seq_q) * bwd_panels(s) * kSumsBlock * 4;
 }
-// A number per tile of queries: how many tiles of keys have added theirs.
+// A number per block of 64 rows: how many tiles of keys have added theirs.
 constexpr int64_t bwd_turns_bytes(const BwdShape& s, int64_t batch_heads, int64_t seq_q) {
-  return batch_heads * bwd_query_tiles(s, seq_q) * 4;
+  return batch_heads * bwd_row_blocks(s, seq_q) * 4;
 }
+// ---- bwd_row_dq of elastic softmax: 128 queries a workgroup, kBwdThreads threads; boxes of k and v have bc rows ----
+struct RowShape {
+  int d, br, bc, stages;
+};
+constexpr RowShape kRowShapes[] = {{64, 128, 128, 2}, {128, 128, 64, 2}};
+constexpr int kRowShapeCount = int(sizeof(kRowShapes) / sizeof(kRowShapes[0]));
+// Q and dO, places for K and V, the distance bias of a tile's diagonals for each, barriers.
+constexpr int row_at_k(const RowShape& s) { return 2 * s.br * s.d * 2; }
+constexpr int row_at_dist(const RowShape& s) { return row_at_k(s) + 2 * s.stages * s.bc * s.d * 2; }
+constexpr int row_at_barriers(const RowShape& s) {
+  return row_at_dist(s) + s.stages * (s.br + s.bc) * 4;
+}
+constexpr int row_shared_bytes(const RowShape& s) {
+  return row_at_barriers(s) + (1 + 4 * s.stages) * 8;
+}
+
 constexpr int kCastGroup = 128;  // threads of bwd_dq_cast, which takes a block
 
 // ---- what every row must hold to ----
@@ -123,9 +159,11 @@ constexpr bool hopper_tiles_fit() {
         t.dv > 256)
       return false;
   for (const BwdShape& s : kBwdShapes)
-    if (bwd_shared_bytes(s) > kMaxShared || s.br % 64 != 0 || s.bc % 16 != 0 || s.br > 256 ||
-        s.bc > 256)
+    if (bwd_shared_bytes(s) > kMaxShared || (!s.wide && bwd_bias_shared_bytes(s) > kMaxShared) ||
+        s.br % 64 != 0 || s.bc % 16 != 0 || s.br > 256 || s.bc > 256)
       return false;
+  for (const RowShape& r : kRowShapes)
+    if (row_shared_bytes(r) > kMaxShared || r.br > 256 || r.bc > 256) return false;
   return true;
 }
 static_assert(hopper_tiles_fit(),

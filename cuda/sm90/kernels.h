@@ -5,6 +5,7 @@
 #include <cuda.h>
 
 #include "../kernels.h"
+#include "hopper_tiles.h"
 
 namespace tandem {
 namespace cuda {

@@ -109,6 +109,54 @@ TANDEM_DEVICE void bulk_wait() {
 // copies read it.
 TANDEM_DEVICE void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
+// ---- clusters: workgroups that see each other's shared memory -----------------------------------------
+
+TANDEM_DEVICE uint cluster_size() {
+  uint n;
+  asm volatile("mov.u32 %0, %%cluster_nctarank;" : "=r"(n));
+  return n;
+}
+TANDEM_DEVICE uint cluster_rank() {
+  uint n;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(n));
+  return n;
+}
+// All threads of the cluster that have not left.
+TANDEM_DEVICE void cluster_sync() {
+  asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+  asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+}
+// Where workgroup `rank` has what lies at `at` here; for the three functions below.
+TANDEM_DEVICE uint cluster_address(uint at, uint rank) {
+  uint there;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(at), "r"(rank));
+  return there;
+}
+TANDEM_DEVICE uint4 cluster_words(uint at) {
+  uint4 x;
+  asm volatile("ld.shared::cluster.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+               : "r"(at)
+               : "memory");
+  return x;
+}
+TANDEM_DEVICE void cluster_arrive(uint barrier) {
+  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier)
+               : "memory");
+}
+// barrier_wait() for a barrier of this workgroup at which others of the cluster arrive.
+TANDEM_DEVICE void cluster_barrier_wait(uint barrier, int parity) {
+  asm volatile(
+      "{\n.reg .pred done;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+      "@done bra over;\n"
+      "bra again;\n"
+      "over:\n}" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
+}
+
 // ---- named barriers: ID 0 is __syncthreads() ---------------------------------------------------------
 
 template <int ID>

@@ -106,8 +106,10 @@ template <typename T, int N, int K, int A, int B_ACROSS>
 void check_product() {
   static const std::string name = std::string(std::is_same<T, Half>::value ? "f16" : "bf16") +
                                   " N " + std::to_string(N) + " K " + std::to_string(K) + " A " +
-                                  (A == kAlong ? "along" : A == kAcross ? "across" : "registers") + " B " +
-                                  (B_ACROSS ? "across" : "along");
+                                  (A == kAlong    ? "along"
+                                   : A == kAcross ? "across"
+                                                  : "registers") +
+                                  " B " + (B_ACROSS ? "across" : "along");
   sm90_test::doing() = name.c_str();
   CAPTURE(name);
   Random random{uint32_t(N * 1000 + K * 10 + A * 2 + B_ACROSS)};
