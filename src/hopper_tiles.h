@@ -83,9 +83,7 @@ constexpr int bwd_bias_shared_bytes(const BwdShape& s) {
 }
 // With elastic softmax: per place for q, what tau adds to the weights of a row, and the distance bias of the tile's diagonals;
 // barriers of dS.
-constexpr int bwd_elastic_bytes(const BwdShape& s) {
-  return s.q_stages * (s.br + s.br + s.bc) * 4;
-}
+constexpr int bwd_elastic_bytes(const BwdShape& s) { return s.q_stages * (s.br + s.br + s.bc) * 4; }
 constexpr int bwd_elastic_shared_bytes(const BwdShape& s) {
   return bwd_shared_bytes(s) + bwd_elastic_bytes(s) + 2 * s.ds_stages * 8;
 }
@@ -132,8 +130,8 @@ constexpr bool hopper_tiles_fit() {
         t.dv > 256)
       return false;
   for (const BwdShape& s : kBwdShapes)
-    if (bwd_shared_bytes(s) > kMaxShared || (!s.wide && bwd_bias_shared_bytes(s) > kMaxShared) || s.br % 64 != 0 || s.bc % 16 != 0 || s.br > 256 ||
-        s.bc > 256)
+    if (bwd_shared_bytes(s) > kMaxShared || (!s.wide && bwd_bias_shared_bytes(s) > kMaxShared) ||
+        s.br % 64 != 0 || s.bc % 16 != 0 || s.br > 256 || s.bc > 256)
       return false;
   return true;
 }

@@ -23,8 +23,8 @@ struct BwdBias {
   Strides d_bias_strides;
   uint64_t d_bias;  // 0: not wanted
   int group;        // query heads of a head of bias; d_bias: 1
-  int shared;       // the batch, if all of it has one bias: with d_bias, kMaxCluster at most; else 1
-  int wide;         // 1: d_bias is f32, else of the tensors' type
+  int shared;  // the batch, if all of it has one bias: with d_bias, kMaxCluster at most; else 1
+  int wide;    // 1: d_bias is f32, else of the tensors' type
 };
 struct BwdDkvDqBiasParams : BwdDkvDqParams {
   BwdBias bias;

@@ -12,7 +12,9 @@ Kernel<BwdDkvDqParams> select(int row, bool grad_q, bool grad_kv) {
   if constexpr (ROW < kBwdShapeCount) {
     if (row != ROW) return select<T, ROW + 1>(row, grad_q, grad_kv);
     if constexpr (!kBwdShapes[ROW].wide) {
-      if (grad_q) return grad_kv ? bwd_dkv_dq<T, ROW, Plain, true, true> : bwd_dkv_dq<T, ROW, Plain, true, false>;
+      if (grad_q)
+        return grad_kv ? bwd_dkv_dq<T, ROW, Plain, true, true>
+                       : bwd_dkv_dq<T, ROW, Plain, true, false>;
       if (grad_kv) return bwd_dkv_dq<T, ROW, Plain, false, true>;
     }
   }
