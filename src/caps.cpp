@@ -3,6 +3,7 @@
 
 #include <cstring>
 
+#include "hopper_tiles.h"
 #include "plan.h"
 #include "quirks.h"
 #include "status.h"

@@ -38,6 +38,10 @@ bool Plan::stores_d_bias() const {
   return false;
 }
 
+uint32_t Plan::unordered() const {
+  return find(Stem::bwd_dq_cast) && !problem.deterministic ? uint32_t(TANDEM_GRAD_Q) : 0;
+}
+
 int Plan::wide_elements() const {
   int elements = 4;
   for (const Launch& launch : launches) elements = std::max(elements, launch.wide_elements());

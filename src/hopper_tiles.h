@@ -21,13 +21,26 @@ struct FwdTile {
 };
 
 constexpr int fwd_panels(int features) { return (features + 63) / 64; }
-constexpr int fwd_barrier_count(const FwdTile& t) { return 2 + 4 * t.stages; }
-// Dynamic shared memory: q, stages of k, stages of v, barriers; up to 1,023 bytes to begin at a multiple of 1,024.
-constexpr int fwd_shared_bytes(const FwdTile& t) {
+// Dynamic shared memory: stages of q, of k and of v, barriers; up to 1,023 bytes to begin at a multiple of 1,024.
+constexpr int fwd_shared_bytes(const FwdTile& t, int q_stages) {
   return 1024 +
-         128 *
-             (t.rows() * fwd_panels(t.d) + t.stages * t.bc * (fwd_panels(t.d) + fwd_panels(t.dv))) +
-         8 * fwd_barrier_count(t);
+         128 * (q_stages * t.rows() * fwd_panels(t.d) +
+                t.stages * t.bc * (fwd_panels(t.d) + fwd_panels(t.dv))) +
+         8 * (4 + 4 * t.stages);
+}
+// Where there is room, q of the next tile comes while this one is computed.
+constexpr int fwd_q_stages(const FwdTile& t) {
+  return fwd_shared_bytes(t, 2) <= kMaxShared ? 2 : 1;
+}
+constexpr int fwd_shared_bytes(const FwdTile& t) { return fwd_shared_bytes(t, fwd_q_stages(t)); }
+
+// Elastic softmax: each warpgroup has the head's distance bias behind the barriers, with zeros for all distances of a tile
+// that has any with an entry.
+constexpr int kFwdDistWindow = 2048;
+constexpr int fwd_dist_pad(const FwdTile& t) { return 64 + t.bc; }
+constexpr int fwd_dist_entries(const FwdTile& t) { return kFwdDistWindow + 2 * fwd_dist_pad(t); }
+constexpr int fwd_elastic_shared_bytes(const FwdTile& t) {
+  return fwd_shared_bytes(t) + t.groups * fwd_dist_entries(t) * 4;
 }
 
 constexpr FwdTile kFwdTiles[] = {
@@ -133,6 +146,8 @@ constexpr bool hopper_tiles_fit() {
     if (bwd_shared_bytes(s) > kMaxShared || (!s.wide && bwd_bias_shared_bytes(s) > kMaxShared) ||
         s.br % 64 != 0 || s.bc % 16 != 0 || s.br > 256 || s.bc > 256)
       return false;
+  for (const RowShape& r : kRowShapes)
+    if (row_shared_bytes(r) > kMaxShared || r.br > 256 || r.bc > 256) return false;
   return true;
 }
 static_assert(hopper_tiles_fit(),

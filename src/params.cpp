@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "hopper_tiles.h"
+
 namespace tandem {
 namespace {
 

@@ -113,7 +113,7 @@ std::string missing_feature(const PathRow& row, const Problem& p, const Caps& ca
     const std::string type = matrix_type_refusal(p, caps);
     if (!type.empty()) return type;
   }
-  if (is_sm90(row)) return sm90_refusal(p);
+  if (is_sm90(row)) return sm90_refusal(p, caps);
   const bool plain = is_path(row, Backend::cpu, "simd");
   if (plain && !p.extras().empty())
     return "it knows plain softmax attention, this problem has " + p.extras();

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "caps.h"
-#include "hopper_tiles.h"
 #include "problem.h"
 #include "tiles.h"
 
@@ -89,7 +88,8 @@ struct Plan {
   const Launch* find(Stem stem) const;  // nullptr: not in this plan
   bool sums_dist() const;               // some launch leaves d_dist_bias, or parts of it
   bool stores_d_bias() const;
-  int wide_elements() const;  // of the loads and stores of its tiled kernels: 4, or 8
+  uint32_t unordered() const;  // TANDEM_GRAD_* that are summed in any order
+  int wide_elements() const;   // of the loads and stores of its tiled kernels: 4, or 8
 };
 
 constexpr uint64_t kWorkspaceAlignment = 256;

@@ -3,6 +3,7 @@
 // and what lies where in the workspace.
 #include <algorithm>
 
+#include "hopper_tiles.h"
 #include "planner.h"
 
 namespace tandem {
@@ -64,16 +65,16 @@ bool stores_ds(const Problem& p, const PathRow& row) {
 
 std::vector<Stem> stems_of(const Problem& p, const PathRow& row, int fixed) {
   if (!p.backward) return {Stem::fwd};
-  if (is_sm90(row)) {
+  if (is_sm90(row) && p.normalizer == Normalizer::softmax) {
     std::vector<Stem> stems = {Stem::bwd_dot, Stem::bwd_dkv_dq};
     if (p.wants(TANDEM_GRAD_Q)) stems.push_back(Stem::bwd_dq_cast);
     return stems;
   }
-  const bool fused_k = fixed >= 0 && p.wants(TANDEM_GRAD_K);
+  const bool fuses = fixed >= 0 || is_sm90(row), fused_k = fuses && p.wants(TANDEM_GRAD_K);
   std::vector<Stem> stems;
   bool dq = p.wants(TANDEM_GRAD_Q);
   if (p.wants(TANDEM_GRAD_TAU) || (p.needs_delta() && !p.delta_is_dot())) {
-    const bool fused = fixed >= 0 && dq;
+    const bool fused = fuses && dq;
     stems.push_back(fused ? Stem::bwd_row_dq : Stem::bwd_row);
     if (fused) dq = false;
   } else if (p.needs_delta()) {
@@ -156,7 +157,7 @@ std::string make_launches(const Problem& p, const Caps& caps, const PathRow& row
     const bool tiled = is_tiled(stem);
     if (tiled || stem == Stem::bwd_dq_cast) form(&launch);
     if (is_fused(stem) || stem == Stem::fwd) launch.fixed = fixed;
-    if (is_fused(stem))
+    if (is_fused(stem) && launch.hopper < 0)
       launch.shared_bytes += uint32_t(16 * tile_ptile_vec4(launch.tile));  // a second P tile
     if (!cpu && launch.shared_bytes > caps.shared_bytes)
       return text("%s needs %u bytes of shared memory, the device has %u", stem_name(stem),
@@ -253,11 +254,12 @@ void lay_out_workspace(Plan* plan) {
   }
   if (const Launch* fused = plan->find(Stem::bwd_dkv_dq)) {
     const BwdShape& s = kBwdShapes[fused->hopper];
-    place(p.wants(TANDEM_GRAD_Q), &plan->d_q_sums_offset,
+    const bool sums = p.wants(TANDEM_GRAD_Q) || p.bias;  // with a bias it forms them whoever asks
+    place(sums, &plan->d_q_sums_offset,
           uint64_t(bwd_sums_bytes(s, p.batch * p.heads_q, p.seq_q)) / 4);
-    place(p.wants(TANDEM_GRAD_Q) && p.deterministic, &plan->turns_offset,
+    place(sums && p.deterministic, &plan->turns_offset,
           uint64_t(bwd_turns_bytes(s, p.batch * p.heads_q, p.seq_q)) / 4);
-    if (p.wants(TANDEM_GRAD_Q)) plan->zeroed_size = end - plan->d_q_sums_offset;
+    if (sums) plan->zeroed_size = end - plan->d_q_sums_offset;
   }
   plan->workspace_size = end;
 }

@@ -41,7 +41,7 @@ bool choose_matrix_tiles(const Problem& p, const Caps& caps, const PathRow& row,
                          const Refuse& refuse, Form* form);
 
 // plan_sm90.cpp: what of a problem keeps the path cuda.sm90 from it ("" if nothing), and its tiles.
-std::string sm90_refusal(const Problem& p);
+std::string sm90_refusal(const Problem& p, const Caps& caps);
 bool choose_sm90_tiles(const Problem& p, const Caps& caps, const PathRow& row, const Refuse& refuse,
                        Form* form);
 

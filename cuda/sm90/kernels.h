@@ -5,6 +5,7 @@
 #include <cuda.h>
 
 #include "../kernels.h"
+#include "hopper_tiles.h"
 
 namespace tandem {
 namespace cuda {
@@ -17,9 +18,22 @@ struct FwdParams {
   FwdPush push;
 };
 
+// Of problems with optional inputs.
+struct FwdFullParams {
+  CUtensorMap q, k, v;
+  FwdBlock block;
+  FwdPush push;
+  ExtraBlock extra;
+  Features features;
+};
+
 // By launch.tile.name (src/hopper_tiles.inc), the tensors' type, and nothing else. block.tiles: of FwdTile::rows() queries.
 // Workgroups share out block.total tiles: any grid of one dimension does; as many as there are multiprocessors is best.
 Kernel<FwdParams> fwd_kernel(tandem_dtype dtype, const Launch& launch);
+
+// Elastic softmax with nothing else but a distance bias of up to kFwdDistWindow entries; fwd_elastic_shared_bytes() of
+// shared memory, and no kernel for tiles of which that is more than there is.
+Kernel<FwdFullParams> fwd_elastic_kernel(tandem_dtype dtype, const Launch& launch);
 
 }  // namespace sm90
 }  // namespace cuda

@@ -40,10 +40,32 @@ bool encode(EncodeTiled function, const MapShape& shape, uint64_t address, CUten
                   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
+// Keys as features.
+MapShape bias_map_shape(const Problem& p, int rows) {
+  MapShape shape = map_shape(p, p.bias.strides, p.bias.heads, p.seq_q, p.seq_kv, rows);
+  shape.sizes[3] = cuuint64_t(p.bias.batch);
+  if (p.bias.batch == 1) shape.steps[2] = 16;
+  return shape;
+}
+
+// cluster: workgroups that run side by side.
 template <typename P>
 cudaError_t launch_kernel(cuda::Kernel<P> kernel, const Launch& launch, P* params,
-                          cudaStream_t stream) {
+                          cudaStream_t stream, unsigned cluster = 1) {
   void* arguments[] = {params};
+  if (cluster > 1) {
+    cudaLaunchAttribute attribute{};
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim = {cluster, 1, 1};
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(launch.groups_x, launch.groups_y);
+    config.blockDim = dim3(uint32_t(launch.invocations()));
+    config.dynamicSmemBytes = launch.shared_bytes;
+    config.stream = stream;
+    config.attrs = &attribute;
+    config.numAttrs = 1;
+    return cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(kernel), arguments);
+  }
   return cudaLaunchKernel(
       reinterpret_cast<const void*>(kernel), dim3(launch.groups_x, launch.groups_y),
       dim3(uint32_t(launch.invocations())), arguments, launch.shared_bytes, stream);
@@ -81,6 +103,23 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const SharedMemory&
                  d_o = map_shape(p, p.d_o, p.heads_q, p.seq_q, p.head_dim_v, br);
   switch (launch.stem) {
     case Stem::fwd: {
+      if (p.normalizer == Normalizer::elastic) {
+        const auto kernel = cuda::sm90::fwd_elastic_kernel(p.dtype, launch);
+        TANDEM_TRY(prepare(kernel, launch, memory));
+        cuda::sm90::FwdFullParams fixed{};
+        fixed.block = fwd_block(plan, launch);
+        fixed.extra = extra_block(p);
+        fixed.features = features_of(p);
+        *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
+          cuda::sm90::FwdFullParams params = fixed;
+          if (!encode(function, q, a.q, &params.q) || !encode(function, k, a.k, &params.k) ||
+              !encode(function, v, a.v, &params.v))
+            return cudaErrorInvalidValue;
+          params.push = fwd_push(plan, launch, a);
+          return launch_kernel(kernel, launch, &params, stream);
+        };
+        return Status();
+      }
       const auto kernel = cuda::sm90::fwd_kernel(p.dtype, launch);
       TANDEM_TRY(prepare(kernel, launch, memory));
       const FwdBlock block = fwd_block(plan, launch);
@@ -96,6 +135,40 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const SharedMemory&
       return Status();
     }
     case Stem::bwd_dkv_dq: {
+      const auto zero = [&plan](const Addresses& a, cudaStream_t stream) {
+        if (plan.zeroed_size == 0) return cudaSuccess;
+        return cudaMemsetAsync(reinterpret_cast<void*>(a.d_q_sums), 0, size_t(plan.zeroed_size),
+                               stream);
+      };
+      if (p.bias) {
+        const auto kernel = cuda::sm90::bwd_dkv_dq_bias_kernel(p.dtype, launch.hopper);
+        TANDEM_TRY(prepare(kernel, launch, memory));
+        const BwdDkvDqBlock block = bwd_dkv_dq_block(plan, launch);
+        const MapShape bias = bias_map_shape(p, br);
+        cuda::sm90::BwdBias fixed{};
+        fixed.d_bias_strides = p.d_bias;
+        fixed.group = int(p.heads_q / p.bias.heads);
+        fixed.shared = p.bias.batch == 1 ? int(p.batch) : 1;
+        fixed.wide = p.d_bias_dtype == TANDEM_F32;
+        const unsigned cluster = p.wants(TANDEM_GRAD_BIAS) ? unsigned(fixed.shared) : 1;
+        *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
+          cuda::sm90::BwdDkvDqBiasParams params;
+          if (!encode(function, q, a.q, &params.q) || !encode(function, k, a.k, &params.k) ||
+              !encode(function, v, a.v, &params.v) || !encode(function, d_o, a.d_o, &params.d_o) ||
+              !encode(function, bias, a.bias, &params.bias.map))
+            return cudaErrorInvalidValue;
+          const CUtensorMap map = params.bias.map;
+          params.bias = fixed;
+          params.bias.map = map;
+          params.bias.d_bias = a.d_bias;
+          params.block = block;
+          params.push = bwd_dkv_dq_push(plan, launch, a);
+          const cudaError_t error = zero(a, stream);
+          if (error != cudaSuccess) return error;
+          return launch_kernel(kernel, launch, &params, stream, cluster);
+        };
+        return Status();
+      }
       const auto kernel = cuda::sm90::bwd_dkv_dq_kernel(
           p.dtype, launch.hopper, p.wants(TANDEM_GRAD_Q), p.wants(TANDEM_GRAD_K | TANDEM_GRAD_V));
       TANDEM_TRY(prepare(kernel, launch, memory));
@@ -107,11 +180,43 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const SharedMemory&
           return cudaErrorInvalidValue;
         params.block = block;
         params.push = bwd_dkv_dq_push(plan, launch, a);
-        if (plan.zeroed_size > 0) {
-          const cudaError_t error = cudaMemsetAsync(reinterpret_cast<void*>(a.d_q_sums), 0,
-                                                    size_t(plan.zeroed_size), stream);
-          if (error != cudaSuccess) return error;
-        }
+        const cudaError_t error = zero(a, stream);
+        if (error != cudaSuccess) return error;
+        return launch_kernel(kernel, launch, &params, stream);
+      };
+      return Status();
+    }
+    case Stem::bwd_row_dq: {
+      const auto kernel = cuda::sm90::bwd_row_dq_kernel(p.dtype, launch.hopper);
+      TANDEM_TRY(prepare(kernel, launch, memory));
+      cuda::sm90::BwdRowDqParams fixed{};
+      fixed.block = bwd_row_dq_block(plan, launch);
+      fixed.extra = extra_block(p);
+      fixed.features = features_of(p);
+      fixed.spec = bwd_row_dq_spec(plan, launch);
+      *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
+        cuda::sm90::BwdRowDqParams params = fixed;
+        if (!encode(function, q, a.q, &params.q) || !encode(function, k, a.k, &params.k) ||
+            !encode(function, v, a.v, &params.v) || !encode(function, d_o, a.d_o, &params.d_o))
+          return cudaErrorInvalidValue;
+        params.push = bwd_row_dq_push(plan, launch, a);
+        return launch_kernel(kernel, launch, &params, stream);
+      };
+      return Status();
+    }
+    case Stem::bwd_dkv_ddist: {
+      const auto kernel = cuda::sm90::bwd_dkv_ddist_kernel(p.dtype, launch.hopper);
+      TANDEM_TRY(prepare(kernel, launch, memory));
+      cuda::sm90::BwdDkvDdistParams fixed{};
+      fixed.block = bwd_dkv_ddist_block(plan, launch);
+      fixed.extra = extra_block(p);
+      fixed.features = features_of(p);
+      *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
+        cuda::sm90::BwdDkvDdistParams params = fixed;
+        if (!encode(function, q, a.q, &params.q) || !encode(function, k, a.k, &params.k) ||
+            !encode(function, v, a.v, &params.v) || !encode(function, d_o, a.d_o, &params.d_o))
+          return cudaErrorInvalidValue;
+        params.push = bwd_dkv_ddist_push(plan, launch, a);
         return launch_kernel(kernel, launch, &params, stream);
       };
       return Status();

@@ -14,7 +14,7 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const SharedMemory&
                      Recorder* recorder);
 
 // Whether the copy engine reads inputs at these addresses.
-inline bool sm90_takes(const Addresses& a) { return (a.q | a.k | a.v | a.d_o) % 16 == 0; }
+inline bool sm90_takes(const Addresses& a) { return (a.q | a.k | a.v | a.d_o | a.bias) % 16 == 0; }
 
 }  // namespace tandem
 #endif

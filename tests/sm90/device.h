@@ -12,9 +12,15 @@
 
 namespace sm90_test {
 
+// What was launched last; an error that stays says nothing more than that.
+inline const char*& doing() {
+  static const char* what = "";
+  return what;
+}
+
 inline void must(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return;
-  std::fprintf(stderr, "%s: %s\n", what, cudaGetErrorString(error));
+  std::fprintf(stderr, "%s (%s): %s\n", what, doing(), cudaGetErrorString(error));
   std::exit(1);
 }
 
