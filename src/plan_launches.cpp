@@ -67,17 +67,17 @@ bool stores_ds(const Problem& p, const PathRow& row) {
 
 std::vector<Stem> stems_of(const Problem& p, const PathRow& row, int fixed, bool fused_q) {
   if (!p.backward) return {Stem::fwd};
-  if (is_sm90(row)) {
+  if (is_sm90(row) && p.normalizer == Normalizer::softmax) {
     std::vector<Stem> stems = {Stem::bwd_dot, Stem::bwd_dkv_dq};
     if (p.wants(TANDEM_GRAD_Q)) stems.push_back(Stem::bwd_dq_cast);
     return stems;
   }
   if (fused_q) return {Stem::bwd_dot, Stem::bwd_dkv_dq, Stem::bwd_dq_cast};
-  const bool fused_k = fixed >= 0 && p.wants(TANDEM_GRAD_K);
+  const bool fuses = fixed >= 0 || is_sm90(row), fused_k = fuses && p.wants(TANDEM_GRAD_K);
   std::vector<Stem> stems;
   bool dq = p.wants(TANDEM_GRAD_Q);
   if (p.wants(TANDEM_GRAD_TAU) || (p.needs_delta() && !p.delta_is_dot())) {
-    const bool fused = fixed >= 0 && dq;
+    const bool fused = fuses && dq;
     stems.push_back(fused ? Stem::bwd_row_dq : Stem::bwd_row);
     if (fused) dq = false;
   } else if (p.needs_delta()) {
@@ -160,7 +160,7 @@ std::string make_launches(const Problem& p, const Caps& caps, const PathRow& row
     const bool tiled = is_tiled(stem);
     if (tiled || stem == Stem::bwd_dq_cast) form(&launch);
     if (is_fused(stem) || stem == Stem::fwd) launch.fixed = fixed;
-    if (is_fused(stem))
+    if (is_fused(stem) && launch.hopper < 0)
       launch.shared_bytes += uint32_t(16 * tile_ptile_vec4(launch.tile));  // a second P tile
     if (!cpu && launch.shared_bytes > caps.shared_bytes)
       return text("%s needs %u bytes of shared memory, the device has %u", stem_name(stem),

@@ -63,7 +63,7 @@ std::pair<int64_t, int64_t> groups_of(const Problem& p, const Launch& l) {
 // Whether the fused kernels of elastic softmax may run.
 bool lazy(const Plan& plan) {
   const Problem& p = plan.problem;
-  return std::string(plan.path) == "simt" && p.normalizer == Normalizer::elastic && !p.bias &&
+  return plan.backend == Backend::cuda && std::string(plan.path) != "sm80" && p.normalizer == Normalizer::elastic && !p.bias &&
          !p.alibi && !p.keep && p.softcap == 0 && p.dropout == 0;
 }
 
@@ -77,7 +77,8 @@ bool expects(const Plan& plan, Stem stem) {
   const bool row_dq = lazy(plan) && p.wants(TANDEM_GRAD_Q),
              dkv_ddist = lazy(plan) && p.wants(TANDEM_GRAD_K);
   const bool fused =
-      (std::string(plan.path) == "sm90" && p.backward) || plan.find(Stem::bwd_dkv_dq);
+      (std::string(plan.path) == "sm90" && p.backward && p.normalizer == Normalizer::softmax) ||
+      plan.find(Stem::bwd_dkv_dq);
   switch (stem) {
     case Stem::bwd_dkv_dq:
       return fused;

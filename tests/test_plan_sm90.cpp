@@ -70,11 +70,14 @@ TEST_CASE("sm90 refuses by name what the copy engine or its kernels cannot do") 
   } rows[] = {
       {"fwd f16 hq2 sq100 d60", "q has 60 features"},
       {"fwd f16 hq2 sq100 d64 dv36", "v has 36 features"},
-      {"bwd f16 hq2 sq100 d64 elastic", "elastic"},
+      {"bwd f16 hq2 sq100 d64 elastic grads=qv", "not one alone"},
+      {"bwd f16 hq2 sq100 d136 elastic", "up to 128"},
+      {"bwd f16 hq2 sq100 d64 elastic dist=1025", "up to 1024 entries"},
+      {"bwd f16 hq2 sq100 d64 elastic sink", "has sink"},
       {"fwd f16 hq2 sq100 d64 elastic softcap=3", "has softcap"},
       {"fwd f16 hq2 sq100 d64 elastic dist=3000", "up to 2048 entries"},
       {"fwd f16 hq2 sq100 d64 dist=30", "dist_bias"},
-      {"fwd bf16 hq2 sq100 d64 bias:bf16:1x2x100", "forward, it has no dense bias"},
+      {"fwd bf16 hq2 sq100 sk104 d64 bias:f32:1x2x100", "this one of f32"},
       {"bwd bf16 hq2 sq100 d64 bias:bf16:1x2x100 alibi", "has alibi"},
       {"bwd bf16 hq2 sq100 sk104 d136 bias:bf16:1x2x100", "up to 128"},
       {"bwd bf16 hq2 sq100 sk104 d64 bias:f32:1x2x100", "this one of f32"},
@@ -215,13 +218,41 @@ TEST_CASE("sm90: which kernels run for which gradients") {
   }
 }
 
-TEST_CASE("sm90: elastic softmax in forward") {
+TEST_CASE("sm90: elastic softmax") {
+  for (const char* d : {"d64", "d96", "d128 dv40"}) {
+    const Plan plan = plan_of(std::string("bwd bf16 b2 hq8 hk2 sq300 sk500 dist=200 elastic grads=qkvdt ") + d);
+    CAPTURE(plan.name());
+    const Problem& p = plan.problem;
+    REQUIRE(std::string(plan.path) == "sm90");
+    CHECK(stems(plan) == "bwd_row_dq bwd_dkv_ddist bwd_head bwd_sum");
+    const Launch &rows = *plan.find(Stem::bwd_row_dq), &keys = *plan.find(Stem::bwd_dkv_ddist);
+    const RowShape& r = kRowShapes[rows.hopper];
+    CHECK(std::max(p.head_dim, p.head_dim_v) <= r.d);
+    CHECK(rows.total == ceil_div(p.seq_q, r.br) * p.heads_q * p.batch);
+    CHECK(rows.shared_bytes == uint32_t(row_shared_bytes(r)));
+    const BwdShape& s = kBwdShapes[keys.hopper];
+    CHECK(keys.total == ceil_div(p.seq_kv, s.bc) * p.heads_kv * p.batch);
+    CHECK(keys.shared_bytes == uint32_t(bwd_elastic_shared_bytes(s)));
+    CHECK(keys.splits == ceil_div(p.seq_kv, s.bc) * p.batch);
+    CHECK(plan.unordered() == 0);
+    CHECK(plan.zeroed_size == 0);
+  }
   for (const char* words : {"elastic", "elastic dist=512"}) {
     const Plan plan =
         plan_of(std::string("fwd f16 b2 hq8 hk2 sq300 d128 causal_top_left ") + words);
     REQUIRE(std::string(plan.path) == "sm90");
     const Launch& l = plan.launches[0];
     CHECK(l.shared_bytes == uint32_t(fwd_elastic_shared_bytes(kFwdTiles[l.hopper])));
+  }
+}
+
+TEST_CASE("sm90: a dense bias in forward") {
+  for (const char* d : {"d64", "d128"}) {
+    const Plan plan = plan_of(std::string("fwd f16 b4 hq8 hk2 sq300 sk320 bias:f16:1x2x300 ") + d);
+    REQUIRE(std::string(plan.path) == "sm90");
+    const Launch& l = plan.launches[0];
+    CHECK(l.shared_bytes == uint32_t(fwd_bias_shared_bytes(kFwdTiles[l.hopper])));
+    CHECK(l.shared_bytes > 0);
   }
 }
 

@@ -18,12 +18,15 @@ constexpr float kLog2e = 1.44269504088896341f, kLn2 = 0.693147180559945309f;
 constexpr int producer_registers(const FwdTile& t) { return t.groups == 3 ? 32 : t.dv > 192 ? 24 : 40; }
 constexpr int consumer_registers(const FwdTile& t) { return t.groups == 3 ? 160 : t.dv > 192 ? 240 : 232; }
 
-template <int ROW>
+// BIAS_: with a dense bias.
+template <int ROW, bool BIAS_ = false>
 struct FwdShape {
+  static constexpr bool BIAS = BIAS_;
   static constexpr FwdTile tile = kFwdTiles[ROW];
   static constexpr int D = tile.d, DV = tile.dv, GROUPS = tile.groups, M = tile.rows(), N = tile.bc;
   static constexpr int PRODUCER = producer_registers(tile), CONSUMER = consumer_registers(tile);
-  static constexpr int STAGES = tile.stages, Q_STAGES = fwd_q_stages(tile);
+  static constexpr int STAGES = tile.stages,
+                       Q_STAGES = BIAS ? fwd_bias_q_stages(tile) : fwd_q_stages(tile);
   static_assert(GROUPS == 2 || GROUPS == 3, "registers are shared out for these");
   static constexpr bool TURNS = tile.turns && GROUPS > 1;
   static constexpr int DIST_PAD = fwd_dist_pad(tile), DIST_ENTRIES = fwd_dist_entries(tile);
@@ -32,7 +35,9 @@ struct FwdShape {
   static constexpr int Q_BYTES = D_PANELS * Q_PANEL, K_BYTES = D_PANELS * K_PANEL,
                        V_BYTES = DV_PANELS * K_PANEL;
   static constexpr int K_AT = Q_STAGES * Q_BYTES, V_AT = K_AT + STAGES * K_BYTES,
-                       BARRIERS_AT = V_AT + STAGES * V_BYTES;
+                       BIAS_AT = V_AT + STAGES * V_BYTES;
+  static constexpr int BIAS_BYTES = BIAS ? 64 * N * 2 : 0;  // a stage of a warpgroup
+  static constexpr int BARRIERS_AT = BIAS_AT + kFwdBiasStages * GROUPS * BIAS_BYTES;
 };
 
 // Shared memory by address, and its barriers.
@@ -49,7 +54,18 @@ struct Shared {
   TANDEM_DEVICE uint k_empty(int stage) const { return barrier(4 + S::STAGES + stage); }
   TANDEM_DEVICE uint v_full(int stage) const { return barrier(4 + 2 * S::STAGES + stage); }
   TANDEM_DEVICE uint v_empty(int stage) const { return barrier(4 + 3 * S::STAGES + stage); }
+  TANDEM_DEVICE uint bias(int group, int stage) const {
+    return at + S::BIAS_AT + (group * kFwdBiasStages + stage) * S::BIAS_BYTES;
+  }
+  TANDEM_DEVICE uint bias_full(int group, int stage) const {
+    return barrier(4 + 4 * S::STAGES + 2 * (group * kFwdBiasStages + stage));
+  }
+  TANDEM_DEVICE uint bias_empty(int group, int stage) const { return bias_full(group, stage) + 8; }
   TANDEM_DEVICE void init() const {
+    for (int n = 0; S::BIAS && n < S::GROUPS * kFwdBiasStages; ++n) {
+      barrier_init(bias_full(0, n), 1);
+      barrier_init(bias_empty(0, n), 4);  // the warps that read it
+    }
     for (int n = 0; n < S::Q_STAGES; ++n) {
       barrier_init(q_full(n), 1);
       barrier_init(q_empty(n), S::GROUPS);
@@ -115,6 +131,11 @@ struct Rounds {
         const uint each = equal ? tiles : heads, many = index / each, rest = index - many * each;
         tile = equal ? rest : tiles - 1 - many;
         head = equal ? many : rest;
+        if (S::BIAS && equal) {  // often all batches have the same: those that read a tile of it come together
+          const uint batches = heads / uint(u.heads_q), row = index / batches;
+          tile = row % tiles;
+          head = (index - row * batches) * uint(u.heads_q) + row / tiles;
+        }
       }
       at->batch = int(head / uint(u.heads_q));
       at->head = int(head - uint(at->batch) * uint(u.heads_q));
@@ -137,13 +158,14 @@ TANDEM_DEVICE void copy_tile(uint to, const CUtensorMap* map, uint barrier, int 
     copy_box(to + uint(p * rows * kPanelBytes), map, barrier, p * kPanel, row, head, batch);
 }
 
-// Fills the places of q, k and v in the order in which they are read.
+// Fills the places of q, k, v and bias in the order in which they are read.
 template <typename S, typename Params>
 struct Copier {
   const Params& params;
   const Shared<S>& shared;
   Step<S::Q_STAGES> q_step;
   Step<S::STAGES> k_step, v_step;
+  Step<kFwdBiasStages> bias_step;
   TANDEM_DEVICE Copier(const Params& p, const Shared<S>& s) : params(p), shared(s) {}
   TANDEM_DEVICE void q(int row0, int head, int batch) {
     barrier_wait(shared.q_empty(q_step.stage()), q_step.parity() ^ 1);
@@ -162,6 +184,19 @@ struct Copier {
     copy_tile<S::DV_PANELS>(shared.v(v_step.stage()), &params.v, shared.v_full(v_step.stage()), S::N,
                             t * S::N, head, batch);
     v_step.next();
+  }
+  TANDEM_DEVICE void bias(int t, int row0, int head, int batch) {
+    const int stage = bias_step.stage(), parity = bias_step.parity();
+    for (int group = 0; group < S::GROUPS; ++group) {
+      const uint full = shared.bias_full(group, stage);
+      barrier_wait(shared.bias_empty(group, stage), parity ^ 1);
+      barrier_expect(full, S::BIAS_BYTES);
+#pragma unroll
+      for (int p = 0; p < S::N / 64; ++p)
+        copy_box(shared.bias(group, stage) + uint(p * 64 * kPanelBytes), &params.bias, full,
+                 t * S::N + p * 64, row0 + 64 * group, head, batch);
+    }
+    bias_step.next();
   }
 };
 
@@ -217,6 +252,43 @@ TANDEM_DEVICE void mask_tile(float (&s)[N / 2], TandemBand band, int row, int co
   }
 }
 
+// The largest of a thread's elements of row r, by comparing words, three at a time: in the order of numbers where one is
+// not negative, in the opposite order if all are.
+template <int N>
+TANDEM_DEVICE int top_word(const float (&s)[N / 2], int r) {
+  const auto word = [&](int j, int c) { return __float_as_int(s[4 * j + 2 * r + c]); };
+  int a = max(word(0, 0), word(0, 1)), b = max(word(1, 0), word(1, 1));
+#pragma unroll
+  for (int j = 2; j < N / 8; j += 2) {
+    a = __vimax3_s32(a, word(j, 0), word(j, 1));
+    b = __vimax3_s32(b, word(j + 1, 0), word(j + 1, 1));
+  }
+  return max(a, b);
+}
+template <int N>
+TANDEM_DEVICE float top_number(const float (&s)[N / 2], int r) {
+  float a = -INFINITY;
+#pragma unroll
+  for (int j = 0; j < N / 8; ++j) a = fmaxf(a, fmaxf(s[4 * j + 2 * r], s[4 * j + 2 * r + 1]));
+  return a;
+}
+TANDEM_DEVICE int quad_max(int x) {
+  x = max(x, __shfl_xor_sync(kAllLanes, x, 1));
+  return max(x, __shfl_xor_sync(kAllLanes, x, 2));
+}
+
+// The largest numbers of the thread's two rows, over all columns.
+template <int N>
+TANDEM_DEVICE void find_tops(float (&top)[2], const float (&s)[N / 2]) {
+  const int word[2] = {quad_max(top_word<N>(s, 0)), quad_max(top_word<N>(s, 1))};
+#pragma unroll
+  for (int r = 0; r < 2; ++r) top[r] = __int_as_float(word[r]);
+  if (__any_sync(kAllLanes, (word[0] | word[1]) < 0)) {  // seldom
+#pragma unroll
+    for (int r = 0; r < 2; ++r) top[r] = quad_max(top_number<N>(s, r));
+  }
+}
+
 // The state of a thread's two rows, in powers of two: weights are relative to 2^m.
 template <int N>
 struct Softmax {
@@ -228,18 +300,14 @@ struct Softmax {
   // Returns whether a factor is not 1, the same in the whole warp.
   TANDEM_DEVICE bool step(float (&s)[N / 2], float scale, float (&factor)[2]) {
     bool grown[2];
+    float top[2];
+    find_tops<N>(top, s);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      float a = fmaxf(s[2 * r], s[2 * r + 1]), b = fmaxf(s[2 * r + 4], s[2 * r + 5]);
-#pragma unroll
-      for (int j = 2; j < N / 8; j += 2) {
-        a = fmaxf(a, fmaxf(s[4 * j + 2 * r], s[4 * j + 2 * r + 1]));
-        b = fmaxf(b, fmaxf(s[4 * j + 2 * r + 4], s[4 * j + 2 * r + 5]));
-      }
-      const float top = quad_max(fmaxf(a, b)) * scale;
-      grown[r] = top > m[r] + 8.f;
-      factor[r] = grown[r] ? exp2_fast(m[r] - top) : 1.f;
-      if (grown[r]) m[r] = top;
+      top[r] *= scale;
+      grown[r] = top[r] > m[r] + 8.f;
+      factor[r] = grown[r] ? exp2_fast(m[r] - top[r]) : 1.f;
+      if (grown[r]) m[r] = top[r];
       // Nothing visible yet: any finite number gives weights of 0.
       const float base = m[r] == -INFINITY ? 0.f : m[r];
       float x = 0.f, y = 0.f;
@@ -278,11 +346,12 @@ TANDEM_DEVICE void product_across(float (&o)[S::DV / 2], const uint (&p)[S::N / 
   commit();
 }
 
-// Weights as the A operand of P V.
-template <typename T, int N>
+// Weights as the A operand of P V; POSITIVE: negative ones are 0.
+template <typename T, int N, bool POSITIVE = false>
 TANDEM_DEVICE void pack_tile(uint (&p)[N / 4], const float (&s)[N / 2]) {
 #pragma unroll
-  for (int i = 0; i < N / 4; ++i) p[i] = T::pack(s[2 * i], s[2 * i + 1]);
+  for (int i = 0; i < N / 4; ++i)
+    p[i] = POSITIVE ? T::pack_positive(s[2 * i], s[2 * i + 1]) : T::pack(s[2 * i], s[2 * i + 1]);
 }
 
 // Lane n of a quad has a word of each of four chunks of four words; then it has chunk n.

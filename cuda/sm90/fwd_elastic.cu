@@ -147,7 +147,7 @@ TANDEM_DEVICE void consume(const FwdFullParams& params, const Shared<S>& shared)
       score(t);
 #pragma unroll
       for (int i = 0; i < N / 2; ++i)
-        s[i] = fmaxf(exp2_fast(fmaf(s[i], scale, -origin[i / 2 % 2])) + shift[i / 2 % 2], 0.f);
+        s[i] = exp2_fast(fmaf(s[i], scale, -origin[i / 2 % 2])) + shift[i / 2 % 2];
       settle(s);  // and not behind the wait that follows
       if (edge(t)) mask_tile<N>(s, rounds.band(), at.row0 + fresh_row(), t * N + fresh_col(), u.seq_kv, 0.f);
     };
@@ -155,7 +155,7 @@ TANDEM_DEVICE void consume(const FwdFullParams& params, const Shared<S>& shared)
     wait<0>();
     release_k();
     weigh(at.span.end - 1);
-    pack_tile<T, N>(p, s);
+    pack_tile<T, N, true>(p, s);
 #pragma unroll 1
     for (int t = at.span.end - 2; t >= at.span.begin; --t) {
       product_s();
@@ -165,7 +165,7 @@ TANDEM_DEVICE void consume(const FwdFullParams& params, const Shared<S>& shared)
       weigh(t);
       wait<0>();
       release_v();
-      pack_tile<T, N>(p, s);
+      pack_tile<T, N, true>(p, s);
     }
     if (speaks) barrier_arrive(shared.q_empty(q_step.stage()));
     q_step.next();

@@ -103,8 +103,11 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const SharedMemory&
                  d_o = map_shape(p, p.d_o, p.heads_q, p.seq_q, p.head_dim_v, br);
   switch (launch.stem) {
     case Stem::fwd: {
-      if (p.normalizer == Normalizer::elastic) {
-        const auto kernel = cuda::sm90::fwd_elastic_kernel(p.dtype, launch);
+      if (p.bias || p.normalizer == Normalizer::elastic) {
+        const bool biased = bool(p.bias);
+        const auto kernel = biased ? cuda::sm90::fwd_bias_kernel(p.dtype, launch)
+                                   : cuda::sm90::fwd_elastic_kernel(p.dtype, launch);
+        const MapShape bias = bias_map_shape(p, kFwdBiasRows);
         TANDEM_TRY(prepare(kernel, launch, memory));
         cuda::sm90::FwdFullParams fixed{};
         fixed.block = fwd_block(plan, launch);
@@ -113,7 +116,8 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const SharedMemory&
         *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
           cuda::sm90::FwdFullParams params = fixed;
           if (!encode(function, q, a.q, &params.q) || !encode(function, k, a.k, &params.k) ||
-              !encode(function, v, a.v, &params.v))
+              !encode(function, v, a.v, &params.v) ||
+              (biased && !encode(function, bias, a.bias, &params.bias)))
             return cudaErrorInvalidValue;
           params.push = fwd_push(plan, launch, a);
           return launch_kernel(kernel, launch, &params, stream);
@@ -182,6 +186,41 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const SharedMemory&
         params.push = bwd_dkv_dq_push(plan, launch, a);
         const cudaError_t error = zero(a, stream);
         if (error != cudaSuccess) return error;
+        return launch_kernel(kernel, launch, &params, stream);
+      };
+      return Status();
+    }
+    case Stem::bwd_row_dq: {
+      const auto kernel = cuda::sm90::bwd_row_dq_kernel(p.dtype, launch.hopper);
+      TANDEM_TRY(prepare(kernel, launch, memory));
+      cuda::sm90::BwdRowDqParams fixed{};
+      fixed.block = bwd_row_dq_block(plan, launch);
+      fixed.extra = extra_block(p);
+      fixed.features = features_of(p);
+      fixed.spec = bwd_row_dq_spec(plan, launch);
+      *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
+        cuda::sm90::BwdRowDqParams params = fixed;
+        if (!encode(function, q, a.q, &params.q) || !encode(function, k, a.k, &params.k) ||
+            !encode(function, v, a.v, &params.v) || !encode(function, d_o, a.d_o, &params.d_o))
+          return cudaErrorInvalidValue;
+        params.push = bwd_row_dq_push(plan, launch, a);
+        return launch_kernel(kernel, launch, &params, stream);
+      };
+      return Status();
+    }
+    case Stem::bwd_dkv_ddist: {
+      const auto kernel = cuda::sm90::bwd_dkv_ddist_kernel(p.dtype, launch.hopper);
+      TANDEM_TRY(prepare(kernel, launch, memory));
+      cuda::sm90::BwdDkvDdistParams fixed{};
+      fixed.block = bwd_dkv_ddist_block(plan, launch);
+      fixed.extra = extra_block(p);
+      fixed.features = features_of(p);
+      *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
+        cuda::sm90::BwdDkvDdistParams params = fixed;
+        if (!encode(function, q, a.q, &params.q) || !encode(function, k, a.k, &params.k) ||
+            !encode(function, v, a.v, &params.v) || !encode(function, d_o, a.d_o, &params.d_o))
+          return cudaErrorInvalidValue;
+        params.push = bwd_dkv_ddist_push(plan, launch, a);
         return launch_kernel(kernel, launch, &params, stream);
       };
       return Status();
