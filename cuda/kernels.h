@@ -34,6 +34,7 @@ using Kernel = void (*)(P);
 #define TANDEM_FUSED(Name, name)                                      \
   using Name##Full = FullParams<Name##Spec, Name##Block, Name##Push>; \
   Kernel<Name##Full> name##_kernel(tandem_dtype dtype, const Launch& launch, bool wide);
+#define TANDEM_HOPPER(Name, name)  // sm90/kernels.h
 #include "stems.inc"
 
 // Of the rows of src/fixed.inc: a set of optional inputs and the element type are known to the compiler.

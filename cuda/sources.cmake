@@ -20,7 +20,7 @@ target_sources(tandem PRIVATE
   cuda/bwd_dbias.cu cuda/bwd_ddist.cu cuda/bwd_dkv.cu cuda/bwd_dkv_ddist.cu cuda/bwd_dkv_full.cu cuda/bwd_dot.cu cuda/bwd_dq.cu
   cuda/bwd_dq_full.cu cuda/bwd_head.cu cuda/bwd_row.cu cuda/bwd_row_dq.cu cuda/bwd_sum.cu cuda/fwd.cu cuda/fwd_elastic.cu cuda/fwd_full.cu
   cuda/fwd_join.cu
-  src/cuda/device.cpp)
+  src/cuda/device.cpp src/cuda/runtime.cpp src/cuda/sm80.cpp)
 set_target_properties(tandem PROPERTIES
   CUDA_STANDARD 17 CUDA_STANDARD_REQUIRED ON CUDA_EXTENSIONS OFF CUDA_RUNTIME_LIBRARY Static
   CUDA_VISIBILITY_PRESET hidden CUDA_ARCHITECTURES "${CMAKE_CUDA_ARCHITECTURES}")
@@ -28,4 +28,66 @@ set_target_properties(tandem PROPERTIES
 target_compile_options(tandem PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Xptxas=-v>)
 # The runtime is in the library itself; the driver is found at run time, so nothing needs libcuda.
 target_link_libraries(tandem PRIVATE CUDA::cudart_static)
+
+# The kernels of cuda/sm80, whose instructions need compute capability 8.0: machine code as for the others, and PTX for
+# GPUs that come later. Left out where the architectures that you set are all older.
+set(sm80_architectures "")
+if(default_architectures)
+  set(sm80_architectures 80-virtual 80-real 90-real)
+else()
+  foreach(architecture IN LISTS CMAKE_CUDA_ARCHITECTURES)
+    string(REGEX MATCH "^[0-9]+" number "${architecture}")
+    if(NOT number OR number GREATER_EQUAL 80) # "all", "native"
+      list(APPEND sm80_architectures ${architecture})
+    endif()
+  endforeach()
+endif()
+if(sm80_architectures)
+  add_library(tandem_sm80 OBJECT
+    cuda/sm80/bwd_dkv.cu cuda/sm80/bwd_dkv_dq.cu cuda/sm80/bwd_dkv_full.cu cuda/sm80/bwd_dq.cu cuda/sm80/bwd_dq_cast.cu
+    cuda/sm80/bwd_dq_full.cu cuda/sm80/bwd_row.cu cuda/sm80/fwd.cu cuda/sm80/fwd_full.cu)
+  target_include_directories(tandem_sm80 PRIVATE include src)
+  set_target_properties(tandem_sm80 PROPERTIES
+    CUDA_STANDARD 17 CUDA_STANDARD_REQUIRED ON CUDA_EXTENSIONS OFF CUDA_RUNTIME_LIBRARY Static
+    CUDA_VISIBILITY_PRESET hidden CUDA_ARCHITECTURES "${sm80_architectures}")
+  target_compile_options(tandem_sm80 PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Xptxas=-v>)
+  target_sources(tandem PRIVATE $<TARGET_OBJECTS:tandem_sm80>)
+else()
+  target_sources(tandem PRIVATE cuda/sm80/absent.cpp)
+  message(STATUS "Tandem: cuda.sm80 left out: CMAKE_CUDA_ARCHITECTURES has none from 80 on")
+endif()
 unset(default_architectures)
+
+# What the CUDA compiler says of the kernels of a target for sm_90a goes to <object>.ptxas, for tests/sm90/check_ptxas.
+function(tandem_sm90_options target)
+  set_target_properties(${target} PROPERTIES
+    CUDA_STANDARD 17 CUDA_STANDARD_REQUIRED ON CUDA_EXTENSIONS OFF CUDA_VISIBILITY_PRESET hidden
+    CUDA_RUNTIME_LIBRARY Static CUDA_ARCHITECTURES 90a-real)
+  target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Xptxas=-v>)
+  if(UNIX)
+    set_target_properties(${target} PROPERTIES
+      CUDA_COMPILER_LAUNCHER "${PROJECT_SOURCE_DIR}/cmake/keep-ptxas")
+  endif()
+endfunction()
+
+# The kernels for Hopper, whose instructions no other machine code or PTX has. Left out where the architectures that
+# you set have none of compute capability 9.0, or the compiler does not know sm_90a.
+set(TANDEM_WITH_SM90 ON)
+if(CMAKE_CUDA_COMPILER_VERSION VERSION_LESS 12)
+  set(TANDEM_WITH_SM90 OFF)
+  message(STATUS "Tandem: cuda.sm90 left out: CUDA ${CMAKE_CUDA_COMPILER_VERSION} is older than 12")
+elseif(NOT CMAKE_CUDA_ARCHITECTURES MATCHES "90|all|native")
+  set(TANDEM_WITH_SM90 OFF)
+  message(STATUS "Tandem: cuda.sm90 left out: CMAKE_CUDA_ARCHITECTURES has no 90")
+endif()
+if(TANDEM_WITH_SM90)
+  add_library(tandem_sm90 OBJECT
+    cuda/sm90/bwd_dkv_ddist.cu cuda/sm90/bwd_dkv_dq.cu cuda/sm90/bwd_dkv_dq_bias.cu cuda/sm90/bwd_dkv_dq_wide.cu
+    cuda/sm90/bwd_dq_cast.cu cuda/sm90/bwd_row_dq.cu cuda/sm90/fwd.cu cuda/sm90/fwd_elastic.cu)
+  target_include_directories(tandem_sm90 PRIVATE include src)
+  tandem_sm90_options(tandem_sm90)
+  target_sources(tandem PRIVATE src/cuda/sm90.cpp $<TARGET_OBJECTS:tandem_sm90>)
+  set_property(SOURCE src/absent.cpp APPEND PROPERTY COMPILE_DEFINITIONS TANDEM_WITH_SM90=1)
+else()
+  target_sources(tandem PRIVATE src/cuda/sm90_absent.cpp)
+endif()

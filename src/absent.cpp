@@ -1,7 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The openers of backends that this build was made without: they exist and say so.
+// What this build was made without: openers of backends that exist and say so, and rows of the registry.
+#include <cstring>
+
 #include "border.h"
+#include "device.h"
 #include "tandem/tandem_cuda.h"
+
+#ifndef TANDEM_WITH_SM90  // told to this file alone
+#define TANDEM_WITH_SM90 0
+#endif
 
 #if !TANDEM_WITH_CUDA
 extern "C" tandem_status tandem_cuda_device_create(int, const tandem_device_options*,
@@ -26,3 +33,12 @@ extern "C" TANDEM_API tandem_status tandem_vk_required_features(void*, void*, vo
   return tandem::report(TANDEM_ERROR_NO_BACKEND, "this build was made without Vulkan");
 }
 #endif
+
+namespace tandem {
+
+bool kernel_built(const KernelRow& row) {
+  const bool sm90 = row.backend == Backend::cuda && std::strcmp(row.path, "sm90") == 0;
+  return backend_built(row.backend) && (!sm90 || TANDEM_WITH_SM90);
+}
+
+}  // namespace tandem

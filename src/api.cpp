@@ -364,6 +364,7 @@ tandem_status tandem_plan_get_info(const tandem_plan* plan, tandem_plan_info* in
     info->workspace_size = p.workspace_size;
     info->workspace_alignment = kWorkspaceAlignment;
     info->flops = problem_flops(p.problem);
+    info->unordered = p.unordered();
     info->tile_rows = uint32_t(p.tile().br);
     info->tile_cols = uint32_t(p.tile().bc);
     copy_name(backend_name(p.backend), info->backend);
@@ -397,7 +398,7 @@ tandem_status tandem_kernel_get(uint32_t index, tandem_kernel_info* info) {
       return fail(TANDEM_ERROR_INVALID_ARGUMENT, "kernel index is %u, there are %d", index,
                   kKernelCount);
     const KernelRow& row = kKernels[index];
-    info->built = backend_built(row.backend);
+    info->built = kernel_built(row);
     copy_name(stem_name(row.stem), info->stem);
     copy_name(backend_name(row.backend), info->backend);
     copy_name(row.path, info->path);

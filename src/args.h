@@ -16,7 +16,7 @@ struct Addresses {
 #include "args.inc"
   // In the workspace.
   uint64_t delta = 0, tau_rows = 0, slope_rows = 0, bias_parts = 0, dist_parts = 0, o_parts = 0,
-           lse_parts = 0;
+           lse_parts = 0, d_q_sums = 0, turns = 0;
   uint64_t dropout_seed = 0;
   uint32_t dropout_offset = 0;
 };
@@ -55,6 +55,8 @@ Status resolve_args(const Plan& plan, const tandem_args& args, At&& at, Addresse
     a.dist_parts = a.workspace + plan.dist_parts_offset;
     a.o_parts = a.workspace + plan.o_parts_offset;
     a.lse_parts = a.workspace + plan.lse_parts_offset;
+    a.d_q_sums = a.workspace + plan.d_q_sums_offset;
+    a.turns = a.workspace + plan.turns_offset;
   }
   a.dropout_seed = args.dropout_seed;
   a.dropout_offset = args.dropout_offset;

@@ -3,6 +3,7 @@
 
 #include <cstring>
 
+#include "hopper_tiles.h"
 #include "plan.h"
 #include "quirks.h"
 #include "status.h"
@@ -32,6 +33,7 @@ std::string describe_caps(const Caps& c) {
   }
   if (c.backend == Backend::cuda)
     line("compute_capability", text("%d.%d", c.compute_major, c.compute_minor));
+  if (c.backend == Backend::cuda) flag("sm80_code", c.sm80_code), flag("sm90_code", c.sm90_code);
   if (c.backend == Backend::vulkan) {
     line("ids", text("vendor 0x%x device 0x%x driver %u version 0x%x", c.vendor_id, c.device_id,
                      c.driver_id, c.driver_version));
@@ -84,6 +86,9 @@ Status parse_disabled(const char* list, std::vector<std::string>* disabled) {
     for (const FixedRow& row : kFixed) known |= word == row.candidate();
     for (const Tile& tile : kTiles) known |= word == tile.name;
     for (const MatrixTile& tile : kMatrixTiles) known |= word == tile.name;
+    for (const AmpereTile& tile : kAmpereTiles) known |= word == tile.name;
+    for (const FwdTile& tile : kFwdTiles) known |= word == tile.name;
+    for (const BwdShape& tile : kBwdShapes) known |= word == tile.name;
     if (!known)
       return fail(TANDEM_ERROR_INVALID_ARGUMENT,
                   "cannot disable '%s': no such path or tile; `tandem info` lists them",

@@ -44,6 +44,8 @@ struct Caps {
   std::vector<MatrixShape> matrices;
   // CUDA
   int compute_major = 0, compute_minor = 0;
+  bool sm80_code = false;  // this build's kernels for compute capability 8.0 and later load
+  bool sm90_code = false;  // this build's kernels for sm_90a load
   // CPU
   uint32_t threads = 0;
   std::string vector_isa;

@@ -67,5 +67,8 @@ Status open_vulkan_device(const DeviceOptions& options, const void* desc,
 Status open_cuda_device(const DeviceOptions& options, const void* ordinal,
                         std::unique_ptr<Device>* device);  // ordinal: int
 
+// Whether this build holds a kernel.
+bool kernel_built(const KernelRow& row);
+
 }  // namespace tandem
 #endif

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "hopper_tiles.h"
+
 namespace tandem {
 namespace {
 
@@ -417,6 +419,37 @@ BwdDkvDdistSpec bwd_dkv_ddist_spec(const Plan& plan, const Launch& l) {
 
 BwdDkvDdistBlock bwd_dkv_ddist_block(const Plan& plan, const Launch& l) {
   return key_block<BwdDkvDdistBlock>(plan, l);
+}
+
+BwdDkvDqSpec bwd_dkv_dq_spec(const Plan&, const Launch&) { return {}; }
+
+BwdDkvDqBlock bwd_dkv_dq_block(const Plan& plan, const Launch& l) {
+  auto b = pair_block<BwdDkvDqBlock>(plan, l);
+  b.in_turn = plan.problem.deterministic;
+  b.d_k = plan.problem.d_k;
+  b.d_v = plan.problem.d_v;
+  return b;
+}
+
+BwdDqCastSpec bwd_dq_cast_spec(const Plan&, const Launch&) { return {}; }
+
+BwdDqCastBlock bwd_dq_cast_block(const Plan& plan, const Launch& l) {
+  const Problem& p = plan.problem;
+  BwdDqCastBlock b{};
+  b.d_q = p.d_q;
+  b.seq_q = int(p.seq_q);
+  b.head_dim = int(p.head_dim);
+  b.heads_q = int(p.heads_q);
+  if (l.ampere >= 0) {
+    b.row_blocks = int(ampere_row_blocks(p.seq_q));
+    b.panels = kAmpereTiles[l.ampere].panels();
+  } else {
+    b.row_blocks = int(bwd_row_blocks(kBwdShapes[l.hopper], p.seq_q));
+    b.panels = bwd_panels(kBwdShapes[l.hopper]);
+  }
+  b.scale = p.scale;
+  b.total = l.total;
+  return b;
 }
 
 BwdDqSpec bwd_dq_spec(const Plan& plan, const Launch& l) {

@@ -3,6 +3,7 @@
 #ifndef TANDEM_SRC_PLAN_H
 #define TANDEM_SRC_PLAN_H
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -39,8 +40,12 @@ struct Launch {
   uint32_t splits = 1;
   uint32_t gradient = 0;  // bwd_sum: TANDEM_GRAD_BIAS or TANDEM_GRAD_DIST_BIAS
   int fixed = -1;         // CUDA: row of kFixed whose kernel runs; -1: one that knows everything
-  int wide_elements() const { return matrix > 0 ? 8 : 4; }  // of a wide load or store
-  int64_t sums(const struct Problem& p) const;              // floats of the sums over the batch
+  // The path cuda.sm90: row of kFwdTiles or kBwdShapes; -1: a kernel of simt.
+  int hopper = -1;
+  int ampere = -1;  // the path cuda.sm80: row of kAmpereTiles; -1: a kernel of simt
+  bool multiplies_matrices() const { return matrix > 0 || hopper >= 0 || ampere >= 0; }
+  int wide_elements() const { return multiplies_matrices() ? 8 : 4; }  // of a wide load or store
+  int64_t sums(const struct Problem& p) const;  // floats of the sums over the batch
 };
 
 struct FixedRow {  // fixed.inc
@@ -75,13 +80,19 @@ struct Plan {
   uint64_t bias_sums_offset = 0;  // bwd_dq's sums: [Hq] whole tiles of rows and keys
   uint64_t o_parts_offset = 0,
            lse_parts_offset = 0;  // [B,splits,Hq,Sq,part_pitch()], [B,splits,Hq,Sq]
+  // What bwd_dkv_dq adds to, and whose turn it is; zeroed together at each execute.
+  uint64_t d_q_sums_offset = 0, turns_offset = 0, zeroed_size = 0;
+  // cuda.sm90: what runs at an execute whose inputs do not lie at multiples of 16 bytes; its workspace fits into this
+  // one's. None: such an execute is refused.
+  std::shared_ptr<const Plan> unaligned;
   std::vector<Refusal> refusals;  // candidates that were looked at and not taken
   std::string name() const;
   Tile tile() const;  // of its tiled kernels, if possible one with matrices; br = bc = 0: none
   const Launch* find(Stem stem) const;  // nullptr: not in this plan
   bool sums_dist() const;               // some launch leaves d_dist_bias, or parts of it
   bool stores_d_bias() const;
-  int wide_elements() const;  // of the loads and stores of its tiled kernels: 4, or 8
+  uint32_t unordered() const;  // TANDEM_GRAD_* that are summed in any order
+  int wide_elements() const;   // of the loads and stores of its tiled kernels: 4, or 8
 };
 
 constexpr uint64_t kWorkspaceAlignment = 256;

@@ -110,5 +110,51 @@ constexpr bool matrix_tiles_fit() {
 }
 static_assert(matrix_tiles_fit(), "a row of matrix_tiles.inc breaks one of the rules above");
 
+// ---- tiles of cuda.sm80 ----
+struct AmpereTile {
+  const char* name;
+  Stem stem;
+  int width, br, bc, warps, stages, halves, held, groups, full;
+  constexpr int threads() const { return 32 * warps; }
+  constexpr bool owns_keys() const { return stem == Stem::bwd_dkv || stem == Stem::bwd_dkv_dq; }
+  constexpr int owned() const { return owns_keys() ? bc : br; }
+  constexpr int streamed() const { return owns_keys() ? br : bc; }
+  constexpr int row_blocks() const { return owned() * halves / warps / 16; }  // of a warp
+  constexpr int panels() const { return width / 64; }                         // of d_q's sums
+};
+
+// The shared arrays of cuda/sm80/<stem>.cu: the owned rows, of both tensors but in fwd; the streamed ones; three numbers a
+// streamed row in bwd_dkv; and P and dS where two warps share them.
+constexpr int ampere_shared_bytes(const AmpereTile& t) {
+  const int row = 2 * t.width, owned = t.owned() * row * (t.stem == Stem::fwd ? 1 : 2);
+  const int streamed = t.stages * 2 * t.streamed() * row;
+  const int numbers = t.owns_keys() ? t.stages * 3 * 4 * t.streamed() : 0;
+  const int pairs = (t.halves > 1                 ? 2
+                     : t.stem == Stem::bwd_dkv_dq ? 1
+                                                  : 0) *
+                    2 * t.owned() * t.streamed();
+  return owned + streamed + numbers + pairs;
+}
+
+// The f32 sums of d_q that bwd_dkv_dq adds to: for each head blocks of 64 rows, for each of these panels of 64 features.
+constexpr int64_t ampere_row_blocks(int64_t seq_q) { return (seq_q + 63) / 64; }
+
+constexpr AmpereTile kAmpereTiles[] = {
+#define TANDEM_AMPERE_TILE(name, stem, width, Br, Bc, warps, stages, halves, held, groups, full) \
+  {#name, Stem::stem, width, Br, Bc, warps, stages, halves, held, groups, full},
+#include "ampere_tiles.inc"
+};
+constexpr int kAmpereTileCount = int(sizeof(kAmpereTiles) / sizeof(kAmpereTiles[0]));
+
+constexpr bool ampere_tiles_fit() {
+  for (const AmpereTile& t : kAmpereTiles) {
+    if (t.owned() * t.halves % (16 * t.warps) != 0) return false;  // warps own whole blocks of 16
+    if (t.streamed() % (16 * t.halves) != 0 || t.width % 32 != 0) return false;
+    if (ampere_shared_bytes(t) > 163 * 1024) return false;  // an A100's
+  }
+  return true;
+}
+static_assert(ampere_tiles_fit(), "a row of ampere_tiles.inc breaks one of the rules above");
+
 }  // namespace tandem
 #endif

@@ -2,6 +2,7 @@
 // A case on a device: every buffer between guards, outputs full of NaN before, everything that must not change
 // compared afterwards.
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <limits>
 
@@ -80,7 +81,22 @@ void note_plan(const Plan& plan, CaseResult* result) {
   result->kernels.insert(result->kernels.end(), info.kernels, info.kernels + info.kernel_count);
 }
 
-// Executes, and again as often as options say: the same bits each time. "" or what went wrong.
+// Two results of sums in any order: no element apart by more than two units in the last place and 2^-16 of the largest.
+bool close(const HostTensor& a, const std::vector<uint8_t>& bytes) {
+  HostTensor b = a;
+  b.bytes = bytes;
+  const std::vector<double> x = a.dense(), y = b.dense();
+  double largest = 0;
+  for (double v : x) largest = std::max(largest, std::fabs(v));
+  for (size_t i = 0; i < x.size(); ++i) {
+    const double apart = std::fabs(x[i] - y[i]);
+    const bool same = x[i] == y[i] || (std::isnan(x[i]) && std::isnan(y[i]));
+    if (!same && !(apart <= 2 * ulp(x[i], a.layout.dtype) + 0x1p-16 * largest)) return false;
+  }
+  return true;
+}
+
+// Executes, and again as often as options say: the same bits each time, where the plan promises them. "" or what went wrong.
 std::string execute(Session& session, const Plan& plan, const tandem_args& args, Run* run,
                     const CaseOptions& options,
                     const std::vector<std::pair<Role, HostTensor*>>& outputs,
@@ -92,6 +108,11 @@ std::string execute(Session& session, const Plan& plan, const tandem_args& args,
       const char* name = role_name(role);
       std::vector<uint8_t> bytes(tensor->bytes.size());
       run->fetch(name, bytes.data());
+      if (time > 0 && role == Role::d_q && (plan.info().unordered & TANDEM_GRAD_Q)) {
+        if (!close(*tensor, bytes))
+          return std::string(name) + ": another result in run " + std::to_string(time + 1);
+        continue;  // the first is judged: it had the workspace that options ask for
+      }
       if (time > 0 && bytes != tensor->bytes)
         return std::string(name) + ": other bits in run " + std::to_string(time + 1);
       tensor->bytes = std::move(bytes);

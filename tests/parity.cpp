@@ -61,9 +61,10 @@ bool takes(const Target& target, const tandem_problem& problem) {
   // A line "backend.path   refused: why"; a tile's has the tile's name in between.
   const std::string name = target.backend + "." + target.path;
   const std::string words = "\n" + explain(target.session->device(), problem);
-  const size_t at = words.find("\n" + name + " ");
-  if (at == std::string::npos) return true;
-  return words.compare(words.find_first_not_of(' ', at + 1 + name.size()), 8, "refused:") != 0;
+  for (size_t at = 0; (at = words.find("\n" + name + " ", at)) != std::string::npos; ++at)
+    if (words.compare(words.find_first_not_of(' ', at + 1 + name.size()), 8, "refused:") == 0)
+      return false;
+  return true;
 }
 
 tandem_problem in_f16(tandem_problem p) {

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "hopper_tiles.h"
 #include "params.h"
 #include "plan.h"
 
@@ -47,6 +48,8 @@ inline std::vector<Profile> profiles() {
     if (backend == Backend::cuda) {
       c.compute_major = version / 10;
       c.compute_minor = version % 10;
+      c.sm80_code = has('T');
+      c.sm90_code = has('W');
     } else {
       c.api_version = 1u << 22 | uint32_t(version) << 12;
       c.buffer_address = has('A');
@@ -107,13 +110,13 @@ inline Problem problem_of(const std::string& line) {
 inline std::string dump(const Status& status, const Plan& plan) {
   std::string s = status.message() + "|" + backend_name(plan.backend) + "." + plan.path + "|" +
                   plan.name() +
-                  text("|%llu %llu|", (unsigned long long)plan.workspace_size,
-                       (unsigned long long)plan.delta_offset);
+                  text("|%llu %llu %llu|", (unsigned long long)plan.workspace_size,
+                       (unsigned long long)plan.delta_offset, (unsigned long long)plan.zeroed_size);
   for (const Launch& l : plan.launches)
-    s += text("%s %d %s %dx%d %d %d %u %u %u %u %u %d %u %d %d %d %u;", stem_name(l.stem), l.kernel,
-              l.tile.name ? l.tile.name : "-", l.tile.br, l.tile.bc, l.d_blocks, l.dv_blocks,
-              l.tiles, l.total, l.groups_x, l.groups_y, l.shared_bytes, l.matrix, l.subgroup,
-              l.row_blocks, l.left_shared, l.flies, l.splits);
+    s += text("%s %d %s %dx%d %d %d %u %u %u %u %u %d %u %d %d %d %u %d;", stem_name(l.stem),
+              l.kernel, l.tile.name ? l.tile.name : "-", l.tile.br, l.tile.bc, l.d_blocks,
+              l.dv_blocks, l.tiles, l.total, l.groups_x, l.groups_y, l.shared_bytes, l.matrix,
+              l.subgroup, l.row_blocks, l.left_shared, l.flies, l.splits, l.hopper);
   for (const Refusal& r : plan.refusals) s += r.candidate + ": " + r.reason + ";";
   return s;
 }

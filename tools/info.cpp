@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "hopper_tiles.h"
 #include "registry.h"
 #include "tandem/tandem.h"
 #include "tiles.h"
@@ -152,6 +153,31 @@ ordered_json collect() {
                                  {"left_shared", t.left},
                                  {"doubled_operands", t.doubled},
                                  {"max_head_dim", t.max_d}});
+  for (const AmpereTile& t : kAmpereTiles)
+    j["ampere_tiles"].push_back({{"name", t.name},
+                                 {"stem", stem_name(t.stem)},
+                                 {"rows", t.br},
+                                 {"cols", t.bc},
+                                 {"warps", t.warps},
+                                 {"optional_inputs", t.full != 0},
+                                 {"max_head_dim", t.width},
+                                 {"shared_bytes", ampere_shared_bytes(t)}});
+  for (const FwdTile& t : kFwdTiles)
+    j["hopper_tiles"].push_back({{"name", t.name},
+                                 {"stem", stem_name(Stem::fwd)},
+                                 {"rows", t.rows()},
+                                 {"cols", t.bc},
+                                 {"max_head_dim", t.d},
+                                 {"max_head_dim_v", t.dv},
+                                 {"shared_bytes", fwd_shared_bytes(t)}});
+  for (const BwdShape& s : kBwdShapes)
+    j["hopper_tiles"].push_back({{"name", s.name},
+                                 {"stem", stem_name(Stem::bwd_dkv_dq)},
+                                 {"rows", s.br},
+                                 {"cols", s.bc},
+                                 {"max_head_dim", s.d},
+                                 {"max_head_dim_v", s.d},
+                                 {"shared_bytes", bwd_shared_bytes(s)}});
   for (const tandem_kernel_info& k : support::registry())
     j["kernels"].push_back(
         {{"stem", k.stem}, {"backend", k.backend}, {"path", k.path}, {"built", k.built != 0}});
@@ -200,6 +226,19 @@ void print_text(const ordered_json& j) {
         word(t, "name"), word(t, "stem"), t["subgroups"].get<int>(), t["row_blocks"].get<int>(),
         t["cols"].get<int>(), t["max_head_dim"].get<int>(),
         t["doubled_operands"].get<bool>() ? ", where operands take twice the registers" : "");
+  fmt::print("\nTiles of cuda.sm80\n");
+  for (const auto& t : j["ampere_tiles"])
+    fmt::print(
+        "  {:<15} {:<10} {} x {}, {} warps, head sizes up to {}, {} bytes of shared memory{}\n",
+        word(t, "name"), word(t, "stem"), t["rows"].get<int>(), t["cols"].get<int>(),
+        t["warps"].get<int>(), t["max_head_dim"].get<int>(), t["shared_bytes"].get<int>(),
+        t["optional_inputs"].get<bool>() ? ", with optional inputs" : "");
+  fmt::print("\nTiles of cuda.sm90\n");
+  for (const auto& t : j["hopper_tiles"])
+    fmt::print("  {:<15} {:<10} {} x {}, head sizes up to {} and {}, {} bytes of shared memory\n",
+               word(t, "name"), word(t, "stem"), t["rows"].get<int>(), t["cols"].get<int>(),
+               t["max_head_dim"].get<int>(), t["max_head_dim_v"].get<int>(),
+               t["shared_bytes"].get<int>());
   fmt::print("\nKernels\n");
   Table kernels({"  stem", "backend", "path", "in this build"});
   for (const auto& k : j["kernels"])

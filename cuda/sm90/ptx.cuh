@@ -67,7 +67,8 @@ TANDEM_DEVICE void copy_box(uint to, const CUtensorMap* map, uint barrier, int d
       "l"(map), "r"(barrier), "r"(d), "r"(s), "r"(h), "r"(b)
       : "memory");
 }
-// The other way; what lies outside the tensor is left out.
+// The other way; what lies behind the tensor's end is left out. It may not begin before the first row: that is an illegal
+// instruction on an H100 (580.159.04).
 TANDEM_DEVICE void store_box(const CUtensorMap* map, uint from, int d, int s, int h, int b) {
   asm volatile(
       "cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(
@@ -107,6 +108,43 @@ TANDEM_DEVICE void bulk_wait() {
 // By each thread that wrote shared memory by ordinary stores, before the barrier behind which matrix products or bulk
 // copies read it.
 TANDEM_DEVICE void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// ---- clusters: workgroups that see each other's shared memory -----------------------------------------
+
+TANDEM_DEVICE uint cluster_size() {
+  uint n;
+  asm volatile("mov.u32 %0, %%cluster_nctarank;" : "=r"(n));
+  return n;
+}
+TANDEM_DEVICE uint cluster_rank() {
+  uint n;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(n));
+  return n;
+}
+// All threads of the cluster that have not left.
+TANDEM_DEVICE void cluster_sync() {
+  asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+  asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+}
+// Where workgroup `rank` has what lies at `at` here; for the three functions below.
+TANDEM_DEVICE uint cluster_address(uint at, uint rank) {
+  uint there;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(at), "r"(rank));
+  return there;
+}
+TANDEM_DEVICE uint4 cluster_words(uint at) {
+  uint4 x;
+  asm volatile("ld.shared::cluster.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+               : "r"(at)
+               : "memory");
+  return x;
+}
+// At a barrier of another workgroup. Orders shared memory alone, as barrier_arrive() does: a release to the cluster would
+// also wait for what was stored to global memory.
+TANDEM_DEVICE void cluster_arrive(uint barrier) {
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
 
 // ---- named barriers: ID 0 is __syncthreads() ---------------------------------------------------------
 

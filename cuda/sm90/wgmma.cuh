@@ -40,6 +40,11 @@ TANDEM_DEVICE uint64_t across(uint at, int panel_stride) {
          uint64_t(1024 >> 4) << 32 | uint64_t(1) << 62;
 }
 
+// The same, some bytes further. The upper half never changes: nothing is carried.
+TANDEM_DEVICE uint64_t further(uint64_t descriptor, int bytes) {
+  return (descriptor & 0xffffffff00000000u) | (uint(descriptor) + (uint(bytes) >> 4));
+}
+
 // Before the first product of a group whose registers were touched, accumulators or A; else ptxas puts one in (C7519).
 TANDEM_DEVICE void fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 TANDEM_DEVICE void commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
@@ -49,10 +54,22 @@ TANDEM_DEVICE void wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
 }
 
+// Computes x here, in source order with what is volatile, in particular not further down.
+template <int N>
+TANDEM_DEVICE void settle(float (&x)[N]) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) asm volatile("" : "+f"(x[i]));
+}
+
 struct Half {
   static TANDEM_DEVICE uint pack(float low, float high) {
     uint r;
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+    return r;
+  }
+  static TANDEM_DEVICE uint pack_positive(float low, float high) {  // 0 for what is negative
+    uint r;
+    asm("cvt.rn.relu.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
     return r;
   }
   static TANDEM_DEVICE float low(uint r) { return __half2float(__ushort_as_half(ushort(r))); }
@@ -64,6 +81,11 @@ struct Bfloat {
   static TANDEM_DEVICE uint pack(float low, float high) {
     uint r;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+    return r;
+  }
+  static TANDEM_DEVICE uint pack_positive(float low, float high) {  // 0 for what is negative
+    uint r;
+    asm("cvt.rn.relu.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
     return r;
   }
   static TANDEM_DEVICE float low(uint r) { return __uint_as_float(r << 16); }

@@ -275,6 +275,9 @@ typedef struct tandem_plan_info {
   char backend[16];
   char path[16];  /* "ref", "simd", "scalar", "simt", ... */
   char name[512]; /* backend, path, tile and problem line: the key in logs and benches */
+  uint32_t
+      unordered; /* TANDEM_GRAD_* whose sums this plan adds in any order: their last bits may differ from
+                       * one execute to the next. 0 with TANDEM_FLAG_DETERMINISTIC */
 } tandem_plan_info;
 TANDEM_API tandem_status tandem_plan_get_info(const tandem_plan* plan, tandem_plan_info* info);
 

@@ -4,117 +4,18 @@
 // machine without NVIDIA's driver and is told NO_BACKEND.
 #include "device.h"
 
-#include <cuda.h>
-#include <cuda_runtime.h>
-
-#include <functional>
+#include <atomic>
 #include <initializer_list>
 #include <utility>
 
 #include "../../cuda/kernels.h"
+#include "../../cuda/sm80/kernels.h"
+#include "cuda/sm80.h"
+#include "cuda/sm90.h"
 #include "tandem/tandem_cuda.h"
 
 namespace tandem {
 namespace {
-
-tandem_status code_of(cudaError_t error) {
-  switch (error) {
-    case cudaErrorMemoryAllocation:
-      return TANDEM_ERROR_DEVICE_OUT_OF_MEMORY;
-    // Sticky: the context is of no more use, whoever's kernel it was.
-    case cudaErrorIllegalAddress:
-    case cudaErrorMisalignedAddress:
-    case cudaErrorInvalidAddressSpace:
-    case cudaErrorInvalidPc:
-    case cudaErrorIllegalInstruction:
-    case cudaErrorHardwareStackError:
-    case cudaErrorLaunchFailure:
-    case cudaErrorLaunchTimeout:
-    case cudaErrorAssert:
-    case cudaErrorECCUncorrectable:
-    case cudaErrorNvlinkUncorrectable:
-    case cudaErrorContextIsDestroyed:
-    case cudaErrorCudartUnloading:
-      return TANDEM_ERROR_DEVICE_LOST;
-    default:
-      return TANDEM_ERROR_BACKEND;
-  }
-}
-
-// Also takes the error off the runtime's per-thread record: the caller's next cudaGetLastError() is to
-// find only the caller's own.
-Status failed(const char* call, cudaError_t error) {
-  cudaGetLastError();
-  return fail(code_of(error), "%s: %s (cudaError_t %d)", call, cudaGetErrorString(error),
-              int(error));
-}
-
-#define TANDEM_CUDA_TRY(call, expression)                           \
-  do {                                                              \
-    const cudaError_t try_error_ = (expression);                    \
-    if (try_error_ != cudaSuccess) return failed(call, try_error_); \
-  } while (false)
-
-// The driver's context functions. cudaSetDevice cannot put back what the calling thread had: a context
-// that is not a primary one, or none at all.
-struct Driver {
-  CUresult (*get)(CUdevice*, int) = nullptr;
-  CUresult (*retain)(CUcontext*, CUdevice) = nullptr;
-  CUresult (*release)(CUdevice) = nullptr;
-  CUresult (*current)(CUcontext*) = nullptr;
-  CUresult (*push)(CUcontext) = nullptr;
-  CUresult (*pop)(CUcontext*) = nullptr;
-
-  template <typename F>
-  static Status find(const char* name, F* function) {
-    void* pointer = nullptr;
-    cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
-#if CUDART_VERSION >= 12050
-    TANDEM_CUDA_TRY(
-        name, cudaGetDriverEntryPointByVersion(name, &pointer, 12000, cudaEnableDefault, &found));
-#else
-    TANDEM_CUDA_TRY(name, cudaGetDriverEntryPoint(name, &pointer, cudaEnableDefault, &found));
-#endif
-    if (found != cudaDriverEntryPointSuccess || !pointer)
-      return fail(TANDEM_ERROR_BACKEND, "the NVIDIA driver has no %s", name);
-    *function = reinterpret_cast<F>(pointer);
-    return Status();
-  }
-  Status load() {
-    TANDEM_TRY(find("cuDeviceGet", &get));
-    TANDEM_TRY(find("cuDevicePrimaryCtxRetain", &retain));
-    TANDEM_TRY(find("cuDevicePrimaryCtxRelease", &release));
-    TANDEM_TRY(find("cuCtxGetCurrent", &current));
-    TANDEM_TRY(find("cuCtxPushCurrent", &push));
-    return find("cuCtxPopCurrent", &pop);
-  }
-};
-
-// Makes a context current for a scope and leaves the thread as it was.
-class Current {
- public:
-  Current(const Driver& driver, CUcontext context) : driver_(driver) {
-    CUcontext now = nullptr;
-    if (driver_.current(&now) == CUDA_SUCCESS && now == context) return;
-    result_ = driver_.push(context);
-    pushed_ = result_ == CUDA_SUCCESS;
-  }
-  ~Current() {
-    CUcontext ours = nullptr;
-    if (pushed_) driver_.pop(&ours);
-  }
-  Current(const Current&) = delete;
-  Current& operator=(const Current&) = delete;
-  Status status() const {
-    if (result_ == CUDA_SUCCESS) return Status();
-    return fail(TANDEM_ERROR_BACKEND, "cuCtxPushCurrent: CUresult %d", int(result_));
-  }
-
- private:
-  const Driver& driver_;
-  CUresult result_ = CUDA_SUCCESS;
-  bool pushed_ = false;
-};
 
 // Whether a kernel's WIDE instantiation may run (cuda/tile.cuh): all inputs wide, whole quads of features,
 // and a thread's offset inside a tile of at most 256 rows below 4 GiB.
@@ -144,24 +45,28 @@ uint32_t wide_of(const Push& push) {
 uint32_t wide_of(const BwdSumPush&) { return 0; }
 uint32_t wide_of(const BwdHeadPush&) { return 0; }
 
-using Recorder = std::function<cudaError_t(cudaStream_t, const Addresses&)>;
-
-struct SharedMemory {
-  size_t a_multiprocessor = 0, reserved_a_block = 0;
-};
-
 class CudaProgram final : public Program {
  public:
-  CudaProgram(const Driver& driver, CUcontext context, const SharedMemory& memory, const Plan& plan)
-      : driver_(driver), context_(context), memory_(memory), plan_(plan) {}
+  CudaProgram(const Driver& driver, CUcontext context, const SharedMemory& memory,
+              const Logger& log, const Plan& plan)
+      : driver_(driver), context_(context), memory_(memory), log_(log), plan_(plan) {}
 
   Status add_all() {
     for (const Launch& launch : plan_.launches) TANDEM_TRY(add(launch));
-    return Status();
+    if (!plan_.unaligned) return Status();
+    unaligned_ = std::make_unique<CudaProgram>(driver_, context_, memory_, log_, *plan_.unaligned);
+    return unaligned_->add_all();
   }
 
  private:
   Status add(const Launch& launch) {
+    if (launch.hopper >= 0) {
+      Recorder recorder;
+      TANDEM_TRY(sm90_recorder(plan_, launch, memory_, &recorder));
+      steps_.push_back({launch.stem, std::move(recorder)});
+      return Status();
+    }
+    if (launch.ampere >= 0) return add_sm80(launch);
     if (plan_.problem.extras().empty()) switch (launch.stem) {
         case Stem::fwd:
           return add_plain(launch, cuda::fwd_kernel, fwd_block, fwd_push);
@@ -183,9 +88,46 @@ class CudaProgram final : public Program {
 #define TANDEM_FUSED(Name, name) \
   case Stem::name:               \
     return add_fixed(launch, cuda::name##_kernel, name##_spec, name##_block, name##_push);
+#define TANDEM_HOPPER(Name, name) \
+  case Stem::name:                \
+    break;
 #include "stems.inc"
     }
     return fail(TANDEM_ERROR_BACKEND, "the CUDA backend has no kernel %s", stem_name(launch.stem));
+  }
+
+  Status add_sm80(const Launch& launch) {
+    if (launch.stem == Stem::bwd_dkv_dq || launch.stem == Stem::bwd_dq_cast) {
+      Recorder recorder;
+      TANDEM_TRY(sm80_recorder(plan_, launch, memory_, &recorder));
+      steps_.push_back({launch.stem, std::move(recorder)});
+      return Status();
+    }
+    if (kAmpereTiles[launch.ampere].full) switch (launch.stem) {
+#define TANDEM_FULL(name)                                                               \
+  case Stem::name:                                                                      \
+    return add_fixed(launch, cuda::sm80::name##_full_kernel, name##_spec, name##_block, \
+                     name##_push);
+        TANDEM_FULL(fwd)
+        TANDEM_FULL(bwd_row)
+        TANDEM_FULL(bwd_dkv)
+        TANDEM_FULL(bwd_dq)
+#undef TANDEM_FULL
+        default:
+          break;
+      }
+    else
+      switch (launch.stem) {
+        case Stem::fwd:
+          return add_plain(launch, cuda::sm80::fwd_kernel, fwd_block, fwd_push);
+        case Stem::bwd_dkv:
+          return add_plain(launch, cuda::sm80::bwd_dkv_kernel, bwd_dkv_block, bwd_dkv_push);
+        case Stem::bwd_dq:
+          return add_plain(launch, cuda::sm80::bwd_dq_kernel, bwd_dq_block, bwd_dq_push);
+        default:
+          break;
+      }
+    return fail(TANDEM_ERROR_BACKEND, "the path sm80 has no kernel %s", stem_name(launch.stem));
   }
 
   template <typename Block, typename Push>
@@ -241,6 +183,13 @@ class CudaProgram final : public Program {
           return Status();
         },
         &a));
+    if (unaligned_ && !sm90_takes(a)) {
+      if (!told_.exchange(true))
+        log_(TANDEM_LOG_WARN,
+             text("inputs at addresses that are no multiples of 16 bytes: %s in place of %s",
+                  plan_.unaligned->name().c_str(), plan_.name().c_str()));
+      return unaligned_->record(stream, args);
+    }
     for (const Step& step : steps_) {
       const cudaError_t error = step.record(reinterpret_cast<cudaStream_t>(stream.handle), a);
       if (error != cudaSuccess) return failed(stem_name(step.stem), error);
@@ -253,30 +202,6 @@ class CudaProgram final : public Program {
     Stem stem;
     Recorder record;
   };
-
-  // Loads the kernel: the runtime would do so at its first launch, which may be inside a stream capture,
-  // where loading is not allowed.
-  Status prepare(const void* kernel, int threads, size_t shared) {
-    cudaFuncAttributes attributes;
-    TANDEM_CUDA_TRY("cudaFuncGetAttributes", cudaFuncGetAttributes(&attributes, kernel));
-    if (shared == 0) return Status();
-    if (shared > 48 * 1024)  // what a block gets without asking
-      TANDEM_CUDA_TRY(
-          "cudaFuncSetAttribute",
-          cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared)));
-    // As much of the multiprocessor's memory as the workgroups that its registers hold can share; the
-    // rest stays first-level cache.
-    int groups = 0;
-    TANDEM_CUDA_TRY(
-        "cudaOccupancyMaxActiveBlocksPerMultiprocessor",
-        cudaOccupancyMaxActiveBlocksPerMultiprocessor(&groups, kernel, threads, shared));
-    const size_t wanted = size_t(groups) * (shared + memory_.reserved_a_block);
-    const size_t percent = (100 * wanted + memory_.a_multiprocessor - 1) / memory_.a_multiprocessor;
-    TANDEM_CUDA_TRY("cudaFuncSetAttribute",
-                    cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                                         int(percent < 100 ? percent : 100)));
-    return Status();
-  }
 
   // Which of the two runs depends on the addresses, so on the execute.
   template <typename P, typename Push>
@@ -293,7 +218,8 @@ class CudaProgram final : public Program {
     const bool none = launch.stem == Stem::bwd_dot || launch.stem == Stem::bwd_sum;
     const size_t shared = none ? 0 : launch.shared_bytes;
     for (const auto kernel : {any, wide})
-      TANDEM_TRY(prepare(reinterpret_cast<const void*>(kernel), int(threads.x), shared));
+      TANDEM_TRY(
+          prepare_kernel(reinterpret_cast<const void*>(kernel), int(threads.x), shared, memory_));
     const Plan& plan = plan_;
     const Launch* of = &launch;  // of plan_
     steps_.push_back({launch.stem, [=, &plan](cudaStream_t stream, const Addresses& a) {
@@ -310,7 +236,10 @@ class CudaProgram final : public Program {
   const Driver& driver_;
   const CUcontext context_;
   const SharedMemory memory_;
+  const Logger& log_;
   const Plan plan_;
+  std::unique_ptr<CudaProgram> unaligned_;  // of plan_.unaligned
+  mutable std::atomic<bool> told_{false};   // that it ran
   std::vector<Step> steps_;
 };
 
@@ -388,13 +317,15 @@ class CudaDevice final : public Device {
                   properties.name, properties.major, properties.minor);
     }
     if (loaded != cudaSuccess) return failed("cudaFuncGetAttributes", loaded);
+    caps_.sm80_code = sm80_loads();
+    caps_.sm90_code = sm90_loads();
     return Status();
   }
 
   Status build(const Plan& plan, std::unique_ptr<Program>* program) override {
     const Current current(driver_, context_);
     TANDEM_TRY(current.status());
-    auto built = std::make_unique<CudaProgram>(driver_, context_, memory_, plan);
+    auto built = std::make_unique<CudaProgram>(driver_, context_, memory_, log_, plan);
     TANDEM_TRY(built->add_all());
     *program = std::move(built);
     return Status();

@@ -13,7 +13,7 @@ constexpr uint32_t round16(size_t bytes) { return uint32_t((bytes + 15) / 16 * 1
 
 // Calls each(entry) for the constants of a stem.
 #define TANDEM_INTERFACE(Name) constexpr auto for_each_constant_##Name = [](auto&& each) { \
-    using Spec = Name##Spec;
+    using Spec [[maybe_unused]] = Name##Spec;
 #define TANDEM_SPEC(id, name, fallback) \
   each(VkSpecializationMapEntry{id, uint32_t(offsetof(Spec, name)), 4});
 #include "../interface/all.inc"

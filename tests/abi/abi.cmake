@@ -1,7 +1,13 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # The binary interface, as abi/ records it. Once more the library's objects, linked into a shared library: what an
 # application would load, with all backends of this build.
-add_library(tandem_shared SHARED $<TARGET_OBJECTS:tandem>)
+set(objects $<TARGET_OBJECTS:tandem>)
+foreach(part IN ITEMS tandem_sm80 tandem_sm90) # kernels with architectures of their own
+  if(TARGET ${part})
+    list(APPEND objects $<TARGET_OBJECTS:${part}>)
+  endif()
+endforeach()
+add_library(tandem_shared SHARED ${objects})
 set_target_properties(tandem_shared PROPERTIES OUTPUT_NAME tandem LINKER_LANGUAGE CXX
                       LIBRARY_OUTPUT_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/abi)
 target_link_libraries(tandem_shared PRIVATE Threads::Threads ${CMAKE_DL_LIBS})

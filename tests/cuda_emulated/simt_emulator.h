@@ -30,6 +30,9 @@
 struct alignas(16) float4 {
   float x, y, z, w;
 };
+struct alignas(8) float2 {
+  float x, y;
+};
 struct alignas(8) uint2 {
   unsigned x, y;
 };
@@ -45,6 +48,7 @@ struct dim3 {
   dim3(unsigned x_, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
 };
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+inline float2 make_float2(float x, float y) { return {x, y}; }
 inline float3 make_float3(float x, float y, float z) { return {x, y, z}; }
 inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
 inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
@@ -60,6 +64,16 @@ inline Settings& settings() {
   static Settings s;
   return s;
 }
+
+// A thread's copies on their way to shared memory, in groups.
+struct Copies {
+  struct Chunk {
+    unsigned char* to;
+    unsigned char data[16];
+  };
+  std::vector<Chunk> open;
+  std::vector<std::vector<Chunk>> groups;
+};
 
 class Block {
  public:
@@ -85,6 +99,8 @@ class Block {
         const Body& b = *reinterpret_cast<const Body*>(uintptr_t(high) << 32 | low);
         b();
         Block& block = *current();
+        if (!block.copies().open.empty() || !block.copies().groups.empty())
+          die("a thread ends with copies on their way");
         block.threads_[block.running_].done = true;
         --block.live_;
         block.release();
@@ -134,36 +150,48 @@ class Block {
     barrier();
     return any_[mine % 2];
   }
-  float shuffle_xor(float x, int lanes) {
+  // What all lanes of the warp brought, once they have; to be read before the next exchange but one.
+  template <typename T>
+  const T* exchange(const T& mine) {
+    static_assert(sizeof(T) <= kSlot, "a lane's share");
     Warp& w = warps_[running_ / 32];
-    const unsigned mine = w.generation;
-    w.value[mine % 2][running_ % 32] = x;
+    const unsigned now = w.generation;
+    unsigned char* all = w.value[now % 2];
+    std::memcpy(all + running_ % 32 * sizeof(T), &mine, sizeof(T));
     if (++w.arrived == std::min(32u, unsigned(threads_.size()) - running_ / 32 * 32)) {
       w.arrived = 0;
       ++w.generation;
       ++progress_;
     }
-    while (w.generation == mine) yield();
-    return w.value[mine % 2][running_ % 32 ^ unsigned(lanes)];
+    while (w.generation == now) yield();
+    return reinterpret_cast<const T*>(all);
   }
+  float shuffle_xor(float x, int lanes) { return exchange(x)[running_ % 32 ^ unsigned(lanes)]; }
+  Copies& copies() { return threads_[running_].copies; }
+  size_t shared_bytes() const { return shared_bytes_; }
   unsigned char* shared() const {
     return shared_.get() + (16 - reinterpret_cast<uintptr_t>(shared_.get()) % 16) % 16;
   }
   unsigned thread() const { return running_; }
+  [[noreturn]] static void die(const char* why) {
+    std::fprintf(stderr, "simt_emulator: %s\n", why);
+    std::abort();
+  }
   static Block*& current() {
     static Block* block = nullptr;
     return block;
   }
 
  private:
-  static constexpr size_t kStack = 256 * 1024, kGuard = 4096;
+  static constexpr size_t kStack = 256 * 1024, kGuard = 4096, kSlot = 64;
   struct Thread {
     ucontext_t context;
     std::unique_ptr<char[]> stack;
     bool done = false;
+    Copies copies;
   };
   struct Warp {
-    float value[2][32];
+    alignas(16) unsigned char value[2][32 * kSlot];
     unsigned arrived = 0, generation = 0;
   };
   void yield() { swapcontext(&threads_[running_].context, &main_); }
@@ -173,10 +201,6 @@ class Block {
     arrived_ = 0;
     ++generation_;
     any_[generation_ % 2] = 0;
-  }
-  [[noreturn]] static void die(const char* why) {
-    std::fprintf(stderr, "simt_emulator: %s\n", why);
-    std::abort();
   }
 
   size_t shared_bytes_;

@@ -164,6 +164,9 @@ inline cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemc
 inline cudaError_t cudaMemset(void* p, int byte, size_t bytes) {
   return std::memset(p, byte, bytes), cudaSuccess;
 }
+inline cudaError_t cudaMemsetAsync(void* p, int byte, size_t bytes, cudaStream_t) {
+  return std::memset(p, byte, bytes), cudaSuccess;
+}
 inline cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
 inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
   return *stream = nullptr, cudaSuccess;

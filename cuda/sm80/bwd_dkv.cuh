@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// bwd_dkv on matrices: d_k and d_v of Bc keys of one kv head, summed over its query heads and over all query tiles in a
+// fixed order. Rows of a tile are keys, columns are queries, so P and dS are left operands where they are. The operation
+// is that of cuda/bwd_dkv.cu.
+#ifndef TANDEM_CUDA_SM80_BWD_DKV_CUH
+#define TANDEM_CUDA_SM80_BWD_DKV_CUH
+#include "scores.cuh"
+#include "shape.cuh"
+
+namespace tandem {
+namespace cuda {
+namespace sm80 {
+
+template <typename T, int ROW>
+__global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
+    bwd_dkv(const __grid_constant__ BwdDkvParams params) {
+  using S = MmaShape<ROW>;
+  // HALVES = 2: a warp and its neighbour own the same keys; each multiplies half of the queries and sums half of the
+  // features, and P and dS pass through shared memory.
+  constexpr int W = S::WIDTH, MT = S::MT, BR = S::BR, BC = S::BC, TILE = BR * 2 * W;
+  constexpr int HALVES = S::HALVES, N = BR / HALVES / 8, F = W / HALVES / 8;
+  const BwdDkvBlock& u = params.block;
+  const BwdDkvPush& push = params.push;
+  Place at;
+  if (!find_keys<ROW>(u, &at)) return;
+  // First to last: with a causal mask the first keys are seen by most rows and take longest.
+  const int row0 = (int(u.tiles) - 1 - at.tile) * BC;
+  const bool grad_k = push.d_k != 0, grad_v = push.d_v != 0;
+  const View<T> k =
+      make_view<T>(push.k, u.k, at.batch, at.head, u.seq_kv, u.head_dim, push.wide & 2u);
+  const View<T> v =
+      make_view<T>(push.v, u.v, at.batch, at.head, u.seq_kv, u.head_dim_v, push.wide & 4u);
+  // Of the group's first query head; base moves from head to head.
+  View<T> q =
+      make_view<T>(push.q, u.q, at.batch, at.head * u.group, u.seq_q, u.head_dim, push.wide & 1u);
+  View<T> d_o = make_view<T>(push.d_o, u.d_o, at.batch, at.head * u.group, u.seq_q, u.head_dim_v,
+                             push.wide & 8u);
+  int64_t queries0 = (int64_t(at.batch) * u.heads_q + at.head * u.group) * u.seq_q;
+  const TandemBand band = mask_band(u);
+  const TandemTiles span = tandem_query_tiles(band, row0, BC, BR, u.seq_q, u.seq_kv);
+
+  const Lane me;
+  const int half = HALVES > 1 ? me.warp % HALVES : 0;
+  const uint k_tile = shared_start(), v_tile = k_tile + BC * 2 * W, q_tile = v_tile + BC * 2 * W,
+             o_tile = q_tile + S::STAGES * TILE, numbers = o_tile + S::STAGES * TILE,
+             p_tile = numbers + S::STAGES * 12 * BR, s_tile = p_tile + BC * 2 * BR;
+  const int own = 16 * MT * (me.warp / HALVES), row = row0 + own + me.g;  // the lane's first key
+  const int feature = half * (W / HALVES), query = half * (BR / HALVES);  // the warp's first ones
+  const SharedLeft<W, MT> k_at(k_tile, own), v_at(v_tile, own);
+  const Reach<W> q_at(q_tile, false), o_at(o_tile, false), q_across(q_tile, true),
+      o_across(o_tile, true);
+  const Exponent e(u.scale);
+  float d_k[MT][F][4], d_v[MT][F][4];
+  clear(d_k), clear(d_v);
+
+  // Of a query row, in the order of the rows: what is taken off the exponent, then delta.
+  float lse = 0.f, delta = 0.f;
+  const auto fetch_numbers = [&](int first) {
+    const int i = first + int(threadIdx.x);
+    if (int(threadIdx.x) >= BR) return;
+    const bool there = i < u.seq_q;
+    lse = there ? __ldg(reinterpret_cast<const float*>(push.lse) + queries0 + i) : minus_infinity();
+    delta =
+        there && grad_k ? __ldg(reinterpret_cast<const float*>(push.delta) + queries0 + i) : 0.f;
+  };
+  const auto put_numbers = [&](int stage) {
+    if (int(threadIdx.x) >= BR) return;
+    put_number(numbers + uint(stage * 12 * BR + 4 * int(threadIdx.x)), base_of_row(lse));
+    put_number(numbers + uint(stage * 12 * BR + 4 * BR + 4 * int(threadIdx.x)), delta);
+  };
+  const auto load_queries = [&](int stage, int first) {
+    load_rows<W, BR, S::THREADS>(q_tile + stage * TILE, q, first);
+    load_rows<W, BR, S::THREADS>(o_tile + stage * TILE, d_o, first);
+  };
+
+  int t = span.begin, heads = span.begin < span.end ? u.group : 0;
+  load_rows<W, BC, S::THREADS>(k_tile, k, row0);
+  load_rows<W, BC, S::THREADS>(v_tile, v, row0);
+  if (heads > 0) {
+    load_queries(0, t * BR);
+    fetch_numbers(t * BR);
+    put_numbers(0);
+  }
+  commit();
+  int stage = 0;
+#pragma unroll 1
+  while (heads > 0) {
+    const int col0 = t * BR;
+    const bool edge = t < span.full_begin || t >= span.full_end;
+    wait<0>();
+    __syncthreads();
+    if (++t == span.end) {
+      t = span.begin, --heads;
+      q.base += u.q.h, d_o.base += u.d_o.h, queries0 += u.seq_q;
+    }
+    if (heads > 0) {
+      load_queries(1 - stage, t * BR);
+      fetch_numbers(t * BR);
+    }
+    commit();
+    float s[MT][N][4];
+    product_nt<W, T>(s, k_at, q_at, stage * BR + query);
+    e.apply(s);
+    if (edge)
+      hide(
+          s, row, col0 + query + 2 * me.t, [&](int j) { return j - band.off - band.right; },
+          [&](int j) { return j - band.off + band.left; });
+    const uint first = numbers + uint(stage * 12 * BR + 4 * (query + 2 * me.t));
+#pragma unroll
+    for (int n = 0; n < N; ++n) {
+      float base[2];
+      get_numbers(base, first + 32 * n);
+#pragma unroll
+      for (int r = 0; r < MT; ++r)
+#pragma unroll
+        for (int x = 0; x < 4; ++x) s[r][n][x] = exp2_fast(fmaf(s[r][n][x], e.c, -base[x % 2]));
+    }
+    uint p[MT][N / 2][4];
+    pack_rows<T>(p, s);
+    if constexpr (HALVES == 1) {
+      if (grad_v) product_nn<W, T>(d_v, p, o_across, stage * BR);
+    } else {
+      put_rows<BR>(p_tile, own, query, p);
+    }
+    if (grad_k) {
+      float dp[MT][N][4];
+      product_nt<W, T>(dp, v_at, o_at, stage * BR + query);
+#pragma unroll
+      for (int n = 0; n < N; ++n) {
+        float less[2];
+        get_numbers(less, first + 4 * BR + 32 * n);
+#pragma unroll
+        for (int r = 0; r < MT; ++r)
+#pragma unroll
+          for (int x = 0; x < 4; ++x) dp[r][n][x] = s[r][n][x] * (dp[r][n][x] - less[x % 2]);
+      }
+      pack_rows<T>(p, dp);
+      if constexpr (HALVES == 1)
+        product_nn<W, T>(d_k, p, q_across, stage * BR);
+      else
+        put_rows<BR>(s_tile, own, query, p);
+    }
+    if constexpr (HALVES > 1) {
+      __syncthreads();
+      const SharedLeft<BR, MT> p_at(p_tile, own), s_at(s_tile, own);
+      if (grad_v) product_nn<W, T, BR / 16>(d_v, p_at, o_across, stage * BR, feature);
+      if (grad_k) product_nn<W, T, BR / 16>(d_k, s_at, q_across, stage * BR, feature);
+    }
+    stage = 1 - stage;
+    if (heads > 0) put_numbers(stage);
+  }
+  wait<0>();
+  __syncthreads();  // two warps may share their rows
+  if (grad_k)
+    store_rows<W>(
+        make_view<T>(push.d_k, u.d_k, at.batch, at.head, u.seq_kv, u.head_dim, push.wide & 16u),
+        row0, k_tile, own, d_k, [&](float x, int, int) { return x * u.scale; }, feature);
+  if (grad_v)
+    store_rows<W>(
+        make_view<T>(push.d_v, u.d_v, at.batch, at.head, u.seq_kv, u.head_dim_v, push.wide & 32u),
+        row0, v_tile, own, d_v, [](float x, int, int) { return x; }, feature);
+}
+
+}  // namespace sm80
+}  // namespace cuda
+}  // namespace tandem
+#endif

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// bwd_dkv_dq on matrices: d_k and d_v of Bc keys of one kv head as bwd_dkv, and these keys' part of d_q, which is added to
+// f32 sums in the workspace in whatever order the workgroups come. Five products instead of bwd_dkv's and bwd_dq's seven.
+#ifndef TANDEM_CUDA_SM80_BWD_DKV_DQ_CUH
+#define TANDEM_CUDA_SM80_BWD_DKV_DQ_CUH
+#include "kernels.h"
+#include "scores.cuh"
+#include "shape.cuh"
+
+namespace tandem {
+namespace cuda {
+namespace sm80 {
+
+// Adds four numbers to global memory.
+TANDEM_DEVICE void add_numbers(float* to, const float (&x)[4]) {
+#if !defined(__CUDACC__)
+  for (int n = 0; n < 4; ++n) to[n] += x[n];
+#elif __CUDA_ARCH__ >= 900
+  asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(x[0]), "f"(x[1]),
+               "f"(x[2]), "f"(x[3])
+               : "memory");
+#else
+#pragma unroll
+  for (int n = 0; n < 4; ++n)
+    asm volatile("red.global.add.f32 [%0], %1;" ::"l"(to + n), "f"(x[n]) : "memory");
+#endif
+}
+
+template <typename T, int ROW>
+__global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
+    bwd_dkv_dq(const __grid_constant__ BwdDkvDqParams params) {
+  using S = MmaShape<ROW>;
+  // HALVES as in bwd_dkv. With 1, a warp takes the queries of a tile 32 at a time.
+  constexpr int W = S::WIDTH, MT = S::MT, BR = S::BR, BC = S::BC, TILE = BR * 2 * W;
+  constexpr int HALVES = S::HALVES, TURNS = HALVES > 1 ? 1 : BR / 32;
+  constexpr int N = BR / HALVES / TURNS / 8, F = W / HALVES / 8;
+  constexpr int Q_BLOCKS = BR / 16, PANELS = W / 64;
+  static_assert(BR == 64 && Q_BLOCKS * PANELS == S::WARPS,
+                "a warp sums 16 rows and 64 features of d_q");
+  const BwdDkvDqBlock& u = params.block;
+  const BwdDkvDqPush& push = params.push;
+  Place at;
+  if (!find_keys<ROW>(u, &at)) return;
+  // First to last: with a causal mask the first keys are seen by most rows and take longest.
+  const int row0 = (int(u.tiles) - 1 - at.tile) * BC;
+  const View<T> k =
+      make_view<T>(params.k, u.k, at.batch, at.head, u.seq_kv, u.head_dim, params.wide & 2u);
+  const View<T> v =
+      make_view<T>(params.v, u.v, at.batch, at.head, u.seq_kv, u.head_dim_v, params.wide & 4u);
+  // Of the group's first query head; base moves from head to head.
+  View<T> q = make_view<T>(params.q, u.q, at.batch, at.head * u.group, u.seq_q, u.head_dim,
+                           params.wide & 1u);
+  View<T> d_o = make_view<T>(params.d_o, u.d_o, at.batch, at.head * u.group, u.seq_q, u.head_dim_v,
+                             params.wide & 8u);
+  const int64_t head0 = int64_t(at.batch) * u.heads_q + at.head * u.group;
+  int64_t queries0 = head0 * u.seq_q;
+  const TandemBand band{u.band_left, u.band_right, u.band_off};
+  const TandemTiles span = tandem_query_tiles(band, row0, BC, BR, u.seq_q, u.seq_kv);
+
+  const Lane me;
+  const int half = HALVES > 1 ? me.warp % HALVES : 0;
+  const uint k_tile = shared_start(), v_tile = k_tile + BC * 2 * W, q_tile = v_tile + BC * 2 * W,
+             o_tile = q_tile + S::STAGES * TILE, numbers = o_tile + S::STAGES * TILE,
+             s_tile = numbers + S::STAGES * 12 * BR, p_tile = s_tile + BC * 2 * BR;
+  const int own = 16 * MT * (me.warp / HALVES), row = row0 + own + me.g;  // the lane's first key
+  const int feature = half * (W / HALVES), query = half * (BR / HALVES);  // the warp's first ones
+  const SharedLeft<W, MT> k_at(k_tile, own), v_at(v_tile, own);
+  const Reach<W> q_at(q_tile, false), o_at(o_tile, false), q_across(q_tile, true),
+      o_across(o_tile, true), k_across(k_tile, true);
+  const Reach<BR> ds_across(s_tile, false);
+  // d_q: the warp's 16 rows of a tile, and its panel of 64 features. The sums lie in blocks of 64 rows and 64 features
+  // as the accumulators do.
+  const int q_block = me.warp % Q_BLOCKS, panel = me.warp / Q_BLOCKS;
+  const int64_t head_sums = int64_t((u.seq_q + 63) / 64) * PANELS * 4096;
+  float* sums = reinterpret_cast<float*>(push.d_q_sums) + head0 * head_sums + panel * 4096 +
+                4 * (32 * q_block + int(threadIdx.x) % 32);
+  const Exponent e(u.scale);
+  float d_k[MT][F][4], d_v[MT][F][4];
+  clear(d_k), clear(d_v);
+
+  // Of a query row: what is taken off the exponent, then delta.
+  float lse = 0.f, delta = 0.f;
+  const auto fetch_numbers = [&](int first) {
+    const int i = first + int(threadIdx.x);
+    if (int(threadIdx.x) >= BR) return;
+    const bool there = i < u.seq_q;
+    lse = there ? __ldg(reinterpret_cast<const float*>(push.lse) + queries0 + i) : minus_infinity();
+    delta = there ? __ldg(reinterpret_cast<const float*>(push.delta) + queries0 + i) : 0.f;
+  };
+  const auto put_numbers = [&](int stage) {
+    if (int(threadIdx.x) >= BR) return;
+    put_number(numbers + uint(stage * 12 * BR + 4 * int(threadIdx.x)), base_of_row(lse));
+    put_number(numbers + uint(stage * 12 * BR + 4 * BR + 4 * int(threadIdx.x)), delta);
+  };
+  const auto load_queries = [&](int stage, int first) {
+    load_rows<W, BR, S::THREADS>(q_tile + stage * TILE, q, first);
+    load_rows<W, BR, S::THREADS>(o_tile + stage * TILE, d_o, first);
+  };
+
+  int t = span.begin, heads = span.begin < span.end ? u.group : 0;
+  load_rows<W, BC, S::THREADS>(k_tile, k, row0);
+  load_rows<W, BC, S::THREADS>(v_tile, v, row0);
+  if (heads > 0) {
+    load_queries(0, t * BR);
+    fetch_numbers(t * BR);
+    put_numbers(0);
+  }
+  commit();
+  int stage = 0;
+#pragma unroll 1
+  while (heads > 0) {
+    const int col0 = t * BR;
+    const bool edge = t < span.full_begin || t >= span.full_end;
+    float* const to = sums + int64_t(t) * PANELS * 4096;
+    wait<0>();
+    __syncthreads();
+    if (++t == span.end) {
+      t = span.begin, --heads;
+      q.base += u.q.h, d_o.base += u.d_o.h, queries0 += u.seq_q, sums += head_sums;
+    }
+    if (heads > 0) {
+      load_queries(1 - stage, t * BR);
+      fetch_numbers(t * BR);
+    }
+    commit();
+#pragma unroll 1
+    for (int turn = 0; turn < TURNS; ++turn) {
+      const int from = query + 32 * turn;
+      float s[MT][N][4], dp[MT][N][4];
+      uint p[MT][N / 2][4];
+      product_nt<W, T>(s, k_at, q_at, stage * BR + from);
+      e.apply(s);
+      if (edge)
+        hide(
+            s, row, col0 + from + 2 * me.t, [&](int j) { return j - band.off - band.right; },
+            [&](int j) { return j - band.off + band.left; });
+      const uint first = numbers + uint(stage * 12 * BR + 4 * (from + 2 * me.t));
+#pragma unroll
+      for (int n = 0; n < N; ++n) {
+        float base[2];
+        get_numbers(base, first + 32 * n);
+#pragma unroll
+        for (int r = 0; r < MT; ++r)
+#pragma unroll
+          for (int x = 0; x < 4; ++x) s[r][n][x] = exp2_fast(fmaf(s[r][n][x], e.c, -base[x % 2]));
+      }
+      pack_rows<T>(p, s);
+      if constexpr (HALVES == 1)
+        product_nn<W, T>(d_v, p, o_across, stage * BR + from);
+      else
+        put_rows<BR>(p_tile, own, from, p);
+      product_nt<W, T>(dp, v_at, o_at, stage * BR + from);
+#pragma unroll
+      for (int n = 0; n < N; ++n) {
+        float less[2];
+        get_numbers(less, first + 4 * BR + 32 * n);
+#pragma unroll
+        for (int r = 0; r < MT; ++r)
+#pragma unroll
+          for (int x = 0; x < 4; ++x) dp[r][n][x] = s[r][n][x] * (dp[r][n][x] - less[x % 2]);
+      }
+      pack_rows<T>(p, dp);
+      put_rows<BR>(s_tile, own, from, p);
+      if constexpr (HALVES == 1) product_nn<W, T>(d_k, p, q_across, stage * BR + from);
+    }
+    __syncthreads();
+    if constexpr (HALVES > 1) {
+      const SharedLeft<BR, MT> p_at(p_tile, own), s_at(s_tile, own);
+      product_nn<W, T, BR / 16>(d_v, p_at, o_across, stage * BR, feature);
+      product_nn<W, T, BR / 16>(d_k, s_at, q_across, stage * BR, feature);
+    }
+    float d_q[8][4];
+#pragma unroll
+    for (int n = 0; n < 8; ++n)
+#pragma unroll
+      for (int x = 0; x < 4; ++x) d_q[n][x] = 0.f;
+#pragma unroll
+    for (int key = 0; key < BC; key += 16) {
+      uint a[4];
+      load_matrices_transposed(a, ds_across.at(key, 16 * q_block));
+#pragma unroll
+      for (int n = 0; n < 4; ++n) {
+        uint b[4];
+        load_matrices_transposed(b, k_across.at(key, 64 * panel + 16 * n));
+        multiply<T>(d_q[2 * n], a, b[0], b[1]);
+        multiply<T>(d_q[2 * n + 1], a, b[2], b[3]);
+      }
+    }
+#pragma unroll
+    for (int n = 0; n < 8; ++n) add_numbers(to + 512 * n, d_q[n]);
+    stage = 1 - stage;
+    if (heads > 0) put_numbers(stage);
+  }
+  wait<0>();
+  __syncthreads();  // two warps may share their rows
+  if (push.d_k)
+    store_rows<W>(
+        make_view<T>(push.d_k, u.d_k, at.batch, at.head, u.seq_kv, u.head_dim, params.wide & 16u),
+        row0, k_tile, own, d_k, [&](float x, int, int) { return x * u.scale; }, feature);
+  if (push.d_v)
+    store_rows<W>(
+        make_view<T>(push.d_v, u.d_v, at.batch, at.head, u.seq_kv, u.head_dim_v, params.wide & 32u),
+        row0, v_tile, own, d_v, [](float x, int, int) { return x; }, feature);
+}
+
+}  // namespace sm80
+}  // namespace cuda
+}  // namespace tandem
+#endif

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// bwd_dq on matrices: d_q of Br query rows of one head, a warp owns 16 or 32 of them. The operation is that of
+// cuda/bwd_dq.cu.
+#ifndef TANDEM_CUDA_SM80_BWD_DQ_CUH
+#define TANDEM_CUDA_SM80_BWD_DQ_CUH
+#include "scores.cuh"
+#include "shape.cuh"
+
+namespace tandem {
+namespace cuda {
+namespace sm80 {
+
+template <typename T, int ROW>
+__global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
+    bwd_dq(const __grid_constant__ BwdDqParams params) {
+  using S = MmaShape<ROW>;
+  constexpr int W = S::WIDTH, MT = S::MT, BR = S::BR, BC = S::BC, TILE = BC * 2 * W;
+  const BwdDqBlock& u = params.block;
+  const BwdDqPush& push = params.push;
+  Place at;
+  if (!find_queries<ROW>(u, &at)) return;
+  const int kv_head = at.head / u.group;
+  const int row0 = at.tile * BR;
+  const View<T> q =
+      make_view<T>(push.q, u.q, at.batch, at.head, u.seq_q, u.head_dim, push.wide & 1u);
+  const View<T> k =
+      make_view<T>(push.k, u.k, at.batch, kv_head, u.seq_kv, u.head_dim, push.wide & 2u);
+  const View<T> v =
+      make_view<T>(push.v, u.v, at.batch, kv_head, u.seq_kv, u.head_dim_v, push.wide & 4u);
+  const View<T> d_o =
+      make_view<T>(push.d_o, u.d_o, at.batch, at.head, u.seq_q, u.head_dim_v, push.wide & 8u);
+  const TandemBand band = mask_band(u);
+  const TandemTiles span = tandem_key_tiles(band, row0, BR, BC, u.seq_q, u.seq_kv);
+
+  const Lane me;
+  const uint q_tile = shared_start(), o_tile = q_tile + BR * 2 * W, k_tile = o_tile + BR * 2 * W,
+             v_tile = k_tile + S::STAGES * TILE;
+  const int own = 16 * MT * me.warp, row = row0 + own + me.g;  // the lane's first row
+  const SharedLeft<W, MT> q_at(q_tile, own), o_at(o_tile, own);
+  const Reach<W> k_at(k_tile, false), v_at(v_tile, false), k_across(k_tile, true);
+  const Exponent e(u.scale);
+  float d_q[MT][W / 8][4];
+  clear(d_q);
+
+  load_rows<W, BR, S::THREADS>(q_tile, q, row0);
+  load_rows<W, BR, S::THREADS>(o_tile, d_o, row0);
+  if (span.begin < span.end) {
+    load_rows<W, BC, S::THREADS>(k_tile, k, span.begin * BC);
+    load_rows<W, BC, S::THREADS>(v_tile, v, span.begin * BC);
+  }
+  commit();
+  float lse[MT][2], delta[MT][2];
+  const int64_t rows0 = (int64_t(at.batch) * u.heads_q + at.head) * u.seq_q;
+#pragma unroll
+  for (int r = 0; r < MT; ++r)
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int i = row + 16 * r + 8 * h;
+      const bool there = i < u.seq_q;
+      lse[r][h] = base_of_row(there ? __ldg(reinterpret_cast<const float*>(push.lse) + rows0 + i)
+                                    : minus_infinity());
+      delta[r][h] = there ? __ldg(reinterpret_cast<const float*>(push.delta) + rows0 + i) : 0.f;
+    }
+  int stage = 0;
+#pragma unroll 1
+  for (int t = span.begin; t < span.end; ++t) {
+    const int col0 = t * BC;
+    wait<0>();
+    __syncthreads();
+    if (t + 1 < span.end) {
+      load_rows<W, BC, S::THREADS>(k_tile + (1 - stage) * TILE, k, col0 + BC);
+      load_rows<W, BC, S::THREADS>(v_tile + (1 - stage) * TILE, v, col0 + BC);
+    }
+    commit();
+    float s[MT][BC / 8][4], dp[MT][BC / 8][4];
+    product_nt<W, T>(s, q_at, k_at, stage * BC);
+    e.apply(s);
+    if (t < span.full_begin || t >= span.full_end)
+      hide(
+          s, row, col0 + 2 * me.t, [&](int i) { return i + band.off - band.left; },
+          [&](int i) { return tandem_min(i + band.off + band.right, u.seq_kv - 1); });
+    product_nt<W, T>(dp, o_at, v_at, stage * BC);
+#pragma unroll
+    for (int r = 0; r < MT; ++r)
+#pragma unroll
+      for (int n = 0; n < BC / 8; ++n)
+#pragma unroll
+        for (int x = 0; x < 4; ++x)
+          dp[r][n][x] =
+              exp2_fast(fmaf(s[r][n][x], e.c, -lse[r][x / 2])) * (dp[r][n][x] - delta[r][x / 2]);
+    uint ds[MT][BC / 16][4];
+    pack_rows<T>(ds, dp);
+    product_nn<W, T>(d_q, ds, k_across, stage * BC);
+    stage = 1 - stage;
+  }
+  wait<0>();
+  __syncthreads();  // where no tile was visited, Q may only now have come
+  store_rows<W>(
+      make_view<T>(push.d_q, u.d_q, at.batch, at.head, u.seq_q, u.head_dim, push.wide & 16u), row0,
+      q_tile, own, d_q, [&](float x, int, int) { return x * u.scale; });
+}
+
+}  // namespace sm80
+}  // namespace cuda
+}  // namespace tandem
+#endif

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// fwd on matrices: o and lse from q, k, v. A workgroup owns Br query rows of one head, a warp 16 or 32 of them. The
+// operation is that of cuda/fwd.cu.
+#ifndef TANDEM_CUDA_SM80_FWD_CUH
+#define TANDEM_CUDA_SM80_FWD_CUH
+#include "scores.cuh"
+#include "shape.cuh"
+
+namespace tandem {
+namespace cuda {
+namespace sm80 {
+
+// The rows of a lane in the online softmax. Weights are 2^(s c - m c), one fma and one exp2 each; m moves only when a
+// score of the warp exceeds it by more than a factor of 2^8, so most tiles rescale nothing.
+template <int MT>
+struct OnlineRows {
+  float m[MT][2];  // origin of the raw scores
+  float l[MT][2];  // this lane's part of the row's sum
+
+  TANDEM_DEVICE OnlineRows() {
+#pragma unroll
+    for (int r = 0; r < MT; ++r)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) m[r][h] = minus_infinity(), l[r][h] = 0.f;
+  }
+  // Nothing visible yet: any finite origin gives weights 0.
+  static TANDEM_DEVICE float base(float m, float c) {
+    return m == minus_infinity() ? 0.f : __fmul_rn(m, c);
+  }
+  // What m c was rounded by, as a power of 2 in every weight.
+  static TANDEM_DEVICE float off(float m, float c) { return fmaf(m, c, -base(m, c)); }
+
+  // Raw scores become weights; earlier results are rescaled where an origin moves.
+  template <int N, int O>
+  TANDEM_DEVICE void step(float (&s)[MT][N][4], float (&o)[MT][O][4], float c) {
+    float top[MT][2];
+    bool moves = false;
+#pragma unroll
+    for (int r = 0; r < MT; ++r)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        top[r][h] = fmaxf(s[r][0][2 * h], s[r][0][2 * h + 1]);
+#pragma unroll
+        for (int n = 1; n < N; ++n)
+          top[r][h] = fmaxf(top[r][h], fmaxf(s[r][n][2 * h], s[r][n][2 * h + 1]));
+        moves |= (top[r][h] - m[r][h]) * c > 8.f;
+      }
+    if (any_of_warp(moves)) {
+#pragma unroll
+      for (int r = 0; r < MT; ++r)
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          const float now = fmaxf(m[r][h], quad_max(top[r][h]));
+          const float factor =
+              m[r][h] == minus_infinity() ? 0.f : exp2_fast(base(m[r][h], c) - base(now, c));
+          m[r][h] = now;
+          l[r][h] *= factor;
+#pragma unroll
+          for (int n = 0; n < O; ++n) o[r][n][2 * h] *= factor, o[r][n][2 * h + 1] *= factor;
+        }
+    }
+#pragma unroll
+    for (int r = 0; r < MT; ++r)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const float less = base(m[r][h], c);
+#pragma unroll
+        for (int n = 0; n < N; ++n)
+#pragma unroll
+          for (int x = 2 * h; x < 2 * h + 2; ++x) {
+            s[r][n][x] = exp2_fast(fmaf(s[r][n][x], c, -less));
+            l[r][h] += s[r][n][x];
+          }
+      }
+  }
+};
+
+template <typename T, int ROW>
+__global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
+    fwd(const __grid_constant__ FwdParams params) {
+  using S = MmaShape<ROW>;
+  constexpr int W = S::WIDTH, MT = S::MT, BR = S::BR, BC = S::BC;
+  const FwdBlock& u = params.block;
+  const FwdPush& push = params.push;
+  Place at;
+  if (!find_queries<ROW>(u, &at)) return;
+  const int part = at.batch;  // over batch and splits
+  at.batch = part / u.splits;
+  const int kv_head = at.head / u.group;
+  const int row0 = at.tile * BR;
+  const View<T> q =
+      make_view<T>(push.q, u.q, at.batch, at.head, u.seq_q, u.head_dim, push.wide & 1u);
+  const View<T> k =
+      make_view<T>(push.k, u.k, at.batch, kv_head, u.seq_kv, u.head_dim, push.wide & 2u);
+  const View<T> v =
+      make_view<T>(push.v, u.v, at.batch, kv_head, u.seq_kv, u.head_dim_v, push.wide & 4u);
+  const TandemBand band = mask_band(u);
+  const TandemTiles span = tandem_split_tiles(
+      tandem_key_tiles(band, row0, BR, BC, u.seq_q, u.seq_kv), part % u.splits, u.splits);
+
+  const Lane me;
+  const uint q_tile = shared_start(), k_tile = q_tile + BR * 2 * W,
+             v_tile = k_tile + S::STAGES * BC * 2 * W;
+  const int own = 16 * MT * me.warp, row = row0 + own + me.g;  // the lane's first row
+  const SharedLeft<W, MT> q_at(q_tile, own);
+  const Reach<W> k_at(k_tile, false), v_at(v_tile, true);
+  HeldLeft<W, S::HELD ? MT : 1> q_held;
+  const Exponent e(u.scale);
+  OnlineRows<MT> softmax;
+  float o[MT][W / 8][4];
+  clear(o);
+
+  load_rows<W, BR, S::THREADS>(q_tile, q, row0);
+  commit();
+  if (span.begin < span.end) {
+    load_rows<W, BC, S::THREADS>(k_tile, k, span.begin * BC);
+    if (S::STAGES > 1) load_rows<W, BC, S::THREADS>(v_tile, v, span.begin * BC);
+  }
+  commit();
+  if constexpr (S::HELD) {
+    wait<1>();
+    __syncthreads();
+    q_held.load(q_at);
+  }
+  int stage = 0;
+#pragma unroll 1
+  for (int t = span.begin; t < span.end; ++t) {
+    const int col0 = t * BC;
+    wait<0>();
+    __syncthreads();
+    if constexpr (S::STAGES > 1) {
+      if (t + 1 < span.end) {
+        load_rows<W, BC, S::THREADS>(k_tile + (1 - stage) * BC * 2 * W, k, col0 + BC);
+        load_rows<W, BC, S::THREADS>(v_tile + (1 - stage) * BC * 2 * W, v, col0 + BC);
+      }
+    } else {
+      load_rows<W, BC, S::THREADS>(v_tile, v, col0);
+    }
+    commit();
+    float s[MT][BC / 8][4];
+    if constexpr (S::HELD)
+      product_nt<W, T>(s, q_held, k_at, stage * BC);
+    else
+      product_nt<W, T>(s, q_at, k_at, stage * BC);
+    e.apply(s);
+    if (t < span.full_begin || t >= span.full_end)
+      hide(
+          s, row, col0 + 2 * me.t, [&](int i) { return i + band.off - band.left; },
+          [&](int i) { return tandem_min(i + band.off + band.right, u.seq_kv - 1); });
+    softmax.step(s, o, e.c);
+    uint p[MT][BC / 16][4];
+    pack_rows<T>(p, s);
+    if constexpr (S::STAGES == 1) {
+      wait<0>();
+      __syncthreads();
+      if (t + 1 < span.end) load_rows<W, BC, S::THREADS>(k_tile, k, col0 + BC);
+      commit();
+    }
+    product_nn<W, T>(o, p, v_at, stage * BC);
+    if constexpr (S::STAGES > 1) stage = 1 - stage;
+  }
+  wait<0>();
+
+  float* lse = reinterpret_cast<float*>(push.lse);
+  const int64_t lse0 = (int64_t(part) * u.heads_q + at.head) * u.seq_q;
+  float divisor[MT][2];
+#pragma unroll
+  for (int r = 0; r < MT; ++r)
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const float l = quad_sum(softmax.l[r][h]), m = softmax.m[r][h];
+      const float off = OnlineRows<MT>::off(m, e.c) * kLn2;
+      const int i = row + 16 * r + 8 * h;
+      if (lse && me.t == 0 && i < u.seq_q)
+        lse[lse0 + i] =
+            l > 0.f ? __fmul_rn(m, e.first ? 1.f : e.scale) + (logf(l) - off) : minus_infinity();
+      divisor[r][h] = l > 0.f ? l : 1.f;
+    }
+  if (u.splits > 1) {
+    const View<F32> out = part_view(push.o, u.o, part, at.head, u.seq_q);
+    store_numbers(out, row, 2 * me.t, o,
+                  [&](float x, int r, int h) { return __fdiv_rn(x, divisor[r][h]); });
+  } else {
+    const View<T> out =
+        make_view<T>(push.o, u.o, at.batch, at.head, u.seq_q, u.head_dim_v, push.wide & 8u);
+    store_rows<W>(out, row0, q_tile, own, o,
+                  [&](float x, int r, int h) { return __fdiv_rn(x, divisor[r][h]); });
+  }
+}
+
+}  // namespace sm80
+}  // namespace cuda
+}  // namespace tandem
+#endif

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// The kernels of the path sm80 as the host sees them: parameters are those of cuda/kernels.h. By launch.ampere and the
+// tensors' type; nullptr: not built.
+#ifndef TANDEM_CUDA_SM80_KERNELS_H
+#define TANDEM_CUDA_SM80_KERNELS_H
+#include "../kernels.h"
+
+namespace tandem {
+namespace cuda {
+namespace sm80 {
+
+Kernel<FwdParams> fwd_kernel(tandem_dtype dtype, const Launch& launch, bool wide);
+Kernel<BwdDkvParams> bwd_dkv_kernel(tandem_dtype dtype, const Launch& launch, bool wide);
+Kernel<BwdDqParams> bwd_dq_kernel(tandem_dtype dtype, const Launch& launch, bool wide);
+Kernel<FwdFull> fwd_full_kernel(tandem_dtype dtype, const Launch& launch, bool wide);
+Kernel<BwdRowFull> bwd_row_full_kernel(tandem_dtype dtype, const Launch& launch, bool wide);
+Kernel<BwdDkvFull> bwd_dkv_full_kernel(tandem_dtype dtype, const Launch& launch, bool wide);
+Kernel<BwdDqFull> bwd_dq_full_kernel(tandem_dtype dtype, const Launch& launch, bool wide);
+
+// d_q_sums: [B Hq][blocks of 64 rows][panels of 64 features][64 x 64 as accumulators lie], which bwd_dq_cast reads.
+struct BwdDkvDqParams {
+  BwdDkvDqBlock block;
+  BwdDkvDqPush push;
+  uint64_t q, k, v, d_o;
+  uint wide;  // as in bwd_dkv.inc
+};
+
+struct BwdDqCastParams {
+  BwdDqCastBlock block;
+  BwdDqCastPush push;
+  uint wide;  // of d_q
+};
+
+Kernel<BwdDkvDqParams> bwd_dkv_dq_kernel(tandem_dtype dtype, const Launch& launch);
+Kernel<BwdDqCastParams> bwd_dq_cast_kernel(tandem_dtype dtype);
+
+// Some kernel of this build, to find out whether its code loads; nullptr: it has none.
+const void* any_kernel();
+
+}  // namespace sm80
+}  // namespace cuda
+}  // namespace tandem
+#endif

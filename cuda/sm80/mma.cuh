@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// Ampere's words that CUDA C++ does not have: products of matrices of a warp, moves of 8 x 8 matrices, copies
+// that go past the registers. One instruction a function; PTX ISA 7.0, sm_80. Addresses of shared memory are
+// 32-bit numbers, as these instructions take them. tests/cuda_emulated/warp_emulator.h has their meaning in C++.
+#ifndef TANDEM_CUDA_SM80_MMA_CUH
+#define TANDEM_CUDA_SM80_MMA_CUH
+#include "../tensor.cuh"
+#if !defined(__CUDACC__)
+#include "warp_emulator.h"
+#endif
+
+namespace tandem {
+namespace cuda {
+namespace sm80 {
+
+#if defined(__CUDACC__)
+// The block's dynamic shared memory.
+TANDEM_DEVICE uint shared_start() { return uint(__cvta_generic_to_shared(shared_memory())); }
+
+// Asked for again at the end of a kernel, so that nothing of it waits in registers meanwhile.
+TANDEM_DEVICE uint block_number() {
+  uint x, y, columns;
+  asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(x));
+  asm volatile("mov.u32 %0, %%ctaid.y;" : "=r"(y));
+  asm volatile("mov.u32 %0, %%nctaid.x;" : "=r"(columns));
+  return y * columns + x;
+}
+
+// ---- products ----------------------------------------------------------------------------------------
+
+// d += a b: 16 x 8 += (16 x 16) (16 x 8). With g = lane / 4, t = lane % 4 a lane holds of
+//   d     rows g, g + 8 (d[0], d[1]; d[2], d[3]), columns 2 t, 2 t + 1
+//   a     rows g, g + 8, columns 2 t, 2 t + 1 (a[0]; a[1]) and 8 more (a[2]; a[3])
+//   b     rows 2 t, 2 t + 1 (b0) and 8 more (b1), column g
+template <typename T>
+TANDEM_DEVICE void multiply(float (&d)[4], const uint (&a)[4], uint b0, uint b1) {
+  if constexpr (std::is_same<T, F16>::value)
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, "
+        "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  else
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
+        "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// Two numbers, rounded to nearest even, low in the low half.
+template <typename T>
+TANDEM_DEVICE uint pack(float low, float high) {
+  uint r;
+  if constexpr (std::is_same<T, F16>::value)
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+  else
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+  return r;
+}
+
+// ---- shared memory -----------------------------------------------------------------------------------
+
+// Four 8 x 8 matrices of 16-bit elements: lane n gives the address of row n % 8 of matrix n / 8, and gets of each
+// matrix row lane / 4, columns 2 (lane % 4) and the next one; transposed: of its transpose.
+TANDEM_DEVICE void load_matrices(uint (&r)[4], uint at) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(at)
+               : "memory");
+}
+TANDEM_DEVICE void load_matrices_transposed(uint (&r)[4], uint at) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(at)
+               : "memory");
+}
+TANDEM_DEVICE void put_word(uint at, uint x) {
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(at), "r"(x) : "memory");
+}
+TANDEM_DEVICE void put_chunk(uint at, uint4 x) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(x.x), "r"(x.y), "r"(x.z),
+               "r"(x.w)
+               : "memory");
+}
+TANDEM_DEVICE uint4 get_chunk(uint at) {
+  uint4 x;
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+               : "r"(at)
+               : "memory");
+  return x;
+}
+TANDEM_DEVICE void put_number(uint at, float x) { put_word(at, __float_as_uint(x)); }
+TANDEM_DEVICE void get_numbers(float (&x)[2], uint at) {
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x[0]), "=f"(x[1]) : "r"(at) : "memory");
+}
+
+// 16 bytes, of which only so many are read; zeros for the others. They can be seen by this thread once wait<>()
+// has returned, and by others behind a barrier after that.
+TANDEM_DEVICE void copy_chunk(uint to, const void* from, int bytes) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes)
+               : "memory");
+}
+TANDEM_DEVICE void commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// Until at most LEFT of this thread's groups are still on their way.
+template <int LEFT>
+TANDEM_DEVICE void wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
+}
+
+// ---- numbers -------------------------------------------------------------------------------------------
+
+TANDEM_DEVICE float exp2_fast(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+TANDEM_DEVICE bool any_of_warp(bool x) { return __any_sync(kAllLanes, x) != 0; }
+TANDEM_DEVICE void sync_warp() { __syncwarp(); }
+TANDEM_DEVICE uint swap_words(uint x, int lanes) { return __shfl_xor_sync(kAllLanes, x, lanes); }
+#else
+using simt::warp::any_of_warp;
+using simt::warp::commit;
+using simt::warp::copy_chunk;
+using simt::warp::exp2_fast;
+using simt::warp::get_chunk;
+using simt::warp::get_numbers;
+using simt::warp::load_matrices;
+using simt::warp::load_matrices_transposed;
+using simt::warp::put_chunk;
+using simt::warp::put_number;
+using simt::warp::put_word;
+using simt::warp::swap_words;
+using simt::warp::sync_warp;
+using simt::warp::wait;
+inline uint shared_start() { return 0; }
+inline uint block_number() { return blockIdx.y * gridDim.x + blockIdx.x; }
+template <typename T>
+void multiply(float (&d)[4], const uint (&a)[4], uint b0, uint b1) {
+  simt::warp::multiply<T>(d, a, b0, b1);
+}
+template <typename T>
+uint pack(float low, float high) {
+  return uint(T::from_float(low)) | uint(T::from_float(high)) << 16;
+}
+#endif
+
+}  // namespace sm80
+}  // namespace cuda
+}  // namespace tandem
+#endif

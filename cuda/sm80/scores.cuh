@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// From products in accumulators to what exp2 takes.
+#ifndef TANDEM_CUDA_SM80_SCORES_CUH
+#define TANDEM_CUDA_SM80_SCORES_CUH
+#include "../mask.cuh"
+#include "tile.cuh"
+
+namespace tandem {
+namespace cuda {
+namespace sm80 {
+
+constexpr float kLog2e = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
+
+// exp2 takes the product of a score and c in one fma. Not for scales whose sign or size would not do: those multiply the
+// scores first.
+struct Exponent {
+  bool first;  // scores are multiplied by scale first
+  float scale, c;
+  explicit TANDEM_DEVICE Exponent(float of)
+      : first(!(of >= 1e-3f && of <= 1e3f)), scale(of), c(first ? kLog2e : of * kLog2e) {}
+  template <int MT, int N>
+  TANDEM_DEVICE void apply(float (&s)[MT][N][4]) const {
+    if (!first) return;
+#pragma unroll
+    for (int r = 0; r < MT; ++r)
+#pragma unroll
+      for (int n = 0; n < N; ++n)
+#pragma unroll
+        for (int x = 0; x < 4; ++x) s[r][n][x] = __fmul_rn(s[r][n][x], scale);
+  }
+};
+
+// What the backward takes off a row's exponents: then weights are 0 in rows that saw nothing.
+TANDEM_DEVICE float base_of_row(float lse) {
+  return lse == minus_infinity() ? -minus_infinity() : lse * kLog2e;
+}
+
+// Elements outside [lo, hi] of their row become -inf. The lane's rows are row0 + 16 r + 8 half, its columns col0 + 8 n
+// and the next one.
+template <int MT, int N, typename Low, typename High>
+TANDEM_DEVICE void hide(float (&s)[MT][N][4], int row0, int col0, const Low& low,
+                        const High& high) {
+#pragma unroll
+  for (int r = 0; r < MT; ++r)
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int row = row0 + 16 * r + 8 * h;
+      const int lo = low(row) - col0, hi = high(row) - col0;
+#pragma unroll
+      for (int n = 0; n < N; ++n)
+#pragma unroll
+        for (int c = 0; c < 2; ++c) {
+          const int at = 8 * n + c;
+          s[r][n][2 * h + c] = (at < lo) | (at > hi) ? minus_infinity() : s[r][n][2 * h + c];
+        }
+    }
+}
+
+}  // namespace sm80
+}  // namespace cuda
+}  // namespace tandem
+#endif

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// A row of src/ampere_tiles.inc as its kernels see it.
+#ifndef TANDEM_CUDA_SM80_SHAPE_CUH
+#define TANDEM_CUDA_SM80_SHAPE_CUH
+#include "../tile.cuh"
+#include "kernels.h"
+#include "mma.cuh"
+#include "tile_range.h"
+#include "tiles.h"
+
+namespace tandem {
+namespace cuda {
+namespace sm80 {
+
+template <int ROW>
+struct MmaShape {
+  static constexpr AmpereTile tile = kAmpereTiles[ROW];
+  static constexpr int WIDTH = tile.width, BR = tile.br, BC = tile.bc, WARPS = tile.warps;
+  static constexpr int THREADS = tile.threads(), WG = THREADS, STAGES = tile.stages,
+                       HALVES = tile.halves;
+  static constexpr int GROUPS = tile.groups, MT = tile.row_blocks();
+  static constexpr bool HELD = tile.held != 0;
+};
+
+// Where a workgroup works. With a mask tiles are of different lengths: then the longest of several heads go first, of as
+// many as stream 32 MiB, which stay in the second-level cache meanwhile. The short ones at the end even out what is left.
+constexpr int64_t kSection = 32 << 20;
+template <typename Block>
+TANDEM_DEVICE bool find_balanced_place(const Block& u, int heads, int64_t streamed_bytes,
+                                       Place* place) {
+  const uint index = block_number();
+  if (index >= u.total) return false;
+  if (u.band_left == TANDEM_BAND_OPEN && u.band_right == TANDEM_BAND_OPEN) {
+    place->tile = int(u.tiles - 1 - index % u.tiles);
+    place->head = int(index / u.tiles % uint(heads));
+    place->batch = int(index / u.tiles / uint(heads));
+    return true;
+  }
+  const uint all = u.total / u.tiles, most = uint(kSection / (streamed_bytes + 1)) + 1;
+  const uint section = index / (most * u.tiles), rest = index % (most * u.tiles);
+  const uint count = most < all - section * most ? most : all - section * most;
+  const uint head = section * most + rest % count;
+  place->tile = int(u.tiles - 1 - rest / count);
+  place->head = int(head % uint(heads));
+  place->batch = int(head / uint(heads));
+  return true;
+}
+
+// Of kernels that own query rows, and of those that own keys.
+template <int ROW, typename Block>
+TANDEM_DEVICE bool find_queries(const Block& u, Place* place) {
+  return find_balanced_place(u, u.heads_q, int64_t(u.seq_kv) * 4 * MmaShape<ROW>::WIDTH / u.group,
+                             place);
+}
+template <int ROW, typename Block>
+TANDEM_DEVICE bool find_keys(const Block& u, Place* place) {
+  return find_balanced_place(u, u.heads_q / u.group,
+                             int64_t(u.seq_q) * u.group * 4 * MmaShape<ROW>::WIDTH, place);
+}
+
+// Family::get<T, ROW>() names a kernel for rows of Family::kStem and kFull, Family::Pointer is its type.
+template <typename Family, typename T, int ROW = 0>
+typename Family::Pointer select_row(int row) {
+  if constexpr (ROW < kAmpereTileCount) {
+    if constexpr (kAmpereTiles[ROW].stem == Family::kStem &&
+                  kAmpereTiles[ROW].full == Family::kFull)
+      if (row == ROW) return Family::template get<T, ROW>();
+    return select_row<Family, T, ROW + 1>(row);
+  } else {
+    return nullptr;
+  }
+}
+template <typename Family>
+typename Family::Pointer select_kernel(tandem_dtype dtype, const Launch& launch) {
+  switch (dtype) {
+    case TANDEM_F16:
+      return select_row<Family, F16>(launch.ampere);
+    case TANDEM_BF16:
+      return select_row<Family, BF16>(launch.ampere);
+    default:
+      return nullptr;
+  }
+}
+
+}  // namespace sm80
+}  // namespace cuda
+}  // namespace tandem
+#endif

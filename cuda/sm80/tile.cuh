@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// Tiles of rows in shared memory, and the two products that the kernels of this path are made of (docs/kernels-sm80.md).
+// A warp owns MT blocks of 16 rows and all columns of a tile; what is in accumulators becomes a left operand in place.
+#ifndef TANDEM_CUDA_SM80_TILE_CUH
+#define TANDEM_CUDA_SM80_TILE_CUH
+#include "../tile.cuh"
+#include "mma.cuh"
+
+namespace tandem {
+namespace cuda {
+namespace sm80 {
+
+// Rows of D 16-bit features. A row's 16-byte chunks are exchanged so that the eight rows of a matrix lie in different
+// banks wherever they begin.
+template <int D>
+struct Rows {
+  static_assert(D % 32 == 0, "a row of an odd number of half lines would need another exchange");
+  static constexpr int CHUNKS = D / 8, PITCH = 2 * D;
+  static TANDEM_DEVICE int turn(int row) { return D % 64 == 0 ? row & 7 : (row >> 1) & 3; }
+  static TANDEM_DEVICE uint at(int row, int chunk) {
+    return uint(row * PITCH + ((chunk ^ turn(row)) << 4));
+  }
+};
+
+// COUNT rows of a head from row0 on, zeros outside of it; by all THREADS threads of the block. Copies are in flight on
+// return where rows are wide.
+template <int D, int COUNT, int THREADS, typename T>
+TANDEM_DEVICE void load_rows(uint to, const View<T>& m, int row0) {
+  using R = Rows<D>;
+  constexpr int CHUNKS = COUNT * R::CHUNKS, EACH = (CHUNKS + THREADS - 1) / THREADS;
+  const int me = int(threadIdx.x);
+  if (m.wide) {
+    if constexpr (THREADS % R::CHUNKS == 0) {  // a thread keeps to its column
+      constexpr int STEP = THREADS / R::CHUNKS;
+      const int row = me / R::CHUNKS, chunk = me % R::CHUNKS;
+      const auto* from = m.base + (row0 + row) * m.s + 8 * chunk;
+      const int wide = 2 * tandem_max(0, tandem_min(m.width - 8 * chunk, 8));
+#pragma unroll
+      for (int n = 0; n < EACH; ++n, from += STEP * m.s) {
+        if (CHUNKS % THREADS != 0 && row + n * STEP >= COUNT) break;
+        const int bytes = row0 + row + n * STEP < m.rows ? wide : 0;
+        copy_chunk(to + R::at(row + n * STEP, chunk), bytes > 0 ? from : m.base, bytes);
+      }
+    } else {
+#pragma unroll
+      for (int n = 0; n < EACH; ++n) {
+        const int at = me + n * THREADS, row = at / R::CHUNKS, chunk = at % R::CHUNKS;
+        if (CHUNKS % THREADS != 0 && at >= CHUNKS) break;
+        const int wide = 2 * tandem_max(0, tandem_min(m.width - 8 * chunk, 8));
+        const int bytes = row0 + row < m.rows ? wide : 0;
+        copy_chunk(to + R::at(row, chunk),
+                   bytes > 0 ? m.base + (row0 + row) * m.s + 8 * chunk : m.base, bytes);
+      }
+    }
+  } else {
+#pragma unroll 1
+    for (int at = me; at < CHUNKS; at += THREADS) {
+      const int row = at / R::CHUNKS, chunk = at % R::CHUNKS;
+      uint word[4] = {0u, 0u, 0u, 0u};
+      if (row0 + row < m.rows) {
+        const auto* from = m.base + (row0 + row) * m.s + 8 * chunk * m.d;
+#pragma unroll
+        for (int c = 0; c < 8; ++c)
+          if (8 * chunk + c < m.width) word[c / 2] |= uint(__ldg(from + c * m.d)) << (c % 2 * 16);
+      }
+      put_chunk(to + R::at(row, chunk), make_uint4(word[0], word[1], word[2], word[3]));
+    }
+  }
+}
+
+// ---- where a lane's elements lie -----------------------------------------------------------------------
+
+struct Lane {
+  int warp, g, t;
+  TANDEM_DEVICE Lane()
+      : warp(int(threadIdx.x) / 32), g(int(threadIdx.x) % 32 / 4), t(int(threadIdx.x) % 4) {}
+};
+
+// Addresses of the rows of matrices. The left operand's (rows 0-7, 8-15 of the first eight features, then of the
+// next), the right operand's by rows (rows 0-7 of both, then rows 8-15), and transposed (as the left one's).
+template <int D>
+struct Reach {
+  uint row;     // of the lane's row, without its chunk
+  uint turned;  // the first chunk's place in it
+  // down: matrices 0 and 1 are rows 0-7 and 8-15; else features 0-7 and 8-15.
+  TANDEM_DEVICE Reach(uint base, bool down) {
+    const int lane = int(threadIdx.x) % 32, matrix = lane / 8;
+    const int low = lane % 8 + 8 * (down ? matrix % 2 : matrix / 2),
+              chunk = down ? matrix / 2 : matrix % 2;
+    row = base + uint(low * Rows<D>::PITCH);
+    turned = uint((chunk ^ Rows<D>::turn(low)) << 4);
+  }
+  // Of the 16 rows from row0 (a multiple of 16) and the 16 features from feature (likewise) on.
+  TANDEM_DEVICE uint at(int row0, int feature) const {
+    return row + uint(row0 * Rows<D>::PITCH) + (turned ^ uint(2 * feature));
+  }
+};
+
+// A warp's left operands out of shared memory, block by block of features.
+template <int D, int MT>
+struct SharedLeft {
+  Reach<D> at;
+  int row0;
+  TANDEM_DEVICE SharedLeft(uint base, int row0) : at(base, true), row0(row0) {}
+  TANDEM_DEVICE void operator()(uint (&a)[MT][4], int k) const {
+#pragma unroll
+    for (int m = 0; m < MT; ++m) load_matrices(a[m], at.at(row0 + 16 * m, 16 * k));
+  }
+};
+
+// All of them at once, in registers.
+template <int D, int MT>
+struct HeldLeft {
+  uint a[D / 16][MT][4];
+  TANDEM_DEVICE void load(const SharedLeft<D, MT>& from) {
+#pragma unroll
+    for (int k = 0; k < D / 16; ++k) from(a[k], k);
+  }
+  TANDEM_DEVICE void operator()(uint (&to)[MT][4], int k) const {
+#pragma unroll
+    for (int m = 0; m < MT; ++m)
+#pragma unroll
+      for (int c = 0; c < 4; ++c) to[m][c] = a[k][m][c];
+  }
+};
+
+// ---- products --------------------------------------------------------------------------------------------
+
+template <int M, int N>
+TANDEM_DEVICE void clear(float (&s)[M][N][4]) {
+#pragma unroll
+  for (int m = 0; m < M; ++m)
+#pragma unroll
+    for (int n = 0; n < N; ++n)
+#pragma unroll
+      for (int c = 0; c < 4; ++c) s[m][n][c] = 0.f;
+}
+
+// s = (16 MT rows of a) (8 N rows of b)^T over D features. a gives the left operand of a block of 16 features.
+template <int D, typename T, int MT, int N, typename Left>
+TANDEM_DEVICE void product_nt(float (&s)[MT][N][4], const Left& left, const Reach<D>& b,
+                              int b_row) {
+  clear(s);
+#pragma unroll(MT > 1 && D > 64 ? 4 : D / 16)  // whole, ptxas loads ahead until accumulators spill
+  for (int k = 0; k < D / 16; ++k) {
+    uint a[MT][4];
+    left(a, k);
+#pragma unroll
+    for (int n = 0; n < N / 2; ++n) {
+      uint r[4];
+      load_matrices(r, b.at(b_row + 16 * n, 16 * k));
+#pragma unroll
+      for (int m = 0; m < MT; ++m) {
+        multiply<T>(s[m][2 * n], a[m], r[0], r[1]);
+        multiply<T>(s[m][2 * n + 1], a[m], r[2], r[3]);
+      }
+    }
+  }
+}
+
+// acc += (16 MT rows of p, 16 K columns) (16 K rows of b, the 8 N features from feature on).
+template <int D, typename T, int MT, int K, int N>
+TANDEM_DEVICE void product_nn(float (&acc)[MT][N][4], const uint (&p)[MT][K][4], const Reach<D>& b,
+                              int b_row, int feature = 0) {
+#pragma unroll
+  for (int k = 0; k < K; ++k)
+#pragma unroll
+    for (int n = 0; n < N / 2; ++n) {
+      uint r[4];
+      load_matrices_transposed(r, b.at(b_row + 16 * k, feature + 16 * n));
+#pragma unroll
+      for (int m = 0; m < MT; ++m) {
+        multiply<T>(acc[m][2 * n], p[m][k], r[0], r[1]);
+        multiply<T>(acc[m][2 * n + 1], p[m][k], r[2], r[3]);
+      }
+    }
+}
+
+// The same with p in shared memory.
+template <int D, typename T, int K, int MT, int N, int P>
+TANDEM_DEVICE void product_nn(float (&acc)[MT][N][4], const SharedLeft<P, MT>& p, const Reach<D>& b,
+                              int b_row, int feature) {
+#pragma unroll
+  for (int k = 0; k < K; ++k) {
+    uint a[MT][4];
+    p(a, k);
+#pragma unroll
+    for (int n = 0; n < N / 2; ++n) {
+      uint r[4];
+      load_matrices_transposed(r, b.at(b_row + 16 * k, feature + 16 * n));
+#pragma unroll
+      for (int m = 0; m < MT; ++m) {
+        multiply<T>(acc[m][2 * n], a[m], r[0], r[1]);
+        multiply<T>(acc[m][2 * n + 1], a[m], r[2], r[3]);
+      }
+    }
+  }
+}
+
+// Accumulators as a left operand.
+template <typename T, int MT, int N>
+TANDEM_DEVICE void pack_rows(uint (&p)[MT][N / 2][4], const float (&s)[MT][N][4]) {
+#pragma unroll
+  for (int m = 0; m < MT; ++m)
+#pragma unroll
+    for (int k = 0; k < N / 2; ++k) {
+      p[m][k][0] = pack<T>(s[m][2 * k][0], s[m][2 * k][1]);
+      p[m][k][1] = pack<T>(s[m][2 * k][2], s[m][2 * k][3]);
+      p[m][k][2] = pack<T>(s[m][2 * k + 1][0], s[m][2 * k + 1][1]);
+      p[m][k][3] = pack<T>(s[m][2 * k + 1][2], s[m][2 * k + 1][3]);
+    }
+}
+
+// A left operand to the rows from row0 and the columns from col on of a tile of D columns.
+template <int D, int MT, int K>
+TANDEM_DEVICE void put_rows(uint tile, int row0, int col, const uint (&p)[MT][K][4]) {
+  const Lane me;
+#pragma unroll
+  for (int m = 0; m < MT; ++m)
+#pragma unroll
+    for (int k = 0; k < K; ++k)
+#pragma unroll
+      for (int c = 0; c < 4; ++c)
+        put_word(tile + Rows<D>::at(row0 + 16 * m + me.g + 8 * (c % 2), col / 8 + 2 * k + c / 2) +
+                     uint(4 * me.t),
+                 p[m][k][c]);
+}
+
+// ---- results ---------------------------------------------------------------------------------------------
+
+// Accumulators times a factor of their row (of_row(m, half): row g + 8 half of block m) to the view, by way of the
+// warp's own 16 MT rows from row0 on of a tile in shared memory, which nobody else reads any more.
+template <int D, typename T, int MT, int N, typename OfRow>
+TANDEM_DEVICE void store_rows(const View<T>& to, int to_row0, uint tile, int row0,
+                              const float (&acc)[MT][N][4], const OfRow& of_row, int feature = 0) {
+  const Lane me;
+  sync_warp();
+#pragma unroll
+  for (int m = 0; m < MT; ++m)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = row0 + 16 * m + me.g + 8 * half;
+#pragma unroll
+      for (int n = 0; n < N; ++n)
+        put_word(tile + Rows<D>::at(row, feature / 8 + n) + uint(4 * me.t),
+                 pack<T>(of_row(acc[m][n][2 * half], m, half),
+                         of_row(acc[m][n][2 * half + 1], m, half)));
+    }
+  sync_warp();
+  constexpr int CHUNKS = N;
+#pragma unroll 1
+  for (int at = int(threadIdx.x) % 32; at < 16 * MT * CHUNKS; at += 32) {
+    const int row = row0 + at / CHUNKS, chunk = feature / 8 + at % CHUNKS;
+    const int width = to.width - 8 * chunk;
+    if (to_row0 + row >= to.rows || width <= 0) continue;
+    const uint4 x = get_chunk(tile + Rows<D>::at(row, chunk));
+    auto* p = to.base + (to_row0 + row) * to.s + 8 * chunk * to.d;
+    if (to.wide && width >= 8) {
+      *reinterpret_cast<uint4*>(p) = x;
+    } else {
+      const uint word[4] = {x.x, x.y, x.z, x.w};
+#pragma unroll
+      for (int c = 0; c < 8; ++c)
+        if (c < width) p[c * to.d] = static_cast<unsigned short>(word[c / 2] >> (c % 2 * 16));
+    }
+  }
+}
+
+// The same in f32, straight from the registers. row, col: of the lane's first element.
+template <int MT, int N, typename OfRow>
+TANDEM_DEVICE void store_numbers(const View<F32>& to, int row, int col,
+                                 const float (&acc)[MT][N][4], const OfRow& of_row) {
+#pragma unroll
+  for (int m = 0; m < MT; ++m)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int i = row + 16 * m + 8 * half;
+      if (i >= to.rows) continue;
+      float* p = to.base + i * to.s + col;
+#pragma unroll
+      for (int n = 0; n < N; ++n)
+        if (col + 8 * n < to.width)  // an even number
+          *reinterpret_cast<float2*>(p + 8 * n) = make_float2(
+              of_row(acc[m][n][2 * half], m, half), of_row(acc[m][n][2 * half + 1], m, half));
+    }
+}
+
+// The sum, or the largest, of a row's four lanes.
+TANDEM_DEVICE float quad_sum(float x) {
+  x += __shfl_xor_sync(kAllLanes, x, 1);
+  return x + __shfl_xor_sync(kAllLanes, x, 2);
+}
+TANDEM_DEVICE float quad_max(float x) {
+  x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, 1));
+  return fmaxf(x, __shfl_xor_sync(kAllLanes, x, 2));
+}
+
+}  // namespace sm80
+}  // namespace cuda
+}  // namespace tandem
+#endif

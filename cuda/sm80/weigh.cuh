@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// Optional inputs on elements in accumulators: from the product to the score (as cuda/score.cuh), and to y, g and M of
+// ds = g (M dp - delta) (as cuda/weight.cuh), feature by feature, each with its loop over the elements: what a problem
+// does not have is one branch for all of them. Every operation of a score is rounded by itself, in the order of score.cuh.
+#ifndef TANDEM_CUDA_SM80_WEIGH_CUH
+#define TANDEM_CUDA_SM80_WEIGH_CUH
+#include "../pair.cuh"
+#include "scores.cuh"
+
+namespace tandem {
+namespace cuda {
+namespace sm80 {
+
+// A block of 16 rows and 8 N columns, as a lane sees it: its elements [n][x] are of row row + 8 (x / 2) and column
+// col + 8 n + x % 2. KEYS: columns are keys; else rows are. A set of elements is a bit each, 4 n + x.
+template <bool KEYS, int N>
+struct Spot {
+  static_assert(N <= 8, "a bit for each element");
+  int row, col;
+  TANDEM_DEVICE int i(int n, int x) const { return KEYS ? row + 8 * (x / 2) : col + 8 * n + x % 2; }
+  TANDEM_DEVICE int j(int n, int x) const { return KEYS ? col + 8 * n + x % 2 : row + 8 * (x / 2); }
+};
+
+template <int N, typename Visit>
+TANDEM_DEVICE void each(const Visit& visit) {
+#pragma unroll
+  for (int n = 0; n < N; ++n)
+#pragma unroll
+    for (int x = 0; x < 4; ++x) visit(n, x);
+}
+
+// Products become scores; returns the visible ones, the others are -inf. slope: what softcap leaves of a gradient; not
+// where CAP is off. edge: some may be hidden by their position.
+template <bool CAP, bool KEYS, int N>
+TANDEM_DEVICE uint score_block(float (&s)[N][4], float (&slope)[N][4], const Extra& e,
+                               const HeadExtra& of, const Spot<KEYS, N>& at, bool edge) {
+  uint seen = ~0u;
+  if (edge)
+    each<N>([&](int n, int x) {
+      if (!position_visible(e, at.i(n, x), at.j(n, x))) seen &= ~(1u << (4 * n + x));
+    });
+  each<N>([&](int n, int x) {
+    s[n][x] = __fmul_rn(e.scale, s[n][x]);
+    if (CAP) slope[n][x] = 1.f;
+  });
+  if (e.f.SOFTCAP)
+    each<N>([&](int n, int x) {
+      const float ratio = __fdiv_rn(s[n][x], e.x.softcap), t = tandem_tanh(ratio);
+      if (CAP) slope[n][x] = tandem_tanh_slope(ratio, t);
+      s[n][x] = __fmul_rn(e.x.softcap, t);
+    });
+  if (e.f.BIAS)
+    with_type(e.f.BIAS, [&](auto type) {
+      using E = decltype(type);
+      const auto* base = reinterpret_cast<const typename E::Element*>(of.bias) +
+                         at.i(0, 0) * e.x.bias.s + at.j(0, 0) * e.x.bias.d;
+      const int64_t down = KEYS ? e.x.bias.s : e.x.bias.d, right = KEYS ? e.x.bias.d : e.x.bias.s;
+      each<N>([&](int n, int x) {
+        if (seen >> (4 * n + x) & 1u)
+          s[n][x] = __fadd_rn(
+              s[n][x], E::to_float(__ldg(base + (8 * (x / 2)) * down + (8 * n + x % 2) * right)));
+      });
+    });
+  const int distance = at.i(0, 0) + e.band.off - at.j(0, 0);
+  const auto away = [&](int n, int x) {
+    const int across = 8 * n + x % 2 - 8 * (x / 2);
+    return KEYS ? distance - across : distance + across;
+  };
+  if (e.f.DIST) {
+    // In most tiles the window reaches no element.
+    const int nearest = KEYS ? distance - 8 * N : distance - 8,
+              farthest = KEYS ? distance + 8 : distance + 8 * N;
+    if ((farthest >= 0) & (nearest < e.x.dist_window))
+      each<N>([&](int n, int x) {
+        const int t = away(n, x);
+        if ((t >= 0) & (t < e.x.dist_window)) s[n][x] = __fadd_rn(s[n][x], __ldg(of.dist + t));
+      });
+  }
+  if (e.f.ALIBI)
+    each<N>([&](int n, int x) {
+      const int t = away(n, x);
+      s[n][x] = __fsub_rn(s[n][x], __fmul_rn(of.slope, float(t < 0 ? -t : t)));
+    });
+  if (e.f.KEEP) {
+    const char* base = of.keep + at.i(0, 0) * e.x.keep.s + at.j(0, 0) * e.x.keep.d;
+    const int64_t down = KEYS ? e.x.keep.s : e.x.keep.d, right = KEYS ? e.x.keep.d : e.x.keep.s;
+    each<N>([&](int n, int x) {
+      if ((seen >> (4 * n + x) & 1u) &&
+          __ldg(base + (8 * (x / 2)) * down + (8 * n + x % 2) * right) == 0)
+        seen &= ~(1u << (4 * n + x));
+    });
+  }
+  if (is_entmax(e)) each<N>([&](int n, int x) { s[n][x] = __fmul_rn(e.x.entmax_scale, s[n][x]); });
+  if (edge || e.f.KEEP)
+    each<N>([&](int n, int x) { s[n][x] = seen >> (4 * n + x) & 1u ? s[n][x] : minus_infinity(); });
+  return seen;
+}
+
+// Scores become g; y(n, x, weight) hears of each weight; returns M. origin(n, x): lse, of entmax the threshold; shift(n, x):
+// tau / n_i.
+template <int N, typename Origin, typename Shift, typename Y>
+TANDEM_DEVICE uint weigh_block(float (&s)[N][4], const Extra& e, uint seen, const Origin& origin,
+                               const Shift& shift, const Y& y) {
+  if (is_entmax(e)) {
+    each<N>([&](int n, int x) {
+      const float from = origin(n, x);
+      const bool nothing = !(seen >> (4 * n + x) & 1u) | (from == minus_infinity());
+      const float z = nothing ? 0.f : fmaxf(__fsub_rn(s[n][x], from), 0.f);
+      s[n][x] = entmax_power(e, z);
+      y(n, x, __fmul_rn(z, s[n][x]));
+    });
+    return seen;
+  }
+  const bool elastic = Normalizer(e.f.NORM) == Normalizer::elastic;
+  each<N>([&](int n, int x) {
+    const float from = origin(n, x);
+    const bool nothing = !(seen >> (4 * n + x) & 1u) | (from == minus_infinity());
+    // Of a difference in natural units: a score that equals its origin has weight 1.
+    s[n][x] = nothing ? 0.f : exp2_fast(__fsub_rn(s[n][x], from) * kLog2e);
+    if (!elastic) y(n, x, s[n][x]);
+  });
+  if (elastic)
+    each<N>([&](int n, int x) {
+      const float share = shift(n, x), sum = __fadd_rn(s[n][x], share);
+      // Without a share p is above 0 although exp may have reached 0.
+      if (!(share >= 0.f || sum > 0.f)) seen &= ~(1u << (4 * n + x));
+      y(n, x, seen >> (4 * n + x) & 1u ? sum : 0.f);
+    });
+  return seen;
+}
+
+// Which elements dropout keeps. Columns and, where they are keys, rows begin at multiples of 8.
+template <bool KEYS, int N>
+TANDEM_DEVICE uint kept_block(const Extra& e, const HeadExtra& of, const Spot<KEYS, N>& at) {
+  if (!e.f.DROPOUT) return ~0u;
+  const Lane me;
+  uint kept = 0;
+  if (KEYS) {
+    // Two lanes share a query's four keys: one draws for the upper row, the other for the lower one.
+    const int odd = me.t & 1;
+#pragma unroll
+    for (int n = 0; n < N; ++n) {
+      const uint mine = kept_words(e, of, at.i(n, 2 * odd), at.j(n, 0) >> 2);
+      const uint other = swap_words(mine, 1);
+      const uint upper = (odd ? other : mine) >> (2 * odd),
+                 lower = (odd ? mine : other) >> (2 * odd);
+      kept |= (upper & 3u) << 4 * n | (lower & 3u) << (4 * n + 2);
+    }
+  } else {
+    // Four lanes share two queries' two times four keys: each draws for one query and one four.
+    const int share = me.g & 3;
+#pragma unroll
+    for (int n = 0; n < N; ++n) {
+      const uint mine = kept_words(e, of, at.i(n, share & 1), at.j(n, share & 2) >> 2);
+      const uint a = swap_words(mine, 4), b = swap_words(mine, 8), c = swap_words(a, 8);
+#pragma unroll
+      for (int x = 0; x < 4; ++x) {
+        const int from = share ^ x;  // x: query x % 2, four x / 2
+        const uint words = from == 0 ? mine : from == 1 ? a : from == 2 ? b : c;
+        kept |= (words >> share & 1u) << (4 * n + x);
+      }
+    }
+  }
+  return kept;
+}
+
+TANDEM_DEVICE float counted_dp(float dp, uint counted, float drop_scale, int n, int x) {
+  return counted >> (4 * n + x) & 1u ? dp * drop_scale : 0.f;
+}
+
+// Whether keep leaves anything of a tile. Has a barrier.
+template <int THREADS>
+TANDEM_DEVICE bool tile_kept(const Extra& e, const HeadExtra& of, int i0, int rows, int j0,
+                             int cols) {
+  int kept = 0;
+#pragma unroll 1
+  for (int at = int(threadIdx.x); at < rows * cols; at += THREADS) {
+    const int i = i0 + at / cols, j = j0 + at % cols;
+    if ((i < e.seq_q) & (j < e.seq_kv)) kept |= __ldg(of.keep + i * e.x.keep.s + j * e.x.keep.d);
+  }
+  return __syncthreads_or(kept) != 0;
+}
+
+}  // namespace sm80
+}  // namespace cuda
+}  // namespace tandem
+#endif

@@ -1,0 +1,325 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// What the kernels of bwd_dkv_dq have in common: the walk, shared memory and its barriers, loads, and stores of d_k, d_v.
+#ifndef TANDEM_CUDA_SM90_BWD_CUH
+#define TANDEM_CUDA_SM90_BWD_CUH
+#include "../mask.cuh"
+#include "bwd.h"
+#include "wgmma.cuh"
+
+namespace tandem {
+namespace cuda {
+namespace sm90 {
+
+constexpr float kLog2e = 1.4426950408889634f;
+
+// Named barriers. 0 is __syncthreads(); of the last three one for each multiplying warpgroup.
+enum : int { kDsWritten = 1, kDqFull = 2, kDqEmpty = 4, kGroup = 6, kDsRead = 8 };
+
+// Registers of a thread of the helping warpgroup, and of the multiplying ones. At launch all have 168, and that many, 384
+// times, is what they share: with more a warpgroup waits for ever.
+template <int HELPING>
+struct Registers {
+  static constexpr int kHelping = HELPING, kMultiplying = 168 + (168 - HELPING) / 2;
+  static_assert(kHelping % 8 == 0 && kMultiplying % 8 == 0, "what setmaxnreg takes");
+};
+
+// The tile of keys that a workgroup works on, and what it walks over.
+struct Walk {
+  int tile, head_kv, batch, col0;
+  TandemBand band;
+  TandemTiles span;
+};
+
+// inner: the batch, if workgroups that follow each other are to differ in its entry alone; else 1.
+template <typename Block>
+TANDEM_DEVICE bool find_walk(const Block& u, const BwdShape& shape, int inner, bool in_turn,
+                             Walk* walk) {
+  Place at;
+  if (inner == 1) {
+    if (!find_place(u.tiles, u.total, u.heads_q / u.group, &at)) return false;
+  } else {
+    if (blockIdx.x >= u.total) return false;
+    const uint index = blockIdx.x / uint(inner);
+    at.batch = int(blockIdx.x % uint(inner));
+    at.tile = int(u.tiles - 1 - index % u.tiles);
+    at.head = int(index / u.tiles);
+  }
+  // The first keys first: with a causal mask most rows see them, and they take longest. In turn the last ones come
+  // first: with a causal mask the tile on the diagonal is the first to add, and nobody waits.
+  walk->tile = in_turn ? at.tile : int(u.tiles) - 1 - at.tile;
+  walk->head_kv = at.head;
+  walk->batch = at.batch;
+  walk->col0 = walk->tile * shape.bc;
+  walk->band = mask_band(u);
+  walk->span = tandem_query_tiles(walk->band, walk->col0, shape.bc, shape.br, u.seq_q, u.seq_kv);
+  return true;
+}
+
+// Barriers in shared memory: kv; then, per stage, of q full and empty, of d_o full and empty.
+template <int ROW>
+struct Barriers {
+  static constexpr int kQ = kBwdShapes[ROW].q_stages, kDo = kBwdShapes[ROW].do_stages;
+  // The warps that read the last of a tile. Of 192 features only one warpgroup needs q, the other d_o.
+  static constexpr int kReaders = kBwdShapes[ROW].d == 192 ? 4 : 8;
+  uint kv, first;
+  TANDEM_DEVICE explicit Barriers(uint at) : kv(at), first(at + 8) {}
+  TANDEM_DEVICE uint q_full(int stage) const { return first + 8 * stage; }
+  TANDEM_DEVICE uint q_empty(int stage) const { return first + 8 * (kQ + stage); }
+  TANDEM_DEVICE uint do_full(int stage) const { return first + 8 * (2 * kQ + stage); }
+  TANDEM_DEVICE uint do_empty(int stage) const { return first + 8 * (2 * kQ + kDo + stage); }
+  TANDEM_DEVICE void init() const {
+    barrier_init(kv, 1);
+    for (int stage = 0; stage < kQ; ++stage) {
+      barrier_init(q_full(stage), 2);  // the boxes, and the numbers of the rows
+      barrier_init(q_empty(stage), kReaders);
+    }
+    for (int stage = 0; stage < kDo; ++stage) {
+      barrier_init(do_full(stage), 2);
+      barrier_init(do_empty(stage), kReaders);
+    }
+    barrier_init_done();
+  }
+};
+
+// Where in the ring of stages one is.
+template <int STAGES>
+struct Turn {
+  int stage = 0, parity = 0;
+  TANDEM_DEVICE void next() {
+    if (++stage == STAGES) stage = 0, parity ^= 1;
+  }
+};
+
+TANDEM_DEVICE float2 shared_float2(uint at) {
+  float2 x;
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(at) : "memory");
+  return x;
+}
+TANDEM_DEVICE void put_shared(uint at, float x) {
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(x) : "memory");
+}
+TANDEM_DEVICE void put_shared(uint at, float x, float y, float z, float w) {
+  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(at), "f"(x), "f"(y), "f"(z), "f"(w)
+               : "memory");
+}
+TANDEM_DEVICE uint4 shared_words(uint at) {
+  uint4 x;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+               : "r"(at)
+               : "memory");
+  return x;
+}
+
+extern __shared__ __align__(1024) unsigned char bwd_memory[];
+
+// Of row ROW of kBwdShapes, addresses from base on. Set's own part lies before the numbers of the rows, its barriers at the
+// end.
+template <int ROW, typename Set>
+struct Memory {
+  static constexpr BwdShape kShape = kBwdShapes[ROW];
+  static constexpr int kPanels = bwd_panels(kShape), kKBytes = bwd_k_bytes(kShape),
+                       kQBytes = bwd_q_bytes(kShape), kDsBytes = bwd_ds_bytes(kShape);
+  static constexpr int kAtV = bwd_at_v(kShape), kAtQ = bwd_at_q(kShape), kAtDo = bwd_at_do(kShape),
+                       kAtDs = bwd_at_ds(kShape), kAtDq = bwd_at_dq(kShape),
+                       kAtSet = bwd_at_stats(kShape), kSetBytes = Set::bytes(kShape),
+                       kAtStats = kAtSet + kSetBytes,
+                       kAtBarriers = bwd_at_barriers(kShape) + kSetBytes,
+                       kAtSetBarriers = bwd_shared_bytes(kShape) + kSetBytes;
+  uint base;
+  TANDEM_DEVICE uint k() const { return base; }
+  TANDEM_DEVICE uint v() const { return base + kAtV; }
+  TANDEM_DEVICE uint q(int stage) const { return base + kAtQ + stage * kQBytes; }
+  TANDEM_DEVICE uint d_o(int stage) const { return base + kAtDo + stage * kQBytes; }
+  TANDEM_DEVICE uint ds(int stage) const { return base + kAtDs + stage * kDsBytes; }
+  TANDEM_DEVICE uint dq(int group) const { return base + kAtDq + group * 16384; }
+  TANDEM_DEVICE uint lse(int stage) const { return base + kAtStats + stage * kShape.br * 4; }
+  TANDEM_DEVICE uint delta(int stage) const { return lse(kShape.q_stages + stage); }
+  TANDEM_DEVICE uint barriers() const { return base + kAtBarriers; }
+  TANDEM_DEVICE uint set() const { return base + kAtSet; }
+  TANDEM_DEVICE uint set_barriers() const { return base + kAtSetBarriers; }
+};
+
+// Warp 0: K and V once, then Q and dO tile by tile, with lse (times log2 e) and delta of their rows.
+template <int ROW, typename Set>
+TANDEM_DEVICE void load_tiles(const typename Set::Params& params, const Walk& walk,
+                              const Memory<ROW, Set>& memory) {
+  constexpr BwdShape S = kBwdShapes[ROW];
+  using M = Memory<ROW, Set>;
+  const auto& u = params.block;
+  const Barriers<ROW> barriers(memory.barriers());
+  const int lane = int(threadIdx.x) % 32;
+  if (lane == 0) {
+    barrier_expect(barriers.kv, 2 * M::kKBytes);
+    for (int c = 0; c < M::kPanels; ++c) {
+      copy_box(memory.k() + c * S.bc * 128, &params.k, barriers.kv, 64 * c, walk.col0, walk.head_kv,
+               walk.batch);
+      copy_box(memory.v() + c * S.bc * 128, &params.v, barriers.kv, 64 * c, walk.col0, walk.head_kv,
+               walk.batch);
+    }
+  }
+  Turn<S.q_stages> q;
+  Turn<S.do_stages> d_o;
+  typename Set::template Loader<ROW> set(params, walk, memory);
+  for (int n = 0; n < u.group; ++n) {
+    const int head = walk.head_kv * u.group + n;
+    const int64_t rows0 = (int64_t(walk.batch) * u.heads_q + head) * u.seq_q;
+    const float* lse = reinterpret_cast<const float*>(params.push.lse) + rows0;
+    const float* delta = reinterpret_cast<const float*>(params.push.delta) + rows0;
+#pragma unroll 1
+    for (int t = walk.span.begin; t < walk.span.end; ++t, q.next(), d_o.next()) {
+      const int row0 = t * S.br;
+      barrier_wait(barriers.q_empty(q.stage), q.parity ^ 1);
+      if (lane == 0) {
+        barrier_expect(barriers.q_full(q.stage), M::kQBytes);
+        for (int c = 0; c < M::kPanels; ++c)
+          copy_box(memory.q(q.stage) + c * S.br * 128, &params.q, barriers.q_full(q.stage), 64 * c,
+                   row0, head, walk.batch);
+      }
+#pragma unroll
+      for (int r = lane; r < S.br; r += 32) {
+        const float x = row0 + r < u.seq_q ? __ldg(lse + row0 + r) : minus_infinity();
+        put_shared(memory.lse(q.stage) + 4 * r, x == minus_infinity() ? -x : x * kLog2e);
+      }
+      set.rows(t, head, q.stage);
+      __syncwarp();
+      if (lane == 0) barrier_arrive(barriers.q_full(q.stage));
+
+      set.load(row0, head);
+      barrier_wait(barriers.do_empty(d_o.stage), d_o.parity ^ 1);
+      if (lane == 0) {
+        barrier_expect(barriers.do_full(d_o.stage), M::kQBytes);
+        for (int c = 0; c < M::kPanels; ++c)
+          copy_box(memory.d_o(d_o.stage) + c * S.br * 128, &params.d_o, barriers.do_full(d_o.stage),
+                   64 * c, row0, head, walk.batch);
+      }
+#pragma unroll
+      for (int r = lane; r < S.br; r += 32)
+        put_shared(memory.delta(d_o.stage) + 4 * r,
+                   row0 + r < u.seq_q ? __ldg(delta + row0 + r) : 0.f);
+      __syncwarp();
+      if (lane == 0) barrier_arrive(barriers.do_full(d_o.stage));
+    }
+  }
+}
+
+TANDEM_DEVICE uint turns_taken(const uint* at) {
+  uint x;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(at) : "memory");
+  return x;
+}
+TANDEM_DEVICE void take_turn(uint* at) {
+  asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(at) : "memory");
+}
+
+// Tiles of keys that add to the sums of a tile of queries before this one: all later ones that the queries see.
+template <int ROW>
+TANDEM_DEVICE uint turns_before(const BwdDkvDqBlock& u, const Walk& walk, int t) {
+  constexpr BwdShape S = kBwdShapes[ROW];
+  return uint(tandem_key_tiles(walk.band, t * S.br, S.br, S.bc, u.seq_q, u.seq_kv).end - 1 -
+              walk.tile);
+}
+TANDEM_DEVICE void wait_turn(const uint* at, uint before) {
+  while (turns_taken(at) != before) {
+  }
+}
+
+// Scores of 64 keys x COUNT queries become p: exp2(s scale2 - lse2), lse at 8 bytes a pair of queries.
+template <int COUNT>
+TANDEM_DEVICE void weigh(float (&s)[COUNT / 2], float scale2, uint lse) {
+#pragma unroll
+  for (int j = 0; j < COUNT / 8; ++j) {
+    const float2 l = shared_float2(lse + 32 * j);
+    s[4 * j] = exp2_fast(fmaf(s[4 * j], scale2, -l.x));
+    s[4 * j + 1] = exp2_fast(fmaf(s[4 * j + 1], scale2, -l.y));
+    s[4 * j + 2] = exp2_fast(fmaf(s[4 * j + 2], scale2, -l.x));
+    s[4 * j + 3] = exp2_fast(fmaf(s[4 * j + 3], scale2, -l.y));
+  }
+}
+// What stands for hidden where the mask hides. key: of the thread's first row, the second is 8 further; row: the query of its first column.
+template <int COUNT>
+TANDEM_DEVICE void hide(float (&p)[COUNT / 2], const TandemBand& band, int key, int keys, int row,
+                        float hidden) {
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int j = key + 8 * r;
+    const int low = j < keys ? j - band.off - band.right - row : TANDEM_BAND_OPEN;
+    const int high = j - band.off + band.left - row;
+#pragma unroll
+    for (int c = 0; c < COUNT / 8; ++c)
+#pragma unroll
+      for (int e = 0; e < 2; ++e)
+        if ((8 * c + e < low) | (8 * c + e > high)) p[4 * c + 2 * r + e] = hidden;
+  }
+}
+// dS = p (dP - delta), rounded, as pairs.
+template <typename T, int COUNT>
+TANDEM_DEVICE void differentiate(uint (&ds)[COUNT / 4], const float (&p)[COUNT / 2],
+                                 const float (&dp)[COUNT / 2], uint delta) {
+#pragma unroll
+  for (int j = 0; j < COUNT / 8; ++j) {
+    const float2 l = shared_float2(delta + 32 * j);
+    ds[2 * j] = T::pack(p[4 * j] * (dp[4 * j] - l.x), p[4 * j + 1] * (dp[4 * j + 1] - l.y));
+    ds[2 * j + 1] =
+        T::pack(p[4 * j + 2] * (dp[4 * j + 2] - l.x), p[4 * j + 3] * (dp[4 * j + 3] - l.y));
+  }
+}
+// Pairs of 64 keys x COUNT queries into a tile [query][key] of one panel; warp: of the warpgroup.
+template <int COUNT>
+TANDEM_DEVICE void store_transposed(uint tile, const uint (&x)[COUNT / 4], int warp, int lane) {
+#pragma unroll
+  for (int k = 0; k < COUNT / 16; ++k) {
+    const uint r[4] = {x[4 * k], x[4 * k + 1], x[4 * k + 2], x[4 * k + 3]};
+    store_matrices_transposed(
+        tile + panel_at(16 * k + lane % 8 + lane / 16 * 8, 2 * warp + (lane / 8 & 1)), r);
+  }
+}
+// Whether a tile of queries needs hide().
+TANDEM_DEVICE bool on_edge(const Walk& walk, int t, int cols, int keys) {
+  return t < walk.span.full_begin || t >= walk.span.full_end || walk.col0 + cols > keys;
+}
+
+// N columns of a warpgroup's 64 rows of accumulators, each warp's own 16 by themselves, through shared memory (panels of 64
+// rows, stride bytes apart) to an output of any strides. key: of the first row, column: the first one.
+template <typename T, int N>
+TANDEM_DEVICE void store_rows(uint memory, int stride, const float (&x)[N / 2], float scale,
+                              uint64_t address, const Strides& strides, const Walk& walk, int key,
+                              int keys, int column, int width) {
+  constexpr int kPieces = N / 8;
+  const int lane = int(threadIdx.x) % 32, row0 = int(threadIdx.x) % 128 / 32 * 16;
+  __syncwarp();
+#pragma unroll
+  for (int k = 0; k < N / 16; ++k) {
+    uint r[4];
+#pragma unroll
+    for (int n = 0; n < 4; ++n)
+      r[n] = T::pack(x[8 * k + 2 * n] * scale, x[8 * k + 2 * n + 1] * scale);
+    const int piece = 2 * k + lane / 16;
+    store_matrices(memory + piece / 8 * stride + panel_at(row0 + lane % 16, piece % 8), r);
+  }
+  __syncwarp();
+  ushort* to = reinterpret_cast<ushort*>(address) + walk.batch * strides.b +
+               walk.head_kv * strides.h + int64_t(key) * strides.s + column * strides.d;
+  const bool chunks =
+      strides.d == 1 && strides.s % 8 == 0 && (reinterpret_cast<uint64_t>(to) & 15) == 0;
+#pragma unroll 1
+  for (int n = lane; n < 16 * kPieces; n += 32) {
+    const int row = row0 + n / kPieces, piece = n % kPieces, left = width - column - 8 * piece;
+    if (key + row >= keys || left <= 0) continue;
+    const uint4 words = shared_words(memory + piece / 8 * stride + panel_at(row, piece % 8));
+    ushort* at = to + row * strides.s + 8 * piece * strides.d;
+    if (chunks && left >= 8) {
+      *reinterpret_cast<uint4*>(at) = words;
+    } else {
+      const uint w[4] = {words.x, words.y, words.z, words.w};
+#pragma unroll
+      for (int e = 0; e < 8; ++e)
+        if (e < left) at[e * strides.d] = ushort(w[e / 2] >> (e % 2 * 16));
+    }
+  }
+}
+
+}  // namespace sm90
+}  // namespace cuda
+}  // namespace tandem
+#endif

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// The backward kernels of the sm90 path as the host sees them.
+#ifndef TANDEM_CUDA_SM90_BWD_H
+#define TANDEM_CUDA_SM90_BWD_H
+#include <cuda.h>
+
+#include "../kernels.h"
+#include "hopper_tiles.h"
+
+namespace tandem {
+namespace cuda {
+namespace sm90 {
+
+struct BwdDkvDqParams {
+  CUtensorMap q, k, v, d_o;
+  BwdDkvDqBlock block;
+  BwdDkvDqPush push;
+};
+// With a dense bias. map: like the others, with keys as features and boxes of br queries; of a bias that all heads or the
+// whole batch share, one of them. Launched in clusters of `shared` workgroups if d_bias is wanted.
+struct BwdBias {
+  CUtensorMap map;
+  Strides d_bias_strides;
+  uint64_t d_bias;  // 0: not wanted
+  int group;        // query heads of a head of bias; d_bias: 1
+  int shared;  // the batch, if all of it has one bias: with d_bias, kMaxCluster at most; else 1
+  int wide;    // 1: d_bias is f32, else of the tensors' type
+};
+struct BwdDkvDqBiasParams : BwdDkvDqParams {
+  BwdBias bias;
+};
+// Elastic softmax, with a distance bias or without: bwd_dkv_ddist in its Hopper form, and bwd_row_dq.
+struct BwdDkvDdistParams {
+  CUtensorMap q, k, v, d_o;
+  BwdDkvDdistBlock block;
+  BwdDkvDdistPush push;
+  ExtraBlock extra;
+  Features features;
+};
+struct BwdRowDqParams {
+  CUtensorMap q, k, v, d_o;
+  BwdRowDqBlock block;
+  BwdRowDqPush push;
+  ExtraBlock extra;
+  Features features;
+  BwdRowDqSpec spec;
+};
+struct BwdDqCastParams {
+  BwdDqCastBlock block;
+  BwdDqCastPush push;
+};
+
+// row: of kBwdShapes. grad_q, grad_kv: which gradients are wanted, one at least. kBwdThreads threads,
+// bwd_shared_bytes() of shared memory.
+Kernel<BwdDkvDqParams> bwd_dkv_dq_kernel(tandem_dtype dtype, int row, bool grad_q, bool grad_kv);
+Kernel<BwdDkvDqParams> bwd_dkv_dq_wide_kernel(tandem_dtype dtype, int row, bool grad_q,
+                                              bool grad_kv);
+// Head sizes up to 128. bwd_bias_shared_bytes() of shared memory. All gradients; where d_q is not wanted, its sums are formed
+// nevertheless.
+Kernel<BwdDkvDqBiasParams> bwd_dkv_dq_bias_kernel(tandem_dtype dtype, int row);
+// Elastic softmax without lengths. Rows, boxes and threads as of bwd_dkv_dq; bwd_elastic_shared_bytes().
+Kernel<BwdDkvDdistParams> bwd_dkv_ddist_kernel(tandem_dtype dtype, int row);
+// A row of kRowShapes, whose boxes its maps have: kBwdThreads threads, row_shared_bytes(). block.tiles: of br queries.
+Kernel<BwdRowDqParams> bwd_row_dq_kernel(tandem_dtype dtype, int row);
+// 128 threads.
+Kernel<BwdDqCastParams> bwd_dq_cast_kernel(tandem_dtype dtype);
+
+}  // namespace sm90
+}  // namespace cuda
+}  // namespace tandem
+#endif

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// bwd_dkv_dq of plain softmax attention, head sizes up to 128.
+#include "bwd_narrow.cuh"
+
+namespace tandem {
+namespace cuda {
+namespace sm90 {
+namespace {
+
+template <typename T, int ROW>
+Kernel<BwdDkvDqParams> select(int row, bool grad_q, bool grad_kv) {
+  if constexpr (ROW < kBwdShapeCount) {
+    if (row != ROW) return select<T, ROW + 1>(row, grad_q, grad_kv);
+    if constexpr (!kBwdShapes[ROW].wide) {
+      if (grad_q)
+        return grad_kv ? bwd_dkv_dq<T, ROW, Plain, true, true>
+                       : bwd_dkv_dq<T, ROW, Plain, true, false>;
+      if (grad_kv) return bwd_dkv_dq<T, ROW, Plain, false, true>;
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+Kernel<BwdDkvDqParams> bwd_dkv_dq_kernel(tandem_dtype dtype, int row, bool grad_q, bool grad_kv) {
+  if (row < 0 || row >= kBwdShapeCount) return nullptr;
+  if (kBwdShapes[row].wide) return bwd_dkv_dq_wide_kernel(dtype, row, grad_q, grad_kv);
+  if (dtype == TANDEM_F16) return select<Half, 0>(row, grad_q, grad_kv);
+  return dtype == TANDEM_BF16 ? select<Bfloat, 0>(row, grad_q, grad_kv) : nullptr;
+}
+
+}  // namespace sm90
+}  // namespace cuda
+}  // namespace tandem

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// bwd_dq_cast: d_q from the f32 sums of bwd_dkv_dq. A block of 64 x 64 sums passes through shared memory, from the order
+// of accumulators to rows.
+#include "../tensor.cuh"
+#include "bwd.h"
+#include "wgmma.cuh"
+
+namespace tandem {
+namespace cuda {
+namespace sm90 {
+namespace {
+
+template <typename T>
+__global__ void __launch_bounds__(128) bwd_dq_cast(const __grid_constant__ BwdDqCastParams params) {
+  constexpr int kPitch = 64 + 8;  // rows begin in other banks
+  __shared__ __align__(16) ushort rows[64 * kPitch];
+  const BwdDqCastBlock& u = params.block;
+  const uint index = blockIdx.y * gridDim.x + blockIdx.x;
+  if (index >= u.total) return;
+  const int panel = int(index % uint(u.panels));
+  const uint blocks = uint(u.seq_q + 63) / 64;
+  const int row_block = int(index / uint(u.panels) % blocks);
+  const uint batch_head = index / uint(u.panels) / blocks;
+  const int t = int(threadIdx.x);
+  const float4* from =
+      reinterpret_cast<const float4*>(params.push.d_q_sums) +
+      ((int64_t(batch_head) * u.row_blocks + row_block) * u.panels + panel) * (kSumsBlock / 4) + t;
+  const int columns = min(64, u.head_dim - 64 * panel);
+  if (columns <= 0) return;
+
+  const int row = 16 * (t / 32) + t % 32 / 4, column = 2 * (t % 4);
+  float4 x[8];
+#pragma unroll
+  for (int i = 0; i < 8; ++i)
+    x[i] = 8 * i < columns ? __ldcs(from + 128 * i) : make_float4(0.f, 0.f, 0.f, 0.f);
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    ushort* at = rows + row * kPitch + 8 * i + column;
+    *reinterpret_cast<uint*>(at) = T::pack(x[i].x * u.scale, x[i].y * u.scale);
+    *reinterpret_cast<uint*>(at + 8 * kPitch) = T::pack(x[i].z * u.scale, x[i].w * u.scale);
+  }
+  __syncthreads();
+
+  const Strides& s = u.d_q;
+  ushort* to = reinterpret_cast<ushort*>(params.push.d_q) +
+               int64_t(batch_head / uint(u.heads_q)) * s.b +
+               int64_t(batch_head % uint(u.heads_q)) * s.h + int64_t(64 * row_block) * s.s +
+               int64_t(64 * panel) * s.d;
+  const int count = min(64, u.seq_q - 64 * row_block);
+  const bool chunks = s.d == 1 && s.s % 8 == 0 && (reinterpret_cast<uint64_t>(to) & 15) == 0;
+  const int c = 8 * (t % 8);
+  for (int r = t / 8; r < count; r += 16) {
+    const ushort* piece = rows + r * kPitch + c;
+    if (chunks && c + 8 <= columns) {
+      *reinterpret_cast<uint4*>(to + r * s.s + c) = *reinterpret_cast<const uint4*>(piece);
+    } else {
+      for (int n = 0; n < 8; ++n)
+        if (c + n < columns) to[r * s.s + (c + n) * s.d] = piece[n];
+    }
+  }
+}
+
+}  // namespace
+
+Kernel<BwdDqCastParams> bwd_dq_cast_kernel(tandem_dtype dtype) {
+  if (dtype == TANDEM_F16) return bwd_dq_cast<Half>;
+  return dtype == TANDEM_BF16 ? bwd_dq_cast<Bfloat> : nullptr;
+}
+
+}  // namespace sm90
+}  // namespace cuda
+}  // namespace tandem

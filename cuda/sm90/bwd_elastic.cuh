@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// Elastic softmax, with a distance bias or without: y = max(p + tau / n, 0). shift: tau / n of a row.
+//   M = p > threshold(shift): where y is above 0, and, with a share (tau >= 0), wherever a key is seen.
+// p of hidden keys is kUnseen until M is known, below every threshold.
+#ifndef TANDEM_CUDA_SM90_BWD_ELASTIC_CUH
+#define TANDEM_CUDA_SM90_BWD_ELASTIC_CUH
+#include "bwd_sets.cuh"
+
+namespace tandem {
+namespace cuda {
+namespace sm90 {
+
+constexpr float kUnseen = -1.f;
+TANDEM_DEVICE float threshold(float shift) { return shift >= 0.f ? -0.5f : -shift; }
+
+// Whether a tile of rows queries from i0 on and cols keys from j0 on has elements with an entry of dist.
+TANDEM_DEVICE bool has_dist(int window, int off, int i0, int rows, int j0, int cols) {
+  const int distance = i0 + off - j0;
+  return (distance + rows > 0) & (distance - cols < window - 1);
+}
+
+// A warp puts the distance bias, times log2 e, of the rows + cols - 1 diagonals of a tile into shared memory: first that of
+// its first query and last key. Outside the window 0.
+template <int ROWS, int COLS>
+TANDEM_DEVICE void put_dist(uint to, const float* dist, int window, int distance) {
+#pragma unroll
+  for (int n = int(threadIdx.x) % 32; n < ROWS + COLS; n += 32) {
+    const int t = distance - (COLS - 1) + n;
+    put_shared(to + 4 * n, (t >= 0) & (t < window) ? __ldg(dist + t) * kLog2e : 0.f);
+  }
+}
+
+TANDEM_DEVICE float shared_float(uint at) {
+  float x;
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(at) : "memory");
+  return x;
+}
+
+// bwd_dkv_ddist: d_k, d_v, and the key tile's part of d_dist_bias, which the two helping warps sum over the diagonals of dS,
+// rounded as the products take it, in a fixed order.
+struct Elastic {
+  using Params = BwdDkvDdistParams;
+  using Registers = sm90::Registers<56>;
+  static constexpr float kHidden = kUnseen;
+  static constexpr int bytes(const BwdShape& s) { return bwd_elastic_bytes(s); }
+  static TANDEM_DEVICE int order(const Params&) { return 1; }
+  static TANDEM_DEVICE bool in_turn(const Params&) { return false; }
+  // 0: there is no distance bias.
+  static TANDEM_DEVICE int window(const Params& params) { return params.extra.dist_window; }
+
+  template <int ROW>
+  struct At {
+    static constexpr int kBr = kBwdShapes[ROW].br, kBc = kBwdShapes[ROW].bc,
+                         kDs = kBwdShapes[ROW].ds_stages;
+    uint rows, first;
+    TANDEM_DEVICE explicit At(const Memory<ROW, Elastic>& memory)
+        : rows(memory.set()), first(memory.set_barriers()) {}
+    TANDEM_DEVICE uint shift(int stage) const { return rows + stage * ((2 * kBr + kBc) * 4); }
+    TANDEM_DEVICE uint dist(int stage) const { return shift(stage) + kBr * 4; }
+    TANDEM_DEVICE uint written(int place) const { return first + 8 * place; }
+    TANDEM_DEVICE uint read(int place) const { return first + 8 * (kDs + place); }
+  };
+  template <int ROW>
+  static TANDEM_DEVICE void init(const Memory<ROW, Elastic>& memory) {
+    const At<ROW> at(memory);
+    for (int place = 0; place < At<ROW>::kDs; ++place) {
+      barrier_init(at.written(place), 8);
+      barrier_init(at.read(place), 2);
+    }
+  }
+  static TANDEM_DEVICE void sync() { __syncthreads(); }
+  static TANDEM_DEVICE void leave() {}
+
+  template <int ROW>
+  struct Loader {
+    const Params& params;
+    const Walk& walk;
+    const At<ROW> at;
+    TANDEM_DEVICE Loader(const Params& params, const Walk& walk, const Memory<ROW, Elastic>& memory)
+        : params(params), walk(walk), at(memory) {}
+    TANDEM_DEVICE void rows(int t, int head, int stage) {
+      constexpr int kBr = At<ROW>::kBr, kBc = At<ROW>::kBc;
+      const uint64_t* address = params.push.extra;
+      const float tau =
+          __ldg(reinterpret_cast<const float*>(address[params.features.AT_TAU]) + head);
+      for (int r = int(threadIdx.x) % 32; r < kBr; r += 32) {
+        const int n =
+            tandem_key_count(walk.band, t * kBr + r, params.block.seq_q, params.block.seq_kv);
+        put_shared(at.shift(stage) + 4 * r, n > 0 ? __fdiv_rn(tau, float(n)) : 0.f);
+      }
+      const int window = Elastic::window(params);
+      if (has_dist(window, walk.band.off, t * kBr, kBr, walk.col0, kBc))
+        put_dist<kBr, kBc>(at.dist(stage),
+                           reinterpret_cast<const float*>(address[params.features.AT_DIST]) +
+                               int64_t(head) * window,
+                           window, t * kBr + walk.band.off - walk.col0);
+    }
+    TANDEM_DEVICE void load(int, int) {}
+  };
+
+  template <typename T, int ROW>
+  struct Consumer {
+    static constexpr int BR = kBwdShapes[ROW].br, BC = kBwdShapes[ROW].bc;
+    const At<ROW> at;
+    const Params& params;
+    const uint ds_tiles;
+    const int col0;
+    Turn<At<ROW>::kDs> place;
+    TANDEM_DEVICE Consumer(const Params& params, const Walk& walk,
+                           const Memory<ROW, Elastic>& memory)
+        : at(memory), params(params), ds_tiles(memory.ds(0)), col0(walk.col0) {}
+    TANDEM_DEVICE bool near(int t) const {
+      return has_dist(Elastic::window(params), params.block.band_off, t * BR, BR, col0, BC);
+    }
+    TANDEM_DEVICE void weigh(float (&s)[BR / 2], float scale2, uint lse, int t, int stage) {
+      if (near(t)) {
+        // Element (query c, key r): c - r + BC - 1. The thread's second key is 8 further, so its numbers are those that the
+        // first key had 8 queries before.
+        const int thread = int(threadIdx.x) - 128, lane = thread % 32;
+        const uint from =
+            at.dist(stage) + 4 * (2 * (lane % 4) + BC - 1 - (thread / 32 * 16 + lane / 4));
+        float x = shared_float(from - 32), y = shared_float(from - 28);
+#pragma unroll
+        for (int j = 0; j < BR / 8; ++j) {
+          const float2 l = shared_float2(lse + 32 * j);
+          s[4 * j + 2] = exp2_fast(fmaf(s[4 * j + 2], scale2, x - l.x));
+          s[4 * j + 3] = exp2_fast(fmaf(s[4 * j + 3], scale2, y - l.y));
+          x = shared_float(from + 32 * j), y = shared_float(from + 32 * j + 4);
+          s[4 * j] = exp2_fast(fmaf(s[4 * j], scale2, x - l.x));
+          s[4 * j + 1] = exp2_fast(fmaf(s[4 * j + 1], scale2, y - l.y));
+        }
+      } else {
+        sm90::weigh<BR>(s, scale2, lse);
+      }
+    }
+    TANDEM_DEVICE uint shifts(int stage) const { return at.shift(stage) + 8 * (threadIdx.x % 4); }
+    TANDEM_DEVICE void pack(uint (&)[BR / 4], const float (&)[BR / 2]) {}
+    TANDEM_DEVICE void differentiate(uint (&y)[BR / 4], uint (&ds)[BR / 4],
+                                     const float (&p)[BR / 2], const float (&dp)[BR / 2],
+                                     uint delta, int stage) {
+      const uint from = shifts(stage);
+#pragma unroll
+      for (int j = 0; j < BR / 8; ++j) {
+        const float2 l = shared_float2(delta + 32 * j), b = shared_float2(from + 32 * j);
+        const float low = threshold(b.x), high = threshold(b.y);
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          const int n = 4 * j + 2 * r;
+          const bool first = p[n] > low, second = p[n + 1] > high;
+          y[2 * j + r] = T::pack(first ? p[n] + b.x : 0.f, second ? p[n + 1] + b.y : 0.f);
+          ds[2 * j + r] = T::pack(fmaxf(p[n], 0.f) * ((first ? dp[n] : 0.f) - l.x),
+                                  fmaxf(p[n + 1], 0.f) * ((second ? dp[n + 1] : 0.f) - l.y));
+        }
+      }
+    }
+    TANDEM_DEVICE void wait_ds() {}
+    TANDEM_DEVICE void tell_ds() {}
+    TANDEM_DEVICE void keep_ds(const uint (&ds)[BR / 4], int t) {
+      if (!(params.push.d_dist != 0 && near(t))) return;
+      const int group = int(threadIdx.x) / 128 - 1, warp = int(threadIdx.x) / 32 % 4;
+      const int lane = int(threadIdx.x) % 32;
+      barrier_wait(at.read(place.stage), place.parity ^ 1);
+      store_transposed<BR>(ds_tiles + place.stage * (BR * BC * 2) + group * BR * 128, ds, warp,
+                           lane);
+      __syncwarp();
+      if (lane == 0) barrier_arrive(at.written(place.stage));
+      place.next();
+    }
+  };
+
+  // A thread has every 64th diagonal, and of each row of dS two keys: one 64 keys before the other. Of 64 rows those lie on
+  // three diagonals: of the one that is 64 from both others, all 64; of these as many as the thread's number says.
+  template <typename T, int ROW>
+  static TANDEM_DEVICE void help(const Params& params, const Walk& walk,
+                                 const Memory<ROW, Elastic>& memory) {
+    constexpr BwdShape S = kBwdShapes[ROW];
+    static_assert(S.bc == 128 && S.br % 64 == 0, "what is written below");
+    if (!params.push.d_dist) return;
+    const BwdDkvDdistBlock& u = params.block;
+    const At<ROW> at(memory);
+    const int thread = int(threadIdx.x) - 64, window = Elastic::window(params);
+    // Of the diagonals t = distance + x, x multiples of 64 apart, the thread always has the same: distances are multiples of
+    // 64 away from each other.
+    Turn<S.ds_stages> place;
+    for (int n = 0; n < u.group; ++n) {
+      const int head = walk.head_kv * u.group + n;
+      float* part = reinterpret_cast<float*>(params.push.d_dist) +
+                    ((int64_t(walk.batch) * u.tiles + walk.tile) * u.heads_q + head) * window;
+      {
+        const int first = (walk.band.off - walk.col0 + thread) & 63;
+        for (int t = first; t < window; t += 64) part[t] = 0.f;
+      }
+#pragma unroll 1
+      for (int t = walk.span.begin; t < walk.span.end; ++t) {
+        if (!has_dist(window, walk.band.off, t * S.br, S.br, walk.col0, S.bc)) continue;
+        barrier_wait(at.written(place.stage), place.parity);
+        const uint from = memory.ds(place.stage);
+        const int distance = t * S.br + walk.band.off - walk.col0;
+        const auto add = [&](int x, float sum) {
+          const int d = distance + x;
+          if ((d >= 0) & (d < window)) part[d] += sum;
+        };
+#pragma unroll 1
+        for (int b = 0; b < S.br / 64; ++b) {
+          float before = 0.f, whole = 0.f, behind = 0.f;
+#pragma unroll 2
+          for (int r = 0; r < 64; ++r) {
+            const int row = 64 * b + r;
+            const float x1 = element<T>(from, S.br, row, (r - thread) & 127);
+            const float x2 = element<T>(from, S.br, row, r - thread + 64);
+            whole += x2;
+            if (r >= thread)
+              behind += x1;
+            else
+              before += x1;
+          }
+          add(thread + 64 * b, behind);
+          add(thread + 64 * b - 64, whole);
+          add(thread + 64 * b - 128, before);
+        }
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) barrier_arrive(at.read(place.stage));
+        place.next();
+      }
+    }
+  }
+  template <typename T>
+  static TANDEM_DEVICE float element(uint tile, int rows, int row, int key) {
+    const uint at = tile + (key >> 6) * (rows * 128) + panel_at(row, key >> 3 & 7) + (key & 7) * 2;
+    ushort x;
+    asm volatile("ld.shared.u16 %0, [%1];" : "=h"(x) : "r"(at) : "memory");
+    return T::low(x);
+  }
+};
+
+}  // namespace sm90
+}  // namespace cuda
+}  // namespace tandem
+#endif

@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// bwd_dkv_dq: the five products of the backward in one kernel, for head sizes up to 128. A workgroup keeps K and V of a tile of keys and walks
+// over the query heads of its kv head and their tiles of queries. Transposed, S^T = K Q^T and dP^T = V dO^T, so that P^T
+// and dS^T are the left operands of dV += P^T dO and dK += dS^T Q as they lie in registers: each of the two
+// multiplying warpgroups owns 64 keys. dS goes through shared memory, where both read all of it for dQ = dS K.
+// dQ is summed over the key tiles in the workspace, f32, by bulk adds.
+//
+// Of the helping warpgroup, warp 0 loads and warp 1 adds dQ. Rows past the end and rows that see nothing have lse = +inf
+// in shared memory: their p is 0, and no product needs a mask for them.
+//
+// Set says which optional inputs there are (bwd_sets.cuh).
+#ifndef TANDEM_CUDA_SM90_BWD_NARROW_CUH
+#define TANDEM_CUDA_SM90_BWD_NARROW_CUH
+#include "bwd_sets.cuh"
+
+namespace tandem {
+namespace cuda {
+namespace sm90 {
+
+// Warp 1: what the multiplying warpgroups leave of dQ is added to the sums in the workspace.
+template <int ROW, typename Set>
+TANDEM_DEVICE void add_sums(const BwdDkvDqParams& params, const Walk& walk,
+                            const Memory<ROW, Set>& memory) {
+  constexpr BwdShape S = kBwdShapes[ROW];
+  constexpr int kPanels = Memory<ROW, Set>::kPanels;
+  const BwdDkvDqBlock& u = params.block;
+  const bool one = int(threadIdx.x) % 32 == 0;
+  const int tiles = (u.seq_q + S.br - 1) / S.br;
+  for (int n = 0; n < u.group; ++n) {
+    const int64_t head = int64_t(walk.batch) * u.heads_q + walk.head_kv * u.group + n;
+    float* sums = reinterpret_cast<float*>(params.push.d_q_sums) +
+                  head * tiles * (S.br / 64 * kPanels * kSumsBlock);
+    uint* turns = reinterpret_cast<uint*>(params.push.turns) + head * tiles * (S.br / 64);
+#pragma unroll 1
+    for (int t = walk.span.begin; t < walk.span.end; ++t) {
+      float* to = sums + int64_t(t) * (S.br / 64 * kPanels * kSumsBlock);
+      if (u.in_turn && one) wait_turn(turns + t * (S.br / 64), turns_before<ROW>(u, walk, t));
+      __syncwarp();
+      named_sync<kDqFull>(160);
+      if (one) {
+        add_flat(to, memory.dq(0), 16384);
+        bulk_commit();
+      }
+      named_sync<kDqFull + 1>(160);
+      if (one) {
+        // Of 96 features the second panel has half.
+        add_flat(to + kSumsBlock, memory.dq(1), S.d == 96 ? 8192 : 16384);
+        bulk_commit();
+        bulk_wait_read<1>();
+      }
+      __syncwarp();
+      named_arrive<kDqEmpty>(160);
+      if (one) bulk_wait_read<0>();
+      __syncwarp();
+      named_arrive<kDqEmpty + 1>(160);
+      if (u.in_turn && one) {
+        bulk_wait<0>();
+        take_turn(turns + t * (S.br / 64));
+      }
+    }
+  }
+  if (one) bulk_wait<0>();
+}
+
+template <typename T, int ROW, typename Set, bool GRAD_Q, bool GRAD_KV>
+TANDEM_DEVICE void multiply(const typename Set::Params& params, const Walk& walk,
+                            const Memory<ROW, Set>& memory) {
+  constexpr BwdShape S = kBwdShapes[ROW];
+  constexpr int BR = S.br, BC = S.bc, D = S.d;
+  constexpr int kKPanel = BC * 128, kQPanel = BR * 128;
+  const auto& u = params.block;
+  const Barriers<ROW> barriers(memory.barriers());
+  const int group = int(threadIdx.x) / 128 - 1, thread = int(threadIdx.x) % 128;
+  const int warp = thread / 32, lane = thread % 32;
+  const uint own = uint(group) * 64 * 128;  // this warpgroup's keys in a panel
+  const float scale2 = u.scale * kLog2e;
+
+  float d_k[D / 2], d_v[D / 2];
+#pragma unroll
+  for (int i = 0; i < D / 2; ++i) d_k[i] = d_v[i] = 0.f;
+
+  const int key = walk.col0 + group * 64 + warp * 16 + lane / 4;
+
+  barrier_wait(barriers.kv, 0);
+  Turn<S.q_stages> turn;
+  Turn<S.ds_stages> ds_turn;
+  typename Set::template Consumer<T, ROW> set(params, walk, memory);
+  bool first = true;
+  for (int n = 0; n < u.group; ++n) {
+#pragma unroll 1
+    for (int t = walk.span.begin; t < walk.span.end; ++t, turn.next(), ds_turn.next()) {
+      const uint q = memory.q(turn.stage), d_o = memory.d_o(turn.stage);
+      float s[BR / 2], dp[BR / 2];
+      barrier_wait(barriers.q_full(turn.stage), turn.parity);
+      fence();
+#pragma unroll
+      for (int k = 0; k < D / 16; ++k)
+        Product<T, BR>::template from_shared<0, 0>(
+            s, along(memory.k() + own + k / 4 * kKPanel + k % 4 * 32),
+            along(q + k / 4 * kQPanel + k % 4 * 32), k > 0);
+      commit();
+      barrier_wait(barriers.do_full(turn.stage), turn.parity);
+      fence();
+#pragma unroll
+      for (int k = 0; k < D / 16; ++k)
+        Product<T, BR>::template from_shared<0, 0>(
+            dp, along(memory.v() + own + k / 4 * kKPanel + k % 4 * 32),
+            along(d_o + k / 4 * kQPanel + k % 4 * 32), k > 0);
+      commit();
+
+      wait<1>();
+      set.weigh(s, scale2, memory.lse(turn.stage) + 8 * (lane % 4), t, turn.stage);
+      if (on_edge(walk, t, BC, u.seq_kv))
+        hide<BR>(s, walk.band, key, u.seq_kv, t * BR + 2 * (lane % 4), Set::kHidden);
+      uint p[BR / 4];
+      set.pack(p, s);
+      wait<0>();
+      uint ds[BR / 4];
+      set.differentiate(p, ds, s, dp, memory.delta(turn.stage) + 8 * (lane % 4), turn.stage);
+      const uint ds_tile = memory.ds(ds_turn.stage);
+      set.wait_ds();
+      if constexpr (GRAD_Q) {
+        // As [query][key]. With two places the readers of this one were done before the last barrier.
+        if constexpr (S.ds_stages == 1) named_sync<kDsWritten>(256);
+        store_transposed<BR>(ds_tile + group * kQPanel, ds, warp, lane);
+      }
+      if constexpr (!GRAD_Q) set.keep_ds(ds, t);
+      if constexpr (GRAD_KV) {
+        fence();
+#pragma unroll
+        for (int k = 0; k < BR / 16; ++k)
+          Product<T, D>::template from_registers<1>(d_v, p[4 * k], p[4 * k + 1], p[4 * k + 2],
+                                                    p[4 * k + 3], across(d_o + k * 2048, kQPanel),
+                                                    1);
+        commit();
+      }
+      float dq[32];
+      if constexpr (GRAD_Q) {
+        fence_async();
+        named_sync<kDsWritten>(256);
+        set.tell_ds();
+        fence();
+        if constexpr (D == 64) {  // 64 rows each
+#pragma unroll
+          for (int k = 0; k < BC / 16; ++k)
+            Product<T, 64>::template from_shared<0, 1>(
+                dq, along(ds_tile + own + k / 4 * kQPanel + k % 4 * 32),
+                across(memory.k() + k * 2048, kKPanel), k > 0);
+        } else {  // 64 features each
+#pragma unroll
+          for (int k = 0; k < BC / 16; ++k)
+            Product<T, 64>::template from_shared<0, 1>(
+                dq, along(ds_tile + k / 4 * kQPanel + k % 4 * 32),
+                across(memory.k() + group * kKPanel + k * 2048, kKPanel), k > 0);
+        }
+        commit();
+      }
+      if constexpr (GRAD_KV) {
+        if constexpr (GRAD_Q)
+          wait<1>();
+        else
+          wait<0>();
+      }
+      __syncwarp();
+      if (lane == 0) barrier_arrive(barriers.do_empty(turn.stage));
+      if constexpr (GRAD_KV) {
+        fence();
+#pragma unroll
+        for (int k = 0; k < BR / 16; ++k)
+          Product<T, D>::template from_registers<1>(d_k, ds[4 * k], ds[4 * k + 1], ds[4 * k + 2],
+                                                    ds[4 * k + 3], across(q + k * 2048, kQPanel),
+                                                    1);
+        commit();
+      }
+      if constexpr (GRAD_Q) {
+        if constexpr (GRAD_KV)
+          wait<1>();
+        else
+          wait<0>();
+        if (!first) named_sync(kDqEmpty + group, 160);
+        first = false;
+        const uint to = memory.dq(group) + 16 * thread;
+#pragma unroll
+        for (int i = 0; i < 8; ++i)
+          put_shared(to + 2048 * i, dq[4 * i], dq[4 * i + 1], dq[4 * i + 2], dq[4 * i + 3]);
+        fence_async();
+        named_arrive(kDqFull + group, 160);
+      }
+      if constexpr (GRAD_KV) wait<0>();
+      __syncwarp();
+      if (lane == 0) barrier_arrive(barriers.q_empty(turn.stage));
+    }
+  }
+  if constexpr (GRAD_KV) {
+    // All that read this warpgroup's part of V are past it.
+    named_sync(kGroup + group, 128);
+    const uint stage = memory.v() + own;
+    const int first_key = walk.col0 + 64 * group;
+    if (params.push.d_v)
+      store_rows<T, D>(stage, kKPanel, d_v, 1.f, params.push.d_v, u.d_v, walk, first_key, u.seq_kv,
+                       0, u.head_dim_v);
+    if (params.push.d_k)
+      store_rows<T, D>(stage, kKPanel, d_k, u.scale, params.push.d_k, u.d_k, walk, first_key,
+                       u.seq_kv, 0, u.head_dim);
+  }
+}
+
+template <typename T, int ROW, typename Set, bool GRAD_Q, bool GRAD_KV>
+__global__ void __launch_bounds__(kBwdThreads, 1)
+    bwd_dkv_dq(const __grid_constant__ typename Set::Params params) {
+  constexpr BwdShape S = kBwdShapes[ROW];
+  Walk walk;
+  if (!find_walk(params.block, S, Set::order(params), Set::in_turn(params), &walk)) return;
+  const Memory<ROW, Set> memory{shared_address(bwd_memory)};
+  if (threadIdx.x == 0) {
+    Set::template init<ROW>(memory);
+    Barriers<ROW>(memory.barriers()).init();
+  }
+  Set::sync();
+  if (threadIdx.x < 128) {
+    give_registers<Set::Registers::kHelping>();
+    const int warp = int(threadIdx.x) / 32;
+    if (warp == 0)
+      load_tiles(params, walk, memory);
+    else if (warp >= 2)
+      Set::template help<T>(params, walk, memory);
+    else if constexpr (GRAD_Q)
+      add_sums(params, walk, memory);
+  } else {
+    take_registers<Set::Registers::kMultiplying>();
+    multiply<T, ROW, Set, GRAD_Q, GRAD_KV>(params, walk, memory);
+  }
+  Set::leave();
+}
+
+}  // namespace sm90
+}  // namespace cuda
+}  // namespace tandem
+#endif

@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// bwd_row_dq of elastic softmax on Hopper: delta, d_q and the rows' parts of d_tau in one walk over the keys. ds = p M dp -
+// delta p is linear in delta, which is known at the end: d_q = sum p M dp k - delta sum p k. A workgroup keeps Q and dO of 128
+// queries, 64 for each of two warpgroups, and takes K and V tile by tile; p and p M dp are left operands as they lie in
+// registers.
+#include "bwd_elastic.cuh"
+
+namespace tandem {
+namespace cuda {
+namespace sm90 {
+namespace {
+
+struct RowWalk {
+  int batch, head, row0;
+  TandemBand band;
+  TandemTiles span;
+};
+
+template <int ROW>
+struct RowMemory {
+  static constexpr RowShape S = kRowShapes[ROW];
+  static constexpr int kPanels = S.d / 64, kQPanel = S.br * 128, kKPanel = S.bc * 128;
+  static constexpr int kAtK = row_at_k(S), kAtDist = row_at_dist(S),
+                       kAtBarriers = row_at_barriers(S);
+  uint base;
+  TANDEM_DEVICE uint q() const { return base; }
+  TANDEM_DEVICE uint d_o() const { return base + kPanels * kQPanel; }
+  TANDEM_DEVICE uint k(int stage) const { return base + kAtK + stage * (kPanels * kKPanel); }
+  TANDEM_DEVICE uint v(int stage) const { return k(S.stages + stage); }
+  TANDEM_DEVICE uint dist(int stage) const { return base + kAtDist + stage * ((S.br + S.bc) * 4); }
+  // Q and dO; then per stage K full, V full, K empty, V empty.
+  TANDEM_DEVICE uint rows_full() const { return base + kAtBarriers; }
+  TANDEM_DEVICE uint k_full(int stage) const { return base + kAtBarriers + 8 + 8 * stage; }
+  TANDEM_DEVICE uint v_full(int stage) const { return k_full(S.stages + stage); }
+  TANDEM_DEVICE uint k_empty(int stage) const { return k_full(2 * S.stages + stage); }
+  TANDEM_DEVICE uint v_empty(int stage) const { return k_full(3 * S.stages + stage); }
+};
+
+// 0: there is no distance bias.
+TANDEM_DEVICE int dist_window(const BwdRowDqParams& params) { return params.extra.dist_window; }
+
+template <int ROW>
+TANDEM_DEVICE void load_keys(const BwdRowDqParams& params, const RowWalk& walk,
+                             const RowMemory<ROW>& memory) {
+  constexpr RowShape S = kRowShapes[ROW];
+  using M = RowMemory<ROW>;
+  const BwdRowDqBlock& u = params.block;
+  const int lane = int(threadIdx.x) % 32, head_kv = walk.head / u.group;
+  const int window = dist_window(params);
+  const float* dist =
+      window ? reinterpret_cast<const float*>(params.push.extra[params.features.AT_DIST]) +
+                   int64_t(walk.head) * window
+             : nullptr;
+  if (lane == 0) {
+    barrier_expect(memory.rows_full(), 2 * M::kPanels * M::kQPanel);
+    for (int c = 0; c < M::kPanels; ++c) {
+      copy_box(memory.q() + c * M::kQPanel, &params.q, memory.rows_full(), 64 * c, walk.row0,
+               walk.head, walk.batch);
+      copy_box(memory.d_o() + c * M::kQPanel, &params.d_o, memory.rows_full(), 64 * c, walk.row0,
+               walk.head, walk.batch);
+    }
+  }
+  Turn<S.stages> turn;
+#pragma unroll 1
+  for (int t = walk.span.begin; t < walk.span.end; ++t, turn.next()) {
+    const int col0 = t * S.bc;
+    barrier_wait(memory.k_empty(turn.stage), turn.parity ^ 1);
+    if (lane == 0) {
+      barrier_expect(memory.k_full(turn.stage), M::kPanels * M::kKPanel);
+      for (int c = 0; c < M::kPanels; ++c)
+        copy_box(memory.k(turn.stage) + c * M::kKPanel, &params.k, memory.k_full(turn.stage),
+                 64 * c, col0, head_kv, walk.batch);
+    }
+    if (has_dist(window, walk.band.off, walk.row0, S.br, col0, S.bc))
+      put_dist<S.br, S.bc>(memory.dist(turn.stage), dist, window, walk.row0 + walk.band.off - col0);
+    __syncwarp();
+    if (lane == 0) {
+      barrier_arrive(memory.k_full(turn.stage));
+      barrier_wait(memory.v_empty(turn.stage), turn.parity ^ 1);
+      barrier_expect(memory.v_full(turn.stage), M::kPanels * M::kKPanel);
+      for (int c = 0; c < M::kPanels; ++c)
+        copy_box(memory.v(turn.stage) + c * M::kKPanel, &params.v, memory.v_full(turn.stage),
+                 64 * c, col0, head_kv, walk.batch);
+    }
+    __syncwarp();
+  }
+}
+
+// Of 4 lanes that share a row.
+TANDEM_DEVICE float quad_sum(float x) {
+  x += __shfl_xor_sync(kAllLanes, x, 1);
+  return x + __shfl_xor_sync(kAllLanes, x, 2);
+}
+
+template <typename T, int ROW>
+TANDEM_DEVICE void multiply_rows(const BwdRowDqParams& params, const RowWalk& walk,
+                                 const RowMemory<ROW>& memory) {
+  constexpr RowShape S = kRowShapes[ROW];
+  using M = RowMemory<ROW>;
+  constexpr int BC = S.bc, D = S.d, kQPanel = M::kQPanel, kKPanel = M::kKPanel;
+  const BwdRowDqBlock& u = params.block;
+  const int group = int(threadIdx.x) / 128 - 1, warp = int(threadIdx.x) / 32 % 4;
+  const int lane = int(threadIdx.x) % 32;
+  const uint own = uint(group) * 64 * 128;
+  const float scale2 = u.scale * kLog2e;
+  const int row = walk.row0 + 64 * group + 16 * warp + lane / 4;  // and the one 8 further
+  const int64_t rows0 = (int64_t(walk.batch) * u.heads_q + walk.head) * u.seq_q;
+
+  float lse[2], level[2], delta[2] = {}, dps[2] = {};
+  const float tau =
+      __ldg(reinterpret_cast<const float*>(params.push.extra[params.features.AT_TAU]) + walk.head);
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int i = row + 8 * r;
+    const float x = i < u.seq_q ? __ldg(reinterpret_cast<const float*>(params.push.lse) + rows0 + i)
+                                : minus_infinity();
+    lse[r] = x == minus_infinity() ? -x : x * kLog2e;
+    const int count = tandem_key_count(walk.band, i, u.seq_q, u.seq_kv);
+    level[r] = threshold(count > 0 ? __fdiv_rn(tau, float(count)) : 0.f);
+  }
+  float d_q[D / 2], p_k[D / 2];
+#pragma unroll
+  for (int i = 0; i < D / 2; ++i) d_q[i] = p_k[i] = 0.f;
+
+  const auto release = [&](uint barrier) {
+    __syncwarp();
+    if (lane == 0) barrier_arrive(barrier);
+  };
+  barrier_wait(memory.rows_full(), 0);
+  Turn<S.stages> turn;
+#pragma unroll 1
+  for (int t = walk.span.begin; t < walk.span.end; ++t, turn.next()) {
+    const int col0 = t * BC;
+    const uint k_tile = memory.k(turn.stage), v_tile = memory.v(turn.stage);
+    float s[BC / 2], dp[BC / 2];
+    barrier_wait(memory.k_full(turn.stage), turn.parity);
+    fence();
+#pragma unroll
+    for (int k = 0; k < D / 16; ++k)
+      Product<T, BC>::template from_shared<0, 0>(
+          s, along(memory.q() + own + k / 4 * kQPanel + k % 4 * 32),
+          along(k_tile + k / 4 * kKPanel + k % 4 * 32), k > 0);
+    commit();
+    barrier_wait(memory.v_full(turn.stage), turn.parity);
+    fence();
+#pragma unroll
+    for (int k = 0; k < D / 16; ++k)
+      Product<T, BC>::template from_shared<0, 0>(
+          dp, along(memory.d_o() + own + k / 4 * kQPanel + k % 4 * 32),
+          along(v_tile + k / 4 * kKPanel + k % 4 * 32), k > 0);
+    commit();
+    wait<1>();
+    if (has_dist(dist_window(params), u.band_off, walk.row0, S.br, col0, BC)) {
+      // Element (row r, key c): r - c + BC - 1. What the second row has, the first one had 8 keys before.
+      const uint from = memory.dist(turn.stage) +
+                        4 * (64 * group + 16 * warp + lane / 4 - 2 * (lane % 4) + BC - 1);
+      float x = shared_float(from + 32), y = shared_float(from + 28);
+#pragma unroll
+      for (int j = 0; j < BC / 8; ++j) {
+        s[4 * j + 2] = exp2_fast(fmaf(s[4 * j + 2], scale2, x - lse[1]));
+        s[4 * j + 3] = exp2_fast(fmaf(s[4 * j + 3], scale2, y - lse[1]));
+        x = shared_float(from - 32 * j), y = shared_float(from - 32 * j - 4);
+        s[4 * j] = exp2_fast(fmaf(s[4 * j], scale2, x - lse[0]));
+        s[4 * j + 1] = exp2_fast(fmaf(s[4 * j + 1], scale2, y - lse[0]));
+      }
+    } else {
+#pragma unroll
+      for (int j = 0; j < BC / 8; ++j)
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          s[4 * j + 2 * r] = exp2_fast(fmaf(s[4 * j + 2 * r], scale2, -lse[r]));
+          s[4 * j + 2 * r + 1] = exp2_fast(fmaf(s[4 * j + 2 * r + 1], scale2, -lse[r]));
+        }
+    }
+    if (t < walk.span.full_begin || t >= walk.span.full_end || walk.row0 + S.br > u.seq_q) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const int i = row + 8 * r, first = col0 + 2 * (lane % 4);
+        // Keys that row i sees, from `first` on.
+        const int low = i < u.seq_q ? i + walk.band.off - walk.band.left - first : TANDEM_BAND_OPEN;
+        const int high = tandem_min(i + walk.band.off + walk.band.right, u.seq_kv - 1) - first;
+#pragma unroll
+        for (int j = 0; j < BC / 8; ++j)
+#pragma unroll
+          for (int e = 0; e < 2; ++e)
+            if ((8 * j + e < low) | (8 * j + e > high)) s[4 * j + 2 * r + e] = kUnseen;
+      }
+    }
+    wait<0>();
+    release(memory.v_empty(turn.stage));
+    uint p[BC / 4], g[BC / 4];
+#pragma unroll
+    for (int j = 0; j < BC / 4; ++j) {
+      const int r = j % 2;
+      float a[2], b[2];
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const float x = s[2 * j + e] > level[r] ? dp[2 * j + e] : 0.f;
+        a[e] = fmaxf(s[2 * j + e], 0.f);
+        b[e] = a[e] * x;
+        dps[r] += x;
+        delta[r] += b[e];
+      }
+      p[j] = T::pack(a[0], a[1]);
+      g[j] = T::pack(b[0], b[1]);
+    }
+    fence();
+#pragma unroll
+    for (int k = 0; k < BC / 16; ++k)
+      Product<T, D>::template from_registers<1>(d_q, g[4 * k], g[4 * k + 1], g[4 * k + 2],
+                                                g[4 * k + 3], across(k_tile + k * 2048, kKPanel),
+                                                1);
+#pragma unroll
+    for (int k = 0; k < BC / 16; ++k)
+      Product<T, D>::template from_registers<1>(p_k, p[4 * k], p[4 * k + 1], p[4 * k + 2],
+                                                p[4 * k + 3], across(k_tile + k * 2048, kKPanel),
+                                                1);
+    commit();
+    wait<0>();
+    release(memory.k_empty(turn.stage));
+  }
+
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    delta[r] = quad_sum(delta[r]), dps[r] = quad_sum(dps[r]);
+    const int i = row + 8 * r;
+    if (lane % 4 != 0 || i >= u.seq_q) continue;
+    reinterpret_cast<float*>(params.push.delta)[rows0 + i] = delta[r];
+    const int count = tandem_key_count(walk.band, i, u.seq_q, u.seq_kv);
+    if (params.spec.ROW_TAU)
+      reinterpret_cast<float*>(params.push.tau_rows)[rows0 + i] =
+          count > 0 ? __fdiv_rn(dps[r], float(count)) : 0.f;
+  }
+#pragma unroll
+  for (int j = 0; j < D / 4; ++j)
+#pragma unroll
+    for (int e = 0; e < 2; ++e)
+      d_q[2 * j + e] = fmaf(-delta[j % 2], p_k[2 * j + e], d_q[2 * j + e]);
+  // Through this warpgroup's rows of Q.
+  named_sync(kGroup + group, 128);
+  Walk to;
+  to.batch = walk.batch, to.head_kv = walk.head;
+  store_rows<T, D>(memory.q() + own, kQPanel, d_q, u.scale, params.push.d_q, u.d_q, to,
+                   walk.row0 + 64 * group, u.seq_q, 0, u.head_dim);
+}
+
+template <typename T, int ROW>
+__global__ void __launch_bounds__(kBwdThreads, 1)
+    bwd_row_dq(const __grid_constant__ BwdRowDqParams params) {
+  constexpr RowShape S = kRowShapes[ROW];
+  const BwdRowDqBlock& u = params.block;
+  Place at;
+  if (!find_place(u.tiles, u.total, u.heads_q, &at)) return;
+  RowWalk walk;
+  walk.batch = at.batch, walk.head = at.head, walk.row0 = at.tile * S.br;
+  walk.band = mask_band(u);
+  walk.span = tandem_key_tiles(walk.band, walk.row0, S.br, S.bc, u.seq_q, u.seq_kv);
+  const RowMemory<ROW> memory{shared_address(bwd_memory)};
+  if (threadIdx.x == 0) {
+    barrier_init(memory.rows_full(), 1);
+    for (int stage = 0; stage < S.stages; ++stage) {
+      barrier_init(memory.k_full(stage), 2);  // the boxes, and the distance bias
+      barrier_init(memory.v_full(stage), 1);
+      barrier_init(memory.k_empty(stage), 8);
+      barrier_init(memory.v_empty(stage), 8);
+    }
+    barrier_init_done();
+  }
+  __syncthreads();
+  if (threadIdx.x < 128) {
+    give_registers<Plain::Registers::kHelping>();
+    if (threadIdx.x < 32) load_keys(params, walk, memory);
+  } else {
+    take_registers<Plain::Registers::kMultiplying>();
+    multiply_rows<T, ROW>(params, walk, memory);
+  }
+}
+
+template <typename T>
+Kernel<BwdRowDqParams> select(int row) {
+  return row == 0 ? bwd_row_dq<T, 0> : row == 1 ? bwd_row_dq<T, 1> : nullptr;
+}
+
+}  // namespace
+
+Kernel<BwdRowDqParams> bwd_row_dq_kernel(tandem_dtype dtype, int row) {
+  if (dtype == TANDEM_F16) return select<Half>(row);
+  return dtype == TANDEM_BF16 ? select<Bfloat>(row) : nullptr;
+}
+
+}  // namespace sm90
+}  // namespace cuda
+}  // namespace tandem

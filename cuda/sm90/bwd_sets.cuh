@@ -1,0 +1,319 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// Sets of optional inputs of bwd_dkv_dq: what a kernel of the set does beyond softmax attention without any. A set has
+// Params, bytes of shared memory (before the numbers of the rows) and barriers (at the end), a Loader for the warp that
+// loads, a Consumer for those that multiply, and help() for the two helping warps that have nothing else to do.
+#ifndef TANDEM_CUDA_SM90_BWD_SETS_CUH
+#define TANDEM_CUDA_SM90_BWD_SETS_CUH
+#include "bwd.cuh"
+
+namespace tandem {
+namespace cuda {
+namespace sm90 {
+
+struct Plain {
+  using Params = BwdDkvDqParams;
+  using Registers = sm90::Registers<40>;
+  static constexpr int bytes(const BwdShape&) { return 0; }
+  static constexpr float kHidden = 0.f;
+  static TANDEM_DEVICE int order(const Params&) { return 1; }
+  static TANDEM_DEVICE bool in_turn(const Params& params) { return params.block.in_turn != 0; }
+  template <int ROW>
+  static TANDEM_DEVICE void init(const Memory<ROW, Plain>&) {}
+  static TANDEM_DEVICE void sync() { __syncthreads(); }
+  static TANDEM_DEVICE void leave() {}
+  template <int ROW>
+  struct Loader {
+    TANDEM_DEVICE Loader(const Params&, const Walk&, const Memory<ROW, Plain>&) {}
+    TANDEM_DEVICE void rows(int, int, int) {}
+    TANDEM_DEVICE void load(int, int) {}
+  };
+  template <typename T, int ROW>
+  struct Consumer {
+    static constexpr int BR = kBwdShapes[ROW].br;
+    TANDEM_DEVICE Consumer(const Params&, const Walk&, const Memory<ROW, Plain>&) {}
+    // The scores become p; t: tile of queries, stage: where its rows' numbers are.
+    TANDEM_DEVICE void weigh(float (&s)[BR / 2], float scale2, uint lse, int, int) {
+      sm90::weigh<BR>(s, scale2, lse);
+    }
+    // What d_v takes as left operand, here or, with fewer registers, with dS.
+    TANDEM_DEVICE void pack(uint (&y)[BR / 4], const float (&p)[BR / 2]) {
+#pragma unroll
+      for (int i = 0; i < BR / 4; ++i) y[i] = T::pack(p[2 * i], p[2 * i + 1]);
+    }
+    TANDEM_DEVICE void differentiate(uint (&)[BR / 4], uint (&ds)[BR / 4], const float (&p)[BR / 2],
+                                     const float (&dp)[BR / 2], uint delta, int) {
+      sm90::differentiate<T, BR>(ds, p, dp, delta);
+    }
+    TANDEM_DEVICE void wait_ds() {}
+    TANDEM_DEVICE void tell_ds() {}
+    TANDEM_DEVICE void keep_ds(const uint (&)[BR / 4], int) {}
+  };
+
+  template <typename T, int ROW>
+  static TANDEM_DEVICE void help(const Params&, const Walk&, const Memory<ROW, Plain>&) {}
+};
+
+// A dense bias of the tensors' type, with a row for every query, and its gradient. Workgroups of all batch entries that
+// share a bias are a cluster: they go through the same tiles side by side, and each sums its share of a tile of dS over
+// all of them, in f32 and in the order of the batch. Nothing S x S is kept.
+struct Bias {
+  using Params = BwdDkvDqBiasParams;
+  using Registers = sm90::Registers<56>;
+  static constexpr int stages(const BwdShape& s) { return bwd_bias_stages(s); }
+  static constexpr int bytes(const BwdShape& s) { return stages(s) * bwd_ds_bytes(s); }
+  static constexpr float kHidden = 0.f;
+  static TANDEM_DEVICE int order(const Params& params) { return params.bias.shared; }
+  static TANDEM_DEVICE bool in_turn(const Params& params) { return params.block.in_turn != 0; }
+
+  // Barriers: per stage of bias full and empty; per place for dS written, and read, by the whole cluster.
+  template <int ROW>
+  struct At {
+    static constexpr BwdShape kShape = kBwdShapes[ROW];
+    static constexpr int kStages = bwd_bias_stages(kShape), kDs = kBwdShapes[ROW].ds_stages;
+    uint tiles, first;
+    TANDEM_DEVICE explicit At(const Memory<ROW, Bias>& memory)
+        : tiles(memory.set()), first(memory.set_barriers()) {}
+    TANDEM_DEVICE uint tile(int stage) const {
+      return tiles + stage * (kBwdShapes[ROW].br * kBwdShapes[ROW].bc * 2);
+    }
+    TANDEM_DEVICE uint full(int stage) const { return first + 8 * stage; }
+    TANDEM_DEVICE uint empty(int stage) const { return first + 8 * (kStages + stage); }
+    TANDEM_DEVICE uint written(int place) const { return first + 8 * (2 * kStages + place); }
+    TANDEM_DEVICE uint read(int place) const { return first + 8 * (2 * kStages + kDs + place); }
+  };
+
+  template <int ROW>
+  static TANDEM_DEVICE void init(const Memory<ROW, Bias>& memory) {
+    const At<ROW> at(memory);
+    const int size = int(cluster_size());
+    for (int stage = 0; stage < At<ROW>::kStages; ++stage) {
+      barrier_init(at.full(stage), 1);
+      barrier_init(at.empty(stage), 8);
+    }
+    for (int place = 0; place < At<ROW>::kDs; ++place) {
+      barrier_init(at.written(place), size);
+      barrier_init(at.read(place), 2 * size);
+    }
+  }
+  static TANDEM_DEVICE void sync() { cluster_sync(); }
+  // Others of the cluster may still read this one's shared memory.
+  static TANDEM_DEVICE void leave() { cluster_sync(); }
+
+  template <int ROW>
+  struct Loader {
+    const Params& params;
+    const At<ROW> at;
+    const int col0, batch;
+    Turn<At<ROW>::kStages> turn;
+    TANDEM_DEVICE Loader(const Params& params, const Walk& walk, const Memory<ROW, Bias>& memory)
+        : params(params), at(memory), col0(walk.col0), batch(walk.batch) {}
+    TANDEM_DEVICE void rows(int, int, int) {}
+    TANDEM_DEVICE void load(int row0, int head) {
+      constexpr BwdShape S = kBwdShapes[ROW];
+      barrier_wait(at.empty(turn.stage), turn.parity ^ 1);
+      if (int(threadIdx.x) % 32 == 0) {
+        barrier_expect(at.full(turn.stage), S.br * S.bc * 2);
+        const int entry = params.bias.shared != 1 ? 0 : batch;
+#pragma unroll
+        for (int c = 0; c < S.bc / 64; ++c)
+          copy_box(at.tile(turn.stage) + c * S.br * 128, &params.bias.map, at.full(turn.stage),
+                   col0 + 64 * c, row0, head / params.bias.group, entry);
+      }
+      __syncwarp();
+      turn.next();
+    }
+  };
+
+  template <typename T, int ROW>
+  struct Consumer : Plain::Consumer<T, ROW> {
+    static constexpr int BR = kBwdShapes[ROW].br;
+    const At<ROW> at;
+    const bool grad;
+    Turn<At<ROW>::kStages> turn;
+    Turn<At<ROW>::kDs> place;
+    TANDEM_DEVICE Consumer(const Params& params, const Walk& walk, const Memory<ROW, Bias>& memory)
+        : Plain::Consumer<T, ROW>(params, walk, {memory.base}),
+          at(memory),
+          grad(params.bias.d_bias != 0) {}
+    TANDEM_DEVICE void weigh(float (&s)[BR / 2], float scale2, uint lse, int, int) {
+      const int group = int(threadIdx.x) / 128 - 1, warp = int(threadIdx.x) / 32 % 4;
+      const int lane = int(threadIdx.x) % 32;
+      const uint tile = at.tile(turn.stage) + group * BR * 128;
+      barrier_wait(at.full(turn.stage), turn.parity);
+#pragma unroll
+      for (int k = 0; k < BR / 16; ++k) {
+        uint r[4];
+        load_matrices_transposed(
+            r, tile + panel_at(16 * k + lane % 8 + lane / 16 * 8, 2 * warp + (lane / 8 & 1)));
+        const float2 l = shared_float2(lse + 64 * k), m = shared_float2(lse + 64 * k + 32);
+#pragma unroll
+        for (int n = 0; n < 4; ++n) {
+          float& x = s[8 * k + 2 * n];
+          float& y = s[8 * k + 2 * n + 1];
+          x = exp2_fast(fmaf(x, scale2, fmaf(T::low(r[n]), kLog2e, -(n < 2 ? l.x : m.x))));
+          y = exp2_fast(fmaf(y, scale2, fmaf(T::high(r[n]), kLog2e, -(n < 2 ? l.y : m.y))));
+        }
+      }
+      __syncwarp();
+      if (lane == 0) barrier_arrive(at.empty(turn.stage));
+      turn.next();
+    }
+    TANDEM_DEVICE void wait_ds() {
+      if (grad) barrier_wait(at.read(place.stage), place.parity ^ 1);
+    }
+    TANDEM_DEVICE void tell_ds() {
+      if (grad && threadIdx.x - 128 < cluster_size())
+        cluster_arrive(cluster_address(at.written(place.stage), threadIdx.x - 128));
+      place.next();
+    }
+  };
+
+  // This workgroup's share of a tile of d_bias: every cluster_size()-th of 4 rows, over the whole cluster. A thread has 8
+  // keys of a row.
+  template <typename T, int ROW>
+  static TANDEM_DEVICE void help(const Params& params, const Walk& walk,
+                                 const Memory<ROW, Bias>& memory) {
+    constexpr BwdShape S = kBwdShapes[ROW];
+    static_assert(S.bc == 128, "16 threads a row");
+    if (!params.bias.d_bias) return;
+    const BwdDkvDqBlock& u = params.block;
+    const At<ROW> at(memory);
+    const int thread = int(threadIdx.x) - 64, lane = thread % 32;
+    const int size = int(cluster_size()), rank = int(cluster_rank());
+    const int piece = thread % 16, key = walk.col0 + 8 * piece;
+    const Strides& strides = params.bias.d_bias_strides;
+    Share share;
+    share.first = 4 * rank + thread / 16;
+    share.step = 4 * size;
+    share.keys = u.seq_kv - key;
+    share.stride = strides.d;
+    share.row_stride = strides.s;
+    const int64_t entry = params.bias.shared != 1 ? 0 : walk.batch;
+    Turn<S.ds_stages> place;
+    for (int n = 0; n < u.group; ++n) {
+      const int head = walk.head_kv * u.group + n;
+      int64_t to = entry * strides.b + head * strides.h + key * strides.d;
+      for (int t = 0; t < (u.seq_q + S.br - 1) / S.br; ++t, to += S.br * strides.s) {
+        const bool seen = t >= walk.span.begin && t < walk.span.end;
+        if (seen) barrier_wait(at.written(place.stage), place.parity);
+        share.rows = min(S.br, u.seq_q - t * S.br);
+        const uint from = memory.ds(place.stage) + piece / 8 * S.br * 128;
+        if (params.bias.wide)
+          sum_tile<T>(share, reinterpret_cast<float*>(params.bias.d_bias) + to, from, piece % 8,
+                      seen ? size : 0);
+        else
+          sum_tile<T>(share, reinterpret_cast<ushort*>(params.bias.d_bias) + to, from, piece % 8,
+                      seen ? size : 0);
+        if (seen) {
+          __syncwarp();
+          if (lane < size) cluster_arrive(cluster_address(at.read(place.stage), uint(lane)));
+          place.next();
+        }
+      }
+    }
+  }
+
+  struct Share {
+    int first, step, rows, keys;
+    int64_t stride, row_stride;
+  };
+
+  template <typename T, typename E>
+  static TANDEM_DEVICE void sum_tile(const Share& share, E* to, uint from, int piece, int size) {
+    if (size == 1)
+      copy_rows<T>(share, to, from, piece);
+    else if (size % 4 == 0)  // or 0: zeros
+      sum_rows<T, 4>(share, to, from, piece, size);
+    else
+      sum_rows<T, 1>(share, to, from, piece, size);
+  }
+
+  // COUNT: how many of the cluster are asked at a time.
+  template <typename T, int COUNT, typename E>
+  static TANDEM_DEVICE void sum_rows(const Share& share, E* to, uint from, int piece, int size) {
+    to += share.first * share.row_stride;
+#pragma unroll 1
+    for (int row = share.first; row < share.rows;
+         row += share.step, to += share.step * share.row_stride) {
+      const uint at = from + panel_at(row, piece);
+      float sum[8];
+#pragma unroll
+      for (int e = 0; e < 8; ++e) sum[e] = 0.f;
+#pragma unroll 1
+      for (int c = 0; c < size; c += COUNT) {
+        uint4 x[COUNT];
+#pragma unroll
+        for (int n = 0; n < COUNT; ++n) x[n] = cluster_words(cluster_address(at, uint(c + n)));
+#pragma unroll
+        for (int n = 0; n < COUNT; ++n) add_words<T>(sum, x[n]);
+      }
+      put<T>(share, to, sum);
+    }
+  }
+  // There is nothing to sum: two rows at a time.
+  template <typename T, typename E>
+  static TANDEM_DEVICE void copy_rows(const Share& share, E* to, uint from, int piece) {
+    to += share.first * share.row_stride;
+#pragma unroll 1
+    for (int row = share.first; row < share.rows; row += 2 * share.step) {
+      uint4 x[2];
+#pragma unroll
+      for (int n = 0; n < 2; ++n) x[n] = shared_words(from + panel_at(row + n * share.step, piece));
+#pragma unroll
+      for (int n = 0; n < 2; ++n, to += share.step * share.row_stride)
+        if (row + n * share.step < share.rows) put<T>(share, to, x[n]);
+    }
+  }
+  template <typename T>
+  static TANDEM_DEVICE void add_words(float (&sum)[8], uint4 x) {
+    sum[0] += T::low(x.x), sum[1] += T::high(x.x);
+    sum[2] += T::low(x.y), sum[3] += T::high(x.y);
+    sum[4] += T::low(x.z), sum[5] += T::high(x.z);
+    sum[6] += T::low(x.w), sum[7] += T::high(x.w);
+  }
+
+  template <typename T>
+  static TANDEM_DEVICE void put(const Share& share, float* to, const float (&x)[8]) {
+    if (share.keys >= 8 && share.stride == 1 && (reinterpret_cast<uint64_t>(to) & 15) == 0) {
+      __stcs(reinterpret_cast<float4*>(to), make_float4(x[0], x[1], x[2], x[3]));
+      __stcs(reinterpret_cast<float4*>(to) + 1, make_float4(x[4], x[5], x[6], x[7]));
+    } else {
+#pragma unroll 1
+      for (int e = 0; e < min(8, share.keys); ++e, to += share.stride) {
+        const float low = e & 1 ? x[1] : x[0], second = e & 1 ? x[3] : x[2];
+        const float third = e & 1 ? x[5] : x[4], high = e & 1 ? x[7] : x[6];
+        *to = e & 4 ? (e & 2 ? high : third) : (e & 2 ? second : low);
+      }
+    }
+  }
+  template <typename T>
+  static TANDEM_DEVICE void put(const Share& share, float* to, uint4 x) {
+    const float sum[8] = {T::low(x.x), T::high(x.x), T::low(x.y), T::high(x.y),
+                          T::low(x.z), T::high(x.z), T::low(x.w), T::high(x.w)};
+    put<T>(share, to, sum);
+  }
+  template <typename T>
+  static TANDEM_DEVICE void put(const Share& share, ushort* to, const float (&x)[8]) {
+    put<T>(share, to,
+           make_uint4(T::pack(x[0], x[1]), T::pack(x[2], x[3]), T::pack(x[4], x[5]),
+                      T::pack(x[6], x[7])));
+  }
+  template <typename T>
+  static TANDEM_DEVICE void put(const Share& share, ushort* to, uint4 x) {
+    if (share.keys >= 8 && share.stride == 1 && (reinterpret_cast<uint64_t>(to) & 15) == 0) {
+      __stcs(reinterpret_cast<uint4*>(to), x);
+    } else {
+#pragma unroll 1
+      for (int e = 0; e < min(8, share.keys); ++e, to += share.stride) {
+        *to = ushort(x.x);
+        x.x = __funnelshift_r(x.x, x.y, 16), x.y = __funnelshift_r(x.y, x.z, 16);
+        x.z = __funnelshift_r(x.z, x.w, 16), x.w >>= 16;
+      }
+    }
+  }
+};
+
+}  // namespace sm90
+}  // namespace cuda
+}  // namespace tandem
+#endif

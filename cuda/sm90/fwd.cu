@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// fwd on Hopper: o and lse from q, k, v. A workgroup takes tiles of query rows one after the other. One thread copies, the
+// other warpgroups compute, 64 rows each: while the tensor cores form S of the next keys and P V of the present ones, the
+// weights are computed, also from one tile to the next. Math as in cuda/fwd.cu, in powers of two; P is rounded to the
+// tensors' type for P V.
+#include <cstring>
+
+#include "fwd.cuh"
+
+namespace tandem {
+namespace cuda {
+namespace sm90 {
+namespace {
+
+template <typename S, typename Params>
+TANDEM_DEVICE void produce(const Params& params, const Shared<S>& shared) {
+  Rounds<S> rounds(params.block);
+  Copier<S, Params> copy(params, shared);
+  FwdPlace at;
+  // v lags behind k by a step: S of the next keys comes before P V of the present ones.
+  int t = -1, head = 0, batch = 0;
+  while (rounds.next(&at, [](const FwdPlace&) {})) {
+    const int kv_head = at.head / params.block.group;
+    copy.q(at.row0, at.head, at.batch);
+    for (int next = at.span.end - 1; next >= at.span.begin; --next) {
+      copy.k(next, kv_head, at.batch);
+      if constexpr (S::BIAS)
+        copy.bias(next, at.row0, at.head / params.extra.bias_group,
+                  params.extra.bias.b ? at.batch : 0);
+      if (t >= 0) copy.v(t, head, batch);
+      t = next, head = kv_head, batch = at.batch;
+    }
+  }
+  if (t >= 0) copy.v(t, head, batch);
+}
+
+// Adds a warpgroup's part of a tile of bias, times factor. at: where it lies.
+template <typename T, int N>
+TANDEM_DEVICE void add_bias(float (&s)[N / 2], uint at, float factor) {
+  const int thread = fresh_thread(), row = thread / 32 % 4 * 16 + thread % 16;
+#pragma unroll
+  for (int j = 0; j < N / 16; ++j) {
+    uint r[4];
+    load_matrices(
+        r, at + uint(j / 4 * 64 * kPanelBytes) + panel_at(row, j % 4 * 2 + thread % 32 / 16));
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      s[8 * j + 2 * i] = fmaf(T::low(r[i]), factor, s[8 * j + 2 * i]);
+      s[8 * j + 2 * i + 1] = fmaf(T::high(r[i]), factor, s[8 * j + 2 * i + 1]);
+    }
+  }
+}
+
+template <typename T, typename S, typename Params>
+TANDEM_DEVICE void consume(const Params& params, const Shared<S>& shared) {
+  constexpr int N = S::N;
+  const FwdBlock& u = params.block;
+  const int group = __shfl_sync(kAllLanes, int(threadIdx.x) / 128 - 1, 0);
+  const bool speaks = threadIdx.x % 128 == 0;  // for its warpgroup
+  // Scores are multiplied by a positive number after they are compared. A scale that is not, or hardly, comes first.
+  const bool plain_scale = u.scale > 1e-12f;
+  const float first = u.scale * kLog2e, scale = plain_scale ? first : 1.f;
+  const uint64_t q_at = along(shared.q(0) + uint(group * 64 * kPanelBytes));
+  const uint64_t k_at = along(shared.k(0)), v_at = across(shared.v(0), S::K_PANEL);
+
+  float s[N / 2], o[S::DV / 2];
+  uint p[N / 4];
+  Step<S::Q_STAGES> q_step;
+  Step<S::STAGES> k_step, v_step;
+  const auto product_s = [&] {
+    product_along<T, S>(s, further(q_at, q_step.stage() * S::Q_BYTES),
+                        further(k_at, k_step.stage() * S::K_BYTES));
+  };
+  const auto product_o = [&] {
+    barrier_wait(shared.v_full(v_step.stage()), v_step.parity());
+    product_across<T, S>(o, p, further(v_at, v_step.stage() * S::V_BYTES));
+  };
+  const auto release_k = [&] {
+    if (speaks) barrier_arrive(shared.k_empty(k_step.stage()));
+    k_step.next();
+  };
+  const auto release_v = [&] {
+    if (speaks) barrier_arrive(shared.v_empty(v_step.stage()));
+    v_step.next();
+  };
+  const auto wait_q_k = [&] {
+    barrier_wait(shared.q_full(q_step.stage()), q_step.parity());
+    barrier_wait(shared.k_full(k_step.stage()), k_step.parity());
+  };
+  Step<kFwdBiasStages> bias_step;
+  const auto nothing = [&](const FwdPlace& at) { store_nothing<S>(u, params.push, at); };
+
+  Rounds<S> rounds(u);
+  const auto score = [&](const FwdPlace& at, int t) {
+    if (!plain_scale) {
+#pragma unroll
+      for (int i = 0; i < N / 2; ++i) s[i] *= first;
+    }
+    if constexpr (S::BIAS) {
+      const int stage = bias_step.stage();
+      barrier_wait(shared.bias_full(group, stage), bias_step.parity());
+      add_bias<T, N>(s, shared.bias(group, stage), plain_scale ? 1.f / u.scale : kLog2e);
+      __syncwarp();
+      if (threadIdx.x % 32 == 0) barrier_arrive(shared.bias_empty(group, stage));
+      bias_step.next();
+    }
+    if (t < at.span.full_begin || t >= at.span.full_end)
+      mask_tile<N>(s, rounds.band(), at.row0 + fresh_row(), t * N + fresh_col(), u.seq_kv,
+                   -INFINITY);
+  };
+
+  FwdPlace at, to;
+  if (!rounds.next(&at, nothing)) return;
+  if (S::TURNS && group == S::GROUPS - 1) pass_turn<S>(group);
+  float factor[2];
+  Softmax<N> softmax;
+  const auto store = [&](const FwdPlace& at) {
+    float lse[2], inverse[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float l = quad_sum(softmax.l[r]);
+      lse[r] = l == 0.f ? -INFINITY : fmaf(softmax.m[r], kLn2, logf(l));
+      inverse[r] = l == 0.f ? 0.f : __frcp_rn(l);
+    }
+    store_lse(u, params.push, at, lse);
+    store_rows<T, S::DV>(o, inverse, params.push.o, u, at);
+  };
+#pragma unroll
+  for (int i = 0; i < S::DV / 2; ++i) o[i] = 0.f;
+  wait_q_k();
+  product_s();
+  wait<0>();
+  release_k();
+  score(at, at.span.end - 1);
+  softmax.step(s, scale, factor);
+  pack_tile<T, N>(p, s);
+  for (;;) {
+#pragma unroll 1
+    for (int t = at.span.end - 2; t >= at.span.begin; --t) {
+      barrier_wait(shared.k_full(k_step.stage()), k_step.parity());
+      wait_turn<S>(group);
+      product_s();
+      product_o();
+      pass_turn<S>(group);
+      wait<1>();
+      release_k();
+      score(at, t);
+      const bool rescale = softmax.step(s, scale, factor);
+      settle(s);
+      // Behind a branch: ptxas moves a wait up inside its block, before arithmetic that was to run meanwhile.
+      if (rescale) {
+        wait<0>();
+#pragma unroll
+        for (int i = 0; i < S::DV / 2; ++i) o[i] *= factor[i / 2 % 2];
+      } else {
+        wait<0>();
+      }
+      release_v();
+      pack_tile<T, N>(p, s);
+    }
+    // The first keys of the next tile with the last ones of this.
+    if (speaks) barrier_arrive(shared.q_empty(q_step.stage()));
+    q_step.next();
+    const bool more = rounds.next(&to, nothing);
+    Softmax<N> fresh;
+    if (more) {
+      if constexpr (S::Q_STAGES > 1) {
+        wait_q_k();
+        wait_turn<S>(group);
+        product_s();
+        product_o();
+        pass_turn<S>(group);
+        wait<1>();
+      } else {  // q takes a while to come
+        wait_turn<S>(group);
+        product_o();
+        wait_q_k();
+        product_s();
+        pass_turn<S>(group);
+        wait<0>();
+      }
+      release_k();
+      score(to, to.span.end - 1);
+      fresh.step(s, scale, factor);
+      settle(s);
+    } else {
+      product_o();
+    }
+    wait<0>();
+    release_v();
+    store(at);
+    if (!more) break;
+#pragma unroll
+    for (int i = 0; i < S::DV / 2; ++i) o[i] = 0.f;
+    softmax = fresh;
+    at = to;
+    pack_tile<T, N>(p, s);
+  }
+}
+
+template <typename T, int ROW, bool BIAS, typename Params>
+__global__ void __launch_bounds__(FwdShape<ROW>::tile.threads(), 1)
+    fwd(const __grid_constant__ Params params) {
+  using S = FwdShape<ROW, BIAS>;
+  const Shared<S> shared = begin_fwd<S>(params);
+  if (threadIdx.x < 128) {
+    give_registers<S::PRODUCER>();
+    if (threadIdx.x == 0) produce<S>(params, shared);
+  } else {
+    take_registers<S::CONSUMER>();
+    consume<T, S>(params, shared);
+  }
+}
+
+template <typename T, bool BIAS, typename Params, int ROW = 0>
+Kernel<Params> select(const char* name) {
+  if constexpr (ROW < kFwdTileCount) {
+    if constexpr (!BIAS || fwd_bias_shared_bytes(kFwdTiles[ROW]) > 0)
+      if (std::strcmp(name, kFwdTiles[ROW].name) == 0) return fwd<T, ROW, BIAS, Params>;
+    return select<T, BIAS, Params, ROW + 1>(name);
+  } else {
+    return nullptr;
+  }
+}
+template <bool BIAS, typename Params>
+Kernel<Params> select(tandem_dtype dtype, const Launch& launch) {
+  if (!launch.tile.name) return nullptr;
+  if (dtype == TANDEM_F16) return select<Half, BIAS, Params>(launch.tile.name);
+  if (dtype == TANDEM_BF16) return select<Bfloat, BIAS, Params>(launch.tile.name);
+  return nullptr;
+}
+
+}  // namespace
+
+Kernel<FwdParams> fwd_kernel(tandem_dtype dtype, const Launch& launch) {
+  return select<false, FwdParams>(dtype, launch);
+}
+Kernel<FwdFullParams> fwd_bias_kernel(tandem_dtype dtype, const Launch& launch) {
+  return select<true, FwdFullParams>(dtype, launch);
+}
+
+}  // namespace sm90
+}  // namespace cuda
+}  // namespace tandem

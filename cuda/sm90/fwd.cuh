@@ -1,0 +1,455 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// What the forward kernels on Hopper are made of: shared memory, the order of work, the copying thread, weights, stores.
+#ifndef TANDEM_CUDA_SM90_FWD_CUH
+#define TANDEM_CUDA_SM90_FWD_CUH
+#include "../../src/hopper_tiles.h"
+#include "../../src/tile_range.h"
+#include "kernels.h"
+#include "wgmma.cuh"
+
+namespace tandem {
+namespace cuda {
+namespace sm90 {
+
+constexpr float kLog2e = 1.44269504088896341f, kLn2 = 0.693147180559945309f;
+
+// What the copying warpgroup keeps of its registers, and what the others have then: together no more than the launch
+// allocated, 168 for each of 3 warpgroups, 128 for each of 4; whoever asks for more waits for ever.
+constexpr int producer_registers(const FwdTile& t) {
+  return t.groups == 3 ? 32 : t.dv > 192 ? 24 : 40;
+}
+constexpr int consumer_registers(const FwdTile& t) {
+  return t.groups == 3 ? 160 : t.dv > 192 ? 240 : 232;
+}
+
+// BIAS_: with a dense bias.
+template <int ROW, bool BIAS_ = false>
+struct FwdShape {
+  static constexpr bool BIAS = BIAS_;
+  static constexpr FwdTile tile = kFwdTiles[ROW];
+  static constexpr int D = tile.d, DV = tile.dv, GROUPS = tile.groups, M = tile.rows(), N = tile.bc;
+  static constexpr int PRODUCER = producer_registers(tile), CONSUMER = consumer_registers(tile);
+  static constexpr int STAGES = tile.stages,
+                       Q_STAGES = BIAS ? fwd_bias_q_stages(tile) : fwd_q_stages(tile);
+  static_assert(GROUPS == 2 || GROUPS == 3, "registers are shared out for these");
+  static constexpr bool TURNS = tile.turns && GROUPS > 1;
+  static constexpr int DIST_PAD = fwd_dist_pad(tile), DIST_ENTRIES = fwd_dist_entries(tile);
+  static constexpr int D_PANELS = fwd_panels(D), DV_PANELS = fwd_panels(DV);
+  static constexpr int Q_PANEL = M * kPanelBytes, K_PANEL = N * kPanelBytes;
+  static constexpr int Q_BYTES = D_PANELS * Q_PANEL, K_BYTES = D_PANELS * K_PANEL,
+                       V_BYTES = DV_PANELS * K_PANEL;
+  static constexpr int K_AT = Q_STAGES * Q_BYTES, V_AT = K_AT + STAGES * K_BYTES,
+                       BIAS_AT = V_AT + STAGES * V_BYTES;
+  static constexpr int BIAS_BYTES = BIAS ? 64 * N * 2 : 0;  // a stage of a warpgroup
+  static constexpr int BARRIERS_AT = BIAS_AT + kFwdBiasStages * GROUPS * BIAS_BYTES;
+};
+
+// Shared memory by address, and its barriers.
+template <typename S>
+struct Shared {
+  uint at;
+  TANDEM_DEVICE uint q(int stage) const { return at + stage * S::Q_BYTES; }
+  TANDEM_DEVICE uint k(int stage) const { return at + S::K_AT + stage * S::K_BYTES; }
+  TANDEM_DEVICE uint v(int stage) const { return at + S::V_AT + stage * S::V_BYTES; }
+  TANDEM_DEVICE uint barrier(int n) const { return at + S::BARRIERS_AT + 8 * n; }
+  TANDEM_DEVICE uint q_full(int stage) const { return barrier(stage); }
+  TANDEM_DEVICE uint q_empty(int stage) const { return barrier(2 + stage); }
+  TANDEM_DEVICE uint k_full(int stage) const { return barrier(4 + stage); }
+  TANDEM_DEVICE uint k_empty(int stage) const { return barrier(4 + S::STAGES + stage); }
+  TANDEM_DEVICE uint v_full(int stage) const { return barrier(4 + 2 * S::STAGES + stage); }
+  TANDEM_DEVICE uint v_empty(int stage) const { return barrier(4 + 3 * S::STAGES + stage); }
+  TANDEM_DEVICE uint bias(int group, int stage) const {
+    return at + S::BIAS_AT + (group * kFwdBiasStages + stage) * S::BIAS_BYTES;
+  }
+  TANDEM_DEVICE uint bias_full(int group, int stage) const {
+    return barrier(4 + 4 * S::STAGES + 2 * (group * kFwdBiasStages + stage));
+  }
+  TANDEM_DEVICE uint bias_empty(int group, int stage) const { return bias_full(group, stage) + 8; }
+  TANDEM_DEVICE void init() const {
+    for (int n = 0; S::BIAS && n < S::GROUPS * kFwdBiasStages; ++n) {
+      barrier_init(bias_full(0, n), 1);
+      barrier_init(bias_empty(0, n), 4);  // the warps that read it
+    }
+    for (int n = 0; n < S::Q_STAGES; ++n) {
+      barrier_init(q_full(n), 1);
+      barrier_init(q_empty(n), S::GROUPS);
+    }
+    for (int n = 0; n < S::STAGES; ++n) {
+      barrier_init(k_full(n), 1);
+      barrier_init(v_full(n), 1);
+      barrier_init(k_empty(n), S::GROUPS);
+      barrier_init(v_empty(n), S::GROUPS);
+    }
+  }
+};
+
+// Stage and parity of the n-th step over all tiles of the workgroup.
+template <int STAGES>
+struct Step {
+  static_assert(STAGES == 1 || STAGES == 2, "bits of a counter");
+  uint n = 0;
+  TANDEM_DEVICE int stage() const { return int(n % STAGES); }
+  TANDEM_DEVICE int parity() const { return int(n / STAGES % 2); }
+  TANDEM_DEVICE void next() { ++n; }
+};
+
+struct FwdPlace {
+  int row0, head, batch;
+  TandemTiles span;
+};
+
+// The tiles of this workgroup. Those of a head follow each other, so that workgroups at work at a time share its keys.
+// Where later tiles are longer, a workgroup takes the last and the first, the last but one and the second, and so on: two
+// are as long as any other two. If there are too few for that, the longest of all heads come first, and every other round
+// goes backwards through the workgroups.
+template <typename S>
+struct Rounds {
+  const FwdBlock& u;
+  uint place = 0;  // twice the round, and whether it is the second of a pair
+
+  TANDEM_DEVICE explicit Rounds(const FwdBlock& block) : u(block) {}
+  TANDEM_DEVICE TandemBand band() const {
+    return TandemBand{u.band_left, u.band_right, u.band_off};
+  }
+  // The next tile with keys to see; nothing(place) is called for those without.
+  template <typename Nothing>
+  TANDEM_DEVICE bool next(FwdPlace* at, const Nothing& nothing) {
+    const bool equal = (u.band_right == TANDEM_BAND_OPEN) == (u.band_left == TANDEM_BAND_OPEN);
+    for (;;) {
+      const uint tiles = u.tiles, heads = u.total / tiles, pairs = (tiles + 1) / 2;
+      const uint first = place / 2 * gridDim.x;
+      uint tile, head;
+      if (!equal && heads * pairs >= 3 * gridDim.x) {
+        const uint index = first + blockIdx.x;
+        if (index >= heads * pairs) return false;
+        head = index / pairs;
+        const uint pair = index - head * pairs;
+        tile = place % 2 ? pair : tiles - 1 - pair;
+        place += pair == tile && place % 2 == 0 ? 2 : 1;
+      } else {
+        if (first >= u.total) return false;
+        const bool back = !equal && place % 4 == 2;
+        const uint index = first + (back ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
+        place += 2;
+        if (index >= u.total) continue;
+        const uint each = equal ? tiles : heads, many = index / each, rest = index - many * each;
+        tile = equal ? rest : tiles - 1 - many;
+        head = equal ? many : rest;
+        if (S::BIAS &&
+            equal) {  // often all batches have the same: those that read a tile of it come together
+          const uint batches = heads / uint(u.heads_q), row = index / batches;
+          tile = row % tiles;
+          head = (index - row * batches) * uint(u.heads_q) + row / tiles;
+        }
+      }
+      at->batch = int(head / uint(u.heads_q));
+      at->head = int(head - uint(at->batch) * uint(u.heads_q));
+      at->row0 = int(tile) * S::M;
+      at->span = tandem_key_tiles(band(), at->row0, S::M, S::N, u.seq_q, u.seq_kv);
+      if (at->span.begin < at->span.end) return true;
+      nothing(*at);
+    }
+  }
+};
+
+// ---- the copying thread -----------------------------------------------------------------------------
+
+template <int PANELS>
+TANDEM_DEVICE void copy_tile(uint to, const CUtensorMap* map, uint barrier, int rows, int row,
+                             int head, int batch) {
+  barrier_expect(barrier, PANELS * rows * kPanelBytes);
+#pragma unroll
+  for (int p = 0; p < PANELS; ++p)
+    copy_box(to + uint(p * rows * kPanelBytes), map, barrier, p * kPanel, row, head, batch);
+}
+
+// Fills the places of q, k, v and bias in the order in which they are read.
+template <typename S, typename Params>
+struct Copier {
+  const Params& params;
+  const Shared<S>& shared;
+  Step<S::Q_STAGES> q_step;
+  Step<S::STAGES> k_step, v_step;
+  Step<kFwdBiasStages> bias_step;
+  TANDEM_DEVICE Copier(const Params& p, const Shared<S>& s) : params(p), shared(s) {}
+  TANDEM_DEVICE void q(int row0, int head, int batch) {
+    barrier_wait(shared.q_empty(q_step.stage()), q_step.parity() ^ 1);
+    copy_tile<S::D_PANELS>(shared.q(q_step.stage()), &params.q, shared.q_full(q_step.stage()), S::M,
+                           row0, head, batch);
+    q_step.next();
+  }
+  TANDEM_DEVICE void k(int t, int head, int batch) {
+    barrier_wait(shared.k_empty(k_step.stage()), k_step.parity() ^ 1);
+    copy_tile<S::D_PANELS>(shared.k(k_step.stage()), &params.k, shared.k_full(k_step.stage()), S::N,
+                           t * S::N, head, batch);
+    k_step.next();
+  }
+  TANDEM_DEVICE void v(int t, int head, int batch) {
+    barrier_wait(shared.v_empty(v_step.stage()), v_step.parity() ^ 1);
+    copy_tile<S::DV_PANELS>(shared.v(v_step.stage()), &params.v, shared.v_full(v_step.stage()),
+                            S::N, t * S::N, head, batch);
+    v_step.next();
+  }
+  TANDEM_DEVICE void bias(int t, int row0, int head, int batch) {
+    const int stage = bias_step.stage(), parity = bias_step.parity();
+    for (int group = 0; group < S::GROUPS; ++group) {
+      const uint full = shared.bias_full(group, stage);
+      barrier_wait(shared.bias_empty(group, stage), parity ^ 1);
+      barrier_expect(full, S::BIAS_BYTES);
+#pragma unroll
+      for (int p = 0; p < S::N / 64; ++p)
+        copy_box(shared.bias(group, stage) + uint(p * 64 * kPanelBytes), &params.bias, full,
+                 t * S::N + p * 64, row0 + 64 * group, head, batch);
+    }
+    bias_step.next();
+  }
+};
+
+// ---- the computing warpgroups -----------------------------------------------------------------------
+
+// Turns of the warpgroups at the tensor cores: barrier 1 + n is group n's, whoever was before it arrives there.
+template <typename S>
+TANDEM_DEVICE void wait_turn(int group) {
+  if constexpr (S::TURNS) named_sync(1 + group, 256);
+}
+template <typename S>
+TANDEM_DEVICE void pass_turn(int group) {
+  if constexpr (S::TURNS) named_arrive(1 + (group + 1 == S::GROUPS ? 0 : group + 1), 256);
+}
+
+// Row and column of the thread's first element of a tile. Asked for anew where they are needed: in the loops, accumulators
+// need the registers.
+TANDEM_DEVICE int fresh_thread() {
+  int x;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));
+  return x;
+}
+TANDEM_DEVICE int fresh_row() {
+  const int thread = fresh_thread() - 128;
+  return thread / 32 * 16 + thread % 32 / 4;
+}
+TANDEM_DEVICE int fresh_col() { return fresh_thread() % 4 * 2; }
+
+TANDEM_DEVICE float quad_max(float x) {
+  x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, 1));
+  return fmaxf(x, __shfl_xor_sync(kAllLanes, x, 2));
+}
+TANDEM_DEVICE float quad_sum(float x) {
+  x += __shfl_xor_sync(kAllLanes, x, 1);
+  return x + __shfl_xor_sync(kAllLanes, x, 2);
+}
+
+// Elements that the band hides become `hidden`. row, col: of the thread's first element.
+template <int N>
+TANDEM_DEVICE void mask_tile(float (&s)[N / 2], TandemBand band, int row, int col, int seq_kv,
+                             float hidden) {
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int at = row + 8 * r + band.off;
+    const int most = min(seq_kv - 1, at + band.right) - col, least = at - band.left - col;
+#pragma unroll
+    for (int j = 0; j < N / 8; ++j)
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        const int x = 8 * j + c;
+        s[4 * j + 2 * r + c] = (x > most) | (x < least) ? hidden : s[4 * j + 2 * r + c];
+      }
+  }
+}
+
+// The largest of a thread's elements of row r, by comparing words, three at a time: in the order of numbers where one is
+// not negative, in the opposite order if all are.
+template <int N>
+TANDEM_DEVICE int top_word(const float (&s)[N / 2], int r) {
+  const auto word = [&](int j, int c) { return __float_as_int(s[4 * j + 2 * r + c]); };
+  int a = max(word(0, 0), word(0, 1)), b = max(word(1, 0), word(1, 1));
+#pragma unroll
+  for (int j = 2; j < N / 8; j += 2) {
+    a = __vimax3_s32(a, word(j, 0), word(j, 1));
+    b = __vimax3_s32(b, word(j + 1, 0), word(j + 1, 1));
+  }
+  return max(a, b);
+}
+template <int N>
+TANDEM_DEVICE float top_number(const float (&s)[N / 2], int r) {
+  float a = -INFINITY;
+#pragma unroll
+  for (int j = 0; j < N / 8; ++j) a = fmaxf(a, fmaxf(s[4 * j + 2 * r], s[4 * j + 2 * r + 1]));
+  return a;
+}
+TANDEM_DEVICE int quad_max(int x) {
+  x = max(x, __shfl_xor_sync(kAllLanes, x, 1));
+  return max(x, __shfl_xor_sync(kAllLanes, x, 2));
+}
+
+// The largest numbers of the thread's two rows, over all columns.
+template <int N>
+TANDEM_DEVICE void find_tops(float (&top)[2], const float (&s)[N / 2]) {
+  const int word[2] = {quad_max(top_word<N>(s, 0)), quad_max(top_word<N>(s, 1))};
+#pragma unroll
+  for (int r = 0; r < 2; ++r) top[r] = __int_as_float(word[r]);
+  if (__any_sync(kAllLanes, (word[0] | word[1]) < 0)) {  // seldom
+#pragma unroll
+    for (int r = 0; r < 2; ++r) top[r] = quad_max(top_number<N>(s, r));
+  }
+}
+
+// The state of a thread's two rows, in powers of two: weights are relative to 2^m.
+template <int N>
+struct Softmax {
+  float m[2], l[2];  // l: the sum of this thread's columns
+  TANDEM_DEVICE Softmax() : m{-INFINITY, -INFINITY}, l{0.f, 0.f} {}
+
+  // Products become weights; factor is what earlier results are to be multiplied by. m follows the row's maximum only
+  // when that has grown by more than a factor of 2^8: until then weights are at most 2^8, exact as ever.
+  // Returns whether a factor is not 1, the same in the whole warp.
+  TANDEM_DEVICE bool step(float (&s)[N / 2], float scale, float (&factor)[2]) {
+    bool grown[2];
+    float top[2];
+    find_tops<N>(top, s);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      top[r] *= scale;
+      grown[r] = top[r] > m[r] + 8.f;
+      factor[r] = grown[r] ? exp2_fast(m[r] - top[r]) : 1.f;
+      if (grown[r]) m[r] = top[r];
+      // Nothing visible yet: any finite number gives weights of 0.
+      const float base = m[r] == -INFINITY ? 0.f : m[r];
+      float x = 0.f, y = 0.f;
+#pragma unroll
+      for (int j = 0; j < N / 8; ++j) {
+        s[4 * j + 2 * r] = exp2_fast(fmaf(s[4 * j + 2 * r], scale, -base));
+        s[4 * j + 2 * r + 1] = exp2_fast(fmaf(s[4 * j + 2 * r + 1], scale, -base));
+        x += s[4 * j + 2 * r];
+        y += s[4 * j + 2 * r + 1];
+      }
+      l[r] = fmaf(l[r], factor[r], x + y);
+    }
+    return __any_sync(kAllLanes, grown[0] | grown[1]);
+  }
+};
+
+// S = Q K^T and O += P V: q and k as along(), v as across() describe them.
+template <typename T, typename S>
+TANDEM_DEVICE void product_along(float (&s)[S::N / 2], uint64_t q, uint64_t k) {
+  fence();
+#pragma unroll
+  for (int n = 0; n < S::D / 16; ++n)
+    Product<T, S::N>::template from_shared<0, 0>(s, further(q, n / 4 * S::Q_PANEL + n % 4 * 32),
+                                                 further(k, n / 4 * S::K_PANEL + n % 4 * 32),
+                                                 n > 0);
+  commit();
+}
+template <typename T, typename S>
+TANDEM_DEVICE void product_across(float (&o)[S::DV / 2], const uint (&p)[S::N / 4], uint64_t v) {
+  fence();
+#pragma unroll
+  for (int n = 0; n < S::N / 16; ++n)
+    Product<T, S::DV>::template from_registers<1>(
+        o, p[4 * n], p[4 * n + 1], p[4 * n + 2], p[4 * n + 3], further(v, n * 16 * kPanelBytes), 1);
+  commit();
+}
+
+// Weights as the A operand of P V; POSITIVE: negative ones are 0.
+template <typename T, int N, bool POSITIVE = false>
+TANDEM_DEVICE void pack_tile(uint (&p)[N / 4], const float (&s)[N / 2]) {
+#pragma unroll
+  for (int i = 0; i < N / 4; ++i)
+    p[i] = POSITIVE ? T::pack_positive(s[2 * i], s[2 * i + 1]) : T::pack(s[2 * i], s[2 * i + 1]);
+}
+
+// Lane n of a quad has a word of each of four chunks of four words; then it has chunk n.
+TANDEM_DEVICE void transpose_quad(uint (&x)[4]) {
+  const bool odd = threadIdx.x & 1, high = threadIdx.x & 2;
+#pragma unroll
+  for (int i = 0; i < 4; i += 2) {
+    const uint other = __shfl_xor_sync(kAllLanes, odd ? x[i] : x[i + 1], 1);
+    (odd ? x[i] : x[i + 1]) = other;
+  }
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const uint other = __shfl_xor_sync(kAllLanes, high ? x[i] : x[i + 2], 2);
+    (high ? x[i] : x[i + 2]) = other;
+  }
+}
+
+// Accumulators times factor to o.
+template <typename T, int DV>
+TANDEM_DEVICE void store_rows(const float (&o)[DV / 2], const float (&factor)[2], uint64_t address,
+                              const FwdBlock& u, const FwdPlace& at) {
+  ushort* base = reinterpret_cast<ushort*>(address) + at.batch * u.o.b + at.head * u.o.h;
+  const bool chunks = u.o.d == 1 && u.o.s % 8 == 0 && reinterpret_cast<uint64_t>(base) % 16 == 0;
+  const int row = at.row0 + fresh_row(), lane = fresh_thread() % 4;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int i = row + 8 * r;
+    ushort* to = base + i * u.o.s + 8 * lane * u.o.d;
+#pragma unroll
+    for (int j = 0; j < DV / 8; j += 4) {
+      uint x[4];
+#pragma unroll
+      for (int n = 0; n < 4; ++n)
+        x[n] = T::pack(o[4 * (j + n) + 2 * r] * factor[r], o[4 * (j + n) + 2 * r + 1] * factor[r]);
+      transpose_quad(x);
+      const int left = i < u.seq_q ? u.head_dim_v - 8 * (j + lane) : 0;
+      if (chunks && left >= 8) {
+        *reinterpret_cast<uint4*>(to + 8 * j) = make_uint4(x[0], x[1], x[2], x[3]);
+      } else {  // seldom, and short: what lies here pushes the loops out of the instruction cache
+        uint64_t low = uint64_t(x[1]) << 32 | x[0], high = uint64_t(x[3]) << 32 | x[2];
+        ushort* one = to + 8 * j * u.o.d;
+#pragma unroll 1
+        for (int n = 0; n < min(left, 8); ++n, one += u.o.d) {
+          *one = ushort(low);
+          low = low >> 16 | high << 48;
+          high >>= 16;
+        }
+      }
+    }
+  }
+}
+
+TANDEM_DEVICE void store_lse(const FwdBlock& u, const FwdPush& push, const FwdPlace& at,
+                             const float (&lse)[2]) {
+  float* to = reinterpret_cast<float*>(push.lse);
+  if (!to || threadIdx.x % 4 != 0) return;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int i = at.row0 + fresh_row() + 8 * r;
+    if (i < u.seq_q) to[(int64_t(at.batch) * u.heads_q + at.head) * u.seq_q + i] = lse[r];
+  }
+}
+
+// o and lse of a tile whose rows see no key.
+template <typename S>
+TANDEM_DEVICE void store_nothing(const FwdBlock& u, const FwdPush& push, const FwdPlace& at) {
+  ushort* o = reinterpret_cast<ushort*>(push.o) + at.batch * u.o.b + at.head * u.o.h;
+  float* lse =
+      reinterpret_cast<float*>(push.lse) + (int64_t(at.batch) * u.heads_q + at.head) * u.seq_q;
+#pragma unroll 1
+  for (int n = int(threadIdx.x) - 128; n < S::M * u.head_dim_v; n += 128 * S::GROUPS) {
+    const int i = at.row0 + n / u.head_dim_v, d = n % u.head_dim_v;
+    if (i >= u.seq_q) continue;
+    o[i * u.o.s + d * u.o.d] = 0;
+    if (push.lse && d == 0) lse[i] = -INFINITY;
+  }
+}
+
+// Barriers, and where shared memory begins.
+template <typename S, typename Params>
+TANDEM_DEVICE Shared<S> begin_fwd(const Params& params) {
+  const Shared<S> shared{(shared_address(shared_memory()) + 1023u) & ~1023u};
+  if (threadIdx.x == 0) {
+    prefetch_map(&params.q);
+    prefetch_map(&params.k);
+    prefetch_map(&params.v);
+    shared.init();
+    barrier_init_done();
+  }
+  __syncthreads();
+  return shared;
+}
+
+}  // namespace sm90
+}  // namespace cuda
+}  // namespace tandem
+#endif

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// The Hopper kernels as the host sees them: like cuda/kernels.h, with tensor maps among the parameters.
+#ifndef TANDEM_CUDA_SM90_KERNELS_H
+#define TANDEM_CUDA_SM90_KERNELS_H
+#include <cuda.h>
+
+#include "../kernels.h"
+#include "hopper_tiles.h"
+
+namespace tandem {
+namespace cuda {
+namespace sm90 {
+
+// Maps: 4 dimensions (feature, row, head, batch) of 16-bit elements, boxes {64, rows, 1, 1}, SWIZZLE_128B, zeros outside.
+struct FwdParams {
+  CUtensorMap q, k, v;
+  FwdBlock block;
+  FwdPush push;
+};
+
+// Of problems with optional inputs. bias: (key, row, head, batch) of as many heads and batches as it has, boxes of
+// kFwdBiasRows rows.
+struct FwdFullParams {
+  CUtensorMap q, k, v, bias;
+  FwdBlock block;
+  FwdPush push;
+  ExtraBlock extra;
+  Features features;
+};
+
+// By launch.tile.name (src/hopper_tiles.inc), the tensors' type, and nothing else. block.tiles: of FwdTile::rows() queries.
+// Workgroups share out block.total tiles: any grid of one dimension does; as many as there are multiprocessors is best.
+Kernel<FwdParams> fwd_kernel(tandem_dtype dtype, const Launch& launch);
+
+// A dense bias of the tensors' type, a row for each query row, and nothing else; fwd_bias_shared_bytes() of shared memory.
+Kernel<FwdFullParams> fwd_bias_kernel(tandem_dtype dtype, const Launch& launch);
+
+// Elastic softmax with nothing else but a distance bias of up to kFwdDistWindow entries; fwd_elastic_shared_bytes() of
+// shared memory, and no kernel for tiles of which that is more than there is.
+Kernel<FwdFullParams> fwd_elastic_kernel(tandem_dtype dtype, const Launch& launch);
+
+}  // namespace sm90
+}  // namespace cuda
+}  // namespace tandem
+#endif

@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// Launches of the kernels for Hopper: their tensors go along as maps, which are made of the addresses of an execute.
+#include "cuda/sm90.h"
+
+#include "../../cuda/sm90/bwd.h"
+#include "../../cuda/sm90/kernels.h"
+
+namespace tandem {
+namespace {
+
+using EncodeTiled = decltype(&cuTensorMapEncodeTiled);
+
+// A map but for the address.
+struct MapShape {
+  CUtensorMapDataType type;
+  cuuint64_t sizes[4];
+  cuuint64_t steps[3];  // in bytes
+  cuuint32_t box[4];
+};
+
+// rows: of a box.
+MapShape map_shape(const Problem& p, const Strides& s, int64_t heads, int64_t seq, int64_t features,
+                   int rows) {
+  // A dimension of size 1 has no step, whatever its stride says.
+  const auto step = [](int64_t size, int64_t stride) {
+    return size == 1 ? cuuint64_t(16) : cuuint64_t(stride) * 2;
+  };
+  return {
+      p.dtype == TANDEM_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+      {cuuint64_t(features), cuuint64_t(seq), cuuint64_t(heads), cuuint64_t(p.batch)},
+      {step(seq, s.s), step(heads, s.h), step(p.batch, s.b)},
+      {64, cuuint32_t(rows), 1, 1}};
+}
+
+bool encode(EncodeTiled function, const MapShape& shape, uint64_t address, CUtensorMap* map) {
+  const cuuint32_t every[4] = {1, 1, 1, 1};
+  return function(map, shape.type, 4, reinterpret_cast<void*>(address), shape.sizes, shape.steps,
+                  shape.box, every, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                  CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+// Keys as features.
+MapShape bias_map_shape(const Problem& p, int rows) {
+  MapShape shape = map_shape(p, p.bias.strides, p.bias.heads, p.seq_q, p.seq_kv, rows);
+  shape.sizes[3] = cuuint64_t(p.bias.batch);
+  if (p.bias.batch == 1) shape.steps[2] = 16;
+  return shape;
+}
+
+// cluster: workgroups that run side by side.
+template <typename P>
+cudaError_t launch_kernel(cuda::Kernel<P> kernel, const Launch& launch, P* params,
+                          cudaStream_t stream, unsigned cluster = 1) {
+  void* arguments[] = {params};
+  if (cluster > 1) {
+    cudaLaunchAttribute attribute{};
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim = {cluster, 1, 1};
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(launch.groups_x, launch.groups_y);
+    config.blockDim = dim3(uint32_t(launch.invocations()));
+    config.dynamicSmemBytes = launch.shared_bytes;
+    config.stream = stream;
+    config.attrs = &attribute;
+    config.numAttrs = 1;
+    return cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(kernel), arguments);
+  }
+  return cudaLaunchKernel(
+      reinterpret_cast<const void*>(kernel), dim3(launch.groups_x, launch.groups_y),
+      dim3(uint32_t(launch.invocations())), arguments, launch.shared_bytes, stream);
+}
+
+template <typename P>
+Status prepare(cuda::Kernel<P> kernel, const Launch& launch, const SharedMemory& memory) {
+  if (!kernel)
+    return fail(TANDEM_ERROR_BACKEND, "no kernel %s for tile %s", stem_name(launch.stem),
+                launch.tile.name ? launch.tile.name : "-");
+  return prepare_kernel(reinterpret_cast<const void*>(kernel), launch.invocations(),
+                        launch.shared_bytes, memory);
+}
+
+}  // namespace
+
+bool sm90_loads() {
+  cudaFuncAttributes attributes;
+  const auto kernel = cuda::sm90::bwd_dq_cast_kernel(TANDEM_F16);
+  const bool loads =
+      cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel)) == cudaSuccess;
+  if (!loads) cudaGetLastError();
+  return loads;
+}
+
+Status sm90_recorder(const Plan& plan, const Launch& launch, const SharedMemory& memory,
+                     Recorder* recorder) {
+  const Problem& p = plan.problem;
+  EncodeTiled function = nullptr;
+  TANDEM_TRY(find_driver_function("cuTensorMapEncodeTiled", &function));
+  const int br = launch.tile.br, bc = launch.tile.bc;
+  const MapShape q = map_shape(p, p.q, p.heads_q, p.seq_q, p.head_dim, br),
+                 k = map_shape(p, p.k, p.heads_kv, p.seq_kv, p.head_dim, bc),
+                 v = map_shape(p, p.v, p.heads_kv, p.seq_kv, p.head_dim_v, bc),
+                 d_o = map_shape(p, p.d_o, p.heads_q, p.seq_q, p.head_dim_v, br);
+  switch (launch.stem) {
+    case Stem::fwd: {
+      if (p.bias || p.normalizer == Normalizer::elastic) {
+        const bool biased = bool(p.bias);
+        const auto kernel = biased ? cuda::sm90::fwd_bias_kernel(p.dtype, launch)
+                                   : cuda::sm90::fwd_elastic_kernel(p.dtype, launch);
+        const MapShape bias = bias_map_shape(p, kFwdBiasRows);
+        TANDEM_TRY(prepare(kernel, launch, memory));
+        cuda::sm90::FwdFullParams fixed{};
+        fixed.block = fwd_block(plan, launch);
+        fixed.extra = extra_block(p);
+        fixed.features = features_of(p);
+        *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
+          cuda::sm90::FwdFullParams params = fixed;
+          if (!encode(function, q, a.q, &params.q) || !encode(function, k, a.k, &params.k) ||
+              !encode(function, v, a.v, &params.v) ||
+              (biased && !encode(function, bias, a.bias, &params.bias)))
+            return cudaErrorInvalidValue;
+          params.push = fwd_push(plan, launch, a);
+          return launch_kernel(kernel, launch, &params, stream);
+        };
+        return Status();
+      }
+      const auto kernel = cuda::sm90::fwd_kernel(p.dtype, launch);
+      TANDEM_TRY(prepare(kernel, launch, memory));
+      const FwdBlock block = fwd_block(plan, launch);
+      *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
+        cuda::sm90::FwdParams params;
+        if (!encode(function, q, a.q, &params.q) || !encode(function, k, a.k, &params.k) ||
+            !encode(function, v, a.v, &params.v))
+          return cudaErrorInvalidValue;
+        params.block = block;
+        params.push = fwd_push(plan, launch, a);
+        return launch_kernel(kernel, launch, &params, stream);
+      };
+      return Status();
+    }
+    case Stem::bwd_dkv_dq: {
+      const auto zero = [&plan](const Addresses& a, cudaStream_t stream) {
+        if (plan.zeroed_size == 0) return cudaSuccess;
+        return cudaMemsetAsync(reinterpret_cast<void*>(a.d_q_sums), 0, size_t(plan.zeroed_size),
+                               stream);
+      };
+      if (p.bias) {
+        const auto kernel = cuda::sm90::bwd_dkv_dq_bias_kernel(p.dtype, launch.hopper);
+        TANDEM_TRY(prepare(kernel, launch, memory));
+        const BwdDkvDqBlock block = bwd_dkv_dq_block(plan, launch);
+        const MapShape bias = bias_map_shape(p, br);
+        cuda::sm90::BwdBias fixed{};
+        fixed.d_bias_strides = p.d_bias;
+        fixed.group = int(p.heads_q / p.bias.heads);
+        fixed.shared = p.bias.batch == 1 ? int(p.batch) : 1;
+        fixed.wide = p.d_bias_dtype == TANDEM_F32;
+        const unsigned cluster = p.wants(TANDEM_GRAD_BIAS) ? unsigned(fixed.shared) : 1;
+        *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
+          cuda::sm90::BwdDkvDqBiasParams params;
+          if (!encode(function, q, a.q, &params.q) || !encode(function, k, a.k, &params.k) ||
+              !encode(function, v, a.v, &params.v) || !encode(function, d_o, a.d_o, &params.d_o) ||
+              !encode(function, bias, a.bias, &params.bias.map))
+            return cudaErrorInvalidValue;
+          const CUtensorMap map = params.bias.map;
+          params.bias = fixed;
+          params.bias.map = map;
+          params.bias.d_bias = a.d_bias;
+          params.block = block;
+          params.push = bwd_dkv_dq_push(plan, launch, a);
+          const cudaError_t error = zero(a, stream);
+          if (error != cudaSuccess) return error;
+          return launch_kernel(kernel, launch, &params, stream, cluster);
+        };
+        return Status();
+      }
+      const auto kernel = cuda::sm90::bwd_dkv_dq_kernel(
+          p.dtype, launch.hopper, p.wants(TANDEM_GRAD_Q), p.wants(TANDEM_GRAD_K | TANDEM_GRAD_V));
+      TANDEM_TRY(prepare(kernel, launch, memory));
+      const BwdDkvDqBlock block = bwd_dkv_dq_block(plan, launch);
+      *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
+        cuda::sm90::BwdDkvDqParams params;
+        if (!encode(function, q, a.q, &params.q) || !encode(function, k, a.k, &params.k) ||
+            !encode(function, v, a.v, &params.v) || !encode(function, d_o, a.d_o, &params.d_o))
+          return cudaErrorInvalidValue;
+        params.block = block;
+        params.push = bwd_dkv_dq_push(plan, launch, a);
+        const cudaError_t error = zero(a, stream);
+        if (error != cudaSuccess) return error;
+        return launch_kernel(kernel, launch, &params, stream);
+      };
+      return Status();
+    }
+    case Stem::bwd_row_dq: {
+      const auto kernel = cuda::sm90::bwd_row_dq_kernel(p.dtype, launch.hopper);
+      TANDEM_TRY(prepare(kernel, launch, memory));
+      cuda::sm90::BwdRowDqParams fixed{};
+      fixed.block = bwd_row_dq_block(plan, launch);
+      fixed.extra = extra_block(p);
+      fixed.features = features_of(p);
+      fixed.spec = bwd_row_dq_spec(plan, launch);
+      *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
+        cuda::sm90::BwdRowDqParams params = fixed;
+        if (!encode(function, q, a.q, &params.q) || !encode(function, k, a.k, &params.k) ||
+            !encode(function, v, a.v, &params.v) || !encode(function, d_o, a.d_o, &params.d_o))
+          return cudaErrorInvalidValue;
+        params.push = bwd_row_dq_push(plan, launch, a);
+        return launch_kernel(kernel, launch, &params, stream);
+      };
+      return Status();
+    }
+    case Stem::bwd_dkv_ddist: {
+      const auto kernel = cuda::sm90::bwd_dkv_ddist_kernel(p.dtype, launch.hopper);
+      TANDEM_TRY(prepare(kernel, launch, memory));
+      cuda::sm90::BwdDkvDdistParams fixed{};
+      fixed.block = bwd_dkv_ddist_block(plan, launch);
+      fixed.extra = extra_block(p);
+      fixed.features = features_of(p);
+      *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
+        cuda::sm90::BwdDkvDdistParams params = fixed;
+        if (!encode(function, q, a.q, &params.q) || !encode(function, k, a.k, &params.k) ||
+            !encode(function, v, a.v, &params.v) || !encode(function, d_o, a.d_o, &params.d_o))
+          return cudaErrorInvalidValue;
+        params.push = bwd_dkv_ddist_push(plan, launch, a);
+        return launch_kernel(kernel, launch, &params, stream);
+      };
+      return Status();
+    }
+    case Stem::bwd_dq_cast: {
+      const auto kernel = cuda::sm90::bwd_dq_cast_kernel(p.dtype);
+      TANDEM_TRY(prepare(kernel, launch, memory));
+      const BwdDqCastBlock block = bwd_dq_cast_block(plan, launch);
+      *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
+        cuda::sm90::BwdDqCastParams params{block, bwd_dq_cast_push(plan, launch, a)};
+        return launch_kernel(kernel, launch, &params, stream);
+      };
+      return Status();
+    }
+    default:
+      return fail(TANDEM_ERROR_BACKEND, "the path sm90 has no kernel %s", stem_name(launch.stem));
+  }
+}
+
+}  // namespace tandem

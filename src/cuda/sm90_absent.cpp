@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+#include "cuda/sm90.h"
+
+namespace tandem {
+
+bool sm90_loads() { return false; }
+
+Status sm90_recorder(const Plan&, const Launch& launch, const SharedMemory&, Recorder*) {
+  return fail(TANDEM_ERROR_BACKEND, "this build holds no code for sm_90a: no %s",
+              stem_name(launch.stem));
+}
+
+}  // namespace tandem

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// What a plan says of itself: its methods, and the text of tandem_explain().
+#include <algorithm>
+
+#include "params.h"
+#include "plan.h"
+
+namespace tandem {
+
+int Launch::invocations() const {
+  if (tile.br > 0) return tile.invocations();
+  if (stem == Stem::bwd_dot) return kDotRows * kDotLanes;
+  return stem == Stem::fwd_join ? kJoinGroup : kLineGroup;
+}
+
+int64_t Launch::sums(const Problem& p) const {
+  const int64_t keys = (p.seq_kv + tile.bc - 1) / tile.bc * tile.bc;
+  return p.heads_q * tiles * tile.br * keys;
+}
+
+JoinShape::JoinShape(uint32_t splits, int64_t head_dim_v) {
+  while (lanes * 4 < head_dim_v) lanes *= 2;
+  // As many as each have two splits to add.
+  while (slices * lanes < kJoinGroup && uint32_t(slices) * 4 <= splits) slices *= 2;
+}
+
+std::string Plan::name() const {
+  std::string s = std::string(backend_name(backend)) + "." + path;
+  const Tile t = tile();
+  return t.br > 0 ? s + text(" %dx%d", t.br, t.bc) : s;
+}
+
+Tile Plan::tile() const {
+  for (bool matrices : {true, false})
+    for (const Launch& launch : launches)
+      if (launch.tile.br > 0 && (launch.wide_elements() > 4 || !matrices)) return launch.tile;
+  return Tile{};
+}
+
+bool Plan::stores_d_bias() const {
+  for (const Launch& launch : launches)
+    if (launch.stem == Stem::bwd_dbias || launch.stores_d_bias) return true;
+  return false;
+}
+
+uint32_t Plan::unordered() const {
+  return find(Stem::bwd_dq_cast) && !problem.deterministic ? uint32_t(TANDEM_GRAD_Q) : 0;
+}
+
+int Plan::wide_elements() const {
+  int elements = 4;
+  for (const Launch& launch : launches) elements = std::max(elements, launch.wide_elements());
+  return elements;
+}
+
+const Launch* Plan::find(Stem stem) const {
+  for (const Launch& launch : launches)
+    if (launch.stem == stem) return &launch;
+  return nullptr;
+}
+
+bool Plan::sums_dist() const {
+  const Launch* fused = find(Stem::bwd_dkv_ddist);
+  return find(Stem::bwd_ddist) || (fused && fused->members > 0);
+}
+
+std::string explain(const Problem& problem, const Caps& caps) {
+  Plan plan;
+  const Status status = make_plan(problem, caps, &plan);
+  std::string s;
+  for (const Refusal& r : plan.refusals)
+    s += text("%-24s refused: %s\n", r.candidate.c_str(), r.reason.c_str());
+  if (!status.ok()) return s;
+  s += text("%-24s taken", plan.name().c_str());
+  if (const char* tile = plan.tile().name; tile && *tile) s += text(" (%s)", tile);
+  s += text(", workspace %llu bytes\n", (unsigned long long)plan.workspace_size);
+  const std::string narrow = narrow_inputs(problem, plan.wide_elements());
+  if (plan.backend != Backend::cpu && !narrow.empty())
+    s += text("  slower: element by element, no multiple of %d: %s\n", plan.wide_elements(),
+              narrow.c_str());
+  for (const Launch& l : plan.launches) {
+    s += text("  %-14s", stem_name(l.stem));
+    if (l.groups_x)
+      s += text(" %u x %u workgroups, %u bytes shared", l.groups_x, l.groups_y, l.shared_bytes);
+    if (l.splits > 1) s += text(", %u splits", l.splits);
+    if (l.fixed >= 0) s += text(", of %s", kFixed[l.fixed].candidate().c_str());
+    if (l.hopper >= 0 && l.stem == Stem::bwd_dkv_dq && plan.zeroed_size > 0)
+      s += plan.problem.deterministic ? ", d_q in turns" : ", d_q in any order";
+    if (l.stores_d_bias) s += ", and d_bias";
+    if (l.sums_d_bias) s += ", a sum over the batch";
+    if (!l.multiplies_matrices() && plan.wide_elements() > 4 && l.tile.br > 0)
+      s += text(", without matrices (%s)", l.tile.name);
+    s += "\n";
+  }
+  if (plan.unaligned)
+    s += text("  with inputs at addresses that are no multiples of 16 bytes: %s\n",
+              plan.unaligned->name().c_str());
+  return s;
+}
+
+}  // namespace tandem

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// hopper_tiles.inc as C++ values, with what planner, kernels and tensor maps have to agree on: bytes of shared memory and
+// of the workspace.
+#ifndef TANDEM_SRC_HOPPER_TILES_H
+#define TANDEM_SRC_HOPPER_TILES_H
+#include <cstdint>
+
+namespace tandem {
+
+constexpr int kMaxShared = 232448;  // of a workgroup of compute capability 9.0
+
+// ---- fwd ----
+// A workgroup: `groups` warpgroups of 64 query rows each, and one more, of which a warp copies. Boxes of the maps:
+// q rows() rows, k and v bc rows.
+struct FwdTile {
+  const char* name;
+  int d, dv, groups, bc, stages;
+  bool turns;
+  constexpr int rows() const { return 64 * groups; }
+  constexpr int threads() const { return 128 * (groups + 1); }
+};
+
+constexpr int fwd_panels(int features) { return (features + 63) / 64; }
+// Dynamic shared memory: stages of q, of k and of v, barriers; up to 1,023 bytes to begin at a multiple of 1,024.
+constexpr int fwd_shared_bytes(const FwdTile& t, int q_stages) {
+  return 1024 +
+         128 * (q_stages * t.rows() * fwd_panels(t.d) +
+                t.stages * t.bc * (fwd_panels(t.d) + fwd_panels(t.dv))) +
+         8 * (4 + 4 * t.stages);
+}
+// Where there is room, q of the next tile comes while this one is computed.
+constexpr int fwd_q_stages(const FwdTile& t) {
+  return fwd_shared_bytes(t, 2) <= kMaxShared ? 2 : 1;
+}
+constexpr int fwd_shared_bytes(const FwdTile& t) { return fwd_shared_bytes(t, fwd_q_stages(t)); }
+
+// With a dense bias: two stages of it, each warpgroup's rows in boxes of 64 x 64. 0: no kernel for the tile.
+constexpr int kFwdBiasStages = 2, kFwdBiasRows = 64;
+constexpr int fwd_bias_bytes(const FwdTile& t) { return t.rows() * t.bc * 2; }
+constexpr int fwd_bias_shared_bytes(const FwdTile& t, int q_stages) {
+  return fwd_shared_bytes(t, q_stages) + kFwdBiasStages * (fwd_bias_bytes(t) + 2 * 8 * t.groups);
+}
+constexpr int fwd_bias_q_stages(const FwdTile& t) {
+  return fwd_bias_shared_bytes(t, 2) <= kMaxShared ? 2 : 1;
+}
+constexpr int fwd_bias_shared_bytes(const FwdTile& t) {
+  const int bytes = fwd_bias_shared_bytes(t, fwd_bias_q_stages(t));
+  return t.bc % 64 == 0 && bytes <= kMaxShared ? bytes : 0;
+}
+
+// Elastic softmax: each warpgroup has the head's distance bias behind the barriers, with zeros for all distances of a tile
+// that has any with an entry.
+constexpr int kFwdDistWindow = 2048;
+constexpr int fwd_dist_pad(const FwdTile& t) { return 64 + t.bc; }
+constexpr int fwd_dist_entries(const FwdTile& t) { return kFwdDistWindow + 2 * fwd_dist_pad(t); }
+constexpr int fwd_elastic_shared_bytes(const FwdTile& t) {
+  return fwd_shared_bytes(t) + t.groups * fwd_dist_entries(t) * 4;
+}
+
+constexpr FwdTile kFwdTiles[] = {
+#define TANDEM_HOPPER_FWD(name, d, dv, groups, bc, stages, turns) \
+  {#name, d, dv, groups, bc, stages, turns != 0},
+#define TANDEM_HOPPER_BWD(name, d, br, bc, q_stages, do_stages, ds_stages, wide)
+#include "hopper_tiles.inc"
+};
+constexpr int kFwdTileCount = int(sizeof(kFwdTiles) / sizeof(kFwdTiles[0]));
+
+// ---- bwd_dkv_dq, bwd_dq_cast ----
+constexpr int kBwdThreads = 384;  // a warpgroup of helpers and two that multiply
+
+// q and d_o come in boxes of br rows, k and v of bc.
+struct BwdShape {
+  const char* name;
+  int d, br, bc, q_stages, do_stages, ds_stages;
+  bool wide;
+};
+constexpr BwdShape kBwdShapes[] = {
+#define TANDEM_HOPPER_FWD(name, d, dv, groups, bc, stages, turns)
+#define TANDEM_HOPPER_BWD(name, d, br, bc, q_stages, do_stages, ds_stages, wide) \
+  {#name, d, br, bc, q_stages, do_stages, ds_stages, wide != 0},
+#include "hopper_tiles.inc"
+};
+constexpr int kBwdShapeCount = int(sizeof(kBwdShapes) / sizeof(kBwdShapes[0]));
+
+constexpr int bwd_panels(const BwdShape& s) { return (s.d + 63) / 64; }
+// Where things lie in shared memory, in bytes from its beginning, a multiple of 1,024.
+constexpr int bwd_k_bytes(const BwdShape& s) { return bwd_panels(s) * s.bc * 128; }
+constexpr int bwd_q_bytes(const BwdShape& s) { return bwd_panels(s) * s.br * 128; }
+constexpr int bwd_ds_bytes(const BwdShape& s) { return s.br * s.bc * 2; }
+constexpr int bwd_at_v(const BwdShape& s) { return bwd_k_bytes(s); }
+constexpr int bwd_at_q(const BwdShape& s) { return 2 * bwd_k_bytes(s); }
+constexpr int bwd_at_do(const BwdShape& s) { return bwd_at_q(s) + s.q_stages * bwd_q_bytes(s); }
+constexpr int bwd_at_ds(const BwdShape& s) { return bwd_at_do(s) + s.do_stages * bwd_q_bytes(s); }
+constexpr int bwd_at_dq(const BwdShape& s) {
+  return bwd_at_ds(s) + (s.ds_stages + (s.wide ? 1 : 0)) * bwd_ds_bytes(s);
+}
+constexpr int bwd_at_stats(const BwdShape& s) { return bwd_at_dq(s) + (s.wide ? 0 : 2 * 16384); }
+constexpr int bwd_at_barriers(const BwdShape& s) {
+  return bwd_at_stats(s) + (s.q_stages + s.do_stages) * s.br * 4;
+}
+constexpr int bwd_shared_bytes(const BwdShape& s) {
+  return bwd_at_barriers(s) + (1 + 2 * (s.q_stages + s.do_stages)) * 8;
+}
+
+// With a dense bias: tiles of it, and barriers of them and of dS.
+constexpr int bwd_bias_stages(const BwdShape& s) { return s.br * s.bc > 64 * 128 ? 1 : 2; }
+constexpr int bwd_bias_shared_bytes(const BwdShape& s) {
+  return bwd_shared_bytes(s) + bwd_bias_stages(s) * bwd_ds_bytes(s) +
+         2 * (bwd_bias_stages(s) + s.ds_stages) * 8;
+}
+// With elastic softmax: per place for q, what tau adds to the weights of a row, and the distance bias of the tile's diagonals;
+// barriers of dS.
+constexpr int bwd_elastic_bytes(const BwdShape& s) { return s.q_stages * (s.br + s.br + s.bc) * 4; }
+constexpr int bwd_elastic_shared_bytes(const BwdShape& s) {
+  return bwd_shared_bytes(s) + bwd_elastic_bytes(s) + 2 * s.ds_stages * 8;
+}
+constexpr int kMaxCluster = 8;  // workgroups, on every device
+
+// The sums of d_q: per head of the batch, blocks of 64 rows x 64 features, panels innermost; in a block the elements
+// lie as the accumulators of a product do (cuda/sm90/wgmma.cuh): 128 threads' first float4, their second, and so on.
+constexpr int kSumsBlock = 64 * 64;
+constexpr int64_t bwd_query_tiles(const BwdShape& s, int64_t seq_q) {
+  return (seq_q + s.br - 1) / s.br;
+}
+constexpr int64_t bwd_row_blocks(const BwdShape& s, int64_t seq_q) {
+  return bwd_query_tiles(s, seq_q) * (s.br / 64);
+}
+constexpr int64_t bwd_sums_bytes(const BwdShape& s, int64_t batch_heads, int64_t seq_q) {
+  return batch_heads * bwd_row_blocks(s, seq_q) * bwd_panels(s) * kSumsBlock * 4;
+}
+// A number per block of 64 rows: how many tiles of keys have added theirs.
+constexpr int64_t bwd_turns_bytes(const BwdShape& s, int64_t batch_heads, int64_t seq_q) {
+  return batch_heads * bwd_row_blocks(s, seq_q) * 4;
+}
+// ---- bwd_row_dq of elastic softmax: 128 queries a workgroup, kBwdThreads threads; boxes of k and v have bc rows ----
+struct RowShape {
+  int d, br, bc, stages;
+};
+constexpr RowShape kRowShapes[] = {{64, 128, 128, 2}, {128, 128, 64, 2}};
+constexpr int kRowShapeCount = int(sizeof(kRowShapes) / sizeof(kRowShapes[0]));
+// Q and dO, places for K and V, the distance bias of a tile's diagonals for each, barriers.
+constexpr int row_at_k(const RowShape& s) { return 2 * s.br * s.d * 2; }
+constexpr int row_at_dist(const RowShape& s) { return row_at_k(s) + 2 * s.stages * s.bc * s.d * 2; }
+constexpr int row_at_barriers(const RowShape& s) {
+  return row_at_dist(s) + s.stages * (s.br + s.bc) * 4;
+}
+constexpr int row_shared_bytes(const RowShape& s) {
+  return row_at_barriers(s) + (1 + 4 * s.stages) * 8;
+}
+
+constexpr int kCastGroup = 128;  // threads of bwd_dq_cast, which takes a block
+
+// ---- what every row must hold to ----
+constexpr bool hopper_tiles_fit() {
+  for (const FwdTile& t : kFwdTiles)
+    if (fwd_shared_bytes(t) > kMaxShared || t.bc % 16 != 0 || t.rows() > 256 || t.d > 256 ||
+        t.dv > 256)
+      return false;
+  for (const BwdShape& s : kBwdShapes)
+    if (bwd_shared_bytes(s) > kMaxShared || (!s.wide && bwd_bias_shared_bytes(s) > kMaxShared) ||
+        s.br % 64 != 0 || s.bc % 16 != 0 || s.br > 256 || s.bc > 256)
+      return false;
+  for (const RowShape& r : kRowShapes)
+    if (row_shared_bytes(r) > kMaxShared || r.br > 256 || r.bc > 256) return false;
+  return true;
+}
+static_assert(hopper_tiles_fit(),
+              "a row needs more shared memory than there is, or boxes of more "
+              "than 256 rows, or is none of whole matrices");
+
+}  // namespace tandem
+#endif

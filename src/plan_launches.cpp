@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// The launches of a plan once its path and its tiles are chosen: which kernels, how many workgroups, how sums are split,
+// and what lies where in the workspace.
+#include <algorithm>
+
+#include "hopper_tiles.h"
+#include "planner.h"
+
+namespace tandem {
+namespace {
+
+bool is_fused(Stem stem) { return stem == Stem::bwd_row_dq || stem == Stem::bwd_dkv_ddist; }
+
+int64_t ceil_div(int64_t n, int64_t d) { return (n + d - 1) / d; }
+
+struct Extent {  // workgroups of a launch
+  int64_t tiles, heads, batch;
+  int64_t members = 0;  // of a sum that may be split
+};
+
+Extent extent_of(const Problem& p, const Launch& l) {
+  const int64_t Br = std::max(l.tile.br, 1), Bc = std::max(l.tile.bc, 1),
+                q_tiles = ceil_div(p.seq_q, Br);
+  switch (l.stem) {
+    case Stem::bwd_dot:
+      return {ceil_div(p.seq_q, kDotRows), p.heads_q, p.batch};
+    case Stem::bwd_dkv:
+    case Stem::bwd_dkv_ddist:
+    case Stem::bwd_dkv_dq:
+      return {ceil_div(p.seq_kv, Bc), p.heads_kv, p.batch};
+    case Stem::bwd_dbias: {
+      const Overlay& b = p.bias;
+      const bool one_row = b.rows == 1;
+      const int64_t readers =
+          b.heads > 0 && b.batch > 0 ? p.heads_q / b.heads * (p.batch / b.batch) : 0;
+      return {(one_row ? 1 : ceil_div(b.rows, Br)) * ceil_div(p.seq_kv, Bc), b.heads, b.batch,
+              readers * (one_row ? q_tiles : 1)};
+    }
+    case Stem::bwd_ddist:
+      return {ceil_div(p.dist_window, Br), p.heads_q, 1, p.batch * q_tiles};
+    case Stem::bwd_head:
+      return {1, p.heads_q, 1};
+    case Stem::bwd_dq_cast:
+      if (l.ampere >= 0)
+        return {kAmpereTiles[l.ampere].panels() * ampere_row_blocks(p.seq_q), p.heads_q, p.batch};
+      return {bwd_panels(kBwdShapes[l.hopper]) * ceil_div(p.seq_q, 64), p.heads_q, p.batch};
+    default:
+      return {q_tiles, p.heads_q, p.batch};
+  }
+}
+
+// Whether bwd_dkv_ddist sums d_dist_bias as well. Where there is no pair it would not run, and leave no zeros.
+bool fuses_dist(const Problem& p) {
+  return p.wants(TANDEM_GRAD_DIST_BIAS) && p.dist_window <= kFusedWindow &&
+         p.batch * p.heads_q * p.seq_q * p.heads_kv * p.seq_kv != 0;
+}
+
+// Whether each element of bias has one reader and d_q is wanted: with matrices bwd_dq then stores its ds, and nothing is
+// multiplied twice.
+bool stores_ds(const Problem& p, const PathRow& row) {
+  const Overlay& b = p.bias;
+  return (is_matrix_path(row) || is_sm80(row)) && p.wants(TANDEM_GRAD_BIAS) &&
+         p.wants(TANDEM_GRAD_Q) && p.seq_kv > 0 && b.batch == p.batch && b.heads == p.heads_q &&
+         b.rows == p.seq_q;
+}
+
+// What a device is taken for that does not tell.
+int64_t cores_of(const Caps& caps) { return caps.cores ? caps.cores : 32; }
+
+// Whether bwd_dq sums ds over the batch, as one bias serves all of it and the heads' tiles, of the most rows that it has, are
+// enough for the device. Each entry must have the same tiles; and the sums may be no more than twice what d_q has numbers,
+// so that the workspace does not grow with the square of the lengths.
+bool sums_ds(const Problem& p, const Caps& caps, const PathRow& row) {
+  const Overlay& b = p.bias;
+  return is_matrix_path(row) && p.wants(TANDEM_GRAD_BIAS) && p.wants(TANDEM_GRAD_Q) &&
+         p.seq_kv > 0 && b.batch == 1 && p.batch > 1 && b.heads == p.heads_q && b.rows == p.seq_q &&
+         p.lengths_q == Lengths::full && p.lengths_kv == Lengths::full &&
+         p.seq_kv <= 2 * p.batch * p.head_dim &&
+         p.heads_q * ceil_div(p.seq_q, 128) >= cores_of(caps);
+}
+
+}  // namespace
+
+std::vector<Stem> stems_of(const Problem& p, const Caps& caps, const PathRow& row, int fixed,
+                           bool fused_q) {
+  if (!p.backward) return {Stem::fwd};
+  if (is_sm90(row) && p.normalizer == Normalizer::softmax) {
+    std::vector<Stem> stems = {Stem::bwd_dot, Stem::bwd_dkv_dq};
+    if (p.wants(TANDEM_GRAD_Q)) stems.push_back(Stem::bwd_dq_cast);
+    return stems;
+  }
+  if (fused_q) return {Stem::bwd_dot, Stem::bwd_dkv_dq, Stem::bwd_dq_cast};
+  const bool fuses = fixed >= 0 || is_sm90(row), fused_k = fuses && p.wants(TANDEM_GRAD_K);
+  std::vector<Stem> stems;
+  bool dq = p.wants(TANDEM_GRAD_Q);
+  if (p.wants(TANDEM_GRAD_TAU) || (p.needs_delta() && !p.delta_is_dot())) {
+    const bool fused = fuses && dq;
+    stems.push_back(fused ? Stem::bwd_row_dq : Stem::bwd_row);
+    if (fused) dq = false;
+  } else if (p.needs_delta()) {
+    stems.push_back(Stem::bwd_dot);
+  }
+  if (p.wants(TANDEM_GRAD_K | TANDEM_GRAD_V))
+    stems.push_back(fused_k ? Stem::bwd_dkv_ddist : Stem::bwd_dkv);
+  if (dq) stems.push_back(Stem::bwd_dq);
+  if (p.wants(TANDEM_GRAD_BIAS) && !stores_ds(p, row) && !sums_ds(p, caps, row))
+    stems.push_back(Stem::bwd_dbias);
+  if (p.wants(TANDEM_GRAD_DIST_BIAS) && !(fused_k && fuses_dist(p)))
+    stems.push_back(Stem::bwd_ddist);
+  if (p.wants(TANDEM_GRAD_TAU | TANDEM_GRAD_SLOPE | TANDEM_GRAD_SINK))
+    stems.push_back(Stem::bwd_head);
+  return stems;
+}
+
+namespace {
+
+// How many workgroups share the keys of a row of fwd. Few query tiles leave most of the device idle: then as many
+// as give each of its cores kCoreInvocations, what fits one with 168 registers each on NVIDIA, but no less than
+// kSplitKeys of the longest row each, as joining the parts takes a launch of its own. Elastic softmax and entmax need the
+// whole row's origin before the first weight, and are not split.
+constexpr int64_t kCoreInvocations = 384, kSplitKeys = 256;
+uint32_t key_splits(const Problem& p, const Caps& caps, const Launch& l, const Extent& e) {
+  if (caps.backend == Backend::cpu || l.hopper >= 0 || p.normalizer != Normalizer::softmax)
+    return 1;
+  if (p.splits > 0) return uint32_t(p.splits);
+  if (caps.max_invocations < uint32_t(kJoinGroup)) return 1;
+  const int64_t wanted = kCoreInvocations * cores_of(caps) / l.invocations();
+  const int64_t groups = e.tiles * e.heads * e.batch;
+  if (groups * 2 > wanted) return 1;
+  int most = 0;  // key tiles of a query tile
+  for (int64_t n = 0; n < e.tiles; ++n) {
+    const TandemTiles t = tandem_key_tiles(p.band, int(n * l.tile.br), l.tile.br, l.tile.bc,
+                                           int(p.seq_q), int(p.seq_kv));
+    most = std::max(most, t.end - t.begin);
+  }
+  const int64_t splits = std::min(wanted / groups, int64_t(most) * l.tile.bc / kSplitKeys);
+  return uint32_t(std::max<int64_t>(splits, 1));
+}
+
+// A sum with few outputs and many members is shared by several workgroups, enough to fill the device;
+// bwd_sum then adds their parts. With that many workgroups and no more, the parts stay below a few times
+// the device's tiles, whatever the problem.
+uint32_t splits_of(const Extent& e, const Caps& caps) {
+  if (caps.backend == Backend::cpu || caps.max_invocations < uint32_t(kLineGroup)) return 1;
+  const int64_t wanted = 4 * cores_of(caps);
+  const int64_t groups = e.tiles * e.heads * e.batch;
+  return uint32_t(std::max<int64_t>(1, std::min(wanted / std::max<int64_t>(groups, 1), e.members)));
+}
+
+// "" once the launch's workgroups are numbered; otherwise why they cannot be.
+std::string set_groups(Launch* launch, double total, const Caps& caps) {
+  // Kernels number their workgroups in 32 bits; 2^31 of them leaves room for the part of the last row of
+  // groups that has no work.
+  const double limit = std::min(double(caps.max_groups_x) * caps.max_groups_y, 2147483648.0);
+  if (total > limit)
+    return text("%s needs %.0f workgroups, the device dispatches %.0f", stem_name(launch->stem),
+                total, limit);
+  launch->total = uint32_t(total);
+  launch->groups_x = std::min(launch->total, caps.max_groups_x);
+  launch->groups_y = uint32_t((uint64_t(launch->total) + launch->groups_x - 1) / launch->groups_x);
+  return "";
+}
+
+}  // namespace
+
+std::string make_launches(const Problem& p, const Caps& caps, const PathRow& row, int fixed,
+                          const Form& form, std::vector<Launch>* launches, bool fused_q) {
+  const bool cpu = row.backend == Backend::cpu;
+  for (Stem stem : stems_of(p, caps, row, fixed, fused_q)) {
+    Launch launch;
+    launch.stem = stem;
+    launch.sums_d_bias = stem == Stem::bwd_dq && sums_ds(p, caps, row);
+    launch.stores_d_bias = launch.sums_d_bias || (stem == Stem::bwd_dq && stores_ds(p, row));
+    launch.kernel = find_kernel(stem, row.backend, row.name);
+    if (launch.kernel < 0) return text("it has no %s kernel", stem_name(stem));
+    const bool tiled = is_tiled(stem);
+    if (tiled || stem == Stem::bwd_dq_cast) form(&launch);
+    if (is_fused(stem) || stem == Stem::fwd) launch.fixed = fixed;
+    if (is_fused(stem) && launch.hopper < 0)
+      launch.shared_bytes += uint32_t(16 * tile_ptile_vec4(launch.tile));  // a second P tile
+    if (!cpu && launch.shared_bytes > caps.shared_bytes)
+      return text("%s needs %u bytes of shared memory, the device has %u", stem_name(stem),
+                  launch.shared_bytes, caps.shared_bytes);
+    Extent e = extent_of(p, launch);
+    if (launch.sums_d_bias) e.batch = 1;
+    if (e.tiles * e.heads * e.batch == 0) continue;
+    // On bwd_dot or bwd_row, which come first; the others do not know of each other.
+    launch.waits = launches->size() == 1 && (launches->front().stem == Stem::bwd_dot ||
+                                             launches->front().stem == Stem::bwd_row ||
+                                             launches->front().stem == Stem::bwd_row_dq);
+    launch.members = e.members;
+    launch.splits = stem == Stem::fwd ? key_splits(p, caps, launch, e) : splits_of(e, caps);
+    const int64_t shares = launch.splits;  // workgroups where one would do
+    if (stem == Stem::bwd_dkv_ddist && fuses_dist(p)) {
+      launch.members = e.tiles * e.batch;
+      launch.splits = uint32_t(launch.members);
+    }
+    launch.tiles = uint32_t(e.tiles);
+    if (!cpu) {
+      if (launch.members >= int64_t(1) << 31)
+        return text("%s sums over %lld tiles, beyond 2^31", stem_name(stem),
+                    (long long)launch.members);
+      const std::string why = set_groups(
+          &launch, double(e.tiles) * double(e.heads) * double(e.batch) * double(shares), caps);
+      if (!why.empty()) return why;
+      if (stem == Stem::fwd && launch.hopper >= 0) {  // it goes on to further tiles
+        launch.groups_x = uint32_t(std::min<int64_t>(launch.total, cores_of(caps)));
+        launch.groups_y = 1;
+      }
+      if (!tiled) {
+        const auto group = uint32_t(launch.invocations());
+        if (group > caps.max_invocations)
+          return text("%s needs workgroups of %u, the device has %u", stem_name(stem), group,
+                      caps.max_invocations);
+        launch.shared_bytes = stem == Stem::bwd_dq_cast ? (launch.ampere >= 0 ? 64 * 64 * 2 : 0)
+                                                        : uint32_t(sizeof(float)) * group;
+      }
+    }
+    launches->push_back(launch);
+  }
+  // What adds the parts of splits, all after the kernels that leave them.
+  for (size_t n = 0, kernels = launches->size(); n < kernels; ++n) {
+    const Launch parts = (*launches)[n];
+    if (parts.splits == 1) continue;
+    const bool join = parts.stem == Stem::fwd;
+    Launch sum;
+    sum.stem = join ? Stem::fwd_join : Stem::bwd_sum;
+    sum.kernel = find_kernel(sum.stem, row.backend, row.name);
+    if (sum.kernel < 0) return text("it has no %s kernel", stem_name(sum.stem));
+    sum.splits = parts.splits;
+    sum.waits = launches->size() == kernels;  // the first one waits for both
+    if (uint32_t(sum.invocations()) > caps.max_invocations)
+      return text("%s needs workgroups of %d, the device has %u", stem_name(sum.stem),
+                  sum.invocations(), caps.max_invocations);
+    int64_t tiles = 0, heads = 1;
+    if (join) {
+      tiles = ceil_div(p.seq_q, JoinShape(sum.splits, p.head_dim_v).rows());
+      heads = p.heads_q * p.batch;
+      sum.shared_bytes = 5 * sizeof(float) * kJoinGroup;
+    } else {
+      sum.gradient = parts.stem == Stem::bwd_dbias ? TANDEM_GRAD_BIAS : TANDEM_GRAD_DIST_BIAS;
+      tiles = ceil_div(gradient_elements(p, sum.gradient), kLineGroup);
+    }
+    const std::string why = set_groups(&sum, double(tiles) * double(heads), caps);
+    if (!why.empty()) return why;
+    sum.tiles = uint32_t(tiles);
+    launches->push_back(sum);
+  }
+  return "";
+}
+
+namespace {
+
+uint64_t rows_of_sums(const Problem& p) {
+  return uint64_t(p.batch * p.heads_q * ampere_row_blocks(p.seq_q) * 64);
+}
+
+}  // namespace
+
+void lay_out_workspace(Plan* plan) {
+  const Problem& p = plan->problem;
+  uint64_t end = 0;
+  const auto place = [&](bool needed, uint64_t* offset, uint64_t floats) {
+    if (!needed) return;
+    *offset = (end + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment;
+    end = *offset + 4 * floats;
+  };
+  const auto rows = uint64_t(p.batch * p.heads_q * p.seq_q);
+  const bool row_kernel =
+      plan->find(Stem::bwd_row) || plan->find(Stem::bwd_row_dq) || plan->find(Stem::bwd_dot);
+  // bwd_row writes delta whoever asks.
+  place(row_kernel, &plan->delta_offset, rows);
+  place(row_kernel && p.wants(TANDEM_GRAD_TAU), &plan->tau_rows_offset, rows);
+  place(row_kernel && p.wants(TANDEM_GRAD_SLOPE), &plan->slope_rows_offset, rows);
+  for (const Launch& l : plan->launches)
+    if (l.stem == Stem::bwd_sum)
+      place(true,
+            l.gradient == TANDEM_GRAD_BIAS ? &plan->bias_parts_offset : &plan->dist_parts_offset,
+            l.splits * uint64_t(gradient_elements(p, l.gradient)));
+  if (const Launch* d_q = plan->find(Stem::bwd_dq))
+    place(d_q->sums_d_bias, &plan->bias_sums_offset, uint64_t(d_q->sums(p)));
+  if (const Launch* join = plan->find(Stem::fwd_join)) {
+    place(true, &plan->o_parts_offset, join->splits * rows * uint64_t(part_pitch(p.head_dim_v)));
+    place(true, &plan->lse_parts_offset, join->splits * rows);
+  }
+  if (const Launch* fused = plan->find(Stem::bwd_dkv_dq)) {
+    if (fused->ampere >= 0) {
+      place(true, &plan->d_q_sums_offset,
+            rows_of_sums(p) * uint64_t(kAmpereTiles[fused->ampere].width));
+      plan->zeroed_size = end - plan->d_q_sums_offset;
+      plan->workspace_size = end;
+      return;
+    }
+    const BwdShape& s = kBwdShapes[fused->hopper];
+    const bool sums = p.wants(TANDEM_GRAD_Q) || p.bias;  // with a bias it forms them whoever asks
+    place(sums, &plan->d_q_sums_offset,
+          uint64_t(bwd_sums_bytes(s, p.batch * p.heads_q, p.seq_q)) / 4);
+    place(sums && p.deterministic, &plan->turns_offset,
+          uint64_t(bwd_turns_bytes(s, p.batch * p.heads_q, p.seq_q)) / 4);
+    if (sums) plan->zeroed_size = end - plan->d_q_sums_offset;
+  }
+  plan->workspace_size = end;
+}
+
+}  // namespace tandem

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// The tiles of the matrix paths (matrix_tiles.inc) on a device, and which of them a problem gets.
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "planner.h"
+#include "quirks.h"
+
+namespace tandem {
+namespace {
+
+// The device's square matrices for operands of this type: the preferred edge, 0 if there are none.
+int matrix_edge(const Caps& caps, const char* operands) {
+  for (int edge : kMatrixEdges)
+    for (const MatrixShape& m : caps.matrices)
+      if (m.m == edge && m.n == edge && m.k == edge && std::strcmp(m.operands, operands) == 0)
+        return edge;
+  return 0;
+}
+
+// The subgroup size that the matrix paths' pipelines ask for.
+uint32_t pinned_subgroup(const Caps& caps, const MatrixTile& t) {
+  if (t.size > 0) return uint32_t(t.size);
+  const Quirk* quirk = find_quirk(caps, QuirkAction::pin);
+  const bool possible =
+      quirk && quirk->number >= caps.subgroup_min && quirk->number <= caps.subgroup_max;
+  return possible ? quirk->number : caps.subgroup_size;
+}
+
+}  // namespace
+
+std::string matrix_type_refusal(const Problem& p, const Caps& caps) {
+  if (p.dtype == TANDEM_F32) return "its operands are f16 or bf16";
+  if (p.dtype == TANDEM_BF16) {
+    if (!caps.bfloat16) return "the device did not enable shaderBFloat16Type";
+    if (!caps.bfloat16_coopmat) return "the device did not enable shaderBFloat16CooperativeMatrix";
+    if (const Quirk* quirk = find_quirk(caps, QuirkAction::no_bf16))
+      return text("not with this driver: %s (%s)", quirk->reason, quirk->link);
+  }
+  const char* operands = dtype_name(p.dtype);
+  if (matrix_edge(caps, operands) > 0) return "";
+  std::string shapes;
+  for (const MatrixShape& m : caps.matrices)
+    if (std::strcmp(m.operands, operands) == 0)
+      shapes += text("%s%dx%dx%d", shapes.empty() ? "" : ", ", m.m, m.n, m.k);
+  return text("it needs 16x16x16 or 8x8x8 matrices of %s, the device has %s", operands,
+              shapes.empty() ? "none" : shapes.c_str());
+}
+
+namespace {
+
+// A row of the matrix tiles on a device, as a launch sees it.
+Tile tile_of(const MatrixTile& t, int edge, uint32_t subgroup) {
+  const bool keys = t.stem == Stem::bwd_dkv;
+  const int rows = t.rows(edge), cols = t.step(edge);
+  return Tile{t.name,  keys ? cols : rows, keys ? rows : cols, t.subgroups, int(subgroup), 0, 0,
+              t.max_d, TileOn::vulkan};
+}
+
+// Why a row of the matrix tiles does not do; "" if it does.
+std::string tile_refusal(const Problem& p, const Caps& caps, const PathRow& row,
+                         const MatrixTile& t, int edge) {
+  const uint32_t subgroup = pinned_subgroup(caps, t);
+  const Tile as_tile = tile_of(t, edge, subgroup);
+  const int64_t wider = std::max(p.head_dim, p.head_dim_v);
+  if (is_disabled(caps, t.name)) return kDisabled;
+  if (!forced_size(p, as_tile))
+    return text("%dx%d is not the tile %dx%d that the problem asks for", as_tile.br, as_tile.bc,
+                p.tile_rows, p.tile_cols);
+  if (t.max_d < wider) return text("head size %lld is beyond its %d", (long long)wider, t.max_d);
+  if (subgroup < caps.subgroup_min || subgroup > caps.subgroup_max)
+    return text("needs subgroups of %u, the device has %u to %u", subgroup, caps.subgroup_min,
+                caps.subgroup_max);
+  const uint32_t shared = uint32_t(matrix_shared_bytes(t, p.head_dim, p.head_dim_v, edge)) +
+                          skip_shared_bytes(p, row, t.stem);
+  if (shared > caps.shared_bytes)
+    return text("needs %u bytes of shared memory, the device has %u", shared, caps.shared_bytes);
+  if (uint32_t(as_tile.invocations()) > caps.max_invocations)
+    return text("needs workgroups of %d, the device has %u", as_tile.invocations(),
+                caps.max_invocations);
+  if (uint32_t(t.subgroups) > caps.max_subgroups)
+    return text("needs workgroups of %d subgroups, the device has %u", t.subgroups,
+                caps.max_subgroups);
+  return "";
+}
+
+bool has_matrix_tiles(Stem stem) {
+  for (const MatrixTile& t : kMatrixTiles)
+    if (t.stem == stem) return true;
+  return false;
+}
+
+// Of the tiles for such operands, the first that fits and is not empty by half, or else the one with the fewest rows;
+// no(tile, why) hears of those before it that do not do. nullptr if none does.
+template <typename No>
+const MatrixTile* choose_tile(Stem stem, bool doubled, const Problem& p, const Caps& caps,
+                              const PathRow& row, int edge, const No& no) {
+  const int64_t length = stem == Stem::bwd_dkv ? p.seq_kv : p.seq_q;
+  const bool forced = p.tile_rows != 0 || p.tile_cols != 0;
+  const MatrixTile* best = nullptr;
+  for (const MatrixTile& t : kMatrixTiles) {
+    if (t.stem != stem || t.doubled != doubled) continue;
+    const std::string why = tile_refusal(p, caps, row, t, edge);
+    if (!why.empty()) {
+      no(t, why);
+      continue;
+    }
+    if (!best || t.rows(edge) < best->rows(edge)) best = &t;
+    if (forced || length * 2 > best->rows(edge)) return best;
+  }
+  return best;
+}
+
+}  // namespace
+
+bool choose_matrix_tiles(const Problem& p, const Caps& caps, const PathRow& row,
+                         const Refuse& refuse, Form* form) {
+  const std::string name = candidate(row);
+  const int edge = matrix_edge(caps, dtype_name(p.dtype));
+  const Quirk* doubled = find_quirk(caps, QuirkAction::doubled);
+  std::array<const MatrixTile*, kStemCount> chosen{};
+  const Tile* plain = nullptr;  // of the kernels without matrices
+  for (Stem stem : stems_of(p, caps, row, -1)) {
+    if (!has_matrix_tiles(stem)) {
+      if (!is_tiled(stem) || plain) continue;
+      plain = plain_tile(p, caps, row);
+      if (!plain) return refuse(name, text("no tile of %s fits the device", stem_name(stem)));
+      continue;
+    }
+    const auto no = [&](const MatrixTile& t, const std::string& why) {
+      refuse(name + " " + t.name, why);
+    };
+    const MatrixTile*& tile = chosen[size_t(stem)];
+    tile = choose_tile(stem, doubled != nullptr, p, caps, row, edge, no);
+    if (!tile && !doubled) tile = choose_tile(stem, true, p, caps, row, edge, no);
+    if (!tile && doubled)  // those of other devices would spill
+      return refuse(name, text("no %s tile fits a device with this quirk: %s (%s)", stem_name(stem),
+                               doubled->reason, doubled->link));
+    if (!tile) return false;
+  }
+  *form = [=, &p, &caps, &row](Launch* launch) {
+    const MatrixTile* t = chosen[size_t(launch->stem)];
+    if (!t) return form_plain(p, row, *plain, launch);
+    launch->subgroup = pinned_subgroup(caps, *t);
+    launch->tile = tile_of(*t, edge, launch->subgroup);
+    launch->matrix = edge;
+    launch->row_blocks = t->row_blocks;
+    launch->left_shared = t->left;
+    launch->flies = t->flies != 0;
+    launch->d_blocks = matrix_blocks(p.head_dim, edge);
+    launch->dv_blocks = matrix_blocks(p.head_dim_v, edge);
+    launch->shared_bytes = uint32_t(matrix_shared_bytes(*t, p.head_dim, p.head_dim_v, edge)) +
+                           skip_shared_bytes(p, row, t->stem);
+  };
+  return true;
+}
+
+}  // namespace tandem

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// What the path cuda.sm80 takes of problems, and the tiles (ampere_tiles.inc) that its kernels get. A stem without a row
+// there is simt's.
+#include <algorithm>
+
+#include "planner.h"
+
+namespace tandem {
+namespace {
+
+bool is_for(const AmpereTile& t, Stem stem, const Problem& p) {
+  return t.stem == stem && (t.full != 0) == !p.extras().empty();
+}
+
+bool has_ampere_tiles(Stem stem, const Problem& p) {
+  for (const AmpereTile& t : kAmpereTiles)
+    if (is_for(t, stem, p)) return true;
+  return false;
+}
+
+// Why a row does not do; "" if it does.
+std::string row_refusal(const Problem& p, const Caps& caps, const PathRow& row,
+                        const AmpereTile& t) {
+  const int64_t wider = std::max(p.head_dim, p.head_dim_v);
+  if (is_disabled(caps, t.name)) return kDisabled;
+  if ((p.tile_rows != 0 && p.tile_rows != t.br) || (p.tile_cols != 0 && p.tile_cols != t.bc))
+    return text("%dx%d is not the tile %dx%d that the problem asks for", t.br, t.bc, p.tile_rows,
+                p.tile_cols);
+  if (t.width < wider) return text("head size %lld is beyond its %d", (long long)wider, t.width);
+  const uint32_t shared = uint32_t(ampere_shared_bytes(t)) + skip_shared_bytes(p, row, t.stem);
+  if (shared > caps.shared_bytes)
+    return text("needs %u bytes of shared memory, the device has %u", shared, caps.shared_bytes);
+  if (uint32_t(t.threads()) > caps.max_invocations)
+    return text("needs workgroups of %d, the device has %u", t.threads(), caps.max_invocations);
+  return "";
+}
+
+}  // namespace
+
+std::string sm80_refusal(const Problem& p) {
+  if (p.dtype == TANDEM_F32) return "its operands are f16 or bf16";
+  return "";
+}
+
+bool sm80_fuses(const Problem& p) {
+  return p.backward && p.extras().empty() && !p.deterministic && p.wants(TANDEM_GRAD_Q) &&
+         p.wants(TANDEM_GRAD_K | TANDEM_GRAD_V) &&
+         p.batch * p.heads_q * p.seq_q * p.heads_kv * p.seq_kv != 0;
+}
+
+bool choose_sm80_tiles(const Problem& p, const Caps& caps, const PathRow& row, bool fused_q,
+                       const Refuse& refuse, Form* form) {
+  const std::string name = candidate(row);
+  std::vector<int> chosen(kStemCount, -1);  // rows of kAmpereTiles
+  const Tile* plain = nullptr;              // of simt's kernels
+  for (Stem stem : stems_of(p, caps, row, -1, fused_q)) {
+    if (!has_ampere_tiles(stem, p)) {
+      if (!is_tiled(stem) || plain) continue;
+      plain = plain_tile(p, caps, row);
+      if (!plain) return refuse(name, text("no tile of %s fits the device", stem_name(stem)));
+      continue;
+    }
+    // The first that fits and is not empty by half, or else the one that owns the fewest rows.
+    const int64_t length = stem == Stem::bwd_dkv || stem == Stem::bwd_dkv_dq ? p.seq_kv : p.seq_q;
+    const bool forced = p.tile_rows != 0 || p.tile_cols != 0;
+    int& best = chosen[size_t(stem)];
+    for (int n = 0; n < kAmpereTileCount; ++n) {
+      const AmpereTile& t = kAmpereTiles[n];
+      if (!is_for(t, stem, p)) continue;
+      const std::string why = row_refusal(p, caps, row, t);
+      if (!why.empty()) {
+        refuse(name + " " + t.name, why);
+        continue;
+      }
+      if (best < 0 || t.owned() < kAmpereTiles[best].owned()) best = n;
+      if (forced || length * 2 > t.owned()) break;
+    }
+    if (best < 0) return false;
+  }
+  *form = [=, &p](Launch* launch) {
+    if (launch->stem == Stem::bwd_dq_cast) {
+      launch->ampere = chosen[size_t(Stem::bwd_dkv_dq)];
+      return;
+    }
+    const int n = chosen[size_t(launch->stem)];
+    if (n < 0) return form_plain(p, row, *plain, launch);
+    const AmpereTile& t = kAmpereTiles[n];
+    launch->ampere = n;
+    launch->tile = Tile{t.name, t.br, t.bc, t.warps, 32, 0, 0, t.width, TileOn::cuda};
+    launch->shared_bytes =
+        uint32_t(ampere_shared_bytes(t)) + skip_shared_bytes(p, row, launch->stem);
+  };
+  return true;
+}
+
+}  // namespace tandem

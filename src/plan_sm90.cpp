@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// What the path cuda.sm90 takes of problems, and the tiles (hopper_tiles.inc) that they get.
+#include <algorithm>
+
+#include "hopper_tiles.h"
+#include "planner.h"
+
+namespace tandem {
+namespace {
+
+// Why the copy engine cannot read a tensor; "" if it can. It wants features side by side and steps of whole 16 bytes.
+std::string map_refusal(const char* name, const Strides& s, int64_t batch, int64_t heads,
+                        int64_t rows, int64_t features) {
+  const struct {
+    int64_t size, stride;
+    const char* what;
+  } steps[] = {{rows, s.s, "rows"}, {heads, s.h, "heads"}, {batch, s.b, "batch entries"}};
+  if (s.d != 1) return text("the features of %s are not side by side", name);
+  if (features % 8 != 0)
+    return text("%s has %lld features, the copy engine wants a multiple of 8", name,
+                (long long)features);
+  for (const auto& step : steps) {
+    if (step.size == 1) continue;
+    if (step.stride % 8 != 0 || step.stride == 0)
+      return text("the %s of %s are %lld elements apart, the copy engine wants a multiple of 8",
+                  step.what, name, (long long)step.stride);
+    if (step.stride >= int64_t(1) << 39)
+      return text("the %s of %s are %lld elements apart, beyond 2^39", step.what, name,
+                  (long long)step.stride);
+  }
+  return "";
+}
+
+std::string forced(const Problem& p, int br, int bc) {
+  if ((p.tile_rows == 0 || p.tile_rows == br) && (p.tile_cols == 0 || p.tile_cols == bc)) return "";
+  return text("%dx%d is not the tile %dx%d that the problem asks for", br, bc, p.tile_rows,
+              p.tile_cols);
+}
+
+std::string too_wide(const char* what, int64_t size, int most) {
+  return size <= most ? "" : text("%s %lld is beyond its %d", what, (long long)size, most);
+}
+
+std::string no_room(const Caps& caps, int shared, int invocations) {
+  if (uint32_t(shared) > caps.shared_bytes)
+    return text("needs %d bytes of shared memory, the device has %u", shared, caps.shared_bytes);
+  if (uint32_t(invocations) > caps.max_invocations)
+    return text("needs workgroups of %d, the device has %u", invocations, caps.max_invocations);
+  return "";
+}
+
+int sm90_fwd_bytes(const Problem& p, const FwdTile& t) {
+  if (p.normalizer == Normalizer::elastic) return fwd_elastic_shared_bytes(t);
+  return p.bias ? fwd_bias_shared_bytes(t) : fwd_shared_bytes(t);
+}
+int sm90_bwd_bytes(const Problem& p, const BwdShape& s) {
+  if (p.normalizer == Normalizer::elastic) return bwd_elastic_shared_bytes(s);
+  return p.bias ? bwd_bias_shared_bytes(s) : bwd_shared_bytes(s);
+}
+
+std::string row_refusal(const Problem& p, const Caps& caps, const FwdTile& t) {
+  if (is_disabled(caps, t.name)) return kDisabled;
+  for (const std::string& why :
+       {too_wide("head_dim", p.head_dim, t.d), too_wide("head_dim_v", p.head_dim_v, t.dv),
+        forced(p, t.rows(), t.bc)})
+    if (!why.empty()) return why;
+  if (sm90_fwd_bytes(p, t) == 0) return "it has no room for tiles of the bias";
+  return no_room(caps, sm90_fwd_bytes(p, t), t.threads());
+}
+
+std::string row_refusal(const Problem& p, const Caps& caps, const BwdShape& s) {
+  if (is_disabled(caps, s.name)) return kDisabled;
+  for (const std::string& why : {too_wide("head_dim", p.head_dim, s.d),
+                                 too_wide("head_dim_v", p.head_dim_v, s.d), forced(p, s.br, s.bc)})
+    if (!why.empty()) return why;
+  return no_room(caps, sm90_bwd_bytes(p, s), kBwdThreads);
+}
+
+// The first row that does; -1 if none does.
+template <typename Row, int N>
+int first_row(const Row (&rows)[N], const Problem& p, const Caps& caps, const std::string& name,
+              const Refuse& refuse) {
+  for (int n = 0; n < N; ++n) {
+    const std::string why = row_refusal(p, caps, rows[n]);
+    if (why.empty()) return n;
+    refuse(name + " " + rows[n].name, why);
+  }
+  refuse(name, "no row of its tiles does");
+  return -1;
+}
+
+// Why the kernels with a dense bias do not do; "" if they do.
+std::string bias_refusal(const Problem& p) {
+  const Overlay& b = p.bias;
+  const std::string more = p.extras(kHasBias);
+  if (!more.empty()) return "beside the dense bias, this problem has " + more;
+  if (p.backward && (p.head_dim > 128 || p.head_dim_v > 128))
+    return "with a dense bias, head sizes go up to 128";
+  if (b.dtype != p.dtype)
+    return text("its bias is of the tensors' type, this one of %s", dtype_name(b.dtype));
+  if (b.rows != p.seq_q) return "its bias has a row for each query";
+  if (b.batch != p.batch && b.batch != 1) return "its bias is of one batch entry or of all";
+  const std::string why = map_refusal("bias", b.strides, b.batch, b.heads, b.rows, 8);
+  if (!why.empty()) return why;
+  if (!p.wants(TANDEM_GRAD_BIAS)) return "";
+  if (b.heads != p.heads_q) return "d_bias, it sums over the batch, not over heads";
+  if (b.batch != p.batch && p.batch > kMaxCluster)
+    return text("d_bias, it sums over up to %d batch entries, not %lld", kMaxCluster,
+                (long long)p.batch);
+  return "";
+}
+
+// Why the kernels of elastic softmax do not do; "" if they do.
+std::string elastic_refusal(const Problem& p) {
+  const std::string more = p.extras(kHasElastic | kHasDistBias);
+  if (!more.empty()) return "beside elastic softmax and a distance bias, this problem has " + more;
+  const int most = p.backward ? kFusedWindow : kFwdDistWindow;
+  if (p.dist_window > most)
+    return text("a distance bias has up to %d entries, this one %lld", most,
+                (long long)p.dist_window);
+  if (!p.backward) return "";
+  if (p.head_dim > 128 || p.head_dim_v > 128)
+    return "with elastic softmax, head sizes go up to 128";
+  if (!p.wants(TANDEM_GRAD_Q) || !p.wants(TANDEM_GRAD_K))
+    return "with elastic softmax, it forms d_q and d_k, not one alone";
+  if (p.tile_rows || p.tile_cols)
+    return "with elastic softmax, its two kernels have different tiles";
+  return "";
+}
+
+constexpr int64_t kFewRows = 32, kManyKeys = 512;
+
+}  // namespace
+
+std::string sm90_refusal(const Problem& p, const Caps& caps) {
+  if (p.dtype == TANDEM_F32) return "its operands are f16 or bf16";
+  if (p.bias) {
+    const std::string why = bias_refusal(p);
+    if (!why.empty()) return why;
+  } else if (p.normalizer == Normalizer::elastic) {
+    const std::string why = elastic_refusal(p);
+    if (!why.empty()) return why;
+  } else if (!p.extras().empty()) {
+    return "it knows plain softmax attention, this problem has " + p.extras();
+  }
+  if (p.splits > 1) return text("it does not split keys, the problem asks for %d parts", p.splits);
+  if (p.batch * p.heads_q * p.seq_q * p.heads_kv * p.seq_kv == 0) return "a size is 0";
+  // One workgroup reads all keys of a head: of few heads it is better to share them out.
+  if (!p.backward && p.splits == 0 && p.seq_q <= kFewRows && p.seq_kv >= kManyKeys &&
+      p.batch * p.heads_q * 16 <= caps.cores)
+    return text(
+        "%lld rows of %lld heads would leave most of the device idle, and it does not split keys",
+        (long long)p.seq_q, (long long)(p.batch * p.heads_q));
+  for (const std::string& why :
+       {map_refusal("q", p.q, p.batch, p.heads_q, p.seq_q, p.head_dim),
+        map_refusal("k", p.k, p.batch, p.heads_kv, p.seq_kv, p.head_dim),
+        map_refusal("v", p.v, p.batch, p.heads_kv, p.seq_kv, p.head_dim_v),
+        p.backward ? map_refusal("d_o", p.d_o, p.batch, p.heads_q, p.seq_q, p.head_dim_v) : ""})
+    if (!why.empty()) return why;
+  return "";
+}
+
+bool choose_sm90_tiles(const Problem& p, const Caps& caps, const PathRow& row, const Refuse& refuse,
+                       Form* form) {
+  const std::string name = candidate(row);
+  if (!p.backward) {
+    const int fwd = first_row(kFwdTiles, p, caps, name, refuse);
+    if (fwd < 0) return false;
+    *form = [fwd, &p](Launch* launch) {
+      const FwdTile& t = kFwdTiles[fwd];
+      launch->hopper = fwd;
+      launch->tile = Tile{t.name, t.rows(), t.bc, t.groups + 1, 128, 0, 0, t.d, TileOn::cuda};
+      launch->shared_bytes = uint32_t(sm90_fwd_bytes(p, t));
+    };
+    return true;
+  }
+  const int bwd = first_row(kBwdShapes, p, caps, name, refuse);
+  if (bwd < 0) return false;
+  *form = [bwd, &p](Launch* launch) {
+    const BwdShape& s = kBwdShapes[bwd];
+    launch->hopper = bwd;
+    if (launch->stem == Stem::bwd_dq_cast) return;
+    if (launch->stem == Stem::bwd_row_dq) {
+      const int row = std::max(p.head_dim, p.head_dim_v) <= kRowShapes[0].d ? 0 : 1;
+      const RowShape& r = kRowShapes[row];
+      launch->hopper = row;
+      launch->tile = Tile{"", r.br, r.bc, kBwdThreads / 128, 128, 0, 0, r.d, TileOn::cuda};
+      launch->shared_bytes = uint32_t(row_shared_bytes(r));
+      return;
+    }
+    launch->tile = Tile{s.name, s.br, s.bc, kBwdThreads / 128, 128, 0, 0, s.d, TileOn::cuda};
+    launch->shared_bytes = uint32_t(sm90_bwd_bytes(p, s));
+    launch->stores_d_bias = p.wants(TANDEM_GRAD_BIAS);
+  };
+  return true;
+}
+
+}  // namespace tandem

@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// Plans of the path cuda.sm90: who gets it, and who not and why; launches, workspace, and what runs at addresses that
+// the copy engine does not take.
+#include <string>
+#include <vector>
+
+#include "plan_fixture.h"
+
+using namespace tandem;
+using namespace plan_fixture;
+
+namespace {
+
+Plan plan_of(const std::string& line, const Caps& caps = caps_of("h100_cuda")) {
+  Plan plan;
+  const Status status = make_plan(problem_of(line), caps, &plan);
+  REQUIRE_MESSAGE(status.ok(), line << ": " << status.message());
+  return plan;
+}
+
+std::string stems(const Plan& plan) {
+  std::string s;
+  for (const Launch& l : plan.launches)
+    s += (s.empty() ? "" : " ") + std::string(stem_name(l.stem));
+  return s;
+}
+
+// Why the path, or a row of it, was not taken; "" where it was.
+std::string refusal(const Plan& plan, const std::string& candidate = "cuda.sm90") {
+  std::string reasons;
+  for (const Refusal& r : plan.refusals)
+    if (r.candidate.rfind(candidate, 0) == 0) reasons += r.reason + "; ";
+  return std::string(plan.path) == "sm90" ? "" : reasons;
+}
+
+int64_t ceil_div(int64_t n, int64_t d) { return (n + d - 1) / d; }
+
+}  // namespace
+
+TEST_CASE(
+    "sm90 takes plain attention of 16-bit elements on Hopper alone, with a build that has the "
+    "code") {
+  const std::string line = "fwd f16 b2 hq4 hk2 sq1000 sk900 d128 causal_bottom_right";
+  CHECK(std::string(plan_of(line).path) == "sm90");
+  Caps caps = caps_of("h100_cuda");
+  CHECK(refusal(plan_of("fwd f32 hq4 sq1000 d128")).find("f16 or bf16") != std::string::npos);
+  caps.sm90_code = false;
+  CHECK(refusal(plan_of(line, caps)).find("sm_90a") != std::string::npos);
+  for (const auto& [major, minor] : {std::pair<int, int>{8, 0}, {9, 1}, {10, 0}, {12, 0}}) {
+    caps = caps_of("h100_cuda");
+    caps.compute_major = major;
+    caps.compute_minor = minor;
+    CHECK(refusal(plan_of(line, caps)).find("is not 9.0") != std::string::npos);
+  }
+  caps = caps_of("h100_cuda");
+  REQUIRE(parse_disabled("cuda.sm90", &caps.disabled).ok());
+  CHECK(refusal(plan_of(line, caps)).find("disabled") != std::string::npos);
+  caps.disabled = {"h128"};
+  const Plan without = plan_of(line, caps);
+  CHECK(std::string(without.tile().name) == "h192");
+  caps = caps_of("h100_cuda");
+  caps.shared_bytes = 160 * 1024;
+  CHECK(refusal(plan_of(line, caps)).find("bytes of shared memory") != std::string::npos);
+}
+
+TEST_CASE("sm90 refuses by name what the copy engine or its kernels cannot do") {
+  const struct {
+    const char* line;
+    const char* word;
+  } rows[] = {
+      {"fwd f16 hq2 sq100 d60", "q has 60 features"},
+      {"fwd f16 hq2 sq100 d64 dv36", "v has 36 features"},
+      {"bwd f16 hq2 sq100 d64 elastic grads=qv", "not one alone"},
+      {"bwd f16 hq2 sq100 d136 elastic", "up to 128"},
+      {"bwd f16 hq2 sq100 d64 elastic dist=1025", "up to 1024 entries"},
+      {"bwd f16 hq2 sq100 d64 elastic sink", "has sink"},
+      {"fwd f16 hq2 sq100 d64 elastic softcap=3", "has softcap"},
+      {"fwd f16 hq2 sq100 d64 elastic dist=3000", "up to 2048 entries"},
+      {"fwd f16 hq2 sq100 d64 dist=30", "dist_bias"},
+      {"fwd bf16 hq2 sq100 sk104 d64 bias:f32:1x2x100", "this one of f32"},
+      {"bwd bf16 hq2 sq100 d64 bias:bf16:1x2x100 alibi", "has alibi"},
+      {"bwd bf16 hq2 sq100 sk104 d136 bias:bf16:1x2x100", "up to 128"},
+      {"bwd bf16 hq2 sq100 sk104 d64 bias:f32:1x2x100", "this one of f32"},
+      {"bwd bf16 hq2 sq100 sk104 d64 bias:bf16:1x2x1", "a row for each query"},
+      {"bwd bf16 hq2 sq100 sk100 d64 bias:bf16:1x2x100", "rows of bias are 100 elements apart"},
+      {"bwd bf16 hq2 sq100 sk104 d64 bias:bf16:1x1x100 grads=qkvb d_bias:f32", "not over heads"},
+      {"bwd bf16 b9 hq2 sq100 sk104 d64 bias:bf16:1x2x100 grads=qkvb d_bias:f32",
+       "up to 8 batch entries, not 9"},
+      {"fwd f16 hq2 sq100 sk2000 d64 splits=3", "does not split"},
+      {"fwd f16 hq2 sq1 sk2000 d64", "idle"},
+      {"fwd f16 hq2 sq100 sk0 d64", "a size is 0"},
+      {"fwd f16 hq2 sq1000 d64 tile=64x64", "192x128 is not the tile 64x64"},
+  };
+  for (const auto& row : rows) {
+    CAPTURE(std::string(row.line));
+    const std::string why = refusal(plan_of(row.line));
+    INFO(why);
+    CHECK(why.find(row.word) != std::string::npos);
+    CHECK(explain(problem_of(row.line), caps_of("h100_cuda")).find(row.word) != std::string::npos);
+  }
+  // Strides, of inputs alone.
+  const auto strided = [](tandem_tensor tandem_problem::*tensor, int dim, int64_t stride) {
+    tandem_problem given;
+    REQUIRE(parse_problem("bwd f16 b2 hq4 hk2 sq100 sk90 d64", &given).ok());
+    (given.*tensor).stride[dim] = stride;
+    Problem p;
+    const Status status = make_problem(&given, &p);
+    REQUIRE_MESSAGE(status.ok(), status.message());
+    Plan plan;
+    REQUIRE(make_plan(p, caps_of("h100_cuda"), &plan).ok());
+    return refusal(plan);
+  };
+  CHECK(strided(&tandem_problem::q, 0, 4 * 100 * 64 + 4).find("batch entries of q") !=
+        std::string::npos);
+  CHECK(strided(&tandem_problem::k, 1, 90 * 64 + 2).find("heads of k") != std::string::npos);
+  CHECK(strided(&tandem_problem::v, 1, 0).find("heads of v") != std::string::npos);
+  CHECK(strided(&tandem_problem::d_o, 1, 100 * 64 + 8) == "");
+  CHECK(strided(&tandem_problem::o, 0, 4 * 100 * 64 + 1) == "");
+  CHECK(strided(&tandem_problem::d_q, 0, 4 * 100 * 64 + 1) == "");
+  CHECK(strided(&tandem_problem::d_k, 0, 4 * 90 * 64 + 3) == "");
+  // A dimension of size 1 has no step.
+  tandem_problem one;
+  REQUIRE(parse_problem("fwd f16 b1 hq1 sq100 d64", &one).ok());
+  one.q.stride[0] = one.q.stride[1] = 1;
+  Problem p;
+  REQUIRE(make_problem(&one, &p).ok());
+  Plan plan;
+  REQUIRE(make_plan(p, caps_of("h100_cuda"), &plan).ok());
+  CHECK(std::string(plan.path) == "sm90");
+}
+
+TEST_CASE(
+    "sm90: each head size gets the first tile that it fits, and as many workgroups as there is "
+    "work") {
+  for (const char* direction : {"fwd", "bwd"})
+    for (int64_t d : {8, 40, 64, 72, 96, 128, 136, 192, 200, 256})
+      for (int64_t dv : {8, 64, 128, 192, 256})
+        for (const char* rest : {"b1 hq2 hk1 sq1 sk1", "b3 hq8 hk2 sq300 sk1000 causal_top_left",
+                                 "b2 hq4 hk4 sq5000 sk333 causal_bottom_right left=40"}) {
+          const std::string line =
+              text("%s bf16 %s d%lld dv%lld", direction, rest, (long long)d, (long long)dv);
+          CAPTURE(line);
+          const Plan plan = plan_of(line);
+          const Problem& p = plan.problem;
+          const Caps caps = caps_of("h100_cuda");
+          int fit = -1;
+          if (p.backward) {
+            for (int n = kBwdShapeCount; n-- > 0;)
+              if (std::max(d, dv) <= kBwdShapes[n].d) fit = n;
+          } else {
+            for (int n = kFwdTileCount; n-- > 0;)
+              if (d <= kFwdTiles[n].d && dv <= kFwdTiles[n].dv) fit = n;
+          }
+          if (fit < 0) {
+            CHECK(p.backward);
+            CHECK(refusal(plan).find("is beyond its") != std::string::npos);
+            continue;
+          }
+          REQUIRE(std::string(plan.path) == "sm90");
+          CHECK(stems(plan) == (p.backward ? "bwd_dot bwd_dkv_dq bwd_dq_cast" : "fwd"));
+          for (const Launch& l : plan.launches) {
+            CHECK(std::string(kKernels[l.kernel].path) == "sm90");
+            CHECK(l.shared_bytes <= caps.shared_bytes);
+            CHECK((l.hopper == fit) == (l.stem != Stem::bwd_dot));
+          }
+          if (const Launch* l = plan.find(Stem::fwd)) {
+            const FwdTile& t = kFwdTiles[fit];
+            CHECK(l->tiles == ceil_div(p.seq_q, t.rows()));
+            CHECK(l->total == l->tiles * p.heads_q * p.batch);
+            CHECK(l->groups_x == std::min<uint32_t>(l->total, caps.cores));
+            CHECK(l->groups_y == 1);
+            CHECK(l->invocations() == t.threads());
+            CHECK(l->shared_bytes == uint32_t(fwd_shared_bytes(t)));
+            CHECK(plan.workspace_size == 0);
+            continue;
+          }
+          const BwdShape& s = kBwdShapes[fit];
+          const Launch &fused = *plan.find(Stem::bwd_dkv_dq), &cast = *plan.find(Stem::bwd_dq_cast);
+          CHECK(fused.tiles == ceil_div(p.seq_kv, s.bc));
+          CHECK(fused.total == fused.tiles * p.heads_kv * p.batch);
+          CHECK(fused.groups_x * fused.groups_y == fused.total);
+          CHECK(fused.invocations() == kBwdThreads);
+          CHECK(fused.shared_bytes == uint32_t(bwd_shared_bytes(s)));
+          CHECK(cast.total == ceil_div(p.seq_q, 64) * ceil_div(s.d, 64) * p.heads_q * p.batch);
+          CHECK(cast.groups_x * cast.groups_y == cast.total);
+          CHECK(cast.invocations() == kCastGroup);
+          // delta, then the sums: whole tiles of whole panels.
+          const int64_t heads = p.batch * p.heads_q;
+          const int64_t delta = ceil_div(heads * p.seq_q * 4, 256) * 256;
+          const int64_t sums = heads * ceil_div(p.seq_q, s.br) * s.br * ceil_div(s.d, 64) * 64 * 4;
+          CHECK(plan.delta_offset == 0);
+          CHECK(plan.d_q_sums_offset == uint64_t(delta));
+          CHECK(plan.zeroed_size == uint64_t(sums));
+          CHECK(plan.workspace_size == uint64_t(delta + sums));
+          CHECK(plan.unordered() == TANDEM_GRAD_Q);
+          // In turn: a number per tile of queries more, zeroed along.
+          const Plan turns = plan_of(line + " deterministic");
+          CHECK(turns.turns_offset == uint64_t(delta + sums));
+          CHECK(turns.zeroed_size ==
+                uint64_t(sums + 4 * heads * (s.br / 64) * ceil_div(p.seq_q, s.br)));
+          CHECK(turns.unordered() == 0);
+          CHECK(bwd_dkv_dq_block(turns, *turns.find(Stem::bwd_dkv_dq)).in_turn == 1);
+          CHECK(bwd_dkv_dq_block(plan, fused).in_turn == 0);
+        }
+}
+
+TEST_CASE("sm90: which kernels run for which gradients") {
+  const auto of = [](const char* grads) {
+    return plan_of(std::string("bwd f16 hq2 sq300 d64 grads=") + grads);
+  };
+  CHECK(stems(of("qkv")) == "bwd_dot bwd_dkv_dq bwd_dq_cast");
+  CHECK(stems(of("q")) == "bwd_dot bwd_dkv_dq bwd_dq_cast");
+  for (const char* grads : {"k", "v", "kv"}) {
+    const Plan plan = of(grads);
+    CHECK(stems(plan) == "bwd_dot bwd_dkv_dq");
+    CHECK(plan.zeroed_size == 0);
+    CHECK(plan.unordered() == 0);
+  }
+}
+
+TEST_CASE("sm90: elastic softmax") {
+  for (const char* d : {"d64", "d96", "d128 dv40"}) {
+    const Plan plan =
+        plan_of(std::string("bwd bf16 b2 hq8 hk2 sq300 sk500 dist=200 elastic grads=qkvdt ") + d);
+    CAPTURE(plan.name());
+    const Problem& p = plan.problem;
+    REQUIRE(std::string(plan.path) == "sm90");
+    CHECK(stems(plan) == "bwd_row_dq bwd_dkv_ddist bwd_head bwd_sum");
+    const Launch &rows = *plan.find(Stem::bwd_row_dq), &keys = *plan.find(Stem::bwd_dkv_ddist);
+    const RowShape& r = kRowShapes[rows.hopper];
+    CHECK(std::max(p.head_dim, p.head_dim_v) <= r.d);
+    CHECK(rows.total == ceil_div(p.seq_q, r.br) * p.heads_q * p.batch);
+    CHECK(rows.shared_bytes == uint32_t(row_shared_bytes(r)));
+    const BwdShape& s = kBwdShapes[keys.hopper];
+    CHECK(keys.total == ceil_div(p.seq_kv, s.bc) * p.heads_kv * p.batch);
+    CHECK(keys.shared_bytes == uint32_t(bwd_elastic_shared_bytes(s)));
+    CHECK(keys.splits == ceil_div(p.seq_kv, s.bc) * p.batch);
+    CHECK(plan.unordered() == 0);
+    CHECK(plan.zeroed_size == 0);
+  }
+  for (const char* words : {"elastic", "elastic dist=512"}) {
+    const Plan plan =
+        plan_of(std::string("fwd f16 b2 hq8 hk2 sq300 d128 causal_top_left ") + words);
+    REQUIRE(std::string(plan.path) == "sm90");
+    const Launch& l = plan.launches[0];
+    CHECK(l.shared_bytes == uint32_t(fwd_elastic_shared_bytes(kFwdTiles[l.hopper])));
+  }
+}
+
+TEST_CASE("sm90: a dense bias in forward") {
+  for (const char* d : {"d64", "d128"}) {
+    const Plan plan = plan_of(std::string("fwd f16 b4 hq8 hk2 sq300 sk320 bias:f16:1x2x300 ") + d);
+    REQUIRE(std::string(plan.path) == "sm90");
+    const Launch& l = plan.launches[0];
+    CHECK(l.shared_bytes == uint32_t(fwd_bias_shared_bytes(kFwdTiles[l.hopper])));
+    CHECK(l.shared_bytes > 0);
+  }
+}
+
+TEST_CASE("sm90: a dense bias and its gradient in backward") {
+  for (const char* words : {"bias:f16:4x8x300 grads=qkvb d_bias:f32",
+                            "bias:f16:1x8x300 grads=kb d_bias:f16", "bias:f16:1x2x300 grads=qkv"})
+    for (const char* more : {"", " deterministic"}) {
+      const std::string line = std::string("bwd f16 b4 hq8 hk2 sq300 sk320 d64 ") + words + more;
+      CAPTURE(line);
+      const Plan plan = plan_of(line);
+      const Problem& p = plan.problem;
+      const std::string expected =
+          p.wants(TANDEM_GRAD_Q) ? "bwd_dot bwd_dkv_dq bwd_dq_cast" : "bwd_dot bwd_dkv_dq";
+      CHECK(stems(plan) == expected);
+      const Launch& fused = *plan.find(Stem::bwd_dkv_dq);
+      CHECK(fused.stores_d_bias == p.wants(TANDEM_GRAD_BIAS));
+      CHECK(plan.stores_d_bias() == p.wants(TANDEM_GRAD_BIAS));
+      CHECK(fused.shared_bytes == uint32_t(bwd_bias_shared_bytes(kBwdShapes[fused.hopper])));
+      CHECK(plan.zeroed_size > 0);  // the sums are formed whoever asks
+      CHECK((plan.turns_offset > 0) == p.deterministic);
+    }
+}
+
+TEST_CASE("sm90: what runs where inputs lie at other addresses") {
+  for (const char* line :
+       {"fwd f16 b2 hq4 sq500 d128", "bwd bf16 b2 hq4 hk2 sq500 d128",
+        "fwd f16 b1 hq16 sq1 sk100000 d64", "fwd f16 b2 hq4 sq500 d128 tile=128x128"})
+    for (const char* disabled : {"", "cuda.simt"}) {
+      CAPTURE(std::string(line));
+      Caps caps = caps_of("h100_cuda");
+      REQUIRE(parse_disabled(disabled, &caps.disabled).ok());
+      const Plan plan = plan_of(line, caps);
+      const bool has = plan.unaligned != nullptr;
+      REQUIRE(has);
+      const Plan& other = *plan.unaligned;
+      CHECK(std::string(other.path) != "sm90");
+      CHECK(other.workspace_size <= plan.workspace_size);
+      CHECK(other.problem.gradients == plan.problem.gradients);
+      if (!plan.problem.backward) CHECK(plan.workspace_size == 0);
+      CHECK(explain(plan.problem, caps).find("16 bytes: " + other.name()) != std::string::npos);
+    }
+  const bool has = plan_of("fwd f32 b2 hq4 sq500 d128").unaligned != nullptr;
+  CHECK(!has);
+}
