@@ -110,9 +110,7 @@ constexpr int bwd_bias_shared_bytes(const BwdShape& s) {
 }
 // With elastic softmax: per place for q, what tau adds to the weights of a row, and the distance bias of the tile's diagonals;
 // barriers of dS.
-constexpr int bwd_elastic_bytes(const BwdShape& s) {
-  return s.q_stages * (s.br + s.br + s.bc) * 4;
-}
+constexpr int bwd_elastic_bytes(const BwdShape& s) { return s.q_stages * (s.br + s.br + s.bc) * 4; }
 constexpr int bwd_elastic_shared_bytes(const BwdShape& s) {
   return bwd_shared_bytes(s) + bwd_elastic_bytes(s) + 2 * s.ds_stages * 8;
 }
