@@ -45,9 +45,8 @@ struct Elastic {
   static constexpr int bytes(const BwdShape& s) { return bwd_elastic_bytes(s); }
   static TANDEM_DEVICE int order(const Params&) { return 1; }
   static TANDEM_DEVICE bool in_turn(const Params&) { return false; }
-  static TANDEM_DEVICE int window(const Params& params) {
-    return params.features.DIST ? params.extra.dist_window : 0;
-  }
+  // 0: there is no distance bias.
+  static TANDEM_DEVICE int window(const Params& params) { return params.extra.dist_window; }
 
   template <int ROW>
   struct At {
@@ -82,9 +81,11 @@ struct Elastic {
     TANDEM_DEVICE void rows(int t, int head, int stage) {
       constexpr int kBr = At<ROW>::kBr, kBc = At<ROW>::kBc;
       const uint64_t* address = params.push.extra;
-      const float tau = __ldg(reinterpret_cast<const float*>(address[params.features.AT_TAU]) + head);
+      const float tau =
+          __ldg(reinterpret_cast<const float*>(address[params.features.AT_TAU]) + head);
       for (int r = int(threadIdx.x) % 32; r < kBr; r += 32) {
-        const int n = tandem_key_count(walk.band, t * kBr + r, params.block.seq_q, params.block.seq_kv);
+        const int n =
+            tandem_key_count(walk.band, t * kBr + r, params.block.seq_q, params.block.seq_kv);
         put_shared(at.shift(stage) + 4 * r, n > 0 ? __fdiv_rn(tau, float(n)) : 0.f);
       }
       const int window = Elastic::window(params);
@@ -101,22 +102,15 @@ struct Elastic {
   struct Consumer {
     static constexpr int BR = kBwdShapes[ROW].br, BC = kBwdShapes[ROW].bc;
     const At<ROW> at;
-    const Walk& walk;
+    const Params& params;
     const uint ds_tiles;
-    const int window, off, col0;
-    const bool grad;
+    const int col0;
     Turn<At<ROW>::kDs> place;
     TANDEM_DEVICE Consumer(const Params& params, const Walk& walk,
                            const Memory<ROW, Elastic>& memory)
-        : at(memory),
-          walk(walk),
-          ds_tiles(memory.ds(0)),
-          window(Elastic::window(params)),
-          off(walk.band.off),
-          col0(walk.col0),
-          grad(params.push.d_dist != 0) {}
+        : at(memory), params(params), ds_tiles(memory.ds(0)), col0(walk.col0) {}
     TANDEM_DEVICE bool near(int t) const {
-      return has_dist(window, off, t * BR, BR, col0, BC);
+      return has_dist(Elastic::window(params), params.block.band_off, t * BR, BR, col0, BC);
     }
     TANDEM_DEVICE void weigh(float (&s)[BR / 2], float scale2, uint lse, int t, int stage) {
       if (near(t)) {
@@ -139,9 +133,7 @@ struct Elastic {
         sm90::weigh<BR>(s, scale2, lse);
       }
     }
-    TANDEM_DEVICE uint shifts(int stage) const {
-      return at.shift(stage) + 8 * (threadIdx.x % 4);
-    }
+    TANDEM_DEVICE uint shifts(int stage) const { return at.shift(stage) + 8 * (threadIdx.x % 4); }
     TANDEM_DEVICE void pack(uint (&)[BR / 4], const float (&)[BR / 2]) {}
     TANDEM_DEVICE void differentiate(uint (&y)[BR / 4], uint (&ds)[BR / 4],
                                      const float (&p)[BR / 2], const float (&dp)[BR / 2],
@@ -164,7 +156,7 @@ struct Elastic {
     TANDEM_DEVICE void wait_ds() {}
     TANDEM_DEVICE void tell_ds() {}
     TANDEM_DEVICE void keep_ds(const uint (&ds)[BR / 4], int t) {
-      if (!(grad && near(t))) return;
+      if (!(params.push.d_dist != 0 && near(t))) return;
       const int group = int(threadIdx.x) / 128 - 1, warp = int(threadIdx.x) / 32 % 4;
       const int lane = int(threadIdx.x) % 32;
       barrier_wait(at.read(place.stage), place.parity ^ 1);
@@ -192,9 +184,8 @@ struct Elastic {
     Turn<S.ds_stages> place;
     for (int n = 0; n < u.group; ++n) {
       const int head = walk.head_kv * u.group + n;
-      float* part =
-          reinterpret_cast<float*>(params.push.d_dist) +
-          ((int64_t(walk.batch) * u.tiles + walk.tile) * u.heads_q + head) * window;
+      float* part = reinterpret_cast<float*>(params.push.d_dist) +
+                    ((int64_t(walk.batch) * u.tiles + walk.tile) * u.heads_q + head) * window;
       {
         const int first = (walk.band.off - walk.col0 + thread) & 63;
         for (int t = first; t < window; t += 64) part[t] = 0.f;
@@ -212,7 +203,7 @@ struct Elastic {
 #pragma unroll 1
         for (int b = 0; b < S.br / 64; ++b) {
           float before = 0.f, whole = 0.f, behind = 0.f;
-#pragma unroll 4
+#pragma unroll 2
           for (int r = 0; r < 64; ++r) {
             const int row = 64 * b + r;
             const float x1 = element<T>(from, S.br, row, (r - thread) & 127);

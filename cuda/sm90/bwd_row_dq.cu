@@ -36,9 +36,8 @@ struct RowMemory {
   TANDEM_DEVICE uint v_empty(int stage) const { return k_full(3 * S.stages + stage); }
 };
 
-TANDEM_DEVICE int dist_window(const BwdRowDqParams& params) {
-  return params.features.DIST ? params.extra.dist_window : 0;
-}
+// 0: there is no distance bias.
+TANDEM_DEVICE int dist_window(const BwdRowDqParams& params) { return params.extra.dist_window; }
 
 template <int ROW>
 TANDEM_DEVICE void load_keys(const BwdRowDqParams& params, const RowWalk& walk,
@@ -73,8 +72,7 @@ TANDEM_DEVICE void load_keys(const BwdRowDqParams& params, const RowWalk& walk,
                  64 * c, col0, head_kv, walk.batch);
     }
     if (has_dist(window, walk.band.off, walk.row0, S.br, col0, S.bc))
-      put_dist<S.br, S.bc>(memory.dist(turn.stage), dist, window,
-                           walk.row0 + walk.band.off - col0);
+      put_dist<S.br, S.bc>(memory.dist(turn.stage), dist, window, walk.row0 + walk.band.off - col0);
     __syncwarp();
     if (lane == 0) {
       barrier_arrive(memory.k_full(turn.stage));
@@ -105,22 +103,20 @@ TANDEM_DEVICE void multiply_rows(const BwdRowDqParams& params, const RowWalk& wa
   const int lane = int(threadIdx.x) % 32;
   const uint own = uint(group) * 64 * 128;
   const float scale2 = u.scale * kLog2e;
-  const int window = dist_window(params);
   const int row = walk.row0 + 64 * group + 16 * warp + lane / 4;  // and the one 8 further
   const int64_t rows0 = (int64_t(walk.batch) * u.heads_q + walk.head) * u.seq_q;
 
-  float lse[2], shift[2], level[2], count[2], delta[2] = {}, dps[2] = {};
-  const float tau = __ldg(
-      reinterpret_cast<const float*>(params.push.extra[params.features.AT_TAU]) + walk.head);
+  float lse[2], level[2], delta[2] = {}, dps[2] = {};
+  const float tau =
+      __ldg(reinterpret_cast<const float*>(params.push.extra[params.features.AT_TAU]) + walk.head);
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const int i = row + 8 * r;
     const float x = i < u.seq_q ? __ldg(reinterpret_cast<const float*>(params.push.lse) + rows0 + i)
                                 : minus_infinity();
     lse[r] = x == minus_infinity() ? -x : x * kLog2e;
-    count[r] = float(tandem_key_count(walk.band, i, u.seq_q, u.seq_kv));
-    shift[r] = count[r] > 0.f ? __fdiv_rn(tau, count[r]) : 0.f;
-    level[r] = threshold(shift[r]);
+    const int count = tandem_key_count(walk.band, i, u.seq_q, u.seq_kv);
+    level[r] = threshold(count > 0 ? __fdiv_rn(tau, float(count)) : 0.f);
   }
   float d_q[D / 2], p_k[D / 2];
 #pragma unroll
@@ -154,7 +150,7 @@ TANDEM_DEVICE void multiply_rows(const BwdRowDqParams& params, const RowWalk& wa
           along(v_tile + k / 4 * kKPanel + k % 4 * 32), k > 0);
     commit();
     wait<1>();
-    if (has_dist(window, walk.band.off, walk.row0, S.br, col0, BC)) {
+    if (has_dist(dist_window(params), u.band_off, walk.row0, S.br, col0, BC)) {
       // Element (row r, key c): r - c + BC - 1. What the second row has, the first one had 8 keys before.
       const uint from = memory.dist(turn.stage) +
                         4 * (64 * group + 16 * warp + lane / 4 - 2 * (lane % 4) + BC - 1);
@@ -176,15 +172,13 @@ TANDEM_DEVICE void multiply_rows(const BwdRowDqParams& params, const RowWalk& wa
           s[4 * j + 2 * r + 1] = exp2_fast(fmaf(s[4 * j + 2 * r + 1], scale2, -lse[r]));
         }
     }
-    if (t < walk.span.full_begin || t >= walk.span.full_end ||
-        walk.row0 + S.br > u.seq_q) {
+    if (t < walk.span.full_begin || t >= walk.span.full_end || walk.row0 + S.br > u.seq_q) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const int i = row + 8 * r, first = col0 + 2 * (lane % 4);
         // Keys that row i sees, from `first` on.
         const int low = i < u.seq_q ? i + walk.band.off - walk.band.left - first : TANDEM_BAND_OPEN;
-        const int high =
-            tandem_min(i + walk.band.off + walk.band.right, u.seq_kv - 1) - first;
+        const int high = tandem_min(i + walk.band.off + walk.band.right, u.seq_kv - 1) - first;
 #pragma unroll
         for (int j = 0; j < BC / 8; ++j)
 #pragma unroll
@@ -214,11 +208,13 @@ TANDEM_DEVICE void multiply_rows(const BwdRowDqParams& params, const RowWalk& wa
 #pragma unroll
     for (int k = 0; k < BC / 16; ++k)
       Product<T, D>::template from_registers<1>(d_q, g[4 * k], g[4 * k + 1], g[4 * k + 2],
-                                                g[4 * k + 3], across(k_tile + k * 2048, kKPanel), 1);
+                                                g[4 * k + 3], across(k_tile + k * 2048, kKPanel),
+                                                1);
 #pragma unroll
     for (int k = 0; k < BC / 16; ++k)
       Product<T, D>::template from_registers<1>(p_k, p[4 * k], p[4 * k + 1], p[4 * k + 2],
-                                                p[4 * k + 3], across(k_tile + k * 2048, kKPanel), 1);
+                                                p[4 * k + 3], across(k_tile + k * 2048, kKPanel),
+                                                1);
     commit();
     wait<0>();
     release(memory.k_empty(turn.stage));
@@ -230,9 +226,10 @@ TANDEM_DEVICE void multiply_rows(const BwdRowDqParams& params, const RowWalk& wa
     const int i = row + 8 * r;
     if (lane % 4 != 0 || i >= u.seq_q) continue;
     reinterpret_cast<float*>(params.push.delta)[rows0 + i] = delta[r];
+    const int count = tandem_key_count(walk.band, i, u.seq_q, u.seq_kv);
     if (params.spec.ROW_TAU)
       reinterpret_cast<float*>(params.push.tau_rows)[rows0 + i] =
-          count[r] > 0.f ? __fdiv_rn(dps[r], count[r]) : 0.f;
+          count > 0 ? __fdiv_rn(dps[r], float(count)) : 0.f;
   }
 #pragma unroll
   for (int j = 0; j < D / 4; ++j)

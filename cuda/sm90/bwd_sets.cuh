@@ -159,7 +159,7 @@ struct Bias {
       turn.next();
     }
     TANDEM_DEVICE void wait_ds() {
-      if (grad) cluster_barrier_wait(at.read(place.stage), place.parity ^ 1);
+      if (grad) barrier_wait(at.read(place.stage), place.parity ^ 1);
     }
     TANDEM_DEVICE void tell_ds() {
       if (grad && threadIdx.x - 128 < cluster_size())
@@ -195,7 +195,7 @@ struct Bias {
       int64_t to = entry * strides.b + head * strides.h + key * strides.d;
       for (int t = 0; t < (u.seq_q + S.br - 1) / S.br; ++t, to += S.br * strides.s) {
         const bool seen = t >= walk.span.begin && t < walk.span.end;
-        if (seen) cluster_barrier_wait(at.written(place.stage), place.parity);
+        if (seen) barrier_wait(at.written(place.stage), place.parity);
         share.rows = min(S.br, u.seq_q - t * S.br);
         const uint from = memory.ds(place.stage) + piece / 8 * S.br * 128;
         if (params.bias.wide)
@@ -220,7 +220,9 @@ struct Bias {
 
   template <typename T, typename E>
   static TANDEM_DEVICE void sum_tile(const Share& share, E* to, uint from, int piece, int size) {
-    if (size % 4 == 0)  // or 0: zeros
+    if (size == 1)
+      copy_rows<T>(share, to, from, piece);
+    else if (size % 4 == 0)  // or 0: zeros
       sum_rows<T, 4>(share, to, from, piece, size);
     else
       sum_rows<T, 1>(share, to, from, piece, size);
@@ -248,6 +250,20 @@ struct Bias {
       put<T>(share, to, sum);
     }
   }
+  // There is nothing to sum: two rows at a time.
+  template <typename T, typename E>
+  static TANDEM_DEVICE void copy_rows(const Share& share, E* to, uint from, int piece) {
+    to += share.first * share.row_stride;
+#pragma unroll 1
+    for (int row = share.first; row < share.rows; row += 2 * share.step) {
+      uint4 x[2];
+#pragma unroll
+      for (int n = 0; n < 2; ++n) x[n] = shared_words(from + panel_at(row + n * share.step, piece));
+#pragma unroll
+      for (int n = 0; n < 2; ++n, to += share.step * share.row_stride)
+        if (row + n * share.step < share.rows) put<T>(share, to, x[n]);
+    }
+  }
   template <typename T>
   static TANDEM_DEVICE void add_words(float (&sum)[8], uint4 x) {
     sum[0] += T::low(x.x), sum[1] += T::high(x.x);
@@ -262,21 +278,37 @@ struct Bias {
       __stcs(reinterpret_cast<float4*>(to), make_float4(x[0], x[1], x[2], x[3]));
       __stcs(reinterpret_cast<float4*>(to) + 1, make_float4(x[4], x[5], x[6], x[7]));
     } else {
-#pragma unroll
-      for (int e = 0; e < 8; ++e)
-        if (e < share.keys) to[e * share.stride] = x[e];
+#pragma unroll 1
+      for (int e = 0; e < min(8, share.keys); ++e, to += share.stride) {
+        const float low = e & 1 ? x[1] : x[0], second = e & 1 ? x[3] : x[2];
+        const float third = e & 1 ? x[5] : x[4], high = e & 1 ? x[7] : x[6];
+        *to = e & 4 ? (e & 2 ? high : third) : (e & 2 ? second : low);
+      }
     }
   }
   template <typename T>
+  static TANDEM_DEVICE void put(const Share& share, float* to, uint4 x) {
+    const float sum[8] = {T::low(x.x), T::high(x.x), T::low(x.y), T::high(x.y),
+                          T::low(x.z), T::high(x.z), T::low(x.w), T::high(x.w)};
+    put<T>(share, to, sum);
+  }
+  template <typename T>
   static TANDEM_DEVICE void put(const Share& share, ushort* to, const float (&x)[8]) {
-    const uint w[4] = {T::pack(x[0], x[1]), T::pack(x[2], x[3]), T::pack(x[4], x[5]),
-                       T::pack(x[6], x[7])};
+    put<T>(share, to,
+           make_uint4(T::pack(x[0], x[1]), T::pack(x[2], x[3]), T::pack(x[4], x[5]),
+                      T::pack(x[6], x[7])));
+  }
+  template <typename T>
+  static TANDEM_DEVICE void put(const Share& share, ushort* to, uint4 x) {
     if (share.keys >= 8 && share.stride == 1 && (reinterpret_cast<uint64_t>(to) & 15) == 0) {
-      __stcs(reinterpret_cast<uint4*>(to), make_uint4(w[0], w[1], w[2], w[3]));
+      __stcs(reinterpret_cast<uint4*>(to), x);
     } else {
-#pragma unroll
-      for (int e = 0; e < 8; ++e)
-        if (e < share.keys) to[e * share.stride] = ushort(w[e / 2] >> (e % 2 * 16));
+#pragma unroll 1
+      for (int e = 0; e < min(8, share.keys); ++e, to += share.stride) {
+        *to = ushort(x.x);
+        x.x = __funnelshift_r(x.x, x.y, 16), x.y = __funnelshift_r(x.y, x.z, 16);
+        x.z = __funnelshift_r(x.z, x.w, 16), x.w >>= 16;
+      }
     }
   }
 };

@@ -140,21 +140,10 @@ TANDEM_DEVICE uint4 cluster_words(uint at) {
                : "memory");
   return x;
 }
+// At a barrier of another workgroup. Orders shared memory alone, as barrier_arrive() does: a release to the cluster would
+// also wait for what was stored to global memory.
 TANDEM_DEVICE void cluster_arrive(uint barrier) {
-  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier)
-               : "memory");
-}
-// barrier_wait() for a barrier of this workgroup at which others of the cluster arrive.
-TANDEM_DEVICE void cluster_barrier_wait(uint barrier, int parity) {
-  asm volatile(
-      "{\n.reg .pred done;\n"
-      "again:\n"
-      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
-      "@done bra over;\n"
-      "bra again;\n"
-      "over:\n}" ::"r"(barrier),
-      "r"(parity)
-      : "memory");
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
 // ---- named barriers: ID 0 is __syncthreads() ---------------------------------------------------------
