@@ -94,9 +94,17 @@ struct Step {
 };
 
 struct FwdPlace {
-  int row0, head, batch;
+  int row0;
+  uint index;  // of the head, over the batch
   TandemTiles span;
 };
+
+TANDEM_DEVICE int batch_of(const FwdBlock& u, const FwdPlace& at) {
+  return int(at.index / uint(u.heads_q));
+}
+TANDEM_DEVICE int head_of(const FwdBlock& u, const FwdPlace& at) {
+  return int(at.index % uint(u.heads_q));
+}
 
 // The tiles of this workgroup. Those of a head follow each other, so that workgroups at work at a time share its keys.
 // Where later tiles are longer, a workgroup takes the last and the first, the last but one and the second, and so on: two
@@ -142,8 +150,7 @@ struct Rounds {
           head = (index - row * batches) * uint(u.heads_q) + row / tiles;
         }
       }
-      at->batch = int(head / uint(u.heads_q));
-      at->head = int(head - uint(at->batch) * uint(u.heads_q));
+      at->index = head;
       at->row0 = int(tile) * S::M;
       at->span = tandem_key_tiles(band(), at->row0, S::M, S::N, u.seq_q, u.seq_kv);
       if (at->span.begin < at->span.end) return true;
@@ -224,6 +231,12 @@ TANDEM_DEVICE int fresh_thread() {
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));
   return x;
 }
+TANDEM_DEVICE float fresh(float x) {
+  asm volatile("" : "+f"(x));
+  return x;
+}
+// Scores are multiplied by a positive number after they are compared; by a scale that is not, or hardly, before.
+TANDEM_DEVICE bool plain_scale(const FwdBlock& u) { return u.scale > 1e-12f; }
 TANDEM_DEVICE int fresh_row() {
   const int thread = fresh_thread() - 128;
   return thread / 32 * 16 + thread % 32 / 4;
@@ -377,7 +390,8 @@ TANDEM_DEVICE void transpose_quad(uint (&x)[4]) {
 template <typename T, int DV>
 TANDEM_DEVICE void store_rows(const float (&o)[DV / 2], const float (&factor)[2], uint64_t address,
                               const FwdBlock& u, const FwdPlace& at) {
-  ushort* base = reinterpret_cast<ushort*>(address) + at.batch * u.o.b + at.head * u.o.h;
+  ushort* base =
+      reinterpret_cast<ushort*>(address) + batch_of(u, at) * u.o.b + head_of(u, at) * u.o.h;
   const bool chunks = u.o.d == 1 && u.o.s % 8 == 0 && reinterpret_cast<uint64_t>(base) % 16 == 0;
   const int row = at.row0 + fresh_row(), lane = fresh_thread() % 4;
 #pragma unroll
@@ -415,16 +429,15 @@ TANDEM_DEVICE void store_lse(const FwdBlock& u, const FwdPush& push, const FwdPl
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const int i = at.row0 + fresh_row() + 8 * r;
-    if (i < u.seq_q) to[(int64_t(at.batch) * u.heads_q + at.head) * u.seq_q + i] = lse[r];
+    if (i < u.seq_q) to[int64_t(at.index) * u.seq_q + i] = lse[r];
   }
 }
 
 // o and lse of a tile whose rows see no key.
 template <typename S>
 TANDEM_DEVICE void store_nothing(const FwdBlock& u, const FwdPush& push, const FwdPlace& at) {
-  ushort* o = reinterpret_cast<ushort*>(push.o) + at.batch * u.o.b + at.head * u.o.h;
-  float* lse =
-      reinterpret_cast<float*>(push.lse) + (int64_t(at.batch) * u.heads_q + at.head) * u.seq_q;
+  ushort* o = reinterpret_cast<ushort*>(push.o) + batch_of(u, at) * u.o.b + head_of(u, at) * u.o.h;
+  float* lse = reinterpret_cast<float*>(push.lse) + int64_t(at.index) * u.seq_q;
 #pragma unroll 1
   for (int n = int(threadIdx.x) - 128; n < S::M * u.head_dim_v; n += 128 * S::GROUPS) {
     const int i = at.row0 + n / u.head_dim_v, d = n % u.head_dim_v;
