@@ -111,8 +111,7 @@ std::string bias_refusal(const Problem& p) {
 // Why the kernels of elastic softmax do not do; "" if they do.
 std::string elastic_refusal(const Problem& p) {
   const std::string more = p.extras(kHasElastic | kHasDistBias);
-  if (!more.empty())
-    return "beside elastic softmax and a distance bias, this problem has " + more;
+  if (!more.empty()) return "beside elastic softmax and a distance bias, this problem has " + more;
   const int most = p.backward ? kFusedWindow : kFwdDistWindow;
   if (p.dist_window > most)
     return text("a distance bias has up to %d entries, this one %lld", most,
@@ -122,7 +121,8 @@ std::string elastic_refusal(const Problem& p) {
     return "with elastic softmax, head sizes go up to 128";
   if (!p.wants(TANDEM_GRAD_Q) || !p.wants(TANDEM_GRAD_K))
     return "with elastic softmax, it forms d_q and d_k, not one alone";
-  if (p.tile_rows || p.tile_cols) return "with elastic softmax, its two kernels have different tiles";
+  if (p.tile_rows || p.tile_cols)
+    return "with elastic softmax, its two kernels have different tiles";
   return "";
 }
 

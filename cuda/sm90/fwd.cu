@@ -77,7 +77,8 @@ TANDEM_DEVICE void consume(const FwdParams& params, const Shared<S>& shared) {
     }
     const bool edge = t < at.span.full_begin || t >= at.span.full_end;
     if (edge)
-      mask_tile<N>(s, rounds.band(), at.row0 + fresh_row(), t * N + fresh_col(), u.seq_kv, -INFINITY);
+      mask_tile<N>(s, rounds.band(), at.row0 + fresh_row(), t * N + fresh_col(), u.seq_kv,
+                   -INFINITY);
     return edge;
   };
 

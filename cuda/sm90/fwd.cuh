@@ -15,8 +15,12 @@ constexpr float kLog2e = 1.44269504088896341f, kLn2 = 0.693147180559945309f;
 
 // What the copying warpgroup keeps of its registers, and what the others have then: together no more than the launch
 // allocated, 168 for each of 3 warpgroups, 128 for each of 4; whoever asks for more waits for ever.
-constexpr int producer_registers(const FwdTile& t) { return t.groups == 3 ? 32 : t.dv > 192 ? 24 : 40; }
-constexpr int consumer_registers(const FwdTile& t) { return t.groups == 3 ? 160 : t.dv > 192 ? 240 : 232; }
+constexpr int producer_registers(const FwdTile& t) {
+  return t.groups == 3 ? 32 : t.dv > 192 ? 24 : 40;
+}
+constexpr int consumer_registers(const FwdTile& t) {
+  return t.groups == 3 ? 160 : t.dv > 192 ? 240 : 232;
+}
 
 template <int ROW>
 struct FwdShape {
@@ -161,8 +165,8 @@ struct Copier {
   }
   TANDEM_DEVICE void v(int t, int head, int batch) {
     barrier_wait(shared.v_empty(v_step.stage()), v_step.parity() ^ 1);
-    copy_tile<S::DV_PANELS>(shared.v(v_step.stage()), &params.v, shared.v_full(v_step.stage()), S::N,
-                            t * S::N, head, batch);
+    copy_tile<S::DV_PANELS>(shared.v(v_step.stage()), &params.v, shared.v_full(v_step.stage()),
+                            S::N, t * S::N, head, batch);
     v_step.next();
   }
 };
@@ -294,9 +298,8 @@ TANDEM_DEVICE void product_across(float (&o)[S::DV / 2], const uint (&p)[S::N / 
   fence();
 #pragma unroll
   for (int n = 0; n < S::N / 16; ++n)
-    Product<T, S::DV>::template from_registers<1>(o, p[4 * n], p[4 * n + 1], p[4 * n + 2],
-                                                  p[4 * n + 3], further(v, n * 16 * kPanelBytes),
-                                                  1);
+    Product<T, S::DV>::template from_registers<1>(
+        o, p[4 * n], p[4 * n + 1], p[4 * n + 2], p[4 * n + 3], further(v, n * 16 * kPanelBytes), 1);
   commit();
 }
 
@@ -372,8 +375,8 @@ TANDEM_DEVICE void store_lse(const FwdBlock& u, const FwdPush& push, const FwdPl
 template <typename S>
 TANDEM_DEVICE void store_nothing(const FwdBlock& u, const FwdPush& push, const FwdPlace& at) {
   ushort* o = reinterpret_cast<ushort*>(push.o) + at.batch * u.o.b + at.head * u.o.h;
-  float* lse = reinterpret_cast<float*>(push.lse) +
-               (int64_t(at.batch) * u.heads_q + at.head) * u.seq_q;
+  float* lse =
+      reinterpret_cast<float*>(push.lse) + (int64_t(at.batch) * u.heads_q + at.head) * u.seq_q;
 #pragma unroll 1
   for (int n = int(threadIdx.x) - 128; n < S::M * u.head_dim_v; n += 128 * S::GROUPS) {
     const int i = at.row0 + n / u.head_dim_v, d = n % u.head_dim_v;

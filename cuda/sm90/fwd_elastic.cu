@@ -112,9 +112,11 @@ TANDEM_DEVICE void consume(const FwdFullParams& params, const Shared<S>& shared)
 #pragma unroll
         for (int i = 0; i < N / 2; ++i) s[i] *= first;
       }
-      const int distance = at.row0 + 64 * group + u.band_off - t * N;  // of the warpgroup's first element
+      const int distance =
+          at.row0 + 64 * group + u.band_off - t * N;  // of the warpgroup's first element
       if (window > 0 && distance + 63 >= 0 && distance - (N - 1) < window)
-        add_dist<N>(s, table + uint(4 * (PAD + at.row0 + fresh_row() + u.band_off - (t * N + fresh_col()))));
+        add_dist<N>(s, table + uint(4 * (PAD + at.row0 + fresh_row() + u.band_off -
+                                         (t * N + fresh_col()))));
     };
     const auto edge = [&](int t) { return t < at.span.full_begin || t >= at.span.full_end; };
 
@@ -127,7 +129,9 @@ TANDEM_DEVICE void consume(const FwdFullParams& params, const Shared<S>& shared)
       wait<0>();
       release_k();
       score(t);
-      if (edge(t)) mask_tile<N>(s, rounds.band(), at.row0 + fresh_row(), t * N + fresh_col(), u.seq_kv, -INFINITY);
+      if (edge(t))
+        mask_tile<N>(s, rounds.band(), at.row0 + fresh_row(), t * N + fresh_col(), u.seq_kv,
+                     -INFINITY);
       softmax.template step<S::MIXED>(s, scale, factor, edge(t));
     }
 
@@ -149,7 +153,8 @@ TANDEM_DEVICE void consume(const FwdFullParams& params, const Shared<S>& shared)
 #pragma unroll
       for (int i = 0; i < N / 2; ++i) s[i] = fmaxf(s[i] + shift[i / 2 % 2], 0.f);
       settle(s);  // and not behind the wait that follows
-      if (edge(t)) mask_tile<N>(s, rounds.band(), at.row0 + fresh_row(), t * N + fresh_col(), u.seq_kv, 0.f);
+      if (edge(t))
+        mask_tile<N>(s, rounds.band(), at.row0 + fresh_row(), t * N + fresh_col(), u.seq_kv, 0.f);
     };
     product_s();
     wait<0>();
