@@ -34,6 +34,20 @@ constexpr int fwd_q_stages(const FwdTile& t) {
 }
 constexpr int fwd_shared_bytes(const FwdTile& t) { return fwd_shared_bytes(t, fwd_q_stages(t)); }
 
+// With a dense bias: two stages of it, each warpgroup's rows in boxes of 64 x 64. 0: no kernel for the tile.
+constexpr int kFwdBiasStages = 2, kFwdBiasRows = 64;
+constexpr int fwd_bias_bytes(const FwdTile& t) { return t.rows() * t.bc * 2; }
+constexpr int fwd_bias_shared_bytes(const FwdTile& t, int q_stages) {
+  return fwd_shared_bytes(t, q_stages) + kFwdBiasStages * (fwd_bias_bytes(t) + 2 * 8 * t.groups);
+}
+constexpr int fwd_bias_q_stages(const FwdTile& t) {
+  return fwd_bias_shared_bytes(t, 2) <= kMaxShared ? 2 : 1;
+}
+constexpr int fwd_bias_shared_bytes(const FwdTile& t) {
+  const int bytes = fwd_bias_shared_bytes(t, fwd_bias_q_stages(t));
+  return t.bc % 64 == 0 && bytes <= kMaxShared ? bytes : 0;
+}
+
 // Elastic softmax: each warpgroup has the head's distance bias behind the barriers, with zeros for all distances of a tile
 // that has any with an entry.
 constexpr int kFwdDistWindow = 2048;

@@ -50,7 +50,8 @@ std::string no_room(const Caps& caps, int shared, int invocations) {
 }
 
 int sm90_fwd_bytes(const Problem& p, const FwdTile& t) {
-  return p.normalizer == Normalizer::elastic ? fwd_elastic_shared_bytes(t) : fwd_shared_bytes(t);
+  if (p.normalizer == Normalizer::elastic) return fwd_elastic_shared_bytes(t);
+  return p.bias ? fwd_bias_shared_bytes(t) : fwd_shared_bytes(t);
 }
 int sm90_bwd_bytes(const Problem& p, const BwdShape& s) {
   if (p.normalizer == Normalizer::elastic) return bwd_elastic_shared_bytes(s);
@@ -63,6 +64,7 @@ std::string row_refusal(const Problem& p, const Caps& caps, const FwdTile& t) {
        {too_wide("head_dim", p.head_dim, t.d), too_wide("head_dim_v", p.head_dim_v, t.dv),
         forced(p, t.rows(), t.bc)})
     if (!why.empty()) return why;
+  if (sm90_fwd_bytes(p, t) == 0) return "it has no room for tiles of the bias";
   return no_room(caps, sm90_fwd_bytes(p, t), t.threads());
 }
 
@@ -87,13 +89,13 @@ int first_row(const Row (&rows)[N], const Problem& p, const Caps& caps, const st
   return -1;
 }
 
-// Why bwd_dkv_dq_bias.cu does not do; "" if it does.
+// Why the kernels with a dense bias do not do; "" if they do.
 std::string bias_refusal(const Problem& p) {
   const Overlay& b = p.bias;
-  if (!p.backward) return "forward, it has no dense bias";
   const std::string more = p.extras(kHasBias);
   if (!more.empty()) return "beside the dense bias, this problem has " + more;
-  if (p.head_dim > 128 || p.head_dim_v > 128) return "with a dense bias, head sizes go up to 128";
+  if (p.backward && (p.head_dim > 128 || p.head_dim_v > 128))
+    return "with a dense bias, head sizes go up to 128";
   if (b.dtype != p.dtype)
     return text("its bias is of the tensors' type, this one of %s", dtype_name(b.dtype));
   if (b.rows != p.seq_q) return "its bias has a row for each query";
@@ -111,7 +113,8 @@ std::string bias_refusal(const Problem& p) {
 // Why the kernels of elastic softmax do not do; "" if they do.
 std::string elastic_refusal(const Problem& p) {
   const std::string more = p.extras(kHasElastic | kHasDistBias);
-  if (!more.empty()) return "beside elastic softmax and a distance bias, this problem has " + more;
+  if (!more.empty())
+    return "beside elastic softmax and a distance bias, this problem has " + more;
   const int most = p.backward ? kFusedWindow : kFwdDistWindow;
   if (p.dist_window > most)
     return text("a distance bias has up to %d entries, this one %lld", most,
@@ -121,8 +124,7 @@ std::string elastic_refusal(const Problem& p) {
     return "with elastic softmax, head sizes go up to 128";
   if (!p.wants(TANDEM_GRAD_Q) || !p.wants(TANDEM_GRAD_K))
     return "with elastic softmax, it forms d_q and d_k, not one alone";
-  if (p.tile_rows || p.tile_cols)
-    return "with elastic softmax, its two kernels have different tiles";
+  if (p.tile_rows || p.tile_cols) return "with elastic softmax, its two kernels have different tiles";
   return "";
 }
 

@@ -77,7 +77,7 @@ TEST_CASE("sm90 refuses by name what the copy engine or its kernels cannot do") 
       {"fwd f16 hq2 sq100 d64 elastic softcap=3", "has softcap"},
       {"fwd f16 hq2 sq100 d64 elastic dist=3000", "up to 2048 entries"},
       {"fwd f16 hq2 sq100 d64 dist=30", "dist_bias"},
-      {"fwd bf16 hq2 sq100 d64 bias:bf16:1x2x100", "forward, it has no dense bias"},
+      {"fwd bf16 hq2 sq100 sk104 d64 bias:f32:1x2x100", "this one of f32"},
       {"bwd bf16 hq2 sq100 d64 bias:bf16:1x2x100 alibi", "has alibi"},
       {"bwd bf16 hq2 sq100 sk104 d136 bias:bf16:1x2x100", "up to 128"},
       {"bwd bf16 hq2 sq100 sk104 d64 bias:f32:1x2x100", "this one of f32"},
@@ -243,6 +243,16 @@ TEST_CASE("sm90: elastic softmax") {
     REQUIRE(std::string(plan.path) == "sm90");
     const Launch& l = plan.launches[0];
     CHECK(l.shared_bytes == uint32_t(fwd_elastic_shared_bytes(kFwdTiles[l.hopper])));
+  }
+}
+
+TEST_CASE("sm90: a dense bias in forward") {
+  for (const char* d : {"d64", "d128"}) {
+    const Plan plan = plan_of(std::string("fwd f16 b4 hq8 hk2 sq300 sk320 bias:f16:1x2x300 ") + d);
+    REQUIRE(std::string(plan.path) == "sm90");
+    const Launch& l = plan.launches[0];
+    CHECK(l.shared_bytes == uint32_t(fwd_bias_shared_bytes(kFwdTiles[l.hopper])));
+    CHECK(l.shared_bytes > 0);
   }
 }
 

@@ -12,10 +12,10 @@ namespace cuda {
 namespace sm90 {
 namespace {
 
-template <typename S>
-TANDEM_DEVICE void produce(const FwdParams& params, const Shared<S>& shared) {
+template <typename S, typename Params>
+TANDEM_DEVICE void produce(const Params& params, const Shared<S>& shared) {
   Rounds<S> rounds(params.block);
-  Copier<S, FwdParams> copy(params, shared);
+  Copier<S, Params> copy(params, shared);
   FwdPlace at;
   // v lags behind k by a step: S of the next keys comes before P V of the present ones.
   int t = -1, head = 0, batch = 0;
@@ -24,6 +24,9 @@ TANDEM_DEVICE void produce(const FwdParams& params, const Shared<S>& shared) {
     copy.q(at.row0, at.head, at.batch);
     for (int next = at.span.end - 1; next >= at.span.begin; --next) {
       copy.k(next, kv_head, at.batch);
+      if constexpr (S::BIAS)
+        copy.bias(next, at.row0, at.head / params.extra.bias_group,
+                  params.extra.bias.b ? at.batch : 0);
       if (t >= 0) copy.v(t, head, batch);
       t = next, head = kv_head, batch = at.batch;
     }
@@ -31,8 +34,25 @@ TANDEM_DEVICE void produce(const FwdParams& params, const Shared<S>& shared) {
   if (t >= 0) copy.v(t, head, batch);
 }
 
-template <typename T, typename S>
-TANDEM_DEVICE void consume(const FwdParams& params, const Shared<S>& shared) {
+// Adds a warpgroup's part of a tile of bias, times factor. at: where it lies.
+template <typename T, int N>
+TANDEM_DEVICE void add_bias(float (&s)[N / 2], uint at, float factor) {
+  const int thread = fresh_thread(), row = thread / 32 % 4 * 16 + thread % 16;
+#pragma unroll
+  for (int j = 0; j < N / 16; ++j) {
+    uint r[4];
+    load_matrices(r, at + uint(j / 4 * 64 * kPanelBytes) +
+                         panel_at(row, j % 4 * 2 + thread % 32 / 16));
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      s[8 * j + 2 * i] = fmaf(T::low(r[i]), factor, s[8 * j + 2 * i]);
+      s[8 * j + 2 * i + 1] = fmaf(T::high(r[i]), factor, s[8 * j + 2 * i + 1]);
+    }
+  }
+}
+
+template <typename T, typename S, typename Params>
+TANDEM_DEVICE void consume(const Params& params, const Shared<S>& shared) {
   constexpr int N = S::N;
   const FwdBlock& u = params.block;
   const int group = __shfl_sync(kAllLanes, int(threadIdx.x) / 128 - 1, 0);
@@ -67,6 +87,7 @@ TANDEM_DEVICE void consume(const FwdParams& params, const Shared<S>& shared) {
     barrier_wait(shared.q_full(q_step.stage()), q_step.parity());
     barrier_wait(shared.k_full(k_step.stage()), k_step.parity());
   };
+  Step<kFwdBiasStages> bias_step;
   const auto nothing = [&](const FwdPlace& at) { store_nothing<S>(u, params.push, at); };
 
   Rounds<S> rounds(u);
@@ -75,11 +96,16 @@ TANDEM_DEVICE void consume(const FwdParams& params, const Shared<S>& shared) {
 #pragma unroll
       for (int i = 0; i < N / 2; ++i) s[i] *= first;
     }
-    const bool edge = t < at.span.full_begin || t >= at.span.full_end;
-    if (edge)
-      mask_tile<N>(s, rounds.band(), at.row0 + fresh_row(), t * N + fresh_col(), u.seq_kv,
-                   -INFINITY);
-    return edge;
+    if constexpr (S::BIAS) {
+      const int stage = bias_step.stage();
+      barrier_wait(shared.bias_full(group, stage), bias_step.parity());
+      add_bias<T, N>(s, shared.bias(group, stage), plain_scale ? 1.f / u.scale : kLog2e);
+      __syncwarp();
+      if (threadIdx.x % 32 == 0) barrier_arrive(shared.bias_empty(group, stage));
+      bias_step.next();
+    }
+    if (t < at.span.full_begin || t >= at.span.full_end)
+      mask_tile<N>(s, rounds.band(), at.row0 + fresh_row(), t * N + fresh_col(), u.seq_kv, -INFINITY);
   };
 
   FwdPlace at, to;
@@ -104,7 +130,8 @@ TANDEM_DEVICE void consume(const FwdParams& params, const Shared<S>& shared) {
   product_s();
   wait<0>();
   release_k();
-  softmax.template step<0>(s, scale, factor, score(at, at.span.end - 1));
+  score(at, at.span.end - 1);
+  softmax.step(s, scale, factor);
   pack_tile<T, N>(p, s);
   for (;;) {
 #pragma unroll 1
@@ -116,7 +143,8 @@ TANDEM_DEVICE void consume(const FwdParams& params, const Shared<S>& shared) {
       pass_turn<S>(group);
       wait<1>();
       release_k();
-      const bool rescale = softmax.template step<S::MIXED>(s, scale, factor, score(at, t));
+      score(at, t);
+      const bool rescale = softmax.step(s, scale, factor);
       settle(s);
       // Behind a branch: ptxas moves a wait up inside its block, before arithmetic that was to run meanwhile.
       if (rescale) {
@@ -151,7 +179,8 @@ TANDEM_DEVICE void consume(const FwdParams& params, const Shared<S>& shared) {
         wait<0>();
       }
       release_k();
-      fresh.template step<0>(s, scale, factor, score(to, to.span.end - 1));
+      score(to, to.span.end - 1);
+      fresh.step(s, scale, factor);
       settle(s);
     } else {
       product_o();
@@ -168,10 +197,10 @@ TANDEM_DEVICE void consume(const FwdParams& params, const Shared<S>& shared) {
   }
 }
 
-template <typename T, int ROW>
+template <typename T, int ROW, bool BIAS, typename Params>
 __global__ void __launch_bounds__(FwdShape<ROW>::tile.threads(), 1)
-    fwd(const __grid_constant__ FwdParams params) {
-  using S = FwdShape<ROW>;
+    fwd(const __grid_constant__ Params params) {
+  using S = FwdShape<ROW, BIAS>;
   const Shared<S> shared = begin_fwd<S>(params);
   if (threadIdx.x < 128) {
     give_registers<S::PRODUCER>();
@@ -182,23 +211,31 @@ __global__ void __launch_bounds__(FwdShape<ROW>::tile.threads(), 1)
   }
 }
 
-template <typename T, int ROW = 0>
-Kernel<FwdParams> select(const char* name) {
+template <typename T, bool BIAS, typename Params, int ROW = 0>
+Kernel<Params> select(const char* name) {
   if constexpr (ROW < kFwdTileCount) {
-    if (std::strcmp(name, kFwdTiles[ROW].name) == 0) return fwd<T, ROW>;
-    return select<T, ROW + 1>(name);
+    if constexpr (!BIAS || fwd_bias_shared_bytes(kFwdTiles[ROW]) > 0)
+      if (std::strcmp(name, kFwdTiles[ROW].name) == 0) return fwd<T, ROW, BIAS, Params>;
+    return select<T, BIAS, Params, ROW + 1>(name);
   } else {
     return nullptr;
   }
+}
+template <bool BIAS, typename Params>
+Kernel<Params> select(tandem_dtype dtype, const Launch& launch) {
+  if (!launch.tile.name) return nullptr;
+  if (dtype == TANDEM_F16) return select<Half, BIAS, Params>(launch.tile.name);
+  if (dtype == TANDEM_BF16) return select<Bfloat, BIAS, Params>(launch.tile.name);
+  return nullptr;
 }
 
 }  // namespace
 
 Kernel<FwdParams> fwd_kernel(tandem_dtype dtype, const Launch& launch) {
-  if (!launch.tile.name) return nullptr;
-  if (dtype == TANDEM_F16) return select<Half>(launch.tile.name);
-  if (dtype == TANDEM_BF16) return select<Bfloat>(launch.tile.name);
-  return nullptr;
+  return select<false, FwdParams>(dtype, launch);
+}
+Kernel<FwdFullParams> fwd_bias_kernel(tandem_dtype dtype, const Launch& launch) {
+  return select<true, FwdFullParams>(dtype, launch);
 }
 
 }  // namespace sm90

@@ -15,30 +15,29 @@ constexpr float kLog2e = 1.44269504088896341f, kLn2 = 0.693147180559945309f;
 
 // What the copying warpgroup keeps of its registers, and what the others have then: together no more than the launch
 // allocated, 168 for each of 3 warpgroups, 128 for each of 4; whoever asks for more waits for ever.
-constexpr int producer_registers(const FwdTile& t) {
-  return t.groups == 3 ? 32 : t.dv > 192 ? 24 : 40;
-}
-constexpr int consumer_registers(const FwdTile& t) {
-  return t.groups == 3 ? 160 : t.dv > 192 ? 240 : 232;
-}
+constexpr int producer_registers(const FwdTile& t) { return t.groups == 3 ? 32 : t.dv > 192 ? 24 : 40; }
+constexpr int consumer_registers(const FwdTile& t) { return t.groups == 3 ? 160 : t.dv > 192 ? 240 : 232; }
 
-template <int ROW>
+// BIAS_: with a dense bias.
+template <int ROW, bool BIAS_ = false>
 struct FwdShape {
+  static constexpr bool BIAS = BIAS_;
   static constexpr FwdTile tile = kFwdTiles[ROW];
   static constexpr int D = tile.d, DV = tile.dv, GROUPS = tile.groups, M = tile.rows(), N = tile.bc;
   static constexpr int PRODUCER = producer_registers(tile), CONSUMER = consumer_registers(tile);
-  static constexpr int STAGES = tile.stages, Q_STAGES = fwd_q_stages(tile);
+  static constexpr int STAGES = tile.stages,
+                       Q_STAGES = BIAS ? fwd_bias_q_stages(tile) : fwd_q_stages(tile);
   static_assert(GROUPS == 2 || GROUPS == 3, "registers are shared out for these");
   static constexpr bool TURNS = tile.turns && GROUPS > 1;
-  // With heads of 64, exp2 takes as long as the products.
-  static constexpr int MIXED = D + DV <= 128 ? TANDEM_MIXED : 0;
   static constexpr int DIST_PAD = fwd_dist_pad(tile), DIST_ENTRIES = fwd_dist_entries(tile);
   static constexpr int D_PANELS = fwd_panels(D), DV_PANELS = fwd_panels(DV);
   static constexpr int Q_PANEL = M * kPanelBytes, K_PANEL = N * kPanelBytes;
   static constexpr int Q_BYTES = D_PANELS * Q_PANEL, K_BYTES = D_PANELS * K_PANEL,
                        V_BYTES = DV_PANELS * K_PANEL;
   static constexpr int K_AT = Q_STAGES * Q_BYTES, V_AT = K_AT + STAGES * K_BYTES,
-                       BARRIERS_AT = V_AT + STAGES * V_BYTES;
+                       BIAS_AT = V_AT + STAGES * V_BYTES;
+  static constexpr int BIAS_BYTES = BIAS ? 64 * N * 2 : 0;  // a stage of a warpgroup
+  static constexpr int BARRIERS_AT = BIAS_AT + kFwdBiasStages * GROUPS * BIAS_BYTES;
 };
 
 // Shared memory by address, and its barriers.
@@ -55,7 +54,18 @@ struct Shared {
   TANDEM_DEVICE uint k_empty(int stage) const { return barrier(4 + S::STAGES + stage); }
   TANDEM_DEVICE uint v_full(int stage) const { return barrier(4 + 2 * S::STAGES + stage); }
   TANDEM_DEVICE uint v_empty(int stage) const { return barrier(4 + 3 * S::STAGES + stage); }
+  TANDEM_DEVICE uint bias(int group, int stage) const {
+    return at + S::BIAS_AT + (group * kFwdBiasStages + stage) * S::BIAS_BYTES;
+  }
+  TANDEM_DEVICE uint bias_full(int group, int stage) const {
+    return barrier(4 + 4 * S::STAGES + 2 * (group * kFwdBiasStages + stage));
+  }
+  TANDEM_DEVICE uint bias_empty(int group, int stage) const { return bias_full(group, stage) + 8; }
   TANDEM_DEVICE void init() const {
+    for (int n = 0; S::BIAS && n < S::GROUPS * kFwdBiasStages; ++n) {
+      barrier_init(bias_full(0, n), 1);
+      barrier_init(bias_empty(0, n), 4);  // the warps that read it
+    }
     for (int n = 0; n < S::Q_STAGES; ++n) {
       barrier_init(q_full(n), 1);
       barrier_init(q_empty(n), S::GROUPS);
@@ -121,6 +131,11 @@ struct Rounds {
         const uint each = equal ? tiles : heads, many = index / each, rest = index - many * each;
         tile = equal ? rest : tiles - 1 - many;
         head = equal ? many : rest;
+        if (S::BIAS && equal) {  // often all batches have the same: those that read a tile of it come together
+          const uint batches = heads / uint(u.heads_q), row = index / batches;
+          tile = row % tiles;
+          head = (index - row * batches) * uint(u.heads_q) + row / tiles;
+        }
       }
       at->batch = int(head / uint(u.heads_q));
       at->head = int(head - uint(at->batch) * uint(u.heads_q));
@@ -143,13 +158,14 @@ TANDEM_DEVICE void copy_tile(uint to, const CUtensorMap* map, uint barrier, int 
     copy_box(to + uint(p * rows * kPanelBytes), map, barrier, p * kPanel, row, head, batch);
 }
 
-// Fills the places of q, k and v in the order in which they are read.
+// Fills the places of q, k, v and bias in the order in which they are read.
 template <typename S, typename Params>
 struct Copier {
   const Params& params;
   const Shared<S>& shared;
   Step<S::Q_STAGES> q_step;
   Step<S::STAGES> k_step, v_step;
+  Step<kFwdBiasStages> bias_step;
   TANDEM_DEVICE Copier(const Params& p, const Shared<S>& s) : params(p), shared(s) {}
   TANDEM_DEVICE void q(int row0, int head, int batch) {
     barrier_wait(shared.q_empty(q_step.stage()), q_step.parity() ^ 1);
@@ -165,9 +181,22 @@ struct Copier {
   }
   TANDEM_DEVICE void v(int t, int head, int batch) {
     barrier_wait(shared.v_empty(v_step.stage()), v_step.parity() ^ 1);
-    copy_tile<S::DV_PANELS>(shared.v(v_step.stage()), &params.v, shared.v_full(v_step.stage()),
-                            S::N, t * S::N, head, batch);
+    copy_tile<S::DV_PANELS>(shared.v(v_step.stage()), &params.v, shared.v_full(v_step.stage()), S::N,
+                            t * S::N, head, batch);
     v_step.next();
+  }
+  TANDEM_DEVICE void bias(int t, int row0, int head, int batch) {
+    const int stage = bias_step.stage(), parity = bias_step.parity();
+    for (int group = 0; group < S::GROUPS; ++group) {
+      const uint full = shared.bias_full(group, stage);
+      barrier_wait(shared.bias_empty(group, stage), parity ^ 1);
+      barrier_expect(full, S::BIAS_BYTES);
+#pragma unroll
+      for (int p = 0; p < S::N / 64; ++p)
+        copy_box(shared.bias(group, stage) + uint(p * 64 * kPanelBytes), &params.bias, full,
+                 t * S::N + p * 64, row0 + 64 * group, head, batch);
+    }
+    bias_step.next();
   }
 };
 
@@ -223,13 +252,40 @@ TANDEM_DEVICE void mask_tile(float (&s)[N / 2], TandemBand band, int row, int co
   }
 }
 
-// 2^(s scale - base), base by rows. Of each 8 elements, MIXED by multiplications.
-template <int N, int MIXED>
-TANDEM_DEVICE void exponentiate(float (&s)[N / 2], float scale, const float (&base)[2]) {
+// The largest of a thread's elements of row r, by comparing words, three at a time: in the order of numbers where one is
+// not negative, in the opposite order if all are.
+template <int N>
+TANDEM_DEVICE int top_word(const float (&s)[N / 2], int r) {
+  const auto word = [&](int j, int c) { return __float_as_int(s[4 * j + 2 * r + c]); };
+  int a = max(word(0, 0), word(0, 1)), b = max(word(1, 0), word(1, 1));
 #pragma unroll
-  for (int i = 0; i < N / 2; ++i) {
-    const float x = fmaf(s[i], scale, -base[i / 2 % 2]);
-    s[i] = i * MIXED % 8 < MIXED ? exp2_multiplied(x) : exp2_fast(x);
+  for (int j = 2; j < N / 8; j += 2) {
+    a = __vimax3_s32(a, word(j, 0), word(j, 1));
+    b = __vimax3_s32(b, word(j + 1, 0), word(j + 1, 1));
+  }
+  return max(a, b);
+}
+template <int N>
+TANDEM_DEVICE float top_number(const float (&s)[N / 2], int r) {
+  float a = -INFINITY;
+#pragma unroll
+  for (int j = 0; j < N / 8; ++j) a = fmaxf(a, fmaxf(s[4 * j + 2 * r], s[4 * j + 2 * r + 1]));
+  return a;
+}
+TANDEM_DEVICE int quad_max(int x) {
+  x = max(x, __shfl_xor_sync(kAllLanes, x, 1));
+  return max(x, __shfl_xor_sync(kAllLanes, x, 2));
+}
+
+// The largest numbers of the thread's two rows, over all columns.
+template <int N>
+TANDEM_DEVICE void find_tops(float (&top)[2], const float (&s)[N / 2]) {
+  const int word[2] = {quad_max(top_word<N>(s, 0)), quad_max(top_word<N>(s, 1))};
+#pragma unroll
+  for (int r = 0; r < 2; ++r) top[r] = __int_as_float(word[r]);
+  if (__any_sync(kAllLanes, (word[0] | word[1]) < 0)) {  // seldom
+#pragma unroll
+    for (int r = 0; r < 2; ++r) top[r] = quad_max(top_number<N>(s, r));
   }
 }
 
@@ -242,41 +298,27 @@ struct Softmax {
   // Products become weights; factor is what earlier results are to be multiplied by. m follows the row's maximum only
   // when that has grown by more than a factor of 2^8: until then weights are at most 2^8, exact as ever.
   // Returns whether a factor is not 1, the same in the whole warp.
-  // MIXED: of each 8 weights, how many are computed by multiplications, unless the tile is an edge: there hidden keys have
-  // weight 0.
-  template <int MIXED>
-  TANDEM_DEVICE bool step(float (&s)[N / 2], float scale, float (&factor)[2], bool edge) {
+  TANDEM_DEVICE bool step(float (&s)[N / 2], float scale, float (&factor)[2]) {
     bool grown[2];
-    float base[2];
+    float top[2];
+    find_tops<N>(top, s);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      float a = fmaxf(s[2 * r], s[2 * r + 1]), b = fmaxf(s[2 * r + 4], s[2 * r + 5]);
-#pragma unroll
-      for (int j = 2; j < N / 8; j += 2) {
-        a = fmaxf(a, fmaxf(s[4 * j + 2 * r], s[4 * j + 2 * r + 1]));
-        b = fmaxf(b, fmaxf(s[4 * j + 2 * r + 4], s[4 * j + 2 * r + 5]));
-      }
-      const float top = quad_max(fmaxf(a, b)) * scale;
-      grown[r] = top > m[r] + 8.f;
-      factor[r] = grown[r] ? exp2_fast(m[r] - top) : 1.f;
-      if (grown[r]) m[r] = top;
+      top[r] *= scale;
+      grown[r] = top[r] > m[r] + 8.f;
+      factor[r] = grown[r] ? exp2_fast(m[r] - top[r]) : 1.f;
+      if (grown[r]) m[r] = top[r];
       // Nothing visible yet: any finite number gives weights of 0.
-      base[r] = m[r] == -INFINITY ? 0.f : m[r];
-      l[r] *= factor[r];
-    }
-    if (MIXED > 0 && !edge)
-      exponentiate<N, MIXED>(s, scale, base);
-    else
-      exponentiate<N, 0>(s, scale, base);
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
+      const float base = m[r] == -INFINITY ? 0.f : m[r];
       float x = 0.f, y = 0.f;
 #pragma unroll
       for (int j = 0; j < N / 8; ++j) {
+        s[4 * j + 2 * r] = exp2_fast(fmaf(s[4 * j + 2 * r], scale, -base));
+        s[4 * j + 2 * r + 1] = exp2_fast(fmaf(s[4 * j + 2 * r + 1], scale, -base));
         x += s[4 * j + 2 * r];
         y += s[4 * j + 2 * r + 1];
       }
-      l[r] += x + y;
+      l[r] = fmaf(l[r], factor[r], x + y);
     }
     return __any_sync(kAllLanes, grown[0] | grown[1]);
   }
@@ -298,16 +340,18 @@ TANDEM_DEVICE void product_across(float (&o)[S::DV / 2], const uint (&p)[S::N / 
   fence();
 #pragma unroll
   for (int n = 0; n < S::N / 16; ++n)
-    Product<T, S::DV>::template from_registers<1>(
-        o, p[4 * n], p[4 * n + 1], p[4 * n + 2], p[4 * n + 3], further(v, n * 16 * kPanelBytes), 1);
+    Product<T, S::DV>::template from_registers<1>(o, p[4 * n], p[4 * n + 1], p[4 * n + 2],
+                                                  p[4 * n + 3], further(v, n * 16 * kPanelBytes),
+                                                  1);
   commit();
 }
 
-// Weights as the A operand of P V.
-template <typename T, int N>
+// Weights as the A operand of P V; POSITIVE: negative ones are 0.
+template <typename T, int N, bool POSITIVE = false>
 TANDEM_DEVICE void pack_tile(uint (&p)[N / 4], const float (&s)[N / 2]) {
 #pragma unroll
-  for (int i = 0; i < N / 4; ++i) p[i] = T::pack(s[2 * i], s[2 * i + 1]);
+  for (int i = 0; i < N / 4; ++i)
+    p[i] = POSITIVE ? T::pack_positive(s[2 * i], s[2 * i + 1]) : T::pack(s[2 * i], s[2 * i + 1]);
 }
 
 // Lane n of a quad has a word of each of four chunks of four words; then it has chunk n.
@@ -375,8 +419,8 @@ TANDEM_DEVICE void store_lse(const FwdBlock& u, const FwdPush& push, const FwdPl
 template <typename S>
 TANDEM_DEVICE void store_nothing(const FwdBlock& u, const FwdPush& push, const FwdPlace& at) {
   ushort* o = reinterpret_cast<ushort*>(push.o) + at.batch * u.o.b + at.head * u.o.h;
-  float* lse =
-      reinterpret_cast<float*>(push.lse) + (int64_t(at.batch) * u.heads_q + at.head) * u.seq_q;
+  float* lse = reinterpret_cast<float*>(push.lse) +
+               (int64_t(at.batch) * u.heads_q + at.head) * u.seq_q;
 #pragma unroll 1
   for (int n = int(threadIdx.x) - 128; n < S::M * u.head_dim_v; n += 128 * S::GROUPS) {
     const int i = at.row0 + n / u.head_dim_v, d = n % u.head_dim_v;

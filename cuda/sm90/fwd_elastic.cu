@@ -112,11 +112,9 @@ TANDEM_DEVICE void consume(const FwdFullParams& params, const Shared<S>& shared)
 #pragma unroll
         for (int i = 0; i < N / 2; ++i) s[i] *= first;
       }
-      const int distance =
-          at.row0 + 64 * group + u.band_off - t * N;  // of the warpgroup's first element
+      const int distance = at.row0 + 64 * group + u.band_off - t * N;  // of the warpgroup's first element
       if (window > 0 && distance + 63 >= 0 && distance - (N - 1) < window)
-        add_dist<N>(s, table + uint(4 * (PAD + at.row0 + fresh_row() + u.band_off -
-                                         (t * N + fresh_col()))));
+        add_dist<N>(s, table + uint(4 * (PAD + at.row0 + fresh_row() + u.band_off - (t * N + fresh_col()))));
     };
     const auto edge = [&](int t) { return t < at.span.full_begin || t >= at.span.full_end; };
 
@@ -129,10 +127,8 @@ TANDEM_DEVICE void consume(const FwdFullParams& params, const Shared<S>& shared)
       wait<0>();
       release_k();
       score(t);
-      if (edge(t))
-        mask_tile<N>(s, rounds.band(), at.row0 + fresh_row(), t * N + fresh_col(), u.seq_kv,
-                     -INFINITY);
-      softmax.template step<S::MIXED>(s, scale, factor, edge(t));
+      if (edge(t)) mask_tile<N>(s, rounds.band(), at.row0 + fresh_row(), t * N + fresh_col(), u.seq_kv, -INFINITY);
+      softmax.step(s, scale, factor);
     }
 
     float origin[2], shift[2], lse[2];
@@ -149,18 +145,17 @@ TANDEM_DEVICE void consume(const FwdFullParams& params, const Shared<S>& shared)
     for (int i = 0; i < S::DV / 2; ++i) o[i] = 0.f;
     const auto weigh = [&](int t) {
       score(t);
-      exponentiate<N, 0>(s, scale, origin);  // there are no registers for another way
 #pragma unroll
-      for (int i = 0; i < N / 2; ++i) s[i] = fmaxf(s[i] + shift[i / 2 % 2], 0.f);
+      for (int i = 0; i < N / 2; ++i)
+        s[i] = exp2_fast(fmaf(s[i], scale, -origin[i / 2 % 2])) + shift[i / 2 % 2];
       settle(s);  // and not behind the wait that follows
-      if (edge(t))
-        mask_tile<N>(s, rounds.band(), at.row0 + fresh_row(), t * N + fresh_col(), u.seq_kv, 0.f);
+      if (edge(t)) mask_tile<N>(s, rounds.band(), at.row0 + fresh_row(), t * N + fresh_col(), u.seq_kv, 0.f);
     };
     product_s();
     wait<0>();
     release_k();
     weigh(at.span.end - 1);
-    pack_tile<T, N>(p, s);
+    pack_tile<T, N, true>(p, s);
 #pragma unroll 1
     for (int t = at.span.end - 2; t >= at.span.begin; --t) {
       product_s();
@@ -170,7 +165,7 @@ TANDEM_DEVICE void consume(const FwdFullParams& params, const Shared<S>& shared)
       weigh(t);
       wait<0>();
       release_v();
-      pack_tile<T, N>(p, s);
+      pack_tile<T, N, true>(p, s);
     }
     if (speaks) barrier_arrive(shared.q_empty(q_step.stage()));
     q_step.next();

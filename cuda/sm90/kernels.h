@@ -18,9 +18,10 @@ struct FwdParams {
   FwdPush push;
 };
 
-// Of problems with optional inputs.
+// Of problems with optional inputs. bias: (key, row, head, batch) of as many heads and batches as it has, boxes of
+// kFwdBiasRows rows.
 struct FwdFullParams {
-  CUtensorMap q, k, v;
+  CUtensorMap q, k, v, bias;
   FwdBlock block;
   FwdPush push;
   ExtraBlock extra;
@@ -30,6 +31,9 @@ struct FwdFullParams {
 // By launch.tile.name (src/hopper_tiles.inc), the tensors' type, and nothing else. block.tiles: of FwdTile::rows() queries.
 // Workgroups share out block.total tiles: any grid of one dimension does; as many as there are multiprocessors is best.
 Kernel<FwdParams> fwd_kernel(tandem_dtype dtype, const Launch& launch);
+
+// A dense bias of the tensors' type, a row for each query row, and nothing else; fwd_bias_shared_bytes() of shared memory.
+Kernel<FwdFullParams> fwd_bias_kernel(tandem_dtype dtype, const Launch& launch);
 
 // Elastic softmax with nothing else but a distance bias of up to kFwdDistWindow entries; fwd_elastic_shared_bytes() of
 // shared memory, and no kernel for tiles of which that is more than there is.

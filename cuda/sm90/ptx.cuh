@@ -208,19 +208,6 @@ TANDEM_DEVICE float exp2_fast(float x) {
   return y;
 }
 
-// The same by multiplications: where the one unit for exp2 is what everybody waits for. Within 5.5e-6 of 2^x; 2^-126 for
-// all below, also for -inf.
-TANDEM_DEVICE float exp2_multiplied(float x) {
-  constexpr float kRound = 12582912.f;  // 1.5 * 2^23: what is added to it loses its fraction
-  asm("max.NaN.f32 %0, %0, 0fC2FC0000;" : "+f"(x));  // -126
-  const float t = x + kRound, f = x - (t - kRound);
-  float p = fmaf(0.009676037356257439f, f, 0.05600578710436821f);
-  p = fmaf(p, f, 0.24022167921066284f);
-  p = fmaf(p, f, 0.6931053400039673f);
-  p = fmaf(p, f, 1.f);
-  return __int_as_float(__float_as_int(p) + (__float_as_int(t) << 23));
-}
-
 }  // namespace sm90
 }  // namespace cuda
 }  // namespace tandem

@@ -67,6 +67,11 @@ struct Half {
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
     return r;
   }
+  static TANDEM_DEVICE uint pack_positive(float low, float high) {  // 0 for what is negative
+    uint r;
+    asm("cvt.rn.relu.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+    return r;
+  }
   static TANDEM_DEVICE float low(uint r) { return __half2float(__ushort_as_half(ushort(r))); }
   static TANDEM_DEVICE float high(uint r) {
     return __half2float(__ushort_as_half(ushort(r >> 16)));
@@ -76,6 +81,11 @@ struct Bfloat {
   static TANDEM_DEVICE uint pack(float low, float high) {
     uint r;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+    return r;
+  }
+  static TANDEM_DEVICE uint pack_positive(float low, float high) {  // 0 for what is negative
+    uint r;
+    asm("cvt.rn.relu.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
     return r;
   }
   static TANDEM_DEVICE float low(uint r) { return __uint_as_float(r << 16); }

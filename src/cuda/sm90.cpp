@@ -103,8 +103,11 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const SharedMemory&
                  d_o = map_shape(p, p.d_o, p.heads_q, p.seq_q, p.head_dim_v, br);
   switch (launch.stem) {
     case Stem::fwd: {
-      if (p.normalizer == Normalizer::elastic) {
-        const auto kernel = cuda::sm90::fwd_elastic_kernel(p.dtype, launch);
+      if (p.bias || p.normalizer == Normalizer::elastic) {
+        const bool biased = bool(p.bias);
+        const auto kernel = biased ? cuda::sm90::fwd_bias_kernel(p.dtype, launch)
+                                   : cuda::sm90::fwd_elastic_kernel(p.dtype, launch);
+        const MapShape bias = bias_map_shape(p, kFwdBiasRows);
         TANDEM_TRY(prepare(kernel, launch, memory));
         cuda::sm90::FwdFullParams fixed{};
         fixed.block = fwd_block(plan, launch);
@@ -113,7 +116,8 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const SharedMemory&
         *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
           cuda::sm90::FwdFullParams params = fixed;
           if (!encode(function, q, a.q, &params.q) || !encode(function, k, a.k, &params.k) ||
-              !encode(function, v, a.v, &params.v))
+              !encode(function, v, a.v, &params.v) ||
+              (biased && !encode(function, bias, a.bias, &params.bias)))
             return cudaErrorInvalidValue;
           params.push = fwd_push(plan, launch, a);
           return launch_kernel(kernel, launch, &params, stream);

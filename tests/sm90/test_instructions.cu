@@ -327,7 +327,12 @@ TEST_CASE("boxes: order of pieces, zeros outside, and back") {
           }
       }
   CHECK(wrong == 0);
-  CHECK(to.read() == expected_to);
+  const std::vector<ushort> stored = to.read();
+  int different = 0;
+  for (size_t n = 0; n < count; ++n)
+    if (stored[n] != expected_to[n] && ++different == 1)
+      MESSAGE("first at ", n, ": ", stored[n], " for ", expected_to[n]);
+  CHECK(different == 0);
 }
 
 TEST_CASE("8 x 8 matrices: as accumulators lie, there and back, transposed") {
