@@ -32,6 +32,7 @@ layout(push_constant) uniform Push {
 #define PIPES_BIAS true
 #include "coopmat/bias.glsl"
 #define WANTS_SLOPE (GRAD_K != 0)
+#define MASKS_FIRST FIRST_IS_EXACT // D 128, causal: 5 % faster on an H100; bwd_dq is not
 #include "coopmat/element.glsl"
 #include "coopmat/skip.glsl"
 
@@ -108,6 +109,7 @@ void main() {
       // One matrix of columns after the other, in a loop that stays rolled: nothing but the accumulators and the operands
       // of k and v lives from turn to turn. Unrolled, S and dP of all columns need registers too, and on an H100
       // (580.159.04) 4 products run at 229 TFLOP/s instead of 276 at D 128, 298 instead of 340 at D 64.
+      const bool partial = t < tiles.full_begin || t >= tiles.full_end;
       [[dont_unroll]] for (int n = 0; n < NB; n++) {
         const int at = n * MATRIX * PITCH, i0 = col0 + n * MATRIX;
         ACC s[RM], dp[RM], slope[RM];
@@ -120,6 +122,7 @@ void main() {
           if (!BIAS_PIPED) fetch_bias(bias[r], i0, 0, row0, BLOCK_ROW + r * MATRIX);
           s[r] = ACC(0.0);
           dp[r] = ACC(0.0);
+          if (MASKS_FIRST && NEEDS_MASK(partial)) mask_block(s[r], i0, my_row0 + r * MATRIX, true);
         }
         // S and dP side by side: products that do not wait for each other.
         EACH(d, MOST_BLOCKS) {
@@ -140,7 +143,7 @@ void main() {
             }
           }
         }
-        FINISH_COLUMN(s, slope, bias, i0, my_row0, true, t < tiles.full_begin || t >= tiles.full_end)
+        FINISH_COLUMN(s, slope, bias, i0, my_row0, true, partial)
         ACC origin, delta, share; // every row the same: row major with stride 0
         coopMatLoad(origin, stats, n * MATRIX / 4, 0, ROW_MAJOR);
         coopMatLoad(delta, stats, (COLS + n * MATRIX) / 4, 0, ROW_MAJOR);

@@ -133,8 +133,11 @@ ACC drop_block(int i0, int j0, bool flip) {
 // From the products of a tile to its scores. A macro, as a function would copy arrays of matrices, and every loop by
 // itself: a mask inside the loops of the exponentials made bwd_dkv four times slower on NVIDIA (580.159.04), which then
 // kept the matrices in memory.
+// MASKS_FIRST: a block's products begin with what hides of it, so that no branch stands between them and the exponentials.
+// Where nothing else makes a score of the product, HIDDEN_SCORE, which swallows it, stays far below all others.
+const bool FIRST_IS_EXACT = NORM == SOFTMAX && !HAS_SCORES && folded;
 #ifndef MASKS_FIRST
-#define MASKS_FIRST false // what is hidden is so before the products, which come on top
+#define MASKS_FIRST false
 #endif
 // WHOLE: no tile has a hidden key. Without the branch NVIDIA's compiler makes more of the loop (docs/kernels-matrix.md).
 #define NEEDS_MASK(partial) ((WHOLE == 0 && (partial)) || !folded)
@@ -163,7 +166,7 @@ ACC drop_block(int i0, int j0, bool flip) {
       score_block(s[r], slope[r], x, i0 + (flip ? 0 : r) * MATRIX, j0 + (flip ? r : 0) * MATRIX, flip);      \
     }                                                                                                        \
   }                                                                                                          \
-  if (NEEDS_MASK(partial)) {                                                                                 \
+  if (!MASKS_FIRST && NEEDS_MASK(partial)) {                                                                 \
     EACH(r, RM) mask_block(s[r], i0 + (flip ? 0 : r) * MATRIX, j0 + (flip ? r : 0) * MATRIX, flip);          \
   }                                                                                                          \
   if (KEEP != 0) {                                                                                           \
