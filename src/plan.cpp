@@ -169,8 +169,7 @@ bool try_path(const Problem& p, const Caps& caps, const PathRow& row, Plan* plan
   const std::string feature = missing_feature(row, p, caps);
   if (!feature.empty()) return refuse(name, feature);
 
-  auto take = [&](const Form& form, const std::string& who, int fixed = -1,
-                  bool fused_q = false) {
+  auto take = [&](const Form& form, const std::string& who, int fixed = -1, bool fused_q = false) {
     std::vector<Launch> launches;
     const std::string why = make_launches(p, caps, row, fixed, form, &launches, fused_q);
     if (!why.empty()) return refuse(who, why);

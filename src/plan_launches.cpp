@@ -59,8 +59,9 @@ bool fuses_dist(const Problem& p) {
 // multiplied twice.
 bool stores_ds(const Problem& p, const PathRow& row) {
   const Overlay& b = p.bias;
-  return (is_matrix_path(row) || is_sm80(row)) && p.wants(TANDEM_GRAD_BIAS) && p.wants(TANDEM_GRAD_Q) &&
-         p.seq_kv > 0 && b.batch == p.batch && b.heads == p.heads_q && b.rows == p.seq_q;
+  return (is_matrix_path(row) || is_sm80(row)) && p.wants(TANDEM_GRAD_BIAS) &&
+         p.wants(TANDEM_GRAD_Q) && p.seq_kv > 0 && b.batch == p.batch && b.heads == p.heads_q &&
+         b.rows == p.seq_q;
 }
 
 }  // namespace
@@ -195,7 +196,8 @@ std::string make_launches(const Problem& p, const Caps& caps, const PathRow& row
         if (group > caps.max_invocations)
           return text("%s needs workgroups of %u, the device has %u", stem_name(stem), group,
                       caps.max_invocations);
-        launch.shared_bytes = stem == Stem::bwd_dq_cast ? (launch.ampere >= 0 ? 64 * 64 * 2 : 0) : uint32_t(sizeof(float)) * group;
+        launch.shared_bytes = stem == Stem::bwd_dq_cast ? (launch.ampere >= 0 ? 64 * 64 * 2 : 0)
+                                                        : uint32_t(sizeof(float)) * group;
       }
     }
     launches->push_back(launch);

@@ -57,8 +57,7 @@ bool sm80_fuses(const Problem& p);
 // says why it cannot; "" if it can.
 std::vector<Stem> stems_of(const Problem& p, const PathRow& row, int fixed, bool fused_q = false);
 std::string make_launches(const Problem& p, const Caps& caps, const PathRow& row, int fixed,
-                          const Form& form, std::vector<Launch>* launches,
-                          bool fused_q = false);
+                          const Form& form, std::vector<Launch>* launches, bool fused_q = false);
 void lay_out_workspace(Plan* plan);
 
 }  // namespace tandem

@@ -129,7 +129,10 @@ constexpr int ampere_shared_bytes(const AmpereTile& t) {
   const int row = 2 * t.width, owned = t.owned() * row * (t.stem == Stem::fwd ? 1 : 2);
   const int streamed = t.stages * 2 * t.streamed() * row;
   const int numbers = t.owns_keys() ? t.stages * 3 * 4 * t.streamed() : 0;
-  const int pairs = (t.halves > 1 ? 2 : t.stem == Stem::bwd_dkv_dq ? 1 : 0) * 2 * t.owned() * t.streamed();
+  const int pairs = (t.halves > 1                 ? 2
+                     : t.stem == Stem::bwd_dkv_dq ? 1
+                                                  : 0) *
+                    2 * t.owned() * t.streamed();
   return owned + streamed + numbers + pairs;
 }
 
@@ -137,8 +140,7 @@ constexpr int ampere_shared_bytes(const AmpereTile& t) {
 constexpr int64_t ampere_row_blocks(int64_t seq_q) { return (seq_q + 63) / 64; }
 
 constexpr AmpereTile kAmpereTiles[] = {
-#define TANDEM_AMPERE_TILE(name, stem, width, Br, Bc, warps, stages, halves, held, groups, \
-                           full) \
+#define TANDEM_AMPERE_TILE(name, stem, width, Br, Bc, warps, stages, halves, held, groups, full) \
   {#name, Stem::stem, width, Br, Bc, warps, stages, halves, held, groups, full},
 #include "ampere_tiles.inc"
 };

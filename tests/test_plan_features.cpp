@@ -63,8 +63,9 @@ std::pair<int64_t, int64_t> groups_of(const Problem& p, const Launch& l) {
 // Whether the fused kernels of elastic softmax may run.
 bool lazy(const Plan& plan) {
   const Problem& p = plan.problem;
-  return plan.backend == Backend::cuda && std::string(plan.path) != "sm80" && p.normalizer == Normalizer::elastic && !p.bias &&
-         !p.alibi && !p.keep && p.softcap == 0 && p.dropout == 0;
+  return plan.backend == Backend::cuda && std::string(plan.path) != "sm80" &&
+         p.normalizer == Normalizer::elastic && !p.bias && !p.alibi && !p.keep && p.softcap == 0 &&
+         p.dropout == 0;
 }
 
 // What of a problem's gradients each operation writes.

@@ -35,7 +35,8 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
   constexpr int HALVES = S::HALVES, TURNS = HALVES > 1 ? 1 : BR / 32;
   constexpr int N = BR / HALVES / TURNS / 8, F = W / HALVES / 8;
   constexpr int Q_BLOCKS = BR / 16, PANELS = W / 64;
-  static_assert(BR == 64 && Q_BLOCKS * PANELS == S::WARPS, "a warp sums 16 rows and 64 features of d_q");
+  static_assert(BR == 64 && Q_BLOCKS * PANELS == S::WARPS,
+                "a warp sums 16 rows and 64 features of d_q");
   const BwdDkvDqBlock& u = params.block;
   const BwdDkvDqPush& push = params.push;
   Place at;
@@ -141,8 +142,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
 #pragma unroll
         for (int r = 0; r < MT; ++r)
 #pragma unroll
-          for (int x = 0; x < 4; ++x)
-            s[r][n][x] = exp2_fast(fmaf(s[r][n][x], e.c, -base[x % 2]));
+          for (int x = 0; x < 4; ++x) s[r][n][x] = exp2_fast(fmaf(s[r][n][x], e.c, -base[x % 2]));
       }
       pack_rows<T>(p, s);
       if constexpr (HALVES == 1)
@@ -194,13 +194,13 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
   wait<0>();
   __syncthreads();  // two warps may share their rows
   if (push.d_k)
-    store_rows<W>(make_view<T>(push.d_k, u.d_k, at.batch, at.head, u.seq_kv, u.head_dim,
-                               params.wide & 16u),
-                  row0, k_tile, own, d_k, [&](float x, int, int) { return x * u.scale; }, feature);
+    store_rows<W>(
+        make_view<T>(push.d_k, u.d_k, at.batch, at.head, u.seq_kv, u.head_dim, params.wide & 16u),
+        row0, k_tile, own, d_k, [&](float x, int, int) { return x * u.scale; }, feature);
   if (push.d_v)
-    store_rows<W>(make_view<T>(push.d_v, u.d_v, at.batch, at.head, u.seq_kv, u.head_dim_v,
-                               params.wide & 32u),
-                  row0, v_tile, own, d_v, [](float x, int, int) { return x; }, feature);
+    store_rows<W>(
+        make_view<T>(push.d_v, u.d_v, at.batch, at.head, u.seq_kv, u.head_dim_v, params.wide & 32u),
+        row0, v_tile, own, d_v, [](float x, int, int) { return x; }, feature);
 }
 
 }  // namespace sm80

@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
   const uint k_tile = shared_start(), v_tile = k_tile + BC * 2 * W, q_tile = v_tile + BC * 2 * W,
              o_tile = q_tile + S::STAGES * TILE, numbers = o_tile + S::STAGES * TILE,
              p_tile = numbers + S::STAGES * 12 * BR, s_tile = p_tile + BC * 2 * BR;
-  const int own = 16 * (me.warp / HALVES), row = row0 + own + me.g;  // the lane's first key
+  const int own = 16 * (me.warp / HALVES), row = row0 + own + me.g;       // the lane's first key
   const int feature = half * (W / HALVES), query = half * (BR / HALVES);  // the warp's first ones
   const SharedLeft<W, 1> k_at(k_tile, own), v_at(v_tile, own);
   const Reach<W> q_at(q_tile, false), o_at(o_tile, false), q_across(q_tile, true),
@@ -144,13 +144,15 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
   }
   __syncthreads();  // two warps may share their rows
   if (grad_k)
-    store_rows<W>(make_rows_view<T>(0, push.d_k, u.d_k, at.batch, at.head, e.first_kv, e.written_kv,
-                                    u.head_dim, push.wide & 16u),
-                  row0, k_tile, own, d_k, [&](float x, int, int) { return x * u.scale; }, feature);
+    store_rows<W>(
+        make_rows_view<T>(0, push.d_k, u.d_k, at.batch, at.head, e.first_kv, e.written_kv,
+                          u.head_dim, push.wide & 16u),
+        row0, k_tile, own, d_k, [&](float x, int, int) { return x * u.scale; }, feature);
   if (grad_v)
-    store_rows<W>(make_rows_view<T>(0, push.d_v, u.d_v, at.batch, at.head, e.first_kv, e.written_kv,
-                                    u.head_dim_v, push.wide & 32u),
-                  row0, v_tile, own, d_v, [](float x, int, int) { return x; }, feature);
+    store_rows<W>(
+        make_rows_view<T>(0, push.d_v, u.d_v, at.batch, at.head, e.first_kv, e.written_kv,
+                          u.head_dim_v, push.wide & 32u),
+        row0, v_tile, own, d_v, [](float x, int, int) { return x; }, feature);
 }
 
 }  // namespace sm80

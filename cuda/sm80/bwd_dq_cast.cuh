@@ -17,10 +17,11 @@ __global__ void __launch_bounds__(kCastThreads)
   const BwdDqCastBlock& u = params.block;
   const uint index = blockIdx.y * gridDim.x + blockIdx.x;
   if (index >= u.total) return;
-  const int panel = int(index % uint(u.panels)), block = int(index / uint(u.panels) % uint(u.row_blocks));
+  const int panel = int(index % uint(u.panels)),
+            block = int(index / uint(u.panels) % uint(u.row_blocks));
   const int batch_head = int(index / uint(u.panels) / uint(u.row_blocks));
-  const float4* from = reinterpret_cast<const float4*>(params.push.d_q_sums) +
-                       int64_t(index) * 1024 + threadIdx.x;
+  const float4* from =
+      reinterpret_cast<const float4*>(params.push.d_q_sums) + int64_t(index) * 1024 + threadIdx.x;
   float x[1][8][4];
 #pragma unroll
   for (int n = 0; n < 8; ++n) {

@@ -56,12 +56,13 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
   if (stores) {
     const int size = params.spec.D_BIAS == TANDEM_F32 ? 4 : 2;
     const Strides& s = u.d_bias;
-    bias = {params.spec.D_BIAS,
-            reinterpret_cast<char*>(push.d_bias) + (at.batch * s.b + at.head * s.h) * size,
-            s,
-            u.seq_q,
-            u.seq_kv,
-            s.d == 1 && s.s % 2 == 0 && s.h % 2 == 0 && s.b % 2 == 0 && push.d_bias % (2 * size) == 0};
+    bias = {
+        params.spec.D_BIAS,
+        reinterpret_cast<char*>(push.d_bias) + (at.batch * s.b + at.head * s.h) * size,
+        s,
+        u.seq_q,
+        u.seq_kv,
+        s.d == 1 && s.s % 2 == 0 && s.h % 2 == 0 && s.b % 2 == 0 && push.d_bias % (2 * size) == 0};
     // Tiles that are not visited.
     const TandemTiles span = tandem_key_tiles(e.band, row0, BR, BC, e.seq_q, e.seq_kv);
     const int all = (u.seq_kv + BC - 1) / BC;
@@ -74,14 +75,12 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
   }
   float delta[2];
 #pragma unroll
-  for (int h = 0; h < 2; ++h)
-    delta[h] = row + 8 * h < e.seq_q ? __ldg(p.delta + row + 8 * h) : 0.f;
+  for (int h = 0; h < 2; ++h) delta[h] = row + 8 * h < e.seq_q ? __ldg(p.delta + row + 8 * h) : 0.f;
   float d_q[1][W / 8][4];
   clear(d_q);
   walk_keys<T, S, true>(e, p, row0, stores, [&](PairTile<N>& tile) {
     each<N>([&](int n, int x) {
-      tile.dp[0][n][x] =
-          tile.g[0][n][x] * (tile.counted_dp(e.x.drop_scale, n, x) - delta[x / 2]);
+      tile.dp[0][n][x] = tile.g[0][n][x] * (tile.counted_dp(e.x.drop_scale, n, x) - delta[x / 2]);
     });
     if (stores)
 #pragma unroll

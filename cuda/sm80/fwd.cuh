@@ -51,9 +51,8 @@ struct OnlineRows {
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
           const float now = fmaxf(m[r][h], quad_max(top[r][h]));
-          const float factor = m[r][h] == minus_infinity()
-                                   ? 0.f
-                                   : exp2_fast(base(m[r][h], c) - base(now, c));
+          const float factor =
+              m[r][h] == minus_infinity() ? 0.f : exp2_fast(base(m[r][h], c) - base(now, c));
           m[r][h] = now;
           l[r][h] *= factor;
 #pragma unroll

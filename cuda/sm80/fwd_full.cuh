@@ -54,14 +54,16 @@ TANDEM_DEVICE void find_origin(float (&origin)[2], const Extra& e, const HeadExt
         if (first) {
           float top = a.x;
 #pragma unroll
-          for (int n = 0; n < BC / 8; ++n) top = fmaxf(top, fmaxf(s[0][n][2 * h], s[0][n][2 * h + 1]));
+          for (int n = 0; n < BC / 8; ++n)
+            top = fmaxf(top, fmaxf(s[0][n][2 * h], s[0][n][2 * h + 1]));
           if (!entmax) {
             const float base = top == minus_infinity() ? 0.f : top;
             float l = 0.f;
 #pragma unroll
             for (int n = 0; n < BC / 8; ++n)
 #pragma unroll
-              for (int c = 0; c < 2; ++c) l += exp2_fast(__fsub_rn(s[0][n][2 * h + c], base) * kLog2e);
+              for (int c = 0; c < 2; ++c)
+                l += exp2_fast(__fsub_rn(s[0][n][2 * h + c], base) * kLog2e);
             a.y = fmaf(a.y, exp2_fast((a.x - base) * kLog2e), l);
           }
           a.x = top;
@@ -138,8 +140,8 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
 
   const Lane me;
   const uint q_tile = shared_start(), k_tile = q_tile + BR * 2 * W, v_tile = k_tile + BC * 2 * W;
-  const LiveTiles live{reinterpret_cast<uint*>(shared_memory()) + (v_tile + BC * 2 * W - q_tile) / 4,
-                       span.begin};
+  const LiveTiles live{
+      reinterpret_cast<uint*>(shared_memory()) + (v_tile + BC * 2 * W - q_tile) / 4, span.begin};
   const int own = 16 * me.warp, row = row0 + own + me.g;  // the lane's first row
   const SharedLeft<W, 1> q_at(q_tile, own);
   const Reach<W> k_at(k_tile, false), v_at(v_tile, true);

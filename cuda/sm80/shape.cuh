@@ -3,9 +3,9 @@
 #ifndef TANDEM_CUDA_SM80_SHAPE_CUH
 #define TANDEM_CUDA_SM80_SHAPE_CUH
 #include "../tile.cuh"
-#include "tile_range.h"
 #include "kernels.h"
 #include "mma.cuh"
+#include "tile_range.h"
 #include "tiles.h"
 
 namespace tandem {
@@ -16,7 +16,8 @@ template <int ROW>
 struct MmaShape {
   static constexpr AmpereTile tile = kAmpereTiles[ROW];
   static constexpr int WIDTH = tile.width, BR = tile.br, BC = tile.bc, WARPS = tile.warps;
-  static constexpr int THREADS = tile.threads(), WG = THREADS, STAGES = tile.stages, HALVES = tile.halves;
+  static constexpr int THREADS = tile.threads(), WG = THREADS, STAGES = tile.stages,
+                       HALVES = tile.halves;
   static constexpr int GROUPS = tile.groups, MT = tile.row_blocks();
   static constexpr bool HELD = tile.held != 0;
 };

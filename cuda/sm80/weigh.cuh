@@ -68,7 +68,8 @@ TANDEM_DEVICE uint score_block(float (&s)[N][4], float (&slope)[N][4], const Ext
   };
   if (e.f.DIST) {
     // In most tiles the window reaches no element.
-    const int nearest = KEYS ? distance - 8 * N : distance - 8, farthest = KEYS ? distance + 8 : distance + 8 * N;
+    const int nearest = KEYS ? distance - 8 * N : distance - 8,
+              farthest = KEYS ? distance + 8 : distance + 8 * N;
     if ((farthest >= 0) & (nearest < e.x.dist_window))
       each<N>([&](int n, int x) {
         const int t = away(n, x);
@@ -91,9 +92,7 @@ TANDEM_DEVICE uint score_block(float (&s)[N][4], float (&slope)[N][4], const Ext
   }
   if (is_entmax(e)) each<N>([&](int n, int x) { s[n][x] = __fmul_rn(e.x.entmax_scale, s[n][x]); });
   if (edge || e.f.KEEP)
-    each<N>([&](int n, int x) {
-      s[n][x] = seen >> (4 * n + x) & 1u ? s[n][x] : minus_infinity();
-    });
+    each<N>([&](int n, int x) { s[n][x] = seen >> (4 * n + x) & 1u ? s[n][x] : minus_infinity(); });
   return seen;
 }
 
@@ -143,7 +142,8 @@ TANDEM_DEVICE uint kept_block(const Extra& e, const HeadExtra& of, const Spot<KE
     for (int n = 0; n < N; ++n) {
       const uint mine = kept_words(e, of, at.i(n, 2 * odd), at.j(n, 0) >> 2);
       const uint other = swap_words(mine, 1);
-      const uint upper = (odd ? other : mine) >> (2 * odd), lower = (odd ? mine : other) >> (2 * odd);
+      const uint upper = (odd ? other : mine) >> (2 * odd),
+                 lower = (odd ? mine : other) >> (2 * odd);
       kept |= (upper & 3u) << 4 * n | (lower & 3u) << (4 * n + 2);
     }
   } else {

@@ -104,9 +104,10 @@ class CudaProgram final : public Program {
       return Status();
     }
     if (kAmpereTiles[launch.ampere].full) switch (launch.stem) {
-#define TANDEM_FULL(name) \
-  case Stem::name:        \
-    return add_fixed(launch, cuda::sm80::name##_full_kernel, name##_spec, name##_block, name##_push);
+#define TANDEM_FULL(name)                                                               \
+  case Stem::name:                                                                      \
+    return add_fixed(launch, cuda::sm80::name##_full_kernel, name##_spec, name##_block, \
+                     name##_push);
         TANDEM_FULL(fwd)
         TANDEM_FULL(bwd_row)
         TANDEM_FULL(bwd_dkv)
@@ -115,16 +116,17 @@ class CudaProgram final : public Program {
         default:
           break;
       }
-    else switch (launch.stem) {
-      case Stem::fwd:
-        return add_plain(launch, cuda::sm80::fwd_kernel, fwd_block, fwd_push);
-      case Stem::bwd_dkv:
-        return add_plain(launch, cuda::sm80::bwd_dkv_kernel, bwd_dkv_block, bwd_dkv_push);
-      case Stem::bwd_dq:
-        return add_plain(launch, cuda::sm80::bwd_dq_kernel, bwd_dq_block, bwd_dq_push);
-      default:
-        break;
-    }
+    else
+      switch (launch.stem) {
+        case Stem::fwd:
+          return add_plain(launch, cuda::sm80::fwd_kernel, fwd_block, fwd_push);
+        case Stem::bwd_dkv:
+          return add_plain(launch, cuda::sm80::bwd_dkv_kernel, bwd_dkv_block, bwd_dkv_push);
+        case Stem::bwd_dq:
+          return add_plain(launch, cuda::sm80::bwd_dq_kernel, bwd_dq_block, bwd_dq_push);
+        default:
+          break;
+      }
     return fail(TANDEM_ERROR_BACKEND, "the path sm80 has no kernel %s", stem_name(launch.stem));
   }
 

@@ -43,12 +43,10 @@ Status sm80_recorder(const Plan& plan, const Launch& launch, const SharedMemory&
     const BwdDkvDqBlock block = bwd_dkv_dq_block(plan, launch);
     *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
       const BwdDkvPush from = bwd_dkv_push(plan, launch, a);
-      cuda::sm80::BwdDkvDqParams params{block,  bwd_dkv_dq_push(plan, launch, a),
-                                        from.q, from.k,
-                                        from.v, from.d_o,
-                                        from.wide};
-      const cudaError_t error = cudaMemsetAsync(reinterpret_cast<void*>(a.d_q_sums), 0,
-                                                size_t(plan.zeroed_size), stream);
+      cuda::sm80::BwdDkvDqParams params{
+          block, bwd_dkv_dq_push(plan, launch, a), from.q, from.k, from.v, from.d_o, from.wide};
+      const cudaError_t error =
+          cudaMemsetAsync(reinterpret_cast<void*>(a.d_q_sums), 0, size_t(plan.zeroed_size), stream);
       if (error != cudaSuccess) return error;
       return launch_kernel(kernel, launch, &params, stream);
     };
