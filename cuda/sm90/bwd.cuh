@@ -267,11 +267,11 @@ TANDEM_DEVICE void differentiate(uint (&ds)[COUNT / 4], const float (&p)[COUNT /
 // Pairs of 64 keys x COUNT queries into a tile [query][key] of one panel; warp: of the warpgroup.
 template <int COUNT>
 TANDEM_DEVICE void store_transposed(uint tile, const uint (&x)[COUNT / 4], int warp, int lane) {
+  const uint to = tile + panel_at(lane % 8 + lane / 16 * 8, 2 * warp + (lane / 8 & 1));
 #pragma unroll
   for (int k = 0; k < COUNT / 16; ++k) {
     const uint r[4] = {x[4 * k], x[4 * k + 1], x[4 * k + 2], x[4 * k + 3]};
-    store_matrices_transposed(
-        tile + panel_at(16 * k + lane % 8 + lane / 16 * 8, 2 * warp + (lane / 8 & 1)), r);
+    store_matrices_transposed(to + 2048 * k, r);
   }
 }
 // Whether a tile of queries needs hide().

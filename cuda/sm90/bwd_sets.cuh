@@ -138,13 +138,13 @@ struct Bias {
     TANDEM_DEVICE void weigh(float (&s)[BR / 2], float scale2, uint lse, int, int) {
       const int group = int(threadIdx.x) / 128 - 1, warp = int(threadIdx.x) / 32 % 4;
       const int lane = int(threadIdx.x) % 32;
-      const uint tile = at.tile(turn.stage) + group * BR * 128;
+      const uint from = at.tile(turn.stage) + group * BR * 128 +
+                        panel_at(lane % 8 + lane / 16 * 8, 2 * warp + (lane / 8 & 1));
       barrier_wait(at.full(turn.stage), turn.parity);
 #pragma unroll
       for (int k = 0; k < BR / 16; ++k) {
         uint r[4];
-        load_matrices_transposed(
-            r, tile + panel_at(16 * k + lane % 8 + lane / 16 * 8, 2 * warp + (lane / 8 & 1)));
+        load_matrices_transposed(r, from + 2048 * k);
         const float2 l = shared_float2(lse + 64 * k), m = shared_float2(lse + 64 * k + 32);
 #pragma unroll
         for (int n = 0; n < 4; ++n) {
@@ -182,12 +182,7 @@ struct Bias {
     const int size = int(cluster_size()), rank = int(cluster_rank());
     const int piece = thread % 16, key = walk.col0 + 8 * piece;
     const Strides& strides = params.bias.d_bias_strides;
-    Share share;
-    share.first = 4 * rank + thread / 16;
-    share.step = 4 * size;
-    share.keys = u.seq_kv - key;
-    share.stride = strides.d;
-    share.row_stride = strides.s;
+    Share share{strides, 4 * rank + thread / 16, 4 * size, 0, u.seq_kv - key};
     const int64_t entry = params.bias.shared != 1 ? 0 : walk.batch;
     Turn<S.ds_stages> place;
     for (int n = 0; n < u.group; ++n) {
@@ -214,38 +209,62 @@ struct Bias {
   }
 
   struct Share {
+    const Strides& strides;
     int first, step, rows, keys;
-    int64_t stride, row_stride;
   };
 
   template <typename T, typename E>
   static TANDEM_DEVICE void sum_tile(const Share& share, E* to, uint from, int piece, int size) {
     if (size == 1)
       copy_rows<T>(share, to, from, piece);
-    else if (size % 4 == 0)  // or 0: zeros
-      sum_rows<T, 4>(share, to, from, piece, size);
-    else
-      sum_rows<T, 1>(share, to, from, piece, size);
+    else if (size == 4)
+      sum_rows_of_4<T>(share, to, from, piece);
+    else  // 0: zeros
+      sum_rows<T>(share, to, from, piece, size);
   }
 
-  // COUNT: how many of the cluster are asked at a time.
-  template <typename T, int COUNT, typename E>
+  template <typename T, typename E>
   static TANDEM_DEVICE void sum_rows(const Share& share, E* to, uint from, int piece, int size) {
-    to += share.first * share.row_stride;
+    to += share.first * share.strides.s;
 #pragma unroll 1
     for (int row = share.first; row < share.rows;
-         row += share.step, to += share.step * share.row_stride) {
+         row += share.step, to += share.step * share.strides.s) {
       const uint at = from + panel_at(row, piece);
       float sum[8];
 #pragma unroll
       for (int e = 0; e < 8; ++e) sum[e] = 0.f;
 #pragma unroll 1
-      for (int c = 0; c < size; c += COUNT) {
-        uint4 x[COUNT];
+      for (int c = 0; c < size; c += 2) {
+        // The odd one out is taken twice and added once.
+        uint4 x[2];
+        x[0] = cluster_words(cluster_address(at, uint(c)));
+        x[1] = cluster_words(cluster_address(at, uint(min(c + 1, size - 1))));
+        add_words<T>(sum, x[0]);
+        if (c + 1 < size) add_words<T>(sum, x[1]);
+      }
+      put<T>(share, to, sum);
+    }
+  }
+  // The next row's words are on their way while this one's are summed.
+  template <typename T, typename E>
+  static TANDEM_DEVICE void sum_rows_of_4(const Share& share, E* to, uint from, int piece) {
+    if (share.first >= share.rows) return;
+    to += share.first * share.strides.s;
+    uint4 x[4];
 #pragma unroll
-        for (int n = 0; n < COUNT; ++n) x[n] = cluster_words(cluster_address(at, uint(c + n)));
+    for (int n = 0; n < 4; ++n)
+      x[n] = cluster_words(cluster_address(from + panel_at(share.first, piece), uint(n)));
+#pragma unroll 1
+    for (int row = share.first; row < share.rows;
+         row += share.step, to += share.step * share.strides.s) {
+      const uint next = from + panel_at(min(row + share.step, share.rows - 1), piece);
+      float sum[8];
 #pragma unroll
-        for (int n = 0; n < COUNT; ++n) add_words<T>(sum, x[n]);
+      for (int e = 0; e < 8; ++e) sum[e] = 0.f;
+#pragma unroll
+      for (int n = 0; n < 4; ++n) {
+        add_words<T>(sum, x[n]);
+        x[n] = cluster_words(cluster_address(next, uint(n)));
       }
       put<T>(share, to, sum);
     }
@@ -253,14 +272,14 @@ struct Bias {
   // There is nothing to sum: two rows at a time.
   template <typename T, typename E>
   static TANDEM_DEVICE void copy_rows(const Share& share, E* to, uint from, int piece) {
-    to += share.first * share.row_stride;
+    to += share.first * share.strides.s;
 #pragma unroll 1
     for (int row = share.first; row < share.rows; row += 2 * share.step) {
       uint4 x[2];
 #pragma unroll
       for (int n = 0; n < 2; ++n) x[n] = shared_words(from + panel_at(row + n * share.step, piece));
 #pragma unroll
-      for (int n = 0; n < 2; ++n, to += share.step * share.row_stride)
+      for (int n = 0; n < 2; ++n, to += share.step * share.strides.s)
         if (row + n * share.step < share.rows) put<T>(share, to, x[n]);
     }
   }
@@ -274,12 +293,12 @@ struct Bias {
 
   template <typename T>
   static TANDEM_DEVICE void put(const Share& share, float* to, const float (&x)[8]) {
-    if (share.keys >= 8 && share.stride == 1 && (reinterpret_cast<uint64_t>(to) & 15) == 0) {
+    if (share.keys >= 8 && share.strides.d == 1 && (reinterpret_cast<uint64_t>(to) & 15) == 0) {
       __stcs(reinterpret_cast<float4*>(to), make_float4(x[0], x[1], x[2], x[3]));
       __stcs(reinterpret_cast<float4*>(to) + 1, make_float4(x[4], x[5], x[6], x[7]));
     } else {
 #pragma unroll 1
-      for (int e = 0; e < min(8, share.keys); ++e, to += share.stride) {
+      for (int e = 0; e < min(8, share.keys); ++e, to += share.strides.d) {
         const float low = e & 1 ? x[1] : x[0], second = e & 1 ? x[3] : x[2];
         const float third = e & 1 ? x[5] : x[4], high = e & 1 ? x[7] : x[6];
         *to = e & 4 ? (e & 2 ? high : third) : (e & 2 ? second : low);
@@ -300,11 +319,11 @@ struct Bias {
   }
   template <typename T>
   static TANDEM_DEVICE void put(const Share& share, ushort* to, uint4 x) {
-    if (share.keys >= 8 && share.stride == 1 && (reinterpret_cast<uint64_t>(to) & 15) == 0) {
+    if (share.keys >= 8 && share.strides.d == 1 && (reinterpret_cast<uint64_t>(to) & 15) == 0) {
       __stcs(reinterpret_cast<uint4*>(to), x);
     } else {
 #pragma unroll 1
-      for (int e = 0; e < min(8, share.keys); ++e, to += share.stride) {
+      for (int e = 0; e < min(8, share.keys); ++e, to += share.strides.d) {
         *to = ushort(x.x);
         x.x = __funnelshift_r(x.x, x.y, 16), x.y = __funnelshift_r(x.y, x.z, 16);
         x.z = __funnelshift_r(x.z, x.w, 16), x.w >>= 16;

@@ -20,15 +20,16 @@ TANDEM_DEVICE void produce(const Params& params, const Shared<S>& shared) {
   // v lags behind k by a step: S of the next keys comes before P V of the present ones.
   int t = -1, head = 0, batch = 0;
   while (rounds.next(&at, [](const FwdPlace&) {})) {
-    const int kv_head = at.head / params.block.group;
-    copy.q(at.row0, at.head, at.batch);
+    const int kv_head = head_of(params.block, at) / params.block.group;
+    const int in_batch = batch_of(params.block, at);
+    copy.q(at.row0, head_of(params.block, at), in_batch);
     for (int next = at.span.end - 1; next >= at.span.begin; --next) {
-      copy.k(next, kv_head, at.batch);
+      copy.k(next, kv_head, in_batch);
       if constexpr (S::BIAS)
-        copy.bias(next, at.row0, at.head / params.extra.bias_group,
-                  params.extra.bias.b ? at.batch : 0);
+        copy.bias(next, at.row0, head_of(params.block, at) / params.extra.bias_group,
+                  params.extra.bias.b ? in_batch : 0);
       if (t >= 0) copy.v(t, head, batch);
-      t = next, head = kv_head, batch = at.batch;
+      t = next, head = kv_head, batch = in_batch;
     }
   }
   if (t >= 0) copy.v(t, head, batch);
@@ -41,8 +42,8 @@ TANDEM_DEVICE void add_bias(float (&s)[N / 2], uint at, float factor) {
 #pragma unroll
   for (int j = 0; j < N / 16; ++j) {
     uint r[4];
-    load_matrices(r, at + uint(j / 4 * 64 * kPanelBytes) +
-                         panel_at(row, j % 4 * 2 + thread % 32 / 16));
+    load_matrices(
+        r, at + uint(j / 4 * 64 * kPanelBytes) + panel_at(row, j % 4 * 2 + thread % 32 / 16));
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       s[8 * j + 2 * i] = fmaf(T::low(r[i]), factor, s[8 * j + 2 * i]);
@@ -58,8 +59,7 @@ TANDEM_DEVICE void consume(const Params& params, const Shared<S>& shared) {
   const int group = __shfl_sync(kAllLanes, int(threadIdx.x) / 128 - 1, 0);
   const bool speaks = threadIdx.x % 128 == 0;  // for its warpgroup
   // Scores are multiplied by a positive number after they are compared. A scale that is not, or hardly, comes first.
-  const bool plain_scale = u.scale > 1e-12f;
-  const float first = u.scale * kLog2e, scale = plain_scale ? first : 1.f;
+  const float scale = plain_scale(u) ? u.scale * kLog2e : 1.f;
   const uint64_t q_at = along(shared.q(0) + uint(group * 64 * kPanelBytes));
   const uint64_t k_at = along(shared.k(0)), v_at = across(shared.v(0), S::K_PANEL);
 
@@ -92,20 +92,22 @@ TANDEM_DEVICE void consume(const Params& params, const Shared<S>& shared) {
 
   Rounds<S> rounds(u);
   const auto score = [&](const FwdPlace& at, int t) {
-    if (!plain_scale) {
+    if (!plain_scale(u)) {
+      const float first = fresh(u.scale) * kLog2e;
 #pragma unroll
       for (int i = 0; i < N / 2; ++i) s[i] *= first;
     }
     if constexpr (S::BIAS) {
       const int stage = bias_step.stage();
       barrier_wait(shared.bias_full(group, stage), bias_step.parity());
-      add_bias<T, N>(s, shared.bias(group, stage), plain_scale ? 1.f / u.scale : kLog2e);
+      add_bias<T, N>(s, shared.bias(group, stage), plain_scale(u) ? 1.f / u.scale : kLog2e);
       __syncwarp();
       if (threadIdx.x % 32 == 0) barrier_arrive(shared.bias_empty(group, stage));
       bias_step.next();
     }
     if (t < at.span.full_begin || t >= at.span.full_end)
-      mask_tile<N>(s, rounds.band(), at.row0 + fresh_row(), t * N + fresh_col(), u.seq_kv, -INFINITY);
+      mask_tile<N>(s, rounds.band(), at.row0 + fresh_row(), t * N + fresh_col(), u.seq_kv,
+                   -INFINITY);
   };
 
   FwdPlace at, to;

@@ -15,8 +15,12 @@ constexpr float kLog2e = 1.44269504088896341f, kLn2 = 0.693147180559945309f;
 
 // What the copying warpgroup keeps of its registers, and what the others have then: together no more than the launch
 // allocated, 168 for each of 3 warpgroups, 128 for each of 4; whoever asks for more waits for ever.
-constexpr int producer_registers(const FwdTile& t) { return t.groups == 3 ? 32 : t.dv > 192 ? 24 : 40; }
-constexpr int consumer_registers(const FwdTile& t) { return t.groups == 3 ? 160 : t.dv > 192 ? 240 : 232; }
+constexpr int producer_registers(const FwdTile& t) {
+  return t.groups == 3 ? 32 : t.dv > 192 ? 24 : 40;
+}
+constexpr int consumer_registers(const FwdTile& t) {
+  return t.groups == 3 ? 160 : t.dv > 192 ? 240 : 232;
+}
 
 // BIAS_: with a dense bias.
 template <int ROW, bool BIAS_ = false>
@@ -90,9 +94,17 @@ struct Step {
 };
 
 struct FwdPlace {
-  int row0, head, batch;
+  int row0;
+  uint index;  // of the head, over the batch
   TandemTiles span;
 };
+
+TANDEM_DEVICE int batch_of(const FwdBlock& u, const FwdPlace& at) {
+  return int(at.index / uint(u.heads_q));
+}
+TANDEM_DEVICE int head_of(const FwdBlock& u, const FwdPlace& at) {
+  return int(at.index % uint(u.heads_q));
+}
 
 // The tiles of this workgroup. Those of a head follow each other, so that workgroups at work at a time share its keys.
 // Where later tiles are longer, a workgroup takes the last and the first, the last but one and the second, and so on: two
@@ -131,14 +143,14 @@ struct Rounds {
         const uint each = equal ? tiles : heads, many = index / each, rest = index - many * each;
         tile = equal ? rest : tiles - 1 - many;
         head = equal ? many : rest;
-        if (S::BIAS && equal) {  // often all batches have the same: those that read a tile of it come together
+        if (S::BIAS &&
+            equal) {  // often all batches have the same: those that read a tile of it come together
           const uint batches = heads / uint(u.heads_q), row = index / batches;
           tile = row % tiles;
           head = (index - row * batches) * uint(u.heads_q) + row / tiles;
         }
       }
-      at->batch = int(head / uint(u.heads_q));
-      at->head = int(head - uint(at->batch) * uint(u.heads_q));
+      at->index = head;
       at->row0 = int(tile) * S::M;
       at->span = tandem_key_tiles(band(), at->row0, S::M, S::N, u.seq_q, u.seq_kv);
       if (at->span.begin < at->span.end) return true;
@@ -181,8 +193,8 @@ struct Copier {
   }
   TANDEM_DEVICE void v(int t, int head, int batch) {
     barrier_wait(shared.v_empty(v_step.stage()), v_step.parity() ^ 1);
-    copy_tile<S::DV_PANELS>(shared.v(v_step.stage()), &params.v, shared.v_full(v_step.stage()), S::N,
-                            t * S::N, head, batch);
+    copy_tile<S::DV_PANELS>(shared.v(v_step.stage()), &params.v, shared.v_full(v_step.stage()),
+                            S::N, t * S::N, head, batch);
     v_step.next();
   }
   TANDEM_DEVICE void bias(int t, int row0, int head, int batch) {
@@ -219,6 +231,12 @@ TANDEM_DEVICE int fresh_thread() {
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));
   return x;
 }
+TANDEM_DEVICE float fresh(float x) {
+  asm volatile("" : "+f"(x));
+  return x;
+}
+// Scores are multiplied by a positive number after they are compared; by a scale that is not, or hardly, before.
+TANDEM_DEVICE bool plain_scale(const FwdBlock& u) { return u.scale > 1e-12f; }
 TANDEM_DEVICE int fresh_row() {
   const int thread = fresh_thread() - 128;
   return thread / 32 * 16 + thread % 32 / 4;
@@ -340,9 +358,8 @@ TANDEM_DEVICE void product_across(float (&o)[S::DV / 2], const uint (&p)[S::N / 
   fence();
 #pragma unroll
   for (int n = 0; n < S::N / 16; ++n)
-    Product<T, S::DV>::template from_registers<1>(o, p[4 * n], p[4 * n + 1], p[4 * n + 2],
-                                                  p[4 * n + 3], further(v, n * 16 * kPanelBytes),
-                                                  1);
+    Product<T, S::DV>::template from_registers<1>(
+        o, p[4 * n], p[4 * n + 1], p[4 * n + 2], p[4 * n + 3], further(v, n * 16 * kPanelBytes), 1);
   commit();
 }
 
@@ -373,7 +390,8 @@ TANDEM_DEVICE void transpose_quad(uint (&x)[4]) {
 template <typename T, int DV>
 TANDEM_DEVICE void store_rows(const float (&o)[DV / 2], const float (&factor)[2], uint64_t address,
                               const FwdBlock& u, const FwdPlace& at) {
-  ushort* base = reinterpret_cast<ushort*>(address) + at.batch * u.o.b + at.head * u.o.h;
+  ushort* base =
+      reinterpret_cast<ushort*>(address) + batch_of(u, at) * u.o.b + head_of(u, at) * u.o.h;
   const bool chunks = u.o.d == 1 && u.o.s % 8 == 0 && reinterpret_cast<uint64_t>(base) % 16 == 0;
   const int row = at.row0 + fresh_row(), lane = fresh_thread() % 4;
 #pragma unroll
@@ -411,16 +429,15 @@ TANDEM_DEVICE void store_lse(const FwdBlock& u, const FwdPush& push, const FwdPl
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const int i = at.row0 + fresh_row() + 8 * r;
-    if (i < u.seq_q) to[(int64_t(at.batch) * u.heads_q + at.head) * u.seq_q + i] = lse[r];
+    if (i < u.seq_q) to[int64_t(at.index) * u.seq_q + i] = lse[r];
   }
 }
 
 // o and lse of a tile whose rows see no key.
 template <typename S>
 TANDEM_DEVICE void store_nothing(const FwdBlock& u, const FwdPush& push, const FwdPlace& at) {
-  ushort* o = reinterpret_cast<ushort*>(push.o) + at.batch * u.o.b + at.head * u.o.h;
-  float* lse = reinterpret_cast<float*>(push.lse) +
-               (int64_t(at.batch) * u.heads_q + at.head) * u.seq_q;
+  ushort* o = reinterpret_cast<ushort*>(push.o) + batch_of(u, at) * u.o.b + head_of(u, at) * u.o.h;
+  float* lse = reinterpret_cast<float*>(push.lse) + int64_t(at.index) * u.seq_q;
 #pragma unroll 1
   for (int n = int(threadIdx.x) - 128; n < S::M * u.head_dim_v; n += 128 * S::GROUPS) {
     const int i = at.row0 + n / u.head_dim_v, d = n % u.head_dim_v;

@@ -17,14 +17,15 @@ TANDEM_DEVICE void produce(const FwdFullParams& params, const Shared<S>& shared)
   Copier<S, FwdFullParams> copy(params, shared);
   FwdPlace at;
   while (rounds.next(&at, [](const FwdPlace&) {})) {
-    const int kv_head = at.head / params.block.group;
-    copy.q(at.row0, at.head, at.batch);
-    for (int t = at.span.end - 1; t >= at.span.begin; --t) copy.k(t, kv_head, at.batch);
+    const int own_head = head_of(params.block, at), batch = batch_of(params.block, at);
+    const int kv_head = own_head / params.block.group;
+    copy.q(at.row0, own_head, batch);
+    for (int t = at.span.end - 1; t >= at.span.begin; --t) copy.k(t, kv_head, batch);
     for (int t = at.span.end - 1; t >= at.span.begin; --t) {
-      copy.k(t, kv_head, at.batch);
-      if (t + 1 < at.span.end) copy.v(t + 1, kv_head, at.batch);
+      copy.k(t, kv_head, batch);
+      if (t + 1 < at.span.end) copy.v(t + 1, kv_head, batch);
     }
-    copy.v(at.span.begin, kv_head, at.batch);
+    copy.v(at.span.begin, kv_head, batch);
   }
 }
 
@@ -56,12 +57,10 @@ TANDEM_DEVICE void consume(const FwdFullParams& params, const Shared<S>& shared)
   const FwdBlock& u = params.block;
   const int group = __shfl_sync(kAllLanes, int(threadIdx.x) / 128 - 1, 0);
   const bool speaks = threadIdx.x % 128 == 0;  // for its warpgroup
-  const bool plain_scale = u.scale > 1e-12f;
-  const float first = u.scale * kLog2e, scale = plain_scale ? first : 1.f;
+  const float scale = plain_scale(u) ? u.scale * kLog2e : 1.f;
   const uint64_t q_at = along(shared.q(0) + uint(group * 64 * kPanelBytes));
   const uint64_t k_at = along(shared.k(0)), v_at = across(shared.v(0), S::K_PANEL);
   const uint table = shared.barrier(4 + 4 * S::STAGES) + uint(group * S::DIST_ENTRIES * 4);
-  const int window = params.features.DIST ? params.extra.dist_window : 0;
 
   float s[N / 2], o[S::DV / 2];
   uint p[N / 4];
@@ -88,33 +87,34 @@ TANDEM_DEVICE void consume(const FwdFullParams& params, const Shared<S>& shared)
 
   Rounds<S> rounds(u);
   FwdPlace at;
-  int head = -1;
-  float tau = 0.f;
+  uint index = ~0u;  // of the head whose distance bias the table has
   while (rounds.next(&at, [&](const FwdPlace& p) { store_nothing<S>(u, params.push, p); })) {
-    if (at.head != head) {
-      head = at.head;
-      tau = __ldg(reinterpret_cast<const float*>(params.push.extra[params.features.AT_TAU]) + head);
-      if (window > 0) {
-        const float* dist =
-            reinterpret_cast<const float*>(params.push.extra[params.features.AT_DIST]) +
-            int64_t(head) * window;
-        const float factor = plain_scale ? 1.f / u.scale : kLog2e;
-        named_sync(4 + group, 128);
-        for (int n = int(threadIdx.x) % 128; n < window + 2 * PAD; n += 128) {
-          const int t = n - PAD;
-          put_shared(table + uint(4 * n), t >= 0 && t < window ? __ldg(dist + t) * factor : 0.f);
-        }
-        named_sync(4 + group, 128);
+    const int window = params.features.DIST ? params.extra.dist_window : 0;
+    if (window > 0 && at.index != index) {
+      index = at.index;
+      const float* dist =
+          reinterpret_cast<const float*>(params.push.extra[params.features.AT_DIST]) +
+          int64_t(head_of(u, at)) * window;
+      const float factor = plain_scale(u) ? 1.f / u.scale : kLog2e;
+      named_sync(4 + group, 128);
+      for (int n = int(threadIdx.x) % 128; n < window + 2 * PAD; n += 128) {
+        const int t = n - PAD;
+        put_shared(table + uint(4 * n), t >= 0 && t < window ? __ldg(dist + t) * factor : 0.f);
       }
+      named_sync(4 + group, 128);
     }
     const auto score = [&](int t) {
-      if (!plain_scale) {
+      if (!plain_scale(u)) {
+        const float first = fresh(u.scale) * kLog2e;
 #pragma unroll
         for (int i = 0; i < N / 2; ++i) s[i] *= first;
       }
-      const int distance = at.row0 + 64 * group + u.band_off - t * N;  // of the warpgroup's first element
+      // Of the warpgroup's first element.
+      const int distance = at.row0 + 64 * group + u.band_off - t * N;
+      const int window = params.features.DIST ? params.extra.dist_window : 0;
       if (window > 0 && distance + 63 >= 0 && distance - (N - 1) < window)
-        add_dist<N>(s, table + uint(4 * (PAD + at.row0 + fresh_row() + u.band_off - (t * N + fresh_col()))));
+        add_dist<N>(s, table + uint(4 * (PAD + at.row0 + fresh_row() + u.band_off -
+                                         (t * N + fresh_col()))));
     };
     const auto edge = [&](int t) { return t < at.span.full_begin || t >= at.span.full_end; };
 
@@ -127,18 +127,21 @@ TANDEM_DEVICE void consume(const FwdFullParams& params, const Shared<S>& shared)
       wait<0>();
       release_k();
       score(t);
-      if (edge(t)) mask_tile<N>(s, rounds.band(), at.row0 + fresh_row(), t * N + fresh_col(), u.seq_kv, -INFINITY);
+      if (edge(t))
+        mask_tile<N>(s, rounds.band(), at.row0 + fresh_row(), t * N + fresh_col(), u.seq_kv,
+                     -INFINITY);
       softmax.step(s, scale, factor);
     }
 
-    float origin[2], shift[2], lse[2];
+    float origin[2], shift[2];
+    const float tau = __ldg(
+        reinterpret_cast<const float*>(params.push.extra[params.features.AT_TAU]) + head_of(u, at));
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int count =
           tandem_key_count(rounds.band(), at.row0 + fresh_row() + 8 * r, u.seq_q, u.seq_kv);
       const float l = quad_sum(softmax.l[r]);
       origin[r] = softmax.m[r] + log2f(l);
-      lse[r] = l == 0.f ? -INFINITY : fmaf(softmax.m[r], kLn2, logf(l));
       shift[r] = count > 0 ? __fdiv_rn(tau, float(count)) : 0.f;
     }
 #pragma unroll
@@ -149,7 +152,8 @@ TANDEM_DEVICE void consume(const FwdFullParams& params, const Shared<S>& shared)
       for (int i = 0; i < N / 2; ++i)
         s[i] = exp2_fast(fmaf(s[i], scale, -origin[i / 2 % 2])) + shift[i / 2 % 2];
       settle(s);  // and not behind the wait that follows
-      if (edge(t)) mask_tile<N>(s, rounds.band(), at.row0 + fresh_row(), t * N + fresh_col(), u.seq_kv, 0.f);
+      if (edge(t))
+        mask_tile<N>(s, rounds.band(), at.row0 + fresh_row(), t * N + fresh_col(), u.seq_kv, 0.f);
     };
     product_s();
     wait<0>();
@@ -173,6 +177,7 @@ TANDEM_DEVICE void consume(const FwdFullParams& params, const Shared<S>& shared)
     wait<0>();
     release_v();
     const float one[2] = {1.f, 1.f};
+    const float lse[2] = {origin[0] * kLn2, origin[1] * kLn2};
     store_lse(u, params.push, at, lse);
     store_rows<T, S::DV>(o, one, params.push.o, u, at);
   }

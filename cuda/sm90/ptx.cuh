@@ -67,8 +67,8 @@ TANDEM_DEVICE void copy_box(uint to, const CUtensorMap* map, uint barrier, int d
       "l"(map), "r"(barrier), "r"(d), "r"(s), "r"(h), "r"(b)
       : "memory");
 }
-// The other way; what lies behind the tensor's end is left out. It may not begin before the first row: that is an illegal
-// instruction on an H100 (580.159.04).
+// The other way; what lies behind the tensor's end is left out, by whole 16 bytes: sizes of 8 elements. It may not begin
+// before the first row: that is an illegal instruction on an H100 (580.159.04).
 TANDEM_DEVICE void store_box(const CUtensorMap* map, uint from, int d, int s, int h, int b) {
   asm volatile(
       "cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(

@@ -8,12 +8,12 @@ namespace cuda {
 namespace sm90 {
 
 __global__ void __launch_bounds__(1024, 1) planted_spill(float* at) {
-  float x[128];
+  float x[192];
 #pragma unroll
-  for (int i = 0; i < 128; ++i) x[i] = at[i * 1024 + threadIdx.x];
+  for (int i = 0; i < 192; ++i) x[i] = at[i * 1024 + threadIdx.x];
   __syncthreads();
 #pragma unroll
-  for (int i = 0; i < 128; ++i) at[i * 1024 + threadIdx.x] = x[i] * x[127 - i];
+  for (int i = 0; i < 192; ++i) at[i * 1024 + threadIdx.x] = x[i] * x[191 - i];
 }
 
 __global__ void __launch_bounds__(128, 1) planted_advisory(float* at, int n) {
