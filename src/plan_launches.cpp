@@ -277,8 +277,8 @@ void lay_out_workspace(Plan* plan) {
       place(true,
             l.gradient == TANDEM_GRAD_BIAS ? &plan->bias_parts_offset : &plan->dist_parts_offset,
             l.splits * uint64_t(gradient_elements(p, l.gradient)));
-  if (const Launch* d_q = plan->find(Stem::bwd_dq))
-    place(d_q->sums_d_bias, &plan->bias_sums_offset, uint64_t(d_q->sums(p)));
+  if (const Launch* d_q = plan->find(Stem::bwd_dq); d_q && d_q->sums_d_bias)
+    place(true, &plan->bias_sums_offset, uint64_t(d_q->sums(p)));
   if (const Launch* join = plan->find(Stem::fwd_join)) {
     place(true, &plan->o_parts_offset, join->splits * rows * uint64_t(part_pitch(p.head_dim_v)));
     place(true, &plan->lse_parts_offset, join->splits * rows);

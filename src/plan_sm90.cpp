@@ -181,9 +181,9 @@ bool choose_sm90_tiles(const Problem& p, const Caps& caps, const PathRow& row, c
     launch->hopper = bwd;
     if (launch->stem == Stem::bwd_dq_cast) return;
     if (launch->stem == Stem::bwd_row_dq) {
-      const int row = std::max(p.head_dim, p.head_dim_v) <= kRowShapes[0].d ? 0 : 1;
-      const RowShape& r = kRowShapes[row];
-      launch->hopper = row;
+      const int shape = std::max(p.head_dim, p.head_dim_v) <= kRowShapes[0].d ? 0 : 1;
+      const RowShape& r = kRowShapes[shape];
+      launch->hopper = shape;
       launch->tile = Tile{"", r.br, r.bc, kBwdThreads / 128, 128, 0, 0, r.d, TileOn::cuda};
       launch->shared_bytes = uint32_t(row_shared_bytes(r));
       return;

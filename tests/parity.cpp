@@ -307,7 +307,12 @@ std::string vacuous(const Outputs& outputs) {
 bool lacks(const Target& target, const tandem_problem& problem) {
   if (target.backend == "cpu")
     return target.path == "simd" && feature_words(problem) != std::vector<std::string>{"plain"};
-  return !takes(target, problem);
+  if (!takes(target, problem)) return true;
+  if (problem.direction != TANDEM_BACKWARD) return false;
+  tandem_problem forward = problem;  // which runs first, and may be refused for its shape
+  forward.direction = TANDEM_FORWARD;
+  forward.gradients = 0;
+  return !takes(target, forward);
 }
 
 int check_on(Target& target, Case& test, const Expect& expect, Outputs* outputs) {

@@ -273,11 +273,11 @@ typedef struct tandem_plan_info {
   double flops; /* 2 (D + Dv) for each visible (i, j) of every head; backward 2.5 times that */
   uint32_t tile_rows, tile_cols; /* Br, Bc; 0 where the path has no tiles */
   char backend[16];
-  char path[16];  /* "ref", "simd", "scalar", "simt", ... */
-  char name[512]; /* backend, path, tile and problem line: the key in logs and benches */
-  uint32_t
-      unordered; /* TANDEM_GRAD_* whose sums this plan adds in any order: their last bits may differ from
-                       * one execute to the next. 0 with TANDEM_FLAG_DETERMINISTIC */
+  char path[16];      /* "ref", "simd", "scalar", "simt", ... */
+  char name[512];     /* backend, path, tile and problem line: the key in logs and benches */
+  uint32_t unordered; /* TANDEM_GRAD_* whose sums this plan adds in any order: their last bits may
+                        * differ from one execute to the next. 0 with TANDEM_FLAG_DETERMINISTIC */
+  uint32_t reserved;  /* 0 */
 } tandem_plan_info;
 TANDEM_API tandem_status tandem_plan_get_info(const tandem_plan* plan, tandem_plan_info* info);
 

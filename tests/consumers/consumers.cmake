@@ -4,7 +4,7 @@
 set(cuda_line "")
 if(TANDEM_WITH_CUDA)
   get_filename_component(cudart ${CUDA_cudart_static_LIBRARY} DIRECTORY)
-  set(cuda_line -L${cudart} -lcudart_static -lrt)
+  set(cuda_line "-L${cudart} -lcudart_static -lrt")
 endif()
 set(components "")
 foreach(backend VULKAN CUDA)
