@@ -218,9 +218,10 @@ void check(tandem_device* fixed, tandem_device* general, tandem_device* cpu, con
 
 int main() {
   tandem_device *fixed = nullptr, *general = nullptr, *cpu = nullptr;
-  tandem_device_options without = TANDEM_DEVICE_OPTIONS_INIT;
-  without.disable = "cuda.simt.elastic";
-  CHECK(tandem_cuda_device_create(0, nullptr, &fixed) == TANDEM_OK, "cuda");
+  tandem_device_options with = TANDEM_DEVICE_OPTIONS_INIT, without = TANDEM_DEVICE_OPTIONS_INIT;
+  with.disable = "cuda.sm80";
+  without.disable = "cuda.sm80,cuda.simt.elastic";
+  CHECK(tandem_cuda_device_create(0, &with, &fixed) == TANDEM_OK, "cuda");
   CHECK(tandem_cuda_device_create(0, &without, &general) == TANDEM_OK, "cuda without");
   CHECK(tandem_cpu_device_create(nullptr, &cpu) == TANDEM_OK, "cpu");
   if (!fixed || !general || !cpu) return 1;
