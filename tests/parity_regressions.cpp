@@ -54,17 +54,22 @@ TEST_CASE("regression: tiles in turns (one is overwritten while it is read)") { 
 
 TEST_CASE("regression: dropped tiles in turns") { check_turns(0.25f); }
 
-// bwd_row, and d_bias summed over the batch; with blocks of bias and rows of q that are whole, and not.
-TEST_CASE("regression: rows and sums in turns") {
-  for (bool whole : {true, false}) {
-    tandem_problem p = problem(TANDEM_BACKWARD, TANDEM_F16,
-                               {2, 2, 1, whole ? 64 : 70, whole ? 96 : 101, 16, 16}, kBottomRight);
-    set_bias(p, TANDEM_F16, 1, p.heads_q, p.seq_q, TANDEM_F16);
-    p.normalizer = TANDEM_ELASTIC;
-    p.gradients = TANDEM_GRAD_BIAS;
-    check(p, seed_of("sums in turns", whole), sparse());
-  }
+namespace {
+// bwd_row, and d_bias summed over the batch; with blocks of bias and rows of q that are whole, or not.
+void check_sums_in_turns(bool whole) {
+  tandem_problem p = problem(TANDEM_BACKWARD, TANDEM_F16,
+                             {2, 2, 1, whole ? 64 : 70, whole ? 96 : 101, 16, 16}, kBottomRight);
+  set_bias(p, TANDEM_F16, 1, p.heads_q, p.seq_q, TANDEM_F16);
+  p.normalizer = TANDEM_ELASTIC;
+  p.gradients = TANDEM_GRAD_BIAS;
+  check(p, seed_of("sums in turns", whole), sparse());
 }
+}  // namespace
+
+TEST_CASE("regression: rows and sums in turns") { check_sums_in_turns(true); }
+
+// Not for the layer's check for races: with it lavapipe (Mesa 26.1) crashes on the kernels that take a bias by element.
+TEST_CASE("regression: odd rows and sums in turns") { check_sums_in_turns(false); }
 
 TEST_CASE("regression: reference tensors that alias (a comparison of a tensor with itself)") {
   // A judge that looks at the same memory twice takes anything. Here one element is spoiled: the judge must
