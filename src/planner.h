@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // What the parts of the planner share: plan.cpp goes through the paths and chooses among the tiles without matrices,
-// plan_matrix.cpp among those of the matrix paths, plan_sm80.cpp and plan_sm90.cpp among those of cuda.sm80 and cuda.sm90, plan_launches.cpp makes launches of the choice.
+// plan_matrix.cpp among those of the matrix paths, plan_sm80.cpp and plan_sm90.cpp among those of cuda.sm80 and
+// cuda.sm90, plan_launches.cpp makes launches of the choice.
 #ifndef TANDEM_SRC_PLANNER_H
 #define TANDEM_SRC_PLANNER_H
 #include <functional>
@@ -53,8 +54,8 @@ bool choose_sm80_tiles(const Problem& p, const Caps& caps, const PathRow& row, b
 // Whether bwd_dkv_dq may run instead of bwd_dkv and bwd_dq: with sums of d_q in any order.
 bool sm80_fuses(const Problem& p);
 
-// plan_launches.cpp. fixed: a row of kFixed, -1 for none. fused_q: with bwd_dkv_dq, on cuda.sm80. A launch whose output is empty is left out. make_launches()
-// says why it cannot; "" if it can.
+// plan_launches.cpp. fixed: a row of kFixed, -1 for none. fused_q: with bwd_dkv_dq, on cuda.sm80. A launch whose output is
+// empty is left out. make_launches() says why it cannot; "" if it can.
 std::vector<Stem> stems_of(const Problem& p, const Caps& caps, const PathRow& row, int fixed,
                            bool fused_q = false);
 std::string make_launches(const Problem& p, const Caps& caps, const PathRow& row, int fixed,

@@ -52,8 +52,8 @@ float ds_at(float base, float share, float dp, float delta) {
 #ifndef WANTS_SLOPE // unused, it makes lavapipe's compiler (Mesa 26) crash with entmax and a bias
 #define WANTS_SLOPE false
 #endif
-// A block with query rows from i0 and keys from j0 on (block_key()); flip: its rows are the keys. slope: softcap's derivative, with WANTS_SLOPE. bias: the
-// block of it, where it comes by chunks.
+// A block with query rows from i0 and keys from j0 on (block_key()); flip: its rows are the keys. slope: softcap's
+// derivative, with WANTS_SLOPE. bias: the block of it, where it comes by chunks.
 void score_block(inout ACC s, inout ACC slope, ACC bias, int i0, int j0, bool flip) {
   ACC queries = query_numbers(flip), keys = key_numbers(flip);
   ELEMENTS(k, s) {
