@@ -273,7 +273,7 @@ typedef struct tandem_plan_info {
   double flops; /* 2 (D + Dv) for each visible (i, j) of every head; backward 2.5 times that */
   uint32_t tile_rows, tile_cols; /* Br, Bc; 0 where the path has no tiles */
   char backend[16];
-  char path[16];      /* "ref", "simd", "scalar", "simt", ... */
+  char path[16];      /* "ref", "simd", "scalar", "sm90", ... */
   char name[512];     /* backend, path, tile and problem line: the key in logs and benches */
   uint32_t unordered; /* TANDEM_GRAD_* whose sums this plan adds in any order: their last bits may
                         * differ from one execute to the next. 0 with TANDEM_FLAG_DETERMINISTIC */
