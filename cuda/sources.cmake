@@ -66,7 +66,7 @@ function(tandem_sm90_options target)
   target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Xptxas=-v>)
   if(UNIX)
     set_target_properties(${target} PROPERTIES
-      CUDA_COMPILER_LAUNCHER "${PROJECT_SOURCE_DIR}/cmake/keep-ptxas")
+      CUDA_COMPILER_LAUNCHER "${PROJECT_SOURCE_DIR}/cmake/keep-ptxas;${CMAKE_CUDA_COMPILER_LAUNCHER}")
   endif()
 endfunction()
 
