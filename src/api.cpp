@@ -181,6 +181,32 @@ tandem_status create_device(const tandem_device_options* options, tandem_device*
   });
 }
 
+tandem_status execute(const tandem_plan* plan, tandem_stream stream, const tandem_args* args,
+                      Backend backend, const Marks* marks) {
+  return border([&]() -> Status {
+    TANDEM_TRY(check_not_null("plan", plan));
+    TANDEM_TRY(check_struct("args", args));
+    TANDEM_TRY(check_args(plan->plan, *args));
+    const size_t launches = plan->plan.launches.size();
+    if (marks) {
+      if (plan->plan.backend != backend)
+        return fail(TANDEM_ERROR_INVALID_ARGUMENT, "a plan of backend %s, timed as one of %s",
+                    backend_name(plan->plan.backend), backend_name(backend));
+      if (marks->count < launches + 1)
+        return fail(TANDEM_ERROR_INVALID_ARGUMENT, "count is %u, %zu kernels need %zu",
+                    marks->count, launches, launches + 1);
+    } else if (launches == 0) {
+      return Status();
+    }
+    const VerboseClock clock(Verbose::execute);
+    TANDEM_TRY(plan->program->record(stream, *args, marks));
+    if (clock.on())
+      verbose_line(Verbose::execute, backend_name(plan->plan.backend), clock.us(),
+                   plan->name.c_str());
+    return Status();
+  });
+}
+
 }  // namespace tandem
 
 extern "C" {
@@ -408,18 +434,7 @@ tandem_status tandem_kernel_get(uint32_t index, tandem_kernel_info* info) {
 
 tandem_status tandem_execute(const tandem_plan* plan, tandem_stream stream,
                              const tandem_args* args) {
-  return border([&]() -> Status {
-    TANDEM_TRY(check_not_null("plan", plan));
-    TANDEM_TRY(check_struct("args", args));
-    TANDEM_TRY(check_args(plan->plan, *args));
-    if (plan->plan.launches.empty()) return Status();
-    const VerboseClock clock(Verbose::execute);
-    TANDEM_TRY(plan->program->record(stream, *args));
-    if (clock.on())
-      verbose_line(Verbose::execute, backend_name(plan->plan.backend), clock.us(),
-                   plan->name.c_str());
-    return Status();
-  });
+  return execute(plan, stream, args, Backend::cpu, nullptr);
 }
 
 }  // extern "C"

@@ -77,7 +77,7 @@ class VulkanProgram final : public Program {
  public:
   VulkanProgram(const VulkanDevice& device, const Plan& plan) : device_(device), plan_(plan) {}
   ~VulkanProgram() override;
-  Status record(tandem_stream stream, const tandem_args& args) const override;
+  Status record(tandem_stream stream, const tandem_args& args, const Marks* marks) const override;
 
  private:
   friend class VulkanDevice;

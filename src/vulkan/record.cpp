@@ -30,7 +30,7 @@ VulkanProgram::~VulkanProgram() {
   if (pool_) device_.vk().vkDestroyDescriptorPool(device_.handle(), pool_, nullptr);
 }
 
-Status VulkanProgram::record(tandem_stream stream, const tandem_args& args) const {
+Status VulkanProgram::record(tandem_stream stream, const tandem_args& args, const Marks*) const {
   const VkTable& vk = device_.vk();
   const auto cmd = reinterpret_cast<VkCommandBuffer>(uintptr_t(stream.handle));
   if (!cmd) return fail(TANDEM_ERROR_INVALID_ARGUMENT, "stream is not a VkCommandBuffer but 0");
