@@ -61,6 +61,12 @@ tandem_status create_device(const tandem_device_options* options, tandem_device*
                                            std::unique_ptr<Device>*),
                             const void* context);
 
+// The same for an execute: record() gets checked arguments. backend: that the plan has to be of; nullptr: any.
+tandem_status execute(const tandem_plan* plan, const Backend* backend, const tandem_args* args,
+                      Status (*record)(const Plan&, const Program&, const tandem_args&,
+                                       const void* context),
+                      const void* context);
+
 Status open_cpu_device(const DeviceOptions& options, const void*, std::unique_ptr<Device>* device);
 Status open_vulkan_device(const DeviceOptions& options, const void* desc,
                           std::unique_ptr<Device>* device);  // desc: tandem_vk_device_desc
