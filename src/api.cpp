@@ -8,20 +8,10 @@
 
 #include "args.h"
 #include "border.h"
-#include "device.h"
+#include "handles.h"
 #include "verbose.h"
 
 using namespace tandem;
-
-struct tandem_device {
-  std::unique_ptr<Device> device;
-};
-
-struct tandem_plan {
-  Plan plan;
-  std::unique_ptr<Program> program;
-  std::string name;
-};
 
 namespace {
 
@@ -176,31 +166,28 @@ tandem_status create_device(const tandem_device_options* options, tandem_device*
                         TANDEM_VERSION_MAJOR, TANDEM_VERSION_MINOR, TANDEM_VERSION_PATCH)
                        .c_str());
     }
+    add_handle(made.get());
     *device = made.release();
     return Status();
   });
 }
 
-tandem_status execute(const tandem_plan* plan, tandem_stream stream, const tandem_args* args,
-                      Backend backend, const Marks* marks) {
+tandem_status execute(const tandem_plan* plan, const Backend* backend, const tandem_args* args,
+                      Status (*record)(const Plan&, const Program&, const tandem_args&,
+                                       const void*),
+                      const void* context) {
   return border([&]() -> Status {
-    TANDEM_TRY(check_not_null("plan", plan));
+    TANDEM_TRY(check_handle("plan", plan));
+    if (!plan->program)
+      return fail(TANDEM_ERROR_INVALID_ARGUMENT, "plan has no device: that was destroyed before");
+    if (backend && plan->plan.backend != *backend)
+      return fail(TANDEM_ERROR_INVALID_ARGUMENT, "plan is for %s, this call is for %s",
+                  backend_name(plan->plan.backend), backend_name(*backend));
     TANDEM_TRY(check_struct("args", args));
     TANDEM_TRY(check_args(plan->plan, *args));
-    const size_t launches = plan->plan.launches.size();
-    if (marks) {
-      if (plan->plan.backend != backend)
-        return fail(TANDEM_ERROR_INVALID_ARGUMENT, "a plan of backend %s, timed as one of %s",
-                    backend_name(plan->plan.backend), backend_name(backend));
-      if (marks->count < launches + 1)
-        return fail(TANDEM_ERROR_INVALID_ARGUMENT, "count is %u, %zu kernels need %zu",
-                    marks->count, launches, launches + 1);
-    } else if (launches == 0) {
-      return Status();
-    }
     const VerboseClock clock(Verbose::execute);
-    TANDEM_TRY(plan->program->record(stream, *args, marks));
-    if (clock.on())
+    TANDEM_TRY(record(plan->plan, *plan->program, *args, context));
+    if (clock.on() && !plan->plan.launches.empty())
       verbose_line(Verbose::execute, backend_name(plan->plan.backend), clock.us(),
                    plan->name.c_str());
     return Status();
@@ -251,11 +238,27 @@ tandem_status tandem_cpu_device_create(const tandem_device_options* options,
   return create_device(options, device, open_cpu_device, nullptr);
 }
 
-void tandem_device_destroy(tandem_device* device) { delete device; }
+void tandem_device_destroy(tandem_device* device) {
+  if (!device) return;
+  border([&]() -> Status {
+    TANDEM_TRY(check_handle("device", device));
+    remove_handle(device);
+    const std::unique_ptr<tandem_device> gone(device);
+    const int plans = orphan_plans(device);
+    if (plans == 0) return Status();
+    const Status early =
+        fail(TANDEM_ERROR_INVALID_ARGUMENT,
+             "tandem_device_destroy: %d plans of this device are alive; they can be destroyed "
+             "still, but not executed",
+             plans);
+    device->device->log()(TANDEM_LOG_ERROR, early.message());
+    return early;
+  });
+}
 
 tandem_status tandem_device_get_info(const tandem_device* device, tandem_device_info* info) {
   return border([&]() -> Status {
-    TANDEM_TRY(check_not_null("device", device));
+    TANDEM_TRY(check_handle("device", device));
     TANDEM_TRY(check_struct("info", info));
     const Caps& caps = device->device->caps();
     info->shared_bytes = caps.shared_bytes;
@@ -269,7 +272,7 @@ tandem_status tandem_device_get_info(const tandem_device* device, tandem_device_
 size_t tandem_device_describe(const tandem_device* device, char* out, size_t capacity) {
   size_t size = 0;
   border([&]() -> Status {
-    TANDEM_TRY(check_not_null("device", device));
+    TANDEM_TRY(check_handle("device", device));
     size = copy_text(describe_caps(device->device->caps()), out, capacity);
     return Status();
   });
@@ -278,7 +281,7 @@ size_t tandem_device_describe(const tandem_device* device, char* out, size_t cap
 
 tandem_status tandem_device_get_cache(tandem_device* device, size_t* size, void* data) {
   return border([&]() -> Status {
-    TANDEM_TRY(check_not_null("device", device));
+    TANDEM_TRY(check_handle("device", device));
     TANDEM_TRY(check_not_null("size", size));
     std::vector<uint8_t> body;
     TANDEM_TRY(device->device->cache_get(&body));
@@ -304,7 +307,7 @@ tandem_status tandem_device_get_cache(tandem_device* device, size_t* size, void*
 
 tandem_status tandem_device_set_cache(tandem_device* device, size_t size, const void* data) {
   return border([&]() -> Status {
-    TANDEM_TRY(check_not_null("device", device));
+    TANDEM_TRY(check_handle("device", device));
     TANDEM_TRY(check_not_null("data", data));
     BlobHeader header;
     if (size < sizeof(header))
@@ -359,7 +362,7 @@ tandem_status tandem_problem_parse(const char* line, tandem_problem* problem) {
 tandem_status tandem_plan_create(tandem_device* device, const tandem_problem* problem,
                                  tandem_plan** plan) {
   return border([&]() -> Status {
-    TANDEM_TRY(check_not_null("device", device));
+    TANDEM_TRY(check_handle("device", device));
     TANDEM_TRY(check_not_null("plan", plan));
     const VerboseClock clock(Verbose::plan);
     Problem checked;
@@ -371,16 +374,27 @@ tandem_status tandem_plan_create(tandem_device* device, const tandem_problem* pr
     device->device->log()(TANDEM_LOG_DEBUG, "plan " + made->name);
     if (clock.on())
       verbose_line(Verbose::plan, backend_name(made->plan.backend), clock.us(), made->name.c_str());
+    add_handle(made.get());
+    join_device(made.get(), device);
     *plan = made.release();
     return Status();
   });
 }
 
-void tandem_plan_destroy(tandem_plan* plan) { delete plan; }
+void tandem_plan_destroy(tandem_plan* plan) {
+  if (!plan) return;
+  border([&]() -> Status {
+    TANDEM_TRY(check_handle("plan", plan));
+    remove_handle(plan);
+    leave_device(plan);
+    delete plan;
+    return Status();
+  });
+}
 
 tandem_status tandem_plan_get_info(const tandem_plan* plan, tandem_plan_info* info) {
   return border([&]() -> Status {
-    TANDEM_TRY(check_not_null("plan", plan));
+    TANDEM_TRY(check_handle("plan", plan));
     TANDEM_TRY(check_struct("info", info));
     const Plan& p = plan->plan;
     info->kernel_count = uint32_t(p.launches.size());
@@ -404,7 +418,7 @@ size_t tandem_explain(const tandem_device* device, const tandem_problem* problem
                       size_t capacity) {
   size_t size = 0;
   border([&]() -> Status {
-    TANDEM_TRY(check_not_null("device", device));
+    TANDEM_TRY(check_handle("device", device));
     Problem checked;
     const Status status = make_problem(problem, &checked);
     size = copy_text(status.ok() ? explain(checked, device->device->caps())
@@ -434,7 +448,13 @@ tandem_status tandem_kernel_get(uint32_t index, tandem_kernel_info* info) {
 
 tandem_status tandem_execute(const tandem_plan* plan, tandem_stream stream,
                              const tandem_args* args) {
-  return execute(plan, stream, args, Backend::cpu, nullptr);
+  return execute(
+      plan, nullptr, args,
+      [](const Plan& p, const Program& program, const tandem_args& a, const void* context) {
+        if (p.launches.empty()) return Status();
+        return program.record(*static_cast<const tandem_stream*>(context), a);
+      },
+      &stream);
 }
 
 }  // extern "C"

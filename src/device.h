@@ -25,21 +25,12 @@ class Logger {
   void* user_ = nullptr;
 };
 
-// What a timed execute leaves on its way: mark 0 before the first launch, mark i + 1 behind launch i.
-struct Marks {
-  const void* where;  // the backend's own: CUevent*, an array; VkQueryPool
-  uint32_t first;     // of the pool
-  uint32_t count;
-};
-
 // A plan made ready on a device: pipelines, parameter blocks. Immutable; record() from any thread.
 class Program {
  public:
   virtual ~Program() = default;
-  // args have been checked against the plan: every tensor that it needs is given. marks: nullptr, or as
-  // many as that takes; on the CPU there are none.
-  virtual Status record(tandem_stream stream, const tandem_args& args,
-                        const Marks* marks) const = 0;
+  // args have been checked against the plan: every tensor that it needs is given.
+  virtual Status record(tandem_stream stream, const tandem_args& args) const = 0;
 };
 
 class Device {
@@ -70,9 +61,11 @@ tandem_status create_device(const tandem_device_options* options, tandem_device*
                                            std::unique_ptr<Device>*),
                             const void* context);
 
-// tandem_execute(), and with marks the timed twin of a backend.
-tandem_status execute(const tandem_plan* plan, tandem_stream stream, const tandem_args* args,
-                      Backend backend, const Marks* marks);
+// The same for an execute: record() gets checked arguments. backend: that the plan has to be of; nullptr: any.
+tandem_status execute(const tandem_plan* plan, const Backend* backend, const tandem_args* args,
+                      Status (*record)(const Plan&, const Program&, const tandem_args&,
+                                       const void* context),
+                      const void* context);
 
 Status open_cpu_device(const DeviceOptions& options, const void*, std::unique_ptr<Device>* device);
 Status open_vulkan_device(const DeviceOptions& options, const void* desc,

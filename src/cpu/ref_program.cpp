@@ -105,7 +105,7 @@ class RefProgram final : public Program {
  public:
   RefProgram(const Plan& plan, Pool& pool) : plan_(plan), pool_(pool) {}
 
-  Status record(tandem_stream, const tandem_args& args, const Marks*) const override {
+  Status record(tandem_stream, const tandem_args& args) const override {
     const Problem& p = plan_.problem;
     const Call call(p, args);
     for (const Launch& launch : plan_.launches) {

@@ -58,7 +58,7 @@ class SimdProgram final : public Program {
     alone_ = problem_flops(plan.problem) < kAloneBelow;
   }
 
-  Status record(tandem_stream, const tandem_args& args, const Marks*) const override {
+  Status record(tandem_stream, const tandem_args& args) const override {
     for (const Launch& launch : plan_.launches) {
       switch (launch.stem) {
         case Stem::fwd:

@@ -10,7 +10,6 @@
 
 #include "../../cuda/kernels.h"
 #include "../../cuda/sm80/kernels.h"
-#include "border.h"
 #include "cuda/sm80.h"
 #include "cuda/sm90.h"
 #include "tandem/tandem_cuda.h"
@@ -49,11 +48,11 @@ uint32_t wide_of(const BwdHeadPush&) { return 0; }
 // The caller's events, one after the other.
 class Timeline {
  public:
-  Status start(cudaStream_t stream, const Marks& marks, size_t used) {
+  Status start(cudaStream_t stream, const cudaEvent_t* events, size_t used) {
     stream_ = stream;
-    next_ = static_cast<const cudaEvent_t*>(marks.where);
+    next_ = events;
     for (size_t i = 0; i < used; ++i)
-      if (!next_[i]) return fail(TANDEM_ERROR_INVALID_ARGUMENT, "events[%zu] is NULL", i);
+      if (!events[i]) return fail(TANDEM_ERROR_INVALID_ARGUMENT, "events[%zu] is NULL", i);
     cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
     TANDEM_CUDA_TRY("cudaStreamIsCapturing", cudaStreamIsCapturing(stream, &capture));
     // While capturing, a plain record would only order streams.
@@ -198,7 +197,11 @@ class CudaProgram final : public Program {
   }
 
  public:
-  Status record(tandem_stream stream, const tandem_args& args, const Marks* marks) const override {
+  Status record(tandem_stream stream, const tandem_args& args) const override {
+    return record(stream, args, nullptr);
+  }
+  // events: nullptr, or one before the first launch and one behind each.
+  Status record(tandem_stream stream, const tandem_args& args, const cudaEvent_t* events) const {
     const Current current(driver_, context_);
     TANDEM_TRY(current.status());
     Addresses a;
@@ -214,17 +217,17 @@ class CudaProgram final : public Program {
         log_(TANDEM_LOG_WARN,
              text("inputs at addresses that are no multiples of 16 bytes: %s in place of %s",
                   plan_.unaligned->name().c_str(), plan_.name().c_str()));
-      if (marks)
+      if (events)
         return fail(
             TANDEM_ERROR_UNSUPPORTED,
             "inputs at addresses that are no multiples of 16 bytes: %s runs, not the kernels of %s "
             "that are to be timed",
             plan_.unaligned->name().c_str(), plan_.name().c_str());
-      return unaligned_->record(stream, args, nullptr);
+      return unaligned_->record(stream, args);
     }
     const auto on = reinterpret_cast<cudaStream_t>(stream.handle);
     Timeline timeline;
-    if (marks) TANDEM_TRY(timeline.start(on, *marks, steps_.size() + 1));
+    if (events) TANDEM_TRY(timeline.start(on, events, steps_.size() + 1));
     for (const Step& step : steps_) {
       const cudaError_t error = step.record ? step.record(on, a) : cudaSuccess;
       if (error == cudaErrorInvalidResourceHandle || error == cudaErrorDeviceUninitialized)
@@ -233,7 +236,7 @@ class CudaProgram final : public Program {
                     "%s: %s (cudaError_t %d): the stream is not one of this device's context",
                     stem_name(step.stem), cudaGetErrorString(error), int(error));
       if (error != cudaSuccess) return failed(stem_name(step.stem), error);
-      if (marks) TANDEM_TRY(timeline.mark());
+      if (events) TANDEM_TRY(timeline.mark());
     }
     return Status();
   }
@@ -446,9 +449,26 @@ tandem_status tandem_cuda_device_create_with(const tandem_cuda_device_desc* desc
 tandem_status tandem_cuda_execute_timed(const tandem_plan* plan, struct CUstream_st* stream,
                                         const tandem_args* args, struct CUevent_st* const* events,
                                         uint32_t count) {
-  if (!events) return tandem::report(TANDEM_ERROR_INVALID_ARGUMENT, "events is NULL");
-  const tandem::Marks marks{events, 0, count};
-  return tandem::execute(plan, tandem_cuda_stream(stream), args, tandem::Backend::cuda, &marks);
+  using namespace tandem;
+  struct Call {
+    CUstream_st* stream;
+    CUevent_st* const* events;
+    uint32_t count;
+  } const call{stream, events, count};
+  const Backend backend = Backend::cuda;
+  return execute(
+      plan, &backend, args,
+      [](const Plan& p, const Program& program, const tandem_args& a, const void* context) {
+        const Call& c = *static_cast<const Call*>(context);
+        const size_t needed = p.launches.size() + 1;
+        if (!c.events) return fail(TANDEM_ERROR_INVALID_ARGUMENT, "events is NULL");
+        if (c.count < needed)
+          return fail(TANDEM_ERROR_INVALID_ARGUMENT, "count is %u, %zu kernels need %zu", c.count,
+                      needed - 1, needed);
+        return static_cast<const CudaProgram&>(program).record(tandem_cuda_stream(c.stream), a,
+                                                               c.events);
+      },
+      &call);
 }
 
 }  // extern "C"

@@ -11,6 +11,7 @@
 
 #include "../device.h"
 #include "../params.h"
+#include "debug.h"
 #include "vk.h"
 
 namespace tandem {
@@ -36,6 +37,9 @@ class VulkanDevice final : public Device {
   const VkTable& vk() const { return vk_; }
   VkDevice handle() const { return device_; }
   const StemLayout& layout(Stem stem) const { return layouts_[int(stem)]; }
+  const DebugUtils& debug() const { return debug_; }
+  // The application's, for all that is created and destroyed.
+  const VkAllocationCallbacks* allocator() const { return own_allocator_ ? &allocator_ : nullptr; }
 
  private:
   Status make_layouts();
@@ -48,6 +52,9 @@ class VulkanDevice final : public Device {
 
   VkDevice device_ = VK_NULL_HANDLE;
   VkTable vk_{};
+  VkAllocationCallbacks allocator_{};
+  bool own_allocator_ = false;
+  DebugUtils debug_;
   uint8_t cache_uuid_[VK_UUID_SIZE] = {};
   VkPipelineCache cache_ = VK_NULL_HANDLE;
   bool own_cache_ = false;
@@ -77,7 +84,15 @@ class VulkanProgram final : public Program {
  public:
   VulkanProgram(const VulkanDevice& device, const Plan& plan) : device_(device), plan_(plan) {}
   ~VulkanProgram() override;
-  Status record(tandem_stream stream, const tandem_args& args, const Marks* marks) const override;
+  Status record(tandem_stream stream, const tandem_args& args) const override {
+    return record(stream, args, nullptr);
+  }
+  // With a timestamp before the first kernel and one behind each.
+  struct Timestamps {
+    VkQueryPool pool;
+    uint32_t first;
+  };
+  Status record(tandem_stream stream, const tandem_args& args, const Timestamps* times) const;
 
  private:
   friend class VulkanDevice;
@@ -85,6 +100,7 @@ class VulkanProgram final : public Program {
   const Plan plan_;
   VkDescriptorPool pool_ = VK_NULL_HANDLE;
   std::vector<Dispatch> dispatches_;
+  std::string label_;  // of an execute
 };
 
 }  // namespace tandem
