@@ -9,13 +9,15 @@
 
 #include "backend.h"
 
-#define INSTANCE_FUNCTIONS(X)                                               \
-  X(vkDestroyInstance)                                                      \
-  X(vkEnumeratePhysicalDevices) X(vkGetPhysicalDeviceQueueFamilyProperties) \
-      X(vkGetPhysicalDeviceMemoryProperties) X(vkCreateDevice) X(vkGetDeviceProcAddr)
+#define INSTANCE_FUNCTIONS(X)                                                        \
+  X(vkDestroyInstance)                                                               \
+  X(vkEnumeratePhysicalDevices)                                                      \
+  X(vkGetPhysicalDeviceQueueFamilyProperties) X(vkGetPhysicalDeviceMemoryProperties) \
+      X(vkCreateDevice) X(vkGetDeviceProcAddr)
 #define DEVICE_FUNCTIONS(X)                                                                        \
   X(vkDestroyDevice)                                                                               \
-  X(vkGetDeviceQueue) X(vkCreateCommandPool) X(vkDestroyCommandPool) X(vkAllocateCommandBuffers)   \
+  X(vkGetDeviceQueue)                                                                              \
+  X(vkCreateCommandPool) X(vkDestroyCommandPool) X(vkAllocateCommandBuffers)                       \
       X(vkBeginCommandBuffer) X(vkEndCommandBuffer) X(vkCmdPipelineBarrier) X(vkQueueSubmit)       \
           X(vkQueueWaitIdle) X(vkCreateBuffer) X(vkDestroyBuffer) X(vkGetBufferMemoryRequirements) \
               X(vkAllocateMemory) X(vkFreeMemory) X(vkBindBufferMemory) X(vkMapMemory)
