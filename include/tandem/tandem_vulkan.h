@@ -46,8 +46,7 @@ TANDEM_API tandem_status tandem_vk_required_features(PFN_vkGetInstanceProcAddr g
                                                      VkPhysicalDeviceFeatures2* chain,
                                                      tandem_vk_feature_storage* storage);
 
-/* Start from TANDEM_VK_DEVICE_DESC_INIT. Members are only added at the end; a shorter struct, of a
- * program that was compiled before, is taken as if what it lacks were 0. */
+/* Start from TANDEM_VK_DEVICE_DESC_INIT. Older and newer structs: tandem.h, under Structs. */
 typedef struct tandem_vk_device_desc {
   uint32_t struct_size;
   uint32_t api_version; /* VkApplicationInfo::apiVersion that you used; at least 1.2 */
@@ -62,7 +61,7 @@ typedef struct tandem_vk_device_desc {
   const VkPhysicalDeviceFeatures2* features; /* given to vkCreateDevice; what is off is not used */
   VkPipelineCache cache; /* optional, yours: tandem_device_set_cache() then leaves it to you */
   /* Optional, copied: goes to every vkCreate* and vkDestroy* that the library calls, on the thread that
-   * called the library. What the driver allocates alone: the library's own memory is not in it. */
+   * called the library. What the driver allocates; the library's own is tandem_device_options'. */
   const VkAllocationCallbacks* allocator;
   /* Enabled on instance. With VK_EXT_debug_utils among them, the objects that the library makes have
    * names, and what it records stands in labels: one for each execute, in it one for each kernel. */

@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstring>
 
+#include "structs.h"
+
 #if defined(_WIN32)
 #include <windows.h>
 #else
@@ -13,6 +15,10 @@
 #endif
 
 namespace tandem {
+
+template <>
+inline constexpr size_t kFirstSize<tandem_vk_device_desc> = offsetof(tandem_vk_device_desc,
+                                                                     allocator);
 
 Status vk_status(VkResult result, const char* what) {
   switch (result) {
@@ -220,13 +226,8 @@ uint32_t read_cores(const InstanceTable& vk, VkPhysicalDevice gpu) {
   return 0;
 }
 
-Status check_desc(const tandem_vk_device_desc* desc) {
-  if (!desc) return fail(TANDEM_ERROR_INVALID_ARGUMENT, "desc is NULL");
-  // What desc of the first version had; the rest may be missing.
-  constexpr size_t least = offsetof(tandem_vk_device_desc, allocator);
-  if (desc->struct_size < least)
-    return fail(TANDEM_ERROR_INVALID_STRUCT, "desc.struct_size is %u, at least %zu is needed",
-                desc->struct_size, least);
+Status check_desc(const tandem_vk_device_desc* given, tandem_vk_device_desc* desc) {
+  TANDEM_TRY(read_struct("desc", given, desc));
   if (desc->next) return fail(TANDEM_ERROR_INVALID_STRUCT, "desc.next is not NULL");
   if (desc->reserved != 0)
     return fail(TANDEM_ERROR_INVALID_ARGUMENT, "desc.reserved is %u, must be 0", desc->reserved);
@@ -247,23 +248,18 @@ Status check_desc(const tandem_vk_device_desc* desc) {
     return fail(TANDEM_ERROR_INVALID_ARGUMENT,
                 "desc.features->sType is %d, must be VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2",
                 int(desc->features->sType));
-  return Status();
-}
-
-// The members that an older caller's struct may end before.
-Status check_added(const tandem_vk_device_desc& desc) {
-  if (desc.reserved2 != 0)
-    return fail(TANDEM_ERROR_INVALID_ARGUMENT, "desc.reserved2 is %u, must be 0", desc.reserved2);
-  const VkAllocationCallbacks* a = desc.allocator;
+  if (desc->reserved2 != 0)
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT, "desc.reserved2 is %u, must be 0", desc->reserved2);
+  const VkAllocationCallbacks* a = desc->allocator;
   if (a && !(a->pfnAllocation && a->pfnReallocation && a->pfnFree))
     return fail(TANDEM_ERROR_INVALID_ARGUMENT,
                 "desc.allocator lacks pfnAllocation, pfnReallocation or pfnFree");
-  if (desc.instance_extension_count > 0 && !desc.instance_extensions)
+  if (desc->instance_extension_count > 0 && !desc->instance_extensions)
     return fail(TANDEM_ERROR_INVALID_ARGUMENT,
                 "desc.instance_extensions is NULL, instance_extension_count is %u",
-                desc.instance_extension_count);
-  for (uint32_t i = 0; i < desc.instance_extension_count; ++i)
-    if (!desc.instance_extensions[i])
+                desc->instance_extension_count);
+  for (uint32_t i = 0; i < desc->instance_extension_count; ++i)
+    if (!desc->instance_extensions[i])
       return fail(TANDEM_ERROR_INVALID_ARGUMENT, "desc.instance_extensions[%u] is NULL", i);
   return Status();
 }
@@ -373,12 +369,9 @@ Status VulkanDevice::open(const DeviceOptions& options, const tandem_vk_device_d
 
 Status open_vulkan_device(const DeviceOptions& options, const void* desc,
                           std::unique_ptr<Device>* device) {
-  const auto* given = static_cast<const tandem_vk_device_desc*>(desc);
-  TANDEM_TRY(check_desc(given));
-  tandem_vk_device_desc whole = TANDEM_VK_DEVICE_DESC_INIT;
-  std::memcpy(&whole, given, std::min(sizeof(whole), size_t(given->struct_size)));
-  TANDEM_TRY(check_added(whole));
-  return VulkanDevice::open(options, whole, device);
+  tandem_vk_device_desc checked;
+  TANDEM_TRY(check_desc(static_cast<const tandem_vk_device_desc*>(desc), &checked));
+  return VulkanDevice::open(options, checked, device);
 }
 
 }  // namespace tandem

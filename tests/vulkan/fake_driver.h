@@ -21,7 +21,7 @@ struct State {
   // return a VkResult.
   std::function<VkResult(const char* name)> before;
   std::function<void()> after;
-  // By name: another function, or nullptr for none, in place of the real one.
+  // By name: another function in place of the real one, or nullptr for none.
   std::map<std::string, PFN_vkVoidFunction> replace;
   int64_t live = 0;                                   // objects made and not destroyed
   int64_t with_allocator = 0, without_allocator = 0;  // calls that take VkAllocationCallbacks
@@ -92,18 +92,19 @@ enum Index {
 inline PFN_vkVoidFunction VKAPI_CALL device_proc(VkDevice device, const char* name) {
   State& s = state();
   const auto replaced = s.replace.find(name);
-  if (replaced != s.replace.end()) return replaced->second;
-  const PFN_vkGetDeviceProcAddr real = s.real_device;
-#define TANDEM_HOOK(n)                                         \
-  if (std::strcmp(name, "vk" #n) == 0) {                       \
-    using H = Hook<k##n, PFN_vk##n>;                           \
-    H::name = "vk" #n;                                         \
-    H::real = reinterpret_cast<PFN_vk##n>(real(device, name)); \
-    return reinterpret_cast<PFN_vkVoidFunction>(H::call);      \
+  const bool other = replaced != s.replace.end();
+  if (other && !replaced->second) return nullptr;
+  const PFN_vkVoidFunction behind = other ? replaced->second : s.real_device(device, name);
+#define TANDEM_HOOK(n)                                    \
+  if (std::strcmp(name, "vk" #n) == 0) {                  \
+    using H = Hook<k##n, PFN_vk##n>;                      \
+    H::name = "vk" #n;                                    \
+    H::real = reinterpret_cast<PFN_vk##n>(behind);        \
+    return reinterpret_cast<PFN_vkVoidFunction>(H::call); \
   }
   TANDEM_VK_USED(TANDEM_HOOK)
 #undef TANDEM_HOOK
-  return real(device, name);
+  return behind;
 }
 
 inline PFN_vkVoidFunction VKAPI_CALL instance_proc(VkInstance instance, const char* name) {
