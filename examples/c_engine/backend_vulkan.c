@@ -9,18 +9,20 @@
 
 #include "backend.h"
 
-#define INSTANCE_FUNCTIONS(X)                                                        \
-  X(vkDestroyInstance)                                                               \
-  X(vkEnumeratePhysicalDevices)                                                      \
-  X(vkGetPhysicalDeviceQueueFamilyProperties) X(vkGetPhysicalDeviceMemoryProperties) \
-      X(vkCreateDevice) X(vkGetDeviceProcAddr)
-#define DEVICE_FUNCTIONS(X)                                                                        \
-  X(vkDestroyDevice)                                                                               \
-  X(vkGetDeviceQueue)                                                                              \
-  X(vkCreateCommandPool) X(vkDestroyCommandPool) X(vkAllocateCommandBuffers)                       \
-      X(vkBeginCommandBuffer) X(vkEndCommandBuffer) X(vkCmdPipelineBarrier) X(vkQueueSubmit)       \
-          X(vkQueueWaitIdle) X(vkCreateBuffer) X(vkDestroyBuffer) X(vkGetBufferMemoryRequirements) \
-              X(vkAllocateMemory) X(vkFreeMemory) X(vkBindBufferMemory) X(vkMapMemory)
+#define INSTANCE_FUNCTIONS(X)                 \
+  X(vkDestroyInstance)                        \
+  X(vkEnumeratePhysicalDevices)               \
+  X(vkGetPhysicalDeviceQueueFamilyProperties) \
+  X(vkGetPhysicalDeviceMemoryProperties) X(vkCreateDevice) X(vkGetDeviceProcAddr)
+#define DEVICE_FUNCTIONS(X)                                                                       \
+  X(vkDestroyDevice)                                                                              \
+  X(vkGetDeviceQueue)                                                                             \
+  X(vkCreateCommandPool)                                                                          \
+  X(vkDestroyCommandPool)                                                                         \
+  X(vkAllocateCommandBuffers) X(vkBeginCommandBuffer) X(vkEndCommandBuffer)                       \
+      X(vkCmdPipelineBarrier) X(vkQueueSubmit) X(vkQueueWaitIdle) X(vkCreateBuffer)               \
+          X(vkDestroyBuffer) X(vkGetBufferMemoryRequirements) X(vkAllocateMemory) X(vkFreeMemory) \
+              X(vkBindBufferMemory) X(vkMapMemory)
 
 struct vulkan {
   backend base;

@@ -12,6 +12,7 @@
 #include "../../cuda/sm80/kernels.h"
 #include "cuda/sm80.h"
 #include "cuda/sm90.h"
+#include "structs.h"
 #include "tandem/tandem_cuda.h"
 
 namespace tandem {
@@ -418,15 +419,12 @@ Status open_cuda_device(const DeviceOptions& options, const void* desc,
 
 Status open_described(const DeviceOptions& options, const void* given,
                       std::unique_ptr<Device>* device) {
-  const auto* desc = static_cast<const tandem_cuda_device_desc*>(given);
-  if (!desc) return fail(TANDEM_ERROR_INVALID_ARGUMENT, "desc is NULL");
-  if (desc->struct_size < sizeof(*desc))
-    return fail(TANDEM_ERROR_INVALID_STRUCT, "desc.struct_size is %u, must be %zu",
-                desc->struct_size, sizeof(*desc));
-  if (desc->next) return fail(TANDEM_ERROR_INVALID_STRUCT, "desc.next is not NULL");
-  if (desc->ordinal == -1 && !desc->context)
+  tandem_cuda_device_desc desc;
+  TANDEM_TRY(read_struct("desc", static_cast<const tandem_cuda_device_desc*>(given), &desc));
+  if (desc.next) return fail(TANDEM_ERROR_INVALID_STRUCT, "desc.next is not NULL");
+  if (desc.ordinal == -1 && !desc.context)
     return fail(TANDEM_ERROR_INVALID_ARGUMENT, "desc names neither an ordinal nor a context");
-  return open_cuda_device(options, desc, device);
+  return open_cuda_device(options, &desc, device);
 }
 
 }  // namespace tandem
