@@ -29,7 +29,7 @@ constexpr Lines kLines[] = {
     {"fwd bf16 b2 hq2 sq200 d64 causal_top_left",
      "bwd bf16 b2 hq2 sq200 d64 causal_top_left deterministic", 2}};
 
-// Something that a context is current on this thread, and still is after a call of the library.
+// What is current on this thread still is after a call of the library.
 class Unmoved {
  public:
   explicit Unmoved(const char* call) : call_(call) { NEED(cu.cuCtxGetCurrent(&before_)); }
@@ -132,16 +132,16 @@ std::vector<uint32_t> run(Place& place, const Lines& lines) {
   return results;
 }
 
-// A stream of one context, a plan of another.
+// A stream of another GPU. (One of another context of the same GPU is the driver's to judge: some run it.)
 void wrong_stream(Place& place, const Place& other) {
   tandem_plan* plan = make_plan(place, kLines[0].forward);
   const tandem_args args = place.args();
   const tandem_status status = tandem_execute(plan, tandem_cuda_stream(other.stream), &args);
-  std::printf("  a stream of another context: %s: %s\n", tandem_status_string(status),
+  std::printf("a stream of another GPU: %s: %s\n", tandem_status_string(status),
               tandem_last_message());
-  need(status == TANDEM_ERROR_INVALID_ARGUMENT, "a stream of another context is refused");
-  run(place, kLines[0]);  // and no harm is done
+  need(status == TANDEM_ERROR_INVALID_ARGUMENT, "a stream of another GPU is refused");
   tandem_plan_destroy(plan);
+  run(place, kLines[0]);  // and no harm is done
 }
 
 void timed(Place& place, const Lines& lines) {
@@ -246,8 +246,7 @@ int main() {
                 lines.backward, places.size(), gpus, gpus > 1 ? "s" : "");
     timed(places[1], lines);
   }
-  wrong_stream(places[1], places[0]);
-  wrong_stream(places[0], places[1]);
+  if (gpus > 1) wrong_stream(places[0], places[3]);
 
   for (Place& place : places) {
     std::printf("ran: %s\n", place.name.c_str());

@@ -13,16 +13,27 @@
   X(vkDestroyInstance)                        \
   X(vkEnumeratePhysicalDevices)               \
   X(vkGetPhysicalDeviceQueueFamilyProperties) \
-  X(vkGetPhysicalDeviceMemoryProperties) X(vkCreateDevice) X(vkGetDeviceProcAddr)
-#define DEVICE_FUNCTIONS(X)                                                                       \
-  X(vkDestroyDevice)                                                                              \
-  X(vkGetDeviceQueue)                                                                             \
-  X(vkCreateCommandPool)                                                                          \
-  X(vkDestroyCommandPool)                                                                         \
-  X(vkAllocateCommandBuffers) X(vkBeginCommandBuffer) X(vkEndCommandBuffer)                       \
-      X(vkCmdPipelineBarrier) X(vkQueueSubmit) X(vkQueueWaitIdle) X(vkCreateBuffer)               \
-          X(vkDestroyBuffer) X(vkGetBufferMemoryRequirements) X(vkAllocateMemory) X(vkFreeMemory) \
-              X(vkBindBufferMemory) X(vkMapMemory)
+  X(vkGetPhysicalDeviceMemoryProperties)      \
+  X(vkCreateDevice)                           \
+  X(vkGetDeviceProcAddr)
+#define DEVICE_FUNCTIONS(X)        \
+  X(vkDestroyDevice)               \
+  X(vkGetDeviceQueue)              \
+  X(vkCreateCommandPool)           \
+  X(vkDestroyCommandPool)          \
+  X(vkAllocateCommandBuffers)      \
+  X(vkBeginCommandBuffer)          \
+  X(vkEndCommandBuffer)            \
+  X(vkCmdPipelineBarrier)          \
+  X(vkQueueSubmit)                 \
+  X(vkQueueWaitIdle)               \
+  X(vkCreateBuffer)                \
+  X(vkDestroyBuffer)               \
+  X(vkGetBufferMemoryRequirements) \
+  X(vkAllocateMemory)              \
+  X(vkFreeMemory)                  \
+  X(vkBindBufferMemory)            \
+  X(vkMapMemory)
 
 struct vulkan {
   backend base;
@@ -37,7 +48,8 @@ struct vulkan {
   unsigned char* mapped;
   PFN_vkGetInstanceProcAddr gipa;
 #define MEMBER(name) PFN_##name name;
-  INSTANCE_FUNCTIONS(MEMBER) DEVICE_FUNCTIONS(MEMBER)
+  INSTANCE_FUNCTIONS(MEMBER)
+  DEVICE_FUNCTIONS(MEMBER)
 #undef MEMBER
 };
 

@@ -342,7 +342,8 @@ void manners(tandem_device* device) {
     tandem_status status;
   } rows[] = {{cudaErrorIllegalAddress, TANDEM_ERROR_DEVICE_LOST},
               {cudaErrorMemoryAllocation, TANDEM_ERROR_DEVICE_OUT_OF_MEMORY},
-              {cudaErrorInvalidDeviceFunction, TANDEM_ERROR_BACKEND}};
+              {cudaErrorInvalidDeviceFunction, TANDEM_ERROR_BACKEND},
+              {cudaErrorInvalidResourceHandle, TANDEM_ERROR_INVALID_ARGUMENT}};
   for (const auto& row : rows) {
     tandem_plan* plan = nullptr;
     CHECK(tandem_plan_create(device, &run.problem, &plan) == TANDEM_OK, "-");

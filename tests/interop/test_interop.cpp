@@ -160,8 +160,9 @@ int run(const char* line, uint64_t seed, VulkanSide& vulkan, CudaSide& cuda, tan
         uint64_t* time) {
   int failures = 0;
   Case c(parse(line), seed);
+  std::printf("%s\n", line);
   Shared shared(c, vulkan, cuda, device);
-  std::printf("%s\n  %s, %s\n", line, shared.path(false).c_str(), shared.path(true).c_str());
+  std::printf("  %s, %s\n", shared.path(false).c_str(), shared.path(true).c_str());
   const char* const names[] = {"Vulkan", "CUDA"};
   std::vector<Outputs> all;
   for (bool forward : {true, false})
@@ -194,6 +195,8 @@ int skipped(const char* why) { return std::printf("skipped: %s\n", why), 77; }
 }  // namespace
 
 int main(int argc, char** argv) {
+  std::setvbuf(stdout, nullptr, _IOLBF,
+               1024);  // compiling pipelines takes a while: say how far it is
   const char* reason = "";
   const int gpus = cu.open(&reason);
   if (gpus == 0) return skipped(reason);
