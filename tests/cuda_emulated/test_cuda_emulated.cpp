@@ -421,6 +421,13 @@ void timed(tandem_device* device) {
   CHECK(!run.execute(device, TANDEM_BACKWARD), "one event too few");
   run.events.push_back(nullptr);
   CHECK(!run.execute(device, TANDEM_BACKWARD), "no event");
+
+  tandem_device* cpu = nullptr;
+  CHECK(tandem_cpu_device_create(nullptr, &cpu) == TANDEM_OK, "-");
+  run.events.assign(8, &events[0]);
+  CHECK(!run.execute(cpu, TANDEM_FORWARD), "a plan of the CPU");
+  CHECK(std::strstr(tandem_last_message(), "cpu"), "%s", tandem_last_message());
+  tandem_device_destroy(cpu);
 }
 
 }  // namespace
