@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // CUDA and Vulkan together, on one GPU and in one piece of memory: forward on either, backward on either, in all four
 // ways, ordered by a timeline semaphore alone. The results are judged against the reference, and against each other, by
-// the limits of the parity suite. Then both ways many times in a row without the host waiting in between.
+// the limits of the parity suite. Then both ways many times in a row without the host waiting in between; and with one of
+// the two waits left out, which has to show.
 // Exit status 77 (skipped) where there is no such GPU.
 #include <cstring>
 #include <map>
@@ -17,6 +18,8 @@ using cuda_driver::cu;
 
 constexpr size_t kBytes = size_t(96) << 20;
 constexpr int kRounds = 20;
+
+enum class Mistake { none, vulkan_does_not_wait, cuda_does_not_wait };
 
 // Different paths and inputs on both sides; deterministic, so that rounds can be compared bit by bit.
 constexpr const char* kLines[] = {
@@ -62,6 +65,7 @@ class Shared {
       }
     workspace_ = place(workspace);
     workspace_size_ = workspace;
+    end_ = end;
     if (end > kBytes) throw Error(TANDEM_ERROR_INVALID_ARGUMENT, "the shared memory is too small");
     for (int direction = 0; direction < 2; ++direction)
       commands_[direction] = vulkan.record([&](VkCommandBuffer cmd) {
@@ -86,7 +90,10 @@ class Shared {
   const std::string& path(bool on_cuda) const { return paths_[on_cuda]; }
 
   // Enqueues; the host waits for nothing.
-  void forward_backward(const bool (&on_cuda)[2], uint64_t* time) {
+  void forward_backward(const bool (&on_cuda)[2], uint64_t* time, Mistake mistake = Mistake::none) {
+    if (mistake == Mistake::vulkan_does_not_wait)  // CUDA is busy for some milliseconds
+      for (int i = 0; i < 200; ++i)
+        NEED(cu.cuMemsetD8Async(cuda_.pointer() + end_, 0xff, kBytes - end_, cuda_.stream()));
     for (const auto& [role, at] : at_)  // what the last round wrote is gone
       if (role == Role::o || is_output(problems_[1], role))
         NEED(cu.cuMemsetD8Async(cuda_.pointer() + at, 0xff,
@@ -98,11 +105,17 @@ class Shared {
         check(tandem_execute(plans_[direction][1], tandem_cuda_stream(cuda_.stream()), &a));
         continue;
       }
-      const uint64_t before = ++*time, after = ++*time;
-      cuda_.signal(before);
+      const bool signals = mistake != Mistake::vulkan_does_not_wait;
+      if (signals) cuda_.signal(++*time);
+      const uint64_t before = *time, after = ++*time;
       vulkan_.submit(commands_[direction], before, after);
-      cuda_.wait(after);
+      if (mistake != Mistake::cuda_does_not_wait) cuda_.wait(after);
     }
+  }
+
+  void wait_for_both() {
+    vulkan_.wait_idle();
+    NEED(cu.cuStreamSynchronize(cuda_.stream()));
   }
 
   Outputs outputs() {
@@ -144,7 +157,7 @@ class Shared {
   CudaSide& cuda_;
   tandem_problem problems_[2];  // forward, backward
   std::map<Role, size_t> at_;
-  size_t lse_ = 0, workspace_ = 0, workspace_size_ = 0;
+  size_t lse_ = 0, workspace_ = 0, workspace_size_ = 0, end_ = 0;
   tandem_plan* plans_[2][2] = {};  // of a direction; on Vulkan, on CUDA
   std::string paths_[2];
   VkCommandBuffer commands_[2] = {};
@@ -186,6 +199,17 @@ int run(const char* line, uint64_t seed, VulkanSide& vulkan, CudaSide& cuda, tan
     std::printf("  %d rounds of forward %s, backward %s: %s\n", kRounds, names[forward],
                 names[!forward], same ? "the same bits" : "FAILED: other bits");
     failures += !same;
+  }
+  for (Mistake mistake : {Mistake::vulkan_does_not_wait, Mistake::cuda_does_not_wait}) {
+    int noticed = 0;
+    for (int i = 0; i < kRounds; ++i) {
+      shared.forward_backward({true, false}, time, mistake);
+      noticed += !same_bits(shared.outputs(), all[1]);
+      shared.wait_for_both();
+    }
+    std::printf("  %s does not wait: noticed %d times of %d\n",
+                names[mistake == Mistake::cuda_does_not_wait], noticed, kRounds);
+    if (noticed == 0) ++failures, std::printf("    FAILED: a wait that is missing does not show\n");
   }
   return failures;
 }
