@@ -9,28 +9,33 @@
 #include "args.h"
 #include "border.h"
 #include "device.h"
+#include "plan_cache.h"
 #include "structs.h"
 #include "verbose.h"
 
 using namespace tandem;
 
-struct tandem_device {
+struct tandem_device : HostObject {
+  HostMemory memory;
   std::unique_ptr<Device> device;
+  PlanCache plans;
+  std::mutex mutex;             // of the list
+  tandem_plan* live = nullptr;  // the plans that the application has
 };
 
-struct tandem_plan {
-  Plan plan;
-  std::unique_ptr<Program> program;
-  std::string name;
+struct tandem_plan : HostObject {
+  HostMemory memory;
+  tandem_device* device = nullptr;  // nullptr: it is gone, and body with it
+  std::shared_ptr<const PlanBody> body;
+  tandem_plan *next = nullptr, *before = nullptr;
 };
 
 namespace {
 
-thread_local std::string last_message;
-thread_local const char* fixed_message = nullptr;  // in its place, where no memory may be needed
+thread_local char last_message[8192];  // belongs to no device, so its memory does not either
 
 // A text out: bytes needed with the final NUL, and as many as fit.
-size_t copy_text(const std::string& s, char* out, size_t capacity) {
+size_t copy_text(const String& s, char* out, size_t capacity) {
   if (out && capacity > 0) {
     const size_t n = std::min(s.size(), capacity - 1);
     std::memcpy(out, s.data(), n);
@@ -40,7 +45,7 @@ size_t copy_text(const std::string& s, char* out, size_t capacity) {
 }
 
 template <size_t N>
-void copy_name(const std::string& s, char (&out)[N]) {
+void copy_name(const String& s, char (&out)[N]) {
   copy_text(s, out, N);
 }
 
@@ -80,6 +85,26 @@ Status check_fits(const tandem_problem& whole, size_t size) {
                   "problem.struct_size is %zu, too small for what the line has: %zu is this "
                   "version's",
                   size, sizeof(whole));
+  return Status();
+}
+
+// A plan that is not in the device's cache, and puts it there.
+Status make_body(tandem_device& device, const tandem_problem& problem,
+                 std::shared_ptr<const PlanBody>* body) {
+  Problem checked;
+  TANDEM_TRY(make_problem(&problem, &checked));
+  const auto made = make_host_shared<PlanBody>();
+  TANDEM_TRY(make_plan(checked, device.device->caps(), &made->plan));
+  made->name = made->plan.name() + " | " + print_problem(problem);
+  TANDEM_TRY(device.device->build(made->plan, &made->program));
+  *body = device.plans.add(problem, made);
+  return Status();
+}
+
+Status check_device_lives(const tandem_plan* plan) {
+  if (!plan) return fail(TANDEM_ERROR_INVALID_ARGUMENT, "plan is NULL");
+  if (!plan->device)
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT, "the plan's device has been destroyed before it");
   return Status();
 }
 
@@ -128,9 +153,8 @@ uint64_t fnv1a(const void* data, size_t size, uint64_t hash = 0xcbf29ce484222325
 }
 
 uint64_t blob_key(const Caps& caps) {
-  const std::string id =
-      text("%s|%s|%s|%u|%u|%u", backend_name(caps.backend), caps.name.c_str(), caps.driver.c_str(),
-           caps.vendor_id, caps.device_id, caps.driver_version);
+  const String id = text("%s|%s|%s|%u|%u|%u", backend_name(caps.backend), caps.name.c_str(),
+                         caps.driver.c_str(), caps.vendor_id, caps.device_id, caps.driver_version);
   return fnv1a(id.data(), id.size());
 }
 
@@ -148,22 +172,16 @@ void tell(tandem_status code) noexcept {
 }  // namespace
 
 tandem_status report(tandem_status code, const char* sentence) noexcept {
-  fixed_message = sentence;
+  const size_t room = sizeof(last_message) - 1, size = std::strlen(sentence);
+  std::memcpy(last_message, sentence, std::min(size, room));
+  last_message[std::min(size, room)] = '\0';
+  if (size > room) std::memcpy(last_message + room - 3, "...", 3);
   tell(code);
   return code;
 }
 
 tandem_status report(const Status& status) noexcept {
-  if (!status.ok()) {
-    try {
-      last_message = status.message();
-      fixed_message = nullptr;
-      tell(status.code());
-    } catch (...) {
-      return report(status.code(), "no memory was left for the sentence; the status stands");
-    }
-  }
-  return status.code();
+  return status.ok() ? TANDEM_OK : report(status.code(), status.message().c_str());
 }
 
 tandem_status create_device(const tandem_device_options* options, tandem_device** device,
@@ -176,9 +194,12 @@ tandem_status create_device(const tandem_device_options* options, tandem_device*
     const VerboseClock clock(Verbose::device);
     tandem_device_options given;
     TANDEM_TRY(check_options(options, &given));
+    const HostMemory memory(given);
+    const HostScope scope(memory);
     DeviceOptions checked;
     TANDEM_TRY(read_options(given, &checked));
     std::unique_ptr<tandem_device> made(new tandem_device);
+    made->memory = memory;
     TANDEM_TRY(open(checked, context, &made->device));
     made->device->log()(
         TANDEM_LOG_INFO,
@@ -226,9 +247,7 @@ const char* tandem_status_string(tandem_status status) {
   return "unknown tandem_status";
 }
 
-const char* tandem_last_message(void) {
-  return fixed_message ? fixed_message : last_message.c_str();
-}
+const char* tandem_last_message(void) { return last_message; }
 
 uint32_t tandem_version(void) {
   return uint32_t(TANDEM_VERSION_MAJOR) << 22 | uint32_t(TANDEM_VERSION_MINOR) << 12 |
@@ -240,11 +259,35 @@ tandem_status tandem_cpu_device_create(const tandem_device_options* options,
   return create_device(options, device, open_cpu_device, nullptr);
 }
 
-void tandem_device_destroy(tandem_device* device) { delete device; }
+void tandem_device_destroy(tandem_device* device) {
+  if (!device) return;
+  const HostMemory memory = device->memory;  // must outlive the device
+  const HostScope scope(memory);
+  // Too early: what plans have of the device goes with it, and they say so from now on.
+  if (const tandem_plan* first = device->live) {
+    border([&]() -> Status {
+      int count = 0;
+      for (const tandem_plan* plan = first; plan; plan = plan->next) ++count;
+      const Status early = fail(TANDEM_ERROR_INVALID_ARGUMENT,
+                                "device destroyed before %d of its plans, of which one is %s",
+                                count, first->body->name.c_str());
+      device->device->log()(TANDEM_LOG_ERROR, early.message());
+      return early;
+    });
+    for (tandem_plan *plan = device->live, *next; plan; plan = next) {
+      next = plan->next;
+      plan->body.reset();
+      plan->device = nullptr;
+      plan->next = plan->before = nullptr;
+    }
+  }
+  delete device;
+}
 
 tandem_status tandem_device_get_info(const tandem_device* device, tandem_device_info* info) {
   return border([&]() -> Status {
     TANDEM_TRY(check_not_null("device", device));
+    const HostScope scope(device->memory);
     TANDEM_TRY(check_size_of("info", info));
     const Caps& caps = device->device->caps();
     tandem_device_info whole{};
@@ -261,6 +304,7 @@ size_t tandem_device_describe(const tandem_device* device, char* out, size_t cap
   size_t size = 0;
   border([&]() -> Status {
     TANDEM_TRY(check_not_null("device", device));
+    const HostScope scope(device->memory);
     size = copy_text(describe_caps(device->device->caps()), out, capacity);
     return Status();
   });
@@ -270,8 +314,9 @@ size_t tandem_device_describe(const tandem_device* device, char* out, size_t cap
 tandem_status tandem_device_get_cache(tandem_device* device, size_t* size, void* data) {
   return border([&]() -> Status {
     TANDEM_TRY(check_not_null("device", device));
+    const HostScope scope(device->memory);
     TANDEM_TRY(check_not_null("size", size));
-    std::vector<uint8_t> body;
+    Vec<uint8_t> body;
     TANDEM_TRY(device->device->cache_get(&body));
     const size_t needed = sizeof(BlobHeader) + body.size();
     if (data) {
@@ -296,6 +341,7 @@ tandem_status tandem_device_get_cache(tandem_device* device, size_t* size, void*
 tandem_status tandem_device_set_cache(tandem_device* device, size_t size, const void* data) {
   return border([&]() -> Status {
     TANDEM_TRY(check_not_null("device", device));
+    const HostScope scope(device->memory);
     TANDEM_TRY(check_not_null("data", data));
     BlobHeader header;
     if (size < sizeof(header))
@@ -369,31 +415,47 @@ tandem_status tandem_plan_create(tandem_device* device, const tandem_problem* pr
   return border([&]() -> Status {
     TANDEM_TRY(check_not_null("device", device));
     TANDEM_TRY(check_not_null("plan", plan));
+    const HostScope scope(device->memory);
     const VerboseClock clock(Verbose::plan);
     tandem_problem whole;
     TANDEM_TRY(read_struct("problem", problem, &whole));
-    Problem checked;
-    TANDEM_TRY(make_problem(&whole, &checked));
     std::unique_ptr<tandem_plan> made(new tandem_plan);
-    TANDEM_TRY(make_plan(checked, device->device->caps(), &made->plan));
-    made->name = made->plan.name() + " | " + print_problem(whole);
-    TANDEM_TRY(device->device->build(made->plan, &made->program));
-    device->device->log()(TANDEM_LOG_DEBUG, "plan " + made->name);
+    made->memory = device->memory;
+    made->body = device->plans.find(whole);
+    if (!made->body) TANDEM_TRY(make_body(*device, whole, &made->body));
+    const PlanBody& body = *made->body;
+    if (device->device->log().on(TANDEM_LOG_DEBUG))
+      device->device->log()(TANDEM_LOG_DEBUG, "plan " + body.name);
     if (clock.on())
-      verbose_line(Verbose::plan, backend_name(made->plan.backend), clock.us(), made->name.c_str());
-    *plan = made.release();
+      verbose_line(Verbose::plan, backend_name(body.plan.backend), clock.us(), body.name.c_str());
+    made->device = device;
+    std::lock_guard<std::mutex> lock(device->mutex);
+    made->next = device->live;
+    if (made->next) made->next->before = made.get();
+    *plan = device->live = made.release();
     return Status();
   });
 }
 
-void tandem_plan_destroy(tandem_plan* plan) { delete plan; }
+void tandem_plan_destroy(tandem_plan* plan) {
+  if (!plan) return;
+  const HostMemory memory = plan->memory;
+  const HostScope scope(memory);
+  if (tandem_device* device = plan->device) {
+    std::lock_guard<std::mutex> lock(device->mutex);
+    (plan->before ? plan->before->next : device->live) = plan->next;
+    if (plan->next) plan->next->before = plan->before;
+  }
+  delete plan;
+}
 
 tandem_status tandem_plan_get_info(const tandem_plan* plan, tandem_plan_info* info) {
   return border([&]() -> Status {
-    TANDEM_TRY(check_not_null("plan", plan));
+    TANDEM_TRY(check_device_lives(plan));
     TANDEM_TRY(check_size_of("info", info));
+    const HostScope scope(plan->memory);
     tandem_plan_info whole{};
-    const Plan& p = plan->plan;
+    const Plan& p = plan->body->plan;
     whole.kernel_count = uint32_t(p.launches.size());
     for (size_t i = 0; i < p.launches.size(); ++i)
       whole.kernels[i] = uint32_t(p.launches[i].kernel);
@@ -405,7 +467,7 @@ tandem_status tandem_plan_get_info(const tandem_plan* plan, tandem_plan_info* in
     whole.tile_cols = uint32_t(p.tile().bc);
     copy_name(backend_name(p.backend), whole.backend);
     copy_name(p.path, whole.path);
-    copy_name(plan->name, whole.name);
+    copy_name(plan->body->name, whole.name);
     write_struct(whole, info);
     return Status();
   });
@@ -416,6 +478,7 @@ size_t tandem_explain(const tandem_device* device, const tandem_problem* problem
   size_t size = 0;
   border([&]() -> Status {
     TANDEM_TRY(check_not_null("device", device));
+    const HostScope scope(device->memory);
     Problem checked;
     const Status status = make_problem(problem, &checked);
     size = copy_text(status.ok() ? explain(checked, device->device->caps())
@@ -448,16 +511,18 @@ tandem_status tandem_kernel_get(uint32_t index, tandem_kernel_info* info) {
 tandem_status tandem_execute(const tandem_plan* plan, tandem_stream stream,
                              const tandem_args* args) {
   return border([&]() -> Status {
-    TANDEM_TRY(check_not_null("plan", plan));
+    TANDEM_TRY(check_device_lives(plan));
+    const PlanBody& body = *plan->body;
+    const HostScope scope(plan->memory);
     tandem_args whole;
     TANDEM_TRY(read_struct("args", args, &whole));
-    TANDEM_TRY(check_args(plan->plan, whole));
-    if (plan->plan.launches.empty()) return Status();
+    TANDEM_TRY(check_args(body.plan, whole));
+    if (body.plan.launches.empty()) return Status();
     const VerboseClock clock(Verbose::execute);
-    TANDEM_TRY(plan->program->record(stream, whole));
+    TANDEM_TRY(body.program->record(stream, whole));
     if (clock.on())
-      verbose_line(Verbose::execute, backend_name(plan->plan.backend), clock.us(),
-                   plan->name.c_str());
+      verbose_line(Verbose::execute, backend_name(body.plan.backend), clock.us(),
+                   body.name.c_str());
     return Status();
   });
 }
