@@ -64,7 +64,7 @@ double usual_flops(const tandem_problem& problem, bool backward) {
   const Problem p = [&] {
     Problem checked;
     const Status s = make_problem(&problem, &checked);
-    if (!s.ok()) throw support::Error(s.code(), s.message());
+    if (!s.ok()) throw support::Error(s.code(), s.message().c_str());
     return checked;
   }();
   const double square = double(p.batch * p.heads_q) * double(p.seq_q) * double(p.seq_kv);
