@@ -8,27 +8,11 @@
 
 #include "args.h"
 #include "border.h"
-#include "device.h"
-#include "plan_cache.h"
+#include "handles.h"
 #include "structs.h"
 #include "verbose.h"
 
 using namespace tandem;
-
-struct tandem_device : HostObject {
-  HostMemory memory;
-  std::unique_ptr<Device> device;
-  PlanCache plans;
-  std::mutex mutex;             // of the list
-  tandem_plan* live = nullptr;  // the plans that the application has
-};
-
-struct tandem_plan : HostObject {
-  HostMemory memory;
-  tandem_device* device = nullptr;  // nullptr: it is gone, and body with it
-  std::shared_ptr<const PlanBody> body;
-  tandem_plan *next = nullptr, *before = nullptr;
-};
 
 namespace {
 
@@ -88,23 +72,23 @@ Status check_fits(const tandem_problem& whole, size_t size) {
   return Status();
 }
 
-// A plan that is not in the device's cache, and puts it there.
-Status make_body(tandem_device& device, const tandem_problem& problem,
-                 std::shared_ptr<const PlanBody>* body) {
-  Problem checked;
-  TANDEM_TRY(make_problem(&problem, &checked));
-  const auto made = make_host_shared<PlanBody>();
-  TANDEM_TRY(make_plan(checked, device.device->caps(), &made->plan));
-  made->name = made->plan.name() + " | " + print_problem(problem);
-  TANDEM_TRY(device.device->build(made->plan, &made->program));
-  *body = device.plans.add(problem, made);
-  return Status();
+// Of a program that its plans share.
+std::shared_ptr<const Program> share(std::unique_ptr<Program> program) {
+  return std::shared_ptr<const Program>(program.release(), std::default_delete<const Program>(),
+                                        HostAllocator<char>());
 }
 
-Status check_device_lives(const tandem_plan* plan) {
-  if (!plan) return fail(TANDEM_ERROR_INVALID_ARGUMENT, "plan is NULL");
-  if (!plan->device)
-    return fail(TANDEM_ERROR_INVALID_ARGUMENT, "the plan's device has been destroyed before it");
+// Of a plan that is not in the device's cache, and puts it there.
+Status make_shared_plan(tandem_device& device, const tandem_problem& problem, SharedPlan* shared) {
+  Problem checked;
+  TANDEM_TRY(make_problem(&problem, &checked));
+  const auto plan = make_host_shared<NamedPlan>();
+  TANDEM_TRY(make_plan(checked, device.device->caps(), plan.get()));
+  plan->full_name = plan->name() + " | " + print_problem(problem);
+  std::unique_ptr<Program> program;
+  TANDEM_TRY(device.device->build(*plan, &program));
+  plan->refusals = {};  // nobody asks any more
+  *shared = device.cache.add(problem, {plan, share(std::move(program))});
   return Status();
 }
 
@@ -153,8 +137,9 @@ uint64_t fnv1a(const void* data, size_t size, uint64_t hash = 0xcbf29ce484222325
 }
 
 uint64_t blob_key(const Caps& caps) {
-  const String id = text("%s|%s|%s|%u|%u|%u", backend_name(caps.backend), caps.name.c_str(),
-                         caps.driver.c_str(), caps.vendor_id, caps.device_id, caps.driver_version);
+  const String id =
+      text("%s|%s|%s|%u|%u|%u", backend_name(caps.backend), caps.name.c_str(), caps.driver.c_str(),
+           caps.vendor_id, caps.device_id, caps.driver_version);
   return fnv1a(id.data(), id.size());
 }
 
@@ -212,7 +197,32 @@ tandem_status create_device(const tandem_device_options* options, tandem_device*
                         TANDEM_VERSION_MAJOR, TANDEM_VERSION_MINOR, TANDEM_VERSION_PATCH)
                        .c_str());
     }
+    add_handle(made.get());
     *device = made.release();
+    return Status();
+  });
+}
+
+tandem_status execute(const tandem_plan* plan, const Backend* backend, const tandem_args* args,
+                      Status (*record)(const Plan&, const Program&, const tandem_args&,
+                                       const void*),
+                      const void* context) {
+  return border([&]() -> Status {
+    TANDEM_TRY(check_handle("plan", plan));
+    if (!plan->program)
+      return fail(TANDEM_ERROR_INVALID_ARGUMENT, "plan has no device: that was destroyed before");
+    const NamedPlan& p = *plan->plan;
+    const HostScope scope(plan->memory);
+    if (backend && p.backend != *backend)
+      return fail(TANDEM_ERROR_INVALID_ARGUMENT, "plan is for %s, this call is for %s",
+                  backend_name(p.backend), backend_name(*backend));
+    tandem_args whole;
+    TANDEM_TRY(read_struct("args", args, &whole));
+    TANDEM_TRY(check_args(p, whole));
+    const VerboseClock clock(Verbose::execute);
+    TANDEM_TRY(record(p, *plan->program, whole, context));
+    if (clock.on() && !p.launches.empty())
+      verbose_line(Verbose::execute, backend_name(p.backend), clock.us(), p.full_name.c_str());
     return Status();
   });
 }
@@ -247,7 +257,9 @@ const char* tandem_status_string(tandem_status status) {
   return "unknown tandem_status";
 }
 
-const char* tandem_last_message(void) { return last_message; }
+const char* tandem_last_message(void) {
+  return last_message;
+}
 
 uint32_t tandem_version(void) {
   return uint32_t(TANDEM_VERSION_MAJOR) << 22 | uint32_t(TANDEM_VERSION_MINOR) << 12 |
@@ -261,32 +273,27 @@ tandem_status tandem_cpu_device_create(const tandem_device_options* options,
 
 void tandem_device_destroy(tandem_device* device) {
   if (!device) return;
-  const HostMemory memory = device->memory;  // must outlive the device
-  const HostScope scope(memory);
-  // Too early: what plans have of the device goes with it, and they say so from now on.
-  if (const tandem_plan* first = device->live) {
-    border([&]() -> Status {
-      int count = 0;
-      for (const tandem_plan* plan = first; plan; plan = plan->next) ++count;
-      const Status early = fail(TANDEM_ERROR_INVALID_ARGUMENT,
-                                "device destroyed before %d of its plans, of which one is %s",
-                                count, first->body->name.c_str());
-      device->device->log()(TANDEM_LOG_ERROR, early.message());
-      return early;
-    });
-    for (tandem_plan *plan = device->live, *next; plan; plan = next) {
-      next = plan->next;
-      plan->body.reset();
-      plan->device = nullptr;
-      plan->next = plan->before = nullptr;
-    }
-  }
-  delete device;
+  border([&]() -> Status {
+    TANDEM_TRY(check_handle("device", device));
+    const HostMemory memory = device->memory;  // outlives the device
+    const HostScope scope(memory);
+    remove_handle(device);
+    const std::unique_ptr<tandem_device> gone(device);
+    const int plans = orphan_plans(device);
+    if (plans == 0) return Status();
+    const Status early =
+        fail(TANDEM_ERROR_INVALID_ARGUMENT,
+             "tandem_device_destroy: %d plans of this device are alive; they can be destroyed "
+             "still, but not executed",
+             plans);
+    device->device->log()(TANDEM_LOG_ERROR, early.message());
+    return early;
+  });
 }
 
 tandem_status tandem_device_get_info(const tandem_device* device, tandem_device_info* info) {
   return border([&]() -> Status {
-    TANDEM_TRY(check_not_null("device", device));
+    TANDEM_TRY(check_handle("device", device));
     const HostScope scope(device->memory);
     TANDEM_TRY(check_size_of("info", info));
     const Caps& caps = device->device->caps();
@@ -303,7 +310,7 @@ tandem_status tandem_device_get_info(const tandem_device* device, tandem_device_
 size_t tandem_device_describe(const tandem_device* device, char* out, size_t capacity) {
   size_t size = 0;
   border([&]() -> Status {
-    TANDEM_TRY(check_not_null("device", device));
+    TANDEM_TRY(check_handle("device", device));
     const HostScope scope(device->memory);
     size = copy_text(describe_caps(device->device->caps()), out, capacity);
     return Status();
@@ -313,7 +320,7 @@ size_t tandem_device_describe(const tandem_device* device, char* out, size_t cap
 
 tandem_status tandem_device_get_cache(tandem_device* device, size_t* size, void* data) {
   return border([&]() -> Status {
-    TANDEM_TRY(check_not_null("device", device));
+    TANDEM_TRY(check_handle("device", device));
     const HostScope scope(device->memory);
     TANDEM_TRY(check_not_null("size", size));
     Vec<uint8_t> body;
@@ -340,7 +347,7 @@ tandem_status tandem_device_get_cache(tandem_device* device, size_t* size, void*
 
 tandem_status tandem_device_set_cache(tandem_device* device, size_t size, const void* data) {
   return border([&]() -> Status {
-    TANDEM_TRY(check_not_null("device", device));
+    TANDEM_TRY(check_handle("device", device));
     const HostScope scope(device->memory);
     TANDEM_TRY(check_not_null("data", data));
     BlobHeader header;
@@ -413,49 +420,48 @@ tandem_status(tandem_problem_parse)(const char* line, tandem_problem* problem) {
 tandem_status tandem_plan_create(tandem_device* device, const tandem_problem* problem,
                                  tandem_plan** plan) {
   return border([&]() -> Status {
-    TANDEM_TRY(check_not_null("device", device));
-    TANDEM_TRY(check_not_null("plan", plan));
+    TANDEM_TRY(check_handle("device", device));
     const HostScope scope(device->memory);
+    TANDEM_TRY(check_not_null("plan", plan));
     const VerboseClock clock(Verbose::plan);
     tandem_problem whole;
     TANDEM_TRY(read_struct("problem", problem, &whole));
     std::unique_ptr<tandem_plan> made(new tandem_plan);
     made->memory = device->memory;
-    made->body = device->plans.find(whole);
-    if (!made->body) TANDEM_TRY(make_body(*device, whole, &made->body));
-    const PlanBody& body = *made->body;
-    if (device->device->log().on(TANDEM_LOG_DEBUG))
-      device->device->log()(TANDEM_LOG_DEBUG, "plan " + body.name);
+    SharedPlan shared = device->cache.find(whole);
+    if (!shared.plan) TANDEM_TRY(make_shared_plan(*device, whole, &shared));
+    made->plan = shared.plan;
+    made->program = shared.program;
+    if (device->device->log())
+      device->device->log()(TANDEM_LOG_DEBUG, "plan " + made->plan->full_name);
     if (clock.on())
-      verbose_line(Verbose::plan, backend_name(body.plan.backend), clock.us(), body.name.c_str());
-    made->device = device;
-    std::lock_guard<std::mutex> lock(device->mutex);
-    made->next = device->live;
-    if (made->next) made->next->before = made.get();
-    *plan = device->live = made.release();
+      verbose_line(Verbose::plan, backend_name(made->plan->backend), clock.us(),
+                   made->plan->full_name.c_str());
+    add_handle(made.get());
+    join_device(made.get(), device);
+    *plan = made.release();
     return Status();
   });
 }
 
 void tandem_plan_destroy(tandem_plan* plan) {
   if (!plan) return;
-  const HostMemory memory = plan->memory;
-  const HostScope scope(memory);
-  if (tandem_device* device = plan->device) {
-    std::lock_guard<std::mutex> lock(device->mutex);
-    (plan->before ? plan->before->next : device->live) = plan->next;
-    if (plan->next) plan->next->before = plan->before;
-  }
-  delete plan;
+  border([&]() -> Status {
+    TANDEM_TRY(check_handle("plan", plan));
+    remove_handle(plan);
+    leave_device(plan);
+    delete plan;
+    return Status();
+  });
 }
 
 tandem_status tandem_plan_get_info(const tandem_plan* plan, tandem_plan_info* info) {
   return border([&]() -> Status {
-    TANDEM_TRY(check_device_lives(plan));
+    TANDEM_TRY(check_handle("plan", plan));
     TANDEM_TRY(check_size_of("info", info));
     const HostScope scope(plan->memory);
     tandem_plan_info whole{};
-    const Plan& p = plan->body->plan;
+    const NamedPlan& p = *plan->plan;
     whole.kernel_count = uint32_t(p.launches.size());
     for (size_t i = 0; i < p.launches.size(); ++i)
       whole.kernels[i] = uint32_t(p.launches[i].kernel);
@@ -467,7 +473,7 @@ tandem_status tandem_plan_get_info(const tandem_plan* plan, tandem_plan_info* in
     whole.tile_cols = uint32_t(p.tile().bc);
     copy_name(backend_name(p.backend), whole.backend);
     copy_name(p.path, whole.path);
-    copy_name(plan->body->name, whole.name);
+    copy_name(p.full_name, whole.name);
     write_struct(whole, info);
     return Status();
   });
@@ -477,7 +483,7 @@ size_t tandem_explain(const tandem_device* device, const tandem_problem* problem
                       size_t capacity) {
   size_t size = 0;
   border([&]() -> Status {
-    TANDEM_TRY(check_not_null("device", device));
+    TANDEM_TRY(check_handle("device", device));
     const HostScope scope(device->memory);
     Problem checked;
     const Status status = make_problem(problem, &checked);
@@ -510,21 +516,13 @@ tandem_status tandem_kernel_get(uint32_t index, tandem_kernel_info* info) {
 
 tandem_status tandem_execute(const tandem_plan* plan, tandem_stream stream,
                              const tandem_args* args) {
-  return border([&]() -> Status {
-    TANDEM_TRY(check_device_lives(plan));
-    const PlanBody& body = *plan->body;
-    const HostScope scope(plan->memory);
-    tandem_args whole;
-    TANDEM_TRY(read_struct("args", args, &whole));
-    TANDEM_TRY(check_args(body.plan, whole));
-    if (body.plan.launches.empty()) return Status();
-    const VerboseClock clock(Verbose::execute);
-    TANDEM_TRY(body.program->record(stream, whole));
-    if (clock.on())
-      verbose_line(Verbose::execute, backend_name(body.plan.backend), clock.us(),
-                   body.name.c_str());
-    return Status();
-  });
+  return execute(
+      plan, nullptr, args,
+      [](const Plan& p, const Program& program, const tandem_args& a, const void* context) {
+        if (p.launches.empty()) return Status();
+        return program.record(*static_cast<const tandem_stream*>(context), a);
+      },
+      &stream);
 }
 
 }  // extern "C"

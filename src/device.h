@@ -14,7 +14,7 @@ class Logger {
  public:
   Logger() = default;
   explicit Logger(const tandem_device_options& o) : log_(o.log), user_(o.user) {}
-  bool on(tandem_log_level) const { return log_ != nullptr; }
+  explicit operator bool() const { return log_ != nullptr; }
   void operator()(tandem_log_level level, const String& message) const {
     if (log_) log_(user_, level, message.c_str());
   }
@@ -59,6 +59,12 @@ tandem_status create_device(const tandem_device_options* options, tandem_device*
                             Status (*open)(const DeviceOptions&, const void* context,
                                            std::unique_ptr<Device>*),
                             const void* context);
+
+// The same for an execute: record() gets checked arguments. backend: that the plan has to be of; nullptr: any.
+tandem_status execute(const tandem_plan* plan, const Backend* backend, const tandem_args* args,
+                      Status (*record)(const Plan&, const Program&, const tandem_args&,
+                                       const void* context),
+                      const void* context);
 
 Status open_cpu_device(const DeviceOptions& options, const void*, std::unique_ptr<Device>* device);
 Status open_vulkan_device(const DeviceOptions& options, const void* desc,

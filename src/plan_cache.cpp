@@ -24,31 +24,28 @@ PlanCache::Entry* PlanCache::look_up(const tandem_problem& problem, uint64_t has
   return nullptr;
 }
 
-std::shared_ptr<const PlanBody> PlanCache::find(const tandem_problem& problem) {
+SharedPlan PlanCache::find(const tandem_problem& problem) {
   const uint64_t hash = hash_of(problem);
   std::lock_guard<std::mutex> lock(mutex_);
   const Entry* entry = look_up(problem, hash);
-  return entry ? entry->body : nullptr;
+  return entry ? entry->plan : SharedPlan();
 }
 
-std::shared_ptr<const PlanBody> PlanCache::add(const tandem_problem& problem,
-                                               std::shared_ptr<const PlanBody> body) {
+SharedPlan PlanCache::add(const tandem_problem& problem, SharedPlan plan) {
   const uint64_t hash = hash_of(problem);
-  std::shared_ptr<const PlanBody> old;  // goes when the lock is gone
+  SharedPlan old;  // goes when the lock is gone
   std::lock_guard<std::mutex> lock(mutex_);
-  if (const Entry* entry = look_up(problem, hash)) return entry->body;
+  if (const Entry* entry = look_up(problem, hash)) return entry->plan;
   if (entries_.size() < kPlans) {
-    entries_.push_back({hash, ++uses_, problem, body});
+    entries_.push_back({hash, ++uses_, problem, plan});
   } else {
     Entry& oldest =
         *std::min_element(entries_.begin(), entries_.end(),
                           [](const Entry& a, const Entry& b) { return a.used < b.used; });
-    old = std::move(oldest.body);
-    oldest = {hash, ++uses_, problem, body};
+    std::swap(old, oldest.plan);
+    oldest = {hash, ++uses_, problem, plan};
   }
-  return body;
+  return plan;
 }
-
-void PlanCache::clear() { entries_.clear(); }
 
 }  // namespace tandem

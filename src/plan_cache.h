@@ -10,29 +10,29 @@
 
 namespace tandem {
 
-// What plans of one problem share. Immutable.
-struct PlanBody {
-  Plan plan;
-  std::unique_ptr<Program> program;
-  String name;
+struct NamedPlan : Plan {
+  String full_name;  // with the problem line
+};
+// What the plans of one problem share.
+struct SharedPlan {
+  std::shared_ptr<const NamedPlan> plan;
+  std::shared_ptr<const Program> program;
 };
 
 class PlanCache {
  public:
   static constexpr size_t kPlans = 64;
-  // problem as this version has it: its bytes are the key. nullptr: not here.
-  std::shared_ptr<const PlanBody> find(const tandem_problem& problem);
+  // problem as this version has it: its bytes are the key. Without a plan: not here.
+  SharedPlan find(const tandem_problem& problem);
   // Returns what the cache has from now on, which may be another thread's. The plan that has not been asked for
   // for longest makes room.
-  std::shared_ptr<const PlanBody> add(const tandem_problem& problem,
-                                      std::shared_ptr<const PlanBody> body);
-  void clear();
+  SharedPlan add(const tandem_problem& problem, SharedPlan plan);
 
  private:
   struct Entry {
     uint64_t hash, used;
     tandem_problem problem;
-    std::shared_ptr<const PlanBody> body;
+    SharedPlan plan;
   };
   Entry* look_up(const tandem_problem& problem, uint64_t hash);
 

@@ -8,6 +8,7 @@
 
 #include "../device.h"
 #include "../params.h"
+#include "debug.h"
 #include "vk.h"
 
 namespace tandem {
@@ -33,16 +34,24 @@ class VulkanDevice final : public Device {
   const VkTable& vk() const { return vk_; }
   VkDevice handle() const { return device_; }
   const StemLayout& layout(Stem stem) const { return layouts_[int(stem)]; }
+  const DebugUtils& debug() const { return debug_; }
+  // The application's, for all that is created and destroyed.
+  const VkAllocationCallbacks* allocator() const { return own_allocator_ ? &allocator_ : nullptr; }
 
  private:
   Status make_layouts();
   Status make_cache();
   // The pipeline of a plan's launch with these specialization constants; compiled once for all plans.
-  Status pipeline(const Plan& plan, const Launch& launch, const String& spec, VkPipeline* pipeline);
-  Status compile(const Plan& plan, const Launch& launch, const String& spec, VkPipeline* pipeline);
+  Status pipeline(const Plan& plan, const Launch& launch, const String& spec,
+                  VkPipeline* pipeline);
+  Status compile(const Plan& plan, const Launch& launch, const String& spec,
+                 VkPipeline* pipeline);
 
   VkDevice device_ = VK_NULL_HANDLE;
   VkTable vk_{};
+  VkAllocationCallbacks allocator_{};
+  bool own_allocator_ = false;
+  DebugUtils debug_;
   uint8_t cache_uuid_[VK_UUID_SIZE] = {};
   VkPipelineCache cache_ = VK_NULL_HANDLE;
   bool own_cache_ = false;
@@ -72,7 +81,15 @@ class VulkanProgram final : public Program {
  public:
   VulkanProgram(const VulkanDevice& device, const Plan& plan) : device_(device), plan_(plan) {}
   ~VulkanProgram() override;
-  Status record(tandem_stream stream, const tandem_args& args) const override;
+  Status record(tandem_stream stream, const tandem_args& args) const override {
+    return record(stream, args, nullptr);
+  }
+  // With a timestamp before the first kernel and one behind each.
+  struct Timestamps {
+    VkQueryPool pool;
+    uint32_t first;
+  };
+  Status record(tandem_stream stream, const tandem_args& args, const Timestamps* times) const;
 
  private:
   friend class VulkanDevice;
@@ -80,6 +97,7 @@ class VulkanProgram final : public Program {
   const Plan plan_;
   VkDescriptorPool pool_ = VK_NULL_HANDLE;
   Vec<Dispatch> dispatches_;
+  String label_;  // of an execute
 };
 
 }  // namespace tandem

@@ -45,16 +45,16 @@ struct StemCode {
 
 const StemCode& stem_code(Stem stem) {
   switch (stem) {
-#define TANDEM_STEM(Name, name)                                                        \
-  case Stem::name: {                                                                   \
-    static_assert(sizeof(Name##Spec) <= 4 * kMaxConstants, #name);                     \
-    static const StemCode code = [] {                                                  \
-      StemCode c{{}, 0, sizeof(Name##Block), sizeof(Name##Push)};                      \
-      for_each_constant_##Name(                                                        \
+#define TANDEM_STEM(Name, name)                                                \
+  case Stem::name: {                                                           \
+    static_assert(sizeof(Name##Spec) <= 4 * kMaxConstants, #name);             \
+    static const StemCode code = [] {                                          \
+      StemCode c{{}, 0, sizeof(Name##Block), sizeof(Name##Push)};              \
+      for_each_constant_##Name(                                                \
           [&](const VkSpecializationMapEntry& e) { c.entries[c.entry_count++] = e; }); \
-      return c;                                                                        \
-    }();                                                                               \
-    return code;                                                                       \
+      return c;                                                                \
+    }();                                                                       \
+    return code;                                                               \
   }
 #define TANDEM_FUSED(Name, name) \
   case Stem::name:               \
@@ -159,8 +159,13 @@ Status VulkanDevice::make_layouts() {
     set.sType = VK_STRUCTURE_TYPE_DESCRIPTOR_SET_LAYOUT_CREATE_INFO;
     set.bindingCount = is_tiled(Stem(i)) ? 2 : 1;
     set.pBindings = bindings;
-    TANDEM_VK_TRY(vk_.vkCreateDescriptorSetLayout(device_, &set, nullptr, &layouts_[i].set),
+    // What a failed call leaves in its result is nobody's business: so results go into a local first.
+    VkDescriptorSetLayout set_layout = VK_NULL_HANDLE;
+    TANDEM_VK_TRY(vk_.vkCreateDescriptorSetLayout(device_, &set, allocator(), &set_layout),
                   "vkCreateDescriptorSetLayout");
+    layouts_[i].set = set_layout;
+    const String name = debug_.on() ? text("tandem %s", stem_name(Stem(i))) : "";
+    debug_.name(VK_OBJECT_TYPE_DESCRIPTOR_SET_LAYOUT, set_layout, name.c_str());
     VkPushConstantRange push{VK_SHADER_STAGE_COMPUTE_BIT, 0, uint32_t(code.push_bytes)};
     VkPipelineLayoutCreateInfo info{};
     info.sType = VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO;
@@ -168,8 +173,11 @@ Status VulkanDevice::make_layouts() {
     info.pSetLayouts = &layouts_[i].set;
     info.pushConstantRangeCount = 1;
     info.pPushConstantRanges = &push;
-    TANDEM_VK_TRY(vk_.vkCreatePipelineLayout(device_, &info, nullptr, &layouts_[i].pipeline),
+    VkPipelineLayout layout = VK_NULL_HANDLE;
+    TANDEM_VK_TRY(vk_.vkCreatePipelineLayout(device_, &info, allocator(), &layout),
                   "vkCreatePipelineLayout");
+    layouts_[i].pipeline = layout;
+    debug_.name(VK_OBJECT_TYPE_PIPELINE_LAYOUT, layout, name.c_str());
   }
   return Status();
 }
@@ -177,19 +185,22 @@ Status VulkanDevice::make_layouts() {
 Status VulkanDevice::make_cache() {
   VkPipelineCacheCreateInfo info{};
   info.sType = VK_STRUCTURE_TYPE_PIPELINE_CACHE_CREATE_INFO;
-  TANDEM_VK_TRY(vk_.vkCreatePipelineCache(device_, &info, nullptr, &cache_),
+  VkPipelineCache cache = VK_NULL_HANDLE;
+  TANDEM_VK_TRY(vk_.vkCreatePipelineCache(device_, &info, allocator(), &cache),
                 "vkCreatePipelineCache");
+  cache_ = cache;
   own_cache_ = true;
+  debug_.name(VK_OBJECT_TYPE_PIPELINE_CACHE, cache, "tandem");
   return Status();
 }
 
 VulkanDevice::~VulkanDevice() {
-  for (const auto& p : pipelines_) vk_.vkDestroyPipeline(device_, p.second, nullptr);
+  for (const auto& p : pipelines_) vk_.vkDestroyPipeline(device_, p.second, allocator());
   for (const StemLayout& l : layouts_) {
-    if (l.pipeline) vk_.vkDestroyPipelineLayout(device_, l.pipeline, nullptr);
-    if (l.set) vk_.vkDestroyDescriptorSetLayout(device_, l.set, nullptr);
+    if (l.pipeline) vk_.vkDestroyPipelineLayout(device_, l.pipeline, allocator());
+    if (l.set) vk_.vkDestroyDescriptorSetLayout(device_, l.set, allocator());
   }
-  if (own_cache_) vk_.vkDestroyPipelineCache(device_, cache_, nullptr);
+  if (own_cache_) vk_.vkDestroyPipelineCache(device_, cache_, allocator());
 }
 
 Status VulkanDevice::compile(const Plan& plan, const Launch& launch, const String& spec,
@@ -199,13 +210,18 @@ Status VulkanDevice::compile(const Plan& plan, const Launch& launch, const Strin
   if (!spirv)
     return fail(TANDEM_ERROR_BACKEND, "no module of %s for %s.%s", stem_name(launch.stem),
                 backend_name(plan.backend), plan.path);
+  const String path = text("%s.%s", backend_name(plan.backend), plan.path);
+  const String name =
+      debug_.on() ? text("tandem %s %s %s", path.c_str(), stem_name(launch.stem), launch.tile.name)
+                  : "";
   VkShaderModuleCreateInfo module_info{};
   module_info.sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO;
   module_info.codeSize = spirv->bytes;
   module_info.pCode = spirv->words;
   VkShaderModule module = VK_NULL_HANDLE;
-  TANDEM_VK_TRY(vk_.vkCreateShaderModule(device_, &module_info, nullptr, &module),
+  TANDEM_VK_TRY(vk_.vkCreateShaderModule(device_, &module_info, allocator(), &module),
                 "vkCreateShaderModule");
+  debug_.name(VK_OBJECT_TYPE_SHADER_MODULE, module, name.c_str());
 
   VkSpecializationInfo constants{};
   constants.mapEntryCount = code.entry_count;
@@ -228,13 +244,25 @@ Status VulkanDevice::compile(const Plan& plan, const Launch& launch, const Strin
     info.stage.flags = VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT;
   }
   info.layout = layout(launch.stem).pipeline;
+  VkPipeline made = VK_NULL_HANDLE;
   const VkResult result =
-      vk_.vkCreateComputePipelines(device_, cache_, 1, &info, nullptr, pipeline);
-  vk_.vkDestroyShaderModule(device_, module, nullptr);
-  if (result != VK_SUCCESS)
-    return vk_status(result, text("vkCreateComputePipelines of %s for %s.%s",
-                                  stem_name(launch.stem), backend_name(plan.backend), plan.path)
-                                 .c_str());
+      vk_.vkCreateComputePipelines(device_, cache_, 1, &info, allocator(), &made);
+  vk_.vkDestroyShaderModule(device_, module, allocator());
+  const String what =
+      text("vkCreateComputePipelines of %s for %s", stem_name(launch.stem), path.c_str());
+  // Out of memory or lost, a device is so on every path.
+  const Status status = vk_status(result, what.c_str());
+  if (result != VK_SUCCESS && status.code() != TANDEM_ERROR_BACKEND) return status;
+  if (result != VK_SUCCESS || made == VK_NULL_HANDLE)
+    return fail(
+        TANDEM_ERROR_BACKEND,
+        "%s, although the driver states all that this path asks for; to do without the path, add "
+        "%s "
+        "to tandem_device_options.disable or to TANDEM_DISABLE",
+        result == VK_SUCCESS ? (what + " returned no pipeline").c_str() : status.message().c_str(),
+        path.c_str());
+  debug_.name(VK_OBJECT_TYPE_PIPELINE, made, name.c_str());
+  *pipeline = made;
   return Status();
 }
 
@@ -255,14 +283,21 @@ Status VulkanDevice::pipeline(const Plan& plan, const Launch& launch, const Stri
   VkPipeline made = VK_NULL_HANDLE;
   TANDEM_TRY(compile(plan, launch, spec, &made));
   std::lock_guard<std::mutex> lock(mutex_);
-  const auto inserted = pipelines_.emplace(key, made);
-  if (!inserted.second) vk_.vkDestroyPipeline(device_, made, nullptr);
-  *pipeline = inserted.first->second;
+  try {
+    const auto inserted = pipelines_.emplace(key, made);
+    if (!inserted.second) vk_.vkDestroyPipeline(device_, made, allocator());
+    *pipeline = inserted.first->second;
+  } catch (...) {  // no host memory for its entry
+    vk_.vkDestroyPipeline(device_, made, allocator());
+    throw;
+  }
   return Status();
 }
 
 Status VulkanDevice::build(const Plan& plan, std::unique_ptr<Program>* program) {
   std::unique_ptr<VulkanProgram> made(new VulkanProgram(*this, plan));
+  if (debug_.on())
+    made->label_ = text("tandem %s %s", plan.problem.backward ? "bwd" : "fwd", plan.name().c_str());
   uint32_t bytes = 0, blocks = 0;
   for (const Launch& launch : plan.launches) {
     bytes += round16(stem_code(launch.stem).block_bytes);
@@ -286,8 +321,11 @@ Status VulkanDevice::build(const Plan& plan, std::unique_ptr<Program>* program) 
   pool.maxSets = uint32_t(plan.launches.size());
   pool.poolSizeCount = 1;
   pool.pPoolSizes = &size;
-  TANDEM_VK_TRY(vk_.vkCreateDescriptorPool(device_, &pool, nullptr, &made->pool_),
+  VkDescriptorPool made_pool = VK_NULL_HANDLE;
+  TANDEM_VK_TRY(vk_.vkCreateDescriptorPool(device_, &pool, allocator(), &made_pool),
                 "vkCreateDescriptorPool");
+  made->pool_ = made_pool;
+  debug_.name(VK_OBJECT_TYPE_DESCRIPTOR_POOL, made_pool, made->label_.c_str());
 
   for (const Launch& launch : made->plan_.launches) {
     Dispatch dispatch{};
@@ -308,6 +346,7 @@ Status VulkanDevice::build(const Plan& plan, std::unique_ptr<Program>* program) 
     allocate.pSetLayouts = &layout(launch.stem).set;
     TANDEM_VK_TRY(vk_.vkAllocateDescriptorSets(device_, &allocate, &dispatch.set),
                   "vkAllocateDescriptorSets");
+    debug_.name(VK_OBJECT_TYPE_DESCRIPTOR_SET, dispatch.set, stem_name(launch.stem));
     const String contents[2] = {block_bytes(plan, launch), extra_bytes(plan)};
     VkWriteDescriptorSetInlineUniformBlock data[2] = {};
     VkWriteDescriptorSet writes[2] = {};
@@ -371,14 +410,14 @@ Status VulkanDevice::cache_set(const uint8_t* body, size_t size) {
   info.initialDataSize = size;
   info.pInitialData = body;
   VkPipelineCache loaded = VK_NULL_HANDLE;
-  TANDEM_VK_TRY(vk_.vkCreatePipelineCache(device_, &info, nullptr, &loaded),
+  TANDEM_VK_TRY(vk_.vkCreatePipelineCache(device_, &info, allocator(), &loaded),
                 "vkCreatePipelineCache");
   VkResult result;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     result = vk_.vkMergePipelineCaches(device_, cache_, 1, &loaded);
   }
-  vk_.vkDestroyPipelineCache(device_, loaded, nullptr);
+  vk_.vkDestroyPipelineCache(device_, loaded, allocator());
   return result == VK_SUCCESS ? Status() : vk_status(result, "vkMergePipelineCaches");
 }
 
