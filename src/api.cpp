@@ -137,9 +137,8 @@ uint64_t fnv1a(const void* data, size_t size, uint64_t hash = 0xcbf29ce484222325
 }
 
 uint64_t blob_key(const Caps& caps) {
-  const String id =
-      text("%s|%s|%s|%u|%u|%u", backend_name(caps.backend), caps.name.c_str(), caps.driver.c_str(),
-           caps.vendor_id, caps.device_id, caps.driver_version);
+  const String id = text("%s|%s|%s|%u|%u|%u", backend_name(caps.backend), caps.name.c_str(),
+                         caps.driver.c_str(), caps.vendor_id, caps.device_id, caps.driver_version);
   return fnv1a(id.data(), id.size());
 }
 
@@ -257,9 +256,7 @@ const char* tandem_status_string(tandem_status status) {
   return "unknown tandem_status";
 }
 
-const char* tandem_last_message(void) {
-  return last_message;
-}
+const char* tandem_last_message(void) { return last_message; }
 
 uint32_t tandem_version(void) {
   return uint32_t(TANDEM_VERSION_MAJOR) << 22 | uint32_t(TANDEM_VERSION_MINOR) << 12 |

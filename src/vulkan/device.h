@@ -42,10 +42,8 @@ class VulkanDevice final : public Device {
   Status make_layouts();
   Status make_cache();
   // The pipeline of a plan's launch with these specialization constants; compiled once for all plans.
-  Status pipeline(const Plan& plan, const Launch& launch, const String& spec,
-                  VkPipeline* pipeline);
-  Status compile(const Plan& plan, const Launch& launch, const String& spec,
-                 VkPipeline* pipeline);
+  Status pipeline(const Plan& plan, const Launch& launch, const String& spec, VkPipeline* pipeline);
+  Status compile(const Plan& plan, const Launch& launch, const String& spec, VkPipeline* pipeline);
 
   VkDevice device_ = VK_NULL_HANDLE;
   VkTable vk_{};

@@ -45,16 +45,16 @@ struct StemCode {
 
 const StemCode& stem_code(Stem stem) {
   switch (stem) {
-#define TANDEM_STEM(Name, name)                                                \
-  case Stem::name: {                                                           \
-    static_assert(sizeof(Name##Spec) <= 4 * kMaxConstants, #name);             \
-    static const StemCode code = [] {                                          \
-      StemCode c{{}, 0, sizeof(Name##Block), sizeof(Name##Push)};              \
-      for_each_constant_##Name(                                                \
+#define TANDEM_STEM(Name, name)                                                        \
+  case Stem::name: {                                                                   \
+    static_assert(sizeof(Name##Spec) <= 4 * kMaxConstants, #name);                     \
+    static const StemCode code = [] {                                                  \
+      StemCode c{{}, 0, sizeof(Name##Block), sizeof(Name##Push)};                      \
+      for_each_constant_##Name(                                                        \
           [&](const VkSpecializationMapEntry& e) { c.entries[c.entry_count++] = e; }); \
-      return c;                                                                \
-    }();                                                                       \
-    return code;                                                               \
+      return c;                                                                        \
+    }();                                                                               \
+    return code;                                                                       \
   }
 #define TANDEM_FUSED(Name, name) \
   case Stem::name:               \
