@@ -25,7 +25,6 @@ Gpu::Gpu(uint32_t index) {
   vk(create(&instance, nullptr, &desc.instance), "vkCreateInstance");
 #define APP_VK_LOAD(name) name = reinterpret_cast<PFN_vk##name>(gipa(desc.instance, "vk" #name));
   APP_VK_FUNCTIONS(APP_VK_LOAD)
-#undef APP_VK_LOAD
   goodbyes_.push_back([=] { DestroyInstance(desc.instance, nullptr); });
 
   uint32_t count = 0;
