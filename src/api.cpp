@@ -16,11 +16,10 @@ using namespace tandem;
 
 namespace {
 
-thread_local std::string last_message;
-thread_local const char* fixed_message = nullptr;  // in its place, where no memory may be needed
+thread_local char last_message[8192];  // belongs to no device, so its memory does not either
 
 // A text out: bytes needed with the final NUL, and as many as fit.
-size_t copy_text(const std::string& s, char* out, size_t capacity) {
+size_t copy_text(const String& s, char* out, size_t capacity) {
   if (out && capacity > 0) {
     const size_t n = std::min(s.size(), capacity - 1);
     std::memcpy(out, s.data(), n);
@@ -30,7 +29,7 @@ size_t copy_text(const std::string& s, char* out, size_t capacity) {
 }
 
 template <size_t N>
-void copy_name(const std::string& s, char (&out)[N]) {
+void copy_name(const String& s, char (&out)[N]) {
   copy_text(s, out, N);
 }
 
@@ -70,6 +69,26 @@ Status check_fits(const tandem_problem& whole, size_t size) {
                   "problem.struct_size is %zu, too small for what the line has: %zu is this "
                   "version's",
                   size, sizeof(whole));
+  return Status();
+}
+
+// Of a program that its plans share.
+std::shared_ptr<const Program> share(std::unique_ptr<Program> program) {
+  return std::shared_ptr<const Program>(program.release(), std::default_delete<const Program>(),
+                                        HostAllocator<char>());
+}
+
+// Of a plan that is not in the device's cache, and puts it there.
+Status make_shared_plan(tandem_device& device, const tandem_problem& problem, SharedPlan* shared) {
+  Problem checked;
+  TANDEM_TRY(make_problem(&problem, &checked));
+  const auto plan = make_host_shared<NamedPlan>();
+  TANDEM_TRY(make_plan(checked, device.device->caps(), plan.get()));
+  plan->full_name = plan->name() + " | " + print_problem(problem);
+  std::unique_ptr<Program> program;
+  TANDEM_TRY(device.device->build(*plan, &program));
+  plan->refusals = {};  // nobody asks any more
+  *shared = device.cache.add(problem, {plan, share(std::move(program))});
   return Status();
 }
 
@@ -118,9 +137,8 @@ uint64_t fnv1a(const void* data, size_t size, uint64_t hash = 0xcbf29ce484222325
 }
 
 uint64_t blob_key(const Caps& caps) {
-  const std::string id =
-      text("%s|%s|%s|%u|%u|%u", backend_name(caps.backend), caps.name.c_str(), caps.driver.c_str(),
-           caps.vendor_id, caps.device_id, caps.driver_version);
+  const String id = text("%s|%s|%s|%u|%u|%u", backend_name(caps.backend), caps.name.c_str(),
+                         caps.driver.c_str(), caps.vendor_id, caps.device_id, caps.driver_version);
   return fnv1a(id.data(), id.size());
 }
 
@@ -138,22 +156,16 @@ void tell(tandem_status code) noexcept {
 }  // namespace
 
 tandem_status report(tandem_status code, const char* sentence) noexcept {
-  fixed_message = sentence;
+  const size_t room = sizeof(last_message) - 1, size = std::strlen(sentence);
+  std::memcpy(last_message, sentence, std::min(size, room));
+  last_message[std::min(size, room)] = '\0';
+  if (size > room) std::memcpy(last_message + room - 3, "...", 3);
   tell(code);
   return code;
 }
 
 tandem_status report(const Status& status) noexcept {
-  if (!status.ok()) {
-    try {
-      last_message = status.message();
-      fixed_message = nullptr;
-      tell(status.code());
-    } catch (...) {
-      return report(status.code(), "no memory was left for the sentence; the status stands");
-    }
-  }
-  return status.code();
+  return status.ok() ? TANDEM_OK : report(status.code(), status.message().c_str());
 }
 
 tandem_status create_device(const tandem_device_options* options, tandem_device** device,
@@ -166,9 +178,12 @@ tandem_status create_device(const tandem_device_options* options, tandem_device*
     const VerboseClock clock(Verbose::device);
     tandem_device_options given;
     TANDEM_TRY(check_options(options, &given));
+    const HostMemory memory(given);
+    const HostScope scope(memory);
     DeviceOptions checked;
     TANDEM_TRY(read_options(given, &checked));
     std::unique_ptr<tandem_device> made(new tandem_device);
+    made->memory = memory;
     TANDEM_TRY(open(checked, context, &made->device));
     made->device->log()(
         TANDEM_LOG_INFO,
@@ -195,17 +210,18 @@ tandem_status execute(const tandem_plan* plan, const Backend* backend, const tan
     TANDEM_TRY(check_handle("plan", plan));
     if (!plan->program)
       return fail(TANDEM_ERROR_INVALID_ARGUMENT, "plan has no device: that was destroyed before");
-    if (backend && plan->plan.backend != *backend)
+    const NamedPlan& p = *plan->plan;
+    const HostScope scope(plan->memory);
+    if (backend && p.backend != *backend)
       return fail(TANDEM_ERROR_INVALID_ARGUMENT, "plan is for %s, this call is for %s",
-                  backend_name(plan->plan.backend), backend_name(*backend));
+                  backend_name(p.backend), backend_name(*backend));
     tandem_args whole;
     TANDEM_TRY(read_struct("args", args, &whole));
-    TANDEM_TRY(check_args(plan->plan, whole));
+    TANDEM_TRY(check_args(p, whole));
     const VerboseClock clock(Verbose::execute);
-    TANDEM_TRY(record(plan->plan, *plan->program, whole, context));
-    if (clock.on() && !plan->plan.launches.empty())
-      verbose_line(Verbose::execute, backend_name(plan->plan.backend), clock.us(),
-                   plan->name.c_str());
+    TANDEM_TRY(record(p, *plan->program, whole, context));
+    if (clock.on() && !p.launches.empty())
+      verbose_line(Verbose::execute, backend_name(p.backend), clock.us(), p.full_name.c_str());
     return Status();
   });
 }
@@ -240,9 +256,7 @@ const char* tandem_status_string(tandem_status status) {
   return "unknown tandem_status";
 }
 
-const char* tandem_last_message(void) {
-  return fixed_message ? fixed_message : last_message.c_str();
-}
+const char* tandem_last_message(void) { return last_message; }
 
 uint32_t tandem_version(void) {
   return uint32_t(TANDEM_VERSION_MAJOR) << 22 | uint32_t(TANDEM_VERSION_MINOR) << 12 |
@@ -258,6 +272,8 @@ void tandem_device_destroy(tandem_device* device) {
   if (!device) return;
   border([&]() -> Status {
     TANDEM_TRY(check_handle("device", device));
+    const HostMemory memory = device->memory;  // outlives the device
+    const HostScope scope(memory);
     remove_handle(device);
     const std::unique_ptr<tandem_device> gone(device);
     const int plans = orphan_plans(device);
@@ -275,6 +291,7 @@ void tandem_device_destroy(tandem_device* device) {
 tandem_status tandem_device_get_info(const tandem_device* device, tandem_device_info* info) {
   return border([&]() -> Status {
     TANDEM_TRY(check_handle("device", device));
+    const HostScope scope(device->memory);
     TANDEM_TRY(check_size_of("info", info));
     const Caps& caps = device->device->caps();
     tandem_device_info whole{};
@@ -291,6 +308,7 @@ size_t tandem_device_describe(const tandem_device* device, char* out, size_t cap
   size_t size = 0;
   border([&]() -> Status {
     TANDEM_TRY(check_handle("device", device));
+    const HostScope scope(device->memory);
     size = copy_text(describe_caps(device->device->caps()), out, capacity);
     return Status();
   });
@@ -300,8 +318,9 @@ size_t tandem_device_describe(const tandem_device* device, char* out, size_t cap
 tandem_status tandem_device_get_cache(tandem_device* device, size_t* size, void* data) {
   return border([&]() -> Status {
     TANDEM_TRY(check_handle("device", device));
+    const HostScope scope(device->memory);
     TANDEM_TRY(check_not_null("size", size));
-    std::vector<uint8_t> body;
+    Vec<uint8_t> body;
     TANDEM_TRY(device->device->cache_get(&body));
     const size_t needed = sizeof(BlobHeader) + body.size();
     if (data) {
@@ -326,6 +345,7 @@ tandem_status tandem_device_get_cache(tandem_device* device, size_t* size, void*
 tandem_status tandem_device_set_cache(tandem_device* device, size_t size, const void* data) {
   return border([&]() -> Status {
     TANDEM_TRY(check_handle("device", device));
+    const HostScope scope(device->memory);
     TANDEM_TRY(check_not_null("data", data));
     BlobHeader header;
     if (size < sizeof(header))
@@ -398,19 +418,22 @@ tandem_status tandem_plan_create(tandem_device* device, const tandem_problem* pr
                                  tandem_plan** plan) {
   return border([&]() -> Status {
     TANDEM_TRY(check_handle("device", device));
+    const HostScope scope(device->memory);
     TANDEM_TRY(check_not_null("plan", plan));
     const VerboseClock clock(Verbose::plan);
     tandem_problem whole;
     TANDEM_TRY(read_struct("problem", problem, &whole));
-    Problem checked;
-    TANDEM_TRY(make_problem(&whole, &checked));
     std::unique_ptr<tandem_plan> made(new tandem_plan);
-    TANDEM_TRY(make_plan(checked, device->device->caps(), &made->plan));
-    made->name = made->plan.name() + " | " + print_problem(whole);
-    TANDEM_TRY(device->device->build(made->plan, &made->program));
-    device->device->log()(TANDEM_LOG_DEBUG, "plan " + made->name);
+    made->memory = device->memory;
+    SharedPlan shared = device->cache.find(whole);
+    if (!shared.plan) TANDEM_TRY(make_shared_plan(*device, whole, &shared));
+    made->plan = shared.plan;
+    made->program = shared.program;
+    if (device->device->log())
+      device->device->log()(TANDEM_LOG_DEBUG, "plan " + made->plan->full_name);
     if (clock.on())
-      verbose_line(Verbose::plan, backend_name(made->plan.backend), clock.us(), made->name.c_str());
+      verbose_line(Verbose::plan, backend_name(made->plan->backend), clock.us(),
+                   made->plan->full_name.c_str());
     add_handle(made.get());
     join_device(made.get(), device);
     *plan = made.release();
@@ -433,8 +456,9 @@ tandem_status tandem_plan_get_info(const tandem_plan* plan, tandem_plan_info* in
   return border([&]() -> Status {
     TANDEM_TRY(check_handle("plan", plan));
     TANDEM_TRY(check_size_of("info", info));
+    const HostScope scope(plan->memory);
     tandem_plan_info whole{};
-    const Plan& p = plan->plan;
+    const NamedPlan& p = *plan->plan;
     whole.kernel_count = uint32_t(p.launches.size());
     for (size_t i = 0; i < p.launches.size(); ++i)
       whole.kernels[i] = uint32_t(p.launches[i].kernel);
@@ -446,7 +470,7 @@ tandem_status tandem_plan_get_info(const tandem_plan* plan, tandem_plan_info* in
     whole.tile_cols = uint32_t(p.tile().bc);
     copy_name(backend_name(p.backend), whole.backend);
     copy_name(p.path, whole.path);
-    copy_name(plan->name, whole.name);
+    copy_name(p.full_name, whole.name);
     write_struct(whole, info);
     return Status();
   });
@@ -457,6 +481,7 @@ size_t tandem_explain(const tandem_device* device, const tandem_problem* problem
   size_t size = 0;
   border([&]() -> Status {
     TANDEM_TRY(check_handle("device", device));
+    const HostScope scope(device->memory);
     Problem checked;
     const Status status = make_problem(problem, &checked);
     size = copy_text(status.ok() ? explain(checked, device->device->caps())

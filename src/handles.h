@@ -7,9 +7,8 @@
 #include <memory>
 #include <mutex>
 #include <set>
-#include <string>
 
-#include "device.h"
+#include "plan_cache.h"
 
 #ifndef TANDEM_CHECK_HANDLES
 #ifdef NDEBUG
@@ -19,16 +18,18 @@
 #endif
 #endif
 
-struct tandem_device {
+struct tandem_device : tandem::HostObject {
+  tandem::HostMemory memory;
   std::unique_ptr<tandem::Device> device;
+  tandem::PlanCache cache;
   std::mutex mutex;  // of the list of its plans
   tandem_plan* plans = nullptr;
 };
 
-struct tandem_plan {
-  tandem::Plan plan;
-  std::unique_ptr<tandem::Program> program;  // null: the device is gone
-  std::string name;
+struct tandem_plan : tandem::HostObject {
+  tandem::HostMemory memory;
+  std::shared_ptr<const tandem::NamedPlan> plan;
+  std::shared_ptr<const tandem::Program> program;  // null: the device is gone
   tandem_device* device = nullptr;
   tandem_plan *before = nullptr, *after = nullptr;  // among the device's plans
 };

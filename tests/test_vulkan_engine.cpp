@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "vulkan/attention.h"
+#include "vulkan/counting.h"
 #include "vulkan/touch.h"
 
 using namespace vulkan_app;
@@ -86,13 +87,13 @@ TEST_CASE("Vulkan engine: passes of the application before and behind attention"
   CHECK(touch.touched > 2 * touch.dispatches);
 }
 
-TEST_CASE("Vulkan engine: a plan that is destroyed while the GPU works") {
+TEST_CASE("Vulkan engine: a plan and its device that are destroyed while the GPU needs them") {
   if (!mistake("early")) return;  // for the validation layer alone: it is undefined
   App app;
   if (!usable(app)) return;
-  const Device device(app.desc());
   const Tensors t(app);
   {
+    const Device device(app.desc());
     const Plan plan(device, kForward);
     app.begin();
     const tandem_args args = t.args(false);
@@ -102,53 +103,6 @@ TEST_CASE("Vulkan engine: a plan that is destroyed while the GPU works") {
 }
 
 namespace {
-
-// An application's allocator, counting. With a limit, what goes beyond it fails.
-struct Counting {
-  int64_t live = 0, allocations = 0;
-  VkAllocationCallbacks callbacks{};
-  Counting() {
-    callbacks.pUserData = this;
-    callbacks.pfnAllocation = [](void* user, size_t size, size_t alignment,
-                                 VkSystemAllocationScope) -> void* {
-      return static_cast<Counting*>(user)->allocate(size, alignment);
-    };
-    callbacks.pfnReallocation = [](void* user, void* old, size_t size, size_t alignment,
-                                   VkSystemAllocationScope) -> void* {
-      Counting& c = *static_cast<Counting*>(user);
-      void* made = size > 0 ? c.allocate(size, alignment) : nullptr;
-      if (made && old) std::memcpy(made, old, std::min(size, size_of(old)));
-      if (made || size == 0) c.release(old);
-      return made;
-    };
-    callbacks.pfnFree = [](void* user, void* memory) {
-      static_cast<Counting*>(user)->release(memory);
-    };
-  }
-  // The size stands before the memory, which is at the end of its alignment.
-  void* allocate(size_t size, size_t alignment) {
-    const size_t front = std::max(alignment, sizeof(size_t) * 2);
-    char* memory =
-        static_cast<char*>(std::aligned_alloc(front, (size + 2 * front - 1) / front * front));
-    if (!memory) return nullptr;
-    ++live, ++allocations;
-    std::memcpy(memory + front - sizeof(size_t), &size, sizeof(size));
-    std::memcpy(memory + front - 2 * sizeof(size_t), &front, sizeof(front));
-    return memory + front;
-  }
-  static size_t size_of(void* memory) {
-    size_t size;
-    std::memcpy(&size, static_cast<char*>(memory) - sizeof(size), sizeof(size));
-    return size;
-  }
-  void release(void* memory) {
-    if (!memory) return;
-    --live;
-    size_t front;
-    std::memcpy(&front, static_cast<char*>(memory) - 2 * sizeof(size_t), sizeof(front));
-    std::free(static_cast<char*>(memory) - front);
-  }
-};
 
 // Everything that makes or destroys something.
 void use_everything(const tandem_vk_device_desc& desc) {

@@ -14,9 +14,9 @@
  *           pipeline, descriptor set 0 and push constants, and so disturbs yours at the compute bind
  *           point. Before it: make your writes visible to stage COMPUTE_SHADER, accesses SHADER_READ
  *           and SHADER_WRITE (those to memory around the outputs too: 16-bit results may be merged
- *           into words), and wait for earlier reads of the outputs. After it: make stage COMPUTE_SHADER, access
- *           SHADER_WRITE visible to your reads. Two executes that share a workspace or a tensor need
- *           the same barrier between them.
+ *           into words), and wait for earlier reads of the outputs. After it: make stage COMPUTE_SHADER,
+ *           access SHADER_WRITE visible to your reads, and let your writes to its inputs wait for that
+ *           stage. Two executes that share a workspace or a tensor need the same barrier between them.
  * Lifetime  instance, physical device and device outlive the tandem_device. The plan owns the
  *           pipelines' descriptor sets: keep it until the GPU has finished.
  * More      docs/engines.md: a frame with barriers, queues, lifetimes, errors; examples/vulkan_app. */

@@ -3,7 +3,6 @@
 // enable it.
 #ifndef TANDEM_SRC_VULKAN_DEBUG_H
 #define TANDEM_SRC_VULKAN_DEBUG_H
-#include <string>
 
 #include "vk.h"
 

@@ -180,7 +180,7 @@ Status read_matrices(PFN_vkGetInstanceProcAddr gipa, const tandem_vk_device_desc
   TANDEM_VK_TRY(list(desc.gpu, &count, nullptr), what);
   VkCooperativeMatrixPropertiesKHR one{};
   one.sType = VK_STRUCTURE_TYPE_COOPERATIVE_MATRIX_PROPERTIES_KHR;
-  std::vector<VkCooperativeMatrixPropertiesKHR> all(count, one);
+  Vec<VkCooperativeMatrixPropertiesKHR> all(count, one);
   TANDEM_VK_TRY(list(desc.gpu, &count, all.data()), what);
   all.resize(std::min<size_t>(all.size(), count));
   for (const VkCooperativeMatrixPropertiesKHR& m : all) {
@@ -199,7 +199,7 @@ Status read_matrices(PFN_vkGetInstanceProcAddr gipa, const tandem_vk_device_desc
 uint32_t read_cores(const InstanceTable& vk, VkPhysicalDevice gpu) {
   uint32_t count = 0;
   if (vk.EnumerateDeviceExtensionProperties(gpu, nullptr, &count, nullptr) != VK_SUCCESS) return 0;
-  std::vector<VkExtensionProperties> extensions(count);
+  Vec<VkExtensionProperties> extensions(count);
   if (vk.EnumerateDeviceExtensionProperties(gpu, nullptr, &count, extensions.data()) != VK_SUCCESS)
     return 0;
   auto has = [&](const char* name) {

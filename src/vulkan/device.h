@@ -3,11 +3,8 @@
 // programs, record.cpp records them.
 #ifndef TANDEM_SRC_VULKAN_DEVICE_H
 #define TANDEM_SRC_VULKAN_DEVICE_H
-#include <map>
 #include <memory>
 #include <mutex>
-#include <string>
-#include <vector>
 
 #include "../device.h"
 #include "../params.h"
@@ -31,7 +28,7 @@ class VulkanDevice final : public Device {
                      std::unique_ptr<Device>* device);
   ~VulkanDevice() override;
   Status build(const Plan& plan, std::unique_ptr<Program>* program) override;
-  Status cache_get(std::vector<uint8_t>* body) override;
+  Status cache_get(Vec<uint8_t>* body) override;
   Status cache_set(const uint8_t* body, size_t size) override;
 
   const VkTable& vk() const { return vk_; }
@@ -45,10 +42,8 @@ class VulkanDevice final : public Device {
   Status make_layouts();
   Status make_cache();
   // The pipeline of a plan's launch with these specialization constants; compiled once for all plans.
-  Status pipeline(const Plan& plan, const Launch& launch, const std::string& spec,
-                  VkPipeline* pipeline);
-  Status compile(const Plan& plan, const Launch& launch, const std::string& spec,
-                 VkPipeline* pipeline);
+  Status pipeline(const Plan& plan, const Launch& launch, const String& spec, VkPipeline* pipeline);
+  Status compile(const Plan& plan, const Launch& launch, const String& spec, VkPipeline* pipeline);
 
   VkDevice device_ = VK_NULL_HANDLE;
   VkTable vk_{};
@@ -60,7 +55,7 @@ class VulkanDevice final : public Device {
   bool own_cache_ = false;
   StemLayout layouts_[kStemCount];
   std::mutex mutex_;  // of pipelines_, and of cache_ where Vulkan wants it
-  std::map<std::pair<int, std::string>, VkPipeline> pipelines_;  // by registry row, constants
+  Map<std::pair<int, String>, VkPipeline> pipelines_;  // by registry row, constants
 };
 
 // The push block of a launch, and whether the pipeline for wide tensors may take it.
@@ -99,8 +94,8 @@ class VulkanProgram final : public Program {
   const VulkanDevice& device_;
   const Plan plan_;
   VkDescriptorPool pool_ = VK_NULL_HANDLE;
-  std::vector<Dispatch> dispatches_;
-  std::string label_;  // of an execute
+  Vec<Dispatch> dispatches_;
+  String label_;  // of an execute
 };
 
 }  // namespace tandem
