@@ -36,9 +36,9 @@ struct Options {
   std::string repro;
   std::string disable;
   int64_t work = 4000000;
-  double seconds = 0;   // 0: no limit
-  std::string shard;    // "K/N"
-  int repeats = 0;      // runs of each problem that must give the same bits; 0: by the problem's seed
+  double seconds = 0;  // 0: no limit
+  std::string shard;   // "K/N"
+  int repeats = 0;  // runs of each problem that must give the same bits; 0: by the problem's seed
   int per_kernels = 0;  // problems with the same kernels; 0: by the number of cases
 };
 
@@ -304,7 +304,8 @@ void add_check(CLI::App& app, int* exit_code) {
                       "cpu, vulkan:N, cuda:N, or as cpu/ref with one path; default: all");
   command->add_option("--repro", options->repro, "Run this problem line, with --seed, instead");
   command->add_option("--repeats", options->repeats,
-                      "Runs of each problem on each device; their bits must be the same where the plan promises it");
+                      "Runs of each problem on each device; their bits must be the same where the "
+                      "plan promises it");
   command->add_option("--per-kernels", options->per_kernels,
                       "Problems that share kernels, up to 32; default: 4, from 1,000 cases on 32");
   command->add_option("--shard", options->shard,
