@@ -20,12 +20,15 @@ namespace {
 
 enum class From { operator_new, callbacks };
 std::atomic<From> failing{From::operator_new};
-std::atomic<int64_t> live{0};        // blocks of either
+std::atomic<int64_t> live_blocks[2];  // of each
 std::atomic<int64_t> new_calls{0};   // of operator new, from the program's own code
 std::atomic<int64_t> callbacks{0};   // calls of allocate
 std::atomic<int64_t> countdown{-1};  // allocations that still succeed; below 0: all do
 std::atomic<bool> lasting{false};    // whether those after the failed one fail, too
 std::atomic<int64_t> failures{0};
+
+// Of the one that fails: a driver may keep what operator new gave it.
+int64_t live() { return live_blocks[int(failing.load())]; }
 
 bool fails(From from) {
   if (failing != from) return false;
@@ -40,14 +43,14 @@ bool fails(From from) {
   return false;
 }
 
-void* allocate(size_t size, size_t alignment) noexcept {
+void* allocate(From from, size_t size, size_t alignment) noexcept {
   const size_t rounded = (size + alignment - 1) / alignment * alignment;
   void* p = std::aligned_alloc(alignment, rounded > 0 ? rounded : alignment);
-  if (p) ++live;
+  if (p) ++live_blocks[int(from)];
   return p;
 }
-void release(void* p) noexcept {
-  if (p) --live;
+void release(From from, void* p) noexcept {
+  if (p) --live_blocks[int(from)];
   std::free(p);
 }
 
@@ -65,7 +68,7 @@ constexpr size_t kAlign = alignof(std::max_align_t);
 
 void* new_or_null(size_t size, size_t alignment, const void* caller) noexcept {
   if (own(caller)) ++new_calls;
-  return fails(From::operator_new) ? nullptr : allocate(size, alignment);
+  return fails(From::operator_new) ? nullptr : allocate(From::operator_new, size, alignment);
 }
 void* new_or_throw(size_t size, size_t alignment, const void* caller) {
   if (void* p = new_or_null(size, alignment, caller)) return p;
@@ -89,14 +92,14 @@ void* operator new(size_t n, const std::nothrow_t&) noexcept {
 void* operator new[](size_t n, const std::nothrow_t&) noexcept {
   return new_or_null(n, kAlign, TANDEM_CALLER);
 }
-void operator delete(void* p) noexcept { release(p); }
-void operator delete[](void* p) noexcept { release(p); }
-void operator delete(void* p, size_t) noexcept { release(p); }
-void operator delete[](void* p, size_t) noexcept { release(p); }
-void operator delete(void* p, std::align_val_t) noexcept { release(p); }
-void operator delete[](void* p, std::align_val_t) noexcept { release(p); }
-void operator delete(void* p, size_t, std::align_val_t) noexcept { release(p); }
-void operator delete[](void* p, size_t, std::align_val_t) noexcept { release(p); }
+void operator delete(void* p) noexcept { release(From::operator_new, p); }
+void operator delete[](void* p) noexcept { release(From::operator_new, p); }
+void operator delete(void* p, size_t) noexcept { release(From::operator_new, p); }
+void operator delete[](void* p, size_t) noexcept { release(From::operator_new, p); }
+void operator delete(void* p, std::align_val_t) noexcept { release(From::operator_new, p); }
+void operator delete[](void* p, std::align_val_t) noexcept { release(From::operator_new, p); }
+void operator delete(void* p, size_t, std::align_val_t) noexcept { release(From::operator_new, p); }
+void operator delete[](void* p, size_t, std::align_val_t) noexcept { release(From::operator_new, p); }
 
 namespace {
 
@@ -108,11 +111,11 @@ void use_callbacks(tandem_device_options* options) {
     if (user != &callback_user || size == 0 || alignment == 0 || (alignment & (alignment - 1)) != 0)
       std::abort();
     ++callbacks;
-    return fails(From::callbacks) ? nullptr : allocate(size, alignment);
+    return fails(From::callbacks) ? nullptr : allocate(From::callbacks, size, alignment);
   };
   options->release = [](void* user, void* memory) {
     if (user != &callback_user || !memory) std::abort();
-    release(memory);
+    release(From::callbacks, memory);
   };
 }
 
@@ -130,11 +133,11 @@ int64_t fail_each(const std::string& what, const std::function<tandem_status()>&
     lasting = all_after;
     for (int64_t i = 0;; ++i) {
       failures = 0;
-      const int64_t before = live, others = new_calls;
+      const int64_t before = live(), others = new_calls;
       countdown = i;
       const tandem_status status = call();
       countdown = -1;
-      const int64_t failed = failures, after = live;
+      const int64_t failed = failures, after = live();
       if (failing == From::callbacks) REQUIRE(new_calls == others);
       if (failed == 0) {
         CHECK(status == usual);

@@ -86,13 +86,13 @@ TEST_CASE("Vulkan engine: passes of the application before and behind attention"
   CHECK(touch.touched > 2 * touch.dispatches);
 }
 
-TEST_CASE("Vulkan engine: a plan that is destroyed while the GPU works") {
+TEST_CASE("Vulkan engine: a device that is destroyed while the GPU works") {
   if (!mistake("early")) return;  // for the validation layer alone: it is undefined
   App app;
   if (!usable(app)) return;
-  const Device device(app.desc());
   const Tensors t(app);
   {
+    const Device device(app.desc());
     const Plan plan(device, kForward);
     app.begin();
     const tandem_args args = t.args(false);
