@@ -111,7 +111,8 @@ inline Status check_handle(const char* what, const Handle* handle) {
   while (found && found != handle) found = found->later;
   if (!found)
     return fail(TANDEM_ERROR_INVALID_ARGUMENT,
-                "%s is %p, which is not alive: destroyed before, or never made", what, static_cast<const void*>(handle));
+                "%s is %p, which is not alive: destroyed before, or never made", what,
+                static_cast<const void*>(handle));
 #endif
   return Status();
 }

@@ -21,10 +21,10 @@ namespace {
 enum class From { operator_new, callbacks };
 std::atomic<From> failing{From::operator_new};
 std::atomic<int64_t> live_blocks[2];  // of each
-std::atomic<int64_t> new_calls{0};   // of operator new, from the program's own code
-std::atomic<int64_t> callbacks{0};   // calls of allocate
-std::atomic<int64_t> countdown{-1};  // allocations that still succeed; below 0: all do
-std::atomic<bool> lasting{false};    // whether those after the failed one fail, too
+std::atomic<int64_t> new_calls{0};    // of operator new, from the program's own code
+std::atomic<int64_t> callbacks{0};    // calls of allocate
+std::atomic<int64_t> countdown{-1};   // allocations that still succeed; below 0: all do
+std::atomic<bool> lasting{false};     // whether those after the failed one fail, too
 std::atomic<int64_t> failures{0};
 
 // Of the one that fails: a driver may keep what operator new gave it.
@@ -99,7 +99,9 @@ void operator delete[](void* p, size_t) noexcept { release(From::operator_new, p
 void operator delete(void* p, std::align_val_t) noexcept { release(From::operator_new, p); }
 void operator delete[](void* p, std::align_val_t) noexcept { release(From::operator_new, p); }
 void operator delete(void* p, size_t, std::align_val_t) noexcept { release(From::operator_new, p); }
-void operator delete[](void* p, size_t, std::align_val_t) noexcept { release(From::operator_new, p); }
+void operator delete[](void* p, size_t, std::align_val_t) noexcept {
+  release(From::operator_new, p);
+}
 
 namespace {
 

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // Memory of a Vulkan device. Host: each allocation through an application's callbacks fails once; nothing of the library's
 // comes from elsewhere. Device: none, counted by a driver in between. The pipelines are not real where nothing runs.
-#include "host_memory.h"
-
 #include <vector>
 
+#include "host_memory.h"
 #include "vulkan/attention.h"
 #include "vulkan/fake_driver.h"
 
@@ -30,6 +29,9 @@ VkResult VKAPI_CALL make_nothing(VkDevice, VkPipelineCache, uint32_t,
   return VK_SUCCESS;
 }
 void VKAPI_CALL destroy_nothing(VkDevice, VkPipeline, const VkAllocationCallbacks*) {}
+VkResult VKAPI_CALL name_nothing(VkDevice, const VkDebugUtilsObjectNameInfoEXT*) {
+  return VK_SUCCESS;
+}
 
 constexpr const char* kFull =
     "bwd f32 b1 hq2 hk1 sq20 sk30 d8 elastic dist=4 bias:f32:1x2x20 d_bias:f32 grads=qkvbdt";
@@ -44,6 +46,7 @@ TEST_CASE("Vulkan memory: each host allocation fails") {
   auto& replace = fake_driver::state().replace;
   replace["vkCreateComputePipelines"] = reinterpret_cast<PFN_vkVoidFunction>(make_nothing);
   replace["vkDestroyPipeline"] = reinterpret_cast<PFN_vkVoidFunction>(destroy_nothing);
+  replace["vkSetDebugUtilsObjectNameEXT"] = reinterpret_cast<PFN_vkVoidFunction>(name_nothing);
   failing = From::callbacks;
   tandem_device_options options = TANDEM_DEVICE_OPTIONS_INIT;
   use_callbacks(&options);
@@ -89,9 +92,8 @@ TEST_CASE("Vulkan memory: no device memory, and host memory from the application
   static PFN_vkGetDeviceProcAddr gdpa;
   gipa = app.gipa;
   gdpa = reinterpret_cast<PFN_vkGetDeviceProcAddr>(gipa(app.instance, "vkGetDeviceProcAddr"));
-  real_allocate =
-      reinterpret_cast<PFN_vkAllocateMemory>(gdpa(app.device, "vkAllocateMemory"));
-  REQUIRE(real_allocate);
+  real_allocate = reinterpret_cast<PFN_vkAllocateMemory>(gdpa(app.device, "vkAllocateMemory"));
+  REQUIRE((real_allocate != nullptr));
   // Whatever way the library asks for it, it gets the counting one.
   const auto device_proc = [](VkDevice device, const char* name) -> PFN_vkVoidFunction {
     if (std::strcmp(name, "vkAllocateMemory") == 0)
@@ -143,9 +145,9 @@ TEST_CASE("Vulkan memory: no device memory, and host memory from the application
   info.sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO;
   info.allocationSize = 256;
   VkDeviceMemory one = VK_NULL_HANDLE;
-  const auto allocate = reinterpret_cast<PFN_vkAllocateMemory>(
-      reinterpret_cast<PFN_vkGetDeviceProcAddr>(desc.gipa(app.instance, "vkGetDeviceProcAddr"))(
-          app.device, "vkAllocateMemory"));
+  const auto allocate =
+      reinterpret_cast<PFN_vkAllocateMemory>(reinterpret_cast<PFN_vkGetDeviceProcAddr>(
+          desc.gipa(app.instance, "vkGetDeviceProcAddr"))(app.device, "vkAllocateMemory"));
   REQUIRE(allocate(app.device, &info, nullptr, &one) == VK_SUCCESS);
   CHECK(device_allocations == memory + 1);
   app.vk.vkFreeMemory(app.device, one, nullptr);

@@ -248,12 +248,13 @@ Status VulkanDevice::compile(const Plan& plan, const Launch& launch, const Strin
   const VkResult result =
       vk_.vkCreateComputePipelines(device_, cache_, 1, &info, allocator(), &made);
   vk_.vkDestroyShaderModule(device_, module, allocator());
-  const String what =
-      text("vkCreateComputePipelines of %s for %s", stem_name(launch.stem), path.c_str());
-  // Out of memory or lost, a device is so on every path.
-  const Status status = vk_status(result, what.c_str());
-  if (result != VK_SUCCESS && status.code() != TANDEM_ERROR_BACKEND) return status;
-  if (result != VK_SUCCESS || made == VK_NULL_HANDLE)
+  // Once there is a pipeline, nothing here may run out of memory.
+  if (result != VK_SUCCESS || made == VK_NULL_HANDLE) {
+    const String what =
+        text("vkCreateComputePipelines of %s for %s", stem_name(launch.stem), path.c_str());
+    const Status status = vk_status(result, what.c_str());
+    // Out of memory or lost, a device is so on every path.
+    if (result != VK_SUCCESS && status.code() != TANDEM_ERROR_BACKEND) return status;
     return fail(
         TANDEM_ERROR_BACKEND,
         "%s, although the driver states all that this path asks for; to do without the path, add "
@@ -261,6 +262,7 @@ Status VulkanDevice::compile(const Plan& plan, const Launch& launch, const Strin
         "to tandem_device_options.disable or to TANDEM_DISABLE",
         result == VK_SUCCESS ? (what + " returned no pipeline").c_str() : status.message().c_str(),
         path.c_str());
+  }
   debug_.name(VK_OBJECT_TYPE_PIPELINE, made, name.c_str());
   *pipeline = made;
   return Status();
