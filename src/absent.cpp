@@ -32,6 +32,11 @@ extern "C" TANDEM_API tandem_status tandem_vk_required_extensions(void*, void*, 
 extern "C" TANDEM_API tandem_status tandem_vk_required_features(void*, void*, void*, void*, void*) {
   return tandem::report(TANDEM_ERROR_NO_BACKEND, "this build was made without Vulkan");
 }
+extern "C" TANDEM_API tandem_status tandem_vk_execute_timed(const tandem_plan*, void*,
+                                                            const tandem_args*, uint64_t,
+                                                            uint32_t) {
+  return tandem::report(TANDEM_ERROR_NO_BACKEND, "this build was made without Vulkan");
+}
 #endif
 
 namespace tandem {

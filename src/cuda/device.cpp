@@ -240,7 +240,7 @@ class CudaProgram final : public Program {
   const Plan plan_;
   std::unique_ptr<CudaProgram> unaligned_;  // of plan_.unaligned
   mutable std::atomic<bool> told_{false};   // that it ran
-  std::vector<Step> steps_;
+  Vec<Step> steps_;
 };
 
 class CudaDevice final : public Device {

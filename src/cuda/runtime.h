@@ -5,8 +5,6 @@
 #include <cuda.h>
 #include <cuda_runtime.h>
 
-#include <functional>
-
 #include "args.h"
 #include "status.h"
 
@@ -86,7 +84,7 @@ class Current {
 };
 
 // Records one launch of a plan.
-using Recorder = std::function<cudaError_t(cudaStream_t, const Addresses&)>;
+using Recorder = Function<cudaError_t(cudaStream_t, const Addresses&)>;
 
 struct SharedMemory {
   size_t a_multiprocessor = 0, reserved_a_block = 0;
