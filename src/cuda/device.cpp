@@ -230,7 +230,7 @@ class CudaProgram final : public Program {
     Timeline timeline;
     if (events) TANDEM_TRY(timeline.start(on, events, steps_.size() + 1));
     for (const Step& step : steps_) {
-      const cudaError_t error = step.record ? step.record(on, a) : cudaSuccess;
+      const cudaError_t error = step.record(on, a);
       if (error == cudaErrorInvalidResourceHandle || error == cudaErrorDeviceUninitialized)
         return cudaGetLastError(),
                fail(TANDEM_ERROR_INVALID_ARGUMENT,
@@ -245,14 +245,17 @@ class CudaProgram final : public Program {
  private:
   struct Step {  // of each launch
     Stem stem;
-    Recorder record;  // empty: nothing to do
+    Recorder record;
   };
 
   // Which of the two runs depends on the addresses, so on the execute.
   template <typename P, typename Push>
   Status add(const Launch& launch, cuda::Kernel<P> any, cuda::Kernel<P> wide, const P& fixed,
              Push (*push)(const Plan&, const Launch&, const Addresses&)) {
-    if (launch.total == 0) return steps_.push_back({launch.stem, nullptr}), Status();
+    if (launch.total == 0) {  // a step nevertheless: each launch has one
+      steps_.push_back({launch.stem, [](cudaStream_t, const Addresses&) { return cudaSuccess; }});
+      return Status();
+    }
     if (!any || !wide)
       return fail(TANDEM_ERROR_BACKEND, "no CUDA kernel %s for tile %s, %d and %d blocks",
                   stem_name(launch.stem), launch.tile.name ? launch.tile.name : "-",

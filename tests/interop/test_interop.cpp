@@ -107,7 +107,10 @@ class Shared {
       }
       const bool signals = mistake != Mistake::vulkan_does_not_wait;
       if (signals) cuda_.signal(++*time);
-      const uint64_t before = *time, after = ++*time;
+      const uint64_t before = *time;
+      if (mistake == Mistake::cuda_does_not_wait)  // Vulkan is
+        for (int i = 0; i < 200; ++i) vulkan_.submit(commands_[0], before, ++*time);
+      const uint64_t after = ++*time;
       vulkan_.submit(commands_[direction], before, after);
       if (mistake != Mistake::cuda_does_not_wait) cuda_.wait(after);
     }
