@@ -78,7 +78,7 @@ std::shared_ptr<const Program> share(std::unique_ptr<Program> program) {
                                         HostAllocator<char>());
 }
 
-// Of a plan that is not in the device's cache, and puts it there.
+// Of a plan that is not in the device's cache.
 Status make_shared_plan(tandem_device& device, const tandem_problem& problem, SharedPlan* shared) {
   Problem checked;
   TANDEM_TRY(make_problem(&problem, &checked));
@@ -88,7 +88,7 @@ Status make_shared_plan(tandem_device& device, const tandem_problem& problem, Sh
   std::unique_ptr<Program> program;
   TANDEM_TRY(device.device->build(*plan, &program));
   plan->refusals = {};  // nobody asks any more
-  *shared = device.cache.add(problem, {plan, share(std::move(program))});
+  *shared = {plan, share(std::move(program))};
   return Status();
 }
 
@@ -208,10 +208,10 @@ tandem_status execute(const tandem_plan* plan, const Backend* backend, const tan
                       const void* context) {
   return border([&]() -> Status {
     TANDEM_TRY(check_handle("plan", plan));
+    const HostScope scope(plan->memory);
     if (!plan->program)
       return fail(TANDEM_ERROR_INVALID_ARGUMENT, "plan has no device: that was destroyed before");
     const NamedPlan& p = *plan->plan;
-    const HostScope scope(plan->memory);
     if (backend && p.backend != *backend)
       return fail(TANDEM_ERROR_INVALID_ARGUMENT, "plan is for %s, this call is for %s",
                   backend_name(p.backend), backend_name(*backend));
@@ -426,11 +426,14 @@ tandem_status tandem_plan_create(tandem_device* device, const tandem_problem* pr
     std::unique_ptr<tandem_plan> made(new tandem_plan);
     made->memory = device->memory;
     SharedPlan shared = device->cache.find(whole);
-    if (!shared.plan) TANDEM_TRY(make_shared_plan(*device, whole, &shared));
+    const bool cached = shared.plan != nullptr;
+    if (!cached) TANDEM_TRY(make_shared_plan(*device, whole, &shared));
+    if (device->device->log())
+      device->device->log()(TANDEM_LOG_DEBUG, "plan " + shared.plan->full_name);
+    // The last that may run out of memory: a call that fails leaves nothing in the cache.
+    if (!cached) shared = device->cache.add(whole, shared);
     made->plan = shared.plan;
     made->program = shared.program;
-    if (device->device->log())
-      device->device->log()(TANDEM_LOG_DEBUG, "plan " + made->plan->full_name);
     if (clock.on())
       verbose_line(Verbose::plan, backend_name(made->plan->backend), clock.us(),
                    made->plan->full_name.c_str());

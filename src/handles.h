@@ -6,7 +6,7 @@
 #define TANDEM_SRC_HANDLES_H
 #include <memory>
 #include <mutex>
-#include <set>
+#include <new>
 
 #include "plan_cache.h"
 
@@ -18,7 +18,13 @@
 #endif
 #endif
 
-struct tandem_device : tandem::HostObject {
+namespace tandem {
+struct Handle : HostObject {
+  Handle *earlier = nullptr, *later = nullptr;  // among those that are alive, where that is checked
+};
+}  // namespace tandem
+
+struct tandem_device : tandem::Handle {
   tandem::HostMemory memory;
   std::unique_ptr<tandem::Device> device;
   tandem::PlanCache cache;
@@ -26,7 +32,7 @@ struct tandem_device : tandem::HostObject {
   tandem_plan* plans = nullptr;
 };
 
-struct tandem_plan : tandem::HostObject {
+struct tandem_plan : tandem::Handle {
   tandem::HostMemory memory;
   std::shared_ptr<const tandem::NamedPlan> plan;
   std::shared_ptr<const tandem::Program> program;  // null: the device is gone
@@ -66,36 +72,47 @@ inline int orphan_plans(tandem_device* device) noexcept {
 #if TANDEM_CHECK_HANDLES
 struct LiveHandles {
   std::mutex mutex;
-  std::set<const void*> all;
+  Handle* first = nullptr;
 };
 inline LiveHandles& live_handles() {
-  static LiveHandles* live = new LiveHandles;  // kept: an application may destroy devices at exit
+  // Never destroyed: an application may destroy devices at exit.
+  alignas(LiveHandles) static unsigned char room[sizeof(LiveHandles)];
+  static LiveHandles* live = new (room) LiveHandles;
   return *live;
 }
 #endif
 
-inline void add_handle([[maybe_unused]] const void* handle) {
+inline void add_handle([[maybe_unused]] Handle* handle) noexcept {
 #if TANDEM_CHECK_HANDLES
-  const std::lock_guard<std::mutex> lock(live_handles().mutex);
-  live_handles().all.insert(handle);
+  LiveHandles& live = live_handles();
+  const std::lock_guard<std::mutex> lock(live.mutex);
+  handle->later = live.first;
+  if (handle->later) handle->later->earlier = handle;
+  live.first = handle;
 #endif
 }
 
-inline void remove_handle([[maybe_unused]] const void* handle) noexcept {
+inline void remove_handle([[maybe_unused]] Handle* handle) noexcept {
 #if TANDEM_CHECK_HANDLES
-  const std::lock_guard<std::mutex> lock(live_handles().mutex);
-  live_handles().all.erase(handle);
+  LiveHandles& live = live_handles();
+  const std::lock_guard<std::mutex> lock(live.mutex);
+  (handle->earlier ? handle->earlier->later : live.first) = handle->later;
+  if (handle->later) handle->later->earlier = handle->earlier;
 #endif
 }
 
 // Of a handle that a function was given.
-inline Status check_handle(const char* what, const void* handle) {
+inline Status check_handle(const char* what, const Handle* handle) {
   if (!handle) return fail(TANDEM_ERROR_INVALID_ARGUMENT, "%s is NULL", what);
 #if TANDEM_CHECK_HANDLES
-  const std::lock_guard<std::mutex> lock(live_handles().mutex);
-  if (live_handles().all.count(handle) == 0)
+  LiveHandles& live = live_handles();
+  const std::lock_guard<std::mutex> lock(live.mutex);
+  const Handle* found = live.first;
+  while (found && found != handle) found = found->later;
+  if (!found)
     return fail(TANDEM_ERROR_INVALID_ARGUMENT,
-                "%s is %p, which is not alive: destroyed before, or never made", what, handle);
+                "%s is %p, which is not alive: destroyed before, or never made", what,
+                static_cast<const void*>(handle));
 #endif
   return Status();
 }
