@@ -368,3 +368,60 @@ TEST_CASE(
   CHECK(run(one, of_second) == o);
   CHECK(run(same, of_third) == o);
 }
+
+namespace {
+std::set<VkPipelineCache> caches;  // that pipelines were made with
+VkResult VKAPI_CALL note_cache(VkDevice device, VkPipelineCache cache, uint32_t count,
+                               const VkComputePipelineCreateInfo* info,
+                               const VkAllocationCallbacks* a, VkPipeline* pipelines) {
+  caches.insert(cache);
+  return table->vkCreateComputePipelines(device, cache, count, info, a, pipelines);
+}
+}  // namespace
+
+TEST_CASE("Vulkan engine: the application's pipeline cache, and a secondary command buffer") {
+  App app;
+  if (!usable(app)) return;
+  const auto info = made<VkPipelineCacheCreateInfo>(VK_STRUCTURE_TYPE_PIPELINE_CACHE_CREATE_INFO);
+  VkPipelineCache cache = VK_NULL_HANDLE;
+  REQUIRE(app.vk.vkCreatePipelineCache(app.device, &info, nullptr, &cache) == VK_SUCCESS);
+  {
+    tandem_vk_device_desc desc = app.desc();
+    desc.cache = cache;
+    desc.gipa = fake_driver::install(app.gipa);
+    table = &app.vk;
+    caches.clear();
+    fake_driver::state().replace["vkCreateComputePipelines"] =
+        reinterpret_cast<PFN_vkVoidFunction>(note_cache);
+    const Device device(desc);
+    const Plan plan(device, kForward);
+    CHECK(caches == std::set<VkPipelineCache>{cache});
+    size_t size = 0;
+    REQUIRE(tandem_device_get_cache(device, &size, nullptr) == TANDEM_OK);
+    std::vector<char> blob(size);
+    REQUIRE(tandem_device_get_cache(device, &size, blob.data()) == TANDEM_OK);
+    CHECK(tandem_device_set_cache(device, size, blob.data()) == TANDEM_ERROR_INVALID_ARGUMENT);
+
+    auto allocate =
+        made<VkCommandBufferAllocateInfo>(VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO);
+    allocate.commandPool = app.pool;
+    allocate.level = VK_COMMAND_BUFFER_LEVEL_SECONDARY;
+    allocate.commandBufferCount = 1;
+    VkCommandBuffer secondary = VK_NULL_HANDLE;
+    REQUIRE(app.vk.vkAllocateCommandBuffers(app.device, &allocate, &secondary) == VK_SUCCESS);
+    const auto inherits =
+        made<VkCommandBufferInheritanceInfo>(VK_STRUCTURE_TYPE_COMMAND_BUFFER_INHERITANCE_INFO);
+    auto begin = made<VkCommandBufferBeginInfo>(VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO);
+    begin.pInheritanceInfo = &inherits;
+    const Tensors t(app);
+    const tandem_args args = t.args(false);
+    REQUIRE(app.vk.vkBeginCommandBuffer(secondary, &begin) == VK_SUCCESS);
+    CHECK(tandem_execute(plan, tandem_vk_stream(secondary), &args) == TANDEM_OK);
+    REQUIRE(app.vk.vkEndCommandBuffer(secondary) == VK_SUCCESS);
+    app.run([&](VkCommandBuffer cmd) { app.vk.vkCmdExecuteCommands(cmd, 1, &secondary); });
+    check_close(t.o.floats(), expected_o());
+  }
+  size_t size = 0;  // it is still there
+  CHECK(app.vk.vkGetPipelineCacheData(app.device, cache, &size, nullptr) == VK_SUCCESS);
+  app.vk.vkDestroyPipelineCache(app.device, cache, nullptr);
+}

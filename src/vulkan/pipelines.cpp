@@ -261,6 +261,7 @@ Status VulkanDevice::compile(const Plan& plan, const Launch& launch, const Strin
   const VkResult result =
       vk_.vkCreateComputePipelines(device_, cache_, 1, &info, allocator(), &made);
   vk_.vkDestroyShaderModule(device_, module, allocator());
+  // Once there is a pipeline, nothing here may run out of memory.
   if (result != VK_SUCCESS || made == VK_NULL_HANDLE)
     return no_pipeline(
         result, text("vkCreateComputePipelines of %s for %s", stem_name(launch.stem), path.c_str()),

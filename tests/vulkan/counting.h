@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Host memory of an application's own, counted, and failing on demand: for the driver and for the library.
+// VkAllocationCallbacks of an application's own, that count, and fail on demand.
 #ifndef TANDEM_TESTS_VULKAN_COUNTING_H
 #define TANDEM_TESTS_VULKAN_COUNTING_H
 #include <algorithm>
@@ -31,16 +31,6 @@ struct Counting {
     callbacks.pfnFree = [](void* user, void* memory) {
       static_cast<Counting*>(user)->release(memory);
     };
-  }
-  // The same for the library's own memory.
-  tandem_device_options options() {
-    tandem_device_options o = TANDEM_DEVICE_OPTIONS_INIT;
-    o.memory_user = this;
-    o.allocate = [](void* user, size_t size, size_t alignment) {
-      return static_cast<Counting*>(user)->allocate(size, alignment);
-    };
-    o.release = [](void* user, void* memory) { static_cast<Counting*>(user)->release(memory); };
-    return o;
   }
   // The size stands before the memory, which is at the end of its alignment.
   void* allocate(size_t size, size_t alignment) {
