@@ -327,7 +327,9 @@ void main() {
   }
 
   EACH(r, RM) {
-    if (PARKS) UNPARK(m[r])
+    if (PARKS) {
+      UNPARK(m[r])
+    }
     if (NORM == SOFTMAX) {
       ACC factor;
       finish_rows(m[r], l[r], factor, h);
