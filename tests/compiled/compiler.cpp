@@ -26,6 +26,7 @@ struct Driver {
   PFN_vkGetInstanceProcAddr gipa = nullptr;
   PFN_vkGetDeviceProcAddr gdpa = nullptr;
   PFN_vkCreateComputePipelines create = nullptr;
+  PFN_vkDestroyPipeline destroy = nullptr;
   PFN_vkGetPipelineExecutablePropertiesKHR properties = nullptr;
   PFN_vkGetPipelineExecutableStatisticsKHR statistics = nullptr;
   PFN_vkGetPipelineExecutableInternalRepresentationsKHR representations = nullptr;
@@ -124,13 +125,22 @@ Figures figures_of(VkDevice device, VkPipeline pipeline) {
   return f;
 }
 
+// What stands for a pipeline that is not made: the library keeps it, and destroys it, and nothing is recorded.
+VkPipeline left_out() { return VkPipeline(~uint64_t(0)); }
+
+VKAPI_ATTR void VKAPI_CALL destroy_pipeline(VkDevice device, VkPipeline pipeline,
+                                            const VkAllocationCallbacks* allocator) {
+  if (pipeline != left_out()) g_driver.destroy(device, pipeline, allocator);
+}
+
 VKAPI_ATTR VkResult VKAPI_CALL create_pipelines(VkDevice device, VkPipelineCache, uint32_t count,
                                                 const VkComputePipelineCreateInfo* infos,
                                                 const VkAllocationCallbacks* allocator,
                                                 VkPipeline* pipelines) {
   for (uint32_t i = 0; i < count; ++i) {
-    pipelines[i] = VK_NULL_HANDLE;  // the library keeps it, and destroys it: nothing is recorded
+    pipelines[i] = VK_NULL_HANDLE;
     if (t_wanted && !t_wanted->narrow && !is_wide(*infos[i].stage.pSpecializationInfo)) {
+      pipelines[i] = left_out();
       t_wanted->figures.emplace_back();
       continue;
     }
@@ -148,6 +158,8 @@ VKAPI_ATTR VkResult VKAPI_CALL create_pipelines(VkDevice device, VkPipelineCache
 VKAPI_ATTR PFN_vkVoidFunction VKAPI_CALL device_function(VkDevice device, const char* name) {
   if (std::strcmp(name, "vkCreateComputePipelines") == 0)
     return reinterpret_cast<PFN_vkVoidFunction>(create_pipelines);
+  if (std::strcmp(name, "vkDestroyPipeline") == 0)
+    return reinterpret_cast<PFN_vkVoidFunction>(destroy_pipeline);
   return g_driver.gdpa(device, name);
 }
 
@@ -218,6 +230,7 @@ Compiler::Compiler() : state_(new State) {
     if (!*function) throw std::runtime_error(std::string("no ") + name);
   };
   of_device(&g_driver.create, "vkCreateComputePipelines");
+  of_device(&g_driver.destroy, "vkDestroyPipeline");
   of_device(&g_driver.properties, "vkGetPipelineExecutablePropertiesKHR");
   of_device(&g_driver.statistics, "vkGetPipelineExecutableStatisticsKHR");
   of_device(&g_driver.representations, "vkGetPipelineExecutableInternalRepresentationsKHR");
