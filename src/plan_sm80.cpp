@@ -9,7 +9,7 @@ namespace tandem {
 namespace {
 
 bool is_for(const AmpereTile& t, Stem stem, const Problem& p) {
-  return t.stem == stem && (t.full != 0) == !p.extras().empty();
+  return t.stem == stem && (t.full != 0) == !p.extras().empty() && t.bytes == p.element_size();
 }
 
 bool has_ampere_tiles(Stem stem, const Problem& p) {
@@ -38,7 +38,8 @@ std::string row_refusal(const Problem& p, const Caps& caps, const PathRow& row,
 }  // namespace
 
 std::string sm80_refusal(const Problem& p) {
-  if (p.dtype == TANDEM_F32) return "its operands are f16 or bf16";
+  if (p.dtype == TANDEM_F32 && !p.extras().empty())
+    return "of f32 problems it knows plain attention, this one has " + p.extras();
   return "";
 }
 

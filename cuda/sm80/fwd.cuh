@@ -103,11 +103,12 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
              v_tile = k_tile + S::STAGES * BC * 2 * W;
   const int own = 16 * MT * me.warp, row = row0 + own + me.g;  // the lane's first row
   const SharedLeft<W, MT> q_at(q_tile, own);
-  const Reach<W> k_at(k_tile, false), v_at(v_tile, true);
+  const RowsReach<T, W> k_at(k_tile, false);
+  const AcrossReach<T, W> v_at(v_tile, true);
   HeldLeft<W, S::HELD ? MT : 1> q_held;
   const Exponent e(u.scale);
   OnlineRows<MT> softmax;
-  float o[MT][W / 8][4];
+  float o[MT][S::FEATURES / 8][4];
   clear(o);
 
   load_rows<W, BR, S::THREADS>(q_tile, q, row0);
@@ -148,7 +149,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
           s, row, col0 + 2 * me.t, [&](int i) { return i + band.off - band.left; },
           [&](int i) { return tandem_min(i + band.off + band.right, u.seq_kv - 1); });
     softmax.step(s, o, e.c);
-    uint p[MT][BC / 16][4];
+    uint p[MT][BC / kDepth<T>][4];
     pack_rows<T>(p, s);
     if constexpr (S::STAGES == 1) {
       wait<0>();
@@ -178,8 +179,11 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
     }
   if (u.splits > 1) {
     const View<F32> out = part_view(push.o, u.o, part, at.head, u.seq_q);
-    store_numbers(out, row, 2 * me.t, o,
-                  [&](float x, int r, int h) { return __fdiv_rn(x, divisor[r][h]); });
+    const auto of_row = [&](float x, int r, int h) { return __fdiv_rn(x, divisor[r][h]); };
+    if constexpr (kIsF32<T>)
+      store_columns(out, row, o, of_row);
+    else
+      store_numbers(out, row, 2 * me.t, o, of_row);
   } else {
     const View<T> out =
         make_view<T>(push.o, u.o, at.batch, at.head, u.seq_q, u.head_dim_v, push.wide & 8u);
