@@ -87,6 +87,7 @@ bool choose_sm80_tiles(const Problem& p, const Caps& caps, const PathRow& row, b
     if (n < 0) return form_plain(p, row, *plain, launch);
     const AmpereTile& t = kAmpereTiles[n];
     launch->ampere = n;
+    launch->tf32 = p.tf32;
     launch->tile = Tile{t.name, t.br, t.bc, t.warps, 32, 0, 0, t.width, TileOn::cuda};
     launch->shared_bytes =
         uint32_t(ampere_shared_bytes(t)) + skip_shared_bytes(p, row, launch->stem);

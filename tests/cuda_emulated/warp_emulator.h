@@ -38,23 +38,30 @@ void multiply(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
   }
 }
 
-// Of 8 columns in TF32: the last 13 bits of an operand count for nothing, and what does not fit the sum is cut off, as
-// tensor cores do.
+// Of 8 columns in TF32: the last 13 bits of an operand count for nothing; and as tensor cores do, each product, and what
+// it is added to, is cut off two bits below the last one of the largest of them, and their sum where f32 ends.
 inline void multiply_tf32(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
   struct Operands {
     float a[4], b[2];
   } mine;
-  const auto cut = [](unsigned x) { return __uint_as_float(x & 0xffffe000u); };
-  for (int n = 0; n < 4; ++n) mine.a[n] = cut(a[n]);
-  mine.b[0] = cut(b0), mine.b[1] = cut(b1);
+  const auto first_bits = [](unsigned x) { return __uint_as_float(x & 0xffffe000u); };
+  for (int n = 0; n < 4; ++n) mine.a[n] = first_bits(a[n]);
+  mine.b[0] = first_bits(b0), mine.b[1] = first_bits(b1);
   const Operands* all = Block::current()->exchange(mine);
   const unsigned g = lane() / 4, t = lane() % 4;
   for (unsigned n = 0; n < 4; ++n) {
     const unsigned row = g, col = 2 * t + n % 2;
-    double sum = double(d[n]);
-    for (unsigned k = 0; k < 8; ++k)
-      sum += double(all[4 * row + k % 4].a[n / 2 + 2 * (k / 4)]) *
-             double(all[4 * col + k % 4].b[k / 4]);
+    double terms[9] = {double(d[n])}, largest = std::fabs(terms[0]);
+    for (unsigned k = 0; k < 8; ++k) {
+      terms[1 + k] = double(all[4 * row + k % 4].a[n / 2 + 2 * (k / 4)]) *
+                     double(all[4 * col + k % 4].b[k / 4]);
+      largest = std::fabs(terms[1 + k]) > largest ? std::fabs(terms[1 + k]) : largest;
+    }
+    double sum = 0;
+    const double unit = std::isfinite(largest) && largest > 0x1p-120
+                            ? std::ldexp(1.0, std::ilogb(largest) - 25)
+                            : 0;
+    for (double x : terms) sum += unit > 0 ? std::trunc(x / unit) * unit : x;
     d[n] = float(sum);
     if (std::fabs(double(d[n])) > std::fabs(sum)) d[n] = std::nextafter(d[n], 0.f);
   }
