@@ -60,10 +60,11 @@ TEST_CASE("sm80 rounds f32 operands where TANDEM_FLAG_TF32 allows it") {
 }
 
 TEST_CASE("sm80 leaves f32 problems with optional inputs and wide heads to simt, and says so") {
-  const Plan sink = plan_of("fwd f32 hq4 sq500 d64 sink"), wide = plan_of("fwd f32 hq4 sq500 d192");
+  const Plan sink = plan_of("fwd f32 hq4 sq500 d64 sink"), wide = plan_of("bwd f32 hq4 sq500 d192");
   CHECK(std::string(sink.path) == "simt");
   CHECK(refusal(sink).find("sink") != std::string::npos);
   CHECK(std::string(wide.path) == "simt");
+  CHECK(std::string(plan_of("fwd f32 hq4 sq500 d192").path) == "sm80");
   CHECK(refusal(wide).find("192 is beyond") != std::string::npos);
   // Their 16-bit versions are not.
   Caps caps = caps_of("h100_cuda");
