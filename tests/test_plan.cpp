@@ -424,7 +424,7 @@ TEST_CASE("a disabled path is not taken and the reason says so") {
     for (const Refusal& r : plan.refusals)
       said |= r.candidate == full && r.reason.find("disabled") != std::string::npos;
     CHECK(said);
-    CHECK(status.ok() == (caps.backend == Backend::cpu));
+    CHECK(status.ok() == (caps.backend != Backend::vulkan));  // which has no other path for f32
   }
 }
 

@@ -162,7 +162,7 @@ TANDEM_DEVICE void product_nn(float (&acc)[MT][N][4], const uint (&p)[MT][K][4],
 #pragma unroll
         for (int m = 0; m < MT; ++m)
 #pragma unroll
-          for (int c = 0; c < 4; ++c) a[m][c] = again(p[m][k][c]);
+          for (int c = 0; c < 4; ++c) a[m][c] = p[m][k][c];
       },
       b, b_row, feature);
 }

@@ -59,12 +59,6 @@ TANDEM_DEVICE void multiply_tf32(float (&d)[4], const uint (&a)[4], uint b0, uin
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// The same word, of which the compiler cannot know so: what is made of it is made again, and not kept in registers.
-TANDEM_DEVICE uint again(uint x) {
-  asm volatile("" : "+r"(x));
-  return x;
-}
-
 // Two numbers, rounded to nearest even, low in the low half.
 template <typename T>
 TANDEM_DEVICE uint pack(float low, float high) {
@@ -163,7 +157,6 @@ using simt::warp::swap_words;
 using simt::warp::sync_warp;
 using simt::warp::wait;
 inline uint shared_start() { return 0; }
-inline uint again(uint x) { return x; }
 inline uint block_number() { return blockIdx.y * gridDim.x + blockIdx.x; }
 template <typename T>
 void multiply(float (&d)[4], const uint (&a)[4], uint b0, uint b1) {
