@@ -25,7 +25,7 @@ std::string stems(const Plan& plan) {
 
 std::string refusal(const Plan& plan) {
   for (const Refusal& r : plan.refusals)
-    if (r.candidate.rfind("cuda.sm80", 0) == 0) return r.reason;
+    if (r.candidate.rfind("cuda.sm80", 0) == 0) return r.reason.c_str();
   return "";
 }
 
@@ -55,7 +55,8 @@ TEST_CASE("sm80 takes plain f32 attention, with sums of d_q in any order unless 
 
 TEST_CASE("sm80 rounds f32 operands where TANDEM_FLAG_TF32 allows it") {
   const Plan plan = plan_of("bwd f32 b2 hq4 sq500 d64 tf32");
-  for (const Launch& l : plan.launches) CHECK(l.tf32 == (l.ampere >= 0 && l.stem != Stem::bwd_dq_cast));
+  for (const Launch& l : plan.launches)
+    CHECK(l.tf32 == (l.ampere >= 0 && l.stem != Stem::bwd_dq_cast));
   CHECK(stems(plan) == "bwd_dot bwd_dkv_dq bwd_dq_cast");
 }
 
