@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Products of f32 operands on tensor cores, which take 11 bits of each (TF32). x = hi + lo, hi being x rounded to TF32 and
-// lo what is left, and a b = lo hi + hi lo + hi hi; lo lo, 2^-22 of a b at the most, is left out. Tensor cores cut off
-// what does not fit a sum, always towards zero, so sums of products stay short: those of a tile begin at 0, small ones
-// apart, and join longer sums by additions that round (docs/accuracy.md). With TANDEM_FLAG_TF32 hi hi alone.
+// Products of f32 operands on tensor cores, which take 11 bits of each (TF32). x = hi + lo, hi being x rounded to TF32
+// and lo what is left, and a b = lo hi + hi lo + hi hi; lo lo, 2^-22 of a b at the most, is left out. Tensor cores cut
+// off what does not fit a sum, always towards zero, so sums of products stay short: those of a tile begin at 0, small
+// ones apart, and join longer sums by additions that round (docs/kernels-sm80.md). With TANDEM_FLAG_TF32 hi hi alone.
 #ifndef TANDEM_CUDA_SM80_F32_CUH
 #define TANDEM_CUDA_SM80_F32_CUH
 #include "tile.cuh"
@@ -13,17 +13,17 @@ namespace sm80 {
 
 // ---- where operands lie ----------------------------------------------------------------------------------
 
-// A row of D half words holds D / 2 numbers. A matrix of 8 rows and 16 bytes then has 4 numbers a row, and ldmatrix gives
-// lane 4 g + t number t of row g: the operands as multiply_tf32() takes them.
+// A row of D half words holds D / 2 numbers. A matrix of 8 rows and 16 bytes then has 4 numbers a row, and ldmatrix
+// gives lane 4 g + t number t of row g: the operands as multiply_tf32() takes them.
 template <int D>
 struct Reach32 : Reach<D> {
   TANDEM_DEVICE Reach32(uint base, bool down) : Reach<D>(base, down) {}
 };
 
 // A tile's rows as rows of a right operand. Rows 2 t and 2 t + 1 of eight are taken for its rows t and t + 4, as
-// accumulators have their columns; and features 4 g to 4 g + 3 of 32 for column g of four blocks of columns: then a load
-// of 16 bytes has one number of each block, its eight lanes on different banks. Sums have features in this order too: a lane's columns
-// 2 t and 2 t + 1 of block c are features 8 t + c and 8 t + 4 + c.
+// accumulators have their columns; and features 4 g to 4 g + 3 of 32 for column g of four blocks of columns: then a
+// load of 16 bytes has one number of each block, its eight lanes on different banks. Sums have features in this order
+// too: a lane's columns 2 t and 2 t + 1 of block c are features 8 t + c and 8 t + 4 + c.
 template <int D>
 struct Columns {
   uint even, odd;

@@ -241,8 +241,8 @@ TANDEM_DEVICE void put_rows(uint tile, int row0, int col, const uint (&p)[MT][K]
 
 // ---- results ---------------------------------------------------------------------------------------------
 
-// Sums of f32 products (f32.cuh) times a factor of their row, straight from the registers: a lane's lie eight side by side.
-// row: its first one.
+// Sums of f32 products (f32.cuh) times a factor of their row, straight from the registers: a lane's lie eight side by
+// side. row: its first one.
 template <typename T, int MT, int N, typename OfRow>
 TANDEM_DEVICE void store_columns(const View<T>& to, int row, const float (&acc)[MT][N][4],
                                  const OfRow& of_row, int feature = 0) {
