@@ -226,7 +226,7 @@ TEST_CASE("the operations of each set of gradients") {
   const struct {
     const char* words;
     const char* stems;
-  } rows[] = {{"", "bwd_dot bwd_dkv bwd_dq"},
+  } rows[] = {{"deterministic", "bwd_dot bwd_dkv bwd_dq"},
               {"grads=v", "bwd_dkv"},
               {"keep:1x1x1 sink q_padded softcap=5 dropout=0.5", "bwd_dot bwd_dkv bwd_dq"},
               {"sink grads=s", "bwd_dot bwd_head"},
