@@ -57,6 +57,13 @@ constexpr int fwd_elastic_shared_bytes(const FwdTile& t) {
   return fwd_shared_bytes(t) + t.groups * fwd_dist_entries(t) * 4;
 }
 
+// With lengths: a barrier, and what is told of four tiles of query rows. 0: no kernel for the tile.
+constexpr int kFwdNotices = 4, kFwdNoticeBytes = 64;
+constexpr int fwd_lengths_shared_bytes(const FwdTile& t) {
+  const int bytes = fwd_shared_bytes(t, 2) + 2 * 8 + kFwdNotices * kFwdNoticeBytes;
+  return t.d <= 128 && t.dv <= 128 && bytes <= kMaxShared ? bytes : 0;
+}
+
 constexpr FwdTile kFwdTiles[] = {
 #define TANDEM_HOPPER_FWD(name, d, dv, groups, bc, stages, turns) \
   {#name, d, dv, groups, bc, stages, turns != 0},
