@@ -263,12 +263,6 @@ TANDEM_DEVICE void store_unseen(const FwdFullParams& params) {
 
 // ---- the computing warpgroups ---------------------------------------------------------------------------
 
-TANDEM_DEVICE float reciprocal(float x) {
-  float y;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
 // What scores are multiplied by after they are compared: softcap leaves them as powers of two.
 TANDEM_DEVICE float step_scale(const FwdFullParams& params) {
   return plain_scale(params.block) && !params.features.SOFTCAP ? params.block.scale * kLog2e : 1.f;
