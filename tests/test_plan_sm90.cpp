@@ -82,7 +82,6 @@ TEST_CASE("sm90 refuses by name what the copy engine or its kernels cannot do") 
       {"fwd f16 b2 hq2 sq100 d136 kv_padded", "head sizes go up to 128"},
       {"fwd f16 hq2 sq100 d64 dv136 sink", "head sizes go up to 128"},
       {"bwd f16 hq2 sq100 d136 softcap=3", "head sizes go up to 128"},
-      {"bwd f16 hq2 sq100 d64 softcap=3 tile=128x128", "registers do not suffice"},
       {"fwd f16 b2 hq2 sq100 d64 q_packed=0", "a size is 0"},
       {"fwd bf16 hq2 sq100 sk104 d64 bias:f32:1x2x100", "this one of f32"},
       {"bwd bf16 hq2 sq100 d64 bias:bf16:1x2x100 alibi", "has alibi"},
@@ -166,6 +165,9 @@ TEST_CASE("sm90 takes lengths, sinks, softcap and ALiBi with softmax") {
   CHECK(std::string(plan_of("bwd f16 b2 hq2 sq100 d64 kv_padded").tile().name) == "hb64");
   const Plan capped = plan_of("bwd f16 hq2 sq100 d64 softcap=3");
   CHECK(std::string(capped.tile().name) == "hb96");
+  REQUIRE(!capped.refusals.empty());
+  CHECK(capped.refusals.back().candidate == "cuda.sm90 hb64");
+  CHECK(capped.refusals.back().reason.find("registers do not suffice") != std::string::npos);
   // A part of d_slope of each warp of each tile of keys, whatever the rows.
   const Plan sloped = plan_of("bwd f16 b2 hq3 sq1 sk300 d64 alibi grads=a");
   CHECK(sloped.slope_parts() == 3 * kBwdParts);
