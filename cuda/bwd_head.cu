@@ -40,7 +40,8 @@ __global__ void __launch_bounds__(kLineGroup) bwd_head(const __grid_constant__ B
     if (threadIdx.x == 0) reinterpret_cast<float*>(address)[head] = x;
   };
   if (params.spec.GRAD_TAU)
-    put(push.d_tau, sum_rows(u, u.seq_q, [&](int b, int row) { return at(push.tau_rows, b, row); }));
+    put(push.d_tau,
+        sum_rows(u, u.seq_q, [&](int b, int row) { return at(push.tau_rows, b, row); }));
   if (params.spec.GRAD_SLOPE)
     put(push.d_slope, -sum_rows(u, u.slopes, [&](int b, int row) {
           return of_rows(push.slope_rows, b, row, u.slopes);

@@ -174,8 +174,8 @@ constexpr bool hopper_tiles_fit() {
       return false;
   for (const BwdShape& s : kBwdShapes)
     if (bwd_shared_bytes(s) > kMaxShared || (!s.wide && bwd_bias_shared_bytes(s) > kMaxShared) ||
-        (!s.wide && bwd_lengths_shared_bytes(s) > kMaxShared) ||
-        s.br % 64 != 0 || s.bc % 16 != 0 || s.br > 256 || s.bc > 256)
+        (!s.wide && bwd_lengths_shared_bytes(s) > kMaxShared) || s.br % 64 != 0 || s.bc % 16 != 0 ||
+        s.br > 256 || s.bc > 256)
       return false;
   for (const RowShape& r : kRowShapes)
     if (row_shared_bytes(r) > kMaxShared || r.br > 256 || r.bc > 256) return false;

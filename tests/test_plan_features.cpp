@@ -78,10 +78,9 @@ bool expects(const Plan& plan, Stem stem) {
                       (std::string(plan.path) == "sm90" || !p.wants(TANDEM_GRAD_SLOPE));
   const bool row_dq = lazy(plan) && p.wants(TANDEM_GRAD_Q),
              dkv_ddist = lazy(plan) && p.wants(TANDEM_GRAD_K);
-  const bool fused =
-      (std::string(plan.path) == "sm90" && p.backward && p.normalizer == Normalizer::softmax &&
-       p.gradients != TANDEM_GRAD_SINK) ||
-      plan.find(Stem::bwd_dkv_dq);
+  const bool fused = (std::string(plan.path) == "sm90" && p.backward &&
+                      p.normalizer == Normalizer::softmax && p.gradients != TANDEM_GRAD_SINK) ||
+                     plan.find(Stem::bwd_dkv_dq);
   switch (stem) {
     case Stem::bwd_dkv_dq:
       return fused;

@@ -149,8 +149,8 @@ TEST_CASE("sm90 takes lengths, sinks, softcap and ALiBi with softmax") {
       {"bwd bf16 hq4 sq300 d256 sink grads=s", "bwd_dot bwd_head", HopperSet::plain},
       {"bwd bf16 b3 hq4 sq300 sk400 d128 sink q_packed=500 kv_padded",
        "bwd_dot bwd_dkv_dq bwd_dq_cast", HopperSet::lengths},
-      {"bwd bf16 b3 hq4 sq300 d64 alibi grads=qkva",
-       "bwd_dot bwd_dkv_dq bwd_dq_cast bwd_head", HopperSet::full},
+      {"bwd bf16 b3 hq4 sq300 d64 alibi grads=qkva", "bwd_dot bwd_dkv_dq bwd_dq_cast bwd_head",
+       HopperSet::full},
       {"bwd bf16 b3 hq4 sq300 d64 alibi grads=a", "bwd_dot bwd_dkv_dq bwd_head", HopperSet::full},
   };
   for (const auto& row : rows) {

@@ -55,8 +55,7 @@ __global__ void __launch_bounds__(128) bwd_dq_cast(const __grid_constant__ BwdDq
   ushort* to = reinterpret_cast<ushort*>(params.push.d_q) +
                int64_t(batch_head / uint(u.heads_q)) * s.b +
                int64_t(batch_head % uint(u.heads_q)) * s.h +
-               (int64_t(first_row) + 64 * row_block) * s.s +
-               int64_t(64 * panel) * s.d;
+               (int64_t(first_row) + 64 * row_block) * s.s + int64_t(64 * panel) * s.d;
   const int count = min(64, rows_end - 64 * row_block);
   const bool chunks = s.d == 1 && s.s % 8 == 0 && (reinterpret_cast<uint64_t>(to) & 15) == 0;
   const int c = 8 * (t % 8);

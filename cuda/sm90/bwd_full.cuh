@@ -5,6 +5,7 @@
 #ifndef TANDEM_CUDA_SM90_BWD_FULL_CUH
 #define TANDEM_CUDA_SM90_BWD_FULL_CUH
 #include "bwd_sets.cuh"
+#include "softcap.cuh"
 
 namespace tandem {
 namespace cuda {
@@ -36,10 +37,10 @@ struct WithLengths {
     const Features& f = params.features;
     const Lengths lengths_q = Lengths(f.LENGTHS_Q), lengths_kv = Lengths(f.LENGTHS_KV);
     int64_t first_q, first_kv;
-    walk->seq_q = entry_length(lengths_q, params.extra_at[f.AT_LENGTHS_Q], walk->batch, u.seq_q,
-                               &first_q);
-    walk->seq_kv = entry_length(lengths_kv, params.extra_at[f.AT_LENGTHS_KV], walk->batch,
-                                u.seq_kv, &first_kv);
+    walk->seq_q =
+        entry_length(lengths_q, params.extra_at[f.AT_LENGTHS_Q], walk->batch, u.seq_q, &first_q);
+    walk->seq_kv = entry_length(lengths_kv, params.extra_at[f.AT_LENGTHS_KV], walk->batch, u.seq_kv,
+                                &first_kv);
     walk->first_q = int(first_q), walk->first_kv = int(first_kv);
     if (lengths_q == Lengths::packed) walk->map_q = 0;
     if (lengths_kv == Lengths::packed) walk->map_kv = 0, walk->keys = walk->seq_kv;
@@ -68,6 +69,7 @@ template <>
 constexpr bool kHasLengths<WithLengths> = true;
 
 struct Full : WithLengths {
+  using Registers = sm90::Registers<24>;  // those that multiply need them
   static constexpr bool has_kernel(const BwdShape& s) { return has_full_kernel(s); }
   template <int ROW>
   static TANDEM_DEVICE void init(const Memory<ROW, Full>& memory) {
@@ -77,37 +79,42 @@ struct Full : WithLengths {
   struct Consumer {
     static constexpr int BR = kBwdShapes[ROW].br;
     const Params& params;
-    const int col0, off;
-    int distance;  // i + off - j of the thread's first element in the tile
-    float slope, sum;  // of the head: ALiBi's slope, and the thread's part of d_slope
+    const int shift;
+    int tile;
+    float slope, sum;   // of the head: ALiBi's slope, and the thread's part of d_slope
     uint left[BR / 4];  // what softcap leaves of a gradient, as pairs of f16
     TANDEM_DEVICE Consumer(const Params& params, const Walk& walk, const Memory<ROW, Full>&)
-        : params(params), col0(walk.col0), off(walk.band.off) {}
+        : params(params), shift(walk.band.off - walk.col0) {}
+    // i + off - j of the thread's first element in the tile.
+    TANDEM_DEVICE float distance() const {
+      int x;  // asked for anew: registers are short
+      asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));
+      x -= 128;
+      return float(tile * BR + 2 * (x % 4) + shift - (x / 32 * 16 + x % 32 / 4));
+    }
     TANDEM_DEVICE void begin_head(int head) {
       sum = slope = 0.f;
       if (params.features.ALIBI)
-        slope = kLog2e * __ldg(reinterpret_cast<const float*>(
-                             params.extra_at[params.features.AT_SLOPE]) + head);
+        slope =
+            kLog2e *
+            __ldg(reinterpret_cast<const float*>(params.extra_at[params.features.AT_SLOPE]) + head);
     }
-    // As in fwd_sets.cuh.
     TANDEM_DEVICE void weigh(float (&s)[BR / 2], float scale2, uint lse, int t, int) {
-      const int thread = int(threadIdx.x) - 128;
-      distance = t * BR + 2 * (thread % 4) + off - col0 - (thread / 32 * 16 + thread % 32 / 4);
+      tile = t;
       if (params.features.SOFTCAP) {
-        const float cap = params.extra.softcap * kLog2e;
-        const float factor = __fdividef(2.f * scale2, params.extra.softcap);
+        // 1 - tanh^2: near 0 its error is as large as that of tanh, 4e-7.
+        const float inverse = __fdividef(1.f, params.extra.softcap * kLog2e);
+        soft_cap(s, params.block.scale, params.extra.softcap, [&](int first, int count) {
 #pragma unroll
-        for (int i = 0; i < BR / 2; i += 2) {
-          const float x = reciprocal(1.f + exp2_fast(s[i] * factor));
-          const float y = reciprocal(1.f + exp2_fast(s[i + 1] * factor));
-          s[i] = fmaf(x, -2.f * cap, cap), s[i + 1] = fmaf(y, -2.f * cap, cap);
-          // 1 - tanh^2
-          left[i / 2] = Half::pack(4.f * x * (1.f - x), 4.f * y * (1.f - y));
-        }
+          for (int i = first; i < first + count; i += 2) {
+            const float x = s[i] * inverse, y = s[i + 1] * inverse;
+            left[i / 2] = Half::pack(fmaf(-x, x, 1.f), fmaf(-y, y, 1.f));
+          }
+        });
         scale2 = 1.f;
       }
       if (params.features.ALIBI) {
-        const float first = float(distance);
+        const float first = distance();
 #pragma unroll
         for (int j = 0; j < BR / 8; ++j) {
           const float2 l = shared_float2(lse + 32 * j);
@@ -124,7 +131,7 @@ struct Full : WithLengths {
                                      const float (&p)[BR / 2], const float (&dp)[BR / 2],
                                      uint delta, int) {
       const bool cap = params.features.SOFTCAP != 0, grad = params.slope_parts != 0;
-      const float first = float(distance);
+      const float first = distance();
 #pragma unroll
       for (int j = 0; j < BR / 8; ++j) {
         const float2 l = shared_float2(delta + 32 * j);
@@ -150,9 +157,10 @@ struct Full : WithLengths {
 #pragma unroll
       for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(kAllLanes, sum, step);
       if (threadIdx.x % 32 == 0)
-        reinterpret_cast<float*>(params.slope_parts)
-            [((int64_t(walk.batch) * u.heads_q + head) * u.tiles + walk.tile) * kBwdParts +
-             (threadIdx.x - 128) / 32] = sum;
+        reinterpret_cast<float*>(
+            params.slope_parts)[((int64_t(walk.batch) * u.heads_q + head) * u.tiles + walk.tile) *
+                                    kBwdParts +
+                                (threadIdx.x - 128) / 32] = sum;
     }
     // |i + off - j| of an element.
     static TANDEM_DEVICE float away(float first, int i) {

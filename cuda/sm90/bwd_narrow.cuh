@@ -32,9 +32,10 @@ TANDEM_DEVICE void add_sums(const BwdDkvDqParams& params, const Walk& walk,
     int64_t first = head * tiles;  // of the head's tiles
     if constexpr (kHasLengths<Set>)
       if (packed_tiles > 0)
-        first = int64_t(walk.head_kv * u.group + n) * packed_tiles + walk.first_q / S.br + walk.batch;
-    float* sums = reinterpret_cast<float*>(params.push.d_q_sums) +
-                  first * (S.br / 64 * kPanels * kSumsBlock);
+        first =
+            int64_t(walk.head_kv * u.group + n) * packed_tiles + walk.first_q / S.br + walk.batch;
+    float* sums =
+        reinterpret_cast<float*>(params.push.d_q_sums) + first * (S.br / 64 * kPanels * kSumsBlock);
     uint* turns = reinterpret_cast<uint*>(params.push.turns) + first * (S.br / 64);
 #pragma unroll 1
     for (int t = walk.span.begin; t < walk.span.end; ++t) {

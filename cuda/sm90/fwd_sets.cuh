@@ -7,6 +7,7 @@
 #define TANDEM_CUDA_SM90_FWD_SETS_CUH
 #include "../mask.cuh"
 #include "fwd.cuh"
+#include "softcap.cuh"
 
 namespace tandem {
 namespace cuda {
@@ -28,8 +29,8 @@ TANDEM_DEVICE Entry find_entry(const Block& u, const ExtraBlock& extra, const Fe
   e.seq_kv =
       entry_length(Lengths(f.LENGTHS_KV), address[f.AT_LENGTHS_KV], batch, u.seq_kv, &first_kv);
   e.first_q = int(first_q), e.first_kv = int(first_kv);
-  e.band = TandemBand{u.band_left, u.band_right,
-                      extra.bottom_right ? e.seq_kv - e.seq_q : u.band_off};
+  e.band =
+      TandemBand{u.band_left, u.band_right, extra.bottom_right ? e.seq_kv - e.seq_q : u.band_off};
   return e;
 }
 TANDEM_DEVICE Entry find_entry(const FwdFullParams& params, int batch) {
@@ -45,10 +46,10 @@ TANDEM_DEVICE void clear_rows(uint tile, int from) {
   for (int p = 0; p < PANELS; ++p)
 #pragma unroll 1
     for (int n = max(from, 0) * kPanelBytes + 16 * lane; n < ROWS * kPanelBytes; n += 512)
-      asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(
-                       tile + uint(p * ROWS * kPanelBytes + n)),
-                   "r"(0)
-                   : "memory");
+      asm volatile(
+          "st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(tile + uint(p * ROWS * kPanelBytes + n)),
+          "r"(0)
+          : "memory");
   fence_async();
   __syncwarp();
 }
@@ -111,7 +112,7 @@ struct Places {
     pairs = __reduce_add_sync(kAllLanes, pairs) * uint(u.heads_q);
     order = (u.band_right == TANDEM_BAND_OPEN) == (u.band_left == TANDEM_BAND_OPEN) ? kEqual
             : pairs >= 3 * gridDim.x                                                ? kPaired
-                                                                    : kLongestFirst;
+                                                                                    : kLongestFirst;
     tiles = tiles_of(0);
   }
   TANDEM_DEVICE int tiles_of(int b) const {
@@ -269,17 +270,12 @@ TANDEM_DEVICE float step_scale(const FwdFullParams& params) {
 }
 
 // Products become scores, but for step_scale(). distance: i + off - j of the thread's first element.
-// Softcap: c tanh(x / c) = c - 2 c / (1 + exp(2 x / c)), as exact as c is large.
 template <int N>
 TANDEM_DEVICE void change_scores(float (&s)[N / 2], const FwdFullParams& params, float slope,
                                  int distance) {
   const float scale = fresh(params.block.scale);
   if (params.features.SOFTCAP) {
-    const float cap = params.extra.softcap * kLog2e;
-    const float factor = __fdividef(2.f * kLog2e * scale, params.extra.softcap);
-#pragma unroll
-    for (int i = 0; i < N / 2; ++i)
-      s[i] = fmaf(reciprocal(1.f + exp2_fast(s[i] * factor)), -2.f * cap, cap);
+    soft_cap(s, scale, params.extra.softcap, [](int, int) {});
   } else if (!plain_scale(params.block)) {
 #pragma unroll
     for (int i = 0; i < N / 2; ++i) s[i] *= scale * kLog2e;

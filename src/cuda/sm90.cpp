@@ -199,8 +199,7 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const SharedMemory&
         fixed.extra = extra_block(p);
         fixed.features = features_of(p);
         if (p.lengths_q == Lengths::packed)
-          fixed.packed_tiles =
-              int(bwd_packed_tiles(kBwdShapes[launch.hopper], p.total_q, p.batch));
+          fixed.packed_tiles = int(bwd_packed_tiles(kBwdShapes[launch.hopper], p.total_q, p.batch));
         *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
           cuda::sm90::BwdDkvDqFullParams params = fixed;
           if (!encode(function, q, a.q, &params.q) || !encode(function, k, a.k, &params.k) ||
