@@ -4,8 +4,6 @@
 #define TANDEM_SRC_PLAN_H
 #include <cstdint>
 #include <memory>
-#include <string>
-#include <vector>
 
 #include "caps.h"
 #include "problem.h"
@@ -52,7 +50,7 @@ struct FixedRow {  // fixed.inc
   const char* name;
   Normalizer normalizer;
   uint32_t may;  // of Extra
-  std::string candidate() const { return std::string("cuda.simt.") + name; }
+  String candidate() const { return String("cuda.simt.") + name; }
 };
 constexpr FixedRow kFixed[] = {
 #define TANDEM_FIXED(name, normalizer, may) {#name, Normalizer::normalizer, may},
@@ -66,15 +64,15 @@ HopperSet hopper_set(const Problem& p);
 constexpr int kFusedWindow = 1024;
 
 struct Refusal {
-  std::string candidate;  // "vulkan.scalar", "vulkan.scalar t64k32"
-  std::string reason;
+  String candidate;  // "vulkan.scalar", "vulkan.scalar t64k32"
+  String reason;
 };
 
 struct Plan {
   Problem problem;
   Backend backend = Backend::cpu;
   const char* path = "";
-  std::vector<Launch> launches;  // in order; each may read what an earlier one wrote
+  Vec<Launch> launches;  // in order; each may read what an earlier one wrote
   // The workspace: f32 arrays, each at a multiple of kWorkspaceAlignment.
   uint64_t workspace_size = 0;
   uint64_t delta_offset = 0;  // [B,Hq,Sq]
@@ -90,8 +88,8 @@ struct Plan {
   // cuda.sm90: what runs at an execute whose inputs do not lie at multiples of 16 bytes; its workspace fits into this
   // one's. None: such an execute is refused.
   std::shared_ptr<const Plan> unaligned;
-  std::vector<Refusal> refusals;  // candidates that were looked at and not taken
-  std::string name() const;
+  Vec<Refusal> refusals;  // candidates that were looked at and not taken
+  String name() const;
   Tile tile() const;  // of its tiled kernels, if possible one with matrices; br = bc = 0: none
   const Launch* find(Stem stem) const;  // nullptr: not in this plan
   bool sums_dist() const;               // some launch leaves d_dist_bias, or parts of it
@@ -120,7 +118,7 @@ constexpr int64_t part_pitch(int64_t head_dim_v) { return (head_dim_v + 7) / 8 *
 Status make_plan(const Problem& problem, const Caps& caps, Plan* plan);
 
 // The text of tandem_explain().
-std::string explain(const Problem& problem, const Caps& caps);
+String explain(const Problem& problem, const Caps& caps);
 
 }  // namespace tandem
 #endif

@@ -81,11 +81,11 @@ bool sums_ds(const Problem& p, const Caps& caps, const PathRow& row) {
 
 }  // namespace
 
-std::vector<Stem> stems_of(const Problem& p, const Caps& caps, const PathRow& row, int fixed,
-                           bool fused_q) {
+Vec<Stem> stems_of(const Problem& p, const Caps& caps, const PathRow& row, int fixed,
+                   bool fused_q) {
   if (!p.backward) return {Stem::fwd};
   if (is_sm90(row) && p.normalizer == Normalizer::softmax) {
-    std::vector<Stem> stems = {Stem::bwd_dot};
+    Vec<Stem> stems = {Stem::bwd_dot};
     if (p.gradients != TANDEM_GRAD_SINK) stems.push_back(Stem::bwd_dkv_dq);
     if (p.wants(TANDEM_GRAD_Q)) stems.push_back(Stem::bwd_dq_cast);
     if (p.wants(TANDEM_GRAD_SLOPE | TANDEM_GRAD_SINK)) stems.push_back(Stem::bwd_head);
@@ -93,7 +93,7 @@ std::vector<Stem> stems_of(const Problem& p, const Caps& caps, const PathRow& ro
   }
   if (fused_q) return {Stem::bwd_dot, Stem::bwd_dkv_dq, Stem::bwd_dq_cast};
   const bool fuses = fixed >= 0 || is_sm90(row), fused_k = fuses && p.wants(TANDEM_GRAD_K);
-  std::vector<Stem> stems;
+  Vec<Stem> stems;
   bool dq = p.wants(TANDEM_GRAD_Q);
   if (p.wants(TANDEM_GRAD_TAU) || (p.needs_delta() && !p.delta_is_dot())) {
     const bool fused = fuses && dq;
@@ -150,7 +150,7 @@ uint32_t splits_of(const Extent& e, const Caps& caps) {
 }
 
 // "" once the launch's workgroups are numbered; otherwise why they cannot be.
-std::string set_groups(Launch* launch, double total, const Caps& caps) {
+String set_groups(Launch* launch, double total, const Caps& caps) {
   // Kernels number their workgroups in 32 bits; 2^31 of them leaves room for the part of the last row of
   // groups that has no work.
   const double limit = std::min(double(caps.max_groups_x) * caps.max_groups_y, 2147483648.0);
@@ -165,8 +165,8 @@ std::string set_groups(Launch* launch, double total, const Caps& caps) {
 
 }  // namespace
 
-std::string make_launches(const Problem& p, const Caps& caps, const PathRow& row, int fixed,
-                          const Form& form, std::vector<Launch>* launches, bool fused_q) {
+String make_launches(const Problem& p, const Caps& caps, const PathRow& row, int fixed,
+                     const Form& form, Vec<Launch>* launches, bool fused_q) {
   const bool cpu = row.backend == Backend::cpu;
   for (Stem stem : stems_of(p, caps, row, fixed, fused_q)) {
     Launch launch;
@@ -202,7 +202,7 @@ std::string make_launches(const Problem& p, const Caps& caps, const PathRow& row
       if (launch.members >= int64_t(1) << 31)
         return text("%s sums over %lld tiles, beyond 2^31", stem_name(stem),
                     (long long)launch.members);
-      const std::string why = set_groups(
+      const String why = set_groups(
           &launch, double(e.tiles) * double(e.heads) * double(e.batch) * double(shares), caps);
       if (!why.empty()) return why;
       if (stem == Stem::fwd && launch.hopper >= 0) {  // it goes on to further tiles
@@ -243,7 +243,7 @@ std::string make_launches(const Problem& p, const Caps& caps, const PathRow& row
       sum.gradient = parts.stem == Stem::bwd_dbias ? TANDEM_GRAD_BIAS : TANDEM_GRAD_DIST_BIAS;
       tiles = ceil_div(gradient_elements(p, sum.gradient), kLineGroup);
     }
-    const std::string why = set_groups(&sum, double(tiles) * double(heads), caps);
+    const String why = set_groups(&sum, double(tiles) * double(heads), caps);
     if (!why.empty()) return why;
     sum.tiles = uint32_t(tiles);
     launches->push_back(sum);

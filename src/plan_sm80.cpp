@@ -19,8 +19,7 @@ bool has_ampere_tiles(Stem stem, const Problem& p) {
 }
 
 // Why a row does not do; "" if it does.
-std::string row_refusal(const Problem& p, const Caps& caps, const PathRow& row,
-                        const AmpereTile& t) {
+String row_refusal(const Problem& p, const Caps& caps, const PathRow& row, const AmpereTile& t) {
   const int64_t wider = std::max(p.head_dim, p.head_dim_v);
   if (is_disabled(caps, t.name)) return kDisabled;
   if ((p.tile_rows != 0 && p.tile_rows != t.br) || (p.tile_cols != 0 && p.tile_cols != t.bc))
@@ -37,7 +36,7 @@ std::string row_refusal(const Problem& p, const Caps& caps, const PathRow& row,
 
 }  // namespace
 
-std::string sm80_refusal(const Problem& p) {
+String sm80_refusal(const Problem& p) {
   if (p.dtype == TANDEM_F32) return "its operands are f16 or bf16";
   return "";
 }
@@ -50,9 +49,9 @@ bool sm80_fuses(const Problem& p) {
 
 bool choose_sm80_tiles(const Problem& p, const Caps& caps, const PathRow& row, bool fused_q,
                        const Refuse& refuse, Form* form) {
-  const std::string name = candidate(row);
-  std::vector<int> chosen(kStemCount, -1);  // rows of kAmpereTiles
-  const Tile* plain = nullptr;              // of simt's kernels
+  const String name = candidate(row);
+  Vec<int> chosen(kStemCount, -1);  // rows of kAmpereTiles
+  const Tile* plain = nullptr;      // of simt's kernels
   for (Stem stem : stems_of(p, caps, row, -1, fused_q)) {
     if (!has_ampere_tiles(stem, p)) {
       if (!is_tiled(stem) || plain) continue;
@@ -67,7 +66,7 @@ bool choose_sm80_tiles(const Problem& p, const Caps& caps, const PathRow& row, b
     for (int n = 0; n < kAmpereTileCount; ++n) {
       const AmpereTile& t = kAmpereTiles[n];
       if (!is_for(t, stem, p)) continue;
-      const std::string why = row_refusal(p, caps, row, t);
+      const String why = row_refusal(p, caps, row, t);
       if (!why.empty()) {
         refuse(name + " " + t.name, why);
         continue;

@@ -9,8 +9,8 @@ namespace tandem {
 namespace {
 
 // Why the copy engine cannot read a tensor; "" if it can. It wants features side by side and steps of whole 16 bytes.
-std::string map_refusal(const char* name, const Strides& s, int64_t batch, int64_t heads,
-                        int64_t rows, int64_t features) {
+String map_refusal(const char* name, const Strides& s, int64_t batch, int64_t heads, int64_t rows,
+                   int64_t features) {
   const struct {
     int64_t size, stride;
     const char* what;
@@ -31,17 +31,17 @@ std::string map_refusal(const char* name, const Strides& s, int64_t batch, int64
   return "";
 }
 
-std::string forced(const Problem& p, int br, int bc) {
+String forced(const Problem& p, int br, int bc) {
   if ((p.tile_rows == 0 || p.tile_rows == br) && (p.tile_cols == 0 || p.tile_cols == bc)) return "";
   return text("%dx%d is not the tile %dx%d that the problem asks for", br, bc, p.tile_rows,
               p.tile_cols);
 }
 
-std::string too_wide(const char* what, int64_t size, int most) {
+String too_wide(const char* what, int64_t size, int most) {
   return size <= most ? "" : text("%s %lld is beyond its %d", what, (long long)size, most);
 }
 
-std::string no_room(const Caps& caps, int shared, int invocations) {
+String no_room(const Caps& caps, int shared, int invocations) {
   if (uint32_t(shared) > caps.shared_bytes)
     return text("needs %d bytes of shared memory, the device has %u", shared, caps.shared_bytes);
   if (uint32_t(invocations) > caps.max_invocations)
@@ -78,21 +78,20 @@ int sm90_bwd_bytes(const Problem& p, const BwdShape& s) {
   }
 }
 
-std::string row_refusal(const Problem& p, const Caps& caps, const FwdTile& t) {
+String row_refusal(const Problem& p, const Caps& caps, const FwdTile& t) {
   if (is_disabled(caps, t.name)) return kDisabled;
-  for (const std::string& why :
-       {too_wide("head_dim", p.head_dim, t.d), too_wide("head_dim_v", p.head_dim_v, t.dv),
-        forced(p, t.rows(), t.bc)})
+  for (const String& why : {too_wide("head_dim", p.head_dim, t.d),
+                            too_wide("head_dim_v", p.head_dim_v, t.dv), forced(p, t.rows(), t.bc)})
     if (!why.empty()) return why;
   if (sm90_fwd_bytes(p, t) == 0)
     return p.bias ? "it has no room for tiles of the bias" : "it has no kernel with lengths";
   return no_room(caps, sm90_fwd_bytes(p, t), t.threads());
 }
 
-std::string row_refusal(const Problem& p, const Caps& caps, const BwdShape& s) {
+String row_refusal(const Problem& p, const Caps& caps, const BwdShape& s) {
   if (is_disabled(caps, s.name)) return kDisabled;
-  for (const std::string& why : {too_wide("head_dim", p.head_dim, s.d),
-                                 too_wide("head_dim_v", p.head_dim_v, s.d), forced(p, s.br, s.bc)})
+  for (const String& why : {too_wide("head_dim", p.head_dim, s.d),
+                            too_wide("head_dim_v", p.head_dim_v, s.d), forced(p, s.br, s.bc)})
     if (!why.empty()) return why;
   if (sm90_bwd_bytes(p, s) == 0) return "its registers do not suffice for softcap or alibi";
   return no_room(caps, sm90_bwd_bytes(p, s), kBwdThreads);
@@ -100,10 +99,10 @@ std::string row_refusal(const Problem& p, const Caps& caps, const BwdShape& s) {
 
 // The first row that does; -1 if none does.
 template <typename Row, int N>
-int first_row(const Row (&rows)[N], const Problem& p, const Caps& caps, const std::string& name,
+int first_row(const Row (&rows)[N], const Problem& p, const Caps& caps, const String& name,
               const Refuse& refuse) {
   for (int n = 0; n < N; ++n) {
-    const std::string why = row_refusal(p, caps, rows[n]);
+    const String why = row_refusal(p, caps, rows[n]);
     if (why.empty()) return n;
     refuse(name + " " + rows[n].name, why);
   }
@@ -112,9 +111,9 @@ int first_row(const Row (&rows)[N], const Problem& p, const Caps& caps, const st
 }
 
 // Why the kernels with a dense bias do not do; "" if they do.
-std::string bias_refusal(const Problem& p) {
+String bias_refusal(const Problem& p) {
   const Overlay& b = p.bias;
-  const std::string more = p.extras(kHasBias);
+  const String more = p.extras(kHasBias);
   if (!more.empty()) return "beside the dense bias, this problem has " + more;
   if (p.backward && (p.head_dim > 128 || p.head_dim_v > 128))
     return "with a dense bias, head sizes go up to 128";
@@ -122,7 +121,7 @@ std::string bias_refusal(const Problem& p) {
     return text("its bias is of the tensors' type, this one of %s", dtype_name(b.dtype));
   if (b.rows != p.seq_q) return "its bias has a row for each query";
   if (b.batch != p.batch && b.batch != 1) return "its bias is of one batch entry or of all";
-  const std::string why = map_refusal("bias", b.strides, b.batch, b.heads, b.rows, 8);
+  const String why = map_refusal("bias", b.strides, b.batch, b.heads, b.rows, 8);
   if (!why.empty()) return why;
   if (!p.wants(TANDEM_GRAD_BIAS)) return "";
   if (b.heads != p.heads_q) return "d_bias, it sums over the batch, not over heads";
@@ -133,8 +132,8 @@ std::string bias_refusal(const Problem& p) {
 }
 
 // Why the kernels of elastic softmax do not do; "" if they do.
-std::string elastic_refusal(const Problem& p) {
-  const std::string more = p.extras(kHasElastic | kHasDistBias);
+String elastic_refusal(const Problem& p) {
+  const String more = p.extras(kHasElastic | kHasDistBias);
   if (!more.empty()) return "beside elastic softmax and a distance bias, this problem has " + more;
   const int most = p.backward ? kFusedWindow : kFwdDistWindow;
   if (p.dist_window > most)
@@ -151,8 +150,8 @@ std::string elastic_refusal(const Problem& p) {
 }
 
 // Why the kernels of softmax with optional inputs do not do; "" if they do.
-std::string full_refusal(const Problem& p) {
-  const std::string more = p.extras(kHasLengths | kHasSink | kHasSoftcap | kHasAlibi);
+String full_refusal(const Problem& p) {
+  const String more = p.extras(kHasLengths | kHasSink | kHasSoftcap | kHasAlibi);
   if (!more.empty())
     return "it knows softmax with lengths, sinks, softcap and alibi, this problem has " + more;
   if (hopper_set(p) != HopperSet::plain && (p.head_dim > 128 || p.head_dim_v > 128))
@@ -173,20 +172,20 @@ HopperSet hopper_set(const Problem& p) {
   return p.extras(sink | kHasLengths).empty() ? HopperSet::lengths : HopperSet::full;
 }
 
-std::string sm90_refusal(const Problem& p, const Caps& caps) {
+String sm90_refusal(const Problem& p, const Caps& caps) {
   const bool packed_q = p.lengths_q == Lengths::packed, packed_kv = p.lengths_kv == Lengths::packed;
   const int64_t batch_q = packed_q ? 1 : p.batch, batch_kv = packed_kv ? 1 : p.batch;
   const int64_t rows_q = packed_q ? p.total_q : p.seq_q,
                 rows_kv = packed_kv ? p.total_kv : p.seq_kv;
   if (p.dtype == TANDEM_F32) return "its operands are f16 or bf16";
   if (p.bias) {
-    const std::string why = bias_refusal(p);
+    const String why = bias_refusal(p);
     if (!why.empty()) return why;
   } else if (p.normalizer == Normalizer::elastic) {
-    const std::string why = elastic_refusal(p);
+    const String why = elastic_refusal(p);
     if (!why.empty()) return why;
   } else {
-    const std::string why = full_refusal(p);
+    const String why = full_refusal(p);
     if (!why.empty()) return why;
   }
   if (p.splits > 1) return text("it does not split keys, the problem asks for %d parts", p.splits);
@@ -199,7 +198,7 @@ std::string sm90_refusal(const Problem& p, const Caps& caps) {
     return text(
         "%lld rows of %lld heads would leave most of the device idle, and it does not split keys",
         (long long)p.seq_q, (long long)(p.batch * p.heads_q));
-  for (const std::string& why :
+  for (const String& why :
        {map_refusal("q", p.q, batch_q, p.heads_q, rows_q, p.head_dim),
         map_refusal("k", p.k, batch_kv, p.heads_kv, rows_kv, p.head_dim),
         map_refusal("v", p.v, batch_kv, p.heads_kv, rows_kv, p.head_dim_v),
@@ -210,7 +209,7 @@ std::string sm90_refusal(const Problem& p, const Caps& caps) {
 
 bool choose_sm90_tiles(const Problem& p, const Caps& caps, const PathRow& row, const Refuse& refuse,
                        Form* form) {
-  const std::string name = candidate(row);
+  const String name = candidate(row);
   if (!p.backward) {
     const int fwd = first_row(kFwdTiles, p, caps, name, refuse);
     if (fwd < 0) return false;

@@ -185,7 +185,7 @@ void Case::make_reference() {
   const tandem_problem& problem = c.problem;
   Problem checked;
   const Status status = tandem::make_problem(&problem, &checked);
-  if (!status.ok()) throw Error(status.code(), status.message());
+  if (!status.ok()) throw Error(status.code(), status.message().c_str());
   const Sequences q = sequences(false), kv = sequences(true);
   RefInputs inputs;
   const auto get = [&](Role role, std::vector<double>* to) {

@@ -183,7 +183,7 @@ bool check_plan(const Problem& problem, const Caps& caps) {
     CHECK(!r.reason.empty());
     CHECK(r.candidate.rfind(backend_name(caps.backend), 0) == 0);
   }
-  const std::string words = explain(problem, caps);
+  const String words = explain(problem, caps);
   if (!status.ok()) {
     CHECK(status.code() == TANDEM_ERROR_UNSUPPORTED);
     CHECK(!plan.refusals.empty());
@@ -395,7 +395,7 @@ TEST_CASE("a tile can be switched off by its name") {
   Plan plan;
   const Problem problem = problem_of("fwd f32 hq2 sq100 d64");
   REQUIRE(make_plan(problem, caps, &plan).ok());
-  const std::string first = plan.launches.at(0).tile.name;
+  const String first = plan.launches.at(0).tile.name;
   REQUIRE(parse_disabled(first.c_str(), &caps.disabled).ok());
   REQUIRE(make_plan(problem, caps, &plan).ok());
   CHECK(first != plan.launches.at(0).tile.name);
@@ -413,8 +413,7 @@ TEST_CASE("a disabled path is not taken and the reason says so") {
     Plan plan;
     const Problem problem = problem_of("fwd f32 hq2 sq100 d64");
     REQUIRE(make_plan(problem, caps, &plan).ok());
-    const std::string first = plan.path,
-                      full = std::string(backend_name(caps.backend)) + "." + first;
+    const String first = plan.path, full = String(backend_name(caps.backend)) + "." + first;
     CAPTURE(full);
     caps.disabled = {full};
     const Status status = make_plan(problem, caps, &plan);

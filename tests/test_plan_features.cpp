@@ -292,7 +292,7 @@ TEST_CASE("kernels of a fixed set of optional inputs: who gets them, and what is
   CHECK(plan.find(Stem::bwd_dkv_ddist)->splits == 4 * 8);
   // Two pools and two P tiles of t64r8.
   CHECK(plan.find(Stem::bwd_dkv_ddist)->shared_bytes == 27648 + 17408);
-  const std::string text = explain(plan.problem, caps_of("v100_cuda"));
+  const String text = explain(plan.problem, caps_of("v100_cuda"));
   CHECK(text.find("of cuda.simt.elastic") != std::string::npos);
 
   CHECK(plan_of("fwd f16 sq500 d64 elastic dist=40", "v100_cuda").launches[0].fixed == 0);

@@ -16,7 +16,7 @@ void fwd(const Problem& p, const RefHead& head, const Outputs& out) {
   const auto k = stored_array<Real>(head.k, p.seq_kv * D, p.dtype);
   const auto v = stored_array<Real>(head.v, p.seq_kv * Dv, p.dtype);
   ScoreRows<Real> row(p, head, k);
-  std::vector<Real> sum(static_cast<size_t>(Dv));
+  Vec<Real> sum(static_cast<size_t>(Dv));
 
   for (int64_t i = 0; i < p.seq_q; ++i) {
     std::fill(sum.begin(), sum.end(), Real(0));
