@@ -59,6 +59,10 @@ constexpr FixedRow kFixed[] = {
 #define TANDEM_FIXED(name, normalizer, may) {#name, Normalizer::normalizer, may},
 #include "fixed.inc"
 };
+// The path cuda.sm90: which of its kernels a problem takes.
+enum class HopperSet { plain, bias, elastic, lengths, full };
+HopperSet hopper_set(const Problem& p);
+
 // Entries of d_dist_bias of a head that bwd_dkv_ddist takes on: each tile of keys leaves as many in the workspace.
 constexpr int kFusedWindow = 1024;
 
@@ -77,6 +81,7 @@ struct Plan {
   uint64_t delta_offset = 0;  // [B,Hq,Sq]
   uint64_t tau_rows_offset = 0,
            slope_rows_offset = 0;  // [B,Hq,Sq]: the rows' parts of d_tau, d_slope
+  int64_t slope_parts() const;     // of a head: Sq, or those that bwd_dkv_dq leaves
   uint64_t bias_parts_offset = 0, dist_parts_offset = 0;  // [splits], each of the gradient's shape
   uint64_t bias_sums_offset = 0;  // bwd_dq's sums: [Hq] whole tiles of rows and keys
   uint64_t o_parts_offset = 0,
