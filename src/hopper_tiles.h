@@ -48,13 +48,30 @@ constexpr int fwd_bias_shared_bytes(const FwdTile& t) {
   return t.bc % 64 == 0 && bytes <= kMaxShared ? bytes : 0;
 }
 
-// Elastic softmax: each warpgroup has the head's distance bias behind the barriers, with zeros for all distances of a tile
-// that has any with an entry.
-constexpr int kFwdDistWindow = 2048;
-constexpr int fwd_dist_pad(const FwdTile& t) { return 64 + t.bc; }
-constexpr int fwd_dist_entries(const FwdTile& t) { return kFwdDistWindow + 2 * fwd_dist_pad(t); }
-constexpr int fwd_elastic_shared_bytes(const FwdTile& t) {
-  return fwd_shared_bytes(t) + t.groups * fwd_dist_entries(t) * 4;
+// Elastic softmax has tiles of its own: two warpgroups, and steps of keys in two halves, which are the boxes of k and v and have
+// `stages` places of K. Each warpgroup has the head's distance bias behind the places, with zeros for all distances of a tile
+// that has any with an entry. For heads over 192 there is no room.
+constexpr FwdTile fwd_elastic_tile(const FwdTile& t) {
+#ifndef EL64G
+#define EL64G 2
+#define EL64B 128
+#define EL64S 8
+#endif
+  if (t.d <= 64) return {t.name, t.d, t.dv, EL64G, EL64B, EL64S, false};
+  return {t.name, t.d, t.dv, 2, t.d <= 128 ? 128 : 64, 4, false};
+}
+constexpr int kFwdDistWindow = 2048, kFwdElasticQStages = 2, kFwdElasticVStages = 4;
+constexpr int fwd_dist_pad(const FwdTile& elastic) { return 64 + elastic.bc / 2; }
+constexpr int fwd_dist_entries(const FwdTile& elastic) {
+  return kFwdDistWindow + 2 * fwd_dist_pad(elastic);
+}
+constexpr int fwd_elastic_shared_bytes(const FwdTile& row) {
+  const FwdTile t = fwd_elastic_tile(row);
+  return 1024 +
+         128 * (kFwdElasticQStages * t.rows() * fwd_panels(t.d) +
+                t.bc / 2 * (t.stages * fwd_panels(t.d) + kFwdElasticVStages * fwd_panels(t.dv))) +
+         t.groups * fwd_dist_entries(t) * 4 +
+         16 * (kFwdElasticQStages + t.stages + kFwdElasticVStages);
 }
 
 constexpr FwdTile kFwdTiles[] = {

@@ -33,7 +33,6 @@ struct FwdShape {
                        Q_STAGES = BIAS ? fwd_bias_q_stages(tile) : fwd_q_stages(tile);
   static_assert(GROUPS == 2 || GROUPS == 3, "registers are shared out for these");
   static constexpr bool TURNS = tile.turns && GROUPS > 1;
-  static constexpr int DIST_PAD = fwd_dist_pad(tile), DIST_ENTRIES = fwd_dist_entries(tile);
   static constexpr int D_PANELS = fwd_panels(D), DV_PANELS = fwd_panels(DV);
   static constexpr int Q_PANEL = M * kPanelBytes, K_PANEL = N * kPanelBytes;
   static constexpr int Q_BYTES = D_PANELS * Q_PANEL, K_BYTES = D_PANELS * K_PANEL,
@@ -274,7 +273,12 @@ TANDEM_DEVICE void mask_tile(float (&s)[N / 2], TandemBand band, int row, int co
 // not negative, in the opposite order if all are.
 template <int N>
 TANDEM_DEVICE int top_word(const float (&s)[N / 2], int r) {
-  const auto word = [&](int j, int c) { return __float_as_int(s[4 * j + 2 * r + c]); };
+  // Not __float_as_int(): what loops carry from one product to the next would become words, moved while it is on its way.
+  const auto word = [&](int j, int c) {
+    int x;
+    asm("mov.b32 %0, %1;" : "=r"(x) : "f"(s[4 * j + 2 * r + c]));
+    return x;
+  };
   int a = max(word(0, 0), word(0, 1)), b = max(word(1, 0), word(1, 1));
 #pragma unroll
   for (int j = 2; j < N / 8; j += 2) {
