@@ -28,7 +28,17 @@ struct Walk {
   int tile, head_kv, batch, col0;
   TandemBand band;
   TandemTiles span;
+  bool down = false;
+  // The n-th tile of queries, of steps().
+  TANDEM_DEVICE int steps() const { return span.end - span.begin; }
+  TANDEM_DEVICE int step(int n) const { return down ? span.end - 1 - n : span.begin + n; }
 };
+
+// With a causal mask all tiles of keys share the last queries, not the first: who begins there reads what others read.
+template <typename Block>
+TANDEM_DEVICE bool best_down(const Block& u) {
+  return u.band_right != TANDEM_BAND_OPEN && u.band_left == TANDEM_BAND_OPEN && !u.in_turn;
+}
 
 // inner: the batch, if workgroups that follow each other are to differ in its entry alone; else 1.
 template <typename Block>
@@ -167,8 +177,8 @@ TANDEM_DEVICE void load_tiles(const typename Set::Params& params, const Walk& wa
     const float* lse = reinterpret_cast<const float*>(params.push.lse) + rows0;
     const float* delta = reinterpret_cast<const float*>(params.push.delta) + rows0;
 #pragma unroll 1
-    for (int t = walk.span.begin; t < walk.span.end; ++t, q.next(), d_o.next()) {
-      const int row0 = t * S.br;
+    for (int step = 0; step < walk.steps(); ++step, q.next(), d_o.next()) {
+      const int t = walk.step(step), row0 = t * S.br;
       barrier_wait(barriers.q_empty(q.stage), q.parity ^ 1);
       if (lane == 0) {
         barrier_expect(barriers.q_full(q.stage), M::kQBytes);
