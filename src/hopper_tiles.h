@@ -34,11 +34,14 @@ constexpr int fwd_q_stages(const FwdTile& t) {
 }
 constexpr int fwd_shared_bytes(const FwdTile& t) { return fwd_shared_bytes(t, fwd_q_stages(t)); }
 
-// With a dense bias: two stages of it, each warpgroup's rows in boxes of 64 x 64. 0: no kernel for the tile.
+// With a dense bias: two stages of it and no more of K and V, each warpgroup's rows in boxes of 64 x 64. 0: no kernel for the tile.
 constexpr int kFwdBiasStages = 2, kFwdBiasRows = 64;
+constexpr FwdTile fwd_bias_tile(const FwdTile& t) {
+  return {t.name, t.d, t.dv, t.groups, t.bc, t.stages < 2 ? t.stages : 2, t.turns};
+}
 constexpr int fwd_bias_bytes(const FwdTile& t) { return t.rows() * t.bc * 2; }
 constexpr int fwd_bias_shared_bytes(const FwdTile& t, int q_stages) {
-  return fwd_shared_bytes(t, q_stages) + kFwdBiasStages * (fwd_bias_bytes(t) + 2 * 8 * t.groups);
+  return fwd_shared_bytes(fwd_bias_tile(t), q_stages) + kFwdBiasStages * (fwd_bias_bytes(t) + 2 * 8 * t.groups);
 }
 constexpr int fwd_bias_q_stages(const FwdTile& t) {
   return fwd_bias_shared_bytes(t, 2) <= kMaxShared ? 2 : 1;
@@ -48,30 +51,25 @@ constexpr int fwd_bias_shared_bytes(const FwdTile& t) {
   return t.bc % 64 == 0 && bytes <= kMaxShared ? bytes : 0;
 }
 
-// Elastic softmax has tiles of its own: two warpgroups, and steps of keys in two halves, which are the boxes of k and v and have
-// `stages` places of K. Each warpgroup has the head's distance bias behind the places, with zeros for all distances of a tile
-// that has any with an entry. For heads over 192 there is no room.
+// Elastic softmax: K and V share `stages` places. Each warpgroup has the head's distance bias behind them, with zeros for all
+// distances of a tile that has any with an entry.
 constexpr FwdTile fwd_elastic_tile(const FwdTile& t) {
-#ifndef EL64G
-#define EL64G 2
-#define EL64B 128
-#define EL64S 8
-#endif
-  if (t.d <= 64) return {t.name, t.d, t.dv, EL64G, EL64B, EL64S, false};
-  return {t.name, t.d, t.dv, 2, t.d <= 128 ? 128 : 64, 4, false};
+  return {t.name, t.d, t.dv, t.groups, t.bc, t.d <= 64 ? 8 : 4, false};
 }
-constexpr int kFwdDistWindow = 2048, kFwdElasticQStages = 2, kFwdElasticVStages = 4;
-constexpr int fwd_dist_pad(const FwdTile& elastic) { return 64 + elastic.bc / 2; }
+constexpr int kFwdDistWindow = 2048;
+constexpr int fwd_elastic_q_stages(const FwdTile& elastic) { return elastic.d <= 128 ? 2 : 1; }
+constexpr int fwd_elastic_place(const FwdTile& elastic) {
+  return elastic.bc * 128 * fwd_panels(elastic.d > elastic.dv ? elastic.d : elastic.dv);
+}
+constexpr int fwd_dist_pad(const FwdTile& elastic) { return 64 + elastic.bc; }
 constexpr int fwd_dist_entries(const FwdTile& elastic) {
   return kFwdDistWindow + 2 * fwd_dist_pad(elastic);
 }
 constexpr int fwd_elastic_shared_bytes(const FwdTile& row) {
   const FwdTile t = fwd_elastic_tile(row);
-  return 1024 +
-         128 * (kFwdElasticQStages * t.rows() * fwd_panels(t.d) +
-                t.bc / 2 * (t.stages * fwd_panels(t.d) + kFwdElasticVStages * fwd_panels(t.dv))) +
-         t.groups * fwd_dist_entries(t) * 4 +
-         16 * (kFwdElasticQStages + t.stages + kFwdElasticVStages);
+  const int q_stages = fwd_elastic_q_stages(t);
+  return 1024 + 128 * q_stages * t.rows() * fwd_panels(t.d) + t.stages * fwd_elastic_place(t) +
+         t.groups * fwd_dist_entries(t) * 4 + 16 * (q_stages + t.stages);
 }
 
 constexpr FwdTile kFwdTiles[] = {

@@ -22,13 +22,16 @@ TANDEM_DEVICE void produce(const Params& params, const Shared<S>& shared) {
   while (rounds.next(&at, [](const FwdPlace&) {})) {
     const int kv_head = head_of(params.block, at) / params.block.group;
     const int in_batch = batch_of(params.block, at);
-    copy.q(at.row0, head_of(params.block, at), in_batch);
+    // The only place for q is free when all others of the tile before are asked for.
+    if (S::Q_STAGES > 1) copy.q(at.row0, head_of(params.block, at), in_batch);
     for (int next = at.span.end - 1; next >= at.span.begin; --next) {
       copy.k(next, kv_head, in_batch);
       if constexpr (S::BIAS)
         copy.bias(next, at.row0, head_of(params.block, at) / params.extra.bias_group,
                   params.extra.bias.b ? in_batch : 0);
       if (t >= 0) copy.v(t, head, batch);
+      if (S::Q_STAGES == 1 && next == at.span.end - 1)
+        copy.q(at.row0, head_of(params.block, at), in_batch);
       t = next, head = kv_head, batch = in_batch;
     }
   }
@@ -108,6 +111,15 @@ TANDEM_DEVICE void consume(const Params& params, const Shared<S>& shared) {
     if (t < at.span.full_begin || t >= at.span.full_end)
       mask_tile<N>(s, rounds.band(), at.row0 + fresh_row(), t * N + fresh_col(), u.seq_kv,
                    -INFINITY);
+  };
+
+  // Whether the warpgroup has rows in a tile, and whether they see any of its last keys.
+  const auto idle = [&](const FwdPlace& at) { return at.row0 + 64 * group >= u.seq_q; };
+  const auto sees_last = [&](const FwdPlace& at) {
+    return !idle(at) & ((at.span.end - 1) * N <= at.row0 + 64 * group + 63 + u.band_off + u.band_right);
+  };
+  const auto release_q = [&] {
+    if (speaks) barrier_arrive(shared.q_empty(q_step.stage()));
   };
 
   FwdPlace at, to;

@@ -26,7 +26,7 @@ constexpr int consumer_registers(const FwdTile& t) {
 template <int ROW, bool BIAS_ = false>
 struct FwdShape {
   static constexpr bool BIAS = BIAS_;
-  static constexpr FwdTile tile = kFwdTiles[ROW];
+  static constexpr FwdTile tile = BIAS_ ? fwd_bias_tile(kFwdTiles[ROW]) : kFwdTiles[ROW];
   static constexpr int D = tile.d, DV = tile.dv, GROUPS = tile.groups, M = tile.rows(), N = tile.bc;
   static constexpr int PRODUCER = producer_registers(tile), CONSUMER = consumer_registers(tile);
   static constexpr int STAGES = tile.stages,
@@ -85,7 +85,7 @@ struct Shared {
 // Stage and parity of the n-th step over all tiles of the workgroup.
 template <int STAGES>
 struct Step {
-  static_assert(STAGES == 1 || STAGES == 2, "bits of a counter");
+  static_assert((STAGES & (STAGES - 1)) == 0, "bits of a counter");
   uint n = 0;
   TANDEM_DEVICE int stage() const { return int(n % STAGES); }
   TANDEM_DEVICE int parity() const { return int(n / STAGES % 2); }
@@ -107,8 +107,8 @@ TANDEM_DEVICE int head_of(const FwdBlock& u, const FwdPlace& at) {
 
 // The tiles of this workgroup. Those of a head follow each other, so that workgroups at work at a time share its keys.
 // Where later tiles are longer, a workgroup takes the last and the first, the last but one and the second, and so on: two
-// are as long as any other two. If there are too few for that, the longest of all heads come first, and every other round
-// goes backwards through the workgroups.
+// are as long as any other two. What such pairs leave, less than two rounds of them, is shared out as single tiles, the longest
+// of all heads first, and every other round goes backwards through the workgroups.
 template <typename S>
 struct Rounds {
   const FwdBlock& u;
@@ -124,24 +124,29 @@ struct Rounds {
     const bool equal = (u.band_right == TANDEM_BAND_OPEN) == (u.band_left == TANDEM_BAND_OPEN);
     for (;;) {
       const uint tiles = u.tiles, heads = u.total / tiles, pairs = (tiles + 1) / 2;
-      const uint first = place / 2 * gridDim.x;
+      const uint rounds = equal ? 0 : heads * pairs / gridDim.x;  // of pairs
+      const uint paired = rounds < 3 ? 0 : rounds - 1;
       uint tile, head;
-      if (!equal && heads * pairs >= 3 * gridDim.x) {
-        const uint index = first + blockIdx.x;
-        if (index >= heads * pairs) return false;
+      if (place / 2 < paired) {
+        const uint index = place / 2 * gridDim.x + blockIdx.x;
         head = index / pairs;
         const uint pair = index - head * pairs;
         tile = place % 2 ? pair : tiles - 1 - pair;
         place += pair == tile && place % 2 == 0 ? 2 : 1;
       } else {
-        if (first >= u.total) return false;
-        const bool back = !equal && place % 4 == 2;
+        const uint round = place / 2 - paired, first = round * gridDim.x;
+        // The head that pairs have reached, and how many they took of it.
+        const uint begin = paired * gridDim.x / pairs, taken = paired * gridDim.x - begin * pairs;
+        if (first >= u.total - begin * tiles) return false;
+        const bool back = !equal && round % 2 == 1;
         const uint index = first + (back ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
         place += 2;
-        if (index >= u.total) continue;
-        const uint each = equal ? tiles : heads, many = index / each, rest = index - many * each;
+        if (index >= u.total - begin * tiles) continue;
+        const uint each = equal ? tiles : heads - begin, many = index / each,
+                   rest = index - many * each;
         tile = equal ? rest : tiles - 1 - many;
-        head = equal ? many : rest;
+        head = equal ? many : begin + rest;
+        if (head == begin && (tile < taken || tile + taken >= tiles)) continue;
         if (S::BIAS &&
             equal) {  // often all batches have the same: those that read a tile of it come together
           const uint batches = heads / uint(u.heads_q), row = index / batches;

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // fwd of elastic softmax on Hopper, with or without a distance bias. The weights need the row's lse, so each tile of rows
-// walks over its keys twice: S for lse, then S again, weights and P V. A step of keys is two halves with accumulators of
-// their own: while one half is computed, the tensor cores are at work for the other, from walk to walk and from tile to
-// tile. A warpgroup's copy of the head's distance bias lies in shared memory, with zeros around it, so that nothing is
-// asked element by element.
+// walks over its keys twice: S for lse, then S again, weights and P V. S of the next keys is always on its way, from walk to
+// walk and from tile to tile. A warpgroup's copy of the head's distance bias lies in shared memory, with zeros around it, so
+// that nothing is asked element by element.
 #include <cstring>
 
 #include "fwd.cuh"
@@ -13,42 +12,39 @@ namespace cuda {
 namespace sm90 {
 namespace {
 
+#ifndef TWO
+#define TWO true
+#endif
+constexpr bool kTwoScores = TWO;
 template <int ROW>
 struct ElasticShape {
   static constexpr bool BIAS = false;
   static constexpr FwdTile tile = fwd_elastic_tile(kFwdTiles[ROW]);
   static constexpr int D = tile.d, DV = tile.dv, GROUPS = tile.groups, M = tile.rows(), N = tile.bc;
-  static constexpr int HALF = N / 2;
   static constexpr int PRODUCER = producer_registers(tile), CONSUMER = consumer_registers(tile);
-  static constexpr int Q_STAGES = kFwdElasticQStages, K_STAGES = tile.stages,
-                       V_STAGES = kFwdElasticVStages;  // halves of K and of V
+  static constexpr int Q_STAGES = fwd_elastic_q_stages(tile), STAGES = tile.stages;
   static constexpr int DIST_PAD = fwd_dist_pad(tile), DIST_ENTRIES = fwd_dist_entries(tile);
   static constexpr int D_PANELS = fwd_panels(D), DV_PANELS = fwd_panels(DV);
-  static constexpr int Q_PANEL = M * kPanelBytes, K_PANEL = HALF * kPanelBytes;
-  static constexpr int Q_BYTES = D_PANELS * Q_PANEL, K_BYTES = D_PANELS * K_PANEL,
-                       V_BYTES = DV_PANELS * K_PANEL;
-  static constexpr int K_AT = Q_STAGES * Q_BYTES, V_AT = K_AT + K_STAGES * K_BYTES,
-                       DIST_AT = V_AT + V_STAGES * V_BYTES,
+  static constexpr int Q_PANEL = M * kPanelBytes, K_PANEL = N * kPanelBytes;
+  static constexpr int Q_BYTES = D_PANELS * Q_PANEL, PLACE = fwd_elastic_place(tile);
+  static constexpr int KEYS_AT = Q_STAGES * Q_BYTES, DIST_AT = KEYS_AT + STAGES * PLACE,
                        BARRIERS_AT = DIST_AT + GROUPS * DIST_ENTRIES * 4;
 };
 
-// Places of q, k and v: each with a barrier that says it is full, and one that says it is empty.
+// Places of q, and those that k and v share: each with a barrier that says it is full, and one that says it is empty.
 template <typename S>
 struct Places {
   uint at;
   TANDEM_DEVICE uint q(int stage) const { return at + stage * S::Q_BYTES; }
-  TANDEM_DEVICE uint k(int stage) const { return at + S::K_AT + stage * S::K_BYTES; }
-  TANDEM_DEVICE uint v(int stage) const { return at + S::V_AT + stage * S::V_BYTES; }
+  TANDEM_DEVICE uint keys(int stage) const { return at + S::KEYS_AT + stage * S::PLACE; }
   TANDEM_DEVICE uint dist(int group) const { return at + S::DIST_AT + group * (S::DIST_ENTRIES * 4); }
-  TANDEM_DEVICE uint full(int place) const { return at + S::BARRIERS_AT + 16 * place; }
-  TANDEM_DEVICE uint q_full(int stage) const { return full(stage); }
-  TANDEM_DEVICE uint k_full(int stage) const { return full(S::Q_STAGES + stage); }
-  TANDEM_DEVICE uint v_full(int stage) const { return full(S::Q_STAGES + S::K_STAGES + stage); }
+  TANDEM_DEVICE uint q_full(int stage) const { return at + S::BARRIERS_AT + 16 * stage; }
+  TANDEM_DEVICE uint keys_full(int stage) const { return q_full(S::Q_STAGES + stage); }
   static TANDEM_DEVICE uint empty(uint full) { return full + 8; }
   TANDEM_DEVICE void init() const {
-    for (int n = 0; n < S::Q_STAGES + S::K_STAGES + S::V_STAGES; ++n) {
-      barrier_init(full(n), 1);
-      barrier_init(empty(full(n)), S::GROUPS);
+    for (int n = 0; n < S::Q_STAGES + S::STAGES; ++n) {
+      barrier_init(q_full(n), 1);
+      barrier_init(empty(q_full(n)), S::GROUPS);
     }
   }
 };
@@ -66,37 +62,35 @@ TANDEM_DEVICE void produce(const FwdFullParams& params, const Places<S>& places)
   Rounds<S> rounds(params.block);
   FwdPlace at;
   Ring<S::Q_STAGES> q;
-  Ring<S::K_STAGES> k;
-  Ring<S::V_STAGES> v;
+  Ring<S::STAGES> keys;
   while (rounds.next(&at, [](const FwdPlace&) {})) {
     const int head = head_of(params.block, at), batch = batch_of(params.block, at);
     const int kv_head = head / params.block.group;
-    const auto copy_k = [&](int key) {
-      const uint full = places.k_full(k.stage);
-      barrier_wait(places.empty(full), k.parity ^ 1);
-      copy_tile<S::D_PANELS>(places.k(k.stage), &params.k, full, S::HALF, key, kv_head, batch);
-      k.next();
+    const auto copy_k = [&](int t) {
+      const uint full = places.keys_full(keys.stage);
+      barrier_wait(places.empty(full), keys.parity ^ 1);
+      copy_tile<S::D_PANELS>(places.keys(keys.stage), &params.k, full, S::N, t * S::N, kv_head,
+                             batch);
+      keys.next();
     };
-    const auto copy_v = [&](int key) {
-      const uint full = places.v_full(v.stage);
-      barrier_wait(places.empty(full), v.parity ^ 1);
-      copy_tile<S::DV_PANELS>(places.v(v.stage), &params.v, full, S::HALF, key, kv_head, batch);
-      v.next();
+    const auto copy_v = [&](int t) {
+      const uint full = places.keys_full(keys.stage);
+      barrier_wait(places.empty(full), keys.parity ^ 1);
+      copy_tile<S::DV_PANELS>(places.keys(keys.stage), &params.v, full, S::N, t * S::N, kv_head,
+                              batch);
+      keys.next();
     };
     const uint full = places.q_full(q.stage);
     barrier_wait(places.empty(full), q.parity ^ 1);
     copy_tile<S::D_PANELS>(places.q(q.stage), &params.q, full, S::M, at.row0, head, batch);
     q.next();
-    for (int t = at.span.end - 1; t >= at.span.begin; --t) {
-      copy_k(t * S::N);
-      copy_k(t * S::N + S::HALF);
-    }
+    for (int t = at.span.end - 1; t >= at.span.begin; --t) copy_k(t);
     // V lags behind by a step: S of the next keys comes before P V of the present ones.
-    for (int t = at.span.end - 1; t >= at.span.begin - 1; --t)
-      for (int half = 0; half < 2; ++half) {
-        if (t >= at.span.begin) copy_k(t * S::N + half * S::HALF);
-        if (t + 1 < at.span.end) copy_v((t + 1) * S::N + half * S::HALF);
-      }
+    for (int t = at.span.end - 1; t >= at.span.begin; --t) {
+      copy_k(t);
+      if (t + 1 < at.span.end) copy_v(t + 1);
+    }
+    copy_v(at.span.begin);
   }
 }
 
@@ -149,68 +143,53 @@ struct Sum : Softmax<N> {
 
 template <typename T, typename S>
 TANDEM_DEVICE void consume(const FwdFullParams& params, const Places<S>& places) {
-  constexpr int H = S::HALF, PAD = S::DIST_PAD;
+  constexpr int N = S::N, PAD = S::DIST_PAD;
   const FwdBlock& u = params.block;
   const int group = __shfl_sync(kAllLanes, int(threadIdx.x) / 128 - 1, 0);
   const bool speaks = threadIdx.x % 128 == 0;  // for its warpgroup
   const float scale = plain_scale(u) ? u.scale * kLog2e : 1.f;
   const int window = params.features.DIST ? params.extra.dist_window : 0;
   const uint64_t q_at = along(places.q(0) + uint(group * 64 * kPanelBytes));
-  const uint64_t k_at = along(places.k(0)), v_at = across(places.v(0), S::K_PANEL);
+  const uint64_t k_at = along(places.keys(0)), v_at = across(places.keys(0), S::K_PANEL);
   const uint table = places.dist(group);
 
-  float sa[H / 2], sb[H / 2], o[S::DV / 2];
-  uint pa[H / 4], pb[H / 4];
   Ring<S::Q_STAGES> q;
-  Ring<S::K_STAGES> k;
-  Ring<S::V_STAGES> v;
-  const auto product_s = [&](float(&s)[H / 2]) {
-    const uint64_t left = further(q_at, q.stage * S::Q_BYTES);
-    const uint64_t right = further(k_at, k.stage * S::K_BYTES);
-    fence();
-#pragma unroll
-    for (int n = 0; n < S::D / 16; ++n)
-      Product<T, H>::template from_shared<0, 0>(s, further(left, n / 4 * S::Q_PANEL + n % 4 * 32),
-                                                further(right, n / 4 * S::K_PANEL + n % 4 * 32),
-                                                n > 0);
+  Ring<S::STAGES> keys;
+  const auto wait_keys = [&] { barrier_wait(places.keys_full(keys.stage), keys.parity); };
+  const auto product_s = [&](float(&s)[N / 2]) {
+    product_along<T, S>(s, further(q_at, q.stage * S::Q_BYTES),
+                        further(k_at, keys.stage * S::PLACE));
   };
-  const auto product_o = [&](const uint(&p)[H / 4]) {
-    const uint64_t right = further(v_at, v.stage * S::V_BYTES);
-    fence();
-#pragma unroll
-    for (int n = 0; n < H / 16; ++n)
-      Product<T, S::DV>::template from_registers<1>(o, p[4 * n], p[4 * n + 1], p[4 * n + 2],
-                                                    p[4 * n + 3],
-                                                    further(right, n * 16 * kPanelBytes), 1);
-  };
-  const auto wait_k = [&] { barrier_wait(places.k_full(k.stage), k.parity); };
   const auto release = [&](uint full) {
     if (speaks) barrier_arrive(places.empty(full));
   };
-  const auto release_k = [&] {
-    release(places.k_full(k.stage));
-    k.next();
+  // The place in use, and on to the next one.
+  const auto take = [&] {
+    const uint full = places.keys_full(keys.stage);
+    keys.next();
+    return full;
   };
-  const auto release_v = [&] {
-    release(places.v_full(v.stage));
-    v.next();
-  };
+  const auto release_keys = [&] { release(take()); };
 
   Rounds<S> rounds(u);
   const auto nothing = [&](const FwdPlace& p) { store_nothing<S>(u, params.push, p); };
   FwdPlace at, to;
   uint index = ~0u;  // of the head whose distance bias the table has
   if (!rounds.next(&at, nothing)) return;
-  // From here on a half of S is always there, and the other one next.
-  barrier_wait(places.q_full(q.stage), q.parity);
-  wait_k();
-  product_s(sa);
-  commit();
-  wait<0>();
-  release_k();
+  float s[N / 2];
+  const auto begin_tile = [&] {
+    barrier_wait(places.q_full(q.stage), q.parity);
+    wait_keys();
+    product_s(s);
+    wait<0>();
+    release_keys();
+  };
+  if constexpr (S::Q_STAGES > 1) begin_tile();
   bool more = true;
 #pragma unroll 1
   for (; more; at = to) {
+    // Here S of the tile's first keys is there.
+    if constexpr (S::Q_STAGES == 1) begin_tile();
     if (window > 0 && at.index != index) {
       index = at.index;
       const float* dist =
@@ -225,54 +204,68 @@ TANDEM_DEVICE void consume(const FwdFullParams& params, const Places<S>& places)
       }
       named_sync(4 + group, 128);
     }
-    // Of the warpgroup's rows, as keys: what they all see, and what none of them sees.
-    const int row = at.row0 + 64 * group, first = row + u.band_off, last = first + 63;
-    const bool idle = row >= u.seq_q;
-    const auto hidden = [&](int key) {
-      return idle | (key > last + u.band_right) | (key + H - 1 < first - u.band_left) |
-             (key >= u.seq_kv);
+    // Where the warpgroup's first row is among the keys.
+    const auto first = [&] { return at.row0 + 64 * group + u.band_off; };
+    // None of its rows sees keys of tile t; each sees all of them, if it is not on an edge.
+    const auto hidden = [&](int t) {
+      const int row = first(), key = t * N;
+      return (at.row0 + 64 * group >= u.seq_q) | (key > row + 63 + u.band_right) |
+             (key + N - 1 < row - u.band_left);
     };
-    const auto edge = [&](int key) {
-      return (key + H - 1 > min(first + u.band_right, u.seq_kv - 1)) | (key < last - u.band_left);
+    const auto edge = [&](int t) {
+      const int row = first(), key = t * N;
+      return (key + N - 1 > min(row + u.band_right, u.seq_kv - 1)) | (key < row + 63 - u.band_left);
     };
-    const auto score = [&](float(&s)[H / 2], int key) {
+    const auto score = [&](float(&s)[N / 2], int t) {
       if (!plain_scale(u)) {
         const float by = fresh(u.scale) * kLog2e;
 #pragma unroll
-        for (int i = 0; i < H / 2; ++i) s[i] *= by;
+        for (int i = 0; i < N / 2; ++i) s[i] *= by;
       }
-      const int distance = first - key;
-      if (window > 0 && distance + 63 >= 0 && distance - (H - 1) < window)
-        add_dist<H>(
-            s, table + uint(4 * (PAD + at.row0 + fresh_row() + u.band_off - (key + fresh_col()))));
+      const int distance = first() - t * N;
+      if (window > 0 && distance + 63 >= 0 && distance - (N - 1) < window)
+        add_dist<N>(s, table + uint(4 * (PAD + at.row0 + fresh_row() + u.band_off -
+                                         (t * N + fresh_col()))));
+    };
+    const auto hide = [&](float(&s)[N / 2], int t, float as) {
+      mask_tile<N>(s, rounds.band(), at.row0 + fresh_row(), t * N + fresh_col(), u.seq_kv, as);
     };
 
-    Sum<H> sum;
-    const auto add = [&](float(&s)[H / 2], int key) {
-      if (hidden(key)) return;
-      score(s, key);
-      if (edge(key))
-        mask_tile<H>(s, rounds.band(), at.row0 + fresh_row(), key + fresh_col(), u.seq_kv,
-                     -INFINITY);
+    Sum<N> sum;
+    const auto add = [&](float(&s)[N / 2], int t) {
+      if (hidden(t)) return;
+      score(s, t);
+      if (edge(t)) hide(s, t, -INFINITY);
       sum.add(s, scale);
     };
-    const auto next_s = [&](float(&s)[H / 2]) {
-      wait_k();
+    // The next S: of the following keys, and at the end of the second walk's first ones.
+    const auto next_s = [&](float(&s)[N / 2]) {
+      wait_keys();
       product_s(s);
-      commit();
     };
-    const auto finish_s = [&] {
-      wait<0>();
-      release_k();
-    };
+    if constexpr (kTwoScores) {
+      float second[N / 2];
 #pragma unroll 1
-    for (int t = at.span.end - 1; t >= at.span.begin; --t) {
-      next_s(sb);
-      add(sa, t * S::N);
-      finish_s();
-      next_s(sa);
-      add(sb, t * S::N + H);
-      finish_s();
+      for (int t = at.span.end - 1; t >= at.span.begin; t -= 2) {
+        const bool pair = t > at.span.begin;  // if not: a product of what lies there
+        if (pair) wait_keys();
+        product_s(second);
+        add(s, t);
+        wait<0>();
+        if (pair) release_keys();
+        next_s(s);
+        if (pair) add(second, t - 1);
+        wait<0>();
+        release_keys();
+      }
+    } else {
+#pragma unroll 1
+      for (int t = at.span.end - 1; t >= at.span.begin; --t) {
+        add(s, t);
+        next_s(s);
+        wait<0>();
+        release_keys();
+      }
     }
 
     float origin[2], shift[2];
@@ -285,59 +278,61 @@ TANDEM_DEVICE void consume(const FwdFullParams& params, const Places<S>& places)
       origin[r] = sum.m[r] + log2f(quad_sum(sum.l[r]));
       shift[r] = count > 0 ? __fdiv_rn(tau, float(count)) : 0.f;
     }
+    float o[S::DV / 2];
+    uint p[N / 4];
 #pragma unroll
     for (int i = 0; i < S::DV / 2; ++i) o[i] = 0.f;
-    const auto weigh = [&](uint(&p)[H / 4], float(&s)[H / 2], int key) {
-      if (hidden(key)) {
+    const auto weigh = [&](int t) {
+      if (!hidden(t)) {
+        score(s, t);
 #pragma unroll
-        for (int i = 0; i < H / 4; ++i) p[i] = 0;
-        return;
+        for (int i = 0; i < N / 2; ++i)
+          s[i] = exp2_fast(fmaf(s[i], scale, -origin[i / 2 % 2])) + shift[i / 2 % 2];
+        settle(s);  // and not behind the wait that follows
       }
-      score(s, key);
-#pragma unroll
-      for (int i = 0; i < H / 2; ++i)
-        s[i] = exp2_fast(fmaf(s[i], scale, -origin[i / 2 % 2])) + shift[i / 2 % 2];
-      if (edge(key))
-        mask_tile<H>(s, rounds.band(), at.row0 + fresh_row(), key + fresh_col(), u.seq_kv, 0.f);
-      pack_tile<T, H, true>(p, s);
+      if (edge(t)) hide(s, t, 0.f);
     };
-    next_s(sb);
+    const auto product_o = [&] {
+      wait_keys();
+      product_across<T, S>(o, p, further(v_at, keys.stage * S::PLACE));
+    };
     more = rounds.next(&to, nothing);
-    weigh(pa, sa, (at.span.end - 1) * S::N);
-    finish_s();
+    weigh(at.span.end - 1);
+    pack_tile<T, N, true>(p, s);
 #pragma unroll 1
-    for (int t = at.span.end - 1;; --t) {
-      const bool last = t == at.span.begin;
-      if (last) {  // on to the first keys of the next tile; there is none: the product of what lies there
-        release(places.q_full(q.stage));
-        q.next();
-        if (more) barrier_wait(places.q_full(q.stage), q.parity);
-      }
-      if (!last || more) wait_k();
-      product_s(sa);
-      barrier_wait(places.v_full(v.stage), v.parity);
-      product_o(pa);
-      commit();
-      weigh(pb, sb, t * S::N + H);
+    for (int t = at.span.end - 2; t >= at.span.begin; --t) {
+      wait_keys();
+      product_s(s);
+      const uint k = take();
+      product_o();
+      const uint v = take();
+      wait<1>();
+      release(k);
+      weigh(t);
       wait<0>();
-      if (!last || more) release_k();
-      release_v();
-      if (last) break;
-      wait_k();
-      product_s(sb);
-      barrier_wait(places.v_full(v.stage), v.parity);
-      product_o(pb);
-      commit();
-      weigh(pa, sa, (t - 1) * S::N);
-      wait<0>();
-      release_k();
-      release_v();
+      release(v);
+      pack_tile<T, N, true>(p, s);
     }
-    barrier_wait(places.v_full(v.stage), v.parity);
-    product_o(pb);
-    commit();
-    wait<0>();
-    release_v();
+    release(places.q_full(q.stage));
+    q.next();
+    if constexpr (S::Q_STAGES > 1) {  // with the next tile's first keys; of the last tile's end: with what lies there
+      wait_keys();
+      const uint64_t v = further(v_at, keys.stage * S::PLACE);
+      const uint v_full = take();
+      if (more) {
+        barrier_wait(places.q_full(q.stage), q.parity);
+        wait_keys();
+      }
+      product_s(s);
+      product_across<T, S>(o, p, v);
+      wait<0>();
+      if (more) release_keys();
+      release(v_full);
+    } else {
+      product_o();
+      wait<0>();
+      release_keys();
+    }
     const float one[2] = {1.f, 1.f};
     const float lse[2] = {origin[0] * kLn2, origin[1] * kLn2};
     store_lse(u, params.push, at, lse);
