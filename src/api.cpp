@@ -9,6 +9,7 @@
 #include "args.h"
 #include "border.h"
 #include "device.h"
+#include "structs.h"
 #include "verbose.h"
 
 using namespace tandem;
@@ -43,31 +44,43 @@ void copy_name(const std::string& s, char (&out)[N]) {
   copy_text(s, out, N);
 }
 
-template <typename Struct>
-Status check_struct(const char* what, const Struct* s) {
-  if (!s) return fail(TANDEM_ERROR_INVALID_ARGUMENT, "%s is NULL", what);
-  if (s->struct_size < sizeof(Struct))
-    return fail(TANDEM_ERROR_INVALID_STRUCT, "%s.struct_size is %u, must be %zu", what,
-                s->struct_size, sizeof(Struct));
-  return Status();
-}
-
 Status check_not_null(const char* what, const void* pointer) {
   return pointer ? Status() : fail(TANDEM_ERROR_INVALID_ARGUMENT, "%s is NULL", what);
 }
 
-Status check_options(const tandem_device_options* given, DeviceOptions* options) {
-  if (given) {
-    TANDEM_TRY(check_struct("options", given));
-    if (given->next) return fail(TANDEM_ERROR_INVALID_STRUCT, "options.next is not NULL");
-    if (given->threads > 1024)
-      return fail(TANDEM_ERROR_INVALID_ARGUMENT, "options.threads is %u, at most 1024",
-                  given->threads);
-    options->log = Logger(*given);
-    options->threads = given->threads;
-    TANDEM_TRY(parse_disabled(given->disable, &options->disabled));
-  }
+Status check_options(const tandem_device_options* options, tandem_device_options* checked) {
+  *checked = TANDEM_DEVICE_OPTIONS_INIT;
+  if (!options) return Status();
+  TANDEM_TRY(read_struct("options", options, checked));
+  if (checked->next) return fail(TANDEM_ERROR_INVALID_STRUCT, "options.next is not NULL");
+  if (checked->threads > 1024)
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT, "options.threads is %u, at most 1024",
+                checked->threads);
+  if (!checked->allocate != !checked->release)
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT, "options.%s is NULL, but options.%s is not",
+                checked->allocate ? "release" : "allocate",
+                checked->allocate ? "allocate" : "release");
+  return Status();
+}
+
+// What of the options needs memory.
+Status read_options(const tandem_device_options& given, DeviceOptions* options) {
+  options->log = Logger(given);
+  options->threads = given.threads;
+  TANDEM_TRY(parse_disabled(given.disable, &options->disabled));
   return parse_disabled(std::getenv("TANDEM_DISABLE"), &options->disabled);
+}
+
+// Whether a shorter problem, of an older version, can say this one.
+Status check_fits(const tandem_problem& whole, size_t size) {
+  const char* bytes = reinterpret_cast<const char*>(&whole);
+  for (size_t i = size; i < sizeof(whole); ++i)
+    if (bytes[i] != 0)
+      return fail(TANDEM_ERROR_INVALID_STRUCT,
+                  "problem.struct_size is %zu, too small for what the line has: %zu is this "
+                  "version's",
+                  size, sizeof(whole));
+  return Status();
 }
 
 bool given(const tandem_buffer& b) { return b.handle != 0 || b.offset != 0; }
@@ -161,8 +174,10 @@ tandem_status create_device(const tandem_device_options* options, tandem_device*
     TANDEM_TRY(check_not_null("device", device));
     TANDEM_TRY(verbose_status());
     const VerboseClock clock(Verbose::device);
+    tandem_device_options given;
+    TANDEM_TRY(check_options(options, &given));
     DeviceOptions checked;
-    TANDEM_TRY(check_options(options, &checked));
+    TANDEM_TRY(read_options(given, &checked));
     std::unique_ptr<tandem_device> made(new tandem_device);
     TANDEM_TRY(open(checked, context, &made->device));
     made->device->log()(
@@ -230,12 +245,14 @@ void tandem_device_destroy(tandem_device* device) { delete device; }
 tandem_status tandem_device_get_info(const tandem_device* device, tandem_device_info* info) {
   return border([&]() -> Status {
     TANDEM_TRY(check_not_null("device", device));
-    TANDEM_TRY(check_struct("info", info));
+    TANDEM_TRY(check_size_of("info", info));
     const Caps& caps = device->device->caps();
-    info->shared_bytes = caps.shared_bytes;
-    copy_name(backend_name(caps.backend), info->backend);
-    copy_name(caps.name, info->name);
-    copy_name(caps.driver, info->driver);
+    tandem_device_info whole{};
+    whole.shared_bytes = caps.shared_bytes;
+    copy_name(backend_name(caps.backend), whole.backend);
+    copy_name(caps.name, whole.name);
+    copy_name(caps.driver, whole.driver);
+    write_struct(whole, info);
     return Status();
   });
 }
@@ -302,10 +319,10 @@ tandem_status tandem_device_set_cache(tandem_device* device, size_t size, const 
   });
 }
 
-void tandem_problem_init(tandem_problem* problem) {
-  if (!problem) return;
-  std::memset(problem, 0, sizeof(*problem));
-  problem->struct_size = uint32_t(sizeof(*problem));
+void tandem_problem_init_sized(tandem_problem* problem, uint32_t struct_size) {
+  if (!problem || struct_size < kFirstSize<tandem_problem>) return;
+  std::memset(static_cast<void*>(problem), 0, struct_size);
+  problem->struct_size = struct_size;
   problem->direction = TANDEM_FORWARD;
   problem->scale = std::nanf("");
   problem->gradients = TANDEM_GRAD_QKV;
@@ -313,21 +330,38 @@ void tandem_problem_init(tandem_problem* problem) {
   tandem_problem_contiguous(problem, TANDEM_F32);
 }
 
+void(tandem_problem_init)(tandem_problem* problem) {
+  tandem_problem_init_sized(problem, kFirstSize<tandem_problem>);
+}
+
 size_t tandem_problem_print(const tandem_problem* problem, char* out, size_t capacity) {
   size_t size = 0;
   border([&]() -> Status {
-    TANDEM_TRY(check_struct("problem", problem));
-    size = copy_text(print_problem(*problem), out, capacity);
+    tandem_problem whole;
+    TANDEM_TRY(read_struct("problem", problem, &whole));
+    size = copy_text(print_problem(whole), out, capacity);
     return Status();
   });
   return size;
 }
 
-tandem_status tandem_problem_parse(const char* line, tandem_problem* problem) {
+tandem_status tandem_problem_parse_sized(const char* line, tandem_problem* problem,
+                                         uint32_t struct_size) {
   return border([&]() -> Status {
     TANDEM_TRY(check_not_null("problem", problem));
-    return parse_problem(line, problem);
+    tandem_problem whole{};
+    whole.struct_size = struct_size;
+    TANDEM_TRY(check_size_of("problem", &whole));
+    TANDEM_TRY(parse_problem(line, &whole));
+    TANDEM_TRY(check_fits(whole, struct_size));
+    tandem_problem_init_sized(problem, struct_size);
+    write_struct(whole, problem);
+    return Status();
   });
+}
+
+tandem_status(tandem_problem_parse)(const char* line, tandem_problem* problem) {
+  return tandem_problem_parse_sized(line, problem, kFirstSize<tandem_problem>);
 }
 
 tandem_status tandem_plan_create(tandem_device* device, const tandem_problem* problem,
@@ -336,11 +370,13 @@ tandem_status tandem_plan_create(tandem_device* device, const tandem_problem* pr
     TANDEM_TRY(check_not_null("device", device));
     TANDEM_TRY(check_not_null("plan", plan));
     const VerboseClock clock(Verbose::plan);
+    tandem_problem whole;
+    TANDEM_TRY(read_struct("problem", problem, &whole));
     Problem checked;
-    TANDEM_TRY(make_problem(problem, &checked));
+    TANDEM_TRY(make_problem(&whole, &checked));
     std::unique_ptr<tandem_plan> made(new tandem_plan);
     TANDEM_TRY(make_plan(checked, device->device->caps(), &made->plan));
-    made->name = made->plan.name() + " | " + print_problem(*problem);
+    made->name = made->plan.name() + " | " + print_problem(whole);
     TANDEM_TRY(device->device->build(made->plan, &made->program));
     device->device->log()(TANDEM_LOG_DEBUG, "plan " + made->name);
     if (clock.on())
@@ -355,21 +391,22 @@ void tandem_plan_destroy(tandem_plan* plan) { delete plan; }
 tandem_status tandem_plan_get_info(const tandem_plan* plan, tandem_plan_info* info) {
   return border([&]() -> Status {
     TANDEM_TRY(check_not_null("plan", plan));
-    TANDEM_TRY(check_struct("info", info));
+    TANDEM_TRY(check_size_of("info", info));
+    tandem_plan_info whole{};
     const Plan& p = plan->plan;
-    info->kernel_count = uint32_t(p.launches.size());
-    std::fill(std::begin(info->kernels), std::end(info->kernels), 0u);
+    whole.kernel_count = uint32_t(p.launches.size());
     for (size_t i = 0; i < p.launches.size(); ++i)
-      info->kernels[i] = uint32_t(p.launches[i].kernel);
-    info->workspace_size = p.workspace_size;
-    info->workspace_alignment = kWorkspaceAlignment;
-    info->flops = problem_flops(p.problem);
-    info->unordered = p.unordered();
-    info->tile_rows = uint32_t(p.tile().br);
-    info->tile_cols = uint32_t(p.tile().bc);
-    copy_name(backend_name(p.backend), info->backend);
-    copy_name(p.path, info->path);
-    copy_name(plan->name, info->name);
+      whole.kernels[i] = uint32_t(p.launches[i].kernel);
+    whole.workspace_size = p.workspace_size;
+    whole.workspace_alignment = kWorkspaceAlignment;
+    whole.flops = problem_flops(p.problem);
+    whole.unordered = p.unordered();
+    whole.tile_rows = uint32_t(p.tile().br);
+    whole.tile_cols = uint32_t(p.tile().bc);
+    copy_name(backend_name(p.backend), whole.backend);
+    copy_name(p.path, whole.path);
+    copy_name(plan->name, whole.name);
+    write_struct(whole, info);
     return Status();
   });
 }
@@ -393,15 +430,17 @@ uint32_t tandem_kernel_count(void) { return uint32_t(kKernelCount); }
 
 tandem_status tandem_kernel_get(uint32_t index, tandem_kernel_info* info) {
   return border([&]() -> Status {
-    TANDEM_TRY(check_struct("info", info));
+    TANDEM_TRY(check_size_of("info", info));
     if (index >= uint32_t(kKernelCount))
       return fail(TANDEM_ERROR_INVALID_ARGUMENT, "kernel index is %u, there are %d", index,
                   kKernelCount);
+    tandem_kernel_info whole{};
     const KernelRow& row = kKernels[index];
-    info->built = kernel_built(row);
-    copy_name(stem_name(row.stem), info->stem);
-    copy_name(backend_name(row.backend), info->backend);
-    copy_name(row.path, info->path);
+    whole.built = kernel_built(row);
+    copy_name(stem_name(row.stem), whole.stem);
+    copy_name(backend_name(row.backend), whole.backend);
+    copy_name(row.path, whole.path);
+    write_struct(whole, info);
     return Status();
   });
 }
@@ -410,11 +449,12 @@ tandem_status tandem_execute(const tandem_plan* plan, tandem_stream stream,
                              const tandem_args* args) {
   return border([&]() -> Status {
     TANDEM_TRY(check_not_null("plan", plan));
-    TANDEM_TRY(check_struct("args", args));
-    TANDEM_TRY(check_args(plan->plan, *args));
+    tandem_args whole;
+    TANDEM_TRY(read_struct("args", args, &whole));
+    TANDEM_TRY(check_args(plan->plan, whole));
     if (plan->plan.launches.empty()) return Status();
     const VerboseClock clock(Verbose::execute);
-    TANDEM_TRY(plan->program->record(stream, *args));
+    TANDEM_TRY(plan->program->record(stream, whole));
     if (clock.on())
       verbose_line(Verbose::execute, backend_name(plan->plan.backend), clock.us(),
                    plan->name.c_str());

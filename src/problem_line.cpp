@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "problem.h"
+#include "structs.h"
 
 namespace tandem {
 namespace {
@@ -280,6 +281,7 @@ std::string print_problem(const tandem_problem& p) {
   if (d_bias) s += text(" d_bias:%s", dtype_name(tandem_dtype(p.d_bias.dtype)));
   if (p.flags & TANDEM_FLAG_DETERMINISTIC) s += " deterministic";
   if (p.flags & TANDEM_FLAG_VISIT_ALL) s += " visit_all";
+  if (p.flags & TANDEM_FLAG_TF32) s += " tf32";
   if (p.tile_rows || p.tile_cols) s += text(" tile=%ux%u", p.tile_rows, p.tile_cols);
   if (p.splits) s += text(" splits=%u", p.splits);
   for (const OverlayWord& t : {kBias, kDBias, kKeep})
@@ -339,6 +341,8 @@ Status parse_problem(const char* line, tandem_problem* problem) {
       p.flags |= TANDEM_FLAG_DETERMINISTIC;
     } else if (word == "visit_all") {
       p.flags |= TANDEM_FLAG_VISIT_ALL;
+    } else if (word == "tf32") {
+      p.flags |= TANDEM_FLAG_TF32;
     } else if (word == "layout=bhsd" || word == "layout=bshd") {
       layout = word == "layout=bhsd" ? Layout::bhsd : Layout::bshd;
     } else if (starts(word, "left=", &rest)) {
@@ -409,7 +413,9 @@ Status parse_problem(const char* line, tandem_problem* problem) {
 }  // namespace tandem
 
 extern "C" void tandem_problem_contiguous(tandem_problem* problem, tandem_dtype dtype) {
-  if (!problem) return;
-  for (const tandem::TensorWord& t : tandem::kTensors) (problem->*t.member).dtype = uint32_t(dtype);
-  tandem::set_layout(problem, tandem::Layout::bhsd);
+  tandem_problem whole;
+  if (!problem || !tandem::read_struct("problem", problem, &whole).ok()) return;
+  for (const tandem::TensorWord& t : tandem::kTensors) (whole.*t.member).dtype = uint32_t(dtype);
+  tandem::set_layout(&whole, tandem::Layout::bhsd);
+  tandem::write_struct(whole, problem);
 }

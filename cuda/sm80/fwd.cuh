@@ -160,6 +160,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
     if constexpr (S::STAGES > 1) stage = 1 - stage;
   }
   wait<0>();
+  __syncthreads();  // Q has come where no tile was visited
 
   float* lse = reinterpret_cast<float*>(push.lse);
   const int64_t lse0 = (int64_t(part) * u.heads_q + at.head) * u.seq_q;

@@ -55,6 +55,12 @@ TANDEM_DEVICE void add_bias(float (&s)[N / 2], uint at, float factor) {
   }
 }
 
+template <int N>
+TANDEM_DEVICE void clear(float (&x)[N]) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) x[i] = 0.f;
+}
+
 template <typename T, typename S, typename Params>
 TANDEM_DEVICE void consume(const Params& params, const Shared<S>& shared) {
   constexpr int N = S::N;
@@ -138,8 +144,7 @@ TANDEM_DEVICE void consume(const Params& params, const Shared<S>& shared) {
     store_lse(u, params.push, at, lse);
     store_rows<T, S::DV>(o, inverse, params.push.o, u, at);
   };
-#pragma unroll
-  for (int i = 0; i < S::DV / 2; ++i) o[i] = 0.f;
+  clear(o);
   wait_q_k();
   product_s();
   wait<0>();
@@ -160,13 +165,17 @@ TANDEM_DEVICE void consume(const Params& params, const Shared<S>& shared) {
       score(at, t);
       const bool rescale = softmax.step(s, scale, factor);
       settle(s);
-      // Behind a branch: ptxas moves a wait up inside its block, before arithmetic that was to run meanwhile.
-      if (rescale) {
+      // Behind a branch, or ptxas moves the wait up, before arithmetic that was to run meanwhile; and behind one that the whole
+      // warpgroup takes, as its warps have to wait at the same instruction. There are always keys.
+      if (u.seq_kv > 0) {
         wait<0>();
-#pragma unroll
-        for (int i = 0; i < S::DV / 2; ++i) o[i] *= factor[i / 2 % 2];
       } else {
         wait<0>();
+        clear(o);
+      }
+      if (rescale) {
+#pragma unroll
+        for (int i = 0; i < S::DV / 2; ++i) o[i] *= factor[i / 2 % 2];
       }
       release_v();
       pack_tile<T, N>(p, s);
@@ -203,8 +212,7 @@ TANDEM_DEVICE void consume(const Params& params, const Shared<S>& shared) {
     release_v();
     store(at);
     if (!more) break;
-#pragma unroll
-    for (int i = 0; i < S::DV / 2; ++i) o[i] = 0.f;
+    clear(o);
     softmax = fresh;
     at = to;
     pack_tile<T, N>(p, s);

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "structs.h"
+
 #if defined(_WIN32)
 #include <windows.h>
 #else
@@ -217,11 +219,8 @@ uint32_t read_cores(const InstanceTable& vk, VkPhysicalDevice gpu) {
   return 0;
 }
 
-Status check_desc(const tandem_vk_device_desc* desc) {
-  if (!desc) return fail(TANDEM_ERROR_INVALID_ARGUMENT, "desc is NULL");
-  if (desc->struct_size < sizeof(*desc))
-    return fail(TANDEM_ERROR_INVALID_STRUCT, "desc.struct_size is %u, must be %zu",
-                desc->struct_size, sizeof(*desc));
+Status check_desc(const tandem_vk_device_desc* given, tandem_vk_device_desc* desc) {
+  TANDEM_TRY(read_struct("desc", given, desc));
   if (desc->next) return fail(TANDEM_ERROR_INVALID_STRUCT, "desc.next is not NULL");
   if (desc->reserved != 0)
     return fail(TANDEM_ERROR_INVALID_ARGUMENT, "desc.reserved is %u, must be 0", desc->reserved);
@@ -328,9 +327,9 @@ Status VulkanDevice::open(const DeviceOptions& options, const tandem_vk_device_d
 
 Status open_vulkan_device(const DeviceOptions& options, const void* desc,
                           std::unique_ptr<Device>* device) {
-  const auto* given = static_cast<const tandem_vk_device_desc*>(desc);
-  TANDEM_TRY(check_desc(given));
-  return VulkanDevice::open(options, *given, device);
+  tandem_vk_device_desc checked;
+  TANDEM_TRY(check_desc(static_cast<const tandem_vk_device_desc*>(desc), &checked));
+  return VulkanDevice::open(options, checked, device);
 }
 
 }  // namespace tandem
