@@ -55,10 +55,10 @@ TANDEM_DEVICE void add_bias(float (&s)[N / 2], uint at, float factor) {
   }
 }
 
-template <int N>
-TANDEM_DEVICE void clear(float (&x)[N]) {
+template <typename X, int N>
+TANDEM_DEVICE void clear(X (&x)[N]) {
 #pragma unroll
-  for (int i = 0; i < N; ++i) x[i] = 0.f;
+  for (int i = 0; i < N; ++i) x[i] = X();
 }
 
 template <typename T, typename S, typename Params>
@@ -119,10 +119,16 @@ TANDEM_DEVICE void consume(const Params& params, const Shared<S>& shared) {
                    -INFINITY);
   };
 
-  // Whether the warpgroup has rows in a tile, and whether they see any of its last keys.
-  const auto idle = [&](const FwdPlace& at) { return at.row0 + 64 * group >= u.seq_q; };
-  const auto sees_last = [&](const FwdPlace& at) {
-    return !idle(at) & ((at.span.end - 1) * N <= at.row0 + 64 * group + 63 + u.band_off + u.band_right);
+  // The warpgroup has no rows in a tile, or its rows see none of its last keys: there is nothing to compute.
+  const auto idle = [&](const FwdPlace& at) {
+    return !S::BIAS && at.row0 + 64 * group >= u.seq_q;
+  };
+  const auto blind = [&](const FwdPlace& at) {
+#ifdef NOBLIND
+    return false;
+#endif
+    return !S::BIAS && (at.row0 + 64 * group >= u.seq_q ||
+                        (at.span.end - 1) * N > at.row0 + 64 * group + 63 + u.band_off + u.band_right);
   };
   const auto release_q = [&] {
     if (speaks) barrier_arrive(shared.q_empty(q_step.stage()));
@@ -149,12 +155,28 @@ TANDEM_DEVICE void consume(const Params& params, const Shared<S>& shared) {
   product_s();
   wait<0>();
   release_k();
-  score(at, at.span.end - 1);
-  softmax.step(s, scale, factor);
+  bool none = blind(at);
+  if (!none) {
+    score(at, at.span.end - 1);
+    softmax.step(s, scale, factor);
+  }
   pack_tile<T, N>(p, s);
+  if (none) clear(p);
   for (;;) {
+    bool q_needed = true;
+    int t = at.span.end - 2;
+    if (idle(at))
 #pragma unroll 1
-    for (int t = at.span.end - 2; t >= at.span.begin; --t) {
+      for (; t >= at.span.begin; --t) {
+        barrier_wait(shared.k_full(k_step.stage()), k_step.parity());
+        wait_turn<S>(group);
+        pass_turn<S>(group);
+        release_k();
+        barrier_wait(shared.v_full(v_step.stage()), v_step.parity());
+        release_v();
+      }
+#pragma unroll 1
+    for (; t >= at.span.begin; --t) {
       barrier_wait(shared.k_full(k_step.stage()), k_step.parity());
       wait_turn<S>(group);
       product_s();
@@ -162,6 +184,10 @@ TANDEM_DEVICE void consume(const Params& params, const Shared<S>& shared) {
       pass_turn<S>(group);
       wait<1>();
       release_k();
+      if (S::Q_STAGES == 1 && t == at.span.begin) {  // the next tile's takes a while to come
+        release_q();
+        q_needed = false;
+      }
       score(at, t);
       const bool rescale = softmax.step(s, scale, factor);
       settle(s);
@@ -181,7 +207,7 @@ TANDEM_DEVICE void consume(const Params& params, const Shared<S>& shared) {
       pack_tile<T, N>(p, s);
     }
     // The first keys of the next tile with the last ones of this.
-    if (speaks) barrier_arrive(shared.q_empty(q_step.stage()));
+    if (q_needed) release_q();
     q_step.next();
     const bool more = rounds.next(&to, nothing);
     Softmax<N> fresh;
@@ -193,7 +219,7 @@ TANDEM_DEVICE void consume(const Params& params, const Shared<S>& shared) {
         product_o();
         pass_turn<S>(group);
         wait<1>();
-      } else {  // q takes a while to come
+      } else {
         wait_turn<S>(group);
         product_o();
         wait_q_k();
@@ -202,8 +228,11 @@ TANDEM_DEVICE void consume(const Params& params, const Shared<S>& shared) {
         wait<0>();
       }
       release_k();
-      score(to, to.span.end - 1);
-      fresh.step(s, scale, factor);
+      none = blind(to);
+      if (!none) {
+        score(to, to.span.end - 1);
+        fresh.step(s, scale, factor);
+      }
       settle(s);
     } else {
       product_o();
@@ -216,6 +245,7 @@ TANDEM_DEVICE void consume(const Params& params, const Shared<S>& shared) {
     softmax = fresh;
     at = to;
     pack_tile<T, N>(p, s);
+    if (none) clear(p);
   }
 }
 
