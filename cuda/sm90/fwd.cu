@@ -101,7 +101,7 @@ TANDEM_DEVICE void consume(const Params& params, const Shared<S>& shared) {
 
   Rounds<S> rounds(u);
   const auto score = [&](const FwdPlace& at, int t) {
-    if (!plain_scale(u)) {
+    if (seldom(!plain_scale(u))) {
       const float first = fresh(u.scale) * kLog2e;
 #pragma unroll
       for (int i = 0; i < N / 2; ++i) s[i] *= first;
@@ -114,7 +114,7 @@ TANDEM_DEVICE void consume(const Params& params, const Shared<S>& shared) {
       if (threadIdx.x % 32 == 0) barrier_arrive(shared.bias_empty(group, stage));
       bias_step.next();
     }
-    if (t < at.span.full_begin || t >= at.span.full_end)
+    if (seldom(t < at.span.full_begin || t >= at.span.full_end))
       mask_tile<N>(s, rounds.band(), at.row0 + fresh_row(), t * N + fresh_col(), u.seq_kv,
                    -INFINITY);
   };
@@ -193,13 +193,13 @@ TANDEM_DEVICE void consume(const Params& params, const Shared<S>& shared) {
       settle(s);
       // Behind a branch, or ptxas moves the wait up, before arithmetic that was to run meanwhile; and behind one that the whole
       // warpgroup takes, as its warps have to wait at the same instruction. There are always keys.
-      if (u.seq_kv > 0) {
+      if (!seldom(u.seq_kv <= 0)) {
         wait<0>();
       } else {
         wait<0>();
         clear(o);
       }
-      if (rescale) {
+      if (seldom(rescale)) {
 #pragma unroll
         for (int i = 0; i < S::DV / 2; ++i) o[i] *= factor[i / 2 % 2];
       }

@@ -239,6 +239,8 @@ TANDEM_DEVICE float fresh(float x) {
   asm volatile("" : "+f"(x));
   return x;
 }
+// What seldom happens is kept out of the loops' code.
+TANDEM_DEVICE bool seldom(bool x) { return __builtin_expect(x, 0); }
 // Scores are multiplied by a positive number after they are compared; by a scale that is not, or hardly, before.
 TANDEM_DEVICE bool plain_scale(const FwdBlock& u) { return u.scale > 1e-12f; }
 TANDEM_DEVICE int fresh_row() {
@@ -310,7 +312,7 @@ TANDEM_DEVICE void find_tops(float (&top)[2], const float (&s)[N / 2]) {
   const int word[2] = {quad_max(top_word<N>(s, 0)), quad_max(top_word<N>(s, 1))};
 #pragma unroll
   for (int r = 0; r < 2; ++r) top[r] = __int_as_float(word[r]);
-  if (__any_sync(kAllLanes, (word[0] | word[1]) < 0)) {  // seldom
+  if (seldom(__any_sync(kAllLanes, (word[0] | word[1]) < 0))) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) top[r] = quad_max(top_number<N>(s, r));
   }

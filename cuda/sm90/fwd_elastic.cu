@@ -122,7 +122,7 @@ template <int N>
 struct Sum : Softmax<N> {
   bool known = false;  // every row of the warp has a base
   TANDEM_DEVICE void add(float (&s)[N / 2], float scale) {
-    if (known) {
+    if (!seldom(!known)) {
       float x[2][2] = {};
 #pragma unroll
       for (int j = 0; j < N / 8; ++j)
@@ -130,7 +130,7 @@ struct Sum : Softmax<N> {
         for (int i = 0; i < 4; ++i)
           x[i / 2][i % 2] += exp2_fast(fmaf(s[4 * j + i], scale, -this->m[i / 2]));
       const float a = x[0][0] + x[0][1], b = x[1][0] + x[1][1];
-      if (__all_sync(kAllLanes, fmaxf(a, b) <= 256.f)) {
+      if (!seldom(__any_sync(kAllLanes, !(fmaxf(a, b) <= 256.f)))) {
         this->l[0] += a, this->l[1] += b;
         return;
       }
@@ -217,13 +217,13 @@ TANDEM_DEVICE void consume(const FwdFullParams& params, const Places<S>& places)
       return (key + N - 1 > min(row + u.band_right, u.seq_kv - 1)) | (key < row + 63 - u.band_left);
     };
     const auto score = [&](float(&s)[N / 2], int t) {
-      if (!plain_scale(u)) {
+      if (seldom(!plain_scale(u))) {
         const float by = fresh(u.scale) * kLog2e;
 #pragma unroll
         for (int i = 0; i < N / 2; ++i) s[i] *= by;
       }
       const int distance = first() - t * N;
-      if (window > 0 && distance + 63 >= 0 && distance - (N - 1) < window)
+      if (seldom(window > 0 && distance + 63 >= 0 && distance - (N - 1) < window))
         add_dist<N>(s, table + uint(4 * (PAD + at.row0 + fresh_row() + u.band_off -
                                          (t * N + fresh_col()))));
     };
@@ -233,9 +233,9 @@ TANDEM_DEVICE void consume(const FwdFullParams& params, const Places<S>& places)
 
     Sum<N> sum;
     const auto add = [&](float(&s)[N / 2], int t) {
-      if (hidden(t)) return;
+      if (seldom(hidden(t))) return;
       score(s, t);
-      if (edge(t)) hide(s, t, -INFINITY);
+      if (seldom(edge(t))) hide(s, t, -INFINITY);
       sum.add(s, scale);
     };
     // The next S: of the following keys, and at the end of the second walk's first ones.
@@ -283,14 +283,14 @@ TANDEM_DEVICE void consume(const FwdFullParams& params, const Places<S>& places)
 #pragma unroll
     for (int i = 0; i < S::DV / 2; ++i) o[i] = 0.f;
     const auto weigh = [&](int t) {
-      if (!hidden(t)) {
+      if (!seldom(hidden(t))) {
         score(s, t);
 #pragma unroll
         for (int i = 0; i < N / 2; ++i)
           s[i] = exp2_fast(fmaf(s[i], scale, -origin[i / 2 % 2])) + shift[i / 2 % 2];
         settle(s);  // and not behind the wait that follows
       }
-      if (edge(t)) hide(s, t, 0.f);
+      if (seldom(edge(t))) hide(s, t, 0.f);
     };
     const auto product_o = [&] {
       wait_keys();
