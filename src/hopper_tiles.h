@@ -34,14 +34,11 @@ constexpr int fwd_q_stages(const FwdTile& t) {
 }
 constexpr int fwd_shared_bytes(const FwdTile& t) { return fwd_shared_bytes(t, fwd_q_stages(t)); }
 
-// With a dense bias: two stages of it and no more of K and V, each warpgroup's rows in boxes of 64 x 64. 0: no kernel for the tile.
+// With a dense bias: two stages of it, each warpgroup's rows in boxes of 64 x 64. 0: no kernel for the tile.
 constexpr int kFwdBiasStages = 2, kFwdBiasRows = 64;
-constexpr FwdTile fwd_bias_tile(const FwdTile& t) {
-  return {t.name, t.d, t.dv, t.groups, t.bc, t.stages < 2 ? t.stages : 2, t.turns};
-}
 constexpr int fwd_bias_bytes(const FwdTile& t) { return t.rows() * t.bc * 2; }
 constexpr int fwd_bias_shared_bytes(const FwdTile& t, int q_stages) {
-  return fwd_shared_bytes(fwd_bias_tile(t), q_stages) + kFwdBiasStages * (fwd_bias_bytes(t) + 2 * 8 * t.groups);
+  return fwd_shared_bytes(t, q_stages) + kFwdBiasStages * (fwd_bias_bytes(t) + 2 * 8 * t.groups);
 }
 constexpr int fwd_bias_q_stages(const FwdTile& t) {
   return fwd_bias_shared_bytes(t, 2) <= kMaxShared ? 2 : 1;

@@ -22,16 +22,13 @@ TANDEM_DEVICE void produce(const Params& params, const Shared<S>& shared) {
   while (rounds.next(&at, [](const FwdPlace&) {})) {
     const int kv_head = head_of(params.block, at) / params.block.group;
     const int in_batch = batch_of(params.block, at);
-    // The only place for q is free when all others of the tile before are asked for.
-    if (S::Q_STAGES > 1) copy.q(at.row0, head_of(params.block, at), in_batch);
+    copy.q(at.row0, head_of(params.block, at), in_batch);
     for (int next = at.span.end - 1; next >= at.span.begin; --next) {
       copy.k(next, kv_head, in_batch);
       if constexpr (S::BIAS)
         copy.bias(next, at.row0, head_of(params.block, at) / params.extra.bias_group,
                   params.extra.bias.b ? in_batch : 0);
       if (t >= 0) copy.v(t, head, batch);
-      if (S::Q_STAGES == 1 && next == at.span.end - 1)
-        copy.q(at.row0, head_of(params.block, at), in_batch);
       t = next, head = kv_head, batch = in_batch;
     }
   }
@@ -55,10 +52,10 @@ TANDEM_DEVICE void add_bias(float (&s)[N / 2], uint at, float factor) {
   }
 }
 
-template <typename X, int N>
-TANDEM_DEVICE void clear(X (&x)[N]) {
+template <int N>
+TANDEM_DEVICE void clear(float (&x)[N]) {
 #pragma unroll
-  for (int i = 0; i < N; ++i) x[i] = X();
+  for (int i = 0; i < N; ++i) x[i] = 0.f;
 }
 
 template <typename T, typename S, typename Params>
@@ -101,7 +98,7 @@ TANDEM_DEVICE void consume(const Params& params, const Shared<S>& shared) {
 
   Rounds<S> rounds(u);
   const auto score = [&](const FwdPlace& at, int t) {
-    if (seldom(!plain_scale(u))) {
+    if (!plain_scale(u)) {
       const float first = fresh(u.scale) * kLog2e;
 #pragma unroll
       for (int i = 0; i < N / 2; ++i) s[i] *= first;
@@ -114,24 +111,9 @@ TANDEM_DEVICE void consume(const Params& params, const Shared<S>& shared) {
       if (threadIdx.x % 32 == 0) barrier_arrive(shared.bias_empty(group, stage));
       bias_step.next();
     }
-    if (seldom(t < at.span.full_begin || t >= at.span.full_end))
+    if (t < at.span.full_begin || t >= at.span.full_end)
       mask_tile<N>(s, rounds.band(), at.row0 + fresh_row(), t * N + fresh_col(), u.seq_kv,
                    -INFINITY);
-  };
-
-  // The warpgroup has no rows in a tile, or its rows see none of its last keys: there is nothing to compute.
-  const auto idle = [&](const FwdPlace& at) {
-    return !S::BIAS && at.row0 + 64 * group >= u.seq_q;
-  };
-  const auto blind = [&](const FwdPlace& at) {
-#ifdef NOBLIND
-    return false;
-#endif
-    return !S::BIAS && (at.row0 + 64 * group >= u.seq_q ||
-                        (at.span.end - 1) * N > at.row0 + 64 * group + 63 + u.band_off + u.band_right);
-  };
-  const auto release_q = [&] {
-    if (speaks) barrier_arrive(shared.q_empty(q_step.stage()));
   };
 
   FwdPlace at, to;
@@ -155,28 +137,12 @@ TANDEM_DEVICE void consume(const Params& params, const Shared<S>& shared) {
   product_s();
   wait<0>();
   release_k();
-  bool none = blind(at);
-  if (!none) {
-    score(at, at.span.end - 1);
-    softmax.step(s, scale, factor);
-  }
+  score(at, at.span.end - 1);
+  softmax.step(s, scale, factor);
   pack_tile<T, N>(p, s);
-  if (none) clear(p);
   for (;;) {
-    bool q_needed = true;
-    int t = at.span.end - 2;
-    if (idle(at))
 #pragma unroll 1
-      for (; t >= at.span.begin; --t) {
-        barrier_wait(shared.k_full(k_step.stage()), k_step.parity());
-        wait_turn<S>(group);
-        pass_turn<S>(group);
-        release_k();
-        barrier_wait(shared.v_full(v_step.stage()), v_step.parity());
-        release_v();
-      }
-#pragma unroll 1
-    for (; t >= at.span.begin; --t) {
+    for (int t = at.span.end - 2; t >= at.span.begin; --t) {
       barrier_wait(shared.k_full(k_step.stage()), k_step.parity());
       wait_turn<S>(group);
       product_s();
@@ -184,22 +150,18 @@ TANDEM_DEVICE void consume(const Params& params, const Shared<S>& shared) {
       pass_turn<S>(group);
       wait<1>();
       release_k();
-      if (S::Q_STAGES == 1 && t == at.span.begin) {  // the next tile's takes a while to come
-        release_q();
-        q_needed = false;
-      }
       score(at, t);
       const bool rescale = softmax.step(s, scale, factor);
       settle(s);
       // Behind a branch, or ptxas moves the wait up, before arithmetic that was to run meanwhile; and behind one that the whole
       // warpgroup takes, as its warps have to wait at the same instruction. There are always keys.
-      if (!seldom(u.seq_kv <= 0)) {
+      if (u.seq_kv > 0) {
         wait<0>();
       } else {
         wait<0>();
         clear(o);
       }
-      if (seldom(rescale)) {
+      if (rescale) {
 #pragma unroll
         for (int i = 0; i < S::DV / 2; ++i) o[i] *= factor[i / 2 % 2];
       }
@@ -207,7 +169,7 @@ TANDEM_DEVICE void consume(const Params& params, const Shared<S>& shared) {
       pack_tile<T, N>(p, s);
     }
     // The first keys of the next tile with the last ones of this.
-    if (q_needed) release_q();
+    if (speaks) barrier_arrive(shared.q_empty(q_step.stage()));
     q_step.next();
     const bool more = rounds.next(&to, nothing);
     Softmax<N> fresh;
@@ -219,7 +181,7 @@ TANDEM_DEVICE void consume(const Params& params, const Shared<S>& shared) {
         product_o();
         pass_turn<S>(group);
         wait<1>();
-      } else {
+      } else {  // q takes a while to come
         wait_turn<S>(group);
         product_o();
         wait_q_k();
@@ -228,11 +190,8 @@ TANDEM_DEVICE void consume(const Params& params, const Shared<S>& shared) {
         wait<0>();
       }
       release_k();
-      none = blind(to);
-      if (!none) {
-        score(to, to.span.end - 1);
-        fresh.step(s, scale, factor);
-      }
+      score(to, to.span.end - 1);
+      fresh.step(s, scale, factor);
       settle(s);
     } else {
       product_o();
@@ -245,7 +204,6 @@ TANDEM_DEVICE void consume(const Params& params, const Shared<S>& shared) {
     softmax = fresh;
     at = to;
     pack_tile<T, N>(p, s);
-    if (none) clear(p);
   }
 }
 

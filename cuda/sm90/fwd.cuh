@@ -26,7 +26,7 @@ constexpr int consumer_registers(const FwdTile& t) {
 template <int ROW, bool BIAS_ = false>
 struct FwdShape {
   static constexpr bool BIAS = BIAS_;
-  static constexpr FwdTile tile = BIAS_ ? fwd_bias_tile(kFwdTiles[ROW]) : kFwdTiles[ROW];
+  static constexpr FwdTile tile = kFwdTiles[ROW];
   static constexpr int D = tile.d, DV = tile.dv, GROUPS = tile.groups, M = tile.rows(), N = tile.bc;
   static constexpr int PRODUCER = producer_registers(tile), CONSUMER = consumer_registers(tile);
   static constexpr int STAGES = tile.stages,
@@ -239,8 +239,6 @@ TANDEM_DEVICE float fresh(float x) {
   asm volatile("" : "+f"(x));
   return x;
 }
-// What seldom happens is kept out of the loops' code.
-TANDEM_DEVICE bool seldom(bool x) { return __builtin_expect(x, 0); }
 // Scores are multiplied by a positive number after they are compared; by a scale that is not, or hardly, before.
 TANDEM_DEVICE bool plain_scale(const FwdBlock& u) { return u.scale > 1e-12f; }
 TANDEM_DEVICE int fresh_row() {
@@ -312,7 +310,7 @@ TANDEM_DEVICE void find_tops(float (&top)[2], const float (&s)[N / 2]) {
   const int word[2] = {quad_max(top_word<N>(s, 0)), quad_max(top_word<N>(s, 1))};
 #pragma unroll
   for (int r = 0; r < 2; ++r) top[r] = __int_as_float(word[r]);
-  if (seldom(__any_sync(kAllLanes, (word[0] | word[1]) < 0))) {
+  if (__any_sync(kAllLanes, (word[0] | word[1]) < 0)) {  // seldom
 #pragma unroll
     for (int r = 0; r < 2; ++r) top[r] = quad_max(top_number<N>(s, r));
   }

@@ -12,10 +12,6 @@ namespace cuda {
 namespace sm90 {
 namespace {
 
-#ifndef TWO
-#define TWO true
-#endif
-constexpr bool kTwoScores = TWO;
 template <int ROW>
 struct ElasticShape {
   static constexpr bool BIAS = false;
@@ -49,40 +45,32 @@ struct Places {
   }
 };
 
-template <int STAGES>
-struct Ring {
-  int stage = 0, parity = 0;
-  TANDEM_DEVICE void next() {
-    if (++stage == STAGES) stage = 0, parity ^= 1;
-  }
-};
-
 template <typename S>
 TANDEM_DEVICE void produce(const FwdFullParams& params, const Places<S>& places) {
   Rounds<S> rounds(params.block);
   FwdPlace at;
-  Ring<S::Q_STAGES> q;
-  Ring<S::STAGES> keys;
+  Step<S::Q_STAGES> q;
+  Step<S::STAGES> keys;
   while (rounds.next(&at, [](const FwdPlace&) {})) {
     const int head = head_of(params.block, at), batch = batch_of(params.block, at);
     const int kv_head = head / params.block.group;
     const auto copy_k = [&](int t) {
-      const uint full = places.keys_full(keys.stage);
-      barrier_wait(places.empty(full), keys.parity ^ 1);
-      copy_tile<S::D_PANELS>(places.keys(keys.stage), &params.k, full, S::N, t * S::N, kv_head,
+      const uint full = places.keys_full(keys.stage());
+      barrier_wait(places.empty(full), keys.parity() ^ 1);
+      copy_tile<S::D_PANELS>(places.keys(keys.stage()), &params.k, full, S::N, t * S::N, kv_head,
                              batch);
       keys.next();
     };
     const auto copy_v = [&](int t) {
-      const uint full = places.keys_full(keys.stage);
-      barrier_wait(places.empty(full), keys.parity ^ 1);
-      copy_tile<S::DV_PANELS>(places.keys(keys.stage), &params.v, full, S::N, t * S::N, kv_head,
+      const uint full = places.keys_full(keys.stage());
+      barrier_wait(places.empty(full), keys.parity() ^ 1);
+      copy_tile<S::DV_PANELS>(places.keys(keys.stage()), &params.v, full, S::N, t * S::N, kv_head,
                               batch);
       keys.next();
     };
-    const uint full = places.q_full(q.stage);
-    barrier_wait(places.empty(full), q.parity ^ 1);
-    copy_tile<S::D_PANELS>(places.q(q.stage), &params.q, full, S::M, at.row0, head, batch);
+    const uint full = places.q_full(q.stage());
+    barrier_wait(places.empty(full), q.parity() ^ 1);
+    copy_tile<S::D_PANELS>(places.q(q.stage()), &params.q, full, S::M, at.row0, head, batch);
     q.next();
     for (int t = at.span.end - 1; t >= at.span.begin; --t) copy_k(t);
     // V lags behind by a step: S of the next keys comes before P V of the present ones.
@@ -116,28 +104,39 @@ TANDEM_DEVICE void add_dist(float (&s)[N / 2], uint at) {
     }
 }
 
-// lse of a thread's two rows. The base of the sum is the largest of the first numbers that a row sees; only if later ones
-// are beyond it by more than a factor of 2^8 is it looked for anew.
+// lse of a thread's two rows, with the largest of the first numbers that a row sees as base; only if later ones are beyond
+// it by more than a factor of 2^8 is it looked for anew.
 template <int N>
-struct Sum : Softmax<N> {
-  bool known = false;  // every row of the warp has a base
-  TANDEM_DEVICE void add(float (&s)[N / 2], float scale) {
-    if (!seldom(!known)) {
+struct Sum {
+  float m[2] = {-INFINITY, -INFINITY}, l[2] = {0.f, 0.f};
+  TANDEM_DEVICE void add(const float (&s)[N / 2], float scale) {
+#pragma unroll 1
+    for (bool again = false;; again = true) {
       float x[2][2] = {};
+      float base[2];
+#pragma unroll
+      for (int r = 0; r < 2; ++r) base[r] = m[r] == -INFINITY ? 0.f : m[r];
 #pragma unroll
       for (int j = 0; j < N / 8; ++j)
 #pragma unroll
         for (int i = 0; i < 4; ++i)
-          x[i / 2][i % 2] += exp2_fast(fmaf(s[4 * j + i], scale, -this->m[i / 2]));
+          x[i / 2][i % 2] += exp2_fast(fmaf(s[4 * j + i], scale, -base[i / 2]));
       const float a = x[0][0] + x[0][1], b = x[1][0] + x[1][1];
-      if (!seldom(__any_sync(kAllLanes, !(fmaxf(a, b) <= 256.f)))) {
-        this->l[0] += a, this->l[1] += b;
+      const bool fits = (fmaxf(a, b) <= 256.f) & (fminf(m[0], m[1]) > -INFINITY);
+      if (again || __all_sync(kAllLanes, fits)) {
+        l[0] += a, l[1] += b;
         return;
       }
+      float top[2];
+      find_tops<N>(top, s);
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        top[r] *= scale;
+        if (!(top[r] > m[r])) continue;
+        l[r] *= exp2_fast(m[r] - top[r]);
+        m[r] = top[r];
+      }
     }
-    float factor[2];
-    this->step(s, scale, factor);
-    known = __all_sync(kAllLanes, fminf(this->m[0], this->m[1]) > -INFINITY);
   }
 };
 
@@ -148,24 +147,24 @@ TANDEM_DEVICE void consume(const FwdFullParams& params, const Places<S>& places)
   const int group = __shfl_sync(kAllLanes, int(threadIdx.x) / 128 - 1, 0);
   const bool speaks = threadIdx.x % 128 == 0;  // for its warpgroup
   const float scale = plain_scale(u) ? u.scale * kLog2e : 1.f;
-  const int window = params.features.DIST ? params.extra.dist_window : 0;
+  const int window = params.extra.dist_window;  // 0: there is no distance bias
   const uint64_t q_at = along(places.q(0) + uint(group * 64 * kPanelBytes));
   const uint64_t k_at = along(places.keys(0)), v_at = across(places.keys(0), S::K_PANEL);
   const uint table = places.dist(group);
 
-  Ring<S::Q_STAGES> q;
-  Ring<S::STAGES> keys;
-  const auto wait_keys = [&] { barrier_wait(places.keys_full(keys.stage), keys.parity); };
+  Step<S::Q_STAGES> q;
+  Step<S::STAGES> keys;
+  const auto wait_keys = [&] { barrier_wait(places.keys_full(keys.stage()), keys.parity()); };
   const auto product_s = [&](float(&s)[N / 2]) {
-    product_along<T, S>(s, further(q_at, q.stage * S::Q_BYTES),
-                        further(k_at, keys.stage * S::PLACE));
+    product_along<T, S>(s, further(q_at, q.stage() * S::Q_BYTES),
+                        further(k_at, keys.stage() * S::PLACE));
   };
   const auto release = [&](uint full) {
     if (speaks) barrier_arrive(places.empty(full));
   };
   // The place in use, and on to the next one.
   const auto take = [&] {
-    const uint full = places.keys_full(keys.stage);
+    const uint full = places.keys_full(keys.stage());
     keys.next();
     return full;
   };
@@ -178,7 +177,7 @@ TANDEM_DEVICE void consume(const FwdFullParams& params, const Places<S>& places)
   if (!rounds.next(&at, nothing)) return;
   float s[N / 2];
   const auto begin_tile = [&] {
-    barrier_wait(places.q_full(q.stage), q.parity);
+    barrier_wait(places.q_full(q.stage()), q.parity());
     wait_keys();
     product_s(s);
     wait<0>();
@@ -206,7 +205,7 @@ TANDEM_DEVICE void consume(const FwdFullParams& params, const Places<S>& places)
     }
     // Where the warpgroup's first row is among the keys.
     const auto first = [&] { return at.row0 + 64 * group + u.band_off; };
-    // None of its rows sees keys of tile t; each sees all of them, if it is not on an edge.
+    // None of its rows sees keys of tile t; each sees all of them, if it is not on an edge; or some have an entry of dist.
     const auto hidden = [&](int t) {
       const int row = first(), key = t * N;
       return (at.row0 + 64 * group >= u.seq_q) | (key > row + 63 + u.band_right) |
@@ -216,55 +215,51 @@ TANDEM_DEVICE void consume(const FwdFullParams& params, const Places<S>& places)
       const int row = first(), key = t * N;
       return (key + N - 1 > min(row + u.band_right, u.seq_kv - 1)) | (key < row + 63 - u.band_left);
     };
-    const auto score = [&](float(&s)[N / 2], int t) {
-      if (seldom(!plain_scale(u))) {
+    const auto near = [&](int t) {
+      const int distance = first() - t * N;
+      return window > 0 && distance + 63 >= 0 && distance - (N - 1) < window;
+    };
+    // Most are none of these, and have loops of their own, whose code is short.
+    const auto plain = [&](int t) {
+      return (t >= at.span.full_begin) & (t < at.span.full_end) &
+             (window == 0 || first() - t * N - (N - 1) >= window) & plain_scale(u) &
+             (at.row0 + 64 * group < u.seq_q);
+    };
+    const auto score = [&](int t) {
+      if (!plain_scale(u)) {
         const float by = fresh(u.scale) * kLog2e;
 #pragma unroll
         for (int i = 0; i < N / 2; ++i) s[i] *= by;
       }
-      const int distance = first() - t * N;
-      if (seldom(window > 0 && distance + 63 >= 0 && distance - (N - 1) < window))
+      if (near(t))
         add_dist<N>(s, table + uint(4 * (PAD + at.row0 + fresh_row() + u.band_off -
                                          (t * N + fresh_col()))));
     };
-    const auto hide = [&](float(&s)[N / 2], int t, float as) {
+    const auto hide = [&](int t, float as) {
       mask_tile<N>(s, rounds.band(), at.row0 + fresh_row(), t * N + fresh_col(), u.seq_kv, as);
+    };
+    // The next S: of the following keys, and at the end of the second walk's first ones.
+    const auto next_s = [&] {
+      wait_keys();
+      product_s(s);
+      wait<0>();
+      release_keys();
     };
 
     Sum<N> sum;
-    const auto add = [&](float(&s)[N / 2], int t) {
-      if (seldom(hidden(t))) return;
-      score(s, t);
-      if (seldom(edge(t))) hide(s, t, -INFINITY);
-      sum.add(s, scale);
-    };
-    // The next S: of the following keys, and at the end of the second walk's first ones.
-    const auto next_s = [&](float(&s)[N / 2]) {
-      wait_keys();
-      product_s(s);
-    };
-    if constexpr (kTwoScores) {
-      float second[N / 2];
 #pragma unroll 1
-      for (int t = at.span.end - 1; t >= at.span.begin; t -= 2) {
-        const bool pair = t > at.span.begin;  // if not: a product of what lies there
-        if (pair) wait_keys();
-        product_s(second);
-        add(s, t);
-        wait<0>();
-        if (pair) release_keys();
-        next_s(s);
-        if (pair) add(second, t - 1);
-        wait<0>();
-        release_keys();
+    for (int t = at.span.end - 1; t >= at.span.begin;) {
+      if (!hidden(t)) {
+        score(t);
+        if (edge(t)) hide(t, -INFINITY);
+        sum.add(s, scale);
       }
-    } else {
+      next_s();
+      --t;
 #pragma unroll 1
-      for (int t = at.span.end - 1; t >= at.span.begin; --t) {
-        add(s, t);
-        next_s(s);
-        wait<0>();
-        release_keys();
+      for (; plain(t); --t) {
+        sum.add(s, scale);
+        next_s();
       }
     }
 
@@ -282,25 +277,26 @@ TANDEM_DEVICE void consume(const FwdFullParams& params, const Places<S>& places)
     uint p[N / 4];
 #pragma unroll
     for (int i = 0; i < S::DV / 2; ++i) o[i] = 0.f;
-    const auto weigh = [&](int t) {
-      if (!seldom(hidden(t))) {
-        score(s, t);
+    const auto weigh_plain = [&] {
 #pragma unroll
-        for (int i = 0; i < N / 2; ++i)
-          s[i] = exp2_fast(fmaf(s[i], scale, -origin[i / 2 % 2])) + shift[i / 2 % 2];
-        settle(s);  // and not behind the wait that follows
+      for (int i = 0; i < N / 2; ++i)
+        s[i] = exp2_fast(fmaf(s[i], scale, -origin[i / 2 % 2])) + shift[i / 2 % 2];
+      settle(s);  // and not behind the wait that follows
+    };
+    const auto weigh = [&](int t) {
+      if (!hidden(t)) {
+        score(t);
+        weigh_plain();
       }
-      if (seldom(edge(t))) hide(s, t, 0.f);
+      if (edge(t)) hide(t, 0.f);
     };
     const auto product_o = [&] {
       wait_keys();
-      product_across<T, S>(o, p, further(v_at, keys.stage * S::PLACE));
+      product_across<T, S>(o, p, further(v_at, keys.stage() * S::PLACE));
     };
-    more = rounds.next(&to, nothing);
     weigh(at.span.end - 1);
     pack_tile<T, N, true>(p, s);
-#pragma unroll 1
-    for (int t = at.span.end - 2; t >= at.span.begin; --t) {
+    const auto step = [&](const auto& weigh) {
       wait_keys();
       product_s(s);
       const uint k = take();
@@ -308,19 +304,34 @@ TANDEM_DEVICE void consume(const FwdFullParams& params, const Places<S>& places)
       const uint v = take();
       wait<1>();
       release(k);
-      weigh(t);
-      wait<0>();
+      weigh();
+      // Behind a branch, as in fwd.cu. There are always keys.
+      if (u.seq_kv > 0) {
+        wait<0>();
+      } else {
+        wait<0>();
+#pragma unroll
+        for (int i = 0; i < S::DV / 2; ++i) o[i] = 0.f;
+      }
       release(v);
       pack_tile<T, N, true>(p, s);
+    };
+#pragma unroll 1
+    for (int t = at.span.end - 2; t >= at.span.begin;) {
+      step([&] { weigh(t); });
+      --t;
+#pragma unroll 1
+      for (; plain(t); --t) step(weigh_plain);
     }
-    release(places.q_full(q.stage));
+    release(places.q_full(q.stage()));
     q.next();
+    more = rounds.next(&to, nothing);
     if constexpr (S::Q_STAGES > 1) {  // with the next tile's first keys; of the last tile's end: with what lies there
       wait_keys();
-      const uint64_t v = further(v_at, keys.stage * S::PLACE);
+      const uint64_t v = further(v_at, keys.stage() * S::PLACE);
       const uint v_full = take();
       if (more) {
-        barrier_wait(places.q_full(q.stage), q.parity);
+        barrier_wait(places.q_full(q.stage()), q.parity());
         wait_keys();
       }
       product_s(s);
