@@ -58,20 +58,14 @@ int sm90_bwd_bytes(const Problem& p, const BwdShape& s) {
   return p.bias ? bwd_bias_shared_bytes(s) : bwd_shared_bytes(s);
 }
 
-// The tile that a row gives the problem.
-FwdTile sm90_fwd_tile(const Problem& p, const FwdTile& row) {
-  return p.normalizer == Normalizer::elastic ? fwd_elastic_tile(row) : row;
-}
-
-std::string row_refusal(const Problem& p, const Caps& caps, const FwdTile& row) {
-  const FwdTile t = sm90_fwd_tile(p, row);
+std::string row_refusal(const Problem& p, const Caps& caps, const FwdTile& t) {
   if (is_disabled(caps, t.name)) return kDisabled;
   for (const std::string& why :
        {too_wide("head_dim", p.head_dim, t.d), too_wide("head_dim_v", p.head_dim_v, t.dv),
         forced(p, t.rows(), t.bc)})
     if (!why.empty()) return why;
-  if (sm90_fwd_bytes(p, row) == 0) return "it has no room for tiles of the bias";
-  return no_room(caps, sm90_fwd_bytes(p, row), t.threads());
+  if (sm90_fwd_bytes(p, t) == 0) return "it has no room for tiles of the bias";
+  return no_room(caps, sm90_fwd_bytes(p, t), t.threads());
 }
 
 std::string row_refusal(const Problem& p, const Caps& caps, const BwdShape& s) {
@@ -173,10 +167,10 @@ bool choose_sm90_tiles(const Problem& p, const Caps& caps, const PathRow& row, c
     const int fwd = first_row(kFwdTiles, p, caps, name, refuse);
     if (fwd < 0) return false;
     *form = [fwd, &p](Launch* launch) {
-      const FwdTile t = sm90_fwd_tile(p, kFwdTiles[fwd]);
+      const FwdTile& t = kFwdTiles[fwd];
       launch->hopper = fwd;
       launch->tile = Tile{t.name, t.rows(), t.bc, t.groups + 1, 128, 0, 0, t.d, TileOn::cuda};
-      launch->shared_bytes = uint32_t(sm90_fwd_bytes(p, kFwdTiles[fwd]));
+      launch->shared_bytes = uint32_t(sm90_fwd_bytes(p, t));
     };
     return true;
   }
