@@ -241,8 +241,8 @@ bool all_wide(const Plan& plan, const Launch& l, const Addresses& a) {
   return from.all_wide() && takes_chunks(plan, l, a);
 }
 
-std::string narrow_inputs(const Problem& p, int elements) {
-  std::string names;
+String narrow_inputs(const Problem& p, int elements) {
+  String names;
   const auto add = [&](bool narrow, const char* name) {
     if (narrow) names += text("%s%s", names.empty() ? "" : ", ", name);
   };

@@ -68,30 +68,30 @@ bool stores_ds(const Problem& p, const PathRow& row) {
 int64_t cores_of(const Caps& caps) { return caps.cores ? caps.cores : 32; }
 
 // Whether bwd_dq sums ds over the batch, as one bias serves all of it and the heads' tiles, of the most rows that it has, are
-// enough for the device. Each entry must have the same tiles; and the sums may be no more than twice what d_q has numbers,
-// so that the workspace does not grow with the square of the lengths.
+// enough for the device. Each entry must have the same tiles; and the sums may be no more than eight times what d_q has
+// numbers, so that the workspace does not grow with the square of the lengths.
 bool sums_ds(const Problem& p, const Caps& caps, const PathRow& row) {
   const Overlay& b = p.bias;
   return is_matrix_path(row) && p.wants(TANDEM_GRAD_BIAS) && p.wants(TANDEM_GRAD_Q) &&
          p.seq_kv > 0 && b.batch == 1 && p.batch > 1 && b.heads == p.heads_q && b.rows == p.seq_q &&
          p.lengths_q == Lengths::full && p.lengths_kv == Lengths::full &&
-         p.seq_kv <= 2 * p.batch * p.head_dim &&
+         p.seq_kv <= 8 * p.batch * p.head_dim &&
          p.heads_q * ceil_div(p.seq_q, 128) >= cores_of(caps);
 }
 
 }  // namespace
 
-std::vector<Stem> stems_of(const Problem& p, const Caps& caps, const PathRow& row, int fixed,
-                           bool fused_q) {
+Vec<Stem> stems_of(const Problem& p, const Caps& caps, const PathRow& row, int fixed,
+                   bool fused_q) {
   if (!p.backward) return {Stem::fwd};
   if (is_sm90(row) && p.normalizer == Normalizer::softmax) {
-    std::vector<Stem> stems = {Stem::bwd_dot, Stem::bwd_dkv_dq};
+    Vec<Stem> stems = {Stem::bwd_dot, Stem::bwd_dkv_dq};
     if (p.wants(TANDEM_GRAD_Q)) stems.push_back(Stem::bwd_dq_cast);
     return stems;
   }
   if (fused_q) return {Stem::bwd_dot, Stem::bwd_dkv_dq, Stem::bwd_dq_cast};
   const bool fuses = fixed >= 0 || is_sm90(row), fused_k = fuses && p.wants(TANDEM_GRAD_K);
-  std::vector<Stem> stems;
+  Vec<Stem> stems;
   bool dq = p.wants(TANDEM_GRAD_Q);
   if (p.wants(TANDEM_GRAD_TAU) || (p.needs_delta() && !p.delta_is_dot())) {
     const bool fused = fuses && dq;
@@ -148,7 +148,7 @@ uint32_t splits_of(const Extent& e, const Caps& caps) {
 }
 
 // "" once the launch's workgroups are numbered; otherwise why they cannot be.
-std::string set_groups(Launch* launch, double total, const Caps& caps) {
+String set_groups(Launch* launch, double total, const Caps& caps) {
   // Kernels number their workgroups in 32 bits; 2^31 of them leaves room for the part of the last row of
   // groups that has no work.
   const double limit = std::min(double(caps.max_groups_x) * caps.max_groups_y, 2147483648.0);
@@ -163,8 +163,8 @@ std::string set_groups(Launch* launch, double total, const Caps& caps) {
 
 }  // namespace
 
-std::string make_launches(const Problem& p, const Caps& caps, const PathRow& row, int fixed,
-                          const Form& form, std::vector<Launch>* launches, bool fused_q) {
+String make_launches(const Problem& p, const Caps& caps, const PathRow& row, int fixed,
+                     const Form& form, Vec<Launch>* launches, bool fused_q) {
   const bool cpu = row.backend == Backend::cpu;
   for (Stem stem : stems_of(p, caps, row, fixed, fused_q)) {
     Launch launch;
@@ -200,7 +200,7 @@ std::string make_launches(const Problem& p, const Caps& caps, const PathRow& row
       if (launch.members >= int64_t(1) << 31)
         return text("%s sums over %lld tiles, beyond 2^31", stem_name(stem),
                     (long long)launch.members);
-      const std::string why = set_groups(
+      const String why = set_groups(
           &launch, double(e.tiles) * double(e.heads) * double(e.batch) * double(shares), caps);
       if (!why.empty()) return why;
       if (stem == Stem::fwd && launch.hopper >= 0) {  // it goes on to further tiles
@@ -241,7 +241,7 @@ std::string make_launches(const Problem& p, const Caps& caps, const PathRow& row
       sum.gradient = parts.stem == Stem::bwd_dbias ? TANDEM_GRAD_BIAS : TANDEM_GRAD_DIST_BIAS;
       tiles = ceil_div(gradient_elements(p, sum.gradient), kLineGroup);
     }
-    const std::string why = set_groups(&sum, double(tiles) * double(heads), caps);
+    const String why = set_groups(&sum, double(tiles) * double(heads), caps);
     if (!why.empty()) return why;
     sum.tiles = uint32_t(tiles);
     launches->push_back(sum);

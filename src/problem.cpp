@@ -252,10 +252,10 @@ const char* dtype_name(tandem_dtype dtype) {
   return "?";
 }
 
-std::string Problem::extras(uint32_t but) const {
-  std::string s;
+String Problem::extras(uint32_t but) const {
+  String s;
   const auto add = [&](bool present, uint32_t extra, const char* name) {
-    if (present && (but & extra) == 0) s += (s.empty() ? "" : ", ") + std::string(name);
+    if (present && (but & extra) == 0) s += (s.empty() ? "" : ", ") + String(name);
   };
   add(normalizer == Normalizer::elastic, kHasElastic, "elastic softmax");
   add(normalizer == Normalizer::entmax, kHasEntmax, "entmax");

@@ -492,6 +492,10 @@ TEST_CASE("a build without CUDA, or a machine without it, says so") {
   CHECK((status == TANDEM_ERROR_NO_BACKEND || status == TANDEM_ERROR_NO_DEVICE));
   CHECK(device == untouched<tandem_device>());
   CHECK(std::strlen(tandem_last_message()) > 10);
+  tandem_cuda_device_desc desc = TANDEM_CUDA_DEVICE_DESC_INIT;
+  desc.ordinal = 1000000;
+  CHECK(tandem_cuda_device_create_with(&desc, nullptr, &device) == status);
+  CHECK(device == untouched<tandem_device>());
   device = untouched<tandem_device>();
   CHECK(tandem_cuda_device_create(-1, nullptr, &device) != TANDEM_OK);
   CHECK(device == untouched<tandem_device>());

@@ -166,7 +166,7 @@ void check_plan(const Plan& plan, const Caps& caps) {
       CHECK((expects(plan, Stem(n)) && !stored) == (present.count(Stem(n)) > 0));
       if (stored && d_q) {
         CHECK(d_q->multiplies_matrices());
-        if (d_q->sums_d_bias) CHECK(p.seq_kv <= 2 * p.batch * p.head_dim);
+        if (d_q->sums_d_bias) CHECK(p.seq_kv <= 8 * p.batch * p.head_dim);
         CHECK(gradient_elements(p, TANDEM_GRAD_BIAS) ==
               (d_q->sums_d_bias ? 1 : p.batch) * p.heads_q * p.seq_q * p.seq_kv);
       }
@@ -226,7 +226,7 @@ TEST_CASE("the operations of each set of gradients") {
   const struct {
     const char* words;
     const char* stems;
-  } rows[] = {{"", "bwd_dot bwd_dkv bwd_dq"},
+  } rows[] = {{"deterministic", "bwd_dot bwd_dkv bwd_dq"},
               {"grads=v", "bwd_dkv"},
               {"keep:1x1x1 sink q_padded softcap=5 dropout=0.5", "bwd_dot bwd_dkv bwd_dq"},
               {"sink grads=s", "bwd_dot bwd_head"},
@@ -282,7 +282,7 @@ TEST_CASE("kernels of a fixed set of optional inputs: who gets them, and what is
   CHECK(plan.find(Stem::bwd_dkv_ddist)->splits == 4 * 8);
   // Two pools and two P tiles of t64r8.
   CHECK(plan.find(Stem::bwd_dkv_ddist)->shared_bytes == 27648 + 17408);
-  const std::string text = explain(plan.problem, caps_of("v100_cuda"));
+  const String text = explain(plan.problem, caps_of("v100_cuda"));
   CHECK(text.find("of cuda.simt.elastic") != std::string::npos);
 
   CHECK(plan_of("fwd f16 sq500 d64 elastic dist=40", "v100_cuda").launches[0].fixed == 0);

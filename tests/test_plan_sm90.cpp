@@ -11,7 +11,7 @@ using namespace plan_fixture;
 
 namespace {
 
-Plan plan_of(const std::string& line, const Caps& caps = caps_of("h100_cuda")) {
+Plan plan_of(std::string_view line, const Caps& caps = caps_of("h100_cuda")) {
   Plan plan;
   const Status status = make_plan(problem_of(line), caps, &plan);
   REQUIRE_MESSAGE(status.ok(), line << ": " << status.message());
@@ -137,7 +137,7 @@ TEST_CASE(
       for (int64_t dv : {8, 64, 128, 192, 256})
         for (const char* rest : {"b1 hq2 hk1 sq1 sk1", "b3 hq8 hk2 sq300 sk1000 causal_top_left",
                                  "b2 hq4 hk4 sq5000 sk333 causal_bottom_right left=40"}) {
-          const std::string line =
+          const String line =
               text("%s bf16 %s d%lld dv%lld", direction, rest, (long long)d, (long long)dv);
           CAPTURE(line);
           const Plan plan = plan_of(line);
