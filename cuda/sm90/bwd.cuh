@@ -32,10 +32,20 @@ struct Walk {
   int keys;               // rows of d_k and d_v
   int first_q, first_kv;  // where the entry begins in packed tensors
   int map_q, map_kv;      // its index in the tensor maps
+  bool down = false;
+  // The n-th tile of queries, of steps().
+  TANDEM_DEVICE int steps() const { return span.end - span.begin; }
+  TANDEM_DEVICE int step(int n) const { return down ? span.end - 1 - n : span.begin + n; }
 };
 // Sets whose entries may be shorter than the problem's lengths (bwd_full.cuh).
 template <typename Set>
 constexpr bool kHasLengths = false;
+
+// With a causal mask all tiles of keys share the last queries, not the first: who begins there reads what others read.
+template <typename Block>
+TANDEM_DEVICE bool best_down(const Block& u) {
+  return u.band_right != TANDEM_BAND_OPEN && u.band_left == TANDEM_BAND_OPEN && !u.in_turn;
+}
 
 // inner: the batch, if workgroups that follow each other are to differ in its entry alone; else 1.
 template <typename Block>
@@ -212,8 +222,8 @@ TANDEM_DEVICE void load_tiles(const typename Set::Params& params, const Walk& wa
     const float* lse = reinterpret_cast<const float*>(params.push.lse) + rows0;
     const float* delta = reinterpret_cast<const float*>(params.push.delta) + rows0;
 #pragma unroll 1
-    for (int t = walk.span.begin; t < walk.span.end; ++t, q.next(), d_o.next()) {
-      const int row0 = t * S.br;
+    for (int step = 0; step < walk.steps(); ++step, q.next(), d_o.next()) {
+      const int t = walk.step(step), row0 = t * S.br;
       const bool last_rows = ends(walk.seq_q - row0, S.br);
       barrier_wait(barriers.q_empty(q.stage), q.parity ^ 1);
       if (lane == 0) {

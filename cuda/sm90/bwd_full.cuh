@@ -17,6 +17,7 @@ struct WithLengths {
   static constexpr bool has_kernel(const BwdShape& s) { return !s.wide; }
   static constexpr int bytes(const BwdShape&) { return 0; }
   static constexpr float kHidden = 0.f;
+  static constexpr bool kAnyOrder = false;
   static TANDEM_DEVICE int order(const Params&) { return 1; }
   static TANDEM_DEVICE bool in_turn(const Params& params) { return params.block.in_turn != 0; }
   // The barrier of boxes that are to be cleared.

@@ -38,7 +38,8 @@ TANDEM_DEVICE void add_sums(const BwdDkvDqParams& params, const Walk& walk,
         reinterpret_cast<float*>(params.push.d_q_sums) + first * (S.br / 64 * kPanels * kSumsBlock);
     uint* turns = reinterpret_cast<uint*>(params.push.turns) + first * (S.br / 64);
 #pragma unroll 1
-    for (int t = walk.span.begin; t < walk.span.end; ++t) {
+    for (int step = 0; step < walk.steps(); ++step) {
+      const int t = walk.step(step);
       float* to = sums + int64_t(t) * (S.br / 64 * kPanels * kSumsBlock);
       if (u.in_turn && one) wait_turn(turns + t * (S.br / 64), turns_before<ROW>(u, walk, t));
       __syncwarp();
@@ -95,7 +96,8 @@ TANDEM_DEVICE void multiply(const typename Set::Params& params, const Walk& walk
   for (int n = 0; n < u.group; ++n) {
     if constexpr (kHasLengths<Set>) set.begin_head(walk.head_kv * u.group + n);
 #pragma unroll 1
-    for (int t = walk.span.begin; t < walk.span.end; ++t, turn.next(), ds_turn.next()) {
+    for (int step = 0; step < walk.steps(); ++step, turn.next(), ds_turn.next()) {
+      const int t = walk.step(step);
       const uint q = memory.q(turn.stage), d_o = memory.d_o(turn.stage);
       float s[BR / 2], dp[BR / 2];
       barrier_wait(barriers.q_full(turn.stage), turn.parity);
@@ -220,6 +222,7 @@ __global__ void __launch_bounds__(kBwdThreads, 1)
   Walk walk;
   if (!find_walk(params.block, S, Set::order(params), Set::in_turn(params), &walk)) return;
   if constexpr (kHasLengths<Set>) Set::template refine<ROW>(params, &walk);
+  if constexpr (Set::kAnyOrder) walk.down = best_down(params.block);
   const Memory<ROW, Set> memory{shared_address(bwd_memory)};
   if (threadIdx.x == 0) {
     Set::template init<ROW>(memory);
