@@ -40,9 +40,12 @@ struct Launch {
   int fixed = -1;         // CUDA: row of kFixed whose kernel runs; -1: one that knows everything
   // The path cuda.sm90: row of kFwdTiles or kBwdShapes; -1: a kernel of simt.
   int hopper = -1;
-  int ampere = -1;  // the path cuda.sm80: row of kAmpereTiles; -1: a kernel of simt
+  int ampere = -1;    // the path cuda.sm80: row of kAmpereTiles; -1: a kernel of simt
+  bool tf32 = false;  // and f32 operands are rounded to TF32
   bool multiplies_matrices() const { return matrix > 0 || hopper >= 0 || ampere >= 0; }
-  int wide_elements() const { return multiplies_matrices() ? 8 : 4; }  // of a wide load or store
+  int wide_elements() const {  // of a wide load or store
+    return multiplies_matrices() && (ampere < 0 || kAmpereTiles[ampere].bytes == 2) ? 8 : 4;
+  }
   int64_t sums(const struct Problem& p) const;  // floats of the sums over the batch
 };
 
