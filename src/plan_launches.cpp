@@ -84,8 +84,9 @@ bool sums_ds(const Problem& p, const Caps& caps, const PathRow& row) {
 std::vector<Stem> stems_of(const Problem& p, const Caps& caps, const PathRow& row, int fixed,
                            bool fused_q) {
   if (!p.backward) return {Stem::fwd};
-  if (is_sm90(row) && p.normalizer == Normalizer::softmax) {
-    std::vector<Stem> stems = {Stem::bwd_dot, Stem::bwd_dkv_dq};
+  if (is_sm90(row) && p.normalizer != Normalizer::elastic) {
+    const bool softmax = p.normalizer == Normalizer::softmax;
+    std::vector<Stem> stems = {softmax ? Stem::bwd_dot : Stem::bwd_row, Stem::bwd_dkv_dq};
     if (p.wants(TANDEM_GRAD_Q)) stems.push_back(Stem::bwd_dq_cast);
     return stems;
   }
@@ -292,7 +293,11 @@ void lay_out_workspace(Plan* plan) {
       return;
     }
     const BwdShape& s = kBwdShapes[fused->hopper];
-    const bool sums = p.wants(TANDEM_GRAD_Q) || p.bias;  // with a bias it forms them whoever asks
+    // With a bias, and of entmax, it forms them whoever asks.
+    const bool entmax = p.normalizer == Normalizer::entmax;
+    const bool sums = p.wants(TANDEM_GRAD_Q) || p.bias || entmax;
+    place(entmax && !p.visit_all, &plan->support_offset,
+          uint64_t(p.batch * p.heads_q * support_blocks(p.seq_q) * support_words(p.seq_kv)));
     place(sums, &plan->d_q_sums_offset,
           uint64_t(bwd_sums_bytes(s, p.batch * p.heads_q, p.seq_q)) / 4);
     place(sums && p.deterministic, &plan->turns_offset,

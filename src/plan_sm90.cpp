@@ -51,6 +51,7 @@ std::string no_room(const Caps& caps, int shared, int invocations) {
 
 int sm90_fwd_bytes(const Problem& p, const FwdTile& t) {
   if (p.normalizer == Normalizer::elastic) return fwd_elastic_shared_bytes(t);
+  if (p.normalizer == Normalizer::entmax) return fwd_entmax_shared_bytes(t);
   return p.bias ? fwd_bias_shared_bytes(t) : fwd_shared_bytes(t);
 }
 int sm90_bwd_bytes(const Problem& p, const BwdShape& s) {
@@ -58,20 +59,28 @@ int sm90_bwd_bytes(const Problem& p, const BwdShape& s) {
   return p.bias ? bwd_bias_shared_bytes(s) : bwd_shared_bytes(s);
 }
 
+// Entmax of any other alpha than 1.5 has kernels for heads of 128 alone; "" if that is no hindrance.
+std::string alpha_refusal(const Problem& p, int d) {
+  if (p.normalizer != Normalizer::entmax || p.alpha == 1.5f || d == 128) return "";
+  return text("entmax with alpha %g takes the tiles for heads of 128", double(p.alpha));
+}
+
 std::string row_refusal(const Problem& p, const Caps& caps, const FwdTile& t) {
   if (is_disabled(caps, t.name)) return kDisabled;
   for (const std::string& why :
        {too_wide("head_dim", p.head_dim, t.d), too_wide("head_dim_v", p.head_dim_v, t.dv),
-        forced(p, t.rows(), t.bc)})
+        forced(p, t.rows(), t.bc), alpha_refusal(p, t.d)})
     if (!why.empty()) return why;
-  if (sm90_fwd_bytes(p, t) == 0) return "it has no room for tiles of the bias";
+  if (sm90_fwd_bytes(p, t) == 0)
+    return p.bias ? "it has no room for tiles of the bias" : "it has no room for candidates";
   return no_room(caps, sm90_fwd_bytes(p, t), t.threads());
 }
 
 std::string row_refusal(const Problem& p, const Caps& caps, const BwdShape& s) {
   if (is_disabled(caps, s.name)) return kDisabled;
   for (const std::string& why : {too_wide("head_dim", p.head_dim, s.d),
-                                 too_wide("head_dim_v", p.head_dim_v, s.d), forced(p, s.br, s.bc)})
+                                 too_wide("head_dim_v", p.head_dim_v, s.d), forced(p, s.br, s.bc),
+                                 alpha_refusal(p, s.d)})
     if (!why.empty()) return why;
   return no_room(caps, sm90_bwd_bytes(p, s), kBwdThreads);
 }
@@ -128,6 +137,16 @@ std::string elastic_refusal(const Problem& p) {
   return "";
 }
 
+// Why the kernels of entmax do not do; "" if they do.
+std::string entmax_refusal(const Problem& p) {
+  const std::string more = p.extras(kHasEntmax);
+  if (!more.empty()) return "beside entmax, this problem has " + more;
+  if (p.head_dim > 128 || p.head_dim_v > 128) return "with entmax, head sizes go up to 128";
+  if (p.backward && (p.tile_rows || p.tile_cols))
+    return "with entmax, its kernels of the backward have different tiles";
+  return "";
+}
+
 constexpr int64_t kFewRows = 32, kManyKeys = 512;
 
 }  // namespace
@@ -139,6 +158,9 @@ std::string sm90_refusal(const Problem& p, const Caps& caps) {
     if (!why.empty()) return why;
   } else if (p.normalizer == Normalizer::elastic) {
     const std::string why = elastic_refusal(p);
+    if (!why.empty()) return why;
+  } else if (p.normalizer == Normalizer::entmax) {
+    const std::string why = entmax_refusal(p);
     if (!why.empty()) return why;
   } else if (!p.extras().empty()) {
     return "it knows plain softmax attention, this problem has " + p.extras();
@@ -186,6 +208,17 @@ bool choose_sm90_tiles(const Problem& p, const Caps& caps, const PathRow& row, c
       launch->hopper = shape;
       launch->tile = Tile{"", r.br, r.bc, kBwdThreads / 128, 128, 0, 0, r.d, TileOn::cuda};
       launch->shared_bytes = uint32_t(row_shared_bytes(r));
+      return;
+    }
+    if (launch->stem == Stem::bwd_row) {
+      const int shape = std::max(p.head_dim, p.head_dim_v) <= kSupportShapes[0].d &&
+                                alpha_refusal(p, kSupportShapes[0].d).empty()
+                            ? 0
+                            : 1;
+      const SupportShape& r = kSupportShapes[shape];
+      launch->hopper = shape;
+      launch->tile = Tile{"", r.br(), r.bc, r.threads() / 128, 128, 0, 0, r.d, TileOn::cuda};
+      launch->shared_bytes = uint32_t(support_shared_bytes(r));
       return;
     }
     launch->tile = Tile{s.name, s.br, s.bc, kBwdThreads / 128, 128, 0, 0, s.d, TileOn::cuda};

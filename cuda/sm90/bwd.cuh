@@ -140,7 +140,29 @@ struct Memory {
   TANDEM_DEVICE uint set_barriers() const { return base + kAtSetBarriers; }
 };
 
-// Warp 0: K and V once, then Q and dO tile by tile, with lse (times log2 e) and delta of their rows.
+// Tiles of keys that add to the sums of a tile of queries before this one: all later ones that the queries see.
+template <int ROW>
+TANDEM_DEVICE uint turns_before(const BwdDkvDqBlock& u, const Walk& walk, int t) {
+  constexpr BwdShape S = kBwdShapes[ROW];
+  return uint(tandem_key_tiles(walk.band, t * S.br, S.br, S.bc, u.seq_q, u.seq_kv).end - 1 -
+              walk.tile);
+}
+
+// The tiles of queries that are visited, the same for all warps: all of them.
+template <int ROW>
+struct EveryTile {
+  template <typename Params>
+  TANDEM_DEVICE EveryTile(const Params&, const Walk&) {}
+  // The first from t on, walk.span.end or beyond if there is none; n: query head of the group.
+  TANDEM_DEVICE int next(int, int t) { return t; }
+  // Tiles of keys that add to the sums of tile t before this one: all later ones that the queries see.
+  template <typename Block>
+  TANDEM_DEVICE uint before(const Block& u, const Walk& walk, int, int t) const {
+    return turns_before<ROW>(u, walk, t);
+  }
+};
+
+// Warp 0: K and V once, then Q and dO tile by tile, with lse (times Set::kLse) and delta of their rows.
 template <int ROW, typename Set>
 TANDEM_DEVICE void load_tiles(const typename Set::Params& params, const Walk& walk,
                               const Memory<ROW, Set>& memory) {
@@ -161,13 +183,15 @@ TANDEM_DEVICE void load_tiles(const typename Set::Params& params, const Walk& wa
   Turn<S.q_stages> q;
   Turn<S.do_stages> d_o;
   typename Set::template Loader<ROW> set(params, walk, memory);
+  typename Set::template Tiles<ROW> tiles(params, walk);
   for (int n = 0; n < u.group; ++n) {
     const int head = walk.head_kv * u.group + n;
     const int64_t rows0 = (int64_t(walk.batch) * u.heads_q + head) * u.seq_q;
     const float* lse = reinterpret_cast<const float*>(params.push.lse) + rows0;
     const float* delta = reinterpret_cast<const float*>(params.push.delta) + rows0;
 #pragma unroll 1
-    for (int t = walk.span.begin; t < walk.span.end; ++t, q.next(), d_o.next()) {
+    for (int t = tiles.next(n, walk.span.begin); t < walk.span.end;
+         t = tiles.next(n, t + 1), q.next(), d_o.next()) {
       const int row0 = t * S.br;
       barrier_wait(barriers.q_empty(q.stage), q.parity ^ 1);
       if (lane == 0) {
@@ -179,7 +203,7 @@ TANDEM_DEVICE void load_tiles(const typename Set::Params& params, const Walk& wa
 #pragma unroll
       for (int r = lane; r < S.br; r += 32) {
         const float x = row0 + r < u.seq_q ? __ldg(lse + row0 + r) : minus_infinity();
-        put_shared(memory.lse(q.stage) + 4 * r, x == minus_infinity() ? -x : x * kLog2e);
+        put_shared(memory.lse(q.stage) + 4 * r, x == minus_infinity() ? -x : x * Set::kLse);
       }
       set.rows(t, head, q.stage);
       __syncwarp();
@@ -212,13 +236,6 @@ TANDEM_DEVICE void take_turn(uint* at) {
   asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(at) : "memory");
 }
 
-// Tiles of keys that add to the sums of a tile of queries before this one: all later ones that the queries see.
-template <int ROW>
-TANDEM_DEVICE uint turns_before(const BwdDkvDqBlock& u, const Walk& walk, int t) {
-  constexpr BwdShape S = kBwdShapes[ROW];
-  return uint(tandem_key_tiles(walk.band, t * S.br, S.br, S.bc, u.seq_q, u.seq_kv).end - 1 -
-              walk.tile);
-}
 TANDEM_DEVICE void wait_turn(const uint* at, uint before) {
   while (turns_taken(at) != before) {
   }

@@ -19,22 +19,23 @@ namespace sm90 {
 
 // Warp 1: what the multiplying warpgroups leave of dQ is added to the sums in the workspace.
 template <int ROW, typename Set>
-TANDEM_DEVICE void add_sums(const BwdDkvDqParams& params, const Walk& walk,
+TANDEM_DEVICE void add_sums(const typename Set::Params& params, const Walk& walk,
                             const Memory<ROW, Set>& memory) {
   constexpr BwdShape S = kBwdShapes[ROW];
   constexpr int kPanels = Memory<ROW, Set>::kPanels;
   const BwdDkvDqBlock& u = params.block;
   const bool one = int(threadIdx.x) % 32 == 0;
   const int tiles = (u.seq_q + S.br - 1) / S.br;
+  typename Set::template Tiles<ROW> visited(params, walk);
   for (int n = 0; n < u.group; ++n) {
     const int64_t head = int64_t(walk.batch) * u.heads_q + walk.head_kv * u.group + n;
     float* sums = reinterpret_cast<float*>(params.push.d_q_sums) +
                   head * tiles * (S.br / 64 * kPanels * kSumsBlock);
     uint* turns = reinterpret_cast<uint*>(params.push.turns) + head * tiles * (S.br / 64);
 #pragma unroll 1
-    for (int t = walk.span.begin; t < walk.span.end; ++t) {
+    for (int t = visited.next(n, walk.span.begin); t < walk.span.end; t = visited.next(n, t + 1)) {
       float* to = sums + int64_t(t) * (S.br / 64 * kPanels * kSumsBlock);
-      if (u.in_turn && one) wait_turn(turns + t * (S.br / 64), turns_before<ROW>(u, walk, t));
+      if (u.in_turn && one) wait_turn(turns + t * (S.br / 64), visited.before(u, walk, n, t));
       __syncwarp();
       named_sync<kDqFull>(160);
       if (one) {
@@ -85,10 +86,12 @@ TANDEM_DEVICE void multiply(const typename Set::Params& params, const Walk& walk
   Turn<S.q_stages> turn;
   Turn<S.ds_stages> ds_turn;
   typename Set::template Consumer<T, ROW> set(params, walk, memory);
+  typename Set::template Tiles<ROW> tiles(params, walk);
   bool first = true;
   for (int n = 0; n < u.group; ++n) {
 #pragma unroll 1
-    for (int t = walk.span.begin; t < walk.span.end; ++t, turn.next(), ds_turn.next()) {
+    for (int t = tiles.next(n, walk.span.begin); t < walk.span.end;
+         t = tiles.next(n, t + 1), turn.next(), ds_turn.next()) {
       const uint q = memory.q(turn.stage), d_o = memory.d_o(turn.stage);
       float s[BR / 2], dp[BR / 2];
       barrier_wait(barriers.q_full(turn.stage), turn.parity);

@@ -22,15 +22,17 @@ constexpr int consumer_registers(const FwdTile& t) {
   return t.groups == 3 ? 160 : t.dv > 192 ? 240 : 232;
 }
 
-// BIAS_: with a dense bias.
-template <int ROW, bool BIAS_ = false>
+// BIAS_: with a dense bias. Q_STAGES_: places for q, 0: as many as fit.
+template <int ROW, bool BIAS_ = false, int Q_STAGES_ = 0>
 struct FwdShape {
   static constexpr bool BIAS = BIAS_;
   static constexpr FwdTile tile = kFwdTiles[ROW];
   static constexpr int D = tile.d, DV = tile.dv, GROUPS = tile.groups, M = tile.rows(), N = tile.bc;
   static constexpr int PRODUCER = producer_registers(tile), CONSUMER = consumer_registers(tile);
   static constexpr int STAGES = tile.stages,
-                       Q_STAGES = BIAS ? fwd_bias_q_stages(tile) : fwd_q_stages(tile);
+                       Q_STAGES = Q_STAGES_ ? Q_STAGES_
+                                  : BIAS    ? fwd_bias_q_stages(tile)
+                                            : fwd_q_stages(tile);
   static_assert(GROUPS == 2 || GROUPS == 3, "registers are shared out for these");
   static constexpr bool TURNS = tile.turns && GROUPS > 1;
   static constexpr int DIST_PAD = fwd_dist_pad(tile), DIST_ENTRIES = fwd_dist_entries(tile);

@@ -39,6 +39,9 @@ Kernel<FwdFullParams> fwd_bias_kernel(tandem_dtype dtype, const Launch& launch);
 // shared memory, and no kernel for tiles of which that is more than there is.
 Kernel<FwdFullParams> fwd_elastic_kernel(tandem_dtype dtype, const Launch& launch);
 
+// Entmax with nothing else; fwd_entmax_shared_bytes(), and no kernel where that is 0. fast: alpha is 1.5.
+Kernel<FwdFullParams> fwd_entmax_kernel(tandem_dtype dtype, const Launch& launch, bool fast);
+
 }  // namespace sm90
 }  // namespace cuda
 }  // namespace tandem

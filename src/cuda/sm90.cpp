@@ -103,10 +103,12 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const SharedMemory&
                  d_o = map_shape(p, p.d_o, p.heads_q, p.seq_q, p.head_dim_v, br);
   switch (launch.stem) {
     case Stem::fwd: {
-      if (p.bias || p.normalizer == Normalizer::elastic) {
+      if (p.bias || p.normalizer != Normalizer::softmax) {
         const bool biased = bool(p.bias);
         const auto kernel = biased ? cuda::sm90::fwd_bias_kernel(p.dtype, launch)
-                                   : cuda::sm90::fwd_elastic_kernel(p.dtype, launch);
+                            : p.normalizer == Normalizer::entmax
+                                ? cuda::sm90::fwd_entmax_kernel(p.dtype, launch, p.alpha == 1.5f)
+                                : cuda::sm90::fwd_elastic_kernel(p.dtype, launch);
         const MapShape bias = bias_map_shape(p, kFwdBiasRows);
         TANDEM_TRY(prepare(kernel, launch, memory));
         cuda::sm90::FwdFullParams fixed{};
@@ -173,6 +175,28 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const SharedMemory&
         };
         return Status();
       }
+      if (p.normalizer == Normalizer::entmax) {
+        const auto kernel =
+            cuda::sm90::bwd_dkv_dq_entmax_kernel(p.dtype, launch.hopper, p.alpha == 1.5f);
+        TANDEM_TRY(prepare(kernel, launch, memory));
+        cuda::sm90::BwdDkvDqEntmaxParams fixed{};
+        fixed.block = bwd_dkv_dq_block(plan, launch);
+        fixed.extra = extra_block(p);
+        fixed.features = features_of(p);
+        fixed.support_words = int(support_words(p.seq_kv));
+        *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
+          cuda::sm90::BwdDkvDqEntmaxParams params = fixed;
+          if (!encode(function, q, a.q, &params.q) || !encode(function, k, a.k, &params.k) ||
+              !encode(function, v, a.v, &params.v) || !encode(function, d_o, a.d_o, &params.d_o))
+            return cudaErrorInvalidValue;
+          params.push = bwd_dkv_dq_push(plan, launch, a);
+          params.support = a.support;
+          const cudaError_t error = zero(a, stream);
+          if (error != cudaSuccess) return error;
+          return launch_kernel(kernel, launch, &params, stream);
+        };
+        return Status();
+      }
       const auto kernel = cuda::sm90::bwd_dkv_dq_kernel(
           p.dtype, launch.hopper, p.wants(TANDEM_GRAD_Q), p.wants(TANDEM_GRAD_K | TANDEM_GRAD_V));
       TANDEM_TRY(prepare(kernel, launch, memory));
@@ -186,6 +210,25 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const SharedMemory&
         params.push = bwd_dkv_dq_push(plan, launch, a);
         const cudaError_t error = zero(a, stream);
         if (error != cudaSuccess) return error;
+        return launch_kernel(kernel, launch, &params, stream);
+      };
+      return Status();
+    }
+    case Stem::bwd_row: {
+      const auto kernel = cuda::sm90::bwd_row_kernel(p.dtype, launch.hopper, p.alpha == 1.5f);
+      TANDEM_TRY(prepare(kernel, launch, memory));
+      cuda::sm90::BwdRowParams fixed{};
+      fixed.block = bwd_row_block(plan, launch);
+      fixed.extra = extra_block(p);
+      fixed.features = features_of(p);
+      fixed.support_words = int(support_words(p.seq_kv));
+      *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
+        cuda::sm90::BwdRowParams params = fixed;
+        if (!encode(function, q, a.q, &params.q) || !encode(function, k, a.k, &params.k) ||
+            !encode(function, v, a.v, &params.v) || !encode(function, d_o, a.d_o, &params.d_o))
+          return cudaErrorInvalidValue;
+        params.push = bwd_row_push(plan, launch, a);
+        params.support = a.support;
         return launch_kernel(kernel, launch, &params, stream);
       };
       return Status();
