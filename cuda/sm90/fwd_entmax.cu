@@ -68,11 +68,11 @@ struct Search {
 
 // Walks so far: parity of the verdict, place of its flag, set of bits.
 struct Walks {
-  int parity = 0, flag = 0;
-  TANDEM_DEVICE void next() {
-    parity ^= 1;
-    flag = flag == 2 ? 0 : flag + 1;
-  }
+  uint n = 0;  // modulo 6
+  TANDEM_DEVICE int parity() const { return int(n & 1); }
+  TANDEM_DEVICE int flag() const { return int(n < 3 ? n : n - 3); }
+  TANDEM_DEVICE int flag_before() const { return int(n == 0 ? 2 : n < 4 ? n - 1 : n - 4); }
+  TANDEM_DEVICE void next() { n = n == 5 ? 0 : n + 1; }
 };
 
 // rel: tile, counted from the first one that is seen.
@@ -108,7 +108,7 @@ TANDEM_DEVICE void produce(const FwdFullParams& params, const Shared<S>& shared)
         bool some = false;
 #pragma unroll
         for (int group = 0; group < S::GROUPS; ++group)
-          some |= has_support(search.words(group, walks.parity), t - at.span.begin);
+          some |= has_support(search.words(group, walks.parity()), t - at.span.begin);
         if (some) break;
       }
       return t;
@@ -119,8 +119,8 @@ TANDEM_DEVICE void produce(const FwdFullParams& params, const Shared<S>& shared)
     send(-1);
     for (;;) {
       send(last);
-      barrier_wait(search.verdict(), walks.parity);
-      if (!shared_int(search.again(walks.flag))) break;
+      barrier_wait(search.verdict(), walks.parity());
+      if (!shared_int(search.again(walks.flag()))) break;
       for (int t = next_tile(last); t >= at.span.begin; t = next_tile(t)) send(t);
       send(-1);
       walks.next();
@@ -290,14 +290,14 @@ TANDEM_DEVICE void consume(const FwdFullParams& params, const Shared<S>& shared)
     const auto clear_words = [&] {
       named_sync(4 + group, 128);
       if (threadIdx.x % 128 < kSupportWords)
-        put_shared(search.words(group, walks.parity) + threadIdx.x % 128 * 4, 0);
+        put_shared(search.words(group, walks.parity()) + threadIdx.x % 128 * 4, 0);
       named_sync(4 + group, 128);
     };
     const auto set_bit = [&](int t, bool some) {
       const int rel = t - at.span.begin;
       if (!__any_sync(kAllLanes, some || !params.features.SKIP)) return;
       if (threadIdx.x % 32 == 0 && rel < kSupportTiles)
-        asm volatile("red.shared.or.b32 [%0], %1;" ::"r"(search.words(group, walks.parity) +
+        asm volatile("red.shared.or.b32 [%0], %1;" ::"r"(search.words(group, walks.parity()) +
                                                          uint(rel / 32 * 4)),
                      "r"(1u << (rel % 32))
                      : "memory");
@@ -306,13 +306,13 @@ TANDEM_DEVICE void consume(const FwdFullParams& params, const Shared<S>& shared)
     const auto verdict = [&](bool moves) {
       moves = __any_sync(kAllLanes, moves);
       if (threadIdx.x % 32 == 0) {
-        if (moves) put_shared(search.again(walks.flag), 1);
+        if (moves) put_shared(search.again(walks.flag()), 1);
         barrier_arrive(search.verdict());
       }
       __syncwarp();
-      barrier_wait(search.verdict(), walks.parity);
-      const bool again = __shfl_sync(kAllLanes, shared_int(search.again(walks.flag)), 0) != 0;
-      if (threadIdx.x == 128) put_shared(search.again(walks.flag == 0 ? 2 : walks.flag - 1), 0);
+      barrier_wait(search.verdict(), walks.parity());
+      const bool again = __shfl_sync(kAllLanes, shared_int(search.again(walks.flag())), 0) != 0;
+      if (threadIdx.x == 128) put_shared(search.again(walks.flag_before()), 0);
       return again;
     };
 
@@ -451,7 +451,7 @@ TANDEM_DEVICE void consume(const FwdFullParams& params, const Shared<S>& shared)
       settle(s);  // and not behind the wait that follows
     };
     const auto own = [&](int t) {
-      return has_support(search.words(group, walks.parity), t - at.span.begin);
+      return has_support(search.words(group, walks.parity()), t - at.span.begin);
     };
     int t = next_tile();
 #pragma unroll 1
