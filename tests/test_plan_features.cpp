@@ -39,7 +39,7 @@ std::pair<int64_t, int64_t> groups_of(const Problem& p, const Launch& l) {
     case Stem::bwd_dkv_dq:
       return {ceil_div(p.seq_kv, bc), p.heads_kv * p.batch};
     case Stem::bwd_dq_cast:
-      return {(l.ampere >= 0 ? kAmpereTiles[l.ampere].panels() : (p.head_dim + 63) / 64) *
+      return {(l.ampere >= 0 ? kAmpereTiles[l.ampere].panels() : bwd_panels(kBwdShapes[l.hopper])) *
                   ceil_div(p.seq_q, 64),
               p.heads_q * p.batch};
     case Stem::bwd_dbias:
@@ -78,7 +78,7 @@ bool expects(const Plan& plan, Stem stem) {
   const bool row_dq = lazy(plan) && p.wants(TANDEM_GRAD_Q),
              dkv_ddist = lazy(plan) && p.wants(TANDEM_GRAD_K);
   const bool fused =
-      (std::string(plan.path) == "sm90" && p.backward && p.normalizer == Normalizer::softmax) ||
+      (std::string(plan.path) == "sm90" && p.backward && p.normalizer != Normalizer::elastic) ||
       plan.find(Stem::bwd_dkv_dq);
   switch (stem) {
     case Stem::bwd_dkv_dq:
@@ -94,7 +94,8 @@ bool expects(const Plan& plan, Stem stem) {
     case Stem::bwd_dot:
       return q && by_dot && (fused || p.wants(through_ds));
     case Stem::bwd_row:
-      return q && !by_dot && !row_dq && p.wants(through_ds | TANDEM_GRAD_TAU);
+      return q && !by_dot && !row_dq &&
+             (fused || p.wants(through_ds | TANDEM_GRAD_TAU));
     case Stem::bwd_dkv:
       return kv && !dkv_ddist && !fused && p.wants(TANDEM_GRAD_K | TANDEM_GRAD_V);
     case Stem::bwd_dq:
@@ -196,8 +197,10 @@ void check_plan(const Plan& plan, const Caps& caps) {
           p.heads_q * whole(p.seq_q, d_q->tile.br) * whole(p.seq_kv, d_q->tile.bc));
   }
   if (const Launch* fused = plan.find(Stem::bwd_dkv_dq);
-      fused && (p.wants(TANDEM_GRAD_Q) || p.bias)) {
+      fused && (p.wants(TANDEM_GRAD_Q) || p.bias || p.normalizer == Normalizer::entmax)) {
     const int64_t heads = p.batch * p.heads_q;
+    if (p.normalizer == Normalizer::entmax && !p.visit_all)
+      piece(plan.support_offset, heads * support_blocks(p.seq_q) * support_words(p.seq_kv));
     if (fused->ampere >= 0) {
       piece(plan.d_q_sums_offset,
             heads * ampere_row_blocks(p.seq_q) * 64 * kAmpereTiles[fused->ampere].width);

@@ -25,7 +25,7 @@ struct EntmaxShape : FwdShape<ROW, false, fwd_entmax_q_stages(kFwdTiles[ROW])> {
   using Base = FwdShape<ROW, false, fwd_entmax_q_stages(kFwdTiles[ROW])>;
   static constexpr int MOST = fwd_entmax_candidates(Base::tile);  // candidates of a list
   // Up to FULL a list is safe for 8 more; LONG ones are to be shortened.
-  static constexpr int FULL = MOST - 8, LONG = MOST * 5 / 8;
+  static constexpr int FULL = MOST - 8, LONG = FULL - 4;
   static constexpr int LISTS_AT = fwd_entmax_lists_at(Base::tile);
   static constexpr int STEP = Base::GROUPS * 128 * 2 * 4;  // bytes from a candidate to the next
 };
@@ -329,41 +329,50 @@ TANDEM_DEVICE void consume(const FwdFullParams& params, const Shared<S>& shared)
       for (int r = 0; r < 2; ++r)
         list.bound[r] = at.row0 + fresh_row() + 8 * r < u.seq_q ? -INFINITY : INFINITY;
       bool lost = false;  // a list was too long
+      // Tiles so far, and after how many of them the lists are shortened again: by all warps at the same time, as they wait
+      // for each other anyway. Twice as many keys hold about as many candidates more as the support has keys.
+      int done = 0, due = 2;
 #pragma unroll 1
       for (int t = next_tile(); t >= 0; t = next_tile()) {
         product_s();
         wait<0>();
         release_k();
         score(t);
-        const bool fresh_rows =
-            __any_sync(kAllLanes, list.bound[0] == -INFINITY || list.bound[1] == -INFINITY);
-        if (fresh_rows) {
+        // Steps to take, first over this tile as well, before its products are appended, or then over the lists alone.
+        int steps = 0;
+        bool tile = true, some = lost;
+        if (__any_sync(kAllLanes, list.bound[0] == -INFINITY || list.bound[1] == -INFINITY)) {
           float top[2];
           find_tops<N>(top, s);
 #pragma unroll
           for (int r = 0; r < 2; ++r)
             if (list.bound[r] == -INFINITY) list.bound[r] = top[r] - radius;
+          steps = 3;
         }
-        bool some = lost;
-        if (!lost) {
-          const uint before[2] = {list.end[0], list.end[1]};
+        const bool late = ++done >= due;
+        if (late) due = done < 8 ? 2 * done : done + done * 5 / 8;
 #pragma unroll 1
-          for (int n = 0;; ++n) {
-            list.append(s);
-            some = list.end[0] != before[0] || list.end[1] != before[1];
-            const bool full = list.any_beyond(S::FULL);
-            if (!full && !fresh_rows && !list.any_beyond(S::LONG)) break;
-            if (full) list.end[0] = before[0], list.end[1] = before[1];
-            if (full && n == 1) {
-              lost = some = true;
-              break;
-            }
-            list.raise(3, radius, full, s);
-            list.shorten();
-            if (!full) break;
+        for (int tries = 0; !lost; ++tries) {
+          if (steps > 0) {
+            list.raise(steps, radius, tile, s);
+            if (tries > 0) list.shorten();
+            if (!tile) break;
+          }
+          const uint from[2] = {list.end[0], list.end[1]};
+          list.append(s);
+          some = list.end[0] != from[0] || list.end[1] != from[1];
+          if (list.any_beyond(S::FULL)) {
+            list.end[0] = from[0], list.end[1] = from[1];
+            lost = some = tries > 0;
+            steps = 3;
+          } else if (late || list.any_beyond(S::LONG)) {
+            steps = 1;
+            tile = false;
+          } else {
+            break;
           }
         }
-        set_bit(t, some);
+        set_bit(t, some || lost);
       }
       if (!lost) {
         list.raise(1, radius, false, s);
