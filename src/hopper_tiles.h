@@ -60,19 +60,19 @@ constexpr int fwd_elastic_shared_bytes(const FwdTile& t) {
 // entmax: behind the barriers words of the search, a bit for each of the first kSupportTiles tiles of keys of a warpgroup (two
 // sets), and each thread's candidates of its two rows. 0 candidates: no kernel for the tile.
 constexpr int kSupportTiles = 1024, kSupportWords = kSupportTiles / 32;
-constexpr int fwd_entmax_q_stages(const FwdTile& t) { return t.d <= 64 ? 2 : 1; }
+constexpr int kEntmaxQStages = 1;  // room for q of the next tile is better used for candidates
 constexpr int fwd_entmax_lists_at(const FwdTile& t) {  // behind the barriers
   return 32 + t.groups * 2 * kSupportWords * 4;
 }
 constexpr int fwd_entmax_candidates(const FwdTile& t) {
-  const int left = kMaxShared - fwd_shared_bytes(t, fwd_entmax_q_stages(t)) - fwd_entmax_lists_at(t);
+  const int left = kMaxShared - fwd_shared_bytes(t, kEntmaxQStages) - fwd_entmax_lists_at(t);
   const int most = left / (t.groups * 128 * 2 * 4) / 4 * 4;
-  return t.d > 128 || most < 16 ? 0 : most > 36 ? 36 : most;
+  return t.d > 128 || most < 16 ? 0 : most > 44 ? 44 : most;
 }
 constexpr int fwd_entmax_shared_bytes(const FwdTile& t) {
   return fwd_entmax_candidates(t) == 0
              ? 0
-             : fwd_shared_bytes(t, fwd_entmax_q_stages(t)) + fwd_entmax_lists_at(t) +
+             : fwd_shared_bytes(t, kEntmaxQStages) + fwd_entmax_lists_at(t) +
                    fwd_entmax_candidates(t) * t.groups * 128 * 2 * 4;
 }
 

@@ -21,8 +21,8 @@ namespace {
 constexpr int kMaxWalks = 64;  // a dozen is a lot
 
 template <int ROW>
-struct EntmaxShape : FwdShape<ROW, false, fwd_entmax_q_stages(kFwdTiles[ROW])> {
-  using Base = FwdShape<ROW, false, fwd_entmax_q_stages(kFwdTiles[ROW])>;
+struct EntmaxShape : FwdShape<ROW, false, kEntmaxQStages> {
+  using Base = FwdShape<ROW, false, kEntmaxQStages>;
   static constexpr int MOST = fwd_entmax_candidates(Base::tile);  // candidates of a list
   // Up to FULL a list is safe for 8 more; LONG ones are to be shortened.
   static constexpr int FULL = MOST - 8, LONG = FULL - 4;
