@@ -15,6 +15,16 @@ extern "C" tandem_status tandem_cuda_device_create(int, const tandem_device_opti
                                                    tandem_device**) {
   return tandem::report(TANDEM_ERROR_NO_BACKEND, "this build was made without CUDA");
 }
+extern "C" tandem_status tandem_cuda_device_create_with(const tandem_cuda_device_desc*,
+                                                        const tandem_device_options*,
+                                                        tandem_device**) {
+  return tandem::report(TANDEM_ERROR_NO_BACKEND, "this build was made without CUDA");
+}
+extern "C" tandem_status tandem_cuda_execute_timed(const tandem_plan*, struct CUstream_st*,
+                                                   const tandem_args*, struct CUevent_st* const*,
+                                                   uint32_t) {
+  return tandem::report(TANDEM_ERROR_NO_BACKEND, "this build was made without CUDA");
+}
 #endif
 
 #if !TANDEM_WITH_VULKAN
@@ -30,6 +40,11 @@ extern "C" TANDEM_API tandem_status tandem_vk_required_extensions(void*, void*, 
   return tandem::report(TANDEM_ERROR_NO_BACKEND, "this build was made without Vulkan");
 }
 extern "C" TANDEM_API tandem_status tandem_vk_required_features(void*, void*, void*, void*, void*) {
+  return tandem::report(TANDEM_ERROR_NO_BACKEND, "this build was made without Vulkan");
+}
+extern "C" TANDEM_API tandem_status tandem_vk_execute_timed(const tandem_plan*, void*,
+                                                            const tandem_args*, uint64_t,
+                                                            uint32_t) {
   return tandem::report(TANDEM_ERROR_NO_BACKEND, "this build was made without Vulkan");
 }
 #endif

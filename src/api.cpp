@@ -8,28 +8,18 @@
 
 #include "args.h"
 #include "border.h"
-#include "device.h"
+#include "handles.h"
+#include "structs.h"
 #include "verbose.h"
 
 using namespace tandem;
 
-struct tandem_device {
-  std::unique_ptr<Device> device;
-};
-
-struct tandem_plan {
-  Plan plan;
-  std::unique_ptr<Program> program;
-  std::string name;
-};
-
 namespace {
 
-thread_local std::string last_message;
-thread_local const char* fixed_message = nullptr;  // in its place, where no memory may be needed
+thread_local char last_message[8192];  // belongs to no device, so its memory does not either
 
 // A text out: bytes needed with the final NUL, and as many as fit.
-size_t copy_text(const std::string& s, char* out, size_t capacity) {
+size_t copy_text(const String& s, char* out, size_t capacity) {
   if (out && capacity > 0) {
     const size_t n = std::min(s.size(), capacity - 1);
     std::memcpy(out, s.data(), n);
@@ -39,35 +29,67 @@ size_t copy_text(const std::string& s, char* out, size_t capacity) {
 }
 
 template <size_t N>
-void copy_name(const std::string& s, char (&out)[N]) {
+void copy_name(const String& s, char (&out)[N]) {
   copy_text(s, out, N);
-}
-
-template <typename Struct>
-Status check_struct(const char* what, const Struct* s) {
-  if (!s) return fail(TANDEM_ERROR_INVALID_ARGUMENT, "%s is NULL", what);
-  if (s->struct_size < sizeof(Struct))
-    return fail(TANDEM_ERROR_INVALID_STRUCT, "%s.struct_size is %u, must be %zu", what,
-                s->struct_size, sizeof(Struct));
-  return Status();
 }
 
 Status check_not_null(const char* what, const void* pointer) {
   return pointer ? Status() : fail(TANDEM_ERROR_INVALID_ARGUMENT, "%s is NULL", what);
 }
 
-Status check_options(const tandem_device_options* given, DeviceOptions* options) {
-  if (given) {
-    TANDEM_TRY(check_struct("options", given));
-    if (given->next) return fail(TANDEM_ERROR_INVALID_STRUCT, "options.next is not NULL");
-    if (given->threads > 1024)
-      return fail(TANDEM_ERROR_INVALID_ARGUMENT, "options.threads is %u, at most 1024",
-                  given->threads);
-    options->log = Logger(*given);
-    options->threads = given->threads;
-    TANDEM_TRY(parse_disabled(given->disable, &options->disabled));
-  }
+Status check_options(const tandem_device_options* options, tandem_device_options* checked) {
+  *checked = TANDEM_DEVICE_OPTIONS_INIT;
+  if (!options) return Status();
+  TANDEM_TRY(read_struct("options", options, checked));
+  if (checked->next) return fail(TANDEM_ERROR_INVALID_STRUCT, "options.next is not NULL");
+  if (checked->threads > 1024)
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT, "options.threads is %u, at most 1024",
+                checked->threads);
+  if (!checked->allocate != !checked->release)
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT, "options.%s is NULL, but options.%s is not",
+                checked->allocate ? "release" : "allocate",
+                checked->allocate ? "allocate" : "release");
+  return Status();
+}
+
+// What of the options needs memory.
+Status read_options(const tandem_device_options& given, DeviceOptions* options) {
+  options->log = Logger(given);
+  options->threads = given.threads;
+  TANDEM_TRY(parse_disabled(given.disable, &options->disabled));
   return parse_disabled(std::getenv("TANDEM_DISABLE"), &options->disabled);
+}
+
+// Whether a shorter problem, of an older version, can say this one.
+Status check_fits(const tandem_problem& whole, size_t size) {
+  const char* bytes = reinterpret_cast<const char*>(&whole);
+  for (size_t i = size; i < sizeof(whole); ++i)
+    if (bytes[i] != 0)
+      return fail(TANDEM_ERROR_INVALID_STRUCT,
+                  "problem.struct_size is %zu, too small for what the line has: %zu is this "
+                  "version's",
+                  size, sizeof(whole));
+  return Status();
+}
+
+// Of a program that its plans share.
+std::shared_ptr<const Program> share(std::unique_ptr<Program> program) {
+  return std::shared_ptr<const Program>(program.release(), std::default_delete<const Program>(),
+                                        HostAllocator<char>());
+}
+
+// Of a plan that is not in the device's cache.
+Status make_shared_plan(tandem_device& device, const tandem_problem& problem, SharedPlan* shared) {
+  Problem checked;
+  TANDEM_TRY(make_problem(&problem, &checked));
+  const auto plan = make_host_shared<NamedPlan>();
+  TANDEM_TRY(make_plan(checked, device.device->caps(), plan.get()));
+  plan->full_name = plan->name() + " | " + print_problem(problem);
+  std::unique_ptr<Program> program;
+  TANDEM_TRY(device.device->build(*plan, &program));
+  plan->refusals = {};  // nobody asks any more
+  *shared = {plan, share(std::move(program))};
+  return Status();
 }
 
 bool given(const tandem_buffer& b) { return b.handle != 0 || b.offset != 0; }
@@ -115,9 +137,8 @@ uint64_t fnv1a(const void* data, size_t size, uint64_t hash = 0xcbf29ce484222325
 }
 
 uint64_t blob_key(const Caps& caps) {
-  const std::string id =
-      text("%s|%s|%s|%u|%u|%u", backend_name(caps.backend), caps.name.c_str(), caps.driver.c_str(),
-           caps.vendor_id, caps.device_id, caps.driver_version);
+  const String id = text("%s|%s|%s|%u|%u|%u", backend_name(caps.backend), caps.name.c_str(),
+                         caps.driver.c_str(), caps.vendor_id, caps.device_id, caps.driver_version);
   return fnv1a(id.data(), id.size());
 }
 
@@ -135,22 +156,16 @@ void tell(tandem_status code) noexcept {
 }  // namespace
 
 tandem_status report(tandem_status code, const char* sentence) noexcept {
-  fixed_message = sentence;
+  const size_t room = sizeof(last_message) - 1, size = std::strlen(sentence);
+  std::memcpy(last_message, sentence, std::min(size, room));
+  last_message[std::min(size, room)] = '\0';
+  if (size > room) std::memcpy(last_message + room - 3, "...", 3);
   tell(code);
   return code;
 }
 
 tandem_status report(const Status& status) noexcept {
-  if (!status.ok()) {
-    try {
-      last_message = status.message();
-      fixed_message = nullptr;
-      tell(status.code());
-    } catch (...) {
-      return report(status.code(), "no memory was left for the sentence; the status stands");
-    }
-  }
-  return status.code();
+  return status.ok() ? TANDEM_OK : report(status.code(), status.message().c_str());
 }
 
 tandem_status create_device(const tandem_device_options* options, tandem_device** device,
@@ -161,9 +176,14 @@ tandem_status create_device(const tandem_device_options* options, tandem_device*
     TANDEM_TRY(check_not_null("device", device));
     TANDEM_TRY(verbose_status());
     const VerboseClock clock(Verbose::device);
+    tandem_device_options given;
+    TANDEM_TRY(check_options(options, &given));
+    const HostMemory memory(given);
+    const HostScope scope(memory);
     DeviceOptions checked;
-    TANDEM_TRY(check_options(options, &checked));
+    TANDEM_TRY(read_options(given, &checked));
     std::unique_ptr<tandem_device> made(new tandem_device);
+    made->memory = memory;
     TANDEM_TRY(open(checked, context, &made->device));
     made->device->log()(
         TANDEM_LOG_INFO,
@@ -176,7 +196,32 @@ tandem_status create_device(const tandem_device_options* options, tandem_device*
                         TANDEM_VERSION_MAJOR, TANDEM_VERSION_MINOR, TANDEM_VERSION_PATCH)
                        .c_str());
     }
+    add_handle(made.get());
     *device = made.release();
+    return Status();
+  });
+}
+
+tandem_status execute(const tandem_plan* plan, const Backend* backend, const tandem_args* args,
+                      Status (*record)(const Plan&, const Program&, const tandem_args&,
+                                       const void*),
+                      const void* context) {
+  return border([&]() -> Status {
+    TANDEM_TRY(check_handle("plan", plan));
+    const HostScope scope(plan->memory);
+    if (!plan->program)
+      return fail(TANDEM_ERROR_INVALID_ARGUMENT, "plan has no device: that was destroyed before");
+    const NamedPlan& p = *plan->plan;
+    if (backend && p.backend != *backend)
+      return fail(TANDEM_ERROR_INVALID_ARGUMENT, "plan is for %s, this call is for %s",
+                  backend_name(p.backend), backend_name(*backend));
+    tandem_args whole;
+    TANDEM_TRY(read_struct("args", args, &whole));
+    TANDEM_TRY(check_args(p, whole));
+    const VerboseClock clock(Verbose::execute);
+    TANDEM_TRY(record(p, *plan->program, whole, context));
+    if (clock.on() && !p.launches.empty())
+      verbose_line(Verbose::execute, backend_name(p.backend), clock.us(), p.full_name.c_str());
     return Status();
   });
 }
@@ -211,9 +256,7 @@ const char* tandem_status_string(tandem_status status) {
   return "unknown tandem_status";
 }
 
-const char* tandem_last_message(void) {
-  return fixed_message ? fixed_message : last_message.c_str();
-}
+const char* tandem_last_message(void) { return last_message; }
 
 uint32_t tandem_version(void) {
   return uint32_t(TANDEM_VERSION_MAJOR) << 22 | uint32_t(TANDEM_VERSION_MINOR) << 12 |
@@ -225,17 +268,38 @@ tandem_status tandem_cpu_device_create(const tandem_device_options* options,
   return create_device(options, device, open_cpu_device, nullptr);
 }
 
-void tandem_device_destroy(tandem_device* device) { delete device; }
+void tandem_device_destroy(tandem_device* device) {
+  if (!device) return;
+  border([&]() -> Status {
+    TANDEM_TRY(check_handle("device", device));
+    const HostMemory memory = device->memory;  // outlives the device
+    const HostScope scope(memory);
+    remove_handle(device);
+    const std::unique_ptr<tandem_device> gone(device);
+    const int plans = orphan_plans(device);
+    if (plans == 0) return Status();
+    const Status early =
+        fail(TANDEM_ERROR_INVALID_ARGUMENT,
+             "tandem_device_destroy: %d plans of this device are alive; they can be destroyed "
+             "still, but not executed",
+             plans);
+    device->device->log()(TANDEM_LOG_ERROR, early.message());
+    return early;
+  });
+}
 
 tandem_status tandem_device_get_info(const tandem_device* device, tandem_device_info* info) {
   return border([&]() -> Status {
-    TANDEM_TRY(check_not_null("device", device));
-    TANDEM_TRY(check_struct("info", info));
+    TANDEM_TRY(check_handle("device", device));
+    const HostScope scope(device->memory);
+    TANDEM_TRY(check_size_of("info", info));
     const Caps& caps = device->device->caps();
-    info->shared_bytes = caps.shared_bytes;
-    copy_name(backend_name(caps.backend), info->backend);
-    copy_name(caps.name, info->name);
-    copy_name(caps.driver, info->driver);
+    tandem_device_info whole{};
+    whole.shared_bytes = caps.shared_bytes;
+    copy_name(backend_name(caps.backend), whole.backend);
+    copy_name(caps.name, whole.name);
+    copy_name(caps.driver, whole.driver);
+    write_struct(whole, info);
     return Status();
   });
 }
@@ -243,7 +307,8 @@ tandem_status tandem_device_get_info(const tandem_device* device, tandem_device_
 size_t tandem_device_describe(const tandem_device* device, char* out, size_t capacity) {
   size_t size = 0;
   border([&]() -> Status {
-    TANDEM_TRY(check_not_null("device", device));
+    TANDEM_TRY(check_handle("device", device));
+    const HostScope scope(device->memory);
     size = copy_text(describe_caps(device->device->caps()), out, capacity);
     return Status();
   });
@@ -252,9 +317,10 @@ size_t tandem_device_describe(const tandem_device* device, char* out, size_t cap
 
 tandem_status tandem_device_get_cache(tandem_device* device, size_t* size, void* data) {
   return border([&]() -> Status {
-    TANDEM_TRY(check_not_null("device", device));
+    TANDEM_TRY(check_handle("device", device));
+    const HostScope scope(device->memory);
     TANDEM_TRY(check_not_null("size", size));
-    std::vector<uint8_t> body;
+    Vec<uint8_t> body;
     TANDEM_TRY(device->device->cache_get(&body));
     const size_t needed = sizeof(BlobHeader) + body.size();
     if (data) {
@@ -278,7 +344,8 @@ tandem_status tandem_device_get_cache(tandem_device* device, size_t* size, void*
 
 tandem_status tandem_device_set_cache(tandem_device* device, size_t size, const void* data) {
   return border([&]() -> Status {
-    TANDEM_TRY(check_not_null("device", device));
+    TANDEM_TRY(check_handle("device", device));
+    const HostScope scope(device->memory);
     TANDEM_TRY(check_not_null("data", data));
     BlobHeader header;
     if (size < sizeof(header))
@@ -302,10 +369,10 @@ tandem_status tandem_device_set_cache(tandem_device* device, size_t size, const 
   });
 }
 
-void tandem_problem_init(tandem_problem* problem) {
-  if (!problem) return;
-  std::memset(problem, 0, sizeof(*problem));
-  problem->struct_size = uint32_t(sizeof(*problem));
+void tandem_problem_init_sized(tandem_problem* problem, uint32_t struct_size) {
+  if (!problem || struct_size < kFirstSize<tandem_problem>) return;
+  std::memset(static_cast<void*>(problem), 0, struct_size);
+  problem->struct_size = struct_size;
   problem->direction = TANDEM_FORWARD;
   problem->scale = std::nanf("");
   problem->gradients = TANDEM_GRAD_QKV;
@@ -313,63 +380,101 @@ void tandem_problem_init(tandem_problem* problem) {
   tandem_problem_contiguous(problem, TANDEM_F32);
 }
 
+void(tandem_problem_init)(tandem_problem* problem) {
+  tandem_problem_init_sized(problem, kFirstSize<tandem_problem>);
+}
+
 size_t tandem_problem_print(const tandem_problem* problem, char* out, size_t capacity) {
   size_t size = 0;
   border([&]() -> Status {
-    TANDEM_TRY(check_struct("problem", problem));
-    size = copy_text(print_problem(*problem), out, capacity);
+    tandem_problem whole;
+    TANDEM_TRY(read_struct("problem", problem, &whole));
+    size = copy_text(print_problem(whole), out, capacity);
     return Status();
   });
   return size;
 }
 
-tandem_status tandem_problem_parse(const char* line, tandem_problem* problem) {
+tandem_status tandem_problem_parse_sized(const char* line, tandem_problem* problem,
+                                         uint32_t struct_size) {
   return border([&]() -> Status {
     TANDEM_TRY(check_not_null("problem", problem));
-    return parse_problem(line, problem);
+    tandem_problem whole{};
+    whole.struct_size = struct_size;
+    TANDEM_TRY(check_size_of("problem", &whole));
+    TANDEM_TRY(parse_problem(line, &whole));
+    TANDEM_TRY(check_fits(whole, struct_size));
+    tandem_problem_init_sized(problem, struct_size);
+    write_struct(whole, problem);
+    return Status();
   });
+}
+
+tandem_status(tandem_problem_parse)(const char* line, tandem_problem* problem) {
+  return tandem_problem_parse_sized(line, problem, kFirstSize<tandem_problem>);
 }
 
 tandem_status tandem_plan_create(tandem_device* device, const tandem_problem* problem,
                                  tandem_plan** plan) {
   return border([&]() -> Status {
-    TANDEM_TRY(check_not_null("device", device));
+    TANDEM_TRY(check_handle("device", device));
+    const HostScope scope(device->memory);
     TANDEM_TRY(check_not_null("plan", plan));
     const VerboseClock clock(Verbose::plan);
-    Problem checked;
-    TANDEM_TRY(make_problem(problem, &checked));
+    tandem_problem whole;
+    TANDEM_TRY(read_struct("problem", problem, &whole));
     std::unique_ptr<tandem_plan> made(new tandem_plan);
-    TANDEM_TRY(make_plan(checked, device->device->caps(), &made->plan));
-    made->name = made->plan.name() + " | " + print_problem(*problem);
-    TANDEM_TRY(device->device->build(made->plan, &made->program));
-    device->device->log()(TANDEM_LOG_DEBUG, "plan " + made->name);
+    made->memory = device->memory;
+    SharedPlan shared = device->cache.find(whole);
+    const bool cached = shared.plan != nullptr;
+    if (!cached) TANDEM_TRY(make_shared_plan(*device, whole, &shared));
+    if (device->device->log())
+      device->device->log()(TANDEM_LOG_DEBUG, "plan " + shared.plan->full_name);
+    // The last that may run out of memory: a call that fails leaves nothing in the cache.
+    if (!cached) shared = device->cache.add(whole, shared);
+    made->plan = shared.plan;
+    made->program = shared.program;
     if (clock.on())
-      verbose_line(Verbose::plan, backend_name(made->plan.backend), clock.us(), made->name.c_str());
+      verbose_line(Verbose::plan, backend_name(made->plan->backend), clock.us(),
+                   made->plan->full_name.c_str());
+    add_handle(made.get());
+    join_device(made.get(), device);
     *plan = made.release();
     return Status();
   });
 }
 
-void tandem_plan_destroy(tandem_plan* plan) { delete plan; }
+void tandem_plan_destroy(tandem_plan* plan) {
+  if (!plan) return;
+  border([&]() -> Status {
+    TANDEM_TRY(check_handle("plan", plan));
+    remove_handle(plan);
+    leave_device(plan);
+    delete plan;
+    return Status();
+  });
+}
 
 tandem_status tandem_plan_get_info(const tandem_plan* plan, tandem_plan_info* info) {
   return border([&]() -> Status {
-    TANDEM_TRY(check_not_null("plan", plan));
-    TANDEM_TRY(check_struct("info", info));
-    const Plan& p = plan->plan;
-    info->kernel_count = uint32_t(p.launches.size());
-    std::fill(std::begin(info->kernels), std::end(info->kernels), 0u);
+    TANDEM_TRY(check_handle("plan", plan));
+    TANDEM_TRY(check_size_of("info", info));
+    const HostScope scope(plan->memory);
+    tandem_plan_info whole{};
+    const NamedPlan& p = *plan->plan;
+    whole.kernel_count = uint32_t(p.launches.size());
     for (size_t i = 0; i < p.launches.size(); ++i)
-      info->kernels[i] = uint32_t(p.launches[i].kernel);
-    info->workspace_size = p.workspace_size;
-    info->workspace_alignment = kWorkspaceAlignment;
-    info->flops = problem_flops(p.problem);
-    info->unordered = p.unordered();
-    info->tile_rows = uint32_t(p.tile().br);
-    info->tile_cols = uint32_t(p.tile().bc);
-    copy_name(backend_name(p.backend), info->backend);
-    copy_name(p.path, info->path);
-    copy_name(plan->name, info->name);
+      whole.kernels[i] = uint32_t(p.launches[i].kernel);
+    whole.workspace_size = p.workspace_size;
+    whole.workspace_alignment = kWorkspaceAlignment;
+    whole.flops = problem_flops(p.problem);
+    whole.unordered = p.unordered();
+    whole.tile_rows = uint32_t(p.tile().br);
+    whole.tile_cols = uint32_t(p.tile().bc);
+    copy_name(backend_name(p.backend), whole.backend);
+    copy_name(p.path, whole.path);
+    copy_name(p.full_name, whole.name);
+    write_struct(whole, info);
     return Status();
   });
 }
@@ -378,7 +483,8 @@ size_t tandem_explain(const tandem_device* device, const tandem_problem* problem
                       size_t capacity) {
   size_t size = 0;
   border([&]() -> Status {
-    TANDEM_TRY(check_not_null("device", device));
+    TANDEM_TRY(check_handle("device", device));
+    const HostScope scope(device->memory);
     Problem checked;
     const Status status = make_problem(problem, &checked);
     size = copy_text(status.ok() ? explain(checked, device->device->caps())
@@ -393,33 +499,30 @@ uint32_t tandem_kernel_count(void) { return uint32_t(kKernelCount); }
 
 tandem_status tandem_kernel_get(uint32_t index, tandem_kernel_info* info) {
   return border([&]() -> Status {
-    TANDEM_TRY(check_struct("info", info));
+    TANDEM_TRY(check_size_of("info", info));
     if (index >= uint32_t(kKernelCount))
       return fail(TANDEM_ERROR_INVALID_ARGUMENT, "kernel index is %u, there are %d", index,
                   kKernelCount);
+    tandem_kernel_info whole{};
     const KernelRow& row = kKernels[index];
-    info->built = kernel_built(row);
-    copy_name(stem_name(row.stem), info->stem);
-    copy_name(backend_name(row.backend), info->backend);
-    copy_name(row.path, info->path);
+    whole.built = kernel_built(row);
+    copy_name(stem_name(row.stem), whole.stem);
+    copy_name(backend_name(row.backend), whole.backend);
+    copy_name(row.path, whole.path);
+    write_struct(whole, info);
     return Status();
   });
 }
 
 tandem_status tandem_execute(const tandem_plan* plan, tandem_stream stream,
                              const tandem_args* args) {
-  return border([&]() -> Status {
-    TANDEM_TRY(check_not_null("plan", plan));
-    TANDEM_TRY(check_struct("args", args));
-    TANDEM_TRY(check_args(plan->plan, *args));
-    if (plan->plan.launches.empty()) return Status();
-    const VerboseClock clock(Verbose::execute);
-    TANDEM_TRY(plan->program->record(stream, *args));
-    if (clock.on())
-      verbose_line(Verbose::execute, backend_name(plan->plan.backend), clock.us(),
-                   plan->name.c_str());
-    return Status();
-  });
+  return execute(
+      plan, nullptr, args,
+      [](const Plan& p, const Program& program, const tandem_args& a, const void* context) {
+        if (p.launches.empty()) return Status();
+        return program.record(*static_cast<const tandem_stream*>(context), a);
+      },
+      &stream);
 }
 
 }  // extern "C"

@@ -4,7 +4,6 @@
 #define TANDEM_SRC_BORDER_H
 #include <exception>
 #include <new>
-#include <string>
 
 #include "status.h"
 
@@ -12,7 +11,7 @@ namespace tandem {
 
 // Stores the message of a failure for tandem_last_message(), and returns the code.
 tandem_status report(const Status& status) noexcept;
-tandem_status report(tandem_status code, const char* sentence) noexcept;  // kept: a literal
+tandem_status report(tandem_status code, const char* sentence) noexcept;
 
 // Nothing gets past this but a status. What follows an exception must not allocate: there may be no
 // memory left.
@@ -23,10 +22,9 @@ tandem_status border(Body body) noexcept {
   } catch (const std::bad_alloc&) {
     return report(TANDEM_ERROR_OUT_OF_MEMORY, "out of host memory");
   } catch (const std::exception& e) {
-    try {
-      return report(Status(TANDEM_ERROR_BACKEND, std::string("unexpected: ") + e.what()));
-    } catch (...) {
-    }
+    char sentence[256];
+    std::snprintf(sentence, sizeof sentence, "unexpected: %s", e.what());
+    return report(TANDEM_ERROR_BACKEND, sentence);
   } catch (...) {
   }
   return report(TANDEM_ERROR_BACKEND, "unexpected exception");

@@ -11,9 +11,9 @@
 
 namespace tandem {
 
-std::string describe_caps(const Caps& c) {
-  std::string s;
-  auto line = [&](const char* name, const std::string& value) {
+String describe_caps(const Caps& c) {
+  String s;
+  auto line = [&](const char* name, const String& value) {
     s += text("%-20s %s\n", name, value.c_str());
   };
   auto number = [&](const char* name, uint32_t value) { line(name, text("%u", value)); };
@@ -57,7 +57,7 @@ std::string describe_caps(const Caps& c) {
     flag("coopmat_per_element", c.coopmat_per_element);
     flag("bfloat16_coopmat", c.bfloat16_coopmat);
     number("push_bytes", c.push_bytes);
-    std::string list;
+    String list;
     for (const MatrixShape& m : c.matrices)
       list += text("%s%s %dx%dx%d", list.empty() ? "" : ", ", m.operands, m.m, m.n, m.k);
     if (!list.empty()) line("matrices", list);
@@ -68,21 +68,21 @@ std::string describe_caps(const Caps& c) {
             text("%s%s: %s (%s)", list.empty() ? "" : "; ", quirk.what(), quirk.reason, quirk.link);
     if (!list.empty()) line("quirks", list);
   }
-  for (const std::string& path : c.disabled) line("disabled", path);
+  for (const String& path : c.disabled) line("disabled", path);
   return s;
 }
 
-Status parse_disabled(const char* list, std::vector<std::string>* disabled) {
+Status parse_disabled(const char* list, Vec<String>* disabled) {
   if (!list) return Status();
-  std::vector<std::string> found;
+  Vec<String> found;
   while (*list) {
     const size_t n = std::strcspn(list, ",");
-    const std::string word(list, n);
+    const String word(list, n);
     list += n + (list[n] == ',');
     if (word.empty()) continue;
     bool known = false;
     for (const PathRow& row : kPaths)
-      known |= word == std::string(backend_name(row.backend)) + "." + row.name;
+      known |= word == String(backend_name(row.backend)) + "." + row.name;
     for (const FixedRow& row : kFixed) known |= word == row.candidate();
     for (const Tile& tile : kTiles) known |= word == tile.name;
     for (const MatrixTile& tile : kMatrixTiles) known |= word == tile.name;

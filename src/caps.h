@@ -4,9 +4,8 @@
 #ifndef TANDEM_SRC_CAPS_H
 #define TANDEM_SRC_CAPS_H
 #include <cstdint>
-#include <string>
-#include <vector>
 
+#include "host_memory.h"
 #include "registry.h"
 
 namespace tandem {
@@ -20,7 +19,7 @@ struct MatrixShape {
 
 struct Caps {
   Backend backend = Backend::cpu;
-  std::string name = "CPU", driver = "tandem";
+  String name = "CPU", driver = "tandem";
   uint32_t vendor_id = 0, device_id = 0, driver_id = 0, driver_version = 0;
   // Vulkan and CUDA
   uint32_t shared_bytes = 0;  // per workgroup, what a kernel may use
@@ -41,24 +40,24 @@ struct Caps {
   bool coopmat = false, bfloat16_coopmat = false;
   bool coopmat_reductions = false, coopmat_conversions = false, coopmat_per_element = false;
   uint32_t push_bytes = 0;
-  std::vector<MatrixShape> matrices;
+  Vec<MatrixShape> matrices;
   // CUDA
   int compute_major = 0, compute_minor = 0;
   bool sm80_code = false;  // this build's kernels for compute capability 8.0 and later load
   bool sm90_code = false;  // this build's kernels for sm_90a load
   // CPU
   uint32_t threads = 0;
-  std::string vector_isa;
+  String vector_isa;
   // Paths and tiles to do without: "backend.path", "t64k32".
-  std::vector<std::string> disabled;
+  Vec<String> disabled;
 };
 
 // "name value" lines; tandem_device_describe() and `tandem info` print them.
-std::string describe_caps(const Caps& caps);
+String describe_caps(const Caps& caps);
 
 // Splits a comma-separated list; an unknown name fails and names itself. Nothing in it: empty list.
 class Status;
-Status parse_disabled(const char* list, std::vector<std::string>* disabled);
+Status parse_disabled(const char* list, Vec<String>* disabled);
 
 }  // namespace tandem
 #endif

@@ -3,8 +3,6 @@
 #ifndef TANDEM_SRC_DEVICE_H
 #define TANDEM_SRC_DEVICE_H
 #include <memory>
-#include <string>
-#include <vector>
 
 #include "caps.h"
 #include "plan.h"
@@ -16,7 +14,8 @@ class Logger {
  public:
   Logger() = default;
   explicit Logger(const tandem_device_options& o) : log_(o.log), user_(o.user) {}
-  void operator()(tandem_log_level level, const std::string& message) const {
+  explicit operator bool() const { return log_ != nullptr; }
+  void operator()(tandem_log_level level, const String& message) const {
     if (log_) log_(user_, level, message.c_str());
   }
 
@@ -26,21 +25,21 @@ class Logger {
 };
 
 // A plan made ready on a device: pipelines, parameter blocks. Immutable; record() from any thread.
-class Program {
+class Program : public HostObject {
  public:
   virtual ~Program() = default;
   // args have been checked against the plan: every tensor that it needs is given.
   virtual Status record(tandem_stream stream, const tandem_args& args) const = 0;
 };
 
-class Device {
+class Device : public HostObject {
  public:
   virtual ~Device() = default;
   const Caps& caps() const { return caps_; }
   const Logger& log() const { return log_; }
   virtual Status build(const Plan& plan, std::unique_ptr<Program>* program) = 0;
   // Compiled pipelines. A backend without a cache has an empty blob body.
-  virtual Status cache_get(std::vector<uint8_t>* body) { return body->clear(), Status(); }
+  virtual Status cache_get(Vec<uint8_t>* body) { return body->clear(), Status(); }
   virtual Status cache_set(const uint8_t*, size_t) { return Status(); }
 
  protected:
@@ -52,7 +51,7 @@ class Device {
 struct DeviceOptions {
   Logger log;
   uint32_t threads = 0;
-  std::vector<std::string> disabled;
+  Vec<String> disabled;
 };
 
 // Runs open() with checked options behind the C border and hands out the device. Catches everything.
@@ -61,11 +60,17 @@ tandem_status create_device(const tandem_device_options* options, tandem_device*
                                            std::unique_ptr<Device>*),
                             const void* context);
 
+// The same for an execute: record() gets checked arguments. backend: that the plan has to be of; nullptr: any.
+tandem_status execute(const tandem_plan* plan, const Backend* backend, const tandem_args* args,
+                      Status (*record)(const Plan&, const Program&, const tandem_args&,
+                                       const void* context),
+                      const void* context);
+
 Status open_cpu_device(const DeviceOptions& options, const void*, std::unique_ptr<Device>* device);
 Status open_vulkan_device(const DeviceOptions& options, const void* desc,
                           std::unique_ptr<Device>* device);  // desc: tandem_vk_device_desc
-Status open_cuda_device(const DeviceOptions& options, const void* ordinal,
-                        std::unique_ptr<Device>* device);  // ordinal: int
+Status open_cuda_device(const DeviceOptions& options, const void* desc,
+                        std::unique_ptr<Device>* device);  // desc: tandem_cuda_device_desc
 
 // Whether this build holds a kernel.
 bool kernel_built(const KernelRow& row);

@@ -24,8 +24,8 @@ JoinShape::JoinShape(uint32_t splits, int64_t head_dim_v) {
   while (slices * lanes < kJoinGroup && uint32_t(slices) * 4 <= splits) slices *= 2;
 }
 
-std::string Plan::name() const {
-  std::string s = std::string(backend_name(backend)) + "." + path;
+String Plan::name() const {
+  String s = String(backend_name(backend)) + "." + path;
   const Tile t = tile();
   return t.br > 0 ? s + text(" %dx%d", t.br, t.bc) : s;
 }
@@ -64,17 +64,17 @@ bool Plan::sums_dist() const {
   return find(Stem::bwd_ddist) || (fused && fused->members > 0);
 }
 
-std::string explain(const Problem& problem, const Caps& caps) {
+String explain(const Problem& problem, const Caps& caps) {
   Plan plan;
   const Status status = make_plan(problem, caps, &plan);
-  std::string s;
+  String s;
   for (const Refusal& r : plan.refusals)
     s += text("%-24s refused: %s\n", r.candidate.c_str(), r.reason.c_str());
   if (!status.ok()) return s;
   s += text("%-24s taken", plan.name().c_str());
   if (const char* tile = plan.tile().name; tile && *tile) s += text(" (%s)", tile);
   s += text(", workspace %llu bytes\n", (unsigned long long)plan.workspace_size);
-  const std::string narrow = narrow_inputs(problem, plan.wide_elements());
+  const String narrow = narrow_inputs(problem, plan.wide_elements());
   if (plan.backend != Backend::cpu && !narrow.empty())
     s += text("  slower: element by element, no multiple of %d: %s\n", plan.wide_elements(),
               narrow.c_str());

@@ -241,8 +241,8 @@ bool all_wide(const Plan& plan, const Launch& l, const Addresses& a) {
   return from.all_wide() && takes_chunks(plan, l, a);
 }
 
-std::string narrow_inputs(const Problem& p, int elements) {
-  std::string names;
+String narrow_inputs(const Problem& p, int elements) {
+  String names;
   const auto add = [&](bool narrow, const char* name) {
     if (narrow) names += text("%s%s", names.empty() ? "" : ", ", name);
   };
@@ -548,6 +548,7 @@ BwdHeadBlock bwd_head_block(const Plan& plan, const Launch& l) {
   b.batch = int(p.batch);
   b.heads_q = int(p.heads_q);
   b.seq_q = int(p.seq_q);
+  b.slopes = int(plan.slope_parts());
   b.total = l.total;
   return b;
 }

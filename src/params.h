@@ -6,7 +6,6 @@
 #define TANDEM_SRC_PARAMS_H
 #include <cstddef>
 #include <cstdint>
-#include <string>
 
 #include "args.h"
 #include "plan.h"
@@ -56,7 +55,7 @@ int extra_addresses(const Problem& problem);
 
 // What of a problem keeps the tiled GPU kernels from loads of so many elements (4; 8 on the matrix paths), whatever
 // the addresses will be: names of inputs (their strides) and of head sizes. Empty: nothing does.
-std::string narrow_inputs(const Problem& problem, int elements);
+String narrow_inputs(const Problem& problem, int elements);
 
 // Matrix paths: whether bias, and d_bias where the launch stores it, lie at addresses that allow accesses of 16 bytes, if
 // their strides do.

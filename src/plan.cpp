@@ -9,9 +9,7 @@
 
 namespace tandem {
 
-std::string candidate(const PathRow& row) {
-  return std::string(backend_name(row.backend)) + "." + row.name;
-}
+String candidate(const PathRow& row) { return String(backend_name(row.backend)) + "." + row.name; }
 
 bool is_path(const PathRow& row, Backend backend, const char* name) {
   return row.backend == backend && std::strcmp(row.name, name) == 0;
@@ -24,7 +22,7 @@ bool is_matrix_path(const PathRow& row) {
 bool is_sm80(const PathRow& row) { return is_path(row, Backend::cuda, "sm80"); }
 bool is_sm90(const PathRow& row) { return is_path(row, Backend::cuda, "sm90"); }
 
-bool is_disabled(const Caps& caps, const std::string& name) {
+bool is_disabled(const Caps& caps, const String& name) {
   return std::find(caps.disabled.begin(), caps.disabled.end(), name) != caps.disabled.end();
 }
 
@@ -44,7 +42,7 @@ bool forced_size(const Problem& p, const Tile& t) {
 namespace {
 
 // What a path needs of the device whatever the problem; "" if the device has it.
-std::string missing_capability(const PathRow& row, const Caps& caps) {
+String missing_capability(const PathRow& row, const Caps& caps) {
   if (row.backend == Backend::vulkan) {
     if (!caps.buffer_address) return "the device lacks bufferDeviceAddress";
     if (!caps.inline_uniform) return "the device lacks inline uniform blocks";
@@ -88,7 +86,7 @@ std::string missing_capability(const PathRow& row, const Caps& caps) {
 }
 
 // Why a row of the tile table does not do; "" if it does.
-std::string tile_refusal(const Problem& p, const Caps& caps, const PathRow& row, const Tile& t) {
+String tile_refusal(const Problem& p, const Caps& caps, const PathRow& row, const Tile& t) {
   if (is_disabled(caps, t.name)) return kDisabled;
   if (!forced_size(p, t))
     return text("%dx%d is not the tile %dx%d that the problem asks for", t.br, t.bc, p.tile_rows,
@@ -109,18 +107,18 @@ std::string tile_refusal(const Problem& p, const Caps& caps, const PathRow& row,
 }
 
 // What of a problem a path does not compute; "" if nothing.
-std::string missing_feature(const PathRow& row, const Problem& p, const Caps& caps) {
+String missing_feature(const PathRow& row, const Problem& p, const Caps& caps) {
   // Backward has none, and neither has the CPU, whose results are the same without.
   if (row.backend != Backend::cpu && !p.backward && p.splits > 1 &&
       p.normalizer != Normalizer::softmax)
     return text("splits, of which the problem asks for %d, are for softmax alone", p.splits);
   if (is_matrix_path(row)) {
-    const std::string type = matrix_type_refusal(p, caps);
+    const String type = matrix_type_refusal(p, caps);
     if (!type.empty()) return type;
   }
   if (is_sm90(row)) return sm90_refusal(p, caps);
   if (is_sm80(row)) {
-    const std::string why = sm80_refusal(p);
+    const String why = sm80_refusal(p);
     if (!why.empty()) return why;
   }
   const bool plain = is_path(row, Backend::cpu, "simd");
@@ -158,20 +156,20 @@ namespace {
 
 // Fills in plan if this path takes the problem; otherwise adds to its refusals.
 bool try_path(const Problem& p, const Caps& caps, const PathRow& row, Plan* plan) {
-  const std::string name = candidate(row);
-  const Refuse refuse = [&](const std::string& who, const std::string& why) {
+  const String name = candidate(row);
+  const Refuse refuse = [&](const String& who, const String& why) {
     plan->refusals.push_back({who, why});
     return false;
   };
   if (is_disabled(caps, name)) return refuse(name, kDisabled);
-  const std::string missing = missing_capability(row, caps);
+  const String missing = missing_capability(row, caps);
   if (!missing.empty()) return refuse(name, missing);
-  const std::string feature = missing_feature(row, p, caps);
+  const String feature = missing_feature(row, p, caps);
   if (!feature.empty()) return refuse(name, feature);
 
-  auto take = [&](const Form& form, const std::string& who, int fixed = -1, bool fused_q = false) {
-    std::vector<Launch> launches;
-    const std::string why = make_launches(p, caps, row, fixed, form, &launches, fused_q);
+  auto take = [&](const Form& form, const String& who, int fixed = -1, bool fused_q = false) {
+    Vec<Launch> launches;
+    const String why = make_launches(p, caps, row, fixed, form, &launches, fused_q);
     if (!why.empty()) return refuse(who, why);
     plan->path = row.name;
     plan->launches = launches;
@@ -213,7 +211,7 @@ bool try_path(const Problem& p, const Caps& caps, const PathRow& row, Plan* plan
   if (is_path(row, Backend::cuda, "simt"))
     for (const FixedRow& f : kFixed) {
       if (p.normalizer != f.normalizer) continue;
-      const std::string more = p.extras(f.may);
+      const String more = p.extras(f.may);
       if (is_disabled(caps, f.candidate()))
         refuse(f.candidate(), kDisabled);
       else if (!more.empty())
@@ -223,8 +221,8 @@ bool try_path(const Problem& p, const Caps& caps, const PathRow& row, Plan* plan
     }
   for (const Tile& tile : kTiles) {
     if (!tile_on(tile, tiles_of(row))) continue;
-    const std::string who = name + " " + tile.name;
-    const std::string why = tile_refusal(p, caps, row, tile);
+    const String who = name + " " + tile.name;
+    const String why = tile_refusal(p, caps, row, tile);
     const auto form = [&](Launch* launch) { form_plain(p, row, tile, launch); };
     if (!why.empty()) {
       refuse(who, why);
@@ -243,11 +241,11 @@ namespace {
 // off, as a plan cannot know the addresses; of any tile, and without parts of splits in the workspace.
 void add_unaligned(const Caps& caps, Plan* plan) {
   Caps others = caps;
-  others.disabled = {std::string(backend_name(plan->backend)) + "." + plan->path};
+  others.disabled = {String(backend_name(plan->backend)) + "." + plan->path};
   Problem p = plan->problem;
   p.tile_rows = p.tile_cols = 0;
   if (!p.backward) p.splits = 1;
-  auto unaligned = std::make_shared<Plan>();
+  auto unaligned = make_host_shared<Plan>();
   if (!make_plan(p, others, unaligned.get()).ok()) return;
   plan->workspace_size = std::max(plan->workspace_size, unaligned->workspace_size);
   plan->unaligned = std::move(unaligned);
@@ -266,7 +264,7 @@ Status make_plan(const Problem& problem, const Caps& caps, Plan* plan) {
     if (is_sm90(row)) add_unaligned(caps, plan);
     return Status();
   }
-  std::string message = text("no %s path takes this problem:", backend_name(caps.backend));
+  String message = text("no %s path takes this problem:", backend_name(caps.backend));
   for (const Refusal& r : plan->refusals) message += " " + r.candidate + ": " + r.reason + ";";
   message.pop_back();
   return fail(TANDEM_ERROR_UNSUPPORTED, "%s", message.c_str());

@@ -4,8 +4,6 @@
 #define TANDEM_SRC_PLAN_H
 #include <cstdint>
 #include <memory>
-#include <string>
-#include <vector>
 
 #include "caps.h"
 #include "problem.h"
@@ -42,9 +40,12 @@ struct Launch {
   int fixed = -1;         // CUDA: row of kFixed whose kernel runs; -1: one that knows everything
   // The path cuda.sm90: row of kFwdTiles or kBwdShapes; -1: a kernel of simt.
   int hopper = -1;
-  int ampere = -1;  // the path cuda.sm80: row of kAmpereTiles; -1: a kernel of simt
+  int ampere = -1;    // the path cuda.sm80: row of kAmpereTiles; -1: a kernel of simt
+  bool tf32 = false;  // and f32 operands are rounded to TF32
   bool multiplies_matrices() const { return matrix > 0 || hopper >= 0 || ampere >= 0; }
-  int wide_elements() const { return multiplies_matrices() ? 8 : 4; }  // of a wide load or store
+  int wide_elements() const {  // of a wide load or store
+    return multiplies_matrices() && (ampere < 0 || kAmpereTiles[ampere].bytes == 2) ? 8 : 4;
+  }
   int64_t sums(const struct Problem& p) const;  // floats of the sums over the batch
 };
 
@@ -52,30 +53,35 @@ struct FixedRow {  // fixed.inc
   const char* name;
   Normalizer normalizer;
   uint32_t may;  // of Extra
-  std::string candidate() const { return std::string("cuda.simt.") + name; }
+  String candidate() const { return String("cuda.simt.") + name; }
 };
 constexpr FixedRow kFixed[] = {
 #define TANDEM_FIXED(name, normalizer, may) {#name, Normalizer::normalizer, may},
 #include "fixed.inc"
 };
+// The path cuda.sm90: which of its kernels a problem takes.
+enum class HopperSet { plain, bias, elastic, entmax, lengths, full };
+HopperSet hopper_set(const Problem& p);
+
 // Entries of d_dist_bias of a head that bwd_dkv_ddist takes on: each tile of keys leaves as many in the workspace.
 constexpr int kFusedWindow = 1024;
 
 struct Refusal {
-  std::string candidate;  // "vulkan.scalar", "vulkan.scalar t64k32"
-  std::string reason;
+  String candidate;  // "vulkan.scalar", "vulkan.scalar t64k32"
+  String reason;
 };
 
 struct Plan {
   Problem problem;
   Backend backend = Backend::cpu;
   const char* path = "";
-  std::vector<Launch> launches;  // in order; each may read what an earlier one wrote
+  Vec<Launch> launches;  // in order; each may read what an earlier one wrote
   // The workspace: f32 arrays, each at a multiple of kWorkspaceAlignment.
   uint64_t workspace_size = 0;
   uint64_t delta_offset = 0;  // [B,Hq,Sq]
   uint64_t tau_rows_offset = 0,
            slope_rows_offset = 0;  // [B,Hq,Sq]: the rows' parts of d_tau, d_slope
+  int64_t slope_parts() const;     // of a head: Sq, or those that bwd_dkv_dq leaves
   uint64_t bias_parts_offset = 0, dist_parts_offset = 0;  // [splits], each of the gradient's shape
   uint64_t bias_sums_offset = 0;  // bwd_dq's sums: [Hq] whole tiles of rows and keys
   uint64_t o_parts_offset = 0,
@@ -87,8 +93,8 @@ struct Plan {
   // cuda.sm90: what runs at an execute whose inputs do not lie at multiples of 16 bytes; its workspace fits into this
   // one's. None: such an execute is refused.
   std::shared_ptr<const Plan> unaligned;
-  std::vector<Refusal> refusals;  // candidates that were looked at and not taken
-  std::string name() const;
+  Vec<Refusal> refusals;  // candidates that were looked at and not taken
+  String name() const;
   Tile tile() const;  // of its tiled kernels, if possible one with matrices; br = bc = 0: none
   const Launch* find(Stem stem) const;  // nullptr: not in this plan
   bool sums_dist() const;               // some launch leaves d_dist_bias, or parts of it
@@ -117,7 +123,7 @@ constexpr int64_t part_pitch(int64_t head_dim_v) { return (head_dim_v + 7) / 8 *
 Status make_plan(const Problem& problem, const Caps& caps, Plan* plan);
 
 // The text of tandem_explain().
-std::string explain(const Problem& problem, const Caps& caps);
+String explain(const Problem& problem, const Caps& caps);
 
 }  // namespace tandem
 #endif

@@ -30,7 +30,7 @@ uint32_t pinned_subgroup(const Caps& caps, const MatrixTile& t) {
 
 }  // namespace
 
-std::string matrix_type_refusal(const Problem& p, const Caps& caps) {
+String matrix_type_refusal(const Problem& p, const Caps& caps) {
   if (p.dtype == TANDEM_F32) return "its operands are f16 or bf16";
   if (p.dtype == TANDEM_BF16) {
     if (!caps.bfloat16) return "the device did not enable shaderBFloat16Type";
@@ -40,7 +40,7 @@ std::string matrix_type_refusal(const Problem& p, const Caps& caps) {
   }
   const char* operands = dtype_name(p.dtype);
   if (matrix_edge(caps, operands) > 0) return "";
-  std::string shapes;
+  String shapes;
   for (const MatrixShape& m : caps.matrices)
     if (std::strcmp(m.operands, operands) == 0)
       shapes += text("%s%dx%dx%d", shapes.empty() ? "" : ", ", m.m, m.n, m.k);
@@ -59,8 +59,8 @@ Tile tile_of(const MatrixTile& t, int edge, uint32_t subgroup) {
 }
 
 // Why a row of the matrix tiles does not do; "" if it does.
-std::string tile_refusal(const Problem& p, const Caps& caps, const PathRow& row,
-                         const MatrixTile& t, int edge) {
+String tile_refusal(const Problem& p, const Caps& caps, const PathRow& row, const MatrixTile& t,
+                    int edge) {
   const uint32_t subgroup = pinned_subgroup(caps, t);
   const Tile as_tile = tile_of(t, edge, subgroup);
   const int64_t wider = std::max(p.head_dim, p.head_dim_v);
@@ -101,7 +101,7 @@ const MatrixTile* choose_tile(Stem stem, bool doubled, const Problem& p, const C
   const MatrixTile* best = nullptr;
   for (const MatrixTile& t : kMatrixTiles) {
     if (t.stem != stem || t.doubled != doubled) continue;
-    const std::string why = tile_refusal(p, caps, row, t, edge);
+    const String why = tile_refusal(p, caps, row, t, edge);
     if (!why.empty()) {
       no(t, why);
       continue;
@@ -116,7 +116,7 @@ const MatrixTile* choose_tile(Stem stem, bool doubled, const Problem& p, const C
 
 bool choose_matrix_tiles(const Problem& p, const Caps& caps, const PathRow& row,
                          const Refuse& refuse, Form* form) {
-  const std::string name = candidate(row);
+  const String name = candidate(row);
   const int edge = matrix_edge(caps, dtype_name(p.dtype));
   const Quirk* doubled = find_quirk(caps, QuirkAction::doubled);
   std::array<const MatrixTile*, kStemCount> chosen{};
@@ -128,7 +128,7 @@ bool choose_matrix_tiles(const Problem& p, const Caps& caps, const PathRow& row,
       if (!plain) return refuse(name, text("no tile of %s fits the device", stem_name(stem)));
       continue;
     }
-    const auto no = [&](const MatrixTile& t, const std::string& why) {
+    const auto no = [&](const MatrixTile& t, const String& why) {
       refuse(name + " " + t.name, why);
     };
     const MatrixTile*& tile = chosen[size_t(stem)];

@@ -9,7 +9,7 @@ namespace tandem {
 namespace {
 
 bool is_for(const AmpereTile& t, Stem stem, const Problem& p) {
-  return t.stem == stem && (t.full != 0) == !p.extras().empty();
+  return t.stem == stem && (t.full != 0) == !p.extras().empty() && t.bytes == p.element_size();
 }
 
 bool has_ampere_tiles(Stem stem, const Problem& p) {
@@ -19,8 +19,7 @@ bool has_ampere_tiles(Stem stem, const Problem& p) {
 }
 
 // Why a row does not do; "" if it does.
-std::string row_refusal(const Problem& p, const Caps& caps, const PathRow& row,
-                        const AmpereTile& t) {
+String row_refusal(const Problem& p, const Caps& caps, const PathRow& row, const AmpereTile& t) {
   const int64_t wider = std::max(p.head_dim, p.head_dim_v);
   if (is_disabled(caps, t.name)) return kDisabled;
   if ((p.tile_rows != 0 && p.tile_rows != t.br) || (p.tile_cols != 0 && p.tile_cols != t.bc))
@@ -37,8 +36,9 @@ std::string row_refusal(const Problem& p, const Caps& caps, const PathRow& row,
 
 }  // namespace
 
-std::string sm80_refusal(const Problem& p) {
-  if (p.dtype == TANDEM_F32) return "its operands are f16 or bf16";
+String sm80_refusal(const Problem& p) {
+  if (p.dtype == TANDEM_F32 && !p.extras().empty())
+    return "of f32 problems it knows plain attention, this one has " + p.extras();
   return "";
 }
 
@@ -50,9 +50,9 @@ bool sm80_fuses(const Problem& p) {
 
 bool choose_sm80_tiles(const Problem& p, const Caps& caps, const PathRow& row, bool fused_q,
                        const Refuse& refuse, Form* form) {
-  const std::string name = candidate(row);
-  std::vector<int> chosen(kStemCount, -1);  // rows of kAmpereTiles
-  const Tile* plain = nullptr;              // of simt's kernels
+  const String name = candidate(row);
+  Vec<int> chosen(kStemCount, -1);  // rows of kAmpereTiles
+  const Tile* plain = nullptr;      // of simt's kernels
   for (Stem stem : stems_of(p, caps, row, -1, fused_q)) {
     if (!has_ampere_tiles(stem, p)) {
       if (!is_tiled(stem) || plain) continue;
@@ -67,7 +67,7 @@ bool choose_sm80_tiles(const Problem& p, const Caps& caps, const PathRow& row, b
     for (int n = 0; n < kAmpereTileCount; ++n) {
       const AmpereTile& t = kAmpereTiles[n];
       if (!is_for(t, stem, p)) continue;
-      const std::string why = row_refusal(p, caps, row, t);
+      const String why = row_refusal(p, caps, row, t);
       if (!why.empty()) {
         refuse(name + " " + t.name, why);
         continue;
@@ -86,6 +86,7 @@ bool choose_sm80_tiles(const Problem& p, const Caps& caps, const PathRow& row, b
     if (n < 0) return form_plain(p, row, *plain, launch);
     const AmpereTile& t = kAmpereTiles[n];
     launch->ampere = n;
+    launch->tf32 = p.tf32;
     launch->tile = Tile{t.name, t.br, t.bc, t.warps, 32, 0, 0, t.width, TileOn::cuda};
     launch->shared_bytes =
         uint32_t(ampere_shared_bytes(t)) + skip_shared_bytes(p, row, launch->stem);

@@ -9,8 +9,8 @@ namespace tandem {
 namespace {
 
 // Why the copy engine cannot read a tensor; "" if it can. It wants features side by side and steps of whole 16 bytes.
-std::string map_refusal(const char* name, const Strides& s, int64_t batch, int64_t heads,
-                        int64_t rows, int64_t features) {
+String map_refusal(const char* name, const Strides& s, int64_t batch, int64_t heads, int64_t rows,
+                   int64_t features) {
   const struct {
     int64_t size, stride;
     const char* what;
@@ -31,17 +31,17 @@ std::string map_refusal(const char* name, const Strides& s, int64_t batch, int64
   return "";
 }
 
-std::string forced(const Problem& p, int br, int bc) {
+String forced(const Problem& p, int br, int bc) {
   if ((p.tile_rows == 0 || p.tile_rows == br) && (p.tile_cols == 0 || p.tile_cols == bc)) return "";
   return text("%dx%d is not the tile %dx%d that the problem asks for", br, bc, p.tile_rows,
               p.tile_cols);
 }
 
-std::string too_wide(const char* what, int64_t size, int most) {
+String too_wide(const char* what, int64_t size, int most) {
   return size <= most ? "" : text("%s %lld is beyond its %d", what, (long long)size, most);
 }
 
-std::string no_room(const Caps& caps, int shared, int invocations) {
+String no_room(const Caps& caps, int shared, int invocations) {
   if (uint32_t(shared) > caps.shared_bytes)
     return text("needs %d bytes of shared memory, the device has %u", shared, caps.shared_bytes);
   if (uint32_t(invocations) > caps.max_invocations)
@@ -49,48 +49,72 @@ std::string no_room(const Caps& caps, int shared, int invocations) {
   return "";
 }
 
+// 0: no kernel.
 int sm90_fwd_bytes(const Problem& p, const FwdTile& t) {
-  if (p.normalizer == Normalizer::elastic) return fwd_elastic_shared_bytes(t);
-  if (p.normalizer == Normalizer::entmax) return fwd_entmax_shared_bytes(t);
-  return p.bias ? fwd_bias_shared_bytes(t) : fwd_shared_bytes(t);
+  switch (hopper_set(p)) {
+    case HopperSet::bias:
+      return fwd_bias_shared_bytes(t);
+    case HopperSet::elastic:
+      return fwd_elastic_shared_bytes(t);
+    case HopperSet::entmax:
+      return fwd_entmax_shared_bytes(t);
+    case HopperSet::lengths:
+    case HopperSet::full:
+      return fwd_lengths_shared_bytes(t);
+    default:
+      return fwd_shared_bytes(t);
+  }
 }
 int sm90_bwd_bytes(const Problem& p, const BwdShape& s) {
-  if (p.normalizer == Normalizer::elastic) return bwd_elastic_shared_bytes(s);
-  return p.bias ? bwd_bias_shared_bytes(s) : bwd_shared_bytes(s);
+  switch (hopper_set(p)) {
+    case HopperSet::bias:
+      return bwd_bias_shared_bytes(s);
+    case HopperSet::elastic:
+      return bwd_elastic_shared_bytes(s);
+    case HopperSet::lengths:
+      return bwd_lengths_shared_bytes(s);
+    case HopperSet::full:
+      return has_full_kernel(s) ? bwd_lengths_shared_bytes(s) : 0;
+    default:
+      return bwd_shared_bytes(s);
+  }
 }
 
 // Entmax of any other alpha than 1.5 has kernels for heads of 128 alone; "" if that is no hindrance.
-std::string alpha_refusal(const Problem& p, int d) {
+String alpha_refusal(const Problem& p, int d) {
   if (p.normalizer != Normalizer::entmax || p.alpha == 1.5f || d == 128) return "";
   return text("entmax with alpha %g takes the tiles for heads of 128", double(p.alpha));
 }
 
-std::string row_refusal(const Problem& p, const Caps& caps, const FwdTile& t) {
+String row_refusal(const Problem& p, const Caps& caps, const FwdTile& t) {
   if (is_disabled(caps, t.name)) return kDisabled;
-  for (const std::string& why :
+  for (const String& why :
        {too_wide("head_dim", p.head_dim, t.d), too_wide("head_dim_v", p.head_dim_v, t.dv),
         forced(p, t.rows(), t.bc), alpha_refusal(p, t.d)})
     if (!why.empty()) return why;
   if (sm90_fwd_bytes(p, t) == 0)
-    return p.bias ? "it has no room for tiles of the bias" : "it has no room for candidates";
+    return p.bias                                ? "it has no room for tiles of the bias"
+           : p.normalizer == Normalizer::entmax ? "it has no room for candidates"
+                                                 : "it has no kernel with lengths";
   return no_room(caps, sm90_fwd_bytes(p, t), t.threads());
 }
 
-std::string row_refusal(const Problem& p, const Caps& caps, const BwdShape& s) {
+String row_refusal(const Problem& p, const Caps& caps, const BwdShape& s) {
   if (is_disabled(caps, s.name)) return kDisabled;
-  for (const std::string& why : {too_wide("head_dim", p.head_dim, s.d),
-                                 too_wide("head_dim_v", p.head_dim_v, s.d), forced(p, s.br, s.bc),
-                                 alpha_refusal(p, s.d)})
+  for (const String& why : {too_wide("head_dim", p.head_dim, s.d),
+                            too_wide("head_dim_v", p.head_dim_v, s.d), forced(p, s.br, s.bc),
+                            alpha_refusal(p, s.d)})
     if (!why.empty()) return why;
+  if (sm90_bwd_bytes(p, s) == 0) return "its registers do not suffice for softcap or alibi";
   return no_room(caps, sm90_bwd_bytes(p, s), kBwdThreads);
 }
 
 // The first row that does; -1 if none does.
 template <typename Row, int N>
-int first_row(const Row (&rows)[N], const Problem& p, const Caps& caps, const std::string& name,
+int first_row(const Row (&rows)[N], const Problem& p, const Caps& caps, const String& name,
               const Refuse& refuse) {
   for (int n = 0; n < N; ++n) {
-    const std::string why = row_refusal(p, caps, rows[n]);
+    const String why = row_refusal(p, caps, rows[n]);
     if (why.empty()) return n;
     refuse(name + " " + rows[n].name, why);
   }
@@ -99,9 +123,9 @@ int first_row(const Row (&rows)[N], const Problem& p, const Caps& caps, const st
 }
 
 // Why the kernels with a dense bias do not do; "" if they do.
-std::string bias_refusal(const Problem& p) {
+String bias_refusal(const Problem& p) {
   const Overlay& b = p.bias;
-  const std::string more = p.extras(kHasBias);
+  const String more = p.extras(kHasBias);
   if (!more.empty()) return "beside the dense bias, this problem has " + more;
   if (p.backward && (p.head_dim > 128 || p.head_dim_v > 128))
     return "with a dense bias, head sizes go up to 128";
@@ -109,7 +133,7 @@ std::string bias_refusal(const Problem& p) {
     return text("its bias is of the tensors' type, this one of %s", dtype_name(b.dtype));
   if (b.rows != p.seq_q) return "its bias has a row for each query";
   if (b.batch != p.batch && b.batch != 1) return "its bias is of one batch entry or of all";
-  const std::string why = map_refusal("bias", b.strides, b.batch, b.heads, b.rows, 8);
+  const String why = map_refusal("bias", b.strides, b.batch, b.heads, b.rows, 8);
   if (!why.empty()) return why;
   if (!p.wants(TANDEM_GRAD_BIAS)) return "";
   if (b.heads != p.heads_q) return "d_bias, it sums over the batch, not over heads";
@@ -120,8 +144,8 @@ std::string bias_refusal(const Problem& p) {
 }
 
 // Why the kernels of elastic softmax do not do; "" if they do.
-std::string elastic_refusal(const Problem& p) {
-  const std::string more = p.extras(kHasElastic | kHasDistBias);
+String elastic_refusal(const Problem& p) {
+  const String more = p.extras(kHasElastic | kHasDistBias);
   if (!more.empty()) return "beside elastic softmax and a distance bias, this problem has " + more;
   const int most = p.backward ? kFusedWindow : kFwdDistWindow;
   if (p.dist_window > most)
@@ -138,8 +162,8 @@ std::string elastic_refusal(const Problem& p) {
 }
 
 // Why the kernels of entmax do not do; "" if they do.
-std::string entmax_refusal(const Problem& p) {
-  const std::string more = p.extras(kHasEntmax);
+String entmax_refusal(const Problem& p) {
+  const String more = p.extras(kHasEntmax);
   if (!more.empty()) return "beside entmax, this problem has " + more;
   if (p.head_dim > 128 || p.head_dim_v > 128) return "with entmax, head sizes go up to 128";
   if (p.backward && (p.tile_rows || p.tile_cols))
@@ -147,44 +171,71 @@ std::string entmax_refusal(const Problem& p) {
   return "";
 }
 
+// Why the kernels of softmax with optional inputs do not do; "" if they do.
+String full_refusal(const Problem& p) {
+  const String more = p.extras(kHasLengths | kHasSink | kHasSoftcap | kHasAlibi);
+  if (!more.empty())
+    return "it knows softmax with lengths, sinks, softcap and alibi, this problem has " + more;
+  if (hopper_set(p) != HopperSet::plain && (p.head_dim > 128 || p.head_dim_v > 128))
+    return "with " + p.extras() + ", head sizes go up to 128";
+  return "";
+}
+
 constexpr int64_t kFewRows = 32, kManyKeys = 512;
 
 }  // namespace
 
-std::string sm90_refusal(const Problem& p, const Caps& caps) {
+HopperSet hopper_set(const Problem& p) {
+  if (p.bias) return HopperSet::bias;
+  if (p.normalizer == Normalizer::elastic) return HopperSet::elastic;
+  if (p.normalizer == Normalizer::entmax) return HopperSet::entmax;
+  // In backward a sink is in lse.
+  const uint32_t sink = kHasSink;
+  if (p.extras(p.backward ? sink : 0).empty()) return HopperSet::plain;
+  return p.extras(sink | kHasLengths).empty() ? HopperSet::lengths : HopperSet::full;
+}
+
+String sm90_refusal(const Problem& p, const Caps& caps) {
+  const bool packed_q = p.lengths_q == Lengths::packed, packed_kv = p.lengths_kv == Lengths::packed;
+  const int64_t batch_q = packed_q ? 1 : p.batch, batch_kv = packed_kv ? 1 : p.batch;
+  const int64_t rows_q = packed_q ? p.total_q : p.seq_q,
+                rows_kv = packed_kv ? p.total_kv : p.seq_kv;
   if (p.dtype == TANDEM_F32) return "its operands are f16 or bf16";
   if (p.bias) {
-    const std::string why = bias_refusal(p);
+    const String why = bias_refusal(p);
     if (!why.empty()) return why;
   } else if (p.normalizer == Normalizer::elastic) {
-    const std::string why = elastic_refusal(p);
+    const String why = elastic_refusal(p);
     if (!why.empty()) return why;
   } else if (p.normalizer == Normalizer::entmax) {
-    const std::string why = entmax_refusal(p);
+    const String why = entmax_refusal(p);
     if (!why.empty()) return why;
-  } else if (!p.extras().empty()) {
-    return "it knows plain softmax attention, this problem has " + p.extras();
+  } else {
+    const String why = full_refusal(p);
+    if (!why.empty()) return why;
   }
   if (p.splits > 1) return text("it does not split keys, the problem asks for %d parts", p.splits);
-  if (p.batch * p.heads_q * p.seq_q * p.heads_kv * p.seq_kv == 0) return "a size is 0";
+  if (p.batch * p.heads_q * p.seq_q * p.heads_kv * p.seq_kv == 0 || (packed_q && p.total_q == 0) ||
+      (packed_kv && p.total_kv == 0))
+    return "a size is 0";
   // One workgroup reads all keys of a head: of few heads it is better to share them out.
   if (!p.backward && p.splits == 0 && p.seq_q <= kFewRows && p.seq_kv >= kManyKeys &&
       p.batch * p.heads_q * 16 <= caps.cores)
     return text(
         "%lld rows of %lld heads would leave most of the device idle, and it does not split keys",
         (long long)p.seq_q, (long long)(p.batch * p.heads_q));
-  for (const std::string& why :
-       {map_refusal("q", p.q, p.batch, p.heads_q, p.seq_q, p.head_dim),
-        map_refusal("k", p.k, p.batch, p.heads_kv, p.seq_kv, p.head_dim),
-        map_refusal("v", p.v, p.batch, p.heads_kv, p.seq_kv, p.head_dim_v),
-        p.backward ? map_refusal("d_o", p.d_o, p.batch, p.heads_q, p.seq_q, p.head_dim_v) : ""})
+  for (const String& why :
+       {map_refusal("q", p.q, batch_q, p.heads_q, rows_q, p.head_dim),
+        map_refusal("k", p.k, batch_kv, p.heads_kv, rows_kv, p.head_dim),
+        map_refusal("v", p.v, batch_kv, p.heads_kv, rows_kv, p.head_dim_v),
+        p.backward ? map_refusal("d_o", p.d_o, batch_q, p.heads_q, rows_q, p.head_dim_v) : ""})
     if (!why.empty()) return why;
   return "";
 }
 
 bool choose_sm90_tiles(const Problem& p, const Caps& caps, const PathRow& row, const Refuse& refuse,
                        Form* form) {
-  const std::string name = candidate(row);
+  const String name = candidate(row);
   if (!p.backward) {
     const int fwd = first_row(kFwdTiles, p, caps, name, refuse);
     if (fwd < 0) return false;

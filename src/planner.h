@@ -4,23 +4,20 @@
 // cuda.sm90, plan_launches.cpp makes launches of the choice.
 #ifndef TANDEM_SRC_PLANNER_H
 #define TANDEM_SRC_PLANNER_H
-#include <functional>
-#include <string>
-#include <vector>
 
 #include "plan.h"
 
 namespace tandem {
 
 // Hears of a candidate that was looked at and not taken, and why; false, for who returns that.
-using Refuse = std::function<bool(const std::string& who, const std::string& why)>;
+using Refuse = Function<bool(const String& who, const String& why)>;
 // Gives a tiled kernel its tile and what follows from it.
-using Form = std::function<void(Launch* launch)>;
+using Form = Function<void(Launch* launch)>;
 
 constexpr const char* kDisabled = "disabled by TANDEM_DISABLE or the device's options";
-bool is_disabled(const Caps& caps, const std::string& name);
+bool is_disabled(const Caps& caps, const String& name);
 
-std::string candidate(const PathRow& row);  // "vulkan.scalar"
+String candidate(const PathRow& row);  // "vulkan.scalar"
 bool is_path(const PathRow& row, Backend backend, const char* name);
 bool is_matrix_path(const PathRow& row);  // of Vulkan
 bool is_sm80(const PathRow& row);
@@ -38,17 +35,17 @@ const Tile* plain_tile(Problem p, const Caps& caps, const PathRow& row);
 void form_plain(const Problem& p, const PathRow& row, const Tile& tile, Launch* launch);
 
 // plan_matrix.cpp: what of a problem's element type keeps the matrix paths from it ("" if nothing), and their tiles.
-std::string matrix_type_refusal(const Problem& p, const Caps& caps);
+String matrix_type_refusal(const Problem& p, const Caps& caps);
 bool choose_matrix_tiles(const Problem& p, const Caps& caps, const PathRow& row,
                          const Refuse& refuse, Form* form);
 
 // plan_sm90.cpp: what of a problem keeps the path cuda.sm90 from it ("" if nothing), and its tiles.
-std::string sm90_refusal(const Problem& p, const Caps& caps);
+String sm90_refusal(const Problem& p, const Caps& caps);
 bool choose_sm90_tiles(const Problem& p, const Caps& caps, const PathRow& row, const Refuse& refuse,
                        Form* form);
 
 // plan_sm80.cpp: the same of the path cuda.sm80.
-std::string sm80_refusal(const Problem& p);
+String sm80_refusal(const Problem& p);
 bool choose_sm80_tiles(const Problem& p, const Caps& caps, const PathRow& row, bool fused_q,
                        const Refuse& refuse, Form* form);
 // Whether bwd_dkv_dq may run instead of bwd_dkv and bwd_dq: with sums of d_q in any order.
@@ -56,10 +53,10 @@ bool sm80_fuses(const Problem& p);
 
 // plan_launches.cpp. fixed: a row of kFixed, -1 for none. fused_q: with bwd_dkv_dq, on cuda.sm80. A launch whose output is
 // empty is left out. make_launches() says why it cannot; "" if it can.
-std::vector<Stem> stems_of(const Problem& p, const Caps& caps, const PathRow& row, int fixed,
-                           bool fused_q = false);
-std::string make_launches(const Problem& p, const Caps& caps, const PathRow& row, int fixed,
-                          const Form& form, std::vector<Launch>* launches, bool fused_q = false);
+Vec<Stem> stems_of(const Problem& p, const Caps& caps, const PathRow& row, int fixed,
+                   bool fused_q = false);
+String make_launches(const Problem& p, const Caps& caps, const PathRow& row, int fixed,
+                     const Form& form, Vec<Launch>* launches, bool fused_q = false);
 void lay_out_workspace(Plan* plan);
 
 }  // namespace tandem

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <limits>
 
+#include "structs.h"
+
 namespace tandem {
 namespace {
 
@@ -250,10 +252,10 @@ const char* dtype_name(tandem_dtype dtype) {
   return "?";
 }
 
-std::string Problem::extras(uint32_t but) const {
-  std::string s;
+String Problem::extras(uint32_t but) const {
+  String s;
   const auto add = [&](bool present, uint32_t extra, const char* name) {
-    if (present && (but & extra) == 0) s += (s.empty() ? "" : ", ") + std::string(name);
+    if (present && (but & extra) == 0) s += (s.empty() ? "" : ", ") + String(name);
   };
   add(normalizer == Normalizer::elastic, kHasElastic, "elastic softmax");
   add(normalizer == Normalizer::entmax, kHasEntmax, "entmax");
@@ -269,12 +271,9 @@ std::string Problem::extras(uint32_t but) const {
 }
 
 Status make_problem(const tandem_problem* given, Problem* problem) {
-  if (!given) return fail(TANDEM_ERROR_INVALID_ARGUMENT, "problem is NULL");
-  if (given->struct_size < sizeof(tandem_problem))
-    return fail(TANDEM_ERROR_INVALID_STRUCT,
-                "problem.struct_size is %u, must be %zu: use "
-                "tandem_problem_init()",
-                given->struct_size, sizeof(tandem_problem));
+  tandem_problem whole;
+  TANDEM_TRY(read_struct("problem", given, &whole));
+  given = &whole;
   if (given->next)
     return fail(TANDEM_ERROR_INVALID_STRUCT,
                 "problem.next is not NULL; this version extends nothing");
@@ -287,7 +286,7 @@ Status make_problem(const tandem_problem* given, Problem* problem) {
   if (given->align > TANDEM_BOTTOM_RIGHT)
     return fail(TANDEM_ERROR_INVALID_ARGUMENT, "problem.align is %u, which is no tandem_align",
                 given->align);
-  if (given->flags & ~(TANDEM_FLAG_DETERMINISTIC | TANDEM_FLAG_VISIT_ALL))
+  if (given->flags & ~(TANDEM_FLAG_DETERMINISTIC | TANDEM_FLAG_VISIT_ALL | TANDEM_FLAG_TF32))
     return fail(TANDEM_ERROR_INVALID_ARGUMENT, "problem.flags is 0x%x, which has unknown bits",
                 given->flags);
 
@@ -295,6 +294,7 @@ Status make_problem(const tandem_problem* given, Problem* problem) {
   p.backward = given->direction == TANDEM_BACKWARD;
   p.deterministic = (given->flags & TANDEM_FLAG_DETERMINISTIC) != 0;
   p.visit_all = (given->flags & TANDEM_FLAG_VISIT_ALL) != 0;
+  p.tf32 = (given->flags & TANDEM_FLAG_TF32) != 0;
   const int64_t count_limit = std::numeric_limits<int32_t>::max();
   TANDEM_TRY(check_size("batch", given->batch, count_limit));
   TANDEM_TRY(check_size("heads_q", given->heads_q, count_limit));
@@ -350,6 +350,10 @@ Status make_problem(const tandem_problem* given, Problem* problem) {
   for (const auto& t : tensors)
     if (t.read || t.written)
       TANDEM_TRY(check_tensor(t.field, given->q.dtype, t.kv ? packed_kv : packed_q));
+  if (p.tf32 && p.dtype != TANDEM_F32)
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT,
+                "problem.flags has TANDEM_FLAG_TF32, which is for f32, but q.dtype is %s",
+                dtype_name(p.dtype));
   TANDEM_TRY(check_extras(*given, &p));
 
   if (std::isinf(given->scale))

@@ -4,7 +4,6 @@
 #ifndef TANDEM_SRC_PROBLEM_H
 #define TANDEM_SRC_PROBLEM_H
 #include <cstdint>
-#include <string>
 
 #include "status.h"
 #include "tile_range.h"
@@ -50,6 +49,7 @@ struct Problem {
   TandemBand band{TANDEM_BAND_OPEN, TANDEM_BAND_OPEN, 0};
   uint32_t gradients = 0;  // TANDEM_GRAD_*; 0 forward
   bool deterministic = false, visit_all = false;
+  bool tf32 = false;                 // products of f32 operands may round them to TF32
   int tile_rows = 0, tile_cols = 0;  // 0: the planner chooses
   int splits = 0;                    // of the keys in forward; 0: the planner chooses
 
@@ -78,7 +78,7 @@ struct Problem {
   }
   bool has_lengths() const { return lengths_q != Lengths::full || lengths_kv != Lengths::full; }
   // "", or what there is of Extra but not of `but`: "bias, elastic softmax".
-  std::string extras(uint32_t but = 0) const;
+  String extras(uint32_t but = 0) const;
   int64_t element_size() const { return dtype == TANDEM_F32 ? 4 : 2; }
 };
 
@@ -97,7 +97,7 @@ int64_t gradient_elements(const Problem& problem, uint32_t gradient);  // of d_b
 const char* dtype_name(tandem_dtype dtype);
 
 // The problem line (docs/problem-line.md).
-std::string print_problem(const tandem_problem& problem);
+String print_problem(const tandem_problem& problem);
 Status parse_problem(const char* line, tandem_problem* problem);
 
 }  // namespace tandem

@@ -5,9 +5,9 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
-#include <vector>
 
 #include "problem.h"
+#include "structs.h"
 
 namespace tandem {
 namespace {
@@ -153,30 +153,30 @@ bool parse_float(const char* s, float* value) {
   return stop != s && *stop == '\0';
 }
 
-bool parse_dtype(const std::string& s, uint32_t* dtype) {
+bool parse_dtype(const String& s, uint32_t* dtype) {
   for (const auto& f : kFloats)
     if (s == f.name) return *dtype = f.dtype, true;
   return false;
 }
 
 // "BxHxR", a name that wants a dtype as "f16:BxHxR".
-bool parse_overlay(const std::string& s, const OverlayWord& word, tandem_problem* p) {
+bool parse_overlay(const String& s, const OverlayWord& word, tandem_problem* p) {
   const size_t colon = s.find(':');
-  if ((colon == std::string::npos) != (word.tensor == kKeep.tensor)) return false;
+  if ((colon == String::npos) != (word.tensor == kKeep.tensor)) return false;
   uint32_t dtype = TANDEM_BOOL8;
-  if (colon != std::string::npos && !parse_dtype(s.substr(0, colon), &dtype)) return false;
-  const char* at = s.c_str() + (colon == std::string::npos ? 0 : colon + 1);
+  if (colon != String::npos && !parse_dtype(s.substr(0, colon), &dtype)) return false;
+  const char* at = s.c_str() + (colon == String::npos ? 0 : colon + 1);
   (p->*word.tensor).dtype = dtype;
   return parse_int(at, &(p->*word.batch), 'x', &at) && parse_int(at, &(p->*word.heads), 'x', &at) &&
          parse_int(at, &(p->*word.rows));
 }
 
-std::string strides_word(const char* name, const tandem_tensor& t) {
+String strides_word(const char* name, const tandem_tensor& t) {
   return text(" %s=%lld,%lld,%lld,%lld", name, (long long)t.stride[0], (long long)t.stride[1],
               (long long)t.stride[2], (long long)t.stride[3]);
 }
 
-std::string overlay_word(const tandem_problem& p, const OverlayWord& word) {
+String overlay_word(const tandem_problem& p, const OverlayWord& word) {
   const uint32_t dtype = (p.*word.tensor).dtype;
   if (dtype == 0) return "";
   return text(" %s:%s%s%lldx%lldx%lld", word.name,
@@ -190,8 +190,8 @@ const char* lengths_name(uint32_t lengths) {
 }
 
 // What is off by default.
-std::string extra_words(const tandem_problem& p) {
-  std::string s;
+String extra_words(const tandem_problem& p) {
+  String s;
   if (p.normalizer == TANDEM_ELASTIC) s += " elastic";
   if (p.normalizer == TANDEM_ENTMAX) s += text(" entmax=%a", double(p.entmax_alpha));
   if (p.softcap != 0) s += text(" softcap=%a", double(p.softcap));
@@ -208,7 +208,7 @@ std::string extra_words(const tandem_problem& p) {
   return s;
 }
 
-bool starts(const std::string& word, const char* prefix, const char** rest) {
+bool starts(const String& word, const char* prefix, const char** rest) {
   const size_t n = std::strlen(prefix);
   if (word.compare(0, n, prefix) != 0) return false;
   *rest = word.c_str() + n;
@@ -216,7 +216,7 @@ bool starts(const std::string& word, const char* prefix, const char** rest) {
 }
 
 // A word of extra_words(): 1 taken, 0 not one of them, -1 wrong; *wants then says what it wants.
-int parse_extra(const std::string& word, tandem_problem* p, const char** wants) {
+int parse_extra(const String& word, tandem_problem* p, const char** wants) {
   const char* rest = nullptr;
   const auto taken = [&](bool good, const char* what) {
     *wants = what;
@@ -256,8 +256,8 @@ int parse_extra(const std::string& word, tandem_problem* p, const char** wants) 
 
 }  // namespace
 
-std::string print_problem(const tandem_problem& p) {
-  std::string s = p.direction == TANDEM_BACKWARD ? "bwd" : "fwd";
+String print_problem(const tandem_problem& p) {
+  String s = p.direction == TANDEM_BACKWARD ? "bwd" : "fwd";
   s += text(" %s b%lld hq%lld hk%lld sq%lld sk%lld d%lld dv%lld",
             dtype_name(tandem_dtype(p.q.dtype)), (long long)p.batch, (long long)p.heads_q,
             (long long)p.heads_kv, (long long)p.seq_q, (long long)p.seq_kv, (long long)p.head_dim,
@@ -280,6 +280,7 @@ std::string print_problem(const tandem_problem& p) {
   if (d_bias) s += text(" d_bias:%s", dtype_name(tandem_dtype(p.d_bias.dtype)));
   if (p.flags & TANDEM_FLAG_DETERMINISTIC) s += " deterministic";
   if (p.flags & TANDEM_FLAG_VISIT_ALL) s += " visit_all";
+  if (p.flags & TANDEM_FLAG_TF32) s += " tf32";
   if (p.tile_rows || p.tile_cols) s += text(" tile=%ux%u", p.tile_rows, p.tile_cols);
   if (p.splits) s += text(" splits=%u", p.splits);
   for (const OverlayWord& t : {kBias, kDBias, kKeep})
@@ -311,9 +312,9 @@ Status parse_problem(const char* line, tandem_problem* problem) {
     tandem_tensor tandem_problem::*member;
     tandem_tensor tensor;
   };
-  std::vector<Override> overrides;
+  Vec<Override> overrides;
 
-  std::string word;
+  String word;
   const char* at = line;
   while (true) {
     at += std::strspn(at, " \t\n");
@@ -339,6 +340,8 @@ Status parse_problem(const char* line, tandem_problem* problem) {
       p.flags |= TANDEM_FLAG_DETERMINISTIC;
     } else if (word == "visit_all") {
       p.flags |= TANDEM_FLAG_VISIT_ALL;
+    } else if (word == "tf32") {
+      p.flags |= TANDEM_FLAG_TF32;
     } else if (word == "layout=bhsd" || word == "layout=bshd") {
       layout = word == "layout=bhsd" ? Layout::bhsd : Layout::bshd;
     } else if (starts(word, "left=", &rest)) {
@@ -365,7 +368,7 @@ Status parse_problem(const char* line, tandem_problem* problem) {
     } else {
       bool known = false;
       const size_t equals = word.find('=');
-      if (equals != std::string::npos) {
+      if (equals != String::npos) {
         const auto override_of = [&](const char* name, tandem_tensor tandem_problem::*member) {
           if (word.compare(0, equals, name) != 0) return true;
           known = true;
@@ -409,7 +412,9 @@ Status parse_problem(const char* line, tandem_problem* problem) {
 }  // namespace tandem
 
 extern "C" void tandem_problem_contiguous(tandem_problem* problem, tandem_dtype dtype) {
-  if (!problem) return;
-  for (const tandem::TensorWord& t : tandem::kTensors) (problem->*t.member).dtype = uint32_t(dtype);
-  tandem::set_layout(problem, tandem::Layout::bhsd);
+  tandem_problem whole;
+  if (!problem || !tandem::read_struct("problem", problem, &whole).ok()) return;
+  for (const tandem::TensorWord& t : tandem::kTensors) (whole.*t.member).dtype = uint32_t(dtype);
+  tandem::set_layout(&whole, tandem::Layout::bhsd);
+  tandem::write_struct(whole, problem);
 }

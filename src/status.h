@@ -5,9 +5,9 @@
 #define TANDEM_SRC_STATUS_H
 #include <cstdarg>
 #include <cstdio>
-#include <string>
 #include <utility>
 
+#include "host_memory.h"
 #include "tandem/tandem.h"
 
 namespace tandem {
@@ -15,27 +15,27 @@ namespace tandem {
 class [[nodiscard]] Status {
  public:
   Status() = default;
-  Status(tandem_status code, std::string message) : code_(code), message_(std::move(message)) {}
+  Status(tandem_status code, String message) : code_(code), message_(std::move(message)) {}
   bool ok() const { return code_ == TANDEM_OK; }
   tandem_status code() const { return code_; }
-  const std::string& message() const { return message_; }
+  const String& message() const { return message_; }
 
  private:
   tandem_status code_ = TANDEM_OK;
-  std::string message_;
+  String message_;
 };
 
 #if defined(__GNUC__)
 __attribute__((format(printf, 1, 2)))
 #endif
-inline std::string
+inline String
 text(const char* format, ...) {
   va_list args, again;
   va_start(args, format);
   va_copy(again, args);
   const int size = std::vsnprintf(nullptr, 0, format, args);
   va_end(args);
-  std::string s(size_t(size > 0 ? size : 0), '\0');
+  String s(size_t(size > 0 ? size : 0), '\0');
   std::vsnprintf(&s[0], s.size() + 1, format, again);
   va_end(again);
   return s;

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstring>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "hopper_tiles.h"
@@ -96,9 +97,9 @@ inline Caps caps_of(const char* id) {
   return Caps();
 }
 
-inline Problem problem_of(const std::string& line) {
+inline Problem problem_of(std::string_view line) {
   tandem_problem given;
-  Status status = parse_problem(line.c_str(), &given);
+  Status status = parse_problem(String(line).c_str(), &given);
   REQUIRE_MESSAGE(status.ok(), status.message());
   Problem problem;
   status = make_problem(&given, &problem);
@@ -107,11 +108,11 @@ inline Problem problem_of(const std::string& line) {
 }
 
 // A plan as text: everything in it, so that two plans are equal iff their texts are.
-inline std::string dump(const Status& status, const Plan& plan) {
-  std::string s = status.message() + "|" + backend_name(plan.backend) + "." + plan.path + "|" +
-                  plan.name() +
-                  text("|%llu %llu %llu|", (unsigned long long)plan.workspace_size,
-                       (unsigned long long)plan.delta_offset, (unsigned long long)plan.zeroed_size);
+inline String dump(const Status& status, const Plan& plan) {
+  String s = status.message() + "|" + backend_name(plan.backend) + "." + plan.path + "|" +
+             plan.name() +
+             text("|%llu %llu %llu|", (unsigned long long)plan.workspace_size,
+                  (unsigned long long)plan.delta_offset, (unsigned long long)plan.zeroed_size);
   for (const Launch& l : plan.launches)
     s += text("%s %d %s %dx%d %d %d %u %u %u %u %u %d %u %d %d %d %u %d;", stem_name(l.stem),
               l.kernel, l.tile.name ? l.tile.name : "-", l.tile.br, l.tile.bc, l.d_blocks,

@@ -3,6 +3,7 @@
 // status it must get, and words that the sentence must contain. Out-parameters stay untouched.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -42,6 +43,13 @@ const std::vector<ProblemRow>& problem_rows() {
       {"mask", [](P& p) { p.mask = 9; }, kArgument, {"problem.mask", "9"}},
       {"align", [](P& p) { p.align = 5; }, kArgument, {"problem.align", "5"}},
       {"flags", [](P& p) { p.flags = 0x80; }, kArgument, {"problem.flags", "0x80"}},
+      {"TF32 without f32",
+       [](P& p) {
+         p.flags = TANDEM_FLAG_TF32;
+         tandem_problem_contiguous(&p, TANDEM_BF16);
+       },
+       kArgument,
+       {"TANDEM_FLAG_TF32", "bf16"}},
       {"gradients none", [](P& p) { p.gradients = 0; }, kArgument, {"problem.gradients", "0x0"}},
       {"gradients 0x109",
        [](P& p) { p.gradients = 0x109; },
@@ -187,13 +195,13 @@ TEST_CASE("legal and unusual: not refused") {
   } rows[] = {
       {"inputs of stride 0",
        [](tandem_problem& p) { std::memset(p.d_o.stride, 0, sizeof p.d_o.stride); }},
-      {"a larger struct_size", [](tandem_problem& p) { p.struct_size += 64; }},
       {"any stride in a size of 1", [](tandem_problem& p) { p.batch = 1, p.d_q.stride[0] = 3; }},
       {"an unwanted gradient's layout",
        [](tandem_problem& p) { p.gradients = TANDEM_GRAD_V, p.d_q.stride[3] = 0; }},
       {"gradients that forward does not have",
        [](tandem_problem& p) { p.direction = TANDEM_FORWARD, p.gradients = 0; }},
       {"windows beyond every key", [](tandem_problem& p) { p.window_left = kHuge; }},
+      {"TF32", [](tandem_problem& p) { p.flags = TANDEM_FLAG_TF32; }},
       {"scale 0", [](tandem_problem& p) { p.scale = 0; }},
       {"a negative scale", [](tandem_problem& p) { p.scale = -1; }},
       {"an output laid out in another order",
@@ -212,6 +220,114 @@ TEST_CASE("legal and unusual: not refused") {
     CHECK(status == TANDEM_OK);
     tandem_plan_destroy(plan);
   }
+}
+
+// A caller's struct of another version: so many bytes, with guards behind them.
+template <typename Struct>
+struct Sized {
+  static constexpr unsigned char kGuard = 0xa5;
+  std::vector<unsigned char> bytes;
+  size_t size;
+  Sized(const Struct& from, size_t size) : bytes(size + 64, kGuard), size(size) {
+    std::memset(bytes.data(), 0, size);
+    std::memcpy(bytes.data(), &from, std::min(size, sizeof from));
+    get()->struct_size = uint32_t(size);
+  }
+  Struct* get() { return reinterpret_cast<Struct*>(bytes.data()); }
+  bool guarded() const {
+    return std::all_of(bytes.begin() + ptrdiff_t(size), bytes.end(),
+                       [](unsigned char b) { return b == kGuard; });
+  }
+};
+
+TEST_CASE("structs of callers with another version's header") {
+  // What 0.1.0 had; these numbers never change.
+  const size_t options_0 = 40, problem_0 = 440, info_0 = 616, args_0 = 176;
+  struct Sizes {
+    size_t options, problem, info, args;
+    tandem_status status;
+  };
+  const Sizes now = {sizeof(tandem_device_options), sizeof(tandem_problem),
+                     sizeof(tandem_plan_info), sizeof(tandem_args), TANDEM_OK};
+  Sizes rows[] = {now, {options_0, problem_0, info_0, args_0, TANDEM_OK}, now};
+  rows[2].options += 48, rows[2].problem += 48, rows[2].info += 48, rows[2].args += 48;
+  const std::vector<float> ones(2 * 4 * 8, 1.0f);
+  for (const Sizes& row : rows) {
+    CAPTURE(row.problem);
+    Sized<tandem_device_options> options(TANDEM_DEVICE_OPTIONS_INIT, row.options);
+    tandem_device* device = nullptr;
+    REQUIRE(tandem_cpu_device_create(options.get(), &device) == TANDEM_OK);
+    Sized<tandem_problem> problem(tandem_problem{}, row.problem);
+    REQUIRE(tandem_problem_parse_sized("fwd f32 hq2 sq4 d8", problem.get(),
+                                       uint32_t(row.problem)) == TANDEM_OK);
+    CHECK(problem.get()->struct_size == row.problem);
+    CHECK(problem.guarded());
+    tandem_problem_init_sized(problem.get(), uint32_t(row.problem));
+    CHECK(problem.get()->struct_size == row.problem);
+    tandem_problem& p = *problem.get();
+    p.batch = 1, p.heads_q = p.heads_kv = 2, p.seq_q = p.seq_kv = 4, p.head_dim = p.head_dim_v = 8;
+    tandem_problem_contiguous(&p, TANDEM_F32);
+    CHECK(p.q.stride[1] == 32);
+    CHECK(problem.guarded());
+    CHECK(text_of([&](char* out, size_t n) { return tandem_problem_print(&p, out, n); }) ==
+          "fwd f32 b1 hq2 hk2 sq4 sk4 d8 dv8");
+    tandem_plan* plan = nullptr;
+    REQUIRE(tandem_plan_create(device, &p, &plan) == TANDEM_OK);
+    Sized<tandem_plan_info> info(tandem_plan_info{}, row.info);
+    std::memset(info.bytes.data() + info_0, 0x77, row.info - info_0);
+    REQUIRE(tandem_plan_get_info(plan, info.get()) == TANDEM_OK);
+    CHECK(std::string(info.get()->backend) == "cpu");
+    CHECK(info.get()->kernel_count == 1);
+    CHECK(info.get()->struct_size == row.info);
+    CHECK(info.guarded());
+    for (size_t i = info_0; i < row.info; ++i)
+      CHECK(info.bytes[i] == (i < sizeof(tandem_plan_info) ? 0 : 0x77));
+    std::vector<float> o(2 * 4 * 8, -1.0f);
+    Sized<tandem_args> args(TANDEM_ARGS_INIT, row.args);
+    for (tandem_buffer tandem_args::*b : {&tandem_args::q, &tandem_args::k, &tandem_args::v})
+      (args.get()->*b).handle = uint64_t(uintptr_t(ones.data()));
+    args.get()->o.handle = uint64_t(uintptr_t(o.data()));
+    CHECK(tandem_execute(plan, {0}, args.get()) == TANDEM_OK);
+    CHECK(o == ones);
+    tandem_plan_destroy(plan);
+    tandem_device_destroy(device);
+  }
+
+  // Sizes of no version, and members that only a later one knows.
+  CpuDevice cpu;
+  const tandem_problem good = good_problem();
+  tandem_plan* plan = untouched<tandem_plan>();
+  const auto refused = [&](size_t size, size_t set, const char* word) {
+    Sized<tandem_problem> problem(good, size);
+    if (set) problem.bytes[set] = 1;
+    CHECK(tandem_plan_create(cpu.device, problem.get(), &plan) == kStruct);
+    CHECK(plan == untouched<tandem_plan>());
+    const std::string message = tandem_last_message();
+    CAPTURE(message);
+    CHECK(message.find(word) != std::string::npos);
+  };
+  refused(problem_0 - 8, 0, "at least 440");
+  refused(problem_0 + 4, 0, "problem.struct_size is 444");
+  refused(sizeof good + 16, sizeof good + 3, "is not 0");
+  refused(5000, 0, "problem.struct_size is 5000");
+
+  // The symbols that programs of 0.1.0 call.
+  Sized<tandem_problem> old(tandem_problem{}, problem_0);
+  (tandem_problem_init)(old.get());
+  CHECK(old.get()->struct_size == problem_0);
+  CHECK(old.guarded());
+  CHECK((tandem_problem_parse)("bwd f32 sq4 d8 deterministic", old.get()) == TANDEM_OK);
+  CHECK(old.get()->flags == TANDEM_FLAG_DETERMINISTIC);
+  CHECK(old.guarded());
+  const std::vector<unsigned char> before = old.bytes;
+  CHECK((tandem_problem_parse)("fwd f32 sq4 d8 alibi", old.get()) == kStruct);
+  CHECK(old.bytes == before);
+  tandem_problem_init_sized(old.get(), 8);
+  CHECK(old.bytes == before);
+  CHECK(tandem_problem_parse_sized("fwd f32 sq4 d8", old.get(), 8) == kStruct);
+  old.get()->struct_size = 8;
+  tandem_problem_contiguous(old.get(), TANDEM_F16);
+  CHECK(old.get()->q.dtype == TANDEM_F32);
 }
 
 TEST_CASE("null and short pointers at every entry point") {
@@ -237,6 +353,10 @@ TEST_CASE("null and short pointers at every entry point") {
   crowd.threads = 4000000000u;
   tandem_device_options typo = TANDEM_DEVICE_OPTIONS_INIT;
   typo.disable = "cpu.simd,vulkan.scaler";
+  tandem_device_options taker = TANDEM_DEVICE_OPTIONS_INIT;
+  taker.allocate = [](void*, size_t, size_t) -> void* { return nullptr; };
+  tandem_device_options giver = TANDEM_DEVICE_OPTIONS_INIT;
+  giver.release = [](void*, void*) {};
   tandem_device_options bare = TANDEM_DEVICE_OPTIONS_INIT;
   bare.disable = "simd";
   char blob[256] = {};
@@ -255,6 +375,10 @@ TEST_CASE("null and short pointers at every entry point") {
        "options.next"},
       {"options threads", [&] { return tandem_cpu_device_create(&crowd, &device); }, kArgument,
        "4000000000"},
+      {"allocate alone", [&] { return tandem_cpu_device_create(&taker, &device); }, kArgument,
+       "options.release is NULL"},
+      {"release alone", [&] { return tandem_cpu_device_create(&giver, &device); }, kArgument,
+       "options.allocate is NULL"},
       {"unknown path to disable", [&] { return tandem_cpu_device_create(&typo, &device); },
        kArgument, "vulkan.scaler"},
       {"path to disable without backend", [&] { return tandem_cpu_device_create(&bare, &device); },
@@ -368,6 +492,10 @@ TEST_CASE("a build without CUDA, or a machine without it, says so") {
   CHECK((status == TANDEM_ERROR_NO_BACKEND || status == TANDEM_ERROR_NO_DEVICE));
   CHECK(device == untouched<tandem_device>());
   CHECK(std::strlen(tandem_last_message()) > 10);
+  tandem_cuda_device_desc desc = TANDEM_CUDA_DEVICE_DESC_INIT;
+  desc.ordinal = 1000000;
+  CHECK(tandem_cuda_device_create_with(&desc, nullptr, &device) == status);
+  CHECK(device == untouched<tandem_device>());
   device = untouched<tandem_device>();
   CHECK(tandem_cuda_device_create(-1, nullptr, &device) != TANDEM_OK);
   CHECK(device == untouched<tandem_device>());

@@ -154,6 +154,7 @@ TEST_CASE("Vulkan: a spoiled device description") {
   using D = tandem_vk_device_desc;
   static const char* const names[] = {"VK_KHR_swapchain", nullptr};
   static VkPhysicalDeviceFeatures2 unset{};
+  static const VkAllocationCallbacks no_callbacks{};
   check_rows(
       desc,
       {{"short", [](D& d) { d.struct_size = 8; }, structure, "desc.struct_size is 8"},
@@ -167,7 +168,14 @@ TEST_CASE("Vulkan: a spoiled device description") {
        {"extensions", [](D& d) { d.extension_count = 3; }, argument, "extension_count is 3"},
        {"an extension", [](D& d) { d.extension_count = 2, d.extensions = names; }, argument,
         "desc.extensions[1]"},
-       {"features", [](D& d) { d.features = &unset; }, argument, "desc.features->sType is 0"}});
+       {"features", [](D& d) { d.features = &unset; }, argument, "desc.features->sType is 0"},
+       {"reserved2", [](D& d) { d.reserved2 = 9; }, argument, "desc.reserved2 is 9"},
+       {"half an allocator", [](D& d) { d.allocator = &no_callbacks; }, argument, "desc.allocator"},
+       {"instance extensions", [](D& d) { d.instance_extension_count = 4; }, argument,
+        "instance_extension_count is 4"},
+       {"an instance extension",
+        [](D& d) { d.instance_extension_count = 2, d.instance_extensions = names; }, argument,
+        "desc.instance_extensions[1]"}});
   tandem_device* device = untouched<tandem_device>();
   CHECK(tandem_vk_device_create(nullptr, nullptr, &device) == argument);
   CHECK(device == untouched<tandem_device>());

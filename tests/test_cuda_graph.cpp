@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // What tandem_cuda.h promises about graph capture: forward and backward recorded into a graph, and replayed,
-// give the bits that direct execution gives; and the library leaves the caller's current device alone.
+// give the bits that direct execution gives, also after the contents of the buffers have changed, lengths among them;
+// events of a timed execute are recorded by each replay; and the library leaves the caller's current device alone.
 // Needs a GPU; exit status 77 (skipped) where there is none.
 #include <cuda_runtime_api.h>
 
@@ -27,7 +28,7 @@ constexpr size_t kRows = 1 * 2 * 200;
 constexpr size_t kWorkspace = size_t(1) << 20;
 
 struct Tensors {
-  float* at[10] = {};  // q k v o d_o d_q d_k d_v, lse, workspace
+  float* at[11] = {};  // q k v o d_o d_q d_k d_v, lse, workspace, lengths_kv
   Tensors() {
     for (float*& p : at) {
       const size_t bytes = &p == &at[9] ? kWorkspace : kCount * 4;
@@ -40,9 +41,9 @@ struct Tensors {
   }
   tandem_args args() const {
     tandem_args a = TANDEM_ARGS_INIT;
-    tandem_buffer* to[] = {&a.q,   &a.k,   &a.v,   &a.o,   &a.d_o,
-                           &a.d_q, &a.d_k, &a.d_v, &a.lse, &a.workspace};
-    for (int i = 0; i < 10; ++i) *to[i] = tandem_cuda_buffer(at[i]);
+    tandem_buffer* to[] = {&a.q,   &a.k,   &a.v,   &a.o,         &a.d_o,       &a.d_q,
+                           &a.d_k, &a.d_v, &a.lse, &a.workspace, &a.lengths_kv};
+    for (int i = 0; i < 11; ++i) *to[i] = tandem_cuda_buffer(at[i]);
     a.workspace_size = kWorkspace;
     return a;
   }
@@ -62,58 +63,81 @@ void check(tandem_device* device, const char* fwd, const char* bwd, size_t size)
   }
 
   Tensors direct, replayed;
-  std::vector<float> values(kCount);
-  uint32_t state = 1;
-  for (int tensor : {0, 1, 2, 4}) {
-    for (float& x : values) {
-      state = state * 1664525u + 1013904223u;
-      x = float(state >> 8) / 16777216.0f - 0.5f;
+  const auto fill = [&](uint32_t state, int32_t length) {
+    std::vector<float> values(kCount);
+    for (int tensor : {0, 1, 2, 4}) {
+      for (float& x : values) {
+        state = state * 1664525u + 1013904223u;
+        x = float(state >> 8) / 16777216.0f - 0.5f;
+      }
+      std::vector<uint16_t> halves(2 * kCount);  // as bf16: the upper ones
+      std::memcpy(halves.data(), values.data(), kCount * 4);
+      for (size_t i = 0; i < kCount; ++i) halves[i] = halves[2 * i + 1];
+      const void* from = size == 4 ? static_cast<const void*>(values.data()) : halves.data();
+      for (const Tensors* t : {&direct, &replayed})
+        need(cudaMemcpy(t->at[tensor], from, kCount * size, cudaMemcpyHostToDevice), "upload");
     }
-    std::vector<uint16_t> halves(2 * kCount);  // as bf16: the upper ones
-    std::memcpy(halves.data(), values.data(), kCount * 4);
-    for (size_t i = 0; i < kCount; ++i) halves[i] = halves[2 * i + 1];
-    const void* from = size == 4 ? static_cast<const void*>(values.data()) : halves.data();
-    for (const Tensors* t : {&direct, &replayed})
-      need(cudaMemcpy(t->at[tensor], from, kCount * size, cudaMemcpyHostToDevice), "upload");
-  }
+    for (const Tensors* t : {&direct, &replayed}) {
+      for (int tensor : {3, 5, 6, 7, 8})
+        need(cudaMemset(t->at[tensor], 0xff, kCount * 4), "nothing of the last time");
+      need(cudaMemcpy(t->at[10], &length, sizeof length, cudaMemcpyHostToDevice), "upload");
+    }
+    need(cudaDeviceSynchronize(), "uploads");
+  };
 
   cudaStream_t stream;
   need(cudaStreamCreate(&stream), "stream");
   const tandem_args now = direct.args(), later = replayed.args();
-  for (tandem_plan* plan : plans)
-    need(tandem_execute(plan, tandem_cuda_stream(stream), &now), "direct execute");
+  std::vector<cudaEvent_t> events(info.kernel_count + 1);
+  for (cudaEvent_t& e : events) need(cudaEventCreate(&e), "event");
 
   cudaGraph_t graph;
   cudaGraphExec_t ready;
   // The strictest mode: anything that synchronises or allocates anywhere in the process would fail.
   need(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), "begin capture");
-  for (tandem_plan* plan : plans)
-    need(tandem_execute(plan, tandem_cuda_stream(stream), &later), "captured execute");
+  need(tandem_execute(plans[0], tandem_cuda_stream(stream), &later), "captured execute");
+  need(tandem_cuda_execute_timed(plans[1], stream, &later, events.data(), info.kernel_count + 1),
+       "captured timed execute");
   need(cudaStreamEndCapture(stream, &graph), "end capture");
   need(cudaGraphInstantiate(&ready, graph, 0), "instantiate");
-  for (int i = 0; i < 3; ++i) need(cudaGraphLaunch(ready, stream), "launch");
-  need(cudaStreamSynchronize(stream), "synchronize");
 
+  std::vector<uint32_t> before;
+  for (uint32_t round : {1u, 2u, 3u}) {
+    fill(round, int32_t(220 - 40 * round));
+    for (tandem_plan* plan : plans)
+      need(tandem_execute(plan, tandem_cuda_stream(stream), &now), "direct execute");
+    for (int i = 0; i < 3; ++i) need(cudaGraphLaunch(ready, stream), "launch");
+    need(cudaStreamSynchronize(stream), "synchronize");
+    for (uint32_t i = 0; i < info.kernel_count; ++i) {
+      float ms = 0;
+      need(cudaEventElapsedTime(&ms, events[i], events[i + 1]), "a replayed event");
+      need(ms > 0, "a kernel of a replay takes time");
+    }
+    const char* names[] = {"q", "k", "v", "o", "d_o", "d_q", "d_k", "d_v", "lse"};
+    for (int tensor : {3, 5, 6, 7, 8}) {
+      const size_t n = tensor == 8 ? kRows : kCount * size / 4;
+      std::vector<uint32_t> a(n), b(n);
+      need(cudaMemcpy(a.data(), direct.at[tensor], n * 4, cudaMemcpyDeviceToHost), "download");
+      need(cudaMemcpy(b.data(), replayed.at[tensor], n * 4, cudaMemcpyDeviceToHost), "download");
+      need(a == b, names[tensor]);
+      size_t poison = 0;
+      for (uint32_t x : a) poison += x == 0xffffffffu;
+      need(poison == 0, "everything was written");
+      if (tensor == 3) need(a != before, "other inputs, another result"), before = a;
+    }
+  }
   int current = -1;
   need(cudaGetDevice(&current), "current device");
   need(current == 0, "the current device is as it was");
-  const char* names[] = {"q", "k", "v", "o", "d_o", "d_q", "d_k", "d_v", "lse"};
-  for (int tensor : {3, 5, 6, 7, 8}) {
-    const size_t n = tensor == 8 ? kRows : kCount * size / 4;
-    std::vector<uint32_t> a(n), b(n);
-    need(cudaMemcpy(a.data(), direct.at[tensor], n * 4, cudaMemcpyDeviceToHost), "download");
-    need(cudaMemcpy(b.data(), replayed.at[tensor], n * 4, cudaMemcpyDeviceToHost), "download");
-    need(a == b, names[tensor]);
-    size_t poison = 0;
-    for (uint32_t x : a) poison += x == 0xffffffffu;
-    need(poison == 0, "everything was written");
-  }
+  for (cudaEvent_t e : events) cudaEventDestroy(e);
   cudaGraphExecDestroy(ready);
   cudaGraphDestroy(graph);
   cudaStreamDestroy(stream);
   for (tandem_plan* plan : plans) tandem_plan_destroy(plan);
-  std::printf("%s: a captured and replayed forward and backward give the bits of a direct one\n",
-              info.path);
+  std::printf(
+      "%s: a captured and replayed forward and backward give the bits of a direct one, for three "
+      "contents of its buffers\n",
+      info.path);
 }
 
 }  // namespace
@@ -128,6 +152,7 @@ int main() {
         "bwd f32 b1 hq2 sq200 d64 causal_top_left", 4);
   check(device, "fwd bf16 b1 hq2 sq200 d64 causal_top_left",
         "bwd bf16 b1 hq2 sq200 d64 causal_top_left deterministic", 2);
+  check(device, "fwd f32 b1 hq2 sq200 d64 kv_padded", "bwd f32 b1 hq2 sq200 d64 kv_padded", 4);
   tandem_device_destroy(device);
   return 0;
 }

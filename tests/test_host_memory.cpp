@@ -1,119 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // No host memory. Every call on the CPU device, with its first allocation failing, then its second, and so on for each
 // that it makes; once alone, and once together with all that come after it. It has to end in OUT_OF_MEMORY, with a
-// sentence, out-parameters as they were, and nothing left behind. The program's operator new does it, so that what the
-// library allocates through std:: is in it. A program of its own for that reason.
+// sentence, out-parameters as they were, and nothing left behind. Once with the program's operator new, so that what the
+// library allocates through std:: is in it, and once with an application's callbacks. A program of its own for that reason.
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
-#include <doctest/doctest.h>
-
-#include <atomic>
-#include <cstddef>
-#include <cstdint>
-#include <cstdlib>
-#include <cstring>
-#include <functional>
-#include <new>
-#include <string>
 #include <vector>
 
-#include "tandem/tandem.h"
+#include "host_memory.h"
 
 namespace {
-
-std::atomic<int64_t> live{0};
-std::atomic<int64_t> countdown{-1};  // allocations that still succeed; below 0: all do
-std::atomic<bool> lasting{false};    // whether those after the failed one fail, too
-std::atomic<int64_t> failures{0};
-
-bool fails() {
-  int64_t left = countdown.load();
-  while (left >= 0) {
-    const int64_t next = left > 0 ? left - 1 : lasting ? 0 : -1;
-    if (!countdown.compare_exchange_weak(left, next)) continue;
-    if (left > 0) return false;
-    ++failures;
-    return true;
-  }
-  return false;
-}
-
-void* allocate(size_t size, size_t alignment) noexcept {
-  if (fails()) return nullptr;
-  const size_t rounded = (size + alignment - 1) / alignment * alignment;
-  void* p = std::aligned_alloc(alignment, rounded > 0 ? rounded : alignment);
-  if (p) ++live;
-  return p;
-}
-void* allocate_or_throw(size_t size, size_t alignment) {
-  if (void* p = allocate(size, alignment)) return p;
-  throw std::bad_alloc();
-}
-void release(void* p) noexcept {
-  if (p) --live;
-  std::free(p);
-}
-constexpr size_t kAlign = alignof(std::max_align_t);
-
-}  // namespace
-
-void* operator new(size_t n) { return allocate_or_throw(n, kAlign); }
-void* operator new[](size_t n) { return allocate_or_throw(n, kAlign); }
-void* operator new(size_t n, std::align_val_t a) { return allocate_or_throw(n, size_t(a)); }
-void* operator new[](size_t n, std::align_val_t a) { return allocate_or_throw(n, size_t(a)); }
-void* operator new(size_t n, const std::nothrow_t&) noexcept { return allocate(n, kAlign); }
-void* operator new[](size_t n, const std::nothrow_t&) noexcept { return allocate(n, kAlign); }
-void operator delete(void* p) noexcept { release(p); }
-void operator delete[](void* p) noexcept { release(p); }
-void operator delete(void* p, size_t) noexcept { release(p); }
-void operator delete[](void* p, size_t) noexcept { release(p); }
-void operator delete(void* p, std::align_val_t) noexcept { release(p); }
-void operator delete[](void* p, std::align_val_t) noexcept { release(p); }
-void operator delete(void* p, size_t, std::align_val_t) noexcept { release(p); }
-void operator delete[](void* p, size_t, std::align_val_t) noexcept { release(p); }
-
-namespace {
-
-tandem_device* const kNoDevice = reinterpret_cast<tandem_device*>(uintptr_t(0x5a5a));
-tandem_plan* const kNoPlan = reinterpret_cast<tandem_plan*>(uintptr_t(0x5a5a));
-
-// This thread's last message keeps its memory: have it grow once, before anything is counted.
-void warm_up() {
-  tandem_problem problem;
-  CHECK(tandem_problem_parse(std::string(100000, 'x').c_str(), &problem) != TANDEM_OK);
-}
-
-// Runs call, which says how it ended and leaves nothing behind, until no allocation fails in it. usual is how it ends
-// with enough memory. untouched, called after each failure, says whether its results are as they were.
-int64_t fail_each(const std::string& what, const std::function<tandem_status()>& call,
-                  tandem_status usual, const std::function<bool()>& untouched) {
-  CAPTURE(what);
-  warm_up();
-  int64_t most = 0;
-  for (bool all_after : {false, true}) {
-    lasting = all_after;
-    for (int64_t i = 0;; ++i) {
-      failures = 0;
-      const int64_t before = live;
-      countdown = i;
-      const tandem_status status = call();
-      countdown = -1;
-      const int64_t failed = failures, after = live;
-      if (failed == 0) {
-        CHECK(status == usual);
-        most = i > most ? i : most;
-        break;
-      }
-      CAPTURE(i);
-      CAPTURE(all_after);
-      REQUIRE(after == before);
-      // A failure that was on its way already may lose its sentence, not its number.
-      if (usual == TANDEM_OK || status != usual) REQUIRE(status == TANDEM_ERROR_OUT_OF_MEMORY);
-      REQUIRE(std::strlen(tandem_last_message()) > 0);
-      REQUIRE(untouched());
-    }
-  }
-  return most;
-}
 
 struct Line {
   const char* what;
@@ -147,6 +42,7 @@ tandem_device_options options_of(const char* disable) {
   options.threads = 2;  // what fails on a worker's thread has to come back
   options.disable = disable;
   options.log = [](void*, tandem_log_level, const char*) {};
+  if (failing == From::callbacks) use_callbacks(&options);
   return options;
 }
 
@@ -183,21 +79,25 @@ struct Room {
 
 TEST_CASE("no host memory: a device") {
   tandem_device* device = kNoDevice;
-  const tandem_device_options options = options_of("cpu.ref,t64k32");
-  const int64_t count = fail_each(
-      "device",
-      [&] {
-        const tandem_status status = tandem_cpu_device_create(&options, &device);
-        if (status != TANDEM_OK) return status;
-        tandem_device_destroy(device);
-        device = kNoDevice;
-        return status;
-      },
-      TANDEM_OK, [&] { return device == kNoDevice; });
-  CHECK(count > 3);
+  for (From from : {From::operator_new, From::callbacks}) {
+    failing = from;
+    const tandem_device_options options = options_of("cpu.ref,t64k32");
+    const int64_t count = fail_each(
+        "device",
+        [&] {
+          const tandem_status status = tandem_cpu_device_create(&options, &device);
+          if (status != TANDEM_OK) return status;
+          tandem_device_destroy(device);
+          device = kNoDevice;
+          return status;
+        },
+        TANDEM_OK, [&] { return device == kNoDevice; });
+    CHECK(count > 3);
+  }
 }
 
 TEST_CASE("no host memory: problem lines") {
+  failing = From::operator_new;
   for (const Line& l : kLines) {
     tandem_problem problem, before;
     std::memset(&problem, 0x5a, sizeof problem);
@@ -225,116 +125,138 @@ TEST_CASE("no host memory: problem lines") {
 }
 
 TEST_CASE("no host memory: plans and what is asked of them") {
-  for (const Line& l : kLines) {
-    CAPTURE(l.what);
-    const Device cpu(l.disable);
-    const tandem_problem problem = parse(l.line);
-    tandem_plan* plan = kNoPlan;
-    // Once before: the device keeps the largest scratch memory that a plan has asked for.
-    if (tandem_plan_create(cpu.device, &problem, &plan) == TANDEM_OK) tandem_plan_destroy(plan);
-    plan = kNoPlan;
-    const int64_t count = fail_each(
-        l.what,
-        [&] {
-          const tandem_status status = tandem_plan_create(cpu.device, &problem, &plan);
-          if (status != TANDEM_OK) return status;
-          tandem_plan_destroy(plan);
-          plan = kNoPlan;
-          return status;
-        },
-        l.status, [&] { return plan == kNoPlan; });
-    CHECK(count > 3);
+  for (From from : {From::operator_new, From::callbacks})
+    for (const Line& l : kLines) {
+      failing = from;
+      CAPTURE(l.what);
+      const Device cpu(l.disable);
+      tandem_problem problem = parse(l.line);
+      tandem_plan* plan = kNoPlan;
+      // Once before: the device keeps the largest scratch memory that a plan has asked for.
+      if (tandem_plan_create(cpu.device, &problem, &plan) == TANDEM_OK) tandem_plan_destroy(plan);
+      plan = kNoPlan;
+      problem.scale = 1;
+      const int64_t count = fail_each(
+          l.what,
+          [&] {
+            problem.scale += 1;  // a problem that the device does not have yet
+            const tandem_status status = tandem_plan_create(cpu.device, &problem, &plan);
+            if (status != TANDEM_OK) return status;
+            tandem_plan_destroy(plan);
+            plan = kNoPlan;
+            return status;
+          },
+          l.status, [&] { return plan == kNoPlan; });
+      CHECK(count > 3);
+      // The last one once more, which the device has.
+      fail_each(
+          "cached",
+          [&] {
+            const tandem_status status = tandem_plan_create(cpu.device, &problem, &plan);
+            if (status != TANDEM_OK) return status;
+            tandem_plan_destroy(plan);
+            plan = kNoPlan;
+            return status;
+          },
+          l.status, [&] { return plan == kNoPlan; });
+      std::vector<char> text(10000, 'x');
+      fail_each(
+          "explain",
+          [&] {
+            text[0] = 'x';
+            return tandem_explain(cpu.device, &problem, text.data(), text.size()) > 0
+                       ? TANDEM_OK
+                       : TANDEM_ERROR_OUT_OF_MEMORY;
+          },
+          TANDEM_OK, [&] { return text[0] == 'x'; });
+      if (l.status != TANDEM_OK) continue;
+
+      REQUIRE(tandem_plan_create(cpu.device, &problem, &plan) == TANDEM_OK);
+      tandem_plan_info info{};
+      info.struct_size = sizeof info;
+      fail_each(
+          "plan info",
+          [&] {
+            info.name[0] = 0;
+            return tandem_plan_get_info(plan, &info);
+          },
+          TANDEM_OK, [&] { return info.backend[0] == 0 && info.name[0] == 0; });
+      REQUIRE(tandem_plan_get_info(plan, &info) == TANDEM_OK);
+      const Room room(info.workspace_size);
+      const int64_t executes = fail_each(
+          "execute", [&] { return tandem_execute(plan, tandem_stream{}, &room.args); }, TANDEM_OK,
+          [] { return true; });
+      if (std::strcmp(info.path, "ref") != 0) CHECK(executes == 0);
+      CHECK(tandem_execute(plan, tandem_stream{}, &room.args) == TANDEM_OK);
+      tandem_plan_destroy(plan);
+    }
+}
+
+TEST_CASE("no host memory: from the device to the result") {
+  for (From from : {From::operator_new, From::callbacks})
+    for (const Line& l : kLines) {
+      if (l.status != TANDEM_OK) continue;
+      failing = from;
+      CAPTURE(l.what);
+      const tandem_device_options options = options_of(l.disable);
+      const tandem_problem problem = parse(l.line);
+      const Room room(100000);
+      fail_each(
+          std::string(l.what) + ", all of it",
+          [&] {
+            tandem_device* device = nullptr;
+            tandem_plan* plan = nullptr;
+            tandem_status status = tandem_cpu_device_create(&options, &device);
+            if (status == TANDEM_OK) status = tandem_plan_create(device, &problem, &plan);
+            if (status == TANDEM_OK) status = tandem_execute(plan, tandem_stream{}, &room.args);
+            tandem_plan_destroy(plan);
+            tandem_device_destroy(device);
+            return status;
+          },
+          TANDEM_OK, [] { return true; });
+    }
+}
+
+TEST_CASE("no host memory: what is asked of a device") {
+  for (From from : {From::operator_new, From::callbacks}) {
+    failing = from;
+    const Device cpu("");
     std::vector<char> text(10000, 'x');
     fail_each(
-        "explain",
+        "describe",
         [&] {
           text[0] = 'x';
-          return tandem_explain(cpu.device, &problem, text.data(), text.size()) > 0
+          return tandem_device_describe(cpu.device, text.data(), text.size()) > 0
                      ? TANDEM_OK
                      : TANDEM_ERROR_OUT_OF_MEMORY;
         },
         TANDEM_OK, [&] { return text[0] == 'x'; });
-    if (l.status != TANDEM_OK) continue;
 
-    REQUIRE(tandem_plan_create(cpu.device, &problem, &plan) == TANDEM_OK);
-    tandem_plan_info info{};
+    tandem_device_info info{};
     info.struct_size = sizeof info;
     fail_each(
-        "plan info",
-        [&] {
-          info.name[0] = 0;
-          return tandem_plan_get_info(plan, &info);
-        },
-        TANDEM_OK, [&] { return info.backend[0] == 0 && info.name[0] == 0; });
-    REQUIRE(tandem_plan_get_info(plan, &info) == TANDEM_OK);
-    const Room room(info.workspace_size);
-    fail_each(
-        "execute", [&] { return tandem_execute(plan, tandem_stream{}, &room.args); }, TANDEM_OK,
-        [] { return true; });
-    CHECK(tandem_execute(plan, tandem_stream{}, &room.args) == TANDEM_OK);
-    tandem_plan_destroy(plan);
-  }
-}
+        "device info", [&] { return tandem_device_get_info(cpu.device, &info); }, TANDEM_OK,
+        [&] { return info.backend[0] == 0; });
 
-TEST_CASE("no host memory: from the device to the result") {
-  for (const Line& l : kLines) {
-    if (l.status != TANDEM_OK) continue;
-    CAPTURE(l.what);
-    const tandem_device_options options = options_of(l.disable);
-    const tandem_problem problem = parse(l.line);
-    const Room room(100000);
+    size_t size = 0;
+    REQUIRE(tandem_device_get_cache(cpu.device, &size, nullptr) == TANDEM_OK);
+    std::vector<uint8_t> blob(size, 0x5a);
+    const std::vector<uint8_t> before = blob;
     fail_each(
-        std::string(l.what) + ", all of it",
+        "get_cache",
         [&] {
-          tandem_device* device = nullptr;
-          tandem_plan* plan = nullptr;
-          tandem_status status = tandem_cpu_device_create(&options, &device);
-          if (status == TANDEM_OK) status = tandem_plan_create(device, &problem, &plan);
-          if (status == TANDEM_OK) status = tandem_execute(plan, tandem_stream{}, &room.args);
-          tandem_plan_destroy(plan);
-          tandem_device_destroy(device);
-          return status;
+          blob = before;  // as long as it was: allocates nothing
+          return tandem_device_get_cache(cpu.device, &size, blob.data());
         },
+        TANDEM_OK, [&] { return blob == before && size == blob.size(); });
+    fail_each(
+        "set_cache", [&] { return tandem_device_set_cache(cpu.device, blob.size(), blob.data()); },
         TANDEM_OK, [] { return true; });
   }
 }
 
-TEST_CASE("no host memory: what is asked of a device") {
-  const Device cpu("");
-  std::vector<char> text(10000, 'x');
-  fail_each(
-      "describe",
-      [&] {
-        text[0] = 'x';
-        return tandem_device_describe(cpu.device, text.data(), text.size()) > 0
-                   ? TANDEM_OK
-                   : TANDEM_ERROR_OUT_OF_MEMORY;
-      },
-      TANDEM_OK, [&] { return text[0] == 'x'; });
-
-  tandem_device_info info{};
-  info.struct_size = sizeof info;
-  fail_each(
-      "device info", [&] { return tandem_device_get_info(cpu.device, &info); }, TANDEM_OK,
-      [&] { return info.backend[0] == 0; });
-
-  size_t size = 0;
-  REQUIRE(tandem_device_get_cache(cpu.device, &size, nullptr) == TANDEM_OK);
-  std::vector<uint8_t> blob(size, 0x5a);
-  const std::vector<uint8_t> before = blob;
-  fail_each(
-      "get_cache",
-      [&] {
-        blob = before;  // as long as it was: allocates nothing
-        return tandem_device_get_cache(cpu.device, &size, blob.data());
-      },
-      TANDEM_OK, [&] { return blob == before && size == blob.size(); });
-  fail_each(
-      "set_cache", [&] { return tandem_device_set_cache(cpu.device, blob.size(), blob.data()); },
-      TANDEM_OK, [] { return true; });
-}
-
 TEST_CASE("no host memory: failures keep their numbers") {
+  failing = From::operator_new;
   const Device cpu("");
   tandem_problem problem;
   tandem_problem_init(&problem);
@@ -346,4 +268,37 @@ TEST_CASE("no host memory: failures keep their numbers") {
   fail_each(
       "no such word", [&] { return tandem_problem_parse("fwd f32 nonsense", &problem); },
       TANDEM_ERROR_INVALID_ARGUMENT, [] { return true; });
+}
+
+TEST_CASE("an application's host memory: all of a device's comes from it, and goes back") {
+  failing = From::callbacks;
+  const int64_t before = live();
+  int64_t others = 0, asked = 0;
+  for (const Line& l : kLines) {
+    if (l.status != TANDEM_OK) continue;
+    const tandem_problem problem = parse(l.line);
+    const tandem_device_options options = options_of(l.disable);
+    const Room room(100000);
+    tandem_device* device = nullptr;
+    tandem_plan *plan = nullptr, *second = nullptr;
+    const int64_t with_room = live();
+    others = new_calls, asked = callbacks;
+    tandem_status status = tandem_cpu_device_create(&options, &device);
+    if (status == TANDEM_OK) status = tandem_plan_create(device, &problem, &plan);
+    if (status == TANDEM_OK) status = tandem_plan_create(device, &problem, &second);
+    if (status == TANDEM_OK) status = tandem_execute(plan, tandem_stream{}, &room.args);
+    const tandem_status no_stem = tandem_device_set_cache(device, 3, "xyz");
+    tandem_plan_destroy(plan);
+    tandem_device_destroy(device);  // too early: the other plan is alive
+    const tandem_status early = tandem_execute(second, tandem_stream{}, &room.args);
+    tandem_plan_destroy(second);
+    others = new_calls - others, asked = callbacks - asked;
+    CHECK(status == TANDEM_OK);
+    CHECK(no_stem == TANDEM_ERROR_CACHE);
+    CHECK(early == TANDEM_ERROR_INVALID_ARGUMENT);
+    CHECK(others == 0);
+    CHECK(asked > 10);
+    CHECK(live() == with_room);
+  }
+  CHECK(live() == before);
 }

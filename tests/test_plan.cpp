@@ -183,7 +183,7 @@ bool check_plan(const Problem& problem, const Caps& caps) {
     CHECK(!r.reason.empty());
     CHECK(r.candidate.rfind(backend_name(caps.backend), 0) == 0);
   }
-  const std::string words = explain(problem, caps);
+  const String words = explain(problem, caps);
   if (!status.ok()) {
     CHECK(status.code() == TANDEM_ERROR_UNSUPPORTED);
     CHECK(!plan.refusals.empty());
@@ -240,12 +240,13 @@ TEST_CASE("each recorded device plans as recorded, or says why not") {
         };
         CAPTURE(std::string(d));
         make("f32");
-        CHECK(other.path == profile.path);
+        // The path sm80 has no tiles for the widest heads in backward in f32.
+        const bool wide = std::string(direction) == "bwd" && std::string(d) == "d256";
+        CHECK(other.path == (wide && profile.path == "sm80" ? "simt" : profile.path));
         if (!profile.tile.empty() && std::string(d) == "d256")
           CHECK(std::string(other.tile().name) == "t32k16");
-        // The path sm90 has no tiles for the widest heads in backward.
-        const bool none = std::string(direction) == "bwd" && std::string(d) == "d256" &&
-                          profile.f16 == "sm90" && kBwdShapes[kBwdShapeCount - 1].d < 256;
+        // Nor may the path sm90 in 16 bits.
+        const bool none = wide && profile.f16 == "sm90" && kBwdShapes[kBwdShapeCount - 1].d < 256;
         make("f16");
         CHECK(other.path == (none ? "sm80" : profile.f16));
         make("bf16");
@@ -395,7 +396,7 @@ TEST_CASE("a tile can be switched off by its name") {
   Plan plan;
   const Problem problem = problem_of("fwd f32 hq2 sq100 d64");
   REQUIRE(make_plan(problem, caps, &plan).ok());
-  const std::string first = plan.launches.at(0).tile.name;
+  const String first = plan.launches.at(0).tile.name;
   REQUIRE(parse_disabled(first.c_str(), &caps.disabled).ok());
   REQUIRE(make_plan(problem, caps, &plan).ok());
   CHECK(first != plan.launches.at(0).tile.name);
@@ -413,8 +414,7 @@ TEST_CASE("a disabled path is not taken and the reason says so") {
     Plan plan;
     const Problem problem = problem_of("fwd f32 hq2 sq100 d64");
     REQUIRE(make_plan(problem, caps, &plan).ok());
-    const std::string first = plan.path,
-                      full = std::string(backend_name(caps.backend)) + "." + first;
+    const String first = plan.path, full = String(backend_name(caps.backend)) + "." + first;
     CAPTURE(full);
     caps.disabled = {full};
     const Status status = make_plan(problem, caps, &plan);
@@ -423,7 +423,7 @@ TEST_CASE("a disabled path is not taken and the reason says so") {
     for (const Refusal& r : plan.refusals)
       said |= r.candidate == full && r.reason.find("disabled") != std::string::npos;
     CHECK(said);
-    CHECK(status.ok() == (caps.backend == Backend::cpu));
+    CHECK(status.ok() == (caps.backend != Backend::vulkan));  // which has no other path for f32
   }
 }
 

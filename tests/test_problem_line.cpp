@@ -183,7 +183,7 @@ TEST_CASE("optional inputs of a line") {
   tandem_problem p;
   REQUIRE(tandem_problem_parse("bwd f16 b2 hq4 hk2 sq3 sk5 d8 entmax=1.5 softcap=20 bias:f32:1x2x1 "
                                "dist=4 alibi keep:2x1x3 dropout=0.25 q_padded kv_packed=9 "
-                               "grads=qbda d_bias:f32 visit_all bias=0,5,0,1",
+                               "grads=qbda d_bias:f32 visit_all tf32 bias=0,5,0,1",
                                &p) == TANDEM_OK);
   CHECK(p.normalizer == TANDEM_ENTMAX);
   CHECK(p.entmax_alpha == 1.5f);
@@ -205,7 +205,7 @@ TEST_CASE("optional inputs of a line") {
   CHECK(p.k.stride[1] == 72);
   CHECK(p.gradients ==
         (TANDEM_GRAD_Q | TANDEM_GRAD_BIAS | TANDEM_GRAD_DIST_BIAS | TANDEM_GRAD_SLOPE));
-  CHECK(p.flags == TANDEM_FLAG_VISIT_ALL);
+  CHECK(p.flags == (TANDEM_FLAG_VISIT_ALL | TANDEM_FLAG_TF32));
   REQUIRE(tandem_problem_parse("fwd f32 sq3 d8 elastic sink", &p) == TANDEM_OK);
   CHECK(p.normalizer == TANDEM_ELASTIC);
   CHECK(p.sink == 1);

@@ -11,6 +11,7 @@
 #include <memory>
 
 #include "bench_cases.h"
+#include "bench_host.h"
 #include "bench_result.h"
 #include "bench_sample.h"
 #include "problem.h"
@@ -28,7 +29,7 @@ struct Options {
   std::vector<std::string> devices, problems, names, merge, compare;
   std::string preset, format = "table", out, commit, op = "both", disable;
   uint64_t seed = 1;
-  bool list = false, no_check = false;
+  bool list = false, no_check = false, host = false;
   support::TimeOptions time;
 };
 
@@ -64,7 +65,7 @@ double usual_flops(const tandem_problem& problem, bool backward) {
   const Problem p = [&] {
     Problem checked;
     const Status s = make_problem(&problem, &checked);
-    if (!s.ok()) throw support::Error(s.code(), s.message());
+    if (!s.ok()) throw support::Error(s.code(), s.message().c_str());
     return checked;
   }();
   const double square = double(p.batch * p.heads_q) * double(p.seq_q) * double(p.seq_kv);
@@ -227,7 +228,7 @@ std::vector<Result> CaseRun::rows() {
 std::vector<BenchCase> chosen_cases(const Options& options) {
   std::vector<BenchCase> cases;
   for (const std::string& line : options.problems) {
-    tandem_problem p = support::parse(line);
+    tandem_problem p = problem_of(line);
     // One line serves both directions: a forward line says nothing of gradients, so it means all.
     if (p.direction == TANDEM_FORWARD) {
       p.d_o = p.o, p.d_q = p.q, p.d_k = p.k, p.d_v = p.v;
@@ -278,6 +279,11 @@ Result list_cases(const std::vector<BenchCase>& cases) {
                     {"flops_fwd", usual_flops(p, false)},
                     {"flops_bwd", usual_flops(p, true)},
                     {"problem", support::print(p)}});
+    if (p.bias.dtype) {
+      const support::Dims d = support::dims_of(p, Role::bias);
+      list.back()["bias"] =
+          Result{{"dtype", support::dtype_word(p.bias.dtype)}, {"dims", {d.b, d.h, d.s, d.d}}};
+    }
   }
   return list;
 }
@@ -289,7 +295,8 @@ void add_word(Result* header, const char* key, const std::string& word, const ch
 }
 
 Result measure(const Options& options, int* exit_code) {
-  const std::vector<BenchCase> cases = chosen_cases(options);
+  const std::vector<BenchCase> cases =
+      options.host ? std::vector<BenchCase>() : chosen_cases(options);
   Result header, rows = Result::array();
   for (const char* key : {"device", "driver", "backend"}) header[key] = "";
   header["commit"] = options.commit.empty() ? build_commit() : options.commit;
@@ -303,6 +310,8 @@ Result measure(const Options& options, int* exit_code) {
     add_word(&header, "device", session->info().name, "; ");
     add_word(&header, "driver", session->info().driver, "; ");
     add_word(&header, "backend", session->backend(), ",");
+    if (options.host)
+      for (Result& row : host_rows(*session, options.problems)) rows.push_back(std::move(row));
     for (const BenchCase& c : cases) {
       fmt::print(stderr, "{}: {}\n", session->name(), c.name);
       try {
@@ -333,6 +342,7 @@ Result measure(const Options& options, int* exit_code) {
 void show(const Result& result, const Options& options) {
   const std::string text = options.format == "json"  ? result.dump(2) + "\n"
                            : options.format == "csv" ? result_csv(result)
+                           : options.host            ? host_table(result)
                                                      : result_table(result);
   fmt::print("{}", text);
   if (options.out.empty()) return;
@@ -398,6 +408,11 @@ void add_bench(CLI::App& app, int* exit_code) {
   command->add_option("--max-seconds", o->time.max_seconds, "Most time for one row")
       ->capture_default_str();
   command->add_flag("--no-check", o->no_check, "Leave the error out");
+  command
+      ->add_flag("--host", o->host,
+                 "Instead, what planning and recording cost the host; table or json")
+      ->excludes("--preset")
+      ->excludes("--case");
   command->add_flag("--list", o->list, "Print the cases as json and run nothing");
   command->add_option("--merge", o->merge, "Join result files (of one device)")->expected(1, 100);
   command->add_option("--compare", o->compare, "Two result files: before, after")->expected(2);

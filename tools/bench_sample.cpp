@@ -48,7 +48,7 @@ struct Sampler {
   Sampler(const tandem_problem& problem, const BenchTensors& tensors)
       : t(tensors), dtype(problem.q.dtype) {
     const Status status = make_problem(&problem, &p);
-    if (!status.ok()) throw support::Error(status.code(), status.message());
+    if (!status.ok()) throw support::Error(status.code(), status.message().c_str());
     if (p.seq_q == 0 || p.seq_kv == 0) return;
     const double plain = support::score_roundings(
         double(p.scale), p.head_dim, rows_of(t[Role::q], 0, 0, 0, std::min<int64_t>(p.seq_q, 64)),
@@ -339,7 +339,7 @@ bool samples_keys(const Problem& p) {
 Problem checked(const tandem_problem& problem) {
   Problem p;
   const Status status = make_problem(&problem, &p);
-  if (!status.ok()) throw support::Error(status.code(), status.message());
+  if (!status.ok()) throw support::Error(status.code(), status.message().c_str());
   return p;
 }
 

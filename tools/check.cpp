@@ -36,8 +36,9 @@ struct Options {
   std::string repro;
   std::string disable;
   int64_t work = 4000000;
-  double seconds = 0;   // 0: no limit
-  std::string shard;    // "K/N"
+  double seconds = 0;  // 0: no limit
+  std::string shard;   // "K/N"
+  int repeats = 0;  // runs of each problem that must give the same bits; 0: by the problem's seed
   int per_kernels = 0;  // problems with the same kernels; 0: by the number of cases
 };
 
@@ -72,7 +73,7 @@ class Check {
   std::map<std::string, Tally> pairs_;
   std::map<std::pair<std::string, std::string>, int> refused_;  // subject, reason
   std::map<std::string, int> features_;
-  int failures_ = 0, ran_ = 0;
+  int failures_ = 0, ran_ = 0, repeats_ = 0;
 };
 
 void Check::open(const std::vector<std::string>& devices, const std::string& disable) {
@@ -168,7 +169,8 @@ void Check::count(const Subject& subject, const CaseResult& result, const std::s
 }
 
 void Check::run_case(const tandem_problem& problem, uint64_t seed) {
-  const support::CaseOptions options = support::random_options(seed);
+  support::CaseOptions options = support::random_options(seed);
+  if (repeats_ > 0) options.repeats = repeats_;
   Case planned(problem, seed, options);
   const std::string repro = support::repro(problem, seed);
   std::vector<std::unique_ptr<Outputs>> outputs(subjects_.size());
@@ -245,6 +247,7 @@ void Check::report() const {
 int Check::run(const Options& options) {
   fmt::print("Tandem {} ({}), seed {}{}\n", version_text(), build_commit(), options.seed,
              options.shard.empty() ? "" : ", part " + options.shard);
+  repeats_ = options.repeats;
   open(chosen_devices(options.devices), options.disable);
   if (options.devices.empty())
     for (const support::DeviceName& d : support::list_devices())
@@ -272,7 +275,7 @@ int Check::run(const Options& options) {
     if (!repeat && !shard.has(seed)) continue;
     if (progress) fmt::print(stderr, "\r  case {} of {} ", at + 1, cases);
     const tandem_problem problem =
-        repeat ? support::parse(options.repro) : support::random_problem(seed, limits);
+        repeat ? problem_of(options.repro) : support::random_problem(seed, limits);
     for (const std::string& word : support::feature_words(problem)) ++features_[word];
     run_case(problem, seed);
     ++n;
@@ -295,11 +298,16 @@ void add_check(CLI::App& app, int* exit_code) {
   CLI::App* command =
       app.add_subcommand("check", "Every device against the reference and against each other");
   auto options = std::make_shared<Options>();
-  command->add_option("--cases", options->cases, "Random problems")->capture_default_str();
+  command->add_option("--cases", options->cases, "Random problems")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
   command->add_option("--seed", options->seed, "Of the first problem")->capture_default_str();
   command->add_option("--device", options->devices,
                       "cpu, vulkan:N, cuda:N, or as cpu/ref with one path; default: all");
   command->add_option("--repro", options->repro, "Run this problem line, with --seed, instead");
+  command->add_option("--repeats", options->repeats,
+                      "Runs of each problem on each device; their bits must be the same where the "
+                      "plan promises it");
   command->add_option("--per-kernels", options->per_kernels,
                       "Problems that share kernels, up to 32; default: 4, from 1,000 cases on 32");
   command->add_option("--shard", options->shard,

@@ -21,8 +21,8 @@ namespace {
 constexpr int kMaxWalks = 64;  // a dozen is a lot
 
 template <int ROW>
-struct EntmaxShape : FwdShape<ROW, false, kEntmaxQStages> {
-  using Base = FwdShape<ROW, false, kEntmaxQStages>;
+struct EntmaxShape : FwdShape<ROW, FwdSet::plain, kEntmaxQStages> {
+  using Base = FwdShape<ROW, FwdSet::plain, kEntmaxQStages>;
   static constexpr int MOST = fwd_entmax_candidates(Base::tile);  // candidates of a list
   // Up to FULL a list is safe for 8 more; LONG ones are to be shortened.
   static constexpr int FULL = MOST - 8, LONG = FULL - 4;
@@ -535,13 +535,20 @@ Kernel<FwdFullParams> select(const char* name, bool fast) {
   }
 }
 
-}  // namespace
-
-Kernel<FwdFullParams> fwd_entmax_kernel(tandem_dtype dtype, const Launch& launch, bool fast) {
+Kernel<FwdFullParams> select(tandem_dtype dtype, const Launch& launch, bool fast) {
   if (!launch.tile.name) return nullptr;
   if (dtype == TANDEM_F16) return select<Half>(launch.tile.name, fast);
   if (dtype == TANDEM_BF16) return select<Bfloat>(launch.tile.name, fast);
   return nullptr;
+}
+
+}  // namespace
+
+Kernel<FwdFullParams> fwd_entmax_kernel(tandem_dtype dtype, const Launch& launch) {
+  return select(dtype, launch, true);
+}
+Kernel<FwdFullParams> fwd_entmax_any_kernel(tandem_dtype dtype, const Launch& launch) {
+  return select(dtype, launch, false);
 }
 
 }  // namespace sm90

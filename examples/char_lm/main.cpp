@@ -6,12 +6,12 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <cstdio>
 #include <exception>
 
 #include "device_attention.h"
 #include "text.h"
+#include "train.h"
 
 namespace {
 
@@ -19,12 +19,12 @@ using namespace char_lm;
 using Clock = std::chrono::steady_clock;
 
 struct Options {
-  std::string text, device = "cpu", loss_csv, compare, save, load;
+  std::string text, device = "cpu", loss_csv, compare, save, resume;
   std::string prompt = "\n";
-  int steps = 300, batch = 16, sample = 0;
-  uint64_t seed = 1;
-  float rate = 3e-3f, temperature = 0.8f;
+  int stop = -1, sample = 0;
+  float temperature = 0.8f;
   Config config;
+  Schedule schedule;
 };
 
 double since(Clock::time_point start) {
@@ -56,53 +56,45 @@ class Progress {
   double drawn_ = -1;
 };
 
-// Rises over the first steps and then falls along half a cosine to a tenth.
-float rate_at(int step, int steps, float rate) {
-  const int rise = std::min(20, steps / 5 + 1);
-  if (step < rise) return rate * float(step + 1) / float(rise);
-  const float t = float(step - rise) / float(std::max(1, steps - rise));
-  return rate * (0.55f + 0.45f * std::cos(3.14159265f * t));
-}
-
-std::vector<double> train(const Options& options, const std::vector<int>& text, Model<float>& model,
-                          tandem::support::Session& session, Pool& pool) {
-  DeviceAttention attention(session, model.config(), options.batch, DeviceAttention::Use::training);
+Curve train(const Options& options, const std::vector<int>& text, Trainer& trainer,
+            tandem::support::Session& session) {
+  const Schedule& schedule = trainer.schedule();
+  DeviceAttention attention(session, trainer.model().config(), schedule.batch,
+                            DeviceAttention::Use::training);
   std::printf("forward   %s\nbackward  %s\n", attention.forward_name().c_str(),
               attention.backward_name().c_str());
   std::fflush(stdout);
-  Adam adam(model.parameters().size(), pool);
-  Normal random(options.seed + 1);  // not the sequence that the parameters were drawn from
-  std::vector<double> losses;
-  Progress progress(options.steps);
+  Curve curve;
+  curve.first = trainer.steps_done() + 1;
+  const int last = options.stop > 0 ? std::min(options.stop, schedule.steps) : schedule.steps;
+  const int steps = last - trainer.steps_done();
+  if (steps < 1)
+    throw std::runtime_error("there is nothing to train: " + std::to_string(trainer.steps_done()) +
+                             " steps are done, " + std::to_string(last) + " asked for");
+  Progress progress(steps);
   const Clock::time_point start = Clock::now();
-  for (int step = 0; step < options.steps; ++step) {
-    const Batch batch = random_batch(text, options.batch, model.config().context, &random);
-    model.forward(attention, batch.tokens);
-    losses.push_back(double(model.loss(batch.targets)));
-    if (!std::isfinite(losses.back()))
-      throw std::runtime_error("the loss of step " + std::to_string(step + 1) + " is not finite");
-    model.backward(attention, batch.tokens);
-    adam.step(&model.parameters(), model.gradients(), rate_at(step, options.steps, options.rate),
-              1.0f);
-    progress.show(step + 1, losses.back(), since(start));
+  for (int step = 0; step < steps; ++step) {
+    curve.losses.push_back(trainer.step(attention, text));
+    progress.show(step + 1, curve.losses.back(), since(start));
   }
   const double seconds = since(start);
-  const size_t tail = std::min<size_t>(20, losses.size());
+  const size_t tail = std::min<size_t>(20, curve.losses.size());
   double mean = 0;
-  for (size_t i = losses.size() - tail; i < losses.size(); ++i) mean += losses[i] / double(tail);
+  for (size_t i = curve.losses.size() - tail; i < curve.losses.size(); ++i)
+    mean += curve.losses[i] / double(tail);
   std::printf("device %s (%s), path %s\n", session.name().c_str(), session.info().name,
               attention.path().c_str());
-  std::printf("%d steps in %.1f s, %.2f steps/s, attention with its transfers %.0f %%\n",
-              options.steps, seconds, options.steps / seconds, 100 * attention.seconds() / seconds);
-  std::printf("final loss %.4f (mean of the last %zu: %.4f)\n", losses.back(), tail, mean);
-  return losses;
+  std::printf("%d steps in %.1f s, %.2f steps/s, attention with its transfers %.0f %%\n", steps,
+              seconds, steps / seconds, 100 * attention.seconds() / seconds);
+  std::printf("final loss %.4f (mean of the last %zu: %.4f)\n", curve.losses.back(), tail, mean);
+  return curve;
 }
 
 std::string generate(const Options& options, Model<float>& model, const Alphabet& alphabet,
                      tandem::support::Session& session) {
   const int context = model.config().context;
   DeviceAttention attention(session, model.config(), 1, DeviceAttention::Use::inference);
-  Normal random(options.seed + 2);
+  Normal random(options.schedule.seed + 2);
   std::vector<int> tokens = alphabet.encode(options.prompt);
   std::string out = options.prompt;
   for (int i = 0; i < options.sample; ++i) {
@@ -124,53 +116,41 @@ std::string generate(const Options& options, Model<float>& model, const Alphabet
 
 int run(Options& options) {
   Pool pool;
-  Alphabet alphabet;
-  SavedModel saved;
   std::string text;
   if (!options.text.empty()) text = read_file(options.text);
-  if (!options.load.empty()) {
-    saved = load_model(options.load);
-    options.config = saved.config;
-    alphabet = saved.alphabet;
-  } else {
-    alphabet = Alphabet(text);
+  const auto make = [&] {
+    if (!options.resume.empty()) return Trainer(load(options.resume), pool);
+    const Alphabet alphabet(text);
     options.config.vocabulary = alphabet.size();
-  }
-  const Config& config = options.config;
-  if (config.context < 1 || config.layers < 1 || config.heads < 1 || config.width < 1 ||
-      config.width % config.heads != 0)
-    throw std::runtime_error("width " + std::to_string(config.width) + " is no multiple of heads " +
-                             std::to_string(config.heads));
-  if (options.steps > 0 && text.size() <= size_t(config.context))
+    return Trainer(options.config, options.schedule, alphabet, pool);
+  };
+  Trainer trainer = make();
+  const Config config = trainer.model().config();
+  const Alphabet alphabet = trainer.checkpoint().alphabet;
+  const bool train_now = trainer.steps_done() < trainer.schedule().steps && options.stop != 0;
+  if (train_now && text.size() <= size_t(config.context))
     throw std::runtime_error("training needs a text (--text) of more than " +
                              std::to_string(config.context) + " characters");
 
-  Model<float> model(config, pool);
-  if (options.load.empty()) {
-    model.initialise(options.seed);
-  } else if (saved.parameters.size() == model.parameters().size()) {
-    model.parameters() = saved.parameters;
-  } else {
-    throw std::runtime_error(options.load + " is truncated");
-  }
-
   const auto session = tandem::support::Session::open(options.device);
-  if (options.steps > 0) {
+  if (train_now) {
     std::printf(
         "%zu characters, %d different; %d layers of width %d with %d heads, context %d, "
         "batch %d: %zu parameters\n",
         text.size(), alphabet.size(), config.layers, config.width, config.heads, config.context,
-        options.batch, model.parameters().size());
-    const std::vector<double> losses = train(options, alphabet.encode(text), model, *session, pool);
-    if (!options.loss_csv.empty()) write_losses(options.loss_csv, losses);
+        trainer.schedule().batch, trainer.model().parameters().size());
+    if (!options.resume.empty())
+      std::printf("goes on behind step %d of %d\n", trainer.steps_done(), trainer.schedule().steps);
+    const Curve curve = train(options, alphabet.encode(text), trainer, *session);
+    if (!options.loss_csv.empty()) write_losses(options.loss_csv, curve);
     if (!options.compare.empty())
-      std::printf("\n%s", side_by_side(session->name(), losses, options.compare,
+      std::printf("\n%s", side_by_side(session->name(), curve, options.compare,
                                        read_losses(options.compare), 20)
                               .c_str());
   }
-  if (!options.save.empty()) save_model(options.save, model, alphabet);
+  if (!options.save.empty()) save(options.save, trainer.checkpoint());
   if (options.sample > 0)
-    std::printf("\n%s\n", generate(options, model, alphabet, *session).c_str());
+    std::printf("\n%s\n", generate(options, trainer.model(), alphabet, *session).c_str());
   return 0;
 }
 
@@ -181,10 +161,13 @@ int main(int argc, char** argv) {
   CLI::App app("Trains a small character-level transformer; attention runs on a Tandem device.");
   app.add_option("--text", o.text, "Text file to learn from");
   app.add_option("--device", o.device, "cpu, vulkan:N or cuda:N")->capture_default_str();
-  app.add_option("--steps", o.steps, "Training steps")
+  app.add_option("--steps", o.schedule.steps,
+                 "Training steps; the learning rate falls towards the last")
       ->capture_default_str()
       ->check(CLI::Range(0, 100000000));
-  app.add_option("--seed", o.seed, "Parameters and batches are drawn from it")
+  app.add_option("--stop", o.stop, "End after this step of --steps, to go on later; 0: no training")
+      ->check(CLI::Range(0, 100000000));
+  app.add_option("--seed", o.schedule.seed, "Parameters and batches are drawn from it")
       ->capture_default_str();
   app.add_option("--loss-csv", o.loss_csv, "Write the losses to this file: step,loss");
   app.add_option("--compare", o.compare, "Print this run's losses beside those of another's csv");
@@ -194,9 +177,11 @@ int main(int argc, char** argv) {
   app.add_option("--temperature", o.temperature, "Of the written text")
       ->capture_default_str()
       ->check(CLI::Range(0.01f, 100.0f));
-  app.add_option("--save", o.save, "Write the trained model to this file");
-  app.add_option("--load", o.load, "Start from a saved model; its sizes are used");
-  app.add_option("--batch", o.batch, "Sequences a step")
+  app.add_option("--save", o.save, "Write the model and where its training stands to this file");
+  app.add_option(
+      "--resume", o.resume,
+      "Go on from a saved file, on whatever device; sizes, steps, batch, rate and seed are its");
+  app.add_option("--batch", o.schedule.batch, "Sequences a step")
       ->capture_default_str()
       ->check(CLI::Range(1, 65536));
   app.add_option("--context", o.config.context, "Characters the model looks at")
@@ -204,7 +189,7 @@ int main(int argc, char** argv) {
   app.add_option("--layers", o.config.layers, "Blocks")->capture_default_str();
   app.add_option("--heads", o.config.heads, "Heads of a block")->capture_default_str();
   app.add_option("--width", o.config.width, "Features of a character")->capture_default_str();
-  app.add_option("--rate", o.rate, "Largest learning rate")->capture_default_str();
+  app.add_option("--rate", o.schedule.rate, "Largest learning rate")->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   try {
     return run(o);

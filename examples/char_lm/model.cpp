@@ -160,15 +160,16 @@ void Adam::step(std::vector<float>* parameters, const std::vector<float>& gradie
   for (const float g : gradients) squares += double(g) * double(g);
   const double length = std::sqrt(squares);
   const float shrink = length > double(clip) ? float(double(clip) / length) : 1.0f;
-  ++steps_;
-  const float step = rate / (1 - std::pow(beta1, float(steps_)));
-  const float correct = 1 / (1 - std::pow(beta2, float(steps_)));
+  ++state_.steps;
+  const float step = rate / (1 - std::pow(beta1, float(state_.steps)));
+  const float correct = 1 / (1 - std::pow(beta2, float(state_.steps)));
+  std::vector<float>&m = state_.m, &v = state_.v;
   pool_.run(long(parameters->size()), 1024, [&](long begin, long end) {
     for (size_t i = size_t(begin); i < size_t(end); ++i) {
       const float g = gradients[i] * shrink;
-      m_[i] = beta1 * m_[i] + (1 - beta1) * g;
-      v_[i] = beta2 * v_[i] + (1 - beta2) * g * g;
-      (*parameters)[i] -= step * m_[i] / (std::sqrt(v_[i] * correct) + epsilon);
+      m[i] = beta1 * m[i] + (1 - beta1) * g;
+      v[i] = beta2 * v[i] + (1 - beta2) * g * g;
+      (*parameters)[i] -= step * m[i] / (std::sqrt(v[i] * correct) + epsilon);
     }
   });
 }

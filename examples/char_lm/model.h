@@ -109,6 +109,7 @@ class Normal {
   double operator()();
   uint64_t bits();
   double uniform() { return (double(bits() >> 11) + 0.5) * 0x1p-53; }
+  uint64_t state() const { return state_; }  // Normal(state()) goes on
 
  private:
   uint64_t state_;
@@ -117,14 +118,21 @@ class Normal {
 // Adam with bias correction. The gradient is first shortened to `clip` if it is longer than that.
 class Adam {
  public:
-  Adam(size_t size, Pool& pool) : m_(size), v_(size), pool_(pool) {}
+  struct State {
+    std::vector<float> m, v;
+    int steps = 0;
+  };
+  Adam(size_t size, Pool& pool) : pool_(pool) {
+    state_.m.resize(size);
+    state_.v.resize(size);
+  }
   void step(std::vector<float>* parameters, const std::vector<float>& gradients, float rate,
             float clip);
+  State& state() { return state_; }
 
  private:
-  std::vector<float> m_, v_;
+  State state_;
   Pool& pool_;
-  int steps_ = 0;
 };
 
 }  // namespace char_lm

@@ -6,10 +6,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 
 #include "device_attention.h"
 #include "naive_attention.h"
 #include "text.h"
+#include "train.h"
 
 namespace {
 
@@ -117,60 +119,114 @@ TEST_CASE("attention on every device gives the model's gradients") {
   }
 }
 
+namespace {
+
+// A small text, and a model that learns it in a few steps.
+struct Lesson {
+  std::string text;
+  Alphabet alphabet;
+  std::vector<int> tokens;
+  Config config = small_config();
+  Schedule schedule;
+  Lesson() {
+    for (int i = 0; i < 20; ++i) text += "the quick brown fox jumps over the lazy dog; ";
+    alphabet = Alphabet(text);
+    tokens = alphabet.encode(text);
+    config.vocabulary = alphabet.size();
+    config.context = 24;
+    config.width = 32;
+    schedule.steps = 80;
+    schedule.batch = 4;
+    schedule.rate = 8e-3f;
+    schedule.seed = 3;
+  }
+};
+
+std::vector<double> steps(Trainer& trainer, const Lesson& lesson, const std::string& device,
+                          int last) {
+  const auto session = tandem::support::Session::open(device);
+  DeviceAttention attention(*session, lesson.config, lesson.schedule.batch,
+                            DeviceAttention::Use::training);
+  std::vector<double> losses;
+  while (trainer.steps_done() < last) losses.push_back(trainer.step(attention, lesson.tokens));
+  return losses;
+}
+
+}  // namespace
+
 TEST_CASE("training learns, and repeats itself bit for bit") {
-  const std::string text = "the quick brown fox jumps over the lazy dog; ";
-  std::string long_text;
-  for (int i = 0; i < 20; ++i) long_text += text;
-  const Alphabet alphabet(long_text);
-  Config c = small_config();
-  c.vocabulary = alphabet.size();
-  c.context = 24;
-  c.width = 32;
-  const std::vector<int> tokens = alphabet.encode(long_text);
+  const Lesson lesson;
   Pool pool(2);
   auto train = [&] {
-    const auto session = tandem::support::Session::open("cpu");
-    DeviceAttention attention(*session, c, 4, DeviceAttention::Use::training);
-    Model<float> model(c, pool);
-    model.initialise(3);
-    Adam adam(model.parameters().size(), pool);
-    Normal random(4);
-    std::vector<float> losses;
-    for (int i = 0; i < 80; ++i) {
-      const Batch batch = random_batch(tokens, 4, c.context, &random);
-      model.forward(attention, batch.tokens);
-      losses.push_back(model.loss(batch.targets));
-      model.backward(attention, batch.tokens);
-      adam.step(&model.parameters(), model.gradients(), 5e-3f, 1.0f);
-    }
-    return losses;
+    Trainer trainer(lesson.config, lesson.schedule, lesson.alphabet, pool);
+    return steps(trainer, lesson, "cpu", lesson.schedule.steps);
   };
-  const std::vector<float> first = train(), second = train();
-  CHECK(std::fabs(first.front() - std::log(float(alphabet.size()))) < 0.3f);
-  CHECK(first.back() < 1.0f);
+  const std::vector<double> first = train(), second = train();
+  CHECK(std::fabs(first.front() - std::log(double(lesson.alphabet.size()))) < 0.3);
+  CHECK(first.back() < 1.0);
   CHECK(first == second);
 }
 
-TEST_CASE("curves and models survive their files") {
-  const std::vector<double> a = {3.5, 2.25, 2.0}, b = {3.5, 2.5, 2.0};
+TEST_CASE("what one device has begun, every device continues") {
+  const Lesson lesson;
+  const std::string file = "test_char_lm_checkpoint.bin";
+  const int stop = 30, last = 60;
+  Pool pool(2);
+  for (const std::string& from : tandem::support::usable_devices()) {
+    Trainer whole(lesson.config, lesson.schedule, lesson.alphabet, pool);
+    const std::vector<double> begun = steps(whole, lesson, from, stop);
+    save(file, whole.checkpoint());
+    const std::vector<double> rest = steps(whole, lesson, from, last);
+    CHECK(rest.back() < 0.8 * begun.back());  // there was something left to learn
+    for (const std::string& to : tandem::support::usable_devices()) {
+      CAPTURE(from);
+      CAPTURE(to);
+      Trainer resumed(load(file), pool);
+      REQUIRE(resumed.steps_done() == stop);
+      const std::vector<double> losses = steps(resumed, lesson, to, last);
+      double apart = 0;
+      for (size_t i = 0; i < rest.size(); ++i)
+        apart = std::max(apart, std::fabs(losses[i] - rest[i]));
+      std::printf("%s begins, %s continues: losses differ by up to %.1e\n", from.c_str(),
+                  to.c_str(), apart);
+      CHECK(apart <= (from == to ? 0.0 : 1e-3));
+    }
+  }
+  std::remove(file.c_str());
+}
+
+TEST_CASE("curves and checkpoints survive their files") {
+  Curve a, b;
+  a.losses = {3.5, 2.25, 2.0};
+  b.first = 2;
+  b.losses = {2.5, 2.0};
   const std::string csv = "test_char_lm_losses.csv", file = "test_char_lm_model.bin";
-  write_losses(csv, a);
-  CHECK(read_losses(csv) == a);
+  write_losses(csv, b);
+  CHECK(read_losses(csv).first == 2);
+  CHECK(read_losses(csv).losses == b.losses);
   const std::string table = side_by_side("one", a, "two", b, 2);
   CHECK(table.find("largest difference 2.50e-01, at step 2 of 3") != std::string::npos);
 
   Pool pool(1);
-  const Config c = small_config();
-  Model<float> model(c, pool);
-  model.initialise(8);
-  const Alphabet alphabet("abcdefg");
-  save_model(file, model, alphabet);
-  const SavedModel saved = load_model(file);
-  CHECK(saved.parameters == model.parameters());
+  Schedule schedule;
+  schedule.rate = 0.1f;
+  Trainer trainer(small_config(), schedule, Alphabet("abcdefg"), pool);
+  const Checkpoint written = trainer.checkpoint();
+  save(file, written);
+  const Checkpoint saved = load(file);
+  CHECK(saved.parameters == trainer.model().parameters());
+  CHECK(saved.adam.m == written.adam.m);
+  CHECK(saved.random == written.random);
+  CHECK(saved.schedule.rate == 0.1f);
   CHECK(saved.alphabet.characters() == "abcdefg");
-  CHECK(saved.config.width == c.width);
-  CHECK_THROWS(load_model(csv));
-  CHECK_THROWS(alphabet.encode("h"));
+  CHECK(saved.config.width == small_config().width);
+  CHECK_THROWS(load(csv));
+  Checkpoint other = saved;
+  other.parameters.pop_back();
+  CHECK_THROWS(Trainer(other, pool));
+  save(file, other);
+  CHECK_THROWS(load(file));
+  CHECK_THROWS(saved.alphabet.encode("h"));
   std::remove(csv.c_str());
   std::remove(file.c_str());
 }

@@ -32,23 +32,21 @@ struct Batch {  // [sequences * context]; a target is the token that follows
 // Sequences that start at random places of the text.
 Batch random_batch(const std::vector<int>& text, int sequences, int context, Normal* random);
 
-// Files with a line "step,loss" and then one line a step, steps counted from 1.
-void write_losses(const std::string& path, const std::vector<double>& losses);
-std::vector<double> read_losses(const std::string& path);
-
-// Both curves side by side every `every` steps, and their largest difference over all steps.
-std::string side_by_side(const std::string& name_a, const std::vector<double>& a,
-                         const std::string& name_b, const std::vector<double>& b, size_t every);
-
-// A trained model in a file: a line with the sizes, the alphabet, then the parameters as they lie in
-// memory.
-void save_model(const std::string& path, Model<float>& model, const Alphabet& alphabet);
-struct SavedModel {
-  Config config;
-  Alphabet alphabet;
-  std::vector<float> parameters;
+// The losses of some steps in a row, counted from 1.
+struct Curve {
+  int first = 1;
+  std::vector<double> losses;
+  int last() const { return first + int(losses.size()) - 1; }
+  double at(int step) const { return losses[size_t(step - first)]; }
 };
-SavedModel load_model(const std::string& path);
+
+// Files with a line "step,loss" and then one line a step.
+void write_losses(const std::string& path, const Curve& curve);
+Curve read_losses(const std::string& path);
+
+// Both curves side by side every `every` steps, and their largest difference over all steps that both have.
+std::string side_by_side(const std::string& name_a, const Curve& a, const std::string& name_b,
+                         const Curve& b, int every);
 
 }  // namespace char_lm
 #endif

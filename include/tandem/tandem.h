@@ -11,7 +11,12 @@
  * Memory    The library never allocates device memory. You own every buffer, the workspace included,
  *           and keep buffers and plan alive until the GPU has finished. Pointers inside structs are
  *           read during the call and not kept.
- *           Host memory comes from operator new.
+ *           Host memory comes from operator new, or from you: tandem_device_options.allocate.
+ * Structs   struct_size is your sizeof. Members are only added at the end, and 0 in a new one means
+ *           what there was before it. So a struct of an older header, from version 0.1.0 on, is
+ *           taken: what it lacks counts as 0, and results are written as far as it reaches. A
+ *           struct of a newer header is taken where all that this library does not know is 0, and
+ *           what it does not know of results stays as it was. Else INVALID_STRUCT.
  * Errors    Every fallible function returns a tandem_status and leaves its out-parameters untouched on
  *           failure. tandem_last_message() has a sentence that names the offending value.
  *           TANDEM_VERBOSE in the environment prints errors and more (docs/bug-reports.md).
@@ -58,10 +63,11 @@ typedef enum tandem_status {
   TANDEM_ERROR_INVALID_ARGUMENT = -1, /* your bug: a documented precondition does not hold */
   TANDEM_ERROR_UNSUPPORTED = -2,      /* our gap: legal, but no kernel here; tandem_explain() */
   TANDEM_ERROR_OUT_OF_MEMORY = -3,    /* a host allocation failed */
-  TANDEM_ERROR_INVALID_STRUCT = -4,   /* struct_size too small, or next is not NULL */
-  TANDEM_ERROR_INVALID_LAYOUT = -5,   /* strides negative, overflowing or overlapping */
-  TANDEM_ERROR_NO_BACKEND = -6,       /* not in this build, or its driver is not on this machine */
-  TANDEM_ERROR_NO_DEVICE = -7,        /* no device with that index */
+  TANDEM_ERROR_INVALID_STRUCT = -4, /* struct_size of no version, next not NULL, or a member unknown
+                                       * to this version */
+  TANDEM_ERROR_INVALID_LAYOUT = -5, /* strides negative, overflowing or overlapping */
+  TANDEM_ERROR_NO_BACKEND = -6,     /* not in this build, or its driver is not on this machine */
+  TANDEM_ERROR_NO_DEVICE = -7,      /* no device with that index */
   TANDEM_ERROR_MISSING_FEATURE = -8, /* the device lacks, or you did not enable, something needed */
   TANDEM_ERROR_WORKSPACE = -10,      /* workspace null, or misaligned, or its size too small */
   TANDEM_ERROR_CACHE = -11,          /* cache blob foreign, truncated or corrupted; nothing used */
@@ -104,9 +110,21 @@ typedef struct tandem_device_options {
   /* Comma-separated paths and tiles to do without, as "cpu.simd,t64k32"; NULL: none. Added to what
    * the environment variable TANDEM_DISABLE names. An unknown name is INVALID_ARGUMENT. */
   const char* disable;
+  /* Host memory, both or none; NULL, both: operator new and delete. allocate returns size bytes (more
+   * than 0) at a multiple of alignment (a power of two), or NULL, and the call that needed them ends in
+   * OUT_OF_MEMORY. release gets what allocate gave.
+   * All that this library allocates for the device, its plans and the calls on both comes from here,
+   * and is given back by their ends at the latest: device and plans when they are destroyed, the rest
+   * before the call returns. tandem_execute() needs none. What has no device (problem lines, what to
+   * enable for Vulkan) uses operator new; drivers and the C++ runtime have their own ways.
+   * Called from every thread that calls the library and from the CPU device's workers, several at
+   * once. They must not call the library, nor throw. */
+  void* (*allocate)(void* memory_user, size_t size, size_t alignment);
+  void (*release)(void* memory_user, void* memory);
+  void* memory_user; /* given back to both */
 } tandem_device_options;
 #define TANDEM_DEVICE_OPTIONS_INIT \
-  { (uint32_t)sizeof(tandem_device_options), 0, NULL, NULL, NULL, NULL }
+  { (uint32_t)sizeof(tandem_device_options), 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL }
 
 /* The CPU device always exists. Vulkan and CUDA devices: tandem_vulkan.h, tandem_cuda.h. */
 TANDEM_API tandem_status tandem_cpu_device_create(const tandem_device_options* options,
@@ -184,6 +202,9 @@ typedef enum tandem_lengths {
 /* For tests and tuning: visit every tile that the positions allow, also those that keep or the support
  * of entmax empties. The results have the same bits. */
 #define TANDEM_FLAG_VISIT_ALL 0x2u
+/* f32 tensors: products may round their operands to TF32 (10 bits of fraction); without it they have the
+ * accuracy of f32. A permission: paths without such products are just more accurate. Not with f16, bf16. */
+#define TANDEM_FLAG_TF32 0x4u
 
 /* Start from tandem_problem_init(); members are only added at the end. */
 typedef struct tandem_problem {
@@ -240,8 +261,13 @@ typedef struct tandem_problem {
 } tandem_problem;
 
 /* Fills in problem (struct_size and all defaults): direction forward, sizes 0, f32, scale 1/sqrt(D), no
- * mask, the gradients of q, k and v. A function, because a C99 initialiser cannot spell NaN portably. */
+ * mask, the gradients of q, k and v. A function, because a C99 initialiser cannot spell NaN portably.
+ * Tells the library how long your tandem_problem is; struct_size of no version: does nothing. The
+ * symbol tandem_problem_init, for programs of version 0.1.0, fills in what that version had. */
+TANDEM_API void tandem_problem_init_sized(tandem_problem* problem, uint32_t struct_size);
 TANDEM_API void tandem_problem_init(tandem_problem* problem);
+#define tandem_problem_init(problem) \
+  tandem_problem_init_sized((problem), (uint32_t)sizeof(tandem_problem))
 
 /* Sets the strides of all tensors to the contiguous [B,H,S,D] order ("bhsd") for the sizes that
  * problem holds (packed: [H,total,D]), and the dtype of q k v o and their gradients. */
@@ -250,9 +276,13 @@ TANDEM_API void tandem_problem_contiguous(tandem_problem* problem, tandem_dtype 
 /* One line that says the whole problem, as "bwd bf16 b2 hq8 hk2 sq128 sk130 d64 dv64
  * causal_bottom_right ..."; docs/problem-line.md has the grammar. Sizes as tandem_device_describe.
  * parse undoes print, bit for bit, but for what the direction does not use: a forward line has no
- * gradients. */
+ * gradients. Sizes and symbols as with init; a line that needs a longer problem is INVALID_STRUCT. */
 TANDEM_API size_t tandem_problem_print(const tandem_problem* problem, char* text, size_t capacity);
+TANDEM_API tandem_status tandem_problem_parse_sized(const char* text, tandem_problem* problem,
+                                                    uint32_t struct_size);
 TANDEM_API tandem_status tandem_problem_parse(const char* text, tandem_problem* problem);
+#define tandem_problem_parse(text, problem) \
+  tandem_problem_parse_sized((text), (problem), (uint32_t)sizeof(tandem_problem))
 
 /* ---- plan ---------------------------------------------------------------------------------- */
 

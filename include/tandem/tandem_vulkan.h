@@ -14,11 +14,12 @@
  *           pipeline, descriptor set 0 and push constants, and so disturbs yours at the compute bind
  *           point. Before it: make your writes visible to stage COMPUTE_SHADER, accesses SHADER_READ
  *           and SHADER_WRITE (those to memory around the outputs too: 16-bit results may be merged
- *           into words), and wait for earlier reads of the outputs. After it: make stage COMPUTE_SHADER, access
- *           SHADER_WRITE visible to your reads. Two executes that share a workspace or a tensor need
- *           the same barrier between them.
+ *           into words), and wait for earlier reads of the outputs. After it: make stage COMPUTE_SHADER,
+ *           access SHADER_WRITE visible to your reads, and let your writes to its inputs wait for that
+ *           stage. Two executes that share a workspace or a tensor need the same barrier between them.
  * Lifetime  instance, physical device and device outlive the tandem_device. The plan owns the
- *           pipelines' descriptor sets: keep it until the GPU has finished. */
+ *           pipelines' descriptor sets: keep it until the GPU has finished.
+ * More      docs/engines.md: a frame with barriers, queues, lifetimes, errors; examples/vulkan_app. */
 #ifndef TANDEM_TANDEM_VULKAN_H
 #define TANDEM_TANDEM_VULKAN_H
 #include <vulkan/vulkan_core.h>
@@ -45,7 +46,7 @@ TANDEM_API tandem_status tandem_vk_required_features(PFN_vkGetInstanceProcAddr g
                                                      VkPhysicalDeviceFeatures2* chain,
                                                      tandem_vk_feature_storage* storage);
 
-/* Start from TANDEM_VK_DEVICE_DESC_INIT. */
+/* Start from TANDEM_VK_DEVICE_DESC_INIT. Older and newer structs: tandem.h, under Structs. */
 typedef struct tandem_vk_device_desc {
   uint32_t struct_size;
   uint32_t api_version; /* VkApplicationInfo::apiVersion that you used; at least 1.2 */
@@ -59,17 +60,34 @@ typedef struct tandem_vk_device_desc {
   const char* const* extensions;             /* enabled on device; what is not listed is not used */
   const VkPhysicalDeviceFeatures2* features; /* given to vkCreateDevice; what is off is not used */
   VkPipelineCache cache; /* optional, yours: tandem_device_set_cache() then leaves it to you */
+  /* Optional, copied: goes to every vkCreate* and vkDestroy* that the library calls, on the thread that
+   * called the library. What the driver allocates; the library's own is tandem_device_options'. */
+  const VkAllocationCallbacks* allocator;
+  /* Enabled on instance. With VK_EXT_debug_utils among them, the objects that the library makes have
+   * names, and what it records stands in labels: one for each execute, in it one for each kernel. */
+  const char* const* instance_extensions;
+  uint32_t instance_extension_count;
+  uint32_t reserved2; /* must be 0 */
 } tandem_vk_device_desc;
-#define TANDEM_VK_DEVICE_DESC_INIT                                                     \
-  {                                                                                    \
-    (uint32_t)sizeof(tandem_vk_device_desc), VK_API_VERSION_1_2, NULL, VK_NULL_HANDLE, \
-        VK_NULL_HANDLE, VK_NULL_HANDLE, NULL, 0, 0, NULL, NULL, VK_NULL_HANDLE         \
+#define TANDEM_VK_DEVICE_DESC_INIT                                                               \
+  {                                                                                              \
+    (uint32_t)sizeof(tandem_vk_device_desc), VK_API_VERSION_1_2, NULL, VK_NULL_HANDLE,           \
+        VK_NULL_HANDLE, VK_NULL_HANDLE, NULL, 0, 0, NULL, NULL, VK_NULL_HANDLE, NULL, NULL, 0, 0 \
   }
 
 /* NO_BACKEND: this build lacks Vulkan, or there is no loader. MISSING_FEATURE: names what is missing. */
 TANDEM_API tandem_status tandem_vk_device_create(const tandem_vk_device_desc* desc,
                                                  const tandem_device_options* options,
                                                  tandem_device** device);
+
+/* tandem_execute() that also writes kernel_count + 1 timestamps (tandem_plan_info) from first_query on:
+ * one when all commands before are done, then one behind each kernel. So the difference of queries
+ * first_query + n + 1 and first_query + n is what kernels[n] took, or added where the GPU runs two at
+ * a time. pool is of VK_QUERY_TYPE_TIMESTAMP and these queries of it are reset; the queue family has
+ * timestampValidBits. A plan without kernels writes its one timestamp, a call that fails none. */
+TANDEM_API tandem_status tandem_vk_execute_timed(const tandem_plan* plan, VkCommandBuffer cmd,
+                                                 const tandem_args* args, VkQueryPool pool,
+                                                 uint32_t first_query);
 
 static inline tandem_stream tandem_vk_stream(VkCommandBuffer cmd) {
   tandem_stream s;

@@ -14,7 +14,7 @@ void bwd_dkv(const Problem& p, const RefHead& group, const Outputs& out) {
   const int64_t D = p.head_dim, Dv = p.head_dim_v, Sk = p.seq_kv, rows = p.group() * p.seq_q;
   GradientRows<Real> gradient(p, group, p.group(), out.d_k != nullptr, out.d_k_floor != nullptr);
   const ScoreRows<Real>& row = gradient.row;
-  std::vector<Real> d_k(size_t(out.d_k ? Sk * D : 0)), d_v(size_t(out.d_v ? Sk * Dv : 0));
+  Vec<Real> d_k(size_t(out.d_k ? Sk * D : 0)), d_v(size_t(out.d_v ? Sk * Dv : 0));
   for (double* x : {out.d_k_floor, out.d_k_slack})
     if (x) std::fill_n(x, Sk * D, 0.0);
   for (double* x : {out.d_v_floor, out.d_v_slack})

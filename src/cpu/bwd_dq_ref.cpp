@@ -10,7 +10,7 @@ void bwd_dq(const Problem& p, const RefHead& head, double* d_q, double* floor, d
   const int64_t D = p.head_dim;
   GradientRows<Real> gradient(p, head, 1, true, floor != nullptr);
   const ScoreRows<Real>& row = gradient.row;
-  std::vector<Real> sum(static_cast<size_t>(D));
+  Vec<Real> sum(static_cast<size_t>(D));
 
   for (int64_t i = 0; i < p.seq_q; ++i) {
     std::fill(sum.begin(), sum.end(), Real(0));

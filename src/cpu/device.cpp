@@ -16,8 +16,8 @@ namespace tandem {
 namespace {
 
 // The simd kernels that this machine runs, best first.
-std::vector<const SimdKernels*> usable_kernels() {
-  std::vector<const SimdKernels*> list;
+Vec<const SimdKernels*> usable_kernels() {
+  Vec<const SimdKernels*> list;
 #if defined(TANDEM_CPU_X86)
   __builtin_cpu_init();
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
@@ -31,19 +31,19 @@ std::vector<const SimdKernels*> usable_kernels() {
 
 // TANDEM_CPU_ISA chooses among them, so that one machine tests them all.
 Status choose_kernels(const SimdKernels** chosen) {
-  const std::vector<const SimdKernels*> list = usable_kernels();
+  const Vec<const SimdKernels*> list = usable_kernels();
   const char* wanted = std::getenv("TANDEM_CPU_ISA");
-  std::string names;
+  String names;
   for (const SimdKernels* kernels : list) {
     if (!wanted || !*wanted || std::strcmp(wanted, kernels->isa) == 0)
       return *chosen = kernels, Status();
-    names += std::string(" ") + kernels->isa;
+    names += String(" ") + kernels->isa;
   }
   return fail(TANDEM_ERROR_INVALID_ARGUMENT, "TANDEM_CPU_ISA is %s, this machine has:%s", wanted,
               names.c_str());
 }
 
-std::string processor_name() {
+String processor_name() {
 #if defined(TANDEM_CPU_X86)
   unsigned words[12] = {};
   bool known = true;
@@ -53,7 +53,7 @@ std::string processor_name() {
   if (known) {
     char text[sizeof words + 1] = {};
     std::memcpy(text, words, sizeof words);
-    std::string name = text;
+    String name = text;
     name.erase(0, name.find_first_not_of(' '));
     while (!name.empty() && name.back() == ' ') name.pop_back();
     if (!name.empty()) return name;

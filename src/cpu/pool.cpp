@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 #include "pool.h"
 
+#include <new>
+#include <thread>
+
 namespace tandem {
 
 constexpr size_t kAlign = 64;
@@ -16,8 +19,15 @@ Pool::Pool(unsigned threads) {
   scratch_.resize(threads);
   workers_.reserve(threads - 1);
   try {
-    for (unsigned slot = 0; slot + 1 < threads; ++slot)
-      workers_.emplace_back([this, slot] { serve(slot); });
+    for (unsigned slot = 0; slot + 1 < threads; ++slot) {
+      workers_.push_back({this, slot, {}});
+      try {
+        workers_.back().start();
+      } catch (...) {
+        workers_.pop_back();
+        throw;
+      }
+    }
   } catch (...) {
     stop();
     throw;
@@ -32,13 +42,31 @@ void Pool::stop() {
     quit_ = true;
   }
   wake_.notify_all();
-  for (std::thread& t : workers_) t.join();
+  for (Worker& w : workers_) w.join();
+}
+
+void Pool::Worker::serve() const {
+  const HostScope scope(pool->memory_);
+  pool->serve(slot);
+}
+
+// workers_ has had its room reserved: this stays where it is.
+void Pool::Worker::start() {
+#if TANDEM_PTHREADS
+  const auto entry = [](void* worker) -> void* {
+    static_cast<const Worker*>(worker)->serve();
+    return nullptr;
+  };
+  if (pthread_create(&thread, nullptr, entry, this) != 0) throw std::bad_alloc();
+#else
+  thread = std::thread([this] { serve(); });
+#endif
 }
 
 void Pool::reserve(size_t scratch_bytes) {
   std::lock_guard<std::mutex> turn(turn_);
   if (scratch_bytes <= scratch_bytes_) return;
-  std::vector<Scratch> larger(scratch_.size());
+  Vec<Scratch> larger(scratch_.size());
   for (Scratch& s : larger) s.bytes.resize(scratch_bytes + kAlign);
   scratch_.swap(larger);  // only when all are there: plans built earlier rely on the old size
   scratch_bytes_ = scratch_bytes;

@@ -8,10 +8,17 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
-#include <functional>
 #include <mutex>
+
+#if defined(__unix__) || defined(__APPLE__)
+#include <pthread.h>
+#define TANDEM_PTHREADS 1
+#else
 #include <thread>
-#include <vector>
+#define TANDEM_PTHREADS 0
+#endif
+
+#include "../host_memory.h"
 
 namespace tandem {
 
@@ -30,21 +37,38 @@ class Pool {
   // work(unit, scratch) for every unit below units, in ascending order of start. Returns when all are
   // done; the first exception is thrown again here. scratch is 64-byte aligned and the thread's own.
   // alone: on the calling thread only, for jobs not worth waking the others.
-  using Work = std::function<void(int64_t unit, void* scratch)>;
+  using Work = FunctionRef<void(int64_t unit, void* scratch)>;
   void run(int64_t units, const Work& work, bool alone = false);
 
  private:
   struct Scratch {
-    std::vector<unsigned char> bytes;
+    Vec<unsigned char> bytes;
     void* data() const;
   };
   void serve(unsigned slot);
   void drain(unsigned slot);
   void stop();
 
-  std::vector<std::thread> workers_;
-  std::vector<Scratch> scratch_;  // one per thread, the caller's last
+  // std::thread allocates, and not where it is told to.
+  struct Worker {
+    Pool* pool;
+    unsigned slot;
+#if TANDEM_PTHREADS
+    pthread_t thread;
+    void start();
+    void join() { pthread_join(thread, nullptr); }
+#else
+    std::thread thread;
+    void start();
+    void join() { thread.join(); }
+#endif
+    void serve() const;
+  };
+
+  Vec<Worker> workers_;   // those that run
+  Vec<Scratch> scratch_;  // one per thread, the caller's last
   size_t scratch_bytes_ = 0;
+  const HostMemory memory_ = HostScope::current();  // of the workers
 
   std::mutex turn_;  // held while a job runs
   std::mutex mutex_;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <vector>
 
 #include "reference.h"
 
@@ -20,7 +19,7 @@ double entmax_threshold(const double* z, int64_t count, double alpha) {
     m = std::max(m, z[j]);
   }
   if (std::isinf(m)) return m < 0 ? m : std::numeric_limits<double>::quiet_NaN();
-  std::vector<double> w;  // what can be in the support
+  Vec<double> w;  // what can be in the support
   for (int64_t j = 0; j < count; ++j)
     if (z[j] - m > -1) w.push_back(z[j] - m);
 

@@ -12,18 +12,17 @@ class GradientRows {
   // heads query heads, one after the other. The d_v of a problem needs no dp.
   GradientRows(const Problem& problem, const RefHead& group, int64_t heads, bool with_dp,
                bool with_floor)
-      : q(stored_array<Real>(group.q, heads * problem.seq_q * problem.head_dim, problem.dtype)),
-        k(stored_array<Real>(group.k, problem.seq_kv * problem.head_dim, problem.dtype)),
-        d_o(stored_array<Real>(group.d_o, heads * problem.seq_q * problem.head_dim_v,
-                               problem.dtype)),
+      : q(operands<Real>(group.q, heads * problem.seq_q * problem.head_dim, problem)),
+        k(operands<Real>(group.k, problem.seq_kv * problem.head_dim, problem)),
+        d_o(operands<Real>(group.d_o, heads * problem.seq_q * problem.head_dim_v, problem)),
         row(problem, group, k),
         p_(problem),
         group_(group),
         with_floor_(with_floor && sizeof(Real) == sizeof(double)) {
     if (!with_dp) return;
     const int64_t Sk = problem.seq_kv, Dv = problem.head_dim_v;
-    vt_ = transposed(stored_array<Real>(group.v, Sk * Dv, problem.dtype), Sk, Dv);
-    for (std::vector<Real>* x : {&dp, &ds}) x->resize(size_t(Sk));
+    vt_ = transposed(operands<Real>(group.v, Sk * Dv, problem), Sk, Dv);
+    for (Vec<Real>* x : {&dp, &ds}) x->resize(size_t(Sk));
     if (problem.softcap > 0) bent_.resize(size_t(Sk));
     if (with_floor_) {
       e.resize(size_t(Sk));
@@ -38,10 +37,10 @@ class GradientRows {
     if (row.slack) dds.resize(size_t(Sk));
   }
 
-  const std::vector<Real> q, k, d_o;
+  const Vec<Real> q, k, d_o;
   ScoreRows<Real> row;
-  std::vector<Real> dp, ds;       // dp after dropout; both 0 where a key is hidden
-  std::vector<double> e, dds;     // floor and slack of ds
+  Vec<Real> dp, ds;               // dp after dropout; both 0 where a key is hidden
+  Vec<double> e, dds;             // floor and slack of ds
   double bound = 0, d_delta = 0;  // on |delta| before it cancels; how far it may move
 
   const Real* q_row(int64_t r) const { return &q[size_t(r * p_.head_dim)]; }
@@ -49,8 +48,10 @@ class GradientRows {
   const Real* k_row(int64_t j) const { return &k[size_t(j * p_.head_dim)]; }
 
   // What d_q and d_k take of ds, e and dds.
-  Real inner(int64_t j) const { return bent_.empty() ? ds[size_t(j)] : bent_[size_t(j)]; }
-  double inner(const std::vector<double>& x, int64_t j) const {
+  Real inner(int64_t j) const {
+    return operand(bent_.empty() ? ds[size_t(j)] : bent_[size_t(j)], p_);
+  }
+  double inner(const Vec<double>& x, int64_t j) const {
     const double factor = std::fabs(double(p_.scale));
     return factor * x[size_t(j)] * (bent_.empty() ? 1 : std::fabs(double(row.bend[size_t(j)])));
   }
@@ -160,9 +161,9 @@ class GradientRows {
   const Problem& p_;
   const RefHead group_;
   const bool with_floor_;
-  std::vector<Real> vt_, bent_;
-  std::vector<double> v_size_;  // |v_j|
-  double d_o_size_ = 0;         // of the row
+  Vec<Real> vt_, bent_;
+  Vec<double> v_size_;   // |v_j|
+  double d_o_size_ = 0;  // of the row
   int64_t r_ = 0;
 };
 

@@ -12,7 +12,7 @@ namespace {
 // Where the rows of each batch entry lie.
 struct Sequences {
   bool packed = false;
-  std::vector<int64_t> start, length;  // [B]
+  Vec<int64_t> start, length;  // [B]
 
   Sequences(Lengths mode, const tandem_buffer& buffer, int64_t batch, int64_t size)
       : packed(mode == Lengths::packed), start(size_t(batch), 0), length(size_t(batch), size) {
@@ -33,16 +33,14 @@ struct Rows {
   int64_t size, features;  // rows with padding: Sq or Sk
 };
 
-std::vector<double> floats(const float* from, int64_t count) {
-  return std::vector<double>(from, from + count);
-}
+Vec<double> floats(const float* from, int64_t count) { return Vec<double>(from, from + count); }
 
 // What all units of an execute share.
 struct Call {
   const Problem& p;
   const tandem_args& args;
   Sequences q, kv;
-  std::vector<double> dist_bias, slope, tau, sink;
+  Vec<double> dist_bias, slope, tau, sink;
 
   Call(const Problem& problem, const tandem_args& given)
       : p(problem),
@@ -51,8 +49,7 @@ struct Call {
         kv(p.lengths_kv, args.lengths_kv, p.batch, p.seq_kv) {
     const auto get = [&](bool present, const tandem_buffer& buffer, int64_t count) {
       const auto* from = address<const float>(buffer);
-      return present && from ? floats(from, count)
-                             : std::vector<double>(size_t(present ? count : 0));
+      return present && from ? floats(from, count) : Vec<double>(size_t(present ? count : 0));
     };
     dist_bias = get(p.dist_window > 0, args.dist_bias, p.heads_q * p.dist_window);
     slope = get(p.alibi, args.slope, p.heads_q);
@@ -61,9 +58,9 @@ struct Call {
   }
 
   // heads heads of entry b as [heads, size, features]; zeros behind its length.
-  std::vector<double> gather(const Rows& t, const Sequences& rows, int64_t b, int64_t first,
-                             int64_t heads) const {
-    std::vector<double> to(size_t(heads * t.size * t.features));
+  Vec<double> gather(const Rows& t, const Sequences& rows, int64_t b, int64_t first,
+                     int64_t heads) const {
+    Vec<double> to(size_t(heads * t.size * t.features));
     const int64_t base = b * t.strides.b + rows.start[size_t(b)] * t.strides.s;
     for (int64_t h = 0; h < heads; ++h)
       for (int64_t i = 0; i < rows.length[size_t(b)]; ++i)
@@ -74,7 +71,7 @@ struct Call {
     return to;
   }
   // One head back; the rows behind a length are written where they are padding.
-  void scatter(const std::vector<double>& from, const Rows& t, const Sequences& rows, int64_t b,
+  void scatter(const Vec<double>& from, const Rows& t, const Sequences& rows, int64_t b,
                int64_t h) const {
     const int64_t base = b * t.strides.b + rows.start[size_t(b)] * t.strides.s + h * t.strides.h;
     const int64_t count = rows.packed ? rows.length[size_t(b)] : t.size;
@@ -87,9 +84,9 @@ struct Call {
   // The rows of bias or keep that query heads [first, first + heads) of entry b read; step says how far
   // one head's are from the next one's.
   template <typename T, typename Load>
-  std::vector<T> overlay(const Overlay& o, int64_t b, int64_t first, int64_t heads, int64_t* step,
-                         Load&& load) const {
-    std::vector<T> to;
+  Vec<T> overlay(const Overlay& o, int64_t b, int64_t first, int64_t heads, int64_t* step,
+                 Load&& load) const {
+    Vec<T> to;
     const int64_t Sk = p.seq_kv, readers = p.heads_q / o.heads;
     *step = readers == 1 ? o.rows * Sk : 0;
     for (int64_t h = first / readers; h <= (first + heads - 1) / readers; ++h)
@@ -146,9 +143,9 @@ class RefProgram final : public Program {
   }
 
  private:
-  struct Arrays {
-    std::vector<double> q, k, v, o, d_o, lse, delta, bias;
-    std::vector<uint8_t> keep;
+  struct Arrays : HostObject {
+    Vec<double> q, k, v, o, d_o, lse, delta, bias;
+    Vec<uint8_t> keep;
     RefHead head;
   };
 
@@ -227,7 +224,7 @@ class RefProgram final : public Program {
   void fwd(const Call& call, int64_t b, int64_t h) const {
     const Problem& p = call.p;
     const auto a = load(Stem::fwd, call, b, h, 1);
-    std::vector<double> o(size_t(p.seq_q * p.head_dim_v)), per_row(size_t(p.seq_q));
+    Vec<double> o(size_t(p.seq_q * p.head_dim_v)), per_row(size_t(p.seq_q));
     fwd_ref(p, Precision::exact, a->head, o.data(), per_row.data(), nullptr);
     call.scatter(o, rows(call.args.o, p.o, false, true), call.q, b, h);
     if (float* lse = address<float>(call.args.lse)) put(per_row, lse + first_row(b, h));
@@ -237,7 +234,7 @@ class RefProgram final : public Program {
     const Problem& p = call.p;
     const int64_t row = first_row(b, h);
     const auto n = size_t(p.seq_q);
-    std::vector<double> delta(n), tau(n), slope(n);
+    Vec<double> delta(n), tau(n), slope(n);
     if (plan_.find(Stem::bwd_dot)) {
       bwd_dot_ref(p, Precision::exact, load(Stem::bwd_dot, call, b, h, 1)->head, delta.data());
     } else {
@@ -253,7 +250,7 @@ class RefProgram final : public Program {
   void dq(const Call& call, int64_t b, int64_t h) const {
     const Problem& p = call.p;
     const auto a = load(Stem::bwd_dq, call, b, h, 1);
-    std::vector<double> d_q(size_t(p.seq_q * p.head_dim));
+    Vec<double> d_q(size_t(p.seq_q * p.head_dim));
     bwd_dq_ref(p, Precision::exact, a->head, d_q.data(), nullptr);
     call.scatter(d_q, rows(call.args.d_q, p.d_q, false, false), call.q, b, h);
   }
@@ -261,8 +258,8 @@ class RefProgram final : public Program {
   void dkv(const Call& call, int64_t b, int64_t h) const {
     const Problem& p = call.p;
     const auto a = load(Stem::bwd_dkv, call, b, h * p.group(), p.group());
-    std::vector<double> d_k(size_t(p.wants(TANDEM_GRAD_K) ? p.seq_kv * p.head_dim : 0));
-    std::vector<double> d_v(size_t(p.wants(TANDEM_GRAD_V) ? p.seq_kv * p.head_dim_v : 0));
+    Vec<double> d_k(size_t(p.wants(TANDEM_GRAD_K) ? p.seq_kv * p.head_dim : 0));
+    Vec<double> d_v(size_t(p.wants(TANDEM_GRAD_V) ? p.seq_kv * p.head_dim_v : 0));
     bwd_dkv_ref(p, Precision::exact, a->head, d_k.empty() ? nullptr : d_k.data(),
                 d_v.empty() ? nullptr : d_v.data(), nullptr, nullptr);
     if (!d_k.empty()) call.scatter(d_k, rows(call.args.d_k, p.d_k, true, false), call.kv, b, h);
@@ -273,7 +270,7 @@ class RefProgram final : public Program {
   void dbias(const Call& call, int64_t bias_batch, int64_t bias_head) const {
     const Problem& p = call.p;
     const Overlay& o = p.bias;
-    std::vector<double> sum(size_t(o.rows * p.seq_kv));
+    Vec<double> sum(size_t(o.rows * p.seq_kv));
     const int64_t readers = p.heads_q / o.heads;
     for (int64_t b = 0; p.seq_q > 0 && b < p.batch; ++b)
       for (int64_t h = bias_head * readers; h < (bias_head + 1) * readers; ++h)
@@ -290,7 +287,7 @@ class RefProgram final : public Program {
 
   void ddist(const Call& call, int64_t, int64_t h) const {
     const Problem& p = call.p;
-    std::vector<double> sum(size_t(p.dist_window));
+    Vec<double> sum(size_t(p.dist_window));
     for (int64_t b = 0; p.seq_q > 0 && b < p.batch; ++b)
       bwd_ddist_ref(p, Precision::exact, load(Stem::bwd_ddist, call, b, h, 1)->head, sum.data(),
                     nullptr, nullptr);
@@ -303,12 +300,12 @@ class RefProgram final : public Program {
     const bool slope = p.wants(TANDEM_GRAD_SLOPE), tau = p.wants(TANDEM_GRAD_TAU),
                sink = p.wants(TANDEM_GRAD_SINK);
     const auto part = [&](bool wanted, const float* from) {
-      return wanted && count > 0 ? floats(from, count) : std::vector<double>();
+      return wanted && count > 0 ? floats(from, count) : Vec<double>();
     };
-    const std::vector<double> lse = part(sink, address<const float>(call.args.lse)),
-                              delta = part(sink, workspace(call, plan_.delta_offset)),
-                              taus = part(tau, workspace(call, plan_.tau_rows_offset)),
-                              slopes = part(slope, workspace(call, plan_.slope_rows_offset));
+    const Vec<double> lse = part(sink, address<const float>(call.args.lse)),
+                      delta = part(sink, workspace(call, plan_.delta_offset)),
+                      taus = part(tau, workspace(call, plan_.tau_rows_offset)),
+                      slopes = part(slope, workspace(call, plan_.slope_rows_offset));
     RefHeadParts parts;
     parts.lse = lse.data(), parts.delta = delta.data(), parts.tau = taus.data();
     parts.slope = slopes.data();
@@ -323,7 +320,7 @@ class RefProgram final : public Program {
     }
   }
 
-  static void put(const std::vector<double>& from, float* to) {
+  static void put(const Vec<double>& from, float* to) {
     for (size_t n = 0; n < from.size(); ++n) to[n] = float(from[n]);
   }
 

@@ -5,8 +5,8 @@
 #define TANDEM_SRC_CPU_REF_ROW_H
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
-#include <vector>
 
 #include "../philox.h"
 #include "element.h"
@@ -27,18 +27,29 @@ void with_precision(Precision precision, Body&& body) {
 inline double stored(double x, tandem_dtype) { return x; }
 inline float stored(float x, tandem_dtype dtype) { return round_element(x, dtype); }
 
+// And as its matrix products take it: with TANDEM_FLAG_TF32 rounded to 11 bits.
+inline double operand(double x, const Problem&) { return x; }
+inline float operand(float x, const Problem& p) {
+  if (!p.tf32 || !std::isfinite(x)) return x;
+  uint32_t bits;
+  std::memcpy(&bits, &x, 4);
+  bits = (bits + 0x1000u) & 0xffffe000u;
+  std::memcpy(&x, &bits, 4);
+  return x;
+}
+
 template <typename Real>
-std::vector<Real> stored_array(const double* from, int64_t count, tandem_dtype dtype) {
-  std::vector<Real> to(static_cast<size_t>(count));
-  for (int64_t n = 0; n < count; ++n) to[size_t(n)] = stored(Real(from[n]), dtype);
+Vec<Real> operands(const double* from, int64_t count, const Problem& p) {
+  Vec<Real> to(static_cast<size_t>(count));
+  for (int64_t n = 0; n < count; ++n) to[size_t(n)] = operand(stored(Real(from[n]), p.dtype), p);
   return to;
 }
 
 // [rows][features] to [features][rows]: dot products of one row with all keys then run along keys, which
 // vectorises without changing the order of any sum.
 template <typename Real>
-std::vector<Real> transposed(const std::vector<Real>& from, int64_t rows, int64_t features) {
-  std::vector<Real> to(from.size());
+Vec<Real> transposed(const Vec<Real>& from, int64_t rows, int64_t features) {
+  Vec<Real> to(from.size());
   for (int64_t r = 0; r < rows; ++r)
     for (int64_t c = 0; c < features; ++c)
       to[size_t(c * rows + r)] = from[size_t(r * features + c)];
@@ -74,7 +85,7 @@ inline void add_scaled_abs(double* __restrict to, double factor, const double* x
 template <typename Real>
 class ScoreRows {
  public:
-  ScoreRows(const Problem& problem, const RefHead& heads, const std::vector<Real>& k)
+  ScoreRows(const Problem& problem, const RefHead& heads, const Vec<Real>& k)
       : p_(problem),
         heads_(heads),
         kt_(transposed(k, problem.seq_kv, problem.head_dim)),
@@ -91,18 +102,18 @@ class ScoreRows {
     if (problem.normalizer == Normalizer::entmax) g_.resize(keys);
     slack = sizeof(Real) == sizeof(double) && heads.score_error > 0 && !y_.empty();
     if (slack) {
-      for (std::vector<double>* x : {&size_, &dy, &dg, &dgm, &dm}) x->resize(keys);
+      for (Vec<double>* x : {&size_, &dy, &dg, &dgm, &dm}) x->resize(keys);
       for (Real x : kt_) kt_size_.push_back(std::fabs(double(x)));
     }
   }
 
   // Keys outside [lo, hi) are hidden, and some inside may be: those have scores of -inf and no weight.
   int64_t lo = 0, hi = 0;
-  std::vector<Real> s;       // scores, or z of entmax; then what is left of them, see g()
-  std::vector<Real> bend;    // derivative of softcap
-  std::vector<Real> factor;  // of dropout: 0 or 1 / (1 - p)
-  bool slack = false;        // whether there are dy, dg, dgm, dm
-  std::vector<double> dy, dg, dgm, dm;  // how far y, g, g M and M move within the scores' errors
+  Vec<Real> s;                  // scores, or z of entmax; then what is left of them, see g()
+  Vec<Real> bend;               // derivative of softcap
+  Vec<Real> factor;             // of dropout: 0 or 1 / (1 - p)
+  bool slack = false;           // whether there are dy, dg, dgm, dm
+  Vec<double> dy, dg, dgm, dm;  // how far y, g, g M and M move within the scores' errors
 
   bool hidden(int64_t j) const { return keep_ && !keep_[j]; }
   // The table of docs/kernels.md; nothing else may be asked of a hidden key.
@@ -112,7 +123,7 @@ class ScoreRows {
   // What o and d_v take: y as a chain of operations stores it, after dropout.
   Real weight(int64_t j) const {
     const Real w = stored(y(j), p_.dtype);
-    return factor.empty() ? w : stored(w * factor[size_t(j)], p_.dtype);
+    return operand(factor.empty() ? w : stored(w * factor[size_t(j)], p_.dtype), p_);
   }
   Real drop(int64_t j) const { return factor.empty() ? Real(1) : factor[size_t(j)]; }
   int64_t distance(int64_t j) const { return row_ + band_.off - j; }  // t
@@ -147,7 +158,7 @@ class ScoreRows {
   bool normalise(Real* origin) {
     const Real nothing = -std::numeric_limits<Real>::infinity();
     if (p_.normalizer == Normalizer::entmax) {
-      const std::vector<double> z(s.begin() + lo, s.begin() + hi);
+      const Vec<double> z(s.begin() + lo, s.begin() + hi);
       *origin = Real(entmax_threshold(z.data(), hi - lo, double(p_.alpha)));
       if (*origin == nothing) return false;
       weigh(*origin, false);
@@ -279,7 +290,7 @@ class ScoreRows {
   }
 
   void start_sizes(const Real* q) {
-    std::vector<double> x(static_cast<size_t>(p_.head_dim));
+    Vec<double> x(static_cast<size_t>(p_.head_dim));
     for (size_t c = 0; c < x.size(); ++c) x[c] = std::fabs(double(q[c]) * double(p_.scale));
     dots(x.data(), kt_size_.data(), p_.head_dim, p_.seq_kv, lo, hi, size_.data());
   }
@@ -318,12 +329,12 @@ class ScoreRows {
 
   const Problem& p_;
   const RefHead heads_;
-  std::vector<Real> kt_;
-  std::vector<double> kt_size_, size_;
+  Vec<Real> kt_;
+  Vec<double> kt_size_, size_;
   int64_t q_len_, kv_len_;
   TandemBand band_;
-  std::vector<Real> y_, g_;
-  std::vector<uint8_t> pass_;
+  Vec<Real> y_, g_;
+  Vec<uint8_t> pass_;
   const uint8_t* keep_ = nullptr;
   int64_t row_ = 0, head_ = 0;
   int n_ = 0;

@@ -12,6 +12,7 @@
 #include "../../cuda/sm80/kernels.h"
 #include "cuda/sm80.h"
 #include "cuda/sm90.h"
+#include "structs.h"
 #include "tandem/tandem_cuda.h"
 
 namespace tandem {
@@ -44,6 +45,31 @@ uint32_t wide_of(const Push& push) {
 }
 uint32_t wide_of(const BwdSumPush&) { return 0; }
 uint32_t wide_of(const BwdHeadPush&) { return 0; }
+
+// The caller's events, one after the other.
+class Timeline {
+ public:
+  Status start(cudaStream_t stream, const cudaEvent_t* events, size_t used) {
+    stream_ = stream;
+    next_ = events;
+    for (size_t i = 0; i < used; ++i)
+      if (!events[i]) return fail(TANDEM_ERROR_INVALID_ARGUMENT, "events[%zu] is NULL", i);
+    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    TANDEM_CUDA_TRY("cudaStreamIsCapturing", cudaStreamIsCapturing(stream, &capture));
+    // While capturing, a plain record would only order streams.
+    if (capture == cudaStreamCaptureStatusActive) flags_ = cudaEventRecordExternal;
+    return mark();
+  }
+  Status mark() {
+    TANDEM_CUDA_TRY("cudaEventRecord", cudaEventRecordWithFlags(*next_++, stream_, flags_));
+    return Status();
+  }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+  const cudaEvent_t* next_ = nullptr;
+  unsigned flags_ = cudaEventRecordDefault;
+};
 
 class CudaProgram final : public Program {
  public:
@@ -173,6 +199,10 @@ class CudaProgram final : public Program {
 
  public:
   Status record(tandem_stream stream, const tandem_args& args) const override {
+    return record(stream, args, nullptr);
+  }
+  // events: nullptr, or one before the first launch and one behind each.
+  Status record(tandem_stream stream, const tandem_args& args, const cudaEvent_t* events) const {
     const Current current(driver_, context_);
     TANDEM_TRY(current.status());
     Addresses a;
@@ -188,17 +218,32 @@ class CudaProgram final : public Program {
         log_(TANDEM_LOG_WARN,
              text("inputs at addresses that are no multiples of 16 bytes: %s in place of %s",
                   plan_.unaligned->name().c_str(), plan_.name().c_str()));
+      if (events)
+        return fail(
+            TANDEM_ERROR_UNSUPPORTED,
+            "inputs at addresses that are no multiples of 16 bytes: %s runs, not the kernels of %s "
+            "that are to be timed",
+            plan_.unaligned->name().c_str(), plan_.name().c_str());
       return unaligned_->record(stream, args);
     }
+    const auto on = reinterpret_cast<cudaStream_t>(stream.handle);
+    Timeline timeline;
+    if (events) TANDEM_TRY(timeline.start(on, events, steps_.size() + 1));
     for (const Step& step : steps_) {
-      const cudaError_t error = step.record(reinterpret_cast<cudaStream_t>(stream.handle), a);
+      const cudaError_t error = step.record(on, a);
+      if (error == cudaErrorInvalidResourceHandle || error == cudaErrorDeviceUninitialized)
+        return cudaGetLastError(),
+               fail(TANDEM_ERROR_INVALID_ARGUMENT,
+                    "%s: %s (cudaError_t %d): the stream is not one of this device's context",
+                    stem_name(step.stem), cudaGetErrorString(error), int(error));
       if (error != cudaSuccess) return failed(stem_name(step.stem), error);
+      if (events) TANDEM_TRY(timeline.mark());
     }
     return Status();
   }
 
  private:
-  struct Step {
+  struct Step {  // of each launch
     Stem stem;
     Recorder record;
   };
@@ -207,7 +252,10 @@ class CudaProgram final : public Program {
   template <typename P, typename Push>
   Status add(const Launch& launch, cuda::Kernel<P> any, cuda::Kernel<P> wide, const P& fixed,
              Push (*push)(const Plan&, const Launch&, const Addresses&)) {
-    if (launch.total == 0) return Status();
+    if (launch.total == 0) {  // a step nevertheless: each launch has one
+      steps_.push_back({launch.stem, [](cudaStream_t, const Addresses&) { return cudaSuccess; }});
+      return Status();
+    }
     if (!any || !wide)
       return fail(TANDEM_ERROR_BACKEND, "no CUDA kernel %s for tile %s, %d and %d blocks",
                   stem_name(launch.stem), launch.tile.name ? launch.tile.name : "-",
@@ -240,16 +288,16 @@ class CudaProgram final : public Program {
   const Plan plan_;
   std::unique_ptr<CudaProgram> unaligned_;  // of plan_.unaligned
   mutable std::atomic<bool> told_{false};   // that it ran
-  std::vector<Step> steps_;
+  Vec<Step> steps_;
 };
 
 class CudaDevice final : public Device {
  public:
   ~CudaDevice() override {
-    if (context_) driver_.release(device_);
+    if (retained_) driver_.release(device_);
   }
 
-  Status open(const DeviceOptions& options, int ordinal) {
+  Status open(const DeviceOptions& options, const tandem_cuda_device_desc& desc) {
     log_ = options.log;
     int driver_version = 0, runtime_version = 0, count = 0;
     TANDEM_CUDA_TRY("cudaRuntimeGetVersion", cudaRuntimeGetVersion(&runtime_version));
@@ -270,6 +318,9 @@ class CudaDevice final : public Device {
       cudaGetLastError(), count = 0;
     else if (counted != cudaSuccess)
       return failed("cudaGetDeviceCount", counted);
+    TANDEM_TRY(driver_.load());
+    int ordinal = desc.ordinal;
+    if (desc.context) TANDEM_TRY(find_ordinal(desc.context, count, &ordinal));
     if (ordinal < 0 || ordinal >= count)
       return fail(TANDEM_ERROR_NO_DEVICE, "CUDA device %d: this machine has %d", ordinal, count);
 
@@ -294,15 +345,8 @@ class CudaDevice final : public Device {
     caps_.compute_minor = properties.minor;
     caps_.disabled = options.disabled;
 
-    TANDEM_TRY(driver_.load());
-    CUcontext context = nullptr;
-    CUresult result = driver_.get(&device_, ordinal);
-    if (result == CUDA_SUCCESS) result = driver_.retain(&context, device_);
-    if (result != CUDA_SUCCESS)
-      return fail(result == CUDA_ERROR_OUT_OF_MEMORY ? TANDEM_ERROR_DEVICE_OUT_OF_MEMORY
-                                                     : TANDEM_ERROR_BACKEND,
-                  "cuDevicePrimaryCtxRetain of CUDA device %d: CUresult %d", ordinal, int(result));
-    context_ = context;
+    context_ = desc.context;
+    if (!context_) TANDEM_TRY(retain_primary(ordinal));
 
     const Current current(driver_, context_);
     TANDEM_TRY(current.status());
@@ -332,26 +376,100 @@ class CudaDevice final : public Device {
   }
 
  private:
+  Status retain_primary(int ordinal) {
+    CUresult result = driver_.get(&device_, ordinal);
+    if (result == CUDA_SUCCESS) result = driver_.retain(&context_, device_);
+    retained_ = result == CUDA_SUCCESS;
+    if (retained_) return Status();
+    return fail(result == CUDA_ERROR_OUT_OF_MEMORY ? TANDEM_ERROR_DEVICE_OUT_OF_MEMORY
+                                                   : TANDEM_ERROR_BACKEND,
+                "cuDevicePrimaryCtxRetain of CUDA device %d: CUresult %d", ordinal, int(result));
+  }
+
+  // ordinal: as the caller gave it, or -1, and then that of the GPU that the context is on.
+  Status find_ordinal(CUcontext context, int count, int* ordinal) {
+    const Current current(driver_, context);
+    TANDEM_TRY(current.status());
+    CUdevice on = 0, device = 0;
+    const CUresult result = driver_.of_current(&on);
+    if (result != CUDA_SUCCESS)
+      return fail(TANDEM_ERROR_BACKEND, "cuCtxGetDevice: CUresult %d", int(result));
+    int found = 0;
+    while (found < count && !(driver_.get(&device, found) == CUDA_SUCCESS && device == on)) ++found;
+    if (*ordinal >= 0 && *ordinal < count && *ordinal != found)
+      return fail(TANDEM_ERROR_INVALID_ARGUMENT,
+                  "desc.ordinal is %d, desc.context is of CUDA device %d", *ordinal, found);
+    if (*ordinal == -1) *ordinal = found;
+    return Status();
+  }
+
   Driver driver_;
   CUdevice device_ = 0;
   SharedMemory memory_;
-  CUcontext context_ = nullptr;  // the primary one, retained
+  CUcontext context_ = nullptr;
+  bool retained_ = false;  // a primary one
 };
 
 }  // namespace
 
-Status open_cuda_device(const DeviceOptions& options, const void* ordinal,
+Status open_cuda_device(const DeviceOptions& options, const void* desc,
                         std::unique_ptr<Device>* device) {
   auto opened = std::make_unique<CudaDevice>();
-  TANDEM_TRY(opened->open(options, *static_cast<const int*>(ordinal)));
+  TANDEM_TRY(opened->open(options, *static_cast<const tandem_cuda_device_desc*>(desc)));
   *device = std::move(opened);
   return Status();
 }
 
+Status open_described(const DeviceOptions& options, const void* given,
+                      std::unique_ptr<Device>* device) {
+  tandem_cuda_device_desc desc;
+  TANDEM_TRY(read_struct("desc", static_cast<const tandem_cuda_device_desc*>(given), &desc));
+  if (desc.next) return fail(TANDEM_ERROR_INVALID_STRUCT, "desc.next is not NULL");
+  if (desc.ordinal == -1 && !desc.context)
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT, "desc names neither an ordinal nor a context");
+  return open_cuda_device(options, &desc, device);
+}
+
 }  // namespace tandem
 
-extern "C" tandem_status tandem_cuda_device_create(int ordinal,
-                                                   const tandem_device_options* options,
-                                                   tandem_device** device) {
-  return tandem::create_device(options, device, tandem::open_cuda_device, &ordinal);
+extern "C" {
+
+tandem_status tandem_cuda_device_create(int ordinal, const tandem_device_options* options,
+                                        tandem_device** device) {
+  tandem_cuda_device_desc desc = TANDEM_CUDA_DEVICE_DESC_INIT;
+  desc.ordinal = ordinal;
+  return tandem::create_device(options, device, tandem::open_cuda_device, &desc);
 }
+
+tandem_status tandem_cuda_device_create_with(const tandem_cuda_device_desc* desc,
+                                             const tandem_device_options* options,
+                                             tandem_device** device) {
+  return tandem::create_device(options, device, tandem::open_described, desc);
+}
+
+tandem_status tandem_cuda_execute_timed(const tandem_plan* plan, struct CUstream_st* stream,
+                                        const tandem_args* args, struct CUevent_st* const* events,
+                                        uint32_t count) {
+  using namespace tandem;
+  struct Call {
+    CUstream_st* stream;
+    CUevent_st* const* events;
+    uint32_t count;
+  } const call{stream, events, count};
+  const Backend backend = Backend::cuda;
+  return execute(
+      plan, &backend, args,
+      [](const Plan& p, const Program& program, const tandem_args& a, const void* context) {
+        const Call& c = *static_cast<const Call*>(context);
+        const size_t needed = p.launches.size() + 1;
+        if (!c.events) return fail(TANDEM_ERROR_INVALID_ARGUMENT, "events is NULL");
+        if (c.count < needed)
+          return fail(TANDEM_ERROR_INVALID_ARGUMENT, "count is %u, %zu kernels need %zu", c.count,
+                      needed - 1, needed);
+        return static_cast<const CudaProgram&>(program).record(tandem_cuda_stream(c.stream), a,
+                                                               c.events);
+      },
+      &call);
+}
+
+}  // extern "C"

@@ -5,8 +5,6 @@
 #include <cuda.h>
 #include <cuda_runtime.h>
 
-#include <functional>
-
 #include "args.h"
 #include "status.h"
 
@@ -42,6 +40,7 @@ Status find_driver_function(const char* name, F* function) {
 // The driver's context functions. cudaSetDevice cannot put back what the calling thread had: a context
 // that is not a primary one, or none at all.
 struct Driver {
+  CUresult (*of_current)(CUdevice*) = nullptr;
   CUresult (*get)(CUdevice*, int) = nullptr;
   CUresult (*retain)(CUcontext*, CUdevice) = nullptr;
   CUresult (*release)(CUdevice) = nullptr;
@@ -50,6 +49,7 @@ struct Driver {
   CUresult (*pop)(CUcontext*) = nullptr;
 
   Status load() {
+    TANDEM_TRY(find_driver_function("cuCtxGetDevice", &of_current));
     TANDEM_TRY(find_driver_function("cuDeviceGet", &get));
     TANDEM_TRY(find_driver_function("cuDevicePrimaryCtxRetain", &retain));
     TANDEM_TRY(find_driver_function("cuDevicePrimaryCtxRelease", &release));
@@ -76,7 +76,8 @@ class Current {
   Current& operator=(const Current&) = delete;
   Status status() const {
     if (result_ == CUDA_SUCCESS) return Status();
-    return fail(TANDEM_ERROR_BACKEND, "cuCtxPushCurrent: CUresult %d", int(result_));
+    return fail(TANDEM_ERROR_BACKEND, "cuCtxPushCurrent of the device's context: CUresult %d",
+                int(result_));
   }
 
  private:
@@ -86,7 +87,7 @@ class Current {
 };
 
 // Records one launch of a plan.
-using Recorder = std::function<cudaError_t(cudaStream_t, const Addresses&)>;
+using Recorder = Function<cudaError_t(cudaStream_t, const Addresses&)>;
 
 struct SharedMemory {
   size_t a_multiprocessor = 0, reserved_a_block = 0;

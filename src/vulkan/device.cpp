@@ -3,7 +3,10 @@
 #include "device.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
+
+#include "structs.h"
 
 #if defined(_WIN32)
 #include <windows.h>
@@ -13,8 +16,14 @@
 
 namespace tandem {
 
+template <>
+inline constexpr size_t kFirstSize<tandem_vk_device_desc> = offsetof(tandem_vk_device_desc,
+                                                                     allocator);
+
 Status vk_status(VkResult result, const char* what) {
   switch (result) {
+    case VK_SUCCESS:
+      return Status();
     case VK_ERROR_DEVICE_LOST:
       return fail(TANDEM_ERROR_DEVICE_LOST, "%s: the device is lost", what);
     case VK_ERROR_OUT_OF_HOST_MEMORY:
@@ -171,7 +180,7 @@ Status read_matrices(PFN_vkGetInstanceProcAddr gipa, const tandem_vk_device_desc
   TANDEM_VK_TRY(list(desc.gpu, &count, nullptr), what);
   VkCooperativeMatrixPropertiesKHR one{};
   one.sType = VK_STRUCTURE_TYPE_COOPERATIVE_MATRIX_PROPERTIES_KHR;
-  std::vector<VkCooperativeMatrixPropertiesKHR> all(count, one);
+  Vec<VkCooperativeMatrixPropertiesKHR> all(count, one);
   TANDEM_VK_TRY(list(desc.gpu, &count, all.data()), what);
   all.resize(std::min<size_t>(all.size(), count));
   for (const VkCooperativeMatrixPropertiesKHR& m : all) {
@@ -190,7 +199,7 @@ Status read_matrices(PFN_vkGetInstanceProcAddr gipa, const tandem_vk_device_desc
 uint32_t read_cores(const InstanceTable& vk, VkPhysicalDevice gpu) {
   uint32_t count = 0;
   if (vk.EnumerateDeviceExtensionProperties(gpu, nullptr, &count, nullptr) != VK_SUCCESS) return 0;
-  std::vector<VkExtensionProperties> extensions(count);
+  Vec<VkExtensionProperties> extensions(count);
   if (vk.EnumerateDeviceExtensionProperties(gpu, nullptr, &count, extensions.data()) != VK_SUCCESS)
     return 0;
   auto has = [&](const char* name) {
@@ -217,11 +226,8 @@ uint32_t read_cores(const InstanceTable& vk, VkPhysicalDevice gpu) {
   return 0;
 }
 
-Status check_desc(const tandem_vk_device_desc* desc) {
-  if (!desc) return fail(TANDEM_ERROR_INVALID_ARGUMENT, "desc is NULL");
-  if (desc->struct_size < sizeof(*desc))
-    return fail(TANDEM_ERROR_INVALID_STRUCT, "desc.struct_size is %u, must be %zu",
-                desc->struct_size, sizeof(*desc));
+Status check_desc(const tandem_vk_device_desc* given, tandem_vk_device_desc* desc) {
+  TANDEM_TRY(read_struct("desc", given, desc));
   if (desc->next) return fail(TANDEM_ERROR_INVALID_STRUCT, "desc.next is not NULL");
   if (desc->reserved != 0)
     return fail(TANDEM_ERROR_INVALID_ARGUMENT, "desc.reserved is %u, must be 0", desc->reserved);
@@ -242,6 +248,37 @@ Status check_desc(const tandem_vk_device_desc* desc) {
     return fail(TANDEM_ERROR_INVALID_ARGUMENT,
                 "desc.features->sType is %d, must be VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2",
                 int(desc->features->sType));
+  if (desc->reserved2 != 0)
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT, "desc.reserved2 is %u, must be 0", desc->reserved2);
+  const VkAllocationCallbacks* a = desc->allocator;
+  if (a && !(a->pfnAllocation && a->pfnReallocation && a->pfnFree))
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT,
+                "desc.allocator lacks pfnAllocation, pfnReallocation or pfnFree");
+  if (desc->instance_extension_count > 0 && !desc->instance_extensions)
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT,
+                "desc.instance_extensions is NULL, instance_extension_count is %u",
+                desc->instance_extension_count);
+  for (uint32_t i = 0; i < desc->instance_extension_count; ++i)
+    if (!desc->instance_extensions[i])
+      return fail(TANDEM_ERROR_INVALID_ARGUMENT, "desc.instance_extensions[%u] is NULL", i);
+  return Status();
+}
+
+bool debug_utils_enabled(const tandem_vk_device_desc& desc) {
+  for (uint32_t i = 0; i < desc.instance_extension_count; ++i)
+    if (std::strcmp(desc.instance_extensions[i], VK_EXT_DEBUG_UTILS_EXTENSION_NAME) == 0)
+      return true;
+  return false;
+}
+
+// A driver that advertises what it does not have is found out here and not by a jump to 0.
+Status check_table(const VkTable& vk) {
+#define TANDEM_USED(name)                     \
+  if (!vk.vk##name)                           \
+    return fail(TANDEM_ERROR_MISSING_FEATURE, \
+                "the device has no vk" #name ": its driver, or desc.gipa, leaves it out");
+  TANDEM_VK_USED(TANDEM_USED)
+#undef TANDEM_USED
   return Status();
 }
 
@@ -317,8 +354,12 @@ Status VulkanDevice::open(const DeviceOptions& options, const tandem_vk_device_d
   std::memcpy(made->cache_uuid_, base.pipelineCacheUUID, VK_UUID_SIZE);
   made->device_ = desc.device;
   load_table(&made->vk_, instance.GetDeviceProcAddr, desc.device);
-  if (!made->vk_.vkGetBufferDeviceAddress)
-    return fail(TANDEM_ERROR_MISSING_FEATURE, "the device has no vkGetBufferDeviceAddress");
+  TANDEM_TRY(check_table(made->vk_));
+  if (desc.allocator) {
+    made->allocator_ = *desc.allocator;
+    made->own_allocator_ = true;
+  }
+  if (debug_utils_enabled(desc)) made->debug_.load(instance.GetDeviceProcAddr, desc.device);
   made->cache_ = desc.cache;
   if (!made->cache_) TANDEM_TRY(made->make_cache());
   TANDEM_TRY(made->make_layouts());
@@ -328,9 +369,9 @@ Status VulkanDevice::open(const DeviceOptions& options, const tandem_vk_device_d
 
 Status open_vulkan_device(const DeviceOptions& options, const void* desc,
                           std::unique_ptr<Device>* device) {
-  const auto* given = static_cast<const tandem_vk_device_desc*>(desc);
-  TANDEM_TRY(check_desc(given));
-  return VulkanDevice::open(options, *given, device);
+  tandem_vk_device_desc checked;
+  TANDEM_TRY(check_desc(static_cast<const tandem_vk_device_desc*>(desc), &checked));
+  return VulkanDevice::open(options, checked, device);
 }
 
 }  // namespace tandem

@@ -3,14 +3,12 @@
 // programs, record.cpp records them.
 #ifndef TANDEM_SRC_VULKAN_DEVICE_H
 #define TANDEM_SRC_VULKAN_DEVICE_H
-#include <map>
 #include <memory>
 #include <mutex>
-#include <string>
-#include <vector>
 
 #include "../device.h"
 #include "../params.h"
+#include "debug.h"
 #include "vk.h"
 
 namespace tandem {
@@ -30,30 +28,34 @@ class VulkanDevice final : public Device {
                      std::unique_ptr<Device>* device);
   ~VulkanDevice() override;
   Status build(const Plan& plan, std::unique_ptr<Program>* program) override;
-  Status cache_get(std::vector<uint8_t>* body) override;
+  Status cache_get(Vec<uint8_t>* body) override;
   Status cache_set(const uint8_t* body, size_t size) override;
 
   const VkTable& vk() const { return vk_; }
   VkDevice handle() const { return device_; }
   const StemLayout& layout(Stem stem) const { return layouts_[int(stem)]; }
+  const DebugUtils& debug() const { return debug_; }
+  // The application's, for all that is created and destroyed.
+  const VkAllocationCallbacks* allocator() const { return own_allocator_ ? &allocator_ : nullptr; }
 
  private:
   Status make_layouts();
   Status make_cache();
   // The pipeline of a plan's launch with these specialization constants; compiled once for all plans.
-  Status pipeline(const Plan& plan, const Launch& launch, const std::string& spec,
-                  VkPipeline* pipeline);
-  Status compile(const Plan& plan, const Launch& launch, const std::string& spec,
-                 VkPipeline* pipeline);
+  Status pipeline(const Plan& plan, const Launch& launch, const String& spec, VkPipeline* pipeline);
+  Status compile(const Plan& plan, const Launch& launch, const String& spec, VkPipeline* pipeline);
 
   VkDevice device_ = VK_NULL_HANDLE;
   VkTable vk_{};
+  VkAllocationCallbacks allocator_{};
+  bool own_allocator_ = false;
+  DebugUtils debug_;
   uint8_t cache_uuid_[VK_UUID_SIZE] = {};
   VkPipelineCache cache_ = VK_NULL_HANDLE;
   bool own_cache_ = false;
   StemLayout layouts_[kStemCount];
   std::mutex mutex_;  // of pipelines_, and of cache_ where Vulkan wants it
-  std::map<std::pair<int, std::string>, VkPipeline> pipelines_;  // by registry row, constants
+  Map<std::pair<int, String>, VkPipeline> pipelines_;  // by registry row, constants
 };
 
 // The push block of a launch, and whether the pipeline for wide tensors may take it.
@@ -77,14 +79,23 @@ class VulkanProgram final : public Program {
  public:
   VulkanProgram(const VulkanDevice& device, const Plan& plan) : device_(device), plan_(plan) {}
   ~VulkanProgram() override;
-  Status record(tandem_stream stream, const tandem_args& args) const override;
+  Status record(tandem_stream stream, const tandem_args& args) const override {
+    return record(stream, args, nullptr);
+  }
+  // With a timestamp before the first kernel and one behind each.
+  struct Timestamps {
+    VkQueryPool pool;
+    uint32_t first;
+  };
+  Status record(tandem_stream stream, const tandem_args& args, const Timestamps* times) const;
 
  private:
   friend class VulkanDevice;
   const VulkanDevice& device_;
   const Plan plan_;
   VkDescriptorPool pool_ = VK_NULL_HANDLE;
-  std::vector<Dispatch> dispatches_;
+  Vec<Dispatch> dispatches_;
+  String label_;  // of an execute
 };
 
 }  // namespace tandem

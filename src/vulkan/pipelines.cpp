@@ -35,22 +35,26 @@ static_assert(sizeof(Strides) == 32);
 #define TANDEM_PARAM(type, name) static_assert(sizeof(type) == 4, #name);
 #include "../interface/extra.inc"
 
+// Static, and so without memory of its own, which would be of one device.
+constexpr size_t kMaxConstants = 64;
 struct StemCode {
-  std::vector<VkSpecializationMapEntry> entries;
+  VkSpecializationMapEntry entries[kMaxConstants] = {};
+  uint32_t entry_count = 0;
   size_t block_bytes = 0, push_bytes = 0;
 };
 
 const StemCode& stem_code(Stem stem) {
   switch (stem) {
-#define TANDEM_STEM(Name, name)                                                \
-  case Stem::name: {                                                           \
-    static const StemCode code = [] {                                          \
-      StemCode c{{}, sizeof(Name##Block), sizeof(Name##Push)};                 \
-      for_each_constant_##Name(                                                \
-          [&](const VkSpecializationMapEntry& e) { c.entries.push_back(e); }); \
-      return c;                                                                \
-    }();                                                                       \
-    return code;                                                               \
+#define TANDEM_STEM(Name, name)                                                        \
+  case Stem::name: {                                                                   \
+    static_assert(sizeof(Name##Spec) <= 4 * kMaxConstants, #name);                     \
+    static const StemCode code = [] {                                                  \
+      StemCode c{{}, 0, sizeof(Name##Block), sizeof(Name##Push)};                      \
+      for_each_constant_##Name(                                                        \
+          [&](const VkSpecializationMapEntry& e) { c.entries[c.entry_count++] = e; }); \
+      return c;                                                                        \
+    }();                                                                               \
+    return code;                                                                       \
   }
 #define TANDEM_FUSED(Name, name) \
   case Stem::name:               \
@@ -73,7 +77,7 @@ constexpr Module kModules[] = {
 
 // What runs a launch: a module of its path and element type, or the one for everybody.
 const Module* find_module(const Plan& plan, const Launch& launch) {
-  std::string name = stem_name(launch.stem);
+  String name = stem_name(launch.stem);
   if (launch.matrix > 0) name += text("_%s_%s", plan.path, dtype_name(plan.problem.dtype));
   for (const Module& module : kModules)
     if (name == module.name) return &module;
@@ -81,8 +85,8 @@ const Module* find_module(const Plan& plan, const Launch& launch) {
 }
 
 template <typename Struct>
-std::string bytes_of(const Struct& s) {
-  return std::string(reinterpret_cast<const char*>(&s), sizeof(s));
+String bytes_of(const Struct& s) {
+  return String(reinterpret_cast<const char*>(&s), sizeof(s));
 }
 
 template <typename Spec>
@@ -97,7 +101,7 @@ uint32_t wide_code(const Problem& p, const Launch& l) {
   return l.matrix > 0 && (p.head_dim % l.matrix != 0 || p.head_dim_v % l.matrix != 0) ? 2 : 1;
 }
 
-std::string spec_bytes(const Plan& plan, const Launch& launch, bool wide) {
+String spec_bytes(const Plan& plan, const Launch& launch, bool wide) {
   switch (launch.stem) {
 #define TANDEM_STEM(Name, name)                                     \
   case Stem::name: {                                                \
@@ -113,8 +117,8 @@ std::string spec_bytes(const Plan& plan, const Launch& launch, bool wide) {
   return "";
 }
 
-std::string block_bytes(const Plan& plan, const Launch& launch) {
-  std::string block;
+String block_bytes(const Plan& plan, const Launch& launch) {
+  String block;
   switch (launch.stem) {
 #define TANDEM_STEM(Name, name)                   \
   case Stem::name:                                \
@@ -129,8 +133,8 @@ std::string block_bytes(const Plan& plan, const Launch& launch) {
   return block;
 }
 
-std::string extra_bytes(const Plan& plan) {
-  std::string block = bytes_of(extra_block(plan.problem));
+String extra_bytes(const Plan& plan) {
+  String block = bytes_of(extra_block(plan.problem));
   block.resize(round16(block.size()));
   return block;
 }
@@ -155,8 +159,13 @@ Status VulkanDevice::make_layouts() {
     set.sType = VK_STRUCTURE_TYPE_DESCRIPTOR_SET_LAYOUT_CREATE_INFO;
     set.bindingCount = is_tiled(Stem(i)) ? 2 : 1;
     set.pBindings = bindings;
-    TANDEM_VK_TRY(vk_.vkCreateDescriptorSetLayout(device_, &set, nullptr, &layouts_[i].set),
+    // What a failed call leaves in its result is nobody's business: so results go into a local first.
+    VkDescriptorSetLayout set_layout = VK_NULL_HANDLE;
+    TANDEM_VK_TRY(vk_.vkCreateDescriptorSetLayout(device_, &set, allocator(), &set_layout),
                   "vkCreateDescriptorSetLayout");
+    layouts_[i].set = set_layout;
+    const String name = debug_.on() ? text("tandem %s", stem_name(Stem(i))) : "";
+    debug_.name(VK_OBJECT_TYPE_DESCRIPTOR_SET_LAYOUT, set_layout, name.c_str());
     VkPushConstantRange push{VK_SHADER_STAGE_COMPUTE_BIT, 0, uint32_t(code.push_bytes)};
     VkPipelineLayoutCreateInfo info{};
     info.sType = VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO;
@@ -164,8 +173,11 @@ Status VulkanDevice::make_layouts() {
     info.pSetLayouts = &layouts_[i].set;
     info.pushConstantRangeCount = 1;
     info.pPushConstantRanges = &push;
-    TANDEM_VK_TRY(vk_.vkCreatePipelineLayout(device_, &info, nullptr, &layouts_[i].pipeline),
+    VkPipelineLayout layout = VK_NULL_HANDLE;
+    TANDEM_VK_TRY(vk_.vkCreatePipelineLayout(device_, &info, allocator(), &layout),
                   "vkCreatePipelineLayout");
+    layouts_[i].pipeline = layout;
+    debug_.name(VK_OBJECT_TYPE_PIPELINE_LAYOUT, layout, name.c_str());
   }
   return Status();
 }
@@ -173,39 +185,60 @@ Status VulkanDevice::make_layouts() {
 Status VulkanDevice::make_cache() {
   VkPipelineCacheCreateInfo info{};
   info.sType = VK_STRUCTURE_TYPE_PIPELINE_CACHE_CREATE_INFO;
-  TANDEM_VK_TRY(vk_.vkCreatePipelineCache(device_, &info, nullptr, &cache_),
+  VkPipelineCache cache = VK_NULL_HANDLE;
+  TANDEM_VK_TRY(vk_.vkCreatePipelineCache(device_, &info, allocator(), &cache),
                 "vkCreatePipelineCache");
+  cache_ = cache;
   own_cache_ = true;
+  debug_.name(VK_OBJECT_TYPE_PIPELINE_CACHE, cache, "tandem");
   return Status();
 }
 
 VulkanDevice::~VulkanDevice() {
-  for (const auto& p : pipelines_) vk_.vkDestroyPipeline(device_, p.second, nullptr);
+  for (const auto& p : pipelines_) vk_.vkDestroyPipeline(device_, p.second, allocator());
   for (const StemLayout& l : layouts_) {
-    if (l.pipeline) vk_.vkDestroyPipelineLayout(device_, l.pipeline, nullptr);
-    if (l.set) vk_.vkDestroyDescriptorSetLayout(device_, l.set, nullptr);
+    if (l.pipeline) vk_.vkDestroyPipelineLayout(device_, l.pipeline, allocator());
+    if (l.set) vk_.vkDestroyDescriptorSetLayout(device_, l.set, allocator());
   }
-  if (own_cache_) vk_.vkDestroyPipelineCache(device_, cache_, nullptr);
+  if (own_cache_) vk_.vkDestroyPipelineCache(device_, cache_, allocator());
 }
 
-Status VulkanDevice::compile(const Plan& plan, const Launch& launch, const std::string& spec,
+namespace {
+Status no_pipeline(VkResult result, const String& what, const String& path) {
+  // Out of memory or lost, a device is so on every path.
+  const Status status = vk_status(result, what.c_str());
+  if (!status.ok() && status.code() != TANDEM_ERROR_BACKEND) return status;
+  return fail(TANDEM_ERROR_BACKEND,
+              "%s, although the driver states all that this path asks for; to do without the path, "
+              "add %s to tandem_device_options.disable or to TANDEM_DISABLE",
+              status.ok() ? (what + " returned no pipeline").c_str() : status.message().c_str(),
+              path.c_str());
+}
+}  // namespace
+
+Status VulkanDevice::compile(const Plan& plan, const Launch& launch, const String& spec,
                              VkPipeline* pipeline) {
   const StemCode& code = stem_code(launch.stem);
   const Module* spirv = find_module(plan, launch);
   if (!spirv)
     return fail(TANDEM_ERROR_BACKEND, "no module of %s for %s.%s", stem_name(launch.stem),
                 backend_name(plan.backend), plan.path);
+  const String path = text("%s.%s", backend_name(plan.backend), plan.path);
+  const String name =
+      debug_.on() ? text("tandem %s %s %s", path.c_str(), stem_name(launch.stem), launch.tile.name)
+                  : "";
   VkShaderModuleCreateInfo module_info{};
   module_info.sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO;
   module_info.codeSize = spirv->bytes;
   module_info.pCode = spirv->words;
   VkShaderModule module = VK_NULL_HANDLE;
-  TANDEM_VK_TRY(vk_.vkCreateShaderModule(device_, &module_info, nullptr, &module),
+  TANDEM_VK_TRY(vk_.vkCreateShaderModule(device_, &module_info, allocator(), &module),
                 "vkCreateShaderModule");
+  debug_.name(VK_OBJECT_TYPE_SHADER_MODULE, module, name.c_str());
 
   VkSpecializationInfo constants{};
-  constants.mapEntryCount = uint32_t(code.entries.size());
-  constants.pMapEntries = code.entries.data();
+  constants.mapEntryCount = code.entry_count;
+  constants.pMapEntries = code.entries;
   constants.dataSize = spec.size();
   constants.pData = spec.data();
   VkComputePipelineCreateInfo info{};
@@ -224,17 +257,21 @@ Status VulkanDevice::compile(const Plan& plan, const Launch& launch, const std::
     info.stage.flags = VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT;
   }
   info.layout = layout(launch.stem).pipeline;
+  VkPipeline made = VK_NULL_HANDLE;
   const VkResult result =
-      vk_.vkCreateComputePipelines(device_, cache_, 1, &info, nullptr, pipeline);
-  vk_.vkDestroyShaderModule(device_, module, nullptr);
-  if (result != VK_SUCCESS)
-    return vk_status(result, text("vkCreateComputePipelines of %s for %s.%s",
-                                  stem_name(launch.stem), backend_name(plan.backend), plan.path)
-                                 .c_str());
+      vk_.vkCreateComputePipelines(device_, cache_, 1, &info, allocator(), &made);
+  vk_.vkDestroyShaderModule(device_, module, allocator());
+  // Once there is a pipeline, nothing here may run out of memory.
+  if (result != VK_SUCCESS || made == VK_NULL_HANDLE)
+    return no_pipeline(
+        result, text("vkCreateComputePipelines of %s for %s", stem_name(launch.stem), path.c_str()),
+        path);
+  debug_.name(VK_OBJECT_TYPE_PIPELINE, made, name.c_str());
+  *pipeline = made;
   return Status();
 }
 
-Status VulkanDevice::pipeline(const Plan& plan, const Launch& launch, const std::string& spec,
+Status VulkanDevice::pipeline(const Plan& plan, const Launch& launch, const String& spec,
                               VkPipeline* pipeline) {
   // The element type, which chooses a matrix path's module, is one of the constants.
   const auto key = std::make_pair(launch.kernel, spec);
@@ -251,14 +288,21 @@ Status VulkanDevice::pipeline(const Plan& plan, const Launch& launch, const std:
   VkPipeline made = VK_NULL_HANDLE;
   TANDEM_TRY(compile(plan, launch, spec, &made));
   std::lock_guard<std::mutex> lock(mutex_);
-  const auto inserted = pipelines_.emplace(key, made);
-  if (!inserted.second) vk_.vkDestroyPipeline(device_, made, nullptr);
-  *pipeline = inserted.first->second;
+  try {
+    const auto inserted = pipelines_.emplace(key, made);
+    if (!inserted.second) vk_.vkDestroyPipeline(device_, made, allocator());
+    *pipeline = inserted.first->second;
+  } catch (...) {  // no host memory for its entry
+    vk_.vkDestroyPipeline(device_, made, allocator());
+    throw;
+  }
   return Status();
 }
 
 Status VulkanDevice::build(const Plan& plan, std::unique_ptr<Program>* program) {
   std::unique_ptr<VulkanProgram> made(new VulkanProgram(*this, plan));
+  if (debug_.on())
+    made->label_ = text("tandem %s %s", plan.problem.backward ? "bwd" : "fwd", plan.name().c_str());
   uint32_t bytes = 0, blocks = 0;
   for (const Launch& launch : plan.launches) {
     bytes += round16(stem_code(launch.stem).block_bytes);
@@ -282,8 +326,11 @@ Status VulkanDevice::build(const Plan& plan, std::unique_ptr<Program>* program) 
   pool.maxSets = uint32_t(plan.launches.size());
   pool.poolSizeCount = 1;
   pool.pPoolSizes = &size;
-  TANDEM_VK_TRY(vk_.vkCreateDescriptorPool(device_, &pool, nullptr, &made->pool_),
+  VkDescriptorPool made_pool = VK_NULL_HANDLE;
+  TANDEM_VK_TRY(vk_.vkCreateDescriptorPool(device_, &pool, allocator(), &made_pool),
                 "vkCreateDescriptorPool");
+  made->pool_ = made_pool;
+  debug_.name(VK_OBJECT_TYPE_DESCRIPTOR_POOL, made_pool, made->label_.c_str());
 
   for (const Launch& launch : made->plan_.launches) {
     Dispatch dispatch{};
@@ -304,7 +351,8 @@ Status VulkanDevice::build(const Plan& plan, std::unique_ptr<Program>* program) 
     allocate.pSetLayouts = &layout(launch.stem).set;
     TANDEM_VK_TRY(vk_.vkAllocateDescriptorSets(device_, &allocate, &dispatch.set),
                   "vkAllocateDescriptorSets");
-    const std::string contents[2] = {block_bytes(plan, launch), extra_bytes(plan)};
+    debug_.name(VK_OBJECT_TYPE_DESCRIPTOR_SET, dispatch.set, stem_name(launch.stem));
+    const String contents[2] = {block_bytes(plan, launch), extra_bytes(plan)};
     VkWriteDescriptorSetInlineUniformBlock data[2] = {};
     VkWriteDescriptorSet writes[2] = {};
     for (uint32_t n = 0; n < 2; ++n) {
@@ -325,7 +373,7 @@ Status VulkanDevice::build(const Plan& plan, std::unique_ptr<Program>* program) 
   return Status();
 }
 
-Status VulkanDevice::cache_get(std::vector<uint8_t>* body) {
+Status VulkanDevice::cache_get(Vec<uint8_t>* body) {
   std::lock_guard<std::mutex> lock(mutex_);
   // A plan that is made meanwhile can make the data grow between the two calls.
   for (;;) {
@@ -367,14 +415,14 @@ Status VulkanDevice::cache_set(const uint8_t* body, size_t size) {
   info.initialDataSize = size;
   info.pInitialData = body;
   VkPipelineCache loaded = VK_NULL_HANDLE;
-  TANDEM_VK_TRY(vk_.vkCreatePipelineCache(device_, &info, nullptr, &loaded),
+  TANDEM_VK_TRY(vk_.vkCreatePipelineCache(device_, &info, allocator(), &loaded),
                 "vkCreatePipelineCache");
   VkResult result;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     result = vk_.vkMergePipelineCaches(device_, cache_, 1, &loaded);
   }
-  vk_.vkDestroyPipelineCache(device_, loaded, nullptr);
+  vk_.vkDestroyPipelineCache(device_, loaded, allocator());
   return result == VK_SUCCESS ? Status() : vk_status(result, "vkMergePipelineCaches");
 }
 

@@ -27,10 +27,11 @@ Push make_push(const Plan& plan, const Launch& launch, const Addresses& a) {
 }
 
 VulkanProgram::~VulkanProgram() {
-  if (pool_) device_.vk().vkDestroyDescriptorPool(device_.handle(), pool_, nullptr);
+  if (pool_) device_.vk().vkDestroyDescriptorPool(device_.handle(), pool_, device_.allocator());
 }
 
-Status VulkanProgram::record(tandem_stream stream, const tandem_args& args) const {
+Status VulkanProgram::record(tandem_stream stream, const tandem_args& args,
+                             const Timestamps* times) const {
   const VkTable& vk = device_.vk();
   const auto cmd = reinterpret_cast<VkCommandBuffer>(uintptr_t(stream.handle));
   if (!cmd) return fail(TANDEM_ERROR_INVALID_ARGUMENT, "stream is not a VkCommandBuffer but 0");
@@ -64,7 +65,16 @@ Status VulkanProgram::record(tandem_stream stream, const tandem_args& args) cons
       },
       &a));
 
+  // At the end of the pipe: once all that was recorded before is done.
+  const auto stamp = [&](size_t n) {
+    if (times)
+      vk.vkCmdWriteTimestamp(cmd, VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT, times->pool,
+                             times->first + uint32_t(n));
+  };
+  const DebugUtils::Label whole(device_.debug(), cmd, label_.c_str());
+  stamp(0);
   for (const Dispatch& d : dispatches_) {
+    const DebugUtils::Label label(device_.debug(), cmd, stem_name(d.launch->stem));
     if (d.launch->waits) {
       VkMemoryBarrier barrier{};
       barrier.sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER;
@@ -81,8 +91,29 @@ Status VulkanProgram::record(tandem_stream stream, const tandem_args& args) cons
                                nullptr);
     vk.vkCmdPushConstants(cmd, layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, push.bytes, push.data);
     vk.vkCmdDispatch(cmd, d.launch->groups_x, d.launch->groups_y, 1);
+    stamp(size_t(&d - dispatches_.data()) + 1);
   }
   return Status();
 }
 
 }  // namespace tandem
+
+extern "C" tandem_status tandem_vk_execute_timed(const tandem_plan* plan, VkCommandBuffer cmd,
+                                                 const tandem_args* args, VkQueryPool pool,
+                                                 uint32_t first_query) {
+  using namespace tandem;
+  struct Call {
+    VkCommandBuffer cmd;
+    VulkanProgram::Timestamps times;
+  } const call{cmd, {pool, first_query}};
+  constexpr Backend backend = Backend::vulkan;
+  return execute(
+      plan, &backend, args,
+      [](const Plan&, const Program& program, const tandem_args& a, const void* context) {
+        const Call& c = *static_cast<const Call*>(context);
+        if (!c.times.pool) return fail(TANDEM_ERROR_INVALID_ARGUMENT, "pool is VK_NULL_HANDLE");
+        return static_cast<const VulkanProgram&>(program).record(tandem_vk_stream(c.cmd), a,
+                                                                 &c.times);
+      },
+      &call);
+}

@@ -75,7 +75,7 @@ Status inspect(PFN_vkGetInstanceProcAddr gipa, VkInstance instance, VkPhysicalDe
   uint32_t count = 0;
   TANDEM_VK_TRY(gpu->vk.EnumerateDeviceExtensionProperties(physical, nullptr, &count, nullptr),
                 "vkEnumerateDeviceExtensionProperties");
-  std::vector<VkExtensionProperties> extensions(count);
+  Vec<VkExtensionProperties> extensions(count);
   TANDEM_VK_TRY(
       gpu->vk.EnumerateDeviceExtensionProperties(physical, nullptr, &count, extensions.data()),
       "vkEnumerateDeviceExtensionProperties");

@@ -23,6 +23,32 @@ void load_table(VkTable* table, PFN_vkGetDeviceProcAddr gdpa, VkDevice device);
 // The loader's vkGetInstanceProcAddr; NO_BACKEND if this machine has no loader. It stays loaded.
 Status system_loader(PFN_vkGetInstanceProcAddr* gipa);
 
+// The functions of the table that the library calls, as X(name without vk).
+#define TANDEM_VK_USED(X)       \
+  X(AllocateDescriptorSets)     \
+  X(CmdBindDescriptorSets)      \
+  X(CmdBindPipeline)            \
+  X(CmdDispatch)                \
+  X(CmdPipelineBarrier)         \
+  X(CmdPushConstants)           \
+  X(CmdWriteTimestamp)          \
+  X(CreateComputePipelines)     \
+  X(CreateDescriptorPool)       \
+  X(CreateDescriptorSetLayout)  \
+  X(CreatePipelineCache)        \
+  X(CreatePipelineLayout)       \
+  X(CreateShaderModule)         \
+  X(DestroyDescriptorPool)      \
+  X(DestroyDescriptorSetLayout) \
+  X(DestroyPipeline)            \
+  X(DestroyPipelineCache)       \
+  X(DestroyPipelineLayout)      \
+  X(DestroyShaderModule)        \
+  X(GetBufferDeviceAddress)     \
+  X(GetPipelineCacheData)       \
+  X(MergePipelineCaches)        \
+  X(UpdateDescriptorSets)
+
 // The instance-level functions that are used, each checked to be there.
 struct InstanceTable {
   PFN_vkGetDeviceProcAddr GetDeviceProcAddr;

@@ -18,6 +18,12 @@
 #   coopmat2  fwd: the mask is off by one; bwd_dkv: d_k misses the scale; bwd_dq: delta is forgotten
 #   coopmat   fwd: sums and maxima of rows miss a column; bwd_dkv: delta is that of the next matrix; bwd_dq: d_s is
 #             transposed on its way to the next product
+# On CUDA's tensor cores, sm80 and sm90, and in the fused operations that they and simt have:
+#   fwd      the mask is off by one
+#   bwd_dkv, bwd_dkv_dq, bwd_dkv_ddist   d_k misses the scale
+#   bwd_dq   delta is forgotten
+#   bwd_row  delta is half of what it is; bwd_row_dq: what d_q takes off is half of what it is
+#   bwd_dq_cast  d_q misses the scale
 
 # tandem_mutate(source out from to [from to]...): copies source with one change, or several, to out; configures anew when
 # the source changes.
@@ -115,6 +121,46 @@ set(cuda_bwd_sum_to "split + 1 < u.splits;")
 set(cuda_bwd_head_from "n < kLineGroup; ++n) sum += partial[n];")
 set(cuda_bwd_head_to "n < kLineGroup; n += 2) sum += partial[n];")
 
+set(cuda_bwd_row_dq_from "fmaf(-delta, p_k")
+set(cuda_bwd_row_dq_to "fmaf(-0.5f * delta, p_k")
+set(cuda_bwd_dkv_ddist_from "row0, d_k, u.scale);")
+set(cuda_bwd_dkv_ddist_to "row0, d_k, 1.f);")
+
+# Of the tensor cores: the headers (or the file itself) that hold the text, each once, and the files to compile.
+set(sm80_fwd_part fwd.cuh)
+set(sm80_fwd_from "tandem_min(i + band.off + band.right, u.seq_kv - 1)")
+set(sm80_fwd_to "tandem_min(i + band.off + band.right - 1, u.seq_kv - 1)")
+set(sm80_bwd_dkv_part bwd_dkv.cuh bwd_dkv_full.cuh)
+set(sm80_bwd_dkv_from "own, d_k, [&](float x, int, int) { return x * u.scale; }")
+set(sm80_bwd_dkv_to "own, d_k, [&](float x, int, int) { return x; }")
+set(sm80_bwd_dq_part bwd_dq.cuh bwd_dq_full.cuh)
+set(sm80_bwd_dq_from "x / 2]);")
+set(sm80_bwd_dq_to "x / 2] * 0.f);")
+set(sm80_bwd_dkv_dq_part bwd_dkv_dq.cuh)
+set(sm80_bwd_dkv_dq_from "own, d_k, [&](float x, int, int) { return x * u.scale; }")
+set(sm80_bwd_dkv_dq_to "own, d_k, [&](float x, int, int) { return x; }")
+set(sm80_bwd_dq_cast_part bwd_dq_cast.cuh)
+set(sm80_bwd_dq_cast_from "return sum * u.scale;")
+set(sm80_bwd_dq_cast_to "return sum;")
+set(sm80_bwd_row_part bwd_row.cuh)
+set(sm80_bwd_row_from "float delta = quad_sum(gdp[h]);")
+set(sm80_bwd_row_to "float delta = 0.5f * quad_sum(gdp[h]);")
+set(sm90_fwd_part fwd.cu)
+set(sm90_fwd_from "mask_tile<N>(s, rounds.band(), at.row0 + ")
+set(sm90_fwd_to "mask_tile<N>(s, rounds.band(), at.row0 + 1 + ")
+set(sm90_bwd_dkv_dq_part bwd_narrow.cuh)
+set(sm90_bwd_dkv_dq_from "kKPanel, d_k, u.scale,")
+set(sm90_bwd_dkv_dq_to "kKPanel, d_k, 1.f,")
+set(sm90_bwd_dkv_ddist_part bwd_narrow.cuh)
+set(sm90_bwd_dkv_ddist_from "kKPanel, d_k, u.scale,")
+set(sm90_bwd_dkv_ddist_to "kKPanel, d_k, 1.f,")
+set(sm90_bwd_row_dq_part bwd_row_dq.cu)
+set(sm90_bwd_row_dq_from "fmaf(-delta[j % 2], p_k")
+set(sm90_bwd_row_dq_to "fmaf(-0.5f * delta[j % 2], p_k")
+set(sm90_bwd_dq_cast_part bwd_dq_cast.cu)
+set(sm90_bwd_dq_cast_from "T::pack(x[i].x * u.scale, x[i].y * u.scale);")
+set(sm90_bwd_dq_cast_to "T::pack(x[i].x, x[i].y);")
+
 # SPIR-V of a program's own for stem's kernels with matrices on path, f16: from sources that lie in dir/<path>, where
 # there are any, and else from the project's. What follows are options for glslang.
 function(tandem_own_matrix_module name dir stem path)
@@ -153,6 +199,38 @@ function(tandem_own_pipelines name dir)
   add_dependencies(${name} tandem) # the other operations' SPIR-V
 endfunction()
 
+# The kernels of stem on a path of the tensor cores, from changed copies: a folder whose headers come before the project's.
+function(tandem_own_tensor_core_kernels name dir stem path)
+  set(copies ${dir}/${path}/cuda/${path})
+  set(sources "")
+  foreach(part IN LISTS ${path}_${stem}_part)
+    tandem_mutate(cuda/${path}/${part} ${copies}/${part} "${${path}_${stem}_from}" "${${path}_${stem}_to}")
+    string(REGEX REPLACE "cuh$" "cu" file ${part})
+    list(APPEND sources ${file})
+  endforeach()
+  if(NOT EXISTS ${PROJECT_SOURCE_DIR}/cuda/${path}/${file}) # a header that is no kernel's own
+    set(sources ${stem}.cu)
+  endif()
+  set(objects ${name}_${path})
+  add_library(${objects} OBJECT)
+  foreach(source IN LISTS sources)
+    if(NOT EXISTS ${copies}/${source})
+      configure_file(${PROJECT_SOURCE_DIR}/cuda/${path}/${source} ${copies}/${source} COPYONLY)
+    endif()
+    target_sources(${objects} PRIVATE ${copies}/${source})
+  endforeach()
+  # "../shared.cuh", as the kernels say it, is sought from the folder of each of these.
+  target_include_directories(${objects} PRIVATE ${copies} ${PROJECT_SOURCE_DIR}/cuda/${path}
+    ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
+  set_target_properties(${objects} PROPERTIES CUDA_STANDARD 17 CUDA_RUNTIME_LIBRARY Static)
+  if(path STREQUAL sm80)
+    set_target_properties(${objects} PROPERTIES CUDA_ARCHITECTURES 80-virtual)
+  else()
+    set_target_properties(${objects} PROPERTIES CUDA_ARCHITECTURES 90a-real)
+  endif()
+  target_sources(${name} PRIVATE $<TARGET_OBJECTS:${objects}>)
+endfunction()
+
 # Explicit objects win over those of a static library, so each program is the suite, the library, and the
 # few objects that hold the changed kernels.
 function(tandem_broken stem)
@@ -184,7 +262,7 @@ function(tandem_broken stem)
     endforeach()
   endif()
 
-  if(TANDEM_WITH_VULKAN)
+  if(TANDEM_WITH_VULKAN AND DEFINED vulkan_${stem}_from)
     tandem_mutate(shaders/${stem}.comp ${dir}/shaders/${stem}.comp
                   "${vulkan_${stem}_from}" "${vulkan_${stem}_to}")
     add_custom_command(
@@ -213,21 +291,45 @@ function(tandem_broken stem)
   endif()
 
   # Only a GPU runs these, and they take minutes to build: with the preset cuda, not by the way.
-  if(TANDEM_WITH_CUDA AND TANDEM_CUDA STREQUAL "ON")
-    tandem_mutate(cuda/${stem}.cu ${dir}/cuda/${stem}.cu "${cuda_${stem}_from}"
-                  "${cuda_${stem}_to}")
-    target_sources(${name} PRIVATE ${dir}/cuda/${stem}.cu)
-    target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/cuda)
-    set_target_properties(${name} PROPERTIES CUDA_STANDARD 17 CUDA_RUNTIME_LIBRARY Static
-                          CUDA_ARCHITECTURES 75-virtual)
+  if(NOT TANDEM_BROKEN_ON_CUDA)
+    return()
   endif()
+  if(DEFINED cuda_${stem}_from)
+    tandem_mutate(cuda/${stem}.cu ${dir}/cuda/${stem}.cu "${cuda_${stem}_from}" "${cuda_${stem}_to}")
+    target_sources(${name} PRIVATE ${dir}/cuda/${stem}.cu)
+  endif()
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/cuda)
+  set_target_properties(${name} PROPERTIES CUDA_STANDARD 17 CUDA_RUNTIME_LIBRARY Static
+                        CUDA_ARCHITECTURES 75-virtual)
+  foreach(path IN LISTS TANDEM_TENSOR_CORE_PATHS)
+    if(DEFINED ${path}_${stem}_from)
+      tandem_own_tensor_core_kernels(${name} ${dir} ${stem} ${path})
+    endif()
+  endforeach()
 endfunction()
 
+set(TANDEM_BROKEN_ON_CUDA OFF)
+set(TANDEM_TENSOR_CORE_PATHS "")
+if(TANDEM_WITH_CUDA AND TANDEM_CUDA STREQUAL "ON")
+  set(TANDEM_BROKEN_ON_CUDA ON)
+  foreach(path sm80 sm90)
+    if(TARGET tandem_${path})
+      list(APPEND TANDEM_TENSOR_CORE_PATHS ${path})
+    endif()
+  endforeach()
+endif()
 set(TANDEM_BROKEN "")
 foreach(stem IN LISTS TANDEM_STEMS)
-  if(DEFINED cpu_${stem}_from OR TANDEM_WITH_VULKAN OR (TANDEM_WITH_CUDA AND TANDEM_CUDA STREQUAL "ON"))
+  if(DEFINED cpu_${stem}_from OR TANDEM_WITH_VULKAN OR TANDEM_BROKEN_ON_CUDA)
     tandem_broken(${stem})
     list(APPEND TANDEM_BROKEN ${stem})
   endif()
 endforeach()
-
+# Operations that CUDA alone has.
+set(TANDEM_BROKEN_FUSED "")
+if(TANDEM_BROKEN_ON_CUDA)
+  foreach(stem bwd_row_dq bwd_dkv_ddist bwd_dkv_dq bwd_dq_cast)
+    tandem_broken(${stem})
+    list(APPEND TANDEM_BROKEN_FUSED ${stem})
+  endforeach()
+endif()

@@ -17,7 +17,7 @@ void check(VkResult result, const char* what) {
     throw std::runtime_error(std::string(what) + ": VkResult " + std::to_string(result));
 }
 void check(const Status& status) {
-  if (!status.ok()) throw std::runtime_error(status.message());
+  if (!status.ok()) throw std::runtime_error(status.message().c_str());
 }
 
 // The library's view of the driver: the driver's functions, but for the one that makes pipelines. These are plain
@@ -228,7 +228,7 @@ Compiler::Compiler() : state_(new State) {
 Compiler::~Compiler() = default;
 
 const Caps& Compiler::caps() const { return state_->asked->caps(); }
-std::string Compiler::driver() const { return caps().driver; }
+String Compiler::driver() const { return caps().driver; }
 
 std::vector<Compiled> Compiler::compile(const Plan& plan, bool narrow) const {
   Wanted wanted{narrow, {}};

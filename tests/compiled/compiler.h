@@ -33,7 +33,7 @@ class Compiler {
   Compiler();  // opens the first Vulkan device; throws std::runtime_error
   ~Compiler();
   const tandem::Caps& caps() const;
-  std::string driver() const;  // "radv Mesa 25.0.7"
+  tandem::String driver() const;  // "radv Mesa 25.0.7"
   // All pipelines of a plan; narrow: also those for tensors that are not wide, where there are wide ones. Any thread.
   std::vector<Compiled> compile(const tandem::Plan& plan, bool narrow) const;
 

@@ -35,38 +35,38 @@ using compiled::Compiler;
 using compiled::Figures;
 
 struct Case {
-  std::string line;
+  String line;
   Plan plan;
   const MatrixTile* tile = nullptr;  // of the only launch; nullptr: a whole plan
   bool narrow = true;                // also the pipelines for tensors that are not wide
-  std::vector<std::string> rows;     // of the table
-  std::vector<std::string> faults;
+  std::vector<String> rows;          // of the table
+  std::vector<String> faults;
 };
 
-Plan plan_of(const std::string& line, const Caps& caps) {
+Plan plan_of(const String& line, const Caps& caps) {
   tandem_problem given;
   Status status = parse_problem(line.c_str(), &given);
   Problem problem;
   if (status.ok()) status = make_problem(&given, &problem);
   Plan plan;
   if (status.ok()) status = make_plan(problem, caps, &plan);
-  if (!status.ok()) throw std::runtime_error(line + ": " + status.message());
+  if (!status.ok()) throw std::runtime_error((line + ": " + status.message()).c_str());
   return plan;
 }
 
 // Of a backward plan the launch of this tile's kernel alone, with the tile.
-Case tile_case(const MatrixTile& tile, const std::string& rest, bool narrow, Caps caps) {
+Case tile_case(const MatrixTile& tile, const String& rest, bool narrow, Caps caps) {
   for (const MatrixTile& other : kMatrixTiles)
     if (other.stem == tile.stem && &other != &tile) caps.disabled.push_back(other.name);
   Case c;
-  c.line = (tile.stem == Stem::fwd ? "fwd" : "bwd") + std::string(" f16 hq2 sq1000 ") + rest;
+  c.line = (tile.stem == Stem::fwd ? "fwd" : "bwd") + String(" f16 hq2 sq1000 ") + rest;
   c.plan = plan_of(c.line, caps);
   c.tile = &tile;
   c.narrow = narrow;
   const Launch* launch = c.plan.find(tile.stem);
-  if (!launch || std::string(launch->tile.name) != tile.name)
-    throw std::runtime_error(c.line + " does not take " + tile.name + ":\n" +
-                             explain(c.plan.problem, caps));
+  if (!launch || String(launch->tile.name) != tile.name)
+    throw std::runtime_error(
+        (c.line + " does not take " + tile.name + ":\n" + explain(c.plan.problem, caps)).c_str());
   c.plan.launches = {Launch(*launch)};
   return c;
 }
@@ -78,14 +78,11 @@ const char* const kAll =
 // is bwd_dq's walk without the last product, keep and dropout alone, and all at once.
 void add_tile_cases(const MatrixTile& tile, const Caps& caps, std::vector<Case>* cases) {
   const bool row = tile.stem == Stem::bwd_row, sums = tile.stem == Stem::bwd_dbias;
-  const std::string d = "d" + std::to_string(tile.max_d);
+  const String d = text("d%d", tile.max_d);
   // What the kernel is there for, and the bias of the problems that have one.
-  const std::string bias = sums ? " bias:f16:1x1x1000 grads=qkvb d_bias:f32" : " bias:f16:1x2x1000";
-  const std::string base = row    ? " elastic"
-                           : sums ? bias
-                                  : "",
-                    all = (row ? base : "") + bias + kAll;
-  const auto add = [&](const std::string& rest, bool narrow = false) {
+  const String bias = sums ? " bias:f16:1x1x1000 grads=qkvb d_bias:f32" : " bias:f16:1x2x1000";
+  const String base = row ? " elastic" : sums ? bias : "", all = (row ? base : "") + bias + kAll;
+  const auto add = [&](const String& rest, bool narrow = false) {
     cases->push_back(tile_case(tile, rest, narrow, caps));
   };
   add(d + base, true);
@@ -118,8 +115,7 @@ void add_tile_cases(const MatrixTile& tile, const Caps& caps, std::vector<Case>*
   if (sums) add(d + " bias:f16:1x1x1 grads=qkvb d_bias:f32");
   if (sums) add(d + " bias:f32:1x1x1000 grads=qkvb d_bias:f32");
   add(d + " sk1001" + all);  // rows of bias and d_bias that no 16 bytes begin
-  const std::string uneven =
-      "d" + std::to_string(tile.max_d - 24) + " dv" + std::to_string(tile.max_d / 2 + 16);
+  const String uneven = text("d%d dv%d", tile.max_d - 24, tile.max_d / 2 + 16);
   add(uneven + base);
   add(uneven + all);
 }
@@ -128,7 +124,7 @@ std::vector<Case> all_cases(const Caps& caps) {
   std::vector<Case> cases;
   for (const MatrixTile& tile : kMatrixTiles)
     if (tile.doubled) add_tile_cases(tile, caps, &cases);
-  const auto add = [&](const std::string& line) {
+  const auto add = [&](const String& line) {
     Case c;
     c.line = line;
     c.plan = plan_of(line, caps);
@@ -136,8 +132,8 @@ std::vector<Case> all_cases(const Caps& caps) {
   };
   add("bwd f16 hq2 sq1000 d64");  // on the matrix path, with all its kernels
   for (const char* size : {"d64", "d128", "d256"}) {
-    add(std::string("fwd f32 hq2 sq1000 ") + size);
-    add(std::string("bwd f32 hq2 sq1000 ") + size);
+    add(String("fwd f32 hq2 sq1000 ") + size);
+    add(String("bwd f32 hq2 sq1000 ") + size);
   }
   add("fwd bf16 hq2 sq1000 d128");
   add("bwd bf16 hq2 sq1000 d128");
@@ -147,9 +143,9 @@ std::vector<Case> all_cases(const Caps& caps) {
          {"elastic grads=qkvt", "entmax=1.5", "entmax=1.7 keep:1x1x1000",
           "causal_top_left softcap=5 bias:f32:1x1x1000 alibi dist=64 sink dropout=0.1 "
           "grads=qkvbdas d_bias:f32"}) {
-      const std::string r = rest;
-      add(std::string("bwd ") + dtype + " hq2 sq1000 d128 " + r);
-      add(std::string("fwd ") + dtype + " hq2 sq1000 d128 " + r.substr(0, r.find(" grads")));
+      const String r = rest;
+      add(String("bwd ") + dtype + " hq2 sq1000 d128 " + r);
+      add(String("fwd ") + dtype + " hq2 sq1000 d128 " + r.substr(0, r.find(" grads")));
     }
   return cases;
 }
@@ -184,7 +180,7 @@ void judge(const Compiled& one, bool promised, Case* c) {
                          f.subgroup, one.wide ? "wide" : "any", f.vgprs, f.spilled_vgprs,
                          f.spilled_sgprs, f.scratch_bytes, f.shared_bytes, f.waves, f.products,
                          f.code_bytes, c->line.c_str()));
-  const auto fault = [&](bool is, const std::string& what) {
+  const auto fault = [&](bool is, const String& what) {
     if (is) c->faults.push_back(what + "\n    " + c->rows.back());
   };
   fault(f.vgprs <= 0 || f.waves <= 0, "the driver told no figures");
@@ -206,7 +202,7 @@ void judge(const Compiled& one, bool promised, Case* c) {
 void compile_all(const Compiler& compiler, std::vector<Case>* cases) {
   std::atomic<size_t> next{0};
   // Others of the family have fewer registers.
-  const bool promised = compiler.caps().name.find("NAVI31") != std::string::npos;
+  const bool promised = compiler.caps().name.find("NAVI31") != String::npos;
   const auto work = [&] {
     for (size_t i; (i = next++) < cases->size();) {
       Case& c = (*cases)[i];
@@ -225,26 +221,26 @@ void compile_all(const Compiler& compiler, std::vector<Case>* cases) {
 }
 
 // What no case has reached: a kernel of these paths, a row of the tiles.
-std::vector<std::string> missing(const std::vector<Case>& cases) {
-  std::map<std::string, bool> seen;
+std::vector<String> missing(const std::vector<Case>& cases) {
+  std::map<String, bool> seen;
   for (const KernelRow& row : kKernels)
     if (row.backend == Backend::vulkan && std::strcmp(row.path, "coopmat2") != 0)
-      seen[std::string(row.path) + "." + stem_name(row.stem)] = false;
+      seen[String(row.path) + "." + stem_name(row.stem)] = false;
   for (const MatrixTile& t : kMatrixTiles)
     if (t.doubled) seen[t.name] = false;
   for (const Case& c : cases)
     for (const Launch& l : c.plan.launches) {
-      seen[std::string(c.plan.path) + "." + stem_name(l.stem)] = true;
+      seen[String(c.plan.path) + "." + stem_name(l.stem)] = true;
       if (l.matrix > 0) seen[l.tile.name] = true;
     }
-  std::vector<std::string> names;
+  std::vector<String> names;
   for (const auto& [name, reached] : seen)
     if (!reached) names.push_back(name + " was not compiled");
   return names;
 }
 
-std::vector<std::string> table_of(const Compiler& compiler, const std::vector<Case>& cases) {
-  std::vector<std::string> lines = {
+std::vector<String> table_of(const Compiler& compiler, const std::vector<Case>& cases) {
+  std::vector<String> lines = {
       "# Written by tests/compiled (tandem_rdna3 --write); do not edit. What RADV's compiler says "
       "of the Vulkan kernels.",
       "# driver: " + compiler.driver() + ", " + compiler.caps().name,
@@ -256,16 +252,16 @@ std::vector<std::string> table_of(const Compiler& compiler, const std::vector<Ca
 }
 
 // A row without its column of bytes of code: that changes with every word of a shader.
-std::string without_code(const std::string& row) {
+String without_code(const String& row) {
   constexpr size_t at =
       9 + 1 + 9 + 1 + 3 + 1 + 4 + 1 + 5 + 1 + 5 + 1 + 5 + 1 + 7 + 1 + 6 + 1 + 5 + 1 + 6;
   return row.size() < at + 8 || row[0] == '#' ? row : row.substr(0, at) + row.substr(at + 8);
 }
 
-int compare(const std::vector<std::string>& now, const std::string& file) {
-  std::vector<std::string> before;
-  std::ifstream in(file);
-  for (std::string line; std::getline(in, line);) before.push_back(line);
+int compare(const std::vector<String>& now, const String& file) {
+  std::vector<String> before;
+  std::ifstream in(file.c_str());
+  for (String line; std::getline(in, line);) before.push_back(line);
   if (before.size() < 3) return std::printf("FAILED: %s is no table\n", file.c_str()), 1;
   if (before[1] != now[1]) {
     std::printf("%s is of another driver, and was not compared:\n  %s\n  %s\n", file.c_str(),
@@ -274,7 +270,7 @@ int compare(const std::vector<std::string>& now, const std::string& file) {
   }
   int differences = 0;
   for (size_t i = 0; i < std::max(now.size(), before.size()); ++i) {
-    const std::string a = i < before.size() ? before[i] : "", b = i < now.size() ? now[i] : "";
+    const String a = i < before.size() ? before[i] : "", b = i < now.size() ? now[i] : "";
     if (without_code(a) == without_code(b)) continue;
     if (++differences <= 10) std::printf("  was  %s\n  is   %s\n", a.c_str(), b.c_str());
   }
@@ -289,10 +285,10 @@ int compare(const std::vector<std::string>& now, const std::string& file) {
 int try_tiles(const Compiler& compiler, int count, char** words) {
   const Plan plan = plan_of(words[0], compiler.caps());
   for (int i = 1; i < count; ++i) {
-    const std::string word = words[i];
+    const String word = words[i];
     const size_t colon = word.find(':');
     MatrixTile t{};
-    if (colon == std::string::npos ||
+    if (colon == String::npos ||
         std::sscanf(word.c_str() + colon + 1, "%d,%d,%d,%d,%d,%d", &t.subgroups, &t.row_blocks,
                     &t.cols, &t.left, &t.flies, &t.size) != 6)
       return std::printf("%s is no STEM:SUBGROUPS,ROW_BLOCKS,COLS,LEFT,FLIES,SIZE\n", words[i]), 2;
@@ -321,7 +317,7 @@ int try_tiles(const Compiler& compiler, int count, char** words) {
       return 2;
     }
     for (const Compiled& one : compiler.compile(c.plan, false)) judge(one, false, &c);
-    for (const std::string& row : c.rows) std::printf("%s\n", row.c_str());
+    for (const String& row : c.rows) std::printf("%s\n", row.c_str());
   }
   return 0;
 }
@@ -340,21 +336,21 @@ int run(int argc, char** argv) {
   compile_all(compiler, &cases);
   int faults = 0;
   size_t rows = 0;
-  const auto say = [&](const std::string& fault) {
+  const auto say = [&](const String& fault) {
     ++faults;
     std::printf("  %s\n", fault.c_str());
   };
   for (const Case& c : cases) {
     rows += c.rows.size();
-    for (const std::string& fault : c.faults) say(fault);
+    for (const String& fault : c.faults) say(fault);
   }
-  for (const std::string& fault : missing(cases)) say(fault);
+  for (const String& fault : missing(cases)) say(fault);
   std::printf("%zu pipelines for %s, %s: %d faults\n", rows, compiler.caps().name.c_str(),
               compiler.driver().c_str(), faults);
-  const std::vector<std::string> table = table_of(compiler, cases);
+  const std::vector<String> table = table_of(compiler, cases);
   if (write) {
     std::ofstream out(argv[2]);
-    for (const std::string& line : table) out << line << "\n";
+    for (const String& line : table) out << line << "\n";
     if (!out.good()) return std::printf("cannot write %s\n", argv[2]), 1;
     return faults != 0;
   }

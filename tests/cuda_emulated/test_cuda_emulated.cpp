@@ -88,6 +88,8 @@ struct Run {
   Tensor q, k, v, o, d_o, d_q, d_k, d_v;
   std::vector<float> lse;
   std::vector<unsigned char> workspace;
+  std::vector<cudaEvent_t> events;  // given: executes are timed by them
+  uint32_t kernels = 0;             // of the last timed one
 
   bool visible(int64_t i, int64_t j) const {
     const tandem_problem& p = problem;
@@ -157,7 +159,14 @@ struct Run {
         workspace.data() + 256 - reinterpret_cast<uintptr_t>(workspace.data()) % 256;
     args.workspace = tandem_cuda_buffer(aligned);
     args.workspace_size = info.workspace_size;
-    const tandem_status status = tandem_execute(plan, tandem_cuda_stream(nullptr), &args);
+    tandem_status status = TANDEM_OK;
+    if (events.empty()) {
+      status = tandem_execute(plan, tandem_cuda_stream(nullptr), &args);
+    } else {
+      kernels = info.kernel_count;
+      status =
+          tandem_cuda_execute_timed(plan, nullptr, &args, events.data(), uint32_t(events.size()));
+    }
     tandem_plan_destroy(plan);
     for (Tensor* t : {&o, &d_q, &d_k, &d_v}) t->fetch();
     return status == TANDEM_OK;
@@ -333,7 +342,8 @@ void manners(tandem_device* device) {
     tandem_status status;
   } rows[] = {{cudaErrorIllegalAddress, TANDEM_ERROR_DEVICE_LOST},
               {cudaErrorMemoryAllocation, TANDEM_ERROR_DEVICE_OUT_OF_MEMORY},
-              {cudaErrorInvalidDeviceFunction, TANDEM_ERROR_BACKEND}};
+              {cudaErrorInvalidDeviceFunction, TANDEM_ERROR_BACKEND},
+              {cudaErrorInvalidResourceHandle, TANDEM_ERROR_INVALID_ARGUMENT}};
   for (const auto& row : rows) {
     tandem_plan* plan = nullptr;
     CHECK(tandem_plan_create(device, &run.problem, &plan) == TANDEM_OK, "-");
@@ -349,6 +359,77 @@ void manners(tandem_device* device) {
   simt::contexts().clear();
 }
 
+// A context of the caller's own, by a desc.
+void own_context(tandem_device* primary) {
+  const CUcontext own = reinterpret_cast<CUcontext>(uintptr_t(43));
+  tandem_device* device = nullptr;
+  tandem_cuda_device_desc desc = TANDEM_CUDA_DEVICE_DESC_INIT;
+  const auto status = [&] { return tandem_cuda_device_create_with(&desc, nullptr, &device); };
+  CHECK(tandem_cuda_device_create_with(nullptr, nullptr, &device) == TANDEM_ERROR_INVALID_ARGUMENT,
+        "no desc");
+  CHECK(status() == TANDEM_ERROR_INVALID_ARGUMENT, "neither ordinal nor context");
+  desc.context = reinterpret_cast<CUcontext>(uintptr_t(1000));
+  desc.ordinal = 0;
+  CHECK(status() == TANDEM_ERROR_INVALID_ARGUMENT, "a context of another GPU");
+  desc.ordinal = 7;
+  CHECK(status() == TANDEM_ERROR_NO_DEVICE, "ordinal 7");
+  desc.context = own;
+  desc.struct_size = 8;
+  CHECK(status() == TANDEM_ERROR_INVALID_STRUCT, "struct_size");
+  desc.struct_size = sizeof(desc);
+  desc.ordinal = -1;
+  desc.next = &desc;
+  CHECK(status() == TANDEM_ERROR_INVALID_STRUCT, "next");
+  desc.next = nullptr;
+  CHECK(device == nullptr && simt::contexts().empty(), "after failures");
+  CHECK(status() == TANDEM_OK, "%s", tandem_last_message());
+  CHECK(simt::contexts().empty() && simt::retained() == 1, "the primary context was retained");
+
+  Run run;
+  const char* line = "bwd f32 b1 hq1 hk1 sq5 sk5 d8 dv8";
+  CHECK(tandem_problem_parse(line, &run.problem) == TANDEM_OK, "-");
+  run.make(Layout::as_is);
+  simt::launches_in() = own;
+  CHECK(run.execute(device, TANDEM_FORWARD), "in the caller's context");
+  CHECK(run.execute(device, TANDEM_BACKWARD), "in the caller's context");
+  run.compare(line);
+  CHECK(!run.execute(primary, TANDEM_FORWARD), "a launch in the primary context was not noticed");
+  CHECK(simt::contexts().empty(), "the context stack changed");
+  tandem_device_destroy(device);
+  simt::launches_in() = simt::primary();
+}
+
+// An event before the first kernel and one behind each.
+void timed(tandem_device* device) {
+  Run run;
+  CHECK(tandem_problem_parse("bwd f32 b1 hq2 hk1 sq40 sk40 d8 dv8", &run.problem) == TANDEM_OK,
+        "-");
+  run.make(Layout::as_is);
+  CHECK(run.execute(device, TANDEM_FORWARD), "-");
+  const auto never = std::chrono::steady_clock::time_point();
+  std::vector<CUevent_st> events(8, CUevent_st{never});
+  for (CUevent_st& e : events) run.events.push_back(&e);
+  CHECK(run.execute(device, TANDEM_BACKWARD), "timed: %s", tandem_last_message());
+  run.compare("timed");
+  CHECK(run.kernels > 1 && run.kernels + 1 < events.size(), "%u kernels", run.kernels);
+  for (uint32_t i = 0; i < events.size(); ++i)
+    if (i > run.kernels)
+      CHECK(events[i].at == never, "event %u was recorded", i);
+    else
+      CHECK(events[i].at > (i == 0 ? never : events[i - 1].at), "event %u", i);
+  run.events.resize(run.kernels);
+  CHECK(!run.execute(device, TANDEM_BACKWARD), "one event too few");
+  run.events.push_back(nullptr);
+  CHECK(!run.execute(device, TANDEM_BACKWARD), "no event");
+
+  tandem_device* cpu = nullptr;
+  CHECK(tandem_cpu_device_create(nullptr, &cpu) == TANDEM_OK, "-");
+  run.events.assign(8, &events[0]);
+  CHECK(!run.execute(cpu, TANDEM_FORWARD), "a plan of the CPU");
+  CHECK(std::strstr(tandem_last_message(), "cpu"), "%s", tandem_last_message());
+  tandem_device_destroy(cpu);
+}
+
 }  // namespace
 
 int main() {
@@ -360,6 +441,8 @@ int main() {
   CHECK(simt::contexts().empty() && simt::retained() == 1, "after opening");
   parity(device);
   manners(device);
+  own_context(device);
+  timed(device);
   tandem_device_destroy(device);
   CHECK(simt::retained() == 0, "the primary context was not released");
   std::printf("%d failures, %llu emulated blocks\n", failures, simt::settings().blocks_run);

@@ -19,9 +19,11 @@ enum cudaError_t {
   cudaErrorInsufficientDriver = 35,
   cudaErrorInvalidDeviceFunction = 98,
   cudaErrorNoDevice = 100,
+  cudaErrorDeviceUninitialized = 201,
   cudaErrorNoKernelImageForDevice = 209,
   cudaErrorECCUncorrectable = 214,
   cudaErrorNvlinkUncorrectable = 220,
+  cudaErrorInvalidResourceHandle = 400,
   cudaErrorIllegalAddress = 700,
   cudaErrorLaunchTimeout = 702,
   cudaErrorContextIsDestroyed = 709,
@@ -70,6 +72,16 @@ inline cudaError_t& last_error() {
   return error;
 }
 inline CUcontext primary() { return reinterpret_cast<CUcontext>(uintptr_t(1)); }
+// Where kernels may be launched now.
+inline CUcontext& launches_in() {
+  static CUcontext context = primary();
+  return context;
+}
+// There is device 0; contexts from 1000 on are of a device that is not there.
+inline CUresult device_of_current(CUdevice* device) {
+  if (contexts().empty()) return CUresult(201);
+  return *device = reinterpret_cast<uintptr_t>(contexts().back()) >= 1000, CUDA_SUCCESS;
+}
 inline CUresult device_get(CUdevice* device, int ordinal) {
   return *device = ordinal, CUDA_SUCCESS;
 }
@@ -108,7 +120,8 @@ inline cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** poi
   const struct {
     const char* name;
     void* pointer;
-  } known[] = {{"cuDeviceGet", reinterpret_cast<void*>(&simt::device_get)},
+  } known[] = {{"cuCtxGetDevice", reinterpret_cast<void*>(&simt::device_of_current)},
+               {"cuDeviceGet", reinterpret_cast<void*>(&simt::device_get)},
                {"cuDevicePrimaryCtxRetain", reinterpret_cast<void*>(&simt::retain)},
                {"cuDevicePrimaryCtxRelease", reinterpret_cast<void*>(&simt::release)},
                {"cuCtxGetCurrent", reinterpret_cast<void*>(&simt::current)},
@@ -132,7 +145,7 @@ cudaError_t cudaLaunchKernel(void (*kernel)(P), dim3 grid, dim3 threads, void** 
                              size_t shared_bytes, cudaStream_t) {
   CUcontext context = nullptr;
   simt::current(&context);
-  if (context != simt::primary()) return simt::last_error() = cudaErrorInvalidDeviceFunction;
+  if (context != simt::launches_in()) return simt::last_error() = cudaErrorInvalidDeviceFunction;
   if (simt::next_launch() != cudaSuccess) {
     simt::last_error() = simt::next_launch();
     simt::next_launch() = cudaSuccess;
@@ -178,6 +191,15 @@ inline cudaError_t cudaEventCreate(cudaEvent_t* event) {
 }
 inline cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) {
   return event->at = std::chrono::steady_clock::now(), cudaSuccess;
+}
+enum cudaStreamCaptureStatus { cudaStreamCaptureStatusNone = 0, cudaStreamCaptureStatusActive = 1 };
+inline cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
+  return *status = cudaStreamCaptureStatusNone, cudaSuccess;
+}
+#define cudaEventRecordDefault 0u
+#define cudaEventRecordExternal 1u
+inline cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned) {
+  return cudaEventRecord(event, stream);
 }
 inline cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
 inline cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t begin, cudaEvent_t end) {

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// Structs that cross the C border, of callers with an older or a newer header. tandem.h has the rule, under Structs.
+#ifndef TANDEM_SRC_STRUCTS_H
+#define TANDEM_SRC_STRUCTS_H
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+
+#include "status.h"
+
+namespace tandem {
+
+// What a struct was long in version 0.1.0. A struct that has grown since has a line here; each of them is fixed for ever.
+template <typename Struct>
+constexpr size_t kFirstSize = sizeof(Struct);
+template <>
+inline constexpr size_t kFirstSize<tandem_device_options> = 40;
+template <>
+inline constexpr size_t kFirstSize<tandem_problem> = 440;
+template <>
+inline constexpr size_t kFirstSize<tandem_plan_info> = 616;
+template <>
+inline constexpr size_t kFirstSize<tandem_args> = 176;
+
+// No struct will be longer: not to read far behind one whose struct_size nobody has set.
+constexpr size_t kLongest = 4096;
+
+template <typename Struct>
+Status check_size_of(const char* what, const Struct* given) {
+  if (!given) return fail(TANDEM_ERROR_INVALID_ARGUMENT, "%s is NULL", what);
+  const size_t size = given->struct_size;
+  if (size < kFirstSize<Struct> || (size < sizeof(Struct) && size % 8 != 0) || size > kLongest)
+    return fail(TANDEM_ERROR_INVALID_STRUCT,
+                "%s.struct_size is %zu, must be %zu, or what an older version had, at least %zu",
+                what, size, sizeof(Struct), kFirstSize<Struct>);
+  return Status();
+}
+
+// The caller's struct as this version has it.
+template <typename Struct>
+Status read_struct(const char* what, const Struct* given, Struct* whole) {
+  TANDEM_TRY(check_size_of(what, given));
+  const size_t size = given->struct_size;
+  const char* bytes = reinterpret_cast<const char*>(given);
+  for (size_t i = sizeof(Struct); i < size; ++i)
+    if (bytes[i] != 0)
+      return fail(TANDEM_ERROR_INVALID_STRUCT,
+                  "%s.struct_size is %zu, this version has %zu, and byte %zu, which it does not "
+                  "know, is not 0",
+                  what, size, sizeof(Struct), i);
+  *whole = Struct{};
+  std::memcpy(static_cast<void*>(whole), bytes, std::min(size, sizeof(Struct)));
+  whole->struct_size = uint32_t(sizeof(Struct));
+  return Status();
+}
+
+// Writes what there is of whole, but for its struct_size. given has been checked.
+template <typename Struct>
+void write_struct(const Struct& whole, Struct* given) {
+  const size_t from = sizeof(whole.struct_size);
+  std::memcpy(reinterpret_cast<char*>(given) + from, reinterpret_cast<const char*>(&whole) + from,
+              std::min<size_t>(given->struct_size, sizeof(Struct)) - from);
+}
+
+}  // namespace tandem
+#endif

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+#include "bench_host.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "compare.h"
+#include "tools.h"
+
+namespace tandem::tool {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using support::Role;
+
+double us_since(Clock::time_point start) {
+  return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
+}
+
+class HostRun {
+ public:
+  HostRun(support::Session& session, const std::string& name, const tandem_problem& problem)
+      : session_(session), name_(name), problem_(problem) {}
+  void add_rows(std::vector<Result>* rows);
+
+ private:
+  double plan_us(const tandem_problem& problem) const {
+    tandem_plan* plan = nullptr;
+    const auto start = Clock::now();
+    support::check(tandem_plan_create(session_.device(), &problem, &plan));
+    const double us = us_since(start);
+    tandem_plan_destroy(plan);
+    return us;
+  }
+  Result row(const char* what, std::vector<double> us) const;
+  std::vector<double> execute_us(const support::Plan& plan);
+
+  support::Session& session_;
+  const std::string name_;
+  const tandem_problem problem_;
+  std::string path_;
+};
+
+Result HostRun::row(const char* what, std::vector<double> us) const {
+  std::sort(us.begin(), us.end());
+  const auto at = [&](double part) { return us[size_t(part * double(us.size() - 1) + 0.5)]; };
+  Result r;
+  r["case"] = name_;
+  r["op"] = problem_.direction == TANDEM_BACKWARD ? "bwd" : "fwd";
+  r["what"] = what;
+  r["backend"] = session_.backend();
+  r["path"] = path_;
+  r["us"] = at(0.5);
+  r["us_p10"] = at(0.1);
+  r["us_p90"] = at(0.9);
+  r["samples"] = us.size();
+  r["problem"] = support::print(problem_);
+  return r;
+}
+
+std::vector<double> HostRun::execute_us(const support::Plan& plan) {
+  std::vector<support::Buffer> buffers;
+  tandem_args args = TANDEM_ARGS_INIT;
+  const auto give = [&](tandem_buffer* to, size_t bytes) {
+    buffers.push_back(session_.buffer(bytes));
+    buffers.back().fill(0);
+    *to = buffers.back().handle();
+  };
+  const auto tensor = [&](Role role) {
+    const tandem_tensor layout = support::layout_of(problem_, role);
+    const int64_t elements = support::extent(support::dims_of(problem_, role), layout);
+    give(&support::buffer_of(args, role), size_t(elements) * support::element_size(layout.dtype));
+  };
+  for (Role role : support::kInputs)
+    if (support::is_input(problem_, role)) tensor(role);
+  tensor(Role::o);
+  for (Role role : support::kOutputs)
+    if (role != Role::o && support::is_output(problem_, role)) tensor(role);
+  give(&args.lse, size_t(problem_.batch * problem_.heads_q * problem_.seq_q) * sizeof(float));
+  if (plan.info().workspace_size) give(&args.workspace, size_t(plan.info().workspace_size));
+  args.workspace_size = plan.info().workspace_size;
+
+  std::vector<double> us;
+  for (int round = 0; round < 9; ++round) {
+    session_.submit([&](tandem_stream stream) {
+      for (int n = 0; n < 32; ++n) {
+        const auto start = Clock::now();
+        support::check(tandem_execute(plan, stream, &args));
+        us.push_back(us_since(start));
+      }
+    });
+    if (round == 0) us.clear();
+  }
+  return us;
+}
+
+void HostRun::add_rows(std::vector<Result>* rows) {
+  const double first = plan_us(problem_);
+  const support::Plan plan(session_, problem_);
+  path_ = plan.info().path;
+  rows->push_back(row("plan_first", {first}));
+  std::vector<double> us;
+  tandem_problem fresh = problem_;
+  for (int n = 1; n <= 100; ++n) {
+    fresh.scale = 0.1f + 1e-4f * float(n);  // a parameter, no constant of any kernel
+    us.push_back(plan_us(fresh));
+  }
+  rows->push_back(row("plan_cold", us));
+  us.clear();
+  for (int n = 0; n <= 1000; ++n) us.push_back(plan_us(problem_));
+  us.erase(us.begin());
+  rows->push_back(row("plan_cached", us));
+  rows->push_back(row("execute", execute_us(plan)));
+}
+
+}  // namespace
+
+std::vector<Result> host_rows(support::Session& session, const std::vector<std::string>& given) {
+  // Small, so that a GPU is done with them sooner than the host; on a CPU the work itself is timed.
+  std::vector<std::string> lines = given;
+  if (lines.empty()) {
+    const std::string sizes = session.on_cpu() ? "f32 hq2 sq16 d64" : "bf16 hq2 sq512 d128";
+    const std::string rows = session.on_cpu() ? "16" : "512";
+    lines = {"fwd " + sizes, "bwd " + sizes,
+             "bwd " + sizes + " causal_top_left elastic dist=8 grads=qkvdt",
+             "bwd " + sizes + " softcap=20 alibi sink keep:1x1x" + rows +
+                 " dropout=0.1 bias:f32:1x2x" + rows + " d_bias:f32 grads=qkvbas"};
+  }
+  std::vector<Result> rows;
+  for (const std::string& line : lines) {
+    fmt::print(stderr, "{}: {}\n", session.name(), line);
+    HostRun(session, line, problem_of(line)).add_rows(&rows);
+  }
+  return rows;
+}
+
+std::string host_table(const Result& result) {
+  const Result& h = result["header"];
+  std::string s = fmt::format("{}, {}; commit {}, {}\n", h["device"].get<std::string>(),
+                              h["driver"].get<std::string>(), h["commit"].get<std::string>(),
+                              h["date"].get<std::string>());
+  Table table({"backend", "path", "op", "what", ">us", ">p10", ">p90", "case"});
+  const auto us = [](const Result& r, const char* key) {
+    return fmt::format("{:.2f}", r[key].get<double>());
+  };
+  for (const Result& r : result["rows"])
+    table.add({r["backend"].get<std::string>(), r["path"].get<std::string>(),
+               r["op"].get<std::string>(), r["what"].get<std::string>(), us(r, "us"),
+               us(r, "us_p10"), us(r, "us_p90"), r["case"].get<std::string>()});
+  return s + table.text();
+}
+
+}  // namespace tandem::tool
