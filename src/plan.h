@@ -60,7 +60,7 @@ constexpr FixedRow kFixed[] = {
 #include "fixed.inc"
 };
 // The path cuda.sm90: which of its kernels a problem takes.
-enum class HopperSet { plain, bias, elastic, lengths, full };
+enum class HopperSet { plain, bias, elastic, entmax, lengths, full };
 HopperSet hopper_set(const Problem& p);
 
 // Entries of d_dist_bias of a head that bwd_dkv_ddist takes on: each tile of keys leaves as many in the workspace.
@@ -88,6 +88,8 @@ struct Plan {
            lse_parts_offset = 0;  // [B,splits,Hq,Sq,part_pitch()], [B,splits,Hq,Sq]
   // What bwd_dkv_dq adds to, and whose turn it is; zeroed together at each execute.
   uint64_t d_q_sums_offset = 0, turns_offset = 0, zeroed_size = 0;
+  // cuda.sm90, entmax: bits of the tiles that hold support (hopper_tiles.h), unless every tile is visited.
+  uint64_t support_offset = 0;
   // cuda.sm90: what runs at an execute whose inputs do not lie at multiples of 16 bytes; its workspace fits into this
   // one's. None: such an execute is refused.
   std::shared_ptr<const Plan> unaligned;

@@ -84,8 +84,9 @@ bool sums_ds(const Problem& p, const Caps& caps, const PathRow& row) {
 Vec<Stem> stems_of(const Problem& p, const Caps& caps, const PathRow& row, int fixed,
                    bool fused_q) {
   if (!p.backward) return {Stem::fwd};
-  if (is_sm90(row) && p.normalizer == Normalizer::softmax) {
-    Vec<Stem> stems = {Stem::bwd_dot};
+  if (is_sm90(row) && p.normalizer != Normalizer::elastic) {
+    const bool softmax = p.normalizer == Normalizer::softmax;
+    Vec<Stem> stems = {softmax ? Stem::bwd_dot : Stem::bwd_row};
     if (p.gradients != TANDEM_GRAD_SINK) stems.push_back(Stem::bwd_dkv_dq);
     if (p.wants(TANDEM_GRAD_Q)) stems.push_back(Stem::bwd_dq_cast);
     if (p.wants(TANDEM_GRAD_SLOPE | TANDEM_GRAD_SINK)) stems.push_back(Stem::bwd_head);
@@ -305,6 +306,8 @@ void lay_out_workspace(Plan* plan) {
     const bool packed = p.lengths_q == Lengths::packed;
     const int64_t heads = packed ? p.heads_q : p.batch * p.heads_q,
                   rows_of_head = packed ? bwd_packed_tiles(s, p.total_q, p.batch) * s.br : p.seq_q;
+    place(hopper_set(p) == HopperSet::entmax && !p.visit_all, &plan->support_offset,
+          uint64_t(p.batch * p.heads_q * support_blocks(p.seq_q) * support_words(p.seq_kv)));
     place(sums, &plan->d_q_sums_offset, uint64_t(bwd_sums_bytes(s, heads, rows_of_head)) / 4);
     place(sums && p.deterministic, &plan->turns_offset,
           uint64_t(bwd_turns_bytes(s, heads, rows_of_head)) / 4);

@@ -56,6 +56,8 @@ int sm90_fwd_bytes(const Problem& p, const FwdTile& t) {
       return fwd_bias_shared_bytes(t);
     case HopperSet::elastic:
       return fwd_elastic_shared_bytes(t);
+    case HopperSet::entmax:
+      return fwd_entmax_shared_bytes(t);
     case HopperSet::lengths:
     case HopperSet::full:
       return fwd_lengths_shared_bytes(t);
@@ -78,20 +80,30 @@ int sm90_bwd_bytes(const Problem& p, const BwdShape& s) {
   }
 }
 
+// Entmax of any other alpha than 1.5 has kernels for heads of 128 alone; "" if that is no hindrance.
+String alpha_refusal(const Problem& p, int d) {
+  if (p.normalizer != Normalizer::entmax || p.alpha == 1.5f || d == 128) return "";
+  return text("entmax with alpha %g takes the tiles for heads of 128", double(p.alpha));
+}
+
 String row_refusal(const Problem& p, const Caps& caps, const FwdTile& t) {
   if (is_disabled(caps, t.name)) return kDisabled;
-  for (const String& why : {too_wide("head_dim", p.head_dim, t.d),
-                            too_wide("head_dim_v", p.head_dim_v, t.dv), forced(p, t.rows(), t.bc)})
+  for (const String& why :
+       {too_wide("head_dim", p.head_dim, t.d), too_wide("head_dim_v", p.head_dim_v, t.dv),
+        forced(p, t.rows(), t.bc), alpha_refusal(p, t.d)})
     if (!why.empty()) return why;
   if (sm90_fwd_bytes(p, t) == 0)
-    return p.bias ? "it has no room for tiles of the bias" : "it has no kernel with lengths";
+    return p.bias                               ? "it has no room for tiles of the bias"
+           : p.normalizer == Normalizer::entmax ? "it has no room for candidates"
+                                                : "it has no kernel with lengths";
   return no_room(caps, sm90_fwd_bytes(p, t), t.threads());
 }
 
 String row_refusal(const Problem& p, const Caps& caps, const BwdShape& s) {
   if (is_disabled(caps, s.name)) return kDisabled;
-  for (const String& why : {too_wide("head_dim", p.head_dim, s.d),
-                            too_wide("head_dim_v", p.head_dim_v, s.d), forced(p, s.br, s.bc)})
+  for (const String& why :
+       {too_wide("head_dim", p.head_dim, s.d), too_wide("head_dim_v", p.head_dim_v, s.d),
+        forced(p, s.br, s.bc), alpha_refusal(p, s.d)})
     if (!why.empty()) return why;
   if (sm90_bwd_bytes(p, s) == 0) return "its registers do not suffice for softcap or alibi";
   return no_room(caps, sm90_bwd_bytes(p, s), kBwdThreads);
@@ -149,6 +161,16 @@ String elastic_refusal(const Problem& p) {
   return "";
 }
 
+// Why the kernels of entmax do not do; "" if they do.
+String entmax_refusal(const Problem& p) {
+  const String more = p.extras(kHasEntmax);
+  if (!more.empty()) return "beside entmax, this problem has " + more;
+  if (p.head_dim > 128 || p.head_dim_v > 128) return "with entmax, head sizes go up to 128";
+  if (p.backward && (p.tile_rows || p.tile_cols))
+    return "with entmax, its kernels of the backward have different tiles";
+  return "";
+}
+
 // Why the kernels of softmax with optional inputs do not do; "" if they do.
 String full_refusal(const Problem& p) {
   const String more = p.extras(kHasLengths | kHasSink | kHasSoftcap | kHasAlibi);
@@ -166,6 +188,7 @@ constexpr int64_t kFewRows = 32, kManyKeys = 512;
 HopperSet hopper_set(const Problem& p) {
   if (p.bias) return HopperSet::bias;
   if (p.normalizer == Normalizer::elastic) return HopperSet::elastic;
+  if (p.normalizer == Normalizer::entmax) return HopperSet::entmax;
   // In backward a sink is in lse.
   const uint32_t sink = kHasSink;
   if (p.extras(p.backward ? sink : 0).empty()) return HopperSet::plain;
@@ -183,6 +206,9 @@ String sm90_refusal(const Problem& p, const Caps& caps) {
     if (!why.empty()) return why;
   } else if (p.normalizer == Normalizer::elastic) {
     const String why = elastic_refusal(p);
+    if (!why.empty()) return why;
+  } else if (p.normalizer == Normalizer::entmax) {
+    const String why = entmax_refusal(p);
     if (!why.empty()) return why;
   } else {
     const String why = full_refusal(p);
@@ -233,6 +259,17 @@ bool choose_sm90_tiles(const Problem& p, const Caps& caps, const PathRow& row, c
       launch->hopper = shape;
       launch->tile = Tile{"", r.br, r.bc, kBwdThreads / 128, 128, 0, 0, r.d, TileOn::cuda};
       launch->shared_bytes = uint32_t(row_shared_bytes(r));
+      return;
+    }
+    if (launch->stem == Stem::bwd_row) {
+      const int shape = std::max(p.head_dim, p.head_dim_v) <= kSupportShapes[0].d &&
+                                alpha_refusal(p, kSupportShapes[0].d).empty()
+                            ? 0
+                            : 1;
+      const SupportShape& r = kSupportShapes[shape];
+      launch->hopper = shape;
+      launch->tile = Tile{"", r.br(), r.bc, r.threads() / 128, 128, 0, 0, r.d, TileOn::cuda};
+      launch->shared_bytes = uint32_t(support_shared_bytes(r));
       return;
     }
     launch->tile = Tile{s.name, s.br, s.bc, kBwdThreads / 128, 128, 0, 0, s.d, TileOn::cuda};

@@ -289,4 +289,11 @@ TEST_CASE("features: skipped tiles leave every bit as it is") {
       with({"entmax 1.5", "dist_bias"}, TANDEM_F32, {1, 2, 1, 300, 400, 64, 64}, kNone);
   sharp.scale = 2;
   check_skipped(sharp, seed_of("skip", 8));
+  // Long enough for kernels that keep candidates, and flat enough to have more of them than are kept.
+  for (const float scale : {2.f, 0.02f}) {
+    tandem_problem p = with({"entmax 1.5"}, TANDEM_F16, {1, 2, 1, 300, 700, 64, 64}, kBottomRight);
+    p.scale = scale;
+    p.flags |= TANDEM_FLAG_DETERMINISTIC;
+    check_skipped(p, seed_of("skip", scale > 1 ? 11 : 12));
+  }
 }

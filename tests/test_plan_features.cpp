@@ -79,7 +79,7 @@ bool expects(const Plan& plan, Stem stem) {
   const bool row_dq = lazy(plan) && p.wants(TANDEM_GRAD_Q),
              dkv_ddist = lazy(plan) && p.wants(TANDEM_GRAD_K);
   const bool fused = (std::string(plan.path) == "sm90" && p.backward &&
-                      p.normalizer == Normalizer::softmax && p.gradients != TANDEM_GRAD_SINK) ||
+                      p.normalizer != Normalizer::elastic && p.gradients != TANDEM_GRAD_SINK) ||
                      plan.find(Stem::bwd_dkv_dq);
   switch (stem) {
     case Stem::bwd_dkv_dq:
@@ -95,7 +95,7 @@ bool expects(const Plan& plan, Stem stem) {
     case Stem::bwd_dot:
       return q && by_dot && (fused || p.wants(through_ds));
     case Stem::bwd_row:
-      return q && !by_dot && !row_dq && p.wants(through_ds | TANDEM_GRAD_TAU);
+      return q && !by_dot && !row_dq && (fused || p.wants(through_ds | TANDEM_GRAD_TAU));
     case Stem::bwd_dkv:
       return kv && !dkv_ddist && !fused && p.wants(TANDEM_GRAD_K | TANDEM_GRAD_V);
     case Stem::bwd_dq:
@@ -203,6 +203,8 @@ void check_plan(const Plan& plan, const Caps& caps) {
   if (const Launch* fused = plan.find(Stem::bwd_dkv_dq);
       fused && (p.wants(TANDEM_GRAD_Q) || hopper_set(p) != HopperSet::plain)) {
     int64_t heads = p.batch * p.heads_q;
+    if (hopper_set(p) == HopperSet::entmax && !p.visit_all)
+      piece(plan.support_offset, heads * support_blocks(p.seq_q) * support_words(p.seq_kv));
     if (fused->ampere >= 0) {
       piece(plan.d_q_sums_offset,
             heads * ampere_row_blocks(p.seq_q) * 64 * kAmpereTiles[fused->ampere].width);

@@ -76,6 +76,11 @@ TEST_CASE("sm90 refuses by name what the copy engine or its kernels cannot do") 
       {"bwd f16 hq2 sq100 d64 elastic sink", "has sink"},
       {"fwd f16 hq2 sq100 d64 elastic softcap=3", "has softcap"},
       {"fwd f16 hq2 sq100 d64 elastic dist=3000", "up to 2048 entries"},
+      {"fwd f16 hq2 sq100 d136 entmax=1.5", "up to 128"},
+      {"bwd f16 hq2 sq100 d64 entmax=1.5 alibi", "has alibi"},
+      {"bwd f16 hq2 sq100 d64 entmax=1.5 tile=64x64", "different tiles"},
+      {"fwd f16 hq2 sq100 d64 entmax=1.25 tile=192x128",
+       "alpha 1.25 takes the tiles for heads of 128"},
       {"fwd f16 hq2 sq100 d64 dist=30", "has dist_bias"},
       {"fwd f16 b2 hq2 sq100 d64 kv_padded dropout=0.5", "has dropout"},
       {"bwd f16 b2 hq2 sq100 d64 softcap=3 keep:1x1x100", "has keep"},
@@ -293,6 +298,55 @@ TEST_CASE("sm90: elastic softmax") {
     const Launch& l = plan.launches[0];
     CHECK(l.shared_bytes == uint32_t(fwd_elastic_shared_bytes(kFwdTiles[l.hopper])));
   }
+}
+
+TEST_CASE("sm90: entmax, with kernels of their own for alpha 1.5") {
+  for (const char* alpha : {"1.5", "1.25", "2"})
+    for (const char* d : {"d64", "d96", "d128 dv40"}) {
+      const std::string words =
+          text(" bf16 b2 hq8 hk2 sq300 sk5000 %s entmax=%s causal_bottom_right", d, alpha).c_str();
+      CAPTURE(words);
+      const Plan fwd = plan_of("fwd" + words);
+      REQUIRE(std::string(fwd.path) == "sm90");
+      const Launch& l = fwd.launches[0];
+      const FwdTile& t = kFwdTiles[l.hopper];
+      const bool fast = fwd.problem.alpha == 1.5f;
+      CHECK(t.d == (fast && fwd.problem.head_dim <= 64 ? 64 : 128));
+      CHECK(fwd_entmax_candidates(t) >= 16);
+      CHECK(l.shared_bytes == uint32_t(fwd_entmax_shared_bytes(t)));
+      CHECK(fwd.workspace_size == 0);
+
+      const Plan plan = plan_of("bwd" + words);
+      const Problem& p = plan.problem;
+      REQUIRE(std::string(plan.path) == "sm90");
+      CHECK(stems(plan) == "bwd_row bwd_dkv_dq bwd_dq_cast");
+      const Launch &rows = *plan.find(Stem::bwd_row), &keys = *plan.find(Stem::bwd_dkv_dq);
+      const SupportShape& r = kSupportShapes[rows.hopper];
+      CHECK(std::max(p.head_dim, p.head_dim_v) <= r.d);
+      CHECK(rows.total == ceil_div(p.seq_q, r.br()) * p.heads_q * p.batch);
+      CHECK(rows.invocations() == r.threads());
+      CHECK(rows.shared_bytes == uint32_t(support_shared_bytes(r)));
+      const BwdShape& s = kBwdShapes[keys.hopper];
+      CHECK((fast || s.d == 128));
+      CHECK(keys.shared_bytes == uint32_t(bwd_shared_bytes(s)));
+      CHECK(keys.waits);
+      CHECK(plan.unordered() == TANDEM_GRAD_Q);
+      // delta; 40 tiles of keys are 2 words for each of 5 blocks of rows; the sums.
+      const int64_t delta = ceil_div(2 * 8 * 300 * 4, 256) * 256;
+      CHECK(plan.support_offset == uint64_t(delta));
+      CHECK(plan.d_q_sums_offset == uint64_t(delta + ceil_div(2 * 8 * 5 * 2 * 4, 256) * 256));
+      const Plan every = plan_of("bwd" + words + " visit_all");
+      CHECK(every.support_offset == 0);
+      CHECK(every.d_q_sums_offset == uint64_t(delta));
+      // The sums are formed whoever asks.
+      const Plan keys_alone = plan_of("bwd" + words + " grads=kv");
+      CHECK(stems(keys_alone) == "bwd_row bwd_dkv_dq");
+      CHECK(keys_alone.zeroed_size > 0);
+      CHECK(keys_alone.unordered() == 0);
+    }
+  // However long: 1,024 bits a block of rows.
+  CHECK(support_words(131072) == 32);
+  CHECK(support_words(1 << 20) == 32);
 }
 
 TEST_CASE("sm90: a dense bias in forward") {

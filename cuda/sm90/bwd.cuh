@@ -33,9 +33,8 @@ struct Walk {
   int first_q, first_kv;  // where the entry begins in packed tensors
   int map_q, map_kv;      // its index in the tensor maps
   bool down = false;
-  // The n-th tile of queries, of steps().
-  TANDEM_DEVICE int steps() const { return span.end - span.begin; }
-  TANDEM_DEVICE int step(int n) const { return down ? span.end - 1 - n : span.begin + n; }
+  // The tile of queries that comes when those of span are counted from its end, if they are.
+  TANDEM_DEVICE int turned(int at) const { return down ? span.begin + span.end - 1 - at : at; }
 };
 // Sets whose entries may be shorter than the problem's lengths (bwd_full.cuh).
 template <typename Set>
@@ -160,6 +159,28 @@ struct Memory {
   TANDEM_DEVICE uint set_barriers() const { return base + kAtSetBarriers; }
 };
 
+// Tiles of keys that add to the sums of a tile of queries before this one: all later ones that the queries see.
+template <int ROW>
+TANDEM_DEVICE uint turns_before(const BwdDkvDqBlock&, const Walk& walk, int t) {
+  constexpr BwdShape S = kBwdShapes[ROW];
+  return uint(tandem_key_tiles(walk.band, t * S.br, S.br, S.bc, walk.seq_q, walk.seq_kv).end - 1 -
+              walk.tile);
+}
+
+// The tiles of queries that are visited, the same for all warps: all of them.
+template <int ROW>
+struct EveryTile {
+  template <typename Params>
+  TANDEM_DEVICE EveryTile(const Params&, const Walk&) {}
+  // The first from t on, walk.span.end or beyond if there is none; n: query head of the group.
+  TANDEM_DEVICE int next(int, int t) { return t; }
+  // Tiles of keys that add to the sums of tile t before this one: all later ones that the queries see.
+  template <typename Block>
+  TANDEM_DEVICE uint before(const Block& u, const Walk& walk, int, int t) const {
+    return turns_before<ROW>(u, walk, t);
+  }
+};
+
 // A warp makes rows [from, ROWS) of a tile in panels zero.
 template <int PANELS, int ROWS>
 TANDEM_DEVICE void clear_rows(uint tile, int from) {
@@ -170,7 +191,7 @@ TANDEM_DEVICE void clear_rows(uint tile, int from) {
       put_shared(tile + uint(c * ROWS * 128 + n), 0.f, 0.f, 0.f, 0.f);
 }
 
-// Warp 0: K and V once, then Q and dO tile by tile, with lse (times log2 e) and delta of their rows. What the copy engine
+// Warp 0: K and V once, then Q and dO tile by tile, with lse (times Set::kLse) and delta of their rows. What the copy engine
 // brings from behind the end of a batch entry (anything, or another sequence) becomes zeros before the others hear of it.
 template <int ROW, typename Set>
 TANDEM_DEVICE void load_tiles(const typename Set::Params& params, const Walk& walk,
@@ -216,14 +237,16 @@ TANDEM_DEVICE void load_tiles(const typename Set::Params& params, const Walk& wa
   Turn<S.q_stages> q;
   Turn<S.do_stages> d_o;
   typename Set::template Loader<ROW> set(params, walk, memory);
+  typename Set::template Tiles<ROW> tiles(params, walk);
   for (int n = 0; n < u.group; ++n) {
     const int head = walk.head_kv * u.group + n;
     const int64_t rows0 = (int64_t(walk.batch) * u.heads_q + head) * u.seq_q;
     const float* lse = reinterpret_cast<const float*>(params.push.lse) + rows0;
     const float* delta = reinterpret_cast<const float*>(params.push.delta) + rows0;
 #pragma unroll 1
-    for (int step = 0; step < walk.steps(); ++step, q.next(), d_o.next()) {
-      const int t = walk.step(step), row0 = t * S.br;
+    for (int at = tiles.next(n, walk.span.begin); at < walk.span.end;
+         at = tiles.next(n, at + 1), q.next(), d_o.next()) {
+      const int t = walk.turned(at), row0 = t * S.br;
       const bool last_rows = ends(walk.seq_q - row0, S.br);
       barrier_wait(barriers.q_empty(q.stage), q.parity ^ 1);
       if (lane == 0) {
@@ -236,7 +259,7 @@ TANDEM_DEVICE void load_tiles(const typename Set::Params& params, const Walk& wa
 #pragma unroll
       for (int r = lane; r < S.br; r += 32) {
         const float x = row0 + r < walk.seq_q ? __ldg(lse + row0 + r) : minus_infinity();
-        put_shared(memory.lse(q.stage) + 4 * r, x == minus_infinity() ? -x : x * kLog2e);
+        put_shared(memory.lse(q.stage) + 4 * r, x == minus_infinity() ? -x : x * Set::kLse);
       }
       set.rows(t, head, q.stage);
       if (last_rows) {
@@ -280,13 +303,6 @@ TANDEM_DEVICE void take_turn(uint* at) {
   asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(at) : "memory");
 }
 
-// Tiles of keys that add to the sums of a tile of queries before this one: all later ones that the queries see.
-template <int ROW>
-TANDEM_DEVICE uint turns_before(const BwdDkvDqBlock&, const Walk& walk, int t) {
-  constexpr BwdShape S = kBwdShapes[ROW];
-  return uint(tandem_key_tiles(walk.band, t * S.br, S.br, S.bc, walk.seq_q, walk.seq_kv).end - 1 -
-              walk.tile);
-}
 TANDEM_DEVICE void wait_turn(const uint* at, uint before) {
   while (turns_taken(at) != before) {
   }

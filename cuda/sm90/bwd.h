@@ -53,6 +53,22 @@ struct BwdRowDqParams {
   Features features;
   BwdRowDqSpec spec;
 };
+// Entmax. support: words of bits in the workspace (hopper_tiles.h), 0: every tile is visited.
+struct BwdRowParams {
+  CUtensorMap q, k, v, d_o;
+  BwdRowBlock block;
+  BwdRowPush push;
+  ExtraBlock extra;
+  Features features;
+  uint64_t support;
+  int support_words;
+};
+struct BwdDkvDqEntmaxParams : BwdDkvDqParams {
+  ExtraBlock extra;
+  Features features;
+  uint64_t support;
+  int support_words;
+};
 struct BwdDqCastParams {
   BwdDqCastBlock block;
   BwdDqCastPush push;
@@ -76,6 +92,11 @@ Kernel<BwdDkvDqFullParams> bwd_dkv_dq_full_kernel(tandem_dtype dtype, int row);
 Kernel<BwdDkvDdistParams> bwd_dkv_ddist_kernel(tandem_dtype dtype, int row);
 // A row of kRowShapes, whose boxes its maps have: kBwdThreads threads, row_shared_bytes(). block.tiles: of br queries.
 Kernel<BwdRowDqParams> bwd_row_dq_kernel(tandem_dtype dtype, int row);
+// Entmax; fast: alpha is 1.5, else rows for heads of 128 alone. bwd_row: a row of kSupportShapes, its threads and
+// support_shared_bytes(). bwd_dkv_dq: as without optional inputs, but all gradients; where d_q is not wanted, its sums are
+// formed nevertheless.
+Kernel<BwdRowParams> bwd_row_kernel(tandem_dtype dtype, int row, bool fast);
+Kernel<BwdDkvDqEntmaxParams> bwd_dkv_dq_entmax_kernel(tandem_dtype dtype, int row, bool fast);
 // 128 threads.
 Kernel<BwdDqCastParams> bwd_dq_cast_kernel(tandem_dtype dtype);
 

@@ -18,6 +18,9 @@ struct WithLengths {
   static constexpr int bytes(const BwdShape&) { return 0; }
   static constexpr float kHidden = 0.f;
   static constexpr bool kAnyOrder = false;
+  static constexpr float kLse = kLog2e;
+  template <int ROW>
+  using Tiles = EveryTile<ROW>;
   static TANDEM_DEVICE int order(const Params&) { return 1; }
   static TANDEM_DEVICE bool in_turn(const Params& params) { return params.block.in_turn != 0; }
   // The barrier of boxes that are to be cleared.

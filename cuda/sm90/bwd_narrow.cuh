@@ -20,13 +20,14 @@ namespace sm90 {
 // Warp 1: what the multiplying warpgroups leave of dQ is added to the sums in the workspace. packed_tiles: that a head
 // has of packed queries (bwd_packed_tiles()), else 0.
 template <int ROW, typename Set>
-TANDEM_DEVICE void add_sums(const BwdDkvDqParams& params, const Walk& walk,
+TANDEM_DEVICE void add_sums(const typename Set::Params& params, const Walk& walk,
                             const Memory<ROW, Set>& memory, int packed_tiles = 0) {
   constexpr BwdShape S = kBwdShapes[ROW];
   constexpr int kPanels = Memory<ROW, Set>::kPanels;
   const BwdDkvDqBlock& u = params.block;
   const bool one = int(threadIdx.x) % 32 == 0;
   const int tiles = (u.seq_q + S.br - 1) / S.br;
+  typename Set::template Tiles<ROW> visited(params, walk);
   for (int n = 0; n < u.group; ++n) {
     const int64_t head = int64_t(walk.batch) * u.heads_q + walk.head_kv * u.group + n;
     int64_t first = head * tiles;  // of the head's tiles
@@ -38,10 +39,11 @@ TANDEM_DEVICE void add_sums(const BwdDkvDqParams& params, const Walk& walk,
         reinterpret_cast<float*>(params.push.d_q_sums) + first * (S.br / 64 * kPanels * kSumsBlock);
     uint* turns = reinterpret_cast<uint*>(params.push.turns) + first * (S.br / 64);
 #pragma unroll 1
-    for (int step = 0; step < walk.steps(); ++step) {
-      const int t = walk.step(step);
+    for (int at = visited.next(n, walk.span.begin); at < walk.span.end;
+         at = visited.next(n, at + 1)) {
+      const int t = walk.turned(at);
       float* to = sums + int64_t(t) * (S.br / 64 * kPanels * kSumsBlock);
-      if (u.in_turn && one) wait_turn(turns + t * (S.br / 64), turns_before<ROW>(u, walk, t));
+      if (u.in_turn && one) wait_turn(turns + t * (S.br / 64), visited.before(u, walk, n, t));
       __syncwarp();
       named_sync<kDqFull>(160);
       if (one) {
@@ -92,12 +94,14 @@ TANDEM_DEVICE void multiply(const typename Set::Params& params, const Walk& walk
   Turn<S.q_stages> turn;
   Turn<S.ds_stages> ds_turn;
   typename Set::template Consumer<T, ROW> set(params, walk, memory);
+  typename Set::template Tiles<ROW> tiles(params, walk);
   bool first = true;
   for (int n = 0; n < u.group; ++n) {
     if constexpr (kHasLengths<Set>) set.begin_head(walk.head_kv * u.group + n);
 #pragma unroll 1
-    for (int step = 0; step < walk.steps(); ++step, turn.next(), ds_turn.next()) {
-      const int t = walk.step(step);
+    for (int at = tiles.next(n, walk.span.begin); at < walk.span.end;
+         at = tiles.next(n, at + 1), turn.next(), ds_turn.next()) {
+      const int t = walk.turned(at);
       const uint q = memory.q(turn.stage), d_o = memory.d_o(turn.stage);
       float s[BR / 2], dp[BR / 2];
       barrier_wait(barriers.q_full(turn.stage), turn.parity);

@@ -25,15 +25,17 @@ constexpr int consumer_registers(const FwdTile& t) {
 // What a kernel knows beyond plain softmax: a dense bias; lengths and sinks; these and whatever changes a score.
 enum class FwdSet { plain, bias, lengths, full };
 
-template <int ROW, FwdSet SET = FwdSet::plain>
+// Q_STAGES_: places for q, 0: as many as fit.
+template <int ROW, FwdSet SET = FwdSet::plain, int Q_STAGES_ = 0>
 struct FwdShape {
   static constexpr bool BIAS = SET == FwdSet::bias, FULL = SET == FwdSet::full,
                         LENGTHS = SET == FwdSet::lengths || FULL;
   static constexpr FwdTile tile = kFwdTiles[ROW];
   static constexpr int D = tile.d, DV = tile.dv, GROUPS = tile.groups, M = tile.rows(), N = tile.bc;
   static constexpr int PRODUCER = producer_registers(tile), CONSUMER = consumer_registers(tile);
-  static constexpr int STAGES = tile.stages,
-                       Q_STAGES = BIAS ? fwd_bias_q_stages(tile) : fwd_q_stages(tile);
+  static constexpr int STAGES = tile.stages, Q_STAGES = Q_STAGES_ ? Q_STAGES_
+                                                        : BIAS    ? fwd_bias_q_stages(tile)
+                                                                  : fwd_q_stages(tile);
   static_assert(GROUPS == 2 || GROUPS == 3, "registers are shared out for these");
   static constexpr bool TURNS = tile.turns && GROUPS > 1;
   static constexpr int D_PANELS = fwd_panels(D), DV_PANELS = fwd_panels(DV);

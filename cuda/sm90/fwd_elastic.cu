@@ -33,7 +33,9 @@ struct Places {
   uint at;
   TANDEM_DEVICE uint q(int stage) const { return at + stage * S::Q_BYTES; }
   TANDEM_DEVICE uint keys(int stage) const { return at + S::KEYS_AT + stage * S::PLACE; }
-  TANDEM_DEVICE uint dist(int group) const { return at + S::DIST_AT + group * (S::DIST_ENTRIES * 4); }
+  TANDEM_DEVICE uint dist(int group) const {
+    return at + S::DIST_AT + group * (S::DIST_ENTRIES * 4);
+  }
   TANDEM_DEVICE uint q_full(int stage) const { return at + S::BARRIERS_AT + 16 * stage; }
   TANDEM_DEVICE uint keys_full(int stage) const { return q_full(S::Q_STAGES + stage); }
   static TANDEM_DEVICE uint empty(uint full) { return full + 8; }
@@ -326,7 +328,9 @@ TANDEM_DEVICE void consume(const FwdFullParams& params, const Places<S>& places)
     release(places.q_full(q.stage()));
     q.next();
     more = rounds.next(&to, nothing);
-    if constexpr (S::Q_STAGES > 1) {  // with the next tile's first keys; of the last tile's end: with what lies there
+    if constexpr (
+        S::Q_STAGES >
+        1) {  // with the next tile's first keys; of the last tile's end: with what lies there
       wait_keys();
       const uint64_t v = further(v_at, keys.stage() * S::PLACE);
       const uint v_full = take();

@@ -44,6 +44,11 @@ Kernel<FwdFullParams> fwd_full_kernel(tandem_dtype dtype, const Launch& launch);
 // shared memory, and no kernel for tiles of which that is more than there is.
 Kernel<FwdFullParams> fwd_elastic_kernel(tandem_dtype dtype, const Launch& launch);
 
+// Entmax with nothing else: alpha = 1.5, or any, for tiles of 128 features alone. fwd_entmax_shared_bytes(), and no kernel
+// where that is 0.
+Kernel<FwdFullParams> fwd_entmax_kernel(tandem_dtype dtype, const Launch& launch);
+Kernel<FwdFullParams> fwd_entmax_any_kernel(tandem_dtype dtype, const Launch& launch);
+
 }  // namespace sm90
 }  // namespace cuda
 }  // namespace tandem

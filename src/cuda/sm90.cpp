@@ -118,7 +118,10 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const SharedMemory&
     case Stem::fwd: {
       if (set != HopperSet::plain) {
         const bool biased = set == HopperSet::bias;
-        const auto find = biased                      ? cuda::sm90::fwd_bias_kernel
+        const auto find = set == HopperSet::entmax
+                              ? (p.alpha == 1.5f ? cuda::sm90::fwd_entmax_kernel
+                                                 : cuda::sm90::fwd_entmax_any_kernel)
+                          : biased                    ? cuda::sm90::fwd_bias_kernel
                           : set == HopperSet::elastic ? cuda::sm90::fwd_elastic_kernel
                           : set == HopperSet::lengths ? cuda::sm90::fwd_lengths_kernel
                                                       : cuda::sm90::fwd_full_kernel;
@@ -189,6 +192,28 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const SharedMemory&
         };
         return Status();
       }
+      if (p.normalizer == Normalizer::entmax) {
+        const auto kernel =
+            cuda::sm90::bwd_dkv_dq_entmax_kernel(p.dtype, launch.hopper, p.alpha == 1.5f);
+        TANDEM_TRY(prepare(kernel, launch, memory));
+        cuda::sm90::BwdDkvDqEntmaxParams fixed{};
+        fixed.block = bwd_dkv_dq_block(plan, launch);
+        fixed.extra = extra_block(p);
+        fixed.features = features_of(p);
+        fixed.support_words = int(support_words(p.seq_kv));
+        *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
+          cuda::sm90::BwdDkvDqEntmaxParams params = fixed;
+          if (!encode(function, q, a.q, &params.q) || !encode(function, k, a.k, &params.k) ||
+              !encode(function, v, a.v, &params.v) || !encode(function, d_o, a.d_o, &params.d_o))
+            return cudaErrorInvalidValue;
+          params.push = bwd_dkv_dq_push(plan, launch, a);
+          params.support = a.support;
+          const cudaError_t error = zero(a, stream);
+          if (error != cudaSuccess) return error;
+          return launch_kernel(kernel, launch, &params, stream);
+        };
+        return Status();
+      }
       if (set != HopperSet::plain) {
         const auto find = set == HopperSet::lengths ? cuda::sm90::bwd_dkv_dq_lengths_kernel
                                                     : cuda::sm90::bwd_dkv_dq_full_kernel;
@@ -228,6 +253,25 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const SharedMemory&
         params.push = bwd_dkv_dq_push(plan, launch, a);
         const cudaError_t error = zero(a, stream);
         if (error != cudaSuccess) return error;
+        return launch_kernel(kernel, launch, &params, stream);
+      };
+      return Status();
+    }
+    case Stem::bwd_row: {
+      const auto kernel = cuda::sm90::bwd_row_kernel(p.dtype, launch.hopper, p.alpha == 1.5f);
+      TANDEM_TRY(prepare(kernel, launch, memory));
+      cuda::sm90::BwdRowParams fixed{};
+      fixed.block = bwd_row_block(plan, launch);
+      fixed.extra = extra_block(p);
+      fixed.features = features_of(p);
+      fixed.support_words = int(support_words(p.seq_kv));
+      *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
+        cuda::sm90::BwdRowParams params = fixed;
+        if (!encode(function, q, a.q, &params.q) || !encode(function, k, a.k, &params.k) ||
+            !encode(function, v, a.v, &params.v) || !encode(function, d_o, a.d_o, &params.d_o))
+          return cudaErrorInvalidValue;
+        params.push = bwd_row_push(plan, launch, a);
+        params.support = a.support;
         return launch_kernel(kernel, launch, &params, stream);
       };
       return Status();
