@@ -57,6 +57,13 @@ constexpr int fwd_elastic_shared_bytes(const FwdTile& t) {
   return fwd_shared_bytes(t) + t.groups * fwd_dist_entries(t) * 4;
 }
 
+// With lengths: a barrier, and what is told of four tiles of query rows. 0: no kernel for the tile.
+constexpr int kFwdNotices = 4, kFwdNoticeBytes = 64;
+constexpr int fwd_lengths_shared_bytes(const FwdTile& t) {
+  const int bytes = fwd_shared_bytes(t, 2) + 2 * 8 + kFwdNotices * kFwdNoticeBytes;
+  return t.d <= 128 && t.dv <= 128 && bytes <= kMaxShared ? bytes : 0;
+}
+
 constexpr FwdTile kFwdTiles[] = {
 #define TANDEM_HOPPER_FWD(name, d, dv, groups, bc, stages, turns) \
   {#name, d, dv, groups, bc, stages, turns != 0},
@@ -67,6 +74,7 @@ constexpr int kFwdTileCount = int(sizeof(kFwdTiles) / sizeof(kFwdTiles[0]));
 
 // ---- bwd_dkv_dq, bwd_dq_cast ----
 constexpr int kBwdThreads = 384;  // a warpgroup of helpers and two that multiply
+constexpr int kBwdParts = 8;      // of a sum over a tile: one of each warp that multiplies
 
 // q and d_o come in boxes of br rows, k and v of bc.
 struct BwdShape {
@@ -114,6 +122,10 @@ constexpr int bwd_elastic_bytes(const BwdShape& s) { return s.q_stages * (s.br +
 constexpr int bwd_elastic_shared_bytes(const BwdShape& s) {
   return bwd_shared_bytes(s) + bwd_elastic_bytes(s) + 2 * s.ds_stages * 8;
 }
+// With lengths: a barrier.
+// And softcap and ALiBi, which keep numbers of each element.
+constexpr bool has_full_kernel(const BwdShape& s) { return !s.wide && s.br <= 64; }
+constexpr int bwd_lengths_shared_bytes(const BwdShape& s) { return bwd_shared_bytes(s) + 8; }
 constexpr int kMaxCluster = 8;  // workgroups, on every device
 
 // The sums of d_q: per head of the batch, blocks of 64 rows x 64 features, panels innermost; in a block the elements
@@ -127,6 +139,10 @@ constexpr int64_t bwd_row_blocks(const BwdShape& s, int64_t seq_q) {
 }
 constexpr int64_t bwd_sums_bytes(const BwdShape& s, int64_t batch_heads, int64_t seq_q) {
   return batch_heads * bwd_row_blocks(s, seq_q) * bwd_panels(s) * kSumsBlock * 4;
+}
+// Of packed queries: tiles that a head has sums of, those of an entry from tile first row / br + entry on.
+constexpr int64_t bwd_packed_tiles(const BwdShape& s, int64_t total_q, int64_t batch) {
+  return total_q / s.br + batch;
 }
 // A number per block of 64 rows: how many tiles of keys have added theirs.
 constexpr int64_t bwd_turns_bytes(const BwdShape& s, int64_t batch_heads, int64_t seq_q) {
@@ -158,7 +174,8 @@ constexpr bool hopper_tiles_fit() {
       return false;
   for (const BwdShape& s : kBwdShapes)
     if (bwd_shared_bytes(s) > kMaxShared || (!s.wide && bwd_bias_shared_bytes(s) > kMaxShared) ||
-        s.br % 64 != 0 || s.bc % 16 != 0 || s.br > 256 || s.bc > 256)
+        (!s.wide && bwd_lengths_shared_bytes(s) > kMaxShared) || s.br % 64 != 0 || s.bc % 16 != 0 ||
+        s.br > 256 || s.bc > 256)
       return false;
   for (const RowShape& r : kRowShapes)
     if (row_shared_bytes(r) > kMaxShared || r.br > 256 || r.bc > 256) return false;

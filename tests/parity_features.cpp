@@ -202,6 +202,15 @@ TEST_CASE("features: every subset of gradients has what it needs" *
   }
 }
 
+// Entries that end in the middle of a tile, at its end, and before it, for tiles of up to 192 rows.
+TEST_CASE("features: lengths over several tiles" * doctest::skip(!at_least(Tier::ci))) {
+  check(with({"softcap", "alibi", "sink", "packed"}, TANDEM_F16, {3, 2, 1, 200, 290, 64, 64},
+             kBottomRight),
+        seed_of("tiles", 1), sparse());
+  check(with({"padded"}, TANDEM_BF16, {3, 2, 1, 200, 290, 128, 128}, kNone), seed_of("tiles", 2),
+        sparse());
+}
+
 TEST_CASE("features: sides with different lengths" * doctest::skip(!at_least(Tier::ci))) {
   int n = 0;
   for (tandem_lengths q : {TANDEM_LENGTHS_FULL, TANDEM_LENGTHS_PADDED, TANDEM_LENGTHS_PACKED})

@@ -76,7 +76,13 @@ TEST_CASE("sm90 refuses by name what the copy engine or its kernels cannot do") 
       {"bwd f16 hq2 sq100 d64 elastic sink", "has sink"},
       {"fwd f16 hq2 sq100 d64 elastic softcap=3", "has softcap"},
       {"fwd f16 hq2 sq100 d64 elastic dist=3000", "up to 2048 entries"},
-      {"fwd f16 hq2 sq100 d64 dist=30", "dist_bias"},
+      {"fwd f16 hq2 sq100 d64 dist=30", "has dist_bias"},
+      {"fwd f16 b2 hq2 sq100 d64 kv_padded dropout=0.5", "has dropout"},
+      {"bwd f16 b2 hq2 sq100 d64 softcap=3 keep:1x1x100", "has keep"},
+      {"fwd f16 b2 hq2 sq100 d136 kv_padded", "head sizes go up to 128"},
+      {"fwd f16 hq2 sq100 d64 dv136 sink", "head sizes go up to 128"},
+      {"bwd f16 hq2 sq100 d136 softcap=3", "head sizes go up to 128"},
+      {"fwd f16 b2 hq2 sq100 d64 q_packed=0", "a size is 0"},
       {"fwd bf16 hq2 sq100 sk104 d64 bias:f32:1x2x100", "this one of f32"},
       {"bwd bf16 hq2 sq100 d64 bias:bf16:1x2x100 alibi", "has alibi"},
       {"bwd bf16 hq2 sq100 sk104 d136 bias:bf16:1x2x100", "up to 128"},
@@ -127,6 +133,48 @@ TEST_CASE("sm90 refuses by name what the copy engine or its kernels cannot do") 
   Plan plan;
   REQUIRE(make_plan(p, caps_of("h100_cuda"), &plan).ok());
   CHECK(std::string(plan.path) == "sm90");
+}
+
+TEST_CASE("sm90 takes lengths, sinks, softcap and ALiBi with softmax") {
+  const struct {
+    const char* line;
+    const char* stems;
+    HopperSet set;
+  } rows[] = {
+      {"fwd f16 b2 hq4 hk2 sq300 sk200 d64 q_padded", "fwd", HopperSet::lengths},
+      {"fwd f16 b2 hq4 hk2 sq300 sk200 d128 kv_packed=250 sink", "fwd", HopperSet::lengths},
+      {"fwd bf16 hq4 sq300 d80 softcap=3 sink alibi", "fwd", HopperSet::full},
+      {"bwd bf16 hq4 sq300 d256 sink grads=qkvs", "bwd_dot bwd_dkv_dq bwd_dq_cast bwd_head",
+       HopperSet::plain},
+      {"bwd bf16 hq4 sq300 d256 sink grads=s", "bwd_dot bwd_head", HopperSet::plain},
+      {"bwd bf16 b3 hq4 sq300 sk400 d128 sink q_packed=500 kv_padded",
+       "bwd_dot bwd_dkv_dq bwd_dq_cast", HopperSet::lengths},
+      {"bwd bf16 b3 hq4 sq300 d64 alibi grads=qkva", "bwd_dot bwd_dkv_dq bwd_dq_cast bwd_head",
+       HopperSet::full},
+      {"bwd bf16 b3 hq4 sq300 d64 alibi grads=a", "bwd_dot bwd_dkv_dq bwd_head", HopperSet::full},
+  };
+  for (const auto& row : rows) {
+    CAPTURE(std::string(row.line));
+    const Plan plan = plan_of(row.line);
+    CHECK(refusal(plan) == "");
+    CHECK(stems(plan) == row.stems);
+    CHECK(hopper_set(plan.problem) == row.set);
+  }
+  // Softcap and ALiBi keep numbers of each element: tiles of 64 rows.
+  CHECK(std::string(plan_of("bwd f16 hq2 sq100 d64").tile().name) == "hb64");
+  CHECK(std::string(plan_of("bwd f16 b2 hq2 sq100 d64 kv_padded").tile().name) == "hb64");
+  const Plan capped = plan_of("bwd f16 hq2 sq100 d64 softcap=3");
+  CHECK(std::string(capped.tile().name) == "hb96");
+  REQUIRE(!capped.refusals.empty());
+  CHECK(capped.refusals.back().candidate == "cuda.sm90 hb64");
+  CHECK(capped.refusals.back().reason.find("registers do not suffice") != std::string::npos);
+  // A part of d_slope of each warp of each tile of keys, whatever the rows.
+  const Plan sloped = plan_of("bwd f16 b2 hq3 sq1 sk300 d64 alibi grads=a");
+  CHECK(sloped.slope_parts() == 3 * kBwdParts);
+  CHECK(sloped.workspace_size >= sloped.slope_rows_offset + 4 * 2 * 3 * 3 * kBwdParts);
+  // Sums of packed queries: as many tiles as entries can begin, not the longest length each.
+  const Plan packed = plan_of("bwd f16 b8 hq3 sq4096 d128 q_packed=5000 kv_packed=5000");
+  CHECK(packed.zeroed_size == uint64_t(3 * (5000 / 64 + 8) * 64 * 128 * 4));
 }
 
 TEST_CASE(

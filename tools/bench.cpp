@@ -279,6 +279,11 @@ Result list_cases(const std::vector<BenchCase>& cases) {
                     {"flops_fwd", usual_flops(p, false)},
                     {"flops_bwd", usual_flops(p, true)},
                     {"problem", support::print(p)}});
+    if (p.bias.dtype) {
+      const support::Dims d = support::dims_of(p, Role::bias);
+      list.back()["bias"] =
+          Result{{"dtype", support::dtype_word(p.bias.dtype)}, {"dims", {d.b, d.h, d.s, d.d}}};
+    }
   }
   return list;
 }
