@@ -6,10 +6,12 @@
     scripts/bench_peers.py --cases cases.json --out peers.json
     tandem bench --merge tandem.json peers.json --out both.json
 
-Peers: cudnn, fa2 (PyTorch's flash kernel), efficient, math. (On the CPU there is only math, to try this
-script; scripts/compare_torch_cpu.py compares CPUs.) A peer that refuses a case is left out, with its reason on stderr. Timing as the library's own
-bench does it: warm-up of continuous work, then rounds of samples until two medians agree, each sample by
-events around many launches. The error ratio is that of support/compare.h.
+Peers: cudnn, fa2 (PyTorch's flash kernel), efficient, math, and flex: FlexAttention, compiled. (On the CPU there is
+only math, to try this script; scripts/compare_torch_cpu.py compares CPUs.) A dense bias is learned: it goes to the others
+as attn_mask, to FlexAttention as a score_mod that captures it, and its gradient is part of the backward. A peer that
+refuses a case is left out, with its reason on stderr. Timing as the library's own bench does it: warm-up of continuous
+work, then rounds of samples until two medians agree, each sample by events around many launches. The error ratio is that
+of support/compare.h; d_bias has none.
 """
 import argparse
 import datetime
@@ -18,6 +20,7 @@ import statistics
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 
 import torch
 import torch.nn.functional as F
@@ -30,28 +33,67 @@ PEERS = {
     "fa2": SDPBackend.FLASH_ATTENTION,
     "efficient": SDPBackend.EFFICIENT_ATTENTION,
     "math": SDPBackend.MATH,
+    "flex": None,
 }
+KNOWN = {"bias", "gqa", "mqa"}  # of a case's features, those that peers can have
 
 
 def say(text):
     print(text, file=sys.stderr, flush=True)
 
 
-def attend(case, q, k, v):
-    return F.scaled_dot_product_attention(
-        q, k, v, is_causal=case["mask"] == "causal", enable_gqa=case["Hq"] != case["Hk"]
-    )
+def sdpa(case, bias):
+    """o of q, k, v by PyTorch's own kernels."""
+    causal = case["mask"] == "causal"
+    if causal and bias is not None:
+        raise RuntimeError("scaled_dot_product_attention takes a bias or is_causal, not both")
+    mask = None if bias is None else bias.expand(case["B"], *bias.shape[1:])
+
+    def attend(q, k, v):
+        return F.scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, is_causal=causal, enable_gqa=case["Hq"] != case["Hk"]
+        )
+
+    return attend
+
+
+def flex(case, bias, device):
+    """The same by FlexAttention, compiled for this case."""
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    torch._dynamo.reset()  # or one case's code would count as the next one's recompilation
+    torch._functorch.config.donated_buffer = False  # a backward that is timed runs more than once
+    compiled = torch.compile(flex_attention, dynamic=False)
+    score_mod = mask = None
+    if bias is not None:
+        entries = bias.shape[0]
+
+        def score_mod(score, b, h, i, j):
+            return score + bias[b if entries > 1 else 0, h, i, j]
+
+    if case["mask"] == "causal":
+        mask = create_block_mask(
+            lambda b, h, i, j: i >= j, None, None, case["Sq"], case["Sk"], device=device
+        )
+
+    def attend(q, k, v):
+        gqa = case["Hq"] != case["Hk"]
+        return compiled(q, k, v, score_mod=score_mod, block_mask=mask, enable_gqa=gqa)
+
+    return attend
 
 
 def hidden(case, s):
     return torch.ones_like(s, dtype=torch.bool).triu(1) if case["mask"] == "causal" else None
 
 
-def plain(case, q, k, v, d_o):
+def plain(case, q, k, v, d_o, bias):
     """One head step by step in the dtype of its inputs: o, d_q, d_k, d_v, and the sums of the magnitudes
     of the terms of each."""
     scale = case["D"] ** -0.5
     s = (q @ k.T) * scale
+    if bias is not None:
+        s = s + bias
     if case["mask"] == "causal":
         s = s.masked_fill(hidden(case, s), float("-inf"))
     p = torch.softmax(s, -1)
@@ -139,18 +181,25 @@ def inputs(case, device):
     q = normal(case["Hq"], case["Sq"], case["D"]).requires_grad_()
     k = normal(case["Hk"], case["Sk"], case["D"]).requires_grad_()
     v = normal(case["Hk"], case["Sk"], case["Dv"]).requires_grad_()
-    return q, k, v, normal(case["Hq"], case["Sq"], case["Dv"])
+    d_o = normal(case["Hq"], case["Sq"], case["Dv"])
+    bias = None
+    if case.get("bias"):
+        shape = case["bias"]["dims"]
+        bias = torch.randn(shape, generator=generator, device=device, dtype=torch.float32)
+        bias = bias.to(DTYPES[case["bias"]["dtype"]]).requires_grad_()
+    return q, k, v, d_o, bias
 
 
-def errors(case, q, k, v, d_o, o, gradients):
+def errors(case, q, k, v, d_o, bias, o, gradients):
     """Worst ratios of forward and backward, over the first and the last head."""
     worst = [0.0, 0.0]
     group = case["Hq"] // case["Hk"]
     for b, h in {(0, 0), (case["B"] - 1, case["Hq"] - 1)}:
         head = [q[b, h], k[b, h // group], v[b, h // group], d_o[b, h]]
         head = [t.detach() for t in head]
-        stepwise, _ = plain(case, *head)
-        exact, terms = plain(case, *[t.double() for t in head])
+        added = None if bias is None else bias[b % bias.shape[0], h].detach()
+        stepwise, _ = plain(case, *head, None if added is None else added.to(head[0].dtype))
+        exact, terms = plain(case, *[None if t is None else t.double() for t in (*head, added)])
         size = [t.double().abs().mean(-1).max().item() for t in head[:2]]
         roundings = 8 + case["D"] ** 0.5 * size[0] * size[1]
         pairs = [(0, o[b, h], 0), (1, gradients[0][b, h], 1)]
@@ -163,20 +212,20 @@ def errors(case, q, k, v, d_o, o, gradients):
 
 
 def rows_of(case, peer, device, args):
-    q, k, v, d_o = inputs(case, device)
+    q, k, v, d_o, bias = inputs(case, device)
+    learned = (q, k, v) if bias is None else (q, k, v, bias)
+    attend = flex(case, bias, device) if peer == "flex" else sdpa(case, bias)
 
     def forward():
-        return attend(case, q, k, v)
-
-    def both():
-        torch.autograd.grad(forward(), (q, k, v), d_o)
+        return attend(q, k, v)
 
     o = forward()
-    gradients = torch.autograd.grad(o, (q, k, v), d_o, retain_graph=True)
-    bad = [None, None] if args.no_check else errors(case, q, k, v, d_o, o, gradients)
+    gradients = torch.autograd.grad(o, learned, d_o, retain_graph=True)
+    bad = [None, None] if args.no_check else errors(case, q, k, v, d_o, bias, o, gradients)
+    del gradients
 
     def backward():
-        torch.autograd.grad(o, (q, k, v), d_o, retain_graph=True)
+        torch.autograd.grad(o, learned, d_o, retain_graph=True)
 
     keys = ["case", "dtype", "B", "Hq", "Hk", "Sq", "Sk", "D", "Dv", "mask", "features"]
     for op, run, flops, error in (
@@ -214,7 +263,7 @@ def main():
     parser.add_argument("--cases", required=True, help="json of tandem bench --list")
     parser.add_argument("--out", required=True)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--peers", help="comma-separated; default: cudnn,fa2,efficient")
+    parser.add_argument("--peers", help="comma-separated; default: cudnn,fa2,efficient,flex")
     parser.add_argument("--commit", default="", help="of the tandem rows that these will be merged with")
     parser.add_argument("--warmup", type=float, default=None, help="seconds; default 1, on the CPU 0.1")
     parser.add_argument("--reps", type=int, default=7)
@@ -230,20 +279,20 @@ def main():
     torch.set_float32_matmul_precision("highest")
 
     cases = json.load(open(args.cases))
-    peers = (args.peers or ("math" if cpu else "cudnn,fa2,efficient")).split(",")
+    peers = (args.peers or ("math" if cpu else "cudnn,fa2,efficient,flex")).split(",")
     rows, clocks = [], []
     for case in cases:
-        window = any("=" in word for word in case["features"])
-        if case["mask"] not in ("none", "causal") or case["D"] != case["Dv"] or window:
-            say(f"{case['case']}: no peer has its mask or head sizes")
+        others = [word for word in case["features"] if word not in KNOWN]
+        if case["mask"] not in ("none", "causal") or case["D"] != case["Dv"] or others:
+            say(f"{case['case']}: no peer has its mask, head sizes or {' '.join(others) or 'features'}")
             continue
         for peer in peers:
             say(f"{peer}: {case['case']}")
             try:
-                with sdpa_kernel(PEERS[peer]):
+                with nullcontext() if peer == "flex" else sdpa_kernel(PEERS[peer]):
                     rows += rows_of(case, peer, args.device, args)
-            except RuntimeError as e:
-                say(f"  refused: {str(e).splitlines()[0]}")
+            except Exception as e:  # compilers of FlexAttention throw what they like
+                say(f"  refused: {type(e).__name__}: {(str(e).splitlines() or [''])[0]}")
             mhz = None if cpu else clock_now()
             clocks += [mhz] if mhz else []
     if not rows:

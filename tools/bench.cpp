@@ -228,7 +228,7 @@ std::vector<Result> CaseRun::rows() {
 std::vector<BenchCase> chosen_cases(const Options& options) {
   std::vector<BenchCase> cases;
   for (const std::string& line : options.problems) {
-    tandem_problem p = support::parse(line);
+    tandem_problem p = problem_of(line);
     // One line serves both directions: a forward line says nothing of gradients, so it means all.
     if (p.direction == TANDEM_FORWARD) {
       p.d_o = p.o, p.d_q = p.q, p.d_k = p.k, p.d_v = p.v;
@@ -279,6 +279,11 @@ Result list_cases(const std::vector<BenchCase>& cases) {
                     {"flops_fwd", usual_flops(p, false)},
                     {"flops_bwd", usual_flops(p, true)},
                     {"problem", support::print(p)}});
+    if (p.bias.dtype) {
+      const support::Dims d = support::dims_of(p, Role::bias);
+      list.back()["bias"] =
+          Result{{"dtype", support::dtype_word(p.bias.dtype)}, {"dims", {d.b, d.h, d.s, d.d}}};
+    }
   }
   return list;
 }

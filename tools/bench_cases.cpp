@@ -7,6 +7,7 @@
 
 #include <cstring>
 
+#include "host.h"
 #include "support.h"
 
 namespace tandem::tool {
@@ -15,6 +16,7 @@ namespace {
 struct Preset {
   const char* name;
   std::vector<const char*> lines;
+  bool by_batch = false;  // the names say the number of batch entries, and the bias
 };
 
 const std::vector<Preset>& presets() {
@@ -61,6 +63,37 @@ const std::vector<Preset>& presets() {
         "fwd bf16 b4 hq8 hk8 sq4096 sk4096 d256 dv256 causal_top_left",
         "fwd bf16 b1 hq8 hk8 sq16384 sk16384 d256 dv256",
         "fwd bf16 b1 hq8 hk8 sq16384 sk16384 d256 dv256 causal_top_left"}},
+      // Both 16-bit types, two head sizes, two lengths.
+      {"half",
+       {"fwd f16 b4 hq32 hk32 sq4096 sk4096 d64 dv64",
+        "fwd f16 b4 hq32 hk32 sq4096 sk4096 d64 dv64 causal_top_left",
+        "fwd f16 b1 hq32 hk32 sq16384 sk16384 d64 dv64",
+        "fwd f16 b1 hq32 hk32 sq16384 sk16384 d64 dv64 causal_top_left",
+        "fwd f16 b4 hq16 hk16 sq4096 sk4096 d128 dv128",
+        "fwd f16 b4 hq16 hk16 sq4096 sk4096 d128 dv128 causal_top_left",
+        "fwd f16 b1 hq16 hk16 sq16384 sk16384 d128 dv128",
+        "fwd f16 b1 hq16 hk16 sq16384 sk16384 d128 dv128 causal_top_left",
+        "fwd bf16 b4 hq32 hk32 sq4096 sk4096 d64 dv64",
+        "fwd bf16 b4 hq32 hk32 sq4096 sk4096 d64 dv64 causal_top_left",
+        "fwd bf16 b1 hq32 hk32 sq16384 sk16384 d64 dv64",
+        "fwd bf16 b1 hq32 hk32 sq16384 sk16384 d64 dv64 causal_top_left",
+        "fwd bf16 b4 hq16 hk16 sq4096 sk4096 d128 dv128",
+        "fwd bf16 b4 hq16 hk16 sq4096 sk4096 d128 dv128 causal_top_left",
+        "fwd bf16 b1 hq16 hk16 sq16384 sk16384 d128 dv128",
+        "fwd bf16 b1 hq16 hk16 sq16384 sk16384 d128 dv128 causal_top_left"}},
+      // A learned bias, of all batch entries or of each, beside the same problem without one.
+      {"bias",
+       {"bwd bf16 b8 hq16 hk16 sq2048 sk2048 d128 dv128",
+        "bwd bf16 b8 hq16 hk16 sq2048 sk2048 d128 dv128 bias:bf16:1x16x2048 d_bias:bf16 grads=qkvb",
+        "bwd bf16 b8 hq16 hk16 sq2048 sk2048 d128 dv128 bias:bf16:8x16x2048 d_bias:bf16 grads=qkvb",
+        "bwd bf16 b2 hq16 hk16 sq2048 sk2048 d128 dv128",
+        "bwd bf16 b2 hq16 hk16 sq2048 sk2048 d128 dv128 bias:bf16:2x16x2048 d_bias:bf16 grads=qkvb",
+        "bwd bf16 b4 hq16 hk16 sq2048 sk2048 d128 dv128",
+        "bwd bf16 b4 hq16 hk16 sq2048 sk2048 d128 dv128 bias:bf16:1x16x2048 d_bias:bf16 grads=qkvb",
+        "bwd bf16 b4 hq16 hk16 sq4096 sk4096 d128 dv128",
+        "bwd bf16 b4 hq16 hk16 sq4096 sk4096 d128 dv128 bias:bf16:1x16x4096 d_bias:bf16 "
+        "grads=qkvb"},
+       true},
       // A decoding step: one query a sequence, grouped heads, all the keys so far.
       {"decode",
        {"fwd f16 b1 hq32 hk8 sq1 sk8192 d128 dv128", "fwd f16 b1 hq32 hk8 sq1 sk32768 d128 dv128",
@@ -82,6 +115,11 @@ const std::vector<Preset>& presets() {
   return list;
 }
 
+std::string bias_word(const tandem_problem& p) {
+  const support::Dims dims = support::dims_of(p, support::Role::bias);
+  return fmt::format("-bias{}x{}", dims.b, dims.h);
+}
+
 }  // namespace
 
 std::vector<std::string> preset_names() {
@@ -96,16 +134,17 @@ std::vector<BenchCase> preset_cases(const std::string& preset) {
     std::vector<BenchCase> cases;
     for (const char* line : p.lines) {
       const tandem_problem problem = support::parse(line);
+      const bool square = problem.seq_q == problem.seq_kv;
       cases.push_back(
-          {fmt::format("{}-d{}-s{}{}-{}{}", std::string(line + 4, std::strchr(line + 4, ' ')),
+          {fmt::format("{}-d{}-s{}{}{}-{}{}{}", std::string(line + 4, std::strchr(line + 4, ' ')),
                        problem.head_dim, problem.seq_q,
-                       problem.seq_q == problem.seq_kv
-                           ? ""
-                           : fmt::format("x{}-b{}", problem.seq_kv, problem.batch),
+                       square ? "" : fmt::format("x{}", problem.seq_kv),
+                       square && !p.by_batch ? "" : fmt::format("-b{}", problem.batch),
                        problem.mask == TANDEM_MASK_CAUSAL ? "causal" : "full",
                        problem.normalizer == TANDEM_ELASTIC  ? "-elastic"
                        : problem.normalizer == TANDEM_ENTMAX ? "-entmax"
-                                                             : ""),
+                                                             : "",
+                       p.by_batch && problem.bias.dtype ? bias_word(problem) : ""),
            problem});
     }
     return cases;

@@ -37,6 +37,11 @@ layout(push_constant) uniform Push {
 
 layout(buffer_reference, std430, buffer_reference_align = 16) workgroupcoherent buffer Sums4 { vec4 w[]; };
 const int BLOCK_QUADS = MATRIX * MATRIX / 4; // vec4s of a block
+// The r-th block of the subgroup's rows and n-th of keys. It is loaded two blocks before its turn, for the first entry, of
+// which nothing is looked at, always the same one.
+#define SUM_AT(r, n) ((OWN_BLOCK(r) * key_blocks + (n)) * BLOCK_QUADS)
+#define LOAD_SUM(x, r, n) \
+  coopMatLoad(x, sums.w, SUM_AT(r, b > 0 ? min(n, key_blocks - 1) : 0), MATRIX / 4, ROW_MAJOR);
 
 void main() {
   Place place;
@@ -92,6 +97,10 @@ void main() {
     fetch_tile(stage_1, k, next * COLS, D_CHUNKS);
     fetch_tile(stage_2, v, next * COLS, DV_CHUNKS);
   }
+  ACC ahead[RM][2]; // sums of the blocks to come
+  if (SUMS != 0) {
+    EACH(r, RM) EACH(i, 2) LOAD_SUM(ahead[r][i], r, tiles.begin * NB + i)
+  }
   while (next < tiles.end) {
     const int t = next, col0 = t * COLS;
     barrier(); // the readers of the tile before are done
@@ -112,8 +121,11 @@ void main() {
       ACC sum[RM];
       EACH(r, RM) {
         fetch_bias(bias[r], row0, BLOCK_ROW + r * MATRIX, j0, 0);
-        if (SUMS != 0)
-          coopMatLoad(sum[r], sums.w, (OWN_BLOCK(r) * key_blocks + t * NB + n) * BLOCK_QUADS, MATRIX / 4, ROW_MAJOR);
+        if (SUMS != 0) {
+          sum[r] = ahead[r][0];
+          ahead[r][0] = ahead[r][1];
+          LOAD_SUM(ahead[r][1], r, t * NB + n + 2)
+        }
         s[r] = ACC(0.0);
         dp[r] = ACC(0.0);
       }
@@ -160,7 +172,10 @@ void main() {
           s[r][k] = ds_at(base_at(s[r][k], origin[r][k]), share[r][k], dp[r][k], delta[r][k]);
         if (SUMS != 0) {
           ELEMENTS(k, s[r]) sum[r][k] = b > 0 ? sum[r][k] + s[r][k] : s[r][k];
-          coopMatStore(sum[r], sums.w, (OWN_BLOCK(r) * key_blocks + t * NB + n) * BLOCK_QUADS, MATRIX / 4, ROW_MAJOR);
+          if (b == block.batches - 1)
+            store_ds(sum[r], my_row0 + r * MATRIX, j0);
+          else
+            coopMatStore(sum[r], sums.w, SUM_AT(r, t * NB + n), MATRIX / 4, ROW_MAJOR);
         } else if (D_BIAS != 0) {
           store_ds(s[r], my_row0 + r * MATRIX, j0);
         }
@@ -186,13 +201,5 @@ void main() {
   // What a subgroup stores of a block it alone loads, but by invocations of the driver's choice.
   memoryBarrierBuffer();
   barrier();
-  }
-
-  if (SUMS != 0 && tiles.begin < tiles.end) {
-    [[dont_unroll]] for (int n = tiles.begin * NB; n < tiles.end * NB; n++) EACH(r, RM) {
-      ACC sum;
-      coopMatLoad(sum, sums.w, (OWN_BLOCK(r) * key_blocks + n) * BLOCK_QUADS, MATRIX / 4, ROW_MAJOR);
-      store_ds(sum, my_row0 + r * MATRIX, n * MATRIX);
-    }
   }
 }
