@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
   const SharedLeft<W, MT> k_at(k_tile, own), v_at(v_tile, own);
   const RowsReach<T, W> q_at(q_tile, false), o_at(o_tile, false);
   const AcrossReach<T, W> q_across(q_tile, true), o_across(o_tile, true);
-  const Exponent e(u.scale);
+  const Exponent e(u.scale, kIsF32<T>);
   float d_k[MT][F][4], d_v[MT][F][4];
   clear(d_k), clear(d_v);
 
@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
   };
   const auto put_numbers = [&](int stage) {
     if (int(threadIdx.x) >= BR) return;
-    put_number(numbers + uint(stage * 12 * BR + 4 * int(threadIdx.x)), base_of_row(lse));
+    put_number(numbers + uint(stage * 12 * BR + 4 * int(threadIdx.x)), base_of_row<T>(lse));
     put_number(numbers + uint(stage * 12 * BR + 4 * BR + 4 * int(threadIdx.x)), delta);
   };
   const auto load_queries = [&](int stage, int first) {
@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
 #pragma unroll
       for (int r = 0; r < MT; ++r)
 #pragma unroll
-        for (int x = 0; x < 4; ++x) s[r][n][x] = exp2_fast(fmaf(s[r][n][x], e.c, -base[x % 2]));
+        for (int x = 0; x < 4; ++x) s[r][n][x] = weight_of<T>(s[r][n][x], e, base[x % 2]);
     }
     uint p[MT][8 * N / kDepth<T>][4];
     pack_rows<T>(p, s);

@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
   float* sums = reinterpret_cast<float*>(push.d_q_sums) + head0 * head_sums +
                 d_q_feature / 64 * 4096 + d_q_feature % 64 * 64 +
                 4 * (32 * q_block + int(threadIdx.x) % 32);
-  const Exponent e(u.scale);
+  const Exponent e(u.scale, kIsF32<T>);
   float d_k[MT][F][4], d_v[MT][F][4];
   clear(d_k), clear(d_v);
 
@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
   };
   const auto put_numbers = [&](int stage) {
     if (int(threadIdx.x) >= BR) return;
-    put_number(numbers + uint(stage * 12 * BR + 4 * int(threadIdx.x)), base_of_row(lse));
+    put_number(numbers + uint(stage * 12 * BR + 4 * int(threadIdx.x)), base_of_row<T>(lse));
     put_number(numbers + uint(stage * 12 * BR + 4 * BR + 4 * int(threadIdx.x)), delta);
   };
   const auto load_queries = [&](int stage, int first) {
@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
 #pragma unroll
         for (int r = 0; r < MT; ++r)
 #pragma unroll
-          for (int x = 0; x < 4; ++x) s[r][n][x] = exp2_fast(fmaf(s[r][n][x], e.c, -base[x % 2]));
+          for (int x = 0; x < 4; ++x) s[r][n][x] = weight_of<T>(s[r][n][x], e, base[x % 2]);
       }
       pack_rows<T>(p, s);
       if constexpr (HALVES == 1)

@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
   const SharedLeft<W, MT> q_at(q_tile, own), o_at(o_tile, own);
   const RowsReach<T, W> k_at(k_tile, false), v_at(v_tile, false);
   const AcrossReach<T, W> k_across(k_tile, true);
-  const Exponent e(u.scale);
+  const Exponent e(u.scale, kIsF32<T>);
   float d_q[MT][S::FEATURES / 8][4];
   clear(d_q);
 
@@ -58,8 +58,8 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
     for (int h = 0; h < 2; ++h) {
       const int i = row + 16 * r + 8 * h;
       const bool there = i < u.seq_q;
-      lse[r][h] = base_of_row(there ? __ldg(reinterpret_cast<const float*>(push.lse) + rows0 + i)
-                                    : minus_infinity());
+      lse[r][h] = base_of_row<T>(there ? __ldg(reinterpret_cast<const float*>(push.lse) + rows0 + i)
+                                       : minus_infinity());
       delta[r][h] = there ? __ldg(reinterpret_cast<const float*>(push.delta) + rows0 + i) : 0.f;
     }
   int stage = 0;
@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
 #pragma unroll
         for (int x = 0; x < 4; ++x)
           dp[r][n][x] =
-              exp2_fast(fmaf(s[r][n][x], e.c, -lse[r][x / 2])) * (dp[r][n][x] - delta[r][x / 2]);
+              weight_of<T>(s[r][n][x], e, lse[r][x / 2]) * (dp[r][n][x] - delta[r][x / 2]);
     uint ds[MT][BC / kDepth<T>][4];
     pack_rows<T>(ds, dp);
     product_nn<W, T>(d_q, ds, k_across, stage * BC);
