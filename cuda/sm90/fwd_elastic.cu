@@ -147,9 +147,8 @@ TANDEM_DEVICE void consume(const FwdFullParams& params, const Places<S>& places)
   constexpr int N = S::N, PAD = S::DIST_PAD;
   const FwdBlock& u = params.block;
   const int group = __shfl_sync(kAllLanes, int(threadIdx.x) / 128 - 1, 0);
-  const bool speaks = threadIdx.x % 128 == 0;  // for its warpgroup
+  const auto speaks = [] { return fresh_thread() % 128 == 0; };  // for its warpgroup
   const float scale = plain_scale(u) ? u.scale * kLog2e : 1.f;
-  const int window = params.extra.dist_window;  // 0: there is no distance bias
   const uint64_t q_at = along(places.q(0) + uint(group * 64 * kPanelBytes));
   const uint64_t k_at = along(places.keys(0)), v_at = across(places.keys(0), S::K_PANEL);
   const uint table = places.dist(group);
@@ -162,7 +161,7 @@ TANDEM_DEVICE void consume(const FwdFullParams& params, const Places<S>& places)
                         further(k_at, keys.stage() * S::PLACE));
   };
   const auto release = [&](uint full) {
-    if (speaks) barrier_arrive(places.empty(full));
+    if (speaks()) barrier_arrive(places.empty(full));
   };
   // The place in use, and on to the next one.
   const auto take = [&] {
@@ -191,17 +190,18 @@ TANDEM_DEVICE void consume(const FwdFullParams& params, const Places<S>& places)
   for (; more; at = to) {
     // Here S of the tile's first keys is there.
     if constexpr (S::Q_STAGES == 1) begin_tile();
-    if (window > 0 && at.index != index) {
+    if (params.extra.dist_window > 0 && at.index != index) {
       index = at.index;
       const float* dist =
           reinterpret_cast<const float*>(params.push.extra[params.features.AT_DIST]) +
-          int64_t(head_of(u, at)) * window;
+          int64_t(head_of(u, at)) * params.extra.dist_window;
       const float factor = plain_scale(u) ? 1.f / u.scale : kLog2e;
       named_sync(4 + group, 128);
 #pragma unroll 4
-      for (int n = int(threadIdx.x) % 128; n < window + 2 * PAD; n += 128) {
+      for (int n = int(threadIdx.x) % 128; n < params.extra.dist_window + 2 * PAD; n += 128) {
         const int t = n - PAD;
-        put_shared(table + uint(4 * n), t >= 0 && t < window ? __ldg(dist + t) * factor : 0.f);
+        put_shared(table + uint(4 * n),
+                   t >= 0 && t < params.extra.dist_window ? __ldg(dist + t) * factor : 0.f);
       }
       named_sync(4 + group, 128);
     }
@@ -219,13 +219,15 @@ TANDEM_DEVICE void consume(const FwdFullParams& params, const Places<S>& places)
     };
     const auto near = [&](int t) {
       const int distance = first() - t * N;
-      return window > 0 && distance + 63 >= 0 && distance - (N - 1) < window;
+      return params.extra.dist_window > 0 && distance + 63 >= 0 &&
+             distance - (N - 1) < params.extra.dist_window;
     };
     // Most are none of these, and have loops of their own, whose code is short.
     const auto plain = [&](int t) {
       return (t >= at.span.full_begin) & (t < at.span.full_end) &
-             (window == 0 || first() - t * N - (N - 1) >= window) & plain_scale(u) &
-             (at.row0 + 64 * group < u.seq_q);
+             (params.extra.dist_window == 0 ||
+              first() - t * N - (N - 1) >= params.extra.dist_window) &
+             plain_scale(u) & (at.row0 + 64 * group < u.seq_q);
     };
     const auto score = [&](int t) {
       if (!plain_scale(u)) {
@@ -286,10 +288,8 @@ TANDEM_DEVICE void consume(const FwdFullParams& params, const Places<S>& places)
       settle(s);  // and not behind the wait that follows
     };
     const auto weigh = [&](int t) {
-      if (!hidden(t)) {
-        score(t);
-        weigh_plain();
-      }
+      score(t);
+      weigh_plain();
       if (edge(t)) hide(t, 0.f);
     };
     const auto product_o = [&] {
