@@ -3,6 +3,7 @@
 #include "params.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "hopper_tiles.h"
 
@@ -296,8 +297,24 @@ ExtraBlock extra_block(const Problem& p) {
   return b;
 }
 
+// Of k and v where two tiles of them fly at once, 8 elements each: with few enough registers of an invocation for that, and
+// nothing in the loop but products and exponentials. Elsewhere 0.
+uint32_t far_row(const Plan& plan, const Launch& l) {
+  const Problem& p = plan.problem;
+  if (std::strcmp(plan.path, "coopmat2") != 0 || !is_whole(p, l) || p.k.s != p.v.s) return 0;
+  const bool plain = p.normalizer == Normalizer::softmax && p.softcap == 0 && !(p.dropout > 0) &&
+                     extra_addresses(p) == 0 && l.splits == 1;
+  const int64_t chunks = l.tile.bc * (std::max(p.head_dim, p.head_dim_v) / 8);
+  const bool room = l.flies && l.row_blocks == 1 && l.tile.max_d == 128;
+  return plain && room && chunks <= 8 * l.tile.invocations() && p.k.s % 8 == 0 && p.k.s > 0 &&
+                 p.k.s < int64_t(1) << 24
+             ? uint32_t(p.k.s / 8)
+             : 0;
+}
+
 FwdSpec fwd_spec(const Plan& plan, const Launch& l) {
   FwdSpec s = tile_spec<FwdSpec>(plan, l);
+  s.KV_ROW = far_row(plan, l);
   s.SPLIT = l.splits > 1;
   s.SINK = plan.problem.sink && l.splits == 1;
   return s;

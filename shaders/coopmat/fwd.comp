@@ -27,6 +27,7 @@ layout(push_constant) uniform Push {
 #include "softmax.glsl"
 #include "weight.glsl"
 #define TAKES_BLOCKS true
+#define ROW_CHUNKS(t) (KV_ROW != 0 ? KV_ROW : int(t.row.x >> 4))
 #include "coopmat/matrix.glsl"
 #include "coopmat/stage.glsl"
 #include "coopmat/bias.glsl"
@@ -48,6 +49,17 @@ const bool AGAIN = FLYING && RM > 1;
 // Without NVIDIA's reductions a maximum takes barriers of the subgroup. lavapipe (Mesa 26) makes them barriers of the
 // workgroup, which must not stand where subgroups part; no other device has subgroups of 8.
 const bool ALWAYS_GROWS = TANDEM_CM2 == 0 && SUBGROUP == 8;
+
+// KV_ROW (src/params.cpp): K and V come two tiles ahead, in two sets of staging registers. For these the stride of rows is a
+// constant, and the rows' maxima stay in the scratch (PARKS), where only the branch in which they move looks for them.
+const bool FAR = KV_ROW != 0 && FLYING;
+#if TANDEM_CM2
+const bool PARKS = FAR && RM == 1 && SUBGROUP != 8; // 8: lavapipe, as above
+#else
+const bool PARKS = false;
+#endif
+#define PARK(m) coopMatStore(m, scratch, MY_SCRATCH, MATRIX / 4, ROW_MAJOR);
+#define UNPARK(m) coopMatLoad(m, scratch, MY_SCRATCH, MATRIX / 4, ROW_MAJOR);
 
 // Of a row, in all of its elements: lse out of m and l, whose sum comes first, and what o is to be multiplied by.
 void finish_rows(inout ACC m, inout ACC l, out ACC factor, int h) {
@@ -71,13 +83,13 @@ void finish_rows(inout ACC m, inout ACC l, out ACC factor, int h) {
 // Of a tile's scores s[RM][NB], what is above the others in each place of a block, the origins of the rows' weights, and
 // whether a score moves a row's maximum (SLACK).
 #define BEGIN_ROWS(s, m, top, origin, grows)                                     \
-  ACC top[RM], origin[RM];                                                       \
+  ACC top[RM];                                                                   \
   bool grows = false;                                                            \
   EACH(r, RM) {                                                                  \
     top[r] = s[r][0];                                                            \
     EACH(n, NB) ELEMENTS(k, top[r]) top[r][k] = max(top[r][k], s[r][n][k]);      \
     ELEMENTS(k, top[r]) {                                                        \
-      origin[r][k] = log2_origin(m[r][k]);                                       \
+      if (!PARKS) origin[r][k] = log2_origin(m[r][k]);                           \
       grows = grows || fma(top[r][k], log2_scale, -origin[r][k]) > SLACK;        \
     }                                                                            \
   }
@@ -116,7 +128,7 @@ void main() {
 
   // m: a maximum of the row's scores, the same in all columns; weights are powers of two from m * log2_scale, rounded,
   // on. l: each element's own part of the sum, until the end.
-  ACC acc[RM][DV_BLOCKS], m[RM], l[RM];
+  ACC acc[RM][DV_BLOCKS], m[RM], l[RM], origin[RM];
   EACH(r, RM) {
     m[r] = ACC(ORIGIN);
     l[r] = ACC(0.0);
@@ -206,15 +218,27 @@ void main() {
 
   // K of a tile is in shared memory when its turn begins, V comes under the first product, K of the next tile under the
   // second: one set of staging registers.
+#define COL_OF(tile) (min(tile, tiles.end - 1) * COLS)
+  if (PARKS) {
+    EACH(r, RM) {
+      ELEMENTS(k, m[r]) origin[r][k] = log2_origin(m[r][k]);
+      PARK(m[r])
+    }
+    subgroupBarrier();
+  }
   int next = next_live(tiles.begin, tiles, row0);
   if (next < tiles.end) {
     fetch_tile(stage_1, k, next * COLS, D_CHUNKS);
     put_tile(0, stage_1, k, next * COLS, D_CHUNKS);
+    if (FAR) {
+      fetch_tile(stage_2, v, next * COLS, DV_CHUNKS);
+      fetch_tile(stage_1, k, COL_OF(next + 1), D_CHUNKS);
+    }
     barrier();
   }
   while (next < tiles.end) {
     const int t = next, col0 = t * COLS;
-    fetch_tile(stage_1, v, col0, DV_CHUNKS);
+    if (!FAR) fetch_tile(stage_1, v, col0, DV_CHUNKS);
     Bias bias[RM][NB];
     FETCH_BIAS(bias, row0, col0)
     ACC s[RM][NB], slope[RM][NB];
@@ -231,10 +255,14 @@ void main() {
         s[r][n] = coopMatMulAdd(x, y, s[r][n]);
       }
     }
-    put_tile(SECOND, stage_1, v, col0, DV_CHUNKS);
+    if (FAR) {
+      put_tile(SECOND, stage_2, v, col0, DV_CHUNKS);
+      fetch_tile(stage_2, v, COL_OF(t + 1), DV_CHUNKS);
+    } else
+      put_tile(SECOND, stage_1, v, col0, DV_CHUNKS);
     barrier();
     next = next_live(t + 1, tiles, row0);
-    if (AGAIN || next < tiles.end) fetch_tile(stage_1, k, min(next, tiles.end - 1) * COLS, D_CHUNKS);
+    if (!FAR && (AGAIN || next < tiles.end)) fetch_tile(stage_1, k, COL_OF(next), D_CHUNKS);
 
     FINISH_SCORES(s, slope, bias, my_row0, col0, partial)
     if (NORM != SOFTMAX) { // m is lse, or the threshold, l elastic's share
@@ -246,11 +274,19 @@ void main() {
         EACH(r, RM) {
           row_max(top[r]);
           ACC keep;
+          if (PARKS) {
+            UNPARK(m[r])
+            subgroupBarrier();
+          }
           ELEMENTS(k, keep) {
             m[r][k] = max(m[r][k], top[r][k]);
             keep[k] = exp2(origin[r][k] - log2_origin(m[r][k]));
             origin[r][k] = log2_origin(m[r][k]);
             l[r][k] *= keep[k];
+          }
+          if (PARKS) {
+            PARK(m[r])
+            subgroupBarrier();
           }
           EACH(d, DV_BLOCKS) ELEMENTS(k, keep) acc[r][d][k] *= keep[k];
         }
@@ -273,11 +309,13 @@ void main() {
       coopMatLoad(y, streamed, SECOND + n * MATRIX * PITCH + d * (MATRIX / 8), PITCH, ROW_MAJOR);
       EACH(r, RM) acc[r][d] = coopMatMulAdd(p[r][n], y, acc[r][d]);
     }
-    if (AGAIN || next < tiles.end) put_tile(0, stage_1, k, next * COLS, D_CHUNKS);
+    if (AGAIN || FAR || next < tiles.end) put_tile(0, stage_1, k, next * COLS, D_CHUNKS);
+    if (FAR) fetch_tile(stage_1, k, COL_OF(next + 1), D_CHUNKS);
     barrier();
   }
 
   EACH(r, RM) {
+    if (PARKS) UNPARK(m[r])
     if (NORM == SOFTMAX) {
       ACC factor;
       finish_rows(m[r], l[r], factor, h);

@@ -8,6 +8,9 @@
 // 580.159.04) a fifth of its speed; and a branch or a loop of some invocations while matrices wait to be stored costs
 // four fifths, as they then wait in memory. So first all results go to shared memory, then everything else is done.
 
+#ifndef ROW_CHUNKS // from a row to the next, of 16 bytes
+#define ROW_CHUNKS(t) int(t.row.x >> 4)
+#endif
 const int RAGGED = 2;
 const int MOST_CHUNKS = D_BLOCKS > DV_BLOCKS ? D_CHUNKS : DV_CHUNKS;
 const bool FLYING = FLIES != 0 && WIDE != 0; // FLIES: there are registers for it
@@ -40,7 +43,7 @@ bool in_tile(int turn, int chunks) { return COLS * chunks % WG == 0 || chunk_row
 void fetch_tile(out uvec4 stage[VEC], View t, int r0, int chunks) {
   if (!FLYING) return;
   Rows4 tile = Rows4(row_address(t, r0));
-  const int row = int(t.row.x >> 4), last = (t.rows - 1 - r0) * row;
+  const int row = ROW_CHUNKS(t), last = (t.rows - 1 - r0) * row;
   const int first = TID / chunks * row + TID % chunks, end = last + TID % chunks;
   EACH(i, VEC) {
     if (i * WG >= COLS * chunks || !in_tile(i, chunks)) continue;
