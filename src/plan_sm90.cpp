@@ -93,17 +93,17 @@ String row_refusal(const Problem& p, const Caps& caps, const FwdTile& t) {
         forced(p, t.rows(), t.bc), alpha_refusal(p, t.d)})
     if (!why.empty()) return why;
   if (sm90_fwd_bytes(p, t) == 0)
-    return p.bias                                ? "it has no room for tiles of the bias"
+    return p.bias                               ? "it has no room for tiles of the bias"
            : p.normalizer == Normalizer::entmax ? "it has no room for candidates"
-                                                 : "it has no kernel with lengths";
+                                                : "it has no kernel with lengths";
   return no_room(caps, sm90_fwd_bytes(p, t), t.threads());
 }
 
 String row_refusal(const Problem& p, const Caps& caps, const BwdShape& s) {
   if (is_disabled(caps, s.name)) return kDisabled;
-  for (const String& why : {too_wide("head_dim", p.head_dim, s.d),
-                            too_wide("head_dim_v", p.head_dim_v, s.d), forced(p, s.br, s.bc),
-                            alpha_refusal(p, s.d)})
+  for (const String& why :
+       {too_wide("head_dim", p.head_dim, s.d), too_wide("head_dim_v", p.head_dim_v, s.d),
+        forced(p, s.br, s.bc), alpha_refusal(p, s.d)})
     if (!why.empty()) return why;
   if (sm90_bwd_bytes(p, s) == 0) return "its registers do not suffice for softcap or alibi";
   return no_room(caps, sm90_bwd_bytes(p, s), kBwdThreads);

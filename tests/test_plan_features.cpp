@@ -95,8 +95,7 @@ bool expects(const Plan& plan, Stem stem) {
     case Stem::bwd_dot:
       return q && by_dot && (fused || p.wants(through_ds));
     case Stem::bwd_row:
-      return q && !by_dot && !row_dq &&
-             (fused || p.wants(through_ds | TANDEM_GRAD_TAU));
+      return q && !by_dot && !row_dq && (fused || p.wants(through_ds | TANDEM_GRAD_TAU));
     case Stem::bwd_dkv:
       return kv && !dkv_ddist && !fused && p.wants(TANDEM_GRAD_K | TANDEM_GRAD_V);
     case Stem::bwd_dq:

@@ -126,8 +126,7 @@ Kernel<BwdDkvDqEntmaxParams> select(int row, bool fast) {
     if (row != ROW) return select<T, ROW + 1>(row, fast);
     if constexpr (!kBwdShapes[ROW].wide) {
       if (fast) return bwd_dkv_dq<T, ROW, Entmax<true>, true, true>;
-      if constexpr (kBwdShapes[ROW].d == 128)
-        return bwd_dkv_dq<T, ROW, Entmax<false>, true, true>;
+      if constexpr (kBwdShapes[ROW].d == 128) return bwd_dkv_dq<T, ROW, Entmax<false>, true, true>;
     }
   }
   return nullptr;

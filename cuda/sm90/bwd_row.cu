@@ -25,7 +25,9 @@ struct RowShared {
   TANDEM_DEVICE uint d_o() const { return base + kPanels * kQPanel; }
   TANDEM_DEVICE uint k(int stage) const { return base + kAtK + stage * (kPanels * kKPanel); }
   TANDEM_DEVICE uint v(int stage) const { return k(S.stages + stage); }
-  TANDEM_DEVICE uint words(int group) const { return base + kAtWords + group * (kSupportWords * 4); }
+  TANDEM_DEVICE uint words(int group) const {
+    return base + kAtWords + group * (kSupportWords * 4);
+  }
   // Q and dO; then per stage K full, V full, K empty, V empty.
   TANDEM_DEVICE uint rows_full() const { return base + kAtBarriers; }
   TANDEM_DEVICE uint k_full(int stage) const { return base + kAtBarriers + 8 + 8 * stage; }
@@ -105,7 +107,7 @@ TANDEM_DEVICE void sum_rows(const BwdRowParams& params, const Rows& at,
 #pragma unroll 1
   for (int t = at.span.begin; t < at.span.end; ++t, turn.next()) {
     float s[N / 2], dp[N / 2];
-    const auto product = [&](float (&to)[N / 2], uint rows, uint keys) {
+    const auto product = [&](float(&to)[N / 2], uint rows, uint keys) {
       fence();
 #pragma unroll
       for (int k = 0; k < D / 16; ++k)

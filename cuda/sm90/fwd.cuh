@@ -33,10 +33,9 @@ struct FwdShape {
   static constexpr FwdTile tile = kFwdTiles[ROW];
   static constexpr int D = tile.d, DV = tile.dv, GROUPS = tile.groups, M = tile.rows(), N = tile.bc;
   static constexpr int PRODUCER = producer_registers(tile), CONSUMER = consumer_registers(tile);
-  static constexpr int STAGES = tile.stages,
-                       Q_STAGES = Q_STAGES_ ? Q_STAGES_
-                                  : BIAS    ? fwd_bias_q_stages(tile)
-                                            : fwd_q_stages(tile);
+  static constexpr int STAGES = tile.stages, Q_STAGES = Q_STAGES_ ? Q_STAGES_
+                                                        : BIAS    ? fwd_bias_q_stages(tile)
+                                                                  : fwd_q_stages(tile);
   static_assert(GROUPS == 2 || GROUPS == 3, "registers are shared out for these");
   static constexpr bool TURNS = tile.turns && GROUPS > 1;
   static constexpr int DIST_PAD = fwd_dist_pad(tile), DIST_ENTRIES = fwd_dist_entries(tile);

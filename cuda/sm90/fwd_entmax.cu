@@ -141,14 +141,15 @@ TANDEM_DEVICE void produce(const FwdFullParams& params, const Shared<S>& shared)
 template <typename S>
 struct Candidates {
   static constexpr int N = S::N;
-  uint first;       // of row 0; row 1 is half a step further
-  uint end[2];      // behind the last
+  uint first;   // of row 0; row 1 is half a step further
+  uint end[2];  // behind the last
   float bound[2];
   TANDEM_DEVICE uint row(int r) const { return first + uint(r * (S::STEP / 2)); }
   TANDEM_DEVICE int count(int r) const { return int((end[r] - row(r)) / S::STEP); }
   TANDEM_DEVICE void clear() { end[0] = row(0), end[1] = row(1); }
   TANDEM_DEVICE bool any_beyond(int count) const {
-    return __any_sync(kAllLanes, max(int(end[0] - row(0)), int(end[1] - row(1))) >= count * S::STEP);
+    return __any_sync(kAllLanes,
+                      max(int(end[0] - row(0)), int(end[1] - row(1))) >= count * S::STEP);
   }
 
   TANDEM_DEVICE void append(const float (&s)[N / 2]) {
@@ -316,7 +317,8 @@ TANDEM_DEVICE void consume(const FwdFullParams& params, const Shared<S>& shared)
       return again;
     };
 
-    float t_row[2];  // of z: lower bounds, in the end the thresholds; rows that see nothing: -inf, that do not exist: +inf
+    float t_row
+        [2];  // of z: lower bounds, in the end the thresholds; rows that see nothing: -inf, that do not exist: +inf
     bool moves = false;
     clear_words();
     barrier_wait(shared.q_full(q_step.stage()), q_step.parity());
@@ -524,8 +526,7 @@ template <typename T, int ROW = 0>
 Kernel<FwdFullParams> select(const char* name, bool fast) {
   if constexpr (ROW < kFwdTileCount) {
     if constexpr (fwd_entmax_shared_bytes(kFwdTiles[ROW]) > 0)
-      if (std::strcmp(name, kFwdTiles[ROW].name) == 0)
-      {
+      if (std::strcmp(name, kFwdTiles[ROW].name) == 0) {
         if (fast) return fwd_entmax<T, ROW, true>;
         if constexpr (kFwdTiles[ROW].d == 128) return fwd_entmax<T, ROW, false>;
       }

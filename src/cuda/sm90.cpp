@@ -121,7 +121,7 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const SharedMemory&
         const auto find = set == HopperSet::entmax
                               ? (p.alpha == 1.5f ? cuda::sm90::fwd_entmax_kernel
                                                  : cuda::sm90::fwd_entmax_any_kernel)
-                          : biased                      ? cuda::sm90::fwd_bias_kernel
+                          : biased                    ? cuda::sm90::fwd_bias_kernel
                           : set == HopperSet::elastic ? cuda::sm90::fwd_elastic_kernel
                           : set == HopperSet::lengths ? cuda::sm90::fwd_lengths_kernel
                                                       : cuda::sm90::fwd_full_kernel;
