@@ -32,10 +32,19 @@ struct Walk {
   int keys;               // rows of d_k and d_v
   int first_q, first_kv;  // where the entry begins in packed tensors
   int map_q, map_kv;      // its index in the tensor maps
+  bool down = false;
+  // The tile of queries that comes when those of span are counted from its end, if they are.
+  TANDEM_DEVICE int turned(int at) const { return down ? span.begin + span.end - 1 - at : at; }
 };
 // Sets whose entries may be shorter than the problem's lengths (bwd_full.cuh).
 template <typename Set>
 constexpr bool kHasLengths = false;
+
+// With a causal mask all tiles of keys share the last queries, not the first: who begins there reads what others read.
+template <typename Block>
+TANDEM_DEVICE bool best_down(const Block& u) {
+  return u.band_right != TANDEM_BAND_OPEN && u.band_left == TANDEM_BAND_OPEN && !u.in_turn;
+}
 
 // inner: the batch, if workgroups that follow each other are to differ in its entry alone; else 1.
 template <typename Block>
@@ -235,9 +244,9 @@ TANDEM_DEVICE void load_tiles(const typename Set::Params& params, const Walk& wa
     const float* lse = reinterpret_cast<const float*>(params.push.lse) + rows0;
     const float* delta = reinterpret_cast<const float*>(params.push.delta) + rows0;
 #pragma unroll 1
-    for (int t = tiles.next(n, walk.span.begin); t < walk.span.end;
-         t = tiles.next(n, t + 1), q.next(), d_o.next()) {
-      const int row0 = t * S.br;
+    for (int at = tiles.next(n, walk.span.begin); at < walk.span.end;
+         at = tiles.next(n, at + 1), q.next(), d_o.next()) {
+      const int t = walk.turned(at), row0 = t * S.br;
       const bool last_rows = ends(walk.seq_q - row0, S.br);
       barrier_wait(barriers.q_empty(q.stage), q.parity ^ 1);
       if (lane == 0) {

@@ -62,6 +62,7 @@ struct SupportTiles {
 template <bool FAST>
 struct Entmax : Plain {
   using Params = BwdDkvDqEntmaxParams;
+  static constexpr bool kAnyOrder = false;  // SupportTiles counts upwards
   static constexpr float kLse = 1.f;
   template <int ROW>
   using Tiles = SupportTiles<ROW>;

@@ -40,6 +40,7 @@ TANDEM_DEVICE float shared_float(uint at) {
 // rounded as the products take it, in a fixed order.
 struct Elastic {
   using Params = BwdDkvDdistParams;
+  static constexpr bool kAnyOrder = false;
   using Registers = sm90::Registers<56>;
   static constexpr float kHidden = kUnseen;
   static constexpr float kLse = kLog2e;

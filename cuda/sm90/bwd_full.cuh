@@ -17,6 +17,7 @@ struct WithLengths {
   static constexpr bool has_kernel(const BwdShape& s) { return !s.wide; }
   static constexpr int bytes(const BwdShape&) { return 0; }
   static constexpr float kHidden = 0.f;
+  static constexpr bool kAnyOrder = false;
   static constexpr float kLse = kLog2e;
   template <int ROW>
   using Tiles = EveryTile<ROW>;

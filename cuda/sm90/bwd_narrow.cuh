@@ -39,7 +39,9 @@ TANDEM_DEVICE void add_sums(const typename Set::Params& params, const Walk& walk
         reinterpret_cast<float*>(params.push.d_q_sums) + first * (S.br / 64 * kPanels * kSumsBlock);
     uint* turns = reinterpret_cast<uint*>(params.push.turns) + first * (S.br / 64);
 #pragma unroll 1
-    for (int t = visited.next(n, walk.span.begin); t < walk.span.end; t = visited.next(n, t + 1)) {
+    for (int at = visited.next(n, walk.span.begin); at < walk.span.end;
+         at = visited.next(n, at + 1)) {
+      const int t = walk.turned(at);
       float* to = sums + int64_t(t) * (S.br / 64 * kPanels * kSumsBlock);
       if (u.in_turn && one) wait_turn(turns + t * (S.br / 64), visited.before(u, walk, n, t));
       __syncwarp();
@@ -97,8 +99,9 @@ TANDEM_DEVICE void multiply(const typename Set::Params& params, const Walk& walk
   for (int n = 0; n < u.group; ++n) {
     if constexpr (kHasLengths<Set>) set.begin_head(walk.head_kv * u.group + n);
 #pragma unroll 1
-    for (int t = tiles.next(n, walk.span.begin); t < walk.span.end;
-         t = tiles.next(n, t + 1), turn.next(), ds_turn.next()) {
+    for (int at = tiles.next(n, walk.span.begin); at < walk.span.end;
+         at = tiles.next(n, at + 1), turn.next(), ds_turn.next()) {
+      const int t = walk.turned(at);
       const uint q = memory.q(turn.stage), d_o = memory.d_o(turn.stage);
       float s[BR / 2], dp[BR / 2];
       barrier_wait(barriers.q_full(turn.stage), turn.parity);
@@ -223,6 +226,7 @@ __global__ void __launch_bounds__(kBwdThreads, 1)
   Walk walk;
   if (!find_walk(params.block, S, Set::order(params), Set::in_turn(params), &walk)) return;
   if constexpr (kHasLengths<Set>) Set::template refine<ROW>(params, &walk);
+  if constexpr (Set::kAnyOrder) walk.down = best_down(params.block);
   const Memory<ROW, Set> memory{shared_address(bwd_memory)};
   if (threadIdx.x == 0) {
     Set::template init<ROW>(memory);

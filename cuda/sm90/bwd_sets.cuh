@@ -12,6 +12,7 @@ namespace sm90 {
 
 struct Plain {
   using Params = BwdDkvDqParams;
+  static constexpr bool kAnyOrder = true;  // of the tiles of queries
   using Registers = sm90::Registers<40>;
   static constexpr int bytes(const BwdShape&) { return 0; }
   static constexpr float kHidden = 0.f;
@@ -61,6 +62,7 @@ struct Plain {
 // all of them, in f32 and in the order of the batch. Nothing S x S is kept.
 struct Bias {
   using Params = BwdDkvDqBiasParams;
+  static constexpr bool kAnyOrder = false;
   using Registers = sm90::Registers<56>;
   static constexpr int stages(const BwdShape& s) { return bwd_bias_stages(s); }
   static constexpr int bytes(const BwdShape& s) { return stages(s) * bwd_ds_bytes(s); }

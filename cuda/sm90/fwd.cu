@@ -112,7 +112,7 @@ TANDEM_DEVICE void consume(const Params& params, const Shared<S>& shared) {
       const uint notice = notice_at<S>(shared, q_step.n);
       if constexpr (S::FULL) {
         change_scores<N>(
-            s, params, __int_as_float(get_words(notice + 48).y),
+            s, params, get_words(notice + 32).w,
             get_words(notice).x + fresh_row() + get_words(notice + 16).w - (t * N + fresh_col()));
       } else if (!plain_scale(u)) {
         const float first = fresh(u.scale) * kLog2e;

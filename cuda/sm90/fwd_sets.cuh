@@ -64,8 +64,7 @@ struct FwdNotice {
   int seq_kv, off;
   int seq_q, rows;  // of the entry, and of its outputs
   int first_q, head, batch;
-  float slope;  // of ALiBi, in units of scores before they are multiplied
-  int pad[2];
+  int pad[3];
 };
 constexpr uint kNoMore = ~0u;
 static_assert(sizeof(FwdNotice) == kFwdNoticeBytes, "what the host counts");
@@ -197,15 +196,11 @@ TANDEM_DEVICE void produce_entries(const FwdFullParams& params, const Shared<S>&
     barrier_wait(shared.q_empty(stage), q_step.parity() ^ 1);
     if (one) {
       const uint notice = notice_at<S>(shared, q_step.n);
-      float slope = 0.f;
-      if (S::FULL && f.ALIBI)
-        slope = __ldg(reinterpret_cast<const float*>(params.push.extra[f.AT_SLOPE]) + head) *
-                (f.SOFTCAP || !plain_scale(u) ? kLog2e : 1.f / u.scale);
       put_words(notice, at.row0, int(at.index), at.span.begin, at.span.end);
       put_words(notice + 16, at.span.full_begin, at.span.full_end, entry.seq_kv, entry.band.off);
       put_words(notice + 32, entry.seq_q, is_packed(f.LENGTHS_Q) ? entry.seq_q : u.seq_q,
                 entry.first_q, head);
-      put_words(notice + 48, batch, __float_as_int(slope), 0, 0);
+      put_words(notice + 48, batch, 0, 0, 0);
       copy_tile<S::D_PANELS>(shared.q(stage), &params.q, shared.q_full(stage), S::M,
                              entry.first_q + at.row0, head, is_packed(f.LENGTHS_Q) ? 0 : batch);
     }
@@ -271,7 +266,7 @@ TANDEM_DEVICE float step_scale(const FwdFullParams& params) {
 
 // Products become scores, but for step_scale(). distance: i + off - j of the thread's first element.
 template <int N>
-TANDEM_DEVICE void change_scores(float (&s)[N / 2], const FwdFullParams& params, float slope,
+TANDEM_DEVICE void change_scores(float (&s)[N / 2], const FwdFullParams& params, int head,
                                  int distance) {
   const float scale = fresh(params.block.scale);
   if (params.features.SOFTCAP) {
@@ -281,6 +276,10 @@ TANDEM_DEVICE void change_scores(float (&s)[N / 2], const FwdFullParams& params,
     for (int i = 0; i < N / 2; ++i) s[i] *= scale * kLog2e;
   }
   if (params.features.ALIBI) {
+    const bool powers = params.features.SOFTCAP || !plain_scale(params.block);
+    const float slope =
+        __ldg(reinterpret_cast<const float*>(params.push.extra[params.features.AT_SLOPE]) + head) *
+        (powers ? kLog2e : 1.f / scale);
     const float first = float(distance);
 #pragma unroll
     for (int i = 0; i < N / 2; ++i)
