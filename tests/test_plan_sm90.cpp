@@ -79,8 +79,6 @@ TEST_CASE("sm90 refuses by name what the copy engine or its kernels cannot do") 
       {"fwd f16 hq2 sq100 d136 entmax=1.5", "up to 128"},
       {"bwd f16 hq2 sq100 d64 entmax=1.5 alibi", "has alibi"},
       {"bwd f16 hq2 sq100 d64 entmax=1.5 tile=64x64", "different tiles"},
-      {"fwd f16 hq2 sq100 d64 entmax=1.25 tile=192x128",
-       "alpha 1.25 takes the tiles for heads of 128"},
       {"fwd f16 hq2 sq100 d64 dist=30", "has dist_bias"},
       {"fwd f16 b2 hq2 sq100 d64 kv_padded dropout=0.5", "has dropout"},
       {"bwd f16 b2 hq2 sq100 d64 softcap=3 keep:1x1x100", "has keep"},
