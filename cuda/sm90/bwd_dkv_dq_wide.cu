@@ -30,8 +30,8 @@ TANDEM_DEVICE void take_turns(const BwdDkvDqParams& params, const Walk& walk, in
     uint* turns = reinterpret_cast<uint*>(params.push.turns) +
                   head * ((u.seq_q + S.br - 1) / S.br * (S.br / 64)) + group;
 #pragma unroll 1
-    for (int step = 0; step < walk.steps(); ++step) {
-      const int t = walk.step(step);
+    for (int at = walk.span.begin; at < walk.span.end; ++at) {
+      const int t = walk.turned(at);
       if (one) wait_turn(turns + 2 * t, turns_before<ROW>(u, walk, t));
       __syncwarp();
       named_arrive(kMyTurn + group, 160);
@@ -77,8 +77,8 @@ TANDEM_DEVICE void multiply(const BwdDkvDqParams& params, const Walk& walk,
     float* sums = reinterpret_cast<float*>(params.push.d_q_sums) +
                   (head * blocks + group) * (kPanels * kSumsBlock) + 4 * thread;
 #pragma unroll 1
-    for (int step = 0; step < walk.steps(); ++step, q_turn.next(), do_turn.next()) {
-      const int t = walk.step(step);
+    for (int at = walk.span.begin; at < walk.span.end; ++at, q_turn.next(), do_turn.next()) {
+      const int t = walk.turned(at);
       const uint q = memory.q(q_turn.stage), d_o = memory.d_o(do_turn.stage);
       float s[32], dp[32];
       barrier_wait(barriers.q_full(q_turn.stage), q_turn.parity);

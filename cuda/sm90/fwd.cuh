@@ -22,15 +22,20 @@ constexpr int consumer_registers(const FwdTile& t) {
   return t.groups == 3 ? 160 : t.dv > 192 ? 240 : 232;
 }
 
-// BIAS_: with a dense bias.
-template <int ROW, bool BIAS_ = false>
+// What a kernel knows beyond plain softmax: a dense bias; lengths and sinks; these and whatever changes a score.
+enum class FwdSet { plain, bias, lengths, full };
+
+// Q_STAGES_: places for q, 0: as many as fit.
+template <int ROW, FwdSet SET = FwdSet::plain, int Q_STAGES_ = 0>
 struct FwdShape {
-  static constexpr bool BIAS = BIAS_;
+  static constexpr bool BIAS = SET == FwdSet::bias, FULL = SET == FwdSet::full,
+                        LENGTHS = SET == FwdSet::lengths || FULL;
   static constexpr FwdTile tile = kFwdTiles[ROW];
   static constexpr int D = tile.d, DV = tile.dv, GROUPS = tile.groups, M = tile.rows(), N = tile.bc;
   static constexpr int PRODUCER = producer_registers(tile), CONSUMER = consumer_registers(tile);
-  static constexpr int STAGES = tile.stages,
-                       Q_STAGES = BIAS ? fwd_bias_q_stages(tile) : fwd_q_stages(tile);
+  static constexpr int STAGES = tile.stages, Q_STAGES = Q_STAGES_ ? Q_STAGES_
+                                                        : BIAS    ? fwd_bias_q_stages(tile)
+                                                                  : fwd_q_stages(tile);
   static_assert(GROUPS == 2 || GROUPS == 3, "registers are shared out for these");
   static constexpr bool TURNS = tile.turns && GROUPS > 1;
   static constexpr int D_PANELS = fwd_panels(D), DV_PANELS = fwd_panels(DV);
@@ -79,6 +84,7 @@ struct Shared {
       barrier_init(k_empty(n), S::GROUPS);
       barrier_init(v_empty(n), S::GROUPS);
     }
+    if (S::LENGTHS) barrier_init(barrier(4 + 4 * S::STAGES), 1);
   }
 };
 
@@ -395,14 +401,12 @@ TANDEM_DEVICE void transpose_quad(uint (&x)[4]) {
   }
 }
 
-// Accumulators times factor to o.
-template <typename T, int DV>
-TANDEM_DEVICE void store_rows(const float (&o)[DV / 2], const float (&factor)[2], uint64_t address,
-                              const FwdBlock& u, const FwdPlace& at) {
-  ushort* base =
-      reinterpret_cast<ushort*>(address) + batch_of(u, at) * u.o.b + head_of(u, at) * u.o.h;
+// Accumulators times factor to the rows of a head below rows. ENDS: those from length on are zeros.
+template <typename T, int DV, bool ENDS = false>
+TANDEM_DEVICE void store_rows(const float (&o)[DV / 2], const float (&factor)[2], ushort* base,
+                              const FwdBlock& u, int row0, int rows, int length = 0) {
   const bool chunks = u.o.d == 1 && u.o.s % 8 == 0 && reinterpret_cast<uint64_t>(base) % 16 == 0;
-  const int row = at.row0 + fresh_row(), lane = fresh_thread() % 4;
+  const int row = row0 + fresh_row(), lane = fresh_thread() % 4;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const int i = row + 8 * r;
@@ -412,9 +416,11 @@ TANDEM_DEVICE void store_rows(const float (&o)[DV / 2], const float (&factor)[2]
       uint x[4];
 #pragma unroll
       for (int n = 0; n < 4; ++n)
-        x[n] = T::pack(o[4 * (j + n) + 2 * r] * factor[r], o[4 * (j + n) + 2 * r + 1] * factor[r]);
+        x[n] = ENDS && i >= length ? 0
+                                   : T::pack(o[4 * (j + n) + 2 * r] * factor[r],
+                                             o[4 * (j + n) + 2 * r + 1] * factor[r]);
       transpose_quad(x);
-      const int left = i < u.seq_q ? u.head_dim_v - 8 * (j + lane) : 0;
+      const int left = i < rows ? u.head_dim_v - 8 * (j + lane) : 0;
       if (chunks && left >= 8) {
         *reinterpret_cast<uint4*>(to + 8 * j) = make_uint4(x[0], x[1], x[2], x[3]);
       } else {  // seldom, and short: what lies here pushes the loops out of the instruction cache
@@ -429,6 +435,15 @@ TANDEM_DEVICE void store_rows(const float (&o)[DV / 2], const float (&factor)[2]
       }
     }
   }
+}
+
+template <typename T, int DV>
+TANDEM_DEVICE void store_rows(const float (&o)[DV / 2], const float (&factor)[2], uint64_t address,
+                              const FwdBlock& u, const FwdPlace& at) {
+  store_rows<T, DV>(
+      o, factor,
+      reinterpret_cast<ushort*>(address) + batch_of(u, at) * u.o.b + head_of(u, at) * u.o.h, u,
+      at.row0, u.seq_q);
 }
 
 TANDEM_DEVICE void store_lse(const FwdBlock& u, const FwdPush& push, const FwdPlace& at,
