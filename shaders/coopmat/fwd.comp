@@ -27,7 +27,9 @@ layout(push_constant) uniform Push {
 #include "softmax.glsl"
 #include "weight.glsl"
 #define TAKES_BLOCKS true
+#if TANDEM_CM2
 #define ROW_CHUNKS(t) (KV_ROW != 0 ? KV_ROW : int(t.row.x >> 4))
+#endif
 #include "coopmat/matrix.glsl"
 #include "coopmat/stage.glsl"
 #include "coopmat/bias.glsl"
@@ -52,14 +54,18 @@ const bool ALWAYS_GROWS = TANDEM_CM2 == 0 && SUBGROUP == 8;
 
 // KV_ROW (src/params.cpp): K and V come two tiles ahead, in two sets of staging registers. For these the stride of rows is a
 // constant, and the rows' maxima stay in the scratch (PARKS), where only the branch in which they move looks for them.
-const bool FAR = KV_ROW != 0 && FLYING;
 #if TANDEM_CM2
+const bool FAR = KV_ROW != 0 && FLYING;
 const bool PARKS = FAR && RM == 1 && SUBGROUP != 8; // 8: lavapipe, as above
-#else
-const bool PARKS = false;
-#endif
 #define PARK(m) coopMatStore(m, scratch, MY_SCRATCH, MATRIX / 4, ROW_MAJOR);
 #define UNPARK(m) coopMatLoad(m, scratch, MY_SCRATCH, MATRIX / 4, ROW_MAJOR);
+#define OWN_ORIGIN
+#else // RADV (Mesa 25.0) crashes on an origin that outlives the block
+const bool FAR = false, PARKS = false;
+#define PARK(m)
+#define UNPARK(m)
+#define OWN_ORIGIN ACC origin[RM];
+#endif
 
 // Of a row, in all of its elements: lse out of m and l, whose sum comes first, and what o is to be multiplied by.
 void finish_rows(inout ACC m, inout ACC l, out ACC factor, int h) {
@@ -84,6 +90,7 @@ void finish_rows(inout ACC m, inout ACC l, out ACC factor, int h) {
 // whether a score moves a row's maximum (SLACK).
 #define BEGIN_ROWS(s, m, top, origin, grows)                                     \
   ACC top[RM];                                                                   \
+  OWN_ORIGIN                                                                     \
   bool grows = false;                                                            \
   EACH(r, RM) {                                                                  \
     top[r] = s[r][0];                                                            \
@@ -128,7 +135,10 @@ void main() {
 
   // m: a maximum of the row's scores, the same in all columns; weights are powers of two from m * log2_scale, rounded,
   // on. l: each element's own part of the sum, until the end.
-  ACC acc[RM][DV_BLOCKS], m[RM], l[RM], origin[RM];
+  ACC acc[RM][DV_BLOCKS], m[RM], l[RM];
+#if TANDEM_CM2
+  ACC origin[RM];
+#endif
   EACH(r, RM) {
     m[r] = ACC(ORIGIN);
     l[r] = ACC(0.0);
@@ -219,6 +229,7 @@ void main() {
   // K of a tile is in shared memory when its turn begins, V comes under the first product, K of the next tile under the
   // second: one set of staging registers.
 #define COL_OF(tile) (min(tile, tiles.end - 1) * COLS)
+#if TANDEM_CM2
   if (PARKS) {
     EACH(r, RM) {
       ELEMENTS(k, m[r]) origin[r][k] = log2_origin(m[r][k]);
@@ -226,6 +237,7 @@ void main() {
     }
     subgroupBarrier();
   }
+#endif
   int next = next_live(tiles.begin, tiles, row0);
   if (next < tiles.end) {
     fetch_tile(stage_1, k, next * COLS, D_CHUNKS);
@@ -315,7 +327,9 @@ void main() {
   }
 
   EACH(r, RM) {
-    if (PARKS) UNPARK(m[r])
+    if (PARKS) {
+      UNPARK(m[r])
+    }
     if (NORM == SOFTMAX) {
       ACC factor;
       finish_rows(m[r], l[r], factor, h);
