@@ -94,22 +94,26 @@ struct Entmax : Plain {
         s[4 * j + 3] = fmaxf(fmaf(s[4 * j + 3], scale, -t.y), 0.f);
       }
     }
-    // u is formed twice where it takes a power: there are no registers to keep it.
     TANDEM_DEVICE float power(float x) const { return FAST ? x : entmax_power(params, x); }
     TANDEM_DEVICE void pack(uint (&y)[BR / 4], const float (&x)[BR / 2]) {
+      if constexpr (FAST) {
 #pragma unroll
-      for (int i = 0; i < BR / 4; ++i)
-        y[i] = T::pack(x[2 * i] * power(x[2 * i]), x[2 * i + 1] * power(x[2 * i + 1]));
+        for (int i = 0; i < BR / 4; ++i)
+          y[i] = T::pack(x[2 * i] * x[2 * i], x[2 * i + 1] * x[2 * i + 1]);
+      }
     }
-    TANDEM_DEVICE void differentiate(uint (&)[BR / 4], uint (&ds)[BR / 4], const float (&x)[BR / 2],
-                                     const float (&dp)[BR / 2], uint delta, int) {
+    TANDEM_DEVICE void differentiate(uint (&y)[BR / 4], uint (&ds)[BR / 4],
+                                     const float (&x)[BR / 2], const float (&dp)[BR / 2],
+                                     uint delta, int) {
 #pragma unroll
       for (int j = 0; j < BR / 8; ++j) {
         const float2 l = shared_float2(delta + 32 * j);
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
           const int n = 4 * j + 2 * r;
-          ds[2 * j + r] = T::pack(power(x[n]) * (dp[n] - l.x), power(x[n + 1]) * (dp[n + 1] - l.y));
+          const float a = power(x[n]), b = power(x[n + 1]);
+          if constexpr (!FAST) y[2 * j + r] = T::pack(x[n] * a, x[n + 1] * b);
+          ds[2 * j + r] = T::pack(a * (dp[n] - l.x), b * (dp[n + 1] - l.y));
         }
       }
     }

@@ -8,10 +8,9 @@ namespace tandem {
 namespace cuda {
 namespace sm90 {
 
-// u of x = [z - t]_+, for any alpha; y is x u.
+// u of x = [z - t]_+, for any alpha, 1 on the support of alpha = 2; y is x u.
 template <typename Params>
 TANDEM_DEVICE float entmax_power(const Params& params, float x) {
-  if (params.features.ALPHA == 2) return x > 0.f ? 1.f : 0.f;
   return x > 0.f ? exp2_fast(__log2f(x) * (params.extra.entmax_exponent - 1.f)) : 0.f;
 }
 
