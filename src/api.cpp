@@ -136,9 +136,11 @@ uint64_t fnv1a(const void* data, size_t size, uint64_t hash = 0xcbf29ce484222325
   return hash;
 }
 
-uint64_t blob_key(const Caps& caps) {
-  const String id = text("%s|%s|%s|%u|%u|%u", backend_name(caps.backend), caps.name.c_str(),
-                         caps.driver.c_str(), caps.vendor_id, caps.device_id, caps.driver_version);
+uint64_t blob_key(const Device& device) {
+  const Caps& caps = device.caps();
+  const String id = text("%s|%s|%s|%u|%u|%u|%llx", backend_name(caps.backend), caps.name.c_str(),
+                         caps.driver.c_str(), caps.vendor_id, caps.device_id, caps.driver_version,
+                         (unsigned long long)device.code_hash());
   return fnv1a(id.data(), id.size());
 }
 
@@ -330,7 +332,7 @@ tandem_status tandem_device_get_cache(tandem_device* device, size_t* size, void*
       BlobHeader header{};
       std::memcpy(header.magic, kBlobMagic, sizeof(kBlobMagic));
       header.version = tandem_version();
-      header.key = blob_key(device->device->caps());
+      header.key = blob_key(*device->device);
       header.size = body.size();
       header.sum = fnv1a(body.data(), body.size());
       std::memcpy(data, &header, sizeof(header));
@@ -356,8 +358,9 @@ tandem_status tandem_device_set_cache(tandem_device* device, size_t size, const 
     if (header.version != tandem_version())
       return fail(TANDEM_ERROR_CACHE, "cache blob is of library version 0x%x, this is 0x%x",
                   header.version, tandem_version());
-    if (header.key != blob_key(device->device->caps()))
-      return fail(TANDEM_ERROR_CACHE, "cache blob is of another device or driver than %s (%s)",
+    if (header.key != blob_key(*device->device))
+      return fail(TANDEM_ERROR_CACHE,
+                  "cache blob is of another build, device or driver than %s (%s)",
                   device->device->caps().name.c_str(), device->device->caps().driver.c_str());
     const uint8_t* body = static_cast<const uint8_t*>(data) + sizeof(header);
     if (header.size != size - sizeof(header))

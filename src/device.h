@@ -38,6 +38,8 @@ class Device : public HostObject {
   const Caps& caps() const { return caps_; }
   const Logger& log() const { return log_; }
   virtual Status build(const Plan& plan, std::unique_ptr<Program>* program) = 0;
+  // Of the code that this build compiles pipelines from.
+  virtual uint64_t code_hash() const { return 0; }
   // Compiled pipelines. A backend without a cache has an empty blob body.
   virtual Status cache_get(Vec<uint8_t>* body) { return body->clear(), Status(); }
   virtual Status cache_set(const uint8_t*, size_t) { return Status(); }

@@ -48,13 +48,51 @@ constexpr int fwd_bias_shared_bytes(const FwdTile& t) {
   return t.bc % 64 == 0 && bytes <= kMaxShared ? bytes : 0;
 }
 
-// Elastic softmax: each warpgroup has the head's distance bias behind the barriers, with zeros for all distances of a tile
-// that has any with an entry.
+// Elastic softmax: K and V share `stages` places. Each warpgroup has the head's distance bias behind them, with zeros for all
+// distances of a tile that has any with an entry.
+constexpr FwdTile fwd_elastic_tile(const FwdTile& t) {
+  return {t.name, t.d, t.dv, t.groups, t.bc, t.d <= 64 ? 8 : 4, false};
+}
 constexpr int kFwdDistWindow = 2048;
-constexpr int fwd_dist_pad(const FwdTile& t) { return 64 + t.bc; }
-constexpr int fwd_dist_entries(const FwdTile& t) { return kFwdDistWindow + 2 * fwd_dist_pad(t); }
-constexpr int fwd_elastic_shared_bytes(const FwdTile& t) {
-  return fwd_shared_bytes(t) + t.groups * fwd_dist_entries(t) * 4;
+constexpr int fwd_elastic_q_stages(const FwdTile& elastic) { return elastic.d <= 128 ? 2 : 1; }
+constexpr int fwd_elastic_place(const FwdTile& elastic) {
+  return elastic.bc * 128 * fwd_panels(elastic.d > elastic.dv ? elastic.d : elastic.dv);
+}
+constexpr int fwd_dist_pad(const FwdTile& elastic) { return 64 + elastic.bc; }
+constexpr int fwd_dist_entries(const FwdTile& elastic) {
+  return kFwdDistWindow + 2 * fwd_dist_pad(elastic);
+}
+constexpr int fwd_elastic_shared_bytes(const FwdTile& row) {
+  const FwdTile t = fwd_elastic_tile(row);
+  const int q_stages = fwd_elastic_q_stages(t);
+  return 1024 + 128 * q_stages * t.rows() * fwd_panels(t.d) + t.stages * fwd_elastic_place(t) +
+         t.groups * fwd_dist_entries(t) * 4 + 16 * (q_stages + t.stages);
+}
+
+// entmax: behind the barriers words of the search, a bit for each of the first kSupportTiles tiles of keys of a warpgroup (two
+// sets), and each thread's candidates of its two rows. 0 candidates: no kernel for the tile.
+constexpr int kSupportTiles = 1024, kSupportWords = kSupportTiles / 32;
+constexpr int kEntmaxQStages = 1;  // room for q of the next tile is better used for candidates
+constexpr int fwd_entmax_lists_at(const FwdTile& t) {  // behind the barriers
+  return 32 + t.groups * 2 * kSupportWords * 4;
+}
+constexpr int fwd_entmax_candidates(const FwdTile& t) {
+  const int left = kMaxShared - fwd_shared_bytes(t, kEntmaxQStages) - fwd_entmax_lists_at(t);
+  const int most = left / (t.groups * 128 * 2 * 4) / 4 * 4;
+  return t.d > 128 || most < 16 ? 0 : most > 44 ? 44 : most;
+}
+constexpr int fwd_entmax_shared_bytes(const FwdTile& t) {
+  return fwd_entmax_candidates(t) == 0
+             ? 0
+             : fwd_shared_bytes(t, kEntmaxQStages) + fwd_entmax_lists_at(t) +
+                   fwd_entmax_candidates(t) * t.groups * 128 * 2 * 4;
+}
+
+// With lengths: a barrier, and what is told of four tiles of query rows. 0: no kernel for the tile.
+constexpr int kFwdNotices = 4, kFwdNoticeBytes = 64;
+constexpr int fwd_lengths_shared_bytes(const FwdTile& t) {
+  const int bytes = fwd_shared_bytes(t, 2) + 2 * 8 + kFwdNotices * kFwdNoticeBytes;
+  return t.d <= 128 && t.dv <= 128 && bytes <= kMaxShared ? bytes : 0;
 }
 
 constexpr FwdTile kFwdTiles[] = {
@@ -67,6 +105,7 @@ constexpr int kFwdTileCount = int(sizeof(kFwdTiles) / sizeof(kFwdTiles[0]));
 
 // ---- bwd_dkv_dq, bwd_dq_cast ----
 constexpr int kBwdThreads = 384;  // a warpgroup of helpers and two that multiply
+constexpr int kBwdParts = 8;      // of a sum over a tile: one of each warp that multiplies
 
 // q and d_o come in boxes of br rows, k and v of bc.
 struct BwdShape {
@@ -114,6 +153,10 @@ constexpr int bwd_elastic_bytes(const BwdShape& s) { return s.q_stages * (s.br +
 constexpr int bwd_elastic_shared_bytes(const BwdShape& s) {
   return bwd_shared_bytes(s) + bwd_elastic_bytes(s) + 2 * s.ds_stages * 8;
 }
+// With lengths: a barrier.
+// And softcap and ALiBi, which keep numbers of each element.
+constexpr bool has_full_kernel(const BwdShape& s) { return !s.wide && s.br <= 64; }
+constexpr int bwd_lengths_shared_bytes(const BwdShape& s) { return bwd_shared_bytes(s) + 8; }
 constexpr int kMaxCluster = 8;  // workgroups, on every device
 
 // The sums of d_q: per head of the batch, blocks of 64 rows x 64 features, panels innermost; in a block the elements
@@ -127,6 +170,10 @@ constexpr int64_t bwd_row_blocks(const BwdShape& s, int64_t seq_q) {
 }
 constexpr int64_t bwd_sums_bytes(const BwdShape& s, int64_t batch_heads, int64_t seq_q) {
   return batch_heads * bwd_row_blocks(s, seq_q) * bwd_panels(s) * kSumsBlock * 4;
+}
+// Of packed queries: tiles that a head has sums of, those of an entry from tile first row / br + entry on.
+constexpr int64_t bwd_packed_tiles(const BwdShape& s, int64_t total_q, int64_t batch) {
+  return total_q / s.br + batch;
 }
 // A number per block of 64 rows: how many tiles of keys have added theirs.
 constexpr int64_t bwd_turns_bytes(const BwdShape& s, int64_t batch_heads, int64_t seq_q) {
@@ -148,6 +195,34 @@ constexpr int row_shared_bytes(const RowShape& s) {
   return row_at_barriers(s) + (1 + 4 * s.stages) * 8;
 }
 
+// ---- bwd_row of entmax: 64 queries for each of `groups` warpgroups; boxes of q and d_o have br() rows, of k and v bc ----
+struct SupportShape {
+  int d, groups, bc, stages;
+  constexpr int br() const { return 64 * groups; }
+  constexpr int threads() const { return 128 * (groups + 1); }
+};
+constexpr SupportShape kSupportShapes[] = {{64, 3, 128, 3}, {128, 2, 128, 2}};
+constexpr int kSupportShapeCount = int(sizeof(kSupportShapes) / sizeof(kSupportShapes[0]));
+// Up to 1,023 bytes to begin at a multiple of 1,024, Q and dO, places for K and V, a bit a tile of keys, barriers.
+constexpr int support_at_k(const SupportShape& s) { return 2 * s.br() * s.d * 2; }
+constexpr int support_at_words(const SupportShape& s) {
+  return support_at_k(s) + 2 * s.stages * s.bc * s.d * 2;
+}
+constexpr int support_at_barriers(const SupportShape& s) {
+  return support_at_words(s) + s.groups * kSupportWords * 4;
+}
+constexpr int support_shared_bytes(const SupportShape& s) {
+  return 1024 + support_at_barriers(s) + (1 + 4 * s.stages) * 8;
+}
+// What bwd_row leaves for bwd_dkv_dq: of each block of 64 rows a bit for each of the first kSupportTiles tiles of
+// kSupportKeys keys, whether they have support there. Further tiles are always visited.
+constexpr int kSupportKeys = 128;
+constexpr int64_t support_words(int64_t seq_kv) {
+  const int64_t words = (seq_kv + 32 * kSupportKeys - 1) / (32 * kSupportKeys);
+  return words < kSupportWords ? words : kSupportWords;
+}
+constexpr int64_t support_blocks(int64_t seq_q) { return (seq_q + 63) / 64; }
+
 constexpr int kCastGroup = 128;  // threads of bwd_dq_cast, which takes a block
 
 // ---- what every row must hold to ----
@@ -158,10 +233,15 @@ constexpr bool hopper_tiles_fit() {
       return false;
   for (const BwdShape& s : kBwdShapes)
     if (bwd_shared_bytes(s) > kMaxShared || (!s.wide && bwd_bias_shared_bytes(s) > kMaxShared) ||
-        s.br % 64 != 0 || s.bc % 16 != 0 || s.br > 256 || s.bc > 256)
+        (!s.wide && bwd_lengths_shared_bytes(s) > kMaxShared) || s.br % 64 != 0 || s.bc % 16 != 0 ||
+        s.br > 256 || s.bc > 256)
       return false;
   for (const RowShape& r : kRowShapes)
     if (row_shared_bytes(r) > kMaxShared || r.br > 256 || r.bc > 256) return false;
+  for (const SupportShape& r : kSupportShapes)
+    if (support_shared_bytes(r) > kMaxShared || r.br() > 256 || r.bc != kSupportKeys) return false;
+  for (const BwdShape& s : kBwdShapes)
+    if (!s.wide && s.bc != kSupportKeys) return false;
   return true;
 }
 static_assert(hopper_tiles_fit(),

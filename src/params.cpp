@@ -565,6 +565,7 @@ BwdHeadBlock bwd_head_block(const Plan& plan, const Launch& l) {
   b.batch = int(p.batch);
   b.heads_q = int(p.heads_q);
   b.seq_q = int(p.seq_q);
+  b.slopes = int(plan.slope_parts());
   b.total = l.total;
   return b;
 }

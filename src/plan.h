@@ -40,9 +40,12 @@ struct Launch {
   int fixed = -1;         // CUDA: row of kFixed whose kernel runs; -1: one that knows everything
   // The path cuda.sm90: row of kFwdTiles or kBwdShapes; -1: a kernel of simt.
   int hopper = -1;
-  int ampere = -1;  // the path cuda.sm80: row of kAmpereTiles; -1: a kernel of simt
+  int ampere = -1;    // the path cuda.sm80: row of kAmpereTiles; -1: a kernel of simt
+  bool tf32 = false;  // and f32 operands are rounded to TF32
   bool multiplies_matrices() const { return matrix > 0 || hopper >= 0 || ampere >= 0; }
-  int wide_elements() const { return multiplies_matrices() ? 8 : 4; }  // of a wide load or store
+  int wide_elements() const {  // of a wide load or store
+    return multiplies_matrices() && (ampere < 0 || kAmpereTiles[ampere].bytes == 2) ? 8 : 4;
+  }
   int64_t sums(const struct Problem& p) const;  // floats of the sums over the batch
 };
 
@@ -56,6 +59,10 @@ constexpr FixedRow kFixed[] = {
 #define TANDEM_FIXED(name, normalizer, may) {#name, Normalizer::normalizer, may},
 #include "fixed.inc"
 };
+// The path cuda.sm90: which of its kernels a problem takes.
+enum class HopperSet { plain, bias, elastic, entmax, lengths, full };
+HopperSet hopper_set(const Problem& p);
+
 // Entries of d_dist_bias of a head that bwd_dkv_ddist takes on: each tile of keys leaves as many in the workspace.
 constexpr int kFusedWindow = 1024;
 
@@ -74,12 +81,15 @@ struct Plan {
   uint64_t delta_offset = 0;  // [B,Hq,Sq]
   uint64_t tau_rows_offset = 0,
            slope_rows_offset = 0;  // [B,Hq,Sq]: the rows' parts of d_tau, d_slope
+  int64_t slope_parts() const;     // of a head: Sq, or those that bwd_dkv_dq leaves
   uint64_t bias_parts_offset = 0, dist_parts_offset = 0;  // [splits], each of the gradient's shape
   uint64_t bias_sums_offset = 0;  // bwd_dq's sums: [Hq] whole tiles of rows and keys
   uint64_t o_parts_offset = 0,
            lse_parts_offset = 0;  // [B,splits,Hq,Sq,part_pitch()], [B,splits,Hq,Sq]
   // What bwd_dkv_dq adds to, and whose turn it is; zeroed together at each execute.
   uint64_t d_q_sums_offset = 0, turns_offset = 0, zeroed_size = 0;
+  // cuda.sm90, entmax: bits of the tiles that hold support (hopper_tiles.h), unless every tile is visited.
+  uint64_t support_offset = 0;
   // cuda.sm90: what runs at an execute whose inputs do not lie at multiples of 16 bytes; its workspace fits into this
   // one's. None: such an execute is refused.
   std::shared_ptr<const Plan> unaligned;

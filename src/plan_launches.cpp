@@ -84,9 +84,12 @@ bool sums_ds(const Problem& p, const Caps& caps, const PathRow& row) {
 Vec<Stem> stems_of(const Problem& p, const Caps& caps, const PathRow& row, int fixed,
                    bool fused_q) {
   if (!p.backward) return {Stem::fwd};
-  if (is_sm90(row) && p.normalizer == Normalizer::softmax) {
-    Vec<Stem> stems = {Stem::bwd_dot, Stem::bwd_dkv_dq};
+  if (is_sm90(row) && p.normalizer != Normalizer::elastic) {
+    const bool softmax = p.normalizer == Normalizer::softmax;
+    Vec<Stem> stems = {softmax ? Stem::bwd_dot : Stem::bwd_row};
+    if (p.gradients != TANDEM_GRAD_SINK) stems.push_back(Stem::bwd_dkv_dq);
     if (p.wants(TANDEM_GRAD_Q)) stems.push_back(Stem::bwd_dq_cast);
+    if (p.wants(TANDEM_GRAD_SLOPE | TANDEM_GRAD_SINK)) stems.push_back(Stem::bwd_head);
     return stems;
   }
   if (fused_q) return {Stem::bwd_dot, Stem::bwd_dkv_dq, Stem::bwd_dq_cast};
@@ -257,6 +260,11 @@ uint64_t rows_of_sums(const Problem& p) {
 
 }  // namespace
 
+int64_t Plan::slope_parts() const {
+  const Launch* fused = find(Stem::bwd_dkv_dq);
+  return fused && fused->hopper >= 0 ? int64_t(fused->tiles) * kBwdParts : problem.seq_q;
+}
+
 void lay_out_workspace(Plan* plan) {
   const Problem& p = plan->problem;
   uint64_t end = 0;
@@ -271,7 +279,8 @@ void lay_out_workspace(Plan* plan) {
   // bwd_row writes delta whoever asks.
   place(row_kernel, &plan->delta_offset, rows);
   place(row_kernel && p.wants(TANDEM_GRAD_TAU), &plan->tau_rows_offset, rows);
-  place(row_kernel && p.wants(TANDEM_GRAD_SLOPE), &plan->slope_rows_offset, rows);
+  place(row_kernel && p.wants(TANDEM_GRAD_SLOPE), &plan->slope_rows_offset,
+        uint64_t(p.batch * p.heads_q * plan->slope_parts()));
   for (const Launch& l : plan->launches)
     if (l.stem == Stem::bwd_sum)
       place(true,
@@ -292,11 +301,16 @@ void lay_out_workspace(Plan* plan) {
       return;
     }
     const BwdShape& s = kBwdShapes[fused->hopper];
-    const bool sums = p.wants(TANDEM_GRAD_Q) || p.bias;  // with a bias it forms them whoever asks
-    place(sums, &plan->d_q_sums_offset,
-          uint64_t(bwd_sums_bytes(s, p.batch * p.heads_q, p.seq_q)) / 4);
+    // With optional inputs it forms them whoever asks.
+    const bool sums = p.wants(TANDEM_GRAD_Q) || hopper_set(p) != HopperSet::plain;
+    const bool packed = p.lengths_q == Lengths::packed;
+    const int64_t heads = packed ? p.heads_q : p.batch * p.heads_q,
+                  rows_of_head = packed ? bwd_packed_tiles(s, p.total_q, p.batch) * s.br : p.seq_q;
+    place(hopper_set(p) == HopperSet::entmax && !p.visit_all, &plan->support_offset,
+          uint64_t(p.batch * p.heads_q * support_blocks(p.seq_q) * support_words(p.seq_kv)));
+    place(sums, &plan->d_q_sums_offset, uint64_t(bwd_sums_bytes(s, heads, rows_of_head)) / 4);
     place(sums && p.deterministic, &plan->turns_offset,
-          uint64_t(bwd_turns_bytes(s, p.batch * p.heads_q, p.seq_q)) / 4);
+          uint64_t(bwd_turns_bytes(s, heads, rows_of_head)) / 4);
     if (sums) plan->zeroed_size = end - plan->d_q_sums_offset;
   }
   plan->workspace_size = end;

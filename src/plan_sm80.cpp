@@ -9,7 +9,7 @@ namespace tandem {
 namespace {
 
 bool is_for(const AmpereTile& t, Stem stem, const Problem& p) {
-  return t.stem == stem && (t.full != 0) == !p.extras().empty();
+  return t.stem == stem && (t.full != 0) == !p.extras().empty() && t.bytes == p.element_size();
 }
 
 bool has_ampere_tiles(Stem stem, const Problem& p) {
@@ -37,7 +37,8 @@ String row_refusal(const Problem& p, const Caps& caps, const PathRow& row, const
 }  // namespace
 
 String sm80_refusal(const Problem& p) {
-  if (p.dtype == TANDEM_F32) return "its operands are f16 or bf16";
+  if (p.dtype == TANDEM_F32 && !p.extras().empty())
+    return "of f32 problems it knows plain attention, this one has " + p.extras();
   return "";
 }
 
@@ -85,6 +86,7 @@ bool choose_sm80_tiles(const Problem& p, const Caps& caps, const PathRow& row, b
     if (n < 0) return form_plain(p, row, *plain, launch);
     const AmpereTile& t = kAmpereTiles[n];
     launch->ampere = n;
+    launch->tf32 = p.tf32;
     launch->tile = Tile{t.name, t.br, t.bc, t.warps, 32, 0, 0, t.width, TileOn::cuda};
     launch->shared_bytes =
         uint32_t(ampere_shared_bytes(t)) + skip_shared_bytes(p, row, launch->stem);

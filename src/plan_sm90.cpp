@@ -49,29 +49,63 @@ String no_room(const Caps& caps, int shared, int invocations) {
   return "";
 }
 
+// 0: no kernel.
 int sm90_fwd_bytes(const Problem& p, const FwdTile& t) {
-  if (p.normalizer == Normalizer::elastic) return fwd_elastic_shared_bytes(t);
-  return p.bias ? fwd_bias_shared_bytes(t) : fwd_shared_bytes(t);
+  switch (hopper_set(p)) {
+    case HopperSet::bias:
+      return fwd_bias_shared_bytes(t);
+    case HopperSet::elastic:
+      return fwd_elastic_shared_bytes(t);
+    case HopperSet::entmax:
+      return fwd_entmax_shared_bytes(t);
+    case HopperSet::lengths:
+    case HopperSet::full:
+      return fwd_lengths_shared_bytes(t);
+    default:
+      return fwd_shared_bytes(t);
+  }
 }
 int sm90_bwd_bytes(const Problem& p, const BwdShape& s) {
-  if (p.normalizer == Normalizer::elastic) return bwd_elastic_shared_bytes(s);
-  return p.bias ? bwd_bias_shared_bytes(s) : bwd_shared_bytes(s);
+  switch (hopper_set(p)) {
+    case HopperSet::bias:
+      return bwd_bias_shared_bytes(s);
+    case HopperSet::elastic:
+      return bwd_elastic_shared_bytes(s);
+    case HopperSet::lengths:
+      return bwd_lengths_shared_bytes(s);
+    case HopperSet::full:
+      return has_full_kernel(s) ? bwd_lengths_shared_bytes(s) : 0;
+    default:
+      return bwd_shared_bytes(s);
+  }
+}
+
+// Entmax of any other alpha than 1.5 has kernels for heads of 128 alone; "" if that is no hindrance.
+String alpha_refusal(const Problem& p, int d) {
+  if (p.normalizer != Normalizer::entmax || p.alpha == 1.5f || d == 128) return "";
+  return text("entmax with alpha %g takes the tiles for heads of 128", double(p.alpha));
 }
 
 String row_refusal(const Problem& p, const Caps& caps, const FwdTile& t) {
   if (is_disabled(caps, t.name)) return kDisabled;
-  for (const String& why : {too_wide("head_dim", p.head_dim, t.d),
-                            too_wide("head_dim_v", p.head_dim_v, t.dv), forced(p, t.rows(), t.bc)})
+  for (const String& why :
+       {too_wide("head_dim", p.head_dim, t.d), too_wide("head_dim_v", p.head_dim_v, t.dv),
+        forced(p, t.rows(), t.bc), alpha_refusal(p, t.d)})
     if (!why.empty()) return why;
-  if (sm90_fwd_bytes(p, t) == 0) return "it has no room for tiles of the bias";
+  if (sm90_fwd_bytes(p, t) == 0)
+    return p.bias                               ? "it has no room for tiles of the bias"
+           : p.normalizer == Normalizer::entmax ? "it has no room for candidates"
+                                                : "it has no kernel with lengths";
   return no_room(caps, sm90_fwd_bytes(p, t), t.threads());
 }
 
 String row_refusal(const Problem& p, const Caps& caps, const BwdShape& s) {
   if (is_disabled(caps, s.name)) return kDisabled;
-  for (const String& why : {too_wide("head_dim", p.head_dim, s.d),
-                            too_wide("head_dim_v", p.head_dim_v, s.d), forced(p, s.br, s.bc)})
+  for (const String& why :
+       {too_wide("head_dim", p.head_dim, s.d), too_wide("head_dim_v", p.head_dim_v, s.d),
+        forced(p, s.br, s.bc), alpha_refusal(p, s.d)})
     if (!why.empty()) return why;
+  if (sm90_bwd_bytes(p, s) == 0) return "its registers do not suffice for softcap or alibi";
   return no_room(caps, sm90_bwd_bytes(p, s), kBwdThreads);
 }
 
@@ -127,11 +161,45 @@ String elastic_refusal(const Problem& p) {
   return "";
 }
 
+// Why the kernels of entmax do not do; "" if they do.
+String entmax_refusal(const Problem& p) {
+  const String more = p.extras(kHasEntmax);
+  if (!more.empty()) return "beside entmax, this problem has " + more;
+  if (p.head_dim > 128 || p.head_dim_v > 128) return "with entmax, head sizes go up to 128";
+  if (p.backward && (p.tile_rows || p.tile_cols))
+    return "with entmax, its kernels of the backward have different tiles";
+  return "";
+}
+
+// Why the kernels of softmax with optional inputs do not do; "" if they do.
+String full_refusal(const Problem& p) {
+  const String more = p.extras(kHasLengths | kHasSink | kHasSoftcap | kHasAlibi);
+  if (!more.empty())
+    return "it knows softmax with lengths, sinks, softcap and alibi, this problem has " + more;
+  if (hopper_set(p) != HopperSet::plain && (p.head_dim > 128 || p.head_dim_v > 128))
+    return "with " + p.extras() + ", head sizes go up to 128";
+  return "";
+}
+
 constexpr int64_t kFewRows = 32, kManyKeys = 512;
 
 }  // namespace
 
+HopperSet hopper_set(const Problem& p) {
+  if (p.bias) return HopperSet::bias;
+  if (p.normalizer == Normalizer::elastic) return HopperSet::elastic;
+  if (p.normalizer == Normalizer::entmax) return HopperSet::entmax;
+  // In backward a sink is in lse.
+  const uint32_t sink = kHasSink;
+  if (p.extras(p.backward ? sink : 0).empty()) return HopperSet::plain;
+  return p.extras(sink | kHasLengths).empty() ? HopperSet::lengths : HopperSet::full;
+}
+
 String sm90_refusal(const Problem& p, const Caps& caps) {
+  const bool packed_q = p.lengths_q == Lengths::packed, packed_kv = p.lengths_kv == Lengths::packed;
+  const int64_t batch_q = packed_q ? 1 : p.batch, batch_kv = packed_kv ? 1 : p.batch;
+  const int64_t rows_q = packed_q ? p.total_q : p.seq_q,
+                rows_kv = packed_kv ? p.total_kv : p.seq_kv;
   if (p.dtype == TANDEM_F32) return "its operands are f16 or bf16";
   if (p.bias) {
     const String why = bias_refusal(p);
@@ -139,11 +207,17 @@ String sm90_refusal(const Problem& p, const Caps& caps) {
   } else if (p.normalizer == Normalizer::elastic) {
     const String why = elastic_refusal(p);
     if (!why.empty()) return why;
-  } else if (!p.extras().empty()) {
-    return "it knows plain softmax attention, this problem has " + p.extras();
+  } else if (p.normalizer == Normalizer::entmax) {
+    const String why = entmax_refusal(p);
+    if (!why.empty()) return why;
+  } else {
+    const String why = full_refusal(p);
+    if (!why.empty()) return why;
   }
   if (p.splits > 1) return text("it does not split keys, the problem asks for %d parts", p.splits);
-  if (p.batch * p.heads_q * p.seq_q * p.heads_kv * p.seq_kv == 0) return "a size is 0";
+  if (p.batch * p.heads_q * p.seq_q * p.heads_kv * p.seq_kv == 0 || (packed_q && p.total_q == 0) ||
+      (packed_kv && p.total_kv == 0))
+    return "a size is 0";
   // One workgroup reads all keys of a head: of few heads it is better to share them out.
   if (!p.backward && p.splits == 0 && p.seq_q <= kFewRows && p.seq_kv >= kManyKeys &&
       p.batch * p.heads_q * 16 <= caps.cores)
@@ -151,10 +225,10 @@ String sm90_refusal(const Problem& p, const Caps& caps) {
         "%lld rows of %lld heads would leave most of the device idle, and it does not split keys",
         (long long)p.seq_q, (long long)(p.batch * p.heads_q));
   for (const String& why :
-       {map_refusal("q", p.q, p.batch, p.heads_q, p.seq_q, p.head_dim),
-        map_refusal("k", p.k, p.batch, p.heads_kv, p.seq_kv, p.head_dim),
-        map_refusal("v", p.v, p.batch, p.heads_kv, p.seq_kv, p.head_dim_v),
-        p.backward ? map_refusal("d_o", p.d_o, p.batch, p.heads_q, p.seq_q, p.head_dim_v) : ""})
+       {map_refusal("q", p.q, batch_q, p.heads_q, rows_q, p.head_dim),
+        map_refusal("k", p.k, batch_kv, p.heads_kv, rows_kv, p.head_dim),
+        map_refusal("v", p.v, batch_kv, p.heads_kv, rows_kv, p.head_dim_v),
+        p.backward ? map_refusal("d_o", p.d_o, batch_q, p.heads_q, rows_q, p.head_dim_v) : ""})
     if (!why.empty()) return why;
   return "";
 }
@@ -185,6 +259,17 @@ bool choose_sm90_tiles(const Problem& p, const Caps& caps, const PathRow& row, c
       launch->hopper = shape;
       launch->tile = Tile{"", r.br, r.bc, kBwdThreads / 128, 128, 0, 0, r.d, TileOn::cuda};
       launch->shared_bytes = uint32_t(row_shared_bytes(r));
+      return;
+    }
+    if (launch->stem == Stem::bwd_row) {
+      const int shape = std::max(p.head_dim, p.head_dim_v) <= kSupportShapes[0].d &&
+                                alpha_refusal(p, kSupportShapes[0].d).empty()
+                            ? 0
+                            : 1;
+      const SupportShape& r = kSupportShapes[shape];
+      launch->hopper = shape;
+      launch->tile = Tile{"", r.br(), r.bc, r.threads() / 128, 128, 0, 0, r.d, TileOn::cuda};
+      launch->shared_bytes = uint32_t(support_shared_bytes(r));
       return;
     }
     launch->tile = Tile{s.name, s.br, s.bc, kBwdThreads / 128, 128, 0, 0, s.d, TileOn::cuda};

@@ -115,6 +115,7 @@ struct AmpereTile {
   const char* name;
   Stem stem;
   int width, br, bc, warps, stages, halves, held, groups, full;
+  int bytes = 2;  // of an element
   constexpr int threads() const { return 32 * warps; }
   constexpr bool owns_keys() const { return stem == Stem::bwd_dkv || stem == Stem::bwd_dkv_dq; }
   constexpr int owned() const { return owns_keys() ? bc : br; }
@@ -126,13 +127,13 @@ struct AmpereTile {
 // The shared arrays of cuda/sm80/<stem>.cu: the owned rows, of both tensors but in fwd; the streamed ones; three numbers a
 // streamed row in bwd_dkv; and P and dS where two warps share them.
 constexpr int ampere_shared_bytes(const AmpereTile& t) {
-  const int row = 2 * t.width, owned = t.owned() * row * (t.stem == Stem::fwd ? 1 : 2);
+  const int row = t.bytes * t.width, owned = t.owned() * row * (t.stem == Stem::fwd ? 1 : 2);
   const int streamed = t.stages * 2 * t.streamed() * row;
   const int numbers = t.owns_keys() ? t.stages * 3 * 4 * t.streamed() : 0;
   const int pairs = (t.halves > 1                 ? 2
                      : t.stem == Stem::bwd_dkv_dq ? 1
                                                   : 0) *
-                    2 * t.owned() * t.streamed();
+                    t.bytes * t.owned() * t.streamed();
   return owned + streamed + numbers + pairs;
 }
 
@@ -142,6 +143,8 @@ constexpr int64_t ampere_row_blocks(int64_t seq_q) { return (seq_q + 63) / 64; }
 constexpr AmpereTile kAmpereTiles[] = {
 #define TANDEM_AMPERE_TILE(name, stem, width, Br, Bc, warps, stages, halves, held, groups, full) \
   {#name, Stem::stem, width, Br, Bc, warps, stages, halves, held, groups, full},
+#define TANDEM_AMPERE_F32(name, stem, width, Br, Bc, warps, stages, halves, held, groups) \
+  {#name, Stem::stem, width, Br, Bc, warps, stages, halves, held, groups, 0, 4},
 #include "ampere_tiles.inc"
 };
 constexpr int kAmpereTileCount = int(sizeof(kAmpereTiles) / sizeof(kAmpereTiles[0]));

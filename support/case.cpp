@@ -228,6 +228,7 @@ void Case::make_reference() {
     x.slack = c.truth.*parts.slack;
     x.counts = counts_of(checked, role, x.dims, q, kv);
     x.chain = problem.q.dtype;
+    x.tf32 = checked.tf32;
     c.bounds[size_t(role)] = make_bounds(x, layout_of(problem, role).dtype, c.f32_roundings);
   }
   c.judged = true;
@@ -252,6 +253,7 @@ void Case::judge(const Outputs& outputs, CaseResult* result) {
   make_reference();
   Impl& c = *impl_;
   const bool threshold = c.problem.normalizer == TANDEM_ENTMAX;
+  const bool tf32 = (c.problem.flags & TANDEM_FLAG_TF32) != 0;
   for (Role role : kOutputs) {
     if (role != Role::o && !is_output(c.problem, role)) continue;
     const Bounds& bounds = c.bounds[size_t(role)];
@@ -259,7 +261,7 @@ void Case::judge(const Outputs& outputs, CaseResult* result) {
            result);
     if (role == Role::o && !outputs.lse.empty())
       append(judge_lse(logical_dims(c.problem, role), c.truth.lse, outputs.lse, c.f32_roundings,
-                       threshold),
+                       threshold, tf32),
              result);
   }
 }
@@ -268,6 +270,7 @@ void Case::judge_pair(const Outputs& a, const Outputs& b, CaseResult* result) {
   make_reference();
   Impl& c = *impl_;
   const bool threshold = c.problem.normalizer == TANDEM_ENTMAX;
+  const bool tf32 = (c.problem.flags & TANDEM_FLAG_TF32) != 0;
   for (Role role : kOutputs) {
     if (role != Role::o && !is_output(c.problem, role)) continue;
     append(judge_tensor(role_name(role), c.bounds[size_t(role)], logical(role, a.tensor(role)),
@@ -276,7 +279,7 @@ void Case::judge_pair(const Outputs& a, const Outputs& b, CaseResult* result) {
     if (role == Role::o && !a.lse.empty() && !b.lse.empty())
       append(
           judge_lse(logical_dims(c.problem, role), std::vector<double>(a.lse.begin(), a.lse.end()),
-                    b.lse, c.f32_roundings, threshold),
+                    b.lse, c.f32_roundings, threshold, tf32),
           result);
   }
 }

@@ -14,6 +14,7 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kF32 = 0x1p-24;  // half an ulp, relative
+constexpr double kTf32 = 0x1p-11;
 // Weights this small beside the largest terms may be lost: f32 arithmetic may flush what lies below 2^-126,
 // before or after other factors join.
 constexpr double kVanishing = 0x1p-100;
@@ -81,7 +82,8 @@ Bounds make_bounds(const Samples& x, uint32_t dtype, double f32_roundings) {
   b.row_error.resize(rows);
   std::vector<double> errors(rows), terms(rows), relative(rows, -1);
   // An f32 sum of terms that a chain stores in bf16 is no better than those.
-  const double unit = std::max(rounding_unit(dtype), rounding_unit(x.chain ? x.chain : dtype));
+  const double unit = std::max(
+      {rounding_unit(dtype), rounding_unit(x.chain ? x.chain : dtype), x.tf32 ? kTf32 : 0});
   double vanishing = kFlushed;
   // A chain in f16, and matrix kernels as well, lose weights below 2^-25.
   const double lost = x.chain == TANDEM_F16 ? 0x1p-22 : kVanishing;
@@ -163,7 +165,8 @@ Judgement judge_tensor(const std::string& name, const Bounds& bounds,
 }
 
 Judgement judge_lse(const Dims& rows, const std::vector<double>& want,
-                    const std::vector<float>& got, double f32_roundings, bool threshold) {
+                    const std::vector<float>& got, double f32_roundings, bool threshold,
+                    bool tf32) {
   Judgement j;
   j.tensor = "lse";
   for (size_t n = 0; n < want.size(); ++n) {
@@ -173,8 +176,10 @@ Judgement judge_lse(const Dims& rows, const std::vector<double>& want,
     // (alpha - 1) s and its own.
     const double relative = threshold ? 1 : std::max(1.0, std::fabs(want[n]));
     const double limit =
-        std::isinf(want[n]) ? 0
-                            : std::max(1e-5, kF32 * f32_roundings * (threshold ? 3 : 1)) * relative;
+        std::isinf(want[n])
+            ? 0
+            : std::max(1e-5, (tf32 ? kTf32 : kF32) * f32_roundings * (threshold ? 3 : 1)) *
+                  relative;
     const double ratio = error == 0                        ? 0
                          : std::isnan(error) || limit == 0 ? kInfinity
                                                            : kRatioLimit * error / limit;

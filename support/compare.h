@@ -68,6 +68,7 @@ struct Samples {
   std::vector<double> counts;  // per row: terms in its sums
   std::vector<double> slack;   // what a rounded score may do at a kink; empty: nothing
   uint32_t chain = 0;          // dtype that the sums' terms are stored in; 0: that of the tensor
+  bool tf32 = false;           // and products round them to TF32
 };
 
 // How far an output tensor may be from the truth.
@@ -83,7 +84,8 @@ Bounds make_bounds(const Samples& x, uint32_t dtype, double f32_roundings);
 Judgement judge_tensor(const std::string& name, const Bounds& bounds,
                        const std::vector<double>& want, const std::vector<double>& got);
 Judgement judge_lse(const Dims& rows, const std::vector<double>& want,
-                    const std::vector<float>& got, double f32_roundings, bool threshold);
+                    const std::vector<float>& got, double f32_roundings, bool threshold,
+                    bool tf32 = false);
 
 double visible_keys(const Problem& problem, int64_t i);  // of query row i; <= 0: none
 double visible_rows(const Problem& problem, int64_t j);  // query rows of one head that see key j

@@ -197,6 +197,7 @@ tandem_problem random_problem(uint64_t seed, const RandomLimits& limits) {
   if (r.chance(30)) p.flags = TANDEM_FLAG_DETERMINISTIC;
   if (k.visit_all) p.flags |= TANDEM_FLAG_VISIT_ALL;
   if (split) p.splits = own.pick(std::vector<uint32_t>{2, 3, 5, 16});
+  if (k.dtype == TANDEM_F32 && own.chance(10)) p.flags |= TANDEM_FLAG_TF32;
   if (k.small_tile) {
     p.tile_rows = uint32_t(kTiles[kTileCount - 1].br);
     p.tile_cols = uint32_t(kTiles[kTileCount - 1].bc);

@@ -202,6 +202,15 @@ TEST_CASE("features: every subset of gradients has what it needs" *
   }
 }
 
+// Entries that end in the middle of a tile, at its end, and before it, for tiles of up to 192 rows.
+TEST_CASE("features: lengths over several tiles" * doctest::skip(!at_least(Tier::ci))) {
+  check(with({"softcap", "alibi", "sink", "packed"}, TANDEM_F16, {3, 2, 1, 200, 290, 64, 64},
+             kBottomRight),
+        seed_of("tiles", 1), sparse());
+  check(with({"padded"}, TANDEM_BF16, {3, 2, 1, 200, 290, 128, 128}, kNone), seed_of("tiles", 2),
+        sparse());
+}
+
 TEST_CASE("features: sides with different lengths" * doctest::skip(!at_least(Tier::ci))) {
   int n = 0;
   for (tandem_lengths q : {TANDEM_LENGTHS_FULL, TANDEM_LENGTHS_PADDED, TANDEM_LENGTHS_PACKED})
@@ -280,4 +289,11 @@ TEST_CASE("features: skipped tiles leave every bit as it is") {
       with({"entmax 1.5", "dist_bias"}, TANDEM_F32, {1, 2, 1, 300, 400, 64, 64}, kNone);
   sharp.scale = 2;
   check_skipped(sharp, seed_of("skip", 8));
+  // Long enough for kernels that keep candidates, and flat enough to have more of them than are kept.
+  for (const float scale : {2.f, 0.02f}) {
+    tandem_problem p = with({"entmax 1.5"}, TANDEM_F16, {1, 2, 1, 300, 700, 64, 64}, kBottomRight);
+    p.scale = scale;
+    p.flags |= TANDEM_FLAG_DETERMINISTIC;
+    check_skipped(p, seed_of("skip", scale > 1 ? 11 : 12));
+  }
 }

@@ -240,12 +240,13 @@ TEST_CASE("each recorded device plans as recorded, or says why not") {
         };
         CAPTURE(std::string(d));
         make("f32");
-        CHECK(other.path == profile.path);
+        // The path sm80 has no tiles for the widest heads in backward in f32.
+        const bool wide = std::string(direction) == "bwd" && std::string(d) == "d256";
+        CHECK(other.path == (wide && profile.path == "sm80" ? "simt" : profile.path));
         if (!profile.tile.empty() && std::string(d) == "d256")
           CHECK(std::string(other.tile().name) == "t32k16");
-        // The path sm90 has no tiles for the widest heads in backward.
-        const bool none = std::string(direction) == "bwd" && std::string(d) == "d256" &&
-                          profile.f16 == "sm90" && kBwdShapes[kBwdShapeCount - 1].d < 256;
+        // Nor may the path sm90 in 16 bits.
+        const bool none = wide && profile.f16 == "sm90" && kBwdShapes[kBwdShapeCount - 1].d < 256;
         make("f16");
         CHECK(other.path == (none ? "sm80" : profile.f16));
         make("bf16");
@@ -422,7 +423,7 @@ TEST_CASE("a disabled path is not taken and the reason says so") {
     for (const Refusal& r : plan.refusals)
       said |= r.candidate == full && r.reason.find("disabled") != std::string::npos;
     CHECK(said);
-    CHECK(status.ok() == (caps.backend == Backend::cpu));
+    CHECK(status.ok() == (caps.backend != Backend::vulkan));  // which has no other path for f32
   }
 }
 

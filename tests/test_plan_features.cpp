@@ -39,7 +39,7 @@ std::pair<int64_t, int64_t> groups_of(const Problem& p, const Launch& l) {
     case Stem::bwd_dkv_dq:
       return {ceil_div(p.seq_kv, bc), p.heads_kv * p.batch};
     case Stem::bwd_dq_cast:
-      return {(l.ampere >= 0 ? kAmpereTiles[l.ampere].panels() : (p.head_dim + 63) / 64) *
+      return {(l.ampere >= 0 ? kAmpereTiles[l.ampere].panels() : bwd_panels(kBwdShapes[l.hopper])) *
                   ceil_div(p.seq_q, 64),
               p.heads_q * p.batch};
     case Stem::bwd_dbias:
@@ -74,12 +74,13 @@ bool expects(const Plan& plan, Stem stem) {
   const bool q = p.batch * p.heads_q * p.seq_q != 0, kv = p.batch * p.heads_kv * p.seq_kv != 0;
   const uint32_t through_ds = TANDEM_GRAD_Q | TANDEM_GRAD_K | TANDEM_GRAD_BIAS |
                               TANDEM_GRAD_DIST_BIAS | TANDEM_GRAD_SLOPE | TANDEM_GRAD_SINK;
-  const bool by_dot = p.normalizer == Normalizer::softmax && !p.wants(TANDEM_GRAD_SLOPE);
+  const bool by_dot = p.normalizer == Normalizer::softmax &&
+                      (std::string(plan.path) == "sm90" || !p.wants(TANDEM_GRAD_SLOPE));
   const bool row_dq = lazy(plan) && p.wants(TANDEM_GRAD_Q),
              dkv_ddist = lazy(plan) && p.wants(TANDEM_GRAD_K);
-  const bool fused =
-      (std::string(plan.path) == "sm90" && p.backward && p.normalizer == Normalizer::softmax) ||
-      plan.find(Stem::bwd_dkv_dq);
+  const bool fused = (std::string(plan.path) == "sm90" && p.backward &&
+                      p.normalizer != Normalizer::elastic && p.gradients != TANDEM_GRAD_SINK) ||
+                     plan.find(Stem::bwd_dkv_dq);
   switch (stem) {
     case Stem::bwd_dkv_dq:
       return fused;
@@ -94,7 +95,7 @@ bool expects(const Plan& plan, Stem stem) {
     case Stem::bwd_dot:
       return q && by_dot && (fused || p.wants(through_ds));
     case Stem::bwd_row:
-      return q && !by_dot && !row_dq && p.wants(through_ds | TANDEM_GRAD_TAU);
+      return q && !by_dot && !row_dq && (fused || p.wants(through_ds | TANDEM_GRAD_TAU));
     case Stem::bwd_dkv:
       return kv && !dkv_ddist && !fused && p.wants(TANDEM_GRAD_K | TANDEM_GRAD_V);
     case Stem::bwd_dq:
@@ -187,7 +188,11 @@ void check_plan(const Plan& plan, const Caps& caps) {
   if (delta) {
     piece(plan.delta_offset, rows);
     if (p.wants(TANDEM_GRAD_TAU)) piece(plan.tau_rows_offset, rows);
-    if (p.wants(TANDEM_GRAD_SLOPE)) piece(plan.slope_rows_offset, rows);
+    if (p.wants(TANDEM_GRAD_SLOPE)) {
+      const Launch* fused = plan.find(Stem::bwd_dkv_dq);
+      CHECK(plan.slope_parts() == (fused ? fused->tiles * kBwdParts : p.seq_q));
+      piece(plan.slope_rows_offset, p.batch * p.heads_q * plan.slope_parts());
+    }
   }
   const Launch* d_q = plan.find(Stem::bwd_dq);
   if (d_q && d_q->sums_d_bias) {
@@ -196,15 +201,22 @@ void check_plan(const Plan& plan, const Caps& caps) {
           p.heads_q * whole(p.seq_q, d_q->tile.br) * whole(p.seq_kv, d_q->tile.bc));
   }
   if (const Launch* fused = plan.find(Stem::bwd_dkv_dq);
-      fused && (p.wants(TANDEM_GRAD_Q) || p.bias)) {
-    const int64_t heads = p.batch * p.heads_q;
+      fused && (p.wants(TANDEM_GRAD_Q) || hopper_set(p) != HopperSet::plain)) {
+    int64_t heads = p.batch * p.heads_q;
+    if (hopper_set(p) == HopperSet::entmax && !p.visit_all)
+      piece(plan.support_offset, heads * support_blocks(p.seq_q) * support_words(p.seq_kv));
     if (fused->ampere >= 0) {
       piece(plan.d_q_sums_offset,
             heads * ampere_row_blocks(p.seq_q) * 64 * kAmpereTiles[fused->ampere].width);
     } else {
       const BwdShape& s = kBwdShapes[fused->hopper];
-      piece(plan.d_q_sums_offset, bwd_sums_bytes(s, heads, p.seq_q) / 4);
-      if (p.deterministic) piece(plan.turns_offset, bwd_turns_bytes(s, heads, p.seq_q) / 4);
+      int64_t rows_of_head = p.seq_q;
+      if (p.lengths_q == Lengths::packed) {  // each entry begins a tile
+        heads = p.heads_q;
+        rows_of_head = (p.total_q / s.br + p.batch) * s.br;
+      }
+      piece(plan.d_q_sums_offset, bwd_sums_bytes(s, heads, rows_of_head) / 4);
+      if (p.deterministic) piece(plan.turns_offset, bwd_turns_bytes(s, heads, rows_of_head) / 4);
     }
     CHECK(plan.zeroed_size == plan.workspace_size - plan.d_q_sums_offset);
   }
@@ -226,7 +238,7 @@ TEST_CASE("the operations of each set of gradients") {
   const struct {
     const char* words;
     const char* stems;
-  } rows[] = {{"", "bwd_dot bwd_dkv bwd_dq"},
+  } rows[] = {{"deterministic", "bwd_dot bwd_dkv bwd_dq"},
               {"grads=v", "bwd_dkv"},
               {"keep:1x1x1 sink q_padded softcap=5 dropout=0.5", "bwd_dot bwd_dkv bwd_dq"},
               {"sink grads=s", "bwd_dot bwd_head"},

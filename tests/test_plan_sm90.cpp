@@ -76,7 +76,16 @@ TEST_CASE("sm90 refuses by name what the copy engine or its kernels cannot do") 
       {"bwd f16 hq2 sq100 d64 elastic sink", "has sink"},
       {"fwd f16 hq2 sq100 d64 elastic softcap=3", "has softcap"},
       {"fwd f16 hq2 sq100 d64 elastic dist=3000", "up to 2048 entries"},
-      {"fwd f16 hq2 sq100 d64 dist=30", "dist_bias"},
+      {"fwd f16 hq2 sq100 d136 entmax=1.5", "up to 128"},
+      {"bwd f16 hq2 sq100 d64 entmax=1.5 alibi", "has alibi"},
+      {"bwd f16 hq2 sq100 d64 entmax=1.5 tile=64x64", "different tiles"},
+      {"fwd f16 hq2 sq100 d64 dist=30", "has dist_bias"},
+      {"fwd f16 b2 hq2 sq100 d64 kv_padded dropout=0.5", "has dropout"},
+      {"bwd f16 b2 hq2 sq100 d64 softcap=3 keep:1x1x100", "has keep"},
+      {"fwd f16 b2 hq2 sq100 d136 kv_padded", "head sizes go up to 128"},
+      {"fwd f16 hq2 sq100 d64 dv136 sink", "head sizes go up to 128"},
+      {"bwd f16 hq2 sq100 d136 softcap=3", "head sizes go up to 128"},
+      {"fwd f16 b2 hq2 sq100 d64 q_packed=0", "a size is 0"},
       {"fwd bf16 hq2 sq100 sk104 d64 bias:f32:1x2x100", "this one of f32"},
       {"bwd bf16 hq2 sq100 d64 bias:bf16:1x2x100 alibi", "has alibi"},
       {"bwd bf16 hq2 sq100 sk104 d136 bias:bf16:1x2x100", "up to 128"},
@@ -127,6 +136,48 @@ TEST_CASE("sm90 refuses by name what the copy engine or its kernels cannot do") 
   Plan plan;
   REQUIRE(make_plan(p, caps_of("h100_cuda"), &plan).ok());
   CHECK(std::string(plan.path) == "sm90");
+}
+
+TEST_CASE("sm90 takes lengths, sinks, softcap and ALiBi with softmax") {
+  const struct {
+    const char* line;
+    const char* stems;
+    HopperSet set;
+  } rows[] = {
+      {"fwd f16 b2 hq4 hk2 sq300 sk200 d64 q_padded", "fwd", HopperSet::lengths},
+      {"fwd f16 b2 hq4 hk2 sq300 sk200 d128 kv_packed=250 sink", "fwd", HopperSet::lengths},
+      {"fwd bf16 hq4 sq300 d80 softcap=3 sink alibi", "fwd", HopperSet::full},
+      {"bwd bf16 hq4 sq300 d256 sink grads=qkvs", "bwd_dot bwd_dkv_dq bwd_dq_cast bwd_head",
+       HopperSet::plain},
+      {"bwd bf16 hq4 sq300 d256 sink grads=s", "bwd_dot bwd_head", HopperSet::plain},
+      {"bwd bf16 b3 hq4 sq300 sk400 d128 sink q_packed=500 kv_padded",
+       "bwd_dot bwd_dkv_dq bwd_dq_cast", HopperSet::lengths},
+      {"bwd bf16 b3 hq4 sq300 d64 alibi grads=qkva", "bwd_dot bwd_dkv_dq bwd_dq_cast bwd_head",
+       HopperSet::full},
+      {"bwd bf16 b3 hq4 sq300 d64 alibi grads=a", "bwd_dot bwd_dkv_dq bwd_head", HopperSet::full},
+  };
+  for (const auto& row : rows) {
+    CAPTURE(std::string(row.line));
+    const Plan plan = plan_of(row.line);
+    CHECK(refusal(plan) == "");
+    CHECK(stems(plan) == row.stems);
+    CHECK(hopper_set(plan.problem) == row.set);
+  }
+  // Softcap and ALiBi keep numbers of each element: tiles of 64 rows.
+  CHECK(std::string(plan_of("bwd f16 hq2 sq100 d64").tile().name) == "hb64");
+  CHECK(std::string(plan_of("bwd f16 b2 hq2 sq100 d64 kv_padded").tile().name) == "hb64");
+  const Plan capped = plan_of("bwd f16 hq2 sq100 d64 softcap=3");
+  CHECK(std::string(capped.tile().name) == "hb96");
+  REQUIRE(!capped.refusals.empty());
+  CHECK(capped.refusals.back().candidate == "cuda.sm90 hb64");
+  CHECK(capped.refusals.back().reason.find("registers do not suffice") != std::string::npos);
+  // A part of d_slope of each warp of each tile of keys, whatever the rows.
+  const Plan sloped = plan_of("bwd f16 b2 hq3 sq1 sk300 d64 alibi grads=a");
+  CHECK(sloped.slope_parts() == 3 * kBwdParts);
+  CHECK(sloped.workspace_size >= sloped.slope_rows_offset + 4 * 2 * 3 * 3 * kBwdParts);
+  // Sums of packed queries: as many tiles as entries can begin, not the longest length each.
+  const Plan packed = plan_of("bwd f16 b8 hq3 sq4096 d128 q_packed=5000 kv_packed=5000");
+  CHECK(packed.zeroed_size == uint64_t(3 * (5000 / 64 + 8) * 64 * 128 * 4));
 }
 
 TEST_CASE(
@@ -245,6 +296,55 @@ TEST_CASE("sm90: elastic softmax") {
     const Launch& l = plan.launches[0];
     CHECK(l.shared_bytes == uint32_t(fwd_elastic_shared_bytes(kFwdTiles[l.hopper])));
   }
+}
+
+TEST_CASE("sm90: entmax, with kernels of their own for alpha 1.5") {
+  for (const char* alpha : {"1.5", "1.25", "2"})
+    for (const char* d : {"d64", "d96", "d128 dv40"}) {
+      const std::string words =
+          text(" bf16 b2 hq8 hk2 sq300 sk5000 %s entmax=%s causal_bottom_right", d, alpha).c_str();
+      CAPTURE(words);
+      const Plan fwd = plan_of("fwd" + words);
+      REQUIRE(std::string(fwd.path) == "sm90");
+      const Launch& l = fwd.launches[0];
+      const FwdTile& t = kFwdTiles[l.hopper];
+      const bool fast = fwd.problem.alpha == 1.5f;
+      CHECK(t.d == (fast && fwd.problem.head_dim <= 64 ? 64 : 128));
+      CHECK(fwd_entmax_candidates(t) >= 16);
+      CHECK(l.shared_bytes == uint32_t(fwd_entmax_shared_bytes(t)));
+      CHECK(fwd.workspace_size == 0);
+
+      const Plan plan = plan_of("bwd" + words);
+      const Problem& p = plan.problem;
+      REQUIRE(std::string(plan.path) == "sm90");
+      CHECK(stems(plan) == "bwd_row bwd_dkv_dq bwd_dq_cast");
+      const Launch &rows = *plan.find(Stem::bwd_row), &keys = *plan.find(Stem::bwd_dkv_dq);
+      const SupportShape& r = kSupportShapes[rows.hopper];
+      CHECK(std::max(p.head_dim, p.head_dim_v) <= r.d);
+      CHECK(rows.total == ceil_div(p.seq_q, r.br()) * p.heads_q * p.batch);
+      CHECK(rows.invocations() == r.threads());
+      CHECK(rows.shared_bytes == uint32_t(support_shared_bytes(r)));
+      const BwdShape& s = kBwdShapes[keys.hopper];
+      CHECK((fast || s.d == 128));
+      CHECK(keys.shared_bytes == uint32_t(bwd_shared_bytes(s)));
+      CHECK(keys.waits);
+      CHECK(plan.unordered() == TANDEM_GRAD_Q);
+      // delta; 40 tiles of keys are 2 words for each of 5 blocks of rows; the sums.
+      const int64_t delta = ceil_div(2 * 8 * 300 * 4, 256) * 256;
+      CHECK(plan.support_offset == uint64_t(delta));
+      CHECK(plan.d_q_sums_offset == uint64_t(delta + ceil_div(2 * 8 * 5 * 2 * 4, 256) * 256));
+      const Plan every = plan_of("bwd" + words + " visit_all");
+      CHECK(every.support_offset == 0);
+      CHECK(every.d_q_sums_offset == uint64_t(delta));
+      // The sums are formed whoever asks.
+      const Plan keys_alone = plan_of("bwd" + words + " grads=kv");
+      CHECK(stems(keys_alone) == "bwd_row bwd_dkv_dq");
+      CHECK(keys_alone.zeroed_size > 0);
+      CHECK(keys_alone.unordered() == 0);
+    }
+  // However long: 1,024 bits a block of rows.
+  CHECK(support_words(131072) == 32);
+  CHECK(support_words(1 << 20) == 32);
 }
 
 TEST_CASE("sm90: a dense bias in forward") {

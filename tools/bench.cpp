@@ -228,7 +228,7 @@ std::vector<Result> CaseRun::rows() {
 std::vector<BenchCase> chosen_cases(const Options& options) {
   std::vector<BenchCase> cases;
   for (const std::string& line : options.problems) {
-    tandem_problem p = support::parse(line);
+    tandem_problem p = problem_of(line);
     // One line serves both directions: a forward line says nothing of gradients, so it means all.
     if (p.direction == TANDEM_FORWARD) {
       p.d_o = p.o, p.d_q = p.q, p.d_k = p.k, p.d_v = p.v;

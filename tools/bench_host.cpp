@@ -131,7 +131,7 @@ std::vector<Result> host_rows(support::Session& session, const std::vector<std::
   std::vector<Result> rows;
   for (const std::string& line : lines) {
     fmt::print(stderr, "{}: {}\n", session.name(), line);
-    HostRun(session, line, support::parse(line)).add_rows(&rows);
+    HostRun(session, line, problem_of(line)).add_rows(&rows);
   }
   return rows;
 }

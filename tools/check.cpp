@@ -275,7 +275,7 @@ int Check::run(const Options& options) {
     if (!repeat && !shard.has(seed)) continue;
     if (progress) fmt::print(stderr, "\r  case {} of {} ", at + 1, cases);
     const tandem_problem problem =
-        repeat ? support::parse(options.repro) : support::random_problem(seed, limits);
+        repeat ? problem_of(options.repro) : support::random_problem(seed, limits);
     for (const std::string& word : support::feature_words(problem)) ++features_[word];
     run_case(problem, seed);
     ++n;
@@ -298,7 +298,9 @@ void add_check(CLI::App& app, int* exit_code) {
   CLI::App* command =
       app.add_subcommand("check", "Every device against the reference and against each other");
   auto options = std::make_shared<Options>();
-  command->add_option("--cases", options->cases, "Random problems")->capture_default_str();
+  command->add_option("--cases", options->cases, "Random problems")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
   command->add_option("--seed", options->seed, "Of the first problem")->capture_default_str();
   command->add_option("--device", options->devices,
                       "cpu, vulkan:N, cuda:N, or as cpu/ref with one path; default: all");

@@ -6,6 +6,7 @@
 
 #include <cstdlib>
 
+#include "problem.h"
 #include "tandem_commit.h"
 #include "tools.h"
 
@@ -17,6 +18,16 @@ std::string version_text() {
 }
 
 std::string build_commit() { return TANDEM_COMMIT; }
+
+tandem_problem problem_of(const std::string& line) {
+  const tandem_problem problem = support::parse(line);
+  Problem checked;
+  const Status status = make_problem(&problem, &checked);
+  if (!status.ok())
+    throw support::Error(status.code(), std::string(tandem_status_string(status.code())) + ": " +
+                                            status.message().c_str());
+  return problem;
+}
 
 std::vector<std::string> chosen_devices(const std::vector<std::string>& named) {
   if (!named.empty()) return named;
@@ -73,6 +84,9 @@ int main(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
     return app.exit(e);
+  } catch (const std::bad_alloc&) {
+    fmt::print(stderr, "tandem: out of host memory; are the problem's tensors too large for it?\n");
+    return 1;
   } catch (const std::exception& e) {
     fmt::print(stderr, "tandem: {}\n", e.what());
     return 1;

@@ -18,7 +18,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
   // HALVES = 2: a warp and its neighbour own the same keys; each multiplies half of the queries and sums half of the
   // features, and P and dS pass through shared memory.
   constexpr int W = S::WIDTH, MT = S::MT, BR = S::BR, BC = S::BC, TILE = BR * 2 * W;
-  constexpr int HALVES = S::HALVES, N = BR / HALVES / 8, F = W / HALVES / 8;
+  constexpr int HALVES = S::HALVES, N = BR / HALVES / 8, F = S::FEATURES / HALVES / 8;
   const BwdDkvBlock& u = params.block;
   const BwdDkvPush& push = params.push;
   Place at;
@@ -45,11 +45,12 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
              o_tile = q_tile + S::STAGES * TILE, numbers = o_tile + S::STAGES * TILE,
              p_tile = numbers + S::STAGES * 12 * BR, s_tile = p_tile + BC * 2 * BR;
   const int own = 16 * MT * (me.warp / HALVES), row = row0 + own + me.g;  // the lane's first key
-  const int feature = half * (W / HALVES), query = half * (BR / HALVES);  // the warp's first ones
+  const int feature = half * (S::FEATURES / HALVES),
+            query = half * (BR / HALVES);  // the warp's first ones
   const SharedLeft<W, MT> k_at(k_tile, own), v_at(v_tile, own);
-  const Reach<W> q_at(q_tile, false), o_at(o_tile, false), q_across(q_tile, true),
-      o_across(o_tile, true);
-  const Exponent e(u.scale);
+  const RowsReach<T, W> q_at(q_tile, false), o_at(o_tile, false);
+  const AcrossReach<T, W> q_across(q_tile, true), o_across(o_tile, true);
+  const Exponent e(u.scale, kIsF32<T>);
   float d_k[MT][F][4], d_v[MT][F][4];
   clear(d_k), clear(d_v);
 
@@ -65,7 +66,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
   };
   const auto put_numbers = [&](int stage) {
     if (int(threadIdx.x) >= BR) return;
-    put_number(numbers + uint(stage * 12 * BR + 4 * int(threadIdx.x)), base_of_row(lse));
+    put_number(numbers + uint(stage * 12 * BR + 4 * int(threadIdx.x)), base_of_row<T>(lse));
     put_number(numbers + uint(stage * 12 * BR + 4 * BR + 4 * int(threadIdx.x)), delta);
   };
   const auto load_queries = [&](int stage, int first) {
@@ -94,10 +95,10 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
       q.base += u.q.h, d_o.base += u.d_o.h, queries0 += u.seq_q;
     }
     if (heads > 0) {
-      load_queries(1 - stage, t * BR);
+      if constexpr (S::STAGES > 1) load_queries(1 - stage, t * BR);
       fetch_numbers(t * BR);
     }
-    commit();
+    if constexpr (S::STAGES > 1) commit();
     float s[MT][N][4];
     product_nt<W, T>(s, k_at, q_at, stage * BR + query);
     e.apply(s);
@@ -113,9 +114,9 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
 #pragma unroll
       for (int r = 0; r < MT; ++r)
 #pragma unroll
-        for (int x = 0; x < 4; ++x) s[r][n][x] = exp2_fast(fmaf(s[r][n][x], e.c, -base[x % 2]));
+        for (int x = 0; x < 4; ++x) s[r][n][x] = weight_of<T>(s[r][n][x], e, base[x % 2]);
     }
-    uint p[MT][N / 2][4];
+    uint p[MT][8 * N / kDepth<T>][4];
     pack_rows<T>(p, s);
     if constexpr (HALVES == 1) {
       if (grad_v) product_nn<W, T>(d_v, p, o_across, stage * BR);
@@ -146,7 +147,13 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
       if (grad_v) product_nn<W, T, BR / 16>(d_v, p_at, o_across, stage * BR, feature);
       if (grad_k) product_nn<W, T, BR / 16>(d_k, s_at, q_across, stage * BR, feature);
     }
-    stage = 1 - stage;
+    if constexpr (S::STAGES > 1) {
+      stage = 1 - stage;
+    } else {
+      __syncthreads();
+      if (heads > 0) load_queries(0, t * BR);
+      commit();
+    }
     if (heads > 0) put_numbers(stage);
   }
   wait<0>();

@@ -33,10 +33,11 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
   // HALVES as in bwd_dkv. With 1, a warp takes the queries of a tile 32 at a time.
   constexpr int W = S::WIDTH, MT = S::MT, BR = S::BR, BC = S::BC, TILE = BR * 2 * W;
   constexpr int HALVES = S::HALVES, TURNS = HALVES > 1 ? 1 : BR / 32;
-  constexpr int N = BR / HALVES / TURNS / 8, F = W / HALVES / 8;
-  constexpr int Q_BLOCKS = BR / 16, PANELS = W / 64;
-  static_assert(BR == 64 && Q_BLOCKS * PANELS == S::WARPS,
-                "a warp sums 16 rows and 64 features of d_q");
+  constexpr int N = BR / HALVES / TURNS / 8, F = S::FEATURES / HALVES / 8;
+  // A warp sums 16 rows and SUMMED features of d_q.
+  constexpr int PANELS = S::FEATURES / 64, Q_BLOCKS = BR / 16, COLUMNS = S::WARPS / Q_BLOCKS,
+                SUMMED = S::FEATURES / COLUMNS;
+  static_assert(64 % BR == 0 && S::WARPS % Q_BLOCKS == 0 && 64 % SUMMED == 0, "whole blocks");
   const BwdDkvDqBlock& u = params.block;
   const BwdDkvDqPush& push = params.push;
   Place at;
@@ -63,18 +64,19 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
              o_tile = q_tile + S::STAGES * TILE, numbers = o_tile + S::STAGES * TILE,
              s_tile = numbers + S::STAGES * 12 * BR, p_tile = s_tile + BC * 2 * BR;
   const int own = 16 * MT * (me.warp / HALVES), row = row0 + own + me.g;  // the lane's first key
-  const int feature = half * (W / HALVES), query = half * (BR / HALVES);  // the warp's first ones
+  const int feature = half * (S::FEATURES / HALVES),
+            query = half * (BR / HALVES);  // the warp's first ones
   const SharedLeft<W, MT> k_at(k_tile, own), v_at(v_tile, own);
-  const Reach<W> q_at(q_tile, false), o_at(o_tile, false), q_across(q_tile, true),
-      o_across(o_tile, true), k_across(k_tile, true);
-  const Reach<BR> ds_across(s_tile, false);
-  // d_q: the warp's 16 rows of a tile, and its panel of 64 features. The sums lie in blocks of 64 rows and 64 features
-  // as the accumulators do.
-  const int q_block = me.warp % Q_BLOCKS, panel = me.warp / Q_BLOCKS;
+  const RowsReach<T, W> q_at(q_tile, false), o_at(o_tile, false);
+  const AcrossReach<T, W> q_across(q_tile, true), o_across(o_tile, true), k_across(k_tile, true);
+  // d_q: the warp's 16 rows of a tile, and its features. The sums lie in blocks of 64 rows and 64 features as the
+  // accumulators do.
+  const int q_block = me.warp % Q_BLOCKS, d_q_feature = me.warp / Q_BLOCKS * SUMMED;
   const int64_t head_sums = int64_t((u.seq_q + 63) / 64) * PANELS * 4096;
-  float* sums = reinterpret_cast<float*>(push.d_q_sums) + head0 * head_sums + panel * 4096 +
+  float* sums = reinterpret_cast<float*>(push.d_q_sums) + head0 * head_sums +
+                d_q_feature / 64 * 4096 + d_q_feature % 64 * 64 +
                 4 * (32 * q_block + int(threadIdx.x) % 32);
-  const Exponent e(u.scale);
+  const Exponent e(u.scale, kIsF32<T>);
   float d_k[MT][F][4], d_v[MT][F][4];
   clear(d_k), clear(d_v);
 
@@ -89,7 +91,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
   };
   const auto put_numbers = [&](int stage) {
     if (int(threadIdx.x) >= BR) return;
-    put_number(numbers + uint(stage * 12 * BR + 4 * int(threadIdx.x)), base_of_row(lse));
+    put_number(numbers + uint(stage * 12 * BR + 4 * int(threadIdx.x)), base_of_row<T>(lse));
     put_number(numbers + uint(stage * 12 * BR + 4 * BR + 4 * int(threadIdx.x)), delta);
   };
   const auto load_queries = [&](int stage, int first) {
@@ -111,7 +113,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
   while (heads > 0) {
     const int col0 = t * BR;
     const bool edge = t < span.full_begin || t >= span.full_end;
-    float* const to = sums + int64_t(t) * PANELS * 4096;
+    float* const to = sums + int64_t(col0 / 64) * PANELS * 4096 + col0 % 64 * 8;
     wait<0>();
     __syncthreads();
     if (++t == span.end) {
@@ -119,15 +121,15 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
       q.base += u.q.h, d_o.base += u.d_o.h, queries0 += u.seq_q, sums += head_sums;
     }
     if (heads > 0) {
-      load_queries(1 - stage, t * BR);
+      if constexpr (S::STAGES > 1) load_queries(1 - stage, t * BR);
       fetch_numbers(t * BR);
     }
-    commit();
+    if constexpr (S::STAGES > 1) commit();
 #pragma unroll 1
     for (int turn = 0; turn < TURNS; ++turn) {
       const int from = query + 32 * turn;
       float s[MT][N][4], dp[MT][N][4];
-      uint p[MT][N / 2][4];
+      uint p[MT][8 * N / kDepth<T>][4];
       product_nt<W, T>(s, k_at, q_at, stage * BR + from);
       e.apply(s);
       if (edge)
@@ -142,7 +144,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
 #pragma unroll
         for (int r = 0; r < MT; ++r)
 #pragma unroll
-          for (int x = 0; x < 4; ++x) s[r][n][x] = exp2_fast(fmaf(s[r][n][x], e.c, -base[x % 2]));
+          for (int x = 0; x < 4; ++x) s[r][n][x] = weight_of<T>(s[r][n][x], e, base[x % 2]);
       }
       pack_rows<T>(p, s);
       if constexpr (HALVES == 1)
@@ -160,7 +162,10 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
           for (int x = 0; x < 4; ++x) dp[r][n][x] = s[r][n][x] * (dp[r][n][x] - less[x % 2]);
       }
       pack_rows<T>(p, dp);
-      put_rows<BR>(s_tile, own, from, p);
+      if constexpr (kIsF32<T>)
+        put_numbers_of<2 * BR>(s_tile, own, from, p);
+      else
+        put_rows<BR>(s_tile, own, from, p);
       if constexpr (HALVES == 1) product_nn<W, T>(d_k, p, q_across, stage * BR + from);
     }
     __syncthreads();
@@ -169,26 +174,35 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
       product_nn<W, T, BR / 16>(d_v, p_at, o_across, stage * BR, feature);
       product_nn<W, T, BR / 16>(d_k, s_at, q_across, stage * BR, feature);
     }
-    float d_q[8][4];
+    float d_q[1][SUMMED / 8][4];
+    clear(d_q);
+    if constexpr (kIsF32<T>) {
+      product_nn_of<W, T, BC / 8>(d_q, TurnedLeft<2 * BR>(s_tile, 16 * q_block), k_across, 0,
+                                  d_q_feature);
+    } else {
+      const Reach<BR> ds_across(s_tile, false);
 #pragma unroll
-    for (int n = 0; n < 8; ++n)
+      for (int key = 0; key < BC; key += 16) {
+        uint a[4];
+        load_matrices_transposed(a, ds_across.at(key, 16 * q_block));
 #pragma unroll
-      for (int x = 0; x < 4; ++x) d_q[n][x] = 0.f;
-#pragma unroll
-    for (int key = 0; key < BC; key += 16) {
-      uint a[4];
-      load_matrices_transposed(a, ds_across.at(key, 16 * q_block));
-#pragma unroll
-      for (int n = 0; n < 4; ++n) {
-        uint b[4];
-        load_matrices_transposed(b, k_across.at(key, 64 * panel + 16 * n));
-        multiply<T>(d_q[2 * n], a, b[0], b[1]);
-        multiply<T>(d_q[2 * n + 1], a, b[2], b[3]);
+        for (int n = 0; n < SUMMED / 16; ++n) {
+          uint b[4];
+          load_matrices_transposed(b, k_across.at(key, d_q_feature + 16 * n));
+          multiply<T>(d_q[0][2 * n], a, b[0], b[1]);
+          multiply<T>(d_q[0][2 * n + 1], a, b[2], b[3]);
+        }
       }
     }
 #pragma unroll
-    for (int n = 0; n < 8; ++n) add_numbers(to + 512 * n, d_q[n]);
-    stage = 1 - stage;
+    for (int n = 0; n < SUMMED / 8; ++n) add_numbers(to + 512 * n, d_q[0][n]);
+    if constexpr (S::STAGES > 1) {
+      stage = 1 - stage;
+    } else {
+      __syncthreads();
+      if (heads > 0) load_queries(0, t * BR);
+      commit();
+    }
     if (heads > 0) put_numbers(stage);
   }
   wait<0>();

@@ -37,9 +37,10 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
              v_tile = k_tile + S::STAGES * TILE;
   const int own = 16 * MT * me.warp, row = row0 + own + me.g;  // the lane's first row
   const SharedLeft<W, MT> q_at(q_tile, own), o_at(o_tile, own);
-  const Reach<W> k_at(k_tile, false), v_at(v_tile, false), k_across(k_tile, true);
-  const Exponent e(u.scale);
-  float d_q[MT][W / 8][4];
+  const RowsReach<T, W> k_at(k_tile, false), v_at(v_tile, false);
+  const AcrossReach<T, W> k_across(k_tile, true);
+  const Exponent e(u.scale, kIsF32<T>);
+  float d_q[MT][S::FEATURES / 8][4];
   clear(d_q);
 
   load_rows<W, BR, S::THREADS>(q_tile, q, row0);
@@ -57,8 +58,8 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
     for (int h = 0; h < 2; ++h) {
       const int i = row + 16 * r + 8 * h;
       const bool there = i < u.seq_q;
-      lse[r][h] = base_of_row(there ? __ldg(reinterpret_cast<const float*>(push.lse) + rows0 + i)
-                                    : minus_infinity());
+      lse[r][h] = base_of_row<T>(there ? __ldg(reinterpret_cast<const float*>(push.lse) + rows0 + i)
+                                       : minus_infinity());
       delta[r][h] = there ? __ldg(reinterpret_cast<const float*>(push.delta) + rows0 + i) : 0.f;
     }
   int stage = 0;
@@ -67,11 +68,13 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
     const int col0 = t * BC;
     wait<0>();
     __syncthreads();
-    if (t + 1 < span.end) {
-      load_rows<W, BC, S::THREADS>(k_tile + (1 - stage) * TILE, k, col0 + BC);
-      load_rows<W, BC, S::THREADS>(v_tile + (1 - stage) * TILE, v, col0 + BC);
+    if constexpr (S::STAGES > 1) {
+      if (t + 1 < span.end) {
+        load_rows<W, BC, S::THREADS>(k_tile + (1 - stage) * TILE, k, col0 + BC);
+        load_rows<W, BC, S::THREADS>(v_tile + (1 - stage) * TILE, v, col0 + BC);
+      }
+      commit();
     }
-    commit();
     float s[MT][BC / 8][4], dp[MT][BC / 8][4];
     product_nt<W, T>(s, q_at, k_at, stage * BC);
     e.apply(s);
@@ -87,11 +90,20 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
 #pragma unroll
         for (int x = 0; x < 4; ++x)
           dp[r][n][x] =
-              exp2_fast(fmaf(s[r][n][x], e.c, -lse[r][x / 2])) * (dp[r][n][x] - delta[r][x / 2]);
-    uint ds[MT][BC / 16][4];
+              weight_of<T>(s[r][n][x], e, lse[r][x / 2]) * (dp[r][n][x] - delta[r][x / 2]);
+    uint ds[MT][BC / kDepth<T>][4];
     pack_rows<T>(ds, dp);
     product_nn<W, T>(d_q, ds, k_across, stage * BC);
-    stage = 1 - stage;
+    if constexpr (S::STAGES > 1) {
+      stage = 1 - stage;
+    } else {
+      __syncthreads();
+      if (t + 1 < span.end) {
+        load_rows<W, BC, S::THREADS>(k_tile, k, col0 + BC);
+        load_rows<W, BC, S::THREADS>(v_tile, v, col0 + BC);
+      }
+      commit();
+    }
   }
   wait<0>();
   __syncthreads();  // where no tile was visited, Q may only now have come

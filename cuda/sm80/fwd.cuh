@@ -12,7 +12,9 @@ namespace sm80 {
 
 // The rows of a lane in the online softmax. Weights are 2^(s c - m c), one fma and one exp2 each; m moves only when a
 // score of the warp exceeds it by more than a factor of 2^8, so most tiles rescale nothing.
-template <int MT>
+// EXACT: of f32, where nothing rounds weights and results again: m is the maximum and weights are 2^((s - m) c), so that
+// the largest is 1 to the last bit.
+template <int MT, bool EXACT = false>
 struct OnlineRows {
   float m[MT][2];  // origin of the raw scores
   float l[MT][2];  // this lane's part of the row's sum
@@ -25,10 +27,14 @@ struct OnlineRows {
   }
   // Nothing visible yet: any finite origin gives weights 0.
   static TANDEM_DEVICE float base(float m, float c) {
-    return m == minus_infinity() ? 0.f : __fmul_rn(m, c);
+    return m == minus_infinity() ? 0.f : EXACT ? m : __fmul_rn(m, c);
+  }
+  // base() taken off s.
+  static TANDEM_DEVICE float exponent(float s, float c, float base) {
+    return EXACT ? __fmul_rn(s - base, c) : fmaf(s, c, -base);
   }
   // What m c was rounded by, as a power of 2 in every weight.
-  static TANDEM_DEVICE float off(float m, float c) { return fmaf(m, c, -base(m, c)); }
+  static TANDEM_DEVICE float off(float m, float c) { return EXACT ? 0.f : fmaf(m, c, -base(m, c)); }
 
   // Raw scores become weights; earlier results are rescaled where an origin moves.
   template <int N, int O>
@@ -43,7 +49,7 @@ struct OnlineRows {
 #pragma unroll
         for (int n = 1; n < N; ++n)
           top[r][h] = fmaxf(top[r][h], fmaxf(s[r][n][2 * h], s[r][n][2 * h + 1]));
-        moves |= (top[r][h] - m[r][h]) * c > 8.f;
+        moves |= (top[r][h] - m[r][h]) * c > (EXACT ? 0.f : 8.f);
       }
     if (any_of_warp(moves)) {
 #pragma unroll
@@ -52,7 +58,9 @@ struct OnlineRows {
         for (int h = 0; h < 2; ++h) {
           const float now = fmaxf(m[r][h], quad_max(top[r][h]));
           const float factor =
-              m[r][h] == minus_infinity() ? 0.f : exp2_fast(base(m[r][h], c) - base(now, c));
+              m[r][h] == minus_infinity()
+                  ? 0.f
+                  : exp2_fast((base(m[r][h], c) - base(now, c)) * (EXACT ? c : 1.f));
           m[r][h] = now;
           l[r][h] *= factor;
 #pragma unroll
@@ -68,7 +76,7 @@ struct OnlineRows {
         for (int n = 0; n < N; ++n)
 #pragma unroll
           for (int x = 2 * h; x < 2 * h + 2; ++x) {
-            s[r][n][x] = exp2_fast(fmaf(s[r][n][x], c, -less));
+            s[r][n][x] = exp2_fast(exponent(s[r][n][x], c, less));
             l[r][h] += s[r][n][x];
           }
       }
@@ -103,11 +111,13 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
              v_tile = k_tile + S::STAGES * BC * 2 * W;
   const int own = 16 * MT * me.warp, row = row0 + own + me.g;  // the lane's first row
   const SharedLeft<W, MT> q_at(q_tile, own);
-  const Reach<W> k_at(k_tile, false), v_at(v_tile, true);
+  const RowsReach<T, W> k_at(k_tile, false);
+  const AcrossReach<T, W> v_at(v_tile, true);
   HeldLeft<W, S::HELD ? MT : 1> q_held;
   const Exponent e(u.scale);
-  OnlineRows<MT> softmax;
-  float o[MT][W / 8][4];
+  using Softmax = OnlineRows<MT, kIsF32<T>>;
+  Softmax softmax;
+  float o[MT][S::FEATURES / 8][4];
   clear(o);
 
   load_rows<W, BR, S::THREADS>(q_tile, q, row0);
@@ -148,7 +158,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
           s, row, col0 + 2 * me.t, [&](int i) { return i + band.off - band.left; },
           [&](int i) { return tandem_min(i + band.off + band.right, u.seq_kv - 1); });
     softmax.step(s, o, e.c);
-    uint p[MT][BC / 16][4];
+    uint p[MT][BC / kDepth<T>][4];
     pack_rows<T>(p, s);
     if constexpr (S::STAGES == 1) {
       wait<0>();
@@ -170,7 +180,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const float l = quad_sum(softmax.l[r][h]), m = softmax.m[r][h];
-      const float off = OnlineRows<MT>::off(m, e.c) * kLn2;
+      const float off = Softmax::off(m, e.c) * kLn2;
       const int i = row + 16 * r + 8 * h;
       if (lse && me.t == 0 && i < u.seq_q)
         lse[lse0 + i] =
@@ -179,8 +189,11 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
     }
   if (u.splits > 1) {
     const View<F32> out = part_view(push.o, u.o, part, at.head, u.seq_q);
-    store_numbers(out, row, 2 * me.t, o,
-                  [&](float x, int r, int h) { return __fdiv_rn(x, divisor[r][h]); });
+    const auto of_row = [&](float x, int r, int h) { return __fdiv_rn(x, divisor[r][h]); };
+    if constexpr (kIsF32<T>)
+      store_columns(out, row, o, of_row);
+    else
+      store_numbers(out, row, 2 * me.t, o, of_row);
   } else {
     const View<T> out =
         make_view<T>(push.o, u.o, at.batch, at.head, u.seq_q, u.head_dim_v, push.wide & 8u);

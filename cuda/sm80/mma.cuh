@@ -48,6 +48,17 @@ TANDEM_DEVICE void multiply(float (&d)[4], const uint (&a)[4], uint b0, uint b1)
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+// The same of 8 columns of a and rows of b in TF32, which ignores the last 13 bits of an f32 number:
+//   a     rows g, g + 8, column t (a[0]; a[1]) and 4 more (a[2]; a[3])
+//   b     row t (b0) and 4 more (b1), column g
+TANDEM_DEVICE void multiply_tf32(float (&d)[4], const uint (&a)[4], uint b0, uint b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, "
+      "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
 // Two numbers, rounded to nearest even, low in the low half.
 template <typename T>
 TANDEM_DEVICE uint pack(float low, float high) {
@@ -78,6 +89,9 @@ TANDEM_DEVICE void load_matrices_transposed(uint (&r)[4], uint at) {
 TANDEM_DEVICE void put_word(uint at, uint x) {
   asm volatile("st.shared.b32 [%0], %1;" ::"r"(at), "r"(x) : "memory");
 }
+TANDEM_DEVICE void put_pair(uint at, uint x, uint y) {
+  asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(at), "r"(x), "r"(y) : "memory");
+}
 TANDEM_DEVICE void put_chunk(uint at, uint4 x) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(x.x), "r"(x.y), "r"(x.z),
                "r"(x.w)
@@ -89,6 +103,11 @@ TANDEM_DEVICE uint4 get_chunk(uint at) {
                : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
                : "r"(at)
                : "memory");
+  return x;
+}
+TANDEM_DEVICE uint get_word(uint at) {
+  uint x;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(at) : "memory");
   return x;
 }
 TANDEM_DEVICE void put_number(uint at, float x) { put_word(at, __float_as_uint(x)); }
@@ -126,10 +145,13 @@ using simt::warp::copy_chunk;
 using simt::warp::exp2_fast;
 using simt::warp::get_chunk;
 using simt::warp::get_numbers;
+using simt::warp::get_word;
 using simt::warp::load_matrices;
 using simt::warp::load_matrices_transposed;
+using simt::warp::multiply_tf32;
 using simt::warp::put_chunk;
 using simt::warp::put_number;
+using simt::warp::put_pair;
 using simt::warp::put_word;
 using simt::warp::swap_words;
 using simt::warp::sync_warp;

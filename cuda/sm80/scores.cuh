@@ -16,8 +16,8 @@ constexpr float kLog2e = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
 struct Exponent {
   bool first;  // scores are multiplied by scale first
   float scale, c;
-  explicit TANDEM_DEVICE Exponent(float of)
-      : first(!(of >= 1e-3f && of <= 1e3f)), scale(of), c(first ? kLog2e : of * kLog2e) {}
+  explicit TANDEM_DEVICE Exponent(float of, bool always = false)
+      : first(always || !(of >= 1e-3f && of <= 1e3f)), scale(of), c(first ? kLog2e : of * kLog2e) {}
   template <int MT, int N>
   TANDEM_DEVICE void apply(float (&s)[MT][N][4]) const {
     if (!first) return;
@@ -30,9 +30,15 @@ struct Exponent {
   }
 };
 
-// What the backward takes off a row's exponents: then weights are 0 in rows that saw nothing.
+// What the backward takes off a row's exponents: then weights are 0 in rows that saw nothing. Of f32, whose weights are not
+// rounded again, lse itself, off scores times the scale: then a key that is seen alone has weight 1 to the last bit.
+template <typename T>
 TANDEM_DEVICE float base_of_row(float lse) {
-  return lse == minus_infinity() ? -minus_infinity() : lse * kLog2e;
+  return lse == minus_infinity() ? -minus_infinity() : kIsF32<T> ? lse : lse * kLog2e;
+}
+template <typename T>
+TANDEM_DEVICE float weight_of(float s, const Exponent& e, float base) {
+  return exp2_fast(kIsF32<T> ? __fmul_rn(s - base, kLog2e) : fmaf(s, e.c, -base));
 }
 
 // Elements outside [lo, hi] of their row become -inf. The lane's rows are row0 + 16 r + 8 half, its columns col0 + 8 n

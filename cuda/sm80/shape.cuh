@@ -3,8 +3,8 @@
 #ifndef TANDEM_CUDA_SM80_SHAPE_CUH
 #define TANDEM_CUDA_SM80_SHAPE_CUH
 #include "../tile.cuh"
+#include "f32.cuh"
 #include "kernels.h"
-#include "mma.cuh"
 #include "tile_range.h"
 #include "tiles.h"
 
@@ -15,7 +15,9 @@ namespace sm80 {
 template <int ROW>
 struct MmaShape {
   static constexpr AmpereTile tile = kAmpereTiles[ROW];
-  static constexpr int WIDTH = tile.width, BR = tile.br, BC = tile.bc, WARPS = tile.warps;
+  // WIDTH: of a row in half words; FEATURES of it.
+  static constexpr int WIDTH = tile.width * tile.bytes / 2, FEATURES = tile.width;
+  static constexpr int BR = tile.br, BC = tile.bc, WARPS = tile.warps;
   static constexpr int THREADS = tile.threads(), WG = THREADS, STAGES = tile.stages,
                        HALVES = tile.halves;
   static constexpr int GROUPS = tile.groups, MT = tile.row_blocks();
@@ -63,7 +65,8 @@ template <typename Family, typename T, int ROW = 0>
 typename Family::Pointer select_row(int row) {
   if constexpr (ROW < kAmpereTileCount) {
     if constexpr (kAmpereTiles[ROW].stem == Family::kStem &&
-                  kAmpereTiles[ROW].full == Family::kFull)
+                  kAmpereTiles[ROW].full == Family::kFull &&
+                  kAmpereTiles[ROW].bytes == int(sizeof(typename T::Element)))
       if (row == ROW) return Family::template get<T, ROW>();
     return select_row<Family, T, ROW + 1>(row);
   } else {
@@ -78,7 +81,11 @@ typename Family::Pointer select_kernel(tandem_dtype dtype, const Launch& launch)
     case TANDEM_BF16:
       return select_row<Family, BF16>(launch.ampere);
     default:
-      return nullptr;
+      if constexpr (Family::kFull)
+        return nullptr;
+      else
+        return launch.tf32 ? select_row<Family, TF32>(launch.ampere)
+                           : select_row<Family, F32>(launch.ampere);
   }
 }
 

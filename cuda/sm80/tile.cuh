@@ -10,8 +10,15 @@ namespace tandem {
 namespace cuda {
 namespace sm80 {
 
-// Rows of D 16-bit features. A row's 16-byte chunks are exchanged so that the eight rows of a matrix lie in different
-// banks wherever they begin.
+struct TF32 : F32 {};  // f32 numbers, of which products take the first 11 bits (f32.cuh)
+template <typename T>
+constexpr bool kIsF32 = std::is_base_of<F32, T>::value;
+// Columns of a left operand of one product, rows of a right one.
+template <typename T>
+constexpr int kDepth = kIsF32<T> ? 8 : 16;
+
+// Rows of D 16-bit features, or half as many in f32. A row's 16-byte chunks are exchanged so that the eight rows of a
+// matrix lie in different banks wherever they begin.
 template <int D>
 struct Rows {
   static_assert(D % 32 == 0, "a row of an odd number of half lines would need another exchange");
@@ -27,14 +34,15 @@ struct Rows {
 template <int D, int COUNT, int THREADS, typename T>
 TANDEM_DEVICE void load_rows(uint to, const View<T>& m, int row0) {
   using R = Rows<D>;
+  constexpr int SIZE = int(sizeof(typename T::Element)), PER = 16 / SIZE;  // elements of a chunk
   constexpr int CHUNKS = COUNT * R::CHUNKS, EACH = (CHUNKS + THREADS - 1) / THREADS;
   const int me = int(threadIdx.x);
   if (m.wide) {
     if constexpr (THREADS % R::CHUNKS == 0) {  // a thread keeps to its column
       constexpr int STEP = THREADS / R::CHUNKS;
       const int row = me / R::CHUNKS, chunk = me % R::CHUNKS;
-      const auto* from = m.base + (row0 + row) * m.s + 8 * chunk;
-      const int wide = 2 * tandem_max(0, tandem_min(m.width - 8 * chunk, 8));
+      const auto* from = m.base + (row0 + row) * m.s + PER * chunk;
+      const int wide = SIZE * tandem_max(0, tandem_min(m.width - PER * chunk, PER));
 #pragma unroll
       for (int n = 0; n < EACH; ++n, from += STEP * m.s) {
         if (CHUNKS % THREADS != 0 && row + n * STEP >= COUNT) break;
@@ -46,10 +54,10 @@ TANDEM_DEVICE void load_rows(uint to, const View<T>& m, int row0) {
       for (int n = 0; n < EACH; ++n) {
         const int at = me + n * THREADS, row = at / R::CHUNKS, chunk = at % R::CHUNKS;
         if (CHUNKS % THREADS != 0 && at >= CHUNKS) break;
-        const int wide = 2 * tandem_max(0, tandem_min(m.width - 8 * chunk, 8));
+        const int wide = SIZE * tandem_max(0, tandem_min(m.width - PER * chunk, PER));
         const int bytes = row0 + row < m.rows ? wide : 0;
         copy_chunk(to + R::at(row, chunk),
-                   bytes > 0 ? m.base + (row0 + row) * m.s + 8 * chunk : m.base, bytes);
+                   bytes > 0 ? m.base + (row0 + row) * m.s + PER * chunk : m.base, bytes);
       }
     }
   } else {
@@ -58,10 +66,15 @@ TANDEM_DEVICE void load_rows(uint to, const View<T>& m, int row0) {
       const int row = at / R::CHUNKS, chunk = at % R::CHUNKS;
       uint word[4] = {0u, 0u, 0u, 0u};
       if (row0 + row < m.rows) {
-        const auto* from = m.base + (row0 + row) * m.s + 8 * chunk * m.d;
+        const auto* from = m.base + (row0 + row) * m.s + PER * chunk * m.d;
 #pragma unroll
-        for (int c = 0; c < 8; ++c)
-          if (8 * chunk + c < m.width) word[c / 2] |= uint(__ldg(from + c * m.d)) << (c % 2 * 16);
+        for (int c = 0; c < PER; ++c) {
+          if (PER * chunk + c >= m.width) continue;
+          if constexpr (SIZE == 4)
+            word[c] = __float_as_uint(__ldg(from + c * m.d));
+          else
+            word[c / 2] |= uint(__ldg(from + c * m.d)) << (c % 2 * 16);
+        }
       }
       put_chunk(to + R::at(row, chunk), make_uint4(word[0], word[1], word[2], word[3]));
     }
@@ -228,45 +241,72 @@ TANDEM_DEVICE void put_rows(uint tile, int row0, int col, const uint (&p)[MT][K]
 
 // ---- results ---------------------------------------------------------------------------------------------
 
+// Sums of f32 products (f32.cuh) times a factor of their row, straight from the registers: a lane's lie eight side by
+// side. row: its first one.
+template <typename T, int MT, int N, typename OfRow>
+TANDEM_DEVICE void store_columns(const View<T>& to, int row, const float (&acc)[MT][N][4],
+                                 const OfRow& of_row, int feature = 0) {
+  const int t = int(threadIdx.x) % 4;
+#pragma unroll
+  for (int m = 0; m < MT; ++m)
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+#pragma unroll
+      for (int n0 = 0; n0 < N; n0 += 4)
+#pragma unroll
+        for (int c = 0; c < 2; ++c) {
+          float x[4];
+#pragma unroll
+          for (int n = 0; n < 4; ++n) x[n] = of_row(acc[m][n0 + n][2 * half + c], m, half);
+          const int col = feature + 8 * n0 + 8 * t + 4 * c;
+          if (col < to.width) store_words(to, row + 16 * m + 8 * half, col, x);
+        }
+}
+
 // Accumulators times a factor of their row (of_row(m, half): row g + 8 half of block m) to the view, by way of the
 // warp's own 16 MT rows from row0 on of a tile in shared memory, which nobody else reads any more.
 template <int D, typename T, int MT, int N, typename OfRow>
 TANDEM_DEVICE void store_rows(const View<T>& to, int to_row0, uint tile, int row0,
                               const float (&acc)[MT][N][4], const OfRow& of_row, int feature = 0) {
   const Lane me;
-  sync_warp();
+  if constexpr (kIsF32<T>) {
+    store_columns(to, to_row0 + row0 + me.g, acc, of_row, feature);
+    return;
+  } else {
+    sync_warp();
 #pragma unroll
-  for (int m = 0; m < MT; ++m)
+    for (int m = 0; m < MT; ++m)
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int row = row0 + 16 * m + me.g + 8 * half;
+      for (int half = 0; half < 2; ++half) {
+        const int row = row0 + 16 * m + me.g + 8 * half;
 #pragma unroll
-      for (int n = 0; n < N; ++n)
-        put_word(tile + Rows<D>::at(row, feature / 8 + n) + uint(4 * me.t),
-                 pack<T>(of_row(acc[m][n][2 * half], m, half),
-                         of_row(acc[m][n][2 * half + 1], m, half)));
-    }
-  sync_warp();
-  constexpr int CHUNKS = N;
+        for (int n = 0; n < N; ++n)
+          put_word(tile + Rows<D>::at(row, feature / 8 + n) + uint(4 * me.t),
+                   pack<T>(of_row(acc[m][n][2 * half], m, half),
+                           of_row(acc[m][n][2 * half + 1], m, half)));
+      }
+    sync_warp();
+    constexpr int CHUNKS = N;
 #pragma unroll 1
-  for (int at = int(threadIdx.x) % 32; at < 16 * MT * CHUNKS; at += 32) {
-    const int row = row0 + at / CHUNKS, chunk = feature / 8 + at % CHUNKS;
-    const int width = to.width - 8 * chunk;
-    if (to_row0 + row >= to.rows || width <= 0) continue;
-    const uint4 x = get_chunk(tile + Rows<D>::at(row, chunk));
-    auto* p = to.base + (to_row0 + row) * to.s + 8 * chunk * to.d;
-    if (to.wide && width >= 8) {
-      *reinterpret_cast<uint4*>(p) = x;
-    } else {
-      const uint word[4] = {x.x, x.y, x.z, x.w};
+    for (int at = int(threadIdx.x) % 32; at < 16 * MT * CHUNKS; at += 32) {
+      const int row = row0 + at / CHUNKS, chunk = feature / 8 + at % CHUNKS;
+      const int width = to.width - 8 * chunk;
+      if (to_row0 + row >= to.rows || width <= 0) continue;
+      const uint4 x = get_chunk(tile + Rows<D>::at(row, chunk));
+      auto* p = to.base + (to_row0 + row) * to.s + 8 * chunk * to.d;
+      if (to.wide && width >= 8) {
+        *reinterpret_cast<uint4*>(p) = x;
+      } else {
+        const uint word[4] = {x.x, x.y, x.z, x.w};
 #pragma unroll
-      for (int c = 0; c < 8; ++c)
-        if (c < width) p[c * to.d] = static_cast<unsigned short>(word[c / 2] >> (c % 2 * 16));
+        for (int c = 0; c < 8; ++c)
+          if (c < width) p[c * to.d] = static_cast<unsigned short>(word[c / 2] >> (c % 2 * 16));
+      }
     }
   }
 }
 
-// The same in f32, straight from the registers. row, col: of the lane's first element.
+// 16-bit products' sums in f32, straight from the registers. row, col: of the lane's first element.
 template <int MT, int N, typename OfRow>
 TANDEM_DEVICE void store_numbers(const View<F32>& to, int row, int col,
                                  const float (&acc)[MT][N][4], const OfRow& of_row) {

@@ -28,7 +28,23 @@ struct Walk {
   int tile, head_kv, batch, col0;
   TandemBand band;
   TandemTiles span;
+  int seq_q, seq_kv;      // of the batch entry
+  int keys;               // rows of d_k and d_v
+  int first_q, first_kv;  // where the entry begins in packed tensors
+  int map_q, map_kv;      // its index in the tensor maps
+  bool down = false;
+  // The tile of queries that comes when those of span are counted from its end, if they are.
+  TANDEM_DEVICE int turned(int at) const { return down ? span.begin + span.end - 1 - at : at; }
 };
+// Sets whose entries may be shorter than the problem's lengths (bwd_full.cuh).
+template <typename Set>
+constexpr bool kHasLengths = false;
+
+// With a causal mask all tiles of keys share the last queries, not the first: who begins there reads what others read.
+template <typename Block>
+TANDEM_DEVICE bool best_down(const Block& u) {
+  return u.band_right != TANDEM_BAND_OPEN && u.band_left == TANDEM_BAND_OPEN && !u.in_turn;
+}
 
 // inner: the batch, if workgroups that follow each other are to differ in its entry alone; else 1.
 template <typename Block>
@@ -51,6 +67,9 @@ TANDEM_DEVICE bool find_walk(const Block& u, const BwdShape& shape, int inner, b
   walk->batch = at.batch;
   walk->col0 = walk->tile * shape.bc;
   walk->band = mask_band(u);
+  walk->seq_q = u.seq_q, walk->seq_kv = walk->keys = u.seq_kv;
+  walk->first_q = walk->first_kv = 0;
+  walk->map_q = walk->map_kv = walk->batch;
   walk->span = tandem_query_tiles(walk->band, walk->col0, shape.bc, shape.br, u.seq_q, u.seq_kv);
   return true;
 }
@@ -140,7 +159,40 @@ struct Memory {
   TANDEM_DEVICE uint set_barriers() const { return base + kAtSetBarriers; }
 };
 
-// Warp 0: K and V once, then Q and dO tile by tile, with lse (times log2 e) and delta of their rows.
+// Tiles of keys that add to the sums of a tile of queries before this one: all later ones that the queries see.
+template <int ROW>
+TANDEM_DEVICE uint turns_before(const BwdDkvDqBlock&, const Walk& walk, int t) {
+  constexpr BwdShape S = kBwdShapes[ROW];
+  return uint(tandem_key_tiles(walk.band, t * S.br, S.br, S.bc, walk.seq_q, walk.seq_kv).end - 1 -
+              walk.tile);
+}
+
+// The tiles of queries that are visited, the same for all warps: all of them.
+template <int ROW>
+struct EveryTile {
+  template <typename Params>
+  TANDEM_DEVICE EveryTile(const Params&, const Walk&) {}
+  // The first from t on, walk.span.end or beyond if there is none; n: query head of the group.
+  TANDEM_DEVICE int next(int, int t) { return t; }
+  // Tiles of keys that add to the sums of tile t before this one: all later ones that the queries see.
+  template <typename Block>
+  TANDEM_DEVICE uint before(const Block& u, const Walk& walk, int, int t) const {
+    return turns_before<ROW>(u, walk, t);
+  }
+};
+
+// A warp makes rows [from, ROWS) of a tile in panels zero.
+template <int PANELS, int ROWS>
+TANDEM_DEVICE void clear_rows(uint tile, int from) {
+#pragma unroll 1
+  for (int c = 0; c < PANELS; ++c)
+#pragma unroll 1
+    for (int n = max(from, 0) * 128 + int(threadIdx.x) % 32 * 16; n < ROWS * 128; n += 512)
+      put_shared(tile + uint(c * ROWS * 128 + n), 0.f, 0.f, 0.f, 0.f);
+}
+
+// Warp 0: K and V once, then Q and dO tile by tile, with lse (times Set::kLse) and delta of their rows. What the copy engine
+// brings from behind the end of a batch entry (anything, or another sequence) becomes zeros before the others hear of it.
 template <int ROW, typename Set>
 TANDEM_DEVICE void load_tiles(const typename Set::Params& params, const Walk& walk,
                               const Memory<ROW, Set>& memory) {
@@ -149,54 +201,93 @@ TANDEM_DEVICE void load_tiles(const typename Set::Params& params, const Walk& wa
   const auto& u = params.block;
   const Barriers<ROW> barriers(memory.barriers());
   const int lane = int(threadIdx.x) % 32;
-  if (lane == 0) {
-    barrier_expect(barriers.kv, 2 * M::kKBytes);
-    for (int c = 0; c < M::kPanels; ++c) {
-      copy_box(memory.k() + c * S.bc * 128, &params.k, barriers.kv, 64 * c, walk.col0, walk.head_kv,
-               walk.batch);
-      copy_box(memory.v() + c * S.bc * 128, &params.v, barriers.kv, 64 * c, walk.col0, walk.head_kv,
-               walk.batch);
+  // The boxes of a tile that has to be cleared arrive at a barrier of their own.
+  int arrivals = 0;
+  const auto wait_boxes = [&] { barrier_wait(memory.set_barriers(), arrivals++ & 1); };
+  const auto cleared = [&](uint barrier) {
+    fence_async();
+    __syncwarp();
+    if (lane == 0) barrier_arrive(barrier);
+  };
+  const auto ends = [](int left, int rows) { return kHasLengths<Set> && left < rows; };
+
+  if constexpr (kHasLengths<Set>) {
+    if (walk.span.begin >= walk.span.end) {  // nobody reads what would come
+      if (lane == 0) barrier_arrive(barriers.kv);
+      return;
     }
+  }
+  const bool last_keys = ends(walk.seq_kv - walk.col0, S.bc);
+  if (lane == 0) {
+    const uint barrier = last_keys ? memory.set_barriers() : barriers.kv;
+    barrier_expect(barrier, 2 * M::kKBytes);
+    for (int c = 0; c < M::kPanels; ++c) {
+      copy_box(memory.k() + c * S.bc * 128, &params.k, barrier, 64 * c, walk.first_kv + walk.col0,
+               walk.head_kv, walk.map_kv);
+      copy_box(memory.v() + c * S.bc * 128, &params.v, barrier, 64 * c, walk.first_kv + walk.col0,
+               walk.head_kv, walk.map_kv);
+    }
+  }
+  if (last_keys) {
+    wait_boxes();
+    clear_rows<M::kPanels, S.bc>(memory.k(), walk.seq_kv - walk.col0);
+    clear_rows<M::kPanels, S.bc>(memory.v(), walk.seq_kv - walk.col0);
+    cleared(barriers.kv);
   }
   Turn<S.q_stages> q;
   Turn<S.do_stages> d_o;
   typename Set::template Loader<ROW> set(params, walk, memory);
+  typename Set::template Tiles<ROW> tiles(params, walk);
   for (int n = 0; n < u.group; ++n) {
     const int head = walk.head_kv * u.group + n;
     const int64_t rows0 = (int64_t(walk.batch) * u.heads_q + head) * u.seq_q;
     const float* lse = reinterpret_cast<const float*>(params.push.lse) + rows0;
     const float* delta = reinterpret_cast<const float*>(params.push.delta) + rows0;
 #pragma unroll 1
-    for (int t = walk.span.begin; t < walk.span.end; ++t, q.next(), d_o.next()) {
-      const int row0 = t * S.br;
+    for (int at = tiles.next(n, walk.span.begin); at < walk.span.end;
+         at = tiles.next(n, at + 1), q.next(), d_o.next()) {
+      const int t = walk.turned(at), row0 = t * S.br;
+      const bool last_rows = ends(walk.seq_q - row0, S.br);
       barrier_wait(barriers.q_empty(q.stage), q.parity ^ 1);
       if (lane == 0) {
-        barrier_expect(barriers.q_full(q.stage), M::kQBytes);
+        const uint barrier = last_rows ? memory.set_barriers() : barriers.q_full(q.stage);
+        barrier_expect(barrier, M::kQBytes);
         for (int c = 0; c < M::kPanels; ++c)
-          copy_box(memory.q(q.stage) + c * S.br * 128, &params.q, barriers.q_full(q.stage), 64 * c,
-                   row0, head, walk.batch);
+          copy_box(memory.q(q.stage) + c * S.br * 128, &params.q, barrier, 64 * c,
+                   walk.first_q + row0, head, walk.map_q);
       }
 #pragma unroll
       for (int r = lane; r < S.br; r += 32) {
-        const float x = row0 + r < u.seq_q ? __ldg(lse + row0 + r) : minus_infinity();
-        put_shared(memory.lse(q.stage) + 4 * r, x == minus_infinity() ? -x : x * kLog2e);
+        const float x = row0 + r < walk.seq_q ? __ldg(lse + row0 + r) : minus_infinity();
+        put_shared(memory.lse(q.stage) + 4 * r, x == minus_infinity() ? -x : x * Set::kLse);
       }
       set.rows(t, head, q.stage);
+      if (last_rows) {
+        wait_boxes();
+        clear_rows<M::kPanels, S.br>(memory.q(q.stage), walk.seq_q - row0);
+        cleared(barriers.q_full(q.stage));
+      }
       __syncwarp();
       if (lane == 0) barrier_arrive(barriers.q_full(q.stage));
 
       set.load(row0, head);
       barrier_wait(barriers.do_empty(d_o.stage), d_o.parity ^ 1);
       if (lane == 0) {
-        barrier_expect(barriers.do_full(d_o.stage), M::kQBytes);
+        const uint barrier = last_rows ? memory.set_barriers() : barriers.do_full(d_o.stage);
+        barrier_expect(barrier, M::kQBytes);
         for (int c = 0; c < M::kPanels; ++c)
-          copy_box(memory.d_o(d_o.stage) + c * S.br * 128, &params.d_o, barriers.do_full(d_o.stage),
-                   64 * c, row0, head, walk.batch);
+          copy_box(memory.d_o(d_o.stage) + c * S.br * 128, &params.d_o, barrier, 64 * c,
+                   walk.first_q + row0, head, walk.map_q);
       }
 #pragma unroll
       for (int r = lane; r < S.br; r += 32)
         put_shared(memory.delta(d_o.stage) + 4 * r,
-                   row0 + r < u.seq_q ? __ldg(delta + row0 + r) : 0.f);
+                   row0 + r < walk.seq_q ? __ldg(delta + row0 + r) : 0.f);
+      if (last_rows) {
+        wait_boxes();
+        clear_rows<M::kPanels, S.br>(memory.d_o(d_o.stage), walk.seq_q - row0);
+        cleared(barriers.do_full(d_o.stage));
+      }
       __syncwarp();
       if (lane == 0) barrier_arrive(barriers.do_full(d_o.stage));
     }
@@ -212,13 +303,6 @@ TANDEM_DEVICE void take_turn(uint* at) {
   asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(at) : "memory");
 }
 
-// Tiles of keys that add to the sums of a tile of queries before this one: all later ones that the queries see.
-template <int ROW>
-TANDEM_DEVICE uint turns_before(const BwdDkvDqBlock& u, const Walk& walk, int t) {
-  constexpr BwdShape S = kBwdShapes[ROW];
-  return uint(tandem_key_tiles(walk.band, t * S.br, S.br, S.bc, u.seq_q, u.seq_kv).end - 1 -
-              walk.tile);
-}
 TANDEM_DEVICE void wait_turn(const uint* at, uint before) {
   while (turns_taken(at) != before) {
   }
@@ -299,7 +383,8 @@ TANDEM_DEVICE void store_rows(uint memory, int stride, const float (&x)[N / 2], 
   }
   __syncwarp();
   ushort* to = reinterpret_cast<ushort*>(address) + walk.batch * strides.b +
-               walk.head_kv * strides.h + int64_t(key) * strides.s + column * strides.d;
+               walk.head_kv * strides.h + int64_t(walk.first_kv + key) * strides.s +
+               column * strides.d;
   const bool chunks =
       strides.d == 1 && strides.s % 8 == 0 && (reinterpret_cast<uint64_t>(to) & 15) == 0;
 #pragma unroll 1

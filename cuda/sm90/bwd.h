@@ -29,6 +29,14 @@ struct BwdBias {
 struct BwdDkvDqBiasParams : BwdDkvDqParams {
   BwdBias bias;
 };
+// Lengths, softcap and ALiBi. Maps of packed tensors have one batch entry, of all rows.
+struct BwdDkvDqFullParams : BwdDkvDqParams {
+  ExtraBlock extra;
+  Features features;
+  uint64_t extra_at[kExtraAddresses];  // of the optional inputs
+  uint64_t slope_parts;  // [B, Hq, tiles of keys, kBwdParts] parts of d_slope; 0: not wanted
+  int packed_tiles;      // bwd_packed_tiles() of packed queries, else 0
+};
 // Elastic softmax, with a distance bias or without: bwd_dkv_ddist in its Hopper form, and bwd_row_dq.
 struct BwdDkvDdistParams {
   CUtensorMap q, k, v, d_o;
@@ -45,9 +53,28 @@ struct BwdRowDqParams {
   Features features;
   BwdRowDqSpec spec;
 };
+// Entmax. support: words of bits in the workspace (hopper_tiles.h), 0: every tile is visited.
+struct BwdRowParams {
+  CUtensorMap q, k, v, d_o;
+  BwdRowBlock block;
+  BwdRowPush push;
+  ExtraBlock extra;
+  Features features;
+  uint64_t support;
+  int support_words;
+};
+struct BwdDkvDqEntmaxParams : BwdDkvDqParams {
+  ExtraBlock extra;
+  Features features;
+  uint64_t support;
+  int support_words;
+};
 struct BwdDqCastParams {
   BwdDqCastBlock block;
   BwdDqCastPush push;
+  uint64_t lengths_q;  // of packed queries, else 0
+  int packed_blocks;   // blocks of 64 rows that a head has then, and of a tile of bwd_dkv_dq
+  int tile_blocks;
 };
 
 // row: of kBwdShapes. grad_q, grad_kv: which gradients are wanted, one at least. kBwdThreads threads,
@@ -58,10 +85,18 @@ Kernel<BwdDkvDqParams> bwd_dkv_dq_wide_kernel(tandem_dtype dtype, int row, bool 
 // Head sizes up to 128. bwd_bias_shared_bytes() of shared memory. All gradients; where d_q is not wanted, its sums are formed
 // nevertheless.
 Kernel<BwdDkvDqBiasParams> bwd_dkv_dq_bias_kernel(tandem_dtype dtype, int row);
+// Head sizes up to 128: lengths alone, or whatever of its parameters; bwd_lengths_shared_bytes(). All gradients, as above.
+Kernel<BwdDkvDqFullParams> bwd_dkv_dq_lengths_kernel(tandem_dtype dtype, int row);
+Kernel<BwdDkvDqFullParams> bwd_dkv_dq_full_kernel(tandem_dtype dtype, int row);
 // Elastic softmax without lengths. Rows, boxes and threads as of bwd_dkv_dq; bwd_elastic_shared_bytes().
 Kernel<BwdDkvDdistParams> bwd_dkv_ddist_kernel(tandem_dtype dtype, int row);
 // A row of kRowShapes, whose boxes its maps have: kBwdThreads threads, row_shared_bytes(). block.tiles: of br queries.
 Kernel<BwdRowDqParams> bwd_row_dq_kernel(tandem_dtype dtype, int row);
+// Entmax; fast: alpha is 1.5, else rows for heads of 128 alone. bwd_row: a row of kSupportShapes, its threads and
+// support_shared_bytes(). bwd_dkv_dq: as without optional inputs, but all gradients; where d_q is not wanted, its sums are
+// formed nevertheless.
+Kernel<BwdRowParams> bwd_row_kernel(tandem_dtype dtype, int row, bool fast);
+Kernel<BwdDkvDqEntmaxParams> bwd_dkv_dq_entmax_kernel(tandem_dtype dtype, int row, bool fast);
 // 128 threads.
 Kernel<BwdDqCastParams> bwd_dq_cast_kernel(tandem_dtype dtype);
 

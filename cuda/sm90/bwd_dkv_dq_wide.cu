@@ -17,6 +17,33 @@ TANDEM_DEVICE void add_global(float* at, float x, float y, float z, float w) {
                : "memory");
 }
 
+// A multiplying warpgroup and the helping warp that waits for its turns and ends them: neither the wait nor the fence behind
+// the adds, whose ends take a while to be seen, keeps it from its products.
+enum : int { kMyTurn = kDqFull, kAdded = kDqEmpty };
+template <int ROW>
+TANDEM_DEVICE void take_turns(const BwdDkvDqParams& params, const Walk& walk, int group) {
+  constexpr BwdShape S = kBwdShapes[ROW];
+  const BwdDkvDqBlock& u = params.block;
+  const bool one = int(threadIdx.x) % 32 == 0;
+  for (int n = 0; n < u.group; ++n) {
+    const int64_t head = int64_t(walk.batch) * u.heads_q + walk.head_kv * u.group + n;
+    uint* turns = reinterpret_cast<uint*>(params.push.turns) +
+                  head * ((u.seq_q + S.br - 1) / S.br * (S.br / 64)) + group;
+#pragma unroll 1
+    for (int at = walk.span.begin; at < walk.span.end; ++at) {
+      const int t = walk.turned(at);
+      if (one) wait_turn(turns + 2 * t, turns_before<ROW>(u, walk, t));
+      __syncwarp();
+      named_arrive(kMyTurn + group, 160);
+      named_sync(kAdded + group, 160);
+      if (one) {
+        __threadfence();  // of all that came before the barrier
+        take_turn(turns + 2 * t);
+      }
+    }
+  }
+}
+
 template <typename T, int ROW, bool GRAD_Q, bool GRAD_KV>
 TANDEM_DEVICE void multiply(const BwdDkvDqParams& params, const Walk& walk,
                             const Memory<ROW, Plain>& memory) {
@@ -44,15 +71,14 @@ TANDEM_DEVICE void multiply(const BwdDkvDqParams& params, const Walk& walk,
   barrier_wait(barriers.kv, 0);
   Turn<S.q_stages> q_turn;
   Turn<S.do_stages> do_turn;
-  uint* added = nullptr;  // the turn of the last step
   for (int n = 0; n < u.group; ++n) {
     const int64_t head = int64_t(walk.batch) * u.heads_q + walk.head_kv * u.group + n;
     const int64_t blocks = (u.seq_q + BR - 1) / BR * (BR / 64);
     float* sums = reinterpret_cast<float*>(params.push.d_q_sums) +
                   (head * blocks + group) * (kPanels * kSumsBlock) + 4 * thread;
-    uint* turns = reinterpret_cast<uint*>(params.push.turns) + head * blocks + group;
 #pragma unroll 1
-    for (int t = walk.span.begin; t < walk.span.end; ++t, q_turn.next(), do_turn.next()) {
+    for (int at = walk.span.begin; at < walk.span.end; ++at, q_turn.next(), do_turn.next()) {
+      const int t = walk.turned(at);
       const uint q = memory.q(q_turn.stage), d_o = memory.d_o(do_turn.stage);
       float s[32], dp[32];
       barrier_wait(barriers.q_full(q_turn.stage), q_turn.parity);
@@ -72,13 +98,7 @@ TANDEM_DEVICE void multiply(const BwdDkvDqParams& params, const Walk& walk,
             along(d_o + own + k / 4 * kQPanel + k % 4 * 32), k > 0);
       commit();
       // Whoever reads P and dS of the step before is done with them.
-      // The turn of that step is over, too; until now its adds were on their way.
-      if (GRAD_Q && u.in_turn) __threadfence();
       named_sync<kDsRead>(256);
-      if (GRAD_Q && u.in_turn) {
-        if (thread == 0 && added) take_turn(added);
-        added = turns + 2 * t;
-      }
       wait<1>();
       weigh<64>(s, scale2, memory.lse(q_turn.stage) + 256 * group + 8 * (lane % 4));
       if (on_edge(walk, t, BC, u.seq_kv))
@@ -153,10 +173,7 @@ TANDEM_DEVICE void multiply(const BwdDkvDqParams& params, const Walk& walk,
         else
           release(barriers.do_empty(do_turn.stage));
         if constexpr (!GRAD_KV && !kApart) release(barriers.q_empty(q_turn.stage));
-        if (u.in_turn) {
-          if (thread == 0) wait_turn(turns + 2 * t, turns_before<ROW>(u, walk, t));
-          named_sync(kGroup + group, 128);
-        }
+        if (u.in_turn) named_sync(kMyTurn + group, 160);
         issue(dq[1], 1);
         wait<1>();
         add(dq[0], 0);
@@ -173,6 +190,7 @@ TANDEM_DEVICE void multiply(const BwdDkvDqParams& params, const Walk& walk,
           wait<0>();
           add(dq[0], 2);
         }
+        if (u.in_turn) named_arrive(kAdded + group, 160);
       } else {
         wait<0>();
         if constexpr (kApart)
@@ -181,11 +199,6 @@ TANDEM_DEVICE void multiply(const BwdDkvDqParams& params, const Walk& walk,
           release(barriers.do_empty(do_turn.stage));
       }
     }
-  }
-  if (GRAD_Q && u.in_turn && added) {
-    __threadfence();
-    named_sync(kGroup + group, 128);
-    if (thread == 0) take_turn(added);
   }
   if constexpr (GRAD_KV) {
     // K and V are free when both are through.
@@ -212,12 +225,17 @@ __global__ void __launch_bounds__(kBwdThreads, 1)
   constexpr BwdShape S = kBwdShapes[ROW];
   Walk walk;
   if (!find_walk(params.block, S, 1, params.block.in_turn != 0, &walk)) return;
+  walk.down = best_down(params.block);
   const Memory<ROW, Plain> memory{shared_address(bwd_memory)};
   if (threadIdx.x == 0) Barriers<ROW>(memory.barriers()).init();
   __syncthreads();
   if (threadIdx.x < 128) {
     give_registers<Plain::Registers::kHelping>();
-    if (threadIdx.x < 32) load_tiles(params, walk, memory);
+    const int warp = int(threadIdx.x) / 32;
+    if (warp == 0)
+      load_tiles(params, walk, memory);
+    else if (GRAD_Q && warp >= 2 && params.block.in_turn)
+      take_turns<ROW>(params, walk, warp - 2);
   } else {
     take_registers<Plain::Registers::kMultiplying>();
     multiply<T, ROW, GRAD_Q, GRAD_KV>(params, walk, memory);

@@ -22,9 +22,19 @@ __global__ void __launch_bounds__(128) bwd_dq_cast(const __grid_constant__ BwdDq
   const int row_block = int(index / uint(u.panels) % blocks);
   const uint batch_head = index / uint(u.panels) / blocks;
   const int t = int(threadIdx.x);
-  const float4* from =
-      reinterpret_cast<const float4*>(params.push.d_q_sums) +
-      ((int64_t(batch_head) * u.row_blocks + row_block) * u.panels + panel) * (kSumsBlock / 4) + t;
+  int64_t first_block = int64_t(batch_head) * u.row_blocks;
+  int rows_end = u.seq_q, first_row = 0;
+  if (params.lengths_q) {
+    const uint batch = batch_head / uint(u.heads_q), head = batch_head % uint(u.heads_q);
+    const int* at = reinterpret_cast<const int*>(params.lengths_q) + batch;
+    first_row = __ldg(at);
+    rows_end = min(__ldg(at + 1) - first_row, u.seq_q);
+    if (64 * row_block >= rows_end) return;
+    first_block = int64_t(head) * params.packed_blocks +
+                  (first_row / (64 * params.tile_blocks) + int(batch)) * params.tile_blocks;
+  }
+  const float4* from = reinterpret_cast<const float4*>(params.push.d_q_sums) +
+                       ((first_block + row_block) * u.panels + panel) * (kSumsBlock / 4) + t;
   const int columns = min(64, u.head_dim - 64 * panel);
   if (columns <= 0) return;
 
@@ -44,9 +54,9 @@ __global__ void __launch_bounds__(128) bwd_dq_cast(const __grid_constant__ BwdDq
   const Strides& s = u.d_q;
   ushort* to = reinterpret_cast<ushort*>(params.push.d_q) +
                int64_t(batch_head / uint(u.heads_q)) * s.b +
-               int64_t(batch_head % uint(u.heads_q)) * s.h + int64_t(64 * row_block) * s.s +
-               int64_t(64 * panel) * s.d;
-  const int count = min(64, u.seq_q - 64 * row_block);
+               int64_t(batch_head % uint(u.heads_q)) * s.h +
+               (int64_t(first_row) + 64 * row_block) * s.s + int64_t(64 * panel) * s.d;
+  const int count = min(64, rows_end - 64 * row_block);
   const bool chunks = s.d == 1 && s.s % 8 == 0 && (reinterpret_cast<uint64_t>(to) & 15) == 0;
   const int c = 8 * (t % 8);
   for (int r = t / 8; r < count; r += 16) {

@@ -40,8 +40,12 @@ TANDEM_DEVICE float shared_float(uint at) {
 // rounded as the products take it, in a fixed order.
 struct Elastic {
   using Params = BwdDkvDdistParams;
+  static constexpr bool kAnyOrder = false;
   using Registers = sm90::Registers<56>;
   static constexpr float kHidden = kUnseen;
+  static constexpr float kLse = kLog2e;
+  template <int ROW>
+  using Tiles = EveryTile<ROW>;
   static constexpr int bytes(const BwdShape& s) { return bwd_elastic_bytes(s); }
   static TANDEM_DEVICE int order(const Params&) { return 1; }
   static TANDEM_DEVICE bool in_turn(const Params&) { return false; }

@@ -17,24 +17,33 @@ namespace tandem {
 namespace cuda {
 namespace sm90 {
 
-// Warp 1: what the multiplying warpgroups leave of dQ is added to the sums in the workspace.
+// Warp 1: what the multiplying warpgroups leave of dQ is added to the sums in the workspace. packed_tiles: that a head
+// has of packed queries (bwd_packed_tiles()), else 0.
 template <int ROW, typename Set>
-TANDEM_DEVICE void add_sums(const BwdDkvDqParams& params, const Walk& walk,
-                            const Memory<ROW, Set>& memory) {
+TANDEM_DEVICE void add_sums(const typename Set::Params& params, const Walk& walk,
+                            const Memory<ROW, Set>& memory, int packed_tiles = 0) {
   constexpr BwdShape S = kBwdShapes[ROW];
   constexpr int kPanels = Memory<ROW, Set>::kPanels;
   const BwdDkvDqBlock& u = params.block;
   const bool one = int(threadIdx.x) % 32 == 0;
   const int tiles = (u.seq_q + S.br - 1) / S.br;
+  typename Set::template Tiles<ROW> visited(params, walk);
   for (int n = 0; n < u.group; ++n) {
     const int64_t head = int64_t(walk.batch) * u.heads_q + walk.head_kv * u.group + n;
-    float* sums = reinterpret_cast<float*>(params.push.d_q_sums) +
-                  head * tiles * (S.br / 64 * kPanels * kSumsBlock);
-    uint* turns = reinterpret_cast<uint*>(params.push.turns) + head * tiles * (S.br / 64);
+    int64_t first = head * tiles;  // of the head's tiles
+    if constexpr (kHasLengths<Set>)
+      if (packed_tiles > 0)
+        first =
+            int64_t(walk.head_kv * u.group + n) * packed_tiles + walk.first_q / S.br + walk.batch;
+    float* sums =
+        reinterpret_cast<float*>(params.push.d_q_sums) + first * (S.br / 64 * kPanels * kSumsBlock);
+    uint* turns = reinterpret_cast<uint*>(params.push.turns) + first * (S.br / 64);
 #pragma unroll 1
-    for (int t = walk.span.begin; t < walk.span.end; ++t) {
+    for (int at = visited.next(n, walk.span.begin); at < walk.span.end;
+         at = visited.next(n, at + 1)) {
+      const int t = walk.turned(at);
       float* to = sums + int64_t(t) * (S.br / 64 * kPanels * kSumsBlock);
-      if (u.in_turn && one) wait_turn(turns + t * (S.br / 64), turns_before<ROW>(u, walk, t));
+      if (u.in_turn && one) wait_turn(turns + t * (S.br / 64), visited.before(u, walk, n, t));
       __syncwarp();
       named_sync<kDqFull>(160);
       if (one) {
@@ -85,10 +94,14 @@ TANDEM_DEVICE void multiply(const typename Set::Params& params, const Walk& walk
   Turn<S.q_stages> turn;
   Turn<S.ds_stages> ds_turn;
   typename Set::template Consumer<T, ROW> set(params, walk, memory);
+  typename Set::template Tiles<ROW> tiles(params, walk);
   bool first = true;
   for (int n = 0; n < u.group; ++n) {
+    if constexpr (kHasLengths<Set>) set.begin_head(walk.head_kv * u.group + n);
 #pragma unroll 1
-    for (int t = walk.span.begin; t < walk.span.end; ++t, turn.next(), ds_turn.next()) {
+    for (int at = tiles.next(n, walk.span.begin); at < walk.span.end;
+         at = tiles.next(n, at + 1), turn.next(), ds_turn.next()) {
+      const int t = walk.turned(at);
       const uint q = memory.q(turn.stage), d_o = memory.d_o(turn.stage);
       float s[BR / 2], dp[BR / 2];
       barrier_wait(barriers.q_full(turn.stage), turn.parity);
@@ -110,8 +123,8 @@ TANDEM_DEVICE void multiply(const typename Set::Params& params, const Walk& walk
 
       wait<1>();
       set.weigh(s, scale2, memory.lse(turn.stage) + 8 * (lane % 4), t, turn.stage);
-      if (on_edge(walk, t, BC, u.seq_kv))
-        hide<BR>(s, walk.band, key, u.seq_kv, t * BR + 2 * (lane % 4), Set::kHidden);
+      if (on_edge(walk, t, BC, walk.seq_kv))
+        hide<BR>(s, walk.band, key, walk.seq_kv, t * BR + 2 * (lane % 4), Set::kHidden);
       uint p[BR / 4];
       set.pack(p, s);
       wait<0>();
@@ -190,6 +203,7 @@ TANDEM_DEVICE void multiply(const typename Set::Params& params, const Walk& walk
       __syncwarp();
       if (lane == 0) barrier_arrive(barriers.q_empty(turn.stage));
     }
+    if constexpr (kHasLengths<Set>) set.end_head(walk, walk.head_kv * u.group + n);
   }
   if constexpr (GRAD_KV) {
     // All that read this warpgroup's part of V are past it.
@@ -197,11 +211,11 @@ TANDEM_DEVICE void multiply(const typename Set::Params& params, const Walk& walk
     const uint stage = memory.v() + own;
     const int first_key = walk.col0 + 64 * group;
     if (params.push.d_v)
-      store_rows<T, D>(stage, kKPanel, d_v, 1.f, params.push.d_v, u.d_v, walk, first_key, u.seq_kv,
+      store_rows<T, D>(stage, kKPanel, d_v, 1.f, params.push.d_v, u.d_v, walk, first_key, walk.keys,
                        0, u.head_dim_v);
     if (params.push.d_k)
       store_rows<T, D>(stage, kKPanel, d_k, u.scale, params.push.d_k, u.d_k, walk, first_key,
-                       u.seq_kv, 0, u.head_dim);
+                       walk.keys, 0, u.head_dim);
   }
 }
 
@@ -211,6 +225,8 @@ __global__ void __launch_bounds__(kBwdThreads, 1)
   constexpr BwdShape S = kBwdShapes[ROW];
   Walk walk;
   if (!find_walk(params.block, S, Set::order(params), Set::in_turn(params), &walk)) return;
+  if constexpr (kHasLengths<Set>) Set::template refine<ROW>(params, &walk);
+  if constexpr (Set::kAnyOrder) walk.down = best_down(params.block);
   const Memory<ROW, Set> memory{shared_address(bwd_memory)};
   if (threadIdx.x == 0) {
     Set::template init<ROW>(memory);
@@ -224,6 +240,8 @@ __global__ void __launch_bounds__(kBwdThreads, 1)
       load_tiles(params, walk, memory);
     else if (warp >= 2)
       Set::template help<T>(params, walk, memory);
+    else if constexpr (kHasLengths<Set>)
+      add_sums(params, walk, memory, params.packed_tiles);
     else if constexpr (GRAD_Q)
       add_sums(params, walk, memory);
   } else {

@@ -238,7 +238,7 @@ TANDEM_DEVICE void multiply_rows(const BwdRowDqParams& params, const RowWalk& wa
       d_q[2 * j + e] = fmaf(-delta[j % 2], p_k[2 * j + e], d_q[2 * j + e]);
   // Through this warpgroup's rows of Q.
   named_sync(kGroup + group, 128);
-  Walk to;
+  Walk to{};
   to.batch = walk.batch, to.head_kv = walk.head;
   store_rows<T, D>(memory.q() + own, kQPanel, d_q, u.scale, params.push.d_q, u.d_q, to,
                    walk.row0 + 64 * group, u.seq_q, 0, u.head_dim);

@@ -12,9 +12,13 @@ namespace sm90 {
 
 struct Plain {
   using Params = BwdDkvDqParams;
+  static constexpr bool kAnyOrder = true;  // of the tiles of queries
   using Registers = sm90::Registers<40>;
   static constexpr int bytes(const BwdShape&) { return 0; }
   static constexpr float kHidden = 0.f;
+  static constexpr float kLse = kLog2e;  // what lse is multiplied by
+  template <int ROW>
+  using Tiles = EveryTile<ROW>;
   static TANDEM_DEVICE int order(const Params&) { return 1; }
   static TANDEM_DEVICE bool in_turn(const Params& params) { return params.block.in_turn != 0; }
   template <int ROW>
@@ -58,10 +62,14 @@ struct Plain {
 // all of them, in f32 and in the order of the batch. Nothing S x S is kept.
 struct Bias {
   using Params = BwdDkvDqBiasParams;
+  static constexpr bool kAnyOrder = false;
   using Registers = sm90::Registers<56>;
   static constexpr int stages(const BwdShape& s) { return bwd_bias_stages(s); }
   static constexpr int bytes(const BwdShape& s) { return stages(s) * bwd_ds_bytes(s); }
   static constexpr float kHidden = 0.f;
+  static constexpr float kLse = kLog2e;  // what lse is multiplied by
+  template <int ROW>
+  using Tiles = EveryTile<ROW>;
   static TANDEM_DEVICE int order(const Params& params) { return params.bias.shared; }
   static TANDEM_DEVICE bool in_turn(const Params& params) { return params.block.in_turn != 0; }
 

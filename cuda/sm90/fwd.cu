@@ -5,7 +5,7 @@
 // tensors' type for P V.
 #include <cstring>
 
-#include "fwd.cuh"
+#include "fwd_sets.cuh"
 
 namespace tandem {
 namespace cuda {
@@ -65,7 +65,8 @@ TANDEM_DEVICE void consume(const Params& params, const Shared<S>& shared) {
   const int group = __shfl_sync(kAllLanes, int(threadIdx.x) / 128 - 1, 0);
   const bool speaks = threadIdx.x % 128 == 0;  // for its warpgroup
   // Scores are multiplied by a positive number after they are compared. A scale that is not, or hardly, comes first.
-  const float scale = plain_scale(u) ? u.scale * kLog2e : 1.f;
+  float scale = plain_scale(u) ? u.scale * kLog2e : 1.f;
+  if constexpr (S::FULL) scale = step_scale(params);
   const uint64_t q_at = along(shared.q(0) + uint(group * 64 * kPanelBytes));
   const uint64_t k_at = along(shared.k(0)), v_at = across(shared.v(0), S::K_PANEL);
 
@@ -97,7 +98,33 @@ TANDEM_DEVICE void consume(const Params& params, const Shared<S>& shared) {
   const auto nothing = [&](const FwdPlace& at) { store_nothing<S>(u, params.push, at); };
 
   Rounds<S> rounds(u);
+  // The next tile, which q_step stands for.
+  const auto next = [&](FwdPlace* to) {
+    if constexpr (S::LENGTHS) {
+      barrier_wait(shared.q_full(q_step.stage()), q_step.parity());
+      return get_place(notice_at<S>(shared, q_step.n), to);
+    } else {
+      return rounds.next(to, nothing);
+    }
+  };
   const auto score = [&](const FwdPlace& at, int t) {
+    if constexpr (S::LENGTHS) {  // registers are short: from shared memory, each time
+      const uint notice = notice_at<S>(shared, q_step.n);
+      if constexpr (S::FULL) {
+        change_scores<N>(
+            s, params, get_words(notice + 32).w,
+            get_words(notice).x + fresh_row() + get_words(notice + 16).w - (t * N + fresh_col()));
+      } else if (!plain_scale(u)) {
+        const float first = fresh(u.scale) * kLog2e;
+#pragma unroll
+        for (int i = 0; i < N / 2; ++i) s[i] *= first;
+      }
+      const int4 of = get_words(notice + 16);  // the tiles without a mask, keys, off
+      if (t < of.x || t >= of.y)
+        mask_tile<N>(s, TandemBand{u.band_left, u.band_right, of.w},
+                     get_words(notice).x + fresh_row(), t * N + fresh_col(), of.z, -INFINITY);
+      return;
+    }
     if (!plain_scale(u)) {
       const float first = fresh(u.scale) * kLog2e;
 #pragma unroll
@@ -117,12 +144,30 @@ TANDEM_DEVICE void consume(const Params& params, const Shared<S>& shared) {
   };
 
   FwdPlace at, to;
-  if (!rounds.next(&at, nothing)) return;
+  if (!next(&at)) return;
   if (S::TURNS && group == S::GROUPS - 1) pass_turn<S>(group);
   float factor[2];
   Softmax<N> softmax;
-  const auto store = [&](const FwdPlace& at) {
+  const auto store = [&](FwdPlace at) {
     float lse[2], inverse[2];
+    if constexpr (S::LENGTHS) {
+      const uint notice = notice_at<S>(shared, q_step.n - 1);
+      get_place(notice, &at);
+      const int4 of = get_words(notice + 32);  // length, rows, first row, head
+      const int row = at.row0 + fresh_row();
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        end_row(params.push, of.w, softmax.m[r], quad_sum(softmax.l[r]), &lse[r], &inverse[r]);
+        if (row + 8 * r >= of.x) lse[r] = -INFINITY;
+      }
+      store_lse(u, params.push, at, lse);
+      store_rows<T, S::DV, true>(o, inverse,
+                                 reinterpret_cast<ushort*>(params.push.o) +
+                                     get_words(notice + 48).x * u.o.b + of.w * u.o.h +
+                                     int64_t(of.z) * u.o.s,
+                                 u, at.row0, of.y, of.x);
+      return;
+    }
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const float l = quad_sum(softmax.l[r]);
@@ -171,7 +216,7 @@ TANDEM_DEVICE void consume(const Params& params, const Shared<S>& shared) {
     // The first keys of the next tile with the last ones of this.
     if (speaks) barrier_arrive(shared.q_empty(q_step.stage()));
     q_step.next();
-    const bool more = rounds.next(&to, nothing);
+    const bool more = next(&to);
     Softmax<N> fresh;
     if (more) {
       if constexpr (S::Q_STAGES > 1) {
@@ -207,45 +252,63 @@ TANDEM_DEVICE void consume(const Params& params, const Shared<S>& shared) {
   }
 }
 
-template <typename T, int ROW, bool BIAS, typename Params>
+template <typename T, int ROW, FwdSet SET, typename Params>
 __global__ void __launch_bounds__(FwdShape<ROW>::tile.threads(), 1)
     fwd(const __grid_constant__ Params params) {
-  using S = FwdShape<ROW, BIAS>;
+  using S = FwdShape<ROW, SET>;
   const Shared<S> shared = begin_fwd<S>(params);
   if (threadIdx.x < 128) {
     give_registers<S::PRODUCER>();
-    if (threadIdx.x == 0) produce<S>(params, shared);
+    if constexpr (S::LENGTHS) {
+      if (threadIdx.x < 32)
+        produce_entries<S>(params, shared);
+      else
+        store_unseen<S>(params);
+    } else {
+      if (threadIdx.x == 0) produce<S>(params, shared);
+    }
   } else {
     take_registers<S::CONSUMER>();
     consume<T, S>(params, shared);
   }
 }
 
-template <typename T, bool BIAS, typename Params, int ROW = 0>
+constexpr bool has_kernel(FwdSet set, const FwdTile& t) {
+  return set == FwdSet::plain ||
+         (set == FwdSet::bias ? fwd_bias_shared_bytes(t) : fwd_lengths_shared_bytes(t)) > 0;
+}
+
+template <typename T, FwdSet SET, typename Params, int ROW = 0>
 Kernel<Params> select(const char* name) {
   if constexpr (ROW < kFwdTileCount) {
-    if constexpr (!BIAS || fwd_bias_shared_bytes(kFwdTiles[ROW]) > 0)
-      if (std::strcmp(name, kFwdTiles[ROW].name) == 0) return fwd<T, ROW, BIAS, Params>;
-    return select<T, BIAS, Params, ROW + 1>(name);
+    if constexpr (has_kernel(SET, kFwdTiles[ROW]))
+      if (std::strcmp(name, kFwdTiles[ROW].name) == 0) return fwd<T, ROW, SET, Params>;
+    return select<T, SET, Params, ROW + 1>(name);
   } else {
     return nullptr;
   }
 }
-template <bool BIAS, typename Params>
+template <FwdSet SET, typename Params>
 Kernel<Params> select(tandem_dtype dtype, const Launch& launch) {
   if (!launch.tile.name) return nullptr;
-  if (dtype == TANDEM_F16) return select<Half, BIAS, Params>(launch.tile.name);
-  if (dtype == TANDEM_BF16) return select<Bfloat, BIAS, Params>(launch.tile.name);
+  if (dtype == TANDEM_F16) return select<Half, SET, Params>(launch.tile.name);
+  if (dtype == TANDEM_BF16) return select<Bfloat, SET, Params>(launch.tile.name);
   return nullptr;
 }
 
 }  // namespace
 
 Kernel<FwdParams> fwd_kernel(tandem_dtype dtype, const Launch& launch) {
-  return select<false, FwdParams>(dtype, launch);
+  return select<FwdSet::plain, FwdParams>(dtype, launch);
 }
 Kernel<FwdFullParams> fwd_bias_kernel(tandem_dtype dtype, const Launch& launch) {
-  return select<true, FwdFullParams>(dtype, launch);
+  return select<FwdSet::bias, FwdFullParams>(dtype, launch);
+}
+Kernel<FwdFullParams> fwd_lengths_kernel(tandem_dtype dtype, const Launch& launch) {
+  return select<FwdSet::lengths, FwdFullParams>(dtype, launch);
+}
+Kernel<FwdFullParams> fwd_full_kernel(tandem_dtype dtype, const Launch& launch) {
+  return select<FwdSet::full, FwdFullParams>(dtype, launch);
 }
 
 }  // namespace sm90

@@ -22,18 +22,22 @@ constexpr int consumer_registers(const FwdTile& t) {
   return t.groups == 3 ? 160 : t.dv > 192 ? 240 : 232;
 }
 
-// BIAS_: with a dense bias.
-template <int ROW, bool BIAS_ = false>
+// What a kernel knows beyond plain softmax: a dense bias; lengths and sinks; these and whatever changes a score.
+enum class FwdSet { plain, bias, lengths, full };
+
+// Q_STAGES_: places for q, 0: as many as fit.
+template <int ROW, FwdSet SET = FwdSet::plain, int Q_STAGES_ = 0>
 struct FwdShape {
-  static constexpr bool BIAS = BIAS_;
+  static constexpr bool BIAS = SET == FwdSet::bias, FULL = SET == FwdSet::full,
+                        LENGTHS = SET == FwdSet::lengths || FULL;
   static constexpr FwdTile tile = kFwdTiles[ROW];
   static constexpr int D = tile.d, DV = tile.dv, GROUPS = tile.groups, M = tile.rows(), N = tile.bc;
   static constexpr int PRODUCER = producer_registers(tile), CONSUMER = consumer_registers(tile);
-  static constexpr int STAGES = tile.stages,
-                       Q_STAGES = BIAS ? fwd_bias_q_stages(tile) : fwd_q_stages(tile);
+  static constexpr int STAGES = tile.stages, Q_STAGES = Q_STAGES_ ? Q_STAGES_
+                                                        : BIAS    ? fwd_bias_q_stages(tile)
+                                                                  : fwd_q_stages(tile);
   static_assert(GROUPS == 2 || GROUPS == 3, "registers are shared out for these");
   static constexpr bool TURNS = tile.turns && GROUPS > 1;
-  static constexpr int DIST_PAD = fwd_dist_pad(tile), DIST_ENTRIES = fwd_dist_entries(tile);
   static constexpr int D_PANELS = fwd_panels(D), DV_PANELS = fwd_panels(DV);
   static constexpr int Q_PANEL = M * kPanelBytes, K_PANEL = N * kPanelBytes;
   static constexpr int Q_BYTES = D_PANELS * Q_PANEL, K_BYTES = D_PANELS * K_PANEL,
@@ -80,13 +84,14 @@ struct Shared {
       barrier_init(k_empty(n), S::GROUPS);
       barrier_init(v_empty(n), S::GROUPS);
     }
+    if (S::LENGTHS) barrier_init(barrier(4 + 4 * S::STAGES), 1);
   }
 };
 
 // Stage and parity of the n-th step over all tiles of the workgroup.
 template <int STAGES>
 struct Step {
-  static_assert(STAGES == 1 || STAGES == 2, "bits of a counter");
+  static_assert((STAGES & (STAGES - 1)) == 0, "bits of a counter");
   uint n = 0;
   TANDEM_DEVICE int stage() const { return int(n % STAGES); }
   TANDEM_DEVICE int parity() const { return int(n / STAGES % 2); }
@@ -108,8 +113,8 @@ TANDEM_DEVICE int head_of(const FwdBlock& u, const FwdPlace& at) {
 
 // The tiles of this workgroup. Those of a head follow each other, so that workgroups at work at a time share its keys.
 // Where later tiles are longer, a workgroup takes the last and the first, the last but one and the second, and so on: two
-// are as long as any other two. If there are too few for that, the longest of all heads come first, and every other round
-// goes backwards through the workgroups.
+// are as long as any other two. What such pairs leave, less than two rounds of them, is shared out as single tiles, the longest
+// of all heads first, and every other round goes backwards through the workgroups.
 template <typename S>
 struct Rounds {
   const FwdBlock& u;
@@ -125,24 +130,29 @@ struct Rounds {
     const bool equal = (u.band_right == TANDEM_BAND_OPEN) == (u.band_left == TANDEM_BAND_OPEN);
     for (;;) {
       const uint tiles = u.tiles, heads = u.total / tiles, pairs = (tiles + 1) / 2;
-      const uint first = place / 2 * gridDim.x;
+      const uint rounds = equal ? 0 : heads * pairs / gridDim.x;  // of pairs
+      const uint paired = rounds < 3 ? 0 : rounds - 1;
       uint tile, head;
-      if (!equal && heads * pairs >= 3 * gridDim.x) {
-        const uint index = first + blockIdx.x;
-        if (index >= heads * pairs) return false;
+      if (place / 2 < paired) {
+        const uint index = place / 2 * gridDim.x + blockIdx.x;
         head = index / pairs;
         const uint pair = index - head * pairs;
         tile = place % 2 ? pair : tiles - 1 - pair;
         place += pair == tile && place % 2 == 0 ? 2 : 1;
       } else {
-        if (first >= u.total) return false;
-        const bool back = !equal && place % 4 == 2;
+        const uint round = place / 2 - paired, first = round * gridDim.x;
+        // The head that pairs have reached, and how many they took of it.
+        const uint begin = paired * gridDim.x / pairs, taken = paired * gridDim.x - begin * pairs;
+        if (first >= u.total - begin * tiles) return false;
+        const bool back = !equal && round % 2 == 1;
         const uint index = first + (back ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
         place += 2;
-        if (index >= u.total) continue;
-        const uint each = equal ? tiles : heads, many = index / each, rest = index - many * each;
+        if (index >= u.total - begin * tiles) continue;
+        const uint each = equal ? tiles : heads - begin, many = index / each,
+                   rest = index - many * each;
         tile = equal ? rest : tiles - 1 - many;
-        head = equal ? many : rest;
+        head = equal ? many : begin + rest;
+        if (head == begin && (tile < taken || tile + taken >= tiles)) continue;
         if (S::BIAS &&
             equal) {  // often all batches have the same: those that read a tile of it come together
           const uint batches = heads / uint(u.heads_q), row = index / batches;
@@ -274,7 +284,12 @@ TANDEM_DEVICE void mask_tile(float (&s)[N / 2], TandemBand band, int row, int co
 // not negative, in the opposite order if all are.
 template <int N>
 TANDEM_DEVICE int top_word(const float (&s)[N / 2], int r) {
-  const auto word = [&](int j, int c) { return __float_as_int(s[4 * j + 2 * r + c]); };
+  // Not __float_as_int(): what loops carry from one product to the next would become words, moved while it is on its way.
+  const auto word = [&](int j, int c) {
+    int x;
+    asm("mov.b32 %0, %1;" : "=r"(x) : "f"(s[4 * j + 2 * r + c]));
+    return x;
+  };
   int a = max(word(0, 0), word(0, 1)), b = max(word(1, 0), word(1, 1));
 #pragma unroll
   for (int j = 2; j < N / 8; j += 2) {
@@ -386,14 +401,12 @@ TANDEM_DEVICE void transpose_quad(uint (&x)[4]) {
   }
 }
 
-// Accumulators times factor to o.
-template <typename T, int DV>
-TANDEM_DEVICE void store_rows(const float (&o)[DV / 2], const float (&factor)[2], uint64_t address,
-                              const FwdBlock& u, const FwdPlace& at) {
-  ushort* base =
-      reinterpret_cast<ushort*>(address) + batch_of(u, at) * u.o.b + head_of(u, at) * u.o.h;
+// Accumulators times factor to the rows of a head below rows. ENDS: those from length on are zeros.
+template <typename T, int DV, bool ENDS = false>
+TANDEM_DEVICE void store_rows(const float (&o)[DV / 2], const float (&factor)[2], ushort* base,
+                              const FwdBlock& u, int row0, int rows, int length = 0) {
   const bool chunks = u.o.d == 1 && u.o.s % 8 == 0 && reinterpret_cast<uint64_t>(base) % 16 == 0;
-  const int row = at.row0 + fresh_row(), lane = fresh_thread() % 4;
+  const int row = row0 + fresh_row(), lane = fresh_thread() % 4;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const int i = row + 8 * r;
@@ -403,9 +416,11 @@ TANDEM_DEVICE void store_rows(const float (&o)[DV / 2], const float (&factor)[2]
       uint x[4];
 #pragma unroll
       for (int n = 0; n < 4; ++n)
-        x[n] = T::pack(o[4 * (j + n) + 2 * r] * factor[r], o[4 * (j + n) + 2 * r + 1] * factor[r]);
+        x[n] = ENDS && i >= length ? 0
+                                   : T::pack(o[4 * (j + n) + 2 * r] * factor[r],
+                                             o[4 * (j + n) + 2 * r + 1] * factor[r]);
       transpose_quad(x);
-      const int left = i < u.seq_q ? u.head_dim_v - 8 * (j + lane) : 0;
+      const int left = i < rows ? u.head_dim_v - 8 * (j + lane) : 0;
       if (chunks && left >= 8) {
         *reinterpret_cast<uint4*>(to + 8 * j) = make_uint4(x[0], x[1], x[2], x[3]);
       } else {  // seldom, and short: what lies here pushes the loops out of the instruction cache
@@ -420,6 +435,15 @@ TANDEM_DEVICE void store_rows(const float (&o)[DV / 2], const float (&factor)[2]
       }
     }
   }
+}
+
+template <typename T, int DV>
+TANDEM_DEVICE void store_rows(const float (&o)[DV / 2], const float (&factor)[2], uint64_t address,
+                              const FwdBlock& u, const FwdPlace& at) {
+  store_rows<T, DV>(
+      o, factor,
+      reinterpret_cast<ushort*>(address) + batch_of(u, at) * u.o.b + head_of(u, at) * u.o.h, u,
+      at.row0, u.seq_q);
 }
 
 TANDEM_DEVICE void store_lse(const FwdBlock& u, const FwdPush& push, const FwdPlace& at,

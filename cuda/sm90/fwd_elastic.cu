@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // fwd of elastic softmax on Hopper, with or without a distance bias. The weights need the row's lse, so each tile of rows
-// walks over its keys twice: S for lse, then S again, weights and P V as in fwd.cu. A warpgroup's copy of the head's
-// distance bias lies in shared memory, with zeros around it, so that nothing is asked element by element.
+// walks over its keys twice: S for lse, then S again, weights and P V. S of the next keys is always on its way, from walk to
+// walk and from tile to tile. A warpgroup's copy of the head's distance bias lies in shared memory, with zeros around it, so
+// that nothing is asked element by element.
 #include <cstring>
 
 #include "fwd.cuh"
@@ -11,21 +12,75 @@ namespace cuda {
 namespace sm90 {
 namespace {
 
+template <int ROW>
+struct ElasticShape {
+  static constexpr bool BIAS = false;
+  static constexpr FwdTile tile = fwd_elastic_tile(kFwdTiles[ROW]);
+  static constexpr int D = tile.d, DV = tile.dv, GROUPS = tile.groups, M = tile.rows(), N = tile.bc;
+  static constexpr int PRODUCER = producer_registers(tile), CONSUMER = consumer_registers(tile);
+  static constexpr int Q_STAGES = fwd_elastic_q_stages(tile), STAGES = tile.stages;
+  static constexpr int DIST_PAD = fwd_dist_pad(tile), DIST_ENTRIES = fwd_dist_entries(tile);
+  static constexpr int D_PANELS = fwd_panels(D), DV_PANELS = fwd_panels(DV);
+  static constexpr int Q_PANEL = M * kPanelBytes, K_PANEL = N * kPanelBytes;
+  static constexpr int Q_BYTES = D_PANELS * Q_PANEL, PLACE = fwd_elastic_place(tile);
+  static constexpr int KEYS_AT = Q_STAGES * Q_BYTES, DIST_AT = KEYS_AT + STAGES * PLACE,
+                       BARRIERS_AT = DIST_AT + GROUPS * DIST_ENTRIES * 4;
+};
+
+// Places of q, and those that k and v share: each with a barrier that says it is full, and one that says it is empty.
 template <typename S>
-TANDEM_DEVICE void produce(const FwdFullParams& params, const Shared<S>& shared) {
-  Rounds<S> rounds(params.block);
-  Copier<S, FwdFullParams> copy(params, shared);
-  FwdPlace at;
-  while (rounds.next(&at, [](const FwdPlace&) {})) {
-    const int own_head = head_of(params.block, at), batch = batch_of(params.block, at);
-    const int kv_head = own_head / params.block.group;
-    copy.q(at.row0, own_head, batch);
-    for (int t = at.span.end - 1; t >= at.span.begin; --t) copy.k(t, kv_head, batch);
-    for (int t = at.span.end - 1; t >= at.span.begin; --t) {
-      copy.k(t, kv_head, batch);
-      if (t + 1 < at.span.end) copy.v(t + 1, kv_head, batch);
+struct Places {
+  uint at;
+  TANDEM_DEVICE uint q(int stage) const { return at + stage * S::Q_BYTES; }
+  TANDEM_DEVICE uint keys(int stage) const { return at + S::KEYS_AT + stage * S::PLACE; }
+  TANDEM_DEVICE uint dist(int group) const {
+    return at + S::DIST_AT + group * (S::DIST_ENTRIES * 4);
+  }
+  TANDEM_DEVICE uint q_full(int stage) const { return at + S::BARRIERS_AT + 16 * stage; }
+  TANDEM_DEVICE uint keys_full(int stage) const { return q_full(S::Q_STAGES + stage); }
+  static TANDEM_DEVICE uint empty(uint full) { return full + 8; }
+  TANDEM_DEVICE void init() const {
+    for (int n = 0; n < S::Q_STAGES + S::STAGES; ++n) {
+      barrier_init(q_full(n), 1);
+      barrier_init(empty(q_full(n)), S::GROUPS);
     }
-    copy.v(at.span.begin, kv_head, batch);
+  }
+};
+
+template <typename S>
+TANDEM_DEVICE void produce(const FwdFullParams& params, const Places<S>& places) {
+  Rounds<S> rounds(params.block);
+  FwdPlace at;
+  Step<S::Q_STAGES> q;
+  Step<S::STAGES> keys;
+  while (rounds.next(&at, [](const FwdPlace&) {})) {
+    const int head = head_of(params.block, at), batch = batch_of(params.block, at);
+    const int kv_head = head / params.block.group;
+    const auto copy_k = [&](int t) {
+      const uint full = places.keys_full(keys.stage());
+      barrier_wait(places.empty(full), keys.parity() ^ 1);
+      copy_tile<S::D_PANELS>(places.keys(keys.stage()), &params.k, full, S::N, t * S::N, kv_head,
+                             batch);
+      keys.next();
+    };
+    const auto copy_v = [&](int t) {
+      const uint full = places.keys_full(keys.stage());
+      barrier_wait(places.empty(full), keys.parity() ^ 1);
+      copy_tile<S::DV_PANELS>(places.keys(keys.stage()), &params.v, full, S::N, t * S::N, kv_head,
+                              batch);
+      keys.next();
+    };
+    const uint full = places.q_full(q.stage());
+    barrier_wait(places.empty(full), q.parity() ^ 1);
+    copy_tile<S::D_PANELS>(places.q(q.stage()), &params.q, full, S::M, at.row0, head, batch);
+    q.next();
+    for (int t = at.span.end - 1; t >= at.span.begin; --t) copy_k(t);
+    // V lags behind by a step: S of the next keys comes before P V of the present ones.
+    for (int t = at.span.end - 1; t >= at.span.begin; --t) {
+      copy_k(t);
+      if (t + 1 < at.span.end) copy_v(t + 1);
+    }
+    copy_v(at.span.begin);
   }
 }
 
@@ -51,86 +106,165 @@ TANDEM_DEVICE void add_dist(float (&s)[N / 2], uint at) {
     }
 }
 
+// lse of a thread's two rows, with the largest of the first numbers that a row sees as base; only if later ones are beyond
+// it by more than a factor of 2^8 is it looked for anew.
+template <int N>
+struct Sum {
+  float m[2] = {-INFINITY, -INFINITY}, l[2] = {0.f, 0.f};
+  TANDEM_DEVICE void add(const float (&s)[N / 2], float scale) {
+#pragma unroll 1
+    for (bool again = false;; again = true) {
+      float x[2][2] = {};
+      float base[2];
+#pragma unroll
+      for (int r = 0; r < 2; ++r) base[r] = m[r] == -INFINITY ? 0.f : m[r];
+#pragma unroll
+      for (int j = 0; j < N / 8; ++j)
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          x[i / 2][i % 2] += exp2_fast(fmaf(s[4 * j + i], scale, -base[i / 2]));
+      const float a = x[0][0] + x[0][1], b = x[1][0] + x[1][1];
+      const bool fits = (fmaxf(a, b) <= 256.f) & (fminf(m[0], m[1]) > -INFINITY);
+      if (again || __all_sync(kAllLanes, fits)) {
+        l[0] += a, l[1] += b;
+        return;
+      }
+      float top[2];
+      find_tops<N>(top, s);
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        top[r] *= scale;
+        if (!(top[r] > m[r])) continue;
+        l[r] *= exp2_fast(m[r] - top[r]);
+        m[r] = top[r];
+      }
+    }
+  }
+};
+
 template <typename T, typename S>
-TANDEM_DEVICE void consume(const FwdFullParams& params, const Shared<S>& shared) {
+TANDEM_DEVICE void consume(const FwdFullParams& params, const Places<S>& places) {
   constexpr int N = S::N, PAD = S::DIST_PAD;
   const FwdBlock& u = params.block;
   const int group = __shfl_sync(kAllLanes, int(threadIdx.x) / 128 - 1, 0);
-  const bool speaks = threadIdx.x % 128 == 0;  // for its warpgroup
+  const auto speaks = [] { return fresh_thread() % 128 == 0; };  // for its warpgroup
   const float scale = plain_scale(u) ? u.scale * kLog2e : 1.f;
-  const uint64_t q_at = along(shared.q(0) + uint(group * 64 * kPanelBytes));
-  const uint64_t k_at = along(shared.k(0)), v_at = across(shared.v(0), S::K_PANEL);
-  const uint table = shared.barrier(4 + 4 * S::STAGES) + uint(group * S::DIST_ENTRIES * 4);
+  const uint64_t q_at = along(places.q(0) + uint(group * 64 * kPanelBytes));
+  const uint64_t k_at = along(places.keys(0)), v_at = across(places.keys(0), S::K_PANEL);
+  const uint table = places.dist(group);
 
-  float s[N / 2], o[S::DV / 2];
-  uint p[N / 4];
-  Step<S::Q_STAGES> q_step;
-  Step<S::STAGES> k_step, v_step;
-  const auto product_s = [&] {
-    const uint64_t q = further(q_at, q_step.stage() * S::Q_BYTES);
-    const uint64_t k = further(k_at, k_step.stage() * S::K_BYTES);
-    barrier_wait(shared.k_full(k_step.stage()), k_step.parity());
-    product_along<T, S>(s, q, k);
+  Step<S::Q_STAGES> q;
+  Step<S::STAGES> keys;
+  const auto wait_keys = [&] { barrier_wait(places.keys_full(keys.stage()), keys.parity()); };
+  const auto product_s = [&](float(&s)[N / 2]) {
+    product_along<T, S>(s, further(q_at, q.stage() * S::Q_BYTES),
+                        further(k_at, keys.stage() * S::PLACE));
   };
-  const auto product_o = [&] {
-    barrier_wait(shared.v_full(v_step.stage()), v_step.parity());
-    product_across<T, S>(o, p, further(v_at, v_step.stage() * S::V_BYTES));
+  const auto release = [&](uint full) {
+    if (speaks()) barrier_arrive(places.empty(full));
   };
-  const auto release_k = [&] {
-    if (speaks) barrier_arrive(shared.k_empty(k_step.stage()));
-    k_step.next();
+  // The place in use, and on to the next one.
+  const auto take = [&] {
+    const uint full = places.keys_full(keys.stage());
+    keys.next();
+    return full;
   };
-  const auto release_v = [&] {
-    if (speaks) barrier_arrive(shared.v_empty(v_step.stage()));
-    v_step.next();
-  };
+  const auto release_keys = [&] { release(take()); };
 
   Rounds<S> rounds(u);
-  FwdPlace at;
+  const auto nothing = [&](const FwdPlace& p) { store_nothing<S>(u, params.push, p); };
+  FwdPlace at, to;
   uint index = ~0u;  // of the head whose distance bias the table has
-  while (rounds.next(&at, [&](const FwdPlace& p) { store_nothing<S>(u, params.push, p); })) {
-    const int window = params.features.DIST ? params.extra.dist_window : 0;
-    if (window > 0 && at.index != index) {
+  if (!rounds.next(&at, nothing)) return;
+  float s[N / 2];
+  const auto begin_tile = [&] {
+    barrier_wait(places.q_full(q.stage()), q.parity());
+    wait_keys();
+    product_s(s);
+    wait<0>();
+    release_keys();
+  };
+  if constexpr (S::Q_STAGES > 1) begin_tile();
+  bool more = true;
+#pragma unroll 1
+  for (; more; at = to) {
+    // Here S of the tile's first keys is there.
+    if constexpr (S::Q_STAGES == 1) begin_tile();
+    if (params.extra.dist_window > 0 && at.index != index) {
       index = at.index;
       const float* dist =
           reinterpret_cast<const float*>(params.push.extra[params.features.AT_DIST]) +
-          int64_t(head_of(u, at)) * window;
+          int64_t(head_of(u, at)) * params.extra.dist_window;
       const float factor = plain_scale(u) ? 1.f / u.scale : kLog2e;
       named_sync(4 + group, 128);
-      for (int n = int(threadIdx.x) % 128; n < window + 2 * PAD; n += 128) {
+#pragma unroll 4
+      for (int n = int(threadIdx.x) % 128; n < params.extra.dist_window + 2 * PAD; n += 128) {
         const int t = n - PAD;
-        put_shared(table + uint(4 * n), t >= 0 && t < window ? __ldg(dist + t) * factor : 0.f);
+        put_shared(table + uint(4 * n),
+                   t >= 0 && t < params.extra.dist_window ? __ldg(dist + t) * factor : 0.f);
       }
       named_sync(4 + group, 128);
     }
+    // Where the warpgroup's first row is among the keys.
+    const auto first = [&] { return at.row0 + 64 * group + u.band_off; };
+    // None of its rows sees keys of tile t; each sees all of them, if it is not on an edge; or some have an entry of dist.
+    const auto hidden = [&](int t) {
+      const int row = first(), key = t * N;
+      return (at.row0 + 64 * group >= u.seq_q) | (key > row + 63 + u.band_right) |
+             (key + N - 1 < row - u.band_left);
+    };
+    const auto edge = [&](int t) {
+      const int row = first(), key = t * N;
+      return (key + N - 1 > min(row + u.band_right, u.seq_kv - 1)) | (key < row + 63 - u.band_left);
+    };
+    const auto near = [&](int t) {
+      const int distance = first() - t * N;
+      return params.extra.dist_window > 0 && distance + 63 >= 0 &&
+             distance - (N - 1) < params.extra.dist_window;
+    };
+    // Most are none of these, and have loops of their own, whose code is short.
+    const auto plain = [&](int t) {
+      return (t >= at.span.full_begin) & (t < at.span.full_end) &
+             (params.extra.dist_window == 0 ||
+              first() - t * N - (N - 1) >= params.extra.dist_window) &
+             plain_scale(u) & (at.row0 + 64 * group < u.seq_q);
+    };
     const auto score = [&](int t) {
       if (!plain_scale(u)) {
-        const float first = fresh(u.scale) * kLog2e;
+        const float by = fresh(u.scale) * kLog2e;
 #pragma unroll
-        for (int i = 0; i < N / 2; ++i) s[i] *= first;
+        for (int i = 0; i < N / 2; ++i) s[i] *= by;
       }
-      // Of the warpgroup's first element.
-      const int distance = at.row0 + 64 * group + u.band_off - t * N;
-      const int window = params.features.DIST ? params.extra.dist_window : 0;
-      if (window > 0 && distance + 63 >= 0 && distance - (N - 1) < window)
+      if (near(t))
         add_dist<N>(s, table + uint(4 * (PAD + at.row0 + fresh_row() + u.band_off -
                                          (t * N + fresh_col()))));
     };
-    const auto edge = [&](int t) { return t < at.span.full_begin || t >= at.span.full_end; };
-
-    Softmax<N> softmax;
-    float factor[2];
-    barrier_wait(shared.q_full(q_step.stage()), q_step.parity());
-#pragma unroll 1
-    for (int t = at.span.end - 1; t >= at.span.begin; --t) {
-      product_s();
+    const auto hide = [&](int t, float as) {
+      mask_tile<N>(s, rounds.band(), at.row0 + fresh_row(), t * N + fresh_col(), u.seq_kv, as);
+    };
+    // The next S: of the following keys, and at the end of the second walk's first ones.
+    const auto next_s = [&] {
+      wait_keys();
+      product_s(s);
       wait<0>();
-      release_k();
-      score(t);
-      if (edge(t))
-        mask_tile<N>(s, rounds.band(), at.row0 + fresh_row(), t * N + fresh_col(), u.seq_kv,
-                     -INFINITY);
-      softmax.step(s, scale, factor);
+      release_keys();
+    };
+
+    Sum<N> sum;
+#pragma unroll 1
+    for (int t = at.span.end - 1; t >= at.span.begin;) {
+      if (!hidden(t)) {
+        score(t);
+        if (edge(t)) hide(t, -INFINITY);
+        sum.add(s, scale);
+      }
+      next_s();
+      --t;
+#pragma unroll 1
+      for (; plain(t); --t) {
+        sum.add(s, scale);
+        next_s();
+      }
     }
 
     float origin[2], shift[2];
@@ -140,42 +274,80 @@ TANDEM_DEVICE void consume(const FwdFullParams& params, const Shared<S>& shared)
     for (int r = 0; r < 2; ++r) {
       const int count =
           tandem_key_count(rounds.band(), at.row0 + fresh_row() + 8 * r, u.seq_q, u.seq_kv);
-      const float l = quad_sum(softmax.l[r]);
-      origin[r] = softmax.m[r] + log2f(l);
+      origin[r] = sum.m[r] + log2f(quad_sum(sum.l[r]));
       shift[r] = count > 0 ? __fdiv_rn(tau, float(count)) : 0.f;
     }
+    float o[S::DV / 2];
+    uint p[N / 4];
 #pragma unroll
     for (int i = 0; i < S::DV / 2; ++i) o[i] = 0.f;
-    const auto weigh = [&](int t) {
-      score(t);
+    const auto weigh_plain = [&] {
 #pragma unroll
       for (int i = 0; i < N / 2; ++i)
         s[i] = exp2_fast(fmaf(s[i], scale, -origin[i / 2 % 2])) + shift[i / 2 % 2];
       settle(s);  // and not behind the wait that follows
-      if (edge(t))
-        mask_tile<N>(s, rounds.band(), at.row0 + fresh_row(), t * N + fresh_col(), u.seq_kv, 0.f);
     };
-    product_s();
-    wait<0>();
-    release_k();
+    const auto weigh = [&](int t) {
+      score(t);
+      weigh_plain();
+      if (edge(t)) hide(t, 0.f);
+    };
+    const auto product_o = [&] {
+      wait_keys();
+      product_across<T, S>(o, p, further(v_at, keys.stage() * S::PLACE));
+    };
     weigh(at.span.end - 1);
     pack_tile<T, N, true>(p, s);
-#pragma unroll 1
-    for (int t = at.span.end - 2; t >= at.span.begin; --t) {
-      product_s();
+    const auto step = [&](const auto& weigh) {
+      wait_keys();
+      product_s(s);
+      const uint k = take();
       product_o();
+      const uint v = take();
       wait<1>();
-      release_k();
-      weigh(t);
-      wait<0>();
-      release_v();
+      release(k);
+      weigh();
+      // Behind a branch, as in fwd.cu. There are always keys.
+      if (u.seq_kv > 0) {
+        wait<0>();
+      } else {
+        wait<0>();
+#pragma unroll
+        for (int i = 0; i < S::DV / 2; ++i) o[i] = 0.f;
+      }
+      release(v);
       pack_tile<T, N, true>(p, s);
+    };
+#pragma unroll 1
+    for (int t = at.span.end - 2; t >= at.span.begin;) {
+      step([&] { weigh(t); });
+      --t;
+#pragma unroll 1
+      for (; plain(t); --t) step(weigh_plain);
     }
-    if (speaks) barrier_arrive(shared.q_empty(q_step.stage()));
-    q_step.next();
-    product_o();
-    wait<0>();
-    release_v();
+    release(places.q_full(q.stage()));
+    q.next();
+    more = rounds.next(&to, nothing);
+    if constexpr (
+        S::Q_STAGES >
+        1) {  // with the next tile's first keys; of the last tile's end: with what lies there
+      wait_keys();
+      const uint64_t v = further(v_at, keys.stage() * S::PLACE);
+      const uint v_full = take();
+      if (more) {
+        barrier_wait(places.q_full(q.stage()), q.parity());
+        wait_keys();
+      }
+      product_s(s);
+      product_across<T, S>(o, p, v);
+      wait<0>();
+      if (more) release_keys();
+      release(v_full);
+    } else {
+      product_o();
+      wait<0>();
+      release_keys();
+    }
     const float one[2] = {1.f, 1.f};
     const float lse[2] = {origin[0] * kLn2, origin[1] * kLn2};
     store_lse(u, params.push, at, lse);
@@ -184,16 +356,24 @@ TANDEM_DEVICE void consume(const FwdFullParams& params, const Shared<S>& shared)
 }
 
 template <typename T, int ROW>
-__global__ void __launch_bounds__(FwdShape<ROW>::tile.threads(), 1)
+__global__ void __launch_bounds__(ElasticShape<ROW>::tile.threads(), 1)
     fwd_elastic(const __grid_constant__ FwdFullParams params) {
-  using S = FwdShape<ROW>;
-  const Shared<S> shared = begin_fwd<S>(params);
+  using S = ElasticShape<ROW>;
+  const Places<S> places{(shared_address(shared_memory()) + 1023u) & ~1023u};
+  if (threadIdx.x == 0) {
+    prefetch_map(&params.q);
+    prefetch_map(&params.k);
+    prefetch_map(&params.v);
+    places.init();
+    barrier_init_done();
+  }
+  __syncthreads();
   if (threadIdx.x < 128) {
     give_registers<S::PRODUCER>();
-    if (threadIdx.x == 0) produce<S>(params, shared);
+    if (threadIdx.x == 0) produce<S>(params, places);
   } else {
     take_registers<S::CONSUMER>();
-    consume<T, S>(params, shared);
+    consume<T, S>(params, places);
   }
 }
 

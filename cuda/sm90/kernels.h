@@ -35,9 +35,19 @@ Kernel<FwdParams> fwd_kernel(tandem_dtype dtype, const Launch& launch);
 // A dense bias of the tensors' type, a row for each query row, and nothing else; fwd_bias_shared_bytes() of shared memory.
 Kernel<FwdFullParams> fwd_bias_kernel(tandem_dtype dtype, const Launch& launch);
 
+// Lengths and sinks; and, beside them, softcap and ALiBi. fwd_lengths_shared_bytes() of shared memory, and no kernel for
+// tiles of which that is 0. Maps of packed tensors have one batch entry, of all rows.
+Kernel<FwdFullParams> fwd_lengths_kernel(tandem_dtype dtype, const Launch& launch);
+Kernel<FwdFullParams> fwd_full_kernel(tandem_dtype dtype, const Launch& launch);
+
 // Elastic softmax with nothing else but a distance bias of up to kFwdDistWindow entries; fwd_elastic_shared_bytes() of
 // shared memory, and no kernel for tiles of which that is more than there is.
 Kernel<FwdFullParams> fwd_elastic_kernel(tandem_dtype dtype, const Launch& launch);
+
+// Entmax with nothing else: alpha = 1.5, or any, for tiles of 128 features alone. fwd_entmax_shared_bytes(), and no kernel
+// where that is 0.
+Kernel<FwdFullParams> fwd_entmax_kernel(tandem_dtype dtype, const Launch& launch);
+Kernel<FwdFullParams> fwd_entmax_any_kernel(tandem_dtype dtype, const Launch& launch);
 
 }  // namespace sm90
 }  // namespace cuda

@@ -114,9 +114,10 @@ typedef struct tandem_device_options {
    * than 0) at a multiple of alignment (a power of two), or NULL, and the call that needed them ends in
    * OUT_OF_MEMORY. release gets what allocate gave.
    * All that this library allocates for the device, its plans and the calls on both comes from here,
-   * and is given back by their ends at the latest: device and plans when they are destroyed, the rest
-   * before the call returns. tandem_execute() needs none. What has no device (problem lines, what to
-   * enable for Vulkan) uses operator new; drivers and the C++ runtime have their own ways.
+   * and goes back when device and plans are destroyed at the latest; a device keeps what its last
+   * plans shared. tandem_execute() needs none, but on the CPU's path ref. What has no device (problem
+   * lines, what to enable for Vulkan) uses operator new; drivers and the C++ runtime have ways of
+   * their own.
    * Called from every thread that calls the library and from the CPU device's workers, several at
    * once. They must not call the library, nor throw. */
   void* (*allocate)(void* memory_user, size_t size, size_t alignment);
@@ -287,6 +288,8 @@ TANDEM_API tandem_status tandem_problem_parse(const char* text, tandem_problem* 
 /* ---- plan ---------------------------------------------------------------------------------- */
 
 /* Chooses kernels and tiles and makes the pipelines ready. The problem is copied. Waits on no queue.
+ * A device keeps what its last 64 problems had ready, also of plans that are destroyed: to plan one of
+ * them again takes a microsecond.
  * The plan of a problem with a size of 0 is legal and dispatches only what zeroes gradients. */
 TANDEM_API tandem_status tandem_plan_create(tandem_device* device, const tandem_problem* problem,
                                             tandem_plan** plan);

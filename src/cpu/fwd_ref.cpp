@@ -12,9 +12,9 @@ struct Outputs {
 template <typename Real>
 void fwd(const Problem& p, const RefHead& head, const Outputs& out) {
   const int64_t D = p.head_dim, Dv = p.head_dim_v;
-  const auto q = stored_array<Real>(head.q, p.seq_q * D, p.dtype);
-  const auto k = stored_array<Real>(head.k, p.seq_kv * D, p.dtype);
-  const auto v = stored_array<Real>(head.v, p.seq_kv * Dv, p.dtype);
+  const auto q = operands<Real>(head.q, p.seq_q * D, p);
+  const auto k = operands<Real>(head.k, p.seq_kv * D, p);
+  const auto v = operands<Real>(head.v, p.seq_kv * Dv, p);
   ScoreRows<Real> row(p, head, k);
   Vec<Real> sum(static_cast<size_t>(Dv));
 

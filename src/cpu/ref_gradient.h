@@ -12,17 +12,16 @@ class GradientRows {
   // heads query heads, one after the other. The d_v of a problem needs no dp.
   GradientRows(const Problem& problem, const RefHead& group, int64_t heads, bool with_dp,
                bool with_floor)
-      : q(stored_array<Real>(group.q, heads * problem.seq_q * problem.head_dim, problem.dtype)),
-        k(stored_array<Real>(group.k, problem.seq_kv * problem.head_dim, problem.dtype)),
-        d_o(stored_array<Real>(group.d_o, heads * problem.seq_q * problem.head_dim_v,
-                               problem.dtype)),
+      : q(operands<Real>(group.q, heads * problem.seq_q * problem.head_dim, problem)),
+        k(operands<Real>(group.k, problem.seq_kv * problem.head_dim, problem)),
+        d_o(operands<Real>(group.d_o, heads * problem.seq_q * problem.head_dim_v, problem)),
         row(problem, group, k),
         p_(problem),
         group_(group),
         with_floor_(with_floor && sizeof(Real) == sizeof(double)) {
     if (!with_dp) return;
     const int64_t Sk = problem.seq_kv, Dv = problem.head_dim_v;
-    vt_ = transposed(stored_array<Real>(group.v, Sk * Dv, problem.dtype), Sk, Dv);
+    vt_ = transposed(operands<Real>(group.v, Sk * Dv, problem), Sk, Dv);
     for (Vec<Real>* x : {&dp, &ds}) x->resize(size_t(Sk));
     if (problem.softcap > 0) bent_.resize(size_t(Sk));
     if (with_floor_) {
@@ -49,7 +48,9 @@ class GradientRows {
   const Real* k_row(int64_t j) const { return &k[size_t(j * p_.head_dim)]; }
 
   // What d_q and d_k take of ds, e and dds.
-  Real inner(int64_t j) const { return bent_.empty() ? ds[size_t(j)] : bent_[size_t(j)]; }
+  Real inner(int64_t j) const {
+    return operand(bent_.empty() ? ds[size_t(j)] : bent_[size_t(j)], p_);
+  }
   double inner(const Vec<double>& x, int64_t j) const {
     const double factor = std::fabs(double(p_.scale));
     return factor * x[size_t(j)] * (bent_.empty() ? 1 : std::fabs(double(row.bend[size_t(j)])));

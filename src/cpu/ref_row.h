@@ -5,6 +5,7 @@
 #define TANDEM_SRC_CPU_REF_ROW_H
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "../philox.h"
@@ -26,10 +27,21 @@ void with_precision(Precision precision, Body&& body) {
 inline double stored(double x, tandem_dtype) { return x; }
 inline float stored(float x, tandem_dtype dtype) { return round_element(x, dtype); }
 
+// And as its matrix products take it: with TANDEM_FLAG_TF32 rounded to 11 bits.
+inline double operand(double x, const Problem&) { return x; }
+inline float operand(float x, const Problem& p) {
+  if (!p.tf32 || !std::isfinite(x)) return x;
+  uint32_t bits;
+  std::memcpy(&bits, &x, 4);
+  bits = (bits + 0x1000u) & 0xffffe000u;
+  std::memcpy(&x, &bits, 4);
+  return x;
+}
+
 template <typename Real>
-Vec<Real> stored_array(const double* from, int64_t count, tandem_dtype dtype) {
+Vec<Real> operands(const double* from, int64_t count, const Problem& p) {
   Vec<Real> to(static_cast<size_t>(count));
-  for (int64_t n = 0; n < count; ++n) to[size_t(n)] = stored(Real(from[n]), dtype);
+  for (int64_t n = 0; n < count; ++n) to[size_t(n)] = operand(stored(Real(from[n]), p.dtype), p);
   return to;
 }
 
@@ -111,7 +123,7 @@ class ScoreRows {
   // What o and d_v take: y as a chain of operations stores it, after dropout.
   Real weight(int64_t j) const {
     const Real w = stored(y(j), p_.dtype);
-    return factor.empty() ? w : stored(w * factor[size_t(j)], p_.dtype);
+    return operand(factor.empty() ? w : stored(w * factor[size_t(j)], p_.dtype), p_);
   }
   Real drop(int64_t j) const { return factor.empty() ? Real(1) : factor[size_t(j)]; }
   int64_t distance(int64_t j) const { return row_ + band_.off - j; }  // t

@@ -2,6 +2,9 @@
 // Launches of the kernels for Hopper: their tensors go along as maps, which are made of the addresses of an execute.
 #include "cuda/sm90.h"
 
+#include <algorithm>
+#include <cstring>
+
 #include "../../cuda/sm90/bwd.h"
 #include "../../cuda/sm90/kernels.h"
 
@@ -32,12 +35,47 @@ MapShape map_shape(const Problem& p, const Strides& s, int64_t heads, int64_t se
       {64, cuuint32_t(rows), 1, 1}};
 }
 
-bool encode(EncodeTiled function, const MapShape& shape, uint64_t address, CUtensorMap* map) {
+bool encode_anew(EncodeTiled function, const MapShape& shape, uint64_t address, CUtensorMap* map) {
   const cuuint32_t every[4] = {1, 1, 1, 1};
   return function(map, shape.type, 4, reinterpret_cast<void*>(address), shape.sizes, shape.steps,
                   shape.box, every, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                   CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+bool same(const MapShape& a, const MapShape& b) {
+  return a.type == b.type && std::memcmp(a.sizes, b.sizes, sizeof a.sizes) == 0 &&
+         std::memcmp(a.steps, b.steps, sizeof a.steps) == 0 &&
+         std::memcmp(a.box, b.box, sizeof a.box) == 0;
+}
+
+bool encode(EncodeTiled function, const MapShape& shape, uint64_t address, CUtensorMap* map) {
+  // A map is a value of shape and address alone, and to make one takes the driver a microsecond: each thread keeps those
+  // that it made last.
+  struct Made {
+    MapShape shape;
+    uint64_t address;
+    CUtensorMap map;
+  };
+  thread_local Made made[16] = {};
+  Made& m = made[(address * 0x9e3779b97f4a7c15u + shape.box[1] * 0xd1b54a32d192ed03u) >> 60];
+  if (address != 0 && m.address == address && same(m.shape, shape)) {
+    *map = m.map;
+    return true;
+  }
+  if (!encode_anew(function, shape, address, map)) return false;
+  m = {shape, address, *map};
+  return true;
+}
+
+// Packed: all rows of the batch as one entry's.
+MapShape row_map_shape(const Problem& p, const Strides& s, bool keys, int64_t features, int rows) {
+  const int64_t heads = keys ? p.heads_kv : p.heads_q;
+  if ((keys ? p.lengths_kv : p.lengths_q) != Lengths::packed)
+    return map_shape(p, s, heads, keys ? p.seq_kv : p.seq_q, features, rows);
+  MapShape shape = map_shape(p, s, heads, keys ? p.total_kv : p.total_q, features, rows);
+  shape.sizes[3] = 1, shape.steps[2] = 16;
+  return shape;
 }
 
 // Keys as features.
@@ -97,16 +135,23 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const SharedMemory&
   EncodeTiled function = nullptr;
   TANDEM_TRY(find_driver_function("cuTensorMapEncodeTiled", &function));
   const int br = launch.tile.br, bc = launch.tile.bc;
-  const MapShape q = map_shape(p, p.q, p.heads_q, p.seq_q, p.head_dim, br),
-                 k = map_shape(p, p.k, p.heads_kv, p.seq_kv, p.head_dim, bc),
-                 v = map_shape(p, p.v, p.heads_kv, p.seq_kv, p.head_dim_v, bc),
-                 d_o = map_shape(p, p.d_o, p.heads_q, p.seq_q, p.head_dim_v, br);
+  const MapShape q = row_map_shape(p, p.q, false, p.head_dim, br),
+                 k = row_map_shape(p, p.k, true, p.head_dim, bc),
+                 v = row_map_shape(p, p.v, true, p.head_dim_v, bc),
+                 d_o = row_map_shape(p, p.d_o, false, p.head_dim_v, br);
+  const HopperSet set = hopper_set(p);
   switch (launch.stem) {
     case Stem::fwd: {
-      if (p.bias || p.normalizer == Normalizer::elastic) {
-        const bool biased = bool(p.bias);
-        const auto kernel = biased ? cuda::sm90::fwd_bias_kernel(p.dtype, launch)
-                                   : cuda::sm90::fwd_elastic_kernel(p.dtype, launch);
+      if (set != HopperSet::plain) {
+        const bool biased = set == HopperSet::bias;
+        const auto find = set == HopperSet::entmax
+                              ? (p.alpha == 1.5f ? cuda::sm90::fwd_entmax_kernel
+                                                 : cuda::sm90::fwd_entmax_any_kernel)
+                          : biased                    ? cuda::sm90::fwd_bias_kernel
+                          : set == HopperSet::elastic ? cuda::sm90::fwd_elastic_kernel
+                          : set == HopperSet::lengths ? cuda::sm90::fwd_lengths_kernel
+                                                      : cuda::sm90::fwd_full_kernel;
+        const auto kernel = find(p.dtype, launch);
         const MapShape bias = bias_map_shape(p, kFwdBiasRows);
         TANDEM_TRY(prepare(kernel, launch, memory));
         cuda::sm90::FwdFullParams fixed{};
@@ -173,6 +218,54 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const SharedMemory&
         };
         return Status();
       }
+      if (p.normalizer == Normalizer::entmax) {
+        const auto kernel =
+            cuda::sm90::bwd_dkv_dq_entmax_kernel(p.dtype, launch.hopper, p.alpha == 1.5f);
+        TANDEM_TRY(prepare(kernel, launch, memory));
+        cuda::sm90::BwdDkvDqEntmaxParams fixed{};
+        fixed.block = bwd_dkv_dq_block(plan, launch);
+        fixed.extra = extra_block(p);
+        fixed.features = features_of(p);
+        fixed.support_words = int(support_words(p.seq_kv));
+        *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
+          cuda::sm90::BwdDkvDqEntmaxParams params = fixed;
+          if (!encode(function, q, a.q, &params.q) || !encode(function, k, a.k, &params.k) ||
+              !encode(function, v, a.v, &params.v) || !encode(function, d_o, a.d_o, &params.d_o))
+            return cudaErrorInvalidValue;
+          params.push = bwd_dkv_dq_push(plan, launch, a);
+          params.support = a.support;
+          const cudaError_t error = zero(a, stream);
+          if (error != cudaSuccess) return error;
+          return launch_kernel(kernel, launch, &params, stream);
+        };
+        return Status();
+      }
+      if (set != HopperSet::plain) {
+        const auto find = set == HopperSet::lengths ? cuda::sm90::bwd_dkv_dq_lengths_kernel
+                                                    : cuda::sm90::bwd_dkv_dq_full_kernel;
+        const auto kernel = find(p.dtype, launch.hopper);
+        TANDEM_TRY(prepare(kernel, launch, memory));
+        cuda::sm90::BwdDkvDqFullParams fixed{};
+        fixed.block = bwd_dkv_dq_block(plan, launch);
+        fixed.extra = extra_block(p);
+        fixed.features = features_of(p);
+        if (p.lengths_q == Lengths::packed)
+          fixed.packed_tiles = int(bwd_packed_tiles(kBwdShapes[launch.hopper], p.total_q, p.batch));
+        *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
+          cuda::sm90::BwdDkvDqFullParams params = fixed;
+          if (!encode(function, q, a.q, &params.q) || !encode(function, k, a.k, &params.k) ||
+              !encode(function, v, a.v, &params.v) || !encode(function, d_o, a.d_o, &params.d_o))
+            return cudaErrorInvalidValue;
+          params.push = bwd_dkv_dq_push(plan, launch, a);
+          const BwdDkvPush from = bwd_dkv_push(plan, launch, a);
+          std::copy_n(from.extra, kExtraAddresses, params.extra_at);
+          if (plan.problem.wants(TANDEM_GRAD_SLOPE)) params.slope_parts = a.slope_rows;
+          const cudaError_t error = zero(a, stream);
+          if (error != cudaSuccess) return error;
+          return launch_kernel(kernel, launch, &params, stream);
+        };
+        return Status();
+      }
       const auto kernel = cuda::sm90::bwd_dkv_dq_kernel(
           p.dtype, launch.hopper, p.wants(TANDEM_GRAD_Q), p.wants(TANDEM_GRAD_K | TANDEM_GRAD_V));
       TANDEM_TRY(prepare(kernel, launch, memory));
@@ -186,6 +279,25 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const SharedMemory&
         params.push = bwd_dkv_dq_push(plan, launch, a);
         const cudaError_t error = zero(a, stream);
         if (error != cudaSuccess) return error;
+        return launch_kernel(kernel, launch, &params, stream);
+      };
+      return Status();
+    }
+    case Stem::bwd_row: {
+      const auto kernel = cuda::sm90::bwd_row_kernel(p.dtype, launch.hopper, p.alpha == 1.5f);
+      TANDEM_TRY(prepare(kernel, launch, memory));
+      cuda::sm90::BwdRowParams fixed{};
+      fixed.block = bwd_row_block(plan, launch);
+      fixed.extra = extra_block(p);
+      fixed.features = features_of(p);
+      fixed.support_words = int(support_words(p.seq_kv));
+      *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
+        cuda::sm90::BwdRowParams params = fixed;
+        if (!encode(function, q, a.q, &params.q) || !encode(function, k, a.k, &params.k) ||
+            !encode(function, v, a.v, &params.v) || !encode(function, d_o, a.d_o, &params.d_o))
+          return cudaErrorInvalidValue;
+        params.push = bwd_row_push(plan, launch, a);
+        params.support = a.support;
         return launch_kernel(kernel, launch, &params, stream);
       };
       return Status();
@@ -228,9 +340,18 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const SharedMemory&
     case Stem::bwd_dq_cast: {
       const auto kernel = cuda::sm90::bwd_dq_cast_kernel(p.dtype);
       TANDEM_TRY(prepare(kernel, launch, memory));
-      const BwdDqCastBlock block = bwd_dq_cast_block(plan, launch);
+      cuda::sm90::BwdDqCastParams fixed{};
+      fixed.block = bwd_dq_cast_block(plan, launch);
+      const bool packed = p.lengths_q == Lengths::packed;
+      if (packed) {
+        const BwdShape& s = kBwdShapes[launch.hopper];
+        fixed.tile_blocks = s.br / 64;
+        fixed.packed_blocks = int(bwd_packed_tiles(s, p.total_q, p.batch)) * fixed.tile_blocks;
+      }
       *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
-        cuda::sm90::BwdDqCastParams params{block, bwd_dq_cast_push(plan, launch, a)};
+        cuda::sm90::BwdDqCastParams params = fixed;
+        params.push = bwd_dq_cast_push(plan, launch, a);
+        if (packed) params.lengths_q = a.lengths_q;
         return launch_kernel(kernel, launch, &params, stream);
       };
       return Status();

@@ -28,6 +28,7 @@ class VulkanDevice final : public Device {
                      std::unique_ptr<Device>* device);
   ~VulkanDevice() override;
   Status build(const Plan& plan, std::unique_ptr<Program>* program) override;
+  uint64_t code_hash() const override;
   Status cache_get(Vec<uint8_t>* body) override;
   Status cache_set(const uint8_t* body, size_t size) override;
 

@@ -373,6 +373,13 @@ Status VulkanDevice::build(const Plan& plan, std::unique_ptr<Program>* program) 
   return Status();
 }
 
+uint64_t VulkanDevice::code_hash() const {
+  uint64_t hash = 0xcbf29ce484222325u;
+  for (const Module& module : kModules)
+    for (size_t i = 0; i < module.bytes / 4; ++i) hash = (hash ^ module.words[i]) * 0x100000001b3u;
+  return hash;
+}
+
 Status VulkanDevice::cache_get(Vec<uint8_t>* body) {
   std::lock_guard<std::mutex> lock(mutex_);
   // A plan that is made meanwhile can make the data grow between the two calls.

@@ -38,6 +38,35 @@ void multiply(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
   }
 }
 
+// Of 8 columns in TF32: the last 13 bits of an operand count for nothing; and as tensor cores do, each product, and what
+// it is added to, is cut off two bits below the last one of the largest of them, and their sum where f32 ends.
+inline void multiply_tf32(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+  struct Operands {
+    float a[4], b[2];
+  } mine;
+  const auto first_bits = [](unsigned x) { return __uint_as_float(x & 0xffffe000u); };
+  for (int n = 0; n < 4; ++n) mine.a[n] = first_bits(a[n]);
+  mine.b[0] = first_bits(b0), mine.b[1] = first_bits(b1);
+  const Operands* all = Block::current()->exchange(mine);
+  const unsigned g = lane() / 4, t = lane() % 4;
+  for (unsigned n = 0; n < 4; ++n) {
+    const unsigned row = g, col = 2 * t + n % 2;
+    double terms[9] = {double(d[n])}, largest = std::fabs(terms[0]);
+    for (unsigned k = 0; k < 8; ++k) {
+      terms[1 + k] = double(all[4 * row + k % 4].a[n / 2 + 2 * (k / 4)]) *
+                     double(all[4 * col + k % 4].b[k / 4]);
+      largest = std::fabs(terms[1 + k]) > largest ? std::fabs(terms[1 + k]) : largest;
+    }
+    double sum = 0;
+    const double unit = std::isfinite(largest) && largest > 0x1p-120
+                            ? std::ldexp(1.0, std::ilogb(largest) - 25)
+                            : 0;
+    for (double x : terms) sum += unit > 0 ? std::trunc(x / unit) * unit : x;
+    d[n] = float(sum);
+    if (std::fabs(double(d[n])) > std::fabs(sum)) d[n] = std::nextafter(d[n], 0.f);
+  }
+}
+
 inline void load_matrices(unsigned (&r)[4], unsigned at, bool transposed) {
   const unsigned* all = Block::current()->exchange(at);
   const unsigned g = lane() / 4, t = lane() % 4;
@@ -54,7 +83,16 @@ inline void load_matrices(unsigned (&r)[4], unsigned at) { load_matrices(r, at, 
 inline void load_matrices_transposed(unsigned (&r)[4], unsigned at) { load_matrices(r, at, true); }
 
 inline void put_word(unsigned at, unsigned x) { std::memcpy(shared_at(at, 4), &x, 4); }
+inline unsigned get_word(unsigned at) {
+  unsigned x;
+  std::memcpy(&x, shared_at(at, 4), 4);
+  return x;
+}
 inline void put_number(unsigned at, float x) { std::memcpy(shared_at(at, 4), &x, 4); }
+inline void put_pair(unsigned at, unsigned x, unsigned y) {
+  const unsigned both[2] = {x, y};
+  std::memcpy(shared_at(at, 8), both, 8);
+}
 inline void put_chunk(unsigned at, uint4 x) { std::memcpy(shared_at(at, 16), &x, 16); }
 inline uint4 get_chunk(unsigned at) {
   uint4 x;

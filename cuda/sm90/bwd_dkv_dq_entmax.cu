@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// bwd_dkv_dq of entmax, head sizes up to 128: y = x u, ds = u (dp - delta) of x = [z - t]_+; t in lse's place, delta of
+// bwd_row, which also says which tiles hold support. alpha = 1.5: u = x.
+#include "bwd_narrow.cuh"
+#include "entmax.cuh"
+
+namespace tandem {
+namespace cuda {
+namespace sm90 {
+namespace {
+
+// The tiles of queries that have support in this workgroup's keys. A warp looks at 32 of them at a time.
+template <int ROW>
+struct SupportTiles {
+  static constexpr int kBr = kBwdShapes[ROW].br, kBlocks = kBr / 64;
+  const BwdDkvDqEntmaxParams& params;
+  const Walk& walk;
+  int from = 0;   // what `live` begins with
+  uint live = 0;  // 0: not looked at
+  TANDEM_DEVICE SupportTiles(const BwdDkvDqEntmaxParams& params, const Walk& walk)
+      : params(params), walk(walk) {}
+  // Bits of 32 tiles of keys of a tile of queries.
+  TANDEM_DEVICE uint word(int n, int t, int index) const {
+    if (!params.support || index >= kSupportWords) return ~0u;
+    const BwdDkvDqBlock& u = params.block;
+    const int64_t head = int64_t(walk.batch) * u.heads_q + walk.head_kv * u.group + n;
+    const int blocks = (u.seq_q + 63) / 64;
+    const uint* words = reinterpret_cast<const uint*>(params.support) +
+                        (head * blocks + t * kBlocks) * params.support_words + index;
+    uint x = __ldg(words);
+    if (kBlocks == 2 && t * kBlocks + 1 < blocks) x |= __ldg(words + params.support_words);
+    return x;
+  }
+  TANDEM_DEVICE int next(int n, int t) {
+    if (t == walk.span.begin) live = 0;  // of another head
+    while (t < walk.span.end) {
+      if (live == 0 || t >= from + 32) {
+        from = t;
+        const int mine = t + int(threadIdx.x) % 32;
+        live = __ballot_sync(kAllLanes, mine < walk.span.end &&
+                                            (word(n, mine, walk.tile / 32) >> walk.tile % 32 & 1u));
+      }
+      const uint rest = live >> (t - from);
+      if (rest) return t + __ffs(int(rest)) - 1;
+      t = from + 32;
+    }
+    return t;
+  }
+  TANDEM_DEVICE uint before(const BwdDkvDqBlock& u, const Walk&, int n, int t) const {
+    const int end = tandem_key_tiles(walk.band, t * kBr, kBr, kSupportKeys, u.seq_q, u.seq_kv).end;
+    uint count = 0;
+    for (int first = (walk.tile + 1) / 32 * 32; first < end; first += 32) {
+      uint x = word(n, t, first / 32);
+      if (first <= walk.tile) x &= ~0u << (walk.tile + 1 - first);
+      if (end - first < 32) x &= (1u << (end - first)) - 1u;
+      count += uint(__popc(x));
+    }
+    return count;
+  }
+};
+
+template <bool FAST>
+struct Entmax : Plain {
+  using Params = BwdDkvDqEntmaxParams;
+  static constexpr bool kAnyOrder = false;  // SupportTiles counts upwards
+  static constexpr float kLse = 1.f;
+  template <int ROW>
+  using Tiles = SupportTiles<ROW>;
+  static TANDEM_DEVICE int order(const Params&) { return 1; }
+  static TANDEM_DEVICE bool in_turn(const Params& params) { return params.block.in_turn != 0; }
+  template <int ROW>
+  static TANDEM_DEVICE void init(const Memory<ROW, Entmax>&) {}
+  template <int ROW>
+  struct Loader {
+    TANDEM_DEVICE Loader(const Params&, const Walk&, const Memory<ROW, Entmax>&) {}
+    TANDEM_DEVICE void rows(int, int, int) {}
+    TANDEM_DEVICE void load(int, int) {}
+  };
+  template <typename T, int ROW>
+  struct Consumer {
+    static constexpr int BR = kBwdShapes[ROW].br;
+    const Params& params;
+    TANDEM_DEVICE Consumer(const Params& params, const Walk&, const Memory<ROW, Entmax>&)
+        : params(params) {}
+    // The scores become x.
+    TANDEM_DEVICE void weigh(float (&s)[BR / 2], float, uint origin, int, int) {
+      const float scale = params.block.scale * params.extra.entmax_scale;
+#pragma unroll
+      for (int j = 0; j < BR / 8; ++j) {
+        const float2 t = shared_float2(origin + 32 * j);
+        s[4 * j] = fmaxf(fmaf(s[4 * j], scale, -t.x), 0.f);
+        s[4 * j + 1] = fmaxf(fmaf(s[4 * j + 1], scale, -t.y), 0.f);
+        s[4 * j + 2] = fmaxf(fmaf(s[4 * j + 2], scale, -t.x), 0.f);
+        s[4 * j + 3] = fmaxf(fmaf(s[4 * j + 3], scale, -t.y), 0.f);
+      }
+    }
+    TANDEM_DEVICE float power(float x) const { return FAST ? x : entmax_power(params, x); }
+    TANDEM_DEVICE void pack(uint (&y)[BR / 4], const float (&x)[BR / 2]) {
+      if constexpr (FAST) {
+#pragma unroll
+        for (int i = 0; i < BR / 4; ++i)
+          y[i] = T::pack(x[2 * i] * x[2 * i], x[2 * i + 1] * x[2 * i + 1]);
+      }
+    }
+    TANDEM_DEVICE void differentiate(uint (&y)[BR / 4], uint (&ds)[BR / 4],
+                                     const float (&x)[BR / 2], const float (&dp)[BR / 2],
+                                     uint delta, int) {
+#pragma unroll
+      for (int j = 0; j < BR / 8; ++j) {
+        const float2 l = shared_float2(delta + 32 * j);
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          const int n = 4 * j + 2 * r;
+          const float a = power(x[n]), b = power(x[n + 1]);
+          if constexpr (!FAST) y[2 * j + r] = T::pack(x[n] * a, x[n + 1] * b);
+          ds[2 * j + r] = T::pack(a * (dp[n] - l.x), b * (dp[n + 1] - l.y));
+        }
+      }
+    }
+    TANDEM_DEVICE void wait_ds() {}
+    TANDEM_DEVICE void tell_ds() {}
+    TANDEM_DEVICE void keep_ds(const uint (&)[BR / 4], int) {}
+  };
+  template <typename T, int ROW>
+  static TANDEM_DEVICE void help(const Params&, const Walk&, const Memory<ROW, Entmax>&) {}
+};
+
+template <typename T, int ROW>
+Kernel<BwdDkvDqEntmaxParams> select(int row, bool fast) {
+  if constexpr (ROW < kBwdShapeCount) {
+    if (row != ROW) return select<T, ROW + 1>(row, fast);
+    if constexpr (!kBwdShapes[ROW].wide) {
+      if (fast) return bwd_dkv_dq<T, ROW, Entmax<true>, true, true>;
+      if constexpr (kBwdShapes[ROW].d == 128) return bwd_dkv_dq<T, ROW, Entmax<false>, true, true>;
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+Kernel<BwdDkvDqEntmaxParams> bwd_dkv_dq_entmax_kernel(tandem_dtype dtype, int row, bool fast) {
+  if (dtype == TANDEM_F16) return select<Half, 0>(row, fast);
+  return dtype == TANDEM_BF16 ? select<Bfloat, 0>(row, fast) : nullptr;
+}
+
+}  // namespace sm90
+}  // namespace cuda
+}  // namespace tandem

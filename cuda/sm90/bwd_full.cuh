@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// Sets of bwd_dkv_dq: lengths; and lengths with softcap and ALiBi, whose slope may have a gradient. Lengths cost the
+// products nothing: the loading warp clears what lies behind an entry's end, so that it adds nothing anywhere, and the
+// masks know the entry's lengths.
+#ifndef TANDEM_CUDA_SM90_BWD_FULL_CUH
+#define TANDEM_CUDA_SM90_BWD_FULL_CUH
+#include "bwd_sets.cuh"
+#include "softcap.cuh"
+
+namespace tandem {
+namespace cuda {
+namespace sm90 {
+
+struct WithLengths {
+  using Params = BwdDkvDqFullParams;
+  using Registers = sm90::Registers<40>;
+  static constexpr bool has_kernel(const BwdShape& s) { return !s.wide; }
+  static constexpr int bytes(const BwdShape&) { return 0; }
+  static constexpr float kHidden = 0.f;
+  static constexpr bool kAnyOrder = false;
+  static constexpr float kLse = kLog2e;
+  template <int ROW>
+  using Tiles = EveryTile<ROW>;
+  static TANDEM_DEVICE int order(const Params&) { return 1; }
+  static TANDEM_DEVICE bool in_turn(const Params& params) { return params.block.in_turn != 0; }
+  // The barrier of boxes that are to be cleared.
+  template <typename Memory>
+  static TANDEM_DEVICE void init_boxes(const Memory& memory) {
+    barrier_init(memory.set_barriers(), 1);
+  }
+  template <int ROW>
+  static TANDEM_DEVICE void init(const Memory<ROW, WithLengths>& memory) {
+    init_boxes(memory);
+  }
+  static TANDEM_DEVICE void sync() { __syncthreads(); }
+  static TANDEM_DEVICE void leave() {}
+  template <int ROW>
+  static TANDEM_DEVICE void refine(const Params& params, Walk* walk) {
+    constexpr BwdShape S = kBwdShapes[ROW];
+    const BwdDkvDqBlock& u = params.block;
+    const Features& f = params.features;
+    const Lengths lengths_q = Lengths(f.LENGTHS_Q), lengths_kv = Lengths(f.LENGTHS_KV);
+    int64_t first_q, first_kv;
+    walk->seq_q =
+        entry_length(lengths_q, params.extra_at[f.AT_LENGTHS_Q], walk->batch, u.seq_q, &first_q);
+    walk->seq_kv = entry_length(lengths_kv, params.extra_at[f.AT_LENGTHS_KV], walk->batch, u.seq_kv,
+                                &first_kv);
+    walk->first_q = int(first_q), walk->first_kv = int(first_kv);
+    if (lengths_q == Lengths::packed) walk->map_q = 0;
+    if (lengths_kv == Lengths::packed) walk->map_kv = 0, walk->keys = walk->seq_kv;
+    if (params.extra.bottom_right) walk->band.off = walk->seq_kv - walk->seq_q;
+    walk->span = tandem_query_tiles(walk->band, walk->col0, S.bc, S.br, walk->seq_q, walk->seq_kv);
+  }
+  template <int ROW>
+  struct Loader {
+    template <typename Memory>
+    TANDEM_DEVICE Loader(const Params&, const Walk&, const Memory&) {}
+    TANDEM_DEVICE void rows(int, int, int) {}
+    TANDEM_DEVICE void load(int, int) {}
+  };
+  template <typename T, int ROW>
+  struct Consumer : Plain::Consumer<T, ROW> {
+    TANDEM_DEVICE Consumer(const Params& params, const Walk& walk,
+                           const Memory<ROW, WithLengths>& memory)
+        : Plain::Consumer<T, ROW>(params, walk, {memory.base}) {}
+    TANDEM_DEVICE void begin_head(int) {}
+    TANDEM_DEVICE void end_head(const Walk&, int) {}
+  };
+  template <typename T, int ROW>
+  static TANDEM_DEVICE void help(const Params&, const Walk&, const Memory<ROW, WithLengths>&) {}
+};
+template <>
+constexpr bool kHasLengths<WithLengths> = true;
+
+struct Full : WithLengths {
+  using Registers = sm90::Registers<24>;  // those that multiply need them
+  static constexpr bool has_kernel(const BwdShape& s) { return has_full_kernel(s); }
+  template <int ROW>
+  static TANDEM_DEVICE void init(const Memory<ROW, Full>& memory) {
+    init_boxes(memory);
+  }
+  template <typename T, int ROW>
+  struct Consumer {
+    static constexpr int BR = kBwdShapes[ROW].br;
+    const Params& params;
+    const int shift;
+    int tile;
+    float slope, sum;   // of the head: ALiBi's slope, and the thread's part of d_slope
+    uint left[BR / 4];  // what softcap leaves of a gradient, as pairs of f16
+    TANDEM_DEVICE Consumer(const Params& params, const Walk& walk, const Memory<ROW, Full>&)
+        : params(params), shift(walk.band.off - walk.col0) {}
+    // i + off - j of the thread's first element in the tile.
+    TANDEM_DEVICE float distance() const {
+      int x;  // asked for anew: registers are short
+      asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));
+      x -= 128;
+      return float(tile * BR + 2 * (x % 4) + shift - (x / 32 * 16 + x % 32 / 4));
+    }
+    TANDEM_DEVICE void begin_head(int head) {
+      sum = slope = 0.f;
+      if (params.features.ALIBI)
+        slope =
+            kLog2e *
+            __ldg(reinterpret_cast<const float*>(params.extra_at[params.features.AT_SLOPE]) + head);
+    }
+    TANDEM_DEVICE void weigh(float (&s)[BR / 2], float scale2, uint lse, int t, int) {
+      tile = t;
+      if (params.features.SOFTCAP) {
+        // 1 - tanh^2: near 0 its error is as large as that of tanh, 4e-7.
+        const float inverse = __fdividef(1.f, params.extra.softcap * kLog2e);
+        soft_cap(s, params.block.scale, params.extra.softcap, [&](int first, int count) {
+#pragma unroll
+          for (int i = first; i < first + count; i += 2) {
+            const float x = s[i] * inverse, y = s[i + 1] * inverse;
+            left[i / 2] = Half::pack(fmaf(-x, x, 1.f), fmaf(-y, y, 1.f));
+          }
+        });
+        scale2 = 1.f;
+      }
+      if (params.features.ALIBI) {
+        const float first = distance();
+#pragma unroll
+        for (int j = 0; j < BR / 8; ++j) {
+          const float2 l = shared_float2(lse + 32 * j);
+#pragma unroll
+          for (int i = 4 * j; i < 4 * j + 4; ++i)
+            s[i] = exp2_fast(fmaf(s[i], scale2, fmaf(-slope, away(first, i), i % 2 ? -l.y : -l.x)));
+        }
+      } else {
+        sm90::weigh<BR>(s, scale2, lse);
+      }
+    }
+    TANDEM_DEVICE void pack(uint (&)[BR / 4], const float (&)[BR / 2]) {}
+    TANDEM_DEVICE void differentiate(uint (&y)[BR / 4], uint (&ds)[BR / 4],
+                                     const float (&p)[BR / 2], const float (&dp)[BR / 2],
+                                     uint delta, int) {
+      const bool cap = params.features.SOFTCAP != 0, grad = params.slope_parts != 0;
+      const float first = distance();
+#pragma unroll
+      for (int j = 0; j < BR / 8; ++j) {
+        const float2 l = shared_float2(delta + 32 * j);
+#pragma unroll
+        for (int n = 4 * j; n < 4 * j + 4; n += 2) {
+          y[n / 2] = T::pack(p[n], p[n + 1]);
+          float a = p[n] * (dp[n] - l.x), b = p[n + 1] * (dp[n + 1] - l.y);
+          if (grad) {
+            sum = fmaf(a, away(first, n), sum);
+            sum = fmaf(b, away(first, n + 1), sum);
+          }
+          if (cap) a *= Half::low(left[n / 2]), b *= Half::high(left[n / 2]);
+          ds[n / 2] = T::pack(a, b);
+        }
+      }
+    }
+    TANDEM_DEVICE void wait_ds() {}
+    TANDEM_DEVICE void tell_ds() {}
+    TANDEM_DEVICE void keep_ds(const uint (&)[BR / 4], int) {}
+    TANDEM_DEVICE void end_head(const Walk& walk, int head) {
+      if (!params.slope_parts) return;
+      const BwdDkvDqBlock& u = params.block;
+#pragma unroll
+      for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(kAllLanes, sum, step);
+      if (threadIdx.x % 32 == 0)
+        reinterpret_cast<float*>(
+            params.slope_parts)[((int64_t(walk.batch) * u.heads_q + head) * u.tiles + walk.tile) *
+                                    kBwdParts +
+                                (threadIdx.x - 128) / 32] = sum;
+    }
+    // |i + off - j| of an element.
+    static TANDEM_DEVICE float away(float first, int i) {
+      return fabsf(first + float(8 * (i / 4) + i % 2 - 8 * (i / 2 % 2)));
+    }
+  };
+  template <typename T, int ROW>
+  static TANDEM_DEVICE void help(const Params&, const Walk&, const Memory<ROW, Full>&) {}
+};
+template <>
+constexpr bool kHasLengths<Full> = true;
+
+}  // namespace sm90
+}  // namespace cuda
+}  // namespace tandem
+#endif

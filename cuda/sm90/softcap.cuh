@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// Softcap on products in registers, where src/tanh.h would take too long: c tanh(x / c) in powers of two, off by at most
+// 4e-7 c log2 e. Where all of a warp's next elements are within half of c, a polynomial, which leaves the unit of
+// exp2 alone: x (1 + z P(z)), z = x^2, P by least maximum of the relative error over [0, 1/2], 6.4e-7. Else
+// c - 2 c / (1 + exp(2 x / c)).
+#ifndef TANDEM_CUDA_SM90_SOFTCAP_CUH
+#define TANDEM_CUDA_SM90_SOFTCAP_CUH
+#include "ptx.cuh"
+
+namespace tandem {
+namespace cuda {
+namespace sm90 {
+
+// Calls each(n, x) for the new numbers n and n + 1 of every piece, once they are there.
+template <int COUNT, typename Each>
+TANDEM_DEVICE void soft_cap(float (&s)[COUNT], float scale, float softcap, const Each& each) {
+  constexpr int kPiece = 16;  // with more of them in a piece, registers would not suffice
+  constexpr float kLog2e = 1.44269504088896341f;
+  const float cap = softcap * kLog2e, in = __fdividef(scale, softcap), square = in * in;
+  // Beyond these the coefficients would overflow.
+  const float limit = fabsf(in) < 1e5f ? 0.5f : -1.f;
+  const float a = in * cap, b = -0.333281593f * square * a, c = 0.132053597f * square * square * a,
+              d = -0.0447506447f * square * square * square * a;
+#pragma unroll
+  for (int first = 0; first < COUNT; first += kPiece) {
+    float top = 0.f;
+#pragma unroll
+    for (int i = first; i < first + kPiece; ++i) top = fmaxf(top, fabsf(s[i]));
+    if (__any_sync(kAllLanes, top * fabsf(in) > limit)) {
+#pragma unroll
+      for (int i = first; i < first + kPiece; ++i)
+        s[i] = fmaf(reciprocal(1.f + exp2_fast(s[i] * (2.f * kLog2e * in))), -2.f * cap, cap);
+    } else {
+#pragma unroll
+      for (int i = first; i < first + kPiece; ++i) {
+        const float z = s[i] * s[i];
+        s[i] *= fmaf(fmaf(fmaf(d, z, c), z, b), z, a);
+      }
+    }
+    each(first, kPiece);
+  }
+}
+
+}  // namespace sm90
+}  // namespace cuda
+}  // namespace tandem
+#endif

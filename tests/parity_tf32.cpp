@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// f32 problems on paths that multiply by TF32: what TANDEM_FLAG_TF32 allows, and that nothing is lost without it.
+#include <cmath>
+
+#include "parity.h"
+
+using namespace parity;
+
+namespace {
+
+tandem_problem with_flag(tandem_problem p) {
+  p.flags |= TANDEM_FLAG_TF32;
+  return p;
+}
+
+}  // namespace
+
+TEST_CASE("tf32: operands of 11 bits where the caller allows it") {
+  check(with_flag(problem(TANDEM_BACKWARD, TANDEM_F32, {1, 4, 2, 70, 101, 64, 64}, kBottomRight)),
+        seed_of("tf32", 1));
+  check(with_flag(problem(TANDEM_BACKWARD, TANDEM_F32, {1, 2, 2, 65, 65, 128, 96}, kWindow,
+                          Layout::bhsd)),
+        seed_of("tf32", 2));
+  tandem_problem p =
+      with_flag(problem(TANDEM_BACKWARD, TANDEM_F32, {1, 2, 1, 40, 130, 32, 32}, kNone));
+  p.flags |= TANDEM_FLAG_DETERMINISTIC;
+  check(p, seed_of("tf32", 3));
+}
+
+// The limits of TF32 would hide an f32 product of one term, and those of f32 must not let it pass.
+TEST_CASE("tf32: the flag and nothing else gives bits away") {
+  const tandem_problem whole = problem(TANDEM_BACKWARD, TANDEM_F32, {1, 2, 1, 64, 96, 64, 64});
+  for (Target& target : targets()) {
+    if (target.path != "sm80" || !takes(target, whole)) continue;
+    Case plain(whole, seed_of("flag")), rounded(with_flag(whole), seed_of("flag"));
+    Outputs a, b;
+    CaseResult with = plain.run(*target.session, &a), without = rounded.run(*target.session, &b);
+    REQUIRE(with.ok);
+    REQUIRE(without.ok);
+    plain.judge(a, &with);
+    CHECK(with.worst_ratio() <= kRatioLimit);
+    plain.judge(b, &without);
+    int beyond = 0;
+    for (const Judgement& j : without.judgements) beyond += j.tensor != "lse" && !j.ok;
+    CHECK(beyond == 4);
+  }
+}
+
+// What a sum is cut off by has one sign: over many keys it would add up, were they one sum on tensor cores.
+TEST_CASE("tf32: sums of many terms of one sign") {
+  for (int side = 0; side < 2; ++side) {
+    const int64_t sq = side ? 1500 : 24, sk = side ? 24 : 1500;
+    Case test(problem(TANDEM_BACKWARD, TANDEM_F32, {1, 1, 1, sq, sk, 64, 64}), seed_of("one sign"));
+    for (Role role : {Role::v, Role::d_o, Role::q, Role::k}) {
+      std::vector<double> x = test.input(role).dense();
+      for (double& n : x) n = 0.3 + std::fabs(n);
+      test.input(role).set_dense(x);
+    }
+    check_case(test, sparse());
+  }
+}

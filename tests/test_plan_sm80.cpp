@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// Plans of the path cuda.sm80 for f32 problems: which it takes, by which kernels, and what they access at once.
+#include <string>
+
+#include "plan_fixture.h"
+
+using namespace tandem;
+using namespace plan_fixture;
+
+namespace {
+
+Plan plan_of(const std::string& line, const char* profile = "h100_cuda") {
+  Plan plan;
+  const Status status = make_plan(problem_of(line), caps_of(profile), &plan);
+  REQUIRE_MESSAGE(status.ok(), line << ": " << status.message());
+  return plan;
+}
+
+std::string stems(const Plan& plan) {
+  std::string s;
+  for (const Launch& l : plan.launches)
+    s += (s.empty() ? "" : " ") + std::string(stem_name(l.stem));
+  return s;
+}
+
+std::string refusal(const Plan& plan) {
+  for (const Refusal& r : plan.refusals)
+    if (r.candidate.rfind("cuda.sm80", 0) == 0) return r.reason.c_str();
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("sm80 takes plain f32 attention, with sums of d_q in any order unless told otherwise") {
+  for (const char* id : {"h100_cuda", "a100_cuda"}) {
+    const std::string line = "bwd f32 b2 hq4 hk2 sq500 sk700 d64 causal_bottom_right";
+    const Plan fused = plan_of(line, id), fixed = plan_of(line + " deterministic", id);
+    CHECK(std::string(fused.path) == "sm80");
+    CHECK(stems(fused) == "bwd_dot bwd_dkv_dq bwd_dq_cast");
+    CHECK(fused.unordered() == TANDEM_GRAD_Q);
+    CHECK(std::string(fixed.path) == "sm80");
+    CHECK(stems(fixed) == "bwd_dot bwd_dkv bwd_dq");
+    CHECK(fixed.unordered() == 0);
+    for (const Plan* plan : {&fused, &fixed})
+      for (const Launch& l : plan->launches) {
+        if (l.ampere < 0) continue;
+        CHECK(kAmpereTiles[l.ampere].bytes == 4);
+        CHECK(l.wide_elements() == 4);
+        CHECK_FALSE(l.tf32);
+      }
+    CHECK(std::string(plan_of("fwd f32 hq4 sq500 d128", id).path) == "sm80");
+  }
+  CHECK(std::string(plan_of("fwd f32 hq4 sq500 d64", "v100_cuda").path) == "simt");
+}
+
+TEST_CASE("sm80 rounds f32 operands where TANDEM_FLAG_TF32 allows it") {
+  const Plan plan = plan_of("bwd f32 b2 hq4 sq500 d64 tf32");
+  for (const Launch& l : plan.launches)
+    CHECK(l.tf32 == (l.ampere >= 0 && l.stem != Stem::bwd_dq_cast));
+  CHECK(stems(plan) == "bwd_dot bwd_dkv_dq bwd_dq_cast");
+}
+
+TEST_CASE("sm80 leaves f32 problems with optional inputs and wide heads to simt, and says so") {
+  const Plan sink = plan_of("fwd f32 hq4 sq500 d64 sink"), wide = plan_of("bwd f32 hq4 sq500 d192");
+  CHECK(std::string(sink.path) == "simt");
+  CHECK(refusal(sink).find("sink") != std::string::npos);
+  CHECK(std::string(wide.path) == "simt");
+  CHECK(std::string(plan_of("fwd f32 hq4 sq500 d192").path) == "sm80");
+  CHECK(refusal(wide).find("192 is beyond") != std::string::npos);
+  // Their 16-bit versions are not.
+  Caps caps = caps_of("h100_cuda");
+  REQUIRE(parse_disabled("cuda.sm90", &caps.disabled).ok());
+  Plan plan;
+  REQUIRE(make_plan(problem_of("fwd f16 hq4 sq500 d64 sink"), caps, &plan).ok());
+  CHECK(std::string(plan.path) == "sm80");
+}
