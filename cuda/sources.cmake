@@ -66,7 +66,8 @@ function(tandem_sm90_options target)
   target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Xptxas=-v>)
   if(UNIX)
     set_target_properties(${target} PROPERTIES
-      CUDA_COMPILER_LAUNCHER "${PROJECT_SOURCE_DIR}/cmake/keep-ptxas;${CMAKE_CUDA_COMPILER_LAUNCHER}")
+      CUDA_COMPILER_LAUNCHER "${PROJECT_SOURCE_DIR}/cmake/keep-ptxas")
+    set_property(TARGET ${target} APPEND PROPERTY CUDA_COMPILER_LAUNCHER ${CMAKE_CUDA_COMPILER_LAUNCHER})
   endif()
 endfunction()
 

@@ -18,6 +18,13 @@ bool has_ampere_tiles(Stem stem, const Problem& p) {
   return false;
 }
 
+int widest_tile(Stem stem, const Problem& p) {
+  int widest = 0;
+  for (const AmpereTile& t : kAmpereTiles)
+    if (is_for(t, stem, p)) widest = std::max(widest, t.width);
+  return widest;
+}
+
 // Why a row does not do; "" if it does.
 String row_refusal(const Problem& p, const Caps& caps, const PathRow& row, const AmpereTile& t) {
   const int64_t wider = std::max(p.head_dim, p.head_dim_v);
@@ -39,6 +46,10 @@ String row_refusal(const Problem& p, const Caps& caps, const PathRow& row, const
 String sm80_refusal(const Problem& p) {
   if (p.dtype == TANDEM_F32 && !p.extras().empty())
     return "of f32 problems it knows plain attention, this one has " + p.extras();
+  const int64_t wider = std::max(p.head_dim, p.head_dim_v);
+  const int widest = widest_tile(p.backward ? Stem::bwd_dq : Stem::fwd, p);
+  if (wider > widest)
+    return text("of such problems it knows heads up to %d, not %lld", widest, (long long)wider);
   return "";
 }
 

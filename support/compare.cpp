@@ -104,6 +104,8 @@ Bounds make_bounds(const Samples& x, uint32_t dtype, double f32_roundings) {
     ++live;
     relative[row] = errors[row] / terms[row];
     b.row_error[row] = ulp(largest, dtype) + f32_roundings * kF32 * terms[row] + vanishing;
+    // What f16's limit has for the rounding of its results, whose bits these have, too.
+    if (x.tf32) b.row_error[row] += kTf32 * largest;
   }
   const std::vector<double> usual = usual_errors(relative, x.counts, live);
   for (size_t row = 0; row < rows; ++row) {

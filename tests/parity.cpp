@@ -69,6 +69,7 @@ bool takes(const Target& target, const tandem_problem& problem) {
 
 tandem_problem in_f16(tandem_problem p) {
   for (Role role : kRoles) tensor_of(p, role).dtype = TANDEM_F16;
+  p.flags &= ~TANDEM_FLAG_TF32;  // which is for f32
   return p;
 }
 void close_targets() { all_targets.clear(); }

@@ -220,13 +220,15 @@ TANDEM_DEVICE void multiply_rows(const BwdRowDqParams& params, const RowWalk& wa
     release(memory.k_empty(turn.stage));
   }
 
+  bool alone[2];  // of one key both parts of ds are the same, but for their roundings
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     delta[r] = quad_sum(delta[r]), dps[r] = quad_sum(dps[r]);
     const int i = row + 8 * r;
+    const int count = tandem_key_count(walk.band, i, u.seq_q, u.seq_kv);
+    alone[r] = count == 1;
     if (lane % 4 != 0 || i >= u.seq_q) continue;
     reinterpret_cast<float*>(params.push.delta)[rows0 + i] = delta[r];
-    const int count = tandem_key_count(walk.band, i, u.seq_q, u.seq_kv);
     if (params.spec.ROW_TAU)
       reinterpret_cast<float*>(params.push.tau_rows)[rows0 + i] =
           count > 0 ? __fdiv_rn(dps[r], float(count)) : 0.f;
@@ -235,7 +237,7 @@ TANDEM_DEVICE void multiply_rows(const BwdRowDqParams& params, const RowWalk& wa
   for (int j = 0; j < D / 4; ++j)
 #pragma unroll
     for (int e = 0; e < 2; ++e)
-      d_q[2 * j + e] = fmaf(-delta[j % 2], p_k[2 * j + e], d_q[2 * j + e]);
+      d_q[2 * j + e] = alone[j % 2] ? 0.f : fmaf(-delta[j % 2], p_k[2 * j + e], d_q[2 * j + e]);
   // Through this warpgroup's rows of Q.
   named_sync(kGroup + group, 128);
   Walk to{};
