@@ -68,14 +68,14 @@ bool stores_ds(const Problem& p, const PathRow& row) {
 int64_t cores_of(const Caps& caps) { return caps.cores ? caps.cores : 32; }
 
 // Whether bwd_dq sums ds over the batch, as one bias serves all of it and the heads' tiles, of the most rows that it has, are
-// enough for the device. Each entry must have the same tiles; and the sums may be no more than eight times what d_q has
-// numbers, so that the workspace does not grow with the square of the lengths.
+// enough for the device. Each entry must have the same tiles; and the sums may be no more than twice what d_q has numbers,
+// so that the workspace does not grow with the square of the lengths.
 bool sums_ds(const Problem& p, const Caps& caps, const PathRow& row) {
   const Overlay& b = p.bias;
   return is_matrix_path(row) && p.wants(TANDEM_GRAD_BIAS) && p.wants(TANDEM_GRAD_Q) &&
          p.seq_kv > 0 && b.batch == 1 && p.batch > 1 && b.heads == p.heads_q && b.rows == p.seq_q &&
          p.lengths_q == Lengths::full && p.lengths_kv == Lengths::full &&
-         p.seq_kv <= 8 * p.batch * p.head_dim &&
+         p.seq_kv <= 2 * p.batch * p.head_dim &&
          p.heads_q * ceil_div(p.seq_q, 128) >= cores_of(caps);
 }
 
