@@ -49,7 +49,7 @@ String sm80_refusal(const Problem& p) {
   const int64_t wider = std::max(p.head_dim, p.head_dim_v);
   const int widest = widest_tile(p.backward ? Stem::bwd_dq : Stem::fwd, p);
   if (wider > widest)
-    return text("of such problems it knows heads up to %d, not %lld", widest, (long long)wider);
+    return text("of such problems, head size %lld is beyond its %d", (long long)wider, widest);
   return "";
 }
 
