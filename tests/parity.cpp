@@ -400,6 +400,7 @@ void check_case(Case& test, const Expect& expect) {
       continue;
     }
     if (test.problem().q.dtype == TANDEM_F16) continue;
+    if (test.problem().flags & TANDEM_FLAG_TF32) continue;  // there are enough of f16
     if (!f16) f16 = std::make_unique<Case>(in_f16(test.problem()), test.seed(), expect.options);
     if (takes(target, f16->problem())) check_on(target, *f16, expect);
   }
