@@ -122,5 +122,13 @@ inline String dump(const Status& status, const Plan& plan) {
   return s;
 }
 
+// The operations of a plan, in order.
+inline std::string stems(const Plan& plan) {
+  std::string s;
+  for (const Launch& l : plan.launches)
+    s += (s.empty() ? "" : " ") + std::string(stem_name(l.stem));
+  return s;
+}
+
 }  // namespace plan_fixture
 #endif

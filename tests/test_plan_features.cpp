@@ -19,13 +19,6 @@ Plan plan_of(const std::string& line, const char* id) {
   return plan;
 }
 
-std::string stems(const Plan& plan) {
-  std::string s;
-  for (const Launch& l : plan.launches)
-    s += (s.empty() ? "" : " ") + std::string(stem_name(l.stem));
-  return s;
-}
-
 int64_t ceil_div(int64_t n, int64_t d) { return (n + d - 1) / d; }
 
 // Workgroups of one head (or slice) by the docs' own words, and how many of those there are.

@@ -16,13 +16,6 @@ Plan plan_of(const std::string& line, const char* profile = "h100_cuda") {
   return plan;
 }
 
-std::string stems(const Plan& plan) {
-  std::string s;
-  for (const Launch& l : plan.launches)
-    s += (s.empty() ? "" : " ") + std::string(stem_name(l.stem));
-  return s;
-}
-
 std::string refusal(const Plan& plan) {
   for (const Refusal& r : plan.refusals)
     if (r.candidate.rfind("cuda.sm80", 0) == 0) return r.reason.c_str();

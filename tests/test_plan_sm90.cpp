@@ -18,13 +18,6 @@ Plan plan_of(std::string_view line, const Caps& caps = caps_of("h100_cuda")) {
   return plan;
 }
 
-std::string stems(const Plan& plan) {
-  std::string s;
-  for (const Launch& l : plan.launches)
-    s += (s.empty() ? "" : " ") + std::string(stem_name(l.stem));
-  return s;
-}
-
 // Why the path, or a row of it, was not taken; "" where it was.
 std::string refusal(const Plan& plan, const std::string& candidate = "cuda.sm90") {
   std::string reasons;
