@@ -20,15 +20,6 @@ bool says(const char* word) {
   return std::string(tandem_last_message()).find(word) != std::string::npos;
 }
 
-VkResult VKAPI_CALL make_nothing(VkDevice, VkPipelineCache, uint32_t,
-                                 const VkComputePipelineCreateInfo*, const VkAllocationCallbacks*,
-                                 VkPipeline* pipelines) {
-  static uint64_t next = 0x1000;
-  const uint64_t made = ++next;
-  std::memcpy(pipelines, &made, sizeof(*pipelines));
-  return VK_SUCCESS;
-}
-void VKAPI_CALL destroy_nothing(VkDevice, VkPipeline, const VkAllocationCallbacks*) {}
 VkResult VKAPI_CALL name_nothing(VkDevice, const VkDebugUtilsObjectNameInfoEXT*) {
   return VK_ERROR_OUT_OF_HOST_MEMORY;  // no reason to fail
 }
@@ -38,8 +29,7 @@ tandem_vk_device_desc fake_desc(const App& app) {
   tandem_vk_device_desc desc = app.desc();
   desc.gipa = fake_driver::install(app.gipa);
   auto& replace = fake_driver::state().replace;
-  replace["vkCreateComputePipelines"] = reinterpret_cast<PFN_vkVoidFunction>(make_nothing);
-  replace["vkDestroyPipeline"] = reinterpret_cast<PFN_vkVoidFunction>(destroy_nothing);
+  fake_driver::make_no_pipelines();
   replace["vkSetDebugUtilsObjectNameEXT"] = reinterpret_cast<PFN_vkVoidFunction>(name_nothing);
   return desc;
 }
@@ -180,7 +170,7 @@ int lies = 0;  // pipelines that the driver will not make
 VkResult VKAPI_CALL make_few(VkDevice device, VkPipelineCache cache, uint32_t count,
                              const VkComputePipelineCreateInfo* info,
                              const VkAllocationCallbacks* a, VkPipeline* pipelines) {
-  if (--lies < 0) return make_nothing(device, cache, count, info, a, pipelines);
+  if (--lies < 0) return fake_driver::make_nothing(device, cache, count, info, a, pipelines);
   std::memset(pipelines, 0, sizeof(*pipelines));
   return lies % 2 == 0 ? VK_SUCCESS : VK_ERROR_UNKNOWN;  // the second lie is worse
 }

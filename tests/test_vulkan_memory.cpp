@@ -20,15 +20,6 @@ VkResult VKAPI_CALL count_memory(VkDevice device, const VkMemoryAllocateInfo* in
   return real_allocate(device, info, callbacks, memory);
 }
 
-VkResult VKAPI_CALL make_nothing(VkDevice, VkPipelineCache, uint32_t,
-                                 const VkComputePipelineCreateInfo*, const VkAllocationCallbacks*,
-                                 VkPipeline* pipelines) {
-  static uint64_t next = 0x1000;
-  const uint64_t made = ++next;
-  std::memcpy(pipelines, &made, sizeof(*pipelines));
-  return VK_SUCCESS;
-}
-void VKAPI_CALL destroy_nothing(VkDevice, VkPipeline, const VkAllocationCallbacks*) {}
 VkResult VKAPI_CALL name_nothing(VkDevice, const VkDebugUtilsObjectNameInfoEXT*) {
   return VK_SUCCESS;
 }
@@ -44,8 +35,7 @@ TEST_CASE("Vulkan memory: each host allocation fails") {
   tandem_vk_device_desc desc = app.desc();
   desc.gipa = fake_driver::install(app.gipa);
   auto& replace = fake_driver::state().replace;
-  replace["vkCreateComputePipelines"] = reinterpret_cast<PFN_vkVoidFunction>(make_nothing);
-  replace["vkDestroyPipeline"] = reinterpret_cast<PFN_vkVoidFunction>(destroy_nothing);
+  fake_driver::make_no_pipelines();
   replace["vkSetDebugUtilsObjectNameEXT"] = reinterpret_cast<PFN_vkVoidFunction>(name_nothing);
   failing = From::callbacks;
   tandem_device_options options = TANDEM_DEVICE_OPTIONS_INIT;

@@ -126,5 +126,21 @@ inline PFN_vkGetInstanceProcAddr install(PFN_vkGetInstanceProcAddr real) {
   return detail::instance_proc;
 }
 
+// Pipelines that are not real, for tests that run none.
+inline VkResult VKAPI_CALL make_nothing(VkDevice, VkPipelineCache, uint32_t,
+                                        const VkComputePipelineCreateInfo*,
+                                        const VkAllocationCallbacks*, VkPipeline* pipelines) {
+  static uint64_t next = 0x1000;
+  const uint64_t made = ++next;
+  std::memcpy(pipelines, &made, sizeof(*pipelines));
+  return VK_SUCCESS;
+}
+inline void VKAPI_CALL destroy_nothing(VkDevice, VkPipeline, const VkAllocationCallbacks*) {}
+inline void make_no_pipelines() {
+  auto& replace = state().replace;
+  replace["vkCreateComputePipelines"] = reinterpret_cast<PFN_vkVoidFunction>(make_nothing);
+  replace["vkDestroyPipeline"] = reinterpret_cast<PFN_vkVoidFunction>(destroy_nothing);
+}
+
 }  // namespace fake_driver
 #endif
