@@ -283,6 +283,38 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const SharedMemory&
       };
       return Status();
     }
+    case Stem::bwd_dkv: {
+      const auto kernel = cuda::sm90::bwd_dkv_kernel(p.dtype, launch.hopper);
+      TANDEM_TRY(prepare(kernel, launch, memory));
+      const BwdDkvBlock block = bwd_dkv_block(plan, launch);
+      *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
+        cuda::sm90::BwdDkvParams params;
+        if (!encode(function, q, a.q, &params.q) || !encode(function, k, a.k, &params.k) ||
+            !encode(function, v, a.v, &params.v) || !encode(function, d_o, a.d_o, &params.d_o))
+          return cudaErrorInvalidValue;
+        params.block = block;
+        params.push = bwd_dkv_push(plan, launch, a);
+        if (!plan.problem.wants(TANDEM_GRAD_K)) params.push.d_k = 0;
+        if (!plan.problem.wants(TANDEM_GRAD_V)) params.push.d_v = 0;
+        return launch_kernel(kernel, launch, &params, stream);
+      };
+      return Status();
+    }
+    case Stem::bwd_dq: {
+      const auto kernel = cuda::sm90::bwd_dq_kernel(p.dtype, launch.hopper);
+      TANDEM_TRY(prepare(kernel, launch, memory));
+      const BwdDqBlock block = bwd_dq_block(plan, launch);
+      *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
+        cuda::sm90::BwdDqParams params;
+        if (!encode(function, q, a.q, &params.q) || !encode(function, k, a.k, &params.k) ||
+            !encode(function, v, a.v, &params.v) || !encode(function, d_o, a.d_o, &params.d_o))
+          return cudaErrorInvalidValue;
+        params.block = block;
+        params.push = bwd_dq_push(plan, launch, a);
+        return launch_kernel(kernel, launch, &params, stream);
+      };
+      return Status();
+    }
     case Stem::bwd_row: {
       const auto kernel = cuda::sm90::bwd_row_kernel(p.dtype, launch.hopper, p.alpha == 1.5f);
       TANDEM_TRY(prepare(kernel, launch, memory));
