@@ -86,36 +86,27 @@ MapShape bias_map_shape(const Problem& p, int rows) {
   return shape;
 }
 
-// cluster: workgroups that run side by side.
 template <typename P>
-cudaError_t launch_kernel(cuda::Kernel<P> kernel, const Launch& launch, P* params,
-                          cudaStream_t stream, unsigned cluster = 1) {
-  void* arguments[] = {params};
-  if (cluster > 1) {
-    cudaLaunchAttribute attribute{};
-    attribute.id = cudaLaunchAttributeClusterDimension;
-    attribute.val.clusterDim = {cluster, 1, 1};
-    cudaLaunchConfig_t config{};
-    config.gridDim = dim3(launch.groups_x, launch.groups_y);
-    config.blockDim = dim3(uint32_t(launch.invocations()));
-    config.dynamicSmemBytes = launch.shared_bytes;
-    config.stream = stream;
-    config.attrs = &attribute;
-    config.numAttrs = 1;
-    return cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(kernel), arguments);
-  }
-  return cudaLaunchKernel(
-      reinterpret_cast<const void*>(kernel), dim3(launch.groups_x, launch.groups_y),
-      dim3(uint32_t(launch.invocations())), arguments, launch.shared_bytes, stream);
+Launcher<P> launcher_of(cuda::Kernel<P>) {
+  return {};
 }
 
+// cluster: workgroups that run side by side.
 template <typename P>
-Status prepare(cuda::Kernel<P> kernel, const Launch& launch, const SharedMemory& memory) {
-  if (!kernel)
-    return fail(TANDEM_ERROR_BACKEND, "no kernel %s for tile %s", stem_name(launch.stem),
-                launch.tile.name ? launch.tile.name : "-");
-  return prepare_kernel(reinterpret_cast<const void*>(kernel), launch.invocations(),
-                        launch.shared_bytes, memory);
+cudaError_t launch_clusters(cuda::Kernel<P> kernel, const Launch& launch, P* params,
+                            cudaStream_t stream, unsigned cluster) {
+  void* arguments[] = {params};
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim = {cluster, 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(launch.groups_x, launch.groups_y);
+  config.blockDim = dim3(uint32_t(launch.invocations()));
+  config.dynamicSmemBytes = launch.shared_bytes;
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  return cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(kernel), arguments);
 }
 
 }  // namespace
@@ -129,7 +120,7 @@ bool sm90_loads() {
   return loads;
 }
 
-Status sm90_recorder(const Plan& plan, const Launch& launch, const SharedMemory& memory,
+Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& with,
                      Recorder* recorder) {
   const Problem& p = plan.problem;
   EncodeTiled function = nullptr;
@@ -153,7 +144,8 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const SharedMemory&
                                                       : cuda::sm90::fwd_full_kernel;
         const auto kernel = find(p.dtype, launch);
         const MapShape bias = bias_map_shape(p, kFwdBiasRows);
-        TANDEM_TRY(prepare(kernel, launch, memory));
+        auto start = launcher_of(kernel);
+        TANDEM_TRY(prepare_launch(kernel, launch, with, &start));
         cuda::sm90::FwdFullParams fixed{};
         fixed.block = fwd_block(plan, launch);
         fixed.extra = extra_block(p);
@@ -165,12 +157,13 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const SharedMemory&
               (biased && !encode(function, bias, a.bias, &params.bias)))
             return cudaErrorInvalidValue;
           params.push = fwd_push(plan, launch, a);
-          return launch_kernel(kernel, launch, &params, stream);
+          return start(&params, stream);
         };
         return Status();
       }
       const auto kernel = cuda::sm90::fwd_kernel(p.dtype, launch);
-      TANDEM_TRY(prepare(kernel, launch, memory));
+      auto start = launcher_of(kernel);
+      TANDEM_TRY(prepare_launch(kernel, launch, with, &start));
       const FwdBlock block = fwd_block(plan, launch);
       *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
         cuda::sm90::FwdParams params;
@@ -179,19 +172,15 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const SharedMemory&
           return cudaErrorInvalidValue;
         params.block = block;
         params.push = fwd_push(plan, launch, a);
-        return launch_kernel(kernel, launch, &params, stream);
+        return start(&params, stream);
       };
       return Status();
     }
     case Stem::bwd_dkv_dq: {
-      const auto zero = [&plan](const Addresses& a, cudaStream_t stream) {
-        if (plan.zeroed_size == 0) return cudaSuccess;
-        return cudaMemsetAsync(reinterpret_cast<void*>(a.d_q_sums), 0, size_t(plan.zeroed_size),
-                               stream);
-      };
       if (p.bias) {
         const auto kernel = cuda::sm90::bwd_dkv_dq_bias_kernel(p.dtype, launch.hopper);
-        TANDEM_TRY(prepare(kernel, launch, memory));
+        auto start = launcher_of(kernel);
+        TANDEM_TRY(prepare_launch(kernel, launch, with, &start));
         const BwdDkvDqBlock block = bwd_dkv_dq_block(plan, launch);
         const MapShape bias = bias_map_shape(p, br);
         cuda::sm90::BwdBias fixed{};
@@ -212,16 +201,16 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const SharedMemory&
           params.bias.d_bias = a.d_bias;
           params.block = block;
           params.push = bwd_dkv_dq_push(plan, launch, a);
-          const cudaError_t error = zero(a, stream);
-          if (error != cudaSuccess) return error;
-          return launch_kernel(kernel, launch, &params, stream, cluster);
+          return cluster > 1 ? launch_clusters(kernel, launch, &params, stream, cluster)
+                             : start(&params, stream);
         };
         return Status();
       }
       if (p.normalizer == Normalizer::entmax) {
         const auto kernel =
             cuda::sm90::bwd_dkv_dq_entmax_kernel(p.dtype, launch.hopper, p.alpha == 1.5f);
-        TANDEM_TRY(prepare(kernel, launch, memory));
+        auto start = launcher_of(kernel);
+        TANDEM_TRY(prepare_launch(kernel, launch, with, &start));
         cuda::sm90::BwdDkvDqEntmaxParams fixed{};
         fixed.block = bwd_dkv_dq_block(plan, launch);
         fixed.extra = extra_block(p);
@@ -234,9 +223,13 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const SharedMemory&
             return cudaErrorInvalidValue;
           params.push = bwd_dkv_dq_push(plan, launch, a);
           params.support = a.support;
-          const cudaError_t error = zero(a, stream);
+          // bwd_dot, which does this for the others, is not among its kernels.
+          const cudaError_t error =
+              plan.zeroed_size == 0 ? cudaSuccess
+                                    : cudaMemsetAsync(reinterpret_cast<void*>(a.d_q_sums), 0,
+                                                      size_t(plan.zeroed_size), stream);
           if (error != cudaSuccess) return error;
-          return launch_kernel(kernel, launch, &params, stream);
+          return start(&params, stream);
         };
         return Status();
       }
@@ -244,7 +237,8 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const SharedMemory&
         const auto find = set == HopperSet::lengths ? cuda::sm90::bwd_dkv_dq_lengths_kernel
                                                     : cuda::sm90::bwd_dkv_dq_full_kernel;
         const auto kernel = find(p.dtype, launch.hopper);
-        TANDEM_TRY(prepare(kernel, launch, memory));
+        auto start = launcher_of(kernel);
+        TANDEM_TRY(prepare_launch(kernel, launch, with, &start));
         cuda::sm90::BwdDkvDqFullParams fixed{};
         fixed.block = bwd_dkv_dq_block(plan, launch);
         fixed.extra = extra_block(p);
@@ -260,15 +254,14 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const SharedMemory&
           const BwdDkvPush from = bwd_dkv_push(plan, launch, a);
           std::copy_n(from.extra, kExtraAddresses, params.extra_at);
           if (plan.problem.wants(TANDEM_GRAD_SLOPE)) params.slope_parts = a.slope_rows;
-          const cudaError_t error = zero(a, stream);
-          if (error != cudaSuccess) return error;
-          return launch_kernel(kernel, launch, &params, stream);
+          return start(&params, stream);
         };
         return Status();
       }
       const auto kernel = cuda::sm90::bwd_dkv_dq_kernel(
           p.dtype, launch.hopper, p.wants(TANDEM_GRAD_Q), p.wants(TANDEM_GRAD_K | TANDEM_GRAD_V));
-      TANDEM_TRY(prepare(kernel, launch, memory));
+      auto start = launcher_of(kernel);
+      TANDEM_TRY(prepare_launch(kernel, launch, with, &start));
       const BwdDkvDqBlock block = bwd_dkv_dq_block(plan, launch);
       *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
         cuda::sm90::BwdDkvDqParams params;
@@ -277,15 +270,14 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const SharedMemory&
           return cudaErrorInvalidValue;
         params.block = block;
         params.push = bwd_dkv_dq_push(plan, launch, a);
-        const cudaError_t error = zero(a, stream);
-        if (error != cudaSuccess) return error;
-        return launch_kernel(kernel, launch, &params, stream);
+        return start(&params, stream);
       };
       return Status();
     }
     case Stem::bwd_row: {
       const auto kernel = cuda::sm90::bwd_row_kernel(p.dtype, launch.hopper, p.alpha == 1.5f);
-      TANDEM_TRY(prepare(kernel, launch, memory));
+      auto start = launcher_of(kernel);
+      TANDEM_TRY(prepare_launch(kernel, launch, with, &start));
       cuda::sm90::BwdRowParams fixed{};
       fixed.block = bwd_row_block(plan, launch);
       fixed.extra = extra_block(p);
@@ -298,13 +290,14 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const SharedMemory&
           return cudaErrorInvalidValue;
         params.push = bwd_row_push(plan, launch, a);
         params.support = a.support;
-        return launch_kernel(kernel, launch, &params, stream);
+        return start(&params, stream);
       };
       return Status();
     }
     case Stem::bwd_row_dq: {
       const auto kernel = cuda::sm90::bwd_row_dq_kernel(p.dtype, launch.hopper);
-      TANDEM_TRY(prepare(kernel, launch, memory));
+      auto start = launcher_of(kernel);
+      TANDEM_TRY(prepare_launch(kernel, launch, with, &start));
       cuda::sm90::BwdRowDqParams fixed{};
       fixed.block = bwd_row_dq_block(plan, launch);
       fixed.extra = extra_block(p);
@@ -316,13 +309,14 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const SharedMemory&
             !encode(function, v, a.v, &params.v) || !encode(function, d_o, a.d_o, &params.d_o))
           return cudaErrorInvalidValue;
         params.push = bwd_row_dq_push(plan, launch, a);
-        return launch_kernel(kernel, launch, &params, stream);
+        return start(&params, stream);
       };
       return Status();
     }
     case Stem::bwd_dkv_ddist: {
       const auto kernel = cuda::sm90::bwd_dkv_ddist_kernel(p.dtype, launch.hopper);
-      TANDEM_TRY(prepare(kernel, launch, memory));
+      auto start = launcher_of(kernel);
+      TANDEM_TRY(prepare_launch(kernel, launch, with, &start));
       cuda::sm90::BwdDkvDdistParams fixed{};
       fixed.block = bwd_dkv_ddist_block(plan, launch);
       fixed.extra = extra_block(p);
@@ -333,13 +327,14 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const SharedMemory&
             !encode(function, v, a.v, &params.v) || !encode(function, d_o, a.d_o, &params.d_o))
           return cudaErrorInvalidValue;
         params.push = bwd_dkv_ddist_push(plan, launch, a);
-        return launch_kernel(kernel, launch, &params, stream);
+        return start(&params, stream);
       };
       return Status();
     }
     case Stem::bwd_dq_cast: {
       const auto kernel = cuda::sm90::bwd_dq_cast_kernel(p.dtype);
-      TANDEM_TRY(prepare(kernel, launch, memory));
+      auto start = launcher_of(kernel);
+      TANDEM_TRY(prepare_launch(kernel, launch, with, &start));
       cuda::sm90::BwdDqCastParams fixed{};
       fixed.block = bwd_dq_cast_block(plan, launch);
       const bool packed = p.lengths_q == Lengths::packed;
@@ -352,7 +347,7 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const SharedMemory&
         cuda::sm90::BwdDqCastParams params = fixed;
         params.push = bwd_dq_cast_push(plan, launch, a);
         if (packed) params.lengths_q = a.lengths_q;
-        return launch_kernel(kernel, launch, &params, stream);
+        return start(&params, stream);
       };
       return Status();
     }
