@@ -12,6 +12,7 @@ namespace tandem {
 namespace {
 
 using EncodeTiled = decltype(&cuTensorMapEncodeTiled);
+using ReplaceAddress = decltype(&cuTensorMapReplaceAddress);
 
 // A map but for the address.
 struct MapShape {
@@ -35,37 +36,30 @@ MapShape map_shape(const Problem& p, const Strides& s, int64_t heads, int64_t se
       {64, cuuint32_t(rows), 1, 1}};
 }
 
-bool encode_anew(EncodeTiled function, const MapShape& shape, uint64_t address, CUtensorMap* map) {
+// A map that waits for its address. Bytes, as closures hold it: allocations are not aligned to its 64.
+struct TensorMap {
+  unsigned char bytes[sizeof(CUtensorMap)];
+};
+
+// The driver has no better word for "somewhere" than an address; to encode takes it a microsecond, to replace that little.
+Status make_map(EncodeTiled function, const char* tensor, const MapShape& shape, TensorMap* map) {
   const cuuint32_t every[4] = {1, 1, 1, 1};
-  return function(map, shape.type, 4, reinterpret_cast<void*>(address), shape.sizes, shape.steps,
-                  shape.box, every, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                  CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+  CUtensorMap made;
+  const CUresult result =
+      function(&made, shape.type, 4, reinterpret_cast<void*>(uintptr_t(1) << 20), shape.sizes,
+               shape.steps, shape.box, every, CU_TENSOR_MAP_INTERLEAVE_NONE,
+               CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+               CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (result != CUDA_SUCCESS)
+    return fail(TANDEM_ERROR_BACKEND, "cuTensorMapEncodeTiled of %s: CUresult %d", tensor,
+                int(result));
+  std::memcpy(map->bytes, &made, sizeof made);
+  return Status();
 }
 
-bool same(const MapShape& a, const MapShape& b) {
-  return a.type == b.type && std::memcmp(a.sizes, b.sizes, sizeof a.sizes) == 0 &&
-         std::memcmp(a.steps, b.steps, sizeof a.steps) == 0 &&
-         std::memcmp(a.box, b.box, sizeof a.box) == 0;
-}
-
-bool encode(EncodeTiled function, const MapShape& shape, uint64_t address, CUtensorMap* map) {
-  // A map is a value of shape and address alone, and to make one takes the driver a microsecond: each thread keeps those
-  // that it made last.
-  struct Made {
-    MapShape shape;
-    uint64_t address;
-    CUtensorMap map;
-  };
-  thread_local Made made[16] = {};
-  Made& m = made[(address * 0x9e3779b97f4a7c15u + shape.box[1] * 0xd1b54a32d192ed03u) >> 60];
-  if (address != 0 && m.address == address && same(m.shape, shape)) {
-    *map = m.map;
-    return true;
-  }
-  if (!encode_anew(function, shape, address, map)) return false;
-  m = {shape, address, *map};
-  return true;
+bool encode(ReplaceAddress function, const TensorMap& map, uint64_t address, CUtensorMap* to) {
+  std::memcpy(to, map.bytes, sizeof *to);
+  return function(to, reinterpret_cast<void*>(address)) == CUDA_SUCCESS;
 }
 
 // Packed: all rows of the batch as one entry's.
@@ -123,13 +117,22 @@ bool sm90_loads() {
 Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& with,
                      Recorder* recorder) {
   const Problem& p = plan.problem;
-  EncodeTiled function = nullptr;
-  TANDEM_TRY(find_driver_function("cuTensorMapEncodeTiled", &function));
+  EncodeTiled make = nullptr;
+  ReplaceAddress function = nullptr;
+  TANDEM_TRY(find_driver_function("cuTensorMapEncodeTiled", &make));
+  TANDEM_TRY(find_driver_function("cuTensorMapReplaceAddress", &function));
   const int br = launch.tile.br, bc = launch.tile.bc;
-  const MapShape q = row_map_shape(p, p.q, false, p.head_dim, br),
-                 k = row_map_shape(p, p.k, true, p.head_dim, bc),
-                 v = row_map_shape(p, p.v, true, p.head_dim_v, bc),
-                 d_o = row_map_shape(p, p.d_o, false, p.head_dim_v, br);
+  TensorMap q{}, k{}, v{}, d_o{}, bias{};
+  if (launch.stem != Stem::bwd_dq_cast) {
+    TANDEM_TRY(make_map(make, "q", row_map_shape(p, p.q, false, p.head_dim, br), &q));
+    TANDEM_TRY(make_map(make, "k", row_map_shape(p, p.k, true, p.head_dim, bc), &k));
+    TANDEM_TRY(make_map(make, "v", row_map_shape(p, p.v, true, p.head_dim_v, bc), &v));
+    if (p.backward)
+      TANDEM_TRY(make_map(make, "d_o", row_map_shape(p, p.d_o, false, p.head_dim_v, br), &d_o));
+    if (p.bias)
+      TANDEM_TRY(
+          make_map(make, "bias", bias_map_shape(p, p.backward ? br : kFwdBiasRows), &bias));
+  }
   const HopperSet set = hopper_set(p);
   switch (launch.stem) {
     case Stem::fwd: {
@@ -143,7 +146,6 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
                           : set == HopperSet::lengths ? cuda::sm90::fwd_lengths_kernel
                                                       : cuda::sm90::fwd_full_kernel;
         const auto kernel = find(p.dtype, launch);
-        const MapShape bias = bias_map_shape(p, kFwdBiasRows);
         auto start = launcher_of(kernel);
         TANDEM_TRY(prepare_launch(kernel, launch, with, &start));
         cuda::sm90::FwdFullParams fixed{};
@@ -182,7 +184,6 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
         auto start = launcher_of(kernel);
         TANDEM_TRY(prepare_launch(kernel, launch, with, &start));
         const BwdDkvDqBlock block = bwd_dkv_dq_block(plan, launch);
-        const MapShape bias = bias_map_shape(p, br);
         cuda::sm90::BwdBias fixed{};
         fixed.d_bias_strides = p.d_bias;
         fixed.group = int(p.heads_q / p.bias.heads);
