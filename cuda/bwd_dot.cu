@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // bwd_dot: delta_i = <d_o_i, o_i>. LANES neighbours share a row. Twin of shaders/bwd_dot.comp.
 #include "bwd_dot.h"
-
 #include "extra.cuh"
 
 namespace tandem {

@@ -95,7 +95,8 @@ TEST_CASE("Vulkan cache: blobs of another GPU and of another driver") {
   } rows[] = {
       {"vendor", [](auto* p) { p->properties.vendorID ^= 1; }, "another build, device or driver"},
       {"device", [](auto* p) { p->properties.deviceID ^= 1; }, "another build, device or driver"},
-      {"name", [](auto* p) { p->properties.deviceName[0] ^= 1; }, "another build, device or driver"},
+      {"name", [](auto* p) { p->properties.deviceName[0] ^= 1; },
+       "another build, device or driver"},
       {"version", [](auto* p) { ++p->properties.driverVersion; },
        "another build, device or driver"},
       {"driver", [](auto* p) { driver_of(p)->driverName[0] ^= 1; },

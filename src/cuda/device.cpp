@@ -74,8 +74,8 @@ class Timeline {
 
 class CudaProgram final : public Program {
  public:
-  CudaProgram(const Driver& driver, CUcontext context, const Launching& with,
-              const Logger& log, const Plan& plan)
+  CudaProgram(const Driver& driver, CUcontext context, const Launching& with, const Logger& log,
+              const Plan& plan)
       : driver_(driver), context_(context), with_(with), log_(log), plan_(plan) {}
 
   Status add_all() {

@@ -17,8 +17,7 @@ Status sm80_recorder(const Plan& plan, const Launch& launch, const Launching& wi
   const tandem_dtype dtype = plan.problem.dtype;
   if (launch.stem == Stem::bwd_dkv_dq) {
     Launcher<cuda::sm80::BwdDkvDqParams> start;
-    TANDEM_TRY(
-        prepare_launch(cuda::sm80::bwd_dkv_dq_kernel(dtype, launch), launch, with, &start));
+    TANDEM_TRY(prepare_launch(cuda::sm80::bwd_dkv_dq_kernel(dtype, launch), launch, with, &start));
     const BwdDkvDqBlock block = bwd_dkv_dq_block(plan, launch);
     *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
       const BwdDkvPush from = bwd_dkv_push(plan, launch, a);

@@ -45,11 +45,10 @@ struct TensorMap {
 Status make_map(EncodeTiled function, const char* tensor, const MapShape& shape, TensorMap* map) {
   const cuuint32_t every[4] = {1, 1, 1, 1};
   CUtensorMap made;
-  const CUresult result =
-      function(&made, shape.type, 4, reinterpret_cast<void*>(uintptr_t(1) << 20), shape.sizes,
-               shape.steps, shape.box, every, CU_TENSOR_MAP_INTERLEAVE_NONE,
-               CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-               CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult result = function(
+      &made, shape.type, 4, reinterpret_cast<void*>(uintptr_t(1) << 20), shape.sizes, shape.steps,
+      shape.box, every, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS)
     return fail(TANDEM_ERROR_BACKEND, "cuTensorMapEncodeTiled of %s: CUresult %d", tensor,
                 int(result));
@@ -130,8 +129,7 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
     if (p.backward)
       TANDEM_TRY(make_map(make, "d_o", row_map_shape(p, p.d_o, false, p.head_dim_v, br), &d_o));
     if (p.bias)
-      TANDEM_TRY(
-          make_map(make, "bias", bias_map_shape(p, p.backward ? br : kFwdBiasRows), &bias));
+      TANDEM_TRY(make_map(make, "bias", bias_map_shape(p, p.backward ? br : kFwdBiasRows), &bias));
   }
   const HopperSet set = hopper_set(p);
   switch (launch.stem) {
@@ -225,10 +223,10 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
           params.push = bwd_dkv_dq_push(plan, launch, a);
           params.support = a.support;
           // bwd_dot, which does this for the others, is not among its kernels.
-          const cudaError_t error =
-              plan.zeroed_size == 0 ? cudaSuccess
-                                    : cudaMemsetAsync(reinterpret_cast<void*>(a.d_q_sums), 0,
-                                                      size_t(plan.zeroed_size), stream);
+          const cudaError_t error = plan.zeroed_size == 0
+                                        ? cudaSuccess
+                                        : cudaMemsetAsync(reinterpret_cast<void*>(a.d_q_sums), 0,
+                                                          size_t(plan.zeroed_size), stream);
           if (error != cudaSuccess) return error;
           return start(&params, stream);
         };

@@ -17,12 +17,14 @@ struct Line {
 // Each kind of launch that the backend makes ready, and plans that are refused.
 constexpr Line kLines[] = {
     {"plain forward", "cuda.sm80", "fwd f32 b1 hq2 hk1 sq9 sk11 d8 dv8", TANDEM_OK},
-    {"plain backward", "cuda.sm80", "bwd bf16 b1 hq2 hk1 sq9 sk11 d8 dv8 causal_top_left", TANDEM_OK},
+    {"plain backward", "cuda.sm80", "bwd bf16 b1 hq2 hk1 sq9 sk11 d8 dv8 causal_top_left",
+     TANDEM_OK},
     {"splits", "", "fwd f16 b1 hq2 hk1 sq2 sk4000 d8 dv8", TANDEM_OK},
     {"tensor cores", "", "fwd f16 b1 hq2 hk1 sq9 sk11 d8 dv8 left=3", TANDEM_OK},
     {"tensor cores, backward", "", "bwd bf16 b1 hq2 hk1 sq9 sk11 d8 dv8", TANDEM_OK},
     {"tensor cores, in order", "", "bwd f16 b1 hq2 hk1 sq9 sk11 d8 dv8 deterministic", TANDEM_OK},
-    {"a fixed set", "", "bwd bf16 b2 hq2 hk1 sq9 sk11 d8 dv8 elastic dist=4 grads=qkvdt", TANDEM_OK},
+    {"a fixed set", "", "bwd bf16 b2 hq2 hk1 sq9 sk11 d8 dv8 elastic dist=4 grads=qkvdt",
+     TANDEM_OK},
     {"many inputs", "",
      "bwd bf16 b2 hq2 hk1 sq5 sk7 d8 dv8 causal_bottom_right alibi sink softcap=20 bias:f32:1x2x5 "
      "d_bias:f32 keep:2x1x1 q_padded kv_padded dropout=0.25 grads=qkvbas",

@@ -150,9 +150,7 @@ inline CUresult retain(CUcontext* context, CUdevice device) {
   return *context = primary(device), ++retained(device), CUDA_SUCCESS;
 }
 inline CUresult release(CUdevice device) { return --retained(device), CUDA_SUCCESS; }
-inline CUresult current(CUcontext* context) {
-  return *context = contexts().top(), CUDA_SUCCESS;
-}
+inline CUresult current(CUcontext* context) { return *context = contexts().top(), CUDA_SUCCESS; }
 inline CUresult push(CUcontext context) { return contexts().push(context), CUDA_SUCCESS; }
 inline CUresult pop(CUcontext* context) {
   return *context = contexts().top(), contexts().pop(), CUDA_SUCCESS;
@@ -185,8 +183,7 @@ inline CUresult launch_kernel(CUfunction function, unsigned x, unsigned y, unsig
                               unsigned threads, unsigned, unsigned, unsigned shared,
                               CUstream stream, void** arguments, void**) {
   const CUcontext context = contexts().top();
-  if (!context || function->context != context ||
-      (launches_in() && launches_in() != context))
+  if (!context || function->context != context || (launches_in() && launches_in() != context))
     return CUDA_ERROR_INVALID_CONTEXT;
   if (stream && stream != stream_of(context)) return CUDA_ERROR_INVALID_HANDLE;
   const std::lock_guard<std::mutex> lock(mutex());  // of the emulator
@@ -212,9 +209,7 @@ inline cudaError_t cudaRuntimeGetVersion(int* version) {
 inline cudaError_t cudaDriverGetVersion(int* version) {
   return *version = CUDART_VERSION, cudaSuccess;
 }
-inline cudaError_t cudaGetDeviceCount(int* count) {
-  return *count = simt::devices(), cudaSuccess;
-}
+inline cudaError_t cudaGetDeviceCount(int* count) { return *count = simt::devices(), cudaSuccess; }
 inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int) {
   *p = {"emulated", 232448, 233472, 1024, 1024, {0x7fffffff, 65535, 65535}, 32, 1, 9, 0};
   return cudaSuccess;
