@@ -126,8 +126,7 @@ set(cuda_bwd_row_dq_to "fmaf(-0.5f * delta, p_k")
 set(cuda_bwd_dkv_ddist_from "row0, d_k, u.scale);")
 set(cuda_bwd_dkv_ddist_to "row0, d_k, 1.f);")
 
-# Of the tensor cores: the headers (or the file itself) that hold the text, each once, and the files to compile. Cases of the
-# tier ci, where those of other paths do not do.
+# Of the tensor cores: the headers (or the file itself) that hold the text, each once, and the files to compile.
 set(sm80_fwd_part fwd.cuh)
 set(sm80_fwd_from "tandem_min(i + band.off + band.right, u.seq_kv - 1)")
 set(sm80_fwd_to "tandem_min(i + band.off + band.right - 1, u.seq_kv - 1)")
@@ -152,11 +151,9 @@ set(sm90_fwd_to "mask_tile<N>(s, rounds.band(), at.row0 + 1 + ")
 set(sm90_bwd_dkv_part bwd_dkv.cu)
 set(sm90_bwd_dkv_from "is_k ? u.scale : 1.f")
 set(sm90_bwd_dkv_to "1.f")
-set(sm90_bwd_dkv_cases "exact: wide heads*,ratio: head sizes*")
 set(sm90_bwd_dq_part bwd_dq.cu)
 set(sm90_bwd_dq_from "(dp[2 * i] - delta[i % 2])")
 set(sm90_bwd_dq_to "(dp[2 * i] - 0.f * delta[i % 2])")
-set(sm90_bwd_dq_cases "exact: wide heads*,ratio: head sizes*")
 set(sm90_bwd_dkv_dq_part bwd_narrow.cuh)
 set(sm90_bwd_dkv_dq_from "kKPanel, d_k, u.scale,")
 set(sm90_bwd_dkv_dq_to "kKPanel, d_k, 1.f,")
