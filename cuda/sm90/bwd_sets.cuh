@@ -138,15 +138,23 @@ struct Bias {
     const Params& params;
     const At<ROW> at;
     uint tile = 0;  // how many were begun: of this, places and parities follow
+    // Of 128 rows there are no registers to keep a thread's number, or where in a tile its parts are.
+    static constexpr bool kKeeps = BR <= 64;
+    int kept = int(threadIdx.x);
+    uint offset = bias_offset(int(threadIdx.x));
+    static TANDEM_DEVICE uint bias_offset(int thread) {
+      const int lane = thread % 32;
+      return uint((thread / 128 - 1) * BR * 128) +
+             panel_at(lane % 8 + lane / 16 * 8, thread / 32 % 4 * 2 + (lane / 8 & 1));
+    }
+    TANDEM_DEVICE int thread() const { return kKeeps ? kept : fresh_thread(); }
     TANDEM_DEVICE Consumer(const Params& params, const Walk& walk, const Memory<ROW, Bias>& memory)
         : Plain::Consumer<T, ROW>(params, walk, {memory.base}), params(params), at(memory) {}
     TANDEM_DEVICE int stage() const { return int((tile - 1) % At<ROW>::kStages); }
     TANDEM_DEVICE int place() const { return int((tile - 1) % At<ROW>::kDs); }
     TANDEM_DEVICE void weigh(float (&s)[BR / 2], float scale2, uint lse, int, int) {
       ++tile;
-      const int thread = fresh_thread(), lane = thread % 32;
-      const uint from = at.tile(stage()) + (thread / 128 - 1) * BR * 128 +
-                        panel_at(lane % 8 + lane / 16 * 8, thread / 32 % 4 * 2 + (lane / 8 & 1));
+      const uint from = at.tile(stage()) + (kKeeps ? offset : bias_offset(fresh_thread()));
       barrier_wait(at.full(stage()), int((tile - 1) / At<ROW>::kStages % 2));
 #pragma unroll
       for (int k = 0; k < BR / 16; ++k) {
@@ -162,14 +170,14 @@ struct Bias {
         }
       }
       __syncwarp();
-      if (fresh_thread() % 32 == 0) barrier_arrive(at.empty(stage()));
+      if (thread() % 32 == 0) barrier_arrive(at.empty(stage()));
     }
     TANDEM_DEVICE void wait_ds() {
       if (params.bias.d_bias)
         barrier_wait(at.read(place()), int((tile - 1) / At<ROW>::kDs % 2) ^ 1);
     }
     TANDEM_DEVICE void tell_ds() {
-      const uint to = uint(fresh_thread()) - 128;
+      const uint to = uint(thread()) - 128;
       if (params.bias.d_bias && to < cluster_size())
         cluster_arrive(cluster_address(at.written(place()), to));
     }
@@ -185,31 +193,36 @@ struct Bias {
     if (!params.bias.d_bias) return;
     const BwdDkvDqBlock& u = params.block;
     const At<ROW> at(memory);
-    Turn<S.ds_stages> place;
+    const Strides& strides = params.bias.d_bias_strides;
+    // Anew for each tile: sums need the registers.
+    const auto first_row = [] { return 4 * int(cluster_rank()) + (fresh_thread() - 64) / 16; };
+    const auto first_key = [&] { return walk.col0 + fresh_thread() % 16 * 8; };
+    uint tile = 0;  // how many were summed: of this, places and parities follow
     for (int n = 0; n < u.group; ++n) {
+      int64_t to = (params.bias.shared != 1 ? 0 : walk.batch) * strides.b +
+                   (walk.head_kv * u.group + n) * strides.h + first_row() * strides.s +
+                   first_key() * strides.d;
 #pragma unroll 1
-      for (int t = 0; t < (u.seq_q + S.br - 1) / S.br; ++t) {
+      for (int t = 0; t < (u.seq_q + S.br - 1) / S.br; ++t, to += S.br * strides.s) {
         const bool seen = t >= walk.span.begin && t < walk.span.end;
-        // Anew for each tile: sums need the registers.
-        const int thread = fresh_thread() - 64, piece = thread % 16, key = walk.col0 + 8 * piece;
-        const int size = int(cluster_size()), first = 4 * int(cluster_rank()) + thread / 16;
-        const Strides& strides = params.bias.d_bias_strides;
-        const Share share{strides,        first,
-                          4 * size,       min(S.br, u.seq_q - t * S.br),
-                          u.seq_kv - key, params.bias.wide != 0};
-        const int64_t to = (params.bias.shared != 1 ? 0 : walk.batch) * strides.b +
-                           (walk.head_kv * u.group + n) * strides.h +
-                           (int64_t(t) * S.br + first) * strides.s + key * strides.d;
+        const int place = int(tile % S.ds_stages), size = int(cluster_size());
+        const int piece = fresh_thread() % 16;
+        const Share share{strides,
+                          first_row(),
+                          4 * size,
+                          min(S.br, u.seq_q - t * S.br),
+                          u.seq_kv - first_key(),
+                          params.bias.wide != 0};
         const uint64_t address = params.bias.d_bias + uint64_t(to) * (share.wide ? 4 : 2);
-        const uint from = memory.ds(place.stage) + piece / 8 * S.br * 128;
-        if (seen) barrier_wait(at.written(place.stage), place.parity);
+        const uint from = memory.ds(place) + piece / 8 * S.br * 128;
+        if (seen) barrier_wait(at.written(place), int(tile / S.ds_stages % 2));
         sum_tile<T, S.br>(share, address, from, piece % 8, seen ? size : 0);
         if (seen) {
           __syncwarp();
           const int lane = fresh_thread() % 32;
           if (lane < int(cluster_size()))
-            cluster_arrive(cluster_address(at.read(place.stage), uint(lane)));
-          place.next();
+            cluster_arrive(cluster_address(at.read(place), uint(lane)));
+          ++tile;
         }
       }
     }
