@@ -301,22 +301,25 @@ struct Bias {
   // There is nothing to sum: two rows at a time.
   template <typename T>
   static TANDEM_DEVICE void copy_rows(const Share& share, uint64_t to, uint from, int piece) {
+    const int64_t bytes = int64_t(row_bytes(share));
+    if (share.wide) {
+#pragma unroll 1
+      for (int row = share.first; row < share.rows; row += share.step, to += bytes) {
+        const uint4 x = shared_words(from + panel_at(row, piece));
+        const float sum[8] = {T::low(x.x), T::high(x.x), T::low(x.y), T::high(x.y),
+                              T::low(x.z), T::high(x.z), T::low(x.w), T::high(x.w)};
+        put_wide(share, to, sum);
+      }
+      return;
+    }
 #pragma unroll 1
     for (int row = share.first; row < share.rows; row += 2 * share.step) {
       uint4 x[2];
 #pragma unroll
       for (int n = 0; n < 2; ++n) x[n] = shared_words(from + panel_at(row + n * share.step, piece));
 #pragma unroll
-      for (int n = 0; n < 2; ++n, to += row_bytes(share)) {
-        if (row + n * share.step >= share.rows) continue;
-        if (share.wide) {
-          const float sum[8] = {T::low(x[n].x), T::high(x[n].x), T::low(x[n].y), T::high(x[n].y),
-                                T::low(x[n].z), T::high(x[n].z), T::low(x[n].w), T::high(x[n].w)};
-          put_wide(share, to, sum);
-        } else {
-          put_words(share, to, x[n]);
-        }
-      }
+      for (int n = 0; n < 2; ++n, to += bytes)
+        if (row + n * share.step < share.rows) put_words(share, to, x[n]);
     }
   }
   template <typename T>
