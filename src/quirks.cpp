@@ -50,6 +50,8 @@ const char* Quirk::what() const {
       return "no matrix paths";
     case QuirkAction::no_bf16:
       return "no bf16 matrices";
+    case QuirkAction::no_shape:
+      return "no matrices of one shape";
     case QuirkAction::pin:
       return "subgroup size pinned";
     case QuirkAction::doubled:

@@ -46,7 +46,7 @@ void check_matrix_launch(const Plan& plan, const Caps& caps, const Launch& l) {
   const char* operands = plan.problem.dtype == TANDEM_F16 ? "f16" : "bf16";
   CHECK(plan.problem.dtype != TANDEM_F32);
   CHECK(std::count_if(caps.matrices.begin(), caps.matrices.end(), [&](const MatrixShape& m) {
-          return m.m == l.matrix && m.n == l.matrix && m.k == l.matrix &&
+          return m.m == l.matrix.m && m.n == l.matrix.n && m.k == l.matrix.k &&
                  std::strcmp(m.operands, operands) == 0;
         }) > 0);
   CHECK(l.subgroup >= caps.subgroup_min);
@@ -54,10 +54,13 @@ void check_matrix_launch(const Plan& plan, const Caps& caps, const Launch& l) {
   CHECK(uint32_t(l.tile.tr) <= caps.max_subgroups);
   const auto check = [&](const auto& spec) {
     CHECK(spec.SUBGROUP == l.subgroup);
-    CHECK(spec.MATRIX == uint32_t(l.matrix));
+    CHECK(spec.MM == uint32_t(l.matrix.m));
+    CHECK(spec.MN == uint32_t(l.matrix.n));
+    CHECK(spec.MK == uint32_t(l.matrix.k));
+    CHECK((spec.MK == spec.MN || (spec.MK == 2 * spec.MN && std::string(plan.path) == "coopmat")));
     CHECK(spec.WG % spec.SUBGROUP == 0);
-    CHECK(spec.ROWS == spec.WG / spec.SUBGROUP * spec.RM * spec.MATRIX);
-    CHECK(spec.COLS % spec.MATRIX == 0);
+    CHECK(spec.ROWS == spec.WG / spec.SUBGROUP * spec.RM * spec.MM);
+    CHECK(spec.COLS % spec.MK == 0);
     CHECK(spec.COLS % 4 == 0);  // a tile's columns begin where a draw of dropout does
   };
   if (l.stem == Stem::fwd) check(fwd_spec(plan, l));
@@ -132,7 +135,7 @@ void check_launch(const Plan& plan, const Caps& caps, const Launch& l) {
   CHECK(dispatched <= uint64_t(1) << 32);
 
   CHECK(l.shared_bytes <= caps.shared_bytes);
-  if (l.matrix > 0)
+  if (l.matrix.m > 0)
     check_matrix_launch(plan, caps, l);
   else {  // the Vulkan kernels' words for votes and tiles that count come on top, one of each at least
     const bool votes = plan.backend == Backend::vulkan && l.tile.br > 0;
@@ -147,7 +150,7 @@ void check_launch(const Plan& plan, const Caps& caps, const Launch& l) {
   if (join) return;
   CHECK(uint32_t(l.tile.invocations()) <= caps.max_invocations);
   CHECK(l.tile.max_d >= std::max(p.head_dim, p.head_dim_v));
-  const int cols = l.matrix > 0 ? l.matrix : l.tile.block_cols();
+  const int cols = l.matrix.m > 0 ? l.matrix.k : l.tile.block_cols();
   CHECK(l.d_blocks * cols >= p.head_dim);
   CHECK((l.d_blocks - 1) * cols < p.head_dim);
   CHECK(l.dv_blocks * cols >= p.head_dim_v);
@@ -504,7 +507,7 @@ uint32_t module_bytes(const Plan& plan, const Launch& l) {
   }
   const std::string name =
       std::string(stem_name(l.stem)) +
-      (l.matrix == 0 ? "" : std::string("_") + plan.path + "_" + dtype_name(plan.problem.dtype));
+      (l.matrix.m == 0 ? "" : std::string("_") + plan.path + "_" + dtype_name(plan.problem.dtype));
 #define TANDEM_MODULE(module)                                                \
   if (name == #module) {                                                     \
     static const spirv::Module m(module##_spirv, std::size(module##_spirv)); \
@@ -544,7 +547,7 @@ TEST_CASE("the plan's bytes of shared memory are those that the Vulkan kernels d
             for (const Launch& l : plan.launches) {
               CAPTURE(std::string(stem_name(l.stem)));
               CHECK(l.shared_bytes == module_bytes(plan, l));
-              (l.matrix > 0 ? matrix : scalar) += 1;
+              (l.matrix.m > 0 ? matrix : scalar) += 1;
               seen.insert(l.stem);
             }
           }

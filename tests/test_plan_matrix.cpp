@@ -92,7 +92,7 @@ TEST_CASE("matrix paths: what takes no matrices goes along without") {
     CHECK(std::string(plan.path) == "coopmat2");
     std::string s;
     for (const Launch& l : plan.launches)
-      s += std::string(s.empty() ? "" : " ") + stem_name(l.stem) + (l.matrix > 0 ? "!" : "") +
+      s += std::string(s.empty() ? "" : " ") + stem_name(l.stem) + (l.matrix.m > 0 ? "!" : "") +
            (l.stores_d_bias ? "+" : "");
     return s;
   };
