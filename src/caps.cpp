@@ -55,13 +55,11 @@ String describe_caps(const Caps& c) {
     flag("coopmat_reductions", c.coopmat_reductions);
     flag("coopmat_conversions", c.coopmat_conversions);
     flag("coopmat_per_element", c.coopmat_per_element);
-    flag("coopmat_flexible", c.coopmat_flexible);
     flag("bfloat16_coopmat", c.bfloat16_coopmat);
     number("push_bytes", c.push_bytes);
     String list;
     for (const MatrixShape& m : c.matrices)
-      list += text("%s%s %dx%dx%d%s", list.empty() ? "" : ", ", m.operands, m.m, m.n, m.k,
-                   m.flexible ? " (flexible)" : "");
+      list += text("%s%s %dx%dx%d", list.empty() ? "" : ", ", m.operands, m.m, m.n, m.k);
     if (!list.empty()) line("matrices", list);
     list.clear();
     for (const Quirk& quirk : kQuirks)
@@ -93,9 +91,10 @@ Status parse_disabled(const char* list, Vec<String>* disabled) {
     for (const FwdTile& tile : kFwdTiles) known |= word == tile.name;
     for (const BwdShape& tile : kBwdShapes) known |= word == tile.name;
     if (!known)
-      return fail(TANDEM_ERROR_INVALID_ARGUMENT,
-                  "cannot disable '%s': no such path, tile or shape of matrices; `tandem info` lists them",
-                  word.c_str());
+      return fail(
+          TANDEM_ERROR_INVALID_ARGUMENT,
+          "cannot disable '%s': no such path, tile or shape of matrices; `tandem info` lists them",
+          word.c_str());
     found.push_back(word);
   }
   disabled->insert(disabled->end(), found.begin(), found.end());

@@ -14,8 +14,7 @@ namespace tandem {
 // f32 accumulator and result. The list's other entries are left out.
 struct MatrixShape {
   int m, n, k;
-  const char* operands;   // "f16" or "bf16"
-  bool flexible = false;  // not listed: made of smaller ones, as flexible dimensions allow
+  const char* operands;  // "f16" or "bf16"
 };
 
 struct Caps {
@@ -40,7 +39,6 @@ struct Caps {
   bool maintenance4 = false;  // sizes of workgroups as SPIR-V 1.6 states them
   bool coopmat = false, bfloat16_coopmat = false;
   bool coopmat_reductions = false, coopmat_conversions = false, coopmat_per_element = false;
-  bool coopmat_flexible = false;
   uint32_t push_bytes = 0;
   Vec<MatrixShape> matrices;
   // CUDA

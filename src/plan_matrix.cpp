@@ -13,22 +13,21 @@ String MatrixDims::name() const { return text("%dx%dx%d", m, n, k); }
 
 namespace {
 
-// Why a path does without a shape that the device has; "" if it does not. flexible: of those that are not listed.
+// Why a path does without a shape that the device has; "" if it does not.
 String shape_refusal(const Caps& caps, const PathRow& row, const MatrixDims& shape) {
   const String name = shape.name();
   if (is_disabled(caps, name)) return name + " is " + kDisabled;
-  for (const Quirk& q : kQuirks)
-    if (q.action == QuirkAction::no_shape && q.number == shape_number(shape.m, shape.n, shape.k) &&
-        quirk_applies(q, caps))
-      return text("%s is not for this driver: %s (%s)", name.c_str(), q.reason, q.link);
+  const uint32_t number = shape_number(shape.m, shape.n, shape.k);
+  if (const Quirk* q = find_quirk(caps, QuirkAction::no_shape, number))
+    return text("%s is not for this driver: %s (%s)", name.c_str(), q->reason, q->link);
   if (std::strcmp(row.name, "coopmat2") == 0 && shape.k != shape.n)
     return name + " would change its edges where an accumulator becomes an operand";
   return "";
 }
 
-bool has_shape(const Caps& caps, const char* operands, const MatrixDims& shape, bool flexible) {
+bool has_shape(const Caps& caps, const char* operands, const MatrixDims& shape) {
   for (const MatrixShape& m : caps.matrices)
-    if (m.m == shape.m && m.n == shape.n && m.k == shape.k && m.flexible == flexible &&
+    if (m.m == shape.m && m.n == shape.n && m.k == shape.k &&
         std::strcmp(m.operands, operands) == 0)
       return true;
   return false;
@@ -45,13 +44,10 @@ uint32_t pinned_subgroup(const Caps& caps, const MatrixTile& t) {
 
 }  // namespace
 
-// Listed ones first: what is put together of them saves nothing.
 MatrixDims matrix_shape(const Problem& p, const Caps& caps, const PathRow& row) {
-  for (bool flexible : {false, true})
-    for (const MatrixDims& shape : kMatrixDims)
-      if (has_shape(caps, dtype_name(p.dtype), shape, flexible) &&
-          shape_refusal(caps, row, shape).empty())
-        return shape;
+  for (const MatrixDims& shape : kMatrixDims)
+    if (has_shape(caps, dtype_name(p.dtype), shape) && shape_refusal(caps, row, shape).empty())
+      return shape;
   return MatrixDims();
 }
 
@@ -68,9 +64,7 @@ String matrix_type_refusal(const Problem& p, const Caps& caps, const PathRow& ro
   String taken, shapes, why;
   for (const MatrixDims& shape : kMatrixDims) {
     taken += (taken.empty() ? "" : ", ") + shape.name();
-    if (!has_shape(caps, operands, shape, false) && !has_shape(caps, operands, shape, true))
-      continue;
-    why += "; " + shape_refusal(caps, row, shape);
+    if (has_shape(caps, operands, shape)) why += "; " + shape_refusal(caps, row, shape);
   }
   for (const MatrixShape& m : caps.matrices)
     if (std::strcmp(m.operands, operands) == 0)

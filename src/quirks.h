@@ -41,8 +41,8 @@ bool name_matches(const char* patterns, const char* name);
 
 bool quirk_applies(const Quirk& quirk, const Caps& caps);
 
-// The first row with this action that applies to the device, nullptr if none does.
-const Quirk* find_quirk(const Caps& caps, QuirkAction action);
+// The first row with this action, and number if it is not 0, that applies to the device; nullptr if none does.
+const Quirk* find_quirk(const Caps& caps, QuirkAction action, uint32_t number = 0);
 
 constexpr uint32_t kAny = 0xffffffff;
 constexpr uint32_t mesa(uint32_t major, uint32_t minor, uint32_t patch) {  // VK_MAKE_VERSION

@@ -58,7 +58,7 @@ constexpr Tile kTiles[] = {
 constexpr int kTileCount = int(sizeof(kTiles) / sizeof(kTiles[0]));
 
 // ---- tiles of the matrix paths ----
-constexpr int kMatrixStep = 4;           // matrices of features that bwd_dbias stages at a time
+constexpr int kMatrixStep = 4;  // matrices of features that bwd_dbias stages at a time
 
 // Edges of cooperative matrices: left operands are m x k, right ones k x n, accumulators m x n.
 struct MatrixDims {

@@ -117,8 +117,8 @@ inline String dump(const Status& status, const Plan& plan) {
     s += text("%s %d %s %dx%d %d %d %u %u %u %u %u %s %u %d %d %d %u %d;", stem_name(l.stem),
               l.kernel, l.tile.name ? l.tile.name : "-", l.tile.br, l.tile.bc, l.d_blocks,
               l.dv_blocks, l.tiles, l.total, l.groups_x, l.groups_y, l.shared_bytes,
-              l.matrix.name().c_str(),
-              l.subgroup, l.row_blocks, l.left_shared, l.flies, l.splits, l.hopper);
+              l.matrix.name().c_str(), l.subgroup, l.row_blocks, l.left_shared, l.flies, l.splits,
+              l.hopper);
   for (const Refusal& r : plan.refusals) s += r.candidate + ": " + r.reason + ";";
   return s;
 }

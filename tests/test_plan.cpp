@@ -522,9 +522,11 @@ uint32_t module_bytes(const Plan& plan, const Launch& l) {
 TEST_CASE("the plan's bytes of shared memory are those that the Vulkan kernels declare") {
   int matrix = 0, scalar = 0;
   std::set<Stem> seen;
-  for (const char* id : {"h100_vulkan", "lavapipe", "rdna3_radv"})
+  std::set<std::string> shapes;
+  for (const char* id : {"h100_vulkan", "lavapipe", "rdna3_radv", "arc_b580_mesa"})
     for (const char* disabled :
-         {"", "vulkan.coopmat2", "vulkan.coopmat2,vulkan.coopmat", "fwd64d,fwd128d,dkv64d,dq64d"})
+         {"", "vulkan.coopmat2", "vulkan.coopmat2,vulkan.coopmat", "fwd64d,fwd128d,dkv64d,dq64d",
+          "16x16x16", "vulkan.coopmat2,16x16x16", "vulkan.coopmat2,16x16x16,16x8x16"})
       for (const char* direction : {"fwd", "bwd"})
         for (const char* dtype : {"f16", "bf16"})
           for (const char* rest :
@@ -548,10 +550,12 @@ TEST_CASE("the plan's bytes of shared memory are those that the Vulkan kernels d
               CAPTURE(std::string(stem_name(l.stem)));
               CHECK(l.shared_bytes == module_bytes(plan, l));
               (l.matrix.m > 0 ? matrix : scalar) += 1;
+              if (l.matrix.m > 0) shapes.insert(l.matrix.name().c_str());
               seen.insert(l.stem);
             }
           }
   CHECK(matrix > 100);
+  CHECK(shapes.size() == std::size(kMatrixDims));
   CHECK(scalar > 100);
   for (const KernelRow& row : kKernels)
     if (row.backend == Backend::vulkan)

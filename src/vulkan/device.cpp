@@ -161,50 +161,7 @@ void read_features(const Enabled& on, uint32_t version, Caps* caps) {
     caps->coopmat_reductions = on.feature(nv, &Nv::cooperativeMatrixReductions);
     caps->coopmat_conversions = on.feature(nv, &Nv::cooperativeMatrixConversions);
     caps->coopmat_per_element = on.feature(nv, &Nv::cooperativeMatrixPerElementOperations);
-    caps->coopmat_flexible = on.feature(nv, &Nv::cooperativeMatrixFlexibleDimensions);
   }
-}
-
-// What of an entry makes it one for Caps: "f16", "bf16", or nullptr.
-template <typename Properties>
-const char* operands_of(const Properties& m) {
-  const bool half = m.AType == VK_COMPONENT_TYPE_FLOAT16_KHR,
-             brain = m.AType == VK_COMPONENT_TYPE_BFLOAT16_KHR;
-  if (m.scope != VK_SCOPE_SUBGROUP_KHR || m.BType != m.AType || !(half || brain) ||
-      m.CType != VK_COMPONENT_TYPE_FLOAT32_KHR || m.ResultType != VK_COMPONENT_TYPE_FLOAT32_KHR)
-    return nullptr;
-  return half ? "f16" : "bf16";
-}
-
-// Behind the listed shapes those of ours that flexible dimensions allow.
-Status read_flexible(PFN_vkGetInstanceProcAddr gipa, const tandem_vk_device_desc& desc,
-                     Caps* caps) {
-  const char* const what = "vkGetPhysicalDeviceCooperativeMatrixFlexibleDimensionsPropertiesNV";
-  const auto list =
-      reinterpret_cast<PFN_vkGetPhysicalDeviceCooperativeMatrixFlexibleDimensionsPropertiesNV>(
-          gipa(desc.instance, what));
-  if (!caps->coopmat_flexible || !list) return Status();
-  uint32_t count = 0;
-  TANDEM_VK_TRY(list(desc.gpu, &count, nullptr), what);
-  VkCooperativeMatrixFlexibleDimensionsPropertiesNV one{};
-  one.sType = VK_STRUCTURE_TYPE_COOPERATIVE_MATRIX_FLEXIBLE_DIMENSIONS_PROPERTIES_NV;
-  Vec<VkCooperativeMatrixFlexibleDimensionsPropertiesNV> all(count, one);
-  TANDEM_VK_TRY(list(desc.gpu, &count, all.data()), what);
-  all.resize(std::min<size_t>(all.size(), count));
-  for (const VkCooperativeMatrixFlexibleDimensionsPropertiesNV& f : all) {
-    const char* operands = operands_of(f);
-    if (!operands || f.MGranularity == 0 || f.NGranularity == 0 || f.KGranularity == 0) continue;
-    for (const MatrixDims& shape : kMatrixDims) {
-      bool known = false;
-      for (const MatrixShape& m : caps->matrices)
-        known |= m.m == shape.m && m.n == shape.n && m.k == shape.k &&
-                 std::strcmp(m.operands, operands) == 0;
-      if (!known && uint32_t(shape.m) % f.MGranularity == 0 &&
-          uint32_t(shape.n) % f.NGranularity == 0 && uint32_t(shape.k) % f.KGranularity == 0)
-        caps->matrices.push_back({shape.m, shape.n, shape.k, operands, true});
-    }
-  }
-  return Status();
 }
 
 // The entries of the device's cooperative-matrix list that Caps knows. Some drivers crash when they are asked:
@@ -226,10 +183,15 @@ Status read_matrices(PFN_vkGetInstanceProcAddr gipa, const tandem_vk_device_desc
   Vec<VkCooperativeMatrixPropertiesKHR> all(count, one);
   TANDEM_VK_TRY(list(desc.gpu, &count, all.data()), what);
   all.resize(std::min<size_t>(all.size(), count));
-  for (const VkCooperativeMatrixPropertiesKHR& m : all)
-    if (const char* operands = operands_of(m))
-      caps->matrices.push_back({int(m.MSize), int(m.NSize), int(m.KSize), operands});
-  return read_flexible(gipa, desc, caps);
+  for (const VkCooperativeMatrixPropertiesKHR& m : all) {
+    const bool half = m.AType == VK_COMPONENT_TYPE_FLOAT16_KHR,
+               brain = m.AType == VK_COMPONENT_TYPE_BFLOAT16_KHR;
+    if (m.scope != VK_SCOPE_SUBGROUP_KHR || m.BType != m.AType || !(half || brain) ||
+        m.CType != VK_COMPONENT_TYPE_FLOAT32_KHR || m.ResultType != VK_COMPONENT_TYPE_FLOAT32_KHR)
+      continue;
+    caps->matrices.push_back({int(m.MSize), int(m.NSize), int(m.KSize), half ? "f16" : "bf16"});
+  }
+  return Status();
 }
 
 // Compute units, where a vendor's extension tells. Properties of an extension can be asked for if the

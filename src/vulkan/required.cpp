@@ -220,7 +220,6 @@ void enable(const Optional& has, Chain features) {
     if (s.*member) features.enable(s.sType, member);
   };
   own(has.coopmat, &Coopmat::cooperativeMatrix);
-  own(has.coopmat2, &Coopmat2::cooperativeMatrixFlexibleDimensions);
   own(has.coopmat2, &Coopmat2::cooperativeMatrixReductions);
   own(has.coopmat2, &Coopmat2::cooperativeMatrixConversions);
   own(has.coopmat2, &Coopmat2::cooperativeMatrixPerElementOperations);
