@@ -53,7 +53,6 @@ Spec tile_spec(const Plan& plan, const Launch& l) {
   s.SUBGROUP = l.subgroup;
   s.MM = uint32_t(l.matrix.m);
   s.MN = uint32_t(l.matrix.n);
-  s.MK = uint32_t(l.matrix.k);
   s.LEFT_SHARED = uint32_t(l.left_shared);
   s.FLIES = l.flies;
   s.WHOLE = is_whole(plan.problem, l);

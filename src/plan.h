@@ -119,6 +119,9 @@ struct JoinShape {
 // Floats of a row of o's parts: whole chunks of whatever kernel writes them.
 constexpr int64_t part_pitch(int64_t head_dim_v) { return (head_dim_v + 7) / 8 * 8; }
 
+// The SPIR-V of a launch on a Vulkan path.
+String module_name(const Plan& plan, const Launch& launch);
+
 // UNSUPPORTED with every refusal in the message when no path is left; *plan then holds the refusals.
 Status make_plan(const Problem& problem, const Caps& caps, Plan* plan);
 

@@ -11,10 +11,20 @@ namespace tandem {
 
 String MatrixDims::name() const { return text("%dx%dx%d", m, n, k); }
 
+// shaders/coopmat is compiled for each path and type, and once more where k is twice n.
+String module_name(const Plan& plan, const Launch& launch) {
+  String name = stem_name(launch.stem);
+  if (launch.matrix.m > 0)
+    name += text("_%s_%s%s", plan.path, dtype_name(plan.problem.dtype),
+                 launch.matrix.k > launch.matrix.n ? "_k2" : "");
+  return name;
+}
+
 namespace {
 
 // Why a path does without a shape that the device has; "" if it does not.
-String shape_refusal(const Caps& caps, const PathRow& row, const MatrixDims& shape) {
+String shape_refusal(const Problem& p, const Caps& caps, const PathRow& row,
+                     const MatrixDims& shape) {
   const String name = shape.name();
   if (is_disabled(caps, name)) return name + " is " + kDisabled;
   const uint32_t number = shape_number(shape.m, shape.n, shape.k);
@@ -22,6 +32,7 @@ String shape_refusal(const Caps& caps, const PathRow& row, const MatrixDims& sha
     return text("%s is not for this driver: %s (%s)", name.c_str(), q->reason, q->link);
   if (std::strcmp(row.name, "coopmat2") == 0 && shape.k != shape.n)
     return name + " would change its edges where an accumulator becomes an operand";
+  if (p.dtype != TANDEM_F16 && shape.k != shape.n) return name + " is taken for f16 alone";
   return "";
 }
 
@@ -46,7 +57,7 @@ uint32_t pinned_subgroup(const Caps& caps, const MatrixTile& t) {
 
 MatrixDims matrix_shape(const Problem& p, const Caps& caps, const PathRow& row) {
   for (const MatrixDims& shape : kMatrixDims)
-    if (has_shape(caps, dtype_name(p.dtype), shape) && shape_refusal(caps, row, shape).empty())
+    if (has_shape(caps, dtype_name(p.dtype), shape) && shape_refusal(p, caps, row, shape).empty())
       return shape;
   return MatrixDims();
 }
@@ -64,7 +75,7 @@ String matrix_type_refusal(const Problem& p, const Caps& caps, const PathRow& ro
   String taken, shapes, why;
   for (const MatrixDims& shape : kMatrixDims) {
     taken += (taken.empty() ? "" : ", ") + shape.name();
-    if (has_shape(caps, operands, shape)) why += "; " + shape_refusal(caps, row, shape);
+    if (has_shape(caps, operands, shape)) why += "; " + shape_refusal(p, caps, row, shape);
   }
   for (const MatrixShape& m : caps.matrices)
     if (std::strcmp(m.operands, operands) == 0)

@@ -56,11 +56,12 @@ void check_matrix_launch(const Plan& plan, const Caps& caps, const Launch& l) {
     CHECK(spec.SUBGROUP == l.subgroup);
     CHECK(spec.MM == uint32_t(l.matrix.m));
     CHECK(spec.MN == uint32_t(l.matrix.n));
-    CHECK(spec.MK == uint32_t(l.matrix.k));
-    CHECK((spec.MK == spec.MN || (spec.MK == 2 * spec.MN && std::string(plan.path) == "coopmat")));
+    const bool two = module_name(plan, l).find("_k2") != String::npos;
+    CHECK(uint32_t(l.matrix.k) == spec.MN * (two ? 2 : 1));
+    CHECK((!two || (std::string(plan.path) == "coopmat" && plan.problem.dtype == TANDEM_F16)));
     CHECK(spec.WG % spec.SUBGROUP == 0);
     CHECK(spec.ROWS == spec.WG / spec.SUBGROUP * spec.RM * spec.MM);
-    CHECK(spec.COLS % spec.MK == 0);
+    CHECK(spec.COLS % uint32_t(l.matrix.k) == 0);
     CHECK(spec.COLS % 4 == 0);  // a tile's columns begin where a draw of dropout does
   };
   if (l.stem == Stem::fwd) check(fwd_spec(plan, l));
@@ -505,16 +506,14 @@ uint32_t module_bytes(const Plan& plan, const Launch& l) {
     break;
 #include "stems.inc"
   }
-  const std::string name =
-      std::string(stem_name(l.stem)) +
-      (l.matrix.m == 0 ? "" : std::string("_") + plan.path + "_" + dtype_name(plan.problem.dtype));
+  const String name = module_name(plan, l);
 #define TANDEM_MODULE(module)                                                \
   if (name == #module) {                                                     \
     static const spirv::Module m(module##_spirv, std::size(module##_spirv)); \
     return m.shared_bytes(constants);                                        \
   }
 #include "shaders/modules.inc"
-  FAIL("no module " << name);
+  FAIL("no module " << name.c_str());
   return 0;
 }
 }  // namespace

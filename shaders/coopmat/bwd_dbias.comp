@@ -21,7 +21,8 @@ layout(push_constant) uniform Push {
 } push;
 
 const int STEP = 4; // src/tiles.h
-const int STEP_CHUNKS = STEP * MK / 8, STEP_PITCH = STEP_CHUNKS + 1;
+#define STEP_CHUNKS (STEP * MK / 8)
+#define STEP_PITCH (STEP_CHUNKS + 1)
 #define STREAMED ((ROWS + COLS) * STEP_PITCH) // query rows, then keys
 
 #include "tensor.glsl"

@@ -49,6 +49,20 @@ float fetch_stat(int head, int n, int col0) {
   if (GRAD_K == 0 || i >= entry.seq_q) return 0.0;
   return uintBitsToFloat(Load1(stat_address(push.delta, head, block.seq_q, i)).w);
 }
+// Of a step's columns, every row the same: row major with stride 0.
+#if TANDEM_KN == 1
+#define OF_COL(x, q) x
+#define STEP_STATS(x, which) \
+  ACC x;                     \
+  if (which < STATS) coopMatLoad(x, stats, (which * COLS + n * MK) / 4, 0, ROW_MAJOR);
+#else
+#define OF_COL(x, q) x[(q) % KN]
+#define STEP_STATS(x, which)                                                                         \
+  ACC x[KN];                                                                                         \
+  if (which < STATS) {                                                                               \
+    EACH(c, KN) coopMatLoad(x[c], stats, (which * COLS + n * MK + c * MN) / 4, 0, ROW_MAJOR);        \
+  }
+#endif
 const int STAT_TURNS = (STATS * COLS + WG - 1) / WG;
 
 void main() {
@@ -131,50 +145,42 @@ void main() {
           if (GRAD_K != 0 && NORM != ENTMAX && d < DV_BLOCKS) MULTIPLY_LEFT(dp, mv, 1, SECOND + at, d)
         }
         FINISH_STEP(s, slope, bias, i0, my_row0, true, partial)
-        ACC origin[KN], delta[KN], share[KN]; // every row the same: row major with stride 0
-        EACH(c, KN) {
-          coopMatLoad(origin[c], stats, (n * MK + c * MN) / 4, 0, ROW_MAJOR);
-          coopMatLoad(delta[c], stats, (COLS + n * MK + c * MN) / 4, 0, ROW_MAJOR);
-        }
+        STEP_STATS(origin, 0)
+        STEP_STATS(delta, 1)
         if (NORM == ENTMAX) { // where no key of the block has a weight, nothing follows
           bool any = false;
-          EACH(q, STEP_BLOCKS) ELEMENTS(k, s[q]) any = any || s[q][k] > origin[q % KN][k];
+          EACH(q, STEP_BLOCKS) ELEMENTS(k, s[q]) any = any || s[q][k] > OF_COL(origin, q)[k];
           if (LEAVES_BLOCKS && !subgroupAny(any)) continue;
           if (GRAD_K != 0) {
             EACH(d, DV_BLOCKS) MULTIPLY_LEFT(dp, mv, 1, SECOND + at, d)
           }
         }
-        if (NORM == ELASTIC) {
-          EACH(c, KN) coopMatLoad(share[c], stats, (2 * COLS + n * MK + c * MN) / 4, 0, ROW_MAJOR);
-        }
+        STEP_STATS(share, 2)
         OPERAND_A p[RM], ds[RM];
-        EACH(r, RM) {
-          ACC y[KN];
-          EACH(c, KN) {
-            const int q = r * KN + c;
-            ELEMENTS(k, s[q]) s[q][k] = base_at(s[q][k], origin[c][k]);
-            y[c] = s[q];
-            if (NORM != SOFTMAX) {
-              ELEMENTS(k, s[q]) y[c][k] = weight_of(s[q][k], share[c][k]);
-            }
-            if (DROPOUT != 0) {
-              ACC factor = drop_block(i0 + STEP_COL(q), my_row0 + STEP_ROW(q), true);
-              ELEMENTS(k, factor) {
-                y[c][k] *= factor[k];
-                dp[q][k] *= factor[k];
-              }
+        BEFORE(p)
+        BEFORE(ds)
+        EACH(q, STEP_BLOCKS) {
+          ELEMENTS(k, s[q]) s[q][k] = base_at(s[q][k], OF_COL(origin, q)[k]);
+          ACC y = s[q];
+          if (NORM != SOFTMAX) {
+            ELEMENTS(k, s[q]) y[k] = weight_of(s[q][k], OF_COL(share, q)[k]);
+          }
+          if (DROPOUT != 0) {
+            ACC factor = drop_block(i0 + STEP_COL(q), my_row0 + STEP_ROW(q), true);
+            ELEMENTS(k, factor) {
+              y[k] *= factor[k];
+              dp[q][k] *= factor[k];
             }
           }
-          if (GRAD_V != 0) p[r] = TO_OPERAND(y, 0, false);
+          if (GRAD_V != 0) {
+            PUT_OPERAND(p, q, y, (y))
+          }
           if (GRAD_K != 0) {
-            EACH(c, KN) {
-              const int q = r * KN + c;
-              ELEMENTS(k, s[q]) s[q][k] = ds_at(s[q][k], share[c][k], dp[q][k], delta[c][k]);
-              if (SOFTCAP != 0) {
-                ELEMENTS(k, s[q]) s[q][k] *= slope[q][k];
-              }
+            ELEMENTS(k, s[q]) s[q][k] = ds_at(s[q][k], OF_COL(share, q)[k], dp[q][k], OF_COL(delta, q)[k]);
+            if (SOFTCAP != 0) {
+              ELEMENTS(k, s[q]) s[q][k] *= slope[q][k];
             }
-            ds[r] = TO_OPERAND(s, r * KN, false);
+            PUT_OPERAND(ds, q, s[q], (s[q]))
           }
         }
         EACH(d, MOST_OUT) {

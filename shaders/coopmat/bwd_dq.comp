@@ -97,7 +97,7 @@ void main() {
     fetch_tile(stage_1, k, next * COLS, D_CHUNKS);
     fetch_tile(stage_2, v, next * COLS, DV_CHUNKS);
   }
-  ACC ahead[RM][2]; // sums of the blocks to come
+  ACC ahead[STEP_BLOCKS][2]; // sums of the blocks to come
   if (SUMS != 0) {
     EACH(r, RM) EACH(i, 2) LOAD_SUM(ahead[r][i], r, tiles.begin * NB + i)
   }
@@ -118,7 +118,7 @@ void main() {
       const int at = n * MK * PITCH, j0 = col0 + n * MK;
       ACC s[STEP_BLOCKS], dp[STEP_BLOCKS], slope[STEP_BLOCKS];
       Bias bias[STEP_BLOCKS];
-      ACC sum[RM];
+      ACC sum[STEP_BLOCKS];
       EACH(q, STEP_BLOCKS) {
         fetch_bias(bias[q], row0, BLOCK_ROW + STEP_ROW(q), j0, STEP_COL(q));
         if (SUMS != 0) { // KN is 1 (src/plan_launches.cpp)
@@ -137,34 +137,32 @@ void main() {
       FINISH_STEP(s, slope, bias, my_row0, j0, false, t < tiles.full_begin || t >= tiles.full_end)
       if (NORM == ENTMAX) { // where no key of the block has a weight, nothing follows
         bool any = false;
-        EACH(q, STEP_BLOCKS) ELEMENTS(k, s[q]) any = any || s[q][k] > origin[q / KN][k];
+        EACH(q, STEP_BLOCKS) ELEMENTS(k, s[q]) any = any || s[q][k] > OF_ROW(origin, q)[k];
         if (LEAVES_BLOCKS && !subgroupAny(any)) continue;
         EACH(d, DV_BLOCKS) MULTIPLY_LEFT(dp, md_o, 1, SECOND + at, d)
       }
       OPERAND_A ds[RM];
-      EACH(r, RM) {
-        EACH(c, KN) {
-          const int q = r * KN + c;
-          if (DROPOUT != 0) {
-            ACC factor = drop_block(my_row0 + STEP_ROW(q), j0 + STEP_COL(q), false);
-            ELEMENTS(k, factor) dp[q][k] *= factor[k];
-          }
-          ELEMENTS(k, s[q]) 
-            s[q][k] = ds_at(base_at(s[q][k], origin[r][k]), share[r][k], dp[q][k], delta[r][k]);
-          if (SUMS != 0) {
-            ELEMENTS(k, s[q]) sum[r][k] = b > 0 ? sum[r][k] + s[q][k] : s[q][k];
-            if (b == block.batches - 1)
-              store_ds(sum[r], my_row0 + STEP_ROW(q), j0);
-            else
-              coopMatStore(sum[r], sums.w, SUM_AT(r, t * NB + n), MN / 4, ROW_MAJOR);
-          } else if (D_BIAS != 0) {
-            store_ds(s[q], my_row0 + STEP_ROW(q), j0 + STEP_COL(q));
-          }
-          if (SOFTCAP != 0) {
-            ELEMENTS(k, s[q]) s[q][k] *= slope[q][k];
-          }
+      BEFORE(ds)
+      EACH(q, STEP_BLOCKS) {
+        if (DROPOUT != 0) {
+          ACC factor = drop_block(my_row0 + STEP_ROW(q), j0 + STEP_COL(q), false);
+          ELEMENTS(k, factor) dp[q][k] *= factor[k];
         }
-        ds[r] = TO_OPERAND(s, r * KN, false);
+        ELEMENTS(k, s[q]) 
+          s[q][k] = ds_at(base_at(s[q][k], OF_ROW(origin, q)[k]), OF_ROW(share, q)[k], dp[q][k], OF_ROW(delta, q)[k]);
+        if (SUMS != 0) {
+          ELEMENTS(k, s[q]) sum[q][k] = b > 0 ? sum[q][k] + s[q][k] : s[q][k];
+          if (b == block.batches - 1)
+            store_ds(sum[q], my_row0 + STEP_ROW(q), j0);
+          else
+            coopMatStore(sum[q], sums.w, SUM_AT(q, t * NB + n), MN / 4, ROW_MAJOR);
+        } else if (D_BIAS != 0) {
+          store_ds(s[q], my_row0 + STEP_ROW(q), j0 + STEP_COL(q));
+        }
+        if (SOFTCAP != 0) {
+          ELEMENTS(k, s[q]) s[q][k] *= slope[q][k];
+        }
+        PUT_OPERAND(ds, q, s[q], (s[q]))
       }
       EACH(d, D_OUT) {
         OPERAND_B y;

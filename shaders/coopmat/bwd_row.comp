@@ -115,35 +115,34 @@ void main() {
       FINISH_STEP(s, slope, bias, my_row0, j0, false, t < tiles.full_begin || t >= tiles.full_end)
       if (NORM == ENTMAX) { // where no key of the block has a weight, nothing follows
         bool any = false;
-        EACH(q, STEP_BLOCKS) ELEMENTS(k, s[q]) any = any || s[q][k] > origin[q / KN][k];
+        EACH(q, STEP_BLOCKS) ELEMENTS(k, s[q]) any = any || s[q][k] > OF_ROW(origin, q)[k];
         if (LEAVES_BLOCKS && !subgroupAny(any)) continue;
         EACH(d, DV_BLOCKS) MULTIPLY_LEFT(dp, md_o, 1, SECOND + at, d)
       }
       EACH(q, STEP_BLOCKS) {
-        const int r = q / KN;
         if (DROPOUT != 0) {
           ACC factor = drop_block(my_row0 + STEP_ROW(q), j0 + STEP_COL(q), false);
           ELEMENTS(k, factor) dp[q][k] *= factor[k];
         }
-        ELEMENTS(k, s[q]) s[q][k] = base_at(s[q][k], origin[r][k]);
+        ELEMENTS(k, s[q]) s[q][k] = base_at(s[q][k], OF_ROW(origin, q)[k]);
         if (NORM == ELASTIC) {
-          ELEMENTS(k, s[q]) dp[q][k] = live_dp(s[q][k], share[r][k], dp[q][k]);
+          ELEMENTS(k, s[q]) dp[q][k] = live_dp(s[q][k], OF_ROW(share, q)[k], dp[q][k]);
         }
         if (ROW_TAU != 0) {
-          ELEMENTS(k, s[q]) lift[r][k] += dp[q][k];
+          ELEMENTS(k, s[q]) OF_ROW(lift, q)[k] += dp[q][k];
         }
         ELEMENTS(k, s[q]) {
           s[q][k] = slope_of(s[q][k]);
-          dot[r][k] = fma(s[q][k], dp[q][k], dot[r][k]);
-          if (NORM == ENTMAX) mass[r][k] += s[q][k];
+          OF_ROW(dot, q)[k] = fma(s[q][k], dp[q][k], OF_ROW(dot, q)[k]);
+          if (NORM == ENTMAX) OF_ROW(mass, q)[k] += s[q][k];
         }
         if (ROW_SLOPE != 0) {
           ACC rows = row_numbers(), cols = col_numbers();
           const int t0 = my_row0 + STEP_ROW(q) + entry.off - j0 - STEP_COL(q);
           ELEMENTS(k, s[q]) {
             const float a = float(abs(t0 + int(rows[k] - cols[k]))) * s[q][k];
-            far_dot[r][k] = fma(a, dp[q][k], far_dot[r][k]);
-            far[r][k] += a;
+            OF_ROW(far_dot, q)[k] = fma(a, dp[q][k], OF_ROW(far_dot, q)[k]);
+            OF_ROW(far, q)[k] += a;
           }
         }
       }

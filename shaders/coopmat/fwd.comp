@@ -309,13 +309,13 @@ void main() {
       }
     }
     OPERAND_A p[RM][COL_STEPS];
+    BEFORE(p[RM])
     EACH(n, NB) EACH(r, RM) {
       if (DROPOUT != 0) {
         ACC factor = drop_block(my_row0 + r * MM, col0 + n * MN, false);
         ELEMENTS(k, factor) s[r][n][k] *= factor[k];
       }
-      // Where a weight is NaN, so is l.
-      if ((n + 1) % KN == 0) p[r][n / KN] = TO_OPERAND(s[r], n / KN * KN, NORM == SOFTMAX);
+      PUT_OPERAND(p[r], n, s[r][n], (s[r][n], NORM == SOFTMAX)) // where a weight is NaN, so is l
     }
     EACH(n, COL_STEPS) EACH(d, DV_OUT) {
       OPERAND_B y;

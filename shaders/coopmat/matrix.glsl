@@ -3,19 +3,39 @@
 // TANDEM_CM2: 1: VK_NV_cooperative_matrix2's reductions and conversions, 0: VK_KHR_cooperative_matrix alone, and
 // shared memory for both. TANDEM_BF16: the type of the operands; accumulators are f32.
 //
-// The device's shape: left operands are MM x MK, right ones MK x MN, accumulators MM x MN. MK is MN or a multiple of it:
-// KN blocks of columns side by side become one left operand. A subgroup owns RM blocks of MM rows and all COLS columns of
+// The device's shape: left operands are MM x MK, right ones MK x MN, accumulators MM x MN. MK is KN times MN: KN blocks of
+// columns side by side become one left operand. KN is 1, or 2 in modules of their own: with a constant of the pipeline in
+// its place NVIDIA (H100, 580.159.04) keeps matrices in memory. A subgroup owns RM blocks of MM rows and all COLS columns of
 // a tile: row sums and maxima never leave it. How a driver deals a matrix's elements out to invocations is its secret; where an
 // element's row or column is needed, a second matrix that holds row or column numbers says it.
 
 const int SUBGROUPS = WG / SUBGROUP;
 const int NB = COLS / MN; // blocks of columns
-const int KN = MK / MN;
-// Columns in steps of a left operand's: where a kernel takes them one after the other, STEP_BLOCKS accumulators at a time.
+#if TANDEM_KN == 1
+#define KN 1
+#define MK MN
+#define COL_STEPS NB
+#define STEP_BLOCKS RM
+#define STEP_ROW(q) ((q) * MM)
+#define STEP_COL(q) 0
+#define OF_ROW(x, q) x[q]
+#define D_OUT D_BLOCKS
+#define DV_OUT DV_BLOCKS
+#define MOST_OUT MOST_BLOCKS
+#else
+#define KN 2
+const int MK = KN * MN;
+// Kernels that take a tile's columns one after the other take MK at a time, STEP_BLOCKS accumulators: of the q-th one the
+// first row and column, and what its rows have.
 const int COL_STEPS = COLS / MK;
 const int STEP_BLOCKS = RM * KN;
-#define STEP_ROW(q) ((q) / KN * MM) // of the q-th one
+#define STEP_ROW(q) ((q) / KN * MM)
 #define STEP_COL(q) ((q) % KN * MN)
+#define OF_ROW(x, q) x[(q) / KN]
+// Accumulators that cover D and Dv; D_BLOCKS and DV_BLOCKS are those of operands.
+const int D_OUT = D_BLOCKS * KN, DV_OUT = DV_BLOCKS * KN;
+const int MOST_OUT = D_OUT > DV_OUT ? D_OUT : DV_OUT;
+#endif
 #define TID int(gl_LocalInvocationIndex)
 #define LANE int(gl_SubgroupInvocationID)
 #define BLOCK_ROW (int(gl_SubgroupID) * RM * MM) // of the tile, the subgroup's first
@@ -57,8 +77,6 @@ int key_place(int row) {
 const int MOST_BLOCKS = D_BLOCKS > DV_BLOCKS ? D_BLOCKS : DV_BLOCKS;
 const int D_CHUNKS = D_BLOCKS * MK / 8; // uvec4s, of 8 elements, of a row
 const int DV_CHUNKS = DV_BLOCKS * MK / 8;
-// Accumulators that cover D, Dv: the blocks above are those of operands.
-const int D_OUT = D_BLOCKS * KN, DV_OUT = DV_BLOCKS * KN, MOST_OUT = MOST_BLOCKS * KN;
 // One more, so that the 16-byte reads of 8 rows hit different banks.
 const int PITCH = (D_BLOCKS > DV_BLOCKS ? D_CHUNKS : DV_CHUNKS) + 1;
 const int SECOND = COLS * PITCH;
@@ -158,10 +176,10 @@ uvec4 packed_chunk(int n) {
 }
 #endif
 
-// finite: nothing is lost where a NaN becomes a number. TO_OPERAND: of the KN blocks from x[n] on.
-#if TANDEM_CM2 // KN is 1 (src/plan_matrix.cpp)
-#define TO_OPERAND(x, n, finite) to_operand((x)[n], finite)
+const int OPERAND_PITCH = MK / 8 + 1;
+// finite: nothing is lost where a NaN becomes a number.
 OPERAND_A to_operand(ACC x, bool finite) {
+#if TANDEM_CM2
 #if TANDEM_BF16
   // NVIDIA's conversion to bf16 cuts off (580.159.04): a weight a hair below 1 would become 0.996. Rounded here, to
   // nearest with ties away from 0; infinities and NaNs stay what they are.
@@ -171,38 +189,47 @@ OPERAND_A to_operand(ACC x, bool finite) {
   }
 #endif
   return OPERAND_A(x);
-}
-#else // first, last: the same one, or two neighbours
-#define TO_OPERAND(x, n, finite) to_operand((x)[n], (x)[(n) + KN - 1])
-const int OPERAND_PITCH = MK / 8 + 1;
-#if TANDEM_BF16
-const int BLOCK_TURNS = (BLOCK_CHUNKS + SUBGROUP - 1) / SUBGROUP;
-void pack_block(out uvec4 packed[BLOCK_TURNS], ACC x) {
-  coopMatStore(x, scratch, MY_SCRATCH, SCRATCH_PITCH, ROW_MAJOR);
-  subgroupBarrier();
-  EACH(i, BLOCK_TURNS) if (LANE + i * SUBGROUP < BLOCK_CHUNKS) packed[i] = packed_chunk(LANE + i * SUBGROUP);
-  subgroupBarrier();
-}
-void put_packed(uvec4 packed[BLOCK_TURNS], int at) {
-  EACH(i, BLOCK_TURNS) {
-    const int n = LANE + i * SUBGROUP;
-    if (n < BLOCK_CHUNKS)
-      scratch[MY_SCRATCH + at + n / (MN / 8) * OPERAND_PITCH + n % (MN / 8)] = uintBitsToFloat(packed[i]);
-  }
-}
-#endif
-OPERAND_A to_operand(ACC first, ACC last) {
+#else
   OPERAND_A a;
 #if TANDEM_BF16
-  uvec4 packed[BLOCK_TURNS], behind[BLOCK_TURNS];
-  pack_block(packed, first);
-  if (KN > 1) pack_block(behind, last);
-  put_packed(packed, 0);
-  if (KN > 1) put_packed(behind, MN / 8);
+  const int most = (BLOCK_CHUNKS + SUBGROUP - 1) / SUBGROUP;
+  uvec4 packed[most];
+  coopMatStore(x, scratch, MY_SCRATCH, SCRATCH_PITCH, ROW_MAJOR);
+  subgroupBarrier();
+  EACH(i, most) if (LANE + i * SUBGROUP < BLOCK_CHUNKS) packed[i] = packed_chunk(LANE + i * SUBGROUP);
+  subgroupBarrier();
+  EACH(i, most) {
+    const int n = LANE + i * SUBGROUP;
+    if (n < BLOCK_CHUNKS)
+      scratch[MY_SCRATCH + n / (MN / 8) * OPERAND_PITCH + n % (MN / 8)] = uintBitsToFloat(packed[i]);
+  }
 #else
-  coopMatStore(ACC_16(first), scratch, MY_SCRATCH, OPERAND_PITCH, ROW_MAJOR);
-  if (KN > 1) coopMatStore(ACC_16(last), scratch, MY_SCRATCH + MN / 8, OPERAND_PITCH, ROW_MAJOR);
+  coopMatStore(ACC_16(x), scratch, MY_SCRATCH, OPERAND_PITCH, ROW_MAJOR);
 #endif
+  subgroupBarrier();
+  coopMatLoad(a, scratch, MY_SCRATCH, OPERAND_PITCH, ROW_MAJOR);
+  subgroupBarrier();
+  return a;
+#endif
+}
+
+OPERAND_A to_operand(ACC x) { return to_operand(x, false); }
+
+// Of a step's q-th block: into a[RM], with KN 2 once the second one is there.
+#if TANDEM_KN == 1
+#define BEFORE(a)
+#define PUT_OPERAND(a, q, x, arguments) a[q] = to_operand arguments;
+#else // f16 without NVIDIA's conversions, which keep the edges (src/plan_matrix.cpp)
+#define BEFORE(a) ACC before_##a;
+#define PUT_OPERAND(a, q, x, arguments) \
+  if ((q) % KN == 0)                    \
+    before_##a = x;                     \
+  else                                  \
+    a[(q) / KN] = to_operand(before_##a, x);
+OPERAND_A to_operand(ACC first, ACC last) {
+  OPERAND_A a;
+  coopMatStore(ACC_16(first), scratch, MY_SCRATCH, OPERAND_PITCH, ROW_MAJOR);
+  coopMatStore(ACC_16(last), scratch, MY_SCRATCH + MN / 8, OPERAND_PITCH, ROW_MAJOR);
   subgroupBarrier();
   coopMatLoad(a, scratch, MY_SCRATCH, OPERAND_PITCH, ROW_MAJOR);
   subgroupBarrier();

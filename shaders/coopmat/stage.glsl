@@ -96,15 +96,24 @@ const int LOAD_AT = LEFT_SHARED > 0 ? 2 * COLS * PITCH : 0;
   else                                                                                                \
     a = x[r][d];
 // The d-th products of a step's blocks, s[STEP_BLOCKS]: with the rows from at on in the streamed tiles' array.
-#define MULTIPLY_LEFT(s, x, left, at, d)                                                              \
-  EACH(c, KN) {                                                                                       \
+#define MULTIPLY_BLOCK(s, x, left, at, d, index)                                                      \
+  {                                                                                                   \
     OPERAND_B y;                                                                                      \
-    coopMatLoad(y, streamed, (at) + c * MN * PITCH + (d) * (MK / 8), PITCH, COL_MAJOR);               \
+    coopMatLoad(y, streamed, at + (d) * (MK / 8), PITCH, COL_MAJOR);                                  \
     EACH(r, RM) {                                                                                     \
       LEFT_OPERAND(a, x, left, r, d)                                                                  \
-      s[r * KN + c] = coopMatMulAdd(a, y, s[r * KN + c]);                                             \
+      s[index] = coopMatMulAdd(a, y, s[index]);                                                       \
     }                                                                                                 \
   }
+#if TANDEM_KN == 1
+#define MULTIPLY_LEFT(s, x, left, at, d) MULTIPLY_BLOCK(s, x, left, at, d, r)
+#else
+#define MULTIPLY_LEFT(s, x, left, at, d)                       \
+  {                                                            \
+    MULTIPLY_BLOCK(s, x, left, at, d, r * KN)                  \
+    MULTIPLY_BLOCK(s, x, left, at + MN * PITCH, d, r * KN + 1) \
+  }
+#endif
 
 // The way back: x[RM][blocks] into the streamed tiles' array, and from there, by all invocations, to the rows of a tensor
 // from r0, the workgroup's first. Rows from limit on are stored as zeros.

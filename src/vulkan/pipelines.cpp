@@ -77,8 +77,7 @@ constexpr Module kModules[] = {
 
 // What runs a launch: a module of its path and element type, or the one for everybody.
 const Module* find_module(const Plan& plan, const Launch& launch) {
-  String name = stem_name(launch.stem);
-  if (launch.matrix.m > 0) name += text("_%s_%s", plan.path, dtype_name(plan.problem.dtype));
+  const String name = module_name(plan, launch);
   for (const Module& module : kModules)
     if (name == module.name) return &module;
   return nullptr;
