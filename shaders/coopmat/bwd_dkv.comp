@@ -137,7 +137,7 @@ void main() {
           if (!BIAS_PIPED) fetch_bias(bias[q], i0, STEP_COL(q), row0, BLOCK_ROW + STEP_ROW(q));
           s[q] = ACC(0.0);
           dp[q] = ACC(0.0);
-          if (MASKS_FIRST && NEEDS_MASK(partial)) mask_block(s[q], i0 + STEP_COL(q), my_row0 + STEP_ROW(q), true);
+          if (MASKS_FIRST && NEEDS_MASK(partial)) mask_block(s[q], AT_COL(i0, q), my_row0 + STEP_ROW(q), true);
         }
         // S and dP side by side: products that do not wait for each other.
         EACH(d, MOST_BLOCKS) {
@@ -166,7 +166,7 @@ void main() {
             ELEMENTS(k, s[q]) y[k] = weight_of(s[q][k], OF_COL(share, q)[k]);
           }
           if (DROPOUT != 0) {
-            ACC factor = drop_block(i0 + STEP_COL(q), my_row0 + STEP_ROW(q), true);
+            ACC factor = drop_block(AT_COL(i0, q), my_row0 + STEP_ROW(q), true);
             ELEMENTS(k, factor) {
               y[k] *= factor[k];
               dp[q][k] *= factor[k];

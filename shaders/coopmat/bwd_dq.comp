@@ -145,7 +145,7 @@ void main() {
       BEFORE(ds)
       EACH(q, STEP_BLOCKS) {
         if (DROPOUT != 0) {
-          ACC factor = drop_block(my_row0 + STEP_ROW(q), j0 + STEP_COL(q), false);
+          ACC factor = drop_block(my_row0 + STEP_ROW(q), AT_COL(j0, q), false);
           ELEMENTS(k, factor) dp[q][k] *= factor[k];
         }
         ELEMENTS(k, s[q]) 
@@ -157,7 +157,7 @@ void main() {
           else
             coopMatStore(sum[q], sums.w, SUM_AT(q, t * NB + n), MN / 4, ROW_MAJOR);
         } else if (D_BIAS != 0) {
-          store_ds(s[q], my_row0 + STEP_ROW(q), j0 + STEP_COL(q));
+          store_ds(s[q], my_row0 + STEP_ROW(q), AT_COL(j0, q));
         }
         if (SOFTCAP != 0) {
           ELEMENTS(k, s[q]) s[q][k] *= slope[q][k];

@@ -121,7 +121,7 @@ void main() {
       }
       EACH(q, STEP_BLOCKS) {
         if (DROPOUT != 0) {
-          ACC factor = drop_block(my_row0 + STEP_ROW(q), j0 + STEP_COL(q), false);
+          ACC factor = drop_block(my_row0 + STEP_ROW(q), AT_COL(j0, q), false);
           ELEMENTS(k, factor) dp[q][k] *= factor[k];
         }
         ELEMENTS(k, s[q]) s[q][k] = base_at(s[q][k], OF_ROW(origin, q)[k]);

@@ -163,15 +163,12 @@ const bool FIRST_IS_EXACT = NORM == SOFTMAX && !HAS_SCORES && folded;
     EACH(q, STEP_BLOCKS) {                                                                                   \
       ACC x;                                                                                                 \
       if (BIAS_CHUNKS) x = bias_block(bias[q], 0, flip);                                                     \
-      score_block(s[q], slope[q], x, i0 + (flip ? STEP_COL(q) : STEP_ROW(q)),                                \
-                  j0 + (flip ? STEP_ROW(q) : STEP_COL(q)), flip);                                            \
+      score_block(s[q], slope[q], x, i0 + STEP_QUERY(q, flip), j0 + STEP_KEY(q, flip), flip);                \
     }                                                                                                        \
   }                                                                                                          \
   if (!MASKS_FIRST && NEEDS_MASK(partial)) {                                                                 \
-    EACH(q, STEP_BLOCKS) mask_block(s[q], i0 + (flip ? STEP_COL(q) : STEP_ROW(q)),                                    \
-                           j0 + (flip ? STEP_ROW(q) : STEP_COL(q)), flip);                                   \
+    EACH(q, STEP_BLOCKS) mask_block(s[q], i0 + STEP_QUERY(q, flip), j0 + STEP_KEY(q, flip), flip);           \
   }                                                                                                          \
   if (KEEP != 0) {                                                                                           \
-    EACH(q, STEP_BLOCKS) keep_block(s[q], i0 + (flip ? STEP_COL(q) : STEP_ROW(q)),                                    \
-                           j0 + (flip ? STEP_ROW(q) : STEP_COL(q)), flip);                                   \
+    EACH(q, STEP_BLOCKS) keep_block(s[q], i0 + STEP_QUERY(q, flip), j0 + STEP_KEY(q, flip), flip);           \
   }

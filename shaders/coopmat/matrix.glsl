@@ -18,6 +18,9 @@ const int NB = COLS / MN; // blocks of columns
 #define STEP_BLOCKS RM
 #define STEP_ROW(q) ((q) * MM)
 #define STEP_COL(q) 0
+#define AT_COL(x, q) x
+#define STEP_QUERY(q, flip) (flip ? 0 : q) * MM
+#define STEP_KEY(q, flip) (flip ? q : 0) * MM
 #define OF_ROW(x, q) x[q]
 #define D_OUT D_BLOCKS
 #define DV_OUT DV_BLOCKS
@@ -31,6 +34,9 @@ const int COL_STEPS = COLS / MK;
 const int STEP_BLOCKS = RM * KN;
 #define STEP_ROW(q) ((q) / KN * MM)
 #define STEP_COL(q) ((q) % KN * MN)
+#define AT_COL(x, q) x + STEP_COL(q)
+#define STEP_QUERY(q, flip) (flip ? STEP_COL(q) : STEP_ROW(q))
+#define STEP_KEY(q, flip) (flip ? STEP_ROW(q) : STEP_COL(q))
 #define OF_ROW(x, q) x[(q) / KN]
 // Accumulators that cover D and Dv; D_BLOCKS and DV_BLOCKS are those of operands.
 const int D_OUT = D_BLOCKS * KN, DV_OUT = DV_BLOCKS * KN;
@@ -104,7 +110,11 @@ const int QUERIES = FLIPS ? MN : MM, KEYS = FLIPS ? MM : MN;
 const int KEYS_PITCH = (KEYS + 4) / 4;
 
 void begin_iota() { // a barrier follows
-  if (TID < IOTA) iota[TID / 4][TID % 4] = float(TID);
+  if (WG >= IOTA) {
+    if (TID < IOTA) iota[TID / 4][TID % 4] = float(TID);
+  } else {
+    for (int n = TID; n < IOTA; n += WG) iota[n / 4][n % 4] = float(n);
+  }
 }
 // Row or column number of each element. Stride 0: all rows, or columns, are the same one.
 ACC row_numbers() {

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // Matrices of any shape on a device that lists none of it: what shaders/coopmat asks of them, by elements that lie row by
 // row in the subgroup's invocations, each with whole rows. It takes the place of the types in coopmat/matrix.glsl
-// (shapes.cmake), for a test of everything else in the kernels.
-const int ACC_SIZE = MM * MN / SUBGROUP, A_SIZE = MM * MK / SUBGROUP, B_SIZE = MK * MN / SUBGROUP;
+// (shapes.cmake), for a test of everything else in the kernels. GLSL copies no arrays whose size a pipeline tells, so a
+// module has one shape, EMULATED_M x EMULATED_N, and subgroups of 8.
+const int LANES = 8;
+const int ACC_SIZE = EMULATED_M * EMULATED_N / LANES;
+const int A_SIZE = EMULATED_M * KN * EMULATED_N / LANES, B_SIZE = KN * EMULATED_N * EMULATED_N / LANES;
 #define ACC float[ACC_SIZE]
 struct HalfAcc {
   HALF e[ACC_SIZE];
