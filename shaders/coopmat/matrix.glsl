@@ -6,8 +6,8 @@
 // The device's shape: left operands are MM x MK, right ones MK x MN, accumulators MM x MN. MK is KN times MN: KN blocks of
 // columns side by side become one left operand. KN is 1, or 2 in modules of their own: with a constant of the pipeline in
 // its place NVIDIA (H100, 580.159.04) keeps matrices in memory. A subgroup owns RM blocks of MM rows and all COLS columns of
-// a tile: row sums and maxima never leave it. How a driver deals a matrix's elements out to invocations is its secret; where an
-// element's row or column is needed, a second matrix that holds row or column numbers says it.
+// a tile: row sums and maxima never leave it. How a driver deals a matrix's elements out to invocations is its secret; where
+// an element's row or column is needed, a second matrix that holds row or column numbers says it.
 
 const int SUBGROUPS = WG / SUBGROUP;
 const int NB = COLS / MN; // blocks of columns
