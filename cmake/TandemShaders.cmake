@@ -48,7 +48,7 @@ function(tandem_shaders target)
 endfunction()
 
 # tandem_matrix_shaders(target stem...): shaders/coopmat/<stem>.comp as <stem>_<path>_<type>, for both matrix paths
-# and both types.
+# and both types; and as <stem>_coopmat_f16_k2, for operands twice as deep as accumulators are wide.
 function(tandem_matrix_shaders target)
   foreach(stem IN LISTS ARGN)
     foreach(path coopmat2 coopmat)
@@ -60,8 +60,10 @@ function(tandem_matrix_shaders target)
           set(env vulkan1.3)
         endif()
         tandem_shader(${target} ${stem}_${path}_${type} coopmat/${stem}.comp ${env}
-                      -DTANDEM_CM2=${nv} -DTANDEM_BF16=${bf16})
+                      -DTANDEM_CM2=${nv} -DTANDEM_BF16=${bf16} -DTANDEM_KN=1)
       endforeach()
     endforeach()
+    tandem_shader(${target} ${stem}_coopmat_f16_k2 coopmat/${stem}.comp vulkan1.2
+                  -DTANDEM_CM2=0 -DTANDEM_BF16=0 -DTANDEM_KN=2)
   endforeach()
 endfunction()

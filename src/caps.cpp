@@ -86,13 +86,15 @@ Status parse_disabled(const char* list, Vec<String>* disabled) {
     for (const FixedRow& row : kFixed) known |= word == row.candidate();
     for (const Tile& tile : kTiles) known |= word == tile.name;
     for (const MatrixTile& tile : kMatrixTiles) known |= word == tile.name;
+    for (const MatrixDims& dims : kMatrixDims) known |= word == dims.name();
     for (const AmpereTile& tile : kAmpereTiles) known |= word == tile.name;
     for (const FwdTile& tile : kFwdTiles) known |= word == tile.name;
     for (const BwdShape& tile : kBwdShapes) known |= word == tile.name;
     if (!known)
-      return fail(TANDEM_ERROR_INVALID_ARGUMENT,
-                  "cannot disable '%s': no such path or tile; `tandem info` lists them",
-                  word.c_str());
+      return fail(
+          TANDEM_ERROR_INVALID_ARGUMENT,
+          "cannot disable '%s': no such path, tile or shape of matrices; `tandem info` lists them",
+          word.c_str());
     found.push_back(word);
   }
   disabled->insert(disabled->end(), found.begin(), found.end());

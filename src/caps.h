@@ -48,7 +48,7 @@ struct Caps {
   // CPU
   uint32_t threads = 0;
   String vector_isa;
-  // Paths and tiles to do without: "backend.path", "t64k32".
+  // Paths, tiles and shapes of matrices to do without: "backend.path", "t64k32", "16x16x16".
   Vec<String> disabled;
 };
 

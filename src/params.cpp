@@ -20,16 +20,16 @@ bool is_chunked(const Problem& p, const Strides& s) {
 // and, of 16-bit elements, twice as many keys. Draws of dropout are of four keys in a row, which such pairs of blocks part.
 uint32_t bias_code(const Problem& p, const Launch& l) {
   const Strides& s = p.bias.strides;
-  if (l.matrix == 0 || !is_chunked(p, s)) return 0;
-  const int64_t keys = l.matrix * (p.bias.dtype == TANDEM_F32 ? 1 : 2);
-  const bool rows = p.seq_q % l.matrix == 0 || s.s == 0;
+  if (l.matrix.m == 0 || !is_chunked(p, s)) return 0;
+  const int64_t keys = l.matrix.n * (p.bias.dtype == TANDEM_F32 ? 1 : 2);
+  const bool rows = p.seq_q % l.matrix.m == 0 || s.s == 0;
   return rows && p.seq_kv % keys == 0 && l.tile.bc % keys == 0 && !(p.dropout > 0) ? 2 : 1;
 }
 
 // Whether all rows of every streamed tile of a kernel with matrices exist: keys, or query rows in bwd_dkv.
 bool tiles_exist(const Problem& p, const Launch& l) {
   const bool keys = l.stem != Stem::bwd_dkv;
-  return l.matrix > 0 && !p.has_lengths() &&
+  return l.matrix.m > 0 && !p.has_lengths() &&
          (keys ? p.seq_kv % l.tile.bc : p.seq_q % l.tile.br) == 0;
 }
 
@@ -55,9 +55,10 @@ Spec tile_spec(const Plan& plan, const Launch& l) {
   s.BAND = plan.problem.banded();
   s.D_BLOCKS = uint32_t(l.d_blocks);
   s.DV_BLOCKS = uint32_t(l.dv_blocks);
-  s.RM = uint32_t(l.matrix > 0 ? l.row_blocks : l.tile.br / l.tile.tr);
+  s.RM = uint32_t(l.matrix.m > 0 ? l.row_blocks : l.tile.br / l.tile.tr);
   s.SUBGROUP = l.subgroup;
-  s.MATRIX = uint32_t(l.matrix);
+  s.MM = uint32_t(l.matrix.m);
+  s.MN = uint32_t(l.matrix.n);
   s.LEFT_SHARED = uint32_t(l.left_shared);
   s.FLIES = l.flies;
   s.WHOLE = is_whole(plan.problem, l);
@@ -219,9 +220,9 @@ Block pair_block(const Plan& plan, const Launch& l) {
 
 bool takes_chunks(const Plan& plan, const Launch& l, const Addresses& a) {
   const Problem& p = plan.problem;
-  return l.matrix == 0 || ((!is_chunked(p, p.bias.strides) || a.bias % 16 == 0) &&
-                           ((l.stem != Stem::bwd_dbias && !l.stores_d_bias) || l.splits > 1 ||
-                            !is_chunked(p, p.d_bias) || a.d_bias % 16 == 0));
+  return l.matrix.m == 0 || ((!is_chunked(p, p.bias.strides) || a.bias % 16 == 0) &&
+                             ((l.stem != Stem::bwd_dbias && !l.stores_d_bias) || l.splits > 1 ||
+                              !is_chunked(p, p.d_bias) || a.d_bias % 16 == 0));
 }
 
 #define TANDEM_STEM(Name, name)                                                   \
@@ -505,7 +506,7 @@ BwdDbiasSpec bwd_dbias_spec(const Plan& plan, const Launch& l) {
   BwdDbiasSpec s = tile_spec<BwdDbiasSpec>(plan, l);
   s.D_BIAS = uint32_t(l.splits > 1 ? TANDEM_F32 : plan.problem.d_bias_dtype);
   s.ONE_ROW = plan.problem.bias.rows == 1;
-  s.D_BIAS_WIDE = l.matrix > 0 && is_chunked(plan.problem, d_bias_strides(plan.problem, l));
+  s.D_BIAS_WIDE = l.matrix.m > 0 && is_chunked(plan.problem, d_bias_strides(plan.problem, l));
   return s;
 }
 

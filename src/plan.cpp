@@ -113,7 +113,7 @@ String missing_feature(const PathRow& row, const Problem& p, const Caps& caps) {
       p.normalizer != Normalizer::softmax)
     return text("splits, of which the problem asks for %d, are for softmax alone", p.splits);
   if (is_matrix_path(row)) {
-    const String type = matrix_type_refusal(p, caps);
+    const String type = matrix_type_refusal(p, caps, row);
     if (!type.empty()) return type;
   }
   if (is_sm90(row)) return sm90_refusal(p, caps);

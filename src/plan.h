@@ -16,9 +16,9 @@ struct Launch {
   int kernel = -1;                  // registry row
   Tile tile{};                      // br = bc = 0 where a path has no tiles
   int d_blocks = 0, dv_blocks = 0;  // accumulator blocks that cover D, Dv
-  // The matrix paths: edge of the matrices (0: not on such a path), invocations of a subgroup, matrices of rows
+  // The matrix paths: shape of the matrices (m = 0: not on such a path), invocations of a subgroup, matrices of rows
   // that one owns. tile then holds br and bc, and the subgroups and their invocations as tr and tc.
-  int matrix = 0;
+  MatrixDims matrix;
   uint32_t subgroup = 0;
   int row_blocks = 0;
   int left_shared = 0;                  // left operands that stay in shared memory
@@ -42,7 +42,7 @@ struct Launch {
   int hopper = -1;
   int ampere = -1;    // the path cuda.sm80: row of kAmpereTiles; -1: a kernel of simt
   bool tf32 = false;  // and f32 operands are rounded to TF32
-  bool multiplies_matrices() const { return matrix > 0 || hopper >= 0 || ampere >= 0; }
+  bool multiplies_matrices() const { return matrix.m > 0 || hopper >= 0 || ampere >= 0; }
   int wide_elements() const {  // of a wide load or store
     return multiplies_matrices() && (ampere < 0 || kAmpereTiles[ampere].bytes == 2) ? 8 : 4;
   }
@@ -118,6 +118,9 @@ struct JoinShape {
 };
 // Floats of a row of o's parts: whole chunks of whatever kernel writes them.
 constexpr int64_t part_pitch(int64_t head_dim_v) { return (head_dim_v + 7) / 8 * 8; }
+
+// The SPIR-V of a launch on a Vulkan path.
+String module_name(const Plan& plan, const Launch& launch);
 
 // UNSUPPORTED with every refusal in the message when no path is left; *plan then holds the refusals.
 Status make_plan(const Problem& problem, const Caps& caps, Plan* plan);

@@ -67,6 +67,12 @@ bool stores_ds(const Problem& p, const PathRow& row) {
 // What a device is taken for that does not tell.
 int64_t cores_of(const Caps& caps) { return caps.cores ? caps.cores : 32; }
 
+// The sums of a block wait two blocks ahead, so each step of the kernel must be one block.
+bool sums_matrices(const Problem& p, const Caps& caps, const PathRow& row) {
+  const MatrixDims shape = matrix_shape(p, caps, row);
+  return shape.k == shape.n;
+}
+
 // Whether bwd_dq sums ds over the batch, as one bias serves all of it and the heads' tiles, of the most rows that it has, are
 // enough for the device. Each entry must have the same tiles; and the sums may be no more than twice what d_q has numbers,
 // so that the workspace does not grow with the square of the lengths.
@@ -76,7 +82,7 @@ bool sums_ds(const Problem& p, const Caps& caps, const PathRow& row) {
          p.seq_kv > 0 && b.batch == 1 && p.batch > 1 && b.heads == p.heads_q && b.rows == p.seq_q &&
          p.lengths_q == Lengths::full && p.lengths_kv == Lengths::full &&
          p.seq_kv <= 2 * p.batch * p.head_dim &&
-         p.heads_q * ceil_div(p.seq_q, 128) >= cores_of(caps);
+         p.heads_q * ceil_div(p.seq_q, 128) >= cores_of(caps) && sums_matrices(p, caps, row);
 }
 
 }  // namespace

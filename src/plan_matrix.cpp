@@ -8,15 +8,40 @@
 #include "quirks.h"
 
 namespace tandem {
+
+String MatrixDims::name() const { return text("%dx%dx%d", m, n, k); }
+
+// shaders/coopmat is compiled for each path and type, and once more where k is twice n.
+String module_name(const Plan& plan, const Launch& launch) {
+  String name = stem_name(launch.stem);
+  if (launch.matrix.m > 0)
+    name += text("_%s_%s%s", plan.path, dtype_name(plan.problem.dtype),
+                 launch.matrix.k > launch.matrix.n ? "_k2" : "");
+  return name;
+}
+
 namespace {
 
-// The device's square matrices for operands of this type: the preferred edge, 0 if there are none.
-int matrix_edge(const Caps& caps, const char* operands) {
-  for (int edge : kMatrixEdges)
-    for (const MatrixShape& m : caps.matrices)
-      if (m.m == edge && m.n == edge && m.k == edge && std::strcmp(m.operands, operands) == 0)
-        return edge;
-  return 0;
+// Why a path does without a shape that the device has; "" if it does not.
+String shape_refusal(const Problem& p, const Caps& caps, const PathRow& row,
+                     const MatrixDims& shape) {
+  const String name = shape.name();
+  if (is_disabled(caps, name)) return name + " is " + kDisabled;
+  const uint32_t number = shape_number(shape.m, shape.n, shape.k);
+  if (const Quirk* q = find_quirk(caps, QuirkAction::no_shape, number))
+    return text("%s is not for this driver: %s (%s)", name.c_str(), q->reason, q->link);
+  if (std::strcmp(row.name, "coopmat2") == 0 && shape.k != shape.n)
+    return name + " would change its edges where an accumulator becomes an operand";
+  if (p.dtype != TANDEM_F16 && shape.k != shape.n) return name + " is taken for f16 alone";
+  return "";
+}
+
+bool has_shape(const Caps& caps, const char* operands, const MatrixDims& shape) {
+  for (const MatrixShape& m : caps.matrices)
+    if (m.m == shape.m && m.n == shape.n && m.k == shape.k &&
+        std::strcmp(m.operands, operands) == 0)
+      return true;
+  return false;
 }
 
 // The subgroup size that the matrix paths' pipelines ask for.
@@ -30,7 +55,14 @@ uint32_t pinned_subgroup(const Caps& caps, const MatrixTile& t) {
 
 }  // namespace
 
-String matrix_type_refusal(const Problem& p, const Caps& caps) {
+MatrixDims matrix_shape(const Problem& p, const Caps& caps, const PathRow& row) {
+  for (const MatrixDims& shape : kMatrixDims)
+    if (has_shape(caps, dtype_name(p.dtype), shape) && shape_refusal(p, caps, row, shape).empty())
+      return shape;
+  return MatrixDims();
+}
+
+String matrix_type_refusal(const Problem& p, const Caps& caps, const PathRow& row) {
   if (p.dtype == TANDEM_F32) return "its operands are f16 or bf16";
   if (p.dtype == TANDEM_BF16) {
     if (!caps.bfloat16) return "the device did not enable shaderBFloat16Type";
@@ -38,31 +70,35 @@ String matrix_type_refusal(const Problem& p, const Caps& caps) {
     if (const Quirk* quirk = find_quirk(caps, QuirkAction::no_bf16))
       return text("not with this driver: %s (%s)", quirk->reason, quirk->link);
   }
+  if (matrix_shape(p, caps, row).m > 0) return "";
   const char* operands = dtype_name(p.dtype);
-  if (matrix_edge(caps, operands) > 0) return "";
-  String shapes;
+  String taken, shapes, why;
+  for (const MatrixDims& shape : kMatrixDims) {
+    taken += (taken.empty() ? "" : ", ") + shape.name();
+    if (has_shape(caps, operands, shape)) why += "; " + shape_refusal(p, caps, row, shape);
+  }
   for (const MatrixShape& m : caps.matrices)
     if (std::strcmp(m.operands, operands) == 0)
       shapes += text("%s%dx%dx%d", shapes.empty() ? "" : ", ", m.m, m.n, m.k);
-  return text("it needs 16x16x16 or 8x8x8 matrices of %s, the device has %s", operands,
-              shapes.empty() ? "none" : shapes.c_str());
+  return text("it needs matrices of %s of one of these shapes: %s; the device has %s%s", operands,
+              taken.c_str(), shapes.empty() ? "none" : shapes.c_str(), why.c_str());
 }
 
 namespace {
 
 // A row of the matrix tiles on a device, as a launch sees it.
-Tile tile_of(const MatrixTile& t, int edge, uint32_t subgroup) {
+Tile tile_of(const MatrixTile& t, const MatrixDims& shape, uint32_t subgroup) {
   const bool keys = t.stem == Stem::bwd_dkv;
-  const int rows = t.rows(edge), cols = t.step(edge);
+  const int rows = t.rows(shape), cols = t.step(shape);
   return Tile{t.name,  keys ? cols : rows, keys ? rows : cols, t.subgroups, int(subgroup), 0, 0,
               t.max_d, TileOn::vulkan};
 }
 
 // Why a row of the matrix tiles does not do; "" if it does.
 String tile_refusal(const Problem& p, const Caps& caps, const PathRow& row, const MatrixTile& t,
-                    int edge) {
+                    const MatrixDims& shape) {
   const uint32_t subgroup = pinned_subgroup(caps, t);
-  const Tile as_tile = tile_of(t, edge, subgroup);
+  const Tile as_tile = tile_of(t, shape, subgroup);
   const int64_t wider = std::max(p.head_dim, p.head_dim_v);
   if (is_disabled(caps, t.name)) return kDisabled;
   if (!forced_size(p, as_tile))
@@ -72,7 +108,7 @@ String tile_refusal(const Problem& p, const Caps& caps, const PathRow& row, cons
   if (subgroup < caps.subgroup_min || subgroup > caps.subgroup_max)
     return text("needs subgroups of %u, the device has %u to %u", subgroup, caps.subgroup_min,
                 caps.subgroup_max);
-  const uint32_t shared = uint32_t(matrix_shared_bytes(t, p.head_dim, p.head_dim_v, edge)) +
+  const uint32_t shared = uint32_t(matrix_shared_bytes(t, p.head_dim, p.head_dim_v, shape)) +
                           skip_shared_bytes(p, row, t.stem);
   if (shared > caps.shared_bytes)
     return text("needs %u bytes of shared memory, the device has %u", shared, caps.shared_bytes);
@@ -95,19 +131,19 @@ bool has_matrix_tiles(Stem stem) {
 // no(tile, why) hears of those before it that do not do. nullptr if none does.
 template <typename No>
 const MatrixTile* choose_tile(Stem stem, bool doubled, const Problem& p, const Caps& caps,
-                              const PathRow& row, int edge, const No& no) {
+                              const PathRow& row, const MatrixDims& shape, const No& no) {
   const int64_t length = stem == Stem::bwd_dkv ? p.seq_kv : p.seq_q;
   const bool forced = p.tile_rows != 0 || p.tile_cols != 0;
   const MatrixTile* best = nullptr;
   for (const MatrixTile& t : kMatrixTiles) {
     if (t.stem != stem || t.doubled != doubled) continue;
-    const String why = tile_refusal(p, caps, row, t, edge);
+    const String why = tile_refusal(p, caps, row, t, shape);
     if (!why.empty()) {
       no(t, why);
       continue;
     }
-    if (!best || t.rows(edge) < best->rows(edge)) best = &t;
-    if (forced || length * 2 > best->rows(edge)) return best;
+    if (!best || t.rows(shape) < best->rows(shape)) best = &t;
+    if (forced || length * 2 > best->rows(shape)) return best;
   }
   return best;
 }
@@ -117,7 +153,7 @@ const MatrixTile* choose_tile(Stem stem, bool doubled, const Problem& p, const C
 bool choose_matrix_tiles(const Problem& p, const Caps& caps, const PathRow& row,
                          const Refuse& refuse, Form* form) {
   const String name = candidate(row);
-  const int edge = matrix_edge(caps, dtype_name(p.dtype));
+  const MatrixDims shape = matrix_shape(p, caps, row);
   const Quirk* doubled = find_quirk(caps, QuirkAction::doubled);
   std::array<const MatrixTile*, kStemCount> chosen{};
   const Tile* plain = nullptr;  // of the kernels without matrices
@@ -132,8 +168,8 @@ bool choose_matrix_tiles(const Problem& p, const Caps& caps, const PathRow& row,
       refuse(name + " " + t.name, why);
     };
     const MatrixTile*& tile = chosen[size_t(stem)];
-    tile = choose_tile(stem, doubled != nullptr, p, caps, row, edge, no);
-    if (!tile && !doubled) tile = choose_tile(stem, true, p, caps, row, edge, no);
+    tile = choose_tile(stem, doubled != nullptr, p, caps, row, shape, no);
+    if (!tile && !doubled) tile = choose_tile(stem, true, p, caps, row, shape, no);
     if (!tile && doubled)  // those of other devices would spill
       return refuse(name, text("no %s tile fits a device with this quirk: %s (%s)", stem_name(stem),
                                doubled->reason, doubled->link));
@@ -143,14 +179,14 @@ bool choose_matrix_tiles(const Problem& p, const Caps& caps, const PathRow& row,
     const MatrixTile* t = chosen[size_t(launch->stem)];
     if (!t) return form_plain(p, row, *plain, launch);
     launch->subgroup = pinned_subgroup(caps, *t);
-    launch->tile = tile_of(*t, edge, launch->subgroup);
-    launch->matrix = edge;
+    launch->tile = tile_of(*t, shape, launch->subgroup);
+    launch->matrix = shape;
     launch->row_blocks = t->row_blocks;
     launch->left_shared = t->left;
     launch->flies = t->flies != 0;
-    launch->d_blocks = matrix_blocks(p.head_dim, edge);
-    launch->dv_blocks = matrix_blocks(p.head_dim_v, edge);
-    launch->shared_bytes = uint32_t(matrix_shared_bytes(*t, p.head_dim, p.head_dim_v, edge)) +
+    launch->d_blocks = matrix_blocks(p.head_dim, shape);
+    launch->dv_blocks = matrix_blocks(p.head_dim_v, shape);
+    launch->shared_bytes = uint32_t(matrix_shared_bytes(*t, p.head_dim, p.head_dim_v, shape)) +
                            skip_shared_bytes(p, row, t->stem);
   };
   return true;

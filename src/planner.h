@@ -34,8 +34,10 @@ uint32_t skip_shared_bytes(const Problem& p, const PathRow& row, Stem stem);
 const Tile* plain_tile(Problem p, const Caps& caps, const PathRow& row);
 void form_plain(const Problem& p, const PathRow& row, const Tile& tile, Launch* launch);
 
-// plan_matrix.cpp: what of a problem's element type keeps the matrix paths from it ("" if nothing), and their tiles.
-String matrix_type_refusal(const Problem& p, const Caps& caps);
+// plan_matrix.cpp: the shape of matrices that a path takes for a problem, m = 0 if the device has none that do; what of a
+// problem's element type keeps the matrix paths from it ("" if nothing), and their tiles.
+MatrixDims matrix_shape(const Problem& p, const Caps& caps, const PathRow& row);
+String matrix_type_refusal(const Problem& p, const Caps& caps, const PathRow& row);
 bool choose_matrix_tiles(const Problem& p, const Caps& caps, const PathRow& row,
                          const Refuse& refuse, Form* form);
 

@@ -38,9 +38,10 @@ bool quirk_applies(const Quirk& q, const Caps& caps) {
          name_matches(q.device, caps.name.c_str());
 }
 
-const Quirk* find_quirk(const Caps& caps, QuirkAction action) {
+const Quirk* find_quirk(const Caps& caps, QuirkAction action, uint32_t number) {
   for (const Quirk& q : kQuirks)
-    if (q.action == action && quirk_applies(q, caps)) return &q;
+    if (q.action == action && (number == 0 || q.number == number) && quirk_applies(q, caps))
+      return &q;
   return nullptr;
 }
 
@@ -50,6 +51,8 @@ const char* Quirk::what() const {
       return "no matrix paths";
     case QuirkAction::no_bf16:
       return "no bf16 matrices";
+    case QuirkAction::no_shape:
+      return "no matrices of one shape";
     case QuirkAction::pin:
       return "subgroup size pinned";
     case QuirkAction::doubled:

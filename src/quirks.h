@@ -23,7 +23,7 @@ enum DriverId : uint32_t {
   kTurnip = 18
 };
 
-enum class QuirkAction : uint8_t { no_matrices, no_bf16, pin, doubled };
+enum class QuirkAction : uint8_t { no_matrices, no_bf16, no_shape, pin, doubled };
 
 struct Quirk {
   uint32_t driver_id, from, until;
@@ -41,13 +41,15 @@ bool name_matches(const char* patterns, const char* name);
 
 bool quirk_applies(const Quirk& quirk, const Caps& caps);
 
-// The first row with this action that applies to the device, nullptr if none does.
-const Quirk* find_quirk(const Caps& caps, QuirkAction action);
+// The first row with this action, and number if it is not 0, that applies to the device; nullptr if none does.
+const Quirk* find_quirk(const Caps& caps, QuirkAction action, uint32_t number = 0);
 
 constexpr uint32_t kAny = 0xffffffff;
 constexpr uint32_t mesa(uint32_t major, uint32_t minor, uint32_t patch) {  // VK_MAKE_VERSION
   return major << 22 | minor << 12 | patch;
 }
+
+constexpr uint32_t shape_number(int m, int n, int k) { return uint32_t(m << 16 | n << 8 | k); }
 
 #define TANDEM_RDNA3 "*RX 7###*|*PRO W7###*|* 7#0M*|* 8#0M*|* 80#0S*|*NAVI3#*|*GFX11*"
 #define TANDEM_RDNA3_ON TANDEM_RDNA3 "|*RX 9###*|*PRO R9###*|*AI PRO*|*NAVI4#*|*GFX12*"

@@ -4,6 +4,7 @@
 #define TANDEM_SRC_TILES_H
 #include <cstdint>
 
+#include "host_memory.h"
 #include "registry.h"
 
 namespace tandem {
@@ -57,8 +58,18 @@ constexpr Tile kTiles[] = {
 constexpr int kTileCount = int(sizeof(kTiles) / sizeof(kTiles[0]));
 
 // ---- tiles of the matrix paths ----
-constexpr int kMatrixStep = 4;           // matrices of features that bwd_dbias stages at a time
-constexpr int kMatrixEdges[] = {16, 8};  // of square matrices, in order of preference
+constexpr int kMatrixStep = 4;  // matrices of features that bwd_dbias stages at a time
+
+// Edges of cooperative matrices: left operands are m x k, right ones k x n, accumulators m x n.
+struct MatrixDims {
+  int m = 0, n = 0, k = 0;
+  String name() const;  // "16x16x16"
+};
+
+// Those that shaders/coopmat takes: multiples of 8, and k is n or twice that, so that one or two accumulators make a left
+// operand. In order of preference: a right operand that comes from shared memory serves m rows, and a product k n columns.
+constexpr MatrixDims kMatrixDims[] = {
+    {16, 16, 16}, {16, 8, 16}, {8, 16, 16}, {16, 8, 8}, {8, 8, 8}};
 
 struct MatrixTile {
   const char* name;
@@ -66,25 +77,34 @@ struct MatrixTile {
   int max_d, subgroups, row_blocks, cols;
   int left = 0, flies = 1, size = 0, waves = 0;
   bool doubled = false;  // for operands that take twice the registers
-  constexpr int rows(int edge) const { return subgroups * row_blocks * edge; }
-  constexpr int step(int edge) const { return cols * edge / 16; }  // the same number of matrices
+  constexpr int rows(const MatrixDims& shape) const { return subgroups * row_blocks * shape.m; }
+  // Streamed rows; where matrices have 8 x 8 elements half of them, that is as many matrices.
+  constexpr int step(const MatrixDims& shape) const {
+    return shape.m * shape.n > 64 ? cols : cols / 2;
+  }
 };
 
-constexpr int matrix_blocks(int64_t d, int edge) { return int((d + edge - 1) / edge); }
+// Left operands that cover d features.
+constexpr int matrix_blocks(int64_t d, const MatrixDims& shape) {
+  return int((d + shape.k - 1) / shape.k);
+}
 
 // The shared arrays of shaders/coopmat/<stem>.comp. Rows of 16-bit elements lie in uvec4s, padded by one.
-constexpr int matrix_shared_bytes(const MatrixTile& t, int64_t d, int64_t dv, int edge) {
-  const int row = (matrix_blocks(d > dv ? d : dv, edge) * edge / 8 + 1) * 16;
+constexpr int matrix_shared_bytes(const MatrixTile& t, int64_t d, int64_t dv,
+                                  const MatrixDims& shape) {
+  const int row = (matrix_blocks(d > dv ? d : dv, shape) * shape.k / 8 + 1) * 16;
+  const int edge = shape.m > shape.n ? shape.m : shape.n;
   // K and V, Q and dO in bwd_dkv; and whole tiles of rows on their way in and out
-  const int two = 2 * t.step(edge), rows = t.rows(edge);
+  const int two = 2 * t.step(shape), rows = t.rows(shape);
   const int streamed = t.stem == Stem::bwd_dbias
-                           ? (rows + t.step(edge)) * (kMatrixStep * edge / 8 + 1) * 16
+                           ? (rows + t.step(shape)) * (kMatrixStep * shape.k / 8 + 1) * 16
                            : (t.left > 0 || two > rows ? two : rows) * row;
   const int held = t.left * rows * row;
-  const int scratch = t.subgroups * edge * (edge + 4) * 4;  // what passes between matrices and rows
+  // what passes between matrices and rows
+  const int scratch = t.subgroups * (shape.m * shape.n + 4 * edge) * 4;
   const int iota = edge * 4;
   const int stats =
-      t.stem == Stem::bwd_dkv ? 3 * t.step(edge) * 4 : 0;  // numbers a row, streamed as well
+      t.stem == Stem::bwd_dkv ? 3 * t.step(shape) * 4 : 0;  // numbers a row, streamed as well
   return streamed + held + scratch + iota + stats;
 }
 
@@ -104,8 +124,13 @@ constexpr bool matrix_tiles_fit() {
     if (t.left > (t.stem == Stem::fwd ? 1 : 2)) return false;  // fwd has Q alone
     if (t.doubled != (t.waves > 0)) return false;
     const int most = (t.doubled ? 64 : 48) * 1024;  // AMD's, and NVIDIA's
-    if (matrix_shared_bytes(t, t.max_d, t.max_d, 16) > most) return false;
+    for (const MatrixDims& shape : kMatrixDims) {
+      if (matrix_shared_bytes(t, t.max_d, t.max_d, shape) > most) return false;
+      if (t.step(shape) % shape.k != 0) return false;
+    }
   }
+  for (const MatrixDims& s : kMatrixDims)
+    if (s.m % 8 != 0 || s.n % 8 != 0 || (s.k != s.n && s.k != 2 * s.n)) return false;
   return true;
 }
 static_assert(matrix_tiles_fit(), "a row of matrix_tiles.inc breaks one of the rules above");

@@ -114,10 +114,11 @@ inline String dump(const Status& status, const Plan& plan) {
              text("|%llu %llu %llu|", (unsigned long long)plan.workspace_size,
                   (unsigned long long)plan.delta_offset, (unsigned long long)plan.zeroed_size);
   for (const Launch& l : plan.launches)
-    s += text("%s %d %s %dx%d %d %d %u %u %u %u %u %d %u %d %d %d %u %d;", stem_name(l.stem),
+    s += text("%s %d %s %dx%d %d %d %u %u %u %u %u %s %u %d %d %d %u %d;", stem_name(l.stem),
               l.kernel, l.tile.name ? l.tile.name : "-", l.tile.br, l.tile.bc, l.d_blocks,
-              l.dv_blocks, l.tiles, l.total, l.groups_x, l.groups_y, l.shared_bytes, l.matrix,
-              l.subgroup, l.row_blocks, l.left_shared, l.flies, l.splits, l.hopper);
+              l.dv_blocks, l.tiles, l.total, l.groups_x, l.groups_y, l.shared_bytes,
+              l.matrix.name().c_str(), l.subgroup, l.row_blocks, l.left_shared, l.flies, l.splits,
+              l.hopper);
   for (const Refusal& r : plan.refusals) s += r.candidate + ": " + r.reason + ";";
   return s;
 }

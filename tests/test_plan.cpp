@@ -46,7 +46,7 @@ void check_matrix_launch(const Plan& plan, const Caps& caps, const Launch& l) {
   const char* operands = plan.problem.dtype == TANDEM_F16 ? "f16" : "bf16";
   CHECK(plan.problem.dtype != TANDEM_F32);
   CHECK(std::count_if(caps.matrices.begin(), caps.matrices.end(), [&](const MatrixShape& m) {
-          return m.m == l.matrix && m.n == l.matrix && m.k == l.matrix &&
+          return m.m == l.matrix.m && m.n == l.matrix.n && m.k == l.matrix.k &&
                  std::strcmp(m.operands, operands) == 0;
         }) > 0);
   CHECK(l.subgroup >= caps.subgroup_min);
@@ -54,10 +54,14 @@ void check_matrix_launch(const Plan& plan, const Caps& caps, const Launch& l) {
   CHECK(uint32_t(l.tile.tr) <= caps.max_subgroups);
   const auto check = [&](const auto& spec) {
     CHECK(spec.SUBGROUP == l.subgroup);
-    CHECK(spec.MATRIX == uint32_t(l.matrix));
+    CHECK(spec.MM == uint32_t(l.matrix.m));
+    CHECK(spec.MN == uint32_t(l.matrix.n));
+    const bool two = module_name(plan, l).find("_k2") != String::npos;
+    CHECK(uint32_t(l.matrix.k) == spec.MN * (two ? 2 : 1));
+    CHECK((!two || (std::string(plan.path) == "coopmat" && plan.problem.dtype == TANDEM_F16)));
     CHECK(spec.WG % spec.SUBGROUP == 0);
-    CHECK(spec.ROWS == spec.WG / spec.SUBGROUP * spec.RM * spec.MATRIX);
-    CHECK(spec.COLS % spec.MATRIX == 0);
+    CHECK(spec.ROWS == spec.WG / spec.SUBGROUP * spec.RM * spec.MM);
+    CHECK(spec.COLS % uint32_t(l.matrix.k) == 0);
     CHECK(spec.COLS % 4 == 0);  // a tile's columns begin where a draw of dropout does
   };
   if (l.stem == Stem::fwd) check(fwd_spec(plan, l));
@@ -132,7 +136,7 @@ void check_launch(const Plan& plan, const Caps& caps, const Launch& l) {
   CHECK(dispatched <= uint64_t(1) << 32);
 
   CHECK(l.shared_bytes <= caps.shared_bytes);
-  if (l.matrix > 0)
+  if (l.matrix.m > 0)
     check_matrix_launch(plan, caps, l);
   else {  // the Vulkan kernels' words for votes and tiles that count come on top, one of each at least
     const bool votes = plan.backend == Backend::vulkan && l.tile.br > 0;
@@ -147,7 +151,7 @@ void check_launch(const Plan& plan, const Caps& caps, const Launch& l) {
   if (join) return;
   CHECK(uint32_t(l.tile.invocations()) <= caps.max_invocations);
   CHECK(l.tile.max_d >= std::max(p.head_dim, p.head_dim_v));
-  const int cols = l.matrix > 0 ? l.matrix : l.tile.block_cols();
+  const int cols = l.matrix.m > 0 ? l.matrix.k : l.tile.block_cols();
   CHECK(l.d_blocks * cols >= p.head_dim);
   CHECK((l.d_blocks - 1) * cols < p.head_dim);
   CHECK(l.dv_blocks * cols >= p.head_dim_v);
@@ -504,16 +508,14 @@ uint32_t module_bytes(const Plan& plan, const Launch& l) {
     break;
 #include "stems.inc"
   }
-  const std::string name =
-      std::string(stem_name(l.stem)) +
-      (l.matrix == 0 ? "" : std::string("_") + plan.path + "_" + dtype_name(plan.problem.dtype));
+  const String name = module_name(plan, l);
 #define TANDEM_MODULE(module)                                                \
   if (name == #module) {                                                     \
     static const spirv::Module m(module##_spirv, std::size(module##_spirv)); \
     return m.shared_bytes(constants);                                        \
   }
 #include "shaders/modules.inc"
-  FAIL("no module " << name);
+  FAIL("no module " << name.c_str());
   return 0;
 }
 }  // namespace
@@ -521,9 +523,11 @@ uint32_t module_bytes(const Plan& plan, const Launch& l) {
 TEST_CASE("the plan's bytes of shared memory are those that the Vulkan kernels declare") {
   int matrix = 0, scalar = 0;
   std::set<Stem> seen;
-  for (const char* id : {"h100_vulkan", "lavapipe", "rdna3_radv"})
+  std::set<std::string> shapes;
+  for (const char* id : {"h100_vulkan", "lavapipe", "rdna3_radv", "arc_b580_mesa"})
     for (const char* disabled :
-         {"", "vulkan.coopmat2", "vulkan.coopmat2,vulkan.coopmat", "fwd64d,fwd128d,dkv64d,dq64d"})
+         {"", "vulkan.coopmat2", "vulkan.coopmat2,vulkan.coopmat", "fwd64d,fwd128d,dkv64d,dq64d",
+          "16x16x16", "vulkan.coopmat2,16x16x16", "vulkan.coopmat2,16x16x16,16x8x16"})
       for (const char* direction : {"fwd", "bwd"})
         for (const char* dtype : {"f16", "bf16"})
           for (const char* rest :
@@ -546,11 +550,13 @@ TEST_CASE("the plan's bytes of shared memory are those that the Vulkan kernels d
             for (const Launch& l : plan.launches) {
               CAPTURE(std::string(stem_name(l.stem)));
               CHECK(l.shared_bytes == module_bytes(plan, l));
-              (l.matrix > 0 ? matrix : scalar) += 1;
+              (l.matrix.m > 0 ? matrix : scalar) += 1;
+              if (l.matrix.m > 0) shapes.insert(l.matrix.name().c_str());
               seen.insert(l.stem);
             }
           }
   CHECK(matrix > 100);
+  CHECK(shapes.size() == std::size(kMatrixDims));
   CHECK(scalar > 100);
   for (const KernelRow& row : kKernels)
     if (row.backend == Backend::vulkan)

@@ -2,11 +2,13 @@
 // Plans of the matrix paths, and what quirks of drivers make of them.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 #include <vector>
 
 #include "plan_fixture.h"
+#include "planner.h"
 #include "quirks.h"
 
 using namespace tandem;
@@ -73,7 +75,10 @@ TEST_CASE("matrix paths: what is missing is named") {
   has(refusal(caps, "fwd bf16 sq100 d64", "vulkan.coopmat2"), "shaderBFloat16CooperativeMatrix");
   CHECK(refusal(caps, "fwd f16 sq100 d64", "vulkan.coopmat2") == "");
   has(refusal(good, "fwd f32 sq100 d64", "vulkan.coopmat2"), "its operands are f16 or bf16");
-  has(refusal(caps_of("arc_b580_mesa"), "fwd f16 sq100 d64", "vulkan.coopmat"), "8x16x16");
+  caps = good;
+  caps.matrices = {{32, 8, 16, "f16"}, {16, 16, 16, "bf16"}, {8, 8, 32, "f16"}};
+  has(refusal(caps, "fwd f16 sq100 d64", "vulkan.coopmat"), "the device has 32x8x16, 8x8x32");
+  has(refusal(caps, "fwd f16 sq100 d64", "vulkan.coopmat"), "16x16x16, 16x8x16, 8x16x16");
   has(refusal(good, "fwd f16 sq100 d64 tile=64x64", "vulkan.coopmat2"), "64x64");
   caps = good;
   caps.max_subgroups = 2;
@@ -92,7 +97,7 @@ TEST_CASE("matrix paths: what takes no matrices goes along without") {
     CHECK(std::string(plan.path) == "coopmat2");
     std::string s;
     for (const Launch& l : plan.launches)
-      s += std::string(s.empty() ? "" : " ") + stem_name(l.stem) + (l.matrix > 0 ? "!" : "") +
+      s += std::string(s.empty() ? "" : " ") + stem_name(l.stem) + (l.matrix.m > 0 ? "!" : "") +
            (l.stores_d_bias ? "+" : "");
     return s;
   };
@@ -211,6 +216,63 @@ TEST_CASE("matrix paths: tiles for operands that take twice the registers") {
   CHECK(plan.launches[0].subgroup == 32);
 }
 
+TEST_CASE("matrix paths: the shape is one that the device lists, and that nothing forbids") {
+  const auto shape = [](const Caps& caps, const char* path) {
+    Plan plan;
+    REQUIRE(make_plan(problem_of("bwd f16 hq2 sq500 d100 dv72"), caps, &plan).ok());
+    CHECK(std::string(plan.path) == path);
+    const Launch* l = plan.find(Stem::bwd_dq);
+    CHECK(l->tile.br == l->tile.tr * l->row_blocks * l->matrix.m);
+    CHECK(l->d_blocks == (100 + l->matrix.k - 1) / std::max(l->matrix.k, 1));
+    return std::string(l->matrix.name().c_str());
+  };
+  const auto without = [](Caps caps, const char* words) {
+    REQUIRE(parse_disabled(words, &caps.disabled).ok());
+    return caps;
+  };
+  const Caps h100 = caps_of("h100_vulkan");
+  CHECK(shape(h100, "coopmat2") == "16x16x16");
+  CHECK(shape(caps_of("arc_b580_mesa"), "coopmat") == "8x16x16");
+  CHECK(shape(caps_of("arc_b580_win"), "coopmat") == "8x16x16");
+  CHECK(shape(caps_of("lavapipe"), "coopmat2") == "8x8x8");
+  // Conversions keep the edges: coopmat2 goes on to the next shape, coopmat takes this one through shared memory.
+  CHECK(shape(without(h100, "16x16x16"), "coopmat2") == "16x8x8");
+  CHECK(shape(without(h100, "16x16x16,vulkan.coopmat2"), "coopmat") == "16x8x16");
+  CHECK(shape(without(h100, "16x16x16,16x8x8"), "coopmat") == "16x8x16");
+  CHECK(shape(without(h100, "16x16x16,16x8x16,vulkan.coopmat2"), "coopmat") == "16x8x8");
+  Caps caps = h100;
+  CHECK(!parse_disabled("16x16x32", &caps.disabled).ok());
+  Plan plan;
+  REQUIRE(make_plan(problem_of("fwd f16 sq100 d64"), without(h100, "16x16x16,16x8x8"), &plan).ok());
+  CHECK(std::string(plan.path) == "coopmat");
+  const String text = explain(problem_of("fwd f16 sq100 d64"), without(h100, "16x16x16,16x8x8"));
+  const std::string why = text.c_str();
+  INFO(why);
+  CHECK(why.find("the device has 16x16x16, 16x8x16, 16x8x8") != std::string::npos);
+  CHECK(why.find("16x16x16 is disabled by TANDEM_DISABLE") != std::string::npos);
+  CHECK(why.find("16x8x16 would change its edges") != std::string::npos);
+  // A quirk forbids a shape as TANDEM_DISABLE does.
+  caps = h100;
+  caps.name = "Tesla T4";
+  const Problem problem = problem_of("fwd f16 sq100 d64");
+  for (const PathRow& row : kPaths) {
+    if (!is_matrix_path(row)) continue;
+    const bool nv = std::strcmp(row.name, "coopmat2") == 0;
+    CHECK(matrix_shape(problem, h100, row).name() == "16x16x16");
+    CHECK(matrix_shape(problem, caps, row).name() == (nv ? "16x8x8" : "16x8x16"));
+  }
+  // Sums over the batch go block by block: not where a step of the kernel is two.
+  const Problem sums =
+      problem_of("bwd f16 b4 hq32 sq1024 d128 bias:f16:1x32x1024 grads=qkvb d_bias:f16");
+  for (const auto& row : {std::pair<const char*, bool>{"vulkan.coopmat2", true},
+                          {"16x16x16", true},
+                          {"16x16x16,vulkan.coopmat2", false}}) {
+    REQUIRE(make_plan(sums, without(h100, row.first), &plan).ok());
+    CHECK(plan.find(Stem::bwd_dq)->sums_d_bias == row.second);
+    CHECK((plan.find(Stem::bwd_dbias) == nullptr) == row.second);
+  }
+}
+
 TEST_CASE("quirks: names, versions, and what planning makes of them") {
   CHECK(name_matches("*", ""));
   CHECK(name_matches("abc", "abc"));
@@ -271,7 +333,8 @@ TEST_CASE("quirks: names, versions, and what planning makes of them") {
     CHECK(std::strlen(quirk.reason) > 10);
     CHECK(std::strncmp(quirk.link, "https://", 8) == 0);
     CHECK(quirk.from <= quirk.until);
-    CHECK((quirk.action == QuirkAction::pin) == (quirk.number > 0));
+    const bool numbered = quirk.action == QuirkAction::pin || quirk.action == QuirkAction::no_shape;
+    CHECK(numbered == (quirk.number > 0));
   }
   // Pinned where the device has the size, and only there; the first row that applies counts.
   Caps caps = caps_of("rdna3_radv");

@@ -218,8 +218,8 @@ void print_text(const ordered_json& j) {
                word(t, "name"), t["rows"].get<int>(), t["cols"].get<int>(),
                t["max_head_dim"].get<int>(), t["shared_bytes"].get<int>());
   fmt::print(
-      "\nTiles of the matrix paths (matrices of 16 x 16; of 8 x 8: half of the rows and "
-      "columns)\n");
+      "\nTiles of the matrix paths (matrices of 16 rows; of 8: half of the rows; of 8 x 8: half of "
+      "the columns, too)\n");
   for (const auto& t : j["matrix_tiles"])
     fmt::print(
         "  {:<15} {:<8} {} subgroups of {} x 16 rows, {} columns a step, head sizes up to {}{}\n",

@@ -5,7 +5,7 @@
 // No branches of some invocations here but around one store, as matrices that live through them wait in memory on NVIDIA:
 // what does not exist is loaded from the nearest place that does.
 
-// With BIAS_BLOCKS (every block of MATRIX rows and, of 16-bit elements, 2 MATRIX keys exists as a whole) neither chunks nor
+// With BIAS_BLOCKS (every block of MM rows and, of 16-bit elements, 2 MN keys exists as a whole) neither chunks nor
 // scratch: the blocks are loaded as accumulators of 32-bit words. It takes more registers, which fwd has.
 // Otherwise, where rows are no chunks, bias goes element by element (score.glsl).
 const bool BIAS_CHUNKS = BIAS != 0 && WIDE != 0 && BIAS_WIDE != 0 && !BIAS_BLOCKS;
@@ -14,7 +14,7 @@ const bool BIAS_CHUNKS = BIAS != 0 && WIDE != 0 && BIAS_WIDE != 0 && !BIAS_BLOCK
 #ifndef PIPES_BIAS
 #define PIPES_BIAS false
 #endif
-const bool BIAS_PIPED = BIAS_CHUNKS && PIPES_BIAS && RM == 1;
+const bool BIAS_PIPED = BIAS_CHUNKS && PIPES_BIAS && RM == 1 && KN == 1;
 const int BIAS_TURNS = (BLOCK_CHUNKS + SUBGROUP - 1) / SUBGROUP;
 const int BIAS_WORDS = BIAS == F32 ? 2 : 1; // uvec4s of a chunk
 const int BIAS_VEC = BIAS_CHUNKS ? BIAS_TURNS * BIAS_WORDS : 1;
@@ -34,7 +34,7 @@ void fetch_bias(out Bias x, int i0, int i, int j0, int j) {
   const uvec2 row = to_bytes(extra.bias.sd.xy, BIAS_SHIFT);
   const int pitch = int(row.x >> 4);
   if (BIAS_BLOCKS) {
-    const int top = max(min(i0 + i, block.seq_q - MATRIX), 0), left = min(j0 + j, block.seq_kv - KEY_STEP * MATRIX);
+    const int top = max(min(i0 + i, block.seq_q - MM), 0), left = min(j0 + j, block.seq_kv - KEY_STEP * MN);
     Rows4 at = Rows4(add64(add64(inputs.bias, mul64(row, top)), left << BIAS_SHIFT));
     coopMatLoad(x.words, at.w, 0, pitch, ROW_MAJOR);
   }
@@ -43,8 +43,8 @@ void fetch_bias(out Bias x, int i0, int i, int j0, int j) {
   const int rows = max(entry.seq_q - 1 - top, 0), keys = block.seq_kv - 8 - left;
   Rows4 at = Rows4(add64(add64(inputs.bias, mul64(row, top)), left << BIAS_SHIFT));
   EACH(turn, BIAS_TURNS) {
-    const int n = block_chunk(turn), key = min(j + n % (MATRIX / 8) * 8, keys);
-    const int from = min(i + n / (MATRIX / 8), rows) * pitch + (key << BIAS_SHIFT >> 4);
+    const int n = block_chunk(turn), key = min(j + n % (KEYS / 8) * 8, keys);
+    const int from = min(i + n / (KEYS / 8), rows) * pitch + (key << BIAS_SHIFT >> 4);
     x.chunks[turn * BIAS_WORDS] = at.w[from];
     if (BIAS == F32) x.chunks[turn * BIAS_WORDS + BIAS_WORDS - 1] = at.w[from + 1];
   }
@@ -52,7 +52,7 @@ void fetch_bias(out Bias x, int i0, int i, int j0, int j) {
 // Of a tile's blocks, bias[RM][NB]; with PAIRS every second one is two.
 #define FETCH_BIAS(bias, i0, j0)                                                        \
   EACH(r, RM) EACH(n, NB)                                                               \
-    if (!PAIRS || n % 2 == 0) fetch_bias(bias[r][n], i0, BLOCK_ROW + r * MATRIX, j0, n * MATRIX);
+    if (!PAIRS || n % 2 == 0) fetch_bias(bias[r][n], i0, BLOCK_ROW + r * MM, j0, n * MN);
 // Two words of a chunk, four keys.
 vec4 bias_floats(uint a, uint b) {
   if (BIAS == F16) return vec4(unpackHalf2x16(a), unpackHalf2x16(b));
@@ -61,7 +61,7 @@ vec4 bias_floats(uint a, uint b) {
 // Chunks on their way to become a matrix: it is loaded after a barrier of the subgroup, and another one follows.
 void put_bias(Bias from) {
   EACH(turn, BIAS_TURNS) {
-    const int n = block_chunk(turn), at = MY_SCRATCH + n / (MATRIX / 8) * SCRATCH_PITCH + n % (MATRIX / 8) * 2;
+    const int n = block_chunk(turn), at = MY_SCRATCH + n / (KEYS / 8) * KEYS_PITCH + n % (KEYS / 8) * 2;
     const uvec4 w = from.chunks[turn * BIAS_WORDS], next = from.chunks[turn * BIAS_WORDS + BIAS_WORDS - 1];
     scratch[at] = BIAS == F32 ? uintBitsToFloat(w) : bias_floats(w.x, w.y);
     scratch[at + 1] = BIAS == F32 ? uintBitsToFloat(next) : bias_floats(w.z, w.w);
@@ -86,9 +86,9 @@ ACC bias_block(Bias from, int n, bool flip) {
     subgroupBarrier();
   }
   if (flip)
-    coopMatLoad(bias, scratch, MY_SCRATCH, SCRATCH_PITCH, COL_MAJOR);
+    coopMatLoad(bias, scratch, MY_SCRATCH, KEYS_PITCH, COL_MAJOR);
   else
-    coopMatLoad(bias, scratch, MY_SCRATCH, SCRATCH_PITCH, ROW_MAJOR);
+    coopMatLoad(bias, scratch, MY_SCRATCH, KEYS_PITCH, ROW_MAJOR);
   subgroupBarrier();
   return bias;
 }
@@ -139,9 +139,9 @@ void store_ds(ACC ds, int i0, int j0) {
   coopMatStore(ds, scratch, MY_SCRATCH, SCRATCH_PITCH, ROW_MAJOR);
   subgroupBarrier();
   EACH(turn, BIAS_TURNS) {
-    const int n = block_chunk(turn), at = MY_SCRATCH + n / (MATRIX / 8) * SCRATCH_PITCH + n % (MATRIX / 8) * 2;
+    const int n = block_chunk(turn), at = MY_SCRATCH + n / (KEYS / 8) * KEYS_PITCH + n % (KEYS / 8) * 2;
     if (BLOCK_CHUNKS % SUBGROUP == 0 || LANE + turn * SUBGROUP < BLOCK_CHUNKS)
-      store_chunk(i0 + n / (MATRIX / 8), j0 + n % (MATRIX / 8) * 8, scratch[at], scratch[at + 1]);
+      store_chunk(i0 + n / (KEYS / 8), j0 + n % (KEYS / 8) * 8, scratch[at], scratch[at + 1]);
   }
   subgroupBarrier();
 }

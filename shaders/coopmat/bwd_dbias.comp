@@ -21,7 +21,8 @@ layout(push_constant) uniform Push {
 } push;
 
 const int STEP = 4; // src/tiles.h
-const int STEP_CHUNKS = STEP * MATRIX / 8, STEP_PITCH = STEP_CHUNKS + 1;
+#define STEP_CHUNKS (STEP * MK / 8)
+#define STEP_PITCH (STEP_CHUNKS + 1)
 #define STREAMED ((ROWS + COLS) * STEP_PITCH) // query rows, then keys
 
 #include "tensor.glsl"
@@ -83,10 +84,10 @@ void put_step(View a, int a0, View b, int b0, int step) {
   EACH(d, STEP) {                                                                                      \
     OPERAND_A left[RM];                                                                                \
     EACH(r, RM)                                                                                        \
-      coopMatLoad(left[r], streamed, (BLOCK_ROW + r * MATRIX) * STEP_PITCH + d * (MATRIX / 8), STEP_PITCH, ROW_MAJOR); \
+      coopMatLoad(left[r], streamed, (BLOCK_ROW + r * MM) * STEP_PITCH + d * (MK / 8), STEP_PITCH, ROW_MAJOR); \
     EACH(n, NB) {                                                                                      \
       OPERAND_B y;                                                                                     \
-      coopMatLoad(y, streamed, (ROWS + n * MATRIX) * STEP_PITCH + d * (MATRIX / 8), STEP_PITCH, COL_MAJOR); \
+      coopMatLoad(y, streamed, (ROWS + n * MN) * STEP_PITCH + d * (MK / 8), STEP_PITCH, COL_MAJOR); \
       EACH(r, RM) x[r][n] = coopMatMulAdd(left[r], y, x[r][n]);                                        \
     }                                                                                                  \
   }
@@ -129,12 +130,12 @@ int find_member(int n, int end, Place place, int bias_b, int i0, int key_tile, o
 }
 
 // Numbers a row of the subgroup, one an invocation in turns.
-const int ROW_TURNS = (MATRIX + SUBGROUP - 1) / SUBGROUP;
+const int ROW_TURNS = (MM + SUBGROUP - 1) / SUBGROUP;
 #define SPREAD_ROWS(x, value)                                            \
   {                                                                      \
     EACH(turn, ROW_TURNS) {                                              \
       const int row = LANE + turn * SUBGROUP;                            \
-      if (row < MATRIX) SCRATCH_FLOAT(row) = value[turn];                \
+      if (row < MM) SCRATCH_FLOAT(row) = value[turn];                \
     }                                                                    \
     subgroupBarrier();                                                   \
     coopMatLoad(x, scratch, MY_SCRATCH, 0, COL_MAJOR);                   \
@@ -166,11 +167,11 @@ void main() {
     ACC s[RM][NB], dp[RM][NB], slope[RM][NB];
     EACH(r, RM) {
       EACH(turn, ROW_TURNS) {
-        const int row = my_row0 + r * MATRIX + LANE + turn * SUBGROUP;
+        const int row = my_row0 + r * MM + LANE + turn * SUBGROUP;
         origins[r][turn] = NO_ORIGIN;
         deltas[r][turn] = 0.0;
         shares[r][turn] = share_of(row);
-        if (row < entry.seq_q && LANE + turn * SUBGROUP < MATRIX) {
+        if (row < entry.seq_q && LANE + turn * SUBGROUP < MM) {
           origins[r][turn] = weight_origin(Load1(stat_address(push.lse, m.head, block.seq_q, row)).w);
           deltas[r][turn] = uintBitsToFloat(Load1(stat_address(push.delta, m.head, block.seq_q, row)).w);
         }
@@ -211,7 +212,7 @@ void main() {
       if (NORM == ELASTIC) SPREAD_ROWS(share, shares[r])
       EACH(n, NB) {
         if (DROPOUT != 0) {
-          ACC factor = drop_block(my_row0 + r * MATRIX, col0 + n * MATRIX, false);
+          ACC factor = drop_block(my_row0 + r * MM, col0 + n * MN, false);
           ELEMENTS(k, delta) dp[r][n][k] *= factor[k];
         }
         ELEMENTS(k, delta) acc[r][n][k] += ds_at(s[r][n][k], share[k], dp[r][n][k], delta[k]);
@@ -227,7 +228,7 @@ void main() {
   uvec2 elements = add64(mul64(block.d_bias.bh.xy, bias_b), mul64(block.d_bias.bh.zw, place.head));
   begin_ds(add64(elements, mul64(uvec2(block.part, 0), split)), ONE_ROW != 0 ? 1 : block.seq_q);
   if (ONE_ROW == 0) {
-    EACH(r, RM) EACH(n, NB) store_ds(acc[r][n], i0 + BLOCK_ROW + r * MATRIX, col0 + n * MATRIX);
+    EACH(r, RM) EACH(n, NB) store_ds(acc[r][n], i0 + BLOCK_ROW + r * MM, col0 + n * MN);
     return;
   }
   // Rows of a block, then blocks and subgroups, in order. The sums of all subgroups lie in the streamed array.
@@ -236,10 +237,10 @@ void main() {
     EACH(r, RM) {
       coopMatStore(acc[r][n], scratch, MY_SCRATCH, SCRATCH_PITCH, ROW_MAJOR);
       subgroupBarrier();
-      for (int c = LANE; c < MATRIX; c += SUBGROUP) {
+      for (int c = LANE; c < MN; c += SUBGROUP) {
         float sum = 0;
-        for (int row = 0; row < MATRIX; row++) sum += SCRATCH_FLOAT(row * (MATRIX + 4) + c);
-        const int at = (int(gl_SubgroupID) * RM + r) * COLS + n * MATRIX + c;
+        for (int row = 0; row < MM; row++) sum += SCRATCH_FLOAT(row * 4 * SCRATCH_PITCH + c);
+        const int at = (int(gl_SubgroupID) * RM + r) * COLS + n * MN + c;
         streamed[at / 4][at % 4] = floatBitsToUint(sum);
       }
       subgroupBarrier();
@@ -248,7 +249,7 @@ void main() {
   barrier();
   for (int c = 8 * TID; c < COLS; c += 8 * WG) {
     vec4 low = vec4(0), high = vec4(0);
-    for (int part = 0; part < ROWS / MATRIX; part++) {
+    for (int part = 0; part < ROWS / MM; part++) {
       low += uintBitsToFloat(streamed[(part * COLS + c) / 4]);
       high += uintBitsToFloat(streamed[(part * COLS + c) / 4 + 1]);
     }

@@ -27,6 +27,7 @@ layout(push_constant) uniform Push {
 #include "mask.glsl"
 #include "softmax.glsl"
 #include "weight.glsl"
+#define FLIPS true
 #include "coopmat/matrix.glsl"
 #include "coopmat/stage.glsl"
 #define PIPES_BIAS true
@@ -48,6 +49,20 @@ float fetch_stat(int head, int n, int col0) {
   if (GRAD_K == 0 || i >= entry.seq_q) return 0.0;
   return uintBitsToFloat(Load1(stat_address(push.delta, head, block.seq_q, i)).w);
 }
+// Of a step's columns, every row the same: row major with stride 0.
+#if TANDEM_KN == 1
+#define OF_COL(x, q) x
+#define STEP_STATS(x, which) \
+  ACC x;                     \
+  if (which < STATS) coopMatLoad(x, stats, (which * COLS + n * MK) / 4, 0, ROW_MAJOR);
+#else
+#define OF_COL(x, q) x[(q) % KN]
+#define STEP_STATS(x, which)                                                                         \
+  ACC x[KN];                                                                                         \
+  if (which < STATS) {                                                                               \
+    EACH(c, KN) coopMatLoad(x[c], stats, (which * COLS + n * MK + c * MN) / 4, 0, ROW_MAJOR);        \
+  }
+#endif
 const int STAT_TURNS = (STATS * COLS + WG - 1) / WG;
 
 void main() {
@@ -70,10 +85,10 @@ void main() {
   if (GRAD_K != 0) {
     LOAD_OPERANDS(mv, 1, v, row0, DV_BLOCKS, DV_CHUNKS)
   }
-  ACC acc_k[RM][D_BLOCKS], acc_v[RM][DV_BLOCKS];
+  ACC acc_k[RM][D_OUT], acc_v[RM][DV_OUT];
   EACH(r, RM) {
-    EACH(d, D_BLOCKS) acc_k[r][d] = ACC(0.0);
-    EACH(d, DV_BLOCKS) acc_v[r][d] = ACC(0.0);
+    EACH(d, D_OUT) acc_k[r][d] = ACC(0.0);
+    EACH(d, DV_OUT) acc_v[r][d] = ACC(0.0);
   }
 
   for (int g = 0; g < heads; g++) {
@@ -82,7 +97,7 @@ void main() {
     View q = q_view(push.q, block.q, b, h, entry.seq_q, block.head_dim, (push.wide & 1u) != 0);
     View d_o = q_view(push.d_o, block.d_o, b, h, entry.seq_q, block.head_dim_v, (push.wide & 8u) != 0);
     float stat[STAT_TURNS];
-    Bias bias[RM];
+    Bias bias[STEP_BLOCKS];
     int next = next_tile(tiles.begin, tiles.end, row0, true);
     if (SKIP_KEEP && next >= tiles.end) continue;
     if (BIAS_PIPED) fetch_bias(bias[0], next * COLS, 0, row0, BLOCK_ROW);
@@ -110,108 +125,90 @@ void main() {
       // of k and v lives from turn to turn. Unrolled, S and dP of all columns need registers too, and on an H100
       // (580.159.04) 4 products run at 229 TFLOP/s instead of 276 at D 128, 298 instead of 340 at D 64.
       const bool partial = t < tiles.full_begin || t >= tiles.full_end;
-      [[dont_unroll]] for (int n = 0; n < NB; n++) {
-        const int at = n * MATRIX * PITCH, i0 = col0 + n * MATRIX;
-        ACC s[RM], dp[RM], slope[RM];
+      [[dont_unroll]] for (int n = 0; n < COL_STEPS; n++) {
+        const int at = n * MK * PITCH, i0 = col0 + n * MK;
+        ACC s[STEP_BLOCKS], dp[STEP_BLOCKS], slope[STEP_BLOCKS];
         if (BIAS_PIPED) {
           put_bias(bias[0]);
           subgroupBarrier();
-          fetch_bias(bias[0], n + 1 < NB ? i0 + MATRIX : next * COLS, 0, row0, BLOCK_ROW);
+          fetch_bias(bias[0], n + 1 < COL_STEPS ? i0 + MK : next * COLS, 0, row0, BLOCK_ROW);
         }
-        EACH(r, RM) {
-          if (!BIAS_PIPED) fetch_bias(bias[r], i0, 0, row0, BLOCK_ROW + r * MATRIX);
-          s[r] = ACC(0.0);
-          dp[r] = ACC(0.0);
-          if (MASKS_FIRST && NEEDS_MASK(partial)) mask_block(s[r], i0, my_row0 + r * MATRIX, true);
+        EACH(q, STEP_BLOCKS) {
+          if (!BIAS_PIPED) fetch_bias(bias[q], i0, STEP_COL(q), row0, BLOCK_ROW + STEP_ROW(q));
+          s[q] = ACC(0.0);
+          dp[q] = ACC(0.0);
+          if (MASKS_FIRST && NEEDS_MASK(partial)) mask_block(s[q], AT_COL(i0, q), my_row0 + STEP_ROW(q), true);
         }
         // S and dP side by side: products that do not wait for each other.
         EACH(d, MOST_BLOCKS) {
-          if (d < D_BLOCKS) {
-            OPERAND_B y;
-            coopMatLoad(y, streamed, at + d * (MATRIX / 8), PITCH, COL_MAJOR);
-            EACH(r, RM) {
-              LEFT_OPERAND(x, mk, 2, r, d)
-              s[r] = coopMatMulAdd(x, y, s[r]);
-            }
-          }
-          if (GRAD_K != 0 && NORM != ENTMAX && d < DV_BLOCKS) {
-            OPERAND_B y;
-            coopMatLoad(y, streamed, SECOND + at + d * (MATRIX / 8), PITCH, COL_MAJOR);
-            EACH(r, RM) {
-              LEFT_OPERAND(x, mv, 1, r, d)
-              dp[r] = coopMatMulAdd(x, y, dp[r]);
-            }
-          }
+          if (d < D_BLOCKS) MULTIPLY_LEFT(s, mk, 2, at, d)
+          if (GRAD_K != 0 && NORM != ENTMAX && d < DV_BLOCKS) MULTIPLY_LEFT(dp, mv, 1, SECOND + at, d)
         }
-        FINISH_COLUMN(s, slope, bias, i0, my_row0, true, partial)
-        ACC origin, delta, share; // every row the same: row major with stride 0
-        coopMatLoad(origin, stats, n * MATRIX / 4, 0, ROW_MAJOR);
-        coopMatLoad(delta, stats, (COLS + n * MATRIX) / 4, 0, ROW_MAJOR);
+        FINISH_STEP(s, slope, bias, i0, my_row0, true, partial)
+        STEP_STATS(origin, 0)
+        STEP_STATS(delta, 1)
         if (NORM == ENTMAX) { // where no key of the block has a weight, nothing follows
           bool any = false;
-          EACH(r, RM) ELEMENTS(k, origin) any = any || s[r][k] > origin[k];
+          EACH(q, STEP_BLOCKS) ELEMENTS(k, s[q]) any = any || s[q][k] > OF_COL(origin, q)[k];
           if (LEAVES_BLOCKS && !subgroupAny(any)) continue;
           if (GRAD_K != 0) {
-            EACH(d, DV_BLOCKS) {
-              OPERAND_B y;
-              coopMatLoad(y, streamed, SECOND + at + d * (MATRIX / 8), PITCH, COL_MAJOR);
-              EACH(r, RM) {
-                LEFT_OPERAND(x, mv, 1, r, d)
-                dp[r] = coopMatMulAdd(x, y, dp[r]);
-              }
-            }
+            EACH(d, DV_BLOCKS) MULTIPLY_LEFT(dp, mv, 1, SECOND + at, d)
           }
         }
-        if (NORM == ELASTIC) coopMatLoad(share, stats, (2 * COLS + n * MATRIX) / 4, 0, ROW_MAJOR);
+        STEP_STATS(share, 2)
         OPERAND_A p[RM], ds[RM];
-        EACH(r, RM) {
-          ELEMENTS(k, origin) s[r][k] = base_at(s[r][k], origin[k]);
-          ACC y = s[r];
+        BEFORE(p)
+        BEFORE(ds)
+        EACH(q, STEP_BLOCKS) {
+          ELEMENTS(k, s[q]) s[q][k] = base_at(s[q][k], OF_COL(origin, q)[k]);
+          ACC y = s[q];
           if (NORM != SOFTMAX) {
-            ELEMENTS(k, share) y[k] = weight_of(s[r][k], share[k]);
+            ELEMENTS(k, s[q]) y[k] = weight_of(s[q][k], OF_COL(share, q)[k]);
           }
           if (DROPOUT != 0) {
-            ACC factor = drop_block(i0, my_row0 + r * MATRIX, true);
+            ACC factor = drop_block(AT_COL(i0, q), my_row0 + STEP_ROW(q), true);
             ELEMENTS(k, factor) {
               y[k] *= factor[k];
-              dp[r][k] *= factor[k];
+              dp[q][k] *= factor[k];
             }
           }
-          if (GRAD_V != 0) p[r] = to_operand(y);
+          if (GRAD_V != 0) {
+            PUT_OPERAND(p, q, y, (y))
+          }
           if (GRAD_K != 0) {
-            ELEMENTS(k, delta) s[r][k] = ds_at(s[r][k], share[k], dp[r][k], delta[k]);
+            ELEMENTS(k, s[q]) s[q][k] = ds_at(s[q][k], OF_COL(share, q)[k], dp[q][k], OF_COL(delta, q)[k]);
             if (SOFTCAP != 0) {
-              ELEMENTS(k, delta) s[r][k] *= slope[r][k];
+              ELEMENTS(k, s[q]) s[q][k] *= slope[q][k];
             }
-            ds[r] = to_operand(s[r]);
+            PUT_OPERAND(ds, q, s[q], (s[q]))
           }
         }
-        EACH(d, MOST_BLOCKS) {
-          if (GRAD_V != 0 && d < DV_BLOCKS) {
+        EACH(d, MOST_OUT) {
+          if (GRAD_V != 0 && d < DV_OUT) {
             OPERAND_B y;
-            coopMatLoad(y, streamed, SECOND + at + d * (MATRIX / 8), PITCH, ROW_MAJOR);
+            coopMatLoad(y, streamed, SECOND + at + d * (MN / 8), PITCH, ROW_MAJOR);
             EACH(r, RM) acc_v[r][d] = coopMatMulAdd(p[r], y, acc_v[r][d]);
           }
-          if (GRAD_K != 0 && d < D_BLOCKS) {
+          if (GRAD_K != 0 && d < D_OUT) {
             OPERAND_B y;
-            coopMatLoad(y, streamed, at + d * (MATRIX / 8), PITCH, ROW_MAJOR);
+            coopMatLoad(y, streamed, at + d * (MN / 8), PITCH, ROW_MAJOR);
             EACH(r, RM) acc_k[r][d] = coopMatMulAdd(ds[r], y, acc_k[r][d]);
           }
         }
-        if (NB == 1) break; // no loop at all: addresses are constants then
+        if (COL_STEPS == 1) break; // no loop at all: addresses are constants then
       }
     }
   }
 
   if (GRAD_K != 0) {
     View d_k = kv_view(push.d_k, block.d_k, b, hk, stored_kv(), block.head_dim, (push.wide & 16u) != 0);
-    EACH(r, RM) EACH(d, D_BLOCKS) ELEMENTS(k, acc_k[r][d]) acc_k[r][d][k] *= block.scale;
-    PUT_BLOCKS(acc_k, D_BLOCKS)
+    EACH(r, RM) EACH(d, D_OUT) ELEMENTS(k, acc_k[r][d]) acc_k[r][d][k] *= block.scale;
+    PUT_BLOCKS(acc_k, D_OUT)
     store_rows(d_k, row0, D_CHUNKS, entry.seq_kv);
   }
   if (GRAD_V != 0) {
     View d_v = kv_view(push.d_v, block.d_v, b, hk, stored_kv(), block.head_dim_v, (push.wide & 32u) != 0);
-    PUT_BLOCKS(acc_v, DV_BLOCKS)
+    PUT_BLOCKS(acc_v, DV_OUT)
     store_rows(d_v, row0, DV_CHUNKS, entry.seq_kv);
   }
 }

@@ -36,12 +36,12 @@ layout(push_constant) uniform Push {
 #include "coopmat/skip.glsl"
 
 layout(buffer_reference, std430, buffer_reference_align = 16) workgroupcoherent buffer Sums4 { vec4 w[]; };
-const int BLOCK_QUADS = MATRIX * MATRIX / 4; // vec4s of a block
+const int BLOCK_QUADS = MM * MN / 4; // vec4s of a block
 // The r-th block of the subgroup's rows and n-th of keys. It is loaded two blocks before its turn, for the first entry, of
 // which nothing is looked at, always the same one.
 #define SUM_AT(r, n) ((OWN_BLOCK(r) * key_blocks + (n)) * BLOCK_QUADS)
 #define LOAD_SUM(x, r, n) \
-  coopMatLoad(x, sums.w, SUM_AT(r, b > 0 ? min(n, key_blocks - 1) : 0), MATRIX / 4, ROW_MAJOR);
+  coopMatLoad(x, sums.w, SUM_AT(r, b > 0 ? min(n, key_blocks - 1) : 0), MN / 4, ROW_MAJOR);
 
 void main() {
   Place place;
@@ -54,7 +54,7 @@ void main() {
   Sums4 sums;
   if (SUMS != 0)
     sums = Sums4(add64(add64(push.delta, mul64(uvec2(block.sums, 0), 256)),
-                       mul64(mul64(uvec2(4 * ROWS * MATRIX, 0), key_blocks), h * int(block.tiles) + place.tile)));
+                       mul64(mul64(uvec2(4 * ROWS * MN, 0), key_blocks), h * int(block.tiles) + place.tile)));
 
   TandemTiles tiles;
   [[dont_unroll]] for (int b = place.batch; b < place.batch + block.batches; b++) {
@@ -77,9 +77,9 @@ void main() {
   LOAD_OPERANDS(mq, 2, q, row0, D_BLOCKS, D_CHUNKS)
   LOAD_OPERANDS(md_o, 1, d_o, row0, DV_BLOCKS, DV_CHUNKS)
 
-  ACC acc[RM][D_BLOCKS], origin[RM], delta[RM], share[RM]; // of each row
+  ACC acc[RM][D_OUT], origin[RM], delta[RM], share[RM]; // of each row
   EACH(r, RM) {
-    const int head = b * block.heads_q + h, from = my_row0 + r * MATRIX;
+    const int head = b * block.heads_q + h, from = my_row0 + r * MM;
     ROWS_TO_MATRIX(origin[r], row,
                    from + row < entry.seq_q
                        ? weight_origin(Load1(stat_address(push.lse, head, block.seq_q, from + row)).w)
@@ -89,7 +89,7 @@ void main() {
                        ? uintBitsToFloat(Load1(stat_address(push.delta, head, block.seq_q, from + row)).w)
                        : 0.0)
     if (NORM == ELASTIC) ROWS_TO_MATRIX(share[r], row, share_of(from + row))
-    EACH(d, D_BLOCKS) acc[r][d] = ACC(0.0);
+    EACH(d, D_OUT) acc[r][d] = ACC(0.0);
   }
 
   int next = next_tile(tiles.begin, tiles.end, row0, false);
@@ -97,7 +97,7 @@ void main() {
     fetch_tile(stage_1, k, next * COLS, D_CHUNKS);
     fetch_tile(stage_2, v, next * COLS, DV_CHUNKS);
   }
-  ACC ahead[RM][2]; // sums of the blocks to come
+  ACC ahead[STEP_BLOCKS][2]; // sums of the blocks to come
   if (SUMS != 0) {
     EACH(r, RM) EACH(i, 2) LOAD_SUM(ahead[r][i], r, tiles.begin * NB + i)
   }
@@ -114,88 +114,68 @@ void main() {
     }
 
     // Rolled: see bwd_dkv.comp.
-    [[dont_unroll]] for (int n = 0; n < NB; n++) {
-      const int at = n * MATRIX * PITCH, j0 = col0 + n * MATRIX;
-      ACC s[RM], dp[RM], slope[RM];
-      Bias bias[RM];
-      ACC sum[RM];
-      EACH(r, RM) {
-        fetch_bias(bias[r], row0, BLOCK_ROW + r * MATRIX, j0, 0);
-        if (SUMS != 0) {
-          sum[r] = ahead[r][0];
-          ahead[r][0] = ahead[r][1];
-          LOAD_SUM(ahead[r][1], r, t * NB + n + 2)
+    [[dont_unroll]] for (int n = 0; n < COL_STEPS; n++) {
+      const int at = n * MK * PITCH, j0 = col0 + n * MK;
+      ACC s[STEP_BLOCKS], dp[STEP_BLOCKS], slope[STEP_BLOCKS];
+      Bias bias[STEP_BLOCKS];
+      ACC sum[STEP_BLOCKS];
+      EACH(q, STEP_BLOCKS) {
+        fetch_bias(bias[q], row0, BLOCK_ROW + STEP_ROW(q), j0, STEP_COL(q));
+        if (SUMS != 0) { // KN is 1 (src/plan_launches.cpp)
+          sum[q] = ahead[q][0];
+          ahead[q][0] = ahead[q][1];
+          LOAD_SUM(ahead[q][1], q, t * NB + n + 2)
         }
-        s[r] = ACC(0.0);
-        dp[r] = ACC(0.0);
+        s[q] = ACC(0.0);
+        dp[q] = ACC(0.0);
       }
       // S and dP side by side: products that do not wait for each other.
       EACH(d, MOST_BLOCKS) {
-        if (d < D_BLOCKS) {
-          OPERAND_B y;
-          coopMatLoad(y, streamed, at + d * (MATRIX / 8), PITCH, COL_MAJOR);
-          EACH(r, RM) {
-            LEFT_OPERAND(x, mq, 2, r, d)
-            s[r] = coopMatMulAdd(x, y, s[r]);
-          }
-        }
-        if (NORM != ENTMAX && d < DV_BLOCKS) {
-          OPERAND_B y;
-          coopMatLoad(y, streamed, SECOND + at + d * (MATRIX / 8), PITCH, COL_MAJOR);
-          EACH(r, RM) {
-            LEFT_OPERAND(x, md_o, 1, r, d)
-            dp[r] = coopMatMulAdd(x, y, dp[r]);
-          }
-        }
+        if (d < D_BLOCKS) MULTIPLY_LEFT(s, mq, 2, at, d)
+        if (NORM != ENTMAX && d < DV_BLOCKS) MULTIPLY_LEFT(dp, md_o, 1, SECOND + at, d)
       }
-      FINISH_COLUMN(s, slope, bias, my_row0, j0, false, t < tiles.full_begin || t >= tiles.full_end)
+      FINISH_STEP(s, slope, bias, my_row0, j0, false, t < tiles.full_begin || t >= tiles.full_end)
       if (NORM == ENTMAX) { // where no key of the block has a weight, nothing follows
         bool any = false;
-        EACH(r, RM) ELEMENTS(k, s[r]) any = any || s[r][k] > origin[r][k];
+        EACH(q, STEP_BLOCKS) ELEMENTS(k, s[q]) any = any || s[q][k] > OF_ROW(origin, q)[k];
         if (LEAVES_BLOCKS && !subgroupAny(any)) continue;
-        EACH(d, DV_BLOCKS) {
-          OPERAND_B y;
-          coopMatLoad(y, streamed, SECOND + at + d * (MATRIX / 8), PITCH, COL_MAJOR);
-          EACH(r, RM) {
-            LEFT_OPERAND(x, md_o, 1, r, d)
-            dp[r] = coopMatMulAdd(x, y, dp[r]);
-          }
-        }
+        EACH(d, DV_BLOCKS) MULTIPLY_LEFT(dp, md_o, 1, SECOND + at, d)
       }
       OPERAND_A ds[RM];
-      EACH(r, RM) {
+      BEFORE(ds)
+      EACH(q, STEP_BLOCKS) {
         if (DROPOUT != 0) {
-          ACC factor = drop_block(my_row0 + r * MATRIX, j0, false);
-          ELEMENTS(k, factor) dp[r][k] *= factor[k];
+          ACC factor = drop_block(my_row0 + STEP_ROW(q), AT_COL(j0, q), false);
+          ELEMENTS(k, factor) dp[q][k] *= factor[k];
         }
-        ELEMENTS(k, s[r]) 
-          s[r][k] = ds_at(base_at(s[r][k], origin[r][k]), share[r][k], dp[r][k], delta[r][k]);
+        ELEMENTS(k, s[q]) 
+          s[q][k] = ds_at(base_at(s[q][k], OF_ROW(origin, q)[k]), OF_ROW(share, q)[k], dp[q][k], OF_ROW(delta, q)[k]);
         if (SUMS != 0) {
-          ELEMENTS(k, s[r]) sum[r][k] = b > 0 ? sum[r][k] + s[r][k] : s[r][k];
+          ELEMENTS(k, s[q]) sum[q][k] = b > 0 ? sum[q][k] + s[q][k] : s[q][k];
           if (b == block.batches - 1)
-            store_ds(sum[r], my_row0 + r * MATRIX, j0);
+            store_ds(sum[q], my_row0 + STEP_ROW(q), j0);
           else
-            coopMatStore(sum[r], sums.w, SUM_AT(r, t * NB + n), MATRIX / 4, ROW_MAJOR);
+            coopMatStore(sum[q], sums.w, SUM_AT(q, t * NB + n), MN / 4, ROW_MAJOR);
         } else if (D_BIAS != 0) {
-          store_ds(s[r], my_row0 + r * MATRIX, j0);
+          store_ds(s[q], my_row0 + STEP_ROW(q), AT_COL(j0, q));
         }
         if (SOFTCAP != 0) {
-          ELEMENTS(k, s[r]) s[r][k] *= slope[r][k];
+          ELEMENTS(k, s[q]) s[q][k] *= slope[q][k];
         }
-        ds[r] = to_operand(s[r]);
+        PUT_OPERAND(ds, q, s[q], (s[q]))
       }
-      EACH(d, D_BLOCKS) {
+      EACH(d, D_OUT) {
         OPERAND_B y;
-        coopMatLoad(y, streamed, at + d * (MATRIX / 8), PITCH, ROW_MAJOR);
+        coopMatLoad(y, streamed, at + d * (MN / 8), PITCH, ROW_MAJOR);
         EACH(r, RM) acc[r][d] = coopMatMulAdd(ds[r], y, acc[r][d]);
       }
-      if (NB == 1) break; // no loop at all: addresses are constants then
+      if (COL_STEPS == 1) break; // no loop at all: addresses are constants then
     }
   }
 
   View d_q = q_view(push.d_q, block.d_q, b, h, stored_q(), block.head_dim, (push.wide & 16u) != 0);
-  EACH(r, RM) EACH(d, D_BLOCKS) ELEMENTS(k, acc[r][d]) acc[r][d][k] *= block.scale;
-  PUT_BLOCKS(acc, D_BLOCKS)
+  EACH(r, RM) EACH(d, D_OUT) ELEMENTS(k, acc[r][d]) acc[r][d][k] *= block.scale;
+  PUT_BLOCKS(acc, D_OUT)
   store_rows(d_q, row0, D_CHUNKS, entry.seq_q);
   if (SUMS == 0) break; // no loop at all
   // What a subgroup stores of a block it alone loads, but by invocations of the driver's choice.

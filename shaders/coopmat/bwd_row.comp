@@ -36,9 +36,9 @@ layout(push_constant) uniform Push {
 void store_stats(uvec2 address, ACC x, int head, int row0) {
   coopMatStore(x, scratch, MY_SCRATCH, SCRATCH_PITCH, ROW_MAJOR);
   subgroupBarrier();
-  for (int row = LANE; row < MATRIX; row += SUBGROUP) {
+  for (int row = LANE; row < MM; row += SUBGROUP) {
     if (row0 + row >= block.seq_q) continue;
-    const float y = SCRATCH_FLOAT(row * (MATRIX + 4));
+    const float y = SCRATCH_FLOAT(row * 4 * SCRATCH_PITCH);
     Store1(stat_address(address, head, block.seq_q, row0 + row)).w = row0 + row < entry.seq_q ? floatBitsToUint(y) : 0;
   }
   subgroupBarrier();
@@ -67,7 +67,7 @@ void main() {
   // Each element's own parts of sum g M dp, sum g (entmax), sum M dp, sum |t| g M dp and sum |t| g, until the end.
   ACC origin[RM], share[RM], dot[RM], mass[RM], lift[RM], far_dot[RM], far[RM];
   EACH(r, RM) {
-    const int head = b * block.heads_q + h, from = my_row0 + r * MATRIX;
+    const int head = b * block.heads_q + h, from = my_row0 + r * MM;
     ROWS_TO_MATRIX(origin[r], row,
                    from + row < entry.seq_q
                        ? weight_origin(Load1(stat_address(push.lse, head, block.seq_q, from + row)).w)
@@ -98,81 +98,60 @@ void main() {
     }
 
     // Rolled: see bwd_dkv.comp.
-    [[dont_unroll]] for (int n = 0; n < NB; n++) {
-      const int at = n * MATRIX * PITCH, j0 = col0 + n * MATRIX;
-      ACC s[RM], dp[RM], slope[RM];
-      Bias bias[RM];
-      EACH(r, RM) {
-        fetch_bias(bias[r], row0, BLOCK_ROW + r * MATRIX, j0, 0);
-        s[r] = ACC(0.0);
-        dp[r] = ACC(0.0);
+    [[dont_unroll]] for (int n = 0; n < COL_STEPS; n++) {
+      const int at = n * MK * PITCH, j0 = col0 + n * MK;
+      ACC s[STEP_BLOCKS], dp[STEP_BLOCKS], slope[STEP_BLOCKS];
+      Bias bias[STEP_BLOCKS];
+      EACH(q, STEP_BLOCKS) {
+        fetch_bias(bias[q], row0, BLOCK_ROW + STEP_ROW(q), j0, STEP_COL(q));
+        s[q] = ACC(0.0);
+        dp[q] = ACC(0.0);
       }
       // S and dP side by side: products that do not wait for each other.
       EACH(d, MOST_BLOCKS) {
-        if (d < D_BLOCKS) {
-          OPERAND_B y;
-          coopMatLoad(y, streamed, at + d * (MATRIX / 8), PITCH, COL_MAJOR);
-          EACH(r, RM) {
-            LEFT_OPERAND(x, mq, 2, r, d)
-            s[r] = coopMatMulAdd(x, y, s[r]);
-          }
-        }
-        if (NORM != ENTMAX && d < DV_BLOCKS) {
-          OPERAND_B y;
-          coopMatLoad(y, streamed, SECOND + at + d * (MATRIX / 8), PITCH, COL_MAJOR);
-          EACH(r, RM) {
-            LEFT_OPERAND(x, md_o, 1, r, d)
-            dp[r] = coopMatMulAdd(x, y, dp[r]);
-          }
-        }
+        if (d < D_BLOCKS) MULTIPLY_LEFT(s, mq, 2, at, d)
+        if (NORM != ENTMAX && d < DV_BLOCKS) MULTIPLY_LEFT(dp, md_o, 1, SECOND + at, d)
       }
-      FINISH_COLUMN(s, slope, bias, my_row0, j0, false, t < tiles.full_begin || t >= tiles.full_end)
+      FINISH_STEP(s, slope, bias, my_row0, j0, false, t < tiles.full_begin || t >= tiles.full_end)
       if (NORM == ENTMAX) { // where no key of the block has a weight, nothing follows
         bool any = false;
-        EACH(r, RM) ELEMENTS(k, s[r]) any = any || s[r][k] > origin[r][k];
+        EACH(q, STEP_BLOCKS) ELEMENTS(k, s[q]) any = any || s[q][k] > OF_ROW(origin, q)[k];
         if (LEAVES_BLOCKS && !subgroupAny(any)) continue;
-        EACH(d, DV_BLOCKS) {
-          OPERAND_B y;
-          coopMatLoad(y, streamed, SECOND + at + d * (MATRIX / 8), PITCH, COL_MAJOR);
-          EACH(r, RM) {
-            LEFT_OPERAND(x, md_o, 1, r, d)
-            dp[r] = coopMatMulAdd(x, y, dp[r]);
-          }
-        }
+        EACH(d, DV_BLOCKS) MULTIPLY_LEFT(dp, md_o, 1, SECOND + at, d)
       }
-      EACH(r, RM) {
+      EACH(q, STEP_BLOCKS) {
         if (DROPOUT != 0) {
-          ACC factor = drop_block(my_row0 + r * MATRIX, j0, false);
-          ELEMENTS(k, factor) dp[r][k] *= factor[k];
+          ACC factor = drop_block(my_row0 + STEP_ROW(q), AT_COL(j0, q), false);
+          ELEMENTS(k, factor) dp[q][k] *= factor[k];
         }
-        ELEMENTS(k, s[r]) s[r][k] = base_at(s[r][k], origin[r][k]);
+        ELEMENTS(k, s[q]) s[q][k] = base_at(s[q][k], OF_ROW(origin, q)[k]);
         if (NORM == ELASTIC) {
-          ELEMENTS(k, s[r]) dp[r][k] = live_dp(s[r][k], share[r][k], dp[r][k]);
+          ELEMENTS(k, s[q]) dp[q][k] = live_dp(s[q][k], OF_ROW(share, q)[k], dp[q][k]);
         }
         if (ROW_TAU != 0) {
-          ELEMENTS(k, s[r]) lift[r][k] += dp[r][k];
+          ELEMENTS(k, s[q]) OF_ROW(lift, q)[k] += dp[q][k];
         }
-        ELEMENTS(k, s[r]) {
-          s[r][k] = slope_of(s[r][k]);
-          dot[r][k] = fma(s[r][k], dp[r][k], dot[r][k]);
-          if (NORM == ENTMAX) mass[r][k] += s[r][k];
+        ELEMENTS(k, s[q]) {
+          s[q][k] = slope_of(s[q][k]);
+          OF_ROW(dot, q)[k] = fma(s[q][k], dp[q][k], OF_ROW(dot, q)[k]);
+          if (NORM == ENTMAX) OF_ROW(mass, q)[k] += s[q][k];
         }
         if (ROW_SLOPE != 0) {
           ACC rows = row_numbers(), cols = col_numbers();
-          const int t0 = my_row0 + r * MATRIX + entry.off - j0;
-          ELEMENTS(k, s[r]) {
-            const float a = float(abs(t0 + int(rows[k] - cols[k]))) * s[r][k];
-            far_dot[r][k] = fma(a, dp[r][k], far_dot[r][k]);
-            far[r][k] += a;
+          const int t0 = my_row0 + STEP_ROW(q) + entry.off - j0 - STEP_COL(q);
+          ELEMENTS(k, s[q]) {
+            const float a = float(abs(t0 + int(rows[k] - cols[k]))) * s[q][k];
+            OF_ROW(far_dot, q)[k] = fma(a, dp[q][k], OF_ROW(far_dot, q)[k]);
+            OF_ROW(far, q)[k] += a;
           }
         }
       }
-      if (NB == 1) break; // no loop at all: addresses are constants then
+      if (COL_STEPS == 1) break; // no loop at all: addresses are constants then
     }
   }
 
   EACH(r, RM) {
-    const int head = b * block.heads_q + h, from = my_row0 + r * MATRIX;
+    const int head = b * block.heads_q + h, from = my_row0 + r * MM;
     row_sum(dot[r]);
     if (NORM == ENTMAX) {
       row_sum(mass[r]);

@@ -71,7 +71,7 @@ void score_block(inout ACC s, inout ACC slope, ACC bias, int i0, int j0, bool fl
   }
   const int t0 = i0 + entry.off - j0; // the first element's distance
   // A block beyond the window has no distance biases.
-  if (DIST != 0 && t0 > -MATRIX && t0 - KEY_STEP * (MATRIX - 1) < extra.dist_window) {
+  if (DIST != 0 && t0 > -QUERIES && t0 - KEY_STEP * (KEYS - 1) < extra.dist_window) {
     ELEMENTS(k, s) {
       precise float x = s[k] + load_dist(t0 + int(queries[k] - keys[k]));
       s[k] = x;
@@ -117,15 +117,15 @@ void keep_block(inout ACC s, int i0, int j0, bool flip) {
 // What dropout multiplies a block by. One draw is four keys of a query row.
 ACC drop_block(int i0, int j0, bool flip) {
   ACC x;
-  for (int n = LANE; n < MATRIX * MATRIX / 4; n += SUBGROUP) {
-    const int i = n / (MATRIX / 4), quad = n % (MATRIX / 4);
-    scratch[MY_SCRATCH + i * SCRATCH_PITCH + quad] = drop_factor(drop_quad(i0 + i, j0 / 4 + quad));
+  for (int n = LANE; n < MM * MN / 4; n += SUBGROUP) {
+    const int i = n / (KEYS / 4), quad = n % (KEYS / 4);
+    scratch[MY_SCRATCH + i * KEYS_PITCH + quad] = drop_factor(drop_quad(i0 + i, j0 / 4 + quad));
   }
   subgroupBarrier();
   if (flip)
-    coopMatLoad(x, scratch, MY_SCRATCH, SCRATCH_PITCH, COL_MAJOR);
+    coopMatLoad(x, scratch, MY_SCRATCH, KEYS_PITCH, COL_MAJOR);
   else
-    coopMatLoad(x, scratch, MY_SCRATCH, SCRATCH_PITCH, ROW_MAJOR);
+    coopMatLoad(x, scratch, MY_SCRATCH, KEYS_PITCH, ROW_MAJOR);
   subgroupBarrier();
   return x;
 }
@@ -142,33 +142,33 @@ const bool FIRST_IS_EXACT = NORM == SOFTMAX && !HAS_SCORES && folded;
 // WHOLE: no tile has a hidden key. Without the branch NVIDIA's compiler makes more of the loop (docs/kernels-matrix.md).
 #define NEEDS_MASK(partial) ((WHOLE == 0 && (partial)) || !folded)
 #define MASK_TILE(s, i0, j0) \
-  EACH(r, RM) EACH(n, NB) mask_block(s[r][n], i0 + r * MATRIX, block_key(j0, n), false);
+  EACH(r, RM) EACH(n, NB) mask_block(s[r][n], i0 + r * MM, block_key(j0, n), false);
 #define FINISH_SCORES(s, slope, bias, i0, j0, partial)                                                       \
   if (HAS_SCORES) {                                                                                          \
     EACH(r, RM) EACH(n, NB) {                                                                                \
       ACC x;                                                                                                 \
       if (BIAS_BLOCKS || BIAS_CHUNKS) x = bias_block(bias[r][PAIRS ? n & ~1 : n], n, false);                 \
-      score_block(s[r][n], slope[r][n], x, i0 + r * MATRIX, block_key(j0, n), false);                        \
+      score_block(s[r][n], slope[r][n], x, i0 + r * MM, block_key(j0, n), false);                        \
     }                                                                                                        \
   }                                                                                                          \
   if (!MASKS_FIRST && NEEDS_MASK(partial)) {                                                                 \
     MASK_TILE(s, i0, j0)                                                                                     \
   }                                                                                                          \
   if (KEEP != 0) {                                                                                           \
-    EACH(r, RM) EACH(n, NB) keep_block(s[r][n], i0 + r * MATRIX, block_key(j0, n), false);                   \
+    EACH(r, RM) EACH(n, NB) keep_block(s[r][n], i0 + r * MM, block_key(j0, n), false);                   \
   }
-// The same of one column of blocks, s[RM], bias[RM].
-#define FINISH_COLUMN(s, slope, bias, i0, j0, flip, partial)                                                 \
+// The same of one step's blocks, s[STEP_BLOCKS], bias[STEP_BLOCKS].
+#define FINISH_STEP(s, slope, bias, i0, j0, flip, partial)                                                   \
   if (HAS_SCORES) {                                                                                          \
-    EACH(r, RM) {                                                                                            \
+    EACH(q, STEP_BLOCKS) {                                                                                   \
       ACC x;                                                                                                 \
-      if (BIAS_CHUNKS) x = bias_block(bias[r], 0, flip);                                                     \
-      score_block(s[r], slope[r], x, i0 + (flip ? 0 : r) * MATRIX, j0 + (flip ? r : 0) * MATRIX, flip);      \
+      if (BIAS_CHUNKS) x = bias_block(bias[q], 0, flip);                                                     \
+      score_block(s[q], slope[q], x, i0 + STEP_QUERY(q, flip), j0 + STEP_KEY(q, flip), flip);                \
     }                                                                                                        \
   }                                                                                                          \
   if (!MASKS_FIRST && NEEDS_MASK(partial)) {                                                                 \
-    EACH(r, RM) mask_block(s[r], i0 + (flip ? 0 : r) * MATRIX, j0 + (flip ? r : 0) * MATRIX, flip);          \
+    EACH(q, STEP_BLOCKS) mask_block(s[q], i0 + STEP_QUERY(q, flip), j0 + STEP_KEY(q, flip), flip);           \
   }                                                                                                          \
   if (KEEP != 0) {                                                                                           \
-    EACH(r, RM) keep_block(s[r], i0 + (flip ? 0 : r) * MATRIX, j0 + (flip ? r : 0) * MATRIX, flip);          \
+    EACH(q, STEP_BLOCKS) keep_block(s[q], i0 + STEP_QUERY(q, flip), j0 + STEP_KEY(q, flip), flip);           \
   }

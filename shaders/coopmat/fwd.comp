@@ -98,7 +98,7 @@ void finish_rows(inout ACC m, inout ACC l, out ACC factor, int h) {
 void store_lse(int head, int row0) {
   if (push.lse == uvec2(0)) return;
   Row1 to = Row1(stat_address(push.lse, head, block.seq_q, row0));
-  [[dont_unroll]] for (int n = LANE; n < RM * MATRIX; n += SUBGROUP) {
+  [[dont_unroll]] for (int n = LANE; n < RM * MM; n += SUBGROUP) {
     const int at = BLOCK_ROW + n;
     if (row0 + at >= block.seq_q) continue;
     const float x = SCRATCH_FLOAT(n);
@@ -129,14 +129,14 @@ void main() {
 
   // m: a maximum of the row's scores, the same in all columns; weights are powers of two from m * log2_scale, rounded,
   // on. l: each element's own part of the sum, until the end.
-  ACC acc[RM][DV_BLOCKS], m[RM], l[RM];
+  ACC acc[RM][DV_OUT], m[RM], l[RM];
 #if TANDEM_CM2
   ACC origin[RM];
 #endif
   EACH(r, RM) {
     m[r] = ACC(ORIGIN);
     l[r] = ACC(0.0);
-    EACH(d, DV_BLOCKS) acc[r][d] = ACC(0.0);
+    EACH(d, DV_OUT) acc[r][d] = ACC(0.0);
   }
 
   // Elastic softmax wants the rows' lse before the first weight, entmax their thresholds: walks over the scores alone.
@@ -165,7 +165,7 @@ void main() {
         EACH(r, RM) EACH(n, NB) s[r][n] = ACC(0.0);
         EACH(d, D_BLOCKS) EACH(n, NB) {
           OPERAND_B y;
-          coopMatLoad(y, streamed, n * MATRIX * PITCH + d * (MATRIX / 8), PITCH, COL_MAJOR);
+          coopMatLoad(y, streamed, n * MN * PITCH + d * (MK / 8), PITCH, COL_MAJOR);
           EACH(r, RM) {
             LEFT_OPERAND(x, mq, 1, r, d)
             s[r][n] = coopMatMulAdd(x, y, s[r][n]);
@@ -199,7 +199,7 @@ void main() {
         EACH(r, RM) {
           ACC keys;
           ROWS_TO_MATRIX(keys, row,
-                         float(tandem_key_count(mask_band(), my_row0 + r * MATRIX + row, entry.seq_q, entry.seq_kv)))
+                         float(tandem_key_count(mask_band(), my_row0 + r * MM + row, entry.seq_q, entry.seq_kv)))
           const bool still = end_walk(search[r], keys, walk == 0);
           moves = moves || still;
         }
@@ -214,7 +214,7 @@ void main() {
       } else {
         ACC factor;
         finish_rows(m[r], l[r], factor, h);
-        ROWS_TO_MATRIX(l[r], row, share_of(my_row0 + r * MATRIX + row))
+        ROWS_TO_MATRIX(l[r], row, share_of(my_row0 + r * MM + row))
       }
     }
     barrier(); // all are done with the last tile
@@ -247,7 +247,7 @@ void main() {
     }
     EACH(d, D_BLOCKS) EACH(n, NB) {
       OPERAND_B y;
-      coopMatLoad(y, streamed, n * MATRIX * PITCH + d * (MATRIX / 8), PITCH, COL_MAJOR);
+      coopMatLoad(y, streamed, n * MN * PITCH + d * (MK / 8), PITCH, COL_MAJOR);
       EACH(r, RM) {
         LEFT_OPERAND(x, mq, 1, r, d)
         s[r][n] = coopMatMulAdd(x, y, s[r][n]);
@@ -274,7 +274,7 @@ void main() {
             origin[r][k] = log2_origin(m[r][k]);
             l[r][k] *= keep[k];
           }
-          EACH(d, DV_BLOCKS) ELEMENTS(k, keep) acc[r][d][k] *= keep[k];
+          EACH(d, DV_OUT) ELEMENTS(k, keep) acc[r][d][k] *= keep[k];
         }
       }
       EACH(n, NB) EACH(r, RM) ELEMENTS(k, l[r]) {
@@ -282,17 +282,18 @@ void main() {
         l[r][k] += s[r][n][k];
       }
     }
-    OPERAND_A p[RM][NB];
+    OPERAND_A p[RM][COL_STEPS];
+    BEFORE(p[RM])
     EACH(n, NB) EACH(r, RM) {
       if (DROPOUT != 0) {
-        ACC factor = drop_block(my_row0 + r * MATRIX, col0 + n * MATRIX, false);
+        ACC factor = drop_block(my_row0 + r * MM, col0 + n * MN, false);
         ELEMENTS(k, factor) s[r][n][k] *= factor[k];
       }
-      p[r][n] = to_operand(s[r][n], NORM == SOFTMAX); // where a weight is NaN, so is l
+      PUT_OPERAND(p[r], n, s[r][n], (s[r][n], NORM == SOFTMAX)) // where a weight is NaN, so is l
     }
-    EACH(n, NB) EACH(d, DV_BLOCKS) {
+    EACH(n, COL_STEPS) EACH(d, DV_OUT) {
       OPERAND_B y;
-      coopMatLoad(y, streamed, SECOND + n * MATRIX * PITCH + d * (MATRIX / 8), PITCH, ROW_MAJOR);
+      coopMatLoad(y, streamed, SECOND + n * MK * PITCH + d * (MN / 8), PITCH, ROW_MAJOR);
       EACH(r, RM) acc[r][d] = coopMatMulAdd(p[r][n], y, acc[r][d]);
     }
     if (AGAIN || next < tiles.end) put_tile(0, stage_1, k, next * COLS, D_CHUNKS);
@@ -303,24 +304,24 @@ void main() {
     if (NORM == SOFTMAX) {
       ACC factor;
       finish_rows(m[r], l[r], factor, h);
-      EACH(d, DV_BLOCKS) ELEMENTS(k, factor) acc[r][d][k] *= factor[k];
+      EACH(d, DV_OUT) ELEMENTS(k, factor) acc[r][d][k] *= factor[k];
     }
   }
   // First all matrices into shared memory (stage.glsl says why), lse after all that goes through the scratch.
   const View o = SPLIT != 0 ? part_view(push.o, block.o, part, h, entry.seq_q)
                             : q_view(push.o, block.o, b, h, stored_q(), block.head_dim_v, (push.wide & 8u) != 0);
   if (SPLIT == 0) {
-    PUT_BLOCKS(acc, DV_BLOCKS)
+    PUT_BLOCKS(acc, DV_OUT)
   } else if (PARTS_FIT) {
     PUT_PARTS(acc)
   } else {
-    EACH(r, RM) EACH(d, DV_BLOCKS) store_part(o, my_row0 + r * MATRIX, d * MATRIX, acc[r][d]);
+    EACH(r, RM) EACH(d, DV_OUT) store_part(o, my_row0 + r * MM, d * MN, acc[r][d]);
   }
   EACH(r, RM) {
     // Columns are equal, and of the one block only the first stays: the next begins behind it.
     ACC lse;
     ELEMENTS(k, lse) lse[k] = NORM == ENTMAX && m[r][k] == -ORIGIN ? -HIDDEN_SCORE : m[r][k];
-    coopMatStore(lse, scratch, MY_SCRATCH + r * MATRIX / 4, MATRIX / 4, COL_MAJOR);
+    coopMatStore(lse, scratch, MY_SCRATCH + r * MM / 4, MM / 4, COL_MAJOR);
     subgroupBarrier();
   }
   if (SPLIT == 0)

@@ -3,15 +3,48 @@
 // TANDEM_CM2: 1: VK_NV_cooperative_matrix2's reductions and conversions, 0: VK_KHR_cooperative_matrix alone, and
 // shared memory for both. TANDEM_BF16: the type of the operands; accumulators are f32.
 //
-// A square matrix has MATRIX rows. A subgroup owns RM blocks of MATRIX rows and all COLS columns of a tile: row sums
-// and maxima never leave it. How a driver deals a matrix's elements out to invocations is its secret; where an
-// element's row or column is needed, a second matrix that holds row or column numbers says it.
+// The device's shape: left operands are MM x MK, right ones MK x MN, accumulators MM x MN. MK is KN times MN: KN blocks of
+// columns side by side become one left operand. KN is 1, or 2 in modules of their own: with a constant of the pipeline in
+// its place NVIDIA (H100, 580.159.04) keeps matrices in memory. A subgroup owns RM blocks of MM rows and all COLS columns of
+// a tile: row sums and maxima never leave it. How a driver deals a matrix's elements out to invocations is its secret; where
+// an element's row or column is needed, a second matrix that holds row or column numbers says it.
 
 const int SUBGROUPS = WG / SUBGROUP;
-const int NB = COLS / MATRIX; // blocks of columns
+const int NB = COLS / MN; // blocks of columns
+#if TANDEM_KN == 1
+#define KN 1
+#define MK MN
+#define COL_STEPS NB
+#define STEP_BLOCKS RM
+#define STEP_ROW(q) ((q) * MM)
+#define STEP_COL(q) 0
+#define AT_COL(x, q) x
+#define STEP_QUERY(q, flip) (flip ? 0 : q) * MM
+#define STEP_KEY(q, flip) (flip ? q : 0) * MM
+#define OF_ROW(x, q) x[q]
+#define D_OUT D_BLOCKS
+#define DV_OUT DV_BLOCKS
+#define MOST_OUT MOST_BLOCKS
+#else
+#define KN 2
+const int MK = KN * MN;
+// Kernels that take a tile's columns one after the other take MK at a time, STEP_BLOCKS accumulators: of the q-th one the
+// first row and column, and what its rows have.
+const int COL_STEPS = COLS / MK;
+const int STEP_BLOCKS = RM * KN;
+#define STEP_ROW(q) ((q) / KN * MM)
+#define STEP_COL(q) ((q) % KN * MN)
+#define AT_COL(x, q) x + STEP_COL(q)
+#define STEP_QUERY(q, flip) (flip ? STEP_COL(q) : STEP_ROW(q))
+#define STEP_KEY(q, flip) (flip ? STEP_ROW(q) : STEP_COL(q))
+#define OF_ROW(x, q) x[(q) / KN]
+// Accumulators that cover D and Dv; D_BLOCKS and DV_BLOCKS are those of operands.
+const int D_OUT = D_BLOCKS * KN, DV_OUT = DV_BLOCKS * KN;
+const int MOST_OUT = D_OUT > DV_OUT ? D_OUT : DV_OUT;
+#endif
 #define TID int(gl_LocalInvocationIndex)
 #define LANE int(gl_SubgroupInvocationID)
-#define BLOCK_ROW (int(gl_SubgroupID) * RM * MATRIX) // of the tile, the subgroup's first
+#define BLOCK_ROW (int(gl_SubgroupID) * RM * MM) // of the tile, the subgroup's first
 #define OWN_BLOCK(r) (int(gl_SubgroupID) * RM + (r)) // number of its r-th block of rows
 
 #if TANDEM_BF16
@@ -20,7 +53,7 @@ const int NB = COLS / MATRIX; // blocks of columns
 #define HALF float16_t
 #endif
 // Whether bias comes by whole blocks (bias.glsl), for kernels that ask for it. PAIRS: of 16-bit elements, a word two keys:
-// the even ones of 2 MATRIX keys make up one block of a tile, the odd ones the next.
+// the even ones of 2 MN keys make up one block of a tile, the odd ones the next.
 #ifndef TAKES_BLOCKS
 #define TAKES_BLOCKS false
 #endif
@@ -29,14 +62,15 @@ const bool PAIRS = BIAS_BLOCKS && BIAS != F32;
 const int KEY_STEP = PAIRS ? 2 : 1;
 // The first key of a tile's n-th block, each KEY_STEP behind the one before; and where the tile's row-th key is.
 int block_key(int first, int n) {
-  return PAIRS ? first + (n & ~1) * MATRIX + (n & 1) : first + n * MATRIX;
+  return PAIRS ? first + (n & ~1) * MN + (n & 1) : first + n * MN;
 }
 int key_place(int row) {
-  return PAIRS ? (row & ~(2 * MATRIX - 1)) + (row & 1) * MATRIX + (row >> 1 & MATRIX - 1) : row;
+  return PAIRS ? (row & ~(2 * MN - 1)) + (row & 1) * MN + (row >> 1 & MN - 1) : row;
 }
-#define ACC coopmat<float, gl_ScopeSubgroup, MATRIX, MATRIX, gl_MatrixUseAccumulator>
-#define OPERAND_A coopmat<HALF, gl_ScopeSubgroup, MATRIX, MATRIX, gl_MatrixUseA>
-#define OPERAND_B coopmat<HALF, gl_ScopeSubgroup, MATRIX, MATRIX, gl_MatrixUseB>
+#define ACC coopmat<float, gl_ScopeSubgroup, MM, MN, gl_MatrixUseAccumulator>
+#define ACC_16 coopmat<HALF, gl_ScopeSubgroup, MM, MN, gl_MatrixUseAccumulator>
+#define OPERAND_A coopmat<HALF, gl_ScopeSubgroup, MM, MK, gl_MatrixUseA>
+#define OPERAND_B coopmat<HALF, gl_ScopeSubgroup, MK, MN, gl_MatrixUseB>
 #define ROW_MAJOR gl_CooperativeMatrixLayoutRowMajor
 #define COL_MAJOR gl_CooperativeMatrixLayoutColumnMajor
 
@@ -47,8 +81,8 @@ int key_place(int row) {
 
 // ---- shared arrays: src/tiles.h counts them ----
 const int MOST_BLOCKS = D_BLOCKS > DV_BLOCKS ? D_BLOCKS : DV_BLOCKS;
-const int D_CHUNKS = D_BLOCKS * MATRIX / 8; // uvec4s, of 8 elements, of a row
-const int DV_CHUNKS = DV_BLOCKS * MATRIX / 8;
+const int D_CHUNKS = D_BLOCKS * MK / 8; // uvec4s, of 8 elements, of a row
+const int DV_CHUNKS = DV_BLOCKS * MK / 8;
 // One more, so that the 16-byte reads of 8 rows hit different banks.
 const int PITCH = (D_BLOCKS > DV_BLOCKS ? D_CHUNKS : DV_CHUNKS) + 1;
 const int SECOND = COLS * PITCH;
@@ -60,16 +94,27 @@ const int BOTH = 2 * COLS * PITCH + LEFT_SHARED * HELD;
 #define STREAMED (BOTH > HELD ? BOTH : HELD)
 #endif
 shared uvec4 streamed[STREAMED];
-const int BLOCK_CHUNKS = MATRIX * MATRIX / 8;  // of 8 elements, of a block
-const int SCRATCH = MATRIX * (MATRIX + 4) / 4; // a subgroup's own
+const int BLOCK_CHUNKS = MM * MN / 8; // of 8 elements, of a block
+const int SCRATCH = (MM * MN + 4 * (MM > MN ? MM : MN)) / 4; // a subgroup's own
 shared vec4 scratch[SUBGROUPS * SCRATCH];
-shared vec4 iota[MATRIX / 4]; // 0, 1, 2, ...
+const int IOTA = MM > MN ? MM : MN;
+shared vec4 iota[IOTA / 4]; // 0, 1, 2, ...
 #define MY_SCRATCH (int(gl_SubgroupID) * SCRATCH)
 #define SCRATCH_FLOAT(n) scratch[MY_SCRATCH + (n) / 4][(n) % 4]
-const int SCRATCH_PITCH = (MATRIX + 4) / 4;
+const int SCRATCH_PITCH = (MN + 4) / 4;
+// FLIPS: the rows of a kernel's blocks are keys. What has query rows and keys in their own order has these of a block.
+#ifndef FLIPS
+#define FLIPS false
+#endif
+const int QUERIES = FLIPS ? MN : MM, KEYS = FLIPS ? MM : MN;
+const int KEYS_PITCH = (KEYS + 4) / 4;
 
 void begin_iota() { // a barrier follows
-  if (TID < MATRIX) iota[TID / 4][TID % 4] = float(TID);
+  if (WG >= IOTA) {
+    if (TID < IOTA) iota[TID / 4][TID % 4] = float(TID);
+  } else {
+    for (int n = TID; n < IOTA; n += WG) iota[n / 4][n % 4] = float(n);
+  }
 }
 // Row or column number of each element. Stride 0: all rows, or columns, are the same one.
 ACC row_numbers() {
@@ -112,18 +157,18 @@ void row_sum(inout ACC x) { coopMatReduceNV(x, x, gl_CooperativeMatrixReduceRowN
 #else
 // By columns, so that neighbours read neighbouring words. The results lie behind the matrix.
 void reduce_rows(inout ACC x, bool sum) {
-  coopMatStore(x, scratch, MY_SCRATCH, MATRIX / 4, COL_MAJOR);
+  coopMatStore(x, scratch, MY_SCRATCH, MM / 4, COL_MAJOR);
   subgroupBarrier();
-  for (int row = LANE; row < MATRIX; row += SUBGROUP) {
+  for (int row = LANE; row < MM; row += SUBGROUP) {
     float y = SCRATCH_FLOAT(row);
-    for (int c = 1; c < MATRIX; c++) {
-      const float next = SCRATCH_FLOAT(c * MATRIX + row);
+    for (int c = 1; c < MN; c++) {
+      const float next = SCRATCH_FLOAT(c * MM + row);
       y = sum ? y + next : max(y, next);
     }
-    SCRATCH_FLOAT(MATRIX * MATRIX + row) = y;
+    SCRATCH_FLOAT(MM * MN + row) = y;
   }
   subgroupBarrier();
-  coopMatLoad(x, scratch, MY_SCRATCH + MATRIX * MATRIX / 4, 0, COL_MAJOR);
+  coopMatLoad(x, scratch, MY_SCRATCH + MM * MN / 4, 0, COL_MAJOR);
   subgroupBarrier();
 }
 void row_max(inout ACC x) { reduce_rows(x, false); }
@@ -134,13 +179,14 @@ void row_sum(inout ACC x) { reduce_rows(x, true); }
 #if TANDEM_BF16 && !TANDEM_CM2
 // Accumulators of bf16 are rare, so the subgroup rounds by itself: eight elements of the block in scratch.
 uvec4 packed_chunk(int n) {
-  const int at = MY_SCRATCH + n / (MATRIX / 8) * SCRATCH_PITCH + n % (MATRIX / 8) * 2;
+  const int at = MY_SCRATCH + n / (MN / 8) * SCRATCH_PITCH + n % (MN / 8) * 2;
   const vec4 low = scratch[at], high = scratch[at + 1];
   return uvec4(to_bits16(low.x) | to_bits16(low.y) << 16, to_bits16(low.z) | to_bits16(low.w) << 16,
                to_bits16(high.x) | to_bits16(high.y) << 16, to_bits16(high.z) | to_bits16(high.w) << 16);
 }
 #endif
 
+const int OPERAND_PITCH = MK / 8 + 1;
 // finite: nothing is lost where a NaN becomes a number.
 OPERAND_A to_operand(ACC x, bool finite) {
 #if TANDEM_CM2
@@ -165,20 +211,41 @@ OPERAND_A to_operand(ACC x, bool finite) {
   EACH(i, most) {
     const int n = LANE + i * SUBGROUP;
     if (n < BLOCK_CHUNKS)
-      scratch[MY_SCRATCH + n / (MATRIX / 8) * (MATRIX / 8 + 1) + n % (MATRIX / 8)] = uintBitsToFloat(packed[i]);
+      scratch[MY_SCRATCH + n / (MN / 8) * OPERAND_PITCH + n % (MN / 8)] = uintBitsToFloat(packed[i]);
   }
 #else
-  coopMatStore(coopmat<float16_t, gl_ScopeSubgroup, MATRIX, MATRIX, gl_MatrixUseAccumulator>(x), scratch, MY_SCRATCH,
-               MATRIX / 8 + 1, ROW_MAJOR);
+  coopMatStore(ACC_16(x), scratch, MY_SCRATCH, OPERAND_PITCH, ROW_MAJOR);
 #endif
   subgroupBarrier();
-  coopMatLoad(a, scratch, MY_SCRATCH, MATRIX / 8 + 1, ROW_MAJOR);
+  coopMatLoad(a, scratch, MY_SCRATCH, OPERAND_PITCH, ROW_MAJOR);
   subgroupBarrier();
   return a;
 #endif
 }
 
 OPERAND_A to_operand(ACC x) { return to_operand(x, false); }
+
+// Of a step's q-th block: into a[RM], with KN 2 once the second one is there.
+#if TANDEM_KN == 1
+#define BEFORE(a)
+#define PUT_OPERAND(a, q, x, arguments) a[q] = to_operand arguments;
+#else // f16 without NVIDIA's conversions, which keep the edges (src/plan_matrix.cpp)
+#define BEFORE(a) ACC before_##a;
+#define PUT_OPERAND(a, q, x, arguments) \
+  if ((q) % KN == 0)                    \
+    before_##a = x;                     \
+  else                                  \
+    a[(q) / KN] = to_operand(before_##a, x);
+OPERAND_A to_operand(ACC first, ACC last) {
+  OPERAND_A a;
+  coopMatStore(ACC_16(first), scratch, MY_SCRATCH, OPERAND_PITCH, ROW_MAJOR);
+  coopMatStore(ACC_16(last), scratch, MY_SCRATCH + MN / 8, OPERAND_PITCH, ROW_MAJOR);
+  subgroupBarrier();
+  coopMatLoad(a, scratch, MY_SCRATCH, OPERAND_PITCH, ROW_MAJOR);
+  subgroupBarrier();
+  return a;
+}
+#endif
 
 // A result's block to the streamed tiles' array, as 16-bit elements, to nearest even whatever a conversion does: what it
 // is given needs no rounding.
@@ -187,25 +254,24 @@ void put_block(int to, ACC x) {
   coopMatStore(x, scratch, MY_SCRATCH, SCRATCH_PITCH, ROW_MAJOR);
   subgroupBarrier();
   for (int n = LANE; n < BLOCK_CHUNKS; n += SUBGROUP)
-    streamed[to + n / (MATRIX / 8) * PITCH + n % (MATRIX / 8)] = packed_chunk(n);
+    streamed[to + n / (MN / 8) * PITCH + n % (MN / 8)] = packed_chunk(n);
   subgroupBarrier();
 #else
   ELEMENTS(k, x) x[k] = nearest16(x[k]);
 #if TANDEM_BF16
   coopMatStore(OPERAND_A(x), streamed, to, PITCH, ROW_MAJOR);
 #else
-  coopMatStore(coopmat<float16_t, gl_ScopeSubgroup, MATRIX, MATRIX, gl_MatrixUseAccumulator>(x), streamed, to, PITCH,
-               ROW_MAJOR);
+  coopMatStore(ACC_16(x), streamed, to, PITCH, ROW_MAJOR);
 #endif
 #endif
 }
 
 // ---- numbers a row ----
-// A number for each of the block's rows, from its invocation (LANE < MATRIX, or in turns where subgroups are smaller),
+// A number for each of the block's rows, from its invocation (LANE < MM, or in turns where subgroups are smaller),
 // as a matrix of equal columns.
 #define ROWS_TO_MATRIX(x, row, value)                                                         \
   {                                                                                           \
-    for (int row = LANE; row < MATRIX; row += SUBGROUP) SCRATCH_FLOAT(row) = value;           \
+    for (int row = LANE; row < MM; row += SUBGROUP) SCRATCH_FLOAT(row) = value;               \
     subgroupBarrier();                                                                        \
     coopMatLoad(x, scratch, MY_SCRATCH, 0, COL_MAJOR);                                        \
     subgroupBarrier();                                                                        \

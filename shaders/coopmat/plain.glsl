@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// fwd's loop over tiles where products and exponentials are all there is (KV_ROW, src/params.cpp), for coopmat2. It begins
-// with the exponentials: the next tile's scores are multiplied at its end. Then no branch but that of the row maxima
-// stands between the products, over whose two sides NVIDIA's compiler (580.159.04) copies o from registers to registers
-// (docs/kernels-matrix.md, "What a compiler makes of the loop").
+// fwd's loop over tiles where products and exponentials are all there is (KV_ROW, src/params.cpp), for coopmat2, where
+// left operands are as wide as accumulators (KN is 1). It begins with the exponentials: the next tile's scores are
+// multiplied at its end. Then no branch but that of the row maxima stands between the products, over whose two sides
+// NVIDIA's compiler (580.159.04) copies o from registers to registers (docs/kernels-matrix.md, "What a compiler makes of
+// the loop").
 
 const bool PLAIN = KV_ROW != 0 && FLYING;
 // K and V fly in registers of their own, each from the place where the tile before it is put: a whole turn. With RM 2
@@ -11,8 +12,8 @@ const bool FAR = RM == 1;
 // The rows' maxima stay in the scratch, where only the branch in which they move looks for them. Not on lavapipe, whose
 // barriers of a subgroup are the workgroup's; no other device has subgroups of 8.
 const bool PARKS = PLAIN && FAR && SUBGROUP != 8;
-#define PARK(m) coopMatStore(m, scratch, MY_SCRATCH, MATRIX / 4, ROW_MAJOR);
-#define UNPARK(m) coopMatLoad(m, scratch, MY_SCRATCH, MATRIX / 4, ROW_MAJOR);
+#define PARK(m) coopMatStore(m, scratch, MY_SCRATCH, MN / 4, ROW_MAJOR);
+#define UNPARK(m) coopMatLoad(m, scratch, MY_SCRATCH, MN / 4, ROW_MAJOR);
 
 #define COL_OF(tile) (min(tile, tiles.end - 1) * COLS)
 // Scores of tile t, whose K is in shared memory, in s. What is hidden of a block is what its products begin with.
@@ -23,7 +24,7 @@ const bool PARKS = PLAIN && FAR && SUBGROUP != 8;
   }                                                                                                \
   EACH(d, D_BLOCKS) EACH(n, NB) {                                                                  \
     OPERAND_B y;                                                                                   \
-    coopMatLoad(y, streamed, n * MATRIX * PITCH + d * (MATRIX / 8), PITCH, COL_MAJOR);             \
+    coopMatLoad(y, streamed, n * MN * PITCH + d * (MK / 8), PITCH, COL_MAJOR);                     \
     EACH(r, RM) {                                                                                  \
       LEFT_OPERAND(x, mq, 1, r, d)                                                                 \
       s[r][n] = coopMatMulAdd(x, y, s[r][n]);                                                      \
@@ -70,7 +71,7 @@ const bool PARKS = PLAIN && FAR && SUBGROUP != 8;
           PARK(m[r])                                                                               \
           subgroupBarrier();                                                                       \
         }                                                                                          \
-        EACH(d, DV_BLOCKS) ELEMENTS(i, keep) acc[r][d][i] *= keep[i];                              \
+        EACH(d, DV_OUT) ELEMENTS(i, keep) acc[r][d][i] *= keep[i];                                 \
       }                                                                                            \
     }                                                                                              \
     if (FAR) fetch_tile(stage_2, v, COL_OF(t + 1), DV_CHUNKS);                                     \
@@ -81,9 +82,9 @@ const bool PARKS = PLAIN && FAR && SUBGROUP != 8;
     EACH(n, NB) {                                                                                  \
       OPERAND_A p[RM];                                                                             \
       EACH(r, RM) p[r] = to_operand(s[r][n], true);                                                \
-      EACH(d, DV_BLOCKS) {                                                                         \
+      EACH(d, DV_OUT) {                                                                            \
         OPERAND_B y;                                                                               \
-        coopMatLoad(y, streamed, SECOND + n * MATRIX * PITCH + d * (MATRIX / 8), PITCH, ROW_MAJOR); \
+        coopMatLoad(y, streamed, SECOND + n * MK * PITCH + d * (MN / 8), PITCH, ROW_MAJOR);          \
         EACH(r, RM) acc[r][d] = coopMatMulAdd(p[r], y, acc[r][d]);                                 \
       }                                                                                            \
     }                                                                                              \

@@ -2,7 +2,7 @@
 // Rows of tensors into shared memory and out of matrices. WIDE (src/params.cpp): every tensor has feature stride 1, rows
 // that begin at multiples of 16 bytes, less than 2^24 bytes apart, and a width that is a multiple of 8: rows travel as
 // uvec4s, 8 elements, and those of the next tile fly in registers while this one is multiplied. RAGGED: and some width is
-// no multiple of MATRIX. Not WIDE: they go element by element from rolled loops when their turn comes: slow, never wrong.
+// no multiple of MK. Not WIDE: they go element by element from rolled loops when their turn comes: slow, never wrong.
 //
 // The loops over tiles hold one route or the other. Both, with a test of where a tile ends, cost NVIDIA (H100,
 // 580.159.04) a fifth of its speed; and a branch or a loop of some invocations while matrices wait to be stored costs
@@ -88,22 +88,41 @@ const int LOAD_AT = LEFT_SHARED > 0 ? 2 * COLS * PITCH : 0;
   barrier();                                                                                          \
   if (LEFT_SHARED < (left)) {                                                                         \
     EACH(r, RM) EACH(d, blocks)                                                                       \
-      coopMatLoad(x[r][d], streamed, LOAD_AT + (BLOCK_ROW + r * MATRIX) * PITCH + d * (MATRIX / 8), PITCH, ROW_MAJOR); \
+      coopMatLoad(x[r][d], streamed, LOAD_AT + (BLOCK_ROW + r * MM) * PITCH + d * (MK / 8), PITCH, ROW_MAJOR); \
   }                                                                                                   \
   barrier();
 // One of them, as a: from x, or from where it stays.
 #define LEFT_OPERAND(a, x, left, r, d)                                                                \
   OPERAND_A a;                                                                                        \
   if (LEFT_SHARED >= (left))                                                                          \
-    coopMatLoad(a, streamed, HELD_AT(left) + (BLOCK_ROW + (r) * MATRIX) * PITCH + (d) * (MATRIX / 8), PITCH, ROW_MAJOR); \
+    coopMatLoad(a, streamed, HELD_AT(left) + (BLOCK_ROW + (r) * MM) * PITCH + (d) * (MK / 8), PITCH, ROW_MAJOR); \
   else                                                                                                \
     a = x[r][d];
+// The d-th products of a step's blocks, s[STEP_BLOCKS]: with the rows from at on in the streamed tiles' array.
+#define MULTIPLY_BLOCK(s, x, left, at, d, index)                                                      \
+  {                                                                                                   \
+    OPERAND_B y;                                                                                      \
+    coopMatLoad(y, streamed, at + (d) * (MK / 8), PITCH, COL_MAJOR);                                  \
+    EACH(r, RM) {                                                                                     \
+      LEFT_OPERAND(a, x, left, r, d)                                                                  \
+      s[index] = coopMatMulAdd(a, y, s[index]);                                                       \
+    }                                                                                                 \
+  }
+#if TANDEM_KN == 1
+#define MULTIPLY_LEFT(s, x, left, at, d) MULTIPLY_BLOCK(s, x, left, at, d, r)
+#else
+#define MULTIPLY_LEFT(s, x, left, at, d)                       \
+  {                                                            \
+    MULTIPLY_BLOCK(s, x, left, at, d, r * KN)                  \
+    MULTIPLY_BLOCK(s, x, left, at + MN * PITCH, d, r * KN + 1) \
+  }
+#endif
 
 // The way back: x[RM][blocks] into the streamed tiles' array, and from there, by all invocations, to the rows of a tensor
 // from r0, the workgroup's first. Rows from limit on are stored as zeros.
 #define PUT_BLOCKS(x, blocks)                                                                         \
   barrier();                                                                                          \
-  EACH(r, RM) EACH(d, blocks) put_block((BLOCK_ROW + r * MATRIX) * PITCH + d * (MATRIX / 8), x[r][d]); \
+  EACH(r, RM) EACH(d, blocks) put_block((BLOCK_ROW + r * MM) * PITCH + d * (MN / 8), x[r][d]); \
   barrier();
 
 void store_rows(View t, int r0, int chunks, int limit) {
@@ -122,16 +141,16 @@ void store_rows(View t, int r0, int chunks, int limit) {
 
 // The same of a split's part, in f32 as it is, where the array holds it: it does with few rows, which is what splits are
 // for. Otherwise block by block through scratch, which keeps the matrices waiting (see above).
-const int PART_PITCH = DV_BLOCKS * MATRIX / 4 + 1;
+const int PART_PITCH = DV_BLOCKS * MK / 4 + 1;
 const bool PARTS_FIT = ROWS * PART_PITCH <= STREAMED;
 #define PUT_PARTS(x)                                                                                  \
   barrier();                                                                                          \
-  EACH(r, RM) EACH(d, DV_BLOCKS)                                                                      \
-    coopMatStore(x[r][d], streamed, (BLOCK_ROW + r * MATRIX) * PART_PITCH + d * (MATRIX / 4), PART_PITCH, ROW_MAJOR); \
+  EACH(r, RM) EACH(d, DV_OUT)                                                                         \
+    coopMatStore(x[r][d], streamed, (BLOCK_ROW + r * MM) * PART_PITCH + d * (MN / 4), PART_PITCH, ROW_MAJOR); \
   barrier();
 
 void store_parts(View t, int r0) {
-  const int quads = DV_BLOCKS * MATRIX / 4;
+  const int quads = DV_BLOCKS * MK / 4;
   [[dont_unroll]] for (int n = TID; n < ROWS * quads; n += WG) {
     const int row = n / quads, quad = n % quads;
     if (r0 + row < t.rows && 4 * quad < t.width)
@@ -142,8 +161,8 @@ void store_parts(View t, int r0) {
 void store_part(View t, int r0, int col, ACC x) {
   coopMatStore(x, scratch, MY_SCRATCH, SCRATCH_PITCH, ROW_MAJOR);
   subgroupBarrier();
-  [[dont_unroll]] for (int n = LANE; n < MATRIX * MATRIX / 4; n += SUBGROUP) {
-    const int row = n / (MATRIX / 4), from = n % (MATRIX / 4);
+  [[dont_unroll]] for (int n = LANE; n < MM * MN / 4; n += SUBGROUP) {
+    const int row = n / (MN / 4), from = n % (MN / 4);
     if (r0 + row < t.rows && col + 4 * from < t.width)
       Store4(part_address(t, r0 + row, col + 4 * from)).w =
           floatBitsToUint(scratch[MY_SCRATCH + row * SCRATCH_PITCH + from]);

@@ -77,8 +77,7 @@ constexpr Module kModules[] = {
 
 // What runs a launch: a module of its path and element type, or the one for everybody.
 const Module* find_module(const Plan& plan, const Launch& launch) {
-  String name = stem_name(launch.stem);
-  if (launch.matrix > 0) name += text("_%s_%s", plan.path, dtype_name(plan.problem.dtype));
+  const String name = module_name(plan, launch);
   for (const Module& module : kModules)
     if (name == module.name) return &module;
   return nullptr;
@@ -96,9 +95,9 @@ auto set_wide(Spec* spec, uint32_t wide, int) -> decltype(spec->WIDE, void()) {
 template <typename Spec>
 void set_wide(Spec*, uint32_t, long) {}  // not a tiled kernel's
 
-// 2: a width is no multiple of the matrices' edge.
+// 2: a width is no multiple of what the matrices' operands hold.
 uint32_t wide_code(const Problem& p, const Launch& l) {
-  return l.matrix > 0 && (p.head_dim % l.matrix != 0 || p.head_dim_v % l.matrix != 0) ? 2 : 1;
+  return l.matrix.m > 0 && (p.head_dim % l.matrix.k != 0 || p.head_dim_v % l.matrix.k != 0) ? 2 : 1;
 }
 
 String spec_bytes(const Plan& plan, const Launch& launch, bool wide) {
@@ -252,7 +251,7 @@ Status VulkanDevice::compile(const Plan& plan, const Launch& launch, const Strin
   VkPipelineShaderStageRequiredSubgroupSizeCreateInfo subgroup{};
   subgroup.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_REQUIRED_SUBGROUP_SIZE_CREATE_INFO;
   subgroup.requiredSubgroupSize = launch.subgroup;
-  if (launch.matrix > 0) {
+  if (launch.matrix.m > 0) {
     info.stage.pNext = &subgroup;
     info.stage.flags = VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT;
   }
@@ -342,7 +341,7 @@ Status VulkanDevice::build(const Plan& plan, std::unique_ptr<Program>* program) 
     else if (is_tiled(launch.stem))
       log_(TANDEM_LOG_INFO, text("%s goes element by element: a stride or a head size is no "
                                  "multiple of %d, or a feature stride is not 1",
-                                 stem_name(launch.stem), launch.matrix > 0 ? 8 : 4));
+                                 stem_name(launch.stem), launch.matrix.m > 0 ? 8 : 4));
 
     VkDescriptorSetAllocateInfo allocate{};
     allocate.sType = VK_STRUCTURE_TYPE_DESCRIPTOR_SET_ALLOCATE_INFO;

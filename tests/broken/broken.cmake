@@ -88,16 +88,16 @@ set(coopmat2_fwd_from "hidden = hidden || j - i > high || j - i < low;")
 set(coopmat2_fwd_to "hidden = hidden || j - i >= high || j - i < low;")
 set(coopmat2_bwd_dkv_from "acc_k[r][d][k] *= block.scale;")
 set(coopmat2_bwd_dkv_to "acc_k[r][d][k] *= 1;")
-set(coopmat2_bwd_dq_from "share[r][k], dp[r][k], delta[r][k]);")
-set(coopmat2_bwd_dq_to "share[r][k], dp[r][k], 0 * delta[r][k]);")
+set(coopmat2_bwd_dq_from "dp[q][k], OF_ROW(delta, q)[k]);")
+set(coopmat2_bwd_dq_to "dp[q][k], 0 * OF_ROW(delta, q)[k]);")
 set(coopmat_fwd_part matrix.glsl)
-set(coopmat_fwd_from "for (int c = 1; c < MATRIX; c++) {")
-set(coopmat_fwd_to "for (int c = 1; c < MATRIX - 1; c++) {")
-set(coopmat_bwd_dkv_from "coopMatLoad(delta, stats, (COLS + n * MATRIX) / 4, 0, ROW_MAJOR);")
-set(coopmat_bwd_dkv_to "coopMatLoad(delta, stats, (COLS + (n + 1) % NB * MATRIX) / 4, 0, ROW_MAJOR);")
+set(coopmat_fwd_from "for (int c = 1; c < MN; c++) {")
+set(coopmat_fwd_to "for (int c = 1; c < MN - 1; c++) {")
+set(coopmat_bwd_dkv_from "STEP_STATS(delta, 1)")
+set(coopmat_bwd_dkv_to "ACC delta; coopMatLoad(delta, stats, (COLS + (n + 1) % COL_STEPS * MK) / 4, 0, ROW_MAJOR);")
 set(coopmat_bwd_dq_part matrix.glsl)
-set(coopmat_bwd_dq_from "coopMatLoad(a, scratch, MY_SCRATCH, MATRIX / 8 + 1, ROW_MAJOR);")
-set(coopmat_bwd_dq_to "coopMatLoad(a, scratch, MY_SCRATCH, MATRIX / 8 + 1, COL_MAJOR);")
+set(coopmat_bwd_dq_from "  coopMatStore(ACC_16(x), scratch, MY_SCRATCH, OPERAND_PITCH, ROW_MAJOR);")
+set(coopmat_bwd_dq_to "  coopMatStore(ACC_16(x), scratch, MY_SCRATCH, OPERAND_PITCH, COL_MAJOR);")
 
 set(cuda_fwd_from "mask_tile<S>(s, band, row0, col0, u.seq_q, u.seq_kv);")
 set(cuda_fwd_to "mask_tile<S>(s, band, row0 + 1, col0, u.seq_q, u.seq_kv);")
@@ -168,22 +168,29 @@ set(sm90_bwd_dq_cast_from "T::pack(x[i].x * u.scale, x[i].y * u.scale);")
 set(sm90_bwd_dq_cast_to "T::pack(x[i].x, x[i].y);")
 
 # SPIR-V of a program's own for stem's kernels with matrices on path, f16: from sources that lie in dir/<path>, where
-# there are any, and else from the project's. What follows are options for glslang.
+# there are any, and else from the project's; a path coopmat_k2 is coopmat's with operands twice as deep. What follows are
+# options for glslang.
 function(tandem_own_matrix_module name dir stem path)
   set(nv 0)
   set(env vulkan1.2)
+  set(deep 1)
+  set(module ${stem}_${path}_f16)
+  if(path STREQUAL coopmat_k2)
+    set(path coopmat)
+    set(deep 2)
+    set(module ${stem}_coopmat_f16_k2)
+  endif()
   if(path STREQUAL coopmat2)
     set(nv 1)
     set(env vulkan1.3)
   endif()
-  set(module ${stem}_${path}_f16)
   set(source ${PROJECT_SOURCE_DIR}/shaders/coopmat/${stem}.comp)
   if(EXISTS ${dir}/${path}/coopmat/${stem}.comp)
     set(source ${dir}/${path}/coopmat/${stem}.comp)
   endif()
   add_custom_command(
     OUTPUT ${dir}/shaders/${module}.spv.h
-    COMMAND ${TANDEM_GLSLANG} --quiet --target-env ${env} -DTANDEM_CM2=${nv} -DTANDEM_BF16=0 ${ARGN}
+    COMMAND ${TANDEM_GLSLANG} --quiet --target-env ${env} -DTANDEM_CM2=${nv} -DTANDEM_BF16=0 -DTANDEM_KN=${deep} ${ARGN}
             -I${dir}/${path} -I${PROJECT_SOURCE_DIR}/src -I${PROJECT_SOURCE_DIR}/shaders
             --depfile ${dir}/${module}.d --vn ${module}_spirv -o ${dir}/shaders/${module}.spv.h ${source}
     DEPENDS ${source}

@@ -6,9 +6,9 @@
 #     at every barrier a subgroup stores to the second half of its own: whoever else comes there is reported.
 #   tandem_races         must run without a message
 #   tandem_races_broken  the same with a defect in some: each must be reported
-set(race_part_from "const int SCRATCH = MATRIX * (MATRIX + 4) / 4;")
-set(race_part_to "const int SCRATCH = 2 * (MATRIX * (MATRIX + 4) / 4);")
-set(race_guard_from "const int SCRATCH_PITCH = (MATRIX + 4) / 4;")
+set(race_part_from "const int SCRATCH = (MM * MN + 4 * (MM > MN ? MM : MN)) / 4;")
+set(race_part_to "const int SCRATCH = 2 * ((MM * MN + 4 * (MM > MN ? MM : MN)) / 4);")
+set(race_guard_from "const int SCRATCH_PITCH = (MN + 4) / 4;")
 set(race_guard_to "${race_guard_from}
 void guarded_barrier() {
   controlBarrier(gl_ScopeWorkgroup, gl_ScopeWorkgroup, gl_StorageSemanticsShared, gl_SemanticsAcquireRelease);
@@ -22,10 +22,10 @@ set(race_fwd_from "put_tile(SECOND, stage_1, v, col0, DV_CHUNKS);
     barrier();")
 set(race_fwd_to "put_tile(SECOND, stage_1, v, col0, DV_CHUNKS);")
 set(race_bwd_dkv_part bwd_dkv.comp)
-set(race_bwd_dkv_from "    EACH(d, DV_BLOCKS) acc_v[r][d] = ACC(0.0);")
+set(race_bwd_dkv_from "    EACH(d, DV_OUT) acc_v[r][d] = ACC(0.0);")
 set(race_bwd_dkv_to "    if (LANE == 1) scratch[MY_SCRATCH + SCRATCH / 2] = vec4(1);")
 set(race_bwd_dq_part matrix.glsl)
-set(race_bwd_dq_from "SCRATCH_FLOAT(row) = value;           \\
+set(race_bwd_dq_from "SCRATCH_FLOAT(row) = value;               \\
     subgroupBarrier(); ")
 set(race_bwd_dq_to "SCRATCH_FLOAT(row) = value; ")
 set(race_bwd_row_part bwd_row.comp)

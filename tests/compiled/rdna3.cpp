@@ -152,12 +152,12 @@ std::vector<Case> all_cases(const Caps& caps) {
 
 // How many products of matrices stand in the text of a kernel; loops over columns are rolled in the backward.
 int products_of(const Plan& plan, const Launch& l) {
-  if (l.matrix == 0) return 0;
+  if (l.matrix.m == 0) return 0;
   const int d = l.d_blocks, dv = l.dv_blocks;
   const bool k = plan.problem.wants(TANDEM_GRAD_K), v = plan.problem.wants(TANDEM_GRAD_V);
   switch (l.stem) {
     case Stem::fwd:
-      return l.row_blocks * (l.tile.bc / l.matrix) * (d + dv);
+      return l.row_blocks * (l.tile.bc / l.matrix.n) * (d + dv);
     case Stem::bwd_dq:
       return l.row_blocks * (2 * d + dv);
     case Stem::bwd_dkv:
@@ -165,7 +165,7 @@ int products_of(const Plan& plan, const Launch& l) {
     case Stem::bwd_row:
       return l.row_blocks * (d + dv);
     case Stem::bwd_dbias:  // by steps
-      return l.row_blocks * (l.tile.bc / l.matrix) * 2 * kMatrixStep;
+      return l.row_blocks * (l.tile.bc / l.matrix.n) * 2 * kMatrixStep;
     default:
       return 1;
   }
@@ -174,7 +174,7 @@ int products_of(const Plan& plan, const Launch& l) {
 void judge(const Compiled& one, bool promised, Case* c) {
   const Figures& f = one.figures;
   const Launch& l = *one.launch;
-  const bool matrices = l.matrix > 0;
+  const bool matrices = l.matrix.m > 0;
   c->rows.push_back(text("%-9s %-9s %3d %-4s %5d %5d %5d %7d %6d %5d %6d %7d  %s",
                          stem_name(l.stem), l.tile.name && *l.tile.name ? l.tile.name : "-",
                          f.subgroup, one.wide ? "wide" : "any", f.vgprs, f.spilled_vgprs,
@@ -231,7 +231,7 @@ std::vector<String> missing(const std::vector<Case>& cases) {
   for (const Case& c : cases)
     for (const Launch& l : c.plan.launches) {
       seen[String(c.plan.path) + "." + stem_name(l.stem)] = true;
-      if (l.matrix > 0) seen[l.tile.name] = true;
+      if (l.matrix.m > 0) seen[l.tile.name] = true;
     }
   std::vector<String> names;
   for (const auto& [name, reached] : seen)
@@ -297,7 +297,7 @@ int try_tiles(const Compiler& compiler, int count, char** words) {
     c.plan = plan;
     c.plan.launches.clear();
     for (Launch l : plan.launches) {
-      if (word.substr(0, colon) != stem_name(l.stem) || l.matrix == 0) continue;
+      if (word.substr(0, colon) != stem_name(l.stem) || l.matrix.m == 0) continue;
       t.stem = l.stem;
       const bool keys = l.stem == Stem::bwd_dkv;
       const int rows = t.rows(l.matrix), cols = t.step(l.matrix);

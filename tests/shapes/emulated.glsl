@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// Matrices of any shape on a device that lists none of it: what shaders/coopmat asks of them, by elements that lie row by
+// row in the subgroup's invocations, each with whole rows. It takes the place of the types in coopmat/matrix.glsl
+// (shapes.cmake), for a test of everything else in the kernels. GLSL copies no arrays whose size a pipeline tells, so a
+// module has one shape, EMULATED_M x EMULATED_N, and subgroups of 8.
+const int LANES = 8;
+const int ACC_SIZE = EMULATED_M * EMULATED_N / LANES;
+const int A_SIZE = EMULATED_M * KN * EMULATED_N / LANES, B_SIZE = KN * EMULATED_N * EMULATED_N / LANES;
+#define ACC float[ACC_SIZE]
+struct HalfAcc {
+  HALF e[ACC_SIZE];
+};
+struct OPERAND_A {
+  HALF e[A_SIZE];
+};
+struct OPERAND_B {
+  HALF e[B_SIZE];
+};
+
+ACC filled(float x) {
+  ACC y;
+  [[unroll]] for (int i = 0; i < ACC_SIZE; i++) y[i] = x;
+  return y;
+}
+HalfAcc halves(ACC x) {
+  HalfAcc y;
+  [[unroll]] for (int i = 0; i < ACC_SIZE; i++) y.e[i] = HALF(x[i]);
+  return y;
+}
+#define ACC_16(x) halves(x)
+OPERAND_A operand(ACC x) { // MK is MN
+  OPERAND_A y;
+  [[unroll]] for (int i = 0; i < A_SIZE; i++) y.e[i] = HALF(x[i]);
+  return y;
+}
+
+// Elements of 16 bytes, of an invocation, of a row; the i-th element of one, to and from a word of 16 bytes' four.
+int per_chunk(ACC x) { return 4; }
+int per_chunk(HalfAcc x) { return 8; }
+int per_chunk(OPERAND_A x) { return 8; }
+int per_chunk(OPERAND_B x) { return 8; }
+int size_of(ACC x) { return ACC_SIZE; }
+int size_of(HalfAcc x) { return ACC_SIZE; }
+int size_of(OPERAND_A x) { return A_SIZE; }
+int size_of(OPERAND_B x) { return B_SIZE; }
+int cols_of(ACC x) { return MN; }
+int cols_of(HalfAcc x) { return MN; }
+int cols_of(OPERAND_A x) { return MK; }
+int cols_of(OPERAND_B x) { return MN; }
+float word_of(ACC x, int e, float old, int i) { return x[e]; }
+uint word_of(ACC x, int e, uint old, int i) { return floatBitsToUint(x[e]); }
+uint word_of(HalfAcc x, int e, uint old, int i) {
+  const uint bits = packHalf2x16(vec2(x.e[e], 0));
+  return (i & 1) == 0 ? (old & 0xffff0000u) | bits : (old & 0xffffu) | bits << 16;
+}
+float word_of(HalfAcc x, int e, float old, int i) { return uintBitsToFloat(word_of(x, e, floatBitsToUint(old), i)); }
+void set(inout ACC x, int e, float word, int i) { x[e] = word; }
+void set(inout ACC x, int e, uint word, int i) { x[e] = uintBitsToFloat(word); }
+HALF half_of(uint word, int i) { return HALF(unpackHalf2x16(word)[i & 1]); }
+void set(inout OPERAND_A x, int e, uint word, int i) { x.e[e] = half_of(word, i); }
+void set(inout OPERAND_A x, int e, float word, int i) { x.e[e] = half_of(floatBitsToUint(word), i); }
+void set(inout OPERAND_B x, int e, uint word, int i) { x.e[e] = half_of(word, i); }
+
+// n-th element of the matrix, row by row, in memory where lines lie stride elements apart.
+int place_of(int n, int cols, int stride, int order) {
+  return order == ROW_MAJOR ? n / cols * stride + n % cols : n % cols * stride + n / cols;
+}
+#define PLACE(x, e, at, stride, order) \
+  ((at) * per_chunk(x) + place_of(LANE * size_of(x) + e, cols_of(x), (stride) * per_chunk(x), order))
+#define coopMatLoad(x, memory, at, stride, order)                                                        \
+  do {                                                                                                    \
+    [[unroll]] for (int e_ = 0; e_ < size_of(x); e_++) {                                                  \
+      const int n_ = PLACE(x, e_, at, stride, order);                                                    \
+      set(x, e_, memory[n_ / per_chunk(x)][n_ % per_chunk(x) * 4 / per_chunk(x)], n_);                    \
+    }                                                                                                     \
+  } while (false)
+#define coopMatStore(x, memory, at, stride, order)                                                       \
+  do {                                                                                                    \
+    [[unroll]] for (int e_ = 0; e_ < size_of(x); e_++) {                                                  \
+      const int n_ = PLACE(x, e_, at, stride, order);                                                    \
+      const int chunk_ = n_ / per_chunk(x), word_ = n_ % per_chunk(x) * 4 / per_chunk(x);                 \
+      memory[chunk_][word_] = word_of(x, e_, memory[chunk_][word_], n_);                                  \
+    }                                                                                                     \
+  } while (false)
+
+#define coopMatMulAdd multiply
+ACC multiply(OPERAND_A a, OPERAND_B b, ACC c) {
+  [[unroll]] for (int k = 0; k < MK; k++) {
+    [[unroll]] for (int j = 0; j < MN; j++) {
+      const int n = k * MN + j;
+      const float y = subgroupShuffle(float(b.e[n % B_SIZE]), uint(n / B_SIZE));
+      [[unroll]] for (int i = 0; i < MM / SUBGROUP; i++)
+        c[i * MN + j] = fma(float(a.e[i * MK + k]), y, c[i * MN + j]);
+    }
+  }
+  return c;
+}
+
+#define coopMatReduceNV(y, x, which, of)                                                                  \
+  do {                                                                                                    \
+    [[unroll]] for (int i_ = 0; i_ < ACC_SIZE; i_ += MN) {                                                \
+      float all_ = x[i_];                                                                                 \
+      [[unroll]] for (int j_ = 1; j_ < MN; j_++) all_ = of(all_, x[i_ + j_]);                             \
+      [[unroll]] for (int j_ = 0; j_ < MN; j_++) y[i_ + j_] = all_;                                       \
+    }                                                                                                     \
+  } while (false)
