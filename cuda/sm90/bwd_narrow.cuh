@@ -102,6 +102,7 @@ TANDEM_DEVICE void multiply(const typename Set::Params& params, const Walk& walk
     for (int at = tiles.next(n, walk.span.begin); at < walk.span.end;
          at = tiles.next(n, at + 1), turn.next(), ds_turn.next()) {
       const int t = walk.turned(at);
+      if constexpr (kHasPlaces<Set>) set.n = tiles.n;
       const uint q = memory.q(turn.stage), d_o = memory.d_o(turn.stage);
       float s[BR / 2], dp[BR / 2];
       barrier_wait(barriers.q_full(turn.stage), turn.parity);

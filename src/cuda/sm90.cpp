@@ -150,7 +150,8 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const SharedMemory&
                           : biased                    ? cuda::sm90::fwd_bias_kernel
                           : set == HopperSet::elastic ? cuda::sm90::fwd_elastic_kernel
                           : set == HopperSet::lengths ? cuda::sm90::fwd_lengths_kernel
-                                                      : cuda::sm90::fwd_full_kernel;
+                          : set == HopperSet::full    ? cuda::sm90::fwd_full_kernel
+                                                      : cuda::sm90::fwd_all_kernel;
         const auto kernel = find(p.dtype, launch);
         const MapShape bias = bias_map_shape(p, kFwdBiasRows);
         TANDEM_TRY(prepare(kernel, launch, memory));
@@ -242,7 +243,8 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const SharedMemory&
       }
       if (set != HopperSet::plain) {
         const auto find = set == HopperSet::lengths ? cuda::sm90::bwd_dkv_dq_lengths_kernel
-                                                    : cuda::sm90::bwd_dkv_dq_full_kernel;
+                          : set == HopperSet::full  ? cuda::sm90::bwd_dkv_dq_full_kernel
+                                                    : cuda::sm90::bwd_dkv_dq_all_kernel;
         const auto kernel = find(p.dtype, launch.hopper);
         TANDEM_TRY(prepare(kernel, launch, memory));
         cuda::sm90::BwdDkvDqFullParams fixed{};
@@ -259,6 +261,7 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const SharedMemory&
           params.push = bwd_dkv_dq_push(plan, launch, a);
           const BwdDkvPush from = bwd_dkv_push(plan, launch, a);
           std::copy_n(from.extra, kExtraAddresses, params.extra_at);
+          params.drop_offset = from.drop_offset;
           if (plan.problem.wants(TANDEM_GRAD_SLOPE)) params.slope_parts = a.slope_rows;
           const cudaError_t error = zero(a, stream);
           if (error != cudaSuccess) return error;
