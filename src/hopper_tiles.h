@@ -176,9 +176,12 @@ constexpr int bwd_elastic_shared_bytes(const BwdShape& s) {
 // And softcap and ALiBi, which keep numbers of each element.
 constexpr bool has_full_kernel(const BwdShape& s) { return !s.wide && s.br <= 64; }
 constexpr int bwd_lengths_shared_bytes(const BwdShape& s) { return bwd_shared_bytes(s) + 8; }
-// And masks, dropout and a distance bias: bits of tiles, and what softcap leaves of gradients.
+// And masks, dropout and a distance bias: bits of tiles, what softcap leaves of gradients, and words about the walk.
+constexpr int kBwdWalkBytes = 48;
 constexpr int bwd_all_left_bytes(const BwdShape& s) { return s.br * s.bc * 2; }
-constexpr int bwd_all_bytes(const BwdShape& s) { return bwd_all_left_bytes(s) + bits_bytes(s.br); }
+constexpr int bwd_all_bytes(const BwdShape& s) {
+  return bwd_all_left_bytes(s) + bits_bytes(s.br) + kBwdWalkBytes;
+}
 constexpr bool has_all_kernel(const BwdShape& s) {
   return has_full_kernel(s) && s.bc == kBitsKeys &&
          bwd_lengths_shared_bytes(s) + bwd_all_bytes(s) <= kMaxShared;

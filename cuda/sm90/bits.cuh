@@ -18,7 +18,8 @@ namespace sm90 {
 enum : int {
   kHides = 1,  // its words of the mask are to be looked at
   kFirst = 2,  // of a tile of query rows (fwd), of those that a head has (backward)
-  kEnd = 4     // there is no further tile, and none here
+  kEnd = 4,    // there is no further tile, and none here
+  kEdge = 8    // of the band, or of the keys (backward)
 };
 
 // Places in shared memory: words of the mask, words of dropout, four words about the tile; then their barriers.

@@ -17,6 +17,18 @@ TANDEM_DEVICE TilePlaces<kBwdShapes[ROW].br> bits_at(uint set) {
   return {set, set + kBitsPlaces * Bits::kPlace};
 }
 
+template <int ROW>
+struct WalkAt {
+  static constexpr int value = bwd_all_bytes(kBwdShapes[ROW]) - kBwdWalkBytes;
+};
+// What is asked for now and then, as registers are short: left, right, off and the number of keys; the first key of the tile,
+// the tiles of queries, their number of rows; those without a mask, the batch entry, the head of keys.
+template <int ROW>
+TANDEM_DEVICE uint walk_at() {
+  using M = Memory<ROW, WithLengths>;
+  return shared_address(bwd_memory) + M::kAtSet + WalkAt<ROW>::value;
+}
+
 // Tiles in the order of the places; each warp counts them for itself. One that is asked for the next is done with the last.
 template <int ROW, typename Set>
 struct PlacedTiles {
@@ -69,9 +81,8 @@ struct All : WithLengths {
     TANDEM_DEVICE Consumer(const Params& params, const Walk& walk, const Memory<ROW, All>& memory)
         : params(params),
           bits(bits_at<ROW>(memory.set())),
-          left(memory.set() + bits_bytes_of() + 16 * (threadIdx.x - 128)),
+          left(memory.set() + kBitsPlaces * (Bits::kPlace + 16) + 16 * (threadIdx.x - 128)),
           shift(walk.band.off - walk.col0) {}
-    static TANDEM_DEVICE uint bits_bytes_of() { return kBitsPlaces * (Bits::kPlace + 16); }
     static TANDEM_DEVICE int thread() {
       int x;  // asked for anew: registers are short
       asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));
@@ -86,6 +97,16 @@ struct All : WithLengths {
     // Of an optional input with a number, or several, a head.
     TANDEM_DEVICE const float* numbers(uint slot, int each) const {
       return reinterpret_cast<const float*>(params.extra_at[slot]) + int64_t(head) * each;
+    }
+    // What the band hides becomes 0.
+    TANDEM_DEVICE void hide_edge(float (&p)[BR / 2]) {
+      const int4 at = bits.read_tile(n);
+      if (!(at.y & kEdge)) return;
+      const uint4 band = shared_words(walk_at<ROW>()), more = shared_words(walk_at<ROW>() + 16);
+      const int x = thread();
+      sm90::hide<BR>(p, TandemBand{int(band.x), int(band.y), int(band.z)},
+                     int(more.x) + x / 32 * 16 + x % 32 / 4, int(band.w), at.x * BR + 2 * (x % 4),
+                     0.f);
     }
     // Elements whose bit is not set become 0. In halves, each behind a branch, so that not all words are loaded before the first
     // is used: registers would not suffice.
@@ -239,9 +260,15 @@ struct All : WithLengths {
     const BwdDkvDqBlock& u = params.block;
     const int thread = int(threadIdx.x) - 64;
     const auto bits = bits_at<ROW>(memory.set());
-    BitMaker<S.br, kMakers, kMakersBarrier> maker(params.features, params.extra, params.extra_at,
-                                                  params.drop_offset, u.heads_q);
-    maker.batch = walk.batch, maker.seq_q = walk.seq_q, maker.seq_kv = walk.seq_kv;
+    const uint at = walk_at<ROW>();
+    const auto put = [&](uint n, int x, int y, int z, int w) {
+      put_shared(at + 16 * n, __int_as_float(x), __int_as_float(y), __int_as_float(z),
+                 __int_as_float(w));
+    };
+    put(0, walk.band.left, walk.band.right, walk.band.off, walk.seq_kv);
+    put(1, walk.col0, walk.span.begin, walk.span.end, walk.seq_q);
+    put(2, walk.span.full_begin, walk.span.full_end, walk.batch, walk.head_kv);
+    __syncwarp();
     uint place = 0;
     const auto tell = [&](int t, int flags, int head) {
       if (thread == 0)
@@ -252,19 +279,29 @@ struct All : WithLengths {
       ++place;
     };
     for (int n = 0; n < u.group; ++n) {
-      const int head = walk.head_kv * u.group + n;
-      maker.head = head;
 #pragma unroll 1
-      for (int t = walk.span.begin; t < walk.span.end; ++t) {
+      for (int t = int(shared_words(at + 16).y); t < int(shared_words(at + 16).z); ++t) {
+        BitMaker<S.br, kMakers, kMakersBarrier> maker(params.features, params.extra,
+                                                      params.extra_at, params.drop_offset,
+                                                      u.heads_q);
+        const auto begin = [&] {
+          const uint4 x = shared_words(at + 16), y = shared_words(at + 32);
+          maker.batch = int(y.z), maker.head = int(y.w) * u.group + n;
+          maker.seq_q = int(x.w), maker.seq_kv = int(shared_words(at).w);
+          return int(x.x);
+        };
         barrier_wait(bits.empty(place), bits.parity(place) ^ 1);
         bool hides = false;
-        if (params.features.KEEP &&
-            !maker.keep(bits.keep(place), t * S.br, walk.col0, &hides)) {
-          if (u.in_turn && thread == 0) pass<ROW>(params, head, t);
+        if (params.features.KEEP && !maker.keep(bits.keep(place), t * S.br, begin(), &hides)) {
+          if (u.in_turn && thread == 0)
+            pass<ROW>(params, int(shared_words(at + 32).w) * u.group + n, t);
           continue;
         }
-        if (params.features.DROPOUT) maker.drop(bits.drop(place), t * S.br, walk.col0);
-        tell(t, hides ? kHides : 0, n);
+        if (params.features.DROPOUT) maker.drop(bits.drop(place), t * S.br, begin());
+        const uint4 full = shared_words(at + 32);
+        const bool edge = t < int(full.x) || t >= int(full.y) ||
+                          int(shared_words(at + 16).x) + S.bc > int(shared_words(at).w);
+        tell(t, (hides ? kHides : 0) | (edge ? kEdge : 0), n);
       }
     }
     barrier_wait(bits.empty(place), bits.parity(place) ^ 1);

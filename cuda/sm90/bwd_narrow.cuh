@@ -124,7 +124,9 @@ TANDEM_DEVICE void multiply(const typename Set::Params& params, const Walk& walk
 
       wait<1>();
       set.weigh(s, scale2, memory.lse(turn.stage) + 8 * (lane % 4), t, turn.stage);
-      if (on_edge(walk, t, BC, walk.seq_kv))
+      if constexpr (kHasPlaces<Set>)
+        set.hide_edge(s);
+      else if (on_edge(walk, t, BC, walk.seq_kv))
         hide<BR>(s, walk.band, key, walk.seq_kv, t * BR + 2 * (lane % 4), Set::kHidden);
       uint p[BR / 4];
       set.pack(p, s);
