@@ -83,8 +83,9 @@ TANDEM_DEVICE uint top_bits(uint x) {
   return x * 0x00204081u & 0xf0000000u;
 }
 
-// THREADS of consecutive numbers from 0 on make the bits of tiles of ROWS queries and kBitsKeys keys; barrier ID is theirs.
-template <int ROWS, int THREADS, int ID>
+// The last THREADS of a warpgroup make the bits of tiles of ROWS queries and kBitsKeys keys; barrier ID is theirs. AT_ONCE:
+// words whose bytes are on their way at a time.
+template <int ROWS, int THREADS, int ID, int AT_ONCE>
 struct BitMaker {
   using P = TilePlaces<ROWS>;
   static constexpr int kTasks = ROWS * P::kWords;  // a word each
@@ -117,7 +118,7 @@ struct BitMaker {
 
   // The words of the mask. Returns whether the tile keeps a key; *hides: whether it does not keep all.
   TANDEM_DEVICE bool keep(uint to, int row0, int col0, bool* hides) const {
-    constexpr int kAtOnce = 2;
+    constexpr int kAtOnce = AT_ONCE;
     uint any = 0, all = ~0u;
     const char* mask = reinterpret_cast<const char*>(address[f.AT_KEEP]) + batch * x.keep.b +
                        head / x.keep_group * x.keep.h + col0 * x.keep.d;
@@ -185,7 +186,7 @@ struct BitMaker {
 #pragma unroll
         for (int n = 0; n < kAtOnce; ++n)
           c[n].x = uint(quad + first + n), c[n].y = uint(i), c[n].z = index, c[n].w = offset;
-#pragma unroll
+#pragma unroll 2  // all ten would not stay in the instruction cache
         for (int round = 0; round < 10; ++round) {
 #pragma unroll
           for (int n = 0; n < kAtOnce; ++n) c[n] = tandem_philox_round(c[n], key0, key1);

@@ -281,7 +281,7 @@ struct All : WithLengths {
     for (int n = 0; n < u.group; ++n) {
 #pragma unroll 1
       for (int t = int(shared_words(at + 16).y); t < int(shared_words(at + 16).z); ++t) {
-        BitMaker<S.br, kMakers, kMakersBarrier> maker(params.features, params.extra,
+        BitMaker<S.br, kMakers, kMakersBarrier, SCORES ? 4 : 2> maker(params.features, params.extra,
                                                       params.extra_at, params.drop_offset,
                                                       u.heads_q);
         const auto begin = [&] {

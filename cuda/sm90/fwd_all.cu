@@ -28,7 +28,7 @@ TANDEM_DEVICE void make_bits(const FwdFullParams& params, const Shared<S>& share
   const FwdBlock& u = params.block;
   const int thread = int(threadIdx.x) - 32;
   const Bits<S> bits = bits_of(shared);
-  BitMaker<S::M, kMakers, kMakersBarrier> maker(params.features, params.extra, params.push.extra,
+  BitMaker<S::M, kMakers, kMakersBarrier, 6> maker(params.features, params.extra, params.push.extra,
                                                 params.push.drop_offset, u.heads_q);
   uint n = 0;
   const auto tell = [&](int t, int flags, int row0, uint index) {
