@@ -91,9 +91,11 @@ constexpr int fwd_entmax_shared_bytes(const FwdTile& t) {
 // With lengths: a barrier, and what is told of four tiles of query rows. 0: no kernel for the tile.
 constexpr int kFwdNotices = 4, kFwdNoticeBytes = 64;
 constexpr int fwd_lengths_shared_bytes(const FwdTile& t) {
-  const int bytes = fwd_shared_bytes(t, 2) + 2 * 8 + kFwdNotices * kFwdNoticeBytes;
-  return t.d <= 128 && t.dv <= 128 && bytes <= kMaxShared ? bytes : 0;
+  const int bytes = fwd_shared_bytes(t) + 2 * 8 + kFwdNotices * kFwdNoticeBytes;
+  return bytes <= kMaxShared ? bytes : 0;
 }
+// Wider heads have one kernel for lengths and for what else there is.
+constexpr bool fwd_has_lengths_alone(const FwdTile& t) { return t.d <= 128 && t.dv <= 128; }
 
 // Bits of masks and of dropout (cuda/sm90/bits.cuh): a place has those of a tile of kBitsKeys keys, a word for 32 of them and
 // a row, and a few words about the tile; two barriers each.
@@ -109,7 +111,7 @@ constexpr FwdTile fwd_all_tile(const FwdTile& t) {
 constexpr int fwd_all_shared_bytes(const FwdTile& row) {
   const FwdTile t = fwd_all_tile(row);
   const int bytes = fwd_lengths_shared_bytes(t);
-  return bytes == 0 || t.bc != kBitsKeys || bytes + bits_bytes(t.rows()) > kMaxShared
+  return bytes == 0 || fwd_q_stages(t) != 2 || t.bc != kBitsKeys || bytes + bits_bytes(t.rows()) > kMaxShared
              ? 0
              : bytes + bits_bytes(t.rows());
 }

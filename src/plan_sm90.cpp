@@ -185,8 +185,11 @@ String entmax_refusal(const Problem& p) {
 // Why the kernels of softmax with optional inputs do not do; "" if they do.
 String full_refusal(const Problem& p) {
   if (p.wants(TANDEM_GRAD_DIST_BIAS)) return "it forms d_dist_bias with elastic softmax alone";
-  if (hopper_set(p) != HopperSet::plain && (p.head_dim > 128 || p.head_dim_v > 128))
-    return "with " + p.extras() + ", head sizes go up to 128";
+  const HopperSet set = hopper_set(p);
+  if (set != HopperSet::plain && (p.backward || set == HopperSet::all) &&
+      (p.head_dim > 128 || p.head_dim_v > 128))
+    return "with " + p.extras() + ", head sizes go up to 128" +
+           (p.backward ? " in backward" : "");
   return "";
 }
 
@@ -201,7 +204,8 @@ HopperSet hopper_set(const Problem& p) {
   // In backward a sink is in lse.
   const uint32_t sink = kHasSink;
   if (p.extras(p.backward ? sink : 0).empty()) return HopperSet::plain;
-  if (p.extras(sink | kHasLengths).empty()) return HopperSet::lengths;
+  const bool wide = p.head_dim > 128 || p.head_dim_v > 128;
+  if (p.extras(sink | kHasLengths).empty() && !wide) return HopperSet::lengths;
   return p.extras(sink | kHasLengths | kHasSoftcap | kHasAlibi).empty() ? HopperSet::full
                                                                          : HopperSet::all;
 }

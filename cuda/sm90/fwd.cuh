@@ -33,9 +33,10 @@ struct FwdShape {
                         FULL = SET == FwdSet::full || ALL, LENGTHS = SET == FwdSet::lengths || FULL;
   static constexpr FwdTile tile = ALL ? fwd_all_tile(kFwdTiles[ROW]) : kFwdTiles[ROW];
   static constexpr int D = tile.d, DV = tile.dv, GROUPS = tile.groups, M = tile.rows(), N = tile.bc;
-  // Who makes bits needs more of them.
-  static constexpr int PRODUCER = ALL ? 72 : producer_registers(tile),
-                       CONSUMER = ALL ? 216 : consumer_registers(tile);
+  // Who knows lengths needs more of them than who copies alone, and who makes bits still more.
+  static constexpr bool WIDE = LENGTHS && tile.dv > 192;
+  static constexpr int PRODUCER = ALL ? 72 : WIDE ? 40 : producer_registers(tile),
+                       CONSUMER = ALL ? 216 : WIDE ? 232 : consumer_registers(tile);
   static constexpr int STAGES = tile.stages, Q_STAGES = Q_STAGES_ ? Q_STAGES_
                                                         : BIAS    ? fwd_bias_q_stages(tile)
                                                                   : fwd_q_stages(tile);
