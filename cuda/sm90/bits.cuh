@@ -186,7 +186,7 @@ struct BitMaker {
 #pragma unroll
         for (int n = 0; n < kAtOnce; ++n)
           c[n].x = uint(quad + first + n), c[n].y = uint(i), c[n].z = index, c[n].w = offset;
-#pragma unroll 2  // all ten would not stay in the instruction cache
+#pragma unroll
         for (int round = 0; round < 10; ++round) {
 #pragma unroll
           for (int n = 0; n < kAtOnce; ++n) c[n] = tandem_philox_round(c[n], key0, key1);
