@@ -100,7 +100,9 @@ constexpr bool fwd_has_lengths_alone(const FwdTile& t) { return t.d <= 128 && t.
 // Bits of masks and of dropout (cuda/sm90/bits.cuh): a place has those of a tile of kBitsKeys keys, a word for 32 of them and
 // a row, and a few words about the tile; two barriers each.
 constexpr int kBitsPlaces = 4, kBitsKeys = 128;
-constexpr int bits_pitch(int rows) { return rows + 8; }  // lanes with the words of 8 rows meet no bank twice
+constexpr int bits_pitch(int rows) {
+  return rows + 8;
+}  // lanes with the words of 8 rows meet no bank twice
 constexpr int bits_place_bytes(int rows) { return 2 * kBitsKeys / 32 * bits_pitch(rows) * 4 + 16; }
 constexpr int bits_bytes(int rows) { return kBitsPlaces * (bits_place_bytes(rows) + 16); }
 
@@ -111,7 +113,8 @@ constexpr FwdTile fwd_all_tile(const FwdTile& t) {
 constexpr int fwd_all_shared_bytes(const FwdTile& row) {
   const FwdTile t = fwd_all_tile(row);
   const int bytes = fwd_lengths_shared_bytes(t);
-  return bytes == 0 || fwd_q_stages(t) != 2 || t.bc != kBitsKeys || bytes + bits_bytes(t.rows()) > kMaxShared
+  return bytes == 0 || fwd_q_stages(t) != 2 || t.bc != kBitsKeys ||
+                 bytes + bits_bytes(t.rows()) > kMaxShared
              ? 0
              : bytes + bits_bytes(t.rows());
 }

@@ -188,8 +188,7 @@ String full_refusal(const Problem& p) {
   const HopperSet set = hopper_set(p);
   if (set != HopperSet::plain && (p.backward || set == HopperSet::all) &&
       (p.head_dim > 128 || p.head_dim_v > 128))
-    return "with " + p.extras() + ", head sizes go up to 128" +
-           (p.backward ? " in backward" : "");
+    return "with " + p.extras() + ", head sizes go up to 128" + (p.backward ? " in backward" : "");
   return "";
 }
 
@@ -207,7 +206,7 @@ HopperSet hopper_set(const Problem& p) {
   const bool wide = p.head_dim > 128 || p.head_dim_v > 128;
   if (p.extras(sink | kHasLengths).empty() && !wide) return HopperSet::lengths;
   return p.extras(sink | kHasLengths | kHasSoftcap | kHasAlibi).empty() ? HopperSet::full
-                                                                         : HopperSet::all;
+                                                                        : HopperSet::all;
 }
 
 String sm90_refusal(const Problem& p, const Caps& caps) {
@@ -252,8 +251,8 @@ bool choose_sm90_tiles(const Problem& p, const Caps& caps, const PathRow& row, c
                        Form* form) {
   const String name = candidate(row);
   if (!p.backward) {
-    const int fwd = first_row([&](int n) { return sm90_fwd_tile(p, n); }, kFwdTileCount, p,
-                              caps, name, refuse);
+    const int fwd =
+        first_row([&](int n) { return sm90_fwd_tile(p, n); }, kFwdTileCount, p, caps, name, refuse);
     if (fwd < 0) return false;
     *form = [fwd, &p](Launch* launch) {
       const FwdTile t = sm90_fwd_tile(p, fwd);
@@ -263,8 +262,8 @@ bool choose_sm90_tiles(const Problem& p, const Caps& caps, const PathRow& row, c
     };
     return true;
   }
-  const int bwd = first_row([](int n) { return kBwdShapes[n]; }, kBwdShapeCount, p, caps, name,
-                            refuse);
+  const int bwd =
+      first_row([](int n) { return kBwdShapes[n]; }, kBwdShapeCount, p, caps, name, refuse);
   if (bwd < 0) return false;
   *form = [bwd, &p](Launch* launch) {
     const BwdShape& s = kBwdShapes[bwd];

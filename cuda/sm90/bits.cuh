@@ -131,8 +131,8 @@ struct BitMaker {
 #pragma unroll
         for (int n = 0; n < kAtOnce; ++n) {
           const int mine = min(task + n * THREADS, kTasks - 1), i = row0 + row_of(mine);
-          const auto* from = reinterpret_cast<const uint4*>(
-              mask + min(i, seq_q - 1) * x.keep.s + 32 * word_of(mine));
+          const auto* from = reinterpret_cast<const uint4*>(mask + min(i, seq_q - 1) * x.keep.s +
+                                                            32 * word_of(mine));
           bytes[n][0] = __ldg(from), bytes[n][1] = __ldg(from + 1);
         }
 #pragma unroll
@@ -147,8 +147,7 @@ struct BitMaker {
             bits = bits >> 4 | top_bits(b.z);
             bits = bits >> 4 | top_bits(b.w);
           }
-          if (row0 + row_of(mine) < seq_q)
-            any |= bits, all &= bits;
+          if (row0 + row_of(mine) < seq_q) any |= bits, all &= bits;
           put_word(to + place_of(mine), bits);
         }
       }

@@ -169,7 +169,8 @@ struct All : WithLengths {
 #pragma unroll
           for (int i = 4 * j; i < 4 * j + 4; ++i)
             s[i] = exp2_fast(
-                fmaf(s[i], scale2, fmaf(-slope, Full::Consumer<T, ROW>::away(first, i), i % 2 ? -l.y : -l.x)));
+                fmaf(s[i], scale2,
+                     fmaf(-slope, Full::Consumer<T, ROW>::away(first, i), i % 2 ? -l.y : -l.x)));
         }
       } else {
         sm90::weigh<BR>(s, scale2, lse);
@@ -181,8 +182,7 @@ struct All : WithLengths {
     TANDEM_DEVICE void differentiate(uint (&y)[BR / 4], uint (&ds)[BR / 4],
                                      const float (&p)[BR / 2], const float (&dp)[BR / 2],
                                      uint delta, int) {
-      const bool cap = SCORES && params.features.SOFTCAP,
-                 grad = SCORES && params.slope_parts != 0;
+      const bool cap = SCORES && params.features.SOFTCAP, grad = SCORES && params.slope_parts != 0;
       const bool drops = params.features.DROPOUT != 0;
       const float first = float(distance()), more = drops ? params.extra.drop_scale : 1.f;
       const int x = thread(), bit = x / 32 % 2 * 16 + x % 32 / 4;
@@ -272,8 +272,8 @@ struct All : WithLengths {
     uint place = 0;
     const auto tell = [&](int t, int flags, int head) {
       if (thread == 0)
-        put_shared(bits.tile(place), __int_as_float(t), __int_as_float(flags),
-                   __int_as_float(head), 0.f);
+        put_shared(bits.tile(place), __int_as_float(t), __int_as_float(flags), __int_as_float(head),
+                   0.f);
       __syncwarp();
       if (thread % 32 == 0) barrier_arrive(bits.full(place));
       ++place;
@@ -281,9 +281,8 @@ struct All : WithLengths {
     for (int n = 0; n < u.group; ++n) {
 #pragma unroll 1
       for (int t = int(shared_words(at + 16).y); t < int(shared_words(at + 16).z); ++t) {
-        BitMaker<S.br, kMakers, kMakersBarrier, SCORES ? 4 : 2> maker(params.features, params.extra,
-                                                      params.extra_at, params.drop_offset,
-                                                      u.heads_q);
+        BitMaker<S.br, kMakers, kMakersBarrier, SCORES ? 4 : 2> maker(
+            params.features, params.extra, params.extra_at, params.drop_offset, u.heads_q);
         const auto begin = [&] {
           const uint4 x = shared_words(at + 16), y = shared_words(at + 32);
           maker.batch = int(y.z), maker.head = int(y.w) * u.group + n;

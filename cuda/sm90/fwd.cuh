@@ -35,8 +35,12 @@ struct FwdShape {
   static constexpr int D = tile.d, DV = tile.dv, GROUPS = tile.groups, M = tile.rows(), N = tile.bc;
   // Who knows lengths needs more of them than who copies alone, and who makes bits still more.
   static constexpr bool WIDE = LENGTHS && tile.dv > 192;
-  static constexpr int PRODUCER = ALL ? 72 : WIDE ? 40 : producer_registers(tile),
-                       CONSUMER = ALL ? 216 : WIDE ? 232 : consumer_registers(tile);
+  static constexpr int PRODUCER = ALL    ? 72
+                                  : WIDE ? 40
+                                         : producer_registers(tile),
+                       CONSUMER = ALL    ? 216
+                                  : WIDE ? 232
+                                         : consumer_registers(tile);
   static constexpr int STAGES = tile.stages, Q_STAGES = Q_STAGES_ ? Q_STAGES_
                                                         : BIAS    ? fwd_bias_q_stages(tile)
                                                                   : fwd_q_stages(tile);

@@ -29,7 +29,7 @@ TANDEM_DEVICE void make_bits(const FwdFullParams& params, const Shared<S>& share
   const int thread = int(threadIdx.x) - 32;
   const Bits<S> bits = bits_of(shared);
   BitMaker<S::M, kMakers, kMakersBarrier, 6> maker(params.features, params.extra, params.push.extra,
-                                                params.push.drop_offset, u.heads_q);
+                                                   params.push.drop_offset, u.heads_q);
   uint n = 0;
   const auto tell = [&](int t, int flags, int row0, uint index) {
     if (thread == 0) put_words(bits.tile(n), t, flags, row0, int(index));
@@ -54,7 +54,8 @@ TANDEM_DEVICE void make_bits(const FwdFullParams& params, const Shared<S>& share
       first = false;
     }
     if (first)
-      store_unseen<S>(params, find_entry(params, int(at.index / uint(u.heads_q))), at.index, at.row0);
+      store_unseen<S>(params, find_entry(params, int(at.index / uint(u.heads_q))), at.index,
+                      at.row0);
   }
   barrier_wait(bits.empty(n), bits.parity(n) ^ 1);
   tell(0, kEnd, 0, 0);
@@ -217,7 +218,8 @@ TANDEM_DEVICE void consume_kept(const FwdFullParams& params, const Shared<S>& sh
     }
     if (tile.x < of.x || tile.x >= of.y)
       mask_tile<N>(s, TandemBand{u.band_left, u.band_right, of.w}, row, column, of.z, -INFINITY);
-    if (tile.y & kHides) apply_bits<N, Bits<S>::kPitch>(s, bits.keep(place), fresh_row(), -INFINITY);
+    if (tile.y & kHides)
+      apply_bits<N, Bits<S>::kPitch>(s, bits.keep(place), fresh_row(), -INFINITY);
   };
   // Weights that stay; and the place is free. When no product is on its way: there are registers then.
   const auto drop = [&] {
@@ -264,7 +266,7 @@ TANDEM_DEVICE void consume_kept(const FwdFullParams& params, const Shared<S>& sh
   score();
   softmax.step(s, scale, factor);
   drop();
-    pack_tile<T, N>(p, s);
+  pack_tile<T, N>(p, s);
   for (;;) {
     int flags;
 #pragma unroll 1
@@ -292,7 +294,7 @@ TANDEM_DEVICE void consume_kept(const FwdFullParams& params, const Shared<S>& sh
       }
       release_v();
       drop();
-    pack_tile<T, N>(p, s);
+      pack_tile<T, N>(p, s);
     }
     if (speaks) barrier_arrive(shared.q_empty(q_step.stage()));
     q_step.next();
