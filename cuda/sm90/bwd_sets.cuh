@@ -135,20 +135,27 @@ struct Bias {
   template <typename T, int ROW>
   struct Consumer : Plain::Consumer<T, ROW> {
     static constexpr int BR = kBwdShapes[ROW].br;
+    const Params& params;
     const At<ROW> at;
-    const bool grad;
-    Turn<At<ROW>::kStages> turn;
-    Turn<At<ROW>::kDs> place;
+    uint tile = 0;  // how many were begun: of this, places and parities follow
+    // Of 128 rows there are no registers to keep a thread's number, or where in a tile its parts are.
+    static constexpr bool kKeeps = BR <= 64;
+    int kept = int(threadIdx.x);
+    uint offset = bias_offset(int(threadIdx.x));
+    static TANDEM_DEVICE uint bias_offset(int thread) {
+      const int lane = thread % 32;
+      return uint((thread / 128 - 1) * BR * 128) +
+             panel_at(lane % 8 + lane / 16 * 8, thread / 32 % 4 * 2 + (lane / 8 & 1));
+    }
+    TANDEM_DEVICE int thread() const { return kKeeps ? kept : fresh_thread(); }
     TANDEM_DEVICE Consumer(const Params& params, const Walk& walk, const Memory<ROW, Bias>& memory)
-        : Plain::Consumer<T, ROW>(params, walk, {memory.base}),
-          at(memory),
-          grad(params.bias.d_bias != 0) {}
+        : Plain::Consumer<T, ROW>(params, walk, {memory.base}), params(params), at(memory) {}
+    TANDEM_DEVICE int stage() const { return int((tile - 1) % At<ROW>::kStages); }
+    TANDEM_DEVICE int place() const { return int((tile - 1) % At<ROW>::kDs); }
     TANDEM_DEVICE void weigh(float (&s)[BR / 2], float scale2, uint lse, int, int) {
-      const int group = int(threadIdx.x) / 128 - 1, warp = int(threadIdx.x) / 32 % 4;
-      const int lane = int(threadIdx.x) % 32;
-      const uint from = at.tile(turn.stage) + group * BR * 128 +
-                        panel_at(lane % 8 + lane / 16 * 8, 2 * warp + (lane / 8 & 1));
-      barrier_wait(at.full(turn.stage), turn.parity);
+      ++tile;
+      const uint from = at.tile(stage()) + (kKeeps ? offset : bias_offset(fresh_thread()));
+      barrier_wait(at.full(stage()), int((tile - 1) / At<ROW>::kStages % 2));
 #pragma unroll
       for (int k = 0; k < BR / 16; ++k) {
         uint r[4];
@@ -163,16 +170,16 @@ struct Bias {
         }
       }
       __syncwarp();
-      if (lane == 0) barrier_arrive(at.empty(turn.stage));
-      turn.next();
+      if (thread() % 32 == 0) barrier_arrive(at.empty(stage()));
     }
     TANDEM_DEVICE void wait_ds() {
-      if (grad) barrier_wait(at.read(place.stage), place.parity ^ 1);
+      if (params.bias.d_bias)
+        barrier_wait(at.read(place()), int((tile - 1) / At<ROW>::kDs % 2) ^ 1);
     }
     TANDEM_DEVICE void tell_ds() {
-      if (grad && threadIdx.x - 128 < cluster_size())
-        cluster_arrive(cluster_address(at.written(place.stage), threadIdx.x - 128));
-      place.next();
+      const uint to = uint(thread()) - 128;
+      if (params.bias.d_bias && to < cluster_size())
+        cluster_arrive(cluster_address(at.written(place()), to));
     }
   };
 
@@ -186,31 +193,36 @@ struct Bias {
     if (!params.bias.d_bias) return;
     const BwdDkvDqBlock& u = params.block;
     const At<ROW> at(memory);
-    const int thread = int(threadIdx.x) - 64, lane = thread % 32;
-    const int size = int(cluster_size()), rank = int(cluster_rank());
-    const int piece = thread % 16, key = walk.col0 + 8 * piece;
     const Strides& strides = params.bias.d_bias_strides;
-    Share share{strides, 4 * rank + thread / 16, 4 * size, 0, u.seq_kv - key};
-    const int64_t entry = params.bias.shared != 1 ? 0 : walk.batch;
-    Turn<S.ds_stages> place;
+    // Anew for each tile: sums need the registers.
+    const auto first_row = [] { return 4 * int(cluster_rank()) + (fresh_thread() - 64) / 16; };
+    const auto first_key = [&] { return walk.col0 + fresh_thread() % 16 * 8; };
+    uint tile = 0;  // how many were summed: of this, places and parities follow
     for (int n = 0; n < u.group; ++n) {
-      const int head = walk.head_kv * u.group + n;
-      int64_t to = entry * strides.b + head * strides.h + key * strides.d;
+      int64_t to = (params.bias.shared != 1 ? 0 : walk.batch) * strides.b +
+                   (walk.head_kv * u.group + n) * strides.h + first_row() * strides.s +
+                   first_key() * strides.d;
+#pragma unroll 1
       for (int t = 0; t < (u.seq_q + S.br - 1) / S.br; ++t, to += S.br * strides.s) {
         const bool seen = t >= walk.span.begin && t < walk.span.end;
-        if (seen) barrier_wait(at.written(place.stage), place.parity);
-        share.rows = min(S.br, u.seq_q - t * S.br);
-        const uint from = memory.ds(place.stage) + piece / 8 * S.br * 128;
-        if (params.bias.wide)
-          sum_tile<T>(share, reinterpret_cast<float*>(params.bias.d_bias) + to, from, piece % 8,
-                      seen ? size : 0);
-        else
-          sum_tile<T>(share, reinterpret_cast<ushort*>(params.bias.d_bias) + to, from, piece % 8,
-                      seen ? size : 0);
+        const int place = int(tile % S.ds_stages), size = int(cluster_size());
+        const int piece = fresh_thread() % 16;
+        const Share share{strides,
+                          first_row(),
+                          4 * size,
+                          min(S.br, u.seq_q - t * S.br),
+                          u.seq_kv - first_key(),
+                          params.bias.wide != 0};
+        const uint64_t address = params.bias.d_bias + uint64_t(to) * (share.wide ? 4 : 2);
+        const uint from = memory.ds(place) + piece / 8 * S.br * 128;
+        if (seen) barrier_wait(at.written(place), int(tile / S.ds_stages % 2));
+        sum_tile<T, S.br>(share, address, from, piece % 8, seen ? size : 0);
         if (seen) {
           __syncwarp();
-          if (lane < size) cluster_arrive(cluster_address(at.read(place.stage), uint(lane)));
-          place.next();
+          const int lane = fresh_thread() % 32;
+          if (lane < int(cluster_size()))
+            cluster_arrive(cluster_address(at.read(place), uint(lane)));
+          ++tile;
         }
       }
     }
@@ -219,24 +231,31 @@ struct Bias {
   struct Share {
     const Strides& strides;
     int first, step, rows, keys;
+    bool wide;
   };
 
-  template <typename T, typename E>
-  static TANDEM_DEVICE void sum_tile(const Share& share, E* to, uint from, int piece, int size) {
+  // to: the first row in d_bias. size: workgroups that have a part of the sum, 0: zeros.
+  template <typename T, int BR>
+  static TANDEM_DEVICE void sum_tile(const Share& share, uint64_t to, uint from, int piece,
+                                     int size) {
     if (size == 1)
       copy_rows<T>(share, to, from, piece);
     else if (size == 4)
-      sum_rows_of_4<T>(share, to, from, piece);
-    else  // 0: zeros
+      sum_many<T, BR, 4>(share, to, from, piece);
+    else if (size == 8)
+      sum_many<T, BR, 8>(share, to, from, piece);
+    else
       sum_rows<T>(share, to, from, piece, size);
   }
+  static TANDEM_DEVICE uint64_t row_bytes(const Share& share) {
+    return uint64_t(share.step * share.strides.s) * (share.wide ? 4 : 2);
+  }
 
-  template <typename T, typename E>
-  static TANDEM_DEVICE void sum_rows(const Share& share, E* to, uint from, int piece, int size) {
-    to += share.first * share.strides.s;
+  template <typename T>
+  static TANDEM_DEVICE void sum_rows(const Share& share, uint64_t to, uint from, int piece,
+                                     int size) {
 #pragma unroll 1
-    for (int row = share.first; row < share.rows;
-         row += share.step, to += share.step * share.strides.s) {
+    for (int row = share.first; row < share.rows; row += share.step, to += row_bytes(share)) {
       const uint at = from + panel_at(row, piece);
       float sum[8];
 #pragma unroll
@@ -253,42 +272,54 @@ struct Bias {
       put<T>(share, to, sum);
     }
   }
-  // The next row's words are on their way while this one's are summed.
-  template <typename T, typename E>
-  static TANDEM_DEVICE void sum_rows_of_4(const Share& share, E* to, uint from, int piece) {
-    if (share.first >= share.rows) return;
-    to += share.first * share.strides.s;
-    uint4 x[4];
+  // FLY words are on their way while others are summed.
+  template <typename T, int BR, int SIZE>
+  static TANDEM_DEVICE void sum_many(const Share& share, uint64_t to, uint from, int piece) {
+    constexpr int FLY = 4, ALL = BR / 4;
+    const uint at = from + panel_at(share.first, piece);
+    const auto words = [&](int n) {
+      return cluster_words(cluster_address(at + n / SIZE * (4 * SIZE * 128), uint(n % SIZE)));
+    };
+    uint4 x[FLY];
 #pragma unroll
-    for (int n = 0; n < 4; ++n)
-      x[n] = cluster_words(cluster_address(from + panel_at(share.first, piece), uint(n)));
-#pragma unroll 1
-    for (int row = share.first; row < share.rows;
-         row += share.step, to += share.step * share.strides.s) {
-      const uint next = from + panel_at(min(row + share.step, share.rows - 1), piece);
-      float sum[8];
+    for (int n = 0; n < FLY; ++n) x[n] = words(n);
+    float sum[8];
 #pragma unroll
-      for (int e = 0; e < 8; ++e) sum[e] = 0.f;
+    for (int n = 0; n < ALL; ++n) {
+      if (n % SIZE == 0) {
 #pragma unroll
-      for (int n = 0; n < 4; ++n) {
-        add_words<T>(sum, x[n]);
-        x[n] = cluster_words(cluster_address(next, uint(n)));
+        for (int e = 0; e < 8; ++e) sum[e] = 0.f;
       }
-      put<T>(share, to, sum);
+      add_words<T>(sum, x[n % FLY]);
+      if (n + FLY < ALL) x[n % FLY] = words(n + FLY);
+      if (n % SIZE == SIZE - 1) {
+        if (share.first + n / SIZE * 4 * SIZE < share.rows) put<T>(share, to, sum);
+        to += row_bytes(share);
+      }
     }
   }
   // There is nothing to sum: two rows at a time.
-  template <typename T, typename E>
-  static TANDEM_DEVICE void copy_rows(const Share& share, E* to, uint from, int piece) {
-    to += share.first * share.strides.s;
+  template <typename T>
+  static TANDEM_DEVICE void copy_rows(const Share& share, uint64_t to, uint from, int piece) {
+    const int64_t bytes = int64_t(row_bytes(share));
+    if (share.wide) {
+#pragma unroll 1
+      for (int row = share.first; row < share.rows; row += share.step, to += bytes) {
+        const uint4 x = shared_words(from + panel_at(row, piece));
+        const float sum[8] = {T::low(x.x), T::high(x.x), T::low(x.y), T::high(x.y),
+                              T::low(x.z), T::high(x.z), T::low(x.w), T::high(x.w)};
+        put_wide(share, to, sum);
+      }
+      return;
+    }
 #pragma unroll 1
     for (int row = share.first; row < share.rows; row += 2 * share.step) {
       uint4 x[2];
 #pragma unroll
       for (int n = 0; n < 2; ++n) x[n] = shared_words(from + panel_at(row + n * share.step, piece));
 #pragma unroll
-      for (int n = 0; n < 2; ++n, to += share.step * share.strides.s)
-        if (row + n * share.step < share.rows) put<T>(share, to, x[n]);
+      for (int n = 0; n < 2; ++n, to += bytes)
+        if (row + n * share.step < share.rows) put_words(share, to, x[n]);
     }
   }
   template <typename T>
@@ -299,43 +330,43 @@ struct Bias {
     sum[6] += T::low(x.w), sum[7] += T::high(x.w);
   }
 
+  static TANDEM_DEVICE bool is_whole(const Share& share, uint64_t to) {
+    return share.keys >= 8 && share.strides.d == 1 && (to & 15) == 0;
+  }
   template <typename T>
-  static TANDEM_DEVICE void put(const Share& share, float* to, const float (&x)[8]) {
-    if (share.keys >= 8 && share.strides.d == 1 && (reinterpret_cast<uint64_t>(to) & 15) == 0) {
+  static TANDEM_DEVICE void put(const Share& share, uint64_t to, const float (&x)[8]) {
+    if (share.wide)
+      put_wide(share, to, x);
+    else
+      put_words(share, to,
+                make_uint4(T::pack(x[0], x[1]), T::pack(x[2], x[3]), T::pack(x[4], x[5]),
+                           T::pack(x[6], x[7])));
+  }
+  static TANDEM_DEVICE void put_wide(const Share& share, uint64_t to, const float (&x)[8]) {
+    if (is_whole(share, to)) {
       __stcs(reinterpret_cast<float4*>(to), make_float4(x[0], x[1], x[2], x[3]));
       __stcs(reinterpret_cast<float4*>(to) + 1, make_float4(x[4], x[5], x[6], x[7]));
-    } else {
+      return;
+    }
+    float* one = reinterpret_cast<float*>(to);
 #pragma unroll 1
-      for (int e = 0; e < min(8, share.keys); ++e, to += share.strides.d) {
-        const float low = e & 1 ? x[1] : x[0], second = e & 1 ? x[3] : x[2];
-        const float third = e & 1 ? x[5] : x[4], high = e & 1 ? x[7] : x[6];
-        *to = e & 4 ? (e & 2 ? high : third) : (e & 2 ? second : low);
-      }
+    for (int e = 0; e < min(8, share.keys); ++e, one += share.strides.d) {
+      const float low = e & 1 ? x[1] : x[0], second = e & 1 ? x[3] : x[2];
+      const float third = e & 1 ? x[5] : x[4], high = e & 1 ? x[7] : x[6];
+      *one = e & 4 ? (e & 2 ? high : third) : (e & 2 ? second : low);
     }
   }
-  template <typename T>
-  static TANDEM_DEVICE void put(const Share& share, float* to, uint4 x) {
-    const float sum[8] = {T::low(x.x), T::high(x.x), T::low(x.y), T::high(x.y),
-                          T::low(x.z), T::high(x.z), T::low(x.w), T::high(x.w)};
-    put<T>(share, to, sum);
-  }
-  template <typename T>
-  static TANDEM_DEVICE void put(const Share& share, ushort* to, const float (&x)[8]) {
-    put<T>(share, to,
-           make_uint4(T::pack(x[0], x[1]), T::pack(x[2], x[3]), T::pack(x[4], x[5]),
-                      T::pack(x[6], x[7])));
-  }
-  template <typename T>
-  static TANDEM_DEVICE void put(const Share& share, ushort* to, uint4 x) {
-    if (share.keys >= 8 && share.strides.d == 1 && (reinterpret_cast<uint64_t>(to) & 15) == 0) {
+  static TANDEM_DEVICE void put_words(const Share& share, uint64_t to, uint4 x) {
+    if (is_whole(share, to)) {
       __stcs(reinterpret_cast<uint4*>(to), x);
-    } else {
+      return;
+    }
+    ushort* one = reinterpret_cast<ushort*>(to);
 #pragma unroll 1
-      for (int e = 0; e < min(8, share.keys); ++e, to += share.strides.d) {
-        *to = ushort(x.x);
-        x.x = __funnelshift_r(x.x, x.y, 16), x.y = __funnelshift_r(x.y, x.z, 16);
-        x.z = __funnelshift_r(x.z, x.w, 16), x.w >>= 16;
-      }
+    for (int e = 0; e < min(8, share.keys); ++e, one += share.strides.d) {
+      *one = ushort(x.x);
+      x.x = __funnelshift_r(x.x, x.y, 16), x.y = __funnelshift_r(x.y, x.z, 16);
+      x.z = __funnelshift_r(x.z, x.w, 16), x.w >>= 16;
     }
   }
 };

@@ -25,25 +25,53 @@ TANDEM_DEVICE void produce(const Params& params, const Shared<S>& shared) {
     copy.q(at.row0, head_of(params.block, at), in_batch);
     for (int next = at.span.end - 1; next >= at.span.begin; --next) {
       copy.k(next, kv_head, in_batch);
+      if (t >= 0) copy.v(t, head, batch);
+      // Last: with one place for it, it waits longest.
       if constexpr (S::BIAS)
         copy.bias(next, at.row0, head_of(params.block, at) / params.extra.bias_group,
                   params.extra.bias.b ? in_batch : 0);
-      if (t >= 0) copy.v(t, head, batch);
       t = next, head = kv_head, batch = in_batch;
     }
   }
   if (t >= 0) copy.v(t, head, batch);
 }
 
-// Adds a warpgroup's part of a tile of bias, times factor. at: where it lies.
-template <typename T, int N>
-TANDEM_DEVICE void add_bias(float (&s)[N / 2], uint at, float factor) {
-  const int thread = fresh_thread(), row = thread / 32 % 4 * 16 + thread % 16;
+// Where in the panels of a tile of bias a thread's n-th part of four is.
+TANDEM_DEVICE uint bias_piece(int n) {
+  const int thread = fresh_thread();
+  return panel_at(thread / 32 % 4 * 16 + thread % 16, 2 * n + thread % 32 / 16);
+}
+// What bias is multiplied by before it is added to products.
+TANDEM_DEVICE float bias_factor(const FwdBlock& u) {
+  return plain_scale(u) ? 1.f / u.scale : kLog2e;
+}
+// Both stay in registers where there are enough: they would be computed between S and its weights.
+template <bool KEEPS>
+struct BiasPart {
+  uint at[4];
+  float by;
+  TANDEM_DEVICE explicit BiasPart(const FwdBlock& u) : by(bias_factor(u)) {
+#pragma unroll
+    for (int n = 0; n < 4; ++n) at[n] = bias_piece(n);
+  }
+  TANDEM_DEVICE uint piece(int n) const { return at[n]; }
+  TANDEM_DEVICE float factor() const { return by; }
+};
+template <>
+struct BiasPart<false> {
+  const FwdBlock& u;
+  TANDEM_DEVICE explicit BiasPart(const FwdBlock& block) : u(block) {}
+  TANDEM_DEVICE uint piece(int n) const { return bias_piece(n); }
+  TANDEM_DEVICE float factor() const { return bias_factor(u); }
+};
+// Adds a warpgroup's part of a tile of bias. at: where it lies.
+template <typename T, int N, typename Part>
+TANDEM_DEVICE void add_bias(float (&s)[N / 2], uint at, const Part& part) {
+  const float factor = part.factor();
 #pragma unroll
   for (int j = 0; j < N / 16; ++j) {
     uint r[4];
-    load_matrices(
-        r, at + uint(j / 4 * 64 * kPanelBytes) + panel_at(row, j % 4 * 2 + thread % 32 / 16));
+    load_matrices(r, at + part.piece(j % 4) + uint(j / 4 * 64 * kPanelBytes));
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       s[8 * j + 2 * i] = fmaf(T::low(r[i]), factor, s[8 * j + 2 * i]);
@@ -94,7 +122,8 @@ TANDEM_DEVICE void consume(const Params& params, const Shared<S>& shared) {
     barrier_wait(shared.q_full(q_step.stage()), q_step.parity());
     barrier_wait(shared.k_full(k_step.stage()), k_step.parity());
   };
-  Step<kFwdBiasStages> bias_step;
+  Step<S::BIAS ? S::BIAS_STAGES : 1> bias_step;
+  const BiasPart<S::BIAS && S::GROUPS == 2> bias_part(u);
   const auto nothing = [&](const FwdPlace& at) { store_nothing<S>(u, params.push, at); };
 
   Rounds<S> rounds(u);
@@ -133,7 +162,7 @@ TANDEM_DEVICE void consume(const Params& params, const Shared<S>& shared) {
     if constexpr (S::BIAS) {
       const int stage = bias_step.stage();
       barrier_wait(shared.bias_full(group, stage), bias_step.parity());
-      add_bias<T, N>(s, shared.bias(group, stage), plain_scale(u) ? 1.f / u.scale : kLog2e);
+      add_bias<T, N>(s, shared.bias(group, stage), bias_part);
       __syncwarp();
       if (threadIdx.x % 32 == 0) barrier_arrive(shared.bias_empty(group, stage));
       bias_step.next();

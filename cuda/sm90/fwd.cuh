@@ -52,8 +52,9 @@ struct FwdShape {
                        V_BYTES = DV_PANELS * K_PANEL;
   static constexpr int K_AT = Q_STAGES * Q_BYTES, V_AT = K_AT + STAGES * K_BYTES,
                        BIAS_AT = V_AT + STAGES * V_BYTES;
+  static constexpr int BIAS_STAGES = BIAS ? fwd_bias_stages(tile) : 0;
   static constexpr int BIAS_BYTES = BIAS ? 64 * N * 2 : 0;  // a stage of a warpgroup
-  static constexpr int BARRIERS_AT = BIAS_AT + kFwdBiasStages * GROUPS * BIAS_BYTES;
+  static constexpr int BARRIERS_AT = BIAS_AT + BIAS_STAGES * GROUPS * BIAS_BYTES;
 };
 
 // Shared memory by address, and its barriers.
@@ -71,14 +72,14 @@ struct Shared {
   TANDEM_DEVICE uint v_full(int stage) const { return barrier(4 + 2 * S::STAGES + stage); }
   TANDEM_DEVICE uint v_empty(int stage) const { return barrier(4 + 3 * S::STAGES + stage); }
   TANDEM_DEVICE uint bias(int group, int stage) const {
-    return at + S::BIAS_AT + (group * kFwdBiasStages + stage) * S::BIAS_BYTES;
+    return at + S::BIAS_AT + (group * S::BIAS_STAGES + stage) * S::BIAS_BYTES;
   }
   TANDEM_DEVICE uint bias_full(int group, int stage) const {
-    return barrier(4 + 4 * S::STAGES + 2 * (group * kFwdBiasStages + stage));
+    return barrier(4 + 4 * S::STAGES + 2 * (group * S::BIAS_STAGES + stage));
   }
   TANDEM_DEVICE uint bias_empty(int group, int stage) const { return bias_full(group, stage) + 8; }
   TANDEM_DEVICE void init() const {
-    for (int n = 0; S::BIAS && n < S::GROUPS * kFwdBiasStages; ++n) {
+    for (int n = 0; S::BIAS && n < S::GROUPS * S::BIAS_STAGES; ++n) {
       barrier_init(bias_full(0, n), 1);
       barrier_init(bias_empty(0, n), 4);  // the warps that read it
     }
@@ -195,7 +196,7 @@ struct Copier {
   const Shared<S>& shared;
   Step<S::Q_STAGES> q_step;
   Step<S::STAGES> k_step, v_step;
-  Step<kFwdBiasStages> bias_step;
+  Step<S::BIAS ? S::BIAS_STAGES : 1> bias_step;
   TANDEM_DEVICE Copier(const Params& p, const Shared<S>& s) : params(p), shared(s) {}
   TANDEM_DEVICE void q(int row0, int head, int batch) {
     barrier_wait(shared.q_empty(q_step.stage()), q_step.parity() ^ 1);
@@ -244,11 +245,6 @@ TANDEM_DEVICE void pass_turn(int group) {
 
 // Row and column of the thread's first element of a tile. Asked for anew where they are needed: in the loops, accumulators
 // need the registers.
-TANDEM_DEVICE int fresh_thread() {
-  int x;
-  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));
-  return x;
-}
 TANDEM_DEVICE float fresh(float x) {
   asm volatile("" : "+f"(x));
   return x;
@@ -340,15 +336,30 @@ struct Softmax {
   // when that has grown by more than a factor of 2^8: until then weights are at most 2^8, exact as ever.
   // Returns whether a factor is not 1, the same in the whole warp.
   TANDEM_DEVICE bool step(float (&s)[N / 2], float scale, float (&factor)[2]) {
-    bool grown[2];
-    float top[2];
-    find_tops<N>(top, s);
+    // Seldom does a row need another m; who asks each thread for its own numbers does not wait for its row's maximum. Those
+    // that are all negative count as 0.
+    bool grown = false;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      top[r] *= scale;
-      grown[r] = top[r] > m[r] + 8.f;
-      factor[r] = grown[r] ? exp2_fast(m[r] - top[r]) : 1.f;
-      if (grown[r]) m[r] = top[r];
+      grown |= __int_as_float(max(top_word<N>(s, r), 0)) * scale > m[r] + 8.f;
+      factor[r] = 1.f;
+    }
+    grown = __any_sync(kAllLanes, grown);
+    if (grown) {
+      float top[2];
+      find_tops<N>(top, s);
+      bool grows[2];
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        top[r] *= scale;
+        grows[r] = top[r] > m[r] + 8.f;
+        factor[r] = grows[r] ? exp2_fast(m[r] - top[r]) : 1.f;
+        if (grows[r]) m[r] = top[r];
+      }
+      grown = __any_sync(kAllLanes, grows[0] | grows[1]);
+    }
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
       // Nothing visible yet: any finite number gives weights of 0.
       const float base = m[r] == -INFINITY ? 0.f : m[r];
       float x = 0.f, y = 0.f;
@@ -361,7 +372,7 @@ struct Softmax {
       }
       l[r] = fmaf(l[r], factor[r], x + y);
     }
-    return __any_sync(kAllLanes, grown[0] | grown[1]);
+    return grown;
   }
 };
 

@@ -24,6 +24,13 @@ TANDEM_DEVICE bool elect_one() {
   return chosen != 0;
 }
 
+// threadIdx.x, asked for anew: where registers are short it is not kept.
+TANDEM_DEVICE int fresh_thread() {
+  int x;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));
+  return x;
+}
+
 // ---- mbarriers: 8 bytes of shared memory -----------------------------------------------------------
 
 TANDEM_DEVICE void barrier_init(uint barrier, int arrivals) {

@@ -278,7 +278,8 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
     }
     case Stem::bwd_dkv: {
       const auto kernel = cuda::sm90::bwd_dkv_kernel(p.dtype, launch.hopper);
-      TANDEM_TRY(prepare(kernel, launch, memory));
+      auto start = launcher_of(kernel);
+      TANDEM_TRY(prepare_launch(kernel, launch, with, &start));
       const BwdDkvBlock block = bwd_dkv_block(plan, launch);
       *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
         cuda::sm90::BwdDkvParams params;
@@ -289,13 +290,14 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
         params.push = bwd_dkv_push(plan, launch, a);
         if (!plan.problem.wants(TANDEM_GRAD_K)) params.push.d_k = 0;
         if (!plan.problem.wants(TANDEM_GRAD_V)) params.push.d_v = 0;
-        return launch_kernel(kernel, launch, &params, stream);
+        return start(&params, stream);
       };
       return Status();
     }
     case Stem::bwd_dq: {
       const auto kernel = cuda::sm90::bwd_dq_kernel(p.dtype, launch.hopper);
-      TANDEM_TRY(prepare(kernel, launch, memory));
+      auto start = launcher_of(kernel);
+      TANDEM_TRY(prepare_launch(kernel, launch, with, &start));
       const BwdDqBlock block = bwd_dq_block(plan, launch);
       *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
         cuda::sm90::BwdDqParams params;
@@ -304,7 +306,7 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
           return cudaErrorInvalidValue;
         params.block = block;
         params.push = bwd_dq_push(plan, launch, a);
-        return launch_kernel(kernel, launch, &params, stream);
+        return start(&params, stream);
       };
       return Status();
     }
