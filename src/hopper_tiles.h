@@ -95,8 +95,32 @@ constexpr int fwd_entmax_shared_bytes(const FwdTile& t) {
 // With lengths: a barrier, and what is told of four tiles of query rows. 0: no kernel for the tile.
 constexpr int kFwdNotices = 4, kFwdNoticeBytes = 64;
 constexpr int fwd_lengths_shared_bytes(const FwdTile& t) {
-  const int bytes = fwd_shared_bytes(t, 2) + 2 * 8 + kFwdNotices * kFwdNoticeBytes;
-  return t.d <= 128 && t.dv <= 128 && bytes <= kMaxShared ? bytes : 0;
+  const int bytes = fwd_shared_bytes(t) + 2 * 8 + kFwdNotices * kFwdNoticeBytes;
+  return bytes <= kMaxShared ? bytes : 0;
+}
+// Wider heads have one kernel for lengths and for what else there is.
+constexpr bool fwd_has_lengths_alone(const FwdTile& t) { return t.d <= 128 && t.dv <= 128; }
+
+// Bits of masks and of dropout (cuda/sm90/bits.cuh): a place has those of a tile of kBitsKeys keys, a word for 32 of them and
+// a row, and a few words about the tile; two barriers each.
+constexpr int kBitsPlaces = 4, kBitsKeys = 128;
+constexpr int bits_pitch(int rows) {
+  return rows + 8;
+}  // lanes with the words of 8 rows meet no bank twice
+constexpr int bits_place_bytes(int rows) { return 2 * kBitsKeys / 32 * bits_pitch(rows) * 4 + 16; }
+constexpr int bits_bytes(int rows) { return kBitsPlaces * (bits_place_bytes(rows) + 16); }
+
+// With everything that softmax may have beside it, but a bias.
+constexpr FwdTile fwd_all_tile(const FwdTile& t) {
+  return {t.name, t.d, t.dv, 2, t.bc, t.stages, t.turns};
+}
+constexpr int fwd_all_shared_bytes(const FwdTile& row) {
+  const FwdTile t = fwd_all_tile(row);
+  const int bytes = fwd_lengths_shared_bytes(t);
+  return bytes == 0 || fwd_q_stages(t) != 2 || t.bc != kBitsKeys ||
+                 bytes + bits_bytes(t.rows()) > kMaxShared
+             ? 0
+             : bytes + bits_bytes(t.rows());
 }
 
 constexpr FwdTile kFwdTiles[] = {
@@ -163,6 +187,21 @@ constexpr int bwd_elastic_shared_bytes(const BwdShape& s) {
 // And softcap and ALiBi, which keep numbers of each element.
 constexpr bool has_full_kernel(const BwdShape& s) { return !s.wide && s.br <= 64; }
 constexpr int bwd_lengths_shared_bytes(const BwdShape& s) { return bwd_shared_bytes(s) + 8; }
+// And masks, dropout and a distance bias: bits of tiles, what softcap leaves of gradients, and words about the walk.
+constexpr int kBwdWalkBytes = 48;
+constexpr int bwd_all_left_bytes(const BwdShape& s) { return s.br * s.bc * 2; }
+constexpr int bwd_all_bytes(const BwdShape& s) {
+  return bwd_all_left_bytes(s) + bits_bytes(s.br) + kBwdWalkBytes;
+}
+constexpr bool has_all_kernel(const BwdShape& s) {
+  return has_full_kernel(s) && s.bc == kBitsKeys &&
+         bwd_lengths_shared_bytes(s) + bwd_all_bytes(s) <= kMaxShared;
+}
+// Where there are registers for what changes scores, too.
+constexpr bool has_all_scores(const BwdShape& s) { return has_all_kernel(s) && s.d <= 96; }
+constexpr int bwd_all_shared_bytes(const BwdShape& s) {
+  return has_all_kernel(s) ? bwd_lengths_shared_bytes(s) + bwd_all_bytes(s) : 0;
+}
 constexpr int kMaxCluster = 8;  // workgroups, on every device
 
 // The sums of d_q: per head of the batch, blocks of 64 rows x 64 features, panels innermost; in a block the elements

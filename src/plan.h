@@ -60,7 +60,7 @@ constexpr FixedRow kFixed[] = {
 #include "fixed.inc"
 };
 // The path cuda.sm90: which of its kernels a problem takes.
-enum class HopperSet { plain, bias, elastic, entmax, lengths, full };
+enum class HopperSet { plain, bias, elastic, entmax, lengths, full, all };
 HopperSet hopper_set(const Problem& p);
 
 // Entries of d_dist_bias of a head that bwd_dkv_ddist takes on: each tile of keys leaves as many in the workspace.

@@ -49,6 +49,13 @@ String no_room(const Caps& caps, int shared, int invocations) {
   return "";
 }
 
+FwdTile sm90_fwd_tile(const Problem& p, int row) {
+  return hopper_set(p) == HopperSet::all ? fwd_all_tile(kFwdTiles[row]) : kFwdTiles[row];
+}
+
+// Optional inputs that change scores (or, in backward, what their gradients need).
+constexpr uint32_t kScores = kHasSoftcap | kHasAlibi | kHasDistBias;
+
 // 0: no kernel.
 int sm90_fwd_bytes(const Problem& p, const FwdTile& t) {
   switch (hopper_set(p)) {
@@ -61,6 +68,8 @@ int sm90_fwd_bytes(const Problem& p, const FwdTile& t) {
     case HopperSet::lengths:
     case HopperSet::full:
       return fwd_lengths_shared_bytes(t);
+    case HopperSet::all:
+      return fwd_all_shared_bytes(t);
     default:
       return fwd_shared_bytes(t);
   }
@@ -75,6 +84,8 @@ int sm90_bwd_bytes(const Problem& p, const BwdShape& s) {
       return bwd_lengths_shared_bytes(s);
     case HopperSet::full:
       return has_full_kernel(s) ? bwd_lengths_shared_bytes(s) : 0;
+    case HopperSet::all:
+      return has_all_scores(s) || p.extras(~kScores).empty() ? bwd_all_shared_bytes(s) : 0;
     default:
       return bwd_shared_bytes(s);
   }
@@ -112,19 +123,19 @@ String row_refusal(const Problem& p, const Caps& caps, const BwdShape& s) {
     if (!why.empty()) return why;
   if (s.wide && std::max(p.head_dim, p.head_dim_v) <= kNarrowHeads)
     return text("it is for heads over %d", kNarrowHeads);
-  if (sm90_bwd_bytes(p, s) == 0) return "its registers do not suffice for softcap or alibi";
+  if (sm90_bwd_bytes(p, s) == 0) return "its registers do not suffice for " + p.extras();
   const int dq = s.wide ? dq_shared_bytes(kDqShapes[dq_row(p)]) : 0;
   return no_room(caps, std::max(sm90_bwd_bytes(p, s), dq), kBwdThreads);
 }
 
 // The first row that does; -1 if none does.
-template <typename Row, int N>
-int first_row(const Row (&rows)[N], const Problem& p, const Caps& caps, const String& name,
+template <typename Row>
+int first_row(const Row& row, int count, const Problem& p, const Caps& caps, const String& name,
               const Refuse& refuse) {
-  for (int n = 0; n < N; ++n) {
-    const String why = row_refusal(p, caps, rows[n]);
+  for (int n = 0; n < count; ++n) {
+    const String why = row_refusal(p, caps, row(n));
     if (why.empty()) return n;
-    refuse(name + " " + rows[n].name, why);
+    refuse(name + " " + row(n).name, why);
   }
   refuse(name, "no row of its tiles does");
   return -1;
@@ -181,11 +192,11 @@ String entmax_refusal(const Problem& p) {
 
 // Why the kernels of softmax with optional inputs do not do; "" if they do.
 String full_refusal(const Problem& p) {
-  const String more = p.extras(kHasLengths | kHasSink | kHasSoftcap | kHasAlibi);
-  if (!more.empty())
-    return "it knows softmax with lengths, sinks, softcap and alibi, this problem has " + more;
-  if (hopper_set(p) != HopperSet::plain && (p.head_dim > 128 || p.head_dim_v > 128))
-    return "with " + p.extras() + ", head sizes go up to 128";
+  if (p.wants(TANDEM_GRAD_DIST_BIAS)) return "it forms d_dist_bias with elastic softmax alone";
+  const HopperSet set = hopper_set(p);
+  if (set != HopperSet::plain && (p.backward || set == HopperSet::all) &&
+      (p.head_dim > 128 || p.head_dim_v > 128))
+    return "with " + p.extras() + ", head sizes go up to 128" + (p.backward ? " in backward" : "");
   return "";
 }
 
@@ -200,7 +211,10 @@ HopperSet hopper_set(const Problem& p) {
   // In backward a sink is in lse.
   const uint32_t sink = kHasSink;
   if (p.extras(p.backward ? sink : 0).empty()) return HopperSet::plain;
-  return p.extras(sink | kHasLengths).empty() ? HopperSet::lengths : HopperSet::full;
+  const bool wide = p.head_dim > 128 || p.head_dim_v > 128;
+  if (p.extras(sink | kHasLengths).empty() && !wide) return HopperSet::lengths;
+  return p.extras(sink | kHasLengths | kHasSoftcap | kHasAlibi).empty() ? HopperSet::full
+                                                                        : HopperSet::all;
 }
 
 String sm90_refusal(const Problem& p, const Caps& caps) {
@@ -245,17 +259,19 @@ bool choose_sm90_tiles(const Problem& p, const Caps& caps, const PathRow& row, c
                        Form* form) {
   const String name = candidate(row);
   if (!p.backward) {
-    const int fwd = first_row(kFwdTiles, p, caps, name, refuse);
+    const int fwd =
+        first_row([&](int n) { return sm90_fwd_tile(p, n); }, kFwdTileCount, p, caps, name, refuse);
     if (fwd < 0) return false;
     *form = [fwd, &p](Launch* launch) {
-      const FwdTile& t = kFwdTiles[fwd];
+      const FwdTile t = sm90_fwd_tile(p, fwd);
       launch->hopper = fwd;
       launch->tile = Tile{t.name, t.rows(), t.bc, t.groups + 1, 128, 0, 0, t.d, TileOn::cuda};
       launch->shared_bytes = uint32_t(sm90_fwd_bytes(p, t));
     };
     return true;
   }
-  const int bwd = first_row(kBwdShapes, p, caps, name, refuse);
+  const int bwd =
+      first_row([](int n) { return kBwdShapes[n]; }, kBwdShapeCount, p, caps, name, refuse);
   if (bwd < 0) return false;
   *form = [bwd, &p](Launch* launch) {
     const BwdShape& s = kBwdShapes[bwd];

@@ -72,11 +72,11 @@ TEST_CASE("sm90 refuses by name what the copy engine or its kernels cannot do") 
       {"fwd f16 hq2 sq100 d136 entmax=1.5", "up to 128"},
       {"bwd f16 hq2 sq100 d64 entmax=1.5 alibi", "has alibi"},
       {"bwd f16 hq2 sq100 d64 entmax=1.5 tile=64x64", "different tiles"},
-      {"fwd f16 hq2 sq100 d64 dist=30", "has dist_bias"},
-      {"fwd f16 b2 hq2 sq100 d64 kv_padded dropout=0.5", "has dropout"},
-      {"bwd f16 b2 hq2 sq100 d64 softcap=3 keep:1x1x100", "has keep"},
-      {"fwd f16 b2 hq2 sq100 d136 kv_padded", "head sizes go up to 128"},
-      {"fwd f16 hq2 sq100 d64 dv136 sink", "head sizes go up to 128"},
+      {"bwd f16 hq2 sq100 d64 dist=30 grads=qkvd", "with elastic softmax alone"},
+      {"fwd f16 b2 hq2 sq100 d136 dropout=0.5", "with dropout, head sizes go up to 128"},
+      {"bwd f16 b2 hq2 sq100 d104 softcap=3 keep:1x1x100",
+       "registers do not suffice for softcap, keep"},
+      {"bwd f16 b2 hq2 sq100 d136 kv_padded", "head sizes go up to 128 in backward"},
       {"bwd f16 hq2 sq100 d136 softcap=3", "head sizes go up to 128"},
       {"fwd f16 b2 hq2 sq100 d64 q_packed=0", "a size is 0"},
       {"fwd bf16 hq2 sq100 sk104 d64 bias:f32:1x2x100", "this one of f32"},
@@ -131,7 +131,7 @@ TEST_CASE("sm90 refuses by name what the copy engine or its kernels cannot do") 
   CHECK(std::string(plan.path) == "sm90");
 }
 
-TEST_CASE("sm90 takes lengths, sinks, softcap and ALiBi with softmax") {
+TEST_CASE("sm90 takes lengths, sinks, softcap, ALiBi, masks and dropout with softmax") {
   const struct {
     const char* line;
     const char* stems;
@@ -148,6 +148,15 @@ TEST_CASE("sm90 takes lengths, sinks, softcap and ALiBi with softmax") {
       {"bwd bf16 b3 hq4 sq300 d64 alibi grads=qkva", "bwd_dot bwd_dkv_dq bwd_dq_cast bwd_head",
        HopperSet::full},
       {"bwd bf16 b3 hq4 sq300 d64 alibi grads=a", "bwd_dot bwd_dkv_dq bwd_head", HopperSet::full},
+      {"fwd bf16 b2 hq4 sq300 d192 dv128 q_packed=500 kv_packed=500", "fwd", HopperSet::full},
+      {"fwd bf16 hq4 sq300 d256 sink", "fwd", HopperSet::full},
+      {"fwd bf16 hq4 sq300 d128 keep:1x4x1", "fwd", HopperSet::all},
+      {"fwd bf16 b2 hq4 sq300 d40 dropout=0.1 softcap=3 kv_packed=500", "fwd", HopperSet::all},
+      {"fwd bf16 hq4 sq300 d64 dist=30 alibi sink", "fwd", HopperSet::all},
+      {"bwd bf16 b2 hq4 sq300 d128 keep:2x1x300 dropout=0.1 q_padded",
+       "bwd_dot bwd_dkv_dq bwd_dq_cast", HopperSet::all},
+      {"bwd bf16 hq4 sq300 d64 keep:1x1x300 dist=40 softcap=4 alibi grads=qkva",
+       "bwd_dot bwd_dkv_dq bwd_dq_cast bwd_head", HopperSet::all},
   };
   for (const auto& row : rows) {
     CAPTURE(std::string(row.line));
@@ -164,6 +173,13 @@ TEST_CASE("sm90 takes lengths, sinks, softcap and ALiBi with softmax") {
   REQUIRE(!capped.refusals.empty());
   CHECK(capped.refusals.back().candidate == "cuda.sm90 hb64");
   CHECK(capped.refusals.back().reason.find("registers do not suffice") != std::string::npos);
+  // Who makes bits of masks needs registers: two warpgroups compute, whatever the row says.
+  const Plan masked = plan_of("fwd f16 hq2 sq500 d64 keep:1x1x500");
+  CHECK(masked.tile().br == 128);
+  CHECK(masked.launches.front().invocations() == 384);
+  CHECK(masked.launches.front().shared_bytes == uint32_t(fwd_all_shared_bytes(kFwdTiles[0])));
+  CHECK(std::string(plan_of("bwd f16 hq2 sq500 d64 dropout=0.5").tile().name) == "hb96");
+  CHECK(std::string(plan_of("bwd f16 hq2 sq500 d128 dropout=0.5").tile().name) == "hb128");
   // A part of d_slope of each warp of each tile of keys, whatever the rows.
   const Plan sloped = plan_of("bwd f16 b2 hq3 sq1 sk300 d64 alibi grads=a");
   CHECK(sloped.slope_parts() == 3 * kBwdParts);

@@ -39,6 +39,9 @@ struct Walk {
 // Sets whose entries may be shorter than the problem's lengths (bwd_full.cuh).
 template <typename Set>
 constexpr bool kHasLengths = false;
+// Sets whose tiles lie in numbered places, which Consumer asks for (bwd_all.cuh).
+template <typename Set>
+constexpr bool kHasPlaces = false;
 
 // With a causal mask all tiles of keys share the last queries, not the first: who begins there reads what others read. For
 // kernels without turns.

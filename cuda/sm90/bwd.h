@@ -29,13 +29,14 @@ struct BwdBias {
 struct BwdDkvDqBiasParams : BwdDkvDqParams {
   BwdBias bias;
 };
-// Lengths, softcap and ALiBi. Maps of packed tensors have one batch entry, of all rows.
+// Lengths, softcap and ALiBi; masks, dropout and a distance bias. Maps of packed tensors have one batch entry, of all rows.
 struct BwdDkvDqFullParams : BwdDkvDqParams {
   ExtraBlock extra;
   Features features;
   uint64_t extra_at[kExtraAddresses];  // of the optional inputs
   uint64_t slope_parts;  // [B, Hq, tiles of keys, kBwdParts] parts of d_slope; 0: not wanted
   int packed_tiles;      // bwd_packed_tiles() of packed queries, else 0
+  uint32_t drop_offset;
 };
 // Elastic softmax, with a distance bias or without: bwd_dkv_ddist in its Hopper form, and bwd_row_dq.
 struct BwdDkvDdistParams {
@@ -97,6 +98,8 @@ Kernel<BwdDkvDqBiasParams> bwd_dkv_dq_bias_kernel(tandem_dtype dtype, int row);
 // Head sizes up to 128: lengths alone, or whatever of its parameters; bwd_lengths_shared_bytes(). All gradients, as above.
 Kernel<BwdDkvDqFullParams> bwd_dkv_dq_lengths_kernel(tandem_dtype dtype, int row);
 Kernel<BwdDkvDqFullParams> bwd_dkv_dq_full_kernel(tandem_dtype dtype, int row);
+// These and masks, dropout and a distance bias; bwd_all_shared_bytes(), and no kernel where that is 0.
+Kernel<BwdDkvDqFullParams> bwd_dkv_dq_all_kernel(tandem_dtype dtype, int row);
 // Elastic softmax without lengths. Rows, boxes and threads as of bwd_dkv_dq; bwd_elastic_shared_bytes().
 Kernel<BwdDkvDdistParams> bwd_dkv_ddist_kernel(tandem_dtype dtype, int row);
 // A row of kRowShapes, whose boxes its maps have: kBwdThreads threads, row_shared_bytes(). block.tiles: of br queries.

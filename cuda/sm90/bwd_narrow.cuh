@@ -102,6 +102,7 @@ TANDEM_DEVICE void multiply(const typename Set::Params& params, const Walk& walk
     for (int at = tiles.next(n, walk.span.begin); at < walk.span.end;
          at = tiles.next(n, at + 1), turn.next(), ds_turn.next()) {
       const int t = walk.turned(at);
+      if constexpr (kHasPlaces<Set>) set.n = tiles.n;
       const uint q = memory.q(turn.stage), d_o = memory.d_o(turn.stage);
       float s[BR / 2], dp[BR / 2];
       barrier_wait(barriers.q_full(turn.stage), turn.parity);
@@ -123,7 +124,9 @@ TANDEM_DEVICE void multiply(const typename Set::Params& params, const Walk& walk
 
       wait<1>();
       set.weigh(s, scale2, memory.lse(turn.stage) + 8 * (lane % 4), t, turn.stage);
-      if (on_edge(walk, t, BC, walk.seq_kv))
+      if constexpr (kHasPlaces<Set>)
+        set.hide_edge(s);
+      else if (on_edge(walk, t, BC, walk.seq_kv))
         hide<BR>(s, walk.band, key, walk.seq_kv, t * BR + 2 * (lane % 4), Set::kHidden);
       uint p[BR / 4];
       set.pack(p, s);

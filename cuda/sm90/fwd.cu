@@ -303,8 +303,9 @@ __global__ void __launch_bounds__(FwdShape<ROW>::tile.threads(), 1)
 }
 
 constexpr bool has_kernel(FwdSet set, const FwdTile& t) {
-  return set == FwdSet::plain ||
-         (set == FwdSet::bias ? fwd_bias_shared_bytes(t) : fwd_lengths_shared_bytes(t)) > 0;
+  return set == FwdSet::plain || (set == FwdSet::bias      ? fwd_bias_shared_bytes(t) > 0
+                                  : set == FwdSet::lengths ? fwd_has_lengths_alone(t)
+                                                           : fwd_lengths_shared_bytes(t) > 0);
 }
 
 template <typename T, FwdSet SET, typename Params, int ROW = 0>

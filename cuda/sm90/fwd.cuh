@@ -23,16 +23,24 @@ constexpr int consumer_registers(const FwdTile& t) {
 }
 
 // What a kernel knows beyond plain softmax: a dense bias; lengths and sinks; these and whatever changes a score.
-enum class FwdSet { plain, bias, lengths, full };
+// all of softmax but a bias, masks and dropout among it.
+enum class FwdSet { plain, bias, lengths, full, all };
 
 // Q_STAGES_: places for q, 0: as many as fit.
 template <int ROW, FwdSet SET = FwdSet::plain, int Q_STAGES_ = 0>
 struct FwdShape {
-  static constexpr bool BIAS = SET == FwdSet::bias, FULL = SET == FwdSet::full,
-                        LENGTHS = SET == FwdSet::lengths || FULL;
-  static constexpr FwdTile tile = kFwdTiles[ROW];
+  static constexpr bool BIAS = SET == FwdSet::bias, ALL = SET == FwdSet::all,
+                        FULL = SET == FwdSet::full || ALL, LENGTHS = SET == FwdSet::lengths || FULL;
+  static constexpr FwdTile tile = ALL ? fwd_all_tile(kFwdTiles[ROW]) : kFwdTiles[ROW];
   static constexpr int D = tile.d, DV = tile.dv, GROUPS = tile.groups, M = tile.rows(), N = tile.bc;
-  static constexpr int PRODUCER = producer_registers(tile), CONSUMER = consumer_registers(tile);
+  // Who knows lengths needs more of them than who copies alone, and who makes bits still more.
+  static constexpr bool WIDE = LENGTHS && tile.dv > 192;
+  static constexpr int PRODUCER = ALL    ? 72
+                                  : WIDE ? 40
+                                         : producer_registers(tile),
+                       CONSUMER = ALL    ? 216
+                                  : WIDE ? 232
+                                         : consumer_registers(tile);
   static constexpr int STAGES = tile.stages, Q_STAGES = Q_STAGES_ ? Q_STAGES_
                                                         : BIAS    ? fwd_bias_q_stages(tile)
                                                                   : fwd_q_stages(tile);

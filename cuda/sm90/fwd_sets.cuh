@@ -162,7 +162,7 @@ struct FwdKeys {
 // Like produce() in fwd.cu; all of warp 0.
 template <typename S>
 TANDEM_DEVICE void produce_entries(const FwdFullParams& params, const Shared<S>& shared) {
-  static_assert(S::Q_STAGES == 2, "how long a notice stays");
+  static_assert(S::Q_STAGES <= 2, "how long a notice stays");
   const FwdBlock& u = params.block;
   const Features& f = params.features;
   const bool one = threadIdx.x == 0;
@@ -225,35 +225,41 @@ TANDEM_DEVICE void produce_entries(const FwdFullParams& params, const Shared<S>&
   }
 }
 
-// Warps 1 to 3: o and lse of tiles whose rows see no key, those behind an entry's length among them.
+// Warps 1 to 3: o and lse of a tile whose rows see no key.
+template <typename S>
+TANDEM_DEVICE void store_unseen(const FwdFullParams& params, const Entry& entry, uint index,
+                                int row0) {
+  const FwdBlock& u = params.block;
+  const int thread = int(threadIdx.x) - 32, pieces = u.head_dim_v / 8;
+  const int batch = int(index / uint(u.heads_q)), head = int(index) - batch * u.heads_q;
+  float* lse = reinterpret_cast<float*>(params.push.lse);
+  if (lse)
+    for (int i = row0 + thread; i < min(row0 + S::M, u.seq_q); i += 96)
+      lse[int64_t(index) * u.seq_q + i] = -INFINITY;
+  const int rows = is_packed(params.features.LENGTHS_Q) ? entry.seq_q : u.seq_q;
+  ushort* o = reinterpret_cast<ushort*>(params.push.o) + batch * u.o.b + head * u.o.h +
+              int64_t(entry.first_q) * u.o.s;
+  const bool chunks = u.o.d == 1 && u.o.s % 8 == 0 && reinterpret_cast<uint64_t>(o) % 16 == 0;
+  for (int m = thread; m < min(S::M, rows - row0) * pieces; m += 96) {
+    ushort* to = o + (row0 + m / pieces) * u.o.s + 8 * (m % pieces) * u.o.d;
+    if (chunks)
+      *reinterpret_cast<uint4*>(to) = make_uint4(0, 0, 0, 0);
+    else
+      for (int e = 0; e < 8; ++e) to[e * u.o.d] = 0;
+  }
+}
+// Of all that have no key by their position, those behind an entry's length among them.
 template <typename S>
 TANDEM_DEVICE void store_unseen(const FwdFullParams& params) {
   const FwdBlock& u = params.block;
-  const int thread = int(threadIdx.x) - 32, pieces = u.head_dim_v / 8;
 #pragma unroll 1
   for (uint n = blockIdx.x; n < u.total; n += gridDim.x) {
     const uint index = n / u.tiles;
-    const int row0 = int(n - index * u.tiles) * S::M, batch = int(index / uint(u.heads_q));
-    const Entry entry = find_entry(params, batch);
+    const int row0 = int(n - index * u.tiles) * S::M;
+    const Entry entry = find_entry(params, int(index / uint(u.heads_q)));
     const TandemTiles span =
         tandem_key_tiles(entry.band, row0, S::M, S::N, entry.seq_q, entry.seq_kv);
-    if (span.begin < span.end) continue;
-    float* lse = reinterpret_cast<float*>(params.push.lse);
-    if (lse)
-      for (int i = row0 + thread; i < min(row0 + S::M, u.seq_q); i += 96)
-        lse[int64_t(index) * u.seq_q + i] = -INFINITY;
-    const int head = int(index) - batch * u.heads_q;
-    const int rows = is_packed(params.features.LENGTHS_Q) ? entry.seq_q : u.seq_q;
-    ushort* o = reinterpret_cast<ushort*>(params.push.o) + batch * u.o.b + head * u.o.h +
-                int64_t(entry.first_q) * u.o.s;
-    const bool chunks = u.o.d == 1 && u.o.s % 8 == 0 && reinterpret_cast<uint64_t>(o) % 16 == 0;
-    for (int m = thread; m < min(S::M, rows - row0) * pieces; m += 96) {
-      ushort* to = o + (row0 + m / pieces) * u.o.s + 8 * (m % pieces) * u.o.d;
-      if (chunks)
-        *reinterpret_cast<uint4*>(to) = make_uint4(0, 0, 0, 0);
-      else
-        for (int e = 0; e < 8; ++e) to[e * u.o.d] = 0;
-    }
+    if (span.begin >= span.end) store_unseen<S>(params, entry, index, row0);
   }
 }
 

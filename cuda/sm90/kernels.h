@@ -40,6 +40,10 @@ Kernel<FwdFullParams> fwd_bias_kernel(tandem_dtype dtype, const Launch& launch);
 Kernel<FwdFullParams> fwd_lengths_kernel(tandem_dtype dtype, const Launch& launch);
 Kernel<FwdFullParams> fwd_full_kernel(tandem_dtype dtype, const Launch& launch);
 
+// Masks, dropout and a distance bias beside all of these; fwd_all_shared_bytes(), and no kernel where that is 0. Tiles of
+// fwd_all_tile().
+Kernel<FwdFullParams> fwd_all_kernel(tandem_dtype dtype, const Launch& launch);
+
 // Elastic softmax with nothing else but a distance bias of up to kFwdDistWindow entries; fwd_elastic_shared_bytes() of
 // shared memory, and no kernel for tiles of which that is more than there is.
 Kernel<FwdFullParams> fwd_elastic_kernel(tandem_dtype dtype, const Launch& launch);

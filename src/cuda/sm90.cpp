@@ -142,7 +142,8 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
                           : biased                    ? cuda::sm90::fwd_bias_kernel
                           : set == HopperSet::elastic ? cuda::sm90::fwd_elastic_kernel
                           : set == HopperSet::lengths ? cuda::sm90::fwd_lengths_kernel
-                                                      : cuda::sm90::fwd_full_kernel;
+                          : set == HopperSet::full    ? cuda::sm90::fwd_full_kernel
+                                                      : cuda::sm90::fwd_all_kernel;
         const auto kernel = find(p.dtype, launch);
         auto start = launcher_of(kernel);
         TANDEM_TRY(prepare_launch(kernel, launch, with, &start));
@@ -234,7 +235,8 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
       }
       if (set != HopperSet::plain) {
         const auto find = set == HopperSet::lengths ? cuda::sm90::bwd_dkv_dq_lengths_kernel
-                                                    : cuda::sm90::bwd_dkv_dq_full_kernel;
+                          : set == HopperSet::full  ? cuda::sm90::bwd_dkv_dq_full_kernel
+                                                    : cuda::sm90::bwd_dkv_dq_all_kernel;
         const auto kernel = find(p.dtype, launch.hopper);
         auto start = launcher_of(kernel);
         TANDEM_TRY(prepare_launch(kernel, launch, with, &start));
@@ -252,6 +254,7 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
           params.push = bwd_dkv_dq_push(plan, launch, a);
           const BwdDkvPush from = bwd_dkv_push(plan, launch, a);
           std::copy_n(from.extra, kExtraAddresses, params.extra_at);
+          params.drop_offset = from.drop_offset;
           if (plan.problem.wants(TANDEM_GRAD_SLOPE)) params.slope_parts = a.slope_rows;
           return start(&params, stream);
         };
