@@ -88,6 +88,7 @@ String explain(const Problem& problem, const Caps& caps) {
       s += plan.problem.deterministic ? ", d_q in turns" : ", d_q in any order";
     if (l.stores_d_bias) s += ", and d_bias";
     if (l.sums_d_bias) s += ", a sum over the batch";
+    if (l.entries > 1) s += text(", %d entries at once", l.entries);
     if (!l.multiplies_matrices() && plan.wide_elements() > 4 && l.tile.br > 0)
       s += text(", without matrices (%s)", l.tile.name);
     s += "\n";

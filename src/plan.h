@@ -30,6 +30,7 @@ struct Launch {
   bool waits = false;          // reads what launches before it wrote
   bool stores_d_bias = false;  // bwd_dq: in place of bwd_dbias
   bool sums_d_bias = false;    // and as a sum over the batch, by way of the workspace
+  int entries = 1;             // batch entries that a workgroup then takes at once
   int invocations() const;     // of a workgroup
   // bwd_dbias, bwd_ddist: what is summed, and how many workgroups share a sum; bwd_sum: their parts. fwd: how many
   // share a row's keys; fwd_join: their parts.

@@ -73,10 +73,12 @@ struct MatrixTile {
 constexpr int matrix_blocks(int64_t d, int edge) { return int((d + edge - 1) / edge); }
 
 // The shared arrays of shaders/coopmat/<stem>.comp. Rows of 16-bit elements lie in uvec4s, padded by one.
-constexpr int matrix_shared_bytes(const MatrixTile& t, int64_t d, int64_t dv, int edge) {
+// entries: how many batch entries share a workgroup's rows, each with streamed tiles of its own.
+constexpr int matrix_shared_bytes(const MatrixTile& t, int64_t d, int64_t dv, int edge,
+                                  int entries = 1) {
   const int row = (matrix_blocks(d > dv ? d : dv, edge) * edge / 8 + 1) * 16;
   // K and V, Q and dO in bwd_dkv; and whole tiles of rows on their way in and out
-  const int two = 2 * t.step(edge), rows = t.rows(edge);
+  const int two = 2 * t.step(edge) * entries, rows = t.rows(edge);
   const int streamed = t.stem == Stem::bwd_dbias
                            ? (rows + t.step(edge)) * (kMatrixStep * edge / 8 + 1) * 16
                            : (t.left > 0 || two > rows ? two : rows) * row;

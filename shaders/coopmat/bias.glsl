@@ -135,11 +135,12 @@ void store_chunk(int i, int j, vec4 low, vec4 high) {
     at = add64(at, d_bias.col);
   }
 }
-void store_ds(ACC ds, int i0, int j0) {
-  coopMatStore(ds, scratch, MY_SCRATCH, SCRATCH_PITCH, ROW_MAJOR);
+// to: the part of scratch that it goes through.
+void store_ds(ACC ds, int i0, int j0, int to) {
+  coopMatStore(ds, scratch, to, SCRATCH_PITCH, ROW_MAJOR);
   subgroupBarrier();
   EACH(turn, BIAS_TURNS) {
-    const int n = block_chunk(turn), at = MY_SCRATCH + n / (MATRIX / 8) * SCRATCH_PITCH + n % (MATRIX / 8) * 2;
+    const int n = block_chunk(turn), at = to + n / (MATRIX / 8) * SCRATCH_PITCH + n % (MATRIX / 8) * 2;
     if (BLOCK_CHUNKS % SUBGROUP == 0 || LANE + turn * SUBGROUP < BLOCK_CHUNKS)
       store_chunk(i0 + n / (MATRIX / 8), j0 + n % (MATRIX / 8) * 8, scratch[at], scratch[at + 1]);
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // bwd_dq: d_q of ROWS query rows of one head: shaders/bwd_dq.comp with matrices (docs/kernels-matrix.md). SUMS: of all
-// batch entries, one after the other, whose ds are summed block by block in the workspace on the way to d_bias.
+// batch entries, ENTRIES at a time, whose ds are summed block by block in the workspace on the way to d_bias.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "coopmat/begin.glsl"
@@ -26,6 +26,7 @@ layout(push_constant) uniform Push {
 #include "mask.glsl"
 #include "softmax.glsl"
 #include "weight.glsl"
+#define TAKES_ENTRIES
 #include "coopmat/matrix.glsl"
 #include "coopmat/stage.glsl"
 #define STORES_DS
@@ -41,7 +42,7 @@ const int BLOCK_QUADS = MATRIX * MATRIX / 4; // vec4s of a block
 // which nothing is looked at, always the same one.
 #define SUM_AT(r, n) ((OWN_BLOCK(r) * key_blocks + (n)) * BLOCK_QUADS)
 #define LOAD_SUM(x, r, n) \
-  coopMatLoad(x, sums.w, SUM_AT(r, b > 0 ? min(n, key_blocks - 1) : 0), MATRIX / 4, ROW_MAJOR);
+  coopMatLoad(x, sums.w, SUM_AT(r, b0 > 0 ? min(n, key_blocks - 1) : 0), MATRIX / 4, ROW_MAJOR);
 
 void main() {
   Place place;
@@ -57,7 +58,8 @@ void main() {
                        mul64(mul64(uvec2(4 * ROWS * MATRIX, 0), key_blocks), h * int(block.tiles) + place.tile)));
 
   TandemTiles tiles;
-  [[dont_unroll]] for (int b = place.batch; b < place.batch + block.batches; b++) {
+  [[dont_unroll]] for (int b0 = place.batch; b0 < place.batch + block.batches; b0 += ENTRIES) {
+  const int b = ENTRIES > 1 ? b0 + TEAM : b0;
   set_entry(b);
   View q = q_view(push.q, block.q, b, h, entry.seq_q, block.head_dim, (push.wide & 1u) != 0);
   View k = kv_view(push.k, block.k, b, hk, entry.seq_kv, block.head_dim, (push.wide & 2u) != 0);
@@ -65,9 +67,11 @@ void main() {
   View d_o = q_view(push.d_o, block.d_o, b, h, entry.seq_q, block.head_dim_v, (push.wide & 8u) != 0);
   tiles = tandem_key_tiles(mask_band(), row0, ROWS, COLS, entry.seq_q, entry.seq_kv);
   if (tiles.begin < tiles.end) set_head(b, h);
+  if (ENTRIES > 1 && BIAS != 0) // the same for all entries, which the compiler should know
+    inputs.bias = add64(push.extra[AT_BIAS], to_bytes(mul64(extra.bias.bh.zw, h / extra.bias_group), BIAS_SHIFT));
 
-  if (D_BIAS != 0 && (SUMS == 0 || b == 0)) { // what no tile covers is 0
-    begin_ds(add64(mul64(block.d_bias.bh.xy, b), mul64(block.d_bias.bh.zw, h)), block.seq_q);
+  if (D_BIAS != 0 && (SUMS == 0 || b0 == 0)) { // what no tile covers is 0
+    begin_ds(add64(mul64(block.d_bias.bh.xy, b0), mul64(block.d_bias.bh.zw, h)), block.seq_q);
     const bool none = tiles.begin >= tiles.end;
     store_no_ds(row0, 0, none ? block.seq_kv : min(tiles.begin * COLS, block.seq_kv));
     if (!none) store_no_ds(row0, tiles.end * COLS, block.seq_kv);
@@ -98,12 +102,13 @@ void main() {
     fetch_tile(stage_2, v, next * COLS, DV_CHUNKS);
   }
   ACC ahead[RM][2]; // sums of the blocks to come
-  if (SUMS != 0) {
+  ACC before[RM], own[RM];  // of the block of a tile that is the team's: its sum, its ds
+  if (SUMS != 0 && ENTRIES == 1) {
     EACH(r, RM) EACH(i, 2) LOAD_SUM(ahead[r][i], r, tiles.begin * NB + i)
   }
   while (next < tiles.end) {
     const int t = next, col0 = t * COLS;
-    barrier(); // the readers of the tile before are done
+    if (ENTRIES == 1) barrier(); // the readers of the tile before are done
     put_tile(0, stage_1, k, col0, D_CHUNKS);
     put_tile(SECOND, stage_2, v, col0, DV_CHUNKS);
     barrier();
@@ -113,15 +118,20 @@ void main() {
       fetch_tile(stage_2, v, next * COLS, DV_CHUNKS);
     }
 
+    if (ENTRIES > 1) {
+      EACH(r, RM) LOAD_SUM(before[r], r, t * NB + TEAM)
+    }
+
     // Rolled: see bwd_dkv.comp.
-    [[dont_unroll]] for (int n = 0; n < NB; n++) {
+    [[dont_unroll]] for (int turn = 0; turn < NB; turn++) {
+      const int n = ENTRIES > 1 ? turn ^ TEAM ^ 1 : turn; // of two blocks the team's own is the last one
       const int at = n * MATRIX * PITCH, j0 = col0 + n * MATRIX;
       ACC s[RM], dp[RM], slope[RM];
       Bias bias[RM];
       ACC sum[RM];
       EACH(r, RM) {
-        fetch_bias(bias[r], row0, BLOCK_ROW + r * MATRIX, j0, 0);
-        if (SUMS != 0) {
+        fetch_bias(bias[r], row0, BLOCK_ROW + r * MATRIX, col0, n * MATRIX);
+        if (SUMS != 0 && ENTRIES == 1) {
           sum[r] = ahead[r][0];
           ahead[r][0] = ahead[r][1];
           LOAD_SUM(ahead[r][1], r, t * NB + n + 2)
@@ -133,7 +143,7 @@ void main() {
       EACH(d, MOST_BLOCKS) {
         if (d < D_BLOCKS) {
           OPERAND_B y;
-          coopMatLoad(y, streamed, at + d * (MATRIX / 8), PITCH, COL_MAJOR);
+          coopMatLoad(y, streamed, OWN_STREAMED(at) + d * (MATRIX / 8), PITCH, COL_MAJOR);
           EACH(r, RM) {
             LEFT_OPERAND(x, mq, 2, r, d)
             s[r] = coopMatMulAdd(x, y, s[r]);
@@ -141,7 +151,7 @@ void main() {
         }
         if (NORM != ENTMAX && d < DV_BLOCKS) {
           OPERAND_B y;
-          coopMatLoad(y, streamed, SECOND + at + d * (MATRIX / 8), PITCH, COL_MAJOR);
+          coopMatLoad(y, streamed, OWN_STREAMED(SECOND + at) + d * (MATRIX / 8), PITCH, COL_MAJOR);
           EACH(r, RM) {
             LEFT_OPERAND(x, md_o, 1, r, d)
             dp[r] = coopMatMulAdd(x, y, dp[r]);
@@ -149,13 +159,15 @@ void main() {
         }
       }
       FINISH_COLUMN(s, slope, bias, my_row0, j0, false, t < tiles.full_begin || t >= tiles.full_end)
+      // What the other team is to add goes through the scratch, from which the last bias of the tile has come.
+      if (ENTRIES > 1 && turn == NB - 1) coopMatStore(own[0], scratch, MY_SCRATCH, SCRATCH_PITCH, ROW_MAJOR);
       if (NORM == ENTMAX) { // where no key of the block has a weight, nothing follows
         bool any = false;
         EACH(r, RM) ELEMENTS(k, s[r]) any = any || s[r][k] > origin[r][k];
         if (LEAVES_BLOCKS && !subgroupAny(any)) continue;
         EACH(d, DV_BLOCKS) {
           OPERAND_B y;
-          coopMatLoad(y, streamed, SECOND + at + d * (MATRIX / 8), PITCH, COL_MAJOR);
+          coopMatLoad(y, streamed, OWN_STREAMED(SECOND + at) + d * (MATRIX / 8), PITCH, COL_MAJOR);
           EACH(r, RM) {
             LEFT_OPERAND(x, md_o, 1, r, d)
             dp[r] = coopMatMulAdd(x, y, dp[r]);
@@ -170,14 +182,16 @@ void main() {
         }
         ELEMENTS(k, s[r]) 
           s[r][k] = ds_at(base_at(s[r][k], origin[r][k]), share[r][k], dp[r][k], delta[r][k]);
-        if (SUMS != 0) {
+        if (ENTRIES > 1) {
+          own[r] = s[r];
+        } else if (SUMS != 0) {
           ELEMENTS(k, s[r]) sum[r][k] = b > 0 ? sum[r][k] + s[r][k] : s[r][k];
           if (b == block.batches - 1)
-            store_ds(sum[r], my_row0 + r * MATRIX, j0);
+            store_ds(sum[r], my_row0 + r * MATRIX, j0, MY_SCRATCH);
           else
             coopMatStore(sum[r], sums.w, SUM_AT(r, t * NB + n), MATRIX / 4, ROW_MAJOR);
         } else if (D_BIAS != 0) {
-          store_ds(s[r], my_row0 + r * MATRIX, j0);
+          store_ds(s[r], my_row0 + r * MATRIX, j0, MY_SCRATCH);
         }
         if (SOFTCAP != 0) {
           ELEMENTS(k, s[r]) s[r][k] *= slope[r][k];
@@ -186,10 +200,23 @@ void main() {
       }
       EACH(d, D_BLOCKS) {
         OPERAND_B y;
-        coopMatLoad(y, streamed, at + d * (MATRIX / 8), PITCH, ROW_MAJOR);
+        coopMatLoad(y, streamed, OWN_STREAMED(at) + d * (MATRIX / 8), PITCH, ROW_MAJOR);
         EACH(r, RM) acc[r][d] = coopMatMulAdd(ds[r], y, acc[r][d]);
       }
       if (NB == 1) break; // no loop at all: addresses are constants then
+    }
+    if (ENTRIES > 1) {
+      // The team's own block of ds, of both entries, joins the sum; or leaves, by way of the other's part of the scratch, which
+      // now nobody else looks at.
+      const int theirs = int(gl_SubgroupID ^ uint(TEAM_SUBGROUPS)) * SCRATCH, n = t * NB + TEAM;
+      barrier();
+      ACC more;
+      coopMatLoad(more, scratch, theirs, SCRATCH_PITCH, ROW_MAJOR);
+      ELEMENTS(k, more) more[k] = b0 > 0 ? before[0][k] + (own[0][k] + more[k]) : own[0][k] + more[k];
+      if (b0 + ENTRIES >= block.batches)
+        store_ds(more, my_row0, n * MATRIX, theirs);
+      else
+        coopMatStore(more, sums.w, SUM_AT(0, n), MATRIX / 4, ROW_MAJOR);
     }
   }
 

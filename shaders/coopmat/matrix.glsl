@@ -11,8 +11,22 @@ const int SUBGROUPS = WG / SUBGROUP;
 const int NB = COLS / MATRIX; // blocks of columns
 #define TID int(gl_LocalInvocationIndex)
 #define LANE int(gl_SubgroupInvocationID)
-#define BLOCK_ROW (int(gl_SubgroupID) * RM * MATRIX) // of the tile, the subgroup's first
-#define OWN_BLOCK(r) (int(gl_SubgroupID) * RM + (r)) // number of its r-th block of rows
+// A kernel that takes several batch entries at once (bwd_dq) parts its workgroup in teams, one an entry, each with tiles, ROWS
+// and a part of the streamed array of its own.
+#ifdef TAKES_ENTRIES
+const int TEAM_SIZE = WG / ENTRIES, TEAM_SUBGROUPS = SUBGROUPS / ENTRIES;
+#define TEAM int(gl_SubgroupID / uint(TEAM_SUBGROUPS))
+#define TEAM_SUBGROUP int(gl_SubgroupID % uint(TEAM_SUBGROUPS))
+#define TEAM_TID int(gl_LocalInvocationIndex % uint(TEAM_SIZE))
+#define OWN_STREAMED(n) (TEAM * STREAMED + (n))
+#else
+#define TEAM_SIZE WG
+#define TEAM_SUBGROUP int(gl_SubgroupID)
+#define TEAM_TID TID
+#define OWN_STREAMED(n) (n)
+#endif
+#define BLOCK_ROW (TEAM_SUBGROUP * RM * MATRIX) // of the tile, the subgroup's first
+#define OWN_BLOCK(r) (TEAM_SUBGROUP * RM + (r)) // number of its r-th block of rows
 
 #if TANDEM_BF16
 #define HALF bfloat16_t
@@ -59,7 +73,11 @@ const int HELD = ROWS * PITCH;
 const int BOTH = 2 * COLS * PITCH + LEFT_SHARED * HELD;
 #define STREAMED (BOTH > HELD ? BOTH : HELD)
 #endif
+#ifdef TAKES_ENTRIES
+shared uvec4 streamed[ENTRIES * STREAMED];
+#else
 shared uvec4 streamed[STREAMED];
+#endif
 const int BLOCK_CHUNKS = MATRIX * MATRIX / 8;  // of 8 elements, of a block
 const int SCRATCH = MATRIX * (MATRIX + 4) / 4; // a subgroup's own
 shared vec4 scratch[SUBGROUPS * SCRATCH];
@@ -187,14 +205,14 @@ void put_block(int to, ACC x) {
   coopMatStore(x, scratch, MY_SCRATCH, SCRATCH_PITCH, ROW_MAJOR);
   subgroupBarrier();
   for (int n = LANE; n < BLOCK_CHUNKS; n += SUBGROUP)
-    streamed[to + n / (MATRIX / 8) * PITCH + n % (MATRIX / 8)] = packed_chunk(n);
+    streamed[OWN_STREAMED(to) + n / (MATRIX / 8) * PITCH + n % (MATRIX / 8)] = packed_chunk(n);
   subgroupBarrier();
 #else
   ELEMENTS(k, x) x[k] = nearest16(x[k]);
 #if TANDEM_BF16
-  coopMatStore(OPERAND_A(x), streamed, to, PITCH, ROW_MAJOR);
+  coopMatStore(OPERAND_A(x), streamed, OWN_STREAMED(to), PITCH, ROW_MAJOR);
 #else
-  coopMatStore(coopmat<float16_t, gl_ScopeSubgroup, MATRIX, MATRIX, gl_MatrixUseAccumulator>(x), streamed, to, PITCH,
+  coopMatStore(coopmat<float16_t, gl_ScopeSubgroup, MATRIX, MATRIX, gl_MatrixUseAccumulator>(x), streamed, OWN_STREAMED(to), PITCH,
                ROW_MAJOR);
 #endif
 #endif
