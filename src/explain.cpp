@@ -14,8 +14,9 @@ int Launch::invocations() const {
 }
 
 int64_t Launch::sums(const Problem& p) const {
+  if (p.batch <= entries) return 0;  // all at once
   const int64_t keys = (p.seq_kv + tile.bc - 1) / tile.bc * tile.bc;
-  return p.heads_q * tiles * tile.br * keys;
+  return int64_t(groups_x) * groups_y * tile.br * keys;
 }
 
 JoinShape::JoinShape(uint32_t splits, int64_t head_dim_v) {

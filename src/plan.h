@@ -84,7 +84,7 @@ struct Plan {
            slope_rows_offset = 0;  // [B,Hq,Sq]: the rows' parts of d_tau, d_slope
   int64_t slope_parts() const;     // of a head: Sq, or those that bwd_dkv_dq leaves
   uint64_t bias_parts_offset = 0, dist_parts_offset = 0;  // [splits], each of the gradient's shape
-  uint64_t bias_sums_offset = 0;  // bwd_dq's sums: [Hq] whole tiles of rows and keys
+  uint64_t bias_sums_offset = 0;  // bwd_dq's sums: of each workgroup rows and keys of whole tiles
   uint64_t o_parts_offset = 0,
            lse_parts_offset = 0;  // [B,splits,Hq,Sq,part_pitch()], [B,splits,Hq,Sq]
   // What bwd_dkv_dq adds to, and whose turn it is; zeroed together at each execute.

@@ -33,7 +33,12 @@ int block_chunk(int turn) {
 void fetch_bias(out Bias x, int i0, int i, int j0, int j) {
   const uvec2 row = to_bytes(extra.bias.sd.xy, BIAS_SHIFT);
   const int pitch = int(row.x >> 4);
-  if (BIAS_BLOCKS) {
+  if (BIAS_BLOCKS && ENTRIES > 1) {
+    const int top = clamp(i0, 0, max(block.seq_q - MATRIX, 0)), left = min(j0, block.seq_kv - KEY_STEP * MATRIX);
+    const int rows = max(block.seq_q - MATRIX - top, 0), keys = block.seq_kv - KEY_STEP * MATRIX - left;
+    Rows4 at = Rows4(add64(add64(inputs.bias, mul64(row, top)), left << BIAS_SHIFT));
+    coopMatLoad(x.words, at.w, min(i, rows) * pitch + (min(j, keys) << BIAS_SHIFT >> 4), pitch, ROW_MAJOR);
+  } else if (BIAS_BLOCKS) {
     const int top = max(min(i0 + i, block.seq_q - MATRIX), 0), left = min(j0 + j, block.seq_kv - KEY_STEP * MATRIX);
     Rows4 at = Rows4(add64(add64(inputs.bias, mul64(row, top)), left << BIAS_SHIFT));
     coopMatLoad(x.words, at.w, 0, pitch, ROW_MAJOR);
@@ -74,8 +79,8 @@ ACC bias_block(Bias from, int n, bool flip) {
     if (PAIRS) {
       ELEMENTS(k, x) {
         const uint word = floatBitsToUint(from.words[k]);
-        x[k] = BIAS == F16 ? unpackHalf2x16(word)[n & 1]
-                           : uintBitsToFloat((n & 1) == 0 ? word << 16 : word & 0xffff0000u);
+        x[k] = BIAS == F16 ? unpackHalf2x16(word >> 16 * (n & 1)).x
+                           : uintBitsToFloat(word << 16 * (~n & 1) & 0xffff0000u);
       }
     }
     return x;

@@ -143,7 +143,7 @@ void main() {
             }
           }
         }
-        FINISH_COLUMN(s, slope, bias, i0, my_row0, true, partial)
+        FINISH_COLUMN(s, slope, bias, 0, i0, my_row0, true, partial)
         ACC origin, delta, share; // every row the same: row major with stride 0
         coopMatLoad(origin, stats, n * MATRIX / 4, 0, ROW_MAJOR);
         coopMatLoad(delta, stats, (COLS + n * MATRIX) / 4, 0, ROW_MAJOR);

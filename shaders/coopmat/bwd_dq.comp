@@ -27,6 +27,7 @@ layout(push_constant) uniform Push {
 #include "softmax.glsl"
 #include "weight.glsl"
 #define TAKES_ENTRIES
+#define TAKES_BLOCKS (ENTRIES > 1)
 #include "coopmat/matrix.glsl"
 #include "coopmat/stage.glsl"
 #define STORES_DS
@@ -45,9 +46,9 @@ const int BLOCK_QUADS = MATRIX * MATRIX / 4; // vec4s of a block
   coopMatLoad(x, sums.w, SUM_AT(r, b0 > 0 ? min(n, key_blocks - 1) : 0), MATRIX / 4, ROW_MAJOR);
 
 void main() {
+  uint index = own_index();
   Place place;
-  if (!find_place(block.heads_q, place)) return;
-  const int h = place.head, hk = h / block.group, row0 = place.tile * ROWS, my_row0 = row0 + BLOCK_ROW;
+  if (!place_at(index, block.heads_q, place)) return;
   begin_scores();
   begin_iota();
   begin_votes();
@@ -55,10 +56,14 @@ void main() {
   Sums4 sums;
   if (SUMS != 0)
     sums = Sums4(add64(add64(push.delta, mul64(uvec2(block.sums, 0), 256)),
-                       mul64(mul64(uvec2(4 * ROWS * MATRIX, 0), key_blocks), h * int(block.tiles) + place.tile)));
+                       mul64(mul64(uvec2(4 * ROWS * MATRIX, 0), key_blocks), int(index))));
 
+  // With SUMS one tile after the other, so that there are sums for no more tiles than workgroups; and of each one batch
+  // entry, or ENTRIES, after the other.
   TandemTiles tiles;
-  [[dont_unroll]] for (int b0 = place.batch; b0 < place.batch + block.batches; b0 += ENTRIES) {
+  int b0 = SUMS != 0 ? 0 : place.batch;
+  [[dont_unroll]] for (;;) {
+  const int h = place.head, hk = h / block.group, row0 = place.tile * ROWS, my_row0 = row0 + BLOCK_ROW;
   const int b = ENTRIES > 1 ? b0 + TEAM : b0;
   set_entry(b);
   View q = q_view(push.q, block.q, b, h, entry.seq_q, block.head_dim, (push.wide & 1u) != 0);
@@ -119,18 +124,20 @@ void main() {
     }
 
     if (ENTRIES > 1) {
-      EACH(r, RM) LOAD_SUM(before[r], r, t * NB + TEAM)
+      EACH(r, RM) {
+        if (SUMS == 1) LOAD_SUM(before[r], r, t * NB + TEAM)
+      }
     }
 
     // Rolled: see bwd_dkv.comp.
     [[dont_unroll]] for (int turn = 0; turn < NB; turn++) {
       const int n = ENTRIES > 1 ? turn ^ TEAM ^ 1 : turn; // of two blocks the team's own is the last one
-      const int at = n * MATRIX * PITCH, j0 = col0 + n * MATRIX;
+      const int at = n * MATRIX * PITCH, j0 = block_key(col0, n);
       ACC s[RM], dp[RM], slope[RM];
       Bias bias[RM];
       ACC sum[RM];
       EACH(r, RM) {
-        fetch_bias(bias[r], row0, BLOCK_ROW + r * MATRIX, col0, n * MATRIX);
+        fetch_bias(bias[r], row0, BLOCK_ROW + r * MATRIX, col0, PAIRS ? 0 : n * MATRIX);
         if (SUMS != 0 && ENTRIES == 1) {
           sum[r] = ahead[r][0];
           ahead[r][0] = ahead[r][1];
@@ -158,7 +165,7 @@ void main() {
           }
         }
       }
-      FINISH_COLUMN(s, slope, bias, my_row0, j0, false, t < tiles.full_begin || t >= tiles.full_end)
+      FINISH_COLUMN(s, slope, bias, n, my_row0, j0, false, t < tiles.full_begin || t >= tiles.full_end)
       // What the other team is to add goes through the scratch, from which the last bias of the tile has come.
       if (ENTRIES > 1 && turn == NB - 1) coopMatStore(own[0], scratch, MY_SCRATCH, SCRATCH_PITCH, ROW_MAJOR);
       if (NORM == ENTMAX) { // where no key of the block has a weight, nothing follows
@@ -212,8 +219,17 @@ void main() {
       barrier();
       ACC more;
       coopMatLoad(more, scratch, theirs, SCRATCH_PITCH, ROW_MAJOR);
-      ELEMENTS(k, more) more[k] = b0 > 0 ? before[0][k] + (own[0][k] + more[k]) : own[0][k] + more[k];
-      if (b0 + ENTRIES >= block.batches)
+      ELEMENTS(k, more) more[k] = SUMS == 1 && b0 > 0 ? before[0][k] + (own[0][k] + more[k]) : own[0][k] + more[k];
+      if ((SUMS == 2 || b0 + ENTRIES >= block.batches) && PAIRS) { // of two keys one is the other team's
+        coopMatStore(more, scratch, theirs, SCRATCH_PITCH, ROW_MAJOR);
+        barrier();
+        const int odd = TEAM_SUBGROUP * SCRATCH, even = odd + TEAM_SUBGROUPS * SCRATCH;
+        EACH(i, (2 * BLOCK_CHUNKS + 2 * SUBGROUP - 1) / (2 * SUBGROUP)) {
+          const int c = LANE + (TEAM + 2 * i) * SUBGROUP, row = c / (MATRIX / 4), quad = c % (MATRIX / 4);
+          const vec4 x = scratch[even + row * SCRATCH_PITCH + quad], y = scratch[odd + row * SCRATCH_PITCH + quad];
+          store_chunk(my_row0 + row, col0 + 8 * quad, vec4(x.x, y.x, x.y, y.y), vec4(x.z, y.z, x.w, y.w));
+        }
+      } else if (SUMS == 2 || b0 + ENTRIES >= block.batches)
         store_ds(more, my_row0, n * MATRIX, theirs);
       else
         coopMatStore(more, sums.w, SUM_AT(0, n), MATRIX / 4, ROW_MAJOR);
@@ -225,6 +241,12 @@ void main() {
   PUT_BLOCKS(acc, D_BLOCKS)
   store_rows(d_q, row0, D_CHUNKS, entry.seq_q);
   if (SUMS == 0) break; // no loop at all
+  b0 += ENTRIES;
+  if (b0 >= block.batches) {
+    b0 = 0;
+    index += gl_NumWorkGroups.x * gl_NumWorkGroups.y;
+    if (!place_at(index, block.heads_q, place)) break;
+  }
   // What a subgroup stores of a block it alone loads, but by invocations of the driver's choice.
   memoryBarrierBuffer();
   barrier();

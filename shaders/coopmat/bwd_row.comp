@@ -126,7 +126,7 @@ void main() {
           }
         }
       }
-      FINISH_COLUMN(s, slope, bias, my_row0, j0, false, t < tiles.full_begin || t >= tiles.full_end)
+      FINISH_COLUMN(s, slope, bias, 0, my_row0, j0, false, t < tiles.full_begin || t >= tiles.full_end)
       if (NORM == ENTMAX) { // where no key of the block has a weight, nothing follows
         bool any = false;
         EACH(r, RM) ELEMENTS(k, s[r]) any = any || s[r][k] > origin[r][k];

@@ -158,11 +158,11 @@ const bool FIRST_IS_EXACT = NORM == SOFTMAX && !HAS_SCORES && folded;
     EACH(r, RM) EACH(n, NB) keep_block(s[r][n], i0 + r * MATRIX, block_key(j0, n), false);                   \
   }
 // The same of one column of blocks, s[RM], bias[RM].
-#define FINISH_COLUMN(s, slope, bias, i0, j0, flip, partial)                                                 \
+#define FINISH_COLUMN(s, slope, bias, part, i0, j0, flip, partial)                                              \
   if (HAS_SCORES) {                                                                                          \
     EACH(r, RM) {                                                                                            \
       ACC x;                                                                                                 \
-      if (BIAS_CHUNKS) x = bias_block(bias[r], 0, flip);                                                     \
+      if (BIAS_BLOCKS || BIAS_CHUNKS) x = bias_block(bias[r], part, flip);                                   \
       score_block(s[r], slope[r], x, i0 + (flip ? 0 : r) * MATRIX, j0 + (flip ? r : 0) * MATRIX, flip);      \
     }                                                                                                        \
   }                                                                                                          \

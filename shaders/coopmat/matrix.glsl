@@ -20,6 +20,7 @@ const int TEAM_SIZE = WG / ENTRIES, TEAM_SUBGROUPS = SUBGROUPS / ENTRIES;
 #define TEAM_TID int(gl_LocalInvocationIndex % uint(TEAM_SIZE))
 #define OWN_STREAMED(n) (TEAM * STREAMED + (n))
 #else
+const int ENTRIES = 1;
 #define TEAM_SIZE WG
 #define TEAM_SUBGROUP int(gl_SubgroupID)
 #define TEAM_TID TID
