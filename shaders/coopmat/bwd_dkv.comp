@@ -30,6 +30,7 @@ layout(push_constant) uniform Push {
 #include "coopmat/matrix.glsl"
 #include "coopmat/stage.glsl"
 #define PIPES_BIAS true
+#define BIAS_BEGINS (BIAS_PIPED && NB > 1)
 #include "coopmat/bias.glsl"
 #define WANTS_SLOPE (GRAD_K != 0)
 #define MASKS_FIRST FIRST_IS_EXACT // D 128, causal: 5 % faster on an H100; bwd_dq is not
@@ -86,6 +87,10 @@ void main() {
     int next = next_tile(tiles.begin, tiles.end, row0, true);
     if (SKIP_KEEP && next >= tiles.end) continue;
     if (BIAS_PIPED) fetch_bias(bias[0], next * COLS, 0, row0, BLOCK_ROW);
+    if (BIAS_FIRST) {
+      put_bias(bias[0]);
+      fetch_bias(bias[0], next * COLS + MATRIX, 0, row0, BLOCK_ROW);
+    }
     fetch_tile(stage_1, q, next * COLS, D_CHUNKS);
     fetch_tile(stage_2, d_o, next * COLS, DV_CHUNKS);
     EACH(i, STAT_TURNS) if (TID + i * WG < STATS * COLS) stat[i] = fetch_stat(head, TID + i * WG, next * COLS);
@@ -113,14 +118,15 @@ void main() {
       [[dont_unroll]] for (int n = 0; n < NB; n++) {
         const int at = n * MATRIX * PITCH, i0 = col0 + n * MATRIX;
         ACC s[RM], dp[RM], slope[RM];
-        if (BIAS_PIPED) {
+        if (BIAS_PIPED && !BIAS_FIRST) {
           put_bias(bias[0]);
           subgroupBarrier();
           fetch_bias(bias[0], n + 1 < NB ? i0 + MATRIX : next * COLS, 0, row0, BLOCK_ROW);
         }
         EACH(r, RM) {
           if (!BIAS_PIPED) fetch_bias(bias[r], i0, 0, row0, BLOCK_ROW + r * MATRIX);
-          s[r] = ACC(0.0);
+          if (BIAS_FIRST) subgroupBarrier(); // it lies in the scratch since the block before
+          s[r] = first_block(bias[r], 0, true);
           dp[r] = ACC(0.0);
           if (MASKS_FIRST && NEEDS_MASK(partial)) mask_block(s[r], i0, my_row0 + r * MATRIX, true);
         }
@@ -185,6 +191,11 @@ void main() {
             }
             ds[r] = to_operand(s[r]);
           }
+        }
+        if (BIAS_FIRST) { // of the next block; and the one after that comes
+          put_bias(bias[0]);
+          fetch_bias(bias[0], n + 2 < NB ? i0 + 2 * MATRIX : next * COLS + (n + 2 - NB) * MATRIX, 0, row0,
+                     BLOCK_ROW);
         }
         EACH(d, MOST_BLOCKS) {
           if (GRAD_V != 0 && d < DV_BLOCKS) {

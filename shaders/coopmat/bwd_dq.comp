@@ -129,15 +129,18 @@ void main() {
       }
     }
 
+    Bias bias[RM];
+    if (PAIRS) { // of all keys of the tile; anywhere else it costs more on an H100 (580.159.04)
+      EACH(r, RM) fetch_bias(bias[r], row0, BLOCK_ROW + r * MATRIX, col0, 0);
+    }
     // Rolled: see bwd_dkv.comp.
     [[dont_unroll]] for (int turn = 0; turn < NB; turn++) {
       const int n = ENTRIES > 1 ? turn ^ TEAM ^ 1 : turn; // of two blocks the team's own is the last one
       const int at = n * MATRIX * PITCH, j0 = block_key(col0, n);
       ACC s[RM], dp[RM], slope[RM];
-      Bias bias[RM];
       ACC sum[RM];
       EACH(r, RM) {
-        fetch_bias(bias[r], row0, BLOCK_ROW + r * MATRIX, col0, PAIRS ? 0 : n * MATRIX);
+        if (!PAIRS) fetch_bias(bias[r], row0, BLOCK_ROW + r * MATRIX, col0, n * MATRIX);
         if (SUMS != 0 && ENTRIES == 1) {
           sum[r] = ahead[r][0];
           ahead[r][0] = ahead[r][1];

@@ -34,6 +34,7 @@ layout(push_constant) uniform Push {
 #include "coopmat/stage.glsl"
 #include "coopmat/bias.glsl"
 #define MASKS_FIRST FIRST_IS_EXACT
+#define BIAS_BEGINS BIAS_BLOCKS
 #include "coopmat/element.glsl"
 #include "coopmat/skip.glsl"
 #include "coopmat/entmax.glsl"
@@ -56,7 +57,7 @@ const bool ALWAYS_GROWS = TANDEM_CM2 == 0 && SUBGROUP == 8;
 // constant, and the rows' maxima stay in the scratch (PARKS), where only the branch in which they move looks for them.
 #if TANDEM_CM2
 const bool FAR = KV_ROW != 0 && FLYING;
-const bool PARKS = FAR && RM == 1 && SUBGROUP != 8; // 8: lavapipe, as above
+const bool PARKS = (FAR || BIAS_FIRST) && RM == 1 && SUBGROUP != 8; // 8: lavapipe, as above
 #define PARK(m) coopMatStore(m, scratch, MY_SCRATCH, MATRIX / 4, ROW_MAJOR);
 #define UNPARK(m) coopMatLoad(m, scratch, MY_SCRATCH, MATRIX / 4, ROW_MAJOR);
 #define OWN_ORIGIN
@@ -248,13 +249,18 @@ void main() {
     }
     barrier();
   }
+  Bias bias[RM][NB];
+  if (BIAS_FIRST && next < tiles.end) {
+    FETCH_BIAS(bias, row0, next * COLS)
+  }
   while (next < tiles.end) {
     const int t = next, col0 = t * COLS;
     if (!FAR) fetch_tile(stage_1, v, col0, DV_CHUNKS);
-    Bias bias[RM][NB];
-    FETCH_BIAS(bias, row0, col0)
+    if (!BIAS_FIRST) {
+      FETCH_BIAS(bias, row0, col0)
+    }
     ACC s[RM][NB], slope[RM][NB];
-    EACH(n, NB) EACH(r, RM) s[r][n] = ACC(0.0);
+    EACH(n, NB) EACH(r, RM) s[r][n] = first_block(bias[r][PAIRS ? n & ~1 : n], n, false);
     const bool partial = t < tiles.full_begin || t >= tiles.full_end;
     if (MASKS_FIRST && NEEDS_MASK(partial)) {
       MASK_TILE(s, my_row0, col0)
@@ -315,6 +321,9 @@ void main() {
         ELEMENTS(k, factor) s[r][n][k] *= factor[k];
       }
       p[r][n] = to_operand(s[r][n], NORM == SOFTMAX); // where a weight is NaN, so is l
+    }
+    if (BIAS_FIRST) { // of the next tile: S is done with its registers
+      FETCH_BIAS(bias, row0, COL_OF(next))
     }
     EACH(n, NB) EACH(d, DV_BLOCKS) {
       OPERAND_B y;
