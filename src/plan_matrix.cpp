@@ -166,8 +166,9 @@ bool choose_matrix_tiles(const Problem& p, const Caps& caps, const PathRow& row,
     launch->dv_blocks = matrix_blocks(p.head_dim_v, edge);
     if (launch->sums_d_bias) launch->entries = entries_at_once(p, caps, row, *t, edge);
     launch->tile.br /= launch->entries;
-    launch->shared_bytes = uint32_t(matrix_shared_bytes(*t, p.head_dim, p.head_dim_v, edge, launch->entries)) +
-                           skip_shared_bytes(p, row, t->stem);
+    launch->shared_bytes =
+        uint32_t(matrix_shared_bytes(*t, p.head_dim, p.head_dim_v, edge, launch->entries)) +
+        skip_shared_bytes(p, row, t->stem);
   };
   return true;
 }

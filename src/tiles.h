@@ -84,7 +84,7 @@ constexpr int matrix_shared_bytes(const MatrixTile& t, int64_t d, int64_t dv, in
                            : (t.left > 0 || two > rows ? two : rows) * row;
   const int held = t.left * rows * row;
   const int scratch = t.subgroups * edge * (edge + 4) * 4;  // what passes between matrices and rows
-  const int iota = edge * 4;
+  const int iota = edge * 4 + (entries > 1 ? t.subgroups * edge * 8 : 0);  // and rows' numbers
   const int stats =
       t.stem == Stem::bwd_dkv ? 3 * t.step(edge) * 4 : 0;  // numbers a row, streamed as well
   return streamed + held + scratch + iota + stats;

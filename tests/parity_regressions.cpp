@@ -77,7 +77,7 @@ TEST_CASE("regression: odd rows and sums in turns") { check_sums_in_turns(false)
 namespace {
 void check_entries(int64_t batch, int64_t rows, tandem_dtype bias) {
   tandem_problem p = problem(TANDEM_BACKWARD, TANDEM_F16, {batch, 32, 32, rows, 48, 16, 16});
-  set_bias(p, bias, 1, p.heads_q, p.seq_q, TANDEM_F16);
+  set_bias(p, bias, 1, p.heads_q, p.seq_q, bias);
   p.gradients |= TANDEM_GRAD_BIAS;
   check(p, seed_of("entries at once", uint64_t(batch)), sparse());
 }

@@ -190,8 +190,7 @@ void check_plan(const Plan& plan, const Caps& caps) {
   const Launch* d_q = plan.find(Stem::bwd_dq);
   if (d_q && d_q->sums_d_bias) {  // a tile's for each workgroup at work
     const int64_t keys = (p.seq_kv + d_q->tile.bc - 1) / d_q->tile.bc * d_q->tile.bc;
-    piece(plan.bias_sums_offset,
-          p.batch > d_q->entries ? d_q->groups_x * d_q->tile.br * keys : 0);
+    piece(plan.bias_sums_offset, p.batch > d_q->entries ? d_q->groups_x * d_q->tile.br * keys : 0);
   }
   if (const Launch* fused = plan.find(Stem::bwd_dkv_dq);
       fused && (p.wants(TANDEM_GRAD_Q) || hopper_set(p) != HopperSet::plain)) {

@@ -11,6 +11,9 @@
 const bool BIAS_CHUNKS = BIAS != 0 && WIDE != 0 && BIAS_WIDE != 0 && !BIAS_BLOCKS;
 // For kernels that ask for it: a block goes through the scratch under the products, and the next one's chunks are fetched
 // then. One block at a time.
+#ifndef OWNS_KEYS // the kernel, not query rows
+#define OWNS_KEYS false
+#endif
 #ifndef PIPES_BIAS
 #define PIPES_BIAS false
 #endif
@@ -44,12 +47,13 @@ void fetch_bias(out Bias x, int i0, int i, int j0, int j) {
     coopMatLoad(x.words, at.w, 0, pitch, ROW_MAJOR);
   }
   if (!BIAS_CHUNKS) return;
-  const int top = clamp(i0, 0, max(entry.seq_q - 1, 0)), left = min(j0, block.seq_kv - 8);
+  const bool whole = WHOLE != 0 && OWNS_KEYS; // all blocks have all of their rows
+  const int top = whole ? min(i0, block.seq_q - MATRIX) : clamp(i0, 0, max(entry.seq_q - 1, 0)), left = min(j0, block.seq_kv - 8);
   const int rows = max(entry.seq_q - 1 - top, 0), keys = block.seq_kv - 8 - left;
   Rows4 at = Rows4(add64(add64(inputs.bias, mul64(row, top)), left << BIAS_SHIFT));
   EACH(turn, BIAS_TURNS) {
     const int n = block_chunk(turn), key = min(j + n % (MATRIX / 8) * 8, keys);
-    const int from = min(i + n / (MATRIX / 8), rows) * pitch + (key << BIAS_SHIFT >> 4);
+    const int row_n = i + n / (MATRIX / 8), from = (whole ? row_n : min(row_n, rows)) * pitch + (key << BIAS_SHIFT >> 4);
     x.chunks[turn * BIAS_WORDS] = at.w[from];
     if (BIAS == F32) x.chunks[turn * BIAS_WORDS + BIAS_WORDS - 1] = at.w[from + 1];
   }

@@ -29,6 +29,7 @@ layout(push_constant) uniform Push {
 #include "weight.glsl"
 #include "coopmat/matrix.glsl"
 #include "coopmat/stage.glsl"
+#define OWNS_KEYS true
 #define PIPES_BIAS true
 #define BIAS_BEGINS (BIAS_PIPED && NB > 1)
 #include "coopmat/bias.glsl"

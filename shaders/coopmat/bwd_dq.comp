@@ -45,6 +45,16 @@ const int BLOCK_QUADS = MATRIX * MATRIX / 4; // vec4s of a block
 #define LOAD_SUM(x, r, n) \
   coopMatLoad(x, sums.w, SUM_AT(r, b0 > 0 ? min(n, key_blocks - 1) : 0), MATRIX / 4, ROW_MAJOR);
 
+// Of a row of q, over all batches and heads.
+float origin_of(int head, int row) {
+  return row < entry.seq_q ? weight_origin(Load1(stat_address(push.lse, head, block.seq_q, row)).w) : NO_ORIGIN;
+}
+float delta_of(int head, int row) {
+  return row < entry.seq_q ? uintBitsToFloat(Load1(stat_address(push.delta, head, block.seq_q, row)).w) : 0.0;
+}
+// Where a subgroup's origins and, behind them, deltas stay with several entries at once: there are no registers for them.
+#define OWN_NUMBERS (MATRIX / 4 + int(gl_SubgroupID) * MATRIX / 2)
+
 void main() {
   uint index = own_index();
   Place place;
@@ -89,14 +99,16 @@ void main() {
   ACC acc[RM][D_BLOCKS], origin[RM], delta[RM], share[RM]; // of each row
   EACH(r, RM) {
     const int head = b * block.heads_q + h, from = my_row0 + r * MATRIX;
-    ROWS_TO_MATRIX(origin[r], row,
-                   from + row < entry.seq_q
-                       ? weight_origin(Load1(stat_address(push.lse, head, block.seq_q, from + row)).w)
-                       : NO_ORIGIN)
-    ROWS_TO_MATRIX(delta[r], row,
-                   from + row < entry.seq_q
-                       ? uintBitsToFloat(Load1(stat_address(push.delta, head, block.seq_q, from + row)).w)
-                       : 0.0)
+    if (ENTRIES > 1) {
+      for (int row = LANE; row < MATRIX; row += SUBGROUP) {
+        iota[OWN_NUMBERS + row / 4][row % 4] = origin_of(head, from + row);
+        iota[OWN_NUMBERS + (MATRIX + row) / 4][row % 4] = delta_of(head, from + row);
+      }
+      subgroupBarrier();
+    } else {
+      ROWS_TO_MATRIX(origin[r], row, origin_of(head, from + row))
+      ROWS_TO_MATRIX(delta[r], row, delta_of(head, from + row))
+    }
     if (NORM == ELASTIC) ROWS_TO_MATRIX(share[r], row, share_of(from + row))
     EACH(d, D_BLOCKS) acc[r][d] = ACC(0.0);
   }
@@ -171,6 +183,10 @@ void main() {
       FINISH_COLUMN(s, slope, bias, n, my_row0, j0, false, t < tiles.full_begin || t >= tiles.full_end)
       // What the other team is to add goes through the scratch, from which the last bias of the tile has come.
       if (ENTRIES > 1 && turn == NB - 1) coopMatStore(own[0], scratch, MY_SCRATCH, SCRATCH_PITCH, ROW_MAJOR);
+      if (ENTRIES > 1) {
+        coopMatLoad(origin[0], iota, OWN_NUMBERS, 0, COL_MAJOR);
+        coopMatLoad(delta[0], iota, OWN_NUMBERS + MATRIX / 4, 0, COL_MAJOR);
+      }
       if (NORM == ENTMAX) { // where no key of the block has a weight, nothing follows
         bool any = false;
         EACH(r, RM) ELEMENTS(k, s[r]) any = any || s[r][k] > origin[r][k];
@@ -223,19 +239,23 @@ void main() {
       ACC more;
       coopMatLoad(more, scratch, theirs, SCRATCH_PITCH, ROW_MAJOR);
       ELEMENTS(k, more) more[k] = SUMS == 1 && b0 > 0 ? before[0][k] + (own[0][k] + more[k]) : own[0][k] + more[k];
-      if ((SUMS == 2 || b0 + ENTRIES >= block.batches) && PAIRS) { // of two keys one is the other team's
+      const bool last = SUMS == 2 || b0 + ENTRIES >= block.batches;
+      if (last) subgroupBarrier(); // nobody but the subgroup reads there, but maybe another invocation
+      if (last && PAIRS) { // of two keys one is the other team's
         coopMatStore(more, scratch, theirs, SCRATCH_PITCH, ROW_MAJOR);
         barrier();
         const int odd = TEAM_SUBGROUP * SCRATCH, even = odd + TEAM_SUBGROUPS * SCRATCH;
         EACH(i, (2 * BLOCK_CHUNKS + 2 * SUBGROUP - 1) / (2 * SUBGROUP)) {
           const int c = LANE + (TEAM + 2 * i) * SUBGROUP, row = c / (MATRIX / 4), quad = c % (MATRIX / 4);
+          if (2 * BLOCK_CHUNKS % (2 * SUBGROUP) != 0 && row >= MATRIX) continue;
           const vec4 x = scratch[even + row * SCRATCH_PITCH + quad], y = scratch[odd + row * SCRATCH_PITCH + quad];
           store_chunk(my_row0 + row, col0 + 8 * quad, vec4(x.x, y.x, x.y, y.y), vec4(x.z, y.z, x.w, y.w));
         }
-      } else if (SUMS == 2 || b0 + ENTRIES >= block.batches)
+      } else if (last) {
         store_ds(more, my_row0, n * MATRIX, theirs);
-      else
+      } else {
         coopMatStore(more, sums.w, SUM_AT(0, n), MATRIX / 4, ROW_MAJOR);
+      }
     }
   }
 

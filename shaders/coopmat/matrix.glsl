@@ -82,7 +82,13 @@ shared uvec4 streamed[STREAMED];
 const int BLOCK_CHUNKS = MATRIX * MATRIX / 8;  // of 8 elements, of a block
 const int SCRATCH = MATRIX * (MATRIX + 4) / 4; // a subgroup's own
 shared vec4 scratch[SUBGROUPS * SCRATCH];
-shared vec4 iota[MATRIX / 4]; // 0, 1, 2, ...
+// 0, 1, 2, ...; with several entries at once two numbers a row of each subgroup besides.
+#ifdef TAKES_ENTRIES
+const int ROW_NUMBERS = ENTRIES > 1 ? SUBGROUPS * MATRIX / 2 : 0;
+shared vec4 iota[MATRIX / 4 + ROW_NUMBERS];
+#else
+shared vec4 iota[MATRIX / 4];
+#endif
 #define MY_SCRATCH (int(gl_SubgroupID) * SCRATCH)
 #define SCRATCH_FLOAT(n) scratch[MY_SCRATCH + (n) / 4][(n) % 4]
 const int SCRATCH_PITCH = (MATRIX + 4) / 4;
