@@ -25,11 +25,19 @@ void cu(cudaError_t error, const char* what) {
 }
 #define CU(call) cu(call, #call)
 
+// The runtime's device is the calling thread's, and sessions of several GPUs share a thread: each operation names its own.
 class CudaMemory : public Memory {
  public:
-  explicit CudaMemory(size_t bytes) { CU(cudaMalloc(&base_, bytes)); }
-  ~CudaMemory() override { cudaFree(base_); }
+  CudaMemory(int ordinal, size_t bytes) : ordinal_(ordinal) {
+    CU(cudaSetDevice(ordinal_));
+    CU(cudaMalloc(&base_, bytes));
+  }
+  ~CudaMemory() override {
+    cudaSetDevice(ordinal_);
+    cudaFree(base_);
+  }
   void write(const void* data, size_t bytes, size_t offset) override {
+    CU(cudaSetDevice(ordinal_));
     CU(cudaMemcpy(at(offset), data, bytes, cudaMemcpyHostToDevice));
     // It returns once pageable memory has been read, not once the device has it, and the session's stream
     // does not wait for the default one: without this a kernel can read what was there before (seen on
@@ -37,9 +45,11 @@ class CudaMemory : public Memory {
     CU(cudaStreamSynchronize(nullptr));
   }
   void read(void* data, size_t bytes, size_t offset) override {
+    CU(cudaSetDevice(ordinal_));
     CU(cudaMemcpy(data, at(offset), bytes, cudaMemcpyDeviceToHost));
   }
   void set(uint8_t byte, size_t bytes, size_t offset) override {
+    CU(cudaSetDevice(ordinal_));
     CU(cudaMemset(at(offset), byte, bytes));
     CU(cudaStreamSynchronize(nullptr));  // as above
   }
@@ -50,12 +60,13 @@ class CudaMemory : public Memory {
 
  private:
   char* at(size_t offset) const { return static_cast<char*>(base_) + offset; }
+  const int ordinal_;
   void* base_ = nullptr;
 };
 
 class CudaSession : public Session {
  public:
-  CudaSession(int ordinal, const SessionOptions& options) {
+  CudaSession(int ordinal, const SessionOptions& options) : ordinal_(ordinal) {
     name_ = "cuda:" + std::to_string(ordinal);
     const tandem_device_options o = device_options(options);
     tandem_device* device = nullptr;
@@ -74,15 +85,17 @@ class CudaSession : public Session {
   ~CudaSession() override { release(); }
 
   void submit(const std::function<void(tandem_stream)>& record) override {
+    CU(cudaSetDevice(ordinal_));
     record(tandem_cuda_stream(stream_));
     CU(cudaStreamSynchronize(stream_));
   }
 
  protected:
   std::unique_ptr<Memory> allocate(size_t bytes) override {
-    return std::make_unique<CudaMemory>(bytes);
+    return std::make_unique<CudaMemory>(ordinal_, bytes);
   }
   double measure(const std::function<void(tandem_stream)>& record, int times) override {
+    CU(cudaSetDevice(ordinal_));
     CU(cudaEventRecord(begin_, stream_));
     for (int i = 0; i < times; ++i) record(tandem_cuda_stream(stream_));
     CU(cudaEventRecord(end_, stream_));
@@ -95,11 +108,13 @@ class CudaSession : public Session {
 
  private:
   void release() {
+    cudaSetDevice(ordinal_);
     if (begin_) cudaEventDestroy(begin_);
     if (end_) cudaEventDestroy(end_);
     if (stream_) cudaStreamDestroy(stream_);
     close();
   }
+  const int ordinal_;
   cudaStream_t stream_ = nullptr;
   cudaEvent_t begin_ = nullptr, end_ = nullptr;
 };

@@ -92,7 +92,11 @@ const std::vector<Preset>& presets() {
         "bwd bf16 b4 hq16 hk16 sq2048 sk2048 d128 dv128 bias:bf16:1x16x2048 d_bias:bf16 grads=qkvb",
         "bwd bf16 b4 hq16 hk16 sq4096 sk4096 d128 dv128",
         "bwd bf16 b4 hq16 hk16 sq4096 sk4096 d128 dv128 bias:bf16:1x16x4096 d_bias:bf16 "
-        "grads=qkvb"},
+        "grads=qkvb",
+        "bwd bf16 b4 hq32 hk32 sq2048 sk2048 d64 dv64",
+        "bwd bf16 b4 hq32 hk32 sq2048 sk2048 d64 dv64 bias:bf16:1x32x2048 d_bias:bf16 grads=qkvb",
+        "bwd bf16 b4 hq32 hk32 sq4096 sk4096 d64 dv64",
+        "bwd bf16 b4 hq32 hk32 sq4096 sk4096 d64 dv64 bias:bf16:1x32x4096 d_bias:bf16 grads=qkvb"},
        true},
       // A decoding step: one query a sequence, grouped heads, all the keys so far.
       {"decode",
