@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // bwd_dot: delta_i = <d_o_i, o_i>. LANES neighbours share a row. Twin of shaders/bwd_dot.comp.
+#include "bwd_dot.h"
 #include "extra.cuh"
 
 namespace tandem {
@@ -34,15 +35,13 @@ TANDEM_DEVICE void dot_rows(const BwdDotBlock& u, const BwdDotPush& push, const 
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kDotRows* kDotLanes)
-    bwd_dot(const __grid_constant__ BwdDotParams params) {
+TANDEM_DEVICE void dot_plain(const BwdDotParams& params) {
   const BwdDotBlock& u = params.block;
   Place at;
   if (find_place(u.tiles, u.total, u.heads_q, &at)) dot_rows<T>(u, params.push, at, u.seq_q, 0);
 }
 
-__global__ void __launch_bounds__(kDotRows* kDotLanes)
-    bwd_dot_full(const __grid_constant__ BwdDotFull params) {
+TANDEM_DEVICE void dot_full(const BwdDotFull& params) {
   const BwdDotBlock& u = params.block;
   Place at;
   if (!find_place(u.tiles, u.total, u.heads_q, &at)) return;
@@ -51,6 +50,41 @@ __global__ void __launch_bounds__(kDotRows* kDotLanes)
                                   u.seq_q, &first);
   with_type(params.spec.DTYPE,
             [&](auto e) { dot_rows<decltype(e)>(u, params.push, at, length, first); });
+}
+
+// All threads of the grid, 16 bytes each at a time; whoever comes upon the end takes the words before it.
+TANDEM_DEVICE void put_zeros(uint64_t to, uint64_t end) {
+  constexpr uint kGroup = kDotRows * kDotLanes;
+  const uint64_t group = uint64_t(blockIdx.y) * gridDim.x + blockIdx.x,
+                 groups = uint64_t(gridDim.x) * gridDim.y;
+  to += 16 * (group * kGroup + threadIdx.x);
+  for (; to + 16 <= end; to += 16 * kGroup * groups)
+    *reinterpret_cast<float4*>(to) = make_float4(0.f, 0.f, 0.f, 0.f);
+  for (; to < end; to += 4) *reinterpret_cast<float*>(to) = 0.f;
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kDotRows* kDotLanes)
+    bwd_dot(const __grid_constant__ BwdDotParams params) {
+  dot_plain<T>(params);
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kDotRows* kDotLanes)
+    bwd_dot_zero(const __grid_constant__ Zeroing<BwdDotParams> params) {
+  put_zeros(params.zeroed, params.zeroed_end);
+  dot_plain<T>(params.dot);
+}
+
+__global__ void __launch_bounds__(kDotRows* kDotLanes)
+    bwd_dot_full(const __grid_constant__ BwdDotFull params) {
+  dot_full(params);
+}
+
+__global__ void __launch_bounds__(kDotRows* kDotLanes)
+    bwd_dot_zero_full(const __grid_constant__ Zeroing<BwdDotFull> params) {
+  put_zeros(params.zeroed, params.zeroed_end);
+  dot_full(params.dot);
 }
 
 Kernel<BwdDotParams> bwd_dot_kernel(tandem_dtype dtype, const Launch&, bool) {
@@ -67,6 +101,14 @@ Kernel<BwdDotParams> bwd_dot_kernel(tandem_dtype dtype, const Launch&, bool) {
 }
 
 Kernel<BwdDotFull> bwd_dot_full_kernel(const Launch&, bool) { return bwd_dot_full; }
+
+Kernel<Zeroing<BwdDotParams>> bwd_dot_zero_kernel(tandem_dtype dtype) {
+  return dtype == TANDEM_F16    ? bwd_dot_zero<F16>
+         : dtype == TANDEM_BF16 ? bwd_dot_zero<BF16>
+                                : bwd_dot_zero<F32>;
+}
+
+Kernel<Zeroing<BwdDotFull>> bwd_dot_zero_full_kernel() { return bwd_dot_zero_full; }
 
 }  // namespace cuda
 }  // namespace tandem

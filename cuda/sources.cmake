@@ -29,6 +29,16 @@ target_compile_options(tandem PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Xptxas=-v>)
 # The runtime is in the library itself; the driver is found at run time, so nothing needs libcuda.
 target_link_libraries(tandem PRIVATE CUDA::cudart_static)
 
+# What the CUDA compiler says of the kernels of a target goes to <object>.ptxas, for tests/sm90/check_ptxas.
+function(tandem_keep_ptxas target)
+  target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Xptxas=-v>)
+  if(UNIX)
+    set_target_properties(${target} PROPERTIES
+      CUDA_COMPILER_LAUNCHER "${PROJECT_SOURCE_DIR}/cmake/keep-ptxas")
+    set_property(TARGET ${target} APPEND PROPERTY CUDA_COMPILER_LAUNCHER ${CMAKE_CUDA_COMPILER_LAUNCHER})
+  endif()
+endfunction()
+
 # The kernels of cuda/sm80, whose instructions need compute capability 8.0: machine code as for the others, and PTX for
 # GPUs that come later. Left out where the architectures that you set are all older.
 set(sm80_architectures "")
@@ -50,7 +60,7 @@ if(sm80_architectures)
   set_target_properties(tandem_sm80 PROPERTIES
     CUDA_STANDARD 17 CUDA_STANDARD_REQUIRED ON CUDA_EXTENSIONS OFF CUDA_RUNTIME_LIBRARY Static
     CUDA_VISIBILITY_PRESET hidden CUDA_ARCHITECTURES "${sm80_architectures}")
-  target_compile_options(tandem_sm80 PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Xptxas=-v>)
+  tandem_keep_ptxas(tandem_sm80)
   target_sources(tandem PRIVATE $<TARGET_OBJECTS:tandem_sm80>)
 else()
   target_sources(tandem PRIVATE cuda/sm80/absent.cpp)
@@ -58,17 +68,11 @@ else()
 endif()
 unset(default_architectures)
 
-# What the CUDA compiler says of the kernels of a target for sm_90a goes to <object>.ptxas, for tests/sm90/check_ptxas.
 function(tandem_sm90_options target)
   set_target_properties(${target} PROPERTIES
     CUDA_STANDARD 17 CUDA_STANDARD_REQUIRED ON CUDA_EXTENSIONS OFF CUDA_VISIBILITY_PRESET hidden
     CUDA_RUNTIME_LIBRARY Static CUDA_ARCHITECTURES 90a-real)
-  target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Xptxas=-v>)
-  if(UNIX)
-    set_target_properties(${target} PROPERTIES
-      CUDA_COMPILER_LAUNCHER "${PROJECT_SOURCE_DIR}/cmake/keep-ptxas")
-    set_property(TARGET ${target} APPEND PROPERTY CUDA_COMPILER_LAUNCHER ${CMAKE_CUDA_COMPILER_LAUNCHER})
-  endif()
+  tandem_keep_ptxas(${target})
 endfunction()
 
 # The kernels for Hopper, whose instructions no other machine code or PTX has. Left out where the architectures that
@@ -83,8 +87,8 @@ elseif(NOT CMAKE_CUDA_ARCHITECTURES MATCHES "90|all|native")
 endif()
 if(TANDEM_WITH_SM90)
   add_library(tandem_sm90 OBJECT
-    cuda/sm90/bwd_dkv_ddist.cu cuda/sm90/bwd_dkv_dq.cu cuda/sm90/bwd_dkv_dq_bias.cu cuda/sm90/bwd_dkv_dq_entmax.cu
-    cuda/sm90/bwd_dkv_dq_full.cu cuda/sm90/bwd_dkv_dq_wide.cu cuda/sm90/bwd_dq_cast.cu cuda/sm90/bwd_row.cu
+    cuda/sm90/bwd_dkv.cu cuda/sm90/bwd_dkv_ddist.cu cuda/sm90/bwd_dkv_dq.cu cuda/sm90/bwd_dkv_dq_bias.cu cuda/sm90/bwd_dkv_dq_entmax.cu
+    cuda/sm90/bwd_dkv_dq_full.cu cuda/sm90/bwd_dq.cu cuda/sm90/bwd_dq_cast.cu cuda/sm90/bwd_row.cu
     cuda/sm90/bwd_row_dq.cu cuda/sm90/fwd.cu cuda/sm90/fwd_elastic.cu cuda/sm90/fwd_entmax.cu)
   target_include_directories(tandem_sm90 PRIVATE include src)
   tandem_sm90_options(tandem_sm90)

@@ -121,6 +121,8 @@ constexpr BwdShape kBwdShapes[] = {
 };
 constexpr int kBwdShapeCount = int(sizeof(kBwdShapes) / sizeof(kBwdShapes[0]));
 
+// Heads over this have bwd_dkv and bwd_dq in place of bwd_dkv_dq.
+constexpr int kNarrowHeads = 128;
 constexpr int bwd_panels(const BwdShape& s) { return (s.d + 63) / 64; }
 // Where things lie in shared memory, in bytes from its beginning, a multiple of 1,024.
 constexpr int bwd_k_bytes(const BwdShape& s) { return bwd_panels(s) * s.bc * 128; }
@@ -195,6 +197,21 @@ constexpr int row_shared_bytes(const RowShape& s) {
   return row_at_barriers(s) + (1 + 4 * s.stages) * 8;
 }
 
+// ---- bwd_dq, heads over 128: 128 queries a workgroup, kBwdThreads threads; boxes of k and v have bc rows ----
+struct DqShape {
+  int d, br, bc, k_stages, v_stages;
+};
+constexpr DqShape kDqShapes[] = {{192, 128, 64, 2, 2}, {256, 128, 64, 2, 1}};
+constexpr int kDqShapeCount = int(sizeof(kDqShapes) / sizeof(kDqShapes[0]));
+// Q and dO, places for K and for V, barriers.
+constexpr int dq_at_k(const DqShape& s) { return 2 * s.br * s.d * 2; }
+constexpr int dq_at_barriers(const DqShape& s) {
+  return dq_at_k(s) + (s.k_stages + s.v_stages) * s.bc * s.d * 2;
+}
+constexpr int dq_shared_bytes(const DqShape& s) {
+  return dq_at_barriers(s) + (2 + 2 * (s.k_stages + s.v_stages)) * 8;
+}
+
 // ---- bwd_row of entmax: 64 queries for each of `groups` warpgroups; boxes of q and d_o have br() rows, of k and v bc ----
 struct SupportShape {
   int d, groups, bc, stages;
@@ -238,6 +255,10 @@ constexpr bool hopper_tiles_fit() {
       return false;
   for (const RowShape& r : kRowShapes)
     if (row_shared_bytes(r) > kMaxShared || r.br > 256 || r.bc > 256) return false;
+  for (const BwdShape& s : kBwdShapes)
+    if (s.wide != (s.d > kNarrowHeads)) return false;
+  for (const DqShape& r : kDqShapes)
+    if (dq_shared_bytes(r) > kMaxShared || r.br > 256 || r.bc > 256) return false;
   for (const SupportShape& r : kSupportShapes)
     if (support_shared_bytes(r) > kMaxShared || r.br() > 256 || r.bc != kSupportKeys) return false;
   for (const BwdShape& s : kBwdShapes)

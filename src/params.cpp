@@ -26,12 +26,18 @@ uint32_t bias_code(const Problem& p, const Launch& l) {
   return rows && p.seq_kv % keys == 0 && l.tile.bc % keys == 0 && !(p.dropout > 0) ? 2 : 1;
 }
 
-// Whether no streamed tile of a kernel with matrices needs a mask: keys, or query rows in bwd_dkv.
-bool is_whole(const Problem& p, const Launch& l) {
+// Whether all rows of every streamed tile of a kernel with matrices exist: keys, or query rows in bwd_dkv.
+bool tiles_exist(const Problem& p, const Launch& l) {
   const bool keys = l.stem != Stem::bwd_dkv;
-  return l.matrix > 0 && !p.banded() && !p.has_lengths() &&
+  return l.matrix > 0 && !p.has_lengths() &&
          (keys ? p.seq_kv % l.tile.bc : p.seq_q % l.tile.br) == 0;
 }
+
+// Whether no streamed tile needs a mask.
+bool is_whole(const Problem& p, const Launch& l) { return tiles_exist(p, l) && !p.banded(); }
+
+// Whether hidden scores, -1e34, stay finite and far below all others when the scale is folded into that of exp2.
+bool is_folded(const Problem& p) { return p.scale >= 1e-3f && p.scale <= 1e3f; }
 
 // The members that tile.inc gives to every tiled kernel. rows and cols swap roles in bwd_dkv.
 template <typename Spec>
@@ -55,8 +61,7 @@ Spec tile_spec(const Plan& plan, const Launch& l) {
   s.LEFT_SHARED = uint32_t(l.left_shared);
   s.FLIES = l.flies;
   s.WHOLE = is_whole(plan.problem, l);
-  // Hidden scores, -1e34, stay finite and far below all others.
-  s.FOLDED = plan.problem.scale >= 1e-3f && plan.problem.scale <= 1e3f;
+  s.FOLDED = is_folded(plan.problem);
   s.BIAS_WIDE = bias_code(plan.problem, l);
   s.NT_VEC = uint32_t(l.tile.br * l.tile.dk / 4 / l.tile.invocations());
   s.NN_VEC = uint32_t(l.tile.kc * l.tile.tc / l.tile.invocations());
@@ -297,24 +302,25 @@ ExtraBlock extra_block(const Problem& p) {
   return b;
 }
 
-// Of k and v where two tiles of them fly at once, 8 elements each: with few enough registers of an invocation for that, and
-// nothing in the loop but products and exponentials. Elsewhere 0.
-uint32_t far_row(const Plan& plan, const Launch& l) {
+// The stride of rows of k and v, in 8 elements, where fwd has nothing but products and exponentials in its loop and takes
+// one made for that (shaders/coopmat/plain.glsl). Elsewhere 0.
+uint32_t plain_row(const Plan& plan, const Launch& l) {
   const Problem& p = plan.problem;
-  if (std::strcmp(plan.path, "coopmat2") != 0 || !is_whole(p, l) || p.k.s != p.v.s) return 0;
+  if (std::strcmp(plan.path, "coopmat2") != 0 || !tiles_exist(p, l) || p.k.s != p.v.s) return 0;
   const bool plain = p.normalizer == Normalizer::softmax && p.softcap == 0 && !(p.dropout > 0) &&
-                     extra_addresses(p) == 0 && l.splits == 1;
+                     extra_addresses(p) == 0 && l.splits == 1 && is_folded(p);
   const int64_t chunks = l.tile.bc * (std::max(p.head_dim, p.head_dim_v) / 8);
-  const bool room = l.flies && l.row_blocks == 1 && l.tile.max_d == 128;
-  return plain && room && chunks <= 8 * l.tile.invocations() && p.k.s % 8 == 0 && p.k.s > 0 &&
-                 p.k.s < int64_t(1) << 24
+  // With two blocks of rows it pays where tiles are masked (H100, 580.159.04).
+  const bool pays = l.row_blocks == 1 ? l.tile.max_d == 128 : p.banded();
+  return plain && l.flies && pays && chunks <= 8 * l.tile.invocations() && p.k.s % 8 == 0 &&
+                 p.k.s > 0 && p.k.s < int64_t(1) << 24
              ? uint32_t(p.k.s / 8)
              : 0;
 }
 
 FwdSpec fwd_spec(const Plan& plan, const Launch& l) {
   FwdSpec s = tile_spec<FwdSpec>(plan, l);
-  s.KV_ROW = far_row(plan, l);
+  s.KV_ROW = plain_row(plan, l);
   s.SPLIT = l.splits > 1;
   s.SINK = plan.problem.sink && l.splits == 1;
   return s;

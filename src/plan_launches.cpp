@@ -90,8 +90,13 @@ Vec<Stem> stems_of(const Problem& p, const Caps& caps, const PathRow& row, int f
   if (is_sm90(row) && p.normalizer != Normalizer::elastic) {
     const bool softmax = p.normalizer == Normalizer::softmax;
     Vec<Stem> stems = {softmax ? Stem::bwd_dot : Stem::bwd_row};
-    if (p.gradients != TANDEM_GRAD_SINK) stems.push_back(Stem::bwd_dkv_dq);
-    if (p.wants(TANDEM_GRAD_Q)) stems.push_back(Stem::bwd_dq_cast);
+    if (std::max(p.head_dim, p.head_dim_v) > kNarrowHeads) {
+      if (p.wants(TANDEM_GRAD_K | TANDEM_GRAD_V)) stems.push_back(Stem::bwd_dkv);
+      if (p.wants(TANDEM_GRAD_Q)) stems.push_back(Stem::bwd_dq);
+    } else {
+      if (p.gradients != TANDEM_GRAD_SINK) stems.push_back(Stem::bwd_dkv_dq);
+      if (p.wants(TANDEM_GRAD_Q)) stems.push_back(Stem::bwd_dq_cast);
+    }
     if (p.wants(TANDEM_GRAD_SLOPE | TANDEM_GRAD_SINK)) stems.push_back(Stem::bwd_head);
     return stems;
   }

@@ -80,6 +80,11 @@ int sm90_bwd_bytes(const Problem& p, const BwdShape& s) {
   }
 }
 
+// Of kDqShapes, whose last row has all head sizes that wide tiles have.
+int dq_row(const Problem& p) {
+  return std::max(p.head_dim, p.head_dim_v) <= kDqShapes[0].d ? 0 : 1;
+}
+
 // Entmax of any other alpha than 1.5 has kernels for heads of 128 alone; "" if that is no hindrance.
 String alpha_refusal(const Problem& p, int d) {
   if (p.normalizer != Normalizer::entmax || p.alpha == 1.5f || d == 128) return "";
@@ -105,8 +110,11 @@ String row_refusal(const Problem& p, const Caps& caps, const BwdShape& s) {
        {too_wide("head_dim", p.head_dim, s.d), too_wide("head_dim_v", p.head_dim_v, s.d),
         forced(p, s.br, s.bc), alpha_refusal(p, s.d)})
     if (!why.empty()) return why;
+  if (s.wide && std::max(p.head_dim, p.head_dim_v) <= kNarrowHeads)
+    return text("it is for heads over %d", kNarrowHeads);
   if (sm90_bwd_bytes(p, s) == 0) return "its registers do not suffice for softcap or alibi";
-  return no_room(caps, sm90_bwd_bytes(p, s), kBwdThreads);
+  const int dq = s.wide ? dq_shared_bytes(kDqShapes[dq_row(p)]) : 0;
+  return no_room(caps, std::max(sm90_bwd_bytes(p, s), dq), kBwdThreads);
 }
 
 // The first row that does; -1 if none does.
@@ -259,6 +267,13 @@ bool choose_sm90_tiles(const Problem& p, const Caps& caps, const PathRow& row, c
       launch->hopper = shape;
       launch->tile = Tile{"", r.br, r.bc, kBwdThreads / 128, 128, 0, 0, r.d, TileOn::cuda};
       launch->shared_bytes = uint32_t(row_shared_bytes(r));
+      return;
+    }
+    if (launch->stem == Stem::bwd_dq) {
+      const DqShape& r = kDqShapes[dq_row(p)];
+      launch->hopper = dq_row(p);
+      launch->tile = Tile{s.name, r.br, r.bc, kBwdThreads / 128, 128, 0, 0, r.d, TileOn::cuda};
+      launch->shared_bytes = uint32_t(dq_shared_bytes(r));
       return;
     }
     if (launch->stem == Stem::bwd_row) {

@@ -233,6 +233,29 @@ TEST_CASE("exact features: elastic softmax" * doctest::skip(!full())) {
   check_aimed("elastic, without tau", TANDEM_F16, shape, kTopLeft, kTwo, elastic, tau(0));
   // On the kink: a row with a single key has p = 1 and tau / n = -1, and neither weight nor gradient.
   check_aimed("elastic, the kink", TANDEM_F32, shape, kTopLeft, kOne, elastic, tau(-1), false);
+  // A distance bias decides, and nothing else is there: one key of each row, two in the second head. Where q is 0, d_k is,
+  // and where k is, d_q.
+  for (tandem_dtype dtype : {TANDEM_F16, TANDEM_BF16})
+    for (Role zero : {Role::q, Role::k}) {
+      tandem_problem p = problem(TANDEM_BACKWARD, dtype, shape, kNone);
+      p.normalizer = TANDEM_ELASTIC;
+      p.dist_window = 33;
+      p.gradients = TANDEM_GRAD_QKV | TANDEM_GRAD_DIST_BIAS | TANDEM_GRAD_TAU;
+      Case test(p, seed_of("elastic dist"));
+      Random r(seed_of("elastic dist"));
+      write_plain(test, &r);
+      HostTensor &q = test.input(Role::q), &k = test.input(Role::k);
+      if (zero == Role::k) {
+        q.set_dense(std::vector<double>(size_t(q.dims.count()), 1));
+        k.set_dense(std::vector<double>(size_t(k.dims.count()), 0));
+      }
+      set_heads(test, Role::tau, -16);
+      HostTensor& dist = test.input(Role::dist_bias);
+      for (int64_t h = 0; h < dist.dims.h; ++h)
+        for (int64_t t = 0; t < 33; ++t)
+          dist.set(0, h, 0, t, t == 32 || (h == 1 && t == 7) ? 64 : kFar);
+      check_exact(test, "elastic, a distance bias decides", false);
+    }
 }
 
 TEST_CASE("exact features: entmax") {

@@ -102,6 +102,15 @@ TEST_CASE("features: elastic softmax and a distance bias alone") {
         seed_of("fixed", 1), sparse());
 }
 
+// What cuda.sm90 alone has kernels of its own for; elsewhere the combinations above reach all that runs here.
+TEST_CASE("features: entmax alone") {
+  bool hopper = at_least(Tier::ci);
+  for (const Target& t : targets()) hopper |= t.path == "sm90";
+  if (hopper)
+    check(with({"entmax 1.5"}, TANDEM_F16, {2, 4, 2, 70, 101, 32, 32}, kBottomRight),
+          seed_of("alone", 1), sparse());
+}
+
 // 16-byte rows of bias and d_bias, which the matrix paths take by 8 elements. d_bias where each of its elements has one
 // reader, and where it is a sum, of bwd_dbias and, with rows enough for the device, of bwd_dq; no other test of the smoke
 // tier has any of them.

@@ -37,6 +37,19 @@ TEST_CASE("regression: lse tail store past the row count") {
           seed_of("lse tail batch", uint64_t(s)));
 }
 
+TEST_CASE(
+    "regression: all keys share one v (what is left of d_k are the roundings of o in a row or "
+    "two)") {
+  tandem_problem p = problem(TANDEM_BACKWARD, TANDEM_BF16, {1, 8, 2, 40, 65, 160, 16});
+  p.v.stride[2] = 0;
+  p.scale = 0x1.5p-2f;  // steep: a few keys have the weight, and o is off by half an ulp
+  for (uint32_t gradients : {uint32_t(TANDEM_GRAD_K), uint32_t(TANDEM_GRAD_QKV)}) {
+    p.gradients = gradients;
+    if (gradients != TANDEM_GRAD_K && !at_least(Tier::ci)) continue;
+    check(p, 46274, sparse());
+  }
+}
+
 // What passes through shared memory does so here, by few and small pipelines: the validation layer's check for races
 // takes its time for each.
 namespace {

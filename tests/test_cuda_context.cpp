@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // What tandem_cuda.h promises an application that uses the driver API alone: its own contexts, also several of one GPU,
 // every GPU of the machine, from as many threads, the current context left as it was, a time for each kernel.
-// Exit status 77 (skipped) where there is no GPU.
+//   tandem_cuda_context [several]
+// Exit status 77 (skipped) where there is no GPU; with `several`, where there is one alone.
 #include <atomic>
 #include <cstring>
 #include <string>
@@ -182,10 +183,12 @@ void timed(Place& place, const Lines& lines) {
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
   const char* reason = "";
   const int gpus = cu.open(&reason);
   if (gpus == 0) return std::printf("skipped: %s\n", reason), 77;
+  if (argc > 1 && std::strcmp(argv[1], "several") == 0 && gpus < 2)
+    return std::printf("skipped: several GPUs in one process: this machine has one\n"), 77;
 
   // Of each GPU the primary context, and two of the application's own.
   std::vector<Place> places;

@@ -155,7 +155,7 @@ void check_launch(const Plan& plan, const Caps& caps, const Launch& l) {
 }
 
 // The stems that a problem needs, in order, without those whose output is empty.
-std::vector<Stem> needed(const Problem& p, bool split, bool fused) {
+std::vector<Stem> needed(const Problem& p, bool split, bool fused, bool always_delta) {
   const bool q = p.batch * p.heads_q * p.seq_q != 0, kv = p.batch * p.heads_kv * p.seq_kv != 0;
   std::vector<Stem> s;
   if (!p.backward && q) s.push_back(Stem::fwd);
@@ -165,7 +165,7 @@ std::vector<Stem> needed(const Problem& p, bool split, bool fused) {
     if (p.gradients & TANDEM_GRAD_Q) s.push_back(Stem::bwd_dq_cast);
     return s;
   }
-  if (p.backward && (p.gradients & (TANDEM_GRAD_Q | TANDEM_GRAD_K)) && q)
+  if (p.backward && (always_delta || (p.gradients & (TANDEM_GRAD_Q | TANDEM_GRAD_K))) && q)
     s.push_back(Stem::bwd_dot);
   if (p.backward && (p.gradients & (TANDEM_GRAD_K | TANDEM_GRAD_V)) && kv)
     s.push_back(Stem::bwd_dkv);
@@ -199,8 +199,10 @@ bool check_plan(const Problem& problem, const Caps& caps) {
   for (const Launch& l : plan.launches) stems.push_back(l.stem);
   const Launch* fwd = plan.find(Stem::fwd);
   const bool split = fwd && fwd->splits > 1;
-  const bool fused = std::strcmp(plan.path, "sm90") == 0 || plan.find(Stem::bwd_dkv_dq);
-  CHECK(stems == needed(problem, split, fused));
+  const bool hopper = std::strcmp(plan.path, "sm90") == 0;
+  const bool fused = (hopper && std::max(problem.head_dim, problem.head_dim_v) <= kNarrowHeads) ||
+                     plan.find(Stem::bwd_dkv_dq);
+  CHECK(stems == needed(problem, split, fused, hopper));
   for (const Launch& l : plan.launches) check_launch(plan, caps, l);
   const bool dot = std::count(stems.begin(), stems.end(), Stem::bwd_dot) > 0;
   const uint64_t rows =
@@ -464,10 +466,10 @@ TEST_CASE("the registry, the paths and the tiles fit together") {
     CHECK(same == 1);
   }
   for (const PathRow& path : kPaths)
-    for (Stem stem :
-         std::strcmp(path.name, "sm90") == 0
-             ? std::vector<Stem>{Stem::fwd, Stem::bwd_dot, Stem::bwd_dkv_dq, Stem::bwd_dq_cast}
-             : std::vector<Stem>{Stem::fwd, Stem::bwd_dot, Stem::bwd_dkv, Stem::bwd_dq})
+    for (Stem stem : std::strcmp(path.name, "sm90") == 0
+                         ? std::vector<Stem>{Stem::fwd, Stem::bwd_dot, Stem::bwd_dkv_dq,
+                                             Stem::bwd_dq_cast, Stem::bwd_dkv, Stem::bwd_dq}
+                         : std::vector<Stem>{Stem::fwd, Stem::bwd_dot, Stem::bwd_dkv, Stem::bwd_dq})
       CHECK(find_kernel(stem, path.backend, path.name) >= 0);
   // The bytes that tiles.inc promises in its comments.
   const struct {

@@ -71,9 +71,10 @@ bool expects(const Plan& plan, Stem stem) {
                       (std::string(plan.path) == "sm90" || !p.wants(TANDEM_GRAD_SLOPE));
   const bool row_dq = lazy(plan) && p.wants(TANDEM_GRAD_Q),
              dkv_ddist = lazy(plan) && p.wants(TANDEM_GRAD_K);
-  const bool fused = (std::string(plan.path) == "sm90" && p.backward &&
-                      p.normalizer != Normalizer::elastic && p.gradients != TANDEM_GRAD_SINK) ||
-                     plan.find(Stem::bwd_dkv_dq);
+  const bool hopper = std::string(plan.path) == "sm90" && p.backward &&
+                      p.normalizer != Normalizer::elastic && p.gradients != TANDEM_GRAD_SINK;
+  const bool fused =
+      (hopper && std::max(p.head_dim, p.head_dim_v) <= kNarrowHeads) || plan.find(Stem::bwd_dkv_dq);
   switch (stem) {
     case Stem::bwd_dkv_dq:
       return fused;
@@ -86,7 +87,7 @@ bool expects(const Plan& plan, Stem stem) {
     case Stem::bwd_dkv_ddist:
       return kv && dkv_ddist;
     case Stem::bwd_dot:
-      return q && by_dot && (fused || p.wants(through_ds));
+      return q && by_dot && (hopper || fused || p.wants(through_ds));
     case Stem::bwd_row:
       return q && !by_dot && !row_dq && (fused || p.wants(through_ds | TANDEM_GRAD_TAU));
     case Stem::bwd_dkv:

@@ -140,7 +140,7 @@ TEST_CASE("sm90 takes lengths, sinks, softcap and ALiBi with softmax") {
       {"fwd f16 b2 hq4 hk2 sq300 sk200 d64 q_padded", "fwd", HopperSet::lengths},
       {"fwd f16 b2 hq4 hk2 sq300 sk200 d128 kv_packed=250 sink", "fwd", HopperSet::lengths},
       {"fwd bf16 hq4 sq300 d80 softcap=3 sink alibi", "fwd", HopperSet::full},
-      {"bwd bf16 hq4 sq300 d256 sink grads=qkvs", "bwd_dot bwd_dkv_dq bwd_dq_cast bwd_head",
+      {"bwd bf16 hq4 sq300 d256 sink grads=qkvs", "bwd_dot bwd_dkv bwd_dq bwd_head",
        HopperSet::plain},
       {"bwd bf16 hq4 sq300 d256 sink grads=s", "bwd_dot bwd_head", HopperSet::plain},
       {"bwd bf16 b3 hq4 sq300 sk400 d128 sink q_packed=500 kv_padded",
@@ -201,11 +201,14 @@ TEST_CASE(
             continue;
           }
           REQUIRE(std::string(plan.path) == "sm90");
-          CHECK(stems(plan) == (p.backward ? "bwd_dot bwd_dkv_dq bwd_dq_cast" : "fwd"));
+          const bool wide = p.backward && std::max(d, dv) > kNarrowHeads;
+          CHECK(stems(plan) == (wide         ? "bwd_dot bwd_dkv bwd_dq"
+                                : p.backward ? "bwd_dot bwd_dkv_dq bwd_dq_cast"
+                                             : "fwd"));
           for (const Launch& l : plan.launches) {
             CHECK(std::string(kKernels[l.kernel].path) == "sm90");
             CHECK(l.shared_bytes <= caps.shared_bytes);
-            CHECK((l.hopper == fit) == (l.stem != Stem::bwd_dot));
+            if (l.stem != Stem::bwd_dq) CHECK((l.hopper == fit) == (l.stem != Stem::bwd_dot));
           }
           if (const Launch* l = plan.find(Stem::fwd)) {
             const FwdTile& t = kFwdTiles[fit];
@@ -219,6 +222,27 @@ TEST_CASE(
             continue;
           }
           const BwdShape& s = kBwdShapes[fit];
+          CHECK(s.wide == wide);
+          if (wide) {  // two kernels, and delta alone between them; whatever the order
+            const Launch &keys = *plan.find(Stem::bwd_dkv), &rows = *plan.find(Stem::bwd_dq);
+            const DqShape& r = kDqShapes[rows.hopper];
+            CHECK(keys.total == ceil_div(p.seq_kv, s.bc) * p.heads_kv * p.batch);
+            CHECK(keys.shared_bytes == uint32_t(bwd_shared_bytes(s)));
+            CHECK(r.d == s.d);
+            CHECK(rows.total == ceil_div(p.seq_q, r.br) * p.heads_q * p.batch);
+            CHECK(rows.shared_bytes == uint32_t(dq_shared_bytes(r)));
+            for (const Launch* l : {&keys, &rows}) {
+              CHECK(l->invocations() == kBwdThreads);
+              CHECK(l->groups_x * l->groups_y == l->total);
+            }
+            for (const char* order : {"", " deterministic"}) {
+              const Plan ordered = plan_of(line + order);
+              CHECK(ordered.workspace_size == uint64_t(p.batch * p.heads_q * p.seq_q * 4));
+              CHECK(ordered.zeroed_size == 0);
+              CHECK(ordered.unordered() == 0);
+            }
+            continue;
+          }
           const Launch &fused = *plan.find(Stem::bwd_dkv_dq), &cast = *plan.find(Stem::bwd_dq_cast);
           CHECK(fused.tiles == ceil_div(p.seq_kv, s.bc));
           CHECK(fused.total == fused.tiles * p.heads_kv * p.batch);
@@ -260,6 +284,16 @@ TEST_CASE("sm90: which kernels run for which gradients") {
     CHECK(plan.zeroed_size == 0);
     CHECK(plan.unordered() == 0);
   }
+  const auto wide = [](const char* grads) {
+    return plan_of(std::string("bwd f16 hq2 sq300 d136 grads=") + grads);
+  };
+  CHECK(stems(wide("q")) == "bwd_dot bwd_dq");
+  for (const char* grads : {"k", "v", "kv"}) CHECK(stems(wide(grads)) == "bwd_dot bwd_dkv");
+  // Narrow heads do not fall to the tiles of wide ones.
+  Caps caps = caps_of("h100_cuda");
+  caps.disabled = {"hb64", "hb96", "hb128"};
+  CHECK(refusal(plan_of("bwd f16 hq2 sq300 d64", caps)).find("heads over 128") !=
+        std::string::npos);
 }
 
 TEST_CASE("sm90: elastic softmax") {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// What the kernels of bwd_dkv_dq have in common: the walk, shared memory and its barriers, loads, and stores of d_k, d_v.
+// What the kernels of bwd_dkv_dq and bwd_dkv have in common: the walk, shared memory and its barriers, loads, and stores of d_k, d_v.
 #ifndef TANDEM_CUDA_SM90_BWD_CUH
 #define TANDEM_CUDA_SM90_BWD_CUH
 #include "../mask.cuh"
@@ -40,10 +40,11 @@ struct Walk {
 template <typename Set>
 constexpr bool kHasLengths = false;
 
-// With a causal mask all tiles of keys share the last queries, not the first: who begins there reads what others read.
+// With a causal mask all tiles of keys share the last queries, not the first: who begins there reads what others read. For
+// kernels without turns.
 template <typename Block>
 TANDEM_DEVICE bool best_down(const Block& u) {
-  return u.band_right != TANDEM_BAND_OPEN && u.band_left == TANDEM_BAND_OPEN && !u.in_turn;
+  return u.band_right != TANDEM_BAND_OPEN && u.band_left == TANDEM_BAND_OPEN;
 }
 
 // inner: the batch, if workgroups that follow each other are to differ in its entry alone; else 1.

@@ -53,6 +53,17 @@ struct BwdRowDqParams {
   Features features;
   BwdRowDqSpec spec;
 };
+// Heads over 128.
+struct BwdDkvParams {
+  CUtensorMap q, k, v, d_o;
+  BwdDkvBlock block;
+  BwdDkvPush push;
+};
+struct BwdDqParams {
+  CUtensorMap q, k, v, d_o;
+  BwdDqBlock block;
+  BwdDqPush push;
+};
 // Entmax. support: words of bits in the workspace (hopper_tiles.h), 0: every tile is visited.
 struct BwdRowParams {
   CUtensorMap q, k, v, d_o;
@@ -80,8 +91,6 @@ struct BwdDqCastParams {
 // row: of kBwdShapes. grad_q, grad_kv: which gradients are wanted, one at least. kBwdThreads threads,
 // bwd_shared_bytes() of shared memory.
 Kernel<BwdDkvDqParams> bwd_dkv_dq_kernel(tandem_dtype dtype, int row, bool grad_q, bool grad_kv);
-Kernel<BwdDkvDqParams> bwd_dkv_dq_wide_kernel(tandem_dtype dtype, int row, bool grad_q,
-                                              bool grad_kv);
 // Head sizes up to 128. bwd_bias_shared_bytes() of shared memory. All gradients; where d_q is not wanted, its sums are formed
 // nevertheless.
 Kernel<BwdDkvDqBiasParams> bwd_dkv_dq_bias_kernel(tandem_dtype dtype, int row);
@@ -92,6 +101,10 @@ Kernel<BwdDkvDqFullParams> bwd_dkv_dq_full_kernel(tandem_dtype dtype, int row);
 Kernel<BwdDkvDdistParams> bwd_dkv_ddist_kernel(tandem_dtype dtype, int row);
 // A row of kRowShapes, whose boxes its maps have: kBwdThreads threads, row_shared_bytes(). block.tiles: of br queries.
 Kernel<BwdRowDqParams> bwd_row_dq_kernel(tandem_dtype dtype, int row);
+// Heads over 128: a row of kBwdShapes that is wide; and
+Kernel<BwdDkvParams> bwd_dkv_kernel(tandem_dtype dtype, int row);
+// a row of kDqShapes, whose boxes its maps have: kBwdThreads threads, dq_shared_bytes().
+Kernel<BwdDqParams> bwd_dq_kernel(tandem_dtype dtype, int row);
 // Entmax; fast: alpha is 1.5, else rows for heads of 128 alone. bwd_row: a row of kSupportShapes, its threads and
 // support_shared_bytes(). bwd_dkv_dq: as without optional inputs, but all gradients; where d_q is not wanted, its sums are
 // formed nevertheless.

@@ -25,7 +25,6 @@ Kernel<BwdDkvDqParams> select(int row, bool grad_q, bool grad_kv) {
 
 Kernel<BwdDkvDqParams> bwd_dkv_dq_kernel(tandem_dtype dtype, int row, bool grad_q, bool grad_kv) {
   if (row < 0 || row >= kBwdShapeCount) return nullptr;
-  if (kBwdShapes[row].wide) return bwd_dkv_dq_wide_kernel(dtype, row, grad_q, grad_kv);
   if (dtype == TANDEM_F16) return select<Half, 0>(row, grad_q, grad_kv);
   return dtype == TANDEM_BF16 ? select<Bfloat, 0>(row, grad_q, grad_kv) : nullptr;
 }

@@ -226,7 +226,7 @@ __global__ void __launch_bounds__(kBwdThreads, 1)
   Walk walk;
   if (!find_walk(params.block, S, Set::order(params), Set::in_turn(params), &walk)) return;
   if constexpr (kHasLengths<Set>) Set::template refine<ROW>(params, &walk);
-  if constexpr (Set::kAnyOrder) walk.down = best_down(params.block);
+  if constexpr (Set::kAnyOrder) walk.down = !params.block.in_turn && best_down(params.block);
   const Memory<ROW, Set> memory{shared_address(bwd_memory)};
   if (threadIdx.x == 0) {
     Set::template init<ROW>(memory);

@@ -2,7 +2,8 @@
 // fwd of elastic softmax on Hopper, with or without a distance bias. The weights need the row's lse, so each tile of rows
 // walks over its keys twice: S for lse, then S again, weights and P V. S of the next keys is always on its way, from walk to
 // walk and from tile to tile. A warpgroup's copy of the head's distance bias lies in shared memory, with zeros around it, so
-// that nothing is asked element by element.
+// that nothing is asked element by element; with a causal mask, minus infinity for distances below 0, so that there is no code
+// for masks in the loops.
 #include <cstring>
 
 #include "fwd.cuh"
@@ -190,7 +191,15 @@ TANDEM_DEVICE void consume(const FwdFullParams& params, const Places<S>& places)
   for (; more; at = to) {
     // Here S of the tile's first keys is there.
     if constexpr (S::Q_STAGES == 1) begin_tile();
-    if (params.extra.dist_window > 0 && at.index != index) {
+    const float tau = __ldg(
+        reinterpret_cast<const float*>(params.push.extra[params.features.AT_TAU]) + head_of(u, at));
+    // Hidden keys are entries of the table, too, where no weight can come of them.
+    const bool tabled =
+        plain_scale(u) & (u.band_left == TANDEM_BAND_OPEN) &
+        (u.band_right == TANDEM_BAND_OPEN
+             ? (params.extra.dist_window == 0) & (u.seq_kv % N == 0)
+             : (u.band_right == 0) & (u.seq_q - 1 + u.band_off < u.seq_kv) & (tau <= 0.f));
+    if (at.index != index) {
       index = at.index;
       const float* dist =
           reinterpret_cast<const float*>(params.push.extra[params.features.AT_DIST]) +
@@ -200,104 +209,45 @@ TANDEM_DEVICE void consume(const FwdFullParams& params, const Places<S>& places)
 #pragma unroll 4
       for (int n = int(threadIdx.x) % 128; n < params.extra.dist_window + 2 * PAD; n += 128) {
         const int t = n - PAD;
-        put_shared(table + uint(4 * n),
-                   t >= 0 && t < params.extra.dist_window ? __ldg(dist + t) * factor : 0.f);
+        put_shared(table + uint(4 * n), t >= 0 && t < params.extra.dist_window
+                                            ? __ldg(dist + t) * factor
+                                        : t < 0 && tabled && u.band_right == 0 ? -INFINITY
+                                                                               : 0.f);
       }
       named_sync(4 + group, 128);
     }
     // Where the warpgroup's first row is among the keys.
     const auto first = [&] { return at.row0 + 64 * group + u.band_off; };
-    // None of its rows sees keys of tile t; each sees all of them, if it is not on an edge; or some have an entry of dist.
-    const auto hidden = [&](int t) {
-      const int row = first(), key = t * N;
-      return (at.row0 + 64 * group >= u.seq_q) | (key > row + 63 + u.band_right) |
-             (key + N - 1 < row - u.band_left);
-    };
-    const auto edge = [&](int t) {
-      const int row = first(), key = t * N;
-      return (key + N - 1 > min(row + u.band_right, u.seq_kv - 1)) | (key < row + 63 - u.band_left);
-    };
-    const auto near = [&](int t) {
-      const int distance = first() - t * N;
-      return params.extra.dist_window > 0 && distance + 63 >= 0 &&
-             distance - (N - 1) < params.extra.dist_window;
-    };
-    // Most are none of these, and have loops of their own, whose code is short.
-    const auto plain = [&](int t) {
-      return (t >= at.span.full_begin) & (t < at.span.full_end) &
-             (params.extra.dist_window == 0 ||
-              first() - t * N - (N - 1) >= params.extra.dist_window) &
-             plain_scale(u) & (at.row0 + 64 * group < u.seq_q);
-    };
-    const auto score = [&](int t) {
-      if (!plain_scale(u)) {
-        const float by = fresh(u.scale) * kLog2e;
-#pragma unroll
-        for (int i = 0; i < N / 2; ++i) s[i] *= by;
-      }
-      if (near(t))
-        add_dist<N>(s, table + uint(4 * (PAD + at.row0 + fresh_row() + u.band_off -
-                                         (t * N + fresh_col()))));
-    };
-    const auto hide = [&](int t, float as) {
-      mask_tile<N>(s, rounds.band(), at.row0 + fresh_row(), t * N + fresh_col(), u.seq_kv, as);
-    };
-    // The next S: of the following keys, and at the end of the second walk's first ones.
     const auto next_s = [&] {
       wait_keys();
       product_s(s);
       wait<0>();
       release_keys();
     };
-
-    Sum<N> sum;
-#pragma unroll 1
-    for (int t = at.span.end - 1; t >= at.span.begin;) {
-      if (!hidden(t)) {
-        score(t);
-        if (edge(t)) hide(t, -INFINITY);
-        sum.add(s, scale);
-      }
-      next_s();
-      --t;
-#pragma unroll 1
-      for (; plain(t); --t) {
-        sum.add(s, scale);
-        next_s();
-      }
-    }
-
     float origin[2], shift[2];
-    const float tau = __ldg(
-        reinterpret_cast<const float*>(params.push.extra[params.features.AT_TAU]) + head_of(u, at));
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const int count =
-          tandem_key_count(rounds.band(), at.row0 + fresh_row() + 8 * r, u.seq_q, u.seq_kv);
-      origin[r] = sum.m[r] + log2f(quad_sum(sum.l[r]));
-      shift[r] = count > 0 ? __fdiv_rn(tau, float(count)) : 0.f;
-    }
     float o[S::DV / 2];
     uint p[N / 4];
+    const auto end_sum = [&](const Sum<N>& sum) {
 #pragma unroll
-    for (int i = 0; i < S::DV / 2; ++i) o[i] = 0.f;
-    const auto weigh_plain = [&] {
+      for (int r = 0; r < 2; ++r) {
+        const int count =
+            tandem_key_count(rounds.band(), at.row0 + fresh_row() + 8 * r, u.seq_q, u.seq_kv);
+        origin[r] = sum.m[r] + log2f(quad_sum(sum.l[r]));
+        shift[r] = count > 0 ? __fdiv_rn(tau, float(count)) : 0.f;
+      }
+#pragma unroll
+      for (int i = 0; i < S::DV / 2; ++i) o[i] = 0.f;
+    };
+    const auto weigh_plain = [&](const float(&base)[2]) {
 #pragma unroll
       for (int i = 0; i < N / 2; ++i)
-        s[i] = exp2_fast(fmaf(s[i], scale, -origin[i / 2 % 2])) + shift[i / 2 % 2];
+        s[i] = exp2_fast(fmaf(s[i], scale, -base[i / 2 % 2])) + shift[i / 2 % 2];
       settle(s);  // and not behind the wait that follows
-    };
-    const auto weigh = [&](int t) {
-      score(t);
-      weigh_plain();
-      if (edge(t)) hide(t, 0.f);
     };
     const auto product_o = [&] {
       wait_keys();
       product_across<T, S>(o, p, further(v_at, keys.stage() * S::PLACE));
     };
-    weigh(at.span.end - 1);
-    pack_tile<T, N, true>(p, s);
     const auto step = [&](const auto& weigh) {
       wait_keys();
       product_s(s);
@@ -318,12 +268,127 @@ TANDEM_DEVICE void consume(const FwdFullParams& params, const Places<S>& places)
       release(v);
       pack_tile<T, N, true>(p, s);
     };
+    if (tabled && first() + 63 >= at.span.begin * N) {
+      const auto skip = [&] {
+        wait_keys();
+        release_keys();
+      };
+      // The last tile that the warpgroup sees, and the last one that needs nothing from the table.
+      const int last = u.band_right == 0
+                           ? max(min(at.span.end - 1, (first() + 63) / N), at.span.begin)
+                           : at.span.end - 1;
+      const int plain_end = u.band_right == 0
+                                ? min(first() - params.extra.dist_window - (N - 1), last * N)
+                                : last * N;
+      const auto near = [&](int t) { return t * N > plain_end; };
+      const auto entry = [&](int t) {
+        return table + uint(4 * (PAD + at.row0 + fresh_row() + u.band_off - (t * N + fresh_col())));
+      };
+      Sum<N> sum;
+      if (last < at.span.end - 1) {
+        for (int t = at.span.end - 2; t > last; --t) skip();
+        next_s();
+      }
+      const auto next = [&](int t) {
+        if (t == at.span.begin)
+          for (int x = at.span.end - 1; x > last; --x) {
+            skip();
+            if (x + 1 < at.span.end) skip();
+          }
+        next_s();
+      };
+      int t = last;
 #pragma unroll 1
-    for (int t = at.span.end - 2; t >= at.span.begin;) {
-      step([&] { weigh(t); });
+      for (; t >= at.span.begin && near(t); --t) {
+        add_dist<N>(s, entry(t));
+        sum.add(s, scale);
+        next(t);
+      }
+#pragma unroll 1
+      for (; t >= at.span.begin; --t) {
+        sum.add(s, scale);
+        next(t);
+      }
+      if (last < at.span.end - 1) skip();
+      end_sum(sum);
+      float base[2];
+#pragma unroll
+      for (int r = 0; r < 2; ++r) base[r] = origin[r] == -INFINITY ? 0.f : origin[r];
+      t = last;
+      if (near(t)) add_dist<N>(s, entry(t));
+      weigh_plain(base);
+      pack_tile<T, N, true>(p, s);
       --t;
 #pragma unroll 1
-      for (; plain(t); --t) step(weigh_plain);
+      for (; t >= at.span.begin && near(t); --t)
+        step([&] {
+          add_dist<N>(s, entry(t));
+          weigh_plain(base);
+        });
+#pragma unroll 1
+      for (; t >= at.span.begin; --t) step([&] { weigh_plain(base); });
+    } else {
+      const auto hidden = [&](int t) {
+        const int row = first(), key = t * N;
+        return (at.row0 + 64 * group >= u.seq_q) | (key > row + 63 + u.band_right) |
+               (key + N - 1 < row - u.band_left);
+      };
+      const auto edge = [&](int t) {
+        const int row = first(), key = t * N;
+        return (key + N - 1 > min(row + u.band_right, u.seq_kv - 1)) |
+               (key < row + 63 - u.band_left);
+      };
+      const auto near = [&](int t) {
+        const int distance = first() - t * N;
+        return params.extra.dist_window > 0 && distance + 63 >= 0 &&
+               distance - (N - 1) < params.extra.dist_window;
+      };
+      const auto score = [&](int t) {
+        if (!plain_scale(u)) {
+          const float by = fresh(u.scale) * kLog2e;
+#pragma unroll
+          for (int i = 0; i < N / 2; ++i) s[i] *= by;
+        }
+        if (near(t))
+          add_dist<N>(s, table + uint(4 * (PAD + at.row0 + fresh_row() + u.band_off -
+                                           (t * N + fresh_col()))));
+      };
+      const auto hide = [&](int t, float as) {
+        mask_tile<N>(s, rounds.band(), at.row0 + fresh_row(), t * N + fresh_col(), u.seq_kv, as);
+      };
+      // Most tiles are none of these, and have a loop of their own, whose code is short.
+      const auto plain = [&](int t) {
+        return (t >= at.span.full_begin) & (t < at.span.full_end) &
+               (params.extra.dist_window == 0 ||
+                first() - t * N - (N - 1) >= params.extra.dist_window) &
+               plain_scale(u) & (at.row0 + 64 * group < u.seq_q);
+      };
+      Sum<N> sum;
+#pragma unroll 1
+      for (int t = at.span.end - 1; t >= at.span.begin;) {
+        if (!hidden(t)) {
+          score(t);
+          if (edge(t)) hide(t, -INFINITY);
+          sum.add(s, scale);
+        }
+        next_s();
+        --t;
+#pragma unroll 1
+        for (; plain(t); --t) {
+          sum.add(s, scale);
+          next_s();
+        }
+      }
+      end_sum(sum);
+      const auto weigh = [&](int t) {
+        score(t);
+        weigh_plain(origin);
+        if (edge(t)) hide(t, 0.f);
+      };
+      weigh(at.span.end - 1);
+      pack_tile<T, N, true>(p, s);
+#pragma unroll 1
+      for (int t = at.span.end - 2; t >= at.span.begin; --t) step([&] { weigh(t); });
     }
     release(places.q_full(q.stage()));
     q.next();

@@ -68,38 +68,29 @@ static int vulkan_read(backend* b, size_t at, void* data, size_t bytes) {
 }
 
 /* Between what shaders (and at the ends of a frame, the host) wrote and what shaders and host read. */
-static void barrier(struct vulkan* v, VkPipelineStageFlags from, VkAccessFlags written,
-                    VkPipelineStageFlags to, VkAccessFlags read) {
-  VkMemoryBarrier m;
-  memset(&m, 0, sizeof m);
-  m.sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER;
-  m.srcAccessMask = written;
-  m.dstAccessMask = read;
-  v->vkCmdPipelineBarrier(v->cmd, from, to, 0, 1, &m, 0, NULL, 0, NULL);
+static void barrier(struct vulkan* v, VkPipelineStageFlags to, VkAccessFlags access) {
+  const VkMemoryBarrier m = {.sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER,
+                             .srcAccessMask = VK_ACCESS_SHADER_WRITE_BIT,
+                             .dstAccessMask = access};
+  v->vkCmdPipelineBarrier(v->cmd, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, to, 0, 1, &m, 0, NULL, 0,
+                          NULL);
 }
 static int vulkan_barrier(backend* b) {
-  barrier((struct vulkan*)b, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_WRITE_BIT,
-          VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT,
+  barrier((struct vulkan*)b, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT,
           VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT);
   return 1;
 }
 static int vulkan_begin(backend* b) { /* what the host wrote before a submit is visible to it */
   struct vulkan* v = (struct vulkan*)b;
-  VkCommandBufferBeginInfo info;
-  memset(&info, 0, sizeof info);
-  info.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO;
-  info.flags = VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT;
+  const VkCommandBufferBeginInfo info = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO,
+                                         .flags = VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT};
   return GOOD(v, vkBeginCommandBuffer, (v->cmd, &info));
 }
 static int vulkan_end(backend* b) {
   struct vulkan* v = (struct vulkan*)b;
-  VkSubmitInfo info;
-  barrier(v, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_WRITE_BIT,
-          VK_PIPELINE_STAGE_HOST_BIT, VK_ACCESS_HOST_READ_BIT | VK_ACCESS_HOST_WRITE_BIT);
-  memset(&info, 0, sizeof info);
-  info.sType = VK_STRUCTURE_TYPE_SUBMIT_INFO;
-  info.commandBufferCount = 1;
-  info.pCommandBuffers = &v->cmd;
+  const VkSubmitInfo info = {
+      .sType = VK_STRUCTURE_TYPE_SUBMIT_INFO, .commandBufferCount = 1, .pCommandBuffers = &v->cmd};
+  barrier(v, VK_PIPELINE_STAGE_HOST_BIT, VK_ACCESS_HOST_READ_BIT | VK_ACCESS_HOST_WRITE_BIT);
   return GOOD(v, vkEndCommandBuffer, (v->cmd)) &&
          GOOD(v, vkQueueSubmit, (v->queue, 1, &info, VK_NULL_HANDLE)) &&
          GOOD(v, vkQueueWaitIdle, (v->queue));
@@ -119,22 +110,17 @@ static void vulkan_close(backend* b) {
 }
 
 static int make_instance(struct vulkan* v, int index) {
-  VkApplicationInfo app;
-  VkInstanceCreateInfo info;
+  const VkApplicationInfo app = {.sType = VK_STRUCTURE_TYPE_APPLICATION_INFO,
+                                 .apiVersion = VK_API_VERSION_1_2};
+  const VkInstanceCreateInfo info = {.sType = VK_STRUCTURE_TYPE_INSTANCE_CREATE_INFO,
+                                     .pApplicationInfo = &app};
   VkPhysicalDevice gpus[16];
   uint32_t count = 16;
-  PFN_vkCreateInstance create;
   void* library = dlopen("libvulkan.so.1", RTLD_NOW | RTLD_LOCAL);
   if (!library) return engine_fail("this machine has no Vulkan loader");
   *(void**)&v->gipa = dlsym(library, "vkGetInstanceProcAddr");
   if (!v->gipa) return engine_fail("libvulkan.so.1 has no vkGetInstanceProcAddr");
-  memset(&app, 0, sizeof app);
-  app.sType = VK_STRUCTURE_TYPE_APPLICATION_INFO;
-  app.apiVersion = VK_API_VERSION_1_2;
-  memset(&info, 0, sizeof info);
-  info.sType = VK_STRUCTURE_TYPE_INSTANCE_CREATE_INFO;
-  info.pApplicationInfo = &app;
-  create = (PFN_vkCreateInstance)v->gipa(NULL, "vkCreateInstance");
+  const PFN_vkCreateInstance create = (PFN_vkCreateInstance)v->gipa(NULL, "vkCreateInstance");
   if (!good(create(&info, NULL, &v->instance), "vkCreateInstance")) return 0;
 #define FIND(name) v->name = (PFN_##name)v->gipa(v->instance, #name);
   INSTANCE_FUNCTIONS(FIND)
@@ -146,59 +132,57 @@ static int make_instance(struct vulkan* v, int index) {
   return 1;
 }
 
+static int make_queue(struct vulkan* v, uint32_t family) {
+  const VkCommandPoolCreateInfo pool = {.sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO,
+                                        .flags = VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT,
+                                        .queueFamilyIndex = family};
+  v->vkGetDeviceQueue(v->device, family, 0, &v->queue);
+  if (!GOOD(v, vkCreateCommandPool, (v->device, &pool, NULL, &v->pool))) return 0;
+  const VkCommandBufferAllocateInfo buffer = {
+      .sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO,
+      .commandPool = v->pool,
+      .commandBufferCount = 1};
+  return GOOD(v, vkAllocateCommandBuffers, (v->device, &buffer, &v->cmd));
+}
+
 /* The device, with what Tandem asks for, and Tandem's view of it. */
 static int make_device(struct vulkan* v) {
-  const float priority = 1;
   VkQueueFamilyProperties families[16];
-  uint32_t count = 16, family = 0, extension_count = 0;
-  VkPhysicalDeviceFeatures2 features;
-  tandem_vk_feature_storage storage;
-  VkDeviceQueueCreateInfo queue;
-  VkDeviceCreateInfo info;
-  VkCommandPoolCreateInfo pool;
-  VkCommandBufferAllocateInfo buffers;
-  tandem_vk_device_desc desc = TANDEM_VK_DEVICE_DESC_INIT;
+  uint32_t count = 16, family = 0;
   v->vkGetPhysicalDeviceQueueFamilyProperties(v->gpu, &count, families);
   while (family < count && !(families[family].queueFlags & VK_QUEUE_COMPUTE_BIT)) ++family;
-  memset(&features, 0, sizeof features);
-  features.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2;
-  desc.instance = v->instance;
-  desc.gpu = v->gpu;
-  desc.gipa = v->gipa;
-  if (tandem_vk_required_extensions(v->gipa, v->instance, v->gpu, &extension_count,
+  if (family == count) return engine_fail("this Vulkan device has no queue for compute");
+
+  VkPhysicalDeviceFeatures2 features = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2};
+  tandem_vk_feature_storage storage;
+  tandem_vk_device_desc desc = TANDEM_VK_DEVICE_DESC_INIT;
+  if (tandem_vk_required_extensions(v->gipa, v->instance, v->gpu, &desc.extension_count,
                                     &desc.extensions) != TANDEM_OK ||
       tandem_vk_required_features(v->gipa, v->instance, v->gpu, &features, &storage) != TANDEM_OK)
     return engine_fail_tandem("vulkan");
-  memset(&queue, 0, sizeof queue);
-  queue.sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO;
-  queue.queueFamilyIndex = family;
-  queue.queueCount = 1;
-  queue.pQueuePriorities = &priority;
-  memset(&info, 0, sizeof info);
-  info.sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO;
-  info.pNext = &features;
-  info.queueCreateInfoCount = 1;
-  info.pQueueCreateInfos = &queue;
-  info.enabledExtensionCount = extension_count;
-  info.ppEnabledExtensionNames = desc.extensions;
+
+  const float priority = 1;
+  const VkDeviceQueueCreateInfo queue = {.sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO,
+                                         .queueFamilyIndex = family,
+                                         .queueCount = 1,
+                                         .pQueuePriorities = &priority};
+  const VkDeviceCreateInfo info = {.sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO,
+                                   .pNext = &features,
+                                   .queueCreateInfoCount = 1,
+                                   .pQueueCreateInfos = &queue,
+                                   .enabledExtensionCount = desc.extension_count,
+                                   .ppEnabledExtensionNames = desc.extensions};
   if (!GOOD(v, vkCreateDevice, (v->gpu, &info, NULL, &v->device))) return 0;
 #define FIND(name) v->name = (PFN_##name)v->vkGetDeviceProcAddr(v->device, #name);
   DEVICE_FUNCTIONS(FIND)
 #undef FIND
-  v->vkGetDeviceQueue(v->device, family, 0, &v->queue);
-  memset(&pool, 0, sizeof pool);
-  pool.sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO;
-  pool.flags = VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT;
-  pool.queueFamilyIndex = family;
-  if (!GOOD(v, vkCreateCommandPool, (v->device, &pool, NULL, &v->pool))) return 0;
-  memset(&buffers, 0, sizeof buffers);
-  buffers.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO;
-  buffers.commandPool = v->pool;
-  buffers.commandBufferCount = 1;
-  if (!GOOD(v, vkAllocateCommandBuffers, (v->device, &buffers, &v->cmd))) return 0;
+  if (!make_queue(v, family)) return 0;
+
+  desc.instance = v->instance;
+  desc.gpu = v->gpu;
+  desc.gipa = v->gipa;
   desc.device = v->device;
   desc.features = &features;
-  desc.extension_count = extension_count;
   if (tandem_vk_device_create(&desc, NULL, &v->base.device) != TANDEM_OK)
     return engine_fail_tandem("vulkan");
   v->base.stream = tandem_vk_stream(v->cmd);
@@ -207,33 +191,28 @@ static int make_device(struct vulkan* v) {
 
 /* A real engine keeps tensors in memory of the GPU's own and uploads; the host's is enough for an example. */
 static int make_arena(struct vulkan* v, size_t bytes) {
+  const VkBufferCreateInfo info = {
+      .sType = VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO,
+      .size = bytes,
+      .usage = VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_SHADER_DEVICE_ADDRESS_BIT};
+  if (!GOOD(v, vkCreateBuffer, (v->device, &info, NULL, &v->buffer))) return 0;
+
   const VkMemoryPropertyFlags wanted =
       VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT;
-  VkBufferCreateInfo info;
   VkMemoryRequirements needs;
   VkPhysicalDeviceMemoryProperties memory;
-  VkMemoryAllocateFlagsInfo flags;
-  VkMemoryAllocateInfo allocate;
-  uint32_t type = 0;
-  memset(&info, 0, sizeof info);
-  info.sType = VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO;
-  info.size = bytes;
-  info.usage = VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_SHADER_DEVICE_ADDRESS_BIT;
-  if (!GOOD(v, vkCreateBuffer, (v->device, &info, NULL, &v->buffer))) return 0;
+  uint32_t type = 0; /* Vulkan promises one of these */
   v->vkGetBufferMemoryRequirements(v->device, v->buffer, &needs);
   v->vkGetPhysicalDeviceMemoryProperties(v->gpu, &memory);
-  while (type < memory.memoryTypeCount &&
-         (!(needs.memoryTypeBits >> type & 1) ||
-          (memory.memoryTypes[type].propertyFlags & wanted) != wanted))
+  while (!(needs.memoryTypeBits >> type & 1) ||
+         (memory.memoryTypes[type].propertyFlags & wanted) != wanted)
     ++type;
-  memset(&flags, 0, sizeof flags);
-  flags.sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_FLAGS_INFO;
-  flags.flags = VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT;
-  memset(&allocate, 0, sizeof allocate);
-  allocate.sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO;
-  allocate.pNext = &flags;
-  allocate.allocationSize = needs.size;
-  allocate.memoryTypeIndex = type;
+  const VkMemoryAllocateFlagsInfo flags = {.sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_FLAGS_INFO,
+                                           .flags = VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT};
+  const VkMemoryAllocateInfo allocate = {.sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO,
+                                         .pNext = &flags,
+                                         .allocationSize = needs.size,
+                                         .memoryTypeIndex = type};
   v->base.arena = tandem_vk_buffer(v->buffer, 0);
   return GOOD(v, vkAllocateMemory, (v->device, &allocate, NULL, &v->memory)) &&
          GOOD(v, vkBindBufferMemory, (v->device, v->buffer, v->memory, 0)) &&

@@ -29,6 +29,7 @@ layout(push_constant) uniform Push {
 #define TAKES_BLOCKS true
 #if TANDEM_CM2
 #define ROW_CHUNKS(t) (KV_ROW != 0 ? KV_ROW : int(t.row.x >> 4))
+#define TILES_EXIST (WHOLE != 0 || KV_ROW != 0)
 #endif
 #include "coopmat/matrix.glsl"
 #include "coopmat/stage.glsl"
@@ -53,16 +54,14 @@ const bool AGAIN = FLYING && RM > 1;
 // workgroup, which must not stand where subgroups part; no other device has subgroups of 8.
 const bool ALWAYS_GROWS = TANDEM_CM2 == 0 && SUBGROUP == 8;
 
-// KV_ROW (src/params.cpp): K and V come two tiles ahead, in two sets of staging registers. For these the stride of rows is a
-// constant, and the rows' maxima stay in the scratch (PARKS), where only the branch in which they move looks for them.
 #if TANDEM_CM2
-const bool FAR = KV_ROW != 0 && FLYING;
-const bool PARKS = (FAR || BIAS_FIRST) && RM == 1 && SUBGROUP != 8; // 8: lavapipe, as above
-#define PARK(m) coopMatStore(m, scratch, MY_SCRATCH, MATRIX / 4, ROW_MAJOR);
-#define UNPARK(m) coopMatLoad(m, scratch, MY_SCRATCH, MATRIX / 4, ROW_MAJOR);
+#include "coopmat/plain.glsl"
+// The same of maxima where the products begin with the bias.
+const bool PARKS_TOO = BIAS_FIRST && RM == 1 && SUBGROUP != 8;
 #define OWN_ORIGIN
 #else // RADV (Mesa 25.0) crashes on an origin that outlives the block
-const bool FAR = false, PARKS = false;
+#define COL_OF(tile) (min(tile, tiles.end - 1) * COLS)
+const bool PARKS_TOO = false;
 #define PARK(m)
 #define UNPARK(m)
 #define OWN_ORIGIN ACC origin[RM];
@@ -97,7 +96,7 @@ void finish_rows(inout ACC m, inout ACC l, out ACC factor, int h) {
     top[r] = s[r][0];                                                            \
     EACH(n, NB) ELEMENTS(k, top[r]) top[r][k] = max(top[r][k], s[r][n][k]);      \
     ELEMENTS(k, top[r]) {                                                        \
-      if (!PARKS) origin[r][k] = log2_origin(m[r][k]);                           \
+      if (!PARKS_TOO) origin[r][k] = log2_origin(m[r][k]);                       \
       grows = grows || fma(top[r][k], log2_scale, -origin[r][k]) > SLACK;        \
     }                                                                            \
   }
@@ -227,11 +226,26 @@ void main() {
     barrier(); // all are done with the last tile
   }
 
+#if TANDEM_CM2
+  if (PLAIN) {
+    PLAIN_LOOP
+    tiles.begin = tiles.end; // NVIDIA: another condition of the loop below costs D 64 a sixth (docs/kernels-matrix.md)
+  }
+#endif
   // K of a tile is in shared memory when its turn begins, V comes under the first product, K of the next tile under the
   // second: one set of staging registers.
-#define COL_OF(tile) (min(tile, tiles.end - 1) * COLS)
+  int next = next_live(tiles.begin, tiles, row0);
+  if (next < tiles.end) {
+    fetch_tile(stage_1, k, next * COLS, D_CHUNKS);
+    put_tile(0, stage_1, k, next * COLS, D_CHUNKS);
+    barrier();
+  }
+  Bias bias[RM][NB];
+  if (BIAS_FIRST && next < tiles.end) {
+    FETCH_BIAS(bias, row0, next * COLS)
+  }
 #if TANDEM_CM2
-  if (PARKS) {
+  if (PARKS_TOO) {
     EACH(r, RM) {
       ELEMENTS(k, m[r]) origin[r][k] = log2_origin(m[r][k]);
       PARK(m[r])
@@ -239,23 +253,9 @@ void main() {
     subgroupBarrier();
   }
 #endif
-  int next = next_live(tiles.begin, tiles, row0);
-  if (next < tiles.end) {
-    fetch_tile(stage_1, k, next * COLS, D_CHUNKS);
-    put_tile(0, stage_1, k, next * COLS, D_CHUNKS);
-    if (FAR) {
-      fetch_tile(stage_2, v, next * COLS, DV_CHUNKS);
-      fetch_tile(stage_1, k, COL_OF(next + 1), D_CHUNKS);
-    }
-    barrier();
-  }
-  Bias bias[RM][NB];
-  if (BIAS_FIRST && next < tiles.end) {
-    FETCH_BIAS(bias, row0, next * COLS)
-  }
   while (next < tiles.end) {
     const int t = next, col0 = t * COLS;
-    if (!FAR) fetch_tile(stage_1, v, col0, DV_CHUNKS);
+    fetch_tile(stage_1, v, col0, DV_CHUNKS);
     if (!BIAS_FIRST) {
       FETCH_BIAS(bias, row0, col0)
     }
@@ -273,14 +273,10 @@ void main() {
         s[r][n] = coopMatMulAdd(x, y, s[r][n]);
       }
     }
-    if (FAR) {
-      put_tile(SECOND, stage_2, v, col0, DV_CHUNKS);
-      fetch_tile(stage_2, v, COL_OF(t + 1), DV_CHUNKS);
-    } else
-      put_tile(SECOND, stage_1, v, col0, DV_CHUNKS);
+    put_tile(SECOND, stage_1, v, col0, DV_CHUNKS);
     barrier();
     next = next_live(t + 1, tiles, row0);
-    if (!FAR && (AGAIN || next < tiles.end)) fetch_tile(stage_1, k, COL_OF(next), D_CHUNKS);
+    if (AGAIN || next < tiles.end) fetch_tile(stage_1, k, COL_OF(next), D_CHUNKS);
 
     FINISH_SCORES(s, slope, bias, my_row0, col0, partial)
     if (NORM != SOFTMAX) { // m is lse, or the threshold, l elastic's share
@@ -292,7 +288,7 @@ void main() {
         EACH(r, RM) {
           row_max(top[r]);
           ACC keep;
-          if (PARKS) {
+          if (PARKS_TOO) {
             UNPARK(m[r])
             subgroupBarrier();
           }
@@ -302,7 +298,7 @@ void main() {
             origin[r][k] = log2_origin(m[r][k]);
             l[r][k] *= keep[k];
           }
-          if (PARKS) {
+          if (PARKS_TOO) {
             PARK(m[r])
             subgroupBarrier();
           }
@@ -330,14 +326,14 @@ void main() {
       coopMatLoad(y, streamed, SECOND + n * MATRIX * PITCH + d * (MATRIX / 8), PITCH, ROW_MAJOR);
       EACH(r, RM) acc[r][d] = coopMatMulAdd(p[r][n], y, acc[r][d]);
     }
-    if (AGAIN || FAR || next < tiles.end) put_tile(0, stage_1, k, next * COLS, D_CHUNKS);
-    if (FAR) fetch_tile(stage_1, k, COL_OF(next + 1), D_CHUNKS);
+    if (AGAIN || next < tiles.end) put_tile(0, stage_1, k, next * COLS, D_CHUNKS);
     barrier();
   }
 
   EACH(r, RM) {
-    if (PARKS) {
+    if (PARKS_TOO) {
       UNPARK(m[r])
+      subgroupBarrier();
     }
     if (NORM == SOFTMAX) {
       ACC factor;

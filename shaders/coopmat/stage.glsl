@@ -11,6 +11,9 @@
 #ifndef ROW_CHUNKS // from a row to the next, of 16 bytes
 #define ROW_CHUNKS(t) int(t.row.x >> 4)
 #endif
+#ifndef TILES_EXIST // as a whole
+#define TILES_EXIST (WHOLE != 0)
+#endif
 const int RAGGED = 2;
 const int MOST_CHUNKS = D_BLOCKS > DV_BLOCKS ? D_CHUNKS : DV_CHUNKS;
 const bool FLYING = FLIES != 0 && WIDE != 0; // FLIES: there are registers for it
@@ -49,7 +52,7 @@ void fetch_tile(out uvec4 stage[VEC], View t, int r0, int chunks) {
     if (i * TEAM_SIZE >= COLS * chunks || !in_tile(i, chunks)) continue;
     if (TEAM_SIZE % chunks == 0 && WIDE != RAGGED) {
       const int at = first + i * (TEAM_SIZE / chunks) * row;
-      stage[i] = tile.w[WHOLE != 0 ? at : min(at, end)];
+      stage[i] = tile.w[TILES_EXIST ? at : min(at, end)];
     } else {
       const int col = chunk_col(i, chunks), width = t.width / 8;
       const uvec4 words = tile.w[min(chunk_row(i, chunks) * row, last) + min(col, width - 1)];

@@ -39,6 +39,8 @@ void bwd_dkv(const Problem& p, const RefHead& group, const Outputs& out) {
           add_scaled_abs(out.d_v_floor + j * Dv, std::fabs(row.weight(j)), d_o_row, Dv);
         if (out.d_k_floor)
           add_scaled_abs(out.d_k_floor + j * D, gradient.inner(gradient.e, j), q_row, D);
+        if (out.d_k_slack && gradient.rounds)
+          raise_scaled_abs(out.d_k_slack + j * D, gradient.inner(gradient.dds, j), q_row, D);
         if (!row.slack) continue;
         if (out.d_v_slack)
           add_scaled_abs(out.d_v_slack + j * Dv, row.drop(j) * row.dy[size_t(j)], d_o_row, Dv);

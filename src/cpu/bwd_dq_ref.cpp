@@ -27,9 +27,13 @@ void bwd_dq(const Problem& p, const RefHead& head, double* d_q, double* floor, d
             add_scaled_abs(floor + i * D, gradient.inner(gradient.e, j), gradient.k_row(j), D);
           if (slack && row.slack)
             add_scaled_abs(slack + i * D, gradient.inner(gradient.dds, j), gradient.k_row(j), D);
+          if (slack && gradient.rounds)
+            add_scaled(slack + i * D, gradient.inner(gradient.dds, j), gradient.k_row(j), D);
         }
       }
     }
+    if (slack && gradient.rounds)
+      for (int64_t c = 0; c < D; ++c) slack[i * D + c] = std::fabs(slack[i * D + c]);
     for (int64_t c = 0; c < D; ++c)
       d_q[i * D + c] = double(stored(Real(p.scale) * sum[size_t(c)], p.dtype));
   }

@@ -34,7 +34,8 @@ class GradientRows {
         }
       for (double& x : v_size_) x = std::sqrt(x);
     }
-    if (row.slack) dds.resize(size_t(Sk));
+    rounds = with_floor_ && problem.delta_is_dot() && group.o && group.score_error > 0;
+    if (row.slack || rounds) dds.resize(size_t(Sk));
   }
 
   const Vec<Real> q, k, d_o;
@@ -42,6 +43,8 @@ class GradientRows {
   Vec<Real> dp, ds;               // dp after dropout; both 0 where a key is hidden
   Vec<double> e, dds;             // floor and slack of ds
   double bound = 0, d_delta = 0;  // on |delta| before it cancels; how far it may move
+  // Whether that is by a rounding of o. Few are in the same direction all over a row: they do not add up over rows.
+  bool rounds = false;
 
   const Real* q_row(int64_t r) const { return &q[size_t(r * p_.head_dim)]; }
   const Real* d_o_row(int64_t r) const { return &d_o[size_t(r * p_.head_dim_v)]; }
@@ -104,6 +107,7 @@ class GradientRows {
     if constexpr (sizeof(Real) == sizeof(double)) {
       if (with_floor_) make_floor();
       if (row.slack) make_slack(delta);
+      if (rounds) make_rounding();
     }
   }
 
@@ -135,6 +139,16 @@ class GradientRows {
       for (int64_t c = 0; c < p_.head_dim_v; ++c) bound += 0x1p-14 * std::fabs(double(d_o_row[c]));
     for (int64_t j = row.lo; j < row.hi; ++j)
       e[size_t(j)] = row.hidden(j) ? 0 : row.g(j) * (dp_size(j) + bound);
+  }
+
+  // o may round up or down, and delta = <d_o, o> goes along.
+  void make_rounding() {
+    const double *d_o_row = this->d_o_row(r_), *o_row = group_.o + r_ * p_.head_dim_v;
+    d_delta = 0;
+    for (int64_t c = 0; c < p_.head_dim_v; ++c) d_delta += std::fabs(d_o_row[c] * o_row[c]);
+    d_delta *= p_.dtype == TANDEM_F32 ? 0x1p-24 : p_.dtype == TANDEM_F16 ? 0x1p-11 : 0x1p-8;
+    for (int64_t j = row.lo; j < row.hi; ++j)
+      dds[size_t(j)] = row.hidden(j) ? 0 : row.g(j) * d_delta;
   }
 
   void make_slack(double delta) {
@@ -185,6 +199,7 @@ void add_ds(const Problem& p, const RefHead& head, double* sum, double* floor, d
       if constexpr (sizeof(Real) == sizeof(double)) {
         if (floor) floor[to] += gradient.e[size_t(j)];
         if (slack && row.slack) slack[to] += gradient.dds[size_t(j)];
+        if (slack && gradient.rounds) slack[to] = std::max(slack[to], gradient.dds[size_t(j)]);
       }
     }
   }

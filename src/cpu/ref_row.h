@@ -79,6 +79,9 @@ void add_scaled(Real* __restrict to, Real factor, const Real* x, int64_t count) 
 inline void add_scaled_abs(double* __restrict to, double factor, const double* x, int64_t count) {
   for (int64_t c = 0; c < count; ++c) to[c] += factor * std::fabs(x[c]);
 }
+inline void raise_scaled_abs(double* __restrict to, double factor, const double* x, int64_t count) {
+  for (int64_t c = 0; c < count; ++c) to[c] = std::max(to[c], factor * std::fabs(x[c]));
+}
 
 // The rows of one query head, or of a group of them, against one kv head. compute() makes a row's scores,
 // normalise() (forward) or weigh() (backward, from the row's lse or threshold) turns them into weights.

@@ -50,7 +50,8 @@ struct Reference {
   std::vector<double> o_floor, d_q_floor, d_k_floor, d_v_floor;
   std::vector<double> d_bias_floor, d_dist_bias_floor, d_slope_floor, d_tau_floor, d_sink_floor;
   // How far an element may move beyond that, because next to a kink a small error of a score changes a weight
-  // or a gradient by much; Precision::exact with a score_error only, and 0 for softmax.
+  // or a gradient by much; Precision::exact with a score_error only. For softmax, what a gradient by ds moves when o,
+  // which delta is formed of, rounds to a neighbour all over one row.
   std::vector<double> o_slack, d_q_slack, d_k_slack, d_v_slack;
   std::vector<double> d_bias_slack, d_dist_bias_slack, d_slope_slack, d_tau_slack, d_sink_slack;
 };

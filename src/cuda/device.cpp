@@ -8,6 +8,7 @@
 #include <initializer_list>
 #include <utility>
 
+#include "../../cuda/bwd_dot.h"
 #include "../../cuda/kernels.h"
 #include "../../cuda/sm80/kernels.h"
 #include "cuda/sm80.h"
@@ -73,14 +74,14 @@ class Timeline {
 
 class CudaProgram final : public Program {
  public:
-  CudaProgram(const Driver& driver, CUcontext context, const SharedMemory& memory,
-              const Logger& log, const Plan& plan)
-      : driver_(driver), context_(context), memory_(memory), log_(log), plan_(plan) {}
+  CudaProgram(const Driver& driver, CUcontext context, const Launching& with, const Logger& log,
+              const Plan& plan)
+      : driver_(driver), context_(context), with_(with), log_(log), plan_(plan) {}
 
   Status add_all() {
     for (const Launch& launch : plan_.launches) TANDEM_TRY(add(launch));
     if (!plan_.unaligned) return Status();
-    unaligned_ = std::make_unique<CudaProgram>(driver_, context_, memory_, log_, *plan_.unaligned);
+    unaligned_ = std::make_unique<CudaProgram>(driver_, context_, with_, log_, *plan_.unaligned);
     return unaligned_->add_all();
   }
 
@@ -88,11 +89,12 @@ class CudaProgram final : public Program {
   Status add(const Launch& launch) {
     if (launch.hopper >= 0) {
       Recorder recorder;
-      TANDEM_TRY(sm90_recorder(plan_, launch, memory_, &recorder));
+      TANDEM_TRY(sm90_recorder(plan_, launch, with_, &recorder));
       steps_.push_back({launch.stem, std::move(recorder)});
       return Status();
     }
     if (launch.ampere >= 0) return add_sm80(launch);
+    if (launch.stem == Stem::bwd_dot && plan_.zeroed_size > 0) return add_zeroing(launch);
     if (plan_.problem.extras().empty()) switch (launch.stem) {
         case Stem::fwd:
           return add_plain(launch, cuda::fwd_kernel, fwd_block, fwd_push);
@@ -125,7 +127,7 @@ class CudaProgram final : public Program {
   Status add_sm80(const Launch& launch) {
     if (launch.stem == Stem::bwd_dkv_dq || launch.stem == Stem::bwd_dq_cast) {
       Recorder recorder;
-      TANDEM_TRY(sm80_recorder(plan_, launch, memory_, &recorder));
+      TANDEM_TRY(sm80_recorder(plan_, launch, with_, &recorder));
       steps_.push_back({launch.stem, std::move(recorder)});
       return Status();
     }
@@ -154,6 +156,28 @@ class CudaProgram final : public Program {
           break;
       }
     return fail(TANDEM_ERROR_BACKEND, "the path sm80 has no kernel %s", stem_name(launch.stem));
+  }
+
+  Status add_zeroing(const Launch& launch) {
+    if (plan_.problem.extras().empty())
+      return add_zeroing(launch, cuda::bwd_dot_zero_kernel(plan_.problem.dtype),
+                         cuda::BwdDotParams{bwd_dot_block(plan_, launch), BwdDotPush()});
+    return add_zeroing(launch, cuda::bwd_dot_zero_full_kernel(),
+                       full_params(launch, bwd_dot_spec, bwd_dot_block, bwd_dot_push));
+  }
+  template <typename P>
+  Status add_zeroing(const Launch& launch, cuda::Kernel<cuda::Zeroing<P>> kernel, const P& dot) {
+    Launcher<cuda::Zeroing<P>> start;
+    TANDEM_TRY(start.prepare(kernel, with_, dim3(launch.groups_x, launch.groups_y),
+                             launch.invocations(), 0));
+    const Plan& plan = plan_;
+    const Launch* of = &launch;  // of plan_
+    steps_.push_back({launch.stem, [=, &plan](cudaStream_t stream, const Addresses& a) {
+                        cuda::Zeroing<P> params{dot, a.d_q_sums, a.d_q_sums + plan.zeroed_size};
+                        params.dot.push = bwd_dot_push(plan, *of, a);
+                        return start(&params, stream);
+                      }});
+    return Status();
   }
 
   template <typename Block, typename Push>
@@ -261,29 +285,26 @@ class CudaProgram final : public Program {
                   stem_name(launch.stem), launch.tile.name ? launch.tile.name : "-",
                   launch.d_blocks, launch.dv_blocks);
     const dim3 grid(launch.groups_x, launch.groups_y);
-    const dim3 threads(uint32_t(launch.invocations()));
     // The sums of bwd_dot are shuffles, and bwd_sum has none across invocations.
     const bool none = launch.stem == Stem::bwd_dot || launch.stem == Stem::bwd_sum;
     const size_t shared = none ? 0 : launch.shared_bytes;
-    for (const auto kernel : {any, wide})
-      TANDEM_TRY(
-          prepare_kernel(reinterpret_cast<const void*>(kernel), int(threads.x), shared, memory_));
+    Launcher<P> start_any, start_wide;
+    TANDEM_TRY(start_any.prepare(any, with_, grid, launch.invocations(), shared));
+    TANDEM_TRY(start_wide.prepare(wide, with_, grid, launch.invocations(), shared));
     const Plan& plan = plan_;
     const Launch* of = &launch;  // of plan_
     steps_.push_back({launch.stem, [=, &plan](cudaStream_t stream, const Addresses& a) {
                         P params = fixed;
                         params.push = push(plan, *of, a);
-                        void* arguments[] = {&params};
-                        return cudaLaunchKernel(
-                            wide_inputs(params.block, wide_of(params.push)) ? wide : any, grid,
-                            threads, arguments, shared, stream);
+                        const bool all = wide_inputs(params.block, wide_of(params.push));
+                        return (all ? start_wide : start_any)(&params, stream);
                       }});
     return Status();
   }
 
   const Driver& driver_;
   const CUcontext context_;
-  const SharedMemory memory_;
+  const Launching with_;
   const Logger& log_;
   const Plan plan_;
   std::unique_ptr<CudaProgram> unaligned_;  // of plan_.unaligned
@@ -334,8 +355,9 @@ class CudaDevice final : public Device {
     caps_.vendor_id = 0x10de;
     caps_.driver_version = uint32_t(driver_version);
     caps_.shared_bytes = uint32_t(properties.sharedMemPerBlockOptin);
-    memory_.a_multiprocessor = properties.sharedMemPerMultiprocessor;
-    memory_.reserved_a_block = properties.reservedSharedMemPerBlock;
+    with_.launch = driver_.launch;
+    with_.a_multiprocessor = properties.sharedMemPerMultiprocessor;
+    with_.reserved_a_block = properties.reservedSharedMemPerBlock;
     caps_.max_invocations = uint32_t(properties.maxThreadsPerBlock);
     caps_.max_groups_x = uint32_t(properties.maxGridSize[0]);
     caps_.max_groups_y = uint32_t(properties.maxGridSize[1]);
@@ -369,7 +391,7 @@ class CudaDevice final : public Device {
   Status build(const Plan& plan, std::unique_ptr<Program>* program) override {
     const Current current(driver_, context_);
     TANDEM_TRY(current.status());
-    auto built = std::make_unique<CudaProgram>(driver_, context_, memory_, log_, plan);
+    auto built = std::make_unique<CudaProgram>(driver_, context_, with_, log_, plan);
     TANDEM_TRY(built->add_all());
     *program = std::move(built);
     return Status();
@@ -405,7 +427,7 @@ class CudaDevice final : public Device {
 
   Driver driver_;
   CUdevice device_ = 0;
-  SharedMemory memory_;
+  Launching with_;
   CUcontext context_ = nullptr;
   bool retained_ = false;  // a primary one
 };

@@ -36,7 +36,7 @@ Status failed(const char* call, cudaError_t error) {
               int(error));
 }
 
-Status prepare_kernel(const void* kernel, int threads, size_t shared, const SharedMemory& memory) {
+Status prepare_kernel(const void* kernel, int threads, size_t shared, const Launching& with) {
   cudaFuncAttributes attributes;
   TANDEM_CUDA_TRY("cudaFuncGetAttributes", cudaFuncGetAttributes(&attributes, kernel));
   if (shared == 0) return Status();
@@ -49,8 +49,8 @@ Status prepare_kernel(const void* kernel, int threads, size_t shared, const Shar
   int groups = 0;
   TANDEM_CUDA_TRY("cudaOccupancyMaxActiveBlocksPerMultiprocessor",
                   cudaOccupancyMaxActiveBlocksPerMultiprocessor(&groups, kernel, threads, shared));
-  const size_t wanted = size_t(groups) * (shared + memory.reserved_a_block);
-  const size_t percent = (100 * wanted + memory.a_multiprocessor - 1) / memory.a_multiprocessor;
+  const size_t wanted = size_t(groups) * (shared + with.reserved_a_block);
+  const size_t percent = (100 * wanted + with.a_multiprocessor - 1) / with.a_multiprocessor;
   TANDEM_CUDA_TRY("cudaFuncSetAttribute",
                   cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
                                        int(percent < 100 ? percent : 100)));

@@ -6,6 +6,7 @@
 #include <cuda_runtime.h>
 
 #include "args.h"
+#include "cuda/function_of.h"
 #include "status.h"
 
 namespace tandem {
@@ -38,7 +39,7 @@ Status find_driver_function(const char* name, F* function) {
 }
 
 // The driver's context functions. cudaSetDevice cannot put back what the calling thread had: a context
-// that is not a primary one, or none at all.
+// that is not a primary one, or none at all. And its launch, which is spared what the runtime looks up each time.
 struct Driver {
   CUresult (*of_current)(CUdevice*) = nullptr;
   CUresult (*get)(CUdevice*, int) = nullptr;
@@ -47,6 +48,8 @@ struct Driver {
   CUresult (*current)(CUcontext*) = nullptr;
   CUresult (*push)(CUcontext) = nullptr;
   CUresult (*pop)(CUcontext*) = nullptr;
+  CUresult (*launch)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                     unsigned, CUstream, void**, void**) = nullptr;
 
   Status load() {
     TANDEM_TRY(find_driver_function("cuCtxGetDevice", &of_current));
@@ -55,7 +58,8 @@ struct Driver {
     TANDEM_TRY(find_driver_function("cuDevicePrimaryCtxRelease", &release));
     TANDEM_TRY(find_driver_function("cuCtxGetCurrent", &current));
     TANDEM_TRY(find_driver_function("cuCtxPushCurrent", &push));
-    return find_driver_function("cuCtxPopCurrent", &pop);
+    TANDEM_TRY(find_driver_function("cuCtxPopCurrent", &pop));
+    return find_driver_function("cuLaunchKernel", &launch);
   }
 };
 
@@ -89,13 +93,57 @@ class Current {
 // Records one launch of a plan.
 using Recorder = Function<cudaError_t(cudaStream_t, const Addresses&)>;
 
-struct SharedMemory {
-  size_t a_multiprocessor = 0, reserved_a_block = 0;
+// What launches on a device take.
+struct Launching {
+  decltype(Driver::launch) launch = nullptr;
+  size_t a_multiprocessor = 0, reserved_a_block = 0;  // shared memory
 };
 
-// Loads the kernel: the runtime would do so at its first launch, which may be inside a stream capture,
-// where loading is not allowed.
-Status prepare_kernel(const void* kernel, int threads, size_t shared, const SharedMemory& memory);
+// A kernel with its grid, ready to be launched. P: of its only parameter.
+template <typename P>
+class Launcher {
+ public:
+  // Loads the kernel: the driver would do so at its first launch, which may be inside a stream capture,
+  // where loading is not allowed.
+  Status prepare(void (*kernel)(P), const Launching& with, dim3 grid, int threads, size_t shared);
+  cudaError_t operator()(P* params, cudaStream_t stream) const {
+    void* arguments[] = {params};
+    // The runtime numbers errors as the driver does.
+    return static_cast<cudaError_t>(launch_(function_, grid_.x, grid_.y, 1, threads_, 1, 1, shared_,
+                                            stream, arguments, nullptr));
+  }
+
+ private:
+  decltype(Driver::launch) launch_ = nullptr;
+  CUfunction function_ = nullptr;
+  dim3 grid_;
+  unsigned threads_ = 0, shared_ = 0;
+};
+
+Status prepare_kernel(const void* kernel, int threads, size_t shared, const Launching& with);
+
+template <typename P>
+Status Launcher<P>::prepare(void (*kernel)(P), const Launching& with, dim3 grid, int threads,
+                            size_t shared) {
+  TANDEM_TRY(prepare_kernel(reinterpret_cast<const void*>(kernel), threads, shared, with));
+  TANDEM_CUDA_TRY("cudaGetFuncBySymbol", function_of(kernel, &function_));
+  launch_ = with.launch;
+  grid_ = grid;
+  threads_ = unsigned(threads);
+  shared_ = unsigned(shared);
+  return Status();
+}
+
+// The same for a launch of a plan, whose kernel may not have been built.
+template <typename P>
+Status prepare_launch(void (*kernel)(P), const Launch& launch, const Launching& with,
+                      Launcher<P>* launcher) {
+  if (!kernel)
+    return fail(TANDEM_ERROR_BACKEND, "no CUDA kernel %s for tile %s", stem_name(launch.stem),
+                launch.tile.name ? launch.tile.name : "-");
+  return launcher->prepare(kernel, with, dim3(launch.groups_x, launch.groups_y),
+                           launch.invocations(), launch.shared_bytes);
+}
 
 }  // namespace tandem
 #endif

@@ -10,7 +10,7 @@ namespace tandem {
 bool sm80_loads();
 
 // What records a launch of bwd_dkv_dq or bwd_dq_cast on the path sm80. plan and launch must outlive it.
-Status sm80_recorder(const Plan& plan, const Launch& launch, const SharedMemory& memory,
+Status sm80_recorder(const Plan& plan, const Launch& launch, const Launching& with,
                      Recorder* recorder);
 
 }  // namespace tandem

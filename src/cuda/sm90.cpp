@@ -12,6 +12,7 @@ namespace tandem {
 namespace {
 
 using EncodeTiled = decltype(&cuTensorMapEncodeTiled);
+using ReplaceAddress = decltype(&cuTensorMapReplaceAddress);
 
 // A map but for the address.
 struct MapShape {
@@ -35,37 +36,29 @@ MapShape map_shape(const Problem& p, const Strides& s, int64_t heads, int64_t se
       {64, cuuint32_t(rows), 1, 1}};
 }
 
-bool encode_anew(EncodeTiled function, const MapShape& shape, uint64_t address, CUtensorMap* map) {
+// A map that waits for its address. Bytes, as closures hold it: allocations are not aligned to its 64.
+struct TensorMap {
+  unsigned char bytes[sizeof(CUtensorMap)];
+};
+
+// The driver has no better word for "somewhere" than an address; to encode takes it a microsecond, to replace that little.
+Status make_map(EncodeTiled function, const char* tensor, const MapShape& shape, TensorMap* map) {
   const cuuint32_t every[4] = {1, 1, 1, 1};
-  return function(map, shape.type, 4, reinterpret_cast<void*>(address), shape.sizes, shape.steps,
-                  shape.box, every, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                  CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+  CUtensorMap made;
+  const CUresult result = function(
+      &made, shape.type, 4, reinterpret_cast<void*>(uintptr_t(1) << 20), shape.sizes, shape.steps,
+      shape.box, every, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (result != CUDA_SUCCESS)
+    return fail(TANDEM_ERROR_BACKEND, "cuTensorMapEncodeTiled of %s: CUresult %d", tensor,
+                int(result));
+  std::memcpy(map->bytes, &made, sizeof made);
+  return Status();
 }
 
-bool same(const MapShape& a, const MapShape& b) {
-  return a.type == b.type && std::memcmp(a.sizes, b.sizes, sizeof a.sizes) == 0 &&
-         std::memcmp(a.steps, b.steps, sizeof a.steps) == 0 &&
-         std::memcmp(a.box, b.box, sizeof a.box) == 0;
-}
-
-bool encode(EncodeTiled function, const MapShape& shape, uint64_t address, CUtensorMap* map) {
-  // A map is a value of shape and address alone, and to make one takes the driver a microsecond: each thread keeps those
-  // that it made last.
-  struct Made {
-    MapShape shape;
-    uint64_t address;
-    CUtensorMap map;
-  };
-  thread_local Made made[16] = {};
-  Made& m = made[(address * 0x9e3779b97f4a7c15u + shape.box[1] * 0xd1b54a32d192ed03u) >> 60];
-  if (address != 0 && m.address == address && same(m.shape, shape)) {
-    *map = m.map;
-    return true;
-  }
-  if (!encode_anew(function, shape, address, map)) return false;
-  m = {shape, address, *map};
-  return true;
+bool encode(ReplaceAddress function, const TensorMap& map, uint64_t address, CUtensorMap* to) {
+  std::memcpy(to, map.bytes, sizeof *to);
+  return function(to, reinterpret_cast<void*>(address)) == CUDA_SUCCESS;
 }
 
 // Packed: all rows of the batch as one entry's.
@@ -86,36 +79,27 @@ MapShape bias_map_shape(const Problem& p, int rows) {
   return shape;
 }
 
-// cluster: workgroups that run side by side.
 template <typename P>
-cudaError_t launch_kernel(cuda::Kernel<P> kernel, const Launch& launch, P* params,
-                          cudaStream_t stream, unsigned cluster = 1) {
-  void* arguments[] = {params};
-  if (cluster > 1) {
-    cudaLaunchAttribute attribute{};
-    attribute.id = cudaLaunchAttributeClusterDimension;
-    attribute.val.clusterDim = {cluster, 1, 1};
-    cudaLaunchConfig_t config{};
-    config.gridDim = dim3(launch.groups_x, launch.groups_y);
-    config.blockDim = dim3(uint32_t(launch.invocations()));
-    config.dynamicSmemBytes = launch.shared_bytes;
-    config.stream = stream;
-    config.attrs = &attribute;
-    config.numAttrs = 1;
-    return cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(kernel), arguments);
-  }
-  return cudaLaunchKernel(
-      reinterpret_cast<const void*>(kernel), dim3(launch.groups_x, launch.groups_y),
-      dim3(uint32_t(launch.invocations())), arguments, launch.shared_bytes, stream);
+Launcher<P> launcher_of(cuda::Kernel<P>) {
+  return {};
 }
 
+// cluster: workgroups that run side by side.
 template <typename P>
-Status prepare(cuda::Kernel<P> kernel, const Launch& launch, const SharedMemory& memory) {
-  if (!kernel)
-    return fail(TANDEM_ERROR_BACKEND, "no kernel %s for tile %s", stem_name(launch.stem),
-                launch.tile.name ? launch.tile.name : "-");
-  return prepare_kernel(reinterpret_cast<const void*>(kernel), launch.invocations(),
-                        launch.shared_bytes, memory);
+cudaError_t launch_clusters(cuda::Kernel<P> kernel, const Launch& launch, P* params,
+                            cudaStream_t stream, unsigned cluster) {
+  void* arguments[] = {params};
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim = {cluster, 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(launch.groups_x, launch.groups_y);
+  config.blockDim = dim3(uint32_t(launch.invocations()));
+  config.dynamicSmemBytes = launch.shared_bytes;
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  return cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(kernel), arguments);
 }
 
 }  // namespace
@@ -129,16 +113,24 @@ bool sm90_loads() {
   return loads;
 }
 
-Status sm90_recorder(const Plan& plan, const Launch& launch, const SharedMemory& memory,
+Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& with,
                      Recorder* recorder) {
   const Problem& p = plan.problem;
-  EncodeTiled function = nullptr;
-  TANDEM_TRY(find_driver_function("cuTensorMapEncodeTiled", &function));
+  EncodeTiled make = nullptr;
+  ReplaceAddress function = nullptr;
+  TANDEM_TRY(find_driver_function("cuTensorMapEncodeTiled", &make));
+  TANDEM_TRY(find_driver_function("cuTensorMapReplaceAddress", &function));
   const int br = launch.tile.br, bc = launch.tile.bc;
-  const MapShape q = row_map_shape(p, p.q, false, p.head_dim, br),
-                 k = row_map_shape(p, p.k, true, p.head_dim, bc),
-                 v = row_map_shape(p, p.v, true, p.head_dim_v, bc),
-                 d_o = row_map_shape(p, p.d_o, false, p.head_dim_v, br);
+  TensorMap q{}, k{}, v{}, d_o{}, bias{};
+  if (launch.stem != Stem::bwd_dq_cast) {
+    TANDEM_TRY(make_map(make, "q", row_map_shape(p, p.q, false, p.head_dim, br), &q));
+    TANDEM_TRY(make_map(make, "k", row_map_shape(p, p.k, true, p.head_dim, bc), &k));
+    TANDEM_TRY(make_map(make, "v", row_map_shape(p, p.v, true, p.head_dim_v, bc), &v));
+    if (p.backward)
+      TANDEM_TRY(make_map(make, "d_o", row_map_shape(p, p.d_o, false, p.head_dim_v, br), &d_o));
+    if (p.bias)
+      TANDEM_TRY(make_map(make, "bias", bias_map_shape(p, p.backward ? br : kFwdBiasRows), &bias));
+  }
   const HopperSet set = hopper_set(p);
   switch (launch.stem) {
     case Stem::fwd: {
@@ -152,8 +144,8 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const SharedMemory&
                           : set == HopperSet::lengths ? cuda::sm90::fwd_lengths_kernel
                                                       : cuda::sm90::fwd_full_kernel;
         const auto kernel = find(p.dtype, launch);
-        const MapShape bias = bias_map_shape(p, kFwdBiasRows);
-        TANDEM_TRY(prepare(kernel, launch, memory));
+        auto start = launcher_of(kernel);
+        TANDEM_TRY(prepare_launch(kernel, launch, with, &start));
         cuda::sm90::FwdFullParams fixed{};
         fixed.block = fwd_block(plan, launch);
         fixed.extra = extra_block(p);
@@ -165,12 +157,13 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const SharedMemory&
               (biased && !encode(function, bias, a.bias, &params.bias)))
             return cudaErrorInvalidValue;
           params.push = fwd_push(plan, launch, a);
-          return launch_kernel(kernel, launch, &params, stream);
+          return start(&params, stream);
         };
         return Status();
       }
       const auto kernel = cuda::sm90::fwd_kernel(p.dtype, launch);
-      TANDEM_TRY(prepare(kernel, launch, memory));
+      auto start = launcher_of(kernel);
+      TANDEM_TRY(prepare_launch(kernel, launch, with, &start));
       const FwdBlock block = fwd_block(plan, launch);
       *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
         cuda::sm90::FwdParams params;
@@ -179,21 +172,16 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const SharedMemory&
           return cudaErrorInvalidValue;
         params.block = block;
         params.push = fwd_push(plan, launch, a);
-        return launch_kernel(kernel, launch, &params, stream);
+        return start(&params, stream);
       };
       return Status();
     }
     case Stem::bwd_dkv_dq: {
-      const auto zero = [&plan](const Addresses& a, cudaStream_t stream) {
-        if (plan.zeroed_size == 0) return cudaSuccess;
-        return cudaMemsetAsync(reinterpret_cast<void*>(a.d_q_sums), 0, size_t(plan.zeroed_size),
-                               stream);
-      };
       if (p.bias) {
         const auto kernel = cuda::sm90::bwd_dkv_dq_bias_kernel(p.dtype, launch.hopper);
-        TANDEM_TRY(prepare(kernel, launch, memory));
+        auto start = launcher_of(kernel);
+        TANDEM_TRY(prepare_launch(kernel, launch, with, &start));
         const BwdDkvDqBlock block = bwd_dkv_dq_block(plan, launch);
-        const MapShape bias = bias_map_shape(p, br);
         cuda::sm90::BwdBias fixed{};
         fixed.d_bias_strides = p.d_bias;
         fixed.group = int(p.heads_q / p.bias.heads);
@@ -212,16 +200,16 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const SharedMemory&
           params.bias.d_bias = a.d_bias;
           params.block = block;
           params.push = bwd_dkv_dq_push(plan, launch, a);
-          const cudaError_t error = zero(a, stream);
-          if (error != cudaSuccess) return error;
-          return launch_kernel(kernel, launch, &params, stream, cluster);
+          return cluster > 1 ? launch_clusters(kernel, launch, &params, stream, cluster)
+                             : start(&params, stream);
         };
         return Status();
       }
       if (p.normalizer == Normalizer::entmax) {
         const auto kernel =
             cuda::sm90::bwd_dkv_dq_entmax_kernel(p.dtype, launch.hopper, p.alpha == 1.5f);
-        TANDEM_TRY(prepare(kernel, launch, memory));
+        auto start = launcher_of(kernel);
+        TANDEM_TRY(prepare_launch(kernel, launch, with, &start));
         cuda::sm90::BwdDkvDqEntmaxParams fixed{};
         fixed.block = bwd_dkv_dq_block(plan, launch);
         fixed.extra = extra_block(p);
@@ -234,9 +222,13 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const SharedMemory&
             return cudaErrorInvalidValue;
           params.push = bwd_dkv_dq_push(plan, launch, a);
           params.support = a.support;
-          const cudaError_t error = zero(a, stream);
+          // bwd_dot, which does this for the others, is not among its kernels.
+          const cudaError_t error = plan.zeroed_size == 0
+                                        ? cudaSuccess
+                                        : cudaMemsetAsync(reinterpret_cast<void*>(a.d_q_sums), 0,
+                                                          size_t(plan.zeroed_size), stream);
           if (error != cudaSuccess) return error;
-          return launch_kernel(kernel, launch, &params, stream);
+          return start(&params, stream);
         };
         return Status();
       }
@@ -244,7 +236,8 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const SharedMemory&
         const auto find = set == HopperSet::lengths ? cuda::sm90::bwd_dkv_dq_lengths_kernel
                                                     : cuda::sm90::bwd_dkv_dq_full_kernel;
         const auto kernel = find(p.dtype, launch.hopper);
-        TANDEM_TRY(prepare(kernel, launch, memory));
+        auto start = launcher_of(kernel);
+        TANDEM_TRY(prepare_launch(kernel, launch, with, &start));
         cuda::sm90::BwdDkvDqFullParams fixed{};
         fixed.block = bwd_dkv_dq_block(plan, launch);
         fixed.extra = extra_block(p);
@@ -260,15 +253,14 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const SharedMemory&
           const BwdDkvPush from = bwd_dkv_push(plan, launch, a);
           std::copy_n(from.extra, kExtraAddresses, params.extra_at);
           if (plan.problem.wants(TANDEM_GRAD_SLOPE)) params.slope_parts = a.slope_rows;
-          const cudaError_t error = zero(a, stream);
-          if (error != cudaSuccess) return error;
-          return launch_kernel(kernel, launch, &params, stream);
+          return start(&params, stream);
         };
         return Status();
       }
       const auto kernel = cuda::sm90::bwd_dkv_dq_kernel(
           p.dtype, launch.hopper, p.wants(TANDEM_GRAD_Q), p.wants(TANDEM_GRAD_K | TANDEM_GRAD_V));
-      TANDEM_TRY(prepare(kernel, launch, memory));
+      auto start = launcher_of(kernel);
+      TANDEM_TRY(prepare_launch(kernel, launch, with, &start));
       const BwdDkvDqBlock block = bwd_dkv_dq_block(plan, launch);
       *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
         cuda::sm90::BwdDkvDqParams params;
@@ -277,15 +269,48 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const SharedMemory&
           return cudaErrorInvalidValue;
         params.block = block;
         params.push = bwd_dkv_dq_push(plan, launch, a);
-        const cudaError_t error = zero(a, stream);
-        if (error != cudaSuccess) return error;
-        return launch_kernel(kernel, launch, &params, stream);
+        return start(&params, stream);
+      };
+      return Status();
+    }
+    case Stem::bwd_dkv: {
+      const auto kernel = cuda::sm90::bwd_dkv_kernel(p.dtype, launch.hopper);
+      auto start = launcher_of(kernel);
+      TANDEM_TRY(prepare_launch(kernel, launch, with, &start));
+      const BwdDkvBlock block = bwd_dkv_block(plan, launch);
+      *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
+        cuda::sm90::BwdDkvParams params;
+        if (!encode(function, q, a.q, &params.q) || !encode(function, k, a.k, &params.k) ||
+            !encode(function, v, a.v, &params.v) || !encode(function, d_o, a.d_o, &params.d_o))
+          return cudaErrorInvalidValue;
+        params.block = block;
+        params.push = bwd_dkv_push(plan, launch, a);
+        if (!plan.problem.wants(TANDEM_GRAD_K)) params.push.d_k = 0;
+        if (!plan.problem.wants(TANDEM_GRAD_V)) params.push.d_v = 0;
+        return start(&params, stream);
+      };
+      return Status();
+    }
+    case Stem::bwd_dq: {
+      const auto kernel = cuda::sm90::bwd_dq_kernel(p.dtype, launch.hopper);
+      auto start = launcher_of(kernel);
+      TANDEM_TRY(prepare_launch(kernel, launch, with, &start));
+      const BwdDqBlock block = bwd_dq_block(plan, launch);
+      *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
+        cuda::sm90::BwdDqParams params;
+        if (!encode(function, q, a.q, &params.q) || !encode(function, k, a.k, &params.k) ||
+            !encode(function, v, a.v, &params.v) || !encode(function, d_o, a.d_o, &params.d_o))
+          return cudaErrorInvalidValue;
+        params.block = block;
+        params.push = bwd_dq_push(plan, launch, a);
+        return start(&params, stream);
       };
       return Status();
     }
     case Stem::bwd_row: {
       const auto kernel = cuda::sm90::bwd_row_kernel(p.dtype, launch.hopper, p.alpha == 1.5f);
-      TANDEM_TRY(prepare(kernel, launch, memory));
+      auto start = launcher_of(kernel);
+      TANDEM_TRY(prepare_launch(kernel, launch, with, &start));
       cuda::sm90::BwdRowParams fixed{};
       fixed.block = bwd_row_block(plan, launch);
       fixed.extra = extra_block(p);
@@ -298,13 +323,14 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const SharedMemory&
           return cudaErrorInvalidValue;
         params.push = bwd_row_push(plan, launch, a);
         params.support = a.support;
-        return launch_kernel(kernel, launch, &params, stream);
+        return start(&params, stream);
       };
       return Status();
     }
     case Stem::bwd_row_dq: {
       const auto kernel = cuda::sm90::bwd_row_dq_kernel(p.dtype, launch.hopper);
-      TANDEM_TRY(prepare(kernel, launch, memory));
+      auto start = launcher_of(kernel);
+      TANDEM_TRY(prepare_launch(kernel, launch, with, &start));
       cuda::sm90::BwdRowDqParams fixed{};
       fixed.block = bwd_row_dq_block(plan, launch);
       fixed.extra = extra_block(p);
@@ -316,13 +342,14 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const SharedMemory&
             !encode(function, v, a.v, &params.v) || !encode(function, d_o, a.d_o, &params.d_o))
           return cudaErrorInvalidValue;
         params.push = bwd_row_dq_push(plan, launch, a);
-        return launch_kernel(kernel, launch, &params, stream);
+        return start(&params, stream);
       };
       return Status();
     }
     case Stem::bwd_dkv_ddist: {
       const auto kernel = cuda::sm90::bwd_dkv_ddist_kernel(p.dtype, launch.hopper);
-      TANDEM_TRY(prepare(kernel, launch, memory));
+      auto start = launcher_of(kernel);
+      TANDEM_TRY(prepare_launch(kernel, launch, with, &start));
       cuda::sm90::BwdDkvDdistParams fixed{};
       fixed.block = bwd_dkv_ddist_block(plan, launch);
       fixed.extra = extra_block(p);
@@ -333,13 +360,14 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const SharedMemory&
             !encode(function, v, a.v, &params.v) || !encode(function, d_o, a.d_o, &params.d_o))
           return cudaErrorInvalidValue;
         params.push = bwd_dkv_ddist_push(plan, launch, a);
-        return launch_kernel(kernel, launch, &params, stream);
+        return start(&params, stream);
       };
       return Status();
     }
     case Stem::bwd_dq_cast: {
       const auto kernel = cuda::sm90::bwd_dq_cast_kernel(p.dtype);
-      TANDEM_TRY(prepare(kernel, launch, memory));
+      auto start = launcher_of(kernel);
+      TANDEM_TRY(prepare_launch(kernel, launch, with, &start));
       cuda::sm90::BwdDqCastParams fixed{};
       fixed.block = bwd_dq_cast_block(plan, launch);
       const bool packed = p.lengths_q == Lengths::packed;
@@ -352,7 +380,7 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const SharedMemory&
         cuda::sm90::BwdDqCastParams params = fixed;
         params.push = bwd_dq_cast_push(plan, launch, a);
         if (packed) params.lengths_q = a.lengths_q;
-        return launch_kernel(kernel, launch, &params, stream);
+        return start(&params, stream);
       };
       return Status();
     }

@@ -10,7 +10,7 @@ namespace tandem {
 bool sm90_loads();
 
 // What records a launch of the path sm90 (launch.hopper >= 0). plan and launch must outlive it.
-Status sm90_recorder(const Plan& plan, const Launch& launch, const SharedMemory& memory,
+Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& with,
                      Recorder* recorder);
 
 // Whether the copy engine reads inputs at these addresses.

@@ -336,7 +336,7 @@ void manners(tandem_device* device) {
   const CUcontext foreign = reinterpret_cast<CUcontext>(uintptr_t(42));
   simt::contexts() = {foreign};
   CHECK(run.execute(device, TANDEM_FORWARD), "with a foreign context current");
-  CHECK(simt::contexts() == std::vector<CUcontext>{foreign}, "the context stack changed");
+  CHECK(simt::contexts() == simt::Contexts{foreign}, "the context stack changed");
   const struct {
     cudaError_t error;
     tandem_status status;
@@ -353,7 +353,7 @@ void manners(tandem_device* device) {
     CHECK(tandem_execute(plan, tandem_cuda_stream(nullptr), &args) == row.status, "error %d",
           int(row.error));
     CHECK(simt::last_error() == cudaSuccess, "an error was left behind");
-    CHECK(simt::contexts() == std::vector<CUcontext>{foreign}, "the context stack changed");
+    CHECK(simt::contexts() == simt::Contexts{foreign}, "the context stack changed");
     tandem_plan_destroy(plan);
   }
   simt::contexts().clear();
@@ -396,7 +396,7 @@ void own_context(tandem_device* primary) {
   CHECK(!run.execute(primary, TANDEM_FORWARD), "a launch in the primary context was not noticed");
   CHECK(simt::contexts().empty(), "the context stack changed");
   tandem_device_destroy(device);
-  simt::launches_in() = simt::primary();
+  simt::launches_in() = nullptr;
 }
 
 // An event before the first kernel and one behind each.

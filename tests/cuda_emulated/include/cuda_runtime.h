@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// A CUDA runtime of one device without hardware: what src/cuda/device.cpp and support/cuda_session.cpp
-// call, on top of simt_emulator.h. Device memory is host memory; a launch has run when it returns.
+// A CUDA runtime without hardware, of one device or of as many as a test says: what src/cuda and support/cuda_session.cpp
+// call, on top of simt_emulator.h. Device memory is host memory; a launch has run when it returns. It uses no operator
+// new, so that tests can count what the library allocates.
 #ifndef TANDEM_TESTS_EMULATED_CUDA_RUNTIME_H
 #define TANDEM_TESTS_EMULATED_CUDA_RUNTIME_H
+#include <atomic>
 #include <chrono>
+#include <initializer_list>
+#include <mutex>
 
 #include "cuda.h"
 #include "simt_emulator.h"
@@ -52,15 +56,63 @@ struct cudaDeviceProp {
   int maxThreadsPerBlock, maxGridSize[3], warpSize, multiProcessorCount, major, minor;
 };
 
+// A kernel as one context has it.
+struct CUfunc_st {
+  CUfunc_st* next;
+  CUcontext context;
+  void (*kernel)();
+  void (*run)(void (*kernel)(), dim3 grid, dim3 threads, size_t shared, const void* params);
+};
+
 namespace simt {
-// Contexts current on the thread, as the driver keeps them: the test looks at it.
-inline std::vector<CUcontext>& contexts() {
-  static std::vector<CUcontext> stack;
+class Contexts {  // current on a thread, the last one on top
+ public:
+  Contexts() = default;
+  Contexts(std::initializer_list<CUcontext> all) {
+    for (CUcontext c : all) push(c);
+  }
+  bool empty() const { return size_ == 0; }
+  CUcontext top() const { return empty() ? nullptr : at_[size_ - 1]; }
+  void clear() { size_ = 0; }
+  void push(CUcontext context) {
+    if (size_ == kMost) Block::die("contexts are pushed and not popped");
+    at_[size_++] = context;
+  }
+  void pop() {
+    if (empty()) Block::die("a context is popped that nobody pushed");
+    --size_;
+  }
+  friend bool operator==(const Contexts& a, const Contexts& b) {
+    return a.size_ == b.size_ && std::equal(a.at_, a.at_ + a.size_, b.at_);
+  }
+
+ private:
+  static constexpr int kMost = 8;
+  CUcontext at_[kMost] = {};
+  int size_ = 0;
+};
+inline Contexts& contexts() {
+  static thread_local Contexts stack;
   return stack;
 }
-inline int& retained() {
-  static int count = 0;
+
+// Devices are numbered from 0; their contexts are 1000 times that and more.
+constexpr int kMostDevices = 4;
+inline int& devices() {
+  static int count = 1;
   return count;
+}
+inline CUcontext context_of(int device, int n) {
+  return reinterpret_cast<CUcontext>(uintptr_t(1000 * device + n));
+}
+inline int device_of(CUcontext context) { return int(reinterpret_cast<uintptr_t>(context) / 1000); }
+inline CUcontext primary(int device = 0) { return context_of(device, 1); }
+// A stream of a context; nullptr is one of each.
+inline cudaStream_t stream_of(CUcontext context) { return reinterpret_cast<cudaStream_t>(context); }
+
+inline std::atomic<int>& retained(int device = 0) {
+  static std::atomic<int> count[kMostDevices];
+  return count[device];
 }
 // What the next launch answers, and the runtime's record of it.
 inline cudaError_t& next_launch() {
@@ -68,33 +120,81 @@ inline cudaError_t& next_launch() {
   return error;
 }
 inline cudaError_t& last_error() {
-  static cudaError_t error = cudaSuccess;
+  static thread_local cudaError_t error = cudaSuccess;
   return error;
 }
-inline CUcontext primary() { return reinterpret_cast<CUcontext>(uintptr_t(1)); }
-// Where kernels may be launched now.
+// Where kernels may be launched; nullptr: in each context.
 inline CUcontext& launches_in() {
-  static CUcontext context = primary();
+  static CUcontext context = nullptr;
   return context;
 }
-// There is device 0; contexts from 1000 on are of a device that is not there.
+// How many were in each device; and whether they ran.
+inline std::atomic<int>& launches(int device = 0) {
+  static std::atomic<int> count[kMostDevices];
+  return count[device];
+}
+inline bool& runs_kernels() {
+  static bool runs = true;
+  return runs;
+}
+
 inline CUresult device_of_current(CUdevice* device) {
-  if (contexts().empty()) return CUresult(201);
-  return *device = reinterpret_cast<uintptr_t>(contexts().back()) >= 1000, CUDA_SUCCESS;
+  if (contexts().empty()) return CUDA_ERROR_INVALID_CONTEXT;
+  return *device = device_of(contexts().top()), CUDA_SUCCESS;
 }
 inline CUresult device_get(CUdevice* device, int ordinal) {
+  if (ordinal < 0 || ordinal >= devices()) return CUDA_ERROR_INVALID_DEVICE;
   return *device = ordinal, CUDA_SUCCESS;
 }
-inline CUresult retain(CUcontext* context, CUdevice) {
-  return *context = primary(), ++retained(), CUDA_SUCCESS;
+inline CUresult retain(CUcontext* context, CUdevice device) {
+  return *context = primary(device), ++retained(device), CUDA_SUCCESS;
 }
-inline CUresult release(CUdevice) { return --retained(), CUDA_SUCCESS; }
-inline CUresult current(CUcontext* context) {
-  return *context = contexts().empty() ? nullptr : contexts().back(), CUDA_SUCCESS;
-}
-inline CUresult push(CUcontext context) { return contexts().push_back(context), CUDA_SUCCESS; }
+inline CUresult release(CUdevice device) { return --retained(device), CUDA_SUCCESS; }
+inline CUresult current(CUcontext* context) { return *context = contexts().top(), CUDA_SUCCESS; }
+inline CUresult push(CUcontext context) { return contexts().push(context), CUDA_SUCCESS; }
 inline CUresult pop(CUcontext* context) {
-  return *context = contexts().back(), contexts().pop_back(), CUDA_SUCCESS;
+  return *context = contexts().top(), contexts().pop(), CUDA_SUCCESS;
+}
+
+inline std::mutex& mutex() {
+  static std::mutex m;
+  return m;
+}
+// In the current context. Functions are never unloaded.
+template <typename P>
+cudaError_t function_of(void (*kernel)(P), CUfunction* function) {
+  static CUfunc_st* first = nullptr;
+  const auto plain = reinterpret_cast<void (*)()>(kernel);
+  const std::lock_guard<std::mutex> lock(mutex());
+  CUfunc_st* f = first;
+  while (f && !(f->kernel == plain && f->context == contexts().top())) f = f->next;
+  if (!f) {
+    f = static_cast<CUfunc_st*>(std::malloc(sizeof(CUfunc_st)));
+    *f = {first, contexts().top(), plain,
+          [](void (*k)(), dim3 grid, dim3 threads, size_t shared, const void* params) {
+            launch(reinterpret_cast<void (*)(P)>(k), grid, threads, shared,
+                   *static_cast<const P*>(params));
+          }};
+    first = f;
+  }
+  return *function = f, contexts().empty() ? cudaErrorDeviceUninitialized : cudaSuccess;
+}
+inline CUresult launch_kernel(CUfunction function, unsigned x, unsigned y, unsigned z,
+                              unsigned threads, unsigned, unsigned, unsigned shared,
+                              CUstream stream, void** arguments, void**) {
+  const CUcontext context = contexts().top();
+  if (!context || function->context != context || (launches_in() && launches_in() != context))
+    return CUDA_ERROR_INVALID_CONTEXT;
+  if (stream && stream != stream_of(context)) return CUDA_ERROR_INVALID_HANDLE;
+  const std::lock_guard<std::mutex> lock(mutex());  // of the emulator
+  if (next_launch() != cudaSuccess) {
+    const auto result = CUresult(next_launch());
+    return next_launch() = cudaSuccess, result;
+  }
+  ++launches(device_of(context));
+  if (runs_kernels())
+    function->run(function->kernel, dim3(x, y, z), dim3(threads), shared, arguments[0]);
+  return CUDA_SUCCESS;
 }
 }  // namespace simt
 
@@ -109,7 +209,7 @@ inline cudaError_t cudaRuntimeGetVersion(int* version) {
 inline cudaError_t cudaDriverGetVersion(int* version) {
   return *version = CUDART_VERSION, cudaSuccess;
 }
-inline cudaError_t cudaGetDeviceCount(int* count) { return *count = 1, cudaSuccess; }
+inline cudaError_t cudaGetDeviceCount(int* count) { return *count = simt::devices(), cudaSuccess; }
 inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int) {
   *p = {"emulated", 232448, 233472, 1024, 1024, {0x7fffffff, 65535, 65535}, 32, 1, 9, 0};
   return cudaSuccess;
@@ -126,7 +226,8 @@ inline cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** poi
                {"cuDevicePrimaryCtxRelease", reinterpret_cast<void*>(&simt::release)},
                {"cuCtxGetCurrent", reinterpret_cast<void*>(&simt::current)},
                {"cuCtxPushCurrent", reinterpret_cast<void*>(&simt::push)},
-               {"cuCtxPopCurrent", reinterpret_cast<void*>(&simt::pop)}};
+               {"cuCtxPopCurrent", reinterpret_cast<void*>(&simt::pop)},
+               {"cuLaunchKernel", reinterpret_cast<void*>(&simt::launch_kernel)}};
   *found = cudaDriverEntryPointSymbolNotFound;
   for (const auto& k : known)
     if (std::strcmp(k.name, name) == 0) *pointer = k.pointer, *found = cudaDriverEntryPointSuccess;
@@ -140,21 +241,6 @@ inline cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, co
   return *blocks = 2, cudaSuccess;
 }
 
-template <typename P>
-cudaError_t cudaLaunchKernel(void (*kernel)(P), dim3 grid, dim3 threads, void** arguments,
-                             size_t shared_bytes, cudaStream_t) {
-  CUcontext context = nullptr;
-  simt::current(&context);
-  if (context != simt::launches_in()) return simt::last_error() = cudaErrorInvalidDeviceFunction;
-  if (simt::next_launch() != cudaSuccess) {
-    simt::last_error() = simt::next_launch();
-    simt::next_launch() = cudaSuccess;
-    return simt::last_error();
-  }
-  simt::launch(kernel, grid, threads, shared_bytes, *static_cast<const P*>(arguments[0]));
-  return cudaSuccess;
-}
-
 // ---- what a caller of the library needs: support/cuda_session.cpp ----
 enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2 };
 typedef struct CUevent_st {
@@ -162,8 +248,8 @@ typedef struct CUevent_st {
 } * cudaEvent_t;
 #define cudaStreamNonBlocking 1u
 
-inline cudaError_t cudaSetDevice(int) {
-  return simt::contexts().assign(1, simt::primary()), cudaSuccess;
+inline cudaError_t cudaSetDevice(int device) {
+  return simt::contexts() = {simt::primary(device)}, cudaSuccess;
 }
 template <typename T>
 cudaError_t cudaMalloc(T** p, size_t bytes) {

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// fwd's loop over tiles where products and exponentials are all there is (KV_ROW, src/params.cpp), for coopmat2. It begins
+// with the exponentials: the next tile's scores are multiplied at its end. Then no branch but that of the row maxima
+// stands between the products, over whose two sides NVIDIA's compiler (580.159.04) copies o from registers to registers
+// (docs/kernels-matrix.md, "What a compiler makes of the loop").
+
+const bool PLAIN = KV_ROW != 0 && FLYING;
+// K and V fly in registers of their own, each from the place where the tile before it is put: a whole turn. With RM 2
+// they take turns, as there is no room for two.
+const bool FAR = RM == 1;
+// The rows' maxima stay in the scratch, where only the branch in which they move looks for them. Not on lavapipe, whose
+// barriers of a subgroup are the workgroup's; no other device has subgroups of 8.
+const bool PARKS = PLAIN && FAR && SUBGROUP != 8;
+#define PARK(m) coopMatStore(m, scratch, MY_SCRATCH, MATRIX / 4, ROW_MAJOR);
+#define UNPARK(m) coopMatLoad(m, scratch, MY_SCRATCH, MATRIX / 4, ROW_MAJOR);
+
+#define COL_OF(tile) (min(tile, tiles.end - 1) * COLS)
+// Scores of tile t, whose K is in shared memory, in s. What is hidden of a block is what its products begin with.
+#define PLAIN_SCORES(s)                                                                            \
+  EACH(n, NB) EACH(r, RM) s[r][n] = ACC(0.0);                                                      \
+  if (NEEDS_MASK(t < tiles.full_begin || t >= tiles.full_end)) {                                   \
+    MASK_TILE(s, my_row0, t * COLS)                                                                \
+  }                                                                                                \
+  EACH(d, D_BLOCKS) EACH(n, NB) {                                                                  \
+    OPERAND_B y;                                                                                   \
+    coopMatLoad(y, streamed, n * MATRIX * PITCH + d * (MATRIX / 8), PITCH, COL_MAJOR);             \
+    EACH(r, RM) {                                                                                  \
+      LEFT_OPERAND(x, mq, 1, r, d)                                                                 \
+      s[r][n] = coopMatMulAdd(x, y, s[r][n]);                                                      \
+    }                                                                                              \
+  }
+#define PUT_V                                                                                      \
+  if (FAR)                                                                                         \
+    put_tile(SECOND, stage_2, v, 0, DV_CHUNKS);                                                    \
+  else                                                                                             \
+    put_tile(SECOND, stage_1, v, 0, DV_CHUNKS);                                                    \
+  barrier();
+
+// Of tile t, whose scores are s, all that follows, and the scores of the next one, ahead: s itself, or matrices of their
+// own. below: minus the origin. Where no tile is masked it is cheaper to multiply once more, for nothing, behind the last
+// tile than to leave in the middle.
+#define PLAIN_STEP(s, ahead)                                                                       \
+  if (!FAR) fetch_tile(stage_1, k, COL_OF(t + 1), D_CHUNKS);                                       \
+  {                                                                                                \
+    ACC top[RM];                                                                                   \
+    bool grows = false;                                                                            \
+    EACH(r, RM) {                                                                                  \
+      top[r] = s[r][0];                                                                            \
+      EACH(n, NB) ELEMENTS(i, top[r]) top[r][i] = max(top[r][i], s[r][n][i]);                      \
+      ELEMENTS(i, top[r]) {                                                                        \
+        if (!PARKS) below[r][i] = -log2_origin(m[r][i]);                                           \
+        grows = grows || fma(top[r][i], log2_scale, below[r][i]) > SLACK;                          \
+      }                                                                                            \
+    }                                                                                              \
+    if (subgroupAny(grows)) {                                                                      \
+      EACH(r, RM) {                                                                                \
+        row_max(top[r]);                                                                           \
+        ACC keep;                                                                                  \
+        if (PARKS) {                                                                               \
+          UNPARK(m[r])                                                                             \
+          subgroupBarrier();                                                                       \
+        }                                                                                          \
+        ELEMENTS(i, keep) {                                                                        \
+          m[r][i] = max(m[r][i], top[r][i]);                                                       \
+          keep[i] = exp2(-log2_origin(m[r][i]) - below[r][i]);                                     \
+          below[r][i] = -log2_origin(m[r][i]);                                                     \
+          l[r][i] *= keep[i];                                                                      \
+        }                                                                                          \
+        if (PARKS) {                                                                               \
+          PARK(m[r])                                                                               \
+          subgroupBarrier();                                                                       \
+        }                                                                                          \
+        EACH(d, DV_BLOCKS) ELEMENTS(i, keep) acc[r][d][i] *= keep[i];                              \
+      }                                                                                            \
+    }                                                                                              \
+    if (FAR) fetch_tile(stage_2, v, COL_OF(t + 1), DV_CHUNKS);                                     \
+    EACH(n, NB) EACH(r, RM) ELEMENTS(i, l[r]) {                                                    \
+      s[r][n][i] = exp2(fma(s[r][n][i], log2_scale, below[r][i]));                                 \
+      l[r][i] += s[r][n][i];                                                                       \
+    }                                                                                              \
+    EACH(n, NB) {                                                                                  \
+      OPERAND_A p[RM];                                                                             \
+      EACH(r, RM) p[r] = to_operand(s[r][n], true);                                                \
+      EACH(d, DV_BLOCKS) {                                                                         \
+        OPERAND_B y;                                                                               \
+        coopMatLoad(y, streamed, SECOND + n * MATRIX * PITCH + d * (MATRIX / 8), PITCH, ROW_MAJOR); \
+        EACH(r, RM) acc[r][d] = coopMatMulAdd(p[r], y, acc[r][d]);                                 \
+      }                                                                                            \
+    }                                                                                              \
+  }                                                                                                \
+  t++;                                                                                             \
+  if (WHOLE == 0 && t >= tiles.end) break;                                                         \
+  put_tile(0, stage_1, k, 0, D_CHUNKS);                                                            \
+  barrier();                                                                                       \
+  if (FAR)                                                                                         \
+    fetch_tile(stage_1, k, COL_OF(t + 1), D_CHUNKS);                                               \
+  else                                                                                             \
+    fetch_tile(stage_1, v, COL_OF(t), DV_CHUNKS);                                                  \
+  PLAIN_SCORES(ahead)                                                                              \
+  PUT_V                                                                                            \
+  if (WHOLE != 0 && t >= tiles.end) break;
+
+#define PLAIN_LOOP                                                                                 \
+  ACC below[RM], s[RM][NB], ahead[RM][NB];                                                         \
+  if (PARKS) {                                                                                     \
+    EACH(r, RM) {                                                                                  \
+      ELEMENTS(i, m[r]) below[r][i] = -log2_origin(m[r][i]);                                       \
+      PARK(m[r])                                                                                   \
+    }                                                                                              \
+    subgroupBarrier();                                                                             \
+  }                                                                                                \
+  int t = tiles.begin;                                                                             \
+  if (t < tiles.end) {                                                                             \
+    fetch_tile(stage_1, k, t * COLS, D_CHUNKS);                                                    \
+    put_tile(0, stage_1, k, 0, D_CHUNKS);                                                          \
+    if (FAR) {                                                                                     \
+      fetch_tile(stage_2, v, t * COLS, DV_CHUNKS);                                                 \
+      fetch_tile(stage_1, k, COL_OF(t + 1), D_CHUNKS);                                             \
+    } else                                                                                         \
+      fetch_tile(stage_1, v, t * COLS, DV_CHUNKS);                                                 \
+    barrier();                                                                                     \
+    PLAIN_SCORES(s)                                                                                \
+    PUT_V                                                                                          \
+    if (FAR && WHOLE == 0) { /* by twos, which saves the copies of what flies */                   \
+      for (;;) {                                                                                   \
+        PLAIN_STEP(s, ahead)                                                                       \
+        PLAIN_STEP(ahead, s)                                                                       \
+      }                                                                                            \
+    } else {                                                                                       \
+      for (;;) {                                                                                   \
+        PLAIN_STEP(s, s)                                                                           \
+      }                                                                                            \
+    }                                                                                              \
+  }                                                                                                \
+  if (PARKS) {                                                                                     \
+    EACH(r, RM) {                                                                                  \
+      UNPARK(m[r])                                                                                 \
+      subgroupBarrier();                                                                           \
+    }                                                                                              \
+  }

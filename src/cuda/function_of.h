@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// A kernel of this program as the driver knows it, in the current context. Apart, because the emulator has its own
+// (tests/cuda_emulated/include/cuda).
+#ifndef TANDEM_SRC_CUDA_FUNCTION_OF_H
+#define TANDEM_SRC_CUDA_FUNCTION_OF_H
+#include <cuda.h>
+#include <cuda_runtime.h>
+
+namespace tandem {
+
+template <typename P>
+cudaError_t function_of(void (*kernel)(P), CUfunction* function) {
+  return cudaGetFuncBySymbol(function, reinterpret_cast<const void*>(kernel));
+}
+
+}  // namespace tandem
+#endif
