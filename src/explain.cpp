@@ -14,8 +14,9 @@ int Launch::invocations() const {
 }
 
 int64_t Launch::sums(const Problem& p) const {
+  if (p.batch <= entries) return 0;  // all at once
   const int64_t keys = (p.seq_kv + tile.bc - 1) / tile.bc * tile.bc;
-  return p.heads_q * tiles * tile.br * keys;
+  return int64_t(groups_x) * groups_y * tile.br * keys;
 }
 
 JoinShape::JoinShape(uint32_t splits, int64_t head_dim_v) {
@@ -88,6 +89,7 @@ String explain(const Problem& problem, const Caps& caps) {
       s += plan.problem.deterministic ? ", d_q in turns" : ", d_q in any order";
     if (l.stores_d_bias) s += ", and d_bias";
     if (l.sums_d_bias) s += ", a sum over the batch";
+    if (l.entries > 1) s += text(", %d entries at once", l.entries);
     if (!l.multiplies_matrices() && plan.wide_elements() > 4 && l.tile.br > 0)
       s += text(", without matrices (%s)", l.tile.name);
     s += "\n";

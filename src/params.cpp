@@ -480,7 +480,8 @@ BwdDqSpec bwd_dq_spec(const Plan& plan, const Launch& l) {
   BwdDqSpec s = tile_spec<BwdDqSpec>(plan, l);
   s.D_BIAS = l.stores_d_bias ? uint32_t(plan.problem.d_bias_dtype) : 0;
   s.D_BIAS_WIDE = l.stores_d_bias && is_chunked(plan.problem, plan.problem.d_bias);
-  s.SUMS = l.sums_d_bias;
+  s.SUMS = !l.sums_d_bias ? 0 : plan.problem.batch > l.entries ? 1 : 2;
+  s.ENTRIES = uint32_t(l.entries);
   return s;
 }
 

@@ -30,6 +30,7 @@ struct Launch {
   bool waits = false;          // reads what launches before it wrote
   bool stores_d_bias = false;  // bwd_dq: in place of bwd_dbias
   bool sums_d_bias = false;    // and as a sum over the batch, by way of the workspace
+  int entries = 1;             // batch entries that a workgroup then takes at once
   int invocations() const;     // of a workgroup
   // bwd_dbias, bwd_ddist: what is summed, and how many workgroups share a sum; bwd_sum: their parts. fwd: how many
   // share a row's keys; fwd_join: their parts.
@@ -83,7 +84,7 @@ struct Plan {
            slope_rows_offset = 0;  // [B,Hq,Sq]: the rows' parts of d_tau, d_slope
   int64_t slope_parts() const;     // of a head: Sq, or those that bwd_dkv_dq leaves
   uint64_t bias_parts_offset = 0, dist_parts_offset = 0;  // [splits], each of the gradient's shape
-  uint64_t bias_sums_offset = 0;  // bwd_dq's sums: [Hq] whole tiles of rows and keys
+  uint64_t bias_sums_offset = 0;  // bwd_dq's sums: of each workgroup rows and keys of whole tiles
   uint64_t o_parts_offset = 0,
            lse_parts_offset = 0;  // [B,splits,Hq,Sq,part_pitch()], [B,splits,Hq,Sq]
   // What bwd_dkv_dq adds to, and whose turn it is; zeroed together at each execute.

@@ -72,17 +72,19 @@ bool sums_matrices(const Problem& p, const Caps& caps, const PathRow& row) {
   const MatrixDims shape = matrix_shape(p, caps, row);
   return shape.k == shape.n;
 }
+constexpr int kSumRows = 128, kSumKeys = 64;  // of most tiles that sum
 
 // Whether bwd_dq sums ds over the batch, as one bias serves all of it and the heads' tiles, of the most rows that it has, are
-// enough for the device. Each entry must have the same tiles; and the sums may be no more than twice what d_q has numbers,
-// so that the workspace does not grow with the square of the lengths.
+// enough for the device. Each entry must have the same tiles; and the sums, a tile's for each workgroup at work, may be no
+// more than four times what d_q has numbers.
 bool sums_ds(const Problem& p, const Caps& caps, const PathRow& row) {
   const Overlay& b = p.bias;
   return is_matrix_path(row) && p.wants(TANDEM_GRAD_BIAS) && p.wants(TANDEM_GRAD_Q) &&
          p.seq_kv > 0 && b.batch == 1 && p.batch > 1 && b.heads == p.heads_q && b.rows == p.seq_q &&
          p.lengths_q == Lengths::full && p.lengths_kv == Lengths::full &&
-         p.seq_kv <= 2 * p.batch * p.head_dim &&
-         p.heads_q * ceil_div(p.seq_q, 128) >= cores_of(caps) && sums_matrices(p, caps, row);
+         double(cores_of(caps)) * kSumRows * double(ceil_div(p.seq_kv, kSumKeys) * kSumKeys) <=
+             4.0 * double(p.batch * p.heads_q * p.seq_q) * double(p.head_dim) &&
+         p.heads_q * ceil_div(p.seq_q, kSumRows) >= cores_of(caps) && sums_matrices(p, caps, row);
 }
 
 }  // namespace
@@ -217,7 +219,7 @@ String make_launches(const Problem& p, const Caps& caps, const PathRow& row, int
       const String why = set_groups(
           &launch, double(e.tiles) * double(e.heads) * double(e.batch) * double(shares), caps);
       if (!why.empty()) return why;
-      if (stem == Stem::fwd && launch.hopper >= 0) {  // it goes on to further tiles
+      if ((stem == Stem::fwd && launch.hopper >= 0) || launch.sums_d_bias) {  // on to further tiles
         launch.groups_x = uint32_t(std::min<int64_t>(launch.total, cores_of(caps)));
         launch.groups_y = 1;
       }

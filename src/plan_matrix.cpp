@@ -121,6 +121,20 @@ String tile_refusal(const Problem& p, const Caps& caps, const PathRow& row, cons
   return "";
 }
 
+// How many batch entries a workgroup of bwd_dq takes at once where it sums d_bias over the batch: two halve what it reads and
+// writes of the sums. They share a tile's rows, and of its two blocks of keys each sums one, by way of a scratch that the
+// next operand (without VK_NV_cooperative_matrix2) and dropout would want as well.
+int entries_at_once(const Problem& p, const Caps& caps, const PathRow& row, const MatrixTile& t,
+                    const MatrixDims& shape) {
+  const bool fits =
+      matrix_shared_bytes(t, p.head_dim, p.head_dim_v, shape, 2) <= int64_t(caps.shared_bytes);
+  const bool halves = t.row_blocks == 1 && t.step(shape) == 2 * shape.n && t.subgroups % 2 == 0;
+  return p.batch % 2 == 0 && halves && fits && p.tile_rows == 0 && !(p.dropout > 0) &&
+                 std::strcmp(row.name, "coopmat2") == 0
+             ? 2
+             : 1;
+}
+
 bool has_matrix_tiles(Stem stem) {
   for (const MatrixTile& t : kMatrixTiles)
     if (t.stem == stem) return true;
@@ -186,8 +200,11 @@ bool choose_matrix_tiles(const Problem& p, const Caps& caps, const PathRow& row,
     launch->flies = t->flies != 0;
     launch->d_blocks = matrix_blocks(p.head_dim, shape);
     launch->dv_blocks = matrix_blocks(p.head_dim_v, shape);
-    launch->shared_bytes = uint32_t(matrix_shared_bytes(*t, p.head_dim, p.head_dim_v, shape)) +
-                           skip_shared_bytes(p, row, t->stem);
+    if (launch->sums_d_bias) launch->entries = entries_at_once(p, caps, row, *t, shape);
+    launch->tile.br /= launch->entries;
+    launch->shared_bytes =
+        uint32_t(matrix_shared_bytes(*t, p.head_dim, p.head_dim_v, shape, launch->entries)) +
+        skip_shared_bytes(p, row, t->stem);
   };
   return true;
 }

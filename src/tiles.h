@@ -90,19 +90,20 @@ constexpr int matrix_blocks(int64_t d, const MatrixDims& shape) {
 }
 
 // The shared arrays of shaders/coopmat/<stem>.comp. Rows of 16-bit elements lie in uvec4s, padded by one.
+// entries: how many batch entries share a workgroup's rows, each with streamed tiles of its own.
 constexpr int matrix_shared_bytes(const MatrixTile& t, int64_t d, int64_t dv,
-                                  const MatrixDims& shape) {
+                                  const MatrixDims& shape, int entries = 1) {
   const int row = (matrix_blocks(d > dv ? d : dv, shape) * shape.k / 8 + 1) * 16;
   const int edge = shape.m > shape.n ? shape.m : shape.n;
   // K and V, Q and dO in bwd_dkv; and whole tiles of rows on their way in and out
-  const int two = 2 * t.step(shape), rows = t.rows(shape);
+  const int two = 2 * t.step(shape) * entries, rows = t.rows(shape);
   const int streamed = t.stem == Stem::bwd_dbias
                            ? (rows + t.step(shape)) * (kMatrixStep * shape.k / 8 + 1) * 16
                            : (t.left > 0 || two > rows ? two : rows) * row;
   const int held = t.left * rows * row;
   // what passes between matrices and rows
   const int scratch = t.subgroups * (shape.m * shape.n + 4 * edge) * 4;
-  const int iota = edge * 4;
+  const int iota = edge * 4 + (entries > 1 ? t.subgroups * shape.m * 8 : 0);  // and rows' numbers
   const int stats =
       t.stem == Stem::bwd_dkv ? 3 * t.step(shape) * 4 : 0;  // numbers a row, streamed as well
   return streamed + held + scratch + iota + stats;

@@ -84,6 +84,24 @@ TEST_CASE("regression: rows and sums in turns") { check_sums_in_turns(true); }
 // Not for the layer's check for races: with it lavapipe (Mesa 26.1) crashes on the kernels that take a bias by element.
 TEST_CASE("regression: odd rows and sums in turns") { check_sums_in_turns(false); }
 
+// d_bias summed over the batch by bwd_dq, two entries at once: with bias by blocks or, of odd rows, by chunks, and of two
+// entries or more. 32 heads, as such sums are for devices that heads and tiles keep busy. Without the tiles of D 64: those
+// that take one entry at a time do it here.
+namespace {
+void check_entries(int64_t batch, int64_t rows, tandem_dtype bias) {
+  tandem_problem p = problem(TANDEM_BACKWARD, TANDEM_F16, {batch, 32, 32, rows, 48, 16, 16});
+  set_bias(p, bias, 1, p.heads_q, p.seq_q, bias);
+  p.gradients |= TANDEM_GRAD_BIAS;
+  check(p, seed_of("entries at once", uint64_t(batch)), sparse());
+}
+}  // namespace
+
+TEST_CASE("regression: entries at once") {
+  check_entries(4, 40, TANDEM_F16);
+  check_entries(4, 40, TANDEM_F32);
+  check_entries(2, 69, TANDEM_F16);
+}
+
 TEST_CASE("regression: reference tensors that alias (a comparison of a tensor with itself)") {
   // A judge that looks at the same memory twice takes anything. Here one element is spoiled: the judge must
   // fail, and blame the right tensor; and the reference must be what it was before.

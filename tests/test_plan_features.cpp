@@ -161,7 +161,7 @@ void check_plan(const Plan& plan, const Caps& caps) {
       CHECK((expects(plan, Stem(n)) && !stored) == (present.count(Stem(n)) > 0));
       if (stored && d_q) {
         CHECK(d_q->multiplies_matrices());
-        if (d_q->sums_d_bias) CHECK(p.seq_kv <= 2 * p.batch * p.head_dim);
+        if (d_q->sums_d_bias) CHECK(d_q->sums(p) <= 8 * p.batch * p.heads_q * p.seq_q * p.head_dim);
         CHECK(gradient_elements(p, TANDEM_GRAD_BIAS) ==
               (d_q->sums_d_bias ? 1 : p.batch) * p.heads_q * p.seq_q * p.seq_kv);
       }
@@ -189,10 +189,9 @@ void check_plan(const Plan& plan, const Caps& caps) {
     }
   }
   const Launch* d_q = plan.find(Stem::bwd_dq);
-  if (d_q && d_q->sums_d_bias) {
-    const auto whole = [](int64_t n, int tile) { return (n + tile - 1) / tile * tile; };
-    piece(plan.bias_sums_offset,
-          p.heads_q * whole(p.seq_q, d_q->tile.br) * whole(p.seq_kv, d_q->tile.bc));
+  if (d_q && d_q->sums_d_bias) {  // a tile's for each workgroup at work
+    const int64_t keys = (p.seq_kv + d_q->tile.bc - 1) / d_q->tile.bc * d_q->tile.bc;
+    piece(plan.bias_sums_offset, p.batch > d_q->entries ? d_q->groups_x * d_q->tile.br * keys : 0);
   }
   if (const Launch* fused = plan.find(Stem::bwd_dkv_dq);
       fused && (p.wants(TANDEM_GRAD_Q) || hopper_set(p) != HopperSet::plain)) {

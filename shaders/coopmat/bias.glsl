@@ -11,6 +11,9 @@
 const bool BIAS_CHUNKS = BIAS != 0 && WIDE != 0 && BIAS_WIDE != 0 && !BIAS_BLOCKS;
 // For kernels that ask for it: a block goes through the scratch under the products, and the next one's chunks are fetched
 // then. One block at a time.
+#ifndef OWNS_KEYS // the kernel, not query rows
+#define OWNS_KEYS false
+#endif
 #ifndef PIPES_BIAS
 #define PIPES_BIAS false
 #endif
@@ -33,18 +36,24 @@ int block_chunk(int turn) {
 void fetch_bias(out Bias x, int i0, int i, int j0, int j) {
   const uvec2 row = to_bytes(extra.bias.sd.xy, BIAS_SHIFT);
   const int pitch = int(row.x >> 4);
-  if (BIAS_BLOCKS) {
+  if (BIAS_BLOCKS && ENTRIES > 1) {
+    const int top = clamp(i0, 0, max(block.seq_q - MM, 0)), left = min(j0, block.seq_kv - KEY_STEP * MN);
+    const int rows = max(block.seq_q - MM - top, 0), keys = block.seq_kv - KEY_STEP * MN - left;
+    Rows4 at = Rows4(add64(add64(inputs.bias, mul64(row, top)), left << BIAS_SHIFT));
+    coopMatLoad(x.words, at.w, min(i, rows) * pitch + (min(j, keys) << BIAS_SHIFT >> 4), pitch, ROW_MAJOR);
+  } else if (BIAS_BLOCKS) {
     const int top = max(min(i0 + i, block.seq_q - MM), 0), left = min(j0 + j, block.seq_kv - KEY_STEP * MN);
     Rows4 at = Rows4(add64(add64(inputs.bias, mul64(row, top)), left << BIAS_SHIFT));
     coopMatLoad(x.words, at.w, 0, pitch, ROW_MAJOR);
   }
   if (!BIAS_CHUNKS) return;
-  const int top = clamp(i0, 0, max(entry.seq_q - 1, 0)), left = min(j0, block.seq_kv - 8);
+  const bool whole = WHOLE != 0 && OWNS_KEYS; // all blocks have all of their rows
+  const int top = whole ? min(i0, block.seq_q - MK) : clamp(i0, 0, max(entry.seq_q - 1, 0)), left = min(j0, block.seq_kv - 8);
   const int rows = max(entry.seq_q - 1 - top, 0), keys = block.seq_kv - 8 - left;
   Rows4 at = Rows4(add64(add64(inputs.bias, mul64(row, top)), left << BIAS_SHIFT));
   EACH(turn, BIAS_TURNS) {
     const int n = block_chunk(turn), key = min(j + n % (KEYS / 8) * 8, keys);
-    const int from = min(i + n / (KEYS / 8), rows) * pitch + (key << BIAS_SHIFT >> 4);
+    const int row_n = i + n / (KEYS / 8), from = (whole ? row_n : min(row_n, rows)) * pitch + (key << BIAS_SHIFT >> 4);
     x.chunks[turn * BIAS_WORDS] = at.w[from];
     if (BIAS == F32) x.chunks[turn * BIAS_WORDS + BIAS_WORDS - 1] = at.w[from + 1];
   }
@@ -74,8 +83,8 @@ ACC bias_block(Bias from, int n, bool flip) {
     if (PAIRS) {
       ELEMENTS(k, x) {
         const uint word = floatBitsToUint(from.words[k]);
-        x[k] = BIAS == F16 ? unpackHalf2x16(word)[n & 1]
-                           : uintBitsToFloat((n & 1) == 0 ? word << 16 : word & 0xffff0000u);
+        x[k] = BIAS == F16 ? unpackHalf2x16(word >> 16 * (n & 1)).x
+                           : uintBitsToFloat(word << 16 * (~n & 1) & 0xffff0000u);
       }
     }
     return x;
@@ -135,11 +144,12 @@ void store_chunk(int i, int j, vec4 low, vec4 high) {
     at = add64(at, d_bias.col);
   }
 }
-void store_ds(ACC ds, int i0, int j0) {
-  coopMatStore(ds, scratch, MY_SCRATCH, SCRATCH_PITCH, ROW_MAJOR);
+// to: the part of scratch that it goes through.
+void store_ds(ACC ds, int i0, int j0, int to) {
+  coopMatStore(ds, scratch, to, SCRATCH_PITCH, ROW_MAJOR);
   subgroupBarrier();
   EACH(turn, BIAS_TURNS) {
-    const int n = block_chunk(turn), at = MY_SCRATCH + n / (KEYS / 8) * KEYS_PITCH + n % (KEYS / 8) * 2;
+    const int n = block_chunk(turn), at = to + n / (KEYS / 8) * KEYS_PITCH + n % (KEYS / 8) * 2;
     if (BLOCK_CHUNKS % SUBGROUP == 0 || LANE + turn * SUBGROUP < BLOCK_CHUNKS)
       store_chunk(i0 + n / (KEYS / 8), j0 + n % (KEYS / 8) * 8, scratch[at], scratch[at + 1]);
   }

@@ -228,7 +228,7 @@ void main() {
   uvec2 elements = add64(mul64(block.d_bias.bh.xy, bias_b), mul64(block.d_bias.bh.zw, place.head));
   begin_ds(add64(elements, mul64(uvec2(block.part, 0), split)), ONE_ROW != 0 ? 1 : block.seq_q);
   if (ONE_ROW == 0) {
-    EACH(r, RM) EACH(n, NB) store_ds(acc[r][n], i0 + BLOCK_ROW + r * MM, col0 + n * MN);
+    EACH(r, RM) EACH(n, NB) store_ds(acc[r][n], i0 + BLOCK_ROW + r * MM, col0 + n * MN, MY_SCRATCH);
     return;
   }
   // Rows of a block, then blocks and subgroups, in order. The sums of all subgroups lie in the streamed array.

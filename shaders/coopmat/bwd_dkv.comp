@@ -30,7 +30,9 @@ layout(push_constant) uniform Push {
 #define FLIPS true
 #include "coopmat/matrix.glsl"
 #include "coopmat/stage.glsl"
+#define OWNS_KEYS true
 #define PIPES_BIAS true
+#define BIAS_BEGINS (BIAS_PIPED && NB > 1 && TANDEM_BF16 == 1) // f16: 2 % slower on an H100 (580.159.04)
 #include "coopmat/bias.glsl"
 #define WANTS_SLOPE (GRAD_K != 0)
 #define MASKS_FIRST FIRST_IS_EXACT // D 128, causal: 5 % faster on an H100; bwd_dq is not
@@ -101,6 +103,10 @@ void main() {
     int next = next_tile(tiles.begin, tiles.end, row0, true);
     if (SKIP_KEEP && next >= tiles.end) continue;
     if (BIAS_PIPED) fetch_bias(bias[0], next * COLS, 0, row0, BLOCK_ROW);
+    if (BIAS_FIRST) {
+      put_bias(bias[0]);
+      fetch_bias(bias[0], next * COLS + MN, 0, row0, BLOCK_ROW);
+    }
     fetch_tile(stage_1, q, next * COLS, D_CHUNKS);
     fetch_tile(stage_2, d_o, next * COLS, DV_CHUNKS);
     EACH(i, STAT_TURNS) if (TID + i * WG < STATS * COLS) stat[i] = fetch_stat(head, TID + i * WG, next * COLS);
@@ -128,14 +134,15 @@ void main() {
       [[dont_unroll]] for (int n = 0; n < COL_STEPS; n++) {
         const int at = n * MK * PITCH, i0 = col0 + n * MK;
         ACC s[STEP_BLOCKS], dp[STEP_BLOCKS], slope[STEP_BLOCKS];
-        if (BIAS_PIPED) {
+        if (BIAS_PIPED && !BIAS_FIRST) {
           put_bias(bias[0]);
           subgroupBarrier();
           fetch_bias(bias[0], n + 1 < COL_STEPS ? i0 + MK : next * COLS, 0, row0, BLOCK_ROW);
         }
         EACH(q, STEP_BLOCKS) {
           if (!BIAS_PIPED) fetch_bias(bias[q], i0, STEP_COL(q), row0, BLOCK_ROW + STEP_ROW(q));
-          s[q] = ACC(0.0);
+          if (BIAS_FIRST) subgroupBarrier(); // it lies in the scratch since the block before
+          s[q] = first_block(bias[q], 0, true);
           dp[q] = ACC(0.0);
           if (MASKS_FIRST && NEEDS_MASK(partial)) mask_block(s[q], AT_COL(i0, q), my_row0 + STEP_ROW(q), true);
         }
@@ -144,7 +151,7 @@ void main() {
           if (d < D_BLOCKS) MULTIPLY_LEFT(s, mk, 2, at, d)
           if (GRAD_K != 0 && NORM != ENTMAX && d < DV_BLOCKS) MULTIPLY_LEFT(dp, mv, 1, SECOND + at, d)
         }
-        FINISH_STEP(s, slope, bias, i0, my_row0, true, partial)
+        FINISH_STEP(s, slope, bias, 0, i0, my_row0, true, partial)
         STEP_STATS(origin, 0)
         STEP_STATS(delta, 1)
         if (NORM == ENTMAX) { // where no key of the block has a weight, nothing follows
@@ -182,6 +189,10 @@ void main() {
             }
             PUT_OPERAND(ds, q, s[q], (s[q]))
           }
+        }
+        if (BIAS_FIRST) { // of the next block; and the one after that comes
+          put_bias(bias[0]);
+          fetch_bias(bias[0], n + 2 < NB ? i0 + 2 * MN : next * COLS + (n + 2 - NB) * MN, 0, row0, BLOCK_ROW);
         }
         EACH(d, MOST_OUT) {
           if (GRAD_V != 0 && d < DV_OUT) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // bwd_dq: d_q of ROWS query rows of one head: shaders/bwd_dq.comp with matrices (docs/kernels-matrix.md). SUMS: of all
-// batch entries, one after the other, whose ds are summed block by block in the workspace on the way to d_bias.
+// batch entries, ENTRIES at a time, whose ds are summed block by block in the workspace on the way to d_bias.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "coopmat/begin.glsl"
@@ -26,6 +26,8 @@ layout(push_constant) uniform Push {
 #include "mask.glsl"
 #include "softmax.glsl"
 #include "weight.glsl"
+#define TAKES_ENTRIES
+#define TAKES_BLOCKS (ENTRIES > 1)
 #include "coopmat/matrix.glsl"
 #include "coopmat/stage.glsl"
 #define STORES_DS
@@ -41,12 +43,22 @@ const int BLOCK_QUADS = MM * MN / 4; // vec4s of a block
 // which nothing is looked at, always the same one.
 #define SUM_AT(r, n) ((OWN_BLOCK(r) * key_blocks + (n)) * BLOCK_QUADS)
 #define LOAD_SUM(x, r, n) \
-  coopMatLoad(x, sums.w, SUM_AT(r, b > 0 ? min(n, key_blocks - 1) : 0), MN / 4, ROW_MAJOR);
+  coopMatLoad(x, sums.w, SUM_AT(r, b0 > 0 ? min(n, key_blocks - 1) : 0), MN / 4, ROW_MAJOR);
+
+// Of a row of q, over all batches and heads.
+float origin_of(int head, int row) {
+  return row < entry.seq_q ? weight_origin(Load1(stat_address(push.lse, head, block.seq_q, row)).w) : NO_ORIGIN;
+}
+float delta_of(int head, int row) {
+  return row < entry.seq_q ? uintBitsToFloat(Load1(stat_address(push.delta, head, block.seq_q, row)).w) : 0.0;
+}
+// Where a subgroup's origins and, behind them, deltas stay with several entries at once: there are no registers for them.
+#define OWN_NUMBERS (IOTA / 4 + int(gl_SubgroupID) * MM / 2)
 
 void main() {
+  uint index = own_index();
   Place place;
-  if (!find_place(block.heads_q, place)) return;
-  const int h = place.head, hk = h / block.group, row0 = place.tile * ROWS, my_row0 = row0 + BLOCK_ROW;
+  if (!place_at(index, block.heads_q, place)) return;
   begin_scores();
   begin_iota();
   begin_votes();
@@ -54,10 +66,15 @@ void main() {
   Sums4 sums;
   if (SUMS != 0)
     sums = Sums4(add64(add64(push.delta, mul64(uvec2(block.sums, 0), 256)),
-                       mul64(mul64(uvec2(4 * ROWS * MN, 0), key_blocks), h * int(block.tiles) + place.tile)));
+                       mul64(mul64(uvec2(4 * ROWS * MN, 0), key_blocks), int(index))));
 
+  // With SUMS one tile after the other, so that there are sums for no more tiles than workgroups; and of each one batch
+  // entry, or ENTRIES, after the other.
   TandemTiles tiles;
-  [[dont_unroll]] for (int b = place.batch; b < place.batch + block.batches; b++) {
+  int b0 = SUMS != 0 ? 0 : place.batch;
+  [[dont_unroll]] for (;;) {
+  const int h = place.head, hk = h / block.group, row0 = place.tile * ROWS, my_row0 = row0 + BLOCK_ROW;
+  const int b = ENTRIES > 1 ? b0 + TEAM : b0;
   set_entry(b);
   View q = q_view(push.q, block.q, b, h, entry.seq_q, block.head_dim, (push.wide & 1u) != 0);
   View k = kv_view(push.k, block.k, b, hk, entry.seq_kv, block.head_dim, (push.wide & 2u) != 0);
@@ -65,9 +82,11 @@ void main() {
   View d_o = q_view(push.d_o, block.d_o, b, h, entry.seq_q, block.head_dim_v, (push.wide & 8u) != 0);
   tiles = tandem_key_tiles(mask_band(), row0, ROWS, COLS, entry.seq_q, entry.seq_kv);
   if (tiles.begin < tiles.end) set_head(b, h);
+  if (ENTRIES > 1 && BIAS != 0) // the same for all entries, which the compiler should know
+    inputs.bias = add64(push.extra[AT_BIAS], to_bytes(mul64(extra.bias.bh.zw, h / extra.bias_group), BIAS_SHIFT));
 
-  if (D_BIAS != 0 && (SUMS == 0 || b == 0)) { // what no tile covers is 0
-    begin_ds(add64(mul64(block.d_bias.bh.xy, b), mul64(block.d_bias.bh.zw, h)), block.seq_q);
+  if (D_BIAS != 0 && (SUMS == 0 || b0 == 0)) { // what no tile covers is 0
+    begin_ds(add64(mul64(block.d_bias.bh.xy, b0), mul64(block.d_bias.bh.zw, h)), block.seq_q);
     const bool none = tiles.begin >= tiles.end;
     store_no_ds(row0, 0, none ? block.seq_kv : min(tiles.begin * COLS, block.seq_kv));
     if (!none) store_no_ds(row0, tiles.end * COLS, block.seq_kv);
@@ -80,14 +99,16 @@ void main() {
   ACC acc[RM][D_OUT], origin[RM], delta[RM], share[RM]; // of each row
   EACH(r, RM) {
     const int head = b * block.heads_q + h, from = my_row0 + r * MM;
-    ROWS_TO_MATRIX(origin[r], row,
-                   from + row < entry.seq_q
-                       ? weight_origin(Load1(stat_address(push.lse, head, block.seq_q, from + row)).w)
-                       : NO_ORIGIN)
-    ROWS_TO_MATRIX(delta[r], row,
-                   from + row < entry.seq_q
-                       ? uintBitsToFloat(Load1(stat_address(push.delta, head, block.seq_q, from + row)).w)
-                       : 0.0)
+    if (ENTRIES > 1) {
+      for (int row = LANE; row < MM; row += SUBGROUP) {
+        iota[OWN_NUMBERS + row / 4][row % 4] = origin_of(head, from + row);
+        iota[OWN_NUMBERS + (MM + row) / 4][row % 4] = delta_of(head, from + row);
+      }
+      subgroupBarrier();
+    } else {
+      ROWS_TO_MATRIX(origin[r], row, origin_of(head, from + row))
+      ROWS_TO_MATRIX(delta[r], row, delta_of(head, from + row))
+    }
     if (NORM == ELASTIC) ROWS_TO_MATRIX(share[r], row, share_of(from + row))
     EACH(d, D_OUT) acc[r][d] = ACC(0.0);
   }
@@ -97,13 +118,15 @@ void main() {
     fetch_tile(stage_1, k, next * COLS, D_CHUNKS);
     fetch_tile(stage_2, v, next * COLS, DV_CHUNKS);
   }
+  // KN is 1 with sums (src/plan_launches.cpp).
   ACC ahead[STEP_BLOCKS][2]; // sums of the blocks to come
-  if (SUMS != 0) {
+  ACC before[STEP_BLOCKS], own[STEP_BLOCKS]; // of the block of a tile that is the team's: its sum, its ds
+  if (SUMS != 0 && ENTRIES == 1) {
     EACH(r, RM) EACH(i, 2) LOAD_SUM(ahead[r][i], r, tiles.begin * NB + i)
   }
   while (next < tiles.end) {
     const int t = next, col0 = t * COLS;
-    barrier(); // the readers of the tile before are done
+    if (ENTRIES == 1) barrier(); // the readers of the tile before are done
     put_tile(0, stage_1, k, col0, D_CHUNKS);
     put_tile(SECOND, stage_2, v, col0, DV_CHUNKS);
     barrier();
@@ -113,15 +136,25 @@ void main() {
       fetch_tile(stage_2, v, next * COLS, DV_CHUNKS);
     }
 
+    if (ENTRIES > 1) {
+      EACH(r, RM) {
+        if (SUMS == 1) LOAD_SUM(before[r], r, t * NB + TEAM)
+      }
+    }
+
+    Bias bias[STEP_BLOCKS];
+    if (PAIRS) { // of all keys of the tile; anywhere else it costs more on an H100 (580.159.04)
+      EACH(r, RM) fetch_bias(bias[r], row0, BLOCK_ROW + r * MM, col0, 0);
+    }
     // Rolled: see bwd_dkv.comp.
-    [[dont_unroll]] for (int n = 0; n < COL_STEPS; n++) {
-      const int at = n * MK * PITCH, j0 = col0 + n * MK;
+    [[dont_unroll]] for (int turn = 0; turn < COL_STEPS; turn++) {
+      const int n = ENTRIES > 1 ? turn ^ TEAM ^ 1 : turn; // of two blocks the team's own is the last one
+      const int at = n * MK * PITCH, j0 = PAIRS ? block_key(col0, n) : col0 + n * MK;
       ACC s[STEP_BLOCKS], dp[STEP_BLOCKS], slope[STEP_BLOCKS];
-      Bias bias[STEP_BLOCKS];
       ACC sum[STEP_BLOCKS];
       EACH(q, STEP_BLOCKS) {
-        fetch_bias(bias[q], row0, BLOCK_ROW + STEP_ROW(q), j0, STEP_COL(q));
-        if (SUMS != 0) { // KN is 1 (src/plan_launches.cpp)
+        if (!PAIRS) fetch_bias(bias[q], row0, BLOCK_ROW + STEP_ROW(q), col0, n * MK + STEP_COL(q));
+        if (SUMS != 0 && ENTRIES == 1) {
           sum[q] = ahead[q][0];
           ahead[q][0] = ahead[q][1];
           LOAD_SUM(ahead[q][1], q, t * NB + n + 2)
@@ -134,7 +167,13 @@ void main() {
         if (d < D_BLOCKS) MULTIPLY_LEFT(s, mq, 2, at, d)
         if (NORM != ENTMAX && d < DV_BLOCKS) MULTIPLY_LEFT(dp, md_o, 1, SECOND + at, d)
       }
-      FINISH_STEP(s, slope, bias, my_row0, j0, false, t < tiles.full_begin || t >= tiles.full_end)
+      FINISH_STEP(s, slope, bias, n, my_row0, j0, false, t < tiles.full_begin || t >= tiles.full_end)
+      // What the other team is to add goes through the scratch, from which the last bias of the tile has come.
+      if (ENTRIES > 1 && turn == NB - 1) coopMatStore(own[0], scratch, MY_SCRATCH, SCRATCH_PITCH, ROW_MAJOR);
+      if (ENTRIES > 1) {
+        coopMatLoad(origin[0], iota, OWN_NUMBERS, 0, COL_MAJOR);
+        coopMatLoad(delta[0], iota, OWN_NUMBERS + MM / 4, 0, COL_MAJOR);
+      }
       if (NORM == ENTMAX) { // where no key of the block has a weight, nothing follows
         bool any = false;
         EACH(q, STEP_BLOCKS) ELEMENTS(k, s[q]) any = any || s[q][k] > OF_ROW(origin, q)[k];
@@ -150,14 +189,16 @@ void main() {
         }
         ELEMENTS(k, s[q]) 
           s[q][k] = ds_at(base_at(s[q][k], OF_ROW(origin, q)[k]), OF_ROW(share, q)[k], dp[q][k], OF_ROW(delta, q)[k]);
-        if (SUMS != 0) {
+        if (ENTRIES > 1) {
+          own[q] = s[q];
+        } else if (SUMS != 0) {
           ELEMENTS(k, s[q]) sum[q][k] = b > 0 ? sum[q][k] + s[q][k] : s[q][k];
           if (b == block.batches - 1)
-            store_ds(sum[q], my_row0 + STEP_ROW(q), j0);
+            store_ds(sum[q], my_row0 + STEP_ROW(q), j0, MY_SCRATCH);
           else
             coopMatStore(sum[q], sums.w, SUM_AT(q, t * NB + n), MN / 4, ROW_MAJOR);
         } else if (D_BIAS != 0) {
-          store_ds(s[q], my_row0 + STEP_ROW(q), AT_COL(j0, q));
+          store_ds(s[q], my_row0 + STEP_ROW(q), AT_COL(j0, q), MY_SCRATCH);
         }
         if (SOFTCAP != 0) {
           ELEMENTS(k, s[q]) s[q][k] *= slope[q][k];
@@ -166,10 +207,36 @@ void main() {
       }
       EACH(d, D_OUT) {
         OPERAND_B y;
-        coopMatLoad(y, streamed, at + d * (MN / 8), PITCH, ROW_MAJOR);
+        coopMatLoad(y, streamed, OWN_STREAMED(at) + d * (MN / 8), PITCH, ROW_MAJOR);
         EACH(r, RM) acc[r][d] = coopMatMulAdd(ds[r], y, acc[r][d]);
       }
       if (COL_STEPS == 1) break; // no loop at all: addresses are constants then
+    }
+    if (ENTRIES > 1) {
+      // The team's own block of ds, of both entries, joins the sum; or leaves, by way of the other's part of the scratch, which
+      // now nobody else looks at.
+      const int theirs = int(gl_SubgroupID ^ uint(TEAM_SUBGROUPS)) * SCRATCH, n = t * NB + TEAM;
+      barrier();
+      ACC more;
+      coopMatLoad(more, scratch, theirs, SCRATCH_PITCH, ROW_MAJOR);
+      ELEMENTS(k, more) more[k] = SUMS == 1 && b0 > 0 ? before[0][k] + (own[0][k] + more[k]) : own[0][k] + more[k];
+      const bool last = SUMS == 2 || b0 + ENTRIES >= block.batches;
+      if (last) subgroupBarrier(); // nobody but the subgroup reads there, but maybe another invocation
+      if (last && PAIRS) { // of two keys one is the other team's
+        coopMatStore(more, scratch, theirs, SCRATCH_PITCH, ROW_MAJOR);
+        barrier();
+        const int odd = TEAM_SUBGROUP * SCRATCH, even = odd + TEAM_SUBGROUPS * SCRATCH;
+        EACH(i, (2 * BLOCK_CHUNKS + 2 * SUBGROUP - 1) / (2 * SUBGROUP)) {
+          const int c = LANE + (TEAM + 2 * i) * SUBGROUP, row = c / (MN / 4), quad = c % (MN / 4);
+          if (2 * BLOCK_CHUNKS % (2 * SUBGROUP) != 0 && row >= MM) continue;
+          const vec4 x = scratch[even + row * SCRATCH_PITCH + quad], y = scratch[odd + row * SCRATCH_PITCH + quad];
+          store_chunk(my_row0 + row, col0 + 8 * quad, vec4(x.x, y.x, x.y, y.y), vec4(x.z, y.z, x.w, y.w));
+        }
+      } else if (last) {
+        store_ds(more, my_row0, n * MN, theirs);
+      } else {
+        coopMatStore(more, sums.w, SUM_AT(0, n), MN / 4, ROW_MAJOR);
+      }
     }
   }
 
@@ -178,6 +245,12 @@ void main() {
   PUT_BLOCKS(acc, D_OUT)
   store_rows(d_q, row0, D_CHUNKS, entry.seq_q);
   if (SUMS == 0) break; // no loop at all
+  b0 += ENTRIES;
+  if (b0 >= block.batches) {
+    b0 = 0;
+    index += gl_NumWorkGroups.x * gl_NumWorkGroups.y;
+    if (!place_at(index, block.heads_q, place)) break;
+  }
   // What a subgroup stores of a block it alone loads, but by invocations of the driver's choice.
   memoryBarrierBuffer();
   barrier();

@@ -112,7 +112,7 @@ void main() {
         if (d < D_BLOCKS) MULTIPLY_LEFT(s, mq, 2, at, d)
         if (NORM != ENTMAX && d < DV_BLOCKS) MULTIPLY_LEFT(dp, md_o, 1, SECOND + at, d)
       }
-      FINISH_STEP(s, slope, bias, my_row0, j0, false, t < tiles.full_begin || t >= tiles.full_end)
+      FINISH_STEP(s, slope, bias, 0, my_row0, j0, false, t < tiles.full_begin || t >= tiles.full_end)
       if (NORM == ENTMAX) { // where no key of the block has a weight, nothing follows
         bool any = false;
         EACH(q, STEP_BLOCKS) ELEMENTS(k, s[q]) any = any || s[q][k] > OF_ROW(origin, q)[k];

@@ -6,17 +6,36 @@
 // log2_scale holds the scale as well. With them, s is the score in natural units.
 
 const float LOG2E = 1.4426950408889634;
-const bool HAS_SCORES = SOFTCAP != 0 || BIAS != 0 || DIST != 0 || ALIBI != 0 || NORM == ENTMAX;
+// BIAS_BEGINS, of kernels that ask for it: a block's products begin with the bias, divided by the scale, so that it can be
+// fetched, and changed into a matrix, while nothing of the block is in registers, and costs one multiplication.
+#ifndef BIAS_BEGINS
+#define BIAS_BEGINS false
+#endif
+const bool BIAS_MATRICES = BIAS_BLOCKS || BIAS_CHUNKS;
+const bool BIAS_FIRST =
+    BIAS_BEGINS ? BIAS_MATRICES && NORM == SOFTMAX && SOFTCAP == 0 && FOLDED != 0 : false;
+const bool BIAS_SCORES = BIAS_FIRST ? false : BIAS != 0;
+const bool HAS_SCORES = SOFTCAP != 0 || BIAS_SCORES || DIST != 0 || ALIBI != 0 || NORM == ENTMAX;
 // Below what a row's origin begins with, whatever log2_scale is, and finite: nothing here makes an infinity.
 const float HIDDEN_SCORE = -1e34;
 const float ORIGIN = -1e30;
 
 // The scale is in log2_scale. Not scales for which HIDDEN_SCORE would leave its range, or lose its sign (src/params.cpp).
 const bool folded = HAS_SCORES || FOLDED != 0;
-float log2_scale;
+float log2_scale, over_scale; // 1 / scale
 
 void begin_scores() {
   log2_scale = HAS_SCORES || !folded ? LOG2E : block.scale * LOG2E;
+  if (BIAS_FIRST) over_scale = 1.0 / block.scale;
+}
+// What a block's products begin with.
+ACC first_block(Bias bias, int part, bool flip) {
+  ACC x = ACC(0.0);
+  if (BIAS_FIRST) {
+    x = bias_block(bias, part, flip);
+    ELEMENTS(k, x) x[k] *= over_scale;
+  }
+  return x;
 }
 
 // A score as it leaves the products (and the score inputs): in powers of two, rounded, and in natural units. precise:
@@ -63,7 +82,9 @@ void score_block(inout ACC s, inout ACC slope, ACC bias, int i0, int j0, bool fl
       x = cap_score(x, derivative);
       if (WANTS_SLOPE) slope[k] = derivative;
     }
-    if (BIAS_BLOCKS || BIAS_CHUNKS)
+    if (BIAS_FIRST)
+      x = x;
+    else if (BIAS_BLOCKS || BIAS_CHUNKS)
       x = x + bias[k];
     else if (BIAS != 0)
       x = x + load_bias(i0 + int(queries[k]), j0 + int(keys[k]));
@@ -147,8 +168,9 @@ const bool FIRST_IS_EXACT = NORM == SOFTMAX && !HAS_SCORES && folded;
   if (HAS_SCORES) {                                                                                          \
     EACH(r, RM) EACH(n, NB) {                                                                                \
       ACC x;                                                                                                 \
-      if (BIAS_BLOCKS || BIAS_CHUNKS) x = bias_block(bias[r][PAIRS ? n & ~1 : n], n, false);                 \
-      score_block(s[r][n], slope[r][n], x, i0 + r * MM, block_key(j0, n), false);                        \
+      if (!BIAS_FIRST && (BIAS_BLOCKS || BIAS_CHUNKS))                                                       \
+        x = bias_block(bias[r][PAIRS ? n & ~1 : n], n, false);                                               \
+      score_block(s[r][n], slope[r][n], x, i0 + r * MM, block_key(j0, n), false);                            \
     }                                                                                                        \
   }                                                                                                          \
   if (!MASKS_FIRST && NEEDS_MASK(partial)) {                                                                 \
@@ -158,11 +180,11 @@ const bool FIRST_IS_EXACT = NORM == SOFTMAX && !HAS_SCORES && folded;
     EACH(r, RM) EACH(n, NB) keep_block(s[r][n], i0 + r * MM, block_key(j0, n), false);                   \
   }
 // The same of one step's blocks, s[STEP_BLOCKS], bias[STEP_BLOCKS].
-#define FINISH_STEP(s, slope, bias, i0, j0, flip, partial)                                                   \
+#define FINISH_STEP(s, slope, bias, part, i0, j0, flip, partial)                                             \
   if (HAS_SCORES) {                                                                                          \
     EACH(q, STEP_BLOCKS) {                                                                                   \
       ACC x;                                                                                                 \
-      if (BIAS_CHUNKS) x = bias_block(bias[q], 0, flip);                                                     \
+      if (!BIAS_FIRST && (BIAS_BLOCKS || BIAS_CHUNKS)) x = bias_block(bias[q], part, flip);                  \
       score_block(s[q], slope[q], x, i0 + STEP_QUERY(q, flip), j0 + STEP_KEY(q, flip), flip);                \
     }                                                                                                        \
   }                                                                                                          \

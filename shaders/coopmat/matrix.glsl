@@ -44,8 +44,23 @@ const int MOST_OUT = D_OUT > DV_OUT ? D_OUT : DV_OUT;
 #endif
 #define TID int(gl_LocalInvocationIndex)
 #define LANE int(gl_SubgroupInvocationID)
-#define BLOCK_ROW (int(gl_SubgroupID) * RM * MM) // of the tile, the subgroup's first
-#define OWN_BLOCK(r) (int(gl_SubgroupID) * RM + (r)) // number of its r-th block of rows
+// A kernel that takes several batch entries at once (bwd_dq) parts its workgroup in teams, one an entry, each with tiles, ROWS
+// and a part of the streamed array of its own.
+#ifdef TAKES_ENTRIES
+const int TEAM_SIZE = WG / ENTRIES, TEAM_SUBGROUPS = SUBGROUPS / ENTRIES;
+#define TEAM int(gl_SubgroupID / uint(TEAM_SUBGROUPS))
+#define TEAM_SUBGROUP int(gl_SubgroupID % uint(TEAM_SUBGROUPS))
+#define TEAM_TID int(gl_LocalInvocationIndex % uint(TEAM_SIZE))
+#define OWN_STREAMED(n) (TEAM * STREAMED + (n))
+#else
+const int ENTRIES = 1;
+#define TEAM_SIZE WG
+#define TEAM_SUBGROUP int(gl_SubgroupID)
+#define TEAM_TID TID
+#define OWN_STREAMED(n) (n)
+#endif
+#define BLOCK_ROW (TEAM_SUBGROUP * RM * MM) // of the tile, the subgroup's first
+#define OWN_BLOCK(r) (TEAM_SUBGROUP * RM + (r)) // number of its r-th block of rows
 
 #if TANDEM_BF16
 #define HALF bfloat16_t
@@ -93,12 +108,22 @@ const int HELD = ROWS * PITCH;
 const int BOTH = 2 * COLS * PITCH + LEFT_SHARED * HELD;
 #define STREAMED (BOTH > HELD ? BOTH : HELD)
 #endif
+#ifdef TAKES_ENTRIES
+shared uvec4 streamed[ENTRIES * STREAMED];
+#else
 shared uvec4 streamed[STREAMED];
+#endif
 const int BLOCK_CHUNKS = MM * MN / 8; // of 8 elements, of a block
 const int SCRATCH = (MM * MN + 4 * (MM > MN ? MM : MN)) / 4; // a subgroup's own
 shared vec4 scratch[SUBGROUPS * SCRATCH];
+// 0, 1, 2, ...; with several entries at once two numbers a row of each subgroup besides.
 const int IOTA = MM > MN ? MM : MN;
-shared vec4 iota[IOTA / 4]; // 0, 1, 2, ...
+#ifdef TAKES_ENTRIES
+const int ROW_NUMBERS = ENTRIES > 1 ? SUBGROUPS * MM / 2 : 0;
+shared vec4 iota[IOTA / 4 + ROW_NUMBERS];
+#else
+shared vec4 iota[IOTA / 4];
+#endif
 #define MY_SCRATCH (int(gl_SubgroupID) * SCRATCH)
 #define SCRATCH_FLOAT(n) scratch[MY_SCRATCH + (n) / 4][(n) % 4]
 const int SCRATCH_PITCH = (MN + 4) / 4;
@@ -254,14 +279,14 @@ void put_block(int to, ACC x) {
   coopMatStore(x, scratch, MY_SCRATCH, SCRATCH_PITCH, ROW_MAJOR);
   subgroupBarrier();
   for (int n = LANE; n < BLOCK_CHUNKS; n += SUBGROUP)
-    streamed[to + n / (MN / 8) * PITCH + n % (MN / 8)] = packed_chunk(n);
+    streamed[OWN_STREAMED(to) + n / (MN / 8) * PITCH + n % (MN / 8)] = packed_chunk(n);
   subgroupBarrier();
 #else
   ELEMENTS(k, x) x[k] = nearest16(x[k]);
 #if TANDEM_BF16
-  coopMatStore(OPERAND_A(x), streamed, to, PITCH, ROW_MAJOR);
+  coopMatStore(OPERAND_A(x), streamed, OWN_STREAMED(to), PITCH, ROW_MAJOR);
 #else
-  coopMatStore(ACC_16(x), streamed, to, PITCH, ROW_MAJOR);
+  coopMatStore(ACC_16(x), streamed, OWN_STREAMED(to), PITCH, ROW_MAJOR);
 #endif
 #endif
 }

@@ -17,16 +17,16 @@
 const int RAGGED = 2;
 const int MOST_CHUNKS = D_BLOCKS > DV_BLOCKS ? D_CHUNKS : DV_CHUNKS;
 const bool FLYING = FLIES != 0 && WIDE != 0; // FLIES: there are registers for it
-const int VEC = FLYING ? (COLS * MOST_CHUNKS + WG - 1) / WG : 1;
+const int VEC = FLYING ? (COLS * MOST_CHUNKS + TEAM_SIZE - 1) / TEAM_SIZE : 1;
 uvec4 stage_1[VEC], stage_2[VEC];
 
 layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Rows4 { uvec4 w[]; };
 
 // Invocation n of a tile's copy, counted on over the workgroup's turns.
 int chunk_row(int turn, int chunks) {
-  return WG % chunks == 0 ? TID / chunks + turn * (WG / chunks) : (TID + turn * WG) / chunks;
+  return TEAM_SIZE % chunks == 0 ? TEAM_TID / chunks + turn * (TEAM_SIZE / chunks) : (TEAM_TID + turn * TEAM_SIZE) / chunks;
 }
-int chunk_col(int turn, int chunks) { return WG % chunks == 0 ? TID % chunks : (TID + turn * WG) % chunks; }
+int chunk_col(int turn, int chunks) { return TEAM_SIZE % chunks == 0 ? TEAM_TID % chunks : (TEAM_TID + turn * TEAM_SIZE) % chunks; }
 
 // Eight features of any row and column; those that do not exist are zeros.
 uvec4 load_chunk(View t, int r, int chunk) {
@@ -38,7 +38,7 @@ uvec4 load_chunk(View t, int r, int chunk) {
   return uvec4(low, col + 4 < t.width ? load_words(t, row, col + 4).xy : uvec2(0));
 }
 
-bool in_tile(int turn, int chunks) { return COLS * chunks % WG == 0 || chunk_row(turn, chunks) < COLS; }
+bool in_tile(int turn, int chunks) { return COLS * chunks % TEAM_SIZE == 0 || chunk_row(turn, chunks) < COLS; }
 
 // Rows past the end repeat the last one: nobody looks at them, as their keys are hidden and their query rows weigh
 // nothing. An index off one address of the whole workgroup: 64-bit addresses of each invocation's own cost the forward a
@@ -47,11 +47,11 @@ void fetch_tile(out uvec4 stage[VEC], View t, int r0, int chunks) {
   if (!FLYING) return;
   Rows4 tile = Rows4(row_address(t, r0));
   const int row = ROW_CHUNKS(t), last = (t.rows - 1 - r0) * row;
-  const int first = TID / chunks * row + TID % chunks, end = last + TID % chunks;
+  const int first = TEAM_TID / chunks * row + TEAM_TID % chunks, end = last + TEAM_TID % chunks;
   EACH(i, VEC) {
-    if (i * WG >= COLS * chunks || !in_tile(i, chunks)) continue;
-    if (WG % chunks == 0 && WIDE != RAGGED) {
-      const int at = first + i * (WG / chunks) * row;
+    if (i * TEAM_SIZE >= COLS * chunks || !in_tile(i, chunks)) continue;
+    if (TEAM_SIZE % chunks == 0 && WIDE != RAGGED) {
+      const int at = first + i * (TEAM_SIZE / chunks) * row;
       stage[i] = tile.w[TILES_EXIST ? at : min(at, end)];
     } else {
       const int col = chunk_col(i, chunks), width = t.width / 8;
@@ -61,9 +61,9 @@ void fetch_tile(out uvec4 stage[VEC], View t, int r0, int chunks) {
   }
 }
 void put_rows(int to, int rows, View t, int r0, int chunks, bool keys) {
-  [[dont_unroll]] for (int n = TID; n < rows * chunks; n += WG) {
+  [[dont_unroll]] for (int n = TEAM_TID; n < rows * chunks; n += TEAM_SIZE) {
     const int row = n / chunks, place = keys ? key_place(row) : row;
-    streamed[to + place * PITCH + n % chunks] = load_chunk(t, r0 + row, n % chunks);
+    streamed[OWN_STREAMED(to + place * PITCH + n % chunks)] = load_chunk(t, r0 + row, n % chunks);
   }
 }
 void put_tile(int to, uvec4 stage[VEC], View t, int r0, int chunks) {
@@ -72,8 +72,8 @@ void put_tile(int to, uvec4 stage[VEC], View t, int r0, int chunks) {
     return;
   }
   EACH(i, VEC)
-    if (i * WG < COLS * chunks && in_tile(i, chunks))
-      streamed[to + key_place(chunk_row(i, chunks)) * PITCH + chunk_col(i, chunks)] = stage[i];
+    if (i * TEAM_SIZE < COLS * chunks && in_tile(i, chunks))
+      streamed[OWN_STREAMED(to + key_place(chunk_row(i, chunks)) * PITCH + chunk_col(i, chunks))] = stage[i];
 }
 
 // The subgroup's rows of a tensor as left operands: into x[RM][blocks] by way of the streamed tiles' array, or, of the
@@ -88,21 +88,23 @@ const int LOAD_AT = LEFT_SHARED > 0 ? 2 * COLS * PITCH : 0;
   barrier();                                                                                          \
   if (LEFT_SHARED < (left)) {                                                                         \
     EACH(r, RM) EACH(d, blocks)                                                                       \
-      coopMatLoad(x[r][d], streamed, LOAD_AT + (BLOCK_ROW + r * MM) * PITCH + d * (MK / 8), PITCH, ROW_MAJOR); \
+      coopMatLoad(x[r][d], streamed, OWN_STREAMED(LOAD_AT + (BLOCK_ROW + r * MM) * PITCH + d * (MK / 8)), PITCH, \
+                  ROW_MAJOR);                                                                         \
   }                                                                                                   \
   barrier();
 // One of them, as a: from x, or from where it stays.
 #define LEFT_OPERAND(a, x, left, r, d)                                                                \
   OPERAND_A a;                                                                                        \
   if (LEFT_SHARED >= (left))                                                                          \
-    coopMatLoad(a, streamed, HELD_AT(left) + (BLOCK_ROW + (r) * MM) * PITCH + (d) * (MK / 8), PITCH, ROW_MAJOR); \
+    coopMatLoad(a, streamed, OWN_STREAMED(HELD_AT(left) + (BLOCK_ROW + (r) * MM) * PITCH + (d) * (MK / 8)), PITCH, \
+                ROW_MAJOR);                                                                           \
   else                                                                                                \
     a = x[r][d];
 // The d-th products of a step's blocks, s[STEP_BLOCKS]: with the rows from at on in the streamed tiles' array.
 #define MULTIPLY_BLOCK(s, x, left, at, d, index)                                                      \
   {                                                                                                   \
     OPERAND_B y;                                                                                      \
-    coopMatLoad(y, streamed, at + (d) * (MK / 8), PITCH, COL_MAJOR);                                  \
+    coopMatLoad(y, streamed, OWN_STREAMED(at) + (d) * (MK / 8), PITCH, COL_MAJOR);                    \
     EACH(r, RM) {                                                                                     \
       LEFT_OPERAND(a, x, left, r, d)                                                                  \
       s[index] = coopMatMulAdd(a, y, s[index]);                                                       \
@@ -126,10 +128,10 @@ const int LOAD_AT = LEFT_SHARED > 0 ? 2 * COLS * PITCH : 0;
   barrier();
 
 void store_rows(View t, int r0, int chunks, int limit) {
-  [[dont_unroll]] for (int n = TID; n < ROWS * chunks; n += WG) {
+  [[dont_unroll]] for (int n = TEAM_TID; n < ROWS * chunks; n += TEAM_SIZE) {
     const int row = r0 + n / chunks, col = n % chunks * 8;
     if (row >= t.rows || col >= t.width) continue;
-    const uvec4 words = row < limit ? streamed[n / chunks * PITCH + n % chunks] : uvec4(0);
+    const uvec4 words = row < limit ? streamed[OWN_STREAMED(n / chunks * PITCH + n % chunks)] : uvec4(0);
     const uvec2 at = row_address(t, row);
     if (WIDE != 0)
       Store4(add64(at, 2 * col)).w = words;
@@ -151,7 +153,7 @@ const bool PARTS_FIT = ROWS * PART_PITCH <= STREAMED;
 
 void store_parts(View t, int r0) {
   const int quads = DV_BLOCKS * MK / 4;
-  [[dont_unroll]] for (int n = TID; n < ROWS * quads; n += WG) {
+  [[dont_unroll]] for (int n = TEAM_TID; n < ROWS * quads; n += TEAM_SIZE) {
     const int row = n / quads, quad = n % quads;
     if (r0 + row < t.rows && 4 * quad < t.width)
       Store4(part_address(t, r0 + row, 4 * quad)).w = streamed[row * PART_PITCH + quad];
