@@ -82,11 +82,9 @@ void score_block(inout ACC s, inout ACC slope, ACC bias, int i0, int j0, bool fl
       x = cap_score(x, derivative);
       if (WANTS_SLOPE) slope[k] = derivative;
     }
-    if (BIAS_FIRST)
-      x = x;
-    else if (BIAS_BLOCKS || BIAS_CHUNKS)
+    if (BIAS_SCORES && BIAS_MATRICES)
       x = x + bias[k];
-    else if (BIAS != 0)
+    else if (BIAS_SCORES)
       x = x + load_bias(i0 + int(queries[k]), j0 + int(keys[k]));
     s[k] = x;
   }
@@ -168,8 +166,7 @@ const bool FIRST_IS_EXACT = NORM == SOFTMAX && !HAS_SCORES && folded;
   if (HAS_SCORES) {                                                                                          \
     EACH(r, RM) EACH(n, NB) {                                                                                \
       ACC x;                                                                                                 \
-      if (!BIAS_FIRST && (BIAS_BLOCKS || BIAS_CHUNKS))                                                       \
-        x = bias_block(bias[r][PAIRS ? n & ~1 : n], n, false);                                               \
+      if (BIAS_SCORES && BIAS_MATRICES) x = bias_block(bias[r][PAIRS ? n & ~1 : n], n, false);               \
       score_block(s[r][n], slope[r][n], x, i0 + r * MM, block_key(j0, n), false);                            \
     }                                                                                                        \
   }                                                                                                          \
@@ -177,14 +174,14 @@ const bool FIRST_IS_EXACT = NORM == SOFTMAX && !HAS_SCORES && folded;
     MASK_TILE(s, i0, j0)                                                                                     \
   }                                                                                                          \
   if (KEEP != 0) {                                                                                           \
-    EACH(r, RM) EACH(n, NB) keep_block(s[r][n], i0 + r * MM, block_key(j0, n), false);                   \
+    EACH(r, RM) EACH(n, NB) keep_block(s[r][n], i0 + r * MM, block_key(j0, n), false);                       \
   }
 // The same of one step's blocks, s[STEP_BLOCKS], bias[STEP_BLOCKS].
 #define FINISH_STEP(s, slope, bias, part, i0, j0, flip, partial)                                             \
   if (HAS_SCORES) {                                                                                          \
     EACH(q, STEP_BLOCKS) {                                                                                   \
       ACC x;                                                                                                 \
-      if (!BIAS_FIRST && (BIAS_BLOCKS || BIAS_CHUNKS)) x = bias_block(bias[q], part, flip);                  \
+      if (BIAS_SCORES && BIAS_MATRICES) x = bias_block(bias[q], part, flip);                                 \
       score_block(s[q], slope[q], x, i0 + STEP_QUERY(q, flip), j0 + STEP_KEY(q, flip), flip);                \
     }                                                                                                        \
   }                                                                                                          \
