@@ -13,6 +13,7 @@
 #include <functional>
 #include <new>
 #include <string>
+#include <vector>
 
 #include "tandem/tandem.h"
 
@@ -156,6 +157,31 @@ int64_t fail_each(const std::string& what, const std::function<tandem_status()>&
     }
   }
   return most;
+}
+
+// What is asked of a device about a problem, and of a plan, in the same way; info then has the plan's.
+[[maybe_unused]] void fail_each_explain(tandem_device* device, const tandem_problem& problem) {
+  std::vector<char> text(20000, 'x');
+  fail_each(
+      "explain",
+      [&] {
+        text[0] = 'x';
+        return tandem_explain(device, &problem, text.data(), text.size()) > 0
+                   ? TANDEM_OK
+                   : TANDEM_ERROR_OUT_OF_MEMORY;
+      },
+      TANDEM_OK, [&] { return text[0] == 'x'; });
+}
+[[maybe_unused]] void fail_each_info(const tandem_plan* plan, tandem_plan_info* info) {
+  *info = {};
+  info->struct_size = sizeof *info;
+  fail_each(
+      "plan info",
+      [&] {
+        info->backend[0] = info->name[0] = 0;
+        return tandem_plan_get_info(plan, info);
+      },
+      TANDEM_OK, [&] { return info->backend[0] == 0 && info->name[0] == 0; });
 }
 
 }  // namespace
