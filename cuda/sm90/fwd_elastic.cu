@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // fwd of elastic softmax on Hopper, with or without a distance bias. The weights need the row's lse, so each tile of rows
-// walks over its keys twice: S for lse, then S again, weights and P V. S of the next keys is always on its way, from walk to
-// walk and from tile to tile. A warpgroup's copy of the head's distance bias lies in shared memory, with zeros around it, so
-// that nothing is asked element by element; with a causal mask, minus infinity for distances below 0, so that there is no code
-// for masks in the loops.
+// walks over its keys twice: down for lse, with q in registers, and up again, S, weights and P V; S of the keys where it turns
+// is kept. A warpgroup's copy of the head's distance bias lies in shared memory, with zeros around it, so that nothing is asked
+// element by element; with a causal mask, minus infinity for distances below 0, so that there is no code for masks in the
+// loops.
 #include <cstring>
 
 #include "fwd.cuh"
@@ -75,13 +75,16 @@ TANDEM_DEVICE void produce(const FwdFullParams& params, const Places<S>& places)
     barrier_wait(places.empty(full), q.parity() ^ 1);
     copy_tile<S::D_PANELS>(places.q(q.stage()), &params.q, full, S::M, at.row0, head, batch);
     q.next();
+#pragma unroll 1
     for (int t = at.span.end - 1; t >= at.span.begin; --t) copy_k(t);
-    // V lags behind by a step: S of the next keys comes before P V of the present ones.
-    for (int t = at.span.end - 1; t >= at.span.begin; --t) {
+#pragma unroll 1
+    for (int t = at.span.begin + 1; t < at.span.end; ++t) {
+      // Back again. S of the keys where it turns is kept; V lags behind by a step: S of the next keys comes before P V of
+      // the present ones.
       copy_k(t);
-      if (t + 1 < at.span.end) copy_v(t + 1);
+      copy_v(t - 1);
     }
-    copy_v(at.span.begin);
+    copy_v(at.span.end - 1);
   }
 }
 
@@ -143,9 +146,28 @@ struct Sum {
   }
 };
 
+// q of the warpgroup's rows as the left operand lies in registers.
+template <typename S>
+TANDEM_DEVICE void load_q(uint (&q)[S::D / 16][4], uint at) {
+  const int lane = fresh_thread() % 32, row = fresh_thread() / 32 % 4 * 16 + lane % 16;
+#pragma unroll
+  for (int n = 0; n < S::D / 16; ++n)
+    load_matrices(q[n], at + uint(n / 4 * S::Q_PANEL) + panel_at(row, n % 4 * 2 + lane / 16));
+}
+template <typename T, typename S>
+TANDEM_DEVICE void product_held(float (&s)[S::N / 2], const uint (&q)[S::D / 16][4], uint64_t k) {
+  fence();
+#pragma unroll
+  for (int n = 0; n < S::D / 16; ++n)
+    Product<T, S::N>::template from_registers<0>(
+        s, q[n][0], q[n][1], q[n][2], q[n][3], further(k, n / 4 * S::K_PANEL + n % 4 * 32), n > 0);
+  commit();
+}
+
 template <typename T, typename S>
 TANDEM_DEVICE void consume(const FwdFullParams& params, const Places<S>& places) {
   constexpr int N = S::N, PAD = S::DIST_PAD;
+  static_assert(64 * (S::GROUPS - 1) <= N, "a warpgroup passes over one tile at most");
   const FwdBlock& u = params.block;
   const int group = __shfl_sync(kAllLanes, int(threadIdx.x) / 128 - 1, 0);
   const auto speaks = [] { return fresh_thread() % 128 == 0; };  // for its warpgroup
@@ -194,11 +216,11 @@ TANDEM_DEVICE void consume(const FwdFullParams& params, const Places<S>& places)
     const float tau = __ldg(
         reinterpret_cast<const float*>(params.push.extra[params.features.AT_TAU]) + head_of(u, at));
     // Hidden keys are entries of the table, too, where no weight can come of them.
-    const bool tabled =
-        plain_scale(u) & (u.band_left == TANDEM_BAND_OPEN) &
-        (u.band_right == TANDEM_BAND_OPEN
-             ? (params.extra.dist_window == 0) & (u.seq_kv % N == 0)
-             : (u.band_right == 0) & (u.seq_q - 1 + u.band_off < u.seq_kv) & (tau <= 0.f));
+    const bool tabled = plain_scale(u) & (u.band_left == TANDEM_BAND_OPEN) &
+                        (u.band_right == TANDEM_BAND_OPEN
+                             ? (params.extra.dist_window == 0) & (u.seq_kv % N == 0)
+                             : (u.band_right == 0) & (u.seq_q - 1 + u.band_off < u.seq_kv) &
+                                   ((tau <= 0.f) | ((N % 64 == 0) & (u.band_off % 64 == 0))));
     if (at.index != index) {
       index = at.index;
       const float* dist =
@@ -218,12 +240,24 @@ TANDEM_DEVICE void consume(const FwdFullParams& params, const Places<S>& places)
     }
     // Where the warpgroup's first row is among the keys.
     const auto first = [&] { return at.row0 + 64 * group + u.band_off; };
+    uint held[S::D / 16][4];  // q, for the first walk, while the accumulators of o are free
+    load_q<S>(held, places.q(q.stage()) + uint(group * 64 * kPanelBytes));
     const auto next_s = [&] {
       wait_keys();
-      product_s(s);
+      product_held<T, S>(s, held, further(k_at, keys.stage() * S::PLACE));
       wait<0>();
       release_keys();
     };
+    // No product holds the warps together: all must have seen that the place is full before it is filled anew.
+    const auto skip = [&] {
+      wait_keys();
+      named_sync(4 + group, 128);
+      release_keys();
+    };
+    const auto hide = [&](int t, float as) {
+      mask_tile<N>(s, rounds.band(), at.row0 + fresh_row(), t * N + fresh_col(), u.seq_kv, as);
+    };
+    int passed = 0;  // tiles at the end that this warpgroup does not see, others do
     float origin[2], shift[2];
     float o[S::DV / 2];
     uint p[N / 4];
@@ -269,10 +303,6 @@ TANDEM_DEVICE void consume(const FwdFullParams& params, const Places<S>& places)
       pack_tile<T, N, true>(p, s);
     };
     if (tabled && first() + 63 >= at.span.begin * N) {
-      const auto skip = [&] {
-        wait_keys();
-        release_keys();
-      };
       // The last tile that the warpgroup sees, and the last one that needs nothing from the table.
       const int last = u.band_right == 0
                            ? max(min(at.span.end - 1, (first() + 63) / N), at.span.begin)
@@ -285,48 +315,55 @@ TANDEM_DEVICE void consume(const FwdFullParams& params, const Places<S>& places)
         return table + uint(4 * (PAD + at.row0 + fresh_row() + u.band_off - (t * N + fresh_col())));
       };
       Sum<N> sum;
+      // s: of the last tile, at once or behind tiles that are passed over.
       if (last < at.span.end - 1) {
+#pragma unroll 1
         for (int t = at.span.end - 2; t > last; --t) skip();
         next_s();
       }
-      const auto next = [&](int t) {
-        if (t == at.span.begin)
-          for (int x = at.span.end - 1; x > last; --x) {
-            skip();
-            if (x + 1 < at.span.end) skip();
-          }
-        next_s();
-      };
       int t = last;
 #pragma unroll 1
-      for (; t >= at.span.begin && near(t); --t) {
+      for (; near(t); --t) {
         add_dist<N>(s, entry(t));
         sum.add(s, scale);
-        next(t);
+        if (t == at.span.begin) break;
+        next_s();
       }
+      if (!near(t)) {
 #pragma unroll 1
-      for (; t >= at.span.begin; --t) {
-        sum.add(s, scale);
-        next(t);
+        for (;; --t) {
+          sum.add(s, scale);
+          if (t == at.span.begin) break;
+          next_s();
+        }
       }
-      if (last < at.span.end - 1) skip();
       end_sum(sum);
       float base[2];
 #pragma unroll
       for (int r = 0; r < 2; ++r) base[r] = origin[r] == -INFINITY ? 0.f : origin[r];
-      t = last;
-      if (near(t)) add_dist<N>(s, entry(t));
+      // Only the last tile has hidden keys, and it is done behind the loops where they must be told from others.
+      const bool hides = (u.band_right == 0) & (tau > 0.f);
+      const int end = last + (hides ? 0 : 1);
       weigh_plain(base);
+      if (hides & (t == last)) hide(t, 0.f);
       pack_tile<T, N, true>(p, s);
-      --t;
+      ++t;
 #pragma unroll 1
-      for (; t >= at.span.begin && near(t); --t)
+      for (; t < end && !near(t); ++t) step([&] { weigh_plain(base); });
+#pragma unroll 1
+      for (; t < end; ++t)
         step([&] {
           add_dist<N>(s, entry(t));
           weigh_plain(base);
         });
-#pragma unroll 1
-      for (; t >= at.span.begin; --t) step([&] { weigh_plain(base); });
+      if (t == last)
+        step([&] {
+          add_dist<N>(s, entry(t));
+          weigh_plain(base);
+          hide(t, 0.f);
+        });
+      if (last < at.span.end - 1) skip();  // K of a tile that is passed over
+      passed = at.span.end - 1 - last;
     } else {
       const auto hidden = [&](int t) {
         const int row = first(), key = t * N;
@@ -353,9 +390,6 @@ TANDEM_DEVICE void consume(const FwdFullParams& params, const Places<S>& places)
           add_dist<N>(s, table + uint(4 * (PAD + at.row0 + fresh_row() + u.band_off -
                                            (t * N + fresh_col()))));
       };
-      const auto hide = [&](int t, float as) {
-        mask_tile<N>(s, rounds.band(), at.row0 + fresh_row(), t * N + fresh_col(), u.seq_kv, as);
-      };
       // Most tiles are none of these, and have a loop of their own, whose code is short.
       const auto plain = [&](int t) {
         return (t >= at.span.full_begin) & (t < at.span.full_end) &
@@ -365,30 +399,34 @@ TANDEM_DEVICE void consume(const FwdFullParams& params, const Places<S>& places)
       };
       Sum<N> sum;
 #pragma unroll 1
-      for (int t = at.span.end - 1; t >= at.span.begin;) {
+      for (int t = at.span.end - 1;;) {
         if (!hidden(t)) {
           score(t);
           if (edge(t)) hide(t, -INFINITY);
           sum.add(s, scale);
         }
+        if (t == at.span.begin) break;
         next_s();
         --t;
 #pragma unroll 1
-        for (; plain(t); --t) {
+        for (; t > at.span.begin && plain(t); --t) {
           sum.add(s, scale);
           next_s();
         }
       }
       end_sum(sum);
       const auto weigh = [&](int t) {
-        score(t);
         weigh_plain(origin);
         if (edge(t)) hide(t, 0.f);
       };
-      weigh(at.span.end - 1);
+      weigh(at.span.begin);
       pack_tile<T, N, true>(p, s);
 #pragma unroll 1
-      for (int t = at.span.end - 2; t >= at.span.begin; --t) step([&] { weigh(t); });
+      for (int t = at.span.begin + 1; t < at.span.end; ++t)
+        step([&] {
+          score(t);
+          weigh(t);
+        });
     }
     release(places.q_full(q.stage()));
     q.next();
@@ -399,6 +437,7 @@ TANDEM_DEVICE void consume(const FwdFullParams& params, const Places<S>& places)
       wait_keys();
       const uint64_t v = further(v_at, keys.stage() * S::PLACE);
       const uint v_full = take();
+      if (passed) skip();  // V of it
       if (more) {
         barrier_wait(places.q_full(q.stage()), q.parity());
         wait_keys();
@@ -412,6 +451,7 @@ TANDEM_DEVICE void consume(const FwdFullParams& params, const Places<S>& places)
       product_o();
       wait<0>();
       release_keys();
+      if (passed) skip();
     }
     const float one[2] = {1.f, 1.f};
     const float lse[2] = {origin[0] * kLn2, origin[1] * kLn2};
