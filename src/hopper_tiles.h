@@ -171,11 +171,11 @@ constexpr int bwd_shared_bytes(const BwdShape& s) {
   return bwd_at_barriers(s) + (1 + 2 * (s.q_stages + s.do_stages)) * 8;
 }
 
-// With a dense bias: tiles of it, and barriers of them and of dS.
+// With a dense bias: tiles of it, whose places dS takes over, and further ones beside those for dS; three barriers each.
 constexpr int bwd_bias_stages(const BwdShape& s) { return s.br * s.bc > 64 * 128 ? 1 : 2; }
+constexpr int bwd_bias_places(const BwdShape& s) { return s.ds_stages + bwd_bias_stages(s); }
 constexpr int bwd_bias_shared_bytes(const BwdShape& s) {
-  return bwd_shared_bytes(s) + bwd_bias_stages(s) * bwd_ds_bytes(s) +
-         2 * (bwd_bias_stages(s) + s.ds_stages) * 8;
+  return bwd_shared_bytes(s) + bwd_bias_stages(s) * bwd_ds_bytes(s) + 3 * bwd_bias_places(s) * 8;
 }
 // With elastic softmax: per place for q, what tau adds to the weights of a row, and the distance bias of the tile's diagonals;
 // barriers of dS.

@@ -42,6 +42,9 @@ constexpr bool kHasLengths = false;
 // Sets whose tiles lie in numbered places, which Consumer asks for (bwd_all.cuh).
 template <typename Set>
 constexpr bool kHasPlaces = false;
+// Sets whose Consumer says where dS goes.
+template <typename Set>
+constexpr bool kOwnDs = false;
 
 // With a causal mask all tiles of keys share the last queries, not the first: who begins there reads what others read. For
 // kernels without turns.

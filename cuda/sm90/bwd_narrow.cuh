@@ -133,7 +133,11 @@ TANDEM_DEVICE void multiply(const typename Set::Params& params, const Walk& walk
       wait<0>();
       uint ds[BR / 4];
       set.differentiate(p, ds, s, dp, memory.delta(turn.stage) + 8 * (lane % 4), turn.stage);
-      const uint ds_tile = memory.ds(ds_turn.stage);
+      uint ds_tile;
+      if constexpr (kOwnDs<Set>)
+        ds_tile = set.ds_tile();
+      else
+        ds_tile = memory.ds(ds_turn.stage);
       set.wait_ds();
       if constexpr (GRAD_Q) {
         // As [query][key]. With two places the readers of this one were done before the last barrier.

@@ -60,12 +60,14 @@ struct Plain {
 // A dense bias of the tensors' type, with a row for every query, and its gradient. Workgroups of all batch entries that
 // share a bias are a cluster: they go through the same tiles side by side, and each sums its share of a tile of dS over
 // all of them, in f32 and in the order of the batch. Nothing S x S is kept.
+struct Bias;
+template <>
+constexpr bool kOwnDs<Bias> = true;
 struct Bias {
   using Params = BwdDkvDqBiasParams;
   static constexpr bool kAnyOrder = false;
   using Registers = sm90::Registers<56>;
-  static constexpr int stages(const BwdShape& s) { return bwd_bias_stages(s); }
-  static constexpr int bytes(const BwdShape& s) { return stages(s) * bwd_ds_bytes(s); }
+  static constexpr int bytes(const BwdShape& s) { return bwd_bias_stages(s) * bwd_ds_bytes(s); }
   static constexpr float kHidden = 0.f;
   static constexpr float kLse = kLog2e;  // what lse is multiplied by
   template <int ROW>
@@ -73,32 +75,32 @@ struct Bias {
   static TANDEM_DEVICE int order(const Params& params) { return params.bias.shared; }
   static TANDEM_DEVICE bool in_turn(const Params& params) { return params.block.in_turn != 0; }
 
-  // Barriers: per stage of bias full and empty; per place for dS written, and read, by the whole cluster.
+  // Places for a tile of the bias, which dS of the same tile takes over: a warp writes it where it has read. A place is free
+  // again when d_bias is summed; the products of dQ were done before the tile after next came. Barriers, per place: the bias
+  // is there; dS is written, and d_bias read, by the whole cluster.
   template <int ROW>
   struct At {
     static constexpr BwdShape kShape = kBwdShapes[ROW];
-    static constexpr int kStages = bwd_bias_stages(kShape), kDs = kBwdShapes[ROW].ds_stages;
-    uint tiles, first;
+    static constexpr int kPlaces = bwd_bias_places(kShape), kDs = kShape.ds_stages;
+    static_assert(kPlaces >= kShape.q_stages, "a free place for q says that products are done");
+    static constexpr int kBytes = bwd_ds_bytes(kShape);
+    uint ds, set, first;
     TANDEM_DEVICE explicit At(const Memory<ROW, Bias>& memory)
-        : tiles(memory.set()), first(memory.set_barriers()) {}
-    TANDEM_DEVICE uint tile(int stage) const {
-      return tiles + stage * (kBwdShapes[ROW].br * kBwdShapes[ROW].bc * 2);
+        : ds(memory.ds(0)), set(memory.set()), first(memory.set_barriers()) {}
+    TANDEM_DEVICE uint tile(int place) const {
+      return (place < kDs ? ds : set - uint(kDs * kBytes)) + uint(place * kBytes);
     }
-    TANDEM_DEVICE uint full(int stage) const { return first + 8 * stage; }
-    TANDEM_DEVICE uint empty(int stage) const { return first + 8 * (kStages + stage); }
-    TANDEM_DEVICE uint written(int place) const { return first + 8 * (2 * kStages + place); }
-    TANDEM_DEVICE uint read(int place) const { return first + 8 * (2 * kStages + kDs + place); }
+    TANDEM_DEVICE uint full(int place) const { return first + 8 * place; }
+    TANDEM_DEVICE uint written(int place) const { return first + 8 * (kPlaces + place); }
+    TANDEM_DEVICE uint read(int place) const { return first + 8 * (2 * kPlaces + place); }
   };
 
   template <int ROW>
   static TANDEM_DEVICE void init(const Memory<ROW, Bias>& memory) {
     const At<ROW> at(memory);
     const int size = int(cluster_size());
-    for (int stage = 0; stage < At<ROW>::kStages; ++stage) {
-      barrier_init(at.full(stage), 1);
-      barrier_init(at.empty(stage), 8);
-    }
-    for (int place = 0; place < At<ROW>::kDs; ++place) {
+    for (int place = 0; place < At<ROW>::kPlaces; ++place) {
+      barrier_init(at.full(place), 1);
       barrier_init(at.written(place), size);
       barrier_init(at.read(place), 2 * size);
     }
@@ -112,13 +114,13 @@ struct Bias {
     const Params& params;
     const At<ROW> at;
     const int col0, batch;
-    Turn<At<ROW>::kStages> turn;
+    Turn<At<ROW>::kPlaces> turn;
     TANDEM_DEVICE Loader(const Params& params, const Walk& walk, const Memory<ROW, Bias>& memory)
         : params(params), at(memory), col0(walk.col0), batch(walk.batch) {}
     TANDEM_DEVICE void rows(int, int, int) {}
     TANDEM_DEVICE void load(int row0, int head) {
       constexpr BwdShape S = kBwdShapes[ROW];
-      barrier_wait(at.empty(turn.stage), turn.parity ^ 1);
+      if (params.bias.d_bias) barrier_wait(at.read(turn.stage), turn.parity ^ 1);
       if (int(threadIdx.x) % 32 == 0) {
         barrier_expect(at.full(turn.stage), S.br * S.bc * 2);
         const int entry = params.bias.shared != 1 ? 0 : batch;
@@ -150,12 +152,12 @@ struct Bias {
     TANDEM_DEVICE int thread() const { return kKeeps ? kept : fresh_thread(); }
     TANDEM_DEVICE Consumer(const Params& params, const Walk& walk, const Memory<ROW, Bias>& memory)
         : Plain::Consumer<T, ROW>(params, walk, {memory.base}), params(params), at(memory) {}
-    TANDEM_DEVICE int stage() const { return int((tile - 1) % At<ROW>::kStages); }
-    TANDEM_DEVICE int place() const { return int((tile - 1) % At<ROW>::kDs); }
+    TANDEM_DEVICE int place() const { return int((tile - 1) % At<ROW>::kPlaces); }
+    TANDEM_DEVICE uint ds_tile() const { return at.tile(place()); }
     TANDEM_DEVICE void weigh(float (&s)[BR / 2], float scale2, uint lse, int, int) {
       ++tile;
-      const uint from = at.tile(stage()) + (kKeeps ? offset : bias_offset(fresh_thread()));
-      barrier_wait(at.full(stage()), int((tile - 1) / At<ROW>::kStages % 2));
+      const uint from = ds_tile() + (kKeeps ? offset : bias_offset(fresh_thread()));
+      barrier_wait(at.full(place()), int((tile - 1) / At<ROW>::kPlaces % 2));
 #pragma unroll
       for (int k = 0; k < BR / 16; ++k) {
         uint r[4];
@@ -169,12 +171,6 @@ struct Bias {
           y = exp2_fast(fmaf(y, scale2, fmaf(T::high(r[n]), kLog2e, -(n < 2 ? l.y : m.y))));
         }
       }
-      __syncwarp();
-      if (thread() % 32 == 0) barrier_arrive(at.empty(stage()));
-    }
-    TANDEM_DEVICE void wait_ds() {
-      if (params.bias.d_bias)
-        barrier_wait(at.read(place()), int((tile - 1) / At<ROW>::kDs % 2) ^ 1);
     }
     TANDEM_DEVICE void tell_ds() {
       const uint to = uint(thread()) - 128;
@@ -205,7 +201,7 @@ struct Bias {
 #pragma unroll 1
       for (int t = 0; t < (u.seq_q + S.br - 1) / S.br; ++t, to += S.br * strides.s) {
         const bool seen = t >= walk.span.begin && t < walk.span.end;
-        const int place = int(tile % S.ds_stages), size = int(cluster_size());
+        const int place = int(tile % At<ROW>::kPlaces), size = int(cluster_size());
         const int piece = fresh_thread() % 16;
         const Share share{strides,
                           first_row(),
@@ -214,8 +210,8 @@ struct Bias {
                           u.seq_kv - first_key(),
                           params.bias.wide != 0};
         const uint64_t address = params.bias.d_bias + uint64_t(to) * (share.wide ? 4 : 2);
-        const uint from = memory.ds(place) + piece / 8 * S.br * 128;
-        if (seen) barrier_wait(at.written(place), int(tile / S.ds_stages % 2));
+        const uint from = at.tile(place) + piece / 8 * S.br * 128;
+        if (seen) barrier_wait(at.written(place), int(tile / At<ROW>::kPlaces % 2));
         sum_tile<T, S.br>(share, address, from, piece % 8, seen ? size : 0);
         if (seen) {
           __syncwarp();
@@ -240,12 +236,15 @@ struct Bias {
                                      int size) {
     if (size == 1)
       copy_rows<T>(share, to, from, piece);
-    else if (size == 4)
+    else if (size == 4 && fast(share, to))
       sum_many<T, BR, 4>(share, to, from, piece);
-    else if (size == 8)
+    else if (size == 8 && fast(share, to))
       sum_many<T, BR, 8>(share, to, from, piece);
     else
       sum_rows<T>(share, to, from, piece, size);
+  }
+  static TANDEM_DEVICE bool fast(const Share& share, uint64_t to) {
+    return !share.wide && is_whole(share, to) && share.strides.s % 8 == 0;
   }
   static TANDEM_DEVICE uint64_t row_bytes(const Share& share) {
     return uint64_t(share.step * share.strides.s) * (share.wide ? 4 : 2);
@@ -272,29 +271,36 @@ struct Bias {
       put<T>(share, to, sum);
     }
   }
-  // FLY words are on their way while others are summed.
+  // Whole pieces of 16-bit elements at multiples of 16 bytes. FLY words are on their way while others are summed.
   template <typename T, int BR, int SIZE>
   static TANDEM_DEVICE void sum_many(const Share& share, uint64_t to, uint from, int piece) {
-    constexpr int FLY = 4, ALL = BR / 4;
-    const uint at = from + panel_at(share.first, piece);
+    constexpr int FLY = 8, ROWS = FLY / SIZE, STEPS = BR / 4 / FLY;
+    uint at = from + panel_at(share.first, piece);
     const auto words = [&](int n) {
-      return cluster_words(cluster_address(at + n / SIZE * (4 * SIZE * 128), uint(n % SIZE)));
+      return cluster_words(cluster_address(at, uint(n % SIZE)) + n / SIZE * (4 * SIZE * 128));
     };
     uint4 x[FLY];
 #pragma unroll
     for (int n = 0; n < FLY; ++n) x[n] = words(n);
-    float sum[8];
+    int left = share.rows - share.first;
+    const uint64_t bytes = row_bytes(share);
+#pragma unroll 1
+    for (int step = 0; step < STEPS; ++step) {
+      at += ROWS * (4 * SIZE * 128);
 #pragma unroll
-    for (int n = 0; n < ALL; ++n) {
-      if (n % SIZE == 0) {
+      for (int row = 0; row < ROWS; ++row, left -= 4 * SIZE, to += bytes) {
+        float sum[8];
 #pragma unroll
         for (int e = 0; e < 8; ++e) sum[e] = 0.f;
-      }
-      add_words<T>(sum, x[n % FLY]);
-      if (n + FLY < ALL) x[n % FLY] = words(n + FLY);
-      if (n % SIZE == SIZE - 1) {
-        if (share.first + n / SIZE * 4 * SIZE < share.rows) put<T>(share, to, sum);
-        to += row_bytes(share);
+#pragma unroll
+        for (int n = row * SIZE; n < (row + 1) * SIZE; ++n) {
+          add_words<T>(sum, x[n]);
+          if (step + 1 < STEPS) x[n] = words(n);
+        }
+        if (left > 0)
+          __stcs(reinterpret_cast<uint4*>(to),
+                 make_uint4(T::pack(sum[0], sum[1]), T::pack(sum[2], sum[3]),
+                            T::pack(sum[4], sum[5]), T::pack(sum[6], sum[7])));
       }
     }
   }
