@@ -62,7 +62,7 @@ struct Plain {
 // all of them, in f32 and in the order of the batch. Nothing S x S is kept.
 struct Bias;
 template <>
-constexpr bool kOwnDs<Bias> = true;
+constexpr bool kDense<Bias> = true;
 struct Bias {
   using Params = BwdDkvDqBiasParams;
   static constexpr bool kAnyOrder = false;
@@ -72,8 +72,28 @@ struct Bias {
   static constexpr float kLse = kLog2e;  // what lse is multiplied by
   template <int ROW>
   using Tiles = EveryTile<ROW>;
-  static TANDEM_DEVICE int order(const Params& params) { return params.bias.shared; }
-  static TANDEM_DEVICE bool in_turn(const Params& params) { return params.block.in_turn != 0; }
+  // Clusters from params.bias.whole on have parts of tiles of keys.
+  static TANDEM_DEVICE bool find(const Params& params, const BwdShape& shape, Walk* walk) {
+    const uint inner = uint(params.bias.shared), whole = uint(params.bias.whole);
+    uint index = blockIdx.x / inner;
+    const bool cut = inner > 1 && index >= whole;
+    if (cut) {
+      const uint parts = uint(params.bias.parts), n = index - whole;
+      walk->part = int(n % parts), walk->parts = int(parts);
+      index = whole + n / parts;
+    }
+    const uint entry = blockIdx.x % inner;
+    if (!find_walk(params.block, shape, int(inner), params.block.in_turn != 0, walk,
+                   index * inner + entry))
+      return false;
+    if (cut) {
+      const int tiles = walk->span.end - walk->span.begin, from = walk->span.begin;
+      walk->span.begin = from + tiles * walk->part / walk->parts;
+      walk->span.end = from + tiles * (walk->part + 1) / walk->parts;
+      walk->shared = int((index - whole) * inner + entry);
+    }
+    return true;
+  }
 
   // Places for a tile of the bias, which dS of the same tile takes over: a warp writes it where it has read. A place is free
   // again when d_bias is summed; the products of dQ were done before the tile after next came. Barriers, per place: the bias
@@ -177,6 +197,45 @@ struct Bias {
       if (params.bias.d_bias && to < cluster_size())
         cluster_arrive(cluster_address(at.written(place()), to));
     }
+    // Adds up what the workgroups with parts of a tile of keys have of d_k and d_v; who comes last does, in the order of the
+    // parts. False for the others. scratch: a word of the warpgroup's.
+    template <int N>
+    TANDEM_DEVICE bool gather(const Walk& walk, uint scratch, float (&d_k)[N], float (&d_v)[N]) {
+      constexpr int kFours = 2 * N / 4;
+      const int group = fresh_thread() / 128 - 1, own = fresh_thread() % 128;
+      const int place = 2 * walk.shared + group;
+      float4* all = reinterpret_cast<float4*>(params.bias.parts_at) +
+                    int64_t(place) * walk.parts * (kFours * 128) + own;
+      float4* mine = all + walk.part * (kFours * 128);
+#pragma unroll
+      for (int i = 0; i < N / 4; ++i) {
+        mine[i * 128] = make_float4(d_k[4 * i], d_k[4 * i + 1], d_k[4 * i + 2], d_k[4 * i + 3]);
+        mine[(N / 4 + i) * 128] =
+            make_float4(d_v[4 * i], d_v[4 * i + 1], d_v[4 * i + 2], d_v[4 * i + 3]);
+      }
+      __threadfence();
+      named_sync(kGroup + group, 128);
+      if (own == 0)
+        put_shared(scratch, __int_as_float(
+                                atomicAdd(reinterpret_cast<int*>(params.bias.counts) + place, 1)));
+      named_sync(kGroup + group, 128);
+      const int before = __float_as_int(shared_float2(scratch).x);
+      named_sync(kGroup + group, 128);  // the words are used anew
+      if (before != walk.parts - 1) return false;
+      __threadfence();
+#pragma unroll
+      for (int i = 0; i < N; ++i) d_k[i] = d_v[i] = 0.f;
+#pragma unroll 1
+      for (int part = 0; part < walk.parts; ++part, all += kFours * 128) {
+#pragma unroll
+        for (int i = 0; i < N / 4; ++i) {
+          const float4 x = __ldcg(all + i * 128), y = __ldcg(all + (N / 4 + i) * 128);
+          d_k[4 * i] += x.x, d_k[4 * i + 1] += x.y, d_k[4 * i + 2] += x.z, d_k[4 * i + 3] += x.w;
+          d_v[4 * i] += y.x, d_v[4 * i + 1] += y.y, d_v[4 * i + 2] += y.z, d_v[4 * i + 3] += y.w;
+        }
+      }
+      return true;
+    }
   };
 
   // This workgroup's share of a tile of d_bias: every cluster_size()-th of 4 rows, over the whole cluster. A thread has 8
@@ -194,12 +253,14 @@ struct Bias {
     const auto first_row = [] { return 4 * int(cluster_rank()) + (fresh_thread() - 64) / 16; };
     const auto first_key = [&] { return walk.col0 + fresh_thread() % 16 * 8; };
     uint tile = 0;  // how many were summed: of this, places and parities follow
+    const int begin = walk.part == 0 ? 0 : walk.span.begin;
+    const int end = walk.part == walk.parts - 1 ? (u.seq_q + S.br - 1) / S.br : walk.span.end;
     for (int n = 0; n < u.group; ++n) {
       int64_t to = (params.bias.shared != 1 ? 0 : walk.batch) * strides.b +
-                   (walk.head_kv * u.group + n) * strides.h + first_row() * strides.s +
-                   first_key() * strides.d;
+                   (walk.head_kv * u.group + n) * strides.h +
+                   (begin * S.br + first_row()) * strides.s + first_key() * strides.d;
 #pragma unroll 1
-      for (int t = 0; t < (u.seq_q + S.br - 1) / S.br; ++t, to += S.br * strides.s) {
+      for (int t = begin; t < end; ++t, to += S.br * strides.s) {
         const bool seen = t >= walk.span.begin && t < walk.span.end;
         const int place = int(tile % At<ROW>::kPlaces), size = int(cluster_size());
         const int piece = fresh_thread() % 16;
@@ -236,15 +297,12 @@ struct Bias {
                                      int size) {
     if (size == 1)
       copy_rows<T>(share, to, from, piece);
-    else if (size == 4 && fast(share, to))
+    else if (size == 4)
       sum_many<T, BR, 4>(share, to, from, piece);
-    else if (size == 8 && fast(share, to))
+    else if (size == 8)
       sum_many<T, BR, 8>(share, to, from, piece);
     else
       sum_rows<T>(share, to, from, piece, size);
-  }
-  static TANDEM_DEVICE bool fast(const Share& share, uint64_t to) {
-    return !share.wide && is_whole(share, to) && share.strides.s % 8 == 0;
   }
   static TANDEM_DEVICE uint64_t row_bytes(const Share& share) {
     return uint64_t(share.step * share.strides.s) * (share.wide ? 4 : 2);
@@ -271,36 +329,29 @@ struct Bias {
       put<T>(share, to, sum);
     }
   }
-  // Whole pieces of 16-bit elements at multiples of 16 bytes. FLY words are on their way while others are summed.
+  // FLY words are on their way while others are summed.
   template <typename T, int BR, int SIZE>
   static TANDEM_DEVICE void sum_many(const Share& share, uint64_t to, uint from, int piece) {
-    constexpr int FLY = 8, ROWS = FLY / SIZE, STEPS = BR / 4 / FLY;
-    uint at = from + panel_at(share.first, piece);
+    constexpr int FLY = 4, ALL = BR / 4;
+    const uint at = from + panel_at(share.first, piece);
     const auto words = [&](int n) {
-      return cluster_words(cluster_address(at, uint(n % SIZE)) + n / SIZE * (4 * SIZE * 128));
+      return cluster_words(cluster_address(at + n / SIZE * (4 * SIZE * 128), uint(n % SIZE)));
     };
     uint4 x[FLY];
 #pragma unroll
     for (int n = 0; n < FLY; ++n) x[n] = words(n);
-    int left = share.rows - share.first;
-    const uint64_t bytes = row_bytes(share);
-#pragma unroll 1
-    for (int step = 0; step < STEPS; ++step) {
-      at += ROWS * (4 * SIZE * 128);
+    float sum[8];
 #pragma unroll
-      for (int row = 0; row < ROWS; ++row, left -= 4 * SIZE, to += bytes) {
-        float sum[8];
+    for (int n = 0; n < ALL; ++n) {
+      if (n % SIZE == 0) {
 #pragma unroll
         for (int e = 0; e < 8; ++e) sum[e] = 0.f;
-#pragma unroll
-        for (int n = row * SIZE; n < (row + 1) * SIZE; ++n) {
-          add_words<T>(sum, x[n]);
-          if (step + 1 < STEPS) x[n] = words(n);
-        }
-        if (left > 0)
-          __stcs(reinterpret_cast<uint4*>(to),
-                 make_uint4(T::pack(sum[0], sum[1]), T::pack(sum[2], sum[3]),
-                            T::pack(sum[4], sum[5]), T::pack(sum[6], sum[7])));
+      }
+      add_words<T>(sum, x[n % FLY]);
+      if (n + FLY < ALL) x[n % FLY] = words(n + FLY);
+      if (n % SIZE == SIZE - 1) {
+        if (share.first + n / SIZE * 4 * SIZE < share.rows) put<T>(share, to, sum);
+        to += row_bytes(share);
       }
     }
   }
