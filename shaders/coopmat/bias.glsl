@@ -42,7 +42,8 @@ void fetch_bias(out Bias x, int i0, int i, int j0, int j) {
     Rows4 at = Rows4(add64(add64(inputs.bias, mul64(row, top)), left << BIAS_SHIFT));
     coopMatLoad(x.words, at.w, min(i, rows) * pitch + (min(j, keys) << BIAS_SHIFT >> 4), pitch, ROW_MAJOR);
   } else if (BIAS_BLOCKS) {
-    const int top = max(min(i0 + i, block.seq_q - MM), 0), left = min(j0 + j, block.seq_kv - KEY_STEP * MN);
+    const int top = max(min(i0 + i, block.seq_q - MM), 0);
+    const int left = TILES_EXIST ? j0 + j : min(j0 + j, block.seq_kv - KEY_STEP * MN);
     Rows4 at = Rows4(add64(add64(inputs.bias, mul64(row, top)), left << BIAS_SHIFT));
     coopMatLoad(x.words, at.w, 0, pitch, ROW_MAJOR);
   }

@@ -18,7 +18,11 @@ const bool PARKS = PLAIN && FAR && SUBGROUP != 8;
 #define COL_OF(tile) (min(tile, tiles.end - 1) * COLS)
 // Scores of tile t, whose K is in shared memory, in s. What is hidden of a block is what its products begin with.
 #define PLAIN_SCORES(s)                                                                            \
-  EACH(n, NB) EACH(r, RM) s[r][n] = ACC(0.0);                                                      \
+  if (BIAS_FIRST) {                                                                                \
+    EACH(n, NB) EACH(r, RM) s[r][n] = first_block(bias[r][PAIRS ? n & ~1 : n], n, false);          \
+  } else {                                                                                         \
+    EACH(n, NB) EACH(r, RM) s[r][n] = ACC(0.0);                                                    \
+  }                                                                                                \
   if (NEEDS_MASK(t < tiles.full_begin || t >= tiles.full_end)) {                                   \
     MASK_TILE(s, my_row0, t * COLS)                                                                \
   }                                                                                                \
@@ -79,6 +83,9 @@ const bool PARKS = PLAIN && FAR && SUBGROUP != 8;
       s[r][n][i] = exp2(fma(s[r][n][i], log2_scale, below[r][i]));                                 \
       l[r][i] += s[r][n][i];                                                                       \
     }                                                                                              \
+    if (BIAS_FIRST) { /* of the next tile: S is done with its registers */                         \
+      FETCH_BIAS(bias, row0, COL_OF(t + 1))                                                        \
+    }                                                                                              \
     EACH(n, NB) {                                                                                  \
       OPERAND_A p[RM];                                                                             \
       EACH(r, RM) p[r] = to_operand(s[r][n], true);                                                \
@@ -103,6 +110,7 @@ const bool PARKS = PLAIN && FAR && SUBGROUP != 8;
 
 #define PLAIN_LOOP                                                                                 \
   ACC below[RM], s[RM][NB], ahead[RM][NB];                                                         \
+  Bias bias[RM][NB];                                                                               \
   if (PARKS) {                                                                                     \
     EACH(r, RM) {                                                                                  \
       ELEMENTS(i, m[r]) below[r][i] = -log2_origin(m[r][i]);                                       \
@@ -112,6 +120,9 @@ const bool PARKS = PLAIN && FAR && SUBGROUP != 8;
   }                                                                                                \
   int t = tiles.begin;                                                                             \
   if (t < tiles.end) {                                                                             \
+    if (BIAS_FIRST) {                                                                              \
+      FETCH_BIAS(bias, row0, t * COLS)                                                             \
+    }                                                                                              \
     fetch_tile(stage_1, k, t * COLS, D_CHUNKS);                                                    \
     put_tile(0, stage_1, k, 0, D_CHUNKS);                                                          \
     if (FAR) {                                                                                     \
