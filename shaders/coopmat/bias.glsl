@@ -20,7 +20,7 @@ const bool BIAS_CHUNKS = BIAS != 0 && WIDE != 0 && BIAS_WIDE != 0 && !BIAS_BLOCK
 const bool BIAS_PIPED = BIAS_CHUNKS && PIPES_BIAS && RM == 1 && KN == 1;
 const int BIAS_TURNS = (BLOCK_CHUNKS + SUBGROUP - 1) / SUBGROUP;
 const int BIAS_WORDS = BIAS == F32 ? 2 : 1; // uvec4s of a chunk
-const int BIAS_VEC = BIAS_CHUNKS ? BIAS_TURNS * BIAS_WORDS : 1;
+const int BIAS_VEC = BIAS_CHUNKS || BIAS_BLOCKS ? BIAS_TURNS * 2 : 1;
 struct Bias {
   uvec4 chunks[BIAS_VEC];
   ACC words;
@@ -31,21 +31,26 @@ int block_chunk(int turn) {
   const int n = LANE + turn * SUBGROUP;
   return BLOCK_CHUNKS % SUBGROUP == 0 ? n : n % BLOCK_CHUNKS;
 }
+// The same of a block of words.
+const int WORD_TURNS = (MM * MN / 4 + SUBGROUP - 1) / SUBGROUP;
+int word_chunk(int turn) {
+  const int n = LANE + turn * SUBGROUP;
+  return MM * MN / 4 % SUBGROUP == 0 ? n : n % (MM * MN / 4);
+}
 // Of the block with query rows from i0 + i and keys from j0 + j on. i0 and j0 are the workgroup's, i and j can be the
 // subgroup's own: chunks by an index off one address, as in stage.glsl.
 void fetch_bias(out Bias x, int i0, int i, int j0, int j) {
   const uvec2 row = to_bytes(extra.bias.sd.xy, BIAS_SHIFT);
   const int pitch = int(row.x >> 4);
-  if (BIAS_BLOCKS && ENTRIES > 1) {
+  if (BIAS_BLOCKS) {
     const int top = clamp(i0, 0, max(block.seq_q - MM, 0)), left = min(j0, block.seq_kv - KEY_STEP * MN);
     const int rows = max(block.seq_q - MM - top, 0), keys = block.seq_kv - KEY_STEP * MN - left;
     Rows4 at = Rows4(add64(add64(inputs.bias, mul64(row, top)), left << BIAS_SHIFT));
-    coopMatLoad(x.words, at.w, min(i, rows) * pitch + (min(j, keys) << BIAS_SHIFT >> 4), pitch, ROW_MAJOR);
-  } else if (BIAS_BLOCKS) {
-    const int top = max(min(i0 + i, block.seq_q - MM), 0);
-    const int left = TILES_EXIST ? j0 + j : min(j0 + j, block.seq_kv - KEY_STEP * MN);
-    Rows4 at = Rows4(add64(add64(inputs.bias, mul64(row, top)), left << BIAS_SHIFT));
-    coopMatLoad(x.words, at.w, 0, pitch, ROW_MAJOR);
+    const int first = min(i, rows) * pitch + ((TILES_EXIST ? j : min(j, keys)) << BIAS_SHIFT >> 4);
+    EACH(turn, WORD_TURNS) {
+      const int n = word_chunk(turn);
+      x.chunks[turn] = at.w[first + n / (MN / 4) * pitch + n % (MN / 4)];
+    }
   }
   if (!BIAS_CHUNKS) return;
   const bool whole = WHOLE != 0 && OWNS_KEYS; // all blocks have all of their rows
@@ -76,6 +81,16 @@ void put_bias(Bias from) {
     scratch[at] = BIAS == F32 ? uintBitsToFloat(w) : bias_floats(w.x, w.y);
     scratch[at + 1] = BIAS == F32 ? uintBitsToFloat(next) : bias_floats(w.z, w.w);
   }
+}
+// The words of a block that was fetched, by way of the scratch.
+void settle_bias(inout Bias x) {
+  EACH(turn, WORD_TURNS) {
+    const int n = word_chunk(turn);
+    scratch[MY_SCRATCH + n / (MN / 4) * SCRATCH_PITCH + n % (MN / 4)] = uintBitsToFloat(x.chunks[turn]);
+  }
+  subgroupBarrier();
+  coopMatLoad(x.words, scratch, MY_SCRATCH, SCRATCH_PITCH, ROW_MAJOR);
+  subgroupBarrier();
 }
 // n: the block's number, of which with PAIRS the last bit says which keys of the words are its own.
 ACC bias_block(Bias from, int n, bool flip) {

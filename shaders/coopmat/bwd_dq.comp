@@ -124,6 +124,10 @@ void main() {
   if (SUMS != 0 && ENTRIES == 1) {
     EACH(r, RM) EACH(i, 2) LOAD_SUM(ahead[r][i], r, tiles.begin * NB + i)
   }
+  Bias bias[STEP_BLOCKS];
+  if (PAIRS && next < tiles.end) { // of all keys of a tile
+    EACH(r, RM) fetch_bias(bias[r], row0, BLOCK_ROW + r * MM, next * COLS, 0);
+  }
   while (next < tiles.end) {
     const int t = next, col0 = t * COLS;
     if (ENTRIES == 1) barrier(); // the readers of the tile before are done
@@ -142,9 +146,8 @@ void main() {
       }
     }
 
-    Bias bias[STEP_BLOCKS];
-    if (PAIRS) { // of all keys of the tile; anywhere else it costs more on an H100 (580.159.04)
-      EACH(r, RM) fetch_bias(bias[r], row0, BLOCK_ROW + r * MM, col0, 0);
+    if (PAIRS) {
+      EACH(r, RM) settle_bias(bias[r]);
     }
     // Rolled: see bwd_dkv.comp.
     [[dont_unroll]] for (int turn = 0; turn < COL_STEPS; turn++) {
@@ -211,6 +214,9 @@ void main() {
         EACH(r, RM) acc[r][d] = coopMatMulAdd(ds[r], y, acc[r][d]);
       }
       if (COL_STEPS == 1) break; // no loop at all: addresses are constants then
+    }
+    if (PAIRS) {
+      EACH(r, RM) fetch_bias(bias[r], row0, BLOCK_ROW + r * MM, min(next, tiles.end - 1) * COLS, 0);
     }
     if (ENTRIES > 1) {
       // The team's own block of ds, of both entries, joins the sum; or leaves, by way of the other's part of the scratch, which

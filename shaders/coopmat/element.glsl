@@ -166,6 +166,7 @@ const bool FIRST_IS_EXACT = NORM == SOFTMAX && !HAS_SCORES && folded;
   if (HAS_SCORES) {                                                                                          \
     EACH(r, RM) EACH(n, NB) {                                                                                \
       ACC x;                                                                                                 \
+      if (BIAS_SCORES && BIAS_BLOCKS && (!PAIRS || n % 2 == 0)) settle_bias(bias[r][n]);                      \
       if (BIAS_SCORES && BIAS_MATRICES) x = bias_block(bias[r][PAIRS ? n & ~1 : n], n, false);               \
       score_block(s[r][n], slope[r][n], x, i0 + r * MM, block_key(j0, n), false);                            \
     }                                                                                                        \
@@ -181,6 +182,7 @@ const bool FIRST_IS_EXACT = NORM == SOFTMAX && !HAS_SCORES && folded;
   if (HAS_SCORES) {                                                                                          \
     EACH(q, STEP_BLOCKS) {                                                                                   \
       ACC x;                                                                                                 \
+      if (BIAS_SCORES && BIAS_BLOCKS && !PAIRS) settle_bias(bias[q]);                                          \
       if (BIAS_SCORES && BIAS_MATRICES) x = bias_block(bias[q], part, flip);                                 \
       score_block(s[q], slope[q], x, i0 + STEP_QUERY(q, flip), j0 + STEP_KEY(q, flip), flip);                \
     }                                                                                                        \

@@ -57,7 +57,7 @@ const bool ALWAYS_GROWS = TANDEM_CM2 == 0 && SUBGROUP == 8;
 #if TANDEM_CM2
 #include "coopmat/plain.glsl"
 // The same of maxima where the products begin with the bias.
-const bool PARKS_TOO = BIAS_FIRST && RM == 1 && SUBGROUP != 8;
+const bool PARKS_TOO = false;
 #define OWN_ORIGIN
 #else // RADV (Mesa 25.0) crashes on an origin that outlives the block
 #define COL_OF(tile) (min(tile, tiles.end - 1) * COLS)
@@ -260,7 +260,10 @@ void main() {
       FETCH_BIAS(bias, row0, col0)
     }
     ACC s[RM][NB], slope[RM][NB];
-    EACH(n, NB) EACH(r, RM) s[r][n] = first_block(bias[r][PAIRS ? n & ~1 : n], n, false);
+    EACH(n, NB) EACH(r, RM) {
+      if (BIAS_FIRST && (!PAIRS || n % 2 == 0)) settle_bias(bias[r][n]);
+      s[r][n] = first_block(bias[r][PAIRS ? n & ~1 : n], n, false);
+    }
     const bool partial = t < tiles.full_begin || t >= tiles.full_end;
     if (MASKS_FIRST && NEEDS_MASK(partial)) {
       MASK_TILE(s, my_row0, col0)

@@ -11,7 +11,7 @@ const bool PLAIN = KV_ROW != 0 && FLYING;
 const bool FAR = RM == 1;
 // The rows' maxima stay in the scratch, where only the branch in which they move looks for them. Not on lavapipe, whose
 // barriers of a subgroup are the workgroup's; no other device has subgroups of 8.
-const bool PARKS = PLAIN && FAR && SUBGROUP != 8;
+const bool PARKS = PLAIN && FAR && SUBGROUP != 8 && BIAS == 0;
 #define PARK(m) coopMatStore(m, scratch, MY_SCRATCH, MN / 4, ROW_MAJOR);
 #define UNPARK(m) coopMatLoad(m, scratch, MY_SCRATCH, MN / 4, ROW_MAJOR);
 
@@ -19,7 +19,10 @@ const bool PARKS = PLAIN && FAR && SUBGROUP != 8;
 // Scores of tile t, whose K is in shared memory, in s. What is hidden of a block is what its products begin with.
 #define PLAIN_SCORES(s)                                                                            \
   if (BIAS_FIRST) {                                                                                \
-    EACH(n, NB) EACH(r, RM) s[r][n] = first_block(bias[r][PAIRS ? n & ~1 : n], n, false);          \
+    EACH(n, NB) EACH(r, RM) {                                                                      \
+      if (!PAIRS || n % 2 == 0) settle_bias(bias[r][n]);                                           \
+      s[r][n] = first_block(bias[r][PAIRS ? n & ~1 : n], n, false);                                \
+    }                                                                                              \
   } else {                                                                                         \
     EACH(n, NB) EACH(r, RM) s[r][n] = ACC(0.0);                                                    \
   }                                                                                                \
