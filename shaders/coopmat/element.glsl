@@ -166,8 +166,8 @@ const bool FIRST_IS_EXACT = NORM == SOFTMAX && !HAS_SCORES && folded;
   if (HAS_SCORES) {                                                                                          \
     EACH(r, RM) EACH(n, NB) {                                                                                \
       ACC x;                                                                                                 \
-      if (BIAS_SCORES && BIAS_BLOCKS && (!PAIRS || n % 2 == 0)) settle_bias(bias[r][n]);                      \
-      if (BIAS_SCORES && BIAS_MATRICES) x = bias_block(bias[r][PAIRS ? n & ~1 : n], n, false);               \
+      if (BIAS_SCORES && SPAN > 1 && n == SPAN_FIRST(n)) begin_bias(bias[r][n]);                             \
+      if (BIAS_SCORES && BIAS_MATRICES) x = bias_block(bias[r][SPAN_FIRST(n)], n, false);                    \
       score_block(s[r][n], slope[r][n], x, i0 + r * MM, block_key(j0, n), false);                            \
     }                                                                                                        \
   }                                                                                                          \
@@ -182,7 +182,6 @@ const bool FIRST_IS_EXACT = NORM == SOFTMAX && !HAS_SCORES && folded;
   if (HAS_SCORES) {                                                                                          \
     EACH(q, STEP_BLOCKS) {                                                                                   \
       ACC x;                                                                                                 \
-      if (BIAS_SCORES && BIAS_BLOCKS && !PAIRS) settle_bias(bias[q]);                                          \
       if (BIAS_SCORES && BIAS_MATRICES) x = bias_block(bias[q], part, flip);                                 \
       score_block(s[q], slope[q], x, i0 + STEP_QUERY(q, flip), j0 + STEP_KEY(q, flip), flip);                \
     }                                                                                                        \

@@ -69,7 +69,9 @@ const int ENTRIES = 1;
 #endif
 // Whether bias comes by whole blocks (bias.glsl), for kernels that ask for it. PAIRS: of 16-bit elements, a word two keys:
 // the even ones of 2 MN keys make up one block of a tile, the odd ones the next.
-#ifndef TAKES_BLOCKS
+// coopmat2 has another way.
+#if TANDEM_CM2 || !defined(TAKES_BLOCKS)
+#undef TAKES_BLOCKS
 #define TAKES_BLOCKS false
 #endif
 const bool BIAS_BLOCKS = TAKES_BLOCKS && BIAS != 0 && WIDE != 0 && BIAS_WIDE == 2;

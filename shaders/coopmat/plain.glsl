@@ -8,10 +8,10 @@
 const bool PLAIN = KV_ROW != 0 && FLYING;
 // K and V fly in registers of their own, each from the place where the tile before it is put: a whole turn. With RM 2
 // they take turns, as there is no room for two.
-const bool FAR = RM == 1;
+const bool FAR = RM == 1 && BIAS == 0;
 // The rows' maxima stay in the scratch, where only the branch in which they move looks for them. Not on lavapipe, whose
 // barriers of a subgroup are the workgroup's; no other device has subgroups of 8.
-const bool PARKS = PLAIN && FAR && SUBGROUP != 8 && BIAS == 0;
+const bool PARKS = PLAIN && FAR && SUBGROUP != 8;
 #define PARK(m) coopMatStore(m, scratch, MY_SCRATCH, MN / 4, ROW_MAJOR);
 #define UNPARK(m) coopMatLoad(m, scratch, MY_SCRATCH, MN / 4, ROW_MAJOR);
 
@@ -19,9 +19,9 @@ const bool PARKS = PLAIN && FAR && SUBGROUP != 8 && BIAS == 0;
 // Scores of tile t, whose K is in shared memory, in s. What is hidden of a block is what its products begin with.
 #define PLAIN_SCORES(s)                                                                            \
   if (BIAS_FIRST) {                                                                                \
-    EACH(n, NB) EACH(r, RM) {                                                                      \
-      if (!PAIRS || n % 2 == 0) settle_bias(bias[r][n]);                                           \
-      s[r][n] = first_block(bias[r][PAIRS ? n & ~1 : n], n, false);                                \
+    EACH(r, RM) EACH(n, NB) {                                                                      \
+      if (SPAN > 1 && n == SPAN_FIRST(n)) begin_bias(bias[r][n]);                                  \
+      s[r][n] = first_block(bias[r][SPAN_FIRST(n)], n, false);                                     \
     }                                                                                              \
   } else {                                                                                         \
     EACH(n, NB) EACH(r, RM) s[r][n] = ACC(0.0);                                                    \
