@@ -152,10 +152,9 @@ void begin_ds(uvec2 elements, int rows) {
   d_bias.rows = rows;
 }
 
-#ifndef DSH
-#define DSH true
-#endif
-const bool DS_HALVES = DSH && KN == 1 && WIDE != 0 && D_BIAS_WIDE != 0 && D_BIAS == DTYPE;
+layout(buffer_reference, std430, buffer_reference_align = 16) writeonly buffer Stores4 { uvec4 w[]; };
+// It leaves by chunks of what the kernel's operands are.
+const bool DS_HALVES = TANDEM_CM2 == 1 && KN == 1 && WIDE != 0 && D_BIAS_WIDE != 0 && D_BIAS == DTYPE;
 uint ds_pair(float a, float b) { return to_bits16(D_BIAS, a) | to_bits16(D_BIAS, b) << 16; }
 // Eight keys of a row.
 void store_chunk(int i, int j, vec4 low, vec4 high) {
@@ -181,25 +180,41 @@ void store_chunk(int i, int j, vec4 low, vec4 high) {
     at = add64(at, d_bias.col);
   }
 }
+#if TANDEM_CM2
+// nearest16() of all elements, for f16 by sums in which the last bit that stays is that of f16: 2^13 (13 bits less) times
+// 1.5 times the number's power of two, or at least that of its least numbers.
+ACC round_ds(ACC ds) {
+  ELEMENTS(k, ds) {
+    if (DTYPE == F16) {
+      const float far = max(uintBitsToFloat((floatBitsToUint(ds[k]) & 0x7f800000u) + 0x06c00000u), 0.75);
+      precise float x = ds[k] + far;
+      precise float nearest = x - far;
+      ds[k] = abs(nearest) >= 65536.0 ? uintBitsToFloat(floatBitsToUint(nearest) & 0x80000000u | 0x7f800000u) : nearest;
+    } else {
+      ds[k] = nearest16(ds[k]);
+    }
+  }
+  return ds;
+}
+// Of numbers that are rounded: the same operand that d_q is a product of.
+void store_rounded(OPERAND_A ds, int i0, int j0, int to) {
+  const int pitch = KEYS / 8 + 1;
+  coopMatStore(ds, scratch, to, pitch, ROW_MAJOR);
+  subgroupBarrier();
+  EACH(turn, BIAS_TURNS) {
+    const int n = block_chunk(turn), i = n / (KEYS / 8), j = j0 + n % (KEYS / 8) * 8;
+    const uvec4 words = floatBitsToUint(scratch[to + i * pitch + n % (KEYS / 8)]);
+    if ((BLOCK_CHUNKS % SUBGROUP == 0 || LANE + turn * SUBGROUP < BLOCK_CHUNKS) && i0 + i < d_bias.rows && j < block.seq_kv)
+      Stores4(add64(d_bias.base, mul64(d_bias.row, i0))).w[i * int(d_bias.row.x >> 4) + (j >> 3)] = words;
+  }
+  subgroupBarrier();
+}
+#endif
 // to: the part of scratch that it goes through.
 void store_ds(ACC ds, int i0, int j0, int to) {
 #if TANDEM_CM2
   if (DS_HALVES) {
-    const int pitch = KEYS / 8 + 1;
-    ELEMENTS(k, ds) ds[k] = nearest16(ds[k]);
-#if TANDEM_BF16
-    coopMatStore(OPERAND_A(ds), scratch, to, pitch, ROW_MAJOR);
-#else
-    coopMatStore(ACC_16(ds), scratch, to, pitch, ROW_MAJOR);
-#endif
-    subgroupBarrier();
-    EACH(turn, BIAS_TURNS) {
-      const int n = block_chunk(turn), i = i0 + n / (KEYS / 8), j = j0 + n % (KEYS / 8) * 8;
-      if ((BLOCK_CHUNKS % SUBGROUP == 0 || LANE + turn * SUBGROUP < BLOCK_CHUNKS) && i < d_bias.rows && j < block.seq_kv)
-        Store4(add64(add64(d_bias.base, mul64(d_bias.row, i)), j << D_BIAS_SHIFT)).w =
-            floatBitsToUint(scratch[to + n / (KEYS / 8) * pitch + n % (KEYS / 8)]);
-    }
-    subgroupBarrier();
+    store_rounded(OPERAND_A(round_ds(ds)), i0, j0, to);
     return;
   }
 #endif

@@ -27,6 +27,7 @@ layout(push_constant) uniform Push {
 #include "softmax.glsl"
 #include "weight.glsl"
 #define TAKES_ENTRIES
+#define ROUNDS_FAST true // 1 %; bwd_dkv gets slower
 #include "coopmat/matrix.glsl"
 #include "coopmat/stage.glsl"
 #define STORES_DS
@@ -198,6 +199,12 @@ void main() {
             store_ds(sum[q], my_row0 + STEP_ROW(q), j0, MY_SCRATCH);
           else
             coopMatStore(sum[q], sums.w, SUM_AT(q, t * NB + n), MN / 4, ROW_MAJOR);
+#if TANDEM_CM2
+        } else if (DS_HALVES && SOFTCAP == 0) {
+          ds[q] = OPERAND_A(round_ds(s[q]));
+          store_rounded(ds[q], my_row0 + STEP_ROW(q), AT_COL(j0, q), MY_SCRATCH);
+          continue;
+#endif
         } else if (D_BIAS != 0) {
           store_ds(s[q], my_row0 + STEP_ROW(q), AT_COL(j0, q), MY_SCRATCH);
         }

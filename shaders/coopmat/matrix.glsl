@@ -213,6 +213,9 @@ uvec4 packed_chunk(int n) {
 }
 #endif
 
+#ifndef ROUNDS_FAST
+#define ROUNDS_FAST false
+#endif
 const int OPERAND_PITCH = MK / 8 + 1;
 // finite: nothing is lost where a NaN becomes a number.
 OPERAND_A to_operand(ACC x, bool finite) {
@@ -222,7 +225,10 @@ OPERAND_A to_operand(ACC x, bool finite) {
   // nearest with ties away from 0; infinities and NaNs stay what they are.
   ELEMENTS(k, x) {
     const uint bits = floatBitsToUint(x[k]);
-    x[k] = uintBitsToFloat(bits + (finite || (bits & 0x7f800000u) != 0x7f800000u ? 0x8000u : 0u));
+    if (ROUNDS_FAST) // a NaN may become a number whose sign is set and whose last bits are, which none has here
+      x[k] = intBitsToFloat((finite ? int(bits) : min(int(bits), 0x7fff7fff)) + 0x8000);
+    else
+      x[k] = uintBitsToFloat(bits + (finite || (bits & 0x7f800000u) != 0x7f800000u ? 0x8000u : 0u));
   }
 #endif
   return OPERAND_A(x);
