@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// fwd's loop over tiles where products and exponentials are all there is (KV_ROW, src/params.cpp), for coopmat2, where
-// left operands are as wide as accumulators (KN is 1). It begins with the exponentials: the next tile's scores are
-// multiplied at its end. Then no branch but that of the row maxima stands between the products, over whose two sides
+// fwd's loop over tiles where products, a dense bias that they begin with and exponentials are all there is (KV_ROW,
+// src/params.cpp), for coopmat2, where left operands are as wide as accumulators (KN is 1). It begins with the
+// exponentials: the next tile's scores are multiplied at its end. Then no branch but that of the row maxima stands between the products, over whose two sides
 // NVIDIA's compiler (580.159.04) copies o from registers to registers (docs/kernels-matrix.md, "What a compiler makes of
 // the loop").
 
 const bool PLAIN = KV_ROW != 0 && FLYING;
-// K and V fly in registers of their own, each from the place where the tile before it is put: a whole turn. With RM 2
-// they take turns, as there is no room for two.
+// K and V fly in registers of their own, each from the place where the tile before it is put: a whole turn. With RM 2, or a
+// bias, they take turns, as there is no room for two.
 const bool FAR = RM == 1 && BIAS == 0;
 // The rows' maxima stay in the scratch, where only the branch in which they move looks for them. Not on lavapipe, whose
 // barriers of a subgroup are the workgroup's; no other device has subgroups of 8.
