@@ -135,6 +135,17 @@ int entries_at_once(const Problem& p, const Caps& caps, const PathRow& row, cons
              : 1;
 }
 
+// The first tile of bwd_dq that takes two entries at once, which is worth more than the rows of one for narrow heads (D 64, H100:
+// 2.07 ms for 2.48).
+const MatrixTile* tile_for_two(const Problem& p, const Caps& caps, const PathRow& row,
+                               const MatrixDims& shape) {
+  for (const MatrixTile& t : kMatrixTiles)
+    if (t.stem == Stem::bwd_dq && entries_at_once(p, caps, row, t, shape) == 2 &&
+        tile_refusal(p, caps, row, t, shape).empty())
+      return &t;
+  return nullptr;
+}
+
 bool has_matrix_tiles(Stem stem) {
   for (const MatrixTile& t : kMatrixTiles)
     if (t.stem == stem) return true;
@@ -192,6 +203,8 @@ bool choose_matrix_tiles(const Problem& p, const Caps& caps, const PathRow& row,
   *form = [=, &p, &caps, &row](Launch* launch) {
     const MatrixTile* t = chosen[size_t(launch->stem)];
     if (!t) return form_plain(p, row, *plain, launch);
+    if (launch->sums_d_bias && !t->doubled)
+      if (const MatrixTile* two = tile_for_two(p, caps, row, shape)) t = two;
     launch->subgroup = pinned_subgroup(caps, *t);
     launch->tile = tile_of(*t, shape, launch->subgroup);
     launch->matrix = shape;

@@ -85,8 +85,8 @@ TEST_CASE("regression: rows and sums in turns") { check_sums_in_turns(true); }
 TEST_CASE("regression: odd rows and sums in turns") { check_sums_in_turns(false); }
 
 // d_bias summed over the batch by bwd_dq, two entries at once: with bias by blocks or, of odd rows, by chunks, and of two
-// entries or more. 32 heads, as such sums are for devices that heads and tiles keep busy. Without the tiles of D 64: those
-// that take one entry at a time do it here.
+// entries or more. 32 heads, as such sums are for devices that heads and tiles keep busy. coopmat takes one entry at a
+// time here.
 namespace {
 void check_entries(int64_t batch, int64_t rows, tandem_dtype bias) {
   tandem_problem p = problem(TANDEM_BACKWARD, TANDEM_F16, {batch, 32, 32, rows, 48, 16, 16});

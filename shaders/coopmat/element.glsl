@@ -166,7 +166,8 @@ const bool FIRST_IS_EXACT = NORM == SOFTMAX && !HAS_SCORES && folded;
   if (HAS_SCORES) {                                                                                          \
     EACH(r, RM) EACH(n, NB) {                                                                                \
       ACC x;                                                                                                 \
-      if (BIAS_SCORES && BIAS_MATRICES) x = bias_block(bias[r][PAIRS ? n & ~1 : n], n, false);               \
+      if (BIAS_SCORES && SPAN > 1 && n == SPAN_FIRST(n)) begin_bias(bias[r][n]);                             \
+      if (BIAS_SCORES && BIAS_MATRICES) x = bias_block(bias[r][SPAN_FIRST(n)], n, false);                    \
       score_block(s[r][n], slope[r][n], x, i0 + r * MM, block_key(j0, n), false);                            \
     }                                                                                                        \
   }                                                                                                          \

@@ -33,9 +33,10 @@ layout(push_constant) uniform Push {
 #endif
 #include "coopmat/matrix.glsl"
 #include "coopmat/stage.glsl"
+#define BIAS_SPAN 2
 #include "coopmat/bias.glsl"
 #define MASKS_FIRST FIRST_IS_EXACT
-#define BIAS_BEGINS BIAS_BLOCKS
+#define BIAS_BEGINS (TANDEM_CM2 == 1 || BIAS_BLOCKS)
 #include "coopmat/element.glsl"
 #include "coopmat/skip.glsl"
 #include "coopmat/entmax.glsl"
@@ -56,14 +57,9 @@ const bool ALWAYS_GROWS = TANDEM_CM2 == 0 && SUBGROUP == 8;
 
 #if TANDEM_CM2
 #include "coopmat/plain.glsl"
-// The same of maxima where the products begin with the bias.
-const bool PARKS_TOO = BIAS_FIRST && RM == 1 && SUBGROUP != 8;
 #define OWN_ORIGIN
 #else // RADV (Mesa 25.0) crashes on an origin that outlives the block
 #define COL_OF(tile) (min(tile, tiles.end - 1) * COLS)
-const bool PARKS_TOO = false;
-#define PARK(m)
-#define UNPARK(m)
 #define OWN_ORIGIN ACC origin[RM];
 #endif
 
@@ -96,7 +92,7 @@ void finish_rows(inout ACC m, inout ACC l, out ACC factor, int h) {
     top[r] = s[r][0];                                                            \
     EACH(n, NB) ELEMENTS(k, top[r]) top[r][k] = max(top[r][k], s[r][n][k]);      \
     ELEMENTS(k, top[r]) {                                                        \
-      if (!PARKS_TOO) origin[r][k] = log2_origin(m[r][k]);                       \
+      origin[r][k] = log2_origin(m[r][k]);                                       \
       grows = grows || fma(top[r][k], log2_scale, -origin[r][k]) > SLACK;        \
     }                                                                            \
   }
@@ -244,15 +240,6 @@ void main() {
   if (BIAS_FIRST && next < tiles.end) {
     FETCH_BIAS(bias, row0, next * COLS)
   }
-#if TANDEM_CM2
-  if (PARKS_TOO) {
-    EACH(r, RM) {
-      ELEMENTS(k, m[r]) origin[r][k] = log2_origin(m[r][k]);
-      PARK(m[r])
-    }
-    subgroupBarrier();
-  }
-#endif
   while (next < tiles.end) {
     const int t = next, col0 = t * COLS;
     fetch_tile(stage_1, v, col0, DV_CHUNKS);
@@ -260,7 +247,10 @@ void main() {
       FETCH_BIAS(bias, row0, col0)
     }
     ACC s[RM][NB], slope[RM][NB];
-    EACH(n, NB) EACH(r, RM) s[r][n] = first_block(bias[r][PAIRS ? n & ~1 : n], n, false);
+    EACH(r, RM) EACH(n, NB) {
+      if (BIAS_FIRST && SPAN > 1 && n == SPAN_FIRST(n)) begin_bias(bias[r][n]);
+      s[r][n] = first_block(bias[r][SPAN_FIRST(n)], n, false);
+    }
     const bool partial = t < tiles.full_begin || t >= tiles.full_end;
     if (MASKS_FIRST && NEEDS_MASK(partial)) {
       MASK_TILE(s, my_row0, col0)
@@ -288,19 +278,11 @@ void main() {
         EACH(r, RM) {
           row_max(top[r]);
           ACC keep;
-          if (PARKS_TOO) {
-            UNPARK(m[r])
-            subgroupBarrier();
-          }
           ELEMENTS(k, keep) {
             m[r][k] = max(m[r][k], top[r][k]);
             keep[k] = exp2(origin[r][k] - log2_origin(m[r][k]));
             origin[r][k] = log2_origin(m[r][k]);
             l[r][k] *= keep[k];
-          }
-          if (PARKS_TOO) {
-            PARK(m[r])
-            subgroupBarrier();
           }
           EACH(d, DV_OUT) ELEMENTS(k, keep) acc[r][d][k] *= keep[k];
         }
@@ -332,10 +314,6 @@ void main() {
   }
 
   EACH(r, RM) {
-    if (PARKS_TOO) {
-      UNPARK(m[r])
-      subgroupBarrier();
-    }
     if (NORM == SOFTMAX) {
       ACC factor;
       finish_rows(m[r], l[r], factor, h);
