@@ -56,9 +56,14 @@ uint32_t pinned_subgroup(const Caps& caps, const MatrixTile& t) {
 }  // namespace
 
 MatrixDims matrix_shape(const Problem& p, const Caps& caps, const PathRow& row) {
+  const auto taken = [&](const MatrixDims& shape) {
+    return has_shape(caps, dtype_name(p.dtype), shape) && shape_refusal(p, caps, row, shape).empty();
+  };
+  for (const MatrixDims& s : kMatrixDims)
+    if (find_quirk(caps, QuirkAction::prefer_shape, shape_number(s.m, s.n, s.k)) && taken(s))
+      return s;
   for (const MatrixDims& shape : kMatrixDims)
-    if (has_shape(caps, dtype_name(p.dtype), shape) && shape_refusal(p, caps, row, shape).empty())
-      return shape;
+    if (taken(shape)) return shape;
   return MatrixDims();
 }
 

@@ -258,8 +258,14 @@ TEST_CASE("matrix paths: the shape is one that the device lists, and that nothin
   for (const PathRow& row : kPaths) {
     if (!is_matrix_path(row)) continue;
     const bool nv = std::strcmp(row.name, "coopmat2") == 0;
-    CHECK(matrix_shape(problem, h100, row).name() == "16x16x16");
     CHECK(matrix_shape(problem, caps, row).name() == (nv ? "16x8x8" : "16x8x16"));
+    // Another prefers one, for the path and the type that can take it.
+    CHECK(matrix_shape(problem, h100, row).name() == (nv ? "16x16x16" : "16x8x16"));
+    CHECK(matrix_shape(problem_of("fwd bf16 sq100 d64"), h100, row).name() == "16x16x16");
+    CHECK(matrix_shape(problem, without(h100, "16x8x16"), row).name() == "16x16x16");
+    Caps other = h100;
+    other.driver_id = kRadv;
+    CHECK(matrix_shape(problem, other, row).name() == "16x16x16");
   }
   // Sums over the batch go block by block: not where a step of the kernel is two.
   const Problem sums =
@@ -333,7 +339,9 @@ TEST_CASE("quirks: names, versions, and what planning makes of them") {
     CHECK(std::strlen(quirk.reason) > 10);
     CHECK(std::strncmp(quirk.link, "https://", 8) == 0);
     CHECK(quirk.from <= quirk.until);
-    const bool numbered = quirk.action == QuirkAction::pin || quirk.action == QuirkAction::no_shape;
+    const bool numbered = quirk.action == QuirkAction::pin ||
+                          quirk.action == QuirkAction::no_shape ||
+                          quirk.action == QuirkAction::prefer_shape;
     CHECK(numbered == (quirk.number > 0));
   }
   // Pinned where the device has the size, and only there; the first row that applies counts.
