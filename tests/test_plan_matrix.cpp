@@ -54,6 +54,7 @@ TEST_CASE("matrix paths: what is missing is named") {
   } rows[] = {{&Caps::coopmat, "did not enable cooperativeMatrix", true},
               {&Caps::coopmat_reductions, "did not enable cooperativeMatrixReductions", false},
               {&Caps::coopmat_conversions, "did not enable cooperativeMatrixConversions", false},
+              {&Caps::coopmat_per_element, "did not enable cooperativeMatrixPerElementOperations", false},
               {&Caps::float16, "did not enable shaderFloat16", true},
               {&Caps::storage16, "did not enable storageBuffer16BitAccess", true},
               {&Caps::maintenance4, "did not enable maintenance4", false},
@@ -209,7 +210,7 @@ TEST_CASE("matrix paths: tiles for operands that take twice the registers") {
   // Elsewhere they are the last resort.
   caps = caps_of("h100_vulkan");
   Plan plan;
-  REQUIRE(parse_disabled("fwd64,fwd64n,fwd128,fwd128n,fwd256,fwd256n,fwd16", &caps.disabled).ok());
+  REQUIRE(parse_disabled("fwd64,fwd64n,fwd128,fwd128n,fwd256t,fwd256,fwd256n,fwd16", &caps.disabled).ok());
   REQUIRE(make_plan(problem_of("fwd f16 sq1000 d64"), caps, &plan).ok());
   CHECK(std::string(plan.path) == "coopmat2");
   CHECK(std::string(plan.launches[0].tile.name) == "fwd64d");
