@@ -60,8 +60,9 @@ MatrixDims matrix_shape(const Problem& p, const Caps& caps, const PathRow& row) 
   const auto taken = [&](const MatrixDims& shape) {
     return has_shape(caps, dtype_name(p.dtype), shape) && shape_refusal(p, caps, row, shape).empty();
   };
+  const bool scores = p.bias || p.alibi || p.dist_window > 0 || p.softcap > 0;
   for (const MatrixDims& s : kMatrixDims)
-    if (find_quirk(caps, QuirkAction::prefer_shape, shape_number(s.m, s.n, s.k)) && taken(s))
+    if (!p.backward && !scores && find_quirk(caps, QuirkAction::fwd_shape, shape_number(s.m, s.n, s.k)) && taken(s))
       return s;
   for (const MatrixDims& shape : kMatrixDims)
     if (taken(shape)) return shape;
