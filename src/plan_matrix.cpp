@@ -17,7 +17,9 @@ String module_name(const Plan& plan, const Launch& launch) {
   String name = stem_name(launch.stem);
   if (launch.matrix.m > 0)
     name += text("_%s_%s%s", plan.path, dtype_name(plan.problem.dtype),
-                 launch.matrix.k > launch.matrix.n ? "_k2" : launch.tensors ? "_tensor" : "");
+                 launch.matrix.k > launch.matrix.n ? "_k2"
+                 : launch.tensors                  ? "_tensor"
+                                                   : "");
   return name;
 }
 
@@ -58,11 +60,13 @@ uint32_t pinned_subgroup(const Caps& caps, const MatrixTile& t) {
 
 MatrixDims matrix_shape(const Problem& p, const Caps& caps, const PathRow& row) {
   const auto taken = [&](const MatrixDims& shape) {
-    return has_shape(caps, dtype_name(p.dtype), shape) && shape_refusal(p, caps, row, shape).empty();
+    return has_shape(caps, dtype_name(p.dtype), shape) &&
+           shape_refusal(p, caps, row, shape).empty();
   };
   const bool scores = p.bias || p.alibi || p.dist_window > 0 || p.softcap > 0;
   for (const MatrixDims& s : kMatrixDims)
-    if (!p.backward && !scores && find_quirk(caps, QuirkAction::fwd_shape, shape_number(s.m, s.n, s.k)) && taken(s))
+    if (!p.backward && !scores &&
+        find_quirk(caps, QuirkAction::fwd_shape, shape_number(s.m, s.n, s.k)) && taken(s))
       return s;
   for (const MatrixDims& shape : kMatrixDims)
     if (taken(shape)) return shape;
@@ -107,7 +111,8 @@ String rows_refusal(const Problem& p) {
     return s.d == 1 && s.s >= width && s.s < 1 << 23;
   };
   if (!suits(p.q, p.head_dim) || !suits(p.o, p.head_dim_v))
-    return "rows of q or o overlap, have strided features or lie too far apart for tensor addressing";
+    return "rows of q or o overlap, have strided features or lie too far apart for tensor "
+           "addressing";
   return "";
 }
 

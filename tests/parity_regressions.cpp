@@ -103,11 +103,12 @@ TEST_CASE("regression: entries at once") {
 }
 
 // Rows that come and go by tensor addressing, on the devices that have it: rows that end inside a tile and features inside
-// a matrix, rows behind a length, parts of splits, and rows that no 16 bytes begin.
+// a matrix, rows behind a length, parts of splits, and rows that no 16 bytes begin. Small heads: where TANDEM_DISABLE leaves
+// them no other tile.
 TEST_CASE("regression: rows by tensor addressing") {
   for (const char* line :
-       {"fwd f16 b2 hq2 hk1 sq70 sk45 d136 dv152 causal_bottom_right q_padded kv_padded",
-        "fwd f16 sq70 sk45 d136 splits=2", "fwd f16 sq70 sk20 d131 dv133"}) {
+       {"fwd f16 b2 hq2 hk1 sq70 sk45 d24 dv40 causal_bottom_right q_padded kv_padded",
+        "fwd f16 sq70 sk45 d24 splits=2", "fwd f16 sq70 sk20 d19 dv21"}) {
     const tandem_problem p = parse(line);
     bool any = false;
     for (const Target& t : targets())

@@ -51,17 +51,18 @@ TEST_CASE("matrix paths: what is missing is named") {
     bool Caps::*member;
     const char* word;
     bool both;  // of both paths
-  } rows[] = {{&Caps::coopmat, "did not enable cooperativeMatrix", true},
-              {&Caps::coopmat_reductions, "did not enable cooperativeMatrixReductions", false},
-              {&Caps::coopmat_conversions, "did not enable cooperativeMatrixConversions", false},
-              {&Caps::coopmat_per_element, "did not enable cooperativeMatrixPerElementOperations", false},
-              {&Caps::float16, "did not enable shaderFloat16", true},
-              {&Caps::storage16, "did not enable storageBuffer16BitAccess", true},
-              {&Caps::maintenance4, "did not enable maintenance4", false},
-              {&Caps::memory_model, "did not enable vulkanMemoryModel", true},
-              {&Caps::subgroup_control, "did not enable subgroupSizeControl", true},
-              {&Caps::full_subgroups, "did not enable computeFullSubgroups", true},
-              {&Caps::subgroup_pin, "cannot state a subgroup size", true}};
+  } rows[] = {
+      {&Caps::coopmat, "did not enable cooperativeMatrix", true},
+      {&Caps::coopmat_reductions, "did not enable cooperativeMatrixReductions", false},
+      {&Caps::coopmat_conversions, "did not enable cooperativeMatrixConversions", false},
+      {&Caps::coopmat_per_element, "did not enable cooperativeMatrixPerElementOperations", false},
+      {&Caps::float16, "did not enable shaderFloat16", true},
+      {&Caps::storage16, "did not enable storageBuffer16BitAccess", true},
+      {&Caps::maintenance4, "did not enable maintenance4", false},
+      {&Caps::memory_model, "did not enable vulkanMemoryModel", true},
+      {&Caps::subgroup_control, "did not enable subgroupSizeControl", true},
+      {&Caps::full_subgroups, "did not enable computeFullSubgroups", true},
+      {&Caps::subgroup_pin, "cannot state a subgroup size", true}};
   for (const auto& row : rows) {
     Caps caps = good;
     caps.*row.member = false;
@@ -210,7 +211,8 @@ TEST_CASE("matrix paths: tiles for operands that take twice the registers") {
   // Elsewhere they are the last resort.
   caps = caps_of("h100_vulkan");
   Plan plan;
-  REQUIRE(parse_disabled("fwd64,fwd64n,fwd128,fwd128n,fwd256t,fwd256,fwd256n,fwd16", &caps.disabled).ok());
+  REQUIRE(parse_disabled("fwd64,fwd64n,fwd128,fwd128n,fwd256t,fwd256,fwd256n,fwd16", &caps.disabled)
+              .ok());
   REQUIRE(make_plan(problem_of("fwd f16 sq1000 d64"), caps, &plan).ok());
   CHECK(std::string(plan.path) == "coopmat2");
   CHECK(std::string(plan.launches[0].tile.name) == "fwd64d");
@@ -234,7 +236,8 @@ TEST_CASE("matrix paths: rows that come and go by tensor addressing") {
     CHECK(why.find(reason) != std::string::npos);
     return std::string(l->tile.name);
   };
-  for (const char* line : {"fwd f16 sq1000 d256", "fwd bf16 sq1000 d136", "fwd f16 sq65 d100 dv200"})
+  for (const char* line :
+       {"fwd f16 sq1000 d256", "fwd bf16 sq1000 d136", "fwd f16 sq65 d100 dv200"})
     CHECK(tile(line, h100, "") == "fwd256t");
   CHECK(tile("fwd f16 sq1000 d128", h100, "") == "fwd128");
   CHECK(tile("fwd f16 sq60 d256", h100, "") == "fwd256");  // empty by more than half

@@ -253,9 +253,8 @@ int main(int argc, char** argv) {
   std::vector<const char*> want;
   bool stats = false;
   for (const char* w :
-       {"VK_KHR_cooperative_matrix", "VK_NV_cooperative_matrix2",
-        "VK_KHR_shader_bfloat16", "VK_KHR_pipeline_executable_properties",
-        "VK_KHR_workgroup_memory_explicit_layout"})
+       {"VK_KHR_cooperative_matrix", "VK_NV_cooperative_matrix2", "VK_KHR_shader_bfloat16",
+        "VK_KHR_pipeline_executable_properties", "VK_KHR_workgroup_memory_explicit_layout"})
     for (auto& x : ex)
       if (!strcmp(x.extensionName, w)) {
         want.push_back(w);
