@@ -37,15 +37,15 @@ layout(push_constant) uniform Push {
 #endif
 #include "coopmat/matrix.glsl"
 #include "coopmat/stage.glsl"
-#if TANDEM_TENSOR
-#include "coopmat/rows.glsl"
-#endif
 #include "coopmat/bias.glsl"
 #define MASKS_FIRST FIRST_IS_EXACT
 #define BIAS_BEGINS BIAS_BLOCKS
 #include "coopmat/element.glsl"
 #include "coopmat/skip.glsl"
 #include "coopmat/entmax.glsl"
+#if TANDEM_TENSOR
+#include "coopmat/rows.glsl"
+#endif
 
 layout(buffer_reference, std430, buffer_reference_align = 4) writeonly buffer Row1 { uint w[]; };
 
