@@ -23,6 +23,7 @@ struct Launch {
   int row_blocks = 0;
   int left_shared = 0;                  // left operands that stay in shared memory
   bool flies = true;                    // the next tile's rows fly in registers
+  bool tensors = false;                 // the tile's own rows come and go by tensor addressing
   uint32_t tiles = 0;                   // workgroups of one head
   uint32_t total = 0;                   // workgroups with work: tiles x heads x batch
   uint32_t groups_x = 0, groups_y = 0;  // dispatched; groups_x * groups_y >= total

@@ -102,6 +102,21 @@ TEST_CASE("regression: entries at once") {
   check_entries(2, 69, TANDEM_F16);
 }
 
+// Rows that come and go by tensor addressing, on the devices that have it: rows that end inside a tile and features inside
+// a matrix, rows behind a length, parts of splits, and rows that no 16 bytes begin. Small heads: where TANDEM_DISABLE leaves
+// them no other tile.
+TEST_CASE("regression: rows by tensor addressing") {
+  for (const char* line :
+       {"fwd f16 b2 hq2 hk1 sq70 sk45 d24 dv40 causal_bottom_right q_padded kv_padded",
+        "fwd f16 sq70 sk45 d24 splits=2", "fwd f16 sq70 sk20 d19 dv21"}) {
+    const tandem_problem p = parse(line);
+    bool any = false;
+    for (const Target& t : targets())
+      any |= explain(t.session->device(), p).find("taken (fwd256t)") != std::string::npos;
+    if (any) check(p, seed_of(line), sparse());
+  }
+}
+
 TEST_CASE("regression: reference tensors that alias (a comparison of a tensor with itself)") {
   // A judge that looks at the same memory twice takes anything. Here one element is spoiled: the judge must
   // fail, and blame the right tensor; and the reference must be what it was before.

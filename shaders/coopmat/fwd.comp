@@ -31,6 +31,10 @@ layout(push_constant) uniform Push {
 #define ROW_CHUNKS(t) (KV_ROW != 0 ? KV_ROW : int(t.row.x >> 4))
 #define TILES_EXIST (WHOLE != 0 || KV_ROW != 0)
 #endif
+#if TANDEM_TENSOR
+#define STREAMED (2 * COLS * PITCH)
+#define HELD 0
+#endif
 #include "coopmat/matrix.glsl"
 #include "coopmat/stage.glsl"
 #define BIAS_SPAN 2
@@ -40,6 +44,9 @@ layout(push_constant) uniform Push {
 #include "coopmat/element.glsl"
 #include "coopmat/skip.glsl"
 #include "coopmat/entmax.glsl"
+#if TANDEM_TENSOR
+#include "coopmat/rows.glsl"
+#endif
 
 layout(buffer_reference, std430, buffer_reference_align = 4) writeonly buffer Row1 { uint w[]; };
 
@@ -127,7 +134,11 @@ void main() {
   if (tiles.begin < tiles.end) set_head(b, h);
 
   OPERAND_A mq[RM][D_BLOCKS];
+#if TANDEM_TENSOR
+  LOAD_ROWS(mq, q, my_row0, D_BLOCKS)
+#else
   LOAD_OPERANDS(mq, 1, q, row0, D_BLOCKS, D_CHUNKS)
+#endif
 
   // m: a maximum of the row's scores, the same in all columns; weights are powers of two from m * log2_scale, rounded,
   // on. l: each element's own part of the sum, until the end.
@@ -323,6 +334,13 @@ void main() {
   // First all matrices into shared memory (stage.glsl says why), lse after all that goes through the scratch.
   const View o = SPLIT != 0 ? part_view(push.o, block.o, part, h, entry.seq_q)
                             : q_view(push.o, block.o, b, h, stored_q(), block.head_dim_v, (push.wide & 8u) != 0);
+#if TANDEM_TENSOR
+  if (SPLIT == 0) {
+    STORE_ROWS(acc, o, my_row0, DV_OUT, entry.seq_q)
+  } else {
+    STORE_ROWS_OF_PART(acc, o, my_row0, DV_OUT)
+  }
+#else
   if (SPLIT == 0) {
     PUT_BLOCKS(acc, DV_OUT)
   } else if (PARTS_FIT) {
@@ -330,6 +348,7 @@ void main() {
   } else {
     EACH(r, RM) EACH(d, DV_OUT) store_part(o, my_row0 + r * MM, d * MN, acc[r][d]);
   }
+#endif
   EACH(r, RM) {
     // Columns are equal, and of the one block only the first stays: the next begins behind it.
     ACC lse;
@@ -337,9 +356,11 @@ void main() {
     coopMatStore(lse, scratch, MY_SCRATCH + r * MM / 4, MM / 4, COL_MAJOR);
     subgroupBarrier();
   }
+#if !TANDEM_TENSOR
   if (SPLIT == 0)
     store_rows(o, row0, DV_CHUNKS, entry.seq_q);
   else if (PARTS_FIT)
     store_parts(o, row0);
+#endif
   store_lse(part * block.heads_q + h, row0);
 }
