@@ -92,10 +92,10 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
   const FwdPush& push = params.push;
   Place at;
   if (!find_queries<ROW>(u, &at)) return;
-  const int part = at.batch;  // over batch and splits
+  int part = at.batch;  // over batch and splits
   at.batch = part / u.splits;
   const int kv_head = at.head / u.group;
-  const int row0 = at.tile * BR;
+  int row0 = at.tile * BR;
   const View<T> q =
       make_view<T>(push.q, u.q, at.batch, at.head, u.seq_q, u.head_dim, push.wide & 1u);
   const View<T> k =
@@ -106,10 +106,10 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
   const TandemTiles span = tandem_split_tiles(
       tandem_key_tiles(band, row0, BR, BC, u.seq_q, u.seq_kv), part % u.splits, u.splits);
 
-  const Lane me;
+  Lane me;
   const uint q_tile = shared_start(), k_tile = q_tile + BR * 2 * W,
              v_tile = k_tile + S::STAGES * BC * 2 * W;
-  const int own = 16 * MT * me.warp, row = row0 + own + me.g;  // the lane's first row
+  int own = 16 * MT * me.warp, row = row0 + own + me.g;  // the lane's first row
   const SharedLeft<W, MT> q_at(q_tile, own);
   const RowsReach<T, W> k_at(k_tile, false);
   const AcrossReach<T, W> v_at(v_tile, true);
@@ -172,9 +172,14 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
   wait<0>();
   __syncthreads();  // Q has come where no tile was visited
 
+  // Found once more, so that nothing of it waits in registers meanwhile.
+  find_queries<ROW>(u, &at);
+  part = at.batch, at.batch = part / u.splits, row0 = at.tile * BR;
+  me = Lane(thread_number());
+  own = 16 * MT * me.warp, row = row0 + own + me.g;
   float* lse = reinterpret_cast<float*>(push.lse);
   const int64_t lse0 = (int64_t(part) * u.heads_q + at.head) * u.seq_q;
-  float divisor[MT][2];
+  float divisor[MT][2];  // of 16-bit results, which are rounded once more, the factor
 #pragma unroll
   for (int r = 0; r < MT; ++r)
 #pragma unroll
@@ -185,11 +190,13 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
       if (lse && me.t == 0 && i < u.seq_q)
         lse[lse0 + i] =
             l > 0.f ? __fmul_rn(m, e.first ? 1.f : e.scale) + (logf(l) - off) : minus_infinity();
-      divisor[r][h] = l > 0.f ? l : 1.f;
+      divisor[r][h] = !(l > 0.f) ? 1.f : kIsF32<T> ? l : __frcp_rn(l);
     }
+  const auto of_row = [&](float x, int r, int h) {
+    return kIsF32<T> ? __fdiv_rn(x, divisor[r][h]) : __fmul_rn(x, divisor[r][h]);
+  };
   if (u.splits > 1) {
     const View<F32> out = part_view(push.o, u.o, part, at.head, u.seq_q);
-    const auto of_row = [&](float x, int r, int h) { return __fdiv_rn(x, divisor[r][h]); };
     if constexpr (kIsF32<T>)
       store_columns(out, row, o, of_row);
     else
@@ -197,8 +204,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
   } else {
     const View<T> out =
         make_view<T>(push.o, u.o, at.batch, at.head, u.seq_q, u.head_dim_v, push.wide & 8u);
-    store_rows<W>(out, row0, q_tile, own, o,
-                  [&](float x, int r, int h) { return __fdiv_rn(x, divisor[r][h]); });
+    store_rows<W>(out, row0, q_tile, own, o, of_row);
   }
 }
 
