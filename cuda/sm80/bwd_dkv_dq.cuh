@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
   constexpr int N = BR / (SWAPS ? 2 : HALVES) / TURNS / 8, F = S::FEATURES / HALVES / 8,
                 WEIGHED = SWAPS ? 1 : MT;  // blocks of 16 rows whose P and dS a warp forms
   // A warp sums 16 MQ rows and SUMMED features of d_q.
-  constexpr int MQ = kIsF32<T> ? 1 : 2;
+  constexpr int MQ = kIsF32<T> || HALVES == 2 ? 1 : 2;
   constexpr int PANELS = S::FEATURES / 64, Q_BLOCKS = BR / 16 / MQ, COLUMNS = S::WARPS / Q_BLOCKS,
                 SUMMED = S::FEATURES / COLUMNS;
   static_assert(64 % BR == 0 && S::WARPS % Q_BLOCKS == 0 && 64 % SUMMED == 0, "whole blocks");

@@ -190,7 +190,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
       if (lse && me.t == 0 && i < u.seq_q)
         lse[lse0 + i] =
             l > 0.f ? __fmul_rn(m, e.first ? 1.f : e.scale) + (logf(l) - off) : minus_infinity();
-      divisor[r][h] = !(l > 0.f) ? 1.f : kIsF32<T> ? l : __frcp_rn(l);
+      divisor[r][h] = !(l > 0.f) ? 1.f : kIsF32<T> ? l : __fdiv_rn(1.f, l);
     }
   const auto of_row = [&](float x, int r, int h) {
     return kIsF32<T> ? __fdiv_rn(x, divisor[r][h]) : __fmul_rn(x, divisor[r][h]);
