@@ -227,7 +227,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
                                   d_q_feature);
     } else {
       const Reach<BR> ds_across(s_tile, false);
-#pragma unroll 4  // not whole: ptxas would load ahead until accumulators spill
+#pragma unroll
       for (int key = 0; key < BC; key += 16) {
         uint a[MQ][4];
 #pragma unroll

@@ -92,10 +92,10 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
   const FwdPush& push = params.push;
   Place at;
   if (!find_queries<ROW>(u, &at)) return;
-  int part = at.batch;  // over batch and splits
+  const int part = at.batch;  // over batch and splits
   at.batch = part / u.splits;
   const int kv_head = at.head / u.group;
-  int row0 = at.tile * BR;
+  const int row0 = at.tile * BR;
   const View<T> q =
       make_view<T>(push.q, u.q, at.batch, at.head, u.seq_q, u.head_dim, push.wide & 1u);
   const View<T> k =
@@ -106,10 +106,10 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
   const TandemTiles span = tandem_split_tiles(
       tandem_key_tiles(band, row0, BR, BC, u.seq_q, u.seq_kv), part % u.splits, u.splits);
 
-  Lane me;
+  const Lane me;
   const uint q_tile = shared_start(), k_tile = q_tile + BR * 2 * W,
              v_tile = k_tile + S::STAGES * BC * 2 * W;
-  int own = 16 * MT * me.warp, row = row0 + own + me.g;  // the lane's first row
+  const int own = 16 * MT * me.warp, row = row0 + own + me.g;  // the lane's first row
   const SharedLeft<W, MT> q_at(q_tile, own);
   const RowsReach<T, W> k_at(k_tile, false);
   const AcrossReach<T, W> v_at(v_tile, true);
@@ -172,11 +172,6 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
   wait<0>();
   __syncthreads();  // Q has come where no tile was visited
 
-  // Found once more, so that nothing of it waits in registers meanwhile.
-  find_queries<ROW>(u, &at);
-  part = at.batch, at.batch = part / u.splits, row0 = at.tile * BR;
-  me = Lane(thread_number());
-  own = 16 * MT * me.warp, row = row0 + own + me.g;
   float* lse = reinterpret_cast<float*>(push.lse);
   const int64_t lse0 = (int64_t(part) * u.heads_q + at.head) * u.seq_q;
   float divisor[MT][2];  // of 16-bit results, which are rounded once more, the factor

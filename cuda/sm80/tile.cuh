@@ -156,7 +156,7 @@ template <int D, typename T, int MT, int N, typename Left>
 TANDEM_DEVICE void product_nt(float (&s)[MT][N][4], const Left& left, const Reach<D>& b,
                               int b_row) {
   clear(s);
-#pragma unroll(MT > 1 && D > 64 ? 4 : D / 16)  // whole, ptxas loads ahead until accumulators spill
+#pragma unroll(D > 64 ? 4 : D / 16)  // whole, ptxas loads ahead until accumulators spill
   for (int k = 0; k < D / 16; ++k) {
     uint a[MT][4];
     left(a, k);
