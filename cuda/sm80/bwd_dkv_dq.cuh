@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
   Place at;
   if (!find_keys<ROW>(u, &at)) return;
   // First to last: with a causal mask the first keys are seen by most rows and take longest.
-  int row0 = (int(u.tiles) - 1 - at.tile) * BC;
+  const int row0 = (int(u.tiles) - 1 - at.tile) * BC;
   const View<T> k =
       make_view<T>(params.k, u.k, at.batch, at.head, u.seq_kv, u.head_dim, params.wide & 2u);
   const View<T> v =
@@ -98,16 +98,16 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
   const TandemBand band{u.band_left, u.band_right, u.band_off};
   const TandemTiles span = tandem_query_tiles(band, row0, BC, BR, u.seq_q, u.seq_kv);
 
-  Lane me;
-  int half = HALVES > 1 ? me.warp % HALVES : 0;
+  const Lane me;
+  const int half = HALVES > 1 ? me.warp % HALVES : 0;
   const uint k_tile = shared_start(), v_tile = k_tile + BC * 2 * W, q_tile = v_tile + BC * 2 * W,
              o_tile = q_tile + S::STAGES * TILE, numbers = o_tile + S::STAGES * TILE,
              s_tile = numbers + S::STAGES * 12 * BR, p_tile = s_tile + BC * 2 * BR,
              swap_tile = p_tile + BC * 2 * BR;
-  int own = 16 * MT * (me.warp / HALVES);  // the first key
+  const int own = 16 * MT * (me.warp / HALVES);  // the first key
   const int weighed = own + (SWAPS ? 16 * (half % 2) : 0), row = row0 + weighed + me.g;
-  int feature = half * (S::FEATURES / HALVES);
-  const int query = (SWAPS ? half / 2 : half) * (8 * N);  // the warp's first ones
+  const int feature = half * (S::FEATURES / HALVES),
+            query = (SWAPS ? half / 2 : half) * (8 * N);  // the warp's first ones
   const SharedLeft<W, MT> k_at(k_tile, own), v_at(v_tile, own);
   const RowsReach<T, W> q_at(q_tile, false), o_at(o_tile, false);
   const AcrossReach<T, W> q_across(q_tile, true), o_across(o_tile, true), k_across(k_tile, true);
@@ -260,12 +260,6 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
   }
   wait<0>();
   __syncthreads();  // two warps may share their rows
-  // Found once more, so that nothing of it waits in registers meanwhile.
-  find_keys<ROW>(u, &at);
-  row0 = (int(u.tiles) - 1 - at.tile) * BC;
-  me = Lane(thread_number());
-  half = HALVES > 1 ? me.warp % HALVES : 0;
-  own = 16 * MT * (me.warp / HALVES), feature = half * (S::FEATURES / HALVES);
   if (push.d_k)
     store_rows<W>(
         make_view<T>(push.d_k, u.d_k, at.batch, at.head, u.seq_kv, u.head_dim, params.wide & 16u),
