@@ -11,8 +11,15 @@ namespace tandem {
 namespace cuda {
 
 // Accumulators come in three widths; a head size takes the next one up and skips the blocks that it does
-// not use. An instantiation per block count would double the build time for no measured gain.
+// not use. An instantiation per block count would double the build time for no measured gain. Kernels that go by element
+// come in a tile's widest alone.
 constexpr int kWidths[] = {64, 128, 256};
+constexpr int widest_blocks(const Tile& tile) {
+  int blocks = 0;
+  for (int width : kWidths)
+    if (width <= tile.max_d && width >= tile.block_cols()) blocks = width / tile.block_cols();
+  return blocks;
+}
 
 template <typename Family, typename T, int ROW, int WIDTH>
 typename Family::Pointer select_width(bool wide, int blocks) {
@@ -22,7 +29,7 @@ typename Family::Pointer select_width(bool wide, int blocks) {
       constexpr int built = kWidths[WIDTH] / tile.block_cols();
       if (blocks <= built)
         return wide ? Family::template get<T, ROW, built, true>()
-                    : Family::template get<T, ROW, built, false>();
+                    : Family::template get<T, ROW, widest_blocks(tile), false>();
     }
     return select_width<Family, T, ROW, WIDTH + 1>(wide, blocks);
   } else {

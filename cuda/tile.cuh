@@ -51,11 +51,11 @@ struct Invocation {  // which rows and columns of the tile are mine
 };
 
 // The loads of the next step, in flight while the present one is multiplied.
-// Any without WIDE is LAZY: loads go straight to the pool from rolled loops when they are due. Element by
-// element and in each type, they would take the registers of the accumulators.
+// Without WIDE loads go straight to the pool from rolled loops when they are due. Element by element, and in each type
+// where that is Any, they would take the registers of the accumulators.
 template <typename T, typename S, bool WIDE>
 struct Stage {
-  static constexpr bool ANY = std::is_same<T, Any>::value, LAZY = ANY && !WIDE;
+  static constexpr bool ANY = std::is_same<T, Any>::value, LAZY = !WIDE;
   typename T::Raw quad[S::STAGED];
 
   // DK features from feature on, of M rows of a and N rows of b.
@@ -100,9 +100,9 @@ struct Stage {
   template <int COUNT, int STEP>
   TANDEM_DEVICE static void load(typename T::Raw* out, const View<T>& m, int row0, int row,
                                  int col0, int col) {
-    if constexpr (!ANY)
+    if constexpr (WIDE && !ANY)
       load_words<T, WIDE, COUNT, STEP>(out, m, row0, row, col0, col);
-    else if constexpr (!LAZY)
+    else if constexpr (WIDE)
       load_any<COUNT, STEP>(out, m, row0, row, col0, col);
   }
   // What load() left, or with LAZY the elements themselves, as numbers: row to pool[place(row)].
@@ -119,9 +119,12 @@ struct Stage {
     }
   }
   template <typename E>
-  TANDEM_DEVICE static float4 load_one(const View<Any>& m, int row0, int row, int col0, int col) {
+  TANDEM_DEVICE static float4 load_one(const View<T>& m, int row0, int row, int col0, int col) {
     typename E::Raw raw;
-    load_words<E, false, 1, 1>(&raw, m.as<E>(), row0, row, col0, col);
+    if constexpr (ANY)
+      load_words<E, false, 1, 1>(&raw, m.template as<E>(), row0, row, col0, col);
+    else
+      load_words<E, false, 1, 1>(&raw, m, row0, row, col0, col);
     return E::to_floats(raw);
   }
   // All tensors of a problem have one type.

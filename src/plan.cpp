@@ -246,6 +246,8 @@ void add_unaligned(const Caps& caps, Plan* plan) {
   Problem p = plan->problem;
   p.tile_rows = p.tile_cols = 0;
   if (!p.backward) p.splits = 1;
+  // In a fixed order where this plan has one, and then without sums in the workspace either.
+  if (p.backward && plan->unordered() == 0) p.deterministic = true;
   auto unaligned = make_host_shared<Plan>();
   if (!make_plan(p, others, unaligned.get()).ok()) return;
   plan->workspace_size = std::max(plan->workspace_size, unaligned->workspace_size);

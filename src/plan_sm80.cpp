@@ -83,7 +83,10 @@ bool choose_sm80_tiles(const Problem& p, const Caps& caps, const PathRow& row, b
         refuse(name + " " + t.name, why);
         continue;
       }
-      if (best < 0 || t.owned() < kAmpereTiles[best].owned()) best = n;
+      // Sums of d_q are as wide as the tile.
+      const bool wider =
+          stem == Stem::bwd_dkv_dq && best >= 0 && t.width > kAmpereTiles[best].width;
+      if (best < 0 || (t.owned() < kAmpereTiles[best].owned() && !wider)) best = n;
       if (forced || length * 2 > t.owned()) break;
     }
     if (best < 0) return false;

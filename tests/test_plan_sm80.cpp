@@ -67,3 +67,22 @@ TEST_CASE("sm80 leaves f32 problems with optional inputs and wide heads to simt,
   REQUIRE(make_plan(problem_of("fwd f16 hq4 sq500 d64 sink"), caps, &plan).ok());
   CHECK(std::string(plan.path) == "sm80");
 }
+
+TEST_CASE(
+    "sm80 forms d_q beside d_k and d_v up to heads of 256, in the tile that shared memory allows") {
+  const auto tile = [](const Caps& caps, const char* line) -> std::string {
+    Plan plan;
+    REQUIRE(make_plan(problem_of(line), caps, &plan).ok());
+    for (const Launch& l : plan.launches)
+      if (l.stem == Stem::bwd_dkv_dq) return l.tile.name;
+    return stems(plan);
+  };
+  const char* line = "bwd bf16 b2 hq4 sq500 d256";
+  Caps h100 = caps_of("h100_cuda"), a100 = caps_of("a100_cuda");
+  REQUIRE(parse_disabled("cuda.sm90", &h100.disabled).ok());
+  CHECK(tile(h100, line) == "a_dkvq256");
+  CHECK(tile(a100, line) == "a_dkvq256n");
+  CHECK(tile(h100, "bwd bf16 b2 hq4 sq500 d256 deterministic") == "bwd_dot bwd_dkv bwd_dq");
+  // Few keys: not the tile of fewer keys if it is wider, as sums of d_q would be.
+  CHECK(tile(h100, "bwd bf16 b2 hq4 sq32 sk32 d64") == "a_dkvq64");
+}

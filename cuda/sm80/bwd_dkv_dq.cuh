@@ -26,16 +26,56 @@ TANDEM_DEVICE void add_numbers(float* to, const float (&x)[4]) {
 #endif
 }
 
+// S and dP of 16 keys and 8 N queries for each of two neighbouring warps: the even one forms 32 rows of S (a, b: K and Q),
+// the odd one of dP (V and dO). tile: 64 N bytes a lane pair... of shared memory.
+template <int D, typename T, int N>
+TANDEM_DEVICE void product_of_two(float (&s)[1][N][4], float (&dp)[1][N][4],
+                                  const SharedLeft<D, 2>& a, const Reach<D>& b, int b_row,
+                                  uint tile) {
+  float x[2][N][4];
+  product_nt<D, T>(x, a, b, b_row);
+  const bool odd = threadIdx.x & 32u;
+  const uint warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const uint mine = tile + 16 * (32 * N * warp + lane),
+             other = tile + 16 * (32 * N * (warp ^ 1u) + lane);
+#pragma unroll
+  for (int n = 0; n < N; ++n) {
+    uint4 give;
+    give.x = __float_as_uint(odd ? x[0][n][0] : x[1][n][0]);
+    give.y = __float_as_uint(odd ? x[0][n][1] : x[1][n][1]);
+    give.z = __float_as_uint(odd ? x[0][n][2] : x[1][n][2]);
+    give.w = __float_as_uint(odd ? x[0][n][3] : x[1][n][3]);
+    put_chunk(mine + 512 * n, give);
+  }
+  sync_two_warps();
+#pragma unroll
+  for (int n = 0; n < N; ++n) {
+    const uint4 given = get_chunk(other + 512 * n);
+    const uint got[4] = {given.x, given.y, given.z, given.w};
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+      const float of_other = __uint_as_float(got[c]);
+      s[0][n][c] = odd ? of_other : x[0][n][c];
+      dp[0][n][c] = odd ? x[1][n][c] : of_other;
+    }
+  }
+}
+
 template <typename T, int ROW>
 __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
     bwd_dkv_dq(const __grid_constant__ BwdDkvDqParams params) {
   using S = MmaShape<ROW>;
-  // HALVES as in bwd_dkv. With 1, a warp takes the queries of a tile 32 at a time.
+  // HALVES as in bwd_dkv, but 4: four warps own the same keys, and of these a warp and its neighbour half of the queries;
+  // one of the two forms S, the other dP, and each gives 16 rows of that for 16 of the other. With 1, a warp takes the
+  // queries of a tile 32 at a time.
   constexpr int W = S::WIDTH, MT = S::MT, BR = S::BR, BC = S::BC, TILE = BR * 2 * W;
   constexpr int HALVES = S::HALVES, TURNS = HALVES > 1 ? 1 : BR / 32;
-  constexpr int N = BR / HALVES / TURNS / 8, F = S::FEATURES / HALVES / 8;
-  // A warp sums 16 rows and SUMMED features of d_q.
-  constexpr int PANELS = S::FEATURES / 64, Q_BLOCKS = BR / 16, COLUMNS = S::WARPS / Q_BLOCKS,
+  constexpr bool SWAPS = HALVES == 4;
+  constexpr int N = BR / (SWAPS ? 2 : HALVES) / TURNS / 8, F = S::FEATURES / HALVES / 8,
+                WEIGHED = SWAPS ? 1 : MT;  // blocks of 16 rows whose P and dS a warp forms
+  // A warp sums 16 MQ rows and SUMMED features of d_q.
+  constexpr int MQ = kIsF32<T> || HALVES == 2 ? 1 : 2;
+  constexpr int PANELS = S::FEATURES / 64, Q_BLOCKS = BR / 16 / MQ, COLUMNS = S::WARPS / Q_BLOCKS,
                 SUMMED = S::FEATURES / COLUMNS;
   static_assert(64 % BR == 0 && S::WARPS % Q_BLOCKS == 0 && 64 % SUMMED == 0, "whole blocks");
   const BwdDkvDqBlock& u = params.block;
@@ -62,20 +102,22 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
   const int half = HALVES > 1 ? me.warp % HALVES : 0;
   const uint k_tile = shared_start(), v_tile = k_tile + BC * 2 * W, q_tile = v_tile + BC * 2 * W,
              o_tile = q_tile + S::STAGES * TILE, numbers = o_tile + S::STAGES * TILE,
-             s_tile = numbers + S::STAGES * 12 * BR, p_tile = s_tile + BC * 2 * BR;
-  const int own = 16 * MT * (me.warp / HALVES), row = row0 + own + me.g;  // the lane's first key
+             s_tile = numbers + S::STAGES * 12 * BR, p_tile = s_tile + BC * 2 * BR,
+             swap_tile = p_tile + BC * 2 * BR;
+  const int own = 16 * MT * (me.warp / HALVES);  // the first key
+  const int weighed = own + (SWAPS ? 16 * (half % 2) : 0), row = row0 + weighed + me.g;
   const int feature = half * (S::FEATURES / HALVES),
-            query = half * (BR / HALVES);  // the warp's first ones
+            query = (SWAPS ? half / 2 : half) * (8 * N);  // the warp's first ones
   const SharedLeft<W, MT> k_at(k_tile, own), v_at(v_tile, own);
   const RowsReach<T, W> q_at(q_tile, false), o_at(o_tile, false);
   const AcrossReach<T, W> q_across(q_tile, true), o_across(o_tile, true), k_across(k_tile, true);
-  // d_q: the warp's 16 rows of a tile, and its features. The sums lie in blocks of 64 rows and 64 features as the
+  // d_q: the warp's rows of a tile, and its features. The sums lie in blocks of 64 rows and 64 features as the
   // accumulators do.
   const int q_block = me.warp % Q_BLOCKS, d_q_feature = me.warp / Q_BLOCKS * SUMMED;
   const int64_t head_sums = int64_t((u.seq_q + 63) / 64) * PANELS * 4096;
   float* sums = reinterpret_cast<float*>(push.d_q_sums) + head0 * head_sums +
                 d_q_feature / 64 * 4096 + d_q_feature % 64 * 64 +
-                4 * (32 * q_block + int(threadIdx.x) % 32);
+                4 * (32 * MQ * q_block + int(threadIdx.x) % 32);
   const Exponent e(u.scale, kIsF32<T>);
   float d_k[MT][F][4], d_v[MT][F][4];
   clear(d_k), clear(d_v);
@@ -128,9 +170,13 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
 #pragma unroll 1
     for (int turn = 0; turn < TURNS; ++turn) {
       const int from = query + 32 * turn;
-      float s[MT][N][4], dp[MT][N][4];
-      uint p[MT][8 * N / kDepth<T>][4];
-      product_nt<W, T>(s, k_at, q_at, stage * BR + from);
+      float s[WEIGHED][N][4], dp[WEIGHED][N][4];
+      uint p[WEIGHED][8 * N / kDepth<T>][4];
+      if constexpr (SWAPS)
+        product_of_two<W, T>(s, dp, half % 2 ? v_at : k_at, half % 2 ? o_at : q_at,
+                             stage * BR + from, swap_tile);
+      else
+        product_nt<W, T>(s, k_at, q_at, stage * BR + from);
       e.apply(s);
       if (edge)
         hide(
@@ -142,7 +188,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
         float base[2];
         get_numbers(base, first + 32 * n);
 #pragma unroll
-        for (int r = 0; r < MT; ++r)
+        for (int r = 0; r < WEIGHED; ++r)
 #pragma unroll
           for (int x = 0; x < 4; ++x) s[r][n][x] = weight_of<T>(s[r][n][x], e, base[x % 2]);
       }
@@ -150,22 +196,22 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
       if constexpr (HALVES == 1)
         product_nn<W, T>(d_v, p, o_across, stage * BR + from);
       else
-        put_rows<BR>(p_tile, own, from, p);
-      product_nt<W, T>(dp, v_at, o_at, stage * BR + from);
+        put_rows<BR>(p_tile, weighed, from, p);
+      if constexpr (!SWAPS) product_nt<W, T>(dp, v_at, o_at, stage * BR + from);
 #pragma unroll
       for (int n = 0; n < N; ++n) {
         float less[2];
         get_numbers(less, first + 4 * BR + 32 * n);
 #pragma unroll
-        for (int r = 0; r < MT; ++r)
+        for (int r = 0; r < WEIGHED; ++r)
 #pragma unroll
           for (int x = 0; x < 4; ++x) dp[r][n][x] = s[r][n][x] * (dp[r][n][x] - less[x % 2]);
       }
       pack_rows<T>(p, dp);
       if constexpr (kIsF32<T>)
-        put_numbers_of<2 * BR>(s_tile, own, from, p);
+        put_numbers_of<2 * BR>(s_tile, weighed, from, p);
       else
-        put_rows<BR>(s_tile, own, from, p);
+        put_rows<BR>(s_tile, weighed, from, p);
       if constexpr (HALVES == 1) product_nn<W, T>(d_k, p, q_across, stage * BR + from);
     }
     __syncthreads();
@@ -174,28 +220,35 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
       product_nn<W, T, BR / 16>(d_v, p_at, o_across, stage * BR, feature);
       product_nn<W, T, BR / 16>(d_k, s_at, q_across, stage * BR, feature);
     }
-    float d_q[1][SUMMED / 8][4];
+    float d_q[MQ][SUMMED / 8][4];
     clear(d_q);
     if constexpr (kIsF32<T>) {
-      product_nn_of<W, T, BC / 8>(d_q, TurnedLeft<2 * BR>(s_tile, 16 * q_block), k_across, 0,
+      product_nn_of<W, T, BC / 8>(d_q, TurnedLeft<2 * BR>(s_tile, 16 * MQ * q_block), k_across, 0,
                                   d_q_feature);
     } else {
       const Reach<BR> ds_across(s_tile, false);
 #pragma unroll
       for (int key = 0; key < BC; key += 16) {
-        uint a[4];
-        load_matrices_transposed(a, ds_across.at(key, 16 * q_block));
+        uint a[MQ][4];
+#pragma unroll
+        for (int m = 0; m < MQ; ++m)
+          load_matrices_transposed(a[m], ds_across.at(key, 16 * (MQ * q_block + m)));
 #pragma unroll
         for (int n = 0; n < SUMMED / 16; ++n) {
           uint b[4];
           load_matrices_transposed(b, k_across.at(key, d_q_feature + 16 * n));
-          multiply<T>(d_q[0][2 * n], a, b[0], b[1]);
-          multiply<T>(d_q[0][2 * n + 1], a, b[2], b[3]);
+#pragma unroll
+          for (int m = 0; m < MQ; ++m) {
+            multiply<T>(d_q[m][2 * n], a[m], b[0], b[1]);
+            multiply<T>(d_q[m][2 * n + 1], a[m], b[2], b[3]);
+          }
         }
       }
     }
 #pragma unroll
-    for (int n = 0; n < SUMMED / 8; ++n) add_numbers(to + 512 * n, d_q[0][n]);
+    for (int n = 0; n < SUMMED / 8; ++n)
+#pragma unroll
+      for (int m = 0; m < MQ; ++m) add_numbers(to + 512 * n + 128 * m, d_q[m][n]);
     if constexpr (S::STAGES > 1) {
       stage = 1 - stage;
     } else {

@@ -174,7 +174,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
 
   float* lse = reinterpret_cast<float*>(push.lse);
   const int64_t lse0 = (int64_t(part) * u.heads_q + at.head) * u.seq_q;
-  float divisor[MT][2];
+  float divisor[MT][2];  // of 16-bit results, which are rounded once more, the factor
 #pragma unroll
   for (int r = 0; r < MT; ++r)
 #pragma unroll
@@ -185,11 +185,13 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
       if (lse && me.t == 0 && i < u.seq_q)
         lse[lse0 + i] =
             l > 0.f ? __fmul_rn(m, e.first ? 1.f : e.scale) + (logf(l) - off) : minus_infinity();
-      divisor[r][h] = l > 0.f ? l : 1.f;
+      divisor[r][h] = !(l > 0.f) ? 1.f : kIsF32<T> ? l : __fdiv_rn(1.f, l);
     }
+  const auto of_row = [&](float x, int r, int h) {
+    return kIsF32<T> ? __fdiv_rn(x, divisor[r][h]) : __fmul_rn(x, divisor[r][h]);
+  };
   if (u.splits > 1) {
     const View<F32> out = part_view(push.o, u.o, part, at.head, u.seq_q);
-    const auto of_row = [&](float x, int r, int h) { return __fdiv_rn(x, divisor[r][h]); };
     if constexpr (kIsF32<T>)
       store_columns(out, row, o, of_row);
     else
@@ -197,8 +199,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
   } else {
     const View<T> out =
         make_view<T>(push.o, u.o, at.batch, at.head, u.seq_q, u.head_dim_v, push.wide & 8u);
-    store_rows<W>(out, row0, q_tile, own, o,
-                  [&](float x, int r, int h) { return __fdiv_rn(x, divisor[r][h]); });
+    store_rows<W>(out, row0, q_tile, own, o, of_row);
   }
 }
 

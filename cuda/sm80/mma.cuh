@@ -25,6 +25,11 @@ TANDEM_DEVICE uint block_number() {
   asm volatile("mov.u32 %0, %%nctaid.x;" : "=r"(columns));
   return y * columns + x;
 }
+TANDEM_DEVICE int thread_number() {
+  int x;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));
+  return x;
+}
 
 // ---- products ----------------------------------------------------------------------------------------
 
@@ -121,6 +126,14 @@ TANDEM_DEVICE void copy_chunk(uint to, const void* from, int bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes)
                : "memory");
 }
+// All of them, or zeros for all of them: a fourth of the instructions.
+TANDEM_DEVICE void copy_chunk(uint to, const void* from, bool there) {
+  asm volatile(
+      "{ .reg .pred zeros; setp.eq.u32 zeros, %2, 0; cp.async.cg.shared.global [%0], [%1], 16, "
+      "zeros; }" ::"r"(to),
+      "l"(from), "r"(uint(there))
+      : "memory");
+}
 TANDEM_DEVICE void commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // Until at most LEFT of this thread's groups are still on their way.
 template <int LEFT>
@@ -137,6 +150,10 @@ TANDEM_DEVICE float exp2_fast(float x) {
 }
 TANDEM_DEVICE bool any_of_warp(bool x) { return __any_sync(kAllLanes, x) != 0; }
 TANDEM_DEVICE void sync_warp() { __syncwarp(); }
+// An even warp and the next one.
+TANDEM_DEVICE void sync_two_warps() {
+  asm volatile("bar.sync %0, 64;" ::"r"(1 + threadIdx.x / 64) : "memory");
+}
 TANDEM_DEVICE uint swap_words(uint x, int lanes) { return __shfl_xor_sync(kAllLanes, x, lanes); }
 #else
 using simt::warp::any_of_warp;
@@ -154,9 +171,14 @@ using simt::warp::put_number;
 using simt::warp::put_pair;
 using simt::warp::put_word;
 using simt::warp::swap_words;
+using simt::warp::sync_two_warps;
 using simt::warp::sync_warp;
 using simt::warp::wait;
+inline void copy_chunk(uint to, const void* from, bool there) {
+  simt::warp::copy_chunk(to, from, there ? 16 : 0);
+}
 inline uint shared_start() { return 0; }
+inline int thread_number() { return int(threadIdx.x); }
 inline uint block_number() { return blockIdx.y * gridDim.x + blockIdx.x; }
 template <typename T>
 void multiply(float (&d)[4], const uint (&a)[4], uint b0, uint b1) {

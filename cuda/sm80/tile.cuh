@@ -38,28 +38,30 @@ TANDEM_DEVICE void load_rows(uint to, const View<T>& m, int row0) {
   constexpr int CHUNKS = COUNT * R::CHUNKS, EACH = (CHUNKS + THREADS - 1) / THREADS;
   const int me = int(threadIdx.x);
   if (m.wide) {
-    if constexpr (THREADS % R::CHUNKS == 0) {  // a thread keeps to its column
-      constexpr int STEP = THREADS / R::CHUNKS;
-      const int row = me / R::CHUNKS, chunk = me % R::CHUNKS;
-      const auto* from = m.base + (row0 + row) * m.s + PER * chunk;
-      const int wide = SIZE * tandem_max(0, tandem_min(m.width - PER * chunk, PER));
-#pragma unroll
-      for (int n = 0; n < EACH; ++n, from += STEP * m.s) {
-        if (CHUNKS % THREADS != 0 && row + n * STEP >= COUNT) break;
-        const int bytes = row0 + row + n * STEP < m.rows ? wide : 0;
-        copy_chunk(to + R::at(row + n * STEP, chunk), bytes > 0 ? from : m.base, bytes);
-      }
-    } else {
-#pragma unroll
-      for (int n = 0; n < EACH; ++n) {
-        const int at = me + n * THREADS, row = at / R::CHUNKS, chunk = at % R::CHUNKS;
-        if (CHUNKS % THREADS != 0 && at >= CHUNKS) break;
-        const int wide = SIZE * tandem_max(0, tandem_min(m.width - PER * chunk, PER));
-        const int bytes = row0 + row < m.rows ? wide : 0;
-        copy_chunk(to + R::at(row, chunk),
-                   bytes > 0 ? m.base + (row0 + row) * m.s + PER * chunk : m.base, bytes);
-      }
+    // A thread keeps to its column. Places in shared memory are turned alike every PERIOD steps.
+    static_assert(THREADS % R::CHUNKS == 0 && D % 64 == 0, "whole rows are copied");
+    constexpr int STEP = THREADS / R::CHUNKS, PERIOD = STEP < 8 ? 8 / STEP : 1;
+    static_assert(CHUNKS % THREADS == 0 || CHUNKS < THREADS,
+                  "each thread copies as many, or some copy one");
+    const int row = me / R::CHUNKS, chunk = me % R::CHUNKS;
+    if (CHUNKS < THREADS && row >= COUNT) return;
+    const int left = m.rows - row0 - row, columns = m.width - PER * chunk;
+    const auto* from = m.base + (row0 + row) * m.s + PER * chunk;
+    if (columns > 0 && columns < PER) {
+#pragma unroll 1
+      for (int n = 0; n < EACH; ++n, from += STEP * m.s)
+        copy_chunk(to + R::at(row + n * STEP, chunk), n * STEP < left ? from : m.base,
+                   n * STEP < left ? SIZE * columns : 0);
+      return;
     }
+    uint place[PERIOD];
+#pragma unroll
+    for (int n = 0; n < PERIOD; ++n)
+      place[n] = to + R::at(row + n * STEP, chunk) - uint(n * STEP * R::PITCH);
+    const int last = columns > 0 ? left : 0;
+#pragma unroll
+    for (int n = 0; n < EACH; ++n, from += STEP * m.s)
+      copy_chunk(place[n % PERIOD] + uint(n * STEP * R::PITCH), from, n * STEP < last);
   } else {
 #pragma unroll 1
     for (int at = me; at < CHUNKS; at += THREADS) {
@@ -85,8 +87,8 @@ TANDEM_DEVICE void load_rows(uint to, const View<T>& m, int row0) {
 
 struct Lane {
   int warp, g, t;
-  TANDEM_DEVICE Lane()
-      : warp(int(threadIdx.x) / 32), g(int(threadIdx.x) % 32 / 4), t(int(threadIdx.x) % 4) {}
+  explicit TANDEM_DEVICE Lane(int thread = int(threadIdx.x))
+      : warp(thread / 32), g(thread % 32 / 4), t(thread % 4) {}
 };
 
 // Addresses of the rows of matrices. The left operand's (rows 0-7, 8-15 of the first eight features, then of the
@@ -154,7 +156,7 @@ template <int D, typename T, int MT, int N, typename Left>
 TANDEM_DEVICE void product_nt(float (&s)[MT][N][4], const Left& left, const Reach<D>& b,
                               int b_row) {
   clear(s);
-#pragma unroll(MT > 1 && D > 64 ? 4 : D / 16)  // whole, ptxas loads ahead until accumulators spill
+#pragma unroll(D > 64 ? 4 : D / 16)  // whole, ptxas loads ahead until accumulators spill
   for (int k = 0; k < D / 16; ++k) {
     uint a[MT][4];
     left(a, k);
@@ -268,7 +270,7 @@ TANDEM_DEVICE void store_columns(const View<T>& to, int row, const float (&acc)[
 template <int D, typename T, int MT, int N, typename OfRow>
 TANDEM_DEVICE void store_rows(const View<T>& to, int to_row0, uint tile, int row0,
                               const float (&acc)[MT][N][4], const OfRow& of_row, int feature = 0) {
-  const Lane me;
+  const Lane me(thread_number());
   if constexpr (kIsF32<T>) {
     store_columns(to, to_row0 + row0 + me.g, acc, of_row, feature);
     return;

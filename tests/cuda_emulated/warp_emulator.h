@@ -133,6 +133,7 @@ inline unsigned swap_words(unsigned x, int lanes) {
   return Block::current()->exchange(x)[lane() ^ unsigned(lanes)];
 }
 inline void sync_warp() { Block::current()->exchange(char()); }
+inline void sync_two_warps() { __syncthreads(); }  // more than asked: all pairs come equally often
 
 }  // namespace warp
 }  // namespace simt
