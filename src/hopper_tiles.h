@@ -171,6 +171,13 @@ constexpr int bwd_shared_bytes(const BwdShape& s) {
   return bwd_at_barriers(s) + (1 + 2 * (s.q_stages + s.do_stages)) * 8;
 }
 
+// Where the kernel rounds d_q itself: places for two blocks of sums and for notes of tiles; barriers of both.
+constexpr int kNotes = 4, kNoteBytes = 32;
+constexpr int kRoundingBytes = 2 * 16384 + kNotes * (kNoteBytes + 2 * 8), kRoundingBarriers = 2 * 8;
+constexpr int bwd_rounding_shared_bytes(const BwdShape& s) {
+  return bwd_shared_bytes(s) + (s.wide ? 0 : kRoundingBytes + kRoundingBarriers);
+}
+
 // With a dense bias: tiles of it, and barriers of them and of dS.
 constexpr int bwd_bias_stages(const BwdShape& s) { return s.br * s.bc > 64 * 128 ? 1 : 2; }
 constexpr int bwd_bias_shared_bytes(const BwdShape& s) {
@@ -186,7 +193,9 @@ constexpr int bwd_elastic_shared_bytes(const BwdShape& s) {
 // With lengths: a barrier.
 // And softcap and ALiBi, which keep numbers of each element.
 constexpr bool has_full_kernel(const BwdShape& s) { return !s.wide && s.br <= 64; }
-constexpr int bwd_lengths_shared_bytes(const BwdShape& s) { return bwd_shared_bytes(s) + 8; }
+constexpr int bwd_lengths_shared_bytes(const BwdShape& s) {
+  return bwd_rounding_shared_bytes(s) + 8;
+}
 // And masks, dropout and a distance bias: bits of tiles, what softcap leaves of gradients, and words about the walk.
 constexpr int kBwdWalkBytes = 48;
 constexpr int bwd_all_left_bytes(const BwdShape& s) { return s.br * s.bc * 2; }
@@ -195,12 +204,12 @@ constexpr int bwd_all_bytes(const BwdShape& s) {
 }
 constexpr bool has_all_kernel(const BwdShape& s) {
   return has_full_kernel(s) && s.bc == kBitsKeys &&
-         bwd_lengths_shared_bytes(s) + bwd_all_bytes(s) <= kMaxShared;
+         bwd_shared_bytes(s) + 8 + bwd_all_bytes(s) <= kMaxShared;
 }
 // Where there are registers for what changes scores, too.
 constexpr bool has_all_scores(const BwdShape& s) { return has_all_kernel(s) && s.d <= 96; }
 constexpr int bwd_all_shared_bytes(const BwdShape& s) {
-  return has_all_kernel(s) ? bwd_lengths_shared_bytes(s) + bwd_all_bytes(s) : 0;
+  return has_all_kernel(s) ? bwd_shared_bytes(s) + 8 + bwd_all_bytes(s) : 0;
 }
 constexpr int kMaxCluster = 8;  // workgroups, on every device
 
@@ -292,7 +301,7 @@ constexpr bool hopper_tiles_fit() {
         t.dv > 256)
       return false;
   for (const BwdShape& s : kBwdShapes)
-    if (bwd_shared_bytes(s) > kMaxShared || (!s.wide && bwd_bias_shared_bytes(s) > kMaxShared) ||
+    if (bwd_rounding_shared_bytes(s) > kMaxShared || (!s.wide && bwd_bias_shared_bytes(s) > kMaxShared) ||
         (!s.wide && bwd_lengths_shared_bytes(s) > kMaxShared) || s.br % 64 != 0 || s.bc % 16 != 0 ||
         s.br > 256 || s.bc > 256)
       return false;

@@ -63,6 +63,8 @@ constexpr FixedRow kFixed[] = {
 // The path cuda.sm90: which of its kernels a problem takes.
 enum class HopperSet { plain, bias, elastic, entmax, lengths, full, all };
 HopperSet hopper_set(const Problem& p);
+// Whether its bwd_dkv_dq leaves d_q itself, not sums of it for bwd_dq_cast.
+bool rounds_d_q(const Problem& p);
 
 // Entries of d_dist_bias of a head that bwd_dkv_ddist takes on: each tile of keys leaves as many in the workspace.
 constexpr int kFusedWindow = 1024;

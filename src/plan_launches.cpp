@@ -100,7 +100,7 @@ Vec<Stem> stems_of(const Problem& p, const Caps& caps, const PathRow& row, int f
       if (p.wants(TANDEM_GRAD_Q)) stems.push_back(Stem::bwd_dq);
     } else {
       if (p.gradients != TANDEM_GRAD_SINK) stems.push_back(Stem::bwd_dkv_dq);
-      if (p.wants(TANDEM_GRAD_Q)) stems.push_back(Stem::bwd_dq_cast);
+      if (p.wants(TANDEM_GRAD_Q) && !rounds_d_q(p)) stems.push_back(Stem::bwd_dq_cast);
     }
     if (p.wants(TANDEM_GRAD_SLOPE | TANDEM_GRAD_SINK)) stems.push_back(Stem::bwd_head);
     return stems;
@@ -322,7 +322,7 @@ void lay_out_workspace(Plan* plan) {
     place(hopper_set(p) == HopperSet::entmax && !p.visit_all, &plan->support_offset,
           uint64_t(p.batch * p.heads_q * support_blocks(p.seq_q) * support_words(p.seq_kv)));
     place(sums, &plan->d_q_sums_offset, uint64_t(bwd_sums_bytes(s, heads, rows_of_head)) / 4);
-    place(sums && p.deterministic, &plan->turns_offset,
+    place(sums && (p.deterministic || rounds_d_q(p)), &plan->turns_offset,
           uint64_t(bwd_turns_bytes(s, heads, rows_of_head)) / 4);
     if (sums) plan->zeroed_size = end - plan->d_q_sums_offset;
   }

@@ -87,7 +87,7 @@ int sm90_bwd_bytes(const Problem& p, const BwdShape& s) {
     case HopperSet::all:
       return has_all_scores(s) || p.extras(~kScores).empty() ? bwd_all_shared_bytes(s) : 0;
     default:
-      return bwd_shared_bytes(s);
+      return bwd_rounding_shared_bytes(s);
   }
 }
 
@@ -215,6 +215,11 @@ HopperSet hopper_set(const Problem& p) {
   if (p.extras(sink | kHasLengths).empty() && !wide) return HopperSet::lengths;
   return p.extras(sink | kHasLengths | kHasSoftcap | kHasAlibi).empty() ? HopperSet::full
                                                                         : HopperSet::all;
+}
+
+bool rounds_d_q(const Problem& p) {
+  const HopperSet set = hopper_set(p);
+  return set != HopperSet::bias && set != HopperSet::all;
 }
 
 String sm90_refusal(const Problem& p, const Caps& caps) {

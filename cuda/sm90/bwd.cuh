@@ -43,6 +43,10 @@ constexpr bool kHasLengths = false;
 template <typename Set>
 constexpr bool kHasPlaces = false;
 
+// Sets whose kernels round d_q themselves (bwd_round.cuh).
+template <typename Set>
+constexpr bool kRounds = false;
+
 // With a causal mask all tiles of keys share the last queries, not the first: who begins there reads what others read. For
 // kernels without turns.
 template <typename Block>
@@ -137,7 +141,7 @@ TANDEM_DEVICE uint4 shared_words(uint at) {
 extern __shared__ __align__(1024) unsigned char bwd_memory[];
 
 // Of row ROW of kBwdShapes, addresses from base on. Set's own part lies before the numbers of the rows, its barriers at the
-// end.
+// end; between these the places for rounding, if the set does that.
 template <int ROW, typename Set>
 struct Memory {
   static constexpr BwdShape kShape = kBwdShapes[ROW];
@@ -145,10 +149,14 @@ struct Memory {
                        kQBytes = bwd_q_bytes(kShape), kDsBytes = bwd_ds_bytes(kShape);
   static constexpr int kAtV = bwd_at_v(kShape), kAtQ = bwd_at_q(kShape), kAtDo = bwd_at_do(kShape),
                        kAtDs = bwd_at_ds(kShape), kAtDq = bwd_at_dq(kShape),
-                       kAtSet = bwd_at_stats(kShape), kSetBytes = Set::bytes(kShape),
+                       kAtSet = bwd_at_stats(kShape),
+                       kAtRounding = kAtSet + Set::bytes(kShape),
+                       kSetBytes = Set::bytes(kShape) + (kRounds<Set> ? kRoundingBytes : 0),
                        kAtStats = kAtSet + kSetBytes,
                        kAtBarriers = bwd_at_barriers(kShape) + kSetBytes,
-                       kAtSetBarriers = bwd_shared_bytes(kShape) + kSetBytes;
+                       kAtRoundingBarriers = bwd_shared_bytes(kShape) + kSetBytes,
+                       kAtSetBarriers =
+                           kAtRoundingBarriers + (kRounds<Set> ? kRoundingBarriers : 0);
   uint base;
   TANDEM_DEVICE uint k() const { return base; }
   TANDEM_DEVICE uint v() const { return base + kAtV; }
@@ -161,6 +169,12 @@ struct Memory {
   TANDEM_DEVICE uint barriers() const { return base + kAtBarriers; }
   TANDEM_DEVICE uint set() const { return base + kAtSet; }
   TANDEM_DEVICE uint set_barriers() const { return base + kAtSetBarriers; }
+  // Where d_q is rounded: places of its blocks, their barriers, notes.
+  TANDEM_DEVICE uint rounding(int block) const { return base + kAtRounding + block * 16384; }
+  TANDEM_DEVICE uint notes() const { return rounding(2); }
+  TANDEM_DEVICE uint rounding_barrier(int block) const {
+    return base + kAtRoundingBarriers + 8 * block;
+  }
 };
 
 // Tiles of keys that add to the sums of a tile of queries before this one: all later ones that the queries see.
@@ -182,6 +196,14 @@ struct EveryTile {
   template <typename Block>
   TANDEM_DEVICE uint before(const Block& u, const Walk& walk, int, int t) const {
     return turns_before<ROW>(u, walk, t);
+  }
+  // All that do.
+  template <typename Block>
+  TANDEM_DEVICE uint visitors(const Block&, const Walk& walk, int, int t) const {
+    constexpr BwdShape S = kBwdShapes[ROW];
+    const TandemTiles keys =
+        tandem_key_tiles(walk.band, t * S.br, S.br, S.bc, walk.seq_q, walk.seq_kv);
+    return uint(keys.end - keys.begin);
   }
 };
 

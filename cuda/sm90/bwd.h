@@ -15,6 +15,11 @@ struct BwdDkvDqParams {
   CUtensorMap q, k, v, d_o;
   BwdDkvDqBlock block;
   BwdDkvDqPush push;
+  // Of a kernel that rounds it itself (rounds_d_q()).
+  struct {
+    Strides strides;
+    uint64_t address;  // 0: not wanted
+  } d_q;
 };
 // With a dense bias. map: like the others, with keys as features and boxes of br queries; of a bias that all heads or the
 // whole batch share, one of them. Launched in clusters of `shared` workgroups if d_bias is wanted.

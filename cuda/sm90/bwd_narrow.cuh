@@ -5,12 +5,13 @@
 // multiplying warpgroups owns 64 keys. dS goes through shared memory, where both read all of it for dQ = dS K.
 // dQ is summed over the key tiles in the workspace, f32, by bulk adds.
 //
-// Of the helping warpgroup, warp 0 loads and warp 1 adds dQ. Rows past the end and rows that see nothing have lse = +inf
+// Of the helping warpgroup, warp 0 loads, warp 1 adds dQ, and the others round d_q or do what Set has for them. Rows past the end and rows that see nothing have lse = +inf
 // in shared memory: their p is 0, and no product needs a mask for them.
 //
 // Set says which optional inputs there are (bwd_sets.cuh).
 #ifndef TANDEM_CUDA_SM90_BWD_NARROW_CUH
 #define TANDEM_CUDA_SM90_BWD_NARROW_CUH
+#include "bwd_round.cuh"
 #include "bwd_sets.cuh"
 
 namespace tandem {
@@ -21,20 +22,15 @@ namespace sm90 {
 // has of packed queries (bwd_packed_tiles()), else 0.
 template <int ROW, typename Set>
 TANDEM_DEVICE void add_sums(const typename Set::Params& params, const Walk& walk,
-                            const Memory<ROW, Set>& memory, int packed_tiles = 0) {
+                            const Memory<ROW, Set>& memory, int packed_tiles) {
   constexpr BwdShape S = kBwdShapes[ROW];
   constexpr int kPanels = Memory<ROW, Set>::kPanels;
   const BwdDkvDqBlock& u = params.block;
   const bool one = int(threadIdx.x) % 32 == 0;
-  const int tiles = (u.seq_q + S.br - 1) / S.br;
   typename Set::template Tiles<ROW> visited(params, walk);
+  Adder<ROW, Set> adder(params, walk, memory, packed_tiles);
   for (int n = 0; n < u.group; ++n) {
-    const int64_t head = int64_t(walk.batch) * u.heads_q + walk.head_kv * u.group + n;
-    int64_t first = head * tiles;  // of the head's tiles
-    if constexpr (kHasLengths<Set>)
-      if (packed_tiles > 0)
-        first =
-            int64_t(walk.head_kv * u.group + n) * packed_tiles + walk.first_q / S.br + walk.batch;
+    const int64_t first = first_tile<ROW, Set>(u, walk, walk.head_kv * u.group + n, packed_tiles);
     float* sums =
         reinterpret_cast<float*>(params.push.d_q_sums) + first * (S.br / 64 * kPanels * kSumsBlock);
     uint* turns = reinterpret_cast<uint*>(params.push.turns) + first * (S.br / 64);
@@ -62,13 +58,26 @@ TANDEM_DEVICE void add_sums(const typename Set::Params& params, const Walk& walk
       if (one) bulk_wait_read<0>();
       __syncwarp();
       named_arrive<kDqEmpty + 1>(160);
-      if (u.in_turn && one) {
+      if (one && u.in_turn) {
         bulk_wait<0>();
         take_turn(turns + t * (S.br / 64));
+        if constexpr (kRounds<Set>)
+          adder.added_in_turn(visited, n, t, visited.before(u, walk, n, t));
+      } else if constexpr (kRounds<Set>) {
+        if (one) {
+          bulk_wait<2>();  // all but this tile's
+          adder.added(visited, n, t);
+        }
       }
     }
   }
-  if (one) bulk_wait<0>();
+  if (one) {
+    bulk_wait<0>();
+    if constexpr (kRounds<Set>) {
+      if (!u.in_turn) adder.added(visited, 0, 0);
+      adder.leave();
+    }
+  }
 }
 
 template <typename T, int ROW, typename Set, bool GRAD_Q, bool GRAD_KV>
@@ -233,20 +242,23 @@ __global__ void __launch_bounds__(kBwdThreads, 1)
   const Memory<ROW, Set> memory{shared_address(bwd_memory)};
   if (threadIdx.x == 0) {
     Set::template init<ROW>(memory);
+    if constexpr (kRounds<Set>) init_rounding(memory);
     Barriers<ROW>(memory.barriers()).init();
   }
   Set::sync();
   if (threadIdx.x < 128) {
     give_registers<Set::Registers::kHelping>();
     const int warp = int(threadIdx.x) / 32;
+    int packed_tiles = 0;
+    if constexpr (kHasLengths<Set>) packed_tiles = params.packed_tiles;
     if (warp == 0)
       load_tiles(params, walk, memory);
-    else if (warp >= 2)
+    else if (warp == 1) {
+      if constexpr (GRAD_Q) add_sums(params, walk, memory, packed_tiles);
+    } else if constexpr (kRounds<Set> && GRAD_Q)
+      round_sums<T>(params, walk, memory, packed_tiles);
+    else
       Set::template help<T>(params, walk, memory);
-    else if constexpr (kHasLengths<Set>)
-      add_sums(params, walk, memory, params.packed_tiles);
-    else if constexpr (GRAD_Q)
-      add_sums(params, walk, memory);
   } else {
     take_registers<Set::Registers::kMultiplying>();
     multiply<T, ROW, Set, GRAD_Q, GRAD_KV>(params, walk, memory);

@@ -115,6 +115,8 @@ TANDEM_DEVICE void bulk_wait() {
 // By each thread that wrote shared memory by ordinary stores, before the barrier behind which matrix products or bulk
 // copies read it.
 TANDEM_DEVICE void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+// Between what this thread knows others to have written, wherever, and the copy engine's reads.
+TANDEM_DEVICE void fence_async_all() { asm volatile("fence.proxy.async;" ::: "memory"); }
 
 // ---- clusters: workgroups that see each other's shared memory -----------------------------------------
 

@@ -79,6 +79,12 @@ MapShape bias_map_shape(const Problem& p, int rows) {
   return shape;
 }
 
+// Where a kernel that rounds d_q itself puts it.
+void put_d_q(const Plan& plan, const Addresses& a, cuda::sm90::BwdDkvDqParams* params) {
+  params->d_q = {plan.problem.d_q,
+                 plan.problem.wants(TANDEM_GRAD_Q) && rounds_d_q(plan.problem) ? a.d_q : 0};
+}
+
 template <typename P>
 Launcher<P> launcher_of(cuda::Kernel<P>) {
   return {};
@@ -201,6 +207,7 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
           params.bias.d_bias = a.d_bias;
           params.block = block;
           params.push = bwd_dkv_dq_push(plan, launch, a);
+          put_d_q(plan, a, &params);
           return cluster > 1 ? launch_clusters(kernel, launch, &params, stream, cluster)
                              : start(&params, stream);
         };
@@ -222,6 +229,7 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
               !encode(function, v, a.v, &params.v) || !encode(function, d_o, a.d_o, &params.d_o))
             return cudaErrorInvalidValue;
           params.push = bwd_dkv_dq_push(plan, launch, a);
+          put_d_q(plan, a, &params);
           params.support = a.support;
           // bwd_dot, which does this for the others, is not among its kernels.
           const cudaError_t error = plan.zeroed_size == 0
@@ -252,6 +260,7 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
               !encode(function, v, a.v, &params.v) || !encode(function, d_o, a.d_o, &params.d_o))
             return cudaErrorInvalidValue;
           params.push = bwd_dkv_dq_push(plan, launch, a);
+          put_d_q(plan, a, &params);
           const BwdDkvPush from = bwd_dkv_push(plan, launch, a);
           std::copy_n(from.extra, kExtraAddresses, params.extra_at);
           params.drop_offset = from.drop_offset;
@@ -272,6 +281,7 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
           return cudaErrorInvalidValue;
         params.block = block;
         params.push = bwd_dkv_dq_push(plan, launch, a);
+          put_d_q(plan, a, &params);
         return start(&params, stream);
       };
       return Status();
