@@ -79,7 +79,8 @@ bool expects(const Plan& plan, Stem stem) {
     case Stem::bwd_dkv_dq:
       return fused;
     case Stem::bwd_dq_cast:
-      return fused && p.wants(TANDEM_GRAD_Q);
+      return fused && p.wants(TANDEM_GRAD_Q) &&
+             !(std::string(plan.path) == "sm90" && rounds_d_q(p));
     case Stem::fwd:
       return !p.backward && q;
     case Stem::bwd_row_dq:

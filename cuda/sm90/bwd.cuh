@@ -169,12 +169,11 @@ struct Memory {
   TANDEM_DEVICE uint barriers() const { return base + kAtBarriers; }
   TANDEM_DEVICE uint set() const { return base + kAtSet; }
   TANDEM_DEVICE uint set_barriers() const { return base + kAtSetBarriers; }
-  // Where d_q is rounded: places of its blocks, their barriers, notes.
+  // Where d_q is rounded: places of its blocks and their barrier, notes, how many tiles were added.
   TANDEM_DEVICE uint rounding(int block) const { return base + kAtRounding + block * 16384; }
   TANDEM_DEVICE uint notes() const { return rounding(2); }
-  TANDEM_DEVICE uint rounding_barrier(int block) const {
-    return base + kAtRoundingBarriers + 8 * block;
-  }
+  TANDEM_DEVICE uint rounding_barrier() const { return base + kAtRoundingBarriers; }
+  TANDEM_DEVICE uint added() const { return rounding_barrier() + 8; }
 };
 
 // Tiles of keys that add to the sums of a tile of queries before this one: all later ones that the queries see.

@@ -28,7 +28,7 @@ TANDEM_DEVICE void add_sums(const typename Set::Params& params, const Walk& walk
   const BwdDkvDqBlock& u = params.block;
   const bool one = int(threadIdx.x) % 32 == 0;
   typename Set::template Tiles<ROW> visited(params, walk);
-  Adder<ROW, Set> adder(params, walk, memory, packed_tiles);
+  uint added = 0;  // tiles
   for (int n = 0; n < u.group; ++n) {
     const int64_t first = first_tile<ROW, Set>(u, walk, walk.head_kv * u.group + n, packed_tiles);
     float* sums =
@@ -61,22 +61,18 @@ TANDEM_DEVICE void add_sums(const typename Set::Params& params, const Walk& walk
       if (one && u.in_turn) {
         bulk_wait<0>();
         take_turn(turns + t * (S.br / 64));
-        if constexpr (kRounds<Set>)
-          adder.added_in_turn(visited, n, t, visited.before(u, walk, n, t));
+        if constexpr (kRounds<Set>) tell_added(memory.added(), ++added);
       } else if constexpr (kRounds<Set>) {
         if (one) {
           bulk_wait<2>();  // all but this tile's
-          adder.added(visited, n, t);
+          tell_added(memory.added(), added++);
         }
       }
     }
   }
   if (one) {
     bulk_wait<0>();
-    if constexpr (kRounds<Set>) {
-      if (!u.in_turn) adder.added(visited, 0, 0);
-      adder.leave();
-    }
+    if constexpr (kRounds<Set>) tell_added(memory.added(), added);
   }
 }
 
@@ -255,9 +251,12 @@ __global__ void __launch_bounds__(kBwdThreads, 1)
       load_tiles(params, walk, memory);
     else if (warp == 1) {
       if constexpr (GRAD_Q) add_sums(params, walk, memory, packed_tiles);
-    } else if constexpr (kRounds<Set> && GRAD_Q)
-      round_sums<T>(params, walk, memory, packed_tiles);
-    else
+    } else if constexpr (kRounds<Set> && GRAD_Q) {
+      if (warp == 2)
+        count_sums(params, walk, memory, packed_tiles);
+      else
+        round_sums<T>(params, walk, memory, packed_tiles);
+    } else
       Set::template help<T>(params, walk, memory);
   } else {
     take_registers<Set::Registers::kMultiplying>();

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // d_q from the f32 sums of bwd_dkv_dq, in the kernel that forms them: the workgroup that is the last to add to a tile of them
-// rounds it, by the two helping warps that have nothing else to do. For sets of optional inputs that kRounds names; the others
-// have bwd_dq_cast.
+// rounds it, by the two helping warps that have nothing else to do: one counts, the other rounds. Who adds would lose time by
+// that. For sets of optional inputs that kRounds names; the others have bwd_dq_cast.
 //
 // How sums get from those who add to who rounds. Bulk adds are of the async proxy; cp.async.bulk.wait_group (not .read) ends when
-// they are done and can be seen by the thread that gave them, in the generic proxy, too. That thread then adds 1 to the tile's
-// number in the workspace (acquire and release, of the device). Who finds all others there has acquired what they released, all
-// sums, and tells the rounding warps by a note and an mbarrier. Their fence of proxies lets the copy engine bring the sums. In
-// a fixed order the turns do what the counts do, and who is last is known.
+// they are done and can be seen by the thread that gave them, in the generic proxy, too. That thread tells the counting
+// warp in shared memory (release), which reads it (acquire) and adds 1 to the tile's number in the workspace (acquire and
+// release, of the device). Who finds all others there has acquired what they released, all sums, and leaves a note for
+// the rounding warp, behind an mbarrier. A fence of proxies lets the copy engine bring the sums. In a fixed order the turns do
+// what the counts do, and who is last is known.
+//
+// Both warps sleep while they wait: spinning takes issue slots from who multiplies.
 #ifndef TANDEM_CUDA_SM90_BWD_ROUND_CUH
 #define TANDEM_CUDA_SM90_BWD_ROUND_CUH
 #include "bwd.cuh"
@@ -15,6 +18,8 @@
 namespace tandem {
 namespace cuda {
 namespace sm90 {
+
+constexpr int kNap = 200;  // ns
 
 // Of query head `head` in its entry: the number of its first tile among all that there are sums of.
 template <int ROW, typename Set>
@@ -26,6 +31,25 @@ TANDEM_DEVICE int64_t first_tile(const BwdDkvDqBlock& u, const Walk& walk, int h
   return (int64_t(walk.batch) * u.heads_q + head) * ((u.seq_q + kBr - 1) / kBr);
 }
 
+// Until a phase is over, as barrier_wait(); one lane asks.
+TANDEM_DEVICE void barrier_sleep(uint barrier, int parity) {
+  if (int(threadIdx.x) % 32 == 0)
+    while (!barrier_test(barrier, parity)) __nanosleep(kNap);
+  __syncwarp();
+  barrier_wait(barrier, parity);
+}
+// How many of its tiles this workgroup has added.
+TANDEM_DEVICE void tell_added(uint at, uint tiles) {
+  asm volatile("st.release.cta.shared::cta.u32 [%0], %1;" ::"r"(at), "r"(tiles) : "memory");
+}
+TANDEM_DEVICE void wait_added(uint at, uint tiles) {
+  uint x;
+  while (true) {
+    asm volatile("ld.acquire.cta.shared::cta.u32 %0, [%1];" : "=r"(x) : "r"(at) : "memory");
+    if (x >= tiles) return;
+    __nanosleep(kNap);
+  }
+}
 TANDEM_DEVICE uint count_added(uint* at) {
   uint x;
   asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(x) : "l"(at) : "memory");
@@ -42,7 +66,7 @@ struct Notes {
   TANDEM_DEVICE void init() const {
     for (uint n = 0; n < kNotes; ++n) {
       barrier_init(full(n), 1);
-      barrier_init(empty(n), 2);
+      barrier_init(empty(n), 1);
     }
   }
   // A tile of sums that is to become d_q from address `to` on, rows of it; to = 0: there is no more.
@@ -53,7 +77,7 @@ struct Notes {
     barrier_arrive(full(n));
   }
   TANDEM_DEVICE void get(uint n, uint64_t* sums, uint64_t* to, int* rows) const {
-    barrier_wait(full(n), parity(n));
+    barrier_sleep(full(n), parity(n));
     asm volatile("ld.shared.v2.u64 {%0, %1}, [%2];"
                  : "=l"(*sums), "=l"(*to)
                  : "r"(note(n))
@@ -79,9 +103,9 @@ TANDEM_DEVICE void exchange(uint (&x)[4]) {
 
 template <int ROW, typename Set>
 TANDEM_DEVICE void init_rounding(const Memory<ROW, Set>& memory) {
-  barrier_init(memory.rounding_barrier(0), 1);
-  barrier_init(memory.rounding_barrier(1), 1);
+  barrier_init(memory.rounding_barrier(), 1);
   Notes{memory.notes()}.init();
+  put_shared(memory.added(), 0.f);  // the number 0, too
 }
 
 // A block of d_q: what is there of its rows and columns.
@@ -139,62 +163,55 @@ TANDEM_DEVICE int d_q_rows(const Params& params, const Walk& walk, int packed_ti
   return packed_tiles > 0 ? walk.seq_q : params.block.seq_q;
 }
 
-// One thread of warp 1: counts what it added, and leaves notes.
+// Warp 2: counts what warp 1 has added, and leaves notes.
 template <int ROW, typename Set>
-struct Adder {
-  const typename Set::Params& params;
-  const Walk& walk;
-  const Notes notes;
-  const int packed_tiles;
-  uint written = 0;
-  int n = -1, t = 0;  // the tile whose adds may still be on their way
-  TANDEM_DEVICE Adder(const typename Set::Params& params, const Walk& walk,
-                      const Memory<ROW, Set>& memory, int packed_tiles)
-      : params(params), walk(walk), notes{memory.notes()}, packed_tiles(packed_tiles) {}
-  TANDEM_DEVICE int64_t tile() const {
-    return first_tile<ROW, Set>(params.block, walk, walk.head_kv * params.block.group + n,
-                                packed_tiles) +
-           t;
-  }
-  TANDEM_DEVICE void write() {
-    if (!params.d_q.address) return;
-    constexpr int kTileBytes = kBwdShapes[ROW].br / 64 * Memory<ROW, Set>::kPanels * kSumsBlock * 4;
-    notes.put(written++, params.push.d_q_sums + uint64_t(tile() * kTileBytes),
-              d_q_tile<ROW>(params, walk, n, t),
-              d_q_rows(params, walk, packed_tiles) - t * kBwdShapes[ROW].br);
-  }
-  template <typename Tiles>
-  TANDEM_DEVICE void added(const Tiles& visited, int next_n, int next_t) {
-    if (n >= 0 && params.d_q.address) {
-      uint* count = reinterpret_cast<uint*>(params.push.turns) + tile() * (kBwdShapes[ROW].br / 64);
-      if (count_added(count) + 1 == visited.visitors(params.block, walk, n, t)) write();
+TANDEM_DEVICE void count_sums(const typename Set::Params& params, const Walk& walk,
+                              const Memory<ROW, Set>& memory, int packed_tiles) {
+  constexpr BwdShape S = kBwdShapes[ROW];
+  constexpr int kTileBytes = S.br / 64 * Memory<ROW, Set>::kPanels * kSumsBlock * 4;
+  if (!params.d_q.address) return;
+  const BwdDkvDqBlock& u = params.block;
+  const bool one = int(threadIdx.x) % 32 == 0;
+  const Notes notes{memory.notes()};
+  uint tiles = 0, written = 0;
+  typename Set::template Tiles<ROW> visited(params, walk);
+  for (int n = 0; n < u.group; ++n)
+#pragma unroll 1
+    for (int at = visited.next(n, walk.span.begin); at < walk.span.end;
+         at = visited.next(n, at + 1)) {
+      ++tiles;
+      if (one) {
+        const int t = walk.turned(at);
+        const int64_t tile =
+            first_tile<ROW, Set>(u, walk, walk.head_kv * u.group + n, packed_tiles) + t;
+        wait_added(memory.added(), tiles);
+        const uint before =
+            u.in_turn
+                ? visited.before(u, walk, n, t)
+                : count_added(reinterpret_cast<uint*>(params.push.turns) + tile * (S.br / 64));
+        if (before + 1 == visited.visitors(u, walk, n, t))
+          notes.put(written++, params.push.d_q_sums + uint64_t(tile * kTileBytes),
+                    d_q_tile<ROW>(params, walk, n, t),
+                    d_q_rows(params, walk, packed_tiles) - t * S.br);
+      }
+      __syncwarp();
     }
-    n = next_n, t = next_t;
-  }
-  template <typename Tiles>
-  TANDEM_DEVICE void added_in_turn(const Tiles& visited, int at_n, int at_t, uint before) {
-    n = at_n, t = at_t;
-    if (before + 1 == visited.visitors(params.block, walk, n, t)) write();
-  }
-  TANDEM_DEVICE void leave() {
-    if (params.d_q.address) notes.put(written, 0, 0, 0);
-  }
-};
+  if (one) notes.put(written, 0, 0, 0);
+}
 
-// Warps 2 and 3, of each tile's two blocks one each.
+// Warp 3.
 template <typename T, int ROW, typename Set>
 TANDEM_DEVICE void round_sums(const typename Set::Params& params, const Walk& walk,
                               const Memory<ROW, Set>& memory, int packed_tiles) {
   constexpr BwdShape S = kBwdShapes[ROW];
   constexpr bool kPanel = Memory<ROW, Set>::kPanels > 1;  // a block is a panel, else 64 rows
-  static_assert(S.br / 64 * Memory<ROW, Set>::kPanels == 2, "a block for each warp");
+  static_assert(S.br / 64 * Memory<ROW, Set>::kPanels == 2, "places for two");
   if (!params.d_q.address) return;
-  const int block = int(threadIdx.x) / 32 - 2;
-  const int columns = params.block.head_dim - (kPanel ? 64 * block : 0);
-  const auto block_of = [&](uint64_t tile, int rows) {
+  const auto block_of = [&](int block, uint64_t tile, int rows) {
     const Strides& s = params.d_q.strides;
     return RoundedBlock{reinterpret_cast<ushort*>(tile) + block * 64 * (kPanel ? s.d : s.s), s,
-                        rows - (kPanel ? 0 : 64 * block), columns};
+                        rows - (kPanel ? 0 : 64 * block),
+                        params.block.head_dim - (kPanel ? 64 * block : 0)};
   };
   {
     // Rows that see no key are nobody's: the head's workgroups share their zeros.
@@ -204,26 +221,29 @@ TANDEM_DEVICE void round_sums(const typename Set::Params& params, const Walk& wa
 #pragma unroll 1
       for (int t = walk.tile; t * S.br < rows; t += int(params.block.tiles))
         if (visited.visitors(params.block, walk, n, t) == 0)
-          block_of(d_q_tile<ROW>(params, walk, n, t), rows - t * S.br).clear();
+          for (int block = 0; block < 2; ++block)
+            block_of(block, d_q_tile<ROW>(params, walk, n, t), rows - t * S.br).clear();
   }
   const Notes notes{memory.notes()};
+  // Of 96 features the second panel has half.
+  constexpr int kBlock = kSumsBlock * 4, kBytes = S.d == 96 ? kBlock + kBlock / 2 : 2 * kBlock;
 #pragma unroll 1
   for (uint number = 0;; ++number) {
     uint64_t sums, to;
     int rows;
     notes.get(number, &sums, &to, &rows);
     if (to == 0) break;
-    const uint place = memory.rounding(block), barrier = memory.rounding_barrier(block);
     if (int(threadIdx.x) % 32 == 0) {
-      // Of 96 features the second panel has half.
-      const int bytes = S.d == 96 && block == 1 ? kSumsBlock * 2 : kSumsBlock * 4;
       fence_async_all();
-      barrier_expect(barrier, bytes);
-      copy_flat(place, reinterpret_cast<const float*>(sums) + block * kSumsBlock, barrier, bytes);
+      barrier_expect(memory.rounding_barrier(), kBytes);
+      copy_flat(memory.rounding(0), reinterpret_cast<const float*>(sums), memory.rounding_barrier(),
+                kBytes);
     }
     __syncwarp();
-    barrier_wait(barrier, int(number % 2));
-    block_of(to, rows).template round<T>(place, params.block.scale);
+    barrier_sleep(memory.rounding_barrier(), int(number % 2));
+#pragma unroll 1
+    for (int block = 0; block < 2; ++block)
+      block_of(block, to, rows).template round<T>(memory.rounding(block), params.block.scale);
     __syncwarp();
     if (int(threadIdx.x) % 32 == 0) barrier_arrive(notes.empty(number));
   }

@@ -61,6 +61,18 @@ TANDEM_DEVICE void barrier_wait(uint barrier, int parity) {
       "r"(parity)
       : "memory");
 }
+// Whether it is over.
+TANDEM_DEVICE bool barrier_test(uint barrier, int parity) {
+  uint over;
+  asm volatile(
+      "{\n.reg .pred over;\n"
+      "mbarrier.test_wait.parity.shared::cta.b64 over, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, over;\n}"
+      : "=r"(over)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return over != 0;
+}
 
 // ---- bulk copies -----------------------------------------------------------------------------------
 
