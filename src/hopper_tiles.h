@@ -171,13 +171,6 @@ constexpr int bwd_shared_bytes(const BwdShape& s) {
   return bwd_at_barriers(s) + (1 + 2 * (s.q_stages + s.do_stages)) * 8;
 }
 
-// Where the kernel rounds d_q itself: places for two blocks of sums and for notes of tiles; barriers of both.
-constexpr int kNotes = 4, kNoteBytes = 32;
-constexpr int kRoundingBytes = 2 * 16384 + kNotes * (kNoteBytes + 2 * 8), kRoundingBarriers = 2 * 8;
-constexpr int bwd_rounding_shared_bytes(const BwdShape& s) {
-  return bwd_shared_bytes(s) + (s.wide ? 0 : kRoundingBytes + kRoundingBarriers);
-}
-
 // With a dense bias: tiles of it, and barriers of them and of dS.
 constexpr int bwd_bias_stages(const BwdShape& s) { return s.br * s.bc > 64 * 128 ? 1 : 2; }
 constexpr int bwd_bias_shared_bytes(const BwdShape& s) {
@@ -193,9 +186,7 @@ constexpr int bwd_elastic_shared_bytes(const BwdShape& s) {
 // With lengths: a barrier.
 // And softcap and ALiBi, which keep numbers of each element.
 constexpr bool has_full_kernel(const BwdShape& s) { return !s.wide && s.br <= 64; }
-constexpr int bwd_lengths_shared_bytes(const BwdShape& s) {
-  return bwd_rounding_shared_bytes(s) + 8;
-}
+constexpr int bwd_lengths_shared_bytes(const BwdShape& s) { return bwd_shared_bytes(s) + 8; }
 // And masks, dropout and a distance bias: bits of tiles, what softcap leaves of gradients, and words about the walk.
 constexpr int kBwdWalkBytes = 48;
 constexpr int bwd_all_left_bytes(const BwdShape& s) { return s.br * s.bc * 2; }
@@ -204,12 +195,12 @@ constexpr int bwd_all_bytes(const BwdShape& s) {
 }
 constexpr bool has_all_kernel(const BwdShape& s) {
   return has_full_kernel(s) && s.bc == kBitsKeys &&
-         bwd_shared_bytes(s) + 8 + bwd_all_bytes(s) <= kMaxShared;
+         bwd_lengths_shared_bytes(s) + bwd_all_bytes(s) <= kMaxShared;
 }
 // Where there are registers for what changes scores, too.
 constexpr bool has_all_scores(const BwdShape& s) { return has_all_kernel(s) && s.d <= 96; }
 constexpr int bwd_all_shared_bytes(const BwdShape& s) {
-  return has_all_kernel(s) ? bwd_shared_bytes(s) + 8 + bwd_all_bytes(s) : 0;
+  return has_all_kernel(s) ? bwd_lengths_shared_bytes(s) + bwd_all_bytes(s) : 0;
 }
 constexpr int kMaxCluster = 8;  // workgroups, on every device
 
@@ -233,6 +224,11 @@ constexpr int64_t bwd_packed_tiles(const BwdShape& s, int64_t total_q, int64_t b
 constexpr int64_t bwd_turns_bytes(const BwdShape& s, int64_t batch_heads, int64_t seq_q) {
   return batch_heads * bwd_row_blocks(s, seq_q) * 4;
 }
+// A number per head of keys: how many of its tiles have added all of theirs.
+constexpr int64_t bwd_counts_bytes(int64_t batch, int64_t heads_kv) { return batch * heads_kv * 4; }
+// Sums of a head of keys that its last workgroup rounds; more of them are rounded faster by all multiprocessors.
+constexpr int64_t kRoundedBytes = 1 << 20;
+
 // ---- bwd_row_dq of elastic softmax: 128 queries a workgroup, kBwdThreads threads; boxes of k and v have bc rows ----
 struct RowShape {
   int d, br, bc, stages;
@@ -301,7 +297,7 @@ constexpr bool hopper_tiles_fit() {
         t.dv > 256)
       return false;
   for (const BwdShape& s : kBwdShapes)
-    if (bwd_rounding_shared_bytes(s) > kMaxShared || (!s.wide && bwd_bias_shared_bytes(s) > kMaxShared) ||
+    if (bwd_shared_bytes(s) > kMaxShared || (!s.wide && bwd_bias_shared_bytes(s) > kMaxShared) ||
         (!s.wide && bwd_lengths_shared_bytes(s) > kMaxShared) || s.br % 64 != 0 || s.bc % 16 != 0 ||
         s.br > 256 || s.bc > 256)
       return false;

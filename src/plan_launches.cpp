@@ -322,8 +322,10 @@ void lay_out_workspace(Plan* plan) {
     place(hopper_set(p) == HopperSet::entmax && !p.visit_all, &plan->support_offset,
           uint64_t(p.batch * p.heads_q * support_blocks(p.seq_q) * support_words(p.seq_kv)));
     place(sums, &plan->d_q_sums_offset, uint64_t(bwd_sums_bytes(s, heads, rows_of_head)) / 4);
-    place(sums && (p.deterministic || rounds_d_q(p)), &plan->turns_offset,
+    place(sums && p.deterministic, &plan->turns_offset,
           uint64_t(bwd_turns_bytes(s, heads, rows_of_head)) / 4);
+    uint64_t counts = 0;  // the last ones of what is zeroed
+    place(sums && rounds_d_q(p), &counts, uint64_t(bwd_counts_bytes(p.batch, p.heads_kv)) / 4);
     if (sums) plan->zeroed_size = end - plan->d_q_sums_offset;
   }
   plan->workspace_size = end;

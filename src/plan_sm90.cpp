@@ -87,7 +87,7 @@ int sm90_bwd_bytes(const Problem& p, const BwdShape& s) {
     case HopperSet::all:
       return has_all_scores(s) || p.extras(~kScores).empty() ? bwd_all_shared_bytes(s) : 0;
     default:
-      return bwd_rounding_shared_bytes(s);
+      return bwd_shared_bytes(s);
   }
 }
 
@@ -219,7 +219,8 @@ HopperSet hopper_set(const Problem& p) {
 
 bool rounds_d_q(const Problem& p) {
   const HopperSet set = hopper_set(p);
-  return set != HopperSet::bias && set != HopperSet::all;
+  return p.wants(TANDEM_GRAD_Q) && set != HopperSet::bias && set != HopperSet::all &&
+         p.heads_q / p.heads_kv * p.seq_q * p.head_dim * 4 <= kRoundedBytes;
 }
 
 String sm90_refusal(const Problem& p, const Caps& caps) {

@@ -210,8 +210,11 @@ void check_plan(const Plan& plan, const Caps& caps) {
         rows_of_head = (p.total_q / s.br + p.batch) * s.br;
       }
       piece(plan.d_q_sums_offset, bwd_sums_bytes(s, heads, rows_of_head) / 4);
-      if (p.deterministic || rounds_d_q(p))
-        piece(plan.turns_offset, bwd_turns_bytes(s, heads, rows_of_head) / 4);
+      if (p.deterministic) piece(plan.turns_offset, bwd_turns_bytes(s, heads, rows_of_head) / 4);
+      if (rounds_d_q(p)) {  // counts of the heads of keys
+        const int64_t count = p.batch * p.heads_kv;
+        piece(plan.workspace_size - 4 * uint64_t(count), count);
+      }
     }
     CHECK(plan.zeroed_size == plan.workspace_size - plan.d_q_sums_offset);
   }

@@ -12,8 +12,8 @@ namespace sm90 {
 
 constexpr float kLog2e = 1.4426950408889634f;
 
-// Named barriers. 0 is __syncthreads(); of the last three one for each multiplying warpgroup.
-enum : int { kDsWritten = 1, kDqFull = 2, kDqEmpty = 4, kGroup = 6, kDsRead = 8 };
+// Named barriers. 0 is __syncthreads(); of kDqFull, kDqEmpty and kGroup one for each multiplying warpgroup.
+enum : int { kDsWritten = 1, kDqFull = 2, kDqEmpty = 4, kGroup = 6, kDsRead = 8, kSummed = 9 };
 
 // Registers of a thread of the helping warpgroup, and of the multiplying ones. At launch all have 168, and that many, 384
 // times, is what they share: with more a warpgroup waits for ever.
@@ -42,10 +42,6 @@ constexpr bool kHasLengths = false;
 // Sets whose tiles lie in numbered places, which Consumer asks for (bwd_all.cuh).
 template <typename Set>
 constexpr bool kHasPlaces = false;
-
-// Sets whose kernels round d_q themselves (bwd_round.cuh).
-template <typename Set>
-constexpr bool kRounds = false;
 
 // With a causal mask all tiles of keys share the last queries, not the first: who begins there reads what others read. For
 // kernels without turns.
@@ -141,7 +137,7 @@ TANDEM_DEVICE uint4 shared_words(uint at) {
 extern __shared__ __align__(1024) unsigned char bwd_memory[];
 
 // Of row ROW of kBwdShapes, addresses from base on. Set's own part lies before the numbers of the rows, its barriers at the
-// end; between these the places for rounding, if the set does that.
+// end.
 template <int ROW, typename Set>
 struct Memory {
   static constexpr BwdShape kShape = kBwdShapes[ROW];
@@ -149,14 +145,10 @@ struct Memory {
                        kQBytes = bwd_q_bytes(kShape), kDsBytes = bwd_ds_bytes(kShape);
   static constexpr int kAtV = bwd_at_v(kShape), kAtQ = bwd_at_q(kShape), kAtDo = bwd_at_do(kShape),
                        kAtDs = bwd_at_ds(kShape), kAtDq = bwd_at_dq(kShape),
-                       kAtSet = bwd_at_stats(kShape),
-                       kAtRounding = kAtSet + Set::bytes(kShape),
-                       kSetBytes = Set::bytes(kShape) + (kRounds<Set> ? kRoundingBytes : 0),
+                       kAtSet = bwd_at_stats(kShape), kSetBytes = Set::bytes(kShape),
                        kAtStats = kAtSet + kSetBytes,
                        kAtBarriers = bwd_at_barriers(kShape) + kSetBytes,
-                       kAtRoundingBarriers = bwd_shared_bytes(kShape) + kSetBytes,
-                       kAtSetBarriers =
-                           kAtRoundingBarriers + (kRounds<Set> ? kRoundingBarriers : 0);
+                       kAtSetBarriers = bwd_shared_bytes(kShape) + kSetBytes;
   uint base;
   TANDEM_DEVICE uint k() const { return base; }
   TANDEM_DEVICE uint v() const { return base + kAtV; }
@@ -169,11 +161,6 @@ struct Memory {
   TANDEM_DEVICE uint barriers() const { return base + kAtBarriers; }
   TANDEM_DEVICE uint set() const { return base + kAtSet; }
   TANDEM_DEVICE uint set_barriers() const { return base + kAtSetBarriers; }
-  // Where d_q is rounded: places of its blocks and their barrier, notes, how many tiles were added.
-  TANDEM_DEVICE uint rounding(int block) const { return base + kAtRounding + block * 16384; }
-  TANDEM_DEVICE uint notes() const { return rounding(2); }
-  TANDEM_DEVICE uint rounding_barrier() const { return base + kAtRoundingBarriers; }
-  TANDEM_DEVICE uint added() const { return rounding_barrier() + 8; }
 };
 
 // Tiles of keys that add to the sums of a tile of queries before this one: all later ones that the queries see.
@@ -195,14 +182,6 @@ struct EveryTile {
   template <typename Block>
   TANDEM_DEVICE uint before(const Block& u, const Walk& walk, int, int t) const {
     return turns_before<ROW>(u, walk, t);
-  }
-  // All that do.
-  template <typename Block>
-  TANDEM_DEVICE uint visitors(const Block&, const Walk& walk, int, int t) const {
-    constexpr BwdShape S = kBwdShapes[ROW];
-    const TandemTiles keys =
-        tandem_key_tiles(walk.band, t * S.br, S.br, S.bc, walk.seq_q, walk.seq_kv);
-    return uint(keys.end - keys.begin);
   }
 };
 

@@ -15,10 +15,11 @@ struct BwdDkvDqParams {
   CUtensorMap q, k, v, d_o;
   BwdDkvDqBlock block;
   BwdDkvDqPush push;
-  // Of a kernel that rounds it itself (rounds_d_q()).
+  // If the last workgroup of a head rounds the sums of d_q itself (bwd_round.cuh).
   struct {
     Strides strides;
-    uint64_t address;  // 0: not wanted
+    uint64_t address;  // 0: it does not
+    uint64_t counts;   // [B, Hk], zeroed before: how many tiles of keys have added to the sums
   } d_q;
 };
 // With a dense bias. map: like the others, with keys as features and boxes of br queries; of a bias that all heads or the

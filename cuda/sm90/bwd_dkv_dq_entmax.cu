@@ -47,21 +47,11 @@ struct SupportTiles {
     return t;
   }
   TANDEM_DEVICE uint before(const BwdDkvDqBlock& u, const Walk&, int n, int t) const {
-    return count(u, n, t, walk.tile + 1);
-  }
-  TANDEM_DEVICE uint visitors(const BwdDkvDqBlock& u, const Walk&, int n, int t) const {
-    return count(u, n, t, 0);
-  }
-  // Tiles of keys from `begin` on that have support of tile t.
-  TANDEM_DEVICE uint count(const BwdDkvDqBlock& u, int n, int t, int begin) const {
-    const TandemTiles keys =
-        tandem_key_tiles(walk.band, t * kBr, kBr, kSupportKeys, u.seq_q, u.seq_kv);
-    const int end = keys.end;
-    if (begin < keys.begin) begin = keys.begin;
+    const int end = tandem_key_tiles(walk.band, t * kBr, kBr, kSupportKeys, u.seq_q, u.seq_kv).end;
     uint count = 0;
-    for (int first = begin / 32 * 32; first < end; first += 32) {
+    for (int first = (walk.tile + 1) / 32 * 32; first < end; first += 32) {
       uint x = word(n, t, first / 32);
-      if (first < begin) x &= ~0u << (begin - first);
+      if (first <= walk.tile) x &= ~0u << (walk.tile + 1 - first);
       if (end - first < 32) x &= (1u << (end - first)) - 1u;
       count += uint(__popc(x));
     }
@@ -134,11 +124,6 @@ struct Entmax : Plain {
   template <typename T, int ROW>
   static TANDEM_DEVICE void help(const Params&, const Walk&, const Memory<ROW, Entmax>&) {}
 };
-
-}  // namespace
-template <bool FAST>
-constexpr bool kRounds<Entmax<FAST>> = true;
-namespace {
 
 template <typename T, int ROW>
 Kernel<BwdDkvDqEntmaxParams> select(int row, bool fast) {

@@ -71,8 +71,6 @@ struct WithLengths {
 };
 template <>
 constexpr bool kHasLengths<WithLengths> = true;
-template <>
-constexpr bool kRounds<WithLengths> = true;
 
 struct Full : WithLengths {
   using Registers = sm90::Registers<24>;  // those that multiply need them
@@ -178,8 +176,6 @@ struct Full : WithLengths {
 };
 template <>
 constexpr bool kHasLengths<Full> = true;
-template <>
-constexpr bool kRounds<Full> = true;
 
 }  // namespace sm90
 }  // namespace cuda

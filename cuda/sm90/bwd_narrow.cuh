@@ -3,9 +3,9 @@
 // over the query heads of its kv head and their tiles of queries. Transposed, S^T = K Q^T and dP^T = V dO^T, so that P^T
 // and dS^T are the left operands of dV += P^T dO and dK += dS^T Q as they lie in registers: each of the two
 // multiplying warpgroups owns 64 keys. dS goes through shared memory, where both read all of it for dQ = dS K.
-// dQ is summed over the key tiles in the workspace, f32, by bulk adds.
+// dQ is summed over the key tiles in the workspace, f32, by bulk adds; the last workgroup of a head rounds the sums (bwd_round.cuh).
 //
-// Of the helping warpgroup, warp 0 loads, warp 1 adds dQ, and the others round d_q or do what Set has for them. Rows past the end and rows that see nothing have lse = +inf
+// Of the helping warpgroup, warp 0 loads and warp 1 adds dQ. Rows past the end and rows that see nothing have lse = +inf
 // in shared memory: their p is 0, and no product needs a mask for them.
 //
 // Set says which optional inputs there are (bwd_sets.cuh).
@@ -28,7 +28,6 @@ TANDEM_DEVICE void add_sums(const typename Set::Params& params, const Walk& walk
   const BwdDkvDqBlock& u = params.block;
   const bool one = int(threadIdx.x) % 32 == 0;
   typename Set::template Tiles<ROW> visited(params, walk);
-  uint added = 0;  // tiles
   for (int n = 0; n < u.group; ++n) {
     const int64_t first = first_tile<ROW, Set>(u, walk, walk.head_kv * u.group + n, packed_tiles);
     float* sums =
@@ -58,22 +57,19 @@ TANDEM_DEVICE void add_sums(const typename Set::Params& params, const Walk& walk
       if (one) bulk_wait_read<0>();
       __syncwarp();
       named_arrive<kDqEmpty + 1>(160);
-      if (one && u.in_turn) {
+      if (u.in_turn && one) {
         bulk_wait<0>();
         take_turn(turns + t * (S.br / 64));
-        if constexpr (kRounds<Set>) tell_added(memory.added(), ++added);
-      } else if constexpr (kRounds<Set>) {
-        if (one) {
-          bulk_wait<2>();  // all but this tile's
-          tell_added(memory.added(), added++);
-        }
       }
     }
   }
   if (one) {
     bulk_wait<0>();
-    if constexpr (kRounds<Set>) tell_added(memory.added(), added);
+    // Nobody reads lse any more.
+    put_shared(memory.lse(0), is_last(params, walk) ? 1.f : 0.f);
   }
+  __syncwarp();
+  named_arrive<kSummed>(288);
 }
 
 template <typename T, int ROW, typename Set, bool GRAD_Q, bool GRAD_KV>
@@ -238,31 +234,30 @@ __global__ void __launch_bounds__(kBwdThreads, 1)
   const Memory<ROW, Set> memory{shared_address(bwd_memory)};
   if (threadIdx.x == 0) {
     Set::template init<ROW>(memory);
-    if constexpr (kRounds<Set>) init_rounding(memory);
     Barriers<ROW>(memory.barriers()).init();
   }
   Set::sync();
+  int packed_tiles = 0;
+  if constexpr (kHasLengths<Set>) packed_tiles = params.packed_tiles;
   if (threadIdx.x < 128) {
     give_registers<Set::Registers::kHelping>();
     const int warp = int(threadIdx.x) / 32;
-    int packed_tiles = 0;
-    if constexpr (kHasLengths<Set>) packed_tiles = params.packed_tiles;
     if (warp == 0)
       load_tiles(params, walk, memory);
-    else if (warp == 1) {
-      if constexpr (GRAD_Q) add_sums(params, walk, memory, packed_tiles);
-    } else if constexpr (kRounds<Set> && GRAD_Q) {
-      if (warp == 2)
-        count_sums(params, walk, memory, packed_tiles);
-      else
-        round_sums<T>(params, walk, memory, packed_tiles);
-    } else
+    else if (warp >= 2)
       Set::template help<T>(params, walk, memory);
+    else if constexpr (GRAD_Q)
+      add_sums(params, walk, memory, packed_tiles);
+    Set::leave();
   } else {
     take_registers<Set::Registers::kMultiplying>();
     multiply<T, ROW, Set, GRAD_Q, GRAD_KV>(params, walk, memory);
+    Set::leave();
+    if constexpr (GRAD_Q) {
+      named_sync<kSummed>(288);
+      if (shared_float2(memory.lse(0)).x != 0.f) round_sums<T, ROW, Set>(params, walk, packed_tiles);
+    }
   }
-  Set::leave();
 }
 
 }  // namespace sm90

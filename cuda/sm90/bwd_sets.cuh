@@ -57,9 +57,6 @@ struct Plain {
   static TANDEM_DEVICE void help(const Params&, const Walk&, const Memory<ROW, Plain>&) {}
 };
 
-template <>
-constexpr bool kRounds<Plain> = true;
-
 // A dense bias of the tensors' type, with a row for every query, and its gradient. Workgroups of all batch entries that
 // share a bias are a cluster: they go through the same tiles side by side, and each sums its share of a tile of dS over
 // all of them, in f32 and in the order of the batch. Nothing S x S is kept.

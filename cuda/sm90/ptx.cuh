@@ -61,18 +61,6 @@ TANDEM_DEVICE void barrier_wait(uint barrier, int parity) {
       "r"(parity)
       : "memory");
 }
-// Whether it is over.
-TANDEM_DEVICE bool barrier_test(uint barrier, int parity) {
-  uint over;
-  asm volatile(
-      "{\n.reg .pred over;\n"
-      "mbarrier.test_wait.parity.shared::cta.b64 over, [%1], %2;\n"
-      "selp.u32 %0, 1, 0, over;\n}"
-      : "=r"(over)
-      : "r"(barrier), "r"(parity)
-      : "memory");
-  return over != 0;
-}
 
 // ---- bulk copies -----------------------------------------------------------------------------------
 
@@ -127,8 +115,6 @@ TANDEM_DEVICE void bulk_wait() {
 // By each thread that wrote shared memory by ordinary stores, before the barrier behind which matrix products or bulk
 // copies read it.
 TANDEM_DEVICE void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-// Between what this thread knows others to have written, wherever, and the copy engine's reads.
-TANDEM_DEVICE void fence_async_all() { asm volatile("fence.proxy.async;" ::: "memory"); }
 
 // ---- clusters: workgroups that see each other's shared memory -----------------------------------------
 

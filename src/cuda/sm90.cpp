@@ -79,10 +79,14 @@ MapShape bias_map_shape(const Problem& p, int rows) {
   return shape;
 }
 
-// Where a kernel that rounds d_q itself puts it.
 void put_d_q(const Plan& plan, const Addresses& a, cuda::sm90::BwdDkvDqParams* params) {
-  params->d_q = {plan.problem.d_q,
-                 plan.problem.wants(TANDEM_GRAD_Q) && rounds_d_q(plan.problem) ? a.d_q : 0};
+  const Problem& p = plan.problem;
+  params->d_q = {};
+  if (!rounds_d_q(p)) return;
+  params->d_q.strides = p.d_q;
+  params->d_q.address = a.d_q;
+  params->d_q.counts =
+      a.d_q_sums + plan.zeroed_size - uint64_t(bwd_counts_bytes(p.batch, p.heads_kv));
 }
 
 template <typename P>
