@@ -143,9 +143,10 @@ TEST_CASE("sm90 takes lengths, sinks, softcap, ALiBi, masks and dropout with sof
       {"bwd bf16 hq4 sq300 d256 sink grads=qkvs", "bwd_dot bwd_dkv bwd_dq bwd_head",
        HopperSet::plain},
       {"bwd bf16 hq4 sq300 d256 sink grads=s", "bwd_dot bwd_head", HopperSet::plain},
-      {"bwd bf16 b3 hq4 sq300 sk400 d128 sink q_packed=500 kv_padded",
-       "bwd_dot bwd_dkv_dq", HopperSet::lengths},
-      {"bwd bf16 b3 hq4 sq300 d64 alibi grads=qkva", "bwd_dot bwd_dkv_dq bwd_head", HopperSet::full},
+      {"bwd bf16 b3 hq4 sq300 sk400 d128 sink q_packed=500 kv_padded", "bwd_dot bwd_dkv_dq",
+       HopperSet::lengths},
+      {"bwd bf16 b3 hq4 sq300 d64 alibi grads=qkva", "bwd_dot bwd_dkv_dq bwd_head",
+       HopperSet::full},
       {"bwd bf16 b3 hq4 hk2 sq3000 d64 alibi grads=qkva", "bwd_dot bwd_dkv_dq bwd_dq_cast bwd_head",
        HopperSet::full},
       {"bwd bf16 b3 hq4 sq300 d64 alibi grads=a", "bwd_dot bwd_dkv_dq bwd_head", HopperSet::full},
@@ -219,10 +220,10 @@ TEST_CASE(
           }
           REQUIRE(std::string(plan.path) == "sm90");
           const bool wide = p.backward && std::max(d, dv) > kNarrowHeads;
-          CHECK(stems(plan) == (wide         ? "bwd_dot bwd_dkv bwd_dq"
+          CHECK(stems(plan) == (wide                           ? "bwd_dot bwd_dkv bwd_dq"
                                 : p.backward && !rounds_d_q(p) ? "bwd_dot bwd_dkv_dq bwd_dq_cast"
                                 : p.backward                   ? "bwd_dot bwd_dkv_dq"
-                                             : "fwd"));
+                                                               : "fwd"));
           for (const Launch& l : plan.launches) {
             CHECK(std::string(kKernels[l.kernel].path) == "sm90");
             CHECK(l.shared_bytes <= caps.shared_bytes);
@@ -367,8 +368,8 @@ TEST_CASE("sm90: entmax, with kernels of their own for alpha 1.5") {
       const Plan plan = plan_of("bwd" + words);
       const Problem& p = plan.problem;
       REQUIRE(std::string(plan.path) == "sm90");
-      CHECK(stems(plan) == (rounds_d_q(plan.problem) ? "bwd_row bwd_dkv_dq"
-                                                     : "bwd_row bwd_dkv_dq bwd_dq_cast"));
+      CHECK(stems(plan) ==
+            (rounds_d_q(plan.problem) ? "bwd_row bwd_dkv_dq" : "bwd_row bwd_dkv_dq bwd_dq_cast"));
       const Launch &rows = *plan.find(Stem::bwd_row), &keys = *plan.find(Stem::bwd_dkv_dq);
       const SupportShape& r = kSupportShapes[rows.hopper];
       CHECK(std::max(p.head_dim, p.head_dim_v) <= r.d);

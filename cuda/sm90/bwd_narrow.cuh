@@ -255,7 +255,8 @@ __global__ void __launch_bounds__(kBwdThreads, 1)
     Set::leave();
     if constexpr (GRAD_Q) {
       named_sync<kSummed>(288);
-      if (shared_float2(memory.lse(0)).x != 0.f) round_sums<T, ROW, Set>(params, walk, packed_tiles);
+      if (shared_float2(memory.lse(0)).x != 0.f)
+        round_sums<T, ROW, Set>(params, walk, packed_tiles);
     }
   }
 }

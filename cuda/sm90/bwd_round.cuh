@@ -106,10 +106,10 @@ TANDEM_DEVICE void round_sums(const typename Set::Params& params, const Walk& wa
   const int panels = (u.head_dim + 63) / 64, pieces = (rows + 15) / 16 * panels;
   for (int n = 0; n < u.group; ++n) {
     const int head = walk.head_kv * u.group + n;
-    const float4* sums = reinterpret_cast<const float4*>(params.push.d_q_sums) +
-                         first_tile<ROW, Set>(u, walk, head, packed_tiles) *
-                             (S.br / 64 * kPanels * kSumsBlock / 4) +
-                         lane;
+    const float4* sums =
+        reinterpret_cast<const float4*>(params.push.d_q_sums) +
+        first_tile<ROW, Set>(u, walk, head, packed_tiles) * (S.br / 64 * kPanels * kSumsBlock / 4) +
+        lane;
     const HeadRows out{reinterpret_cast<ushort*>(params.d_q.address) + walk.batch * strides.b +
                            head * strides.h + walk.first_q * strides.s,
                        strides, rows, u.head_dim};
@@ -130,8 +130,7 @@ TANDEM_DEVICE void round_sums(const typename Set::Params& params, const Walk& wa
 #pragma unroll
       for (int m = 0; m < 2; ++m) {
         const int at = piece + m * kWarps;
-        if (at < pieces)
-          out.template put<T>(at / panels * 16, at % panels * 64, x[m], u.scale);
+        if (at < pieces) out.template put<T>(at / panels * 16, at % panels * 64, x[m], u.scale);
       }
     }
   }

@@ -285,7 +285,7 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
           return cudaErrorInvalidValue;
         params.block = block;
         params.push = bwd_dkv_dq_push(plan, launch, a);
-          put_d_q(plan, a, &params);
+        put_d_q(plan, a, &params);
         return start(&params, stream);
       };
       return Status();
