@@ -63,13 +63,13 @@ TANDEM_DEVICE void add_sums(const typename Set::Params& params, const Walk& walk
       }
     }
   }
-  if (one) {
-    bulk_wait<0>();
+  if (one) bulk_wait<0>();
+  if constexpr (!kDense<Set>) {
     // Nobody reads lse any more.
-    put_shared(memory.lse(0), is_last(params, walk) ? 1.f : 0.f);
+    if (one) put_shared(memory.lse(0), is_last(params, walk) ? 1.f : 0.f);
+    __syncwarp();
+    named_arrive<kSummed>(288);
   }
-  __syncwarp();
-  named_arrive<kSummed>(288);
 }
 
 template <typename T, int ROW, typename Set, bool GRAD_Q, bool GRAD_KV>
@@ -134,7 +134,11 @@ TANDEM_DEVICE void multiply(const typename Set::Params& params, const Walk& walk
       wait<0>();
       uint ds[BR / 4];
       set.differentiate(p, ds, s, dp, memory.delta(turn.stage) + 8 * (lane % 4), turn.stage);
-      const uint ds_tile = memory.ds(ds_turn.stage);
+      uint ds_tile;
+      if constexpr (kDense<Set>)
+        ds_tile = set.ds_tile();
+      else
+        ds_tile = memory.ds(ds_turn.stage);
       set.wait_ds();
       if constexpr (GRAD_Q) {
         // As [query][key]. With two places the readers of this one were done before the last barrier.
@@ -214,6 +218,8 @@ TANDEM_DEVICE void multiply(const typename Set::Params& params, const Walk& walk
     named_sync(kGroup + group, 128);
     const uint stage = memory.v() + own;
     const int first_key = walk.col0 + 64 * group;
+    if constexpr (kDense<Set>)
+      if (walk.parts > 1 && !set.gather(walk, stage, d_k, d_v)) return;
     if (params.push.d_v)
       store_rows<T, D>(stage, kKPanel, d_v, 1.f, params.push.d_v, u.d_v, walk, first_key, walk.keys,
                        0, u.head_dim_v);
@@ -228,7 +234,11 @@ __global__ void __launch_bounds__(kBwdThreads, 1)
     bwd_dkv_dq(const __grid_constant__ typename Set::Params params) {
   constexpr BwdShape S = kBwdShapes[ROW];
   Walk walk;
-  if (!find_walk(params.block, S, Set::order(params), Set::in_turn(params), &walk)) return;
+  if constexpr (kDense<Set>) {
+    if (!Set::find(params, S, &walk)) return;
+  } else {
+    if (!find_walk(params.block, S, Set::order(params), Set::in_turn(params), &walk)) return;
+  }
   if constexpr (kHasLengths<Set>) Set::template refine<ROW>(params, &walk);
   if constexpr (Set::kAnyOrder) walk.down = !params.block.in_turn && best_down(params.block);
   const Memory<ROW, Set> memory{shared_address(bwd_memory)};
@@ -248,17 +258,16 @@ __global__ void __launch_bounds__(kBwdThreads, 1)
       Set::template help<T>(params, walk, memory);
     else if constexpr (GRAD_Q)
       add_sums(params, walk, memory, packed_tiles);
-    Set::leave();
   } else {
     take_registers<Set::Registers::kMultiplying>();
     multiply<T, ROW, Set, GRAD_Q, GRAD_KV>(params, walk, memory);
-    Set::leave();
-    if constexpr (GRAD_Q) {
+    if constexpr (GRAD_Q && !kDense<Set>) {
       named_sync<kSummed>(288);
       if (shared_float2(memory.lse(0)).x != 0.f)
         round_sums<T, ROW, Set>(params, walk, packed_tiles);
     }
   }
+  Set::leave();
 }
 
 }  // namespace sm90
