@@ -45,7 +45,9 @@ bool Plan::stores_d_bias() const {
 }
 
 uint32_t Plan::unordered() const {
-  return find(Stem::bwd_dq_cast) && !problem.deterministic ? uint32_t(TANDEM_GRAD_Q) : 0;
+  return find(Stem::bwd_dkv_dq) && problem.wants(TANDEM_GRAD_Q) && !problem.deterministic
+             ? uint32_t(TANDEM_GRAD_Q)
+             : 0;
 }
 
 int Plan::wide_elements() const {

@@ -251,6 +251,11 @@ constexpr int64_t bwd_packed_tiles(const BwdShape& s, int64_t total_q, int64_t b
 constexpr int64_t bwd_turns_bytes(const BwdShape& s, int64_t batch_heads, int64_t seq_q) {
   return batch_heads * bwd_row_blocks(s, seq_q) * 4;
 }
+// A number per head of keys: how many of its tiles have added all of theirs.
+constexpr int64_t bwd_counts_bytes(int64_t batch, int64_t heads_kv) { return batch * heads_kv * 4; }
+// Sums of a head of keys that its last workgroup rounds; more of them are rounded faster by all multiprocessors.
+constexpr int64_t kRoundedBytes = 1 << 20;
+
 // ---- bwd_row_dq of elastic softmax: 128 queries a workgroup, kBwdThreads threads; boxes of k and v have bc rows ----
 struct RowShape {
   int d, br, bc, stages;

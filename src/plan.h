@@ -64,6 +64,8 @@ constexpr FixedRow kFixed[] = {
 // The path cuda.sm90: which of its kernels a problem takes.
 enum class HopperSet { plain, bias, elastic, entmax, lengths, full, all };
 HopperSet hopper_set(const Problem& p);
+// Whether its bwd_dkv_dq leaves d_q itself, not sums of it for bwd_dq_cast.
+bool rounds_d_q(const Problem& p);
 // Whether bwd_dkv_dq sums d_bias over the batch, in clusters of as many workgroups.
 bool sums_in_clusters(const Problem& p);
 

@@ -100,7 +100,7 @@ Vec<Stem> stems_of(const Problem& p, const Caps& caps, const PathRow& row, int f
       if (p.wants(TANDEM_GRAD_Q)) stems.push_back(Stem::bwd_dq);
     } else {
       if (p.gradients != TANDEM_GRAD_SINK) stems.push_back(Stem::bwd_dkv_dq);
-      if (p.wants(TANDEM_GRAD_Q)) stems.push_back(Stem::bwd_dq_cast);
+      if (p.wants(TANDEM_GRAD_Q) && !rounds_d_q(p)) stems.push_back(Stem::bwd_dq_cast);
     }
     if (p.wants(TANDEM_GRAD_SLOPE | TANDEM_GRAD_SINK)) stems.push_back(Stem::bwd_head);
     return stems;
@@ -324,6 +324,8 @@ void lay_out_workspace(Plan* plan) {
     place(sums, &plan->d_q_sums_offset, uint64_t(bwd_sums_bytes(s, heads, rows_of_head)) / 4);
     place(sums && p.deterministic, &plan->turns_offset,
           uint64_t(bwd_turns_bytes(s, heads, rows_of_head)) / 4);
+    uint64_t counts = 0;  // the last ones of what is zeroed
+    place(sums && rounds_d_q(p), &counts, uint64_t(bwd_counts_bytes(p.batch, p.heads_kv)) / 4);
     const bool tail = sums && sums_in_clusters(p);
     const int64_t room = bwd_tail_room(fused->total);
     place(tail, &plan->tail_counts_offset, uint64_t(2 * room));

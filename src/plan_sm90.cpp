@@ -217,6 +217,12 @@ HopperSet hopper_set(const Problem& p) {
                                                                         : HopperSet::all;
 }
 
+bool rounds_d_q(const Problem& p) {
+  const HopperSet set = hopper_set(p);
+  return p.wants(TANDEM_GRAD_Q) && set != HopperSet::bias && set != HopperSet::all &&
+         p.heads_q / p.heads_kv * p.seq_q * p.head_dim * 4 <= kRoundedBytes;
+}
+
 bool sums_in_clusters(const Problem& p) {
   return p.bias && p.bias.batch == 1 && p.batch > 1 && p.wants(TANDEM_GRAD_BIAS);
 }

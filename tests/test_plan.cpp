@@ -166,7 +166,8 @@ std::vector<Stem> needed(const Problem& p, bool split, bool fused, bool always_d
   if (split) s.push_back(Stem::fwd_join);
   if (p.backward && fused) {
     s = {Stem::bwd_dot, Stem::bwd_dkv_dq};
-    if (p.gradients & TANDEM_GRAD_Q) s.push_back(Stem::bwd_dq_cast);
+    const bool rounds = always_delta && rounds_d_q(p);  // on sm90
+    if ((p.gradients & TANDEM_GRAD_Q) && !rounds) s.push_back(Stem::bwd_dq_cast);
     return s;
   }
   if (p.backward && (always_delta || (p.gradients & (TANDEM_GRAD_Q | TANDEM_GRAD_K))) && q)

@@ -79,7 +79,8 @@ bool expects(const Plan& plan, Stem stem) {
     case Stem::bwd_dkv_dq:
       return fused;
     case Stem::bwd_dq_cast:
-      return fused && p.wants(TANDEM_GRAD_Q);
+      return fused && p.wants(TANDEM_GRAD_Q) &&
+             !(std::string(plan.path) == "sm90" && rounds_d_q(p));
     case Stem::fwd:
       return !p.backward && q;
     case Stem::bwd_row_dq:
@@ -210,6 +211,10 @@ void check_plan(const Plan& plan, const Caps& caps) {
       }
       piece(plan.d_q_sums_offset, bwd_sums_bytes(s, heads, rows_of_head) / 4);
       if (p.deterministic) piece(plan.turns_offset, bwd_turns_bytes(s, heads, rows_of_head) / 4);
+      if (rounds_d_q(p)) {  // counts of the heads of keys
+        const int64_t count = p.batch * p.heads_kv;
+        piece(plan.workspace_size - 4 * uint64_t(count), count);
+      }
     }
     CHECK(plan.zeroed_size == plan.workspace_size - plan.d_q_sums_offset);
   }

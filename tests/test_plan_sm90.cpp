@@ -143,9 +143,11 @@ TEST_CASE("sm90 takes lengths, sinks, softcap, ALiBi, masks and dropout with sof
       {"bwd bf16 hq4 sq300 d256 sink grads=qkvs", "bwd_dot bwd_dkv bwd_dq bwd_head",
        HopperSet::plain},
       {"bwd bf16 hq4 sq300 d256 sink grads=s", "bwd_dot bwd_head", HopperSet::plain},
-      {"bwd bf16 b3 hq4 sq300 sk400 d128 sink q_packed=500 kv_padded",
-       "bwd_dot bwd_dkv_dq bwd_dq_cast", HopperSet::lengths},
-      {"bwd bf16 b3 hq4 sq300 d64 alibi grads=qkva", "bwd_dot bwd_dkv_dq bwd_dq_cast bwd_head",
+      {"bwd bf16 b3 hq4 sq300 sk400 d128 sink q_packed=500 kv_padded", "bwd_dot bwd_dkv_dq",
+       HopperSet::lengths},
+      {"bwd bf16 b3 hq4 sq300 d64 alibi grads=qkva", "bwd_dot bwd_dkv_dq bwd_head",
+       HopperSet::full},
+      {"bwd bf16 b3 hq4 hk2 sq3000 d64 alibi grads=qkva", "bwd_dot bwd_dkv_dq bwd_dq_cast bwd_head",
        HopperSet::full},
       {"bwd bf16 b3 hq4 sq300 d64 alibi grads=a", "bwd_dot bwd_dkv_dq bwd_head", HopperSet::full},
       {"fwd bf16 b2 hq4 sq300 d192 dv128 q_packed=500 kv_packed=500", "fwd", HopperSet::full},
@@ -218,9 +220,10 @@ TEST_CASE(
           }
           REQUIRE(std::string(plan.path) == "sm90");
           const bool wide = p.backward && std::max(d, dv) > kNarrowHeads;
-          CHECK(stems(plan) == (wide         ? "bwd_dot bwd_dkv bwd_dq"
-                                : p.backward ? "bwd_dot bwd_dkv_dq bwd_dq_cast"
-                                             : "fwd"));
+          CHECK(stems(plan) == (wide                           ? "bwd_dot bwd_dkv bwd_dq"
+                                : p.backward && !rounds_d_q(p) ? "bwd_dot bwd_dkv_dq bwd_dq_cast"
+                                : p.backward                   ? "bwd_dot bwd_dkv_dq"
+                                                               : "fwd"));
           for (const Launch& l : plan.launches) {
             CHECK(std::string(kKernels[l.kernel].path) == "sm90");
             CHECK(l.shared_bytes <= caps.shared_bytes);
@@ -259,29 +262,34 @@ TEST_CASE(
             }
             continue;
           }
-          const Launch &fused = *plan.find(Stem::bwd_dkv_dq), &cast = *plan.find(Stem::bwd_dq_cast);
+          const Launch& fused = *plan.find(Stem::bwd_dkv_dq);
+          const Launch* cast = plan.find(Stem::bwd_dq_cast);
           CHECK(fused.tiles == ceil_div(p.seq_kv, s.bc));
           CHECK(fused.total == fused.tiles * p.heads_kv * p.batch);
           CHECK(fused.groups_x * fused.groups_y == fused.total);
           CHECK(fused.invocations() == kBwdThreads);
           CHECK(fused.shared_bytes == uint32_t(bwd_shared_bytes(s)));
-          CHECK(cast.total == ceil_div(p.seq_q, 64) * ceil_div(s.d, 64) * p.heads_q * p.batch);
-          CHECK(cast.groups_x * cast.groups_y == cast.total);
-          CHECK(cast.invocations() == kCastGroup);
-          // delta, then the sums: whole tiles of whole panels.
-          const int64_t heads = p.batch * p.heads_q;
+          CHECK((cast == nullptr) == (p.heads_q / p.heads_kv * p.seq_q * d * 4 <= 1 << 20));
+          if (cast) {
+            CHECK(cast->total == ceil_div(p.seq_q, 64) * ceil_div(s.d, 64) * p.heads_q * p.batch);
+            CHECK(cast->groups_x * cast->groups_y == cast->total);
+            CHECK(cast->invocations() == kCastGroup);
+          }
+          // delta, then the sums: whole tiles of whole panels; a number per head of keys where their last workgroup rounds.
+          const int64_t heads = p.batch * p.heads_q, counts = cast ? 0 : p.batch * p.heads_kv * 4;
           const int64_t delta = ceil_div(heads * p.seq_q * 4, 256) * 256;
           const int64_t sums = heads * ceil_div(p.seq_q, s.br) * s.br * ceil_div(s.d, 64) * 64 * 4;
           CHECK(plan.delta_offset == 0);
           CHECK(plan.d_q_sums_offset == uint64_t(delta));
-          CHECK(plan.zeroed_size == uint64_t(sums));
-          CHECK(plan.workspace_size == uint64_t(delta + sums));
+          CHECK(plan.zeroed_size == uint64_t(sums + counts));
+          CHECK(plan.workspace_size == uint64_t(delta + sums + counts));
           CHECK(plan.unordered() == TANDEM_GRAD_Q);
           // In turn: a number per tile of queries more, zeroed along.
           const Plan turns = plan_of(line + " deterministic");
           CHECK(turns.turns_offset == uint64_t(delta + sums));
+          const int64_t numbers = 4 * heads * (s.br / 64) * ceil_div(p.seq_q, s.br);
           CHECK(turns.zeroed_size ==
-                uint64_t(sums + 4 * heads * (s.br / 64) * ceil_div(p.seq_q, s.br)));
+                uint64_t(sums + (cast ? numbers : ceil_div(numbers, 256) * 256 + counts)));
           CHECK(turns.unordered() == 0);
           CHECK(bwd_dkv_dq_block(turns, *turns.find(Stem::bwd_dkv_dq)).in_turn == 1);
           CHECK(bwd_dkv_dq_block(plan, fused).in_turn == 0);
@@ -292,8 +300,8 @@ TEST_CASE("sm90: which kernels run for which gradients") {
   const auto of = [](const char* grads) {
     return plan_of(std::string("bwd f16 hq2 sq300 d64 grads=") + grads);
   };
-  CHECK(stems(of("qkv")) == "bwd_dot bwd_dkv_dq bwd_dq_cast");
-  CHECK(stems(of("q")) == "bwd_dot bwd_dkv_dq bwd_dq_cast");
+  CHECK(stems(of("qkv")) == "bwd_dot bwd_dkv_dq");
+  CHECK(stems(of("q")) == "bwd_dot bwd_dkv_dq");
   for (const char* grads : {"k", "v", "kv"}) {
     const Plan plan = of(grads);
     CHECK(stems(plan) == "bwd_dot bwd_dkv_dq");
@@ -360,7 +368,8 @@ TEST_CASE("sm90: entmax, with kernels of their own for alpha 1.5") {
       const Plan plan = plan_of("bwd" + words);
       const Problem& p = plan.problem;
       REQUIRE(std::string(plan.path) == "sm90");
-      CHECK(stems(plan) == "bwd_row bwd_dkv_dq bwd_dq_cast");
+      CHECK(stems(plan) ==
+            (rounds_d_q(plan.problem) ? "bwd_row bwd_dkv_dq" : "bwd_row bwd_dkv_dq bwd_dq_cast"));
       const Launch &rows = *plan.find(Stem::bwd_row), &keys = *plan.find(Stem::bwd_dkv_dq);
       const SupportShape& r = kSupportShapes[rows.hopper];
       CHECK(std::max(p.head_dim, p.head_dim_v) <= r.d);

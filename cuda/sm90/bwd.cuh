@@ -12,8 +12,8 @@ namespace sm90 {
 
 constexpr float kLog2e = 1.4426950408889634f;
 
-// Named barriers. 0 is __syncthreads(); of the last three one for each multiplying warpgroup.
-enum : int { kDsWritten = 1, kDqFull = 2, kDqEmpty = 4, kGroup = 6, kDsRead = 8 };
+// Named barriers. 0 is __syncthreads(); of kDqFull, kDqEmpty and kGroup one for each multiplying warpgroup.
+enum : int { kDsWritten = 1, kDqFull = 2, kDqEmpty = 4, kGroup = 6, kDsRead = 8, kSummed = 9 };
 
 // Registers of a thread of the helping warpgroup, and of the multiplying ones. At launch all have 168, and that many, 384
 // times, is what they share: with more a warpgroup waits for ever.

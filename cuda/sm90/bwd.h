@@ -15,6 +15,12 @@ struct BwdDkvDqParams {
   CUtensorMap q, k, v, d_o;
   BwdDkvDqBlock block;
   BwdDkvDqPush push;
+  // If the last workgroup of a head rounds the sums of d_q itself (bwd_round.cuh).
+  struct {
+    Strides strides;
+    uint64_t address;  // 0: it does not
+    uint64_t counts;   // [B, Hk], zeroed before: how many tiles of keys have added to the sums
+  } d_q;
 };
 // With a dense bias. map: like the others, with keys as features and boxes of br queries; of a bias that all heads or the
 // whole batch share, one of them. Launched in clusters of `shared` workgroups if d_bias is wanted.

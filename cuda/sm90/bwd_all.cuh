@@ -5,6 +5,7 @@
 #define TANDEM_CUDA_SM90_BWD_ALL_CUH
 #include "bits.cuh"
 #include "bwd_full.cuh"
+#include "bwd_round.cuh"
 
 namespace tandem {
 namespace cuda {
@@ -244,10 +245,7 @@ struct All : WithLengths {
     Walk walk;
     find_walk(u, S, 1, true, &walk);
     refine<ROW>(params, &walk);
-    const int64_t tiles =
-        params.packed_tiles > 0
-            ? int64_t(head) * params.packed_tiles + walk.first_q / S.br + walk.batch
-            : (int64_t(walk.batch) * u.heads_q + head) * ((u.seq_q + S.br - 1) / S.br);
+    const int64_t tiles = first_tile<ROW, All>(u, walk, head, params.packed_tiles);
     uint* turn = reinterpret_cast<uint*>(params.push.turns) + (tiles + t) * (S.br / 64);
     wait_turn(turn, turns_before<ROW>(u, walk, t));
     take_turn(turn);

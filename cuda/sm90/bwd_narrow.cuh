@@ -3,7 +3,7 @@
 // over the query heads of its kv head and their tiles of queries. Transposed, S^T = K Q^T and dP^T = V dO^T, so that P^T
 // and dS^T are the left operands of dV += P^T dO and dK += dS^T Q as they lie in registers: each of the two
 // multiplying warpgroups owns 64 keys. dS goes through shared memory, where both read all of it for dQ = dS K.
-// dQ is summed over the key tiles in the workspace, f32, by bulk adds.
+// dQ is summed over the key tiles in the workspace, f32, by bulk adds; the last workgroup of a head rounds the sums (bwd_round.cuh).
 //
 // Of the helping warpgroup, warp 0 loads and warp 1 adds dQ. Rows past the end and rows that see nothing have lse = +inf
 // in shared memory: their p is 0, and no product needs a mask for them.
@@ -11,6 +11,7 @@
 // Set says which optional inputs there are (bwd_sets.cuh).
 #ifndef TANDEM_CUDA_SM90_BWD_NARROW_CUH
 #define TANDEM_CUDA_SM90_BWD_NARROW_CUH
+#include "bwd_round.cuh"
 #include "bwd_sets.cuh"
 
 namespace tandem {
@@ -21,20 +22,14 @@ namespace sm90 {
 // has of packed queries (bwd_packed_tiles()), else 0.
 template <int ROW, typename Set>
 TANDEM_DEVICE void add_sums(const typename Set::Params& params, const Walk& walk,
-                            const Memory<ROW, Set>& memory, int packed_tiles = 0) {
+                            const Memory<ROW, Set>& memory, int packed_tiles) {
   constexpr BwdShape S = kBwdShapes[ROW];
   constexpr int kPanels = Memory<ROW, Set>::kPanels;
   const BwdDkvDqBlock& u = params.block;
   const bool one = int(threadIdx.x) % 32 == 0;
-  const int tiles = (u.seq_q + S.br - 1) / S.br;
   typename Set::template Tiles<ROW> visited(params, walk);
   for (int n = 0; n < u.group; ++n) {
-    const int64_t head = int64_t(walk.batch) * u.heads_q + walk.head_kv * u.group + n;
-    int64_t first = head * tiles;  // of the head's tiles
-    if constexpr (kHasLengths<Set>)
-      if (packed_tiles > 0)
-        first =
-            int64_t(walk.head_kv * u.group + n) * packed_tiles + walk.first_q / S.br + walk.batch;
+    const int64_t first = first_tile<ROW, Set>(u, walk, walk.head_kv * u.group + n, packed_tiles);
     float* sums =
         reinterpret_cast<float*>(params.push.d_q_sums) + first * (S.br / 64 * kPanels * kSumsBlock);
     uint* turns = reinterpret_cast<uint*>(params.push.turns) + first * (S.br / 64);
@@ -69,6 +64,12 @@ TANDEM_DEVICE void add_sums(const typename Set::Params& params, const Walk& walk
     }
   }
   if (one) bulk_wait<0>();
+  if constexpr (!kDense<Set>) {
+    // Nobody reads lse any more.
+    if (one) put_shared(memory.lse(0), is_last(params, walk) ? 1.f : 0.f);
+    __syncwarp();
+    named_arrive<kSummed>(288);
+  }
 }
 
 template <typename T, int ROW, typename Set, bool GRAD_Q, bool GRAD_KV>
@@ -246,6 +247,8 @@ __global__ void __launch_bounds__(kBwdThreads, 1)
     Barriers<ROW>(memory.barriers()).init();
   }
   Set::sync();
+  int packed_tiles = 0;
+  if constexpr (kHasLengths<Set>) packed_tiles = params.packed_tiles;
   if (threadIdx.x < 128) {
     give_registers<Set::Registers::kHelping>();
     const int warp = int(threadIdx.x) / 32;
@@ -253,13 +256,16 @@ __global__ void __launch_bounds__(kBwdThreads, 1)
       load_tiles(params, walk, memory);
     else if (warp >= 2)
       Set::template help<T>(params, walk, memory);
-    else if constexpr (kHasLengths<Set>)
-      add_sums(params, walk, memory, params.packed_tiles);
     else if constexpr (GRAD_Q)
-      add_sums(params, walk, memory);
+      add_sums(params, walk, memory, packed_tiles);
   } else {
     take_registers<Set::Registers::kMultiplying>();
     multiply<T, ROW, Set, GRAD_Q, GRAD_KV>(params, walk, memory);
+    if constexpr (GRAD_Q && !kDense<Set>) {
+      named_sync<kSummed>(288);
+      if (shared_float2(memory.lse(0)).x != 0.f)
+        round_sums<T, ROW, Set>(params, walk, packed_tiles);
+    }
   }
   Set::leave();
 }

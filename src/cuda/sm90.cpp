@@ -79,6 +79,16 @@ MapShape bias_map_shape(const Problem& p, int rows) {
   return shape;
 }
 
+void put_d_q(const Plan& plan, const Addresses& a, cuda::sm90::BwdDkvDqParams* params) {
+  const Problem& p = plan.problem;
+  params->d_q = {};
+  if (!rounds_d_q(p)) return;
+  params->d_q.strides = p.d_q;
+  params->d_q.address = a.d_q;
+  params->d_q.counts =
+      a.d_q_sums + plan.zeroed_size - uint64_t(bwd_counts_bytes(p.batch, p.heads_kv));
+}
+
 template <typename P>
 Launcher<P> launcher_of(cuda::Kernel<P>) {
   return {};
@@ -228,6 +238,7 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
           params.bias.parts_at = a.tail, params.bias.counts = a.tail_counts;
           params.block = block;
           params.push = bwd_dkv_dq_push(plan, launch, a);
+          put_d_q(plan, a, &params);
           return cluster > 1 ? launch_clusters(kernel, launch, &params, stream, groups, cluster)
                              : start(&params, stream);
         };
@@ -249,6 +260,7 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
               !encode(function, v, a.v, &params.v) || !encode(function, d_o, a.d_o, &params.d_o))
             return cudaErrorInvalidValue;
           params.push = bwd_dkv_dq_push(plan, launch, a);
+          put_d_q(plan, a, &params);
           params.support = a.support;
           // bwd_dot, which does this for the others, is not among its kernels.
           const cudaError_t error = plan.zeroed_size == 0
@@ -279,6 +291,7 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
               !encode(function, v, a.v, &params.v) || !encode(function, d_o, a.d_o, &params.d_o))
             return cudaErrorInvalidValue;
           params.push = bwd_dkv_dq_push(plan, launch, a);
+          put_d_q(plan, a, &params);
           const BwdDkvPush from = bwd_dkv_push(plan, launch, a);
           std::copy_n(from.extra, kExtraAddresses, params.extra_at);
           params.drop_offset = from.drop_offset;
@@ -299,6 +312,7 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
           return cudaErrorInvalidValue;
         params.block = block;
         params.push = bwd_dkv_dq_push(plan, launch, a);
+        put_d_q(plan, a, &params);
         return start(&params, stream);
       };
       return Status();

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// d_q from the f32 sums of bwd_dkv_dq, in the kernel that forms them: of the workgroups of a head of keys, the one that is the last
+// to have added its part rounds all rows of the query heads that read it.
+//
+// How sums get from those who add to who rounds. Bulk adds are of the async proxy; cp.async.bulk.wait_group (not .read) ends when
+// they are done and can be seen by the thread that gave them, in the generic proxy, too. That thread then adds 1 to the
+// head's count in the workspace (acquire and release, of the device). Who finds all others there has acquired what they
+// released, all sums; it says so in shared memory, and the warps behind the named barrier that follows see the sums as well.
+// They read by way of the second-level cache, as the first-level one is of one multiprocessor alone.
+#ifndef TANDEM_CUDA_SM90_BWD_ROUND_CUH
+#define TANDEM_CUDA_SM90_BWD_ROUND_CUH
+#include "bwd.cuh"
+
+namespace tandem {
+namespace cuda {
+namespace sm90 {
+
+// Of query head `head` in its entry: the number of its first tile among all that there are sums of.
+template <int ROW, typename Set>
+TANDEM_DEVICE int64_t first_tile(const BwdDkvDqBlock& u, const Walk& walk, int head,
+                                 int packed_tiles) {
+  constexpr int kBr = kBwdShapes[ROW].br;
+  if constexpr (kHasLengths<Set>)
+    if (packed_tiles > 0) return int64_t(head) * packed_tiles + walk.first_q / kBr + walk.batch;
+  return (int64_t(walk.batch) * u.heads_q + head) * ((u.seq_q + kBr - 1) / kBr);
+}
+
+// One thread, whose adds are done. Whether all workgroups of the head have come here.
+template <typename Params>
+TANDEM_DEVICE bool is_last(const Params& params, const Walk& walk) {
+  if (!params.d_q.address) return false;
+  const BwdDkvDqBlock& u = params.block;
+  const uint64_t count =
+      params.d_q.counts + 4 * uint64_t(walk.batch * (u.heads_q / u.group) + walk.head_kv);
+  uint before;
+  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;"
+               : "=r"(before)
+               : "l"(count)
+               : "memory");
+  return before + 1 == u.tiles;
+}
+
+// Lane n of four gives x[m] to lane m, whose x[n] it becomes.
+TANDEM_DEVICE void exchange(uint (&x)[4]) {
+  const bool odd = threadIdx.x & 1, high = threadIdx.x & 2;
+#pragma unroll
+  for (int n = 0; n < 4; n += 2) {
+    const uint other = __shfl_xor_sync(kAllLanes, odd ? x[n] : x[n + 1], 1);
+    (odd ? x[n] : x[n + 1]) = other;
+  }
+#pragma unroll
+  for (int n = 0; n < 2; ++n) {
+    const uint other = __shfl_xor_sync(kAllLanes, high ? x[n] : x[n + 2], 2);
+    (high ? x[n] : x[n + 2]) = other;
+  }
+}
+
+// d_q of a head: its first row, and how much there is of it.
+struct HeadRows {
+  ushort* to;
+  const Strides& strides;
+  int rows, columns;
+  // 8 columns of a row.
+  TANDEM_DEVICE void put(int row, int column, const uint (&w)[4]) const {
+    if (row >= rows || column >= columns) return;
+    ushort* at = to + row * strides.s + column * strides.d;
+    if (strides.d == 1 && column + 8 <= columns && (reinterpret_cast<uint64_t>(at) & 15) == 0) {
+      *reinterpret_cast<uint4*>(at) = make_uint4(w[0], w[1], w[2], w[3]);
+      return;
+    }
+#pragma unroll
+    for (int e = 0; e < 8; ++e)
+      if (column + e < columns) at[e * strides.d] = ushort(w[e / 2] >> (e % 2 * 16));
+  }
+  // 16 rows x 64 columns by a warp, x as accumulators lie.
+  template <typename T>
+  TANDEM_DEVICE void put(int row, int column, const float4 (&x)[8], float scale) const {
+    const int lane = int(threadIdx.x) % 32;
+    row += lane / 4, column += lane % 4 * 8;
+#pragma unroll
+    for (int n = 0; n < 8; n += 4) {
+      uint low[4], high[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        low[i] = T::pack(x[n + i].x * scale, x[n + i].y * scale);
+        high[i] = T::pack(x[n + i].z * scale, x[n + i].w * scale);
+      }
+      exchange(low);
+      put(row, column + 8 * n, low);
+      exchange(high);
+      put(row + 8, column + 8 * n, high);
+    }
+  }
+};
+
+// The multiplying warps. A piece is 16 rows of a panel; a warp has two on their way at a time.
+template <typename T, int ROW, typename Set>
+TANDEM_DEVICE void round_sums(const typename Set::Params& params, const Walk& walk,
+                              int packed_tiles) {
+  constexpr BwdShape S = kBwdShapes[ROW];
+  constexpr int kPanels = Memory<ROW, Set>::kPanels, kWarps = 8;
+  const BwdDkvDqBlock& u = params.block;
+  const Strides& strides = params.d_q.strides;
+  const int warp = int(threadIdx.x) / 32 - 4, lane = int(threadIdx.x) % 32;
+  const int rows = packed_tiles > 0 ? walk.seq_q : u.seq_q;
+  const int panels = (u.head_dim + 63) / 64, pieces = (rows + 15) / 16 * panels;
+  for (int n = 0; n < u.group; ++n) {
+    const int head = walk.head_kv * u.group + n;
+    const float4* sums =
+        reinterpret_cast<const float4*>(params.push.d_q_sums) +
+        first_tile<ROW, Set>(u, walk, head, packed_tiles) * (S.br / 64 * kPanels * kSumsBlock / 4) +
+        lane;
+    const HeadRows out{reinterpret_cast<ushort*>(params.d_q.address) + walk.batch * strides.b +
+                           head * strides.h + walk.first_q * strides.s,
+                       strides, rows, u.head_dim};
+    const auto load = [&](float4(&x)[8], int piece) {
+      const int row = piece / panels, panel = piece % panels;
+      const float4* from =
+          sums + (int64_t(row / 4) * kPanels + panel) * (kSumsBlock / 4) + row % 4 * 32;
+#pragma unroll
+      for (int i = 0; i < 8; ++i)
+        x[i] = piece < pieces && 64 * panel + 8 * i < u.head_dim ? __ldcg(from + 128 * i)
+                                                                 : make_float4(0.f, 0.f, 0.f, 0.f);
+    };
+#pragma unroll 1
+    for (int piece = warp; piece < pieces; piece += 2 * kWarps) {
+      float4 x[2][8];
+      load(x[0], piece);
+      load(x[1], piece + kWarps);
+#pragma unroll
+      for (int m = 0; m < 2; ++m) {
+        const int at = piece + m * kWarps;
+        if (at < pieces) out.template put<T>(at / panels * 16, at % panels * 64, x[m], u.scale);
+      }
+    }
+  }
+}
+
+}  // namespace sm90
+}  // namespace cuda
+}  // namespace tandem
+#endif
