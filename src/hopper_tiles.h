@@ -16,6 +16,7 @@ struct FwdTile {
   const char* name;
   int d, dv, groups, bc, stages;
   bool turns, apart;
+  int from, to;
   constexpr int rows() const { return 64 * groups; }
   constexpr int threads() const { return 128 * (groups + 1); }
 };
@@ -62,7 +63,7 @@ constexpr int fwd_bias_shared_bytes(const FwdTile& t) {
 // Elastic softmax: K and V share `stages` places. Each warpgroup has the head's distance bias behind them, with zeros for all
 // distances of a tile that has any with an entry.
 constexpr FwdTile fwd_elastic_tile(const FwdTile& t) {
-  return {t.name, t.d, t.dv, t.groups, t.bc, t.d <= 64 ? 8 : 4, false, false};
+  return {t.name, t.d, t.dv, t.groups, t.bc, t.d <= 64 ? 8 : 4, false, false, 0, 0};
 }
 constexpr int kFwdDistWindow = 2048;
 constexpr int fwd_elastic_q_stages(const FwdTile& elastic) { return elastic.d <= 128 ? 2 : 1; }
@@ -122,7 +123,7 @@ constexpr int bits_bytes(int rows) { return kBitsPlaces * (bits_place_bytes(rows
 
 // With everything that softmax may have beside it, but a bias.
 constexpr FwdTile fwd_all_tile(const FwdTile& t) {
-  return {t.name, t.d, t.dv, 2, t.bc, t.stages, t.turns, t.apart};
+  return {t.name, t.d, t.dv, 2, t.bc, t.stages, t.turns, t.apart, t.from, t.to};
 }
 constexpr int fwd_all_shared_bytes(const FwdTile& row) {
   const FwdTile t = fwd_all_tile(row);
@@ -134,8 +135,8 @@ constexpr int fwd_all_shared_bytes(const FwdTile& row) {
 }
 
 constexpr FwdTile kFwdTiles[] = {
-#define TANDEM_HOPPER_FWD(name, d, dv, groups, bc, stages, turns, apart) \
-  {#name, d, dv, groups, bc, stages, turns != 0, apart != 0},
+#define TANDEM_HOPPER_FWD(name, d, dv, groups, bc, stages, turns, apart, from, to) \
+  {#name, d, dv, groups, bc, stages, turns != 0, apart != 0, from, to},
 #define TANDEM_HOPPER_BWD(name, d, br, bc, q_stages, do_stages, ds_stages, wide)
 #include "hopper_tiles.inc"
 };
@@ -152,7 +153,7 @@ struct BwdShape {
   bool wide;
 };
 constexpr BwdShape kBwdShapes[] = {
-#define TANDEM_HOPPER_FWD(name, d, dv, groups, bc, stages, turns, apart)
+#define TANDEM_HOPPER_FWD(name, d, dv, groups, bc, stages, turns, apart, from, to)
 #define TANDEM_HOPPER_BWD(name, d, br, bc, q_stages, do_stages, ds_stages, wide) \
   {#name, d, br, bc, q_stages, do_stages, ds_stages, wide != 0},
 #include "hopper_tiles.inc"

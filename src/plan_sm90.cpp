@@ -114,6 +114,9 @@ String row_refusal(const Problem& p, const Caps& caps, const FwdTile& t) {
            : p.bias                             ? "it has no room for tiles of the bias"
            : p.normalizer == Normalizer::entmax ? "it has no room for candidates"
                                                 : "it has no kernel with lengths";
+  if (p.tile_rows == 0 && p.tile_cols == 0 &&
+      (p.seq_kv < t.from || (t.to > 0 && !p.banded() && p.seq_kv > t.to)))
+    return text("for %lld keys another tile is faster", (long long)p.seq_kv);
   return no_room(caps, sm90_fwd_bytes(p, t), t.threads());
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// fwd with four warpgroups, each of which goes its own way: at small heads it is latency that limits, and what hides it is
-// warps. Steps of 64 keys keep a warpgroup's numbers in 112 registers. It multiplies what its own 64 rows see, and lets go
-// of the other keys of the tile; every other tile has the warpgroups in the opposite order, so that a mask gives all the
-// same work. The copying thread finds the tiles, and leaves a notice of each.
+// fwd with more warpgroups, four for heads up to 64 and three up to 128, each of which goes its own way: latency limits, and
+// what hides it is warps. Steps of 64 keys keep a warpgroup's numbers in 112 and 160 registers. It multiplies what its own
+// 64 rows see, and lets go of the other keys of the tile; every other tile has the warpgroups in the opposite order, so
+// that a mask gives all the same work. The copying thread finds the tiles, and leaves a notice of each.
 #ifndef TANDEM_CUDA_SM90_FWD_APART_CUH
 #define TANDEM_CUDA_SM90_FWD_APART_CUH
 #include "fwd_sets.cuh"
@@ -18,6 +18,13 @@ TANDEM_DEVICE uint apart_notice(const Shared<S>& shared, uint n) {
   static_assert(S::Q_STAGES <= 2, "how long it stays");
   static_assert(S::STAGES > S::GROUPS, "whoever waits for a notice holds this many places");
   return shared.barrier(4 + 4 * S::STAGES) + n % kApartNotices * S::NOTICE_BYTES;
+}
+
+// Without a mask all take every step, and turns: rows behind the last one, too, where they are few.
+template <typename S>
+TANDEM_DEVICE bool takes_all(const FwdBlock& u) {
+  return S::TURNS && u.band_left == TANDEM_BAND_OPEN && u.band_right == TANDEM_BAND_OPEN &&
+         (S::M - 1 - (u.seq_q - 1) % S::M) * 16 <= u.seq_q;
 }
 
 template <typename S, typename Params>
@@ -38,8 +45,9 @@ TANDEM_DEVICE void produce_apart(const Params& params, const Shared<S>& shared) 
     put_words(notice + 16, batch, head, 0, 0);
 #pragma unroll 1
     for (int n = 0; n < S::GROUPS; ++n) {
-      const TandemTiles own =
-          tandem_key_tiles(rounds.band(), at.row0 + 64 * n, 64, S::N, u.seq_q, u.seq_kv);
+      const TandemTiles own = takes_all<S>(u) ? at.span
+                                              : tandem_key_tiles(rounds.band(), at.row0 + 64 * n,
+                                                                 64, S::N, u.seq_q, u.seq_kv);
       put_words(notice + 32 + 16 * n, own.begin, own.end, own.full_begin, own.full_end);
     }
     copy.q(at.row0, head, batch);
@@ -92,9 +100,7 @@ TANDEM_DEVICE void consume_apart(const Params& params, const Shared<S>& shared) 
   // Rows as the functions of fwd.cuh count them, from that of warpgroup 0.
   const auto row0_of = [&](uint n) { return all_of(n).x + 64 * (block_of(n) - group); };
 
-  // Where all take every step.
-  const bool turns = S::TURNS && u.band_left == TANDEM_BAND_OPEN &&
-                     u.band_right == TANDEM_BAND_OPEN && u.seq_q % S::M == 0;
+  const bool turns = takes_all<S>(u);
   const auto start_turn = [&] {
     if (turns) wait_turn<S>(group);
   };
