@@ -48,7 +48,8 @@ function(tandem_shaders target)
 endfunction()
 
 # tandem_matrix_shaders(target stem...): shaders/coopmat/<stem>.comp as <stem>_<path>_<type>, for both matrix paths
-# and both types; and as <stem>_coopmat_f16_k2, for operands twice as deep as accumulators are wide.
+# and both types; and as <stem>_coopmat_f16_k2, for operands twice as deep as accumulators are wide, and fwd as fwd_coopmat2_<type>_tensor,
+# for rows that come and go by tensor addressing.
 function(tandem_matrix_shaders target)
   foreach(stem IN LISTS ARGN)
     foreach(path coopmat2 coopmat)
@@ -61,6 +62,10 @@ function(tandem_matrix_shaders target)
         endif()
         tandem_shader(${target} ${stem}_${path}_${type} coopmat/${stem}.comp ${env}
                       -DTANDEM_CM2=${nv} -DTANDEM_BF16=${bf16} -DTANDEM_KN=1)
+        if(nv AND stem STREQUAL "fwd")
+          tandem_shader(${target} ${stem}_${path}_${type}_tensor coopmat/${stem}.comp ${env}
+                        -DTANDEM_CM2=1 -DTANDEM_BF16=${bf16} -DTANDEM_KN=1 -DTANDEM_TENSOR=1)
+        endif()
       endforeach()
     endforeach()
     tandem_shader(${target} ${stem}_coopmat_f16_k2 coopmat/${stem}.comp vulkan1.2

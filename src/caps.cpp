@@ -55,6 +55,7 @@ String describe_caps(const Caps& c) {
     flag("coopmat_reductions", c.coopmat_reductions);
     flag("coopmat_conversions", c.coopmat_conversions);
     flag("coopmat_per_element", c.coopmat_per_element);
+    flag("coopmat_tensors", c.coopmat_tensors);
     flag("bfloat16_coopmat", c.bfloat16_coopmat);
     number("push_bytes", c.push_bytes);
     String list;

@@ -39,6 +39,7 @@ struct Caps {
   bool maintenance4 = false;  // sizes of workgroups as SPIR-V 1.6 states them
   bool coopmat = false, bfloat16_coopmat = false;
   bool coopmat_reductions = false, coopmat_conversions = false, coopmat_per_element = false;
+  bool coopmat_tensors = false;  // tensor addressing
   uint32_t push_bytes = 0;
   Vec<MatrixShape> matrices;
   // CUDA

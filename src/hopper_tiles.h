@@ -182,11 +182,38 @@ constexpr int bwd_shared_bytes(const BwdShape& s) {
   return bwd_at_barriers(s) + (1 + 2 * (s.q_stages + s.do_stages)) * 8;
 }
 
-// With a dense bias: tiles of it, and barriers of them and of dS.
+// With a dense bias: tiles of it, whose places dS takes over, and further ones beside those for dS; three barriers each.
 constexpr int bwd_bias_stages(const BwdShape& s) { return s.br * s.bc > 64 * 128 ? 1 : 2; }
+constexpr int bwd_bias_places(const BwdShape& s) { return s.ds_stages + bwd_bias_stages(s); }
 constexpr int bwd_bias_shared_bytes(const BwdShape& s) {
-  return bwd_shared_bytes(s) + bwd_bias_stages(s) * bwd_ds_bytes(s) +
-         2 * (bwd_bias_stages(s) + s.ds_stages) * 8;
+  return bwd_shared_bytes(s) + bwd_bias_stages(s) * bwd_ds_bytes(s) + 3 * bwd_bias_places(s) * 8;
+}
+// Clusters that sum d_bias come in rounds of as many as the device has at a time. Of the last round, if it is not full, each
+// tile of keys is shared by several clusters, which have parts of its queries and add up d_k and d_v by way of the workspace.
+struct BwdTail {
+  int64_t whole;  // clusters with all queries of a tile of keys
+  int parts;
+};
+constexpr int64_t bwd_tail_floats(const BwdShape& s) {
+  return 2 * s.bc * bwd_panels(s) * 64;
+}  // of a workgroup
+// How many workgroups there is room for. groups: those with all queries of a tile of keys.
+constexpr int64_t bwd_tail_room(int64_t groups) { return groups < 60 ? 4 * groups : 240; }
+// walks: tiles of keys of all heads; slots: clusters at a time; size: workgroups of one; tiles: of queries.
+constexpr BwdTail bwd_tail(int64_t walks, int64_t slots, int64_t size, int64_t tiles) {
+  BwdTail best{walks, 1};
+  if (slots <= 0 || walks % slots == 0) return best;
+  const int64_t rest = walks % slots;
+  // In tiles; to begin and to end takes as long as about two.
+  constexpr int64_t kEnds = 2;
+  int64_t least = tiles + kEnds;
+  for (int parts = 2; parts <= 16 && parts <= tiles; ++parts) {
+    const int64_t rounds = (rest * parts + slots - 1) / slots;
+    const int64_t takes = rounds * ((tiles + parts - 1) / parts + kEnds);
+    if (rest * parts * size <= bwd_tail_room(walks * size) && takes < least)
+      least = takes, best = {walks - rest, parts};
+  }
+  return best;
 }
 // With elastic softmax: per place for q, what tau adds to the weights of a row, and the distance bias of the tile's diagonals;
 // barriers of dS.

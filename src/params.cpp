@@ -308,8 +308,10 @@ ExtraBlock extra_block(const Problem& p) {
 uint32_t plain_row(const Plan& plan, const Launch& l) {
   const Problem& p = plan.problem;
   if (std::strcmp(plan.path, "coopmat2") != 0 || !tiles_exist(p, l) || p.k.s != p.v.s) return 0;
+  const int biases =
+      p.bias && bias_code(p, l) > 0;  // a dense one by chunks: products begin with it
   const bool plain = p.normalizer == Normalizer::softmax && p.softcap == 0 && !(p.dropout > 0) &&
-                     extra_addresses(p) == 0 && l.splits == 1 && is_folded(p);
+                     extra_addresses(p) == biases && l.splits == 1 && is_folded(p);
   const int64_t chunks = l.tile.bc * (std::max(p.head_dim, p.head_dim_v) / 8);
   // With two blocks of rows it pays where tiles are masked (H100, 580.159.04).
   const bool pays = l.row_blocks == 1 ? l.tile.max_d == 128 : p.banded();

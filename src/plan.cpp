@@ -57,6 +57,7 @@ String missing_capability(const PathRow& row, const Caps& caps) {
     } needs[] = {{caps.coopmat, "cooperativeMatrix"},
                  {caps.coopmat_reductions || !nv, "cooperativeMatrixReductions"},
                  {caps.coopmat_conversions || !nv, "cooperativeMatrixConversions"},
+                 {caps.coopmat_per_element || !nv, "cooperativeMatrixPerElementOperations"},
                  {caps.float16, "shaderFloat16"},
                  {caps.storage16, "storageBuffer16BitAccess"},
                  {caps.maintenance4 || !nv, "maintenance4"},

@@ -23,6 +23,7 @@ struct Launch {
   int row_blocks = 0;
   int left_shared = 0;                  // left operands that stay in shared memory
   bool flies = true;                    // the next tile's rows fly in registers
+  bool tensors = false;                 // the tile's own rows come and go by tensor addressing
   uint32_t tiles = 0;                   // workgroups of one head
   uint32_t total = 0;                   // workgroups with work: tiles x heads x batch
   uint32_t groups_x = 0, groups_y = 0;  // dispatched; groups_x * groups_y >= total
@@ -63,6 +64,8 @@ constexpr FixedRow kFixed[] = {
 // The path cuda.sm90: which of its kernels a problem takes.
 enum class HopperSet { plain, bias, elastic, entmax, lengths, full, all };
 HopperSet hopper_set(const Problem& p);
+// Whether bwd_dkv_dq sums d_bias over the batch, in clusters of as many workgroups.
+bool sums_in_clusters(const Problem& p);
 
 // Entries of d_dist_bias of a head that bwd_dkv_ddist takes on: each tile of keys leaves as many in the workspace.
 constexpr int kFusedWindow = 1024;
@@ -89,6 +92,8 @@ struct Plan {
            lse_parts_offset = 0;  // [B,splits,Hq,Sq,part_pitch()], [B,splits,Hq,Sq]
   // What bwd_dkv_dq adds to, and whose turn it is; zeroed together at each execute.
   uint64_t d_q_sums_offset = 0, turns_offset = 0, zeroed_size = 0;
+  // cuda.sm90, d_bias summed over the batch: parts of d_k and d_v, and who has come, zeroed with those (hopper_tiles.h).
+  uint64_t tail_offset = 0, tail_counts_offset = 0;
   // cuda.sm90, entmax: bits of the tiles that hold support (hopper_tiles.h), unless every tile is visited.
   uint64_t support_offset = 0;
   // cuda.sm90: what runs at an execute whose inputs do not lie at multiples of 16 bytes; its workspace fits into this

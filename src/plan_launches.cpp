@@ -324,7 +324,11 @@ void lay_out_workspace(Plan* plan) {
     place(sums, &plan->d_q_sums_offset, uint64_t(bwd_sums_bytes(s, heads, rows_of_head)) / 4);
     place(sums && p.deterministic, &plan->turns_offset,
           uint64_t(bwd_turns_bytes(s, heads, rows_of_head)) / 4);
+    const bool tail = sums && sums_in_clusters(p);
+    const int64_t room = bwd_tail_room(fused->total);
+    place(tail, &plan->tail_counts_offset, uint64_t(2 * room));
     if (sums) plan->zeroed_size = end - plan->d_q_sums_offset;
+    place(tail, &plan->tail_offset, uint64_t(room * bwd_tail_floats(s)));
   }
   plan->workspace_size = end;
 }

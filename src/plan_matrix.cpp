@@ -11,12 +11,15 @@ namespace tandem {
 
 String MatrixDims::name() const { return text("%dx%dx%d", m, n, k); }
 
-// shaders/coopmat is compiled for each path and type, and once more where k is twice n.
+// shaders/coopmat is compiled for each path and type, once more where k is twice n, and fwd where rows come and go by tensor
+// addressing.
 String module_name(const Plan& plan, const Launch& launch) {
   String name = stem_name(launch.stem);
   if (launch.matrix.m > 0)
     name += text("_%s_%s%s", plan.path, dtype_name(plan.problem.dtype),
-                 launch.matrix.k > launch.matrix.n ? "_k2" : "");
+                 launch.matrix.k > launch.matrix.n ? "_k2"
+                 : launch.tensors                  ? "_tensor"
+                                                   : "");
   return name;
 }
 
@@ -56,9 +59,17 @@ uint32_t pinned_subgroup(const Caps& caps, const MatrixTile& t) {
 }  // namespace
 
 MatrixDims matrix_shape(const Problem& p, const Caps& caps, const PathRow& row) {
+  const auto taken = [&](const MatrixDims& shape) {
+    return has_shape(caps, dtype_name(p.dtype), shape) &&
+           shape_refusal(p, caps, row, shape).empty();
+  };
+  const bool scores = p.bias || p.alibi || p.dist_window > 0 || p.softcap > 0;
+  for (const MatrixDims& s : kMatrixDims)
+    if (!p.backward && !scores &&
+        find_quirk(caps, QuirkAction::fwd_shape, shape_number(s.m, s.n, s.k)) && taken(s))
+      return s;
   for (const MatrixDims& shape : kMatrixDims)
-    if (has_shape(caps, dtype_name(p.dtype), shape) && shape_refusal(p, caps, row, shape).empty())
-      return shape;
+    if (taken(shape)) return shape;
   return MatrixDims();
 }
 
@@ -94,6 +105,17 @@ Tile tile_of(const MatrixTile& t, const MatrixDims& shape, uint32_t subgroup) {
               t.max_d, TileOn::vulkan};
 }
 
+// Why rows of q and o are not for tensor addressing, which wants them apart, and within 32 bits of index; "" if they are.
+String rows_refusal(const Problem& p) {
+  const auto suits = [&](const Strides& s, int64_t width) {
+    return s.d == 1 && s.s >= width && s.s < 1 << 23;
+  };
+  if (!suits(p.q, p.head_dim) || !suits(p.o, p.head_dim_v))
+    return "rows of q or o overlap, have strided features or lie too far apart for tensor "
+           "addressing";
+  return "";
+}
+
 // Why a row of the matrix tiles does not do; "" if it does.
 String tile_refusal(const Problem& p, const Caps& caps, const PathRow& row, const MatrixTile& t,
                     const MatrixDims& shape) {
@@ -108,6 +130,12 @@ String tile_refusal(const Problem& p, const Caps& caps, const PathRow& row, cons
   if (subgroup < caps.subgroup_min || subgroup > caps.subgroup_max)
     return text("needs subgroups of %u, the device has %u to %u", subgroup, caps.subgroup_min,
                 caps.subgroup_max);
+  if (t.tensors) {
+    if (std::strcmp(row.name, "coopmat2") != 0) return "tensor addressing belongs to coopmat2";
+    if (!caps.coopmat_tensors) return "the device did not enable cooperativeMatrixTensorAddressing";
+    const String why = rows_refusal(p);
+    if (!why.empty()) return why;
+  }
   const uint32_t shared = uint32_t(matrix_shared_bytes(t, p.head_dim, p.head_dim_v, shape)) +
                           skip_shared_bytes(p, row, t.stem);
   if (shared > caps.shared_bytes)
@@ -133,6 +161,17 @@ int entries_at_once(const Problem& p, const Caps& caps, const PathRow& row, cons
                  std::strcmp(row.name, "coopmat2") == 0
              ? 2
              : 1;
+}
+
+// The first tile of bwd_dq that takes two entries at once, which is worth more than the rows of one for narrow heads (D 64, H100:
+// 2.07 ms for 2.48).
+const MatrixTile* tile_for_two(const Problem& p, const Caps& caps, const PathRow& row,
+                               const MatrixDims& shape) {
+  for (const MatrixTile& t : kMatrixTiles)
+    if (t.stem == Stem::bwd_dq && entries_at_once(p, caps, row, t, shape) == 2 &&
+        tile_refusal(p, caps, row, t, shape).empty())
+      return &t;
+  return nullptr;
 }
 
 bool has_matrix_tiles(Stem stem) {
@@ -192,12 +231,15 @@ bool choose_matrix_tiles(const Problem& p, const Caps& caps, const PathRow& row,
   *form = [=, &p, &caps, &row](Launch* launch) {
     const MatrixTile* t = chosen[size_t(launch->stem)];
     if (!t) return form_plain(p, row, *plain, launch);
+    if (launch->sums_d_bias && !t->doubled)
+      if (const MatrixTile* two = tile_for_two(p, caps, row, shape)) t = two;
     launch->subgroup = pinned_subgroup(caps, *t);
     launch->tile = tile_of(*t, shape, launch->subgroup);
     launch->matrix = shape;
     launch->row_blocks = t->row_blocks;
     launch->left_shared = t->left;
     launch->flies = t->flies != 0;
+    launch->tensors = t->tensors;
     launch->d_blocks = matrix_blocks(p.head_dim, shape);
     launch->dv_blocks = matrix_blocks(p.head_dim_v, shape);
     if (launch->sums_d_bias) launch->entries = entries_at_once(p, caps, row, *t, shape);

@@ -222,6 +222,10 @@ HopperSet hopper_set(const Problem& p) {
                                                                         : HopperSet::all;
 }
 
+bool sums_in_clusters(const Problem& p) {
+  return p.bias && p.bias.batch == 1 && p.batch > 1 && p.wants(TANDEM_GRAD_BIAS);
+}
+
 String sm90_refusal(const Problem& p, const Caps& caps) {
   const bool packed_q = p.lengths_q == Lengths::packed, packed_kv = p.lengths_kv == Lengths::packed;
   const int64_t batch_q = packed_q ? 1 : p.batch, batch_kv = packed_kv ? 1 : p.batch;

@@ -53,6 +53,8 @@ const char* Quirk::what() const {
       return "no bf16 matrices";
     case QuirkAction::no_shape:
       return "no matrices of one shape";
+    case QuirkAction::fwd_shape:
+      return "matrices of one shape come first in forward";
     case QuirkAction::pin:
       return "subgroup size pinned";
     case QuirkAction::doubled:

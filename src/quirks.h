@@ -23,7 +23,7 @@ enum DriverId : uint32_t {
   kTurnip = 18
 };
 
-enum class QuirkAction : uint8_t { no_matrices, no_bf16, no_shape, pin, doubled };
+enum class QuirkAction : uint8_t { no_matrices, no_bf16, no_shape, fwd_shape, pin, doubled };
 
 struct Quirk {
   uint32_t driver_id, from, until;

@@ -77,6 +77,7 @@ struct MatrixTile {
   int max_d, subgroups, row_blocks, cols;
   int left = 0, flies = 1, size = 0, waves = 0;
   bool doubled = false;  // for operands that take twice the registers
+  bool tensors = false;  // its own rows come and go by tensor addressing, not through shared memory
   constexpr int rows(const MatrixDims& shape) const { return subgroups * row_blocks * shape.m; }
   // Streamed rows; where matrices have 8 x 8 elements half of them, that is as many matrices.
   constexpr int step(const MatrixDims& shape) const {
@@ -99,7 +100,7 @@ constexpr int matrix_shared_bytes(const MatrixTile& t, int64_t d, int64_t dv,
   const int two = 2 * t.step(shape) * entries, rows = t.rows(shape);
   const int streamed = t.stem == Stem::bwd_dbias
                            ? (rows + t.step(shape)) * (kMatrixStep * shape.k / 8 + 1) * 16
-                           : (t.left > 0 || two > rows ? two : rows) * row;
+                           : (t.left > 0 || t.tensors || two > rows ? two : rows) * row;
   const int held = t.left * rows * row;
   // what passes between matrices and rows
   const int scratch = t.subgroups * (shape.m * shape.n + 4 * edge) * 4;
@@ -115,6 +116,8 @@ constexpr MatrixTile kMatrixTiles[] = {
 #define TANDEM_DOUBLED_TILE(name, stem, max_d, subgroups, row_blocks, cols, left, flies, size, \
                             waves)                                                             \
   {#name, Stem::stem, max_d, subgroups, row_blocks, cols, left, flies, size, waves, true},
+#define TANDEM_TENSOR_TILE(name, stem, max_d, subgroups, row_blocks, cols) \
+  {#name, Stem::stem, max_d, subgroups, row_blocks, cols, 0, 1, 0, 0, false, true},
 #include "matrix_tiles.inc"
 };
 
@@ -124,6 +127,7 @@ constexpr bool matrix_tiles_fit() {
     if (t.subgroups * 64 > 1024) return false;                 // workgroups of subgroups of 64
     if (t.left > (t.stem == Stem::fwd ? 1 : 2)) return false;  // fwd has Q alone
     if (t.doubled != (t.waves > 0)) return false;
+    if (t.tensors && (t.stem != Stem::fwd || t.left > 0)) return false;
     const int most = (t.doubled ? 64 : 48) * 1024;  // AMD's, and NVIDIA's
     for (const MatrixDims& shape : kMatrixDims) {
       if (matrix_shared_bytes(t, t.max_d, t.max_d, shape) > most) return false;

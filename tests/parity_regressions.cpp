@@ -100,8 +100,8 @@ TEST_CASE("regression: rows and sums in turns") { check_sums_in_turns(true); }
 TEST_CASE("regression: odd rows and sums in turns") { check_sums_in_turns(false); }
 
 // d_bias summed over the batch by bwd_dq, two entries at once: with bias by blocks or, of odd rows, by chunks, and of two
-// entries or more. 32 heads, as such sums are for devices that heads and tiles keep busy. Without the tiles of D 64: those
-// that take one entry at a time do it here.
+// entries or more. 32 heads, as such sums are for devices that heads and tiles keep busy. coopmat takes one entry at a
+// time here.
 namespace {
 void check_entries(int64_t batch, int64_t rows, tandem_dtype bias) {
   tandem_problem p = problem(TANDEM_BACKWARD, TANDEM_F16, {batch, 32, 32, rows, 48, 16, 16});
@@ -115,6 +115,21 @@ TEST_CASE("regression: entries at once") {
   check_entries(4, 40, TANDEM_F16);
   check_entries(4, 40, TANDEM_F32);
   check_entries(2, 69, TANDEM_F16);
+}
+
+// Rows that come and go by tensor addressing, on the devices that have it: rows that end inside a tile and features inside
+// a matrix, rows behind a length, parts of splits, and rows that no 16 bytes begin. Small heads: where TANDEM_DISABLE leaves
+// them no other tile.
+TEST_CASE("regression: rows by tensor addressing") {
+  for (const char* line :
+       {"fwd f16 b2 hq2 hk1 sq70 sk45 d24 dv40 causal_bottom_right q_padded kv_padded",
+        "fwd f16 sq70 sk45 d24 splits=2", "fwd f16 sq70 sk20 d19 dv21"}) {
+    const tandem_problem p = parse(line);
+    bool any = false;
+    for (const Target& t : targets())
+      any |= explain(t.session->device(), p).find("taken (fwd256t)") != std::string::npos;
+    if (any) check(p, seed_of(line), sparse());
+  }
 }
 
 TEST_CASE("regression: reference tensors that alias (a comparison of a tensor with itself)") {

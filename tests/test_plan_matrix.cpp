@@ -51,16 +51,18 @@ TEST_CASE("matrix paths: what is missing is named") {
     bool Caps::*member;
     const char* word;
     bool both;  // of both paths
-  } rows[] = {{&Caps::coopmat, "did not enable cooperativeMatrix", true},
-              {&Caps::coopmat_reductions, "did not enable cooperativeMatrixReductions", false},
-              {&Caps::coopmat_conversions, "did not enable cooperativeMatrixConversions", false},
-              {&Caps::float16, "did not enable shaderFloat16", true},
-              {&Caps::storage16, "did not enable storageBuffer16BitAccess", true},
-              {&Caps::maintenance4, "did not enable maintenance4", false},
-              {&Caps::memory_model, "did not enable vulkanMemoryModel", true},
-              {&Caps::subgroup_control, "did not enable subgroupSizeControl", true},
-              {&Caps::full_subgroups, "did not enable computeFullSubgroups", true},
-              {&Caps::subgroup_pin, "cannot state a subgroup size", true}};
+  } rows[] = {
+      {&Caps::coopmat, "did not enable cooperativeMatrix", true},
+      {&Caps::coopmat_reductions, "did not enable cooperativeMatrixReductions", false},
+      {&Caps::coopmat_conversions, "did not enable cooperativeMatrixConversions", false},
+      {&Caps::coopmat_per_element, "did not enable cooperativeMatrixPerElementOperations", false},
+      {&Caps::float16, "did not enable shaderFloat16", true},
+      {&Caps::storage16, "did not enable storageBuffer16BitAccess", true},
+      {&Caps::maintenance4, "did not enable maintenance4", false},
+      {&Caps::memory_model, "did not enable vulkanMemoryModel", true},
+      {&Caps::subgroup_control, "did not enable subgroupSizeControl", true},
+      {&Caps::full_subgroups, "did not enable computeFullSubgroups", true},
+      {&Caps::subgroup_pin, "cannot state a subgroup size", true}};
   for (const auto& row : rows) {
     Caps caps = good;
     caps.*row.member = false;
@@ -209,11 +211,57 @@ TEST_CASE("matrix paths: tiles for operands that take twice the registers") {
   // Elsewhere they are the last resort.
   caps = caps_of("h100_vulkan");
   Plan plan;
-  REQUIRE(parse_disabled("fwd64,fwd64n,fwd128,fwd128n,fwd256,fwd256n,fwd16", &caps.disabled).ok());
+  REQUIRE(parse_disabled("fwd64,fwd64n,fwd128,fwd128n,fwd256t,fwd256,fwd256n,fwd16", &caps.disabled)
+              .ok());
   REQUIRE(make_plan(problem_of("fwd f16 sq1000 d64"), caps, &plan).ok());
   CHECK(std::string(plan.path) == "coopmat2");
   CHECK(std::string(plan.launches[0].tile.name) == "fwd64d");
   CHECK(plan.launches[0].subgroup == 32);
+}
+
+TEST_CASE("matrix paths: rows that come and go by tensor addressing") {
+  const Caps h100 = caps_of("h100_vulkan");
+  const auto tile = [](const char* line, const Caps& caps, const char* reason) {
+    Plan plan;
+    REQUIRE(make_plan(problem_of(line), caps, &plan).ok());
+    const Launch* l = plan.find(Stem::fwd);
+    REQUIRE(l != nullptr);
+    const bool tensors = std::string(l->tile.name) == "fwd256t";
+    CHECK(l->tensors == tensors);
+    CHECK((module_name(plan, *l).find("_tensor") != String::npos) == tensors);
+    std::string why;
+    for (const Refusal& r : plan.refusals)
+      if (r.candidate.find("fwd256t") != String::npos) why += r.reason.c_str();
+    INFO(why);
+    CHECK(why.find(reason) != std::string::npos);
+    return std::string(l->tile.name);
+  };
+  for (const char* line :
+       {"fwd f16 sq1000 d256", "fwd bf16 sq1000 d136", "fwd f16 sq65 d100 dv200"})
+    CHECK(tile(line, h100, "") == "fwd256t");
+  CHECK(tile("fwd f16 sq1000 d128", h100, "") == "fwd128");
+  CHECK(tile("fwd f16 sq60 d256", h100, "") == "fwd256");  // empty by more than half
+  // Rows that overlap, have strided features, or are beyond 32 bits of index.
+  const char* const rows = "rows of q or o";
+  CHECK(tile("fwd f16 sq1000 d256 q=0,0,0,1", h100, rows) == "fwd256");
+  CHECK(tile("fwd f16 sq1000 d256 q=256000,256000,1,1000", h100, rows) == "fwd256");
+  CHECK(tile("fwd f16 sq1000 d256 o=8388608000,8388608000,8388608,1", h100, rows) == "fwd256");
+  Caps caps = h100;
+  caps.coopmat_tensors = false;
+  CHECK(tile("fwd f16 sq1000 d256", caps, "cooperativeMatrixTensorAddressing") == "fwd256");
+  caps = h100;
+  REQUIRE(parse_disabled("vulkan.coopmat2", &caps.disabled).ok());
+  CHECK(tile("fwd f16 sq1000 d256", caps, "belongs to coopmat2") == "fwd256");
+  caps = h100;
+  REQUIRE(parse_disabled("fwd256t", &caps.disabled).ok());
+  CHECK(tile("fwd f16 sq1000 d256", caps, "disabled") == "fwd256");
+  // What it saves: rows of 528 bytes, 128 of them, would be more than the device has.
+  const MatrixTile& t = *std::find_if(std::begin(kMatrixTiles), std::end(kMatrixTiles),
+                                      [](const MatrixTile& x) { return x.tensors; });
+  MatrixTile plain = t;
+  plain.tensors = false;
+  CHECK(matrix_shared_bytes(t, 256, 256, {16, 16, 16}) == 64 * 528 + 8 * 320 * 4 + 64);
+  CHECK(matrix_shared_bytes(plain, 256, 256, {16, 16, 16}) == 128 * 528 + 8 * 320 * 4 + 64);
 }
 
 TEST_CASE("matrix paths: the shape is one that the device lists, and that nothing forbids") {
@@ -238,6 +286,7 @@ TEST_CASE("matrix paths: the shape is one that the device lists, and that nothin
   // Conversions keep the edges: coopmat2 goes on to the next shape, coopmat takes this one through shared memory.
   CHECK(shape(without(h100, "16x16x16"), "coopmat2") == "16x8x8");
   CHECK(shape(without(h100, "16x16x16,vulkan.coopmat2"), "coopmat") == "16x8x16");
+  CHECK(shape(without(h100, "vulkan.coopmat2"), "coopmat") == "16x16x16");
   CHECK(shape(without(h100, "16x16x16,16x8x8"), "coopmat") == "16x8x16");
   CHECK(shape(without(h100, "16x16x16,16x8x16,vulkan.coopmat2"), "coopmat") == "16x8x8");
   Caps caps = h100;
@@ -258,8 +307,16 @@ TEST_CASE("matrix paths: the shape is one that the device lists, and that nothin
   for (const PathRow& row : kPaths) {
     if (!is_matrix_path(row)) continue;
     const bool nv = std::strcmp(row.name, "coopmat2") == 0;
-    CHECK(matrix_shape(problem, h100, row).name() == "16x16x16");
     CHECK(matrix_shape(problem, caps, row).name() == (nv ? "16x8x8" : "16x8x16"));
+    // Another prefers one in forward, for the path and the type that can take it.
+    CHECK(matrix_shape(problem, h100, row).name() == (nv ? "16x16x16" : "16x8x16"));
+    for (const char* line : {"fwd bf16 sq100 d64", "bwd f16 sq100 d64", "fwd f16 sq100 d64 alibi",
+                             "fwd f16 sq100 d64 bias:f16:1x1x100", "fwd f16 sq100 d64 softcap=5"})
+      CHECK(matrix_shape(problem_of(line), h100, row).name() == "16x16x16");
+    CHECK(matrix_shape(problem, without(h100, "16x8x16"), row).name() == "16x16x16");
+    Caps other = h100;
+    other.driver_id = kRadv;
+    CHECK(matrix_shape(problem, other, row).name() == "16x16x16");
   }
   // Sums over the batch go block by block: not where a step of the kernel is two.
   const Problem sums =
@@ -333,7 +390,9 @@ TEST_CASE("quirks: names, versions, and what planning makes of them") {
     CHECK(std::strlen(quirk.reason) > 10);
     CHECK(std::strncmp(quirk.link, "https://", 8) == 0);
     CHECK(quirk.from <= quirk.until);
-    const bool numbered = quirk.action == QuirkAction::pin || quirk.action == QuirkAction::no_shape;
+    const bool numbered = quirk.action == QuirkAction::pin ||
+                          quirk.action == QuirkAction::no_shape ||
+                          quirk.action == QuirkAction::fwd_shape;
     CHECK(numbered == (quirk.number > 0));
   }
   // Pinned where the device has the size, and only there; the first row that applies counts.

@@ -422,6 +422,40 @@ TEST_CASE("sm90: a dense bias in forward") {
   }
 }
 
+TEST_CASE("sm90: the last round of clusters that sum d_bias") {
+  // Nothing to share where rounds are full, or where nobody says how many clusters there are.
+  CHECK(bwd_tail(256, 32, 4, 32).parts == 1);
+  CHECK(bwd_tail(256, 0, 4, 32).parts == 1);
+  CHECK(bwd_tail(256, 0, 4, 32).whole == 256);
+  for (int64_t walks = 1; walks <= 600; walks += 7)
+    for (int64_t slots : {1, 15, 30, 66})
+      for (int64_t size : {2, 4, 8})
+        for (int64_t tiles : {1, 2, 16, 64}) {
+          CAPTURE(walks);
+          CAPTURE(slots);
+          CAPTURE(size);
+          CAPTURE(tiles);
+          const BwdTail tail = bwd_tail(walks, slots, size, tiles);
+          CHECK(tail.parts >= 1);
+          CHECK(tail.parts <= tiles);
+          CHECK(tail.whole == (tail.parts > 1 ? walks / slots * slots : walks));
+          CHECK((walks - tail.whole) * tail.parts * size <= bwd_tail_room(walks * size));
+        }
+  // Two clusters would take as long as a round of 30 does: eight parts each, of two tiles.
+  CHECK(bwd_tail(512, 30, 4, 16).whole == 510);
+  CHECK(bwd_tail(512, 30, 4, 16).parts == 8);
+  // Room for the parts, and a count for each warpgroup, zeroed with the sums of d_q.
+  const std::string shared = "bwd f16 b4 hq8 sq300 sk320 d64 bias:f16:1x8x300 d_bias:f16 ";
+  const Plan with = plan_of(shared + "grads=qkvb"), without = plan_of(shared + "grads=qkv");
+  const BwdShape& s = kBwdShapes[with.find(Stem::bwd_dkv_dq)->hopper];
+  const int64_t room = bwd_tail_room(with.find(Stem::bwd_dkv_dq)->total);
+  CHECK(room == 240);
+  CHECK(with.zeroed_size == without.zeroed_size + uint64_t(2 * room * 4));
+  CHECK(with.tail_offset >= with.tail_counts_offset + uint64_t(2 * room * 4));
+  CHECK(with.workspace_size == with.tail_offset + uint64_t(4 * room * bwd_tail_floats(s)));
+  CHECK(without.workspace_size < with.workspace_size);
+}
+
 TEST_CASE("sm90: a dense bias and its gradient in backward") {
   for (const char* words : {"bias:f16:4x8x300 grads=qkvb d_bias:f32",
                             "bias:f16:1x8x300 grads=kb d_bias:f16", "bias:f16:1x2x300 grads=qkv"})

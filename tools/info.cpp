@@ -152,6 +152,7 @@ ordered_json collect() {
                                  {"cols", t.cols},
                                  {"left_shared", t.left},
                                  {"doubled_operands", t.doubled},
+                                 {"tensor_addressing", t.tensors},
                                  {"max_head_dim", t.max_d}});
   for (const AmpereTile& t : kAmpereTiles)
     j["ampere_tiles"].push_back({{"name", t.name},

@@ -128,11 +128,11 @@ void up(Buf& d, const void* p, size_t n) {
     submit();
   }
 }
-void down(Buf& d, void* p, size_t n) {
+void down(Buf& d, void* p, size_t n, size_t from = 0) {
   for (size_t o = 0; o < n; o += staging.n) {
     size_t k = std::min(staging.n, n - o);
     begin();
-    VkBufferCopy c{o, 0, k};
+    VkBufferCopy c{from + o, 0, k};
     vkCmdCopyBuffer(cmd, d.b, staging.b, 1, &c);
     submit();
     void* m;
@@ -211,6 +211,27 @@ VkPipeline build(const std::string& file, const std::vector<int>& spec, double* 
   }
   return p;
 }
+// What matrices of a workgroup may be, and of which edges theirs and a subgroup's are multiples.
+void list_flexible() {
+  VkPhysicalDeviceCooperativeMatrix2PropertiesNV c{
+      VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_COOPERATIVE_MATRIX_2_PROPERTIES_NV};
+  VkPhysicalDeviceProperties2 p{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2, &c};
+  vkGetPhysicalDeviceProperties2(pd, &p);
+  printf("workgroup scope: up to %u invocations, %u bytes reserved, edges up to %u\n",
+         c.cooperativeMatrixWorkgroupScopeMaxWorkgroupSize,
+         c.cooperativeMatrixWorkgroupScopeReservedSharedMemory,
+         c.cooperativeMatrixFlexibleDimensionsMaxDimension);
+  uint32_t n = 0;
+  if (!vkGetPhysicalDeviceCooperativeMatrixFlexibleDimensionsPropertiesNV) return;
+  CK(vkGetPhysicalDeviceCooperativeMatrixFlexibleDimensionsPropertiesNV(pd, &n, 0));
+  std::vector<VkCooperativeMatrixFlexibleDimensionsPropertiesNV> all(
+      n, {VK_STRUCTURE_TYPE_COOPERATIVE_MATRIX_FLEXIBLE_DIMENSIONS_PROPERTIES_NV});
+  CK(vkGetPhysicalDeviceCooperativeMatrixFlexibleDimensionsPropertiesNV(pd, &n, all.data()));
+  for (auto& x : all)
+    printf("  %u x %u x %u types %d %d %d %d scope %d invocations %u\n", x.MGranularity,
+           x.NGranularity, x.KGranularity, x.AType, x.BType, x.CType, x.ResultType, x.scope,
+           x.workgroupInvocations);
+}
 int main(int argc, char** argv) {
   CK(volkInitialize());
   VkApplicationInfo app{VK_STRUCTURE_TYPE_APPLICATION_INFO};
@@ -232,7 +253,7 @@ int main(int argc, char** argv) {
   std::vector<const char*> want;
   bool stats = false;
   for (const char* w :
-       {"VK_KHR_cooperative_matrix", "VK_NV_cooperative_matrix2",
+       {"VK_KHR_cooperative_matrix", "VK_NV_cooperative_matrix2", "VK_KHR_shader_bfloat16",
         "VK_KHR_pipeline_executable_properties", "VK_KHR_workgroup_memory_explicit_layout"})
     for (auto& x : ex)
       if (!strcmp(x.extensionName, w)) {
@@ -241,8 +262,10 @@ int main(int argc, char** argv) {
       }
   VkPhysicalDevicePipelineExecutablePropertiesFeaturesKHR pe{
       VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PIPELINE_EXECUTABLE_PROPERTIES_FEATURES_KHR};
+  VkPhysicalDeviceShaderBfloat16FeaturesKHR bf{
+      VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_BFLOAT16_FEATURES_KHR, &pe};
   VkPhysicalDeviceCooperativeMatrix2FeaturesNV c2{
-      VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_COOPERATIVE_MATRIX_2_FEATURES_NV, &pe};
+      VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_COOPERATIVE_MATRIX_2_FEATURES_NV, &bf};
   VkPhysicalDeviceCooperativeMatrixFeaturesKHR c1{
       VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_COOPERATIVE_MATRIX_FEATURES_KHR, &c2};
   VkPhysicalDeviceVulkan13Features f13{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_3_FEATURES, &c1};
@@ -250,13 +273,13 @@ int main(int argc, char** argv) {
   VkPhysicalDeviceVulkan11Features f11{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_FEATURES, &f12};
   VkPhysicalDeviceFeatures2 f2{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2, &f11};
   vkGetPhysicalDeviceFeatures2(pd, &f2);
-  c2.cooperativeMatrixWorkgroupScope = c2.cooperativeMatrixWorkgroupScope;
   f2.features.robustBufferAccess = 0;
   printf("cm2: wg %d flex %d red %d conv %d elem %d tensor %d block %d\n",
          c2.cooperativeMatrixWorkgroupScope, c2.cooperativeMatrixFlexibleDimensions,
          c2.cooperativeMatrixReductions, c2.cooperativeMatrixConversions,
          c2.cooperativeMatrixPerElementOperations, c2.cooperativeMatrixTensorAddressing,
          c2.cooperativeMatrixBlockLoads);
+  if (argc > 5) list_flexible();
   uint32_t nf;
   vkGetPhysicalDeviceQueueFamilyProperties(pd, &nf, 0);
   std::vector<VkQueueFamilyProperties> qf(nf);
@@ -305,7 +328,14 @@ int main(int argc, char** argv) {
   {
     std::vector<uint16_t> tab(1 << 16);
     std::normal_distribution<float> nd;
-    for (auto& x : tab) x = f2h(nd(rng));
+    for (auto& x : tab) {  // what f16 and bf16 both hold
+      float y = nd(rng);
+      uint32_t u;
+      memcpy(&u, &y, 4);
+      u &= 0xffff0000u;
+      memcpy(&y, &u, 4);
+      x = fabs(y) < 0x1p-12f ? 0 : f2h(y);
+    }
     uint64_t s = 88172645463325252ull;
     auto nx = [&] {
       s ^= s << 13;
@@ -320,10 +350,22 @@ int main(int argc, char** argv) {
       bo = make(2 * N, false), bg = make(2 * N, false), dq = make(2 * N, false),
       dk = make(2 * N, false), dv = make(2 * N, false), lse = make(4 * R, false),
       delta = make(4 * R, false);
-  up(bq, q.data(), 2 * N);
-  up(bk, k.data(), 2 * N);
-  up(bv, v.data(), 2 * N);
-  up(bg, g.data(), 2 * N);
+  bool brain = true;  // whether the buffers hold bf16
+  auto fill = [&](bool as) {
+    if (brain == as) return;
+    brain = as;
+    std::vector<uint16_t> t(N);
+    auto put = [&](Buf& b, std::vector<uint16_t>& x) {
+      for (size_t i = 0; i < N; i++) {
+        float y = h2f(x[i]);
+        uint32_t u;
+        memcpy(&u, &y, 4);
+        t[i] = as ? u >> 16 : x[i];
+      }
+      up(b, t.data(), 2 * N);
+    };
+    put(bq, q), put(bk, k), put(bv, v), put(bg, g);
+  };
   std::string line;  // file WG D BC RB CAUSAL M SG QREG STAGE VAR
   int warm = 1;
   std::map<int, bool> have;
@@ -343,6 +385,7 @@ int main(int argc, char** argv) {
       printf("%s: S %d no multiple\n", buf, S);
       continue;
     }
+    fill(file.find("_bf16") != std::string::npos);
     double sec;
     VkPipeline p = build(file + ".spv", sp, &sec, stats);
     if (!p) continue;
@@ -408,7 +451,16 @@ int main(int argc, char** argv) {
     };
     std::vector<uint16_t> out(N);
     if (file[0] == 'f') {
-      down(bo, out.data(), 2 * N);
+      const size_t first = size_t(hd) * S * D;  // the last head is all that is looked at
+      down(bo, &out[first], 2 * size_t(S) * D, 2 * first);
+      if (brain)
+        for (size_t n = first; n < first + size_t(S) * D; n++) {
+          uint16_t& x = out[n];
+          uint32_t u = uint32_t(x) << 16;
+          float y;
+          memcpy(&y, &u, 4);
+          x = f2h(y);
+        }
       for (int i : {0, 1, S / 3, S - 1}) {
         std::vector<double> w(S);
         double m = -1e300, l = 0;

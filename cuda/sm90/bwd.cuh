@@ -33,6 +33,9 @@ struct Walk {
   int first_q, first_kv;  // where the entry begins in packed tensors
   int map_q, map_kv;      // its index in the tensor maps
   bool down = false;
+  // Of several workgroups that share a tile of keys, each with a part of the tiles of queries: which one, how many, and
+  // the number of what they share.
+  int part = 0, parts = 1, shared = 0;
   // The tile of queries that comes when those of span are counted from its end, if they are.
   TANDEM_DEVICE int turned(int at) const { return down ? span.begin + span.end - 1 - at : at; }
 };
@@ -42,6 +45,9 @@ constexpr bool kHasLengths = false;
 // Sets whose tiles lie in numbered places, which Consumer asks for (bwd_all.cuh).
 template <typename Set>
 constexpr bool kHasPlaces = false;
+// The set of a dense bias, whose workgroups may share a tile of keys, and whose Consumer says where dS goes.
+template <typename Set>
+constexpr bool kDense = false;
 
 // With a causal mask all tiles of keys share the last queries, not the first: who begins there reads what others read. For
 // kernels without turns.
@@ -50,17 +56,18 @@ TANDEM_DEVICE bool best_down(const Block& u) {
   return u.band_right != TANDEM_BAND_OPEN && u.band_left == TANDEM_BAND_OPEN;
 }
 
-// inner: the batch, if workgroups that follow each other are to differ in its entry alone; else 1.
+// inner: the batch, if workgroups that follow each other are to differ in its entry alone, and `group` then the place among
+// them; else 1.
 template <typename Block>
 TANDEM_DEVICE bool find_walk(const Block& u, const BwdShape& shape, int inner, bool in_turn,
-                             Walk* walk) {
+                             Walk* walk, uint group = blockIdx.x) {
   Place at;
   if (inner == 1) {
     if (!find_place(u.tiles, u.total, u.heads_q / u.group, &at)) return false;
   } else {
-    if (blockIdx.x >= u.total) return false;
-    const uint index = blockIdx.x / uint(inner);
-    at.batch = int(blockIdx.x % uint(inner));
+    if (group >= u.total) return false;
+    const uint index = group / uint(inner);
+    at.batch = int(group % uint(inner));
     at.tile = int(u.tiles - 1 - index % u.tiles);
     at.head = int(index / u.tiles);
   }

@@ -25,6 +25,10 @@ struct BwdBias {
   int group;        // query heads of a head of bias; d_bias: 1
   int shared;  // the batch, if all of it has one bias: with d_bias, kMaxCluster at most; else 1
   int wide;    // 1: d_bias is f32, else of the tensors' type
+  // Clusters that have a tile of keys each. Of every further tile as many clusters as `parts` share the queries, and there
+  // are, in the workspace, their f32 parts of d_k and d_v, and counts of who has come, zeroed before.
+  int whole, parts;
+  uint64_t parts_at, counts;
 };
 struct BwdDkvDqBiasParams : BwdDkvDqParams {
   BwdBias bias;

@@ -133,7 +133,11 @@ TANDEM_DEVICE void multiply(const typename Set::Params& params, const Walk& walk
       wait<0>();
       uint ds[BR / 4];
       set.differentiate(p, ds, s, dp, memory.delta(turn.stage) + 8 * (lane % 4), turn.stage);
-      const uint ds_tile = memory.ds(ds_turn.stage);
+      uint ds_tile;
+      if constexpr (kDense<Set>)
+        ds_tile = set.ds_tile();
+      else
+        ds_tile = memory.ds(ds_turn.stage);
       set.wait_ds();
       if constexpr (GRAD_Q) {
         // As [query][key]. With two places the readers of this one were done before the last barrier.
@@ -213,6 +217,8 @@ TANDEM_DEVICE void multiply(const typename Set::Params& params, const Walk& walk
     named_sync(kGroup + group, 128);
     const uint stage = memory.v() + own;
     const int first_key = walk.col0 + 64 * group;
+    if constexpr (kDense<Set>)
+      if (walk.parts > 1 && !set.gather(walk, stage, d_k, d_v)) return;
     if (params.push.d_v)
       store_rows<T, D>(stage, kKPanel, d_v, 1.f, params.push.d_v, u.d_v, walk, first_key, walk.keys,
                        0, u.head_dim_v);
@@ -227,7 +233,11 @@ __global__ void __launch_bounds__(kBwdThreads, 1)
     bwd_dkv_dq(const __grid_constant__ typename Set::Params params) {
   constexpr BwdShape S = kBwdShapes[ROW];
   Walk walk;
-  if (!find_walk(params.block, S, Set::order(params), Set::in_turn(params), &walk)) return;
+  if constexpr (kDense<Set>) {
+    if (!Set::find(params, S, &walk)) return;
+  } else {
+    if (!find_walk(params.block, S, Set::order(params), Set::in_turn(params), &walk)) return;
+  }
   if constexpr (kHasLengths<Set>) Set::template refine<ROW>(params, &walk);
   if constexpr (Set::kAnyOrder) walk.down = !params.block.in_turn && best_down(params.block);
   const Memory<ROW, Set> memory{shared_address(bwd_memory)};

@@ -60,45 +60,67 @@ struct Plain {
 // A dense bias of the tensors' type, with a row for every query, and its gradient. Workgroups of all batch entries that
 // share a bias are a cluster: they go through the same tiles side by side, and each sums its share of a tile of dS over
 // all of them, in f32 and in the order of the batch. Nothing S x S is kept.
+struct Bias;
+template <>
+constexpr bool kDense<Bias> = true;
 struct Bias {
   using Params = BwdDkvDqBiasParams;
   static constexpr bool kAnyOrder = false;
   using Registers = sm90::Registers<56>;
-  static constexpr int stages(const BwdShape& s) { return bwd_bias_stages(s); }
-  static constexpr int bytes(const BwdShape& s) { return stages(s) * bwd_ds_bytes(s); }
+  static constexpr int bytes(const BwdShape& s) { return bwd_bias_stages(s) * bwd_ds_bytes(s); }
   static constexpr float kHidden = 0.f;
   static constexpr float kLse = kLog2e;  // what lse is multiplied by
   template <int ROW>
   using Tiles = EveryTile<ROW>;
-  static TANDEM_DEVICE int order(const Params& params) { return params.bias.shared; }
-  static TANDEM_DEVICE bool in_turn(const Params& params) { return params.block.in_turn != 0; }
+  // Clusters from params.bias.whole on have parts of tiles of keys.
+  static TANDEM_DEVICE bool find(const Params& params, const BwdShape& shape, Walk* walk) {
+    const uint inner = uint(params.bias.shared), whole = uint(params.bias.whole);
+    uint index = blockIdx.x / inner;
+    const bool cut = inner > 1 && index >= whole;
+    if (cut) {
+      const uint parts = uint(params.bias.parts), n = index - whole;
+      walk->part = int(n % parts), walk->parts = int(parts);
+      index = whole + n / parts;
+    }
+    const uint entry = blockIdx.x % inner;
+    if (!find_walk(params.block, shape, int(inner), params.block.in_turn != 0, walk,
+                   index * inner + entry))
+      return false;
+    if (cut) {
+      const int tiles = walk->span.end - walk->span.begin, from = walk->span.begin;
+      walk->span.begin = from + tiles * walk->part / walk->parts;
+      walk->span.end = from + tiles * (walk->part + 1) / walk->parts;
+      walk->shared = int((index - whole) * inner + entry);
+    }
+    return true;
+  }
 
-  // Barriers: per stage of bias full and empty; per place for dS written, and read, by the whole cluster.
+  // Places for a tile of the bias, which dS of the same tile takes over: a warp writes it where it has read. A place is free
+  // again when d_bias is summed; the products of dQ were done before the tile after next came. Barriers, per place: the bias
+  // is there; dS is written, and d_bias read, by the whole cluster.
   template <int ROW>
   struct At {
     static constexpr BwdShape kShape = kBwdShapes[ROW];
-    static constexpr int kStages = bwd_bias_stages(kShape), kDs = kBwdShapes[ROW].ds_stages;
-    uint tiles, first;
+    static constexpr int kPlaces = bwd_bias_places(kShape), kDs = kShape.ds_stages;
+    static_assert(kPlaces >= kShape.q_stages, "a free place for q says that products are done");
+    static constexpr int kBytes = bwd_ds_bytes(kShape);
+    uint ds, set, first;
     TANDEM_DEVICE explicit At(const Memory<ROW, Bias>& memory)
-        : tiles(memory.set()), first(memory.set_barriers()) {}
-    TANDEM_DEVICE uint tile(int stage) const {
-      return tiles + stage * (kBwdShapes[ROW].br * kBwdShapes[ROW].bc * 2);
+        : ds(memory.ds(0)), set(memory.set()), first(memory.set_barriers()) {}
+    TANDEM_DEVICE uint tile(int place) const {
+      return (place < kDs ? ds : set - uint(kDs * kBytes)) + uint(place * kBytes);
     }
-    TANDEM_DEVICE uint full(int stage) const { return first + 8 * stage; }
-    TANDEM_DEVICE uint empty(int stage) const { return first + 8 * (kStages + stage); }
-    TANDEM_DEVICE uint written(int place) const { return first + 8 * (2 * kStages + place); }
-    TANDEM_DEVICE uint read(int place) const { return first + 8 * (2 * kStages + kDs + place); }
+    TANDEM_DEVICE uint full(int place) const { return first + 8 * place; }
+    TANDEM_DEVICE uint written(int place) const { return first + 8 * (kPlaces + place); }
+    TANDEM_DEVICE uint read(int place) const { return first + 8 * (2 * kPlaces + place); }
   };
 
   template <int ROW>
   static TANDEM_DEVICE void init(const Memory<ROW, Bias>& memory) {
     const At<ROW> at(memory);
     const int size = int(cluster_size());
-    for (int stage = 0; stage < At<ROW>::kStages; ++stage) {
-      barrier_init(at.full(stage), 1);
-      barrier_init(at.empty(stage), 8);
-    }
-    for (int place = 0; place < At<ROW>::kDs; ++place) {
+    for (int place = 0; place < At<ROW>::kPlaces; ++place) {
+      barrier_init(at.full(place), 1);
       barrier_init(at.written(place), size);
       barrier_init(at.read(place), 2 * size);
     }
@@ -112,13 +134,13 @@ struct Bias {
     const Params& params;
     const At<ROW> at;
     const int col0, batch;
-    Turn<At<ROW>::kStages> turn;
+    Turn<At<ROW>::kPlaces> turn;
     TANDEM_DEVICE Loader(const Params& params, const Walk& walk, const Memory<ROW, Bias>& memory)
         : params(params), at(memory), col0(walk.col0), batch(walk.batch) {}
     TANDEM_DEVICE void rows(int, int, int) {}
     TANDEM_DEVICE void load(int row0, int head) {
       constexpr BwdShape S = kBwdShapes[ROW];
-      barrier_wait(at.empty(turn.stage), turn.parity ^ 1);
+      if (params.bias.d_bias) barrier_wait(at.read(turn.stage), turn.parity ^ 1);
       if (int(threadIdx.x) % 32 == 0) {
         barrier_expect(at.full(turn.stage), S.br * S.bc * 2);
         const int entry = params.bias.shared != 1 ? 0 : batch;
@@ -150,12 +172,12 @@ struct Bias {
     TANDEM_DEVICE int thread() const { return kKeeps ? kept : fresh_thread(); }
     TANDEM_DEVICE Consumer(const Params& params, const Walk& walk, const Memory<ROW, Bias>& memory)
         : Plain::Consumer<T, ROW>(params, walk, {memory.base}), params(params), at(memory) {}
-    TANDEM_DEVICE int stage() const { return int((tile - 1) % At<ROW>::kStages); }
-    TANDEM_DEVICE int place() const { return int((tile - 1) % At<ROW>::kDs); }
+    TANDEM_DEVICE int place() const { return int((tile - 1) % At<ROW>::kPlaces); }
+    TANDEM_DEVICE uint ds_tile() const { return at.tile(place()); }
     TANDEM_DEVICE void weigh(float (&s)[BR / 2], float scale2, uint lse, int, int) {
       ++tile;
-      const uint from = at.tile(stage()) + (kKeeps ? offset : bias_offset(fresh_thread()));
-      barrier_wait(at.full(stage()), int((tile - 1) / At<ROW>::kStages % 2));
+      const uint from = ds_tile() + (kKeeps ? offset : bias_offset(fresh_thread()));
+      barrier_wait(at.full(place()), int((tile - 1) / At<ROW>::kPlaces % 2));
 #pragma unroll
       for (int k = 0; k < BR / 16; ++k) {
         uint r[4];
@@ -169,17 +191,50 @@ struct Bias {
           y = exp2_fast(fmaf(y, scale2, fmaf(T::high(r[n]), kLog2e, -(n < 2 ? l.y : m.y))));
         }
       }
-      __syncwarp();
-      if (thread() % 32 == 0) barrier_arrive(at.empty(stage()));
-    }
-    TANDEM_DEVICE void wait_ds() {
-      if (params.bias.d_bias)
-        barrier_wait(at.read(place()), int((tile - 1) / At<ROW>::kDs % 2) ^ 1);
     }
     TANDEM_DEVICE void tell_ds() {
       const uint to = uint(thread()) - 128;
       if (params.bias.d_bias && to < cluster_size())
         cluster_arrive(cluster_address(at.written(place()), to));
+    }
+    // Adds up what the workgroups with parts of a tile of keys have of d_k and d_v; who comes last does, in the order of the
+    // parts. False for the others. scratch: a word of the warpgroup's.
+    template <int N>
+    TANDEM_DEVICE bool gather(const Walk& walk, uint scratch, float (&d_k)[N], float (&d_v)[N]) {
+      constexpr int kFours = 2 * N / 4;
+      const int group = fresh_thread() / 128 - 1, own = fresh_thread() % 128;
+      const int place = 2 * walk.shared + group;
+      float4* all = reinterpret_cast<float4*>(params.bias.parts_at) +
+                    int64_t(place) * walk.parts * (kFours * 128) + own;
+      float4* mine = all + walk.part * (kFours * 128);
+#pragma unroll
+      for (int i = 0; i < N / 4; ++i) {
+        mine[i * 128] = make_float4(d_k[4 * i], d_k[4 * i + 1], d_k[4 * i + 2], d_k[4 * i + 3]);
+        mine[(N / 4 + i) * 128] =
+            make_float4(d_v[4 * i], d_v[4 * i + 1], d_v[4 * i + 2], d_v[4 * i + 3]);
+      }
+      __threadfence();
+      named_sync(kGroup + group, 128);
+      if (own == 0)
+        put_shared(scratch, __int_as_float(
+                                atomicAdd(reinterpret_cast<int*>(params.bias.counts) + place, 1)));
+      named_sync(kGroup + group, 128);
+      const int before = __float_as_int(shared_float2(scratch).x);
+      named_sync(kGroup + group, 128);  // the words are used anew
+      if (before != walk.parts - 1) return false;
+      __threadfence();
+#pragma unroll
+      for (int i = 0; i < N; ++i) d_k[i] = d_v[i] = 0.f;
+#pragma unroll 1
+      for (int part = 0; part < walk.parts; ++part, all += kFours * 128) {
+#pragma unroll
+        for (int i = 0; i < N / 4; ++i) {
+          const float4 x = __ldcg(all + i * 128), y = __ldcg(all + (N / 4 + i) * 128);
+          d_k[4 * i] += x.x, d_k[4 * i + 1] += x.y, d_k[4 * i + 2] += x.z, d_k[4 * i + 3] += x.w;
+          d_v[4 * i] += y.x, d_v[4 * i + 1] += y.y, d_v[4 * i + 2] += y.z, d_v[4 * i + 3] += y.w;
+        }
+      }
+      return true;
     }
   };
 
@@ -198,14 +253,16 @@ struct Bias {
     const auto first_row = [] { return 4 * int(cluster_rank()) + (fresh_thread() - 64) / 16; };
     const auto first_key = [&] { return walk.col0 + fresh_thread() % 16 * 8; };
     uint tile = 0;  // how many were summed: of this, places and parities follow
+    const int begin = walk.part == 0 ? 0 : walk.span.begin;
+    const int end = walk.part == walk.parts - 1 ? (u.seq_q + S.br - 1) / S.br : walk.span.end;
     for (int n = 0; n < u.group; ++n) {
       int64_t to = (params.bias.shared != 1 ? 0 : walk.batch) * strides.b +
-                   (walk.head_kv * u.group + n) * strides.h + first_row() * strides.s +
-                   first_key() * strides.d;
+                   (walk.head_kv * u.group + n) * strides.h +
+                   (begin * S.br + first_row()) * strides.s + first_key() * strides.d;
 #pragma unroll 1
-      for (int t = 0; t < (u.seq_q + S.br - 1) / S.br; ++t, to += S.br * strides.s) {
+      for (int t = begin; t < end; ++t, to += S.br * strides.s) {
         const bool seen = t >= walk.span.begin && t < walk.span.end;
-        const int place = int(tile % S.ds_stages), size = int(cluster_size());
+        const int place = int(tile % At<ROW>::kPlaces), size = int(cluster_size());
         const int piece = fresh_thread() % 16;
         const Share share{strides,
                           first_row(),
@@ -214,8 +271,8 @@ struct Bias {
                           u.seq_kv - first_key(),
                           params.bias.wide != 0};
         const uint64_t address = params.bias.d_bias + uint64_t(to) * (share.wide ? 4 : 2);
-        const uint from = memory.ds(place) + piece / 8 * S.br * 128;
-        if (seen) barrier_wait(at.written(place), int(tile / S.ds_stages % 2));
+        const uint from = at.tile(place) + piece / 8 * S.br * 128;
+        if (seen) barrier_wait(at.written(place), int(tile / At<ROW>::kPlaces % 2));
         sum_tile<T, S.br>(share, address, from, piece % 8, seen ? size : 0);
         if (seen) {
           __syncwarp();

@@ -10,8 +10,13 @@
 #endif
 #if TANDEM_BF16
 #extension GL_EXT_bfloat16 : require
-#else
+#endif
+#if !TANDEM_BF16 || TANDEM_CM2
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
+#endif
+// Modules whose rows come and go by tensor addressing (rows.glsl).
+#ifndef TANDEM_TENSOR
+#define TANDEM_TENSOR 0
 #endif
 #define BY_ELEMENT
 #define ANYWHERE false

@@ -18,9 +18,20 @@ const bool BIAS_CHUNKS = BIAS != 0 && WIDE != 0 && BIAS_WIDE != 0 && !BIAS_BLOCK
 #define PIPES_BIAS false
 #endif
 const bool BIAS_PIPED = BIAS_CHUNKS && PIPES_BIAS && RM == 1 && KN == 1;
+// With coopmat2, 16-bit elements go through the scratch as they are, and become matrices by loads as f16, whatever they are:
+// NVIDIA's compiler takes one instruction for such a matrix by rows or columns. SPAN: blocks side by side that do so at once.
+const bool BIAS_HALVES = TANDEM_CM2 == 1 && BIAS_CHUNKS && BIAS != F32;
+#ifndef BIAS_SPAN
+#define BIAS_SPAN 1
+#endif
+const bool NB_EVEN = NB % 2 == 0;
+const int SPAN = BIAS_HALVES && NB_EVEN ? BIAS_SPAN : 1;
+#define SPAN_FIRST(n) (PAIRS || SPAN > 1 ? (n) & ~1 : (n)) // the block whose Bias holds that of the n-th one
+const int SPAN_CHUNKS = SPAN * KEYS / 8; // of a row
+const int SPAN_TURNS = (SPAN * BLOCK_CHUNKS + SUBGROUP - 1) / SUBGROUP;
 const int BIAS_TURNS = (BLOCK_CHUNKS + SUBGROUP - 1) / SUBGROUP;
 const int BIAS_WORDS = BIAS == F32 ? 2 : 1; // uvec4s of a chunk
-const int BIAS_VEC = BIAS_CHUNKS ? BIAS_TURNS * BIAS_WORDS : 1;
+const int BIAS_VEC = BIAS_CHUNKS ? SPAN_TURNS * BIAS_WORDS : 1;
 struct Bias {
   uvec4 chunks[BIAS_VEC];
   ACC words;
@@ -30,6 +41,10 @@ struct Bias {
 int block_chunk(int turn) {
   const int n = LANE + turn * SUBGROUP;
   return BLOCK_CHUNKS % SUBGROUP == 0 ? n : n % BLOCK_CHUNKS;
+}
+int span_chunk(int turn) {
+  const int n = LANE + turn * SUBGROUP;
+  return SPAN * BLOCK_CHUNKS % SUBGROUP == 0 ? n : n % (SPAN * BLOCK_CHUNKS);
 }
 // Of the block with query rows from i0 + i and keys from j0 + j on. i0 and j0 are the workgroup's, i and j can be the
 // subgroup's own: chunks by an index off one address, as in stage.glsl.
@@ -51,9 +66,9 @@ void fetch_bias(out Bias x, int i0, int i, int j0, int j) {
   const int top = whole ? min(i0, block.seq_q - MK) : clamp(i0, 0, max(entry.seq_q - 1, 0)), left = min(j0, block.seq_kv - 8);
   const int rows = max(entry.seq_q - 1 - top, 0), keys = block.seq_kv - 8 - left;
   Rows4 at = Rows4(add64(add64(inputs.bias, mul64(row, top)), left << BIAS_SHIFT));
-  EACH(turn, BIAS_TURNS) {
-    const int n = block_chunk(turn), key = min(j + n % (KEYS / 8) * 8, keys);
-    const int row_n = i + n / (KEYS / 8), from = (whole ? row_n : min(row_n, rows)) * pitch + (key << BIAS_SHIFT >> 4);
+  EACH(turn, SPAN_TURNS) {
+    const int n = span_chunk(turn), key_n = j + n % SPAN_CHUNKS * 8, key = TILES_EXIST && !OWNS_KEYS ? key_n : min(key_n, keys);
+    const int row_n = i + n / SPAN_CHUNKS, from = (whole ? row_n : min(row_n, rows)) * pitch + (key << BIAS_SHIFT >> 4);
     x.chunks[turn * BIAS_WORDS] = at.w[from];
     if (BIAS == F32) x.chunks[turn * BIAS_WORDS + BIAS_WORDS - 1] = at.w[from + 1];
   }
@@ -61,7 +76,7 @@ void fetch_bias(out Bias x, int i0, int i, int j0, int j) {
 // Of a tile's blocks, bias[RM][NB]; with PAIRS every second one is two.
 #define FETCH_BIAS(bias, i0, j0)                                                        \
   EACH(r, RM) EACH(n, NB)                                                               \
-    if (!PAIRS || n % 2 == 0) fetch_bias(bias[r][n], i0, BLOCK_ROW + r * MM, j0, n * MN);
+    if (n == SPAN_FIRST(n)) fetch_bias(bias[r][n], i0, BLOCK_ROW + r * MM, j0, n * MN);
 // Two words of a chunk, four keys.
 vec4 bias_floats(uint a, uint b) {
   if (BIAS == F16) return vec4(unpackHalf2x16(a), unpackHalf2x16(b));
@@ -69,12 +84,20 @@ vec4 bias_floats(uint a, uint b) {
 }
 // Chunks on their way to become a matrix: it is loaded after a barrier of the subgroup, and another one follows.
 void put_bias(Bias from) {
-  EACH(turn, BIAS_TURNS) {
-    const int n = block_chunk(turn), at = MY_SCRATCH + n / (KEYS / 8) * KEYS_PITCH + n % (KEYS / 8) * 2;
+  EACH(turn, SPAN_TURNS) {
+    const int n = span_chunk(turn), at = MY_SCRATCH + n / (KEYS / 8) * KEYS_PITCH + n % (KEYS / 8) * 2;
+    if (BIAS_HALVES) {
+      scratch[MY_SCRATCH + n / SPAN_CHUNKS * (SPAN_CHUNKS + 1) + n % SPAN_CHUNKS] = uintBitsToFloat(from.chunks[turn]);
+      continue;
+    }
     const uvec4 w = from.chunks[turn * BIAS_WORDS], next = from.chunks[turn * BIAS_WORDS + BIAS_WORDS - 1];
     scratch[at] = BIAS == F32 ? uintBitsToFloat(w) : bias_floats(w.x, w.y);
     scratch[at + 1] = BIAS == F32 ? uintBitsToFloat(next) : bias_floats(w.z, w.w);
   }
+}
+void begin_bias(Bias from) {
+  put_bias(from);
+  subgroupBarrier();
 }
 // n: the block's number, of which with PAIRS the last bit says which keys of the words are its own.
 ACC bias_block(Bias from, int n, bool flip) {
@@ -90,10 +113,20 @@ ACC bias_block(Bias from, int n, bool flip) {
     return x;
   }
   ACC bias;
-  if (!BIAS_PIPED) {
-    put_bias(from);
+  if (!BIAS_PIPED && SPAN == 1) begin_bias(from);
+#if TANDEM_CM2
+  if (BIAS_HALVES) {
+    coopmat<float16_t, gl_ScopeSubgroup, MM, MN, gl_MatrixUseAccumulator> x;
+    const int at = MY_SCRATCH + n % SPAN * (KEYS / 8);
+    if (flip)
+      coopMatLoad(x, scratch, at, SPAN_CHUNKS + 1, COL_MAJOR);
+    else
+      coopMatLoad(x, scratch, at, SPAN_CHUNKS + 1, ROW_MAJOR);
+    ELEMENTS(k, x) bias[k] = BIAS == F16 ? float(x[k]) : uintBitsToFloat(packFloat2x16(f16vec2(float16_t(0), x[k])));
     subgroupBarrier();
+    return bias;
   }
+#endif
   if (flip)
     coopMatLoad(bias, scratch, MY_SCRATCH, KEYS_PITCH, COL_MAJOR);
   else
@@ -119,6 +152,9 @@ void begin_ds(uvec2 elements, int rows) {
   d_bias.rows = rows;
 }
 
+layout(buffer_reference, std430, buffer_reference_align = 16) writeonly buffer Stores4 { uvec4 w[]; };
+// It leaves by chunks of what the kernel's operands are.
+const bool DS_HALVES = TANDEM_CM2 == 1 && KN == 1 && WIDE != 0 && D_BIAS_WIDE != 0 && D_BIAS == DTYPE;
 uint ds_pair(float a, float b) { return to_bits16(D_BIAS, a) | to_bits16(D_BIAS, b) << 16; }
 // Eight keys of a row.
 void store_chunk(int i, int j, vec4 low, vec4 high) {
@@ -144,8 +180,44 @@ void store_chunk(int i, int j, vec4 low, vec4 high) {
     at = add64(at, d_bias.col);
   }
 }
+#if TANDEM_CM2
+// nearest16() of all elements, for f16 by sums in which the last bit that stays is that of f16: 2^13 (13 bits less) times
+// 1.5 times the number's power of two, or at least that of its least numbers.
+ACC round_ds(ACC ds) {
+  ELEMENTS(k, ds) {
+    if (DTYPE == F16) {
+      const float far = max(uintBitsToFloat((floatBitsToUint(ds[k]) & 0x7f800000u) + 0x06c00000u), 0.75);
+      precise float x = ds[k] + far;
+      precise float nearest = x - far;
+      ds[k] = abs(nearest) >= 65536.0 ? uintBitsToFloat(floatBitsToUint(nearest) & 0x80000000u | 0x7f800000u) : nearest;
+    } else {
+      ds[k] = nearest16(ds[k]);
+    }
+  }
+  return ds;
+}
+// Of numbers that are rounded: the same operand that d_q is a product of.
+void store_rounded(OPERAND_A ds, int i0, int j0, int to) {
+  const int pitch = KEYS / 8 + 1;
+  coopMatStore(ds, scratch, to, pitch, ROW_MAJOR);
+  subgroupBarrier();
+  EACH(turn, BIAS_TURNS) {
+    const int n = block_chunk(turn), i = n / (KEYS / 8), j = j0 + n % (KEYS / 8) * 8;
+    const uvec4 words = floatBitsToUint(scratch[to + i * pitch + n % (KEYS / 8)]);
+    if ((BLOCK_CHUNKS % SUBGROUP == 0 || LANE + turn * SUBGROUP < BLOCK_CHUNKS) && i0 + i < d_bias.rows && j < block.seq_kv)
+      Stores4(add64(d_bias.base, mul64(d_bias.row, i0))).w[i * int(d_bias.row.x >> 4) + (j >> 3)] = words;
+  }
+  subgroupBarrier();
+}
+#endif
 // to: the part of scratch that it goes through.
 void store_ds(ACC ds, int i0, int j0, int to) {
+#if TANDEM_CM2
+  if (DS_HALVES) {
+    store_rounded(OPERAND_A(round_ds(ds)), i0, j0, to);
+    return;
+  }
+#endif
   coopMatStore(ds, scratch, to, SCRATCH_PITCH, ROW_MAJOR);
   subgroupBarrier();
   EACH(turn, BIAS_TURNS) {

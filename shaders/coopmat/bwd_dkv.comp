@@ -32,7 +32,7 @@ layout(push_constant) uniform Push {
 #include "coopmat/stage.glsl"
 #define OWNS_KEYS true
 #define PIPES_BIAS true
-#define BIAS_BEGINS (BIAS_PIPED && NB > 1 && TANDEM_BF16 == 1) // f16: 2 % slower on an H100 (580.159.04)
+#define BIAS_BEGINS (BIAS_PIPED && NB > 1 && (TANDEM_CM2 == 1 || TANDEM_BF16 == 1))
 #include "coopmat/bias.glsl"
 #define WANTS_SLOPE (GRAD_K != 0)
 #define MASKS_FIRST FIRST_IS_EXACT // D 128, causal: 5 % faster on an H100; bwd_dq is not
@@ -65,6 +65,15 @@ float fetch_stat(int head, int n, int col0) {
     EACH(c, KN) coopMatLoad(x[c], stats, (which * COLS + n * MK + c * MN) / 4, 0, ROW_MAJOR);        \
   }
 #endif
+// Where the products begin with the bias: that of the next block goes to the scratch, and the one after that comes. Before the
+// products, or behind those of S and dP: with f16 the compiler spills what flies behind them (H100, 580.159.04: bwd_dkv 2.64 and
+// 3.04 ms, bf16 2.55 and 2.47). But behind all else that goes through the scratch: dropout, and operands without conversions.
+const bool BIAS_EARLY = BIAS_FIRST && TANDEM_CM2 == 1 && DROPOUT == 0;
+#define PIPE_BIAS                                                                                                         \
+  {                                                                                                                       \
+    put_bias(bias[0]);                                                                                                    \
+    fetch_bias(bias[0], n + 2 < NB ? i0 + 2 * MN : next * COLS + (n + 2 - NB) * MN, 0, row0, BLOCK_ROW);                  \
+  }
 const int STAT_TURNS = (STATS * COLS + WG - 1) / WG;
 
 void main() {
@@ -143,6 +152,7 @@ void main() {
           if (!BIAS_PIPED) fetch_bias(bias[q], i0, STEP_COL(q), row0, BLOCK_ROW + STEP_ROW(q));
           if (BIAS_FIRST) subgroupBarrier(); // it lies in the scratch since the block before
           s[q] = first_block(bias[q], 0, true);
+          if (BIAS_EARLY && TANDEM_BF16 == 0) PIPE_BIAS
           dp[q] = ACC(0.0);
           if (MASKS_FIRST && NEEDS_MASK(partial)) mask_block(s[q], AT_COL(i0, q), my_row0 + STEP_ROW(q), true);
         }
@@ -151,6 +161,7 @@ void main() {
           if (d < D_BLOCKS) MULTIPLY_LEFT(s, mk, 2, at, d)
           if (GRAD_K != 0 && NORM != ENTMAX && d < DV_BLOCKS) MULTIPLY_LEFT(dp, mv, 1, SECOND + at, d)
         }
+        if (BIAS_EARLY && TANDEM_BF16 == 1) PIPE_BIAS
         FINISH_STEP(s, slope, bias, 0, i0, my_row0, true, partial)
         STEP_STATS(origin, 0)
         STEP_STATS(delta, 1)
@@ -190,10 +201,7 @@ void main() {
             PUT_OPERAND(ds, q, s[q], (s[q]))
           }
         }
-        if (BIAS_FIRST) { // of the next block; and the one after that comes
-          put_bias(bias[0]);
-          fetch_bias(bias[0], n + 2 < NB ? i0 + 2 * MN : next * COLS + (n + 2 - NB) * MN, 0, row0, BLOCK_ROW);
-        }
+        if (BIAS_FIRST && !BIAS_EARLY) PIPE_BIAS
         EACH(d, MOST_OUT) {
           if (GRAD_V != 0 && d < DV_OUT) {
             OPERAND_B y;

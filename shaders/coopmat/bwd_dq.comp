@@ -27,10 +27,11 @@ layout(push_constant) uniform Push {
 #include "softmax.glsl"
 #include "weight.glsl"
 #define TAKES_ENTRIES
-#define TAKES_BLOCKS (ENTRIES > 1)
+#define ROUNDS_FAST true // 1 %; bwd_dkv gets slower
 #include "coopmat/matrix.glsl"
 #include "coopmat/stage.glsl"
 #define STORES_DS
+#define BIAS_SPAN (ENTRIES > 1 ? 2 : 1)
 #include "coopmat/bias.glsl"
 #define WANTS_SLOPE true
 #include "coopmat/element.glsl"
@@ -127,6 +128,10 @@ void main() {
   while (next < tiles.end) {
     const int t = next, col0 = t * COLS;
     if (ENTRIES == 1) barrier(); // the readers of the tile before are done
+    Bias bias[STEP_BLOCKS];
+    if (SPAN > 1) { // of all keys of the tile; anywhere else it costs more on an H100 (580.159.04)
+      EACH(r, RM) fetch_bias(bias[r], row0, BLOCK_ROW + r * MM, col0, 0);
+    }
     put_tile(0, stage_1, k, col0, D_CHUNKS);
     put_tile(SECOND, stage_2, v, col0, DV_CHUNKS);
     barrier();
@@ -142,18 +147,14 @@ void main() {
       }
     }
 
-    Bias bias[STEP_BLOCKS];
-    if (PAIRS) { // of all keys of the tile; anywhere else it costs more on an H100 (580.159.04)
-      EACH(r, RM) fetch_bias(bias[r], row0, BLOCK_ROW + r * MM, col0, 0);
-    }
     // Rolled: see bwd_dkv.comp.
     [[dont_unroll]] for (int turn = 0; turn < COL_STEPS; turn++) {
       const int n = ENTRIES > 1 ? turn ^ TEAM ^ 1 : turn; // of two blocks the team's own is the last one
-      const int at = n * MK * PITCH, j0 = PAIRS ? block_key(col0, n) : col0 + n * MK;
+      const int at = n * MK * PITCH, j0 = col0 + n * MK;
       ACC s[STEP_BLOCKS], dp[STEP_BLOCKS], slope[STEP_BLOCKS];
       ACC sum[STEP_BLOCKS];
       EACH(q, STEP_BLOCKS) {
-        if (!PAIRS) fetch_bias(bias[q], row0, BLOCK_ROW + STEP_ROW(q), col0, n * MK + STEP_COL(q));
+        if (SPAN == 1) fetch_bias(bias[q], row0, BLOCK_ROW + STEP_ROW(q), col0, n * MK + STEP_COL(q));
         if (SUMS != 0 && ENTRIES == 1) {
           sum[q] = ahead[q][0];
           ahead[q][0] = ahead[q][1];
@@ -167,6 +168,7 @@ void main() {
         if (d < D_BLOCKS) MULTIPLY_LEFT(s, mq, 2, at, d)
         if (NORM != ENTMAX && d < DV_BLOCKS) MULTIPLY_LEFT(dp, md_o, 1, SECOND + at, d)
       }
+      if (SPAN > 1 && turn == 0) begin_bias(bias[0]);
       FINISH_STEP(s, slope, bias, n, my_row0, j0, false, t < tiles.full_begin || t >= tiles.full_end)
       // What the other team is to add goes through the scratch, from which the last bias of the tile has come.
       if (ENTRIES > 1 && turn == NB - 1) coopMatStore(own[0], scratch, MY_SCRATCH, SCRATCH_PITCH, ROW_MAJOR);
@@ -197,6 +199,12 @@ void main() {
             store_ds(sum[q], my_row0 + STEP_ROW(q), j0, MY_SCRATCH);
           else
             coopMatStore(sum[q], sums.w, SUM_AT(q, t * NB + n), MN / 4, ROW_MAJOR);
+#if TANDEM_CM2
+        } else if (DS_HALVES && SOFTCAP == 0) {
+          ds[q] = OPERAND_A(round_ds(s[q]));
+          store_rounded(ds[q], my_row0 + STEP_ROW(q), AT_COL(j0, q), MY_SCRATCH);
+          continue;
+#endif
         } else if (D_BIAS != 0) {
           store_ds(s[q], my_row0 + STEP_ROW(q), AT_COL(j0, q), MY_SCRATCH);
         }
@@ -222,17 +230,7 @@ void main() {
       ELEMENTS(k, more) more[k] = SUMS == 1 && b0 > 0 ? before[0][k] + (own[0][k] + more[k]) : own[0][k] + more[k];
       const bool last = SUMS == 2 || b0 + ENTRIES >= block.batches;
       if (last) subgroupBarrier(); // nobody but the subgroup reads there, but maybe another invocation
-      if (last && PAIRS) { // of two keys one is the other team's
-        coopMatStore(more, scratch, theirs, SCRATCH_PITCH, ROW_MAJOR);
-        barrier();
-        const int odd = TEAM_SUBGROUP * SCRATCH, even = odd + TEAM_SUBGROUPS * SCRATCH;
-        EACH(i, (2 * BLOCK_CHUNKS + 2 * SUBGROUP - 1) / (2 * SUBGROUP)) {
-          const int c = LANE + (TEAM + 2 * i) * SUBGROUP, row = c / (MN / 4), quad = c % (MN / 4);
-          if (2 * BLOCK_CHUNKS % (2 * SUBGROUP) != 0 && row >= MM) continue;
-          const vec4 x = scratch[even + row * SCRATCH_PITCH + quad], y = scratch[odd + row * SCRATCH_PITCH + quad];
-          store_chunk(my_row0 + row, col0 + 8 * quad, vec4(x.x, y.x, x.y, y.y), vec4(x.z, y.z, x.w, y.w));
-        }
-      } else if (last) {
+      if (last) {
         store_ds(more, my_row0, n * MN, theirs);
       } else {
         coopMatStore(more, sums.w, SUM_AT(0, n), MN / 4, ROW_MAJOR);

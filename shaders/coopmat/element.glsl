@@ -71,6 +71,19 @@ float ds_at(float base, float share, float dp, float delta) {
 #ifndef WANTS_SLOPE // unused, it makes lavapipe's compiler (Mesa 26) crash with entmax and a bias
 #define WANTS_SLOPE false
 #endif
+#if TANDEM_CM2
+float alibi_at(float s, int t, float slope) {
+  precise float far = slope * float(abs(t));
+  precise float x = s - far;
+  return x;
+}
+float alibi_of(const in uint r, const in uint c, const in float s, const in int t0, const in float slope) {
+  return alibi_at(s, t0 + int(r) - KEY_STEP * int(c), slope);
+}
+float alibi_flipped(const in uint r, const in uint c, const in float s, const in int t0, const in float slope) {
+  return alibi_at(s, t0 + int(c) - KEY_STEP * int(r), slope);
+}
+#endif
 // A block with query rows from i0 and keys from j0 on (block_key()); flip: its rows are the keys. slope: softcap's
 // derivative, with WANTS_SLOPE. bias: the block of it, where it comes by chunks.
 void score_block(inout ACC s, inout ACC slope, ACC bias, int i0, int j0, bool flip) {
@@ -96,6 +109,14 @@ void score_block(inout ACC s, inout ACC slope, ACC bias, int i0, int j0, bool fl
       s[k] = x;
     }
   }
+#if TANDEM_CM2
+  if (ALIBI != 0) {
+    if (flip)
+      coopMatPerElementNV(s, s, alibi_flipped, t0, inputs.slope);
+    else
+      coopMatPerElementNV(s, s, alibi_of, t0, inputs.slope);
+  }
+#else
   if (ALIBI != 0) {
     ELEMENTS(k, s) {
       precise float far = inputs.slope * float(abs(t0 + int(queries[k] - keys[k])));
@@ -103,6 +124,7 @@ void score_block(inout ACC s, inout ACC slope, ACC bias, int i0, int j0, bool fl
       s[k] = x;
     }
   }
+#endif
   if (NORM == ENTMAX) {
     ELEMENTS(k, s) {
       precise float x = s[k] * extra.entmax_scale;
@@ -166,7 +188,8 @@ const bool FIRST_IS_EXACT = NORM == SOFTMAX && !HAS_SCORES && folded;
   if (HAS_SCORES) {                                                                                          \
     EACH(r, RM) EACH(n, NB) {                                                                                \
       ACC x;                                                                                                 \
-      if (BIAS_SCORES && BIAS_MATRICES) x = bias_block(bias[r][PAIRS ? n & ~1 : n], n, false);               \
+      if (BIAS_SCORES && SPAN > 1 && n == SPAN_FIRST(n)) begin_bias(bias[r][n]);                             \
+      if (BIAS_SCORES && BIAS_MATRICES) x = bias_block(bias[r][SPAN_FIRST(n)], n, false);                    \
       score_block(s[r][n], slope[r][n], x, i0 + r * MM, block_key(j0, n), false);                            \
     }                                                                                                        \
   }                                                                                                          \

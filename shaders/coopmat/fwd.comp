@@ -31,14 +31,22 @@ layout(push_constant) uniform Push {
 #define ROW_CHUNKS(t) (KV_ROW != 0 ? KV_ROW : int(t.row.x >> 4))
 #define TILES_EXIST (WHOLE != 0 || KV_ROW != 0)
 #endif
+#if TANDEM_TENSOR
+#define STREAMED (2 * COLS * PITCH)
+#define HELD 0
+#endif
 #include "coopmat/matrix.glsl"
 #include "coopmat/stage.glsl"
+#define BIAS_SPAN 2
 #include "coopmat/bias.glsl"
 #define MASKS_FIRST FIRST_IS_EXACT
-#define BIAS_BEGINS BIAS_BLOCKS
+#define BIAS_BEGINS (TANDEM_CM2 == 1 || BIAS_BLOCKS)
 #include "coopmat/element.glsl"
 #include "coopmat/skip.glsl"
 #include "coopmat/entmax.glsl"
+#if TANDEM_TENSOR
+#include "coopmat/rows.glsl"
+#endif
 
 layout(buffer_reference, std430, buffer_reference_align = 4) writeonly buffer Row1 { uint w[]; };
 
@@ -56,14 +64,9 @@ const bool ALWAYS_GROWS = TANDEM_CM2 == 0 && SUBGROUP == 8;
 
 #if TANDEM_CM2
 #include "coopmat/plain.glsl"
-// The same of maxima where the products begin with the bias.
-const bool PARKS_TOO = BIAS_FIRST && RM == 1 && SUBGROUP != 8;
 #define OWN_ORIGIN
 #else // RADV (Mesa 25.0) crashes on an origin that outlives the block
 #define COL_OF(tile) (min(tile, tiles.end - 1) * COLS)
-const bool PARKS_TOO = false;
-#define PARK(m)
-#define UNPARK(m)
 #define OWN_ORIGIN ACC origin[RM];
 #endif
 
@@ -96,7 +99,7 @@ void finish_rows(inout ACC m, inout ACC l, out ACC factor, int h) {
     top[r] = s[r][0];                                                            \
     EACH(n, NB) ELEMENTS(k, top[r]) top[r][k] = max(top[r][k], s[r][n][k]);      \
     ELEMENTS(k, top[r]) {                                                        \
-      if (!PARKS_TOO) origin[r][k] = log2_origin(m[r][k]);                       \
+      origin[r][k] = log2_origin(m[r][k]);                                       \
       grows = grows || fma(top[r][k], log2_scale, -origin[r][k]) > SLACK;        \
     }                                                                            \
   }
@@ -131,7 +134,11 @@ void main() {
   if (tiles.begin < tiles.end) set_head(b, h);
 
   OPERAND_A mq[RM][D_BLOCKS];
+#if TANDEM_TENSOR
+  LOAD_ROWS(mq, q, my_row0, D_BLOCKS)
+#else
   LOAD_OPERANDS(mq, 1, q, row0, D_BLOCKS, D_CHUNKS)
+#endif
 
   // m: a maximum of the row's scores, the same in all columns; weights are powers of two from m * log2_scale, rounded,
   // on. l: each element's own part of the sum, until the end.
@@ -244,15 +251,6 @@ void main() {
   if (BIAS_FIRST && next < tiles.end) {
     FETCH_BIAS(bias, row0, next * COLS)
   }
-#if TANDEM_CM2
-  if (PARKS_TOO) {
-    EACH(r, RM) {
-      ELEMENTS(k, m[r]) origin[r][k] = log2_origin(m[r][k]);
-      PARK(m[r])
-    }
-    subgroupBarrier();
-  }
-#endif
   while (next < tiles.end) {
     const int t = next, col0 = t * COLS;
     fetch_tile(stage_1, v, col0, DV_CHUNKS);
@@ -260,7 +258,10 @@ void main() {
       FETCH_BIAS(bias, row0, col0)
     }
     ACC s[RM][NB], slope[RM][NB];
-    EACH(n, NB) EACH(r, RM) s[r][n] = first_block(bias[r][PAIRS ? n & ~1 : n], n, false);
+    EACH(r, RM) EACH(n, NB) {
+      if (BIAS_FIRST && SPAN > 1 && n == SPAN_FIRST(n)) begin_bias(bias[r][n]);
+      s[r][n] = first_block(bias[r][SPAN_FIRST(n)], n, false);
+    }
     const bool partial = t < tiles.full_begin || t >= tiles.full_end;
     if (MASKS_FIRST && NEEDS_MASK(partial)) {
       MASK_TILE(s, my_row0, col0)
@@ -288,19 +289,11 @@ void main() {
         EACH(r, RM) {
           row_max(top[r]);
           ACC keep;
-          if (PARKS_TOO) {
-            UNPARK(m[r])
-            subgroupBarrier();
-          }
           ELEMENTS(k, keep) {
             m[r][k] = max(m[r][k], top[r][k]);
             keep[k] = exp2(origin[r][k] - log2_origin(m[r][k]));
             origin[r][k] = log2_origin(m[r][k]);
             l[r][k] *= keep[k];
-          }
-          if (PARKS_TOO) {
-            PARK(m[r])
-            subgroupBarrier();
           }
           EACH(d, DV_OUT) ELEMENTS(k, keep) acc[r][d][k] *= keep[k];
         }
@@ -332,10 +325,6 @@ void main() {
   }
 
   EACH(r, RM) {
-    if (PARKS_TOO) {
-      UNPARK(m[r])
-      subgroupBarrier();
-    }
     if (NORM == SOFTMAX) {
       ACC factor;
       finish_rows(m[r], l[r], factor, h);
@@ -345,6 +334,13 @@ void main() {
   // First all matrices into shared memory (stage.glsl says why), lse after all that goes through the scratch.
   const View o = SPLIT != 0 ? part_view(push.o, block.o, part, h, entry.seq_q)
                             : q_view(push.o, block.o, b, h, stored_q(), block.head_dim_v, (push.wide & 8u) != 0);
+#if TANDEM_TENSOR
+  if (SPLIT == 0) {
+    STORE_ROWS(acc, o, my_row0, DV_OUT, entry.seq_q)
+  } else {
+    STORE_ROWS_OF_PART(acc, o, my_row0, DV_OUT)
+  }
+#else
   if (SPLIT == 0) {
     PUT_BLOCKS(acc, DV_OUT)
   } else if (PARTS_FIT) {
@@ -352,6 +348,7 @@ void main() {
   } else {
     EACH(r, RM) EACH(d, DV_OUT) store_part(o, my_row0 + r * MM, d * MN, acc[r][d]);
   }
+#endif
   EACH(r, RM) {
     // Columns are equal, and of the one block only the first stays: the next begins behind it.
     ACC lse;
@@ -359,9 +356,11 @@ void main() {
     coopMatStore(lse, scratch, MY_SCRATCH + r * MM / 4, MM / 4, COL_MAJOR);
     subgroupBarrier();
   }
+#if !TANDEM_TENSOR
   if (SPLIT == 0)
     store_rows(o, row0, DV_CHUNKS, entry.seq_q);
   else if (PARTS_FIT)
     store_parts(o, row0);
+#endif
   store_lse(part * block.heads_q + h, row0);
 }

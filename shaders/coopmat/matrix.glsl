@@ -69,7 +69,9 @@ const int ENTRIES = 1;
 #endif
 // Whether bias comes by whole blocks (bias.glsl), for kernels that ask for it. PAIRS: of 16-bit elements, a word two keys:
 // the even ones of 2 MN keys make up one block of a tile, the odd ones the next.
-#ifndef TAKES_BLOCKS
+// coopmat2 has another way.
+#if TANDEM_CM2 || !defined(TAKES_BLOCKS)
+#undef TAKES_BLOCKS
 #define TAKES_BLOCKS false
 #endif
 const bool BIAS_BLOCKS = TAKES_BLOCKS && BIAS != 0 && WIDE != 0 && BIAS_WIDE == 2;
@@ -211,6 +213,9 @@ uvec4 packed_chunk(int n) {
 }
 #endif
 
+#ifndef ROUNDS_FAST
+#define ROUNDS_FAST false
+#endif
 const int OPERAND_PITCH = MK / 8 + 1;
 // finite: nothing is lost where a NaN becomes a number.
 OPERAND_A to_operand(ACC x, bool finite) {
@@ -220,7 +225,10 @@ OPERAND_A to_operand(ACC x, bool finite) {
   // nearest with ties away from 0; infinities and NaNs stay what they are.
   ELEMENTS(k, x) {
     const uint bits = floatBitsToUint(x[k]);
-    x[k] = uintBitsToFloat(bits + (finite || (bits & 0x7f800000u) != 0x7f800000u ? 0x8000u : 0u));
+    if (ROUNDS_FAST) // a NaN may become a number whose sign is set and whose last bits are, which none has here
+      x[k] = intBitsToFloat((finite ? int(bits) : min(int(bits), 0x7fff7fff)) + 0x8000);
+    else
+      x[k] = uintBitsToFloat(bits + (finite || (bits & 0x7f800000u) != 0x7f800000u ? 0x8000u : 0u));
   }
 #endif
   return OPERAND_A(x);

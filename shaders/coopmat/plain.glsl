@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// fwd's loop over tiles where products and exponentials are all there is (KV_ROW, src/params.cpp), for coopmat2, where
-// left operands are as wide as accumulators (KN is 1). It begins with the exponentials: the next tile's scores are
-// multiplied at its end. Then no branch but that of the row maxima stands between the products, over whose two sides
+// fwd's loop over tiles where products, a dense bias that they begin with and exponentials are all there is (KV_ROW,
+// src/params.cpp), for coopmat2, where left operands are as wide as accumulators (KN is 1). It begins with the
+// exponentials: the next tile's scores are multiplied at its end. Then no branch but that of the row maxima stands between the products, over whose two sides
 // NVIDIA's compiler (580.159.04) copies o from registers to registers (docs/kernels-matrix.md, "What a compiler makes of
 // the loop").
 
 const bool PLAIN = KV_ROW != 0 && FLYING;
-// K and V fly in registers of their own, each from the place where the tile before it is put: a whole turn. With RM 2
-// they take turns, as there is no room for two.
-const bool FAR = RM == 1;
+// K and V fly in registers of their own, each from the place where the tile before it is put: a whole turn. With RM 2, or a
+// bias, they take turns, as there is no room for two.
+const bool FAR = RM == 1 && BIAS == 0;
 // The rows' maxima stay in the scratch, where only the branch in which they move looks for them. Not on lavapipe, whose
 // barriers of a subgroup are the workgroup's; no other device has subgroups of 8.
 const bool PARKS = PLAIN && FAR && SUBGROUP != 8;
@@ -18,7 +18,14 @@ const bool PARKS = PLAIN && FAR && SUBGROUP != 8;
 #define COL_OF(tile) (min(tile, tiles.end - 1) * COLS)
 // Scores of tile t, whose K is in shared memory, in s. What is hidden of a block is what its products begin with.
 #define PLAIN_SCORES(s)                                                                            \
-  EACH(n, NB) EACH(r, RM) s[r][n] = ACC(0.0);                                                      \
+  if (BIAS_FIRST) {                                                                                \
+    EACH(r, RM) EACH(n, NB) {                                                                      \
+      if (SPAN > 1 && n == SPAN_FIRST(n)) begin_bias(bias[r][n]);                                  \
+      s[r][n] = first_block(bias[r][SPAN_FIRST(n)], n, false);                                     \
+    }                                                                                              \
+  } else {                                                                                         \
+    EACH(n, NB) EACH(r, RM) s[r][n] = ACC(0.0);                                                    \
+  }                                                                                                \
   if (NEEDS_MASK(t < tiles.full_begin || t >= tiles.full_end)) {                                   \
     MASK_TILE(s, my_row0, t * COLS)                                                                \
   }                                                                                                \
@@ -79,6 +86,9 @@ const bool PARKS = PLAIN && FAR && SUBGROUP != 8;
       s[r][n][i] = exp2(fma(s[r][n][i], log2_scale, below[r][i]));                                 \
       l[r][i] += s[r][n][i];                                                                       \
     }                                                                                              \
+    if (BIAS_FIRST) { /* of the next tile: S is done with its registers */                         \
+      FETCH_BIAS(bias, row0, COL_OF(t + 1))                                                        \
+    }                                                                                              \
     EACH(n, NB) {                                                                                  \
       OPERAND_A p[RM];                                                                             \
       EACH(r, RM) p[r] = to_operand(s[r][n], true);                                                \
@@ -103,6 +113,7 @@ const bool PARKS = PLAIN && FAR && SUBGROUP != 8;
 
 #define PLAIN_LOOP                                                                                 \
   ACC below[RM], s[RM][NB], ahead[RM][NB];                                                         \
+  Bias bias[RM][NB];                                                                               \
   if (PARKS) {                                                                                     \
     EACH(r, RM) {                                                                                  \
       ELEMENTS(i, m[r]) below[r][i] = -log2_origin(m[r][i]);                                       \
@@ -112,6 +123,9 @@ const bool PARKS = PLAIN && FAR && SUBGROUP != 8;
   }                                                                                                \
   int t = tiles.begin;                                                                             \
   if (t < tiles.end) {                                                                             \
+    if (BIAS_FIRST) {                                                                              \
+      FETCH_BIAS(bias, row0, t * COLS)                                                             \
+    }                                                                                              \
     fetch_tile(stage_1, k, t * COLS, D_CHUNKS);                                                    \
     put_tile(0, stage_1, k, 0, D_CHUNKS);                                                          \
     if (FAR) {                                                                                     \

@@ -28,12 +28,30 @@ int chunk_row(int turn, int chunks) {
 }
 int chunk_col(int turn, int chunks) { return TEAM_SIZE % chunks == 0 ? TEAM_TID % chunks : (TEAM_TID + turn * TEAM_SIZE) % chunks; }
 
+// n features of a row, of eight, that lie side by side from any address on; zeros behind them. Only words that hold one are read.
+uvec4 load_packed(uvec2 at, int n) {
+  const int odd = int(at.x >> 1 & 1u);
+  const uvec2 from = uvec2(at.x & ~3u, at.y);
+  uint w[5];
+  EACH(i, 5) {
+    w[i] = 0;
+    if (2 * i < n + odd) w[i] = Load1(add64(from, 4 * i)).w;
+  }
+  uvec4 x;
+  EACH(i, 4) {
+    x[i] = odd != 0 ? w[i] >> 16 | w[i + 1] << 16 : w[i];
+    x[i] &= 2 * i + 1 < n ? ~0u : 2 * i < n ? 0xffffu : 0u;
+  }
+  return x;
+}
+
 // Eight features of any row and column; those that do not exist are zeros.
 uvec4 load_chunk(View t, int r, int chunk) {
   const int col = 8 * chunk;
   if (r >= t.rows || col >= t.width) return uvec4(0);
   const uvec2 row = row_address(t, r);
   if (WIDE != 0) return Load4(add64(row, 16 * chunk)).w;
+  if (t.col == uvec2(2, 0)) return load_packed(add64(row, 16 * chunk), min(8, t.width - col));
   const uvec2 low = load_words(t, row, col).xy;
   return uvec4(low, col + 4 < t.width ? load_words(t, row, col + 4).xy : uvec2(0));
 }

@@ -84,22 +84,39 @@ Launcher<P> launcher_of(cuda::Kernel<P>) {
   return {};
 }
 
-// cluster: workgroups that run side by side.
-template <typename P>
-cudaError_t launch_clusters(cuda::Kernel<P> kernel, const Launch& launch, P* params,
-                            cudaStream_t stream, unsigned cluster) {
-  void* arguments[] = {params};
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim = {cluster, 1, 1};
+// cluster: workgroups that run side by side, which attribute says.
+cudaLaunchConfig_t cluster_config(const Launch& launch, unsigned groups, unsigned cluster,
+                                  cudaLaunchAttribute* attribute) {
+  attribute->id = cudaLaunchAttributeClusterDimension;
+  attribute->val.clusterDim = {cluster, 1, 1};
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(launch.groups_x, launch.groups_y);
+  config.gridDim = dim3(groups, launch.groups_y);
   config.blockDim = dim3(uint32_t(launch.invocations()));
   config.dynamicSmemBytes = launch.shared_bytes;
-  config.stream = stream;
-  config.attrs = &attribute;
+  config.attrs = attribute;
   config.numAttrs = 1;
+  return config;
+}
+template <typename P>
+cudaError_t launch_clusters(cuda::Kernel<P> kernel, const Launch& launch, P* params,
+                            cudaStream_t stream, unsigned groups, unsigned cluster) {
+  void* arguments[] = {params};
+  cudaLaunchAttribute attribute{};
+  cudaLaunchConfig_t config = cluster_config(launch, groups, cluster, &attribute);
+  config.stream = stream;
   return cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(kernel), arguments);
+}
+// How many clusters the device has at a time; 0: it does not say.
+template <typename P>
+int clusters_at_once(cuda::Kernel<P> kernel, const Launch& launch, unsigned cluster) {
+  cudaLaunchAttribute attribute{};
+  const cudaLaunchConfig_t config = cluster_config(launch, launch.groups_x, cluster, &attribute);
+  int count = 0;
+  if (cudaOccupancyMaxActiveClusters(&count, reinterpret_cast<const void*>(kernel), &config) ==
+      cudaSuccess)
+    return count;
+  cudaGetLastError();
+  return 0;
 }
 
 }  // namespace
@@ -188,7 +205,16 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
         fixed.group = int(p.heads_q / p.bias.heads);
         fixed.shared = p.bias.batch == 1 ? int(p.batch) : 1;
         fixed.wide = p.d_bias_dtype == TANDEM_F32;
-        const unsigned cluster = p.wants(TANDEM_GRAD_BIAS) ? unsigned(fixed.shared) : 1;
+        const unsigned cluster = sums_in_clusters(p) ? unsigned(p.batch) : 1;
+        unsigned groups = launch.groups_x;
+        fixed.whole = int(launch.total / uint32_t(fixed.shared)), fixed.parts = 1;
+        if (cluster > 1 && launch.groups_y == 1) {
+          const BwdShape& shape = kBwdShapes[launch.hopper];
+          const BwdTail tail = bwd_tail(fixed.whole, clusters_at_once(kernel, launch, cluster),
+                                        p.batch, (p.seq_q + shape.br - 1) / shape.br);
+          groups = cluster * unsigned(tail.whole + (fixed.whole - tail.whole) * tail.parts);
+          fixed.whole = int(tail.whole), fixed.parts = tail.parts;
+        }
         *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
           cuda::sm90::BwdDkvDqBiasParams params;
           if (!encode(function, q, a.q, &params.q) || !encode(function, k, a.k, &params.k) ||
@@ -199,9 +225,10 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
           params.bias = fixed;
           params.bias.map = map;
           params.bias.d_bias = a.d_bias;
+          params.bias.parts_at = a.tail, params.bias.counts = a.tail_counts;
           params.block = block;
           params.push = bwd_dkv_dq_push(plan, launch, a);
-          return cluster > 1 ? launch_clusters(kernel, launch, &params, stream, cluster)
+          return cluster > 1 ? launch_clusters(kernel, launch, &params, stream, groups, cluster)
                              : start(&params, stream);
         };
         return Status();

@@ -161,6 +161,7 @@ void read_features(const Enabled& on, uint32_t version, Caps* caps) {
     caps->coopmat_reductions = on.feature(nv, &Nv::cooperativeMatrixReductions);
     caps->coopmat_conversions = on.feature(nv, &Nv::cooperativeMatrixConversions);
     caps->coopmat_per_element = on.feature(nv, &Nv::cooperativeMatrixPerElementOperations);
+    caps->coopmat_tensors = on.feature(nv, &Nv::cooperativeMatrixTensorAddressing);
   }
 }
 

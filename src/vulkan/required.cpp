@@ -223,6 +223,7 @@ void enable(const Optional& has, Chain features) {
   own(has.coopmat2, &Coopmat2::cooperativeMatrixReductions);
   own(has.coopmat2, &Coopmat2::cooperativeMatrixConversions);
   own(has.coopmat2, &Coopmat2::cooperativeMatrixPerElementOperations);
+  own(has.coopmat2, &Coopmat2::cooperativeMatrixTensorAddressing);
   own(has.bfloat16, &Bfloat16::shaderBFloat16Type);
   own(has.bfloat16, &Bfloat16::shaderBFloat16CooperativeMatrix);
 }

@@ -53,6 +53,11 @@ uint word_of(HalfAcc x, int e, uint old, int i) {
   const uint bits = packHalf2x16(vec2(x.e[e], 0));
   return (i & 1) == 0 ? (old & 0xffff0000u) | bits : (old & 0xffffu) | bits << 16;
 }
+uint word_of(OPERAND_A x, int e, uint old, int i) {
+  const uint bits = packHalf2x16(vec2(x.e[e], 0));
+  return (i & 1) == 0 ? (old & 0xffff0000u) | bits : (old & 0xffffu) | bits << 16;
+}
+float word_of(OPERAND_A x, int e, float old, int i) { return uintBitsToFloat(word_of(x, e, floatBitsToUint(old), i)); }
 float word_of(HalfAcc x, int e, float old, int i) { return uintBitsToFloat(word_of(x, e, floatBitsToUint(old), i)); }
 void set(inout ACC x, int e, float word, int i) { x[e] = word; }
 void set(inout ACC x, int e, uint word, int i) { x[e] = uintBitsToFloat(word); }
@@ -102,5 +107,43 @@ ACC multiply(OPERAND_A a, OPERAND_B b, ACC c) {
       float all_ = x[i_];                                                                                 \
       [[unroll]] for (int j_ = 1; j_ < MN; j_++) all_ = of(all_, x[i_ + j_]);                             \
       [[unroll]] for (int j_ = 0; j_ < MN; j_++) y[i_ + j_] = all_;                                       \
+    }                                                                                                     \
+  } while (false)
+#define coopMatPerElementNV(y, x, of, a, b)                                                               \
+  do {                                                                                                    \
+    [[unroll]] for (int e_ = 0; e_ < ACC_SIZE; e_++)                                                      \
+      y[e_] = of(uint((LANE * ACC_SIZE + e_) / MN), uint((LANE * ACC_SIZE + e_) % MN), x[e_], a, b);       \
+  } while (false)
+
+// Tensor addressing of rows.glsl: a block of rows that lie apart, clamped to zeros.
+struct CLAMPED {
+  int rows, width, stride, row, col;
+};
+#define createTensorLayoutNV(dims_, mode_) CLAMPED(0, 0, 0, 0, 0)
+#define setTensorLayoutDimensionNV(x_, rows_, width_) CLAMPED(rows_, width_, 0, 0, 0)
+#define setTensorLayoutStrideNV(x_, stride_, one_) CLAMPED(x_.rows, x_.width, int(stride_), 0, 0)
+#define sliceTensorLayoutNV(x_, r_, rows_, c_, cols_) CLAMPED(x_.rows, x_.width, x_.stride, r_, c_)
+#define TENSOR_PLACE(x, e, at)                                                                            \
+  const int row_ = at.row + (LANE * size_of(x) + e) / cols_of(x), col_ = at.col + (LANE * size_of(x) + e) % cols_of(x); \
+  const int n_ = row_ * at.stride + col_;                                                                 \
+  const bool exists_ = row_ < at.rows && col_ < at.width;
+#define coopMatLoadTensorNV(x, memory, from, layout)                                                      \
+  do {                                                                                                    \
+    const CLAMPED at_ = layout;                                                                           \
+    for (int e_ = 0; e_ < size_of(x); e_++) {                                                             \
+      TENSOR_PLACE(x, e_, at_)                                                                            \
+      uint word_ = 0;                                                                                     \
+      if (exists_) word_ = memory[n_ / per_chunk(x)][n_ % per_chunk(x) * 4 / per_chunk(x)];               \
+      set(x, e_, word_, n_);                                                                              \
+    }                                                                                                     \
+  } while (false)
+#define coopMatStoreTensorNV(matrix, memory, from, layout)                                                \
+  do {                                                                                                    \
+    const CLAMPED at_ = layout;                                                                           \
+    for (int e_ = 0; e_ < size_of(matrix); e_++) {                                                        \
+      TENSOR_PLACE(matrix, e_, at_)                                                                       \
+      if (!exists_) continue;                                                                             \
+      const int chunk_ = n_ / per_chunk(matrix), word_ = n_ % per_chunk(matrix) * 4 / per_chunk(matrix);  \
+      memory[chunk_][word_] = word_of(matrix, e_, memory[chunk_][word_], n_);                             \
     }                                                                                                     \
   } while (false)

@@ -1,6 +1,7 @@
 # The parity suite with matrices of shapes that no driver at hand lists, or that run on one GPU alone: 8x16x16, and 16x8x16,
 # where two accumulators make an operand. The kernels as they are, but for the matrices themselves, which emulated.glsl
-# makes of single elements, and a device that lists these two, of which TANDEM_DISABLE leaves one. f16 alone.
+# makes of single elements, and a device that lists these two, of which TANDEM_DISABLE leaves one. f16 alone. Tensor addressing
+# is emulated, too: heads over 128 go that way with 8x16x16.
 set(dir ${CMAKE_CURRENT_BINARY_DIR}/shapes)
 add_executable(tandem_shapes $<TARGET_OBJECTS:tandem_parity_objects>)
 target_link_libraries(tandem_shapes PRIVATE tandem_support tandem::tandem Threads::Threads)
@@ -20,6 +21,10 @@ foreach(path coopmat2 coopmat)
       string(REGEX REPLACE "#define (ACC|ACC_16|OPERAND_A|OPERAND_B) coopmat[^\n]*\n" "" text "${text}")
       string(REPLACE "return OPERAND_A(x);" "return operand(x);" text "${text}")
       string(REPLACE "// Loops over blocks and over" "#include \"emulated.glsl\"\n// Loops over blocks and over" text "${text}")
+    endif()
+    if(file STREQUAL "rows.glsl")
+      string(REGEX REPLACE "#define CLAMPED [^\n]*\n" "" text "${text}")
+      string(REPLACE "OPERAND_A(x[r][d])" "operand(x[r][d])" text "${text}")
     endif()
     string(REPLACE "ACC(" "filled(" text "${text}")
     set(old "")
@@ -41,10 +46,12 @@ foreach(path coopmat2 coopmat coopmat_k2)
     tandem_own_matrix_module(tandem_shapes ${dir} ${stem} ${path} ${shape} -I${CMAKE_CURRENT_SOURCE_DIR}/shapes)
   endforeach()
 endforeach()
+tandem_own_matrix_module(tandem_shapes ${dir} fwd coopmat2_tensor -DEMULATED_M=8 -DEMULATED_N=16
+                         -I${CMAKE_CURRENT_SOURCE_DIR}/shapes)
 target_include_directories(tandem_shapes BEFORE PRIVATE ${dir})
 tandem_own_pipelines(tandem_shapes ${dir})
 
 tandem_mutate(src/vulkan/device.cpp ${dir}/device.cpp
   "caps->matrices.push_back({int(m.MSize), int(m.NSize), int(m.KSize), half ? \"f16\" : \"bf16\"});"
-  "caps->matrices = {{8, 16, 16, \"f16\"}, {16, 8, 16, \"f16\"}};")
+  "caps->matrices = {{8, 16, 16, \"f16\"}, {16, 8, 16, \"f16\"}}; caps->coopmat_tensors = true;")
 target_sources(tandem_shapes PRIVATE ${dir}/device.cpp)
