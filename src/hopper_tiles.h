@@ -15,7 +15,8 @@ constexpr int kMaxShared = 232448;  // of a workgroup of compute capability 9.0
 struct FwdTile {
   const char* name;
   int d, dv, groups, bc, stages;
-  bool turns;
+  bool turns, apart;
+  int from, to;
   constexpr int rows() const { return 64 * groups; }
   constexpr int threads() const { return 128 * (groups + 1); }
 };
@@ -34,6 +35,13 @@ constexpr int fwd_q_stages(const FwdTile& t) {
 }
 constexpr int fwd_shared_bytes(const FwdTile& t) { return fwd_shared_bytes(t, fwd_q_stages(t)); }
 
+// Softmax alone: where warpgroups go apart, what is told of four tiles.
+constexpr int kApartNotices = 4;
+constexpr int fwd_apart_notice_bytes(const FwdTile& t) { return 32 + 16 * t.groups; }
+constexpr int fwd_plain_shared_bytes(const FwdTile& t) {
+  return fwd_shared_bytes(t) + (t.apart ? kApartNotices * fwd_apart_notice_bytes(t) : 0);
+}
+
 // With a dense bias: places for it, each warpgroup's rows in boxes of 64 x 64. 0: no kernel for the tile.
 constexpr int kFwdBiasRows = 64;
 constexpr int fwd_bias_bytes(const FwdTile& t) { return t.rows() * t.bc * 2; }
@@ -49,13 +57,13 @@ constexpr int fwd_bias_stages(const FwdTile& t) {
 }
 constexpr int fwd_bias_shared_bytes(const FwdTile& t) {
   const int bytes = fwd_bias_shared_bytes(t, fwd_bias_q_stages(t), fwd_bias_stages(t));
-  return t.bc % 64 == 0 && bytes <= kMaxShared ? bytes : 0;
+  return !t.apart && t.bc % 64 == 0 && bytes <= kMaxShared ? bytes : 0;
 }
 
 // Elastic softmax: K and V share `stages` places. Each warpgroup has the head's distance bias behind them, with zeros for all
 // distances of a tile that has any with an entry.
 constexpr FwdTile fwd_elastic_tile(const FwdTile& t) {
-  return {t.name, t.d, t.dv, t.groups, t.bc, t.d <= 64 ? 8 : 4, false};
+  return {t.name, t.d, t.dv, t.groups, t.bc, t.d <= 64 ? 8 : 4, false, false, 0, 0};
 }
 constexpr int kFwdDistWindow = 2048;
 constexpr int fwd_elastic_q_stages(const FwdTile& elastic) { return elastic.d <= 128 ? 2 : 1; }
@@ -67,6 +75,7 @@ constexpr int fwd_dist_entries(const FwdTile& elastic) {
   return kFwdDistWindow + 2 * fwd_dist_pad(elastic);
 }
 constexpr int fwd_elastic_shared_bytes(const FwdTile& row) {
+  if (row.apart) return kMaxShared + 1;  // no kernel
   const FwdTile t = fwd_elastic_tile(row);
   const int q_stages = fwd_elastic_q_stages(t);
   return 1024 + 128 * q_stages * t.rows() * fwd_panels(t.d) + t.stages * fwd_elastic_place(t) +
@@ -83,7 +92,7 @@ constexpr int fwd_entmax_lists_at(const FwdTile& t) {  // behind the barriers
 constexpr int fwd_entmax_candidates(const FwdTile& t) {
   const int left = kMaxShared - fwd_shared_bytes(t, kEntmaxQStages) - fwd_entmax_lists_at(t);
   const int most = left / (t.groups * 128 * 2 * 4) / 4 * 4;
-  return t.d > 128 || most < 16 ? 0 : most > 44 ? 44 : most;
+  return t.apart || t.d > 128 || most < 16 ? 0 : most > 44 ? 44 : most;
 }
 constexpr int fwd_entmax_shared_bytes(const FwdTile& t) {
   return fwd_entmax_candidates(t) == 0
@@ -96,10 +105,12 @@ constexpr int fwd_entmax_shared_bytes(const FwdTile& t) {
 constexpr int kFwdNotices = 4, kFwdNoticeBytes = 64;
 constexpr int fwd_lengths_shared_bytes(const FwdTile& t) {
   const int bytes = fwd_shared_bytes(t) + 2 * 8 + kFwdNotices * kFwdNoticeBytes;
-  return bytes <= kMaxShared ? bytes : 0;
+  return !t.apart && bytes <= kMaxShared ? bytes : 0;
 }
 // Wider heads have one kernel for lengths and for what else there is.
-constexpr bool fwd_has_lengths_alone(const FwdTile& t) { return t.d <= 128 && t.dv <= 128; }
+constexpr bool fwd_has_lengths_alone(const FwdTile& t) {
+  return !t.apart && t.d <= 128 && t.dv <= 128;
+}
 
 // Bits of masks and of dropout (cuda/sm90/bits.cuh): a place has those of a tile of kBitsKeys keys, a word for 32 of them and
 // a row, and a few words about the tile; two barriers each.
@@ -112,7 +123,7 @@ constexpr int bits_bytes(int rows) { return kBitsPlaces * (bits_place_bytes(rows
 
 // With everything that softmax may have beside it, but a bias.
 constexpr FwdTile fwd_all_tile(const FwdTile& t) {
-  return {t.name, t.d, t.dv, 2, t.bc, t.stages, t.turns};
+  return {t.name, t.d, t.dv, 2, t.bc, t.stages, t.turns, t.apart, t.from, t.to};
 }
 constexpr int fwd_all_shared_bytes(const FwdTile& row) {
   const FwdTile t = fwd_all_tile(row);
@@ -124,8 +135,8 @@ constexpr int fwd_all_shared_bytes(const FwdTile& row) {
 }
 
 constexpr FwdTile kFwdTiles[] = {
-#define TANDEM_HOPPER_FWD(name, d, dv, groups, bc, stages, turns) \
-  {#name, d, dv, groups, bc, stages, turns != 0},
+#define TANDEM_HOPPER_FWD(name, d, dv, groups, bc, stages, turns, apart, from, to) \
+  {#name, d, dv, groups, bc, stages, turns != 0, apart != 0, from, to},
 #define TANDEM_HOPPER_BWD(name, d, br, bc, q_stages, do_stages, ds_stages, wide)
 #include "hopper_tiles.inc"
 };
@@ -142,7 +153,7 @@ struct BwdShape {
   bool wide;
 };
 constexpr BwdShape kBwdShapes[] = {
-#define TANDEM_HOPPER_FWD(name, d, dv, groups, bc, stages, turns)
+#define TANDEM_HOPPER_FWD(name, d, dv, groups, bc, stages, turns, apart, from, to)
 #define TANDEM_HOPPER_BWD(name, d, br, bc, q_stages, do_stages, ds_stages, wide) \
   {#name, d, br, bc, q_stages, do_stages, ds_stages, wide != 0},
 #include "hopper_tiles.inc"

@@ -58,6 +58,7 @@ constexpr uint32_t kScores = kHasSoftcap | kHasAlibi | kHasDistBias;
 
 // 0: no kernel.
 int sm90_fwd_bytes(const Problem& p, const FwdTile& t) {
+  if (t.apart && hopper_set(p) != HopperSet::plain) return 0;
   switch (hopper_set(p)) {
     case HopperSet::bias:
       return fwd_bias_shared_bytes(t);
@@ -71,7 +72,7 @@ int sm90_fwd_bytes(const Problem& p, const FwdTile& t) {
     case HopperSet::all:
       return fwd_all_shared_bytes(t);
     default:
-      return fwd_shared_bytes(t);
+      return fwd_plain_shared_bytes(t);
   }
 }
 int sm90_bwd_bytes(const Problem& p, const BwdShape& s) {
@@ -109,9 +110,13 @@ String row_refusal(const Problem& p, const Caps& caps, const FwdTile& t) {
         forced(p, t.rows(), t.bc), alpha_refusal(p, t.d)})
     if (!why.empty()) return why;
   if (sm90_fwd_bytes(p, t) == 0)
-    return p.bias                               ? "it has no room for tiles of the bias"
+    return t.apart                              ? "its kernel has softmax alone"
+           : p.bias                             ? "it has no room for tiles of the bias"
            : p.normalizer == Normalizer::entmax ? "it has no room for candidates"
                                                 : "it has no kernel with lengths";
+  if (p.tile_rows == 0 && p.tile_cols == 0 &&
+      (p.seq_kv < t.from || (t.to > 0 && !p.banded() && p.seq_kv > t.to)))
+    return text("for %lld keys another tile is faster", (long long)p.seq_kv);
   return no_room(caps, sm90_fwd_bytes(p, t), t.threads());
 }
 

@@ -50,6 +50,21 @@ TEST_CASE(
   }
 }
 
+// cuda.sm90: a workgroup has several tiles, of whose keys some of its warpgroups see a part or none. A warpgroup that ran
+// ahead waited for a phase of a barrier that was over.
+TEST_CASE("regression: keys for a part of a tile's rows, and more tiles than workgroups" *
+          doctest::skip(!at_least(Tier::device))) {
+  for (const Mask& mask : {kNone, kTopLeft, kBottomRight, kWindow, kWindowRight})
+    for (int64_t keys : {300, 390})
+      check(
+          problem(TANDEM_FORWARD, TANDEM_BF16, {2, 70, 35, 330, keys, 64, 64}, mask, Layout::bshd),
+          seed_of("keys for a part", uint64_t(keys)), sparse());
+  for (const Mask& mask : {kTopLeft, kWindow, kWindowRight})  // that see few of many keys
+    check(
+        problem(TANDEM_FORWARD, TANDEM_BF16, {2, 70, 35, 330, 2100, 128, 128}, mask, Layout::bshd),
+        seed_of("keys for a part", 128), sparse());
+}
+
 // What passes through shared memory does so here, by few and small pipelines: the validation layer's check for races
 // takes its time for each.
 namespace {

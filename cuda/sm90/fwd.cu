@@ -5,7 +5,7 @@
 // tensors' type for P V.
 #include <cstring>
 
-#include "fwd_sets.cuh"
+#include "fwd_apart.cuh"
 
 namespace tandem {
 namespace cuda {
@@ -78,12 +78,6 @@ TANDEM_DEVICE void add_bias(float (&s)[N / 2], uint at, const Part& part) {
       s[8 * j + 2 * i + 1] = fmaf(T::high(r[i]), factor, s[8 * j + 2 * i + 1]);
     }
   }
-}
-
-template <int N>
-TANDEM_DEVICE void clear(float (&x)[N]) {
-#pragma unroll
-  for (int i = 0; i < N; ++i) x[i] = 0.f;
 }
 
 template <typename T, typename S, typename Params>
@@ -294,11 +288,19 @@ __global__ void __launch_bounds__(FwdShape<ROW>::tile.threads(), 1)
       else
         store_unseen<S>(params);
     } else {
-      if (threadIdx.x == 0) produce<S>(params, shared);
+      if (threadIdx.x == 0) {
+        if constexpr (S::APART)
+          produce_apart<S>(params, shared);
+        else
+          produce<S>(params, shared);
+      }
     }
   } else {
     take_registers<S::CONSUMER>();
-    consume<T, S>(params, shared);
+    if constexpr (S::APART)
+      consume_apart<T, S>(params, shared);
+    else
+      consume<T, S>(params, shared);
   }
 }
 

@@ -13,13 +13,19 @@ namespace sm90 {
 
 constexpr float kLog2e = 1.44269504088896341f, kLn2 = 0.693147180559945309f;
 
+template <int N>
+TANDEM_DEVICE void clear(float (&x)[N]) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) x[i] = 0.f;
+}
+
 // What the copying warpgroup keeps of its registers, and what the others have then: together no more than the launch
-// allocated, 168 for each of 3 warpgroups, 128 for each of 4; whoever asks for more waits for ever.
+// allocated, 168 for each of 3 warpgroups, 128 for each of 4, 96 for each of 5; whoever asks for more waits for ever.
 constexpr int producer_registers(const FwdTile& t) {
-  return t.groups == 3 ? 32 : t.dv > 192 ? 24 : 40;
+  return t.groups == 4 ? 24 : t.groups == 3 ? 32 : t.dv > 192 ? 24 : 40;
 }
 constexpr int consumer_registers(const FwdTile& t) {
-  return t.groups == 3 ? 160 : t.dv > 192 ? 240 : 232;
+  return t.groups == 4 ? 112 : t.groups == 3 ? 160 : t.dv > 192 ? 240 : 232;
 }
 
 // What a kernel knows beyond plain softmax: a dense bias; lengths and sinks; these and whatever changes a score.
@@ -44,8 +50,9 @@ struct FwdShape {
   static constexpr int STAGES = tile.stages, Q_STAGES = Q_STAGES_ ? Q_STAGES_
                                                         : BIAS    ? fwd_bias_q_stages(tile)
                                                                   : fwd_q_stages(tile);
-  static_assert(GROUPS == 2 || GROUPS == 3, "registers are shared out for these");
-  static constexpr bool TURNS = tile.turns && GROUPS > 1;
+  static_assert(GROUPS >= 2 && GROUPS <= 4, "registers are shared out for these");
+  static constexpr bool TURNS = tile.turns && GROUPS > 1, APART = tile.apart;
+  static constexpr int NOTICE_BYTES = fwd_apart_notice_bytes(tile);
   static constexpr int D_PANELS = fwd_panels(D), DV_PANELS = fwd_panels(DV);
   static constexpr int Q_PANEL = M * kPanelBytes, K_PANEL = N * kPanelBytes;
   static constexpr int Q_BYTES = D_PANELS * Q_PANEL, K_BYTES = D_PANELS * K_PANEL,
