@@ -76,10 +76,11 @@ TANDEM_DEVICE void produce_kept(const FwdFullParams& params, const Shared<S>& sh
     const Step<S::STAGES> v_step{n};
     const int stage = v_step.stage();
     const bool ends = keys.count < S::N;
-    barrier_wait(shared.v_empty(stage), v_step.parity() ^ 1);
-    if (one)
+    if (one) {  // alone: others that come late might wait for a phase that is over
+      barrier_wait(shared.v_empty(stage), v_step.parity() ^ 1);
       copy_tile<S::DV_PANELS>(shared.v(stage), &params.v, ends ? raw : shared.v_full(stage), S::N,
                               keys.row, keys.head, keys.batch);
+    }
     if (ends) {
       barrier_wait(raw, raw_parity);
       raw_parity ^= 1;
@@ -98,8 +99,8 @@ TANDEM_DEVICE void produce_kept(const FwdFullParams& params, const Shared<S>& sh
       const int batch = int(uint(tile.w) / uint(u.heads_q)), head = tile.w - batch * u.heads_q;
       const int stage = q_step.stage();
       entry = find_entry(params, batch);
-      barrier_wait(shared.q_empty(stage), q_step.parity() ^ 1);
       if (one) {
+        barrier_wait(shared.q_empty(stage), q_step.parity() ^ 1);
         const uint notice = notice_at<S>(shared, q_step.n);
         const TandemTiles span =
             tandem_key_tiles(entry.band, tile.z, S::M, S::N, entry.seq_q, entry.seq_kv);
@@ -114,7 +115,7 @@ TANDEM_DEVICE void produce_kept(const FwdFullParams& params, const Shared<S>& sh
       q_step.next();
       keys = FwdKeys{0, head / u.group, is_packed(f.LENGTHS_KV) ? 0 : batch, 0};
     }
-    barrier_wait(shared.k_empty(k_step.stage()), k_step.parity() ^ 1);
+    if (one) barrier_wait(shared.k_empty(k_step.stage()), k_step.parity() ^ 1);
     if (tile.y & kEnd) {
       if (one) barrier_arrive(shared.k_full(k_step.stage()));
     } else {

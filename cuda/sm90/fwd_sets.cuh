@@ -174,10 +174,11 @@ TANDEM_DEVICE void produce_entries(const FwdFullParams& params, const Shared<S>&
     const Step<S::STAGES> v_step{n};
     const int stage = v_step.stage();
     const bool ends = keys.count < S::N;
-    barrier_wait(shared.v_empty(stage), v_step.parity() ^ 1);
-    if (one)
+    if (one) {  // alone: others that come late might wait for a phase that is over
+      barrier_wait(shared.v_empty(stage), v_step.parity() ^ 1);
       copy_tile<S::DV_PANELS>(shared.v(stage), &params.v, ends ? raw : shared.v_full(stage), S::N,
                               keys.row, keys.head, keys.batch);
+    }
     if (ends) {  // weights there are 0, but 0 times anything is not
       barrier_wait(raw, raw_parity);
       raw_parity ^= 1;
@@ -193,8 +194,8 @@ TANDEM_DEVICE void produce_entries(const FwdFullParams& params, const Shared<S>&
   while (places.next(&at, &entry)) {
     const int batch = places.batch, head = int(at.index - uint(batch) * uint(u.heads_q));
     const int stage = q_step.stage();
-    barrier_wait(shared.q_empty(stage), q_step.parity() ^ 1);
     if (one) {
+      barrier_wait(shared.q_empty(stage), q_step.parity() ^ 1);
       const uint notice = notice_at<S>(shared, q_step.n);
       put_words(notice, at.row0, int(at.index), at.span.begin, at.span.end);
       put_words(notice + 16, at.span.full_begin, at.span.full_end, entry.seq_kv, entry.band.off);
@@ -208,18 +209,19 @@ TANDEM_DEVICE void produce_entries(const FwdFullParams& params, const Shared<S>&
     FwdKeys keys{0, head / u.group, is_packed(f.LENGTHS_KV) ? 0 : batch, 0};
     for (int t = at.span.end - 1; t >= at.span.begin; --t) {
       keys.row = entry.first_kv + t * S::N, keys.count = entry.seq_kv - t * S::N;
-      barrier_wait(shared.k_empty(k_step.stage()), k_step.parity() ^ 1);
-      if (one)
+      if (one) {
+        barrier_wait(shared.k_empty(k_step.stage()), k_step.parity() ^ 1);
         copy_tile<S::D_PANELS>(shared.k(k_step.stage()), &params.k, shared.k_full(k_step.stage()),
                                S::N, keys.row, keys.head, keys.batch);
+      }
       if (k_step.n > 0) copy_v(last, k_step.n - 1);
       k_step.next();
       last = keys;
     }
   }
   if (k_step.n > 0) copy_v(last, k_step.n - 1);
-  barrier_wait(shared.q_empty(q_step.stage()), q_step.parity() ^ 1);
   if (one) {
+    barrier_wait(shared.q_empty(q_step.stage()), q_step.parity() ^ 1);
     put_words(notice_at<S>(shared, q_step.n), 0, int(kNoMore), 0, 0);
     barrier_arrive(shared.q_full(q_step.stage()));
   }
