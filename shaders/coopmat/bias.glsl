@@ -116,7 +116,7 @@ ACC bias_block(Bias from, int n, bool flip) {
   if (!BIAS_PIPED && SPAN == 1) begin_bias(from);
 #if TANDEM_CM2
   if (BIAS_HALVES) {
-    coopmat<float16_t, gl_ScopeSubgroup, MM, MN, gl_MatrixUseAccumulator> x;
+    ACC_F16 x;
     const int at = MY_SCRATCH + n % SPAN * (KEYS / 8);
     if (flip)
       coopMatLoad(x, scratch, at, SPAN_CHUNKS + 1, COL_MAJOR);

@@ -86,6 +86,7 @@ int key_place(int row) {
 }
 #define ACC coopmat<float, gl_ScopeSubgroup, MM, MN, gl_MatrixUseAccumulator>
 #define ACC_16 coopmat<HALF, gl_ScopeSubgroup, MM, MN, gl_MatrixUseAccumulator>
+#define ACC_F16 coopmat<float16_t, gl_ScopeSubgroup, MM, MN, gl_MatrixUseAccumulator>
 #define OPERAND_A coopmat<HALF, gl_ScopeSubgroup, MM, MK, gl_MatrixUseA>
 #define OPERAND_B coopmat<HALF, gl_ScopeSubgroup, MK, MN, gl_MatrixUseB>
 #define ROW_MAJOR gl_CooperativeMatrixLayoutRowMajor

@@ -7,9 +7,7 @@ const int LANES = 8;
 const int ACC_SIZE = EMULATED_M * EMULATED_N / LANES;
 const int A_SIZE = EMULATED_M * KN * EMULATED_N / LANES, B_SIZE = KN * EMULATED_N * EMULATED_N / LANES;
 #define ACC float[ACC_SIZE]
-struct HalfAcc {
-  HALF e[ACC_SIZE];
-};
+#define ACC_F16 HALF[ACC_SIZE]
 struct OPERAND_A {
   HALF e[A_SIZE];
 };
@@ -22,9 +20,9 @@ ACC filled(float x) {
   [[unroll]] for (int i = 0; i < ACC_SIZE; i++) y[i] = x;
   return y;
 }
-HalfAcc halves(ACC x) {
-  HalfAcc y;
-  [[unroll]] for (int i = 0; i < ACC_SIZE; i++) y.e[i] = HALF(x[i]);
+ACC_F16 halves(ACC x) {
+  ACC_F16 y;
+  [[unroll]] for (int i = 0; i < ACC_SIZE; i++) y[i] = HALF(x[i]);
   return y;
 }
 #define ACC_16(x) halves(x)
@@ -36,21 +34,21 @@ OPERAND_A operand(ACC x) { // MK is MN
 
 // Elements of 16 bytes, of an invocation, of a row; the i-th element of one, to and from a word of 16 bytes' four.
 int per_chunk(ACC x) { return 4; }
-int per_chunk(HalfAcc x) { return 8; }
+int per_chunk(ACC_F16 x) { return 8; }
 int per_chunk(OPERAND_A x) { return 8; }
 int per_chunk(OPERAND_B x) { return 8; }
 int size_of(ACC x) { return ACC_SIZE; }
-int size_of(HalfAcc x) { return ACC_SIZE; }
+int size_of(ACC_F16 x) { return ACC_SIZE; }
 int size_of(OPERAND_A x) { return A_SIZE; }
 int size_of(OPERAND_B x) { return B_SIZE; }
 int cols_of(ACC x) { return MN; }
-int cols_of(HalfAcc x) { return MN; }
+int cols_of(ACC_F16 x) { return MN; }
 int cols_of(OPERAND_A x) { return MK; }
 int cols_of(OPERAND_B x) { return MN; }
 float word_of(ACC x, int e, float old, int i) { return x[e]; }
 uint word_of(ACC x, int e, uint old, int i) { return floatBitsToUint(x[e]); }
-uint word_of(HalfAcc x, int e, uint old, int i) {
-  const uint bits = packHalf2x16(vec2(x.e[e], 0));
+uint word_of(ACC_F16 x, int e, uint old, int i) {
+  const uint bits = packHalf2x16(vec2(x[e], 0));
   return (i & 1) == 0 ? (old & 0xffff0000u) | bits : (old & 0xffffu) | bits << 16;
 }
 uint word_of(OPERAND_A x, int e, uint old, int i) {
@@ -58,10 +56,11 @@ uint word_of(OPERAND_A x, int e, uint old, int i) {
   return (i & 1) == 0 ? (old & 0xffff0000u) | bits : (old & 0xffffu) | bits << 16;
 }
 float word_of(OPERAND_A x, int e, float old, int i) { return uintBitsToFloat(word_of(x, e, floatBitsToUint(old), i)); }
-float word_of(HalfAcc x, int e, float old, int i) { return uintBitsToFloat(word_of(x, e, floatBitsToUint(old), i)); }
+float word_of(ACC_F16 x, int e, float old, int i) { return uintBitsToFloat(word_of(x, e, floatBitsToUint(old), i)); }
 void set(inout ACC x, int e, float word, int i) { x[e] = word; }
 void set(inout ACC x, int e, uint word, int i) { x[e] = uintBitsToFloat(word); }
 HALF half_of(uint word, int i) { return HALF(unpackHalf2x16(word)[i & 1]); }
+void set(inout ACC_F16 x, int e, float word, int i) { x[e] = half_of(floatBitsToUint(word), i); }
 void set(inout OPERAND_A x, int e, uint word, int i) { x.e[e] = half_of(word, i); }
 void set(inout OPERAND_A x, int e, float word, int i) { x.e[e] = half_of(floatBitsToUint(word), i); }
 void set(inout OPERAND_B x, int e, uint word, int i) { x.e[e] = half_of(word, i); }
