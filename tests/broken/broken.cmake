@@ -233,7 +233,7 @@ function(tandem_own_tensor_core_kernels name dir stem path)
   set(objects ${name}_${path})
   add_library(${objects} OBJECT)
   foreach(source IN LISTS sources)
-    if(NOT EXISTS ${copies}/${source})
+    if(NOT source IN_LIST ${path}_${stem}_part) # or it is there, with its change
       configure_file(${PROJECT_SOURCE_DIR}/cuda/${path}/${source} ${copies}/${source} COPYONLY)
     endif()
     target_sources(${objects} PRIVATE ${copies}/${source})
