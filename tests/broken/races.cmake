@@ -4,6 +4,8 @@
 #   - That alone would hide what two subgroups do to each other where only a barrier of the subgroup stands between.
 #     Those order nothing but scratch, of which each subgroup has a part of its own. Here parts are twice as long, and
 #     at every barrier a subgroup stores to the second half of its own: whoever else comes there is reported.
+#   - A bias by chunks, through scratch, makes the layer say nothing at all, of kernels with defects either (1.4.363, lavapipe
+#     26.1.6): here it comes by whole blocks on coopmat2, too, as on coopmat.
 #   tandem_races         must run without a message
 #   tandem_races_broken  the same with a defect in some: each must be reported
 set(race_part_from "const int SCRATCH = (MM * MN + 4 * (MM > MN ? MM : MN)) / 4;")
@@ -58,7 +60,7 @@ function(tandem_races name broken)
         endif()
       endif()
       tandem_own_matrix_module(${name} ${own} ${stem} ${path} -Dbarrier=guarded_barrier
-                               -DsubgroupBarrier=guarded_barrier)
+                               -DsubgroupBarrier=guarded_barrier -DTANDEM_BIAS_BLOCKS)
     endforeach()
     target_include_directories(${name} BEFORE PRIVATE ${dir}/${stem})
   endforeach()
