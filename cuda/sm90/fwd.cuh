@@ -491,7 +491,7 @@ TANDEM_DEVICE void store_nothing(const FwdBlock& u, const FwdPush& push, const F
 #pragma unroll 1
   for (int n = int(threadIdx.x) - 128; n < S::M * u.head_dim_v; n += 128 * S::GROUPS) {
     const int i = at.row0 + n / u.head_dim_v, d = n % u.head_dim_v;
-    if (i >= u.seq_q) continue;
+    if (uint(i) >= uint(u.seq_q)) continue;
     o[i * u.o.s + d * u.o.d] = 0;
     if (push.lse && d == 0) lse[i] = -INFINITY;
   }

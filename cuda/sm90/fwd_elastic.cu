@@ -48,9 +48,40 @@ struct Places {
   }
 };
 
+// Where later rows see more keys, rows that do not fill a tile are those before the first one, not those behind the last one:
+// all tiles lie so much earlier, by whole blocks of a warpgroup.
+template <typename S>
+struct Tiles {
+  Rounds<S> rounds;
+  TANDEM_DEVICE explicit Tiles(const FwdBlock& u) : rounds(u) {}
+  TANDEM_DEVICE int earlier() const {
+    const FwdBlock& u = rounds.u;
+    return u.band_right != TANDEM_BAND_OPEN && u.band_left == TANDEM_BAND_OPEN
+               ? (int(u.tiles) * S::M - u.seq_q) / 64 * 64
+               : 0;
+  }
+  TANDEM_DEVICE TandemBand band() const { return rounds.band(); }
+  template <typename Nothing>
+  TANDEM_DEVICE bool next(FwdPlace* at, const Nothing& nothing) {
+    const FwdBlock& u = rounds.u;
+    const int by = earlier();
+    while (rounds.next(at, [&](FwdPlace none) {
+      none.row0 -= by;
+      nothing(none);
+    })) {
+      if (by == 0) return true;
+      at->row0 -= by;
+      at->span = tandem_key_tiles(band(), at->row0, S::M, S::N, u.seq_q, u.seq_kv);
+      if (at->span.begin < at->span.end) return true;
+      nothing(*at);
+    }
+    return false;
+  }
+};
+
 template <typename S>
 TANDEM_DEVICE void produce(const FwdFullParams& params, const Places<S>& places) {
-  Rounds<S> rounds(params.block);
+  Tiles<S> rounds(params.block);
   FwdPlace at;
   Step<S::Q_STAGES> q;
   Step<S::STAGES> keys;
@@ -194,7 +225,7 @@ TANDEM_DEVICE void consume(const FwdFullParams& params, const Places<S>& places)
   };
   const auto release_keys = [&] { release(take()); };
 
-  Rounds<S> rounds(u);
+  Tiles<S> rounds(u);
   const auto nothing = [&](const FwdPlace& p) { store_nothing<S>(u, params.push, p); };
   FwdPlace at, to;
   uint index = ~0u;  // of the head whose distance bias the table has
@@ -455,6 +486,7 @@ TANDEM_DEVICE void consume(const FwdFullParams& params, const Places<S>& places)
     }
     const float one[2] = {1.f, 1.f};
     const float lse[2] = {origin[0] * kLn2, origin[1] * kLn2};
+    if (at.row0 + 64 * group < 0) continue;
     store_lse(u, params.push, at, lse);
     store_rows<T, S::DV>(o, one, params.push.o, u, at);
   }
