@@ -11,6 +11,9 @@ namespace tandem {
 namespace cuda {
 namespace sm90 {
 
+#ifndef LAB_KEEP
+#define LAB_KEEP 1
+#endif
 constexpr float kLog2e = 1.44269504088896341f, kLn2 = 0.693147180559945309f;
 
 template <int N>
@@ -147,7 +150,7 @@ struct Rounds {
     for (;;) {
       const uint tiles = u.tiles, heads = u.total / tiles, pairs = (tiles + 1) / 2;
       const uint rounds = equal ? 0 : heads * pairs / gridDim.x;  // of pairs
-      const uint paired = rounds < 3 ? 0 : rounds - 1;
+      const uint paired = rounds < LAB_KEEP + 2 ? 0 : rounds - LAB_KEEP;
       uint tile, head;
       if (place / 2 < paired) {
         const uint index = place / 2 * gridDim.x + blockIdx.x;

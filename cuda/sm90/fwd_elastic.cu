@@ -6,7 +6,7 @@
 // loops.
 #include <cstring>
 
-#include "fwd.cuh"
+#include "fwd_sets.cuh"
 
 namespace tandem {
 namespace cuda {
@@ -16,21 +16,22 @@ namespace {
 template <int ROW>
 struct ElasticShape {
   static constexpr bool BIAS = false;
-  static constexpr FwdTile tile = fwd_elastic_tile(kFwdTiles[ROW]);
+  static constexpr FwdTile tile = kFwdTiles[ROW];
   static constexpr int D = tile.d, DV = tile.dv, GROUPS = tile.groups, M = tile.rows(), N = tile.bc;
   static constexpr int PRODUCER = producer_registers(tile), CONSUMER = consumer_registers(tile);
-  static constexpr int Q_STAGES = fwd_elastic_q_stages(tile), STAGES = tile.stages;
+  static constexpr int Q_STAGES = fwd_elastic_q_stages(tile), STAGES = fwd_elastic_places(tile);
   static constexpr int DIST_PAD = fwd_dist_pad(tile), DIST_ENTRIES = fwd_dist_entries(tile);
   static constexpr int D_PANELS = fwd_panels(D), DV_PANELS = fwd_panels(DV);
   static constexpr int Q_PANEL = M * kPanelBytes, K_PANEL = N * kPanelBytes;
   static constexpr int Q_BYTES = D_PANELS * Q_PANEL, PLACE = fwd_elastic_place(tile);
   static constexpr int KEYS_AT = Q_STAGES * Q_BYTES, DIST_AT = KEYS_AT + STAGES * PLACE,
-                       BARRIERS_AT = DIST_AT + GROUPS * DIST_ENTRIES * 4;
+                       BARRIERS_AT = DIST_AT + GROUPS * DIST_ENTRIES * 4,
+                       NOTICES_AT = BARRIERS_AT + 16 * (Q_STAGES + STAGES);
 };
 
 // Places of q, and those that k and v share: each with a barrier that says it is full, and one that says it is empty.
 template <typename S>
-struct Places {
+struct KeyPlaces {
   uint at;
   TANDEM_DEVICE uint q(int stage) const { return at + stage * S::Q_BYTES; }
   TANDEM_DEVICE uint keys(int stage) const { return at + S::KEYS_AT + stage * S::PLACE; }
@@ -40,6 +41,10 @@ struct Places {
   TANDEM_DEVICE uint q_full(int stage) const { return at + S::BARRIERS_AT + 16 * stage; }
   TANDEM_DEVICE uint keys_full(int stage) const { return q_full(S::Q_STAGES + stage); }
   static TANDEM_DEVICE uint empty(uint full) { return full + 8; }
+  // Of the workgroup's n-th tile; written again when everybody is two tiles further.
+  TANDEM_DEVICE uint notice(uint n) const {
+    return at + S::NOTICES_AT + n % kApartNotices * kElasticNoticeBytes;
+  }
   TANDEM_DEVICE void init() const {
     for (int n = 0; n < S::Q_STAGES + S::STAGES; ++n) {
       barrier_init(q_full(n), 1);
@@ -80,7 +85,7 @@ struct Tiles {
 };
 
 template <typename S>
-TANDEM_DEVICE void produce(const FwdFullParams& params, const Places<S>& places) {
+TANDEM_DEVICE void produce(const FwdFullParams& params, const KeyPlaces<S>& places) {
   Tiles<S> rounds(params.block);
   FwdPlace at;
   Step<S::Q_STAGES> q;
@@ -126,6 +131,25 @@ TANDEM_DEVICE float shared_float(uint at) {
 }
 TANDEM_DEVICE void put_shared(uint at, float x) {
   asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(x) : "memory");
+}
+
+// A warpgroup's copy of the distance bias of the place's head; hides: minus infinity for distances below 0.
+template <typename S>
+TANDEM_DEVICE void put_dist(const FwdFullParams& params, uint table, const FwdPlace& at, bool hides) {
+  const FwdBlock& u = params.block;
+  const int barrier = 3 + __shfl_sync(kAllLanes, int(threadIdx.x) / 128, 0);
+  const float* dist = reinterpret_cast<const float*>(params.push.extra[params.features.AT_DIST]) +
+                      int64_t(head_of(u, at)) * params.extra.dist_window;
+  const float factor = plain_scale(u) ? 1.f / u.scale : kLog2e;
+  named_sync(barrier, 128);
+#pragma unroll 4
+  for (int n = int(threadIdx.x) % 128; n < params.extra.dist_window + 2 * S::DIST_PAD; n += 128) {
+    const int t = n - S::DIST_PAD;
+    put_shared(table + uint(4 * n), t >= 0 && t < params.extra.dist_window ? __ldg(dist + t) * factor
+                                    : t < 0 && hides                        ? -INFINITY
+                                                                            : 0.f);
+  }
+  named_sync(barrier, 128);
 }
 
 // Adds the bias of the thread's elements; at: of the entry of its first element. Elements on a diagonal share entries.
@@ -196,7 +220,7 @@ TANDEM_DEVICE void product_held(float (&s)[S::N / 2], const uint (&q)[S::D / 16]
 }
 
 template <typename T, typename S>
-TANDEM_DEVICE void consume(const FwdFullParams& params, const Places<S>& places) {
+TANDEM_DEVICE void consume(const FwdFullParams& params, const KeyPlaces<S>& places) {
   constexpr int N = S::N, PAD = S::DIST_PAD;
   static_assert(64 * (S::GROUPS - 1) <= N, "a warpgroup passes over one tile at most");
   const FwdBlock& u = params.block;
@@ -254,20 +278,7 @@ TANDEM_DEVICE void consume(const FwdFullParams& params, const Places<S>& places)
                                    ((tau <= 0.f) | ((N % 64 == 0) & (u.band_off % 64 == 0))));
     if (at.index != index) {
       index = at.index;
-      const float* dist =
-          reinterpret_cast<const float*>(params.push.extra[params.features.AT_DIST]) +
-          int64_t(head_of(u, at)) * params.extra.dist_window;
-      const float factor = plain_scale(u) ? 1.f / u.scale : kLog2e;
-      named_sync(4 + group, 128);
-#pragma unroll 4
-      for (int n = int(threadIdx.x) % 128; n < params.extra.dist_window + 2 * PAD; n += 128) {
-        const int t = n - PAD;
-        put_shared(table + uint(4 * n), t >= 0 && t < params.extra.dist_window
-                                            ? __ldg(dist + t) * factor
-                                        : t < 0 && tabled && u.band_right == 0 ? -INFINITY
-                                                                               : 0.f);
-      }
-      named_sync(4 + group, 128);
+      put_dist<S>(params, table, at, tabled && u.band_right == 0);
     }
     // Where the warpgroup's first row is among the keys.
     const auto first = [&] { return at.row0 + 64 * group + u.band_off; };
@@ -492,11 +503,13 @@ TANDEM_DEVICE void consume(const FwdFullParams& params, const Places<S>& places)
   }
 }
 
+#include "fwd_elastic_apart.cuh"
+
 template <typename T, int ROW>
 __global__ void __launch_bounds__(ElasticShape<ROW>::tile.threads(), 1)
     fwd_elastic(const __grid_constant__ FwdFullParams params) {
   using S = ElasticShape<ROW>;
-  const Places<S> places{(shared_address(shared_memory()) + 1023u) & ~1023u};
+  const KeyPlaces<S> places{(shared_address(shared_memory()) + 1023u) & ~1023u};
   if (threadIdx.x == 0) {
     prefetch_map(&params.q);
     prefetch_map(&params.k);
@@ -507,10 +520,18 @@ __global__ void __launch_bounds__(ElasticShape<ROW>::tile.threads(), 1)
   __syncthreads();
   if (threadIdx.x < 128) {
     give_registers<S::PRODUCER>();
-    if (threadIdx.x == 0) produce<S>(params, places);
+    if (threadIdx.x == 0) {
+      if constexpr (S::tile.apart)
+        produce_apart<S>(params, places);
+      else
+        produce<S>(params, places);
+    }
   } else {
     take_registers<S::CONSUMER>();
-    consume<T, S>(params, places);
+    if constexpr (S::tile.apart)
+      consume_apart<T, S>(params, places);
+    else
+      consume<T, S>(params, places);
   }
 }
 
