@@ -8,6 +8,8 @@
 namespace tandem {
 
 constexpr int kMaxShared = 232448;  // of a workgroup of compute capability 9.0
+// Forward kernels multiply scores by a scale beyond this after they are compared, and after a distance bias; by others before.
+constexpr float kPlainScale = 1e-12f;
 
 // ---- fwd ----
 // A workgroup: `groups` warpgroups of 64 query rows each, and one more, of which a warp copies. Boxes of the maps:

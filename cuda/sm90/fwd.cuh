@@ -11,9 +11,6 @@ namespace tandem {
 namespace cuda {
 namespace sm90 {
 
-#ifndef LAB_KEEP
-#define LAB_KEEP 1
-#endif
 constexpr float kLog2e = 1.44269504088896341f, kLn2 = 0.693147180559945309f;
 
 template <int N>
@@ -150,7 +147,7 @@ struct Rounds {
     for (;;) {
       const uint tiles = u.tiles, heads = u.total / tiles, pairs = (tiles + 1) / 2;
       const uint rounds = equal ? 0 : heads * pairs / gridDim.x;  // of pairs
-      const uint paired = rounds < LAB_KEEP + 2 ? 0 : rounds - LAB_KEEP;
+      const uint paired = rounds < 3 ? 0 : rounds - 1;
       uint tile, head;
       if (place / 2 < paired) {
         const uint index = place / 2 * gridDim.x + blockIdx.x;
@@ -260,7 +257,7 @@ TANDEM_DEVICE float fresh(float x) {
   return x;
 }
 // Scores are multiplied by a positive number after they are compared; by a scale that is not, or hardly, before.
-TANDEM_DEVICE bool plain_scale(const FwdBlock& u) { return u.scale > 1e-12f; }
+TANDEM_DEVICE bool plain_scale(const FwdBlock& u) { return u.scale > kPlainScale; }
 TANDEM_DEVICE int fresh_row() {
   const int thread = fresh_thread() - 128;
   return thread / 32 * 16 + thread % 32 / 4;

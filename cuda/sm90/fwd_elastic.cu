@@ -135,7 +135,8 @@ TANDEM_DEVICE void put_shared(uint at, float x) {
 
 // A warpgroup's copy of the distance bias of the place's head; hides: minus infinity for distances below 0.
 template <typename S>
-TANDEM_DEVICE void put_dist(const FwdFullParams& params, uint table, const FwdPlace& at, bool hides) {
+TANDEM_DEVICE void put_dist(const FwdFullParams& params, uint table, const FwdPlace& at,
+                            bool hides) {
   const FwdBlock& u = params.block;
   const int barrier = 3 + __shfl_sync(kAllLanes, int(threadIdx.x) / 128, 0);
   const float* dist = reinterpret_cast<const float*>(params.push.extra[params.features.AT_DIST]) +
@@ -145,9 +146,10 @@ TANDEM_DEVICE void put_dist(const FwdFullParams& params, uint table, const FwdPl
 #pragma unroll 4
   for (int n = int(threadIdx.x) % 128; n < params.extra.dist_window + 2 * S::DIST_PAD; n += 128) {
     const int t = n - S::DIST_PAD;
-    put_shared(table + uint(4 * n), t >= 0 && t < params.extra.dist_window ? __ldg(dist + t) * factor
-                                    : t < 0 && hides                        ? -INFINITY
-                                                                            : 0.f);
+    put_shared(table + uint(4 * n), t >= 0 && t < params.extra.dist_window
+                                        ? __ldg(dist + t) * factor
+                                    : t < 0 && hides ? -INFINITY
+                                                     : 0.f);
   }
   named_sync(barrier, 128);
 }

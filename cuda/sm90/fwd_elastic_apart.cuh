@@ -49,7 +49,7 @@ TANDEM_DEVICE void produce_apart(const FwdFullParams& params, const KeyPlaces<S>
     };
 #pragma unroll 1
     for (int t = at.span.end - 1; t >= 0; --t) copy(&params.k, t, S::D_PANELS);
-    // Back again. S of the first keys is kept; V lags behind by a step.
+      // Back again. S of the first keys is kept; V lags behind by a step.
 #pragma unroll 1
     for (int t = 1; t < at.span.end; ++t) {
       copy(&params.k, t, S::D_PANELS);
