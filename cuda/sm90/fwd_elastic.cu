@@ -20,6 +20,8 @@ struct ElasticShape {
   static constexpr int D = tile.d, DV = tile.dv, GROUPS = tile.groups, M = tile.rows(), N = tile.bc;
   static constexpr int PRODUCER = producer_registers(tile), CONSUMER = consumer_registers(tile);
   static constexpr int Q_STAGES = fwd_elastic_q_stages(tile), STAGES = fwd_elastic_places(tile);
+  // Tiles of keys whose exponentials registers have room for.
+  static constexpr int KEPT = tile.apart && D > 64 ? 2 : 0;
   static constexpr int DIST_PAD = fwd_dist_pad(tile), DIST_ENTRIES = fwd_dist_entries(tile);
   static constexpr int D_PANELS = fwd_panels(D), DV_PANELS = fwd_panels(DV);
   static constexpr int Q_PANEL = M * kPanelBytes, K_PANEL = N * kPanelBytes;
@@ -172,7 +174,9 @@ TANDEM_DEVICE void add_dist(float (&s)[N / 2], uint at) {
 template <int N>
 struct Sum {
   float m[2] = {-INFINITY, -INFINITY}, l[2] = {0.f, 0.f};
-  TANDEM_DEVICE void add(const float (&s)[N / 2], float scale) {
+  // KEEPS: and leaves the exponentials as pairs of f16.
+  template <bool KEEPS = false>
+  TANDEM_DEVICE void add(const float (&s)[N / 2], float scale, uint* kept = nullptr) {
 #pragma unroll 1
     for (bool again = false;; again = true) {
       float x[2][2] = {};
@@ -182,8 +186,12 @@ struct Sum {
 #pragma unroll
       for (int j = 0; j < N / 8; ++j)
 #pragma unroll
-        for (int i = 0; i < 4; ++i)
-          x[i / 2][i % 2] += exp2_fast(fmaf(s[4 * j + i], scale, -base[i / 2]));
+        for (int r = 0; r < 2; ++r) {
+          const float y = exp2_fast(fmaf(s[4 * j + 2 * r], scale, -base[r])),
+                      z = exp2_fast(fmaf(s[4 * j + 2 * r + 1], scale, -base[r]));
+          x[r][0] += y, x[r][1] += z;
+          if constexpr (KEEPS) kept[2 * j + r] = Half::pack(y, z);
+        }
       const float a = x[0][0] + x[0][1], b = x[1][0] + x[1][1];
       const bool fits = (fmaxf(a, b) <= 256.f) & (fminf(m[0], m[1]) > -INFINITY);
       if (again || __all_sync(kAllLanes, fits)) {

@@ -20,6 +20,18 @@ TANDEM_DEVICE int block_end(const FwdBlock& u, int row0, int end) {
   return row0 < 0 || row0 >= u.seq_q || first < 0 ? 0 : min(first / S::N + 1, end);
 }
 
+// Tiles of keys from this on have distances with an entry, or hidden keys: that on the diagonal.
+template <typename S>
+TANDEM_DEVICE int near_tile(const FwdFullParams& params, int row0) {
+  return max(((row0 + params.block.band_off - params.extra.dist_window - (S::N - 1)) >> 6) + 1, 0);
+}
+// Whether the exponentials of S::KEPT tiles of keys behind the first one are kept for the second walk: if no row of the
+// workgroup has them near.
+template <typename S>
+TANDEM_DEVICE bool keeps(const FwdFullParams& params, int row0) {
+  return S::KEPT > 0 && near_tile<S>(params, row0) > S::KEPT;
+}
+
 template <typename S>
 TANDEM_DEVICE void produce_apart(const FwdFullParams& params, const KeyPlaces<S>& places) {
   const FwdBlock& u = params.block;
@@ -49,10 +61,11 @@ TANDEM_DEVICE void produce_apart(const FwdFullParams& params, const KeyPlaces<S>
     };
 #pragma unroll 1
     for (int t = at.span.end - 1; t >= 0; --t) copy(&params.k, t, S::D_PANELS);
-      // Back again. S of the first keys is kept; V lags behind by a step.
+    const int kept = keeps<S>(params, at.row0) ? S::KEPT : 0;
+    // Back again. S of the first keys is kept, or exponentials; V lags behind by a step.
 #pragma unroll 1
     for (int t = 1; t < at.span.end; ++t) {
-      copy(&params.k, t, S::D_PANELS);
+      if (t > kept) copy(&params.k, t, S::D_PANELS);
       copy(&params.v, t - 1, S::DV_PANELS);
     }
     copy(&params.v, at.span.end - 1, S::DV_PANELS);
@@ -108,8 +121,6 @@ TANDEM_DEVICE void consume_apart(const FwdFullParams& params, const KeyPlaces<S>
     named_sync(4 + group, 128);
   };
 
-  float s[N / 2], o[S::DV / 2];
-  uint p[N / 4];
   uint index = ~0u;  // of the head whose distance bias the table has
 #pragma unroll 1
   for (;;) {
@@ -145,12 +156,24 @@ TANDEM_DEVICE void consume_apart(const FwdFullParams& params, const KeyPlaces<S>
     const float tau = __ldg(
         reinterpret_cast<const float*>(params.push.extra[params.features.AT_TAU]) + head_of(u, at));
     pass(unseen);
-    // Tiles [near, end) have distances with an entry, or hidden keys: that on the diagonal, the last one.
-    const int near = max(((row0 + u.band_off - params.extra.dist_window - (N - 1)) >> 6) + 1, 0);
+    constexpr int KEPT = S::KEPT, ROOM = KEPT > 0 ? KEPT : 1;
+    const int near = near_tile<S>(params, row0), first = keeps<S>(params, all.x) ? KEPT : 0;
     const auto entry = [&](int t) {
       return table + uint(4 * (PAD + at.row0 + fresh_row() + u.band_off - (t * N + fresh_col())));
     };
+    float s[N / 2];
     Sum<N> sum;
+    uint kept[ROOM][N / 4];  // of tile n + 1
+    float kept_m[ROOM][2];   // their base
+    // Not before they are needed: what is not defined on all ways counts as used from the beginning.
+    const auto keep_none = [&] {
+#pragma unroll
+      for (int n = 0; n < KEPT; ++n) {
+#pragma unroll
+        for (int i = 0; i < N / 4; ++i) kept[n][i] = 0;
+        kept_m[n][0] = kept_m[n][1] = 0.f;
+      }
+    };
     {
       uint held[S::D / 16][4];
       load_q<S>(held, places.q(q.stage()) + uint(block * 64 * kPanelBytes));
@@ -187,16 +210,36 @@ TANDEM_DEVICE void consume_apart(const FwdFullParams& params, const KeyPlaces<S>
           release(full);
         };
 #pragma unroll 1
-        for (; t >= 2; t -= 2) {
+        for (; t >= first + 2; t -= 2) {
           both(s2, s);
           both(s, s2);
         }
-        if (t == 1) {
+        if (t > first) {
           both(s2, s);
 #pragma unroll
           for (int i = 0; i < N / 2; ++i) s[i] = s2[i];
+          --t;
+        }
+        keep_none();
+        if constexpr (KEPT > 0) {
+#pragma unroll 1
+          for (; t > 0; --t) {
+#pragma unroll
+            for (int n = KEPT - 1; n > 0; --n) {
+#pragma unroll
+              for (int i = 0; i < N / 4; ++i) kept[n][i] = kept[n - 1][i];
+#pragma unroll
+              for (int r = 0; r < 2; ++r) kept_m[n][r] = kept_m[n - 1][r];
+            }
+            sum.template add<true>(s, scale, kept[0]);
+#pragma unroll
+            for (int r = 0; r < 2; ++r) kept_m[0][r] = sum.m[r];
+            next_s();
+          }
         }
         sum.add(s, scale);
+      } else {
+        keep_none();
       }
     }
     float base[2], lse[2], shift[2];
@@ -207,8 +250,6 @@ TANDEM_DEVICE void consume_apart(const FwdFullParams& params, const KeyPlaces<S>
       lse[r] = origin * kLn2, base[r] = origin == -INFINITY ? 0.f : origin;
       shift[r] = count > 0 ? __fdiv_rn(tau, float(count)) : 0.f;
     }
-#pragma unroll
-    for (int i = 0; i < S::DV / 2; ++i) o[i] = 0.f;
     const auto weigh = [&] {
 #pragma unroll
       for (int i = 0; i < N / 2; ++i)
@@ -220,9 +261,21 @@ TANDEM_DEVICE void consume_apart(const FwdFullParams& params, const KeyPlaces<S>
         mask_tile<N>(s, TandemBand{TANDEM_BAND_OPEN, 0, 0}, fresh_row() - 64 * group, fresh_col(),
                      N, 0.f);
     };
+    int t = 1;
+    float o[S::DV / 2];
+    uint p[N / 4];
     const auto product_o = [&] {
       wait_keys();
       product_across<T, S>(o, p, further(v_at, keys.place * S::PLACE));
+    };
+    // Behind a branch, as in fwd.cu. There are always keys.
+    const auto wait_o = [&] {
+      if (u.seq_kv > 0) {
+        wait<0>();
+      } else {
+        wait<0>();
+        clear(o);
+      }
     };
     const auto step = [&](const auto& change) {
       wait_keys();
@@ -234,20 +287,36 @@ TANDEM_DEVICE void consume_apart(const FwdFullParams& params, const KeyPlaces<S>
       release(k);
       change();
       settle(s);
-      // Behind a branch, as in fwd.cu. There are always keys.
-      if (u.seq_kv > 0) {
-        wait<0>();
-      } else {
-        wait<0>();
-        clear(o);
-      }
+      wait_o();
       release(v);
       pack_tile<T, N, true>(p, s);
     };
     weigh();
     if (end == 1) hide();
     pack_tile<T, N, true>(p, s);
-    int t = 1;
+    clear(o);
+    if (first > 0) {
+#pragma unroll
+      for (int n = 0; n < KEPT; ++n) {
+        product_o();
+        const uint v = take();
+        float factor[2];
+#pragma unroll
+        for (int r = 0; r < 2; ++r) factor[r] = exp2_fast(kept_m[n][r] - base[r]);
+#pragma unroll
+        for (int i = 0; i < N / 4; ++i) {
+          const int r = i % 2;
+          kept[n][i] = T::pack_positive(fmaf(Half::low(kept[n][i]), factor[r], shift[r]),
+                                        fmaf(Half::high(kept[n][i]), factor[r], shift[r]));
+          asm volatile("" : "+r"(kept[n][i]));
+        }
+        wait_o();
+        release(v);
+#pragma unroll
+        for (int i = 0; i < N / 4; ++i) p[i] = kept[n][i];
+      }
+      t = KEPT + 1;
+    }
 #pragma unroll 1
     for (; t < min(near, end); ++t) step(weigh);
 #pragma unroll 1
