@@ -1,7 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // Elastic softmax with a causal mask whose diagonal goes along blocks of 64 rows and keys: more warpgroups, each of which goes
 // its own way, in steps of 64 keys (fwd_apart.cuh). A warpgroup is in its first walk, which has more exponentials than products,
-// while others are in their second one. Included by fwd_elastic.cu.
+// while others are in their second one.
+#ifndef TANDEM_CUDA_SM90_FWD_ELASTIC_APART_CUH
+#define TANDEM_CUDA_SM90_FWD_ELASTIC_APART_CUH
+#include "fwd_elastic.cuh"
+
+namespace tandem {
+namespace cuda {
+namespace sm90 {
 
 // A place of a ring, and the parity of its phase.
 template <int PLACES>
@@ -337,3 +344,8 @@ TANDEM_DEVICE void consume_apart(const FwdFullParams& params, const KeyPlaces<S>
     store_rows<T, S::DV>(o, one, params.push.o, u, at);
   }
 }
+
+}  // namespace sm90
+}  // namespace cuda
+}  // namespace tandem
+#endif
