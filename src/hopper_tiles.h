@@ -182,6 +182,18 @@ constexpr int bwd_shared_bytes(const BwdShape& s) {
   return bwd_at_barriers(s) + (1 + 2 * (s.q_stages + s.do_stages)) * 8;
 }
 
+// Of heads up to 128, where nothing else takes the room: a second place for a tile of d_q, which another warp adds.
+constexpr int bwd_second_dq_bytes(const BwdShape& s) { return s.wide ? 0 : 2 * 16384; }
+constexpr int bwd_plain_shared_bytes(const BwdShape& s) {
+  return bwd_shared_bytes(s) + bwd_second_dq_bytes(s);
+}
+// In a fixed order of sums: of how many heads the tiles of keys are started side by side, so that who adds to the same sums
+// starts later by the time that one takes to add. With a mask to the right each starts at queries of its own, where it is
+// the first to add.
+constexpr int64_t bwd_heads_beside(bool open, int64_t cores, int64_t tiles) {
+  return open && tiles > 0 && cores > tiles ? cores / tiles : 1;
+}
+
 // With a dense bias: tiles of it, whose places dS takes over, and further ones beside those for dS; three barriers each.
 constexpr int bwd_bias_stages(const BwdShape& s) { return s.br * s.bc > 64 * 128 ? 1 : 2; }
 constexpr int bwd_bias_places(const BwdShape& s) { return s.ds_stages + bwd_bias_stages(s); }
@@ -224,7 +236,7 @@ constexpr int bwd_elastic_shared_bytes(const BwdShape& s) {
 // With lengths: a barrier.
 // And softcap and ALiBi, which keep numbers of each element.
 constexpr bool has_full_kernel(const BwdShape& s) { return !s.wide && s.br <= 64; }
-constexpr int bwd_lengths_shared_bytes(const BwdShape& s) { return bwd_shared_bytes(s) + 8; }
+constexpr int bwd_lengths_shared_bytes(const BwdShape& s) { return bwd_plain_shared_bytes(s) + 8; }
 // And masks, dropout and a distance bias: bits of tiles, what softcap leaves of gradients, and words about the walk.
 constexpr int kBwdWalkBytes = 48;
 constexpr int bwd_all_left_bytes(const BwdShape& s) { return s.br * s.bc * 2; }
@@ -233,12 +245,12 @@ constexpr int bwd_all_bytes(const BwdShape& s) {
 }
 constexpr bool has_all_kernel(const BwdShape& s) {
   return has_full_kernel(s) && s.bc == kBitsKeys &&
-         bwd_lengths_shared_bytes(s) + bwd_all_bytes(s) <= kMaxShared;
+         bwd_shared_bytes(s) + 8 + bwd_all_bytes(s) <= kMaxShared;
 }
 // Where there are registers for what changes scores, too.
 constexpr bool has_all_scores(const BwdShape& s) { return has_all_kernel(s) && s.d <= 96; }
 constexpr int bwd_all_shared_bytes(const BwdShape& s) {
-  return has_all_kernel(s) ? bwd_lengths_shared_bytes(s) + bwd_all_bytes(s) : 0;
+  return has_all_kernel(s) ? bwd_shared_bytes(s) + 8 + bwd_all_bytes(s) : 0;
 }
 constexpr int kMaxCluster = 8;  // workgroups, on every device
 

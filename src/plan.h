@@ -27,6 +27,8 @@ struct Launch {
   uint32_t tiles = 0;                   // workgroups of one head
   uint32_t total = 0;                   // workgroups with work: tiles x heads x batch
   uint32_t groups_x = 0, groups_y = 0;  // dispatched; groups_x * groups_y >= total
+  uint32_t beside =
+      0;  // cuda.sm90, sums of d_q in a fixed order: heads whose workgroups are started side by side
   uint32_t shared_bytes = 0;
   bool waits = false;          // reads what launches before it wrote
   bool stores_d_bias = false;  // bwd_dq: in place of bwd_dbias

@@ -219,6 +219,9 @@ String make_launches(const Problem& p, const Caps& caps, const PathRow& row, int
       const String why = set_groups(
           &launch, double(e.tiles) * double(e.heads) * double(e.batch) * double(shares), caps);
       if (!why.empty()) return why;
+      if (stem == Stem::bwd_dkv_dq && launch.hopper >= 0 && p.deterministic)
+        launch.beside =
+            uint32_t(bwd_heads_beside(p.band.right == TANDEM_BAND_OPEN, cores_of(caps), e.tiles));
       if ((stem == Stem::fwd && launch.hopper >= 0) || launch.sums_d_bias) {  // on to further tiles
         launch.groups_x = uint32_t(std::min<int64_t>(launch.total, cores_of(caps)));
         launch.groups_y = 1;

@@ -88,7 +88,7 @@ int sm90_bwd_bytes(const Problem& p, const BwdShape& s) {
     case HopperSet::all:
       return has_all_scores(s) || p.extras(~kScores).empty() ? bwd_all_shared_bytes(s) : 0;
     default:
-      return bwd_shared_bytes(s);
+      return bwd_plain_shared_bytes(s);
   }
 }
 

@@ -290,7 +290,8 @@ TEST_CASE(
           CHECK(fused.total == fused.tiles * p.heads_kv * p.batch);
           CHECK(fused.groups_x * fused.groups_y == fused.total);
           CHECK(fused.invocations() == kBwdThreads);
-          CHECK(fused.shared_bytes == uint32_t(bwd_shared_bytes(s)));
+          CHECK(fused.shared_bytes ==
+                uint32_t(bwd_shared_bytes(s) + 2 * 16384));  // d_q's second place
           CHECK((cast == nullptr) == (p.heads_q / p.heads_kv * p.seq_q * d * 4 <= 1 << 20));
           if (cast) {
             CHECK(cast->total == ceil_div(p.seq_q, 64) * ceil_div(s.d, 64) * p.heads_q * p.batch);
@@ -313,9 +314,27 @@ TEST_CASE(
           CHECK(turns.zeroed_size ==
                 uint64_t(sums + (cast ? numbers : ceil_div(numbers, 256) * 256 + counts)));
           CHECK(turns.unordered() == 0);
-          CHECK(bwd_dkv_dq_block(turns, *turns.find(Stem::bwd_dkv_dq)).in_turn == 1);
+          const int64_t beside = p.band.right == TANDEM_BAND_OPEN ? caps.cores / fused.tiles : 1;
+          CHECK(bwd_dkv_dq_block(turns, *turns.find(Stem::bwd_dkv_dq)).in_turn ==
+                std::max<int64_t>(1, beside));
           CHECK(bwd_dkv_dq_block(plan, fused).in_turn == 0);
         }
+}
+
+TEST_CASE("sm90: in a fixed order as many heads side by side as the device has tiles of keys for") {
+  const auto beside = [](const std::string& line) {
+    const Plan plan = plan_of("bwd bf16 b4 hq8 d64 deterministic " + line);
+    return bwd_dkv_dq_block(plan, *plan.find(Stem::bwd_dkv_dq)).in_turn;
+  };
+  CHECK(beside("sq1024 sk1024") == 16);
+  CHECK(beside("sq100 sk4096") == 4);
+  CHECK(beside("sq1024 sk1024 bias:bf16:1x8x1024 d_bias:bf16") == 16);
+  CHECK(beside("sq1024 sk1024 kv_padded") == 16);
+  CHECK(beside("sq16384 sk16384") == 1);
+  CHECK(beside("sq128 sk32768") == 1);
+  // Each begins where it is the first.
+  CHECK(beside("sq1024 sk1024 causal_top_left") == 1);
+  CHECK(beside("sq1024 sk1024 left=100 right=100") == 1);
 }
 
 TEST_CASE("sm90: which kernels run for which gradients") {
@@ -400,7 +419,7 @@ TEST_CASE("sm90: entmax, with kernels of their own for alpha 1.5") {
       CHECK(rows.shared_bytes == uint32_t(support_shared_bytes(r)));
       const BwdShape& s = kBwdShapes[keys.hopper];
       CHECK((fast || s.d == 128));
-      CHECK(keys.shared_bytes == uint32_t(bwd_shared_bytes(s)));
+      CHECK(keys.shared_bytes == uint32_t(bwd_shared_bytes(s) + 2 * 16384));
       CHECK(keys.waits);
       CHECK(plan.unordered() == TANDEM_GRAD_Q);
       // delta; 40 tiles of keys are 2 words for each of 5 blocks of rows; the sums.

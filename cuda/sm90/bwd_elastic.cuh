@@ -41,6 +41,7 @@ TANDEM_DEVICE float shared_float(uint at) {
 struct Elastic {
   using Params = BwdDkvDdistParams;
   static constexpr bool kAnyOrder = false;
+  static constexpr int kAdders = 1;
   using Registers = sm90::Registers<56>;
   static constexpr float kHidden = kUnseen;
   static constexpr float kLse = kLog2e;
@@ -48,7 +49,7 @@ struct Elastic {
   using Tiles = EveryTile<ROW>;
   static constexpr int bytes(const BwdShape& s) { return bwd_elastic_bytes(s); }
   static TANDEM_DEVICE int order(const Params&) { return 1; }
-  static TANDEM_DEVICE bool in_turn(const Params&) { return false; }
+  static TANDEM_DEVICE int in_turn(const Params&) { return 0; }
   // 0: there is no distance bias.
   static TANDEM_DEVICE int window(const Params& params) { return params.extra.dist_window; }
 

@@ -13,14 +13,15 @@ namespace sm90 {
 struct Plain {
   using Params = BwdDkvDqParams;
   static constexpr bool kAnyOrder = true;  // of the tiles of queries
+  static constexpr int kAdders = 2;        // warps that add dQ, and places for its tiles: 1 or 2
   using Registers = sm90::Registers<40>;
-  static constexpr int bytes(const BwdShape&) { return 0; }
+  static constexpr int bytes(const BwdShape& s) { return bwd_second_dq_bytes(s); }
   static constexpr float kHidden = 0.f;
   static constexpr float kLse = kLog2e;  // what lse is multiplied by
   template <int ROW>
   using Tiles = EveryTile<ROW>;
   static TANDEM_DEVICE int order(const Params&) { return 1; }
-  static TANDEM_DEVICE bool in_turn(const Params& params) { return params.block.in_turn != 0; }
+  static TANDEM_DEVICE int in_turn(const Params& params) { return params.block.in_turn; }
   template <int ROW>
   static TANDEM_DEVICE void init(const Memory<ROW, Plain>&) {}
   static TANDEM_DEVICE void sync() { __syncthreads(); }
@@ -66,6 +67,7 @@ constexpr bool kDense<Bias> = true;
 struct Bias {
   using Params = BwdDkvDqBiasParams;
   static constexpr bool kAnyOrder = false;
+  static constexpr int kAdders = 1;
   using Registers = sm90::Registers<56>;
   static constexpr int bytes(const BwdShape& s) { return bwd_bias_stages(s) * bwd_ds_bytes(s); }
   static constexpr float kHidden = 0.f;
@@ -83,7 +85,7 @@ struct Bias {
       index = whole + n / parts;
     }
     const uint entry = blockIdx.x % inner;
-    if (!find_walk(params.block, shape, int(inner), params.block.in_turn != 0, walk,
+    if (!find_walk(params.block, shape, int(inner), params.block.in_turn, walk,
                    index * inner + entry))
       return false;
     if (cut) {
