@@ -187,13 +187,6 @@ constexpr int bwd_second_dq_bytes(const BwdShape& s) { return s.wide ? 0 : 2 * 1
 constexpr int bwd_plain_shared_bytes(const BwdShape& s) {
   return bwd_shared_bytes(s) + bwd_second_dq_bytes(s);
 }
-// In a fixed order of sums: of how many heads the tiles of keys are started side by side, so that who adds to the same sums
-// starts later by the time that one takes to add. With a mask to the right each starts at queries of its own, where it is
-// the first to add.
-constexpr int64_t bwd_heads_beside(bool open, int64_t cores, int64_t tiles) {
-  return open && tiles > 0 && cores > tiles ? cores / tiles : 1;
-}
-
 // With a dense bias: tiles of it, whose places dS takes over, and further ones beside those for dS; three barriers each.
 constexpr int bwd_bias_stages(const BwdShape& s) { return s.br * s.bc > 64 * 128 ? 1 : 2; }
 constexpr int bwd_bias_places(const BwdShape& s) { return s.ds_stages + bwd_bias_stages(s); }

@@ -87,6 +87,14 @@ bool sums_ds(const Problem& p, const Caps& caps, const PathRow& row) {
          p.heads_q * ceil_div(p.seq_q, kSumRows) >= cores_of(caps) && sums_matrices(p, caps, row);
 }
 
+// In a fixed order of sums: of how many heads the tiles of keys are started side by side, so that who adds to the same sums
+// starts later by the time that one takes to add, about 1.2 times that of a tile's products. With a mask to the right
+// (not open) each starts at queries of its own, where it is the first to add. walk: tiles of queries that each takes.
+int64_t heads_beside(bool open, int64_t cores, int64_t tiles, int64_t walk) {
+  const int64_t least = tiles < walk ? tiles : walk;
+  return open && least > 0 && 5 * cores >= 8 * least ? 5 * cores / (4 * least) : 1;
+}
+
 }  // namespace
 
 Vec<Stem> stems_of(const Problem& p, const Caps& caps, const PathRow& row, int fixed,
@@ -221,7 +229,8 @@ String make_launches(const Problem& p, const Caps& caps, const PathRow& row, int
       if (!why.empty()) return why;
       if (stem == Stem::bwd_dkv_dq && launch.hopper >= 0 && p.deterministic)
         launch.beside =
-            uint32_t(bwd_heads_beside(p.band.right == TANDEM_BAND_OPEN, cores_of(caps), e.tiles));
+            uint32_t(heads_beside(p.band.right == TANDEM_BAND_OPEN, cores_of(caps), e.tiles,
+                                  p.group() * ceil_div(p.seq_q, kBwdShapes[launch.hopper].br)));
       if ((stem == Stem::fwd && launch.hopper >= 0) || launch.sums_d_bias) {  // on to further tiles
         launch.groups_x = uint32_t(std::min<int64_t>(launch.total, cores_of(caps)));
         launch.groups_y = 1;

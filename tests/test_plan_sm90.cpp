@@ -314,7 +314,10 @@ TEST_CASE(
           CHECK(turns.zeroed_size ==
                 uint64_t(sums + (cast ? numbers : ceil_div(numbers, 256) * 256 + counts)));
           CHECK(turns.unordered() == 0);
-          const int64_t beside = p.band.right == TANDEM_BAND_OPEN ? caps.cores / fused.tiles : 1;
+          const int64_t walk = p.heads_q / p.heads_kv * ceil_div(p.seq_q, s.br);
+          const int64_t beside = p.band.right == TANDEM_BAND_OPEN
+                                     ? 5 * caps.cores / (4 * std::min<int64_t>(fused.tiles, walk))
+                                     : 1;
           CHECK(bwd_dkv_dq_block(turns, *turns.find(Stem::bwd_dkv_dq)).in_turn ==
                 std::max<int64_t>(1, beside));
           CHECK(bwd_dkv_dq_block(plan, fused).in_turn == 0);
@@ -326,12 +329,13 @@ TEST_CASE("sm90: in a fixed order as many heads side by side as the device has t
     const Plan plan = plan_of("bwd bf16 b4 hq8 d64 deterministic " + line);
     return bwd_dkv_dq_block(plan, *plan.find(Stem::bwd_dkv_dq)).in_turn;
   };
-  CHECK(beside("sq1024 sk1024") == 16);
-  CHECK(beside("sq100 sk4096") == 4);
-  CHECK(beside("sq1024 sk1024 bias:bf16:1x8x1024 d_bias:bf16") == 16);
-  CHECK(beside("sq1024 sk1024 kv_padded") == 16);
+  CHECK(beside("sq1024 sk1024") == 20);
+  CHECK(beside("sq4096 sk4096") == 5);
+  CHECK(beside("sq256 sk4096") == 82);  // short walks
+  CHECK(beside("hk2 sq256 sk4096") == 20);
+  CHECK(beside("sq1024 sk1024 bias:bf16:1x8x1024 d_bias:bf16") == 20);
+  CHECK(beside("sq1024 sk1024 kv_padded") == 20);
   CHECK(beside("sq16384 sk16384") == 1);
-  CHECK(beside("sq128 sk32768") == 1);
   // Each begins where it is the first.
   CHECK(beside("sq1024 sk1024 causal_top_left") == 1);
   CHECK(beside("sq1024 sk1024 left=100 right=100") == 1);
