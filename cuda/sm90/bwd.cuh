@@ -185,7 +185,7 @@ struct Memory {
   TANDEM_DEVICE uint ds(int stage) const { return base + kAtDs + stage * kDsBytes; }
   // The second place is the first of Set's own part, if Set has two.
   TANDEM_DEVICE uint dq(int group, int place) const {
-    return base + kAtDq + place * kDqBytes + group * 16384;
+    return base + kAtDq + group * 16384 + place * kDqBytes;
   }
   TANDEM_DEVICE uint lse(int stage) const { return base + kAtStats + stage * kShape.br * 4; }
   TANDEM_DEVICE uint delta(int stage) const { return lse(kShape.q_stages + stage); }
