@@ -177,6 +177,26 @@ String set_groups(Launch* launch, double total, const Caps& caps) {
   return "";
 }
 
+// On CUDA, where each launch takes the host three microseconds, a few small ones are done by those before them.
+void join_launches(const Problem& p, const Caps& caps, const PathRow& row, Vec<Launch>* launches) {
+  const auto find = [&](Stem stem) {
+    Launch* found = nullptr;
+    for (Launch& l : *launches)
+      if (!found && l.stem == stem) found = &l;
+    return found;
+  };
+  if (!is_sm90(row)) return;
+  // The kernel of heads over kNarrowHeads has both.
+  const Launch *dkv = find(Stem::bwd_dkv), *ddist = find(Stem::bwd_dkv_ddist);
+  if (Launch* dq = find(Stem::bwd_dq); dq && dkv)
+    dq->joins = uint64_t(dkv->total) + dq->total <= caps.max_groups_x;
+  if (!ddist) return;
+  // Of elastic softmax: sums of the rows' parts of d_tau, and those of d_dist_bias if they are few.
+  if (Launch* head = find(Stem::bwd_head)) head->joins = true;
+  if (Launch* sum = find(Stem::bwd_sum))
+    sum->joins = sums_at_once(p.group() * ceil_div(p.dist_window, 64), sum->splits);
+}
+
 }  // namespace
 
 String make_launches(const Problem& p, const Caps& caps, const PathRow& row, int fixed,
@@ -262,6 +282,7 @@ String make_launches(const Problem& p, const Caps& caps, const PathRow& row, int
     sum.tiles = uint32_t(tiles);
     launches->push_back(sum);
   }
+  join_launches(p, caps, row, launches);
   return "";
 }
 
@@ -299,6 +320,8 @@ void lay_out_workspace(Plan* plan) {
       place(true,
             l.gradient == TANDEM_GRAD_BIAS ? &plan->bias_parts_offset : &plan->dist_parts_offset,
             l.splits * uint64_t(gradient_elements(p, l.gradient)));
+  if (const Launch* sum = plan->find_sum(TANDEM_GRAD_DIST_BIAS); sum && sum->joins)
+    place(true, &plan->sum_counts_offset, uint64_t(sum_counts_bytes(p.heads_kv)) / 4);
   if (const Launch* d_q = plan->find(Stem::bwd_dq); d_q && d_q->sums_d_bias)
     place(true, &plan->bias_sums_offset, uint64_t(d_q->sums(p)));
   if (const Launch* join = plan->find(Stem::fwd_join)) {

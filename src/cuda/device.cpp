@@ -87,6 +87,7 @@ class CudaProgram final : public Program {
 
  private:
   Status add(const Launch& launch) {
+    if (launch.joins) return add_nothing(launch);
     if (launch.hopper >= 0) {
       Recorder recorder;
       TANDEM_TRY(sm90_recorder(plan_, launch, with_, &recorder));
@@ -272,14 +273,17 @@ class CudaProgram final : public Program {
     Recorder record;
   };
 
+  // A step nevertheless: each launch has one.
+  Status add_nothing(const Launch& launch) {
+    steps_.push_back({launch.stem, [](cudaStream_t, const Addresses&) { return cudaSuccess; }});
+    return Status();
+  }
+
   // Which of the two runs depends on the addresses, so on the execute.
   template <typename P, typename Push>
   Status add(const Launch& launch, cuda::Kernel<P> any, cuda::Kernel<P> wide, const P& fixed,
              Push (*push)(const Plan&, const Launch&, const Addresses&)) {
-    if (launch.total == 0) {  // a step nevertheless: each launch has one
-      steps_.push_back({launch.stem, [](cudaStream_t, const Addresses&) { return cudaSuccess; }});
-      return Status();
-    }
+    if (launch.total == 0) return add_nothing(launch);
     if (!any || !wide)
       return fail(TANDEM_ERROR_BACKEND, "no CUDA kernel %s for tile %s, %d and %d blocks",
                   stem_name(launch.stem), launch.tile.name ? launch.tile.name : "-",
