@@ -89,7 +89,7 @@ String explain(const Problem& problem, const Caps& caps) {
               narrow.c_str());
   for (const Launch& l : plan.launches) {
     s += text("  %-14s", stem_name(l.stem));
-    if (l.joins) s += " in the launch before it,";
+    if (l.joins) s += " in an earlier launch,";
     if (l.groups_x)
       s += text(" %u x %u workgroups, %u bytes shared", l.groups_x, l.groups_y, l.shared_bytes);
     if (l.splits > 1) s += text(", %u splits", l.splits);

@@ -185,14 +185,25 @@ void join_launches(const Problem& p, const Caps& caps, const PathRow& row, Vec<L
       if (!found && l.stem == stem) found = &l;
     return found;
   };
+  // Its workgroups come behind those of `to` and of what joins that already.
+  uint64_t total = 0;
+  const auto join = [&](Launch* l, const Launch* to) {
+    if (!l || !to) return;
+    if (total == 0) total = to->total;
+    l->joins = total + l->total <= caps.max_groups_x;
+    if (l->joins) total += l->total;
+  };
+  const Launch* dkv = find(Stem::bwd_dkv);
+  Launch* head = find(Stem::bwd_head);
+  // What bwd_head sums up the first kernel has left.
+  if (is_sm80(row) && dkv && dkv->ampere >= 0 && kAmpereTiles[dkv->ampere].full) join(head, dkv);
   if (!is_sm90(row)) return;
-  // The kernel of heads over kNarrowHeads has both.
-  const Launch *dkv = find(Stem::bwd_dkv), *ddist = find(Stem::bwd_dkv_ddist);
-  if (Launch* dq = find(Stem::bwd_dq); dq && dkv)
-    dq->joins = uint64_t(dkv->total) + dq->total <= caps.max_groups_x;
-  if (!ddist) return;
+  Launch* dq = find(Stem::bwd_dq);  // heads over kNarrowHeads
+  join(dq, dkv);
+  join(head, dkv ? dkv : dq ? dq : find(Stem::bwd_dq_cast));
+  if (!find(Stem::bwd_dkv_ddist)) return;
   // Of elastic softmax: sums of the rows' parts of d_tau, and those of d_dist_bias if they are few.
-  if (Launch* head = find(Stem::bwd_head)) head->joins = true;
+  if (head) head->joins = true;
   if (Launch* sum = find(Stem::bwd_sum))
     sum->joins = sums_at_once(p.group() * ceil_div(p.dist_window, 64), sum->splits);
 }

@@ -2,6 +2,7 @@
 // bwd_dkv on matrices with optional inputs and any normaliser. The operation is that of cuda/bwd_dkv_full.cu.
 #ifndef TANDEM_CUDA_SM80_BWD_DKV_FULL_CUH
 #define TANDEM_CUDA_SM80_BWD_DKV_FULL_CUH
+#include "../bwd_head.cuh"
 #include "walk.cuh"
 
 namespace tandem {
@@ -10,7 +11,7 @@ namespace sm80 {
 
 template <typename T, int ROW>
 __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
-    bwd_dkv_full(const __grid_constant__ BwdDkvFull params) {
+    bwd_dkv_full(const __grid_constant__ BwdDkvHeadFull params) {
   using S = MmaShape<ROW>;
   // HALVES as in bwd_dkv.
   constexpr int W = S::WIDTH, BR = S::BR, BC = S::BC, TILE = BR * 2 * W;
@@ -19,7 +20,11 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
   const BwdDkvBlock& u = params.block;
   const BwdDkvPush& push = params.push;
   Place at;
-  if (!find_keys<ROW>(u, &at)) return;
+  if (!find_keys<ROW>(u, &at)) {
+    if (const uint head = block_number() - u.total; head < params.head.block.total)
+      sum_head(params.head, int(head), reinterpret_cast<float*>(shared_memory()));
+    return;
+  }
   // First to last: with a causal mask the first keys are seen by most rows and take longest.
   const int row0 = (int(u.tiles) - 1 - at.tile) * BC;
   const bool grad_k = push.d_k != 0, grad_v = push.d_v != 0;

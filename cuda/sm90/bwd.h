@@ -77,7 +77,8 @@ struct BwdDkvWithDqParams {
   CUtensorMap q, k, v, d_o;
   BwdDkvBlock block;
   BwdDkvPush push;
-  BwdDqParams dq;  // block and push
+  BwdDqParams dq;    // block and push
+  BwdHeadFull head;  // bwd_head's work, for d_sink; head.block.total may be 0, too
 };
 // Entmax. support: words of bits in the workspace (hopper_tiles.h), 0: every tile is visited.
 struct BwdRowParams {
@@ -88,6 +89,7 @@ struct BwdRowParams {
   Features features;
   uint64_t support;
   int support_words;
+  uint64_t zeroed, zeroed_end;  // what bwd_dkv_dq adds to
 };
 struct BwdDkvDqEntmaxParams : BwdDkvDqParams {
   ExtraBlock extra;
@@ -101,6 +103,7 @@ struct BwdDqCastParams {
   uint64_t lengths_q;  // of packed queries, else 0
   int packed_blocks;   // blocks of 64 rows that a head has then, and of a tile of bwd_dkv_dq
   int tile_blocks;
+  BwdHeadFull head;  // the workgroups behind those of bwd_dq_cast do bwd_head's work; head.block.total may be 0
 };
 
 // row: of kBwdShapes. grad_q, grad_kv: which gradients are wanted, one at least. kBwdThreads threads,
@@ -118,8 +121,8 @@ Kernel<BwdDkvDqFullParams> bwd_dkv_dq_all_kernel(tandem_dtype dtype, int row);
 Kernel<BwdDkvDdistParams> bwd_dkv_ddist_kernel(tandem_dtype dtype, int row);
 // A row of kRowShapes, whose boxes its maps have: kBwdThreads threads, row_shared_bytes(). block.tiles: of br queries.
 Kernel<BwdRowDqParams> bwd_row_dq_kernel(tandem_dtype dtype, int row);
-// Heads over 128: a row of kBwdShapes that is wide. kBwdThreads threads, the workgroups of bwd_dkv and then those of bwd_dq, and as
-// much shared memory as the one that needs more.
+// Heads over 128: a row of kBwdShapes that is wide. kBwdThreads threads, the workgroups of bwd_dkv, then those of bwd_dq and of
+// bwd_head, and as much shared memory as the one that needs most.
 Kernel<BwdDkvWithDqParams> bwd_dkv_kernel(tandem_dtype dtype, int row);
 // Entmax; fast: alpha is 1.5, else rows for heads of 128 alone. bwd_row: a row of kSupportShapes, its threads and
 // support_shared_bytes(). bwd_dkv_dq: as without optional inputs, but all gradients; where d_q is not wanted, its sums are

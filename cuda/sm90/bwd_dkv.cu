@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // bwd_dkv and bwd_dq (bwd_dq.cuh) for head sizes of 129 to 256, in one launch: the workgroups of bwd_dkv come first, and those of
-// bwd_dq fill what multiprocessors the last of them leave idle. bwd_dkv: the accumulators of d_k and d_v of 64 keys fill the registers of two
+// bwd_dq fill what multiprocessors the last of them leave idle; then there may be those of bwd_head. bwd_dkv: the accumulators of d_k and d_v of 64 keys fill the registers of two
 // warpgroups, so a tile has 64 keys and 128 queries, and each warpgroup forms S^T and dP^T of 64 queries. Both of P and dS
 // then go through shared memory, as [query][key]: of the products that follow, dV = P^T dO and dK = dS^T Q have their left
 // operand across. Each warpgroup has half of the columns of both; of 192 features, which is an odd number of panels, one
 // has d_v and the other d_k.
+#include "../bwd_head.cuh"
 #include "bwd_dq.cuh"
 
 namespace tandem {
@@ -165,7 +166,12 @@ __global__ void __launch_bounds__(kBwdThreads, 1)
     }
   } else {
     DqWalk walk;
-    if (!find_dq_walk<DQ_ROW>(params.dq.block, index - params.block.total, &walk)) return;
+    if (!find_dq_walk<DQ_ROW>(params.dq.block, index - params.block.total, &walk)) {
+      const uint head = index - params.block.total - params.dq.block.total;
+      if (head < params.head.block.total)
+        sum_head(params.head, int(head), reinterpret_cast<float*>(bwd_memory));
+      return;
+    }
     const DqMemory<DQ_ROW> memory{shared_address(bwd_memory)};
     if (threadIdx.x == 0) memory.init();
     __syncthreads();

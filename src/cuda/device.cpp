@@ -126,7 +126,8 @@ class CudaProgram final : public Program {
   }
 
   Status add_sm80(const Launch& launch) {
-    if (launch.stem == Stem::bwd_dkv_dq || launch.stem == Stem::bwd_dq_cast) {
+    if (launch.stem == Stem::bwd_dkv_dq || launch.stem == Stem::bwd_dq_cast ||
+        (launch.stem == Stem::bwd_dkv && kAmpereTiles[launch.ampere].full)) {
       Recorder recorder;
       TANDEM_TRY(sm80_recorder(plan_, launch, with_, &recorder));
       steps_.push_back({launch.stem, std::move(recorder)});
@@ -139,7 +140,6 @@ class CudaProgram final : public Program {
                      name##_push);
         TANDEM_FULL(fwd)
         TANDEM_FULL(bwd_row)
-        TANDEM_FULL(bwd_dkv)
         TANDEM_FULL(bwd_dq)
 #undef TANDEM_FULL
         default:

@@ -106,6 +106,7 @@ class Launcher {
   // Loads the kernel: the driver would do so at its first launch, which may be inside a stream capture,
   // where loading is not allowed.
   Status prepare(void (*kernel)(P), const Launching& with, dim3 grid, int threads, size_t shared);
+  void set_grid(dim3 grid) { grid_ = grid; }
   cudaError_t operator()(P* params, cudaStream_t stream) const {
     void* arguments[] = {params};
     // The runtime numbers errors as the driver does.

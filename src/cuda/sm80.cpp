@@ -27,6 +27,29 @@ Status sm80_recorder(const Plan& plan, const Launch& launch, const Launching& wi
     };
     return Status();
   }
+  if (launch.stem == Stem::bwd_dkv) {
+    Launcher<cuda::sm80::BwdDkvHeadFull> start;
+    TANDEM_TRY(prepare_launch(cuda::sm80::bwd_dkv_full_kernel(dtype, launch), launch, with, &start));
+    cuda::sm80::BwdDkvHeadFull fixed{};
+    fixed.block = bwd_dkv_block(plan, launch);
+    fixed.extra = extra_block(plan.problem);
+    fixed.features = features_of(plan.problem);
+    fixed.spec = bwd_dkv_spec(plan, launch);
+    const Launch* head = plan.find(Stem::bwd_head);
+    if (!head || !head->joins) head = nullptr;
+    if (head) {
+      fixed.head.block = bwd_head_block(plan, *head);
+      fixed.head.spec = bwd_head_spec(plan, *head);
+      start.set_grid(dim3(launch.total + head->total));
+    }
+    *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
+      cuda::sm80::BwdDkvHeadFull params = fixed;
+      params.push = bwd_dkv_push(plan, launch, a);
+      if (head) params.head.push = bwd_head_push(plan, *head, a);
+      return start(&params, stream);
+    };
+    return Status();
+  }
   Launcher<cuda::sm80::BwdDqCastParams> start;
   TANDEM_TRY(prepare_launch(cuda::sm80::bwd_dq_cast_kernel(dtype), launch, with, &start));
   const BwdDqCastBlock block = bwd_dq_cast_block(plan, launch);

@@ -266,12 +266,6 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
           params.push = bwd_dkv_dq_push(plan, launch, a);
           put_d_q(plan, a, &params);
           params.support = a.support;
-          // bwd_dot, which does this for the others, is not among its kernels.
-          const cudaError_t error = plan.zeroed_size == 0
-                                        ? cudaSuccess
-                                        : cudaMemsetAsync(reinterpret_cast<void*>(a.d_q_sums), 0,
-                                                          size_t(plan.zeroed_size), stream);
-          if (error != cudaSuccess) return error;
           return start(&params, stream);
         };
         return Status();
@@ -333,11 +327,17 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
       cuda::sm90::BwdDkvWithDqParams fixed{};
       if (keys) fixed.block = bwd_dkv_block(plan, launch);
       if (rows) fixed.dq.block = bwd_dq_block(plan, *dq);
+      const Launch* head = plan.find(Stem::bwd_head);  // with the first of them
+      if (!head || !head->joins || (!keys && dkv)) head = nullptr;
+      if (head) fixed.head.block = bwd_head_block(plan, *head);
+      if (head) fixed.head.spec = bwd_head_spec(plan, *head);
       const bool both = keys && rows;
+      const uint32_t total =
+          launch.total + (both ? dq->total : 0) + (head ? head->total : 0);
       auto start = launcher_of(kernel);
       TANDEM_TRY(start.prepare(
           kernel, with,
-          both ? dim3(launch.total + dq->total) : dim3(launch.groups_x, launch.groups_y),
+          total > launch.total ? dim3(total) : dim3(launch.groups_x, launch.groups_y),
           launch.invocations(),
           both ? std::max(launch.shared_bytes, dq->shared_bytes) : launch.shared_bytes));
       *recorder = [=, &plan](cudaStream_t stream, const Addresses& a) {
@@ -351,6 +351,7 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
           if (!plan.problem.wants(TANDEM_GRAD_V)) params.push.d_v = 0;
         }
         if (rows) params.dq.push = bwd_dq_push(plan, *dq, a);
+        if (head) params.head.push = bwd_head_push(plan, *head, a);
         return start(&params, stream);
       };
       return Status();
@@ -371,6 +372,7 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
           return cudaErrorInvalidValue;
         params.push = bwd_row_push(plan, launch, a);
         params.support = a.support;
+        params.zeroed = a.d_q_sums, params.zeroed_end = a.d_q_sums + plan.zeroed_size;
         return start(&params, stream);
       };
       return Status();
@@ -431,9 +433,17 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
         fixed.tile_blocks = s.br / 64;
         fixed.packed_blocks = int(bwd_packed_tiles(s, p.total_q, p.batch)) * fixed.tile_blocks;
       }
+      const Launch* head = plan.find(Stem::bwd_head);
+      if (!head || !head->joins) head = nullptr;
+      if (head) {
+        fixed.head.block = bwd_head_block(plan, *head);
+        fixed.head.spec = bwd_head_spec(plan, *head);
+        start.set_grid(dim3(launch.total + head->total));
+      }
       *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
         cuda::sm90::BwdDqCastParams params = fixed;
         params.push = bwd_dq_cast_push(plan, launch, a);
+        if (head) params.head.push = bwd_head_push(plan, *head, a);
         if (packed) params.lengths_q = a.lengths_q;
         return start(&params, stream);
       };
