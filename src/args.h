@@ -16,7 +16,8 @@ struct Addresses {
 #include "args.inc"
   // In the workspace.
   uint64_t delta = 0, tau_rows = 0, slope_rows = 0, bias_parts = 0, dist_parts = 0, o_parts = 0,
-           lse_parts = 0, d_q_sums = 0, turns = 0, tail = 0, tail_counts = 0, support = 0, sum_counts = 0;
+           lse_parts = 0, d_q_sums = 0, turns = 0, tail = 0, tail_counts = 0, support = 0,
+           sum_counts = 0;
   uint64_t dropout_seed = 0;
   uint32_t dropout_offset = 0;
 };

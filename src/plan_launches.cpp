@@ -195,10 +195,17 @@ void join_launches(const Problem& p, const Caps& caps, const PathRow& row, Vec<L
   };
   const Launch* dkv = find(Stem::bwd_dkv);
   Launch* head = find(Stem::bwd_head);
-  // What bwd_head sums up the first kernel has left.
-  if (is_sm80(row) && dkv && dkv->ampere >= 0 && kAmpereTiles[dkv->ampere].full) join(head, dkv);
+  Launch* dq = find(Stem::bwd_dq);
+  if (is_sm80(row) && dkv && dkv->ampere >= 0 && kAmpereTiles[dkv->ampere].full) {
+    // What bwd_head sums up the first kernel has left. In a launch with bwd_dkv, bwd_dq has more threads than it uses, which
+    // does no harm while there are multiprocessors for all workgroups of both.
+    if (dq && dq->ampere >= 0 && dkv->total + uint64_t(dq->total) <= uint64_t(cores_of(caps)) &&
+        kAmpereTiles[dq->ampere].width == kAmpereTiles[dkv->ampere].width)
+      join(dq, dkv);
+    join(head, dkv);
+  }
   if (!is_sm90(row)) return;
-  Launch* dq = find(Stem::bwd_dq);  // heads over kNarrowHeads
+  // Heads over kNarrowHeads.
   join(dq, dkv);
   join(head, dkv ? dkv : dq ? dq : find(Stem::bwd_dq_cast));
   if (!find(Stem::bwd_dkv_ddist)) return;

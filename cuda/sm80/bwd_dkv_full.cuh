@@ -3,11 +3,40 @@
 #ifndef TANDEM_CUDA_SM80_BWD_DKV_FULL_CUH
 #define TANDEM_CUDA_SM80_BWD_DKV_FULL_CUH
 #include "../bwd_head.cuh"
-#include "walk.cuh"
+#include "bwd_dq_full.cuh"
 
 namespace tandem {
 namespace cuda {
 namespace sm80 {
+
+// The row of bwd_dq of the same width.
+constexpr int dq_row(int row) {
+  for (int n = 0; n < kAmpereTileCount; ++n)
+    if (kAmpereTiles[n].stem == Stem::bwd_dq && kAmpereTiles[n].full &&
+        kAmpereTiles[n].width == kAmpereTiles[row].width)
+      return n;
+  return -1;
+}
+template <int ROW>
+constexpr int kDqRow = dq_row(ROW);
+
+// The workgroups behind those of bwd_dkv.
+template <typename T, int DQ_ROW>
+TANDEM_DEVICE void finish_with(const BwdDkvHeadFull& params) {
+  const BwdDqBlock& u = params.dq.block;
+  const uint index = block_number() - params.block.total;
+  if (index < u.total) {
+    // With fewer threads than bwd_dkv: barriers do not wait for those that have left.
+    if (int(threadIdx.x) >= MmaShape<DQ_ROW>::THREADS) return;
+    Place at;
+    at.tile = int(u.tiles - 1 - index % u.tiles);
+    at.head = int(index / u.tiles % uint(u.heads_q));
+    at.batch = int(index / u.tiles / uint(u.heads_q));
+    form_dq<T, DQ_ROW>(params.dq, at);
+  } else if (index - u.total < params.head.block.total) {
+    sum_head(params.head, int(index - u.total), reinterpret_cast<float*>(shared_memory()));
+  }
+}
 
 template <typename T, int ROW>
 __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
@@ -21,8 +50,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
   const BwdDkvPush& push = params.push;
   Place at;
   if (!find_keys<ROW>(u, &at)) {
-    if (const uint head = block_number() - u.total; head < params.head.block.total)
-      sum_head(params.head, int(head), reinterpret_cast<float*>(shared_memory()));
+    finish_with<T, kDqRow<ROW>>(params);
     return;
   }
   // First to last: with a causal mask the first keys are seen by most rows and take longest.

@@ -103,7 +103,8 @@ struct BwdDqCastParams {
   uint64_t lengths_q;  // of packed queries, else 0
   int packed_blocks;   // blocks of 64 rows that a head has then, and of a tile of bwd_dkv_dq
   int tile_blocks;
-  BwdHeadFull head;  // the workgroups behind those of bwd_dq_cast do bwd_head's work; head.block.total may be 0
+  BwdHeadFull
+      head;  // the workgroups behind those of bwd_dq_cast do bwd_head's work; head.block.total may be 0
 };
 
 // row: of kBwdShapes. grad_q, grad_kv: which gradients are wanted, one at least. kBwdThreads threads,

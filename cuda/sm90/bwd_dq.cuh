@@ -107,8 +107,9 @@ TANDEM_DEVICE void multiply_dq(const BwdDkvWithDqParams& params, const DqWalk& w
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const int i = row() + 8 * r;
-    const float x = i < u.seq_q ? __ldg(reinterpret_cast<const float*>(params.dq.push.lse) + rows0 + i)
-                                : minus_infinity();
+    const float x = i < u.seq_q
+                        ? __ldg(reinterpret_cast<const float*>(params.dq.push.lse) + rows0 + i)
+                        : minus_infinity();
     lse[r] = x == minus_infinity() ? -x : x * kLog2e;
     delta[r] =
         i < u.seq_q ? __ldg(reinterpret_cast<const float*>(params.dq.push.delta) + rows0 + i) : 0.f;

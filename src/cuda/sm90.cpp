@@ -332,12 +332,10 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
       if (head) fixed.head.block = bwd_head_block(plan, *head);
       if (head) fixed.head.spec = bwd_head_spec(plan, *head);
       const bool both = keys && rows;
-      const uint32_t total =
-          launch.total + (both ? dq->total : 0) + (head ? head->total : 0);
+      const uint32_t total = launch.total + (both ? dq->total : 0) + (head ? head->total : 0);
       auto start = launcher_of(kernel);
       TANDEM_TRY(start.prepare(
-          kernel, with,
-          total > launch.total ? dim3(total) : dim3(launch.groups_x, launch.groups_y),
+          kernel, with, total > launch.total ? dim3(total) : dim3(launch.groups_x, launch.groups_y),
           launch.invocations(),
           both ? std::max(launch.shared_bytes, dq->shared_bytes) : launch.shared_bytes));
       *recorder = [=, &plan](cudaStream_t stream, const Addresses& a) {
