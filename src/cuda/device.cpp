@@ -362,6 +362,7 @@ class CudaDevice final : public Device {
     with_.launch = driver_.launch;
     with_.a_multiprocessor = properties.sharedMemPerMultiprocessor;
     with_.reserved_a_block = properties.reservedSharedMemPerBlock;
+    with_.most_a_block = properties.sharedMemPerBlockOptin;
     caps_.max_invocations = uint32_t(properties.maxThreadsPerBlock);
     caps_.max_groups_x = uint32_t(properties.maxGridSize[0]);
     caps_.max_groups_y = uint32_t(properties.maxGridSize[1]);

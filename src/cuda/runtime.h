@@ -96,7 +96,7 @@ using Recorder = Function<cudaError_t(cudaStream_t, const Addresses&)>;
 // What launches on a device take.
 struct Launching {
   decltype(Driver::launch) launch = nullptr;
-  size_t a_multiprocessor = 0, reserved_a_block = 0;  // shared memory
+  size_t a_multiprocessor = 0, reserved_a_block = 0, most_a_block = 0;  // shared memory
 };
 
 // A kernel with its grid, ready to be launched. P: of its only parameter.
