@@ -85,7 +85,8 @@ TEST_CASE("regression: dropped tiles in turns") { check_turns(0.25f); }
 namespace {
 // bwd_row, and d_bias summed over the batch; or bias first, and d_bias of each entry.
 void check_biases_in_turns(int64_t rows, int64_t keys, bool elastic) {
-  tandem_problem p = problem(TANDEM_BACKWARD, TANDEM_F16, {2, 2, 1, rows, keys, 8, 8}, kBottomRight);
+  tandem_problem p =
+      problem(TANDEM_BACKWARD, TANDEM_F16, {2, 2, 1, rows, keys, 8, 8}, kBottomRight);
   set_bias(p, TANDEM_F16, elastic ? 1 : p.batch, p.heads_q, p.seq_q, TANDEM_F16);
   if (elastic) p.normalizer = TANDEM_ELASTIC;
   p.gradients |= TANDEM_GRAD_BIAS;

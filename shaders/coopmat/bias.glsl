@@ -24,10 +24,6 @@ const bool BIAS_HALVES = TANDEM_CM2 == 1 && BIAS_CHUNKS && BIAS != F32;
 #ifndef BIAS_SPAN
 #define BIAS_SPAN 1
 #endif
-// Whether the n-th block is the last one of its span that is loaded, behind which others may come to its place.
-#ifndef SPAN_ENDS
-#define SPAN_ENDS(n) true
-#endif
 const bool NB_EVEN = NB % 2 == 0;
 const int SPAN = BIAS_HALVES && NB_EVEN ? BIAS_SPAN : 1;
 #define SPAN_FIRST(n) (PAIRS || SPAN > 1 ? (n) & ~1 : (n)) // the block whose Bias holds that of the n-th one
@@ -127,7 +123,7 @@ ACC bias_block(Bias from, int n, bool flip) {
     else
       coopMatLoad(x, scratch, at, SPAN_CHUNKS + 1, ROW_MAJOR);
     ELEMENTS(k, x) bias[k] = BIAS == F16 ? float(x[k]) : uintBitsToFloat(packFloat2x16(f16vec2(float16_t(0), x[k])));
-    if (SPAN_ENDS(n)) subgroupBarrier();
+    subgroupBarrier();
     return bias;
   }
 #endif

@@ -38,7 +38,6 @@ layout(push_constant) uniform Push {
 #include "coopmat/matrix.glsl"
 #include "coopmat/stage.glsl"
 #define BIAS_SPAN 2
-#define SPAN_ENDS(n) ((n) % SPAN == SPAN - 1)
 #include "coopmat/bias.glsl"
 #define MASKS_FIRST FIRST_IS_EXACT
 #define BIAS_BEGINS (TANDEM_CM2 == 1 || BIAS_BLOCKS)

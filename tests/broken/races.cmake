@@ -45,7 +45,7 @@ set(race_scratch_bwd_dkv_from "          put_bias(bias[0]);
           subgroupBarrier();")
 set(race_scratch_bwd_dkv_to "          put_bias(bias[0]);")
 set(race_scratch_bwd_dq bias.glsl) # twice: 16-bit matrices and others
-set(race_scratch_bwd_dq_from "    if (SPAN_ENDS(n)) subgroupBarrier();
+set(race_scratch_bwd_dq_from "    subgroupBarrier();
     return bias;")
 set(race_scratch_bwd_dq_to "    return bias;")
 set(race_scratch_bwd_dq_from_2 "  subgroupBarrier();
