@@ -71,7 +71,7 @@ namespace {
 void check_turns(float dropout) {
   for (Layout layout : {Layout::bhsd, Layout::transposed}) {
     tandem_problem p =
-        problem(TANDEM_BACKWARD, TANDEM_F16, {1, 2, 1, 70, 101, 16, 16}, kBottomRight, layout);
+        problem(TANDEM_BACKWARD, TANDEM_F16, {1, 2, 1, 70, 101, 8, 8}, kBottomRight, layout);
     p.dropout = dropout;
     check(p, seed_of("turns", uint64_t(layout)), sparse());
   }
