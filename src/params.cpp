@@ -420,6 +420,7 @@ BwdDkvSpec bwd_dkv_spec(const Plan& plan, const Launch& l) {
   BwdDkvSpec s = key_spec<BwdDkvSpec>(plan, l);
   s.GRAD_K = plan.problem.wants(TANDEM_GRAD_K);
   s.GRAD_V = plan.problem.wants(TANDEM_GRAD_V);
+  s.SLOTS = uint32_t(l.slots);
   return s;
 }
 
@@ -484,6 +485,7 @@ BwdDqSpec bwd_dq_spec(const Plan& plan, const Launch& l) {
   s.D_BIAS_WIDE = l.stores_d_bias && is_chunked(plan.problem, plan.problem.d_bias);
   s.SUMS = !l.sums_d_bias ? 0 : plan.problem.batch > l.entries ? 1 : 2;
   s.ENTRIES = uint32_t(l.entries);
+  s.SLOTS = uint32_t(l.slots);
   return s;
 }
 

@@ -23,6 +23,7 @@ struct Launch {
   int row_blocks = 0;
   int left_shared = 0;                  // left operands that stay in shared memory
   bool flies = true;                    // the next tile's rows fly in registers
+  int slots = 1;                        // streamed tiles of each tensor in shared memory
   bool tensors = false;                 // the tile's own rows come and go by tensor addressing
   uint32_t tiles = 0;                   // workgroups of one head
   uint32_t total = 0;                   // workgroups with work: tiles x heads x batch

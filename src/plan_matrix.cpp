@@ -243,6 +243,7 @@ bool choose_matrix_tiles(const Problem& p, const Caps& caps, const PathRow& row,
     launch->d_blocks = matrix_blocks(p.head_dim, shape);
     launch->dv_blocks = matrix_blocks(p.head_dim_v, shape);
     if (launch->sums_d_bias) launch->entries = entries_at_once(p, caps, row, *t, shape);
+    launch->slots = launch->entries > 1 ? 1 : t->slots;
     launch->tile.br /= launch->entries;
     launch->shared_bytes =
         uint32_t(matrix_shared_bytes(*t, p.head_dim, p.head_dim_v, shape, launch->entries)) +
