@@ -421,11 +421,23 @@ BwdDkvSpec bwd_dkv_spec(const Plan& plan, const Launch& l) {
   s.GRAD_K = plan.problem.wants(TANDEM_GRAD_K);
   s.GRAD_V = plan.problem.wants(TANDEM_GRAD_V);
   s.SLOTS = uint32_t(l.slots);
+  s.LEAVES_DS = l.shares_ds;
   return s;
 }
 
+namespace {
+uint32_t from_delta(const Plan& plan, uint64_t offset) {
+  return uint32_t((offset - plan.delta_offset) / kWorkspaceAlignment);
+}
+}  // namespace
+
 BwdDkvBlock bwd_dkv_block(const Plan& plan, const Launch& l) {
-  return key_block<BwdDkvBlock>(plan, l);
+  auto b = key_block<BwdDkvBlock>(plan, l);
+  if (!l.shares_ds) return b;
+  b.ds = from_delta(plan, plan.ds_offset);
+  b.first = l.first_head;
+  b.heads = l.heads;
+  return b;
 }
 
 BwdRowDqSpec bwd_row_dq_spec(const Plan& plan, const Launch& l) {
@@ -485,6 +497,7 @@ BwdDqSpec bwd_dq_spec(const Plan& plan, const Launch& l) {
   s.D_BIAS_WIDE = l.stores_d_bias && is_chunked(plan.problem, plan.problem.d_bias);
   s.SUMS = !l.sums_d_bias ? 0 : plan.problem.batch > l.entries ? 1 : 2;
   s.ENTRIES = uint32_t(l.entries);
+  s.TAKES_DS = l.shares_ds;
   s.SLOTS = uint32_t(l.slots);
   return s;
 }
@@ -494,7 +507,9 @@ BwdDqBlock bwd_dq_block(const Plan& plan, const Launch& l) {
   b.d_q = plan.problem.d_q;
   if (l.stores_d_bias) b.d_bias = plan.problem.d_bias;
   b.batches = l.sums_d_bias ? int(plan.problem.batch) : 1;
-  b.sums = uint32_t((plan.bias_sums_offset - plan.delta_offset) / kWorkspaceAlignment);
+  b.sums = from_delta(plan, l.shares_ds ? plan.ds_offset : plan.bias_sums_offset);
+  b.first = l.first_head;
+  b.heads = l.heads;
   return b;
 }
 

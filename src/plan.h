@@ -32,6 +32,9 @@ struct Launch {
   bool waits = false;          // reads what launches before it wrote
   bool stores_d_bias = false;  // bwd_dq: in place of bwd_dbias
   bool sums_d_bias = false;    // and as a sum over the batch, by way of the workspace
+  // ds of some heads goes by way of the workspace from bwd_dkv to bwd_dq: which, over all batches (kv heads in bwd_dkv).
+  bool shares_ds = false;
+  int first_head = 0, heads = 0;
   int entries = 1;             // batch entries that a workgroup then takes at once
   int invocations() const;     // of a workgroup
   // bwd_dbias, bwd_ddist: what is summed, and how many workgroups share a sum; bwd_sum: their parts. fwd: how many
@@ -91,6 +94,7 @@ struct Plan {
   int64_t slope_parts() const;     // of a head: Sq, or those that bwd_dkv_dq leaves
   uint64_t bias_parts_offset = 0, dist_parts_offset = 0;  // [splits], each of the gradient's shape
   uint64_t bias_sums_offset = 0;  // bwd_dq's sums: of each workgroup rows and keys of whole tiles
+  uint64_t ds_offset = 0;         // what bwd_dkv leaves for bwd_dq: [heads, keys, query rows], kDsBlock of either
   uint64_t o_parts_offset = 0,
            lse_parts_offset = 0;  // [B,splits,Hq,Sq,part_pitch()], [B,splits,Hq,Sq]
   // What bwd_dkv_dq adds to, and whose turn it is; zeroed together at each execute.
@@ -117,6 +121,11 @@ constexpr uint64_t kWorkspaceAlignment = 256;
 // invocations a row.
 constexpr int kLineGroup = 128;
 constexpr int kDotRows = 8, kDotLanes = 16;
+
+// ds in the workspace: keys and query rows of a head are multiples of this; bytes of one chunk of heads at most.
+constexpr int kDsBlock = 128;
+constexpr int64_t kDsBytes = int64_t(256) << 20;
+constexpr const char* kDsWord = "shared_ds";  // of TANDEM_DISABLE
 
 // fwd_join: its workgroups of 128, too, are lanes, of four features, times slices, of splits, times rows.
 constexpr int kJoinGroup = 128;

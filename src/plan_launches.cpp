@@ -177,6 +177,62 @@ String set_groups(Launch* launch, double total, const Caps& caps) {
   return "";
 }
 
+int64_t ds_blocks(int64_t n) { return ceil_div(n, kDsBlock) * kDsBlock; }
+// Bytes of a head.
+int64_t ds_bytes(const Problem& p) { return 2 * ds_blocks(p.seq_kv) * ds_blocks(p.seq_q); }
+
+// Heads that bwd_dkv leaves ds of at a time, for bwd_dq to multiply with k, so that S and dP are not formed twice: kv heads
+// of a chunk, 0 where each kernel forms its own. Worth it where a product costs more than ds on its way through memory; a
+// chunk must keep the device busy, unless it is all there is.
+constexpr int64_t kDsWidth = 96;
+int64_t ds_heads(const Problem& p, const Caps& caps, const PathRow& row, const Launch& dkv,
+                 const Launch& dq) {
+  const int64_t heads = p.batch * p.heads_kv, width = std::max(p.head_dim, p.head_dim_v);
+  const bool plain = (p.normalizer == Normalizer::softmax || p.normalizer == Normalizer::elastic) &&
+                     !p.has_lengths() && !p.keep && p.wants(TANDEM_GRAD_K) && !dq.stores_d_bias;
+  const auto divides = [](int n) { return n > 0 && kDsBlock % n == 0; };
+  const auto fits = [&](const Launch& l) {
+    return l.matrix.m > 0 && l.matrix.k == l.matrix.n && l.flies && l.left_shared == 0 &&
+           divides(l.tile.br) && divides(l.tile.bc);
+  };
+  if (!is_matrix_path(row) || String(row.name) != "coopmat2" || is_disabled(caps, kDsWord) ||
+      !plain || width <= kDsWidth || !fits(dkv) || !fits(dq) ||
+      dq.tile.br > std::max(dq.d_blocks, dq.dv_blocks) * dq.matrix.k)
+    return 0;
+  const int64_t most = kDsBytes / std::max<int64_t>(ds_bytes(p) * p.group(), 1);
+  if (most >= heads) return heads;
+  if (most * dkv.tiles * 10 < cores_of(caps) * 19) return 0;
+  return ceil_div(heads, ceil_div(heads, most));
+}
+
+// Then the two launches become as many pairs as there are chunks.
+String share_ds(const Problem& p, const Caps& caps, const PathRow& row, Vec<Launch>* launches) {
+  size_t at = 0;
+  while (at + 1 < launches->size() && !((*launches)[at].stem == Stem::bwd_dkv &&
+                                        (*launches)[at + 1].stem == Stem::bwd_dq))
+    ++at;
+  if (at + 1 >= launches->size()) return "";
+  const Launch dkv = (*launches)[at], dq = (*launches)[at + 1];
+  const int64_t heads = p.batch * p.heads_kv, most = ds_heads(p, caps, row, dkv, dq);
+  if (most == 0) return "";
+  Vec<Launch> shared(launches->begin(), launches->begin() + int64_t(at));
+  for (int64_t first = 0; first < heads; first += most) {
+    for (Launch l : {dkv, dq}) {
+      const int64_t group = l.stem == Stem::bwd_dq ? p.group() : 1;
+      l.shares_ds = true;
+      l.first_head = int(first * group);
+      l.heads = int(std::min(most, heads - first) * group);
+      l.waits = true;
+      const String why = set_groups(&l, double(l.tiles) * l.heads, caps);
+      if (!why.empty()) return why;
+      shared.push_back(l);
+    }
+  }
+  shared.insert(shared.end(), launches->begin() + int64_t(at) + 2, launches->end());
+  *launches = shared;
+  return "";
+}
+
 }  // namespace
 
 String make_launches(const Problem& p, const Caps& caps, const PathRow& row, int fixed,
@@ -234,6 +290,8 @@ String make_launches(const Problem& p, const Caps& caps, const PathRow& row, int
     }
     launches->push_back(launch);
   }
+  const String why_not = share_ds(p, caps, row, launches);
+  if (!why_not.empty()) return why_not;
   // What adds the parts of splits, all after the kernels that leave them.
   for (size_t n = 0, kernels = launches->size(); n < kernels; ++n) {
     const Launch parts = (*launches)[n];
@@ -301,6 +359,8 @@ void lay_out_workspace(Plan* plan) {
             l.splits * uint64_t(gradient_elements(p, l.gradient)));
   if (const Launch* d_q = plan->find(Stem::bwd_dq); d_q && d_q->sums_d_bias)
     place(true, &plan->bias_sums_offset, uint64_t(d_q->sums(p)));
+  if (const Launch* d_q = plan->find(Stem::bwd_dq); d_q && d_q->shares_ds)
+    place(true, &plan->ds_offset, uint64_t(d_q->heads * ds_bytes(p) / 4));
   if (const Launch* join = plan->find(Stem::fwd_join)) {
     place(true, &plan->o_parts_offset, join->splits * rows * uint64_t(part_pitch(p.head_dim_v)));
     place(true, &plan->lse_parts_offset, join->splits * rows);
