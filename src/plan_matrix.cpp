@@ -19,6 +19,7 @@ String module_name(const Plan& plan, const Launch& launch) {
     name += text("_%s_%s%s", plan.path, dtype_name(plan.problem.dtype),
                  launch.matrix.k > launch.matrix.n ? "_k2"
                  : launch.tensors                  ? "_tensor"
+                 : launch.shares_ds                ? "_ds"
                                                    : "");
   return name;
 }

@@ -39,7 +39,9 @@ layout(push_constant) uniform Push {
 #define MASKS_FIRST FIRST_IS_EXACT // D 128, causal: 5 % faster on an H100; bwd_dq is not
 #include "coopmat/element.glsl"
 #include "coopmat/skip.glsl"
+#if TANDEM_DS
 #include "coopmat/ds.glsl"
+#endif
 
 // Of the streamed query rows: origin, delta, share.
 shared vec4 stats[SLOTS * 3 * COLS / 4];
@@ -80,12 +82,11 @@ const int STAT_TURNS = (STATS * COLS + WG - 1) / WG;
 
 void main() {
   Place place;
-  const int heads_kv = block.heads_q / block.group;
-  if (LEAVES_DS != 0) {
-    if (!place_in_chunk(own_index(), heads_kv, block.first, block.heads, place)) return;
-  } else {
-    if (!find_place(heads_kv, place)) return;
-  }
+#if TANDEM_DS
+  if (!place_in_chunk(own_index(), block.heads_q / block.group, block.first, block.heads, place)) return;
+#else
+  if (!find_place(block.heads_q / block.group, place)) return;
+#endif
   // First to last: with a causal mask the first keys are seen by most rows and take longest.
   const int row0 = (int(block.tiles) - 1 - place.tile) * ROWS;
   const int b = place.batch, hk = place.head, my_row0 = row0 + BLOCK_ROW;
@@ -97,11 +98,10 @@ void main() {
   View v = kv_view(push.v, block.v, b, hk, entry.seq_kv, block.head_dim_v, (push.wide & 4u) != 0);
   TandemTiles tiles = tandem_query_tiles(mask_band(), row0, ROWS, COLS, entry.seq_q, entry.seq_kv);
   const int heads = tiles.begin < tiles.end ? block.group : 0;
-  if (LEAVES_DS != 0) { // all that bwd_dq reads of it: whole DS_BLOCKs
-    const int n = DS_BLOCK / COLS;
-    tiles.begin = tiles.begin / n * n;
-    tiles.end = min((tiles.end + n - 1) / n * n, (block.seq_q + COLS - 1) / COLS);
-  }
+#if TANDEM_DS // all that bwd_dq reads of it: whole DS_BLOCKs
+  tiles.begin = tiles.begin / (DS_BLOCK / COLS) * (DS_BLOCK / COLS);
+  tiles.end = min((tiles.end + DS_BLOCK / COLS - 1) / (DS_BLOCK / COLS) * (DS_BLOCK / COLS), (block.seq_q + COLS - 1) / COLS);
+#endif
 
   OPERAND_A mk[RM][D_BLOCKS], mv[RM][DV_BLOCKS];
   LOAD_OPERANDS(mk, 2, k, row0, D_BLOCKS, D_CHUNKS)
@@ -120,9 +120,9 @@ void main() {
     set_head(b, h);
     View q = q_view(push.q, block.q, b, h, entry.seq_q, block.head_dim, (push.wide & 1u) != 0);
     View d_o = q_view(push.d_o, block.d_o, b, h, entry.seq_q, block.head_dim_v, (push.wide & 8u) != 0);
-    DsStore to;
-    if (LEAVES_DS != 0)
-      to = DsStore(ds_address(block.ds, (int(own_index() % uint(block.heads)) * block.group + g), row0, 0));
+#if TANDEM_DS
+    DsStore to = DsStore(ds_address(block.ds, int(own_index() % uint(block.heads)) * block.group + g, row0, 0));
+#endif
     float stat[STAT_TURNS];
     Bias bias[STEP_BLOCKS];
     int next = next_tile(tiles.begin, tiles.end, row0, true);
@@ -218,9 +218,9 @@ void main() {
             PUT_OPERAND(ds, q, s[q], (s[q]))
           }
         }
-        if (LEAVES_DS != 0) {
-          EACH(r, RM) coopMatStore(ds[r], to.w, (BLOCK_ROW + r * MM) * DS_PITCH + i0 / 8, DS_PITCH, ROW_MAJOR);
-        }
+#if TANDEM_DS
+        EACH(r, RM) coopMatStore(ds[r], to.w, (BLOCK_ROW + r * MM) * DS_PITCH + i0 / 8, DS_PITCH, ROW_MAJOR);
+#endif
         if (BIAS_FIRST && !BIAS_EARLY) PIPE_BIAS
         EACH(d, MOST_OUT) {
           if (GRAD_V != 0 && d < DV_OUT) {

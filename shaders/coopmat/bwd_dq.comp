@@ -47,9 +47,10 @@ const int BLOCK_QUADS = MM * MN / 4; // vec4s of a block
 #define LOAD_SUM(x, r, n) \
   coopMatLoad(x, sums.w, SUM_AT(r, b0 > 0 ? min(n, key_blocks - 1) : 0), MN / 4, ROW_MAJOR);
 
+#if TANDEM_DS
 #include "coopmat/ds.glsl"
 #include "coopmat/take_ds.glsl"
-
+#else
 // Of a row of q, over all batches and heads.
 float origin_of(int head, int row) {
   return row < entry.seq_q ? weight_origin(Load1(stat_address(push.lse, head, block.seq_q, row)).w) : NO_ORIGIN;
@@ -61,10 +62,6 @@ float delta_of(int head, int row) {
 #define OWN_NUMBERS (IOTA / 4 + int(gl_SubgroupID) * MM / 2)
 
 void main() {
-  if (TAKES_DS != 0) {
-    take_ds();
-    return;
-  }
   uint index = own_index();
   Place place;
   if (!place_at(index, block.heads_q, place)) return;
@@ -264,3 +261,4 @@ void main() {
   barrier();
   }
 }
+#endif

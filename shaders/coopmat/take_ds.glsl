@@ -22,7 +22,7 @@ void put_ds(int to) {
   }
 }
 
-void take_ds() {
+void main() {
   Place place;
   if (!place_in_chunk(own_index(), block.heads_q, block.first, block.heads, place)) return;
   const int b = place.batch, h = place.head, row0 = place.tile * ROWS;
