@@ -32,7 +32,8 @@ struct Launch {
   bool waits = false;          // reads what launches before it wrote
   bool stores_d_bias = false;  // bwd_dq: in place of bwd_dbias
   bool sums_d_bias = false;    // and as a sum over the batch, by way of the workspace
-  // ds of some heads goes by way of the workspace from bwd_dkv to bwd_dq: which, over all batches (kv heads in bwd_dkv).
+  // ds of some heads goes by way of the workspace from bwd_dkv to bwd_dq: kv heads from
+  // first_head on, counted through the batch of the first, then of the next; and how many heads of its own that are.
   bool shares_ds = false;
   int first_head = 0, heads = 0;
   int entries = 1;             // batch entries that a workgroup then takes at once
@@ -123,7 +124,7 @@ constexpr int kLineGroup = 128;
 constexpr int kDotRows = 8, kDotLanes = 16;
 
 // ds in the workspace: keys and query rows of a head are multiples of this; bytes of one chunk of heads at most.
-constexpr int kDsBlock = 128;
+constexpr int kDsBlock = 128, kDsSumKeys = 64;  // keys of a workgroup that sums it
 constexpr int64_t kDsBytes = int64_t(256) << 20;
 constexpr const char* kDsWord = "shared_ds";  // of TANDEM_DISABLE
 

@@ -187,9 +187,14 @@ int64_t ds_bytes(const Problem& p) { return 2 * ds_blocks(p.seq_kv) * ds_blocks(
 constexpr int64_t kDsWidth = 96;
 int64_t ds_heads(const Problem& p, const Caps& caps, const PathRow& row, const Launch& dkv,
                  const Launch& dq) {
+  const Overlay& bias = p.bias;
   const int64_t heads = p.batch * p.heads_kv, width = std::max(p.head_dim, p.head_dim_v);
   const bool plain = (p.normalizer == Normalizer::softmax || p.normalizer == Normalizer::elastic) &&
-                     !p.has_lengths() && !p.keep && p.wants(TANDEM_GRAD_K) && !dq.stores_d_bias;
+                     !p.has_lengths() && !p.keep && p.wants(TANDEM_GRAD_K);
+  const bool sums = p.wants(TANDEM_GRAD_BIAS) && bias.batch == 1;  // of all entries of a head
+  if (p.wants(TANDEM_GRAD_BIAS) && !(bias.heads == p.heads_q && bias.rows == p.seq_q &&
+                                     (sums || bias.batch == p.batch)))
+    return 0;
   const auto divides = [](int n) { return n > 0 && kDsBlock % n == 0; };
   const auto fits = [&](const Launch& l) {
     return l.matrix.m > 0 && l.matrix.k == l.matrix.n && l.flies && l.left_shared == 0 &&
@@ -199,36 +204,52 @@ int64_t ds_heads(const Problem& p, const Caps& caps, const PathRow& row, const L
       !plain || width <= kDsWidth || !fits(dkv) || !fits(dq) ||
       dq.tile.br > std::max(dq.d_blocks, dq.dv_blocks) * dq.matrix.k)
     return 0;
-  const int64_t most = kDsBytes / std::max<int64_t>(ds_bytes(p) * p.group(), 1);
+  const int64_t step = sums ? p.batch : 1;
+  const int64_t most = kDsBytes / std::max<int64_t>(ds_bytes(p) * p.group() * step, 1) * step;
   if (most >= heads) return heads;
   if (most * dkv.tiles * 10 < cores_of(caps) * 19) return 0;
-  return ceil_div(heads, ceil_div(heads, most));
+  const int64_t steps = heads / step, chunks = ceil_div(heads, most);
+  return ceil_div(steps, chunks) * step;
 }
 
-// Then the two launches become as many pairs as there are chunks.
-String share_ds(const Problem& p, const Caps& caps, const PathRow& row, Vec<Launch>* launches) {
+// Then the two launches become as many pairs as there are chunks, with a third one for d_bias.
+String share_ds(const Problem& p, const Caps& caps, const PathRow& row, const Form& form,
+                Vec<Launch>* launches) {
   size_t at = 0;
   while (at + 1 < launches->size() && !((*launches)[at].stem == Stem::bwd_dkv &&
                                         (*launches)[at + 1].stem == Stem::bwd_dq))
     ++at;
-  if (at + 1 >= launches->size()) return "";
-  const Launch dkv = (*launches)[at], dq = (*launches)[at + 1];
+  if (at + 1 >= launches->size() || (*launches)[at].matrix.m == 0) return "";
+  const Launch dkv = (*launches)[at];
+  Launch dq = (*launches)[at + 1];
+  dq.stores_d_bias = dq.sums_d_bias = false;
+  dq.entries = 1;
+  form(&dq);
+  dq.tiles = uint32_t(extent_of(p, dq).tiles);
   const int64_t heads = p.batch * p.heads_kv, most = ds_heads(p, caps, row, dkv, dq);
   if (most == 0) return "";
+  Launch dbias = dq;  // its workgroups
+  dbias.stem = Stem::bwd_dbias;
+  dbias.kernel = find_kernel(dbias.stem, row.backend, row.name);
+  dbias.tiles = uint32_t(ceil_div(p.seq_q, kDsBlock) * ceil_div(p.seq_kv, kDsSumKeys));
   Vec<Launch> shared(launches->begin(), launches->begin() + int64_t(at));
   for (int64_t first = 0; first < heads; first += most) {
-    for (Launch l : {dkv, dq}) {
-      const int64_t group = l.stem == Stem::bwd_dq ? p.group() : 1;
+    for (Launch l : {dkv, dq, dbias}) {
+      if (l.stem == Stem::bwd_dbias && !p.wants(TANDEM_GRAD_BIAS)) continue;
+      int64_t own = std::min(most, heads - first);
+      if (l.stem != Stem::bwd_dkv) own *= p.group();
+      if (l.stem == Stem::bwd_dbias && p.bias.batch == 1) own /= p.batch;
       l.shares_ds = true;
-      l.first_head = int(first * group);
-      l.heads = int(std::min(most, heads - first) * group);
-      l.waits = true;
-      const String why = set_groups(&l, double(l.tiles) * l.heads, caps);
+      l.first_head = int(first);
+      l.heads = int(own);
+      l.waits = l.stem != Stem::bwd_dbias;
+      const String why = set_groups(&l, double(l.tiles) * double(own), caps);
       if (!why.empty()) return why;
       shared.push_back(l);
     }
   }
-  shared.insert(shared.end(), launches->begin() + int64_t(at) + 2, launches->end());
+  for (size_t n = at + 2; n < launches->size(); ++n)
+    if ((*launches)[n].stem != Stem::bwd_dbias) shared.push_back((*launches)[n]);
   *launches = shared;
   return "";
 }
@@ -290,7 +311,7 @@ String make_launches(const Problem& p, const Caps& caps, const PathRow& row, int
     }
     launches->push_back(launch);
   }
-  const String why_not = share_ds(p, caps, row, launches);
+  const String why_not = share_ds(p, caps, row, form, launches);
   if (!why_not.empty()) return why_not;
   // What adds the parts of splits, all after the kernels that leave them.
   for (size_t n = 0, kernels = launches->size(); n < kernels; ++n) {
@@ -360,7 +381,7 @@ void lay_out_workspace(Plan* plan) {
   if (const Launch* d_q = plan->find(Stem::bwd_dq); d_q && d_q->sums_d_bias)
     place(true, &plan->bias_sums_offset, uint64_t(d_q->sums(p)));
   if (const Launch* d_q = plan->find(Stem::bwd_dq); d_q && d_q->shares_ds)
-    place(true, &plan->ds_offset, uint64_t(d_q->heads * ds_bytes(p) / 4));
+    place(true, &plan->ds_offset, uint64_t(d_q->heads * ds_bytes(p) / 4));  // of the first chunk
   if (const Launch* join = plan->find(Stem::fwd_join)) {
     place(true, &plan->o_parts_offset, join->splits * rows * uint64_t(part_pitch(p.head_dim_v)));
     place(true, &plan->lse_parts_offset, join->splits * rows);

@@ -39,6 +39,11 @@ const int STEP = 4; // src/tiles.h
 #include "coopmat/element.glsl"
 #include "coopmat/skip.glsl"
 
+#if TANDEM_DS
+#define DS_BIAS
+#include "coopmat/ds.glsl"
+#include "coopmat/sum_ds.glsl"
+#else
 const int S_STEPS = (D_BLOCKS + STEP - 1) / STEP, DP_STEPS = (DV_BLOCKS + STEP - 1) / STEP;
 const int ROW_VEC = WIDE != 0 ? (ROWS * STEP_CHUNKS + WG - 1) / WG : 1;
 const int COL_VEC = WIDE != 0 ? (COLS * STEP_CHUNKS + WG - 1) / WG : 1;
@@ -256,3 +261,4 @@ void main() {
     store_chunk(0, col0 + c, low, high);
   }
 }
+#endif

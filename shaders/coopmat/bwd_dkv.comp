@@ -83,7 +83,8 @@ const int STAT_TURNS = (STATS * COLS + WG - 1) / WG;
 void main() {
   Place place;
 #if TANDEM_DS
-  if (!place_in_chunk(own_index(), block.heads_q / block.group, block.first, block.heads, place)) return;
+  int chunk_head;
+  if (!place_in_chunk(1, chunk_head, place)) return;
 #else
   if (!find_place(block.heads_q / block.group, place)) return;
 #endif
@@ -121,7 +122,7 @@ void main() {
     View q = q_view(push.q, block.q, b, h, entry.seq_q, block.head_dim, (push.wide & 1u) != 0);
     View d_o = q_view(push.d_o, block.d_o, b, h, entry.seq_q, block.head_dim_v, (push.wide & 8u) != 0);
 #if TANDEM_DS
-    DsStore to = DsStore(ds_address(block.ds, int(own_index() % uint(block.heads)) * block.group + g, row0, 0));
+    DsStore to = DsStore(ds_address(block.ds, chunk_head * block.group + g, row0));
 #endif
     float stat[STAT_TURNS];
     Bias bias[STEP_BLOCKS];
@@ -218,9 +219,6 @@ void main() {
             PUT_OPERAND(ds, q, s[q], (s[q]))
           }
         }
-#if TANDEM_DS
-        EACH(r, RM) coopMatStore(ds[r], to.w, (BLOCK_ROW + r * MM) * DS_PITCH + i0 / 8, DS_PITCH, ROW_MAJOR);
-#endif
         if (BIAS_FIRST && !BIAS_EARLY) PIPE_BIAS
         EACH(d, MOST_OUT) {
           if (GRAD_V != 0 && d < DV_OUT) {
@@ -234,6 +232,9 @@ void main() {
             EACH(r, RM) acc_k[r][d] = coopMatMulAdd(ds[r], y, acc_k[r][d]);
           }
         }
+#if TANDEM_DS
+        EACH(r, RM) coopMatStore(ds[r], to.w, ds_chunk(i0, row0 % DS_BLOCK + BLOCK_ROW + r * MM), DS_PITCH, ROW_MAJOR);
+#endif
         if (COL_STEPS == 1) break; // no loop at all: addresses are constants then
       }
       NEXT_SLOT(slot)
