@@ -123,8 +123,7 @@ constexpr uint64_t kWorkspaceAlignment = 256;
 constexpr int kLineGroup = 128;
 constexpr int kDotRows = 8, kDotLanes = 16;
 
-// ds in the workspace: keys and query rows of a head are multiples of this; bytes of one chunk of heads at most.
-constexpr int kDsBlock = 128, kDsSumKeys = 64;  // keys of a workgroup that sums it
+// Bytes of ds in the workspace at most.
 constexpr int64_t kDsBytes = int64_t(256) << 20;
 constexpr const char* kDsWord = "shared_ds";  // of TANDEM_DISABLE
 

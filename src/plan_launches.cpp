@@ -231,6 +231,7 @@ String share_ds(const Problem& p, const Caps& caps, const PathRow& row, const Fo
   Launch dbias = dq;  // its workgroups
   dbias.stem = Stem::bwd_dbias;
   dbias.kernel = find_kernel(dbias.stem, row.backend, row.name);
+  dbias.shared_bytes = uint32_t(ds_sum_shared_bytes(dbias.tile.tr, dbias.matrix));
   dbias.tiles = uint32_t(ceil_div(p.seq_q, kDsBlock) * ceil_div(p.seq_kv, kDsSumKeys));
   Vec<Launch> shared(launches->begin(), launches->begin() + int64_t(at));
   for (int64_t first = 0; first < heads; first += most) {

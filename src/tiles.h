@@ -112,6 +112,14 @@ constexpr int matrix_shared_bytes(const MatrixTile& t, int64_t d, int64_t dv,
   return streamed + held + scratch + iota + stats;
 }
 
+// ds in the workspace, from bwd_dkv to bwd_dq and bwd_dbias (shaders/coopmat/ds.glsl): blocks of as many keys and query rows;
+// keys of a workgroup that makes d_bias of it, and the shared arrays of that.
+constexpr int kDsBlock = 128, kDsSumKeys = 64;
+constexpr int ds_sum_shared_bytes(int subgroups, const MatrixDims& shape) {
+  const int edge = shape.m > shape.n ? shape.m : shape.n;
+  return kDsBlock / 2 * (kDsSumKeys + 1) * 4 + subgroups * (shape.m * shape.n + 4 * edge) * 4 + edge * 4;
+}
+
 constexpr MatrixTile kMatrixTiles[] = {
 #define TANDEM_MATRIX_TILE(name, stem, max_d, subgroups, row_blocks, cols) \
   {#name, Stem::stem, max_d, subgroups, row_blocks, cols},

@@ -23,7 +23,11 @@ layout(push_constant) uniform Push {
 const int STEP = 4; // src/tiles.h
 #define STEP_CHUNKS (STEP * MK / 8)
 #define STEP_PITCH (STEP_CHUNKS + 1)
+#if TANDEM_DS
+#define STREAMED (64 * 65 / 4) // sum_ds.glsl: floats [64 query rows, SUM_KEYS + 1]
+#else
 #define STREAMED ((ROWS + COLS) * STEP_PITCH) // query rows, then keys
+#endif
 
 #include "tensor.glsl"
 #include "place.glsl"

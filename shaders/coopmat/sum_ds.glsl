@@ -4,7 +4,7 @@
 const int SUM_KEYS = 64;
 const int SUM_VEC = SUM_KEYS * DS_PITCH / WG; // chunks of an invocation, of as many keys
 const int TURN_PITCH = SUM_KEYS + 1;
-shared float turned[DS_BLOCK / 2 * TURN_PITCH];
+#define TURNED(n) streamed[(n) / 4][(n) % 4]
 
 float half_of(uint word, int k) {
   const uint bits = word >> 16 * k & 0xffffu;
@@ -50,14 +50,14 @@ void main() {
     EACH(i, SUM_VEC) {
       const int at = TID + i * WG, key = at / DS_PITCH, row = at % DS_PITCH * 8 - part * (DS_BLOCK / 2);
       if (row >= 0 && row < DS_BLOCK / 2)
-        EACH(k, 8) turned[(row + k) * TURN_PITCH + key] = k < 4 ? low[i][k & 3] : high[i][k & 3];
+        EACH(k, 8) TURNED((row + k) * TURN_PITCH + key) = floatBitsToUint(k < 4 ? low[i][k & 3] : high[i][k & 3]);
     }
     barrier();
     [[dont_unroll]] for (int at = TID; at < DS_BLOCK / 2 * SUM_KEYS / 8; at += WG) {
       const int row = at / (SUM_KEYS / 8), key = at % (SUM_KEYS / 8) * 8, from = row * TURN_PITCH + key;
       store_chunk(row0 + part * (DS_BLOCK / 2) + row, col0 + key,
-                  vec4(turned[from], turned[from + 1], turned[from + 2], turned[from + 3]),
-                  vec4(turned[from + 4], turned[from + 5], turned[from + 6], turned[from + 7]));
+                  uintBitsToFloat(uvec4(TURNED(from), TURNED(from + 1), TURNED(from + 2), TURNED(from + 3))),
+                  uintBitsToFloat(uvec4(TURNED(from + 4), TURNED(from + 5), TURNED(from + 6), TURNED(from + 7))));
     }
   }
 }
