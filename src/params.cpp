@@ -426,7 +426,6 @@ BwdDkvSpec bwd_dkv_spec(const Plan& plan, const Launch& l) {
   BwdDkvSpec s = key_spec<BwdDkvSpec>(plan, l);
   s.GRAD_K = plan.problem.wants(TANDEM_GRAD_K);
   s.GRAD_V = plan.problem.wants(TANDEM_GRAD_V);
-  s.SLOTS = uint32_t(l.slots);
   s.LEAVES_DS = l.shares_ds;
   return s;
 }
@@ -499,7 +498,6 @@ BwdDqSpec bwd_dq_spec(const Plan& plan, const Launch& l) {
   s.SUMS = !l.sums_d_bias ? 0 : plan.problem.batch > l.entries ? 1 : 2;
   s.ENTRIES = uint32_t(l.entries);
   s.TAKES_DS = l.shares_ds;
-  s.SLOTS = uint32_t(l.slots);
   return s;
 }
 

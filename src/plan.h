@@ -23,7 +23,6 @@ struct Launch {
   int row_blocks = 0;
   int left_shared = 0;                  // left operands that stay in shared memory
   bool flies = true;                    // the next tile's rows fly in registers
-  int slots = 1;                        // streamed tiles of each tensor in shared memory
   bool tensors = false;                 // the tile's own rows come and go by tensor addressing
   uint32_t tiles = 0;                   // workgroups of one head
   uint32_t total = 0;                   // workgroups with work: tiles x heads x batch
@@ -32,10 +31,12 @@ struct Launch {
   bool waits = false;          // reads what launches before it wrote
   bool stores_d_bias = false;  // bwd_dq: in place of bwd_dbias
   bool sums_d_bias = false;    // and as a sum over the batch, by way of the workspace
-  // ds of some heads goes by way of the workspace from bwd_dkv to bwd_dq: kv heads from
-  // first_head on, counted through the batch of the first, then of the next; and how many heads of its own that are.
+  // ds goes by way of the workspace from bwd_dkv to bwd_dq, and bwd_dbias, which then take turns, chunk by chunk: kv heads of
+  // one, of which the last may have fewer, and the launch's own. first_head: of a piece, counted through the batch
+  // entries of the first kv head, then those of the next one.
   bool shares_ds = false;
-  int first_head = 0, heads = 0;
+  uint32_t chunks = 1;
+  int kv_heads = 0, heads = 0, first_head = 0;
   int entries = 1;             // batch entries that a workgroup then takes at once
   int invocations() const;     // of a workgroup
   // bwd_dbias, bwd_ddist: what is summed, and how many workgroups share a sum; bwd_sum: their parts. fwd: how many
@@ -136,6 +137,13 @@ struct JoinShape {
 };
 // Floats of a row of o's parts: whole chunks of whatever kernel writes them.
 constexpr int64_t part_pitch(int64_t head_dim_v) { return (head_dim_v + 7) / 8 * 8; }
+
+// The plan's launches as they are dispatched, with those that take turns in pieces.
+struct Piece {
+  Launch launch;
+  size_t stamp;  // which launch of the plan it ends, counted from 1; 0: none
+};
+Vec<Piece> pieces_of(const Plan& plan);
 
 // The SPIR-V of a launch on a Vulkan path.
 String module_name(const Plan& plan, const Launch& launch);

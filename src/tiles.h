@@ -78,7 +78,7 @@ struct MatrixTile {
   int left = 0, flies = 1, size = 0, waves = 0;
   bool doubled = false;  // for operands that take twice the registers
   bool tensors = false;  // its own rows come and go by tensor addressing, not through shared memory
-  int slots = 1;         // streamed tiles of each tensor in shared memory: with two, one barrier a tile
+  bool ds = false;       // of bwd_dq where ds comes from the workspace
   constexpr int rows(const MatrixDims& shape) const { return subgroups * row_blocks * shape.m; }
   // Streamed rows; where matrices have 8 x 8 elements half of them, that is as many matrices.
   constexpr int step(const MatrixDims& shape) const {
@@ -98,8 +98,7 @@ constexpr int matrix_shared_bytes(const MatrixTile& t, int64_t d, int64_t dv,
   const int row = (matrix_blocks(d > dv ? d : dv, shape) * shape.k / 8 + 1) * 16;
   const int edge = shape.m > shape.n ? shape.m : shape.n;
   // K and V, Q and dO in bwd_dkv; and whole tiles of rows on their way in and out
-  const int slots = entries > 1 ? 1 : t.slots;
-  const int two = 2 * t.step(shape) * slots * entries, rows = t.rows(shape);
+  const int two = 2 * t.step(shape) * entries, rows = t.rows(shape);
   const int streamed = t.stem == Stem::bwd_dbias
                            ? (rows + t.step(shape)) * (kMatrixStep * shape.k / 8 + 1) * 16
                            : (t.left > 0 || t.tensors || two > rows ? two : rows) * row;
@@ -108,7 +107,7 @@ constexpr int matrix_shared_bytes(const MatrixTile& t, int64_t d, int64_t dv,
   const int scratch = t.subgroups * (shape.m * shape.n + 4 * edge) * 4;
   const int iota = edge * 4 + (entries > 1 ? t.subgroups * shape.m * 8 : 0);  // and rows' numbers
   const int stats =
-      t.stem == Stem::bwd_dkv ? slots * 3 * t.step(shape) * 4 : 0;  // numbers a row, streamed as well
+      t.stem == Stem::bwd_dkv ? 3 * t.step(shape) * 4 : 0;  // numbers a row, streamed as well
   return streamed + held + scratch + iota + stats;
 }
 
@@ -128,8 +127,8 @@ constexpr MatrixTile kMatrixTiles[] = {
   {#name, Stem::stem, max_d, subgroups, row_blocks, cols, left, flies, size, waves, true},
 #define TANDEM_TENSOR_TILE(name, stem, max_d, subgroups, row_blocks, cols) \
   {#name, Stem::stem, max_d, subgroups, row_blocks, cols, 0, 1, 0, 0, false, true},
-#define TANDEM_SLOTTED_TILE(name, stem, max_d, subgroups, row_blocks, cols) \
-  {#name, Stem::stem, max_d, subgroups, row_blocks, cols, 0, 1, 0, 0, false, false, 2},
+#define TANDEM_DS_TILE(name, stem, max_d, subgroups, row_blocks, cols) \
+  {#name, Stem::stem, max_d, subgroups, row_blocks, cols, 0, 1, 0, 0, false, false, true},
 #include "matrix_tiles.inc"
 };
 

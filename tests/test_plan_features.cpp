@@ -175,7 +175,9 @@ void check_plan(const Plan& plan, const Caps& caps) {
   for (size_t n = 0; n < plan.launches.size(); ++n) {
     const bool sum =
         plan.launches[n].stem == Stem::bwd_sum || plan.launches[n].stem == Stem::fwd_join;
-    CHECK(plan.launches[n].waits == ((n == 1 && delta) || (sum && !summed)));
+    const Launch& l = plan.launches[n];
+    const bool turns = l.shares_ds && l.stem != Stem::bwd_dbias;
+    CHECK(l.waits == ((n == 1 && delta) || (sum && !summed) || turns));
     summed |= sum;
   }
   // The workspace: nothing overlaps, nothing is misaligned, nothing is left over.
@@ -194,6 +196,7 @@ void check_plan(const Plan& plan, const Caps& caps) {
     const int64_t keys = (p.seq_kv + d_q->tile.bc - 1) / d_q->tile.bc * d_q->tile.bc;
     piece(plan.bias_sums_offset, p.batch > d_q->entries ? d_q->groups_x * d_q->tile.br * keys : 0);
   }
+  if (d_q && d_q->shares_ds) piece(plan.ds_offset, int64_t(ds_size(p, *d_q) / 4));
   if (const Launch* fused = plan.find(Stem::bwd_dkv_dq);
       fused && (p.wants(TANDEM_GRAD_Q) || hopper_set(p) != HopperSet::plain)) {
     int64_t heads = p.batch * p.heads_q;

@@ -28,7 +28,6 @@ layout(push_constant) uniform Push {
 #include "softmax.glsl"
 #include "weight.glsl"
 #define FLIPS true
-#define TAKES_SLOTS
 #include "coopmat/matrix.glsl"
 #include "coopmat/stage.glsl"
 #define OWNS_KEYS true
@@ -44,7 +43,7 @@ layout(push_constant) uniform Push {
 #endif
 
 // Of the streamed query rows: origin, delta, share.
-shared vec4 stats[SLOTS * 3 * COLS / 4];
+shared vec4 stats[3 * COLS / 4];
 const int STATS = NORM == ELASTIC ? 3 : 2;
 
 float fetch_stat(int head, int n, int col0) {
@@ -60,13 +59,13 @@ float fetch_stat(int head, int n, int col0) {
 #define OF_COL(x, q) x
 #define STEP_STATS(x, which) \
   ACC x;                     \
-  if (which < STATS) coopMatLoad(x, stats, stats_at + (which * COLS + n * MK) / 4, 0, ROW_MAJOR);
+  if (which < STATS) coopMatLoad(x, stats, (which * COLS + n * MK) / 4, 0, ROW_MAJOR);
 #else
 #define OF_COL(x, q) x[(q) % KN]
 #define STEP_STATS(x, which)                                                                         \
   ACC x[KN];                                                                                         \
   if (which < STATS) {                                                                               \
-    EACH(c, KN) coopMatLoad(x[c], stats, stats_at + (which * COLS + n * MK + c * MN) / 4, 0, ROW_MAJOR);        \
+    EACH(c, KN) coopMatLoad(x[c], stats, (which * COLS + n * MK + c * MN) / 4, 0, ROW_MAJOR);        \
   }
 #endif
 // Where the products begin with the bias: that of the next block goes to the scratch, and the one after that comes. Before the
@@ -115,7 +114,6 @@ void main() {
     EACH(d, DV_OUT) acc_v[r][d] = ACC(0.0);
   }
 
-  int slot = 0; // where the tile lies
   for (int g = 0; g < heads; g++) {
     const int h = hk * block.group + g, head = b * block.heads_q + h;
     set_head(b, h);
@@ -138,13 +136,12 @@ void main() {
     EACH(i, STAT_TURNS) if (TID + i * WG < STATS * COLS) stat[i] = fetch_stat(head, TID + i * WG, next * COLS);
     while (next < tiles.end) {
       const int t = next, col0 = t * COLS;
-      if (SLOTS == 1) barrier(); // the readers of the tile before are done
-      const int stats_at = slot > 0 ? 3 * COLS / 4 : 0;
-      put_tile(slot, stage_1, q, col0, D_CHUNKS);
-      put_tile(slot + SECOND, stage_2, d_o, col0, DV_CHUNKS);
+      barrier(); // the readers of the tile before are done
+      put_tile(0, stage_1, q, col0, D_CHUNKS);
+      put_tile(SECOND, stage_2, d_o, col0, DV_CHUNKS);
       EACH(i, STAT_TURNS) {
         const int n = TID + i * WG;
-        if (n < STATS * COLS) stats[stats_at + n / 4][n % 4] = stat[i];
+        if (n < STATS * COLS) stats[n / 4][n % 4] = stat[i];
       }
       barrier();
       next = next_tile(t + 1, tiles.end, row0, true);
@@ -159,7 +156,7 @@ void main() {
       // (580.159.04) 4 products run at 229 TFLOP/s instead of 276 at D 128, 298 instead of 340 at D 64.
       const bool partial = t < tiles.full_begin || t >= tiles.full_end;
       [[dont_unroll]] for (int n = 0; n < COL_STEPS; n++) {
-        const int at = slot + n * MK * PITCH, i0 = col0 + n * MK;
+        const int at = n * MK * PITCH, i0 = col0 + n * MK;
         ACC s[STEP_BLOCKS], dp[STEP_BLOCKS], slope[STEP_BLOCKS];
         if (BIAS_PIPED && !BIAS_FIRST) {
           put_bias(bias[0]);
@@ -237,7 +234,6 @@ void main() {
 #endif
         if (COL_STEPS == 1) break; // no loop at all: addresses are constants then
       }
-      NEXT_SLOT(slot)
     }
   }
 

@@ -27,7 +27,6 @@ layout(push_constant) uniform Push {
 #include "softmax.glsl"
 #include "weight.glsl"
 #define TAKES_ENTRIES
-#define TAKES_SLOTS
 #define ROUNDS_FAST true // 1 %; bwd_dkv gets slower
 #include "coopmat/matrix.glsl"
 #include "coopmat/stage.glsl"
@@ -130,16 +129,15 @@ void main() {
   if (SUMS != 0 && ENTRIES == 1) {
     EACH(r, RM) EACH(i, 2) LOAD_SUM(ahead[r][i], r, tiles.begin * NB + i)
   }
-  int slot = 0; // where the tile lies
   while (next < tiles.end) {
     const int t = next, col0 = t * COLS;
-    if (ENTRIES == 1 && SLOTS == 1) barrier(); // the readers of the tile before are done
+    if (ENTRIES == 1) barrier(); // the readers of the tile before are done
     Bias bias[STEP_BLOCKS];
     if (SPAN > 1) { // of all keys of the tile; anywhere else it costs more on an H100 (580.159.04)
       EACH(r, RM) fetch_bias(bias[r], row0, BLOCK_ROW + r * MM, col0, 0);
     }
-    put_tile(slot, stage_1, k, col0, D_CHUNKS);
-    put_tile(slot + SECOND, stage_2, v, col0, DV_CHUNKS);
+    put_tile(0, stage_1, k, col0, D_CHUNKS);
+    put_tile(SECOND, stage_2, v, col0, DV_CHUNKS);
     barrier();
     next = next_tile(t + 1, tiles.end, row0, false);
     if (next < tiles.end) {
@@ -156,7 +154,7 @@ void main() {
     // Rolled: see bwd_dkv.comp.
     [[dont_unroll]] for (int turn = 0; turn < COL_STEPS; turn++) {
       const int n = ENTRIES > 1 ? turn ^ TEAM ^ 1 : turn; // of two blocks the team's own is the last one
-      const int at = slot + n * MK * PITCH, j0 = col0 + n * MK;
+      const int at = n * MK * PITCH, j0 = col0 + n * MK;
       ACC s[STEP_BLOCKS], dp[STEP_BLOCKS], slope[STEP_BLOCKS];
       ACC sum[STEP_BLOCKS];
       EACH(q, STEP_BLOCKS) {
@@ -226,7 +224,6 @@ void main() {
       }
       if (COL_STEPS == 1) break; // no loop at all: addresses are constants then
     }
-    NEXT_SLOT(slot)
     if (ENTRIES > 1) {
       // The team's own block of ds, of both entries, joins the sum; or leaves, by way of the other's part of the scratch, which
       // now nobody else looks at.

@@ -104,20 +104,11 @@ const int DV_CHUNKS = DV_BLOCKS * MK / 8;
 // One more, so that the 16-byte reads of 8 rows hit different banks.
 const int PITCH = (D_BLOCKS > DV_BLOCKS ? D_CHUNKS : DV_CHUNKS) + 1;
 const int SECOND = COLS * PITCH;
-// SLOTS of each tensor's tiles, for kernels that ask for it: a tile is put while the one before is still read, and one barrier
-// a tile is enough.
-#ifdef TAKES_SLOTS
-const int TILES = 2 * SLOTS * COLS * PITCH;
-#define NEXT_SLOT(slot) slot = SLOTS > 1 ? 2 * COLS * PITCH - slot : 0;
-#else
-const int SLOTS = 1;
-const int TILES = 2 * COLS * PITCH;
-#endif
 #ifndef STREAMED
 // Two tiles of COLS rows, the second from SECOND on; behind them LEFT_SHARED left operands for which registers do not
 // suffice, the last ones that the kernel loads. And whole tiles of rows, on their way in and out.
 const int HELD = ROWS * PITCH;
-const int BOTH = TILES + LEFT_SHARED * HELD;
+const int BOTH = 2 * COLS * PITCH + LEFT_SHARED * HELD;
 #define STREAMED (BOTH > HELD ? BOTH : HELD)
 #endif
 #ifdef TAKES_ENTRIES

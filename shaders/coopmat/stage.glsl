@@ -98,8 +98,8 @@ void put_tile(int to, uvec4 stage[VEC], View t, int r0, int chunks) {
 // last LEFT_SHARED ones (left: how many are still to come, this one included), to stay there. On their way into registers
 // rows may use the place of those that are still to come. r0: the workgroup's first row. Everyone is done with the array
 // before and after.
-const int LOAD_AT = LEFT_SHARED > 0 ? TILES : 0;
-#define HELD_AT(left) (TILES + ((left) - 1) * HELD)
+const int LOAD_AT = LEFT_SHARED > 0 ? 2 * COLS * PITCH : 0;
+#define HELD_AT(left) (2 * COLS * PITCH + ((left) - 1) * HELD)
 #define LOAD_OPERANDS(x, left, t, r0, blocks, chunks)                                                 \
   barrier();                                                                                          \
   put_rows(LEFT_SHARED >= (left) ? HELD_AT(left) : LOAD_AT, ROWS, t, r0, chunks, false);              \

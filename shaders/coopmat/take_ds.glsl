@@ -33,13 +33,13 @@ void put_ds(int to, uvec4 stage[DS_VEC]) {
   }
 // A tile's turn: its numbers are two tiles on their way, as there is little to multiply meanwhile.
 #define TURN(k_from, ds_from)                                                                                        \
-  if (SLOTS == 1) barrier(); /* the readers of the tile before are done */                                           \
-  put_tile(slot, k_from, k, t * COLS, D_CHUNKS);                                                                     \
-  put_ds(slot + SECOND, ds_from);                                                                                    \
+  barrier(); /* the readers of the tile before are done */                                           \
+  put_tile(0, k_from, k, t * COLS, D_CHUNKS);                                                                     \
+  put_ds(SECOND, ds_from);                                                                                    \
   barrier();                                                                                                         \
   FETCH(k_from, ds_from, t + 2)                                                                                      \
   EACH(step, COL_STEPS) {                                                                                            \
-    const int at = slot + step * MK * PITCH;                                                                         \
+    const int at = step * MK * PITCH;                                                                         \
     OPERAND_A ds[RM];                                                                                                \
     EACH(r, RM) coopMatLoad(ds[r], streamed, SECOND + at + (BLOCK_ROW + r * MM) / 8, PITCH, COL_MAJOR);              \
     EACH(d, D_OUT) {                                                                                                 \
@@ -48,7 +48,6 @@ void put_ds(int to, uvec4 stage[DS_VEC]) {
       EACH(r, RM) acc[r][d] = coopMatMulAdd(ds[r], y, acc[r][d]);                                                    \
     }                                                                                                                \
   }                                                                                                                  \
-  NEXT_SLOT(slot)                                                                                                    \
   if (++t >= tiles.end) break;
 
 void main() {
@@ -63,7 +62,7 @@ void main() {
   EACH(r, RM) EACH(d, D_OUT) acc[r][d] = ACC(0.0);
   FETCH(k_stage, ds_stage, tiles.begin)
   FETCH(k_ahead, ds_ahead, tiles.begin + 1)
-  int slot = 0, t = tiles.begin; // where the tile lies
+  int t = tiles.begin;
   if (t < tiles.end) [[dont_unroll]] for (;;) {
     TURN(k_stage, ds_stage)
     TURN(k_ahead, ds_ahead)

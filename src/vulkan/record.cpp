@@ -91,7 +91,7 @@ Status VulkanProgram::record(tandem_stream stream, const tandem_args& args,
                                nullptr);
     vk.vkCmdPushConstants(cmd, layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, push.bytes, push.data);
     vk.vkCmdDispatch(cmd, d.launch->groups_x, d.launch->groups_y, 1);
-    stamp(size_t(&d - dispatches_.data()) + 1);
+    if (d.stamp) stamp(d.stamp);
   }
   return Status();
 }
