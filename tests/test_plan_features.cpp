@@ -129,8 +129,14 @@ void check_plan(const Plan& plan, const Caps& caps) {
       continue;
     }
     const auto [tiles, slices] = groups_of(p, l);
-    CHECK(int64_t(l.tiles) == tiles);
-    CHECK(int64_t(l.total) == tiles * slices);
+    if (l.shares_ds) {  // of one chunk
+      const int64_t blocks = (p.seq_q + 127) / 128 * ((p.seq_kv + 63) / 64);
+      CHECK(int64_t(l.tiles) == (l.stem == Stem::bwd_dbias ? blocks : tiles));
+      CHECK(l.total == l.tiles * uint32_t(l.heads));
+    } else {
+      CHECK(int64_t(l.tiles) == tiles);
+      CHECK(int64_t(l.total) == tiles * slices);
+    }
     if (l.hopper < 0) CHECK(uint64_t(l.groups_x) * l.groups_y >= l.total);
     CHECK(l.shared_bytes <= caps.shared_bytes);
     if (l.stem == Stem::bwd_sum) {
