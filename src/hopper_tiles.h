@@ -8,6 +8,8 @@
 namespace tandem {
 
 constexpr int kMaxShared = 232448;  // of a workgroup of compute capability 9.0
+// Forward kernels multiply scores by a scale beyond this after they are compared, and after a distance bias; by others before.
+constexpr float kPlainScale = 1e-12f;
 
 // ---- fwd ----
 // A workgroup: `groups` warpgroups of 64 query rows each, and one more, of which a warp copies. Boxes of the maps:
@@ -60,26 +62,28 @@ constexpr int fwd_bias_shared_bytes(const FwdTile& t) {
   return !t.apart && t.bc % 64 == 0 && bytes <= kMaxShared ? bytes : 0;
 }
 
-// Elastic softmax: K and V share `stages` places. Each warpgroup has the head's distance bias behind them, with zeros for all
-// distances of a tile that has any with an entry.
-constexpr FwdTile fwd_elastic_tile(const FwdTile& t) {
-  return {t.name, t.d, t.dv, t.groups, t.bc, t.d <= 64 ? 8 : 4, false, false, 0, 0};
+// Elastic softmax: K and V share places. Each warpgroup has the head's distance bias behind them, with zeros for all
+// distances of a tile that has any with an entry. Where warpgroups go apart, as many places as there is room for, and what is
+// told of four tiles.
+constexpr int kFwdDistWindow = 2048, kElasticNoticeBytes = 16;
+constexpr int fwd_elastic_q_stages(const FwdTile& t) { return t.d <= 128 ? 2 : 1; }
+constexpr int fwd_elastic_place(const FwdTile& t) {
+  return t.bc * 128 * fwd_panels(t.d > t.dv ? t.d : t.dv);
 }
-constexpr int kFwdDistWindow = 2048;
-constexpr int fwd_elastic_q_stages(const FwdTile& elastic) { return elastic.d <= 128 ? 2 : 1; }
-constexpr int fwd_elastic_place(const FwdTile& elastic) {
-  return elastic.bc * 128 * fwd_panels(elastic.d > elastic.dv ? elastic.d : elastic.dv);
-}
-constexpr int fwd_dist_pad(const FwdTile& elastic) { return 64 + elastic.bc; }
-constexpr int fwd_dist_entries(const FwdTile& elastic) {
-  return kFwdDistWindow + 2 * fwd_dist_pad(elastic);
-}
-constexpr int fwd_elastic_shared_bytes(const FwdTile& row) {
-  if (row.apart) return kMaxShared + 1;  // no kernel
-  const FwdTile t = fwd_elastic_tile(row);
+constexpr int fwd_dist_pad(const FwdTile& t) { return 64 + t.bc; }
+constexpr int fwd_dist_entries(const FwdTile& t) { return kFwdDistWindow + 2 * fwd_dist_pad(t); }
+constexpr int fwd_elastic_shared_bytes(const FwdTile& t, int places) {
   const int q_stages = fwd_elastic_q_stages(t);
-  return 1024 + 128 * q_stages * t.rows() * fwd_panels(t.d) + t.stages * fwd_elastic_place(t) +
-         t.groups * fwd_dist_entries(t) * 4 + 16 * (q_stages + t.stages);
+  return 1024 + 128 * q_stages * t.rows() * fwd_panels(t.d) + places * fwd_elastic_place(t) +
+         t.groups * fwd_dist_entries(t) * 4 + 16 * (q_stages + places) +
+         (t.apart ? kApartNotices * kElasticNoticeBytes : 0);
+}
+constexpr int fwd_elastic_places(const FwdTile& t) {
+  return t.apart ? (kMaxShared - fwd_elastic_shared_bytes(t, 0)) / (fwd_elastic_place(t) + 16)
+                 : (t.d <= 64 ? 8 : 4);
+}
+constexpr int fwd_elastic_shared_bytes(const FwdTile& t) {
+  return fwd_elastic_shared_bytes(t, fwd_elastic_places(t));
 }
 
 // entmax: behind the barriers words of the search, a bit for each of the first kSupportTiles tiles of keys of a warpgroup (two

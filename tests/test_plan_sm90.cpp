@@ -192,6 +192,12 @@ TEST_CASE("sm90 takes lengths, sinks, softcap, ALiBi, masks and dropout with sof
                {"fwd f16 hq2 sq300 sk8200 d64 tile=256x64", "h64a"},
                {"fwd f16 b2 hq2 sq3000 d64 kv_padded", "h64"},
                {"fwd f16 hq2 sq3000 d64 elastic", "h64"},
+               {"fwd f16 hq2 sq3000 d64 elastic causal_top_left", "h64a"},
+               {"fwd f16 hq2 sq300 d128 elastic causal_top_left", "h128a"},
+               {"fwd f16 hq2 sq3000 sk3064 d128 elastic dist=9 causal_bottom_right", "h128a"},
+               {"fwd f16 hq2 sq3000 sk3065 d128 elastic dist=9 causal_bottom_right", "h128"},
+               {"fwd f16 hq2 sq3000 sk2999 d64 elastic causal_top_left", "h64"},
+               {"fwd f16 hq2 sq3000 d64 elastic causal_top_left left=99", "h64"},
                {"fwd f16 hq2 sq3000 d128 entmax=1.5", "h128"},
                {"fwd f16 hq2 sq2048 d128", "h128a"},
                {"fwd f16 hq2 sq2047 d128", "h128"},
@@ -362,9 +368,8 @@ TEST_CASE("sm90: elastic softmax") {
     CHECK(plan.unordered() == 0);
     CHECK(plan.zeroed_size == 0);
   }
-  for (const char* words : {"elastic", "elastic dist=512"}) {
-    const Plan plan =
-        plan_of(std::string("fwd f16 b2 hq8 hk2 sq300 d128 causal_top_left ") + words);
+  for (const char* words : {"sq300 elastic", "sq300 elastic dist=512", "sq3000 elastic dist=512"}) {
+    const Plan plan = plan_of(std::string("fwd f16 b2 hq8 hk2 d128 causal_top_left ") + words);
     REQUIRE(std::string(plan.path) == "sm90");
     const Launch& l = plan.launches[0];
     CHECK(l.shared_bytes == uint32_t(fwd_elastic_shared_bytes(kFwdTiles[l.hopper])));
