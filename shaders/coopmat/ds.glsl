@@ -3,7 +3,7 @@
 // and as many query rows, by keys and then by query rows, each contiguous, 16-bit elements by chunks of 8.
 const int DS_BLOCK = 128; // kDsBlock, src/plan.h
 const int DS_PITCH = DS_BLOCK / 8; // chunks of a key
-layout(buffer_reference, std430, buffer_reference_align = 16) writeonly buffer DsStore { uvec4 w[]; };
+layout(buffer_reference, std430, buffer_reference_align = 16) buffer DsStore { uvec4 w[]; };
 
 // Where blocks begin of the launch's n-th head, and of its keys from key on. from: behind delta, in 256 bytes.
 uvec2 ds_address(uint from, int n, int key) {

@@ -6,7 +6,7 @@ const int SUM_VEC = SUM_KEYS * DS_PITCH / WG; // chunks of an invocation, of as 
 const int TURN_PITCH = SUM_KEYS + 1;
 #define TURNED(n) streamed[(n) / 4][(n) % 4]
 
-float half_of(uint word, int k) {
+float ds_half(uint word, int k) {
   const uint bits = word >> 16 * k & 0xffffu;
 #if TANDEM_BF16
   return uintBitsToFloat(bits << 16);
@@ -37,8 +37,8 @@ void main() {
       uvec4 words[SUM_VEC];
       EACH(i, SUM_VEC) words[i] = from.w[first + i * WG];
       EACH(i, SUM_VEC) {
-        low[i] += vec4(half_of(words[i].x, 0), half_of(words[i].x, 1), half_of(words[i].y, 0), half_of(words[i].y, 1));
-        high[i] += vec4(half_of(words[i].z, 0), half_of(words[i].z, 1), half_of(words[i].w, 0), half_of(words[i].w, 1));
+        low[i] += vec4(ds_half(words[i].x, 0), ds_half(words[i].x, 1), ds_half(words[i].y, 0), ds_half(words[i].y, 1));
+        high[i] += vec4(ds_half(words[i].z, 0), ds_half(words[i].z, 1), ds_half(words[i].w, 0), ds_half(words[i].w, 1));
       }
     }
   }
