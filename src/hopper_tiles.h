@@ -187,7 +187,8 @@ constexpr int bwd_shared_bytes(const BwdShape& s) {
 constexpr int bwd_bias_stages(const BwdShape& s) { return s.br * s.bc > 64 * 128 ? 1 : 2; }
 constexpr int bwd_bias_places(const BwdShape& s) { return s.ds_stages + bwd_bias_stages(s); }
 constexpr int bwd_bias_shared_bytes(const BwdShape& s) {
-  return bwd_shared_bytes(s) + bwd_bias_stages(s) * bwd_ds_bytes(s) + 3 * bwd_bias_places(s) * 8 + 16;
+  return bwd_shared_bytes(s) + bwd_bias_stages(s) * bwd_ds_bytes(s) + 3 * bwd_bias_places(s) * 8 +
+         16;
 }
 // Clusters that sum d_bias come in rounds of as many as the device has at a time. Of the last round, if it is not full, each
 // tile of keys is shared by several clusters, which have parts of its queries and add up d_k and d_v by way of the workspace.

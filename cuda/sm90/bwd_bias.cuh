@@ -360,7 +360,8 @@ struct Bias {
                                       float4* parts, bool begun, bool last, uint written,
                                       int parity) {
     constexpr int ALL = BR / 8, FAR = 2, NEAR = 2;  // rows of a thread; on their way
-    const uint own = from + panel_at(share.first, piece), other = cluster_address(own, cluster_rank() ^ 1);
+    const uint own = from + panel_at(share.first, piece),
+               other = cluster_address(own, cluster_rank() ^ 1);
     float4 y[NEAR][2];
     if (begun) {
 #pragma unroll
@@ -393,8 +394,7 @@ struct Bias {
         if (m + FAR < ALL) x[n] = cluster_words(other + (m + n + FAR) * (8 * 128));
         if (begun && m + n + NEAR < ALL) {
 #pragma unroll
-          for (int h = 0; h < 2; ++h)
-            y[n % NEAR][h] = __ldcg(parts + (2 * (n + NEAR) + h) * 64);
+          for (int h = 0; h < 2; ++h) y[n % NEAR][h] = __ldcg(parts + (2 * (n + NEAR) + h) * 64);
         }
         if (last) {
           if (share.first + (m + n) * 8 < share.rows) put<T>(share, to, sum);
@@ -478,7 +478,6 @@ struct Bias {
   }
 };
 
-
 // One after the other, what the cluster works on, as often as its passes say: run(walk) for each, by all warps in their roles.
 // In between the barriers begin anew.
 template <int ROW, bool PASSES, typename Run>
@@ -519,8 +518,7 @@ TANDEM_DEVICE void in_rounds(const BwdDkvDqBiasParams& params, Run&& run) {
 template <bool PASSES>
 TANDEM_DEVICE uint fetch(const BwdDkvDqBiasParams& params) {
   uint* counter = reinterpret_cast<uint*>(params.bias.counter);
-  if (PASSES && turns_taken(counter) >= uint(params.bias.limit))
-    return Bias::kNothing;
+  if (PASSES && turns_taken(counter) >= uint(params.bias.limit)) return Bias::kNothing;
   const uint next = uint(params.bias.first) + atomicAdd(counter, 1u);
   return next < uint(params.bias.items) ? next : Bias::kNothing;
 }
@@ -552,8 +550,7 @@ __global__ void __launch_bounds__(kBwdThreads, 1)
       const int warp = __shfl_sync(~0u, fresh_thread() / 32, 0);
       if (warp == 0) {
         load_tiles(params, walk, memory);
-        const bool last =
-            !PASSES || Bias::Now<ROW>(memory).pass() + 1 == uint(params.bias.passes);
+        const bool last = !PASSES || Bias::Now<ROW>(memory).pass() + 1 == uint(params.bias.passes);
         if (fresh_thread() == 0 && last && params.bias.counter && cluster_rank() == 0) {
           const uint item = fetch<PASSES>(params);
           for (uint rank = 0; rank < cluster_size(); ++rank)
@@ -571,8 +568,7 @@ __global__ void __launch_bounds__(kBwdThreads, 1)
     in_rounds<ROW, PASSES>(params, [&](const Memory<ROW, Bias>& memory, const Walk& walk) {
       multiply<T, ROW, Bias, true, true>(params, walk, memory);
       // The last tile's sums are taken: the barrier is as it was.
-      if (walk.span.begin < walk.span.end)
-        named_sync(kDqEmpty + fresh_thread() / 128 - 1, 160);
+      if (walk.span.begin < walk.span.end) named_sync(kDqEmpty + fresh_thread() / 128 - 1, 160);
     });
   }
   // The kernel after this one must not begin before the one beside it ends.
