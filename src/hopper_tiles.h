@@ -8,6 +8,8 @@
 namespace tandem {
 
 constexpr int kMaxShared = 232448;  // of a workgroup of compute capability 9.0
+// Forward kernels multiply scores by a scale beyond this after they are compared, and after a distance bias; by others before.
+constexpr float kPlainScale = 1e-12f;
 
 // ---- fwd ----
 // A workgroup: `groups` warpgroups of 64 query rows each, and one more, of which a warp copies. Boxes of the maps:
@@ -60,26 +62,28 @@ constexpr int fwd_bias_shared_bytes(const FwdTile& t) {
   return !t.apart && t.bc % 64 == 0 && bytes <= kMaxShared ? bytes : 0;
 }
 
-// Elastic softmax: K and V share `stages` places. Each warpgroup has the head's distance bias behind them, with zeros for all
-// distances of a tile that has any with an entry.
-constexpr FwdTile fwd_elastic_tile(const FwdTile& t) {
-  return {t.name, t.d, t.dv, t.groups, t.bc, t.d <= 64 ? 8 : 4, false, false, 0, 0};
+// Elastic softmax: K and V share places. Each warpgroup has the head's distance bias behind them, with zeros for all
+// distances of a tile that has any with an entry. Where warpgroups go apart, as many places as there is room for, and what is
+// told of four tiles.
+constexpr int kFwdDistWindow = 2048, kElasticNoticeBytes = 16;
+constexpr int fwd_elastic_q_stages(const FwdTile& t) { return t.d <= 128 ? 2 : 1; }
+constexpr int fwd_elastic_place(const FwdTile& t) {
+  return t.bc * 128 * fwd_panels(t.d > t.dv ? t.d : t.dv);
 }
-constexpr int kFwdDistWindow = 2048;
-constexpr int fwd_elastic_q_stages(const FwdTile& elastic) { return elastic.d <= 128 ? 2 : 1; }
-constexpr int fwd_elastic_place(const FwdTile& elastic) {
-  return elastic.bc * 128 * fwd_panels(elastic.d > elastic.dv ? elastic.d : elastic.dv);
-}
-constexpr int fwd_dist_pad(const FwdTile& elastic) { return 64 + elastic.bc; }
-constexpr int fwd_dist_entries(const FwdTile& elastic) {
-  return kFwdDistWindow + 2 * fwd_dist_pad(elastic);
-}
-constexpr int fwd_elastic_shared_bytes(const FwdTile& row) {
-  if (row.apart) return kMaxShared + 1;  // no kernel
-  const FwdTile t = fwd_elastic_tile(row);
+constexpr int fwd_dist_pad(const FwdTile& t) { return 64 + t.bc; }
+constexpr int fwd_dist_entries(const FwdTile& t) { return kFwdDistWindow + 2 * fwd_dist_pad(t); }
+constexpr int fwd_elastic_shared_bytes(const FwdTile& t, int places) {
   const int q_stages = fwd_elastic_q_stages(t);
-  return 1024 + 128 * q_stages * t.rows() * fwd_panels(t.d) + t.stages * fwd_elastic_place(t) +
-         t.groups * fwd_dist_entries(t) * 4 + 16 * (q_stages + t.stages);
+  return 1024 + 128 * q_stages * t.rows() * fwd_panels(t.d) + places * fwd_elastic_place(t) +
+         t.groups * fwd_dist_entries(t) * 4 + 16 * (q_stages + places) +
+         (t.apart ? kApartNotices * kElasticNoticeBytes : 0);
+}
+constexpr int fwd_elastic_places(const FwdTile& t) {
+  return t.apart ? (kMaxShared - fwd_elastic_shared_bytes(t, 0)) / (fwd_elastic_place(t) + 16)
+                 : (t.d <= 64 ? 8 : 4);
+}
+constexpr int fwd_elastic_shared_bytes(const FwdTile& t) {
+  return fwd_elastic_shared_bytes(t, fwd_elastic_places(t));
 }
 
 // entmax: behind the barriers words of the search, a bit for each of the first kSupportTiles tiles of keys of a warpgroup (two
@@ -182,6 +186,11 @@ constexpr int bwd_shared_bytes(const BwdShape& s) {
   return bwd_at_barriers(s) + (1 + 2 * (s.q_stages + s.do_stages)) * 8;
 }
 
+// Of heads up to 128, where nothing else takes the room: a second place for a tile of d_q, which another warp adds.
+constexpr int bwd_second_dq_bytes(const BwdShape& s) { return s.wide ? 0 : 2 * 16384; }
+constexpr int bwd_plain_shared_bytes(const BwdShape& s) {
+  return bwd_shared_bytes(s) + bwd_second_dq_bytes(s);
+}
 // With a dense bias: tiles of it, whose places dS takes over, and further ones beside those for dS; three barriers each. And words
 // about what a cluster works on.
 constexpr int bwd_bias_stages(const BwdShape& s) { return s.br * s.bc > 64 * 128 ? 1 : 2; }
@@ -241,7 +250,7 @@ constexpr int bwd_elastic_shared_bytes(const BwdShape& s) {
 // With lengths: a barrier.
 // And softcap and ALiBi, which keep numbers of each element.
 constexpr bool has_full_kernel(const BwdShape& s) { return !s.wide && s.br <= 64; }
-constexpr int bwd_lengths_shared_bytes(const BwdShape& s) { return bwd_shared_bytes(s) + 8; }
+constexpr int bwd_lengths_shared_bytes(const BwdShape& s) { return bwd_plain_shared_bytes(s) + 8; }
 // And masks, dropout and a distance bias: bits of tiles, what softcap leaves of gradients, and words about the walk.
 constexpr int kBwdWalkBytes = 48;
 constexpr int bwd_all_left_bytes(const BwdShape& s) { return s.br * s.bc * 2; }
@@ -250,12 +259,12 @@ constexpr int bwd_all_bytes(const BwdShape& s) {
 }
 constexpr bool has_all_kernel(const BwdShape& s) {
   return has_full_kernel(s) && s.bc == kBitsKeys &&
-         bwd_lengths_shared_bytes(s) + bwd_all_bytes(s) <= kMaxShared;
+         bwd_shared_bytes(s) + 8 + bwd_all_bytes(s) <= kMaxShared;
 }
 // Where there are registers for what changes scores, too.
 constexpr bool has_all_scores(const BwdShape& s) { return has_all_kernel(s) && s.d <= 96; }
 constexpr int bwd_all_shared_bytes(const BwdShape& s) {
-  return has_all_kernel(s) ? bwd_lengths_shared_bytes(s) + bwd_all_bytes(s) : 0;
+  return has_all_kernel(s) ? bwd_shared_bytes(s) + 8 + bwd_all_bytes(s) : 0;
 }
 constexpr int kMaxCluster = 8;  // workgroups, on every device
 
@@ -283,6 +292,12 @@ constexpr int64_t bwd_turns_bytes(const BwdShape& s, int64_t batch_heads, int64_
 constexpr int64_t bwd_counts_bytes(int64_t batch, int64_t heads_kv) { return batch * heads_kv * 4; }
 // Sums of a head of keys that its last workgroup rounds; more of them are rounded faster by all multiprocessors.
 constexpr int64_t kRoundedBytes = 1 << 20;
+
+// Parts of d_dist_bias that bwd_dkv_ddist's workgroups leave: of each head of keys who comes last adds them up, in order. Two warps
+// do, each for the entries that the same warps of the others left, so there are two counts of who has come. With more than this to
+// add for a thread, bwd_sum is faster.
+constexpr int64_t sum_counts_bytes(int64_t heads_kv) { return 2 * heads_kv * 4; }
+constexpr bool sums_at_once(int64_t entries, int64_t parts) { return entries * parts <= 64; }
 
 // ---- bwd_row_dq of elastic softmax: 128 queries a workgroup, kBwdThreads threads; boxes of k and v have bc rows ----
 struct RowShape {

@@ -56,10 +56,18 @@ FwdTile sm90_fwd_tile(const Problem& p, int row) {
 // Optional inputs that change scores (or, in backward, what their gradients need).
 constexpr uint32_t kScores = kHasSoftcap | kHasAlibi | kHasDistBias;
 
+// Whether warpgroups that go apart (cuda/sm90/fwd_elastic_apart.cuh) have elastic softmax: a causal mask whose diagonal goes
+// along blocks of 64 rows and keys, and a scale that a score is multiplied by after its bias.
+bool on_blocks(const Problem& p) {
+  return p.band.right == 0 && p.band.left == TANDEM_BAND_OPEN && p.band.off % 64 == 0 &&
+         p.seq_q - 1 + p.band.off < p.seq_kv && p.scale > kPlainScale;
+}
+
 // 0: no kernel.
 int sm90_fwd_bytes(const Problem& p, const FwdTile& t) {
-  if (t.apart && hopper_set(p) != HopperSet::plain) return 0;
-  switch (hopper_set(p)) {
+  const HopperSet set = hopper_set(p);
+  if (t.apart && set != HopperSet::plain && !(set == HopperSet::elastic && on_blocks(p))) return 0;
+  switch (set) {
     case HopperSet::bias:
       return fwd_bias_shared_bytes(t);
     case HopperSet::elastic:
@@ -88,7 +96,7 @@ int sm90_bwd_bytes(const Problem& p, const BwdShape& s) {
     case HopperSet::all:
       return has_all_scores(s) || p.extras(~kScores).empty() ? bwd_all_shared_bytes(s) : 0;
     default:
-      return bwd_shared_bytes(s);
+      return bwd_plain_shared_bytes(s);
   }
 }
 
@@ -110,11 +118,13 @@ String row_refusal(const Problem& p, const Caps& caps, const FwdTile& t) {
         forced(p, t.rows(), t.bc), alpha_refusal(p, t.d)})
     if (!why.empty()) return why;
   if (sm90_fwd_bytes(p, t) == 0)
-    return t.apart                              ? "its kernel has softmax alone"
-           : p.bias                             ? "it has no room for tiles of the bias"
+    return t.apart  ? "its kernels have softmax alone, or elastic softmax with a causal mask whose "
+                      "diagonal goes "
+                      "along blocks of 64 rows and keys"
+           : p.bias ? "it has no room for tiles of the bias"
            : p.normalizer == Normalizer::entmax ? "it has no room for candidates"
                                                 : "it has no kernel with lengths";
-  if (p.tile_rows == 0 && p.tile_cols == 0 &&
+  if (hopper_set(p) == HopperSet::plain && p.tile_rows == 0 && p.tile_cols == 0 &&
       (p.seq_kv < t.from || (t.to > 0 && !p.banded() && p.seq_kv > t.to)))
     return text("for %lld keys another tile is faster", (long long)p.seq_kv);
   return no_room(caps, sm90_fwd_bytes(p, t), t.threads());

@@ -100,6 +100,18 @@ TEST_CASE("features: a few combinations with all of them") {
 TEST_CASE("features: elastic softmax and a distance bias alone") {
   check(with({"elastic", "dist_bias"}, TANDEM_F16, {2, 4, 2, 70, 101, 32, 32}, kBottomRight),
         seed_of("fixed", 1), sparse());
+  // Forward on Hopper: exponentials that are kept, rows that see nothing, rows that fill no tile.
+  bool hopper = at_least(Tier::device);
+  for (const Target& t : targets()) hopper |= t.path == "sm90";
+  if (!hopper) return;
+  const auto forward = [](std::initializer_list<const char*> names, tandem_dtype dtype,
+                          const Shape& shape, const Mask& mask, uint64_t seed) {
+    check(with(names, dtype, shape, mask, TANDEM_FORWARD), seed_of("fixed", seed), sparse());
+  };
+  forward({"elastic"}, TANDEM_F16, {1, 2, 2, 330, 330, 72, 72}, kTopLeft, 2);
+  forward({"elastic", "dist_bias"}, TANDEM_BF16, {2, 4, 2, 300, 364, 32, 32}, kBottomRight, 3);
+  forward({"elastic", "dist_bias"}, TANDEM_F16, {1, 2, 1, 330, 266, 128, 64}, kBottomRight, 4);
+  forward({"elastic", "dist_bias"}, TANDEM_F16, {1, 2, 1, 270, 301, 64, 64}, kBottomRight, 5);
 }
 
 // What cuda.sm90 alone has kernels of its own for; elsewhere the combinations above reach all that runs here.

@@ -192,6 +192,12 @@ TEST_CASE("sm90 takes lengths, sinks, softcap, ALiBi, masks and dropout with sof
                {"fwd f16 hq2 sq300 sk8200 d64 tile=256x64", "h64a"},
                {"fwd f16 b2 hq2 sq3000 d64 kv_padded", "h64"},
                {"fwd f16 hq2 sq3000 d64 elastic", "h64"},
+               {"fwd f16 hq2 sq3000 d64 elastic causal_top_left", "h64a"},
+               {"fwd f16 hq2 sq300 d128 elastic causal_top_left", "h128a"},
+               {"fwd f16 hq2 sq3000 sk3064 d128 elastic dist=9 causal_bottom_right", "h128a"},
+               {"fwd f16 hq2 sq3000 sk3065 d128 elastic dist=9 causal_bottom_right", "h128"},
+               {"fwd f16 hq2 sq3000 sk2999 d64 elastic causal_top_left", "h64"},
+               {"fwd f16 hq2 sq3000 d64 elastic causal_top_left left=99", "h64"},
                {"fwd f16 hq2 sq3000 d128 entmax=1.5", "h128"},
                {"fwd f16 hq2 sq2048 d128", "h128a"},
                {"fwd f16 hq2 sq2047 d128", "h128"},
@@ -290,7 +296,8 @@ TEST_CASE(
           CHECK(fused.total == fused.tiles * p.heads_kv * p.batch);
           CHECK(fused.groups_x * fused.groups_y == fused.total);
           CHECK(fused.invocations() == kBwdThreads);
-          CHECK(fused.shared_bytes == uint32_t(bwd_shared_bytes(s)));
+          CHECK(fused.shared_bytes ==
+                uint32_t(bwd_shared_bytes(s) + 2 * 16384));  // d_q's second place
           CHECK((cast == nullptr) == (p.heads_q / p.heads_kv * p.seq_q * d * 4 <= 1 << 20));
           if (cast) {
             CHECK(cast->total == ceil_div(p.seq_q, 64) * ceil_div(s.d, 64) * p.heads_q * p.batch);
@@ -313,9 +320,31 @@ TEST_CASE(
           CHECK(turns.zeroed_size ==
                 uint64_t(sums + (cast ? numbers : ceil_div(numbers, 256) * 256 + counts)));
           CHECK(turns.unordered() == 0);
-          CHECK(bwd_dkv_dq_block(turns, *turns.find(Stem::bwd_dkv_dq)).in_turn == 1);
+          const int64_t walk = p.heads_q / p.heads_kv * ceil_div(p.seq_q, s.br);
+          const int64_t beside = p.band.right == TANDEM_BAND_OPEN
+                                     ? 5 * caps.cores / (4 * std::min<int64_t>(fused.tiles, walk))
+                                     : 1;
+          CHECK(bwd_dkv_dq_block(turns, *turns.find(Stem::bwd_dkv_dq)).in_turn ==
+                std::max<int64_t>(1, beside));
           CHECK(bwd_dkv_dq_block(plan, fused).in_turn == 0);
         }
+}
+
+TEST_CASE("sm90: in a fixed order as many heads side by side as the device has tiles of keys for") {
+  const auto beside = [](const std::string& line) {
+    const Plan plan = plan_of("bwd bf16 b4 hq8 d64 deterministic " + line);
+    return bwd_dkv_dq_block(plan, *plan.find(Stem::bwd_dkv_dq)).in_turn;
+  };
+  CHECK(beside("sq1024 sk1024") == 20);
+  CHECK(beside("sq4096 sk4096") == 5);
+  CHECK(beside("sq256 sk4096") == 82);  // short walks
+  CHECK(beside("hk2 sq256 sk4096") == 20);
+  CHECK(beside("sq1024 sk1024 bias:bf16:1x8x1024 d_bias:bf16") == 20);
+  CHECK(beside("sq1024 sk1024 kv_padded") == 20);
+  CHECK(beside("sq16384 sk16384") == 1);
+  // Each begins where it is the first.
+  CHECK(beside("sq1024 sk1024 causal_top_left") == 1);
+  CHECK(beside("sq1024 sk1024 left=100 right=100") == 1);
 }
 
 TEST_CASE("sm90: which kernels run for which gradients") {
@@ -342,6 +371,52 @@ TEST_CASE("sm90: which kernels run for which gradients") {
         std::string::npos);
 }
 
+TEST_CASE("CUDA: small operations are no launches of their own where another can do them") {
+  const struct {
+    const char* line;
+    const char* stems;  // in brackets: done by an earlier launch
+  } rows[] = {
+      {"bwd bf16 hq2 sq512 d64", "bwd_dot bwd_dkv_dq"},
+      {"bwd bf16 hq2 sq512 d256", "bwd_dot bwd_dkv (bwd_dq)"},
+      {"bwd bf16 hq2 sq512 d256 sink grads=qkvs", "bwd_dot bwd_dkv (bwd_dq) (bwd_head)"},
+      {"bwd bf16 hq2 sq512 d256 sink grads=kvs", "bwd_dot bwd_dkv (bwd_head)"},
+      {"bwd bf16 hq2 sq512 d256 sink grads=qs", "bwd_dot bwd_dq (bwd_head)"},
+      {"bwd bf16 hq2 sq512 d256 sink grads=s", "bwd_dot bwd_head"},
+      {"bwd bf16 hq2 sq512 d64 sink grads=qkvs", "bwd_dot bwd_dkv_dq bwd_head"},
+      {"bwd bf16 hq16 hk2 sq4096 d64 sink grads=qkvs", "bwd_dot bwd_dkv_dq bwd_dq_cast (bwd_head)"},
+      {"bwd bf16 hq2 sq512 d64 elastic dist=8 grads=qkvdt",
+       "bwd_row_dq bwd_dkv_ddist (bwd_head) (bwd_sum)"},
+      {"bwd bf16 hq2 sq512 d64 elastic grads=qkvt", "bwd_row_dq bwd_dkv_ddist (bwd_head)"},
+      {"bwd bf16 hq2 sq100 d64 elastic dist=8 grads=qkd", "bwd_row_dq bwd_dkv_ddist"},
+      // Many parts of many entries are added up faster by many workgroups.
+      {"bwd bf16 b4 hq8 hk2 sq512 d64 elastic dist=64 grads=qkvd",
+       "bwd_row_dq bwd_dkv_ddist (bwd_sum)"},
+      {"bwd bf16 b4 hq8 hk2 sq512 d64 elastic dist=65 grads=qkvd",
+       "bwd_row_dq bwd_dkv_ddist bwd_sum"},
+      {"bwd bf16 b16 hq8 sq8192 d64 elastic dist=8 grads=qkvd", "bwd_row_dq bwd_dkv_ddist bwd_sum"},
+      // sm80
+      {"bwd bf16 hq2 sq512 d64 alibi sink elastic grads=qkvats",
+       "bwd_row bwd_dkv (bwd_dq) (bwd_head)"},
+      {"bwd bf16 hq20 sq512 d64 alibi sink elastic grads=qkvats",  // more than multiprocessors
+       "bwd_row bwd_dkv bwd_dq (bwd_head)"},
+      {"bwd bf16 hq2 sq512 d64 alibi sink elastic grads=qats", "bwd_row bwd_dq bwd_head"},
+  };
+  for (const auto& row : rows) {
+    CAPTURE(std::string(row.line));
+    const Plan plan = plan_of(row.line);
+    CAPTURE(plan.name());
+    std::string said;
+    for (const Launch& l : plan.launches)
+      said += std::string(said.empty() ? "" : " ") + (l.joins ? "(" : "") + stem_name(l.stem) +
+              (l.joins ? ")" : "");
+    CHECK(said == row.stems);
+    const bool counts = said.find("(bwd_sum)") != std::string::npos;
+    CHECK((plan.sum_counts_offset > 0) == counts);
+    CHECK((explain(problem_of(row.line), caps_of("h100_cuda")).find("in an earlier launch") !=
+           std::string::npos) == (said.find('(') != std::string::npos));
+  }
+}
+
 TEST_CASE("sm90: elastic softmax") {
   for (const char* d : {"d64", "d96", "d128 dv40"}) {
     const Plan plan =
@@ -362,9 +437,8 @@ TEST_CASE("sm90: elastic softmax") {
     CHECK(plan.unordered() == 0);
     CHECK(plan.zeroed_size == 0);
   }
-  for (const char* words : {"elastic", "elastic dist=512"}) {
-    const Plan plan =
-        plan_of(std::string("fwd f16 b2 hq8 hk2 sq300 d128 causal_top_left ") + words);
+  for (const char* words : {"sq300 elastic", "sq300 elastic dist=512", "sq3000 elastic dist=512"}) {
+    const Plan plan = plan_of(std::string("fwd f16 b2 hq8 hk2 d128 causal_top_left ") + words);
     REQUIRE(std::string(plan.path) == "sm90");
     const Launch& l = plan.launches[0];
     CHECK(l.shared_bytes == uint32_t(fwd_elastic_shared_bytes(kFwdTiles[l.hopper])));
@@ -400,7 +474,7 @@ TEST_CASE("sm90: entmax, with kernels of their own for alpha 1.5") {
       CHECK(rows.shared_bytes == uint32_t(support_shared_bytes(r)));
       const BwdShape& s = kBwdShapes[keys.hopper];
       CHECK((fast || s.d == 128));
-      CHECK(keys.shared_bytes == uint32_t(bwd_shared_bytes(s)));
+      CHECK(keys.shared_bytes == uint32_t(bwd_shared_bytes(s) + 2 * 16384));
       CHECK(keys.waits);
       CHECK(plan.unordered() == TANDEM_GRAD_Q);
       // delta; 40 tiles of keys are 2 words for each of 5 blocks of rows; the sums.

@@ -24,9 +24,17 @@ TANDEM_DEVICE uint shared_uint(uint at) {
 TANDEM_DEVICE void put_uint(uint at, uint x) {
   asm volatile("st.shared.u32 [%0], %1;" ::"r"(at), "r"(x) : "memory");
 }
+// Of a workgroup of the cluster, as cluster_address() says.
 TANDEM_DEVICE void cluster_put(uint at, uint x) {
   asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(at), "r"(x) : "memory");
 }
+// A kernel that is launched so may begin when all workgroups of the one before it have called the first; the second one waits until
+// that one has ended, and what it wrote can be seen.
+TANDEM_DEVICE void launch_dependents() {
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+TANDEM_DEVICE void wait_kernel_before() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+// Before it is made anew.
 TANDEM_DEVICE void barrier_invalidate(uint barrier) {
   asm volatile("mbarrier.inval.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
@@ -34,6 +42,7 @@ TANDEM_DEVICE void barrier_invalidate(uint barrier) {
 struct Bias {
   using Params = BwdDkvDqBiasParams;
   static constexpr bool kAnyOrder = false;
+  static constexpr int kAdders = 1;
   using Registers = sm90::Registers<56>;
   static constexpr int bytes(const BwdShape& s) { return bwd_bias_stages(s) * bwd_ds_bytes(s); }
   static constexpr float kHidden = 0.f;
@@ -51,7 +60,7 @@ struct Bias {
       walk->part = int(n % parts), walk->parts = int(parts);
       index = whole + n / parts;
     }
-    if (!find_walk(params.block, shape, int(inner), params.block.in_turn != 0, walk,
+    if (!find_walk(params.block, shape, int(inner), params.block.in_turn, walk,
                    index * inner + entry))
       return false;
     if (cut) {
@@ -529,7 +538,7 @@ __global__ void __launch_bounds__(kBwdThreads, 1)
   const Memory<ROW, Bias> memory{shared_address(bwd_memory)};
   const Bias::Now<ROW> now(memory);
   // The kernel beside this one may begin.
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+  launch_dependents();
   if (threadIdx.x == 0) {
     Bias::template init<ROW>(memory);
     Barriers<ROW>(memory.barriers()).init();
@@ -560,19 +569,19 @@ __global__ void __launch_bounds__(kBwdThreads, 1)
       } else if (warp >= 2) {
         Bias::template help<T, ROW, PASSES>(params, walk, memory);
       } else {
-        add_sums(params, walk, memory, 0);
+        add_sums(params, walk, memory, 0, 0);
       }
     });
   } else {
     take_registers<Bias::Registers::kMultiplying>();
     in_rounds<ROW, PASSES>(params, [&](const Memory<ROW, Bias>& memory, const Walk& walk) {
       multiply<T, ROW, Bias, true, true>(params, walk, memory);
-      // The last tile's sums are taken: the barrier is as it was.
-      if (walk.span.begin < walk.span.end) named_sync(kDqEmpty + fresh_thread() / 128 - 1, 160);
+      // When the last tile's sums are taken, the place is empty once more than it is asked for: the barrier is as it was.
+      named_sync(kDqEmpty + fresh_thread() / 128 - 1, 160);
     });
   }
   // The kernel after this one must not begin before the one beside it ends.
-  asm volatile("griddepcontrol.wait;" ::: "memory");
+  wait_kernel_before();
 }
 
 }  // namespace sm90

@@ -13,14 +13,15 @@ namespace sm90 {
 struct Plain {
   using Params = BwdDkvDqParams;
   static constexpr bool kAnyOrder = true;  // of the tiles of queries
+  static constexpr int kAdders = 2;        // warps that add dQ, and places for its tiles: 1 or 2
   using Registers = sm90::Registers<40>;
-  static constexpr int bytes(const BwdShape&) { return 0; }
+  static constexpr int bytes(const BwdShape& s) { return bwd_second_dq_bytes(s); }
   static constexpr float kHidden = 0.f;
   static constexpr float kLse = kLog2e;  // what lse is multiplied by
   template <int ROW>
   using Tiles = EveryTile<ROW>;
   static TANDEM_DEVICE int order(const Params&) { return 1; }
-  static TANDEM_DEVICE bool in_turn(const Params& params) { return params.block.in_turn != 0; }
+  static TANDEM_DEVICE int in_turn(const Params& params) { return params.block.in_turn; }
   template <int ROW>
   static TANDEM_DEVICE void init(const Memory<ROW, Plain>&) {}
   static TANDEM_DEVICE void sync() { __syncthreads(); }

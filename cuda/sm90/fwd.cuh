@@ -257,7 +257,7 @@ TANDEM_DEVICE float fresh(float x) {
   return x;
 }
 // Scores are multiplied by a positive number after they are compared; by a scale that is not, or hardly, before.
-TANDEM_DEVICE bool plain_scale(const FwdBlock& u) { return u.scale > 1e-12f; }
+TANDEM_DEVICE bool plain_scale(const FwdBlock& u) { return u.scale > kPlainScale; }
 TANDEM_DEVICE int fresh_row() {
   const int thread = fresh_thread() - 128;
   return thread / 32 * 16 + thread % 32 / 4;
@@ -491,7 +491,7 @@ TANDEM_DEVICE void store_nothing(const FwdBlock& u, const FwdPush& push, const F
 #pragma unroll 1
   for (int n = int(threadIdx.x) - 128; n < S::M * u.head_dim_v; n += 128 * S::GROUPS) {
     const int i = at.row0 + n / u.head_dim_v, d = n % u.head_dim_v;
-    if (i >= u.seq_q) continue;
+    if (uint(i) >= uint(u.seq_q)) continue;
     o[i * u.o.s + d * u.o.d] = 0;
     if (push.lse && d == 0) lse[i] = -INFINITY;
   }

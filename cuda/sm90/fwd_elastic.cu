@@ -6,51 +6,16 @@
 // loops.
 #include <cstring>
 
-#include "fwd.cuh"
+#include "fwd_elastic_apart.cuh"
 
 namespace tandem {
 namespace cuda {
 namespace sm90 {
 namespace {
 
-template <int ROW>
-struct ElasticShape {
-  static constexpr bool BIAS = false;
-  static constexpr FwdTile tile = fwd_elastic_tile(kFwdTiles[ROW]);
-  static constexpr int D = tile.d, DV = tile.dv, GROUPS = tile.groups, M = tile.rows(), N = tile.bc;
-  static constexpr int PRODUCER = producer_registers(tile), CONSUMER = consumer_registers(tile);
-  static constexpr int Q_STAGES = fwd_elastic_q_stages(tile), STAGES = tile.stages;
-  static constexpr int DIST_PAD = fwd_dist_pad(tile), DIST_ENTRIES = fwd_dist_entries(tile);
-  static constexpr int D_PANELS = fwd_panels(D), DV_PANELS = fwd_panels(DV);
-  static constexpr int Q_PANEL = M * kPanelBytes, K_PANEL = N * kPanelBytes;
-  static constexpr int Q_BYTES = D_PANELS * Q_PANEL, PLACE = fwd_elastic_place(tile);
-  static constexpr int KEYS_AT = Q_STAGES * Q_BYTES, DIST_AT = KEYS_AT + STAGES * PLACE,
-                       BARRIERS_AT = DIST_AT + GROUPS * DIST_ENTRIES * 4;
-};
-
-// Places of q, and those that k and v share: each with a barrier that says it is full, and one that says it is empty.
 template <typename S>
-struct Places {
-  uint at;
-  TANDEM_DEVICE uint q(int stage) const { return at + stage * S::Q_BYTES; }
-  TANDEM_DEVICE uint keys(int stage) const { return at + S::KEYS_AT + stage * S::PLACE; }
-  TANDEM_DEVICE uint dist(int group) const {
-    return at + S::DIST_AT + group * (S::DIST_ENTRIES * 4);
-  }
-  TANDEM_DEVICE uint q_full(int stage) const { return at + S::BARRIERS_AT + 16 * stage; }
-  TANDEM_DEVICE uint keys_full(int stage) const { return q_full(S::Q_STAGES + stage); }
-  static TANDEM_DEVICE uint empty(uint full) { return full + 8; }
-  TANDEM_DEVICE void init() const {
-    for (int n = 0; n < S::Q_STAGES + S::STAGES; ++n) {
-      barrier_init(q_full(n), 1);
-      barrier_init(empty(q_full(n)), S::GROUPS);
-    }
-  }
-};
-
-template <typename S>
-TANDEM_DEVICE void produce(const FwdFullParams& params, const Places<S>& places) {
-  Rounds<S> rounds(params.block);
+TANDEM_DEVICE void produce(const FwdFullParams& params, const KeyPlaces<S>& places) {
+  Tiles<S> rounds(params.block);
   FwdPlace at;
   Step<S::Q_STAGES> q;
   Step<S::STAGES> keys;
@@ -88,84 +53,8 @@ TANDEM_DEVICE void produce(const FwdFullParams& params, const Places<S>& places)
   }
 }
 
-TANDEM_DEVICE float shared_float(uint at) {
-  float x;
-  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(at) : "memory");
-  return x;
-}
-TANDEM_DEVICE void put_shared(uint at, float x) {
-  asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(x) : "memory");
-}
-
-// Adds the bias of the thread's elements; at: of the entry of its first element. Elements on a diagonal share entries.
-template <int N>
-TANDEM_DEVICE void add_dist(float (&s)[N / 2], uint at) {
-#pragma unroll
-  for (int j = 0; j <= N / 8; ++j)
-#pragma unroll
-    for (int c = 0; c < 2; ++c) {
-      const float x = shared_float(at + uint(4 * (8 - 8 * j - c)));
-      if (j < N / 8) s[4 * j + 2 + c] += x;
-      if (j > 0) s[4 * (j - 1) + c] += x;
-    }
-}
-
-// lse of a thread's two rows, with the largest of the first numbers that a row sees as base; only if later ones are beyond
-// it by more than a factor of 2^8 is it looked for anew.
-template <int N>
-struct Sum {
-  float m[2] = {-INFINITY, -INFINITY}, l[2] = {0.f, 0.f};
-  TANDEM_DEVICE void add(const float (&s)[N / 2], float scale) {
-#pragma unroll 1
-    for (bool again = false;; again = true) {
-      float x[2][2] = {};
-      float base[2];
-#pragma unroll
-      for (int r = 0; r < 2; ++r) base[r] = m[r] == -INFINITY ? 0.f : m[r];
-#pragma unroll
-      for (int j = 0; j < N / 8; ++j)
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-          x[i / 2][i % 2] += exp2_fast(fmaf(s[4 * j + i], scale, -base[i / 2]));
-      const float a = x[0][0] + x[0][1], b = x[1][0] + x[1][1];
-      const bool fits = (fmaxf(a, b) <= 256.f) & (fminf(m[0], m[1]) > -INFINITY);
-      if (again || __all_sync(kAllLanes, fits)) {
-        l[0] += a, l[1] += b;
-        return;
-      }
-      float top[2];
-      find_tops<N>(top, s);
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        top[r] *= scale;
-        if (!(top[r] > m[r])) continue;
-        l[r] *= exp2_fast(m[r] - top[r]);
-        m[r] = top[r];
-      }
-    }
-  }
-};
-
-// q of the warpgroup's rows as the left operand lies in registers.
-template <typename S>
-TANDEM_DEVICE void load_q(uint (&q)[S::D / 16][4], uint at) {
-  const int lane = fresh_thread() % 32, row = fresh_thread() / 32 % 4 * 16 + lane % 16;
-#pragma unroll
-  for (int n = 0; n < S::D / 16; ++n)
-    load_matrices(q[n], at + uint(n / 4 * S::Q_PANEL) + panel_at(row, n % 4 * 2 + lane / 16));
-}
 template <typename T, typename S>
-TANDEM_DEVICE void product_held(float (&s)[S::N / 2], const uint (&q)[S::D / 16][4], uint64_t k) {
-  fence();
-#pragma unroll
-  for (int n = 0; n < S::D / 16; ++n)
-    Product<T, S::N>::template from_registers<0>(
-        s, q[n][0], q[n][1], q[n][2], q[n][3], further(k, n / 4 * S::K_PANEL + n % 4 * 32), n > 0);
-  commit();
-}
-
-template <typename T, typename S>
-TANDEM_DEVICE void consume(const FwdFullParams& params, const Places<S>& places) {
+TANDEM_DEVICE void consume(const FwdFullParams& params, const KeyPlaces<S>& places) {
   constexpr int N = S::N, PAD = S::DIST_PAD;
   static_assert(64 * (S::GROUPS - 1) <= N, "a warpgroup passes over one tile at most");
   const FwdBlock& u = params.block;
@@ -194,7 +83,7 @@ TANDEM_DEVICE void consume(const FwdFullParams& params, const Places<S>& places)
   };
   const auto release_keys = [&] { release(take()); };
 
-  Rounds<S> rounds(u);
+  Tiles<S> rounds(u);
   const auto nothing = [&](const FwdPlace& p) { store_nothing<S>(u, params.push, p); };
   FwdPlace at, to;
   uint index = ~0u;  // of the head whose distance bias the table has
@@ -223,20 +112,7 @@ TANDEM_DEVICE void consume(const FwdFullParams& params, const Places<S>& places)
                                    ((tau <= 0.f) | ((N % 64 == 0) & (u.band_off % 64 == 0))));
     if (at.index != index) {
       index = at.index;
-      const float* dist =
-          reinterpret_cast<const float*>(params.push.extra[params.features.AT_DIST]) +
-          int64_t(head_of(u, at)) * params.extra.dist_window;
-      const float factor = plain_scale(u) ? 1.f / u.scale : kLog2e;
-      named_sync(4 + group, 128);
-#pragma unroll 4
-      for (int n = int(threadIdx.x) % 128; n < params.extra.dist_window + 2 * PAD; n += 128) {
-        const int t = n - PAD;
-        put_shared(table + uint(4 * n), t >= 0 && t < params.extra.dist_window
-                                            ? __ldg(dist + t) * factor
-                                        : t < 0 && tabled && u.band_right == 0 ? -INFINITY
-                                                                               : 0.f);
-      }
-      named_sync(4 + group, 128);
+      put_dist<S>(params, table, at, tabled && u.band_right == 0);
     }
     // Where the warpgroup's first row is among the keys.
     const auto first = [&] { return at.row0 + 64 * group + u.band_off; };
@@ -455,6 +331,7 @@ TANDEM_DEVICE void consume(const FwdFullParams& params, const Places<S>& places)
     }
     const float one[2] = {1.f, 1.f};
     const float lse[2] = {origin[0] * kLn2, origin[1] * kLn2};
+    if (at.row0 + 64 * group < 0) continue;
     store_lse(u, params.push, at, lse);
     store_rows<T, S::DV>(o, one, params.push.o, u, at);
   }
@@ -464,7 +341,7 @@ template <typename T, int ROW>
 __global__ void __launch_bounds__(ElasticShape<ROW>::tile.threads(), 1)
     fwd_elastic(const __grid_constant__ FwdFullParams params) {
   using S = ElasticShape<ROW>;
-  const Places<S> places{(shared_address(shared_memory()) + 1023u) & ~1023u};
+  const KeyPlaces<S> places{(shared_address(shared_memory()) + 1023u) & ~1023u};
   if (threadIdx.x == 0) {
     prefetch_map(&params.q);
     prefetch_map(&params.k);
@@ -475,10 +352,18 @@ __global__ void __launch_bounds__(ElasticShape<ROW>::tile.threads(), 1)
   __syncthreads();
   if (threadIdx.x < 128) {
     give_registers<S::PRODUCER>();
-    if (threadIdx.x == 0) produce<S>(params, places);
+    if (threadIdx.x == 0) {
+      if constexpr (S::tile.apart)
+        produce_apart<S>(params, places);
+      else
+        produce<S>(params, places);
+    }
   } else {
     take_registers<S::CONSUMER>();
-    consume<T, S>(params, places);
+    if constexpr (S::tile.apart)
+      consume_apart<T, S>(params, places);
+    else
+      consume<T, S>(params, places);
   }
 }
 

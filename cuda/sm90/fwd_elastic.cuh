@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// What the two kernels of fwd with elastic softmax are made of: shared memory, tiles, the distance bias, lse.
+#ifndef TANDEM_CUDA_SM90_FWD_ELASTIC_CUH
+#define TANDEM_CUDA_SM90_FWD_ELASTIC_CUH
+#include "fwd_sets.cuh"
+
+namespace tandem {
+namespace cuda {
+namespace sm90 {
+
+template <int ROW>
+struct ElasticShape {
+  static constexpr bool BIAS = false;
+  static constexpr FwdTile tile = kFwdTiles[ROW];
+  static constexpr int D = tile.d, DV = tile.dv, GROUPS = tile.groups, M = tile.rows(), N = tile.bc;
+  static constexpr int PRODUCER = producer_registers(tile), CONSUMER = consumer_registers(tile);
+  static constexpr int Q_STAGES = fwd_elastic_q_stages(tile), STAGES = fwd_elastic_places(tile);
+  // Tiles of keys whose exponentials registers have room for.
+  static constexpr int KEPT = tile.apart && D > 64 ? 2 : 0;
+  static constexpr int DIST_PAD = fwd_dist_pad(tile), DIST_ENTRIES = fwd_dist_entries(tile);
+  static constexpr int D_PANELS = fwd_panels(D), DV_PANELS = fwd_panels(DV);
+  static constexpr int Q_PANEL = M * kPanelBytes, K_PANEL = N * kPanelBytes;
+  static constexpr int Q_BYTES = D_PANELS * Q_PANEL, PLACE = fwd_elastic_place(tile);
+  static constexpr int KEYS_AT = Q_STAGES * Q_BYTES, DIST_AT = KEYS_AT + STAGES * PLACE,
+                       BARRIERS_AT = DIST_AT + GROUPS * DIST_ENTRIES * 4,
+                       NOTICES_AT = BARRIERS_AT + 16 * (Q_STAGES + STAGES);
+};
+
+// Places of q, and those that k and v share: each with a barrier that says it is full, and one that says it is empty.
+template <typename S>
+struct KeyPlaces {
+  uint at;
+  TANDEM_DEVICE uint q(int stage) const { return at + stage * S::Q_BYTES; }
+  TANDEM_DEVICE uint keys(int stage) const { return at + S::KEYS_AT + stage * S::PLACE; }
+  TANDEM_DEVICE uint dist(int group) const {
+    return at + S::DIST_AT + group * (S::DIST_ENTRIES * 4);
+  }
+  TANDEM_DEVICE uint q_full(int stage) const { return at + S::BARRIERS_AT + 16 * stage; }
+  TANDEM_DEVICE uint keys_full(int stage) const { return q_full(S::Q_STAGES + stage); }
+  static TANDEM_DEVICE uint empty(uint full) { return full + 8; }
+  // Of the workgroup's n-th tile; written again when everybody is two tiles further.
+  TANDEM_DEVICE uint notice(uint n) const {
+    return at + S::NOTICES_AT + n % kApartNotices * kElasticNoticeBytes;
+  }
+  TANDEM_DEVICE void init() const {
+    for (int n = 0; n < S::Q_STAGES + S::STAGES; ++n) {
+      barrier_init(q_full(n), 1);
+      barrier_init(empty(q_full(n)), S::GROUPS);
+    }
+  }
+};
+
+// Where later rows see more keys, rows that do not fill a tile are those before the first one, not those behind the last one:
+// all tiles lie so much earlier, by whole blocks of a warpgroup.
+template <typename S>
+struct Tiles {
+  Rounds<S> rounds;
+  TANDEM_DEVICE explicit Tiles(const FwdBlock& u) : rounds(u) {}
+  TANDEM_DEVICE int earlier() const {
+    const FwdBlock& u = rounds.u;
+    return u.band_right != TANDEM_BAND_OPEN && u.band_left == TANDEM_BAND_OPEN
+               ? (int(u.tiles) * S::M - u.seq_q) / 64 * 64
+               : 0;
+  }
+  TANDEM_DEVICE TandemBand band() const { return rounds.band(); }
+  template <typename Nothing>
+  TANDEM_DEVICE bool next(FwdPlace* at, const Nothing& nothing) {
+    const FwdBlock& u = rounds.u;
+    const int by = earlier();
+    while (rounds.next(at, [&](FwdPlace none) {
+      none.row0 -= by;
+      nothing(none);
+    })) {
+      if (by == 0) return true;
+      at->row0 -= by;
+      at->span = tandem_key_tiles(band(), at->row0, S::M, S::N, u.seq_q, u.seq_kv);
+      if (at->span.begin < at->span.end) return true;
+      nothing(*at);
+    }
+    return false;
+  }
+};
+
+TANDEM_DEVICE float shared_float(uint at) {
+  float x;
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(at) : "memory");
+  return x;
+}
+TANDEM_DEVICE void put_shared(uint at, float x) {
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(x) : "memory");
+}
+
+// A warpgroup's copy of the distance bias of the place's head; hides: minus infinity for distances below 0.
+template <typename S>
+TANDEM_DEVICE void put_dist(const FwdFullParams& params, uint table, const FwdPlace& at,
+                            bool hides) {
+  const FwdBlock& u = params.block;
+  const int barrier = 3 + __shfl_sync(kAllLanes, int(threadIdx.x) / 128, 0);
+  const float* dist = reinterpret_cast<const float*>(params.push.extra[params.features.AT_DIST]) +
+                      int64_t(head_of(u, at)) * params.extra.dist_window;
+  const float factor = plain_scale(u) ? 1.f / u.scale : kLog2e;
+  named_sync(barrier, 128);
+#pragma unroll 4
+  for (int n = int(threadIdx.x) % 128; n < params.extra.dist_window + 2 * S::DIST_PAD; n += 128) {
+    const int t = n - S::DIST_PAD;
+    put_shared(table + uint(4 * n), t >= 0 && t < params.extra.dist_window
+                                        ? __ldg(dist + t) * factor
+                                    : t < 0 && hides ? -INFINITY
+                                                     : 0.f);
+  }
+  named_sync(barrier, 128);
+}
+
+// Adds the bias of the thread's elements; at: of the entry of its first element. Elements on a diagonal share entries.
+template <int N>
+TANDEM_DEVICE void add_dist(float (&s)[N / 2], uint at) {
+#pragma unroll
+  for (int j = 0; j <= N / 8; ++j)
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      const float x = shared_float(at + uint(4 * (8 - 8 * j - c)));
+      if (j < N / 8) s[4 * j + 2 + c] += x;
+      if (j > 0) s[4 * (j - 1) + c] += x;
+    }
+}
+
+// lse of a thread's two rows, with the largest of the first numbers that a row sees as base; only if later ones are beyond
+// it by more than a factor of 2^8 is it looked for anew.
+template <int N>
+struct Sum {
+  float m[2] = {-INFINITY, -INFINITY}, l[2] = {0.f, 0.f};
+  // KEEPS: and leaves the exponentials as pairs of f16.
+  template <bool KEEPS = false>
+  TANDEM_DEVICE void add(const float (&s)[N / 2], float scale, uint* kept = nullptr) {
+#pragma unroll 1
+    for (bool again = false;; again = true) {
+      float x[2][2] = {};
+      float base[2];
+#pragma unroll
+      for (int r = 0; r < 2; ++r) base[r] = m[r] == -INFINITY ? 0.f : m[r];
+#pragma unroll
+      for (int j = 0; j < N / 8; ++j)
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          const float y = exp2_fast(fmaf(s[4 * j + 2 * r], scale, -base[r])),
+                      z = exp2_fast(fmaf(s[4 * j + 2 * r + 1], scale, -base[r]));
+          x[r][0] += y, x[r][1] += z;
+          if constexpr (KEEPS) kept[2 * j + r] = Half::pack(y, z);
+        }
+      const float a = x[0][0] + x[0][1], b = x[1][0] + x[1][1];
+      const bool fits = (fmaxf(a, b) <= 256.f) & (fminf(m[0], m[1]) > -INFINITY);
+      if (again || __all_sync(kAllLanes, fits)) {
+        l[0] += a, l[1] += b;
+        return;
+      }
+      float top[2];
+      find_tops<N>(top, s);
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        top[r] *= scale;
+        if (!(top[r] > m[r])) continue;
+        l[r] *= exp2_fast(m[r] - top[r]);
+        m[r] = top[r];
+      }
+    }
+  }
+};
+
+// q of the warpgroup's rows as the left operand lies in registers.
+template <typename S>
+TANDEM_DEVICE void load_q(uint (&q)[S::D / 16][4], uint at) {
+  const int lane = fresh_thread() % 32, row = fresh_thread() / 32 % 4 * 16 + lane % 16;
+#pragma unroll
+  for (int n = 0; n < S::D / 16; ++n)
+    load_matrices(q[n], at + uint(n / 4 * S::Q_PANEL) + panel_at(row, n % 4 * 2 + lane / 16));
+}
+template <typename T, typename S>
+TANDEM_DEVICE void product_held(float (&s)[S::N / 2], const uint (&q)[S::D / 16][4], uint64_t k) {
+  fence();
+#pragma unroll
+  for (int n = 0; n < S::D / 16; ++n)
+    Product<T, S::N>::template from_registers<0>(
+        s, q[n][0], q[n][1], q[n][2], q[n][3], further(k, n / 4 * S::K_PANEL + n % 4 * 32), n > 0);
+  commit();
+}
+
+}  // namespace sm90
+}  // namespace cuda
+}  // namespace tandem
+#endif
