@@ -77,6 +77,8 @@ HopperSet hopper_set(const Problem& p);
 bool rounds_d_q(const Problem& p);
 // Whether bwd_dkv_dq sums d_bias over the batch, in clusters of as many workgroups.
 bool sums_in_clusters(const Problem& p);
+// ... and, of so many tiles of keys, some in clusters of two that take the batch in passes.
+bool sums_in_passes(const Problem& p, int64_t walks);
 
 // Entries of d_dist_bias of a head that bwd_dkv_ddist takes on: each tile of keys leaves as many in the workspace.
 constexpr int kFusedWindow = 1024;
@@ -107,7 +109,7 @@ struct Plan {
   // What bwd_dkv_dq adds to, and whose turn it is; zeroed together at each execute.
   uint64_t d_q_sums_offset = 0, turns_offset = 0, zeroed_size = 0;
   // cuda.sm90, d_bias summed over the batch: parts of d_k and d_v, and who has come, zeroed with those (hopper_tiles.h).
-  uint64_t tail_offset = 0, tail_counts_offset = 0;
+  uint64_t tail_offset = 0, tail_counts_offset = 0, pass_sums_offset = 0;
   // cuda.sm90, entmax: bits of the tiles that hold support (hopper_tiles.h), unless every tile is visited.
   uint64_t support_offset = 0;
   // cuda.sm90: what runs at an execute whose inputs do not lie at multiples of 16 bytes; its workspace fits into this

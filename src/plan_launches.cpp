@@ -497,9 +497,12 @@ void lay_out_workspace(Plan* plan) {
     place(sums && rounds_d_q(p), &counts, uint64_t(bwd_counts_bytes(p.batch, p.heads_kv)) / 4);
     const bool tail = sums && sums_in_clusters(p);
     const int64_t room = bwd_tail_room(fused->total);
-    place(tail, &plan->tail_counts_offset, uint64_t(2 * room));
+    // And a number: how many tiles of keys were fetched.
+    place(tail, &plan->tail_counts_offset, uint64_t(2 * room + 1));
     if (sums) plan->zeroed_size = end - plan->d_q_sums_offset;
     place(tail, &plan->tail_offset, uint64_t(room * bwd_tail_floats(s)));
+    place(tail && sums_in_passes(p, fused->total / p.batch), &plan->pass_sums_offset,
+          uint64_t(kMaxPairs * bwd_pass_floats(s, p.heads_q / p.heads_kv, p.seq_q)));
   }
   plan->workspace_size = end;
 }
