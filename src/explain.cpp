@@ -62,6 +62,12 @@ const Launch* Plan::find(Stem stem) const {
   return nullptr;
 }
 
+const Launch* Plan::find_sum(uint32_t gradient) const {
+  for (const Launch& launch : launches)
+    if (launch.stem == Stem::bwd_sum && launch.gradient == gradient) return &launch;
+  return nullptr;
+}
+
 bool Plan::sums_dist() const {
   const Launch* fused = find(Stem::bwd_dkv_ddist);
   return find(Stem::bwd_ddist) || (fused && fused->members > 0);
@@ -83,12 +89,15 @@ String explain(const Problem& problem, const Caps& caps) {
               narrow.c_str());
   for (const Launch& l : plan.launches) {
     s += text("  %-14s", stem_name(l.stem));
+    if (l.joins) s += " in an earlier launch,";
     if (l.groups_x)
       s += text(" %u x %u workgroups, %u bytes shared", l.groups_x, l.groups_y, l.shared_bytes);
     if (l.splits > 1) s += text(", %u splits", l.splits);
     if (l.fixed >= 0) s += text(", of %s", kFixed[l.fixed].candidate().c_str());
     if (l.hopper >= 0 && l.stem == Stem::bwd_dkv_dq && plan.zeroed_size > 0)
       s += plan.problem.deterministic ? ", d_q in turns" : ", d_q in any order";
+    if (l.shares_ds && l.stem == Stem::bwd_dkv)
+      s += text(", leaves ds, %d kv heads at a time", l.kv_heads);
     if (l.stores_d_bias) s += ", and d_bias";
     if (l.sums_d_bias) s += ", a sum over the batch";
     if (l.entries > 1) s += text(", %d entries at once", l.entries);

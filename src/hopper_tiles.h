@@ -186,11 +186,18 @@ constexpr int bwd_shared_bytes(const BwdShape& s) {
   return bwd_at_barriers(s) + (1 + 2 * (s.q_stages + s.do_stages)) * 8;
 }
 
-// With a dense bias: tiles of it, whose places dS takes over, and further ones beside those for dS; three barriers each.
+// Of heads up to 128, where nothing else takes the room: a second place for a tile of d_q, which another warp adds.
+constexpr int bwd_second_dq_bytes(const BwdShape& s) { return s.wide ? 0 : 2 * 16384; }
+constexpr int bwd_plain_shared_bytes(const BwdShape& s) {
+  return bwd_shared_bytes(s) + bwd_second_dq_bytes(s);
+}
+// With a dense bias: tiles of it, whose places dS takes over, and further ones beside those for dS; three barriers each. And words
+// about what a cluster works on.
 constexpr int bwd_bias_stages(const BwdShape& s) { return s.br * s.bc > 64 * 128 ? 1 : 2; }
 constexpr int bwd_bias_places(const BwdShape& s) { return s.ds_stages + bwd_bias_stages(s); }
 constexpr int bwd_bias_shared_bytes(const BwdShape& s) {
-  return bwd_shared_bytes(s) + bwd_bias_stages(s) * bwd_ds_bytes(s) + 3 * bwd_bias_places(s) * 8;
+  return bwd_shared_bytes(s) + bwd_bias_stages(s) * bwd_ds_bytes(s) + 3 * bwd_bias_places(s) * 8 +
+         16;
 }
 // Clusters that sum d_bias come in rounds of as many as the device has at a time. Of the last round, if it is not full, each
 // tile of keys is shared by several clusters, which have parts of its queries and add up d_k and d_v by way of the workspace.
@@ -219,6 +226,21 @@ constexpr BwdTail bwd_tail(int64_t walks, int64_t slots, int64_t size, int64_t t
   }
   return best;
 }
+// Multiprocessors that clusters of the whole batch leave over get clusters of two, which take the batch in passes and so long for a
+// tile of keys: sums of d_bias then go through the workspace. At most kMaxPairs, which need this much of it each.
+constexpr int kMaxPairs = 8;
+constexpr int64_t bwd_pass_floats(const BwdShape& s, int64_t group, int64_t seq_q) {
+  return group * ((seq_q + s.br - 1) / s.br) * s.br * s.bc;
+}
+struct BwdPairs {
+  int64_t each, limit;  // tiles that each takes; at which one they take no more
+};
+constexpr BwdPairs bwd_pairs(int64_t walks, int64_t slots, int64_t pairs, int64_t passes) {
+  // Times are in tenths of what a cluster of the whole batch takes for a tile; a pass takes 1.6 of these (measured).
+  const int64_t takes = 16 * passes, all = 10 * walks * takes / (slots * takes + 10 * pairs);
+  const int64_t each = all / takes;
+  return {each, (2 * each - 1) * (takes * slots + 10 * pairs) / 20};
+}
 // With elastic softmax: per place for q, what tau adds to the weights of a row, and the distance bias of the tile's diagonals;
 // barriers of dS.
 constexpr int bwd_elastic_bytes(const BwdShape& s) { return s.q_stages * (s.br + s.br + s.bc) * 4; }
@@ -228,7 +250,7 @@ constexpr int bwd_elastic_shared_bytes(const BwdShape& s) {
 // With lengths: a barrier.
 // And softcap and ALiBi, which keep numbers of each element.
 constexpr bool has_full_kernel(const BwdShape& s) { return !s.wide && s.br <= 64; }
-constexpr int bwd_lengths_shared_bytes(const BwdShape& s) { return bwd_shared_bytes(s) + 8; }
+constexpr int bwd_lengths_shared_bytes(const BwdShape& s) { return bwd_plain_shared_bytes(s) + 8; }
 // And masks, dropout and a distance bias: bits of tiles, what softcap leaves of gradients, and words about the walk.
 constexpr int kBwdWalkBytes = 48;
 constexpr int bwd_all_left_bytes(const BwdShape& s) { return s.br * s.bc * 2; }
@@ -237,12 +259,12 @@ constexpr int bwd_all_bytes(const BwdShape& s) {
 }
 constexpr bool has_all_kernel(const BwdShape& s) {
   return has_full_kernel(s) && s.bc == kBitsKeys &&
-         bwd_lengths_shared_bytes(s) + bwd_all_bytes(s) <= kMaxShared;
+         bwd_shared_bytes(s) + 8 + bwd_all_bytes(s) <= kMaxShared;
 }
 // Where there are registers for what changes scores, too.
 constexpr bool has_all_scores(const BwdShape& s) { return has_all_kernel(s) && s.d <= 96; }
 constexpr int bwd_all_shared_bytes(const BwdShape& s) {
-  return has_all_kernel(s) ? bwd_lengths_shared_bytes(s) + bwd_all_bytes(s) : 0;
+  return has_all_kernel(s) ? bwd_shared_bytes(s) + 8 + bwd_all_bytes(s) : 0;
 }
 constexpr int kMaxCluster = 8;  // workgroups, on every device
 
@@ -270,6 +292,12 @@ constexpr int64_t bwd_turns_bytes(const BwdShape& s, int64_t batch_heads, int64_
 constexpr int64_t bwd_counts_bytes(int64_t batch, int64_t heads_kv) { return batch * heads_kv * 4; }
 // Sums of a head of keys that its last workgroup rounds; more of them are rounded faster by all multiprocessors.
 constexpr int64_t kRoundedBytes = 1 << 20;
+
+// Parts of d_dist_bias that bwd_dkv_ddist's workgroups leave: of each head of keys who comes last adds them up, in order. Two warps
+// do, each for the entries that the same warps of the others left, so there are two counts of who has come. With more than this to
+// add for a thread, bwd_sum is faster.
+constexpr int64_t sum_counts_bytes(int64_t heads_kv) { return 2 * heads_kv * 4; }
+constexpr bool sums_at_once(int64_t entries, int64_t parts) { return entries * parts <= 64; }
 
 // ---- bwd_row_dq of elastic softmax: 128 queries a workgroup, kBwdThreads threads; boxes of k and v have bc rows ----
 struct RowShape {

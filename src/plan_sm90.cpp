@@ -96,7 +96,7 @@ int sm90_bwd_bytes(const Problem& p, const BwdShape& s) {
     case HopperSet::all:
       return has_all_scores(s) || p.extras(~kScores).empty() ? bwd_all_shared_bytes(s) : 0;
     default:
-      return bwd_shared_bytes(s);
+      return bwd_plain_shared_bytes(s);
   }
 }
 
@@ -240,6 +240,10 @@ bool rounds_d_q(const Problem& p) {
 
 bool sums_in_clusters(const Problem& p) {
   return p.bias && p.bias.batch == 1 && p.batch > 1 && p.wants(TANDEM_GRAD_BIAS);
+}
+
+bool sums_in_passes(const Problem& p, int64_t walks) {
+  return sums_in_clusters(p) && !p.deterministic && p.batch >= 4 && p.batch % 2 == 0 && walks >= 64;
 }
 
 String sm90_refusal(const Problem& p, const Caps& caps) {

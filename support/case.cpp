@@ -61,6 +61,24 @@ Problem entry_of(const Problem& p, const Sequences& q, const Sequences& kv, int6
   return entry;
 }
 
+// Samples::operand. 1 / (1 - p) may come behind the product.
+double operand_of(const Problem& p, Role role, const RefInputs& inputs) {
+  const double kept = p.dropout > 0 ? 1 / (1 - double(p.dropout)) : 1;
+  const double scale = std::fabs(double(p.scale));
+  switch (role) {
+    case Role::o:
+      return kept * largest(inputs.v);
+    case Role::d_q:
+      return scale * largest(inputs.k);
+    case Role::d_k:
+      return scale * largest(inputs.q);
+    case Role::d_v:
+      return kept * largest(inputs.d_o);
+    default:
+      return 0;
+  }
+}
+
 // Terms in the sums of each row of an output, as positions have it.
 std::vector<double> counts_of(const Problem& p, Role role, const Dims& dims, const Sequences& q,
                               const Sequences& kv) {
@@ -229,6 +247,7 @@ void Case::make_reference() {
     x.counts = counts_of(checked, role, x.dims, q, kv);
     x.chain = problem.q.dtype;
     x.tf32 = checked.tf32;
+    x.operand = operand_of(checked, role, inputs);
     c.bounds[size_t(role)] = make_bounds(x, layout_of(problem, role).dtype, c.f32_roundings);
   }
   c.judged = true;

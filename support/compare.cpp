@@ -85,20 +85,27 @@ Bounds make_bounds(const Samples& x, uint32_t dtype, double f32_roundings) {
   const double unit = std::max(
       {rounding_unit(dtype), rounding_unit(x.chain ? x.chain : dtype), x.tf32 ? kTf32 : 0});
   double vanishing = kFlushed;
-  // A chain in f16, and matrix kernels as well, lose weights below 2^-25.
+  // A chain in f16, and matrix kernels as well, lose weights below 2^-25: by the largest terms, which suffices for rows.
   const double lost = x.chain == TANDEM_F16 ? 0x1p-22 : kVanishing;
   for (double terms_of_one : x.floor) vanishing = std::max(vanishing, lost * terms_of_one);
   size_t live = 0;
   for (size_t row = 0; row < rows; ++row) {
     // Sums of many terms of one sign lose a rounding per term in the worst case, its root as a rule.
     const double f32 = kF32 * (f32_roundings + std::sqrt(std::max(0.0, x.counts[row])));
+    // Each term's operand of f16 is off by up to 2^-25, however small it is.
+    const double count = std::max(0.0, x.counts[row]);
+    const double subnormal =
+        x.chain == TANDEM_F16 ? std::min(count, 2 * std::sqrt(count)) * 0x1p-25 * x.operand : 0;
     double largest = 0;
+    // What is lost of the terms is no more than they are.
     for (size_t n = row * width; n < (row + 1) * width; ++n) {
       errors[row] = std::max(errors[row], std::fabs(x.stepwise[n] - x.exact[n]));
       terms[row] = std::max(terms[row], x.floor[n]);
       largest = std::max(largest, std::fabs(x.exact[n]));
-      b.element_error[n] =
-          x.floor[n] == 0 ? 0 : 4 * (unit + f32) * x.floor[n] + ulp(0, dtype) + vanishing;
+      b.element_error[n] = x.floor[n] == 0
+                               ? 0
+                               : 4 * (unit + f32) * x.floor[n] + ulp(0, dtype) +
+                                     std::min(std::max(vanishing, subnormal), x.floor[n]);
     }
     if (terms[row] == 0) continue;
     ++live;

@@ -69,6 +69,8 @@ struct Samples {
   std::vector<double> slack;   // what a rounded score may do at a kink; empty: nothing
   uint32_t chain = 0;          // dtype that the sums' terms are stored in; 0: that of the tensor
   bool tf32 = false;           // and products round them to TF32
+  // What one unit of a weight, or of ds, brings to an element at most; 0: not known, or not a sum of such products.
+  double operand = 0;
 };
 
 // How far an output tensor may be from the truth.

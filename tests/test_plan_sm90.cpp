@@ -296,7 +296,8 @@ TEST_CASE(
           CHECK(fused.total == fused.tiles * p.heads_kv * p.batch);
           CHECK(fused.groups_x * fused.groups_y == fused.total);
           CHECK(fused.invocations() == kBwdThreads);
-          CHECK(fused.shared_bytes == uint32_t(bwd_shared_bytes(s)));
+          CHECK(fused.shared_bytes ==
+                uint32_t(bwd_shared_bytes(s) + 2 * 16384));  // d_q's second place
           CHECK((cast == nullptr) == (p.heads_q / p.heads_kv * p.seq_q * d * 4 <= 1 << 20));
           if (cast) {
             CHECK(cast->total == ceil_div(p.seq_q, 64) * ceil_div(s.d, 64) * p.heads_q * p.batch);
@@ -319,9 +320,31 @@ TEST_CASE(
           CHECK(turns.zeroed_size ==
                 uint64_t(sums + (cast ? numbers : ceil_div(numbers, 256) * 256 + counts)));
           CHECK(turns.unordered() == 0);
-          CHECK(bwd_dkv_dq_block(turns, *turns.find(Stem::bwd_dkv_dq)).in_turn == 1);
+          const int64_t walk = p.heads_q / p.heads_kv * ceil_div(p.seq_q, s.br);
+          const int64_t beside = p.band.right == TANDEM_BAND_OPEN
+                                     ? 5 * caps.cores / (4 * std::min<int64_t>(fused.tiles, walk))
+                                     : 1;
+          CHECK(bwd_dkv_dq_block(turns, *turns.find(Stem::bwd_dkv_dq)).in_turn ==
+                std::max<int64_t>(1, beside));
           CHECK(bwd_dkv_dq_block(plan, fused).in_turn == 0);
         }
+}
+
+TEST_CASE("sm90: in a fixed order as many heads side by side as the device has tiles of keys for") {
+  const auto beside = [](const std::string& line) {
+    const Plan plan = plan_of("bwd bf16 b4 hq8 d64 deterministic " + line);
+    return bwd_dkv_dq_block(plan, *plan.find(Stem::bwd_dkv_dq)).in_turn;
+  };
+  CHECK(beside("sq1024 sk1024") == 20);
+  CHECK(beside("sq4096 sk4096") == 5);
+  CHECK(beside("sq256 sk4096") == 82);  // short walks
+  CHECK(beside("hk2 sq256 sk4096") == 20);
+  CHECK(beside("sq1024 sk1024 bias:bf16:1x8x1024 d_bias:bf16") == 20);
+  CHECK(beside("sq1024 sk1024 kv_padded") == 20);
+  CHECK(beside("sq16384 sk16384") == 1);
+  // Each begins where it is the first.
+  CHECK(beside("sq1024 sk1024 causal_top_left") == 1);
+  CHECK(beside("sq1024 sk1024 left=100 right=100") == 1);
 }
 
 TEST_CASE("sm90: which kernels run for which gradients") {
@@ -346,6 +369,52 @@ TEST_CASE("sm90: which kernels run for which gradients") {
   caps.disabled = {"hb64", "hb96", "hb128"};
   CHECK(refusal(plan_of("bwd f16 hq2 sq300 d64", caps)).find("heads over 128") !=
         std::string::npos);
+}
+
+TEST_CASE("CUDA: small operations are no launches of their own where another can do them") {
+  const struct {
+    const char* line;
+    const char* stems;  // in brackets: done by an earlier launch
+  } rows[] = {
+      {"bwd bf16 hq2 sq512 d64", "bwd_dot bwd_dkv_dq"},
+      {"bwd bf16 hq2 sq512 d256", "bwd_dot bwd_dkv (bwd_dq)"},
+      {"bwd bf16 hq2 sq512 d256 sink grads=qkvs", "bwd_dot bwd_dkv (bwd_dq) (bwd_head)"},
+      {"bwd bf16 hq2 sq512 d256 sink grads=kvs", "bwd_dot bwd_dkv (bwd_head)"},
+      {"bwd bf16 hq2 sq512 d256 sink grads=qs", "bwd_dot bwd_dq (bwd_head)"},
+      {"bwd bf16 hq2 sq512 d256 sink grads=s", "bwd_dot bwd_head"},
+      {"bwd bf16 hq2 sq512 d64 sink grads=qkvs", "bwd_dot bwd_dkv_dq bwd_head"},
+      {"bwd bf16 hq16 hk2 sq4096 d64 sink grads=qkvs", "bwd_dot bwd_dkv_dq bwd_dq_cast (bwd_head)"},
+      {"bwd bf16 hq2 sq512 d64 elastic dist=8 grads=qkvdt",
+       "bwd_row_dq bwd_dkv_ddist (bwd_head) (bwd_sum)"},
+      {"bwd bf16 hq2 sq512 d64 elastic grads=qkvt", "bwd_row_dq bwd_dkv_ddist (bwd_head)"},
+      {"bwd bf16 hq2 sq100 d64 elastic dist=8 grads=qkd", "bwd_row_dq bwd_dkv_ddist"},
+      // Many parts of many entries are added up faster by many workgroups.
+      {"bwd bf16 b4 hq8 hk2 sq512 d64 elastic dist=64 grads=qkvd",
+       "bwd_row_dq bwd_dkv_ddist (bwd_sum)"},
+      {"bwd bf16 b4 hq8 hk2 sq512 d64 elastic dist=65 grads=qkvd",
+       "bwd_row_dq bwd_dkv_ddist bwd_sum"},
+      {"bwd bf16 b16 hq8 sq8192 d64 elastic dist=8 grads=qkvd", "bwd_row_dq bwd_dkv_ddist bwd_sum"},
+      // sm80
+      {"bwd bf16 hq2 sq512 d64 alibi sink elastic grads=qkvats",
+       "bwd_row bwd_dkv (bwd_dq) (bwd_head)"},
+      {"bwd bf16 hq20 sq512 d64 alibi sink elastic grads=qkvats",  // more than multiprocessors
+       "bwd_row bwd_dkv bwd_dq (bwd_head)"},
+      {"bwd bf16 hq2 sq512 d64 alibi sink elastic grads=qats", "bwd_row bwd_dq bwd_head"},
+  };
+  for (const auto& row : rows) {
+    CAPTURE(std::string(row.line));
+    const Plan plan = plan_of(row.line);
+    CAPTURE(plan.name());
+    std::string said;
+    for (const Launch& l : plan.launches)
+      said += std::string(said.empty() ? "" : " ") + (l.joins ? "(" : "") + stem_name(l.stem) +
+              (l.joins ? ")" : "");
+    CHECK(said == row.stems);
+    const bool counts = said.find("(bwd_sum)") != std::string::npos;
+    CHECK((plan.sum_counts_offset > 0) == counts);
+    CHECK((explain(problem_of(row.line), caps_of("h100_cuda")).find("in an earlier launch") !=
+           std::string::npos) == (said.find('(') != std::string::npos));
+  }
 }
 
 TEST_CASE("sm90: elastic softmax") {
@@ -405,7 +474,7 @@ TEST_CASE("sm90: entmax, with kernels of their own for alpha 1.5") {
       CHECK(rows.shared_bytes == uint32_t(support_shared_bytes(r)));
       const BwdShape& s = kBwdShapes[keys.hopper];
       CHECK((fast || s.d == 128));
-      CHECK(keys.shared_bytes == uint32_t(bwd_shared_bytes(s)));
+      CHECK(keys.shared_bytes == uint32_t(bwd_shared_bytes(s) + 2 * 16384));
       CHECK(keys.waits);
       CHECK(plan.unordered() == TANDEM_GRAD_Q);
       // delta; 40 tiles of keys are 2 words for each of 5 blocks of rows; the sums.
@@ -458,16 +527,50 @@ TEST_CASE("sm90: the last round of clusters that sum d_bias") {
   // Two clusters would take as long as a round of 30 does: eight parts each, of two tiles.
   CHECK(bwd_tail(512, 30, 4, 16).whole == 510);
   CHECK(bwd_tail(512, 30, 4, 16).parts == 8);
-  // Room for the parts, and a count for each warpgroup, zeroed with the sums of d_q.
+  // Room for the parts, and a count for each warpgroup and one of tiles fetched, zeroed with the sums of d_q.
   const std::string shared = "bwd f16 b4 hq8 sq300 sk320 d64 bias:f16:1x8x300 d_bias:f16 ";
   const Plan with = plan_of(shared + "grads=qkvb"), without = plan_of(shared + "grads=qkv");
   const BwdShape& s = kBwdShapes[with.find(Stem::bwd_dkv_dq)->hopper];
   const int64_t room = bwd_tail_room(with.find(Stem::bwd_dkv_dq)->total);
   CHECK(room == 240);
-  CHECK(with.zeroed_size == without.zeroed_size + uint64_t(2 * room * 4));
-  CHECK(with.tail_offset >= with.tail_counts_offset + uint64_t(2 * room * 4));
+  CHECK(with.zeroed_size == without.zeroed_size + uint64_t((2 * room + 1) * 4));
+  CHECK(with.tail_offset >= with.tail_counts_offset + uint64_t((2 * room + 1) * 4));
   CHECK(with.workspace_size == with.tail_offset + uint64_t(4 * room * bwd_tail_floats(s)));
   CHECK(without.workspace_size < with.workspace_size);
+}
+
+TEST_CASE("sm90: clusters of two beside those of the batch, which sum d_bias in passes") {
+  // 30 clusters of four and six of two, on 132 multiprocessors: these take a tile for 3.2 of those' time.
+  CHECK(bwd_pairs(512, 30, 6, 2).each == 5);
+  CHECK(bwd_pairs(256, 30, 6, 2).each == 2);
+  CHECK(bwd_pairs(60, 30, 6, 2).each == 0);
+  for (int64_t walks = 64; walks <= 2000; walks += 31)
+    for (int64_t slots : {7, 14, 30, 32})
+      for (int64_t pairs : {1, 2, 6, 8})
+        for (int64_t passes : {2, 3, 4}) {
+          CAPTURE(walks);
+          CAPTURE(slots);
+          CAPTURE(pairs);
+          CAPTURE(passes);
+          const BwdPairs share = bwd_pairs(walks, slots, pairs, passes);
+          CHECK(share.each * pairs < walks);
+          if (share.each == 0) continue;
+          CHECK(share.limit > slots);
+          CHECK(share.limit < walks);
+        }
+  // Their sums lie behind the parts of d_k and d_v; in a fixed order, and of few tiles, there are none.
+  const std::string words =
+      "bwd f16 b4 hq64 hk32 sq300 sk320 d64 bias:f16:1x64x300 d_bias:f16 grads=qkvb";
+  const Plan with = plan_of(words), fixed = plan_of(words + " deterministic");
+  const Launch& fused = *with.find(Stem::bwd_dkv_dq);
+  const BwdShape& s = kBwdShapes[fused.hopper];
+  CHECK(with.pass_sums_offset >=
+        with.tail_offset + uint64_t(4 * bwd_tail_room(fused.total) * bwd_tail_floats(s)));
+  CHECK(with.workspace_size ==
+        with.pass_sums_offset + uint64_t(4 * kMaxPairs * bwd_pass_floats(s, 2, 300)));
+  CHECK(fixed.pass_sums_offset == 0);
+  CHECK(plan_of("bwd f16 b4 hq8 sq300 sk320 d64 bias:f16:1x8x300 d_bias:f16 grads=qkvb")
+            .pass_sums_offset == 0);
 }
 
 TEST_CASE("sm90: a dense bias and its gradient in backward") {

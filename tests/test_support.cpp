@@ -228,6 +228,34 @@ Outputs perfect(Case& c) {
 
 }  // namespace
 
+TEST_CASE(
+    "support: what operands of f16 lose is allowed by what they are multiplied with, and no more") {
+  // A row of weights near 2^-24 beside one of weights near 1, 15 terms each, of numbers up to 4.
+  Samples x;
+  x.dims = {1, 1, 2, 1};
+  x.exact = x.stepwise = {3e-7, 3};
+  x.floor = {4e-7, 20};
+  x.counts = {15, 15};
+  x.chain = TANDEM_F16;
+  x.operand = 4;
+  const auto limits = [&](uint32_t dtype) { return make_bounds(x, dtype, 8).element_error; };
+  const std::vector<double> with = limits(TANDEM_F16);
+  // One weight of 2^-25 lost at the largest number, and more of them; but nothing beyond the terms and one unit in the last place.
+  CHECK(with[0] > 4 * 0x1p-25 + 0x1p-24);
+  CHECK(with[0] > 3e-7 + 0x1p-24);
+  CHECK(with[0] < 1.01 * 4e-7 + 0x1p-24);
+  x.operand = 0;
+  const std::vector<double> without = limits(TANDEM_F16);
+  // Weights of a usual size have the same limit.
+  CHECK(with[1] == doctest::Approx(without[1]).epsilon(1e-4));
+  x.floor[1] = 4e-7;  // no large terms that would hide it
+  CHECK(limits(TANDEM_F16)[0] < 0x1p-24 + 1e-8);
+  x.operand = 4;
+  CHECK(limits(TANDEM_F16)[0] == doctest::Approx(with[0]).epsilon(1e-3));
+  x.chain = TANDEM_BF16;
+  CHECK(limits(TANDEM_BF16)[0] < 1e-8);
+}
+
 TEST_CASE("support: every optional input is made, referred to and judged") {
   RandomLimits limits;
   limits.max_work = 200000;

@@ -12,8 +12,18 @@ namespace sm90 {
 
 constexpr float kLog2e = 1.4426950408889634f;
 
-// Named barriers. 0 is __syncthreads(); of kDqFull, kDqEmpty and kGroup one for each multiplying warpgroup.
-enum : int { kDsWritten = 1, kDqFull = 2, kDqEmpty = 4, kGroup = 6, kDsRead = 8, kSummed = 9 };
+// Named barriers. 0 is __syncthreads(); of kDqFull, kDqEmpty and kGroup one for each multiplying warpgroup, and kSecond further
+// on those of the second warp that adds.
+enum : int {
+  kDsWritten = 1,
+  kDqFull = 2,
+  kDqEmpty = 4,
+  kGroup = 6,
+  kDsRead = 8,
+  kSummed = 9,
+  kSecond = 8,
+  kAdded = 14
+};
 
 // Registers of a thread of the helping warpgroup, and of the multiplying ones. At launch all have 168, and that many, 384
 // times, is what they share: with more a warpgroup waits for ever.
@@ -56,13 +66,23 @@ TANDEM_DEVICE bool best_down(const Block& u) {
   return u.band_right != TANDEM_BAND_OPEN && u.band_left == TANDEM_BAND_OPEN;
 }
 
+// in_turn: 0, or in a fixed order of sums how many heads' tiles of keys come side by side: the first ones of all, then the second ones.
+// Who waits for a turn waits for workgroups that were started before it.
 // inner: the batch, if workgroups that follow each other are to differ in its entry alone, and `group` then the place among
 // them; else 1.
 template <typename Block>
-TANDEM_DEVICE bool find_walk(const Block& u, const BwdShape& shape, int inner, bool in_turn,
+TANDEM_DEVICE bool find_walk(const Block& u, const BwdShape& shape, int inner, int in_turn,
                              Walk* walk, uint group = blockIdx.x) {
   Place at;
-  if (inner == 1) {
+  if (inner == 1 && in_turn > 1) {
+    const uint index = blockIdx.y * gridDim.x + blockIdx.x, heads = u.total / u.tiles;
+    if (index >= u.total) return false;
+    const uint first = index / (uint(in_turn) * u.tiles) * uint(in_turn);
+    const uint beside = min(uint(in_turn), heads - first), n = index - first * u.tiles;
+    const uint head = first + n % beside, heads_kv = uint(u.heads_q / u.group);
+    at.tile = int(u.tiles - 1 - n / beside);
+    at.head = int(head % heads_kv), at.batch = int(head / heads_kv);
+  } else if (inner == 1) {
     if (!find_place(u.tiles, u.total, u.heads_q / u.group, &at)) return false;
   } else {
     if (group >= u.total) return false;
@@ -149,7 +169,8 @@ template <int ROW, typename Set>
 struct Memory {
   static constexpr BwdShape kShape = kBwdShapes[ROW];
   static constexpr int kPanels = bwd_panels(kShape), kKBytes = bwd_k_bytes(kShape),
-                       kQBytes = bwd_q_bytes(kShape), kDsBytes = bwd_ds_bytes(kShape);
+                       kQBytes = bwd_q_bytes(kShape), kDsBytes = bwd_ds_bytes(kShape),
+                       kDqBytes = bwd_second_dq_bytes(kShape);
   static constexpr int kAtV = bwd_at_v(kShape), kAtQ = bwd_at_q(kShape), kAtDo = bwd_at_do(kShape),
                        kAtDs = bwd_at_ds(kShape), kAtDq = bwd_at_dq(kShape),
                        kAtSet = bwd_at_stats(kShape), kSetBytes = Set::bytes(kShape),
@@ -162,7 +183,10 @@ struct Memory {
   TANDEM_DEVICE uint q(int stage) const { return base + kAtQ + stage * kQBytes; }
   TANDEM_DEVICE uint d_o(int stage) const { return base + kAtDo + stage * kQBytes; }
   TANDEM_DEVICE uint ds(int stage) const { return base + kAtDs + stage * kDsBytes; }
-  TANDEM_DEVICE uint dq(int group) const { return base + kAtDq + group * 16384; }
+  // The second place is the first of Set's own part, if Set has two.
+  TANDEM_DEVICE uint dq(int group, int place) const {
+    return base + kAtDq + group * 16384 + place * kDqBytes;
+  }
   TANDEM_DEVICE uint lse(int stage) const { return base + kAtStats + stage * kShape.br * 4; }
   TANDEM_DEVICE uint delta(int stage) const { return lse(kShape.q_stages + stage); }
   TANDEM_DEVICE uint barriers() const { return base + kAtBarriers; }
@@ -381,7 +405,7 @@ TANDEM_DEVICE void store_rows(uint memory, int stride, const float (&x)[N / 2], 
                               uint64_t address, const Strides& strides, const Walk& walk, int key,
                               int keys, int column, int width) {
   constexpr int kPieces = N / 8;
-  const int lane = int(threadIdx.x) % 32, row0 = int(threadIdx.x) % 128 / 32 * 16;
+  const int lane = fresh_thread() % 32, row0 = fresh_thread() % 128 / 32 * 16;
   __syncwarp();
 #pragma unroll
   for (int k = 0; k < N / 16; ++k) {

@@ -23,7 +23,9 @@ struct BwdDkvDqParams {
   } d_q;
 };
 // With a dense bias. map: like the others, with keys as features and boxes of br queries; of a bias that all heads or the
-// whole batch share, one of them. Launched in clusters of `shared` workgroups if d_bias is wanted.
+// whole batch share, one of them. Launched in clusters of `shared` workgroups if d_bias is wanted: as many as the device has at a
+// time, which fetch tiles of keys from a counter, and, beside these, on multiprocessors that are left over, in clusters of two
+// that take the batch in passes.
 struct BwdBias {
   CUtensorMap map;
   Strides d_bias_strides;
@@ -35,6 +37,14 @@ struct BwdBias {
   // are, in the workspace, their f32 parts of d_k and d_v, and counts of who has come, zeroed before.
   int whole, parts;
   uint64_t parts_at, counts;
+  // Of all kernels that share them out: zeroed before, 0 stands for tile `first`, of which there are `items`, parts and all. 0: a
+  // cluster's number says its tile, and it has no other.
+  uint64_t counter;
+  int first, items;
+  // Of clusters of two: how often they go through a tile; at which number they take no more; and sums of d_bias from pass to pass, of
+  // each workgroup group * bwd_pass_floats().
+  int passes, limit;
+  uint64_t sums_at;
 };
 struct BwdDkvDqBiasParams : BwdDkvDqParams {
   BwdBias bias;
@@ -55,6 +65,12 @@ struct BwdDkvDdistParams {
   BwdDkvDdistPush push;
   ExtraBlock extra;
   Features features;
+  // What is summed on the way: the parts of d_dist_bias by who comes last, the rows' parts of d_tau by the first workgroup
+  // of a head of keys. 0: it is not wanted, or not here.
+  struct {
+    uint64_t d_dist, counts;  // [Hk, 2], zeroed by bwd_row_dq
+    uint64_t tau_rows, d_tau;
+  } sums;
 };
 struct BwdRowDqParams {
   CUtensorMap q, k, v, d_o;
@@ -63,17 +79,16 @@ struct BwdRowDqParams {
   ExtraBlock extra;
   Features features;
   BwdRowDqSpec spec;
+  uint64_t zeroed;  // words that the next kernel counts in
+  int zeroed_count;
 };
-// Heads over 128.
-struct BwdDkvParams {
+// Heads over 128. Of bwd_dkv and bwd_dq one may be missing: its block then has a total of 0.
+struct BwdDkvWithDqParams {
   CUtensorMap q, k, v, d_o;
   BwdDkvBlock block;
   BwdDkvPush push;
-};
-struct BwdDqParams {
-  CUtensorMap q, k, v, d_o;
-  BwdDqBlock block;
-  BwdDqPush push;
+  BwdDqParams dq;    // block and push
+  BwdHeadFull head;  // bwd_head's work, for d_sink; head.block.total may be 0, too
 };
 // Entmax. support: words of bits in the workspace (hopper_tiles.h), 0: every tile is visited.
 struct BwdRowParams {
@@ -84,6 +99,7 @@ struct BwdRowParams {
   Features features;
   uint64_t support;
   int support_words;
+  uint64_t zeroed, zeroed_end;  // what bwd_dkv_dq adds to
 };
 struct BwdDkvDqEntmaxParams : BwdDkvDqParams {
   ExtraBlock extra;
@@ -97,14 +113,16 @@ struct BwdDqCastParams {
   uint64_t lengths_q;  // of packed queries, else 0
   int packed_blocks;   // blocks of 64 rows that a head has then, and of a tile of bwd_dkv_dq
   int tile_blocks;
+  BwdHeadFull
+      head;  // the workgroups behind those of bwd_dq_cast do bwd_head's work; head.block.total may be 0
 };
 
 // row: of kBwdShapes. grad_q, grad_kv: which gradients are wanted, one at least. kBwdThreads threads,
 // bwd_shared_bytes() of shared memory.
 Kernel<BwdDkvDqParams> bwd_dkv_dq_kernel(tandem_dtype dtype, int row, bool grad_q, bool grad_kv);
 // Head sizes up to 128. bwd_bias_shared_bytes() of shared memory. All gradients; where d_q is not wanted, its sums are formed
-// nevertheless.
-Kernel<BwdDkvDqBiasParams> bwd_dkv_dq_bias_kernel(tandem_dtype dtype, int row);
+// nevertheless. passes: in clusters of two that go through each tile several times.
+Kernel<BwdDkvDqBiasParams> bwd_dkv_dq_bias_kernel(tandem_dtype dtype, int row, bool passes);
 // Head sizes up to 128: lengths alone, or whatever of its parameters; bwd_lengths_shared_bytes(). All gradients, as above.
 Kernel<BwdDkvDqFullParams> bwd_dkv_dq_lengths_kernel(tandem_dtype dtype, int row);
 Kernel<BwdDkvDqFullParams> bwd_dkv_dq_full_kernel(tandem_dtype dtype, int row);
@@ -114,10 +132,9 @@ Kernel<BwdDkvDqFullParams> bwd_dkv_dq_all_kernel(tandem_dtype dtype, int row);
 Kernel<BwdDkvDdistParams> bwd_dkv_ddist_kernel(tandem_dtype dtype, int row);
 // A row of kRowShapes, whose boxes its maps have: kBwdThreads threads, row_shared_bytes(). block.tiles: of br queries.
 Kernel<BwdRowDqParams> bwd_row_dq_kernel(tandem_dtype dtype, int row);
-// Heads over 128: a row of kBwdShapes that is wide; and
-Kernel<BwdDkvParams> bwd_dkv_kernel(tandem_dtype dtype, int row);
-// a row of kDqShapes, whose boxes its maps have: kBwdThreads threads, dq_shared_bytes().
-Kernel<BwdDqParams> bwd_dq_kernel(tandem_dtype dtype, int row);
+// Heads over 128: a row of kBwdShapes that is wide. kBwdThreads threads, the workgroups of bwd_dkv, then those of bwd_dq and of
+// bwd_head, and as much shared memory as the one that needs most.
+Kernel<BwdDkvWithDqParams> bwd_dkv_kernel(tandem_dtype dtype, int row);
 // Entmax; fast: alpha is 1.5, else rows for heads of 128 alone. bwd_row: a row of kSupportShapes, its threads and
 // support_shared_bytes(). bwd_dkv_dq: as without optional inputs, but all gradients; where d_q is not wanted, its sums are
 // formed nevertheless.

@@ -59,6 +59,7 @@ template <bool SCORES>
 struct All : WithLengths {
   using Registers = sm90::Registers<SCORES ? 72 : 56>;
   static constexpr int bytes(const BwdShape& s) { return bwd_all_bytes(s); }
+  static constexpr int kAdders = 1;
   template <int ROW>
   using Tiles = PlacedTiles<ROW, All>;
   static constexpr int kMakers = 64, kMakersBarrier = 9, kReaders = 10;  // warps that read
@@ -243,7 +244,7 @@ struct All : WithLengths {
     constexpr BwdShape S = kBwdShapes[ROW];
     const BwdDkvDqBlock& u = params.block;
     Walk walk;
-    find_walk(u, S, 1, true, &walk);
+    find_walk(u, S, 1, u.in_turn, &walk);
     refine<ROW>(params, &walk);
     const int64_t tiles = first_tile<ROW, All>(u, walk, head, params.packed_tiles);
     uint* turn = reinterpret_cast<uint*>(params.push.turns) + (tiles + t) * (S.br / 64);

@@ -15,14 +15,15 @@ struct WithLengths {
   using Params = BwdDkvDqFullParams;
   using Registers = sm90::Registers<40>;
   static constexpr bool has_kernel(const BwdShape& s) { return !s.wide; }
-  static constexpr int bytes(const BwdShape&) { return 0; }
+  static constexpr int bytes(const BwdShape& s) { return bwd_second_dq_bytes(s); }
   static constexpr float kHidden = 0.f;
   static constexpr bool kAnyOrder = false;
+  static constexpr int kAdders = 2;
   static constexpr float kLse = kLog2e;
   template <int ROW>
   using Tiles = EveryTile<ROW>;
   static TANDEM_DEVICE int order(const Params&) { return 1; }
-  static TANDEM_DEVICE bool in_turn(const Params& params) { return params.block.in_turn != 0; }
+  static TANDEM_DEVICE int in_turn(const Params& params) { return params.block.in_turn; }
   // The barrier of boxes that are to be cleared.
   template <typename Memory>
   static TANDEM_DEVICE void init_boxes(const Memory& memory) {

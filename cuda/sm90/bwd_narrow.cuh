@@ -5,7 +5,8 @@
 // multiplying warpgroups owns 64 keys. dS goes through shared memory, where both read all of it for dQ = dS K.
 // dQ is summed over the key tiles in the workspace, f32, by bulk adds; the last workgroup of a head rounds the sums (bwd_round.cuh).
 //
-// Of the helping warpgroup, warp 0 loads and warp 1 adds dQ. Rows past the end and rows that see nothing have lse = +inf
+// Of the helping warpgroup, warp 0 loads, and warp 1 adds dQ; or warps 1 and 2 in turn, each from a place of its own: in a fixed
+// order of sums it takes about as long as a tile's products until a sum is seen to be there, and the next turn. Rows past the end and rows that see nothing have lse = +inf
 // in shared memory: their p is 0, and no product needs a mask for them.
 //
 // Set says which optional inputs there are (bwd_sets.cuh).
@@ -18,15 +19,19 @@ namespace tandem {
 namespace cuda {
 namespace sm90 {
 
-// Warp 1: what the multiplying warpgroups leave of dQ is added to the sums in the workspace. packed_tiles: that a head
-// has of packed queries (bwd_packed_tiles()), else 0.
+// What the multiplying warpgroups leave of dQ is added to the sums in the workspace; adder: 0, or 1 for every second tile.
+// packed_tiles: that a head has of packed queries (bwd_packed_tiles()), else 0.
 template <int ROW, typename Set>
 TANDEM_DEVICE void add_sums(const typename Set::Params& params, const Walk& walk,
-                            const Memory<ROW, Set>& memory, int packed_tiles) {
+                            const Memory<ROW, Set>& memory, int packed_tiles, int adder) {
   constexpr BwdShape S = kBwdShapes[ROW];
   constexpr int kPanels = Memory<ROW, Set>::kPanels;
   const BwdDkvDqBlock& u = params.block;
+  const int full = kDqFull + kSecond * adder, empty = kDqEmpty + kSecond * adder;
+  int turn = 0;  // whose tile it is
   const bool one = int(threadIdx.x) % 32 == 0;
+  named_arrive(empty, 160);
+  named_arrive(empty + 1, 160);
   typename Set::template Tiles<ROW> visited(params, walk);
   for (int n = 0; n < u.group; ++n) {
     const int64_t first = first_tile<ROW, Set>(u, walk, walk.head_kv * u.group + n, packed_tiles);
@@ -36,27 +41,30 @@ TANDEM_DEVICE void add_sums(const typename Set::Params& params, const Walk& walk
 #pragma unroll 1
     for (int at = visited.next(n, walk.span.begin); at < walk.span.end;
          at = visited.next(n, at + 1)) {
+      const bool mine = turn == adder;
+      if (++turn == Set::kAdders) turn = 0;
+      if (!mine) continue;
       const int t = walk.turned(at);
       float* to = sums + int64_t(t) * (S.br / 64 * kPanels * kSumsBlock);
       if (u.in_turn && one) wait_turn(turns + t * (S.br / 64), visited.before(u, walk, n, t));
       __syncwarp();
-      named_sync<kDqFull>(160);
+      named_sync(full, 160);
       if (one) {
-        add_flat(to, memory.dq(0), 16384);
+        add_flat(to, memory.dq(0, adder), 16384);
         bulk_commit();
       }
-      named_sync<kDqFull + 1>(160);
+      named_sync(full + 1, 160);
       if (one) {
         // Of 96 features the second panel has half.
-        add_flat(to + kSumsBlock, memory.dq(1), S.d == 96 ? 8192 : 16384);
+        add_flat(to + kSumsBlock, memory.dq(1, adder), S.d == 96 ? 8192 : 16384);
         bulk_commit();
         bulk_wait_read<1>();
       }
       __syncwarp();
-      named_arrive<kDqEmpty>(160);
+      named_arrive(empty, 160);
       if (one) bulk_wait_read<0>();
       __syncwarp();
-      named_arrive<kDqEmpty + 1>(160);
+      named_arrive(empty + 1, 160);
       if (u.in_turn && one) {
         bulk_wait<0>();
         take_turn(turns + t * (S.br / 64));
@@ -64,6 +72,11 @@ TANDEM_DEVICE void add_sums(const typename Set::Params& params, const Walk& walk
     }
   }
   if (one) bulk_wait<0>();
+  if constexpr (Set::kAdders == 2) {
+    __syncwarp();
+    named_sync<kAdded>(64);
+    if (adder == 1) return;
+  }
   if constexpr (!kDense<Set>) {
     // Nobody reads lse any more.
     if (one) put_shared(memory.lse(0), is_last(params, walk) ? 1.f : 0.f);
@@ -80,7 +93,13 @@ TANDEM_DEVICE void multiply(const typename Set::Params& params, const Walk& walk
   constexpr int kKPanel = BC * 128, kQPanel = BR * 128;
   const auto& u = params.block;
   const Barriers<ROW> barriers(memory.barriers());
-  const int group = int(threadIdx.x) / 128 - 1, thread = int(threadIdx.x) % 128;
+  int group = int(threadIdx.x) / 128 - 1, thread = int(threadIdx.x) % 128;
+  if constexpr (kDense<Set>) {
+    // It comes here again and again: the compiler keeps descriptors in a warp's registers only if this number is there, and is
+    // not to keep others from one time to the next.
+    group = __shfl_sync(~0u, fresh_thread() / 128 - 1, 0);
+    thread = fresh_thread() % 128;
+  }
   const int warp = thread / 32, lane = thread % 32;
   const uint own = uint(group) * 64 * 128;  // this warpgroup's keys in a panel
   const float scale2 = u.scale * kLog2e;
@@ -96,7 +115,6 @@ TANDEM_DEVICE void multiply(const typename Set::Params& params, const Walk& walk
   Turn<S.ds_stages> ds_turn;
   typename Set::template Consumer<T, ROW> set(params, walk, memory);
   typename Set::template Tiles<ROW> tiles(params, walk);
-  bool first = true;
   for (int n = 0; n < u.group; ++n) {
     if constexpr (kHasLengths<Set>) set.begin_head(walk.head_kv * u.group + n);
 #pragma unroll 1
@@ -198,14 +216,15 @@ TANDEM_DEVICE void multiply(const typename Set::Params& params, const Walk& walk
           wait<1>();
         else
           wait<0>();
-        if (!first) named_sync(kDqEmpty + group, 160);
-        first = false;
-        const uint to = memory.dq(group) + 16 * thread;
+        static_assert(Set::kAdders == 1 || S.ds_stages == 2, "two places in turn, as those of dS");
+        const int place = Set::kAdders == 2 ? ds_turn.stage : 0;
+        named_sync(kDqEmpty + kSecond * place + group, 160);
+        const uint to = memory.dq(group, place) + 16 * thread;
 #pragma unroll
         for (int i = 0; i < 8; ++i)
           put_shared(to + 2048 * i, dq[4 * i], dq[4 * i + 1], dq[4 * i + 2], dq[4 * i + 3]);
         fence_async();
-        named_arrive(kDqFull + group, 160);
+        named_arrive(kDqFull + kSecond * place + group, 160);
       }
       if constexpr (GRAD_KV) wait<0>();
       __syncwarp();
@@ -234,13 +253,11 @@ __global__ void __launch_bounds__(kBwdThreads, 1)
     bwd_dkv_dq(const __grid_constant__ typename Set::Params params) {
   constexpr BwdShape S = kBwdShapes[ROW];
   Walk walk;
-  if constexpr (kDense<Set>) {
-    if (!Set::find(params, S, &walk)) return;
-  } else {
-    if (!find_walk(params.block, S, Set::order(params), Set::in_turn(params), &walk)) return;
-  }
+  if (!find_walk(params.block, S, Set::order(params), Set::in_turn(params), &walk)) return;
   if constexpr (kHasLengths<Set>) Set::template refine<ROW>(params, &walk);
-  if constexpr (Set::kAnyOrder) walk.down = !params.block.in_turn && best_down(params.block);
+  // Two conditions, not one of both: what follows of it then stays in uniform registers, 3 % of the time at D 64.
+  if constexpr (Set::kAnyOrder)
+    if (params.block.in_turn == 0) walk.down = best_down(params.block);
   const Memory<ROW, Set> memory{shared_address(bwd_memory)};
   if (threadIdx.x == 0) {
     Set::template init<ROW>(memory);
@@ -254,14 +271,14 @@ __global__ void __launch_bounds__(kBwdThreads, 1)
     const int warp = int(threadIdx.x) / 32;
     if (warp == 0)
       load_tiles(params, walk, memory);
-    else if (warp >= 2)
+    else if (warp > Set::kAdders)
       Set::template help<T>(params, walk, memory);
     else if constexpr (GRAD_Q)
-      add_sums(params, walk, memory, packed_tiles);
+      add_sums(params, walk, memory, packed_tiles, Set::kAdders == 1 ? 0 : warp - 1);
   } else {
     take_registers<Set::Registers::kMultiplying>();
     multiply<T, ROW, Set, GRAD_Q, GRAD_KV>(params, walk, memory);
-    if constexpr (GRAD_Q && !kDense<Set>) {
+    if constexpr (GRAD_Q) {
       named_sync<kSummed>(288);
       if (shared_float2(memory.lse(0)).x != 0.f)
         round_sums<T, ROW, Set>(params, walk, packed_tiles);

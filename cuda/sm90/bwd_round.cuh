@@ -3,7 +3,8 @@
 // to have added its part rounds all rows of the query heads that read it.
 //
 // How sums get from those who add to who rounds. Bulk adds are of the async proxy; cp.async.bulk.wait_group (not .read) ends when
-// they are done and can be seen by the thread that gave them, in the generic proxy, too. That thread then adds 1 to the
+// they are done and can be seen by the thread that gave them, in the generic proxy, too. That thread, if need be behind a barrier
+// with a second one that adds, then adds 1 to the
 // head's count in the workspace (acquire and release, of the device). Who finds all others there has acquired what they
 // released, all sums; it says so in shared memory, and the warps behind the named barrier that follows see the sums as well.
 // They read by way of the second-level cache, as the first-level one is of one multiprocessor alone.

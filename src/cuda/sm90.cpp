@@ -107,12 +107,17 @@ cudaLaunchConfig_t cluster_config(const Launch& launch, unsigned groups, unsigne
   config.numAttrs = 1;
   return config;
 }
+// beside: it may begin when all workgroups of the kernel before it have.
 template <typename P>
 cudaError_t launch_clusters(cuda::Kernel<P> kernel, const Launch& launch, P* params,
-                            cudaStream_t stream, unsigned groups, unsigned cluster) {
+                            cudaStream_t stream, unsigned groups, unsigned cluster,
+                            bool beside = false) {
   void* arguments[] = {params};
-  cudaLaunchAttribute attribute{};
-  cudaLaunchConfig_t config = cluster_config(launch, groups, cluster, &attribute);
+  cudaLaunchAttribute attribute[2]{};
+  cudaLaunchConfig_t config = cluster_config(launch, groups, cluster, attribute);
+  attribute[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute[1].val.programmaticStreamSerializationAllowed = 1;
+  if (beside) config.numAttrs = 2;
   config.stream = stream;
   return cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(kernel), arguments);
 }
@@ -143,6 +148,10 @@ bool sm90_loads() {
 Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& with,
                      Recorder* recorder) {
   const Problem& p = plan.problem;
+  const auto no_kernel = [](const Launch& of) {
+    return fail(TANDEM_ERROR_BACKEND, "no CUDA kernel %s for tile %s", stem_name(of.stem),
+                of.tile.name ? of.tile.name : "-");
+  };
   EncodeTiled make = nullptr;
   ReplaceAddress function = nullptr;
   TANDEM_TRY(find_driver_function("cuTensorMapEncodeTiled", &make));
@@ -206,7 +215,7 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
     }
     case Stem::bwd_dkv_dq: {
       if (p.bias) {
-        const auto kernel = cuda::sm90::bwd_dkv_dq_bias_kernel(p.dtype, launch.hopper);
+        const auto kernel = cuda::sm90::bwd_dkv_dq_bias_kernel(p.dtype, launch.hopper, false);
         auto start = launcher_of(kernel);
         TANDEM_TRY(prepare_launch(kernel, launch, with, &start));
         const BwdDkvDqBlock block = bwd_dkv_dq_block(plan, launch);
@@ -215,15 +224,34 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
         fixed.group = int(p.heads_q / p.bias.heads);
         fixed.shared = p.bias.batch == 1 ? int(p.batch) : 1;
         fixed.wide = p.d_bias_dtype == TANDEM_F32;
+        fixed.passes = 1;
         const unsigned cluster = sums_in_clusters(p) ? unsigned(p.batch) : 1;
-        unsigned groups = launch.groups_x;
+        unsigned groups = launch.groups_x, pairs = 0;
         fixed.whole = int(launch.total / uint32_t(fixed.shared)), fixed.parts = 1;
+        const auto paired = cuda::sm90::bwd_dkv_dq_bias_kernel(p.dtype, launch.hopper, true);
         if (cluster > 1 && launch.groups_y == 1) {
           const BwdShape& shape = kBwdShapes[launch.hopper];
-          const BwdTail tail = bwd_tail(fixed.whole, clusters_at_once(kernel, launch, cluster),
-                                        p.batch, (p.seq_q + shape.br - 1) / shape.br);
-          groups = cluster * unsigned(tail.whole + (fixed.whole - tail.whole) * tail.parts);
-          fixed.whole = int(tail.whole), fixed.parts = tail.parts;
+          const int64_t walks = fixed.whole, tiles = (p.seq_q + shape.br - 1) / shape.br;
+          const int64_t slots = clusters_at_once(kernel, launch, cluster);
+          BwdPairs share{};
+          if (slots > 0 && sums_in_passes(p, walks)) {
+            auto start_paired = launcher_of(paired);
+            TANDEM_TRY(prepare_launch(paired, launch, with, &start_paired));
+            const int64_t left = clusters_at_once(paired, launch, 2) - slots * p.batch / 2;
+            pairs = unsigned(std::clamp<int64_t>(left, 0, kMaxPairs));
+            share = bwd_pairs(walks, slots, pairs, p.batch / 2);
+            if (share.each == 0) pairs = 0;
+          }
+          const int64_t theirs = pairs * share.each;
+          const BwdTail tail = bwd_tail(walks - theirs, slots, p.batch, tiles);
+          fixed.whole = int(tail.whole + theirs), fixed.parts = tail.parts;
+          const int64_t items = fixed.whole + (walks - fixed.whole) * tail.parts;
+          groups = cluster * unsigned(items);
+          if (pairs > 0) {
+            groups = cluster * unsigned(slots);
+            fixed.first = int(slots), fixed.items = int(items);
+            fixed.limit = int(share.limit - slots);
+          }
         }
         *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
           cuda::sm90::BwdDkvDqBiasParams params;
@@ -239,8 +267,15 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
           params.block = block;
           params.push = bwd_dkv_dq_push(plan, launch, a);
           put_d_q(plan, a, &params);
-          return cluster > 1 ? launch_clusters(kernel, launch, &params, stream, groups, cluster)
-                             : start(&params, stream);
+          if (cluster == 1) return start(&params, stream);
+          if (pairs > 0)
+            params.bias.counter = a.tail_counts + 8 * uint64_t(bwd_tail_room(launch.total));
+          const cudaError_t error =
+              launch_clusters(kernel, launch, &params, stream, groups, cluster);
+          if (error != cudaSuccess || pairs == 0) return error;
+          params.bias.passes = int(cluster) / 2;
+          params.bias.sums_at = a.pass_sums;
+          return launch_clusters(paired, launch, &params, stream, 2 * pairs, 2, true);
         };
         return Status();
       }
@@ -262,12 +297,6 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
           params.push = bwd_dkv_dq_push(plan, launch, a);
           put_d_q(plan, a, &params);
           params.support = a.support;
-          // bwd_dot, which does this for the others, is not among its kernels.
-          const cudaError_t error = plan.zeroed_size == 0
-                                        ? cudaSuccess
-                                        : cudaMemsetAsync(reinterpret_cast<void*>(a.d_q_sums), 0,
-                                                          size_t(plan.zeroed_size), stream);
-          if (error != cudaSuccess) return error;
           return start(&params, stream);
         };
         return Status();
@@ -317,36 +346,41 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
       };
       return Status();
     }
-    case Stem::bwd_dkv: {
-      const auto kernel = cuda::sm90::bwd_dkv_kernel(p.dtype, launch.hopper);
+    case Stem::bwd_dkv:
+    case Stem::bwd_dq: {  // of a problem with both, bwd_dkv, which comes first
+      const Launch *dkv = plan.find(Stem::bwd_dkv), *dq = plan.find(Stem::bwd_dq);
+      const bool keys = launch.stem == Stem::bwd_dkv, rows = !keys || (dq && dq->joins);
+      int row = launch.hopper;
+      if (!keys)
+        while (row < kBwdShapeCount && kBwdShapes[row].d != kDqShapes[launch.hopper].d) ++row;
+      const auto kernel = cuda::sm90::bwd_dkv_kernel(p.dtype, row);
+      if (!kernel) return no_kernel(launch);
+      cuda::sm90::BwdDkvWithDqParams fixed{};
+      if (keys) fixed.block = bwd_dkv_block(plan, launch);
+      if (rows) fixed.dq.block = bwd_dq_block(plan, *dq);
+      const Launch* head = plan.find(Stem::bwd_head);  // with the first of them
+      if (!head || !head->joins || (!keys && dkv)) head = nullptr;
+      if (head) fixed.head.block = bwd_head_block(plan, *head);
+      if (head) fixed.head.spec = bwd_head_spec(plan, *head);
+      const bool both = keys && rows;
+      const uint32_t total = launch.total + (both ? dq->total : 0) + (head ? head->total : 0);
       auto start = launcher_of(kernel);
-      TANDEM_TRY(prepare_launch(kernel, launch, with, &start));
-      const BwdDkvBlock block = bwd_dkv_block(plan, launch);
-      *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
-        cuda::sm90::BwdDkvParams params;
+      TANDEM_TRY(start.prepare(
+          kernel, with, total > launch.total ? dim3(total) : dim3(launch.groups_x, launch.groups_y),
+          launch.invocations(),
+          both ? std::max(launch.shared_bytes, dq->shared_bytes) : launch.shared_bytes));
+      *recorder = [=, &plan](cudaStream_t stream, const Addresses& a) {
+        cuda::sm90::BwdDkvWithDqParams params = fixed;
         if (!encode(function, q, a.q, &params.q) || !encode(function, k, a.k, &params.k) ||
             !encode(function, v, a.v, &params.v) || !encode(function, d_o, a.d_o, &params.d_o))
           return cudaErrorInvalidValue;
-        params.block = block;
-        params.push = bwd_dkv_push(plan, launch, a);
-        if (!plan.problem.wants(TANDEM_GRAD_K)) params.push.d_k = 0;
-        if (!plan.problem.wants(TANDEM_GRAD_V)) params.push.d_v = 0;
-        return start(&params, stream);
-      };
-      return Status();
-    }
-    case Stem::bwd_dq: {
-      const auto kernel = cuda::sm90::bwd_dq_kernel(p.dtype, launch.hopper);
-      auto start = launcher_of(kernel);
-      TANDEM_TRY(prepare_launch(kernel, launch, with, &start));
-      const BwdDqBlock block = bwd_dq_block(plan, launch);
-      *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
-        cuda::sm90::BwdDqParams params;
-        if (!encode(function, q, a.q, &params.q) || !encode(function, k, a.k, &params.k) ||
-            !encode(function, v, a.v, &params.v) || !encode(function, d_o, a.d_o, &params.d_o))
-          return cudaErrorInvalidValue;
-        params.block = block;
-        params.push = bwd_dq_push(plan, launch, a);
+        if (keys) {
+          params.push = bwd_dkv_push(plan, *dkv, a);
+          if (!plan.problem.wants(TANDEM_GRAD_K)) params.push.d_k = 0;
+          if (!plan.problem.wants(TANDEM_GRAD_V)) params.push.d_v = 0;
+        }
+        if (rows) params.dq.push = bwd_dq_push(plan, *dq, a);
+        if (head) params.head.push = bwd_head_push(plan, *head, a);
         return start(&params, stream);
       };
       return Status();
@@ -367,6 +401,7 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
           return cudaErrorInvalidValue;
         params.push = bwd_row_push(plan, launch, a);
         params.support = a.support;
+        params.zeroed = a.d_q_sums, params.zeroed_end = a.d_q_sums + plan.zeroed_size;
         return start(&params, stream);
       };
       return Status();
@@ -380,12 +415,15 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
       fixed.extra = extra_block(p);
       fixed.features = features_of(p);
       fixed.spec = bwd_row_dq_spec(plan, launch);
+      const Launch* sum = plan.find_sum(TANDEM_GRAD_DIST_BIAS);
+      if (sum && sum->joins) fixed.zeroed_count = int(sum_counts_bytes(p.heads_kv) / 4);
       *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
         cuda::sm90::BwdRowDqParams params = fixed;
         if (!encode(function, q, a.q, &params.q) || !encode(function, k, a.k, &params.k) ||
             !encode(function, v, a.v, &params.v) || !encode(function, d_o, a.d_o, &params.d_o))
           return cudaErrorInvalidValue;
         params.push = bwd_row_dq_push(plan, launch, a);
+        params.zeroed = a.sum_counts;
         return start(&params, stream);
       };
       return Status();
@@ -398,12 +436,16 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
       fixed.block = bwd_dkv_ddist_block(plan, launch);
       fixed.extra = extra_block(p);
       fixed.features = features_of(p);
+      const Launch *sum = plan.find_sum(TANDEM_GRAD_DIST_BIAS), *head = plan.find(Stem::bwd_head);
+      const bool sums = sum && sum->joins, heads = head && head->joins;
       *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
         cuda::sm90::BwdDkvDdistParams params = fixed;
         if (!encode(function, q, a.q, &params.q) || !encode(function, k, a.k, &params.k) ||
             !encode(function, v, a.v, &params.v) || !encode(function, d_o, a.d_o, &params.d_o))
           return cudaErrorInvalidValue;
         params.push = bwd_dkv_ddist_push(plan, launch, a);
+        if (sums) params.sums.d_dist = a.d_dist_bias, params.sums.counts = a.sum_counts;
+        if (heads) params.sums.tau_rows = a.tau_rows, params.sums.d_tau = a.d_tau;
         return start(&params, stream);
       };
       return Status();
@@ -420,9 +462,17 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
         fixed.tile_blocks = s.br / 64;
         fixed.packed_blocks = int(bwd_packed_tiles(s, p.total_q, p.batch)) * fixed.tile_blocks;
       }
+      const Launch* head = plan.find(Stem::bwd_head);
+      if (!head || !head->joins) head = nullptr;
+      if (head) {
+        fixed.head.block = bwd_head_block(plan, *head);
+        fixed.head.spec = bwd_head_spec(plan, *head);
+        start.set_grid(dim3(launch.total + head->total));
+      }
       *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
         cuda::sm90::BwdDqCastParams params = fixed;
         params.push = bwd_dq_cast_push(plan, launch, a);
+        if (head) params.head.push = bwd_head_push(plan, *head, a);
         if (packed) params.lengths_q = a.lengths_q;
         return start(&params, stream);
       };

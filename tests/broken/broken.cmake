@@ -118,6 +118,7 @@ set(cuda_bwd_ddist_from "r < last; ++r) sum")
 set(cuda_bwd_ddist_to "r + 1 < last; ++r) sum")
 set(cuda_bwd_sum_from "split < u.splits;")
 set(cuda_bwd_sum_to "split + 1 < u.splits;")
+set(cuda_bwd_head_part bwd_head.cuh)
 set(cuda_bwd_head_from "n < kLineGroup; ++n) sum += partial[n];")
 set(cuda_bwd_head_to "n < kLineGroup; n += 2) sum += partial[n];")
 
@@ -126,7 +127,8 @@ set(cuda_bwd_row_dq_to "fmaf(-0.5f * delta, p_k")
 set(cuda_bwd_dkv_ddist_from "row0, d_k, u.scale);")
 set(cuda_bwd_dkv_ddist_to "row0, d_k, 1.f);")
 
-# Of the tensor cores: the headers (or the file itself) that hold the text, each once, and the files to compile.
+# Of the tensor cores: the headers (or the file itself) that hold the text, each once, and the files to compile (of these names,
+# or of the stem's, or <path>_<stem>_file).
 set(sm80_fwd_part fwd.cuh)
 set(sm80_fwd_from "tandem_min(i + band.off + band.right, u.seq_kv - 1)")
 set(sm80_fwd_to "tandem_min(i + band.off + band.right - 1, u.seq_kv - 1)")
@@ -151,7 +153,8 @@ set(sm90_fwd_to "mask_tile<N>(s, rounds.band(), at.row0 + 1 + ")
 set(sm90_bwd_dkv_part bwd_dkv.cu)
 set(sm90_bwd_dkv_from "is_k ? u.scale : 1.f")
 set(sm90_bwd_dkv_to "1.f")
-set(sm90_bwd_dq_part bwd_dq.cu)
+set(sm90_bwd_dq_part bwd_dq.cuh)
+set(sm90_bwd_dq_file bwd_dkv.cu)
 set(sm90_bwd_dq_from "(dp[2 * i] - delta[i % 2])")
 set(sm90_bwd_dq_to "(dp[2 * i] - 0.f * delta[i % 2])")
 set(sm90_bwd_dkv_dq_part bwd_narrow.cuh)
@@ -160,6 +163,15 @@ set(sm90_bwd_dkv_dq_to "kKPanel, d_k, 1.f,")
 set(sm90_bwd_dkv_ddist_part bwd_narrow.cuh)
 set(sm90_bwd_dkv_ddist_from "kKPanel, d_k, u.scale,")
 set(sm90_bwd_dkv_ddist_to "kKPanel, d_k, 1.f,")
+# What bwd_dkv_ddist does of these two.
+set(sm90_bwd_sum_part bwd_elastic.cuh)
+set(sm90_bwd_sum_file bwd_dkv_ddist.cu)
+set(sm90_bwd_sum_from "int64_t(u.heads_q) * window, parts);")
+set(sm90_bwd_sum_to "int64_t(u.heads_q) * window, parts - 1);")
+set(sm90_bwd_head_part bwd_elastic.cuh)
+set(sm90_bwd_head_file bwd_dkv_ddist.cu)
+set(sm90_bwd_head_from "step = 16; step > 0; step /= 2) sum +=")
+set(sm90_bwd_head_to "step = 8; step > 0; step /= 2) sum +=")
 set(sm90_bwd_row_dq_part bwd_row_dq.cu)
 set(sm90_bwd_row_dq_from "fmaf(-delta[j % 2], p_k")
 set(sm90_bwd_row_dq_to "fmaf(-0.5f * delta[j % 2], p_k")
@@ -168,8 +180,8 @@ set(sm90_bwd_dq_cast_from "T::pack(x[i].x * u.scale, x[i].y * u.scale);")
 set(sm90_bwd_dq_cast_to "T::pack(x[i].x, x[i].y);")
 
 # SPIR-V of a program's own for stem's kernels with matrices on path, f16: from sources that lie in dir/<path>, where
-# there are any, and else from the project's; a path coopmat_k2 is coopmat's with operands twice as deep, coopmat2_tensor coopmat2's with rows by tensor addressing. What follows are
-# options for glslang.
+# there are any, and else from the project's; a path coopmat_k2 is coopmat's with operands twice as deep, coopmat2_tensor coopmat2's with rows by tensor addressing, coopmat2_ds those that share ds. What follows are
+# options for glslang. TANDEM_HIDDEN, where it is set: the shared array to hide (hide.cpp).
 function(tandem_own_matrix_module name dir stem path)
   set(nv 0)
   set(env vulkan1.2)
@@ -186,6 +198,12 @@ function(tandem_own_matrix_module name dir stem path)
     set(tensor 1)
     set(module ${stem}_coopmat2_f16_tensor)
   endif()
+  set(ds 0)
+  if(path STREQUAL coopmat2_ds)
+    set(path coopmat2)
+    set(ds 1)
+    set(module ${stem}_coopmat2_f16_ds)
+  endif()
   if(path STREQUAL coopmat2)
     set(nv 1)
     set(env vulkan1.3)
@@ -194,11 +212,20 @@ function(tandem_own_matrix_module name dir stem path)
   if(EXISTS ${dir}/${path}/coopmat/${stem}.comp)
     set(source ${dir}/${path}/coopmat/${stem}.comp)
   endif()
+  set(glslang ${TANDEM_GLSLANG} --quiet --target-env ${env} -DTANDEM_CM2=${nv} -DTANDEM_BF16=0 -DTANDEM_KN=${deep} -DTANDEM_TENSOR=${tensor} -DTANDEM_DS=${ds} ${ARGN}
+      -I${dir}/${path} -I${PROJECT_SOURCE_DIR}/src -I${PROJECT_SOURCE_DIR}/shaders --depfile ${dir}/${module}.d)
+  set(header ${dir}/shaders/${module}.spv.h)
+  if(TANDEM_HIDDEN)
+    set(compiled ${dir}/${module}.spv)
+    add_custom_command(OUTPUT ${header} COMMAND tandem_hide ${compiled} ${TANDEM_HIDDEN} ${module} ${header}
+                       DEPENDS ${compiled} tandem_hide VERBATIM)
+  else()
+    set(compiled ${header})
+    list(APPEND glslang --vn ${module}_spirv)
+  endif()
   add_custom_command(
-    OUTPUT ${dir}/shaders/${module}.spv.h
-    COMMAND ${TANDEM_GLSLANG} --quiet --target-env ${env} -DTANDEM_CM2=${nv} -DTANDEM_BF16=0 -DTANDEM_KN=${deep} -DTANDEM_TENSOR=${tensor} ${ARGN}
-            -I${dir}/${path} -I${PROJECT_SOURCE_DIR}/src -I${PROJECT_SOURCE_DIR}/shaders
-            --depfile ${dir}/${module}.d --vn ${module}_spirv -o ${dir}/shaders/${module}.spv.h ${source}
+    OUTPUT ${compiled}
+    COMMAND ${glslang} -o ${compiled} ${source}
     DEPENDS ${source}
     DEPFILE ${dir}/${module}.d
     COMMENT "SPIR-V ${module}, for ${name}"
@@ -227,7 +254,9 @@ function(tandem_own_tensor_core_kernels name dir stem path)
     string(REGEX REPLACE "cuh$" "cu" file ${part})
     list(APPEND sources ${file})
   endforeach()
-  if(NOT EXISTS ${PROJECT_SOURCE_DIR}/cuda/${path}/${file}) # a header that is no kernel's own
+  if(DEFINED ${path}_${stem}_file) # a header of another operation's file
+    set(sources ${${path}_${stem}_file})
+  elseif(NOT EXISTS ${PROJECT_SOURCE_DIR}/cuda/${path}/${file}) # a header that is no kernel's own
     set(sources ${stem}.cu)
   endif()
   set(objects ${name}_${path})
@@ -314,7 +343,12 @@ function(tandem_broken stem)
     return()
   endif()
   if(DEFINED cuda_${stem}_from)
-    tandem_mutate(cuda/${stem}.cu ${dir}/cuda/${stem}.cu "${cuda_${stem}_from}" "${cuda_${stem}_to}")
+    set(part ${stem}.cu)
+    if(DEFINED cuda_${stem}_part)
+      set(part ${cuda_${stem}_part})
+      configure_file(${PROJECT_SOURCE_DIR}/cuda/${stem}.cu ${dir}/cuda/${stem}.cu COPYONLY)
+    endif()
+    tandem_mutate(cuda/${part} ${dir}/cuda/${part} "${cuda_${stem}_from}" "${cuda_${stem}_to}")
     target_sources(${name} PRIVATE ${dir}/cuda/${stem}.cu)
   endif()
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/cuda)
