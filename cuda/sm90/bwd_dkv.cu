@@ -148,7 +148,7 @@ __global__ void __launch_bounds__(kBwdThreads, 1)
   constexpr BwdShape S = kBwdShapes[ROW];
   const BwdDkvBlock& u = params.block;
   Walk walk;
-  if (!find_walk(u, S, 1, 0, &walk)) return;
+  if (!find_walk(u, S, 1, false, &walk)) return;
   walk.down = best_down(u);
   const Memory<ROW, Wide> memory{shared_address(bwd_memory)};
   if (threadIdx.x == 0) Barriers<ROW>(memory.barriers()).init();

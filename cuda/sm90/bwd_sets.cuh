@@ -21,7 +21,7 @@ struct Plain {
   template <int ROW>
   using Tiles = EveryTile<ROW>;
   static TANDEM_DEVICE int order(const Params&) { return 1; }
-  static TANDEM_DEVICE int in_turn(const Params& params) { return params.block.in_turn; }
+  static TANDEM_DEVICE int in_turn(const Params& params) { return params.beside; }
   template <int ROW>
   static TANDEM_DEVICE void init(const Memory<ROW, Plain>&) {}
   static TANDEM_DEVICE void sync() { __syncthreads(); }
@@ -85,8 +85,7 @@ struct Bias {
       index = whole + n / parts;
     }
     const uint entry = blockIdx.x % inner;
-    if (!find_walk(params.block, shape, int(inner), params.block.in_turn, walk,
-                   index * inner + entry))
+    if (!find_walk(params.block, shape, int(inner), params.beside, walk, index * inner + entry))
       return false;
     if (cut) {
       const int tiles = walk->span.end - walk->span.begin, from = walk->span.begin;
