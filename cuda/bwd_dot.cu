@@ -2,6 +2,7 @@
 // bwd_dot: delta_i = <d_o_i, o_i>. LANES neighbours share a row. Twin of shaders/bwd_dot.comp.
 #include "bwd_dot.h"
 #include "extra.cuh"
+#include "zeros.cuh"
 
 namespace tandem {
 namespace cuda {
@@ -52,15 +53,12 @@ TANDEM_DEVICE void dot_full(const BwdDotFull& params) {
             [&](auto e) { dot_rows<decltype(e)>(u, params.push, at, length, first); });
 }
 
-// All threads of the grid, 16 bytes each at a time; whoever comes upon the end takes the words before it.
+// All threads of the grid.
 TANDEM_DEVICE void put_zeros(uint64_t to, uint64_t end) {
   constexpr uint kGroup = kDotRows * kDotLanes;
   const uint64_t group = uint64_t(blockIdx.y) * gridDim.x + blockIdx.x,
                  groups = uint64_t(gridDim.x) * gridDim.y;
-  to += 16 * (group * kGroup + threadIdx.x);
-  for (; to + 16 <= end; to += 16 * kGroup * groups)
-    *reinterpret_cast<float4*>(to) = make_float4(0.f, 0.f, 0.f, 0.f);
-  for (; to < end; to += 4) *reinterpret_cast<float*>(to) = 0.f;
+  put_zeros(to, end, group * kGroup + threadIdx.x, groups * kGroup);
 }
 
 template <typename T>

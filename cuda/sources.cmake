@@ -97,7 +97,7 @@ if(TANDEM_WITH_SM90)
   add_library(tandem_sm90 OBJECT
     cuda/sm90/bwd_dkv.cu cuda/sm90/bwd_dkv_ddist.cu cuda/sm90/bwd_dkv_dq.cu cuda/sm90/bwd_dkv_dq_all.cu
     cuda/sm90/bwd_dkv_dq_bias.cu cuda/sm90/bwd_dkv_dq_entmax.cu cuda/sm90/bwd_dkv_dq_full.cu
-    cuda/sm90/bwd_dq.cu cuda/sm90/bwd_dq_cast.cu cuda/sm90/bwd_row.cu
+    cuda/sm90/bwd_dq_cast.cu cuda/sm90/bwd_row.cu
     cuda/sm90/bwd_row_dq.cu cuda/sm90/fwd.cu cuda/sm90/fwd_all.cu cuda/sm90/fwd_elastic.cu cuda/sm90/fwd_entmax.cu)
   target_include_directories(tandem_sm90 PRIVATE include src)
   tandem_sm90_options(tandem_sm90)

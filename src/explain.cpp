@@ -62,6 +62,12 @@ const Launch* Plan::find(Stem stem) const {
   return nullptr;
 }
 
+const Launch* Plan::find_sum(uint32_t gradient) const {
+  for (const Launch& launch : launches)
+    if (launch.stem == Stem::bwd_sum && launch.gradient == gradient) return &launch;
+  return nullptr;
+}
+
 bool Plan::sums_dist() const {
   const Launch* fused = find(Stem::bwd_dkv_ddist);
   return find(Stem::bwd_ddist) || (fused && fused->members > 0);
@@ -83,6 +89,7 @@ String explain(const Problem& problem, const Caps& caps) {
               narrow.c_str());
   for (const Launch& l : plan.launches) {
     s += text("  %-14s", stem_name(l.stem));
+    if (l.joins) s += " in an earlier launch,";
     if (l.groups_x)
       s += text(" %u x %u workgroups, %u bytes shared", l.groups_x, l.groups_y, l.shared_bytes);
     if (l.splits > 1) s += text(", %u splits", l.splits);

@@ -276,6 +276,12 @@ constexpr int64_t bwd_counts_bytes(int64_t batch, int64_t heads_kv) { return bat
 // Sums of a head of keys that its last workgroup rounds; more of them are rounded faster by all multiprocessors.
 constexpr int64_t kRoundedBytes = 1 << 20;
 
+// Parts of d_dist_bias that bwd_dkv_ddist's workgroups leave: of each head of keys who comes last adds them up, in order. Two warps
+// do, each for the entries that the same warps of the others left, so there are two counts of who has come. With more than this to
+// add for a thread, bwd_sum is faster.
+constexpr int64_t sum_counts_bytes(int64_t heads_kv) { return 2 * heads_kv * 4; }
+constexpr bool sums_at_once(int64_t entries, int64_t parts) { return entries * parts <= 64; }
+
 // ---- bwd_row_dq of elastic softmax: 128 queries a workgroup, kBwdThreads threads; boxes of k and v have bc rows ----
 struct RowShape {
   int d, br, bc, stages;

@@ -31,6 +31,7 @@ struct Launch {
       0;  // cuda.sm90, sums of d_q in a fixed order: heads whose workgroups are started side by side
   uint32_t shared_bytes = 0;
   bool waits = false;          // reads what launches before it wrote
+  bool joins = false;          // CUDA: no launch of its own, as an earlier one does its work
   bool stores_d_bias = false;  // bwd_dq: in place of bwd_dbias
   bool sums_d_bias = false;    // and as a sum over the batch, by way of the workspace
   int entries = 1;             // batch entries that a workgroup then takes at once
@@ -94,6 +95,8 @@ struct Plan {
   uint64_t bias_sums_offset = 0;  // bwd_dq's sums: of each workgroup rows and keys of whole tiles
   uint64_t o_parts_offset = 0,
            lse_parts_offset = 0;  // [B,splits,Hq,Sq,part_pitch()], [B,splits,Hq,Sq]
+  uint64_t sum_counts_offset =
+      0;  // cuda.sm90, elastic softmax: who has left parts of d_dist_bias (hopper_tiles.h)
   // What bwd_dkv_dq adds to, and whose turn it is; zeroed together at each execute.
   uint64_t d_q_sums_offset = 0, turns_offset = 0, zeroed_size = 0;
   // cuda.sm90, d_bias summed over the batch: parts of d_k and d_v, and who has come, zeroed with those (hopper_tiles.h).
@@ -107,7 +110,9 @@ struct Plan {
   String name() const;
   Tile tile() const;  // of its tiled kernels, if possible one with matrices; br = bc = 0: none
   const Launch* find(Stem stem) const;  // nullptr: not in this plan
-  bool sums_dist() const;               // some launch leaves d_dist_bias, or parts of it
+  const Launch* find_sum(
+      uint32_t gradient) const;  // the bwd_sum of TANDEM_GRAD_BIAS or TANDEM_GRAD_DIST_BIAS
+  bool sums_dist() const;        // some launch leaves d_dist_bias, or parts of it
   bool stores_d_bias() const;
   uint32_t unordered() const;  // TANDEM_GRAD_* that are summed in any order
   int wide_elements() const;   // of the loads and stores of its tiled kernels: 4, or 8

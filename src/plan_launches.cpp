@@ -185,6 +185,44 @@ String set_groups(Launch* launch, double total, const Caps& caps) {
   return "";
 }
 
+// On CUDA, where each launch takes the host three microseconds, a few small ones are done by those before them.
+void join_launches(const Problem& p, const Caps& caps, const PathRow& row, Vec<Launch>* launches) {
+  const auto find = [&](Stem stem) {
+    Launch* found = nullptr;
+    for (Launch& l : *launches)
+      if (!found && l.stem == stem) found = &l;
+    return found;
+  };
+  // Its workgroups come behind those of `to` and of what joins that already.
+  uint64_t total = 0;
+  const auto join = [&](Launch* l, const Launch* to) {
+    if (!l || !to) return;
+    if (total == 0) total = to->total;
+    l->joins = total + l->total <= caps.max_groups_x;
+    if (l->joins) total += l->total;
+  };
+  const Launch* dkv = find(Stem::bwd_dkv);
+  Launch* head = find(Stem::bwd_head);
+  Launch* dq = find(Stem::bwd_dq);
+  if (is_sm80(row) && dkv && dkv->ampere >= 0 && kAmpereTiles[dkv->ampere].full) {
+    // What bwd_head sums up the first kernel has left. In a launch with bwd_dkv, bwd_dq has more threads than it uses, which
+    // does no harm while there are multiprocessors for all workgroups of both.
+    if (dq && dq->ampere >= 0 && dkv->total + uint64_t(dq->total) <= uint64_t(cores_of(caps)) &&
+        kAmpereTiles[dq->ampere].width == kAmpereTiles[dkv->ampere].width)
+      join(dq, dkv);
+    join(head, dkv);
+  }
+  if (!is_sm90(row)) return;
+  // Heads over kNarrowHeads.
+  join(dq, dkv);
+  join(head, dkv ? dkv : dq ? dq : find(Stem::bwd_dq_cast));
+  if (!find(Stem::bwd_dkv_ddist)) return;
+  // Of elastic softmax: sums of the rows' parts of d_tau, and those of d_dist_bias if they are few.
+  if (head) head->joins = true;
+  if (Launch* sum = find(Stem::bwd_sum))
+    sum->joins = sums_at_once(p.group() * ceil_div(p.dist_window, 64), sum->splits);
+}
+
 }  // namespace
 
 String make_launches(const Problem& p, const Caps& caps, const PathRow& row, int fixed,
@@ -274,6 +312,7 @@ String make_launches(const Problem& p, const Caps& caps, const PathRow& row, int
     sum.tiles = uint32_t(tiles);
     launches->push_back(sum);
   }
+  join_launches(p, caps, row, launches);
   return "";
 }
 
@@ -311,6 +350,8 @@ void lay_out_workspace(Plan* plan) {
       place(true,
             l.gradient == TANDEM_GRAD_BIAS ? &plan->bias_parts_offset : &plan->dist_parts_offset,
             l.splits * uint64_t(gradient_elements(p, l.gradient)));
+  if (const Launch* sum = plan->find_sum(TANDEM_GRAD_DIST_BIAS); sum && sum->joins)
+    place(true, &plan->sum_counts_offset, uint64_t(sum_counts_bytes(p.heads_kv)) / 4);
   if (const Launch* d_q = plan->find(Stem::bwd_dq); d_q && d_q->sums_d_bias)
     place(true, &plan->bias_sums_offset, uint64_t(d_q->sums(p)));
   if (const Launch* join = plan->find(Stem::fwd_join)) {

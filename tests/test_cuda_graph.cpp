@@ -140,6 +140,23 @@ void check(tandem_device* device, const char* fwd, const char* bwd, size_t size)
       info.path);
 }
 
+// Plans that share a kernel and not its shared memory: whichever was made last, both run.
+void check_shared_kernel(tandem_device* device, const char* more, const char* less) {
+  const Tensors tensors;
+  const tandem_args args = tensors.args();
+  tandem_plan* plans[2] = {};
+  for (int i = 0; i < 2; ++i) {
+    tandem_problem problem;
+    need(tandem_problem_parse(i == 0 ? more : less, &problem), "parse");
+    need(tandem_plan_create(device, &problem, &plans[i]), "plan");
+  }
+  for (tandem_plan* plan : plans)
+    need(tandem_execute(plan, tandem_cuda_stream(0), &args), "execute");
+  need(cudaDeviceSynchronize(), "synchronize");
+  for (tandem_plan* plan : plans) tandem_plan_destroy(plan);
+  std::printf("%s, then %s: both run\n", more, less);
+}
+
 }  // namespace
 
 int main() {
@@ -153,6 +170,9 @@ int main() {
   check(device, "fwd bf16 b1 hq2 sq200 d64 causal_top_left",
         "bwd bf16 b1 hq2 sq200 d64 causal_top_left deterministic", 2);
   check(device, "fwd f32 b1 hq2 sq200 d64 kv_padded", "bwd f32 b1 hq2 sq200 d64 kv_padded", 4);
+  check_shared_kernel(device, "bwd bf16 b1 hq2 sq64 d192", "bwd bf16 b1 hq2 sq64 d192 grads=q");
+  check_shared_kernel(device, "fwd f16 b1 hq2 sq64 d192 entmax=1.5 softcap=2",
+                      "fwd f16 b1 hq2 sq64 d192 entmax=1.5 softcap=2 visit_all");
   tandem_device_destroy(device);
   return 0;
 }

@@ -128,6 +128,13 @@ void check_plan(const Plan& plan, const Caps& caps) {
       CHECK(l.splits == 1);
       continue;
     }
+    // Who does the work of those that are no launches of their own comes before them, and has numbers for all workgroups.
+    if (l.joins) {
+      CHECK(plan.backend == Backend::cuda);
+      REQUIRE(n > 0);
+      CHECK(plan.launches[n - 1].stem != Stem::bwd_dot);
+      CHECK(uint64_t(l.total) + plan.launches[n - 1].total <= caps.max_groups_x);
+    }
     const auto [tiles, slices] = groups_of(p, l);
     CHECK(int64_t(l.tiles) == tiles);
     CHECK(int64_t(l.total) == tiles * slices);
@@ -189,6 +196,8 @@ void check_plan(const Plan& plan, const Caps& caps) {
       piece(plan.slope_rows_offset, p.batch * p.heads_q * plan.slope_parts());
     }
   }
+  if (const Launch* sum = plan.find_sum(TANDEM_GRAD_DIST_BIAS); sum && sum->joins)
+    piece(plan.sum_counts_offset, 2 * p.heads_kv);
   const Launch* d_q = plan.find(Stem::bwd_dq);
   if (d_q && d_q->sums_d_bias) {  // a tile's for each workgroup at work
     const int64_t keys = (p.seq_kv + d_q->tile.bc - 1) / d_q->tile.bc * d_q->tile.bc;

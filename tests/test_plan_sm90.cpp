@@ -372,6 +372,52 @@ TEST_CASE("sm90: which kernels run for which gradients") {
         std::string::npos);
 }
 
+TEST_CASE("CUDA: small operations are no launches of their own where another can do them") {
+  const struct {
+    const char* line;
+    const char* stems;  // in brackets: done by an earlier launch
+  } rows[] = {
+      {"bwd bf16 hq2 sq512 d64", "bwd_dot bwd_dkv_dq"},
+      {"bwd bf16 hq2 sq512 d256", "bwd_dot bwd_dkv (bwd_dq)"},
+      {"bwd bf16 hq2 sq512 d256 sink grads=qkvs", "bwd_dot bwd_dkv (bwd_dq) (bwd_head)"},
+      {"bwd bf16 hq2 sq512 d256 sink grads=kvs", "bwd_dot bwd_dkv (bwd_head)"},
+      {"bwd bf16 hq2 sq512 d256 sink grads=qs", "bwd_dot bwd_dq (bwd_head)"},
+      {"bwd bf16 hq2 sq512 d256 sink grads=s", "bwd_dot bwd_head"},
+      {"bwd bf16 hq2 sq512 d64 sink grads=qkvs", "bwd_dot bwd_dkv_dq bwd_head"},
+      {"bwd bf16 hq16 hk2 sq4096 d64 sink grads=qkvs", "bwd_dot bwd_dkv_dq bwd_dq_cast (bwd_head)"},
+      {"bwd bf16 hq2 sq512 d64 elastic dist=8 grads=qkvdt",
+       "bwd_row_dq bwd_dkv_ddist (bwd_head) (bwd_sum)"},
+      {"bwd bf16 hq2 sq512 d64 elastic grads=qkvt", "bwd_row_dq bwd_dkv_ddist (bwd_head)"},
+      {"bwd bf16 hq2 sq100 d64 elastic dist=8 grads=qkd", "bwd_row_dq bwd_dkv_ddist"},
+      // Many parts of many entries are added up faster by many workgroups.
+      {"bwd bf16 b4 hq8 hk2 sq512 d64 elastic dist=64 grads=qkvd",
+       "bwd_row_dq bwd_dkv_ddist (bwd_sum)"},
+      {"bwd bf16 b4 hq8 hk2 sq512 d64 elastic dist=65 grads=qkvd",
+       "bwd_row_dq bwd_dkv_ddist bwd_sum"},
+      {"bwd bf16 b16 hq8 sq8192 d64 elastic dist=8 grads=qkvd", "bwd_row_dq bwd_dkv_ddist bwd_sum"},
+      // sm80
+      {"bwd bf16 hq2 sq512 d64 alibi sink elastic grads=qkvats",
+       "bwd_row bwd_dkv (bwd_dq) (bwd_head)"},
+      {"bwd bf16 hq20 sq512 d64 alibi sink elastic grads=qkvats",  // more than multiprocessors
+       "bwd_row bwd_dkv bwd_dq (bwd_head)"},
+      {"bwd bf16 hq2 sq512 d64 alibi sink elastic grads=qats", "bwd_row bwd_dq bwd_head"},
+  };
+  for (const auto& row : rows) {
+    CAPTURE(std::string(row.line));
+    const Plan plan = plan_of(row.line);
+    CAPTURE(plan.name());
+    std::string said;
+    for (const Launch& l : plan.launches)
+      said += std::string(said.empty() ? "" : " ") + (l.joins ? "(" : "") + stem_name(l.stem) +
+              (l.joins ? ")" : "");
+    CHECK(said == row.stems);
+    const bool counts = said.find("(bwd_sum)") != std::string::npos;
+    CHECK((plan.sum_counts_offset > 0) == counts);
+    CHECK((explain(problem_of(row.line), caps_of("h100_cuda")).find("in an earlier launch") !=
+           std::string::npos) == (said.find('(') != std::string::npos));
+  }
+}
+
 TEST_CASE("sm90: elastic softmax") {
   for (const char* d : {"d64", "d96", "d128 dv40"}) {
     const Plan plan =

@@ -8,14 +8,14 @@ namespace sm80 {
 struct BwdDkvFamily {
   static constexpr Stem kStem = Stem::bwd_dkv;
   static constexpr bool kFull = true;
-  using Pointer = Kernel<BwdDkvFull>;
+  using Pointer = Kernel<BwdDkvHeadFull>;
   template <typename T, int ROW>
   static Pointer get() {
     return bwd_dkv_full<T, ROW>;
   }
 };
 
-Kernel<BwdDkvFull> bwd_dkv_full_kernel(tandem_dtype dtype, const Launch& launch, bool) {
+Kernel<BwdDkvHeadFull> bwd_dkv_full_kernel(tandem_dtype dtype, const Launch& launch) {
   return select_kernel<BwdDkvFamily>(dtype, launch);
 }
 

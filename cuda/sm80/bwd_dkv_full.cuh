@@ -2,15 +2,45 @@
 // bwd_dkv on matrices with optional inputs and any normaliser. The operation is that of cuda/bwd_dkv_full.cu.
 #ifndef TANDEM_CUDA_SM80_BWD_DKV_FULL_CUH
 #define TANDEM_CUDA_SM80_BWD_DKV_FULL_CUH
-#include "walk.cuh"
+#include "../bwd_head.cuh"
+#include "bwd_dq_full.cuh"
 
 namespace tandem {
 namespace cuda {
 namespace sm80 {
 
+// The row of bwd_dq of the same width.
+constexpr int dq_row(int row) {
+  for (int n = 0; n < kAmpereTileCount; ++n)
+    if (kAmpereTiles[n].stem == Stem::bwd_dq && kAmpereTiles[n].full &&
+        kAmpereTiles[n].width == kAmpereTiles[row].width)
+      return n;
+  return -1;
+}
+template <int ROW>
+constexpr int kDqRow = dq_row(ROW);
+
+// The workgroups behind those of bwd_dkv.
+template <typename T, int DQ_ROW>
+TANDEM_DEVICE void finish_with(const BwdDkvHeadFull& params) {
+  const BwdDqBlock& u = params.dq.block;
+  const uint index = block_number() - params.block.total;
+  if (index < u.total) {
+    // With fewer threads than bwd_dkv: barriers do not wait for those that have left.
+    if (int(threadIdx.x) >= MmaShape<DQ_ROW>::THREADS) return;
+    Place at;
+    at.tile = int(u.tiles - 1 - index % u.tiles);
+    at.head = int(index / u.tiles % uint(u.heads_q));
+    at.batch = int(index / u.tiles / uint(u.heads_q));
+    form_dq<T, DQ_ROW>(params.dq, at);
+  } else if (index - u.total < params.head.block.total) {
+    sum_head(params.head, int(index - u.total), reinterpret_cast<float*>(shared_memory()));
+  }
+}
+
 template <typename T, int ROW>
 __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
-    bwd_dkv_full(const __grid_constant__ BwdDkvFull params) {
+    bwd_dkv_full(const __grid_constant__ BwdDkvHeadFull params) {
   using S = MmaShape<ROW>;
   // HALVES as in bwd_dkv.
   constexpr int W = S::WIDTH, BR = S::BR, BC = S::BC, TILE = BR * 2 * W;
@@ -19,7 +49,10 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
   const BwdDkvBlock& u = params.block;
   const BwdDkvPush& push = params.push;
   Place at;
-  if (!find_keys<ROW>(u, &at)) return;
+  if (!find_keys<ROW>(u, &at)) {
+    finish_with<T, kDqRow<ROW>>(params);
+    return;
+  }
   // First to last: with a causal mask the first keys are seen by most rows and take longest.
   const int row0 = (int(u.tiles) - 1 - at.tile) * BC;
   const bool grad_k = push.d_k != 0, grad_v = push.d_v != 0;

@@ -34,15 +34,13 @@ struct BiasRows {
   }
 };
 
+// The work of a workgroup, MmaShape<ROW>::THREADS of it.
 template <typename T, int ROW>
-__global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
-    bwd_dq_full(const __grid_constant__ BwdDqFull params) {
+TANDEM_DEVICE void form_dq(const BwdDqFull& params, const Place& at) {
   using S = MmaShape<ROW>;
   constexpr int W = S::WIDTH, BR = S::BR, BC = S::BC, N = BC / 8;
   const BwdDqBlock& u = params.block;
   const BwdDqPush& push = params.push;
-  Place at;
-  if (!find_queries<ROW>(u, &at)) return;
   const int row0 = at.tile * BR;
   const Extra e = make_extra(params, at.batch);
   const PairOf<T> p = make_pair<T>(params, e, at.head);
@@ -97,6 +95,13 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
   store_rows<W>(make_rows_view<T>(0, push.d_q, u.d_q, at.batch, at.head, e.first_q, e.written_q,
                                   u.head_dim, push.wide & 16u),
                 row0, tiles.q, own, d_q, [&](float x, int, int) { return x * u.scale; });
+}
+
+template <typename T, int ROW>
+__global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
+    bwd_dq_full(const __grid_constant__ BwdDqFull params) {
+  Place at;
+  if (find_queries<ROW>(params.block, &at)) form_dq<T, ROW>(params, at);
 }
 
 }  // namespace sm80

@@ -14,7 +14,13 @@ Kernel<BwdDkvParams> bwd_dkv_kernel(tandem_dtype dtype, const Launch& launch, bo
 Kernel<BwdDqParams> bwd_dq_kernel(tandem_dtype dtype, const Launch& launch, bool wide);
 Kernel<FwdFull> fwd_full_kernel(tandem_dtype dtype, const Launch& launch, bool wide);
 Kernel<BwdRowFull> bwd_row_full_kernel(tandem_dtype dtype, const Launch& launch, bool wide);
-Kernel<BwdDkvFull> bwd_dkv_full_kernel(tandem_dtype dtype, const Launch& launch, bool wide);
+// bwd_dkv with optional inputs. The kernel before has left what bwd_dq reads and bwd_head sums up, so behind the workgroups of bwd_dkv
+// there may be those of bwd_dq and of bwd_head; each total may be 0.
+struct BwdDkvHeadFull : BwdDkvFull {
+  BwdDqFull dq;
+  BwdHeadFull head;
+};
+Kernel<BwdDkvHeadFull> bwd_dkv_full_kernel(tandem_dtype dtype, const Launch& launch);
 Kernel<BwdDqFull> bwd_dq_full_kernel(tandem_dtype dtype, const Launch& launch, bool wide);
 
 // d_q_sums: [B Hq][blocks of 64 rows][panels of 64 features][64 x 64 as accumulators lie], which bwd_dq_cast reads.

@@ -56,6 +56,12 @@ struct BwdDkvDdistParams {
   BwdDkvDdistPush push;
   ExtraBlock extra;
   Features features;
+  // What is summed on the way: the parts of d_dist_bias by who comes last, the rows' parts of d_tau by the first workgroup
+  // of a head of keys. 0: it is not wanted, or not here.
+  struct {
+    uint64_t d_dist, counts;  // [Hk, 2], zeroed by bwd_row_dq
+    uint64_t tau_rows, d_tau;
+  } sums;
 };
 struct BwdRowDqParams {
   CUtensorMap q, k, v, d_o;
@@ -64,17 +70,16 @@ struct BwdRowDqParams {
   ExtraBlock extra;
   Features features;
   BwdRowDqSpec spec;
+  uint64_t zeroed;  // words that the next kernel counts in
+  int zeroed_count;
 };
-// Heads over 128.
-struct BwdDkvParams {
+// Heads over 128. Of bwd_dkv and bwd_dq one may be missing: its block then has a total of 0.
+struct BwdDkvWithDqParams {
   CUtensorMap q, k, v, d_o;
   BwdDkvBlock block;
   BwdDkvPush push;
-};
-struct BwdDqParams {
-  CUtensorMap q, k, v, d_o;
-  BwdDqBlock block;
-  BwdDqPush push;
+  BwdDqParams dq;    // block and push
+  BwdHeadFull head;  // bwd_head's work, for d_sink; head.block.total may be 0, too
 };
 // Entmax. support: words of bits in the workspace (hopper_tiles.h), 0: every tile is visited.
 struct BwdRowParams {
@@ -85,6 +90,7 @@ struct BwdRowParams {
   Features features;
   uint64_t support;
   int support_words;
+  uint64_t zeroed, zeroed_end;  // what bwd_dkv_dq adds to
 };
 struct BwdDkvDqEntmaxParams : BwdDkvDqParams {
   ExtraBlock extra;
@@ -98,6 +104,8 @@ struct BwdDqCastParams {
   uint64_t lengths_q;  // of packed queries, else 0
   int packed_blocks;   // blocks of 64 rows that a head has then, and of a tile of bwd_dkv_dq
   int tile_blocks;
+  BwdHeadFull
+      head;  // the workgroups behind those of bwd_dq_cast do bwd_head's work; head.block.total may be 0
 };
 
 // row: of kBwdShapes. grad_q, grad_kv: which gradients are wanted, one at least. kBwdThreads threads,
@@ -115,10 +123,9 @@ Kernel<BwdDkvDqFullParams> bwd_dkv_dq_all_kernel(tandem_dtype dtype, int row);
 Kernel<BwdDkvDdistParams> bwd_dkv_ddist_kernel(tandem_dtype dtype, int row);
 // A row of kRowShapes, whose boxes its maps have: kBwdThreads threads, row_shared_bytes(). block.tiles: of br queries.
 Kernel<BwdRowDqParams> bwd_row_dq_kernel(tandem_dtype dtype, int row);
-// Heads over 128: a row of kBwdShapes that is wide; and
-Kernel<BwdDkvParams> bwd_dkv_kernel(tandem_dtype dtype, int row);
-// a row of kDqShapes, whose boxes its maps have: kBwdThreads threads, dq_shared_bytes().
-Kernel<BwdDqParams> bwd_dq_kernel(tandem_dtype dtype, int row);
+// Heads over 128: a row of kBwdShapes that is wide. kBwdThreads threads, the workgroups of bwd_dkv, then those of bwd_dq and of
+// bwd_head, and as much shared memory as the one that needs most.
+Kernel<BwdDkvWithDqParams> bwd_dkv_kernel(tandem_dtype dtype, int row);
 // Entmax; fast: alpha is 1.5, else rows for heads of 128 alone. bwd_row: a row of kSupportShapes, its threads and
 // support_shared_bytes(). bwd_dkv_dq: as without optional inputs, but all gradients; where d_q is not wanted, its sums are
 // formed nevertheless.

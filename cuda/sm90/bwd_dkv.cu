@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// bwd_dkv for head sizes of 129 to 256; d_q is bwd_dq's. The accumulators of d_k and d_v of 64 keys fill the registers of two
+// bwd_dkv and bwd_dq (bwd_dq.cuh) for head sizes of 129 to 256, in one launch: the workgroups of bwd_dkv come first, and those of
+// bwd_dq fill what multiprocessors the last of them leave idle; then there may be those of bwd_head. bwd_dkv: the accumulators of d_k and d_v of 64 keys fill the registers of two
 // warpgroups, so a tile has 64 keys and 128 queries, and each warpgroup forms S^T and dP^T of 64 queries. Both of P and dS
 // then go through shared memory, as [query][key]: of the products that follow, dV = P^T dO and dK = dS^T Q have their left
 // operand across. Each warpgroup has half of the columns of both; of 192 features, which is an odd number of panels, one
 // has d_v and the other d_k.
-#include "bwd_sets.cuh"
+#include "../bwd_head.cuh"
+#include "bwd_dq.cuh"
 
 namespace tandem {
 namespace cuda {
@@ -13,7 +15,7 @@ namespace {
 
 // What load_tiles() asks of a set (bwd_sets.cuh).
 struct Wide {
-  using Params = BwdDkvParams;
+  using Params = BwdDkvWithDqParams;
   static constexpr int bytes(const BwdShape&) { return 0; }
   static constexpr float kLse = kLog2e;
   template <int ROW>
@@ -27,7 +29,7 @@ struct Wide {
 };
 
 template <typename T, int ROW>
-TANDEM_DEVICE void multiply(const BwdDkvParams& params, const Walk& walk,
+TANDEM_DEVICE void multiply(const BwdDkvWithDqParams& params, const Walk& walk,
                             const Memory<ROW, Wide>& memory) {
   constexpr BwdShape S = kBwdShapes[ROW];
   constexpr int BR = S.br, BC = S.bc, D = S.d;
@@ -142,38 +144,69 @@ TANDEM_DEVICE void multiply(const BwdDkvParams& params, const Walk& walk,
   }
 }
 
-template <typename T, int ROW>
+template <typename T, int ROW, int DQ_ROW>
 __global__ void __launch_bounds__(kBwdThreads, 1)
-    bwd_dkv(const __grid_constant__ BwdDkvParams params) {
-  constexpr BwdShape S = kBwdShapes[ROW];
-  const BwdDkvBlock& u = params.block;
-  Walk walk;
-  if (!find_walk(u, S, 1, false, &walk)) return;
-  walk.down = best_down(u);
-  const Memory<ROW, Wide> memory{shared_address(bwd_memory)};
-  if (threadIdx.x == 0) Barriers<ROW>(memory.barriers()).init();
-  __syncthreads();
-  if (threadIdx.x < 128) {
-    give_registers<Plain::Registers::kHelping>();
-    if (threadIdx.x < 32) load_tiles(params, walk, memory);
+    bwd_dkv(const __grid_constant__ BwdDkvWithDqParams params) {
+  const uint index = blockIdx.y * gridDim.x + blockIdx.x;
+  if (index < params.block.total) {
+    constexpr BwdShape S = kBwdShapes[ROW];
+    const BwdDkvBlock& u = params.block;
+    Walk walk;
+    find_walk(u, S, 1, 0, &walk);
+    walk.down = best_down(u);
+    const Memory<ROW, Wide> memory{shared_address(bwd_memory)};
+    if (threadIdx.x == 0) Barriers<ROW>(memory.barriers()).init();
+    __syncthreads();
+    if (threadIdx.x < 128) {
+      give_registers<Plain::Registers::kHelping>();
+      if (threadIdx.x < 32) load_tiles(params, walk, memory);
+    } else {
+      take_registers<Plain::Registers::kMultiplying>();
+      multiply<T, ROW>(params, walk, memory);
+    }
   } else {
-    take_registers<Plain::Registers::kMultiplying>();
-    multiply<T, ROW>(params, walk, memory);
+    DqWalk walk;
+    if (!find_dq_walk<DQ_ROW>(params.dq.block, index - params.block.total, &walk)) {
+      const uint head = index - params.block.total - params.dq.block.total;
+      if (head < params.head.block.total)
+        sum_head(params.head, int(head), reinterpret_cast<float*>(bwd_memory));
+      return;
+    }
+    const DqMemory<DQ_ROW> memory{shared_address(bwd_memory)};
+    if (threadIdx.x == 0) memory.init();
+    __syncthreads();
+    if (threadIdx.x < 128) {
+      give_registers<Registers<24>::kHelping>();
+      if (threadIdx.x == 0 && walk.span.begin < walk.span.end)
+        load_dq<DQ_ROW>(params, walk, memory);
+    } else {
+      take_registers<Registers<24>::kMultiplying>();
+      multiply_dq<T, DQ_ROW>(params, walk, memory);
+    }
   }
 }
 
+// The row of kDqShapes with the same head sizes, and boxes.
+constexpr int dq_row(int row) {
+  for (int n = 0; n < kDqShapeCount; ++n)
+    if (kDqShapes[n].d == kBwdShapes[row].d && kDqShapes[n].br == kBwdShapes[row].br &&
+        kDqShapes[n].bc == kBwdShapes[row].bc)
+      return n;
+  return -1;
+}
+
 template <typename T, int ROW = 0>
-Kernel<BwdDkvParams> select(int row) {
+Kernel<BwdDkvWithDqParams> select(int row) {
   if constexpr (ROW < kBwdShapeCount) {
     if (row != ROW) return select<T, ROW + 1>(row);
-    if constexpr (kBwdShapes[ROW].wide) return bwd_dkv<T, ROW>;
+    if constexpr (kBwdShapes[ROW].wide) return bwd_dkv<T, ROW, dq_row(ROW)>;
   }
   return nullptr;
 }
 
 }  // namespace
 
-Kernel<BwdDkvParams> bwd_dkv_kernel(tandem_dtype dtype, int row) {
+Kernel<BwdDkvWithDqParams> bwd_dkv_kernel(tandem_dtype dtype, int row) {
   if (dtype == TANDEM_F16) return select<Half>(row);
   return dtype == TANDEM_BF16 ? select<Bfloat>(row) : nullptr;
 }

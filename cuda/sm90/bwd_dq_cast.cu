@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // bwd_dq_cast: d_q from the f32 sums of bwd_dkv_dq. A block of 64 x 64 sums passes through shared memory, from the order
-// of accumulators to rows.
+// of accumulators to rows. Behind these workgroups there may be those of bwd_head.
+#include "../bwd_head.cuh"
 #include "../tensor.cuh"
 #include "bwd.h"
 #include "wgmma.cuh"
@@ -16,7 +17,11 @@ __global__ void __launch_bounds__(128) bwd_dq_cast(const __grid_constant__ BwdDq
   __shared__ __align__(16) ushort rows[64 * kPitch];
   const BwdDqCastBlock& u = params.block;
   const uint index = blockIdx.y * gridDim.x + blockIdx.x;
-  if (index >= u.total) return;
+  if (index >= u.total) {
+    if (index - u.total < params.head.block.total)
+      sum_head(params.head, int(index - u.total), reinterpret_cast<float*>(rows));
+    return;
+  }
   const int panel = int(index % uint(u.panels));
   const uint blocks = uint(u.seq_q + 63) / 64;
   const int row_block = int(index / uint(u.panels) % blocks);

@@ -173,6 +173,63 @@ struct Elastic {
     }
   };
 
+  // count numbers, step apart, added in order. Other multiprocessors may have written them.
+  static TANDEM_DEVICE float sum_of(const float* from, int64_t step, int count) {
+    constexpr int kAtOnce = 8;
+    float sum = 0.f;
+    int n = 0;
+#pragma unroll 1
+    for (; n + kAtOnce <= count; n += kAtOnce, from += kAtOnce * step) {
+      float x[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) x[i] = __ldcg(from + i * step);
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) sum += x[i];
+    }
+#pragma unroll 1
+    for (; n < count; ++n, from += step) sum += __ldcg(from);
+    return sum;
+  }
+  // d_tau of the query heads of a head of keys, one after the other by each of the two warps: every lane has each 32nd row.
+  static TANDEM_DEVICE void sum_tau(const Params& params, const Walk& walk) {
+    const BwdDkvDdistBlock& u = params.block;
+    const int lane = int(threadIdx.x) % 32;
+    for (int n = int(threadIdx.x) / 32 - 2; n < u.group; n += 2) {
+      const int head = walk.head_kv * u.group + n;
+      float sum = 0.f;
+#pragma unroll 1
+      for (int b = 0; b < int(u.total / u.tiles) / (u.heads_q / u.group); ++b)
+        sum += sum_of(reinterpret_cast<const float*>(params.sums.tau_rows) +
+                          (int64_t(b) * u.heads_q + head) * u.seq_q + lane,
+                      32, (u.seq_q - lane + 31) / 32);
+#pragma unroll
+      for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(kAllLanes, sum, step);
+      if (lane == 0) reinterpret_cast<float*>(params.sums.d_tau)[head] = sum;
+    }
+  }
+  // A warp whose parts of d_dist_bias are written. Entries lie with the same threads in all workgroups, so of each warp the one that
+  // comes last adds up what the others of its number left: parts in order, as bwd_sum does. first: the thread's first entry.
+  static TANDEM_DEVICE void sum_parts(const Params& params, const Walk& walk, int first) {
+    const BwdDkvDdistBlock& u = params.block;
+    const int parts = int(u.total) / (u.heads_q / u.group), window = Elastic::window(params);
+    uint before = 0;
+    __syncwarp();
+    if (threadIdx.x % 32 == 0)
+      asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;"
+                   : "=r"(before)
+                   : "l"(params.sums.counts + 8 * walk.head_kv + threadIdx.x / 32 % 2 * 4)
+                   : "memory");
+    before = __shfl_sync(kAllLanes, before, 0);
+    if (before + 1 != uint(parts)) return;
+    for (int n = 0; n < u.group; ++n) {
+      const int64_t head = walk.head_kv * u.group + n;
+      for (int t = first; t < window; t += 64)
+        reinterpret_cast<float*>(params.sums.d_dist)[head * window + t] =
+            sum_of(reinterpret_cast<const float*>(params.push.d_dist) + head * window + t,
+                   int64_t(u.heads_q) * window, parts);
+    }
+  }
+
   // A thread has every 64th diagonal, and of each row of dS two keys: one 64 keys before the other. Of 64 rows those lie on
   // three diagonals: of the one that is 64 from both others, all 64; of these as many as the thread's number says.
   template <typename T, int ROW>
@@ -180,21 +237,21 @@ struct Elastic {
                                  const Memory<ROW, Elastic>& memory) {
     constexpr BwdShape S = kBwdShapes[ROW];
     static_assert(S.bc == 128 && S.br % 64 == 0, "what is written below");
+    // At the beginning there is no dS to wait for.
+    if (params.sums.d_tau && walk.tile == 0 && walk.batch == 0) sum_tau(params, walk);
     if (!params.push.d_dist) return;
     const BwdDkvDdistBlock& u = params.block;
     const At<ROW> at(memory);
     const int thread = int(threadIdx.x) - 64, window = Elastic::window(params);
     // Of the diagonals t = distance + x, x multiples of 64 apart, the thread always has the same: distances are multiples of
     // 64 away from each other.
+    const int first = (walk.band.off - walk.col0 + thread) & 63;
     Turn<S.ds_stages> place;
     for (int n = 0; n < u.group; ++n) {
       const int head = walk.head_kv * u.group + n;
       float* part = reinterpret_cast<float*>(params.push.d_dist) +
                     ((int64_t(walk.batch) * u.tiles + walk.tile) * u.heads_q + head) * window;
-      {
-        const int first = (walk.band.off - walk.col0 + thread) & 63;
-        for (int t = first; t < window; t += 64) part[t] = 0.f;
-      }
+      for (int t = first; t < window; t += 64) part[t] = 0.f;
 #pragma unroll 1
       for (int t = walk.span.begin; t < walk.span.end; ++t) {
         if (!has_dist(window, walk.band.off, t * S.br, S.br, walk.col0, S.bc)) continue;
@@ -228,6 +285,7 @@ struct Elastic {
         place.next();
       }
     }
+    if (params.sums.d_dist) sum_parts(params, walk, first);
   }
   template <typename T>
   static TANDEM_DEVICE float element(uint tile, int rows, int row, int key) {

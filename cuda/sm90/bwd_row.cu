@@ -3,6 +3,7 @@
 // each, so that bwd_dkv_dq leaves out the others. A workgroup keeps Q and dO of 64 rows for each of its warpgroups and takes
 // the keys once; S and dP are all that it multiplies.
 #include "../mask.cuh"
+#include "../zeros.cuh"
 #include "bwd.h"
 #include "entmax.cuh"
 #include "fwd.cuh"
@@ -192,6 +193,10 @@ __global__ void __launch_bounds__(kSupportShapes[ROW].threads(), 1)
   if (threadIdx.x < 128) {
     give_registers<M::kHelping>();
     if (threadIdx.x == 0) load_keys(params, at, shared);
+    if (threadIdx.x >= 32)
+      put_zeros(params.zeroed, params.zeroed_end,
+                uint64_t(blockIdx.y * gridDim.x + blockIdx.x) * 96 + threadIdx.x - 32,
+                uint64_t(u.total) * 96);
   } else {
     take_registers<M::kMultiplying>();
     sum_rows<T, ROW, FAST>(params, at, shared);

@@ -271,7 +271,11 @@ __global__ void __launch_bounds__(kBwdThreads, 1)
   __syncthreads();
   if (threadIdx.x < 128) {
     give_registers<Plain::Registers::kHelping>();
-    if (threadIdx.x < 32) load_keys(params, walk, memory);
+    if (threadIdx.x < 32)
+      load_keys(params, walk, memory);
+    else if (blockIdx.x == 0 && blockIdx.y == 0)
+      for (int n = int(threadIdx.x) - 32; n < params.zeroed_count; n += 96)
+        reinterpret_cast<uint*>(params.zeroed)[n] = 0;
   } else {
     take_registers<Plain::Registers::kMultiplying>();
     multiply_rows<T, ROW>(params, walk, memory);

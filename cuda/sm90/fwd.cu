@@ -36,49 +36,46 @@ TANDEM_DEVICE void produce(const Params& params, const Shared<S>& shared) {
   if (t >= 0) copy.v(t, head, batch);
 }
 
-// Where in the panels of a tile of bias a thread's n-th part of four is.
-TANDEM_DEVICE uint bias_piece(int n) {
-  const int thread = fresh_thread();
-  return panel_at(thread / 32 % 4 * 16 + thread % 16, 2 * n + thread % 32 / 16);
+// Where in a panel of a tile of bias a thread's first part is: panel_at() of row 16 (warp % 4) + lane % 16, piece lane / 16.
+TANDEM_DEVICE uint bias_part() {
+  const uint thread = uint(fresh_thread());
+  return (thread & 96) << 6 | (thread & 15) << 7 | (thread & 6) << 4 |
+         ((thread >> 4 ^ thread) & 1) << 4;
 }
-// What bias is multiplied by before it is added to products.
-TANDEM_DEVICE float bias_factor(const FwdBlock& u) {
-  return plain_scale(u) ? 1.f / u.scale : kLog2e;
-}
-// Both stay in registers where there are enough: they would be computed between S and its weights.
-template <bool KEEPS>
-struct BiasPart {
-  uint at[4];
-  float by;
-  TANDEM_DEVICE explicit BiasPart(const FwdBlock& u) : by(bias_factor(u)) {
-#pragma unroll
-    for (int n = 0; n < 4; ++n) at[n] = bias_piece(n);
+// A thread's part of a tile of bias, 16 keys at a time: the first AHEAD of them come before products are there, each later
+// one when one has been added.
+template <int N, int AHEAD>
+struct BiasTile {
+  uint at;
+  float factor;  // what it is multiplied by before it is added to products
+  uint r[AHEAD][4];
+  // In the order of pieces, so that panels differ by a number known here.
+  static TANDEM_DEVICE constexpr int keys(int n) { return n % (N / 64) * 4 + n / (N / 64); }
+  TANDEM_DEVICE void load(int n) {
+    load_matrices(r[n % AHEAD],
+                  (at ^ uint(keys(n) % 4 * 32)) + uint(keys(n) / 4 * 64 * kPanelBytes));
   }
-  TANDEM_DEVICE uint piece(int n) const { return at[n]; }
-  TANDEM_DEVICE float factor() const { return by; }
-};
-template <>
-struct BiasPart<false> {
-  const FwdBlock& u;
-  TANDEM_DEVICE explicit BiasPart(const FwdBlock& block) : u(block) {}
-  TANDEM_DEVICE uint piece(int n) const { return bias_piece(n); }
-  TANDEM_DEVICE float factor() const { return bias_factor(u); }
-};
-// Adds a warpgroup's part of a tile of bias. at: where it lies.
-template <typename T, int N, typename Part>
-TANDEM_DEVICE void add_bias(float (&s)[N / 2], uint at, const Part& part) {
-  const float factor = part.factor();
+  TANDEM_DEVICE void begin(uint first, const FwdBlock& u) {
+    at = first;
+    factor = plain_scale(u) ? reciprocal(fresh(u.scale)) : kLog2e;
 #pragma unroll
-  for (int j = 0; j < N / 16; ++j) {
-    uint r[4];
-    load_matrices(r, at + part.piece(j % 4) + uint(j / 4 * 64 * kPanelBytes));
+    for (int n = 0; n < AHEAD; ++n) load(n);
+  }
+  template <typename T>
+  TANDEM_DEVICE void add(float (&s)[N / 2]) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      s[8 * j + 2 * i] = fmaf(T::low(r[i]), factor, s[8 * j + 2 * i]);
-      s[8 * j + 2 * i + 1] = fmaf(T::high(r[i]), factor, s[8 * j + 2 * i + 1]);
+    for (int n = 0; n < N / 16; ++n) {
+      float* to = s + 8 * keys(n);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const uint x = r[n % AHEAD][i];
+        to[2 * i] = fmaf(T::low(x), factor, to[2 * i]);
+        to[2 * i + 1] = fmaf(T::high(x), factor, to[2 * i + 1]);
+      }
+      if (n + AHEAD < N / 16) load(n + AHEAD);
     }
   }
-}
+};
 
 template <typename T, typename S, typename Params>
 TANDEM_DEVICE void consume(const Params& params, const Shared<S>& shared) {
@@ -117,9 +114,20 @@ TANDEM_DEVICE void consume(const Params& params, const Shared<S>& shared) {
     barrier_wait(shared.k_full(k_step.stage()), k_step.parity());
   };
   Step<S::BIAS ? S::BIAS_STAGES : 1> bias_step;
-  const BiasPart<S::BIAS && S::GROUPS == 2> bias_part(u);
   const auto nothing = [&](const FwdPlace& at) { store_nothing<S>(u, params.push, at); };
 
+  // Where registers are short, the first of it comes only when products are there.
+  constexpr bool EARLY = S::BIAS && S::GROUPS == 2;
+  BiasTile<N, 2> bias_tile;
+  const auto begin_bias = [&] {
+    const int stage = bias_step.stage();
+    const uint part = bias_part();
+    barrier_wait(shared.bias_full(group, stage), bias_step.parity());
+    bias_tile.begin(shared.bias(group, stage) + part, u);
+  };
+  const auto early = [&] {
+    if constexpr (EARLY) begin_bias();
+  };
   Rounds<S> rounds(u);
   // The next tile, which q_step stands for.
   const auto next = [&](FwdPlace* to) {
@@ -154,11 +162,10 @@ TANDEM_DEVICE void consume(const Params& params, const Shared<S>& shared) {
       for (int i = 0; i < N / 2; ++i) s[i] *= first;
     }
     if constexpr (S::BIAS) {
-      const int stage = bias_step.stage();
-      barrier_wait(shared.bias_full(group, stage), bias_step.parity());
-      add_bias<T, N>(s, shared.bias(group, stage), bias_part);
+      if constexpr (!EARLY) begin_bias();
+      bias_tile.template add<T>(s);
       __syncwarp();
-      if (threadIdx.x % 32 == 0) barrier_arrive(shared.bias_empty(group, stage));
+      if (threadIdx.x % 32 == 0) barrier_arrive(shared.bias_empty(group, bias_step.stage()));
       bias_step.next();
     }
     if (t < at.span.full_begin || t >= at.span.full_end)
@@ -203,6 +210,7 @@ TANDEM_DEVICE void consume(const Params& params, const Shared<S>& shared) {
   clear(o);
   wait_q_k();
   product_s();
+  early();
   wait<0>();
   release_k();
   score(at, at.span.end - 1);
@@ -216,7 +224,11 @@ TANDEM_DEVICE void consume(const Params& params, const Shared<S>& shared) {
       product_s();
       product_o();
       pass_turn<S>(group);
-      wait<1>();
+      early();
+      if (EARLY && u.seq_kv > 0)
+        wait<1>();
+      else
+        wait<1>();
       release_k();
       score(at, t);
       const bool rescale = softmax.step(s, scale, factor);
@@ -248,6 +260,7 @@ TANDEM_DEVICE void consume(const Params& params, const Shared<S>& shared) {
         product_s();
         product_o();
         pass_turn<S>(group);
+        early();
         wait<1>();
       } else {  // q takes a while to come
         wait_turn<S>(group);
@@ -255,6 +268,7 @@ TANDEM_DEVICE void consume(const Params& params, const Shared<S>& shared) {
         wait_q_k();
         product_s();
         pass_turn<S>(group);
+        early();
         wait<0>();
       }
       release_k();

@@ -87,6 +87,7 @@ class CudaProgram final : public Program {
 
  private:
   Status add(const Launch& launch) {
+    if (launch.joins) return add_nothing(launch);
     if (launch.hopper >= 0) {
       Recorder recorder;
       TANDEM_TRY(sm90_recorder(plan_, launch, with_, &recorder));
@@ -125,7 +126,8 @@ class CudaProgram final : public Program {
   }
 
   Status add_sm80(const Launch& launch) {
-    if (launch.stem == Stem::bwd_dkv_dq || launch.stem == Stem::bwd_dq_cast) {
+    if (launch.stem == Stem::bwd_dkv_dq || launch.stem == Stem::bwd_dq_cast ||
+        (launch.stem == Stem::bwd_dkv && kAmpereTiles[launch.ampere].full)) {
       Recorder recorder;
       TANDEM_TRY(sm80_recorder(plan_, launch, with_, &recorder));
       steps_.push_back({launch.stem, std::move(recorder)});
@@ -138,7 +140,6 @@ class CudaProgram final : public Program {
                      name##_push);
         TANDEM_FULL(fwd)
         TANDEM_FULL(bwd_row)
-        TANDEM_FULL(bwd_dkv)
         TANDEM_FULL(bwd_dq)
 #undef TANDEM_FULL
         default:
@@ -272,14 +273,17 @@ class CudaProgram final : public Program {
     Recorder record;
   };
 
+  // A step nevertheless: each launch has one.
+  Status add_nothing(const Launch& launch) {
+    steps_.push_back({launch.stem, [](cudaStream_t, const Addresses&) { return cudaSuccess; }});
+    return Status();
+  }
+
   // Which of the two runs depends on the addresses, so on the execute.
   template <typename P, typename Push>
   Status add(const Launch& launch, cuda::Kernel<P> any, cuda::Kernel<P> wide, const P& fixed,
              Push (*push)(const Plan&, const Launch&, const Addresses&)) {
-    if (launch.total == 0) {  // a step nevertheless: each launch has one
-      steps_.push_back({launch.stem, [](cudaStream_t, const Addresses&) { return cudaSuccess; }});
-      return Status();
-    }
+    if (launch.total == 0) return add_nothing(launch);
     if (!any || !wide)
       return fail(TANDEM_ERROR_BACKEND, "no CUDA kernel %s for tile %s, %d and %d blocks",
                   stem_name(launch.stem), launch.tile.name ? launch.tile.name : "-",
@@ -358,6 +362,7 @@ class CudaDevice final : public Device {
     with_.launch = driver_.launch;
     with_.a_multiprocessor = properties.sharedMemPerMultiprocessor;
     with_.reserved_a_block = properties.reservedSharedMemPerBlock;
+    with_.most_a_block = properties.sharedMemPerBlockOptin;
     caps_.max_invocations = uint32_t(properties.maxThreadsPerBlock);
     caps_.max_groups_x = uint32_t(properties.maxGridSize[0]);
     caps_.max_groups_y = uint32_t(properties.maxGridSize[1]);

@@ -41,9 +41,10 @@ Status prepare_kernel(const void* kernel, int threads, size_t shared, const Laun
   TANDEM_CUDA_TRY("cudaFuncGetAttributes", cudaFuncGetAttributes(&attributes, kernel));
   if (shared == 0) return Status();
   if (shared > 48 * 1024)  // what a block gets without asking
-    TANDEM_CUDA_TRY(
-        "cudaFuncSetAttribute",
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared)));
+    // All that there is: other plans of the same kernel may take more than this one, before or later.
+    TANDEM_CUDA_TRY("cudaFuncSetAttribute",
+                    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                         int(with.most_a_block - attributes.sharedSizeBytes)));
   // As much of the multiprocessor's memory as the workgroups that its registers hold can share; the
   // rest stays first-level cache.
   int groups = 0;

@@ -96,7 +96,7 @@ using Recorder = Function<cudaError_t(cudaStream_t, const Addresses&)>;
 // What launches on a device take.
 struct Launching {
   decltype(Driver::launch) launch = nullptr;
-  size_t a_multiprocessor = 0, reserved_a_block = 0;  // shared memory
+  size_t a_multiprocessor = 0, reserved_a_block = 0, most_a_block = 0;  // shared memory
 };
 
 // A kernel with its grid, ready to be launched. P: of its only parameter.
@@ -106,6 +106,7 @@ class Launcher {
   // Loads the kernel: the driver would do so at its first launch, which may be inside a stream capture,
   // where loading is not allowed.
   Status prepare(void (*kernel)(P), const Launching& with, dim3 grid, int threads, size_t shared);
+  void set_grid(dim3 grid) { grid_ = grid; }
   cudaError_t operator()(P* params, cudaStream_t stream) const {
     void* arguments[] = {params};
     // The runtime numbers errors as the driver does.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 #include "cuda/sm80.h"
 
+#include <algorithm>
+
 #include "../../cuda/sm80/kernels.h"
 
 namespace tandem {
@@ -23,6 +25,43 @@ Status sm80_recorder(const Plan& plan, const Launch& launch, const Launching& wi
       const BwdDkvPush from = bwd_dkv_push(plan, launch, a);
       cuda::sm80::BwdDkvDqParams params{
           block, bwd_dkv_dq_push(plan, launch, a), from.q, from.k, from.v, from.d_o, from.wide};
+      return start(&params, stream);
+    };
+    return Status();
+  }
+  if (launch.stem == Stem::bwd_dkv) {
+    Launcher<cuda::sm80::BwdDkvHeadFull> start;
+    TANDEM_TRY(
+        prepare_launch(cuda::sm80::bwd_dkv_full_kernel(dtype, launch), launch, with, &start));
+    cuda::sm80::BwdDkvHeadFull fixed{};
+    fixed.block = bwd_dkv_block(plan, launch);
+    fixed.extra = extra_block(plan.problem);
+    fixed.features = features_of(plan.problem);
+    fixed.spec = bwd_dkv_spec(plan, launch);
+    const Launch *dq = plan.find(Stem::bwd_dq), *head = plan.find(Stem::bwd_head);
+    if (!dq || !dq->joins) dq = nullptr;
+    if (!head || !head->joins) head = nullptr;
+    if (dq) {
+      fixed.dq.block = bwd_dq_block(plan, *dq);
+      fixed.dq.extra = fixed.extra;
+      fixed.dq.features = fixed.features;
+      fixed.dq.spec = bwd_dq_spec(plan, *dq);
+    }
+    if (head) {
+      fixed.head.block = bwd_head_block(plan, *head);
+      fixed.head.spec = bwd_head_spec(plan, *head);
+    }
+    if (dq || head) {
+      const uint32_t total = launch.total + (dq ? dq->total : 0) + (head ? head->total : 0);
+      TANDEM_TRY(start.prepare(cuda::sm80::bwd_dkv_full_kernel(dtype, launch), with, dim3(total),
+                               launch.invocations(),
+                               std::max(launch.shared_bytes, dq ? dq->shared_bytes : 0)));
+    }
+    *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
+      cuda::sm80::BwdDkvHeadFull params = fixed;
+      params.push = bwd_dkv_push(plan, launch, a);
+      if (dq) params.dq.push = bwd_dq_push(plan, *dq, a);
+      if (head) params.head.push = bwd_head_push(plan, *head, a);
       return start(&params, stream);
     };
     return Status();

@@ -144,6 +144,10 @@ bool sm90_loads() {
 Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& with,
                      Recorder* recorder) {
   const Problem& p = plan.problem;
+  const auto no_kernel = [](const Launch& of) {
+    return fail(TANDEM_ERROR_BACKEND, "no CUDA kernel %s for tile %s", stem_name(of.stem),
+                of.tile.name ? of.tile.name : "-");
+  };
   EncodeTiled make = nullptr;
   ReplaceAddress function = nullptr;
   TANDEM_TRY(find_driver_function("cuTensorMapEncodeTiled", &make));
@@ -263,12 +267,6 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
           params.push = bwd_dkv_dq_push(plan, launch, a);
           put_d_q(plan, a, &params);
           params.support = a.support;
-          // bwd_dot, which does this for the others, is not among its kernels.
-          const cudaError_t error = plan.zeroed_size == 0
-                                        ? cudaSuccess
-                                        : cudaMemsetAsync(reinterpret_cast<void*>(a.d_q_sums), 0,
-                                                          size_t(plan.zeroed_size), stream);
-          if (error != cudaSuccess) return error;
           return start(&params, stream);
         };
         return Status();
@@ -318,36 +316,41 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
       };
       return Status();
     }
-    case Stem::bwd_dkv: {
-      const auto kernel = cuda::sm90::bwd_dkv_kernel(p.dtype, launch.hopper);
+    case Stem::bwd_dkv:
+    case Stem::bwd_dq: {  // of a problem with both, bwd_dkv, which comes first
+      const Launch *dkv = plan.find(Stem::bwd_dkv), *dq = plan.find(Stem::bwd_dq);
+      const bool keys = launch.stem == Stem::bwd_dkv, rows = !keys || (dq && dq->joins);
+      int row = launch.hopper;
+      if (!keys)
+        while (row < kBwdShapeCount && kBwdShapes[row].d != kDqShapes[launch.hopper].d) ++row;
+      const auto kernel = cuda::sm90::bwd_dkv_kernel(p.dtype, row);
+      if (!kernel) return no_kernel(launch);
+      cuda::sm90::BwdDkvWithDqParams fixed{};
+      if (keys) fixed.block = bwd_dkv_block(plan, launch);
+      if (rows) fixed.dq.block = bwd_dq_block(plan, *dq);
+      const Launch* head = plan.find(Stem::bwd_head);  // with the first of them
+      if (!head || !head->joins || (!keys && dkv)) head = nullptr;
+      if (head) fixed.head.block = bwd_head_block(plan, *head);
+      if (head) fixed.head.spec = bwd_head_spec(plan, *head);
+      const bool both = keys && rows;
+      const uint32_t total = launch.total + (both ? dq->total : 0) + (head ? head->total : 0);
       auto start = launcher_of(kernel);
-      TANDEM_TRY(prepare_launch(kernel, launch, with, &start));
-      const BwdDkvBlock block = bwd_dkv_block(plan, launch);
-      *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
-        cuda::sm90::BwdDkvParams params;
+      TANDEM_TRY(start.prepare(
+          kernel, with, total > launch.total ? dim3(total) : dim3(launch.groups_x, launch.groups_y),
+          launch.invocations(),
+          both ? std::max(launch.shared_bytes, dq->shared_bytes) : launch.shared_bytes));
+      *recorder = [=, &plan](cudaStream_t stream, const Addresses& a) {
+        cuda::sm90::BwdDkvWithDqParams params = fixed;
         if (!encode(function, q, a.q, &params.q) || !encode(function, k, a.k, &params.k) ||
             !encode(function, v, a.v, &params.v) || !encode(function, d_o, a.d_o, &params.d_o))
           return cudaErrorInvalidValue;
-        params.block = block;
-        params.push = bwd_dkv_push(plan, launch, a);
-        if (!plan.problem.wants(TANDEM_GRAD_K)) params.push.d_k = 0;
-        if (!plan.problem.wants(TANDEM_GRAD_V)) params.push.d_v = 0;
-        return start(&params, stream);
-      };
-      return Status();
-    }
-    case Stem::bwd_dq: {
-      const auto kernel = cuda::sm90::bwd_dq_kernel(p.dtype, launch.hopper);
-      auto start = launcher_of(kernel);
-      TANDEM_TRY(prepare_launch(kernel, launch, with, &start));
-      const BwdDqBlock block = bwd_dq_block(plan, launch);
-      *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
-        cuda::sm90::BwdDqParams params;
-        if (!encode(function, q, a.q, &params.q) || !encode(function, k, a.k, &params.k) ||
-            !encode(function, v, a.v, &params.v) || !encode(function, d_o, a.d_o, &params.d_o))
-          return cudaErrorInvalidValue;
-        params.block = block;
-        params.push = bwd_dq_push(plan, launch, a);
+        if (keys) {
+          params.push = bwd_dkv_push(plan, *dkv, a);
+          if (!plan.problem.wants(TANDEM_GRAD_K)) params.push.d_k = 0;
+          if (!plan.problem.wants(TANDEM_GRAD_V)) params.push.d_v = 0;
+        }
+        if (rows) params.dq.push = bwd_dq_push(plan, *dq, a);
+        if (head) params.head.push = bwd_head_push(plan, *head, a);
         return start(&params, stream);
       };
       return Status();
@@ -368,6 +371,7 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
           return cudaErrorInvalidValue;
         params.push = bwd_row_push(plan, launch, a);
         params.support = a.support;
+        params.zeroed = a.d_q_sums, params.zeroed_end = a.d_q_sums + plan.zeroed_size;
         return start(&params, stream);
       };
       return Status();
@@ -381,12 +385,15 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
       fixed.extra = extra_block(p);
       fixed.features = features_of(p);
       fixed.spec = bwd_row_dq_spec(plan, launch);
+      const Launch* sum = plan.find_sum(TANDEM_GRAD_DIST_BIAS);
+      if (sum && sum->joins) fixed.zeroed_count = int(sum_counts_bytes(p.heads_kv) / 4);
       *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
         cuda::sm90::BwdRowDqParams params = fixed;
         if (!encode(function, q, a.q, &params.q) || !encode(function, k, a.k, &params.k) ||
             !encode(function, v, a.v, &params.v) || !encode(function, d_o, a.d_o, &params.d_o))
           return cudaErrorInvalidValue;
         params.push = bwd_row_dq_push(plan, launch, a);
+        params.zeroed = a.sum_counts;
         return start(&params, stream);
       };
       return Status();
@@ -399,12 +406,16 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
       fixed.block = bwd_dkv_ddist_block(plan, launch);
       fixed.extra = extra_block(p);
       fixed.features = features_of(p);
+      const Launch *sum = plan.find_sum(TANDEM_GRAD_DIST_BIAS), *head = plan.find(Stem::bwd_head);
+      const bool sums = sum && sum->joins, heads = head && head->joins;
       *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
         cuda::sm90::BwdDkvDdistParams params = fixed;
         if (!encode(function, q, a.q, &params.q) || !encode(function, k, a.k, &params.k) ||
             !encode(function, v, a.v, &params.v) || !encode(function, d_o, a.d_o, &params.d_o))
           return cudaErrorInvalidValue;
         params.push = bwd_dkv_ddist_push(plan, launch, a);
+        if (sums) params.sums.d_dist = a.d_dist_bias, params.sums.counts = a.sum_counts;
+        if (heads) params.sums.tau_rows = a.tau_rows, params.sums.d_tau = a.d_tau;
         return start(&params, stream);
       };
       return Status();
@@ -421,9 +432,17 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
         fixed.tile_blocks = s.br / 64;
         fixed.packed_blocks = int(bwd_packed_tiles(s, p.total_q, p.batch)) * fixed.tile_blocks;
       }
+      const Launch* head = plan.find(Stem::bwd_head);
+      if (!head || !head->joins) head = nullptr;
+      if (head) {
+        fixed.head.block = bwd_head_block(plan, *head);
+        fixed.head.spec = bwd_head_spec(plan, *head);
+        start.set_grid(dim3(launch.total + head->total));
+      }
       *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
         cuda::sm90::BwdDqCastParams params = fixed;
         params.push = bwd_dq_cast_push(plan, launch, a);
+        if (head) params.head.push = bwd_head_push(plan, *head, a);
         if (packed) params.lengths_q = a.lengths_q;
         return start(&params, stream);
       };

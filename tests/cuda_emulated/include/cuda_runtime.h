@@ -49,7 +49,9 @@ enum cudaFuncAttribute {
   cudaFuncAttributeMaxDynamicSharedMemorySize = 8,
   cudaFuncAttributePreferredSharedMemoryCarveout = 9
 };
-struct cudaFuncAttributes {};
+struct cudaFuncAttributes {
+  size_t sharedSizeBytes = 0;
+};
 struct cudaDeviceProp {
   char name[256];
   size_t sharedMemPerBlockOptin, sharedMemPerMultiprocessor, reservedSharedMemPerBlock;

@@ -3,25 +3,20 @@
 // that takes less time than what the sums of d_q over the tiles of keys would add to device memory. A workgroup keeps Q and
 // dO of 128 queries, 64 for each of two warpgroups, and takes K and V tile by tile; dS is the left operand of dS K as it lies
 // in registers. While a warpgroup computes weights, dS K of its keys before, and the other's products, are on their way.
+#ifndef TANDEM_CUDA_SM90_BWD_DQ_CUH
+#define TANDEM_CUDA_SM90_BWD_DQ_CUH
 #include "../tensor.cuh"
 #include "bwd_sets.cuh"
 
 namespace tandem {
 namespace cuda {
 namespace sm90 {
-namespace {
 
 struct DqWalk {
   int batch, head, row0;
   TandemBand band;
   TandemTiles span;
 };
-
-TANDEM_DEVICE int fresh_thread() {
-  int x;
-  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));
-  return x;
-}
 
 // An address that is not known from before: else descriptors that follow from it would be kept, and registers are short.
 TANDEM_DEVICE uint fresh(uint x) {
@@ -67,11 +62,11 @@ struct DqMemory {
 
 // One thread.
 template <int ROW>
-TANDEM_DEVICE void load(const BwdDqParams& params, const DqWalk& walk,
-                        const DqMemory<ROW>& memory) {
+TANDEM_DEVICE void load_dq(const BwdDkvWithDqParams& params, const DqWalk& walk,
+                           const DqMemory<ROW>& memory) {
   constexpr DqShape S = kDqShapes[ROW];
   using M = DqMemory<ROW>;
-  const int head_kv = walk.head / params.block.group;
+  const int head_kv = walk.head / params.dq.block.group;
   const auto copy = [&](uint to, int panel, const CUtensorMap* map, uint full, int row, int head) {
     barrier_expect(full, M::kPanels * panel);
     for (int c = 0; c < M::kPanels; ++c)
@@ -92,12 +87,12 @@ TANDEM_DEVICE void load(const BwdDqParams& params, const DqWalk& walk,
 }
 
 template <typename T, int ROW>
-TANDEM_DEVICE void multiply(const BwdDqParams& params, const DqWalk& walk,
-                            const DqMemory<ROW>& memory) {
+TANDEM_DEVICE void multiply_dq(const BwdDkvWithDqParams& params, const DqWalk& walk,
+                               const DqMemory<ROW>& memory) {
   constexpr DqShape S = kDqShapes[ROW];
   using M = DqMemory<ROW>;
   constexpr int BC = S.bc, D = S.d;
-  const BwdDqBlock& u = params.block;
+  const BwdDqBlock& u = params.dq.block;
   const int group = __shfl_sync(kAllLanes, int(threadIdx.x) / 128 - 1, 0);
   const uint own = uint(group) * 64 * 128;  // this warpgroup's queries in a panel
   const float scale2 = u.scale * kLog2e;
@@ -112,11 +107,12 @@ TANDEM_DEVICE void multiply(const BwdDqParams& params, const DqWalk& walk,
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const int i = row() + 8 * r;
-    const float x = i < u.seq_q ? __ldg(reinterpret_cast<const float*>(params.push.lse) + rows0 + i)
-                                : minus_infinity();
+    const float x = i < u.seq_q
+                        ? __ldg(reinterpret_cast<const float*>(params.dq.push.lse) + rows0 + i)
+                        : minus_infinity();
     lse[r] = x == minus_infinity() ? -x : x * kLog2e;
     delta[r] =
-        i < u.seq_q ? __ldg(reinterpret_cast<const float*>(params.push.delta) + rows0 + i) : 0.f;
+        i < u.seq_q ? __ldg(reinterpret_cast<const float*>(params.dq.push.delta) + rows0 + i) : 0.f;
   }
   float d_q[D / 2], s[BC / 2], dp[BC / 2];
 #pragma unroll
@@ -225,45 +221,24 @@ TANDEM_DEVICE void multiply(const BwdDqParams& params, const DqWalk& walk,
   named_sync(kGroup + group, 128);
   Walk to{};
   to.batch = walk.batch, to.head_kv = walk.head;
-  store_rows<T, D>(memory.q() + own, M::kQPanel, d_q, u.scale, params.push.d_q, u.d_q, to,
+  store_rows<T, D>(memory.q() + own, M::kQPanel, d_q, u.scale, params.dq.push.d_q, u.d_q, to,
                    walk.row0 + 64 * group, u.seq_q, 0, u.head_dim);
 }
 
-template <typename T, int ROW>
-__global__ void __launch_bounds__(kBwdThreads, 1)
-    bwd_dq(const __grid_constant__ BwdDqParams params) {
+// The workgroup with this number among those of bwd_dq.
+template <int ROW>
+TANDEM_DEVICE bool find_dq_walk(const BwdDqBlock& u, uint index, DqWalk* walk) {
   constexpr DqShape S = kDqShapes[ROW];
-  const BwdDqBlock& u = params.block;
-  Place at;
-  if (!find_place(u.tiles, u.total, u.heads_q, &at)) return;
-  DqWalk walk;
-  walk.batch = at.batch, walk.head = at.head, walk.row0 = at.tile * S.br;
-  walk.band = mask_band(u);
-  walk.span = tandem_key_tiles(walk.band, walk.row0, S.br, S.bc, u.seq_q, u.seq_kv);
-  const DqMemory<ROW> memory{shared_address(bwd_memory)};
-  if (threadIdx.x == 0) memory.init();
-  __syncthreads();
-  if (threadIdx.x < 128) {
-    give_registers<Registers<24>::kHelping>();
-    if (threadIdx.x == 0 && walk.span.begin < walk.span.end) load<ROW>(params, walk, memory);
-  } else {
-    take_registers<Registers<24>::kMultiplying>();
-    multiply<T, ROW>(params, walk, memory);
-  }
-}
-
-template <typename T>
-Kernel<BwdDqParams> select(int row) {
-  return row == 0 ? bwd_dq<T, 0> : row == 1 ? bwd_dq<T, 1> : nullptr;
-}
-
-}  // namespace
-
-Kernel<BwdDqParams> bwd_dq_kernel(tandem_dtype dtype, int row) {
-  if (dtype == TANDEM_F16) return select<Half>(row);
-  return dtype == TANDEM_BF16 ? select<Bfloat>(row) : nullptr;
+  if (index >= u.total) return false;
+  const uint head = index / u.tiles;
+  walk->batch = int(head / uint(u.heads_q)), walk->head = int(head % uint(u.heads_q));
+  walk->row0 = int(u.tiles - 1 - index % u.tiles) * S.br;
+  walk->band = mask_band(u);
+  walk->span = tandem_key_tiles(walk->band, walk->row0, S.br, S.bc, u.seq_q, u.seq_kv);
+  return true;
 }
 
 }  // namespace sm90
 }  // namespace cuda
 }  // namespace tandem
+#endif

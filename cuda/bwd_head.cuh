@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// The work of bwd_head, which workgroups behind those of another operation may do, too.
+#ifndef TANDEM_CUDA_BWD_HEAD_CUH
+#define TANDEM_CUDA_BWD_HEAD_CUH
+#include "kernels.h"
+#include "simt.cuh"
+
+namespace tandem {
+namespace cuda {
+
+// The sum of part(batch, row) over all rows of the head, in invocation 0: each of the first kLineGroup takes every kLineGroup-th
+// row, batch and rows ascending, and their sums are added in order. partial: shared memory of so many floats.
+template <typename Part>
+TANDEM_DEVICE float sum_rows(const BwdHeadBlock& u, int rows, float* partial, const Part& part) {
+  const int thread = int(threadIdx.x);
+  float sum = 0.f;
+  for (int b = 0; b < u.batch; ++b)
+    for (int row = thread; row < rows && thread < kLineGroup; row += kLineGroup)
+      sum += part(b, row);
+  __syncthreads();  // the readers of the sum before are done
+  if (thread < kLineGroup) partial[thread] = sum;
+  __syncthreads();
+  if (thread == 0)
+    for (int n = 1; n < kLineGroup; ++n) sum += partial[n];
+  return sum;
+}
+
+// A workgroup of kLineGroup invocations or more.
+TANDEM_DEVICE void sum_head(const BwdHeadFull& params, int head, float* partial) {
+  const BwdHeadBlock& u = params.block;
+  const BwdHeadPush& push = params.push;
+  const auto of_rows = [&](uint64_t address, int batch, int row, int rows) {
+    return __ldg(reinterpret_cast<const float*>(address) +
+                 (int64_t(batch) * u.heads_q + head) * rows + row);
+  };
+  const auto at = [&](uint64_t address, int batch, int row) {
+    return of_rows(address, batch, row, u.seq_q);
+  };
+  const auto put = [&](uint64_t address, float x) {
+    if (threadIdx.x == 0) reinterpret_cast<float*>(address)[head] = x;
+  };
+  if (params.spec.GRAD_TAU)
+    put(push.d_tau,
+        sum_rows(u, u.seq_q, partial, [&](int b, int row) { return at(push.tau_rows, b, row); }));
+  if (params.spec.GRAD_SLOPE)
+    put(push.d_slope, -sum_rows(u, u.slopes, partial, [&](int b, int row) {
+          return of_rows(push.slope_rows, b, row, u.slopes);
+        }));
+  if (params.spec.GRAD_SINK)
+    put(push.d_sink, -sum_rows(u, u.seq_q, partial, [&](int b, int row) {
+          const float sink = __ldg(reinterpret_cast<const float*>(push.sink) + head);
+          const float lse = at(push.lse, b, row);
+          return lse == -INFINITY ? 0.f : expf(sink - lse) * at(push.delta, b, row);
+        }));
+}
+
+}  // namespace cuda
+}  // namespace tandem
+#endif
