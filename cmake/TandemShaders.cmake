@@ -49,7 +49,7 @@ endfunction()
 
 # tandem_matrix_shaders(target stem...): shaders/coopmat/<stem>.comp as <stem>_<path>_<type>, for both matrix paths
 # and both types; and as <stem>_coopmat_f16_k2, for operands twice as deep as accumulators are wide, and fwd as fwd_coopmat2_<type>_tensor,
-# for rows that come and go by tensor addressing.
+# for rows that come and go by tensor addressing; bwd_dkv, bwd_dq and bwd_dbias as <stem>_coopmat2_<type>_ds, which share ds.
 function(tandem_matrix_shaders target)
   foreach(stem IN LISTS ARGN)
     foreach(path coopmat2 coopmat)
@@ -65,6 +65,10 @@ function(tandem_matrix_shaders target)
         if(nv AND stem STREQUAL "fwd")
           tandem_shader(${target} ${stem}_${path}_${type}_tensor coopmat/${stem}.comp ${env}
                         -DTANDEM_CM2=1 -DTANDEM_BF16=${bf16} -DTANDEM_KN=1 -DTANDEM_TENSOR=1)
+        endif()
+        if(nv AND stem MATCHES "^bwd_(dkv|dq|dbias)$")
+          tandem_shader(${target} ${stem}_${path}_${type}_ds coopmat/${stem}.comp ${env}
+                        -DTANDEM_CM2=1 -DTANDEM_BF16=${bf16} -DTANDEM_KN=1 -DTANDEM_DS=1)
         endif()
       endforeach()
     endforeach()

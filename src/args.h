@@ -16,8 +16,8 @@ struct Addresses {
 #include "args.inc"
   // In the workspace.
   uint64_t delta = 0, tau_rows = 0, slope_rows = 0, bias_parts = 0, dist_parts = 0, o_parts = 0,
-           lse_parts = 0, d_q_sums = 0, turns = 0, tail = 0, tail_counts = 0, support = 0,
-           sum_counts = 0;
+           lse_parts = 0, d_q_sums = 0, turns = 0, tail = 0, tail_counts = 0, pass_sums = 0,
+           support = 0, sum_counts = 0;
   uint64_t dropout_seed = 0;
   uint32_t dropout_offset = 0;
 };
@@ -61,6 +61,7 @@ Status resolve_args(const Plan& plan, const tandem_args& args, At&& at, Addresse
     a.sum_counts = a.workspace + plan.sum_counts_offset;
     a.tail = a.workspace + plan.tail_offset;
     a.tail_counts = a.workspace + plan.tail_counts_offset;
+    a.pass_sums = a.workspace + plan.pass_sums_offset;
     a.support = plan.support_offset ? a.workspace + plan.support_offset : 0;
   }
   a.dropout_seed = args.dropout_seed;

@@ -91,6 +91,7 @@ Status parse_disabled(const char* list, Vec<String>* disabled) {
     for (const AmpereTile& tile : kAmpereTiles) known |= word == tile.name;
     for (const FwdTile& tile : kFwdTiles) known |= word == tile.name;
     for (const BwdShape& tile : kBwdShapes) known |= word == tile.name;
+    known |= word == kDsWord;
     if (!known)
       return fail(
           TANDEM_ERROR_INVALID_ARGUMENT,

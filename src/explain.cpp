@@ -96,6 +96,8 @@ String explain(const Problem& problem, const Caps& caps) {
     if (l.fixed >= 0) s += text(", of %s", kFixed[l.fixed].candidate().c_str());
     if (l.hopper >= 0 && l.stem == Stem::bwd_dkv_dq && plan.zeroed_size > 0)
       s += plan.problem.deterministic ? ", d_q in turns" : ", d_q in any order";
+    if (l.shares_ds && l.stem == Stem::bwd_dkv)
+      s += text(", leaves ds, %d kv heads at a time", l.kv_heads);
     if (l.stores_d_bias) s += ", and d_bias";
     if (l.sums_d_bias) s += ", a sum over the batch";
     if (l.entries > 1) s += text(", %d entries at once", l.entries);

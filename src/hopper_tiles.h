@@ -191,11 +191,13 @@ constexpr int bwd_second_dq_bytes(const BwdShape& s) { return s.wide ? 0 : 2 * 1
 constexpr int bwd_plain_shared_bytes(const BwdShape& s) {
   return bwd_shared_bytes(s) + bwd_second_dq_bytes(s);
 }
-// With a dense bias: tiles of it, whose places dS takes over, and further ones beside those for dS; three barriers each.
+// With a dense bias: tiles of it, whose places dS takes over, and further ones beside those for dS; three barriers each. And words
+// about what a cluster works on.
 constexpr int bwd_bias_stages(const BwdShape& s) { return s.br * s.bc > 64 * 128 ? 1 : 2; }
 constexpr int bwd_bias_places(const BwdShape& s) { return s.ds_stages + bwd_bias_stages(s); }
 constexpr int bwd_bias_shared_bytes(const BwdShape& s) {
-  return bwd_shared_bytes(s) + bwd_bias_stages(s) * bwd_ds_bytes(s) + 3 * bwd_bias_places(s) * 8;
+  return bwd_shared_bytes(s) + bwd_bias_stages(s) * bwd_ds_bytes(s) + 3 * bwd_bias_places(s) * 8 +
+         16;
 }
 // Clusters that sum d_bias come in rounds of as many as the device has at a time. Of the last round, if it is not full, each
 // tile of keys is shared by several clusters, which have parts of its queries and add up d_k and d_v by way of the workspace.
@@ -223,6 +225,21 @@ constexpr BwdTail bwd_tail(int64_t walks, int64_t slots, int64_t size, int64_t t
       least = takes, best = {walks - rest, parts};
   }
   return best;
+}
+// Multiprocessors that clusters of the whole batch leave over get clusters of two, which take the batch in passes and so long for a
+// tile of keys: sums of d_bias then go through the workspace. At most kMaxPairs, which need this much of it each.
+constexpr int kMaxPairs = 8;
+constexpr int64_t bwd_pass_floats(const BwdShape& s, int64_t group, int64_t seq_q) {
+  return group * ((seq_q + s.br - 1) / s.br) * s.br * s.bc;
+}
+struct BwdPairs {
+  int64_t each, limit;  // tiles that each takes; at which one they take no more
+};
+constexpr BwdPairs bwd_pairs(int64_t walks, int64_t slots, int64_t pairs, int64_t passes) {
+  // Times are in tenths of what a cluster of the whole batch takes for a tile; a pass takes 1.6 of these (measured).
+  const int64_t takes = 16 * passes, all = 10 * walks * takes / (slots * takes + 10 * pairs);
+  const int64_t each = all / takes;
+  return {each, (2 * each - 1) * (takes * slots + 10 * pairs) / 20};
 }
 // With elastic softmax: per place for q, what tau adds to the weights of a row, and the distance bias of the tile's diagonals;
 // barriers of dS.

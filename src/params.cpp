@@ -416,15 +416,28 @@ Block key_block(const Plan& plan, const Launch& l) {
 }
 }  // namespace
 
+namespace {
+uint32_t from_delta(const Plan& plan, uint64_t offset) {
+  return uint32_t((offset - plan.delta_offset) / kWorkspaceAlignment);
+}
+}  // namespace
+
 BwdDkvSpec bwd_dkv_spec(const Plan& plan, const Launch& l) {
   BwdDkvSpec s = key_spec<BwdDkvSpec>(plan, l);
   s.GRAD_K = plan.problem.wants(TANDEM_GRAD_K);
   s.GRAD_V = plan.problem.wants(TANDEM_GRAD_V);
+  s.LEAVES_DS = l.shares_ds;
   return s;
 }
 
 BwdDkvBlock bwd_dkv_block(const Plan& plan, const Launch& l) {
-  return key_block<BwdDkvBlock>(plan, l);
+  auto b = key_block<BwdDkvBlock>(plan, l);
+  if (!l.shares_ds) return b;
+  b.ds = from_delta(plan, plan.ds_offset);
+  b.first = l.first_head;
+  b.heads = l.heads;
+  b.batches = int(plan.problem.batch);
+  return b;
 }
 
 BwdRowDqSpec bwd_row_dq_spec(const Plan& plan, const Launch& l) {
@@ -484,6 +497,7 @@ BwdDqSpec bwd_dq_spec(const Plan& plan, const Launch& l) {
   s.D_BIAS_WIDE = l.stores_d_bias && is_chunked(plan.problem, plan.problem.d_bias);
   s.SUMS = !l.sums_d_bias ? 0 : plan.problem.batch > l.entries ? 1 : 2;
   s.ENTRIES = uint32_t(l.entries);
+  s.TAKES_DS = l.shares_ds;
   return s;
 }
 
@@ -491,8 +505,10 @@ BwdDqBlock bwd_dq_block(const Plan& plan, const Launch& l) {
   auto b = pair_block<BwdDqBlock>(plan, l);
   b.d_q = plan.problem.d_q;
   if (l.stores_d_bias) b.d_bias = plan.problem.d_bias;
-  b.batches = l.sums_d_bias ? int(plan.problem.batch) : 1;
-  b.sums = uint32_t((plan.bias_sums_offset - plan.delta_offset) / kWorkspaceAlignment);
+  b.batches = l.sums_d_bias || l.shares_ds ? int(plan.problem.batch) : 1;
+  b.sums = from_delta(plan, l.shares_ds ? plan.ds_offset : plan.bias_sums_offset);
+  b.first = l.first_head;
+  b.heads = l.heads;
   return b;
 }
 
@@ -509,6 +525,7 @@ BwdDbiasSpec bwd_dbias_spec(const Plan& plan, const Launch& l) {
   BwdDbiasSpec s = tile_spec<BwdDbiasSpec>(plan, l);
   s.D_BIAS = uint32_t(l.splits > 1 ? TANDEM_F32 : plan.problem.d_bias_dtype);
   s.ONE_ROW = plan.problem.bias.rows == 1;
+  s.TAKES_DS = !l.shares_ds ? 0 : plan.problem.batch > plan.problem.bias.batch ? 2 : 1;
   s.D_BIAS_WIDE = l.matrix.m > 0 && is_chunked(plan.problem, d_bias_strides(plan.problem, l));
   return s;
 }
@@ -524,6 +541,11 @@ BwdDbiasBlock bwd_dbias_block(const Plan& plan, const Launch& l) {
   b.members = int(l.members);
   b.splits = int(l.splits);
   b.part = uint32_t(gradient_elements(p, TANDEM_GRAD_BIAS));
+  if (l.shares_ds) {
+    b.ds = from_delta(plan, plan.ds_offset);
+    b.first = l.first_head;
+    b.batches = int(p.batch);
+  }
   return b;
 }
 

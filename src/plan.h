@@ -34,8 +34,14 @@ struct Launch {
   bool joins = false;          // CUDA: no launch of its own, as an earlier one does its work
   bool stores_d_bias = false;  // bwd_dq: in place of bwd_dbias
   bool sums_d_bias = false;    // and as a sum over the batch, by way of the workspace
-  int entries = 1;             // batch entries that a workgroup then takes at once
-  int invocations() const;     // of a workgroup
+  // ds goes by way of the workspace from bwd_dkv to bwd_dq, and bwd_dbias, which then take turns, chunk by chunk: kv heads of
+  // one, of which the last may have fewer, and the launch's own. first_head: of a piece, counted through the batch
+  // entries of the first kv head, then those of the next one.
+  bool shares_ds = false;
+  uint32_t chunks = 1;
+  int kv_heads = 0, heads = 0, first_head = 0;
+  int entries = 1;          // batch entries that a workgroup then takes at once
+  int invocations() const;  // of a workgroup
   // bwd_dbias, bwd_ddist: what is summed, and how many workgroups share a sum; bwd_sum: their parts. fwd: how many
   // share a row's keys; fwd_join: their parts.
   // bwd_dkv_ddist: a member and a part for each tile of keys, no members where d_dist_bias is not its work.
@@ -71,6 +77,8 @@ HopperSet hopper_set(const Problem& p);
 bool rounds_d_q(const Problem& p);
 // Whether bwd_dkv_dq sums d_bias over the batch, in clusters of as many workgroups.
 bool sums_in_clusters(const Problem& p);
+// ... and, of so many tiles of keys, some in clusters of two that take the batch in passes.
+bool sums_in_passes(const Problem& p, int64_t walks);
 
 // Entries of d_dist_bias of a head that bwd_dkv_ddist takes on: each tile of keys leaves as many in the workspace.
 constexpr int kFusedWindow = 1024;
@@ -93,6 +101,8 @@ struct Plan {
   int64_t slope_parts() const;     // of a head: Sq, or those that bwd_dkv_dq leaves
   uint64_t bias_parts_offset = 0, dist_parts_offset = 0;  // [splits], each of the gradient's shape
   uint64_t bias_sums_offset = 0;  // bwd_dq's sums: of each workgroup rows and keys of whole tiles
+  uint64_t ds_offset =
+      0;  // what bwd_dkv leaves for bwd_dq: [heads, keys, query rows], kDsBlock of either
   uint64_t o_parts_offset = 0,
            lse_parts_offset = 0;  // [B,splits,Hq,Sq,part_pitch()], [B,splits,Hq,Sq]
   uint64_t sum_counts_offset =
@@ -100,7 +110,7 @@ struct Plan {
   // What bwd_dkv_dq adds to, and whose turn it is; zeroed together at each execute.
   uint64_t d_q_sums_offset = 0, turns_offset = 0, zeroed_size = 0;
   // cuda.sm90, d_bias summed over the batch: parts of d_k and d_v, and who has come, zeroed with those (hopper_tiles.h).
-  uint64_t tail_offset = 0, tail_counts_offset = 0;
+  uint64_t tail_offset = 0, tail_counts_offset = 0, pass_sums_offset = 0;
   // cuda.sm90, entmax: bits of the tiles that hold support (hopper_tiles.h), unless every tile is visited.
   uint64_t support_offset = 0;
   // cuda.sm90: what runs at an execute whose inputs do not lie at multiples of 16 bytes; its workspace fits into this
@@ -124,6 +134,10 @@ constexpr uint64_t kWorkspaceAlignment = 256;
 constexpr int kLineGroup = 128;
 constexpr int kDotRows = 8, kDotLanes = 16;
 
+// Bytes of ds in the workspace at most.
+constexpr int64_t kDsBytes = int64_t(256) << 20;
+constexpr const char* kDsWord = "shared_ds";  // of TANDEM_DISABLE
+
 // fwd_join: its workgroups of 128, too, are lanes, of four features, times slices, of splits, times rows.
 constexpr int kJoinGroup = 128;
 struct JoinShape {
@@ -133,6 +147,13 @@ struct JoinShape {
 };
 // Floats of a row of o's parts: whole chunks of whatever kernel writes them.
 constexpr int64_t part_pitch(int64_t head_dim_v) { return (head_dim_v + 7) / 8 * 8; }
+
+// The plan's launches as they are dispatched, with those that take turns in pieces.
+struct Piece {
+  Launch launch;
+  size_t stamp;  // which launch of the plan it ends, counted from 1; 0: none
+};
+Vec<Piece> pieces_of(const Plan& plan);
 
 // The SPIR-V of a launch on a Vulkan path.
 String module_name(const Plan& plan, const Launch& launch);

@@ -223,6 +223,89 @@ void join_launches(const Problem& p, const Caps& caps, const PathRow& row, Vec<L
     sum->joins = sums_at_once(p.group() * ceil_div(p.dist_window, 64), sum->splits);
 }
 
+int64_t ds_blocks(int64_t n) { return ceil_div(n, kDsBlock) * kDsBlock; }
+// Bytes of a head.
+int64_t ds_bytes(const Problem& p) { return 2 * ds_blocks(p.seq_kv) * ds_blocks(p.seq_q); }
+
+// Heads that bwd_dkv leaves ds of at a time, for bwd_dq to multiply with k, so that S and dP are not formed twice: kv heads
+// of a chunk, 0 where each kernel forms its own. Worth it where a product costs more than ds on its way through memory; a
+// chunk must keep the device busy, unless it is all there is.
+constexpr int kDsWidth = 64;  // tiles of narrower heads
+int64_t ds_heads(const Problem& p, const Caps& caps, const PathRow& row, const Launch& dkv,
+                 const Launch& dq) {
+  const Overlay& bias = p.bias;
+  const int64_t heads = p.batch * p.heads_kv;
+  const bool plain = (p.normalizer == Normalizer::softmax || p.normalizer == Normalizer::elastic) &&
+                     !p.has_lengths() && !p.keep && p.wants(TANDEM_GRAD_K);
+  const bool sums = p.wants(TANDEM_GRAD_BIAS) && bias.batch == 1;  // of all entries of a head
+  if (p.wants(TANDEM_GRAD_BIAS) &&
+      !(bias.heads == p.heads_q && bias.rows == p.seq_q && (sums || bias.batch == p.batch)))
+    return 0;
+  const auto divides = [](int n) { return n > 0 && kDsBlock % n == 0; };
+  const auto fits = [&](const Launch& l) {
+    return l.matrix.k == l.matrix.n && l.flies && l.left_shared == 0 && divides(l.tile.br) &&
+           divides(l.tile.bc);
+  };
+  if (!is_matrix_path(row) || String(row.name) != "coopmat2" || is_disabled(caps, kDsWord) ||
+      !plain || dkv.tile.max_d <= kDsWidth || !fits(dkv) || !fits(dq) ||
+      dq.tile.br > std::max(dq.d_blocks, dq.dv_blocks) * dq.matrix.k)
+    return 0;
+  const int64_t step = sums ? p.batch : 1;
+  const int64_t most = kDsBytes / std::max<int64_t>(ds_bytes(p) * p.group() * step, 1) * step;
+  if (most >= heads) return heads;
+  if (most * dkv.tiles * 10 < cores_of(caps) * 19) return 0;
+  const int64_t steps = heads / step, chunks = ceil_div(heads, most);
+  return ceil_div(steps, chunks) * step;
+}
+
+// Heads that a launch has of so many kv heads: those that have ds, or a d_bias of their own.
+int64_t chunk_heads(const Problem& p, Stem stem, int64_t kv_heads) {
+  if (stem == Stem::bwd_dkv) return kv_heads;
+  const bool sums = stem == Stem::bwd_dbias && p.bias.batch == 1;
+  return kv_heads * p.group() / (sums ? p.batch : 1);
+}
+
+// Then the two launches, and a third one for d_bias, run in turns, chunk by chunk.
+String share_ds(const Problem& p, const Caps& caps, const PathRow& row, const Form& form,
+                Vec<Launch>* launches) {
+  size_t at = 0;
+  while (at + 1 < launches->size() &&
+         !((*launches)[at].stem == Stem::bwd_dkv && (*launches)[at + 1].stem == Stem::bwd_dq))
+    ++at;
+  if (at + 1 >= launches->size() || (*launches)[at].matrix.m == 0) return "";
+  const Launch dkv = (*launches)[at];
+  Launch dq = (*launches)[at + 1];
+  dq.stores_d_bias = dq.sums_d_bias = false;
+  dq.entries = 1;
+  dq.shares_ds = true;
+  dq.tile = Tile();  // of its own for this
+  form(&dq);
+  dq.tiles = uint32_t(extent_of(p, dq).tiles);
+  const int64_t heads = p.batch * p.heads_kv, most = ds_heads(p, caps, row, dkv, dq);
+  if (most == 0) return "";
+  Launch dbias = dq;  // its workgroups
+  dbias.stem = Stem::bwd_dbias;
+  dbias.kernel = find_kernel(dbias.stem, row.backend, row.name);
+  dbias.shared_bytes = uint32_t(ds_sum_shared_bytes(dbias.tile.tr, dbias.matrix));
+  dbias.tiles = uint32_t(ceil_div(p.seq_q, kDsBlock) * ceil_div(p.seq_kv, kDsSumKeys));
+  Vec<Launch> shared(launches->begin(), launches->begin() + int64_t(at));
+  for (Launch l : {dkv, dq, dbias}) {
+    if (l.stem == Stem::bwd_dbias && !p.wants(TANDEM_GRAD_BIAS)) continue;
+    l.shares_ds = true;
+    l.kv_heads = int(most);
+    l.heads = int(chunk_heads(p, l.stem, most));
+    l.chunks = uint32_t(ceil_div(heads, most));
+    l.waits = l.stem != Stem::bwd_dbias;
+    const String why = set_groups(&l, double(l.tiles) * l.heads, caps);
+    if (!why.empty()) return why;
+    shared.push_back(l);
+  }
+  for (size_t n = at + 2; n < launches->size(); ++n)
+    if ((*launches)[n].stem != Stem::bwd_dbias) shared.push_back((*launches)[n]);
+  *launches = shared;
+  return "";
+}
+
 }  // namespace
 
 String make_launches(const Problem& p, const Caps& caps, const PathRow& row, int fixed,
@@ -284,6 +367,8 @@ String make_launches(const Problem& p, const Caps& caps, const PathRow& row, int
     }
     launches->push_back(launch);
   }
+  const String why_not = share_ds(p, caps, row, form, launches);
+  if (!why_not.empty()) return why_not;
   // What adds the parts of splits, all after the kernels that leave them.
   for (size_t n = 0, kernels = launches->size(); n < kernels; ++n) {
     const Launch parts = (*launches)[n];
@@ -314,6 +399,34 @@ String make_launches(const Problem& p, const Caps& caps, const PathRow& row, int
   }
   join_launches(p, caps, row, launches);
   return "";
+}
+
+Vec<Piece> pieces_of(const Plan& plan) {
+  const Problem& p = plan.problem;
+  Vec<Piece> pieces;
+  for (size_t n = 0; n < plan.launches.size();) {
+    size_t end = n + 1;  // of what takes turns
+    while (plan.launches[n].shares_ds && end < plan.launches.size() && plan.launches[end].shares_ds)
+      ++end;
+    const uint32_t chunks = plan.launches[n].chunks;
+    for (uint32_t chunk = 0; chunk < chunks; ++chunk) {
+      for (size_t i = n; i < end; ++i) {
+        Piece piece{plan.launches[i], chunk + 1 == chunks ? i + 1 : 0};
+        Launch& l = piece.launch;
+        if (l.shares_ds) {
+          l.first_head = int(chunk) * l.kv_heads;
+          const int64_t left = p.batch * p.heads_kv - l.first_head;
+          l.heads = int(chunk_heads(p, l.stem, std::min<int64_t>(l.kv_heads, left)));
+          l.total = l.tiles * uint32_t(l.heads);
+          l.groups_x = std::min(l.groups_x, l.total);
+          l.groups_y = (l.total + l.groups_x - 1) / l.groups_x;
+        }
+        pieces.push_back(piece);
+      }
+    }
+    n = end;
+  }
+  return pieces;
 }
 
 namespace {
@@ -354,6 +467,8 @@ void lay_out_workspace(Plan* plan) {
     place(true, &plan->sum_counts_offset, uint64_t(sum_counts_bytes(p.heads_kv)) / 4);
   if (const Launch* d_q = plan->find(Stem::bwd_dq); d_q && d_q->sums_d_bias)
     place(true, &plan->bias_sums_offset, uint64_t(d_q->sums(p)));
+  if (const Launch* d_q = plan->find(Stem::bwd_dq); d_q && d_q->shares_ds)
+    place(true, &plan->ds_offset, uint64_t(d_q->heads * ds_bytes(p) / 4));  // of the first chunk
   if (const Launch* join = plan->find(Stem::fwd_join)) {
     place(true, &plan->o_parts_offset, join->splits * rows * uint64_t(part_pitch(p.head_dim_v)));
     place(true, &plan->lse_parts_offset, join->splits * rows);
@@ -381,9 +496,12 @@ void lay_out_workspace(Plan* plan) {
     place(sums && rounds_d_q(p), &counts, uint64_t(bwd_counts_bytes(p.batch, p.heads_kv)) / 4);
     const bool tail = sums && sums_in_clusters(p);
     const int64_t room = bwd_tail_room(fused->total);
-    place(tail, &plan->tail_counts_offset, uint64_t(2 * room));
+    // And a number: how many tiles of keys were fetched.
+    place(tail, &plan->tail_counts_offset, uint64_t(2 * room + 1));
     if (sums) plan->zeroed_size = end - plan->d_q_sums_offset;
     place(tail, &plan->tail_offset, uint64_t(room * bwd_tail_floats(s)));
+    place(tail && sums_in_passes(p, fused->total / p.batch), &plan->pass_sums_offset,
+          uint64_t(kMaxPairs * bwd_pass_floats(s, p.heads_q / p.heads_kv, p.seq_q)));
   }
   plan->workspace_size = end;
 }

@@ -19,6 +19,7 @@ String module_name(const Plan& plan, const Launch& launch) {
     name += text("_%s_%s%s", plan.path, dtype_name(plan.problem.dtype),
                  launch.matrix.k > launch.matrix.n ? "_k2"
                  : launch.tensors                  ? "_tensor"
+                 : launch.shares_ds                ? "_ds"
                                                    : "");
   return name;
 }
@@ -168,9 +169,16 @@ int entries_at_once(const Problem& p, const Caps& caps, const PathRow& row, cons
 const MatrixTile* tile_for_two(const Problem& p, const Caps& caps, const PathRow& row,
                                const MatrixDims& shape) {
   for (const MatrixTile& t : kMatrixTiles)
-    if (t.stem == Stem::bwd_dq && entries_at_once(p, caps, row, t, shape) == 2 &&
+    if (t.stem == Stem::bwd_dq && !t.ds && entries_at_once(p, caps, row, t, shape) == 2 &&
         tile_refusal(p, caps, row, t, shape).empty())
       return &t;
+  return nullptr;
+}
+
+const MatrixTile* tile_for_ds(const Problem& p, const Caps& caps, const PathRow& row,
+                              const MatrixDims& shape) {
+  for (const MatrixTile& t : kMatrixTiles)
+    if (t.ds && tile_refusal(p, caps, row, t, shape).empty()) return &t;
   return nullptr;
 }
 
@@ -189,7 +197,7 @@ const MatrixTile* choose_tile(Stem stem, bool doubled, const Problem& p, const C
   const bool forced = p.tile_rows != 0 || p.tile_cols != 0;
   const MatrixTile* best = nullptr;
   for (const MatrixTile& t : kMatrixTiles) {
-    if (t.stem != stem || t.doubled != doubled) continue;
+    if (t.stem != stem || t.doubled != doubled || t.ds) continue;
     const String why = tile_refusal(p, caps, row, t, shape);
     if (!why.empty()) {
       no(t, why);
@@ -233,6 +241,8 @@ bool choose_matrix_tiles(const Problem& p, const Caps& caps, const PathRow& row,
     if (!t) return form_plain(p, row, *plain, launch);
     if (launch->sums_d_bias && !t->doubled)
       if (const MatrixTile* two = tile_for_two(p, caps, row, shape)) t = two;
+    if (launch->shares_ds) t = tile_for_ds(p, caps, row, shape);
+    if (!t) return;
     launch->subgroup = pinned_subgroup(caps, *t);
     launch->tile = tile_of(*t, shape, launch->subgroup);
     launch->matrix = shape;

@@ -242,6 +242,10 @@ bool sums_in_clusters(const Problem& p) {
   return p.bias && p.bias.batch == 1 && p.batch > 1 && p.wants(TANDEM_GRAD_BIAS);
 }
 
+bool sums_in_passes(const Problem& p, int64_t walks) {
+  return sums_in_clusters(p) && !p.deterministic && p.batch >= 4 && p.batch % 2 == 0 && walks >= 64;
+}
+
 String sm90_refusal(const Problem& p, const Caps& caps) {
   const bool packed_q = p.lengths_q == Lengths::packed, packed_kv = p.lengths_kv == Lengths::packed;
   const int64_t batch_q = packed_q ? 1 : p.batch, batch_kv = packed_kv ? 1 : p.batch;

@@ -78,6 +78,7 @@ struct MatrixTile {
   int left = 0, flies = 1, size = 0, waves = 0;
   bool doubled = false;  // for operands that take twice the registers
   bool tensors = false;  // its own rows come and go by tensor addressing, not through shared memory
+  bool ds = false;       // of bwd_dq where ds comes from the workspace
   constexpr int rows(const MatrixDims& shape) const { return subgroups * row_blocks * shape.m; }
   // Streamed rows; where matrices have 8 x 8 elements half of them, that is as many matrices.
   constexpr int step(const MatrixDims& shape) const {
@@ -110,6 +111,15 @@ constexpr int matrix_shared_bytes(const MatrixTile& t, int64_t d, int64_t dv,
   return streamed + held + scratch + iota + stats;
 }
 
+// ds in the workspace, from bwd_dkv to bwd_dq and bwd_dbias (shaders/coopmat/ds.glsl): blocks of as many keys and query rows;
+// keys of a workgroup that makes d_bias of it, and the shared arrays of that.
+constexpr int kDsBlock = 128, kDsSumKeys = 64;
+constexpr int ds_sum_shared_bytes(int subgroups, const MatrixDims& shape) {
+  const int edge = shape.m > shape.n ? shape.m : shape.n;
+  return kDsBlock / 2 * (kDsSumKeys + 1) * 4 + subgroups * (shape.m * shape.n + 4 * edge) * 4 +
+         edge * 4;
+}
+
 constexpr MatrixTile kMatrixTiles[] = {
 #define TANDEM_MATRIX_TILE(name, stem, max_d, subgroups, row_blocks, cols) \
   {#name, Stem::stem, max_d, subgroups, row_blocks, cols},
@@ -118,6 +128,8 @@ constexpr MatrixTile kMatrixTiles[] = {
   {#name, Stem::stem, max_d, subgroups, row_blocks, cols, left, flies, size, waves, true},
 #define TANDEM_TENSOR_TILE(name, stem, max_d, subgroups, row_blocks, cols) \
   {#name, Stem::stem, max_d, subgroups, row_blocks, cols, 0, 1, 0, 0, false, true},
+#define TANDEM_DS_TILE(name, stem, max_d, subgroups, row_blocks, cols) \
+  {#name, Stem::stem, max_d, subgroups, row_blocks, cols, 0, 1, 0, 0, false, false, true},
 #include "matrix_tiles.inc"
 };
 

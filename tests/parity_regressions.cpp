@@ -71,7 +71,7 @@ namespace {
 void check_turns(float dropout) {
   for (Layout layout : {Layout::bhsd, Layout::transposed}) {
     tandem_problem p =
-        problem(TANDEM_BACKWARD, TANDEM_F16, {1, 2, 1, 70, 101, 16, 16}, kBottomRight, layout);
+        problem(TANDEM_BACKWARD, TANDEM_F16, {1, 2, 1, 70, 101, 8, 8}, kBottomRight, layout);
     p.dropout = dropout;
     check(p, seed_of("turns", uint64_t(layout)), sparse());
   }
@@ -83,21 +83,23 @@ TEST_CASE("regression: tiles in turns (one is overwritten while it is read)") { 
 TEST_CASE("regression: dropped tiles in turns") { check_turns(0.25f); }
 
 namespace {
-// bwd_row, and d_bias summed over the batch; with blocks of bias and rows of q that are whole, or not.
-void check_sums_in_turns(bool whole) {
-  tandem_problem p = problem(TANDEM_BACKWARD, TANDEM_F16,
-                             {2, 2, 1, whole ? 64 : 70, whole ? 96 : 101, 16, 16}, kBottomRight);
-  set_bias(p, TANDEM_F16, 1, p.heads_q, p.seq_q, TANDEM_F16);
-  p.normalizer = TANDEM_ELASTIC;
-  p.gradients = TANDEM_GRAD_BIAS;
-  check(p, seed_of("sums in turns", whole), sparse());
+// bwd_row, and d_bias summed over the batch; or bias first, and d_bias of each entry.
+void check_biases_in_turns(int64_t rows, int64_t keys, bool elastic) {
+  tandem_problem p =
+      problem(TANDEM_BACKWARD, TANDEM_F16, {2, 2, 1, rows, keys, 8, 8}, kBottomRight);
+  set_bias(p, TANDEM_F16, elastic ? 1 : p.batch, p.heads_q, p.seq_q, TANDEM_F16);
+  if (elastic) p.normalizer = TANDEM_ELASTIC;
+  p.gradients |= TANDEM_GRAD_BIAS;
+  check(p, seed_of("biases in turns", uint64_t(rows)), sparse());
 }
 }  // namespace
 
-TEST_CASE("regression: rows and sums in turns") { check_sums_in_turns(true); }
+TEST_CASE("regression: rows and sums in turns") { check_biases_in_turns(70, 96, true); }
+
+TEST_CASE("regression: biases in turns") { check_biases_in_turns(64, 96, false); }
 
 // Not for the layer's check for races: with it lavapipe (Mesa 26.1) crashes on the kernels that take a bias by element.
-TEST_CASE("regression: odd rows and sums in turns") { check_sums_in_turns(false); }
+TEST_CASE("regression: odd rows and sums in turns") { check_biases_in_turns(70, 101, true); }
 
 // d_bias summed over the batch by bwd_dq, two entries at once: with bias by blocks or, of odd rows, by chunks, and of two
 // entries or more. 32 heads, as such sums are for devices that heads and tiles keep busy. coopmat takes one entry at a
@@ -144,6 +146,20 @@ TEST_CASE("regression: weights of half the smallest number of f16") {
             seed, expect.options);
   for (Target& target : targets())
     if (target.backend == "cuda") check_on(target, test, expect);
+}
+
+// ds by way of the workspace, on the paths that share it, where TANDEM_DISABLE leaves small heads no other tile: blocks that
+// nobody sees, rows and keys that end inside one, groups, d_bias summed over the batch and turned.
+TEST_CASE("regression: shared ds") {
+  for (const char* line :
+       {"bwd f16 b2 hq2 hk1 sq150 sk139 d64 left=30 right=4 bias:f16:1x2x150 grads=qkvb d_bias:f16",
+        "bwd f16 hq2 sq152 sk264 d64 causal_bottom_right"}) {
+    const tandem_problem p = parse(line);
+    bool any = false;
+    for (const Target& t : targets())
+      any |= explain(t.session->device(), p).find("leaves ds") != std::string::npos;
+    if (any) check(p, seed_of(line), sparse());
+  }
 }
 
 TEST_CASE("regression: reference tensors that alias (a comparison of a tensor with itself)") {

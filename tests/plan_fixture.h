@@ -132,5 +132,11 @@ inline std::string stems(const Plan& plan) {
   return s;
 }
 
+// Bytes of ds in the workspace: of the heads of a chunk, whole blocks.
+inline uint64_t ds_size(const Problem& p, const Launch& d_q) {
+  const auto blocks = [](int64_t n) { return uint64_t((n + 127) / 128 * 128); };
+  return 2 * uint64_t(d_q.heads) * blocks(p.seq_kv) * blocks(p.seq_q);
+}
+
 }  // namespace plan_fixture
 #endif

@@ -124,7 +124,9 @@ void check_launch(const Plan& plan, const Caps& caps, const Launch& l) {
   // Exactly as many tiles as cover the rows, and as many workgroups as there are tiles of all heads.
   CHECK(int64_t(l.tiles) * rows >= length);
   CHECK((int64_t(l.tiles) - 1) * rows < length);
-  CHECK(int64_t(l.total) == int64_t(l.tiles) * heads * p.batch * (join ? 1 : l.splits));
+  // Of one chunk, where launches take turns.
+  CHECK(int64_t(l.total) ==
+        int64_t(l.tiles) * (l.shares_ds ? l.heads : heads * p.batch * (join ? 1 : l.splits)));
   CHECK(l.total > 0);
   CHECK(l.groups_x > 0);
   CHECK(l.groups_x <= caps.max_groups_x);
@@ -218,7 +220,11 @@ bool check_plan(const Problem& problem, const Caps& caps) {
     CHECK(plan.lse_parts_offset == (o + 255) / 256 * 256);
     CHECK(plan.workspace_size == plan.lse_parts_offset + fwd->splits * rows * 4);
   } else if (!fused || !problem.backward) {
-    CHECK(plan.workspace_size == (dot ? rows * 4 : 0));
+    const Launch* d_q = plan.find(Stem::bwd_dq);
+    if (d_q && d_q->shares_ds)
+      CHECK(plan.workspace_size == plan.ds_offset + ds_size(problem, *d_q));
+    else
+      CHECK(plan.workspace_size == (dot ? rows * 4 : 0));
   }
   CHECK(plan.delta_offset == 0);
   return true;

@@ -136,8 +136,14 @@ void check_plan(const Plan& plan, const Caps& caps) {
       CHECK(uint64_t(l.total) + plan.launches[n - 1].total <= caps.max_groups_x);
     }
     const auto [tiles, slices] = groups_of(p, l);
-    CHECK(int64_t(l.tiles) == tiles);
-    CHECK(int64_t(l.total) == tiles * slices);
+    if (l.shares_ds) {  // of one chunk
+      const int64_t blocks = (p.seq_q + 127) / 128 * ((p.seq_kv + 63) / 64);
+      CHECK(int64_t(l.tiles) == (l.stem == Stem::bwd_dbias ? blocks : tiles));
+      CHECK(l.total == l.tiles * uint32_t(l.heads));
+    } else {
+      CHECK(int64_t(l.tiles) == tiles);
+      CHECK(int64_t(l.total) == tiles * slices);
+    }
     if (l.hopper < 0) CHECK(uint64_t(l.groups_x) * l.groups_y >= l.total);
     CHECK(l.shared_bytes <= caps.shared_bytes);
     if (l.stem == Stem::bwd_sum) {
@@ -182,7 +188,9 @@ void check_plan(const Plan& plan, const Caps& caps) {
   for (size_t n = 0; n < plan.launches.size(); ++n) {
     const bool sum =
         plan.launches[n].stem == Stem::bwd_sum || plan.launches[n].stem == Stem::fwd_join;
-    CHECK(plan.launches[n].waits == ((n == 1 && delta) || (sum && !summed)));
+    const Launch& l = plan.launches[n];
+    const bool turns = l.shares_ds && l.stem != Stem::bwd_dbias;
+    CHECK(l.waits == ((n == 1 && delta) || (sum && !summed) || turns));
     summed |= sum;
   }
   // The workspace: nothing overlaps, nothing is misaligned, nothing is left over.
@@ -203,6 +211,7 @@ void check_plan(const Plan& plan, const Caps& caps) {
     const int64_t keys = (p.seq_kv + d_q->tile.bc - 1) / d_q->tile.bc * d_q->tile.bc;
     piece(plan.bias_sums_offset, p.batch > d_q->entries ? d_q->groups_x * d_q->tile.br * keys : 0);
   }
+  if (d_q && d_q->shares_ds) piece(plan.ds_offset, int64_t(ds_size(p, *d_q) / 4));
   if (const Launch* fused = plan.find(Stem::bwd_dkv_dq);
       fused && (p.wants(TANDEM_GRAD_Q) || hopper_set(p) != HopperSet::plain)) {
     int64_t heads = p.batch * p.heads_q;

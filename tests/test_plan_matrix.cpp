@@ -322,12 +322,81 @@ TEST_CASE("matrix paths: the shape is one that the device lists, and that nothin
   const Problem sums =
       problem_of("bwd f16 b4 hq32 sq1024 d128 bias:f16:1x32x1024 grads=qkvb d_bias:f16");
   for (const auto& row : {std::pair<const char*, bool>{"vulkan.coopmat2", true},
-                          {"16x16x16", true},
+                          {"16x16x16,shared_ds", true},
                           {"16x16x16,vulkan.coopmat2", false}}) {
     REQUIRE(make_plan(sums, without(h100, row.first), &plan).ok());
     CHECK(plan.find(Stem::bwd_dq)->sums_d_bias == row.second);
     CHECK((plan.find(Stem::bwd_dbias) == nullptr) == row.second);
   }
+}
+
+TEST_CASE("matrix paths: ds goes by way of the workspace, chunk by chunk") {
+  Caps caps = caps_of("h100_vulkan");
+  const auto plan_of = [&](const std::string& words) {
+    Plan plan;
+    CAPTURE(words);
+    REQUIRE(make_plan(problem_of("bwd " + words), caps, &plan).ok());
+    REQUIRE(std::string(plan.path) == "coopmat2");
+    return plan;
+  };
+  const auto stems = [](const Plan& plan) {
+    std::string s;
+    for (const Piece& piece : pieces_of(plan)) {
+      const Launch& l = piece.launch;
+      s += std::string(s.empty() ? "" : " ") + stem_name(l.stem) + (piece.stamp ? "." : "");
+      CHECK(l.total == l.groups_x * l.groups_y);
+      if (!l.shares_ds) continue;
+      CHECK(module_name(plan, l).find("_ds") != String::npos);
+      CHECK(l.total == l.tiles * uint32_t(l.heads));
+    }
+    return s;
+  };
+  const auto shares = [&](const std::string& words) {
+    return plan_of(words).find(Stem::bwd_dkv)->shares_ds;
+  };
+  // 33.5 MB a head: 8 of them at a time, 256 workgroups.
+  const Plan full = plan_of("bf16 b1 hq20 sq4096 d128");
+  CHECK(full.launches.size() == 3);
+  CHECK(stems(full) == "bwd_dot. bwd_dkv bwd_dq bwd_dkv bwd_dq bwd_dkv. bwd_dq.");
+  CHECK(full.find(Stem::bwd_dkv)->heads == 7);
+  CHECK(std::string(full.find(Stem::bwd_dq)->tile.name) == "dq128s");
+  const uint64_t delta = 4 * 20 * 4096;
+  CHECK(full.workspace_size == delta + 7 * uint64_t(2 * 4096 * 4096));
+  CHECK(full.workspace_size <= delta + uint64_t(kDsBytes));
+  // Kv heads and their groups: the last chunk has what is left.
+  const Plan group = plan_of("f16 b3 hq12 hk6 sq2000 d128");
+  int heads = 0, queries = 0;
+  for (const Piece& piece : pieces_of(group)) {
+    if (piece.launch.stem == Stem::bwd_dkv) heads += piece.launch.heads;
+    if (piece.launch.stem == Stem::bwd_dq) queries += piece.launch.heads;
+  }
+  CHECK(heads == 18);
+  CHECK(queries == 36);
+  CHECK(stems(group) == "bwd_dot. bwd_dkv bwd_dq bwd_dkv. bwd_dq.");
+  // d_bias of each entry, or of all: then a chunk holds all entries of its heads.
+  const Plan own = plan_of("bf16 b2 hq4 sq500 d128 bias:f16:2x4x500 grads=qkvb d_bias:f16");
+  CHECK(stems(own) == "bwd_dot. bwd_dkv. bwd_dq. bwd_dbias.");
+  const Plan sum = plan_of("bf16 b8 hq16 sq2048 d128 bias:bf16:1x16x2048 grads=qkvb d_bias:bf16");
+  CHECK(sum.find(Stem::bwd_dkv)->kv_heads == 32);
+  CHECK(sum.find(Stem::bwd_dbias)->heads == 4);
+  CHECK(!sum.find(Stem::bwd_dq)->sums_d_bias);
+  CHECK(sum.stores_d_bias());
+  CHECK(stems(plan_of("bf16 hq4 sq500 d128 bias:f16:1x4x1 grads=qkvb d_bias:f16"))
+            .find("bwd_dq. bwd_dbias.") != std::string::npos);
+  CHECK(!shares("bf16 hq4 sq500 d128 bias:f16:1x4x1 grads=qkvb d_bias:f16"));
+  // What it is not for.
+  CHECK(shares("f16 hq4 sq500 d128 dropout=0.1 softcap=3 alibi causal_top_left"));
+  CHECK(shares("f16 hq4 sq500 d256"));
+  CHECK(!shares("f16 hq4 sq500 d64"));
+  CHECK(!shares("f16 hq4 sq500 d128 keep:1x1x1"));
+  CHECK(!shares("f16 hq4 sq500 d128 kv_padded"));
+  CHECK(!shares("f16 hq4 sq500 d128 entmax=1.5"));
+  CHECK(!shares("f16 hq4 sq500 d128 grads=qv"));
+  CHECK(!shares("f16 hq2 sq131072 d128"));
+  CHECK(explain(problem_of("bwd f16 hq64 sq4096 d128"), caps)
+            .find("leaves ds, 8 kv heads at a time") != String::npos);
+  REQUIRE(parse_disabled("shared_ds", &caps.disabled).ok());
+  CHECK(!shares("f16 hq4 sq500 d128"));
 }
 
 TEST_CASE("quirks: names, versions, and what planning makes of them") {

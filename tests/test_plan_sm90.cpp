@@ -340,7 +340,6 @@ TEST_CASE("sm90: in a fixed order as many heads side by side as the device has t
   CHECK(beside("sq4096 sk4096") == 5);
   CHECK(beside("sq256 sk4096") == 82);  // short walks
   CHECK(beside("hk2 sq256 sk4096") == 20);
-  CHECK(beside("sq1024 sk1024 bias:bf16:1x8x1024 d_bias:bf16") == 20);
   CHECK(beside("sq1024 sk1024 kv_padded") == 20);
   CHECK(beside("sq16384 sk16384") == 1);
   // Each begins where it is the first.
@@ -528,16 +527,50 @@ TEST_CASE("sm90: the last round of clusters that sum d_bias") {
   // Two clusters would take as long as a round of 30 does: eight parts each, of two tiles.
   CHECK(bwd_tail(512, 30, 4, 16).whole == 510);
   CHECK(bwd_tail(512, 30, 4, 16).parts == 8);
-  // Room for the parts, and a count for each warpgroup, zeroed with the sums of d_q.
+  // Room for the parts, and a count for each warpgroup and one of tiles fetched, zeroed with the sums of d_q.
   const std::string shared = "bwd f16 b4 hq8 sq300 sk320 d64 bias:f16:1x8x300 d_bias:f16 ";
   const Plan with = plan_of(shared + "grads=qkvb"), without = plan_of(shared + "grads=qkv");
   const BwdShape& s = kBwdShapes[with.find(Stem::bwd_dkv_dq)->hopper];
   const int64_t room = bwd_tail_room(with.find(Stem::bwd_dkv_dq)->total);
   CHECK(room == 240);
-  CHECK(with.zeroed_size == without.zeroed_size + uint64_t(2 * room * 4));
-  CHECK(with.tail_offset >= with.tail_counts_offset + uint64_t(2 * room * 4));
+  CHECK(with.zeroed_size == without.zeroed_size + uint64_t((2 * room + 1) * 4));
+  CHECK(with.tail_offset >= with.tail_counts_offset + uint64_t((2 * room + 1) * 4));
   CHECK(with.workspace_size == with.tail_offset + uint64_t(4 * room * bwd_tail_floats(s)));
   CHECK(without.workspace_size < with.workspace_size);
+}
+
+TEST_CASE("sm90: clusters of two beside those of the batch, which sum d_bias in passes") {
+  // 30 clusters of four and six of two, on 132 multiprocessors: these take a tile for 3.2 of those' time.
+  CHECK(bwd_pairs(512, 30, 6, 2).each == 5);
+  CHECK(bwd_pairs(256, 30, 6, 2).each == 2);
+  CHECK(bwd_pairs(60, 30, 6, 2).each == 0);
+  for (int64_t walks = 64; walks <= 2000; walks += 31)
+    for (int64_t slots : {7, 14, 30, 32})
+      for (int64_t pairs : {1, 2, 6, 8})
+        for (int64_t passes : {2, 3, 4}) {
+          CAPTURE(walks);
+          CAPTURE(slots);
+          CAPTURE(pairs);
+          CAPTURE(passes);
+          const BwdPairs share = bwd_pairs(walks, slots, pairs, passes);
+          CHECK(share.each * pairs < walks);
+          if (share.each == 0) continue;
+          CHECK(share.limit > slots);
+          CHECK(share.limit < walks);
+        }
+  // Their sums lie behind the parts of d_k and d_v; in a fixed order, and of few tiles, there are none.
+  const std::string words =
+      "bwd f16 b4 hq64 hk32 sq300 sk320 d64 bias:f16:1x64x300 d_bias:f16 grads=qkvb";
+  const Plan with = plan_of(words), fixed = plan_of(words + " deterministic");
+  const Launch& fused = *with.find(Stem::bwd_dkv_dq);
+  const BwdShape& s = kBwdShapes[fused.hopper];
+  CHECK(with.pass_sums_offset >=
+        with.tail_offset + uint64_t(4 * bwd_tail_room(fused.total) * bwd_tail_floats(s)));
+  CHECK(with.workspace_size ==
+        with.pass_sums_offset + uint64_t(4 * kMaxPairs * bwd_pass_floats(s, 2, 300)));
+  CHECK(fixed.pass_sums_offset == 0);
+  CHECK(plan_of("bwd f16 b4 hq8 sq300 sk320 d64 bias:f16:1x8x300 d_bias:f16 grads=qkvb")
+            .pass_sums_offset == 0);
 }
 
 TEST_CASE("sm90: a dense bias and its gradient in backward") {

@@ -405,7 +405,7 @@ TANDEM_DEVICE void store_rows(uint memory, int stride, const float (&x)[N / 2], 
                               uint64_t address, const Strides& strides, const Walk& walk, int key,
                               int keys, int column, int width) {
   constexpr int kPieces = N / 8;
-  const int lane = int(threadIdx.x) % 32, row0 = int(threadIdx.x) % 128 / 32 * 16;
+  const int lane = fresh_thread() % 32, row0 = fresh_thread() % 128 / 32 * 16;
   __syncwarp();
 #pragma unroll
   for (int k = 0; k < N / 16; ++k) {

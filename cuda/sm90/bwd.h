@@ -24,7 +24,9 @@ struct BwdDkvDqParams {
   int beside;  // in a fixed order of sums: of how many heads the tiles of keys are started side by side; else 0
 };
 // With a dense bias. map: like the others, with keys as features and boxes of br queries; of a bias that all heads or the
-// whole batch share, one of them. Launched in clusters of `shared` workgroups if d_bias is wanted.
+// whole batch share, one of them. Launched in clusters of `shared` workgroups if d_bias is wanted: as many as the device has at a
+// time, which fetch tiles of keys from a counter, and, beside these, on multiprocessors that are left over, in clusters of two
+// that take the batch in passes.
 struct BwdBias {
   CUtensorMap map;
   Strides d_bias_strides;
@@ -36,6 +38,14 @@ struct BwdBias {
   // are, in the workspace, their f32 parts of d_k and d_v, and counts of who has come, zeroed before.
   int whole, parts;
   uint64_t parts_at, counts;
+  // Of all kernels that share them out: zeroed before, 0 stands for tile `first`, of which there are `items`, parts and all. 0: a
+  // cluster's number says its tile, and it has no other.
+  uint64_t counter;
+  int first, items;
+  // Of clusters of two: how often they go through a tile; at which number they take no more; and sums of d_bias from pass to pass, of
+  // each workgroup group * bwd_pass_floats().
+  int passes, limit;
+  uint64_t sums_at;
 };
 struct BwdDkvDqBiasParams : BwdDkvDqParams {
   BwdBias bias;
@@ -112,8 +122,8 @@ struct BwdDqCastParams {
 // bwd_shared_bytes() of shared memory.
 Kernel<BwdDkvDqParams> bwd_dkv_dq_kernel(tandem_dtype dtype, int row, bool grad_q, bool grad_kv);
 // Head sizes up to 128. bwd_bias_shared_bytes() of shared memory. All gradients; where d_q is not wanted, its sums are formed
-// nevertheless.
-Kernel<BwdDkvDqBiasParams> bwd_dkv_dq_bias_kernel(tandem_dtype dtype, int row);
+// nevertheless. passes: in clusters of two that go through each tile several times.
+Kernel<BwdDkvDqBiasParams> bwd_dkv_dq_bias_kernel(tandem_dtype dtype, int row, bool passes);
 // Head sizes up to 128: lengths alone, or whatever of its parameters; bwd_lengths_shared_bytes(). All gradients, as above.
 Kernel<BwdDkvDqFullParams> bwd_dkv_dq_lengths_kernel(tandem_dtype dtype, int row);
 Kernel<BwdDkvDqFullParams> bwd_dkv_dq_full_kernel(tandem_dtype dtype, int row);

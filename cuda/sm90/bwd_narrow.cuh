@@ -93,7 +93,13 @@ TANDEM_DEVICE void multiply(const typename Set::Params& params, const Walk& walk
   constexpr int kKPanel = BC * 128, kQPanel = BR * 128;
   const auto& u = params.block;
   const Barriers<ROW> barriers(memory.barriers());
-  const int group = int(threadIdx.x) / 128 - 1, thread = int(threadIdx.x) % 128;
+  int group = int(threadIdx.x) / 128 - 1, thread = int(threadIdx.x) % 128;
+  if constexpr (kDense<Set>) {
+    // It comes here again and again: the compiler keeps descriptors in a warp's registers only if this number is there, and is
+    // not to keep others from one time to the next.
+    group = __shfl_sync(~0u, fresh_thread() / 128 - 1, 0);
+    thread = fresh_thread() % 128;
+  }
   const int warp = thread / 32, lane = thread % 32;
   const uint own = uint(group) * 64 * 128;  // this warpgroup's keys in a panel
   const float scale2 = u.scale * kLog2e;
@@ -247,11 +253,7 @@ __global__ void __launch_bounds__(kBwdThreads, 1)
     bwd_dkv_dq(const __grid_constant__ typename Set::Params params) {
   constexpr BwdShape S = kBwdShapes[ROW];
   Walk walk;
-  if constexpr (kDense<Set>) {
-    if (!Set::find(params, S, &walk)) return;
-  } else {
-    if (!find_walk(params.block, S, Set::order(params), Set::in_turn(params), &walk)) return;
-  }
+  if (!find_walk(params.block, S, Set::order(params), Set::in_turn(params), &walk)) return;
   if constexpr (kHasLengths<Set>) Set::template refine<ROW>(params, &walk);
   // Two conditions, not one of both: what follows of it then stays in uniform registers, 3 % of the time at D 64.
   if constexpr (Set::kAnyOrder)
@@ -276,7 +278,7 @@ __global__ void __launch_bounds__(kBwdThreads, 1)
   } else {
     take_registers<Set::Registers::kMultiplying>();
     multiply<T, ROW, Set, GRAD_Q, GRAD_KV>(params, walk, memory);
-    if constexpr (GRAD_Q && !kDense<Set>) {
+    if constexpr (GRAD_Q) {
       named_sync<kSummed>(288);
       if (shared_float2(memory.lse(0)).x != 0.f)
         round_sums<T, ROW, Set>(params, walk, packed_tiles);

@@ -18,6 +18,10 @@
 #ifndef TANDEM_TENSOR
 #define TANDEM_TENSOR 0
 #endif
+// Modules of bwd_dkv and bwd_dq between which ds goes by way of the workspace (ds.glsl).
+#ifndef TANDEM_DS
+#define TANDEM_DS 0
+#endif
 #define BY_ELEMENT
 #define ANYWHERE false
 #include "interface.glsl"

@@ -23,7 +23,11 @@ layout(push_constant) uniform Push {
 const int STEP = 4; // src/tiles.h
 #define STEP_CHUNKS (STEP * MK / 8)
 #define STEP_PITCH (STEP_CHUNKS + 1)
+#if TANDEM_DS
+#define STREAMED (64 * 65 / 4) // sum_ds.glsl: floats [64 query rows, SUM_KEYS + 1]
+#else
 #define STREAMED ((ROWS + COLS) * STEP_PITCH) // query rows, then keys
+#endif
 
 #include "tensor.glsl"
 #include "place.glsl"
@@ -39,6 +43,11 @@ const int STEP = 4; // src/tiles.h
 #include "coopmat/element.glsl"
 #include "coopmat/skip.glsl"
 
+#if TANDEM_DS
+#define DS_BIAS
+#include "coopmat/ds.glsl"
+#include "coopmat/sum_ds.glsl"
+#else
 const int S_STEPS = (D_BLOCKS + STEP - 1) / STEP, DP_STEPS = (DV_BLOCKS + STEP - 1) / STEP;
 const int ROW_VEC = WIDE != 0 ? (ROWS * STEP_CHUNKS + WG - 1) / WG : 1;
 const int COL_VEC = WIDE != 0 ? (COLS * STEP_CHUNKS + WG - 1) / WG : 1;
@@ -256,3 +265,4 @@ void main() {
     store_chunk(0, col0 + c, low, high);
   }
 }
+#endif

@@ -38,6 +38,9 @@ layout(push_constant) uniform Push {
 #define MASKS_FIRST FIRST_IS_EXACT // D 128, causal: 5 % faster on an H100; bwd_dq is not
 #include "coopmat/element.glsl"
 #include "coopmat/skip.glsl"
+#if TANDEM_DS
+#include "coopmat/ds.glsl"
+#endif
 
 // Of the streamed query rows: origin, delta, share.
 shared vec4 stats[3 * COLS / 4];
@@ -78,7 +81,12 @@ const int STAT_TURNS = (STATS * COLS + WG - 1) / WG;
 
 void main() {
   Place place;
+#if TANDEM_DS
+  int chunk_head;
+  if (!place_in_chunk(1, chunk_head, place)) return;
+#else
   if (!find_place(block.heads_q / block.group, place)) return;
+#endif
   // First to last: with a causal mask the first keys are seen by most rows and take longest.
   const int row0 = (int(block.tiles) - 1 - place.tile) * ROWS;
   const int b = place.batch, hk = place.head, my_row0 = row0 + BLOCK_ROW;
@@ -90,6 +98,10 @@ void main() {
   View v = kv_view(push.v, block.v, b, hk, entry.seq_kv, block.head_dim_v, (push.wide & 4u) != 0);
   TandemTiles tiles = tandem_query_tiles(mask_band(), row0, ROWS, COLS, entry.seq_q, entry.seq_kv);
   const int heads = tiles.begin < tiles.end ? block.group : 0;
+#if TANDEM_DS // all that bwd_dq reads of it: whole DS_BLOCKs
+  tiles.begin = tiles.begin / (DS_BLOCK / COLS) * (DS_BLOCK / COLS);
+  tiles.end = min((tiles.end + DS_BLOCK / COLS - 1) / (DS_BLOCK / COLS) * (DS_BLOCK / COLS), (block.seq_q + COLS - 1) / COLS);
+#endif
 
   OPERAND_A mk[RM][D_BLOCKS], mv[RM][DV_BLOCKS];
   LOAD_OPERANDS(mk, 2, k, row0, D_BLOCKS, D_CHUNKS)
@@ -107,6 +119,9 @@ void main() {
     set_head(b, h);
     View q = q_view(push.q, block.q, b, h, entry.seq_q, block.head_dim, (push.wide & 1u) != 0);
     View d_o = q_view(push.d_o, block.d_o, b, h, entry.seq_q, block.head_dim_v, (push.wide & 8u) != 0);
+#if TANDEM_DS
+    DsStore to = DsStore(ds_address(block.ds, chunk_head * block.group + g, row0));
+#endif
     float stat[STAT_TURNS];
     Bias bias[STEP_BLOCKS];
     int next = next_tile(tiles.begin, tiles.end, row0, true);
@@ -214,6 +229,9 @@ void main() {
             EACH(r, RM) acc_k[r][d] = coopMatMulAdd(ds[r], y, acc_k[r][d]);
           }
         }
+#if TANDEM_DS
+        EACH(r, RM) coopMatStore(ds[r], to.w, ds_chunk(i0, row0 % DS_BLOCK + BLOCK_ROW + r * MM), DS_PITCH, ROW_MAJOR);
+#endif
         if (COL_STEPS == 1) break; // no loop at all: addresses are constants then
       }
     }

@@ -46,6 +46,10 @@ const int BLOCK_QUADS = MM * MN / 4; // vec4s of a block
 #define LOAD_SUM(x, r, n) \
   coopMatLoad(x, sums.w, SUM_AT(r, b0 > 0 ? min(n, key_blocks - 1) : 0), MN / 4, ROW_MAJOR);
 
+#if TANDEM_DS
+#include "coopmat/ds.glsl"
+#include "coopmat/take_ds.glsl"
+#else
 // Of a row of q, over all batches and heads.
 float origin_of(int head, int row) {
   return row < entry.seq_q ? weight_origin(Load1(stat_address(push.lse, head, block.seq_q, row)).w) : NO_ORIGIN;
@@ -254,3 +258,4 @@ void main() {
   barrier();
   }
 }
+#endif

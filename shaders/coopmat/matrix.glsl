@@ -69,8 +69,8 @@ const int ENTRIES = 1;
 #endif
 // Whether bias comes by whole blocks (bias.glsl), for kernels that ask for it. PAIRS: of 16-bit elements, a word two keys:
 // the even ones of 2 MN keys make up one block of a tile, the odd ones the next.
-// coopmat2 has another way, but for the check for races, which that way blinds (tests/broken/races.cmake).
-#if (TANDEM_CM2 && !defined(TANDEM_BIAS_BLOCKS)) || !defined(TAKES_BLOCKS)
+// coopmat2 has another way.
+#if TANDEM_CM2 || !defined(TAKES_BLOCKS)
 #undef TAKES_BLOCKS
 #define TAKES_BLOCKS false
 #endif

@@ -108,12 +108,17 @@ cudaLaunchConfig_t cluster_config(const Launch& launch, unsigned groups, unsigne
   config.numAttrs = 1;
   return config;
 }
+// beside: it may begin when all workgroups of the kernel before it have.
 template <typename P>
 cudaError_t launch_clusters(cuda::Kernel<P> kernel, const Launch& launch, P* params,
-                            cudaStream_t stream, unsigned groups, unsigned cluster) {
+                            cudaStream_t stream, unsigned groups, unsigned cluster,
+                            bool beside = false) {
   void* arguments[] = {params};
-  cudaLaunchAttribute attribute{};
-  cudaLaunchConfig_t config = cluster_config(launch, groups, cluster, &attribute);
+  cudaLaunchAttribute attribute[2]{};
+  cudaLaunchConfig_t config = cluster_config(launch, groups, cluster, attribute);
+  attribute[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute[1].val.programmaticStreamSerializationAllowed = 1;
+  if (beside) config.numAttrs = 2;
   config.stream = stream;
   return cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(kernel), arguments);
 }
@@ -211,7 +216,7 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
     }
     case Stem::bwd_dkv_dq: {
       if (p.bias) {
-        const auto kernel = cuda::sm90::bwd_dkv_dq_bias_kernel(p.dtype, launch.hopper);
+        const auto kernel = cuda::sm90::bwd_dkv_dq_bias_kernel(p.dtype, launch.hopper, false);
         auto start = launcher_of(kernel);
         TANDEM_TRY(prepare_launch(kernel, launch, with, &start));
         const BwdDkvDqBlock block = bwd_dkv_dq_block(plan, launch);
@@ -220,15 +225,34 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
         fixed.group = int(p.heads_q / p.bias.heads);
         fixed.shared = p.bias.batch == 1 ? int(p.batch) : 1;
         fixed.wide = p.d_bias_dtype == TANDEM_F32;
+        fixed.passes = 1;
         const unsigned cluster = sums_in_clusters(p) ? unsigned(p.batch) : 1;
-        unsigned groups = launch.groups_x;
+        unsigned groups = launch.groups_x, pairs = 0;
         fixed.whole = int(launch.total / uint32_t(fixed.shared)), fixed.parts = 1;
+        const auto paired = cuda::sm90::bwd_dkv_dq_bias_kernel(p.dtype, launch.hopper, true);
         if (cluster > 1 && launch.groups_y == 1) {
           const BwdShape& shape = kBwdShapes[launch.hopper];
-          const BwdTail tail = bwd_tail(fixed.whole, clusters_at_once(kernel, launch, cluster),
-                                        p.batch, (p.seq_q + shape.br - 1) / shape.br);
-          groups = cluster * unsigned(tail.whole + (fixed.whole - tail.whole) * tail.parts);
-          fixed.whole = int(tail.whole), fixed.parts = tail.parts;
+          const int64_t walks = fixed.whole, tiles = (p.seq_q + shape.br - 1) / shape.br;
+          const int64_t slots = clusters_at_once(kernel, launch, cluster);
+          BwdPairs share{};
+          if (slots > 0 && sums_in_passes(p, walks)) {
+            auto start_paired = launcher_of(paired);
+            TANDEM_TRY(prepare_launch(paired, launch, with, &start_paired));
+            const int64_t left = clusters_at_once(paired, launch, 2) - slots * p.batch / 2;
+            pairs = unsigned(std::clamp<int64_t>(left, 0, kMaxPairs));
+            share = bwd_pairs(walks, slots, pairs, p.batch / 2);
+            if (share.each == 0) pairs = 0;
+          }
+          const int64_t theirs = pairs * share.each;
+          const BwdTail tail = bwd_tail(walks - theirs, slots, p.batch, tiles);
+          fixed.whole = int(tail.whole + theirs), fixed.parts = tail.parts;
+          const int64_t items = fixed.whole + (walks - fixed.whole) * tail.parts;
+          groups = cluster * unsigned(items);
+          if (pairs > 0) {
+            groups = cluster * unsigned(slots);
+            fixed.first = int(slots), fixed.items = int(items);
+            fixed.limit = int(share.limit - slots);
+          }
         }
         *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
           cuda::sm90::BwdDkvDqBiasParams params;
@@ -244,8 +268,15 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
           params.block = block;
           params.push = bwd_dkv_dq_push(plan, launch, a);
           put_d_q(plan, a, &params);
-          return cluster > 1 ? launch_clusters(kernel, launch, &params, stream, groups, cluster)
-                             : start(&params, stream);
+          if (cluster == 1) return start(&params, stream);
+          if (pairs > 0)
+            params.bias.counter = a.tail_counts + 8 * uint64_t(bwd_tail_room(launch.total));
+          const cudaError_t error =
+              launch_clusters(kernel, launch, &params, stream, groups, cluster);
+          if (error != cudaSuccess || pairs == 0) return error;
+          params.bias.passes = int(cluster) / 2;
+          params.bias.sums_at = a.pass_sums;
+          return launch_clusters(paired, launch, &params, stream, 2 * pairs, 2, true);
         };
         return Status();
       }

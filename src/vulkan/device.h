@@ -71,7 +71,8 @@ Push make_push(const Plan& plan, const Launch& launch, const Addresses& addresse
 // which only record() sees: so there is a pipeline for any tensors, and one for wide ones where the
 // strides allow it.
 struct Dispatch {
-  const Launch* launch;  // of the program's plan
+  const Launch* launch;  // a piece of the program's
+  size_t stamp;          // Piece
   VkPipeline any, wide;
   VkDescriptorSet set;
 };
@@ -94,6 +95,7 @@ class VulkanProgram final : public Program {
   friend class VulkanDevice;
   const VulkanDevice& device_;
   const Plan plan_;
+  Vec<Piece> pieces_;
   VkDescriptorPool pool_ = VK_NULL_HANDLE;
   Vec<Dispatch> dispatches_;
   String label_;  // of an execute

@@ -303,7 +303,9 @@ Status VulkanDevice::build(const Plan& plan, std::unique_ptr<Program>* program) 
   if (debug_.on())
     made->label_ = text("tandem %s %s", plan.problem.backward ? "bwd" : "fwd", plan.name().c_str());
   uint32_t bytes = 0, blocks = 0;
-  for (const Launch& launch : plan.launches) {
+  made->pieces_ = pieces_of(made->plan_);
+  for (const Piece& piece : made->pieces_) {
+    const Launch& launch = piece.launch;
     bytes += round16(stem_code(launch.stem).block_bytes);
     ++blocks;
     if (!is_tiled(launch.stem)) continue;
@@ -322,7 +324,7 @@ Status VulkanDevice::build(const Plan& plan, std::unique_ptr<Program>* program) 
   VkDescriptorPoolCreateInfo pool{};
   pool.sType = VK_STRUCTURE_TYPE_DESCRIPTOR_POOL_CREATE_INFO;
   pool.pNext = &bindings;
-  pool.maxSets = uint32_t(plan.launches.size());
+  pool.maxSets = uint32_t(made->pieces_.size());
   pool.poolSizeCount = 1;
   pool.pPoolSizes = &size;
   VkDescriptorPool made_pool = VK_NULL_HANDLE;
@@ -331,9 +333,11 @@ Status VulkanDevice::build(const Plan& plan, std::unique_ptr<Program>* program) 
   made->pool_ = made_pool;
   debug_.name(VK_OBJECT_TYPE_DESCRIPTOR_POOL, made_pool, made->label_.c_str());
 
-  for (const Launch& launch : made->plan_.launches) {
+  for (const Piece& piece : made->pieces_) {
+    const Launch& launch = piece.launch;
     Dispatch dispatch{};
     dispatch.launch = &launch;
+    dispatch.stamp = piece.stamp;
     TANDEM_TRY(pipeline(plan, launch, spec_bytes(plan, launch, false), &dispatch.any));
     // An address of 0 is as aligned as can be: what remains are the strides.
     if (is_tiled(launch.stem) && make_push(plan, launch, Addresses{}).all_wide)

@@ -53,9 +53,10 @@ Status VulkanProgram::record(tandem_stream stream, const tandem_args& args,
           *address += base;
         }
         // The workspace's alignment is that of its offset in a buffer; kernels need that of f32, of four where
-        // there are parts of o or sums of blocks.
+        // there are parts of o, sums of blocks or ds.
         const Launch* d_q = plan_.find(Stem::bwd_dq);
-        const uint64_t own = plan_.find(Stem::fwd_join) || (d_q && d_q->sums_d_bias) ? 16 : 4;
+        const uint64_t own =
+            plan_.find(Stem::fwd_join) || (d_q && (d_q->sums_d_bias || d_q->shares_ds)) ? 16 : 4;
         const uint64_t alignment = use.alignment == kWorkspaceAlignment ? own : use.alignment;
         if (*address % alignment != 0)
           return fail(TANDEM_ERROR_INVALID_ARGUMENT,
@@ -79,7 +80,7 @@ Status VulkanProgram::record(tandem_stream stream, const tandem_args& args,
       VkMemoryBarrier barrier{};
       barrier.sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER;
       barrier.srcAccessMask = VK_ACCESS_SHADER_WRITE_BIT;
-      barrier.dstAccessMask = VK_ACCESS_SHADER_READ_BIT;
+      barrier.dstAccessMask = VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT;
       vk.vkCmdPipelineBarrier(cmd, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT,
                               VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, 0, 1, &barrier, 0, nullptr, 0,
                               nullptr);
@@ -91,7 +92,7 @@ Status VulkanProgram::record(tandem_stream stream, const tandem_args& args,
                                nullptr);
     vk.vkCmdPushConstants(cmd, layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, push.bytes, push.data);
     vk.vkCmdDispatch(cmd, d.launch->groups_x, d.launch->groups_y, 1);
-    stamp(size_t(&d - dispatches_.data()) + 1);
+    if (d.stamp) stamp(d.stamp);
   }
   return Status();
 }

@@ -180,8 +180,8 @@ set(sm90_bwd_dq_cast_from "T::pack(x[i].x * u.scale, x[i].y * u.scale);")
 set(sm90_bwd_dq_cast_to "T::pack(x[i].x, x[i].y);")
 
 # SPIR-V of a program's own for stem's kernels with matrices on path, f16: from sources that lie in dir/<path>, where
-# there are any, and else from the project's; a path coopmat_k2 is coopmat's with operands twice as deep, coopmat2_tensor coopmat2's with rows by tensor addressing. What follows are
-# options for glslang.
+# there are any, and else from the project's; a path coopmat_k2 is coopmat's with operands twice as deep, coopmat2_tensor coopmat2's with rows by tensor addressing, coopmat2_ds those that share ds. What follows are
+# options for glslang. TANDEM_HIDDEN, where it is set: the shared array to hide (hide.cpp).
 function(tandem_own_matrix_module name dir stem path)
   set(nv 0)
   set(env vulkan1.2)
@@ -198,6 +198,12 @@ function(tandem_own_matrix_module name dir stem path)
     set(tensor 1)
     set(module ${stem}_coopmat2_f16_tensor)
   endif()
+  set(ds 0)
+  if(path STREQUAL coopmat2_ds)
+    set(path coopmat2)
+    set(ds 1)
+    set(module ${stem}_coopmat2_f16_ds)
+  endif()
   if(path STREQUAL coopmat2)
     set(nv 1)
     set(env vulkan1.3)
@@ -206,11 +212,20 @@ function(tandem_own_matrix_module name dir stem path)
   if(EXISTS ${dir}/${path}/coopmat/${stem}.comp)
     set(source ${dir}/${path}/coopmat/${stem}.comp)
   endif()
+  set(glslang ${TANDEM_GLSLANG} --quiet --target-env ${env} -DTANDEM_CM2=${nv} -DTANDEM_BF16=0 -DTANDEM_KN=${deep} -DTANDEM_TENSOR=${tensor} -DTANDEM_DS=${ds} ${ARGN}
+      -I${dir}/${path} -I${PROJECT_SOURCE_DIR}/src -I${PROJECT_SOURCE_DIR}/shaders --depfile ${dir}/${module}.d)
+  set(header ${dir}/shaders/${module}.spv.h)
+  if(TANDEM_HIDDEN)
+    set(compiled ${dir}/${module}.spv)
+    add_custom_command(OUTPUT ${header} COMMAND tandem_hide ${compiled} ${TANDEM_HIDDEN} ${module} ${header}
+                       DEPENDS ${compiled} tandem_hide VERBATIM)
+  else()
+    set(compiled ${header})
+    list(APPEND glslang --vn ${module}_spirv)
+  endif()
   add_custom_command(
-    OUTPUT ${dir}/shaders/${module}.spv.h
-    COMMAND ${TANDEM_GLSLANG} --quiet --target-env ${env} -DTANDEM_CM2=${nv} -DTANDEM_BF16=0 -DTANDEM_KN=${deep} -DTANDEM_TENSOR=${tensor} ${ARGN}
-            -I${dir}/${path} -I${PROJECT_SOURCE_DIR}/src -I${PROJECT_SOURCE_DIR}/shaders
-            --depfile ${dir}/${module}.d --vn ${module}_spirv -o ${dir}/shaders/${module}.spv.h ${source}
+    OUTPUT ${compiled}
+    COMMAND ${glslang} -o ${compiled} ${source}
     DEPENDS ${source}
     DEPFILE ${dir}/${module}.d
     COMMENT "SPIR-V ${module}, for ${name}"

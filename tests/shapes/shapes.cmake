@@ -47,6 +47,10 @@ foreach(path coopmat2 coopmat coopmat_k2)
 endforeach()
 tandem_own_matrix_module(tandem_shapes ${dir} fwd coopmat2_tensor -DEMULATED_M=8 -DEMULATED_N=16
                          -I${CMAKE_CURRENT_SOURCE_DIR}/shapes)
+foreach(stem bwd_dkv bwd_dq bwd_dbias)
+  tandem_own_matrix_module(tandem_shapes ${dir} ${stem} coopmat2_ds -DEMULATED_M=8 -DEMULATED_N=16
+                           -I${CMAKE_CURRENT_SOURCE_DIR}/shapes)
+endforeach()
 target_include_directories(tandem_shapes BEFORE PRIVATE ${dir})
 tandem_own_pipelines(tandem_shapes ${dir})
 

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// bwd_dbias where bwd_dkv left ds: d_bias of DS_BLOCK query rows and SUM_KEYS keys of a head is ds, turned, or its sum over the
+// batch, in order.
+const int SUM_KEYS = 64;
+const int SUM_VEC = SUM_KEYS * DS_PITCH / WG; // chunks of an invocation, of as many keys
+const int TURN_PITCH = SUM_KEYS + 1;
+#define TURNED(n) streamed[(n) / 4][(n) % 4]
+
+float ds_half(uint word, int k) {
+  const uint bits = word >> 16 * k & 0xffffu;
+#if TANDEM_BF16
+  return uintBitsToFloat(bits << 16);
+#else
+  return unpackHalf2x16(bits).x;
+#endif
+}
+
+void main() {
+  const uint index = own_index();
+  if (index >= block.total) return;
+  const int key_tiles = (block.seq_kv + SUM_KEYS - 1) / SUM_KEYS, tile = int(index % block.tiles);
+  const int col0 = tile % key_tiles * SUM_KEYS, row0 = tile / key_tiles * DS_BLOCK;
+  // The head, of those that have a d_bias of their own, and its readers, group heads of the launch apart.
+  const int head = int(index / block.tiles), entries = TAKES_DS > 1 ? block.batches : 1;
+  const int n = head / block.group * block.group * entries + head % block.group;
+  const Place place = ds_place(n, block.group);
+  set_entry(place.batch);
+  const TandemTiles tiles = tandem_key_tiles(mask_band(), row0, DS_BLOCK, SUM_KEYS, entry.seq_q, entry.seq_kv);
+  const bool seen = col0 / SUM_KEYS >= tiles.begin && col0 / SUM_KEYS < tiles.end; // or bwd_dkv was not there
+
+  vec4 low[SUM_VEC], high[SUM_VEC];
+  EACH(i, SUM_VEC) low[i] = high[i] = vec4(0);
+  const int first = ds_chunk(row0, col0 % DS_BLOCK) + TID;
+  if (seen) {
+    [[dont_unroll]] for (int e = 0; e < entries; e++) {
+      Rows4 from = Rows4(ds_address(block.ds, n + e * block.group, col0));
+      uvec4 words[SUM_VEC];
+      EACH(i, SUM_VEC) words[i] = from.w[first + i * WG];
+      EACH(i, SUM_VEC) {
+        low[i] += vec4(ds_half(words[i].x, 0), ds_half(words[i].x, 1), ds_half(words[i].y, 0), ds_half(words[i].y, 1));
+        high[i] += vec4(ds_half(words[i].z, 0), ds_half(words[i].z, 1), ds_half(words[i].w, 0), ds_half(words[i].w, 1));
+      }
+    }
+  }
+  begin_ds(add64(mul64(block.d_bias.bh.xy, block.bias_batch > 1 ? place.batch : 0), mul64(block.d_bias.bh.zw, place.head)),
+           block.seq_q);
+  // Half of the query rows at a time.
+  EACH(part, 2) {
+    barrier();
+    EACH(i, SUM_VEC) {
+      const int at = TID + i * WG, key = at / DS_PITCH, row = at % DS_PITCH * 8 - part * (DS_BLOCK / 2);
+      if (row >= 0 && row < DS_BLOCK / 2)
+        EACH(k, 8) TURNED((row + k) * TURN_PITCH + key) = floatBitsToUint(k < 4 ? low[i][k & 3] : high[i][k & 3]);
+    }
+    barrier();
+    [[dont_unroll]] for (int at = TID; at < DS_BLOCK / 2 * SUM_KEYS / 8; at += WG) {
+      const int row = at / (SUM_KEYS / 8), key = at % (SUM_KEYS / 8) * 8, from = row * TURN_PITCH + key;
+      store_chunk(row0 + part * (DS_BLOCK / 2) + row, col0 + key,
+                  uintBitsToFloat(uvec4(TURNED(from), TURNED(from + 1), TURNED(from + 2), TURNED(from + 3))),
+                  uintBitsToFloat(uvec4(TURNED(from + 4), TURNED(from + 5), TURNED(from + 6), TURNED(from + 7))));
+    }
+  }
+}
