@@ -464,7 +464,7 @@ BwdDkvDqSpec bwd_dkv_dq_spec(const Plan&, const Launch&) { return {}; }
 
 BwdDkvDqBlock bwd_dkv_dq_block(const Plan& plan, const Launch& l) {
   auto b = pair_block<BwdDkvDqBlock>(plan, l);
-  b.in_turn = int(l.beside);
+  b.in_turn = plan.problem.deterministic;
   b.d_k = plan.problem.d_k;
   b.d_v = plan.problem.d_v;
   return b;

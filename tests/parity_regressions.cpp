@@ -151,8 +151,9 @@ TEST_CASE("regression: weights of half the smallest number of f16") {
 // ds by way of the workspace, on the paths that share it, where TANDEM_DISABLE leaves small heads no other tile: blocks that
 // nobody sees, rows and keys that end inside one, groups, d_bias summed over the batch and turned.
 TEST_CASE("regression: shared ds") {
-  for (const char* line : {"bwd f16 b2 hq2 hk1 sq150 sk139 d64 left=30 right=4 bias:f16:1x2x150 grads=qkvb d_bias:f16",
-                           "bwd f16 hq2 sq152 sk264 d64 causal_bottom_right"}) {
+  for (const char* line :
+       {"bwd f16 b2 hq2 hk1 sq150 sk139 d64 left=30 right=4 bias:f16:1x2x150 grads=qkvb d_bias:f16",
+        "bwd f16 hq2 sq152 sk264 d64 causal_bottom_right"}) {
     const tandem_problem p = parse(line);
     bool any = false;
     for (const Target& t : targets())

@@ -324,8 +324,9 @@ TEST_CASE(
           const int64_t beside = p.band.right == TANDEM_BAND_OPEN
                                      ? 5 * caps.cores / (4 * std::min<int64_t>(fused.tiles, walk))
                                      : 1;
-          CHECK(bwd_dkv_dq_block(turns, *turns.find(Stem::bwd_dkv_dq)).in_turn ==
-                std::max<int64_t>(1, beside));
+          CHECK(turns.find(Stem::bwd_dkv_dq)->beside == std::max<int64_t>(1, beside));
+          CHECK(bwd_dkv_dq_block(turns, *turns.find(Stem::bwd_dkv_dq)).in_turn == 1);
+          CHECK(fused.beside == 0);
           CHECK(bwd_dkv_dq_block(plan, fused).in_turn == 0);
         }
 }
@@ -333,13 +334,12 @@ TEST_CASE(
 TEST_CASE("sm90: in a fixed order as many heads side by side as the device has tiles of keys for") {
   const auto beside = [](const std::string& line) {
     const Plan plan = plan_of("bwd bf16 b4 hq8 d64 deterministic " + line);
-    return bwd_dkv_dq_block(plan, *plan.find(Stem::bwd_dkv_dq)).in_turn;
+    return plan.find(Stem::bwd_dkv_dq)->beside;
   };
   CHECK(beside("sq1024 sk1024") == 20);
   CHECK(beside("sq4096 sk4096") == 5);
   CHECK(beside("sq256 sk4096") == 82);  // short walks
   CHECK(beside("hk2 sq256 sk4096") == 20);
-  CHECK(beside("sq1024 sk1024 bias:bf16:1x8x1024 d_bias:bf16") == 20);
   CHECK(beside("sq1024 sk1024 kv_padded") == 20);
   CHECK(beside("sq16384 sk16384") == 1);
   // Each begins where it is the first.

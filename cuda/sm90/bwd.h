@@ -21,6 +21,7 @@ struct BwdDkvDqParams {
     uint64_t address;  // 0: it does not
     uint64_t counts;   // [B, Hk], zeroed before: how many tiles of keys have added to the sums
   } d_q;
+  int beside;  // in a fixed order of sums: of how many heads the tiles of keys are started side by side; else 0
 };
 // With a dense bias. map: like the others, with keys as features and boxes of br queries; of a bias that all heads or the
 // whole batch share, one of them. Launched in clusters of `shared` workgroups if d_bias is wanted: as many as the device has at a

@@ -49,7 +49,7 @@ struct Elastic {
   using Tiles = EveryTile<ROW>;
   static constexpr int bytes(const BwdShape& s) { return bwd_elastic_bytes(s); }
   static TANDEM_DEVICE int order(const Params&) { return 1; }
-  static TANDEM_DEVICE int in_turn(const Params&) { return 0; }
+  static TANDEM_DEVICE bool in_turn(const Params&) { return false; }
   // 0: there is no distance bias.
   static TANDEM_DEVICE int window(const Params& params) { return params.extra.dist_window; }
 

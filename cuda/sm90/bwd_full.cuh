@@ -23,7 +23,7 @@ struct WithLengths {
   template <int ROW>
   using Tiles = EveryTile<ROW>;
   static TANDEM_DEVICE int order(const Params&) { return 1; }
-  static TANDEM_DEVICE int in_turn(const Params& params) { return params.block.in_turn; }
+  static TANDEM_DEVICE int in_turn(const Params& params) { return params.beside; }
   // The barrier of boxes that are to be cleared.
   template <typename Memory>
   static TANDEM_DEVICE void init_boxes(const Memory& memory) {

@@ -21,7 +21,7 @@ struct Plain {
   template <int ROW>
   using Tiles = EveryTile<ROW>;
   static TANDEM_DEVICE int order(const Params&) { return 1; }
-  static TANDEM_DEVICE int in_turn(const Params& params) { return params.block.in_turn; }
+  static TANDEM_DEVICE int in_turn(const Params& params) { return params.beside; }
   template <int ROW>
   static TANDEM_DEVICE void init(const Memory<ROW, Plain>&) {}
   static TANDEM_DEVICE void sync() { __syncthreads(); }

@@ -82,6 +82,7 @@ MapShape bias_map_shape(const Problem& p, int rows) {
 void put_d_q(const Plan& plan, const Addresses& a, cuda::sm90::BwdDkvDqParams* params) {
   const Problem& p = plan.problem;
   params->d_q = {};
+  params->beside = int(plan.find(Stem::bwd_dkv_dq)->beside);
   if (!rounds_d_q(p)) return;
   params->d_q.strides = p.d_q;
   params->d_q.address = a.d_q;
