@@ -37,8 +37,8 @@ struct Launch {
   bool shares_ds = false;
   uint32_t chunks = 1;
   int kv_heads = 0, heads = 0, first_head = 0;
-  int entries = 1;             // batch entries that a workgroup then takes at once
-  int invocations() const;     // of a workgroup
+  int entries = 1;          // batch entries that a workgroup then takes at once
+  int invocations() const;  // of a workgroup
   // bwd_dbias, bwd_ddist: what is summed, and how many workgroups share a sum; bwd_sum: their parts. fwd: how many
   // share a row's keys; fwd_join: their parts.
   // bwd_dkv_ddist: a member and a part for each tile of keys, no members where d_dist_bias is not its work.
@@ -96,7 +96,8 @@ struct Plan {
   int64_t slope_parts() const;     // of a head: Sq, or those that bwd_dkv_dq leaves
   uint64_t bias_parts_offset = 0, dist_parts_offset = 0;  // [splits], each of the gradient's shape
   uint64_t bias_sums_offset = 0;  // bwd_dq's sums: of each workgroup rows and keys of whole tiles
-  uint64_t ds_offset = 0;         // what bwd_dkv leaves for bwd_dq: [heads, keys, query rows], kDsBlock of either
+  uint64_t ds_offset =
+      0;  // what bwd_dkv leaves for bwd_dq: [heads, keys, query rows], kDsBlock of either
   uint64_t o_parts_offset = 0,
            lse_parts_offset = 0;  // [B,splits,Hq,Sq,part_pitch()], [B,splits,Hq,Sq]
   // What bwd_dkv_dq adds to, and whose turn it is; zeroed together at each execute.

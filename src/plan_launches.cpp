@@ -192,8 +192,8 @@ int64_t ds_heads(const Problem& p, const Caps& caps, const PathRow& row, const L
   const bool plain = (p.normalizer == Normalizer::softmax || p.normalizer == Normalizer::elastic) &&
                      !p.has_lengths() && !p.keep && p.wants(TANDEM_GRAD_K);
   const bool sums = p.wants(TANDEM_GRAD_BIAS) && bias.batch == 1;  // of all entries of a head
-  if (p.wants(TANDEM_GRAD_BIAS) && !(bias.heads == p.heads_q && bias.rows == p.seq_q &&
-                                     (sums || bias.batch == p.batch)))
+  if (p.wants(TANDEM_GRAD_BIAS) &&
+      !(bias.heads == p.heads_q && bias.rows == p.seq_q && (sums || bias.batch == p.batch)))
     return 0;
   const auto divides = [](int n) { return n > 0 && kDsBlock % n == 0; };
   const auto fits = [&](const Launch& l) {
@@ -223,8 +223,8 @@ int64_t chunk_heads(const Problem& p, Stem stem, int64_t kv_heads) {
 String share_ds(const Problem& p, const Caps& caps, const PathRow& row, const Form& form,
                 Vec<Launch>* launches) {
   size_t at = 0;
-  while (at + 1 < launches->size() && !((*launches)[at].stem == Stem::bwd_dkv &&
-                                        (*launches)[at + 1].stem == Stem::bwd_dq))
+  while (at + 1 < launches->size() &&
+         !((*launches)[at].stem == Stem::bwd_dkv && (*launches)[at + 1].stem == Stem::bwd_dq))
     ++at;
   if (at + 1 >= launches->size() || (*launches)[at].matrix.m == 0) return "";
   const Launch dkv = (*launches)[at];
@@ -355,8 +355,7 @@ Vec<Piece> pieces_of(const Plan& plan) {
   Vec<Piece> pieces;
   for (size_t n = 0; n < plan.launches.size();) {
     size_t end = n + 1;  // of what takes turns
-    while (plan.launches[n].shares_ds && end < plan.launches.size() &&
-           plan.launches[end].shares_ds)
+    while (plan.launches[n].shares_ds && end < plan.launches.size() && plan.launches[end].shares_ds)
       ++end;
     const uint32_t chunks = plan.launches[n].chunks;
     for (uint32_t chunk = 0; chunk < chunks; ++chunk) {

@@ -116,7 +116,8 @@ constexpr int matrix_shared_bytes(const MatrixTile& t, int64_t d, int64_t dv,
 constexpr int kDsBlock = 128, kDsSumKeys = 64;
 constexpr int ds_sum_shared_bytes(int subgroups, const MatrixDims& shape) {
   const int edge = shape.m > shape.n ? shape.m : shape.n;
-  return kDsBlock / 2 * (kDsSumKeys + 1) * 4 + subgroups * (shape.m * shape.n + 4 * edge) * 4 + edge * 4;
+  return kDsBlock / 2 * (kDsSumKeys + 1) * 4 + subgroups * (shape.m * shape.n + 4 * edge) * 4 +
+         edge * 4;
 }
 
 constexpr MatrixTile kMatrixTiles[] = {

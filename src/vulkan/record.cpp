@@ -55,7 +55,8 @@ Status VulkanProgram::record(tandem_stream stream, const tandem_args& args,
         // The workspace's alignment is that of its offset in a buffer; kernels need that of f32, of four where
         // there are parts of o, sums of blocks or ds.
         const Launch* d_q = plan_.find(Stem::bwd_dq);
-        const uint64_t own = plan_.find(Stem::fwd_join) || (d_q && (d_q->sums_d_bias || d_q->shares_ds)) ? 16 : 4;
+        const uint64_t own =
+            plan_.find(Stem::fwd_join) || (d_q && (d_q->sums_d_bias || d_q->shares_ds)) ? 16 : 4;
         const uint64_t alignment = use.alignment == kWorkspaceAlignment ? own : use.alignment;
         if (*address % alignment != 0)
           return fail(TANDEM_ERROR_INVALID_ARGUMENT,
