@@ -148,20 +148,6 @@ TEST_CASE("regression: weights of half the smallest number of f16") {
     if (target.backend == "cuda") check_on(target, test, expect);
 }
 
-// ds by way of the workspace, on the paths that share it, where TANDEM_DISABLE leaves small heads no other tile: blocks that
-// nobody sees, rows and keys that end inside one, groups, d_bias summed over the batch and turned.
-TEST_CASE("regression: shared ds") {
-  for (const char* line :
-       {"bwd f16 b2 hq2 hk1 sq150 sk139 d64 left=30 right=4 bias:f16:1x2x150 grads=qkvb d_bias:f16",
-        "bwd f16 hq2 sq152 sk264 d64 causal_bottom_right"}) {
-    const tandem_problem p = parse(line);
-    bool any = false;
-    for (const Target& t : targets())
-      any |= explain(t.session->device(), p).find("leaves ds") != std::string::npos;
-    if (any) check(p, seed_of(line), sparse());
-  }
-}
-
 TEST_CASE("regression: reference tensors that alias (a comparison of a tensor with itself)") {
   // A judge that looks at the same memory twice takes anything. Here one element is spoiled: the judge must
   // fail, and blame the right tensor; and the reference must be what it was before.
