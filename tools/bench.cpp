@@ -311,7 +311,8 @@ Result measure(const Options& options, int* exit_code) {
     add_word(&header, "driver", session->info().driver, "; ");
     add_word(&header, "backend", session->backend(), ",");
     if (options.host)
-      for (Result& row : host_rows(*session, options.problems)) rows.push_back(std::move(row));
+      for (Result& row : host_rows(*session, options.problems, options.time))
+        rows.push_back(std::move(row));
     for (const BenchCase& c : cases) {
       fmt::print(stderr, "{}: {}\n", session->name(), c.name);
       try {

@@ -15,16 +15,15 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using support::Role;
 
-constexpr double kWarmup = 2e5;  // microseconds
-
 double us_since(Clock::time_point start) {
   return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
 }
 
 class HostRun {
  public:
-  HostRun(support::Session& session, const std::string& name, const tandem_problem& problem)
-      : session_(session), name_(name), problem_(problem) {}
+  HostRun(support::Session& session, const std::string& name, const tandem_problem& problem,
+          const support::TimeOptions& warmup)
+      : session_(session), name_(name), problem_(problem), warmup_(warmup) {}
   void add_rows(std::vector<Result>* rows);
 
  private:
@@ -42,6 +41,7 @@ class HostRun {
   support::Session& session_;
   const std::string name_;
   const tandem_problem problem_;
+  const support::TimeOptions warmup_;
   std::string path_;
 };
 
@@ -94,10 +94,12 @@ std::vector<double> HostRun::execute_us(const support::Plan& plan) {
       }
     });
   };
-  // Until then the driver's memory for commands grows, and the clocks rise.
-  const auto begin = Clock::now();
-  do record();
-  while (us_since(begin) < kWarmup);
+  // An idle GPU's clocks are low, and commands may be written to memory that lies there.
+  support::TimeOptions once = warmup_;
+  once.min_reps = 1;
+  once.max_seconds = 0;
+  session_.time(plan, args, once);
+  record();  // the driver's memory for so many commands
   us.clear();
   for (int round = 0; round < 16; ++round) record();
   return us;
@@ -124,7 +126,8 @@ void HostRun::add_rows(std::vector<Result>* rows) {
 
 }  // namespace
 
-std::vector<Result> host_rows(support::Session& session, const std::vector<std::string>& given) {
+std::vector<Result> host_rows(support::Session& session, const std::vector<std::string>& given,
+                              const support::TimeOptions& warmup) {
   // Small, so that a GPU is done with them sooner than the host; on a CPU the work itself is timed.
   std::vector<std::string> lines = given;
   if (lines.empty()) {
@@ -139,7 +142,7 @@ std::vector<Result> host_rows(support::Session& session, const std::vector<std::
   for (const std::string& line : lines) {
     fmt::print(stderr, "{}: {}\n", session.name(), line);
     try {
-      HostRun(session, line, problem_of(line)).add_rows(&rows);
+      HostRun(session, line, problem_of(line), warmup).add_rows(&rows);
     } catch (const support::Error& error) {  // a path alone need not take all of our own lines
       if (!given.empty() || error.code() != TANDEM_ERROR_UNSUPPORTED) throw;
       fmt::print(stderr, "  left out: {}\n", error.what());

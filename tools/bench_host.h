@@ -15,8 +15,9 @@ namespace tandem::tool {
 //   plan_cold     a problem that is new to the device, with kernels that are ready
 //   plan_cached   a problem that the device has had before
 //   execute       one tandem_execute(); on the CPU the work is in it
-// lines: of problems; empty: a few of the tool's own.
-std::vector<Result> host_rows(support::Session& session, const std::vector<std::string>& lines);
+// lines: of problems; empty: a few of the tool's own. warmup: how long the device works before execute is timed.
+std::vector<Result> host_rows(support::Session& session, const std::vector<std::string>& lines,
+                              const support::TimeOptions& warmup);
 std::string host_table(const Result& result);
 
 }  // namespace tandem::tool
