@@ -56,9 +56,9 @@ set(race_scratch_bwd_row_from "SCRATCH_FLOAT(row) = value;               \\
     subgroupBarrier(); ")
 set(race_scratch_bwd_row_to "SCRATCH_FLOAT(row) = value; ")
 set(race_scratch_bwd_dbias bwd_dbias.comp)
-set(race_scratch_bwd_dbias_from "  EACH(r, RM) EACH(n, NB) acc[r][n] = ACC(0.0);")
+set(race_scratch_bwd_dbias_from "      put_step(m.q, m.row0, m.k, col0, step);")
 set(race_scratch_bwd_dbias_to "${race_scratch_bwd_dbias_from}
-  if (LANE == 1) scratch[MY_SCRATCH + SCRATCH / 2] = vec4(1);")
+      if (LANE == 1) scratch[MY_SCRATCH + SCRATCH / 2] = vec4(1);")
 
 add_executable(tandem_hide broken/hide.cpp)
 tandem_options(tandem_hide)
