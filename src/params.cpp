@@ -414,9 +414,8 @@ Block key_block(const Plan& plan, const Launch& l) {
   b.d_v = plan.problem.d_v;
   return b;
 }
-}  // namespace
 
-namespace {
+// What kernels find from delta on, in 256 bytes: no address of its own.
 uint32_t from_delta(const Plan& plan, uint64_t offset) {
   return uint32_t((offset - plan.delta_offset) / kWorkspaceAlignment);
 }

@@ -27,8 +27,8 @@ struct Launch {
   uint32_t tiles = 0;                   // workgroups of one head
   uint32_t total = 0;                   // workgroups with work: tiles x heads x batch
   uint32_t groups_x = 0, groups_y = 0;  // dispatched; groups_x * groups_y >= total
-  uint32_t beside =
-      0;  // cuda.sm90, sums of d_q in a fixed order: heads whose workgroups are started side by side
+  // cuda.sm90, sums of d_q in a fixed order: heads whose workgroups are started side by side.
+  uint32_t beside = 0;
   uint32_t shared_bytes = 0;
   bool waits = false;          // reads what launches before it wrote
   bool joins = false;          // CUDA: no launch of its own, as an earlier one does its work
@@ -101,12 +101,11 @@ struct Plan {
   int64_t slope_parts() const;     // of a head: Sq, or those that bwd_dkv_dq leaves
   uint64_t bias_parts_offset = 0, dist_parts_offset = 0;  // [splits], each of the gradient's shape
   uint64_t bias_sums_offset = 0;  // bwd_dq's sums: of each workgroup rows and keys of whole tiles
-  uint64_t ds_offset =
-      0;  // what bwd_dkv leaves for bwd_dq: [heads, keys, query rows], kDsBlock of either
+  uint64_t ds_offset = 0;  // bwd_dkv leaves it for bwd_dq: [heads, keys, query rows], in kDsBlocks
   uint64_t o_parts_offset = 0,
            lse_parts_offset = 0;  // [B,splits,Hq,Sq,part_pitch()], [B,splits,Hq,Sq]
-  uint64_t sum_counts_offset =
-      0;  // cuda.sm90, elastic softmax: who has left parts of d_dist_bias (hopper_tiles.h)
+  // cuda.sm90, elastic softmax: who has left parts of d_dist_bias (hopper_tiles.h).
+  uint64_t sum_counts_offset = 0;
   // What bwd_dkv_dq adds to, and whose turn it is; zeroed together at each execute.
   uint64_t d_q_sums_offset = 0, turns_offset = 0, zeroed_size = 0;
   // cuda.sm90, d_bias summed over the batch: parts of d_k and d_v, and who has come, zeroed with those (hopper_tiles.h).
@@ -120,9 +119,9 @@ struct Plan {
   String name() const;
   Tile tile() const;  // of its tiled kernels, if possible one with matrices; br = bc = 0: none
   const Launch* find(Stem stem) const;  // nullptr: not in this plan
-  const Launch* find_sum(
-      uint32_t gradient) const;  // the bwd_sum of TANDEM_GRAD_BIAS or TANDEM_GRAD_DIST_BIAS
-  bool sums_dist() const;        // some launch leaves d_dist_bias, or parts of it
+  // The bwd_sum of TANDEM_GRAD_BIAS or TANDEM_GRAD_DIST_BIAS.
+  const Launch* find_sum(uint32_t gradient) const;
+  bool sums_dist() const;  // some launch leaves d_dist_bias, or parts of it
   bool stores_d_bias() const;
   uint32_t unordered() const;  // TANDEM_GRAD_* that are summed in any order
   int wide_elements() const;   // of the loads and stores of its tiled kernels: 4, or 8

@@ -42,8 +42,8 @@ struct BwdBias {
   // cluster's number says its tile, and it has no other.
   uint64_t counter;
   int first, items;
-  // Of clusters of two: how often they go through a tile; at which number they take no more; and sums of d_bias from pass to pass, of
-  // each workgroup group * bwd_pass_floats().
+  // Of clusters of two: how often they go through a tile; at which number they take no more; and sums of d_bias from pass to pass,
+  // bwd_pass_floats() of each cluster.
   int passes, limit;
   uint64_t sums_at;
 };
