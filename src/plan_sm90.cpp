@@ -233,9 +233,9 @@ HopperSet hopper_set(const Problem& p) {
 }
 
 bool rounds_d_q(const Problem& p) {
-  const HopperSet set = hopper_set(p);
-  return p.wants(TANDEM_GRAD_Q) && set != HopperSet::bias && set != HopperSet::all &&
-         p.heads_q / p.heads_kv * p.seq_q * p.head_dim * 4 <= kRoundedBytes;
+  const int64_t bytes = p.heads_q * p.seq_q * p.head_dim * 4;
+  return p.wants(TANDEM_GRAD_Q) && bytes <= kRoundedBytes * p.heads_kv &&
+         (hopper_set(p) != HopperSet::bias || p.batch * bytes <= kRoundedBiasBytes);
 }
 
 bool sums_in_clusters(const Problem& p) {
@@ -243,7 +243,8 @@ bool sums_in_clusters(const Problem& p) {
 }
 
 bool sums_in_passes(const Problem& p, int64_t walks) {
-  return sums_in_clusters(p) && !p.deterministic && p.batch >= 4 && p.batch % 2 == 0 && walks >= 64;
+  return sums_in_clusters(p) && !p.deterministic && p.batch >= 4 && p.batch % 2 == 0 &&
+         walks >= 64 && !rounds_d_q(p);
 }
 
 String sm90_refusal(const Problem& p, const Caps& caps) {
