@@ -220,8 +220,10 @@ void join_launches(const Problem& p, const Caps& caps, const PathRow& row, Vec<L
   // Heads over kNarrowHeads.
   join(dq, dkv);
   join(head, dkv ? dkv : dq ? dq : find(Stem::bwd_dq_cast));
-  // Its last workgroup of a head of keys.
-  if (head && find(Stem::bwd_dkv_dq) && !find(Stem::bwd_dq_cast)) head->joins = true;
+  // Its last workgroup of a head of keys, of a small problem: to count who is done takes each a microsecond or two.
+  const Launch* narrow = find(Stem::bwd_dkv_dq);
+  if (head && narrow && !find(Stem::bwd_dq_cast))
+    head->joins = narrow->total <= uint64_t(cores_of(caps));
   if (!find(Stem::bwd_dkv_ddist)) return;
   // Of elastic softmax: sums of the rows' parts of d_tau, and those of d_dist_bias if they are few.
   if (head) head->joins = true;

@@ -59,9 +59,9 @@ bool sm80_fuses(const Problem& p) {
          p.batch * p.heads_q * p.seq_q * p.heads_kv * p.seq_kv != 0;
 }
 
-// Sums of a head of keys that its last workgroup makes d_q of; more of them are rounded faster by all multiprocessors. (Not measured on
-// such a device; cuda.sm90 goes to twice as much.) Of f32 alone, as the other kernels have no registers for it.
-constexpr int64_t kAmpereRoundedBytes = 1 << 19;
+// Sums of a head of keys that its last workgroup makes d_q of; more of them are rounded faster by all multiprocessors. Of f32 alone:
+// the other kernels have no registers for it.
+constexpr int64_t kAmpereRoundedBytes = 1 << 18;
 
 bool sm80_rounds(const Problem& p) {
   return p.dtype == TANDEM_F32 &&

@@ -234,8 +234,10 @@ HopperSet hopper_set(const Problem& p) {
 
 bool rounds_d_q(const Problem& p) {
   const int64_t bytes = p.heads_q * p.seq_q * p.head_dim * 4;
-  return p.wants(TANDEM_GRAD_Q) && bytes <= kRoundedBytes * p.heads_kv &&
-         (hopper_set(p) != HopperSet::bias || p.batch * bytes <= kRoundedBiasBytes);
+  const HopperSet set = hopper_set(p);
+  const bool few = set == HopperSet::bias || set == HopperSet::all;
+  return p.wants(TANDEM_GRAD_Q) && bytes <= (few ? kFewRoundedBytes : kRoundedBytes) * p.heads_kv &&
+         (set != HopperSet::bias || p.batch * bytes <= kRoundedBiasBytes);
 }
 
 bool sums_in_clusters(const Problem& p) {

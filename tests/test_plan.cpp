@@ -94,7 +94,7 @@ void check_ampere_launch(const Plan& plan, const Caps& caps, const Launch& l) {
     CHECK(plan.unordered() == TANDEM_GRAD_Q);
     const bool rounds = !plan.find(Stem::bwd_dq_cast);  // a count for each head of keys
     CHECK(rounds ==
-          (p.dtype == TANDEM_F32 && p.heads_q / p.heads_kv * p.seq_q * p.head_dim <= 128 * 1024));
+          (p.dtype == TANDEM_F32 && p.heads_q / p.heads_kv * p.seq_q * p.head_dim <= 64 * 1024));
     CHECK(plan.zeroed_size ==
           uint64_t(p.batch * p.heads_q * ((p.seq_q + 63) / 64) * 64) * uint64_t(t.width) * 4 +
               uint64_t(rounds ? 4 * p.batch * p.heads_kv : 0));
@@ -177,7 +177,7 @@ std::vector<Stem> needed(const Problem& p, bool split, bool fused, bool always_d
     const bool rounds =
         always_delta
             ? rounds_d_q(p)  // on sm90
-            : p.dtype == TANDEM_F32 && p.heads_q / p.heads_kv * p.seq_q * p.head_dim <= 128 * 1024;
+            : p.dtype == TANDEM_F32 && p.heads_q / p.heads_kv * p.seq_q * p.head_dim <= 64 * 1024;
     if ((p.gradients & TANDEM_GRAD_Q) && !rounds) s.push_back(Stem::bwd_dq_cast);
     return s;
   }

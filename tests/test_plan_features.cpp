@@ -83,7 +83,7 @@ bool expects(const Plan& plan, Stem stem) {
              !(std::string(plan.path) == "sm90"
                    ? rounds_d_q(p)
                    : p.dtype == TANDEM_F32 &&
-                         p.heads_q / p.heads_kv * p.seq_q * p.head_dim <= 128 * 1024);
+                         p.heads_q / p.heads_kv * p.seq_q * p.head_dim <= 64 * 1024);
     case Stem::fwd:
       return !p.backward && q;
     case Stem::bwd_row_dq:

@@ -391,7 +391,9 @@ TEST_CASE("CUDA: small operations are no launches of their own where another can
       {"bwd bf16 hq2 sq512 d64 keep:1x1x512 dropout=0.1 alibi sink grads=qkvas",
        "bwd_dot bwd_dkv_dq (bwd_head)"},
       {"bwd bf16 hq2 sq512 d128 bias:bf16:1x2x512 d_bias:bf16 grads=qkvb", "bwd_dot bwd_dkv_dq"},
-      // d_q of 4 MiB in all, and 1 MiB a head, is the last that a bias's workgroups round.
+      {"bwd bf16 b17 hq2 sq512 d64 sink grads=qkvs", "bwd_dot bwd_dkv_dq bwd_head"},
+      {"bwd bf16 hq2 sq520 d128 dropout=0.1", "bwd_dot bwd_dkv_dq bwd_dq_cast"},
+      // d_q of 4 MiB in all, and 256 KiB a head, is the last that a bias's workgroups round.
       {"bwd bf16 b4 hq4 sq512 d128 bias:bf16:1x4x512 d_bias:bf16 grads=qkvb", "bwd_dot bwd_dkv_dq"},
       {"bwd bf16 b4 hq8 sq512 d128 bias:bf16:1x8x512 d_bias:bf16 grads=qkvb",
        "bwd_dot bwd_dkv_dq bwd_dq_cast"},
@@ -408,8 +410,7 @@ TEST_CASE("CUDA: small operations are no launches of their own where another can
       {"bwd bf16 b16 hq8 sq8192 d64 elastic dist=8 grads=qkvd", "bwd_row_dq bwd_dkv_ddist bwd_sum"},
       // sm80
       {"bwd f32 hq2 sq512 d128", "bwd_dot bwd_dkv_dq"},
-      {"bwd f32 hq4 hk2 sq1024 d64", "bwd_dot bwd_dkv_dq"},
-      {"bwd f32 hq4 hk2 sq1025 d64", "bwd_dot bwd_dkv_dq bwd_dq_cast"},
+      {"bwd f32 hq4 hk2 sq513 d64", "bwd_dot bwd_dkv_dq bwd_dq_cast"},
       {"bwd bf16 hq2 sq512 d64 alibi sink elastic grads=qkvats",
        "bwd_row bwd_dkv (bwd_dq) (bwd_head)"},
       {"bwd bf16 hq20 sq512 d64 alibi sink elastic grads=qkvats",  // more than multiprocessors
@@ -599,7 +600,8 @@ TEST_CASE("sm90: a dense bias and its gradient in backward") {
       CAPTURE(line);
       const Plan plan = plan_of(line);
       const Problem& p = plan.problem;
-      CHECK(stems(plan) == "bwd_dot bwd_dkv_dq");
+      CHECK(stems(plan) ==
+            (p.wants(TANDEM_GRAD_Q) ? "bwd_dot bwd_dkv_dq bwd_dq_cast" : "bwd_dot bwd_dkv_dq"));
       const Launch& fused = *plan.find(Stem::bwd_dkv_dq);
       CHECK(fused.stores_d_bias == p.wants(TANDEM_GRAD_BIAS));
       CHECK(plan.stores_d_bias() == p.wants(TANDEM_GRAD_BIAS));
