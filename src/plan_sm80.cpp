@@ -3,6 +3,7 @@
 // there is simt's.
 #include <algorithm>
 
+#include "hopper_tiles.h"
 #include "planner.h"
 
 namespace tandem {
@@ -59,13 +60,12 @@ bool sm80_fuses(const Problem& p) {
          p.batch * p.heads_q * p.seq_q * p.heads_kv * p.seq_kv != 0;
 }
 
-// Sums of a head of keys that its last workgroup makes d_q of; more of them are rounded faster by all multiprocessors. Of f32 alone:
-// the other kernels have no registers for it.
-constexpr int64_t kAmpereRoundedBytes = 1 << 18;
-
+// Of f32 alone: the other kernels have no registers for it. A launch of its own would be faster, but a small problem has fewer
+// launches to record.
 bool sm80_rounds(const Problem& p) {
-  return p.dtype == TANDEM_F32 &&
-         p.heads_q / p.heads_kv * p.seq_q * p.head_dim * 4 <= kAmpereRoundedBytes;
+  const int64_t bytes = p.heads_q * p.seq_q * p.head_dim * 4;
+  return p.dtype == TANDEM_F32 && bytes <= kFewRoundedBytes * p.heads_kv &&
+         p.batch * bytes <= kAllRoundedBytes;
 }
 
 bool choose_sm80_tiles(const Problem& p, const Caps& caps, const PathRow& row, bool fused_q,

@@ -237,7 +237,7 @@ bool rounds_d_q(const Problem& p) {
   const HopperSet set = hopper_set(p);
   const bool few = set == HopperSet::bias || set == HopperSet::all;
   return p.wants(TANDEM_GRAD_Q) && bytes <= (few ? kFewRoundedBytes : kRoundedBytes) * p.heads_kv &&
-         (set != HopperSet::bias || p.batch * bytes <= kRoundedBiasBytes);
+         (!few || p.batch * bytes <= kAllRoundedBytes);
 }
 
 bool sums_in_clusters(const Problem& p) {

@@ -80,10 +80,7 @@ bool expects(const Plan& plan, Stem stem) {
       return fused;
     case Stem::bwd_dq_cast:
       return fused && p.wants(TANDEM_GRAD_Q) &&
-             !(std::string(plan.path) == "sm90"
-                   ? rounds_d_q(p)
-                   : p.dtype == TANDEM_F32 &&
-                         p.heads_q / p.heads_kv * p.seq_q * p.head_dim <= 64 * 1024);
+             !(std::string(plan.path) == "sm90" ? rounds_d_q(p) : sums_few(p));
     case Stem::fwd:
       return !p.backward && q;
     case Stem::bwd_row_dq:

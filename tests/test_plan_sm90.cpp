@@ -393,6 +393,8 @@ TEST_CASE("CUDA: small operations are no launches of their own where another can
       {"bwd bf16 hq2 sq512 d128 bias:bf16:1x2x512 d_bias:bf16 grads=qkvb", "bwd_dot bwd_dkv_dq"},
       {"bwd bf16 b17 hq2 sq512 d64 sink grads=qkvs", "bwd_dot bwd_dkv_dq bwd_head"},
       {"bwd bf16 hq2 sq520 d128 dropout=0.1", "bwd_dot bwd_dkv_dq bwd_dq_cast"},
+      {"bwd bf16 hq17 sq512 d128 dropout=0.1", "bwd_dot bwd_dkv_dq bwd_dq_cast"},
+      {"bwd f32 hq17 sq512 d128", "bwd_dot bwd_dkv_dq bwd_dq_cast"},
       // d_q of 4 MiB in all, and 256 KiB a head, is the last that a bias's workgroups round.
       {"bwd bf16 b4 hq4 sq512 d128 bias:bf16:1x4x512 d_bias:bf16 grads=qkvb", "bwd_dot bwd_dkv_dq"},
       {"bwd bf16 b4 hq8 sq512 d128 bias:bf16:1x8x512 d_bias:bf16 grads=qkvb",

@@ -102,12 +102,12 @@ struct HeadRows {
   }
 };
 
-// The multiplying warps. A piece is 16 rows of a panel; a warp has so many on their way at a time.
+// The multiplying warps. A piece is 16 rows of a panel; a warp has two on their way at a time.
 template <typename T, int ROW, typename Set>
 TANDEM_DEVICE void round_sums(const typename Set::Params& params, const Walk& walk,
                               int packed_tiles) {
   constexpr BwdShape S = kBwdShapes[ROW];
-  constexpr int kPanels = Memory<ROW, Set>::kPanels, kWarps = 8, kFly = kDense<Set> ? 2 : 4;
+  constexpr int kPanels = Memory<ROW, Set>::kPanels, kWarps = 8;
   const BwdDkvDqBlock& u = params.block;
   const Strides& strides = params.d_q.strides;
   const int warp = int(threadIdx.x) / 32 - 4, lane = int(threadIdx.x) % 32;
@@ -132,12 +132,12 @@ TANDEM_DEVICE void round_sums(const typename Set::Params& params, const Walk& wa
                                                                  : make_float4(0.f, 0.f, 0.f, 0.f);
     };
 #pragma unroll 1
-    for (int piece = warp; piece < pieces; piece += kFly * kWarps) {
-      float4 x[kFly][8];
+    for (int piece = warp; piece < pieces; piece += 2 * kWarps) {
+      float4 x[2][8];
+      load(x[0], piece);
+      load(x[1], piece + kWarps);
 #pragma unroll
-      for (int m = 0; m < kFly; ++m) load(x[m], piece + m * kWarps);
-#pragma unroll
-      for (int m = 0; m < kFly; ++m) {
+      for (int m = 0; m < 2; ++m) {
         const int at = piece + m * kWarps;
         if (at < pieces) out.template put<T>(at / panels * 16, at % panels * 64, x[m], u.scale);
       }
