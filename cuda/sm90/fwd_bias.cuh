@@ -198,7 +198,6 @@ TANDEM_DEVICE void consume_bias(const Params& params, const Shared<S>& shared) {
     }
     if constexpr (!ROOM) begin_bias();
     bias_tile.template add<T>(s);
-    release_bias();
     if (masked(at, t))
       mask_tile<N>(s, rounds.band(), at.row0 + fresh_row(), t * N + fresh_col(), u.seq_kv,
                    -INFINITY);
@@ -210,6 +209,12 @@ TANDEM_DEVICE void consume_bias(const Params& params, const Shared<S>& shared) {
   if (group == S::GROUPS - 1) pass_turn<S>(group);
   float factor[2];
   Softmax<N> softmax;
+  // A step of softmax over S with the bias added. Its place is let go of behind a vote on what was loaded from there: an arrival
+  // may overtake loads that nobody has waited for.
+  const auto step_added = [&](Softmax<N>* softmax) {
+    return softmax->step(
+        s, scale, factor, [] { return true; }, release_bias);
+  };
   // A step of softmax over S with the bias by products. K and the bias stay until it is known that these do; false: they did not,
   // S has been formed again, and is to be scored.
   const auto step_products = [&](Softmax<N>* softmax, bool* rescale) {
@@ -263,7 +268,7 @@ TANDEM_DEVICE void consume_bias(const Params& params, const Shared<S>& shared) {
       wait<1>();
     release_k();
     score(at, t);
-    const bool rescale = softmax.step(s, scale, factor);
+    const bool rescale = step_added(&softmax);
     wait_o();
     end_o(rescale);
   };
@@ -283,7 +288,7 @@ TANDEM_DEVICE void consume_bias(const Params& params, const Shared<S>& shared) {
       end_o(rescale);
     } else {
       score(at, t);
-      rescale = softmax.step(s, scale, factor);
+      rescale = step_added(&softmax);
       end_o(rescale);
     }
   };
@@ -297,7 +302,7 @@ TANDEM_DEVICE void consume_bias(const Params& params, const Shared<S>& shared) {
   wait<0>();
   release_k();
   score(at, at.span.end - 1);
-  softmax.step(s, scale, factor);
+  step_added(&softmax);
   pack_tile<T, N>(p, s);
   for (;;) {
 #pragma unroll 1
@@ -337,7 +342,7 @@ TANDEM_DEVICE void consume_bias(const Params& params, const Shared<S>& shared) {
       if (!ready) {
         if (!by_products) release_k();
         score(to, t);
-        next.step(s, scale, factor);
+        step_added(&next);
       }
       settle(s);
     } else {
