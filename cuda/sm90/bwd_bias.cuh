@@ -532,7 +532,8 @@ TANDEM_DEVICE uint fetch(const BwdDkvDqBiasParams& params) {
   return next < uint(params.bias.items) ? next : Bias::kNothing;
 }
 
-template <typename T, int ROW, bool PASSES>
+// ROUNDS: the last workgroup of a head makes d_q of its sums. Apart, as registers are short, and for small problems alone.
+template <typename T, int ROW, bool PASSES, bool ROUNDS>
 __global__ void __launch_bounds__(kBwdThreads, 1)
     bwd_dkv_dq_bias(const __grid_constant__ BwdDkvDqBiasParams params) {
   const Memory<ROW, Bias> memory{shared_address(bwd_memory)};
@@ -570,6 +571,7 @@ __global__ void __launch_bounds__(kBwdThreads, 1)
         Bias::template help<T, ROW, PASSES>(params, walk, memory);
       } else {
         add_sums(params, walk, memory, 0, 0);
+        if constexpr (ROUNDS) tell_last(params, walk, memory);
       }
     });
   } else {
@@ -578,6 +580,8 @@ __global__ void __launch_bounds__(kBwdThreads, 1)
       multiply<T, ROW, Bias, true, true>(params, walk, memory);
       // When the last tile's sums are taken, the place is empty once more than it is asked for: the barrier is as it was.
       named_sync(kDqEmpty + fresh_thread() / 128 - 1, 160);
+      if constexpr (ROUNDS)
+        if (hear_last(memory)) round_sums<T, ROW, Bias>(params, walk, 0);
     });
   }
   // The kernel after this one must not begin before the one beside it ends.
