@@ -47,8 +47,12 @@ constexpr int fwd_plain_shared_bytes(const FwdTile& t) {
 // With a dense bias: places for it, each warpgroup's rows in boxes of 64 x 64. 0: no kernel for the tile.
 constexpr int kFwdBiasRows = 64;
 constexpr int fwd_bias_bytes(const FwdTile& t) { return t.rows() * t.bc * 2; }
+// Heads up to 64: a unit matrix over the scale, times which a tile of bias is added by products.
+constexpr bool fwd_bias_unit(const FwdTile& t) { return t.d <= 64 && t.dv <= 64; }
+constexpr int fwd_bias_unit_bytes(const FwdTile& t) { return fwd_bias_unit(t) ? 64 * 128 : 0; }
 constexpr int fwd_bias_shared_bytes(const FwdTile& t, int q_stages, int bias_stages) {
-  return fwd_shared_bytes(t, q_stages) + bias_stages * (fwd_bias_bytes(t) + 2 * 8 * t.groups);
+  return fwd_shared_bytes(t, q_stages) + fwd_bias_unit_bytes(t) +
+         bias_stages * (fwd_bias_bytes(t) + 2 * 8 * t.groups);
 }
 // A second place for q, and what is left for the bias.
 constexpr int fwd_bias_q_stages(const FwdTile& t) {

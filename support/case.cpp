@@ -9,9 +9,11 @@
 namespace tandem::support {
 namespace {
 
+// Of those that are finite: a bias that hides a key adds no rounding.
 double largest(const std::vector<double>& values) {
   double x = 0;
-  for (double v : values) x = std::max(x, std::fabs(v));
+  for (double v : values)
+    if (std::isfinite(v)) x = std::max(x, std::fabs(v));
   return x;
 }
 

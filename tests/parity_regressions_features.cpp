@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <limits>
 
 #include "parity.h"
 
@@ -226,6 +227,39 @@ TEST_CASE("regression: softcap that forgets its factor, or its derivative" *
     p.gradients |= TANDEM_GRAD_BIAS;
     check(p, seed_of("softcap", uint64_t(cap * 2)), sparse());
   }
+}
+
+// cuda.sm90 multiplies a tile of the bias by a unit matrix, and 0 times infinity is NaN: for one that has infinities it turns
+// back, and adds some tiles after it in another way. Enough keys that it multiplies again.
+TEST_CASE("regression: minus infinity in a bias hides a key, and no other row's") {
+  const double hidden = -std::numeric_limits<double>::infinity();
+  const auto some = [](int64_t i, int64_t j) { return double((i * 5 + j * 3) % 7) / 4 - 1; };
+  struct Pattern {
+    const char* name;
+    std::function<bool(int64_t, int64_t)> hides;
+  };
+  const Pattern patterns[] = {
+      {"one key of one row", [](int64_t i, int64_t j) { return i == 70 && j == 300; }},
+      {"every few keys", [](int64_t i, int64_t j) { return (i + 2 * j) % 11 == 0; }},
+      {"keys behind the query", [](int64_t i, int64_t j) { return j > i; }},
+      {"the last keys", [](int64_t, int64_t j) { return j >= 250; }},
+      {"whole rows", [](int64_t i, int64_t) { return i % 64 == 9; }}};
+  for (const Pattern& pattern : patterns)
+    for (tandem_dtype dtype : {TANDEM_BF16, TANDEM_F16})
+      for (int64_t d : {64, 128}) {
+        if (!at_least(Tier::ci) && (dtype == TANDEM_F16) != (d == 128)) continue;
+        for (bool wide : {false, true}) {
+          if (wide && (!at_least(Tier::ci) || &pattern != patterns)) continue;
+          const Shape shape = {2, 2, 1, wide ? 72 : 200, wide ? 5400 : 520, d, d};
+          tandem_problem p = problem(TANDEM_FORWARD, dtype, shape, wide ? kNone : kBottomRight);
+          set_bias(p, dtype, 1, 2, p.seq_q);
+          check_filled(p, pattern.name, [&](Case& test) {
+            fill_overlay(test, Role::bias, [&](int64_t i, int64_t j) {
+              return pattern.hides(i, wide ? j % 4600 : j) ? hidden : some(i, j);
+            });
+          });
+        }
+      }
 }
 
 TEST_CASE("regression: alibi with Sq != Sk, and a bias per batch entry" *

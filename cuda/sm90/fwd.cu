@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "fwd_apart.cuh"
+#include "fwd_bias.cuh"
 
 namespace tandem {
 namespace cuda {
@@ -35,47 +36,6 @@ TANDEM_DEVICE void produce(const Params& params, const Shared<S>& shared) {
   }
   if (t >= 0) copy.v(t, head, batch);
 }
-
-// Where in a panel of a tile of bias a thread's first part is: panel_at() of row 16 (warp % 4) + lane % 16, piece lane / 16.
-TANDEM_DEVICE uint bias_part() {
-  const uint thread = uint(fresh_thread());
-  return (thread & 96) << 6 | (thread & 15) << 7 | (thread & 6) << 4 |
-         ((thread >> 4 ^ thread) & 1) << 4;
-}
-// A thread's part of a tile of bias, 16 keys at a time: the first AHEAD of them come before products are there, each later
-// one when one has been added.
-template <int N, int AHEAD>
-struct BiasTile {
-  uint at;
-  float factor;  // what it is multiplied by before it is added to products
-  uint r[AHEAD][4];
-  // In the order of pieces, so that panels differ by a number known here.
-  static TANDEM_DEVICE constexpr int keys(int n) { return n % (N / 64) * 4 + n / (N / 64); }
-  TANDEM_DEVICE void load(int n) {
-    load_matrices(r[n % AHEAD],
-                  (at ^ uint(keys(n) % 4 * 32)) + uint(keys(n) / 4 * 64 * kPanelBytes));
-  }
-  TANDEM_DEVICE void begin(uint first, const FwdBlock& u) {
-    at = first;
-    factor = plain_scale(u) ? reciprocal(fresh(u.scale)) : kLog2e;
-#pragma unroll
-    for (int n = 0; n < AHEAD; ++n) load(n);
-  }
-  template <typename T>
-  TANDEM_DEVICE void add(float (&s)[N / 2]) {
-#pragma unroll
-    for (int n = 0; n < N / 16; ++n) {
-      float* to = s + 8 * keys(n);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const uint x = r[n % AHEAD][i];
-        to[2 * i] = fmaf(T::low(x), factor, to[2 * i]);
-        to[2 * i + 1] = fmaf(T::high(x), factor, to[2 * i + 1]);
-      }
-      if (n + AHEAD < N / 16) load(n + AHEAD);
-    }
-  }
-};
 
 template <typename T, typename S, typename Params>
 TANDEM_DEVICE void consume(const Params& params, const Shared<S>& shared) {
@@ -113,21 +73,8 @@ TANDEM_DEVICE void consume(const Params& params, const Shared<S>& shared) {
     barrier_wait(shared.q_full(q_step.stage()), q_step.parity());
     barrier_wait(shared.k_full(k_step.stage()), k_step.parity());
   };
-  Step<S::BIAS ? S::BIAS_STAGES : 1> bias_step;
   const auto nothing = [&](const FwdPlace& at) { store_nothing<S>(u, params.push, at); };
 
-  // Where registers are short, the first of it comes only when products are there.
-  constexpr bool EARLY = S::BIAS && S::GROUPS == 2;
-  BiasTile<N, 2> bias_tile;
-  const auto begin_bias = [&] {
-    const int stage = bias_step.stage();
-    const uint part = bias_part();
-    barrier_wait(shared.bias_full(group, stage), bias_step.parity());
-    bias_tile.begin(shared.bias(group, stage) + part, u);
-  };
-  const auto early = [&] {
-    if constexpr (EARLY) begin_bias();
-  };
   Rounds<S> rounds(u);
   // The next tile, which q_step stands for.
   const auto next = [&](FwdPlace* to) {
@@ -160,13 +107,6 @@ TANDEM_DEVICE void consume(const Params& params, const Shared<S>& shared) {
       const float first = fresh(u.scale) * kLog2e;
 #pragma unroll
       for (int i = 0; i < N / 2; ++i) s[i] *= first;
-    }
-    if constexpr (S::BIAS) {
-      if constexpr (!EARLY) begin_bias();
-      bias_tile.template add<T>(s);
-      __syncwarp();
-      if (threadIdx.x % 32 == 0) barrier_arrive(shared.bias_empty(group, bias_step.stage()));
-      bias_step.next();
     }
     if (t < at.span.full_begin || t >= at.span.full_end)
       mask_tile<N>(s, rounds.band(), at.row0 + fresh_row(), t * N + fresh_col(), u.seq_kv,
@@ -210,7 +150,6 @@ TANDEM_DEVICE void consume(const Params& params, const Shared<S>& shared) {
   clear(o);
   wait_q_k();
   product_s();
-  early();
   wait<0>();
   release_k();
   score(at, at.span.end - 1);
@@ -224,11 +163,7 @@ TANDEM_DEVICE void consume(const Params& params, const Shared<S>& shared) {
       product_s();
       product_o();
       pass_turn<S>(group);
-      early();
-      if (EARLY && u.seq_kv > 0)
-        wait<1>();
-      else
-        wait<1>();
+      wait<1>();
       release_k();
       score(at, t);
       const bool rescale = softmax.step(s, scale, factor);
@@ -260,7 +195,6 @@ TANDEM_DEVICE void consume(const Params& params, const Shared<S>& shared) {
         product_s();
         product_o();
         pass_turn<S>(group);
-        early();
         wait<1>();
       } else {  // q takes a while to come
         wait_turn<S>(group);
@@ -268,7 +202,6 @@ TANDEM_DEVICE void consume(const Params& params, const Shared<S>& shared) {
         wait_q_k();
         product_s();
         pass_turn<S>(group);
-        early();
         wait<0>();
       }
       release_k();
@@ -294,6 +227,10 @@ __global__ void __launch_bounds__(FwdShape<ROW>::tile.threads(), 1)
     fwd(const __grid_constant__ Params params) {
   using S = FwdShape<ROW, SET>;
   const Shared<S> shared = begin_fwd<S>(params);
+  if constexpr (S::UNIT) {
+    write_unit<T, S>(params.block, shared);
+    __syncthreads();
+  }
   if (threadIdx.x < 128) {
     give_registers<S::PRODUCER>();
     if constexpr (S::LENGTHS) {
@@ -313,6 +250,8 @@ __global__ void __launch_bounds__(FwdShape<ROW>::tile.threads(), 1)
     take_registers<S::CONSUMER>();
     if constexpr (S::APART)
       consume_apart<T, S>(params, shared);
+    else if constexpr (S::BIAS)
+      consume_bias<T, S>(params, shared);
     else
       consume<T, S>(params, shared);
   }

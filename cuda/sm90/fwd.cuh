@@ -61,7 +61,9 @@ struct FwdShape {
                        BIAS_AT = V_AT + STAGES * V_BYTES;
   static constexpr int BIAS_STAGES = BIAS ? fwd_bias_stages(tile) : 0;
   static constexpr int BIAS_BYTES = BIAS ? 64 * N * 2 : 0;  // a stage of a warpgroup
-  static constexpr int BARRIERS_AT = BIAS_AT + BIAS_STAGES * GROUPS * BIAS_BYTES;
+  static constexpr bool UNIT = BIAS && fwd_bias_unit(tile);
+  static constexpr int UNIT_AT = BIAS_AT + BIAS_STAGES * GROUPS * BIAS_BYTES;
+  static constexpr int BARRIERS_AT = UNIT_AT + (UNIT ? fwd_bias_unit_bytes(tile) : 0);
 };
 
 // Shared memory by address, and its barriers.
@@ -85,6 +87,7 @@ struct Shared {
     return barrier(4 + 4 * S::STAGES + 2 * (group * S::BIAS_STAGES + stage));
   }
   TANDEM_DEVICE uint bias_empty(int group, int stage) const { return bias_full(group, stage) + 8; }
+  TANDEM_DEVICE uint unit() const { return at + S::UNIT_AT; }
   TANDEM_DEVICE void init() const {
     for (int n = 0; S::BIAS && n < S::GROUPS * S::BIAS_STAGES; ++n) {
       barrier_init(bias_full(0, n), 1);
@@ -343,16 +346,24 @@ struct Softmax {
   // when that has grown by more than a factor of 2^8: until then weights are at most 2^8, exact as ever.
   // Returns whether a factor is not 1, the same in the whole warp.
   TANDEM_DEVICE bool step(float (&s)[N / 2], float scale, float (&factor)[2]) {
+    return step(
+        s, scale, factor, [] { return true; }, [] {});
+  }
+  // sound() is asked, at the latest, where a product is NaN; false, and nothing has happened. Else checked() follows.
+  template <typename Sound, typename Checked>
+  TANDEM_DEVICE bool step(float (&s)[N / 2], float scale, float (&factor)[2], const Sound& sound,
+                          const Checked& checked) {
     // Seldom does a row need another m; who asks each thread for its own numbers does not wait for its row's maximum. Those
     // that are all negative count as 0.
     bool grown = false;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      grown |= __int_as_float(max(top_word<N>(s, r), 0)) * scale > m[r] + 8.f;
+      grown |= !(__int_as_float(max(top_word<N>(s, r), 0)) * scale <= m[r] + 8.f);
       factor[r] = 1.f;
     }
     grown = __any_sync(kAllLanes, grown);
     if (grown) {
+      if (!sound()) return false;
       float top[2];
       find_tops<N>(top, s);
       bool grows[2];
@@ -365,6 +376,7 @@ struct Softmax {
       }
       grown = __any_sync(kAllLanes, grows[0] | grows[1]);
     }
+    checked();
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       // Nothing visible yet: any finite number gives weights of 0.

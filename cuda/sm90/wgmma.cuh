@@ -72,6 +72,9 @@ struct Half {
     asm("cvt.rn.relu.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
     return r;
   }
+  static TANDEM_DEVICE bool finite(uint r) {  // both
+    return (r & 0x7fff) < 0x7c00 && (r >> 16 & 0x7fff) < 0x7c00;
+  }
   static TANDEM_DEVICE float low(uint r) { return __half2float(__ushort_as_half(ushort(r))); }
   static TANDEM_DEVICE float high(uint r) {
     return __half2float(__ushort_as_half(ushort(r >> 16)));
@@ -87,6 +90,9 @@ struct Bfloat {
     uint r;
     asm("cvt.rn.relu.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
     return r;
+  }
+  static TANDEM_DEVICE bool finite(uint r) {  // both
+    return (r & 0x7fff) < 0x7f80 && (r >> 16 & 0x7fff) < 0x7f80;
   }
   static TANDEM_DEVICE float low(uint r) { return __uint_as_float(r << 16); }
   static TANDEM_DEVICE float high(uint r) { return __uint_as_float(r & 0xffff0000u); }

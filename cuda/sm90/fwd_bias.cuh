@@ -1,0 +1,373 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// A dense bias in fwd: how a tile of it comes to the products of q and k.
+#ifndef TANDEM_CUDA_SM90_FWD_BIAS_CUH
+#define TANDEM_CUDA_SM90_FWD_BIAS_CUH
+#include <climits>
+
+#include "fwd_sets.cuh"
+
+namespace tandem {
+namespace cuda {
+namespace sm90 {
+
+// ---- added by each thread ----------------------------------------------------------------------------
+
+// Where in a panel of a tile of bias a thread's first part is: panel_at() of row 16 (warp % 4) + lane % 16, piece lane / 16.
+TANDEM_DEVICE uint bias_part() {
+  const uint thread = uint(fresh_thread());
+  return (thread & 96) << 6 | (thread & 15) << 7 | (thread & 6) << 4 |
+         ((thread >> 4 ^ thread) & 1) << 4;
+}
+// A thread's part of a tile of bias, 16 keys at a time: the first AHEAD of them come before products are there, each later
+// one when one has been added.
+template <int N, int AHEAD>
+struct BiasTile {
+  uint at;
+  float factor;  // what it is multiplied by before it is added to products
+  uint r[AHEAD][4];
+  // In the order of pieces, so that panels differ by a number known here.
+  static TANDEM_DEVICE constexpr int keys(int n) { return n % (N / 64) * 4 + n / (N / 64); }
+  TANDEM_DEVICE void load(int n) {
+    load_matrices(r[n % AHEAD],
+                  (at ^ uint(keys(n) % 4 * 32)) + uint(keys(n) / 4 * 64 * kPanelBytes));
+  }
+  TANDEM_DEVICE void begin(uint first, const FwdBlock& u) {
+    at = first;
+    factor = plain_scale(u) ? reciprocal(fresh(u.scale)) : kLog2e;
+#pragma unroll
+    for (int n = 0; n < AHEAD; ++n) load(n);
+  }
+  template <typename T>
+  TANDEM_DEVICE void add(float (&s)[N / 2]) {
+#pragma unroll
+    for (int n = 0; n < N / 16; ++n) {
+      float* to = s + 8 * keys(n);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const uint x = r[n % AHEAD][i];
+        to[2 * i] = fmaf(T::low(x), factor, to[2 * i]);
+        to[2 * i + 1] = fmaf(T::high(x), factor, to[2 * i + 1]);
+      }
+      if (n + AHEAD < N / 16) load(n + AHEAD);
+    }
+  }
+};
+
+// ---- a bias by products: a unit matrix over the scale times its tile --------------------------------
+// Nothing is rounded where 1 / scale is a power of two in 16 bits.
+TANDEM_DEVICE bool unit_scale(const FwdBlock& u) {
+  return u.scale >= 0x1p-14f && u.scale <= 0x1p14f && (__float_as_int(u.scale) & 0x7fffff) == 0;
+}
+// By all threads, a piece of it each; the barrier behind it is the caller's.
+template <typename T, typename S>
+TANDEM_DEVICE void write_unit(const FwdBlock& u, const Shared<S>& shared) {
+  static_assert(128 * (S::GROUPS + 1) == 64 * 8, "a thread for each piece");
+  const int row = int(threadIdx.x) / 8, piece = int(threadIdx.x) % 8;
+  uint x[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int col = 8 * piece + 2 * i;
+    x[i] = T::pack(col == row ? 1.f / u.scale : 0.f, col + 1 == row ? 1.f / u.scale : 0.f);
+  }
+  put_words(shared.unit() + panel_at(row, piece), int(x[0]), int(x[1]), int(x[2]), int(x[3]));
+  fence_async();
+}
+// Infinity times a zero of the unit matrix is NaN in all rows of the tile. A warp that meets NaN asks whether that is why: as
+// each warp of the group does then, for each has 16 of the rows, and all get the same answer.
+template <int N>
+TANDEM_DEVICE bool has_nan(const float (&s)[N / 2]) {
+  return __any_sync(kAllLanes, max(top_word<N>(s, 0), top_word<N>(s, 1)) > 0x7f800000);
+}
+template <typename T, typename S>
+TANDEM_DEVICE bool all_finite(uint tile) {
+  bool finite = true;
+#pragma unroll 1
+  for (uint at = 0; at < S::BIAS_BYTES; at += 512) {
+    const int4 x = get_words(tile + at + uint(fresh_thread()) % 32 * 16);
+    finite &= T::finite(x.x) & T::finite(x.y) & T::finite(x.z) & T::finite(x.w);
+  }
+  return __all_sync(kAllLanes, finite);
+}
+
+// S += the unit matrix times the tile.
+template <typename T, typename S>
+TANDEM_DEVICE void product_unit(float (&s)[S::N / 2], const Shared<S>& shared, int group,
+                                int stage) {
+  const uint64_t unit = along(shared.unit());
+  const uint64_t bias = across(shared.bias(group, stage), 64 * kPanelBytes);
+  fence();
+#pragma unroll
+  for (int n = 0; n < 4; ++n)
+    Product<T, S::N>::template from_shared<0, 1>(s, further(unit, 32 * n),
+                                                 further(bias, n * 16 * kPanelBytes), 1);
+  commit();
+}
+
+// ---- the computing warpgroups -----------------------------------------------------------------------
+
+// As consume() in fwd.cu, with two ways of a bias to S. Each thread adds it to the products of its own rows. Or, UNIT and where all
+// keys are visible, it comes by products; a tile in which these make NaN of infinities is begun again, and added by each thread, as
+// are those after it: who expects infinities does not lose time with them.
+template <typename T, typename S, typename Params>
+TANDEM_DEVICE void consume_bias(const Params& params, const Shared<S>& shared) {
+  constexpr int N = S::N;
+  // Two warpgroups have registers for all of Q, which then is not read from shared memory again and again, and for the first parts
+  // of the bias before products are there.
+  constexpr bool ROOM = S::GROUPS == 2;
+  constexpr uint kAdded = 64;  // so many tiles, then products are tried again
+  static_assert(S::Q_STAGES == 2 && S::TURNS, "q of the next tile comes early");
+  const FwdBlock& u = params.block;
+  const int group = __shfl_sync(kAllLanes, int(threadIdx.x) / 128 - 1, 0);
+  const bool speaks = threadIdx.x % 128 == 0;  // for its warpgroup
+  const float scale = plain_scale(u) ? u.scale * kLog2e : 1.f;
+  const uint64_t q_at = along(shared.q(0) + uint(group * 64 * kPanelBytes));
+  const uint64_t k_at = along(shared.k(0)), v_at = across(shared.v(0), S::K_PANEL);
+
+  float s[N / 2], o[S::DV / 2];
+  uint p[N / 4], q[ROOM ? S::D / 16 : 1][4];
+  Step<S::Q_STAGES> q_step;
+  Step<S::STAGES> k_step, v_step;
+  Step<S::BIAS_STAGES> bias_step;
+  uint products_from = 0;  // the step
+  if constexpr (S::UNIT) products_from = unit_scale(u) ? 0 : UINT_MAX;
+  const auto wait_q = [&] { barrier_wait(shared.q_full(q_step.stage()), q_step.parity()); };
+  const auto load_q = [&] {
+    if constexpr (ROOM) {
+      const uint from = shared.q(q_step.stage()) + uint(group * 64 * kPanelBytes) + bias_part();
+#pragma unroll
+      for (int n = 0; n < S::D / 16; ++n)
+        load_matrices(q[n], (from ^ uint(n % 4 * 32)) + uint(n / 4 * S::Q_PANEL));
+    }
+  };
+  const auto wait_k = [&] { barrier_wait(shared.k_full(k_step.stage()), k_step.parity()); };
+  const auto wait_bias = [&] {
+    barrier_wait(shared.bias_full(group, bias_step.stage()), bias_step.parity());
+  };
+  const auto product_s = [&] {
+    const uint64_t k = further(k_at, k_step.stage() * S::K_BYTES);
+    if constexpr (ROOM) {
+      fence();
+#pragma unroll
+      for (int n = 0; n < S::D / 16; ++n)
+        Product<T, N>::template from_registers<0>(s, q[n][0], q[n][1], q[n][2], q[n][3],
+                                                  further(k, n / 4 * S::K_PANEL + n % 4 * 32),
+                                                  n > 0);
+      commit();
+    } else {
+      // Formed anew: what loops kept of it would be registers.
+      uint stage = uint(q_step.stage());
+      asm volatile("" : "+r"(stage));
+      product_along<T, S>(s, further(q_at, int(stage) * S::Q_BYTES), k);
+    }
+  };
+  const auto product_o = [&] {
+    barrier_wait(shared.v_full(v_step.stage()), v_step.parity());
+    product_across<T, S>(o, p, further(v_at, v_step.stage() * S::V_BYTES));
+  };
+  const auto release_k = [&] {
+    if (speaks) barrier_arrive(shared.k_empty(k_step.stage()));
+    k_step.next();
+  };
+  const auto release_v = [&] {
+    if (speaks) barrier_arrive(shared.v_empty(v_step.stage()));
+    v_step.next();
+  };
+  const auto release_bias = [&] {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) barrier_arrive(shared.bias_empty(group, bias_step.stage()));
+    bias_step.next();
+  };
+  BiasTile<N, 2> bias_tile;
+  const auto begin_bias = [&] {
+    const uint part = bias_part();
+    wait_bias();
+    bias_tile.begin(shared.bias(group, bias_step.stage()) + part, u);
+  };
+  const auto early = [&] {
+    if constexpr (ROOM) begin_bias();
+  };
+  Rounds<S> rounds(u);
+  const auto masked = [&](const FwdPlace& at, int t) {
+    return t < at.span.full_begin || t >= at.span.full_end;
+  };
+  const auto score = [&](const FwdPlace& at, int t) {  // K has been let go of
+    if (!plain_scale(u)) {
+      const float first = fresh(u.scale) * kLog2e;
+#pragma unroll
+      for (int i = 0; i < N / 2; ++i) s[i] *= first;
+    }
+    if constexpr (!ROOM) begin_bias();
+    bias_tile.template add<T>(s);
+    if (masked(at, t))
+      mask_tile<N>(s, rounds.band(), at.row0 + fresh_row(), t * N + fresh_col(), u.seq_kv,
+                   -INFINITY);
+  };
+
+  FwdPlace at, to;
+  const auto nothing = [&](const FwdPlace& none) { store_nothing<S>(u, params.push, none); };
+  if (!rounds.next(&at, nothing)) return;
+  if (group == S::GROUPS - 1) pass_turn<S>(group);
+  float factor[2];
+  Softmax<N> softmax;
+  // A step of softmax over S with the bias added. Its place is let go of behind a vote on what was loaded from there: an arrival
+  // may overtake loads that nobody has waited for.
+  const auto step_added = [&](Softmax<N>* softmax) {
+    return softmax->step(
+        s, scale, factor, [] { return true; }, release_bias);
+  };
+  // A step of softmax over S with the bias by products. K and the bias stay until it is known that these do; false: they did not,
+  // S has been formed again, and is to be scored.
+  const auto step_products = [&](Softmax<N>* softmax, bool* rescale) {
+    bool sound = true;
+    *rescale = softmax->step(
+        s, scale, factor,
+        [&] {
+          sound = !has_nan<N>(s) || all_finite<T, S>(shared.bias(group, bias_step.stage()));
+          return sound;
+        },
+        [&] {
+          release_bias();
+          release_k();
+        });
+    if (sound) return true;
+    products_from = k_step.n + kAdded;
+    wait<0>();
+    product_s();
+    wait<0>();
+    release_k();
+    return false;
+  };
+  const auto end_o = [&](bool rescale) {
+    if (rescale) {
+#pragma unroll
+      for (int i = 0; i < S::DV / 2; ++i) o[i] *= factor[i / 2 % 2];
+    }
+    release_v();
+    pack_tile<T, N>(p, s);
+  };
+  const auto wait_o = [&] {  // behind a branch, as in consume()
+    settle(s);
+    if (u.seq_kv > 0) {
+      wait<0>();
+    } else {
+      wait<0>();
+      clear(o);
+    }
+  };
+  // The next keys, their bias added by each thread, ...
+  const auto added = [&](int t) {
+    wait_k();
+    wait_turn<S>(group);
+    product_s();
+    product_o();
+    pass_turn<S>(group);
+    early();
+    if (ROOM && u.seq_kv > 0)
+      wait<1>();
+    else
+      wait<1>();
+    release_k();
+    score(at, t);
+    const bool rescale = step_added(&softmax);
+    wait_o();
+    end_o(rescale);
+  };
+  // ... and by products.
+  const auto multiplied = [&](int t) {
+    wait_k();
+    wait_bias();
+    wait_turn<S>(group);
+    product_s();
+    product_unit<T, S>(s, shared, group, bias_step.stage());
+    product_o();
+    pass_turn<S>(group);
+    wait<1>();
+    bool rescale;
+    if (step_products(&softmax, &rescale)) {
+      wait_o();
+      end_o(rescale);
+    } else {
+      score(at, t);
+      rescale = step_added(&softmax);
+      end_o(rescale);
+    }
+  };
+
+  clear(o);
+  wait_q();
+  wait_k();
+  load_q();
+  product_s();
+  early();
+  wait<0>();
+  release_k();
+  score(at, at.span.end - 1);
+  step_added(&softmax);
+  pack_tile<T, N>(p, s);
+  for (;;) {
+#pragma unroll 1
+    for (int t = at.span.end - 2; t >= at.span.begin; --t) {
+      if constexpr (S::UNIT) {
+#pragma unroll 1
+        for (; k_step.n >= products_from && !masked(at, t); --t) multiplied(t);
+        if (t < at.span.begin) break;
+      }
+      added(t);
+    }
+    // The first keys of the next tile with the last ones of this.
+    if (speaks) barrier_arrive(shared.q_empty(q_step.stage()));
+    q_step.next();
+    const bool more = rounds.next(&to, nothing);
+    Softmax<N> next;
+    if (more) {
+      const int t = to.span.end - 1;
+      // Votes show the compiler that all threads go the same way.
+      const bool by_products =
+          S::UNIT && __any_sync(kAllLanes, k_step.n >= products_from && !masked(to, t));
+      wait_q();
+      wait_k();
+      load_q();
+      if (by_products) wait_bias();
+      wait_turn<S>(group);
+      product_s();
+      if constexpr (S::UNIT)
+        if (by_products) product_unit<T, S>(s, shared, group, bias_step.stage());
+      product_o();
+      pass_turn<S>(group);
+      early();
+      wait<1>();
+      bool ready = false, rescale;
+      if constexpr (S::UNIT)
+        if (by_products) ready = step_products(&next, &rescale);
+      if (!ready) {
+        if (!by_products) release_k();
+        score(to, t);
+        step_added(&next);
+      }
+      settle(s);
+    } else {
+      product_o();
+    }
+    wait<0>();
+    release_v();
+    float lse[2], inverse[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float l = quad_sum(softmax.l[r]);
+      lse[r] = l == 0.f ? -INFINITY : fmaf(softmax.m[r], kLn2, logf(l));
+      inverse[r] = l == 0.f ? 0.f : __frcp_rn(l);
+    }
+    store_lse(u, params.push, at, lse);
+    store_rows<T, S::DV>(o, inverse, params.push.o, u, at);
+    if (!more) break;
+    clear(o);
+    softmax = next;
+    at = to;
+    pack_tile<T, N>(p, s);
+  }
+}
+
+}  // namespace sm90
+}  // namespace cuda
+}  // namespace tandem
+#endif
