@@ -241,13 +241,11 @@ bool rounds_d_q(const Problem& p) {
 int64_t heads_ahead(const Problem& p, int64_t cores, int64_t tiles, int64_t beside) {
   const HopperSet set = hopper_set(p);
   const bool plain = set == HopperSet::plain && p.wants(TANDEM_GRAD_Q);
-  const bool clusters = set == HopperSet::bias && sums_in_clusters(p);
-  if (!plain && !clusters && set != HopperSet::lengths && set != HopperSet::full) return 0;
+  if (!plain && set != HopperSet::lengths && set != HopperSet::full) return 0;
   if (p.lengths_q == Lengths::packed || tiles == 0) return 0;
-  const int64_t entries = clusters ? p.batch : 1, at_once = tiles * entries;
   // As many as run at a time, and one more: a share is zero long before anybody adds to it.
-  const int64_t heads = std::max((cores + at_once - 1) / at_once, clusters ? 1 : beside) + 1;
-  return heads < p.heads_kv * p.batch / entries ? heads : 0;
+  const int64_t heads = std::max((cores + tiles - 1) / tiles, beside) + 1;
+  return heads < p.heads_kv * p.batch ? heads : 0;
 }
 
 bool sums_in_clusters(const Problem& p) {

@@ -487,39 +487,6 @@ struct Bias {
   }
 };
 
-// The multiplying warps, while nothing is there to be multiplied: this tile's share of the sums of d_q of a head that comes later,
-// in as many entries, every second one from its own on. Numbers of tiles are not claimed as in zero_share(): who waits for them
-// waits for workgroups that were started before it.
-TANDEM_DEVICE void zero_beside(const BwdDkvDqBiasParams& params, const Walk& walk, int entries) {
-  const auto& ahead = params.ahead;
-  if (walk.head_kv + ahead.heads >= ahead.heads_kv) return;
-  const uint tile = uint(walk.tile), count = (ahead.rows + (tile < ahead.more ? 1 : 0)) * 32;
-#pragma unroll 1
-  for (int n = 0; n < entries; ++n) {
-    const int head = (walk.batch + 2 * n) * ahead.heads_kv + walk.head_kv + ahead.heads;
-    float4* to =
-        reinterpret_cast<float4*>(params.push.d_q_sums) +
-        (int64_t(head) * ahead.rows_of_head + tile * ahead.rows + min(tile, ahead.more)) * 32;
-#pragma unroll 4
-    for (uint at = uint(fresh_thread()) - 128; at < count; at += 256)
-      to[at] = make_float4(0.f, 0.f, 0.f, 0.f);
-    fence_proxies();
-    named_sync<kDsWritten>(256);
-    if (fresh_thread() == 128) take_turn(reinterpret_cast<uint*>(ahead.words) + 2 * head + 1);
-  }
-}
-
-// The same, before they give anything to the warp that adds.
-TANDEM_DEVICE void await_beside(const BwdDkvDqBiasParams& params, const Walk& walk) {
-  const auto& ahead = params.ahead;
-  if (walk.head_kv < ahead.heads) return;
-  if (fresh_thread() == 128)
-    wait_turn(reinterpret_cast<const uint*>(ahead.words) + 2 * head_of_batch(params, walk) + 1,
-              params.block.tiles);
-  fence_proxies();
-  named_sync<kDsWritten>(256);
-}
-
 // One after the other, what the cluster works on, as often as its passes say: run(walk) for each, by all warps in their roles.
 // In between the barriers begin anew.
 template <int ROW, bool PASSES, typename Run>
@@ -565,7 +532,8 @@ TANDEM_DEVICE uint fetch(const BwdDkvDqBiasParams& params) {
   return next < uint(params.bias.items) ? next : Bias::kNothing;
 }
 
-template <typename T, int ROW, bool PASSES>
+// ROUNDS: the last workgroup of a head makes d_q of its sums. Apart, as registers are short, and for small problems alone.
+template <typename T, int ROW, bool PASSES, bool ROUNDS>
 __global__ void __launch_bounds__(kBwdThreads, 1)
     bwd_dkv_dq_bias(const __grid_constant__ BwdDkvDqBiasParams params) {
   const Memory<ROW, Bias> memory{shared_address(bwd_memory)};
@@ -603,19 +571,17 @@ __global__ void __launch_bounds__(kBwdThreads, 1)
         Bias::template help<T, ROW, PASSES>(params, walk, memory);
       } else {
         add_sums(params, walk, memory, 0, 0);
+        if constexpr (ROUNDS) tell_last(params, walk, memory);
       }
     });
   } else {
     take_registers<Bias::Registers::kMultiplying>();
     in_rounds<ROW, PASSES>(params, [&](const Memory<ROW, Bias>& memory, const Walk& walk) {
-      if (params.ahead.heads > 0) {
-        if (walk.part == 0 && (!PASSES || Bias::Now<ROW>(memory).pass() == 0))
-          zero_beside(params, walk, PASSES ? params.bias.passes : 1);
-        await_beside(params, walk);
-      }
       multiply<T, ROW, Bias, true, true>(params, walk, memory);
       // When the last tile's sums are taken, the place is empty once more than it is asked for: the barrier is as it was.
       named_sync(kDqEmpty + fresh_thread() / 128 - 1, 160);
+      if constexpr (ROUNDS)
+        if (hear_last(memory)) round_sums<T, ROW, Bias>(params, walk, 0);
     });
   }
   // The kernel after this one must not begin before the one beside it ends.

@@ -172,13 +172,10 @@ class CudaProgram final : public Program {
   }
   template <typename P>
   static cuda::Zeroing<P> zeroing(const Plan& plan, const P& dot, const Addresses& a) {
-    cuda::Zeroing<P> params{dot, 0, 0, 0, 0, 0, 0};
+    cuda::Zeroing<P> params{dot, 0, 0, 0, 0};
     if (plan.zeroed_size == 0) return params;
     params.zeroed = a.d_q_sums + plan.ahead.sums;
     params.zeroed_end = a.d_q_sums + plan.zeroed_size;
-    // With clusters the first heads of each entry.
-    params.pieces = sums_in_clusters(plan.problem) ? uint32_t(plan.problem.batch) : 1;
-    params.step = plan.ahead.sums / params.pieces;
     params.first = a.d_q_sums, params.first_end = a.d_q_sums + plan.ahead.first;
     return params;
   }
