@@ -60,8 +60,7 @@ TANDEM_DEVICE void put_zeros(const Zeroing<P>& z) {
                  groups = uint64_t(gridDim.x) * gridDim.y;
   const uint64_t thread = group * GROUP + threadIdx.x, threads = groups * GROUP;
   put_zeros(z.zeroed, z.zeroed_end, thread, threads);
-  for (uint n = 0; n < z.pieces; ++n)
-    put_zeros(z.first + n * z.step, z.first_end + n * z.step, thread, threads);
+  put_zeros(z.first, z.first_end, thread, threads);
 }
 
 // A thread has 8 elements of each of kFastDotRows rows, all on their way at once: with fewer the memory waits.

@@ -11,10 +11,7 @@ template <typename P>  // BwdDotParams or BwdDotFull
 struct Zeroing {
   P dot;
   uint64_t zeroed, zeroed_end;  // from a multiple of 16 to a multiple of 4
-  uint64_t first,
-      first_end;  // the same, and as many pieces of this length, so many bytes after each other
-  uint64_t step;
-  uint32_t pieces;
+  uint64_t first, first_end;    // the same
 };
 
 Kernel<Zeroing<BwdDotParams>> bwd_dot_zero_kernel(tandem_dtype dtype);

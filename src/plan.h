@@ -118,6 +118,8 @@ struct Plan {
   struct {
     uint64_t first = 0, sums = 0, words_offset = 0;
   } ahead;
+  // cuda.sm90, among them: who has added to the sums of a head, and who is done with it (hopper_tiles.h).
+  uint64_t d_q_counts_offset = 0, head_counts_offset = 0;
   // cuda.sm90, d_bias summed over the batch: parts of d_k and d_v, and who has come, zeroed with those (hopper_tiles.h).
   uint64_t tail_offset = 0, tail_counts_offset = 0, pass_sums_offset = 0;
   // cuda.sm90, entmax: bits of the tiles that hold support (hopper_tiles.h), unless every tile is visited.

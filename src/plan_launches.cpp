@@ -113,7 +113,11 @@ Vec<Stem> stems_of(const Problem& p, const Caps& caps, const PathRow& row, int f
     if (p.wants(TANDEM_GRAD_SLOPE | TANDEM_GRAD_SINK)) stems.push_back(Stem::bwd_head);
     return stems;
   }
-  if (fused_q) return {Stem::bwd_dot, Stem::bwd_dkv_dq, Stem::bwd_dq_cast};
+  if (fused_q) {
+    Vec<Stem> stems = {Stem::bwd_dot, Stem::bwd_dkv_dq};
+    if (!sm80_rounds(p)) stems.push_back(Stem::bwd_dq_cast);
+    return stems;
+  }
   const bool fuses = fixed >= 0 || is_sm90(row), fused_k = fuses && p.wants(TANDEM_GRAD_K);
   Vec<Stem> stems;
   bool dq = p.wants(TANDEM_GRAD_Q);
@@ -216,6 +220,10 @@ void join_launches(const Problem& p, const Caps& caps, const PathRow& row, Vec<L
   // Heads over kNarrowHeads.
   join(dq, dkv);
   join(head, dkv ? dkv : dq ? dq : find(Stem::bwd_dq_cast));
+  // Its last workgroup of a head of keys, of a small problem: to count who is done takes each a microsecond or two.
+  const Launch* narrow = find(Stem::bwd_dkv_dq);
+  if (head && narrow && !find(Stem::bwd_dq_cast))
+    head->joins = narrow->total <= uint64_t(cores_of(caps));
   if (!find(Stem::bwd_dkv_ddist)) return;
   // Of elastic softmax: sums of the rows' parts of d_tau, and those of d_dist_bias if they are few.
   if (head) head->joins = true;
@@ -479,6 +487,8 @@ void lay_out_workspace(Plan* plan) {
     if (fused->ampere >= 0) {
       place(true, &plan->d_q_sums_offset,
             rows_of_sums(p) * uint64_t(kAmpereTiles[fused->ampere].width));
+      place(!plan->find(Stem::bwd_dq_cast), &plan->d_q_counts_offset,
+            uint64_t(bwd_counts_bytes(p.batch, p.heads_kv)) / 4);
       plan->zeroed_size = end - plan->d_q_sums_offset;
       plan->workspace_size = end;
       return;
@@ -500,13 +510,17 @@ void lay_out_workspace(Plan* plan) {
       plan->ahead.sums = uint64_t(p.batch * p.heads_kv) * of_head;
       place(true, &plan->ahead.words_offset, uint64_t(bwd_ahead_bytes(p.batch, p.heads_kv)) / 4);
     }
-    uint64_t counts = 0;  // the last ones of what is zeroed
-    place(sums && rounds_d_q(p), &counts, uint64_t(bwd_counts_bytes(p.batch, p.heads_kv)) / 4);
+    place(sums && rounds_d_q(p), &plan->d_q_counts_offset,
+          uint64_t(bwd_counts_bytes(p.batch, p.heads_kv)) / 4);
+    const Launch* head = plan->find(Stem::bwd_head);
+    const bool heads_here = head && head->joins && !plan->find(Stem::bwd_dq_cast);
+    if (!sums) place(heads_here, &plan->d_q_sums_offset, 0);  // where zeroing begins
+    place(heads_here, &plan->head_counts_offset, uint64_t(bwd_head_counts_bytes(p.heads_kv)) / 4);
     const bool tail = sums && sums_in_clusters(p);
     const int64_t room = bwd_tail_room(fused->total);
     // And a number: how many tiles of keys were fetched.
     place(tail, &plan->tail_counts_offset, uint64_t(2 * room + 1));
-    if (sums) plan->zeroed_size = end - plan->d_q_sums_offset;
+    if (sums || heads_here) plan->zeroed_size = end - plan->d_q_sums_offset;
     place(tail, &plan->tail_offset, uint64_t(room * bwd_tail_floats(s)));
     place(tail && sums_in_passes(p, fused->total / p.batch), &plan->pass_sums_offset,
           uint64_t(kMaxPairs * bwd_pass_floats(s, p.heads_q / p.heads_kv, p.seq_q)));

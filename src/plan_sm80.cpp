@@ -3,6 +3,7 @@
 // there is simt's.
 #include <algorithm>
 
+#include "hopper_tiles.h"
 #include "planner.h"
 
 namespace tandem {
@@ -57,6 +58,14 @@ bool sm80_fuses(const Problem& p) {
   return p.backward && p.extras().empty() && !p.deterministic && p.wants(TANDEM_GRAD_Q) &&
          p.wants(TANDEM_GRAD_K | TANDEM_GRAD_V) &&
          p.batch * p.heads_q * p.seq_q * p.heads_kv * p.seq_kv != 0;
+}
+
+// Of f32 alone: the other kernels have no registers for it. A launch of its own would be faster, but a small problem has fewer
+// launches to record.
+bool sm80_rounds(const Problem& p) {
+  const int64_t bytes = p.heads_q * p.seq_q * p.head_dim * 4;
+  return p.dtype == TANDEM_F32 && bytes <= kFewRoundedBytes * p.heads_kv &&
+         p.batch * bytes <= kAllRoundedBytes;
 }
 
 bool choose_sm80_tiles(const Problem& p, const Caps& caps, const PathRow& row, bool fused_q,

@@ -233,9 +233,11 @@ HopperSet hopper_set(const Problem& p) {
 }
 
 bool rounds_d_q(const Problem& p) {
+  const int64_t bytes = p.heads_q * p.seq_q * p.head_dim * 4;
   const HopperSet set = hopper_set(p);
-  return p.wants(TANDEM_GRAD_Q) && set != HopperSet::bias && set != HopperSet::all &&
-         p.heads_q / p.heads_kv * p.seq_q * p.head_dim * 4 <= kRoundedBytes;
+  const bool few = set == HopperSet::bias || set == HopperSet::all;
+  return p.wants(TANDEM_GRAD_Q) && bytes <= (few ? kFewRoundedBytes : kRoundedBytes) * p.heads_kv &&
+         (!few || p.batch * bytes <= kAllRoundedBytes);
 }
 
 int64_t heads_ahead(const Problem& p, int64_t cores, int64_t tiles, int64_t beside) {
@@ -253,7 +255,8 @@ bool sums_in_clusters(const Problem& p) {
 }
 
 bool sums_in_passes(const Problem& p, int64_t walks) {
-  return sums_in_clusters(p) && !p.deterministic && p.batch >= 4 && p.batch % 2 == 0 && walks >= 64;
+  return sums_in_clusters(p) && !p.deterministic && p.batch >= 4 && p.batch % 2 == 0 &&
+         walks >= 64 && !rounds_d_q(p);
 }
 
 String sm90_refusal(const Problem& p, const Caps& caps) {

@@ -52,6 +52,8 @@ bool choose_sm80_tiles(const Problem& p, const Caps& caps, const PathRow& row, b
                        const Refuse& refuse, Form* form);
 // Whether bwd_dkv_dq may run instead of bwd_dkv and bwd_dq: with sums of d_q in any order.
 bool sm80_fuses(const Problem& p);
+// Then, whether bwd_dkv_dq leaves d_q itself, not sums of it for bwd_dq_cast.
+bool sm80_rounds(const Problem& p);
 
 // plan_launches.cpp. fixed: a row of kFixed, -1 for none. fused_q: with bwd_dkv_dq, on cuda.sm80. A launch whose output is
 // empty is left out. make_launches() says why it cannot; "" if it can.

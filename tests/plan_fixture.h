@@ -18,6 +18,12 @@ namespace plan_fixture {
 
 using namespace tandem;
 
+// f32 on sm80: whether the sums of d_q are few enough to be rounded by the last workgroup of a head.
+inline bool sums_few(const Problem& p) {
+  const int64_t all = p.batch * p.heads_q * p.seq_q * p.head_dim;
+  return p.dtype == TANDEM_F32 && all <= (1 << 20) && all <= 65536 * p.batch * p.heads_kv;
+}
+
 struct Profile {
   const char* id;
   Caps caps;

@@ -92,8 +92,13 @@ void check_ampere_launch(const Plan& plan, const Caps& caps, const Launch& l) {
   if (t.stem == Stem::bwd_dkv_dq) {  // sums of d_q in whole blocks of rows, zeroed at each execute
     CHECK(!p.deterministic);
     CHECK(plan.unordered() == TANDEM_GRAD_Q);
+    const bool rounds = !plan.find(Stem::bwd_dq_cast);  // a count for each head of keys
+    CHECK(rounds == (sums_few(p)));
     CHECK(plan.zeroed_size ==
-          uint64_t(p.batch * p.heads_q * ((p.seq_q + 63) / 64) * 64) * uint64_t(t.width) * 4);
+          uint64_t(p.batch * p.heads_q * ((p.seq_q + 63) / 64) * 64) * uint64_t(t.width) * 4 +
+              uint64_t(rounds ? 4 * p.batch * p.heads_kv : 0));
+    CHECK(plan.d_q_counts_offset ==
+          (rounds ? plan.workspace_size - uint64_t(4 * p.batch * p.heads_kv) : 0));
     CHECK(plan.workspace_size == plan.d_q_sums_offset + plan.zeroed_size);
   }
 }
@@ -168,7 +173,8 @@ std::vector<Stem> needed(const Problem& p, bool split, bool fused, bool always_d
   if (split) s.push_back(Stem::fwd_join);
   if (p.backward && fused) {
     s = {Stem::bwd_dot, Stem::bwd_dkv_dq};
-    const bool rounds = always_delta && rounds_d_q(p);  // on sm90
+    const bool rounds = always_delta ? rounds_d_q(p)  // on sm90
+                                     : sums_few(p);
     if ((p.gradients & TANDEM_GRAD_Q) && !rounds) s.push_back(Stem::bwd_dq_cast);
     return s;
   }

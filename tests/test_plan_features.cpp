@@ -80,7 +80,7 @@ bool expects(const Plan& plan, Stem stem) {
       return fused;
     case Stem::bwd_dq_cast:
       return fused && p.wants(TANDEM_GRAD_Q) &&
-             !(std::string(plan.path) == "sm90" && rounds_d_q(p));
+             !(std::string(plan.path) == "sm90" ? rounds_d_q(p) : sums_few(p));
     case Stem::fwd:
       return !p.backward && q;
     case Stem::bwd_row_dq:
@@ -220,6 +220,7 @@ void check_plan(const Plan& plan, const Caps& caps) {
     if (fused->ampere >= 0) {
       piece(plan.d_q_sums_offset,
             heads * ampere_row_blocks(p.seq_q) * 64 * kAmpereTiles[fused->ampere].width);
+      if (!plan.find(Stem::bwd_dq_cast)) piece(plan.d_q_counts_offset, p.batch * p.heads_kv);
     } else {
       const BwdShape& s = kBwdShapes[fused->hopper];
       int64_t rows_of_head = p.seq_q;
@@ -229,12 +230,17 @@ void check_plan(const Plan& plan, const Caps& caps) {
       }
       piece(plan.d_q_sums_offset, bwd_sums_bytes(s, heads, rows_of_head) / 4);
       if (p.deterministic) piece(plan.turns_offset, bwd_turns_bytes(s, heads, rows_of_head) / 4);
-      if (rounds_d_q(p)) {  // counts of the heads of keys
-        const int64_t count = p.batch * p.heads_kv;
-        piece(plan.workspace_size - 4 * uint64_t(count), count);
-      }
+      if (rounds_d_q(p)) piece(plan.d_q_counts_offset, p.batch * p.heads_kv);
     }
     CHECK(plan.zeroed_size == plan.workspace_size - plan.d_q_sums_offset);
+  }
+  // Counts of who is done with a head, where no bwd_head comes.
+  if (const Launch* fused = plan.find(Stem::bwd_dkv_dq), *head = plan.find(Stem::bwd_head);
+      fused && head && head->joins && !plan.find(Stem::bwd_dq_cast)) {
+    piece(plan.head_counts_offset, p.heads_kv);
+    CHECK(plan.zeroed_size == plan.workspace_size - plan.d_q_sums_offset);
+  } else {
+    CHECK(plan.head_counts_offset == 0);
   }
   std::sort(pieces.begin(), pieces.end(),
             [](const Piece& a, const Piece& b) { return a.begin < b.begin; });

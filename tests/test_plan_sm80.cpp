@@ -29,7 +29,7 @@ TEST_CASE("sm80 takes plain f32 attention, with sums of d_q in any order unless 
     const std::string line = "bwd f32 b2 hq4 hk2 sq500 sk700 d64 causal_bottom_right";
     const Plan fused = plan_of(line, id), fixed = plan_of(line + " deterministic", id);
     CHECK(std::string(fused.path) == "sm80");
-    CHECK(stems(fused) == "bwd_dot bwd_dkv_dq bwd_dq_cast");
+    CHECK(stems(fused) == "bwd_dot bwd_dkv_dq");
     CHECK(fused.unordered() == TANDEM_GRAD_Q);
     CHECK(std::string(fixed.path) == "sm80");
     CHECK(stems(fixed) == "bwd_dot bwd_dkv bwd_dq");
@@ -50,7 +50,8 @@ TEST_CASE("sm80 rounds f32 operands where TANDEM_FLAG_TF32 allows it") {
   const Plan plan = plan_of("bwd f32 b2 hq4 sq500 d64 tf32");
   for (const Launch& l : plan.launches)
     CHECK(l.tf32 == (l.ampere >= 0 && l.stem != Stem::bwd_dq_cast));
-  CHECK(stems(plan) == "bwd_dot bwd_dkv_dq bwd_dq_cast");
+  CHECK(stems(plan) == "bwd_dot bwd_dkv_dq");
+  CHECK(stems(plan_of("bwd f32 b2 hq4 sq3000 d64 tf32")) == "bwd_dot bwd_dkv_dq bwd_dq_cast");
 }
 
 TEST_CASE("sm80 leaves f32 problems with optional inputs and wide heads to simt, and says so") {

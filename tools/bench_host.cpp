@@ -101,7 +101,8 @@ std::vector<double> HostRun::execute_us(const support::Plan& plan) {
   session_.time(plan, args, once);
   record();  // the driver's memory for so many commands
   us.clear();
-  for (int round = 0; round < 16; ++round) record();
+  // Over a while: other work on the machine's cores comes and goes.
+  for (int round = 0; round < 64; ++round) record();
   return us;
 }
 
@@ -124,20 +125,41 @@ void HostRun::add_rows(std::vector<Result>* rows) {
   rows->push_back(row("execute", execute_us(plan)));
 }
 
+// One of each kind of plan: with other kernels, launches or parameters.
+std::vector<std::string> small_lines(bool on_cpu) {
+  const std::string type = on_cpu ? "f32" : "bf16", rows = on_cpu ? "16" : "512",
+                    sizes = type + " hq2 sq" + rows, small = sizes + (on_cpu ? " d64" : " d128"),
+                    bias = " bias:" + type + ":1x2x" + rows + " d_bias:" + type + " grads=qkvb",
+                    packed = on_cpu ? "32" : "1024";
+  std::vector<std::string> lines = {
+      "fwd " + small,
+      "bwd " + small,
+      "bwd " + small + " deterministic",
+      "fwd " + sizes + " d256",
+      "bwd " + sizes + " d256",
+      "bwd " + small + " sink grads=qkvs",
+      "bwd " + small + " alibi grads=qkva",
+      "bwd " + small + " keep:1x1x" + rows + " dropout=0.1",
+      "bwd " + small + " keep:1x1x" + rows + " sink grads=qkvs",
+      "bwd b4 " + small + " q_packed=" + packed + " kv_packed=" + packed,
+      "bwd " + small + bias,
+      "bwd b4 " + small + bias,
+      "bwd " + small + " entmax=1.5",
+      "bwd " + small + " causal_top_left elastic dist=8 grads=qkvdt",
+      "bwd " + small + " softcap=20 alibi sink keep:1x1x" + rows + " dropout=0.1 bias:f32:1x2x" +
+          rows + " d_bias:f32 grads=qkvbas"};
+  // f32, and more rows than a small problem has, which take the work of some launches elsewhere.
+  if (!on_cpu) lines.insert(lines.end(), {"bwd f32 hq2 sq512 d128", "bwd bf16 hq2 sq4096 d128"});
+  return lines;
+}
+
 }  // namespace
 
 std::vector<Result> host_rows(support::Session& session, const std::vector<std::string>& given,
                               const support::TimeOptions& warmup) {
   // Small, so that a GPU is done with them sooner than the host; on a CPU the work itself is timed.
   std::vector<std::string> lines = given;
-  if (lines.empty()) {
-    const std::string sizes = session.on_cpu() ? "f32 hq2 sq16 d64" : "bf16 hq2 sq512 d128";
-    const std::string rows = session.on_cpu() ? "16" : "512";
-    lines = {"fwd " + sizes, "bwd " + sizes,
-             "bwd " + sizes + " causal_top_left elastic dist=8 grads=qkvdt",
-             "bwd " + sizes + " softcap=20 alibi sink keep:1x1x" + rows +
-                 " dropout=0.1 bias:f32:1x2x" + rows + " d_bias:f32 grads=qkvbas"};
-  }
+  if (lines.empty()) lines = small_lines(session.on_cpu());
   std::vector<Result> rows;
   for (const std::string& line : lines) {
     fmt::print(stderr, "{}: {}\n", session.name(), line);

@@ -61,6 +61,58 @@ TANDEM_DEVICE void product_of_two(float (&s)[1][N][4], float (&dp)[1][N][4],
   }
 }
 
+// Whether a workgroup is the last one of `all` to come here; it then sees what the others have left in global memory, but by way
+// of the second-level cache.
+TANDEM_DEVICE bool comes_last(uint64_t count, uint all) {
+  uint* const at = reinterpret_cast<uint*>(count);
+#if defined(__CUDACC__)
+  __threadfence();
+  __syncthreads();
+  const bool last = __syncthreads_or(threadIdx.x == 0 && atomicAdd(at, 1u) + 1 == all);
+  __threadfence();
+  return last;
+#else
+  __syncthreads();
+  return __syncthreads_or(threadIdx.x == 0 && ++*at == all);
+#endif
+}
+TANDEM_DEVICE float4 load_sums(const float4* at) {
+#if defined(__CUDACC__)
+  return __ldcg(at);
+#else
+  return *at;
+#endif
+}
+
+// d_q of the query heads of a head of keys, of f32: with other operands registers do not suffice. A piece is 16 rows of a panel.
+template <typename T, int PANELS, int WARPS>
+TANDEM_DEVICE void round_sums(const BwdDkvDqParams& params, int batch, int head_kv) {
+  const BwdDkvDqBlock& u = params.block;
+  const Lane me;
+  const int blocks = (u.seq_q + 63) / 64, pieces = 4 * blocks * PANELS;
+  for (int n = 0; n < u.group; ++n) {
+    const int head = head_kv * u.group + n;
+    const float4* sums = reinterpret_cast<const float4*>(params.push.d_q_sums) +
+                         (int64_t(batch) * u.heads_q + head) * blocks * PANELS * 1024 +
+                         threadIdx.x % 32;
+#pragma unroll 1
+    for (int piece = me.warp; piece < pieces; piece += WARPS) {
+      const int panel = piece % PANELS, part = piece / PANELS;
+      const float4* from = sums + (int64_t(part / 4) * PANELS + panel) * 1024 + part % 4 * 32;
+      float x[1][8][4];
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        const float4 four = load_sums(from + 128 * i);
+        x[0][i][0] = four.x, x[0][i][1] = four.y, x[0][i][2] = four.z, x[0][i][3] = four.w;
+      }
+      View<T> to = make_view<T>(params.d_q.address, params.d_q.strides, batch, head, u.seq_q,
+                                u.head_dim - 64 * panel, params.d_q.wide != 0);
+      to.base += 64 * panel * params.d_q.strides.d;
+      store_columns(to, 16 * part + me.g, x, [&](float sum, int, int) { return sum * u.scale; });
+    }
+  }
+}
+
 template <typename T, int ROW>
 __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
     bwd_dkv_dq(const __grid_constant__ BwdDkvDqParams params) {
@@ -268,6 +320,12 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
     store_rows<W>(
         make_view<T>(push.d_v, u.d_v, at.batch, at.head, u.seq_kv, u.head_dim_v, params.wide & 32u),
         row0, v_tile, own, d_v, [](float x, int, int) { return x; }, feature);
+  if constexpr (kIsF32<T>) {
+    if (params.d_q.address &&
+        comes_last(params.d_q.counts + 4 * uint64_t(at.batch * (u.heads_q / u.group) + at.head),
+                   u.tiles))
+      round_sums<T, PANELS, S::WARPS>(params, at.batch, at.head);
+  }
 }
 
 }  // namespace sm80

@@ -29,6 +29,13 @@ struct BwdDkvDqParams {
   BwdDkvDqPush push;
   uint64_t q, k, v, d_o;
   uint wide;  // as in bwd_dkv.inc
+  // f32: if the last workgroup of a head of keys makes d_q of the sums itself, in place of bwd_dq_cast.
+  struct {
+    uint wide;
+    Strides strides;
+    uint64_t address;  // 0: it does not
+    uint64_t counts;   // [B, Hk], zeroed before: how many tiles of keys have added to the sums
+  } d_q;
 };
 
 struct BwdDqCastParams {

@@ -21,6 +21,12 @@ struct BwdDkvDqParams {
     uint64_t address;  // 0: it does not
     uint64_t counts;   // [B, Hk], zeroed before: how many tiles of keys have added to the sums
   } d_q;
+  // If the last workgroup of a head of keys, of all entries, sums d_sink and d_slope of its query heads. Where one of the two is not
+  // wanted its address is 0.
+  struct {
+    uint64_t counts;  // [Hk], zeroed before: how many tiles of keys are done; 0: it does not
+    uint64_t sink, d_sink, d_slope;
+  } heads;
   int beside;  // in a fixed order of sums: of how many heads the tiles of keys are started side by side; else 0
   // Zeros under the sums of d_q (bwd_zeros.cuh): two words a head of keys [B, Hk], zeroed before; how many heads later those sums
   // are that a workgroup zeroes (0: all were zeroed before), of how many; and, of 512 bytes, those of a head, and
@@ -131,8 +137,10 @@ struct BwdDqCastParams {
 // bwd_shared_bytes() of shared memory.
 Kernel<BwdDkvDqParams> bwd_dkv_dq_kernel(tandem_dtype dtype, int row, bool grad_q, bool grad_kv);
 // Head sizes up to 128. bwd_bias_shared_bytes() of shared memory. All gradients; where d_q is not wanted, its sums are formed
-// nevertheless. passes: in clusters of two that go through each tile several times.
-Kernel<BwdDkvDqBiasParams> bwd_dkv_dq_bias_kernel(tandem_dtype dtype, int row, bool passes);
+// nevertheless. passes: in clusters of two that go through each tile several times; rounds: the last workgroup of a head makes d_q,
+// whose address params.d_q must have.
+enum class BiasForm { whole, passes, rounds };
+Kernel<BwdDkvDqBiasParams> bwd_dkv_dq_bias_kernel(tandem_dtype dtype, int row, BiasForm form);
 // Head sizes up to 128: lengths alone, or whatever of its parameters; bwd_lengths_shared_bytes(). All gradients, as above.
 Kernel<BwdDkvDqFullParams> bwd_dkv_dq_lengths_kernel(tandem_dtype dtype, int row);
 Kernel<BwdDkvDqFullParams> bwd_dkv_dq_full_kernel(tandem_dtype dtype, int row);

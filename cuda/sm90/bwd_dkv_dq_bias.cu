@@ -7,21 +7,26 @@ namespace cuda {
 namespace sm90 {
 namespace {
 
-template <typename T, int ROW, bool PASSES>
+template <typename T, bool PASSES, bool ROUNDS, int ROW = 0>
 Kernel<BwdDkvDqBiasParams> select(int row) {
   if constexpr (ROW < kBwdShapeCount) {
-    if (row != ROW) return select<T, ROW + 1, PASSES>(row);
-    if constexpr (!kBwdShapes[ROW].wide) return bwd_dkv_dq_bias<T, ROW, PASSES>;
+    if (row != ROW) return select<T, PASSES, ROUNDS, ROW + 1>(row);
+    if constexpr (!kBwdShapes[ROW].wide) return bwd_dkv_dq_bias<T, ROW, PASSES, ROUNDS>;
   }
   return nullptr;
+}
+template <typename T>
+Kernel<BwdDkvDqBiasParams> select(int row, BiasForm form) {
+  return form == BiasForm::passes   ? select<T, true, false>(row)
+         : form == BiasForm::rounds ? select<T, false, true>(row)
+                                    : select<T, false, false>(row);
 }
 
 }  // namespace
 
-Kernel<BwdDkvDqBiasParams> bwd_dkv_dq_bias_kernel(tandem_dtype dtype, int row, bool passes) {
-  if (dtype == TANDEM_F16) return passes ? select<Half, 0, true>(row) : select<Half, 0, false>(row);
-  if (dtype != TANDEM_BF16) return nullptr;
-  return passes ? select<Bfloat, 0, true>(row) : select<Bfloat, 0, false>(row);
+Kernel<BwdDkvDqBiasParams> bwd_dkv_dq_bias_kernel(tandem_dtype dtype, int row, BiasForm form) {
+  if (dtype == TANDEM_F16) return select<Half>(row, form);
+  return dtype == TANDEM_BF16 ? select<Bfloat>(row, form) : nullptr;
 }
 
 }  // namespace sm90

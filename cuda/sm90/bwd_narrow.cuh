@@ -12,6 +12,8 @@
 // Set says which optional inputs there are (bwd_sets.cuh).
 #ifndef TANDEM_CUDA_SM90_BWD_NARROW_CUH
 #define TANDEM_CUDA_SM90_BWD_NARROW_CUH
+#include <type_traits>
+
 #include "bwd_round.cuh"
 #include "bwd_sets.cuh"
 #include "bwd_zeros.cuh"
@@ -19,6 +21,21 @@
 namespace tandem {
 namespace cuda {
 namespace sm90 {
+
+// The warp that has added: whether the workgroup is the last one of its head. Nobody reads lse any more.
+template <int ROW, typename Set>
+TANDEM_DEVICE void tell_last(const typename Set::Params& params, const Walk& walk,
+                             const Memory<ROW, Set>& memory) {
+  if (threadIdx.x % 32 == 0) put_shared(memory.lse(0), is_last<Set>(params, walk) ? 1.f : 0.f);
+  __syncwarp();
+  named_arrive<kSummed>(288);
+}
+// The multiplying ones.
+template <int ROW, typename Set>
+TANDEM_DEVICE bool hear_last(const Memory<ROW, Set>& memory) {
+  named_sync<kSummed>(288);
+  return shared_float2(memory.lse(0)).x != 0.f;
+}
 
 // What the multiplying warpgroups leave of dQ is added to the sums in the workspace; adder: 0, or 1 for every second tile.
 // packed_tiles: that a head has of packed queries (bwd_packed_tiles()), else 0.
@@ -79,12 +96,7 @@ TANDEM_DEVICE void add_sums(const typename Set::Params& params, const Walk& walk
     named_sync<kAdded>(64);
     if (adder == 1) return;
   }
-  if constexpr (!kDense<Set>) {
-    // Nobody reads lse any more.
-    if (one) put_shared(memory.lse(0), is_last(params, walk) ? 1.f : 0.f);
-    __syncwarp();
-    named_arrive<kSummed>(288);
-  }
+  if constexpr (!kDense<Set>) tell_last(params, walk, memory);
 }
 
 template <typename T, int ROW, typename Set, bool GRAD_Q, bool GRAD_KV>
@@ -283,10 +295,10 @@ __global__ void __launch_bounds__(kBwdThreads, 1)
     take_registers<Set::Registers::kMultiplying>();
     multiply<T, ROW, Set, GRAD_Q, GRAD_KV>(params, walk, memory);
     if constexpr (GRAD_Q) {
-      named_sync<kSummed>(288);
-      if (shared_float2(memory.lse(0)).x != 0.f)
-        round_sums<T, ROW, Set>(params, walk, packed_tiles);
+      if (hear_last(memory)) round_sums<T, ROW, Set>(params, walk, packed_tiles);
     }
+    if constexpr (std::is_base_of<BwdDkvDqParams, typename Set::Params>::value)
+      sum_heads<Set>(params, walk, memory.q(0));
   }
   Set::leave();
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// d_q from the f32 sums of bwd_dkv_dq, in the kernel that forms them: of the workgroups of a head of keys, the one that is the last
-// to have added its part rounds all rows of the query heads that read it.
+// What the last workgroup of a head does in bwd_dkv_dq. d_q from the f32 sums, in the kernel that forms them: of the workgroups of a
+// head of keys, the one that is the last to have added its part rounds all rows of the query heads that read it. And what bwd_head
+// would: the last one over all batch entries sums d_sink and d_slope.
 //
 // How sums get from those who add to who rounds. Bulk adds are of the async proxy; cp.async.bulk.wait_group (not .read) ends when
 // they are done and can be seen by the thread that gave them, in the generic proxy, too. That thread, if need be behind a barrier
@@ -26,19 +27,26 @@ TANDEM_DEVICE int64_t first_tile(const BwdDkvDqBlock& u, const Walk& walk, int h
   return (int64_t(walk.batch) * u.heads_q + head) * ((u.seq_q + kBr - 1) / kBr);
 }
 
-// One thread, whose adds are done. Whether all workgroups of the head have come here.
-template <typename Params>
-TANDEM_DEVICE bool is_last(const Params& params, const Walk& walk) {
+TANDEM_DEVICE uint count_up(uint64_t count, uint by) {
+  uint before;
+  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;"
+               : "=r"(before)
+               : "l"(count), "r"(by)
+               : "memory");
+  return before + by;
+}
+
+// One thread, whose adds are done. Whether all workgroups of the head have come here; one that has a part of a tile of keys
+// counts as a part.
+template <typename Set>
+TANDEM_DEVICE bool is_last(const typename Set::Params& params, const Walk& walk) {
   if (!params.d_q.address) return false;
   const BwdDkvDqBlock& u = params.block;
-  const uint64_t count =
-      params.d_q.counts + 4 * uint64_t(walk.batch * (u.heads_q / u.group) + walk.head_kv);
-  uint before;
-  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;"
-               : "=r"(before)
-               : "l"(count)
-               : "memory");
-  return before + 1 == u.tiles;
+  uint parts = 1;
+  if constexpr (kDense<Set>) parts = uint(params.bias.parts);
+  return count_up(
+             params.d_q.counts + 4 * uint64_t(walk.batch * (u.heads_q / u.group) + walk.head_kv),
+             walk.parts > 1 ? 1u : parts) == u.tiles * parts;
 }
 
 // Lane n of four gives x[m] to lane m, whose x[n] it becomes.
@@ -132,6 +140,81 @@ TANDEM_DEVICE void round_sums(const typename Set::Params& params, const Walk& wa
       for (int m = 0; m < 2; ++m) {
         const int at = piece + m * kWarps;
         if (at < pieces) out.template put<T>(at / panels * 16, at % panels * 64, x[m], u.scale);
+      }
+    }
+  }
+}
+
+// The sum of part(n), n < count, in one thread: each of the 256 multiplying ones takes every 256th, ascending, and their sums are
+// added in a fixed order. scratch: 8 numbers in shared memory, which nobody reads any more.
+template <typename Part>
+TANDEM_DEVICE float sum_parts(uint scratch, int count, const Part& part) {
+  const int thread = int(threadIdx.x) - 128;
+  float sum = 0.f;
+#pragma unroll 1
+  for (int n = thread; n < count; n += 4 * 256) {
+    float x[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) x[i] = n + 256 * i < count ? part(n + 256 * i) : 0.f;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sum += x[i];
+  }
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(kAllLanes, sum, step);
+  named_sync<kDsWritten>(256);
+  if (thread % 32 == 0) put_shared(scratch + uint(thread / 32 * 4), sum);
+  named_sync<kDsWritten>(256);
+  sum = 0.f;
+#pragma unroll
+  for (int n = 0; n < 8; n += 2) {
+    const float2 two = shared_float2(scratch + uint(4 * n));
+    sum += two.x;
+    sum += two.y;
+  }
+  return sum;
+}
+
+// d_sink and d_slope of the query heads of a head of keys, by the multiplying warps of the last workgroup that is done with it. Parts of
+// d_slope are written by those warps themselves; each thread lets its own be seen before the one that counts does.
+template <typename Set>
+TANDEM_DEVICE void sum_heads(const typename Set::Params& params, const Walk& walk, uint scratch) {
+  if (!params.heads.counts) return;
+  const BwdDkvDqBlock& u = params.block;
+  const int batch = int(u.total / u.tiles) / (u.heads_q / u.group);
+  __threadfence();
+  named_sync<kDsWritten>(256);
+  if (threadIdx.x == 128)
+    put_shared(scratch, count_up(params.heads.counts + 4 * uint64_t(walk.head_kv), 1) ==
+                                u.tiles * uint(batch)
+                            ? 1.f
+                            : 0.f);
+  named_sync<kDsWritten>(256);
+  if (shared_float2(scratch).x == 0.f) return;
+  __threadfence();
+#pragma unroll 1
+  for (int n = 0; n < u.group; ++n) {
+    const int head = walk.head_kv * u.group + n;
+    // Of part n of all entries' parts of this head, `each` an entry.
+    const auto index = [&](int n, int each) {
+      return (int64_t(n / each) * u.heads_q + head) * each + n % each;
+    };
+    if (params.heads.d_sink) {
+      const float sink = __ldg(reinterpret_cast<const float*>(params.heads.sink) + head);
+      const float sum = sum_parts(scratch, batch * u.seq_q, [&](int n) {
+        const int64_t row = index(n, u.seq_q);
+        const float lse = __ldg(reinterpret_cast<const float*>(params.push.lse) + row);
+        const float delta = __ldg(reinterpret_cast<const float*>(params.push.delta) + row);
+        return lse == minus_infinity() ? 0.f : expf(sink - lse) * delta;
+      });
+      if (threadIdx.x == 128) reinterpret_cast<float*>(params.heads.d_sink)[head] = -sum;
+    }
+    if constexpr (kHasLengths<Set>) {
+      if (params.heads.d_slope) {
+        const int each = int(u.tiles) * kBwdParts;
+        const float sum = sum_parts(scratch, batch * each, [&](int n) {
+          return __ldcg(reinterpret_cast<const float*>(params.slope_parts) + index(n, each));
+        });
+        if (threadIdx.x == 128) reinterpret_cast<float*>(params.heads.d_slope)[head] = -sum;
       }
     }
   }

@@ -24,7 +24,10 @@ Status sm80_recorder(const Plan& plan, const Launch& launch, const Launching& wi
     *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
       const BwdDkvPush from = bwd_dkv_push(plan, launch, a);
       cuda::sm80::BwdDkvDqParams params{
-          block, bwd_dkv_dq_push(plan, launch, a), from.q, from.k, from.v, from.d_o, from.wide};
+          block, bwd_dkv_dq_push(plan, launch, a), from.q, from.k, from.v, from.d_o, from.wide, {}};
+      if (plan.d_q_counts_offset)
+        params.d_q = {bwd_dq_push(plan, launch, a).wide & 16u, plan.problem.d_q, a.d_q,
+                      a.d_q_counts};
       return start(&params, stream);
     };
     return Status();

@@ -79,9 +79,12 @@ MapShape bias_map_shape(const Problem& p, int rows) {
   return shape;
 }
 
-void put_d_q(const Plan& plan, const Addresses& a, cuda::sm90::BwdDkvDqParams* params) {
+// What the last workgroups of a head do.
+void put_last(const Plan& plan, const Addresses& a, cuda::sm90::BwdDkvDqParams* params) {
   const Problem& p = plan.problem;
   params->d_q = {};
+  params->heads = {};
+  if (plan.head_counts_offset) params->heads = {a.head_counts, a.sink, a.d_sink, a.d_slope};
   const Launch& fused = *plan.find(Stem::bwd_dkv_dq);
   params->beside = int(fused.beside);
   const int64_t heads = p.batch * p.heads_kv;
@@ -91,8 +94,7 @@ void put_d_q(const Plan& plan, const Addresses& a, cuda::sm90::BwdDkvDqParams* p
   if (!rounds_d_q(p)) return;
   params->d_q.strides = p.d_q;
   params->d_q.address = a.d_q;
-  params->d_q.counts =
-      a.d_q_sums + plan.zeroed_size - uint64_t(bwd_counts_bytes(p.batch, p.heads_kv));
+  params->d_q.counts = a.d_q_counts;
 }
 
 template <typename P>
@@ -221,7 +223,9 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
     }
     case Stem::bwd_dkv_dq: {
       if (p.bias) {
-        const auto kernel = cuda::sm90::bwd_dkv_dq_bias_kernel(p.dtype, launch.hopper, false);
+        const auto kernel = cuda::sm90::bwd_dkv_dq_bias_kernel(
+            p.dtype, launch.hopper,
+            rounds_d_q(p) ? cuda::sm90::BiasForm::rounds : cuda::sm90::BiasForm::whole);
         auto start = launcher_of(kernel);
         TANDEM_TRY(prepare_launch(kernel, launch, with, &start));
         const BwdDkvDqBlock block = bwd_dkv_dq_block(plan, launch);
@@ -234,7 +238,8 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
         const unsigned cluster = sums_in_clusters(p) ? unsigned(p.batch) : 1;
         unsigned groups = launch.groups_x, pairs = 0;
         fixed.whole = int(launch.total / uint32_t(fixed.shared)), fixed.parts = 1;
-        const auto paired = cuda::sm90::bwd_dkv_dq_bias_kernel(p.dtype, launch.hopper, true);
+        const auto paired = cuda::sm90::bwd_dkv_dq_bias_kernel(p.dtype, launch.hopper,
+                                                               cuda::sm90::BiasForm::passes);
         if (cluster > 1 && launch.groups_y == 1) {
           const BwdShape& shape = kBwdShapes[launch.hopper];
           const int64_t walks = fixed.whole, tiles = (p.seq_q + shape.br - 1) / shape.br;
@@ -272,7 +277,7 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
           params.bias.parts_at = a.tail, params.bias.counts = a.tail_counts;
           params.block = block;
           params.push = bwd_dkv_dq_push(plan, launch, a);
-          put_d_q(plan, a, &params);
+          put_last(plan, a, &params);
           if (cluster == 1) return start(&params, stream);
           if (pairs > 0)
             params.bias.counter = a.tail_counts + 8 * uint64_t(bwd_tail_room(launch.total));
@@ -301,7 +306,7 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
               !encode(function, v, a.v, &params.v) || !encode(function, d_o, a.d_o, &params.d_o))
             return cudaErrorInvalidValue;
           params.push = bwd_dkv_dq_push(plan, launch, a);
-          put_d_q(plan, a, &params);
+          put_last(plan, a, &params);
           params.support = a.support;
           return start(&params, stream);
         };
@@ -326,7 +331,7 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
               !encode(function, v, a.v, &params.v) || !encode(function, d_o, a.d_o, &params.d_o))
             return cudaErrorInvalidValue;
           params.push = bwd_dkv_dq_push(plan, launch, a);
-          put_d_q(plan, a, &params);
+          put_last(plan, a, &params);
           const BwdDkvPush from = bwd_dkv_push(plan, launch, a);
           std::copy_n(from.extra, kExtraAddresses, params.extra_at);
           params.drop_offset = from.drop_offset;
@@ -347,7 +352,7 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
           return cudaErrorInvalidValue;
         params.block = block;
         params.push = bwd_dkv_dq_push(plan, launch, a);
-        put_d_q(plan, a, &params);
+        put_last(plan, a, &params);
         return start(&params, stream);
       };
       return Status();

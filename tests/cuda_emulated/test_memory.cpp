@@ -161,7 +161,9 @@ TEST_CASE("no host memory: plans of a CUDA device and what is asked of them") {
     }
 }
 
-TEST_CASE("an application's host memory: all of a CUDA device's comes from it, and goes back") {
+TEST_CASE(
+    "an application's host memory: all of a CUDA device's comes from it, and goes back; no device "
+    "memory") {
   const Counted counted;
   failing = From::callbacks;
   const int64_t before = live();
@@ -173,6 +175,7 @@ TEST_CASE("an application's host memory: all of a CUDA device's comes from it, a
     const tandem_args args = args_of(uint64_t(1) << 30);
     tandem_device* device = nullptr;
     tandem_plan *plan = nullptr, *second = nullptr;
+    const int on_device = simt::allocations();
     const int64_t others = new_calls, asked = callbacks;
     tandem_status status = tandem_cuda_device_create(0, &options, &device);
     if (status == TANDEM_OK) status = tandem_plan_create(device, &problem, &plan);
@@ -187,6 +190,7 @@ TEST_CASE("an application's host memory: all of a CUDA device's comes from it, a
     CHECK(early == TANDEM_ERROR_INVALID_ARGUMENT);
     CHECK(others_after == others);
     CHECK(asked_after > asked + 10);
+    CHECK(simt::allocations() == on_device);
     CHECK(live() == before);
   }
 }

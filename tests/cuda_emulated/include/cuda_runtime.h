@@ -253,8 +253,16 @@ typedef struct CUevent_st {
 inline cudaError_t cudaSetDevice(int device) {
   return simt::contexts() = {simt::primary(device)}, cudaSuccess;
 }
+namespace simt {
+// How often device memory was asked for. There is no other function for it here.
+inline std::atomic<int>& allocations() {
+  static std::atomic<int> count{0};
+  return count;
+}
+}  // namespace simt
 template <typename T>
 cudaError_t cudaMalloc(T** p, size_t bytes) {
+  ++simt::allocations();
   *p = static_cast<T*>(std::aligned_alloc(256, (bytes + 511) / 256 * 256));
   return *p ? cudaSuccess : cudaErrorMemoryAllocation;
 }
