@@ -53,12 +53,63 @@ TANDEM_DEVICE void dot_full(const BwdDotFull& params) {
             [&](auto e) { dot_rows<decltype(e)>(u, params.push, at, length, first); });
 }
 
-// All threads of the grid.
-TANDEM_DEVICE void put_zeros(uint64_t to, uint64_t end) {
-  constexpr uint kGroup = kDotRows * kDotLanes;
+// All threads of the grid, so many a workgroup.
+template <uint GROUP, typename P>
+TANDEM_DEVICE void put_zeros(const Zeroing<P>& z) {
   const uint64_t group = uint64_t(blockIdx.y) * gridDim.x + blockIdx.x,
                  groups = uint64_t(gridDim.x) * gridDim.y;
-  put_zeros(to, end, group * kGroup + threadIdx.x, groups * kGroup);
+  const uint64_t thread = group * GROUP + threadIdx.x, threads = groups * GROUP;
+  put_zeros(z.zeroed, z.zeroed_end, thread, threads);
+  put_zeros(z.first, z.first_end, thread, threads);
+}
+
+// A thread has 8 elements of each of kFastDotRows rows, all on their way at once: with fewer the memory waits.
+template <typename T, int LANES>
+__global__ void __launch_bounds__(kFastDot)
+    bwd_dot_fast(const __grid_constant__ Zeroing<BwdDotParams> params) {
+  constexpr int ROWS = kFastDotRows;
+  const BwdDotBlock& u = params.dot.block;
+  Place at{};
+  const bool here = find_place(u.tiles, u.total, u.heads_q, &at);
+  const int lane = int(threadIdx.x) % LANES;
+  const int row = (at.tile * (kFastDot / LANES) + int(threadIdx.x) / LANES) * ROWS;
+  uint4 a[ROWS], b[ROWS];
+#pragma unroll
+  for (int n = 0; n < ROWS; ++n) {
+    a[n] = b[n] = make_uint4(0u, 0u, 0u, 0u);
+    if (here && row + n < u.seq_q && 8 * lane < u.head_dim_v) {
+      const auto address = [&](uint64_t base, const Strides& s) {
+        return reinterpret_cast<const uint4*>(
+            base + 2 * (at.batch * s.b + at.head * s.h + (row + n) * s.s + 8 * lane));
+      };
+      a[n] = __ldcs(address(params.dot.push.o, u.o));
+      b[n] = __ldcs(address(params.dot.push.d_o, u.d_o));
+    }
+  }
+  put_zeros<kFastDot>(params);
+  float sums[ROWS];
+#pragma unroll
+  for (int n = 0; n < ROWS; ++n) {
+    const uint x[4] = {a[n].x, a[n].y, a[n].z, a[n].w}, y[4] = {b[n].x, b[n].y, b[n].z, b[n].w};
+    sums[n] = 0.f;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const auto element = [&](uint word) {
+        return T::to_float(typename T::Element(word >> i % 2 * 16));
+      };
+      sums[n] = fmaf(element(x[i / 2]), element(y[i / 2]), sums[n]);
+    }
+#pragma unroll
+    for (int step = LANES / 2; step > 0; step /= 2)
+      sums[n] += __shfl_xor_sync(kAllLanes, sums[n], step);
+  }
+  if (!here || lane >= ROWS || row + lane >= u.seq_q) return;
+  float sum = sums[0];
+#pragma unroll
+  for (int n = 1; n < ROWS; ++n) sum = lane == n ? sums[n] : sum;
+  reinterpret_cast<float*>(
+      params.dot.push.delta)[(int64_t(at.batch) * u.heads_q + at.head) * u.seq_q + row + lane] =
+      sum;
 }
 
 template <typename T>
@@ -70,7 +121,7 @@ __global__ void __launch_bounds__(kDotRows* kDotLanes)
 template <typename T>
 __global__ void __launch_bounds__(kDotRows* kDotLanes)
     bwd_dot_zero(const __grid_constant__ Zeroing<BwdDotParams> params) {
-  put_zeros(params.zeroed, params.zeroed_end);
+  put_zeros<kDotRows * kDotLanes>(params);
   dot_plain<T>(params.dot);
 }
 
@@ -81,7 +132,7 @@ __global__ void __launch_bounds__(kDotRows* kDotLanes)
 
 __global__ void __launch_bounds__(kDotRows* kDotLanes)
     bwd_dot_zero_full(const __grid_constant__ Zeroing<BwdDotFull> params) {
-  put_zeros(params.zeroed, params.zeroed_end);
+  put_zeros<kDotRows * kDotLanes>(params);
   dot_full(params.dot);
 }
 
@@ -107,6 +158,20 @@ Kernel<Zeroing<BwdDotParams>> bwd_dot_zero_kernel(tandem_dtype dtype) {
 }
 
 Kernel<Zeroing<BwdDotFull>> bwd_dot_zero_full_kernel() { return bwd_dot_zero_full; }
+
+namespace {
+
+template <typename T>
+Kernel<Zeroing<BwdDotParams>> fast_dot(int head_dim_v) {
+  const int lanes = bwd_dot_lanes(head_dim_v);
+  return lanes == 8 ? bwd_dot_fast<T, 8> : lanes == 16 ? bwd_dot_fast<T, 16> : bwd_dot_fast<T, 32>;
+}
+
+}  // namespace
+
+Kernel<Zeroing<BwdDotParams>> bwd_dot_fast_kernel(tandem_dtype dtype, int head_dim_v) {
+  return dtype == TANDEM_F16 ? fast_dot<F16>(head_dim_v) : fast_dot<BF16>(head_dim_v);
+}
 
 }  // namespace cuda
 }  // namespace tandem

@@ -11,10 +11,22 @@ template <typename P>  // BwdDotParams or BwdDotFull
 struct Zeroing {
   P dot;
   uint64_t zeroed, zeroed_end;  // from a multiple of 16 to a multiple of 4
+  uint64_t first, first_end;    // the same
 };
 
 Kernel<Zeroing<BwdDotParams>> bwd_dot_zero_kernel(tandem_dtype dtype);
 Kernel<Zeroing<BwdDotFull>> bwd_dot_zero_full_kernel();
+
+// For 16-bit types, heads up to 256, whose features are side by side; head sizes, strides and addresses of o and d_o are multiples of 8
+// elements. Its block counts tiles of bwd_dot_rows() rows, kFastDot threads each.
+constexpr int kFastDot = 128, kFastDotRows = 4;  // rows of a thread
+constexpr int bwd_dot_lanes(int head_dim_v) {
+  return head_dim_v <= 64 ? 8 : head_dim_v <= 128 ? 16 : 32;
+}
+constexpr int bwd_dot_rows(int head_dim_v) {
+  return kFastDot / bwd_dot_lanes(head_dim_v) * kFastDotRows;
+}
+Kernel<Zeroing<BwdDotParams>> bwd_dot_fast_kernel(tandem_dtype dtype, int head_dim_v);
 
 }  // namespace cuda
 }  // namespace tandem

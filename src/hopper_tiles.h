@@ -294,6 +294,8 @@ constexpr int64_t bwd_turns_bytes(const BwdShape& s, int64_t batch_heads, int64_
 }
 // A number per head of keys: how many of its tiles have added all of theirs.
 constexpr int64_t bwd_counts_bytes(int64_t batch, int64_t heads_kv) { return batch * heads_kv * 4; }
+// Two numbers per head of keys: of the shares of its sums, how many somebody has begun to zero, and how many are zero.
+constexpr int64_t bwd_ahead_bytes(int64_t batch, int64_t heads_kv) { return batch * heads_kv * 8; }
 // Sums of a head of keys that its last workgroup rounds; more of them are rounded faster by all multiprocessors. With a dense bias,
 // masks or dropout (and of f32 on sm80) a launch of its own is faster, by 4 us of 256 KiB a head, but a small problem has fewer launches
 // to record: so few of a head, and of all.

@@ -29,6 +29,8 @@ struct Launch {
   uint32_t groups_x = 0, groups_y = 0;  // dispatched; groups_x * groups_y >= total
   // cuda.sm90, sums of d_q in a fixed order: heads whose workgroups are started side by side.
   uint32_t beside = 0;
+  // cuda.sm90: how many heads of keys later those sums of d_q are that bwd_dkv_dq zeroes; 0: all are zeroed before it.
+  uint32_t ahead = 0;
   uint32_t shared_bytes = 0;
   bool waits = false;          // reads what launches before it wrote
   bool joins = false;          // CUDA: no launch of its own, as an earlier one does its work
@@ -75,6 +77,9 @@ enum class HopperSet { plain, bias, elastic, entmax, lengths, full, all };
 HopperSet hopper_set(const Problem& p);
 // Whether its bwd_dkv_dq leaves d_q itself, not sums of it for bwd_dq_cast.
 bool rounds_d_q(const Problem& p);
+// Of how many heads of keys bwd_dot zeroes the sums of d_q, of which bwd_dkv_dq then zeroes those of later heads; 0: bwd_dot
+// zeroes all. tiles: of keys, beside: Launch::beside.
+int64_t heads_ahead(const Problem& p, int64_t cores, int64_t tiles, int64_t beside);
 // Whether bwd_dkv_dq sums d_bias over the batch, in clusters of as many workgroups.
 bool sums_in_clusters(const Problem& p);
 // ... and, of so many tiles of keys, some in clusters of two that take the batch in passes.
@@ -108,6 +113,11 @@ struct Plan {
   uint64_t sum_counts_offset = 0;
   // What bwd_dkv_dq adds to, and whose turn it is; zeroed together at each execute.
   uint64_t d_q_sums_offset = 0, turns_offset = 0, zeroed_size = 0;
+  // cuda.sm90: of the sums, so many bytes, bwd_dot zeroes the first ones, and bwd_dkv_dq the others (Launch::ahead), for
+  // which it has words, zeroed with the rest. 0: bwd_dot zeroes all.
+  struct {
+    uint64_t first = 0, sums = 0, words_offset = 0;
+  } ahead;
   // cuda.sm90, among them: who has added to the sums of a head, and who is done with it (hopper_tiles.h).
   uint64_t d_q_counts_offset = 0, head_counts_offset = 0;
   // cuda.sm90, d_bias summed over the batch: parts of d_k and d_v, and who has come, zeroed with those (hopper_tiles.h).

@@ -360,6 +360,8 @@ String make_launches(const Problem& p, const Caps& caps, const PathRow& row, int
         launch.beside =
             uint32_t(heads_beside(p.band.right == TANDEM_BAND_OPEN, cores_of(caps), e.tiles,
                                   p.group() * ceil_div(p.seq_q, kBwdShapes[launch.hopper].br)));
+      if (stem == Stem::bwd_dkv_dq && launch.hopper >= 0)
+        launch.ahead = uint32_t(heads_ahead(p, cores_of(caps), e.tiles, launch.beside));
       if ((stem == Stem::fwd && launch.hopper >= 0) || launch.sums_d_bias) {  // on to further tiles
         launch.groups_x = uint32_t(std::min<int64_t>(launch.total, cores_of(caps)));
         launch.groups_y = 1;
@@ -502,6 +504,12 @@ void lay_out_workspace(Plan* plan) {
     place(sums, &plan->d_q_sums_offset, uint64_t(bwd_sums_bytes(s, heads, rows_of_head)) / 4);
     place(sums && p.deterministic, &plan->turns_offset,
           uint64_t(bwd_turns_bytes(s, heads, rows_of_head)) / 4);
+    if (fused->ahead > 0) {
+      const auto of_head = uint64_t(bwd_sums_bytes(s, p.group(), p.seq_q));
+      plan->ahead.first = fused->ahead * of_head;
+      plan->ahead.sums = uint64_t(p.batch * p.heads_kv) * of_head;
+      place(true, &plan->ahead.words_offset, uint64_t(bwd_ahead_bytes(p.batch, p.heads_kv)) / 4);
+    }
     place(sums && rounds_d_q(p), &plan->d_q_counts_offset,
           uint64_t(bwd_counts_bytes(p.batch, p.heads_kv)) / 4);
     const Launch* head = plan->find(Stem::bwd_head);

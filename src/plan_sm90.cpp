@@ -240,6 +240,16 @@ bool rounds_d_q(const Problem& p) {
          (!few || p.batch * bytes <= kAllRoundedBytes);
 }
 
+int64_t heads_ahead(const Problem& p, int64_t cores, int64_t tiles, int64_t beside) {
+  const HopperSet set = hopper_set(p);
+  const bool plain = set == HopperSet::plain && p.wants(TANDEM_GRAD_Q);
+  if (!plain && set != HopperSet::lengths && set != HopperSet::full) return 0;
+  if (p.lengths_q == Lengths::packed || tiles == 0) return 0;
+  // As many as run at a time, and one more: a share is zero long before anybody adds to it.
+  const int64_t heads = std::max((cores + tiles - 1) / tiles, beside) + 1;
+  return heads < p.heads_kv * p.batch ? heads : 0;
+}
+
 bool sums_in_clusters(const Problem& p) {
   return p.bias && p.bias.batch == 1 && p.batch > 1 && p.wants(TANDEM_GRAD_BIAS);
 }

@@ -349,6 +349,46 @@ TEST_CASE("sm90: in a fixed order as many heads side by side as the device has t
   CHECK(beside("sq1024 sk1024 left=100 right=100") == 1);
 }
 
+TEST_CASE(
+    "sm90: bwd_dot zeroes the sums of d_q of the first heads, bwd_dkv_dq those of the others") {
+  const auto ahead = [](const std::string& line) {
+    const Plan plan = plan_of("bwd bf16 b4 hq64 d64 " + line);
+    const Launch& fused = *plan.find(Stem::bwd_dkv_dq);
+    if (fused.ahead == 0) {
+      CHECK(plan.ahead.sums == 0);
+      CHECK(plan.ahead.first == 0);
+      return 0;
+    }
+    // Whole heads, then words: two of each head of keys.
+    const Problem& p = plan.problem;
+    const BwdShape& s = kBwdShapes[fused.hopper];
+    const int64_t head = bwd_sums_bytes(s, p.heads_q / p.heads_kv, p.seq_q);
+    CHECK(plan.ahead.first == uint64_t(fused.ahead * head));
+    CHECK(plan.ahead.sums == uint64_t(p.batch * p.heads_kv * head));
+    CHECK(plan.ahead.first < plan.ahead.sums);
+    CHECK(plan.ahead.words_offset >= plan.d_q_sums_offset + plan.ahead.sums);
+    CHECK(plan.d_q_sums_offset + plan.zeroed_size >=
+          plan.ahead.words_offset + uint64_t(8 * p.batch * p.heads_kv));
+    return int(fused.ahead);
+  };
+  // Of 132 multiprocessors: as many heads as run at a time, and one.
+  CHECK(ahead("sq1024 sk1024") == 18);
+  CHECK(ahead("sq4096 sk4096") == 6);
+  CHECK(ahead("sq4096 sk128") == 133);
+  CHECK(ahead("hk2 sq1024 sk4096") == 6);
+  CHECK(ahead("hk1 sq1024 sk1024") == 0);  // there are not so many
+  CHECK(ahead("sq1024 sk1024 kv_padded softcap=20") == 18);
+  // In a fixed order no fewer than are started side by side.
+  CHECK(ahead("sq1024 sk1024 deterministic") == 21);
+  // Kernels without a warp that has nothing else to do; packed rows, whose heads are not of one size; no sums.
+  CHECK(ahead("sq1024 sk1024 dropout=0.1") == 0);
+  CHECK(ahead("sq1024 sk1024 bias:bf16:1x64x1024") == 0);
+  CHECK(ahead("sq1024 sk1024 bias:bf16:1x64x1024 d_bias:bf16 grads=qkvb") == 0);
+  CHECK(ahead("sq1024 sk1024 entmax=1.5") == 0);
+  CHECK(ahead("sq1024 sk1024 q_packed=4096 kv_packed=4096") == 0);
+  CHECK(ahead("sq1024 sk1024 grads=kv") == 0);
+}
+
 TEST_CASE("sm90: which kernels run for which gradients") {
   const auto of = [](const char* grads) {
     return plan_of(std::string("bwd f16 hq2 sq300 d64 grads=") + grads);

@@ -58,6 +58,9 @@ constexpr bool kHasPlaces = false;
 // The set of a dense bias, whose workgroups may share a tile of keys, and whose Consumer says where dS goes.
 template <typename Set>
 constexpr bool kDense = false;
+// Sets whose kernels zero sums of d_q some heads ahead (bwd_zeros.cuh): they have a warp for it.
+template <typename Set>
+constexpr bool kZeroesAhead = false;
 
 // With a causal mask all tiles of keys share the last queries, not the first: who begins there reads what others read. For
 // kernels without turns.

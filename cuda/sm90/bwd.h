@@ -28,6 +28,14 @@ struct BwdDkvDqParams {
     uint64_t sink, d_sink, d_slope;
   } heads;
   int beside;  // in a fixed order of sums: of how many heads the tiles of keys are started side by side; else 0
+  // Zeros under the sums of d_q (bwd_zeros.cuh): two words a head of keys [B, Hk], zeroed before; how many heads later those sums
+  // are that a workgroup zeroes (0: all were zeroed before), of how many; and, of 512 bytes, those of a head, and
+  // those of each tile of keys, of which the first `more` have one more.
+  struct {
+    uint64_t words;
+    int heads, all, heads_kv;
+    uint32_t rows_of_head, rows, more;
+  } ahead;
 };
 // With a dense bias. map: like the others, with keys as features and boxes of br queries; of a bias that all heads or the
 // whole batch share, one of them. Launched in clusters of `shared` workgroups if d_bias is wanted: as many as the device has at a
@@ -120,6 +128,7 @@ struct BwdDqCastParams {
   uint64_t lengths_q;  // of packed queries, else 0
   int packed_blocks;   // blocks of 64 rows that a head has then, and of a tile of bwd_dkv_dq
   int tile_blocks;
+  int entries;  // the batch, if its entries were taken side by side, head by head; else 1
   BwdHeadFull
       head;  // the workgroups behind those of bwd_dq_cast do bwd_head's work; head.block.total may be 0
 };

@@ -22,10 +22,15 @@ __global__ void __launch_bounds__(128) bwd_dq_cast(const __grid_constant__ BwdDq
       sum_head(params.head, int(index - u.total), reinterpret_cast<float*>(rows));
     return;
   }
-  const int panel = int(index % uint(u.panels));
+  // The heads that were last first: the second-level cache may still have their sums.
+  const uint turned = u.total - 1 - index;
+  const int panel = int(turned % uint(u.panels));
   const uint blocks = uint(u.seq_q + 63) / 64;
-  const int row_block = int(index / uint(u.panels) % blocks);
-  const uint batch_head = index / uint(u.panels) / blocks;
+  const int row_block = int(turned / uint(u.panels) % blocks);
+  uint batch_head = turned / uint(u.panels) / blocks;
+  if (params.entries > 1)
+    batch_head =
+        batch_head % uint(params.entries) * uint(u.heads_q) + batch_head / uint(params.entries);
   const int t = int(threadIdx.x);
   int64_t first_block = int64_t(batch_head) * u.row_blocks;
   int rows_end = u.seq_q, first_row = 0;

@@ -72,6 +72,8 @@ struct WithLengths {
 };
 template <>
 constexpr bool kHasLengths<WithLengths> = true;
+template <>
+constexpr bool kZeroesAhead<WithLengths> = true;
 
 struct Full : WithLengths {
   using Registers = sm90::Registers<24>;  // those that multiply need them
@@ -177,6 +179,8 @@ struct Full : WithLengths {
 };
 template <>
 constexpr bool kHasLengths<Full> = true;
+template <>
+constexpr bool kZeroesAhead<Full> = true;
 
 }  // namespace sm90
 }  // namespace cuda

@@ -16,6 +16,7 @@
 
 #include "bwd_round.cuh"
 #include "bwd_sets.cuh"
+#include "bwd_zeros.cuh"
 
 namespace tandem {
 namespace cuda {
@@ -49,6 +50,7 @@ TANDEM_DEVICE void add_sums(const typename Set::Params& params, const Walk& walk
   const bool one = int(threadIdx.x) % 32 == 0;
   named_arrive(empty, 160);
   named_arrive(empty + 1, 160);
+  if constexpr (kZeroesAhead<Set>) await_zeros(params, walk);
   typename Set::template Tiles<ROW> visited(params, walk);
   for (int n = 0; n < u.group; ++n) {
     const int64_t first = first_tile<ROW, Set>(u, walk, walk.head_kv * u.group + n, packed_tiles);
@@ -281,12 +283,14 @@ __global__ void __launch_bounds__(kBwdThreads, 1)
   if (threadIdx.x < 128) {
     give_registers<Set::Registers::kHelping>();
     const int warp = int(threadIdx.x) / 32;
-    if (warp == 0)
+    if (warp == 0) {
       load_tiles(params, walk, memory);
-    else if (warp > Set::kAdders)
+    } else if (warp > Set::kAdders) {
+      if constexpr (GRAD_Q && kZeroesAhead<Set>) zero_ahead(params, walk);
       Set::template help<T>(params, walk, memory);
-    else if constexpr (GRAD_Q)
+    } else if constexpr (GRAD_Q) {
       add_sums(params, walk, memory, packed_tiles, Set::kAdders == 1 ? 0 : warp - 1);
+    }
   } else {
     take_registers<Set::Registers::kMultiplying>();
     multiply<T, ROW, Set, GRAD_Q, GRAD_KV>(params, walk, memory);

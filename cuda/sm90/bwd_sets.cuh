@@ -10,6 +10,10 @@ namespace tandem {
 namespace cuda {
 namespace sm90 {
 
+struct Plain;
+template <>
+constexpr bool kZeroesAhead<Plain> = true;
+
 struct Plain {
   using Params = BwdDkvDqParams;
   static constexpr bool kAnyOrder = true;  // of the tiles of queries

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <initializer_list>
+#include <type_traits>
 #include <utility>
 
 #include "../../cuda/bwd_dot.h"
@@ -95,7 +96,9 @@ class CudaProgram final : public Program {
       return Status();
     }
     if (launch.ampere >= 0) return add_sm80(launch);
-    if (launch.stem == Stem::bwd_dot && plan_.zeroed_size > 0) return add_zeroing(launch);
+    if (launch.stem == Stem::bwd_dot && launch.total > 0 &&
+        (plan_.zeroed_size > 0 || has_fast_dot(plan_.problem)))
+      return add_zeroing(launch);
     if (plan_.problem.extras().empty()) switch (launch.stem) {
         case Stem::fwd:
           return add_plain(launch, cuda::fwd_kernel, fwd_block, fwd_push);
@@ -160,25 +163,59 @@ class CudaProgram final : public Program {
   }
 
   Status add_zeroing(const Launch& launch) {
-    if (plan_.problem.extras().empty())
+    // delta depends on no other optional input.
+    if (!plan_.problem.has_lengths())
       return add_zeroing(launch, cuda::bwd_dot_zero_kernel(plan_.problem.dtype),
                          cuda::BwdDotParams{bwd_dot_block(plan_, launch), BwdDotPush()});
     return add_zeroing(launch, cuda::bwd_dot_zero_full_kernel(),
                        full_params(launch, bwd_dot_spec, bwd_dot_block, bwd_dot_push));
   }
   template <typename P>
+  static cuda::Zeroing<P> zeroing(const Plan& plan, const P& dot, const Addresses& a) {
+    cuda::Zeroing<P> params{dot, 0, 0, 0, 0};
+    if (plan.zeroed_size == 0) return params;
+    params.zeroed = a.d_q_sums + plan.ahead.sums;
+    params.zeroed_end = a.d_q_sums + plan.zeroed_size;
+    params.first = a.d_q_sums, params.first_end = a.d_q_sums + plan.ahead.first;
+    return params;
+  }
+  template <typename P>
   Status add_zeroing(const Launch& launch, cuda::Kernel<cuda::Zeroing<P>> kernel, const P& dot) {
-    Launcher<cuda::Zeroing<P>> start;
+    Launcher<cuda::Zeroing<P>> start, start_fast;
     TANDEM_TRY(start.prepare(kernel, with_, dim3(launch.groups_x, launch.groups_y),
                              launch.invocations(), 0));
+    P fast_dot = dot;
+    const bool fast = has_fast_dot(plan_.problem);
+    if constexpr (std::is_same<P, cuda::BwdDotParams>::value) {
+      if (fast) TANDEM_TRY(prepare_fast_dot(launch, &fast_dot.block, &start_fast));
+    }
     const Plan& plan = plan_;
     const Launch* of = &launch;  // of plan_
     steps_.push_back({launch.stem, [=, &plan](cudaStream_t stream, const Addresses& a) {
-                        cuda::Zeroing<P> params{dot, a.d_q_sums, a.d_q_sums + plan.zeroed_size};
+                        const bool now = fast && (a.o | a.d_o) % 16 == 0;
+                        cuda::Zeroing<P> params = zeroing(plan, now ? fast_dot : dot, a);
                         params.dot.push = bwd_dot_push(plan, *of, a);
-                        return start(&params, stream);
+                        return (now ? start_fast : start)(&params, stream);
                       }});
     return Status();
+  }
+  // Whether, at addresses that are multiples of 16, bwd_dot_fast does.
+  static bool has_fast_dot(const Problem& p) {
+    const auto wide = [&](const Strides& s) {
+      return s.d == 1 && (p.batch == 1 || s.b % 8 == 0) && (p.heads_q == 1 || s.h % 8 == 0) &&
+             (p.seq_q == 1 || s.s % 8 == 0);
+    };
+    return p.dtype != TANDEM_F32 && !p.has_lengths() && p.head_dim_v % 8 == 0 &&
+           p.head_dim_v <= 256 && wide(p.o) && wide(p.d_o);
+  }
+  Status prepare_fast_dot(const Launch& launch, BwdDotBlock* block,
+                          Launcher<cuda::Zeroing<cuda::BwdDotParams>>* start) {
+    const Problem& p = plan_.problem;
+    const int64_t rows = cuda::bwd_dot_rows(int(p.head_dim_v));
+    block->tiles = uint32_t((p.seq_q + rows - 1) / rows);
+    block->total = launch.total / launch.tiles * block->tiles;
+    return start->prepare(cuda::bwd_dot_fast_kernel(p.dtype, int(p.head_dim_v)), with_,
+                          dim3(block->total), cuda::kFastDot, 0);
   }
 
   template <typename Block, typename Push>

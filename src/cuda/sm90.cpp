@@ -85,7 +85,12 @@ void put_last(const Plan& plan, const Addresses& a, cuda::sm90::BwdDkvDqParams* 
   params->d_q = {};
   params->heads = {};
   if (plan.head_counts_offset) params->heads = {a.head_counts, a.sink, a.d_sink, a.d_slope};
-  params->beside = int(plan.find(Stem::bwd_dkv_dq)->beside);
+  const Launch& fused = *plan.find(Stem::bwd_dkv_dq);
+  params->beside = int(fused.beside);
+  const int64_t heads = p.batch * p.heads_kv;
+  const auto rows = uint32_t(plan.ahead.sums / uint64_t(heads) / 512);
+  params->ahead = {a.ahead_words, int(fused.ahead),   int(heads),        int(p.heads_kv),
+                   rows,          rows / fused.tiles, rows % fused.tiles};
   if (!rounds_d_q(p)) return;
   params->d_q.strides = p.d_q;
   params->d_q.address = a.d_q;
@@ -463,6 +468,7 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
       cuda::sm90::BwdDqCastParams fixed{};
       fixed.block = bwd_dq_cast_block(plan, launch);
       const bool packed = p.lengths_q == Lengths::packed;
+      fixed.entries = p.bias && p.bias.batch == 1 ? int(p.batch) : 1;
       if (packed) {
         const BwdShape& s = kBwdShapes[launch.hopper];
         fixed.tile_blocks = s.br / 64;

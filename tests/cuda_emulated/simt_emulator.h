@@ -258,6 +258,10 @@ template <typename T>
 T __ldg(const T* p) {
   return *p;
 }
+template <typename T>
+T __ldcs(const T* p) {
+  return *p;
+}
 inline float __fmul_rn(float x, float y) {
   volatile float r = x * y;  // volatile: no contraction with what follows
   return r;
