@@ -18,6 +18,8 @@ namespace plan_fixture {
 
 using namespace tandem;
 
+inline int64_t ceil_div(int64_t n, int64_t d) { return (n + d - 1) / d; }
+
 // f32 on sm80: whether the sums of d_q are few enough to be rounded by the last workgroup of a head.
 inline bool sums_few(const Problem& p) {
   const int64_t all = p.batch * p.heads_q * p.seq_q * p.head_dim;
@@ -136,6 +138,17 @@ inline std::string stems(const Plan& plan) {
   for (const Launch& l : plan.launches)
     s += (s.empty() ? "" : " ") + std::string(stem_name(l.stem));
   return s;
+}
+
+// The plan of a problem that has one.
+inline Plan plan_of(std::string_view line, const Caps& caps) {
+  Plan plan;
+  const Status status = make_plan(problem_of(line), caps, &plan);
+  REQUIRE_MESSAGE(status.ok(), line << ": " << status.message());
+  return plan;
+}
+inline Plan plan_of(std::string_view line, const char* profile = "h100_cuda") {
+  return plan_of(line, caps_of(profile));
 }
 
 // Bytes of ds in the workspace: of the heads of a chunk, whole blocks.

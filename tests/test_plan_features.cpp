@@ -12,15 +12,6 @@ using namespace plan_fixture;
 
 namespace {
 
-Plan plan_of(const std::string& line, const char* id) {
-  Plan plan;
-  const Status status = make_plan(problem_of(line), caps_of(id), &plan);
-  REQUIRE_MESSAGE(status.ok(), line << ": " << status.message());
-  return plan;
-}
-
-int64_t ceil_div(int64_t n, int64_t d) { return (n + d - 1) / d; }
-
 // Workgroups of one head (or slice) by the docs' own words, and how many of those there are.
 std::pair<int64_t, int64_t> groups_of(const Problem& p, const Launch& l) {
   const int64_t br = l.tile.br, bc = l.tile.bc;

@@ -9,13 +9,6 @@ using namespace plan_fixture;
 
 namespace {
 
-Plan plan_of(const std::string& line, const char* profile = "h100_cuda") {
-  Plan plan;
-  const Status status = make_plan(problem_of(line), caps_of(profile), &plan);
-  REQUIRE_MESSAGE(status.ok(), line << ": " << status.message());
-  return plan;
-}
-
 std::string refusal(const Plan& plan) {
   for (const Refusal& r : plan.refusals)
     if (r.candidate.rfind("cuda.sm80", 0) == 0) return r.reason.c_str();

@@ -11,13 +11,6 @@ using namespace plan_fixture;
 
 namespace {
 
-Plan plan_of(std::string_view line, const Caps& caps = caps_of("h100_cuda")) {
-  Plan plan;
-  const Status status = make_plan(problem_of(line), caps, &plan);
-  REQUIRE_MESSAGE(status.ok(), line << ": " << status.message());
-  return plan;
-}
-
 // Why the path, or a row of it, was not taken; "" where it was.
 std::string refusal(const Plan& plan, const std::string& candidate = "cuda.sm90") {
   std::string reasons;
@@ -25,8 +18,6 @@ std::string refusal(const Plan& plan, const std::string& candidate = "cuda.sm90"
     if (r.candidate.rfind(candidate, 0) == 0) reasons += r.reason + "; ";
   return std::string(plan.path) == "sm90" ? "" : reasons;
 }
-
-int64_t ceil_div(int64_t n, int64_t d) { return (n + d - 1) / d; }
 
 }  // namespace
 
@@ -473,184 +464,6 @@ TEST_CASE("CUDA: small operations are no launches of their own where another can
     CHECK((explain(problem_of(row.line), caps_of("h100_cuda")).find("in an earlier launch") !=
            std::string::npos) == (said.find('(') != std::string::npos));
   }
-}
-
-TEST_CASE("sm90: elastic softmax") {
-  for (const char* d : {"d64", "d96", "d128 dv40"}) {
-    const Plan plan =
-        plan_of(std::string("bwd bf16 b2 hq8 hk2 sq300 sk500 dist=200 elastic grads=qkvdt ") + d);
-    CAPTURE(plan.name());
-    const Problem& p = plan.problem;
-    REQUIRE(std::string(plan.path) == "sm90");
-    CHECK(stems(plan) == "bwd_row_dq bwd_dkv_ddist bwd_head bwd_sum");
-    const Launch &rows = *plan.find(Stem::bwd_row_dq), &keys = *plan.find(Stem::bwd_dkv_ddist);
-    const RowShape& r = kRowShapes[rows.hopper];
-    CHECK(std::max(p.head_dim, p.head_dim_v) <= r.d);
-    CHECK(rows.total == ceil_div(p.seq_q, r.br) * p.heads_q * p.batch);
-    CHECK(rows.shared_bytes == uint32_t(row_shared_bytes(r)));
-    const BwdShape& s = kBwdShapes[keys.hopper];
-    CHECK(keys.total == ceil_div(p.seq_kv, s.bc) * p.heads_kv * p.batch);
-    CHECK(keys.shared_bytes == uint32_t(bwd_elastic_shared_bytes(s)));
-    CHECK(keys.splits == ceil_div(p.seq_kv, s.bc) * p.batch);
-    CHECK(plan.unordered() == 0);
-    CHECK(plan.zeroed_size == 0);
-  }
-  for (const char* words : {"sq300 elastic", "sq300 elastic dist=512", "sq3000 elastic dist=512"}) {
-    const Plan plan = plan_of(std::string("fwd f16 b2 hq8 hk2 d128 causal_top_left ") + words);
-    REQUIRE(std::string(plan.path) == "sm90");
-    const Launch& l = plan.launches[0];
-    CHECK(l.shared_bytes == uint32_t(fwd_elastic_shared_bytes(kFwdTiles[l.hopper])));
-  }
-}
-
-TEST_CASE("sm90: entmax, with kernels of their own for alpha 1.5") {
-  for (const char* alpha : {"1.5", "1.25", "2"})
-    for (const char* d : {"d64", "d96", "d128 dv40"}) {
-      const std::string words =
-          text(" bf16 b2 hq8 hk2 sq300 sk5000 %s entmax=%s causal_bottom_right", d, alpha).c_str();
-      CAPTURE(words);
-      const Plan fwd = plan_of("fwd" + words);
-      REQUIRE(std::string(fwd.path) == "sm90");
-      const Launch& l = fwd.launches[0];
-      const FwdTile& t = kFwdTiles[l.hopper];
-      const bool fast = fwd.problem.alpha == 1.5f;
-      CHECK(t.d == (fast && fwd.problem.head_dim <= 64 ? 64 : 128));
-      CHECK(fwd_entmax_candidates(t) >= 16);
-      CHECK(l.shared_bytes == uint32_t(fwd_entmax_shared_bytes(t)));
-      CHECK(fwd.workspace_size == 0);
-
-      const Plan plan = plan_of("bwd" + words);
-      const Problem& p = plan.problem;
-      REQUIRE(std::string(plan.path) == "sm90");
-      CHECK(stems(plan) ==
-            (rounds_d_q(plan.problem) ? "bwd_row bwd_dkv_dq" : "bwd_row bwd_dkv_dq bwd_dq_cast"));
-      const Launch &rows = *plan.find(Stem::bwd_row), &keys = *plan.find(Stem::bwd_dkv_dq);
-      const SupportShape& r = kSupportShapes[rows.hopper];
-      CHECK(std::max(p.head_dim, p.head_dim_v) <= r.d);
-      CHECK(rows.total == ceil_div(p.seq_q, r.br()) * p.heads_q * p.batch);
-      CHECK(rows.invocations() == r.threads());
-      CHECK(rows.shared_bytes == uint32_t(support_shared_bytes(r)));
-      const BwdShape& s = kBwdShapes[keys.hopper];
-      CHECK((fast || s.d == 128));
-      CHECK(keys.shared_bytes == uint32_t(bwd_shared_bytes(s) + 2 * 16384));
-      CHECK(keys.waits);
-      CHECK(plan.unordered() == TANDEM_GRAD_Q);
-      // delta; 40 tiles of keys are 2 words for each of 5 blocks of rows; the sums.
-      const int64_t delta = ceil_div(2 * 8 * 300 * 4, 256) * 256;
-      CHECK(plan.support_offset == uint64_t(delta));
-      CHECK(plan.d_q_sums_offset == uint64_t(delta + ceil_div(2 * 8 * 5 * 2 * 4, 256) * 256));
-      const Plan every = plan_of("bwd" + words + " visit_all");
-      CHECK(every.support_offset == 0);
-      CHECK(every.d_q_sums_offset == uint64_t(delta));
-      // The sums are formed whoever asks.
-      const Plan keys_alone = plan_of("bwd" + words + " grads=kv");
-      CHECK(stems(keys_alone) == "bwd_row bwd_dkv_dq");
-      CHECK(keys_alone.zeroed_size > 0);
-      CHECK(keys_alone.unordered() == 0);
-    }
-  // However long: 1,024 bits a block of rows.
-  CHECK(support_words(131072) == 32);
-  CHECK(support_words(1 << 20) == 32);
-}
-
-TEST_CASE("sm90: a dense bias in forward") {
-  for (const char* d : {"d64", "d128"}) {
-    const Plan plan = plan_of(std::string("fwd f16 b4 hq8 hk2 sq300 sk320 bias:f16:1x2x300 ") + d);
-    REQUIRE(std::string(plan.path) == "sm90");
-    const Launch& l = plan.launches[0];
-    CHECK(l.shared_bytes == uint32_t(fwd_bias_shared_bytes(kFwdTiles[l.hopper])));
-    CHECK(l.shared_bytes > 0);
-  }
-}
-
-TEST_CASE("sm90: the last round of clusters that sum d_bias") {
-  // Nothing to share where rounds are full, or where nobody says how many clusters there are.
-  CHECK(bwd_tail(256, 32, 4, 32).parts == 1);
-  CHECK(bwd_tail(256, 0, 4, 32).parts == 1);
-  CHECK(bwd_tail(256, 0, 4, 32).whole == 256);
-  for (int64_t walks = 1; walks <= 600; walks += 7)
-    for (int64_t slots : {1, 15, 30, 66})
-      for (int64_t size : {2, 4, 8})
-        for (int64_t tiles : {1, 2, 16, 64}) {
-          CAPTURE(walks);
-          CAPTURE(slots);
-          CAPTURE(size);
-          CAPTURE(tiles);
-          const BwdTail tail = bwd_tail(walks, slots, size, tiles);
-          CHECK(tail.parts >= 1);
-          CHECK(tail.parts <= tiles);
-          CHECK(tail.whole == (tail.parts > 1 ? walks / slots * slots : walks));
-          CHECK((walks - tail.whole) * tail.parts * size <= bwd_tail_room(walks * size));
-        }
-  // Two clusters would take as long as a round of 30 does: eight parts each, of two tiles.
-  CHECK(bwd_tail(512, 30, 4, 16).whole == 510);
-  CHECK(bwd_tail(512, 30, 4, 16).parts == 8);
-  // Room for the parts, and a count for each warpgroup and one of tiles fetched, zeroed with the sums of d_q.
-  const std::string shared = "bwd f16 b4 hq8 sq300 sk320 d64 bias:f16:1x8x300 d_bias:f16 ";
-  const Plan with = plan_of(shared + "grads=qkvb"), without = plan_of(shared + "grads=qkv");
-  const BwdShape& s = kBwdShapes[with.find(Stem::bwd_dkv_dq)->hopper];
-  const int64_t room = bwd_tail_room(with.find(Stem::bwd_dkv_dq)->total);
-  CHECK(room == 240);
-  CHECK(with.tail_counts_offset ==
-        without.d_q_sums_offset + (without.zeroed_size + 255) / 256 * 256);
-  CHECK(with.zeroed_size ==
-        with.tail_counts_offset - with.d_q_sums_offset + uint64_t((2 * room + 1) * 4));
-  CHECK(with.tail_offset >= with.tail_counts_offset + uint64_t((2 * room + 1) * 4));
-  CHECK(with.workspace_size == with.tail_offset + uint64_t(4 * room * bwd_tail_floats(s)));
-  CHECK(without.workspace_size < with.workspace_size);
-}
-
-TEST_CASE("sm90: clusters of two beside those of the batch, which sum d_bias in passes") {
-  // 30 clusters of four and six of two, on 132 multiprocessors: these take a tile for 3.2 of those' time.
-  CHECK(bwd_pairs(512, 30, 6, 2).each == 5);
-  CHECK(bwd_pairs(256, 30, 6, 2).each == 2);
-  CHECK(bwd_pairs(60, 30, 6, 2).each == 0);
-  for (int64_t walks = 64; walks <= 2000; walks += 31)
-    for (int64_t slots : {7, 14, 30, 32})
-      for (int64_t pairs : {1, 2, 6, 8})
-        for (int64_t passes : {2, 3, 4}) {
-          CAPTURE(walks);
-          CAPTURE(slots);
-          CAPTURE(pairs);
-          CAPTURE(passes);
-          const BwdPairs share = bwd_pairs(walks, slots, pairs, passes);
-          CHECK(share.each * pairs < walks);
-          if (share.each == 0) continue;
-          CHECK(share.limit > slots);
-          CHECK(share.limit < walks);
-        }
-  // Their sums lie behind the parts of d_k and d_v; in a fixed order, and of few tiles, there are none.
-  const std::string words =
-      "bwd f16 b4 hq64 hk32 sq300 sk320 d64 bias:f16:1x64x300 d_bias:f16 grads=qkvb";
-  const Plan with = plan_of(words), fixed = plan_of(words + " deterministic");
-  const Launch& fused = *with.find(Stem::bwd_dkv_dq);
-  const BwdShape& s = kBwdShapes[fused.hopper];
-  CHECK(with.pass_sums_offset >=
-        with.tail_offset + uint64_t(4 * bwd_tail_room(fused.total) * bwd_tail_floats(s)));
-  CHECK(with.workspace_size ==
-        with.pass_sums_offset + uint64_t(4 * kMaxPairs * bwd_pass_floats(s, 2, 300)));
-  CHECK(fixed.pass_sums_offset == 0);
-  CHECK(plan_of("bwd f16 b4 hq8 sq300 sk320 d64 bias:f16:1x8x300 d_bias:f16 grads=qkvb")
-            .pass_sums_offset == 0);
-}
-
-TEST_CASE("sm90: a dense bias and its gradient in backward") {
-  for (const char* words : {"bias:f16:4x8x300 grads=qkvb d_bias:f32",
-                            "bias:f16:1x8x300 grads=kb d_bias:f16", "bias:f16:1x2x300 grads=qkv"})
-    for (const char* more : {"", " deterministic"}) {
-      const std::string line = std::string("bwd f16 b4 hq8 hk2 sq300 sk320 d64 ") + words + more;
-      CAPTURE(line);
-      const Plan plan = plan_of(line);
-      const Problem& p = plan.problem;
-      CHECK(stems(plan) ==
-            (p.wants(TANDEM_GRAD_Q) ? "bwd_dot bwd_dkv_dq bwd_dq_cast" : "bwd_dot bwd_dkv_dq"));
-      const Launch& fused = *plan.find(Stem::bwd_dkv_dq);
-      CHECK(fused.stores_d_bias == p.wants(TANDEM_GRAD_BIAS));
-      CHECK(plan.stores_d_bias() == p.wants(TANDEM_GRAD_BIAS));
-      CHECK(fused.shared_bytes == uint32_t(bwd_bias_shared_bytes(kBwdShapes[fused.hopper])));
-      CHECK(plan.zeroed_size > 0);  // the sums are formed whoever asks
-      CHECK((plan.turns_offset > 0) == p.deterministic);
-    }
 }
 
 TEST_CASE("sm90: what runs where inputs lie at other addresses") {

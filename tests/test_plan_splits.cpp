@@ -14,12 +14,6 @@ using namespace plan_fixture;
 
 namespace {
 
-Plan plan_of(const std::string& line, const Caps& caps) {
-  Plan plan;
-  const Status status = make_plan(problem_of(line), caps, &plan);
-  REQUIRE_MESSAGE(status.ok(), status.message());
-  return plan;
-}
 uint32_t splits_of(const std::string& line, const Caps& caps) {
   const Plan plan = plan_of(line, caps);
   CHECK((plan.find(Stem::fwd_join) != nullptr) == (plan.launches[0].splits > 1));
