@@ -239,7 +239,7 @@ TEST_CASE("regression: minus infinity in a bias hides a key, and no other row's"
     std::function<bool(int64_t, int64_t)> hides;
   };
   const Pattern patterns[] = {
-      {"one key of one row", [](int64_t i, int64_t j) { return i == 70 && j == 300; }},
+      {"one key of one row", [](int64_t i, int64_t j) { return i == 70 && j % 250 == 50; }},
       {"every few keys", [](int64_t i, int64_t j) { return (i + 2 * j) % 11 == 0; }},
       {"keys behind the query", [](int64_t i, int64_t j) { return j > i; }},
       {"the last keys", [](int64_t, int64_t j) { return j >= 250; }},
@@ -247,10 +247,13 @@ TEST_CASE("regression: minus infinity in a bias hides a key, and no other row's"
   for (const Pattern& pattern : patterns)
     for (tandem_dtype dtype : {TANDEM_BF16, TANDEM_F16})
       for (int64_t d : {64, 128}) {
-        if (!at_least(Tier::ci) && (dtype == TANDEM_F16) != (d == 128)) continue;
+        // Drivers that compute on a CPU take minutes for all of it.
+        const bool all = at_least(Tier::ci);
+        if (!all && (d == 128 || dtype == TANDEM_BF16 || &pattern > patterns + 1)) continue;
         for (bool wide : {false, true}) {
-          if (wide && (!at_least(Tier::ci) || &pattern != patterns)) continue;
-          const Shape shape = {2, 2, 1, wide ? 72 : 200, wide ? 5400 : 520, d, d};
+          if (wide && (!all || &pattern != patterns)) continue;
+          const Shape shape = {
+              all ? 2 : 1, 2, 1, wide ? 72 : all ? 200 : 80, wide ? 5400 : all ? 520 : 136, d, d};
           tandem_problem p = problem(TANDEM_FORWARD, dtype, shape, wide ? kNone : kBottomRight);
           set_bias(p, dtype, 1, 2, p.seq_q);
           check_filled(p, pattern.name, [&](Case& test) {

@@ -506,8 +506,9 @@ TEST_CASE("the registry, the paths and the tiles fit together") {
 #if TANDEM_WITH_VULKAN
 namespace {
 using Constants = std::map<uint32_t, uint32_t>;
-#define TANDEM_INTERFACE(Name) \
-  constexpr auto constants_of_##Name = [](const Name##Spec& spec, Constants& constants) {
+#define TANDEM_INTERFACE(Name)                                                     \
+  constexpr auto constants_of_##Name = []([[maybe_unused]] const Name##Spec& spec, \
+                                          [[maybe_unused]] Constants& constants) {
 #define TANDEM_SPEC(id, name, fallback) constants[id] = spec.name;
 #include "interface/all.inc"
 
