@@ -28,14 +28,14 @@ constexpr int consumer_registers(const FwdTile& t) {
   return t.groups == 4 ? 112 : t.groups == 3 ? 160 : t.dv > 192 ? 240 : 232;
 }
 
-// What a kernel knows beyond plain softmax: a dense bias; lengths and sinks; these and whatever changes a score.
+// What a kernel knows beyond plain softmax: a dense bias, added by threads or by products; lengths and sinks; these and whatever changes a score.
 // all of softmax but a bias, masks and dropout among it.
-enum class FwdSet { plain, bias, lengths, full, all };
+enum class FwdSet { plain, bias, unit_bias, lengths, full, all };
 
 // Q_STAGES_: places for q, 0: as many as fit.
 template <int ROW, FwdSet SET = FwdSet::plain, int Q_STAGES_ = 0>
 struct FwdShape {
-  static constexpr bool BIAS = SET == FwdSet::bias, ALL = SET == FwdSet::all,
+  static constexpr bool UNIT = SET == FwdSet::unit_bias, BIAS = UNIT || SET == FwdSet::bias, ALL = SET == FwdSet::all,
                         FULL = SET == FwdSet::full || ALL, LENGTHS = SET == FwdSet::lengths || FULL;
   static constexpr FwdTile tile = ALL ? fwd_all_tile(kFwdTiles[ROW]) : kFwdTiles[ROW];
   static constexpr int D = tile.d, DV = tile.dv, GROUPS = tile.groups, M = tile.rows(), N = tile.bc;
@@ -61,7 +61,6 @@ struct FwdShape {
                        BIAS_AT = V_AT + STAGES * V_BYTES;
   static constexpr int BIAS_STAGES = BIAS ? fwd_bias_stages(tile) : 0;
   static constexpr int BIAS_BYTES = BIAS ? 64 * N * 2 : 0;  // a stage of a warpgroup
-  static constexpr bool UNIT = BIAS && fwd_bias_unit(tile);
   static constexpr int UNIT_AT = BIAS_AT + BIAS_STAGES * GROUPS * BIAS_BYTES;
   static constexpr int BARRIERS_AT = UNIT_AT + (UNIT ? fwd_bias_unit_bytes(tile) : 0);
 };
@@ -347,11 +346,11 @@ struct Softmax {
   // Returns whether a factor is not 1, the same in the whole warp.
   TANDEM_DEVICE bool step(float (&s)[N / 2], float scale, float (&factor)[2]) {
     return step(
-        s, scale, factor, [] { return true; }, [] {});
+        s, scale, factor, [] {}, [] {});
   }
-  // sound() is asked, at the latest, where a product is NaN; false, and nothing has happened. Else checked() follows.
-  template <typename Sound, typename Checked>
-  TANDEM_DEVICE bool step(float (&s)[N / 2], float scale, float (&factor)[2], const Sound& sound,
+  // look(), at the latest, where a product is NaN: it may form all of them anew. checked() follows a vote on all of them.
+  template <typename Look, typename Checked>
+  TANDEM_DEVICE bool step(float (&s)[N / 2], float scale, float (&factor)[2], const Look& look,
                           const Checked& checked) {
     // Seldom does a row need another m; who asks each thread for its own numbers does not wait for its row's maximum. Those
     // that are all negative count as 0.
@@ -363,7 +362,7 @@ struct Softmax {
     }
     grown = __any_sync(kAllLanes, grown);
     if (grown) {
-      if (!sound()) return false;
+      look();
       float top[2];
       find_tops<N>(top, s);
       bool grows[2];
