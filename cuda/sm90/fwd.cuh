@@ -35,8 +35,9 @@ enum class FwdSet { plain, bias, unit_bias, lengths, full, all };
 // Q_STAGES_: places for q, 0: as many as fit.
 template <int ROW, FwdSet SET = FwdSet::plain, int Q_STAGES_ = 0>
 struct FwdShape {
-  static constexpr bool UNIT = SET == FwdSet::unit_bias, BIAS = UNIT || SET == FwdSet::bias, ALL = SET == FwdSet::all,
-                        FULL = SET == FwdSet::full || ALL, LENGTHS = SET == FwdSet::lengths || FULL;
+  static constexpr bool UNIT = SET == FwdSet::unit_bias, BIAS = UNIT || SET == FwdSet::bias,
+                        ALL = SET == FwdSet::all, FULL = SET == FwdSet::full || ALL,
+                        LENGTHS = SET == FwdSet::lengths || FULL;
   static constexpr FwdTile tile = ALL ? fwd_all_tile(kFwdTiles[ROW]) : kFwdTiles[ROW];
   static constexpr int D = tile.d, DV = tile.dv, GROUPS = tile.groups, M = tile.rows(), N = tile.bc;
   // Who knows lengths needs more of them than who copies alone, and who makes bits still more.
@@ -311,12 +312,21 @@ TANDEM_DEVICE int top_word(const float (&s)[N / 2], int r) {
   }
   return max(a, b);
 }
+// The smallest one: of numbers that are all negative the largest.
 template <int N>
-TANDEM_DEVICE float top_number(const float (&s)[N / 2], int r) {
-  float a = -INFINITY;
+TANDEM_DEVICE int bottom_word(const float (&s)[N / 2], int r) {
+  const auto word = [&](int j, int c) {
+    int x;
+    asm("mov.b32 %0, %1;" : "=r"(x) : "f"(s[4 * j + 2 * r + c]));
+    return x;
+  };
+  int a = min(word(0, 0), word(0, 1)), b = min(word(1, 0), word(1, 1));
 #pragma unroll
-  for (int j = 0; j < N / 8; ++j) a = fmaxf(a, fmaxf(s[4 * j + 2 * r], s[4 * j + 2 * r + 1]));
-  return a;
+  for (int j = 2; j < N / 8; j += 2) {
+    a = __vimin3_s32(a, word(j, 0), word(j, 1));
+    b = __vimin3_s32(b, word(j + 1, 0), word(j + 1, 1));
+  }
+  return min(a, b);
 }
 TANDEM_DEVICE int quad_max(int x) {
   x = max(x, __shfl_xor_sync(kAllLanes, x, 1));
@@ -331,7 +341,10 @@ TANDEM_DEVICE void find_tops(float (&top)[2], const float (&s)[N / 2]) {
   for (int r = 0; r < 2; ++r) top[r] = __int_as_float(word[r]);
   if (__any_sync(kAllLanes, (word[0] | word[1]) < 0)) {  // seldom
 #pragma unroll
-    for (int r = 0; r < 2; ++r) top[r] = quad_max(top_number<N>(s, r));
+    for (int r = 0; r < 2; ++r) {
+      const int least = ~quad_max(~bottom_word<N>(s, r));
+      if (word[r] < 0) top[r] = __int_as_float(least);
+    }
   }
 }
 
