@@ -3,6 +3,7 @@
 // of the workspace.
 #ifndef TANDEM_SRC_HOPPER_TILES_H
 #define TANDEM_SRC_HOPPER_TILES_H
+#include <cmath>
 #include <cstdint>
 
 namespace tandem {
@@ -49,6 +50,11 @@ constexpr int kFwdBiasRows = 64;
 constexpr int fwd_bias_bytes(const FwdTile& t) { return t.rows() * t.bc * 2; }
 // Heads up to 64: a unit matrix over the scale, times which a tile of bias is added by products.
 constexpr bool fwd_bias_unit(const FwdTile& t) { return t.d <= 64 && t.dv <= 64; }
+// 1 / scale has to be a power of two that f16 and bf16 have, and that times the largest number of bf16 is infinite in f32.
+inline bool has_unit_scale(float scale) {
+  int exponent;
+  return std::frexp(scale, &exponent) == 0.5f && exponent >= -13 && exponent <= 0;
+}
 constexpr int fwd_bias_unit_bytes(const FwdTile& t) { return fwd_bias_unit(t) ? 64 * 128 : 0; }
 constexpr int fwd_bias_shared_bytes(const FwdTile& t, int q_stages, int bias_stages) {
   return fwd_shared_bytes(t, q_stages) + fwd_bias_unit_bytes(t) +

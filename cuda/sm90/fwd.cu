@@ -258,9 +258,18 @@ __global__ void __launch_bounds__(FwdShape<ROW>::tile.threads(), 1)
 }
 
 constexpr bool has_kernel(FwdSet set, const FwdTile& t) {
-  return set == FwdSet::plain || (set == FwdSet::bias      ? fwd_bias_shared_bytes(t) > 0
-                                  : set == FwdSet::lengths ? fwd_has_lengths_alone(t)
-                                                           : fwd_lengths_shared_bytes(t) > 0);
+  switch (set) {
+    case FwdSet::plain:
+      return true;
+    case FwdSet::bias:
+      return fwd_bias_shared_bytes(t) > 0;
+    case FwdSet::unit_bias:
+      return fwd_bias_shared_bytes(t) > 0 && fwd_bias_unit(t);
+    case FwdSet::lengths:
+      return fwd_has_lengths_alone(t);
+    default:
+      return fwd_lengths_shared_bytes(t) > 0;
+  }
 }
 
 template <typename T, FwdSet SET, typename Params, int ROW = 0>
@@ -288,6 +297,9 @@ Kernel<FwdParams> fwd_kernel(tandem_dtype dtype, const Launch& launch) {
 }
 Kernel<FwdFullParams> fwd_bias_kernel(tandem_dtype dtype, const Launch& launch) {
   return select<FwdSet::bias, FwdFullParams>(dtype, launch);
+}
+Kernel<FwdFullParams> fwd_unit_bias_kernel(tandem_dtype dtype, const Launch& launch) {
+  return select<FwdSet::unit_bias, FwdFullParams>(dtype, launch);
 }
 Kernel<FwdFullParams> fwd_lengths_kernel(tandem_dtype dtype, const Launch& launch) {
   return select<FwdSet::lengths, FwdFullParams>(dtype, launch);

@@ -28,15 +28,16 @@ constexpr int consumer_registers(const FwdTile& t) {
   return t.groups == 4 ? 112 : t.groups == 3 ? 160 : t.dv > 192 ? 240 : 232;
 }
 
-// What a kernel knows beyond plain softmax: a dense bias; lengths and sinks; these and whatever changes a score.
+// What a kernel knows beyond plain softmax: a dense bias, added by threads or by products; lengths and sinks; these and whatever changes a score.
 // all of softmax but a bias, masks and dropout among it.
-enum class FwdSet { plain, bias, lengths, full, all };
+enum class FwdSet { plain, bias, unit_bias, lengths, full, all };
 
 // Q_STAGES_: places for q, 0: as many as fit.
 template <int ROW, FwdSet SET = FwdSet::plain, int Q_STAGES_ = 0>
 struct FwdShape {
-  static constexpr bool BIAS = SET == FwdSet::bias, ALL = SET == FwdSet::all,
-                        FULL = SET == FwdSet::full || ALL, LENGTHS = SET == FwdSet::lengths || FULL;
+  static constexpr bool UNIT = SET == FwdSet::unit_bias, BIAS = UNIT || SET == FwdSet::bias,
+                        ALL = SET == FwdSet::all, FULL = SET == FwdSet::full || ALL,
+                        LENGTHS = SET == FwdSet::lengths || FULL;
   static constexpr FwdTile tile = ALL ? fwd_all_tile(kFwdTiles[ROW]) : kFwdTiles[ROW];
   static constexpr int D = tile.d, DV = tile.dv, GROUPS = tile.groups, M = tile.rows(), N = tile.bc;
   // Who knows lengths needs more of them than who copies alone, and who makes bits still more.
@@ -61,7 +62,6 @@ struct FwdShape {
                        BIAS_AT = V_AT + STAGES * V_BYTES;
   static constexpr int BIAS_STAGES = BIAS ? fwd_bias_stages(tile) : 0;
   static constexpr int BIAS_BYTES = BIAS ? 64 * N * 2 : 0;  // a stage of a warpgroup
-  static constexpr bool UNIT = BIAS && fwd_bias_unit(tile);
   static constexpr int UNIT_AT = BIAS_AT + BIAS_STAGES * GROUPS * BIAS_BYTES;
   static constexpr int BARRIERS_AT = UNIT_AT + (UNIT ? fwd_bias_unit_bytes(tile) : 0);
 };
@@ -312,12 +312,21 @@ TANDEM_DEVICE int top_word(const float (&s)[N / 2], int r) {
   }
   return max(a, b);
 }
+// The smallest one: of numbers that are all negative the largest.
 template <int N>
-TANDEM_DEVICE float top_number(const float (&s)[N / 2], int r) {
-  float a = -INFINITY;
+TANDEM_DEVICE int bottom_word(const float (&s)[N / 2], int r) {
+  const auto word = [&](int j, int c) {
+    int x;
+    asm("mov.b32 %0, %1;" : "=r"(x) : "f"(s[4 * j + 2 * r + c]));
+    return x;
+  };
+  int a = min(word(0, 0), word(0, 1)), b = min(word(1, 0), word(1, 1));
 #pragma unroll
-  for (int j = 0; j < N / 8; ++j) a = fmaxf(a, fmaxf(s[4 * j + 2 * r], s[4 * j + 2 * r + 1]));
-  return a;
+  for (int j = 2; j < N / 8; j += 2) {
+    a = __vimin3_s32(a, word(j, 0), word(j, 1));
+    b = __vimin3_s32(b, word(j + 1, 0), word(j + 1, 1));
+  }
+  return min(a, b);
 }
 TANDEM_DEVICE int quad_max(int x) {
   x = max(x, __shfl_xor_sync(kAllLanes, x, 1));
@@ -332,7 +341,10 @@ TANDEM_DEVICE void find_tops(float (&top)[2], const float (&s)[N / 2]) {
   for (int r = 0; r < 2; ++r) top[r] = __int_as_float(word[r]);
   if (__any_sync(kAllLanes, (word[0] | word[1]) < 0)) {  // seldom
 #pragma unroll
-    for (int r = 0; r < 2; ++r) top[r] = quad_max(top_number<N>(s, r));
+    for (int r = 0; r < 2; ++r) {
+      const int least = ~quad_max(~bottom_word<N>(s, r));
+      if (word[r] < 0) top[r] = __int_as_float(least);
+    }
   }
 }
 
@@ -347,11 +359,11 @@ struct Softmax {
   // Returns whether a factor is not 1, the same in the whole warp.
   TANDEM_DEVICE bool step(float (&s)[N / 2], float scale, float (&factor)[2]) {
     return step(
-        s, scale, factor, [] { return true; }, [] {});
+        s, scale, factor, [] {}, [] {});
   }
-  // sound() is asked, at the latest, where a product is NaN; false, and nothing has happened. Else checked() follows.
-  template <typename Sound, typename Checked>
-  TANDEM_DEVICE bool step(float (&s)[N / 2], float scale, float (&factor)[2], const Sound& sound,
+  // look(), at the latest, where a product is NaN: it may form all of them anew. checked() follows a vote on all of them.
+  template <typename Look, typename Checked>
+  TANDEM_DEVICE bool step(float (&s)[N / 2], float scale, float (&factor)[2], const Look& look,
                           const Checked& checked) {
     // Seldom does a row need another m; who asks each thread for its own numbers does not wait for its row's maximum. Those
     // that are all negative count as 0.
@@ -363,7 +375,7 @@ struct Softmax {
     }
     grown = __any_sync(kAllLanes, grown);
     if (grown) {
-      if (!sound()) return false;
+      look();
       float top[2];
       find_tops<N>(top, s);
       bool grows[2];

@@ -2,8 +2,6 @@
 // A dense bias in fwd: how a tile of it comes to the products of q and k.
 #ifndef TANDEM_CUDA_SM90_FWD_BIAS_CUH
 #define TANDEM_CUDA_SM90_FWD_BIAS_CUH
-#include <climits>
-
 #include "fwd_sets.cuh"
 
 namespace tandem {
@@ -54,10 +52,7 @@ struct BiasTile {
 };
 
 // ---- a bias by products: a unit matrix over the scale times its tile --------------------------------
-// Nothing is rounded where 1 / scale is a power of two in 16 bits.
-TANDEM_DEVICE bool unit_scale(const FwdBlock& u) {
-  return u.scale >= 0x1p-14f && u.scale <= 0x1p14f && (__float_as_int(u.scale) & 0x7fffff) == 0;
-}
+// Nothing is rounded, as 1 / scale is a power of two (has_unit_scale()).
 // By all threads, a piece of it each; the barrier behind it is the caller's.
 template <typename T, typename S>
 TANDEM_DEVICE void write_unit(const FwdBlock& u, const Shared<S>& shared) {
@@ -78,15 +73,53 @@ template <int N>
 TANDEM_DEVICE bool has_nan(const float (&s)[N / 2]) {
   return __any_sync(kAllLanes, max(top_word<N>(s, 0), top_word<N>(s, 1)) > 0x7f800000);
 }
+// Of halves the largest, without their signs and twice.
+TANDEM_DEVICE uint widest(int4 x, uint top) {
+  top = __viaddmax_u16x2(x.x, x.x, top), top = __viaddmax_u16x2(x.y, x.y, top);
+  return __viaddmax_u16x2(x.z, x.z, __viaddmax_u16x2(x.w, x.w, top));
+}
 template <typename T, typename S>
 TANDEM_DEVICE bool all_finite(uint tile) {
-  bool finite = true;
+  uint top = 0;
 #pragma unroll 1
-  for (uint at = 0; at < S::BIAS_BYTES; at += 512) {
-    const int4 x = get_words(tile + at + uint(fresh_thread()) % 32 * 16);
-    finite &= T::finite(x.x) & T::finite(x.y) & T::finite(x.z) & T::finite(x.w);
+  for (uint at = 0; at < S::BIAS_BYTES; at += 512)
+    top = widest(get_words(tile + at + uint(fresh_thread()) % 32 * 16), top);
+  return __all_sync(kAllLanes, T::finite_twice(top));
+}
+// A warp's own 16 rows: what is not finite becomes a number that 1 / scale, 2 or more, makes infinite again in its own row alone.
+// Whether there was any.
+template <typename T, typename S>
+TANDEM_DEVICE bool mend_rows(uint tile) {
+  constexpr int EACH = S::N / 16;
+  const uint thread = uint(fresh_thread()) % 128,
+             from = tile + thread / 32 * 2048 + thread % 32 * 16;
+  const auto at = [](int n) { return uint(n / 4 * 64 * kPanelBytes + n % 4 * 512); };
+  int4 x[EACH];
+#pragma unroll
+  for (int n = 0; n < EACH; ++n) x[n] = get_words(from + at(n));
+  // Halves as words, the largest with a sign and the largest without one.
+  uint below = 0, above = 0;
+#pragma unroll
+  for (int n = 0; n < EACH; ++n) {
+    below = __vimax3_u16x2(__vimax3_u16x2(below, x[n].x, x[n].y), x[n].z, x[n].w);
+    above = __vimax3_s16x2(__vimax3_s16x2(above, x[n].x, x[n].y), x[n].z, x[n].w);
   }
-  return __all_sync(kAllLanes, finite);
+  const bool hides = T::any_below(below), more = T::any_above(below, above);
+  if (!__any_sync(kAllLanes, hides || more)) return false;
+#pragma unroll
+  for (int n = 0; n < EACH; ++n)
+    put_words(from + at(n), T::clamp_below(x[n].x), T::clamp_below(x[n].y), T::clamp_below(x[n].z),
+              T::clamp_below(x[n].w));
+  if (__any_sync(kAllLanes, more)) {
+#pragma unroll 1
+    for (int n = 0; n < EACH; ++n) {
+      const int4 y = get_words(from + at(n));
+      put_words(from + at(n), T::clamp_above(y.x), T::clamp_above(y.y), T::clamp_above(y.z),
+                T::clamp_above(y.w));
+    }
+  }
+  fence_async();
+  return true;
 }
 
 // S += the unit matrix times the tile.
@@ -105,16 +138,18 @@ TANDEM_DEVICE void product_unit(float (&s)[S::N / 2], const Shared<S>& shared, i
 
 // ---- the computing warpgroups -----------------------------------------------------------------------
 
-// As consume() in fwd.cu, with two ways of a bias to S. Each thread adds it to the products of its own rows. Or, UNIT and where all
-// keys are visible, it comes by products; a tile in which these make NaN of infinities is begun again, and added by each thread, as
-// are those after it: who expects infinities does not lose time with them.
+// As consume() in fwd.cu, with a bias that each thread adds to the products of its own rows; or, UNIT, it comes by products. Where
+// these make NaN of infinities, S is formed again, and who expects more of them does not lose time so. bf16: from the tile mended in
+// its place, and the tiles after it, the first one, and those where a mask hides keys (and NaN) are mended before. f16, of which
+// no number times 1 / scale is infinite: each thread adds these.
 template <typename T, typename S, typename Params>
 TANDEM_DEVICE void consume_bias(const Params& params, const Shared<S>& shared) {
   constexpr int N = S::N;
   // Two warpgroups have registers for all of Q, which then is not read from shared memory again and again, and for the first parts
   // of the bias before products are there.
   constexpr bool ROOM = S::GROUPS == 2;
-  constexpr uint kAdded = 64;  // so many tiles, then products are tried again
+  constexpr bool MENDS = S::UNIT && T::MENDS;
+  constexpr uint kWary = 64;  // after so many tiles infinities are no longer expected
   static_assert(S::Q_STAGES == 2 && S::TURNS, "q of the next tile comes early");
   const FwdBlock& u = params.block;
   const int group = __shfl_sync(kAllLanes, int(threadIdx.x) / 128 - 1, 0);
@@ -128,8 +163,7 @@ TANDEM_DEVICE void consume_bias(const Params& params, const Shared<S>& shared) {
   Step<S::Q_STAGES> q_step;
   Step<S::STAGES> k_step, v_step;
   Step<S::BIAS_STAGES> bias_step;
-  uint products_from = 0;  // the step
-  if constexpr (S::UNIT) products_from = unit_scale(u) ? 0 : UINT_MAX;
+  uint wary_to = 0;  // the step
   const auto wait_q = [&] { barrier_wait(shared.q_full(q_step.stage()), q_step.parity()); };
   const auto load_q = [&] {
     if constexpr (ROOM) {
@@ -190,6 +224,11 @@ TANDEM_DEVICE void consume_bias(const Params& params, const Shared<S>& shared) {
   const auto masked = [&](const FwdPlace& at, int t) {
     return t < at.span.full_begin || t >= at.span.full_end;
   };
+  const auto hide = [&](const FwdPlace& at, int t) {
+    if (masked(at, t))
+      mask_tile<N>(s, rounds.band(), at.row0 + fresh_row(), t * N + fresh_col(), u.seq_kv,
+                   -INFINITY);
+  };
   const auto score = [&](const FwdPlace& at, int t) {  // K has been let go of
     if (!plain_scale(u)) {
       const float first = fresh(u.scale) * kLog2e;
@@ -198,9 +237,7 @@ TANDEM_DEVICE void consume_bias(const Params& params, const Shared<S>& shared) {
     }
     if constexpr (!ROOM) begin_bias();
     bias_tile.template add<T>(s);
-    if (masked(at, t))
-      mask_tile<N>(s, rounds.band(), at.row0 + fresh_row(), t * N + fresh_col(), u.seq_kv,
-                   -INFINITY);
+    hide(at, t);
   };
 
   FwdPlace at, to;
@@ -213,29 +250,48 @@ TANDEM_DEVICE void consume_bias(const Params& params, const Shared<S>& shared) {
   // may overtake loads that nobody has waited for.
   const auto step_added = [&](Softmax<N>* softmax) {
     return softmax->step(
-        s, scale, factor, [] { return true; }, release_bias);
+        s, scale, factor, [] {}, release_bias);
   };
-  // A step of softmax over S with the bias by products. K and the bias stay until it is known that these do; false: they did not,
-  // S has been formed again, and is to be scored.
-  const auto step_products = [&](Softmax<N>* softmax, bool* rescale) {
-    bool sound = true;
-    *rescale = softmax->step(
-        s, scale, factor,
-        [&] {
-          sound = !has_nan<N>(s) || all_finite<T, S>(shared.bias(group, bias_step.stage()));
-          return sound;
-        },
-        [&] {
-          release_bias();
-          release_k();
-        });
-    if (sound) return true;
-    products_from = k_step.n + kAdded;
-    wait<0>();
+  // By all warps, which then see what the others wrote, and come to the same.
+  const int together = 1 + S::GROUPS + group;
+  const auto mend = [&] {
+    if constexpr (MENDS) {
+      const bool any = mend_rows<T, S>(shared.bias(group, bias_step.stage()));
+      if (named_any(together, 128, any)) wary_to = k_step.n + kWary;
+    }
+  };
+  const auto expect = [&](bool hides) {
+    wait_bias();
+    if constexpr (MENDS)  // votes show the compiler that all threads go the same way
+      if (__any_sync(kAllLanes, hides || k_step.n < wary_to)) mend();
+  };
+  const auto products = [&] {
     product_s();
+    product_unit<T, S>(s, shared, group, bias_step.stage());
+  };
+  const auto look = [&] {
+    const uint tile = shared.bias(group, bias_step.stage());
+    if (!has_nan<N>(s) || all_finite<T, S>(tile)) return;
     wait<0>();
-    release_k();
-    return false;
+    if constexpr (MENDS) {
+      named_sync(together, 128);
+      mend();
+      products();
+      wait<0>();
+    } else {
+      wary_to = k_step.n + kWary;
+      product_s();
+      wait<0>();
+      bias_tile.begin(tile + bias_part(), u);
+      bias_tile.template add<T>(s);
+    }
+  };
+  // A step of softmax over S with the bias by products. K and the bias stay until S is known to be right.
+  const auto step_products = [&](Softmax<N>* softmax) {
+    return softmax->step(s, scale, factor, look, [&] {
+      release_bias();
+      release_k();
+    });
   };
   const auto end_o = [&](bool rescale) {
     if (rescale) {
@@ -275,44 +331,50 @@ TANDEM_DEVICE void consume_bias(const Params& params, const Shared<S>& shared) {
   // ... and by products.
   const auto multiplied = [&](int t) {
     wait_k();
-    wait_bias();
+    expect(masked(at, t));
     wait_turn<S>(group);
-    product_s();
-    product_unit<T, S>(s, shared, group, bias_step.stage());
+    products();
     product_o();
     pass_turn<S>(group);
     wait<1>();
-    bool rescale;
-    if (step_products(&softmax, &rescale)) {
-      wait_o();
-      end_o(rescale);
-    } else {
-      score(at, t);
-      rescale = step_added(&softmax);
-      end_o(rescale);
-    }
+    if constexpr (MENDS) hide(at, t);
+    const bool rescale = step_products(&softmax);
+    wait_o();
+    end_o(rescale);
   };
 
   clear(o);
   wait_q();
   wait_k();
   load_q();
-  product_s();
-  early();
-  wait<0>();
-  release_k();
-  score(at, at.span.end - 1);
-  step_added(&softmax);
+  if constexpr (MENDS) {
+    expect(true);
+    products();
+    wait<0>();
+    hide(at, at.span.end - 1);
+    step_products(&softmax);
+  } else {
+    product_s();
+    early();
+    wait<0>();
+    release_k();
+    score(at, at.span.end - 1);
+    step_added(&softmax);
+  }
   pack_tile<T, N>(p, s);
   for (;;) {
 #pragma unroll 1
     for (int t = at.span.end - 2; t >= at.span.begin; --t) {
-      if constexpr (S::UNIT) {
+      if constexpr (MENDS) {
+        multiplied(t);
+      } else {
+        if constexpr (S::UNIT) {
 #pragma unroll 1
-        for (; k_step.n >= products_from && !masked(at, t); --t) multiplied(t);
-        if (t < at.span.begin) break;
+          for (; k_step.n >= wary_to && !masked(at, t); --t) multiplied(t);
+          if (t < at.span.begin) break;
+        }
+        added(t);
       }
-      added(t);
     }
     // The first keys of the next tile with the last ones of this.
     if (speaks) barrier_arrive(shared.q_empty(q_step.stage()));
@@ -321,13 +383,13 @@ TANDEM_DEVICE void consume_bias(const Params& params, const Shared<S>& shared) {
     Softmax<N> next;
     if (more) {
       const int t = to.span.end - 1;
-      // Votes show the compiler that all threads go the same way.
       const bool by_products =
-          S::UNIT && __any_sync(kAllLanes, k_step.n >= products_from && !masked(to, t));
+          MENDS || (S::UNIT && __any_sync(kAllLanes, k_step.n >= wary_to && !masked(to, t)));
       wait_q();
       wait_k();
       load_q();
-      if (by_products) wait_bias();
+      if constexpr (S::UNIT)
+        if (by_products) expect(masked(to, t));
       wait_turn<S>(group);
       product_s();
       if constexpr (S::UNIT)
@@ -336,11 +398,11 @@ TANDEM_DEVICE void consume_bias(const Params& params, const Shared<S>& shared) {
       pass_turn<S>(group);
       early();
       wait<1>();
-      bool ready = false, rescale;
-      if constexpr (S::UNIT)
-        if (by_products) ready = step_products(&next, &rescale);
-      if (!ready) {
-        if (!by_products) release_k();
+      if (S::UNIT && by_products) {
+        if constexpr (MENDS) hide(to, t);
+        step_products(&next);
+      } else {
+        release_k();
         score(to, t);
         step_added(&next);
       }

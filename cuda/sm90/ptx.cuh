@@ -170,6 +170,17 @@ TANDEM_DEVICE void named_sync(int id, int threads) {
 TANDEM_DEVICE void named_arrive(int id, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
+// Whether any of the threads has x.
+TANDEM_DEVICE bool named_any(int id, int threads, bool x) {
+  int any;
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.s32 p, %3, 0;\nbar.red.or.pred p, %1, %2, p;\n"
+      "selp.s32 %0, 1, 0, p;\n}"
+      : "=r"(any)
+      : "r"(id), "r"(threads), "r"(int(x))
+      : "memory");
+  return any != 0;
+}
 
 // ---- registers of a warpgroup ----------------------------------------------------------------------
 

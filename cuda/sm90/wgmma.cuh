@@ -62,6 +62,7 @@ TANDEM_DEVICE void settle(float (&x)[N]) {
 }
 
 struct Half {
+  static constexpr bool MENDS = false;  // see consume_bias()
   static TANDEM_DEVICE uint pack(float low, float high) {
     uint r;
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
@@ -72,8 +73,8 @@ struct Half {
     asm("cvt.rn.relu.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
     return r;
   }
-  static TANDEM_DEVICE bool finite(uint r) {  // both
-    return (r & 0x7fff) < 0x7c00 && (r >> 16 & 0x7fff) < 0x7c00;
+  static TANDEM_DEVICE bool finite_twice(uint r) {  // both, each twice the word without its sign
+    return (r & 0xffff) < 0xf800 && r >> 16 < 0xf800;
   }
   static TANDEM_DEVICE float low(uint r) { return __half2float(__ushort_as_half(ushort(r))); }
   static TANDEM_DEVICE float high(uint r) {
@@ -81,6 +82,7 @@ struct Half {
   }
 };
 struct Bfloat {
+  static constexpr bool MENDS = true;
   static TANDEM_DEVICE uint pack(float low, float high) {
     uint r;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
@@ -91,8 +93,26 @@ struct Bfloat {
     asm("cvt.rn.relu.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
     return r;
   }
-  static TANDEM_DEVICE bool finite(uint r) {  // both
-    return (r & 0x7fff) < 0x7f80 && (r >> 16 & 0x7fff) < 0x7f80;
+  static TANDEM_DEVICE bool finite_twice(uint r) {  // both, each twice the word without its sign
+    return (r & 0xffff) < 0xff00 && r >> 16 < 0xff00;
+  }
+  // Of the largest of many halves, as words without and with a sign: whether there is minus infinity, and whether there is anything
+  // else that is not finite, NaN with a sign among it.
+  static TANDEM_DEVICE bool any_below(uint below) {
+    return (below & 0xffff) >= 0xff80 || below >= 0xff800000;
+  }
+  static TANDEM_DEVICE bool any_above(uint below, uint above) {
+    return (below & 0xffff) > 0xff80 || below >> 16 > 0xff80 || (above & 0xffff) >= 0x7f80 ||
+           above >> 16 >= 0x7f80;
+  }
+  // Minus infinity becomes the lowest number; infinity and NaN the largest one.
+  static TANDEM_DEVICE int clamp_below(int r) {
+    asm("max.NaN.bf16x2 %0, %0, %1;" : "+r"(r) : "r"(0xff7fff7f));
+    return r;
+  }
+  static TANDEM_DEVICE int clamp_above(int r) {
+    asm("min.bf16x2 %0, %0, %1;" : "+r"(r) : "r"(0x7f7f7f7f));
+    return r;
   }
   static TANDEM_DEVICE float low(uint r) { return __uint_as_float(r << 16); }
   static TANDEM_DEVICE float high(uint r) { return __uint_as_float(r & 0xffff0000u); }

@@ -180,14 +180,16 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
     case Stem::fwd: {
       if (set != HopperSet::plain) {
         const bool biased = set == HopperSet::bias;
-        const auto find = set == HopperSet::entmax
-                              ? (p.alpha == 1.5f ? cuda::sm90::fwd_entmax_kernel
-                                                 : cuda::sm90::fwd_entmax_any_kernel)
-                          : biased                    ? cuda::sm90::fwd_bias_kernel
-                          : set == HopperSet::elastic ? cuda::sm90::fwd_elastic_kernel
-                          : set == HopperSet::lengths ? cuda::sm90::fwd_lengths_kernel
-                          : set == HopperSet::full    ? cuda::sm90::fwd_full_kernel
-                                                      : cuda::sm90::fwd_all_kernel;
+        const auto find =
+            set == HopperSet::entmax ? (p.alpha == 1.5f ? cuda::sm90::fwd_entmax_kernel
+                                                        : cuda::sm90::fwd_entmax_any_kernel)
+            : biased ? (fwd_bias_unit(kFwdTiles[launch.hopper]) && has_unit_scale(p.scale)
+                            ? cuda::sm90::fwd_unit_bias_kernel
+                            : cuda::sm90::fwd_bias_kernel)
+            : set == HopperSet::elastic ? cuda::sm90::fwd_elastic_kernel
+            : set == HopperSet::lengths ? cuda::sm90::fwd_lengths_kernel
+            : set == HopperSet::full    ? cuda::sm90::fwd_full_kernel
+                                        : cuda::sm90::fwd_all_kernel;
         const auto kernel = find(p.dtype, launch);
         auto start = launcher_of(kernel);
         TANDEM_TRY(prepare_launch(kernel, launch, with, &start));
