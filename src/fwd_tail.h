@@ -16,8 +16,9 @@ namespace tandem {
 struct FwdTail {
   int units, unit;  // 0: no tile is shared
 };
-// What a workgroup has to save for that, in steps: to leave a part for another one and to join two takes time, too.
-constexpr int64_t kTailSteps = 2;
+// To leave a part for another workgroup and to join two takes time, too: tiles have at least so many steps, and workgroups would do nothing
+// for a quarter of a step or more, on average.
+constexpr int64_t kTailSteps = 4;
 constexpr int64_t common_divisor(int64_t a, int64_t b) {
   return b == 0 ? a : common_divisor(b, a % b);
 }
@@ -26,34 +27,42 @@ constexpr FwdTail fwd_tail(int64_t total, int64_t groups, int64_t batch, int64_t
   if (groups < 2 || total < groups || total % groups == 0) return {0, 0};
   const int64_t unit = common_divisor(groups, batch), workers = groups / unit;
   const int64_t units = (total - (total / groups - 1) * groups) / unit;
-  const int64_t before = 2 * steps, after = (units * steps + workers - 1) / workers;
-  if (workers < 2 || total % unit != 0 || units * steps >= int64_t(1) << 30 ||
-      before - after < kTailSteps)
+  const int64_t idle = (2 * groups - units * unit) * steps;
+  if (workers < 2 || units * steps >= int64_t(1) << 30 || steps < kTailSteps || 4 * idle < groups)
     return {0, 0};
   return {int(units), int(unit)};
 }
 
 // A worker is a workgroup, or as many as a unit has tiles. Of its pieces, a first one that begins within a tile has the tile's later
 // keys, a last one that ends within a tile the earlier keys; any other is a tile.
+struct FwdShares {
+  int steps, each,
+      longer;  // of a tile; of each worker's share, the first `longer` ones having one more
+};
+constexpr FwdShares fwd_shares(const FwdTail& tail, int steps, int groups) {
+  if (tail.units == 0) return {steps, 0, 0};
+  const int workers = groups / tail.unit;
+  return {steps, tail.units * steps / workers, tail.units * steps % workers};
+}
 struct FwdPieces {
   int from, to;     // in steps of all units
   int first, many;  // the first one's unit; how many
+};
+constexpr int kTailPieces = 3;  // at most: a share is shorter than two tiles
+struct FwdSteps {
+  int begin, end;
 };
 #ifdef __CUDACC__
 #define TANDEM_TAIL __host__ __device__ constexpr
 #else
 #define TANDEM_TAIL constexpr
 #endif
-TANDEM_TAIL FwdPieces fwd_pieces(int units, int steps, int workers, int worker) {
-  const int each = units * steps / workers, longer = units * steps % workers;
-  const int from = worker * each + (worker < longer ? worker : longer);
-  const int to = from + each + (worker < longer ? 1 : 0), first = from / steps;
-  return {from, to, first, (to + steps - 1) / steps - first};
+TANDEM_TAIL FwdPieces fwd_pieces(const FwdShares& s, int worker) {
+  const int from = worker * s.each + (worker < s.longer ? worker : s.longer);
+  const int to = from + s.each + (worker < s.longer ? 1 : 0), first = from / s.steps;
+  const int whole = to - (first + 1) * s.steps;  // behind the first one
+  return {from, to, first, 1 + (whole > 0) + (whole > s.steps)};
 }
-constexpr int kTailPieces = 3;  // at most: a share is shorter than two tiles
-struct FwdSteps {
-  int begin, end;
-};
 TANDEM_TAIL FwdSteps fwd_piece(const FwdPieces& p, int n, int steps) {
   const int tile = (p.first + n) * steps;
   return {p.from > tile ? p.from - tile : 0, p.to < tile + steps ? p.to - tile : steps};

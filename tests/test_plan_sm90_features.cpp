@@ -106,12 +106,11 @@ TEST_CASE("sm90: tiles that the forward with a dense bias shares out by steps") 
     CAPTURE(steps);
     const int64_t total = batch * rows;
     const FwdTail tail = fwd_tail(total, groups, batch, steps);
-    const int64_t rounds = ceil_div(total, groups);
     if (tail.units == 0) {
       // Nothing to share, or next to nothing to save.
       const bool one = common_divisor(groups, batch) == groups;
-      CHECK((one || total < groups || total % groups == 0 ||
-             rounds * steps - ceil_div(total * steps, groups) < kTailSteps + 1));
+      CHECK((one || total < groups || total % groups == 0 || steps < kTailSteps ||
+             4 * (ceil_div(total, groups) * groups - total) * steps < groups));
       return;
     }
     REQUIRE(groups % tail.unit == 0);
@@ -125,7 +124,7 @@ TEST_CASE("sm90: tiles that the forward with a dense bias shares out by steps") 
     int64_t least = INT64_MAX, most = 0;
     int before = steps;  // where the last piece of the worker before ended
     for (int worker = 0; worker < workers; ++worker) {
-      const FwdPieces pieces = fwd_pieces(tail.units, steps, workers, worker);
+      const FwdPieces pieces = fwd_pieces(fwd_shares(tail, steps, int(groups)), worker);
       CHECK(pieces.many >= 1);
       CHECK(pieces.many <= kTailPieces);
       int64_t many = 0;
@@ -148,7 +147,7 @@ TEST_CASE("sm90: tiles that the forward with a dense bias shares out by steps") 
       least = std::min(least, many), most = std::max(most, many);
     }
     CHECK(most - least <= 1);
-    CHECK(most + kTailSteps <= 2 * steps);
+    CHECK(most <= 2 * steps);
     CHECK(std::count(taken.begin(), taken.end(), 1) == int64_t(taken.size()));
     CHECK(std::count_if(parts.begin(), parts.end(), [](int n) { return n == 1 || n == 2; }) ==
           int64_t(parts.size()));

@@ -154,16 +154,16 @@ struct Rounds {
   // With a dense bias: which of the tiles the workgroup shares out with others (src/fwd_tail.h), which come first, so that parts are
   // joined while multiprocessors have other work, and not all at the end. Formed anew each time: what products between two calls
   // kept of it would be registers.
-  TANDEM_DEVICE int steps() const { return (u.seq_kv + S::N - 1) / S::N; }
   TANDEM_DEVICE FwdPieces pieces() const {
-    int unit = tail->unit, units = tail->units;
-    asm volatile("" : "+r"(unit), "+r"(units));
-    return fwd_pieces(units, steps(), int(gridDim.x) / unit, int(blockIdx.x) / unit);
+    int unit = tail->unit;
+    asm volatile("" : "+r"(unit));
+    return fwd_pieces(tail->shares, int(blockIdx.x) / unit);
   }
   // Of the place before the one that next() gave, or did not give.
   TANDEM_DEVICE int last() const { return int(place) - 2; }
-  // The next tile with keys to see; nothing(place) is called for those without.
-  template <typename Nothing>
+  // The next tile with keys to see; nothing(place) is called for those without. WARPS: whole warps ask, and a vote shows the compiler that
+  // their threads go the same way: it keeps more in uniform registers then.
+  template <bool WARPS = false, typename Nothing>
   TANDEM_DEVICE bool next(FwdPlace* at, const Nothing& nothing) {
     const bool equal = (u.band_right == TANDEM_BAND_OPEN) == (u.band_left == TANDEM_BAND_OPEN);
     for (;;) {
@@ -172,24 +172,26 @@ struct Rounds {
       const uint paired = rounds < 3 ? 0 : rounds - 1;
       uint tile, head;
       FwdSteps part{0, INT_MAX};
-      if (S::BIAS && equal) {
-        const int n = int(place++);
-        uint index = uint(n) * gridDim.x + blockIdx.x;
+      bool alike = S::BIAS && equal;
+      if constexpr (WARPS) alike = __any_sync(kAllLanes, alike);
+      if (alike) {
         if constexpr (S::BIAS) {
+          const int n = int(place++);
+          uint index = uint(n) * gridDim.x + blockIdx.x;
           if (tail->units > 0) {
             const FwdPieces pieces = this->pieces();
             index += uint(tail->units * tail->unit) - uint(pieces.many) * gridDim.x;
             if (n < pieces.many) {
-              part = fwd_piece(pieces, n, steps());
+              part = fwd_piece(pieces, n, tail->shares.steps);
               index = uint((pieces.first + n) * tail->unit) + blockIdx.x % uint(tail->unit);
             }
           }
+          if (index >= u.total) return false;
+          // Often all batches have the same bias: those that read a tile of it come together.
+          const uint row = index / uint(tail->batches), of_batch = row / tiles;
+          tile = row - of_batch * tiles;
+          head = (index - row * uint(tail->batches)) * uint(u.heads_q) + of_batch;
         }
-        if (index >= u.total) return false;
-        // Often all batches have the same bias: those that read a tile of it come together.
-        const uint batches = heads / uint(u.heads_q), row = index / batches;
-        tile = row % tiles;
-        head = (index - row * batches) * uint(u.heads_q) + row / tiles;
       } else if (place / 2 < paired) {
         const uint index = place / 2 * gridDim.x + blockIdx.x;
         head = index / pairs;

@@ -206,7 +206,7 @@ TANDEM_DEVICE void consume_bias(const Params& params, const Shared<S>& shared) {
 
   FwdPlace at, to;
   const auto nothing = [&](const FwdPlace& none) { store_nothing<S>(u, params.push, none); };
-  if (!rounds.next(&at, nothing)) return;
+  if (!rounds.template next<true>(&at, nothing)) return;
   if (group == S::GROUPS - 1) pass_turn<S>(group);
   float factor[2];
   Softmax<N> softmax;
@@ -318,7 +318,7 @@ TANDEM_DEVICE void consume_bias(const Params& params, const Shared<S>& shared) {
     // The first keys of the next tile with the last ones of this.
     if (speaks) barrier_arrive(shared.q_empty(q_step.stage()));
     q_step.next();
-    const bool more = rounds.next(&to, nothing);
+    const bool more = rounds.template next<true>(&to, nothing);
     Softmax<N> next;
     if (more) {
       const int t = to.span.end - 1;

@@ -10,7 +10,7 @@ namespace sm90 {
 
 TANDEM_DEVICE uint64_t exchange_word(uint64_t address, uint64_t x) {
   uint64_t was;
-  asm volatile("atom.acq_rel.gpu.global.exch.b64 %0, [%1], %2;"
+  asm volatile("atom.acquire.gpu.global.exch.b64 %0, [%1], %2;"
                : "=l"(was)
                : "l"(address), "l"(x)
                : "memory");
@@ -36,7 +36,7 @@ TANDEM_DEVICE bool join_parts(const Rounds<S>& rounds, int piece, float (&o)[S::
                               float (&m)[2], float (&l)[2]) {
   const FwdTailParams& tail = *rounds.tail;
   if (!__any_sync(kAllLanes, tail.units > 0 && piece < kTailPieces)) return true;
-  const int steps = rounds.steps();
+  const int steps = tail.shares.steps;
   const FwdPieces pieces = rounds.pieces();
   const FwdSteps of = fwd_piece(pieces, piece, steps);
   const bool later = of.begin > 0;
@@ -67,7 +67,7 @@ TANDEM_DEVICE bool join_parts(const Rounds<S>& rounds, int piece, float (&o)[S::
     while (__any_sync(kAllLanes, acquire_word(word) != tail.number + 1)) {
     }
   __syncwarp();
-  if (lane == 0) release_word(word, 0);
+  if (lane == 0) __stcg(reinterpret_cast<unsigned long long*>(word), 0ull);
   // Products are rounded before they are added: a sum has the same bits whoever of the two adds.
   const float4 other = __ldcg(sums);
   const float other_m[2] = {other.x, other.z}, other_l[2] = {other.y, other.w};

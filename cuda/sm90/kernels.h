@@ -32,6 +32,8 @@ struct FwdFullParams {
 // With a dense bias; tail: tiles that are shared out by steps, whose parts, and the words that say who has come, lie in the
 // workspace. number: no other execute has it, nor number + 1. units = 0: none are, and any grid of one dimension does.
 struct FwdTailParams : FwdTail {
+  FwdShares shares;
+  int batches;  // entries
   uint64_t parts, words, number;
 };
 struct FwdBiasParams : FwdFullParams {

@@ -206,6 +206,9 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
         fixed.extra = extra_block(p);
         fixed.features = features_of(p);
         fixed.tail.units = launch.tail_units, fixed.tail.unit = launch.tail_unit;
+        fixed.tail.shares =
+            fwd_shares(fixed.tail, int((p.seq_kv + bc - 1) / bc), int(launch.groups_x));
+        fixed.tail.batches = int(p.batch);
         *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
           cuda::sm90::FwdBiasParams params = fixed;
           if (!encode(function, q, a.q, &params.q) || !encode(function, k, a.k, &params.k) ||
