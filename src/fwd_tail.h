@@ -35,9 +35,9 @@ constexpr FwdTail fwd_tail(int64_t total, int64_t groups, int64_t batch, int64_t
 
 // A worker is a workgroup, or as many as a unit has tiles. Of its pieces, a first one that begins within a tile has the tile's later
 // keys, a last one that ends within a tile the earlier keys; any other is a tile.
+// steps: of a tile; each: of a worker's share, of which the first `longer` ones have one more.
 struct FwdShares {
-  int steps, each,
-      longer;  // of a tile; of each worker's share, the first `longer` ones having one more
+  int steps, each, longer;
 };
 constexpr FwdShares fwd_shares(const FwdTail& tail, int steps, int groups) {
   if (tail.units == 0) return {steps, 0, 0};

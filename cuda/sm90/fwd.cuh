@@ -140,8 +140,8 @@ template <typename S>
 struct Rounds {
   const FwdBlock& u;
   const FwdTailParams* tail = nullptr;  // with a dense bias
-  uint place =
-      0;  // twice the round, and whether it is the second of a pair; with a bias and equal tiles, how many it was
+  // Twice the round, and whether it is the second of a pair; with a bias and equal tiles, how many there were.
+  uint place = 0;
 
   TANDEM_DEVICE explicit Rounds(const FwdBlock& block) : u(block) {}
   TANDEM_DEVICE explicit Rounds(const FwdParams& params) : u(params.block) {}
