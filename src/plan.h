@@ -31,6 +31,8 @@ struct Launch {
   uint32_t beside = 0;
   // cuda.sm90: how many heads of keys later those sums of d_q are that bwd_dkv_dq zeroes; 0: all are zeroed before it.
   uint32_t ahead = 0;
+  // CUDA's bwd_dot: tiles of a head, and all, of bwd_dot_fast, which runs where o and d_o lie at multiples of 16 bytes; 0: never.
+  uint32_t fast_tiles = 0, fast_total = 0;
   uint32_t shared_bytes = 0;
   bool waits = false;          // reads what launches before it wrote
   bool joins = false;          // CUDA: no launch of its own, as an earlier one does its work
