@@ -62,6 +62,8 @@ struct Launch {
     return multiplies_matrices() && (ampere < 0 || kAmpereTiles[ampere].bytes == 2) ? 8 : 4;
   }
   int64_t sums(const struct Problem& p) const;  // floats of the sums over the batch
+  // cuda.sm90, fwd with a dense bias: the first tiles are shared out by steps (fwd_tail.h), units of so many each. 0: none are.
+  int tail_units = 0, tail_unit = 0;
 };
 
 struct FixedRow {  // fixed.inc
@@ -122,7 +124,8 @@ struct Plan {
   } ahead;
   // cuda.sm90, among them: who has added to the sums of a head, and who is done with it (hopper_tiles.h).
   uint64_t d_q_counts_offset = 0, head_counts_offset = 0;
-  // cuda.sm90, d_bias summed over the batch: parts of d_k and d_v, and who has come, zeroed with those (hopper_tiles.h).
+  // cuda.sm90, d_bias summed over the batch: parts of d_k and d_v, and who has come, zeroed with those (hopper_tiles.h). fwd
+  // with a dense bias: parts of o, and words that say who has come (fwd_tail.h).
   uint64_t tail_offset = 0, tail_counts_offset = 0, pass_sums_offset = 0;
   // cuda.sm90, entmax: bits of the tiles that hold support (hopper_tiles.h), unless every tile is visited.
   uint64_t support_offset = 0;

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "dot_tiles.h"
+#include "fwd_tail.h"
 #include "hopper_tiles.h"
 #include "planner.h"
 
@@ -381,6 +382,11 @@ String make_launches(const Problem& p, const Caps& caps, const PathRow& row, int
         launch.groups_x = uint32_t(std::min<int64_t>(launch.total, cores_of(caps)));
         launch.groups_y = 1;
       }
+      if (stem == Stem::fwd && launch.hopper >= 0 && p.bias && !p.banded()) {
+        const FwdTail tail =
+            fwd_tail(launch.total, launch.groups_x, p.batch, ceil_div(p.seq_kv, launch.tile.bc));
+        launch.tail_units = tail.units, launch.tail_unit = tail.unit;
+      }
       if (!tiled) {
         const auto group = uint32_t(launch.invocations());
         if (group > caps.max_invocations)
@@ -497,6 +503,12 @@ void lay_out_workspace(Plan* plan) {
   if (const Launch* join = plan->find(Stem::fwd_join)) {
     place(true, &plan->o_parts_offset, join->splits * rows * uint64_t(part_pitch(p.head_dim_v)));
     place(true, &plan->lse_parts_offset, join->splits * rows);
+  }
+  if (const Launch* fwd = plan->find(Stem::fwd); fwd && fwd->tail_units > 0) {
+    const FwdTile& t = kFwdTiles[fwd->hopper];
+    const int64_t parts = int64_t(fwd->groups_x) - fwd->tail_unit;
+    place(true, &plan->tail_offset, uint64_t(parts * fwd_part_floats(t)));
+    place(true, &plan->tail_counts_offset, uint64_t(2 * parts * fwd_part_words(t)));
   }
   if (const Launch* fused = plan->find(Stem::bwd_dkv_dq)) {
     if (fused->ampere >= 0) {

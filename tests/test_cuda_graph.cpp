@@ -157,6 +157,78 @@ void check_shared_kernel(tandem_device* device, const char* more, const char* le
   std::printf("%s, then %s: both run\n", more, less);
 }
 
+// Tiles that two workgroups share, with numbers in the workspace that say who was first: of garbage, of earlier executes, and of the
+// replay before, which had the same numbers.
+void check_shared_tiles(tandem_device* device, const char* line) {
+  constexpr size_t kBytes = size_t(16) << 20, kQueries = size_t(2) * 72 * 128;
+  tandem_problem problem;
+  tandem_plan* plan = nullptr;
+  tandem_plan_info info{};
+  info.struct_size = sizeof(info);
+  need(tandem_problem_parse(line, &problem), "parse");
+  need(tandem_plan_create(device, &problem, &plan), "plan");
+  need(tandem_plan_get_info(plan, &info), "plan info");
+  need(info.workspace_size <= kBytes, "the workspace is large enough");
+  unsigned char* at[7] = {};  // q k v bias o lse workspace
+  uint32_t state = 1;
+  for (unsigned char*& p : at) {
+    need(cudaMalloc(reinterpret_cast<void**>(&p), kBytes), "cudaMalloc");
+    std::vector<uint16_t> halves(kBytes / 2, 0xffff);
+    if (&p < &at[4])
+      for (uint16_t& x : halves) {
+        state = state * 1664525u + 1013904223u;
+        x = uint16_t((state >> 31 << 15) | 0x3c00 |
+                     (state >> 20 & 0x1ff));  // bf16, up to 1 / 8 to both sides
+      }
+    need(cudaMemcpy(p, halves.data(), kBytes, cudaMemcpyHostToDevice), "upload");
+  }
+  tandem_args args = TANDEM_ARGS_INIT;
+  tandem_buffer* to[] = {&args.q, &args.k,   &args.v,        &args.bias,
+                         &args.o, &args.lse, &args.workspace};
+  for (int i = 0; i < 7; ++i) *to[i] = tandem_cuda_buffer(at[i]);
+  args.workspace_size = kBytes;
+  cudaStream_t stream;
+  need(cudaStreamCreate(&stream), "stream");
+  std::vector<uint16_t> o(kQueries * 64), again(o.size());
+  std::vector<uint32_t> lse(kQueries), lse_again(kQueries);
+  const auto download = [&](std::vector<uint16_t>& o_to, std::vector<uint32_t>& lse_to) {
+    need(cudaStreamSynchronize(stream), "synchronize");
+    need(cudaMemcpy(o_to.data(), at[4], o_to.size() * 2, cudaMemcpyDeviceToHost), "download");
+    need(cudaMemcpy(lse_to.data(), at[5], lse_to.size() * 4, cudaMemcpyDeviceToHost), "download");
+    need(cudaMemset(at[4], 0xff, o_to.size() * 2), "nothing of the last time");
+    need(cudaMemset(at[5], 0xff, lse_to.size() * 4), "nothing of the last time");
+  };
+  const auto same = [&](const char* what) {
+    download(again, lse_again);
+    need(o == again && lse == lse_again, what);
+  };
+  need(tandem_execute(plan, tandem_cuda_stream(stream), &args), "execute");
+  download(o, lse);
+  size_t poison = 0;
+  for (uint16_t x : o) poison += x == 0xffff;
+  need(poison == 0, "everything was written");
+  cudaGraph_t graph;
+  cudaGraphExec_t ready;
+  need(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), "begin capture");
+  need(tandem_execute(plan, tandem_cuda_stream(stream), &args), "captured execute");
+  need(cudaStreamEndCapture(stream, &graph), "end capture");
+  need(cudaGraphInstantiate(&ready, graph, 0), "instantiate");
+  for (int round = 0; round < 20; ++round) {
+    need(cudaGraphLaunch(ready, stream), "launch");
+    same("a replay");
+    need(tandem_execute(plan, tandem_cuda_stream(stream), &args), "execute");
+    same("an execute between replays");
+    need(cudaMemset(at[6], round % 2 ? 0 : 0xff, kBytes), "garbage");
+  }
+  cudaGraphExecDestroy(ready);
+  cudaGraphDestroy(graph);
+  cudaStreamDestroy(stream);
+  for (unsigned char* p : at) cudaFree(p);
+  tandem_plan_destroy(plan);
+  std::printf("%s: %s, %llu bytes of workspace: the same bits by executes and replays in turns\n",
+              info.path, line, (unsigned long long)info.workspace_size);
+}
+
 }  // namespace
 
 int main() {
@@ -173,6 +245,7 @@ int main() {
   check_shared_kernel(device, "bwd bf16 b1 hq2 sq64 d192", "bwd bf16 b1 hq2 sq64 d192 grads=q");
   check_shared_kernel(device, "fwd f16 b1 hq2 sq64 d192 entmax=1.5 softcap=2",
                       "fwd f16 b1 hq2 sq64 d192 entmax=1.5 softcap=2 visit_all");
+  check_shared_tiles(device, "fwd bf16 b2 hq72 sq128 sk512 d64 bias:bf16:1x72x128");
   tandem_device_destroy(device);
   return 0;
 }

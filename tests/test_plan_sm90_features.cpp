@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // Plans of the path cuda.sm90 with elastic softmax, entmax and a dense bias: launches, workspace, clusters.
+#include <algorithm>
 #include <string>
 #include <vector>
 
+#include "fwd_tail.h"
 #include "plan_fixture.h"
 
 using namespace tandem;
@@ -102,6 +104,101 @@ TEST_CASE("sm90: a dense bias in forward") {
     CHECK(l.shared_bytes == uint32_t(fwd_bias_shared_bytes(kFwdTiles[l.hopper])));
     CHECK(l.shared_bytes > 0);
   }
+}
+
+TEST_CASE("sm90: tiles that the forward with a dense bias shares out by steps") {
+  const auto check = [](int64_t groups, int64_t batch, int64_t rows, int steps) {
+    CAPTURE(groups);
+    CAPTURE(batch);
+    CAPTURE(rows);
+    CAPTURE(steps);
+    const int64_t total = batch * rows;
+    const FwdTail tail = fwd_tail(total, groups, batch, steps);
+    if (tail.units == 0) {
+      // Nothing to share, or next to nothing to save.
+      const bool one = common_divisor(groups, batch) == groups;
+      CHECK((one || total < groups || total % groups == 0 || steps < kTailSteps ||
+             4 * (ceil_div(total, groups) * groups - total) * steps < groups));
+      return;
+    }
+    REQUIRE(groups % tail.unit == 0);
+    REQUIRE(batch % tail.unit == 0);
+    const int64_t shared = int64_t(tail.units) * tail.unit;
+    CHECK((total - shared) % groups == 0);
+    CHECK(shared >= groups);
+    CHECK(shared < 2 * groups);
+    const int workers = int(groups) / tail.unit;
+    std::vector<int> taken(size_t(tail.units * steps)), parts(size_t(tail.units));
+    int64_t least = INT64_MAX, most = 0;
+    int before = steps;  // where the last piece of the worker before ended
+    for (int worker = 0; worker < workers; ++worker) {
+      const FwdPieces pieces = fwd_pieces(fwd_shares(tail, steps, int(groups)), worker);
+      CHECK(pieces.many >= 1);
+      CHECK(pieces.many <= kTailPieces);
+      int64_t many = 0;
+      for (int n = 0; n < pieces.many; ++n) {
+        const FwdSteps part = fwd_piece(pieces, n, steps);
+        const int unit = pieces.first + n;
+        REQUIRE(unit < tail.units);
+        REQUIRE(0 <= part.begin);
+        REQUIRE(part.begin < part.end);
+        REQUIRE(part.end <= steps);
+        // Only the first one begins within a tile, where the worker before has stopped, and only the last one ends there.
+        CHECK((part.begin == 0 || (n == 0 && part.begin == before)));
+        CHECK((part.end == steps || (n == pieces.many - 1 && worker + 1 < workers)));
+        CHECK((part.begin == 0 || part.end == steps));
+        for (int t = part.begin; t < part.end; ++t) ++taken[size_t(unit * steps + t)];
+        ++parts[size_t(unit)];
+        many += part.end - part.begin;
+        before = part.end;
+      }
+      least = std::min(least, many), most = std::max(most, many);
+    }
+    CHECK(most - least <= 1);
+    CHECK(most <= 2 * steps);
+    CHECK(std::count(taken.begin(), taken.end(), 1) == int64_t(taken.size()));
+    CHECK(std::count_if(parts.begin(), parts.end(), [](int n) { return n == 1 || n == 2; }) ==
+          int64_t(parts.size()));
+  };
+  for (int64_t groups : {1, 2, 5, 66, 114, 132})
+    for (int64_t batch : {1, 2, 3, 4, 6, 8})
+      for (int64_t rows : {1, 7, 33, 64, 80, 131, 256, 513})
+        for (int steps : {1, 2, 3, 8, 16, 33}) check(groups, batch, rows, steps);
+  CHECK(fwd_tail(1024, 132, 4, 16).unit == 4);
+  CHECK(fwd_tail(1024, 132, 4, 16).units == (1024 - 6 * 132) / 4);
+  CHECK(fwd_tail(1024, 132, 4, 1 << 25).units == 0);  // steps are counted in 31 bits
+
+  for (const char* d : {"d64", "d128 dv72"})
+    for (bool f16 : {true, false}) {
+      const std::string type = f16 ? "f16" : "bf16";
+      const std::string line =
+          "fwd " + type + " b4 hq16 sq2048 sk2048 bias:" + type + ":1x16x2048 " + d;
+      CAPTURE(line);
+      const Plan plan = plan_of(line);
+      REQUIRE(std::string(plan.path) == "sm90");
+      const Launch& l = plan.launches[0];
+      const FwdTile& t = kFwdTiles[l.hopper];
+      const FwdTail tail = fwd_tail(l.total, 132, 4, ceil_div(2048, t.bc));
+      CHECK(tail.units > 0);
+      CHECK(l.tail_units == tail.units);
+      CHECK(l.tail_unit == tail.unit);
+      // A part, and a word for each 16 rows of it, for every two workgroups side by side.
+      const int64_t parts = 132 - tail.unit, floats = parts * t.rows() * (t.dv + 2);
+      CHECK(plan.tail_offset == 0);
+      CHECK(plan.tail_counts_offset == uint64_t(ceil_div(4 * floats, 256) * 256));
+      CHECK(plan.workspace_size == plan.tail_counts_offset + uint64_t(8 * parts * t.rows() / 16));
+      CHECK(explain(plan.problem, caps_of("h100_cuda"))
+                .find(text(", %d tiles shared out by steps", tail.units * tail.unit)) !=
+            String::npos);
+      // Of other tiles some are longer; and where all workgroups have as many there is nothing to share.
+      const std::string full =
+          "fwd " + type + " b4 hq33 sq2048 sk2048 bias:" + type + ":1x33x2048 " + d;
+      for (const std::string& words : {line + " causal_top_left", full}) {
+        const Plan other = plan_of(words);
+        CHECK(other.launches[0].tail_units == 0);
+        CHECK(other.workspace_size == 0);
+      }
+    }
 }
 
 TEST_CASE("sm90: the last round of clusters that sum d_bias") {

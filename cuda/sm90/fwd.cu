@@ -15,7 +15,7 @@ namespace {
 
 template <typename S, typename Params>
 TANDEM_DEVICE void produce(const Params& params, const Shared<S>& shared) {
-  Rounds<S> rounds(params.block);
+  Rounds<S> rounds(params);
   Copier<S, Params> copy(params, shared);
   FwdPlace at;
   // v lags behind k by a step: S of the next keys comes before P V of the present ones.
@@ -295,11 +295,11 @@ Kernel<Params> select(tandem_dtype dtype, const Launch& launch) {
 Kernel<FwdParams> fwd_kernel(tandem_dtype dtype, const Launch& launch) {
   return select<FwdSet::plain, FwdParams>(dtype, launch);
 }
-Kernel<FwdFullParams> fwd_bias_kernel(tandem_dtype dtype, const Launch& launch) {
-  return select<FwdSet::bias, FwdFullParams>(dtype, launch);
+Kernel<FwdBiasParams> fwd_bias_kernel(tandem_dtype dtype, const Launch& launch) {
+  return select<FwdSet::bias, FwdBiasParams>(dtype, launch);
 }
-Kernel<FwdFullParams> fwd_unit_bias_kernel(tandem_dtype dtype, const Launch& launch) {
-  return select<FwdSet::unit_bias, FwdFullParams>(dtype, launch);
+Kernel<FwdBiasParams> fwd_unit_bias_kernel(tandem_dtype dtype, const Launch& launch) {
+  return select<FwdSet::unit_bias, FwdBiasParams>(dtype, launch);
 }
 Kernel<FwdFullParams> fwd_lengths_kernel(tandem_dtype dtype, const Launch& launch) {
   return select<FwdSet::lengths, FwdFullParams>(dtype, launch);

@@ -2,6 +2,8 @@
 // What the forward kernels on Hopper are made of: shared memory, the order of work, the copying thread, weights, stores.
 #ifndef TANDEM_CUDA_SM90_FWD_CUH
 #define TANDEM_CUDA_SM90_FWD_CUH
+#include <climits>
+
 #include "../../src/hopper_tiles.h"
 #include "../../src/tile_range.h"
 #include "kernels.h"
@@ -137,14 +139,31 @@ TANDEM_DEVICE int head_of(const FwdBlock& u, const FwdPlace& at) {
 template <typename S>
 struct Rounds {
   const FwdBlock& u;
-  uint place = 0;  // twice the round, and whether it is the second of a pair
+  const FwdTailParams* tail = nullptr;  // with a dense bias
+  // Twice the round, and whether it is the second of a pair; with a bias and equal tiles, how many there were.
+  uint place = 0;
 
   TANDEM_DEVICE explicit Rounds(const FwdBlock& block) : u(block) {}
+  TANDEM_DEVICE explicit Rounds(const FwdParams& params) : u(params.block) {}
+  TANDEM_DEVICE explicit Rounds(const FwdFullParams& params) : u(params.block) {}
+  TANDEM_DEVICE explicit Rounds(const FwdBiasParams& params)
+      : u(params.block), tail(&params.tail) {}
   TANDEM_DEVICE TandemBand band() const {
     return TandemBand{u.band_left, u.band_right, u.band_off};
   }
-  // The next tile with keys to see; nothing(place) is called for those without.
-  template <typename Nothing>
+  // With a dense bias: which of the tiles the workgroup shares out with others (src/fwd_tail.h), which come first, so that parts are
+  // joined while multiprocessors have other work, and not all at the end. Formed anew each time: what products between two calls
+  // kept of it would be registers.
+  TANDEM_DEVICE FwdPieces pieces() const {
+    int unit = tail->unit;
+    asm volatile("" : "+r"(unit));
+    return fwd_pieces(tail->shares, int(blockIdx.x) / unit);
+  }
+  // Of the place before the one that next() gave, or did not give.
+  TANDEM_DEVICE int last() const { return int(place) - 2; }
+  // The next tile with keys to see; nothing(place) is called for those without. WARPS: whole warps ask, and a vote shows the compiler that
+  // their threads go the same way: it keeps more in uniform registers then.
+  template <bool WARPS = false, typename Nothing>
   TANDEM_DEVICE bool next(FwdPlace* at, const Nothing& nothing) {
     const bool equal = (u.band_right == TANDEM_BAND_OPEN) == (u.band_left == TANDEM_BAND_OPEN);
     for (;;) {
@@ -152,7 +171,28 @@ struct Rounds {
       const uint rounds = equal ? 0 : heads * pairs / gridDim.x;  // of pairs
       const uint paired = rounds < 3 ? 0 : rounds - 1;
       uint tile, head;
-      if (place / 2 < paired) {
+      FwdSteps part{0, INT_MAX};
+      bool alike = S::BIAS && equal;
+      if constexpr (WARPS) alike = __any_sync(kAllLanes, alike);
+      if (alike) {
+        if constexpr (S::BIAS) {
+          const int n = int(place++);
+          uint index = uint(n) * gridDim.x + blockIdx.x;
+          if (tail->units > 0) {
+            const FwdPieces pieces = this->pieces();
+            index += uint(tail->units * tail->unit) - uint(pieces.many) * gridDim.x;
+            if (n < pieces.many) {
+              part = fwd_piece(pieces, n, tail->shares.steps);
+              index = uint((pieces.first + n) * tail->unit) + blockIdx.x % uint(tail->unit);
+            }
+          }
+          if (index >= u.total) return false;
+          // Often all batches have the same bias: those that read a tile of it come together.
+          const uint row = index / uint(tail->batches), of_batch = row / tiles;
+          tile = row - of_batch * tiles;
+          head = (index - row * uint(tail->batches)) * uint(u.heads_q) + of_batch;
+        }
+      } else if (place / 2 < paired) {
         const uint index = place / 2 * gridDim.x + blockIdx.x;
         head = index / pairs;
         const uint pair = index - head * pairs;
@@ -172,16 +212,15 @@ struct Rounds {
         tile = equal ? rest : tiles - 1 - many;
         head = equal ? many : begin + rest;
         if (head == begin && (tile < taken || tile + taken >= tiles)) continue;
-        if (S::BIAS &&
-            equal) {  // often all batches have the same: those that read a tile of it come together
-          const uint batches = heads / uint(u.heads_q), row = index / batches;
-          tile = row % tiles;
-          head = (index - row * batches) * uint(u.heads_q) + row / tiles;
-        }
       }
       at->index = head;
       at->row0 = int(tile) * S::M;
       at->span = tandem_key_tiles(band(), at->row0, S::M, S::N, u.seq_q, u.seq_kv);
+      if (S::BIAS) {
+        at->span.begin = max(at->span.begin, part.begin);
+        at->span.end = min(at->span.end, part.end);
+        at->span.full_begin = max(at->span.full_begin, part.begin);
+      }
       if (at->span.begin < at->span.end) return true;
       nothing(*at);
     }

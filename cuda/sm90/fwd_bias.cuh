@@ -3,6 +3,7 @@
 #ifndef TANDEM_CUDA_SM90_FWD_BIAS_CUH
 #define TANDEM_CUDA_SM90_FWD_BIAS_CUH
 #include "fwd_sets.cuh"
+#include "fwd_tail.cuh"
 
 namespace tandem {
 namespace cuda {
@@ -220,7 +221,7 @@ TANDEM_DEVICE void consume_bias(const Params& params, const Shared<S>& shared) {
   const auto early = [&] {
     if constexpr (ROOM) begin_bias();
   };
-  Rounds<S> rounds(u);
+  Rounds<S> rounds(params);
   const auto masked = [&](const FwdPlace& at, int t) {
     return t < at.span.full_begin || t >= at.span.full_end;
   };
@@ -242,7 +243,7 @@ TANDEM_DEVICE void consume_bias(const Params& params, const Shared<S>& shared) {
 
   FwdPlace at, to;
   const auto nothing = [&](const FwdPlace& none) { store_nothing<S>(u, params.push, none); };
-  if (!rounds.next(&at, nothing)) return;
+  if (!rounds.template next<true>(&at, nothing)) return;
   if (group == S::GROUPS - 1) pass_turn<S>(group);
   float factor[2];
   Softmax<N> softmax;
@@ -379,7 +380,7 @@ TANDEM_DEVICE void consume_bias(const Params& params, const Shared<S>& shared) {
     // The first keys of the next tile with the last ones of this.
     if (speaks) barrier_arrive(shared.q_empty(q_step.stage()));
     q_step.next();
-    const bool more = rounds.next(&to, nothing);
+    const bool more = rounds.template next<true>(&to, nothing);
     Softmax<N> next;
     if (more) {
       const int t = to.span.end - 1;
@@ -412,15 +413,19 @@ TANDEM_DEVICE void consume_bias(const Params& params, const Shared<S>& shared) {
     }
     wait<0>();
     release_v();
-    float lse[2], inverse[2];
+    float l[2];
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const float l = quad_sum(softmax.l[r]);
-      lse[r] = l == 0.f ? -INFINITY : fmaf(softmax.m[r], kLn2, logf(l));
-      inverse[r] = l == 0.f ? 0.f : __frcp_rn(l);
+    for (int r = 0; r < 2; ++r) l[r] = quad_sum(softmax.l[r]);
+    if (__any_sync(kAllLanes, join_parts(rounds, rounds.last(), o, softmax.m, l))) {
+      float lse[2], inverse[2];
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        lse[r] = l[r] == 0.f ? -INFINITY : fmaf(softmax.m[r], kLn2, logf(l[r]));
+        inverse[r] = l[r] == 0.f ? 0.f : __frcp_rn(l[r]);
+      }
+      store_lse(u, params.push, at, lse);
+      store_rows<T, S::DV>(o, inverse, params.push.o, u, at);
     }
-    store_lse(u, params.push, at, lse);
-    store_rows<T, S::DV>(o, inverse, params.push.o, u, at);
     if (!more) break;
     clear(o);
     softmax = next;

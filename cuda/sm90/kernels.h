@@ -5,6 +5,7 @@
 #include <cuda.h>
 
 #include "../kernels.h"
+#include "fwd_tail.h"
 #include "hopper_tiles.h"
 
 namespace tandem {
@@ -28,14 +29,25 @@ struct FwdFullParams {
   Features features;
 };
 
+// With a dense bias; tail: tiles that are shared out by steps, whose parts, and the words that say who has come, lie in the
+// workspace. number: no other execute has it, nor number + 1. units = 0: none are, and any grid of one dimension does.
+struct FwdTailParams : FwdTail {
+  FwdShares shares;
+  int batches;  // entries
+  uint64_t parts, words, number;
+};
+struct FwdBiasParams : FwdFullParams {
+  FwdTailParams tail;
+};
+
 // By launch.tile.name (src/hopper_tiles.inc), the tensors' type, and nothing else. block.tiles: of FwdTile::rows() queries.
 // Workgroups share out block.total tiles: any grid of one dimension does; as many as there are multiprocessors is best.
 Kernel<FwdParams> fwd_kernel(tandem_dtype dtype, const Launch& launch);
 
 // A dense bias of the tensors' type, a row for each query row, and nothing else; fwd_bias_shared_bytes() of shared memory.
 // Unit: faster, for tiles of fwd_bias_unit() and scales of has_unit_scale() alone.
-Kernel<FwdFullParams> fwd_bias_kernel(tandem_dtype dtype, const Launch& launch);
-Kernel<FwdFullParams> fwd_unit_bias_kernel(tandem_dtype dtype, const Launch& launch);
+Kernel<FwdBiasParams> fwd_bias_kernel(tandem_dtype dtype, const Launch& launch);
+Kernel<FwdBiasParams> fwd_unit_bias_kernel(tandem_dtype dtype, const Launch& launch);
 
 // Lengths and sinks; and, beside them, softcap and ALiBi. fwd_lengths_shared_bytes() of shared memory, and no kernel for
 // tiles of which that is 0. Maps of packed tensors have one batch entry, of all rows.

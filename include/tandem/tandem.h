@@ -301,7 +301,8 @@ typedef struct tandem_plan_info {
   uint32_t kernel_count;                /* kernels that one tandem_execute() records */
   uint32_t kernels[TANDEM_MAX_KERNELS]; /* their registry indices, in order: tandem_kernel_get() */
   uint64_t workspace_size;              /* bytes, exact; 0 means none needed. Forward has one where
-                                         * the keys are split */
+                                         * the keys are split, or two workgroups share a
+                                         * tile (cuda.sm90 with a dense bias) */
   uint64_t workspace_alignment;         /* bytes */
   double flops; /* 2 (D + Dv) for each visible (i, j) of every head; backward 2.5 times that */
   uint32_t tile_rows, tile_cols; /* Br, Bc; 0 where the path has no tiles */

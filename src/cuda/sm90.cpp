@@ -3,6 +3,8 @@
 #include "cuda/sm90.h"
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstring>
 
 #include "../../cuda/sm90/bwd.h"
@@ -142,6 +144,23 @@ int clusters_at_once(cuda::Kernel<P> kernel, const Launch& launch, unsigned clus
   return 0;
 }
 
+// An even number that no other execute gets, by which workgroups know each other's words in a workspace that nobody has zeroed. Its
+// first bits are 01, which words full of zeros or of ones do not have; the others begin somewhere, so that any other
+// garbage is taken for it with a probability of 2^-62, also what another process has left. A replay of a graph has the number
+// that was recorded: for it, workgroups put zeros in place of their words (cuda/sm90/fwd_tail.cuh).
+uint64_t own_number() {
+  static std::atomic<uint64_t> next{[] {
+    const auto now = [](auto clock) { return uint64_t(clock.now().time_since_epoch().count()); };
+    uint64_t x = now(std::chrono::system_clock()) ^ now(std::chrono::steady_clock()) << 32 ^
+                 uint64_t(reinterpret_cast<uintptr_t>(&next));
+    for (uint64_t factor : {0xbf58476d1ce4e5b9u, 0x94d049bb133111ebu})
+      x = (x ^ x >> 30) * factor, x ^= x >> 27;
+    return x;
+  }()};
+  return (next.fetch_add(2, std::memory_order_relaxed) & ~uint64_t(0) >> 2 & ~uint64_t(1)) |
+         uint64_t(1) << 62;
+}
+
 }  // namespace
 
 bool sm90_loads() {
@@ -178,18 +197,40 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
   const HopperSet set = hopper_set(p);
   switch (launch.stem) {
     case Stem::fwd: {
+      if (set == HopperSet::bias) {
+        const bool unit = fwd_bias_unit(kFwdTiles[launch.hopper]) && has_unit_scale(p.scale);
+        const auto kernel = unit ? cuda::sm90::fwd_unit_bias_kernel(p.dtype, launch)
+                                 : cuda::sm90::fwd_bias_kernel(p.dtype, launch);
+        auto start = launcher_of(kernel);
+        TANDEM_TRY(prepare_launch(kernel, launch, with, &start));
+        cuda::sm90::FwdBiasParams fixed{};
+        fixed.block = fwd_block(plan, launch);
+        fixed.extra = extra_block(p);
+        fixed.features = features_of(p);
+        fixed.tail.units = launch.tail_units, fixed.tail.unit = launch.tail_unit;
+        fixed.tail.shares =
+            fwd_shares(fixed.tail, int((p.seq_kv + bc - 1) / bc), int(launch.groups_x));
+        fixed.tail.batches = int(p.batch);
+        *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
+          cuda::sm90::FwdBiasParams params = fixed;
+          if (!encode(function, q, a.q, &params.q) || !encode(function, k, a.k, &params.k) ||
+              !encode(function, v, a.v, &params.v) || !encode(function, bias, a.bias, &params.bias))
+            return cudaErrorInvalidValue;
+          params.push = fwd_push(plan, launch, a);
+          params.tail.parts = a.tail, params.tail.words = a.tail_counts;
+          params.tail.number = own_number();
+          return start(&params, stream);
+        };
+        return Status();
+      }
       if (set != HopperSet::plain) {
-        const bool biased = set == HopperSet::bias;
-        const auto find =
-            set == HopperSet::entmax ? (p.alpha == 1.5f ? cuda::sm90::fwd_entmax_kernel
-                                                        : cuda::sm90::fwd_entmax_any_kernel)
-            : biased ? (fwd_bias_unit(kFwdTiles[launch.hopper]) && has_unit_scale(p.scale)
-                            ? cuda::sm90::fwd_unit_bias_kernel
-                            : cuda::sm90::fwd_bias_kernel)
-            : set == HopperSet::elastic ? cuda::sm90::fwd_elastic_kernel
-            : set == HopperSet::lengths ? cuda::sm90::fwd_lengths_kernel
-            : set == HopperSet::full    ? cuda::sm90::fwd_full_kernel
-                                        : cuda::sm90::fwd_all_kernel;
+        const auto find = set == HopperSet::entmax
+                              ? (p.alpha == 1.5f ? cuda::sm90::fwd_entmax_kernel
+                                                 : cuda::sm90::fwd_entmax_any_kernel)
+                          : set == HopperSet::elastic ? cuda::sm90::fwd_elastic_kernel
+                          : set == HopperSet::lengths ? cuda::sm90::fwd_lengths_kernel
+                          : set == HopperSet::full    ? cuda::sm90::fwd_full_kernel
+                                                      : cuda::sm90::fwd_all_kernel;
         const auto kernel = find(p.dtype, launch);
         auto start = launcher_of(kernel);
         TANDEM_TRY(prepare_launch(kernel, launch, with, &start));
@@ -200,8 +241,7 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
         *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
           cuda::sm90::FwdFullParams params = fixed;
           if (!encode(function, q, a.q, &params.q) || !encode(function, k, a.k, &params.k) ||
-              !encode(function, v, a.v, &params.v) ||
-              (biased && !encode(function, bias, a.bias, &params.bias)))
+              !encode(function, v, a.v, &params.v))
             return cudaErrorInvalidValue;
           params.push = fwd_push(plan, launch, a);
           return start(&params, stream);
