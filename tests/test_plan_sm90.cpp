@@ -242,7 +242,7 @@ TEST_CASE(
           REQUIRE(std::string(plan.path) == "sm90");
           const bool wide = p.backward && std::max(d, dv) > kNarrowHeads;
           CHECK(stems(plan) == (wide                           ? "bwd_dot bwd_dkv bwd_dq"
-                                : p.backward && !rounds_d_q(p) ? "bwd_dot bwd_dkv_dq bwd_dq_cast"
+                                : p.backward && !rounds_d_q(plan) ? "bwd_dot bwd_dkv_dq bwd_dq_cast"
                                 : p.backward                   ? "bwd_dot bwd_dkv_dq"
                                                                : "fwd"));
           for (const Launch& l : plan.launches) {
@@ -291,14 +291,19 @@ TEST_CASE(
           CHECK(fused.invocations() == kBwdThreads);
           CHECK(fused.shared_bytes ==
                 uint32_t(bwd_shared_bytes(s) + 2 * 16384));  // d_q's second place
-          CHECK((cast == nullptr) == (p.heads_q / p.heads_kv * p.seq_q * d * 4 <= 1 << 20));
+          const int64_t a_head = p.heads_q / p.heads_kv * p.seq_q * d * 4;
+          const bool together =
+              fused.total <= caps.cores &&
+              a_head <= std::max<int64_t>(1 << 20, fused.tiles << (p.banded() ? 16 : 17));
+          CHECK(fused.together == together);
+          CHECK((cast == nullptr) == (together || a_head <= 1 << 20));
           if (cast) {
             CHECK(cast->total == ceil_div(p.seq_q, 64) * ceil_div(s.d, 64) * p.heads_q * p.batch);
             CHECK(cast->groups_x * cast->groups_y == cast->total);
             CHECK(cast->invocations() == kCastGroup);
           }
           // delta, then the sums: whole tiles of whole panels; a number per head of keys where their last workgroup rounds.
-          const int64_t heads = p.batch * p.heads_q, counts = cast ? 0 : p.batch * p.heads_kv * 4;
+          const int64_t heads = p.batch * p.heads_q, counts = cast ? 0 : p.batch * p.heads_kv * (together ? 8 : 4);
           const int64_t delta = ceil_div(heads * p.seq_q * 4, 256) * 256;
           const int64_t sums = heads * ceil_div(p.seq_q, s.br) * s.br * ceil_div(s.d, 64) * 64 * 4;
           CHECK(plan.delta_offset == 0);
@@ -410,6 +415,18 @@ TEST_CASE("CUDA: small operations are no launches of their own where another can
     const char* stems;  // in brackets: done by an earlier launch
   } rows[] = {
       {"bwd bf16 hq2 sq512 d64", "bwd_dot bwd_dkv_dq"},
+      // All workgroups of a head round, if there are multiprocessors for those of all heads and they have 128 KiB each
+      // or, with a mask, 64.
+      {"bwd bf16 hq2 sq4096 d128", "bwd_dot bwd_dkv_dq"},
+      {"bwd bf16 hq2 sq4096 d128 deterministic alibi sink grads=qkvas",
+       "bwd_dot bwd_dkv_dq (bwd_head)"},
+      {"bwd bf16 hq4 sq4096 d128", "bwd_dot bwd_dkv_dq"},
+      {"bwd bf16 hq5 sq4096 d128", "bwd_dot bwd_dkv_dq bwd_dq_cast"},
+      {"bwd bf16 hq4 hk2 sq4096 d128", "bwd_dot bwd_dkv_dq"},
+      {"bwd bf16 hq6 hk2 sq4096 d128", "bwd_dot bwd_dkv_dq bwd_dq_cast"},
+      {"bwd bf16 hq2 sq4096 d128 causal_top_left", "bwd_dot bwd_dkv_dq"},
+      {"bwd bf16 hq4 hk2 sq4096 d128 causal_top_left", "bwd_dot bwd_dkv_dq bwd_dq_cast"},
+      {"bwd bf16 hq2 sq4096 d128 dropout=0.1", "bwd_dot bwd_dkv_dq bwd_dq_cast"},
       {"bwd bf16 hq2 sq512 d256", "bwd_dot bwd_dkv (bwd_dq)"},
       {"bwd bf16 hq2 sq512 d256 sink grads=qkvs", "bwd_dot bwd_dkv (bwd_dq) (bwd_head)"},
       {"bwd bf16 hq2 sq512 d256 sink grads=kvs", "bwd_dot bwd_dkv (bwd_head)"},
