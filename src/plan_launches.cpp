@@ -361,8 +361,8 @@ String make_launches(const Problem& p, const Caps& caps, const PathRow& row, int
         launch.beside =
             uint32_t(heads_beside(p.band.right == TANDEM_BAND_OPEN, cores_of(caps), e.tiles,
                                   p.group() * ceil_div(p.seq_q, kBwdShapes[launch.hopper].br)));
-      // The kernel of a dense bias says when the one after it may begin, and how far a head's sums are.
-      launch.early = p.bias && launch.hopper >= 0 && stem == Stem::bwd_dq_cast;
+      // bwd_dkv_dq says when the kernel after it may begin, and how far a head's sums are.
+      launch.early = launch.hopper >= 0 && stem == Stem::bwd_dq_cast;
       if (stem == Stem::bwd_dkv_dq && launch.hopper >= 0) {
         launch.ahead = uint32_t(heads_ahead(p, cores_of(caps), e.tiles, launch.beside));
         launch.together = rounds_together(p, cores_of(caps));

@@ -227,7 +227,7 @@ constexpr bool all_have(int64_t keys) {
 }
 static_assert(all_have(kBwdKeys), "tiles of bwd_dkv_dq");
 
-// Where less of d_q is rounded by bwd_dkv_dq, which has fewer registers to spare.
+// Where the last workgroup of a head alone rounds less of d_q, as registers are short.
 bool is_few(const Problem& p) {
   const HopperSet set = hopper_set(p);
   return set == HopperSet::bias || set == HopperSet::all;
@@ -259,7 +259,7 @@ bool rounds_d_q(const Problem& p, int64_t cores) {
 
 bool rounds_together(const Problem& p, int64_t cores) {
   const int64_t tiles = (p.seq_kv + kBwdKeys - 1) / kBwdKeys, heads = p.heads_kv * p.batch;
-  return p.wants(TANDEM_GRAD_Q) && !is_few(p) && tiles * heads <= cores &&
+  return p.wants(TANDEM_GRAD_Q) && hopper_set(p) != HopperSet::bias && tiles * heads <= cores &&
          p.group() * p.seq_q * p.head_dim * 4 <=
              std::max(tiles * (p.banded() ? kMaskedSharedBytes : kSharedBytes), kRoundedBytes);
 }

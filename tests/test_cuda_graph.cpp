@@ -155,10 +155,12 @@ void check_early(tandem_device* device, const char* line, size_t count, size_t r
   info.struct_size = sizeof(info);
   need(tandem_plan_get_info(plan, &info), "plan info");
   tandem_args args = TANDEM_ARGS_INIT;
-  tandem_buffer* const to[] = {&args.q,   &args.k,   &args.v,   &args.o,    &args.d_o, &args.bias,
-                               &args.lse, &args.d_q, &args.d_k, &args.d_v, &args.d_bias, &args.workspace};
-  const size_t sizes[] = {2 * count, 2 * count, 2 * count, 2 * count, 2 * count, 2 * bias,
-                          4 * rows,  2 * count, 2 * count, 2 * count, 2 * bias,  size_t(info.workspace_size)};
+  tandem_buffer* const to[] = {&args.q,   &args.k,    &args.v,      &args.o,
+                               &args.d_o, &args.bias, &args.lse,    &args.d_q,
+                               &args.d_k, &args.d_v,  &args.d_bias, &args.workspace};
+  const size_t sizes[] = {2 * count, 2 * count, 2 * count, 2 * count,
+                          2 * count, 2 * bias,  4 * rows,  2 * count,
+                          2 * count, 2 * count, 2 * bias,  size_t(info.workspace_size)};
   void* at[12];
   uint32_t state = 1;
   for (int i = 0; i < 12; ++i) {
@@ -168,7 +170,8 @@ void check_early(tandem_device* device, const char* line, size_t count, size_t r
     for (size_t n = 0; n < values.size(); ++n) {
       state = state * 1664525u + 1013904223u;
       // Numbers from 1/8 to 1/2 of either sign; of lse, 6.
-      values[n] = i == 6 ? uint16_t(n % 2 ? 0x40c0 : 0) : uint16_t(state >> 31 << 15 | (0x3e00 + (state >> 16 & 0xff)));
+      values[n] = i == 6 ? uint16_t(n % 2 ? 0x40c0 : 0)
+                         : uint16_t(state >> 31 << 15 | (0x3e00 + (state >> 16 & 0xff)));
     }
     if (i < 7) need(cudaMemcpy(at[i], values.data(), sizes[i], cudaMemcpyHostToDevice), "upload");
   }
@@ -258,10 +261,12 @@ int main() {
         "bwd bf16 b1 hq2 sq200 d64 causal_top_left deterministic", 2);
   check(device, "fwd f32 b1 hq2 sq200 d64 kv_padded", "bwd f32 b1 hq2 sq200 d64 kv_padded", 4);
   for (const char* more : {"", " deterministic"})
-    check_early(device,
-                (std::string("bwd bf16 b4 hq16 sq512 d128 bias:bf16:1x16x512 d_bias:bf16 grads=qkvb") +
-                 more).c_str(),
-                size_t(4) * 16 * 512 * 128, size_t(4) * 16 * 512, size_t(16) * 512 * 512);
+    check_early(
+        device,
+        (std::string("bwd bf16 b4 hq16 sq512 d128 bias:bf16:1x16x512 d_bias:bf16 grads=qkvb") +
+         more)
+            .c_str(),
+        size_t(4) * 16 * 512 * 128, size_t(4) * 16 * 512, size_t(16) * 512 * 512);
   check_shared_kernel(device, "bwd bf16 b1 hq2 sq64 d192", "bwd bf16 b1 hq2 sq64 d192 grads=q");
   check_shared_kernel(device, "fwd f16 b1 hq2 sq64 d192 entmax=1.5 softcap=2",
                       "fwd f16 b1 hq2 sq64 d192 entmax=1.5 softcap=2 visit_all");

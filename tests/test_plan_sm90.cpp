@@ -205,7 +205,7 @@ TEST_CASE("sm90 takes lengths, sinks, softcap, ALiBi, masks and dropout with sof
   CHECK(sloped.workspace_size >= sloped.slope_rows_offset + 4 * 2 * 3 * 3 * kBwdParts);
   // Sums of packed queries: as many tiles as entries can begin, not the longest length each.
   const Plan packed = plan_of("bwd f16 b8 hq3 sq4096 d128 q_packed=5000 kv_packed=5000");
-  CHECK(packed.zeroed_size == uint64_t(3 * (5000 / 64 + 8) * 64 * 128 * 4));
+  CHECK(packed.zeroed_size == uint64_t(3 * (5000 / 64 + 8) * 64 * 128 * 4 + 8 * 3 * 4));
 }
 
 TEST_CASE(
@@ -241,10 +241,10 @@ TEST_CASE(
           }
           REQUIRE(std::string(plan.path) == "sm90");
           const bool wide = p.backward && std::max(d, dv) > kNarrowHeads;
-          CHECK(stems(plan) == (wide                           ? "bwd_dot bwd_dkv bwd_dq"
+          CHECK(stems(plan) == (wide                              ? "bwd_dot bwd_dkv bwd_dq"
                                 : p.backward && !rounds_d_q(plan) ? "bwd_dot bwd_dkv_dq bwd_dq_cast"
-                                : p.backward                   ? "bwd_dot bwd_dkv_dq"
-                                                               : "fwd"));
+                                : p.backward                      ? "bwd_dot bwd_dkv_dq"
+                                                                  : "fwd"));
           for (const Launch& l : plan.launches) {
             CHECK(std::string(kKernels[l.kernel].path) == "sm90");
             CHECK(l.shared_bytes <= caps.shared_bytes);
@@ -302,8 +302,9 @@ TEST_CASE(
             CHECK(cast->groups_x * cast->groups_y == cast->total);
             CHECK(cast->invocations() == kCastGroup);
           }
-          // delta, then the sums: whole tiles of whole panels; a number per head of keys where their last workgroup rounds.
-          const int64_t heads = p.batch * p.heads_q, counts = cast ? 0 : p.batch * p.heads_kv * (together ? 8 : 4);
+          // delta, then the sums: whole tiles of whole panels; a number per head of keys, two where its workgroups round together.
+          const int64_t heads = p.batch * p.heads_q,
+                        counts = p.batch * p.heads_kv * (together ? 8 : 4);
           const int64_t delta = ceil_div(heads * p.seq_q * 4, 256) * 256;
           const int64_t sums = heads * ceil_div(p.seq_q, s.br) * s.br * ceil_div(s.d, 64) * 64 * 4;
           CHECK(plan.delta_offset == 0);
@@ -316,7 +317,7 @@ TEST_CASE(
           CHECK(turns.turns_offset == uint64_t(delta + sums));
           const int64_t numbers = 4 * heads * (s.br / 64) * ceil_div(p.seq_q, s.br);
           CHECK(turns.zeroed_size ==
-                uint64_t(sums + (cast ? numbers : ceil_div(numbers, 256) * 256 + counts)));
+                uint64_t(sums + ceil_div(numbers, 256) * 256 + counts));
           CHECK(turns.unordered() == 0);
           const int64_t walk = p.heads_q / p.heads_kv * ceil_div(p.seq_q, s.br);
           const int64_t beside = p.band.right == TANDEM_BAND_OPEN
@@ -426,7 +427,12 @@ TEST_CASE("CUDA: small operations are no launches of their own where another can
       {"bwd bf16 hq6 hk2 sq4096 d128", "bwd_dot bwd_dkv_dq bwd_dq_cast"},
       {"bwd bf16 hq2 sq4096 d128 causal_top_left", "bwd_dot bwd_dkv_dq"},
       {"bwd bf16 hq4 hk2 sq4096 d128 causal_top_left", "bwd_dot bwd_dkv_dq bwd_dq_cast"},
-      {"bwd bf16 hq2 sq4096 d128 dropout=0.1", "bwd_dot bwd_dkv_dq bwd_dq_cast"},
+      {"bwd bf16 hq2 sq4096 d128 dropout=0.1", "bwd_dot bwd_dkv_dq"},
+      {"bwd bf16 hq2 sq4096 d128 entmax=1.5", "bwd_row bwd_dkv_dq"},
+      {"bwd bf16 b4 hq2 sq4096 d128 q_packed=4096 kv_packed=4096",
+       "bwd_dot bwd_dkv_dq bwd_dq_cast"},
+      {"bwd bf16 hq2 sq4096 d128 bias:bf16:1x2x4096 d_bias:bf16 grads=qkvb",
+       "bwd_dot bwd_dkv_dq bwd_dq_cast"},
       {"bwd bf16 hq2 sq512 d256", "bwd_dot bwd_dkv (bwd_dq)"},
       {"bwd bf16 hq2 sq512 d256 sink grads=qkvs", "bwd_dot bwd_dkv (bwd_dq) (bwd_head)"},
       {"bwd bf16 hq2 sq512 d256 sink grads=kvs", "bwd_dot bwd_dkv (bwd_head)"},
@@ -440,8 +446,8 @@ TEST_CASE("CUDA: small operations are no launches of their own where another can
        "bwd_dot bwd_dkv_dq (bwd_head)"},
       {"bwd bf16 hq2 sq512 d128 bias:bf16:1x2x512 d_bias:bf16 grads=qkvb", "bwd_dot bwd_dkv_dq"},
       {"bwd bf16 b17 hq2 sq512 d64 sink grads=qkvs", "bwd_dot bwd_dkv_dq bwd_head"},
-      {"bwd bf16 hq2 sq520 d128 dropout=0.1", "bwd_dot bwd_dkv_dq bwd_dq_cast"},
-      {"bwd bf16 hq17 sq512 d128 dropout=0.1", "bwd_dot bwd_dkv_dq bwd_dq_cast"},
+      {"bwd bf16 b20 hq2 sq520 d128 dropout=0.1", "bwd_dot bwd_dkv_dq bwd_dq_cast"},
+      {"bwd bf16 b3 hq17 sq512 d128 dropout=0.1", "bwd_dot bwd_dkv_dq bwd_dq_cast"},
       {"bwd f32 hq17 sq512 d128", "bwd_dot bwd_dkv_dq bwd_dq_cast"},
       // d_q of 4 MiB in all, and 256 KiB a head, is the last that a bias's workgroups round.
       {"bwd bf16 b4 hq4 sq512 d128 bias:bf16:1x4x512 d_bias:bf16 grads=qkvb", "bwd_dot bwd_dkv_dq"},

@@ -18,6 +18,7 @@ TANDEM_DEVICE void cast_block(const BwdDqCastParams& params) {
   const BwdDqCastBlock& u = params.block;
   const uint index = blockIdx.y * gridDim.x + blockIdx.x;
   if (index >= u.total) {
+    if (params.counts) wait_kernel_before();
     if (index - u.total < params.head.block.total)
       sum_head(params.head, int(index - u.total), reinterpret_cast<float*>(rows));
     return;
@@ -34,7 +35,8 @@ TANDEM_DEVICE void cast_block(const BwdDqCastParams& params) {
         batch_head % uint(params.entries) * uint(u.heads_q) + batch_head / uint(params.entries);
   const int t = int(threadIdx.x);
   if (params.counts) {
-    const uint* count = reinterpret_cast<const uint*>(params.counts) + batch_head / uint(params.group);
+    const uint* count =
+        reinterpret_cast<const uint*>(params.counts) + batch_head / uint(params.group);
     if (t == 0)
       while (turns_taken(count) != params.done) __nanosleep(200);
     __syncthreads();

@@ -271,6 +271,8 @@ template <typename T, int ROW, typename Set, bool GRAD_Q, bool GRAD_KV>
 __global__ void __launch_bounds__(kBwdThreads, 1)
     bwd_dkv_dq(const __grid_constant__ typename Set::Params params) {
   constexpr BwdShape S = kBwdShapes[ROW];
+  // bwd_dq_cast may begin on multiprocessors that are left.
+  if constexpr (GRAD_Q) launch_dependents();
   Walk walk;
   if (!find_walk(params.block, S, Set::order(params), Set::in_turn(params), &walk)) return;
   if constexpr (kHasLengths<Set>) Set::template refine<ROW>(params, &walk);

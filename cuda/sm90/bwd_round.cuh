@@ -40,29 +40,33 @@ TANDEM_DEVICE uint count_up(uint64_t count, uint by) {
   return before + by;
 }
 
+// One thread, whose adds are done: tells a bwd_dq_cast that may run already.
+TANDEM_DEVICE void tell_cast(const BwdDkvDqParams& params, const Walk& walk) {
+  if (!params.d_q.counts) return;
+  const BwdDkvDqBlock& u = params.block;
+  const uint by =
+      uint(kWholeTile * (walk.part + 1) / walk.parts - kWholeTile * walk.part / walk.parts);
+  asm volatile(
+      "red.release.gpu.global.add.u32 [%0], %1;" ::"l"(
+          params.d_q.counts + 4 * uint64_t(walk.batch * (u.heads_q / u.group) + walk.head_kv)),
+      "r"(by)
+      : "memory");
+}
+
 // One thread, whose adds are done. Whether all workgroups of the head have come here; one that has a part of a tile of keys
 // counts as a part.
 template <typename Set>
 TANDEM_DEVICE bool is_last(const typename Set::Params& params, const Walk& walk) {
-  if (!params.d_q.address) return false;
+  if (!params.d_q.address) {
+    if constexpr (!kDense<Set>) tell_cast(params, walk);
+    return false;
+  }
   const BwdDkvDqBlock& u = params.block;
   uint parts = 1;
   if constexpr (kDense<Set>) parts = uint(params.bias.parts);
   return count_up(
              params.d_q.counts + 4 * uint64_t(walk.batch * (u.heads_q / u.group) + walk.head_kv),
              walk.parts > 1 ? 1u : parts) == u.tiles * parts;
-}
-
-// One thread, whose adds are done: tells a bwd_dq_cast that runs already.
-TANDEM_DEVICE void tell_cast(const BwdDkvDqParams& params, const Walk& walk) {
-  if (!params.d_q.counts) return;
-  const BwdDkvDqBlock& u = params.block;
-  const uint by = uint(kWholeTile * (walk.part + 1) / walk.parts - kWholeTile * walk.part / walk.parts);
-  asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(
-                   params.d_q.counts +
-                   4 * uint64_t(walk.batch * (u.heads_q / u.group) + walk.head_kv)),
-               "r"(by)
-               : "memory");
 }
 
 // One thread of a workgroup that was not the last one, where those of a head round together: whether the others came in time. A

@@ -3,7 +3,6 @@
 #include "cuda/sm90.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 
 #include "../../cuda/sm90/bwd.h"
@@ -100,7 +99,6 @@ void put_last(const Plan& plan, const Addresses& a, cuda::sm90::BwdDkvDqParams* 
   if (fused.together) params->d_q.claims = a.d_q_counts + uint64_t(bwd_counts_bytes(1, heads));
 }
 
-int X(const char* name) { return std::getenv(name) ? std::atoi(std::getenv(name)) : 0; }
 template <typename P>
 Launcher<P> launcher_of(cuda::Kernel<P>) {
   return {};
@@ -261,8 +259,6 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
             const int64_t left = clusters_at_once(paired, launch, 2) - slots * p.batch / 2;
             pairs = unsigned(std::clamp<int64_t>(left, 0, kMaxPairs));
             share = bwd_pairs(walks, slots, pairs, p.batch / 2);
-            share.each -= X("LESS");
-            share.limit = (2 * share.each - 1) * (16 * p.batch / 2 * slots + 10 * pairs) / 20;
             if (share.each == 0) pairs = 0;
           }
           const int64_t theirs = pairs * share.each;
@@ -496,6 +492,7 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
         fixed.head.spec = bwd_head_spec(plan, *head);
         start.set_grid(dim3(launch.total + head->total));
       }
+      const unsigned groups = head ? launch.total + head->total : launch.groups_x;
       *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
         cuda::sm90::BwdDqCastParams params = fixed;
         params.push = bwd_dq_cast_push(plan, launch, a);
@@ -503,7 +500,7 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
         if (packed) params.lengths_q = a.lengths_q;
         if (!early) return start(&params, stream);
         params.counts = a.d_q_counts;
-        return launch_clusters(kernel, launch, &params, stream, launch.groups_x, 1, true);
+        return launch_clusters(kernel, launch, &params, stream, groups, 1, true);
       };
       return Status();
     }
