@@ -2,6 +2,7 @@
 // bwd_dot before a bwd_dkv_dq: it also zeroes what that adds to, which saves a launch.
 #ifndef TANDEM_CUDA_BWD_DOT_H
 #define TANDEM_CUDA_BWD_DOT_H
+#include "../src/dot_tiles.h"
 #include "kernels.h"
 
 namespace tandem {
@@ -18,14 +19,7 @@ Kernel<Zeroing<BwdDotParams>> bwd_dot_zero_kernel(tandem_dtype dtype);
 Kernel<Zeroing<BwdDotFull>> bwd_dot_zero_full_kernel();
 
 // For 16-bit types, heads up to 256, whose features are side by side; head sizes, strides and addresses of o and d_o are multiples of 8
-// elements. Its block counts tiles of bwd_dot_rows() rows, kFastDot threads each.
-constexpr int kFastDot = 128, kFastDotRows = 4;  // rows of a thread
-constexpr int bwd_dot_lanes(int head_dim_v) {
-  return head_dim_v <= 64 ? 8 : head_dim_v <= 128 ? 16 : 32;
-}
-constexpr int bwd_dot_rows(int head_dim_v) {
-  return kFastDot / bwd_dot_lanes(head_dim_v) * kFastDotRows;
-}
+// elements. Its block counts tiles of bwd_dot_rows() rows (src/dot_tiles.h).
 Kernel<Zeroing<BwdDotParams>> bwd_dot_fast_kernel(tandem_dtype dtype, int head_dim_v);
 
 }  // namespace cuda

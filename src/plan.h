@@ -34,6 +34,8 @@ struct Launch {
   // cuda.sm90: it may begin before the launch before it has ended, and waits where it reads what that writes.
   bool early = false;
   bool together = false;  // cuda.sm90: all workgroups of a head make d_q of its sums
+  // CUDA's bwd_dot: tiles of a head, and all, of bwd_dot_fast, which runs where o and d_o lie at multiples of 16 bytes; 0: never.
+  uint32_t fast_tiles = 0, fast_total = 0;
   uint32_t shared_bytes = 0;
   bool waits = false;          // reads what launches before it wrote
   bool joins = false;          // CUDA: no launch of its own, as an earlier one does its work

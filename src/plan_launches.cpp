@@ -3,6 +3,7 @@
 // and what lies where in the workspace.
 #include <algorithm>
 
+#include "dot_tiles.h"
 #include "hopper_tiles.h"
 #include "planner.h"
 
@@ -47,6 +48,16 @@ Extent extent_of(const Problem& p, const Launch& l) {
     default:
       return {q_tiles, p.heads_q, p.batch};
   }
+}
+
+// Whether o and d_o are what bwd_dot_fast reads (cuda/bwd_dot.h), but for their addresses.
+bool has_fast_dot(const Problem& p) {
+  const auto wide = [&](const Strides& s) {
+    return s.d == 1 && (p.batch == 1 || s.b % 8 == 0) && (p.heads_q == 1 || s.h % 8 == 0) &&
+           (p.seq_q == 1 || s.s % 8 == 0);
+  };
+  return p.dtype != TANDEM_F32 && !p.has_lengths() && p.head_dim_v % 8 == 0 &&
+         p.head_dim_v <= 256 && wide(p.o) && wide(p.d_o);
 }
 
 // Whether bwd_dkv_ddist sums d_dist_bias as well. Where there is no pair it would not run, and leave no zeros.
@@ -361,6 +372,10 @@ String make_launches(const Problem& p, const Caps& caps, const PathRow& row, int
         launch.beside =
             uint32_t(heads_beside(p.band.right == TANDEM_BAND_OPEN, cores_of(caps), e.tiles,
                                   p.group() * ceil_div(p.seq_q, kBwdShapes[launch.hopper].br)));
+      if (stem == Stem::bwd_dot && caps.backend == Backend::cuda && has_fast_dot(p)) {
+        launch.fast_tiles = uint32_t(ceil_div(p.seq_q, bwd_dot_rows(int(p.head_dim_v))));
+        launch.fast_total = uint32_t(launch.fast_tiles * e.heads * e.batch);
+      }
       // bwd_dkv_dq says when the kernel after it may begin, and how far a head's sums are.
       launch.early = launch.hopper >= 0 && stem == Stem::bwd_dq_cast;
       if (stem == Stem::bwd_dkv_dq && launch.hopper >= 0) {

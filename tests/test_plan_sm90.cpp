@@ -316,8 +316,7 @@ TEST_CASE(
           const Plan turns = plan_of(line + " deterministic");
           CHECK(turns.turns_offset == uint64_t(delta + sums));
           const int64_t numbers = 4 * heads * (s.br / 64) * ceil_div(p.seq_q, s.br);
-          CHECK(turns.zeroed_size ==
-                uint64_t(sums + ceil_div(numbers, 256) * 256 + counts));
+          CHECK(turns.zeroed_size == uint64_t(sums + ceil_div(numbers, 256) * 256 + counts));
           CHECK(turns.unordered() == 0);
           const int64_t walk = p.heads_q / p.heads_kv * ceil_div(p.seq_q, s.br);
           const int64_t beside = p.band.right == TANDEM_BAND_OPEN

@@ -190,3 +190,23 @@ TEST_CASE("sm90: a dense bias and its gradient in backward") {
       CHECK((plan.turns_offset > 0) == p.deterministic);
     }
 }
+
+TEST_CASE("cuda: where bwd_dot has a kernel for rows of 16 bytes at a time") {
+  const auto dot = [](const std::string& line) {
+    const Plan plan = plan_of("bwd " + line);
+    const Launch* l = plan.find(Stem::bwd_dot);
+    REQUIRE(l);
+    return *l;
+  };
+  for (const char* type : {"f16", "bf16"}) {
+    const Launch l = dot(std::string(type) + " b2 hq3 sq70 sk64 d64");
+    CHECK(l.fast_tiles == 2);  // of 64 rows: 8 threads a row
+    CHECK(l.fast_total == 2 * 3 * 2);
+    CHECK(dot(std::string(type) + " b2 hq3 sq70 sk64 d128").fast_tiles == 3);
+    CHECK(dot(std::string(type) + " b2 hq3 sq70 sk64 d256").fast_tiles == 5);
+  }
+  for (const char* line :
+       {"f32 sq70 sk64 d64", "f16 sq70 sk64 d64 dv60", "f16 sq70 sk64 d64 q_padded",
+        "f16 b1 hq1 sq70 sk64 d64 o=4480,4480,1,70", "f16 b1 hq1 sq70 sk64 d64 d_o=4760,4760,68,1"})
+    CHECK_MESSAGE(dot(line).fast_total == 0, line);
+}

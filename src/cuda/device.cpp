@@ -97,7 +97,7 @@ class CudaProgram final : public Program {
     }
     if (launch.ampere >= 0) return add_sm80(launch);
     if (launch.stem == Stem::bwd_dot && launch.total > 0 &&
-        (plan_.zeroed_size > 0 || has_fast_dot(plan_.problem)))
+        (plan_.zeroed_size > 0 || launch.fast_total > 0))
       return add_zeroing(launch);
     if (plan_.problem.extras().empty()) switch (launch.stem) {
         case Stem::fwd:
@@ -185,9 +185,14 @@ class CudaProgram final : public Program {
     TANDEM_TRY(start.prepare(kernel, with_, dim3(launch.groups_x, launch.groups_y),
                              launch.invocations(), 0));
     P fast_dot = dot;
-    const bool fast = has_fast_dot(plan_.problem);
+    const bool fast = launch.fast_total > 0;
     if constexpr (std::is_same<P, cuda::BwdDotParams>::value) {
-      if (fast) TANDEM_TRY(prepare_fast_dot(launch, &fast_dot.block, &start_fast));
+      fast_dot.block.tiles = launch.fast_tiles;
+      fast_dot.block.total = launch.fast_total;
+      if (fast)
+        TANDEM_TRY(start_fast.prepare(
+            cuda::bwd_dot_fast_kernel(plan_.problem.dtype, int(plan_.problem.head_dim_v)), with_,
+            dim3(launch.fast_total), kFastDot, 0));
     }
     const Plan& plan = plan_;
     const Launch* of = &launch;  // of plan_
@@ -199,25 +204,6 @@ class CudaProgram final : public Program {
                       }});
     return Status();
   }
-  // Whether, at addresses that are multiples of 16, bwd_dot_fast does.
-  static bool has_fast_dot(const Problem& p) {
-    const auto wide = [&](const Strides& s) {
-      return s.d == 1 && (p.batch == 1 || s.b % 8 == 0) && (p.heads_q == 1 || s.h % 8 == 0) &&
-             (p.seq_q == 1 || s.s % 8 == 0);
-    };
-    return p.dtype != TANDEM_F32 && !p.has_lengths() && p.head_dim_v % 8 == 0 &&
-           p.head_dim_v <= 256 && wide(p.o) && wide(p.d_o);
-  }
-  Status prepare_fast_dot(const Launch& launch, BwdDotBlock* block,
-                          Launcher<cuda::Zeroing<cuda::BwdDotParams>>* start) {
-    const Problem& p = plan_.problem;
-    const int64_t rows = cuda::bwd_dot_rows(int(p.head_dim_v));
-    block->tiles = uint32_t((p.seq_q + rows - 1) / rows);
-    block->total = launch.total / launch.tiles * block->tiles;
-    return start->prepare(cuda::bwd_dot_fast_kernel(p.dtype, int(p.head_dim_v)), with_,
-                          dim3(block->total), cuda::kFastDot, 0);
-  }
-
   template <typename Block, typename Push>
   Status add_plain(const Launch& launch,
                    cuda::Kernel<cuda::Params<Block, Push>> (*find)(tandem_dtype, const Launch&,
