@@ -509,3 +509,16 @@ TEST_CASE("sm90: what runs where inputs lie at other addresses") {
   const bool has = plan_of("fwd f32 b2 hq4 sq500 d128").unaligned != nullptr;
   CHECK(!has);
 }
+
+TEST_CASE("sm90: what is said of d_q's rounding") {
+  const auto says = [](const std::string& line, const char* words) {
+    return explain(plan_of(line).problem, caps_of("h100_cuda")).find(words) != std::string::npos;
+  };
+  const char *early = "beside the last workgroups", *together = "round d_q together";
+  CHECK(says("bwd bf16 hq2 sq4096 d128", together));
+  CHECK(!says("bwd bf16 hq2 sq4096 d128", early));
+  CHECK(says("bwd bf16 hq16 sq4096 d128", early));
+  CHECK(!says("bwd bf16 hq16 sq4096 d128", together));
+  CHECK(!says("bwd bf16 hq16 sq1024 d128", early));
+  CHECK(!says("bwd bf16 hq32 sq1024 d128", together));
+}
