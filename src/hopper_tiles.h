@@ -248,7 +248,8 @@ struct BwdPairs {
 constexpr BwdPairs bwd_pairs(int64_t walks, int64_t slots, int64_t pairs, int64_t passes) {
   // Times are in tenths of what a cluster of the whole batch takes for a tile; a pass takes 1.6 of these (measured).
   const int64_t takes = 16 * passes, all = 10 * walks * takes / (slots * takes + 10 * pairs);
-  const int64_t each = all / takes;
+  // In the last twentieth their multiprocessors have sums of d_q to round.
+  const int64_t each = (all - all / 20) / takes;
   return {each, (2 * each - 1) * (takes * slots + 10 * pairs) / 20};
 }
 // With elastic softmax: per place for q, what tau adds to the weights of a row, and the distance bias of the tile's diagonals;

@@ -31,6 +31,9 @@ struct Launch {
   uint32_t beside = 0;
   // cuda.sm90: how many heads of keys later those sums of d_q are that bwd_dkv_dq zeroes; 0: all are zeroed before it.
   uint32_t ahead = 0;
+  // cuda.sm90: it may begin before the launch before it has ended, and waits where it reads what that writes.
+  bool early = false;
+  bool together = false;  // cuda.sm90: all workgroups of a head make d_q of its sums
   // CUDA's bwd_dot: tiles of a head, and all, of bwd_dot_fast, which runs where o and d_o lie at multiples of 16 bytes; 0: never.
   uint32_t fast_tiles = 0, fast_total = 0;
   uint32_t shared_bytes = 0;
@@ -79,8 +82,10 @@ constexpr FixedRow kFixed[] = {
 // The path cuda.sm90: which of its kernels a problem takes.
 enum class HopperSet { plain, bias, elastic, entmax, lengths, full, all };
 HopperSet hopper_set(const Problem& p);
-// Whether its bwd_dkv_dq leaves d_q itself, not sums of it for bwd_dq_cast.
-bool rounds_d_q(const Problem& p);
+// Whether its bwd_dkv_dq leaves d_q itself, not sums of it for bwd_dq_cast: the last workgroup of a head does, or, as all
+// workgroups run at once, those of a head together.
+bool rounds_d_q(const Problem& p, int64_t cores);
+bool rounds_together(const Problem& p, int64_t cores);
 // Of how many heads of keys bwd_dot zeroes the sums of d_q, of which bwd_dkv_dq then zeroes those of later heads; 0: bwd_dot
 // zeroes all. tiles: of keys, beside: Launch::beside.
 int64_t heads_ahead(const Problem& p, int64_t cores, int64_t tiles, int64_t beside);

@@ -120,7 +120,8 @@ Vec<Stem> stems_of(const Problem& p, const Caps& caps, const PathRow& row, int f
       if (p.wants(TANDEM_GRAD_Q)) stems.push_back(Stem::bwd_dq);
     } else {
       if (p.gradients != TANDEM_GRAD_SINK) stems.push_back(Stem::bwd_dkv_dq);
-      if (p.wants(TANDEM_GRAD_Q) && !rounds_d_q(p)) stems.push_back(Stem::bwd_dq_cast);
+      if (p.wants(TANDEM_GRAD_Q) && !rounds_d_q(p, cores_of(caps)))
+        stems.push_back(Stem::bwd_dq_cast);
     }
     if (p.wants(TANDEM_GRAD_SLOPE | TANDEM_GRAD_SINK)) stems.push_back(Stem::bwd_head);
     return stems;
@@ -376,8 +377,12 @@ String make_launches(const Problem& p, const Caps& caps, const PathRow& row, int
         launch.fast_tiles = uint32_t(ceil_div(p.seq_q, bwd_dot_rows(int(p.head_dim_v))));
         launch.fast_total = uint32_t(launch.fast_tiles * e.heads * e.batch);
       }
-      if (stem == Stem::bwd_dkv_dq && launch.hopper >= 0)
+      // bwd_dkv_dq says when the kernel after it may begin, and how far a head's sums are.
+      launch.early = launch.hopper >= 0 && stem == Stem::bwd_dq_cast;
+      if (stem == Stem::bwd_dkv_dq && launch.hopper >= 0) {
         launch.ahead = uint32_t(heads_ahead(p, cores_of(caps), e.tiles, launch.beside));
+        launch.together = rounds_together(p, cores_of(caps));
+      }
       if ((stem == Stem::fwd && launch.hopper >= 0) || launch.sums_d_bias) {  // on to further tiles
         launch.groups_x = uint32_t(std::min<int64_t>(launch.total, cores_of(caps)));
         launch.groups_y = 1;
@@ -537,8 +542,11 @@ void lay_out_workspace(Plan* plan) {
       plan->ahead.sums = uint64_t(p.batch * p.heads_kv) * of_head;
       place(true, &plan->ahead.words_offset, uint64_t(bwd_ahead_bytes(p.batch, p.heads_kv)) / 4);
     }
-    place(sums && rounds_d_q(p), &plan->d_q_counts_offset,
-          uint64_t(bwd_counts_bytes(p.batch, p.heads_kv)) / 4);
+    // One of who has added, and where workgroups of a head round together one of claims.
+    const Launch* cast = plan->find(Stem::bwd_dq_cast);
+    const bool counted = p.wants(TANDEM_GRAD_Q) && (!cast || cast->early);
+    place(counted, &plan->d_q_counts_offset,
+          uint64_t(bwd_counts_bytes(p.batch, p.heads_kv)) / 4 * (fused->together ? 2 : 1));
     const Launch* head = plan->find(Stem::bwd_head);
     const bool heads_here = head && head->joins && !plan->find(Stem::bwd_dq_cast);
     if (!sums) place(heads_here, &plan->d_q_sums_offset, 0);  // where zeroing begins

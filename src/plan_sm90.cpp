@@ -217,6 +217,22 @@ String full_refusal(const Problem& p) {
 
 constexpr int64_t kFewRows = 32, kManyKeys = 512;
 
+// Where all workgroups run at once, those of a head round its sums together, up to kSharedBytes for each. With a mask few of
+// them are there when the last one ends. kBwdKeys: of a tile.
+constexpr int64_t kBwdKeys = 128, kSharedBytes = 1 << 17, kMaskedSharedBytes = 1 << 16;
+constexpr bool all_have(int64_t keys) {
+  for (const BwdShape& s : kBwdShapes)
+    if (!s.wide && s.bc != keys) return false;
+  return true;
+}
+static_assert(all_have(kBwdKeys), "tiles of bwd_dkv_dq");
+
+// Where the last workgroup of a head alone rounds less of d_q, as registers are short.
+bool is_few(const Problem& p) {
+  const HopperSet set = hopper_set(p);
+  return set == HopperSet::bias || set == HopperSet::all;
+}
+
 }  // namespace
 
 HopperSet hopper_set(const Problem& p) {
@@ -232,12 +248,20 @@ HopperSet hopper_set(const Problem& p) {
                                                                         : HopperSet::all;
 }
 
-bool rounds_d_q(const Problem& p) {
+bool rounds_d_q(const Problem& p, int64_t cores) {
   const int64_t bytes = p.heads_q * p.seq_q * p.head_dim * 4;
-  const HopperSet set = hopper_set(p);
-  const bool few = set == HopperSet::bias || set == HopperSet::all;
-  return p.wants(TANDEM_GRAD_Q) && bytes <= (few ? kFewRoundedBytes : kRoundedBytes) * p.heads_kv &&
-         (!few || p.batch * bytes <= kAllRoundedBytes);
+  const bool few = is_few(p);
+  return p.wants(TANDEM_GRAD_Q) &&
+         ((bytes <= (few ? kFewRoundedBytes : kRoundedBytes) * p.heads_kv &&
+           (!few || p.batch * bytes <= kAllRoundedBytes)) ||
+          rounds_together(p, cores));
+}
+
+bool rounds_together(const Problem& p, int64_t cores) {
+  const int64_t tiles = (p.seq_kv + kBwdKeys - 1) / kBwdKeys, heads = p.heads_kv * p.batch;
+  return p.wants(TANDEM_GRAD_Q) && hopper_set(p) != HopperSet::bias && tiles * heads <= cores &&
+         p.group() * p.seq_q * p.head_dim * 4 <=
+             std::max(tiles * (p.banded() ? kMaskedSharedBytes : kSharedBytes), kRoundedBytes);
 }
 
 int64_t heads_ahead(const Problem& p, int64_t cores, int64_t tiles, int64_t beside) {
@@ -256,7 +280,7 @@ bool sums_in_clusters(const Problem& p) {
 
 bool sums_in_passes(const Problem& p, int64_t walks) {
   return sums_in_clusters(p) && !p.deterministic && p.batch >= 4 && p.batch % 2 == 0 &&
-         walks >= 64 && !rounds_d_q(p);
+         walks >= 64 && !rounds_d_q(p, 0);
 }
 
 String sm90_refusal(const Problem& p, const Caps& caps) {

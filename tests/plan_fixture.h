@@ -26,6 +26,12 @@ inline bool sums_few(const Problem& p) {
   return p.dtype == TANDEM_F32 && all <= (1 << 20) && all <= 65536 * p.batch * p.heads_kv;
 }
 
+// The same on sm90: whether the last workgroup of a head does, or, of few workgroups, all of them together.
+inline bool rounds_d_q(const Plan& plan) {
+  const Launch* fused = plan.find(Stem::bwd_dkv_dq);
+  return rounds_d_q(plan.problem, 0) || (fused && fused->together);
+}
+
 struct Profile {
   const char* id;
   Caps caps;

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <string>
 #include <vector>
 
 #include "tandem/tandem_cuda.h"
@@ -140,6 +141,95 @@ void check(tandem_device* device, const char* fwd, const char* bwd, size_t size)
       info.path);
 }
 
+// Kernels that begin before the one before them has ended, as with a dense bias and its gradient on sm90, in a graph, and with
+// events between them: what a bf16 backward leaves is what a direct one does, d_q but for the order of its sums.
+void check_early(tandem_device* device, const char* line, size_t count, size_t rows, size_t bias) {
+  tandem_problem problem;
+  tandem_plan* plan = nullptr;
+  need(tandem_problem_parse(line, &problem), "parse");
+  if (tandem_plan_create(device, &problem, &plan) != TANDEM_OK) {
+    std::printf("left out: %s\n", tandem_last_message());
+    return;
+  }
+  tandem_plan_info info{};
+  info.struct_size = sizeof(info);
+  need(tandem_plan_get_info(plan, &info), "plan info");
+  tandem_args args = TANDEM_ARGS_INIT;
+  tandem_buffer* const to[] = {&args.q,   &args.k,    &args.v,      &args.o,
+                               &args.d_o, &args.bias, &args.lse,    &args.d_q,
+                               &args.d_k, &args.d_v,  &args.d_bias, &args.workspace};
+  const size_t sizes[] = {2 * count, 2 * count, 2 * count, 2 * count,
+                          2 * count, 2 * bias,  4 * rows,  2 * count,
+                          2 * count, 2 * count, 2 * bias,  size_t(info.workspace_size)};
+  void* at[12];
+  uint32_t state = 1;
+  for (int i = 0; i < 12; ++i) {
+    need(cudaMalloc(&at[i], sizes[i]), "cudaMalloc");
+    *to[i] = tandem_cuda_buffer(at[i]);
+    std::vector<uint16_t> values(sizes[i] / 2);
+    for (size_t n = 0; n < values.size(); ++n) {
+      state = state * 1664525u + 1013904223u;
+      // Numbers from 1/8 to 1/2 of either sign; of lse, 6.
+      values[n] = i == 6 ? uint16_t(n % 2 ? 0x40c0 : 0)
+                         : uint16_t(state >> 31 << 15 | (0x3e00 + (state >> 16 & 0xff)));
+    }
+    if (i < 7) need(cudaMemcpy(at[i], values.data(), sizes[i], cudaMemcpyHostToDevice), "upload");
+  }
+  args.workspace_size = info.workspace_size;
+  cudaStream_t stream;
+  need(cudaStreamCreate(&stream), "stream");
+  std::vector<cudaEvent_t> events(info.kernel_count + 1);
+  for (cudaEvent_t& e : events) need(cudaEventCreate(&e), "event");
+  std::vector<uint16_t> direct[4];
+  for (int form = 0; form < 3; ++form) {  // direct, a graph, a graph with events
+    for (int i = 7; i < 12; ++i) need(cudaMemset(at[i], 0xff, sizes[i]), "poison");
+    if (form == 0) {
+      for (int n = 0; n < 3; ++n)
+        need(tandem_execute(plan, tandem_cuda_stream(stream), &args), "direct execute");
+    } else {
+      cudaGraph_t graph;
+      cudaGraphExec_t ready;
+      need(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), "begin capture");
+      if (form == 1)
+        for (int n = 0; n < 2; ++n)
+          need(tandem_execute(plan, tandem_cuda_stream(stream), &args), "captured execute");
+      else
+        need(tandem_cuda_execute_timed(plan, stream, &args, events.data(), info.kernel_count + 1),
+             "captured timed execute");
+      need(cudaStreamEndCapture(stream, &graph), "end capture");
+      need(cudaGraphInstantiate(&ready, graph, 0), "instantiate");
+      for (int n = 0; n < 3; ++n) need(cudaGraphLaunch(ready, stream), "launch");
+      need(cudaStreamSynchronize(stream), "synchronize");
+      cudaGraphExecDestroy(ready);
+      cudaGraphDestroy(graph);
+    }
+    need(cudaStreamSynchronize(stream), "synchronize");
+    for (int i = 0; i < 4; ++i) {
+      std::vector<uint16_t> now(sizes[7 + i] / 2);
+      need(cudaMemcpy(now.data(), at[7 + i], sizes[7 + i], cudaMemcpyDeviceToHost), "download");
+      if (form == 0) direct[i] = now;
+      size_t far = 0;
+      for (size_t n = 0; n < now.size(); ++n) {
+        const auto number = [](uint16_t x) {
+          const uint32_t word = uint32_t(x) << 16;
+          float y;
+          std::memcpy(&y, &word, 4);
+          return y;
+        };
+        const float x = number(now[n]), y = number(direct[i][n]), apart = x > y ? x - y : y - x;
+        const bool near = apart <= 1e-3f + 0.01f * (y > 0 ? y : -y);  // not NaN
+        far += i == 0 ? !near : now[n] != direct[i][n] || x != x;
+      }
+      need(far == 0, "gradients of a graph");
+    }
+  }
+  for (void* p : at) cudaFree(p);
+  for (cudaEvent_t e : events) cudaEventDestroy(e);
+  cudaStreamDestroy(stream);
+  tandem_plan_destroy(plan);
+  std::printf("%s: %s: direct, captured and captured with events, all the same\n", info.path, line);
+}
+
 // Plans that share a kernel and not its shared memory: whichever was made last, both run.
 void check_shared_kernel(tandem_device* device, const char* more, const char* less) {
   const Tensors tensors;
@@ -242,6 +332,13 @@ int main() {
   check(device, "fwd bf16 b1 hq2 sq200 d64 causal_top_left",
         "bwd bf16 b1 hq2 sq200 d64 causal_top_left deterministic", 2);
   check(device, "fwd f32 b1 hq2 sq200 d64 kv_padded", "bwd f32 b1 hq2 sq200 d64 kv_padded", 4);
+  for (const char* more : {"", " deterministic"})
+    check_early(
+        device,
+        (std::string("bwd bf16 b4 hq16 sq512 d128 bias:bf16:1x16x512 d_bias:bf16 grads=qkvb") +
+         more)
+            .c_str(),
+        size_t(4) * 16 * 512 * 128, size_t(4) * 16 * 512, size_t(16) * 512 * 512);
   check_shared_kernel(device, "bwd bf16 b1 hq2 sq64 d192", "bwd bf16 b1 hq2 sq64 d192 grads=q");
   check_shared_kernel(device, "fwd f16 b1 hq2 sq64 d192 entmax=1.5 softcap=2",
                       "fwd f16 b1 hq2 sq64 d192 entmax=1.5 softcap=2 visit_all");

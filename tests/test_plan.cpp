@@ -166,15 +166,13 @@ void check_launch(const Plan& plan, const Caps& caps, const Launch& l) {
 }
 
 // The stems that a problem needs, in order, without those whose output is empty.
-std::vector<Stem> needed(const Problem& p, bool split, bool fused, bool always_delta) {
+std::vector<Stem> needed(const Problem& p, bool split, bool fused, bool always_delta, bool rounds) {
   const bool q = p.batch * p.heads_q * p.seq_q != 0, kv = p.batch * p.heads_kv * p.seq_kv != 0;
   std::vector<Stem> s;
   if (!p.backward && q) s.push_back(Stem::fwd);
   if (split) s.push_back(Stem::fwd_join);
   if (p.backward && fused) {
     s = {Stem::bwd_dot, Stem::bwd_dkv_dq};
-    const bool rounds = always_delta ? rounds_d_q(p)  // on sm90
-                                     : sums_few(p);
     if ((p.gradients & TANDEM_GRAD_Q) && !rounds) s.push_back(Stem::bwd_dq_cast);
     return s;
   }
@@ -215,7 +213,8 @@ bool check_plan(const Problem& problem, const Caps& caps) {
   const bool hopper = std::strcmp(plan.path, "sm90") == 0;
   const bool fused = (hopper && std::max(problem.head_dim, problem.head_dim_v) <= kNarrowHeads) ||
                      plan.find(Stem::bwd_dkv_dq);
-  CHECK(stems == needed(problem, split, fused, hopper));
+  CHECK(stems ==
+        needed(problem, split, fused, hopper, hopper ? rounds_d_q(plan) : sums_few(problem)));
   for (const Launch& l : plan.launches) check_launch(plan, caps, l);
   const bool dot = std::count(stems.begin(), stems.end(), Stem::bwd_dot) > 0;
   const uint64_t rows =

@@ -71,7 +71,7 @@ bool expects(const Plan& plan, Stem stem) {
       return fused;
     case Stem::bwd_dq_cast:
       return fused && p.wants(TANDEM_GRAD_Q) &&
-             !(std::string(plan.path) == "sm90" ? rounds_d_q(p) : sums_few(p));
+             !(std::string(plan.path) == "sm90" ? rounds_d_q(plan) : sums_few(p));
     case Stem::fwd:
       return !p.backward && q;
     case Stem::bwd_row_dq:
@@ -221,7 +221,9 @@ void check_plan(const Plan& plan, const Caps& caps) {
       }
       piece(plan.d_q_sums_offset, bwd_sums_bytes(s, heads, rows_of_head) / 4);
       if (p.deterministic) piece(plan.turns_offset, bwd_turns_bytes(s, heads, rows_of_head) / 4);
-      if (rounds_d_q(p)) piece(plan.d_q_counts_offset, p.batch * p.heads_kv);
+      const Launch* cast = plan.find(Stem::bwd_dq_cast);
+      if (p.wants(TANDEM_GRAD_Q) && (!cast || cast->early))
+        piece(plan.d_q_counts_offset, p.batch * p.heads_kv * (fused->together ? 2 : 1));
     }
     CHECK(plan.zeroed_size == plan.workspace_size - plan.d_q_sums_offset);
   }

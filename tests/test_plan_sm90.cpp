@@ -205,7 +205,7 @@ TEST_CASE("sm90 takes lengths, sinks, softcap, ALiBi, masks and dropout with sof
   CHECK(sloped.workspace_size >= sloped.slope_rows_offset + 4 * 2 * 3 * 3 * kBwdParts);
   // Sums of packed queries: as many tiles as entries can begin, not the longest length each.
   const Plan packed = plan_of("bwd f16 b8 hq3 sq4096 d128 q_packed=5000 kv_packed=5000");
-  CHECK(packed.zeroed_size == uint64_t(3 * (5000 / 64 + 8) * 64 * 128 * 4));
+  CHECK(packed.zeroed_size == uint64_t(3 * (5000 / 64 + 8) * 64 * 128 * 4 + 8 * 3 * 4));
 }
 
 TEST_CASE(
@@ -241,10 +241,10 @@ TEST_CASE(
           }
           REQUIRE(std::string(plan.path) == "sm90");
           const bool wide = p.backward && std::max(d, dv) > kNarrowHeads;
-          CHECK(stems(plan) == (wide                           ? "bwd_dot bwd_dkv bwd_dq"
-                                : p.backward && !rounds_d_q(p) ? "bwd_dot bwd_dkv_dq bwd_dq_cast"
-                                : p.backward                   ? "bwd_dot bwd_dkv_dq"
-                                                               : "fwd"));
+          CHECK(stems(plan) == (wide                              ? "bwd_dot bwd_dkv bwd_dq"
+                                : p.backward && !rounds_d_q(plan) ? "bwd_dot bwd_dkv_dq bwd_dq_cast"
+                                : p.backward                      ? "bwd_dot bwd_dkv_dq"
+                                                                  : "fwd"));
           for (const Launch& l : plan.launches) {
             CHECK(std::string(kKernels[l.kernel].path) == "sm90");
             CHECK(l.shared_bytes <= caps.shared_bytes);
@@ -291,14 +291,20 @@ TEST_CASE(
           CHECK(fused.invocations() == kBwdThreads);
           CHECK(fused.shared_bytes ==
                 uint32_t(bwd_shared_bytes(s) + 2 * 16384));  // d_q's second place
-          CHECK((cast == nullptr) == (p.heads_q / p.heads_kv * p.seq_q * d * 4 <= 1 << 20));
+          const int64_t a_head = p.heads_q / p.heads_kv * p.seq_q * d * 4;
+          const bool together =
+              fused.total <= caps.cores &&
+              a_head <= std::max<int64_t>(1 << 20, fused.tiles << (p.banded() ? 16 : 17));
+          CHECK(fused.together == together);
+          CHECK((cast == nullptr) == (together || a_head <= 1 << 20));
           if (cast) {
             CHECK(cast->total == ceil_div(p.seq_q, 64) * ceil_div(s.d, 64) * p.heads_q * p.batch);
             CHECK(cast->groups_x * cast->groups_y == cast->total);
             CHECK(cast->invocations() == kCastGroup);
           }
-          // delta, then the sums: whole tiles of whole panels; a number per head of keys where their last workgroup rounds.
-          const int64_t heads = p.batch * p.heads_q, counts = cast ? 0 : p.batch * p.heads_kv * 4;
+          // delta, then the sums: whole tiles of whole panels; a number per head of keys, two where its workgroups round together.
+          const int64_t heads = p.batch * p.heads_q,
+                        counts = p.batch * p.heads_kv * (together ? 8 : 4);
           const int64_t delta = ceil_div(heads * p.seq_q * 4, 256) * 256;
           const int64_t sums = heads * ceil_div(p.seq_q, s.br) * s.br * ceil_div(s.d, 64) * 64 * 4;
           CHECK(plan.delta_offset == 0);
@@ -310,8 +316,7 @@ TEST_CASE(
           const Plan turns = plan_of(line + " deterministic");
           CHECK(turns.turns_offset == uint64_t(delta + sums));
           const int64_t numbers = 4 * heads * (s.br / 64) * ceil_div(p.seq_q, s.br);
-          CHECK(turns.zeroed_size ==
-                uint64_t(sums + (cast ? numbers : ceil_div(numbers, 256) * 256 + counts)));
+          CHECK(turns.zeroed_size == uint64_t(sums + ceil_div(numbers, 256) * 256 + counts));
           CHECK(turns.unordered() == 0);
           const int64_t walk = p.heads_q / p.heads_kv * ceil_div(p.seq_q, s.br);
           const int64_t beside = p.band.right == TANDEM_BAND_OPEN
@@ -410,6 +415,23 @@ TEST_CASE("CUDA: small operations are no launches of their own where another can
     const char* stems;  // in brackets: done by an earlier launch
   } rows[] = {
       {"bwd bf16 hq2 sq512 d64", "bwd_dot bwd_dkv_dq"},
+      // All workgroups of a head round, if there are multiprocessors for those of all heads and they have 128 KiB each
+      // or, with a mask, 64.
+      {"bwd bf16 hq2 sq4096 d128", "bwd_dot bwd_dkv_dq"},
+      {"bwd bf16 hq2 sq4096 d128 deterministic alibi sink grads=qkvas",
+       "bwd_dot bwd_dkv_dq (bwd_head)"},
+      {"bwd bf16 hq4 sq4096 d128", "bwd_dot bwd_dkv_dq"},
+      {"bwd bf16 hq5 sq4096 d128", "bwd_dot bwd_dkv_dq bwd_dq_cast"},
+      {"bwd bf16 hq4 hk2 sq4096 d128", "bwd_dot bwd_dkv_dq"},
+      {"bwd bf16 hq6 hk2 sq4096 d128", "bwd_dot bwd_dkv_dq bwd_dq_cast"},
+      {"bwd bf16 hq2 sq4096 d128 causal_top_left", "bwd_dot bwd_dkv_dq"},
+      {"bwd bf16 hq4 hk2 sq4096 d128 causal_top_left", "bwd_dot bwd_dkv_dq bwd_dq_cast"},
+      {"bwd bf16 hq2 sq4096 d128 dropout=0.1", "bwd_dot bwd_dkv_dq"},
+      {"bwd bf16 hq2 sq4096 d128 entmax=1.5", "bwd_row bwd_dkv_dq"},
+      {"bwd bf16 b4 hq2 sq4096 d128 q_packed=4096 kv_packed=4096",
+       "bwd_dot bwd_dkv_dq bwd_dq_cast"},
+      {"bwd bf16 hq2 sq4096 d128 bias:bf16:1x2x4096 d_bias:bf16 grads=qkvb",
+       "bwd_dot bwd_dkv_dq bwd_dq_cast"},
       {"bwd bf16 hq2 sq512 d256", "bwd_dot bwd_dkv (bwd_dq)"},
       {"bwd bf16 hq2 sq512 d256 sink grads=qkvs", "bwd_dot bwd_dkv (bwd_dq) (bwd_head)"},
       {"bwd bf16 hq2 sq512 d256 sink grads=kvs", "bwd_dot bwd_dkv (bwd_head)"},
@@ -423,8 +445,8 @@ TEST_CASE("CUDA: small operations are no launches of their own where another can
        "bwd_dot bwd_dkv_dq (bwd_head)"},
       {"bwd bf16 hq2 sq512 d128 bias:bf16:1x2x512 d_bias:bf16 grads=qkvb", "bwd_dot bwd_dkv_dq"},
       {"bwd bf16 b17 hq2 sq512 d64 sink grads=qkvs", "bwd_dot bwd_dkv_dq bwd_head"},
-      {"bwd bf16 hq2 sq520 d128 dropout=0.1", "bwd_dot bwd_dkv_dq bwd_dq_cast"},
-      {"bwd bf16 hq17 sq512 d128 dropout=0.1", "bwd_dot bwd_dkv_dq bwd_dq_cast"},
+      {"bwd bf16 b20 hq2 sq520 d128 dropout=0.1", "bwd_dot bwd_dkv_dq bwd_dq_cast"},
+      {"bwd bf16 b3 hq17 sq512 d128 dropout=0.1", "bwd_dot bwd_dkv_dq bwd_dq_cast"},
       {"bwd f32 hq17 sq512 d128", "bwd_dot bwd_dkv_dq bwd_dq_cast"},
       // d_q of 4 MiB in all, and 256 KiB a head, is the last that a bias's workgroups round.
       {"bwd bf16 b4 hq4 sq512 d128 bias:bf16:1x4x512 d_bias:bf16 grads=qkvb", "bwd_dot bwd_dkv_dq"},
@@ -486,4 +508,17 @@ TEST_CASE("sm90: what runs where inputs lie at other addresses") {
     }
   const bool has = plan_of("fwd f32 b2 hq4 sq500 d128").unaligned != nullptr;
   CHECK(!has);
+}
+
+TEST_CASE("sm90: what is said of d_q's rounding") {
+  const auto says = [](const std::string& line, const char* words) {
+    return explain(plan_of(line).problem, caps_of("h100_cuda")).find(words) != std::string::npos;
+  };
+  const char *early = "beside the last workgroups", *together = "round d_q together";
+  CHECK(says("bwd bf16 hq2 sq4096 d128", together));
+  CHECK(!says("bwd bf16 hq2 sq4096 d128", early));
+  CHECK(says("bwd bf16 hq16 sq4096 d128", early));
+  CHECK(!says("bwd bf16 hq16 sq4096 d128", together));
+  CHECK(!says("bwd bf16 hq16 sq1024 d128", early));
+  CHECK(!says("bwd bf16 hq32 sq1024 d128", together));
 }

@@ -11,15 +11,19 @@ namespace tandem {
 namespace cuda {
 namespace sm90 {
 
+// What a tile of keys adds to the number of its head for a bwd_dq_cast that begins early; of up to as many parts of it each adds its share.
+constexpr int kWholeTile = 16;
+
 struct BwdDkvDqParams {
   CUtensorMap q, k, v, d_o;
   BwdDkvDqBlock block;
   BwdDkvDqPush push;
-  // If the last workgroup of a head rounds the sums of d_q itself (bwd_round.cuh).
+  // If the last workgroup of a head rounds the sums of d_q itself, or all of them do (bwd_round.cuh).
   struct {
     Strides strides;
     uint64_t address;  // 0: it does not
     uint64_t counts;   // [B, Hk], zeroed before: how many tiles of keys have added to the sums
+    uint64_t claims;   // the same: how much of the head was claimed; 0: the last one rounds alone
   } d_q;
   // If the last workgroup of a head of keys, of all entries, sums d_sink and d_slope of its query heads. Where one of the two is not
   // wanted its address is 0.
@@ -129,6 +133,11 @@ struct BwdDqCastParams {
   int packed_blocks;   // blocks of 64 rows that a head has then, and of a tile of bwd_dkv_dq
   int tile_blocks;
   int entries;  // the batch, if its entries were taken side by side, head by head; else 1
+  // If it begins early: of each head of keys [B, Hk], of `group` query heads, how far it is, kWholeTile for each tile of keys, `done`
+  // in the end; else 0.
+  uint64_t counts;
+  uint32_t done;
+  int group;
   BwdHeadFull
       head;  // the workgroups behind those of bwd_dq_cast do bwd_head's work; head.block.total may be 0
 };

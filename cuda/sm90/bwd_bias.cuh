@@ -28,12 +28,6 @@ TANDEM_DEVICE void put_uint(uint at, uint x) {
 TANDEM_DEVICE void cluster_put(uint at, uint x) {
   asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(at), "r"(x) : "memory");
 }
-// A kernel that is launched so may begin when all workgroups of the one before it have called the first; the second one waits until
-// that one has ended, and what it wrote can be seen.
-TANDEM_DEVICE void launch_dependents() {
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-}
-TANDEM_DEVICE void wait_kernel_before() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 // Before it is made anew.
 TANDEM_DEVICE void barrier_invalidate(uint barrier) {
   asm volatile("mbarrier.inval.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
@@ -538,7 +532,7 @@ __global__ void __launch_bounds__(kBwdThreads, 1)
     bwd_dkv_dq_bias(const __grid_constant__ BwdDkvDqBiasParams params) {
   const Memory<ROW, Bias> memory{shared_address(bwd_memory)};
   const Bias::Now<ROW> now(memory);
-  // The kernel beside this one may begin.
+  // The kernel beside this one, or the one after both, may begin.
   launch_dependents();
   if (threadIdx.x == 0) {
     Bias::template init<ROW>(memory);
@@ -571,7 +565,10 @@ __global__ void __launch_bounds__(kBwdThreads, 1)
         Bias::template help<T, ROW, PASSES>(params, walk, memory);
       } else {
         add_sums(params, walk, memory, 0, 0);
-        if constexpr (ROUNDS) tell_last(params, walk, memory);
+        if constexpr (ROUNDS)
+          tell_last(params, walk, memory);
+        else if (fresh_thread() % 32 == 0)
+          tell_cast(params, walk);
       }
     });
   } else {
@@ -584,8 +581,9 @@ __global__ void __launch_bounds__(kBwdThreads, 1)
         if (hear_last(memory)) round_sums<T, ROW, Bias>(params, walk, 0);
     });
   }
-  // The kernel after this one must not begin before the one beside it ends.
-  wait_kernel_before();
+  // Pairs end no sooner than the kernel beside them, lest the one after both be sure of these alone. One workgroup sees to it: the
+  // multiprocessors of others are free for bwd_dq_cast.
+  if (PASSES && blockIdx.x == 0) wait_kernel_before();
 }
 
 }  // namespace sm90

@@ -3,7 +3,7 @@
 // of accumulators to rows. Behind these workgroups there may be those of bwd_head.
 #include "../bwd_head.cuh"
 #include "../tensor.cuh"
-#include "bwd.h"
+#include "bwd.cuh"
 #include "wgmma.cuh"
 
 namespace tandem {
@@ -12,18 +12,20 @@ namespace sm90 {
 namespace {
 
 template <typename T>
-__global__ void __launch_bounds__(128) bwd_dq_cast(const __grid_constant__ BwdDqCastParams params) {
+TANDEM_DEVICE void cast_block(const BwdDqCastParams& params) {
   constexpr int kPitch = 64 + 8;  // rows begin in other banks
   __shared__ __align__(16) ushort rows[64 * kPitch];
   const BwdDqCastBlock& u = params.block;
   const uint index = blockIdx.y * gridDim.x + blockIdx.x;
   if (index >= u.total) {
+    if (params.counts) wait_kernel_before();
     if (index - u.total < params.head.block.total)
       sum_head(params.head, int(index - u.total), reinterpret_cast<float*>(rows));
     return;
   }
-  // The heads that were last first: the second-level cache may still have their sums.
-  const uint turned = u.total - 1 - index;
+  // The heads that were last first: the second-level cache may still have their sums. If it begins early, in the order in which they
+  // are done.
+  const uint turned = params.counts ? index : u.total - 1 - index;
   const int panel = int(turned % uint(u.panels));
   const uint blocks = uint(u.seq_q + 63) / 64;
   const int row_block = int(turned / uint(u.panels) % blocks);
@@ -32,6 +34,13 @@ __global__ void __launch_bounds__(128) bwd_dq_cast(const __grid_constant__ BwdDq
     batch_head =
         batch_head % uint(params.entries) * uint(u.heads_q) + batch_head / uint(params.entries);
   const int t = int(threadIdx.x);
+  if (params.counts) {
+    const uint* count =
+        reinterpret_cast<const uint*>(params.counts) + batch_head / uint(params.group);
+    if (t == 0)
+      while (turns_taken(count) != params.done) __nanosleep(200);
+    __syncthreads();
+  }
   int64_t first_block = int64_t(batch_head) * u.row_blocks;
   int rows_end = u.seq_q, first_row = 0;
   if (params.lengths_q) {
@@ -52,7 +61,7 @@ __global__ void __launch_bounds__(128) bwd_dq_cast(const __grid_constant__ BwdDq
   float4 x[8];
 #pragma unroll
   for (int i = 0; i < 8; ++i)
-    x[i] = 8 * i < columns ? __ldcs(from + 128 * i) : make_float4(0.f, 0.f, 0.f, 0.f);
+    x[i] = 8 * i < columns ? __ldcg(from + 128 * i) : make_float4(0.f, 0.f, 0.f, 0.f);
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
     ushort* at = rows + row * kPitch + 8 * i + column;
@@ -78,6 +87,14 @@ __global__ void __launch_bounds__(128) bwd_dq_cast(const __grid_constant__ BwdDq
         if (c + n < columns) to[r * s.s + (c + n) * s.d] = piece[n];
     }
   }
+}
+
+template <typename T>
+__global__ void __launch_bounds__(128) bwd_dq_cast(const __grid_constant__ BwdDqCastParams params) {
+  cast_block<T>(params);
+  // Begun early, others of this launch just end. This one does not before the kernels that sum have, nor then the launch after it.
+  if (params.counts && blockIdx.y * gridDim.x + blockIdx.x + 1 == params.block.total)
+    wait_kernel_before();
 }
 
 }  // namespace

@@ -22,11 +22,16 @@ namespace tandem {
 namespace cuda {
 namespace sm90 {
 
-// The warp that has added: whether the workgroup is the last one of its head. Nobody reads lse any more.
+// The warp that has added: whether the workgroup is the last one of its head, or there when that one comes. Nobody reads lse any more.
 template <int ROW, typename Set>
 TANDEM_DEVICE void tell_last(const typename Set::Params& params, const Walk& walk,
                              const Memory<ROW, Set>& memory) {
-  if (threadIdx.x % 32 == 0) put_shared(memory.lse(0), is_last<Set>(params, walk) ? 1.f : 0.f);
+  if (threadIdx.x % 32 == 0) {
+    bool rounds = is_last<Set>(params, walk);
+    if constexpr (!kDense<Set>)
+      if (!rounds && params.d_q.claims) rounds = await_last<Set>(params, walk);
+    put_shared(memory.lse(0), rounds ? 1.f : 0.f);
+  }
   __syncwarp();
   named_arrive<kSummed>(288);
 }
@@ -266,6 +271,8 @@ template <typename T, int ROW, typename Set, bool GRAD_Q, bool GRAD_KV>
 __global__ void __launch_bounds__(kBwdThreads, 1)
     bwd_dkv_dq(const __grid_constant__ typename Set::Params params) {
   constexpr BwdShape S = kBwdShapes[ROW];
+  // bwd_dq_cast may begin on multiprocessors that are left.
+  if constexpr (GRAD_Q) launch_dependents();
   Walk walk;
   if (!find_walk(params.block, S, Set::order(params), Set::in_turn(params), &walk)) return;
   if constexpr (kHasLengths<Set>) Set::template refine<ROW>(params, &walk);

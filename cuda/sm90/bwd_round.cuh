@@ -9,6 +9,10 @@
 // head's count in the workspace (acquire and release, of the device). Who finds all others there has acquired what they
 // released, all sums; it says so in shared memory, and the warps behind the named barrier that follows see the sums as well.
 // They read by way of the second-level cache, as the first-level one is of one multiprocessor alone.
+//
+// Where all workgroups run at once, those that are done a little earlier wait for the last one and help it: each warp claims pieces
+// of the head until none is left. Who has waited for kPatience leaves, so nobody depends on another one's being there: the
+// last one rounds what nobody has claimed.
 #ifndef TANDEM_CUDA_SM90_BWD_ROUND_CUH
 #define TANDEM_CUDA_SM90_BWD_ROUND_CUH
 #include "bwd.cuh"
@@ -36,17 +40,49 @@ TANDEM_DEVICE uint count_up(uint64_t count, uint by) {
   return before + by;
 }
 
+// One thread, whose adds are done: tells a bwd_dq_cast that may run already.
+TANDEM_DEVICE void tell_cast(const BwdDkvDqParams& params, const Walk& walk) {
+  if (!params.d_q.counts) return;
+  const BwdDkvDqBlock& u = params.block;
+  const uint by =
+      uint(kWholeTile * (walk.part + 1) / walk.parts - kWholeTile * walk.part / walk.parts);
+  asm volatile(
+      "red.release.gpu.global.add.u32 [%0], %1;" ::"l"(
+          params.d_q.counts + 4 * uint64_t(walk.batch * (u.heads_q / u.group) + walk.head_kv)),
+      "r"(by)
+      : "memory");
+}
+
 // One thread, whose adds are done. Whether all workgroups of the head have come here; one that has a part of a tile of keys
 // counts as a part.
 template <typename Set>
 TANDEM_DEVICE bool is_last(const typename Set::Params& params, const Walk& walk) {
-  if (!params.d_q.address) return false;
+  if (!params.d_q.address) {
+    if constexpr (!kDense<Set>) tell_cast(params, walk);
+    return false;
+  }
   const BwdDkvDqBlock& u = params.block;
   uint parts = 1;
   if constexpr (kDense<Set>) parts = uint(params.bias.parts);
   return count_up(
              params.d_q.counts + 4 * uint64_t(walk.batch * (u.heads_q / u.group) + walk.head_kv),
              walk.parts > 1 ? 1u : parts) == u.tiles * parts;
+}
+
+// One thread of a workgroup that was not the last one, where those of a head round together: whether the others came in time. A
+// workgroup has nothing else to do, but its multiprocessor might have other kernels' work.
+constexpr int64_t kPatience = 1 << 17;  // cycles, about 75 us
+template <typename Set>
+TANDEM_DEVICE bool await_last(const typename Set::Params& params, const Walk& walk) {
+  const BwdDkvDqBlock& u = params.block;
+  const uint* count = reinterpret_cast<const uint*>(params.d_q.counts) +
+                      (walk.batch * (u.heads_q / u.group) + walk.head_kv);
+  const int64_t begin = clock64();
+  while (turns_taken(count) != u.tiles) {
+    if (clock64() - begin > kPatience) return false;
+    __nanosleep(100);
+  }
+  return true;
 }
 
 // Lane n of four gives x[m] to lane m, whose x[n] it becomes.
@@ -102,7 +138,7 @@ struct HeadRows {
   }
 };
 
-// The multiplying warps. A piece is 16 rows of a panel; a warp has two on their way at a time.
+// The multiplying warps. A piece is 16 rows of a panel; a warp takes two at a time, every kWarps-th two or those that it claims.
 template <typename T, int ROW, typename Set>
 TANDEM_DEVICE void round_sums(const typename Set::Params& params, const Walk& walk,
                               int packed_tiles) {
@@ -113,7 +149,8 @@ TANDEM_DEVICE void round_sums(const typename Set::Params& params, const Walk& wa
   const int warp = int(threadIdx.x) / 32 - 4, lane = int(threadIdx.x) % 32;
   const int rows = packed_tiles > 0 ? walk.seq_q : u.seq_q;
   const int panels = (u.head_dim + 63) / 64, pieces = (rows + 15) / 16 * panels;
-  for (int n = 0; n < u.group; ++n) {
+  // Pieces `piece` and `piece + step` of the n-th query head.
+  const auto round_two = [&](int n, int piece, int step) {
     const int head = walk.head_kv * u.group + n;
     const float4* sums =
         reinterpret_cast<const float4*>(params.push.d_q_sums) +
@@ -122,26 +159,45 @@ TANDEM_DEVICE void round_sums(const typename Set::Params& params, const Walk& wa
     const HeadRows out{reinterpret_cast<ushort*>(params.d_q.address) + walk.batch * strides.b +
                            head * strides.h + walk.first_q * strides.s,
                        strides, rows, u.head_dim};
-    const auto load = [&](float4(&x)[8], int piece) {
-      const int row = piece / panels, panel = piece % panels;
+    float4 x[2][8];
+#pragma unroll
+    for (int m = 0; m < 2; ++m) {
+      const int at = piece + m * step, row = at / panels, panel = at % panels;
       const float4* from =
           sums + (int64_t(row / 4) * kPanels + panel) * (kSumsBlock / 4) + row % 4 * 32;
 #pragma unroll
       for (int i = 0; i < 8; ++i)
-        x[i] = piece < pieces && 64 * panel + 8 * i < u.head_dim ? __ldcg(from + 128 * i)
+        x[m][i] = at < pieces && 64 * panel + 8 * i < u.head_dim ? __ldcg(from + 128 * i)
                                                                  : make_float4(0.f, 0.f, 0.f, 0.f);
-    };
-#pragma unroll 1
-    for (int piece = warp; piece < pieces; piece += 2 * kWarps) {
-      float4 x[2][8];
-      load(x[0], piece);
-      load(x[1], piece + kWarps);
-#pragma unroll
-      for (int m = 0; m < 2; ++m) {
-        const int at = piece + m * kWarps;
-        if (at < pieces) out.template put<T>(at / panels * 16, at % panels * 64, x[m], u.scale);
-      }
     }
+#pragma unroll
+    for (int m = 0; m < 2; ++m) {
+      const int at = piece + m * step;
+      if (at < pieces) out.template put<T>(at / panels * 16, at % panels * 64, x[m], u.scale);
+    }
+  };
+  if constexpr (!kDense<Set>) {
+    if (params.d_q.claims) {
+      const int twos = (pieces + 1) / 2, all = u.group * twos;
+      uint* const claims = reinterpret_cast<uint*>(params.d_q.claims) +
+                           (walk.batch * (u.heads_q / u.group) + walk.head_kv);
+      const auto claim = [&] {
+        uint at = 0;
+        if (lane == 0) at = atomicAdd(claims, 1u);
+        return int(__shfl_sync(kAllLanes, at, 0));
+      };
+#pragma unroll 1
+      for (int at = claim(); at < all;) {
+        const int next = claim();
+        round_two(at / twos, at % twos * 2, 1);
+        at = next;
+      }
+      return;
+    }
+  }
+  for (int n = 0; n < u.group; ++n) {
+#pragma unroll 1
+    for (int piece = warp; piece < pieces; piece += 2 * kWarps) round_two(n, piece, kWarps);
   }
 }
 

@@ -93,10 +93,12 @@ void put_last(const Plan& plan, const Addresses& a, cuda::sm90::BwdDkvDqParams* 
   const auto rows = uint32_t(plan.ahead.sums / uint64_t(heads) / 512);
   params->ahead = {a.ahead_words, int(fused.ahead),   int(heads),        int(p.heads_kv),
                    rows,          rows / fused.tiles, rows % fused.tiles};
-  if (!rounds_d_q(p)) return;
+  if (!plan.d_q_counts_offset) return;
+  params->d_q.counts = a.d_q_counts;
+  if (plan.find(Stem::bwd_dq_cast)) return;
   params->d_q.strides = p.d_q;
   params->d_q.address = a.d_q;
-  params->d_q.counts = a.d_q_counts;
+  if (fused.together) params->d_q.claims = a.d_q_counts + uint64_t(bwd_counts_bytes(1, heads));
 }
 
 template <typename P>
@@ -117,19 +119,24 @@ cudaLaunchConfig_t cluster_config(const Launch& launch, unsigned groups, unsigne
   config.numAttrs = 1;
   return config;
 }
-// beside: it may begin when all workgroups of the kernel before it have.
+// early: it may begin when all workgroups of the kernel before it say so.
 template <typename P>
 cudaError_t launch_clusters(cuda::Kernel<P> kernel, const Launch& launch, P* params,
                             cudaStream_t stream, unsigned groups, unsigned cluster,
-                            bool beside = false) {
+                            bool early = false) {
   void* arguments[] = {params};
   cudaLaunchAttribute attribute[2]{};
   cudaLaunchConfig_t config = cluster_config(launch, groups, cluster, attribute);
   attribute[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute[1].val.programmaticStreamSerializationAllowed = 1;
-  if (beside) config.numAttrs = 2;
+  if (early) config.numAttrs = 2;
   config.stream = stream;
   return cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(kernel), arguments);
+}
+// Whether the driver records such launches in graphs, too.
+bool launches_early() {
+  int version = 0;
+  return cudaDriverGetVersion(&version) == cudaSuccess && version >= 12030;
 }
 // How many clusters the device has at a time; 0: it does not say.
 template <typename P>
@@ -267,7 +274,8 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
       if (p.bias) {
         const auto kernel = cuda::sm90::bwd_dkv_dq_bias_kernel(
             p.dtype, launch.hopper,
-            rounds_d_q(p) ? cuda::sm90::BiasForm::rounds : cuda::sm90::BiasForm::whole);
+            p.wants(TANDEM_GRAD_Q) && !plan.find(Stem::bwd_dq_cast) ? cuda::sm90::BiasForm::rounds
+                                                                    : cuda::sm90::BiasForm::whole);
         auto start = launcher_of(kernel);
         TANDEM_TRY(prepare_launch(kernel, launch, with, &start));
         const BwdDkvDqBlock block = bwd_dkv_dq_block(plan, launch);
@@ -287,7 +295,7 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
           const int64_t walks = fixed.whole, tiles = (p.seq_q + shape.br - 1) / shape.br;
           const int64_t slots = clusters_at_once(kernel, launch, cluster);
           BwdPairs share{};
-          if (slots > 0 && sums_in_passes(p, walks)) {
+          if (slots > 0 && sums_in_passes(p, walks) && launches_early()) {
             auto start_paired = launcher_of(paired);
             TANDEM_TRY(prepare_launch(paired, launch, with, &start_paired));
             const int64_t left = clusters_at_once(paired, launch, 2) - slots * p.batch / 2;
@@ -516,6 +524,9 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
         fixed.tile_blocks = s.br / 64;
         fixed.packed_blocks = int(bwd_packed_tiles(s, p.total_q, p.batch)) * fixed.tile_blocks;
       }
+      const bool early = launch.early && launches_early();
+      fixed.done = cuda::sm90::kWholeTile * plan.find(Stem::bwd_dkv_dq)->tiles;
+      fixed.group = int(p.group());
       const Launch* head = plan.find(Stem::bwd_head);
       if (!head || !head->joins) head = nullptr;
       if (head) {
@@ -523,12 +534,15 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
         fixed.head.spec = bwd_head_spec(plan, *head);
         start.set_grid(dim3(launch.total + head->total));
       }
+      const unsigned groups = head ? launch.total + head->total : launch.groups_x;
       *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
         cuda::sm90::BwdDqCastParams params = fixed;
         params.push = bwd_dq_cast_push(plan, launch, a);
         if (head) params.head.push = bwd_head_push(plan, *head, a);
         if (packed) params.lengths_q = a.lengths_q;
-        return start(&params, stream);
+        if (!early) return start(&params, stream);
+        params.counts = a.d_q_counts;
+        return launch_clusters(kernel, launch, &params, stream, groups, 1, true);
       };
       return Status();
     }
