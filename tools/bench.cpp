@@ -294,6 +294,23 @@ void add_word(Result* header, const char* key, const std::string& word, const ch
   (*header)[key] = all.empty() ? word : all + separator + word;
 }
 
+void save(const Result& result, const Options& options) {
+  if (options.out.empty()) return;
+  const auto ends = [&](const char* end) {
+    const std::string e = end;
+    return options.out.size() >= e.size() &&
+           options.out.compare(options.out.size() - e.size(), e.size(), e) == 0;
+  };
+  if (ends(".csv")) {
+    std::ofstream out(options.out);
+    out << result_csv(result);
+    out.flush();
+    if (!out) throw std::runtime_error(options.out + " cannot be written");
+  } else {
+    save_result(result, options.out);
+  }
+}
+
 Result measure(const Options& options, int* exit_code) {
   const std::vector<BenchCase> cases =
       options.host ? std::vector<BenchCase>() : chosen_cases(options);
@@ -317,7 +334,7 @@ Result measure(const Options& options, int* exit_code) {
       fmt::print(stderr, "{}: {}\n", session->name(), c.name);
       try {
         for (Result& row : CaseRun(*session, c, options).rows()) {
-          // At once: whoever is cut off later has this much.
+          // At once, as is the file below: whoever is cut off later has this much.
           fmt::print(stderr, "  {} {}: {:.4g} ms\n", row["op"].get<std::string>(),
                      row["path"].get<std::string>(), row["ms"].get<double>());
           if (const auto& e = row["max_err_ratio"];
@@ -334,9 +351,10 @@ Result measure(const Options& options, int* exit_code) {
       }
       if (const int mhz = session->on_cpu() ? 0 : clock_now())
         lowest_clock = lowest_clock ? std::min(lowest_clock, mhz) : mhz;
+      if (lowest_clock) header["clocks_mhz"] = lowest_clock;
+      save({{"header", header}, {"rows", rows}}, options);
     }
   }
-  if (lowest_clock) header["clocks_mhz"] = lowest_clock;
   return {{"header", std::move(header)}, {"rows", std::move(rows)}};
 }
 
@@ -346,20 +364,7 @@ void show(const Result& result, const Options& options) {
                            : options.host            ? host_table(result)
                                                      : result_table(result);
   fmt::print("{}", text);
-  if (options.out.empty()) return;
-  const auto ends = [&](const char* end) {
-    const std::string e = end;
-    return options.out.size() >= e.size() &&
-           options.out.compare(options.out.size() - e.size(), e.size(), e) == 0;
-  };
-  if (ends(".csv")) {
-    std::ofstream out(options.out);
-    out << result_csv(result);
-    out.flush();
-    if (!out) throw std::runtime_error(options.out + " cannot be written");
-  } else {
-    save_result(result, options.out);
-  }
+  save(result, options);
 }
 
 int run(const Options& options) {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <memory>
 #ifdef __linux__
 #include <sched.h>
 #endif
@@ -51,12 +52,13 @@ class OneCore {
 #endif
 };
 
+// A problem: what plans of it cost, and its plan, inputs and outputs, with which executes are timed.
 class HostRun {
  public:
   HostRun(support::Session& session, const std::string& name, const tandem_problem& problem,
-          const support::TimeOptions& warmup)
-      : session_(session), name_(name), problem_(problem), warmup_(warmup) {}
-  void add_rows(std::vector<Result>* rows);
+          const support::TimeOptions& warmup);
+  void record();
+  std::vector<Result> rows() const;
 
  private:
   double plan_us(const tandem_problem& problem) const {
@@ -67,15 +69,43 @@ class HostRun {
     tandem_plan_destroy(plan);
     return us;
   }
+  support::Buffer& give(tandem_buffer* to, size_t bytes);
+  void give_args();
   Result row(const char* what, std::vector<double> us) const;
-  std::vector<double> execute_us(const support::Plan& plan);
 
   support::Session& session_;
   const std::string name_;
   const tandem_problem problem_;
-  const support::TimeOptions warmup_;
-  std::string path_;
+  const double first_us_;  // before plan_ is made
+  const support::Plan plan_;
+  std::vector<double> cold_us_, cached_us_, execute_us_;
+  std::vector<support::Buffer> buffers_;
+  tandem_args args_ = TANDEM_ARGS_INIT;
 };
+
+HostRun::HostRun(support::Session& session, const std::string& name, const tandem_problem& problem,
+                 const support::TimeOptions& warmup)
+    : session_(session),
+      name_(name),
+      problem_(problem),
+      first_us_(plan_us(problem)),
+      plan_(session, problem) {
+  tandem_problem fresh = problem_;
+  for (int n = 1; n <= 100; ++n) {
+    fresh.scale = 0.1f + 1e-4f * float(n);  // a parameter, no constant of any kernel
+    cold_us_.push_back(plan_us(fresh));
+  }
+  for (int n = 0; n <= 1000; ++n) cached_us_.push_back(plan_us(problem_));
+  cached_us_.erase(cached_us_.begin());
+  give_args();
+  // An idle GPU's clocks are low, and commands may be written to memory that lies there.
+  support::TimeOptions once = warmup;
+  once.min_reps = 1;
+  once.max_seconds = 0;
+  session_.time(plan_, args_, once);
+  record();  // the driver's memory for so many commands
+  execute_us_.clear();
+}
 
 Result HostRun::row(const char* what, std::vector<double> us) const {
   std::sort(us.begin(), us.end());
@@ -85,7 +115,7 @@ Result HostRun::row(const char* what, std::vector<double> us) const {
   r["op"] = problem_.direction == TANDEM_BACKWARD ? "bwd" : "fwd";
   r["what"] = what;
   r["backend"] = session_.backend();
-  r["path"] = path_;
+  r["path"] = plan_.info().path;
   r["us"] = at(0.5);
   r["us_p10"] = at(0.1);
   r["us_p90"] = at(0.9);
@@ -94,68 +124,49 @@ Result HostRun::row(const char* what, std::vector<double> us) const {
   return r;
 }
 
-std::vector<double> HostRun::execute_us(const support::Plan& plan) {
-  std::vector<support::Buffer> buffers;
-  tandem_args args = TANDEM_ARGS_INIT;
-  const auto give = [&](tandem_buffer* to, size_t bytes) {
-    buffers.push_back(session_.buffer(bytes));
-    buffers.back().fill(0);
-    *to = buffers.back().handle();
-  };
-  const auto tensor = [&](Role role) {
-    const tandem_tensor layout = support::layout_of(problem_, role);
-    const int64_t elements = support::extent(support::dims_of(problem_, role), layout);
-    give(&support::buffer_of(args, role), size_t(elements) * support::element_size(layout.dtype));
-  };
-  for (Role role : support::kInputs)
-    if (support::is_input(problem_, role)) tensor(role);
-  tensor(Role::o);
-  for (Role role : support::kOutputs)
-    if (role != Role::o && support::is_output(problem_, role)) tensor(role);
-  give(&args.lse, size_t(problem_.batch * problem_.heads_q * problem_.seq_q) * sizeof(float));
-  if (plan.info().workspace_size) give(&args.workspace, size_t(plan.info().workspace_size));
-  args.workspace_size = plan.info().workspace_size;
-
-  std::vector<double> us;
-  const auto record = [&] {
-    session_.submit([&](tandem_stream stream) {
-      for (int n = 0; n < 32; ++n) {
-        const auto start = Clock::now();
-        support::check(tandem_execute(plan, stream, &args));
-        us.push_back(us_since(start));
-      }
-    });
-  };
-  // An idle GPU's clocks are low, and commands may be written to memory that lies there.
-  support::TimeOptions once = warmup_;
-  once.min_reps = 1;
-  once.max_seconds = 0;
-  session_.time(plan, args, once);
-  record();  // the driver's memory for so many commands
-  us.clear();
-  // Over a while: other work on the machine's cores comes and goes.
-  const OneCore here;
-  for (int round = 0; round < 64; ++round) record();
-  return us;
+support::Buffer& HostRun::give(tandem_buffer* to, size_t bytes) {
+  buffers_.push_back(session_.buffer(bytes));
+  *to = buffers_.back().handle();
+  return buffers_.back();
 }
 
-void HostRun::add_rows(std::vector<Result>* rows) {
-  const double first = plan_us(problem_);
-  const support::Plan plan(session_, problem_);
-  path_ = plan.info().path;
-  rows->push_back(row("plan_first", {first}));
-  std::vector<double> us;
-  tandem_problem fresh = problem_;
-  for (int n = 1; n <= 100; ++n) {
-    fresh.scale = 0.1f + 1e-4f * float(n);  // a parameter, no constant of any kernel
-    us.push_back(plan_us(fresh));
+// Inputs as problems have them: of sequences without a row, or of masks that hide all, a GPU would have nothing to compute.
+void HostRun::give_args() {
+  constexpr uint64_t kSeed = 1;
+  for (Role role : support::kInputs) {
+    if (!support::is_input(problem_, role)) continue;
+    support::HostTensor tensor(problem_, role);
+    support::fill_input(problem_, role, kSeed, 1, &tensor);
+    give(&support::buffer_of(args_, role), tensor.bytes.size()).upload(tensor.bytes);
   }
-  rows->push_back(row("plan_cold", us));
-  us.clear();
-  for (int n = 0; n <= 1000; ++n) us.push_back(plan_us(problem_));
-  us.erase(us.begin());
-  rows->push_back(row("plan_cached", us));
-  rows->push_back(row("execute", execute_us(plan)));
+  const support::DropoutSeed dropout = support::dropout_seed_of(kSeed);
+  args_.dropout_seed = dropout.seed;
+  args_.dropout_offset = dropout.offset;
+  const auto zeros = [&](tandem_buffer* to, size_t bytes) { give(to, bytes).fill(0); };
+  for (Role role : support::kOutputs) {
+    if (role != Role::o && !support::is_output(problem_, role)) continue;
+    const tandem_tensor layout = support::layout_of(problem_, role);
+    const int64_t elements = support::extent(support::dims_of(problem_, role), layout);
+    zeros(&support::buffer_of(args_, role), size_t(elements) * support::element_size(layout.dtype));
+  }
+  zeros(&args_.lse, size_t(problem_.batch * problem_.heads_q * problem_.seq_q) * sizeof(float));
+  if (plan_.info().workspace_size) zeros(&args_.workspace, size_t(plan_.info().workspace_size));
+  args_.workspace_size = plan_.info().workspace_size;
+}
+
+void HostRun::record() {
+  session_.submit([&](tandem_stream stream) {
+    for (int n = 0; n < 32; ++n) {
+      const auto start = Clock::now();
+      support::check(tandem_execute(plan_, stream, &args_));
+      execute_us_.push_back(us_since(start));
+    }
+  });
+}
+
+std::vector<Result> HostRun::rows() const {
+  return {row("plan_first", {first_us_}), row("plan_cold", cold_us_),
+          row("plan_cached", cached_us_), row("execute", execute_us_)};
 }
 
 // One of each kind of plan: with other kernels, launches or parameters.
@@ -190,19 +201,28 @@ std::vector<std::string> small_lines(bool on_cpu) {
 
 std::vector<Result> host_rows(support::Session& session, const std::vector<std::string>& given,
                               const support::TimeOptions& warmup) {
-  // Small, so that a GPU is done with them sooner than the host; on a CPU the work itself is timed.
+  // Small, so that nobody waits for a GPU whose queue is full; on a CPU the work itself is timed.
   std::vector<std::string> lines = given;
   if (lines.empty()) lines = small_lines(session.on_cpu());
-  std::vector<Result> rows;
+  std::vector<std::unique_ptr<HostRun>> runs;
   for (const std::string& line : lines) {
     fmt::print(stderr, "{}: {}\n", session.name(), line);
     try {
-      HostRun(session, line, problem_of(line), warmup).add_rows(&rows);
+      runs.push_back(std::make_unique<HostRun>(session, line, problem_of(line), warmup));
     } catch (const support::Error& error) {  // a path alone need not take all of our own lines
       if (!given.empty() || error.code() != TANDEM_ERROR_UNSUPPORTED) throw;
       fmt::print(stderr, "  left out: {}\n", error.what());
     }
   }
+  {
+    // In turns: other work on the machine's cores comes and goes, and hits all alike.
+    const OneCore here;
+    for (int round = 0; round < 64; ++round)
+      for (const auto& run : runs) run->record();
+  }
+  std::vector<Result> rows;
+  for (const auto& run : runs)
+    for (Result& row : run->rows()) rows.push_back(std::move(row));
   return rows;
 }
 

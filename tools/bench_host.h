@@ -14,7 +14,7 @@ namespace tandem::tool {
 //   plan_first    the first plan of its kind on a device, compiling or loading its kernels
 //   plan_cold     a problem that is new to the device, with kernels that are ready
 //   plan_cached   a problem that the device has had before
-//   execute       one tandem_execute(); on the CPU the work is in it
+//   execute       one tandem_execute(), those of all problems in turns, with inputs of random numbers; on the CPU the work is in it
 // lines: of problems; empty: a few of the tool's own. warmup: how long the device works before execute is timed.
 std::vector<Result> host_rows(support::Session& session, const std::vector<std::string>& lines,
                               const support::TimeOptions& warmup);
