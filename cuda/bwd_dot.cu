@@ -64,13 +64,13 @@ TANDEM_DEVICE void put_zeros(const Zeroing<P>& z) {
 }
 
 // A thread has 8 elements of each of kFastDotRows rows, all on their way at once: with fewer the memory waits.
-template <typename T, int LANES>
-__global__ void __launch_bounds__(kFastDot)
-    bwd_dot_fast(const __grid_constant__ Zeroing<BwdDotParams> params) {
+// FIRST: of the first heads of each batch entry alone.
+template <typename T, int LANES, bool FIRST>
+TANDEM_DEVICE void dot_fast(const Zeroing<BwdDotParams>& params) {
   constexpr int ROWS = kFastDotRows;
   const BwdDotBlock& u = params.dot.block;
   Place at{};
-  const bool here = find_place(u.tiles, u.total, u.heads_q, &at);
+  const bool here = find_place(u.tiles, u.total, FIRST ? params.heads : u.heads_q, &at);
   const int lane = int(threadIdx.x) % LANES;
   const int row = (at.tile * (kFastDot / LANES) + int(threadIdx.x) / LANES) * ROWS;
   uint4 a[ROWS], b[ROWS];
@@ -86,7 +86,16 @@ __global__ void __launch_bounds__(kFastDot)
       b[n] = __ldcs(address(params.dot.push.d_o, u.d_o));
     }
   }
-  put_zeros<kFastDot>(params);
+  if constexpr (FIRST) {
+    const uint entries = u.total / u.tiles / uint(params.heads);
+    for (uint n = 0; n < entries; ++n)
+      put_zeros(params.first + n * params.step, params.first_end + n * params.step,
+                blockIdx.x * kFastDot + threadIdx.x, gridDim.x * kFastDot);
+    put_zeros(params.zeroed, params.zeroed_end, blockIdx.x * kFastDot + threadIdx.x,
+              gridDim.x * kFastDot);
+  } else {
+    put_zeros<kFastDot>(params);
+  }
   float sums[ROWS];
 #pragma unroll
   for (int n = 0; n < ROWS; ++n) {
@@ -110,6 +119,17 @@ __global__ void __launch_bounds__(kFastDot)
   reinterpret_cast<float*>(
       params.dot.push.delta)[(int64_t(at.batch) * u.heads_q + at.head) * u.seq_q + row + lane] =
       sum;
+}
+
+template <typename T, int LANES>
+__global__ void __launch_bounds__(kFastDot)
+    bwd_dot_fast(const __grid_constant__ Zeroing<BwdDotParams> params) {
+  dot_fast<T, LANES, false>(params);
+}
+template <typename T, int LANES>
+__global__ void __launch_bounds__(kFastDot)
+    bwd_dot_first(const __grid_constant__ Zeroing<BwdDotParams> params) {
+  dot_fast<T, LANES, true>(params);
 }
 
 template <typename T>
@@ -166,11 +186,19 @@ Kernel<Zeroing<BwdDotParams>> fast_dot(int head_dim_v) {
   const int lanes = bwd_dot_lanes(head_dim_v);
   return lanes == 8 ? bwd_dot_fast<T, 8> : lanes == 16 ? bwd_dot_fast<T, 16> : bwd_dot_fast<T, 32>;
 }
+template <typename T>
+Kernel<Zeroing<BwdDotParams>> first_dot(int head_dim_v) {
+  return bwd_dot_lanes(head_dim_v) == 8 ? bwd_dot_first<T, 8> : bwd_dot_first<T, 16>;
+}
 
 }  // namespace
 
 Kernel<Zeroing<BwdDotParams>> bwd_dot_fast_kernel(tandem_dtype dtype, int head_dim_v) {
   return dtype == TANDEM_F16 ? fast_dot<F16>(head_dim_v) : fast_dot<BF16>(head_dim_v);
+}
+
+Kernel<Zeroing<BwdDotParams>> bwd_dot_first_kernel(tandem_dtype dtype, int head_dim_v) {
+  return dtype == TANDEM_F16 ? first_dot<F16>(head_dim_v) : first_dot<BF16>(head_dim_v);
 }
 
 }  // namespace cuda

@@ -93,6 +93,8 @@ String explain(const Problem& problem, const Caps& caps) {
     if (l.groups_x)
       s += text(" %u x %u workgroups, %u bytes shared", l.groups_x, l.groups_y, l.shared_bytes);
     if (l.fast_total) s += text(" (%u where o and d_o lie at multiples of 16 bytes)", l.fast_total);
+    if (l.ahead && problem.bias)
+      s += text(", with bwd_dot's work for heads of keys from %u on", l.ahead);
     if (l.early) s += ", beside the last workgroups of the launch before";
     if (l.together) s += ", those of a head round d_q together";
     if (l.splits > 1) s += text(", %u splits", l.splits);

@@ -242,15 +242,23 @@ constexpr int kMaxPairs = 8;
 constexpr int64_t bwd_pass_floats(const BwdShape& s, int64_t group, int64_t seq_q) {
   return group * ((seq_q + s.br - 1) / s.br) * s.br * s.bc;
 }
+// Of bwd_dot's work for so many heads of keys, of `group` query heads each, on six pairs' multiprocessors: about how long, in the
+// tenths of bwd_pairs().
+constexpr int64_t bwd_later_tenths(int64_t heads, int64_t batch, int64_t pairs, int64_t head_dim) {
+  return pairs == 0 ? 0 : 6 * heads * batch * (head_dim + 64) / (pairs * 800);
+}
 struct BwdPairs {
   int64_t each, limit;  // tiles that each takes; at which one they take no more
 };
-constexpr BwdPairs bwd_pairs(int64_t walks, int64_t slots, int64_t pairs, int64_t passes) {
+// before: tenths that pass before their first tile.
+constexpr BwdPairs bwd_pairs(int64_t walks, int64_t slots, int64_t pairs, int64_t passes,
+                             int64_t before = 0) {
   // Times are in tenths of what a cluster of the whole batch takes for a tile; a pass takes 1.6 of these (measured).
-  const int64_t takes = 16 * passes, all = 10 * walks * takes / (slots * takes + 10 * pairs);
+  const int64_t takes = 16 * passes,
+                all = (10 * walks * takes + 10 * pairs * before) / (slots * takes + 10 * pairs);
   // In the last twentieth their multiprocessors have sums of d_q to round.
-  const int64_t each = (all - all / 20) / takes;
-  return {each, (2 * each - 1) * (takes * slots + 10 * pairs) / 20};
+  const int64_t left = all - all / 20 - before, each = left > 0 ? left / takes : 0;
+  return {each, (2 * each - 1) * (takes * slots + 10 * pairs) / 20 + before * slots / 10};
 }
 // With elastic softmax: per place for q, what tau adds to the weights of a row, and the distance bias of the tile's diagonals;
 // barriers of dS.
@@ -277,6 +285,8 @@ constexpr bool has_all_scores(const BwdShape& s) { return has_all_kernel(s) && s
 constexpr int bwd_all_shared_bytes(const BwdShape& s) {
   return has_all_kernel(s) ? bwd_shared_bytes(s) + 8 + bwd_all_bytes(s) : 0;
 }
+// Rows of a share of bwd_dot's work for later heads (cuda/sm90/bwd_later.cuh).
+constexpr int kLaterRows = 64;
 constexpr int kMaxCluster = 8;  // workgroups, on every device
 
 // The sums of d_q: per head of the batch, blocks of 64 rows x 64 features, panels innermost; in a block the elements

@@ -89,6 +89,9 @@ bool rounds_together(const Problem& p, int64_t cores);
 // Of how many heads of keys bwd_dot zeroes the sums of d_q, of which bwd_dkv_dq then zeroes those of later heads; 0: bwd_dot
 // zeroes all. tiles: of keys, beside: Launch::beside.
 int64_t heads_ahead(const Problem& p, int64_t cores, int64_t tiles, int64_t beside);
+// With a bias, of clusters that take the batch in passes: bwd_dot does its work for so many heads of keys of each entry alone, and
+// these clusters that for the others (cuda/sm90/bwd_later.cuh); 0: bwd_dot does all.
+int64_t heads_later(const Problem& p, int64_t cores, int64_t tiles);
 // Whether bwd_dkv_dq sums d_bias over the batch, in clusters of as many workgroups.
 bool sums_in_clusters(const Problem& p);
 // ... and, of so many tiles of keys, some in clusters of two that take the batch in passes.

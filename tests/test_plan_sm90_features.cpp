@@ -252,10 +252,16 @@ TEST_CASE("sm90: clusters of two beside those of the batch, which sum d_bias in 
           CAPTURE(pairs);
           CAPTURE(passes);
           const BwdPairs share = bwd_pairs(walks, slots, pairs, passes);
-          CHECK(share.each * pairs < walks);
-          if (share.each == 0) continue;
-          CHECK(share.limit > slots);
-          CHECK(share.limit < walks);
+          for (int64_t before : {0, 5, 40, 100000}) {
+            CAPTURE(before);
+            const BwdPairs late = bwd_pairs(walks, slots, pairs, passes, before);
+            CHECK(late.each >= 0);
+            CHECK(late.each <= share.each);
+            CHECK(late.each * pairs < walks);
+            if (late.each == 0) continue;
+            CHECK(late.limit > slots);
+            CHECK(late.limit < walks);
+          }
         }
   // Their sums lie behind the parts of d_k and d_v; in a fixed order, and of few tiles, there are none.
   const std::string words =

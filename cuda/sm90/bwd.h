@@ -41,6 +41,16 @@ struct BwdDkvDqParams {
     uint32_t rows_of_head, rows, more;
   } ahead;
 };
+// bwd_dot's work for later heads (bwd_later.cuh).
+struct BwdLater {
+  uint64_t words, o, d_o;
+  Strides o_strides, d_o_strides;
+  int heads, heads_kv;   // of keys, of which bwd_dot has done its work (0: of all), and all of them
+  int half;              // 1: f16, else bf16
+  uint32_t shares, all;  // of a head of keys, and of all behind those
+  // Of sums, 16 bytes each: those of a head, and of a share, of which the first `more` have one more.
+  uint32_t pieces_of_head, pieces, more;
+};
 // With a dense bias. map: like the others, with keys as features and boxes of br queries; of a bias that all heads or the
 // whole batch share, one of them. Launched in clusters of `shared` workgroups if d_bias is wanted: as many as the device has at a
 // time, which fetch tiles of keys from a counter, and, beside these, on multiprocessors that are left over, in clusters of two
@@ -64,6 +74,7 @@ struct BwdBias {
   // bwd_pass_floats() of each cluster.
   int passes, limit;
   uint64_t sums_at;
+  BwdLater later;
 };
 struct BwdDkvDqBiasParams : BwdDkvDqParams {
   BwdBias bias;

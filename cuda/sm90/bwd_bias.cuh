@@ -2,6 +2,7 @@
 // bwd_dkv_dq with a dense bias and its gradient: the set (bwd_sets.cuh), and the kernel, whose clusters go on to further tiles of keys.
 #ifndef TANDEM_CUDA_SM90_BWD_BIAS_CUH
 #define TANDEM_CUDA_SM90_BWD_BIAS_CUH
+#include "bwd_later.cuh"
 #include "bwd_narrow.cuh"
 
 namespace tandem {
@@ -481,6 +482,20 @@ struct Bias {
   }
 };
 
+// The set of the warp that loads where delta may be made beside it: it waits for that when keys and values are on their way.
+struct BiasLater : Bias {
+  template <int ROW>
+  struct Loader : Bias::Loader<ROW> {
+    TANDEM_DEVICE Loader(const Params& params, const Walk& walk,
+                         const Memory<ROW, BiasLater>& memory)
+        : Bias::Loader<ROW>(params, walk, Memory<ROW, Bias>{memory.base}) {
+      await_later(params, walk);
+    }
+  };
+};
+template <>
+constexpr bool kMakesDelta<BiasLater> = true;
+
 // One after the other, what the cluster works on, as often as its passes say: run(walk) for each, by all warps in their roles.
 // In between the barriers begin anew.
 template <int ROW, bool PASSES, typename Run>
@@ -541,6 +556,7 @@ __global__ void __launch_bounds__(kBwdThreads, 1)
   }
   cluster_sync();
   if (PASSES) {
+    make_later(params);
     if (threadIdx.x == 0 && cluster_rank() == 0) {
       const uint item = fetch<PASSES>(params);
       for (uint rank = 0; rank < cluster_size(); ++rank)
@@ -553,7 +569,10 @@ __global__ void __launch_bounds__(kBwdThreads, 1)
     in_rounds<ROW, PASSES>(params, [&](const Memory<ROW, Bias>& memory, const Walk& walk) {
       const int warp = __shfl_sync(~0u, fresh_thread() / 32, 0);
       if (warp == 0) {
-        load_tiles(params, walk, memory);
+        if constexpr (ROUNDS)
+          load_tiles(params, walk, memory);
+        else
+          load_tiles(params, walk, Memory<ROW, BiasLater>{memory.base});
         const bool last = !PASSES || Bias::Now<ROW>(memory).pass() + 1 == uint(params.bias.passes);
         if (fresh_thread() == 0 && last && params.bias.counter && cluster_rank() == 0) {
           const uint item = fetch<PASSES>(params);
