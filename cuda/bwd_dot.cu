@@ -66,7 +66,8 @@ TANDEM_DEVICE void put_zeros(const Zeroing<P>& z) {
 // A thread has 8 elements of each of kFastDotRows rows, all on their way at once: with fewer the memory waits.
 // FIRST: of the first heads of each batch entry alone.
 template <typename T, int LANES, bool FIRST>
-TANDEM_DEVICE void dot_fast(const Zeroing<BwdDotParams>& params) {
+__global__ void __launch_bounds__(kFastDot)
+    bwd_dot_fast(const __grid_constant__ Zeroing<BwdDotParams> params) {
   constexpr int ROWS = kFastDotRows;
   const BwdDotBlock& u = params.dot.block;
   Place at{};
@@ -121,17 +122,6 @@ TANDEM_DEVICE void dot_fast(const Zeroing<BwdDotParams>& params) {
       sum;
 }
 
-template <typename T, int LANES>
-__global__ void __launch_bounds__(kFastDot)
-    bwd_dot_fast(const __grid_constant__ Zeroing<BwdDotParams> params) {
-  dot_fast<T, LANES, false>(params);
-}
-template <typename T, int LANES>
-__global__ void __launch_bounds__(kFastDot)
-    bwd_dot_first(const __grid_constant__ Zeroing<BwdDotParams> params) {
-  dot_fast<T, LANES, true>(params);
-}
-
 template <typename T>
 __global__ void __launch_bounds__(kDotRows* kDotLanes)
     bwd_dot(const __grid_constant__ BwdDotParams params) {
@@ -181,24 +171,22 @@ Kernel<Zeroing<BwdDotFull>> bwd_dot_zero_full_kernel() { return bwd_dot_zero_ful
 
 namespace {
 
-template <typename T>
+template <typename T, bool FIRST>
 Kernel<Zeroing<BwdDotParams>> fast_dot(int head_dim_v) {
   const int lanes = bwd_dot_lanes(head_dim_v);
-  return lanes == 8 ? bwd_dot_fast<T, 8> : lanes == 16 ? bwd_dot_fast<T, 16> : bwd_dot_fast<T, 32>;
-}
-template <typename T>
-Kernel<Zeroing<BwdDotParams>> first_dot(int head_dim_v) {
-  return bwd_dot_lanes(head_dim_v) == 8 ? bwd_dot_first<T, 8> : bwd_dot_first<T, 16>;
+  return lanes == 8    ? bwd_dot_fast<T, 8, FIRST>
+         : lanes == 16 ? bwd_dot_fast<T, 16, FIRST>
+                       : bwd_dot_fast<T, 32, FIRST>;
 }
 
 }  // namespace
 
 Kernel<Zeroing<BwdDotParams>> bwd_dot_fast_kernel(tandem_dtype dtype, int head_dim_v) {
-  return dtype == TANDEM_F16 ? fast_dot<F16>(head_dim_v) : fast_dot<BF16>(head_dim_v);
+  return dtype == TANDEM_F16 ? fast_dot<F16, false>(head_dim_v) : fast_dot<BF16, false>(head_dim_v);
 }
 
 Kernel<Zeroing<BwdDotParams>> bwd_dot_first_kernel(tandem_dtype dtype, int head_dim_v) {
-  return dtype == TANDEM_F16 ? first_dot<F16>(head_dim_v) : first_dot<BF16>(head_dim_v);
+  return dtype == TANDEM_F16 ? fast_dot<F16, true>(head_dim_v) : fast_dot<BF16, true>(head_dim_v);
 }
 
 }  // namespace cuda

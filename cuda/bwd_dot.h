@@ -13,7 +13,7 @@ struct Zeroing {
   P dot;
   uint64_t zeroed, zeroed_end;  // from a multiple of 16 to a multiple of 4
   uint64_t first, first_end;    // the same
-  // bwd_dot_first: query heads of each batch entry, and how far apart `first` of these are.
+  // bwd_dot_first_kernel(): query heads of each batch entry, and how far apart `first` of these are.
   int heads;
   uint64_t step;
 };
