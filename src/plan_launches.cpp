@@ -381,7 +381,7 @@ String make_launches(const Problem& p, const Caps& caps, const PathRow& row, int
       launch.early = launch.hopper >= 0 && stem == Stem::bwd_dq_cast;
       if (stem == Stem::bwd_dkv_dq && launch.hopper >= 0) {
         launch.ahead = uint32_t(heads_ahead(p, cores_of(caps), e.tiles, launch.beside));
-        if (has_fast_dot(p) && caps.backend == Backend::cuda)
+        if (has_fast_dot(p) && has_later(kBwdShapes[launch.hopper]))
           launch.ahead = std::max(launch.ahead, uint32_t(heads_later(p, cores_of(caps), e.tiles)));
         launch.together = rounds_together(p, cores_of(caps));
       }

@@ -275,7 +275,7 @@ int64_t heads_ahead(const Problem& p, int64_t cores, int64_t tiles, int64_t besi
 }
 
 int64_t heads_later(const Problem& p, int64_t cores, int64_t tiles) {
-  if (!sums_in_passes(p, tiles * p.heads_kv) || p.head_dim_v > 128) return 0;
+  if (!sums_in_passes(p, tiles * p.heads_kv)) return 0;
   // As many as run at a time, and one more.
   const int64_t heads = (cores + tiles * p.batch - 1) / (tiles * p.batch) + 1;
   return heads < p.heads_kv ? heads : 0;

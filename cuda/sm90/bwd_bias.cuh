@@ -541,6 +541,10 @@ TANDEM_DEVICE uint fetch(const BwdDkvDqBiasParams& params) {
   return next < uint(params.bias.items) ? next : Bias::kNothing;
 }
 
+// Whether the kernel does bwd_dot's work for later heads.
+template <int ROW, bool ROUNDS>
+constexpr bool kLater = !ROUNDS && has_later(kBwdShapes[ROW]);
+
 // ROUNDS: the last workgroup of a head makes d_q of its sums. Apart, as registers are short, and for small problems alone.
 template <typename T, int ROW, bool PASSES, bool ROUNDS>
 __global__ void __launch_bounds__(kBwdThreads, 1)
@@ -556,7 +560,7 @@ __global__ void __launch_bounds__(kBwdThreads, 1)
   }
   cluster_sync();
   if (PASSES) {
-    make_later(params);
+    if constexpr (kLater<ROW, ROUNDS>) make_later(params);
     if (threadIdx.x == 0 && cluster_rank() == 0) {
       const uint item = fetch<PASSES>(params);
       for (uint rank = 0; rank < cluster_size(); ++rank)
@@ -569,7 +573,7 @@ __global__ void __launch_bounds__(kBwdThreads, 1)
     in_rounds<ROW, PASSES>(params, [&](const Memory<ROW, Bias>& memory, const Walk& walk) {
       const int warp = __shfl_sync(~0u, fresh_thread() / 32, 0);
       if (warp == 0) {
-        if constexpr (ROUNDS)
+        if constexpr (!kLater<ROW, ROUNDS>)
           load_tiles(params, walk, memory);
         else
           load_tiles(params, walk, Memory<ROW, BiasLater>{memory.base});
