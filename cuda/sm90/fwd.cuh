@@ -66,6 +66,7 @@ struct FwdShape {
   static constexpr int BIAS_BYTES = BIAS ? 64 * N * 2 : 0;  // a stage of a warpgroup
   static constexpr int UNIT_AT = BIAS_AT + BIAS_STAGES * GROUPS * BIAS_BYTES;
   static constexpr int BARRIERS_AT = UNIT_AT + (UNIT ? fwd_bias_unit_bytes(tile) : 0);
+  static constexpr int NOTICES_AT = BARRIERS_AT + fwd_bias_barriers(tile, BIAS_STAGES);
 };
 
 // Shared memory by address, and its barriers.
@@ -90,6 +91,9 @@ struct Shared {
   }
   TANDEM_DEVICE uint bias_empty(int group, int stage) const { return bias_full(group, stage) + 8; }
   TANDEM_DEVICE uint unit() const { return at + S::UNIT_AT; }
+  TANDEM_DEVICE uint bias_notice(uint tile) const {
+    return at + S::NOTICES_AT + tile % kBiasNotices * kBiasNoticeBytes;
+  }
   TANDEM_DEVICE void init() const {
     for (int n = 0; S::BIAS && n < S::GROUPS * S::BIAS_STAGES; ++n) {
       barrier_init(bias_full(0, n), 1);
@@ -159,12 +163,17 @@ struct Rounds {
     asm volatile("" : "+r"(unit));
     return fwd_pieces(tail->shares, int(blockIdx.x) / unit);
   }
-  // Of the place before the one that next() gave, or did not give.
-  TANDEM_DEVICE int last() const { return int(place) - 2; }
-  // The next tile with keys to see; nothing(place) is called for those without. WARPS: whole warps ask, and a vote shows the compiler that
-  // their threads go the same way: it keeps more in uniform registers then.
-  template <bool WARPS = false, typename Nothing>
+  // The next tile with keys to see; nothing(place) is called for those without.
+  template <typename Nothing>
   TANDEM_DEVICE bool next(FwdPlace* at, const Nothing& nothing) {
+    while (any(at)) {
+      if (at->span.begin < at->span.end) return true;
+      nothing(*at);
+    }
+    return false;
+  }
+  // The next tile, with keys to see or without.
+  TANDEM_DEVICE bool any(FwdPlace* at) {
     const bool equal = (u.band_right == TANDEM_BAND_OPEN) == (u.band_left == TANDEM_BAND_OPEN);
     for (;;) {
       const uint tiles = u.tiles, heads = u.total / tiles, pairs = (tiles + 1) / 2;
@@ -172,9 +181,7 @@ struct Rounds {
       const uint paired = rounds < 3 ? 0 : rounds - 1;
       uint tile, head;
       FwdSteps part{0, INT_MAX};
-      bool alike = S::BIAS && equal;
-      if constexpr (WARPS) alike = __any_sync(kAllLanes, alike);
-      if (alike) {
+      if (S::BIAS && equal) {
         if constexpr (S::BIAS) {
           const int n = int(place++);
           uint index = uint(n) * gridDim.x + blockIdx.x;
@@ -187,9 +194,14 @@ struct Rounds {
             }
           }
           if (index >= u.total) return false;
+          // The last tiles of all heads may come last (src/fwd_tail.h).
+          const uint whole = u.total - uint(tail->shorts);
+          const bool is_short = index >= whole;
+          const uint each = is_short ? 1 : tail->shorts > 0 ? tiles - 1 : tiles;
+          if (is_short) index -= whole;
           // Often all batches have the same bias: those that read a tile of it come together.
-          const uint row = index / uint(tail->batches), of_batch = row / tiles;
-          tile = row - of_batch * tiles;
+          const uint row = index / uint(tail->batches), of_batch = row / each;
+          tile = is_short ? tiles - 1 : row - of_batch * each;
           head = (index - row * uint(tail->batches)) * uint(u.heads_q) + of_batch;
         }
       } else if (place / 2 < paired) {
@@ -221,8 +233,7 @@ struct Rounds {
         at->span.end = min(at->span.end, part.end);
         at->span.full_begin = max(at->span.full_begin, part.begin);
       }
-      if (at->span.begin < at->span.end) return true;
-      nothing(*at);
+      return true;
     }
   }
 };
@@ -265,9 +276,10 @@ struct Copier {
                             S::N, t * S::N, head, batch);
     v_step.next();
   }
-  TANDEM_DEVICE void bias(int t, int row0, int head, int batch) {
+  // Of the first `groups` warpgroups.
+  TANDEM_DEVICE void bias(int t, int row0, int head, int batch, int groups) {
     const int stage = bias_step.stage(), parity = bias_step.parity();
-    for (int group = 0; group < S::GROUPS; ++group) {
+    for (int group = 0; group < groups; ++group) {
       const uint full = shared.bias_full(group, stage);
       barrier_wait(shared.bias_empty(group, stage), parity ^ 1);
       barrier_expect(full, S::BIAS_BYTES);

@@ -137,7 +137,105 @@ TANDEM_DEVICE void product_unit(float (&s)[S::N / 2], const Shared<S>& shared, i
   commit();
 }
 
+// ---- the copying thread -----------------------------------------------------------------------------
+
+// It finds the tiles, each while the one before it is computed, and leaves a notice of it, so that no warpgroup divides from
+// one tile to the next: its steps over the keys, first row and head, and how many warpgroups have rows in it; none: there is no tile.
+template <typename S, typename Params>
+TANDEM_DEVICE void produce_bias(const Params& params, const Shared<S>& shared) {
+  const FwdBlock& u = params.block;
+  Rounds<S> rounds(params);
+  Copier<S, Params> copy(params, shared);
+  const auto tell = [&](const FwdPlace& at, int groups) {
+    const Step<S::Q_STAGES> q = copy.q_step;
+    barrier_wait(shared.q_empty(q.stage()), q.parity() ^ 1);
+    const uint notice = shared.bias_notice(q.n);
+    put_words(notice, at.span.begin, at.span.end, at.span.full_begin, at.span.full_end);
+    put_words(notice + 16, at.row0, int(at.index), groups, 0);
+  };
+  const auto skip = [&] {
+    barrier_arrive(shared.q_full(copy.q_step.stage()));
+    copy.q_step.next();
+  };
+  // v lags behind k by a step: S of the next keys comes before P V of the present ones.
+  int t = -1, kv_head = 0, kv_batch = 0;
+  FwdPlace to;
+  bool more = rounds.any(&to);
+  while (more) {
+    const FwdPlace at = to;
+    const int groups =
+        rounds.tail->shorts > 0 ? min(S::GROUPS, (u.seq_q - at.row0 + 63) / 64) : S::GROUPS;
+    tell(at, groups);
+    if (at.span.begin >= at.span.end) {
+      skip();
+      more = rounds.any(&to);
+      continue;
+    }
+    const int batch = batch_of(u, at), head = int(at.index) - batch * u.heads_q,
+              of_head = head / u.group, bias_head = head / params.extra.bias_group,
+              bias_batch = params.extra.bias.b ? batch : 0;
+    copy.q(at.row0, head, batch);
+    for (int next = at.span.end - 1; next >= at.span.begin; --next) {
+      copy.k(next, of_head, batch);
+      if (t >= 0) copy.v(t, kv_head, kv_batch);
+      // Last: with one place for it, it waits longest.
+      copy.bias(next, at.row0, bias_head, bias_batch, groups);
+      t = next, kv_head = of_head, kv_batch = batch;
+      if (next == at.span.end - 1) more = rounds.any(&to);
+    }
+  }
+  if (t >= 0) copy.v(t, kv_head, kv_batch);
+  tell(FwdPlace{}, 0);
+  skip();
+}
+
 // ---- the computing warpgroups -----------------------------------------------------------------------
+
+// A word that all lanes have, in a way that shows the compiler so: it keeps it in a uniform register.
+TANDEM_DEVICE int same(int x) { return int(__reduce_or_sync(kAllLanes, uint(x))); }
+
+// As store_rows() for o of a tile. Where all chunks of four words can be stored at once, no branch stands between two of them, so that one waits
+// for another's shuffles no longer. head_dim_v is a multiple of 8.
+template <typename T, int DV>
+TANDEM_DEVICE void store_all_rows(const float (&o)[DV / 2], const float (&factor)[2],
+                                  uint64_t address, const FwdBlock& u, const FwdPlace& at) {
+  ushort* base =
+      reinterpret_cast<ushort*>(address) + batch_of(u, at) * u.o.b + head_of(u, at) * u.o.h;
+  const bool chunks = u.o.d == 1 && u.o.s % 8 == 0 && reinterpret_cast<uint64_t>(base) % 16 == 0;
+  if (!__all_sync(kAllLanes, chunks))
+    return store_rows<T, DV>(o, factor, base, u, at.row0, u.seq_q);
+  const int row = at.row0 + fresh_row(), lane = fresh_thread() % 4;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int i = row + 8 * r;
+    ushort* to = base + i * u.o.s + 8 * lane;
+    const int left = i < u.seq_q ? u.head_dim_v - 8 * lane : 0;
+#pragma unroll
+    for (int j = 0; j < DV / 8; j += 4) {
+      uint x[4];
+#pragma unroll
+      for (int n = 0; n < 4; ++n)
+        x[n] = T::pack(o[4 * (j + n) + 2 * r] * factor[r], o[4 * (j + n) + 2 * r + 1] * factor[r]);
+      transpose_quad(x);
+      if (left > 8 * j) *reinterpret_cast<uint4*>(to + 8 * j) = make_uint4(x[0], x[1], x[2], x[3]);
+    }
+  }
+}
+
+// 64 rows of a tile that see no key.
+template <typename S>
+TANDEM_DEVICE void store_unseen(const FwdBlock& u, const FwdPush& push, FwdPlace at) {
+  at.row0 += (int(threadIdx.x) / 128 - 1) * 64;
+  ushort* o = reinterpret_cast<ushort*>(push.o) + batch_of(u, at) * u.o.b + head_of(u, at) * u.o.h;
+  float* lse = reinterpret_cast<float*>(push.lse) + int64_t(at.index) * u.seq_q;
+#pragma unroll 1
+  for (int n = int(threadIdx.x) % 128; n < 64 * u.head_dim_v; n += 128) {
+    const int i = at.row0 + n / u.head_dim_v, d = n % u.head_dim_v;
+    if (i >= u.seq_q) break;
+    o[i * u.o.s + d * u.o.d] = 0;
+    if (push.lse && d == 0) lse[i] = -INFINITY;
+  }
+}
 
 // As consume() in fwd.cu, with a bias that each thread adds to the products of its own rows; or, UNIT, it comes by products. Where
 // these make NaN of infinities, S is formed again, and who expects more of them does not lose time so. bf16: from the tile mended in
@@ -165,7 +263,10 @@ TANDEM_DEVICE void consume_bias(const Params& params, const Shared<S>& shared) {
   Step<S::STAGES> k_step, v_step;
   Step<S::BIAS_STAGES> bias_step;
   uint wary_to = 0;  // the step
-  const auto wait_q = [&] { barrier_wait(shared.q_full(q_step.stage()), q_step.parity()); };
+  const auto release_q = [&] {
+    if (speaks) barrier_arrive(shared.q_empty(q_step.stage()));
+    q_step.next();
+  };
   const auto load_q = [&] {
     if constexpr (ROOM) {
       const uint from = shared.q(q_step.stage()) + uint(group * 64 * kPanelBytes) + bias_part();
@@ -221,16 +322,17 @@ TANDEM_DEVICE void consume_bias(const Params& params, const Shared<S>& shared) {
   const auto early = [&] {
     if constexpr (ROOM) begin_bias();
   };
-  Rounds<S> rounds(params);
-  const auto masked = [&](const FwdPlace& at, int t) {
-    return t < at.span.full_begin || t >= at.span.full_end;
+  // Where tile n begins: words of its notice.
+  const auto row0_of = [&](uint n) { return get_words(shared.bias_notice(n) + 16).x; };
+  const auto masked = [&](const TandemTiles& at, int t) {
+    return t < at.full_begin || t >= at.full_end;
   };
-  const auto hide = [&](const FwdPlace& at, int t) {
+  const auto hide = [&](const TandemTiles& at, int t) {  // of the tile that q_step stands for
     if (masked(at, t))
-      mask_tile<N>(s, rounds.band(), at.row0 + fresh_row(), t * N + fresh_col(), u.seq_kv,
-                   -INFINITY);
+      mask_tile<N>(s, TandemBand{u.band_left, u.band_right, u.band_off},
+                   row0_of(q_step.n) + fresh_row(), t * N + fresh_col(), u.seq_kv, -INFINITY);
   };
-  const auto score = [&](const FwdPlace& at, int t) {  // K has been let go of
+  const auto score = [&](const TandemTiles& at, int t) {  // K has been let go of
     if (!plain_scale(u)) {
       const float first = fresh(u.scale) * kLog2e;
 #pragma unroll
@@ -241,9 +343,35 @@ TANDEM_DEVICE void consume_bias(const Params& params, const Shared<S>& shared) {
     hide(at, t);
   };
 
-  FwdPlace at, to;
-  const auto nothing = [&](const FwdPlace& none) { store_nothing<S>(u, params.push, none); };
-  if (!rounds.template next<true>(&at, nothing)) return;
+  const int together = 1 + S::GROUPS + group;
+  // The tile that q_step stands for. How many warpgroups have rows in it.
+  const auto look_up = [&](TandemTiles* to) {
+    barrier_wait(shared.q_full(q_step.stage()), q_step.parity());
+    const uint notice = shared.bias_notice(q_step.n);
+    const int4 span = get_words(notice);
+    to->begin = same(span.x), to->end = same(span.y);
+    to->full_begin = same(span.z), to->full_end = same(span.w);
+    return same(get_words(notice + 16).z);
+  };
+  // The next one where this warpgroup has rows and keys to see. One warp lets go of a tile without keys for all four, and one that looked
+  // at a barrier after two phases would hang.
+  const auto next = [&](TandemTiles* to) {
+    int groups = look_up(to);
+    // Votes, so that the compiler sees that all threads go the same way.
+    while (__any_sync(kAllLanes, group < groups && to->begin >= to->end)) {
+      const int4 where = get_words(shared.bias_notice(q_step.n) + 16);
+      FwdPlace none;
+      none.row0 = where.x, none.index = uint(where.y);
+      store_unseen<S>(u, params.push, none);
+      named_sync(together, 128);
+      release_q();
+      groups = look_up(to);
+    }
+    return bool(__any_sync(kAllLanes, group < groups));
+  };
+
+  TandemTiles at, to;
+  if (!next(&at)) return;
   if (group == S::GROUPS - 1) pass_turn<S>(group);
   float factor[2];
   Softmax<N> softmax;
@@ -254,7 +382,6 @@ TANDEM_DEVICE void consume_bias(const Params& params, const Shared<S>& shared) {
         s, scale, factor, [] {}, release_bias);
   };
   // By all warps, which then see what the others wrote, and come to the same.
-  const int together = 1 + S::GROUPS + group;
   const auto mend = [&] {
     if constexpr (MENDS) {
       const bool any = mend_rows<T, S>(shared.bias(group, bias_step.stage()));
@@ -345,48 +472,46 @@ TANDEM_DEVICE void consume_bias(const Params& params, const Shared<S>& shared) {
   };
 
   clear(o);
-  wait_q();
   wait_k();
   load_q();
   if constexpr (MENDS) {
     expect(true);
     products();
     wait<0>();
-    hide(at, at.span.end - 1);
+    hide(at, at.end - 1);
     step_products(&softmax);
   } else {
     product_s();
     early();
     wait<0>();
     release_k();
-    score(at, at.span.end - 1);
+    score(at, at.end - 1);
     step_added(&softmax);
   }
   pack_tile<T, N>(p, s);
   for (;;) {
 #pragma unroll 1
-    for (int t = at.span.end - 2; t >= at.span.begin; --t) {
+    for (int t = at.end - 2; t >= at.begin; --t) {
       if constexpr (MENDS) {
         multiplied(t);
       } else {
         if constexpr (S::UNIT) {
 #pragma unroll 1
           for (; k_step.n >= wary_to && !masked(at, t); --t) multiplied(t);
-          if (t < at.span.begin) break;
+          if (t < at.begin) break;
         }
         added(t);
       }
     }
     // The first keys of the next tile with the last ones of this.
-    if (speaks) barrier_arrive(shared.q_empty(q_step.stage()));
-    q_step.next();
-    const bool more = rounds.template next<true>(&to, nothing);
-    Softmax<N> next;
+    const uint done = q_step.n;
+    release_q();
+    const bool more = next(&to);
+    Softmax<N> fresh;
     if (more) {
-      const int t = to.span.end - 1;
+      const int t = to.end - 1;
       const bool by_products =
           MENDS || (S::UNIT && __any_sync(kAllLanes, k_step.n >= wary_to && !masked(to, t)));
-      wait_q();
       wait_k();
       load_q();
       if constexpr (S::UNIT)
@@ -401,11 +526,11 @@ TANDEM_DEVICE void consume_bias(const Params& params, const Shared<S>& shared) {
       wait<1>();
       if (S::UNIT && by_products) {
         if constexpr (MENDS) hide(to, t);
-        step_products(&next);
+        step_products(&fresh);
       } else {
         release_k();
         score(to, t);
-        step_added(&next);
+        step_added(&fresh);
       }
       settle(s);
     } else {
@@ -416,21 +541,40 @@ TANDEM_DEVICE void consume_bias(const Params& params, const Shared<S>& shared) {
     float l[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) l[r] = quad_sum(softmax.l[r]);
-    if (__any_sync(kAllLanes, join_parts(rounds, rounds.last(), o, softmax.m, l))) {
-      float lse[2], inverse[2];
+    if (__any_sync(kAllLanes, join_parts(Rounds<S>(params), int(done), o, softmax.m, l))) {
+      float inverse[2];
 #pragma unroll
-      for (int r = 0; r < 2; ++r) {
+      for (int r = 0; r < 2; ++r) inverse[r] = l[r] == 0.f ? 0.f : reciprocal(l[r]);
+      const int4 where = get_words(shared.bias_notice(done) + 16);
+      FwdPlace of;
+      of.row0 = where.x, of.index = uint(where.y);
+      store_all_rows<T, S::DV>(o, inverse, params.push.o, u, of);
+      float lse[2];
+#pragma unroll
+      for (int r = 0; r < 2; ++r)
         lse[r] = l[r] == 0.f ? -INFINITY : fmaf(softmax.m[r], kLn2, logf(l[r]));
-        inverse[r] = l[r] == 0.f ? 0.f : __frcp_rn(l[r]);
-      }
-      store_lse(u, params.push, at, lse);
-      store_rows<T, S::DV>(o, inverse, params.push.o, u, at);
+      store_lse(u, params.push, of, lse);
     }
     if (!more) break;
     clear(o);
-    softmax = next;
+    softmax = fresh;
     at = to;
     pack_tile<T, N>(p, s);
+  }
+  // The last tiles, of whose rows this warpgroup has none: it lets go of their places, and passes its turns on.
+  while (__any_sync(kAllLanes, look_up(&to) > 0)) {
+    release_q();
+#pragma unroll 1
+    for (int t = to.begin; t < to.end; ++t) {
+      if (speaks) barrier_wait(shared.k_full(k_step.stage()), k_step.parity());
+      release_k();
+      __syncwarp();
+      wait_turn<S>(group);
+      pass_turn<S>(group);
+      if (speaks) barrier_wait(shared.v_full(v_step.stage()), v_step.parity());
+      release_v();
+      __syncwarp();
+    }
   }
 }
 

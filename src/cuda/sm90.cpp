@@ -215,6 +215,7 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
         fixed.extra = extra_block(p);
         fixed.features = features_of(p);
         fixed.tail.units = launch.tail_units, fixed.tail.unit = launch.tail_unit;
+        fixed.tail.shorts = launch.tail_shorts;
         fixed.tail.shares =
             fwd_shares(fixed.tail, int((p.seq_kv + bc - 1) / bc), int(launch.groups_x));
         fixed.tail.batches = int(p.batch);
