@@ -150,8 +150,9 @@ TANDEM_DEVICE void produce_bias(const Params& params, const Shared<S>& shared) {
     const Step<S::Q_STAGES> q = copy.q_step;
     barrier_wait(shared.q_empty(q.stage()), q.parity() ^ 1);
     const uint notice = shared.bias_notice(q.n);
+    const int batch = batch_of(u, at);
     put_words(notice, at.span.begin, at.span.end, at.span.full_begin, at.span.full_end);
-    put_words(notice + 16, at.row0, int(at.index), groups, 0);
+    put_words(notice + 16, groups, at.row0, batch, int(at.index) - batch * u.heads_q);
   };
   const auto skip = [&] {
     barrier_arrive(shared.q_full(copy.q_step.stage()));
@@ -161,6 +162,9 @@ TANDEM_DEVICE void produce_bias(const Params& params, const Shared<S>& shared) {
   int t = -1, kv_head = 0, kv_batch = 0;
   FwdPlace to;
   bool more = rounds.any(&to);
+  // Registers and shared memory of a multiprocessor are taken until its workgroup ends: the next kernel does not begin before.
+  launch_dependents();
+  wait_kernel_before();
   while (more) {
     const FwdPlace at = to;
     const int groups =
@@ -194,13 +198,23 @@ TANDEM_DEVICE void produce_bias(const Params& params, const Shared<S>& shared) {
 // A word that all lanes have, in a way that shows the compiler so: it keeps it in a uniform register.
 TANDEM_DEVICE int same(int x) { return int(__reduce_or_sync(kAllLanes, uint(x))); }
 
+struct BiasPlace {
+  int row0, batch, head;
+  TANDEM_DEVICE int64_t index(const FwdBlock& u) const { return int64_t(batch) * u.heads_q + head; }
+};
+// Of tile n, as its notice says.
+template <typename S>
+TANDEM_DEVICE BiasPlace bias_place(const Shared<S>& shared, uint n) {
+  const int4 x = get_words(shared.bias_notice(n) + 16);
+  return {x.y, x.z, x.w};
+}
+
 // As store_rows() for o of a tile. Where all chunks of four words can be stored at once, no branch stands between two of them, so that one waits
 // for another's shuffles no longer. head_dim_v is a multiple of 8.
 template <typename T, int DV>
 TANDEM_DEVICE void store_all_rows(const float (&o)[DV / 2], const float (&factor)[2],
-                                  uint64_t address, const FwdBlock& u, const FwdPlace& at) {
-  ushort* base =
-      reinterpret_cast<ushort*>(address) + batch_of(u, at) * u.o.b + head_of(u, at) * u.o.h;
+                                  uint64_t address, const FwdBlock& u, const BiasPlace& at) {
+  ushort* base = reinterpret_cast<ushort*>(address) + at.batch * u.o.b + at.head * u.o.h;
   const bool chunks = u.o.d == 1 && u.o.s % 8 == 0 && reinterpret_cast<uint64_t>(base) % 16 == 0;
   if (!__all_sync(kAllLanes, chunks))
     return store_rows<T, DV>(o, factor, base, u, at.row0, u.seq_q);
@@ -224,10 +238,10 @@ TANDEM_DEVICE void store_all_rows(const float (&o)[DV / 2], const float (&factor
 
 // 64 rows of a tile that see no key.
 template <typename S>
-TANDEM_DEVICE void store_unseen(const FwdBlock& u, const FwdPush& push, FwdPlace at) {
+TANDEM_DEVICE void store_unseen(const FwdBlock& u, const FwdPush& push, BiasPlace at) {
   at.row0 += (int(threadIdx.x) / 128 - 1) * 64;
-  ushort* o = reinterpret_cast<ushort*>(push.o) + batch_of(u, at) * u.o.b + head_of(u, at) * u.o.h;
-  float* lse = reinterpret_cast<float*>(push.lse) + int64_t(at.index) * u.seq_q;
+  ushort* o = reinterpret_cast<ushort*>(push.o) + at.batch * u.o.b + at.head * u.o.h;
+  float* lse = reinterpret_cast<float*>(push.lse) + at.index(u) * u.seq_q;
 #pragma unroll 1
   for (int n = int(threadIdx.x) % 128; n < 64 * u.head_dim_v; n += 128) {
     const int i = at.row0 + n / u.head_dim_v, d = n % u.head_dim_v;
@@ -322,15 +336,14 @@ TANDEM_DEVICE void consume_bias(const Params& params, const Shared<S>& shared) {
   const auto early = [&] {
     if constexpr (ROOM) begin_bias();
   };
-  // Where tile n begins: words of its notice.
-  const auto row0_of = [&](uint n) { return get_words(shared.bias_notice(n) + 16).x; };
   const auto masked = [&](const TandemTiles& at, int t) {
     return t < at.full_begin || t >= at.full_end;
   };
   const auto hide = [&](const TandemTiles& at, int t) {  // of the tile that q_step stands for
     if (masked(at, t))
       mask_tile<N>(s, TandemBand{u.band_left, u.band_right, u.band_off},
-                   row0_of(q_step.n) + fresh_row(), t * N + fresh_col(), u.seq_kv, -INFINITY);
+                   bias_place(shared, q_step.n).row0 + fresh_row(), t * N + fresh_col(), u.seq_kv,
+                   -INFINITY);
   };
   const auto score = [&](const TandemTiles& at, int t) {  // K has been let go of
     if (!plain_scale(u)) {
@@ -351,7 +364,7 @@ TANDEM_DEVICE void consume_bias(const Params& params, const Shared<S>& shared) {
     const int4 span = get_words(notice);
     to->begin = same(span.x), to->end = same(span.y);
     to->full_begin = same(span.z), to->full_end = same(span.w);
-    return same(get_words(notice + 16).z);
+    return same(get_words(notice + 16).x);
   };
   // The next one where this warpgroup has rows and keys to see. One warp lets go of a tile without keys for all four, and one that looked
   // at a barrier after two phases would hang.
@@ -359,10 +372,7 @@ TANDEM_DEVICE void consume_bias(const Params& params, const Shared<S>& shared) {
     int groups = look_up(to);
     // Votes, so that the compiler sees that all threads go the same way.
     while (__any_sync(kAllLanes, group < groups && to->begin >= to->end)) {
-      const int4 where = get_words(shared.bias_notice(q_step.n) + 16);
-      FwdPlace none;
-      none.row0 = where.x, none.index = uint(where.y);
-      store_unseen<S>(u, params.push, none);
+      store_unseen<S>(u, params.push, bias_place(shared, q_step.n));
       named_sync(together, 128);
       release_q();
       groups = look_up(to);
@@ -371,6 +381,7 @@ TANDEM_DEVICE void consume_bias(const Params& params, const Shared<S>& shared) {
   };
 
   TandemTiles at, to;
+  wait_kernel_before();
   if (!next(&at)) return;
   if (group == S::GROUPS - 1) pass_turn<S>(group);
   float factor[2];
@@ -545,15 +556,16 @@ TANDEM_DEVICE void consume_bias(const Params& params, const Shared<S>& shared) {
       float inverse[2];
 #pragma unroll
       for (int r = 0; r < 2; ++r) inverse[r] = l[r] == 0.f ? 0.f : reciprocal(l[r]);
-      const int4 where = get_words(shared.bias_notice(done) + 16);
-      FwdPlace of;
-      of.row0 = where.x, of.index = uint(where.y);
+      const BiasPlace of = bias_place(shared, done);
       store_all_rows<T, S::DV>(o, inverse, params.push.o, u, of);
       float lse[2];
 #pragma unroll
       for (int r = 0; r < 2; ++r)
-        lse[r] = l[r] == 0.f ? -INFINITY : fmaf(softmax.m[r], kLn2, logf(l[r]));
-      store_lse(u, params.push, of, lse);
+        lse[r] =
+            fmaf(softmax.m[r], kLn2, logf(l[r]));  // both minus infinity, if nothing was visible
+      FwdPlace place;
+      place.row0 = of.row0, place.index = uint(of.index(u));
+      store_lse(u, params.push, place, lse);
     }
     if (!more) break;
     clear(o);
