@@ -223,6 +223,10 @@ __global__ void __launch_bounds__(FwdShape<ROW>::tile.threads(), 1)
     fwd(const __grid_constant__ Params params) {
   using S = FwdShape<ROW, SET>;
   const Shared<S> shared = begin_fwd<S>(params);
+  if constexpr (!S::BIAS) {
+    launch_dependents();
+    wait_kernel_before();
+  }
   if constexpr (S::UNIT) {
     write_unit<T, S>(params.block, shared);
     __syncthreads();

@@ -209,33 +209,6 @@ TANDEM_DEVICE BiasPlace bias_place(const Shared<S>& shared, uint n) {
   return {x.y, x.z, x.w};
 }
 
-// As store_rows() for o of a tile. Where all chunks of four words can be stored at once, no branch stands between two of them, so that one waits
-// for another's shuffles no longer. head_dim_v is a multiple of 8.
-template <typename T, int DV>
-TANDEM_DEVICE void store_all_rows(const float (&o)[DV / 2], const float (&factor)[2],
-                                  uint64_t address, const FwdBlock& u, const BiasPlace& at) {
-  ushort* base = reinterpret_cast<ushort*>(address) + at.batch * u.o.b + at.head * u.o.h;
-  const bool chunks = u.o.d == 1 && u.o.s % 8 == 0 && reinterpret_cast<uint64_t>(base) % 16 == 0;
-  if (!__all_sync(kAllLanes, chunks))
-    return store_rows<T, DV>(o, factor, base, u, at.row0, u.seq_q);
-  const int row = at.row0 + fresh_row(), lane = fresh_thread() % 4;
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    const int i = row + 8 * r;
-    ushort* to = base + i * u.o.s + 8 * lane;
-    const int left = i < u.seq_q ? u.head_dim_v - 8 * lane : 0;
-#pragma unroll
-    for (int j = 0; j < DV / 8; j += 4) {
-      uint x[4];
-#pragma unroll
-      for (int n = 0; n < 4; ++n)
-        x[n] = T::pack(o[4 * (j + n) + 2 * r] * factor[r], o[4 * (j + n) + 2 * r + 1] * factor[r]);
-      transpose_quad(x);
-      if (left > 8 * j) *reinterpret_cast<uint4*>(to + 8 * j) = make_uint4(x[0], x[1], x[2], x[3]);
-    }
-  }
-}
-
 // 64 rows of a tile that see no key.
 template <typename S>
 TANDEM_DEVICE void store_unseen(const FwdBlock& u, const FwdPush& push, BiasPlace at) {
@@ -557,7 +530,9 @@ TANDEM_DEVICE void consume_bias(const Params& params, const Shared<S>& shared) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) inverse[r] = l[r] == 0.f ? 0.f : reciprocal(l[r]);
       const BiasPlace of = bias_place(shared, done);
-      store_all_rows<T, S::DV>(o, inverse, params.push.o, u, of);
+      store_all_rows<T, S::DV>(
+          o, inverse, reinterpret_cast<ushort*>(params.push.o) + of.batch * u.o.b + of.head * u.o.h,
+          u, of.row0, u.seq_q);
       float lse[2];
 #pragma unroll
       for (int r = 0; r < 2; ++r)

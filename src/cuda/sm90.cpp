@@ -273,6 +273,7 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
       auto start = launcher_of(kernel);
       TANDEM_TRY(prepare_launch(kernel, launch, with, &start));
       const FwdBlock block = fwd_block(plan, launch);
+      const bool early = launches_early();
       *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
         cuda::sm90::FwdParams params;
         if (!encode(function, q, a.q, &params.q) || !encode(function, k, a.k, &params.k) ||
@@ -280,7 +281,7 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
           return cudaErrorInvalidValue;
         params.block = block;
         params.push = fwd_push(plan, launch, a);
-        return start(&params, stream);
+        return early ? launch_early(kernel, launch, &params, stream) : start(&params, stream);
       };
       return Status();
     }
