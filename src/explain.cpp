@@ -100,6 +100,7 @@ String explain(const Problem& problem, const Caps& caps) {
     if (l.hopper >= 0 && l.stem == Stem::bwd_dkv_dq && plan.zeroed_size > 0)
       s += plan.problem.deterministic ? ", d_q in turns" : ", d_q in any order";
     if (l.tail_units > 0) s += text(", %d tiles shared out by steps", l.tail_units * l.tail_unit);
+    if (l.tail_shorts > 0) s += text(", %d of fewer rows last", l.tail_shorts);
     if (l.shares_ds && l.stem == Stem::bwd_dkv)
       s += text(", leaves ds, %d kv heads at a time", l.kv_heads);
     if (l.stores_d_bias) s += ", and d_bias";

@@ -66,7 +66,8 @@ struct Launch {
   }
   int64_t sums(const struct Problem& p) const;  // floats of the sums over the batch
   // cuda.sm90, fwd with a dense bias: the first tiles are shared out by steps (fwd_tail.h), units of so many each. 0: none are.
-  int tail_units = 0, tail_unit = 0;
+  // shorts: the last ones of all heads, which have rows for some warpgroups alone, come last.
+  int tail_units = 0, tail_unit = 0, tail_shorts = 0;
 };
 
 struct FixedRow {  // fixed.inc

@@ -388,9 +388,12 @@ String make_launches(const Problem& p, const Caps& caps, const PathRow& row, int
         launch.groups_y = 1;
       }
       if (stem == Stem::fwd && launch.hopper >= 0 && p.bias && !p.banded()) {
-        const FwdTail tail =
-            fwd_tail(launch.total, launch.groups_x, p.batch, ceil_div(p.seq_kv, launch.tile.bc));
+        const int64_t steps = ceil_div(p.seq_kv, launch.tile.bc);
+        const int64_t shorts = fwd_shorts(kFwdTiles[launch.hopper], p.batch * p.heads_q, p.seq_q,
+                                          launch.groups_x, steps);
+        const FwdTail tail = fwd_tail(launch.total - shorts, launch.groups_x, p.batch, steps);
         launch.tail_units = tail.units, launch.tail_unit = tail.unit;
+        launch.tail_shorts = int(shorts);
       }
       if (!tiled) {
         const auto group = uint32_t(launch.invocations());

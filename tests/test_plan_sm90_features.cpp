@@ -106,6 +106,37 @@ TEST_CASE("sm90: a dense bias in forward") {
   }
 }
 
+TEST_CASE("sm90: tiles of few rows that the forward with a dense bias takes last") {
+  const FwdTile& h64 = kFwdTiles[1];
+  REQUIRE(h64.groups == 3);
+  const auto shorts = [&](int64_t heads, int64_t rows) {
+    return fwd_shorts(h64, heads, rows, 132, 16);
+  };
+  CHECK(shorts(128, 4096) == 128);       // 21 tiles of 192 rows and 64
+  CHECK(shorts(128, 4096 + 64) == 128);  // 128 rows
+  CHECK(shorts(128, 4096 + 65) == 0);    // rows for all three warpgroups
+  CHECK(shorts(128, 4032) == 0);
+  CHECK(shorts(128, 64) == 0);   // of one tile a head there are no others
+  CHECK(shorts(128, 256) == 0);  // fewer whole tiles than workgroups
+  CHECK(shorts(32, 4096) == 0);  // in a round of their own most workgroups would have none
+  CHECK(shorts(66, 4096) == 0);
+  CHECK(shorts(67, 4096) == 67);
+  CHECK(shorts(264, 4096) == 264);
+  CHECK(fwd_shorts(h64, 128, 4096, 132, kTailSteps - 1) == 0);
+  const Plan plan = plan_of("fwd bf16 b4 hq32 sq2048 sk2048 d64 bias:bf16:1x32x2048");
+  REQUIRE(std::string(plan.path) == "sm90");
+  const Launch& l = plan.launches[0];
+  CHECK(l.tail_shorts == 128);
+  CHECK(l.total == 128 * 11);
+  CHECK(l.tail_units == fwd_tail(128 * 10, 132, 4, 16).units);
+  const String says = explain(plan.problem, caps_of("h100_cuda"));
+  CHECK(says.find(", 224 tiles shared out by steps, 128 of fewer rows last") != String::npos);
+  // With a mask tiles are not alike.
+  CHECK(plan_of("fwd bf16 b4 hq32 sq2048 sk2048 d64 bias:bf16:1x32x2048 causal_top_left")
+            .launches[0]
+            .tail_shorts == 0);
+}
+
 TEST_CASE("sm90: tiles that the forward with a dense bias shares out by steps") {
   const auto check = [](int64_t groups, int64_t batch, int64_t rows, int steps) {
     CAPTURE(groups);

@@ -133,6 +133,18 @@ cudaError_t launch_clusters(cuda::Kernel<P> kernel, const Launch& launch, P* par
   config.stream = stream;
   return cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(kernel), arguments);
 }
+// The same without clusters.
+template <typename P>
+cudaError_t launch_early(cuda::Kernel<P> kernel, const Launch& launch, P* params,
+                         cudaStream_t stream) {
+  void* arguments[] = {params};
+  cudaLaunchAttribute attribute{};
+  cudaLaunchConfig_t config = cluster_config(launch, launch.groups_x, 1, &attribute);
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  config.stream = stream;
+  return cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(kernel), arguments);
+}
 // Whether the driver records such launches in graphs, too.
 bool launches_early() {
   int version = 0;
@@ -215,9 +227,11 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
         fixed.extra = extra_block(p);
         fixed.features = features_of(p);
         fixed.tail.units = launch.tail_units, fixed.tail.unit = launch.tail_unit;
+        fixed.tail.shorts = launch.tail_shorts;
         fixed.tail.shares =
             fwd_shares(fixed.tail, int((p.seq_kv + bc - 1) / bc), int(launch.groups_x));
         fixed.tail.batches = int(p.batch);
+        const bool early = launches_early();
         *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
           cuda::sm90::FwdBiasParams params = fixed;
           if (!encode(function, q, a.q, &params.q) || !encode(function, k, a.k, &params.k) ||
@@ -226,7 +240,7 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
           params.push = fwd_push(plan, launch, a);
           params.tail.parts = a.tail, params.tail.words = a.tail_counts;
           params.tail.number = own_number();
-          return start(&params, stream);
+          return early ? launch_early(kernel, launch, &params, stream) : start(&params, stream);
         };
         return Status();
       }
@@ -259,6 +273,7 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
       auto start = launcher_of(kernel);
       TANDEM_TRY(prepare_launch(kernel, launch, with, &start));
       const FwdBlock block = fwd_block(plan, launch);
+      const bool early = launches_early();
       *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
         cuda::sm90::FwdParams params;
         if (!encode(function, q, a.q, &params.q) || !encode(function, k, a.k, &params.k) ||
@@ -266,7 +281,7 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
           return cudaErrorInvalidValue;
         params.block = block;
         params.push = fwd_push(plan, launch, a);
-        return start(&params, stream);
+        return early ? launch_early(kernel, launch, &params, stream) : start(&params, stream);
       };
       return Status();
     }
