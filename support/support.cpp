@@ -6,7 +6,10 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <numeric>
+#include <random>
 #include <thread>
+#include <utility>
 
 #include "backends.h"
 
@@ -275,12 +278,20 @@ std::vector<Timing> Session::time_in_turns(
     std::sort(v.begin(), v.end());
     return v.size() % 2 ? v[v.size() / 2] : 0.5 * (v[v.size() / 2 - 1] + v[v.size() / 2]);
   };
+  // A clock follows the load of some milliseconds before: no one is always the next of the same one.
+  std::vector<size_t> order(count);
+  std::iota(order.begin(), order.end(), size_t(0));
+  std::mt19937 random;
+  const auto shuffle = [&] {
+    for (size_t i = count; i > 1; --i) std::swap(order[i - 1], order[random() % i]);
+  };
   bool late = false;
   for (bool agreed = count == 0; !late && !agreed;) {
     if (!round[0].empty()) before = std::move(round);
     round.assign(count, {});
     for (int turn = 0; turn < std::max(1, options.min_reps) && (turn == 0 || !late); ++turn) {
-      for (size_t i = 0; i < count; ++i)
+      shuffle();
+      for (size_t i : order)
         round[i].push_back(1e3 * measure(records[i], times[i].executes) / times[i].executes);
       late = seconds_since(start) > options.max_seconds * double(count);
     }

@@ -159,8 +159,8 @@ class Session {
   void run(const tandem_plan* plan, const tandem_args& args);
   Timing time(const tandem_plan* plan, const tandem_args& args, const TimeOptions& options = {});
   Timing time(const std::function<void(tandem_stream)>& record, const TimeOptions& options = {});
-  // The same of several: a sample of each after the other, in every round, so that a clock that drifts
-  // hits all alike. It ends when the medians of all agree.
+  // The same of several: a sample of each after the other, in another order every time, so that a clock that
+  // drifts hits all alike. It ends when the medians of all agree.
   std::vector<Timing> time_in_turns(const std::vector<std::function<void(tandem_stream)>>& records,
                                     const TimeOptions& options = {});
 

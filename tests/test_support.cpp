@@ -3,12 +3,15 @@
 // against fixed values, guards and gaps by damaging them, the judgement by giving it wrong outputs.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstring>
 #include <functional>
 #include <limits>
 #include <map>
+#include <set>
+#include <string>
 #include <thread>
 
 #include "compare.h"
@@ -362,7 +365,15 @@ TEST_CASE("support: what is timed in turns takes turns, and each has its own num
   options.agree = 1e9;
   // Once each, a turn of warm-up, then two rounds of two turns.
   std::vector<Timing> times = session->time_in_turns(records, options);
-  CHECK(order == "abcabcabcabcabcabc");
+  REQUIRE(order.size() == 18);
+  std::set<std::string> orders;
+  for (size_t at = 0; at < order.size(); at += 3) {
+    std::string turn = order.substr(at, 3);
+    orders.insert(turn);
+    std::sort(turn.begin(), turn.end());
+    CHECK(turn == "abc");
+  }
+  CHECK(orders.size() > 1);  // nobody always follows the same one
   REQUIRE(times.size() == 3);
   for (int i = 0; i < 3; ++i) {
     CHECK(times[i].min_ms >= 1 + 3 * i);
@@ -381,7 +392,7 @@ TEST_CASE("support: what is timed in turns takes turns, and each has its own num
   options.max_seconds = 0;
   order.clear();
   times = session->time_in_turns(records, options);
-  CHECK(order == "abcabcabc");
+  CHECK(order.size() == 9);
   CHECK(times[2].reps == 1);
   CHECK(session->time_in_turns({}, options).empty());
 }
