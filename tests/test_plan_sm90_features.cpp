@@ -10,6 +10,16 @@
 using namespace tandem;
 using namespace plan_fixture;
 
+namespace {
+// A launch over rows of queries, in tiles of br for heads up to d.
+void check_rows(const Plan& plan, const Launch& l, int d, int64_t br, size_t shared_bytes) {
+  const Problem& p = plan.problem;
+  CHECK(std::max(p.head_dim, p.head_dim_v) <= d);
+  CHECK(l.total == ceil_div(p.seq_q, br) * p.heads_q * p.batch);
+  CHECK(l.shared_bytes == uint32_t(shared_bytes));
+}
+}  // namespace
+
 TEST_CASE("sm90: elastic softmax") {
   for (const char* d : {"d64", "d96", "d128 dv40"}) {
     const Plan plan =
@@ -20,9 +30,7 @@ TEST_CASE("sm90: elastic softmax") {
     CHECK(stems(plan) == "bwd_row_dq bwd_dkv_ddist bwd_head bwd_sum");
     const Launch &rows = *plan.find(Stem::bwd_row_dq), &keys = *plan.find(Stem::bwd_dkv_ddist);
     const RowShape& r = kRowShapes[rows.hopper];
-    CHECK(std::max(p.head_dim, p.head_dim_v) <= r.d);
-    CHECK(rows.total == ceil_div(p.seq_q, r.br) * p.heads_q * p.batch);
-    CHECK(rows.shared_bytes == uint32_t(row_shared_bytes(r)));
+    check_rows(plan, rows, r.d, r.br, row_shared_bytes(r));
     const BwdShape& s = kBwdShapes[keys.hopper];
     CHECK(keys.total == ceil_div(p.seq_kv, s.bc) * p.heads_kv * p.batch);
     CHECK(keys.shared_bytes == uint32_t(bwd_elastic_shared_bytes(s)));
@@ -63,16 +71,13 @@ TEST_CASE("sm90: entmax, with kernels of their own for alpha 1.5") {
       CHECK(fwd.workspace_size == 0);
 
       const Plan plan = plan_of("bwd" + words);
-      const Problem& p = plan.problem;
       REQUIRE(std::string(plan.path) == "sm90");
       CHECK(stems(plan) ==
             (rounds_d_q(plan) ? "bwd_row bwd_dkv_dq" : "bwd_row bwd_dkv_dq bwd_dq_cast"));
       const Launch &rows = *plan.find(Stem::bwd_row), &keys = *plan.find(Stem::bwd_dkv_dq);
       const SupportShape& r = kSupportShapes[rows.hopper];
-      CHECK(std::max(p.head_dim, p.head_dim_v) <= r.d);
-      CHECK(rows.total == ceil_div(p.seq_q, r.br()) * p.heads_q * p.batch);
+      check_rows(plan, rows, r.d, r.br(), support_shared_bytes(r));
       CHECK(rows.invocations() == r.threads());
-      CHECK(rows.shared_bytes == uint32_t(support_shared_bytes(r)));
       const BwdShape& s = kBwdShapes[keys.hopper];
       CHECK((fast || s.d == 128));
       CHECK(keys.shared_bytes == uint32_t(bwd_shared_bytes(s) + 2 * 16384));
