@@ -225,28 +225,15 @@ bool takes_chunks(const Plan& plan, const Launch& l, const Addresses& a) {
                               !is_chunked(p, p.d_bias) || a.d_bias % 16 == 0));
 }
 
-#define TANDEM_STEM(Name, name)                                                   \
-  Name##Push name##_push(const Plan& plan, const Launch& l, const Addresses& a) { \
-    PushValues from(plan, l, a);                                                  \
-    Name##Push push{};                                                            \
-    fill_##Name(from, push);                                                      \
-    return push;                                                                  \
+#define TANDEM_STEM(Name, name)                                                               \
+  Name##Push name##_push(const Plan& plan, const Launch& l, const Addresses& a, bool* wide) { \
+    PushValues from(plan, l, a);                                                              \
+    Name##Push push{};                                                                        \
+    fill_##Name(from, push);                                                                  \
+    if (wide) *wide = from.all_wide() && takes_chunks(plan, l, a);                            \
+    return push;                                                                              \
   }
 #include "stems.inc"
-
-bool all_wide(const Plan& plan, const Launch& l, const Addresses& a) {
-  PushValues from(plan, l, a);
-  switch (l.stem) {
-#define TANDEM_STEM(Name, name) \
-  case Stem::name: {            \
-    Name##Push push;            \
-    fill_##Name(from, push);    \
-    break;                      \
-  }
-#include "stems.inc"
-  }
-  return from.all_wide() && takes_chunks(plan, l, a);
-}
 
 String narrow_inputs(const Problem& p, int elements) {
   String names;
@@ -562,6 +549,11 @@ BwdDdistBlock bwd_ddist_block(const Plan& plan, const Launch& l) {
 
 BwdSumSpec bwd_sum_spec(const Plan& plan, const Launch& l) {
   BwdSumSpec s;
+  if (l.joined_heads > 0) {
+    s.GRAD_TAU = plan.problem.wants(TANDEM_GRAD_TAU);
+    s.GRAD_SLOPE = plan.problem.wants(TANDEM_GRAD_SLOPE);
+    s.GRAD_SINK = plan.problem.wants(TANDEM_GRAD_SINK);
+  }
   s.WG = kLineGroup;
   s.DTYPE = uint32_t(l.gradient == TANDEM_GRAD_BIAS ? plan.problem.d_bias_dtype : TANDEM_F32);
   return s;
@@ -578,6 +570,10 @@ BwdSumBlock bwd_sum_block(const Plan& plan, const Launch& l) {
   b.splits = int(l.splits);
   b.part = uint32_t(gradient_elements(p, l.gradient));
   b.total = l.total;
+  b.head_total = l.joined_heads;
+  b.batch = int(p.batch);
+  b.heads_q = int(p.heads_q);
+  b.seq_q = int(p.seq_q);
   return b;
 }
 
