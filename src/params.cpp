@@ -225,13 +225,20 @@ bool takes_chunks(const Plan& plan, const Launch& l, const Addresses& a) {
                               !is_chunked(p, p.d_bias) || a.d_bias % 16 == 0));
 }
 
-#define TANDEM_STEM(Name, name)                                                               \
-  Name##Push name##_push(const Plan& plan, const Launch& l, const Addresses& a, bool* wide) { \
-    PushValues from(plan, l, a);                                                              \
-    Name##Push push{};                                                                        \
-    fill_##Name(from, push);                                                                  \
-    if (wide) *wide = from.all_wide() && takes_chunks(plan, l, a);                            \
-    return push;                                                                              \
+#define TANDEM_STEM(Name, name)                                                          \
+  Name##Push name##_push_and_wide(const Plan& plan, const Launch& l, const Addresses& a, \
+                                  bool* wide) {                                          \
+    PushValues from(plan, l, a);                                                         \
+    Name##Push push{};                                                                   \
+    fill_##Name(from, push);                                                             \
+    *wide = from.all_wide() && takes_chunks(plan, l, a);                                 \
+    return push;                                                                         \
+  }                                                                                      \
+  Name##Push name##_push(const Plan& plan, const Launch& l, const Addresses& a) {        \
+    PushValues from(plan, l, a);                                                         \
+    Name##Push push{};                                                                   \
+    fill_##Name(from, push);                                                             \
+    return push;                                                                         \
   }
 #include "stems.inc"
 

@@ -184,9 +184,9 @@ void check_plan(const Plan& plan, const Caps& caps) {
                      0;
   bool summed = false;
   // On Vulkan bwd_ddist comes before what shares ds, and so before its barrier.
-  const Launch* keys = plan.find(Stem::bwd_dkv);
-  const bool early = plan.find(Stem::bwd_ddist) && keys && keys->shares_ds;
-  if (early) CHECK(plan.find(Stem::bwd_ddist) < keys);
+  const Launch* dkv = plan.find(Stem::bwd_dkv);
+  const bool early = plan.find(Stem::bwd_ddist) && dkv && dkv->shares_ds;
+  if (early) CHECK(plan.find(Stem::bwd_ddist) < dkv);
   for (size_t n = 0; n < plan.launches.size(); ++n) {
     const bool sum =
         plan.launches[n].stem == Stem::bwd_sum || plan.launches[n].stem == Stem::fwd_join;

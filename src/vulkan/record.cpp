@@ -9,12 +9,12 @@ namespace tandem {
 Push make_push(const Plan& plan, const Launch& launch, const Addresses& a) {
   Push push{};
   switch (launch.stem) {
-#define TANDEM_STEM(Name, name)                                           \
-  case Stem::name: {                                                      \
-    const Name##Push data = name##_push(plan, launch, a, &push.all_wide); \
-    std::memcpy(push.data, &data, sizeof(data));                          \
-    push.bytes = uint32_t(sizeof(data));                                  \
-    break;                                                                \
+#define TANDEM_STEM(Name, name)                                                    \
+  case Stem::name: {                                                               \
+    const Name##Push data = name##_push_and_wide(plan, launch, a, &push.all_wide); \
+    std::memcpy(push.data, &data, sizeof(data));                                   \
+    push.bytes = uint32_t(sizeof(data));                                           \
+    break;                                                                         \
   }
 #define TANDEM_FUSED(Name, name) \
   case Stem::name:               \
