@@ -389,6 +389,11 @@ BwdDdistBlock bwd_ddist_block(const Plan& plan, const Launch& l) {
 
 BwdSumSpec bwd_sum_spec(const Plan& plan, const Launch& l) {
   BwdSumSpec s;
+  if (l.joined_heads > 0) {
+    s.GRAD_TAU = plan.problem.wants(TANDEM_GRAD_TAU);
+    s.GRAD_SLOPE = plan.problem.wants(TANDEM_GRAD_SLOPE);
+    s.GRAD_SINK = plan.problem.wants(TANDEM_GRAD_SINK);
+  }
   s.WG = kLineGroup;
   s.DTYPE = uint32_t(l.gradient == TANDEM_GRAD_BIAS ? plan.problem.d_bias_dtype : TANDEM_F32);
   return s;
@@ -405,6 +410,10 @@ BwdSumBlock bwd_sum_block(const Plan& plan, const Launch& l) {
   b.splits = int(l.splits);
   b.part = uint32_t(gradient_elements(p, l.gradient));
   b.total = l.total;
+  b.head_total = l.joined_heads;
+  b.batch = int(p.batch);
+  b.heads_q = int(p.heads_q);
+  b.seq_q = int(p.seq_q);
   return b;
 }
 

@@ -38,7 +38,7 @@ struct Launch {
   uint32_t fast_tiles = 0, fast_total = 0;
   uint32_t shared_bytes = 0;
   bool waits = false;          // reads what launches before it wrote
-  bool joins = false;          // CUDA: no launch of its own, as an earlier one does its work
+  bool joins = false;          // on a GPU: no launch of its own, as an earlier one does its work
   bool stores_d_bias = false;  // bwd_dq: in place of bwd_dbias
   bool sums_d_bias = false;    // and as a sum over the batch, by way of the workspace
   // ds goes by way of the workspace from bwd_dkv to bwd_dq, and bwd_dbias, which then take turns, chunk by chunk: kv heads of
@@ -55,7 +55,9 @@ struct Launch {
   int64_t members = 0;
   uint32_t splits = 1;
   uint32_t gradient = 0;  // bwd_sum: TANDEM_GRAD_BIAS or TANDEM_GRAD_DIST_BIAS
-  int fixed = -1;         // CUDA: row of kFixed whose kernel runs; -1: one that knows everything
+  uint32_t joined_heads =
+      0;           // Vulkan's bwd_sum: workgroups behind its own that do the work of bwd_head
+  int fixed = -1;  // CUDA: row of kFixed whose kernel runs; -1: one that knows everything
   // The path cuda.sm90: row of kFwdTiles or kBwdShapes; -1: a kernel of simt.
   int hopper = -1;
   int ampere = -1;    // the path cuda.sm80: row of kAmpereTiles; -1: a kernel of simt

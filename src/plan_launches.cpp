@@ -244,6 +244,37 @@ void join_launches(const Problem& p, const Caps& caps, const PathRow& row, Vec<L
     sum->joins = sums_at_once(p.group() * ceil_div(p.dist_window, 64), sum->splits);
 }
 
+// On Vulkan, where a dispatch takes the host about a microsecond and a barrier most of one, bwd_head is done by the last bwd_sum,
+// behind which it then comes; and bwd_ddist comes before the barrier between bwd_dkv and bwd_dq where ds is shared, so that bwd_sum
+// needs none of its own.
+void order_launches(const Caps& caps, Vec<Launch>* launches) {
+  const auto find = [&](Stem stem) {
+    return std::find_if(launches->begin(), launches->end(),
+                        [&](const Launch& l) { return l.stem == stem; });
+  };
+  const auto dist = find(Stem::bwd_ddist);
+  const auto dkv = find(Stem::bwd_dkv);
+  const bool early = dist != launches->end() && dkv < dist && dkv->shares_ds;
+  if (early) {
+    dkv->waits = dkv->chunks > 1;
+    dist->waits = true;
+    std::rotate(dkv, dist, dist + 1);
+  }
+  if (launches->empty() || launches->back().stem != Stem::bwd_sum) return;
+  if (early && find(Stem::bwd_sum)->gradient == TANDEM_GRAD_DIST_BIAS)
+    find(Stem::bwd_sum)->waits = false;
+  const auto head = find(Stem::bwd_head);
+  if (head == launches->end()) return;
+  std::rotate(head, head + 1, launches->end());
+  Launch& last = launches->back();
+  Launch& sum = *(launches->end() - 2);
+  const uint64_t total = uint64_t(sum.total) + last.total;
+  if (total > caps.max_groups_x) return;
+  last.joins = true;
+  sum.joined_heads = last.total;
+  sum.groups_x = uint32_t(total);
+}
+
 int64_t ds_blocks(int64_t n) { return ceil_div(n, kDsBlock) * kDsBlock; }
 // Bytes of a head.
 int64_t ds_bytes(const Problem& p) { return 2 * ds_blocks(p.seq_kv) * ds_blocks(p.seq_q); }
@@ -428,6 +459,8 @@ String make_launches(const Problem& p, const Caps& caps, const PathRow& row, int
       heads = p.heads_q * p.batch;
       sum.shared_bytes = 5 * sizeof(float) * kJoinGroup;
     } else {
+      if (row.backend == Backend::vulkan)  // for bwd_head's work, which it may do
+        sum.shared_bytes = sizeof(float) * kLineGroup;
       sum.gradient = parts.stem == Stem::bwd_dbias ? TANDEM_GRAD_BIAS : TANDEM_GRAD_DIST_BIAS;
       tiles = ceil_div(gradient_elements(p, sum.gradient), kLineGroup);
     }
@@ -437,6 +470,7 @@ String make_launches(const Problem& p, const Caps& caps, const PathRow& row, int
     launches->push_back(sum);
   }
   join_launches(p, caps, row, launches);
+  if (row.backend == Backend::vulkan) order_launches(caps, launches);
   return "";
 }
 

@@ -124,28 +124,22 @@ bool takes_chunks(const Plan& plan, const Launch& l, const Addresses& a) {
                               !is_chunked(p, p.d_bias) || a.d_bias % 16 == 0));
 }
 
-#define TANDEM_STEM(Name, name)                                                   \
-  Name##Push name##_push(const Plan& plan, const Launch& l, const Addresses& a) { \
-    PushValues from(plan, l, a);                                                  \
-    Name##Push push{};                                                            \
-    fill_##Name(from, push);                                                      \
-    return push;                                                                  \
+#define TANDEM_STEM(Name, name)                                                          \
+  Name##Push name##_push_and_wide(const Plan& plan, const Launch& l, const Addresses& a, \
+                                  bool* wide) {                                          \
+    PushValues from(plan, l, a);                                                         \
+    Name##Push push{};                                                                   \
+    fill_##Name(from, push);                                                             \
+    *wide = from.all_wide() && takes_chunks(plan, l, a);                                 \
+    return push;                                                                         \
+  }                                                                                      \
+  Name##Push name##_push(const Plan& plan, const Launch& l, const Addresses& a) {        \
+    PushValues from(plan, l, a);                                                         \
+    Name##Push push{};                                                                   \
+    fill_##Name(from, push);                                                             \
+    return push;                                                                         \
   }
 #include "stems.inc"
-
-bool all_wide(const Plan& plan, const Launch& l, const Addresses& a) {
-  PushValues from(plan, l, a);
-  switch (l.stem) {
-#define TANDEM_STEM(Name, name) \
-  case Stem::name: {            \
-    Name##Push push;            \
-    fill_##Name(from, push);    \
-    break;                      \
-  }
-#include "stems.inc"
-  }
-  return from.all_wide() && takes_chunks(plan, l, a);
-}
 
 String narrow_inputs(const Problem& p, int elements) {
   String names;

@@ -255,7 +255,7 @@ class CudaProgram final : public Program {
     TANDEM_TRY(current.status());
     Addresses a;
     TANDEM_TRY(resolve_args(
-        plan_, args,
+        plan_, arg_uses(plan_), args,
         [](const ArgUse&, const tandem_buffer& b, uint64_t* address) {
           *address = b.handle + b.offset;
           return Status();

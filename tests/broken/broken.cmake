@@ -80,6 +80,7 @@ set(vulkan_bwd_ddist_from "half_ == 0 ? d : ROWS - 1;")
 set(vulkan_bwd_ddist_to "half_ == 0 ? d : ROWS - 2;")
 set(vulkan_bwd_sum_from "split < block.splits;")
 set(vulkan_bwd_sum_to "split + 1 < block.splits;")
+set(vulkan_bwd_head_part head.glsl)
 set(vulkan_bwd_head_from "n < WG; n++) own += partial[n];")
 set(vulkan_bwd_head_to "n < WG; n += 2) own += partial[n];")
 
@@ -307,14 +308,19 @@ function(tandem_broken stem)
   endif()
 
   if(TANDEM_WITH_VULKAN AND DEFINED vulkan_${stem}_from)
-    tandem_mutate(shaders/${stem}.comp ${dir}/shaders/${stem}.comp
+    set(part ${stem}.comp)
+    if(DEFINED vulkan_${stem}_part) # which the copy of the kernel beside it includes
+      set(part ${vulkan_${stem}_part})
+      configure_file(${PROJECT_SOURCE_DIR}/shaders/${stem}.comp ${dir}/shaders/${stem}.comp COPYONLY)
+    endif()
+    tandem_mutate(shaders/${part} ${dir}/shaders/${part}
                   "${vulkan_${stem}_from}" "${vulkan_${stem}_to}")
     add_custom_command(
       OUTPUT ${dir}/shaders/${stem}.spv.h
       COMMAND ${TANDEM_GLSLANG} --quiet --target-env vulkan1.2 -I${PROJECT_SOURCE_DIR}/src
               -I${PROJECT_SOURCE_DIR}/shaders --depfile ${dir}/${stem}.d --vn ${stem}_spirv
               -o ${dir}/shaders/${stem}.spv.h ${dir}/shaders/${stem}.comp
-      DEPENDS ${dir}/shaders/${stem}.comp
+      DEPENDS ${dir}/shaders/${stem}.comp ${dir}/shaders/${part}
       DEPFILE ${dir}/${stem}.d
       COMMENT "SPIR-V ${stem}, broken"
       VERBATIM)
