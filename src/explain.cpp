@@ -93,7 +93,10 @@ String explain(const Problem& problem, const Caps& caps) {
     if (l.groups_x)
       s += text(" %u x %u workgroups, %u bytes shared", l.groups_x, l.groups_y, l.shared_bytes);
     if (l.fast_total) s += text(" (%u where o and d_o lie at multiples of 16 bytes)", l.fast_total);
-    if (l.early) s += ", beside the last workgroups of the launch before";
+    if (l.early)
+      s += l.stem == Stem::fwd ? ", begins while the kernel before it ends"
+                               : ", beside the last workgroups of the launch before";
+    if (l.pairs) s += ", and clusters of two beside them";
     if (l.together) s += ", those of a head round d_q together";
     if (l.splits > 1) s += text(", %u splits", l.splits);
     if (l.fixed >= 0) s += text(", of %s", kFixed[l.fixed].candidate().c_str());

@@ -31,8 +31,9 @@ struct Launch {
   uint32_t beside = 0;
   // cuda.sm90: how many heads of keys later those sums of d_q are that bwd_dkv_dq zeroes; 0: all are zeroed before it.
   uint32_t ahead = 0;
-  // cuda.sm90: it may begin before the launch before it has ended, and waits where it reads what that writes.
+  // cuda.sm90: it may begin before the launch before it has ended (of fwd anybody's), and waits where it reads what that writes.
   bool early = false;
+  bool pairs = false;     // cuda.sm90: beside its clusters, others of two take the batch in passes
   bool together = false;  // cuda.sm90: all workgroups of a head make d_q of its sums
   // CUDA's bwd_dot: tiles of a head, and all, of bwd_dot_fast, which runs where o and d_o lie at multiples of 16 bytes; 0: never.
   uint32_t fast_tiles = 0, fast_total = 0;

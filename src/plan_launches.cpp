@@ -408,11 +408,16 @@ String make_launches(const Problem& p, const Caps& caps, const PathRow& row, int
         launch.fast_tiles = uint32_t(ceil_div(p.seq_q, bwd_dot_rows(int(p.head_dim_v))));
         launch.fast_total = uint32_t(launch.fast_tiles * e.heads * e.batch);
       }
-      // bwd_dkv_dq says when the kernel after it may begin, and how far a head's sums are.
-      launch.early = launch.hopper >= 0 && stem == Stem::bwd_dq_cast;
+      // bwd_dkv_dq says when the kernel after it may begin, and how far a head's sums are. fwd waits before it reads or writes.
+      const HopperSet set = hopper_set(p);
+      launch.early = caps.early_launches && launch.hopper >= 0 &&
+                     (stem == Stem::bwd_dq_cast ||
+                      (stem == Stem::fwd && (set == HopperSet::plain || set == HopperSet::bias)));
       if (stem == Stem::bwd_dkv_dq && launch.hopper >= 0) {
         launch.ahead = uint32_t(heads_ahead(p, cores_of(caps), e.tiles, launch.beside));
         launch.together = rounds_together(p, cores_of(caps));
+        launch.pairs =
+            caps.early_launches && sums_in_clusters(p) && sums_in_passes(p, launch.total / p.batch);
       }
       if ((stem == Stem::fwd && launch.hopper >= 0) || launch.sums_d_bias) {  // on to further tiles
         launch.groups_x = uint32_t(std::min<int64_t>(launch.total, cores_of(caps)));
@@ -594,7 +599,7 @@ void lay_out_workspace(Plan* plan) {
     place(tail, &plan->tail_counts_offset, uint64_t(2 * room + 1));
     if (sums || heads_here) plan->zeroed_size = end - plan->d_q_sums_offset;
     place(tail, &plan->tail_offset, uint64_t(room * bwd_tail_floats(s)));
-    place(tail && sums_in_passes(p, fused->total / p.batch), &plan->pass_sums_offset,
+    place(tail && fused->pairs, &plan->pass_sums_offset,
           uint64_t(kMaxPairs * bwd_pass_floats(s, p.heads_q / p.heads_kv, p.seq_q)));
   }
   plan->workspace_size = end;

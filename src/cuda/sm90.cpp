@@ -165,11 +165,6 @@ cudaError_t launch_early(cuda::Kernel<P> kernel, const Launch& launch, P* params
   config.stream = stream;
   return cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(kernel), arguments);
 }
-// Whether the driver records such launches in graphs, too.
-bool launches_early() {
-  int version = 0;
-  return cudaDriverGetVersion(&version) == cudaSuccess && version >= 12030;
-}
 // How many clusters the device has at a time; 0: it does not say.
 template <typename P>
 int clusters_at_once(cuda::Kernel<P> kernel, const Launch& launch, unsigned cluster) {
@@ -252,7 +247,6 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
         fixed.tail.shares =
             fwd_shares(fixed.tail, int((p.seq_kv + bc - 1) / bc), int(launch.groups_x));
         fixed.tail.batches = int(p.batch);
-        const bool early = launches_early();
         *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
           cuda::sm90::FwdBiasParams params = fixed;
           if (!inputs.encode_to(a, &params) || !inputs.encode_bias(a, &params.bias))
@@ -260,7 +254,8 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
           params.push = fwd_push(plan, launch, a);
           params.tail.parts = a.tail, params.tail.words = a.tail_counts;
           params.tail.number = own_number();
-          return early ? launch_early(kernel, launch, &params, stream) : start(&params, stream);
+          return launch.early ? launch_early(kernel, launch, &params, stream)
+                              : start(&params, stream);
         };
         return Status();
       }
@@ -291,13 +286,13 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
       auto start = launcher_of(kernel);
       TANDEM_TRY(prepare_launch(kernel, launch, with, &start));
       const FwdBlock block = fwd_block(plan, launch);
-      const bool early = launches_early();
       *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
         cuda::sm90::FwdParams params;
         if (!inputs.encode_to(a, &params)) return cudaErrorInvalidValue;
         params.block = block;
         params.push = fwd_push(plan, launch, a);
-        return early ? launch_early(kernel, launch, &params, stream) : start(&params, stream);
+        return launch.early ? launch_early(kernel, launch, &params, stream)
+                            : start(&params, stream);
       };
       return Status();
     }
@@ -326,7 +321,7 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
           const int64_t walks = fixed.whole, tiles = (p.seq_q + shape.br - 1) / shape.br;
           const int64_t slots = clusters_at_once(kernel, launch, cluster);
           BwdPairs share{};
-          if (slots > 0 && sums_in_passes(p, walks) && launches_early()) {
+          if (slots > 0 && launch.pairs) {
             auto start_paired = launcher_of(paired);
             TANDEM_TRY(prepare_launch(paired, launch, with, &start_paired));
             const int64_t left = clusters_at_once(paired, launch, 2) - slots * p.batch / 2;
@@ -539,7 +534,6 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
         fixed.tile_blocks = s.br / 64;
         fixed.packed_blocks = int(bwd_packed_tiles(s, p.total_q, p.batch)) * fixed.tile_blocks;
       }
-      const bool early = launch.early && launches_early();
       fixed.done = cuda::sm90::kWholeTile * plan.find(Stem::bwd_dkv_dq)->tiles;
       fixed.group = int(p.group());
       const Launch* head = plan.find(Stem::bwd_head);
@@ -555,7 +549,7 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
         params.push = bwd_dq_cast_push(plan, launch, a);
         if (head) params.head.push = bwd_head_push(plan, *head, a);
         if (packed) params.lengths_q = a.lengths_q;
-        if (!early) return start(&params, stream);
+        if (!launch.early) return start(&params, stream);
         params.counts = a.d_q_counts;
         return launch_clusters(kernel, launch, &params, stream, groups, 1, true);
       };
