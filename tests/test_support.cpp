@@ -262,6 +262,23 @@ TEST_CASE(
   CHECK(limits(TANDEM_BF16)[0] < 1e-8);
 }
 
+TEST_CASE("support: with TF32 an element may be off by what the yardstick is, and no more") {
+  Samples x;
+  x.dims = {1, 1, 2, 1};
+  x.exact = {1, 1};
+  x.stepwise = {1 + 0x1p-6, 1};
+  x.floor = {1, 1};
+  x.counts = {4, 4};
+  x.chain = TANDEM_F32;
+  const auto limits = [&] { return make_bounds(x, TANDEM_F32, 8).element_error; };
+  CHECK(limits()[0] < 0x1p-18);
+  x.tf32 = true;
+  CHECK(limits()[1] == doctest::Approx(4 * 0x1p-11).epsilon(1e-2));
+  CHECK(limits()[0] == doctest::Approx(limits()[1] + 2 * 0x1p-6).epsilon(1e-9));
+  x.floor[0] = 0;  // nothing was summed
+  CHECK(limits()[0] == 0);
+}
+
 TEST_CASE("support: every optional input is made, referred to and judged") {
   RandomLimits limits;
   limits.max_work = 200000;
