@@ -12,6 +12,12 @@ as attn_mask, to FlexAttention as a score_mod that captures it, and its gradient
 refuses a case is left out, with its reason on stderr. Timing as the library's own bench does it: warm-up of continuous
 work, then rounds of samples until two medians agree, each sample by events around many launches. The error ratio is that
 of support/compare.h; d_bias has none.
+
+    scripts/bench_peers.py --cases cases.json --tandem build/release/bin/tandem --rounds 5 --out both.json
+
+times each case by `tandem bench` and by the peers one after the other, as often as --rounds says, and writes the rows of all:
+clocks and temperatures that change within minutes then change for all of them. A row has the median of its rounds, and
+as its spread how far these are apart.
 """
 import argparse
 import datetime
@@ -211,7 +217,8 @@ def errors(case, q, k, v, d_o, bias, o, gradients):
     return worst
 
 
-def rows_of(case, peer, device, args):
+def prepared(case, peer, device, args):
+    """What to time of a peer, with its errors: [(op, run, error)]."""
     q, k, v, d_o, bias = inputs(case, device)
     learned = (q, k, v) if bias is None else (q, k, v, bias)
     attend = flex(case, bias, device) if peer == "flex" else sdpa(case, bias)
@@ -227,27 +234,95 @@ def rows_of(case, peer, device, args):
     def backward():
         torch.autograd.grad(o, learned, d_o, retain_graph=True)
 
+    return [("fwd", forward, bad[0]), ("bwd", backward, bad[1])]
+
+
+def row_of(case, op, peer, device, rounds, error):
+    """A peer's row of its rounds, each as measure() returns it."""
+    seconds = statistics.median(one[0] for one in rounds)
+    row = {"case": case["case"], "op": op, "impl": peer}
+    row.update(backend="cpu" if device == "cpu" else "cuda", path="torch")
     keys = ["case", "dtype", "B", "Hq", "Hk", "Sq", "Sk", "D", "Dv", "mask", "features"]
-    for op, run, flops, error in (
-        ("fwd", forward, case["flops_fwd"], bad[0]),
-        ("bwd", backward, case["flops_bwd"], bad[1]),
-    ):
-        if op == "fwd":
-            with torch.no_grad():
-                seconds, spread, reps, agreed = measure(
-                    run, device, args.warmup, args.reps, args.max_seconds
-                )
-        else:
-            seconds, spread, reps, agreed = measure(
-                run, device, args.warmup, args.reps, args.max_seconds
-            )
-        row = {"case": case["case"], "op": op, "impl": peer}
-        row.update(backend="cpu" if device == "cpu" else "cuda", path="torch")
-        row.update({key: case[key] for key in keys})
-        row.update(ms=1e3 * seconds, tflops=flops / seconds / 1e12, max_err_ratio=error)
-        row.update(spread=spread, reps=reps, agreed=agreed)
-        row["clock"] = "wall" if device == "cpu" else "events"
-        yield row
+    row.update({key: case[key] for key in keys})
+    flops = case["flops_fwd" if op == "fwd" else "flops_bwd"]
+    row.update(ms=1e3 * seconds, tflops=flops / seconds / 1e12, max_err_ratio=error)
+    row.update(spread=rounds[0][1], reps=sum(one[2] for one in rounds), agreed=all(one[3] for one in rounds))
+    row["clock"] = "wall" if device == "cpu" else "events"
+    if len(rounds) > 1:
+        row.update(spread=spread_of([one[0] for one in rounds]), rounds=len(rounds))
+    return row
+
+
+def spread_of(values):
+    return (max(values) - min(values)) / statistics.median(values)
+
+
+class Peers:
+    """Some peers on one case: prepared once, timed as often as wanted."""
+
+    def __init__(self, case, names, device, args):
+        self.case, self.device, self.args, self.ready, self.times = case, device, args, {}, {}
+        for name in names:
+            say(f"{name}: {case['case']}")
+            self.guarded(name, lambda: self.ready.update({name: prepared(case, name, device, args)}))
+
+    def guarded(self, name, work):
+        try:
+            with nullcontext() if name == "flex" else sdpa_kernel(PEERS[name]):
+                work()
+        except Exception as e:  # compilers of FlexAttention throw what they like
+            say(f"  {name} refused: {type(e).__name__}: {(str(e).splitlines() or [''])[0]}")
+            self.ready.pop(name, None)
+
+    def round(self):
+        args = self.args
+
+        def timed(name):
+            for op, run, _ in self.ready[name]:
+                with torch.no_grad() if op == "fwd" else nullcontext():
+                    one = measure(run, self.device, args.warmup, args.reps, args.max_seconds)
+                self.times.setdefault((name, op), []).append(one)
+
+        for name in list(self.ready):
+            self.guarded(name, lambda: timed(name))
+
+    def rows(self):
+        for name, ops in self.ready.items():
+            for op, _, error in ops:
+                yield row_of(self.case, op, name, self.device, self.times[name, op], error)
+
+
+class Tandem:
+    """The same of `tandem bench`, a process for each round. Errors are looked for in the first one."""
+
+    def __init__(self, case, args):
+        self.case, self.args, self.results, self.header = case, args, [], {}
+
+    def round(self):
+        args = self.args
+        command = [args.tandem, "bench", "--problem", self.case["problem"], "--format", "json"]
+        command += ["--device", args.tandem_device or ("cpu" if args.device == "cpu" else "cuda:0")]
+        command += ["--warmup", str(args.warmup), "--reps", str(args.reps)]
+        command += ["--max-seconds", str(args.max_seconds)]
+        if args.no_check or self.results:
+            command.append("--no-check")
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+        if not done.stdout:
+            raise SystemExit(f"{' '.join(command)}: exit status {done.returncode} and no rows")
+        result = json.loads(done.stdout)
+        self.header = result["header"]
+        self.results.append({row["op"]: row for row in result["rows"]})
+
+    def rows(self):
+        for op, row in self.results[0].items():
+            ms = [result[op]["ms"] for result in self.results if op in result]
+            row.update(case=self.case["case"], ms=statistics.median(ms), rounds=len(ms))
+            row["tflops"] = self.case["flops_" + op] / row["ms"] / 1e9
+            if len(ms) > 1:
+                row["spread"] = spread_of(ms)
+            row["agreed"] = all(result[op]["agreed"] for result in self.results if op in result)
+            row["reps"] = sum(result[op]["reps"] for result in self.results if op in result)
+            yield row
 
 
 def clock_now():
@@ -264,12 +339,17 @@ def main():
     parser.add_argument("--out", required=True)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--peers", help="comma-separated; default: cudnn,fa2,efficient,flex")
+    parser.add_argument("--tandem", help="this program's bench in turns with the peers, and its rows in the same file")
+    parser.add_argument("--tandem-device", help="its --device; default: cuda:0, beside --device cpu: cpu")
+    parser.add_argument("--rounds", type=int, help="turns of --tandem; default: 5")
     parser.add_argument("--commit", default="", help="of the tandem rows that these will be merged with")
     parser.add_argument("--warmup", type=float, default=None, help="seconds; default 1, on the CPU 0.1")
     parser.add_argument("--reps", type=int, default=7)
     parser.add_argument("--max-seconds", type=float, default=10)
     parser.add_argument("--no-check", action="store_true")
     args = parser.parse_args()
+    if args.rounds is not None and (args.rounds < 1 or not args.tandem):
+        parser.error("--rounds is a number of turns with --tandem, at least 1")
     cpu = args.device == "cpu"
     if args.warmup is None:
         args.warmup = 0.1 if cpu else 1.0
@@ -280,19 +360,27 @@ def main():
 
     cases = json.load(open(args.cases))
     peers = (args.peers or ("math" if cpu else "cudnn,fa2,efficient,flex")).split(",")
-    rows, clocks = [], []
+    rows, clocks, tandem = [], [], {}
     for case in cases:
         others = [word for word in case["features"] if word not in KNOWN]
+        able = peers
         if case["mask"] not in ("none", "causal") or case["D"] != case["Dv"] or others:
             say(f"{case['case']}: no peer has its mask, head sizes or {' '.join(others) or 'features'}")
-            continue
-        for peer in peers:
-            say(f"{peer}: {case['case']}")
-            try:
-                with nullcontext() if peer == "flex" else sdpa_kernel(PEERS[peer]):
-                    rows += rows_of(case, peer, args.device, args)
-            except Exception as e:  # compilers of FlexAttention throw what they like
-                say(f"  refused: {type(e).__name__}: {(str(e).splitlines() or [''])[0]}")
+            able = []
+        # By themselves, peers come one after the other, each with the whole memory.
+        for group in [able] if args.tandem else [[peer] for peer in able]:
+            turns = [Peers(case, group, args.device, args)]
+            if args.tandem:
+                turns.insert(0, Tandem(case, args))
+            for n in range((args.rounds or 5) if args.tandem else 1):
+                if args.tandem:
+                    say(f"round {n + 1}: {case['case']}")
+                for each in turns:
+                    each.round()
+            for each in turns:
+                rows += each.rows()
+            if args.tandem:
+                tandem = turns[0].header
             mhz = None if cpu else clock_now()
             clocks += [mhz] if mhz else []
     if not rows:
@@ -300,9 +388,10 @@ def main():
         sys.exit(1)
     header = {
         "device": "CPU" if cpu else torch.cuda.get_device_name(),
-        "driver": f"PyTorch {torch.__version__}, CUDA {torch.version.cuda}",
+        "driver": (tandem["driver"] + "; " if tandem else "")
+        + f"PyTorch {torch.__version__}, CUDA {torch.version.cuda}",
         "backend": "cpu" if cpu else "cuda",
-        "commit": args.commit,
+        "commit": args.commit or tandem.get("commit", ""),
         "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "clocks_mhz": min(clocks) if clocks else None,
     }

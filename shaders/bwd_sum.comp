@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// bwd_sum: adds the parts that splits left, in order. An invocation an element.
+// bwd_sum: adds the parts that splits left, in order. An invocation an element. Then, where it joins, the work of bwd_head.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "interface.glsl"
@@ -19,11 +19,16 @@ layout(push_constant) uniform Push {
 } push;
 
 #include "tensor.glsl"
+#include "head.glsl"
 
 void main() {
   const uint index = gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x;
+  if (index >= block.total) {
+    if (index - block.total < block.head_total) sum_head(int(index - block.total));
+    return;
+  }
   const uint n = index * WG + gl_LocalInvocationIndex;
-  if (index >= block.total || n >= block.part) return;
+  if (n >= block.part) return;
   uvec2 at = add64(push.parts, to_bytes(uvec2(n, 0), 2));
   const uvec2 step = to_bytes(uvec2(block.part, 0), 2);
   float sum = 0;

@@ -40,10 +40,12 @@ constexpr int kArgCount = 0
 std::array<ArgUse, kArgCount> arg_uses(const Plan& plan);
 
 // Addresses from args, by at(use, buffer, &address), a Status, for each buffer that the plan uses.
-template <typename At>
-Status resolve_args(const Plan& plan, const tandem_args& args, At&& at, Addresses* addresses) {
+// uses: arg_uses(plan), or those of them that are needed or optional.
+template <typename Uses, typename At>
+Status resolve_args(const Plan& plan, const Uses& uses, const tandem_args& args, At&& at,
+                    Addresses* addresses) {
   Addresses a;
-  for (const ArgUse& use : arg_uses(plan)) {
+  for (const ArgUse& use : uses) {
     const tandem_buffer& buffer = args.*use.buffer;
     if (!use.needed && !use.optional) continue;
     if (buffer.handle != 0 || buffer.offset != 0) TANDEM_TRY(at(use, buffer, &(a.*use.address)));

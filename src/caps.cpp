@@ -33,7 +33,11 @@ String describe_caps(const Caps& c) {
   }
   if (c.backend == Backend::cuda)
     line("compute_capability", text("%d.%d", c.compute_major, c.compute_minor));
-  if (c.backend == Backend::cuda) flag("sm80_code", c.sm80_code), flag("sm90_code", c.sm90_code);
+  if (c.backend == Backend::cuda) {
+    flag("sm80_code", c.sm80_code);
+    flag("sm90_code", c.sm90_code);
+    flag("early_launches", c.early_launches);
+  }
   if (c.backend == Backend::vulkan) {
     line("ids", text("vendor 0x%x device 0x%x driver %u version 0x%x", c.vendor_id, c.device_id,
                      c.driver_id, c.driver_version));

@@ -46,6 +46,8 @@ struct Caps {
   int compute_major = 0, compute_minor = 0;
   bool sm80_code = false;  // this build's kernels for compute capability 8.0 and later load
   bool sm90_code = false;  // this build's kernels for sm_90a load
+  // The driver starts a kernel while the one before it ends, where both say so, and records such launches in graphs, too.
+  bool early_launches = false;
   // CPU
   uint32_t threads = 0;
   String vector_isa;

@@ -93,15 +93,19 @@ String explain(const Problem& problem, const Caps& caps) {
     if (l.groups_x)
       s += text(" %u x %u workgroups, %u bytes shared", l.groups_x, l.groups_y, l.shared_bytes);
     if (l.fast_total) s += text(" (%u where o and d_o lie at multiples of 16 bytes)", l.fast_total);
+    if (l.early)
+      s += l.stem == Stem::fwd ? ", begins while the kernel before it ends"
+                               : ", beside the last workgroups of the launch before";
+    if (l.pairs) s += ", and clusters of two beside them";
     if (l.ahead && problem.bias)
       s += text(", with bwd_dot's work for heads of keys from %u on", l.ahead);
-    if (l.early) s += ", beside the last workgroups of the launch before";
     if (l.together) s += ", those of a head round d_q together";
     if (l.splits > 1) s += text(", %u splits", l.splits);
     if (l.fixed >= 0) s += text(", of %s", kFixed[l.fixed].candidate().c_str());
     if (l.hopper >= 0 && l.stem == Stem::bwd_dkv_dq && plan.zeroed_size > 0)
       s += plan.problem.deterministic ? ", d_q in turns" : ", d_q in any order";
     if (l.tail_units > 0) s += text(", %d tiles shared out by steps", l.tail_units * l.tail_unit);
+    if (l.tail_shorts > 0) s += text(", %d of fewer rows last", l.tail_shorts);
     if (l.shares_ds && l.stem == Stem::bwd_dkv)
       s += text(", leaves ds, %d kv heads at a time", l.kv_heads);
     if (l.stores_d_bias) s += ", and d_bias";

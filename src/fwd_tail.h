@@ -15,6 +15,7 @@ namespace tandem {
 // workgroups take them side by side, so that they still read the same of it at the same time.
 struct FwdTail {
   int units, unit;  // 0: no tile is shared
+  int shorts = 0;   // fwd_shorts()
 };
 // To leave a part for another workgroup and to join two takes time, too: tiles have at least so many steps, and workgroups would do nothing
 // for a quarter of a step or more, on average.
@@ -31,6 +32,18 @@ constexpr FwdTail fwd_tail(int64_t total, int64_t groups, int64_t batch, int64_t
   if (workers < 2 || units * steps >= int64_t(1) << 30 || steps < kTailSteps || 4 * idle < groups)
     return {0, 0};
   return {int(units), int(unit)};
+}
+
+// The last tile of a head may have rows for some of its warpgroups alone; the others then have nothing to do, and the tile is done sooner.
+// Workgroups take these tiles last, where as many whole rounds of them cost less than if they were tiles like others: one with n of
+// GROUPS warpgroups takes (1 + n) / (1 + GROUPS) of the time. Their number; 0: they are tiles like others.
+constexpr int64_t fwd_shorts(const FwdTile& t, int64_t heads, int64_t rows, int64_t groups,
+                             int64_t steps) {
+  const int64_t tiles = (rows + t.rows() - 1) / t.rows();
+  const int64_t at_work = (rows - (tiles - 1) * t.rows() + 63) / 64;
+  const int64_t rounds = (heads + groups - 1) / groups;
+  const bool worth = rounds * groups * (1 + at_work) < heads * (1 + t.groups);
+  return worth && steps >= kTailSteps && heads * (tiles - 1) >= groups ? heads : 0;
 }
 
 // A worker is a workgroup, or as many as a unit has tiles. Of its pieces, a first one that begins within a tile has the tile's later

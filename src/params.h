@@ -64,14 +64,14 @@ bool takes_chunks(const Plan& plan, const Launch& launch, const Addresses& a);
 Features features_of(const Problem& problem);
 ExtraBlock extra_block(const Problem& problem);
 
-// Whether all tensors that a tiled launch accesses are wide, and so are its head sizes.
-bool all_wide(const Plan& plan, const Launch& launch, const Addresses& a);
-
-// fwd_spec() and so on, filled from a plan's launch of the stem, and fwd_push(), for an execute.
-#define TANDEM_STEM(Name, name)                                     \
-  Name##Spec name##_spec(const Plan& plan, const Launch& launch);   \
-  Name##Block name##_block(const Plan& plan, const Launch& launch); \
-  Name##Push name##_push(const Plan& plan, const Launch& launch, const Addresses& a);
+// fwd_spec() and so on, filled from a plan's launch of the stem, and fwd_push(), for an execute. fwd_push_and_wide(): *wide as
+// well, whether all tensors that a tiled launch accesses are wide, and so are its head sizes.
+#define TANDEM_STEM(Name, name)                                                               \
+  Name##Spec name##_spec(const Plan& plan, const Launch& launch);                             \
+  Name##Block name##_block(const Plan& plan, const Launch& launch);                           \
+  Name##Push name##_push(const Plan& plan, const Launch& launch, const Addresses& a);         \
+  Name##Push name##_push_and_wide(const Plan& plan, const Launch& launch, const Addresses& a, \
+                                  bool* wide);
 #include "stems.inc"
 
 }  // namespace tandem

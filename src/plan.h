@@ -31,14 +31,15 @@ struct Launch {
   uint32_t beside = 0;
   // cuda.sm90: how many heads of keys later those sums of d_q are that bwd_dkv_dq zeroes; 0: all are zeroed before it.
   uint32_t ahead = 0;
-  // cuda.sm90: it may begin before the launch before it has ended, and waits where it reads what that writes.
+  // cuda.sm90: it may begin before the launch before it has ended (of fwd anybody's), and waits where it reads what that writes.
   bool early = false;
+  bool pairs = false;     // cuda.sm90: beside its clusters, others of two take the batch in passes
   bool together = false;  // cuda.sm90: all workgroups of a head make d_q of its sums
   // CUDA's bwd_dot: tiles of a head, and all, of bwd_dot_fast, which runs where o and d_o lie at multiples of 16 bytes; 0: never.
   uint32_t fast_tiles = 0, fast_total = 0;
   uint32_t shared_bytes = 0;
   bool waits = false;          // reads what launches before it wrote
-  bool joins = false;          // CUDA: no launch of its own, as an earlier one does its work
+  bool joins = false;          // on a GPU: no launch of its own, as an earlier one does its work
   bool stores_d_bias = false;  // bwd_dq: in place of bwd_dbias
   bool sums_d_bias = false;    // and as a sum over the batch, by way of the workspace
   // ds goes by way of the workspace from bwd_dkv to bwd_dq, and bwd_dbias, which then take turns, chunk by chunk: kv heads of
@@ -55,7 +56,9 @@ struct Launch {
   int64_t members = 0;
   uint32_t splits = 1;
   uint32_t gradient = 0;  // bwd_sum: TANDEM_GRAD_BIAS or TANDEM_GRAD_DIST_BIAS
-  int fixed = -1;         // CUDA: row of kFixed whose kernel runs; -1: one that knows everything
+  uint32_t joined_heads =
+      0;           // Vulkan's bwd_sum: workgroups behind its own that do the work of bwd_head
+  int fixed = -1;  // CUDA: row of kFixed whose kernel runs; -1: one that knows everything
   // The path cuda.sm90: row of kFwdTiles or kBwdShapes; -1: a kernel of simt.
   int hopper = -1;
   int ampere = -1;    // the path cuda.sm80: row of kAmpereTiles; -1: a kernel of simt
@@ -66,7 +69,8 @@ struct Launch {
   }
   int64_t sums(const struct Problem& p) const;  // floats of the sums over the batch
   // cuda.sm90, fwd with a dense bias: the first tiles are shared out by steps (fwd_tail.h), units of so many each. 0: none are.
-  int tail_units = 0, tail_unit = 0;
+  // shorts: the last ones of all heads, which have rows for some warpgroups alone, come last.
+  int tail_units = 0, tail_unit = 0, tail_shorts = 0;
 };
 
 struct FixedRow {  // fixed.inc

@@ -244,6 +244,37 @@ void join_launches(const Problem& p, const Caps& caps, const PathRow& row, Vec<L
     sum->joins = sums_at_once(p.group() * ceil_div(p.dist_window, 64), sum->splits);
 }
 
+// On Vulkan, where a dispatch takes the host about a microsecond and a barrier most of one, bwd_head is done by the last bwd_sum,
+// behind which it then comes; and bwd_ddist comes before the barrier between bwd_dkv and bwd_dq where ds is shared, so that bwd_sum
+// needs none of its own.
+void order_launches(const Caps& caps, Vec<Launch>* launches) {
+  const auto find = [&](Stem stem) {
+    return std::find_if(launches->begin(), launches->end(),
+                        [&](const Launch& l) { return l.stem == stem; });
+  };
+  const auto dist = find(Stem::bwd_ddist);
+  const auto dkv = find(Stem::bwd_dkv);
+  const bool early = dist != launches->end() && dkv < dist && dkv->shares_ds;
+  if (early) {
+    dkv->waits = dkv->chunks > 1;
+    dist->waits = true;
+    std::rotate(dkv, dist, dist + 1);
+  }
+  if (launches->empty() || launches->back().stem != Stem::bwd_sum) return;
+  if (early && find(Stem::bwd_sum)->gradient == TANDEM_GRAD_DIST_BIAS)
+    find(Stem::bwd_sum)->waits = false;
+  const auto head = find(Stem::bwd_head);
+  if (head == launches->end()) return;
+  std::rotate(head, head + 1, launches->end());
+  Launch& last = launches->back();
+  Launch& sum = *(launches->end() - 2);
+  const uint64_t total = uint64_t(sum.total) + last.total;
+  if (total > caps.max_groups_x) return;
+  last.joins = true;
+  sum.joined_heads = last.total;
+  sum.groups_x = uint32_t(total);
+}
+
 int64_t ds_blocks(int64_t n) { return ceil_div(n, kDsBlock) * kDsBlock; }
 // Bytes of a head.
 int64_t ds_bytes(const Problem& p) { return 2 * ds_blocks(p.seq_kv) * ds_blocks(p.seq_q); }
@@ -377,22 +408,30 @@ String make_launches(const Problem& p, const Caps& caps, const PathRow& row, int
         launch.fast_tiles = uint32_t(ceil_div(p.seq_q, bwd_dot_rows(int(p.head_dim_v))));
         launch.fast_total = uint32_t(launch.fast_tiles * e.heads * e.batch);
       }
-      // bwd_dkv_dq says when the kernel after it may begin, and how far a head's sums are.
-      launch.early = launch.hopper >= 0 && stem == Stem::bwd_dq_cast;
+      // bwd_dkv_dq says when the kernel after it may begin, and how far a head's sums are. fwd waits before it reads or writes.
+      const HopperSet set = hopper_set(p);
+      launch.early = caps.early_launches && launch.hopper >= 0 &&
+                     (stem == Stem::bwd_dq_cast ||
+                      (stem == Stem::fwd && (set == HopperSet::plain || set == HopperSet::bias)));
       if (stem == Stem::bwd_dkv_dq && launch.hopper >= 0) {
         launch.ahead = uint32_t(heads_ahead(p, cores_of(caps), e.tiles, launch.beside));
-        if (has_fast_dot(p) && has_later(kBwdShapes[launch.hopper]))
-          launch.ahead = std::max(launch.ahead, uint32_t(heads_later(p, cores_of(caps), e.tiles)));
         launch.together = rounds_together(p, cores_of(caps));
+        launch.pairs =
+            caps.early_launches && sums_in_clusters(p) && sums_in_passes(p, launch.total / p.batch);
+        if (launch.pairs && has_fast_dot(p) && has_later(kBwdShapes[launch.hopper]))
+          launch.ahead = uint32_t(heads_later(p, cores_of(caps), e.tiles));
       }
       if ((stem == Stem::fwd && launch.hopper >= 0) || launch.sums_d_bias) {  // on to further tiles
         launch.groups_x = uint32_t(std::min<int64_t>(launch.total, cores_of(caps)));
         launch.groups_y = 1;
       }
       if (stem == Stem::fwd && launch.hopper >= 0 && p.bias && !p.banded()) {
-        const FwdTail tail =
-            fwd_tail(launch.total, launch.groups_x, p.batch, ceil_div(p.seq_kv, launch.tile.bc));
+        const int64_t steps = ceil_div(p.seq_kv, launch.tile.bc);
+        const int64_t shorts = fwd_shorts(kFwdTiles[launch.hopper], p.batch * p.heads_q, p.seq_q,
+                                          launch.groups_x, steps);
+        const FwdTail tail = fwd_tail(launch.total - shorts, launch.groups_x, p.batch, steps);
         launch.tail_units = tail.units, launch.tail_unit = tail.unit;
+        launch.tail_shorts = int(shorts);
       }
       if (!tiled) {
         const auto group = uint32_t(launch.invocations());
@@ -427,6 +466,8 @@ String make_launches(const Problem& p, const Caps& caps, const PathRow& row, int
       heads = p.heads_q * p.batch;
       sum.shared_bytes = 5 * sizeof(float) * kJoinGroup;
     } else {
+      if (row.backend == Backend::vulkan)  // for bwd_head's work, which it may do
+        sum.shared_bytes = sizeof(float) * kLineGroup;
       sum.gradient = parts.stem == Stem::bwd_dbias ? TANDEM_GRAD_BIAS : TANDEM_GRAD_DIST_BIAS;
       tiles = ceil_div(gradient_elements(p, sum.gradient), kLineGroup);
     }
@@ -436,6 +477,7 @@ String make_launches(const Problem& p, const Caps& caps, const PathRow& row, int
     launches->push_back(sum);
   }
   join_launches(p, caps, row, launches);
+  if (row.backend == Backend::vulkan) order_launches(caps, launches);
   return "";
 }
 
@@ -559,7 +601,7 @@ void lay_out_workspace(Plan* plan) {
     place(tail, &plan->tail_counts_offset, uint64_t(2 * room + 1));
     if (sums || heads_here) plan->zeroed_size = end - plan->d_q_sums_offset;
     place(tail, &plan->tail_offset, uint64_t(room * bwd_tail_floats(s)));
-    place(tail && sums_in_passes(p, fused->total / p.batch), &plan->pass_sums_offset,
+    place(tail && fused->pairs, &plan->pass_sums_offset,
           uint64_t(kMaxPairs * bwd_pass_floats(s, p.heads_q / p.heads_kv, p.seq_q)));
   }
   plan->workspace_size = end;

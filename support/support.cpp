@@ -6,7 +6,10 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <numeric>
+#include <random>
 #include <thread>
+#include <utility>
 
 #include "backends.h"
 
@@ -240,47 +243,76 @@ Timing Session::time(const tandem_plan* plan, const tandem_args& args, const Tim
 }
 
 Timing Session::time(const std::function<void(tandem_stream)>& record, const TimeOptions& options) {
+  return time_in_turns({record}, options)[0];
+}
+
+std::vector<Timing> Session::time_in_turns(
+    const std::vector<std::function<void(tandem_stream)>>& records, const TimeOptions& options) {
   const auto start = std::chrono::steady_clock::now();
   const double warmup =
       options.warmup_seconds >= 0 ? options.warmup_seconds : (on_cpu_ ? 0.1 : 1.0);
+  const size_t count = records.size();
   const auto repeats = [&](double one) {
     return int(
         std::clamp(std::ceil(options.min_sample_seconds / std::max(one, 1e-7)), 1.0, 1000.0));
   };
   // Idle GPUs run at a fraction of their clock and take up to a second of work to speed up; only then
   // is it known how many executes fill a sample.
-  double one = measure(record, 1);
+  std::vector<double> one(count);
+  for (size_t i = 0; i < count; ++i) one[i] = measure(records[i], 1);
   const auto warm_start = std::chrono::steady_clock::now();
   do {
-    const int n = repeats(one);
-    one = measure(record, n) / n;
+    for (size_t i = 0; i < count; ++i) {
+      const int n = repeats(one[i]);
+      one[i] = measure(records[i], n) / n;
+    }
   } while (seconds_since(warm_start) < warmup);
 
-  Timing t;
-  t.executes = repeats(one);
-  t.clock = clock();
-  std::vector<double> before, round;
+  std::vector<Timing> times(count);
+  for (size_t i = 0; i < count; ++i) {
+    times[i].executes = repeats(one[i]);
+    times[i].clock = clock();
+  }
+  std::vector<std::vector<double>> before(count), round(count);
   const auto median = [](std::vector<double> v) {
     std::sort(v.begin(), v.end());
     return v.size() % 2 ? v[v.size() / 2] : 0.5 * (v[v.size() / 2 - 1] + v[v.size() / 2]);
   };
-  for (bool late = false; !late && !t.agreed;) {
-    if (!round.empty()) before = std::move(round);
-    round.clear();
-    while (int(round.size()) < std::max(1, options.min_reps) && (round.empty() || !late)) {
-      round.push_back(1e3 * measure(record, t.executes) / t.executes);
-      late = seconds_since(start) > options.max_seconds;
+  // A clock follows the load of some milliseconds before: no one is always the next of the same one.
+  std::vector<size_t> order(count);
+  std::iota(order.begin(), order.end(), size_t(0));
+  std::mt19937 random;
+  const auto shuffle = [&] {
+    for (size_t i = count; i > 1; --i) std::swap(order[i - 1], order[random() % i]);
+  };
+  bool late = false;
+  for (bool agreed = count == 0; !late && !agreed;) {
+    if (!round[0].empty()) before = std::move(round);
+    round.assign(count, {});
+    for (int turn = 0; turn < std::max(1, options.min_reps) && (turn == 0 || !late); ++turn) {
+      shuffle();
+      for (size_t i : order)
+        round[i].push_back(1e3 * measure(records[i], times[i].executes) / times[i].executes);
+      late = seconds_since(start) > options.max_seconds * double(count);
     }
-    t.agreed = !before.empty() &&
-               std::fabs(median(round) - median(before)) <= options.agree * median(before);
+    agreed = true;
+    for (size_t i = 0; i < count; ++i) {
+      const double last = before[i].empty() ? 0 : median(before[i]);
+      times[i].agreed =
+          !before[i].empty() && std::fabs(median(round[i]) - last) <= options.agree * last;
+      agreed &= times[i].agreed;
+    }
   }
-  round.insert(round.end(), before.begin(), before.end());
-  t.median_ms = median(round);
-  t.min_ms = *std::min_element(round.begin(), round.end());
-  t.max_ms = *std::max_element(round.begin(), round.end());
-  t.spread = t.median_ms > 0 ? (t.max_ms - t.min_ms) / t.median_ms : 0;
-  t.reps = int(round.size());
-  return t;
+  for (size_t i = 0; i < count; ++i) {
+    Timing& t = times[i];
+    round[i].insert(round[i].end(), before[i].begin(), before[i].end());
+    t.median_ms = median(round[i]);
+    t.min_ms = *std::min_element(round[i].begin(), round[i].end());
+    t.max_ms = *std::max_element(round[i].begin(), round[i].end());
+    t.spread = t.median_ms > 0 ? (t.max_ms - t.min_ms) / t.median_ms : 0;
+    t.reps = int(round[i].size());
+  }
+  return times;
 }
 
 // ---- Plan and texts -------------------------------------------------------------------------------

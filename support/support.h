@@ -124,7 +124,7 @@ struct TimeOptions {
   double warmup_seconds = -1;        // of continuous work; < 0: 1 on a GPU, 0.1 on a CPU
   int min_reps = 7;                  // samples of a round
   double min_sample_seconds = 0.02;  // executes are repeated within a sample up to this
-  double max_seconds = 10;           // no new round after this much time
+  double max_seconds = 10;           // no new sample after this much time, for each that is timed
   double agree = 0.02;               // done when two successive rounds' medians differ by less
 };
 
@@ -159,6 +159,10 @@ class Session {
   void run(const tandem_plan* plan, const tandem_args& args);
   Timing time(const tandem_plan* plan, const tandem_args& args, const TimeOptions& options = {});
   Timing time(const std::function<void(tandem_stream)>& record, const TimeOptions& options = {});
+  // The same of several: a sample of each after the other, in another order every time, so that a clock that
+  // drifts hits all alike. It ends when the medians of all agree.
+  std::vector<Timing> time_in_turns(const std::vector<std::function<void(tandem_stream)>>& records,
+                                    const TimeOptions& options = {});
 
   // Messages of validation layers so far (printed to stderr as they come). Layers are switched on
   // from outside, by VK_INSTANCE_LAYERS.

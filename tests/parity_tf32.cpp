@@ -46,6 +46,18 @@ TEST_CASE("tf32: the flag and nothing else gives bits away") {
   }
 }
 
+// Scores that spread by 5 and more: what q and k lose in their rounding is most of what o is off by.
+TEST_CASE("tf32: large scores") {
+  const std::pair<uint64_t, const char*> found[] = {
+      {28358, "bwd f32 b3 hq1 hk1 sq32 sk32 d63 dv63 causal_top_left scale=0x1.18p-2 grads=v tf32"},
+      {31669,
+       "fwd f32 b1 hq2 hk1 sq113 sk75 d192 dv32 bottom_right left=111 scale=0x1.cp-2 tf32 "
+       "splits=2"},
+      {31677,
+       "fwd f32 b1 hq4 hk1 sq48 sk47 d192 dv32 causal_bottom_right scale=0x1.3p-2 tf32 splits=5"}};
+  for (const auto& [seed, line] : found) check(parse(line), seed, sparse());
+}
+
 // What a sum is cut off by has one sign: over many keys it would add up, were they one sum on tensor cores.
 TEST_CASE("tf32: sums of many terms of one sign") {
   for (int side = 0; side < 2; ++side) {

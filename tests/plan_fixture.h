@@ -65,6 +65,7 @@ inline std::vector<Profile> profiles() {
       c.compute_minor = version % 10;
       c.sm80_code = has('T');
       c.sm90_code = has('W');
+      c.early_launches = has('P');
     } else {
       c.api_version = 1u << 22 | uint32_t(version) << 12;
       c.buffer_address = has('A');

@@ -319,6 +319,83 @@ void check_shared_tiles(tandem_device* device, const char* line) {
               info.path, line, (unsigned long long)info.workspace_size);
 }
 
+// Executes of which each reads what the one before it wrote, and may begin before that has ended: o becomes the next v. The bias makes
+// row i see key (5 i + 3) % kRows alone, so that what comes out is known.
+void check_chain(tandem_device* device) {
+  constexpr size_t kRows = 640, kHeads = 2 * 72, kSize = kHeads * kRows * 64;
+  constexpr int kLinks = 7;
+  tandem_problem problem;
+  tandem_plan* plan = nullptr;
+  tandem_plan_info info{};
+  info.struct_size = sizeof(info);
+  need(tandem_problem_parse("fwd bf16 b2 hq72 sq640 d64 bias:bf16:1x1x640", &problem), "parse");
+  need(tandem_plan_create(device, &problem, &plan), "plan");
+  need(tandem_plan_get_info(plan, &info), "plan info");
+  std::vector<uint16_t> values(kSize), bias(kRows * kRows), now(kSize);
+  uint32_t state = 1;
+  for (uint16_t& x : values) {
+    state = state * 1664525u + 1013904223u;
+    x = uint16_t(state >> 31 << 15 | (0x3e00 + (state >> 16 & 0xff)));
+  }
+  for (size_t i = 0; i < kRows; ++i) bias[i * kRows + (7 * i + 3) % kRows] = 0x4300;  // 128
+  const size_t sizes[] = {2 * kSize, 2 * kSize, 2 * kSize, 2 * bias.size(),
+                          size_t(info.workspace_size) + 16};
+  void* at[5];  // q and k, two for v and o, bias, workspace
+  for (int i = 0; i < 5; ++i) need(cudaMalloc(&at[i], sizes[i]), "cudaMalloc");
+  need(cudaMemcpy(at[0], values.data(), sizes[0], cudaMemcpyHostToDevice), "upload");
+  need(cudaMemcpy(at[3], bias.data(), sizes[3], cudaMemcpyHostToDevice), "upload");
+  tandem_args args = TANDEM_ARGS_INIT;
+  args.q = args.k = tandem_cuda_buffer(at[0]);
+  args.bias = tandem_cuda_buffer(at[3]);
+  args.workspace = tandem_cuda_buffer(at[4]);
+  args.workspace_size = info.workspace_size;
+  cudaStream_t stream;
+  need(cudaStreamCreate(&stream), "stream");
+  const auto chain = [&] {
+    for (int n = 0; n < kLinks; ++n) {
+      args.v = tandem_cuda_buffer(at[1 + n % 2]), args.o = tandem_cuda_buffer(at[2 - n % 2]);
+      need(tandem_execute(plan, tandem_cuda_stream(stream), &args), "execute");
+    }
+  };
+  size_t from[kRows];
+  for (size_t i = 0; i < kRows; ++i) {
+    from[i] = i;
+    for (int n = 0; n < kLinks; ++n) from[i] = (7 * from[i] + 3) % kRows;
+  }
+  const auto run = [&](const char* what, cudaGraphExec_t graph) {
+    need(cudaMemcpy(at[1], values.data(), sizes[1], cudaMemcpyHostToDevice), "upload");
+    if (graph)
+      need(cudaGraphLaunch(graph, stream), "launch");
+    else
+      chain();
+    need(cudaStreamSynchronize(stream), "synchronize");
+    need(cudaMemcpy(now.data(), at[1 + kLinks % 2], sizes[1], cudaMemcpyDeviceToHost), "download");
+    size_t wrong = 0;
+    for (size_t n = 0; n < kSize; ++n) {
+      const size_t head = n / (kRows * 64), row = n / 64 % kRows;
+      wrong += now[n] != values[(head * kRows + from[row]) * 64 + n % 64];
+    }
+    need(wrong == 0, what);
+  };
+  cudaGraph_t graph;
+  cudaGraphExec_t ready;
+  need(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), "begin capture");
+  chain();
+  need(cudaStreamEndCapture(stream, &graph), "end capture");
+  need(cudaGraphInstantiate(&ready, graph, 0), "instantiate");
+  for (int round = 0; round < 5; ++round) {
+    run("a chain of executes", nullptr);
+    run("a chain in a graph", ready);
+  }
+  cudaGraphExecDestroy(ready);
+  cudaGraphDestroy(graph);
+  cudaStreamDestroy(stream);
+  for (void* p : at) cudaFree(p);
+  tandem_plan_destroy(plan);
+  std::printf("%s: %d executes that read what the one before wrote, in a stream and in a graph\n",
+              info.path, kLinks);
+}
+
 }  // namespace
 
 int main() {
@@ -343,6 +420,7 @@ int main() {
   check_shared_kernel(device, "fwd f16 b1 hq2 sq64 d192 entmax=1.5 softcap=2",
                       "fwd f16 b1 hq2 sq64 d192 entmax=1.5 softcap=2 visit_all");
   check_shared_tiles(device, "fwd bf16 b2 hq72 sq128 sk512 d64 bias:bf16:1x72x128");
+  check_chain(device);
   tandem_device_destroy(device);
   return 0;
 }

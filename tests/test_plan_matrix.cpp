@@ -109,7 +109,7 @@ TEST_CASE("matrix paths: what takes no matrices goes along without") {
   CHECK(plan_of("bias:f32:1x4x500 grads=qb d_bias:f32") == "bwd_dot bwd_dq! bwd_dbias! bwd_sum");
   CHECK(plan_of("bias:f32:2x2x500 grads=qb d_bias:f32") == "bwd_dot bwd_dq! bwd_dbias! bwd_sum");
   CHECK(plan_of("bias:f32:2x4x1 grads=qb d_bias:f32") == "bwd_dot bwd_dq! bwd_dbias! bwd_sum");
-  CHECK(plan_of("dist=40 alibi sink grads=qdas") == "bwd_row! bwd_dq! bwd_ddist bwd_head bwd_sum");
+  CHECK(plan_of("dist=40 alibi sink grads=qdas") == "bwd_row! bwd_dq! bwd_ddist bwd_sum bwd_head");
   CHECK(plan_of("entmax=1.5 grads=q") == "bwd_row! bwd_dq!");
   CHECK(plan_of("elastic grads=kt") == "bwd_row! bwd_dkv! bwd_head");
   CHECK(explain(problem_of("bwd bf16 b2 hq4 hk2 sq500 d64 dist=40 grads=qd"), caps)
@@ -344,7 +344,7 @@ TEST_CASE("matrix paths: ds goes by way of the workspace, chunk by chunk") {
     for (const Piece& piece : pieces_of(plan)) {
       const Launch& l = piece.launch;
       s += std::string(s.empty() ? "" : " ") + stem_name(l.stem) + (piece.stamp ? "." : "");
-      CHECK(l.total == l.groups_x * l.groups_y);
+      CHECK(l.total + l.joined_heads == l.groups_x * l.groups_y);
       if (!l.shares_ds) continue;
       CHECK(module_name(plan, l).find("_ds") != String::npos);
       CHECK(l.total == l.tiles * uint32_t(l.heads));
@@ -384,6 +384,13 @@ TEST_CASE("matrix paths: ds goes by way of the workspace, chunk by chunk") {
   CHECK(stems(plan_of("bf16 hq4 sq500 d128 bias:f16:1x4x1 grads=qkvb d_bias:f16"))
             .find("bwd_dq. bwd_dbias.") != std::string::npos);
   CHECK(!shares("bf16 hq4 sq500 d128 bias:f16:1x4x1 grads=qkvb d_bias:f16"));
+  // bwd_ddist comes before: one barrier for all that bwd_sum, which does the work of bwd_head, and bwd_dq read.
+  const Plan dist = plan_of("bf16 hq2 sq512 d128 causal_top_left elastic dist=8 grads=qkvdt");
+  CHECK(stems(dist) == "bwd_row. bwd_ddist. bwd_dkv. bwd_dq. bwd_sum. bwd_head.");
+  CHECK(dist.launches.back().joins);
+  int barriers = 0;
+  for (const Launch& l : dist.launches) barriers += l.waits;
+  CHECK(barriers == 2);
   // What it is not for.
   CHECK(shares("f16 hq4 sq500 d128 dropout=0.1 softcap=3 alibi causal_top_left"));
   CHECK(shares("f16 hq4 sq500 d256"));

@@ -549,3 +549,35 @@ TEST_CASE("sm90: what is said of d_q's rounding") {
   CHECK(!says("bwd bf16 hq16 sq1024 d128", early));
   CHECK(!says("bwd bf16 hq32 sq1024 d128", together));
 }
+
+TEST_CASE("sm90: a bias, rows that see no key, and more tiles than are told of") {
+  const auto path = [](const std::string& line) { return std::string(plan_of(line).path); };
+  const std::string bias = " bias:bf16:1x16x4096", many = "fwd bf16 b4 hq16 sq4096 sk512 d128 ";
+  CHECK(path(many + "causal_top_left" + bias) == "sm90");
+  CHECK(path(many + "causal_bottom_right" + bias) == "sm80");
+  CHECK(path(many + "causal_bottom_right") == "sm90");
+  CHECK(path(many + "left=100" + bias) == "sm80");
+  CHECK(path(many + "right=100" + bias) == "sm90");
+  CHECK(path("fwd bf16 b1 hq8 sq4096 sk512 d128 causal_bottom_right bias:bf16:1x8x4096") == "sm90");
+}
+
+TEST_CASE("sm90: drivers that start no kernel early") {
+  Caps caps = caps_of("h100_cuda");
+  for (bool can : {true, false}) {
+    caps.early_launches = can;
+    const auto says = [&](const std::string& line, const char* words) {
+      return explain(plan_of(line).problem, caps).find(words) != std::string::npos;
+    };
+    const char *forward = "begins while the kernel before it ends", *pairs = "clusters of two";
+    CHECK(says("fwd bf16 hq4 sq500 d128", forward) == can);
+    CHECK(says("fwd bf16 hq4 sq500 sk504 d128 bias:bf16:1x4x500", forward) == can);
+    CHECK(!says("fwd bf16 hq4 sq500 d128 softcap=20", forward));
+    CHECK(says("bwd bf16 hq16 sq4096 d128", "beside the last workgroups") == can);
+    const std::string sums = "bwd bf16 b4 hq64 sq512 d64 bias:bf16:1x64x512 d_bias:bf16 grads=qkvb";
+    CHECK(says(sums, pairs) == can);
+    CHECK(!says(sums + " deterministic", pairs));
+    Plan plan;
+    REQUIRE(make_plan(plan_of(sums).problem, caps, &plan).ok());
+    CHECK((plan.pass_sums_offset > 0) == can);
+  }
+}

@@ -10,6 +10,16 @@
 using namespace tandem;
 using namespace plan_fixture;
 
+namespace {
+// A launch over rows of queries, in tiles of br for heads up to d.
+void check_rows(const Plan& plan, const Launch& l, int d, int64_t br, size_t shared_bytes) {
+  const Problem& p = plan.problem;
+  CHECK(std::max(p.head_dim, p.head_dim_v) <= d);
+  CHECK(l.total == ceil_div(p.seq_q, br) * p.heads_q * p.batch);
+  CHECK(l.shared_bytes == uint32_t(shared_bytes));
+}
+}  // namespace
+
 TEST_CASE("sm90: elastic softmax") {
   for (const char* d : {"d64", "d96", "d128 dv40"}) {
     const Plan plan =
@@ -20,9 +30,7 @@ TEST_CASE("sm90: elastic softmax") {
     CHECK(stems(plan) == "bwd_row_dq bwd_dkv_ddist bwd_head bwd_sum");
     const Launch &rows = *plan.find(Stem::bwd_row_dq), &keys = *plan.find(Stem::bwd_dkv_ddist);
     const RowShape& r = kRowShapes[rows.hopper];
-    CHECK(std::max(p.head_dim, p.head_dim_v) <= r.d);
-    CHECK(rows.total == ceil_div(p.seq_q, r.br) * p.heads_q * p.batch);
-    CHECK(rows.shared_bytes == uint32_t(row_shared_bytes(r)));
+    check_rows(plan, rows, r.d, r.br, row_shared_bytes(r));
     const BwdShape& s = kBwdShapes[keys.hopper];
     CHECK(keys.total == ceil_div(p.seq_kv, s.bc) * p.heads_kv * p.batch);
     CHECK(keys.shared_bytes == uint32_t(bwd_elastic_shared_bytes(s)));
@@ -63,16 +71,13 @@ TEST_CASE("sm90: entmax, with kernels of their own for alpha 1.5") {
       CHECK(fwd.workspace_size == 0);
 
       const Plan plan = plan_of("bwd" + words);
-      const Problem& p = plan.problem;
       REQUIRE(std::string(plan.path) == "sm90");
       CHECK(stems(plan) ==
             (rounds_d_q(plan) ? "bwd_row bwd_dkv_dq" : "bwd_row bwd_dkv_dq bwd_dq_cast"));
       const Launch &rows = *plan.find(Stem::bwd_row), &keys = *plan.find(Stem::bwd_dkv_dq);
       const SupportShape& r = kSupportShapes[rows.hopper];
-      CHECK(std::max(p.head_dim, p.head_dim_v) <= r.d);
-      CHECK(rows.total == ceil_div(p.seq_q, r.br()) * p.heads_q * p.batch);
+      check_rows(plan, rows, r.d, r.br(), support_shared_bytes(r));
       CHECK(rows.invocations() == r.threads());
-      CHECK(rows.shared_bytes == uint32_t(support_shared_bytes(r)));
       const BwdShape& s = kBwdShapes[keys.hopper];
       CHECK((fast || s.d == 128));
       CHECK(keys.shared_bytes == uint32_t(bwd_shared_bytes(s) + 2 * 16384));
@@ -104,6 +109,37 @@ TEST_CASE("sm90: a dense bias in forward") {
     CHECK(l.shared_bytes == uint32_t(fwd_bias_shared_bytes(kFwdTiles[l.hopper])));
     CHECK(l.shared_bytes > 0);
   }
+}
+
+TEST_CASE("sm90: tiles of few rows that the forward with a dense bias takes last") {
+  const FwdTile& h64 = kFwdTiles[1];
+  REQUIRE(h64.groups == 3);
+  const auto shorts = [&](int64_t heads, int64_t rows) {
+    return fwd_shorts(h64, heads, rows, 132, 16);
+  };
+  CHECK(shorts(128, 4096) == 128);       // 21 tiles of 192 rows and 64
+  CHECK(shorts(128, 4096 + 64) == 128);  // 128 rows
+  CHECK(shorts(128, 4096 + 65) == 0);    // rows for all three warpgroups
+  CHECK(shorts(128, 4032) == 0);
+  CHECK(shorts(128, 64) == 0);   // of one tile a head there are no others
+  CHECK(shorts(128, 256) == 0);  // fewer whole tiles than workgroups
+  CHECK(shorts(32, 4096) == 0);  // in a round of their own most workgroups would have none
+  CHECK(shorts(66, 4096) == 0);
+  CHECK(shorts(67, 4096) == 67);
+  CHECK(shorts(264, 4096) == 264);
+  CHECK(fwd_shorts(h64, 128, 4096, 132, kTailSteps - 1) == 0);
+  const Plan plan = plan_of("fwd bf16 b4 hq32 sq2048 sk2048 d64 bias:bf16:1x32x2048");
+  REQUIRE(std::string(plan.path) == "sm90");
+  const Launch& l = plan.launches[0];
+  CHECK(l.tail_shorts == 128);
+  CHECK(l.total == 128 * 11);
+  CHECK(l.tail_units == fwd_tail(128 * 10, 132, 4, 16).units);
+  const String says = explain(plan.problem, caps_of("h100_cuda"));
+  CHECK(says.find(", 224 tiles shared out by steps, 128 of fewer rows last") != String::npos);
+  // With a mask tiles are not alike.
+  CHECK(plan_of("fwd bf16 b4 hq32 sq2048 sk2048 d64 bias:bf16:1x32x2048 causal_top_left")
+            .launches[0]
+            .tail_shorts == 0);
 }
 
 TEST_CASE("sm90: tiles that the forward with a dense bias shares out by steps") {

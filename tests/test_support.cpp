@@ -3,10 +3,16 @@
 // against fixed values, guards and gaps by damaging them, the judgement by giving it wrong outputs.
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <map>
+#include <set>
+#include <string>
+#include <thread>
 
 #include "compare.h"
 #include "cpu/element.h"
@@ -256,6 +262,23 @@ TEST_CASE(
   CHECK(limits(TANDEM_BF16)[0] < 1e-8);
 }
 
+TEST_CASE("support: with TF32 an element may be off by what the yardstick is, and no more") {
+  Samples x;
+  x.dims = {1, 1, 2, 1};
+  x.exact = {1, 1};
+  x.stepwise = {1 + 0x1p-6, 1};
+  x.floor = {1, 1};
+  x.counts = {4, 4};
+  x.chain = TANDEM_F32;
+  const auto limits = [&] { return make_bounds(x, TANDEM_F32, 8).element_error; };
+  CHECK(limits()[0] < 0x1p-18);
+  x.tf32 = true;
+  CHECK(limits()[1] == doctest::Approx(4 * 0x1p-11).epsilon(1e-2));
+  CHECK(limits()[0] == doctest::Approx(limits()[1] + 2 * 0x1p-6).epsilon(1e-9));
+  x.floor[0] = 0;  // nothing was summed
+  CHECK(limits()[0] == 0);
+}
+
 TEST_CASE("support: every optional input is made, referred to and judged") {
   RandomLimits limits;
   limits.max_work = 200000;
@@ -341,4 +364,52 @@ TEST_CASE("support: times are plausible") {
   CHECK(t.min_ms <= t.median_ms);
   CHECK(t.median_ms <= t.max_ms);
   CHECK(t.reps >= 1);
+}
+
+TEST_CASE("support: what is timed in turns takes turns, and each has its own numbers") {
+  const auto session = Session::open("cpu");
+  std::string order;
+  std::vector<std::function<void(tandem_stream)>> records;
+  for (int i = 0; i < 3; ++i)
+    records.push_back([&order, i](tandem_stream) {
+      order += char('a' + i);
+      std::this_thread::sleep_for(std::chrono::milliseconds(1 + 3 * i));
+    });
+  TimeOptions options;
+  options.warmup_seconds = 0;
+  options.min_sample_seconds = 0;  // so a sample is one execute
+  options.min_reps = 2;
+  options.agree = 1e9;
+  // Once each, a turn of warm-up, then two rounds of two turns.
+  std::vector<Timing> times = session->time_in_turns(records, options);
+  REQUIRE(order.size() == 18);
+  std::set<std::string> orders;
+  for (size_t at = 0; at < order.size(); at += 3) {
+    std::string turn = order.substr(at, 3);
+    orders.insert(turn);
+    std::sort(turn.begin(), turn.end());
+    CHECK(turn == "abc");
+  }
+  CHECK(orders.size() > 1);  // nobody always follows the same one
+  REQUIRE(times.size() == 3);
+  for (int i = 0; i < 3; ++i) {
+    CHECK(times[i].min_ms >= 1 + 3 * i);
+    CHECK(times[i].reps == 4);
+    CHECK(times[i].agreed);
+  }
+
+  // Nobody stops before all agree: here the time ends it, and it is that of all together.
+  order.clear();
+  options.agree = -1;
+  options.max_seconds = 0.04;
+  times = session->time_in_turns(records, options);
+  CHECK(order.size() % 3 == 0);
+  CHECK(order.size() < 60);
+  for (const Timing& t : times) CHECK(!t.agreed);
+  options.max_seconds = 0;
+  order.clear();
+  times = session->time_in_turns(records, options);
+  CHECK(order.size() == 9);
+  CHECK(times[2].reps == 1);
+  CHECK(session->time_in_turns({}, options).empty());
 }

@@ -8,7 +8,9 @@
 #include <cstdio>
 #include <ctime>
 #include <fstream>
+#include <functional>
 #include <memory>
+#include <utility>
 
 #include "bench_cases.h"
 #include "bench_host.h"
@@ -29,7 +31,7 @@ struct Options {
   std::vector<std::string> devices, problems, names, merge, compare;
   std::string preset, format = "table", out, commit, op = "both", disable;
   uint64_t seed = 1;
-  bool list = false, no_check = false, host = false;
+  bool list = false, no_check = false, host = false, turns = false;
   support::TimeOptions time;
 };
 
@@ -93,15 +95,30 @@ Result features_of(const tandem_problem& p) {
   return words;
 }
 
-// One case on one device: tensors that forward and backward share.
+// One case on one device: tensors that forward and backward share. Backward reads what forward wrote, so forward
+// always runs.
 class CaseRun {
  public:
   CaseRun(Session& session, const BenchCase& c, const Options& options);
-  std::vector<Result> rows();
+  // Forward and backward, as --op says: prepared, timed by whoever calls, told.
+  size_t count() const { return directions_.size(); }
+  void prepare(size_t n);
+  std::function<void(tandem_stream)> record(size_t n) const;
+  void judge(size_t n);                             // the error of the outputs that are there now
+  void forget_inputs() { host_ = BenchTensors(); }  // the host's: no judging after it
+  Result row(size_t n, const support::Timing& time) const;
 
  private:
-  Result row(bool backward);
+  struct Direction {
+    bool backward = false;
+    tandem_problem problem;
+    support::Plan plan;
+    double build_seconds = 0, ratio = NAN;
+    tandem_args args;
+    Buffer workspace;
+  };
   void fetch(Role role, HostTensor* tensor);
+  bool guards_intact() const;
 
   Session& session_;
   const BenchCase& case_;
@@ -111,6 +128,7 @@ class CaseRun {
   tandem_args args_ = TANDEM_ARGS_INIT;
   std::vector<Buffer> buffers_;
   Buffer outputs_[support::kRoleCount], lse_;
+  std::vector<Direction> directions_;
 };
 
 CaseRun::CaseRun(Session& session, const BenchCase& c, const Options& options)
@@ -142,6 +160,8 @@ CaseRun::CaseRun(Session& session, const BenchCase& c, const Options& options)
   const size_t rows = size_t(problem_.batch * problem_.heads_q * problem_.seq_q);
   lse_ = session.buffer(rows * sizeof(float));
   args_.lse = lse_.handle();
+  directions_.resize(options.op == "fwd" ? 1 : 2);
+  directions_.back().backward = options.op != "fwd";
 }
 
 void CaseRun::fetch(Role role, HostTensor* tensor) {
@@ -149,44 +169,58 @@ void CaseRun::fetch(Role role, HostTensor* tensor) {
   if (outputs_[int(role)]) outputs_[int(role)].download(tensor->bytes.data(), tensor->bytes.size());
 }
 
-Result CaseRun::row(bool backward) {
-  tandem_problem problem = problem_;
-  problem.direction = backward ? TANDEM_BACKWARD : TANDEM_FORWARD;
-  const auto start = std::chrono::steady_clock::now();
-  const support::Plan plan(session_, problem);
-  const double build =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  Buffer workspace;
-  tandem_args args = args_;
-  if (plan.info().workspace_size) {
-    workspace = session_.buffer(size_t(plan.info().workspace_size));
-    args.workspace = workspace.handle();
-    args.workspace_size = plan.info().workspace_size;
-  }
-  session_.run(plan, args);  // once by itself, so that errors of the first use are not timed
-  const support::Timing time = session_.time(plan, args, options_.time);
+bool CaseRun::guards_intact() const {
+  for (const Buffer& b : buffers_)
+    if (!b.guards_intact()) return false;
+  for (const Buffer& b : outputs_)
+    if (!b.guards_intact()) return false;
+  return true;
+}
 
-  double ratio = NAN;
-  if (!options_.no_check) {
-    if (!backward) {
-      fetch(Role::o, &host_[Role::o]);
-      host_.lse = lse_.download_as<float>();
-      ratio = forward_ratio(problem, host_);
-    } else {
-      for (Role role : {Role::d_q, Role::d_k, Role::d_v}) fetch(role, &host_[role]);
-      ratio = backward_ratio(problem, host_);
-    }
-    for (const Buffer& b : buffers_)
-      if (!b.guards_intact()) ratio = INFINITY;
-    for (const Buffer& b : outputs_)
-      if (!b.guards_intact()) ratio = INFINITY;
+void CaseRun::prepare(size_t n) {
+  Direction& d = directions_[n];
+  d.problem = problem_;
+  d.problem.direction = d.backward ? TANDEM_BACKWARD : TANDEM_FORWARD;
+  const auto start = std::chrono::steady_clock::now();
+  d.plan = support::Plan(session_, d.problem);
+  d.build_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  d.args = args_;
+  if (d.plan.info().workspace_size) {
+    d.workspace = session_.buffer(size_t(d.plan.info().workspace_size));
+    d.args.workspace = d.workspace.handle();
+    d.args.workspace_size = d.plan.info().workspace_size;
   }
+  session_.run(d.plan, d.args);  // once by itself, so that errors of the first use are not timed
+}
+
+std::function<void(tandem_stream)> CaseRun::record(size_t n) const {
+  const Direction& d = directions_[n];
+  return [&d](tandem_stream stream) { support::check(tandem_execute(d.plan, stream, &d.args)); };
+}
+
+void CaseRun::judge(size_t n) {
+  if (options_.no_check) return;
+  Direction& d = directions_[n];
+  if (!d.backward) {
+    fetch(Role::o, &host_[Role::o]);
+    host_.lse = lse_.download_as<float>();
+    d.ratio = forward_ratio(d.problem, host_);
+  } else {
+    for (Role role : {Role::d_q, Role::d_k, Role::d_v}) fetch(role, &host_[role]);
+    d.ratio = backward_ratio(d.problem, host_);
+  }
+}
+
+Result CaseRun::row(size_t n, const support::Timing& time) const {
+  const Direction& d = directions_[n];
+  const tandem_problem& problem = d.problem;
+  const double ratio = options_.no_check || guards_intact() ? d.ratio : INFINITY;
   Result r;
   r["case"] = case_.name;
-  r["op"] = backward ? "bwd" : "fwd";
+  r["op"] = d.backward ? "bwd" : "fwd";
   r["impl"] = "tandem";
-  r["backend"] = plan.info().backend;
-  r["path"] = plan.info().path;
+  r["backend"] = d.plan.info().backend;
+  r["path"] = d.plan.info().path;
   r["dtype"] = support::dtype_word(problem.q.dtype);
   r["B"] = problem.batch;
   r["Hq"] = problem.heads_q;
@@ -198,7 +232,7 @@ Result CaseRun::row(bool backward) {
   r["mask"] = mask_word(problem);
   r["features"] = features_of(problem);
   r["ms"] = time.median_ms;
-  r["tflops"] = usual_flops(problem, backward) / (1e9 * time.median_ms);
+  r["tflops"] = usual_flops(problem, d.backward) / (1e9 * time.median_ms);
   // JSON has no infinity: a row that is wrong altogether gets a ratio that nobody overlooks.
   if (std::isnan(ratio))
     r["max_err_ratio"] = nullptr;
@@ -210,19 +244,10 @@ Result CaseRun::row(bool backward) {
   r["reps"] = time.reps;
   r["agreed"] = time.agreed;
   r["clock"] = time.clock;
-  r["build_ms"] = 1e3 * build;
-  r["tile"] = fmt::format("{}x{}", plan.info().tile_rows, plan.info().tile_cols);
+  r["build_ms"] = 1e3 * d.build_seconds;
+  r["tile"] = fmt::format("{}x{}", d.plan.info().tile_rows, d.plan.info().tile_cols);
   r["problem"] = support::print(problem);
   return r;
-}
-
-std::vector<Result> CaseRun::rows() {
-  std::vector<Result> list;
-  // Backward reads what forward wrote, so forward always runs.
-  list.push_back(row(false));
-  if (options_.op != "fwd") list.push_back(row(true));
-  if (options_.op == "bwd") list.erase(list.begin());
-  return list;
 }
 
 std::vector<BenchCase> chosen_cases(const Options& options) {
@@ -311,15 +336,106 @@ void save(const Result& result, const Options& options) {
   }
 }
 
+// One result file as it grows: rows of all devices and cases.
+struct Measured {
+  const Options& options;
+  int* exit_code;
+  Result header, rows;
+  int lowest_clock;
+
+  void add(Result row) {
+    // At once, as is the file: whoever is cut off later has this much.
+    fmt::print(stderr, "  {} {}: {:.4g} ms\n", row["op"].get<std::string>(),
+               row["path"].get<std::string>(), row["ms"].get<double>());
+    if (const auto& e = row["max_err_ratio"];
+        e.is_number() && e.get<double>() > support::kRatioLimit) {
+      fmt::print(stderr, "  WRONG: error ratio {} of {} ({})\n", e.get<double>(),
+                 row["op"].get<std::string>(), row["problem"].get<std::string>());
+      *exit_code = 1;
+    }
+    rows.push_back(std::move(row));
+  }
+  void failed(const support::Error& e) {
+    fmt::print(stderr, "  {}\n", e.what());
+    *exit_code = 1;
+  }
+  void keep(const Session& session) {
+    if (const int mhz = session.on_cpu() ? 0 : clock_now())
+      lowest_clock = lowest_clock ? std::min(lowest_clock, mhz) : mhz;
+    if (lowest_clock) header["clocks_mhz"] = lowest_clock;
+    save({{"header", header}, {"rows", rows}}, options);
+  }
+};
+
+void one_by_one(Session& session, const std::vector<BenchCase>& cases, Measured* result) {
+  const Options& options = result->options;
+  for (const BenchCase& c : cases) {
+    fmt::print(stderr, "{}: {}\n", session.name(), c.name);
+    try {
+      CaseRun run(session, c, options);
+      for (size_t n = 0; n < run.count(); ++n) {
+        run.prepare(n);
+        const bool asked = options.op != "bwd" || n == 1;
+        const support::Timing time =
+            asked ? session.time_in_turns({run.record(n)}, options.time)[0] : support::Timing();
+        run.judge(n);
+        if (asked) result->add(run.row(n, time));
+      }
+    } catch (const support::Error& e) {
+      result->failed(e);
+    }
+    result->keep(session);
+  }
+}
+
+// Whatever the clock does meanwhile, it does to all cases: how their times compare does not depend on it.
+void in_turns(Session& session, const std::vector<BenchCase>& cases, Measured* result) {
+  const Options& options = result->options;
+  std::vector<std::unique_ptr<CaseRun>> runs;
+  for (const BenchCase& c : cases) {
+    fmt::print(stderr, "{}: {}\n", session.name(), c.name);
+    try {
+      auto run = std::make_unique<CaseRun>(session, c, options);
+      for (size_t n = 0; n < run->count(); ++n) {
+        run->prepare(n);
+        run->judge(n);
+      }
+      run->forget_inputs();  // the device holds the tensors of all cases; the host need not
+      runs.push_back(std::move(run));
+    } catch (const support::Error& e) {
+      result->failed(e);
+      if (e.code() == TANDEM_ERROR_DEVICE_OUT_OF_MEMORY)
+        fmt::print(stderr, "  --turns holds the tensors of all cases at once: name fewer\n");
+    }
+  }
+  try {
+    std::vector<std::function<void(tandem_stream)>> records;
+    std::vector<std::pair<const CaseRun*, size_t>> asked;
+    for (const auto& run : runs)
+      for (size_t n = options.op == "bwd" ? 1 : 0; n < run->count(); ++n) {
+        records.push_back(run->record(n));
+        asked.emplace_back(run.get(), n);
+      }
+    fmt::print(stderr, "{}: {} rows in turns\n", session.name(), records.size());
+    const std::vector<support::Timing> times = session.time_in_turns(records, options.time);
+    for (size_t i = 0; i < times.size(); ++i)
+      result->add(asked[i].first->row(asked[i].second, times[i]));
+  } catch (const support::Error& e) {
+    result->failed(e);
+  }
+  result->keep(session);
+}
+
 Result measure(const Options& options, int* exit_code) {
   const std::vector<BenchCase> cases =
       options.host ? std::vector<BenchCase>() : chosen_cases(options);
-  Result header, rows = Result::array();
+  Measured result{options, exit_code, Result(), Result::array(), 0};
+  Result& header = result.header;
   for (const char* key : {"device", "driver", "backend"}) header[key] = "";
   header["commit"] = options.commit.empty() ? build_commit() : options.commit;
   header["date"] = utc_now();
   header["clocks_mhz"] = nullptr;
-  int lowest_clock = 0;
+  if (options.turns) header["turns"] = true;
   for (const std::string& name : chosen_devices(options.devices)) {
     support::SessionOptions o;
     o.disable = options.disable;
@@ -329,33 +445,13 @@ Result measure(const Options& options, int* exit_code) {
     add_word(&header, "backend", session->backend(), ",");
     if (options.host)
       for (Result& row : host_rows(*session, options.problems, options.time))
-        rows.push_back(std::move(row));
-    for (const BenchCase& c : cases) {
-      fmt::print(stderr, "{}: {}\n", session->name(), c.name);
-      try {
-        for (Result& row : CaseRun(*session, c, options).rows()) {
-          // At once, as is the file below: whoever is cut off later has this much.
-          fmt::print(stderr, "  {} {}: {:.4g} ms\n", row["op"].get<std::string>(),
-                     row["path"].get<std::string>(), row["ms"].get<double>());
-          if (const auto& e = row["max_err_ratio"];
-              e.is_number() && e.get<double>() > support::kRatioLimit) {
-            fmt::print(stderr, "  WRONG: error ratio {} of {} ({})\n", e.get<double>(),
-                       row["op"].get<std::string>(), row["problem"].get<std::string>());
-            *exit_code = 1;
-          }
-          rows.push_back(std::move(row));
-        }
-      } catch (const support::Error& e) {
-        fmt::print(stderr, "  {}\n", e.what());
-        *exit_code = 1;
-      }
-      if (const int mhz = session->on_cpu() ? 0 : clock_now())
-        lowest_clock = lowest_clock ? std::min(lowest_clock, mhz) : mhz;
-      if (lowest_clock) header["clocks_mhz"] = lowest_clock;
-      save({{"header", header}, {"rows", rows}}, options);
-    }
+        result.rows.push_back(std::move(row));
+    else if (options.turns)
+      in_turns(*session, cases, &result);
+    else
+      one_by_one(*session, cases, &result);
   }
-  return {{"header", std::move(header)}, {"rows", std::move(rows)}};
+  return {{"header", std::move(header)}, {"rows", std::move(result.rows)}};
 }
 
 void show(const Result& result, const Options& options) {
@@ -413,12 +509,17 @@ void add_bench(CLI::App& app, int* exit_code) {
   command->add_option("--reps", o->time.min_reps, "Samples of a round")->capture_default_str();
   command->add_option("--max-seconds", o->time.max_seconds, "Most time for one row")
       ->capture_default_str();
+  CLI::Option* turns = command->add_flag("--turns", o->turns,
+                                         "Sample after sample of all cases in turns, their tensors "
+                                         "held at once, in place of one case after "
+                                         "the other; --max-seconds is for each row on the average");
   command->add_flag("--no-check", o->no_check, "Leave the error out");
   command
       ->add_flag("--host", o->host,
                  "Instead, what planning and recording cost the host; table or json")
       ->excludes("--preset")
-      ->excludes("--case");
+      ->excludes("--case")
+      ->excludes(turns);
   command->add_flag("--list", o->list, "Print the cases as json and run nothing");
   command->add_option("--merge", o->merge, "Join result files (of one device)")->expected(1, 100);
   command->add_option("--compare", o->compare, "Two result files: before, after")->expected(2);

@@ -60,9 +60,9 @@ void save_result(const Result& result, const std::string& file) {
 
 std::string result_table(const Result& result) {
   const Result& h = result["header"];
-  std::string s =
-      fmt::format("{}, {}; commit {}, {}; {} MHz\n", cell(h, "device"), cell(h, "driver"),
-                  cell(h, "commit"), cell(h, "date"), cell(h, "clocks_mhz"));
+  std::string s = fmt::format("{}, {}; commit {}, {}; {} MHz{}\n", cell(h, "device"),
+                              cell(h, "driver"), cell(h, "commit"), cell(h, "date"),
+                              cell(h, "clocks_mhz"), h.contains("turns") ? "; in turns" : "");
   Table table({"case", "op", "impl", "backend", "path", "dtype", ">ms", ">TFLOP/s", ">spread",
                ">err ratio", ">build ms"});
   for (const Result& row : result["rows"]) {
@@ -107,6 +107,7 @@ Result merge_results(const std::vector<std::string>& files) {
     if (cell(header, "device") != cell(r["header"], "device"))
       throw std::runtime_error(fmt::format("{} was measured on {}, not on {}", file,
                                            cell(r["header"], "device"), cell(header, "device")));
+    if (!r["header"].contains("turns")) header.erase("turns");
     const std::string backend = cell(r["header"], "backend");
     std::string all = cell(header, "backend");
     if (("," + all + ",").find("," + backend + ",") == std::string::npos)

@@ -357,13 +357,6 @@ TANDEM_DEVICE void wait_turn(const uint* at, uint before) {
   }
 }
 
-// A kernel that is launched so may begin when all workgroups of the one before it have called the first; the second one waits until
-// that one has ended, and what it wrote can be seen.
-TANDEM_DEVICE void launch_dependents() {
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-}
-TANDEM_DEVICE void wait_kernel_before() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-
 // Scores of 64 keys x COUNT queries become p: exp2(s scale2 - lse2), lse at 8 bytes a pair of queries.
 template <int COUNT>
 TANDEM_DEVICE void weigh(float (&s)[COUNT / 2], float scale2, uint lse) {

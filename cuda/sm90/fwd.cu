@@ -27,10 +27,6 @@ TANDEM_DEVICE void produce(const Params& params, const Shared<S>& shared) {
     for (int next = at.span.end - 1; next >= at.span.begin; --next) {
       copy.k(next, kv_head, in_batch);
       if (t >= 0) copy.v(t, head, batch);
-      // Last: with one place for it, it waits longest.
-      if constexpr (S::BIAS)
-        copy.bias(next, at.row0, head_of(params.block, at) / params.extra.bias_group,
-                  params.extra.bias.b ? in_batch : 0);
       t = next, head = kv_head, batch = in_batch;
     }
   }
@@ -227,6 +223,10 @@ __global__ void __launch_bounds__(FwdShape<ROW>::tile.threads(), 1)
     fwd(const __grid_constant__ Params params) {
   using S = FwdShape<ROW, SET>;
   const Shared<S> shared = begin_fwd<S>(params);
+  if constexpr (!S::BIAS) {
+    launch_dependents();
+    wait_kernel_before();
+  }
   if constexpr (S::UNIT) {
     write_unit<T, S>(params.block, shared);
     __syncthreads();
@@ -242,6 +242,8 @@ __global__ void __launch_bounds__(FwdShape<ROW>::tile.threads(), 1)
       if (threadIdx.x == 0) {
         if constexpr (S::APART)
           produce_apart<S>(params, shared);
+        else if constexpr (S::BIAS)
+          produce_bias<S>(params, shared);
         else
           produce<S>(params, shared);
       }

@@ -66,6 +66,7 @@ struct FwdShape {
   static constexpr int BIAS_BYTES = BIAS ? 64 * N * 2 : 0;  // a stage of a warpgroup
   static constexpr int UNIT_AT = BIAS_AT + BIAS_STAGES * GROUPS * BIAS_BYTES;
   static constexpr int BARRIERS_AT = UNIT_AT + (UNIT ? fwd_bias_unit_bytes(tile) : 0);
+  static constexpr int NOTICES_AT = BARRIERS_AT + fwd_bias_barriers(tile, BIAS_STAGES);
 };
 
 // Shared memory by address, and its barriers.
@@ -90,6 +91,9 @@ struct Shared {
   }
   TANDEM_DEVICE uint bias_empty(int group, int stage) const { return bias_full(group, stage) + 8; }
   TANDEM_DEVICE uint unit() const { return at + S::UNIT_AT; }
+  TANDEM_DEVICE uint bias_notice(uint tile) const {
+    return at + S::NOTICES_AT + tile % kBiasNotices * kBiasNoticeBytes;
+  }
   TANDEM_DEVICE void init() const {
     for (int n = 0; S::BIAS && n < S::GROUPS * S::BIAS_STAGES; ++n) {
       barrier_init(bias_full(0, n), 1);
@@ -159,12 +163,17 @@ struct Rounds {
     asm volatile("" : "+r"(unit));
     return fwd_pieces(tail->shares, int(blockIdx.x) / unit);
   }
-  // Of the place before the one that next() gave, or did not give.
-  TANDEM_DEVICE int last() const { return int(place) - 2; }
-  // The next tile with keys to see; nothing(place) is called for those without. WARPS: whole warps ask, and a vote shows the compiler that
-  // their threads go the same way: it keeps more in uniform registers then.
-  template <bool WARPS = false, typename Nothing>
+  // The next tile with keys to see; nothing(place) is called for those without.
+  template <typename Nothing>
   TANDEM_DEVICE bool next(FwdPlace* at, const Nothing& nothing) {
+    while (any(at)) {
+      if (at->span.begin < at->span.end) return true;
+      nothing(*at);
+    }
+    return false;
+  }
+  // The next tile, with keys to see or without.
+  TANDEM_DEVICE bool any(FwdPlace* at) {
     const bool equal = (u.band_right == TANDEM_BAND_OPEN) == (u.band_left == TANDEM_BAND_OPEN);
     for (;;) {
       const uint tiles = u.tiles, heads = u.total / tiles, pairs = (tiles + 1) / 2;
@@ -172,9 +181,7 @@ struct Rounds {
       const uint paired = rounds < 3 ? 0 : rounds - 1;
       uint tile, head;
       FwdSteps part{0, INT_MAX};
-      bool alike = S::BIAS && equal;
-      if constexpr (WARPS) alike = __any_sync(kAllLanes, alike);
-      if (alike) {
+      if (S::BIAS && equal) {
         if constexpr (S::BIAS) {
           const int n = int(place++);
           uint index = uint(n) * gridDim.x + blockIdx.x;
@@ -187,9 +194,14 @@ struct Rounds {
             }
           }
           if (index >= u.total) return false;
+          // The last tiles of all heads may come last (src/fwd_tail.h).
+          const uint whole = u.total - uint(tail->shorts);
+          const bool is_short = index >= whole;
+          const uint each = is_short ? 1 : tail->shorts > 0 ? tiles - 1 : tiles;
+          if (is_short) index -= whole;
           // Often all batches have the same bias: those that read a tile of it come together.
-          const uint row = index / uint(tail->batches), of_batch = row / tiles;
-          tile = row - of_batch * tiles;
+          const uint row = index / uint(tail->batches), of_batch = row / each;
+          tile = is_short ? tiles - 1 : row - of_batch * each;
           head = (index - row * uint(tail->batches)) * uint(u.heads_q) + of_batch;
         }
       } else if (place / 2 < paired) {
@@ -221,8 +233,7 @@ struct Rounds {
         at->span.end = min(at->span.end, part.end);
         at->span.full_begin = max(at->span.full_begin, part.begin);
       }
-      if (at->span.begin < at->span.end) return true;
-      nothing(*at);
+      return true;
     }
   }
 };
@@ -265,9 +276,10 @@ struct Copier {
                             S::N, t * S::N, head, batch);
     v_step.next();
   }
-  TANDEM_DEVICE void bias(int t, int row0, int head, int batch) {
+  // Of the first `groups` warpgroups.
+  TANDEM_DEVICE void bias(int t, int row0, int head, int batch, int groups) {
     const int stage = bias_step.stage(), parity = bias_step.parity();
-    for (int group = 0; group < S::GROUPS; ++group) {
+    for (int group = 0; group < groups; ++group) {
       const uint full = shared.bias_full(group, stage);
       barrier_wait(shared.bias_empty(group, stage), parity ^ 1);
       barrier_expect(full, S::BIAS_BYTES);
@@ -473,91 +485,6 @@ TANDEM_DEVICE void pack_tile(uint (&p)[N / 4], const float (&s)[N / 2]) {
 #pragma unroll
   for (int i = 0; i < N / 4; ++i)
     p[i] = POSITIVE ? T::pack_positive(s[2 * i], s[2 * i + 1]) : T::pack(s[2 * i], s[2 * i + 1]);
-}
-
-// Lane n of a quad has a word of each of four chunks of four words; then it has chunk n.
-TANDEM_DEVICE void transpose_quad(uint (&x)[4]) {
-  const bool odd = threadIdx.x & 1, high = threadIdx.x & 2;
-#pragma unroll
-  for (int i = 0; i < 4; i += 2) {
-    const uint other = __shfl_xor_sync(kAllLanes, odd ? x[i] : x[i + 1], 1);
-    (odd ? x[i] : x[i + 1]) = other;
-  }
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const uint other = __shfl_xor_sync(kAllLanes, high ? x[i] : x[i + 2], 2);
-    (high ? x[i] : x[i + 2]) = other;
-  }
-}
-
-// Accumulators times factor to the rows of a head below rows. ENDS: those from length on are zeros.
-template <typename T, int DV, bool ENDS = false>
-TANDEM_DEVICE void store_rows(const float (&o)[DV / 2], const float (&factor)[2], ushort* base,
-                              const FwdBlock& u, int row0, int rows, int length = 0) {
-  const bool chunks = u.o.d == 1 && u.o.s % 8 == 0 && reinterpret_cast<uint64_t>(base) % 16 == 0;
-  const int row = row0 + fresh_row(), lane = fresh_thread() % 4;
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    const int i = row + 8 * r;
-    ushort* to = base + i * u.o.s + 8 * lane * u.o.d;
-#pragma unroll
-    for (int j = 0; j < DV / 8; j += 4) {
-      uint x[4];
-#pragma unroll
-      for (int n = 0; n < 4; ++n)
-        x[n] = ENDS && i >= length ? 0
-                                   : T::pack(o[4 * (j + n) + 2 * r] * factor[r],
-                                             o[4 * (j + n) + 2 * r + 1] * factor[r]);
-      transpose_quad(x);
-      const int left = i < rows ? u.head_dim_v - 8 * (j + lane) : 0;
-      if (chunks && left >= 8) {
-        *reinterpret_cast<uint4*>(to + 8 * j) = make_uint4(x[0], x[1], x[2], x[3]);
-      } else {  // seldom, and short: what lies here pushes the loops out of the instruction cache
-        uint64_t low = uint64_t(x[1]) << 32 | x[0], high = uint64_t(x[3]) << 32 | x[2];
-        ushort* one = to + 8 * j * u.o.d;
-#pragma unroll 1
-        for (int n = 0; n < min(left, 8); ++n, one += u.o.d) {
-          *one = ushort(low);
-          low = low >> 16 | high << 48;
-          high >>= 16;
-        }
-      }
-    }
-  }
-}
-
-template <typename T, int DV>
-TANDEM_DEVICE void store_rows(const float (&o)[DV / 2], const float (&factor)[2], uint64_t address,
-                              const FwdBlock& u, const FwdPlace& at) {
-  store_rows<T, DV>(
-      o, factor,
-      reinterpret_cast<ushort*>(address) + batch_of(u, at) * u.o.b + head_of(u, at) * u.o.h, u,
-      at.row0, u.seq_q);
-}
-
-TANDEM_DEVICE void store_lse(const FwdBlock& u, const FwdPush& push, const FwdPlace& at,
-                             const float (&lse)[2]) {
-  float* to = reinterpret_cast<float*>(push.lse);
-  if (!to || threadIdx.x % 4 != 0) return;
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    const int i = at.row0 + fresh_row() + 8 * r;
-    if (i < u.seq_q) to[int64_t(at.index) * u.seq_q + i] = lse[r];
-  }
-}
-
-// o and lse of a tile whose rows see no key.
-template <typename S>
-TANDEM_DEVICE void store_nothing(const FwdBlock& u, const FwdPush& push, const FwdPlace& at) {
-  ushort* o = reinterpret_cast<ushort*>(push.o) + batch_of(u, at) * u.o.b + head_of(u, at) * u.o.h;
-  float* lse = reinterpret_cast<float*>(push.lse) + int64_t(at.index) * u.seq_q;
-#pragma unroll 1
-  for (int n = int(threadIdx.x) - 128; n < S::M * u.head_dim_v; n += 128 * S::GROUPS) {
-    const int i = at.row0 + n / u.head_dim_v, d = n % u.head_dim_v;
-    if (uint(i) >= uint(u.seq_q)) continue;
-    o[i * u.o.s + d * u.o.d] = 0;
-    if (push.lse && d == 0) lse[i] = -INFINITY;
-  }
 }
 
 // Barriers, and where shared memory begins.

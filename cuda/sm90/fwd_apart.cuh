@@ -178,7 +178,7 @@ TANDEM_DEVICE void consume_apart(const Params& params, const Shared<S>& shared) 
     FwdPlace at;
     at.row0 = row0_of(n), at.index = uint(all_of(n).y);
     store_lse(u, params.push, at, lse);
-    store_rows<T, S::DV>(
+    store_all_rows<T, S::DV>(
         o, inverse, reinterpret_cast<ushort*>(params.push.o) + where.x * u.o.b + where.y * u.o.h, u,
         at.row0, u.seq_q);
   };

@@ -137,7 +137,92 @@ TANDEM_DEVICE void product_unit(float (&s)[S::N / 2], const Shared<S>& shared, i
   commit();
 }
 
+// ---- the copying thread -----------------------------------------------------------------------------
+
+// It finds the tiles, each while the one before it is computed, and leaves a notice of it, so that no warpgroup divides from
+// one tile to the next: its steps over the keys, first row and head, and how many warpgroups have rows in it; none: there is no tile.
+template <typename S, typename Params>
+TANDEM_DEVICE void produce_bias(const Params& params, const Shared<S>& shared) {
+  const FwdBlock& u = params.block;
+  Rounds<S> rounds(params);
+  Copier<S, Params> copy(params, shared);
+  const auto tell = [&](const FwdPlace& at, int groups) {
+    const Step<S::Q_STAGES> q = copy.q_step;
+    barrier_wait(shared.q_empty(q.stage()), q.parity() ^ 1);
+    const uint notice = shared.bias_notice(q.n);
+    const int batch = batch_of(u, at);
+    put_words(notice, at.span.begin, at.span.end, at.span.full_begin, at.span.full_end);
+    put_words(notice + 16, groups, at.row0, batch, int(at.index) - batch * u.heads_q);
+  };
+  const auto skip = [&] {
+    barrier_arrive(shared.q_full(copy.q_step.stage()));
+    copy.q_step.next();
+  };
+  // v lags behind k by a step: S of the next keys comes before P V of the present ones.
+  int t = -1, kv_head = 0, kv_batch = 0;
+  FwdPlace to;
+  bool more = rounds.any(&to);
+  // Registers and shared memory of a multiprocessor are taken until its workgroup ends: the next kernel does not begin before.
+  launch_dependents();
+  wait_kernel_before();
+  while (more) {
+    const FwdPlace at = to;
+    const int groups =
+        rounds.tail->shorts > 0 ? min(S::GROUPS, (u.seq_q - at.row0 + 63) / 64) : S::GROUPS;
+    tell(at, groups);
+    if (at.span.begin >= at.span.end) {
+      skip();
+      more = rounds.any(&to);
+      continue;
+    }
+    const int batch = batch_of(u, at), head = int(at.index) - batch * u.heads_q,
+              of_head = head / u.group, bias_head = head / params.extra.bias_group,
+              bias_batch = params.extra.bias.b ? batch : 0;
+    copy.q(at.row0, head, batch);
+    for (int next = at.span.end - 1; next >= at.span.begin; --next) {
+      copy.k(next, of_head, batch);
+      if (t >= 0) copy.v(t, kv_head, kv_batch);
+      // Last: with one place for it, it waits longest.
+      copy.bias(next, at.row0, bias_head, bias_batch, groups);
+      t = next, kv_head = of_head, kv_batch = batch;
+      if (next == at.span.end - 1) more = rounds.any(&to);
+    }
+  }
+  if (t >= 0) copy.v(t, kv_head, kv_batch);
+  tell(FwdPlace{}, 0);
+  skip();
+}
+
 // ---- the computing warpgroups -----------------------------------------------------------------------
+
+// A word that all lanes have, in a way that shows the compiler so: it keeps it in a uniform register.
+TANDEM_DEVICE int same(int x) { return int(__reduce_or_sync(kAllLanes, uint(x))); }
+
+struct BiasPlace {
+  int row0, batch, head;
+  TANDEM_DEVICE int64_t index(const FwdBlock& u) const { return int64_t(batch) * u.heads_q + head; }
+};
+// Of tile n, as its notice says.
+template <typename S>
+TANDEM_DEVICE BiasPlace bias_place(const Shared<S>& shared, uint n) {
+  const int4 x = get_words(shared.bias_notice(n) + 16);
+  return {x.y, x.z, x.w};
+}
+
+// 64 rows of a tile that see no key.
+template <typename S>
+TANDEM_DEVICE void store_unseen(const FwdBlock& u, const FwdPush& push, BiasPlace at) {
+  at.row0 += (int(threadIdx.x) / 128 - 1) * 64;
+  ushort* o = reinterpret_cast<ushort*>(push.o) + at.batch * u.o.b + at.head * u.o.h;
+  float* lse = reinterpret_cast<float*>(push.lse) + at.index(u) * u.seq_q;
+#pragma unroll 1
+  for (int n = int(threadIdx.x) % 128; n < 64 * u.head_dim_v; n += 128) {
+    const int i = at.row0 + n / u.head_dim_v, d = n % u.head_dim_v;
+    if (i >= u.seq_q) break;
+    o[i * u.o.s + d * u.o.d] = 0;
+    if (push.lse && d == 0) lse[i] = -INFINITY;
+  }
+}
 
 // As consume() in fwd.cu, with a bias that each thread adds to the products of its own rows; or, UNIT, it comes by products. Where
 // these make NaN of infinities, S is formed again, and who expects more of them does not lose time so. bf16: from the tile mended in
@@ -165,7 +250,10 @@ TANDEM_DEVICE void consume_bias(const Params& params, const Shared<S>& shared) {
   Step<S::STAGES> k_step, v_step;
   Step<S::BIAS_STAGES> bias_step;
   uint wary_to = 0;  // the step
-  const auto wait_q = [&] { barrier_wait(shared.q_full(q_step.stage()), q_step.parity()); };
+  const auto release_q = [&] {
+    if (speaks) barrier_arrive(shared.q_empty(q_step.stage()));
+    q_step.next();
+  };
   const auto load_q = [&] {
     if constexpr (ROOM) {
       const uint from = shared.q(q_step.stage()) + uint(group * 64 * kPanelBytes) + bias_part();
@@ -221,16 +309,16 @@ TANDEM_DEVICE void consume_bias(const Params& params, const Shared<S>& shared) {
   const auto early = [&] {
     if constexpr (ROOM) begin_bias();
   };
-  Rounds<S> rounds(params);
-  const auto masked = [&](const FwdPlace& at, int t) {
-    return t < at.span.full_begin || t >= at.span.full_end;
+  const auto masked = [&](const TandemTiles& at, int t) {
+    return t < at.full_begin || t >= at.full_end;
   };
-  const auto hide = [&](const FwdPlace& at, int t) {
+  const auto hide = [&](const TandemTiles& at, int t) {  // of the tile that q_step stands for
     if (masked(at, t))
-      mask_tile<N>(s, rounds.band(), at.row0 + fresh_row(), t * N + fresh_col(), u.seq_kv,
+      mask_tile<N>(s, TandemBand{u.band_left, u.band_right, u.band_off},
+                   bias_place(shared, q_step.n).row0 + fresh_row(), t * N + fresh_col(), u.seq_kv,
                    -INFINITY);
   };
-  const auto score = [&](const FwdPlace& at, int t) {  // K has been let go of
+  const auto score = [&](const TandemTiles& at, int t) {  // K has been let go of
     if (!plain_scale(u)) {
       const float first = fresh(u.scale) * kLog2e;
 #pragma unroll
@@ -241,9 +329,33 @@ TANDEM_DEVICE void consume_bias(const Params& params, const Shared<S>& shared) {
     hide(at, t);
   };
 
-  FwdPlace at, to;
-  const auto nothing = [&](const FwdPlace& none) { store_nothing<S>(u, params.push, none); };
-  if (!rounds.template next<true>(&at, nothing)) return;
+  const int together = 1 + S::GROUPS + group;
+  // The tile that q_step stands for. How many warpgroups have rows in it.
+  const auto look_up = [&](TandemTiles* to) {
+    barrier_wait(shared.q_full(q_step.stage()), q_step.parity());
+    const uint notice = shared.bias_notice(q_step.n);
+    const int4 span = get_words(notice);
+    to->begin = same(span.x), to->end = same(span.y);
+    to->full_begin = same(span.z), to->full_end = same(span.w);
+    return same(get_words(notice + 16).x);
+  };
+  // The next one where this warpgroup has rows and keys to see. One warp lets go of a tile without keys for all four, and one that looked
+  // at a barrier after two phases would hang.
+  const auto next = [&](TandemTiles* to) {
+    int groups = look_up(to);
+    // Votes, so that the compiler sees that all threads go the same way.
+    while (__any_sync(kAllLanes, group < groups && to->begin >= to->end)) {
+      store_unseen<S>(u, params.push, bias_place(shared, q_step.n));
+      named_sync(together, 128);
+      release_q();
+      groups = look_up(to);
+    }
+    return bool(__any_sync(kAllLanes, group < groups));
+  };
+
+  TandemTiles at, to;
+  wait_kernel_before();
+  if (!next(&at)) return;
   if (group == S::GROUPS - 1) pass_turn<S>(group);
   float factor[2];
   Softmax<N> softmax;
@@ -254,7 +366,6 @@ TANDEM_DEVICE void consume_bias(const Params& params, const Shared<S>& shared) {
         s, scale, factor, [] {}, release_bias);
   };
   // By all warps, which then see what the others wrote, and come to the same.
-  const int together = 1 + S::GROUPS + group;
   const auto mend = [&] {
     if constexpr (MENDS) {
       const bool any = mend_rows<T, S>(shared.bias(group, bias_step.stage()));
@@ -345,48 +456,46 @@ TANDEM_DEVICE void consume_bias(const Params& params, const Shared<S>& shared) {
   };
 
   clear(o);
-  wait_q();
   wait_k();
   load_q();
   if constexpr (MENDS) {
     expect(true);
     products();
     wait<0>();
-    hide(at, at.span.end - 1);
+    hide(at, at.end - 1);
     step_products(&softmax);
   } else {
     product_s();
     early();
     wait<0>();
     release_k();
-    score(at, at.span.end - 1);
+    score(at, at.end - 1);
     step_added(&softmax);
   }
   pack_tile<T, N>(p, s);
   for (;;) {
 #pragma unroll 1
-    for (int t = at.span.end - 2; t >= at.span.begin; --t) {
+    for (int t = at.end - 2; t >= at.begin; --t) {
       if constexpr (MENDS) {
         multiplied(t);
       } else {
         if constexpr (S::UNIT) {
 #pragma unroll 1
           for (; k_step.n >= wary_to && !masked(at, t); --t) multiplied(t);
-          if (t < at.span.begin) break;
+          if (t < at.begin) break;
         }
         added(t);
       }
     }
     // The first keys of the next tile with the last ones of this.
-    if (speaks) barrier_arrive(shared.q_empty(q_step.stage()));
-    q_step.next();
-    const bool more = rounds.template next<true>(&to, nothing);
-    Softmax<N> next;
+    const uint done = q_step.n;
+    release_q();
+    const bool more = next(&to);
+    Softmax<N> fresh;
     if (more) {
-      const int t = to.span.end - 1;
+      const int t = to.end - 1;
       const bool by_products =
           MENDS || (S::UNIT && __any_sync(kAllLanes, k_step.n >= wary_to && !masked(to, t)));
-      wait_q();
       wait_k();
       load_q();
       if constexpr (S::UNIT)
@@ -401,11 +510,11 @@ TANDEM_DEVICE void consume_bias(const Params& params, const Shared<S>& shared) {
       wait<1>();
       if (S::UNIT && by_products) {
         if constexpr (MENDS) hide(to, t);
-        step_products(&next);
+        step_products(&fresh);
       } else {
         release_k();
         score(to, t);
-        step_added(&next);
+        step_added(&fresh);
       }
       settle(s);
     } else {
@@ -416,21 +525,43 @@ TANDEM_DEVICE void consume_bias(const Params& params, const Shared<S>& shared) {
     float l[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) l[r] = quad_sum(softmax.l[r]);
-    if (__any_sync(kAllLanes, join_parts(rounds, rounds.last(), o, softmax.m, l))) {
-      float lse[2], inverse[2];
+    if (__any_sync(kAllLanes, join_parts(Rounds<S>(params), int(done), o, softmax.m, l))) {
+      float inverse[2];
 #pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        lse[r] = l[r] == 0.f ? -INFINITY : fmaf(softmax.m[r], kLn2, logf(l[r]));
-        inverse[r] = l[r] == 0.f ? 0.f : __frcp_rn(l[r]);
-      }
-      store_lse(u, params.push, at, lse);
-      store_rows<T, S::DV>(o, inverse, params.push.o, u, at);
+      for (int r = 0; r < 2; ++r) inverse[r] = l[r] == 0.f ? 0.f : reciprocal(l[r]);
+      const BiasPlace of = bias_place(shared, done);
+      store_all_rows<T, S::DV>(
+          o, inverse, reinterpret_cast<ushort*>(params.push.o) + of.batch * u.o.b + of.head * u.o.h,
+          u, of.row0, u.seq_q);
+      float lse[2];
+#pragma unroll
+      for (int r = 0; r < 2; ++r)
+        lse[r] =
+            fmaf(softmax.m[r], kLn2, logf(l[r]));  // both minus infinity, if nothing was visible
+      FwdPlace place;
+      place.row0 = of.row0, place.index = uint(of.index(u));
+      store_lse(u, params.push, place, lse);
     }
     if (!more) break;
     clear(o);
-    softmax = next;
+    softmax = fresh;
     at = to;
     pack_tile<T, N>(p, s);
+  }
+  // The last tiles, of whose rows this warpgroup has none: it lets go of their places, and passes its turns on.
+  while (__any_sync(kAllLanes, look_up(&to) > 0)) {
+    release_q();
+#pragma unroll 1
+    for (int t = to.begin; t < to.end; ++t) {
+      if (speaks) barrier_wait(shared.k_full(k_step.stage()), k_step.parity());
+      release_k();
+      __syncwarp();
+      wait_turn<S>(group);
+      pass_turn<S>(group);
+      if (speaks) barrier_wait(shared.v_full(v_step.stage()), v_step.parity());
+      release_v();
+      __syncwarp();
+    }
   }
 }
 

@@ -11,7 +11,7 @@
 #include <cstring>
 
 #include "entmax.cuh"
-#include "fwd.cuh"
+#include "fwd_store.cuh"
 
 namespace tandem {
 namespace cuda {

@@ -6,7 +6,7 @@
 #ifndef TANDEM_CUDA_SM90_FWD_SETS_CUH
 #define TANDEM_CUDA_SM90_FWD_SETS_CUH
 #include "../mask.cuh"
-#include "fwd.cuh"
+#include "fwd_store.cuh"
 #include "softcap.cuh"
 
 namespace tandem {

@@ -182,6 +182,15 @@ TANDEM_DEVICE bool named_any(int id, int threads, bool x) {
   return any != 0;
 }
 
+// ---- kernels that begin early -------------------------------------------------------------------------
+
+// A kernel that is launched so may begin when all workgroups of the one before it have called the first; the second one waits until
+// that one has ended, and what it wrote can be seen.
+TANDEM_DEVICE void launch_dependents() {
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+TANDEM_DEVICE void wait_kernel_before() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+
 // ---- registers of a warpgroup ----------------------------------------------------------------------
 
 template <int COUNT>

@@ -276,7 +276,7 @@ class CudaProgram final : public Program {
     TANDEM_TRY(current.status());
     Addresses a;
     TANDEM_TRY(resolve_args(
-        plan_, args,
+        plan_, arg_uses(plan_), args,
         [](const ArgUse&, const tandem_buffer& b, uint64_t* address) {
           *address = b.handle + b.offset;
           return Status();
@@ -402,6 +402,7 @@ class CudaDevice final : public Device {
              driver_version % 1000 / 10, runtime_version / 1000, runtime_version % 1000 / 10);
     caps_.vendor_id = 0x10de;
     caps_.driver_version = uint32_t(driver_version);
+    caps_.early_launches = driver_version >= 12030 && properties.major >= 9;
     caps_.shared_bytes = uint32_t(properties.sharedMemPerBlockOptin);
     with_.launch = driver_.launch;
     with_.a_multiprocessor = properties.sharedMemPerMultiprocessor;

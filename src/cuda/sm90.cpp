@@ -63,6 +63,26 @@ bool encode(ReplaceAddress function, const TensorMap& map, uint64_t address, CUt
   return function(to, reinterpret_cast<void*>(address)) == CUDA_SUCCESS;
 }
 
+// The maps of what a launch reads, as its recorder keeps them.
+struct Inputs {
+  ReplaceAddress function = nullptr;
+  TensorMap q{}, k{}, v{}, d_o{}, bias{};
+
+  // Into the parameters of a kernel, with an execute's addresses: those that all have, and those of backward.
+  template <typename P>
+  bool encode_to(const Addresses& a, P* params) const {
+    return encode(function, q, a.q, &params->q) && encode(function, k, a.k, &params->k) &&
+           encode(function, v, a.v, &params->v);
+  }
+  template <typename P>
+  bool encode_all_to(const Addresses& a, P* params) const {
+    return encode_to(a, params) && encode(function, d_o, a.d_o, &params->d_o);
+  }
+  bool encode_bias(const Addresses& a, CUtensorMap* to) const {
+    return encode(function, bias, a.bias, to);
+  }
+};
+
 // Packed: all rows of the batch as one entry's.
 MapShape row_map_shape(const Problem& p, const Strides& s, bool keys, int64_t features, int rows) {
   const int64_t heads = keys ? p.heads_kv : p.heads_q;
@@ -133,10 +153,17 @@ cudaError_t launch_clusters(cuda::Kernel<P> kernel, const Launch& launch, P* par
   config.stream = stream;
   return cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(kernel), arguments);
 }
-// Whether the driver records such launches in graphs, too.
-bool launches_early() {
-  int version = 0;
-  return cudaDriverGetVersion(&version) == cudaSuccess && version >= 12030;
+// The same without clusters.
+template <typename P>
+cudaError_t launch_early(cuda::Kernel<P> kernel, const Launch& launch, P* params,
+                         cudaStream_t stream) {
+  void* arguments[] = {params};
+  cudaLaunchAttribute attribute{};
+  cudaLaunchConfig_t config = cluster_config(launch, launch.groups_x, 1, &attribute);
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  config.stream = stream;
+  return cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(kernel), arguments);
 }
 // How many clusters the device has at a time; 0: it does not say.
 template <typename P>
@@ -172,7 +199,7 @@ Status find_clusters(const Plan& plan, const Launch& launch, const Launching& wi
   TANDEM_TRY(prepare_launch(kernel, launch, with, &start));
   clusters->slots = clusters_at_once(kernel, launch, unsigned(p.batch));
   const int64_t walks = launch.total / p.batch;
-  if (clusters->slots == 0 || !sums_in_passes(p, walks) || !launches_early()) return Status();
+  if (clusters->slots == 0 || !launch.pairs) return Status();
   const auto paired = kernel_of(cuda::sm90::BiasForm::passes);
   TANDEM_TRY(prepare_launch(paired, launch, with, &start));
   const int64_t left = clusters_at_once(paired, launch, 2) - clusters->slots * p.batch / 2;
@@ -238,19 +265,20 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
                 of.tile.name ? of.tile.name : "-");
   };
   EncodeTiled make = nullptr;
-  ReplaceAddress function = nullptr;
+  Inputs inputs;
   TANDEM_TRY(find_driver_function("cuTensorMapEncodeTiled", &make));
-  TANDEM_TRY(find_driver_function("cuTensorMapReplaceAddress", &function));
+  TANDEM_TRY(find_driver_function("cuTensorMapReplaceAddress", &inputs.function));
   const int br = launch.tile.br, bc = launch.tile.bc;
-  TensorMap q{}, k{}, v{}, d_o{}, bias{};
   if (launch.stem != Stem::bwd_dq_cast) {
-    TANDEM_TRY(make_map(make, "q", row_map_shape(p, p.q, false, p.head_dim, br), &q));
-    TANDEM_TRY(make_map(make, "k", row_map_shape(p, p.k, true, p.head_dim, bc), &k));
-    TANDEM_TRY(make_map(make, "v", row_map_shape(p, p.v, true, p.head_dim_v, bc), &v));
+    TANDEM_TRY(make_map(make, "q", row_map_shape(p, p.q, false, p.head_dim, br), &inputs.q));
+    TANDEM_TRY(make_map(make, "k", row_map_shape(p, p.k, true, p.head_dim, bc), &inputs.k));
+    TANDEM_TRY(make_map(make, "v", row_map_shape(p, p.v, true, p.head_dim_v, bc), &inputs.v));
     if (p.backward)
-      TANDEM_TRY(make_map(make, "d_o", row_map_shape(p, p.d_o, false, p.head_dim_v, br), &d_o));
+      TANDEM_TRY(
+          make_map(make, "d_o", row_map_shape(p, p.d_o, false, p.head_dim_v, br), &inputs.d_o));
     if (p.bias)
-      TANDEM_TRY(make_map(make, "bias", bias_map_shape(p, p.backward ? br : kFwdBiasRows), &bias));
+      TANDEM_TRY(
+          make_map(make, "bias", bias_map_shape(p, p.backward ? br : kFwdBiasRows), &inputs.bias));
   }
   const HopperSet set = hopper_set(p);
   switch (launch.stem) {
@@ -266,18 +294,19 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
         fixed.extra = extra_block(p);
         fixed.features = features_of(p);
         fixed.tail.units = launch.tail_units, fixed.tail.unit = launch.tail_unit;
+        fixed.tail.shorts = launch.tail_shorts;
         fixed.tail.shares =
             fwd_shares(fixed.tail, int((p.seq_kv + bc - 1) / bc), int(launch.groups_x));
         fixed.tail.batches = int(p.batch);
         *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
           cuda::sm90::FwdBiasParams params = fixed;
-          if (!encode(function, q, a.q, &params.q) || !encode(function, k, a.k, &params.k) ||
-              !encode(function, v, a.v, &params.v) || !encode(function, bias, a.bias, &params.bias))
+          if (!inputs.encode_to(a, &params) || !inputs.encode_bias(a, &params.bias))
             return cudaErrorInvalidValue;
           params.push = fwd_push(plan, launch, a);
           params.tail.parts = a.tail, params.tail.words = a.tail_counts;
           params.tail.number = own_number();
-          return start(&params, stream);
+          return launch.early ? launch_early(kernel, launch, &params, stream)
+                              : start(&params, stream);
         };
         return Status();
       }
@@ -298,9 +327,7 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
         fixed.features = features_of(p);
         *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
           cuda::sm90::FwdFullParams params = fixed;
-          if (!encode(function, q, a.q, &params.q) || !encode(function, k, a.k, &params.k) ||
-              !encode(function, v, a.v, &params.v))
-            return cudaErrorInvalidValue;
+          if (!inputs.encode_to(a, &params)) return cudaErrorInvalidValue;
           params.push = fwd_push(plan, launch, a);
           return start(&params, stream);
         };
@@ -312,12 +339,11 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
       const FwdBlock block = fwd_block(plan, launch);
       *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
         cuda::sm90::FwdParams params;
-        if (!encode(function, q, a.q, &params.q) || !encode(function, k, a.k, &params.k) ||
-            !encode(function, v, a.v, &params.v))
-          return cudaErrorInvalidValue;
+        if (!inputs.encode_to(a, &params)) return cudaErrorInvalidValue;
         params.block = block;
         params.push = fwd_push(plan, launch, a);
-        return start(&params, stream);
+        return launch.early ? launch_early(kernel, launch, &params, stream)
+                            : start(&params, stream);
       };
       return Status();
     }
@@ -373,9 +399,7 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
         }
         *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
           cuda::sm90::BwdDkvDqBiasParams params;
-          if (!encode(function, q, a.q, &params.q) || !encode(function, k, a.k, &params.k) ||
-              !encode(function, v, a.v, &params.v) || !encode(function, d_o, a.d_o, &params.d_o) ||
-              !encode(function, bias, a.bias, &params.bias.map))
+          if (!inputs.encode_all_to(a, &params) || !inputs.encode_bias(a, &params.bias.map))
             return cudaErrorInvalidValue;
           const CUtensorMap map = params.bias.map;
           params.bias = fixed;
@@ -412,9 +436,7 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
         fixed.support_words = int(support_words(p.seq_kv));
         *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
           cuda::sm90::BwdDkvDqEntmaxParams params = fixed;
-          if (!encode(function, q, a.q, &params.q) || !encode(function, k, a.k, &params.k) ||
-              !encode(function, v, a.v, &params.v) || !encode(function, d_o, a.d_o, &params.d_o))
-            return cudaErrorInvalidValue;
+          if (!inputs.encode_all_to(a, &params)) return cudaErrorInvalidValue;
           params.push = bwd_dkv_dq_push(plan, launch, a);
           put_last(plan, a, &params);
           params.support = a.support;
@@ -437,9 +459,7 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
           fixed.packed_tiles = int(bwd_packed_tiles(kBwdShapes[launch.hopper], p.total_q, p.batch));
         *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
           cuda::sm90::BwdDkvDqFullParams params = fixed;
-          if (!encode(function, q, a.q, &params.q) || !encode(function, k, a.k, &params.k) ||
-              !encode(function, v, a.v, &params.v) || !encode(function, d_o, a.d_o, &params.d_o))
-            return cudaErrorInvalidValue;
+          if (!inputs.encode_all_to(a, &params)) return cudaErrorInvalidValue;
           params.push = bwd_dkv_dq_push(plan, launch, a);
           put_last(plan, a, &params);
           const BwdDkvPush from = bwd_dkv_push(plan, launch, a);
@@ -457,9 +477,7 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
       const BwdDkvDqBlock block = bwd_dkv_dq_block(plan, launch);
       *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
         cuda::sm90::BwdDkvDqParams params;
-        if (!encode(function, q, a.q, &params.q) || !encode(function, k, a.k, &params.k) ||
-            !encode(function, v, a.v, &params.v) || !encode(function, d_o, a.d_o, &params.d_o))
-          return cudaErrorInvalidValue;
+        if (!inputs.encode_all_to(a, &params)) return cudaErrorInvalidValue;
         params.block = block;
         params.push = bwd_dkv_dq_push(plan, launch, a);
         put_last(plan, a, &params);
@@ -492,9 +510,7 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
           both ? std::max(launch.shared_bytes, dq->shared_bytes) : launch.shared_bytes));
       *recorder = [=, &plan](cudaStream_t stream, const Addresses& a) {
         cuda::sm90::BwdDkvWithDqParams params = fixed;
-        if (!encode(function, q, a.q, &params.q) || !encode(function, k, a.k, &params.k) ||
-            !encode(function, v, a.v, &params.v) || !encode(function, d_o, a.d_o, &params.d_o))
-          return cudaErrorInvalidValue;
+        if (!inputs.encode_all_to(a, &params)) return cudaErrorInvalidValue;
         if (keys) {
           params.push = bwd_dkv_push(plan, *dkv, a);
           if (!plan.problem.wants(TANDEM_GRAD_K)) params.push.d_k = 0;
@@ -517,9 +533,7 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
       fixed.support_words = int(support_words(p.seq_kv));
       *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
         cuda::sm90::BwdRowParams params = fixed;
-        if (!encode(function, q, a.q, &params.q) || !encode(function, k, a.k, &params.k) ||
-            !encode(function, v, a.v, &params.v) || !encode(function, d_o, a.d_o, &params.d_o))
-          return cudaErrorInvalidValue;
+        if (!inputs.encode_all_to(a, &params)) return cudaErrorInvalidValue;
         params.push = bwd_row_push(plan, launch, a);
         params.support = a.support;
         params.zeroed = a.d_q_sums, params.zeroed_end = a.d_q_sums + plan.zeroed_size;
@@ -540,9 +554,7 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
       if (sum && sum->joins) fixed.zeroed_count = int(sum_counts_bytes(p.heads_kv) / 4);
       *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
         cuda::sm90::BwdRowDqParams params = fixed;
-        if (!encode(function, q, a.q, &params.q) || !encode(function, k, a.k, &params.k) ||
-            !encode(function, v, a.v, &params.v) || !encode(function, d_o, a.d_o, &params.d_o))
-          return cudaErrorInvalidValue;
+        if (!inputs.encode_all_to(a, &params)) return cudaErrorInvalidValue;
         params.push = bwd_row_dq_push(plan, launch, a);
         params.zeroed = a.sum_counts;
         return start(&params, stream);
@@ -561,9 +573,7 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
       const bool sums = sum && sum->joins, heads = head && head->joins;
       *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
         cuda::sm90::BwdDkvDdistParams params = fixed;
-        if (!encode(function, q, a.q, &params.q) || !encode(function, k, a.k, &params.k) ||
-            !encode(function, v, a.v, &params.v) || !encode(function, d_o, a.d_o, &params.d_o))
-          return cudaErrorInvalidValue;
+        if (!inputs.encode_all_to(a, &params)) return cudaErrorInvalidValue;
         params.push = bwd_dkv_ddist_push(plan, launch, a);
         if (sums) params.sums.d_dist = a.d_dist_bias, params.sums.counts = a.sum_counts;
         if (heads) params.sums.tau_rows = a.tau_rows, params.sums.d_tau = a.d_tau;
@@ -584,7 +594,6 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
         fixed.tile_blocks = s.br / 64;
         fixed.packed_blocks = int(bwd_packed_tiles(s, p.total_q, p.batch)) * fixed.tile_blocks;
       }
-      const bool early = launch.early && launches_early();
       fixed.done = cuda::sm90::kWholeTile * plan.find(Stem::bwd_dkv_dq)->tiles;
       fixed.group = int(p.group());
       const Launch* head = plan.find(Stem::bwd_head);
@@ -600,7 +609,7 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
         params.push = bwd_dq_cast_push(plan, launch, a);
         if (head) params.head.push = bwd_head_push(plan, *head, a);
         if (packed) params.lengths_q = a.lengths_q;
-        if (!early) return start(&params, stream);
+        if (!launch.early) return start(&params, stream);
         params.counts = a.d_q_counts;
         return launch_clusters(kernel, launch, &params, stream, groups, 1, true);
       };

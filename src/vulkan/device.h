@@ -74,6 +74,7 @@ struct Dispatch {
   const Launch* launch;  // a piece of the program's
   size_t stamp;          // Piece
   VkPipeline any, wide;
+  VkPipelineLayout layout;
   VkDescriptorSet set;
 };
 
@@ -98,7 +99,8 @@ class VulkanProgram final : public Program {
   Vec<Piece> pieces_;
   VkDescriptorPool pool_ = VK_NULL_HANDLE;
   Vec<Dispatch> dispatches_;
-  String label_;  // of an execute
+  Vec<ArgUse> uses_;  // of the buffers it takes, with the alignment that their addresses need
+  String label_;      // of an execute
 };
 
 }  // namespace tandem

@@ -304,8 +304,18 @@ Status VulkanDevice::build(const Plan& plan, std::unique_ptr<Program>* program) 
     made->label_ = text("tandem %s %s", plan.problem.backward ? "bwd" : "fwd", plan.name().c_str());
   uint32_t bytes = 0, blocks = 0;
   made->pieces_ = pieces_of(made->plan_);
+  // The workspace's alignment is that of its offset in a buffer; kernels need that of f32, of four where
+  // there are parts of o, sums of blocks or ds.
+  const Launch* d_q = plan.find(Stem::bwd_dq);
+  const bool fours = plan.find(Stem::fwd_join) || (d_q && (d_q->sums_d_bias || d_q->shares_ds));
+  for (ArgUse use : arg_uses(made->plan_)) {
+    if (!use.needed && !use.optional) continue;
+    if (use.alignment == kWorkspaceAlignment) use.alignment = fours ? 16 : 4;
+    made->uses_.push_back(use);
+  }
   for (const Piece& piece : made->pieces_) {
     const Launch& launch = piece.launch;
+    if (launch.joins) continue;
     bytes += round16(stem_code(launch.stem).block_bytes);
     ++blocks;
     if (!is_tiled(launch.stem)) continue;
@@ -338,6 +348,11 @@ Status VulkanDevice::build(const Plan& plan, std::unique_ptr<Program>* program) 
     Dispatch dispatch{};
     dispatch.launch = &launch;
     dispatch.stamp = piece.stamp;
+    dispatch.layout = layout(launch.stem).pipeline;
+    if (launch.joins) {
+      made->dispatches_.push_back(dispatch);
+      continue;
+    }
     TANDEM_TRY(pipeline(plan, launch, spec_bytes(plan, launch, false), &dispatch.any));
     // An address of 0 is as aligned as can be: what remains are the strides.
     if (is_tiled(launch.stem) && make_push(plan, launch, Addresses{}).all_wide)

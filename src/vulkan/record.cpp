@@ -9,12 +9,12 @@ namespace tandem {
 Push make_push(const Plan& plan, const Launch& launch, const Addresses& a) {
   Push push{};
   switch (launch.stem) {
-#define TANDEM_STEM(Name, name)                           \
-  case Stem::name: {                                      \
-    const Name##Push data = name##_push(plan, launch, a); \
-    std::memcpy(push.data, &data, sizeof(data));          \
-    push.bytes = uint32_t(sizeof(data));                  \
-    break;                                                \
+#define TANDEM_STEM(Name, name)                                                    \
+  case Stem::name: {                                                               \
+    const Name##Push data = name##_push_and_wide(plan, launch, a, &push.all_wide); \
+    std::memcpy(push.data, &data, sizeof(data));                                   \
+    push.bytes = uint32_t(sizeof(data));                                           \
+    break;                                                                         \
   }
 #define TANDEM_FUSED(Name, name) \
   case Stem::name:               \
@@ -22,7 +22,7 @@ Push make_push(const Plan& plan, const Launch& launch, const Addresses& a) {
 #include "../stems.inc"
   }
   // The others have one pipeline; bwd_dot looks at the bits itself.
-  push.all_wide = is_tiled(launch.stem) && all_wide(plan, launch, a);
+  if (!is_tiled(launch.stem)) push.all_wide = false;
   return push;
 }
 
@@ -38,7 +38,7 @@ Status VulkanProgram::record(tandem_stream stream, const tandem_args& args,
 
   Addresses a;
   TANDEM_TRY(resolve_args(
-      plan_, args,
+      plan_, uses_, args,
       [&](const ArgUse& use, const tandem_buffer& buffer, uint64_t* address) -> Status {
         *address = buffer.offset;
         if (buffer.handle) {
@@ -52,16 +52,10 @@ Status VulkanProgram::record(tandem_stream stream, const tandem_args& args,
                         use.name);
           *address += base;
         }
-        // The workspace's alignment is that of its offset in a buffer; kernels need that of f32, of four where
-        // there are parts of o, sums of blocks or ds.
-        const Launch* d_q = plan_.find(Stem::bwd_dq);
-        const uint64_t own =
-            plan_.find(Stem::fwd_join) || (d_q && (d_q->sums_d_bias || d_q->shares_ds)) ? 16 : 4;
-        const uint64_t alignment = use.alignment == kWorkspaceAlignment ? own : use.alignment;
-        if (*address % alignment != 0)
+        if (*address % use.alignment != 0)
           return fail(TANDEM_ERROR_INVALID_ARGUMENT,
                       "args.%s lies at device address 0x%llx, not a multiple of %llu", use.name,
-                      (unsigned long long)*address, (unsigned long long)alignment);
+                      (unsigned long long)*address, (unsigned long long)use.alignment);
         return Status();
       },
       &a));
@@ -75,6 +69,10 @@ Status VulkanProgram::record(tandem_stream stream, const tandem_args& args,
   const DebugUtils::Label whole(device_.debug(), cmd, label_.c_str());
   stamp(0);
   for (const Dispatch& d : dispatches_) {
+    if (d.launch->joins) {  // the dispatch before has done its work
+      if (d.stamp) stamp(d.stamp);
+      continue;
+    }
     const DebugUtils::Label label(device_.debug(), cmd, stem_name(d.launch->stem));
     if (d.launch->waits) {
       VkMemoryBarrier barrier{};
@@ -86,11 +84,10 @@ Status VulkanProgram::record(tandem_stream stream, const tandem_args& args,
                               nullptr);
     }
     const Push push = make_push(plan_, *d.launch, a);
-    const VkPipelineLayout layout = device_.layout(d.launch->stem).pipeline;
     vk.vkCmdBindPipeline(cmd, VK_PIPELINE_BIND_POINT_COMPUTE, push.all_wide ? d.wide : d.any);
-    vk.vkCmdBindDescriptorSets(cmd, VK_PIPELINE_BIND_POINT_COMPUTE, layout, 0, 1, &d.set, 0,
+    vk.vkCmdBindDescriptorSets(cmd, VK_PIPELINE_BIND_POINT_COMPUTE, d.layout, 0, 1, &d.set, 0,
                                nullptr);
-    vk.vkCmdPushConstants(cmd, layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, push.bytes, push.data);
+    vk.vkCmdPushConstants(cmd, d.layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, push.bytes, push.data);
     vk.vkCmdDispatch(cmd, d.launch->groups_x, d.launch->groups_y, 1);
     if (d.stamp) stamp(d.stamp);
   }

@@ -80,6 +80,8 @@ set(vulkan_bwd_ddist_from "half_ == 0 ? d : ROWS - 1;")
 set(vulkan_bwd_ddist_to "half_ == 0 ? d : ROWS - 2;")
 set(vulkan_bwd_sum_from "split < block.splits;")
 set(vulkan_bwd_sum_to "split + 1 < block.splits;")
+set(vulkan_bwd_head_part head.glsl)
+set(vulkan_bwd_head_file bwd_head bwd_sum) # who has it: the last bwd_sum may do the work of bwd_head
 set(vulkan_bwd_head_from "n < WG; n++) own += partial[n];")
 set(vulkan_bwd_head_to "n < WG; n += 2) own += partial[n];")
 
@@ -307,18 +309,31 @@ function(tandem_broken stem)
   endif()
 
   if(TANDEM_WITH_VULKAN AND DEFINED vulkan_${stem}_from)
-    tandem_mutate(shaders/${stem}.comp ${dir}/shaders/${stem}.comp
+    set(part ${stem}.comp)
+    if(DEFINED vulkan_${stem}_part)
+      set(part ${vulkan_${stem}_part})
+    endif()
+    tandem_mutate(shaders/${part} ${dir}/shaders/${part}
                   "${vulkan_${stem}_from}" "${vulkan_${stem}_to}")
-    add_custom_command(
-      OUTPUT ${dir}/shaders/${stem}.spv.h
-      COMMAND ${TANDEM_GLSLANG} --quiet --target-env vulkan1.2 -I${PROJECT_SOURCE_DIR}/src
-              -I${PROJECT_SOURCE_DIR}/shaders --depfile ${dir}/${stem}.d --vn ${stem}_spirv
-              -o ${dir}/shaders/${stem}.spv.h ${dir}/shaders/${stem}.comp
-      DEPENDS ${dir}/shaders/${stem}.comp
-      DEPFILE ${dir}/${stem}.d
-      COMMENT "SPIR-V ${stem}, broken"
-      VERBATIM)
-    target_sources(${name} PRIVATE ${dir}/shaders/${stem}.spv.h)
+    set(kernels ${stem})
+    if(DEFINED vulkan_${stem}_file) # that include the part
+      set(kernels ${vulkan_${stem}_file})
+    endif()
+    foreach(kernel IN LISTS kernels)
+      if(NOT part STREQUAL ${kernel}.comp) # a copy, beside which the part is found first
+        configure_file(${PROJECT_SOURCE_DIR}/shaders/${kernel}.comp ${dir}/shaders/${kernel}.comp COPYONLY)
+      endif()
+      add_custom_command(
+        OUTPUT ${dir}/shaders/${kernel}.spv.h
+        COMMAND ${TANDEM_GLSLANG} --quiet --target-env vulkan1.2 -I${PROJECT_SOURCE_DIR}/src
+                -I${PROJECT_SOURCE_DIR}/shaders --depfile ${dir}/${kernel}.d --vn ${kernel}_spirv
+                -o ${dir}/shaders/${kernel}.spv.h ${dir}/shaders/${kernel}.comp
+        DEPENDS ${dir}/shaders/${kernel}.comp ${dir}/shaders/${part}
+        DEPFILE ${dir}/${kernel}.d
+        COMMENT "SPIR-V ${kernel}, for tandem_broken_${stem}"
+        VERBATIM)
+      target_sources(${name} PRIVATE ${dir}/shaders/${kernel}.spv.h)
+    endforeach()
     foreach(path coopmat2 coopmat)
       if(NOT DEFINED ${path}_${stem}_from)
         continue()

@@ -20,6 +20,11 @@ void check(const Status& status) {
   if (!status.ok()) throw std::runtime_error(status.message().c_str());
 }
 
+// Whether it has a pipeline for wide tensors, too: an address of 0 is as aligned as can be.
+bool goes_wide(const Plan& plan, const Launch& launch) {
+  return is_tiled(launch.stem) && make_push(plan, launch, Addresses{}).all_wide;
+}
+
 // The library's view of the driver: the driver's functions, but for the one that makes pipelines. These are plain
 // functions without a context, so what they need is global: one Compiler at a time.
 struct Driver {
@@ -257,7 +262,8 @@ std::vector<Compiled> Compiler::compile(const Plan& plan, bool narrow) const {
   std::vector<Compiled> all;
   size_t next = 0;
   for (const Launch& launch : plan.launches) {
-    const bool wide = is_tiled(launch.stem) && all_wide(plan, launch, Addresses{});
+    if (launch.joins) continue;  // an earlier one does its work
+    const bool wide = goes_wide(plan, launch);
     for (bool w : {false, true}) {
       if (w && !wide) continue;
       if (next == figures.size()) throw std::runtime_error("a pipeline was not made");
