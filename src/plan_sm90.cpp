@@ -111,24 +111,11 @@ String alpha_refusal(const Problem& p, int d) {
   return text("entmax with alpha %g takes the tiles for heads of 128", double(p.alpha));
 }
 
-// With a dense bias the copying thread tells of four tiles at a time (kBiasNotices), and one is stored after its workgroup has passed over
-// those behind it whose rows see no key. With three of these in a row its notice would be another's: so many are not taken.
-String unseen_refusal(const Problem& p, const Caps& caps, const FwdTile& t) {
-  if (hopper_set(p) != HopperSet::bias) return "";
-  const auto [left, right, off] = p.band;
-  const bool unseen = (right != TANDEM_BAND_OPEN && off + int64_t(right) < 0) ||
-                      (left != TANDEM_BAND_OPEN && p.seq_q - 1 + off - left >= p.seq_kv);
-  const int64_t tiles = (p.seq_q + t.rows() - 1) / t.rows() * p.heads_q * p.batch;
-  if (!unseen || tiles <= 2 * int64_t(caps.cores)) return "";
-  return text("beside a bias there are rows that see no key, and %lld tiles for %u multiprocessors",
-              (long long)tiles, caps.cores);
-}
-
 String row_refusal(const Problem& p, const Caps& caps, const FwdTile& t) {
   if (is_disabled(caps, t.name)) return kDisabled;
   for (const String& why :
        {too_wide("head_dim", p.head_dim, t.d), too_wide("head_dim_v", p.head_dim_v, t.dv),
-        forced(p, t.rows(), t.bc), alpha_refusal(p, t.d), unseen_refusal(p, caps, t)})
+        forced(p, t.rows(), t.bc), alpha_refusal(p, t.d)})
     if (!why.empty()) return why;
   if (sm90_fwd_bytes(p, t) == 0)
     return t.apart  ? "its kernels have softmax alone, or elastic softmax with a causal mask whose "

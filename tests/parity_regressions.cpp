@@ -65,6 +65,21 @@ TEST_CASE("regression: keys for a part of a tile's rows, and more tiles than wor
         seed_of("keys for a part", 128), sparse());
 }
 
+// cuda.sm90: a workgroup has a tile to store, and passes over several behind it whose rows see nothing. What it knew of the
+// tile was a notice in shared memory, which by then was one of these.
+TEST_CASE("regression: with a bias, a tile with keys before many without" *
+          doctest::skip(!at_least(Tier::ci))) {
+  Expect expect = sparse();
+  expect.gpu_only = true;
+  for (int64_t width : {64, 128})
+    for (const Mask& mask : {kBottomRight, kWindow}) {
+      tandem_problem p =
+          problem(TANDEM_FORWARD, TANDEM_BF16, {2, 40, 40, 1024, 100, width, width}, mask);
+      set_bias(p, TANDEM_BF16, 1, p.heads_q, p.seq_q);
+      check(p, seed_of("many without", uint64_t(width)), expect);
+    }
+}
+
 // What passes through shared memory does so here, by few and small pipelines: the validation layer's check for races
 // takes its time for each.
 namespace {

@@ -550,17 +550,6 @@ TEST_CASE("sm90: what is said of d_q's rounding") {
   CHECK(!says("bwd bf16 hq32 sq1024 d128", together));
 }
 
-TEST_CASE("sm90: a bias, rows that see no key, and more tiles than are told of") {
-  const auto path = [](const std::string& line) { return std::string(plan_of(line).path); };
-  const std::string bias = " bias:bf16:1x16x4096", many = "fwd bf16 b4 hq16 sq4096 sk512 d128 ";
-  CHECK(path(many + "causal_top_left" + bias) == "sm90");
-  CHECK(path(many + "causal_bottom_right" + bias) == "sm80");
-  CHECK(path(many + "causal_bottom_right") == "sm90");
-  CHECK(path(many + "left=100" + bias) == "sm80");
-  CHECK(path(many + "right=100" + bias) == "sm90");
-  CHECK(path("fwd bf16 b1 hq8 sq4096 sk512 d128 causal_bottom_right bias:bf16:1x8x4096") == "sm90");
-}
-
 TEST_CASE("sm90: drivers that start no kernel early") {
   Caps caps = caps_of("h100_cuda");
   for (bool can : {true, false}) {

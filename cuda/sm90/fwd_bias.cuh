@@ -208,6 +208,9 @@ TANDEM_DEVICE BiasPlace bias_place(const Shared<S>& shared, uint n) {
   const int4 x = get_words(shared.bias_notice(n) + 16);
   return {x.y, x.z, x.w};
 }
+TANDEM_DEVICE BiasPlace same_place(BiasPlace x) {
+  return {same(x.row0), same(x.batch), same(x.head)};
+}
 
 // 64 rows of a tile that see no key.
 template <typename S>
@@ -487,8 +490,10 @@ TANDEM_DEVICE void consume_bias(const Params& params, const Shared<S>& shared) {
         added(t);
       }
     }
-    // The first keys of the next tile with the last ones of this.
+    // The first keys of the next tile with the last ones of this. Where this one is, as its notice may be another's before it is
+    // stored: after tiles without keys, which are passed over until there is one with keys.
     const uint done = q_step.n;
+    const BiasPlace of = same_place(bias_place(shared, done));
     release_q();
     const bool more = next(&to);
     Softmax<N> fresh;
@@ -529,7 +534,6 @@ TANDEM_DEVICE void consume_bias(const Params& params, const Shared<S>& shared) {
       float inverse[2];
 #pragma unroll
       for (int r = 0; r < 2; ++r) inverse[r] = l[r] == 0.f ? 0.f : reciprocal(l[r]);
-      const BiasPlace of = bias_place(shared, done);
       store_all_rows<T, S::DV>(
           o, inverse, reinterpret_cast<ushort*>(params.push.o) + of.batch * u.o.b + of.head * u.o.h,
           u, of.row0, u.seq_q);
