@@ -29,12 +29,14 @@ struct Launch {
   uint32_t groups_x = 0, groups_y = 0;  // dispatched; groups_x * groups_y >= total
   // cuda.sm90, sums of d_q in a fixed order: heads whose workgroups are started side by side.
   uint32_t beside = 0;
-  // cuda.sm90: how many heads of keys later those sums of d_q are that bwd_dkv_dq zeroes; 0: all are zeroed before it.
+  // cuda.sm90: how many heads of keys later those sums of d_q are that bwd_dkv_dq zeroes; 0: all are zeroed before it. With a bias:
+  // of how many heads of keys of each entry bwd_dot does its work alone, `pairs` doing that for the others.
   uint32_t ahead = 0;
   // cuda.sm90: it may begin before the launch before it has ended (of fwd anybody's), and waits where it reads what that writes.
   bool early = false;
-  bool pairs = false;     // cuda.sm90: beside its clusters, others of two take the batch in passes
-  bool together = false;  // cuda.sm90: all workgroups of a head make d_q of its sums
+  bool pairs = false;      // cuda.sm90: beside its clusters, others of two take the batch in passes
+  bool unit_bias = false;  // cuda.sm90's fwd: the bias comes by products with a unit matrix
+  bool together = false;   // cuda.sm90: all workgroups of a head make d_q of its sums
   // CUDA's bwd_dot: tiles of a head, and all, of bwd_dot_fast, which runs where o and d_o lie at multiples of 16 bytes; 0: never.
   uint32_t fast_tiles = 0, fast_total = 0;
   uint32_t shared_bytes = 0;

@@ -550,6 +550,20 @@ TEST_CASE("sm90: what is said of d_q's rounding") {
   CHECK(!says("bwd bf16 hq32 sq1024 d128", together));
 }
 
+TEST_CASE("sm90: when a bias comes by products") {
+  const auto by_products = [](const std::string& line) {
+    const Plan plan = plan_of("fwd bf16 b1 hq2 sq512 bias:bf16:1x2x512 " + line);
+    const bool says =
+        explain(plan.problem, caps_of("h100_cuda")).find("by products") != std::string::npos;
+    CHECK(plan.find(Stem::fwd)->unit_bias == says);
+    return says;
+  };
+  CHECK(by_products("d64"));  // a scale of 1 / 8
+  CHECK(by_products("d40 scale=0x1p-3"));
+  CHECK(!by_products("d40"));
+  CHECK(!by_products("d128"));
+}
+
 TEST_CASE("sm90: drivers that start no kernel early") {
   Caps caps = caps_of("h100_cuda");
   for (bool can : {true, false}) {

@@ -284,9 +284,8 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
   switch (launch.stem) {
     case Stem::fwd: {
       if (set == HopperSet::bias) {
-        const bool unit = fwd_bias_unit(kFwdTiles[launch.hopper]) && has_unit_scale(p.scale);
-        const auto kernel = unit ? cuda::sm90::fwd_unit_bias_kernel(p.dtype, launch)
-                                 : cuda::sm90::fwd_bias_kernel(p.dtype, launch);
+        const auto kernel = launch.unit_bias ? cuda::sm90::fwd_unit_bias_kernel(p.dtype, launch)
+                                             : cuda::sm90::fwd_bias_kernel(p.dtype, launch);
         auto start = launcher_of(kernel);
         TANDEM_TRY(prepare_launch(kernel, launch, with, &start));
         cuda::sm90::FwdBiasParams fixed{};
