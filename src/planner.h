@@ -61,6 +61,10 @@ Vec<Stem> stems_of(const Problem& p, const Caps& caps, const PathRow& row, int f
                    bool fused_q = false);
 String make_launches(const Problem& p, const Caps& caps, const PathRow& row, int fixed,
                      const Form& form, Vec<Launch>* launches, bool fused_q = false);
+// Of the ds of a head, where bwd_dkv leaves it for bwd_dq.
+int64_t ds_bytes(const Problem& p);
+
+// plan_workspace.cpp.
 void lay_out_workspace(Plan* plan);
 
 }  // namespace tandem
