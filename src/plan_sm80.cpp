@@ -56,8 +56,7 @@ String sm80_refusal(const Problem& p) {
 
 bool sm80_fuses(const Problem& p) {
   return p.backward && p.extras().empty() && !p.deterministic && p.wants(TANDEM_GRAD_Q) &&
-         p.wants(TANDEM_GRAD_K | TANDEM_GRAD_V) &&
-         p.batch * p.heads_q * p.seq_q * p.heads_kv * p.seq_kv != 0;
+         p.wants(TANDEM_GRAD_K | TANDEM_GRAD_V) && !p.is_empty();
 }
 
 // Of f32 alone: the other kernels have no registers for it. A launch of its own would be faster, but a small problem has fewer

@@ -309,8 +309,7 @@ String sm90_refusal(const Problem& p, const Caps& caps) {
     if (!why.empty()) return why;
   }
   if (p.splits > 1) return text("it does not split keys, the problem asks for %d parts", p.splits);
-  if (p.batch * p.heads_q * p.seq_q * p.heads_kv * p.seq_kv == 0 || (packed_q && p.total_q == 0) ||
-      (packed_kv && p.total_kv == 0))
+  if (p.is_empty() || (packed_q && p.total_q == 0) || (packed_kv && p.total_kv == 0))
     return "a size is 0";
   // One workgroup reads all keys of a head: of few heads it is better to share them out.
   if (!p.backward && p.splits == 0 && p.seq_q <= kFewRows && p.seq_kv >= kManyKeys &&

@@ -68,6 +68,10 @@ struct Problem {
   int64_t total_q = 0, total_kv = 0;  // rows of packed tensors
 
   int64_t group() const { return heads_q / heads_kv; }
+  // Not as a product, which may be beyond 2^63.
+  bool is_empty() const {
+    return batch == 0 || heads_q == 0 || seq_q == 0 || heads_kv == 0 || seq_kv == 0;
+  }
   bool banded() const { return band.left != TANDEM_BAND_OPEN || band.right != TANDEM_BAND_OPEN; }
   bool wants(uint32_t gradient) const { return (gradients & gradient) != 0; }
   // delta enters ds; d_v and d_tau do without ds.
