@@ -6,7 +6,6 @@
 #include <cstring>
 
 #include "hopper_tiles.h"
-#include "params_impl.h"
 
 namespace tandem {
 namespace {

@@ -57,6 +57,9 @@ int extra_addresses(const Problem& problem);
 // the addresses will be: names of inputs (their strides) and of head sizes. Empty: nothing does.
 String narrow_inputs(const Problem& problem, int elements);
 
+// Whether a tensor of bias's shape has rows of 16-byte chunks, 8 elements each, as far as its strides say.
+bool is_chunked(const Problem& problem, const Strides& strides);
+
 // Matrix paths: whether bias, and d_bias where the launch stores it, lie at addresses that allow accesses of 16 bytes, if
 // their strides do.
 bool takes_chunks(const Plan& plan, const Launch& launch, const Addresses& a);

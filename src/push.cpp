@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "params.h"
-#include "params_impl.h"
 
 namespace tandem {
 

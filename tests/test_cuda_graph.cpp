@@ -320,7 +320,7 @@ void check_shared_tiles(tandem_device* device, const char* line) {
 }
 
 // Executes of which each reads what the one before it wrote, and may begin before that has ended: o becomes the next v. The bias makes
-// row i see key (5 i + 3) % kRows alone, so that what comes out is known.
+// row i see key (7 i + 3) % kRows alone, so that what comes out is known.
 void check_chain(tandem_device* device) {
   constexpr size_t kRows = 640, kHeads = 2 * 72, kSize = kHeads * kRows * 64;
   constexpr int kLinks = 7;

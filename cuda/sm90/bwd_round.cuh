@@ -85,21 +85,6 @@ TANDEM_DEVICE bool await_last(const typename Set::Params& params, const Walk& wa
   return true;
 }
 
-// Lane n of four gives x[m] to lane m, whose x[n] it becomes.
-TANDEM_DEVICE void exchange(uint (&x)[4]) {
-  const bool odd = threadIdx.x & 1, high = threadIdx.x & 2;
-#pragma unroll
-  for (int n = 0; n < 4; n += 2) {
-    const uint other = __shfl_xor_sync(kAllLanes, odd ? x[n] : x[n + 1], 1);
-    (odd ? x[n] : x[n + 1]) = other;
-  }
-#pragma unroll
-  for (int n = 0; n < 2; ++n) {
-    const uint other = __shfl_xor_sync(kAllLanes, high ? x[n] : x[n + 2], 2);
-    (high ? x[n] : x[n + 2]) = other;
-  }
-}
-
 // d_q of a head: its first row, and how much there is of it.
 struct HeadRows {
   ushort* to;
@@ -130,9 +115,9 @@ struct HeadRows {
         low[i] = T::pack(x[n + i].x * scale, x[n + i].y * scale);
         high[i] = T::pack(x[n + i].z * scale, x[n + i].w * scale);
       }
-      exchange(low);
+      transpose_quad(low);
       put(row, column + 8 * n, low);
-      exchange(high);
+      transpose_quad(high);
       put(row + 8, column + 8 * n, high);
     }
   }

@@ -8,21 +8,6 @@ namespace tandem {
 namespace cuda {
 namespace sm90 {
 
-// Lane n of a quad has a word of each of four chunks of four words; then it has chunk n.
-TANDEM_DEVICE void transpose_quad(uint (&x)[4]) {
-  const bool odd = threadIdx.x & 1, high = threadIdx.x & 2;
-#pragma unroll
-  for (int i = 0; i < 4; i += 2) {
-    const uint other = __shfl_xor_sync(kAllLanes, odd ? x[i] : x[i + 1], 1);
-    (odd ? x[i] : x[i + 1]) = other;
-  }
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const uint other = __shfl_xor_sync(kAllLanes, high ? x[i] : x[i + 2], 2);
-    (high ? x[i] : x[i + 2]) = other;
-  }
-}
-
 // Accumulators times factor to the rows of a head below rows. ENDS: those from length on are zeros.
 template <typename T, int DV, bool ENDS = false>
 TANDEM_DEVICE void store_rows(const float (&o)[DV / 2], const float (&factor)[2], ushort* base,

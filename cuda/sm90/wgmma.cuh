@@ -61,6 +61,22 @@ TANDEM_DEVICE void settle(float (&x)[N]) {
   for (int i = 0; i < N; ++i) asm volatile("" : "+f"(x[i]));
 }
 
+// Lane n of a quad gives x[m] to lane m, whose x[n] it becomes: of the words of four chunks that accumulators are, rounded, each lane
+// then has a whole chunk.
+TANDEM_DEVICE void transpose_quad(uint (&x)[4]) {
+  const bool odd = threadIdx.x & 1, high = threadIdx.x & 2;
+#pragma unroll
+  for (int i = 0; i < 4; i += 2) {
+    const uint other = __shfl_xor_sync(kAllLanes, odd ? x[i] : x[i + 1], 1);
+    (odd ? x[i] : x[i + 1]) = other;
+  }
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const uint other = __shfl_xor_sync(kAllLanes, high ? x[i] : x[i + 2], 2);
+    (high ? x[i] : x[i + 2]) = other;
+  }
+}
+
 struct Half {
   static constexpr bool MENDS = false;  // see consume_bias()
   static TANDEM_DEVICE uint pack(float low, float high) {
