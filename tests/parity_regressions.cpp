@@ -80,6 +80,23 @@ TEST_CASE("regression: with a bias, a tile with keys before many without" *
     }
 }
 
+// cuda.sm90: clusters of two that take the batch in passes do bwd_dot's work for most heads (cuda/sm90/bwd_later.cuh). Few queries, as
+// the reference takes its time, of many tiles of keys, as only then are there such clusters.
+TEST_CASE("regression: a bias of the whole batch and its gradient, of many heads" *
+          doctest::skip(!at_least(Tier::ci))) {
+  Expect expect = sparse();
+  expect.gpu_only = true;
+  for (bool grouped : {false, true}) {
+    tandem_problem p =
+        grouped ? problem(TANDEM_BACKWARD, TANDEM_F16, {4, 64, 32, 50, 1024, 64, 64}, kNone,
+                          Layout::bshd)
+                : problem(TANDEM_BACKWARD, TANDEM_BF16, {4, 48, 48, 99, 640, 64, 64}, kNone);
+    set_bias(p, tandem_dtype(p.q.dtype), 1, p.heads_q, p.seq_q);
+    p.gradients = TANDEM_GRAD_QKV | TANDEM_GRAD_BIAS;
+    check(p, seed_of("many heads", grouped), expect);
+  }
+}
+
 // What passes through shared memory does so here, by few and small pipelines: the validation layer's check for races
 // takes its time for each.
 namespace {
