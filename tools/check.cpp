@@ -40,6 +40,7 @@ struct Options {
   std::string shard;   // "K/N"
   int repeats = 0;  // runs of each problem that must give the same bits; 0: by the problem's seed
   int per_kernels = 0;  // problems with the same kernels; 0: by the number of cases
+  int lead = -1;        // CaseOptions::lead; -1: by the problem's seed
 };
 
 // A device restricted to one of its paths.
@@ -63,6 +64,9 @@ class Check {
   void run_case(const tandem_problem& problem, uint64_t seed);
   void run_pairs(Case& with_tile, std::vector<std::unique_ptr<Outputs>>* outputs,
                  const std::vector<CaseResult>& results);
+  std::string repro_of(const tandem_problem& problem, uint64_t seed) const {
+    return support::repro(problem, seed) + (lead_ < 0 ? "" : fmt::format(" --lead {}", lead_));
+  }
   void count(const Subject& subject, const CaseResult& result, const std::string& repro);
   void failure(const std::string& who, const CaseResult& result, const std::string& repro);
   void report() const;
@@ -73,7 +77,7 @@ class Check {
   std::map<std::string, Tally> pairs_;
   std::map<std::pair<std::string, std::string>, int> refused_;  // subject, reason
   std::map<std::string, int> features_;
-  int failures_ = 0, ran_ = 0, repeats_ = 0;
+  int failures_ = 0, ran_ = 0, repeats_ = 0, lead_ = -1;
 };
 
 void Check::open(const std::vector<std::string>& devices, const std::string& disable) {
@@ -171,8 +175,9 @@ void Check::count(const Subject& subject, const CaseResult& result, const std::s
 void Check::run_case(const tandem_problem& problem, uint64_t seed) {
   support::CaseOptions options = support::random_options(seed);
   if (repeats_ > 0) options.repeats = repeats_;
+  if (lead_ >= 0) options.lead = lead_;
   Case planned(problem, seed, options);
-  const std::string repro = support::repro(problem, seed);
+  const std::string repro = repro_of(problem, seed);
   std::vector<std::unique_ptr<Outputs>> outputs(subjects_.size());
   std::vector<CaseResult> results(subjects_.size());
   uint32_t rows = 0, cols = 0;  // the tile of the first GPU; pairs are compared with this one
@@ -199,14 +204,14 @@ void Check::run_case(const tandem_problem& problem, uint64_t seed) {
     CaseResult& r = results[n];
     if (!r.ok || rows == 0 || (r.tile_rows == rows && r.tile_cols == cols)) continue;
     r = with_tile.run(*subjects_[n].session, outputs[n].get());
-    if (!r.ok && !r.refused) failure(subjects_[n].label, r, support::repro(forced, seed));
+    if (!r.ok && !r.refused) failure(subjects_[n].label, r, repro_of(forced, seed));
   }
   run_pairs(planned, &outputs, results);
 }
 
 void Check::run_pairs(Case& planned, std::vector<std::unique_ptr<Outputs>>* outputs,
                       const std::vector<CaseResult>& results) {
-  const std::string repro = support::repro(planned.problem(), planned.seed());
+  const std::string repro = repro_of(planned.problem(), planned.seed());
   for (size_t a = 0; a < subjects_.size(); ++a)
     for (size_t b = a + 1; b < subjects_.size(); ++b) {
       if (!results[a].ok || !results[b].ok) continue;
@@ -248,6 +253,7 @@ int Check::run(const Options& options) {
   fmt::print("Tandem {} ({}), seed {}{}\n", version_text(), build_commit(), options.seed,
              options.shard.empty() ? "" : ", part " + options.shard);
   repeats_ = options.repeats;
+  lead_ = options.lead;
   open(chosen_devices(options.devices), options.disable);
   if (options.devices.empty())
     for (const support::DeviceName& d : support::list_devices())
@@ -308,6 +314,12 @@ void add_check(CLI::App& app, int* exit_code) {
   command->add_option("--repeats", options->repeats,
                       "Runs of each problem on each device; their bits must be the same where the "
                       "plan promises it");
+  command
+      ->add_option(
+          "--lead", options->lead,
+          "Elements between a buffer's start and its tensor, up to 8: where addresses are no "
+          "multiples of 16 bytes other kernels run; default: by the seed, 0 for --repro alone")
+      ->check(CLI::Range(0, 8));
   command->add_option("--per-kernels", options->per_kernels,
                       "Problems that share kernels, up to 32; default: 4, from 1,000 cases on 32");
   command->add_option("--shard", options->shard,
@@ -317,7 +329,12 @@ void add_check(CLI::App& app, int* exit_code) {
   command->add_option("--seconds", options->seconds, "Begin no new problem after this time");
   command->add_option("--work", options->work, "About the most B Hq Sq Sk (D + Dv) of a problem")
       ->capture_default_str();
-  command->callback([options, exit_code] { *exit_code = Check().run(*options); });
+  command->callback([=] {
+    // Who names a problem alone means the kernels of its plan.
+    if (!options->repro.empty() && command->count("--seed") == 0 && options->lead < 0)
+      options->lead = 0;
+    *exit_code = Check().run(*options);
+  });
 }
 
 }  // namespace tandem::tool
