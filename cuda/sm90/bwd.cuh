@@ -418,7 +418,7 @@ template <typename T, int N>
 TANDEM_DEVICE void store_rows(uint memory, int stride, const float (&x)[N / 2], float scale,
                               uint64_t address, const Strides& strides, const Walk& walk, int key,
                               int keys, int column, int width) {
-  constexpr int kPieces = N / 8;
+  constexpr int kPieces = N / 8, kFly = N > 64 ? 4 : 1;  // with heads of 64 registers spill
   const int lane = fresh_thread() % 32, row0 = fresh_thread() % 128 / 32 * 16;
   __syncwarp();
 #pragma unroll
@@ -436,20 +436,29 @@ TANDEM_DEVICE void store_rows(uint memory, int stride, const float (&x)[N / 2], 
                column * strides.d;
   const bool chunks =
       strides.d == 1 && strides.s % 8 == 0 && (reinterpret_cast<uint64_t>(to) & 15) == 0;
+  const auto words = [&](int row, int piece) {
+    return shared_words(memory + piece / 8 * stride + panel_at(row, piece % 8));
+  };
+  if (__all_sync(kAllLanes, chunks && width % 8 == 0)) {  // without branches
+#pragma unroll kFly
+    for (int n = lane; n < 16 * kPieces; n += 32) {
+      const int row = row0 + n / kPieces, piece = n % kPieces;
+      const uint4 x = words(row, piece);
+      if (key + row < keys && column + 8 * piece < width)
+        *reinterpret_cast<uint4*>(to + row * strides.s + 8 * piece) = x;
+    }
+    return;
+  }
 #pragma unroll 1
   for (int n = lane; n < 16 * kPieces; n += 32) {
     const int row = row0 + n / kPieces, piece = n % kPieces, left = width - column - 8 * piece;
     if (key + row >= keys || left <= 0) continue;
-    const uint4 words = shared_words(memory + piece / 8 * stride + panel_at(row, piece % 8));
+    const uint4 x = words(row, piece);
+    const uint w[4] = {x.x, x.y, x.z, x.w};
     ushort* at = to + row * strides.s + 8 * piece * strides.d;
-    if (chunks && left >= 8) {
-      *reinterpret_cast<uint4*>(at) = words;
-    } else {
-      const uint w[4] = {words.x, words.y, words.z, words.w};
 #pragma unroll
-      for (int e = 0; e < 8; ++e)
-        if (e < left) at[e * strides.d] = ushort(w[e / 2] >> (e % 2 * 16));
-    }
+    for (int e = 0; e < 8; ++e)
+      if (e < left) at[e * strides.d] = ushort(w[e / 2] >> (e % 2 * 16));
   }
 }
 
