@@ -97,7 +97,6 @@ String explain(const Problem& problem, const Caps& caps) {
       s += l.stem == Stem::fwd ? ", begins while the kernel before it ends"
                                : ", beside the last workgroups of the launch before";
     if (l.unit_bias) s += ", the bias by products";
-    if (l.o_boxes) s += ", o by the copy engine where it lies at a multiple of 16 bytes";
     if (l.pairs) s += ", and clusters of two beside them";
     if (l.ahead && problem.bias)
       s += text(", with bwd_dot's work for heads of keys from %u on", l.ahead);

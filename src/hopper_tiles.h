@@ -58,14 +58,12 @@ inline bool has_unit_scale(float scale) {
 constexpr int fwd_bias_unit_bytes(const FwdTile& t) { return fwd_bias_unit(t) ? 64 * 128 : 0; }
 // What is told of four tiles, behind the barriers.
 constexpr int kBiasNotices = 4, kBiasNoticeBytes = 32;
-// Behind those of the bias, two a warpgroup: o of a tile is where q was, from where it is copied to its rows.
 constexpr int fwd_bias_barriers(const FwdTile& t, int bias_stages) {
-  return 8 * (4 + 4 * t.stages + 2 * t.groups * (bias_stages + 1));
+  return 8 * (4 + 4 * t.stages + 2 * t.groups * bias_stages);
 }
 constexpr int fwd_bias_shared_bytes(const FwdTile& t, int q_stages, int bias_stages) {
   return fwd_shared_bytes(t, q_stages) + fwd_bias_unit_bytes(t) +
-         bias_stages * (fwd_bias_bytes(t) + 2 * 8 * t.groups) + 2 * 8 * t.groups +
-         kBiasNotices * kBiasNoticeBytes;
+         bias_stages * (fwd_bias_bytes(t) + 2 * 8 * t.groups) + kBiasNotices * kBiasNoticeBytes;
 }
 // A second place for q, and what is left for the bias.
 constexpr int fwd_bias_q_stages(const FwdTile& t) {

@@ -427,8 +427,6 @@ String make_launches(const Problem& p, const Caps& caps, const PathRow& row, int
       }
       launch.unit_bias = stem == Stem::fwd && launch.hopper >= 0 && set == HopperSet::bias &&
                          fwd_bias_unit(kFwdTiles[launch.hopper]) && has_unit_scale(p.scale);
-      launch.o_boxes =
-          stem == Stem::fwd && launch.hopper >= 0 && set == HopperSet::bias && sm90_copies_o(p);
       if (stem == Stem::fwd && launch.hopper >= 0 && p.bias && !p.banded()) {
         const int64_t steps = ceil_div(p.seq_kv, launch.tile.bc);
         const int64_t shorts = fwd_shorts(kFwdTiles[launch.hopper], p.batch * p.heads_q, p.seq_q,

@@ -8,7 +8,7 @@
 namespace tandem {
 namespace {
 
-// Why the copy engine cannot read a tensor, or write o; "" if it can. It wants features side by side and steps of whole 16 bytes.
+// Why the copy engine cannot read a tensor; "" if it can. It wants features side by side and steps of whole 16 bytes.
 String map_refusal(const char* name, const Strides& s, int64_t batch, int64_t heads, int64_t rows,
                    int64_t features) {
   const struct {
@@ -324,10 +324,6 @@ String sm90_refusal(const Problem& p, const Caps& caps) {
         p.backward ? map_refusal("d_o", p.d_o, batch_q, p.heads_q, rows_q, p.head_dim_v) : ""})
     if (!why.empty()) return why;
   return "";
-}
-
-bool sm90_copies_o(const Problem& p) {
-  return map_refusal("o", p.o, p.batch, p.heads_q, p.seq_q, p.head_dim_v).empty();
 }
 
 bool choose_sm90_tiles(const Problem& p, const Caps& caps, const PathRow& row, const Refuse& refuse,

@@ -43,8 +43,6 @@ bool choose_matrix_tiles(const Problem& p, const Caps& caps, const PathRow& row,
 
 // plan_sm90.cpp: what of a problem keeps the path cuda.sm90 from it ("" if nothing), and its tiles.
 String sm90_refusal(const Problem& p, const Caps& caps);
-// Whether the copy engine can write o, beside what sm90_refusal() asks of inputs.
-bool sm90_copies_o(const Problem& p);
 bool choose_sm90_tiles(const Problem& p, const Caps& caps, const PathRow& row, const Refuse& refuse,
                        Form* form);
 

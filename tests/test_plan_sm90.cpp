@@ -550,21 +550,6 @@ TEST_CASE("sm90: what is said of d_q's rounding") {
   CHECK(!says("bwd bf16 hq32 sq1024 d128", together));
 }
 
-TEST_CASE("sm90: when the copy engine writes o") {
-  const auto copied = [](const std::string& line) {
-    const Plan plan = plan_of("fwd bf16 b2 hq2 sq512 " + line);
-    const bool says =
-        explain(plan.problem, caps_of("h100_cuda")).find("o by the copy") != std::string::npos;
-    CHECK(plan.find(Stem::fwd)->o_boxes == says);
-    return says;
-  };
-  CHECK(copied("d128 bias:bf16:1x2x512"));
-  CHECK(copied("d64 bias:bf16:1x2x512 o=65536,64,128,1"));
-  CHECK(!copied("d64 bias:bf16:1x2x512 o=67584,64,132,1"));
-  CHECK(!copied("d64 bias:bf16:1x2x512 o=131072,128,256,2"));
-  CHECK(!copied("d128"));
-}
-
 TEST_CASE("sm90: when a bias comes by products") {
   const auto by_products = [](const std::string& line) {
     const Plan plan = plan_of("fwd bf16 b1 hq2 sq512 bias:bf16:1x2x512 " + line);

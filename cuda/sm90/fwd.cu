@@ -239,16 +239,11 @@ __global__ void __launch_bounds__(FwdShape<ROW>::tile.threads(), 1)
       else
         store_unseen<S>(params);
     } else {
-      if constexpr (S::BIAS) {
-        const int warp = __shfl_sync(kAllLanes, int(threadIdx.x) / 32, 0);
-        if (warp == 0) {
-          if (threadIdx.x == 0) produce_bias<S>(params, shared);
-        } else if (warp == 1) {
-          if (threadIdx.x == 32) copy_o<S>(params, shared);
-        }
-      } else if (threadIdx.x == 0) {
+      if (threadIdx.x == 0) {
         if constexpr (S::APART)
           produce_apart<S>(params, shared);
+        else if constexpr (S::BIAS)
+          produce_bias<S>(params, shared);
         else
           produce<S>(params, shared);
       }

@@ -90,9 +90,6 @@ struct Shared {
     return barrier(4 + 4 * S::STAGES + 2 * (group * S::BIAS_STAGES + stage));
   }
   TANDEM_DEVICE uint bias_empty(int group, int stage) const { return bias_full(group, stage) + 8; }
-  TANDEM_DEVICE uint o_full(int group, int stage) const {
-    return barrier(4 + 4 * S::STAGES + 2 * S::GROUPS * S::BIAS_STAGES + 2 * group + stage);
-  }
   TANDEM_DEVICE uint unit() const { return at + S::UNIT_AT; }
   TANDEM_DEVICE uint bias_notice(uint tile) const {
     return at + S::NOTICES_AT + tile % kBiasNotices * kBiasNoticeBytes;
@@ -102,10 +99,9 @@ struct Shared {
       barrier_init(bias_full(0, n), 1);
       barrier_init(bias_empty(0, n), 4);  // the warps that read it
     }
-    for (int n = 0; S::BIAS && n < 2 * S::GROUPS; ++n) barrier_init(o_full(0, n), 4);
     for (int n = 0; n < S::Q_STAGES; ++n) {
       barrier_init(q_full(n), 1);
-      barrier_init(q_empty(n), S::GROUPS + (S::BIAS ? 1 : 0));  // and who copies o from there
+      barrier_init(q_empty(n), S::GROUPS);
     }
     for (int n = 0; n < S::STAGES; ++n) {
       barrier_init(k_full(n), 1);

@@ -193,64 +193,6 @@ TANDEM_DEVICE void produce_bias(const Params& params, const Shared<S>& shared) {
   skip();
 }
 
-// ---- o ------------------------------------------------------------------------------------------------
-// A warpgroup's rows of o go where its rows of q were, and from there to o by the copy engine, while the warpgroup has the next tile: of
-// 0.27 ms at D 128 S 2048 the stores of each thread took 0.011 (H100 80GB HBM3, 580.159.04).
-
-// Whether o of a tile goes so: all of its keys are seen here, and there are some.
-TANDEM_DEVICE bool copies_o(const FwdBiasParams& params, int begin, int end) {
-  const FwdTailParams& tail = params.tail;
-  return params.o_boxes && begin < end &&
-         (tail.units == 0 || (begin == 0 && end == tail.shares.steps));
-}
-// A warp's 16 rows. from: the warpgroup's first, plus bias_part().
-template <typename T, typename S>
-TANDEM_DEVICE void put_o(uint from, const float (&o)[S::DV / 2], const float (&factor)[2]) {
-#pragma unroll
-  for (int n = 0; n < S::DV / 16; ++n) {
-    uint x[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-      x[i] = T::pack(o[8 * n + 2 * i] * factor[i % 2], o[8 * n + 2 * i + 1] * factor[i % 2]);
-    store_matrices((from ^ uint(n % 4 * 32)) + uint(n / 4 * S::Q_PANEL), x);
-  }
-  fence_async();
-  __syncwarp();
-}
-// A thread that does nothing else. It hears of tiles as the warpgroups do, and lets go of q's place as one more of them.
-template <typename S, typename Params>
-TANDEM_DEVICE void copy_o(const Params& params, const Shared<S>& shared) {
-  static_assert(S::DV_PANELS <= S::D_PANELS, "o has room where q was");
-  Step<S::Q_STAGES> q_step;
-  uint parities = 0;  // a bit for each place
-  for (;; q_step.next()) {
-    const int stage = q_step.stage();
-    barrier_wait(shared.q_full(stage), q_step.parity());
-    const uint notice = shared.bias_notice(q_step.n);
-    const int4 span = get_words(notice), at = get_words(notice + 16);  // groups, row, batch, head
-    if (at.x == 0) break;
-    if (copies_o(params, span.x, span.y)) {
-#pragma unroll 1
-      for (int group = 0; group < at.x; ++group) {
-        // Also of one without rows: it writes all the same, and q must not come before.
-        barrier_wait(shared.o_full(group, stage), parities >> stage & 1);
-        const int row0 = at.y + 64 * group;
-        if (row0 >= params.block.seq_q) continue;
-#pragma unroll
-        for (int p = 0; p < S::DV_PANELS; ++p)
-          if (p * kPanel < params.block.head_dim_v)
-            store_box(&params.o, shared.q(stage) + uint(p * S::Q_PANEL + group * 64 * kPanelBytes),
-                      p * kPanel, row0, at.w, at.z);
-        bulk_commit();
-      }
-      parities ^= 1u << stage;
-      bulk_wait_read<0>();
-    }
-    barrier_arrive(shared.q_empty(stage));
-  }
-  bulk_wait<0>();
-}
-
 // ---- the computing warpgroups -----------------------------------------------------------------------
 
 // A word that all lanes have, in a way that shows the compiler so: it keeps it in a uniform register.
@@ -258,7 +200,6 @@ TANDEM_DEVICE int same(int x) { return int(__reduce_or_sync(kAllLanes, uint(x)))
 
 struct BiasPlace {
   int row0, batch, head;
-  int copied = 0;
   TANDEM_DEVICE int64_t index(const FwdBlock& u) const { return int64_t(batch) * u.heads_q + head; }
 };
 // Of tile n, as its notice says.
@@ -552,8 +493,7 @@ TANDEM_DEVICE void consume_bias(const Params& params, const Shared<S>& shared) {
     // The first keys of the next tile with the last ones of this. Where this one is, as its notice may be another's before it is
     // stored: after tiles without keys, which are passed over until there is one with keys.
     const uint done = q_step.n;
-    BiasPlace of = same_place(bias_place(shared, done));
-    of.copied = same(copies_o(params, at.begin, at.end));
+    const BiasPlace of = same_place(bias_place(shared, done));
     release_q();
     const bool more = next(&to);
     Softmax<N> fresh;
@@ -590,27 +530,13 @@ TANDEM_DEVICE void consume_bias(const Params& params, const Shared<S>& shared) {
     float l[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) l[r] = quad_sum(softmax.l[r]);
-    const auto invert = [&](float(&inverse)[2]) {
+    if (__any_sync(kAllLanes, join_parts(Rounds<S>(params), int(done), o, softmax.m, l))) {
+      float inverse[2];
 #pragma unroll
       for (int r = 0; r < 2; ++r) inverse[r] = l[r] == 0.f ? 0.f : reciprocal(l[r]);
-    };
-    const bool copied = __any_sync(kAllLanes, of.copied);
-    bool stored = copied;
-    if (copied) {
-      float inverse[2];
-      invert(inverse);
-      const int stage = Step<S::Q_STAGES>{done}.stage();
-      put_o<T, S>(shared.q(stage) + uint(group * 64 * kPanelBytes) + bias_part(), o, inverse);
-      if (threadIdx.x % 32 == 0) barrier_arrive(shared.o_full(group, stage));
-    } else if (__any_sync(kAllLanes, join_parts(Rounds<S>(params), int(done), o, softmax.m, l))) {
-      float inverse[2];
-      invert(inverse);
       store_all_rows<T, S::DV>(
           o, inverse, reinterpret_cast<ushort*>(params.push.o) + of.batch * u.o.b + of.head * u.o.h,
           u, of.row0, u.seq_q);
-      stored = true;
-    }
-    if (__any_sync(kAllLanes, stored)) {
       float lse[2];
 #pragma unroll
       for (int r = 0; r < 2; ++r)

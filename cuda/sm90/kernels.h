@@ -38,9 +38,6 @@ struct FwdTailParams : FwdTail {
 };
 struct FwdBiasParams : FwdFullParams {
   FwdTailParams tail;
-  // Of o, boxes of a warpgroup's rows; o_boxes: 0 if there is none, as its strides or its address are no multiples of 16 bytes.
-  CUtensorMap o;
-  int o_boxes;
 };
 
 // By launch.tile.name (src/hopper_tiles.inc), the tensors' type, and nothing else. block.tiles: of FwdTile::rows() queries.

@@ -66,7 +66,7 @@ bool encode(ReplaceAddress function, const TensorMap& map, uint64_t address, CUt
 // The maps of what a launch reads, as its recorder keeps them.
 struct Inputs {
   ReplaceAddress function = nullptr;
-  TensorMap q{}, k{}, v{}, d_o{}, bias{}, o{};
+  TensorMap q{}, k{}, v{}, d_o{}, bias{};
 
   // Into the parameters of a kernel, with an execute's addresses: those that all have, and those of backward.
   template <typename P>
@@ -297,14 +297,9 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
         fixed.tail.shares =
             fwd_shares(fixed.tail, int((p.seq_kv + bc - 1) / bc), int(launch.groups_x));
         fixed.tail.batches = int(p.batch);
-        if (launch.o_boxes)
-          TANDEM_TRY(make_map(make, "o", row_map_shape(p, p.o, false, p.head_dim_v, kFwdBiasRows),
-                              &inputs.o));
         *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
           cuda::sm90::FwdBiasParams params = fixed;
-          params.o_boxes = launch.o_boxes && a.o % 16 == 0;
-          if (!inputs.encode_to(a, &params) || !inputs.encode_bias(a, &params.bias) ||
-              (params.o_boxes && !encode(inputs.function, inputs.o, a.o, &params.o)))
+          if (!inputs.encode_to(a, &params) || !inputs.encode_bias(a, &params.bias))
             return cudaErrorInvalidValue;
           params.push = fwd_push(plan, launch, a);
           params.tail.parts = a.tail, params.tail.words = a.tail_counts;
