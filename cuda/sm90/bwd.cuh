@@ -5,6 +5,7 @@
 #include "../mask.cuh"
 #include "bwd.h"
 #include "wgmma.cuh"
+#include "words.cuh"
 
 namespace tandem {
 namespace cuda {
@@ -145,29 +146,6 @@ struct Turn {
     if (++stage == STAGES) stage = 0, parity ^= 1;
   }
 };
-
-TANDEM_DEVICE float2 shared_float2(uint at) {
-  float2 x;
-  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(at) : "memory");
-  return x;
-}
-TANDEM_DEVICE void put_shared(uint at, float x) {
-  asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(x) : "memory");
-}
-TANDEM_DEVICE void put_shared(uint at, float x, float y, float z, float w) {
-  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(at), "f"(x), "f"(y), "f"(z), "f"(w)
-               : "memory");
-}
-TANDEM_DEVICE uint4 shared_words(uint at) {
-  uint4 x;
-  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
-               : "r"(at)
-               : "memory");
-  return x;
-}
-
-extern __shared__ __align__(1024) unsigned char bwd_memory[];
 
 // Of row ROW of kBwdShapes, addresses from base on. Set's own part lies before the numbers of the rows, its barriers at the
 // end.
@@ -343,14 +321,8 @@ TANDEM_DEVICE void load_tiles(const typename Set::Params& params, const Walk& wa
   }
 }
 
-TANDEM_DEVICE uint turns_taken(const uint* at) {
-  uint x;
-  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(at) : "memory");
-  return x;
-}
-TANDEM_DEVICE void take_turn(uint* at) {
-  asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(at) : "memory");
-}
+TANDEM_DEVICE uint turns_taken(const uint* at) { return acquire_word(at); }
+TANDEM_DEVICE void take_turn(uint* at) { release_add(at, 1); }
 
 TANDEM_DEVICE void wait_turn(const uint* at, uint before) {
   while (turns_taken(at) != before) {

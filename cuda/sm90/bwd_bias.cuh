@@ -17,21 +17,7 @@ template <>
 constexpr bool kDense<Bias> = true;
 
 TANDEM_DEVICE uint shared_uint(uint at) {
-  uint x;
-  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(x) : "r"(at) : "memory");
-  // One of the registers that the warp shares.
-  return __reduce_or_sync(~0u, x);
-}
-TANDEM_DEVICE void put_uint(uint at, uint x) {
-  asm volatile("st.shared.u32 [%0], %1;" ::"r"(at), "r"(x) : "memory");
-}
-// Of a workgroup of the cluster, as cluster_address() says.
-TANDEM_DEVICE void cluster_put(uint at, uint x) {
-  asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(at), "r"(x) : "memory");
-}
-// Before it is made anew.
-TANDEM_DEVICE void barrier_invalidate(uint barrier) {
-  asm volatile("mbarrier.inval.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+  return __reduce_or_sync(~0u, shared_word(at));  // one of the registers that the warp shares
 }
 
 struct Bias {
@@ -108,8 +94,8 @@ struct Bias {
     TANDEM_DEVICE uint pass() const { return shared_uint(at + 4); }
     TANDEM_DEVICE uint next() const { return shared_uint(at + 8); }
     TANDEM_DEVICE void set(uint item, uint pass) const {
-      put_uint(at, item);
-      put_uint(at + 4, pass);
+      put_shared(at, item);
+      put_shared(at + 4, pass);
     }
   };
 
@@ -504,9 +490,7 @@ TANDEM_DEVICE void in_rounds(const BwdDkvDqBiasParams& params, Run&& run) {
 #pragma unroll 1
   for (;;) {
     // Anew, lest addresses be kept from round to round, for which there are no registers.
-    uint base;
-    asm volatile("mov.u32 %0, %1;" : "=r"(base) : "r"(shared_address(bwd_memory)));
-    const Memory<ROW, Bias> memory{base};
+    const Memory<ROW, Bias> memory{moved_word(shared_address(panel_memory()))};
     const Bias::Now<ROW> now(memory);
     const uint item = now.item();
     if (item == Bias::kNothing) return;
@@ -549,7 +533,7 @@ constexpr bool kLater = !ROUNDS && has_later(kBwdShapes[ROW]);
 template <typename T, int ROW, bool PASSES, bool ROUNDS>
 __global__ void __launch_bounds__(kBwdThreads, 1)
     bwd_dkv_dq_bias(const __grid_constant__ BwdDkvDqBiasParams params) {
-  const Memory<ROW, Bias> memory{shared_address(bwd_memory)};
+  const Memory<ROW, Bias> memory{shared_address(panel_memory())};
   const Bias::Now<ROW> now(memory);
   // The kernel beside this one, or the one after both, may begin.
   launch_dependents();

@@ -85,18 +85,18 @@ TANDEM_DEVICE void consume(const Params& params, const Shared<S>& shared) {
     if constexpr (S::LENGTHS) {  // registers are short: from shared memory, each time
       const uint notice = notice_at<S>(shared, q_step.n);
       if constexpr (S::FULL) {
-        change_scores<N>(
-            s, params, get_words(notice + 32).w,
-            get_words(notice).x + fresh_row() + get_words(notice + 16).w - (t * N + fresh_col()));
+        change_scores<N>(s, params, shared_ints(notice + 32).w,
+                         shared_ints(notice).x + fresh_row() + shared_ints(notice + 16).w -
+                             (t * N + fresh_col()));
       } else if (!plain_scale(u)) {
         const float first = fresh(u.scale) * kLog2e;
 #pragma unroll
         for (int i = 0; i < N / 2; ++i) s[i] *= first;
       }
-      const int4 of = get_words(notice + 16);  // the tiles without a mask, keys, off
+      const int4 of = shared_ints(notice + 16);  // the tiles without a mask, keys, off
       if (t < of.x || t >= of.y)
         mask_tile<N>(s, TandemBand{u.band_left, u.band_right, of.w},
-                     get_words(notice).x + fresh_row(), t * N + fresh_col(), of.z, -INFINITY);
+                     shared_ints(notice).x + fresh_row(), t * N + fresh_col(), of.z, -INFINITY);
       return;
     }
     if (!plain_scale(u)) {
@@ -119,7 +119,7 @@ TANDEM_DEVICE void consume(const Params& params, const Shared<S>& shared) {
     if constexpr (S::LENGTHS) {
       const uint notice = notice_at<S>(shared, q_step.n - 1);
       get_place(notice, &at);
-      const int4 of = get_words(notice + 32);  // length, rows, first row, head
+      const int4 of = shared_ints(notice + 32);  // length, rows, first row, head
       const int row = at.row0 + fresh_row();
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
@@ -129,7 +129,7 @@ TANDEM_DEVICE void consume(const Params& params, const Shared<S>& shared) {
       store_lse(u, params.push, at, lse);
       store_rows<T, S::DV, true>(o, inverse,
                                  reinterpret_cast<ushort*>(params.push.o) +
-                                     get_words(notice + 48).x * u.o.b + of.w * u.o.h +
+                                     shared_ints(notice + 48).x * u.o.b + of.w * u.o.h +
                                      int64_t(of.z) * u.o.s,
                                  u, at.row0, of.y, of.x);
       return;
