@@ -390,7 +390,8 @@ template <typename T, int N>
 TANDEM_DEVICE void store_rows(uint memory, int stride, const float (&x)[N / 2], float scale,
                               uint64_t address, const Strides& strides, const Walk& walk, int key,
                               int keys, int column, int width) {
-  constexpr int kPieces = N / 8, kFly = N > 64 ? 4 : 1;  // with heads of 64 registers spill
+  constexpr int kPieces = N / 8;
+  [[maybe_unused]] constexpr int kFly = N > 64 ? 4 : 1;  // with heads of 64 registers spill
   const int lane = fresh_thread() % 32, row0 = fresh_thread() % 128 / 32 * 16;
   __syncwarp();
 #pragma unroll
@@ -415,9 +416,9 @@ TANDEM_DEVICE void store_rows(uint memory, int stride, const float (&x)[N / 2], 
 #pragma unroll kFly
     for (int n = lane; n < 16 * kPieces; n += 32) {
       const int row = row0 + n / kPieces, piece = n % kPieces;
-      const uint4 x = words(row, piece);
+      const uint4 chunk = words(row, piece);
       if (key + row < keys && column + 8 * piece < width)
-        *reinterpret_cast<uint4*>(to + row * strides.s + 8 * piece) = x;
+        *reinterpret_cast<uint4*>(to + row * strides.s + 8 * piece) = chunk;
     }
     return;
   }
@@ -425,8 +426,8 @@ TANDEM_DEVICE void store_rows(uint memory, int stride, const float (&x)[N / 2], 
   for (int n = lane; n < 16 * kPieces; n += 32) {
     const int row = row0 + n / kPieces, piece = n % kPieces, left = width - column - 8 * piece;
     if (key + row >= keys || left <= 0) continue;
-    const uint4 x = words(row, piece);
-    const uint w[4] = {x.x, x.y, x.z, x.w};
+    const uint4 chunk = words(row, piece);
+    const uint w[4] = {chunk.x, chunk.y, chunk.z, chunk.w};
     ushort* at = to + row * strides.s + 8 * piece * strides.d;
 #pragma unroll
     for (int e = 0; e < 8; ++e)

@@ -554,38 +554,38 @@ __global__ void __launch_bounds__(kBwdThreads, 1)
   }
   if (threadIdx.x < 128) {
     give_registers<Bias::Registers::kHelping>();
-    in_rounds<ROW, PASSES>(params, [&](const Memory<ROW, Bias>& memory, const Walk& walk) {
+    in_rounds<ROW, PASSES>(params, [&](const Memory<ROW, Bias>& here, const Walk& walk) {
       const int warp = __shfl_sync(~0u, fresh_thread() / 32, 0);
       if (warp == 0) {
         if constexpr (!kLater<ROW, ROUNDS>)
-          load_tiles(params, walk, memory);
+          load_tiles(params, walk, here);
         else
-          load_tiles(params, walk, Memory<ROW, BiasLater>{memory.base});
-        const bool last = !PASSES || Bias::Now<ROW>(memory).pass() + 1 == uint(params.bias.passes);
+          load_tiles(params, walk, Memory<ROW, BiasLater>{here.base});
+        const bool last = !PASSES || Bias::Now<ROW>(here).pass() + 1 == uint(params.bias.passes);
         if (fresh_thread() == 0 && last && params.bias.counter && cluster_rank() == 0) {
           const uint item = fetch<PASSES>(params);
           for (uint rank = 0; rank < cluster_size(); ++rank)
-            cluster_put(cluster_address(Bias::Now<ROW>(memory).at + 8, rank), item);
+            cluster_put(cluster_address(Bias::Now<ROW>(here).at + 8, rank), item);
         }
         __syncwarp();
       } else if (warp >= 2) {
-        Bias::template help<T, ROW, PASSES>(params, walk, memory);
+        Bias::template help<T, ROW, PASSES>(params, walk, here);
       } else {
-        add_sums(params, walk, memory, 0, 0);
+        add_sums(params, walk, here, 0, 0);
         if constexpr (ROUNDS)
-          tell_last(params, walk, memory);
+          tell_last(params, walk, here);
         else if (fresh_thread() % 32 == 0)
           tell_cast(params, walk);
       }
     });
   } else {
     take_registers<Bias::Registers::kMultiplying>();
-    in_rounds<ROW, PASSES>(params, [&](const Memory<ROW, Bias>& memory, const Walk& walk) {
-      multiply<T, ROW, Bias, true, true>(params, walk, memory);
+    in_rounds<ROW, PASSES>(params, [&](const Memory<ROW, Bias>& here, const Walk& walk) {
+      multiply<T, ROW, Bias, true, true>(params, walk, here);
       // When the last tile's sums are taken, the place is empty once more than it is asked for: the barrier is as it was.
       named_sync(kDqEmpty + fresh_thread() / 128 - 1, 160);
       if constexpr (ROUNDS)
-        if (hear_last(memory)) round_sums<T, ROW, Bias>(params, walk, 0);
+        if (hear_last(here)) round_sums<T, ROW, Bias>(params, walk, 0);
     });
   }
   // Pairs end no sooner than the kernel beside them, lest the one after both be sure of these alone. One workgroup sees to it: the

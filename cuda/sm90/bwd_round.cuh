@@ -227,14 +227,14 @@ TANDEM_DEVICE void sum_heads(const typename Set::Params& params, const Walk& wal
 #pragma unroll 1
   for (int n = 0; n < u.group; ++n) {
     const int head = walk.head_kv * u.group + n;
-    // Of part n of all entries' parts of this head, `each` an entry.
-    const auto index = [&](int n, int each) {
-      return (int64_t(n / each) * u.heads_q + head) * each + n % each;
+    // Of a part of all entries' parts of this head, `each` an entry.
+    const auto index = [&](int part, int each) {
+      return (int64_t(part / each) * u.heads_q + head) * each + part % each;
     };
     if (params.heads.d_sink) {
       const float sink = __ldg(reinterpret_cast<const float*>(params.heads.sink) + head);
-      const float sum = sum_parts(scratch, batch * u.seq_q, [&](int n) {
-        const int64_t row = index(n, u.seq_q);
+      const float sum = sum_parts(scratch, batch * u.seq_q, [&](int part) {
+        const int64_t row = index(part, u.seq_q);
         const float lse = __ldg(reinterpret_cast<const float*>(params.push.lse) + row);
         const float delta = __ldg(reinterpret_cast<const float*>(params.push.delta) + row);
         return lse == minus_infinity() ? 0.f : expf(sink - lse) * delta;
@@ -244,8 +244,8 @@ TANDEM_DEVICE void sum_heads(const typename Set::Params& params, const Walk& wal
     if constexpr (kHasLengths<Set>) {
       if (params.heads.d_slope) {
         const int each = int(u.tiles) * kBwdParts;
-        const float sum = sum_parts(scratch, batch * each, [&](int n) {
-          return __ldcg(reinterpret_cast<const float*>(params.slope_parts) + index(n, each));
+        const float sum = sum_parts(scratch, batch * each, [&](int part) {
+          return __ldcg(reinterpret_cast<const float*>(params.slope_parts) + index(part, each));
         });
         if (threadIdx.x == 128) reinterpret_cast<float*>(params.heads.d_slope)[head] = -sum;
       }

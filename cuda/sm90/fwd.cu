@@ -114,24 +114,24 @@ TANDEM_DEVICE void consume(const Params& params, const Shared<S>& shared) {
   if (S::TURNS && group == S::GROUPS - 1) pass_turn<S>(group);
   float factor[2];
   Softmax<N> softmax;
-  const auto store = [&](FwdPlace at) {
+  const auto store = [&](FwdPlace place) {
     float lse[2], inverse[2];
     if constexpr (S::LENGTHS) {
       const uint notice = notice_at<S>(shared, q_step.n - 1);
-      get_place(notice, &at);
+      get_place(notice, &place);
       const int4 of = shared_ints(notice + 32);  // length, rows, first row, head
-      const int row = at.row0 + fresh_row();
+      const int row = place.row0 + fresh_row();
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         end_row(params.push, of.w, softmax.m[r], quad_sum(softmax.l[r]), &lse[r], &inverse[r]);
         if (row + 8 * r >= of.x) lse[r] = -INFINITY;
       }
-      store_lse(u, params.push, at, lse);
+      store_lse(u, params.push, place, lse);
       store_rows<T, S::DV, true>(o, inverse,
                                  reinterpret_cast<ushort*>(params.push.o) +
                                      shared_ints(notice + 48).x * u.o.b + of.w * u.o.h +
                                      int64_t(of.z) * u.o.s,
-                                 u, at.row0, of.y, of.x);
+                                 u, place.row0, of.y, of.x);
       return;
     }
 #pragma unroll
@@ -140,8 +140,8 @@ TANDEM_DEVICE void consume(const Params& params, const Shared<S>& shared) {
       lse[r] = l == 0.f ? -INFINITY : fmaf(softmax.m[r], kLn2, logf(l));
       inverse[r] = l == 0.f ? 0.f : __frcp_rn(l);
     }
-    store_lse(u, params.push, at, lse);
-    store_rows<T, S::DV>(o, inverse, params.push.o, u, at);
+    store_lse(u, params.push, place, lse);
+    store_rows<T, S::DV>(o, inverse, params.push.o, u, place);
   };
   clear(o);
   wait_q_k();

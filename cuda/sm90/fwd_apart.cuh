@@ -185,14 +185,14 @@ TANDEM_DEVICE void consume_apart(const Params& params, const Shared<S>& shared) 
   // o and lse of 64 rows that see nothing.
   const auto store_unseen = [&](uint n) {
     const int4 where = shared_ints(apart_notice<S>(shared, n) + 16);
-    ushort* o = reinterpret_cast<ushort*>(params.push.o) + where.x * u.o.b + where.y * u.o.h;
+    ushort* rows = reinterpret_cast<ushort*>(params.push.o) + where.x * u.o.b + where.y * u.o.h;
     float* lse = reinterpret_cast<float*>(params.push.lse) + int64_t(uint(all_of(n).y)) * u.seq_q;
     const int row0 = all_of(n).x + 64 * block_of(n);
 #pragma unroll 1
     for (int m = int(threadIdx.x) % 128; m < 64 * u.head_dim_v; m += 128) {
       const int i = row0 + m / u.head_dim_v, d = m % u.head_dim_v;
       if (i >= u.seq_q) break;
-      o[i * u.o.s + d * u.o.d] = 0;
+      rows[i * u.o.s + d * u.o.d] = 0;
       if (params.push.lse && d == 0) lse[i] = -INFINITY;
     }
   };

@@ -363,8 +363,8 @@ TANDEM_DEVICE void consume_bias(const Params& params, const Shared<S>& shared) {
   Softmax<N> softmax;
   // A step of softmax over S with the bias added. Its place is let go of behind a vote on what was loaded from there: an arrival
   // may overtake loads that nobody has waited for.
-  const auto step_added = [&](Softmax<N>* softmax) {
-    return softmax->step(
+  const auto step_added = [&](Softmax<N>* of) {
+    return of->step(
         s, scale, factor, [] {}, release_bias);
   };
   // By all warps, which then see what the others wrote, and come to the same.
@@ -401,8 +401,8 @@ TANDEM_DEVICE void consume_bias(const Params& params, const Shared<S>& shared) {
     }
   };
   // A step of softmax over S with the bias by products. K and the bias stay until S is known to be right.
-  const auto step_products = [&](Softmax<N>* softmax) {
-    return softmax->step(s, scale, factor, look, [&] {
+  const auto step_products = [&](Softmax<N>* of) {
+    return of->step(s, scale, factor, look, [&] {
       release_bias();
       release_k();
     });

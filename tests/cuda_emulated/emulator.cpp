@@ -72,6 +72,14 @@ std::vector<std::unique_ptr<Fiber>>& idle_fibers() {
   static thread_local std::vector<std::unique_ptr<Fiber>> all;
   return all;
 }
+// By itself, as getcontext() may return twice, for all that the compiler knows.
+__attribute__((noinline)) void prepare(ucontext_t* context, char* stack, void (*start)()) {
+  getcontext(context);
+  context->uc_stack.ss_sp = stack;
+  context->uc_stack.ss_size = Fiber::kStack;
+  context->uc_link = nullptr;
+  makecontext(context, start, 0);
+}
 Fiber* take_fiber(void (*start)()) {
   auto& idle = idle_fibers();
   if (!idle.empty()) {
@@ -80,15 +88,11 @@ Fiber* take_fiber(void (*start)()) {
     return f;
   }
   Fiber* f = new Fiber;
-  getcontext(&f->context);
-  f->context.uc_stack.ss_sp = f->stack.get();
-  f->context.uc_stack.ss_size = Fiber::kStack;
-  f->context.uc_link = nullptr;
-  makecontext(&f->context, start, 0);
+  prepare(&f->context, f->stack.get(), start);
   return f;
 }
 
-void resume(Thread& t) {
+__attribute__((noinline)) void resume(Thread& t) {
   running() = &t;
   if (!_setjmp(runner)) {
     if (t.fiber->begun) _longjmp(t.fiber->at, 1);
@@ -301,8 +305,6 @@ void Machine::launch(std::unique_ptr<Grid> grid) {
     die("a launch of %u blocks of %u threads", grid->blocks(), grid->threads.x);
   if (grid->size.x % grid->cluster != 0)
     die("%u blocks are no whole clusters of %u", grid->size.x, grid->cluster);
-  if (int(grid->cluster) > device().multiprocessors)
-    die("a cluster of %u on %d multiprocessors", grid->cluster, device().multiprocessors);
   if (!grid->early) finish();
   // A grid that may begin early need not.
   grid->early = grid->early && !lot(4);
@@ -334,7 +336,10 @@ void Machine::begin_blocks() {
   for (size_t n = 0; n < grids_.size(); ++n) {
     Grid& g = *grids_[n];
     if (n > 0 && (!g.early || grids_[n - 1]->telling < grids_[n - 1]->blocks())) return;
-    while (g.begun < g.blocks() && busy_ + g.cluster <= unsigned(device().multiprocessors)) {
+    const auto fits = [&] {  // a cluster of more blocks than there are multiprocessors, by itself
+      return busy_ == 0 || busy_ + g.cluster <= unsigned(device().multiprocessors);
+    };
+    while (g.begun < g.blocks() && fits()) {
       Cluster* cluster = nullptr;
       if (device().hopper) {
         clusters_.emplace_back(new Cluster);

@@ -330,7 +330,8 @@ inline cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const v
 }
 inline cudaError_t cudaOccupancyMaxActiveClusters(int* clusters, const void*,
                                                   const cudaLaunchConfig_t* config) {
-  return *clusters = simt::device().multiprocessors / int(simt::cluster_of(*config)), cudaSuccess;
+  *clusters = max(1, simt::device().multiprocessors / int(simt::cluster_of(*config)));
+  return cudaSuccess;
 }
 
 // ---- what a caller of the library needs: support/cuda_session.cpp ----
