@@ -172,6 +172,8 @@ constexpr int ampere_shared_bytes(const AmpereTile& t) {
   const int row = t.bytes * t.width, owned = t.owned() * row * (t.stem == Stem::fwd ? 1 : 2);
   const int streamed = t.stages * 2 * t.streamed() * row;
   const int numbers = t.owns_keys() ? t.stages * 3 * 4 * t.streamed() : 0;
+  if (t.stem == Stem::fwd && t.halves > 1)  // P, and numbers that warps swap
+    return owned + streamed + t.bytes * t.br * t.bc + 4 * t.halves * t.br;
   const int pairs = (t.halves > 2                 ? 4
                      : t.halves > 1               ? 2
                      : t.stem == Stem::bwd_dkv_dq ? 1

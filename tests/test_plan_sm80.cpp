@@ -77,6 +77,17 @@ TEST_CASE(
   CHECK(tile(h100, line) == "a_dkvq256");
   CHECK(tile(a100, line) == "a_dkvq256n");
   CHECK(tile(h100, "bwd bf16 b2 hq4 sq500 d256 deterministic") == "bwd_dot bwd_dkv bwd_dq");
+  // 99 KiB, as on the desktop: forward, each warp has its own rows.
+  Caps small = a100;
+  small.shared_bytes = 99 * 1024;
+  const auto forward = [&](const Caps& caps) {
+    Plan plan;
+    REQUIRE(make_plan(problem_of("fwd bf16 b2 hq4 sq500 d256"), caps, &plan).ok());
+    return std::string(plan.launches[0].tile.name);
+  };
+  CHECK(forward(h100) == "a_fwd256");
+  CHECK(forward(a100) == "a_fwd256");
+  CHECK(forward(small) == "a_fwd256n");
   // Few keys: not the tile of fewer keys if it is wider, as sums of d_q would be.
   CHECK(tile(h100, "bwd bf16 b2 hq4 sq32 sk32 d64") == "a_dkvq64");
 }

@@ -10,6 +10,63 @@ namespace tandem {
 namespace cuda {
 namespace sm80 {
 
+// Rows of the online softmax of which a warp has all columns ...
+struct OwnRows {
+  TANDEM_DEVICE bool any(bool x) const { return any_of_warp(x); }
+  // A lane's number of each of its rows becomes the largest, or the sum, of all that the row has.
+  template <int MT>
+  TANDEM_DEVICE void join_max(float (&x)[MT][2]) const {
+#pragma unroll
+    for (int r = 0; r < MT; ++r)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) x[r][h] = quad_max(x[r][h]);
+  }
+  template <int MT>
+  TANDEM_DEVICE void join_sum(float (&x)[MT][2]) const {
+#pragma unroll
+    for (int r = 0; r < MT; ++r)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) x[r][h] = quad_sum(x[r][h]);
+  }
+};
+// ... and of which it has one half, its neighbour the other. All warps of the workgroup go the same way.
+template <int BR>
+struct SharedRows {
+  uint numbers;  // f32 [2, Br] in shared memory
+  TANDEM_DEVICE bool any(bool x) const { return __syncthreads_or(x) != 0; }
+  template <int MT>
+  TANDEM_DEVICE void join_max(float (&x)[MT][2]) const {
+    OwnRows().join_max(x);
+    swap(x, [](float a, float b) { return fmaxf(a, b); });
+  }
+  template <int MT>
+  TANDEM_DEVICE void join_sum(float (&x)[MT][2]) const {
+    OwnRows().join_sum(x);
+    swap(x, [](float a, float b) { return a + b; });
+  }
+
+ private:
+  template <int MT, typename F>
+  TANDEM_DEVICE void swap(float (&x)[MT][2], const F& f) const {
+    const Lane me(thread_number());
+    const int row = 16 * MT * (me.warp / 2) + me.g, half = me.warp % 2;
+    const auto place = [&](int of, int r, int h) {
+      return numbers + 4u * uint(of * BR + row + 16 * r + 8 * h);
+    };
+#pragma unroll
+    for (int r = 0; r < MT; ++r)
+#pragma unroll
+      for (int h = 0; h < 2; ++h)
+        if (me.t == 0) put_number(place(half, r, h), x[r][h]);
+    __syncthreads();
+#pragma unroll
+    for (int r = 0; r < MT; ++r)
+#pragma unroll
+      for (int h = 0; h < 2; ++h)
+        x[r][h] = f(x[r][h], __uint_as_float(get_word(place(1 - half, r, h))));
+  }
+};
+
 // The rows of a lane in the online softmax. Weights are 2^(s c - m c), one fma and one exp2 each; m moves only when a
 // score of the warp exceeds it by more than a factor of 2^8, so most tiles rescale nothing.
 // EXACT: of f32, where nothing rounds weights and results again: m is the maximum and weights are 2^((s - m) c), so that
@@ -37,8 +94,9 @@ struct OnlineRows {
   static TANDEM_DEVICE float off(float m, float c) { return EXACT ? 0.f : fmaf(m, c, -base(m, c)); }
 
   // Raw scores become weights; earlier results are rescaled where an origin moves.
-  template <int N, int O>
-  TANDEM_DEVICE void step(float (&s)[MT][N][4], float (&o)[MT][O][4], float c) {
+  template <int N, int O, typename Shared = OwnRows>
+  TANDEM_DEVICE void step(float (&s)[MT][N][4], float (&o)[MT][O][4], float c,
+                          const Shared& rows = Shared()) {
     float top[MT][2];
     bool moves = false;
 #pragma unroll
@@ -51,12 +109,13 @@ struct OnlineRows {
           top[r][h] = fmaxf(top[r][h], fmaxf(s[r][n][2 * h], s[r][n][2 * h + 1]));
         moves |= (top[r][h] - m[r][h]) * c > (EXACT ? 0.f : 8.f);
       }
-    if (any_of_warp(moves)) {
+    if (rows.any(moves)) {
+      rows.join_max(top);
 #pragma unroll
       for (int r = 0; r < MT; ++r)
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-          const float now = fmaxf(m[r][h], quad_max(top[r][h]));
+          const float now = fmaxf(m[r][h], top[r][h]);
           const float factor =
               m[r][h] == minus_infinity()
                   ? 0.f
@@ -87,7 +146,10 @@ template <typename T, int ROW>
 __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
     fwd(const __grid_constant__ FwdParams params) {
   using S = MmaShape<ROW>;
-  constexpr int W = S::WIDTH, MT = S::MT, BR = S::BR, BC = S::BC;
+  // HALVES = 2: a warp and its neighbour own the same rows; each multiplies half of the keys and sums half of the features,
+  // and P passes through shared memory. They agree on the rows' origins.
+  constexpr int W = S::WIDTH, MT = S::MT, BR = S::BR, BC = S::BC, HALVES = S::HALVES;
+  static_assert(HALVES == 1 || (HALVES == 2 && S::STAGES == 1), "barriers as they are");
   const FwdBlock& u = params.block;
   const FwdPush& push = params.push;
   Place at;
@@ -107,9 +169,12 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
       tandem_key_tiles(band, row0, BR, BC, u.seq_q, u.seq_kv), part % u.splits, u.splits);
 
   const Lane me;
+  const int half = HALVES > 1 ? me.warp % HALVES : 0;
   const uint q_tile = shared_start(), k_tile = q_tile + BR * 2 * W,
-             v_tile = k_tile + S::STAGES * BC * 2 * W;
-  const int own = 16 * MT * me.warp, row = row0 + own + me.g;  // the lane's first row
+             v_tile = k_tile + S::STAGES * BC * 2 * W, p_tile = v_tile + S::STAGES * BC * 2 * W,
+             numbers = p_tile + BR * 2 * BC;
+  const int own = 16 * MT * (me.warp / HALVES), row = row0 + own + me.g;  // the lane's first row
+  const int key = half * (BC / HALVES), feature = half * (S::FEATURES / HALVES);
   const SharedLeft<W, MT> q_at(q_tile, own);
   const RowsReach<T, W> k_at(k_tile, false);
   const AcrossReach<T, W> v_at(v_tile, true);
@@ -117,8 +182,14 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
   const Exponent e(u.scale);
   using Softmax = OnlineRows<MT, kIsF32<T>>;
   Softmax softmax;
-  float o[MT][S::FEATURES / 8][4];
+  float o[MT][S::FEATURES / HALVES / 8][4];
   clear(o);
+  const auto rows = [&] {
+    if constexpr (HALVES > 1)
+      return SharedRows<BR>{numbers};
+    else
+      return OwnRows();
+  }();
 
   load_rows<W, BR, S::THREADS>(q_tile, q, row0);
   commit();
@@ -147,26 +218,30 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
       load_rows<W, BC, S::THREADS>(v_tile, v, col0);
     }
     commit();
-    float s[MT][BC / 8][4];
+    float s[MT][BC / HALVES / 8][4];
     if constexpr (S::HELD)
-      product_nt<W, T>(s, q_held, k_at, stage * BC);
+      product_nt<W, T>(s, q_held, k_at, stage * BC + key);
     else
-      product_nt<W, T>(s, q_at, k_at, stage * BC);
+      product_nt<W, T>(s, q_at, k_at, stage * BC + key);
     e.apply(s);
     if (t < span.full_begin || t >= span.full_end)
       hide(
-          s, row, col0 + 2 * me.t, [&](int i) { return i + band.off - band.left; },
+          s, row, col0 + key + 2 * me.t, [&](int i) { return i + band.off - band.left; },
           [&](int i) { return tandem_min(i + band.off + band.right, u.seq_kv - 1); });
-    softmax.step(s, o, e.c);
-    uint p[MT][BC / kDepth<T>][4];
+    softmax.step(s, o, e.c, rows);
+    uint p[MT][BC / HALVES / kDepth<T>][4];
     pack_rows<T>(p, s);
+    if constexpr (HALVES > 1) put_rows<BC>(p_tile, own, key, p);
     if constexpr (S::STAGES == 1) {
       wait<0>();
       __syncthreads();
       if (t + 1 < span.end) load_rows<W, BC, S::THREADS>(k_tile, k, col0 + BC);
       commit();
     }
-    product_nn<W, T>(o, p, v_at, stage * BC);
+    if constexpr (HALVES > 1)
+      product_nn<W, T, BC / 16>(o, SharedLeft<BC, MT>(p_tile, own), v_at, stage * BC, feature);
+    else
+      product_nn<W, T>(o, p, v_at, stage * BC);
     if constexpr (S::STAGES > 1) stage = 1 - stage;
   }
   wait<0>();
@@ -174,15 +249,16 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
 
   float* lse = reinterpret_cast<float*>(push.lse);
   const int64_t lse0 = (int64_t(part) * u.heads_q + at.head) * u.seq_q;
+  rows.join_sum(softmax.l);
   float divisor[MT][2];  // of 16-bit results, which are rounded once more, the factor
 #pragma unroll
   for (int r = 0; r < MT; ++r)
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const float l = quad_sum(softmax.l[r][h]), m = softmax.m[r][h];
+      const float l = softmax.l[r][h], m = softmax.m[r][h];
       const float off = Softmax::off(m, e.c) * kLn2;
       const int i = row + 16 * r + 8 * h;
-      if (lse && me.t == 0 && i < u.seq_q)
+      if (lse && half == 0 && me.t == 0 && i < u.seq_q)
         lse[lse0 + i] =
             l > 0.f ? __fmul_rn(m, e.first ? 1.f : e.scale) + (logf(l) - off) : minus_infinity();
       divisor[r][h] = !(l > 0.f) ? 1.f : kIsF32<T> ? l : __fdiv_rn(1.f, l);
@@ -195,11 +271,11 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
     if constexpr (kIsF32<T>)
       store_columns(out, row, o, of_row);
     else
-      store_numbers(out, row, 2 * me.t, o, of_row);
+      store_numbers(out, row, feature + 2 * me.t, o, of_row);
   } else {
     const View<T> out =
         make_view<T>(push.o, u.o, at.batch, at.head, u.seq_q, u.head_dim_v, push.wide & 8u);
-    store_rows<W>(out, row0, q_tile, own, o, of_row);
+    store_rows<W>(out, row0, q_tile, own, o, of_row, feature);
   }
 }
 
