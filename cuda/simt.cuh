@@ -13,6 +13,17 @@
 
 #define TANDEM_DEVICE __device__ __forceinline__
 
+// An array in shared memory beside the dynamic one, at a multiple of 16 bytes.
+#if defined(__CUDACC__)
+#define TANDEM_SHARED_ARRAY(type, name, count) __shared__ __align__(16) type name[count]
+#else
+#define TANDEM_SHARED_ARRAY(type, name, count)                                          \
+  type* const name = static_cast<type*>(simt::shared_array((count) * sizeof(type), [] { \
+    static char key;                                                                    \
+    return &key;                                                                        \
+  }()))
+#endif
+
 namespace tandem {
 namespace cuda {
 

@@ -97,6 +97,18 @@ TEST_CASE("regression: a bias of the whole batch and its gradient, of many heads
   }
 }
 
+// The same in short, for devices of few multiprocessors, as cuda_emulated has: clusters of two beside those of four, and heads that
+// come later.
+TEST_CASE("regression: a bias of the whole batch and its gradient, of short heads" *
+          doctest::skip(!at_least(Tier::ci))) {
+  Expect expect = sparse();
+  expect.gpu_only = true;
+  tandem_problem p = problem(TANDEM_BACKWARD, TANDEM_BF16, {4, 72, 72, 60, 128, 64, 64}, kNone);
+  set_bias(p, tandem_dtype(p.q.dtype), 1, p.heads_q, p.seq_q);
+  p.gradients = TANDEM_GRAD_QKV | TANDEM_GRAD_BIAS;
+  check(p, seed_of("short heads", 72), expect);
+}
+
 // What passes through shared memory does so here, by few and small pipelines: the validation layer's check for races
 // takes its time for each.
 namespace {

@@ -8,7 +8,7 @@
 #include "../extra.cuh"
 #include "hopper_tiles.h"
 #include "philox.h"
-#include "ptx.cuh"
+#include "words.cuh"
 
 namespace tandem {
 namespace cuda {
@@ -44,38 +44,10 @@ struct TilePlaces {
     barrier_wait(full(n), parity(n));
     return read_tile(n);
   }
-  TANDEM_DEVICE int4 read_tile(uint n) const {
-    int4 x;
-    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
-                 : "r"(tile(n))
-                 : "memory");
-    return x;
-  }
+  TANDEM_DEVICE int4 read_tile(uint n) const { return shared_ints(tile(n)); }
 };
-TANDEM_DEVICE uint shared_word(uint at) {
-  uint x;
-  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(x) : "r"(at) : "memory");
-  return x;
-}
-TANDEM_DEVICE void put_word(uint at, uint x) {
-  asm volatile("st.shared.u32 [%0], %1;" ::"r"(at), "r"(x) : "memory");
-}
 
 // ---- making them ------------------------------------------------------------------------------------
-
-// Whether a thread of the makers says so.
-template <int ID, int THREADS>
-TANDEM_DEVICE bool any_maker(bool mine) {
-  int any;
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %1, 0;\nbar.red.or.pred p, %2, %3, p;\nselp.b32 %0, 1, 0, "
-      "p;\n}"
-      : "=r"(any)
-      : "r"(int(mine)), "n"(ID), "n"(THREADS)
-      : "memory");
-  return any != 0;
-}
 
 // Four bytes that are not 0, as the highest four bits.
 TANDEM_DEVICE uint top_bits(uint x) {
@@ -148,7 +120,7 @@ struct BitMaker {
             bits = bits >> 4 | top_bits(b.w);
           }
           if (row0 + row_of(mine) < seq_q) any |= bits, all &= bits;
-          put_word(to + place_of(mine), bits);
+          put_shared(to + place_of(mine), bits);
         }
       }
     } else {
@@ -159,12 +131,12 @@ struct BitMaker {
         const uint bits =
             i < seq_q ? word_by_bytes(mask + i * x.keep.s + j * x.keep.d, col0 + j) : 0;
         if (i < seq_q) any |= bits, all &= bits;
-        put_word(to + place_of(task), bits);
+        put_shared(to + place_of(task), bits);
       }
     }
-    const bool kept = any_maker<ID, THREADS>(any != 0);
+    const bool kept = named_any<ID, THREADS>(any != 0);
     if (!kept && f.SKIP) return false;
-    *hides = any_maker<ID, THREADS>(all != ~0u);
+    *hides = named_any<ID, THREADS>(all != ~0u);
     return true;
   }
 
@@ -181,7 +153,7 @@ struct BitMaker {
       for (int first = 0; first < 8; first += kAtOnce) {
         TandemPhilox c[kAtOnce];
         uint key0 = uint(seed), key1 = uint(seed >> 32);
-        asm volatile("" : "+r"(key0), "+r"(key1));  // or all rounds' keys lie in registers
+        key0 = fresh(key0), key1 = fresh(key1);  // or all rounds' keys lie in registers
 #pragma unroll
         for (int n = 0; n < kAtOnce; ++n)
           c[n].x = uint(quad + first + n), c[n].y = uint(i), c[n].z = index, c[n].w = offset;
@@ -197,7 +169,7 @@ struct BitMaker {
                  uint(c[n].z >= below) << 30 | uint(c[n].w >= below) << 31;
         }
       }
-      put_word(to + place_of(task), bits);
+      put_shared(to + place_of(task), bits);
     }
   }
 };

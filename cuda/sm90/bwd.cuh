@@ -5,6 +5,7 @@
 #include "../mask.cuh"
 #include "bwd.h"
 #include "wgmma.cuh"
+#include "words.cuh"
 
 namespace tandem {
 namespace cuda {
@@ -145,29 +146,6 @@ struct Turn {
     if (++stage == STAGES) stage = 0, parity ^= 1;
   }
 };
-
-TANDEM_DEVICE float2 shared_float2(uint at) {
-  float2 x;
-  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(at) : "memory");
-  return x;
-}
-TANDEM_DEVICE void put_shared(uint at, float x) {
-  asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(x) : "memory");
-}
-TANDEM_DEVICE void put_shared(uint at, float x, float y, float z, float w) {
-  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(at), "f"(x), "f"(y), "f"(z), "f"(w)
-               : "memory");
-}
-TANDEM_DEVICE uint4 shared_words(uint at) {
-  uint4 x;
-  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
-               : "r"(at)
-               : "memory");
-  return x;
-}
-
-extern __shared__ __align__(1024) unsigned char bwd_memory[];
 
 // Of row ROW of kBwdShapes, addresses from base on. Set's own part lies before the numbers of the rows, its barriers at the
 // end.
@@ -343,14 +321,8 @@ TANDEM_DEVICE void load_tiles(const typename Set::Params& params, const Walk& wa
   }
 }
 
-TANDEM_DEVICE uint turns_taken(const uint* at) {
-  uint x;
-  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(at) : "memory");
-  return x;
-}
-TANDEM_DEVICE void take_turn(uint* at) {
-  asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(at) : "memory");
-}
+TANDEM_DEVICE uint turns_taken(const uint* at) { return acquire_word(at); }
+TANDEM_DEVICE void take_turn(uint* at) { release_add(at, 1); }
 
 TANDEM_DEVICE void wait_turn(const uint* at, uint before) {
   while (turns_taken(at) != before) {
@@ -418,7 +390,8 @@ template <typename T, int N>
 TANDEM_DEVICE void store_rows(uint memory, int stride, const float (&x)[N / 2], float scale,
                               uint64_t address, const Strides& strides, const Walk& walk, int key,
                               int keys, int column, int width) {
-  constexpr int kPieces = N / 8, kFly = N > 64 ? 4 : 1;  // with heads of 64 registers spill
+  constexpr int kPieces = N / 8;
+  [[maybe_unused]] constexpr int kFly = N > 64 ? 4 : 1;  // with heads of 64 registers spill
   const int lane = fresh_thread() % 32, row0 = fresh_thread() % 128 / 32 * 16;
   __syncwarp();
 #pragma unroll
@@ -443,9 +416,9 @@ TANDEM_DEVICE void store_rows(uint memory, int stride, const float (&x)[N / 2], 
 #pragma unroll kFly
     for (int n = lane; n < 16 * kPieces; n += 32) {
       const int row = row0 + n / kPieces, piece = n % kPieces;
-      const uint4 x = words(row, piece);
+      const uint4 chunk = words(row, piece);
       if (key + row < keys && column + 8 * piece < width)
-        *reinterpret_cast<uint4*>(to + row * strides.s + 8 * piece) = x;
+        *reinterpret_cast<uint4*>(to + row * strides.s + 8 * piece) = chunk;
     }
     return;
   }
@@ -453,8 +426,8 @@ TANDEM_DEVICE void store_rows(uint memory, int stride, const float (&x)[N / 2], 
   for (int n = lane; n < 16 * kPieces; n += 32) {
     const int row = row0 + n / kPieces, piece = n % kPieces, left = width - column - 8 * piece;
     if (key + row >= keys || left <= 0) continue;
-    const uint4 x = words(row, piece);
-    const uint w[4] = {x.x, x.y, x.z, x.w};
+    const uint4 chunk = words(row, piece);
+    const uint w[4] = {chunk.x, chunk.y, chunk.z, chunk.w};
     ushort* at = to + row * strides.s + 8 * piece * strides.d;
 #pragma unroll
     for (int e = 0; e < 8; ++e)

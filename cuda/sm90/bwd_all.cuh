@@ -27,7 +27,7 @@ struct WalkAt {
 template <int ROW>
 TANDEM_DEVICE uint walk_at() {
   using M = Memory<ROW, WithLengths>;
-  return shared_address(bwd_memory) + M::kAtSet + WalkAt<ROW>::value;
+  return shared_address(panel_memory()) + M::kAtSet + WalkAt<ROW>::value;
 }
 
 // Tiles in the order of the places; each warp counts them for itself. One that is asked for the next is done with the last.
@@ -38,7 +38,7 @@ struct PlacedTiles {
   const Walk& walk;
   uint n = 0;
   TANDEM_DEVICE PlacedTiles(const typename Set::Params&, const Walk& walk)
-      : bits(bits_at<ROW>(Memory<ROW, Set>{shared_address(bwd_memory)}.set())), walk(walk) {}
+      : bits(bits_at<ROW>(Memory<ROW, Set>{shared_address(panel_memory())}.set())), walk(walk) {}
   TANDEM_DEVICE int next(int head, int from) {
     if (from > walk.span.begin) {
       __syncwarp();
@@ -86,9 +86,7 @@ struct All : WithLengths {
           left(memory.set() + kBitsPlaces * (Bits::kPlace + 16) + 16 * (threadIdx.x - 128)),
           shift(walk.band.off - walk.col0) {}
     static TANDEM_DEVICE int thread() {
-      int x;  // asked for anew: registers are short
-      asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));
-      return x - 128;
+      return fresh_thread() - 128;  // asked for anew: registers are short
     }
     // i + off - j of the thread's first element in the tile.
     TANDEM_DEVICE int distance() const {
@@ -122,12 +120,8 @@ struct All : WithLengths {
       const int bit = x / 32 % 2 * 16 + x % 32 / 4;
 #pragma unroll
       for (int j = FIRST; j < FIRST + BR / 16; ++j) {
-        uint a, b;
-        asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];"
-                     : "=r"(a), "=r"(b)
-                     : "r"(from + 32 * j)
-                     : "memory");
-        a >>= bit, b >>= bit;
+        const uint2 two = shared_pair(from + 32 * j);
+        const uint a = two.x >> bit, b = two.y >> bit;
         each(4 * j, a & 1u), each(4 * j + 1, b & 1u);
         each(4 * j + 2, a & 256u), each(4 * j + 3, b & 256u);
       }
@@ -194,18 +188,13 @@ struct All : WithLengths {
         const float2 l = shared_float2(delta + 32 * j);
         uint a = ~0u, b = ~0u;  // which of the two columns stay
         if (drops) {
-          asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];"
-                       : "=r"(a), "=r"(b)
-                       : "r"(from + 32 * j)
-                       : "memory");
-          a >>= bit, b >>= bit;
+          const uint2 two = shared_pair(from + 32 * j);
+          a = two.x >> bit, b = two.y >> bit;
         }
         uint z[2] = {};
         if (cap) {
-          asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];"
-                       : "=r"(z[0]), "=r"(z[1])
-                       : "r"(left + 4096 * (j / 2) + 8 * (j % 2))
-                       : "memory");
+          const uint2 two = shared_pair(left + 4096 * (j / 2) + 8 * (j % 2));
+          z[0] = two.x, z[1] = two.y;
         }
 #pragma unroll
         for (int r = 0; r < 2; ++r) {

@@ -17,21 +17,7 @@ template <>
 constexpr bool kDense<Bias> = true;
 
 TANDEM_DEVICE uint shared_uint(uint at) {
-  uint x;
-  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(x) : "r"(at) : "memory");
-  // One of the registers that the warp shares.
-  return __reduce_or_sync(~0u, x);
-}
-TANDEM_DEVICE void put_uint(uint at, uint x) {
-  asm volatile("st.shared.u32 [%0], %1;" ::"r"(at), "r"(x) : "memory");
-}
-// Of a workgroup of the cluster, as cluster_address() says.
-TANDEM_DEVICE void cluster_put(uint at, uint x) {
-  asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(at), "r"(x) : "memory");
-}
-// Before it is made anew.
-TANDEM_DEVICE void barrier_invalidate(uint barrier) {
-  asm volatile("mbarrier.inval.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+  return __reduce_or_sync(~0u, shared_word(at));  // one of the registers that the warp shares
 }
 
 struct Bias {
@@ -108,8 +94,8 @@ struct Bias {
     TANDEM_DEVICE uint pass() const { return shared_uint(at + 4); }
     TANDEM_DEVICE uint next() const { return shared_uint(at + 8); }
     TANDEM_DEVICE void set(uint item, uint pass) const {
-      put_uint(at, item);
-      put_uint(at + 4, pass);
+      put_shared(at, item);
+      put_shared(at + 4, pass);
     }
   };
 
@@ -504,9 +490,7 @@ TANDEM_DEVICE void in_rounds(const BwdDkvDqBiasParams& params, Run&& run) {
 #pragma unroll 1
   for (;;) {
     // Anew, lest addresses be kept from round to round, for which there are no registers.
-    uint base;
-    asm volatile("mov.u32 %0, %1;" : "=r"(base) : "r"(shared_address(bwd_memory)));
-    const Memory<ROW, Bias> memory{base};
+    const Memory<ROW, Bias> memory{moved_word(shared_address(panel_memory()))};
     const Bias::Now<ROW> now(memory);
     const uint item = now.item();
     if (item == Bias::kNothing) return;
@@ -549,7 +533,7 @@ constexpr bool kLater = !ROUNDS && has_later(kBwdShapes[ROW]);
 template <typename T, int ROW, bool PASSES, bool ROUNDS>
 __global__ void __launch_bounds__(kBwdThreads, 1)
     bwd_dkv_dq_bias(const __grid_constant__ BwdDkvDqBiasParams params) {
-  const Memory<ROW, Bias> memory{shared_address(bwd_memory)};
+  const Memory<ROW, Bias> memory{shared_address(panel_memory())};
   const Bias::Now<ROW> now(memory);
   // The kernel beside this one, or the one after both, may begin.
   launch_dependents();
@@ -570,38 +554,38 @@ __global__ void __launch_bounds__(kBwdThreads, 1)
   }
   if (threadIdx.x < 128) {
     give_registers<Bias::Registers::kHelping>();
-    in_rounds<ROW, PASSES>(params, [&](const Memory<ROW, Bias>& memory, const Walk& walk) {
+    in_rounds<ROW, PASSES>(params, [&](const Memory<ROW, Bias>& here, const Walk& walk) {
       const int warp = __shfl_sync(~0u, fresh_thread() / 32, 0);
       if (warp == 0) {
         if constexpr (!kLater<ROW, ROUNDS>)
-          load_tiles(params, walk, memory);
+          load_tiles(params, walk, here);
         else
-          load_tiles(params, walk, Memory<ROW, BiasLater>{memory.base});
-        const bool last = !PASSES || Bias::Now<ROW>(memory).pass() + 1 == uint(params.bias.passes);
+          load_tiles(params, walk, Memory<ROW, BiasLater>{here.base});
+        const bool last = !PASSES || Bias::Now<ROW>(here).pass() + 1 == uint(params.bias.passes);
         if (fresh_thread() == 0 && last && params.bias.counter && cluster_rank() == 0) {
           const uint item = fetch<PASSES>(params);
           for (uint rank = 0; rank < cluster_size(); ++rank)
-            cluster_put(cluster_address(Bias::Now<ROW>(memory).at + 8, rank), item);
+            cluster_put(cluster_address(Bias::Now<ROW>(here).at + 8, rank), item);
         }
         __syncwarp();
       } else if (warp >= 2) {
-        Bias::template help<T, ROW, PASSES>(params, walk, memory);
+        Bias::template help<T, ROW, PASSES>(params, walk, here);
       } else {
-        add_sums(params, walk, memory, 0, 0);
+        add_sums(params, walk, here, 0, 0);
         if constexpr (ROUNDS)
-          tell_last(params, walk, memory);
+          tell_last(params, walk, here);
         else if (fresh_thread() % 32 == 0)
           tell_cast(params, walk);
       }
     });
   } else {
     take_registers<Bias::Registers::kMultiplying>();
-    in_rounds<ROW, PASSES>(params, [&](const Memory<ROW, Bias>& memory, const Walk& walk) {
-      multiply<T, ROW, Bias, true, true>(params, walk, memory);
+    in_rounds<ROW, PASSES>(params, [&](const Memory<ROW, Bias>& here, const Walk& walk) {
+      multiply<T, ROW, Bias, true, true>(params, walk, here);
       // When the last tile's sums are taken, the place is empty once more than it is asked for: the barrier is as it was.
       named_sync(kDqEmpty + fresh_thread() / 128 - 1, 160);
       if constexpr (ROUNDS)
-        if (hear_last(memory)) round_sums<T, ROW, Bias>(params, walk, 0);
+        if (hear_last(here)) round_sums<T, ROW, Bias>(params, walk, 0);
     });
   }
   // Pairs end no sooner than the kernel beside them, lest the one after both be sure of these alone. One workgroup sees to it: the

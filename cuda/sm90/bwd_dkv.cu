@@ -154,7 +154,7 @@ __global__ void __launch_bounds__(kBwdThreads, 1)
     Walk walk;
     find_walk(u, S, 1, 0, &walk);
     walk.down = best_down(u);
-    const Memory<ROW, Wide> memory{shared_address(bwd_memory)};
+    const Memory<ROW, Wide> memory{shared_address(panel_memory())};
     if (threadIdx.x == 0) Barriers<ROW>(memory.barriers()).init();
     __syncthreads();
     if (threadIdx.x < 128) {
@@ -169,10 +169,10 @@ __global__ void __launch_bounds__(kBwdThreads, 1)
     if (!find_dq_walk<DQ_ROW>(params.dq.block, index - params.block.total, &walk)) {
       const uint head = index - params.block.total - params.dq.block.total;
       if (head < params.head.block.total)
-        sum_head(params.head, int(head), reinterpret_cast<float*>(bwd_memory));
+        sum_head(params.head, int(head), reinterpret_cast<float*>(panel_memory()));
       return;
     }
-    const DqMemory<DQ_ROW> memory{shared_address(bwd_memory)};
+    const DqMemory<DQ_ROW> memory{shared_address(panel_memory())};
     if (threadIdx.x == 0) memory.init();
     __syncthreads();
     if (threadIdx.x < 128) {

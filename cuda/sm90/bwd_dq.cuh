@@ -18,12 +18,6 @@ struct DqWalk {
   TandemTiles span;
 };
 
-// An address that is not known from before: else descriptors that follow from it would be kept, and registers are short.
-TANDEM_DEVICE uint fresh(uint x) {
-  asm volatile("" : "+r"(x));
-  return x;
-}
-
 template <int ROW>
 struct DqMemory {
   static constexpr DqShape S = kDqShapes[ROW];

@@ -14,7 +14,7 @@ namespace {
 template <typename T>
 TANDEM_DEVICE void cast_block(const BwdDqCastParams& params) {
   constexpr int kPitch = 64 + 8;  // rows begin in other banks
-  __shared__ __align__(16) ushort rows[64 * kPitch];
+  TANDEM_SHARED_ARRAY(ushort, rows, 64 * kPitch);
   const BwdDqCastBlock& u = params.block;
   const uint index = blockIdx.y * gridDim.x + blockIdx.x;
   if (index >= u.total) {

@@ -30,12 +30,6 @@ TANDEM_DEVICE void put_dist(uint to, const float* dist, int window, int distance
   }
 }
 
-TANDEM_DEVICE float shared_float(uint at) {
-  float x;
-  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(at) : "memory");
-  return x;
-}
-
 // bwd_dkv_ddist: d_k, d_v, and the key tile's part of d_dist_bias, which the two helping warps sum over the diagonals of dS,
 // rounded as the products take it, in a fixed order.
 struct Elastic {
@@ -215,10 +209,7 @@ struct Elastic {
     uint before = 0;
     __syncwarp();
     if (threadIdx.x % 32 == 0)
-      asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;"
-                   : "=r"(before)
-                   : "l"(params.sums.counts + 8 * walk.head_kv + threadIdx.x / 32 % 2 * 4)
-                   : "memory");
+      before = count_up(params.sums.counts + 8 * walk.head_kv + threadIdx.x / 32 % 2 * 4, 1);
     before = __shfl_sync(kAllLanes, before, 0);
     if (before + 1 != uint(parts)) return;
     for (int n = 0; n < u.group; ++n) {
@@ -290,9 +281,7 @@ struct Elastic {
   template <typename T>
   static TANDEM_DEVICE float element(uint tile, int rows, int row, int key) {
     const uint at = tile + (key >> 6) * (rows * 128) + panel_at(row, key >> 3 & 7) + (key & 7) * 2;
-    ushort x;
-    asm volatile("ld.shared.u16 %0, [%1];" : "=h"(x) : "r"(at) : "memory");
-    return T::low(x);
+    return T::low(shared_half(at));
   }
 };
 

@@ -94,9 +94,7 @@ struct Full : WithLengths {
         : params(params), shift(walk.band.off - walk.col0) {}
     // i + off - j of the thread's first element in the tile.
     TANDEM_DEVICE float distance() const {
-      int x;  // asked for anew: registers are short
-      asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));
-      x -= 128;
+      const int x = fresh_thread() - 128;  // asked for anew: registers are short
       return float(tile * BR + 2 * (x % 4) + shift - (x / 32 * 16 + x % 32 / 4));
     }
     TANDEM_DEVICE void begin_head(int head) {

@@ -279,7 +279,7 @@ __global__ void __launch_bounds__(kBwdThreads, 1)
   // Two conditions, not one of both: what follows of it then stays in uniform registers, 3 % of the time at D 64.
   if constexpr (Set::kAnyOrder)
     if (params.block.in_turn == 0) walk.down = best_down(params.block);
-  const Memory<ROW, Set> memory{shared_address(bwd_memory)};
+  const Memory<ROW, Set> memory{shared_address(panel_memory())};
   if (threadIdx.x == 0) {
     Set::template init<ROW>(memory);
     Barriers<ROW>(memory.barriers()).init();

@@ -31,26 +31,15 @@ TANDEM_DEVICE int64_t first_tile(const BwdDkvDqBlock& u, const Walk& walk, int h
   return (int64_t(walk.batch) * u.heads_q + head) * ((u.seq_q + kBr - 1) / kBr);
 }
 
-TANDEM_DEVICE uint count_up(uint64_t count, uint by) {
-  uint before;
-  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;"
-               : "=r"(before)
-               : "l"(count), "r"(by)
-               : "memory");
-  return before + by;
-}
-
 // One thread, whose adds are done: tells a bwd_dq_cast that may run already.
 TANDEM_DEVICE void tell_cast(const BwdDkvDqParams& params, const Walk& walk) {
   if (!params.d_q.counts) return;
   const BwdDkvDqBlock& u = params.block;
   const uint by =
       uint(kWholeTile * (walk.part + 1) / walk.parts - kWholeTile * walk.part / walk.parts);
-  asm volatile(
-      "red.release.gpu.global.add.u32 [%0], %1;" ::"l"(
-          params.d_q.counts + 4 * uint64_t(walk.batch * (u.heads_q / u.group) + walk.head_kv)),
-      "r"(by)
-      : "memory");
+  release_add(reinterpret_cast<uint*>(params.d_q.counts) +
+                  (walk.batch * (u.heads_q / u.group) + walk.head_kv),
+              by);
 }
 
 // One thread, whose adds are done. Whether all workgroups of the head have come here; one that has a part of a tile of keys
@@ -64,9 +53,12 @@ TANDEM_DEVICE bool is_last(const typename Set::Params& params, const Walk& walk)
   const BwdDkvDqBlock& u = params.block;
   uint parts = 1;
   if constexpr (kDense<Set>) parts = uint(params.bias.parts);
+  const uint by = walk.parts > 1 ? 1u : parts;
   return count_up(
              params.d_q.counts + 4 * uint64_t(walk.batch * (u.heads_q / u.group) + walk.head_kv),
-             walk.parts > 1 ? 1u : parts) == u.tiles * parts;
+             by) +
+             by ==
+         u.tiles * parts;
 }
 
 // One thread of a workgroup that was not the last one, where those of a head round together: whether the others came in time. A
@@ -225,7 +217,7 @@ TANDEM_DEVICE void sum_heads(const typename Set::Params& params, const Walk& wal
   __threadfence();
   named_sync<kDsWritten>(256);
   if (threadIdx.x == 128)
-    put_shared(scratch, count_up(params.heads.counts + 4 * uint64_t(walk.head_kv), 1) ==
+    put_shared(scratch, count_up(params.heads.counts + 4 * uint64_t(walk.head_kv), 1) + 1 ==
                                 u.tiles * uint(batch)
                             ? 1.f
                             : 0.f);
@@ -235,14 +227,14 @@ TANDEM_DEVICE void sum_heads(const typename Set::Params& params, const Walk& wal
 #pragma unroll 1
   for (int n = 0; n < u.group; ++n) {
     const int head = walk.head_kv * u.group + n;
-    // Of part n of all entries' parts of this head, `each` an entry.
-    const auto index = [&](int n, int each) {
-      return (int64_t(n / each) * u.heads_q + head) * each + n % each;
+    // Of a part of all entries' parts of this head, `each` an entry.
+    const auto index = [&](int part, int each) {
+      return (int64_t(part / each) * u.heads_q + head) * each + part % each;
     };
     if (params.heads.d_sink) {
       const float sink = __ldg(reinterpret_cast<const float*>(params.heads.sink) + head);
-      const float sum = sum_parts(scratch, batch * u.seq_q, [&](int n) {
-        const int64_t row = index(n, u.seq_q);
+      const float sum = sum_parts(scratch, batch * u.seq_q, [&](int part) {
+        const int64_t row = index(part, u.seq_q);
         const float lse = __ldg(reinterpret_cast<const float*>(params.push.lse) + row);
         const float delta = __ldg(reinterpret_cast<const float*>(params.push.delta) + row);
         return lse == minus_infinity() ? 0.f : expf(sink - lse) * delta;
@@ -252,8 +244,8 @@ TANDEM_DEVICE void sum_heads(const typename Set::Params& params, const Walk& wal
     if constexpr (kHasLengths<Set>) {
       if (params.heads.d_slope) {
         const int each = int(u.tiles) * kBwdParts;
-        const float sum = sum_parts(scratch, batch * each, [&](int n) {
-          return __ldcg(reinterpret_cast<const float*>(params.slope_parts) + index(n, each));
+        const float sum = sum_parts(scratch, batch * each, [&](int part) {
+          return __ldcg(reinterpret_cast<const float*>(params.slope_parts) + index(part, each));
         });
         if (threadIdx.x == 128) reinterpret_cast<float*>(params.heads.d_slope)[head] = -sum;
       }

@@ -95,9 +95,7 @@ TANDEM_DEVICE void sum_rows(const BwdRowParams& params, const Rows& at,
                                 : -INFINITY;
     origin[r] = t == -INFINITY ? INFINITY : t;
   }
-  if (threadIdx.x % 128 < kSupportWords)
-    asm volatile("st.shared.u32 [%0], 0;" ::"r"(shared.words(group) + threadIdx.x % 128 * 4)
-                 : "memory");
+  if (threadIdx.x % 128 < kSupportWords) put_shared(shared.words(group) + threadIdx.x % 128 * 4, 0);
   named_sync(4 + group, 128);
 
   const auto release = [&](uint barrier) {
@@ -136,9 +134,7 @@ TANDEM_DEVICE void sum_rows(const BwdRowParams& params, const Rows& at,
     settle(s);  // and not behind the wait
     const float x0 = here[0][0] + here[0][1], x1 = here[1][0] + here[1][1];
     if (__any_sync(kAllLanes, x0 > 0.f || x1 > 0.f) && lane == 0 && t < kSupportTiles)
-      asm volatile("red.shared.or.b32 [%0], %1;" ::"r"(shared.words(group) + uint(t / 32 * 4)),
-                   "r"(1u << (t % 32))
-                   : "memory");
+      or_shared(shared.words(group) + uint(t / 32 * 4), 1u << (t % 32));
     sum[0] += x0, sum[1] += x1;
     wait<0>();
     release(shared.v_empty(turn.stage));
@@ -159,8 +155,7 @@ TANDEM_DEVICE void sum_rows(const BwdRowParams& params, const Rows& at,
   named_sync(4 + group, 128);
   const int block = at.row0 / 64 + group, blocks = (u.seq_q + 63) / 64, n = int(threadIdx.x) % 128;
   if (params.support && block < blocks && n < params.support_words) {
-    uint x;
-    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(x) : "r"(shared.words(group) + n * 4) : "memory");
+    const uint x = shared_word(shared.words(group) + n * 4);
     const int64_t head = int64_t(at.batch) * u.heads_q + at.head;
     reinterpret_cast<uint*>(params.support)[(head * blocks + block) * params.support_words + n] = x;
   }

@@ -257,7 +257,7 @@ __global__ void __launch_bounds__(kBwdThreads, 1)
   walk.batch = at.batch, walk.head = at.head, walk.row0 = at.tile * S.br;
   walk.band = mask_band(u);
   walk.span = tandem_key_tiles(walk.band, walk.row0, S.br, S.bc, u.seq_q, u.seq_kv);
-  const RowMemory<ROW> memory{shared_address(bwd_memory)};
+  const RowMemory<ROW> memory{shared_address(panel_memory())};
   if (threadIdx.x == 0) {
     barrier_init(memory.rows_full(), 1);
     for (int stage = 0; stage < S.stages; ++stage) {

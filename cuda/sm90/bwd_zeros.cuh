@@ -17,8 +17,6 @@ namespace tandem {
 namespace cuda {
 namespace sm90 {
 
-TANDEM_DEVICE void fence_proxies() { asm volatile("fence.proxy.async;" ::: "memory"); }
-
 // A warp claims a share of the sums of a head, the number of which it is among all of the batch, and zeroes it; unless all are claimed.
 TANDEM_DEVICE void zero_share(const BwdDkvDqParams& params, int head) {
   uint* const words = reinterpret_cast<uint*>(params.ahead.words) + 2 * head;

@@ -85,18 +85,18 @@ TANDEM_DEVICE void consume(const Params& params, const Shared<S>& shared) {
     if constexpr (S::LENGTHS) {  // registers are short: from shared memory, each time
       const uint notice = notice_at<S>(shared, q_step.n);
       if constexpr (S::FULL) {
-        change_scores<N>(
-            s, params, get_words(notice + 32).w,
-            get_words(notice).x + fresh_row() + get_words(notice + 16).w - (t * N + fresh_col()));
+        change_scores<N>(s, params, shared_ints(notice + 32).w,
+                         shared_ints(notice).x + fresh_row() + shared_ints(notice + 16).w -
+                             (t * N + fresh_col()));
       } else if (!plain_scale(u)) {
         const float first = fresh(u.scale) * kLog2e;
 #pragma unroll
         for (int i = 0; i < N / 2; ++i) s[i] *= first;
       }
-      const int4 of = get_words(notice + 16);  // the tiles without a mask, keys, off
+      const int4 of = shared_ints(notice + 16);  // the tiles without a mask, keys, off
       if (t < of.x || t >= of.y)
         mask_tile<N>(s, TandemBand{u.band_left, u.band_right, of.w},
-                     get_words(notice).x + fresh_row(), t * N + fresh_col(), of.z, -INFINITY);
+                     shared_ints(notice).x + fresh_row(), t * N + fresh_col(), of.z, -INFINITY);
       return;
     }
     if (!plain_scale(u)) {
@@ -114,24 +114,24 @@ TANDEM_DEVICE void consume(const Params& params, const Shared<S>& shared) {
   if (S::TURNS && group == S::GROUPS - 1) pass_turn<S>(group);
   float factor[2];
   Softmax<N> softmax;
-  const auto store = [&](FwdPlace at) {
+  const auto store = [&](FwdPlace place) {
     float lse[2], inverse[2];
     if constexpr (S::LENGTHS) {
       const uint notice = notice_at<S>(shared, q_step.n - 1);
-      get_place(notice, &at);
-      const int4 of = get_words(notice + 32);  // length, rows, first row, head
-      const int row = at.row0 + fresh_row();
+      get_place(notice, &place);
+      const int4 of = shared_ints(notice + 32);  // length, rows, first row, head
+      const int row = place.row0 + fresh_row();
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         end_row(params.push, of.w, softmax.m[r], quad_sum(softmax.l[r]), &lse[r], &inverse[r]);
         if (row + 8 * r >= of.x) lse[r] = -INFINITY;
       }
-      store_lse(u, params.push, at, lse);
+      store_lse(u, params.push, place, lse);
       store_rows<T, S::DV, true>(o, inverse,
                                  reinterpret_cast<ushort*>(params.push.o) +
-                                     get_words(notice + 48).x * u.o.b + of.w * u.o.h +
+                                     shared_ints(notice + 48).x * u.o.b + of.w * u.o.h +
                                      int64_t(of.z) * u.o.s,
-                                 u, at.row0, of.y, of.x);
+                                 u, place.row0, of.y, of.x);
       return;
     }
 #pragma unroll
@@ -140,8 +140,8 @@ TANDEM_DEVICE void consume(const Params& params, const Shared<S>& shared) {
       lse[r] = l == 0.f ? -INFINITY : fmaf(softmax.m[r], kLn2, logf(l));
       inverse[r] = l == 0.f ? 0.f : __frcp_rn(l);
     }
-    store_lse(u, params.push, at, lse);
-    store_rows<T, S::DV>(o, inverse, params.push.o, u, at);
+    store_lse(u, params.push, place, lse);
+    store_rows<T, S::DV>(o, inverse, params.push.o, u, place);
   };
   clear(o);
   wait_q_k();

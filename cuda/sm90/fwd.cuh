@@ -8,6 +8,7 @@
 #include "../../src/tile_range.h"
 #include "kernels.h"
 #include "wgmma.cuh"
+#include "words.cuh"
 
 namespace tandem {
 namespace cuda {
@@ -159,9 +160,7 @@ struct Rounds {
   // joined while multiprocessors have other work, and not all at the end. Formed anew each time: what products between two calls
   // kept of it would be registers.
   TANDEM_DEVICE FwdPieces pieces() const {
-    int unit = tail->unit;
-    asm volatile("" : "+r"(unit));
-    return fwd_pieces(tail->shares, int(blockIdx.x) / unit);
+    return fwd_pieces(tail->shares, int(blockIdx.x) / fresh(tail->unit));
   }
   // The next tile with keys to see; nothing(place) is called for those without.
   template <typename Nothing>
@@ -304,14 +303,10 @@ TANDEM_DEVICE void pass_turn(int group) {
   if constexpr (S::TURNS) named_arrive(1 + (group + 1 == S::GROUPS ? 0 : group + 1), 256);
 }
 
-// Row and column of the thread's first element of a tile. Asked for anew where they are needed: in the loops, accumulators
-// need the registers.
-TANDEM_DEVICE float fresh(float x) {
-  asm volatile("" : "+f"(x));
-  return x;
-}
 // Scores are multiplied by a positive number after they are compared; by a scale that is not, or hardly, before.
 TANDEM_DEVICE bool plain_scale(const FwdBlock& u) { return u.scale > kPlainScale; }
+// Row and column of the thread's first element of a tile. Asked for anew where they are needed: in the loops, accumulators
+// need the registers.
 TANDEM_DEVICE int fresh_row() {
   const int thread = fresh_thread() - 128;
   return thread / 32 * 16 + thread % 32 / 4;
@@ -349,12 +344,7 @@ TANDEM_DEVICE void mask_tile(float (&s)[N / 2], TandemBand band, int row, int co
 // not negative, in the opposite order if all are.
 template <int N>
 TANDEM_DEVICE int top_word(const float (&s)[N / 2], int r) {
-  // Not __float_as_int(): what loops carry from one product to the next would become words, moved while it is on its way.
-  const auto word = [&](int j, int c) {
-    int x;
-    asm("mov.b32 %0, %1;" : "=r"(x) : "f"(s[4 * j + 2 * r + c]));
-    return x;
-  };
+  const auto word = [&](int j, int c) { return word_of(s[4 * j + 2 * r + c]); };
   int a = max(word(0, 0), word(0, 1)), b = max(word(1, 0), word(1, 1));
 #pragma unroll
   for (int j = 2; j < N / 8; j += 2) {
@@ -366,11 +356,7 @@ TANDEM_DEVICE int top_word(const float (&s)[N / 2], int r) {
 // The smallest one: of numbers that are all negative the largest.
 template <int N>
 TANDEM_DEVICE int bottom_word(const float (&s)[N / 2], int r) {
-  const auto word = [&](int j, int c) {
-    int x;
-    asm("mov.b32 %0, %1;" : "=r"(x) : "f"(s[4 * j + 2 * r + c]));
-    return x;
-  };
+  const auto word = [&](int j, int c) { return word_of(s[4 * j + 2 * r + c]); };
   int a = min(word(0, 0), word(0, 1)), b = min(word(1, 0), word(1, 1));
 #pragma unroll
   for (int j = 2; j < N / 8; j += 2) {

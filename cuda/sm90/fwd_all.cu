@@ -32,7 +32,7 @@ TANDEM_DEVICE void make_bits(const FwdFullParams& params, const Shared<S>& share
                                                    params.push.drop_offset, u.heads_q);
   uint n = 0;
   const auto tell = [&](int t, int flags, int row0, uint index) {
-    if (thread == 0) put_words(bits.tile(n), t, flags, row0, int(index));
+    if (thread == 0) put_shared(bits.tile(n), t, flags, row0, int(index));
     __syncwarp();
     if (thread % 32 == 0) barrier_arrive(bits.full(n));
     ++n;
@@ -104,11 +104,11 @@ TANDEM_DEVICE void produce_kept(const FwdFullParams& params, const Shared<S>& sh
         const uint notice = notice_at<S>(shared, q_step.n);
         const TandemTiles span =
             tandem_key_tiles(entry.band, tile.z, S::M, S::N, entry.seq_q, entry.seq_kv);
-        put_words(notice, tile.z, tile.w, span.begin, span.end);
-        put_words(notice + 16, span.full_begin, span.full_end, entry.seq_kv, entry.band.off);
-        put_words(notice + 32, entry.seq_q, is_packed(f.LENGTHS_Q) ? entry.seq_q : u.seq_q,
-                  entry.first_q, head);
-        put_words(notice + 48, batch, 0, 0, 0);
+        put_shared(notice, tile.z, tile.w, span.begin, span.end);
+        put_shared(notice + 16, span.full_begin, span.full_end, entry.seq_kv, entry.band.off);
+        put_shared(notice + 32, entry.seq_q, is_packed(f.LENGTHS_Q) ? entry.seq_q : u.seq_q,
+                   entry.first_q, head);
+        put_shared(notice + 48, batch, 0, 0, 0);
         copy_tile<S::D_PANELS>(shared.q(stage), &params.q, shared.q_full(stage), S::M,
                                entry.first_q + tile.z, head, is_packed(f.LENGTHS_Q) ? 0 : batch);
       }
@@ -206,14 +206,14 @@ TANDEM_DEVICE void consume_kept(const FwdFullParams& params, const Shared<S>& sh
   const auto score = [&] {
     const uint place = k_step.n - 1;
     const uint notice = notice_at<S>(shared, q_step.n);
-    const int4 tile = bits.read_tile(place), of = get_words(notice + 16);
+    const int4 tile = bits.read_tile(place), of = shared_ints(notice + 16);
     const int row = tile.z + fresh_row(), column = tile.x * N + fresh_col();
-    change_scores<N>(s, params, get_words(notice + 32).w, row + of.w - column);
+    change_scores<N>(s, params, shared_ints(notice + 32).w, row + of.w - column);
     if (f.DIST) {
       const bool powers = f.SOFTCAP || !plain_scale(u);
       add_distances<N>(s,
                        reinterpret_cast<const float*>(params.push.extra[f.AT_DIST]) +
-                           int64_t(get_words(notice + 32).w) * params.extra.dist_window,
+                           int64_t(shared_ints(notice + 32).w) * params.extra.dist_window,
                        params.extra.dist_window, row + of.w - column,
                        powers ? kLog2e : 1.f / fresh(u.scale));
     }
@@ -239,7 +239,7 @@ TANDEM_DEVICE void consume_kept(const FwdFullParams& params, const Shared<S>& sh
     float lse[2], inverse[2];
     const uint notice = notice_at<S>(shared, q_step.n - 1);
     get_place(notice, &at);
-    const int4 of = get_words(notice + 32);  // length, rows, first row, head
+    const int4 of = shared_ints(notice + 32);  // length, rows, first row, head
     const int row = at.row0 + fresh_row();
     const float more = f.DROPOUT ? params.extra.drop_scale : 1.f;
 #pragma unroll
@@ -251,7 +251,7 @@ TANDEM_DEVICE void consume_kept(const FwdFullParams& params, const Shared<S>& sh
     store_lse(u, params.push, at, lse);
     store_rows<T, S::DV, true>(o, inverse,
                                reinterpret_cast<ushort*>(params.push.o) +
-                                   get_words(notice + 48).x * u.o.b + of.w * u.o.h +
+                                   shared_ints(notice + 48).x * u.o.b + of.w * u.o.h +
                                    int64_t(of.z) * u.o.s,
                                u, at.row0, of.y, of.x);
   };

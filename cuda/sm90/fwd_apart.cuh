@@ -41,14 +41,14 @@ TANDEM_DEVICE void produce_apart(const Params& params, const Shared<S>& shared) 
     batch = batch_of(u, at), head = int(at.index) - batch * u.heads_q;
     wait_place();
     const uint notice = apart_notice<S>(shared, told++);
-    put_words(notice, at.row0, int(at.index), at.span.begin, at.span.end);
-    put_words(notice + 16, batch, head, 0, 0);
+    put_shared(notice, at.row0, int(at.index), at.span.begin, at.span.end);
+    put_shared(notice + 16, batch, head, 0, 0);
 #pragma unroll 1
     for (int n = 0; n < S::GROUPS; ++n) {
       const TandemTiles own = takes_all<S>(u) ? at.span
                                               : tandem_key_tiles(rounds.band(), at.row0 + 64 * n,
                                                                  64, S::N, u.seq_q, u.seq_kv);
-      put_words(notice + 32 + 16 * n, own.begin, own.end, own.full_begin, own.full_end);
+      put_shared(notice + 32 + 16 * n, own.begin, own.end, own.full_begin, own.full_end);
     }
     copy.q(at.row0, head, batch);
   };
@@ -73,7 +73,7 @@ TANDEM_DEVICE void produce_apart(const Params& params, const Shared<S>& shared) 
   }
   last_v();
   wait_place();
-  put_words(apart_notice<S>(shared, told), 0, int(kNoMore), 0, 0);
+  put_shared(apart_notice<S>(shared, told), 0, int(kNoMore), 0, 0);
   barrier_arrive(shared.q_full(copy.q_step.stage()));
 }
 
@@ -93,9 +93,9 @@ TANDEM_DEVICE void consume_apart(const Params& params, const Shared<S>& shared) 
 
   // Of tile n: the warpgroup's block of 64 rows, the keys that it sees, the thread's first row.
   const auto block_of = [&](uint n) { return n % 2 == 0 ? group : S::GROUPS - 1 - group; };
-  const auto all_of = [&](uint n) { return get_words(apart_notice<S>(shared, n)); };
+  const auto all_of = [&](uint n) { return shared_ints(apart_notice<S>(shared, n)); };
   const auto own_of = [&](uint n) {
-    return get_words(apart_notice<S>(shared, n) + 32 + 16 * block_of(n));
+    return shared_ints(apart_notice<S>(shared, n) + 32 + 16 * block_of(n));
   };
   // Rows as the functions of fwd.cuh count them, from that of warpgroup 0.
   const auto row0_of = [&](uint n) { return all_of(n).x + 64 * (block_of(n) - group); };
@@ -174,7 +174,7 @@ TANDEM_DEVICE void consume_apart(const Params& params, const Shared<S>& shared) 
       lse[r] = l == 0.f ? -INFINITY : fmaf(softmax.m[r], kLn2, logf(l));
       inverse[r] = l == 0.f ? 0.f : reciprocal(l);
     }
-    const int4 where = get_words(apart_notice<S>(shared, n) + 16);
+    const int4 where = shared_ints(apart_notice<S>(shared, n) + 16);
     FwdPlace at;
     at.row0 = row0_of(n), at.index = uint(all_of(n).y);
     store_lse(u, params.push, at, lse);
@@ -184,15 +184,15 @@ TANDEM_DEVICE void consume_apart(const Params& params, const Shared<S>& shared) 
   };
   // o and lse of 64 rows that see nothing.
   const auto store_unseen = [&](uint n) {
-    const int4 where = get_words(apart_notice<S>(shared, n) + 16);
-    ushort* o = reinterpret_cast<ushort*>(params.push.o) + where.x * u.o.b + where.y * u.o.h;
+    const int4 where = shared_ints(apart_notice<S>(shared, n) + 16);
+    ushort* rows = reinterpret_cast<ushort*>(params.push.o) + where.x * u.o.b + where.y * u.o.h;
     float* lse = reinterpret_cast<float*>(params.push.lse) + int64_t(uint(all_of(n).y)) * u.seq_q;
     const int row0 = all_of(n).x + 64 * block_of(n);
 #pragma unroll 1
     for (int m = int(threadIdx.x) % 128; m < 64 * u.head_dim_v; m += 128) {
       const int i = row0 + m / u.head_dim_v, d = m % u.head_dim_v;
       if (i >= u.seq_q) break;
-      o[i * u.o.s + d * u.o.d] = 0;
+      rows[i * u.o.s + d * u.o.d] = 0;
       if (params.push.lse && d == 0) lse[i] = -INFINITY;
     }
   };

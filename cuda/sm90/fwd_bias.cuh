@@ -65,7 +65,7 @@ TANDEM_DEVICE void write_unit(const FwdBlock& u, const Shared<S>& shared) {
     const int col = 8 * piece + 2 * i;
     x[i] = T::pack(col == row ? 1.f / u.scale : 0.f, col + 1 == row ? 1.f / u.scale : 0.f);
   }
-  put_words(shared.unit() + panel_at(row, piece), int(x[0]), int(x[1]), int(x[2]), int(x[3]));
+  put_shared(shared.unit() + panel_at(row, piece), int(x[0]), int(x[1]), int(x[2]), int(x[3]));
   fence_async();
 }
 // Infinity times a zero of the unit matrix is NaN in all rows of the tile. A warp that meets NaN asks whether that is why: as
@@ -84,7 +84,7 @@ TANDEM_DEVICE bool all_finite(uint tile) {
   uint top = 0;
 #pragma unroll 1
   for (uint at = 0; at < S::BIAS_BYTES; at += 512)
-    top = widest(get_words(tile + at + uint(fresh_thread()) % 32 * 16), top);
+    top = widest(shared_ints(tile + at + uint(fresh_thread()) % 32 * 16), top);
   return __all_sync(kAllLanes, T::finite_twice(top));
 }
 // A warp's own 16 rows: what is not finite becomes a number that 1 / scale, 2 or more, makes infinite again in its own row alone.
@@ -97,7 +97,7 @@ TANDEM_DEVICE bool mend_rows(uint tile) {
   const auto at = [](int n) { return uint(n / 4 * 64 * kPanelBytes + n % 4 * 512); };
   int4 x[EACH];
 #pragma unroll
-  for (int n = 0; n < EACH; ++n) x[n] = get_words(from + at(n));
+  for (int n = 0; n < EACH; ++n) x[n] = shared_ints(from + at(n));
   // Halves as words, the largest with a sign and the largest without one.
   uint below = 0, above = 0;
 #pragma unroll
@@ -109,14 +109,14 @@ TANDEM_DEVICE bool mend_rows(uint tile) {
   if (!__any_sync(kAllLanes, hides || more)) return false;
 #pragma unroll
   for (int n = 0; n < EACH; ++n)
-    put_words(from + at(n), T::clamp_below(x[n].x), T::clamp_below(x[n].y), T::clamp_below(x[n].z),
-              T::clamp_below(x[n].w));
+    put_shared(from + at(n), T::clamp_below(x[n].x), T::clamp_below(x[n].y), T::clamp_below(x[n].z),
+               T::clamp_below(x[n].w));
   if (__any_sync(kAllLanes, more)) {
 #pragma unroll 1
     for (int n = 0; n < EACH; ++n) {
-      const int4 y = get_words(from + at(n));
-      put_words(from + at(n), T::clamp_above(y.x), T::clamp_above(y.y), T::clamp_above(y.z),
-                T::clamp_above(y.w));
+      const int4 y = shared_ints(from + at(n));
+      put_shared(from + at(n), T::clamp_above(y.x), T::clamp_above(y.y), T::clamp_above(y.z),
+                 T::clamp_above(y.w));
     }
   }
   fence_async();
@@ -151,8 +151,8 @@ TANDEM_DEVICE void produce_bias(const Params& params, const Shared<S>& shared) {
     barrier_wait(shared.q_empty(q.stage()), q.parity() ^ 1);
     const uint notice = shared.bias_notice(q.n);
     const int batch = batch_of(u, at);
-    put_words(notice, at.span.begin, at.span.end, at.span.full_begin, at.span.full_end);
-    put_words(notice + 16, groups, at.row0, batch, int(at.index) - batch * u.heads_q);
+    put_shared(notice, at.span.begin, at.span.end, at.span.full_begin, at.span.full_end);
+    put_shared(notice + 16, groups, at.row0, batch, int(at.index) - batch * u.heads_q);
   };
   const auto skip = [&] {
     barrier_arrive(shared.q_full(copy.q_step.stage()));
@@ -205,7 +205,7 @@ struct BiasPlace {
 // Of tile n, as its notice says.
 template <typename S>
 TANDEM_DEVICE BiasPlace bias_place(const Shared<S>& shared, uint n) {
-  const int4 x = get_words(shared.bias_notice(n) + 16);
+  const int4 x = shared_ints(shared.bias_notice(n) + 16);
   return {x.y, x.z, x.w};
 }
 TANDEM_DEVICE BiasPlace same_place(BiasPlace x) {
@@ -281,8 +281,7 @@ TANDEM_DEVICE void consume_bias(const Params& params, const Shared<S>& shared) {
       commit();
     } else {
       // Formed anew: what loops kept of it would be registers.
-      uint stage = uint(q_step.stage());
-      asm volatile("" : "+r"(stage));
+      const uint stage = fresh(uint(q_step.stage()));
       product_along<T, S>(s, further(q_at, int(stage) * S::Q_BYTES), k);
     }
   };
@@ -337,10 +336,10 @@ TANDEM_DEVICE void consume_bias(const Params& params, const Shared<S>& shared) {
   const auto look_up = [&](TandemTiles* to) {
     barrier_wait(shared.q_full(q_step.stage()), q_step.parity());
     const uint notice = shared.bias_notice(q_step.n);
-    const int4 span = get_words(notice);
+    const int4 span = shared_ints(notice);
     to->begin = same(span.x), to->end = same(span.y);
     to->full_begin = same(span.z), to->full_end = same(span.w);
-    return same(get_words(notice + 16).x);
+    return same(shared_ints(notice + 16).x);
   };
   // The next one where this warpgroup has rows and keys to see. One warp lets go of a tile without keys for all four, and one that looked
   // at a barrier after two phases would hang.
@@ -364,8 +363,8 @@ TANDEM_DEVICE void consume_bias(const Params& params, const Shared<S>& shared) {
   Softmax<N> softmax;
   // A step of softmax over S with the bias added. Its place is let go of behind a vote on what was loaded from there: an arrival
   // may overtake loads that nobody has waited for.
-  const auto step_added = [&](Softmax<N>* softmax) {
-    return softmax->step(
+  const auto step_added = [&](Softmax<N>* of) {
+    return of->step(
         s, scale, factor, [] {}, release_bias);
   };
   // By all warps, which then see what the others wrote, and come to the same.
@@ -402,8 +401,8 @@ TANDEM_DEVICE void consume_bias(const Params& params, const Shared<S>& shared) {
     }
   };
   // A step of softmax over S with the bias by products. K and the bias stay until S is known to be right.
-  const auto step_products = [&](Softmax<N>* softmax) {
-    return softmax->step(s, scale, factor, look, [&] {
+  const auto step_products = [&](Softmax<N>* of) {
+    return of->step(s, scale, factor, look, [&] {
       release_bias();
       release_k();
     });

@@ -81,15 +81,6 @@ struct Tiles {
   }
 };
 
-TANDEM_DEVICE float shared_float(uint at) {
-  float x;
-  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(at) : "memory");
-  return x;
-}
-TANDEM_DEVICE void put_shared(uint at, float x) {
-  asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(x) : "memory");
-}
-
 // A warpgroup's copy of the distance bias of the place's head; hides: minus infinity for distances below 0.
 template <typename S>
 TANDEM_DEVICE void put_dist(const FwdFullParams& params, uint table, const FwdPlace& at,

@@ -49,7 +49,7 @@ TANDEM_DEVICE void produce_apart(const FwdFullParams& params, const KeyPlaces<S>
   const auto tell = [&](const FwdPlace& place) {
     const uint full = places.q_full(q.stage());
     barrier_wait(places.empty(full), q.parity() ^ 1);
-    put_words(places.notice(q.n), place.row0, int(place.index), place.span.end, 0);
+    put_shared(places.notice(q.n), place.row0, int(place.index), place.span.end, 0);
     copy_tile<S::D_PANELS>(places.q(q.stage()), &params.q, full, S::M, place.row0,
                            head_of(u, place), batch_of(u, place));
     q.next();
@@ -79,7 +79,7 @@ TANDEM_DEVICE void produce_apart(const FwdFullParams& params, const KeyPlaces<S>
   }
   const uint full = places.q_full(q.stage());
   barrier_wait(places.empty(full), q.parity() ^ 1);
-  put_words(places.notice(q.n), 0, int(kNoMore), 0, 0);
+  put_shared(places.notice(q.n), 0, int(kNoMore), 0, 0);
   barrier_arrive(full);
 }
 
@@ -132,7 +132,7 @@ TANDEM_DEVICE void consume_apart(const FwdFullParams& params, const KeyPlaces<S>
 #pragma unroll 1
   for (;;) {
     barrier_wait(places.q_full(q.stage()), q.parity());
-    const int4 all = get_words(places.notice(q.n));
+    const int4 all = shared_ints(places.notice(q.n));
     if (uint(all.y) == kNoMore) return;
     // Every other tile has the warpgroups in the opposite order, so that all have the same work.
     const int block = q.n % 2 == 0 ? group : S::GROUPS - 1 - group, row0 = all.x + 64 * block;
@@ -206,8 +206,7 @@ TANDEM_DEVICE void consume_apart(const FwdFullParams& params, const KeyPlaces<S>
           product_held<T, S>(to, held, further(k_at, keys.place * S::PLACE));
           const uint full = take();
           sum.add(from, scale);
-#pragma unroll
-          for (int r = 0; r < 2; ++r) asm volatile("" : "+f"(sum.l[r]));
+          settle(sum.l);
           if (u.seq_kv > 0) {
             wait<0>();
           } else {
@@ -313,9 +312,8 @@ TANDEM_DEVICE void consume_apart(const FwdFullParams& params, const KeyPlaces<S>
 #pragma unroll
         for (int i = 0; i < N / 4; ++i) {
           const int r = i % 2;
-          kept[n][i] = T::pack_positive(fmaf(Half::low(kept[n][i]), factor[r], shift[r]),
-                                        fmaf(Half::high(kept[n][i]), factor[r], shift[r]));
-          asm volatile("" : "+r"(kept[n][i]));
+          kept[n][i] = fresh(T::pack_positive(fmaf(Half::low(kept[n][i]), factor[r], shift[r]),
+                                              fmaf(Half::high(kept[n][i]), factor[r], shift[r])));
         }
         wait_o();
         release(v);

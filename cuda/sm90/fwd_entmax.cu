@@ -30,23 +30,6 @@ struct EntmaxShape : FwdShape<ROW, FwdSet::plain, kEntmaxQStages> {
   static constexpr int STEP = Base::GROUPS * 128 * 2 * 4;  // bytes from a candidate to the next
 };
 
-TANDEM_DEVICE float shared_float(uint at) {
-  float x;
-  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(at) : "memory");
-  return x;
-}
-TANDEM_DEVICE int shared_int(uint at) {
-  int x;
-  asm volatile("ld.shared.s32 %0, [%1];" : "=r"(x) : "r"(at) : "memory");
-  return x;
-}
-TANDEM_DEVICE void put_shared(uint at, float x) {
-  asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(x) : "memory");
-}
-TANDEM_DEVICE void put_shared(uint at, int x) {
-  asm volatile("st.shared.s32 [%0], %1;" ::"r"(at), "r"(x) : "memory");
-}
-
 // What fwd's shared memory has beyond that of softmax: whether the search goes on, the tile that lies in each stage of k, the
 // tiles' bits, the lists.
 template <typename S>
@@ -156,13 +139,7 @@ struct Candidates {
 #pragma unroll
     for (int j = 0; j < N / 8; ++j) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i)
-        asm volatile(
-            "{\n.reg .pred p;\nsetp.gt.f32 p, %1, %2;\n@p st.shared.f32 [%0], %1;\n"
-            "@p add.u32 %0, %0, %3;\n}"
-            : "+r"(end[i / 2])
-            : "f"(s[4 * j + i]), "f"(bound[i / 2]), "n"(S::STEP)
-            : "memory");
+      for (int i = 0; i < 4; ++i) append_above<S::STEP>(end[i / 2], s[4 * j + i], bound[i / 2]);
       if (j % 4 == 3)  // at most 8 more of each row
 #pragma unroll
         for (int r = 0; r < 2; ++r) end[r] = min(end[r], row(r) + uint(S::FULL * S::STEP));
@@ -298,10 +275,7 @@ TANDEM_DEVICE void consume(const FwdFullParams& params, const Shared<S>& shared)
       const int rel = t - at.span.begin;
       if (!__any_sync(kAllLanes, some || !params.features.SKIP)) return;
       if (threadIdx.x % 32 == 0 && rel < kSupportTiles)
-        asm volatile("red.shared.or.b32 [%0], %1;" ::"r"(search.words(group, walks.parity()) +
-                                                         uint(rel / 32 * 4)),
-                     "r"(1u << (rel % 32))
-                     : "memory");
+        or_shared(search.words(group, walks.parity()) + uint(rel / 32 * 4), 1u << (rel % 32));
     };
     // Whether any row of the workgroup still moves; the walks after that use the bits of the last one.
     const auto verdict = [&](bool moves) {

@@ -46,10 +46,7 @@ TANDEM_DEVICE void clear_rows(uint tile, int from) {
   for (int p = 0; p < PANELS; ++p)
 #pragma unroll 1
     for (int n = max(from, 0) * kPanelBytes + 16 * lane; n < ROWS * kPanelBytes; n += 512)
-      asm volatile(
-          "st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(tile + uint(p * ROWS * kPanelBytes + n)),
-          "r"(0)
-          : "memory");
+      put_shared(tile + uint(p * ROWS * kPanelBytes + n), 0, 0, 0, 0);
   fence_async();
   __syncwarp();
 }
@@ -73,20 +70,8 @@ template <typename S>
 TANDEM_DEVICE uint notice_at(const Shared<S>& shared, uint n) {
   return shared.barrier(4 + 4 * S::STAGES + 2) + n % kFwdNotices * kFwdNoticeBytes;
 }
-TANDEM_DEVICE int4 get_words(uint at) {
-  int4 x;
-  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
-               : "r"(at)
-               : "memory");
-  return x;
-}
-TANDEM_DEVICE void put_words(uint at, int x, int y, int z, int w) {
-  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(x), "r"(y), "r"(z), "r"(w)
-               : "memory");
-}
 TANDEM_DEVICE bool get_place(uint notice, FwdPlace* at) {
-  const int4 a = get_words(notice), b = get_words(notice + 16);
+  const int4 a = shared_ints(notice), b = shared_ints(notice + 16);
   at->row0 = a.x, at->index = uint(a.y);
   at->span = TandemTiles{a.z, a.w, b.x, b.y};
   return at->index != kNoMore;
@@ -197,11 +182,11 @@ TANDEM_DEVICE void produce_entries(const FwdFullParams& params, const Shared<S>&
     if (one) {
       barrier_wait(shared.q_empty(stage), q_step.parity() ^ 1);
       const uint notice = notice_at<S>(shared, q_step.n);
-      put_words(notice, at.row0, int(at.index), at.span.begin, at.span.end);
-      put_words(notice + 16, at.span.full_begin, at.span.full_end, entry.seq_kv, entry.band.off);
-      put_words(notice + 32, entry.seq_q, is_packed(f.LENGTHS_Q) ? entry.seq_q : u.seq_q,
-                entry.first_q, head);
-      put_words(notice + 48, batch, 0, 0, 0);
+      put_shared(notice, at.row0, int(at.index), at.span.begin, at.span.end);
+      put_shared(notice + 16, at.span.full_begin, at.span.full_end, entry.seq_kv, entry.band.off);
+      put_shared(notice + 32, entry.seq_q, is_packed(f.LENGTHS_Q) ? entry.seq_q : u.seq_q,
+                 entry.first_q, head);
+      put_shared(notice + 48, batch, 0, 0, 0);
       copy_tile<S::D_PANELS>(shared.q(stage), &params.q, shared.q_full(stage), S::M,
                              entry.first_q + at.row0, head, is_packed(f.LENGTHS_Q) ? 0 : batch);
     }
@@ -222,7 +207,7 @@ TANDEM_DEVICE void produce_entries(const FwdFullParams& params, const Shared<S>&
   if (k_step.n > 0) copy_v(last, k_step.n - 1);
   if (one) {
     barrier_wait(shared.q_empty(q_step.stage()), q_step.parity() ^ 1);
-    put_words(notice_at<S>(shared, q_step.n), 0, int(kNoMore), 0, 0);
+    put_shared(notice_at<S>(shared, q_step.n), 0, int(kNoMore), 0, 0);
     barrier_arrive(shared.q_full(q_step.stage()));
   }
 }

@@ -8,23 +8,6 @@ namespace tandem {
 namespace cuda {
 namespace sm90 {
 
-TANDEM_DEVICE uint64_t exchange_word(uint64_t address, uint64_t x) {
-  uint64_t was;
-  asm volatile("atom.acquire.gpu.global.exch.b64 %0, [%1], %2;"
-               : "=l"(was)
-               : "l"(address), "l"(x)
-               : "memory");
-  return was;
-}
-TANDEM_DEVICE uint64_t acquire_word(uint64_t address) {
-  uint64_t x;
-  asm volatile("ld.acquire.gpu.global.b64 %0, [%1];" : "=l"(x) : "l"(address) : "memory");
-  return x;
-}
-TANDEM_DEVICE void release_word(uint64_t address, uint64_t x) {
-  asm volatile("st.release.gpu.global.b64 [%0], %1;" ::"l"(address), "l"(x) : "memory");
-}
-
 // At the end of a piece: whether this warp stores its rows. Of a tile that two workgroups share, the warp that comes first leaves its
 // part in the workspace; the other one reads it, and has all of the row then. l: sums of whole rows.
 // A word says who has come. It may have had any value before the launch, and there is no launch that zeroes it, so what is put there is

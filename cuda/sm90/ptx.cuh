@@ -1,18 +1,24 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // Hopper's words that CUDA C++ does not have: mbarriers, bulk tensor copies, named barriers, register budgets, and
 // moves of 8 x 8 matrices. One instruction a function; PTX ISA 8.0, sm_90a. The matrix products are in wgmma.cuh.
-// Addresses of shared memory are 32-bit numbers, as these instructions take them.
+// Addresses of shared memory are 32-bit numbers, as these instructions take them. Without a CUDA compiler they mean what
+// tests/cuda_emulated/hopper_emulator.h says.
 #ifndef TANDEM_CUDA_SM90_PTX_CUH
 #define TANDEM_CUDA_SM90_PTX_CUH
 #include <cuda.h>
 
 #include "../simt.cuh"
+#if !defined(__CUDACC__)
+#include "hopper_emulator.h"
+#endif
 
 namespace tandem {
 namespace cuda {
 namespace sm90 {
 
 using uint = unsigned;
+
+#if defined(__CUDACC__)
 
 TANDEM_DEVICE uint shared_address(const void* p) { return uint(__cvta_generic_to_shared(p)); }
 
@@ -31,6 +37,26 @@ TANDEM_DEVICE int fresh_thread() {
   return x;
 }
 
+// What the compiler is not to know from before: else it would keep what follows from it, and registers are short.
+TANDEM_DEVICE int fresh(int x) {
+  asm volatile("" : "+r"(x));
+  return x;
+}
+TANDEM_DEVICE uint fresh(uint x) {
+  asm volatile("" : "+r"(x));
+  return x;
+}
+TANDEM_DEVICE float fresh(float x) {
+  asm volatile("" : "+f"(x));
+  return x;
+}
+// The same in another register.
+TANDEM_DEVICE uint moved_word(uint x) {
+  uint y;
+  asm volatile("mov.u32 %0, %1;" : "=r"(y) : "r"(x));
+  return y;
+}
+
 // ---- mbarriers: 8 bytes of shared memory -----------------------------------------------------------
 
 TANDEM_DEVICE void barrier_init(uint barrier, int arrivals) {
@@ -39,6 +65,10 @@ TANDEM_DEVICE void barrier_init(uint barrier, int arrivals) {
 // After the inits, before the __syncthreads() that shows them to the others and to the copy engine.
 TANDEM_DEVICE void barrier_init_done() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+// Before it is made anew.
+TANDEM_DEVICE void barrier_invalidate(uint barrier) {
+  asm volatile("mbarrier.inval.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
 TANDEM_DEVICE void barrier_arrive(uint barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
@@ -115,6 +145,8 @@ TANDEM_DEVICE void bulk_wait() {
 // By each thread that wrote shared memory by ordinary stores, before the barrier behind which matrix products or bulk
 // copies read it.
 TANDEM_DEVICE void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+// The same for global memory, too.
+TANDEM_DEVICE void fence_proxies() { asm volatile("fence.proxy.async;" ::: "memory"); }
 
 // ---- clusters: workgroups that see each other's shared memory -----------------------------------------
 
@@ -181,6 +213,17 @@ TANDEM_DEVICE bool named_any(int id, int threads, bool x) {
       : "memory");
   return any != 0;
 }
+template <int ID, int THREADS>
+TANDEM_DEVICE bool named_any(bool x) {
+  int any;
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %1, 0;\nbar.red.or.pred p, %2, %3, p;\n"
+      "selp.b32 %0, 1, 0, p;\n}"
+      : "=r"(any)
+      : "r"(int(x)), "n"(ID), "n"(THREADS)
+      : "memory");
+  return any != 0;
+}
 
 // ---- kernels that begin early -------------------------------------------------------------------------
 
@@ -239,6 +282,57 @@ TANDEM_DEVICE float reciprocal(float x) {
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
+// Its word. Not by __float_as_int(): what loops carry from one product to the next would become words, moved while it is on
+// its way.
+TANDEM_DEVICE int word_of(float x) {
+  int y;
+  asm("mov.b32 %0, %1;" : "=r"(y) : "f"(x));
+  return y;
+}
+
+#else
+using simt::hopper::add_flat;
+using simt::hopper::barrier_arrive;
+using simt::hopper::barrier_expect;
+using simt::hopper::barrier_init;
+using simt::hopper::barrier_init_done;
+using simt::hopper::barrier_invalidate;
+using simt::hopper::barrier_wait;
+using simt::hopper::bulk_commit;
+using simt::hopper::bulk_wait;
+using simt::hopper::bulk_wait_read;
+using simt::hopper::cluster_address;
+using simt::hopper::cluster_arrive;
+using simt::hopper::cluster_rank;
+using simt::hopper::cluster_size;
+using simt::hopper::cluster_sync;
+using simt::hopper::cluster_words;
+using simt::hopper::copy_box;
+using simt::hopper::copy_flat;
+using simt::hopper::elect_one;
+using simt::hopper::exp2_fast;
+using simt::hopper::fence_async;
+using simt::hopper::fence_proxies;
+using simt::hopper::fresh;
+using simt::hopper::fresh_thread;
+using simt::hopper::give_registers;
+using simt::hopper::launch_dependents;
+using simt::hopper::load_matrices;
+using simt::hopper::load_matrices_transposed;
+using simt::hopper::moved_word;
+using simt::hopper::named_any;
+using simt::hopper::named_arrive;
+using simt::hopper::named_sync;
+using simt::hopper::prefetch_map;
+using simt::hopper::reciprocal;
+using simt::hopper::shared_address;
+using simt::hopper::store_box;
+using simt::hopper::store_matrices;
+using simt::hopper::store_matrices_transposed;
+using simt::hopper::take_registers;
+using simt::hopper::wait_kernel_before;
+using simt::hopper::word_of;
+#endif
 
 }  // namespace sm90
 }  // namespace cuda

@@ -45,6 +45,8 @@ TANDEM_DEVICE uint64_t further(uint64_t descriptor, int bytes) {
   return (descriptor & 0xffffffff00000000u) | (uint(descriptor) + (uint(bytes) >> 4));
 }
 
+#if defined(__CUDACC__)
+
 // Before the first product of a group whose registers were touched, accumulators or A; else ptxas puts one in (C7519).
 TANDEM_DEVICE void fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 TANDEM_DEVICE void commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
@@ -54,11 +56,54 @@ TANDEM_DEVICE void wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
 }
 
+// Rounded to 16 bits, as a pair; positive: 0 for what is negative.
+TANDEM_DEVICE uint pack_half(float low, float high) {
+  uint r;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+  return r;
+}
+TANDEM_DEVICE uint pack_half_positive(float low, float high) {
+  uint r;
+  asm("cvt.rn.relu.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+  return r;
+}
+TANDEM_DEVICE uint pack_bfloat(float low, float high) {
+  uint r;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+  return r;
+}
+TANDEM_DEVICE uint pack_bfloat_positive(float low, float high) {
+  uint r;
+  asm("cvt.rn.relu.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+  return r;
+}
+// Of two pairs: the larger ones, NaN where either is; the smaller ones, and of a NaN the other one.
+TANDEM_DEVICE int largest_bfloats(int x, int y) {
+  asm("max.NaN.bf16x2 %0, %0, %1;" : "+r"(x) : "r"(y));
+  return x;
+}
+TANDEM_DEVICE int smallest_bfloats(int x, int y) {
+  asm("min.bf16x2 %0, %0, %1;" : "+r"(x) : "r"(y));
+  return x;
+}
+
+#else
+using simt::hopper::commit;
+using simt::hopper::fence;
+using simt::hopper::largest_bfloats;
+using simt::hopper::pack_bfloat;
+using simt::hopper::pack_bfloat_positive;
+using simt::hopper::pack_half;
+using simt::hopper::pack_half_positive;
+using simt::hopper::smallest_bfloats;
+using simt::hopper::wait;
+#endif
+
 // Computes x here, in source order with what is volatile, in particular not further down.
 template <int N>
 TANDEM_DEVICE void settle(float (&x)[N]) {
 #pragma unroll
-  for (int i = 0; i < N; ++i) asm volatile("" : "+f"(x[i]));
+  for (int i = 0; i < N; ++i) x[i] = fresh(x[i]);
 }
 
 // Lane n of a quad gives x[m] to lane m, whose x[n] it becomes: of the words of four chunks that accumulators are, rounded, each lane
@@ -79,15 +124,9 @@ TANDEM_DEVICE void transpose_quad(uint (&x)[4]) {
 
 struct Half {
   static constexpr bool MENDS = false;  // see consume_bias()
-  static TANDEM_DEVICE uint pack(float low, float high) {
-    uint r;
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
-    return r;
-  }
+  static TANDEM_DEVICE uint pack(float low, float high) { return pack_half(low, high); }
   static TANDEM_DEVICE uint pack_positive(float low, float high) {  // 0 for what is negative
-    uint r;
-    asm("cvt.rn.relu.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
-    return r;
+    return pack_half_positive(low, high);
   }
   static TANDEM_DEVICE bool finite_twice(uint r) {  // both, each twice the word without its sign
     return (r & 0xffff) < 0xf800 && r >> 16 < 0xf800;
@@ -99,15 +138,9 @@ struct Half {
 };
 struct Bfloat {
   static constexpr bool MENDS = true;
-  static TANDEM_DEVICE uint pack(float low, float high) {
-    uint r;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
-    return r;
-  }
+  static TANDEM_DEVICE uint pack(float low, float high) { return pack_bfloat(low, high); }
   static TANDEM_DEVICE uint pack_positive(float low, float high) {  // 0 for what is negative
-    uint r;
-    asm("cvt.rn.relu.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
-    return r;
+    return pack_bfloat_positive(low, high);
   }
   static TANDEM_DEVICE bool finite_twice(uint r) {  // both, each twice the word without its sign
     return (r & 0xffff) < 0xff00 && r >> 16 < 0xff00;
@@ -122,14 +155,8 @@ struct Bfloat {
            above >> 16 >= 0x7f80;
   }
   // Minus infinity becomes the lowest number; infinity and NaN the largest one.
-  static TANDEM_DEVICE int clamp_below(int r) {
-    asm("max.NaN.bf16x2 %0, %0, %1;" : "+r"(r) : "r"(0xff7fff7f));
-    return r;
-  }
-  static TANDEM_DEVICE int clamp_above(int r) {
-    asm("min.bf16x2 %0, %0, %1;" : "+r"(r) : "r"(0x7f7f7f7f));
-    return r;
-  }
+  static TANDEM_DEVICE int clamp_below(int r) { return largest_bfloats(r, int(0xff7fff7f)); }
+  static TANDEM_DEVICE int clamp_above(int r) { return smallest_bfloats(r, 0x7f7f7f7f); }
   static TANDEM_DEVICE float low(uint r) { return __uint_as_float(r << 16); }
   static TANDEM_DEVICE float high(uint r) { return __uint_as_float(r & 0xffff0000u); }
 };
@@ -140,6 +167,8 @@ struct Bfloat {
 // add: 0, D is overwritten.
 template <typename T, int N>
 struct Product;
+
+#if defined(__CUDACC__)
 
 // Per width: the accumulators in the instruction, as operands of the statement, and the numbers that follow.
 // clang-format off
@@ -259,6 +288,13 @@ TANDEM_WIDTH(160)
 TANDEM_WIDTH(176)
 TANDEM_WIDTH(192)
 TANDEM_WIDTH(256)
+
+#else
+template <int N>
+struct Product<Half, N> : simt::hopper::Product<simt::hopper::Type::half, N> {};
+template <int N>
+struct Product<Bfloat, N> : simt::hopper::Product<simt::hopper::Type::bfloat, N> {};
+#endif
 
 }  // namespace sm90
 }  // namespace cuda

@@ -1,15 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Runs the sources in cuda/ as plain C++: each thread of a block is a fiber that runs to its next barrier
-// or shuffle. Slow, exact, and without a GPU: wrong indices, missing barriers and divergent barriers show
-// here. What it cannot show: timing, registers, memory ordering inside a warp.
-//
-// The order in which threads run between two barriers is a setting. A kernel that lacks a barrier gives
-// other results in another order.
+// Runs the sources in cuda/ as plain C++: CUDA's words, on the blocks and grids of block_emulator.h and grid_emulator.h. Slow, exact,
+// and without a GPU: wrong indices, missing barriers and divergent barriers show here. What it cannot show: timing, registers,
+// memory ordering.
 #ifndef TANDEM_TESTS_SIMT_EMULATOR_H
 #define TANDEM_TESTS_SIMT_EMULATOR_H
-#include <setjmp.h>
-#include <ucontext.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -17,9 +11,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <limits>
-#include <memory>
-#include <random>
-#include <vector>
+
+#include "grid_emulator.h"
 
 #define __global__
 #define __device__
@@ -27,6 +20,11 @@
 #define __grid_constant__
 #define __forceinline__ inline
 #define __launch_bounds__(...)
+
+using std::max;
+using std::min;
+typedef unsigned uint;
+typedef unsigned short ushort;
 
 struct alignas(16) float4 {
   float x, y, z, w;
@@ -39,6 +37,9 @@ struct alignas(8) uint2 {
 };
 struct float3 {
   float x, y, z;
+};
+struct alignas(16) int4 {
+  int x, y, z, w;
 };
 struct alignas(16) uint4 {
   unsigned x, y, z, w;
@@ -56,217 +57,97 @@ inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return
 
 namespace simt {
 
-enum class Order { forward, backward, shuffled };
-struct Settings {
-  Order order = Order::forward;
-  unsigned long long blocks_run = 0;
+// What reads as threadIdx.x and the like.
+template <unsigned (*FIND)()>
+struct Number {
+  operator unsigned() const { return FIND(); }
 };
-inline Settings& settings() {
-  static Settings s;
-  return s;
+inline unsigned thread_index() { return running()->index; }
+inline unsigned block_x() { return Block::current().index().x; }
+inline unsigned block_y() { return Block::current().index().y; }
+inline unsigned grid_x() { return Block::current().grid().size.x; }
+inline unsigned grid_y() { return Block::current().grid().size.y; }
+inline unsigned block_threads() { return Block::current().threads(); }
+inline void* shared() { return Block::current().shared(); }
+inline void* shared_array(size_t bytes, const void* key) {
+  return Block::current().array(bytes, key);
 }
 
-// A thread's copies on their way to shared memory, in groups.
-struct Copies {
-  struct Chunk {
-    unsigned char* to;
-    unsigned char data[16];
-  };
-  std::vector<Chunk> open;
-  std::vector<std::vector<Chunk>> groups;
-};
-
-class Block {
- public:
-  Block(unsigned threads, size_t shared_bytes)
-      : shared_bytes_(shared_bytes), shared_(new unsigned char[shared_bytes + kGuard + 16]) {
-    threads_.resize(threads);
-    warps_.resize((threads + 31) / 32);
-    for (Thread& t : threads_) t.stack.reset(new char[kStack]);
-    for (unsigned i = 0; i < threads; ++i) order_.push_back(i);
-  }
-
-  // body() is run by every thread.
-  template <typename Body>
-  void run(const Body& body) {
-    // Shared memory starts as NaN, with a guard behind it.
-    std::memset(shared_.get(), 0xff, shared_bytes_ + kGuard + 16);
-    live_ = unsigned(threads_.size());
-    arrived_ = 0;
-    any_[0] = any_[1] = 0;
-    for (Warp& w : warps_) w.arrived = 0;
-    struct Entry {
-      static void start(unsigned high, unsigned low) {
-        const Body& b = *reinterpret_cast<const Body*>(uintptr_t(high) << 32 | low);
-        b();
-        Block& block = *current();
-        if (!block.copies().open.empty() || !block.copies().groups.empty())
-          die("a thread ends with copies on their way");
-        block.threads_[block.running_].done = true;
-        --block.live_;
-        block.release();
-        for (;;) block.yield();
-      }
-    };
-    const uintptr_t address = reinterpret_cast<uintptr_t>(&body);
-    for (Thread& t : threads_) {
-      t.done = t.begun = false;
-      getcontext(&t.context);
-      t.context.uc_stack.ss_sp = t.stack.get();
-      t.context.uc_stack.ss_size = kStack;
-      t.context.uc_link = nullptr;
-      makecontext(&t.context, reinterpret_cast<void (*)()>(&Entry::start), 2,
-                  unsigned(uint64_t(address) >> 32), unsigned(address));
-    }
-    current() = this;
-    while (live_ > 0) {
-      const Order order = settings().order;
-      if (order == Order::backward) std::sort(order_.rbegin(), order_.rend());
-      if (order == Order::forward) std::sort(order_.begin(), order_.end());
-      if (order == Order::shuffled) std::shuffle(order_.begin(), order_.end(), random_);
-      const unsigned long long before = progress_;
-      for (unsigned i : order_) {
-        if (threads_[i].done) continue;
-        running_ = i;
-        resume();
-      }
-      if (progress_ == before) die("threads of a block wait for each other: a divergent barrier");
-    }
-    current() = nullptr;
-    for (size_t i = 0; i < kGuard; ++i)
-      if (shared()[shared_bytes_ + i] != 0xff) die("a write past the block's shared memory");
-    ++settings().blocks_run;
-  }
-
-  void barrier() {
-    const unsigned long long mine = generation_;
-    ++arrived_;
-    release();
-    while (generation_ == mine) yield();
-  }
-  // The others have read what the barrier before the last one left when its flag is used again.
-  int barrier_or(int x) {
-    const unsigned long long mine = generation_;
-    if (x) any_[mine % 2] = 1;
-    barrier();
-    return any_[mine % 2];
-  }
-  // What all lanes of the warp brought, once they have; to be read before the next exchange but one.
-  template <typename T>
-  const T* exchange(const T& mine) {
-    static_assert(sizeof(T) <= kSlot, "a lane's share");
-    Warp& w = warps_[running_ / 32];
-    const unsigned now = w.generation;
-    unsigned char* all = w.value[now % 2];
-    std::memcpy(all + running_ % 32 * sizeof(T), &mine, sizeof(T));
-    if (++w.arrived == std::min(32u, unsigned(threads_.size()) - running_ / 32 * 32)) {
-      w.arrived = 0;
-      ++w.generation;
-      ++progress_;
-    }
-    while (w.generation == now) yield();
-    return reinterpret_cast<const T*>(all);
-  }
-  float shuffle_xor(float x, int lanes) { return exchange(x)[running_ % 32 ^ unsigned(lanes)]; }
-  Copies& copies() { return threads_[running_].copies; }
-  size_t shared_bytes() const { return shared_bytes_; }
-  unsigned char* shared() const {
-    return shared_.get() + (16 - reinterpret_cast<uintptr_t>(shared_.get()) % 16) % 16;
-  }
-  unsigned thread() const { return running_; }
-  [[noreturn]] static void die(const char* why) {
-    std::fprintf(stderr, "simt_emulator: %s\n", why);
-    std::abort();
-  }
-  static Block*& current() {
-    static Block* block = nullptr;
-    return block;
-  }
-
- private:
-  static constexpr size_t kStack = 256 * 1024, kGuard = 4096, kSlot = 64;
-  struct Thread {
-    ucontext_t context;
-    std::unique_ptr<char[]> stack;
-    jmp_buf at;
-    bool begun = false, done = false;
-    Copies copies;
-  };
-  struct Warp {
-    alignas(16) unsigned char value[2][32 * kSlot];
-    unsigned arrived = 0, generation = 0;
-  };
-  // A thread's first step is by its context, all others are by jumps, which do not ask the system for the signal mask:
-  // with swapcontext() that was half of the tests' time.
-  void resume() {
-    Thread& t = threads_[running_];
-    if (_setjmp(main_)) return;
-    if (t.begun) _longjmp(t.at, 1);
-    t.begun = true;
-    setcontext(&t.context);
-  }
-  void yield() {
-    if (!_setjmp(threads_[running_].at)) _longjmp(main_, 1);
-  }
-  void release() {
-    if (live_ == 0 || arrived_ == live_) ++progress_;
-    if (arrived_ == 0 || arrived_ != live_) return;
-    arrived_ = 0;
-    ++generation_;
-    any_[generation_ % 2] = 0;
-  }
-
-  size_t shared_bytes_;
-  std::unique_ptr<unsigned char[]> shared_;
-  std::vector<Thread> threads_;
-  std::vector<Warp> warps_;
-  std::vector<unsigned> order_;
-  std::minstd_rand random_;
-  jmp_buf main_;
-  unsigned running_ = 0, live_ = 0, arrived_ = 0;
-  unsigned long long generation_ = 0, progress_ = 0;
-  int any_[2] = {};
-};
-
-struct Index {
-  unsigned x = 0, y = 0, z = 0;
-};
-struct ThreadIndex {  // reads as threadIdx
-  struct X {
-    operator unsigned() const { return Block::current()->thread(); }
-  } x;
-};
-inline Index& block_index() {
-  static Index i;
-  return i;
+// What lane `lane` of the warp has. All lanes come: the kernels name no others.
+template <typename T>
+T of_lane(unsigned mask, T x, unsigned lane) {
+  if (mask != ~0u) die("a shuffle of some lanes");
+  return Block::current().exchange(x, "a shuffle")[lane % 32];
 }
-inline dim3& grid_size() {
-  static dim3 d;
-  return d;
+// f over the lanes of the warp.
+template <typename T, typename F>
+T over_lanes(unsigned mask, T x, const char* what, const F& f) {
+  if (mask != ~0u) die("%s of some lanes", what);
+  const T* all = Block::current().exchange(x, what);
+  T y = all[0];
+  const unsigned lanes = min(32u, Block::current().threads() - running()->index / 32 * 32);
+  for (unsigned n = 1; n < lanes; ++n) y = f(y, all[n]);
+  return y;
 }
-inline void* shared() { return Block::current()->shared(); }
-
-template <typename P>
-void launch(void (*kernel)(P), dim3 grid, dim3 threads, size_t shared_bytes, const P& params) {
-  Block block(threads.x, shared_bytes);
-  grid_size() = grid;
-  const auto body = [&] { kernel(params); };
-  for (unsigned y = 0; y < grid.y; ++y)
-    for (unsigned x = 0; x < grid.x; ++x) {
-      block_index().x = x, block_index().y = y;
-      block.run(body);
-    }
+// f of each half of words.
+template <typename T, typename F>
+unsigned halves(unsigned a, unsigned b, unsigned c, const F& f) {
+  const auto one = [&](int shift) {
+    const T x = static_cast<T>(a >> shift), y = static_cast<T>(b >> shift),
+            z = static_cast<T>(c >> shift);
+    return unsigned(static_cast<unsigned short>(f(x, y, z)));
+  };
+  return one(0) | one(16) << 16;
 }
 
 }  // namespace simt
 
-#define threadIdx (::simt::ThreadIndex{})
-#define blockIdx (::simt::block_index())
-#define gridDim (::simt::grid_size())
-#define __syncthreads() (::simt::Block::current()->barrier())
-#define __syncthreads_or(x) (::simt::Block::current()->barrier_or(x))
-#define __shfl_xor_sync(mask, x, lanes) (::simt::Block::current()->shuffle_xor(x, lanes))
+constexpr struct { simt::Number<simt::thread_index> x{}; } threadIdx{};
+constexpr struct {
+  simt::Number<simt::block_x> x{};
+  simt::Number<simt::block_y> y{};
+} blockIdx{};
+constexpr struct {
+  simt::Number<simt::grid_x> x{};
+  simt::Number<simt::grid_y> y{};
+} gridDim{};
+constexpr struct { simt::Number<simt::block_threads> x{}; } blockDim{};
+#define __syncthreads() (::simt::Block::current().barrier())
+#define __syncthreads_or(x) (::simt::Block::current().barrier_or(x))
+inline void __syncwarp() { simt::Block::current().exchange(char(), "__syncwarp()"); }
 
+template <typename T>
+T __shfl_xor_sync(unsigned mask, T x, int lanes) {
+  return simt::of_lane(mask, x, simt::running()->index % 32 ^ unsigned(lanes));
+}
+template <typename T>
+T __shfl_sync(unsigned mask, T x, int lane) {
+  return simt::of_lane(mask, x, unsigned(lane));
+}
+inline bool __any_sync(unsigned mask, bool x) {
+  return simt::over_lanes(mask, x, "__any_sync()", [](bool a, bool b) { return a || b; });
+}
+inline bool __all_sync(unsigned mask, bool x) {
+  return simt::over_lanes(mask, x, "__all_sync()", [](bool a, bool b) { return a && b; });
+}
+inline unsigned __ballot_sync(unsigned mask, bool x) {
+  return simt::over_lanes(mask, unsigned(x) << simt::running()->index % 32, "__ballot_sync()",
+                          [](unsigned a, unsigned b) { return a | b; });
+}
+inline unsigned __reduce_or_sync(unsigned mask, unsigned x) {
+  return simt::over_lanes(mask, x, "__reduce_or_sync()",
+                          [](unsigned a, unsigned b) { return a | b; });
+}
+template <typename T>
+T __reduce_max_sync(unsigned mask, T x) {
+  return simt::over_lanes(mask, x, "__reduce_max_sync()", [](T a, T b) { return max(a, b); });
+}
+template <typename T>
+T __reduce_add_sync(unsigned mask, T x) {
+  return simt::over_lanes(mask, x, "__reduce_add_sync()", [](T a, T b) { return a + b; });
+}
+
+// ---- memory ----
 template <typename T>
 T __ldg(const T* p) {
   return *p;
@@ -275,6 +156,31 @@ template <typename T>
 T __ldcs(const T* p) {
   return *p;
 }
+template <typename T>
+T __ldcg(const T* p) {
+  return *p;
+}
+template <typename T>
+void __stcs(T* p, T x) {
+  *p = x;
+}
+template <typename T>
+void __stcg(T* p, T x) {
+  *p = x;
+}
+template <typename T>
+T atomicAdd(T* p, T x) {
+  ++simt::progress();
+  return *p += x, *p - x;
+}
+inline void __threadfence() {}
+inline void __threadfence_block() {}
+
+// ---- time ----
+inline long long clock64() { return static_cast<long long>(simt::machine().clock()); }
+inline void __nanosleep(unsigned) { simt::pause(); }
+
+// ---- numbers ----
 inline float __fmul_rn(float x, float y) {
   volatile float r = x * y;  // volatile: no contraction with what follows
   return r;
@@ -297,6 +203,30 @@ inline unsigned __float_as_uint(float f) {
   unsigned u;
   std::memcpy(&u, &f, 4);
   return u;
+}
+inline int __float_as_int(float f) { return int(__float_as_uint(f)); }
+inline float __int_as_float(int i) { return __uint_as_float(unsigned(i)); }
+inline float __fdividef(float x, float y) { return x / y; }
+inline float __frcp_rn(float x) { return 1.f / x; }
+inline float __log2f(float x) { return std::log2(x); }
+inline int __popc(unsigned x) { return __builtin_popcount(x); }
+inline int __ffs(int x) { return __builtin_ffs(x); }
+inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned by) {
+  return unsigned((uint64_t(high) << 32 | low) >> by % 32);
+}
+inline int __vimax3_s32(int a, int b, int c) { return max(a, max(b, c)); }
+inline int __vimin3_s32(int a, int b, int c) { return min(a, min(b, c)); }
+inline unsigned __vimax3_s16x2(unsigned a, unsigned b, unsigned c) {
+  return simt::halves<short>(a, b, c, [](int x, int y, int z) { return max(x, max(y, z)); });
+}
+inline unsigned __vimax3_u16x2(unsigned a, unsigned b, unsigned c) {
+  return simt::halves<unsigned short>(a, b, c,
+                                      [](int x, int y, int z) { return max(x, max(y, z)); });
+}
+inline unsigned __viaddmax_u16x2(unsigned a, unsigned b,
+                                 unsigned c) {  // the sum without what it carries
+  return simt::halves<unsigned short>(a, b, c,
+                                      [](int x, int y, int z) { return max((x + y) & 0xffff, z); });
 }
 
 // ---- 16-bit types as bits, rounded to nearest even ----

@@ -9,12 +9,10 @@ namespace simt {
 namespace warp {
 
 inline unsigned char* shared_at(unsigned at, size_t bytes) {
-  Block& block = *Block::current();
-  if (at + bytes > block.shared_bytes()) Block::die("an address outside the block's shared memory");
-  if (at % bytes != 0) Block::die("a misaligned address of shared memory");
-  return block.shared() + at;
+  return Block::current().at(at, bytes);
 }
-inline unsigned lane() { return Block::current()->thread() % 32; }
+inline unsigned lane() { return running()->index % 32; }
+inline Copies& copies() { return running()->copies; }
 
 template <typename T>
 void multiply(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
@@ -25,7 +23,7 @@ void multiply(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
   const auto high = [](unsigned x) { return T::to_float(static_cast<unsigned short>(x >> 16)); };
   for (int n = 0; n < 4; ++n) mine.a[n][0] = low(a[n]), mine.a[n][1] = high(a[n]);
   mine.b[0][0] = low(b0), mine.b[0][1] = high(b0), mine.b[1][0] = low(b1), mine.b[1][1] = high(b1);
-  const Operands* all = Block::current()->exchange(mine);
+  const Operands* all = Block::current().exchange(mine, "mma.sync");
   const unsigned g = lane() / 4, t = lane() % 4;
   for (unsigned n = 0; n < 4; ++n) {
     const unsigned row = g, col = 2 * t + n % 2;
@@ -47,7 +45,7 @@ inline void multiply_tf32(float (&d)[4], const unsigned (&a)[4], unsigned b0, un
   const auto first_bits = [](unsigned x) { return __uint_as_float(x & 0xffffe000u); };
   for (int n = 0; n < 4; ++n) mine.a[n] = first_bits(a[n]);
   mine.b[0] = first_bits(b0), mine.b[1] = first_bits(b1);
-  const Operands* all = Block::current()->exchange(mine);
+  const Operands* all = Block::current().exchange(mine, "mma.sync");
   const unsigned g = lane() / 4, t = lane() % 4;
   for (unsigned n = 0; n < 4; ++n) {
     const unsigned row = g, col = 2 * t + n % 2;
@@ -68,7 +66,7 @@ inline void multiply_tf32(float (&d)[4], const unsigned (&a)[4], unsigned b0, un
 }
 
 inline void load_matrices(unsigned (&r)[4], unsigned at, bool transposed) {
-  const unsigned* all = Block::current()->exchange(at);
+  const unsigned* all = Block::current().exchange(at, "ldmatrix");
   const unsigned g = lane() / 4, t = lane() % 4;
   for (unsigned n = 0; n < 4; ++n) {
     unsigned short x[2];
@@ -102,20 +100,20 @@ inline uint4 get_chunk(unsigned at) {
 inline void get_numbers(float (&x)[2], unsigned at) { std::memcpy(x, shared_at(at, 8), 8); }
 
 inline void copy_chunk(unsigned to, const void* from, int bytes) {
-  if (bytes < 0 || bytes > 16) Block::die("a copy of a wrong size");
-  if (bytes > 0 && reinterpret_cast<uintptr_t>(from) % 16 != 0) Block::die("a misaligned copy");
+  if (bytes < 0 || bytes > 16) die("a copy of a wrong size");
+  if (bytes > 0 && reinterpret_cast<uintptr_t>(from) % 16 != 0) die("a misaligned copy");
   Copies::Chunk c{shared_at(to, 16), {}};
   if (bytes > 0) std::memcpy(c.data, from, size_t(bytes));
-  Block::current()->copies().open.push_back(c);
+  copies().open.push_back(c);
 }
 inline void commit() {
-  Copies& c = Block::current()->copies();
+  Copies& c = copies();
   c.groups.push_back(std::move(c.open));
   c.open.clear();
 }
 template <int LEFT>
 void wait() {
-  Copies& c = Block::current()->copies();
+  Copies& c = copies();
   size_t done = 0;
   for (; c.groups.size() - done > size_t(LEFT); ++done)
     for (const Copies::Chunk& chunk : c.groups[done]) std::memcpy(chunk.to, chunk.data, 16);
@@ -123,16 +121,9 @@ void wait() {
 }
 
 inline float exp2_fast(float x) { return std::exp2(x); }
-inline bool any_of_warp(bool x) {
-  const bool* all = Block::current()->exchange(x);
-  bool any = false;
-  for (unsigned n = 0; n < 32; ++n) any |= all[n];
-  return any;
-}
-inline unsigned swap_words(unsigned x, int lanes) {
-  return Block::current()->exchange(x)[lane() ^ unsigned(lanes)];
-}
-inline void sync_warp() { Block::current()->exchange(char()); }
+inline bool any_of_warp(bool x) { return __any_sync(~0u, x); }
+inline unsigned swap_words(unsigned x, int lanes) { return __shfl_xor_sync(~0u, x, lanes); }
+inline void sync_warp() { __syncwarp(); }
 inline void sync_two_warps() { __syncthreads(); }  // more than asked: all pairs come equally often
 
 }  // namespace warp

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// What the tests of the Hopper kernels share: device memory that frees itself, and tensor maps.
+// What the tests of the Hopper kernels share: device memory that frees itself, launches, and tensor maps.
 #ifndef TANDEM_TESTS_SM90_DEVICE_H
 #define TANDEM_TESTS_SM90_DEVICE_H
 #include <cuda.h>
@@ -58,6 +58,22 @@ class Memory {
   T* data_ = nullptr;
   size_t count_;
 };
+
+// kernel<<<blocks, threads, bytes>>>(arguments...), on a GPU or on the emulator.
+template <typename... P, typename... A>
+void launch(void (*kernel)(P...), unsigned blocks, unsigned threads, size_t bytes,
+            const A&... arguments) {
+#if defined(__CUDACC__)
+  kernel<<<blocks, threads, bytes>>>(arguments...);
+  must(cudaGetLastError(), "launch");
+#else
+  auto grid = std::make_unique<simt::Grid>();
+  grid->body = [=] { kernel(arguments...); };
+  grid->name = doing();
+  grid->size = {blocks, 1, 1}, grid->threads = {threads, 1, 1}, grid->shared_bytes = bytes;
+  simt::machine().launch(std::move(grid));
+#endif
+}
 
 struct Shape4 {  // feature, row, head, batch; strides of the last three in elements
   uint64_t size[4], stride[3];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// cuda/sm90/ptx.cuh and wgmma.cuh on a Hopper GPU: each layout of an operand against a product on the CPU, boxes with
+// cuda/sm90/ptx.cuh and wgmma.cuh on a Hopper GPU, or on the emulator of tests/cuda_emulated: each layout of an operand against a product on the CPU, boxes with
 // their order of pieces, moves of 8 x 8 matrices, barriers. Inputs are small integers, so that results are exact.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
@@ -128,8 +128,7 @@ void check_product() {
   const int bytes = 1024 + 64 * K * 2 + (N + 63) / 64 * 64 * K * 2 + 64;
   sm90_test::must(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
                   "cudaFuncSetAttribute");
-  kernel<<<1, 128, bytes>>>(a_memory.get(), b_memory.get(), d_memory.get());
-  sm90_test::must(cudaGetLastError(), "launch");
+  sm90_test::launch(kernel, 1, 128, bytes, a_memory.get(), b_memory.get(), d_memory.get());
   const std::vector<float> d = d_memory.read();
   int wrong = 0;
   for (int i = 0; i < 64; ++i)
@@ -159,8 +158,8 @@ __global__ void through_box(const __grid_constant__ CUtensorMap from,
                             const __grid_constant__ CUtensorMap to, ushort* seen, int rows, int d,
                             int s, int h, int b, bool back) {
   unsigned char* at = aligned_memory();
-  __shared__ uint64_t barrier;
-  const uint barrier_at = shared_address(&barrier);
+  TANDEM_SHARED_ARRAY(uint64_t, barrier, 1);
+  const uint barrier_at = shared_address(barrier);
   if (threadIdx.x == 0) {
     barrier_init(barrier_at, 1);
     barrier_init_done();
@@ -229,14 +228,14 @@ __global__ void move_matrices(const ushort* from, uint* loaded, uint* turned, us
 
 // Three groups in turn append their number, as the warpgroups of fwd take turns.
 __global__ void take_turns(int* order, int rounds) {
-  __shared__ int count;
+  TANDEM_SHARED_ARRAY(int, count, 1);
   const int group = int(threadIdx.x) / 128;
-  if (threadIdx.x == 0) count = 0;
+  if (threadIdx.x == 0) *count = 0;
   __syncthreads();
   if (group == 2) named_arrive(1, 256);
   for (int n = 0; n < rounds; ++n) {
     named_sync(1 + group, 256);
-    if (threadIdx.x % 128 == 0) order[count++] = group;
+    if (threadIdx.x % 128 == 0) order[(*count)++] = group;
     __threadfence_block();
     named_arrive(1 + (group + 1) % 3, 256);
   }
@@ -246,7 +245,7 @@ __global__ void take_turns(int* order, int rounds) {
 __global__ void stages(const float* from, float* to, int steps) {
   unsigned char* at = aligned_memory();
   float* tile = reinterpret_cast<float*>(at);  // 2 stages of 128, and 128 to add
-  __shared__ uint64_t barriers[4];
+  TANDEM_SHARED_ARRAY(uint64_t, barriers, 4);
   const auto barrier = [&](int n) { return shared_address(&barriers[n]); };
   if (threadIdx.x == 0) {
     for (int n = 0; n < 4; ++n) barrier_init(barrier(n), n < 2 ? 1 : 128);
@@ -308,7 +307,7 @@ TEST_CASE("boxes: order of pieces, zeros outside, and back") {
   to_shape.size[0] = 96;
   const CUtensorMap to_map = sm90_test::make_map(to.get(), to_shape, rows);
   const Memory<uint> table_memory(rows * 8);
-  panel_table<<<8, rows>>>(table_memory.get());
+  sm90_test::launch(panel_table, 8, rows, 0, table_memory.get());
   const std::vector<uint> table = table_memory.read();
   std::vector<ushort> expected_to(count, 0xabcd);
   int wrong = 0;
@@ -317,7 +316,8 @@ TEST_CASE("boxes: order of pieces, zeros outside, and back") {
       for (int s : {0, 24, 32, -8}) {
         const int h = b == 0 ? 2 : 1;
         const Memory<ushort> seen_memory(rows * 64);
-        through_box<<<1, 64, 8192>>>(from_map, to_map, seen_memory.get(), rows, d, s, h, b, s >= 0);
+        sm90_test::launch(through_box, 1, 64, 8192, from_map, to_map, seen_memory.get(), rows, d, s,
+                          h, b, s >= 0);
         const std::vector<ushort> seen = seen_memory.read();
         for (int i = 0; i < rows; ++i)
           for (int f = 0; f < 64; ++f) {
@@ -343,8 +343,8 @@ TEST_CASE("8 x 8 matrices: as accumulators lie, there and back, transposed") {
   for (size_t n = 0; n < data.size(); ++n) data[n] = ushort(n);
   const Memory<ushort> from(data), stored(16 * 64), stored_turned(16 * 64);
   const Memory<uint> loaded_memory(16 * 32), turned_memory(16 * 32);
-  move_matrices<<<1, 32, 20480>>>(from.get(), loaded_memory.get(), turned_memory.get(),
-                                  stored.get(), stored_turned.get());
+  sm90_test::launch(move_matrices, 1, 32, 20480, from.get(), loaded_memory.get(),
+                    turned_memory.get(), stored.get(), stored_turned.get());
   const std::vector<uint> loaded = loaded_memory.read(), turned = turned_memory.read();
   int wrong = 0;
   for (int k = 0; k < 4; ++k)
@@ -368,7 +368,7 @@ TEST_CASE("8 x 8 matrices: as accumulators lie, there and back, transposed") {
 TEST_CASE("named barriers: groups in turn") {
   constexpr int rounds = 50;
   const Memory<int> order_memory(3 * rounds);
-  take_turns<<<1, 384>>>(order_memory.get(), rounds);
+  sm90_test::launch(take_turns, 1, 384, 0, order_memory.get(), rounds);
   const std::vector<int> order = order_memory.read();
   int wrong = 0;
   for (int n = 0; n < 3 * rounds; ++n) wrong += order[size_t(n)] != n % 3;
@@ -383,7 +383,7 @@ TEST_CASE("stages: flat copies behind mbarriers, sums into global memory") {
     expected[n % 128] += 2 * data[n];
   }
   const Memory<float> from(data), to(std::vector<float>(128, 5.f));
-  stages<<<1, 160, 4096>>>(from.get(), to.get(), steps);
+  sm90_test::launch(stages, 1, 160, 4096, from.get(), to.get(), steps);
   CHECK(to.read() == expected);
 }
 

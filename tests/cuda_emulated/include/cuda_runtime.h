@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // A CUDA runtime without hardware, of one device or of as many as a test says: what src/cuda and support/cuda_session.cpp
-// call, on top of simt_emulator.h. Device memory is host memory; a launch has run when it returns. It uses no operator
-// new, so that tests can count what the library allocates.
+// call, on top of simt_emulator.h. Device memory is host memory. A launch has run when it returns; on an emulated Hopper when
+// something waits for it, as the next one may begin before it ends. But for running kernels it uses no operator new, so that
+// tests can count what the library allocates.
 #ifndef TANDEM_TESTS_EMULATED_CUDA_RUNTIME_H
 #define TANDEM_TESTS_EMULATED_CUDA_RUNTIME_H
 #include <atomic>
@@ -17,6 +18,7 @@
 
 enum cudaError_t {
   cudaSuccess = 0,
+  cudaErrorInvalidValue = 1,
   cudaErrorMemoryAllocation = 2,
   cudaErrorCudartUnloading = 4,
   cudaErrorStubLibrary = 34,
@@ -63,7 +65,8 @@ struct CUfunc_st {
   CUfunc_st* next;
   CUcontext context;
   void (*kernel)();
-  void (*run)(void (*kernel)(), dim3 grid, dim3 threads, size_t shared, const void* params);
+  std::unique_ptr<simt::Grid> (*make_grid)(void (*kernel)(), dim3 grid, dim3 threads, size_t shared,
+                                           const void* params);
 };
 
 namespace simt {
@@ -77,11 +80,11 @@ class Contexts {  // current on a thread, the last one on top
   CUcontext top() const { return empty() ? nullptr : at_[size_ - 1]; }
   void clear() { size_ = 0; }
   void push(CUcontext context) {
-    if (size_ == kMost) Block::die("contexts are pushed and not popped");
+    if (size_ == kMost) die("contexts are pushed and not popped");
     at_[size_++] = context;
   }
   void pop() {
-    if (empty()) Block::die("a context is popped that nobody pushed");
+    if (empty()) die("a context is popped that nobody pushed");
     --size_;
   }
   friend bool operator==(const Contexts& a, const Contexts& b) {
@@ -163,27 +166,35 @@ inline std::mutex& mutex() {
   return m;
 }
 // In the current context. Functions are never unloaded.
+inline CUfunction& first_function() {
+  static CUfunction first = nullptr;
+  return first;
+}
+inline CUfunction find_function(void (*kernel)()) {
+  CUfunction f = first_function();
+  while (f && !(f->kernel == kernel && f->context == contexts().top())) f = f->next;
+  return f;
+}
 template <typename P>
 cudaError_t function_of(void (*kernel)(P), CUfunction* function) {
-  static CUfunc_st* first = nullptr;
+  CUfunction& first = first_function();
   const auto plain = reinterpret_cast<void (*)()>(kernel);
   const std::lock_guard<std::mutex> lock(mutex());
-  CUfunc_st* f = first;
-  while (f && !(f->kernel == plain && f->context == contexts().top())) f = f->next;
+  CUfunction f = find_function(plain);
   if (!f) {
     f = static_cast<CUfunc_st*>(std::malloc(sizeof(CUfunc_st)));
     *f = {first, contexts().top(), plain,
           [](void (*k)(), dim3 grid, dim3 threads, size_t shared, const void* params) {
-            launch(reinterpret_cast<void (*)(P)>(k), grid, threads, shared,
-                   *static_cast<const P*>(params));
+            return make_grid(reinterpret_cast<void (*)(P)>(k), {grid.x, grid.y, grid.z},
+                             {threads.x, 1, 1}, shared, *static_cast<const P*>(params));
           }};
     first = f;
   }
   return *function = f, contexts().empty() ? cudaErrorDeviceUninitialized : cudaSuccess;
 }
-inline CUresult launch_kernel(CUfunction function, unsigned x, unsigned y, unsigned z,
-                              unsigned threads, unsigned, unsigned, unsigned shared,
-                              CUstream stream, void** arguments, void**) {
+// cluster: blocks of one; early: it may begin before what was launched last has ended.
+inline CUresult launch_grid(CUfunction function, dim3 size, unsigned threads, size_t shared,
+                            CUstream stream, const void* params, unsigned cluster, bool early) {
   const CUcontext context = contexts().top();
   if (!context || function->context != context || (launches_in() && launches_in() != context))
     return CUDA_ERROR_INVALID_CONTEXT;
@@ -194,9 +205,21 @@ inline CUresult launch_kernel(CUfunction function, unsigned x, unsigned y, unsig
     return next_launch() = cudaSuccess, result;
   }
   ++launches(device_of(context));
-  if (runs_kernels())
-    function->run(function->kernel, dim3(x, y, z), dim3(threads), shared, arguments[0]);
+  if (!runs_kernels()) return CUDA_SUCCESS;
+  std::unique_ptr<Grid> grid =
+      function->make_grid(function->kernel, size, dim3(threads), shared, params);
+  grid->cluster = cluster, grid->early = early;
+  machine().launch(std::move(grid));
   return CUDA_SUCCESS;
+}
+inline CUresult launch_kernel(CUfunction function, unsigned x, unsigned y, unsigned z,
+                              unsigned threads, unsigned, unsigned, unsigned shared,
+                              CUstream stream, void** arguments, void**) {
+  return launch_grid(function, dim3(x, y, z), threads, shared, stream, arguments[0], 1, false);
+}
+inline void finish() {
+  const std::lock_guard<std::mutex> lock(mutex());
+  machine().finish();
 }
 }  // namespace simt
 
@@ -213,8 +236,18 @@ inline cudaError_t cudaDriverGetVersion(int* version) {
 }
 inline cudaError_t cudaGetDeviceCount(int* count) { return *count = simt::devices(), cudaSuccess; }
 inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int) {
-  *p = {"emulated", 232448, 233472, 1024, 1024, {0x7fffffff, 65535, 65535}, 32, 1, 9, 0};
+  *p = {"emulated", 232448, 233472, 1024, 1024, {0x7fffffff, 65535, 65535}, 32, 1, 8, 0};
+  p->multiProcessorCount = simt::device().multiprocessors;
+  if (simt::device().hopper) p->major = 9;
   return cudaSuccess;
+}
+enum cudaDeviceAttr {
+  cudaDevAttrComputeCapabilityMajor = 75,
+  cudaDevAttrComputeCapabilityMinor = 76
+};
+inline cudaError_t cudaDeviceGetAttribute(int* x, cudaDeviceAttr attribute, int) {
+  const int major = simt::device().hopper ? 9 : 8;
+  return *x = attribute == cudaDevAttrComputeCapabilityMajor ? major : 0, cudaSuccess;
 }
 inline cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** pointer, unsigned,
                                                     unsigned long long,
@@ -229,7 +262,9 @@ inline cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** poi
                {"cuCtxGetCurrent", reinterpret_cast<void*>(&simt::current)},
                {"cuCtxPushCurrent", reinterpret_cast<void*>(&simt::push)},
                {"cuCtxPopCurrent", reinterpret_cast<void*>(&simt::pop)},
-               {"cuLaunchKernel", reinterpret_cast<void*>(&simt::launch_kernel)}};
+               {"cuLaunchKernel", reinterpret_cast<void*>(&simt::launch_kernel)},
+               {"cuTensorMapEncodeTiled", reinterpret_cast<void*>(&cuTensorMapEncodeTiled)},
+               {"cuTensorMapReplaceAddress", reinterpret_cast<void*>(&cuTensorMapReplaceAddress)}};
   *found = cudaDriverEntryPointSymbolNotFound;
   for (const auto& k : known)
     if (std::strcmp(k.name, name) == 0) *pointer = k.pointer, *found = cudaDriverEntryPointSuccess;
@@ -237,10 +272,66 @@ inline cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** poi
 }
 inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes*, const void*) { return cudaSuccess; }
 inline cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) { return cudaSuccess; }
+template <typename... P>
+cudaError_t cudaFuncSetAttribute(void (*)(P...), cudaFuncAttribute, int) {
+  return cudaSuccess;
+}
 
 inline cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void*, int,
                                                                  size_t) {
   return *blocks = 2, cudaSuccess;
+}
+
+// ---- launches with attributes ----
+enum cudaLaunchAttributeID {
+  cudaLaunchAttributeClusterDimension = 4,
+  cudaLaunchAttributeProgrammaticStreamSerialization = 6
+};
+struct cudaLaunchAttributeValue {
+  struct {
+    unsigned x, y, z;
+  } clusterDim;
+  int programmaticStreamSerializationAllowed;
+};
+struct cudaLaunchAttribute {
+  cudaLaunchAttributeID id;
+  cudaLaunchAttributeValue val;
+};
+struct cudaLaunchConfig_t {
+  dim3 gridDim, blockDim;
+  size_t dynamicSmemBytes = 0;
+  cudaStream_t stream = nullptr;
+  cudaLaunchAttribute* attrs = nullptr;
+  unsigned numAttrs = 0;
+};
+namespace simt {
+inline unsigned cluster_of(const cudaLaunchConfig_t& config) {
+  for (unsigned n = 0; n < config.numAttrs; ++n)
+    if (config.attrs[n].id == cudaLaunchAttributeClusterDimension)
+      return config.attrs[n].val.clusterDim.x;
+  return 1;
+}
+}  // namespace simt
+inline cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* kernel,
+                                       void** arguments) {
+  bool early = false;
+  for (unsigned n = 0; n < config->numAttrs; ++n)
+    if (config->attrs[n].id == cudaLaunchAttributeProgrammaticStreamSerialization)
+      early = config->attrs[n].val.programmaticStreamSerializationAllowed != 0;
+  CUfunction function = nullptr;
+  {
+    const std::lock_guard<std::mutex> lock(simt::mutex());
+    function = simt::find_function(reinterpret_cast<void (*)()>(const_cast<void*>(kernel)));
+  }
+  if (!function) return cudaErrorInvalidDeviceFunction;
+  return cudaError_t(simt::launch_grid(function, config->gridDim, config->blockDim.x,
+                                       config->dynamicSmemBytes, config->stream, arguments[0],
+                                       simt::cluster_of(*config), early));
+}
+inline cudaError_t cudaOccupancyMaxActiveClusters(int* clusters, const void*,
+                                                  const cudaLaunchConfig_t* config) {
+  *clusters = max(1, simt::device().multiprocessors / int(simt::cluster_of(*config)));
+  return cudaSuccess;
 }
 
 // ---- what a caller of the library needs: support/cuda_session.cpp ----
@@ -266,27 +357,27 @@ cudaError_t cudaMalloc(T** p, size_t bytes) {
   *p = static_cast<T*>(std::aligned_alloc(256, (bytes + 511) / 256 * 256));
   return *p ? cudaSuccess : cudaErrorMemoryAllocation;
 }
-inline cudaError_t cudaFree(void* p) { return std::free(p), cudaSuccess; }
+inline cudaError_t cudaFree(void* p) { return simt::finish(), std::free(p), cudaSuccess; }
 inline cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
-  return std::memcpy(to, from, bytes), cudaSuccess;
+  return simt::finish(), std::memcpy(to, from, bytes), cudaSuccess;
 }
 inline cudaError_t cudaMemset(void* p, int byte, size_t bytes) {
-  return std::memset(p, byte, bytes), cudaSuccess;
+  return simt::finish(), std::memset(p, byte, bytes), cudaSuccess;
 }
 inline cudaError_t cudaMemsetAsync(void* p, int byte, size_t bytes, cudaStream_t) {
-  return std::memset(p, byte, bytes), cudaSuccess;
+  return cudaMemset(p, byte, bytes);
 }
-inline cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
+inline cudaError_t cudaDeviceSynchronize() { return simt::finish(), cudaSuccess; }
 inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
   return *stream = nullptr, cudaSuccess;
 }
-inline cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
+inline cudaError_t cudaStreamSynchronize(cudaStream_t) { return simt::finish(), cudaSuccess; }
 inline cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
 inline cudaError_t cudaEventCreate(cudaEvent_t* event) {
   return *event = new CUevent_st, cudaSuccess;
 }
 inline cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) {
-  return event->at = std::chrono::steady_clock::now(), cudaSuccess;
+  return simt::finish(), event->at = std::chrono::steady_clock::now(), cudaSuccess;
 }
 enum cudaStreamCaptureStatus { cudaStreamCaptureStatusNone = 0, cudaStreamCaptureStatusActive = 1 };
 inline cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
