@@ -258,11 +258,12 @@ void add_unaligned(const Caps& caps, Plan* plan) {
 
 Status make_plan(const Problem& problem, const Caps& caps, Plan* plan) {
   *plan = Plan();
-  plan->problem = problem;
+  const Problem p = caps.backend == Backend::cpu ? problem : problem.with_heads_as_rows();
+  plan->problem = p;
   plan->backend = caps.backend;
   for (const PathRow& row : kPaths) {
     if (row.backend != caps.backend) continue;
-    if (!try_path(problem, caps, row, plan)) continue;
+    if (!try_path(p, caps, row, plan)) continue;
     lay_out_workspace(plan);
     if (is_sm90(row)) add_unaligned(caps, plan);
     return Status();

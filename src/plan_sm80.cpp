@@ -79,23 +79,28 @@ bool choose_sm80_tiles(const Problem& p, const Caps& caps, const PathRow& row, b
       if (!plain) return refuse(name, text("no tile of %s fits the device", stem_name(stem)));
       continue;
     }
-    // The first that fits and is not empty by half, or else the one that owns the fewest rows.
+    // The first that fits, or a smaller one for the same head sizes where that holds all there is, or where the first one's tiles
+    // are so few that some multiprocessors get none. (fwd, D 256, S 512 of 8 heads: 0.024 ms instead of 0.028.) A wider one
+    // multiplies zeros, and sums of d_q are as wide as the tile.
     const int64_t length = stem == Stem::bwd_dkv || stem == Stem::bwd_dkv_dq ? p.seq_kv : p.seq_q;
     const bool forced = p.tile_rows != 0 || p.tile_cols != 0;
     int& best = chosen[size_t(stem)];
+    const auto is_better = [&](const AmpereTile& t) {
+      if (best < 0) return true;
+      const AmpereTile& b = kAmpereTiles[best];
+      const int64_t tiles = (length + b.owned() - 1) / b.owned() * p.heads_q * p.batch;
+      const bool few = stem == Stem::fwd && tiles * (p.banded() ? 1 : 2) <= int64_t(caps.cores);
+      return !forced && t.width == b.width && t.owned() < b.owned() &&
+             (length <= t.owned() || (few && t.owned() * 2 >= b.owned()));
+    };
     for (int n = 0; n < kAmpereTileCount; ++n) {
       const AmpereTile& t = kAmpereTiles[n];
       if (!is_for(t, stem, p)) continue;
       const String why = row_refusal(p, caps, row, t);
-      if (!why.empty()) {
+      if (!why.empty())
         refuse(name + " " + t.name, why);
-        continue;
-      }
-      // Sums of d_q are as wide as the tile.
-      const bool wider =
-          stem == Stem::bwd_dkv_dq && best >= 0 && t.width > kAmpereTiles[best].width;
-      if (best < 0 || (t.owned() < kAmpereTiles[best].owned() && !wider)) best = n;
-      if (forced || length * 2 > t.owned()) break;
+      else if (is_better(t))
+        best = n;
     }
     if (best < 0) return false;
   }

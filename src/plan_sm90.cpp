@@ -313,7 +313,7 @@ String sm90_refusal(const Problem& p, const Caps& caps) {
     return "a size is 0";
   // One workgroup reads all keys of a head: of few heads it is better to share them out.
   if (!p.backward && p.splits == 0 && p.seq_q <= kFewRows && p.seq_kv >= kManyKeys &&
-      p.batch * p.heads_q * 16 <= caps.cores)
+      p.batch * p.heads_q * 3 <= caps.cores)
     return text(
         "%lld rows of %lld heads would leave most of the device idle, and it does not split keys",
         (long long)p.seq_q, (long long)(p.batch * p.heads_q));

@@ -84,6 +84,10 @@ struct Problem {
   // "", or what there is of Extra but not of `but`: "bias, elastic softmax".
   String extras(uint32_t but = 0) const;
   int64_t element_size() const { return dtype == TANDEM_F32 ? 4 : 2; }
+  // Forward with one query a head, as in decoding: the heads that share keys and values as the rows of one head, so that a tile
+  // has them all and reads their keys once. Itself where that is another problem: where optional inputs tell heads apart, or
+  // the query does not see every key there is.
+  Problem with_heads_as_rows() const;
 };
 
 // Checks everything that can be wrong with a problem whatever the device. problem is written on success.

@@ -48,6 +48,26 @@ TEST_CASE("splits: forward leaves what backward needs") {
         seed_of("splits backward"));
 }
 
+// Heads that share keys are rows of one tile there, whatever their strides.
+TEST_CASE("splits: one query a head") {
+  int n = 0;
+  for (tandem_dtype dtype : {TANDEM_F32, TANDEM_F16, TANDEM_BF16})
+    for (Layout layout : {Layout::bhsd, Layout::bshd, Layout::gapped}) {
+      tandem_problem p =
+          problem(TANDEM_FORWARD, dtype, {3, 12, 2, 1, 300, 64, 40}, n % 2 ? kBottomRight : kNone);
+      p.splits = n % 4;
+      p.softcap = n % 3 == 2 ? 4.f : 0.f;
+      set_layout(p, layout);
+      check(p, seed_of("splits one query", uint64_t(n++)), sparse());
+    }
+  // Of entries with keys of their own number, one of which has none.
+  tandem_problem p = problem(TANDEM_FORWARD, TANDEM_F16, {4, 6, 2, 1, 170, 32, 32}, kBottomRight);
+  set_lengths(p, TANDEM_LENGTHS_FULL, TANDEM_LENGTHS_PADDED, 0, 0);
+  Case test(p, seed_of("splits one query lengths"), sparse().options);
+  set_lengths_of(test, true, {170, 40, 0, 33});
+  check_case(test, sparse());
+}
+
 TEST_CASE("splits: masks, types, and more splits than tiles" * doctest::skip(!at_least(Tier::ci))) {
   int n = 0;
   for (const Mask& mask : kMasks)

@@ -80,14 +80,26 @@ TEST_CASE(
   // 99 KiB, as on the desktop: forward, each warp has its own rows.
   Caps small = a100;
   small.shared_bytes = 99 * 1024;
-  const auto forward = [&](const Caps& caps) {
+  const auto forward = [&](const Caps& caps, const char* line = "fwd bf16 b8 hq8 sq500 d256") {
     Plan plan;
-    REQUIRE(make_plan(problem_of("fwd bf16 b2 hq4 sq500 d256"), caps, &plan).ok());
+    REQUIRE(make_plan(problem_of(line), caps, &plan).ok());
     return std::string(plan.launches[0].tile.name);
   };
   CHECK(forward(h100) == "a_fwd256");
-  CHECK(forward(a100) == "a_fwd256");
+  CHECK(forward(a100) == "a_fwd256s");
   CHECK(forward(small) == "a_fwd256n");
+  // Few tiles, which leave multiprocessors without work, with a mask more of it; and few rows.
+  CHECK(forward(h100, "fwd bf16 b2 hq8 sq500 d256") == "a_fwd256s");
+  CHECK(forward(h100, "fwd bf16 b3 hq8 sq500 d256") == "a_fwd256");
+  CHECK(forward(h100, "fwd bf16 b3 hq8 sq500 d256 causal_top_left") == "a_fwd256s");
+  CHECK(forward(h100, "fwd bf16 b16 hq8 sq64 d256") == "a_fwd256s");
+  for (const Caps& caps : {h100, a100, small}) {
+    CHECK(forward(caps, "fwd bf16 b99 hq8 sq16 sk500 d200") == "a_fwd256d");
+    CHECK(forward(caps, "fwd bf16 b1 hq8 sq16 sk500 d128") == "a_fwd128d");
+    CHECK(forward(caps, "fwd bf16 b1 hq8 sq17 sk500 d128") == "a_fwd128");
+    CHECK(forward(caps, "fwd bf16 b1 hq32 hk4 sq1 sk500 d64") == "a_fwd64d");
+    CHECK(forward(caps, "fwd bf16 b1 hq8 sq70 d64") == "a_fwd64");
+  }
   // Few keys: not the tile of fewer keys if it is wider, as sums of d_q would be.
   CHECK(tile(h100, "bwd bf16 b2 hq4 sq32 sk32 d64") == "a_dkvq64");
 }

@@ -56,11 +56,42 @@ TEST_CASE("keys are split where few queries leave most of the device idle, and o
   half.cores = 66;
   silent.cores = 0;
   thirty_two.cores = 32;
-  const std::string decode = "fwd f32 b1 hq32 hk8 sq1 sk65536 d64";
+  const std::string decode = "fwd f32 b1 hq32 sq1 sk65536 d64";
   CHECK(splits_of(decode, cuda) == 12);
   CHECK(splits_of(decode, half) == 6);
   CHECK(splits_of(decode, silent) == 3);
   CHECK(splits_of(decode, thirty_two) == 3);
+}
+
+TEST_CASE(
+    "one query a head: heads that share keys are rows of one tile where nothing tells them apart") {
+  const auto rows = [](const std::string& words, const char* id) {
+    const Plan plan = plan_of("fwd f16 b3 hq32 hk8 sq1 sk5000 d64 " + words, caps_of(id));
+    CHECK(plan.problem.heads_q * plan.problem.seq_q == 32);
+    return plan.problem.seq_q;
+  };
+  for (const char* id : {"h100_cuda", "h100_cuda_no_90a", "h100_vulkan", "lavapipe", "minimum"}) {
+    CAPTURE(std::string(id));
+    for (const char* words : {"", "causal_bottom_right", "right=3 bottom_right", "softcap=5",
+                              "splits=3", "kv_padded", "kv_padded causal_bottom_right"})
+      CHECK(rows(words, id) == 4);
+    // The query does not see every key, or heads have numbers of their own.
+    for (const char* words :
+         {"causal_top_left", "left=4999 bottom_right", "causal_top_left kv_padded",
+          "q_padded kv_padded", "alibi", "sink", "bias:f16:1x8x1", "dropout=0.1", "keep:1x1x1",
+          "dist=4", "elastic", "entmax=1.5"})
+      CHECK(rows(words, id) == 1);
+  }
+  CHECK(rows("", "cpu") == 1);
+  CHECK(plan_of("bwd f16 hq32 hk8 sq1 sk5000 d64").problem.seq_q == 1);
+  CHECK(plan_of("fwd f16 hq32 hk8 sq2 sk5000 d64").problem.seq_q == 2);
+  CHECK(plan_of("fwd f16 hq8 hk8 sq1 sk5000 d64").problem.seq_q == 1);
+  CHECK(plan_of("fwd f16 hq0 hk0 sq1 sk5000 d64").problem.heads_q == 0);
+  // One head of keys, and strides near the end of their range.
+  const Problem p =
+      plan_of("fwd f32 b1 hq4 hk1 sq1 sk600 d64 q=0,300000000000000000,64,1", "h100_cuda").problem;
+  CHECK(p.seq_q == 4);
+  CHECK(p.q.s == 300000000000000000);
 }
 
 TEST_CASE("the CPU, the other normalisers and backward have no splits") {
@@ -141,7 +172,7 @@ TEST_CASE("the workgroups of splits visit each key tile of each query tile exact
             }
             long expected = 0;
             for (int tile = 0; tile < int(block.tiles); ++tile)
-              expected += 3 * 4 * (seen(tile).end - seen(tile).begin);
+              expected += 3 * block.heads_q * (seen(tile).end - seen(tile).begin);
             for (const auto& v : visits) wrong += v.second != 1;
             wrong += long(visits.size()) != expected;
             tiles += expected;

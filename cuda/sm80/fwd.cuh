@@ -176,8 +176,6 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
   const int own = 16 * MT * (me.warp / HALVES), row = row0 + own + me.g;  // the lane's first row
   const int key = half * (BC / HALVES), feature = half * (S::FEATURES / HALVES);
   const SharedLeft<W, MT> q_at(q_tile, own);
-  const RowsReach<T, W> k_at(k_tile, false);
-  const AcrossReach<T, W> v_at(v_tile, true);
   HeldLeft<W, S::HELD ? MT : 1> q_held;
   const Exponent e(u.scale);
   using Softmax = OnlineRows<MT, kIsF32<T>>;
@@ -219,10 +217,11 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
     }
     commit();
     float s[MT][BC / HALVES / 8][4];
+    const RowsReach<T, W> k_at(k_tile, false);
     if constexpr (S::HELD)
       product_nt<W, T>(s, q_held, k_at, stage * BC + key);
     else
-      product_nt<W, T>(s, q_at, k_at, stage * BC + key);
+      product_nt<W, T>(s, SharedLeft<W, MT>(q_tile, own), k_at, stage * BC + key);
     e.apply(s);
     if (t < span.full_begin || t >= span.full_end)
       hide(
@@ -231,13 +230,14 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
     softmax.step(s, o, e.c, rows);
     uint p[MT][BC / HALVES / kDepth<T>][4];
     pack_rows<T>(p, s);
-    if constexpr (HALVES > 1) put_rows<BC>(p_tile, own, key, p);
+    if constexpr (HALVES > 1) put_rows_apart<BC>(p_tile, own, key, p);
     if constexpr (S::STAGES == 1) {
       wait<0>();
       __syncthreads();
       if (t + 1 < span.end) load_rows<W, BC, S::THREADS>(k_tile, k, col0 + BC);
       commit();
     }
+    const AcrossReach<T, W> v_at(v_tile, true);
     if constexpr (HALVES > 1)
       product_nn<W, T, BC / 16>(o, SharedLeft<BC, MT>(p_tile, own), v_at, stage * BC, feature);
     else

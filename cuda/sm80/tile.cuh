@@ -23,7 +23,9 @@ template <int D>
 struct Rows {
   static_assert(D % 32 == 0, "a row of an odd number of half lines would need another exchange");
   static constexpr int CHUNKS = D / 8, PITCH = 2 * D;
-  static TANDEM_DEVICE int turn(int row) { return D % 64 == 0 ? row & 7 : (row >> 1) & 3; }
+  static constexpr TANDEM_DEVICE int turn(int row) {
+    return D % 64 == 0 ? row & 7 : (row >> 1) & 3;
+  }
   static TANDEM_DEVICE uint at(int row, int chunk) {
     return uint(row * PITCH + ((chunk ^ turn(row)) << 4));
   }
@@ -226,7 +228,8 @@ TANDEM_DEVICE void pack_rows(uint (&p)[MT][N / 2][4], const float (&s)[MT][N][4]
     }
 }
 
-// A left operand to the rows from row0 and the columns from col on of a tile of D columns.
+// A left operand to the rows from row0 and the columns from col on of a tile of D columns. The addresses do not change from
+// tile to tile, and the compiler keeps them: a register each.
 template <int D, int MT, int K>
 TANDEM_DEVICE void put_rows(uint tile, int row0, int col, const uint (&p)[MT][K][4]) {
   const Lane me;
@@ -239,6 +242,27 @@ TANDEM_DEVICE void put_rows(uint tile, int row0, int col, const uint (&p)[MT][K]
         put_word(tile + Rows<D>::at(row0 + 16 * m + me.g + 8 * (c % 2), col / 8 + 2 * k + c / 2) +
                      uint(4 * me.t),
                  p[m][k][c]);
+}
+
+// The same where registers are short: a register for each two columns of matrices, all rows by constants from it. row0 is a
+// multiple of 16, col of 16 K.
+template <int D, int MT, int K>
+TANDEM_DEVICE void put_rows_apart(uint tile, int row0, int col, const uint (&p)[MT][K][4]) {
+  using R = Rows<D>;
+  static_assert((K & (K - 1)) == 0 && R::turn(8) == R::turn(0),
+                "one turn for all of a lane's rows");
+  const Lane me;
+  const uint row = tile + uint((row0 + me.g) * R::PITCH + 4 * me.t),
+             turned = uint(((col / 8) ^ R::turn(me.g)) << 4);
+#pragma unroll
+  for (int m = 0; m < MT; ++m)
+#pragma unroll
+    for (int k = 0; k < K; ++k)
+#pragma unroll
+      for (int c = 0; c < 4; ++c)
+        put_word(
+            row + uint((16 * m + 8 * (c % 2)) * R::PITCH) + (turned ^ uint((2 * k + c / 2) << 4)),
+            p[m][k][c]);
 }
 
 // ---- results ---------------------------------------------------------------------------------------------
