@@ -83,7 +83,10 @@ String explain(const Problem& problem, const Caps& caps) {
   s += text("%-24s taken", plan.name().c_str());
   if (const char* tile = plan.tile().name; tile && *tile) s += text(" (%s)", tile);
   s += text(", workspace %llu bytes\n", (unsigned long long)plan.workspace_size);
-  const String narrow = narrow_inputs(problem, plan.wide_elements());
+  if (plan.problem.heads_q != problem.heads_q)
+    s += text("  one query a head: the %d heads that share keys are rows of one tile\n",
+              int(problem.group()));
+  const String narrow = narrow_inputs(plan.problem, plan.wide_elements());
   if (plan.backend != Backend::cpu && !narrow.empty())
     s += text("  slower: element by element, no multiple of %d: %s\n", plan.wide_elements(),
               narrow.c_str());

@@ -87,6 +87,12 @@ TEST_CASE(
   CHECK(plan_of("fwd f16 hq32 hk8 sq2 sk5000 d64").problem.seq_q == 2);
   CHECK(plan_of("fwd f16 hq8 hk8 sq1 sk5000 d64").problem.seq_q == 1);
   CHECK(plan_of("fwd f16 hq0 hk0 sq1 sk5000 d64").problem.heads_q == 0);
+  const auto says = [](const char* line) {
+    return explain(problem_of(line), caps_of("h100_cuda")).find("the 4 heads that share keys") !=
+           std::string::npos;
+  };
+  CHECK(says("fwd f16 hq32 hk8 sq1 sk5000 d64"));
+  CHECK(!says("fwd f16 hq32 hk8 sq1 sk5000 d64 sink"));
   // One head of keys, and strides near the end of their range.
   const Problem p =
       plan_of("fwd f32 b1 hq4 hk1 sq1 sk600 d64 q=0,300000000000000000,64,1", "h100_cuda").problem;
