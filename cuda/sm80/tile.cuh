@@ -244,7 +244,7 @@ TANDEM_DEVICE void put_rows(uint tile, int row0, int col, const uint (&p)[MT][K]
                  p[m][k][c]);
 }
 
-// The same where registers are short: a register for each two columns of matrices, all rows by constants from it. row0 is a
+// The same where registers are short: a register for each eight columns, all rows by constants from it. row0 is a
 // multiple of 16, col of 16 K.
 template <int D, int MT, int K>
 TANDEM_DEVICE void put_rows_apart(uint tile, int row0, int col, const uint (&p)[MT][K][4]) {
