@@ -311,7 +311,8 @@ String sm90_refusal(const Problem& p, const Caps& caps) {
   if (p.splits > 1) return text("it does not split keys, the problem asks for %d parts", p.splits);
   if (p.is_empty() || (packed_q && p.total_q == 0) || (packed_kv && p.total_kv == 0))
     return "a size is 0";
-  // One workgroup reads all keys of a head: of few heads it is better to share them out.
+  // One workgroup reads all keys of a head: of few heads it is better to share them out. (H100, 4 rows, D 128, Sk 8192: 32 heads
+  // 0.060 ms on sm80, 0.081 here, 56 heads 0.095 and 0.085; at D 64 sm80 is faster up to some 80.)
   if (!p.backward && p.splits == 0 && p.seq_q <= kFewRows && p.seq_kv >= kManyKeys &&
       p.batch * p.heads_q * 3 <= caps.cores)
     return text(

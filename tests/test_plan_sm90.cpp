@@ -515,6 +515,15 @@ TEST_CASE("CUDA: small operations are no launches of their own where another can
   }
 }
 
+TEST_CASE("sm90 leaves few rows of few heads to the paths that split their keys") {
+  const auto path = [](const char* line) { return std::string(plan_of(line, "h100_cuda").path); };
+  CHECK(path("fwd f16 b1 hq44 sq1 sk100000 d64") == "sm80");
+  CHECK(path("fwd f16 b1 hq45 sq1 sk100000 d64") == "sm90");
+  CHECK(path("fwd f16 b1 hq44 sq33 sk100000 d64") == "sm90");
+  CHECK(path("fwd f16 b1 hq44 sq32 sk511 d64") == "sm90");
+  CHECK(path("fwd f16 b4 hq44 hk11 sq1 sk512 d64") == "sm80");  // 44 heads of 4 rows
+}
+
 TEST_CASE("sm90: what runs where inputs lie at other addresses") {
   for (const char* line :
        {"fwd f16 b2 hq4 sq500 d128", "bwd bf16 b2 hq4 hk2 sq500 d128",

@@ -58,6 +58,7 @@ TEST_CASE("keys are split where few queries leave most of the device idle, and o
   thirty_two.cores = 32;
   const std::string decode = "fwd f32 b1 hq32 sq1 sk65536 d64";
   CHECK(splits_of(decode, cuda) == 12);
+  CHECK(splits_of("fwd f32 b1 hq32 hk8 sq1 sk65536 d64", cuda) == 49);  // of 8 heads
   CHECK(splits_of(decode, half) == 6);
   CHECK(splits_of(decode, silent) == 3);
   CHECK(splits_of(decode, thirty_two) == 3);
@@ -176,6 +177,8 @@ TEST_CASE("the workgroups of splits visit each key tile of each query tile exact
               empty += t.begin == t.end;
               for (int n = t.begin; n < t.end; ++n) ++visits[{part / block.splits, head, tile, n}];
             }
+            const bool one = std::string(sizes) == "sq1 sk5000";
+            CHECK(block.heads_q * block.seq_q == 4 * (one ? 1 : plan.problem.seq_q));
             long expected = 0;
             for (int tile = 0; tile < int(block.tiles); ++tile)
               expected += 3 * block.heads_q * (seen(tile).end - seen(tile).begin);

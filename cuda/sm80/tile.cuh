@@ -229,40 +229,27 @@ TANDEM_DEVICE void pack_rows(uint (&p)[MT][N / 2][4], const float (&s)[MT][N][4]
 }
 
 // A left operand to the rows from row0 and the columns from col on of a tile of D columns. The addresses do not change from
-// tile to tile, and the compiler keeps them: a register each.
-template <int D, int MT, int K>
+// tile to tile, and the compiler keeps them: a register each. APART, where registers are short: one for each eight columns,
+// all rows by constants from it; row0 is a multiple of 16, col of 16 K.
+template <int D, bool APART = false, int MT, int K>
 TANDEM_DEVICE void put_rows(uint tile, int row0, int col, const uint (&p)[MT][K][4]) {
-  const Lane me;
-#pragma unroll
-  for (int m = 0; m < MT; ++m)
-#pragma unroll
-    for (int k = 0; k < K; ++k)
-#pragma unroll
-      for (int c = 0; c < 4; ++c)
-        put_word(tile + Rows<D>::at(row0 + 16 * m + me.g + 8 * (c % 2), col / 8 + 2 * k + c / 2) +
-                     uint(4 * me.t),
-                 p[m][k][c]);
-}
-
-// The same where registers are short: a register for each eight columns, all rows by constants from it. row0 is a
-// multiple of 16, col of 16 K.
-template <int D, int MT, int K>
-TANDEM_DEVICE void put_rows_apart(uint tile, int row0, int col, const uint (&p)[MT][K][4]) {
   using R = Rows<D>;
-  static_assert((K & (K - 1)) == 0 && R::turn(8) == R::turn(0),
+  static_assert(!APART || ((K & (K - 1)) == 0 && R::turn(8) == R::turn(0)),
                 "one turn for all of a lane's rows");
   const Lane me;
-  const uint row = tile + uint((row0 + me.g) * R::PITCH + 4 * me.t),
+  const uint first = tile + uint((row0 + me.g) * R::PITCH + 4 * me.t),
              turned = uint(((col / 8) ^ R::turn(me.g)) << 4);
 #pragma unroll
   for (int m = 0; m < MT; ++m)
 #pragma unroll
     for (int k = 0; k < K; ++k)
 #pragma unroll
-      for (int c = 0; c < 4; ++c)
-        put_word(
-            row + uint((16 * m + 8 * (c % 2)) * R::PITCH) + (turned ^ uint((2 * k + c / 2) << 4)),
-            p[m][k][c]);
+      for (int c = 0; c < 4; ++c) {
+        const int row = 16 * m + 8 * (c % 2), chunk = 2 * k + c / 2;
+        put_word(APART ? first + uint(row * R::PITCH) + (turned ^ uint(chunk << 4))
+                       : tile + R::at(row0 + row + me.g, col / 8 + chunk) + uint(4 * me.t),
+                 p[m][k][c]);
+      }
 }
 
 // ---- results ---------------------------------------------------------------------------------------------
