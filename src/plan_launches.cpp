@@ -160,7 +160,8 @@ Vec<Stem> stems_of(const Problem& p, const Caps& caps, const PathRow& row, int f
 namespace {
 
 // How many workgroups share the keys of a row of fwd. Few query tiles leave most of the device idle: then as many
-// as give each of its cores kCoreInvocations, what fits one with 168 registers each on NVIDIA, but no less than
+// as give each of its cores kCoreInvocations, what fits one with 168 registers each on NVIDIA, and on cuda.sm80 no more than
+// shared memory has room for at once, as a few that come last would take as long again; but no less than
 // kSplitKeys of the longest row each, as joining the parts takes a launch of its own. Elastic softmax and entmax need the
 // whole row's origin before the first weight, and are not split.
 constexpr int64_t kCoreInvocations = 384, kSplitKeys = 256;
@@ -169,7 +170,11 @@ uint32_t key_splits(const Problem& p, const Caps& caps, const Launch& l, const E
     return 1;
   if (p.splits > 0) return uint32_t(p.splits);
   if (caps.max_invocations < uint32_t(kJoinGroup)) return 1;
-  const int64_t wanted = kCoreInvocations * cores_of(caps) / l.invocations();
+  int64_t wanted = kCoreInvocations * cores_of(caps) / l.invocations();
+  if (l.ampere >= 0) {  // CUDA keeps a KiB of each workgroup's
+    const int64_t together = caps.shared_bytes / (l.shared_bytes + 1024);
+    wanted = std::min(wanted, std::max<int64_t>(together, 1) * cores_of(caps));
+  }
   const int64_t groups = e.tiles * e.heads * e.batch;
   if (groups * 2 > wanted) return 1;
   int most = 0;  // key tiles of a query tile
