@@ -10,7 +10,8 @@ Peers: cudnn, fa2 (PyTorch's flash kernel), efficient, math, and flex: FlexAtten
 only math, to try this script; scripts/compare_torch_cpu.py compares CPUs.) A dense bias is learned: it goes to the others
 as attn_mask, to FlexAttention as a score_mod that captures it, and its gradient is part of the backward. A peer that
 refuses a case is left out, with its reason on stderr. Timing as the library's own bench does it: warm-up of continuous
-work, then rounds of samples until two medians agree, each sample by events around many launches. The error ratio is that
+work, then rounds of samples until two medians agree, each sample by events around many launches; on a GPU a round lasts 0.6 s
+at least, as a power limit shows as drops of the clock about once a second. The error ratio is that
 of support/compare.h; d_bias has none.
 
     scripts/bench_peers.py --cases cases.json --tandem build/release/bin/tandem --rounds 5 --out both.json
@@ -156,23 +157,27 @@ def seconds_of(run, times, device):
     return begin.elapsed_time(end) / 1e3
 
 
-def measure(run, device, warmup, reps, max_seconds):
+def measure(run, device, args):
     """Median seconds of one run, the spread, samples and whether two rounds agreed."""
     start = time.perf_counter()
     one = seconds_of(run, 1, device)
     repeats = lambda: min(1000, max(1, int(0.02 / max(one, 1e-7)) + 1))
     warm = time.perf_counter()
-    while time.perf_counter() - warm < warmup:
+    while time.perf_counter() - warm < args.warmup:
         n = repeats()
         one = seconds_of(run, n, device) / n
-    n, before = repeats(), None
+    n, before = repeats(), []
     while True:
-        samples = [seconds_of(run, n, device) / n for _ in range(reps)]
-        now = statistics.median(samples)
-        agreed = before is not None and abs(now - before) <= 0.02 * before
-        if agreed or time.perf_counter() - start > max_seconds:
-            return now, (max(samples) - min(samples)) / now, len(samples), agreed
-        before = now
+        samples, began = [], time.perf_counter()
+        while len(samples) < args.reps or time.perf_counter() - began < args.round_seconds:
+            samples.append(seconds_of(run, n, device) / n)
+        last = statistics.median(before) if before else None
+        agreed = last is not None and abs(statistics.median(samples) - last) <= 0.02 * last
+        if agreed or time.perf_counter() - start > args.max_seconds:
+            both = samples + before
+            middle = statistics.median(both)
+            return middle, (max(both) - min(both)) / middle, len(both), agreed
+        before = samples
 
 
 def inputs(case, device):
@@ -280,7 +285,7 @@ class Peers:
         def timed(name):
             for op, run, _ in self.ready[name]:
                 with torch.no_grad() if op == "fwd" else nullcontext():
-                    one = measure(run, self.device, args.warmup, args.reps, args.max_seconds)
+                    one = measure(run, self.device, args)
                 self.times.setdefault((name, op), []).append(one)
 
         for name in list(self.ready):
@@ -303,7 +308,7 @@ class Tandem:
         command = [args.tandem, "bench", "--problem", self.case["problem"], "--format", "json"]
         command += ["--device", args.tandem_device or ("cpu" if args.device == "cpu" else "cuda:0")]
         command += ["--warmup", str(args.warmup), "--reps", str(args.reps)]
-        command += ["--max-seconds", str(args.max_seconds)]
+        command += ["--round-seconds", str(args.round_seconds), "--max-seconds", str(args.max_seconds)]
         if args.no_check or self.results:
             command.append("--no-check")
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
@@ -345,6 +350,7 @@ def main():
     parser.add_argument("--commit", default="", help="of the tandem rows that these will be merged with")
     parser.add_argument("--warmup", type=float, default=None, help="seconds; default 1, on the CPU 0.1")
     parser.add_argument("--reps", type=int, default=7)
+    parser.add_argument("--round-seconds", type=float, help="of samples at least; default 0.6, on the CPU 0")
     parser.add_argument("--max-seconds", type=float, default=10)
     parser.add_argument("--no-check", action="store_true")
     args = parser.parse_args()
@@ -353,6 +359,8 @@ def main():
     cpu = args.device == "cpu"
     if args.warmup is None:
         args.warmup = 0.1 if cpu else 1.0
+    if args.round_seconds is None:
+        args.round_seconds = 0.0 if cpu else 0.6
     # f32 means f32: without these PyTorch may round products to TF32.
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False

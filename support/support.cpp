@@ -251,6 +251,8 @@ std::vector<Timing> Session::time_in_turns(
   const auto start = std::chrono::steady_clock::now();
   const double warmup =
       options.warmup_seconds >= 0 ? options.warmup_seconds : (on_cpu_ ? 0.1 : 1.0);
+  const double round_seconds =
+      options.round_seconds >= 0 ? options.round_seconds : (on_cpu_ ? 0.0 : 0.6);
   const size_t count = records.size();
   const auto repeats = [&](double one) {
     return int(
@@ -289,7 +291,11 @@ std::vector<Timing> Session::time_in_turns(
   for (bool agreed = count == 0; !late && !agreed;) {
     if (!round[0].empty()) before = std::move(round);
     round.assign(count, {});
-    for (int turn = 0; turn < std::max(1, options.min_reps) && (turn == 0 || !late); ++turn) {
+    const auto round_start = std::chrono::steady_clock::now();
+    const auto more = [&](int turn) {
+      return turn < options.min_reps || seconds_since(round_start) < round_seconds;
+    };
+    for (int turn = 0; turn == 0 || (!late && more(turn)); ++turn) {
       shuffle();
       for (size_t i : order)
         round[i].push_back(1e3 * measure(records[i], times[i].executes) / times[i].executes);

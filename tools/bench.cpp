@@ -507,6 +507,8 @@ void add_bench(CLI::App& app, int* exit_code) {
   command->add_option("--warmup", o->time.warmup_seconds,
                       "Seconds of work before timing; default: 1 on a GPU, 0.1 on a CPU");
   command->add_option("--reps", o->time.min_reps, "Samples of a round")->capture_default_str();
+  command->add_option("--round-seconds", o->time.round_seconds,
+                      "Least time of a round's samples; default: 0.6 on a GPU, 0 on a CPU");
   command->add_option("--max-seconds", o->time.max_seconds, "Most time for one row")
       ->capture_default_str();
   CLI::Option* turns = command->add_flag("--turns", o->turns,
