@@ -26,6 +26,36 @@ TANDEM_DEVICE void add_numbers(float* to, const float (&x)[4]) {
 #endif
 }
 
+// Sums of MQ blocks of 16 rows and 8 N features to where they lie in the workspace.
+template <int MQ, int N>
+TANDEM_DEVICE void add_sums(float* to, const float (&x)[MQ][N][4]) {
+#pragma unroll
+  for (int n = 0; n < N; ++n)
+#pragma unroll
+    for (int m = 0; m < MQ; ++m) add_numbers(to + 512 * n + 128 * m, x[m][n]);
+}
+
+// d_q = dS^T K of 16 keys: 16 MQ queries of dS, then 8 N features of K.
+template <int MQ, int D>
+TANDEM_DEVICE void load_across(uint (&a)[MQ][4], const Reach<D>& ds, int key, int query) {
+#pragma unroll
+  for (int m = 0; m < MQ; ++m) load_matrices_transposed(a[m], ds.at(key, query + 16 * m));
+}
+template <typename T, int MQ, int N, int D>
+TANDEM_DEVICE void multiply_across(float (&d_q)[MQ][N][4], const uint (&a)[MQ][4],
+                                   const Reach<D>& k, int key, int feature) {
+#pragma unroll
+  for (int n = 0; n < N / 2; ++n) {
+    uint b[4];
+    load_matrices_transposed(b, k.at(key, feature + 16 * n));
+#pragma unroll
+    for (int m = 0; m < MQ; ++m) {
+      multiply<T>(d_q[m][2 * n], a[m], b[0], b[1]);
+      multiply<T>(d_q[m][2 * n + 1], a[m], b[2], b[3]);
+    }
+  }
+}
+
 // S and dP of 16 keys and 8 N queries for each of two neighbouring warps: the even one forms 32 rows of S (a, b: K and Q),
 // the odd one of dP (V and dO). tile: 64 N bytes a lane pair... of shared memory.
 template <int D, typename T, int N>
@@ -125,7 +155,9 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
   constexpr bool SWAPS = HALVES == 4;
   constexpr int N = BR / (SWAPS ? 2 : HALVES) / TURNS / 8, F = S::FEATURES / HALVES / 8,
                 WEIGHED = SWAPS ? 1 : MT;  // blocks of 16 rows whose P and dS a warp forms
-  // A warp sums 16 MQ rows and SUMMED features of d_q.
+  // A warp sums 16 MQ rows and SUMMED features of d_q. A multiprocessor of an H100 adds 25 bytes a clock to global memory, and
+  // its loads of shared memory wait behind that. So, where registers are left (HALVES > 1), 16 features at a time, whose adding
+  // goes on while the next are multiplied: 4 % of the kernel at D 256.
   constexpr int MQ = kIsF32<T> || HALVES == 2 ? 1 : 2;
   constexpr int PANELS = S::FEATURES / 64, Q_BLOCKS = BR / 16 / MQ, COLUMNS = S::WARPS / Q_BLOCKS,
                 SUMMED = S::FEATURES / COLUMNS;
@@ -272,35 +304,37 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
       product_nn<W, T, BR / 16>(d_v, p_at, o_across, stage * BR, feature);
       product_nn<W, T, BR / 16>(d_k, s_at, q_across, stage * BR, feature);
     }
-    float d_q[MQ][SUMMED / 8][4];
-    clear(d_q);
     if constexpr (kIsF32<T>) {
+      float d_q[MQ][SUMMED / 8][4];
+      clear(d_q);
       product_nn_of<W, T, BC / 8>(d_q, TurnedLeft<2 * BR>(s_tile, 16 * MQ * q_block), k_across, 0,
                                   d_q_feature);
-    } else {
-      const Reach<BR> ds_across(s_tile, false);
+      add_sums(to, d_q);
+    } else if constexpr (HALVES == 1) {
+      float d_q[MQ][SUMMED / 8][4];
+      clear(d_q);
 #pragma unroll
       for (int key = 0; key < BC; key += 16) {
         uint a[MQ][4];
+        load_across<MQ>(a, Reach<BR>(s_tile, false), key, 16 * MQ * q_block);
+        multiply_across<T>(d_q, a, k_across, key, d_q_feature);
+      }
+      add_sums(to, d_q);
+    } else {
+      uint a[BC / 16][MQ][4];
 #pragma unroll
-        for (int m = 0; m < MQ; ++m)
-          load_matrices_transposed(a[m], ds_across.at(key, 16 * (MQ * q_block + m)));
+      for (int key = 0; key < BC; key += 16)
+        load_across<MQ>(a[key / 16], Reach<BR>(s_tile, false), key, 16 * MQ * q_block);
+#pragma unroll 1  // else ptxas keeps more alive: 3 to 5 % slower at D 256 and S 1024, 1 % at D 128
+      for (int n = 0; n < SUMMED / 16; ++n) {
+        float d_q[MQ][2][4];
+        clear(d_q);
 #pragma unroll
-        for (int n = 0; n < SUMMED / 16; ++n) {
-          uint b[4];
-          load_matrices_transposed(b, k_across.at(key, d_q_feature + 16 * n));
-#pragma unroll
-          for (int m = 0; m < MQ; ++m) {
-            multiply<T>(d_q[m][2 * n], a[m], b[0], b[1]);
-            multiply<T>(d_q[m][2 * n + 1], a[m], b[2], b[3]);
-          }
-        }
+        for (int key = 0; key < BC; key += 16)
+          multiply_across<T>(d_q, a[key / 16], k_across, key, d_q_feature + 16 * n);
+        add_sums(to + 1024 * n, d_q);
       }
     }
-#pragma unroll
-    for (int n = 0; n < SUMMED / 8; ++n)
-#pragma unroll
-      for (int m = 0; m < MQ; ++m) add_numbers(to + 512 * n + 128 * m, d_q[m][n]);
     if constexpr (S::STAGES > 1) {
       stage = 1 - stage;
     } else {
