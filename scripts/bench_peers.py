@@ -338,6 +338,22 @@ def clock_now():
         return None
 
 
+def write(args, rows, clocks, tandem):
+    """The result file; tandem: the header of its rows, if there are any."""
+    header = {
+        "device": "CPU" if args.device == "cpu" else torch.cuda.get_device_name(),
+        "driver": (tandem["driver"] + "; " if tandem else "")
+        + f"PyTorch {torch.__version__}, CUDA {torch.version.cuda}",
+        "backend": "cpu" if args.device == "cpu" else "cuda",
+        "commit": args.commit or tandem.get("commit", ""),
+        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "clocks_mhz": min(clocks) if clocks else None,
+    }
+    with open(args.out, "w") as out:
+        out.write('{\n  "header": ' + json.dumps(header) + ',\n  "rows": [\n    ')
+        out.write(",\n    ".join(json.dumps(row) for row in rows) + "\n  ]\n}\n")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--cases", required=True, help="json of tandem bench --list")
@@ -391,21 +407,11 @@ def main():
                 tandem = turns[0].header
             mhz = None if cpu else clock_now()
             clocks += [mhz] if mhz else []
+        if rows:  # what there is, whatever ends this run
+            write(args, rows, clocks, tandem)
     if not rows:
         say("Nothing ran, so there is no result.")
         sys.exit(1)
-    header = {
-        "device": "CPU" if cpu else torch.cuda.get_device_name(),
-        "driver": (tandem["driver"] + "; " if tandem else "")
-        + f"PyTorch {torch.__version__}, CUDA {torch.version.cuda}",
-        "backend": "cpu" if cpu else "cuda",
-        "commit": args.commit or tandem.get("commit", ""),
-        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "clocks_mhz": min(clocks) if clocks else None,
-    }
-    with open(args.out, "w") as out:
-        out.write('{\n  "header": ' + json.dumps(header) + ',\n  "rows": [\n    ')
-        out.write(",\n    ".join(json.dumps(row) for row in rows) + "\n  ]\n}\n")
     for row in rows:
         error = "-" if row["max_err_ratio"] is None else f"{row['max_err_ratio']:.3f}"
         print(f"{row['case']:<24} {row['op']}  {row['impl']:<10} {row['ms']:9.4f} ms {row['tflops']:8.2f} TFLOP/s  {error}")
