@@ -57,7 +57,7 @@ TANDEM_DEVICE void multiply_across(float (&d_q)[MQ][N][4], const uint (&a)[MQ][4
 }
 
 // S and dP of 16 keys and 8 N queries for each of two neighbouring warps: the even one forms 32 rows of S (a, b: K and Q),
-// the odd one of dP (V and dO). tile: 64 N bytes a lane pair... of shared memory.
+// the odd one of dP (V and dO). tile: in shared memory 512 N bytes for each warp of the workgroup.
 template <int D, typename T, int N>
 TANDEM_DEVICE void product_of_two(float (&s)[1][N][4], float (&dp)[1][N][4],
                                   const SharedLeft<D, 2>& a, const Reach<D>& b, int b_row,
