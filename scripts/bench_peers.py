@@ -16,7 +16,7 @@ of support/compare.h; d_bias has none.
 
     scripts/bench_peers.py --cases cases.json --tandem build/release/bin/tandem --rounds 5 --out both.json
 
-times each case by `tandem bench` and by the peers one after the other, as often as --rounds says, and writes the rows of all:
+times each case by `tandem bench` (with --tandem-device cuda:0/sm90,cuda:0/sm80 by both) and by the peers one after the other, as often as --rounds says, and writes the rows of all:
 clocks and temperatures that change within minutes then change for all of them. A row has the median of its rounds, and
 as its spread how far these are apart.
 """
@@ -300,13 +300,14 @@ class Peers:
 class Tandem:
     """The same of `tandem bench`, a process for each round. Errors are looked for in the first one."""
 
-    def __init__(self, case, args):
+    def __init__(self, case, device, args):
         self.case, self.args, self.results, self.header = case, args, [], {}
+        self.device = device
 
     def round(self):
         args = self.args
         command = [args.tandem, "bench", "--problem", self.case["problem"], "--format", "json"]
-        command += ["--device", args.tandem_device or ("cpu" if args.device == "cpu" else "cuda:0")]
+        command += ["--device", self.device]
         command += ["--warmup", str(args.warmup), "--reps", str(args.reps)]
         command += ["--round-seconds", str(args.round_seconds), "--max-seconds", str(args.max_seconds)]
         if args.no_check or self.results:
@@ -361,7 +362,7 @@ def main():
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--peers", help="comma-separated; default: cudnn,fa2,efficient,flex")
     parser.add_argument("--tandem", help="this program's bench in turns with the peers, and its rows in the same file")
-    parser.add_argument("--tandem-device", help="its --device; default: cuda:0, beside --device cpu: cpu")
+    parser.add_argument("--tandem-device", help="its --device, or several, comma-separated; default: cuda:0, beside --device cpu: cpu")
     parser.add_argument("--rounds", type=int, help="turns of --tandem; default: 5")
     parser.add_argument("--commit", default="", help="of the tandem rows that these will be merged with")
     parser.add_argument("--warmup", type=float, default=None, help="seconds; default 1, on the CPU 0.1")
@@ -384,6 +385,7 @@ def main():
 
     cases = json.load(open(args.cases))
     peers = (args.peers or ("math" if cpu else "cudnn,fa2,efficient,flex")).split(",")
+    devices = (args.tandem_device or ("cpu" if cpu else "cuda:0")).split(",")
     rows, clocks, tandem = [], [], {}
     for case in cases:
         others = [word for word in case["features"] if word not in KNOWN]
@@ -395,7 +397,7 @@ def main():
         for group in [able] if args.tandem else [[peer] for peer in able]:
             turns = [Peers(case, group, args.device, args)]
             if args.tandem:
-                turns.insert(0, Tandem(case, args))
+                turns = [Tandem(case, device, args) for device in devices] + turns
             for n in range((args.rounds or 5) if args.tandem else 1):
                 if args.tandem:
                     say(f"round {n + 1}: {case['case']}")
@@ -414,7 +416,8 @@ def main():
         sys.exit(1)
     for row in rows:
         error = "-" if row["max_err_ratio"] is None else f"{row['max_err_ratio']:.3f}"
-        print(f"{row['case']:<24} {row['op']}  {row['impl']:<10} {row['ms']:9.4f} ms {row['tflops']:8.2f} TFLOP/s  {error}")
+        name = f"tandem.{row['path']}" if row["impl"] == "tandem" else row["impl"]
+        print(f"{row['case']:<24} {row['op']}  {name:<14} {row['ms']:9.4f} ms {row['tflops']:8.2f} TFLOP/s  {error}")
 
 
 if __name__ == "__main__":
