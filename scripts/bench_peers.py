@@ -10,15 +10,15 @@ Peers: cudnn, fa2 (PyTorch's flash kernel), efficient, math, and flex: FlexAtten
 only math, to try this script; scripts/compare_torch_cpu.py compares CPUs.) A dense bias is learned: it goes to the others
 as attn_mask, to FlexAttention as a score_mod that captures it, and its gradient is part of the backward. A peer that
 refuses a case is left out, with its reason on stderr. Timing as the library's own bench does it: warm-up of continuous
-work, then rounds of samples until two medians agree, each sample by events around many launches; on a GPU a round lasts 0.6 s
-at least, as a power limit shows as drops of the clock about once a second. The error ratio is that
-of support/compare.h; d_bias has none.
+work, then rounds of samples until two medians agree, each sample by events around many launches; on a GPU a round lasts
+0.6 s at least, as a power limit shows as drops of the clock about once a second. The error ratio is that of
+support/compare.h; d_bias has none.
 
     scripts/bench_peers.py --cases cases.json --tandem build/release/bin/tandem --rounds 5 --out both.json
 
-times each case by `tandem bench` (with --tandem-device cuda:0/sm90,cuda:0/sm80 by both) and by the peers one after the other, as often as --rounds says, and writes the rows of all:
-clocks and temperatures that change within minutes then change for all of them. A row has the median of its rounds, and
-as its spread how far these are apart.
+times each case by `tandem bench` (with --tandem-device cuda:0/sm90,cuda:0/sm80 by both paths) and by the peers one after
+the other, as often as --rounds says, and writes the rows of all: clocks and temperatures that change within minutes then
+change for all of them. A row has the median of its rounds, and as its spread how far these are apart.
 """
 import argparse
 import datetime
@@ -362,7 +362,7 @@ def main():
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--peers", help="comma-separated; default: cudnn,fa2,efficient,flex")
     parser.add_argument("--tandem", help="this program's bench in turns with the peers, and its rows in the same file")
-    parser.add_argument("--tandem-device", help="its --device, or several, comma-separated; default: cuda:0, beside --device cpu: cpu")
+    parser.add_argument("--tandem-device", help="its --device, or several: a,b; default: cuda:0, beside --device cpu: cpu")
     parser.add_argument("--rounds", type=int, help="turns of --tandem; default: 5")
     parser.add_argument("--commit", default="", help="of the tandem rows that these will be merged with")
     parser.add_argument("--warmup", type=float, default=None, help="seconds; default 1, on the CPU 0.1")

@@ -398,6 +398,19 @@ TEST_CASE("support: what is timed in turns takes turns, and each has its own num
     CHECK(times[i].agreed);
   }
 
+  // A round lasts as long as it is asked to, with as many turns as that takes.
+  options.min_reps = 1;
+  options.round_seconds = 0.05;  // a turn takes 12 ms at least
+  const auto start = std::chrono::steady_clock::now();
+  times = session->time_in_turns(records, options);
+  CHECK(std::chrono::steady_clock::now() - start >= std::chrono::milliseconds(100));
+  for (const Timing& t : times) {
+    CHECK(t.reps >= 2);
+    CHECK(t.reps <= 10);
+  }
+  options.round_seconds = 0;
+  options.min_reps = 2;
+
   // Nobody stops before all agree: here the time ends it, and it is that of all together.
   order.clear();
   options.agree = -1;

@@ -304,28 +304,12 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
       product_nn<W, T, BR / 16>(d_v, p_at, o_across, stage * BR, feature);
       product_nn<W, T, BR / 16>(d_k, s_at, q_across, stage * BR, feature);
     }
-    if constexpr (kIsF32<T>) {
-      float d_q[MQ][SUMMED / 8][4];
-      clear(d_q);
-      product_nn_of<W, T, BC / 8>(d_q, TurnedLeft<2 * BR>(s_tile, 16 * MQ * q_block), k_across, 0,
-                                  d_q_feature);
-      add_sums(to, d_q);
-    } else if constexpr (HALVES == 1) {
-      float d_q[MQ][SUMMED / 8][4];
-      clear(d_q);
-#pragma unroll
-      for (int key = 0; key < BC; key += 16) {
-        uint a[MQ][4];
-        load_across<MQ>(a, Reach<BR>(s_tile, false), key, 16 * MQ * q_block);
-        multiply_across<T>(d_q, a, k_across, key, d_q_feature);
-      }
-      add_sums(to, d_q);
-    } else {
+    if constexpr (!kIsF32<T> && HALVES > 1) {
       uint a[BC / 16][MQ][4];
 #pragma unroll
       for (int key = 0; key < BC; key += 16)
         load_across<MQ>(a[key / 16], Reach<BR>(s_tile, false), key, 16 * MQ * q_block);
-#pragma unroll 1  // else ptxas keeps more alive: 3 to 5 % slower at D 256 and S 1024, 1 % at D 128
+#pragma unroll 1  // else ptxas keeps more alive: on an H100 D 256 S 1024 causal 4 % slower, D 128 1 %
       for (int n = 0; n < SUMMED / 16; ++n) {
         float d_q[MQ][2][4];
         clear(d_q);
@@ -334,6 +318,21 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
           multiply_across<T>(d_q, a[key / 16], k_across, key, d_q_feature + 16 * n);
         add_sums(to + 1024 * n, d_q);
       }
+    } else {
+      float d_q[MQ][SUMMED / 8][4];
+      clear(d_q);
+      if constexpr (kIsF32<T>) {
+        product_nn_of<W, T, BC / 8>(d_q, TurnedLeft<2 * BR>(s_tile, 16 * MQ * q_block), k_across, 0,
+                                    d_q_feature);
+      } else {
+#pragma unroll
+        for (int key = 0; key < BC; key += 16) {
+          uint a[MQ][4];
+          load_across<MQ>(a, Reach<BR>(s_tile, false), key, 16 * MQ * q_block);
+          multiply_across<T>(d_q, a, k_across, key, d_q_feature);
+        }
+      }
+      add_sums(to, d_q);
     }
     if constexpr (S::STAGES > 1) {
       stage = 1 - stage;
