@@ -38,11 +38,15 @@ constexpr int fwd_q_stages(const FwdTile& t) {
 }
 constexpr int fwd_shared_bytes(const FwdTile& t) { return fwd_shared_bytes(t, fwd_q_stages(t)); }
 
-// Softmax alone: where warpgroups go apart, what is told of four tiles.
+// Softmax alone, where there is room for q of one tile alone: fwd_wide.cuh, q in boxes of a warpgroup's rows.
+constexpr bool fwd_is_wide(const FwdTile& t) { return !t.apart && fwd_q_stages(t) == 1; }
+constexpr int fwd_plain_q_rows(const FwdTile& t) { return fwd_is_wide(t) ? 64 : t.rows(); }
+// There, and where warpgroups go apart, what is told of four tiles.
 constexpr int kApartNotices = 4;
 constexpr int fwd_apart_notice_bytes(const FwdTile& t) { return 32 + 16 * t.groups; }
 constexpr int fwd_plain_shared_bytes(const FwdTile& t) {
-  return fwd_shared_bytes(t) + (t.apart ? kApartNotices * fwd_apart_notice_bytes(t) : 0);
+  return fwd_shared_bytes(t) +
+         (t.apart || fwd_is_wide(t) ? kApartNotices * fwd_apart_notice_bytes(t) : 0);
 }
 
 // With a dense bias: places for it, each warpgroup's rows in boxes of 64 x 64. 0: no kernel for the tile.

@@ -65,6 +65,27 @@ TEST_CASE("regression: keys for a part of a tile's rows, and more tiles than wor
         seed_of("keys for a part", 128), sparse());
 }
 
+// cuda.sm90 with heads over 128, where two warpgroups share copies of keys and values, and each has a place for q of its own: tiles of
+// one step, steps that one of the two passes over, rows behind the last one, tiles without keys between others.
+TEST_CASE(
+    "regression: wide heads, keys for a part of a tile's rows, and more tiles than workgroups" *
+    doctest::skip(!at_least(Tier::ci))) {
+  const int64_t heads = at_least(Tier::device) ? 68 : 9;
+  const int64_t widths[][2] = {{256, 256}, {192, 128}, {192, 192}};
+  for (const auto& width : widths)
+    for (const Mask& mask : {kNone, kTopLeft, kBottomRight, kWindow, kWindowRight})
+      for (int64_t keys : {70, 390}) {
+        if (keys == 390 && width[0] == width[1] && width[0] == 192) continue;
+        check(problem(TANDEM_FORWARD, TANDEM_BF16, {1, heads, heads, 330, keys, width[0], width[1]},
+                      mask, Layout::bshd),
+              seed_of("wide heads", uint64_t(width[1] + keys)), sparse());
+      }
+  // More steps than a tile's q has boxes to be asked for ahead.
+  for (const Mask& mask : {kNone, kTopLeft})
+    check(problem(TANDEM_FORWARD, TANDEM_F16, {1, heads, heads, 200, 1700, 256, 256}, mask),
+          seed_of("wide heads", 1700), sparse());
+}
+
 // cuda.sm90: a workgroup has a tile to store, and passes over several behind it whose rows see nothing. What it knew of the
 // tile was a notice in shared memory, which by then was one of these.
 TEST_CASE("regression: with a bias, a tile with keys before many without" *

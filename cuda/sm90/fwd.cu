@@ -5,8 +5,8 @@
 // tensors' type for P V.
 #include <cstring>
 
-#include "fwd_apart.cuh"
 #include "fwd_bias.cuh"
+#include "fwd_wide.cuh"
 
 namespace tandem {
 namespace cuda {
@@ -239,8 +239,12 @@ __global__ void __launch_bounds__(FwdShape<ROW>::tile.threads(), 1)
       else
         store_unseen<S>(params);
     } else {
+      if constexpr (S::WIDE)
+        if (threadIdx.x >= 32) store_empty<S>(params);
       if (threadIdx.x == 0) {
-        if constexpr (S::APART)
+        if constexpr (S::WIDE)
+          produce_wide<S>(params, shared);
+        else if constexpr (S::APART)
           produce_apart<S>(params, shared);
         else if constexpr (S::BIAS)
           produce_bias<S>(params, shared);
@@ -250,7 +254,9 @@ __global__ void __launch_bounds__(FwdShape<ROW>::tile.threads(), 1)
     }
   } else {
     take_registers<S::CONSUMER>();
-    if constexpr (S::APART)
+    if constexpr (S::WIDE)
+      consume_wide<T, S>(params, shared);
+    else if constexpr (S::APART)
       consume_apart<T, S>(params, shared);
     else if constexpr (S::BIAS)
       consume_bias<T, S>(params, shared);

@@ -44,18 +44,21 @@ struct FwdShape {
   static constexpr FwdTile tile = ALL ? fwd_all_tile(kFwdTiles[ROW]) : kFwdTiles[ROW];
   static constexpr int D = tile.d, DV = tile.dv, GROUPS = tile.groups, M = tile.rows(), N = tile.bc;
   // Who knows lengths needs more of them than who copies alone, and who makes bits still more.
-  static constexpr bool WIDE = LENGTHS && tile.dv > 192;
+  static constexpr bool MORE = LENGTHS && tile.dv > 192;
   static constexpr int PRODUCER = ALL    ? 72
-                                  : WIDE ? 40
+                                  : MORE ? 40
                                          : producer_registers(tile),
                        CONSUMER = ALL    ? 216
-                                  : WIDE ? 232
+                                  : MORE ? 232
                                          : consumer_registers(tile);
   static constexpr int STAGES = tile.stages, Q_STAGES = Q_STAGES_ ? Q_STAGES_
                                                         : BIAS    ? fwd_bias_q_stages(tile)
                                                                   : fwd_q_stages(tile);
   static_assert(GROUPS >= 2 && GROUPS <= 4, "registers are shared out for these");
   static constexpr bool TURNS = tile.turns && GROUPS > 1, APART = tile.apart;
+  // Each warpgroup has a part of the only place for q to itself (fwd_wide.cuh).
+  static constexpr bool WIDE = SET == FwdSet::plain && fwd_is_wide(tile);
+  static_assert(!WIDE || (GROUPS == 2 && Q_STAGES == 1), "barriers of two places");
   static constexpr int NOTICE_BYTES = fwd_apart_notice_bytes(tile);
   static constexpr int D_PANELS = fwd_panels(D), DV_PANELS = fwd_panels(DV);
   static constexpr int Q_PANEL = M * kPanelBytes, K_PANEL = N * kPanelBytes;
@@ -100,9 +103,9 @@ struct Shared {
       barrier_init(bias_full(0, n), 1);
       barrier_init(bias_empty(0, n), 4);  // the warps that read it
     }
-    for (int n = 0; n < S::Q_STAGES; ++n) {
+    for (int n = 0; n < (S::WIDE ? S::GROUPS : S::Q_STAGES); ++n) {
       barrier_init(q_full(n), 1);
-      barrier_init(q_empty(n), S::GROUPS);
+      barrier_init(q_empty(n), S::WIDE ? 1 : S::GROUPS);
     }
     for (int n = 0; n < S::STAGES; ++n) {
       barrier_init(k_full(n), 1);
@@ -239,13 +242,19 @@ struct Rounds {
 
 // ---- the copying thread -----------------------------------------------------------------------------
 
+// A box of `rows` rows of each panel, which lie among `of` rows.
 template <int PANELS>
-TANDEM_DEVICE void copy_tile(uint to, const CUtensorMap* map, uint barrier, int rows, int row,
-                             int head, int batch) {
+TANDEM_DEVICE void copy_rows(uint to, const CUtensorMap* map, uint barrier, int rows, int of,
+                             int row, int head, int batch) {
   barrier_expect(barrier, PANELS * rows * kPanelBytes);
 #pragma unroll
   for (int p = 0; p < PANELS; ++p)
-    copy_box(to + uint(p * rows * kPanelBytes), map, barrier, p * kPanel, row, head, batch);
+    copy_box(to + uint(p * of * kPanelBytes), map, barrier, p * kPanel, row, head, batch);
+}
+template <int PANELS>
+TANDEM_DEVICE void copy_tile(uint to, const CUtensorMap* map, uint barrier, int rows, int row,
+                             int head, int batch) {
+  copy_rows<PANELS>(to, map, barrier, rows, rows, row, head, batch);
 }
 
 // Fills the places of q, k, v and bias in the order in which they are read.

@@ -16,7 +16,8 @@ namespace sm90 {
 template <typename S>
 TANDEM_DEVICE uint apart_notice(const Shared<S>& shared, uint n) {
   static_assert(S::Q_STAGES <= 2, "how long it stays");
-  static_assert(S::STAGES > S::GROUPS, "whoever waits for a notice holds this many places");
+  static_assert(S::WIDE || S::STAGES > S::GROUPS,
+                "whoever waits for a notice holds this many places");
   return shared.barrier(4 + 4 * S::STAGES) + n % kApartNotices * S::NOTICE_BYTES;
 }
 

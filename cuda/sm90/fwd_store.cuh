@@ -89,18 +89,23 @@ TANDEM_DEVICE void store_lse(const FwdBlock& u, const FwdPush& push, const FwdPl
   }
 }
 
-// o and lse of a tile whose rows see no key.
+// o and lse of a tile whose rows see no key, by `threads` threads.
 template <typename S>
-TANDEM_DEVICE void store_nothing(const FwdBlock& u, const FwdPush& push, const FwdPlace& at) {
+TANDEM_DEVICE void store_nothing(const FwdBlock& u, const FwdPush& push, const FwdPlace& at,
+                                 int thread, int threads) {
   ushort* o = reinterpret_cast<ushort*>(push.o) + batch_of(u, at) * u.o.b + head_of(u, at) * u.o.h;
   float* lse = reinterpret_cast<float*>(push.lse) + int64_t(at.index) * u.seq_q;
 #pragma unroll 1
-  for (int n = int(threadIdx.x) - 128; n < S::M * u.head_dim_v; n += 128 * S::GROUPS) {
+  for (int n = thread; n < S::M * u.head_dim_v; n += threads) {
     const int i = at.row0 + n / u.head_dim_v, d = n % u.head_dim_v;
     if (uint(i) >= uint(u.seq_q)) continue;
     o[i * u.o.s + d * u.o.d] = 0;
     if (push.lse && d == 0) lse[i] = -INFINITY;
   }
+}
+template <typename S>
+TANDEM_DEVICE void store_nothing(const FwdBlock& u, const FwdPush& push, const FwdPlace& at) {
+  store_nothing<S>(u, push, at, int(threadIdx.x) - 128, 128 * S::GROUPS);
 }
 
 }  // namespace sm90

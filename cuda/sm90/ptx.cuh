@@ -104,6 +104,12 @@ TANDEM_DEVICE void copy_box(uint to, const CUtensorMap* map, uint barrier, int d
       "l"(map), "r"(barrier), "r"(d), "r"(s), "r"(h), "r"(b)
       : "memory");
 }
+// Such a box, but into the second-level cache.
+TANDEM_DEVICE void prefetch_box(const CUtensorMap* map, int d, int s, int h, int b) {
+  asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global [%0, {%1, %2, %3, %4}];" ::"l"(map),
+               "r"(d), "r"(s), "r"(h), "r"(b)
+               : "memory");
+}
 // The other way; what lies behind the tensor's end is left out, by whole 16 bytes: sizes of 8 elements. It may not begin
 // before the first row: that is an illegal instruction on an H100 (580.159.04).
 TANDEM_DEVICE void store_box(const CUtensorMap* map, uint from, int d, int s, int h, int b) {
@@ -323,6 +329,7 @@ using simt::hopper::moved_word;
 using simt::hopper::named_any;
 using simt::hopper::named_arrive;
 using simt::hopper::named_sync;
+using simt::hopper::prefetch_box;
 using simt::hopper::prefetch_map;
 using simt::hopper::reciprocal;
 using simt::hopper::shared_address;

@@ -269,8 +269,12 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
   TANDEM_TRY(find_driver_function("cuTensorMapEncodeTiled", &make));
   TANDEM_TRY(find_driver_function("cuTensorMapReplaceAddress", &inputs.function));
   const int br = launch.tile.br, bc = launch.tile.bc;
+  const HopperSet set = hopper_set(p);
+  const int q_rows = launch.stem == Stem::fwd && set == HopperSet::plain
+                         ? fwd_plain_q_rows(kFwdTiles[launch.hopper])
+                         : br;
   if (launch.stem != Stem::bwd_dq_cast) {
-    TANDEM_TRY(make_map(make, "q", row_map_shape(p, p.q, false, p.head_dim, br), &inputs.q));
+    TANDEM_TRY(make_map(make, "q", row_map_shape(p, p.q, false, p.head_dim, q_rows), &inputs.q));
     TANDEM_TRY(make_map(make, "k", row_map_shape(p, p.k, true, p.head_dim, bc), &inputs.k));
     TANDEM_TRY(make_map(make, "v", row_map_shape(p, p.v, true, p.head_dim_v, bc), &inputs.v));
     if (p.backward)
@@ -280,7 +284,6 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
       TANDEM_TRY(
           make_map(make, "bias", bias_map_shape(p, p.backward ? br : kFwdBiasRows), &inputs.bias));
   }
-  const HopperSet set = hopper_set(p);
   switch (launch.stem) {
     case Stem::fwd: {
       if (set == HopperSet::bias) {

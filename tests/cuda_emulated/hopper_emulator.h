@@ -25,6 +25,7 @@ inline unsigned moved_word(unsigned x) { return x; }
 
 inline void barrier_init_done() {}
 inline void prefetch_map(const CUtensorMap*) {}
+inline void prefetch_box(const CUtensorMap*, int, int, int, int) {}
 template <int LEFT>
 void bulk_wait_read() {
   bulk_wait(LEFT, true);
