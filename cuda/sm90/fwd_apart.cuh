@@ -131,8 +131,8 @@ TANDEM_DEVICE void consume_apart(const Params& params, const Shared<S>& shared) 
     if (speaks) barrier_arrive(shared.v_empty(v_step.stage()));
     v_step.next();
   };
-  // Lets go of the next `count` keys, values or both. One warp does, then all go on: a warp that lags behind would
-  // wait for a phase of a barrier that is long over.
+  // Lets go of the next `count` keys, values or both. One warp does, its lanes together, then all go on: a warp, or a lane, that
+  // lags behind would wait for a phase of a barrier that is long over.
   const auto pass = [&](int count, bool keys, bool values) {
     if (count <= 0) return;
     const int thread = int(threadIdx.x) % 128;
@@ -142,11 +142,13 @@ TANDEM_DEVICE void consume_apart(const Params& params, const Shared<S>& shared) 
         if (keys) {
           const Step<S::STAGES> k{k_step.n + i};
           barrier_wait(shared.k_full(k.stage()), k.parity());
+          __syncwarp();
           if (thread == 0) barrier_arrive(shared.k_empty(k.stage()));
         }
         if (values) {
           const Step<S::STAGES> v{v_step.n + i};
           barrier_wait(shared.v_full(v.stage()), v.parity());
+          __syncwarp();
           if (thread == 0) barrier_arrive(shared.v_empty(v.stage()));
         }
       }

@@ -110,8 +110,8 @@ TANDEM_DEVICE void consume_apart(const FwdFullParams& params, const KeyPlaces<S>
     release(places.q_full(q.stage()));
     q.next();
   };
-  // Lets go of the next places. One warp does, then all go on: a warp that lags behind would wait for a phase of a barrier
-  // that is long over.
+  // Lets go of the next places. One warp does, its lanes together, then all go on: a warp, or a lane, that lags behind would
+  // wait for a phase of a barrier that is long over.
   const auto pass = [&](int count) {
     if (count <= 0) return;
     if (fresh_thread() % 128 < 32) {
@@ -120,6 +120,7 @@ TANDEM_DEVICE void consume_apart(const FwdFullParams& params, const KeyPlaces<S>
       for (int i = 0; i < count; ++i) {
         const uint full = places.keys_full(next.place);
         barrier_wait(full, next.parity);
+        __syncwarp();
         release(full);
         next.next();
       }
