@@ -11,9 +11,10 @@ namespace tandem {
 namespace cuda {
 namespace sm90 {
 
-// Notices as in fwd_apart.cuh, but that a warpgroup has at least the last one of its tile's steps, and walks to the tile's
-// beginning; where they take turns, both have all steps. Whoever reads one holds keys of its tile, so the copying thread is at most
-// STAGES tiles further.
+// Notices as in fwd_apart.cuh, but that a warpgroup walks to the tile's beginning, and passes over one step at most, which is what 64
+// rows more or less see: of more it would wait for keys behind values that it has yet to let go of. Where they take turns, and
+// where one has no rows or sees nothing, it has all steps. Whoever reads one holds keys of its tile, so the copying thread is at
+// most STAGES tiles further.
 template <typename S, typename Params>
 TANDEM_DEVICE void produce_wide(const Params& params, const Shared<S>& shared) {
   static_assert(S::STAGES < kApartNotices, "how long a notice stays");
@@ -44,11 +45,11 @@ TANDEM_DEVICE void produce_wide(const Params& params, const Shared<S>& shared) {
     put_shared(notice + 16, batch, head, 0, 0);
 #pragma unroll 1
     for (int n = 0; n < S::GROUPS; ++n) {
-      const TandemTiles own =
-          S::TURNS ? at.span
-                   : tandem_key_tiles(rounds.band(), at.row0 + 64 * n, 64, S::N, u.seq_q, u.seq_kv);
-      put_shared(notice + 32 + 16 * n, at.span.begin, max(own.end, at.span.begin + 1),
-                 own.full_begin, own.full_end);
+      TandemTiles own =
+          tandem_key_tiles(rounds.band(), at.row0 + 64 * n, 64, S::N, u.seq_q, u.seq_kv);
+      if (S::TURNS || own.begin >= own.end) own = at.span;
+      put_shared(notice + 32 + 16 * n, at.span.begin, max(own.end, at.span.end - 1), own.full_begin,
+                 own.full_end);
     }
     int ahead = S::GROUPS * S::D_PANELS;  // boxes of the next tile's q: all have been asked for
     for (int next = at.span.end - 1; next >= at.span.begin; --next) {
