@@ -29,8 +29,8 @@ TANDEM_DEVICE void produce_wide(const Params& params, const Shared<S>& shared) {
   int t = -1, v_head = 0, v_batch = 0;
   FwdPlace to;
   const auto find = [&] { return rounds.next(&to, [](const FwdPlace&) {}); };
-  // Whether q of the next tile is to be asked for ahead: where all workgroups want theirs at the same time. With a mask it cost 3 %
-  // in tiles of up to 13 steps, and gained 2 to 4 in longer ones. (H100 80GB HBM3, 580.159.04, D 256 S 1024, 4096.)
+  // Whether q of the next tile is to be asked for ahead: where all workgroups want theirs at the same time. With a mask it cost 4 %
+  // in tiles of up to 13 steps, and gained up to 2.5 in longer ones. (H100 80GB HBM3, 580.159.04, D 192 and 256.)
   const auto is_long = [&](const FwdPlace& place) {
     return (u.band_left == TANDEM_BAND_OPEN && u.band_right == TANDEM_BAND_OPEN) ||
            place.span.end - place.span.begin > 16;
