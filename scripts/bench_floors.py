@@ -4,7 +4,7 @@
 
     scripts/bench_floors.py --tandem build/release/bin/tandem --out DIR [GROUP...]
 
-GROUPs (all of them, in this order): errors grid bias own f32 fixed elastic entmax. Each leaves DIR/GROUP.json, a result file of
+GROUPs (all of them, in this order): errors grid64 grid128 grid256 bias own f32 fixed elastic entmax. Each leaves DIR/GROUP.json, a result file of
 `tandem bench`; what is there of earlier calls counts as well. `--say` only reads them. Peers run in turns with the library
 (scripts/bench_peers.py). The Triton kernels of Lazy Attention and AdaSplash-2 are not run: their times, of an H100 80GB HBM3 with
 the same driver, are constants below. Errors come from rows that are timed briefly; the grid gets them from there.
@@ -18,7 +18,8 @@ import sys
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-GROUPS = ["errors", "grid", "bias", "own", "f32", "fixed", "elastic", "entmax"]
+GRIDS = ["grid64", "grid128", "grid256"]
+GROUPS = ["errors", *GRIDS, "bias", "own", "f32", "fixed", "elastic", "entmax"]
 # ms forward, backward; B 4 H 16 S 4096 or B 1 H 16 S 16384, bf16, causal; H100 80GB HBM3, 580.159.04, 2026-11-21.
 TRITON = {
     "bf16-d64-s4096-causal-elastic": (2.58, 30.2),
@@ -75,10 +76,10 @@ class Runs:
     def problems(self, lines):
         return [word for line in lines for word in ("--problem", line)]
 
-    def peers(self, name, which, device, rounds, cases):
+    def peers(self, name, which, device, rounds, cases, wanted=lambda case: True):
         listed = os.path.join(self.args.out, name + ".cases")
         with open(listed, "w") as out:
-            out.write(self.tandem(*cases, "--list").stdout)
+            json.dump([case for case in json.loads(self.tandem(*cases, "--list").stdout) if wanted(case)], out)
         command = [sys.executable, os.path.join(HERE, "bench_peers.py"), "--cases", listed, "--peers", which]
         command += ["--tandem", self.args.tandem, "--tandem-device", device, "--rounds", str(rounds), "--no-check"]
         command += ["--max-seconds", str(self.args.max_seconds)]
@@ -90,8 +91,25 @@ class Runs:
         devices = ["--device", "cuda:0/sm90", "--device", "cuda:0/sm80"]
         self.tandem("--preset", "lengths", *devices, *brief, out="errors")
 
-    def grid(self):
-        self.peers("grid", "cudnn,fa2", "cuda:0/sm90,cuda:0/sm80", self.args.rounds, ["--preset", "lengths"])
+    def grid(self, d):
+        lengths = self.args.lengths
+        self.peers(
+            f"grid{d}",
+            "cudnn,fa2",
+            "cuda:0/sm90,cuda:0/sm80",
+            self.args.rounds,
+            ["--preset", "lengths"],
+            lambda case: case["D"] == d and (not lengths or case["Sq"] in lengths),
+        )
+
+    def grid64(self):
+        self.grid(64)
+
+    def grid128(self):
+        self.grid(128)
+
+    def grid256(self):
+        self.grid(256)
 
     def bias(self):
         self.peers("bias", "flex", "cuda:0/sm90", max(2, self.args.rounds), self.problems(BIAS))
@@ -121,9 +139,9 @@ def rows_of(runs, name):
     return {(r["case"], r["op"], r["path"] if r["impl"] == "tandem" else r["impl"]): r for r in rows}
 
 
-def add_errors(runs):
-    """Those of the errors' rows to the grid's."""
-    errors, path = rows_of(runs, "errors"), runs.file("grid")
+def add_errors(runs, name):
+    """Those of the errors' rows to a part of the grid."""
+    errors, path = rows_of(runs, "errors"), runs.file(name)
     if not errors or not os.path.exists(path):
         return
     grid = json.load(open(path))
@@ -163,7 +181,7 @@ def ratios(rows, ours, peer, op, wanted=lambda row: True):
 
 def say(runs):
     floors = Floors()
-    grid = rows_of(runs, "grid")
+    grid = {key: row for name in GRIDS for key, row in rows_of(runs, name).items()}
     floors.say("sm90 forward, cuDNN", list(ratios(grid, "sm90", "cudnn", "fwd")), 0.75, 0.9)
     narrow, wide = (lambda row: row["D"] < 256), (lambda row: row["D"] == 256)
     floors.say("sm90 backward, cuDNN, D 64 and 128", list(ratios(grid, "sm90", "cudnn", "bwd", narrow)), 0.7, 0.85)
@@ -217,6 +235,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=1, help="turns beside peers")
     # At the power limit samples seldom agree: with 10 s the grid took 30 s a case. (H100 80GB HBM3, 580.159.04.)
     parser.add_argument("--max-seconds", type=float, default=2, help="of samples, for each row and turn")
+    parser.add_argument("--lengths", type=int, nargs="*", help="of the grid, these alone")
     parser.add_argument("--say", action="store_true", help="run nothing")
     args = parser.parse_args()
     for group in args.groups:
@@ -230,7 +249,8 @@ def main():
         started = time.monotonic()
         getattr(runs, group)()
         print(f"{group}: {time.monotonic() - started:.0f} s", flush=True)
-    add_errors(runs)
+    for name in GRIDS:
+        add_errors(runs, name)
     return 1 if say(runs) or runs.failed else 0
 
 

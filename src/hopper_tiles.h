@@ -18,7 +18,7 @@ constexpr float kPlainScale = 1e-12f;
 struct FwdTile {
   const char* name;
   int d, dv, groups, bc, stages;
-  bool turns, apart;
+  bool turns, apart, bias;
   int from, to;
   constexpr int rows() const { return 64 * groups; }
   constexpr int threads() const { return 128 * (groups + 1); }
@@ -39,8 +39,9 @@ constexpr int fwd_q_stages(const FwdTile& t) {
 constexpr int fwd_shared_bytes(const FwdTile& t) { return fwd_shared_bytes(t, fwd_q_stages(t)); }
 
 // Softmax alone, where there is room for q of one tile alone: fwd_wide.cuh, q in boxes of a warpgroup's rows.
-constexpr bool fwd_is_wide(const FwdTile& t) { return !t.apart && fwd_q_stages(t) == 1; }
+constexpr bool fwd_is_wide(const FwdTile& t) { return !t.apart && !t.bias && fwd_q_stages(t) == 1; }
 constexpr int fwd_plain_q_rows(const FwdTile& t) { return fwd_is_wide(t) ? 64 : t.rows(); }
+constexpr int fwd_bias_q_rows(const FwdTile& t) { return t.bias ? 64 : t.rows(); }
 // There, and where warpgroups go apart, what is told of four tiles.
 constexpr int kApartNotices = 4;
 constexpr int fwd_apart_notice_bytes(const FwdTile& t) { return 32 + 16 * t.groups; }
@@ -60,13 +61,15 @@ inline bool has_unit_scale(float scale) {
   return std::frexp(scale, &exponent) == 0.5f && exponent >= -13 && exponent <= 0;
 }
 constexpr int fwd_bias_unit_bytes(const FwdTile& t) { return fwd_bias_unit(t) ? 64 * 128 : 0; }
+// Of q's places: one of each warpgroup in tiles for a bias alone.
+constexpr int fwd_q_barriers(const FwdTile& t) { return t.bias ? 2 * t.groups : 4; }
 // What is told of four tiles, behind the barriers.
 constexpr int kBiasNotices = 4, kBiasNoticeBytes = 32;
 constexpr int fwd_bias_barriers(const FwdTile& t, int bias_stages) {
-  return 8 * (4 + 4 * t.stages + 2 * t.groups * bias_stages);
+  return 8 * (fwd_q_barriers(t) + 4 * t.stages + 2 * t.groups * bias_stages);
 }
 constexpr int fwd_bias_shared_bytes(const FwdTile& t, int q_stages, int bias_stages) {
-  return fwd_shared_bytes(t, q_stages) + fwd_bias_unit_bytes(t) +
+  return fwd_shared_bytes(t, q_stages) + fwd_bias_unit_bytes(t) + 8 * (fwd_q_barriers(t) - 4) +
          bias_stages * (fwd_bias_bytes(t) + 2 * 8 * t.groups) + kBiasNotices * kBiasNoticeBytes;
 }
 // A second place for q, and what is left for the bias.
@@ -115,7 +118,7 @@ constexpr int fwd_entmax_lists_at(const FwdTile& t) {  // behind the barriers
 constexpr int fwd_entmax_candidates(const FwdTile& t) {
   const int left = kMaxShared - fwd_shared_bytes(t, kEntmaxQStages) - fwd_entmax_lists_at(t);
   const int most = left / (t.groups * 128 * 2 * 4) / 4 * 4;
-  return t.apart || t.d > 128 || most < 16 ? 0 : most > 44 ? 44 : most;
+  return t.apart || t.bias || t.d > 128 || most < 16 ? 0 : most > 44 ? 44 : most;
 }
 constexpr int fwd_entmax_shared_bytes(const FwdTile& t) {
   return fwd_entmax_candidates(t) == 0
@@ -128,11 +131,11 @@ constexpr int fwd_entmax_shared_bytes(const FwdTile& t) {
 constexpr int kFwdNotices = 4, kFwdNoticeBytes = 64;
 constexpr int fwd_lengths_shared_bytes(const FwdTile& t) {
   const int bytes = fwd_shared_bytes(t) + 2 * 8 + kFwdNotices * kFwdNoticeBytes;
-  return !t.apart && bytes <= kMaxShared ? bytes : 0;
+  return !t.apart && !t.bias && bytes <= kMaxShared ? bytes : 0;
 }
 // Wider heads have one kernel for lengths and for what else there is.
 constexpr bool fwd_has_lengths_alone(const FwdTile& t) {
-  return !t.apart && t.d <= 128 && t.dv <= 128;
+  return !t.apart && !t.bias && t.d <= 128 && t.dv <= 128;
 }
 
 // Bits of masks and of dropout (cuda/sm90/bits.cuh): a place has those of a tile of kBitsKeys keys, a word for 32 of them and
@@ -146,7 +149,7 @@ constexpr int bits_bytes(int rows) { return kBitsPlaces * (bits_place_bytes(rows
 
 // With everything that softmax may have beside it, but a bias.
 constexpr FwdTile fwd_all_tile(const FwdTile& t) {
-  return {t.name, t.d, t.dv, 2, t.bc, t.stages, t.turns, t.apart, t.from, t.to};
+  return {t.name, t.d, t.dv, 2, t.bc, t.stages, t.turns, t.apart, t.bias, t.from, t.to};
 }
 constexpr int fwd_all_shared_bytes(const FwdTile& row) {
   const FwdTile t = fwd_all_tile(row);
@@ -158,8 +161,8 @@ constexpr int fwd_all_shared_bytes(const FwdTile& row) {
 }
 
 constexpr FwdTile kFwdTiles[] = {
-#define TANDEM_HOPPER_FWD(name, d, dv, groups, bc, stages, turns, apart, from, to) \
-  {#name, d, dv, groups, bc, stages, turns != 0, apart != 0, from, to},
+#define TANDEM_HOPPER_FWD(name, d, dv, groups, bc, stages, turns, apart, bias, from, to) \
+  {#name, d, dv, groups, bc, stages, turns != 0, apart != 0, bias != 0, from, to},
 #define TANDEM_HOPPER_BWD(name, d, br, bc, q_stages, do_stages, ds_stages, wide)
 #include "hopper_tiles.inc"
 };
@@ -176,7 +179,7 @@ struct BwdShape {
   bool wide;
 };
 constexpr BwdShape kBwdShapes[] = {
-#define TANDEM_HOPPER_FWD(name, d, dv, groups, bc, stages, turns, apart, from, to)
+#define TANDEM_HOPPER_FWD(name, d, dv, groups, bc, stages, turns, apart, bias, from, to)
 #define TANDEM_HOPPER_BWD(name, d, br, bc, q_stages, do_stages, ds_stages, wide) \
   {#name, d, br, bc, q_stages, do_stages, ds_stages, wide != 0},
 #include "hopper_tiles.inc"

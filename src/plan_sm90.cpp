@@ -67,6 +67,7 @@ bool on_blocks(const Problem& p) {
 int sm90_fwd_bytes(const Problem& p, const FwdTile& t) {
   const HopperSet set = hopper_set(p);
   if (t.apart && set != HopperSet::plain && !(set == HopperSet::elastic && on_blocks(p))) return 0;
+  if (t.bias && set != HopperSet::bias) return 0;
   switch (set) {
     case HopperSet::bias:
       return fwd_bias_shared_bytes(t);
@@ -111,6 +112,9 @@ String alpha_refusal(const Problem& p, int d) {
   return text("entmax with alpha %g takes the tiles for heads of 128", double(p.alpha));
 }
 
+// Of the larger tiles for a bias; with fewer for each multiprocessor the rounding of their number costs more than they save.
+constexpr int64_t kManyTiles = 4;
+
 String row_refusal(const Problem& p, const Caps& caps, const FwdTile& t) {
   if (is_disabled(caps, t.name)) return kDisabled;
   for (const String& why :
@@ -121,12 +125,20 @@ String row_refusal(const Problem& p, const Caps& caps, const FwdTile& t) {
     return t.apart  ? "its kernels have softmax alone, or elastic softmax with a causal mask whose "
                       "diagonal goes "
                       "along blocks of 64 rows and keys"
+           : t.bias ? "its kernels have a dense bias"
            : p.bias ? "it has no room for tiles of the bias"
            : p.normalizer == Normalizer::entmax ? "it has no room for candidates"
                                                 : "it has no kernel with lengths";
   if (hopper_set(p) == HopperSet::plain && p.tile_rows == 0 && p.tile_cols == 0 &&
       (p.seq_kv < t.from || (t.to > 0 && !p.banded() && p.seq_kv > t.to)))
     return text("for %lld keys another tile is faster", (long long)p.seq_kv);
+  if (t.bias && p.tile_rows == 0 && p.tile_cols == 0) {
+    if (p.banded()) return "with a mask another tile is faster";
+    const int64_t tiles = p.batch * p.heads_q * ((p.seq_q + t.rows() - 1) / t.rows());
+    if (tiles < kManyTiles * int64_t(caps.cores))
+      return text("for %lld tiles on %lld multiprocessors another one is faster", (long long)tiles,
+                  (long long)caps.cores);
+  }
   return no_room(caps, sm90_fwd_bytes(p, t), t.threads());
 }
 

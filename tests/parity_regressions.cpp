@@ -99,10 +99,39 @@ TEST_CASE("regression: with a bias, a tile with keys before many without" *
   for (int64_t width : {64, 128})
     for (const Mask& mask : {kBottomRight, kWindow}) {
       tandem_problem p =
-          problem(TANDEM_FORWARD, TANDEM_BF16, {2, 40, 40, 1024, 100, width, width}, mask);
+          problem(TANDEM_FORWARD, TANDEM_BF16, {2, 40, 40, 1024, 104, width, width}, mask);
       set_bias(p, TANDEM_BF16, 1, p.heads_q, p.seq_q);
       check(p, seed_of("many without", uint64_t(width)), expect);
     }
+}
+
+// cuda.sm90 with a bias, heads over 64, tiles of 192 rows (cuda/sm90/fwd_bias_three.cuh): each warpgroup has its own places for q and the
+// bias, and passes over tiles where it has no rows, between others as well; tiles of one step, and tiles without keys.
+TEST_CASE("regression: with a bias, three warpgroups of which some have no rows" *
+          doctest::skip(!at_least(Tier::ci))) {
+  Expect expect = sparse();
+  expect.gpu_only = expect.may_refuse = true;
+  const int64_t heads = at_least(Tier::device) ? 68 : 9;
+  for (const Mask& mask : {kNone, kTopLeft, kBottomRight, kWindow, kWindowRight})
+    for (int64_t rows : {330, 450, 200})
+      for (int64_t keys : {72, 392}) {
+        if (keys == 72 && rows == 450) continue;
+        tandem_problem p =
+            problem(TANDEM_FORWARD, rows == 330 ? TANDEM_F16 : TANDEM_BF16,
+                    {2, heads, heads, rows, keys, 128, rows == 450 ? 72 : 128}, mask, Layout::bshd);
+        set_bias(p, tandem_dtype(p.q.dtype), rows == 330 ? 2 : 1, p.heads_q, p.seq_q);
+        p.tile_rows = 192, p.tile_cols = 128;
+        check(p, seed_of("three warpgroups", uint64_t(rows + keys)), expect);
+      }
+  // Enough tiles that they are chosen: of few rows, which come last, and shared out by steps.
+  expect.may_refuse = false;
+  const bool many = at_least(Tier::device);
+  for (int64_t rows : {400, 390, 384}) {
+    tandem_problem p = problem(TANDEM_FORWARD, TANDEM_BF16,
+                               {2, many ? 140 : 9, many ? 70 : 3, rows, 520, 128, 128}, kNone);
+    set_bias(p, TANDEM_BF16, 1, p.heads_q, p.seq_q);
+    check(p, seed_of("three warpgroups", uint64_t(rows)), expect);
+  }
 }
 
 // cuda.sm90: clusters of two that take the batch in passes do bwd_dot's work for most heads (cuda/sm90/bwd_later.cuh). Few queries, as

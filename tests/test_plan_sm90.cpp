@@ -231,7 +231,7 @@ TEST_CASE(
             for (int n = kFwdTileCount; n-- > 0;) {
               const FwdTile& t = kFwdTiles[n];
               const bool fast = p.seq_kv >= t.from && (!t.to || p.banded() || p.seq_kv <= t.to);
-              if (fast && d <= t.d && dv <= t.dv) fit = n;
+              if (fast && !t.bias && d <= t.d && dv <= t.dv) fit = n;
             }
           }
           if (fit < 0) {

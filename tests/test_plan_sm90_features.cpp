@@ -111,6 +111,28 @@ TEST_CASE("sm90: a dense bias in forward") {
   }
 }
 
+TEST_CASE("sm90: larger tiles for many rows with a bias, and heads over 64") {
+  const auto tile = [](const std::string& words) {
+    const Plan plan = plan_of("fwd bf16 " + words);
+    REQUIRE(std::string(plan.path) == "sm90");
+    return std::string(plan.launches[0].tile.name);
+  };
+  const std::string many = "b4 hq16 sq2048 sk2048 bias:bf16:1x16x2048";
+  CHECK(tile(many + " d128") == "h128b");
+  CHECK(tile(many + " d96 dv72") == "h128b");
+  CHECK(tile(many + " d64") == "h64");
+  CHECK(tile(many + " d128 causal_top_left") == "h128");
+  // Of 132 multiprocessors four tiles each.
+  CHECK(tile("b4 hq12 sq2048 sk2048 bias:bf16:1x12x2048 d128") == "h128b");
+  CHECK(tile("b4 hq11 sq2048 sk2048 bias:bf16:1x11x2048 d128") == "h128");
+  // None without a bias.
+  CHECK(tile("b4 hq16 sq2048 sk512 d128") == "h128");
+  const Plan plain = plan_of("fwd bf16 b4 hq16 sq2048 sk512 d128");
+  CHECK(explain(plain.problem, caps_of("h100_cuda")).find("its kernels have a dense bias") !=
+        String::npos);
+  CHECK(tile("b1 hq2 sq200 sk200 bias:bf16:1x2x200 d128 causal_top_left tile=192x128") == "h128b");
+}
+
 TEST_CASE("sm90: tiles of few rows that the forward with a dense bias takes last") {
   const FwdTile& h64 = kFwdTiles[1];
   REQUIRE(h64.groups == 3);

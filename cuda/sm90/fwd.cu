@@ -5,7 +5,7 @@
 // tensors' type for P V.
 #include <cstring>
 
-#include "fwd_bias.cuh"
+#include "fwd_bias_three.cuh"
 #include "fwd_wide.cuh"
 
 namespace tandem {
@@ -239,13 +239,15 @@ __global__ void __launch_bounds__(FwdShape<ROW>::tile.threads(), 1)
       else
         store_unseen<S>(params);
     } else {
-      if constexpr (S::WIDE)
+      if constexpr (S::WIDE || S::THREE)
         if (threadIdx.x >= 32) store_empty<S>(params);
       if (threadIdx.x == 0) {
         if constexpr (S::WIDE)
           produce_wide<S>(params, shared);
         else if constexpr (S::APART)
           produce_apart<S>(params, shared);
+        else if constexpr (S::THREE)
+          produce_three<S>(params, shared);
         else if constexpr (S::BIAS)
           produce_bias<S>(params, shared);
         else
@@ -258,6 +260,8 @@ __global__ void __launch_bounds__(FwdShape<ROW>::tile.threads(), 1)
       consume_wide<T, S>(params, shared);
     else if constexpr (S::APART)
       consume_apart<T, S>(params, shared);
+    else if constexpr (S::THREE)
+      consume_three<T, S>(params, shared);
     else if constexpr (S::BIAS)
       consume_bias<T, S>(params, shared);
     else
@@ -268,7 +272,7 @@ __global__ void __launch_bounds__(FwdShape<ROW>::tile.threads(), 1)
 constexpr bool has_kernel(FwdSet set, const FwdTile& t) {
   switch (set) {
     case FwdSet::plain:
-      return true;
+      return !t.bias;
     case FwdSet::bias:
       return fwd_bias_shared_bytes(t) > 0;
     case FwdSet::unit_bias:

@@ -56,9 +56,11 @@ struct FwdShape {
                                                                   : fwd_q_stages(tile);
   static_assert(GROUPS >= 2 && GROUPS <= 4, "registers are shared out for these");
   static constexpr bool TURNS = tile.turns && GROUPS > 1, APART = tile.apart;
-  // Each warpgroup has a part of the only place for q to itself (fwd_wide.cuh).
-  static constexpr bool WIDE = SET == FwdSet::plain && fwd_is_wide(tile);
-  static_assert(!WIDE || (GROUPS == 2 && Q_STAGES == 1), "barriers of two places");
+  // Each warpgroup has a part of the only place for q to itself (fwd_wide.cuh, fwd_bias_three.cuh).
+  static constexpr bool WIDE = SET == FwdSet::plain && fwd_is_wide(tile), THREE = BIAS && tile.bias;
+  static constexpr int Q_PLACES = WIDE || THREE ? GROUPS : Q_STAGES,
+                       Q_BARRIERS = THREE ? fwd_q_barriers(tile) : 4;
+  static_assert(2 * Q_PLACES <= Q_BARRIERS && (Q_STAGES == 1 || !(WIDE || THREE)), "barriers");
   static constexpr int NOTICE_BYTES = fwd_apart_notice_bytes(tile);
   static constexpr int D_PANELS = fwd_panels(D), DV_PANELS = fwd_panels(DV);
   static constexpr int Q_PANEL = M * kPanelBytes, K_PANEL = N * kPanelBytes;
@@ -82,16 +84,20 @@ struct Shared {
   TANDEM_DEVICE uint v(int stage) const { return at + S::V_AT + stage * S::V_BYTES; }
   TANDEM_DEVICE uint barrier(int n) const { return at + S::BARRIERS_AT + 8 * n; }
   TANDEM_DEVICE uint q_full(int stage) const { return barrier(stage); }
-  TANDEM_DEVICE uint q_empty(int stage) const { return barrier(2 + stage); }
-  TANDEM_DEVICE uint k_full(int stage) const { return barrier(4 + stage); }
-  TANDEM_DEVICE uint k_empty(int stage) const { return barrier(4 + S::STAGES + stage); }
-  TANDEM_DEVICE uint v_full(int stage) const { return barrier(4 + 2 * S::STAGES + stage); }
-  TANDEM_DEVICE uint v_empty(int stage) const { return barrier(4 + 3 * S::STAGES + stage); }
+  TANDEM_DEVICE uint q_empty(int stage) const { return barrier(S::Q_BARRIERS / 2 + stage); }
+  TANDEM_DEVICE uint k_full(int stage) const { return barrier(S::Q_BARRIERS + stage); }
+  TANDEM_DEVICE uint k_empty(int stage) const { return barrier(S::Q_BARRIERS + S::STAGES + stage); }
+  TANDEM_DEVICE uint v_full(int stage) const {
+    return barrier(S::Q_BARRIERS + 2 * S::STAGES + stage);
+  }
+  TANDEM_DEVICE uint v_empty(int stage) const {
+    return barrier(S::Q_BARRIERS + 3 * S::STAGES + stage);
+  }
   TANDEM_DEVICE uint bias(int group, int stage) const {
     return at + S::BIAS_AT + (group * S::BIAS_STAGES + stage) * S::BIAS_BYTES;
   }
   TANDEM_DEVICE uint bias_full(int group, int stage) const {
-    return barrier(4 + 4 * S::STAGES + 2 * (group * S::BIAS_STAGES + stage));
+    return barrier(S::Q_BARRIERS + 4 * S::STAGES + 2 * (group * S::BIAS_STAGES + stage));
   }
   TANDEM_DEVICE uint bias_empty(int group, int stage) const { return bias_full(group, stage) + 8; }
   TANDEM_DEVICE uint unit() const { return at + S::UNIT_AT; }
@@ -103,9 +109,9 @@ struct Shared {
       barrier_init(bias_full(0, n), 1);
       barrier_init(bias_empty(0, n), 4);  // the warps that read it
     }
-    for (int n = 0; n < (S::WIDE ? S::GROUPS : S::Q_STAGES); ++n) {
+    for (int n = 0; n < S::Q_PLACES; ++n) {
       barrier_init(q_full(n), 1);
-      barrier_init(q_empty(n), S::WIDE ? 1 : S::GROUPS);
+      barrier_init(q_empty(n), S::WIDE || S::THREE ? 1 : S::GROUPS);
     }
     for (int n = 0; n < S::STAGES; ++n) {
       barrier_init(k_full(n), 1);
@@ -113,7 +119,7 @@ struct Shared {
       barrier_init(k_empty(n), S::GROUPS);
       barrier_init(v_empty(n), S::GROUPS);
     }
-    if (S::LENGTHS) barrier_init(barrier(4 + 4 * S::STAGES), 1);
+    if (S::LENGTHS) barrier_init(barrier(S::Q_BARRIERS + 4 * S::STAGES), 1);
   }
 };
 
@@ -288,15 +294,18 @@ struct Copier {
   TANDEM_DEVICE void bias(int t, int row0, int head, int batch, int groups) {
     const int stage = bias_step.stage(), parity = bias_step.parity();
     for (int group = 0; group < groups; ++group) {
-      const uint full = shared.bias_full(group, stage);
       barrier_wait(shared.bias_empty(group, stage), parity ^ 1);
-      barrier_expect(full, S::BIAS_BYTES);
-#pragma unroll
-      for (int p = 0; p < S::N / 64; ++p)
-        copy_box(shared.bias(group, stage) + uint(p * 64 * kPanelBytes), &params.bias, full,
-                 t * S::N + p * 64, row0 + 64 * group, head, batch);
+      bias_rows(group, stage, t, row0 + 64 * group, head, batch);
     }
     bias_step.next();
+  }
+  TANDEM_DEVICE void bias_rows(int group, int stage, int t, int row0, int head, int batch) {
+    const uint full = shared.bias_full(group, stage);
+    barrier_expect(full, S::BIAS_BYTES);
+#pragma unroll
+    for (int p = 0; p < S::N / 64; ++p)
+      copy_box(shared.bias(group, stage) + uint(p * 64 * kPanelBytes), &params.bias, full,
+               t * S::N + p * 64, row0, head, batch);
   }
 };
 

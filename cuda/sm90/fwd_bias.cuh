@@ -212,6 +212,30 @@ TANDEM_DEVICE BiasPlace same_place(BiasPlace x) {
   return {same(x.row0), same(x.batch), same(x.head)};
 }
 
+// o and lse of tile n, whose products are done; of a tile that two workgroups share, if this warp comes second.
+template <typename T, typename S, typename Params>
+TANDEM_DEVICE void store_joined(const Params& params, uint n, const BiasPlace& of,
+                                float (&o)[S::DV / 2], Softmax<S::N>& softmax) {
+  const FwdBlock& u = params.block;
+  float l[2];
+#pragma unroll
+  for (int r = 0; r < 2; ++r) l[r] = quad_sum(softmax.l[r]);
+  if (!__any_sync(kAllLanes, join_parts(Rounds<S>(params), int(n), o, softmax.m, l))) return;
+  float inverse[2];
+#pragma unroll
+  for (int r = 0; r < 2; ++r) inverse[r] = l[r] == 0.f ? 0.f : reciprocal(l[r]);
+  store_all_rows<T, S::DV>(
+      o, inverse, reinterpret_cast<ushort*>(params.push.o) + of.batch * u.o.b + of.head * u.o.h, u,
+      of.row0, u.seq_q);
+  float lse[2];
+#pragma unroll
+  for (int r = 0; r < 2; ++r)
+    lse[r] = fmaf(softmax.m[r], kLn2, logf(l[r]));  // both minus infinity, if nothing was visible
+  FwdPlace place;
+  place.row0 = of.row0, place.index = uint(of.index(u));
+  store_lse(u, params.push, place, lse);
+}
+
 // 64 rows of a tile that see no key.
 template <typename S>
 TANDEM_DEVICE void store_unseen(const FwdBlock& u, const FwdPush& push, BiasPlace at) {
@@ -526,25 +550,7 @@ TANDEM_DEVICE void consume_bias(const Params& params, const Shared<S>& shared) {
     }
     wait<0>();
     release_v();
-    float l[2];
-#pragma unroll
-    for (int r = 0; r < 2; ++r) l[r] = quad_sum(softmax.l[r]);
-    if (__any_sync(kAllLanes, join_parts(Rounds<S>(params), int(done), o, softmax.m, l))) {
-      float inverse[2];
-#pragma unroll
-      for (int r = 0; r < 2; ++r) inverse[r] = l[r] == 0.f ? 0.f : reciprocal(l[r]);
-      store_all_rows<T, S::DV>(
-          o, inverse, reinterpret_cast<ushort*>(params.push.o) + of.batch * u.o.b + of.head * u.o.h,
-          u, of.row0, u.seq_q);
-      float lse[2];
-#pragma unroll
-      for (int r = 0; r < 2; ++r)
-        lse[r] =
-            fmaf(softmax.m[r], kLn2, logf(l[r]));  // both minus infinity, if nothing was visible
-      FwdPlace place;
-      place.row0 = of.row0, place.index = uint(of.index(u));
-      store_lse(u, params.push, place, lse);
-    }
+    store_joined<T, S>(params, done, of, o, softmax);
     if (!more) break;
     clear(o);
     softmax = fresh;

@@ -87,7 +87,8 @@ template <typename S, typename Params>
 TANDEM_DEVICE void store_empty(const Params& params) {
   const FwdBlock& u = params.block;
   if (u.band_left == TANDEM_BAND_OPEN && u.band_right == TANDEM_BAND_OPEN) return;
-  Rounds<S> rounds(u);
+  wait_kernel_before();
+  Rounds<S> rounds(params);
   FwdPlace at;
   while (rounds.next(&at, [&](const FwdPlace& nothing) {
     store_nothing<S>(u, params.push, nothing, int(threadIdx.x) - 32, 96);

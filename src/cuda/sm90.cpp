@@ -270,9 +270,10 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
   TANDEM_TRY(find_driver_function("cuTensorMapReplaceAddress", &inputs.function));
   const int br = launch.tile.br, bc = launch.tile.bc;
   const HopperSet set = hopper_set(p);
-  const int q_rows = launch.stem == Stem::fwd && set == HopperSet::plain
-                         ? fwd_plain_q_rows(kFwdTiles[launch.hopper])
-                         : br;
+  const bool forward = launch.stem == Stem::fwd;
+  const int q_rows = forward && set == HopperSet::plain ? fwd_plain_q_rows(kFwdTiles[launch.hopper])
+                     : forward && set == HopperSet::bias ? fwd_bias_q_rows(kFwdTiles[launch.hopper])
+                                                         : br;
   if (launch.stem != Stem::bwd_dq_cast) {
     TANDEM_TRY(make_map(make, "q", row_map_shape(p, p.q, false, p.head_dim, q_rows), &inputs.q));
     TANDEM_TRY(make_map(make, "k", row_map_shape(p, p.k, true, p.head_dim, bc), &inputs.k));
