@@ -63,24 +63,6 @@ TANDEM_DEVICE void put_zeros(const Zeroing<P>& z) {
   put_zeros(z.first, z.first_end, thread, threads);
 }
 
-// Where in memory the workgroup's rows are, in tiles of them, if those of `entries` batch entries come side by side, the last head first.
-TANDEM_DEVICE uint from_behind(const BwdDotBlock& u, uint entries) {
-  const uint heads = uint(u.heads_q), index = u.total - 1 - blockIdx.x;
-  const uint row = index / u.tiles, many = row / (entries * heads), of = row % (entries * heads);
-  return ((many * entries + of % entries) * heads + of / entries) * u.tiles + index % u.tiles;
-}
-// The zeros under a tile of rows, or as many as if there were.
-template <typename P>
-TANDEM_DEVICE void put_share(const Zeroing<P>& z, uint index, uint total, uint group) {
-  const auto at = [&](uint n, uint64_t begin, uint64_t end) {
-    return n == total ? end : begin + (end - begin) / 16 * n / total * 16;
-  };
-  put_zeros(at(index, z.zeroed, z.zeroed_end), at(index + 1, z.zeroed, z.zeroed_end), threadIdx.x,
-            group);
-  put_zeros(at(index, z.first, z.first_end), at(index + 1, z.first, z.first_end), threadIdx.x,
-            group);
-}
-
 // A thread has 8 elements of each of kFastDotRows rows, all on their way at once: with fewer the memory waits.
 // FIRST: of the first heads of each batch entry alone.
 template <typename T, int LANES, bool FIRST>
@@ -88,11 +70,8 @@ __global__ void __launch_bounds__(kFastDot)
     bwd_dot_fast(const __grid_constant__ Zeroing<BwdDotParams> params) {
   constexpr int ROWS = kFastDotRows;
   const BwdDotBlock& u = params.dot.block;
-  const bool behind = !FIRST && params.entries > 0;
-  const uint index = behind ? from_behind(u, uint(params.entries)) : blockIdx.x,
-             heads = uint(FIRST ? params.heads : u.heads_q);
-  const bool here = index < u.total;
-  const Place at{int(index % u.tiles), int(index / u.tiles % heads), int(index / u.tiles / heads)};
+  Place at{};
+  const bool here = find_place(u.tiles, u.total, FIRST ? params.heads : u.heads_q, &at);
   const int lane = int(threadIdx.x) % LANES;
   const int row = (at.tile * (kFastDot / LANES) + int(threadIdx.x) / LANES) * ROWS;
   uint4 a[ROWS], b[ROWS];
@@ -105,8 +84,7 @@ __global__ void __launch_bounds__(kFastDot)
             base + 2 * (at.batch * s.b + at.head * s.h + (row + n) * s.s + 8 * lane));
       };
       a[n] = __ldcs(address(params.dot.push.o, u.o));
-      const uint4* d_o = address(params.dot.push.d_o, u.d_o);
-      b[n] = behind ? __ldg(d_o) : __ldcs(d_o);
+      b[n] = __ldcs(address(params.dot.push.d_o, u.d_o));
     }
   }
   if constexpr (FIRST) {
@@ -116,8 +94,6 @@ __global__ void __launch_bounds__(kFastDot)
                 blockIdx.x * kFastDot + threadIdx.x, gridDim.x * kFastDot);
     put_zeros(params.zeroed, params.zeroed_end, blockIdx.x * kFastDot + threadIdx.x,
               gridDim.x * kFastDot);
-  } else if (behind) {
-    put_share(params, index, u.total, kFastDot);
   } else {
     put_zeros<kFastDot>(params);
   }

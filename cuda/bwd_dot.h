@@ -16,9 +16,6 @@ struct Zeroing {
   // bwd_dot_first_kernel(): query heads of each batch entry, and how far apart `first` of these are.
   int heads;
   uint64_t step;
-  // bwd_dot_fast_kernel(): batch entries that the kernel behind it takes side by side, or 0. Workgroups then begin with the heads that
-  // it comes to last: the second-level cache still has d_o and zeros of those that it begins with.
-  int entries;
 };
 
 Kernel<Zeroing<BwdDotParams>> bwd_dot_zero_kernel(tandem_dtype dtype);

@@ -172,7 +172,7 @@ class CudaProgram final : public Program {
   }
   template <typename P>
   static cuda::Zeroing<P> zeroing(const Plan& plan, const P& dot, const Addresses& a) {
-    cuda::Zeroing<P> params{dot, 0, 0, 0, 0, 0, 0, 0};
+    cuda::Zeroing<P> params{dot, 0, 0, 0, 0, 0, 0};
     if (plan.zeroed_size == 0) return params;
     params.zeroed = a.d_q_sums + plan.ahead.sums;
     params.zeroed_end = a.d_q_sums + plan.zeroed_size;
@@ -218,8 +218,6 @@ class CudaProgram final : public Program {
                         params.dot.push = bwd_dot_push(plan, *of, a);
                         if constexpr (std::is_same<P, cuda::BwdDotParams>::value) {
                           if (later && now) put_first(plan, &params);
-                          const Problem& p = plan.problem;
-                          if (p.bias) params.entries = p.bias.batch == 1 ? int(p.batch) : 1;
                         }
                         if (plan.problem.bias && plan.ahead.sums && !(later && now))
                           params.first_end = a.d_q_sums + plan.ahead.sums;
