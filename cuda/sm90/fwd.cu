@@ -38,7 +38,6 @@ TANDEM_DEVICE void consume(const Params& params, const Shared<S>& shared) {
   constexpr int N = S::N;
   const FwdBlock& u = params.block;
   const int group = __shfl_sync(kAllLanes, int(threadIdx.x) / 128 - 1, 0);
-  const bool speaks = threadIdx.x % 128 == 0;  // for its warpgroup
   // Scores are multiplied by a positive number after they are compared. A scale that is not, or hardly, comes first.
   float scale = plain_scale(u) ? u.scale * kLog2e : 1.f;
   if constexpr (S::FULL) scale = step_scale(params);
@@ -48,26 +47,18 @@ TANDEM_DEVICE void consume(const Params& params, const Shared<S>& shared) {
   float s[N / 2], o[S::DV / 2];
   uint p[N / 4];
   Step<S::Q_STAGES> q_step;
-  Step<S::STAGES> k_step, v_step;
+  KvPlaces<S> kv(shared);
   const auto product_s = [&] {
     product_along<T, S>(s, further(q_at, q_step.stage() * S::Q_BYTES),
-                        further(k_at, k_step.stage() * S::K_BYTES));
+                        further(k_at, kv.k.stage() * S::K_BYTES));
   };
   const auto product_o = [&] {
-    barrier_wait(shared.v_full(v_step.stage()), v_step.parity());
-    product_across<T, S>(o, p, further(v_at, v_step.stage() * S::V_BYTES));
-  };
-  const auto release_k = [&] {
-    if (speaks) barrier_arrive(shared.k_empty(k_step.stage()));
-    k_step.next();
-  };
-  const auto release_v = [&] {
-    if (speaks) barrier_arrive(shared.v_empty(v_step.stage()));
-    v_step.next();
+    kv.wait_v();
+    product_across<T, S>(o, p, further(v_at, kv.v.stage() * S::V_BYTES));
   };
   const auto wait_q_k = [&] {
     barrier_wait(shared.q_full(q_step.stage()), q_step.parity());
-    barrier_wait(shared.k_full(k_step.stage()), k_step.parity());
+    kv.wait_k();
   };
   const auto nothing = [&](const FwdPlace& at) { store_nothing<S>(u, params.push, at); };
 
@@ -147,40 +138,30 @@ TANDEM_DEVICE void consume(const Params& params, const Shared<S>& shared) {
   wait_q_k();
   product_s();
   wait<0>();
-  release_k();
+  kv.release_k();
   score(at, at.span.end - 1);
   softmax.step(s, scale, factor);
   pack_tile<T, N>(p, s);
   for (;;) {
 #pragma unroll 1
     for (int t = at.span.end - 2; t >= at.span.begin; --t) {
-      barrier_wait(shared.k_full(k_step.stage()), k_step.parity());
+      kv.wait_k();
       wait_turn<S>(group);
       product_s();
       product_o();
       pass_turn<S>(group);
       wait<1>();
-      release_k();
+      kv.release_k();
       score(at, t);
       const bool rescale = softmax.step(s, scale, factor);
       settle(s);
-      // Behind a branch, or ptxas moves the wait up, before arithmetic that was to run meanwhile; and behind one that the whole
-      // warpgroup takes, as its warps have to wait at the same instruction. There are always keys.
-      if (u.seq_kv > 0) {
-        wait<0>();
-      } else {
-        wait<0>();
-        clear(o);
-      }
-      if (rescale) {
-#pragma unroll
-        for (int i = 0; i < S::DV / 2; ++i) o[i] *= factor[i / 2 % 2];
-      }
-      release_v();
+      wait_products(u, o);
+      if (rescale) rescale_rows(o, factor);
+      kv.release_v();
       pack_tile<T, N>(p, s);
     }
     // The first keys of the next tile with the last ones of this.
-    if (speaks) barrier_arrive(shared.q_empty(q_step.stage()));
+    if (kv.speaks) barrier_arrive(shared.q_empty(q_step.stage()));
     q_step.next();
     const bool more = next(&to);
     Softmax<N> fresh;
@@ -200,7 +181,7 @@ TANDEM_DEVICE void consume(const Params& params, const Shared<S>& shared) {
         pass_turn<S>(group);
         wait<0>();
       }
-      release_k();
+      kv.release_k();
       score(to, to.span.end - 1);
       fresh.step(s, scale, factor);
       settle(s);
@@ -208,7 +189,7 @@ TANDEM_DEVICE void consume(const Params& params, const Shared<S>& shared) {
       product_o();
     }
     wait<0>();
-    release_v();
+    kv.release_v();
     store(at);
     if (!more) break;
     clear(o);

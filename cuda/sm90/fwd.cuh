@@ -462,6 +462,42 @@ struct Softmax {
   }
 };
 
+// A warpgroup's way through the places of keys and values, which one of its threads lets go of.
+template <typename S>
+struct KvPlaces {
+  const Shared<S>& shared;
+  const bool speaks = threadIdx.x % 128 == 0;  // for its warpgroup
+  Step<S::STAGES> v, k;
+  TANDEM_DEVICE explicit KvPlaces(const Shared<S>& s) : shared(s) {}
+  TANDEM_DEVICE void wait_k() const { barrier_wait(shared.k_full(k.stage()), k.parity()); }
+  TANDEM_DEVICE void wait_v() const { barrier_wait(shared.v_full(v.stage()), v.parity()); }
+  TANDEM_DEVICE void release_k() {
+    if (speaks) barrier_arrive(shared.k_empty(k.stage()));
+    k.next();
+  }
+  TANDEM_DEVICE void release_v() {
+    if (speaks) barrier_arrive(shared.v_empty(v.stage()));
+    v.next();
+  }
+};
+
+// Products on their way into o, behind a branch, or ptxas moves the wait up, before arithmetic that was to run meanwhile; and behind one
+// that the whole warpgroup takes, as its warps have to wait at the same instruction. There are always keys.
+template <int N>
+TANDEM_DEVICE void wait_products(const FwdBlock& u, float (&o)[N]) {
+  if (u.seq_kv > 0) {
+    wait<0>();
+  } else {
+    wait<0>();
+    clear(o);
+  }
+}
+template <int N>
+TANDEM_DEVICE void rescale_rows(float (&o)[N], const float (&factor)[2]) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) o[i] *= factor[i / 2 % 2];
+}
+
 // S = Q K^T and O += P V: q and k as along(), v as across() describe them.
 template <typename T, typename S>
 TANDEM_DEVICE void product_along(float (&s)[S::N / 2], uint64_t q, uint64_t k) {

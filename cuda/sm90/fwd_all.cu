@@ -173,7 +173,6 @@ TANDEM_DEVICE void consume_kept(const FwdFullParams& params, const Shared<S>& sh
   const Features& f = params.features;
   const Bits<S> bits = bits_of(shared);
   const int group = __shfl_sync(kAllLanes, int(threadIdx.x) / 128 - 1, 0);
-  const bool speaks = threadIdx.x % 128 == 0;
   const float scale = step_scale(params);
   const uint64_t q_at = along(shared.q(0) + uint(group * 64 * kPanelBytes));
   const uint64_t k_at = along(shared.k(0)), v_at = across(shared.v(0), S::K_PANEL);
@@ -181,30 +180,22 @@ TANDEM_DEVICE void consume_kept(const FwdFullParams& params, const Shared<S>& sh
   float s[N / 2], o[S::DV / 2];
   uint p[N / 4];
   Step<S::Q_STAGES> q_step;
-  Step<S::STAGES> k_step, v_step;
+  KvPlaces<S> kv(shared);
   const auto product_s = [&] {
     product_along<T, S>(s, further(q_at, q_step.stage() * S::Q_BYTES),
-                        further(k_at, k_step.stage() * S::K_BYTES));
+                        further(k_at, kv.k.stage() * S::K_BYTES));
   };
   const auto product_o = [&] {
-    barrier_wait(shared.v_full(v_step.stage()), v_step.parity());
-    product_across<T, S>(o, p, further(v_at, v_step.stage() * S::V_BYTES));
+    kv.wait_v();
+    product_across<T, S>(o, p, further(v_at, kv.v.stage() * S::V_BYTES));
   };
-  const auto release_k = [&] {
-    if (speaks) barrier_arrive(shared.k_empty(k_step.stage()));
-    k_step.next();
-  };
-  const auto release_v = [&] {
-    if (speaks) barrier_arrive(shared.v_empty(v_step.stage()));
-    v_step.next();
-  };
-  // Places and steps of keys are the same; k_step is one ahead of the tile whose scores are formed.
+  // Places and steps of keys are the same; kv.k is one ahead of the tile whose scores are formed.
   const auto next_flags = [&] {
-    barrier_wait(shared.k_full(k_step.stage()), k_step.parity());
-    return bits.read_tile(k_step.n).y;
+    kv.wait_k();
+    return bits.read_tile(kv.k.n).y;
   };
   const auto score = [&] {
-    const uint place = k_step.n - 1;
+    const uint place = kv.k.n - 1;
     const uint notice = notice_at<S>(shared, q_step.n);
     const int4 tile = bits.read_tile(place), of = shared_ints(notice + 16);
     const int row = tile.z + fresh_row(), column = tile.x * N + fresh_col();
@@ -224,7 +215,7 @@ TANDEM_DEVICE void consume_kept(const FwdFullParams& params, const Shared<S>& sh
   };
   // Weights that stay; and the place is free. When no product is on its way: there are registers then.
   const auto drop = [&] {
-    const uint place = k_step.n - 1;
+    const uint place = kv.k.n - 1;
     if (f.DROPOUT) apply_bits<N, Bits<S>::kPitch>(s, bits.drop(place), fresh_row(), 0.f);
     __syncwarp();
     if (fresh_thread() % 32 == 0) barrier_arrive(bits.empty(place));
@@ -263,7 +254,7 @@ TANDEM_DEVICE void consume_kept(const FwdFullParams& params, const Shared<S>& sh
   barrier_wait(shared.q_full(q_step.stage()), q_step.parity());
   product_s();
   wait<0>();
-  release_k();
+  kv.release_k();
   score();
   softmax.step(s, scale, factor);
   drop();
@@ -279,25 +270,17 @@ TANDEM_DEVICE void consume_kept(const FwdFullParams& params, const Shared<S>& sh
       product_o();
       pass_turn<S>(group);
       wait<1>();
-      release_k();
+      kv.release_k();
       score();
       const bool rescale = softmax.step(s, scale, factor);
       settle(s);
-      if (u.seq_kv > 0) {  // as in fwd.cu
-        wait<0>();
-      } else {
-        wait<0>();
-        clear();
-      }
-      if (rescale) {
-#pragma unroll
-        for (int i = 0; i < S::DV / 2; ++i) o[i] *= factor[i / 2 % 2];
-      }
-      release_v();
+      wait_products(u, o);
+      if (rescale) rescale_rows(o, factor);
+      kv.release_v();
       drop();
       pack_tile<T, N>(p, s);
     }
-    if (speaks) barrier_arrive(shared.q_empty(q_step.stage()));
+    if (kv.speaks) barrier_arrive(shared.q_empty(q_step.stage()));
     q_step.next();
     const bool more = !(flags & kEnd);
     Softmax<N> fresh;
@@ -308,7 +291,7 @@ TANDEM_DEVICE void consume_kept(const FwdFullParams& params, const Shared<S>& sh
       product_o();
       pass_turn<S>(group);
       wait<1>();
-      release_k();
+      kv.release_k();
       score();
       fresh.step(s, scale, factor);
       settle(s);
@@ -316,7 +299,7 @@ TANDEM_DEVICE void consume_kept(const FwdFullParams& params, const Shared<S>& sh
       product_o();
     }
     wait<0>();
-    release_v();
+    kv.release_v();
     store();
     if (!more) break;
     clear();

@@ -83,14 +83,13 @@ TANDEM_DEVICE void consume_apart(const Params& params, const Shared<S>& shared) 
   constexpr int N = S::N;
   const FwdBlock& u = params.block;
   const int group = __shfl_sync(kAllLanes, int(threadIdx.x) / 128 - 1, 0);
-  const bool speaks = threadIdx.x % 128 == 0;  // for its warpgroup
   const float scale = plain_scale(u) ? u.scale * kLog2e : 1.f;
   const uint64_t q_at = along(shared.q(0)), k_at = along(shared.k(0)),
                  v_at = across(shared.v(0), S::K_PANEL);
   float s[N / 2], o[S::DV / 2];
   uint p[N / 4];
   Step<S::Q_STAGES> q_step;  // its n: of the tile
-  Step<S::STAGES> k_step, v_step;
+  KvPlaces<S> kv(shared);
 
   // Of tile n: the warpgroup's block of 64 rows, the keys that it sees, the thread's first row.
   const auto block_of = [&](uint n) { return n % 2 == 0 ? group : S::GROUPS - 1 - group; };
@@ -109,27 +108,18 @@ TANDEM_DEVICE void consume_apart(const Params& params, const Shared<S>& shared) 
     if (turns) pass_turn<S>(group);
   };
   const auto wait_q = [&] { barrier_wait(shared.q_full(q_step.stage()), q_step.parity()); };
-  const auto wait_k = [&] { barrier_wait(shared.k_full(k_step.stage()), k_step.parity()); };
   const auto product_s = [&] {
     product_along<T, S>(
         s, further(q_at, q_step.stage() * S::Q_BYTES + block_of(q_step.n) * 64 * kPanelBytes),
-        further(k_at, k_step.stage() * S::K_BYTES));
+        further(k_at, kv.k.stage() * S::K_BYTES));
   };
   const auto product_o = [&] {
-    barrier_wait(shared.v_full(v_step.stage()), v_step.parity());
-    product_across<T, S>(o, p, further(v_at, v_step.stage() * S::V_BYTES));
+    kv.wait_v();
+    product_across<T, S>(o, p, further(v_at, kv.v.stage() * S::V_BYTES));
   };
   const auto release_q = [&] {
-    if (speaks) barrier_arrive(shared.q_empty(q_step.stage()));
+    if (kv.speaks) barrier_arrive(shared.q_empty(q_step.stage()));
     q_step.next();
-  };
-  const auto release_k = [&] {
-    if (speaks) barrier_arrive(shared.k_empty(k_step.stage()));
-    k_step.next();
-  };
-  const auto release_v = [&] {
-    if (speaks) barrier_arrive(shared.v_empty(v_step.stage()));
-    v_step.next();
   };
   // Lets go of the next `count` keys, values or both. One warp does, its lanes together, then all go on: a warp, or a lane, that
   // lags behind would wait for a phase of a barrier that is long over.
@@ -140,21 +130,21 @@ TANDEM_DEVICE void consume_apart(const Params& params, const Shared<S>& shared) 
 #pragma unroll 1
       for (int i = 0; i < count; ++i) {
         if (keys) {
-          const Step<S::STAGES> k{k_step.n + i};
+          const Step<S::STAGES> k{kv.k.n + i};
           barrier_wait(shared.k_full(k.stage()), k.parity());
           __syncwarp();
           if (thread == 0) barrier_arrive(shared.k_empty(k.stage()));
         }
         if (values) {
-          const Step<S::STAGES> v{v_step.n + i};
+          const Step<S::STAGES> v{kv.v.n + i};
           barrier_wait(shared.v_full(v.stage()), v.parity());
           __syncwarp();
           if (thread == 0) barrier_arrive(shared.v_empty(v.stage()));
         }
       }
     }
-    if (keys) k_step.n += count;
-    if (values) v_step.n += count;
+    if (keys) kv.k.n += count;
+    if (values) kv.v.n += count;
     named_sync(1 + S::GROUPS + group, 128);
   };
 
@@ -216,10 +206,10 @@ TANDEM_DEVICE void consume_apart(const Params& params, const Shared<S>& shared) 
     softmax = Softmax<N>();
     clear(o);
     pass(all.w - own.y, true, false);
-    wait_k();
+    kv.wait_k();
     product_s();
     wait<0>();
-    release_k();
+    kv.release_k();
     pass(all.w - own.y, false, true);
     score(own.y - 1, own.z, own.w);
     softmax.step(s, scale, factor);
@@ -227,27 +217,19 @@ TANDEM_DEVICE void consume_apart(const Params& params, const Shared<S>& shared) 
     for (;;) {
 #pragma unroll 1
       for (int t = own.y - 2; t >= own.x; --t) {
-        wait_k();
+        kv.wait_k();
         start_turn();
         product_s();
         product_o();
         end_turn();
         wait<1>();
-        release_k();
+        kv.release_k();
         score(t, own.z, own.w);
         const bool rescale = softmax.step(s, scale, factor);
         settle(s);
-        if (u.seq_kv > 0) {  // as in fwd.cu
-          wait<0>();
-        } else {
-          wait<0>();
-          clear(o);
-        }
-        if (rescale) {
-#pragma unroll
-          for (int i = 0; i < S::DV / 2; ++i) o[i] *= factor[i / 2 % 2];
-        }
-        release_v();
+        wait_products(u, o);
+        if (rescale) rescale_rows(o, factor);
+        kv.release_v();
         pack_tile<T, N>(p, s);
       }
       // The first keys of the next tile with the last ones of this. unseen: keys between them. While it holds V of the last
@@ -262,13 +244,13 @@ TANDEM_DEVICE void consume_apart(const Params& params, const Shared<S>& shared) 
       if (more) {
         unseen += all.w - own.y;
         pass(unseen, true, false);
-        wait_k();
+        kv.wait_k();
         start_turn();
         product_s();
         product_o();
         end_turn();
         wait<1>();
-        release_k();
+        kv.release_k();
         score(own.y - 1, own.z, own.w);
         fresh.step(s, scale, factor);
         settle(s);
@@ -276,7 +258,7 @@ TANDEM_DEVICE void consume_apart(const Params& params, const Shared<S>& shared) 
         product_o();
       }
       wait<0>();
-      release_v();
+      kv.release_v();
       store(q_step.n - 1);
       if (!more) {
         pass(unseen, true, true);

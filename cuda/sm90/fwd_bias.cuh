@@ -266,7 +266,6 @@ TANDEM_DEVICE void consume_bias(const Params& params, const Shared<S>& shared) {
   static_assert(S::Q_STAGES == 2 && S::TURNS, "q of the next tile comes early");
   const FwdBlock& u = params.block;
   const int group = __shfl_sync(kAllLanes, int(threadIdx.x) / 128 - 1, 0);
-  const bool speaks = threadIdx.x % 128 == 0;  // for its warpgroup
   const float scale = plain_scale(u) ? u.scale * kLog2e : 1.f;
   const uint64_t q_at = along(shared.q(0) + uint(group * 64 * kPanelBytes));
   const uint64_t k_at = along(shared.k(0)), v_at = across(shared.v(0), S::K_PANEL);
@@ -274,11 +273,11 @@ TANDEM_DEVICE void consume_bias(const Params& params, const Shared<S>& shared) {
   float s[N / 2], o[S::DV / 2];
   uint p[N / 4], q[ROOM ? S::D / 16 : 1][4];
   Step<S::Q_STAGES> q_step;
-  Step<S::STAGES> k_step, v_step;
+  KvPlaces<S> kv(shared);
   Step<S::BIAS_STAGES> bias_step;
   uint wary_to = 0;  // the step
   const auto release_q = [&] {
-    if (speaks) barrier_arrive(shared.q_empty(q_step.stage()));
+    if (kv.speaks) barrier_arrive(shared.q_empty(q_step.stage()));
     q_step.next();
   };
   const auto load_q = [&] {
@@ -289,12 +288,11 @@ TANDEM_DEVICE void consume_bias(const Params& params, const Shared<S>& shared) {
         load_matrices(q[n], (from ^ uint(n % 4 * 32)) + uint(n / 4 * S::Q_PANEL));
     }
   };
-  const auto wait_k = [&] { barrier_wait(shared.k_full(k_step.stage()), k_step.parity()); };
   const auto wait_bias = [&] {
     barrier_wait(shared.bias_full(group, bias_step.stage()), bias_step.parity());
   };
   const auto product_s = [&] {
-    const uint64_t k = further(k_at, k_step.stage() * S::K_BYTES);
+    const uint64_t k = further(k_at, kv.k.stage() * S::K_BYTES);
     if constexpr (ROOM) {
       fence();
 #pragma unroll
@@ -310,16 +308,8 @@ TANDEM_DEVICE void consume_bias(const Params& params, const Shared<S>& shared) {
     }
   };
   const auto product_o = [&] {
-    barrier_wait(shared.v_full(v_step.stage()), v_step.parity());
-    product_across<T, S>(o, p, further(v_at, v_step.stage() * S::V_BYTES));
-  };
-  const auto release_k = [&] {
-    if (speaks) barrier_arrive(shared.k_empty(k_step.stage()));
-    k_step.next();
-  };
-  const auto release_v = [&] {
-    if (speaks) barrier_arrive(shared.v_empty(v_step.stage()));
-    v_step.next();
+    kv.wait_v();
+    product_across<T, S>(o, p, further(v_at, kv.v.stage() * S::V_BYTES));
   };
   const auto release_bias = [&] {
     __syncwarp();
@@ -395,13 +385,13 @@ TANDEM_DEVICE void consume_bias(const Params& params, const Shared<S>& shared) {
   const auto mend = [&] {
     if constexpr (MENDS) {
       const bool any = mend_rows<T, S>(shared.bias(group, bias_step.stage()));
-      if (named_any(together, 128, any)) wary_to = k_step.n + kWary;
+      if (named_any(together, 128, any)) wary_to = kv.k.n + kWary;
     }
   };
   const auto expect = [&](bool hides) {
     wait_bias();
     if constexpr (MENDS)  // votes show the compiler that all threads go the same way
-      if (__any_sync(kAllLanes, hides || k_step.n < wary_to)) mend();
+      if (__any_sync(kAllLanes, hides || kv.k.n < wary_to)) mend();
   };
   const auto products = [&] {
     product_s();
@@ -417,7 +407,7 @@ TANDEM_DEVICE void consume_bias(const Params& params, const Shared<S>& shared) {
       products();
       wait<0>();
     } else {
-      wary_to = k_step.n + kWary;
+      wary_to = kv.k.n + kWary;
       product_s();
       wait<0>();
       bias_tile.begin(tile + bias_part(), u);
@@ -428,29 +418,21 @@ TANDEM_DEVICE void consume_bias(const Params& params, const Shared<S>& shared) {
   const auto step_products = [&](Softmax<N>* of) {
     return of->step(s, scale, factor, look, [&] {
       release_bias();
-      release_k();
+      kv.release_k();
     });
   };
   const auto end_o = [&](bool rescale) {
-    if (rescale) {
-#pragma unroll
-      for (int i = 0; i < S::DV / 2; ++i) o[i] *= factor[i / 2 % 2];
-    }
-    release_v();
+    if (rescale) rescale_rows(o, factor);
+    kv.release_v();
     pack_tile<T, N>(p, s);
   };
   const auto wait_o = [&] {  // behind a branch, as in consume()
     settle(s);
-    if (u.seq_kv > 0) {
-      wait<0>();
-    } else {
-      wait<0>();
-      clear(o);
-    }
+    wait_products(u, o);
   };
   // The next keys, their bias added by each thread, ...
   const auto added = [&](int t) {
-    wait_k();
+    kv.wait_k();
     wait_turn<S>(group);
     product_s();
     product_o();
@@ -460,7 +442,7 @@ TANDEM_DEVICE void consume_bias(const Params& params, const Shared<S>& shared) {
       wait<1>();
     else
       wait<1>();
-    release_k();
+    kv.release_k();
     score(at, t);
     const bool rescale = step_added(&softmax);
     wait_o();
@@ -468,7 +450,7 @@ TANDEM_DEVICE void consume_bias(const Params& params, const Shared<S>& shared) {
   };
   // ... and by products.
   const auto multiplied = [&](int t) {
-    wait_k();
+    kv.wait_k();
     expect(masked(at, t));
     wait_turn<S>(group);
     products();
@@ -482,7 +464,7 @@ TANDEM_DEVICE void consume_bias(const Params& params, const Shared<S>& shared) {
   };
 
   clear(o);
-  wait_k();
+  kv.wait_k();
   load_q();
   if constexpr (MENDS) {
     expect(true);
@@ -494,7 +476,7 @@ TANDEM_DEVICE void consume_bias(const Params& params, const Shared<S>& shared) {
     product_s();
     early();
     wait<0>();
-    release_k();
+    kv.release_k();
     score(at, at.end - 1);
     step_added(&softmax);
   }
@@ -507,7 +489,7 @@ TANDEM_DEVICE void consume_bias(const Params& params, const Shared<S>& shared) {
       } else {
         if constexpr (S::UNIT) {
 #pragma unroll 1
-          for (; k_step.n >= wary_to && !masked(at, t); --t) multiplied(t);
+          for (; kv.k.n >= wary_to && !masked(at, t); --t) multiplied(t);
           if (t < at.begin) break;
         }
         added(t);
@@ -523,8 +505,8 @@ TANDEM_DEVICE void consume_bias(const Params& params, const Shared<S>& shared) {
     if (more) {
       const int t = to.end - 1;
       const bool by_products =
-          MENDS || (S::UNIT && __any_sync(kAllLanes, k_step.n >= wary_to && !masked(to, t)));
-      wait_k();
+          MENDS || (S::UNIT && __any_sync(kAllLanes, kv.k.n >= wary_to && !masked(to, t)));
+      kv.wait_k();
       load_q();
       if constexpr (S::UNIT)
         if (by_products) expect(masked(to, t));
@@ -540,7 +522,7 @@ TANDEM_DEVICE void consume_bias(const Params& params, const Shared<S>& shared) {
         if constexpr (MENDS) hide(to, t);
         step_products(&fresh);
       } else {
-        release_k();
+        kv.release_k();
         score(to, t);
         step_added(&fresh);
       }
@@ -549,7 +531,7 @@ TANDEM_DEVICE void consume_bias(const Params& params, const Shared<S>& shared) {
       product_o();
     }
     wait<0>();
-    release_v();
+    kv.release_v();
     store_joined<T, S>(params, done, of, o, softmax);
     if (!more) break;
     clear(o);
@@ -562,13 +544,13 @@ TANDEM_DEVICE void consume_bias(const Params& params, const Shared<S>& shared) {
     release_q();
 #pragma unroll 1
     for (int t = to.begin; t < to.end; ++t) {
-      if (speaks) barrier_wait(shared.k_full(k_step.stage()), k_step.parity());
-      release_k();
+      if (kv.speaks) kv.wait_k();
+      kv.release_k();
       __syncwarp();
       wait_turn<S>(group);
       pass_turn<S>(group);
-      if (speaks) barrier_wait(shared.v_full(v_step.stage()), v_step.parity());
-      release_v();
+      if (kv.speaks) kv.wait_v();
+      kv.release_v();
       __syncwarp();
     }
   }

@@ -77,7 +77,6 @@ TANDEM_DEVICE void consume_three(const Params& params, const Shared<S>& shared) 
   static_assert(S::TURNS, "else all would compute weights at the same time");
   const FwdBlock& u = params.block;
   const int group = __shfl_sync(kAllLanes, int(threadIdx.x) / 128 - 1, 0);
-  const bool speaks = threadIdx.x % 128 == 0;  // for its warpgroup
   const float scale = plain_scale(u) ? u.scale * kLog2e : 1.f;
   const uint64_t q_at = along(shared.q(0) + uint(group * 64 * kPanelBytes));
   const uint64_t k_at = along(shared.k(0)), v_at = across(shared.v(0), S::K_PANEL);
@@ -85,26 +84,16 @@ TANDEM_DEVICE void consume_three(const Params& params, const Shared<S>& shared) 
   float s[N / 2], o[S::DV / 2];
   uint p[N / 4];
   uint tile = 0, q_n = 0, bias_n = 0;
-  Step<S::STAGES> k_step, v_step;
-  const auto wait_k = [&] { barrier_wait(shared.k_full(k_step.stage()), k_step.parity()); };
-  const auto wait_v = [&] { barrier_wait(shared.v_full(v_step.stage()), v_step.parity()); };
+  KvPlaces<S> kv(shared);
   const auto product_s = [&] {
-    product_along<T, S>(s, q_at, further(k_at, k_step.stage() * S::K_BYTES));
+    product_along<T, S>(s, q_at, further(k_at, kv.k.stage() * S::K_BYTES));
   };
   const auto product_o = [&] {
-    product_across<T, S>(o, p, further(v_at, v_step.stage() * S::V_BYTES));
+    product_across<T, S>(o, p, further(v_at, kv.v.stage() * S::V_BYTES));
   };
   const auto release_q = [&] {
-    if (speaks) barrier_arrive(shared.q_empty(group));
+    if (kv.speaks) barrier_arrive(shared.q_empty(group));
     ++q_n;
-  };
-  const auto release_k = [&] {
-    if (speaks) barrier_arrive(shared.k_empty(k_step.stage()));
-    k_step.next();
-  };
-  const auto release_v = [&] {
-    if (speaks) barrier_arrive(shared.v_empty(v_step.stage()));
-    v_step.next();
   };
   // Behind a vote on S, as in consume_bias().
   const auto release_bias = [&] {
@@ -133,8 +122,7 @@ TANDEM_DEVICE void consume_three(const Params& params, const Shared<S>& shared) 
     float factor[2];
     if (softmax.step(
             s, scale, factor, [] {}, release_bias)) {
-#pragma unroll
-      for (int i = 0; i < S::DV / 2; ++i) o[i] *= factor[i / 2 % 2];
+      rescale_rows(o, factor);
     }
     pack_tile<T, N>(p, s);
   };
@@ -142,7 +130,7 @@ TANDEM_DEVICE void consume_three(const Params& params, const Shared<S>& shared) 
   TandemTiles at;
   // How many warpgroups have rows in the next tile; 0: there is none.
   const auto look_up = [&] {
-    wait_k();
+    kv.wait_k();
     const uint notice = shared.bias_notice(tile);
     const int4 span = shared_ints(notice);
     at.begin = same(span.x), at.end = same(span.y);
@@ -156,13 +144,13 @@ TANDEM_DEVICE void consume_three(const Params& params, const Shared<S>& shared) 
     while (__any_sync(kAllLanes, groups > 0 && group >= groups)) {
 #pragma unroll 1
       for (int t = at.begin; t < at.end; ++t) {
-        wait_k();
+        kv.wait_k();
         wait_turn<S>(group);
         pass_turn<S>(group);
-        release_k();
-        wait_v();
+        kv.release_k();
+        kv.wait_v();
         together();
-        release_v();
+        kv.release_v();
       }
       ++tile;
       groups = look_up();
@@ -186,31 +174,31 @@ TANDEM_DEVICE void consume_three(const Params& params, const Shared<S>& shared) 
 #pragma unroll 1
     for (int t = at.end - 1;; --t) {
       wait<0>();
-      release_k();
+      kv.release_k();
       if (t == at.begin) release_q();
       score(at, t);
       step();
       if (t == at.begin) break;
       // P V, then S of the next keys, in registers that P had.
-      wait_k();
-      wait_v();
+      kv.wait_k();
+      kv.wait_v();
       wait_turn<S>(group);
       product_o();
       wait<0>();
       product_s();
       pass_turn<S>(group);
-      release_v();
+      kv.release_v();
     }
     const uint done = tile++;
     const BiasPlace of = same_place(bias_place(shared, done));
     const int groups = look_up();
     // S of the next tile waits until o is stored: on its way meanwhile it made every step slower, as its registers and the
     // descriptors of products no longer all fit. (4 %, H100 80GB HBM3, 580.159.04.)
-    wait_v();
+    kv.wait_v();
     together();
     product_o();
     wait<0>();
-    release_v();
+    kv.release_v();
     store_joined<T, S>(params, done, of, o, softmax);
     if (!go_on(groups)) return;
     first_product();

@@ -101,50 +101,39 @@ TANDEM_DEVICE void consume_wide(const Params& params, const Shared<S>& shared) {
   constexpr int N = S::N;
   const FwdBlock& u = params.block;
   const int group = __shfl_sync(kAllLanes, int(threadIdx.x) / 128 - 1, 0);
-  const bool speaks = threadIdx.x % 128 == 0;  // for its warpgroup
   const float scale = plain_scale(u) ? u.scale * kLog2e : 1.f;
   const uint64_t q_at = along(shared.q(0) + uint(group * 64 * kPanelBytes));
   const uint64_t k_at = along(shared.k(0)), v_at = across(shared.v(0), S::K_PANEL);
   float s[N / 2], o[S::DV / 2];
   uint p[N / 4];
   uint tile = 0;
-  Step<S::STAGES> k_step, v_step;
+  KvPlaces<S> kv(shared);
 
   const auto all_of = [&](uint n) { return shared_ints(apart_notice<S>(shared, n)); };
   const auto own_of = [&](uint n) {
     return shared_ints(apart_notice<S>(shared, n) + 32 + 16 * group);
   };
   const auto wait_q = [&] { barrier_wait(shared.q_full(group), int(tile % 2)); };
-  const auto wait_k = [&] { barrier_wait(shared.k_full(k_step.stage()), k_step.parity()); };
-  const auto wait_v = [&] { barrier_wait(shared.v_full(v_step.stage()), v_step.parity()); };
   const auto product_s = [&] {
-    product_along<T, S>(s, q_at, further(k_at, k_step.stage() * S::K_BYTES));
+    product_along<T, S>(s, q_at, further(k_at, kv.k.stage() * S::K_BYTES));
   };
   const auto product_o = [&] {
-    wait_v();
-    product_across<T, S>(o, p, further(v_at, v_step.stage() * S::V_BYTES));
+    kv.wait_v();
+    product_across<T, S>(o, p, further(v_at, kv.v.stage() * S::V_BYTES));
   };
   const auto release_q = [&](bool last) {
-    if (speaks && last) barrier_arrive(shared.q_empty(group));
-  };
-  const auto release_k = [&] {
-    if (speaks) barrier_arrive(shared.k_empty(k_step.stage()));
-    k_step.next();
-  };
-  const auto release_v = [&] {
-    if (speaks) barrier_arrive(shared.v_empty(v_step.stage()));
-    v_step.next();
+    if (kv.speaks && last) barrier_arrive(shared.q_empty(group));
   };
   // Lets go of the next `count` keys or values, when all of the warpgroup have seen that they are there: a warp that lags behind
   // would wait for a phase of a barrier that is long over.
   const auto together = [&] { named_sync(1 + S::GROUPS + group, 128); };
   const auto pass_k = [&](int count) {
 #pragma unroll 1
-    for (; count > 0; --count) wait_k(), together(), release_k();
+    for (; count > 0; --count) kv.wait_k(), together(), kv.release_k();
   };
   const auto pass_v = [&](int count) {
 #pragma unroll 1
-    for (; count > 0; --count) wait_v(), together(), release_v();
+    for (; count > 0; --count) kv.wait_v(), together(), kv.release_v();
   };
   const auto score = [&](int t, int full_begin, int full_end) {
     if (!plain_scale(u)) {
@@ -174,18 +163,18 @@ TANDEM_DEVICE void consume_wide(const Params& params, const Shared<S>& shared) {
         at.row0, u.seq_q);
   };
 
-  wait_k();
+  kv.wait_k();
   int4 all = all_of(tile), own = own_of(tile);
   if (uint(all.y) == kNoMore) return;
   if (S::TURNS && group == S::GROUPS - 1) pass_turn<S>(group);
   pass_k(all.w - own.y);
   wait_q();
-  wait_k();
+  kv.wait_k();
   product_s();
   wait<0>();
   for (;;) {
     // The scores of the tile's first keys are there.
-    release_k();
+    kv.release_k();
     release_q(own.y - 1 == own.x);
     pass_v(all.w - own.y);
     clear(o);
@@ -196,31 +185,23 @@ TANDEM_DEVICE void consume_wide(const Params& params, const Shared<S>& shared) {
     pack_tile<T, N>(p, s);
 #pragma unroll 1
     for (int t = own.y - 2; t >= own.x; --t) {
-      wait_k();
+      kv.wait_k();
       wait_turn<S>(group);
       product_s();
       product_o();
       pass_turn<S>(group);
       wait<1>();
-      release_k();
+      kv.release_k();
       release_q(t == own.x);
       score(t, own.z, own.w);
       const bool rescale = softmax.step(s, scale, factor);
       settle(s);
-      if (u.seq_kv > 0) {  // as in fwd.cu
-        wait<0>();
-      } else {
-        wait<0>();
-        clear(o);
-      }
-      if (rescale) {
-#pragma unroll
-        for (int i = 0; i < S::DV / 2; ++i) o[i] *= factor[i / 2 % 2];
-      }
-      release_v();
+      wait_products(u, o);
+      if (rescale) rescale_rows(o, factor);
+      kv.release_v();
       pack_tile<T, N>(p, s);
     }
-    wait_k();
+    kv.wait_k();
     ++tile;
     all = all_of(tile), own = own_of(tile);
     if (uint(all.y) == kNoMore) break;
@@ -228,11 +209,11 @@ TANDEM_DEVICE void consume_wide(const Params& params, const Shared<S>& shared) {
     wait_turn<S>(group);
     product_o();
     wait_q();
-    wait_k();
+    kv.wait_k();
     product_s();
     pass_turn<S>(group);
     wait<1>();
-    release_v();
+    kv.release_v();
     store(tile - 1);
     wait<0>();
   }
