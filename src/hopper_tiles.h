@@ -25,12 +25,14 @@ struct FwdTile {
 };
 
 constexpr int fwd_panels(int features) { return (features + 63) / 64; }
+// Of q's places: one of each warpgroup in tiles for a bias alone.
+constexpr int fwd_q_barriers(const FwdTile& t) { return t.bias ? 2 * t.groups : 4; }
 // Dynamic shared memory: stages of q, of k and of v, barriers; up to 1,023 bytes to begin at a multiple of 1,024.
 constexpr int fwd_shared_bytes(const FwdTile& t, int q_stages) {
   return 1024 +
          128 * (q_stages * t.rows() * fwd_panels(t.d) +
                 t.stages * t.bc * (fwd_panels(t.d) + fwd_panels(t.dv))) +
-         8 * (4 + 4 * t.stages);
+         8 * (fwd_q_barriers(t) + 4 * t.stages);
 }
 // Where there is room, q of the next tile comes while this one is computed.
 constexpr int fwd_q_stages(const FwdTile& t) {
@@ -61,15 +63,13 @@ inline bool has_unit_scale(float scale) {
   return std::frexp(scale, &exponent) == 0.5f && exponent >= -13 && exponent <= 0;
 }
 constexpr int fwd_bias_unit_bytes(const FwdTile& t) { return fwd_bias_unit(t) ? 64 * 128 : 0; }
-// Of q's places: one of each warpgroup in tiles for a bias alone.
-constexpr int fwd_q_barriers(const FwdTile& t) { return t.bias ? 2 * t.groups : 4; }
 // What is told of four tiles, behind the barriers.
 constexpr int kBiasNotices = 4, kBiasNoticeBytes = 32;
 constexpr int fwd_bias_barriers(const FwdTile& t, int bias_stages) {
   return 8 * (fwd_q_barriers(t) + 4 * t.stages + 2 * t.groups * bias_stages);
 }
 constexpr int fwd_bias_shared_bytes(const FwdTile& t, int q_stages, int bias_stages) {
-  return fwd_shared_bytes(t, q_stages) + fwd_bias_unit_bytes(t) + 8 * (fwd_q_barriers(t) - 4) +
+  return fwd_shared_bytes(t, q_stages) + fwd_bias_unit_bytes(t) +
          bias_stages * (fwd_bias_bytes(t) + 2 * 8 * t.groups) + kBiasNotices * kBiasNoticeBytes;
 }
 // A second place for q, and what is left for the bias.

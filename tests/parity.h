@@ -106,6 +106,7 @@ Span visible(const tandem_problem& problem, int64_t row);
 struct Expect {
   bool may_refuse = false;  // a forced tile that a device may lack
   bool sparse = false;      // most of an output is rightly zero: rows or keys that see nothing
+  const char* takes = "";   // a path that the case is about: it may not refuse it
   bool gpu_only = false;    // leave out targets that run on the CPU, if there are others
   CaseOptions options;
 };

@@ -96,6 +96,7 @@ TEST_CASE("regression: with a bias, a tile with keys before many without" *
           doctest::skip(!at_least(Tier::ci))) {
   Expect expect = sparse();
   expect.gpu_only = true;
+  expect.takes = "sm90";
   for (int64_t width : {64, 128})
     for (const Mask& mask : {kBottomRight, kWindow}) {
       tandem_problem p =
@@ -111,6 +112,7 @@ TEST_CASE("regression: with a bias, three warpgroups of which some have no rows"
           doctest::skip(!at_least(Tier::ci))) {
   Expect expect = sparse();
   expect.gpu_only = expect.may_refuse = true;
+  expect.takes = "sm90";
   const int64_t heads = at_least(Tier::device) ? 68 : 9;
   for (const Mask& mask : {kNone, kTopLeft, kBottomRight, kWindow, kWindowRight})
     for (int64_t rows : {330, 450, 200})
@@ -140,6 +142,7 @@ TEST_CASE("regression: a bias of the whole batch and its gradient, of many heads
           doctest::skip(!at_least(Tier::ci))) {
   Expect expect = sparse();
   expect.gpu_only = true;
+  expect.takes = "sm90";
   for (bool grouped : {false, true}) {
     tandem_problem p =
         grouped ? problem(TANDEM_BACKWARD, TANDEM_F16, {4, 64, 32, 50, 1024, 64, 64}, kNone,

@@ -59,7 +59,7 @@ struct FwdShape {
   // Each warpgroup has a part of the only place for q to itself (fwd_wide.cuh, fwd_bias_three.cuh).
   static constexpr bool WIDE = SET == FwdSet::plain && fwd_is_wide(tile), THREE = BIAS && tile.bias;
   static constexpr int Q_PLACES = WIDE || THREE ? GROUPS : Q_STAGES,
-                       Q_BARRIERS = THREE ? fwd_q_barriers(tile) : 4;
+                       Q_BARRIERS = fwd_q_barriers(tile);
   static_assert(2 * Q_PLACES <= Q_BARRIERS && (Q_STAGES == 1 || !(WIDE || THREE)), "barriers");
   static constexpr int NOTICE_BYTES = fwd_apart_notice_bytes(tile);
   static constexpr int D_PANELS = fwd_panels(D), DV_PANELS = fwd_panels(DV);
@@ -93,11 +93,13 @@ struct Shared {
   TANDEM_DEVICE uint v_empty(int stage) const {
     return barrier(S::Q_BARRIERS + 3 * S::STAGES + stage);
   }
+  // Behind those, what each kernel has besides.
+  TANDEM_DEVICE uint behind(int n) const { return barrier(S::Q_BARRIERS + 4 * S::STAGES + n); }
   TANDEM_DEVICE uint bias(int group, int stage) const {
     return at + S::BIAS_AT + (group * S::BIAS_STAGES + stage) * S::BIAS_BYTES;
   }
   TANDEM_DEVICE uint bias_full(int group, int stage) const {
-    return barrier(S::Q_BARRIERS + 4 * S::STAGES + 2 * (group * S::BIAS_STAGES + stage));
+    return behind(2 * (group * S::BIAS_STAGES + stage));
   }
   TANDEM_DEVICE uint bias_empty(int group, int stage) const { return bias_full(group, stage) + 8; }
   TANDEM_DEVICE uint unit() const { return at + S::UNIT_AT; }
@@ -119,7 +121,7 @@ struct Shared {
       barrier_init(k_empty(n), S::GROUPS);
       barrier_init(v_empty(n), S::GROUPS);
     }
-    if (S::LENGTHS) barrier_init(barrier(S::Q_BARRIERS + 4 * S::STAGES), 1);
+    if (S::LENGTHS) barrier_init(behind(0), 1);
   }
 };
 
@@ -278,8 +280,11 @@ struct Copier {
                            row0, head, batch);
     q_step.next();
   }
-  TANDEM_DEVICE void k(int t, int head, int batch) {
+  TANDEM_DEVICE void wait_k() const {
     barrier_wait(shared.k_empty(k_step.stage()), k_step.parity() ^ 1);
+  }
+  TANDEM_DEVICE void k(int t, int head, int batch) {
+    wait_k();
     copy_tile<S::D_PANELS>(shared.k(k_step.stage()), &params.k, shared.k_full(k_step.stage()), S::N,
                            t * S::N, head, batch);
     k_step.next();

@@ -69,7 +69,7 @@ TANDEM_DEVICE void produce_kept(const FwdFullParams& params, const Shared<S>& sh
   const Features& f = params.features;
   const bool one = threadIdx.x == 0;
   const Bits<S> bits = bits_of(shared);
-  const uint raw = shared.barrier(4 + 4 * S::STAGES);
+  const uint raw = shared.behind(0);
   int raw_parity = 0;
   Step<S::Q_STAGES> q_step;
   const auto copy_v = [&](const FwdKeys& keys, uint n) {

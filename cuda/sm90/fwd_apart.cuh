@@ -18,7 +18,7 @@ TANDEM_DEVICE uint apart_notice(const Shared<S>& shared, uint n) {
   static_assert(S::Q_STAGES <= 2, "how long it stays");
   static_assert(S::WIDE || S::STAGES > S::GROUPS,
                 "whoever waits for a notice holds this many places");
-  return shared.barrier(4 + 4 * S::STAGES) + n % kApartNotices * S::NOTICE_BYTES;
+  return shared.behind(0) + n % kApartNotices * S::NOTICE_BYTES;
 }
 
 // Without a mask all take every step, and turns: rows behind the last one, too, where they are few.

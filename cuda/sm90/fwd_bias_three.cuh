@@ -19,12 +19,9 @@ TANDEM_DEVICE void produce_three(const Params& params, const Shared<S>& shared) 
   const FwdBlock& u = params.block;
   Rounds<S> rounds(params);
   Copier<S, Params> copy(params, shared);
-  const auto wait_place = [&] {
-    barrier_wait(shared.k_empty(copy.k_step.stage()), copy.k_step.parity() ^ 1);
-  };
   uint told = 0;
   const auto tell = [&](const FwdPlace& at, int groups, int batch, int head) {
-    wait_place();
+    copy.wait_k();
     const uint notice = shared.bias_notice(told++);
     put_shared(notice, at.span.begin, at.span.end, at.span.full_begin, at.span.full_end);
     put_shared(notice + 16, groups, at.row0, batch, head);

@@ -35,7 +35,7 @@ struct EntmaxShape : FwdShape<ROW, FwdSet::plain, kEntmaxQStages> {
 template <typename S>
 struct Search {
   uint at;
-  TANDEM_DEVICE explicit Search(const Shared<S>& shared) : at(shared.barrier(4 + 4 * S::STAGES)) {}
+  TANDEM_DEVICE explicit Search(const Shared<S>& shared) : at(shared.behind(0)) {}
   TANDEM_DEVICE uint verdict() const { return at; }
   TANDEM_DEVICE uint tile(int stage) const { return at + 8 + 4 * stage; }
   TANDEM_DEVICE uint again(int n) const { return at + 16 + 4 * n; }

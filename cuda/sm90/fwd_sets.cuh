@@ -68,7 +68,7 @@ static_assert(sizeof(FwdNotice) == kFwdNoticeBytes, "what the host counts");
 
 template <typename S>
 TANDEM_DEVICE uint notice_at(const Shared<S>& shared, uint n) {
-  return shared.barrier(4 + 4 * S::STAGES + 2) + n % kFwdNotices * kFwdNoticeBytes;
+  return shared.behind(2) + n % kFwdNotices * kFwdNoticeBytes;
 }
 TANDEM_DEVICE bool get_place(uint notice, FwdPlace* at) {
   const int4 a = shared_ints(notice), b = shared_ints(notice + 16);
@@ -151,7 +151,7 @@ TANDEM_DEVICE void produce_entries(const FwdFullParams& params, const Shared<S>&
   const FwdBlock& u = params.block;
   const Features& f = params.features;
   const bool one = threadIdx.x == 0;
-  const uint raw = shared.barrier(4 + 4 * S::STAGES);  // of values that are looked through
+  const uint raw = shared.behind(0);  // of values that are looked through
   int raw_parity = 0;
   Step<S::Q_STAGES> q_step;
   Step<S::STAGES> k_step;

@@ -21,9 +21,6 @@ TANDEM_DEVICE void produce_wide(const Params& params, const Shared<S>& shared) {
   const FwdBlock& u = params.block;
   Rounds<S> rounds(u);
   Copier<S, Params> copy(params, shared);
-  const auto wait_place = [&] {
-    barrier_wait(shared.k_empty(copy.k_step.stage()), copy.k_step.parity() ^ 1);
-  };
   uint told = 0;
   // v lags behind k by a step: S of the next keys comes before P V of the present ones.
   int t = -1, v_head = 0, v_batch = 0;
@@ -39,7 +36,7 @@ TANDEM_DEVICE void produce_wide(const Params& params, const Shared<S>& shared) {
     const FwdPlace at = to;
     const int batch = batch_of(u, at), head = int(at.index) - batch * u.heads_q;
     const int kv_head = head / u.group;
-    wait_place();
+    copy.wait_k();
     const uint notice = apart_notice<S>(shared, told);
     put_shared(notice, at.row0, int(at.index), at.span.begin, at.span.end);
     put_shared(notice + 16, batch, head, 0, 0);
@@ -77,7 +74,7 @@ TANDEM_DEVICE void produce_wide(const Params& params, const Shared<S>& shared) {
     }
   }
   if (t >= 0) copy.v(t, v_head, v_batch);
-  wait_place();
+  copy.wait_k();
   put_shared(apart_notice<S>(shared, told), 0, int(kNoMore), 0, 0);
   barrier_arrive(shared.k_full(copy.k_step.stage()));
 }
@@ -87,7 +84,7 @@ template <typename S, typename Params>
 TANDEM_DEVICE void store_empty(const Params& params) {
   const FwdBlock& u = params.block;
   if (u.band_left == TANDEM_BAND_OPEN && u.band_right == TANDEM_BAND_OPEN) return;
-  wait_kernel_before();
+  if constexpr (S::BIAS) wait_kernel_before();  // else all have waited
   Rounds<S> rounds(params);
   FwdPlace at;
   while (rounds.next(&at, [&](const FwdPlace& nothing) {
