@@ -396,7 +396,7 @@ void check_case(Case& test, const Expect& expect) {
   std::unique_ptr<Case> f16;
   for (Target& target : targets()) {
     if (expect.gpu_only && gpu && target.session->on_cpu()) continue;
-    if (takes(target, test.problem())) {
+    if (target.path == expect.takes || takes(target, test.problem())) {
       check_on(target, test, expect);
       continue;
     }
