@@ -166,6 +166,30 @@ TEST_CASE("regression: a bias of the whole batch and its gradient, of short head
   check(p, seed_of("short heads", 72), expect);
 }
 
+// cuda.sm90 sums d_bias over clusters (cuda/sm90/bwd_bias_sums.cuh): of every size, of one entry, too, whole tiles and some that end
+// early, which have a loop of their own, into rows that do and do not begin at 16 bytes, of either type.
+TEST_CASE("regression: d_bias over clusters of every size" * doctest::skip(!at_least(Tier::ci))) {
+  Expect expect = sparse();
+  expect.gpu_only = true;
+  expect.takes = "sm90";
+  int n = 0;
+  for (int64_t batch : {1, 2, 3, 4, 5, 6, 7, 8})
+    for (int64_t width : {64, 128})
+      for (bool whole : {true, false}) {
+        tandem_problem p =
+            problem(TANDEM_BACKWARD, n % 3 ? TANDEM_BF16 : TANDEM_F16,
+                    {batch, 2, 1, whole ? 256 : 150, whole ? 128 : 200, width, width},
+                    n % 8 < 5 ? kNone : kTopLeft);
+        // In turns of 2 and 5, so that each size meets all of them.
+        set_bias(p, tandem_dtype(p.q.dtype), 1, p.heads_q, p.seq_q,
+                 n / 2 % 2 ? TANDEM_F32 : tandem_dtype(p.q.dtype));
+        p.gradients = TANDEM_GRAD_QKV | TANDEM_GRAD_BIAS;
+        if (n % 5 == 3) set_layout(p, Role::d_bias, Layout::gapped);
+        if (n % 5 == 4) set_layout(p, Role::d_bias, Layout::transposed);
+        check(p, seed_of("clusters", uint64_t(n++)), expect);
+      }
+}
+
 // What passes through shared memory does so here, by few and small pipelines: the validation layer's check for races
 // takes its time for each.
 namespace {

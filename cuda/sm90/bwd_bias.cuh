@@ -2,6 +2,7 @@
 // bwd_dkv_dq with a dense bias and its gradient: the set (bwd_sets.cuh), and the kernel, whose clusters go on to further tiles of keys.
 #ifndef TANDEM_CUDA_SM90_BWD_BIAS_CUH
 #define TANDEM_CUDA_SM90_BWD_BIAS_CUH
+#include "bwd_bias_sums.cuh"
 #include "bwd_later.cuh"
 #include "bwd_narrow.cuh"
 
@@ -208,8 +209,8 @@ struct Bias {
     }
   };
 
-  // This workgroup's share of a tile of d_bias: every cluster_size()-th of 4 rows, over the whole cluster. A thread has 8
-  // keys of a row. A cluster that takes the batch in passes leaves sums in the workspace, for the same thread.
+  // Two warps sum this workgroup's share of a tile of d_bias. A cluster that takes the batch in passes leaves sums in the
+  // workspace, for the same thread.
   template <typename T, int ROW, bool PASSES>
   static TANDEM_DEVICE void help(const Params& params, const Walk& walk,
                                  const Memory<ROW, Bias>& memory) {
@@ -217,11 +218,6 @@ struct Bias {
     static_assert(S.bc == 128, "16 threads a row");
     if (!params.bias.d_bias) return;
     const BwdDkvDqBlock& u = params.block;
-    const At<ROW> at(memory);
-    const Strides& strides = params.bias.d_bias_strides;
-    // Anew for each tile: sums need the registers.
-    const auto first_row = [] { return 4 * int(cluster_rank()) + (fresh_thread() - 64) / 16; };
-    const auto first_key = [&] { return walk.col0 + fresh_thread() % 16 * 8; };
     const int left = PASSES ? params.bias.passes - 1 - int(Now<ROW>(memory).pass()) : 0;
     uint tile = 0;  // how many were summed: of this, places and parities follow
     const int begin = walk.part == 0 && left == 0 ? 0 : walk.span.begin;
@@ -233,237 +229,41 @@ struct Bias {
               int64_t(blockIdx.x) * u.group * ((u.seq_q + S.br - 1) / S.br) * (S.br / 8 * 2 * 64) +
               (fresh_thread() - 64);
     for (int n = 0; n < u.group; ++n) {
-      int64_t to = (params.bias.shared != 1 ? 0 : walk.batch) * strides.b +
-                   (walk.head_kv * u.group + n) * strides.h +
-                   (begin * S.br + first_row()) * strides.s + first_key() * strides.d;
 #pragma unroll 1
-      for (int t = begin; t < end; ++t, to += S.br * strides.s) {
-        const bool seen = t >= walk.span.begin && t < walk.span.end;
-        const int place = int(tile % At<ROW>::kPlaces), size = int(cluster_size());
-        const int piece = fresh_thread() % 16;
-        const Share share{strides,
-                          first_row(),
-                          4 * size,
-                          min(S.br, u.seq_q - t * S.br),
-                          u.seq_kv - first_key(),
-                          params.bias.wide != 0};
-        const uint64_t address = params.bias.d_bias + uint64_t(to) * (share.wide ? 4 : 2);
-        const uint from = at.tile(place) + piece / 8 * S.br * 128;
-        const uint written = at.written(place);
-        const int parity = int(tile / At<ROW>::kPlaces % 2);
+      for (int t = begin; t < end; ++t) {
+        // Made anew for each tile, and no sooner than it is wanted: sums need the registers.
+        const At<ROW> at(Memory<ROW, Bias>{moved_word(shared_address(panel_memory()))});
+        const int place = int(tile % At<ROW>::kPlaces);
+        const auto share = [&] {
+          return bias_share<S.br>(params.bias, at.tile(place),
+                                  {params.bias.shared != 1 ? 0 : walk.batch,
+                                   walk.head_kv * u.group + n, t * S.br, walk.col0},
+                                  u.seq_q, u.seq_kv);
+        };
+        if (t < walk.span.begin || t >= walk.span.end) {
+          sum_rows<T>(share(), 0);
+          continue;
+        }
+        const auto arrive = [&] {
+          barrier_wait(at.written(place), int(tile / At<ROW>::kPlaces % 2));
+        };
         if constexpr (PASSES) {
-          if (seen) {
-            sum_pairs<T, S.br>(share, address, from, piece % 8, parts,
-                               left < params.bias.passes - 1, left == 0, written, parity);
-            parts += S.br / 8 * 2 * 64;
-          } else {
-            sum_rows<T>(share, address, from, piece % 8, 0);
-          }
+          if (left == params.bias.passes - 1)
+            sum_pairs<T, S.br, false, false>(share, parts, arrive);
+          else if (left > 0)
+            sum_pairs<T, S.br, true, false>(share, parts, arrive);
+          else
+            sum_pairs<T, S.br, true, true>(share, parts, arrive);
+          parts += S.br / 8 * 2 * 64;
         } else {
-          if (seen) barrier_wait(written, parity);
-          sum_tile<T, S.br>(share, address, from, piece % 8, seen ? size : 0);
+          arrive();
+          sum_tile<T, S.br>(share());
         }
-        if (seen) {
-          __syncwarp();
-          const int lane = fresh_thread() % 32;
-          if (lane < int(cluster_size()))
-            cluster_arrive(cluster_address(at.read(place), uint(lane)));
-          ++tile;
-        }
+        __syncwarp();
+        const uint lane = uint(fresh_thread()) % 32;
+        if (lane < cluster_size()) cluster_arrive(cluster_address(at.read(place), lane));
+        ++tile;
       }
-    }
-  }
-
-  struct Share {
-    const Strides& strides;
-    int first, step, rows, keys;
-    bool wide;
-  };
-
-  // to: the first row in d_bias. size: workgroups that have a part of the sum, 0: zeros.
-  template <typename T, int BR>
-  static TANDEM_DEVICE void sum_tile(const Share& share, uint64_t to, uint from, int piece,
-                                     int size) {
-    if (size == 1)
-      copy_rows<T>(share, to, from, piece);
-    else if (size == 4)
-      sum_many<T, BR, 4>(share, to, from, piece);
-    else if (size == 8)
-      sum_many<T, BR, 8>(share, to, from, piece);
-    else
-      sum_rows<T>(share, to, from, piece, size);
-  }
-  static TANDEM_DEVICE uint64_t row_bytes(const Share& share) {
-    return uint64_t(share.step * share.strides.s) * (share.wide ? 4 : 2);
-  }
-
-  template <typename T>
-  static TANDEM_DEVICE void sum_rows(const Share& share, uint64_t to, uint from, int piece,
-                                     int size) {
-#pragma unroll 1
-    for (int row = share.first; row < share.rows; row += share.step, to += row_bytes(share)) {
-      const uint at = from + panel_at(row, piece);
-      float sum[8];
-#pragma unroll
-      for (int e = 0; e < 8; ++e) sum[e] = 0.f;
-#pragma unroll 1
-      for (int c = 0; c < size; c += 2) {
-        // The odd one out is taken twice and added once.
-        uint4 x[2];
-        x[0] = cluster_words(cluster_address(at, uint(c)));
-        x[1] = cluster_words(cluster_address(at, uint(min(c + 1, size - 1))));
-        add_words<T>(sum, x[0]);
-        if (c + 1 < size) add_words<T>(sum, x[1]);
-      }
-      put<T>(share, to, sum);
-    }
-  }
-  // FLY words are on their way while others are summed.
-  template <typename T, int BR, int SIZE>
-  static TANDEM_DEVICE void sum_many(const Share& share, uint64_t to, uint from, int piece) {
-    constexpr int FLY = 4, ALL = BR / 4;
-    const uint at = from + panel_at(share.first, piece);
-    const auto words = [&](int n) {
-      return cluster_words(cluster_address(at + n / SIZE * (4 * SIZE * 128), uint(n % SIZE)));
-    };
-    uint4 x[FLY];
-#pragma unroll
-    for (int n = 0; n < FLY; ++n) x[n] = words(n);
-    float sum[8];
-#pragma unroll
-    for (int n = 0; n < ALL; ++n) {
-      if (n % SIZE == 0) {
-#pragma unroll
-        for (int e = 0; e < 8; ++e) sum[e] = 0.f;
-      }
-      add_words<T>(sum, x[n % FLY]);
-      if (n + FLY < ALL) x[n % FLY] = words(n + FLY);
-      if (n % SIZE == SIZE - 1) {
-        if (share.first + n / SIZE * 4 * SIZE < share.rows) put<T>(share, to, sum);
-        to += row_bytes(share);
-      }
-    }
-  }
-  // Of a cluster of two, in passes. parts: where sums of the passes before are, and where this one's go but for the last.
-  template <typename T, int BR>
-  static TANDEM_DEVICE void sum_pairs(const Share& share, uint64_t to, uint from, int piece,
-                                      float4* parts, bool begun, bool last, uint written,
-                                      int parity) {
-    constexpr int ALL = BR / 8, FAR = 2, NEAR = 2;  // rows of a thread; on their way
-    const uint own = from + panel_at(share.first, piece),
-               other = cluster_address(own, cluster_rank() ^ 1);
-    float4 y[NEAR][2];
-    if (begun) {
-#pragma unroll
-      for (int n = 0; n < NEAR; ++n)
-#pragma unroll
-        for (int h = 0; h < 2; ++h) y[n][h] = __ldcg(parts + (2 * n + h) * 64);
-    }
-    barrier_wait(written, parity);
-    uint4 x[FAR];
-#pragma unroll
-    for (int n = 0; n < FAR; ++n) x[n] = cluster_words(other + n * (8 * 128));
-#pragma unroll 1
-    for (int m = 0; m < ALL; m += FAR, parts += 2 * FAR * 64)
-#pragma unroll
-      for (int n = 0; n < FAR; ++n) {
-        const uint4 here = shared_words(own + (m + n) * (8 * 128));
-        float sum[8] = {};
-        if (begun) {
-          const float4 low = y[n % NEAR][0], high = y[n % NEAR][1];
-          sum[0] = low.x, sum[1] = low.y, sum[2] = low.z, sum[3] = low.w;
-          sum[4] = high.x, sum[5] = high.y, sum[6] = high.z, sum[7] = high.w;
-        }
-        if (cluster_rank() == 0) {
-          add_words<T>(sum, here);
-          add_words<T>(sum, x[n]);
-        } else {
-          add_words<T>(sum, x[n]);
-          add_words<T>(sum, here);
-        }
-        if (m + FAR < ALL) x[n] = cluster_words(other + (m + n + FAR) * (8 * 128));
-        if (begun && m + n + NEAR < ALL) {
-#pragma unroll
-          for (int h = 0; h < 2; ++h) y[n % NEAR][h] = __ldcg(parts + (2 * (n + NEAR) + h) * 64);
-        }
-        if (last) {
-          if (share.first + (m + n) * 8 < share.rows) put<T>(share, to, sum);
-          to += row_bytes(share);
-        } else {
-          __stcg(parts + 2 * n * 64, make_float4(sum[0], sum[1], sum[2], sum[3]));
-          __stcg(parts + (2 * n + 1) * 64, make_float4(sum[4], sum[5], sum[6], sum[7]));
-        }
-      }
-  }
-  // There is nothing to sum: two rows at a time.
-  template <typename T>
-  static TANDEM_DEVICE void copy_rows(const Share& share, uint64_t to, uint from, int piece) {
-    const int64_t bytes = int64_t(row_bytes(share));
-    if (share.wide) {
-#pragma unroll 1
-      for (int row = share.first; row < share.rows; row += share.step, to += bytes) {
-        const uint4 x = shared_words(from + panel_at(row, piece));
-        const float sum[8] = {T::low(x.x), T::high(x.x), T::low(x.y), T::high(x.y),
-                              T::low(x.z), T::high(x.z), T::low(x.w), T::high(x.w)};
-        put_wide(share, to, sum);
-      }
-      return;
-    }
-#pragma unroll 1
-    for (int row = share.first; row < share.rows; row += 2 * share.step) {
-      uint4 x[2];
-#pragma unroll
-      for (int n = 0; n < 2; ++n) x[n] = shared_words(from + panel_at(row + n * share.step, piece));
-#pragma unroll
-      for (int n = 0; n < 2; ++n, to += bytes)
-        if (row + n * share.step < share.rows) put_words(share, to, x[n]);
-    }
-  }
-  template <typename T>
-  static TANDEM_DEVICE void add_words(float (&sum)[8], uint4 x) {
-    sum[0] += T::low(x.x), sum[1] += T::high(x.x);
-    sum[2] += T::low(x.y), sum[3] += T::high(x.y);
-    sum[4] += T::low(x.z), sum[5] += T::high(x.z);
-    sum[6] += T::low(x.w), sum[7] += T::high(x.w);
-  }
-
-  static TANDEM_DEVICE bool is_whole(const Share& share, uint64_t to) {
-    return share.keys >= 8 && share.strides.d == 1 && (to & 15) == 0;
-  }
-  template <typename T>
-  static TANDEM_DEVICE void put(const Share& share, uint64_t to, const float (&x)[8]) {
-    if (share.wide)
-      put_wide(share, to, x);
-    else
-      put_words(share, to,
-                make_uint4(T::pack(x[0], x[1]), T::pack(x[2], x[3]), T::pack(x[4], x[5]),
-                           T::pack(x[6], x[7])));
-  }
-  static TANDEM_DEVICE void put_wide(const Share& share, uint64_t to, const float (&x)[8]) {
-    if (is_whole(share, to)) {
-      __stcs(reinterpret_cast<float4*>(to), make_float4(x[0], x[1], x[2], x[3]));
-      __stcs(reinterpret_cast<float4*>(to) + 1, make_float4(x[4], x[5], x[6], x[7]));
-      return;
-    }
-    float* one = reinterpret_cast<float*>(to);
-#pragma unroll 1
-    for (int e = 0; e < min(8, share.keys); ++e, one += share.strides.d) {
-      const float low = e & 1 ? x[1] : x[0], second = e & 1 ? x[3] : x[2];
-      const float third = e & 1 ? x[5] : x[4], high = e & 1 ? x[7] : x[6];
-      *one = e & 4 ? (e & 2 ? high : third) : (e & 2 ? second : low);
-    }
-  }
-  static TANDEM_DEVICE void put_words(const Share& share, uint64_t to, uint4 x) {
-    if (is_whole(share, to)) {
-      __stcs(reinterpret_cast<uint4*>(to), x);
-      return;
-    }
-    ushort* one = reinterpret_cast<ushort*>(to);
-#pragma unroll 1
-    for (int e = 0; e < min(8, share.keys); ++e, one += share.strides.d) {
-      *one = ushort(x.x);
-      x.x = __funnelshift_r(x.x, x.y, 16), x.y = __funnelshift_r(x.y, x.z, 16);
-      x.z = __funnelshift_r(x.z, x.w, 16), x.w >>= 16;
     }
   }
 };

@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// d_bias from tiles of dS: a workgroup's share of a tile, summed over the cluster by two of its warps. These have a tile's time for
+// it, and no more than two of them: what each word costs in instructions is what the whole kernel waits for
+// (docs/hopper-measured.md). So rows that are whole and aligned have loops of their own.
+#ifndef TANDEM_CUDA_SM90_BWD_BIAS_SUMS_CUH
+#define TANDEM_CUDA_SM90_BWD_BIAS_SUMS_CUH
+#include "bwd.h"
+#include "wgmma.cuh"
+#include "words.cuh"
+
+namespace tandem {
+namespace cuda {
+namespace sm90 {
+
+// Where a tile of dS begins in d_bias.
+struct BiasTileAt {
+  int batch, head, row, key;
+};
+// Of a cluster's share of four rows each, one after the other, a thread has 8 keys of a row, and the same of every later share of its
+// workgroup's.
+struct BiasShare {
+  const BwdBias& u;
+  uint64_t to;  // the thread's first row of d_bias
+  uint at;      // and of dS, of this workgroup
+  int row;      // of the tile
+  int rows;     // that the tile has
+  int keys;     // from the thread's first one on
+  TANDEM_DEVICE int step() const { return 4 * int(cluster_size()); }  // rows
+  TANDEM_DEVICE uint64_t step_bytes() const {
+    return uint64_t(step() * u.d_bias_strides.s) * (u.wide ? 4 : 2);
+  }
+};
+template <int BR>
+TANDEM_DEVICE BiasShare bias_share(const BwdBias& u, uint tile, const BiasTileAt& at, int seq_q,
+                                   int seq_kv) {
+  const Strides& strides = u.d_bias_strides;
+  const int thread = fresh_thread() - 64, piece = thread % 16;
+  const int row = 4 * int(cluster_rank()) + thread / 16;
+  const int64_t to = at.batch * strides.b + at.head * strides.h + (at.row + row) * strides.s +
+                     (at.key + 8 * piece) * strides.d;
+  return {u,
+          u.d_bias + uint64_t(to) * (u.wide ? 4 : 2),
+          tile + uint(piece / 8 * BR * kPanelBytes),
+          row,
+          min(BR, seq_q - at.row),
+          seq_kv - at.key - 8 * piece};
+}
+// Whether all of the thread's rows are there, and of 16 bytes and more at a time.
+template <int BR>
+TANDEM_DEVICE bool is_whole(const BiasShare& share) {
+  return share.rows == BR && share.keys >= 8 && share.u.d_bias_strides.d == 1 &&
+         ((share.to | share.step_bytes()) & 15) == 0;
+}
+TANDEM_DEVICE int bias_piece() { return fresh_thread() % 8; }
+
+template <typename T>
+TANDEM_DEVICE void add_words(float (&sum)[8], uint4 x) {
+  sum[0] += T::low(x.x), sum[1] += T::high(x.x);
+  sum[2] += T::low(x.y), sum[3] += T::high(x.y);
+  sum[4] += T::low(x.z), sum[5] += T::high(x.z);
+  sum[6] += T::low(x.w), sum[7] += T::high(x.w);
+}
+template <typename T, bool WIDE>
+TANDEM_DEVICE void put_whole(uint64_t to, const float (&x)[8]) {
+  if constexpr (WIDE) {
+    __stcs(reinterpret_cast<float4*>(to), make_float4(x[0], x[1], x[2], x[3]));
+    __stcs(reinterpret_cast<float4*>(to) + 1, make_float4(x[4], x[5], x[6], x[7]));
+  } else {
+    __stcs(reinterpret_cast<uint4*>(to), make_uint4(T::pack(x[0], x[1]), T::pack(x[2], x[3]),
+                                                    T::pack(x[4], x[5]), T::pack(x[6], x[7])));
+  }
+}
+// One element at a time.
+template <typename T>
+TANDEM_DEVICE void put_each(const BiasShare& share, uint64_t to, const float (&x)[8]) {
+  const int64_t bytes = share.u.d_bias_strides.d * (share.u.wide ? 4 : 2);
+#pragma unroll
+  for (int e = 0; e < 8; ++e, to += uint64_t(bytes)) {
+    if (e >= share.keys) break;
+    if (share.u.wide)
+      *reinterpret_cast<float*>(to) = x[e];
+    else
+      *reinterpret_cast<ushort*>(to) = ushort(T::pack(x[e], 0.f));
+  }
+}
+
+// Whatever rows there are, of `size` workgroups; 0: zeros, of a tile that hides everything.
+template <typename T>
+TANDEM_DEVICE void sum_rows(const BiasShare& share, uint size) {
+  uint64_t to = share.to;
+#pragma unroll 1
+  for (int row = share.row; row < share.rows; row += share.step(), to += share.step_bytes()) {
+    const uint at = share.at + panel_at(row, bias_piece());
+    float sum[8] = {};
+#pragma unroll 1
+    for (uint c = 0; c < size; c += 2) {
+      // The odd one out is taken twice and added once.
+      uint4 x[2];
+      x[0] = cluster_words(cluster_address(at, c));
+      x[1] = cluster_words(cluster_address(at, min(c + 1, size - 1)));
+      add_words<T>(sum, x[0]);
+      if (c + 1 < size) add_words<T>(sum, x[1]);
+    }
+    put_each<T>(share, to, sum);
+  }
+}
+// Words of later rows are on their way while others are summed. The most frequent form has its rows unrolled: for all of them so there
+// are no registers.
+template <typename T, int BR, int SIZE, bool WIDE>
+TANDEM_DEVICE void sum_whole(const BiasShare& share) {
+  constexpr bool UNROLLED = SIZE == 4 && !WIDE;
+  constexpr int ROWS = BR / 4 / SIZE, FLY = UNROLLED ? 8 : 4;
+  const uint at = share.at + panel_at(share.row, bias_piece());
+  uint from[SIZE];
+#pragma unroll
+  for (int c = 0; c < SIZE; ++c) from[c] = cluster_address(at, uint(c));
+  const auto words = [&](int k, int c) {
+    return cluster_words(from[c] + uint(k * 4 * SIZE * kPanelBytes));
+  };
+  const uint64_t step = share.step_bytes();
+  uint64_t to = share.to;
+  uint4 x[FLY];
+#pragma unroll
+  for (int n = 0; n < FLY; ++n) x[n] = words(n / SIZE, n % SIZE);
+#pragma unroll(UNROLLED ? ROWS : 1)
+  for (int k = 0; k < ROWS; ++k, to += step) {
+    float sum[8] = {};
+#pragma unroll
+    for (int c = 0; c < SIZE; ++c) {
+      uint4& next = x[UNROLLED ? (k * SIZE + c) % FLY : c % FLY];
+      add_words<T>(sum, next);
+      if (k + (c + FLY) / SIZE < ROWS) next = words(k + (c + FLY) / SIZE, (c + FLY) % SIZE);
+    }
+    put_whole<T, WIDE>(to, sum);
+  }
+}
+// There is nothing to sum: two rows at a time.
+template <typename T, int BR, bool WIDE>
+TANDEM_DEVICE void copy_whole(const BiasShare& share) {
+  const uint at = share.at + panel_at(share.row, bias_piece());
+  const uint64_t step = share.step_bytes();
+  uint64_t to = share.to;
+#pragma unroll 1
+  for (int k = 0; k < BR / 4; k += 2) {
+    uint4 x[2];
+    // Four rows further pieces lie in the other half of a panel's rows.
+#pragma unroll
+    for (int n = 0; n < 2; ++n)
+      x[n] = shared_words((at ^ uint(n * 64)) + (k + n) * 4 * kPanelBytes);
+#pragma unroll
+    for (int n = 0; n < 2; ++n, to += step) {
+      float y[8] = {};
+      add_words<T>(y, x[n]);
+      put_whole<T, WIDE>(to, y);
+    }
+  }
+}
+template <typename T, int BR, bool WIDE>
+TANDEM_DEVICE void sum_whole(const BiasShare& share) {
+  const uint size = cluster_size();
+  if (size == 4)
+    sum_whole<T, BR, 4, WIDE>(share);
+  else if (size == 8)
+    sum_whole<T, BR, 8, WIDE>(share);
+  else if (size == 1)
+    copy_whole<T, BR, WIDE>(share);
+  else
+    sum_rows<T>(share, size);
+}
+template <typename T, int BR>
+TANDEM_DEVICE void sum_tile(const BiasShare& share) {
+  if (!is_whole<BR>(share))
+    sum_rows<T>(share, cluster_size());
+  else if (share.u.wide)
+    sum_whole<T, BR, true>(share);
+  else
+    sum_whole<T, BR, false>(share);
+}
+// Of a cluster of two, in passes. parts: where sums of the passes before are, if begun, and where this one's go, unless last. arrive():
+// until dS of both is here; make(): the share.
+template <typename T, int BR, bool BEGUN, bool LAST, typename Share, typename Arrive>
+TANDEM_DEVICE void sum_pairs(Share&& make, float4* parts, Arrive&& arrive) {
+  constexpr int ALL = BR / 8, FLY = 2;  // rows of a thread; on their way
+  float4 y[FLY][2];
+  const auto load = [&](int n) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) y[n % FLY][h] = __ldcg(parts + (2 * n + h) * 64);
+  };
+  if constexpr (BEGUN) {
+#pragma unroll
+    for (int n = 0; n < FLY; ++n) load(n);
+  }
+  arrive();
+  const BiasShare share = make();
+  const bool whole = is_whole<BR>(share), own_first = cluster_rank() == 0;
+  const uint own = share.at + panel_at(share.row, bias_piece()),
+             other = cluster_address(own, cluster_rank() ^ 1);
+  uint64_t to = share.to;
+  uint4 x[FLY];
+#pragma unroll
+  for (int n = 0; n < FLY; ++n) x[n] = cluster_words(other + n * (8 * kPanelBytes));
+#pragma unroll 1
+  for (int m = 0; m < ALL; m += FLY, parts += 2 * FLY * 64)
+#pragma unroll
+    for (int n = 0; n < FLY; ++n) {
+      const uint4 here = shared_words(own + (m + n) * (8 * kPanelBytes));
+      float sum[8] = {};
+      if constexpr (BEGUN) {
+        const float4 low = y[n][0], high = y[n][1];
+        sum[0] = low.x, sum[1] = low.y, sum[2] = low.z, sum[3] = low.w;
+        sum[4] = high.x, sum[5] = high.y, sum[6] = high.z, sum[7] = high.w;
+        if (m + FLY < ALL) load(n + FLY);
+        add_words<T>(sum, own_first ? here : x[n]);
+        add_words<T>(sum, own_first ? x[n] : here);
+      } else {  // of two numbers the order does not matter
+        add_words<T>(sum, here);
+        add_words<T>(sum, x[n]);
+      }
+      if (m + FLY < ALL) x[n] = cluster_words(other + (m + n + FLY) * (8 * kPanelBytes));
+      if constexpr (!LAST) {
+        __stcg(parts + 2 * n * 64, make_float4(sum[0], sum[1], sum[2], sum[3]));
+        __stcg(parts + (2 * n + 1) * 64, make_float4(sum[4], sum[5], sum[6], sum[7]));
+      } else {
+        if (!whole) {
+          if (share.row + (m + n) * 8 < share.rows) put_each<T>(share, to, sum);
+        } else if (share.u.wide) {
+          put_whole<T, true>(to, sum);
+        } else {
+          put_whole<T, false>(to, sum);
+        }
+        to += share.step_bytes();
+      }
+    }
+}
+
+}  // namespace sm90
+}  // namespace cuda
+}  // namespace tandem
+#endif
