@@ -262,13 +262,11 @@ constexpr int64_t bwd_later_tenths(int64_t heads, int64_t batch, int64_t pairs, 
 struct BwdPairs {
   int64_t each, limit;  // tiles that each takes; at which one they take no more
 };
-// What a pass takes, in tenths of what a cluster of the whole batch takes for a tile: the fastest whole at D 64 and 128, S 2048 (96 is
-// taken to be as 128). Of wider heads the two warps that sum have less to do beside the products.
-constexpr int64_t bwd_pass_tenths(const BwdShape& s) { return s.d <= 64 ? 16 : 12; }
-// pass: bwd_pass_tenths(); before: tenths that pass before their first tile.
-constexpr BwdPairs bwd_pairs(int64_t pass, int64_t walks, int64_t slots, int64_t pairs,
-                             int64_t passes, int64_t before = 0) {
-  const int64_t takes = pass * passes,
+// before: tenths that pass before their first tile.
+constexpr BwdPairs bwd_pairs(int64_t walks, int64_t slots, int64_t pairs, int64_t passes,
+                             int64_t before = 0) {
+  // Times are in tenths of what a cluster of the whole batch takes for a tile; a pass takes 1.6 of these (measured).
+  const int64_t takes = 16 * passes,
                 all = (10 * walks * takes + 10 * pairs * before) / (slots * takes + 10 * pairs);
   // In the last twentieth their multiprocessors have sums of d_q to round.
   const int64_t left = all - all / 20 - before, each = left > 0 ? left / takes : 0;

@@ -16,15 +16,14 @@ namespace sm90 {
 struct BiasTileAt {
   int batch, head, row, key;
 };
-// Of a cluster's share of four rows each, one after the other, a thread has 8 keys of a row, and the same of every later share of its
-// workgroup's.
+// What a thread has of a tile: 8 keys of every step()-th row. Four rows in a row are of one workgroup, the next four of the next one.
 struct BiasShare {
   const BwdBias& u;
-  uint64_t to;  // the thread's first row of d_bias
-  uint at;      // and of dS, of this workgroup
-  int row;      // of the tile
-  int rows;     // that the tile has
-  int keys;     // from the thread's first one on
+  uint64_t to;  // its first row and key in d_bias
+  uint panel;   // of dS in shared memory, where its keys are
+  int row;      // the first one
+  int rows;     // of the tile, as far as there are queries
+  int keys;     // that there are from its first one on
   TANDEM_DEVICE int step() const { return 4 * int(cluster_size()); }  // rows
   TANDEM_DEVICE uint64_t step_bytes() const {
     return uint64_t(step() * u.d_bias_strides.s) * (u.wide ? 4 : 2);
@@ -45,13 +44,14 @@ TANDEM_DEVICE BiasShare bias_share(const BwdBias& u, uint tile, const BiasTileAt
           min(BR, seq_q - at.row),
           seq_kv - at.key - 8 * piece};
 }
-// Whether all of the thread's rows are there, and of 16 bytes and more at a time.
-template <int BR>
-TANDEM_DEVICE bool is_whole(const BiasShare& share) {
-  return share.rows == BR && share.keys >= 8 && share.u.d_bias_strides.d == 1 &&
+TANDEM_DEVICE uint first_words(const BiasShare& share) {
+  return share.panel + panel_at(share.row, fresh_thread() % 8);
+}
+// Whether the thread's 8 keys of a row are 16 bytes, or 32, that go to d_bias at once.
+TANDEM_DEVICE bool has_chunks(const BiasShare& share) {
+  return share.keys >= 8 && share.u.d_bias_strides.d == 1 &&
          ((share.to | share.step_bytes()) & 15) == 0;
 }
-TANDEM_DEVICE int bias_piece() { return fresh_thread() % 8; }
 
 template <typename T>
 TANDEM_DEVICE void add_words(float (&sum)[8], uint4 x) {
@@ -61,7 +61,7 @@ TANDEM_DEVICE void add_words(float (&sum)[8], uint4 x) {
   sum[6] += T::low(x.w), sum[7] += T::high(x.w);
 }
 template <typename T, bool WIDE>
-TANDEM_DEVICE void put_whole(uint64_t to, const float (&x)[8]) {
+TANDEM_DEVICE void put_chunk(uint64_t to, const float (&x)[8]) {
   if constexpr (WIDE) {
     __stcs(reinterpret_cast<float4*>(to), make_float4(x[0], x[1], x[2], x[3]));
     __stcs(reinterpret_cast<float4*>(to) + 1, make_float4(x[4], x[5], x[6], x[7]));
@@ -84,13 +84,24 @@ TANDEM_DEVICE void put_each(const BiasShare& share, uint64_t to, const float (&x
   }
 }
 
+template <typename T>
+TANDEM_DEVICE void put(const BiasShare& share, bool chunks, uint64_t to, const float (&x)[8]) {
+  if (!chunks)
+    put_each<T>(share, to, x);
+  else if (share.u.wide)
+    put_chunk<T, true>(to, x);
+  else
+    put_chunk<T, false>(to, x);
+}
+
 // Whatever rows there are, of `size` workgroups; 0: zeros, of a tile that hides everything.
 template <typename T>
 TANDEM_DEVICE void sum_rows(const BiasShare& share, uint size) {
+  const bool chunks = has_chunks(share);
   uint64_t to = share.to;
 #pragma unroll 1
   for (int row = share.row; row < share.rows; row += share.step(), to += share.step_bytes()) {
-    const uint at = share.at + panel_at(row, bias_piece());
+    const uint at = share.panel + panel_at(row, fresh_thread() % 8);
     float sum[8] = {};
 #pragma unroll 1
     for (uint c = 0; c < size; c += 2) {
@@ -101,7 +112,7 @@ TANDEM_DEVICE void sum_rows(const BiasShare& share, uint size) {
       add_words<T>(sum, x[0]);
       if (c + 1 < size) add_words<T>(sum, x[1]);
     }
-    put_each<T>(share, to, sum);
+    put<T>(share, chunks, to, sum);
   }
 }
 // Words of later rows are on their way while others are summed. The most frequent form has its rows unrolled: for all of them so there
@@ -110,7 +121,7 @@ template <typename T, int BR, int SIZE, bool WIDE>
 TANDEM_DEVICE void sum_whole(const BiasShare& share) {
   constexpr bool UNROLLED = SIZE == 4 && !WIDE;
   constexpr int ROWS = BR / 4 / SIZE, FLY = UNROLLED ? 8 : 4;
-  const uint at = share.at + panel_at(share.row, bias_piece());
+  const uint at = first_words(share);
   uint from[SIZE];
 #pragma unroll
   for (int c = 0; c < SIZE; ++c) from[c] = cluster_address(at, uint(c));
@@ -131,13 +142,13 @@ TANDEM_DEVICE void sum_whole(const BiasShare& share) {
       add_words<T>(sum, next);
       if (k + (c + FLY) / SIZE < ROWS) next = words(k + (c + FLY) / SIZE, (c + FLY) % SIZE);
     }
-    put_whole<T, WIDE>(to, sum);
+    put_chunk<T, WIDE>(to, sum);
   }
 }
 // There is nothing to sum: two rows at a time.
 template <typename T, int BR, bool WIDE>
 TANDEM_DEVICE void copy_whole(const BiasShare& share) {
-  const uint at = share.at + panel_at(share.row, bias_piece());
+  const uint at = first_words(share);
   const uint64_t step = share.step_bytes();
   uint64_t to = share.to;
 #pragma unroll 1
@@ -151,7 +162,7 @@ TANDEM_DEVICE void copy_whole(const BiasShare& share) {
     for (int n = 0; n < 2; ++n, to += step) {
       float y[8] = {};
       add_words<T>(y, x[n]);
-      put_whole<T, WIDE>(to, y);
+      put_chunk<T, WIDE>(to, y);
     }
   }
 }
@@ -169,7 +180,7 @@ TANDEM_DEVICE void sum_whole(const BiasShare& share) {
 }
 template <typename T, int BR>
 TANDEM_DEVICE void sum_tile(const BiasShare& share) {
-  if (!is_whole<BR>(share))
+  if (share.rows < BR || !has_chunks(share))
     sum_rows<T>(share, cluster_size());
   else if (share.u.wide)
     sum_whole<T, BR, true>(share);
@@ -192,9 +203,8 @@ TANDEM_DEVICE void sum_pairs(Share&& make, float4* parts, Arrive&& arrive) {
   }
   arrive();
   const BiasShare share = make();
-  const bool whole = is_whole<BR>(share), own_first = cluster_rank() == 0;
-  const uint own = share.at + panel_at(share.row, bias_piece()),
-             other = cluster_address(own, cluster_rank() ^ 1);
+  const bool chunks = has_chunks(share), own_first = cluster_rank() == 0;
+  const uint own = first_words(share), other = cluster_address(own, cluster_rank() ^ 1);
   uint64_t to = share.to;
   uint4 x[FLY];
 #pragma unroll
@@ -221,13 +231,7 @@ TANDEM_DEVICE void sum_pairs(Share&& make, float4* parts, Arrive&& arrive) {
         __stcg(parts + 2 * n * 64, make_float4(sum[0], sum[1], sum[2], sum[3]));
         __stcg(parts + (2 * n + 1) * 64, make_float4(sum[4], sum[5], sum[6], sum[7]));
       } else {
-        if (!whole) {
-          if (share.row + (m + n) * 8 < share.rows) put_each<T>(share, to, sum);
-        } else if (share.u.wide) {
-          put_whole<T, true>(to, sum);
-        } else {
-          put_whole<T, false>(to, sum);
-        }
+        if (share.row + (m + n) * 8 < share.rows) put<T>(share, chunks, to, sum);
         to += share.step_bytes();
       }
     }

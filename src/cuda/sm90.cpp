@@ -206,8 +206,7 @@ Status find_clusters(const Plan& plan, const Launch& launch, const Launching& wi
   const int64_t pairs = std::clamp<int64_t>(left, 0, kMaxPairs);
   if (pairs == 0) return Status();
   const auto share_of = [&](int64_t before) {
-    return bwd_pairs(bwd_pass_tenths(kBwdShapes[launch.hopper]), walks, clusters->slots, pairs,
-                     p.batch / 2, before);
+    return bwd_pairs(walks, clusters->slots, pairs, p.batch / 2, before);
   };
   clusters->share = share_of(0);
   if (clusters->share.each == 0) return Status();
