@@ -244,19 +244,20 @@ struct Bias {
           sum_rows<T>(share(), 0);
           continue;
         }
-        const auto arrive = [&] {
+        const auto await = [&] {
           barrier_wait(at.written(place), int(tile / At<ROW>::kPlaces % 2));
         };
         if constexpr (PASSES) {
+          // Two passes or more (sums_in_passes() of the planner): the first one is not the last.
           if (left == params.bias.passes - 1)
-            sum_pairs<T, S.br, false, false>(share, parts, arrive);
+            sum_pairs<T, S.br, false, false>(share, parts, await);
           else if (left > 0)
-            sum_pairs<T, S.br, true, false>(share, parts, arrive);
+            sum_pairs<T, S.br, true, false>(share, parts, await);
           else
-            sum_pairs<T, S.br, true, true>(share, parts, arrive);
+            sum_pairs<T, S.br, true, true>(share, parts, await);
           parts += S.br / 8 * 2 * 64;
         } else {
-          arrive();
+          await();
           sum_tile<T, S.br>(share());
         }
         __syncwarp();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// d_bias from tiles of dS: a workgroup's share of a tile, summed over the cluster by two of its warps. These have a tile's time for
-// it, and no more than two of them: what each word costs in instructions is what the whole kernel waits for
-// (docs/hopper-measured.md). So rows that are whole and aligned have loops of their own.
+// d_bias from tiles of dS: a workgroup's share of a tile, summed over the cluster by two of its warps. There are no other warps for it,
+// and with heads up to 64 the products wait for these two: what counts is how many instructions a word takes (docs/hopper-measured.md).
+// So whole tiles whose rows are aligned have loops of their own.
 #ifndef TANDEM_CUDA_SM90_BWD_BIAS_SUMS_CUH
 #define TANDEM_CUDA_SM90_BWD_BIAS_SUMS_CUH
 #include "bwd.h"
@@ -16,7 +16,7 @@ namespace sm90 {
 struct BiasTileAt {
   int batch, head, row, key;
 };
-// What a thread has of a tile: 8 keys of every step()-th row. Four rows in a row are of one workgroup, the next four of the next one.
+// What a thread has of a tile: 8 keys of every step()-th row. Four rows, one after the other, are of one workgroup, the next four of the next one.
 struct BiasShare {
   const BwdBias& u;
   uint64_t to;  // its first row and key in d_bias
@@ -171,7 +171,7 @@ TANDEM_DEVICE void copy_whole(const BiasShare& share) {
   }
 }
 template <typename T, int BR, bool WIDE>
-TANDEM_DEVICE void sum_whole(const BiasShare& share) {
+TANDEM_DEVICE void sum_by_size(const BiasShare& share) {
   const uint size = cluster_size();
   if (size == 4)
     sum_whole<T, BR, 4, WIDE>(share);
@@ -187,14 +187,14 @@ TANDEM_DEVICE void sum_tile(const BiasShare& share) {
   if (share.rows < BR || !has_chunks(share))
     sum_rows<T>(share, cluster_size());
   else if (share.u.wide)
-    sum_whole<T, BR, true>(share);
+    sum_by_size<T, BR, true>(share);
   else
-    sum_whole<T, BR, false>(share);
+    sum_by_size<T, BR, false>(share);
 }
-// Of a cluster of two, in passes. parts: where sums of the passes before are, if begun, and where this one's go, unless last. arrive():
+// Of a cluster of two, in passes. parts: where sums of the passes before are, if begun, and where this one's go, unless last. await():
 // until dS of both is here; make(): the share.
-template <typename T, int BR, bool BEGUN, bool LAST, typename Share, typename Arrive>
-TANDEM_DEVICE void sum_pairs(Share&& make, float4* parts, Arrive&& arrive) {
+template <typename T, int BR, bool BEGUN, bool LAST, typename Share, typename Await>
+TANDEM_DEVICE void sum_pairs(Share&& make, float4* parts, Await&& await) {
   constexpr int ALL = BR / 8, FLY = 2;  // rows of a thread; on their way
   float4 y[FLY][2];
   const auto load = [&](int n) {
@@ -205,7 +205,7 @@ TANDEM_DEVICE void sum_pairs(Share&& make, float4* parts, Arrive&& arrive) {
 #pragma unroll
     for (int n = 0; n < FLY; ++n) load(n);
   }
-  arrive();
+  await();
   const BiasShare share = make();
   const bool chunks = has_chunks(share), own_first = cluster_rank() == 0;
   const uint own = first_words(share), other = cluster_address(own, cluster_rank() ^ 1);
