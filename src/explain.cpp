@@ -99,7 +99,7 @@ String explain(const Problem& problem, const Caps& caps) {
     if (l.early)
       s += l.stem == Stem::fwd ? ", begins while the kernel before it ends"
                                : ", beside the last workgroups of the launch before";
-    if (l.unit_bias) s += ", the bias by products";
+    if (l.scales_q) s += ", q times the scale";
     if (l.pairs) s += ", and clusters of two beside them";
     if (l.ahead && problem.bias)
       s += text(", with bwd_dot's work for heads of keys from %u on", l.ahead);

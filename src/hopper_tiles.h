@@ -55,22 +55,23 @@ constexpr int fwd_plain_shared_bytes(const FwdTile& t) {
 // With a dense bias: places for it, each warpgroup's rows in boxes of 64 x 64. 0: no kernel for the tile.
 constexpr int kFwdBiasRows = 64;
 constexpr int fwd_bias_bytes(const FwdTile& t) { return t.rows() * t.bc * 2; }
-// Heads up to 64: a unit matrix over the scale, times which a tile of bias is added by products.
-constexpr bool fwd_bias_unit(const FwdTile& t) { return t.d <= 64 && t.dv <= 64; }
-// 1 / scale has to be a power of two that f16 and bf16 have, and that times the largest number of bf16 is infinite in f32.
-inline bool has_unit_scale(float scale) {
-  int exponent;
-  return std::frexp(scale, &exponent) == 0.5f && exponent >= -13 && exponent <= 0;
+// Heads up to 64: q times the scale, where that is exact, lest each element of the bias be divided by it.
+constexpr bool fwd_scales_q(const FwdTile& t) {
+  return !t.apart && !t.bias && t.d <= 64 && t.dv <= 64;
 }
-constexpr int fwd_bias_unit_bytes(const FwdTile& t) { return fwd_bias_unit(t) ? 64 * 128 : 0; }
+// A power of two by which numbers of bf16 stay what they are, but for those under 2^-110.
+inline bool has_exact_scale(float scale) {
+  int exponent;
+  return std::frexp(scale, &exponent) == 0.5f && exponent >= -15 && exponent <= 1;
+}
 // What is told of four tiles, behind the barriers.
 constexpr int kBiasNotices = 4, kBiasNoticeBytes = 32;
 constexpr int fwd_bias_barriers(const FwdTile& t, int bias_stages) {
   return 8 * (fwd_q_barriers(t) + 4 * t.stages + 2 * t.groups * bias_stages);
 }
 constexpr int fwd_bias_shared_bytes(const FwdTile& t, int q_stages, int bias_stages) {
-  return fwd_shared_bytes(t, q_stages) + fwd_bias_unit_bytes(t) +
-         bias_stages * (fwd_bias_bytes(t) + 2 * 8 * t.groups) + kBiasNotices * kBiasNoticeBytes;
+  return fwd_shared_bytes(t, q_stages) + bias_stages * (fwd_bias_bytes(t) + 2 * 8 * t.groups) +
+         kBiasNotices * kBiasNoticeBytes;
 }
 // A second place for q, and what is left for the bias.
 constexpr int fwd_bias_q_stages(const FwdTile& t) {

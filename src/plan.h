@@ -34,9 +34,9 @@ struct Launch {
   uint32_t ahead = 0;
   // cuda.sm90: it may begin before the launch before it has ended (of fwd anybody's), and waits where it reads what that writes.
   bool early = false;
-  bool pairs = false;      // cuda.sm90: beside its clusters, others of two take the batch in passes
-  bool unit_bias = false;  // cuda.sm90's fwd: the bias comes by products with a unit matrix
-  bool together = false;   // cuda.sm90: all workgroups of a head make d_q of its sums
+  bool pairs = false;     // cuda.sm90: beside its clusters, others of two take the batch in passes
+  bool scales_q = false;  // cuda.sm90's fwd with a bias: q is multiplied by the scale
+  bool together = false;  // cuda.sm90: all workgroups of a head make d_q of its sums
   // CUDA's bwd_dot: tiles of a head, and all, of bwd_dot_fast, which runs where o and d_o lie at multiples of 16 bytes; 0: never.
   uint32_t fast_tiles = 0, fast_total = 0;
   uint32_t shared_bytes = 0;

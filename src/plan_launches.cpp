@@ -430,8 +430,9 @@ String make_launches(const Problem& p, const Caps& caps, const PathRow& row, int
         launch.groups_x = uint32_t(std::min<int64_t>(launch.total, cores_of(caps)));
         launch.groups_y = 1;
       }
-      launch.unit_bias = stem == Stem::fwd && launch.hopper >= 0 && set == HopperSet::bias &&
-                         fwd_bias_unit(kFwdTiles[launch.hopper]) && has_unit_scale(p.scale);
+      launch.scales_q = stem == Stem::fwd && launch.hopper >= 0 && set == HopperSet::bias &&
+                        p.dtype == TANDEM_BF16 && fwd_scales_q(kFwdTiles[launch.hopper]) &&
+                        has_exact_scale(p.scale);
       if (stem == Stem::fwd && launch.hopper >= 0 && p.bias && !p.banded()) {
         const int64_t steps = ceil_div(p.seq_kv, launch.tile.bc);
         const int64_t shorts = fwd_shorts(kFwdTiles[launch.hopper], p.batch * p.heads_q, p.seq_q,

@@ -175,6 +175,9 @@ String bias_refusal(const Problem& p) {
   if (!more.empty()) return "beside the dense bias, this problem has " + more;
   if (p.backward && (p.head_dim > 128 || p.head_dim_v > 128))
     return "with a dense bias, head sizes go up to 128";
+  if (!p.backward && !(p.scale > kPlainScale))
+    return text("with a dense bias, the scale is over %g, here it is %g", double(kPlainScale),
+                double(p.scale));
   if (b.dtype != p.dtype)
     return text("its bias is of the tensors' type, this one of %s", dtype_name(b.dtype));
   if (b.rows != p.seq_q) return "its bias has a row for each query";

@@ -229,8 +229,7 @@ TEST_CASE("regression: softcap that forgets its factor, or its derivative" *
   }
 }
 
-// cuda.sm90 multiplies a tile of the bias by a unit matrix, and 0 times infinity is NaN: where it meets that it begins again, and
-// minds infinities in some tiles after it. Enough keys that it no longer expects any.
+// Where a bias comes by products with a unit matrix (cuda.sm90 had them), 0 times infinity is NaN.
 TEST_CASE("regression: minus infinity in a bias hides a key, and no other row's") {
   const double hidden = -std::numeric_limits<double>::infinity();
   const auto some = [](int64_t i, int64_t j) { return double((i * 5 + j * 3) % 7) / 4 - 1; };
@@ -268,8 +267,7 @@ TEST_CASE("regression: minus infinity in a bias hides a key, and no other row's"
       }
 }
 
-// Whatever a mask hides may be anything, in rows that other rows share a tile with. cuda.sm90 minds it in tiles with a mask, and
-// in those for some time after one that had any: so there are heads, too, of which only the last tiles have any.
+// Whatever a mask hides may be anything, in rows that other rows share a tile with.
 TEST_CASE("regression: a bias without numbers where a mask hides the key") {
   const double infinity = std::numeric_limits<double>::infinity(),
                anything[] = {infinity, -infinity, std::numeric_limits<double>::quiet_NaN()};

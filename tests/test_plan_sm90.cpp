@@ -559,18 +559,32 @@ TEST_CASE("sm90: what is said of d_q's rounding") {
   CHECK(!says("bwd bf16 hq32 sq1024 d128", together));
 }
 
-TEST_CASE("sm90: when a bias comes by products") {
-  const auto by_products = [](const std::string& line) {
-    const Plan plan = plan_of("fwd bf16 b1 hq2 sq512 bias:bf16:1x2x512 " + line);
+TEST_CASE("sm90: when q is multiplied by the scale, so that products begin as the bias") {
+  const auto scales_q = [](const std::string& line) {
+    const Plan plan = plan_of("fwd b1 hq2 sq512 " + line);
     const bool says =
-        explain(plan.problem, caps_of("h100_cuda")).find("by products") != std::string::npos;
-    CHECK(plan.find(Stem::fwd)->unit_bias == says);
+        explain(plan.problem, caps_of("h100_cuda")).find("q times the scale") != std::string::npos;
+    CHECK(plan.find(Stem::fwd)->scales_q == says);
     return says;
   };
-  CHECK(by_products("d64"));  // a scale of 1 / 8
-  CHECK(by_products("d40 scale=0x1p-3"));
-  CHECK(!by_products("d40"));
-  CHECK(!by_products("d128"));
+  const std::string bias = " bias:bf16:1x2x512";
+  CHECK(scales_q("bf16 d64" + bias));  // a scale of 1 / 8
+  CHECK(scales_q("bf16 d40 scale=0x1p-3" + bias));
+  CHECK(!scales_q("bf16 d40" + bias));
+  CHECK(!scales_q("bf16 d128 scale=0x1p-3" + bias));
+  CHECK(!scales_q("f16 d64 bias:f16:1x2x512"));  // 1 / 8 of small numbers is rounded
+  CHECK(!scales_q("bf16 d64"));
+}
+
+TEST_CASE("sm90: forward with a bias takes no scale that is 0 or next to it") {
+  for (const char* scale : {"0", "1e-13", "-0.125"}) {
+    CAPTURE(scale);
+    const Plan plan =
+        plan_of(std::string("fwd bf16 b1 hq2 sq512 d64 bias:bf16:1x2x512 scale=") + scale);
+    CHECK(std::string(plan.path) == "sm80");
+    CHECK(explain(plan.problem, caps_of("h100_cuda")).find("the scale is over 1e-12") !=
+          std::string::npos);
+  }
 }
 
 TEST_CASE("sm90: drivers that start no kernel early") {

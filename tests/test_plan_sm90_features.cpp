@@ -46,12 +46,11 @@ TEST_CASE("sm90: elastic softmax") {
   }
 }
 
-TEST_CASE("sm90: the scales over which a bias comes by products") {
-  for (float scale : {0x1p-14f, 0.125f, 0.5f}) CHECK(has_unit_scale(scale));
-  // No power of two, none that f16 has, or one that leaves the largest number of bf16 finite.
-  for (float scale : {0.3f, 0x1p-15f, 1.f, 0.f, -0.125f}) CHECK(!has_unit_scale(scale));
+TEST_CASE("sm90: scales that q is multiplied by before products, with a bias") {
+  for (float scale : {0x1p-16f, 0.125f, 1.f}) CHECK(has_exact_scale(scale));
+  for (float scale : {0.3f, 0x1p-17f, 2.f, 0.f, -0.125f}) CHECK(!has_exact_scale(scale));
   CHECK(
-      has_unit_scale(plan_of("fwd bf16 b2 hq2 hk2 sq80 sk96 d64 bias:bf16:1x2x80").problem.scale));
+      has_exact_scale(plan_of("fwd bf16 b2 hq2 hk2 sq80 sk96 d64 bias:bf16:1x2x80").problem.scale));
 }
 
 TEST_CASE("sm90: entmax, with kernels of their own for alpha 1.5") {

@@ -208,10 +208,6 @@ __global__ void __launch_bounds__(FwdShape<ROW>::tile.threads(), 1)
     launch_dependents();
     wait_kernel_before();
   }
-  if constexpr (S::UNIT) {
-    write_unit<T, S>(params.block, shared);
-    __syncthreads();
-  }
   if (threadIdx.x < 128) {
     give_registers<S::PRODUCER>();
     if constexpr (S::LENGTHS) {
@@ -256,8 +252,8 @@ constexpr bool has_kernel(FwdSet set, const FwdTile& t) {
       return !t.bias;
     case FwdSet::bias:
       return fwd_bias_shared_bytes(t) > 0;
-    case FwdSet::unit_bias:
-      return fwd_bias_shared_bytes(t) > 0 && fwd_bias_unit(t);
+    case FwdSet::scaled_bias:
+      return fwd_scales_q(t);
     case FwdSet::lengths:
       return fwd_has_lengths_alone(t);
     default:
@@ -291,8 +287,9 @@ Kernel<FwdParams> fwd_kernel(tandem_dtype dtype, const Launch& launch) {
 Kernel<FwdBiasParams> fwd_bias_kernel(tandem_dtype dtype, const Launch& launch) {
   return select<FwdSet::bias, FwdBiasParams>(dtype, launch);
 }
-Kernel<FwdBiasParams> fwd_unit_bias_kernel(tandem_dtype dtype, const Launch& launch) {
-  return select<FwdSet::unit_bias, FwdBiasParams>(dtype, launch);
+Kernel<FwdBiasParams> fwd_scaled_bias_kernel(const Launch& launch) {
+  return launch.tile.name ? select<Bfloat, FwdSet::scaled_bias, FwdBiasParams>(launch.tile.name)
+                          : nullptr;
 }
 Kernel<FwdFullParams> fwd_lengths_kernel(tandem_dtype dtype, const Launch& launch) {
   return select<FwdSet::lengths, FwdFullParams>(dtype, launch);

@@ -31,14 +31,14 @@ constexpr int consumer_registers(const FwdTile& t) {
   return t.groups == 4 ? 112 : t.groups == 3 ? 160 : t.dv > 192 ? 240 : 232;
 }
 
-// What a kernel knows beyond plain softmax: a dense bias, added by threads or by products; lengths and sinks; these and whatever changes a score.
+// What a kernel knows beyond plain softmax: a dense bias, with q times the scale or without; lengths and sinks; these and whatever changes a score.
 // all of softmax but a bias, masks and dropout among it.
-enum class FwdSet { plain, bias, unit_bias, lengths, full, all };
+enum class FwdSet { plain, bias, scaled_bias, lengths, full, all };
 
 // Q_STAGES_: places for q, 0: as many as fit.
 template <int ROW, FwdSet SET = FwdSet::plain, int Q_STAGES_ = 0>
 struct FwdShape {
-  static constexpr bool UNIT = SET == FwdSet::unit_bias, BIAS = UNIT || SET == FwdSet::bias,
+  static constexpr bool SCALED = SET == FwdSet::scaled_bias, BIAS = SCALED || SET == FwdSet::bias,
                         ALL = SET == FwdSet::all, FULL = SET == FwdSet::full || ALL,
                         LENGTHS = SET == FwdSet::lengths || FULL;
   static constexpr FwdTile tile = ALL ? fwd_all_tile(kFwdTiles[ROW]) : kFwdTiles[ROW];
@@ -70,8 +70,7 @@ struct FwdShape {
                        BIAS_AT = V_AT + STAGES * V_BYTES;
   static constexpr int BIAS_STAGES = BIAS ? fwd_bias_stages(tile) : 0;
   static constexpr int BIAS_BYTES = BIAS ? 64 * N * 2 : 0;  // a stage of a warpgroup
-  static constexpr int UNIT_AT = BIAS_AT + BIAS_STAGES * GROUPS * BIAS_BYTES;
-  static constexpr int BARRIERS_AT = UNIT_AT + (UNIT ? fwd_bias_unit_bytes(tile) : 0);
+  static constexpr int BARRIERS_AT = BIAS_AT + BIAS_STAGES * GROUPS * BIAS_BYTES;
   static constexpr int NOTICES_AT = BARRIERS_AT + fwd_bias_barriers(tile, BIAS_STAGES);
 };
 
@@ -102,7 +101,6 @@ struct Shared {
     return behind(2 * (group * S::BIAS_STAGES + stage));
   }
   TANDEM_DEVICE uint bias_empty(int group, int stage) const { return bias_full(group, stage) + 8; }
-  TANDEM_DEVICE uint unit() const { return at + S::UNIT_AT; }
   TANDEM_DEVICE uint bias_notice(uint tile) const {
     return at + S::NOTICES_AT + tile % kBiasNotices * kBiasNoticeBytes;
   }
@@ -418,12 +416,11 @@ struct Softmax {
   // when that has grown by more than a factor of 2^8: until then weights are at most 2^8, exact as ever.
   // Returns whether a factor is not 1, the same in the whole warp.
   TANDEM_DEVICE bool step(float (&s)[N / 2], float scale, float (&factor)[2]) {
-    return step(
-        s, scale, factor, [] {}, [] {});
+    return step(s, scale, factor, [] {});
   }
-  // look(), at the latest, where a product is NaN: it may form all of them anew. checked() follows a vote on all of them.
-  template <typename Look, typename Checked>
-  TANDEM_DEVICE bool step(float (&s)[N / 2], float scale, float (&factor)[2], const Look& look,
+  // checked() follows a vote on all products.
+  template <typename Checked>
+  TANDEM_DEVICE bool step(float (&s)[N / 2], float scale, float (&factor)[2],
                           const Checked& checked) {
     // Seldom does a row need another m; who asks each thread for its own numbers does not wait for its row's maximum. Those
     // that are all negative count as 0.
@@ -435,7 +432,6 @@ struct Softmax {
     }
     grown = __any_sync(kAllLanes, grown);
     if (grown) {
-      look();
       float top[2];
       find_tops<N>(top, s);
       bool grows[2];

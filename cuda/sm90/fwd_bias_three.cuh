@@ -68,13 +68,32 @@ TANDEM_DEVICE void produce_three(const Params& params, const Shared<S>& shared) 
   barrier_arrive(shared.k_full(copy.k_step.stage()));
 }
 
+// The first two parts of a tile of the bias come before products are there, each later one when one has been added.
+template <typename T, int N>
+TANDEM_DEVICE void add_bias(float (&s)[N / 2], uint at, float over_scale) {
+  uint r[2][4];
+#pragma unroll
+  for (int n = 0; n < 2; ++n) load_bias<N>(r[n], at, n);
+#pragma unroll
+  for (int n = 0; n < N / 16; ++n) {
+    float* to = s + 8 * bias_keys<N>(n);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const uint x = r[n % 2][i];
+      to[2 * i] = fmaf(T::low(x), over_scale, to[2 * i]);
+      to[2 * i + 1] = fmaf(T::high(x), over_scale, to[2 * i + 1]);
+    }
+    if (n + 2 < N / 16) load_bias<N>(r[n % 2], at, n + 2);
+  }
+}
+
 template <typename T, typename S, typename Params>
 TANDEM_DEVICE void consume_three(const Params& params, const Shared<S>& shared) {
   constexpr int N = S::N;
   static_assert(S::TURNS, "else all would compute weights at the same time");
   const FwdBlock& u = params.block;
   const int group = __shfl_sync(kAllLanes, int(threadIdx.x) / 128 - 1, 0);
-  const float scale = plain_scale(u) ? u.scale * kLog2e : 1.f;
+  const float scale = u.scale * kLog2e;
   const uint64_t q_at = along(shared.q(0) + uint(group * 64 * kPanelBytes));
   const uint64_t k_at = along(shared.k(0)), v_at = across(shared.v(0), S::K_PANEL);
 
@@ -99,16 +118,9 @@ TANDEM_DEVICE void consume_three(const Params& params, const Shared<S>& shared) 
     ++bias_n;
   };
   const auto score = [&](const TandemTiles& at, int t) {
-    if (!plain_scale(u)) {
-      const float first = fresh(u.scale) * kLog2e;
-#pragma unroll
-      for (int i = 0; i < N / 2; ++i) s[i] *= first;
-    }
     const uint part = bias_part();
     barrier_wait(shared.bias_full(group, 0), int(bias_n % 2));
-    BiasTile<N, 2> bias;
-    bias.begin(shared.bias(group, 0) + part, u);
-    bias.template add<T>(s);
+    add_bias<T, N>(s, shared.bias(group, 0) + part, reciprocal(fresh(u.scale)));
     if (t < at.full_begin || t >= at.full_end)
       mask_tile<N>(s, TandemBand{u.band_left, u.band_right, u.band_off},
                    bias_place(shared, tile).row0 + fresh_row(), t * N + fresh_col(), u.seq_kv,
@@ -117,10 +129,7 @@ TANDEM_DEVICE void consume_three(const Params& params, const Shared<S>& shared) 
   Softmax<N> softmax;
   const auto step = [&] {
     float factor[2];
-    if (softmax.step(
-            s, scale, factor, [] {}, release_bias)) {
-      rescale_rows(o, factor);
-    }
+    if (softmax.step(s, scale, factor, release_bias)) rescale_rows(o, factor);
     pack_tile<T, N>(p, s);
   };
 

@@ -45,9 +45,9 @@ struct FwdBiasParams : FwdFullParams {
 Kernel<FwdParams> fwd_kernel(tandem_dtype dtype, const Launch& launch);
 
 // A dense bias of the tensors' type, a row for each query row, and nothing else; fwd_bias_shared_bytes() of shared memory.
-// Unit: faster, for tiles of fwd_bias_unit() and scales of has_unit_scale() alone.
+// Of plain scales (kPlainScale). Scaled: faster, for bf16, tiles of fwd_scales_q() and scales of has_exact_scale() alone.
 Kernel<FwdBiasParams> fwd_bias_kernel(tandem_dtype dtype, const Launch& launch);
-Kernel<FwdBiasParams> fwd_unit_bias_kernel(tandem_dtype dtype, const Launch& launch);
+Kernel<FwdBiasParams> fwd_scaled_bias_kernel(const Launch& launch);
 
 // Lengths and sinks; and, beside them, softcap and ALiBi. fwd_lengths_shared_bytes() of shared memory, and no kernel for
 // tiles of which that is 0. Maps of packed tensors have one batch entry, of all rows.

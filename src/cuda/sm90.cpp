@@ -288,8 +288,8 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
   switch (launch.stem) {
     case Stem::fwd: {
       if (set == HopperSet::bias) {
-        const auto kernel = launch.unit_bias ? cuda::sm90::fwd_unit_bias_kernel(p.dtype, launch)
-                                             : cuda::sm90::fwd_bias_kernel(p.dtype, launch);
+        const auto kernel = launch.scales_q ? cuda::sm90::fwd_scaled_bias_kernel(launch)
+                                            : cuda::sm90::fwd_bias_kernel(p.dtype, launch);
         auto start = launcher_of(kernel);
         TANDEM_TRY(prepare_launch(kernel, launch, with, &start));
         cuda::sm90::FwdBiasParams fixed{};

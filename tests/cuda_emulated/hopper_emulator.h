@@ -198,26 +198,16 @@ inline unsigned pack_half_positive(float low, float high) {
 inline unsigned pack_bfloat_positive(float low, float high) {
   return pack_bfloat(positive(low), positive(high));
 }
-template <typename Choose>
-int bfloats(int x, int y, const Choose& choose) {
-  const auto one = [&](int shift) {
-    const float a = __uint_as_float(unsigned(x) >> shift << 16),
-                b = __uint_as_float(unsigned(y) >> shift << 16);
-    return __float_as_uint(choose(a, b)) >> 16;
+inline unsigned multiply_bfloats(unsigned x, unsigned y) {
+  const auto one = [](unsigned a, unsigned b) {
+    return __uint_as_float(a & 0xffff0000u) * __uint_as_float(b & 0xffff0000u);
   };
-  return int(one(0) | one(16) << 16);
+  return pack_bfloat(one(x << 16, y << 16), one(x, y));
 }
-inline int largest_bfloats(int x, int y) {
-  return bfloats(x, y, [](float a, float b) {
-    return a != a || b != b ? __uint_as_float(0x7fff0000) : a > b ? a : b;
-  });
+inline void put_bfloats(float& low, float& high, unsigned x) {
+  low = __uint_as_float(x << 16), high = __uint_as_float(x & 0xffff0000u);
 }
-inline int smallest_bfloats(int x, int y) {
-  return bfloats(x, y, [](float a, float b) {
-    if (a != a && b != b) return __uint_as_float(0x7fff0000);
-    return a != a ? b : b != b ? a : a < b ? a : b;
-  });
-}
+inline void put_product(float& to, float x, float y) { to = x * y; }
 
 template <Type TYPE, int N>
 struct Product {

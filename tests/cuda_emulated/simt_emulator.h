@@ -89,16 +89,6 @@ T over_lanes(unsigned mask, T x, const char* what, const F& f) {
   for (unsigned n = 1; n < lanes; ++n) y = f(y, all[n]);
   return y;
 }
-// f of each half of words.
-template <typename T, typename F>
-unsigned halves(unsigned a, unsigned b, unsigned c, const F& f) {
-  const auto one = [&](int shift) {
-    const T x = static_cast<T>(a >> shift), y = static_cast<T>(b >> shift),
-            z = static_cast<T>(c >> shift);
-    return unsigned(static_cast<unsigned short>(f(x, y, z)));
-  };
-  return one(0) | one(16) << 16;
-}
 
 }  // namespace simt
 
@@ -216,18 +206,6 @@ inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned by) {
 }
 inline int __vimax3_s32(int a, int b, int c) { return max(a, max(b, c)); }
 inline int __vimin3_s32(int a, int b, int c) { return min(a, min(b, c)); }
-inline unsigned __vimax3_s16x2(unsigned a, unsigned b, unsigned c) {
-  return simt::halves<short>(a, b, c, [](int x, int y, int z) { return max(x, max(y, z)); });
-}
-inline unsigned __vimax3_u16x2(unsigned a, unsigned b, unsigned c) {
-  return simt::halves<unsigned short>(a, b, c,
-                                      [](int x, int y, int z) { return max(x, max(y, z)); });
-}
-inline unsigned __viaddmax_u16x2(unsigned a, unsigned b,
-                                 unsigned c) {  // the sum without what it carries
-  return simt::halves<unsigned short>(a, b, c,
-                                      [](int x, int y, int z) { return max((x + y) & 0xffff, z); });
-}
 
 // ---- 16-bit types as bits, rounded to nearest even ----
 struct __half {
