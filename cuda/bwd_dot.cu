@@ -60,18 +60,18 @@ TANDEM_DEVICE void put_zeros(const Zeroing<P>& z) {
                  groups = uint64_t(gridDim.x) * gridDim.y;
   const uint64_t thread = group * GROUP + threadIdx.x, threads = groups * GROUP;
   put_zeros(z.zeroed, z.zeroed_end, thread, threads);
-  put_zeros(z.first, z.first_end, thread, threads);
+  for (uint n = 0; n < z.entries; ++n)
+    put_zeros(z.first + n * z.step, z.first_end + n * z.step, thread, threads);
 }
 
 // A thread has 8 elements of each of kFastDotRows rows, all on their way at once: with fewer the memory waits.
-// FIRST: of the first heads of each batch entry alone.
-template <typename T, int LANES, bool FIRST>
+template <typename T, int LANES>
 __global__ void __launch_bounds__(kFastDot)
     bwd_dot_fast(const __grid_constant__ Zeroing<BwdDotParams> params) {
   constexpr int ROWS = kFastDotRows;
   const BwdDotBlock& u = params.dot.block;
   Place at{};
-  const bool here = find_place(u.tiles, u.total, FIRST ? params.heads : u.heads_q, &at);
+  const bool here = find_place(u.tiles, u.total, u.heads_q, &at);
   const int lane = int(threadIdx.x) % LANES;
   const int row = (at.tile * (kFastDot / LANES) + int(threadIdx.x) / LANES) * ROWS;
   uint4 a[ROWS], b[ROWS];
@@ -87,16 +87,7 @@ __global__ void __launch_bounds__(kFastDot)
       b[n] = __ldcs(address(params.dot.push.d_o, u.d_o));
     }
   }
-  if constexpr (FIRST) {
-    const uint entries = u.total / u.tiles / uint(params.heads);
-    for (uint n = 0; n < entries; ++n)
-      put_zeros(params.first + n * params.step, params.first_end + n * params.step,
-                blockIdx.x * kFastDot + threadIdx.x, gridDim.x * kFastDot);
-    put_zeros(params.zeroed, params.zeroed_end, blockIdx.x * kFastDot + threadIdx.x,
-              gridDim.x * kFastDot);
-  } else {
-    put_zeros<kFastDot>(params);
-  }
+  put_zeros<kFastDot>(params);
   float sums[ROWS];
 #pragma unroll
   for (int n = 0; n < ROWS; ++n) {
@@ -171,22 +162,16 @@ Kernel<Zeroing<BwdDotFull>> bwd_dot_zero_full_kernel() { return bwd_dot_zero_ful
 
 namespace {
 
-template <typename T, bool FIRST>
+template <typename T>
 Kernel<Zeroing<BwdDotParams>> fast_dot(int head_dim_v) {
   const int lanes = bwd_dot_lanes(head_dim_v);
-  return lanes == 8    ? bwd_dot_fast<T, 8, FIRST>
-         : lanes == 16 ? bwd_dot_fast<T, 16, FIRST>
-                       : bwd_dot_fast<T, 32, FIRST>;
+  return lanes == 8 ? bwd_dot_fast<T, 8> : lanes == 16 ? bwd_dot_fast<T, 16> : bwd_dot_fast<T, 32>;
 }
 
 }  // namespace
 
 Kernel<Zeroing<BwdDotParams>> bwd_dot_fast_kernel(tandem_dtype dtype, int head_dim_v) {
-  return dtype == TANDEM_F16 ? fast_dot<F16, false>(head_dim_v) : fast_dot<BF16, false>(head_dim_v);
-}
-
-Kernel<Zeroing<BwdDotParams>> bwd_dot_first_kernel(tandem_dtype dtype, int head_dim_v) {
-  return dtype == TANDEM_F16 ? fast_dot<F16, true>(head_dim_v) : fast_dot<BF16, true>(head_dim_v);
+  return dtype == TANDEM_F16 ? fast_dot<F16>(head_dim_v) : fast_dot<BF16>(head_dim_v);
 }
 
 }  // namespace cuda

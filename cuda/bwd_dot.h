@@ -12,10 +12,9 @@ template <typename P>  // BwdDotParams or BwdDotFull
 struct Zeroing {
   P dot;
   uint64_t zeroed, zeroed_end;  // from a multiple of 16 to a multiple of 4
-  uint64_t first, first_end;    // the same
-  // bwd_dot_first_kernel(): query heads of each batch entry, and how far apart `first` of these are.
-  int heads;
-  uint64_t step;
+  // The same for each of so many batch entries, `step` apart, or for all of them as one.
+  uint64_t first, first_end, step;
+  uint32_t entries;
 };
 
 Kernel<Zeroing<BwdDotParams>> bwd_dot_zero_kernel(tandem_dtype dtype);
@@ -24,8 +23,6 @@ Kernel<Zeroing<BwdDotFull>> bwd_dot_zero_full_kernel();
 // For 16-bit types, heads up to 256, whose features are side by side; head sizes, strides and addresses of o and d_o are multiples of 8
 // elements. Its block counts tiles of bwd_dot_rows() rows (src/dot_tiles.h).
 Kernel<Zeroing<BwdDotParams>> bwd_dot_fast_kernel(tandem_dtype dtype, int head_dim_v);
-// The same for the first heads of each batch entry alone.
-Kernel<Zeroing<BwdDotParams>> bwd_dot_first_kernel(tandem_dtype dtype, int head_dim_v);
 
 }  // namespace cuda
 }  // namespace tandem

@@ -102,7 +102,7 @@ String explain(const Problem& problem, const Caps& caps) {
     if (l.scales_q) s += ", q times the scale";
     if (l.pairs) s += ", and clusters of two beside them";
     if (l.ahead && problem.bias)
-      s += text(", with bwd_dot's work for heads of keys from %u on", l.ahead);
+      s += text(", with zeros of sums for heads of keys from %u on", l.ahead);
     if (l.together) s += ", those of a head round d_q together";
     if (l.splits > 1) s += text(", %u splits", l.splits);
     if (l.fixed >= 0) s += text(", of %s", kFixed[l.fixed].candidate().c_str());

@@ -214,14 +214,17 @@ constexpr int bwd_second_dq_bytes(const BwdShape& s) { return s.wide ? 0 : 2 * 1
 constexpr int bwd_plain_shared_bytes(const BwdShape& s) {
   return bwd_shared_bytes(s) + bwd_second_dq_bytes(s);
 }
+constexpr int kBiasZeros = 512;  // bytes, of which zeros under the sums of d_q are copied
 // With a dense bias: tiles of it, whose places dS takes over, and further ones beside those for dS; three barriers each. And words
 // about what a cluster works on.
 constexpr int bwd_bias_stages(const BwdShape& s) { return s.br * s.bc > 64 * 128 ? 1 : 2; }
 constexpr int bwd_bias_places(const BwdShape& s) { return s.ds_stages + bwd_bias_stages(s); }
-constexpr int bwd_bias_shared_bytes(const BwdShape& s) {
-  return bwd_shared_bytes(s) + bwd_bias_stages(s) * bwd_ds_bytes(s) + 3 * bwd_bias_places(s) * 8 +
-         16;
+constexpr int bwd_bias_zeros_at(const BwdShape& s) {
+  return (bwd_shared_bytes(s) + bwd_bias_stages(s) * bwd_ds_bytes(s) + 3 * bwd_bias_places(s) * 8 +
+          16 + 15) /
+         16 * 16;
 }
+constexpr int bwd_bias_shared_bytes(const BwdShape& s) { return bwd_bias_zeros_at(s) + kBiasZeros; }
 // Clusters that sum d_bias come in rounds of as many as the device has at a time. Of the last round, if it is not full, each
 // tile of keys is shared by several clusters, which have parts of its queries and add up d_k and d_v by way of the workspace.
 struct BwdTail {
@@ -233,17 +236,16 @@ constexpr int64_t bwd_tail_floats(const BwdShape& s) {
 }  // of a workgroup
 // How many workgroups there is room for. groups: those with all queries of a tile of keys.
 constexpr int64_t bwd_tail_room(int64_t groups) { return groups < 60 ? 4 * groups : 240; }
+constexpr int64_t kBwdEnds = 2;  // to begin and to end takes as long as about two tiles of queries
 // walks: tiles of keys of all heads; slots: clusters at a time; size: workgroups of one; tiles: of queries.
 constexpr BwdTail bwd_tail(int64_t walks, int64_t slots, int64_t size, int64_t tiles) {
   BwdTail best{walks, 1};
   if (slots <= 0 || walks % slots == 0) return best;
   const int64_t rest = walks % slots;
-  // In tiles; to begin and to end takes as long as about two.
-  constexpr int64_t kEnds = 2;
-  int64_t least = tiles + kEnds;
+  int64_t least = tiles + kBwdEnds;  // in tiles
   for (int parts = 2; parts <= 16 && parts <= tiles; ++parts) {
     const int64_t rounds = (rest * parts + slots - 1) / slots;
-    const int64_t takes = rounds * ((tiles + parts - 1) / parts + kEnds);
+    const int64_t takes = rounds * ((tiles + parts - 1) / parts + kBwdEnds);
     if (rest * parts * size <= bwd_tail_room(walks * size) && takes < least)
       least = takes, best = {walks - rest, parts};
   }
@@ -254,24 +256,6 @@ constexpr BwdTail bwd_tail(int64_t walks, int64_t slots, int64_t size, int64_t t
 constexpr int kMaxPairs = 8;
 constexpr int64_t bwd_pass_floats(const BwdShape& s, int64_t group, int64_t seq_q) {
   return group * ((seq_q + s.br - 1) / s.br) * s.br * s.bc;
-}
-// Of bwd_dot's work for so many heads of keys, of `group` query heads each, on six pairs' multiprocessors: about how long, in the
-// tenths of bwd_pairs().
-constexpr int64_t bwd_later_tenths(int64_t heads, int64_t batch, int64_t pairs, int64_t head_dim) {
-  return pairs == 0 ? 0 : 6 * heads * batch * (head_dim + 64) / (pairs * 800);
-}
-struct BwdPairs {
-  int64_t each, limit;  // tiles that each takes; at which one they take no more
-};
-// before: tenths that pass before their first tile.
-constexpr BwdPairs bwd_pairs(int64_t walks, int64_t slots, int64_t pairs, int64_t passes,
-                             int64_t before = 0) {
-  // Times are in tenths of what a cluster of the whole batch takes for a tile; a pass takes 1.6 of these (measured).
-  const int64_t takes = 16 * passes,
-                all = (10 * walks * takes + 10 * pairs * before) / (slots * takes + 10 * pairs);
-  // In the last twentieth their multiprocessors have sums of d_q to round.
-  const int64_t left = all - all / 20 - before, each = left > 0 ? left / takes : 0;
-  return {each, (2 * each - 1) * (takes * slots + 10 * pairs) / 20 + before * slots / 10};
 }
 // With elastic softmax: per place for q, what tau adds to the weights of a row, and the distance bias of the tile's diagonals;
 // barriers of dS.
@@ -298,10 +282,6 @@ constexpr bool has_all_scores(const BwdShape& s) { return has_all_kernel(s) && s
 constexpr int bwd_all_shared_bytes(const BwdShape& s) {
   return has_all_kernel(s) ? bwd_shared_bytes(s) + 8 + bwd_all_bytes(s) : 0;
 }
-// Rows of a share of bwd_dot's work for later heads (cuda/sm90/bwd_later.cuh).
-constexpr int kLaterRows = 64;
-// With heads up to 128 the whole became 2 to 4 % slower.
-constexpr bool has_later(const BwdShape& s) { return s.d <= 64; }
 constexpr int kMaxCluster = 8;  // workgroups, on every device
 
 // The sums of d_q: per head of the batch, blocks of 64 rows x 64 features, panels innermost; in a block the elements

@@ -29,8 +29,8 @@ struct Launch {
   uint32_t groups_x = 0, groups_y = 0;  // dispatched; groups_x * groups_y >= total
   // cuda.sm90, sums of d_q in a fixed order: heads whose workgroups are started side by side.
   uint32_t beside = 0;
-  // cuda.sm90: how many heads of keys later those sums of d_q are that bwd_dkv_dq zeroes; 0: all are zeroed before it. With a bias:
-  // of how many heads of keys of each entry bwd_dot does its work alone, `pairs` doing that for the others.
+  // cuda.sm90: of how many first heads of keys, with a bias of each entry, bwd_dot zeroes the sums of d_q; bwd_dkv_dq zeroes those
+  // of the others. 0: bwd_dot zeroes all.
   uint32_t ahead = 0;
   // cuda.sm90: it may begin before the launch before it has ended (of fwd anybody's), and waits where it reads what that writes.
   bool early = false;
@@ -92,12 +92,9 @@ HopperSet hopper_set(const Problem& p);
 // workgroups run at once, those of a head together.
 bool rounds_d_q(const Problem& p, int64_t cores);
 bool rounds_together(const Problem& p, int64_t cores);
-// Of how many heads of keys bwd_dot zeroes the sums of d_q, of which bwd_dkv_dq then zeroes those of later heads; 0: bwd_dot
-// zeroes all. tiles: of keys, beside: Launch::beside.
+// Launch::ahead, without a bias and with one. tiles: of keys, beside: Launch::beside.
 int64_t heads_ahead(const Problem& p, int64_t cores, int64_t tiles, int64_t beside);
-// With a bias, of clusters that take the batch in passes: bwd_dot does its work for so many heads of keys of each entry alone, and
-// these clusters that for the others (cuda/sm90/bwd_later.cuh); 0: bwd_dot does all.
-int64_t heads_later(const Problem& p, int64_t cores, int64_t tiles);
+int64_t entry_heads_ahead(const Problem& p, int64_t cores, int64_t tiles);
 // Whether bwd_dkv_dq sums d_bias over the batch, in clusters of as many workgroups.
 bool sums_in_clusters(const Problem& p);
 // ... and, of so many tiles of keys, some in clusters of two that take the batch in passes.
@@ -132,9 +129,9 @@ struct Plan {
   // What bwd_dkv_dq adds to, and whose turn it is; zeroed together at each execute.
   uint64_t d_q_sums_offset = 0, turns_offset = 0, zeroed_size = 0;
   // cuda.sm90: of the sums, so many bytes, bwd_dot zeroes the first ones, and bwd_dkv_dq the others (Launch::ahead), for
-  // which it has words, zeroed with the rest. 0: bwd_dot zeroes all.
+  // which it has words, zeroed with the rest. 0: bwd_dot zeroes all. entries: those of each of so many equal parts of the sums.
   struct {
-    uint64_t first = 0, sums = 0, words_offset = 0;
+    uint64_t first = 0, sums = 0, words_offset = 0, entries = 1;
   } ahead;
   // cuda.sm90, among them: who has added to the sums of a head, and who is done with it (hopper_tiles.h).
   uint64_t d_q_counts_offset = 0, head_counts_offset = 0;

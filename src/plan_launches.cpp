@@ -419,12 +419,12 @@ String make_launches(const Problem& p, const Caps& caps, const PathRow& row, int
                      (stem == Stem::bwd_dq_cast ||
                       (stem == Stem::fwd && (set == HopperSet::plain || set == HopperSet::bias)));
       if (stem == Stem::bwd_dkv_dq && launch.hopper >= 0) {
-        launch.ahead = uint32_t(heads_ahead(p, cores_of(caps), e.tiles, launch.beside));
         launch.together = rounds_together(p, cores_of(caps));
         launch.pairs =
             caps.early_launches && sums_in_clusters(p) && sums_in_passes(p, launch.total / p.batch);
-        if (launch.pairs && has_fast_dot(p) && has_later(kBwdShapes[launch.hopper]))
-          launch.ahead = uint32_t(heads_later(p, cores_of(caps), e.tiles));
+        launch.ahead =
+            uint32_t(launch.pairs ? entry_heads_ahead(p, cores_of(caps), e.tiles)
+                                  : heads_ahead(p, cores_of(caps), e.tiles, launch.beside));
       }
       if ((stem == Stem::fwd && launch.hopper >= 0) || launch.sums_d_bias) {  // on to further tiles
         launch.groups_x = uint32_t(std::min<int64_t>(launch.total, cores_of(caps)));

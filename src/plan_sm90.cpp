@@ -289,7 +289,7 @@ int64_t heads_ahead(const Problem& p, int64_t cores, int64_t tiles, int64_t besi
   return heads < p.heads_kv * p.batch ? heads : 0;
 }
 
-int64_t heads_later(const Problem& p, int64_t cores, int64_t tiles) {
+int64_t entry_heads_ahead(const Problem& p, int64_t cores, int64_t tiles) {
   // As many as run at a time, and one more.
   const int64_t heads = (cores + tiles * p.batch - 1) / (tiles * p.batch) + 1;
   return heads < p.heads_kv ? heads : 0;

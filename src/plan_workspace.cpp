@@ -80,6 +80,7 @@ void lay_out_workspace(Plan* plan) {
       const auto of_head = uint64_t(bwd_sums_bytes(s, p.group(), p.seq_q));
       plan->ahead.first = fused->ahead * of_head;
       plan->ahead.sums = uint64_t(p.batch * p.heads_kv) * of_head;
+      plan->ahead.entries = p.bias ? uint64_t(p.batch) : 1;
       place(true, &plan->ahead.words_offset, uint64_t(bwd_ahead_bytes(p.batch, p.heads_kv)) / 4);
     }
     // One of who has added, and where workgroups of a head round together one of claims.
@@ -93,8 +94,8 @@ void lay_out_workspace(Plan* plan) {
     place(heads_here, &plan->head_counts_offset, uint64_t(bwd_head_counts_bytes(p.heads_kv)) / 4);
     const bool tail = sums && sums_in_clusters(p);
     const int64_t room = bwd_tail_room(fused->total);
-    // And a number: how many tiles of keys were fetched.
-    place(tail, &plan->tail_counts_offset, uint64_t(2 * room + 1));
+    // And two numbers: how many tiles of keys were fetched, and how many reserved ones.
+    place(tail, &plan->tail_counts_offset, uint64_t(2 * room + 2));
     if (sums || heads_here) plan->zeroed_size = end - plan->d_q_sums_offset;
     place(tail, &plan->tail_offset, uint64_t(room * bwd_tail_floats(s)));
     place(tail && fused->pairs, &plan->pass_sums_offset,

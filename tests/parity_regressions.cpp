@@ -136,8 +136,9 @@ TEST_CASE("regression: with a bias, three warpgroups of which some have no rows"
   }
 }
 
-// cuda.sm90: clusters of two that take the batch in passes do bwd_dot's work for most heads (cuda/sm90/bwd_later.cuh). Few queries, as
-// the reference takes its time, of many tiles of keys, as only then are there such clusters.
+// cuda.sm90: clusters of two that take the batch in passes have some tiles of keys (src/bwd_shares.h), and sums of d_q of most heads get
+// their zeros in the same kernel (cuda/sm90/bwd_zeros.cuh). Few queries, as the reference takes its time, of many tiles of
+// keys, as only then are there such clusters.
 TEST_CASE("regression: a bias of the whole batch and its gradient, of many heads" *
           doctest::skip(!at_least(Tier::ci))) {
   Expect expect = sparse();
@@ -147,23 +148,28 @@ TEST_CASE("regression: a bias of the whole batch and its gradient, of many heads
     tandem_problem p =
         grouped ? problem(TANDEM_BACKWARD, TANDEM_F16, {4, 64, 32, 50, 1024, 64, 64}, kNone,
                           Layout::bshd)
-                : problem(TANDEM_BACKWARD, TANDEM_BF16, {4, 48, 48, 99, 640, 64, 64}, kNone);
+                : problem(TANDEM_BACKWARD, TANDEM_BF16, {4, 48, 48, 99, 640, 128, 128}, kNone);
     set_bias(p, tandem_dtype(p.q.dtype), 1, p.heads_q, p.seq_q);
     p.gradients = TANDEM_GRAD_QKV | TANDEM_GRAD_BIAS;
     check(p, seed_of("many heads", grouped), expect);
   }
 }
 
-// The same in short, for devices of few multiprocessors, as cuda_emulated has: clusters of two beside those of four, and heads that
-// come later.
+// The same in short, for devices of few multiprocessors, as cuda_emulated has: clusters of two beside those of four, and more heads than
+// bwd_dot zeroes sums of, by either of its kernels; heads of one tile of keys, and of two.
 TEST_CASE("regression: a bias of the whole batch and its gradient, of short heads" *
           doctest::skip(!at_least(Tier::ci))) {
   Expect expect = sparse();
   expect.gpu_only = true;
-  tandem_problem p = problem(TANDEM_BACKWARD, TANDEM_BF16, {4, 72, 72, 60, 128, 64, 64}, kNone);
-  set_bias(p, tandem_dtype(p.q.dtype), 1, p.heads_q, p.seq_q);
-  p.gradients = TANDEM_GRAD_QKV | TANDEM_GRAD_BIAS;
-  check(p, seed_of("short heads", 72), expect);
+  for (bool wide : {false, true}) {
+    tandem_problem p =
+        wide ? problem(TANDEM_BACKWARD, TANDEM_BF16, {4, 36, 36, 60, 200, 128, 128}, kNone)
+             : problem(TANDEM_BACKWARD, TANDEM_BF16, {4, 72, 72, 60, 128, 64, 64}, kNone);
+    if (wide) set_layout(p, Role::o, Layout::gapped);
+    set_bias(p, tandem_dtype(p.q.dtype), 1, p.heads_q, p.seq_q);
+    p.gradients = TANDEM_GRAD_QKV | TANDEM_GRAD_BIAS;
+    check(p, seed_of("short heads", 72), expect);
+  }
 }
 
 // cuda.sm90 sums d_bias over clusters (cuda/sm90/bwd_bias_sums.cuh): of every size, of one entry, too, whole tiles and some that end

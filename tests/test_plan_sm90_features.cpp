@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "bwd_shares.h"
 #include "fwd_tail.h"
 #include "plan_fixture.h"
 
@@ -280,7 +281,7 @@ TEST_CASE("sm90: the last round of clusters that sum d_bias") {
   // Two clusters would take as long as a round of 30 does: eight parts each, of two tiles.
   CHECK(bwd_tail(512, 30, 4, 16).whole == 510);
   CHECK(bwd_tail(512, 30, 4, 16).parts == 8);
-  // Room for the parts, and a count for each warpgroup and one of tiles fetched, zeroed with the sums of d_q.
+  // Room for the parts, and a count for each warpgroup and two of tiles fetched, zeroed with the sums of d_q.
   const std::string shared = "bwd f16 b4 hq8 sq300 sk320 d64 bias:f16:1x8x300 d_bias:f16 ";
   const Plan with = plan_of(shared + "grads=qkvb"), without = plan_of(shared + "grads=qkv");
   const BwdShape& s = kBwdShapes[with.find(Stem::bwd_dkv_dq)->hopper];
@@ -289,37 +290,73 @@ TEST_CASE("sm90: the last round of clusters that sum d_bias") {
   CHECK(with.tail_counts_offset ==
         without.d_q_sums_offset + (without.zeroed_size + 255) / 256 * 256);
   CHECK(with.zeroed_size ==
-        with.tail_counts_offset - with.d_q_sums_offset + uint64_t((2 * room + 1) * 4));
-  CHECK(with.tail_offset >= with.tail_counts_offset + uint64_t((2 * room + 1) * 4));
+        with.tail_counts_offset - with.d_q_sums_offset + uint64_t((2 * room + 2) * 4));
+  CHECK(with.tail_offset >= with.tail_counts_offset + uint64_t((2 * room + 2) * 4));
   CHECK(with.workspace_size == with.tail_offset + uint64_t(4 * room * bwd_tail_floats(s)));
   CHECK(without.workspace_size < with.workspace_size);
 }
 
 TEST_CASE("sm90: clusters of two beside those of the batch, which sum d_bias in passes") {
-  // 30 clusters of four and six of two, on 132 multiprocessors: these take a tile for 3.2 of those' time.
-  CHECK(bwd_pairs(512, 30, 6, 2).each == 4);
-  CHECK(bwd_pairs(256, 30, 6, 2).each == 2);
-  CHECK(bwd_pairs(60, 30, 6, 2).each == 0);
-  for (int64_t walks = 64; walks <= 2000; walks += 31)
-    for (int64_t slots : {7, 14, 30, 32})
-      for (int64_t pairs : {1, 2, 6, 8})
-        for (int64_t passes : {2, 3, 4}) {
-          CAPTURE(walks);
-          CAPTURE(slots);
-          CAPTURE(pairs);
-          CAPTURE(passes);
-          const BwdPairs share = bwd_pairs(walks, slots, pairs, passes);
-          for (int64_t before : {0, 5, 40, 100000}) {
-            CAPTURE(before);
-            const BwdPairs late = bwd_pairs(walks, slots, pairs, passes, before);
-            CHECK(late.each >= 0);
-            CHECK(late.each <= share.each);
-            CHECK(late.each * pairs < walks);
-            if (late.each == 0) continue;
-            CHECK(late.limit > slots);
-            CHECK(late.limit < walks);
-          }
-        }
+  const BwdShape &h64 = kBwdShapes[0], &h128 = kBwdShapes[2];
+  REQUIRE(h64.d == 64);
+  REQUIRE(h128.d == 128);
+  // 30 clusters of four and six of two beside them, which take a tile for 2.7 of those' time.
+  const auto planned = [&](int64_t walks, int64_t tiles) {
+    return bwd_planned(walks, 30, 4, tiles, 6, bwd_pair_tenths(h128, 2));
+  };
+  CHECK(planned(256, 32).shares.reserved == 16);
+  CHECK(planned(256, 32).tail.parts == 1);
+  CHECK(planned(512, 64).shares.reserved == 30);
+  CHECK(planned(512, 64).tail.parts == 13);
+  CHECK(planned(64, 4).shares.reserved == 0);
+  int with_reserved = 0, several_blocks = 0, cut = 0;
+  for (const BwdShape* s : {&h64, &h128})
+    for (int64_t walks : {1, 6, 7, 8, 15, 30, 33, 45, 64, 67, 128, 200, 256, 391, 512, 1000, 2048})
+      for (int64_t slots : {0, 1, 7, 14, 30, 32})
+        for (int64_t pairs : {0, 1, 2, 4, 6, 8})
+          for (int64_t size : {4, 6, 8})
+            for (int64_t tiles : {1, 3, 16, 64}) {
+              CAPTURE(s->d);
+              CAPTURE(walks);
+              CAPTURE(slots);
+              CAPTURE(pairs);
+              CAPTURE(size);
+              CAPTURE(tiles);
+              const BwdPlanned plan =
+                  bwd_planned(walks, slots, size, tiles, pairs, bwd_pair_tenths(*s, size / 2));
+              const BwdShares& shares = plan.shares;
+              const int64_t whole = plan.tail.whole, parts = (walks - whole) * plan.tail.parts;
+              // With nothing reserved there are no clusters of two.
+              const bool some = shares.reserved > 0;
+              CHECK(shares.pairs == (some ? pairs : 0));
+              CHECK(shares.slots == slots);
+              CHECK(shares.items == whole + parts - shares.reserved);
+              CHECK(parts * size <= bwd_tail_room(walks * size));
+              // Each is handed out once: by a cluster's number, and as they are fetched.
+              std::vector<int> handed(size_t(whole + parts));
+              bool inside = true;
+              const auto hand = [&](int item, int64_t end) {
+                inside &= item >= 0 && item < end;
+                if (inside) ++handed[size_t(item)];
+              };
+              for (int n = 0; n < shares.items; ++n)
+                hand(n < slots ? n : bwd_other_item(shares, n), whole + parts);
+              // Reserved ones are whole tiles, behind those that clusters begin with.
+              for (int n = 0; n < shares.reserved; ++n) {
+                const int item = bwd_reserved_item(shares, n);
+                inside &= item >= slots;
+                hand(item, whole);
+              }
+              CHECK(inside);
+              CHECK(std::count(handed.begin(), handed.end(), 1) == whole + parts);
+              if (!some) continue;
+              CHECK(slots > 0);
+              CHECK(shares.span > shares.pairs);
+              with_reserved++, several_blocks += shares.blocks > 1, cut += parts > 0;
+            }
+  CHECK(with_reserved > 100);
+  CHECK(several_blocks > 100);
+  CHECK(cut > 100);
   // Their sums lie behind the parts of d_k and d_v; in a fixed order, and of few tiles, there are none.
   const std::string words =
       "bwd f16 b4 hq64 hk32 sq300 sk320 d64 bias:f16:1x64x300 d_bias:f16 grads=qkvb";

@@ -59,9 +59,6 @@ constexpr bool kHasPlaces = false;
 // The set of a dense bias, whose workgroups may share a tile of keys, and whose Consumer says where dS goes.
 template <typename Set>
 constexpr bool kDense = false;
-// Sets whose kernels may make delta themselves (bwd_later.cuh): it is not read as a constant.
-template <typename Set>
-constexpr bool kMakesDelta = false;
 // Sets whose kernels zero sums of d_q some heads ahead (bwd_zeros.cuh): they have a warp for it.
 template <typename Set>
 constexpr bool kZeroesAhead = false;
@@ -200,14 +197,6 @@ struct EveryTile {
   }
 };
 
-template <typename Set>
-TANDEM_DEVICE float read_delta(const float* at) {
-  if constexpr (kMakesDelta<Set>)
-    return __ldcg(at);
-  else
-    return __ldg(at);
-}
-
 // A warp makes rows [from, ROWS) of a tile in panels zero.
 template <int PANELS, int ROWS>
 TANDEM_DEVICE void clear_rows(uint tile, int from) {
@@ -309,7 +298,7 @@ TANDEM_DEVICE void load_tiles(const typename Set::Params& params, const Walk& wa
 #pragma unroll
       for (int r = lane; r < S.br; r += 32)
         put_shared(memory.delta(d_o.stage) + 4 * r,
-                   row0 + r < walk.seq_q ? read_delta<Set>(delta + row0 + r) : 0.f);
+                   row0 + r < walk.seq_q ? __ldg(delta + row0 + r) : 0.f);
       if (last_rows) {
         wait_boxes();
         clear_rows<M::kPanels, S.br>(memory.d_o(d_o.stage), walk.seq_q - row0);

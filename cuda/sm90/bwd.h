@@ -5,7 +5,7 @@
 #include <cuda.h>
 
 #include "../kernels.h"
-#include "hopper_tiles.h"
+#include "bwd_shares.h"
 
 namespace tandem {
 namespace cuda {
@@ -32,24 +32,14 @@ struct BwdDkvDqParams {
     uint64_t sink, d_sink, d_slope;
   } heads;
   int beside;  // in a fixed order of sums: of how many heads the tiles of keys are started side by side; else 0
-  // Zeros under the sums of d_q (bwd_zeros.cuh): two words a head of keys [B, Hk], zeroed before; how many heads later those sums
-  // are that a workgroup zeroes (0: all were zeroed before), of how many; and, of 512 bytes, those of a head, and
-  // those of each tile of keys, of which the first `more` have one more.
+  // Zeros under the sums of d_q (bwd_zeros.cuh): two words a head of keys [B, Hk], zeroed before; of how many first heads the sums
+  // were zeroed before (with a bias of each entry; 0: of all), of how many; and, of kBiasZeros bytes, those of a head,
+  // and those of each tile of keys, of which the first `more` have one more.
   struct {
     uint64_t words;
     int heads, all, heads_kv;
     uint32_t rows_of_head, rows, more;
   } ahead;
-};
-// bwd_dot's work for later heads (bwd_later.cuh).
-struct BwdLater {
-  uint64_t words, o, d_o;
-  Strides o_strides, d_o_strides;
-  int heads, heads_kv;   // of keys, of which bwd_dot has done its work (0: of all), and all of them
-  int half;              // 1: f16, else bf16
-  uint32_t shares, all;  // of a head of keys, and of all behind those
-  // Of sums, 16 bytes each: those of a head, and of a share, of which the first `more` have one more.
-  uint32_t pieces_of_head, pieces, more;
 };
 // With a dense bias. map: like the others, with keys as features and boxes of br queries; of a bias that all heads or the
 // whole batch share, one of them. Launched in clusters of `shared` workgroups if d_bias is wanted: as many as the device has at a
@@ -66,15 +56,13 @@ struct BwdBias {
   // are, in the workspace, their f32 parts of d_k and d_v, and counts of who has come, zeroed before.
   int whole, parts;
   uint64_t parts_at, counts;
-  // Of all kernels that share them out: zeroed before, 0 stands for tile `first`, of which there are `items`, parts and all. 0: a
-  // cluster's number says its tile, and it has no other.
+  // Where clusters fetch further tiles: two words, zeroed before, how many clusters of the whole batch have fetched, and how many of
+  // those that are reserved were. 0: a cluster's number says its tile, and it has no other.
   uint64_t counter;
-  int first, items;
-  // Of clusters of two: how often they go through a tile; at which number they take no more; and sums of d_bias from pass to pass,
-  // bwd_pass_floats() of each cluster.
-  int passes, limit;
+  BwdShares shares;
+  // Of clusters of two: how often they go through a tile, and sums of d_bias from pass to pass, bwd_pass_floats() of each cluster.
+  int passes;
   uint64_t sums_at;
-  BwdLater later;
 };
 struct BwdDkvDqBiasParams : BwdDkvDqParams {
   BwdBias bias;

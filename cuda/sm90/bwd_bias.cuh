@@ -3,7 +3,6 @@
 #ifndef TANDEM_CUDA_SM90_BWD_BIAS_CUH
 #define TANDEM_CUDA_SM90_BWD_BIAS_CUH
 #include "bwd_bias_sums.cuh"
-#include "bwd_later.cuh"
 #include "bwd_narrow.cuh"
 
 namespace tandem {
@@ -269,20 +268,6 @@ struct Bias {
   }
 };
 
-// The set of the warp that loads where delta may be made beside it: it waits for that when keys and values are on their way.
-struct BiasLater : Bias {
-  template <int ROW>
-  struct Loader : Bias::Loader<ROW> {
-    TANDEM_DEVICE Loader(const Params& params, const Walk& walk,
-                         const Memory<ROW, BiasLater>& memory)
-        : Bias::Loader<ROW>(params, walk, Memory<ROW, Bias>{memory.base}) {
-      await_later(params, walk);
-    }
-  };
-};
-template <>
-constexpr bool kMakesDelta<BiasLater> = true;
-
 // One after the other, what the cluster works on, as often as its passes say: run(walk) for each, by all warps in their roles.
 // In between the barriers begin anew.
 template <int ROW, bool PASSES, typename Run>
@@ -317,18 +302,18 @@ TANDEM_DEVICE void in_rounds(const BwdDkvDqBiasParams& params, Run&& run) {
   }
 }
 
-// What a cluster does next.
+// What a cluster does next: those of the whole batch take reserved tiles (BwdShares) when there are no others.
 template <bool PASSES>
 TANDEM_DEVICE uint fetch(const BwdDkvDqBiasParams& params) {
-  uint* counter = reinterpret_cast<uint*>(params.bias.counter);
-  if (PASSES && turns_taken(counter) >= uint(params.bias.limit)) return Bias::kNothing;
-  const uint next = uint(params.bias.first) + atomicAdd(counter, 1u);
-  return next < uint(params.bias.items) ? next : Bias::kNothing;
+  uint* const counter = reinterpret_cast<uint*>(params.bias.counter);
+  const BwdShares& shares = params.bias.shares;
+  if (!PASSES) {
+    const int next = shares.slots + int(atomicAdd(counter, 1u));
+    if (next < shares.items) return uint(bwd_other_item(shares, next));
+  }
+  const int next = int(atomicAdd(counter + 1, 1u));
+  return next < shares.reserved ? uint(bwd_reserved_item(shares, next)) : Bias::kNothing;
 }
-
-// Whether the kernel does bwd_dot's work for later heads.
-template <int ROW, bool ROUNDS>
-constexpr bool kLater = !ROUNDS && has_later(kBwdShapes[ROW]);
 
 // ROUNDS: the last workgroup of a head makes d_q of its sums. Apart, as registers are short, and for small problems alone.
 template <typename T, int ROW, bool PASSES, bool ROUNDS>
@@ -338,6 +323,10 @@ __global__ void __launch_bounds__(kBwdThreads, 1)
   const Bias::Now<ROW> now(memory);
   // The kernel beside this one, or the one after both, may begin.
   launch_dependents();
+  if (!ROUNDS && threadIdx.x < kBiasZeros / 16) {
+    put_shared(memory.base + ZeroCopies::kAt<ROW> + 16 * threadIdx.x, 0.f, 0.f, 0.f, 0.f);
+    fence_async();
+  }
   if (threadIdx.x == 0) {
     Bias::template init<ROW>(memory);
     Barriers<ROW>(memory.barriers()).init();
@@ -345,7 +334,6 @@ __global__ void __launch_bounds__(kBwdThreads, 1)
   }
   cluster_sync();
   if (PASSES) {
-    if constexpr (kLater<ROW, ROUNDS>) make_later(params);
     if (threadIdx.x == 0 && cluster_rank() == 0) {
       const uint item = fetch<PASSES>(params);
       for (uint rank = 0; rank < cluster_size(); ++rank)
@@ -358,10 +346,7 @@ __global__ void __launch_bounds__(kBwdThreads, 1)
     in_rounds<ROW, PASSES>(params, [&](const Memory<ROW, Bias>& here, const Walk& walk) {
       const int warp = __shfl_sync(~0u, fresh_thread() / 32, 0);
       if (warp == 0) {
-        if constexpr (!kLater<ROW, ROUNDS>)
-          load_tiles(params, walk, here);
-        else
-          load_tiles(params, walk, Memory<ROW, BiasLater>{here.base});
+        load_tiles(params, walk, here);
         const bool last = !PASSES || Bias::Now<ROW>(here).pass() + 1 == uint(params.bias.passes);
         if (fresh_thread() == 0 && last && params.bias.counter && cluster_rank() == 0) {
           const uint item = fetch<PASSES>(params);
@@ -372,7 +357,7 @@ __global__ void __launch_bounds__(kBwdThreads, 1)
       } else if (warp >= 2) {
         Bias::template help<T, ROW, PASSES>(params, walk, here);
       } else {
-        add_sums(params, walk, here, 0, 0);
+        add_sums<!ROUNDS>(params, walk, here, 0, 0);
         if constexpr (ROUNDS)
           tell_last(params, walk, here);
         else if (fresh_thread() % 32 == 0)

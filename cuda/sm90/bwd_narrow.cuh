@@ -43,8 +43,8 @@ TANDEM_DEVICE bool hear_last(const Memory<ROW, Set>& memory) {
 }
 
 // What the multiplying warpgroups leave of dQ is added to the sums in the workspace; adder: 0, or 1 for every second tile.
-// packed_tiles: that a head has of packed queries (bwd_packed_tiles()), else 0.
-template <int ROW, typename Set>
+// packed_tiles: that a head has of packed queries (bwd_packed_tiles()), else 0. COPIES: it zeroes sums ahead, too (ZeroCopies).
+template <bool COPIES = false, int ROW, typename Set>
 TANDEM_DEVICE void add_sums(const typename Set::Params& params, const Walk& walk,
                             const Memory<ROW, Set>& memory, int packed_tiles, int adder) {
   constexpr BwdShape S = kBwdShapes[ROW];
@@ -56,6 +56,8 @@ TANDEM_DEVICE void add_sums(const typename Set::Params& params, const Walk& walk
   named_arrive(empty, 160);
   named_arrive(empty + 1, 160);
   if constexpr (kZeroesAhead<Set>) await_zeros(params, walk);
+  [[maybe_unused]] ZeroCopies zeros{memory.base + ZeroCopies::kAt<ROW>};
+  if constexpr (COPIES) zeros.begin(params, walk, one);
   typename Set::template Tiles<ROW> visited(params, walk);
   for (int n = 0; n < u.group; ++n) {
     const int64_t first = first_tile<ROW, Set>(u, walk, walk.head_kv * u.group + n, packed_tiles);
@@ -89,12 +91,14 @@ TANDEM_DEVICE void add_sums(const typename Set::Params& params, const Walk& walk
       if (one) bulk_wait_read<0>();
       __syncwarp();
       named_arrive(empty + 1, 160);
+      if constexpr (COPIES) zeros.copy(params, ZeroCopies::kEach, one);
       if (u.in_turn && one) {
         bulk_wait<0>();
         take_turn(turns + t * (S.br / 64));
       }
     }
   }
+  if constexpr (COPIES) zeros.finish(params, one);
   if (one) bulk_wait<0>();
   if constexpr (Set::kAdders == 2) {
     __syncwarp();

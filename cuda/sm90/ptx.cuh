@@ -137,6 +137,12 @@ TANDEM_DEVICE void add_flat(float* to, uint from, int bytes) {
       "r"(from), "r"(bytes)
       : "memory");
 }
+// Copies shared memory to global memory.
+TANDEM_DEVICE void store_flat(uint64_t to, uint from, int bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from),
+               "r"(bytes)
+               : "memory");
+}
 TANDEM_DEVICE void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 // Until at most LEFT of this thread's groups still have to read shared memory ...
 template <int LEFT>
@@ -334,6 +340,7 @@ using simt::hopper::prefetch_map;
 using simt::hopper::reciprocal;
 using simt::hopper::shared_address;
 using simt::hopper::store_box;
+using simt::hopper::store_flat;
 using simt::hopper::store_matrices;
 using simt::hopper::store_matrices_transposed;
 using simt::hopper::take_registers;

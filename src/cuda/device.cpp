@@ -172,19 +172,15 @@ class CudaProgram final : public Program {
   }
   template <typename P>
   static cuda::Zeroing<P> zeroing(const Plan& plan, const P& dot, const Addresses& a) {
-    cuda::Zeroing<P> params{dot, 0, 0, 0, 0, 0, 0};
+    cuda::Zeroing<P> params{};
+    params.dot = dot;
     if (plan.zeroed_size == 0) return params;
     params.zeroed = a.d_q_sums + plan.ahead.sums;
     params.zeroed_end = a.d_q_sums + plan.zeroed_size;
     params.first = a.d_q_sums, params.first_end = a.d_q_sums + plan.ahead.first;
+    params.entries = uint32_t(plan.ahead.entries);
+    params.step = plan.ahead.sums / plan.ahead.entries;
     return params;
-  }
-  // Of the first heads alone.
-  static void put_first(const Plan& plan, cuda::Zeroing<cuda::BwdDotParams>* params) {
-    const Problem& p = plan.problem;
-    params->heads = int(plan.find(Stem::bwd_dkv_dq)->ahead * p.group());
-    params->dot.block.total = params->dot.block.tiles * uint32_t(params->heads * p.batch);
-    params->step = plan.ahead.sums / uint64_t(p.batch);
   }
   template <typename P>
   Status add_zeroing(const Launch& launch, cuda::Kernel<cuda::Zeroing<P>> kernel, const P& dot) {
@@ -193,22 +189,13 @@ class CudaProgram final : public Program {
                              launch.invocations(), 0));
     P fast_dot = dot;
     const bool fast = launch.fast_total > 0;
-    bool later = false;
-    if (fast) TANDEM_TRY(sm90_later(plan_, with_, &later));
     if constexpr (std::is_same<P, cuda::BwdDotParams>::value) {
       fast_dot.block.tiles = launch.fast_tiles;
       fast_dot.block.total = launch.fast_total;
-      const auto find = later ? cuda::bwd_dot_first_kernel : cuda::bwd_dot_fast_kernel;
-      uint32_t total = launch.fast_total;
-      if (later) {
-        cuda::Zeroing<P> first{};
-        first.dot = fast_dot;
-        put_first(plan_, &first);
-        total = first.dot.block.total;
-      }
       if (fast)
-        TANDEM_TRY(start_fast.prepare(find(plan_.problem.dtype, int(plan_.problem.head_dim_v)),
-                                      with_, dim3(total), kFastDot, 0));
+        TANDEM_TRY(start_fast.prepare(
+            cuda::bwd_dot_fast_kernel(plan_.problem.dtype, int(plan_.problem.head_dim_v)), with_,
+            dim3(launch.fast_total), kFastDot, 0));
     }
     const Plan& plan = plan_;
     const Launch* of = &launch;  // of plan_
@@ -216,11 +203,6 @@ class CudaProgram final : public Program {
                         const bool now = fast && (a.o | a.d_o) % 16 == 0;
                         cuda::Zeroing<P> params = zeroing(plan, now ? fast_dot : dot, a);
                         params.dot.push = bwd_dot_push(plan, *of, a);
-                        if constexpr (std::is_same<P, cuda::BwdDotParams>::value) {
-                          if (later && now) put_first(plan, &params);
-                        }
-                        if (plan.problem.bias && plan.ahead.sums && !(later && now))
-                          params.first_end = a.d_q_sums + plan.ahead.sums;
                         return (now ? start_fast : start)(&params, stream);
                       }});
     return Status();

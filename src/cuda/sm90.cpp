@@ -9,6 +9,7 @@
 
 #include "../../cuda/sm90/bwd.h"
 #include "../../cuda/sm90/kernels.h"
+#include "bwd_shares.h"
 
 namespace tandem {
 namespace {
@@ -110,7 +111,7 @@ void put_last(const Plan& plan, const Addresses& a, cuda::sm90::BwdDkvDqParams* 
   const Launch& fused = *plan.find(Stem::bwd_dkv_dq);
   params->beside = int(fused.beside);
   const int64_t heads = p.batch * p.heads_kv;
-  const auto rows = uint32_t(plan.ahead.sums / uint64_t(heads) / 512);
+  const auto rows = uint32_t(plan.ahead.sums / uint64_t(heads) / kBiasZeros);
   params->ahead = {a.ahead_words, int(fused.ahead),   int(heads),        int(p.heads_kv),
                    rows,          rows / fused.tiles, rows % fused.tiles};
   if (!plan.d_q_counts_offset) return;
@@ -178,16 +179,9 @@ int clusters_at_once(cuda::Kernel<P> kernel, const Launch& launch, unsigned clus
   return 0;
 }
 
-// bwd_dkv_dq with a bias that sums d_bias in clusters: how many the device has at a time, and of how many of two beside them each
-// takes how much. later: these do bwd_dot's work for later heads, too.
-struct Clusters {
-  int64_t slots = 0;
-  unsigned pairs = 0;
-  BwdPairs share{};
-  bool later = false;
-};
-Status find_clusters(const Plan& plan, const Launch& launch, const Launching& with,
-                     Clusters* clusters) {
+// bwd_dkv_dq with a bias that sums d_bias in clusters: which of these take which tiles of keys.
+Status share_tiles(const Plan& plan, const Launch& launch, const Launching& with,
+                   BwdPlanned* planned) {
   const Problem& p = plan.problem;
   const auto kernel_of = [&](cuda::sm90::BiasForm form) {
     return cuda::sm90::bwd_dkv_dq_bias_kernel(p.dtype, launch.hopper, form);
@@ -197,25 +191,18 @@ Status find_clusters(const Plan& plan, const Launch& launch, const Launching& wi
       kernel_of(rounds ? cuda::sm90::BiasForm::rounds : cuda::sm90::BiasForm::whole);
   auto start = launcher_of(kernel);
   TANDEM_TRY(prepare_launch(kernel, launch, with, &start));
-  clusters->slots = clusters_at_once(kernel, launch, unsigned(p.batch));
-  const int64_t walks = launch.total / p.batch;
-  if (clusters->slots == 0 || !launch.pairs) return Status();
-  const auto paired = kernel_of(cuda::sm90::BiasForm::passes);
-  TANDEM_TRY(prepare_launch(paired, launch, with, &start));
-  const int64_t left = clusters_at_once(paired, launch, 2) - clusters->slots * p.batch / 2;
-  const int64_t pairs = std::clamp<int64_t>(left, 0, kMaxPairs);
-  if (pairs == 0) return Status();
-  const auto share_of = [&](int64_t before) {
-    return bwd_pairs(walks, clusters->slots, pairs, p.batch / 2, before);
-  };
-  clusters->share = share_of(0);
-  if (clusters->share.each == 0) return Status();
-  clusters->pairs = unsigned(pairs);
-  if (launch.ahead == 0) return Status();
-  const BwdPairs share = share_of(bwd_later_tenths(p.heads_kv - launch.ahead, p.batch * p.group(),
-                                                   pairs, std::max(p.head_dim, p.head_dim_v)));
-  clusters->later = share.each > 0;
-  if (clusters->later) clusters->share = share;
+  const int64_t slots = clusters_at_once(kernel, launch, unsigned(p.batch)),
+                walks = launch.total / p.batch;
+  int64_t pairs = 0;
+  if (slots > 0 && launch.pairs) {
+    const auto paired = kernel_of(cuda::sm90::BiasForm::passes);
+    TANDEM_TRY(prepare_launch(paired, launch, with, &start));
+    pairs = std::clamp<int64_t>(clusters_at_once(paired, launch, 2) - slots * p.batch / 2, 0,
+                                kMaxPairs);
+  }
+  const BwdShape& shape = kBwdShapes[launch.hopper];
+  *planned = bwd_planned(walks, slots, p.batch, (p.seq_q + shape.br - 1) / shape.br, pairs,
+                         bwd_pair_tenths(shape, p.batch / 2));
   return Status();
 }
 
@@ -237,16 +224,6 @@ uint64_t own_number() {
 }
 
 }  // namespace
-
-Status sm90_later(const Plan& plan, const Launching& with, bool* later) {
-  const Launch* fused = plan.find(Stem::bwd_dkv_dq);
-  *later = false;
-  if (!fused || fused->hopper < 0 || fused->ahead == 0 || !plan.problem.bias) return Status();
-  Clusters clusters;
-  TANDEM_TRY(find_clusters(plan, *fused, with, &clusters));
-  *later = clusters.later;
-  return Status();
-}
 
 bool sm90_loads() {
   cudaFuncAttributes attributes;
@@ -366,55 +343,31 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
         fixed.wide = p.d_bias_dtype == TANDEM_F32;
         fixed.passes = 1;
         const unsigned cluster = sums_in_clusters(p) ? unsigned(p.batch) : 1;
-        Clusters clusters;
-        if (cluster > 1 && launch.groups_y == 1)
-          TANDEM_TRY(find_clusters(plan, launch, with, &clusters));
-        if (clusters.later) {
-          cuda::sm90::BwdLater& later = fixed.later;
-          later.o_strides = p.o, later.d_o_strides = p.d_o;
-          later.heads = int(launch.ahead);
-          later.half = p.dtype == TANDEM_F16;
-          later.shares = uint32_t((p.group() * p.seq_q + kLaterRows - 1) / kLaterRows);
-          later.all = later.shares * uint32_t(p.batch * (p.heads_kv - launch.ahead));
-          later.heads_kv = int(p.heads_kv);
-          later.pieces_of_head = uint32_t(plan.ahead.sums / uint64_t(p.batch * p.heads_kv) / 16);
-          later.pieces = later.pieces_of_head / later.shares;
-          later.more = later.pieces_of_head % later.shares;
-        }
         unsigned groups = launch.groups_x;
-        const unsigned pairs = clusters.pairs;
         fixed.whole = int(launch.total / uint32_t(fixed.shared)), fixed.parts = 1;
         const auto paired = cuda::sm90::bwd_dkv_dq_bias_kernel(p.dtype, launch.hopper,
                                                                cuda::sm90::BiasForm::passes);
         if (cluster > 1 && launch.groups_y == 1) {
-          const BwdShape& shape = kBwdShapes[launch.hopper];
-          const int64_t walks = fixed.whole, tiles = (p.seq_q + shape.br - 1) / shape.br;
-          const int64_t slots = clusters.slots, theirs = pairs * clusters.share.each;
-          const BwdTail tail = bwd_tail(walks - theirs, slots, p.batch, tiles);
-          fixed.whole = int(tail.whole + theirs), fixed.parts = tail.parts;
-          const int64_t items = fixed.whole + (walks - fixed.whole) * tail.parts;
-          groups = cluster * unsigned(items);
-          if (pairs > 0) {
-            groups = cluster * unsigned(slots);
-            fixed.first = int(slots), fixed.items = int(items);
-            fixed.limit = int(clusters.share.limit - slots);
-          }
+          BwdPlanned planned{};
+          TANDEM_TRY(share_tiles(plan, launch, with, &planned));
+          fixed.shares = planned.shares;
+          fixed.whole = int(planned.tail.whole), fixed.parts = planned.tail.parts;
+          groups =
+              cluster * unsigned(fixed.shares.pairs > 0 ? fixed.shares.slots : fixed.shares.items);
         }
+        const auto pairs = unsigned(fixed.shares.pairs);
         *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
           cuda::sm90::BwdDkvDqBiasParams params;
           if (!inputs.encode_all_to(a, &params) || !inputs.encode_bias(a, &params.bias.map))
             return cudaErrorInvalidValue;
           const CUtensorMap map = params.bias.map;
+          params.push = bwd_dkv_dq_push(plan, launch, a);
+          put_last(plan, a, &params);
           params.bias = fixed;
           params.bias.map = map;
           params.bias.d_bias = a.d_bias;
           params.bias.parts_at = a.tail, params.bias.counts = a.tail_counts;
-          if ((a.o | a.d_o) % 16 != 0) params.bias.later.heads = 0;
-          params.bias.later.words = a.ahead_words;
-          params.bias.later.o = a.o, params.bias.later.d_o = a.d_o;
           params.block = block;
-          params.push = bwd_dkv_dq_push(plan, launch, a);
-          put_last(plan, a, &params);
           // One workgroup is launched as a cluster, too: in any other launch cluster_sync() is a barrier of the workgroup, which its two kinds
           // of warps wait at by two instructions, and compute-sanitizer's synccheck takes that for an error.
           if (pairs > 0)

@@ -9,9 +9,6 @@ namespace tandem {
 // Whether this build's code for sm_90a loads on the current device.
 bool sm90_loads();
 
-// Whether bwd_dkv_dq and its clusters of two do bwd_dot's work for later heads (Launch::ahead, with a bias).
-Status sm90_later(const Plan& plan, const Launching& with, bool* later);
-
 // What records a launch of the path sm90 (launch.hopper >= 0). plan and launch must outlive it.
 Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& with,
                      Recorder* recorder);

@@ -5,11 +5,6 @@ namespace tandem {
 
 bool sm90_loads() { return false; }
 
-Status sm90_later(const Plan&, const Launching&, bool* later) {
-  *later = false;
-  return Status();
-}
-
 Status sm90_recorder(const Plan&, const Launch& launch, const Launching&, Recorder*) {
   return fail(TANDEM_ERROR_BACKEND, "this build holds no code for sm_90a: no %s",
               stem_name(launch.stem));

@@ -240,6 +240,13 @@ void add_flat(float* to, unsigned from, int bytes) {
     }
   });
 }
+void store_flat(unsigned long to, unsigned from, int bytes) {
+  if (bytes <= 0 || bytes % 16 != 0 || to % 16 != 0)
+    die("a copy of %d bytes, or to a misaligned address", bytes);
+  give(from, unsigned(bytes), 16, [=](const unsigned char* data) {
+    std::memcpy(reinterpret_cast<void*>(to), data, size_t(bytes));
+  });
+}
 void bulk_commit() {
   Lane& lane = state().lanes[running()->index];
   lane.stores.push_back(std::move(lane.open));

@@ -29,6 +29,7 @@ void copy_box(unsigned to, const CUtensorMap* map, unsigned barrier, int d, int 
 void store_box(const CUtensorMap* map, unsigned from, int d, int s, int h, int b);
 void copy_flat(unsigned to, const void* from, unsigned barrier, int bytes);
 void add_flat(float* to, unsigned from, int bytes);
+void store_flat(unsigned long to, unsigned from, int bytes);
 void bulk_commit();
 void bulk_wait(unsigned left, bool read);  // read: until shared memory has been read
 
