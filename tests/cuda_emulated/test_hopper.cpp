@@ -129,6 +129,24 @@ void sums(const float*, float* to) {
   if (M != Mistake::sum_left_behind && threadIdx.x == 0) bulk_wait<0>();
 }
 
+// Copies of the same, each to a place of its own.
+template <Mistake M>
+void stores(const float*, float* to) {
+  TANDEM_SHARED_ARRAY(float, tile, 16);
+  for (int n = 0; n < kSteps; ++n) {
+    if (threadIdx.x < 16) tile[threadIdx.x] = float(n);
+    fence_async();
+    named_sync<1>(128);
+    if (threadIdx.x == 0) {
+      store_flat(reinterpret_cast<uint64_t>(to + 16 * n), shared_address(tile), 64);
+      bulk_commit();
+      if (M != Mistake::sum_not_read) bulk_wait_read<0>();
+    }
+    named_sync<1>(128);
+  }
+  if (threadIdx.x == 0) bulk_wait<0>();
+}
+
 template <Mistake M>
 void named(const float*, float* to) {
   const int group = int(threadIdx.x) / 128;
@@ -297,6 +315,9 @@ Run of(const char* name) {
     return {name,   sums<M>, 1,   128,
             1,      0,       128, [](int) { return float(kSteps * (kSteps - 1) / 2); },
             nullptr};
+  if (which == "stores")
+    return {name,   stores<M>, 1, 128, 1, 0, 16 * kSteps, [](int n) { return float(n / 16); },
+            nullptr};
   if (which == "named")
     return {name, named<M>, 1, 256, 1, 0, 128, [](int) { return 7.f; }, nullptr};
   if (which == "registers") return {name, registers<M>, 1, 384, 1, 0, 128, one, nullptr};
@@ -312,8 +333,8 @@ Run of(const char* name) {
 int main() {
   simt::device().hopper = true;
   simt::device().multiprocessors = 4;
-  for (const char* name :
-       {"copies", "products", "sums", "named", "registers", "cluster", "word", "early", "shuffles"})
+  for (const char* name : {"copies", "products", "sums", "stores", "named", "registers", "cluster",
+                           "word", "early", "shuffles"})
     is_right(of<Mistake::none>(name));
   using M = Mistake;
   shows(of<M::full_not_awaited>("copies"), "tiles are read before they have come", "", true);
@@ -325,6 +346,7 @@ int main() {
   shows(of<M::operand_overwritten>("products"), "an operand is overwritten before the wait", "");
   shows(of<M::no_commit>("products"), "products in no group", "products on their way", true);
   shows(of<M::sum_not_read>("sums"), "shared memory is overwritten before it is read", "");
+  shows(of<M::sum_not_read>("stores"), "what is copied is overwritten before it is read", "");
   shows(of<M::sum_left_behind>("sums"), "a thread ends before that", "still read shared memory");
   shows(of<M::other_count>("named"), "two numbers of threads", "others have come to it for", true);
   shows(of<M::somebody_missing>("named"), "a warp does not come", "224 of 256 threads", true);

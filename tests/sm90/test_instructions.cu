@@ -241,8 +241,8 @@ __global__ void take_turns(int* order, int rounds) {
   }
 }
 
-// Through two stages of shared memory, flat: a thread copies, a warpgroup doubles, a thread adds to the sums.
-__global__ void stages(const float* from, float* to, int steps) {
+// Through two stages of shared memory, flat: a thread copies, a warpgroup doubles, a thread adds to the sums, and copies.
+__global__ void stages(const float* from, float* to, float* doubled, int steps) {
   unsigned char* at = aligned_memory();
   float* tile = reinterpret_cast<float*>(at);  // 2 stages of 128, and 128 to add
   TANDEM_SHARED_ARRAY(uint64_t, barriers, 4);
@@ -267,6 +267,7 @@ __global__ void stages(const float* from, float* to, int steps) {
       named_sync<1>(128);
       if (threadIdx.x == 0) {
         add_flat(to, shared_address(tile + 256), 512);
+        store_flat(reinterpret_cast<uint64_t>(doubled + n * 128), shared_address(tile + 256), 512);
         bulk_commit();
         bulk_wait_read<0>();
       }
@@ -375,16 +376,18 @@ TEST_CASE("named barriers: groups in turn") {
   CHECK(wrong == 0);
 }
 
-TEST_CASE("stages: flat copies behind mbarriers, sums into global memory") {
+TEST_CASE("stages: flat copies behind mbarriers, sums into global memory and copies to it") {
   constexpr int steps = 37;
-  std::vector<float> data(steps * 128), expected(128, 5.f);
+  std::vector<float> data(steps * 128), expected(128, 5.f), expected_doubled;
   for (size_t n = 0; n < data.size(); ++n) {
     data[n] = float(n % 251);
     expected[n % 128] += 2 * data[n];
+    expected_doubled.push_back(2 * data[n]);
   }
-  const Memory<float> from(data), to(std::vector<float>(128, 5.f));
-  sm90_test::launch(stages, 1, 160, 4096, from.get(), to.get(), steps);
+  const Memory<float> from(data), to(std::vector<float>(128, 5.f)), doubled(data.size());
+  sm90_test::launch(stages, 1, 160, 4096, from.get(), to.get(), doubled.get(), steps);
   CHECK(to.read() == expected);
+  CHECK(doubled.read() == expected_doubled);
 }
 
 int main(int argc, char** argv) {
