@@ -28,6 +28,9 @@ namespace tandem {
 namespace cuda {
 namespace sm90 {
 
+static_assert(kBiasZeros == 32 * sizeof(float4),
+              "what shares are counted in: a store of a warp, or a copy");
+
 // A warp claims a share of the sums of a head, the number of which it is among all of the batch, and zeroes it; unless all are claimed.
 TANDEM_DEVICE void zero_share(const BwdDkvDqParams& params, int head) {
   uint* const words = reinterpret_cast<uint*>(params.ahead.words) + 2 * head;
