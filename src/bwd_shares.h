@@ -16,6 +16,38 @@
 
 namespace tandem {
 
+// Clusters that sum d_bias come in rounds of as many as the device has at a time. Of the last round, if it is not full, each
+// tile of keys is shared by several clusters, which have parts of its queries and add up d_k and d_v by way of the workspace.
+struct BwdTail {
+  int64_t whole;  // clusters with all queries of a tile of keys
+  int parts;
+};
+// What a workgroup leaves there.
+constexpr int64_t bwd_tail_floats(const BwdShape& s) { return 2 * s.bc * bwd_panels(s) * 64; }
+// How many workgroups there is room for. groups: those with all queries of a tile of keys.
+constexpr int64_t bwd_tail_room(int64_t groups) { return groups < 60 ? 4 * groups : 240; }
+constexpr int64_t kBwdEnds = 2;  // to begin and to end takes as long as about two tiles of queries
+// walks: tiles of keys of all heads; slots: clusters at a time; size: workgroups of one; tiles: of queries.
+constexpr BwdTail bwd_tail(int64_t walks, int64_t slots, int64_t size, int64_t tiles) {
+  BwdTail best{walks, 1};
+  if (slots <= 0 || walks % slots == 0) return best;
+  const int64_t rest = walks % slots;
+  int64_t least = tiles + kBwdEnds;  // in tiles
+  for (int parts = 2; parts <= 16 && parts <= tiles; ++parts) {
+    const int64_t rounds = (rest * parts + slots - 1) / slots;
+    const int64_t takes = rounds * ((tiles + parts - 1) / parts + kBwdEnds);
+    if (rest * parts * size <= bwd_tail_room(walks * size) && takes < least)
+      least = takes, best = {walks - rest, parts};
+  }
+  return best;
+}
+// Multiprocessors that clusters of the whole batch leave over get clusters of two, which take the batch in passes and so long for a
+// tile of keys: sums of d_bias then go through the workspace. At most kMaxPairs, which need this much of it each.
+constexpr int kMaxPairs = 8;
+constexpr int64_t bwd_pass_floats(const BwdShape& s, int64_t group, int64_t seq_q) {
+  return group * ((seq_q + s.br - 1) / s.br) * s.br * s.bc;
+}
+
 // Who fetches which tiles, numbered from 0 on, parts of cut ones last (BwdTail). Clusters of the whole batch have the first `slots`.
 // The whole ones behind these come in blocks of `span`, of each of which the first `pairs` are reserved for clusters of two, so that
 // these work on the same heads as the others do then; of the last block, to which the parts belong, what is left of

@@ -9,7 +9,8 @@
 namespace tandem {
 
 constexpr int kMaxShared = 232448;  // of a workgroup of compute capability 9.0
-// Forward kernels multiply scores by a scale beyond this after they are compared, and after a distance bias; by others before.
+// Forward kernels multiply scores by a scale beyond this after they are compared, and after a distance bias; by others before. With a
+// dense bias they take no others, as it is divided by the scale.
 constexpr float kPlainScale = 1e-12f;
 
 // ---- fwd ----
@@ -214,9 +215,10 @@ constexpr int bwd_second_dq_bytes(const BwdShape& s) { return s.wide ? 0 : 2 * 1
 constexpr int bwd_plain_shared_bytes(const BwdShape& s) {
   return bwd_shared_bytes(s) + bwd_second_dq_bytes(s);
 }
-constexpr int kBiasZeros = 512;  // bytes, of which zeros under the sums of d_q are copied
-// With a dense bias: tiles of it, whose places dS takes over, and further ones beside those for dS; three barriers each. And words
-// about what a cluster works on.
+// Zeros under the sums of d_q (cuda/sm90/bwd_zeros.cuh) come by so many bytes: a store of a warp, or a copy.
+constexpr int kZeroBytes = 512;
+// With a dense bias: tiles of it, whose places dS takes over, and further ones beside those for dS; three barriers each. Words
+// about what a cluster works on. And zeros, at a multiple of 16 bytes, to be copied.
 constexpr int bwd_bias_stages(const BwdShape& s) { return s.br * s.bc > 64 * 128 ? 1 : 2; }
 constexpr int bwd_bias_places(const BwdShape& s) { return s.ds_stages + bwd_bias_stages(s); }
 constexpr int bwd_bias_zeros_at(const BwdShape& s) {
@@ -224,39 +226,7 @@ constexpr int bwd_bias_zeros_at(const BwdShape& s) {
           16 + 15) /
          16 * 16;
 }
-constexpr int bwd_bias_shared_bytes(const BwdShape& s) { return bwd_bias_zeros_at(s) + kBiasZeros; }
-// Clusters that sum d_bias come in rounds of as many as the device has at a time. Of the last round, if it is not full, each
-// tile of keys is shared by several clusters, which have parts of its queries and add up d_k and d_v by way of the workspace.
-struct BwdTail {
-  int64_t whole;  // clusters with all queries of a tile of keys
-  int parts;
-};
-constexpr int64_t bwd_tail_floats(const BwdShape& s) {
-  return 2 * s.bc * bwd_panels(s) * 64;
-}  // of a workgroup
-// How many workgroups there is room for. groups: those with all queries of a tile of keys.
-constexpr int64_t bwd_tail_room(int64_t groups) { return groups < 60 ? 4 * groups : 240; }
-constexpr int64_t kBwdEnds = 2;  // to begin and to end takes as long as about two tiles of queries
-// walks: tiles of keys of all heads; slots: clusters at a time; size: workgroups of one; tiles: of queries.
-constexpr BwdTail bwd_tail(int64_t walks, int64_t slots, int64_t size, int64_t tiles) {
-  BwdTail best{walks, 1};
-  if (slots <= 0 || walks % slots == 0) return best;
-  const int64_t rest = walks % slots;
-  int64_t least = tiles + kBwdEnds;  // in tiles
-  for (int parts = 2; parts <= 16 && parts <= tiles; ++parts) {
-    const int64_t rounds = (rest * parts + slots - 1) / slots;
-    const int64_t takes = rounds * ((tiles + parts - 1) / parts + kBwdEnds);
-    if (rest * parts * size <= bwd_tail_room(walks * size) && takes < least)
-      least = takes, best = {walks - rest, parts};
-  }
-  return best;
-}
-// Multiprocessors that clusters of the whole batch leave over get clusters of two, which take the batch in passes and so long for a
-// tile of keys: sums of d_bias then go through the workspace. At most kMaxPairs, which need this much of it each.
-constexpr int kMaxPairs = 8;
-constexpr int64_t bwd_pass_floats(const BwdShape& s, int64_t group, int64_t seq_q) {
-  return group * ((seq_q + s.br - 1) / s.br) * s.br * s.bc;
-}
+constexpr int bwd_bias_shared_bytes(const BwdShape& s) { return bwd_bias_zeros_at(s) + kZeroBytes; }
 // With elastic softmax: per place for q, what tau adds to the weights of a row, and the distance bias of the tile's diagonals;
 // barriers of dS.
 constexpr int bwd_elastic_bytes(const BwdShape& s) { return s.q_stages * (s.br + s.br + s.bc) * 4; }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // What lies where in the workspace of a plan whose launches are made.
+#include "bwd_shares.h"
 #include "fwd_tail.h"
 #include "hopper_tiles.h"
 #include "planner.h"

@@ -33,7 +33,7 @@ struct BwdDkvDqParams {
   } heads;
   int beside;  // in a fixed order of sums: of how many heads the tiles of keys are started side by side; else 0
   // Zeros under the sums of d_q (bwd_zeros.cuh): two words a head of keys [B, Hk], zeroed before; of how many first heads the sums
-  // were zeroed before (with a bias of each entry; 0: of all), of how many; and, of kBiasZeros bytes, those of a head,
+  // were zeroed before (with a bias of each entry; 0: of all), of how many; and, in kZeroBytes, those of a head,
   // and those of each tile of keys, of which the first `more` have one more.
   struct {
     uint64_t words;

@@ -323,7 +323,7 @@ __global__ void __launch_bounds__(kBwdThreads, 1)
   const Bias::Now<ROW> now(memory);
   // The kernel beside this one, or the one after both, may begin.
   launch_dependents();
-  if (!ROUNDS && threadIdx.x < kBiasZeros / 16) {
+  if (!ROUNDS && threadIdx.x < kZeroBytes / 16) {
     put_shared(memory.base + ZeroCopies::kAt<ROW> + 16 * threadIdx.x, 0.f, 0.f, 0.f, 0.f);
     fence_async();
   }

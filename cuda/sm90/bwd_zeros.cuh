@@ -28,7 +28,7 @@ namespace tandem {
 namespace cuda {
 namespace sm90 {
 
-static_assert(kBiasZeros == 32 * sizeof(float4),
+static_assert(kZeroBytes == 32 * sizeof(float4),
               "what shares are counted in: a store of a warp, or a copy");
 
 // A warp claims a share of the sums of a head, the number of which it is among all of the batch, and zeroes it; unless all are claimed.
@@ -78,7 +78,7 @@ TANDEM_DEVICE void await_zeros(const BwdDkvDqParams& params, const Walk& walk) {
 // How the warp that adds does it with a dense bias: it copies zeros from shared memory.
 struct ZeroCopies {
   static constexpr uint kEach = 8;  // copies with a tile of queries
-  template <int ROW>                // where in shared memory kBiasZeros bytes are zero
+  template <int ROW>                // where in shared memory kZeroBytes bytes are zero
   static constexpr uint kAt = uint(bwd_bias_zeros_at(kBwdShapes[ROW]));
   uint area;                // the address of these
   uint from = 0, left = 0;  // of the share that is claimed, in copies
@@ -105,7 +105,7 @@ struct ZeroCopies {
     const uint now = min(left, most);
     if (one)
       for (uint n = 0; n < now; ++n)
-        store_flat(params.push.d_q_sums + uint64_t(from + n) * kBiasZeros, area, kBiasZeros);
+        store_flat(params.push.d_q_sums + uint64_t(from + n) * kZeroBytes, area, kZeroBytes);
     from += now, left -= now;
   }
   // What is left of the share.

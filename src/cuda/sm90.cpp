@@ -111,7 +111,7 @@ void put_last(const Plan& plan, const Addresses& a, cuda::sm90::BwdDkvDqParams* 
   const Launch& fused = *plan.find(Stem::bwd_dkv_dq);
   params->beside = int(fused.beside);
   const int64_t heads = p.batch * p.heads_kv;
-  const auto rows = uint32_t(plan.ahead.sums / uint64_t(heads) / kBiasZeros);
+  const auto rows = uint32_t(plan.ahead.sums / uint64_t(heads) / kZeroBytes);
   params->ahead = {a.ahead_words, int(fused.ahead),   int(heads),        int(p.heads_kv),
                    rows,          rows / fused.tiles, rows % fused.tiles};
   if (!plan.d_q_counts_offset) return;
