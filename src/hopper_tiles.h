@@ -217,13 +217,13 @@ constexpr int bwd_plain_shared_bytes(const BwdShape& s) {
 }
 // Zeros under the sums of d_q (cuda/sm90/bwd_zeros.cuh) come by so many bytes: a store of a warp, or a copy.
 constexpr int kZeroBytes = 512;
-// With a dense bias: tiles of it, whose places dS takes over, and further ones beside those for dS; three barriers each. Words
-// about what a cluster works on. And zeros, at a multiple of 16 bytes, to be copied.
+// With a dense bias: tiles of it, whose places dS takes over, and further ones beside those for dS; three barriers each. Three more,
+// and words, about what a cluster works on. And zeros, at a multiple of 16 bytes, to be copied.
 constexpr int bwd_bias_stages(const BwdShape& s) { return s.br * s.bc > 64 * 128 ? 1 : 2; }
 constexpr int bwd_bias_places(const BwdShape& s) { return s.ds_stages + bwd_bias_stages(s); }
 constexpr int bwd_bias_zeros_at(const BwdShape& s) {
-  return (bwd_shared_bytes(s) + bwd_bias_stages(s) * bwd_ds_bytes(s) + 3 * bwd_bias_places(s) * 8 +
-          16 + 15) /
+  return (bwd_shared_bytes(s) + bwd_bias_stages(s) * bwd_ds_bytes(s) +
+          (3 * bwd_bias_places(s) + 3) * 8 + 12 + 15) /
          16 * 16;
 }
 constexpr int bwd_bias_shared_bytes(const BwdShape& s) { return bwd_bias_zeros_at(s) + kZeroBytes; }

@@ -47,6 +47,8 @@ struct Walk {
   // Of several workgroups that share a tile of keys, each with a part of the tiles of queries: which one, how many, and
   // the number of what they share.
   int part = 0, parts = 1, shared = 0;
+  // Of workgroups that go on to further tiles of keys: how many tiles of queries they have gone through before, and which of its passes this is.
+  uint begun = 0, pass = 0;
   // The tile of queries that comes when those of span are counted from its end, if they are.
   TANDEM_DEVICE int turned(int at) const { return down ? span.begin + span.end - 1 - at : at; }
 };
@@ -139,10 +141,21 @@ struct Barriers {
 template <int STAGES>
 struct Turn {
   int stage = 0, parity = 0;
+  TANDEM_DEVICE Turn() {}
+  TANDEM_DEVICE explicit Turn(uint before) : stage(before % STAGES), parity(before / STAGES % 2) {}
   TANDEM_DEVICE void next() {
     if (++stage == STAGES) stage = 0, parity ^= 1;
   }
 };
+
+// The first one of a tile of keys.
+template <typename Set, int STAGES>
+TANDEM_DEVICE Turn<STAGES> first_turn(const Walk& walk) {
+  if constexpr (kDense<Set>)
+    return Turn<STAGES>(walk.begun);
+  else
+    return Turn<STAGES>();
+}
 
 // Of row ROW of kBwdShapes, addresses from base on. Set's own part lies before the numbers of the rows, its barriers at the
 // end.
@@ -250,8 +263,8 @@ TANDEM_DEVICE void load_tiles(const typename Set::Params& params, const Walk& wa
     clear_rows<M::kPanels, S.bc>(memory.v(), walk.seq_kv - walk.col0);
     cleared(barriers.kv);
   }
-  Turn<S.q_stages> q;
-  Turn<S.do_stages> d_o;
+  auto q = first_turn<Set, S.q_stages>(walk);
+  auto d_o = first_turn<Set, S.do_stages>(walk);
   typename Set::template Loader<ROW> set(params, walk, memory);
   typename Set::template Tiles<ROW> tiles(params, walk);
   for (int n = 0; n < u.group; ++n) {

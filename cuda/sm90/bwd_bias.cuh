@@ -73,31 +73,40 @@ struct Bias {
     TANDEM_DEVICE uint read(int place) const { return first + 8 * (2 * kPlaces + place); }
   };
 
-  template <int ROW>
-  static TANDEM_DEVICE void init(const Memory<ROW, Bias>& memory) {
-    const At<ROW> at(memory);
-    const int size = int(cluster_size());
-    for (int place = 0; place < At<ROW>::kPlaces; ++place) {
-      barrier_init(at.full(place), 1);
-      barrier_init(at.written(place), size);
-      barrier_init(at.read(place), 2 * size);
-    }
-  }
-  // Words behind the barriers: what this cluster works on, which of its passes, and what comes next (kNothing: nothing).
+  // Barriers and words behind those: what this workgroup works on, which of its passes, and what comes next (kNothing: nothing).
   static constexpr uint kNothing = ~0u;
   template <int ROW>
   struct Now {
     uint at;
     TANDEM_DEVICE explicit Now(const Memory<ROW, Bias>& memory)
         : at(memory.set_barriers() + 3 * At<ROW>::kPlaces * 8) {}
-    TANDEM_DEVICE uint item() const { return shared_uint(at); }
-    TANDEM_DEVICE uint pass() const { return shared_uint(at + 4); }
-    TANDEM_DEVICE uint next() const { return shared_uint(at + 8); }
+    TANDEM_DEVICE uint heard() const { return at; }      // K, V and the words are the loader's again
+    TANDEM_DEVICE uint told() const { return at + 8; }   // what comes next is there
+    TANDEM_DEVICE uint asked() const { return at + 16; } // of the first workgroup: all have read it
+    TANDEM_DEVICE uint next_at() const { return at + 24; }
+    TANDEM_DEVICE uint next() const { return shared_uint(at + 24); }
+    TANDEM_DEVICE uint item() const { return shared_uint(at + 28); }
+    TANDEM_DEVICE uint pass() const { return shared_uint(at + 32); }
     TANDEM_DEVICE void set(uint item, uint pass) const {
-      put_shared(at, item);
-      put_shared(at + 4, pass);
+      put_shared(at + 28, item);
+      put_shared(at + 32, pass);
     }
   };
+  // heard: how often warps say that they have heard.
+  template <int ROW>
+  static TANDEM_DEVICE void init(const Memory<ROW, Bias>& memory, int heard) {
+    const At<ROW> at(memory);
+    const Now<ROW> now(memory);
+    const int size = int(cluster_size());
+    for (int place = 0; place < At<ROW>::kPlaces; ++place) {
+      barrier_init(at.full(place), 1);
+      barrier_init(at.written(place), size);
+      barrier_init(at.read(place), 2 * size);
+    }
+    barrier_init(now.heard(), heard);
+    barrier_init(now.told(), 1);
+    barrier_init(now.asked(), size);
+  }
 
   template <int ROW>
   struct Loader {
@@ -106,7 +115,7 @@ struct Bias {
     const int col0, batch;
     Turn<At<ROW>::kPlaces> turn;
     TANDEM_DEVICE Loader(const Params& params, const Walk& walk, const Memory<ROW, Bias>& memory)
-        : params(params), at(memory), col0(walk.col0), batch(walk.batch) {}
+        : params(params), at(memory), col0(walk.col0), batch(walk.batch), turn(walk.begun) {}
     TANDEM_DEVICE void rows(int, int, int) {}
     TANDEM_DEVICE void load(int row0, int head) {
       constexpr BwdShape S = kBwdShapes[ROW];
@@ -129,7 +138,7 @@ struct Bias {
     static constexpr int BR = kBwdShapes[ROW].br;
     const Params& params;
     const At<ROW> at;
-    uint tile = 0;  // how many were begun: of this, places and parities follow
+    uint tile;  // how many were begun: of this, places and parities follow
     // Of 128 rows there are no registers to keep a thread's number, or where in a tile its parts are.
     static constexpr bool kKeeps = BR <= 64;
     int kept = int(threadIdx.x);
@@ -141,7 +150,10 @@ struct Bias {
     }
     TANDEM_DEVICE int thread() const { return kKeeps ? kept : fresh_thread(); }
     TANDEM_DEVICE Consumer(const Params& params, const Walk& walk, const Memory<ROW, Bias>& memory)
-        : Plain::Consumer<T, ROW>(params, walk, {memory.base}), params(params), at(memory) {}
+        : Plain::Consumer<T, ROW>(params, walk, {memory.base}),
+          params(params),
+          at(memory),
+          tile(walk.begun) {}
     TANDEM_DEVICE int place() const { return int((tile - 1) % At<ROW>::kPlaces); }
     TANDEM_DEVICE uint ds_tile() const { return at.tile(place()); }
     TANDEM_DEVICE void weigh(float (&s)[BR / 2], float scale2, uint lse, int, int) {
@@ -166,6 +178,10 @@ struct Bias {
       const uint to = uint(thread()) - 128;
       if (params.bias.d_bias && to < cluster_size())
         cluster_arrive(cluster_address(at.written(place()), to));
+    }
+    // Products with K and V are done.
+    TANDEM_DEVICE void let_go() {
+      if (fresh_thread() % 32 == 0) barrier_arrive(at.first + 3 * At<ROW>::kPlaces * 8);
     }
     // Adds up what the workgroups with parts of a tile of keys have of d_k and d_v; who comes last does, in the order of the
     // parts. False for the others. scratch: a word of the warpgroup's.
@@ -217,8 +233,8 @@ struct Bias {
     static_assert(S.bc == 128, "16 threads a row");
     if (!params.bias.d_bias) return;
     const BwdDkvDqBlock& u = params.block;
-    const int left = PASSES ? params.bias.passes - 1 - int(Now<ROW>(memory).pass()) : 0;
-    uint tile = 0;  // how many were summed: of this, places and parities follow
+    const int left = PASSES ? params.bias.passes - 1 - int(walk.pass) : 0;
+    uint tile = walk.begun;  // how many were summed: of this, places and parities follow
     const int begin = walk.part == 0 && left == 0 ? 0 : walk.span.begin;
     const int end =
         walk.part == walk.parts - 1 && left == 0 ? (u.seq_q + S.br - 1) / S.br : walk.span.end;
@@ -268,40 +284,6 @@ struct Bias {
   }
 };
 
-// One after the other, what the cluster works on, as often as its passes say: run(walk) for each, by all warps in their roles.
-// In between the barriers begin anew.
-template <int ROW, bool PASSES, typename Run>
-TANDEM_DEVICE void in_rounds(const BwdDkvDqBiasParams& params, Run&& run) {
-  constexpr BwdShape S = kBwdShapes[ROW];
-#pragma unroll 1
-  for (;;) {
-    // Anew, lest addresses be kept from round to round, for which there are no registers.
-    const Memory<ROW, Bias> memory{moved_word(shared_address(panel_memory()))};
-    const Bias::Now<ROW> now(memory);
-    const uint item = now.item();
-    if (item == Bias::kNothing) return;
-    const uint size = cluster_size();
-    const uint entry = PASSES     ? now.pass() * size + cluster_rank()
-                       : size > 1 ? cluster_rank()
-                                  : blockIdx.x % uint(params.bias.shared);
-    Walk walk;
-    if (Bias::find(params, S, item, entry, &walk)) run(memory, walk);
-    const uint pass = now.pass() + 1, same = now.item();  // before it is set
-    fence_async();  // before the copy engine writes where others have read and written
-    cluster_sync();
-    const bool more = PASSES && pass < uint(params.bias.passes);
-    const uint next = more ? same : params.bias.counter ? now.next() : Bias::kNothing;
-    if (next == Bias::kNothing) return;
-    if (fresh_thread() == 0) {
-      now.set(next, more ? pass : 0);
-      for (uint at = memory.barriers(); at < now.at; at += 8) barrier_invalidate(at);
-      Bias::template init<ROW>(memory);
-      Barriers<ROW>(memory.barriers()).init();
-    }
-    cluster_sync();
-  }
-}
-
 // What a cluster does next: those of the whole batch take reserved tiles (BwdShares) when there are no others.
 template <bool PASSES>
 TANDEM_DEVICE uint fetch(const BwdDkvDqBiasParams& params) {
@@ -314,66 +296,144 @@ TANDEM_DEVICE uint fetch(const BwdDkvDqBiasParams& params) {
   const int next = int(atomicAdd(counter + 1, 1u));
   return next < shares.reserved ? uint(bwd_reserved_item(shares, next)) : Bias::kNothing;
 }
+// The warp that loads: the first workgroup of the cluster fetches it for all. turn: how often it was asked before.
+template <int ROW, bool PASSES>
+TANDEM_DEVICE uint ask(const BwdDkvDqBiasParams& params, const Bias::Now<ROW>& now, uint turn) {
+  if (!params.bias.counter) return Bias::kNothing;
+  if (fresh_thread() == 0) {
+    barrier_expect(now.told(), 4);
+    if (cluster_rank() == 0) {
+      barrier_wait(now.asked(), int(turn & 1) ^ 1);
+      const uint item = fetch<PASSES>(params);
+      for (uint rank = 0; rank < cluster_size(); ++rank)
+        cluster_tell(cluster_address(now.next_at(), rank), item, cluster_address(now.told(), rank));
+    }
+  }
+  __syncwarp();
+  barrier_wait(now.told(), int(turn & 1));
+  const uint item = now.next();
+  if (fresh_thread() == 0) cluster_arrive(cluster_address(now.asked(), 0));
+  return item;
+}
+
+template <int ROW, bool PASSES>
+TANDEM_DEVICE bool find(const BwdDkvDqBiasParams& params, uint item, uint pass, uint begun, Walk* walk) {
+  constexpr BwdShape S = kBwdShapes[ROW];
+  const uint size = cluster_size();
+  const uint entry = PASSES     ? pass * size + cluster_rank()
+                     : size > 1 ? cluster_rank()
+                                : blockIdx.x % uint(params.bias.shared);
+  if (!Bias::find(params, S, item, entry, walk)) return false;
+  walk->begun = begun, walk->pass = pass;
+  return true;
+}
+TANDEM_DEVICE uint tiles_of(const BwdDkvDqBlock& u, const Walk& walk) {
+  return uint(u.group * max(walk.span.end - walk.span.begin, 0));
+}
+
+// A workgroup goes from one tile of keys to the next without a barrier of all its warps: each of them goes on when it is done. The warp that loads says
+// what comes next, with K and V of it, as soon as those that multiply are done with the ones before, and all have heard what that was. Barriers
+// and places go on where they were (Walk::begun): 5 us of 100 a tile at D 128 went by otherwise.
+template <int ROW, bool PASSES>
+TANDEM_DEVICE void load_rounds(const BwdDkvDqBiasParams& params) {
+  uint turn = 0, pass = 0, begun = 0, item;
+  {
+    const Memory<ROW, Bias> memory{moved_word(shared_address(panel_memory()))};
+    item = PASSES ? ask<ROW, PASSES>(params, Bias::Now<ROW>(memory), turn++)
+                  : blockIdx.x / (cluster_size() > 1 ? cluster_size() : uint(params.bias.shared));
+  }
+#pragma unroll 1
+  for (uint round = 0;; ++round) {
+    // Anew, lest addresses be kept from round to round, for which there are no registers.
+    const Memory<ROW, Bias> memory{moved_word(shared_address(panel_memory()))};
+    const Bias::Now<ROW> now(memory);
+    Walk walk;
+    if (__any_sync(~0u, item != Bias::kNothing) &&
+        !__any_sync(~0u, find<ROW, PASSES>(params, item, pass, begun, &walk)))
+      item = Bias::kNothing;
+    barrier_wait(now.heard(), int(round & 1) ^ 1);
+    if (fresh_thread() == 0) now.set(item, pass);
+    if (__any_sync(~0u, item == Bias::kNothing)) {
+      if (fresh_thread() == 0) barrier_arrive(Barriers<ROW>(memory.barriers()).kv);
+      return;
+    }
+    load_tiles(params, walk, memory);
+    begun += tiles_of(params.block, walk);
+    if (PASSES && __any_sync(~0u, pass + 1 < uint(params.bias.passes))) {
+      ++pass;
+    } else {
+      pass = 0;
+      item = ask<ROW, PASSES>(params, Bias::Now<ROW>(memory), PASSES ? turn++ : round);
+    }
+  }
+}
+// The others: run(memory, walk) for each. HELPS: they have nothing to do with K and V.
+template <int ROW, bool PASSES, bool HELPS, typename Run>
+TANDEM_DEVICE void in_rounds(const BwdDkvDqBiasParams& params, Run&& run) {
+  uint begun = 0;
+#pragma unroll 1
+  for (uint round = 0;; ++round) {
+    const Memory<ROW, Bias> memory{moved_word(shared_address(panel_memory()))};
+    const Bias::Now<ROW> now(memory);
+    barrier_wait(Barriers<ROW>(memory.barriers()).kv, int(round & 1));
+    const uint item = now.item(), pass = PASSES ? now.pass() : 0;
+    if (HELPS && fresh_thread() % 32 == 0) barrier_arrive(now.heard());
+    if (item == Bias::kNothing) return;
+    Walk walk;
+    find<ROW, PASSES>(params, item, pass, begun, &walk);
+    run(memory, walk);
+    begun += tiles_of(params.block, walk);
+  }
+}
 
 // ROUNDS: the last workgroup of a head makes d_q of its sums. Apart, as registers are short, and for small problems alone.
 template <typename T, int ROW, bool PASSES, bool ROUNDS>
 __global__ void __launch_bounds__(kBwdThreads, 1)
     bwd_dkv_dq_bias(const __grid_constant__ BwdDkvDqBiasParams params) {
-  const Memory<ROW, Bias> memory{shared_address(panel_memory())};
-  const Bias::Now<ROW> now(memory);
-  // The kernel beside this one, or the one after both, may begin.
-  launch_dependents();
-  if (!ROUNDS && threadIdx.x < kZeroBytes / 16) {
-    put_shared(memory.base + ZeroCopies::kAt<ROW> + 16 * threadIdx.x, 0.f, 0.f, 0.f, 0.f);
-    fence_async();
-  }
-  if (threadIdx.x == 0) {
-    Bias::template init<ROW>(memory);
-    Barriers<ROW>(memory.barriers()).init();
-    now.set(blockIdx.x / (cluster_size() > 1 ? cluster_size() : uint(params.bias.shared)), 0);
-  }
-  cluster_sync();
-  if (PASSES) {
-    if (threadIdx.x == 0 && cluster_rank() == 0) {
-      const uint item = fetch<PASSES>(params);
-      for (uint rank = 0; rank < cluster_size(); ++rank)
-        cluster_put(cluster_address(now.at, rank), item);
+  {
+    const Memory<ROW, Bias> memory{shared_address(panel_memory())};
+    // The kernel beside this one, or the one after both, may begin.
+    launch_dependents();
+    if (!ROUNDS && threadIdx.x < kZeroBytes / 16) {
+      put_shared(memory.base + ZeroCopies::kAt<ROW> + 16 * threadIdx.x, 0.f, 0.f, 0.f, 0.f);
+      fence_async();
+    }
+    if (threadIdx.x == 0) {
+      // The three helping warps, and those that multiply, which hear of the last one twice.
+      Bias::template init<ROW>(memory, 3 + (ROUNDS ? 16 : 8));
+      Barriers<ROW>(memory.barriers()).init();
     }
     cluster_sync();
   }
   if (threadIdx.x < 128) {
     give_registers<Bias::Registers::kHelping>();
-    in_rounds<ROW, PASSES>(params, [&](const Memory<ROW, Bias>& here, const Walk& walk) {
-      const int warp = __shfl_sync(~0u, fresh_thread() / 32, 0);
-      if (warp == 0) {
-        load_tiles(params, walk, here);
-        const bool last = !PASSES || Bias::Now<ROW>(here).pass() + 1 == uint(params.bias.passes);
-        if (fresh_thread() == 0 && last && params.bias.counter && cluster_rank() == 0) {
-          const uint item = fetch<PASSES>(params);
-          for (uint rank = 0; rank < cluster_size(); ++rank)
-            cluster_put(cluster_address(Bias::Now<ROW>(here).at + 8, rank), item);
-        }
-        __syncwarp();
-      } else if (warp >= 2) {
+    const int warp = __shfl_sync(~0u, fresh_thread() / 32, 0);
+    if (warp == 0)
+      load_rounds<ROW, PASSES>(params);
+    else if (warp >= 2)
+      in_rounds<ROW, PASSES, true>(params, [&](const Memory<ROW, Bias>& here, const Walk& walk) {
         Bias::template help<T, ROW, PASSES>(params, walk, here);
-      } else {
+      });
+    else
+      in_rounds<ROW, PASSES, true>(params, [&](const Memory<ROW, Bias>& here, const Walk& walk) {
         add_sums<!ROUNDS>(params, walk, here, 0, 0);
         if constexpr (ROUNDS)
           tell_last(params, walk, here);
         else if (fresh_thread() % 32 == 0)
           tell_cast(params, walk);
-      }
-    });
+      });
   } else {
     take_registers<Bias::Registers::kMultiplying>();
-    in_rounds<ROW, PASSES>(params, [&](const Memory<ROW, Bias>& here, const Walk& walk) {
+    in_rounds<ROW, PASSES, false>(params, [&](const Memory<ROW, Bias>& here, const Walk& walk) {
       multiply<T, ROW, Bias, true, true>(params, walk, here);
-      // When the last tile's sums are taken, the place is empty once more than it is asked for: the barrier is as it was.
-      named_sync(kDqEmpty + fresh_thread() / 128 - 1, 160);
-      if constexpr (ROUNDS)
+      if constexpr (ROUNDS) {
         if (hear_last(here)) round_sums<T, ROW, Bias>(params, walk, 0);
+        if (fresh_thread() % 32 == 0) barrier_arrive(Bias::Now<ROW>(here).heard());
+      }
     });
   }
+  // Nobody leaves while others may still read its tiles.
+  cluster_sync();
   // Pairs end no sooner than the kernel beside them, lest the one after both be sure of these alone. One workgroup sees to it: the
   // multiprocessors of others are free for bwd_dq_cast.
   if (PASSES && blockIdx.x == 0) wait_kernel_before();

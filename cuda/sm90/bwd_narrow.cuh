@@ -133,8 +133,8 @@ TANDEM_DEVICE void multiply(const typename Set::Params& params, const Walk& walk
 
   const int key = walk.col0 + group * 64 + warp * 16 + lane / 4;
 
-  barrier_wait(barriers.kv, 0);
-  Turn<S.q_stages> turn;
+  if constexpr (!kDense<Set>) barrier_wait(barriers.kv, 0);
+  auto turn = first_turn<Set, S.q_stages>(walk);
   Turn<S.ds_stages> ds_turn;
   typename Set::template Consumer<T, ROW> set(params, walk, memory);
   typename Set::template Tiles<ROW> tiles(params, walk);
@@ -256,17 +256,25 @@ TANDEM_DEVICE void multiply(const typename Set::Params& params, const Walk& walk
     if constexpr (kHasLengths<Set>) set.end_head(walk, walk.head_kv * u.group + n);
   }
   if constexpr (GRAD_KV) {
-    // All that read this warpgroup's part of V are past it.
-    named_sync(kGroup + group, 128);
-    const uint stage = memory.v() + own;
+    // By way of shared memory that nobody reads any more: this warpgroup's part of V; or, as the next V is already asked for, the place of
+    // dQ, which the warp that adds has let go of once more than it was asked for.
+    constexpr int kPanel = kDense<Set> ? 64 * 128 : kKPanel;
+    uint stage = memory.v() + own;
+    if constexpr (kDense<Set>) {
+      named_sync(kDqEmpty + group, 160);
+      set.let_go();
+      stage = memory.dq(group, 0);
+    } else {
+      named_sync(kGroup + group, 128);
+    }
     const int first_key = walk.col0 + 64 * group;
     if constexpr (kDense<Set>)
       if (walk.parts > 1 && !set.gather(walk, stage, d_k, d_v)) return;
     if (params.push.d_v)
-      store_rows<T, D>(stage, kKPanel, d_v, 1.f, params.push.d_v, u.d_v, walk, first_key, walk.keys,
+      store_rows<T, D>(stage, kPanel, d_v, 1.f, params.push.d_v, u.d_v, walk, first_key, walk.keys,
                        0, u.head_dim_v);
     if (params.push.d_k)
-      store_rows<T, D>(stage, kKPanel, d_k, u.scale, params.push.d_k, u.d_k, walk, first_key,
+      store_rows<T, D>(stage, kPanel, d_k, u.scale, params.push.d_k, u.d_k, walk, first_key,
                        walk.keys, 0, u.head_dim);
   }
 }

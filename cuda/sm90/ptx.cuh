@@ -66,10 +66,6 @@ TANDEM_DEVICE void barrier_init(uint barrier, int arrivals) {
 TANDEM_DEVICE void barrier_init_done() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
-// Before it is made anew.
-TANDEM_DEVICE void barrier_invalidate(uint barrier) {
-  asm volatile("mbarrier.inval.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
-}
 TANDEM_DEVICE void barrier_arrive(uint barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
@@ -308,7 +304,6 @@ using simt::hopper::barrier_arrive;
 using simt::hopper::barrier_expect;
 using simt::hopper::barrier_init;
 using simt::hopper::barrier_init_done;
-using simt::hopper::barrier_invalidate;
 using simt::hopper::barrier_wait;
 using simt::hopper::bulk_commit;
 using simt::hopper::bulk_wait;

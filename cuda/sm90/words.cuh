@@ -100,9 +100,12 @@ TANDEM_DEVICE void append_above(uint& end, float x, float bound) {
       : "f"(x), "f"(bound), "n"(STEP)
       : "memory");
 }
-// Of a workgroup of the cluster, as cluster_address() says.
-TANDEM_DEVICE void cluster_put(uint at, uint x) {
-  asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(at), "r"(x) : "memory");
+// A word of a workgroup of the cluster, as cluster_address() says; its 4 bytes arrive at a barrier of the same workgroup.
+TANDEM_DEVICE void cluster_tell(uint at, uint x, uint barrier) {
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u32 [%0], %1, [%2];" ::"r"(at),
+      "r"(x), "r"(barrier)
+      : "memory");
 }
 
 // ---- words between workgroups, in global memory ------------------------------------------------------
@@ -145,7 +148,7 @@ TANDEM_DEVICE uint count_up(uint64_t address, uint by) {
 #else
 using simt::hopper::acquire_word;
 using simt::hopper::append_above;
-using simt::hopper::cluster_put;
+using simt::hopper::cluster_tell;
 using simt::hopper::count_up;
 using simt::hopper::exchange_word;
 using simt::hopper::or_shared;

@@ -48,7 +48,6 @@ inline uint4 cluster_words(unsigned at) {
   std::memcpy(&x, cluster_at(at, 16), 16);
   return x;
 }
-inline void cluster_put(unsigned at, unsigned x) { std::memcpy(cluster_at(at, 4), &x, 4); }
 
 inline void named_sync(int id, int threads) {
   Block::current().named(unsigned(id), unsigned(threads), false, true);

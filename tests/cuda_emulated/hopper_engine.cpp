@@ -54,8 +54,7 @@ void arrive_at(unsigned char* at, unsigned address, int bytes) {
   end_phase(b);
   write(at, b);
 }
-void bytes_came(Block& block, unsigned address, int bytes) {
-  unsigned char* at = block.at(address, 8);
+void bytes_came(unsigned char* at, unsigned address, int bytes) {
   Barrier b = read(at, address);
   b.bytes -= bytes;
   if (b.bytes <= -(1 << 20)) die("more bytes than a barrier counts");
@@ -72,12 +71,6 @@ void barrier_init(unsigned barrier, int arrivals) {
     die("a barrier is made anew where there is one, at 0x%x", barrier);
   all.push_back(barrier);
   write(Block::current().at(barrier, 8), {arrivals, arrivals, 0, false});
-}
-void barrier_invalidate(unsigned barrier) {
-  read(Block::current().at(barrier, 8), barrier);
-  auto& all = state().barriers;
-  all.erase(std::remove(all.begin(), all.end(), barrier), all.end());
-  std::memset(Block::current().at(barrier, 8), 0xff, 8);
 }
 void barrier_arrive(unsigned barrier) { arrive_at(Block::current().at(barrier, 8), barrier, 0); }
 void barrier_expect(unsigned barrier, int bytes) {
@@ -282,6 +275,11 @@ Block& of_cluster(unsigned address) {
 }  // namespace
 unsigned char* cluster_at(unsigned address, size_t bytes) {
   return of_cluster(address).at(address & 0xffffff, bytes);
+}
+void cluster_tell(unsigned at, unsigned x, unsigned barrier) {
+  if (at >> 24 != barrier >> 24) die("a word and its barrier are of two workgroups");
+  std::memcpy(cluster_at(at, 4), &x, 4);
+  bytes_came(cluster_at(barrier, 8), barrier & 0xffffff, 4);
 }
 void cluster_arrive(unsigned barrier) { arrive_at(cluster_at(barrier, 8), barrier & 0xffffff, 0); }
 

@@ -18,7 +18,6 @@ enum class Type { half, bfloat };
 // ---- barriers -----------------------------------------------------------------------------------------
 
 void barrier_init(unsigned barrier, int arrivals);
-void barrier_invalidate(unsigned barrier);
 void barrier_arrive(unsigned barrier);
 void barrier_expect(unsigned barrier, int bytes);
 void barrier_wait(unsigned barrier, int parity);
@@ -42,6 +41,7 @@ void cluster_sync();
 // Memory of a workgroup of the cluster, its own if the address does not say which.
 unsigned char* cluster_at(unsigned address, size_t bytes);
 void cluster_arrive(unsigned barrier);
+void cluster_tell(unsigned at, unsigned x, unsigned barrier);
 
 // ---- products -----------------------------------------------------------------------------------------
 
