@@ -223,7 +223,7 @@ constexpr int bwd_bias_stages(const BwdShape& s) { return s.br * s.bc > 64 * 128
 constexpr int bwd_bias_places(const BwdShape& s) { return s.ds_stages + bwd_bias_stages(s); }
 constexpr int bwd_bias_zeros_at(const BwdShape& s) {
   return (bwd_shared_bytes(s) + bwd_bias_stages(s) * bwd_ds_bytes(s) +
-          (3 * bwd_bias_places(s) + 3) * 8 + 12 + 15) /
+          (3 * bwd_bias_places(s) + 3) * 8 + 16 + 15) /
          16 * 16;
 }
 constexpr int bwd_bias_shared_bytes(const BwdShape& s) { return bwd_bias_zeros_at(s) + kZeroBytes; }

@@ -87,14 +87,15 @@ struct Bias {
     TANDEM_DEVICE uint next() const { return shared_uint(at + 24); }
     TANDEM_DEVICE uint item() const { return shared_uint(at + 28); }
     TANDEM_DEVICE uint pass() const { return shared_uint(at + 32); }
-    TANDEM_DEVICE void set(uint item, uint pass) const {
+    TANDEM_DEVICE uint begun() const { return shared_uint(at + 36); }
+    TANDEM_DEVICE void set(uint item, uint pass, uint begun) const {
       put_shared(at + 28, item);
       put_shared(at + 32, pass);
+      put_shared(at + 36, begun);
     }
   };
-  // heard: how often warps say that they have heard.
   template <int ROW>
-  static TANDEM_DEVICE void init(const Memory<ROW, Bias>& memory, int heard) {
+  static TANDEM_DEVICE void init(const Memory<ROW, Bias>& memory) {
     const At<ROW> at(memory);
     const Now<ROW> now(memory);
     const int size = int(cluster_size());
@@ -103,7 +104,7 @@ struct Bias {
       barrier_init(at.written(place), size);
       barrier_init(at.read(place), 2 * size);
     }
-    barrier_init(now.heard(), heard);
+    barrier_init(now.heard(), 8 + 3);  // warps: those that multiply, and three that help
     barrier_init(now.told(), 1);
     barrier_init(now.asked(), size);
   }
@@ -334,7 +335,7 @@ TANDEM_DEVICE uint tiles_of(const BwdDkvDqBlock& u, const Walk& walk) {
 // A workgroup goes from one tile of keys to the next without a barrier of all its warps: each of them goes on when it is done. The warp that loads says
 // what comes next, with K and V of it, as soon as those that multiply are done with the ones before, and all have heard what that was. Barriers
 // and places go on where they were (Walk::begun): 5 us of 100 a tile at D 128 went by otherwise.
-template <int ROW, bool PASSES>
+template <int ROW, bool PASSES, bool ONCE>
 TANDEM_DEVICE void load_rounds(const BwdDkvDqBiasParams& params) {
   uint turn = 0, pass = 0, begun = 0, item;
   {
@@ -352,12 +353,13 @@ TANDEM_DEVICE void load_rounds(const BwdDkvDqBiasParams& params) {
         !__any_sync(~0u, find<ROW, PASSES>(params, item, pass, begun, &walk)))
       item = Bias::kNothing;
     barrier_wait(now.heard(), int(round & 1) ^ 1);
-    if (fresh_thread() == 0) now.set(item, pass);
+    if (fresh_thread() == 0) now.set(item, pass, begun);
     if (__any_sync(~0u, item == Bias::kNothing)) {
       if (fresh_thread() == 0) barrier_arrive(Barriers<ROW>(memory.barriers()).kv);
       return;
     }
     load_tiles(params, walk, memory);
+    if (ONCE) return;
     begun += tiles_of(params.block, walk);
     if (PASSES && __any_sync(~0u, pass + 1 < uint(params.bias.passes))) {
       ++pass;
@@ -368,21 +370,20 @@ TANDEM_DEVICE void load_rounds(const BwdDkvDqBiasParams& params) {
   }
 }
 // The others: run(memory, walk) for each. HELPS: they have nothing to do with K and V.
-template <int ROW, bool PASSES, bool HELPS, typename Run>
+template <int ROW, bool PASSES, bool ONCE, bool HELPS, typename Run>
 TANDEM_DEVICE void in_rounds(const BwdDkvDqBiasParams& params, Run&& run) {
-  uint begun = 0;
 #pragma unroll 1
-  for (uint round = 0;; ++round) {
+  for (int parity = 0;; parity ^= 1) {
     const Memory<ROW, Bias> memory{moved_word(shared_address(panel_memory()))};
     const Bias::Now<ROW> now(memory);
-    barrier_wait(Barriers<ROW>(memory.barriers()).kv, int(round & 1));
-    const uint item = now.item(), pass = PASSES ? now.pass() : 0;
+    barrier_wait(Barriers<ROW>(memory.barriers()).kv, parity);
+    const uint item = now.item(), pass = PASSES ? now.pass() : 0, begun = now.begun();
     if (HELPS && fresh_thread() % 32 == 0) barrier_arrive(now.heard());
     if (item == Bias::kNothing) return;
     Walk walk;
     find<ROW, PASSES>(params, item, pass, begun, &walk);
     run(memory, walk);
-    begun += tiles_of(params.block, walk);
+    if (ONCE) return;
   }
 }
 
@@ -399,8 +400,7 @@ __global__ void __launch_bounds__(kBwdThreads, 1)
       fence_async();
     }
     if (threadIdx.x == 0) {
-      // The three helping warps, and those that multiply, which hear of the last one twice.
-      Bias::template init<ROW>(memory, 3 + (ROUNDS ? 16 : 8));
+      Bias::template init<ROW>(memory);
       Barriers<ROW>(memory.barriers()).init();
     }
     cluster_sync();
@@ -409,13 +409,13 @@ __global__ void __launch_bounds__(kBwdThreads, 1)
     give_registers<Bias::Registers::kHelping>();
     const int warp = __shfl_sync(~0u, fresh_thread() / 32, 0);
     if (warp == 0)
-      load_rounds<ROW, PASSES>(params);
+      load_rounds<ROW, PASSES, ROUNDS>(params);
     else if (warp >= 2)
-      in_rounds<ROW, PASSES, true>(params, [&](const Memory<ROW, Bias>& here, const Walk& walk) {
+      in_rounds<ROW, PASSES, ROUNDS, true>(params, [&](const Memory<ROW, Bias>& here, const Walk& walk) {
         Bias::template help<T, ROW, PASSES>(params, walk, here);
       });
     else
-      in_rounds<ROW, PASSES, true>(params, [&](const Memory<ROW, Bias>& here, const Walk& walk) {
+      in_rounds<ROW, PASSES, ROUNDS, true>(params, [&](const Memory<ROW, Bias>& here, const Walk& walk) {
         add_sums<!ROUNDS>(params, walk, here, 0, 0);
         if constexpr (ROUNDS)
           tell_last(params, walk, here);
@@ -424,11 +424,10 @@ __global__ void __launch_bounds__(kBwdThreads, 1)
       });
   } else {
     take_registers<Bias::Registers::kMultiplying>();
-    in_rounds<ROW, PASSES, false>(params, [&](const Memory<ROW, Bias>& here, const Walk& walk) {
+    in_rounds<ROW, PASSES, ROUNDS, false>(params, [&](const Memory<ROW, Bias>& here, const Walk& walk) {
       multiply<T, ROW, Bias, true, true>(params, walk, here);
       if constexpr (ROUNDS) {
         if (hear_last(here)) round_sums<T, ROW, Bias>(params, walk, 0);
-        if (fresh_thread() % 32 == 0) barrier_arrive(Bias::Now<ROW>(here).heard());
       }
     });
   }

@@ -329,10 +329,10 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
     }
     case Stem::bwd_dkv_dq: {
       if (p.bias) {
+        const bool rounds = p.wants(TANDEM_GRAD_Q) && !plan.find(Stem::bwd_dq_cast);
         const auto kernel = cuda::sm90::bwd_dkv_dq_bias_kernel(
             p.dtype, launch.hopper,
-            p.wants(TANDEM_GRAD_Q) && !plan.find(Stem::bwd_dq_cast) ? cuda::sm90::BiasForm::rounds
-                                                                    : cuda::sm90::BiasForm::whole);
+            rounds ? cuda::sm90::BiasForm::rounds : cuda::sm90::BiasForm::whole);
         auto start = launcher_of(kernel);
         TANDEM_TRY(prepare_launch(kernel, launch, with, &start));
         const BwdDkvDqBlock block = bwd_dkv_dq_block(plan, launch);
@@ -352,10 +352,12 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
           TANDEM_TRY(share_tiles(plan, launch, with, &planned));
           fixed.shares = planned.shares;
           fixed.whole = int(planned.tail.whole), fixed.parts = planned.tail.parts;
-          groups =
-              cluster * unsigned(fixed.shares.pairs > 0 ? fixed.shares.slots : fixed.shares.items);
         }
-        const auto pairs = unsigned(fixed.shares.pairs);
+        // Clusters that go on to further tiles need to be no more than the device has at a time.
+        const BwdShares& shares = fixed.shares;
+        const bool on = !rounds && 0 < shares.slots && shares.slots < shares.items;
+        if (shares.items > 0) groups = cluster * unsigned(on ? shares.slots : shares.items);
+        const auto pairs = unsigned(shares.pairs);
         *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
           cuda::sm90::BwdDkvDqBiasParams params;
           if (!inputs.encode_all_to(a, &params) || !inputs.encode_bias(a, &params.bias.map))
@@ -370,7 +372,7 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
           params.block = block;
           // One workgroup is launched as a cluster, too: in any other launch cluster_sync() is a barrier of the workgroup, which its two kinds
           // of warps wait at by two instructions, and compute-sanitizer's synccheck takes that for an error.
-          if (pairs > 0)
+          if (on)
             params.bias.counter = a.tail_counts + 8 * uint64_t(bwd_tail_room(launch.total));
           const cudaError_t error =
               launch_clusters(kernel, launch, &params, stream, groups, cluster);

@@ -132,7 +132,7 @@ std::vector<Arrival>& arrivals() {
 }
 void arrive_now(const Arrival& a) {
   a.carry_out();
-  bytes_came(*a.block, a.barrier, a.bytes);
+  bytes_came(a.block->at(a.barrier, 8), a.barrier, a.bytes);
 }
 void send(unsigned barrier, int bytes, std::function<void()> carry_out) {
   Block& block = Block::current();
