@@ -80,9 +80,11 @@ struct Bias {
     uint at;
     TANDEM_DEVICE explicit Now(const Memory<ROW, Bias>& memory)
         : at(memory.set_barriers() + 3 * At<ROW>::kPlaces * 8) {}
-    TANDEM_DEVICE uint heard() const { return at; }      // K, V and the words are the loader's again
-    TANDEM_DEVICE uint told() const { return at + 8; }   // what comes next is there
-    TANDEM_DEVICE uint asked() const { return at + 16; } // of the first workgroup: all have read it
+    TANDEM_DEVICE uint heard() const { return at; }     // K, V and the words are the loader's again
+    TANDEM_DEVICE uint told() const { return at + 8; }  // what comes next is there
+    TANDEM_DEVICE uint asked() const {
+      return at + 16;
+    }  // of the first workgroup: all have read it
     TANDEM_DEVICE uint next_at() const { return at + 24; }
     TANDEM_DEVICE uint next() const { return shared_uint(at + 24); }
     TANDEM_DEVICE uint item() const { return shared_uint(at + 28); }
@@ -297,7 +299,7 @@ TANDEM_DEVICE uint fetch(const BwdDkvDqBiasParams& params) {
   const int next = int(atomicAdd(counter + 1, 1u));
   return next < shares.reserved ? uint(bwd_reserved_item(shares, next)) : Bias::kNothing;
 }
-// The warp that loads: the first workgroup of the cluster fetches it for all. turn: how often it was asked before.
+// What comes next, for the warp that loads: the first workgroup of the cluster fetches it for all. turn: how often that was done before.
 template <int ROW, bool PASSES>
 TANDEM_DEVICE uint ask(const BwdDkvDqBiasParams& params, const Bias::Now<ROW>& now, uint turn) {
   if (!params.bias.counter) return Bias::kNothing;
@@ -318,7 +320,8 @@ TANDEM_DEVICE uint ask(const BwdDkvDqBiasParams& params, const Bias::Now<ROW>& n
 }
 
 template <int ROW, bool PASSES>
-TANDEM_DEVICE bool find(const BwdDkvDqBiasParams& params, uint item, uint pass, uint begun, Walk* walk) {
+TANDEM_DEVICE bool find(const BwdDkvDqBiasParams& params, uint item, uint pass, uint begun,
+                        Walk* walk) {
   constexpr BwdShape S = kBwdShapes[ROW];
   const uint size = cluster_size();
   const uint entry = PASSES     ? pass * size + cluster_rank()
@@ -332,9 +335,11 @@ TANDEM_DEVICE uint tiles_of(const BwdDkvDqBlock& u, const Walk& walk) {
   return uint(u.group * max(walk.span.end - walk.span.begin, 0));
 }
 
-// A workgroup goes from one tile of keys to the next without a barrier of all its warps: each of them goes on when it is done. The warp that loads says
-// what comes next, with K and V of it, as soon as those that multiply are done with the ones before, and all have heard what that was. Barriers
-// and places go on where they were (Walk::begun): 5 us of 100 a tile at D 128 went by otherwise.
+// A workgroup goes from one tile of keys to the next without a barrier of all its warps: each goes on when it is done. The warp that
+// loads says what comes next, and asks for K and V of it, when those that multiply are done with the ones before and all have
+// heard what those were. Places and phases of barriers go on from where they are (Walk::begun). Barriers made anew between two
+// barriers of the cluster took 2 us of 100 a tile, and K and V that were asked for behind these 3 more (docs/hopper-measured.md).
+// ONCE: there is no next one.
 template <int ROW, bool PASSES, bool ONCE>
 TANDEM_DEVICE void load_rounds(const BwdDkvDqBiasParams& params) {
   uint turn = 0, pass = 0, begun = 0, item;
@@ -369,7 +374,7 @@ TANDEM_DEVICE void load_rounds(const BwdDkvDqBiasParams& params) {
     }
   }
 }
-// The others: run(memory, walk) for each. HELPS: they have nothing to do with K and V.
+// The others: run(memory, walk) for each. HELPS: they do not read K and V. Those that do let go of them themselves (Consumer::let_go()).
 template <int ROW, bool PASSES, bool ONCE, bool HELPS, typename Run>
 TANDEM_DEVICE void in_rounds(const BwdDkvDqBiasParams& params, Run&& run) {
 #pragma unroll 1
@@ -411,25 +416,29 @@ __global__ void __launch_bounds__(kBwdThreads, 1)
     if (warp == 0)
       load_rounds<ROW, PASSES, ROUNDS>(params);
     else if (warp >= 2)
-      in_rounds<ROW, PASSES, ROUNDS, true>(params, [&](const Memory<ROW, Bias>& here, const Walk& walk) {
-        Bias::template help<T, ROW, PASSES>(params, walk, here);
-      });
+      in_rounds<ROW, PASSES, ROUNDS, true>(
+          params, [&](const Memory<ROW, Bias>& here, const Walk& walk) {
+            Bias::template help<T, ROW, PASSES>(params, walk, here);
+          });
     else
-      in_rounds<ROW, PASSES, ROUNDS, true>(params, [&](const Memory<ROW, Bias>& here, const Walk& walk) {
-        add_sums<!ROUNDS>(params, walk, here, 0, 0);
-        if constexpr (ROUNDS)
-          tell_last(params, walk, here);
-        else if (fresh_thread() % 32 == 0)
-          tell_cast(params, walk);
-      });
+      in_rounds<ROW, PASSES, ROUNDS, true>(params,
+                                           [&](const Memory<ROW, Bias>& here, const Walk& walk) {
+                                             add_sums<!ROUNDS>(params, walk, here, 0, 0);
+                                             if constexpr (ROUNDS)
+                                               tell_last(params, walk, here);
+                                             else if (fresh_thread() % 32 == 0)
+                                               tell_cast(params, walk);
+                                           });
   } else {
     take_registers<Bias::Registers::kMultiplying>();
-    in_rounds<ROW, PASSES, ROUNDS, false>(params, [&](const Memory<ROW, Bias>& here, const Walk& walk) {
-      multiply<T, ROW, Bias, true, true>(params, walk, here);
-      if constexpr (ROUNDS) {
-        if (hear_last(here)) round_sums<T, ROW, Bias>(params, walk, 0);
-      }
-    });
+    in_rounds<ROW, PASSES, ROUNDS, false>(params,
+                                          [&](const Memory<ROW, Bias>& here, const Walk& walk) {
+                                            multiply<T, ROW, Bias, true, true>(params, walk, here);
+                                            if constexpr (ROUNDS) {
+                                              if (hear_last(here))
+                                                round_sums<T, ROW, Bias>(params, walk, 0);
+                                            }
+                                          });
   }
   // Nobody leaves while others may still read its tiles.
   cluster_sync();

@@ -372,8 +372,7 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
           params.block = block;
           // One workgroup is launched as a cluster, too: in any other launch cluster_sync() is a barrier of the workgroup, which its two kinds
           // of warps wait at by two instructions, and compute-sanitizer's synccheck takes that for an error.
-          if (on)
-            params.bias.counter = a.tail_counts + 8 * uint64_t(bwd_tail_room(launch.total));
+          if (on) params.bias.counter = a.tail_counts + 8 * uint64_t(bwd_tail_room(launch.total));
           const cudaError_t error =
               launch_clusters(kernel, launch, &params, stream, groups, cluster);
           if (error != cudaSuccess || pairs == 0) return error;
