@@ -17,7 +17,7 @@ struct Addresses {
   // In the workspace.
   uint64_t delta = 0, tau_rows = 0, slope_rows = 0, bias_parts = 0, dist_parts = 0, o_parts = 0,
            lse_parts = 0, d_q_sums = 0, turns = 0, tail = 0, tail_counts = 0, pass_sums = 0,
-           ahead_words = 0, support = 0, sum_counts = 0, d_q_counts = 0, head_counts = 0;
+           ahead_words = 0, support = 0, sum_counts = 0, d_q_counts = 0, head_counts = 0, next = 0;
   uint64_t dropout_seed = 0;
   uint32_t dropout_offset = 0;
 };
@@ -61,6 +61,7 @@ Status resolve_args(const Plan& plan, const Uses& uses, const tandem_args& args,
     a.d_q_sums = a.workspace + plan.d_q_sums_offset;
     a.turns = a.workspace + plan.turns_offset;
     a.ahead_words = a.workspace + plan.ahead.words_offset;
+    a.next = plan.next_offset ? a.workspace + plan.next_offset : 0;
     a.d_q_counts = a.workspace + plan.d_q_counts_offset;
     a.head_counts = a.workspace + plan.head_counts_offset;
     a.sum_counts = a.workspace + plan.sum_counts_offset;

@@ -100,6 +100,7 @@ String explain(const Problem& problem, const Caps& caps) {
       s += l.stem == Stem::fwd ? ", begins while the kernel before it ends"
                                : ", beside the last workgroups of the launch before";
     if (l.scales_q) s += ", q times the scale";
+    if (l.goes_on) s += ", which go on to further tiles";
     if (l.pairs) s += ", and clusters of two beside them";
     if (l.ahead && problem.bias)
       s += text(", with zeros of sums for heads of keys from %u on", l.ahead);

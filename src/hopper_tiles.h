@@ -212,18 +212,20 @@ constexpr int bwd_shared_bytes(const BwdShape& s) {
 
 // Of heads up to 128, where nothing else takes the room: a second place for a tile of d_q, which another warp adds.
 constexpr int bwd_second_dq_bytes(const BwdShape& s) { return s.wide ? 0 : 2 * 16384; }
+// What a workgroup works on, of those that go on to further tiles of keys (cuda/sm90/bwd_rounds.cuh): a barrier, and three words.
+constexpr int kBwdNowBytes = 24;
 constexpr int bwd_plain_shared_bytes(const BwdShape& s) {
-  return bwd_shared_bytes(s) + bwd_second_dq_bytes(s);
+  return bwd_shared_bytes(s) + bwd_second_dq_bytes(s) + kBwdNowBytes;
 }
 // Zeros under the sums of d_q (cuda/sm90/bwd_zeros.cuh) come by so many bytes: a store of a warp, or a copy.
 constexpr int kZeroBytes = 512;
-// With a dense bias: tiles of it, whose places dS takes over, and further ones beside those for dS; three barriers each. Three more,
-// and words, about what a cluster works on. And zeros, at a multiple of 16 bytes, to be copied.
+// With a dense bias: tiles of it, whose places dS takes over, and further ones beside those for dS; three barriers each. What a workgroup
+// works on, and two barriers and a word about what comes next. And zeros, at a multiple of 16 bytes, to be copied.
 constexpr int bwd_bias_stages(const BwdShape& s) { return s.br * s.bc > 64 * 128 ? 1 : 2; }
 constexpr int bwd_bias_places(const BwdShape& s) { return s.ds_stages + bwd_bias_stages(s); }
 constexpr int bwd_bias_zeros_at(const BwdShape& s) {
-  return (bwd_shared_bytes(s) + bwd_bias_stages(s) * bwd_ds_bytes(s) +
-          (3 * bwd_bias_places(s) + 3) * 8 + 16 + 15) /
+  return (bwd_shared_bytes(s) + bwd_bias_stages(s) * bwd_ds_bytes(s) + 3 * bwd_bias_places(s) * 8 +
+          kBwdNowBytes + 20 + 15) /
          16 * 16;
 }
 constexpr int bwd_bias_shared_bytes(const BwdShape& s) { return bwd_bias_zeros_at(s) + kZeroBytes; }
@@ -236,7 +238,9 @@ constexpr int bwd_elastic_shared_bytes(const BwdShape& s) {
 // With lengths: a barrier.
 // And softcap and ALiBi, which keep numbers of each element.
 constexpr bool has_full_kernel(const BwdShape& s) { return !s.wide && s.br <= 64; }
-constexpr int bwd_lengths_shared_bytes(const BwdShape& s) { return bwd_plain_shared_bytes(s) + 8; }
+constexpr int bwd_lengths_shared_bytes(const BwdShape& s) {
+  return bwd_shared_bytes(s) + bwd_second_dq_bytes(s) + 8;
+}
 // And masks, dropout and a distance bias: bits of tiles, what softcap leaves of gradients, and words about the walk.
 constexpr int kBwdWalkBytes = 48;
 constexpr int bwd_all_left_bytes(const BwdShape& s) { return s.br * s.bc * 2; }

@@ -295,6 +295,12 @@ int64_t entry_heads_ahead(const Problem& p, int64_t cores, int64_t tiles) {
   return heads < p.heads_kv ? heads : 0;
 }
 
+bool goes_on(const Problem& p, int64_t cores, int64_t tiles) {
+  // All gradients, and a bwd_dq_cast that makes d_q of the sums.
+  return hopper_set(p) == HopperSet::plain && p.wants(TANDEM_GRAD_Q) &&
+         p.wants(TANDEM_GRAD_K | TANDEM_GRAD_V) && !rounds_d_q(p, cores) && tiles > cores;
+}
+
 bool sums_in_clusters(const Problem& p) {
   return p.bias && p.bias.batch == 1 && p.batch > 1 && p.wants(TANDEM_GRAD_BIAS);
 }

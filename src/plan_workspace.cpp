@@ -84,6 +84,7 @@ void lay_out_workspace(Plan* plan) {
       plan->ahead.entries = p.bias ? uint64_t(p.batch) : 1;
       place(true, &plan->ahead.words_offset, uint64_t(bwd_ahead_bytes(p.batch, p.heads_kv)) / 4);
     }
+    place(fused->goes_on, &plan->next_offset, 1);
     // One of who has added, and where workgroups of a head round together one of claims.
     const Launch* cast = plan->find(Stem::bwd_dq_cast);
     const bool counted = p.wants(TANDEM_GRAD_Q) && (!cast || cast->early);

@@ -64,6 +64,9 @@ constexpr bool kDense = false;
 // Sets whose kernels zero sums of d_q some heads ahead (bwd_zeros.cuh): they have a warp for it.
 template <typename Set>
 constexpr bool kZeroesAhead = false;
+// Sets whose workgroups go on to further tiles of keys (bwd_rounds.cuh), where all gradients are wanted.
+template <typename Set>
+constexpr bool kGoesOn = false;
 
 // With a causal mask all tiles of keys share the last queries, not the first: who begins there reads what others read. For
 // kernels without turns.
@@ -72,30 +75,37 @@ TANDEM_DEVICE bool best_down(const Block& u) {
   return u.band_right != TANDEM_BAND_OPEN && u.band_left == TANDEM_BAND_OPEN;
 }
 
-// in_turn: 0, or in a fixed order of sums how many heads' tiles of keys come side by side: the first ones of all, then the second ones.
-// Who waits for a turn waits for workgroups that were started before it.
-// inner: the batch, if workgroups that follow each other are to differ in its entry alone, and `group` then the place among
-// them; else 1.
+// The index-th tile of keys. in_turn: 0, or in a fixed order of sums how many heads' tiles of keys come side by side: the first ones of all,
+// then the second ones. Who waits for a turn waits for workgroups that were started before it.
+template <typename Block>
+TANDEM_DEVICE bool place_of(const Block& u, int in_turn, uint index, Place* at) {
+  const uint heads_kv = uint(u.heads_q / u.group);
+  uint head = index / u.tiles, n = index % u.tiles;
+  if (index >= u.total) return false;
+  if (in_turn > 1) {
+    const uint heads = u.total / u.tiles;
+    const uint first = index / (uint(in_turn) * u.tiles) * uint(in_turn);
+    const uint beside = min(uint(in_turn), heads - first);
+    n = index - first * u.tiles;
+    head = first + n % beside, n /= beside;
+  }
+  at->tile = int(u.tiles - 1 - n);
+  at->head = int(head % heads_kv), at->batch = int(head / heads_kv);
+  return true;
+}
+// inner: the batch, if workgroups that follow each other are to differ in its entry alone; else 1.
 template <typename Block>
 TANDEM_DEVICE bool find_walk(const Block& u, const BwdShape& shape, int inner, int in_turn,
-                             Walk* walk, uint group = blockIdx.x) {
+                             uint index, Walk* walk) {
   Place at;
-  if (inner == 1 && in_turn > 1) {
-    const uint index = blockIdx.y * gridDim.x + blockIdx.x, heads = u.total / u.tiles;
-    if (index >= u.total) return false;
-    const uint first = index / (uint(in_turn) * u.tiles) * uint(in_turn);
-    const uint beside = min(uint(in_turn), heads - first), n = index - first * u.tiles;
-    const uint head = first + n % beside, heads_kv = uint(u.heads_q / u.group);
-    at.tile = int(u.tiles - 1 - n / beside);
-    at.head = int(head % heads_kv), at.batch = int(head / heads_kv);
-  } else if (inner == 1) {
-    if (!find_place(u.tiles, u.total, u.heads_q / u.group, &at)) return false;
+  if (inner == 1) {
+    if (!place_of(u, in_turn, index, &at)) return false;
   } else {
-    if (group >= u.total) return false;
-    const uint index = group / uint(inner);
-    at.batch = int(group % uint(inner));
-    at.tile = int(u.tiles - 1 - index % u.tiles);
-    at.head = int(index / u.tiles);
+    if (index >= u.total) return false;
+    const uint n = index / uint(inner);
+    at.batch = int(index % uint(inner));
+    at.tile = int(u.tiles - 1 - n % u.tiles);
+    at.head = int(n / u.tiles);
   }
   // The first keys first: with a causal mask most rows see them, and they take longest. In turn the last ones come
   // first: with a causal mask the tile on the diagonal is the first to add, and nobody waits.
@@ -110,6 +120,7 @@ TANDEM_DEVICE bool find_walk(const Block& u, const BwdShape& shape, int inner, i
   walk->span = tandem_query_tiles(walk->band, walk->col0, shape.bc, shape.br, u.seq_q, u.seq_kv);
   return true;
 }
+TANDEM_DEVICE uint own_index() { return blockIdx.y * gridDim.x + blockIdx.x; }
 
 // Barriers in shared memory: kv; then, per stage, of q full and empty, of d_o full and empty.
 template <int ROW>
@@ -151,7 +162,7 @@ struct Turn {
 // The first one of a tile of keys.
 template <typename Set, int STAGES>
 TANDEM_DEVICE Turn<STAGES> first_turn(const Walk& walk) {
-  if constexpr (kDense<Set>)
+  if constexpr (kGoesOn<Set>)
     return Turn<STAGES>(walk.begun);
   else
     return Turn<STAGES>();

@@ -31,6 +31,8 @@ struct BwdDkvDqParams {
     uint64_t counts;  // [Hk], zeroed before: how many tiles of keys are done; 0: it does not
     uint64_t sink, d_sink, d_slope;
   } heads;
+  // A word, zeroed before, by which workgroups fetch tiles of keys; else 0: each has one.
+  uint64_t next;
   int beside;  // in a fixed order of sums: of how many heads the tiles of keys are started side by side; else 0
   // Zeros under the sums of d_q (bwd_zeros.cuh): two words a head of keys [B, Hk], zeroed before; of how many first heads the sums
   // were zeroed before (with a bias of each entry; 0: of all), of how many; and, in kZeroBytes, those of a head,
@@ -142,8 +144,9 @@ struct BwdDqCastParams {
 };
 
 // row: of kBwdShapes. grad_q, grad_kv: which gradients are wanted, one at least. kBwdThreads threads,
-// bwd_shared_bytes() of shared memory.
-Kernel<BwdDkvDqParams> bwd_dkv_dq_kernel(tandem_dtype dtype, int row, bool grad_q, bool grad_kv);
+// bwd_plain_shared_bytes() of shared memory. on: workgroups fetch tiles of keys (params.next), all gradients, and nothing for last ones to do.
+Kernel<BwdDkvDqParams> bwd_dkv_dq_kernel(tandem_dtype dtype, int row, bool grad_q, bool grad_kv,
+                                         bool on);
 // Head sizes up to 128. bwd_bias_shared_bytes() of shared memory. All gradients; where d_q is not wanted, its sums are formed
 // nevertheless. passes: in clusters of two that go through each tile several times; rounds: the last workgroup of a head makes d_q,
 // whose address params.d_q must have.

@@ -233,7 +233,7 @@ struct All : WithLengths {
     constexpr BwdShape S = kBwdShapes[ROW];
     const BwdDkvDqBlock& u = params.block;
     Walk walk;
-    find_walk(u, S, 1, params.beside, &walk);
+    find_walk(u, S, 1, params.beside, own_index(), &walk);
     refine<ROW>(params, &walk);
     const int64_t tiles = first_tile<ROW, All>(u, walk, head, params.packed_tiles);
     uint* turn = reinterpret_cast<uint*>(params.push.turns) + (tiles + t) * (S.br / 64);

@@ -15,10 +15,8 @@ namespace sm90 {
 struct Bias;
 template <>
 constexpr bool kDense<Bias> = true;
-
-TANDEM_DEVICE uint shared_uint(uint at) {
-  return __reduce_or_sync(~0u, shared_word(at));  // one of the registers that the warp shares
-}
+template <>
+constexpr bool kGoesOn<Bias> = true;
 
 struct Bias {
   using Params = BwdDkvDqBiasParams;
@@ -41,8 +39,8 @@ struct Bias {
       walk->part = int(n % parts), walk->parts = int(parts);
       index = whole + n / parts;
     }
-    if (!find_walk(params.block, shape, int(inner), params.block.in_turn, walk,
-                   index * inner + entry))
+    if (!find_walk(params.block, shape, int(inner), params.block.in_turn, index * inner + entry,
+                   walk))
       return false;
     if (cut) {
       const int tiles = walk->span.end - walk->span.begin, from = walk->span.begin;
@@ -73,42 +71,33 @@ struct Bias {
     TANDEM_DEVICE uint read(int place) const { return first + 8 * (2 * kPlaces + place); }
   };
 
-  // Barriers and words behind those: what this workgroup works on, which of its passes, and what comes next (kNothing: nothing).
-  static constexpr uint kNothing = ~0u;
   template <int ROW>
-  struct Now {
+  static TANDEM_DEVICE uint now_at(const Memory<ROW, Bias>& memory) {
+    return memory.set_barriers() + 3 * At<ROW>::kPlaces * 8;
+  }
+  // What comes next, behind that: two barriers, and a word. The first workgroup of a cluster fetches it for all.
+  struct Next {
     uint at;
-    TANDEM_DEVICE explicit Now(const Memory<ROW, Bias>& memory)
-        : at(memory.set_barriers() + 3 * At<ROW>::kPlaces * 8) {}
-    TANDEM_DEVICE uint heard() const { return at; }     // K, V and the words are the loader's again
-    TANDEM_DEVICE uint told() const { return at + 8; }  // what comes next is there
-    TANDEM_DEVICE uint asked() const {
-      return at + 16;
-    }  // of the first workgroup: all have read it
-    TANDEM_DEVICE uint next_at() const { return at + 24; }
-    TANDEM_DEVICE uint next() const { return shared_uint(at + 24); }
-    TANDEM_DEVICE uint item() const { return shared_uint(at + 28); }
-    TANDEM_DEVICE uint pass() const { return shared_uint(at + 32); }
-    TANDEM_DEVICE uint begun() const { return shared_uint(at + 36); }
-    TANDEM_DEVICE void set(uint item, uint pass, uint begun) const {
-      put_shared(at + 28, item);
-      put_shared(at + 32, pass);
-      put_shared(at + 36, begun);
-    }
+    template <int ROW>
+    TANDEM_DEVICE explicit Next(const Memory<ROW, Bias>& memory)
+        : at(now_at(memory) + kBwdNowBytes) {}
+    TANDEM_DEVICE uint told() const { return at; }       // it is there
+    TANDEM_DEVICE uint asked() const { return at + 8; }  // of the first workgroup: all have read it
+    TANDEM_DEVICE uint word() const { return at + 16; }
   };
   template <int ROW>
   static TANDEM_DEVICE void init(const Memory<ROW, Bias>& memory) {
     const At<ROW> at(memory);
-    const Now<ROW> now(memory);
+    const Next next(memory);
     const int size = int(cluster_size());
     for (int place = 0; place < At<ROW>::kPlaces; ++place) {
       barrier_init(at.full(place), 1);
       barrier_init(at.written(place), size);
       barrier_init(at.read(place), 2 * size);
     }
-    barrier_init(now.heard(), 8 + 3);  // warps: those that multiply, and three that help
-    barrier_init(now.told(), 1);
-    barrier_init(now.asked(), size);
+    now_of(memory).init();
+    barrier_init(next.told(), 1);
+    barrier_init(next.asked(), size);
   }
 
   template <int ROW>
@@ -181,10 +170,6 @@ struct Bias {
       const uint to = uint(thread()) - 128;
       if (params.bias.d_bias && to < cluster_size())
         cluster_arrive(cluster_address(at.written(place()), to));
-    }
-    // Products with K and V are done.
-    TANDEM_DEVICE void let_go() {
-      if (fresh_thread() % 32 == 0) barrier_arrive(at.first + 3 * At<ROW>::kPlaces * 8);
     }
     // Adds up what the workgroups with parts of a tile of keys have of d_k and d_v; who comes last does, in the order of the
     // parts. False for the others. scratch: a word of the warpgroup's.
@@ -297,100 +282,55 @@ TANDEM_DEVICE uint fetch(const BwdDkvDqBiasParams& params) {
     if (next < shares.items) return uint(bwd_other_item(shares, next));
   }
   const int next = int(atomicAdd(counter + 1, 1u));
-  return next < shares.reserved ? uint(bwd_reserved_item(shares, next)) : Bias::kNothing;
+  return next < shares.reserved ? uint(bwd_reserved_item(shares, next)) : kNothing;
 }
-// What comes next, for the warp that loads: the first workgroup of the cluster fetches it for all. turn: how often that was done before.
-template <int ROW, bool PASSES>
-TANDEM_DEVICE uint ask(const BwdDkvDqBiasParams& params, const Bias::Now<ROW>& now, uint turn) {
-  if (!params.bias.counter) return Bias::kNothing;
-  if (fresh_thread() == 0) {
-    barrier_expect(now.told(), 4);
-    if (cluster_rank() == 0) {
-      barrier_wait(now.asked(), int(turn & 1) ^ 1);
-      const uint item = fetch<PASSES>(params);
-      for (uint rank = 0; rank < cluster_size(); ++rank)
-        cluster_tell(cluster_address(now.next_at(), rank), item, cluster_address(now.told(), rank));
+template <int ROW, bool PASSES, bool ROUNDS>
+struct BiasWay {
+  static constexpr bool kOnce = ROUNDS, kPasses = PASSES;
+  static TANDEM_DEVICE uint passes(const BwdDkvDqBiasParams& params) {
+    return uint(params.bias.passes);
+  }
+  static TANDEM_DEVICE bool find(const BwdDkvDqBiasParams& params, uint item, uint pass,
+                                 Walk* walk) {
+    constexpr BwdShape S = kBwdShapes[ROW];
+    const uint size = cluster_size();
+    const uint entry = PASSES     ? pass * size + cluster_rank()
+                       : size > 1 ? cluster_rank()
+                                  : own_index() % uint(params.bias.shared);
+    return Bias::find(params, S, item, entry, walk);
+  }
+  static TANDEM_DEVICE uint first(const BwdDkvDqBiasParams& params,
+                                  const Memory<ROW, Bias>& memory) {
+    if (PASSES) return ask(params, memory, 0);
+    return own_index() / (cluster_size() > 1 ? cluster_size() : uint(params.bias.shared));
+  }
+  // round: how many tiles there were before, passes and all.
+  static TANDEM_DEVICE uint next(const BwdDkvDqBiasParams& params, const Memory<ROW, Bias>& memory,
+                                 uint round) {
+    if (!params.bias.counter) return kNothing;
+    return ask(params, memory, PASSES ? (round + 1) / passes(params) : round);
+  }
+  // turn: how often that was done before.
+  static TANDEM_DEVICE uint ask(const BwdDkvDqBiasParams& params, const Memory<ROW, Bias>& memory,
+                                uint turn) {
+    const Bias::Next next(memory);
+    if (fresh_thread() == 0) {
+      barrier_expect(next.told(), 4);
+      if (cluster_rank() == 0) {
+        barrier_wait(next.asked(), int(turn & 1) ^ 1);
+        const uint item = fetch<PASSES>(params);
+        for (uint rank = 0; rank < cluster_size(); ++rank)
+          cluster_tell(cluster_address(next.word(), rank), item,
+                       cluster_address(next.told(), rank));
+      }
     }
+    __syncwarp();
+    barrier_wait(next.told(), int(turn & 1));
+    const uint item = shared_uint(next.word());
+    if (fresh_thread() == 0) cluster_arrive(cluster_address(next.asked(), 0));
+    return item;
   }
-  __syncwarp();
-  barrier_wait(now.told(), int(turn & 1));
-  const uint item = now.next();
-  if (fresh_thread() == 0) cluster_arrive(cluster_address(now.asked(), 0));
-  return item;
-}
-
-template <int ROW, bool PASSES>
-TANDEM_DEVICE bool find(const BwdDkvDqBiasParams& params, uint item, uint pass, uint begun,
-                        Walk* walk) {
-  constexpr BwdShape S = kBwdShapes[ROW];
-  const uint size = cluster_size();
-  const uint entry = PASSES     ? pass * size + cluster_rank()
-                     : size > 1 ? cluster_rank()
-                                : blockIdx.x % uint(params.bias.shared);
-  if (!Bias::find(params, S, item, entry, walk)) return false;
-  walk->begun = begun, walk->pass = pass;
-  return true;
-}
-TANDEM_DEVICE uint tiles_of(const BwdDkvDqBlock& u, const Walk& walk) {
-  return uint(u.group * max(walk.span.end - walk.span.begin, 0));
-}
-
-// A workgroup goes from one tile of keys to the next without a barrier of all its warps: each goes on when it is done. The warp that
-// loads says what comes next, and asks for K and V of it, when those that multiply are done with the ones before and all have
-// heard what those were. Places and phases of barriers go on from where they are (Walk::begun). Barriers made anew between two
-// barriers of the cluster took 2 us of 100 a tile, and K and V that were asked for behind these 3 more (docs/hopper-measured.md).
-// ONCE: there is no next one.
-template <int ROW, bool PASSES, bool ONCE>
-TANDEM_DEVICE void load_rounds(const BwdDkvDqBiasParams& params) {
-  uint turn = 0, pass = 0, begun = 0, item;
-  {
-    const Memory<ROW, Bias> memory{moved_word(shared_address(panel_memory()))};
-    item = PASSES ? ask<ROW, PASSES>(params, Bias::Now<ROW>(memory), turn++)
-                  : blockIdx.x / (cluster_size() > 1 ? cluster_size() : uint(params.bias.shared));
-  }
-#pragma unroll 1
-  for (uint round = 0;; ++round) {
-    // Anew, lest addresses be kept from round to round, for which there are no registers.
-    const Memory<ROW, Bias> memory{moved_word(shared_address(panel_memory()))};
-    const Bias::Now<ROW> now(memory);
-    Walk walk;
-    if (__any_sync(~0u, item != Bias::kNothing) &&
-        !__any_sync(~0u, find<ROW, PASSES>(params, item, pass, begun, &walk)))
-      item = Bias::kNothing;
-    barrier_wait(now.heard(), int(round & 1) ^ 1);
-    if (fresh_thread() == 0) now.set(item, pass, begun);
-    if (__any_sync(~0u, item == Bias::kNothing)) {
-      if (fresh_thread() == 0) barrier_arrive(Barriers<ROW>(memory.barriers()).kv);
-      return;
-    }
-    load_tiles(params, walk, memory);
-    if (ONCE) return;
-    begun += tiles_of(params.block, walk);
-    if (PASSES && __any_sync(~0u, pass + 1 < uint(params.bias.passes))) {
-      ++pass;
-    } else {
-      pass = 0;
-      item = ask<ROW, PASSES>(params, Bias::Now<ROW>(memory), PASSES ? turn++ : round);
-    }
-  }
-}
-// The others: run(memory, walk) for each. HELPS: they do not read K and V. Those that do let go of them themselves (Consumer::let_go()).
-template <int ROW, bool PASSES, bool ONCE, bool HELPS, typename Run>
-TANDEM_DEVICE void in_rounds(const BwdDkvDqBiasParams& params, Run&& run) {
-#pragma unroll 1
-  for (int parity = 0;; parity ^= 1) {
-    const Memory<ROW, Bias> memory{moved_word(shared_address(panel_memory()))};
-    const Bias::Now<ROW> now(memory);
-    barrier_wait(Barriers<ROW>(memory.barriers()).kv, parity);
-    const uint item = now.item(), pass = PASSES ? now.pass() : 0, begun = now.begun();
-    if (HELPS && fresh_thread() % 32 == 0) barrier_arrive(now.heard());
-    if (item == Bias::kNothing) return;
-    Walk walk;
-    find<ROW, PASSES>(params, item, pass, begun, &walk);
-    run(memory, walk);
-    if (ONCE) return;
-  }
-}
+};
 
 // ROUNDS: the last workgroup of a head makes d_q of its sums. Apart, as registers are short, and for small problems alone.
 template <typename T, int ROW, bool PASSES, bool ROUNDS>
@@ -410,35 +350,32 @@ __global__ void __launch_bounds__(kBwdThreads, 1)
     }
     cluster_sync();
   }
+  using Way = BiasWay<ROW, PASSES, ROUNDS>;
   if (threadIdx.x < 128) {
     give_registers<Bias::Registers::kHelping>();
     const int warp = __shfl_sync(~0u, fresh_thread() / 32, 0);
     if (warp == 0)
-      load_rounds<ROW, PASSES, ROUNDS>(params);
+      load_rounds<ROW, Bias, Way>(params);
     else if (warp >= 2)
-      in_rounds<ROW, PASSES, ROUNDS, true>(
-          params, [&](const Memory<ROW, Bias>& here, const Walk& walk) {
-            Bias::template help<T, ROW, PASSES>(params, walk, here);
-          });
+      in_rounds<ROW, Bias, Way, true>(params, [&](const Memory<ROW, Bias>& here, const Walk& walk) {
+        Bias::template help<T, ROW, PASSES>(params, walk, here);
+      });
     else
-      in_rounds<ROW, PASSES, ROUNDS, true>(params,
-                                           [&](const Memory<ROW, Bias>& here, const Walk& walk) {
-                                             add_sums<!ROUNDS>(params, walk, here, 0, 0);
-                                             if constexpr (ROUNDS)
-                                               tell_last(params, walk, here);
-                                             else if (fresh_thread() % 32 == 0)
-                                               tell_cast(params, walk);
-                                           });
+      in_rounds<ROW, Bias, Way, true>(params, [&](const Memory<ROW, Bias>& here, const Walk& walk) {
+        add_sums<!ROUNDS>(params, walk, here, 0, 0);
+        if constexpr (ROUNDS)
+          tell_last(params, walk, here);
+        else if (fresh_thread() % 32 == 0)
+          tell_cast(params, walk);
+      });
   } else {
     take_registers<Bias::Registers::kMultiplying>();
-    in_rounds<ROW, PASSES, ROUNDS, false>(params,
-                                          [&](const Memory<ROW, Bias>& here, const Walk& walk) {
-                                            multiply<T, ROW, Bias, true, true>(params, walk, here);
-                                            if constexpr (ROUNDS) {
-                                              if (hear_last(here))
-                                                round_sums<T, ROW, Bias>(params, walk, 0);
-                                            }
-                                          });
+    in_rounds<ROW, Bias, Way, false>(params, [&](const Memory<ROW, Bias>& here, const Walk& walk) {
+      multiply<T, ROW, Bias, true, true>(params, walk, here);
+      if constexpr (ROUNDS) {
+        if (hear_last(here)) round_sums<T, ROW, Bias>(params, walk, 0);
+      }
+    });
   }
   // Nobody leaves while others may still read its tiles.
   cluster_sync();

@@ -152,7 +152,7 @@ __global__ void __launch_bounds__(kBwdThreads, 1)
     constexpr BwdShape S = kBwdShapes[ROW];
     const BwdDkvBlock& u = params.block;
     Walk walk;
-    find_walk(u, S, 1, 0, &walk);
+    find_walk(u, S, 1, 0, own_index(), &walk);
     walk.down = best_down(u);
     const Memory<ROW, Wide> memory{shared_address(panel_memory())};
     if (threadIdx.x == 0) Barriers<ROW>(memory.barriers()).init();

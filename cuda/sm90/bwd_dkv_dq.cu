@@ -8,10 +8,11 @@ namespace sm90 {
 namespace {
 
 template <typename T, int ROW>
-Kernel<BwdDkvDqParams> select(int row, bool grad_q, bool grad_kv) {
+Kernel<BwdDkvDqParams> select(int row, bool grad_q, bool grad_kv, bool on) {
   if constexpr (ROW < kBwdShapeCount) {
-    if (row != ROW) return select<T, ROW + 1>(row, grad_q, grad_kv);
+    if (row != ROW) return select<T, ROW + 1>(row, grad_q, grad_kv, on);
     if constexpr (!kBwdShapes[ROW].wide) {
+      if (on) return bwd_dkv_dq_on<T, ROW, Plain>;
       if (grad_q)
         return grad_kv ? bwd_dkv_dq<T, ROW, Plain, true, true>
                        : bwd_dkv_dq<T, ROW, Plain, true, false>;
@@ -23,10 +24,11 @@ Kernel<BwdDkvDqParams> select(int row, bool grad_q, bool grad_kv) {
 
 }  // namespace
 
-Kernel<BwdDkvDqParams> bwd_dkv_dq_kernel(tandem_dtype dtype, int row, bool grad_q, bool grad_kv) {
+Kernel<BwdDkvDqParams> bwd_dkv_dq_kernel(tandem_dtype dtype, int row, bool grad_q, bool grad_kv,
+                                         bool on) {
   if (row < 0 || row >= kBwdShapeCount) return nullptr;
-  if (dtype == TANDEM_F16) return select<Half, 0>(row, grad_q, grad_kv);
-  return dtype == TANDEM_BF16 ? select<Bfloat, 0>(row, grad_q, grad_kv) : nullptr;
+  if (dtype == TANDEM_F16) return select<Half, 0>(row, grad_q, grad_kv, on);
+  return dtype == TANDEM_BF16 ? select<Bfloat, 0>(row, grad_q, grad_kv, on) : nullptr;
 }
 
 }  // namespace sm90

@@ -15,6 +15,7 @@
 #include <type_traits>
 
 #include "bwd_round.cuh"
+#include "bwd_rounds.cuh"
 #include "bwd_sets.cuh"
 #include "bwd_zeros.cuh"
 
@@ -44,7 +45,8 @@ TANDEM_DEVICE bool hear_last(const Memory<ROW, Set>& memory) {
 
 // What the multiplying warpgroups leave of dQ is added to the sums in the workspace; adder: 0, or 1 for every second tile.
 // packed_tiles: that a head has of packed queries (bwd_packed_tiles()), else 0. COPIES: it zeroes sums ahead, too (ZeroCopies).
-template <bool COPIES = false, int ROW, typename Set>
+// ON: the workgroup goes on to further tiles of keys.
+template <bool COPIES = false, bool ON = false, int ROW, typename Set>
 TANDEM_DEVICE void add_sums(const typename Set::Params& params, const Walk& walk,
                             const Memory<ROW, Set>& memory, int packed_tiles, int adder) {
   constexpr BwdShape S = kBwdShapes[ROW];
@@ -105,10 +107,15 @@ TANDEM_DEVICE void add_sums(const typename Set::Params& params, const Walk& walk
     named_sync<kAdded>(64);
     if (adder == 1) return;
   }
-  if constexpr (!kDense<Set>) tell_last(params, walk, memory);
+  if constexpr (kDense<Set>) return;
+  if constexpr (ON) {
+    if (one) tell_cast(params, walk);
+  } else {
+    tell_last(params, walk, memory);
+  }
 }
 
-template <typename T, int ROW, typename Set, bool GRAD_Q, bool GRAD_KV>
+template <typename T, int ROW, typename Set, bool GRAD_Q, bool GRAD_KV, bool ON = kDense<Set>>
 TANDEM_DEVICE void multiply(const typename Set::Params& params, const Walk& walk,
                             const Memory<ROW, Set>& memory) {
   constexpr BwdShape S = kBwdShapes[ROW];
@@ -117,7 +124,7 @@ TANDEM_DEVICE void multiply(const typename Set::Params& params, const Walk& walk
   const auto& u = params.block;
   const Barriers<ROW> barriers(memory.barriers());
   int group = int(threadIdx.x) / 128 - 1, thread = int(threadIdx.x) % 128;
-  if constexpr (kDense<Set>) {
+  if constexpr (ON) {
     // It comes here again and again: the compiler keeps descriptors in a warp's registers only if this number is there, and is
     // not to keep others from one time to the next.
     group = __shfl_sync(~0u, fresh_thread() / 128 - 1, 0);
@@ -133,7 +140,7 @@ TANDEM_DEVICE void multiply(const typename Set::Params& params, const Walk& walk
 
   const int key = walk.col0 + group * 64 + warp * 16 + lane / 4;
 
-  if constexpr (!kDense<Set>) barrier_wait(barriers.kv, 0);
+  if constexpr (!ON) barrier_wait(barriers.kv, 0);
   auto turn = first_turn<Set, S.q_stages>(walk);
   Turn<S.ds_stages> ds_turn;
   typename Set::template Consumer<T, ROW> set(params, walk, memory);
@@ -257,12 +264,13 @@ TANDEM_DEVICE void multiply(const typename Set::Params& params, const Walk& walk
   }
   if constexpr (GRAD_KV) {
     // By way of shared memory that nobody reads any more: this warpgroup's part of V; or, as the next V is already asked for, the place of
-    // dQ, which the warp that adds has let go of once more than it was asked for.
-    constexpr int kPanel = kDense<Set> ? 64 * 128 : kKPanel;
+    // dQ, which the warps that add have let go of once more than they were asked for.
+    constexpr int kPanel = ON ? 64 * 128 : kKPanel;
     uint stage = memory.v() + own;
-    if constexpr (kDense<Set>) {
+    if constexpr (ON) {
       named_sync(kDqEmpty + group, 160);
-      set.let_go();
+      if constexpr (Set::kAdders == 2) named_sync(kDqEmpty + kSecond + group, 160);
+      if (fresh_thread() % 32 == 0) barrier_arrive(now_of(memory).heard());
       stage = memory.dq(group, 0);
     } else {
       named_sync(kGroup + group, 128);
@@ -286,7 +294,8 @@ __global__ void __launch_bounds__(kBwdThreads, 1)
   // bwd_dq_cast may begin on multiprocessors that are left.
   if constexpr (GRAD_Q) launch_dependents();
   Walk walk;
-  if (!find_walk(params.block, S, Set::order(params), Set::in_turn(params), &walk)) return;
+  if (!find_walk(params.block, S, Set::order(params), Set::in_turn(params), own_index(), &walk))
+    return;
   if constexpr (kHasLengths<Set>) Set::template refine<ROW>(params, &walk);
   // Two conditions, not one of both: what follows of it then stays in uniform registers, 3 % of the time at D 64.
   if constexpr (Set::kAnyOrder)
@@ -320,6 +329,65 @@ __global__ void __launch_bounds__(kBwdThreads, 1)
       sum_heads<Set>(params, walk, memory.q(0));
   }
   Set::leave();
+}
+
+// Tiles of keys in the order of a counter in the workspace, from the first one on: who waits for a turn waits for workgroups that
+// have begun.
+template <int ROW, typename Set>
+struct OwnWay {
+  static constexpr bool kOnce = false, kPasses = false;
+  using Params = typename Set::Params;
+  static TANDEM_DEVICE uint passes(const Params&) { return 1; }
+  static TANDEM_DEVICE bool find(const Params& params, uint item, uint, Walk* walk) {
+    constexpr BwdShape S = kBwdShapes[ROW];
+    if (!find_walk(params.block, S, 1, Set::in_turn(params), item, walk)) return false;
+    if (params.block.in_turn == 0) walk->down = best_down(params.block);
+    return true;
+  }
+  static TANDEM_DEVICE uint fetch(const Params& params) {
+    uint item = 0;
+    if (fresh_thread() == 0) item = atomicAdd(reinterpret_cast<uint*>(params.next), 1u);
+    return __reduce_or_sync(kAllLanes, item);
+  }
+  static TANDEM_DEVICE uint first(const Params& params, const Memory<ROW, Set>&) {
+    return fetch(params);
+  }
+  static TANDEM_DEVICE uint next(const Params& params, const Memory<ROW, Set>&, uint) {
+    return fetch(params);
+  }
+};
+// The same by workgroups that are as many as the device has at a time, and go on to further tiles. All gradients; sums are others' work.
+template <typename T, int ROW, typename Set>
+__global__ void __launch_bounds__(kBwdThreads, 1)
+    bwd_dkv_dq_on(const __grid_constant__ typename Set::Params params) {
+  using Way = OwnWay<ROW, Set>;
+  using M = Memory<ROW, Set>;
+  launch_dependents();  // as there
+  if (threadIdx.x == 0) {
+    const M memory{shared_address(panel_memory())};
+    Set::template init<ROW>(memory);
+    Barriers<ROW>(memory.barriers()).init();
+  }
+  __syncthreads();
+  if (threadIdx.x < 128) {
+    give_registers<Set::Registers::kHelping>();
+    const int warp = __shfl_sync(~0u, fresh_thread() / 32, 0);
+    if (warp == 0)
+      load_rounds<ROW, Set, Way>(params);
+    else if (warp > Set::kAdders)
+      in_rounds<ROW, Set, Way, true>(params, [&](const M&, const Walk& walk) {
+        if constexpr (kZeroesAhead<Set>) zero_ahead(params, walk);
+      });
+    else
+      in_rounds<ROW, Set, Way, true>(params, [&](const M& here, const Walk& walk) {
+        add_sums<false, true>(params, walk, here, 0, Set::kAdders == 1 ? 0 : warp - 1);
+      });
+  } else {
+    take_registers<Set::Registers::kMultiplying>();
+    in_rounds<ROW, Set, Way, false>(params, [&](const M& here, const Walk& walk) {
+      multiply<T, ROW, Set, true, true, true>(params, walk, here);
+    });
+  }
 }
 
 }  // namespace sm90

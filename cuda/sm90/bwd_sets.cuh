@@ -4,7 +4,7 @@
 // loads, a Consumer for those that multiply, and help() for the two helping warps that have nothing else to do.
 #ifndef TANDEM_CUDA_SM90_BWD_SETS_CUH
 #define TANDEM_CUDA_SM90_BWD_SETS_CUH
-#include "bwd.cuh"
+#include "bwd_rounds.cuh"
 
 namespace tandem {
 namespace cuda {
@@ -13,6 +13,8 @@ namespace sm90 {
 struct Plain;
 template <>
 constexpr bool kZeroesAhead<Plain> = true;
+template <>
+constexpr bool kGoesOn<Plain> = true;
 
 struct Plain {
   using Params = BwdDkvDqParams;
@@ -27,7 +29,13 @@ struct Plain {
   static TANDEM_DEVICE int order(const Params&) { return 1; }
   static TANDEM_DEVICE int in_turn(const Params& params) { return params.beside; }
   template <int ROW>
-  static TANDEM_DEVICE void init(const Memory<ROW, Plain>&) {}
+  static TANDEM_DEVICE uint now_at(const Memory<ROW, Plain>& memory) {
+    return memory.set_barriers();
+  }
+  template <int ROW>
+  static TANDEM_DEVICE void init(const Memory<ROW, Plain>& memory) {
+    now_of(memory).init();
+  }
   static TANDEM_DEVICE void sync() { __syncthreads(); }
   static TANDEM_DEVICE void leave() {}
   template <int ROW>

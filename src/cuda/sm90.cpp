@@ -110,6 +110,7 @@ void put_last(const Plan& plan, const Addresses& a, cuda::sm90::BwdDkvDqParams* 
   if (plan.head_counts_offset) params->heads = {a.head_counts, a.sink, a.d_sink, a.d_slope};
   const Launch& fused = *plan.find(Stem::bwd_dkv_dq);
   params->beside = int(fused.beside);
+  params->next = a.next;
   const int64_t heads = p.batch * p.heads_kv;
   const auto rows = uint32_t(plan.ahead.sums / uint64_t(heads) / kZeroBytes);
   params->ahead = {a.ahead_words, int(fused.ahead),   int(heads),        int(p.heads_kv),
@@ -353,9 +354,11 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
           fixed.shares = planned.shares;
           fixed.whole = int(planned.tail.whole), fixed.parts = planned.tail.parts;
         }
-        // Clusters that go on to further tiles need to be no more than the device has at a time.
+        // Clusters that go on to further tiles are as many as the device has at a time. In a fixed order of sums, where one waits for those
+        // that were started before it, each has one tile.
         const BwdShares& shares = fixed.shares;
-        const bool on = !rounds && 0 < shares.slots && shares.slots < shares.items;
+        const bool on =
+            !rounds && !p.deterministic && 0 < shares.slots && shares.slots < shares.items;
         if (shares.items > 0) groups = cluster * unsigned(on ? shares.slots : shares.items);
         const auto pairs = unsigned(shares.pairs);
         *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
@@ -428,8 +431,9 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
         };
         return Status();
       }
-      const auto kernel = cuda::sm90::bwd_dkv_dq_kernel(
-          p.dtype, launch.hopper, p.wants(TANDEM_GRAD_Q), p.wants(TANDEM_GRAD_K | TANDEM_GRAD_V));
+      const auto kernel =
+          cuda::sm90::bwd_dkv_dq_kernel(p.dtype, launch.hopper, p.wants(TANDEM_GRAD_Q),
+                                        p.wants(TANDEM_GRAD_K | TANDEM_GRAD_V), launch.goes_on);
       auto start = launcher_of(kernel);
       TANDEM_TRY(prepare_launch(kernel, launch, with, &start));
       const BwdDkvDqBlock block = bwd_dkv_dq_block(plan, launch);
