@@ -97,7 +97,7 @@ bool rounds_together(const Problem& p, int64_t cores);
 // Launch::ahead, without a bias and with one. tiles: of keys, beside: Launch::beside.
 int64_t heads_ahead(const Problem& p, int64_t cores, int64_t tiles, int64_t beside);
 int64_t entry_heads_ahead(const Problem& p, int64_t cores, int64_t tiles);
-bool goes_on(const Problem& p, int64_t cores, int64_t tiles);  // Launch::goes_on
+bool goes_on(const Problem& p, int64_t cores);  // Launch::goes_on
 // Whether bwd_dkv_dq sums d_bias over the batch, in clusters of as many workgroups.
 bool sums_in_clusters(const Problem& p);
 // ... and, of so many tiles of keys, some in clusters of two that take the batch in passes.

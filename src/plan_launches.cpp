@@ -427,7 +427,7 @@ String make_launches(const Problem& p, const Caps& caps, const PathRow& row, int
                                   : heads_ahead(p, cores_of(caps), e.tiles, launch.beside));
       }
       if (stem == Stem::bwd_dkv_dq && launch.hopper >= 0)
-        launch.goes_on = goes_on(p, cores_of(caps), launch.total);
+        launch.goes_on = goes_on(p, cores_of(caps));
       // On to further tiles.
       if ((stem == Stem::fwd && launch.hopper >= 0) || launch.sums_d_bias || launch.goes_on) {
         launch.groups_x = uint32_t(std::min<int64_t>(launch.total, cores_of(caps)));

@@ -235,6 +235,8 @@ constexpr int64_t kFewRows = 32, kManyKeys = 512;
 // Where all workgroups run at once, those of a head round its sums together, up to kSharedBytes for each. With a mask few of
 // them are there when the last one ends. kBwdKeys: of a tile.
 constexpr int64_t kBwdKeys = 128, kSharedBytes = 1 << 17, kMaskedSharedBytes = 1 << 16;
+// Workgroups of so many tiles of keys each go on from one to the next, and leave the sums to bwd_dq_cast.
+constexpr int64_t kGoesOnRounds = 4;
 constexpr bool all_have(int64_t keys) {
   for (const BwdShape& s : kBwdShapes)
     if (!s.wide && s.bc != keys) return false;
@@ -263,7 +265,16 @@ HopperSet hopper_set(const Problem& p) {
                                                                         : HopperSet::all;
 }
 
+bool goes_on(const Problem& p, int64_t cores) {
+  const int64_t tiles = (p.seq_kv + kBwdKeys - 1) / kBwdKeys;
+  return hopper_set(p) == HopperSet::plain && p.head_dim <= kNarrowHeads &&
+         p.head_dim_v <= kNarrowHeads && p.wants(TANDEM_GRAD_Q) &&
+         p.wants(TANDEM_GRAD_K | TANDEM_GRAD_V) && cores > 0 &&
+         tiles * p.heads_kv * p.batch >= kGoesOnRounds * cores;
+}
+
 bool rounds_d_q(const Problem& p, int64_t cores) {
+  if (goes_on(p, cores)) return false;
   const int64_t bytes = p.heads_q * p.seq_q * p.head_dim * 4;
   const bool few = is_few(p);
   return p.wants(TANDEM_GRAD_Q) &&
@@ -293,12 +304,6 @@ int64_t entry_heads_ahead(const Problem& p, int64_t cores, int64_t tiles) {
   // As many as run at a time, and one more.
   const int64_t heads = (cores + tiles * p.batch - 1) / (tiles * p.batch) + 1;
   return heads < p.heads_kv ? heads : 0;
-}
-
-bool goes_on(const Problem& p, int64_t cores, int64_t tiles) {
-  // All gradients, and a bwd_dq_cast that makes d_q of the sums.
-  return hopper_set(p) == HopperSet::plain && p.wants(TANDEM_GRAD_Q) &&
-         p.wants(TANDEM_GRAD_K | TANDEM_GRAD_V) && !rounds_d_q(p, cores) && tiles > cores;
 }
 
 bool sums_in_clusters(const Problem& p) {

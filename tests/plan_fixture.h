@@ -29,7 +29,7 @@ inline bool sums_few(const Problem& p) {
 // The same on sm90: whether the last workgroup of a head does, or, of few workgroups, all of them together.
 inline bool rounds_d_q(const Plan& plan) {
   const Launch* fused = plan.find(Stem::bwd_dkv_dq);
-  return rounds_d_q(plan.problem, 0) || (fused && fused->together);
+  return (rounds_d_q(plan.problem, 0) && !(fused && fused->goes_on)) || (fused && fused->together);
 }
 
 struct Profile {
