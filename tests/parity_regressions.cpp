@@ -155,7 +155,41 @@ TEST_CASE("regression: a bias of the whole batch and its gradient, of many heads
   }
 }
 
-// The same in short, for devices of few multiprocessors, as cuda_emulated has: clusters of two beside those of four, and more heads than
+// cuda.sm90: workgroups that go on from one tile of keys to the next (cuda/sm90/bwd_rounds.cuh), as there are four for each multiprocessor of
+// an H100. Heads of odd lengths; tiles of keys that no query sees; two query heads of a head of keys.
+TEST_CASE("regression: many tiles of keys for each multiprocessor" *
+          doctest::skip(!at_least(Tier::ci))) {
+  Expect expect = sparse();
+  expect.gpu_only = true;
+  expect.takes = "sm90";
+  int n = 0;
+  for (int64_t width : {64, 96, 128})
+    for (Mask mask : {kNone, kTopLeft})
+      for (uint32_t flags : {0u, uint32_t(TANDEM_FLAG_DETERMINISTIC)}) {
+        const int64_t heads = n % 2 ? 48 : 96;
+        tandem_problem p = problem(TANDEM_BACKWARD, n % 3 ? TANDEM_BF16 : TANDEM_F16,
+                                   {4, heads, 48, 70 + 60 * (n % 2), 300, width, width}, mask);
+        p.flags |= flags;
+        check(p, seed_of("go on", uint64_t(n++)), expect);
+      }
+}
+
+// The same in short, for the few multiprocessors of cuda_emulated.
+TEST_CASE("regression: some tiles of keys for each multiprocessor" *
+          doctest::skip(!at_least(Tier::ci))) {
+  Expect expect = sparse();
+  expect.gpu_only = true;
+  int n = 0;
+  for (int64_t width : {64, 128})
+    for (uint32_t flags : {0u, uint32_t(TANDEM_FLAG_DETERMINISTIC)}) {
+      tandem_problem p = problem(TANDEM_BACKWARD, n % 2 ? TANDEM_BF16 : TANDEM_F16,
+                                 {2, 10, 5, 150, 300, width, width}, n % 3 ? kTopLeft : kNone);
+      p.flags |= flags;
+      check(p, seed_of("go on, in short", uint64_t(n++)), expect);
+    }
+}
+
+// Many heads with a bias in short, for devices of few multiprocessors, as cuda_emulated has: clusters of two beside those of four, and more heads than
 // bwd_dot zeroes sums of, by either of its kernels; heads of one tile of keys, and of two.
 TEST_CASE("regression: a bias of the whole batch and its gradient, of short heads" *
           doctest::skip(!at_least(Tier::ci))) {

@@ -345,6 +345,38 @@ TEST_CASE("sm90: in a fixed order as many heads side by side as the device has t
   CHECK(beside("sq1024 sk1024 left=100 right=100") == 1);
 }
 
+TEST_CASE("sm90: workgroups of many tiles of keys go on from one to the next") {
+  const auto goes_on = [](const std::string& line) {
+    const Plan plan = plan_of("bwd bf16 b4 hq16 " + line);
+    const Launch& fused = *plan.find(Stem::bwd_dkv_dq);
+    if (fused.goes_on) {
+      // As many as there are multiprocessors; bwd_dq_cast makes d_q; a word among those that are zeroed.
+      CHECK(fused.groups_x == 132);
+      CHECK(fused.groups_y == 1);
+      CHECK(plan.find(Stem::bwd_dq_cast) != nullptr);
+      CHECK(plan.next_offset >= plan.d_q_sums_offset);
+      CHECK(plan.next_offset + 4 <= plan.d_q_sums_offset + plan.zeroed_size);
+    } else {
+      CHECK(plan.next_offset == 0);
+      CHECK(fused.groups_x * fused.groups_y >= fused.total);
+    }
+    return fused.goes_on;
+  };
+  // Four for each of 132.
+  CHECK(goes_on("sq1024 sk1152 d64"));
+  CHECK(!goes_on("sq1024 sk1024 d64"));
+  CHECK(goes_on("sq1024 sk1152 d128 deterministic"));
+  CHECK(goes_on("sq1024 sk1152 d96 causal_top_left grads=qk"));
+  CHECK(goes_on("hk4 sq1024 sk4224 d64"));
+  CHECK(!goes_on("hk4 sq1024 sk4096 d64"));
+  // Not without one of the kinds of gradients, nor with optional inputs but sinks.
+  CHECK(!goes_on("sq1024 sk4096 d64 grads=q"));
+  CHECK(!goes_on("sq1024 sk4096 d64 grads=kv"));
+  CHECK(goes_on("sq1024 sk4096 d64 sink grads=qkvs"));
+  CHECK(!goes_on("sq1024 sk4096 d64 kv_padded"));
+  CHECK(!goes_on("sq1024 sk4096 d64 dropout=0.1"));
+}
+
 TEST_CASE(
     "sm90: bwd_dot zeroes the sums of d_q of the first heads, bwd_dkv_dq those of the others") {
   const auto ahead = [](const std::string& line) {
