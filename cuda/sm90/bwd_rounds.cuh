@@ -14,6 +14,9 @@ namespace tandem {
 namespace cuda {
 namespace sm90 {
 
+TANDEM_DEVICE uint shared_uint(uint at) {
+  return __reduce_or_sync(kAllLanes, shared_word(at));  // one of the registers that the warp shares
+}
 constexpr uint kNothing = ~0u;
 
 // What a workgroup works on: a barrier and words in shared memory, kBwdNowBytes.

@@ -100,9 +100,6 @@ TANDEM_DEVICE void append_above(uint& end, float x, float bound) {
       : "f"(x), "f"(bound), "n"(STEP)
       : "memory");
 }
-TANDEM_DEVICE uint shared_uint(uint at) {
-  return __reduce_or_sync(~0u, shared_word(at));  // one of the registers that the warp shares
-}
 // A word of a workgroup of the cluster, as cluster_address() says; its 4 bytes arrive at a barrier of the same workgroup.
 TANDEM_DEVICE void cluster_tell(uint at, uint x, uint barrier) {
   asm volatile(
