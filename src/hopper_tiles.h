@@ -215,7 +215,7 @@ constexpr int bwd_second_dq_bytes(const BwdShape& s) { return s.wide ? 0 : 2 * 1
 // What a workgroup works on, of those that go on to further tiles of keys (cuda/sm90/bwd_rounds.cuh): a barrier, and three words.
 constexpr int kBwdNowBytes = 24;
 constexpr int bwd_plain_shared_bytes(const BwdShape& s) {
-  return bwd_shared_bytes(s) + bwd_second_dq_bytes(s) + kBwdNowBytes;
+  return bwd_shared_bytes(s) + bwd_second_dq_bytes(s) + (s.wide ? 0 : kBwdNowBytes);
 }
 // Zeros under the sums of d_q (cuda/sm90/bwd_zeros.cuh) come by so many bytes: a store of a warp, or a copy.
 constexpr int kZeroBytes = 512;
