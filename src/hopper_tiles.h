@@ -212,7 +212,7 @@ constexpr int bwd_shared_bytes(const BwdShape& s) {
 
 // Of heads up to 128, where nothing else takes the room: a second place for a tile of d_q, which another warp adds.
 constexpr int bwd_second_dq_bytes(const BwdShape& s) { return s.wide ? 0 : 2 * 16384; }
-// What a workgroup works on, of those that go on to further tiles of keys (cuda/sm90/bwd_rounds.cuh): a barrier, and three words.
+// What a workgroup works on, of those that go on to further tiles of keys (cuda/sm90/bwd_goes_on.cuh): a barrier, and three words.
 constexpr int kBwdNowBytes = 24;
 constexpr int bwd_plain_shared_bytes(const BwdShape& s) {
   return bwd_shared_bytes(s) + bwd_second_dq_bytes(s) + (s.wide ? 0 : kBwdNowBytes);

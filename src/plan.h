@@ -32,8 +32,8 @@ struct Launch {
   // cuda.sm90: of how many first heads of keys, with a bias of each entry, bwd_dot zeroes the sums of d_q; bwd_dkv_dq zeroes those
   // of the others. 0: bwd_dot zeroes all.
   uint32_t ahead = 0;
-  bool goes_on =
-      false;  // cuda.sm90: its workgroups are as many as there are multiprocessors, and fetch tiles of keys
+  // cuda.sm90's bwd_dkv_dq: workgroups are as many as there are multiprocessors, and fetch tiles of keys.
+  bool goes_on = false;
   // cuda.sm90: it may begin before the launch before it has ended (of fwd anybody's), and waits where it reads what that writes.
   bool early = false;
   bool pairs = false;     // cuda.sm90: beside its clusters, others of two take the batch in passes
@@ -136,8 +136,8 @@ struct Plan {
   struct {
     uint64_t first = 0, sums = 0, words_offset = 0, entries = 1;
   } ahead;
-  uint64_t next_offset =
-      0;  // cuda.sm90, among them: how many tiles of keys were fetched (Launch::goes_on)
+  // cuda.sm90, among them: how many tiles of keys were fetched (Launch::goes_on).
+  uint64_t next_offset = 0;
   // cuda.sm90, among them: who has added to the sums of a head, and who is done with it (hopper_tiles.h).
   uint64_t d_q_counts_offset = 0, head_counts_offset = 0;
   // cuda.sm90, d_bias summed over the batch: parts of d_k and d_v, and who has come, zeroed with those (hopper_tiles.h). fwd

@@ -155,7 +155,7 @@ TEST_CASE("regression: a bias of the whole batch and its gradient, of many heads
   }
 }
 
-// cuda.sm90: workgroups that go on from one tile of keys to the next (cuda/sm90/bwd_rounds.cuh), as there are four for each multiprocessor of
+// cuda.sm90: workgroups that go on from one tile of keys to the next (cuda/sm90/bwd_goes_on.cuh), as there are four for each multiprocessor of
 // an H100. Heads of odd lengths; tiles of keys that no query sees; two query heads of a head of keys.
 TEST_CASE("regression: many tiles of keys for each multiprocessor" *
           doctest::skip(!at_least(Tier::ci))) {

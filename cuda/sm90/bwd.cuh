@@ -64,7 +64,7 @@ constexpr bool kDense = false;
 // Sets whose kernels zero sums of d_q some heads ahead (bwd_zeros.cuh): they have a warp for it.
 template <typename Set>
 constexpr bool kZeroesAhead = false;
-// Sets whose workgroups go on to further tiles of keys (bwd_rounds.cuh), where all gradients are wanted.
+// Sets whose workgroups go on to further tiles of keys (bwd_goes_on.cuh), where all gradients are wanted.
 template <typename Set>
 constexpr bool kGoesOn = false;
 

@@ -144,7 +144,7 @@ struct BwdDqCastParams {
 };
 
 // row: of kBwdShapes. grad_q, grad_kv: which gradients are wanted, one at least. kBwdThreads threads,
-// bwd_plain_shared_bytes() of shared memory. on: workgroups fetch tiles of keys (params.next), all gradients, and nothing for last ones to do.
+// bwd_plain_shared_bytes() of shared memory. on: workgroups fetch tiles of keys (params.next); all gradients, and nothing is left to the last one of a head.
 Kernel<BwdDkvDqParams> bwd_dkv_dq_kernel(tandem_dtype dtype, int row, bool grad_q, bool grad_kv,
                                          bool on);
 // Head sizes up to 128. bwd_bias_shared_bytes() of shared memory. All gradients; where d_q is not wanted, its sums are formed

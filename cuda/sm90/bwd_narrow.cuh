@@ -14,8 +14,8 @@
 #define TANDEM_CUDA_SM90_BWD_NARROW_CUH
 #include <type_traits>
 
+#include "bwd_goes_on.cuh"
 #include "bwd_round.cuh"
-#include "bwd_rounds.cuh"
 #include "bwd_sets.cuh"
 #include "bwd_zeros.cuh"
 
@@ -356,7 +356,7 @@ struct OwnWay {
     return fetch(params);
   }
 };
-// The same by workgroups that are as many as the device has at a time, and go on to further tiles. All gradients; sums are others' work.
+// bwd_dkv_dq by workgroups that are as many as the device has at a time, and go on to further tiles. All gradients; sums are left to bwd_dq_cast.
 template <typename T, int ROW, typename Set>
 __global__ void __launch_bounds__(kBwdThreads, 1)
     bwd_dkv_dq_on(const __grid_constant__ typename Set::Params params) {

@@ -4,7 +4,7 @@
 // loads, a Consumer for those that multiply, and help() for the two helping warps that have nothing else to do.
 #ifndef TANDEM_CUDA_SM90_BWD_SETS_CUH
 #define TANDEM_CUDA_SM90_BWD_SETS_CUH
-#include "bwd_rounds.cuh"
+#include "bwd_goes_on.cuh"
 
 namespace tandem {
 namespace cuda {

@@ -6,8 +6,8 @@
 // (docs/hopper-measured.md: 8 us of 96 at D 128).
 //
 // Way says which tiles: first(), next() and find(); Way::kOnce: there is no next one.
-#ifndef TANDEM_CUDA_SM90_BWD_ROUNDS_CUH
-#define TANDEM_CUDA_SM90_BWD_ROUNDS_CUH
+#ifndef TANDEM_CUDA_SM90_BWD_GOES_ON_CUH
+#define TANDEM_CUDA_SM90_BWD_GOES_ON_CUH
 #include "bwd.cuh"
 
 namespace tandem {
