@@ -289,8 +289,7 @@ TEST_CASE(
           CHECK(fused.total == fused.tiles * p.heads_kv * p.batch);
           CHECK(fused.groups_x * fused.groups_y == fused.total);
           CHECK(fused.invocations() == kBwdThreads);
-          CHECK(fused.shared_bytes ==
-                uint32_t(bwd_shared_bytes(s) + 2 * 16384));  // d_q's second place
+          CHECK(fused.shared_bytes == uint32_t(bwd_plain_shared_bytes(s)));
           const int64_t a_head = p.heads_q / p.heads_kv * p.seq_q * d * 4;
           const bool together =
               fused.total <= caps.cores &&
