@@ -148,14 +148,25 @@ struct Bias {
           tile(walk.begun) {}
     TANDEM_DEVICE int place() const { return int((tile - 1) % At<ROW>::kPlaces); }
     TANDEM_DEVICE uint ds_tile() const { return at.tile(place()); }
-    TANDEM_DEVICE void weigh(float (&s)[BR / 2], float scale2, uint lse, int, int) {
+    // Of the next tile, before its S is there: the scale, which is else moved to a uniform register behind it, and a thread's first words of
+    // the bias.
+    float scale2;
+    uint first[4];
+    TANDEM_DEVICE uint bias_words() const {
+      return ds_tile() + (kKeeps ? offset : bias_offset(fresh_thread()));
+    }
+    TANDEM_DEVICE void begin_tile(float scale) {
       ++tile;
-      const uint from = ds_tile() + (kKeeps ? offset : bias_offset(fresh_thread()));
       barrier_wait(at.full(place()), int((tile - 1) / At<ROW>::kPlaces % 2));
+      load_matrices_transposed(first, bias_words());
+      scale2 = fresh(scale);
+    }
+    TANDEM_DEVICE void weigh(float (&s)[BR / 2], float, uint lse, int, int) {
+      const uint from = bias_words();
 #pragma unroll
       for (int k = 0; k < BR / 16; ++k) {
-        uint r[4];
-        load_matrices_transposed(r, from + 2048 * k);
+        uint r[4] = {first[0], first[1], first[2], first[3]};
+        if (k > 0) load_matrices_transposed(r, from + 2048 * k);
         const float2 l = shared_float2(lse + 64 * k), m = shared_float2(lse + 64 * k + 32);
 #pragma unroll
         for (int n = 0; n < 4; ++n) {

@@ -115,6 +115,21 @@ TANDEM_DEVICE void add_sums(const typename Set::Params& params, const Walk& walk
   }
 }
 
+// An operand in shared memory: along(), or across() panels that are panel_stride apart. KEPT: its descriptor is formed once and moved on,
+// else each product's anew. Fewer instructions, but for softmax alone at D 64 they take 5 % longer so, with a bias 3 % shorter
+// (docs/hopper-measured.md).
+template <bool KEPT>
+struct Operand {
+  uint at;
+  int panel_stride = 0;
+  TANDEM_DEVICE uint64_t descriptor(uint from) const {
+    return panel_stride > 0 ? across(from, panel_stride) : along(from);
+  }
+  TANDEM_DEVICE uint64_t operator+(int bytes) const {
+    return KEPT ? further(descriptor(at), bytes) : descriptor(at + uint(bytes));
+  }
+};
+
 template <typename T, int ROW, typename Set, bool GRAD_Q, bool GRAD_KV, bool ON = kDense<Set>>
 TANDEM_DEVICE void multiply(const typename Set::Params& params, const Walk& walk,
                             const Memory<ROW, Set>& memory) {
@@ -133,6 +148,7 @@ TANDEM_DEVICE void multiply(const typename Set::Params& params, const Walk& walk
   const int warp = thread / 32, lane = thread % 32;
   const uint own = uint(group) * 64 * 128;  // this warpgroup's keys in a panel
   const float scale2 = u.scale * kLog2e;
+  using In = Operand<kDense<Set>>;
 
   float d_k[D / 2], d_v[D / 2];
 #pragma unroll
@@ -153,24 +169,27 @@ TANDEM_DEVICE void multiply(const typename Set::Params& params, const Walk& walk
       const int t = walk.turned(at);
       if constexpr (kHasPlaces<Set>) set.n = tiles.n;
       const uint q = memory.q(turn.stage), d_o = memory.d_o(turn.stage);
+      const In k_rows{memory.k() + own}, v_rows{memory.v() + own},
+          k_columns{memory.k() + (D == 64 ? 0 : group * kKPanel), kKPanel};
+      const In q_rows{q}, q_columns{q, kQPanel}, do_rows{d_o}, do_columns{d_o, kQPanel};
       float s[BR / 2], dp[BR / 2];
       barrier_wait(barriers.q_full(turn.stage), turn.parity);
       fence();
 #pragma unroll
       for (int k = 0; k < D / 16; ++k)
-        Product<T, BR>::template from_shared<0, 0>(
-            s, along(memory.k() + own + k / 4 * kKPanel + k % 4 * 32),
-            along(q + k / 4 * kQPanel + k % 4 * 32), k > 0);
+        Product<T, BR>::template from_shared<0, 0>(s, k_rows + (k / 4 * kKPanel + k % 4 * 32),
+                                                   q_rows + (k / 4 * kQPanel + k % 4 * 32), k > 0);
       commit();
       barrier_wait(barriers.do_full(turn.stage), turn.parity);
       fence();
 #pragma unroll
       for (int k = 0; k < D / 16; ++k)
-        Product<T, BR>::template from_shared<0, 0>(
-            dp, along(memory.v() + own + k / 4 * kKPanel + k % 4 * 32),
-            along(d_o + k / 4 * kQPanel + k % 4 * 32), k > 0);
+        Product<T, BR>::template from_shared<0, 0>(dp, v_rows + (k / 4 * kKPanel + k % 4 * 32),
+                                                   do_rows + (k / 4 * kQPanel + k % 4 * 32), k > 0);
       commit();
 
+      // What weights need beside S, while that is formed.
+      if constexpr (kDense<Set>) set.begin_tile(scale2);
       wait<1>();
       set.weigh(s, scale2, memory.lse(turn.stage) + 8 * (lane % 4), t, turn.stage);
       if constexpr (kHasPlaces<Set>)
@@ -199,8 +218,7 @@ TANDEM_DEVICE void multiply(const typename Set::Params& params, const Walk& walk
 #pragma unroll
         for (int k = 0; k < BR / 16; ++k)
           Product<T, D>::template from_registers<1>(d_v, p[4 * k], p[4 * k + 1], p[4 * k + 2],
-                                                    p[4 * k + 3], across(d_o + k * 2048, kQPanel),
-                                                    1);
+                                                    p[4 * k + 3], do_columns + k * 2048, 1);
         commit();
       }
       float dq[32];
@@ -209,19 +227,12 @@ TANDEM_DEVICE void multiply(const typename Set::Params& params, const Walk& walk
         named_sync<kDsWritten>(256);
         set.tell_ds();
         fence();
-        if constexpr (D == 64) {  // 64 rows each
+        // 64 rows each; of 128 features 64 each.
+        const In ds_rows{D == 64 ? ds_tile + own : ds_tile};
 #pragma unroll
-          for (int k = 0; k < BC / 16; ++k)
-            Product<T, 64>::template from_shared<0, 1>(
-                dq, along(ds_tile + own + k / 4 * kQPanel + k % 4 * 32),
-                across(memory.k() + k * 2048, kKPanel), k > 0);
-        } else {  // 64 features each
-#pragma unroll
-          for (int k = 0; k < BC / 16; ++k)
-            Product<T, 64>::template from_shared<0, 1>(
-                dq, along(ds_tile + k / 4 * kQPanel + k % 4 * 32),
-                across(memory.k() + group * kKPanel + k * 2048, kKPanel), k > 0);
-        }
+        for (int k = 0; k < BC / 16; ++k)
+          Product<T, 64>::template from_shared<0, 1>(dq, ds_rows + (k / 4 * kQPanel + k % 4 * 32),
+                                                     k_columns + k * 2048, k > 0);
         commit();
       }
       if constexpr (GRAD_KV) {
@@ -237,8 +248,7 @@ TANDEM_DEVICE void multiply(const typename Set::Params& params, const Walk& walk
 #pragma unroll
         for (int k = 0; k < BR / 16; ++k)
           Product<T, D>::template from_registers<1>(d_k, ds[4 * k], ds[4 * k + 1], ds[4 * k + 2],
-                                                    ds[4 * k + 3], across(q + k * 2048, kQPanel),
-                                                    1);
+                                                    ds[4 * k + 3], q_columns + k * 2048, 1);
         commit();
       }
       if constexpr (GRAD_Q) {
