@@ -148,8 +148,7 @@ struct Bias {
           tile(walk.begun) {}
     TANDEM_DEVICE int place() const { return int((tile - 1) % At<ROW>::kPlaces); }
     TANDEM_DEVICE uint ds_tile() const { return at.tile(place()); }
-    // Of the next tile, before its S is there: the scale, which is else moved to a uniform register behind it, and a thread's first words of
-    // the bias.
+    // Of the next tile, had before its S is there: the scale, else a load and a product behind it, and a thread's first words of the bias.
     float scale2;
     uint first[4];
     TANDEM_DEVICE uint bias_words() const {
