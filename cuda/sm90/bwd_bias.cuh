@@ -148,19 +148,17 @@ struct Bias {
           tile(walk.begun) {}
     TANDEM_DEVICE int place() const { return int((tile - 1) % At<ROW>::kPlaces); }
     TANDEM_DEVICE uint ds_tile() const { return at.tile(place()); }
-    // Of the next tile, had before its S is there: the scale, else a load and a product behind it, and a thread's first words of the bias.
-    float scale2;
+    // A thread's first words of the bias, had before S of the tile is there.
     uint first[4];
     TANDEM_DEVICE uint bias_words() const {
       return ds_tile() + (kKeeps ? offset : bias_offset(fresh_thread()));
     }
-    TANDEM_DEVICE void begin_tile(float scale) {
+    TANDEM_DEVICE void begin_tile() {
       ++tile;
       barrier_wait(at.full(place()), int((tile - 1) / At<ROW>::kPlaces % 2));
       load_matrices_transposed(first, bias_words());
-      scale2 = fresh(scale);
     }
-    TANDEM_DEVICE void weigh(float (&s)[BR / 2], float, uint lse, int, int) {
+    TANDEM_DEVICE void weigh(float (&s)[BR / 2], float scale2, uint lse, int, int) {
       const uint from = bias_words();
 #pragma unroll
       for (int k = 0; k < BR / 16; ++k) {

@@ -115,9 +115,9 @@ TANDEM_DEVICE void add_sums(const typename Set::Params& params, const Walk& walk
   }
 }
 
-// An operand in shared memory: along(), or across() panels that are panel_stride apart. KEPT: its descriptor is formed once and moved on,
-// else each product's anew. Fewer instructions, but for softmax alone at D 64 they take 5 % longer so, with a bias 3 % shorter
-// (docs/hopper-measured.md).
+// An operand in shared memory: along(), or across() panels that are panel_stride apart; and some bytes, its descriptor there. KEPT: that
+// is formed once and moved on, else formed anew for each product: more instructions, but faster without a bias ("Backward with a
+// bias: what a tile of queries costs" in docs/hopper-measured.md).
 template <bool KEPT>
 struct Operand {
   uint at;
@@ -188,8 +188,7 @@ TANDEM_DEVICE void multiply(const typename Set::Params& params, const Walk& walk
                                                    do_rows + (k / 4 * kQPanel + k % 4 * 32), k > 0);
       commit();
 
-      // What weights need beside S, while that is formed.
-      if constexpr (kDense<Set>) set.begin_tile(scale2);
+      if constexpr (kDense<Set>) set.begin_tile();
       wait<1>();
       set.weigh(s, scale2, memory.lse(turn.stage) + 8 * (lane % 4), t, turn.stage);
       if constexpr (kHasPlaces<Set>)
@@ -227,7 +226,7 @@ TANDEM_DEVICE void multiply(const typename Set::Params& params, const Walk& walk
         named_sync<kDsWritten>(256);
         set.tell_ds();
         fence();
-        // 64 rows each; of 128 features 64 each.
+        // With 64 features 64 rows for each warpgroup; with more, its panel of features.
         const In ds_rows{D == 64 ? ds_tile + own : ds_tile};
 #pragma unroll
         for (int k = 0; k < BC / 16; ++k)
