@@ -65,6 +65,7 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
     score_tile<S>(s, u.scale);
     if (t < span.full_begin || t >= span.full_end)
       mask_tile_transposed<S>(s, band, col0, row0, u.seq_q, u.seq_kv);
+    take_far_columns<S>(s, lse, push.delta, queries0 + col0);
 #pragma unroll
     for (int i = 0; i < S::RM; ++i)
 #pragma unroll

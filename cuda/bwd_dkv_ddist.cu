@@ -79,6 +79,7 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
         lse[c] = i < e.seq_q ? __ldg(p.lse + i) : minus_infinity();
         shift[c] = elastic_shift(e, p.of, i);
       }
+      take_far_columns<S>(s, lse, p.deltas, p.rows0 + col0);
 #pragma unroll
       for (int r = 0; r < S::RM; ++r) {
         float x[4];

@@ -55,17 +55,27 @@ __global__ void __launch_bounds__(Shape<ROW>::WG, Shape<ROW>::FULL_GROUPS)
       uint counted = 0;
       bool some = false;
       {
-        float origin[4], shift[4];
+        float origin[4], shift[4], from[4];
+        bool some_far = false;
 #pragma unroll
         for (int c = 0; c < 4; ++c) {
           const int i = col0 + me.col(c);
           origin[c] = i < e.seq_q ? __ldg(p.lse + i) : minus_infinity();
+          from[c] = INFINITY;  // of a far row its origin
+          if (tandem_is_far(origin[c])) {
+            const FarRow far = p.far(i);
+            origin[c] = far.relative, from[c] = far.origin, some_far = true;
+          }
           shift[c] = elastic_shift(e, p.of, i);
         }
         each_quad<S>(ptile, [&](int r, float(&x)[4]) {
           float slope[4], y[4], g[4];
           const uint seen =
               score_quad<false>(x, slope, e, p.of, col0 + me.col(0), row0 + me.row(r));
+          if (some_far)
+#pragma unroll
+            for (int c = 0; c < 4; ++c)
+              if (from[c] != INFINITY) x[c] = from_origin(x[c], from[c]);
           counted |= weigh_quad(e, seen, x, origin, shift, y, g) << 4 * r;
 #pragma unroll
           for (int c = 0; c < 4; ++c) {

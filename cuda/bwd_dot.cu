@@ -48,7 +48,7 @@ TANDEM_DEVICE void dot_full(const BwdDotFull& params) {
   if (!find_place(u.tiles, u.total, u.heads_q, &at)) return;
   int64_t first;
   const int length = entry_length(Lengths(params.spec.LENGTHS_Q), params.push.lengths_q, at.batch,
-                                  u.seq_q, &first);
+                                  u.seq_q, u.total_q, &first);
   with_type(params.spec.DTYPE,
             [&](auto e) { dot_rows<decltype(e)>(u, params.push, at, length, first); });
 }

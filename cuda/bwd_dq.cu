@@ -32,6 +32,7 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
 
   const Invocation<S> me;
   float lse[S::RM], delta[S::RM];
+  bool some_far = false;
   const int64_t rows0 = (int64_t(at.batch) * u.heads_q + at.head) * u.seq_q;
 #pragma unroll
   for (int i = 0; i < S::RM; ++i) {
@@ -40,6 +41,8 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
     if (row < u.seq_q) {
       lse[i] = __ldg(reinterpret_cast<const float*>(push.lse) + rows0 + row);
       delta[i] = __ldg(reinterpret_cast<const float*>(push.delta) + rows0 + row);
+      if (tandem_is_far(lse[i]))
+        lse[i] = far_row(push.delta, rows0 + row).relative, some_far = true;
     }
   }
 
@@ -57,6 +60,7 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
     score_tile<S>(s, u.scale);
     if (t < span.full_begin || t >= span.full_end)
       mask_tile<S>(s, band, row0, col0, u.seq_q, u.seq_kv);
+    if (some_far) take_far_rows<S>(s, push.lse, push.delta, rows0 + row0, u.seq_q - row0);
 #pragma unroll
     for (int i = 0; i < S::RM; ++i)
 #pragma unroll

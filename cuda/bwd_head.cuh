@@ -2,6 +2,7 @@
 // The work of bwd_head, which workgroups behind those of another operation may do, too.
 #ifndef TANDEM_CUDA_BWD_HEAD_CUH
 #define TANDEM_CUDA_BWD_HEAD_CUH
+#include "far_row.h"
 #include "kernels.h"
 #include "simt.cuh"
 
@@ -23,6 +24,16 @@ TANDEM_DEVICE float sum_rows(const BwdHeadBlock& u, int rows, float* partial, co
   if (thread == 0)
     for (int n = 1; n < kLineGroup; ++n) sum += partial[n];
   return sum;
+}
+
+// exp(sink - lse) delta of a row of [B, Hq, Sq]; of a far one by origin and relative lse, which lie in front of delta.
+TANDEM_DEVICE float sink_part(float sink, uint64_t lse_at, uint64_t delta_at, int64_t row) {
+  const float lse = __ldg(reinterpret_cast<const float*>(lse_at) + row);
+  const float* delta = reinterpret_cast<const float*>(delta_at);
+  if (lse == -INFINITY) return 0.f;
+  if (!tandem_is_far(lse)) return expf(sink - lse) * __ldg(delta + row);
+  const float* kept = delta - 2 * (row + 1);
+  return expf(fminf(sink - __ldg(kept), 0.f) - __ldg(kept + 1)) * __ldg(delta + row);
 }
 
 // A workgroup of kLineGroup invocations or more.
@@ -49,8 +60,8 @@ TANDEM_DEVICE void sum_head(const BwdHeadFull& params, int head, float* partial)
   if (params.spec.GRAD_SINK)
     put(push.d_sink, -sum_rows(u, u.seq_q, partial, [&](int b, int row) {
           const float sink = __ldg(reinterpret_cast<const float*>(push.sink) + head);
-          const float lse = at(push.lse, b, row);
-          return lse == -INFINITY ? 0.f : expf(sink - lse) * at(push.delta, b, row);
+          return sink_part(sink, push.lse, push.delta,
+                           (int64_t(b) * u.heads_q + head) * u.seq_q + row);
         }));
 }
 

@@ -44,7 +44,13 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
 #pragma unroll
     for (int r = 0; r < S::RM; ++r) {
       const int row = row0 + me.row(r);
-      const float lse = row < e.seq_q ? __ldg(pair.lse + row) : minus_infinity();
+      float lse = row < e.seq_q ? __ldg(pair.lse + row) : minus_infinity();
+      if (tandem_is_far(lse)) {
+        const FarRow far = pair.far(row);
+        lse = far.relative;
+#pragma unroll
+        for (int c = 0; c < 4; ++c) s[r][c] = from_origin(s[r][c], far.origin);
+      }
       const float shift = elastic_shift(e, pair.of, row);
 #pragma unroll
       for (int c = 0; c < 4; ++c) {

@@ -22,6 +22,7 @@ TANDEM_DEVICE uint score_elastic(float (&s)[S::RM][4], const Extra& e, const flo
                                  int j0, bool edge) {
   const Invocation<S> me;
   score_tile<S>(s, e.scale);
+  uint seen = ~0u;
   if (tile_has_dist(e, i0, KEYS ? S::M : S::N, j0, KEYS ? S::N : S::M)) {
     const int distance = i0 + e.band.off - j0;
 #pragma unroll
@@ -29,10 +30,12 @@ TANDEM_DEVICE uint score_elastic(float (&s)[S::RM][4], const Extra& e, const flo
 #pragma unroll
       for (int c = 0; c < 4; ++c) {
         const int t = distance + (KEYS ? me.row(r) - me.col(c) : me.col(c) - me.row(r));
-        if ((t >= 0) & (t < e.x.dist_window)) s[r][c] = __fadd_rn(s[r][c], __ldg(dist + t));
+        if ((t >= 0) & (t < e.x.dist_window)) {
+          s[r][c] = __fadd_rn(s[r][c], __ldg(dist + t));
+          if (s[r][c] == minus_infinity()) seen &= ~(1u << (4 * r + c));
+        }
       }
   }
-  uint seen = ~0u;
   if (edge) {
 #pragma unroll
     for (int r = 0; r < S::RM; ++r)

@@ -35,6 +35,26 @@ struct LiveTiles {
 // A row's state in the search.
 struct Threshold {
   float t = 0.f, lo = 0.f, hi = 0.f;
+  float from = 0.f;  // of far rows the largest score, which is taken off all of them first
+
+  // After the first walk: m, the largest score, and of elastic softmax l, the sum. keys: that the row sees by position.
+  // False: t stays.
+  TANDEM_DEVICE bool begin(const Extra& e, const float* sink, float m, float l, float keys) {
+    // The rounding of a threshold moves all weights of its row.
+    const bool far = is_entmax(e) ? fabsf(m) > 8.f && m > minus_infinity() : tandem_is_far(m);
+    from = far ? m : 0.f;
+    const float top = m - from;
+    if (!is_entmax(e)) {
+      t = !(l > 0.f)    ? minus_infinity()
+          : from != 0.f ? joined_lse_from(sink, m, l)
+                        : joined_lse(sink, m, l);
+      return false;
+    }
+    t = lo = top - 1.f;
+    // A little above what it is: the root of equal scores is not to be on the bound.
+    hi = top - 0.999f * powf(keys, -e.x.entmax_scale);
+    return m != minus_infinity();
+  }
 
   // sums over the keys above t, x = z - t: of alpha = 1.5 x, x^2 and 1; of 2 x and 1; of any other y and g.
   // False: t stays.
@@ -68,9 +88,9 @@ struct Threshold {
 
 constexpr int kMaxWalks = 64;  // a dozen is a lot
 
-// origin of the invocation's rows, -inf where no key is visible.
+// origin of the invocation's rows, at -inf where no key is visible.
 template <typename S, bool WIDE>
-TANDEM_DEVICE void find_origin(float (&origin)[S::RM], const Extra& e, const HeadExtra& of,
+TANDEM_DEVICE void find_origin(RowOrigin (&origin)[S::RM], const Extra& e, const HeadExtra& of,
                                const float* sink, Stage<Any, S, WIDE>& stage, float4* pool,
                                float4* ptile, const LiveTiles& live, const View<Any>& q, int row0,
                                const View<Any>& k, const TandemTiles& span) {
@@ -118,6 +138,9 @@ TANDEM_DEVICE void find_origin(float (&origin)[S::RM], const Extra& e, const Hea
           a.x = top;
         } else {
           const Threshold now = row[r];
+          if (now.from != 0.f)
+#pragma unroll
+            for (int c = 0; c < 4; ++c) z[c] = __fsub_rn(z[c], now.from);
 #pragma unroll
           for (int c = 0; c < 4; ++c) {
             above |= z[c] > now.lo;
@@ -143,23 +166,17 @@ TANDEM_DEVICE void find_origin(float (&origin)[S::RM], const Extra& e, const Hea
         if ((moving & bit) && !now.step(e, x, y, n)) moving &= ~bit;
       } else {
         const float m = row_max<S>(a.x);
-        if (!entmax) {
-          const float l = row_sum<S>(a.y * expf(a.x - (m == minus_infinity() ? 0.f : m)));
-          now.t = l > 0.f ? joined_lse(sink, m, l) : minus_infinity();
-        } else {
-          const float n = float(tandem_key_count(e.band, row0 + me.row(r), e.seq_q, e.seq_kv));
-          now.t = now.lo = m - 1.f;
-          // A little above what it is: the root of equal scores is not to be on the bound.
-          now.hi = m - 0.999f * powf(n, -e.x.entmax_scale);
-          if (m == minus_infinity()) moving &= ~bit;
-        }
+        const float l =
+            entmax ? 0.f : row_sum<S>(a.y * expf(a.x - (m == minus_infinity() ? 0.f : m)));
+        const float n = float(tandem_key_count(e.band, row0 + me.row(r), e.seq_q, e.seq_kv));
+        if (!now.begin(e, sink, m, l, n)) moving &= ~bit;
       }
       row[r] = now;
     }
     if (!entmax || !__syncthreads_or(int(moving))) break;
   }
 #pragma unroll
-  for (int r = 0; r < S::RM; ++r) origin[r] = row[r].t;
+  for (int r = 0; r < S::RM; ++r) origin[r] = RowOrigin{row[r].t, row[r].from};
 }
 
 }  // namespace cuda

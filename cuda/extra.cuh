@@ -3,6 +3,7 @@
 #ifndef TANDEM_CUDA_EXTRA_CUH
 #define TANDEM_CUDA_EXTRA_CUH
 #include "kernels.h"
+#include "sequence.h"
 #include "tile.cuh"
 #include "tile_range.h"
 
@@ -25,17 +26,16 @@ struct Extra {
   TandemBand band;
 };
 
-TANDEM_DEVICE int entry_length(Lengths lengths, uint64_t address, int batch, int longest,
+// total: rows of a packed tensor.
+TANDEM_DEVICE int entry_length(Lengths lengths, uint64_t address, int batch, int longest, int total,
                                int64_t* first) {
   *first = 0;
   if (lengths == Lengths::full) return longest;
   const int* at = reinterpret_cast<const int*>(address) + batch;
-  int length = __ldg(at);
-  if (lengths == Lengths::packed) {
-    *first = length;
-    length = __ldg(at + 1) - length;
-  }
-  return tandem_min(tandem_max(length, 0), longest);
+  if (lengths == Lengths::padded) return tandem_padded_rows(__ldg(at), longest);
+  const TandemSequence s = tandem_packed_rows(__ldg(at), __ldg(at + 1), total, longest);
+  *first = s.first;
+  return s.rows;
 }
 
 template <typename P>
@@ -45,8 +45,10 @@ TANDEM_DEVICE Extra make_extra(const P& params, int batch) {
   const uint64_t* address = params.push.extra;
   const Lengths lengths_q = Lengths(f.LENGTHS_Q), lengths_kv = Lengths(f.LENGTHS_KV);
   int64_t first_q, first_kv;
-  const int seq_q = entry_length(lengths_q, address[f.AT_LENGTHS_Q], batch, u.seq_q, &first_q);
-  const int seq_kv = entry_length(lengths_kv, address[f.AT_LENGTHS_KV], batch, u.seq_kv, &first_kv);
+  const int seq_q = entry_length(lengths_q, address[f.AT_LENGTHS_Q], batch, u.seq_q,
+                                 params.extra.total_q, &first_q);
+  const int seq_kv = entry_length(lengths_kv, address[f.AT_LENGTHS_KV], batch, u.seq_kv,
+                                  params.extra.total_kv, &first_kv);
   const int off = params.extra.bottom_right ? seq_kv - seq_q : u.band_off;
   return Extra{f,
                params.extra,

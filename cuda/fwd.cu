@@ -69,8 +69,12 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
   for (int i = 0; i < S::RM; ++i) {
     const int row = row0 + me.row(i);
     const float l = row_sum<S>(softmax.l[i]);
-    if (lse && me.tc == 0 && row < u.seq_q)
-      lse[lse0 + row] = l > 0.f ? softmax.m[i] + logf(l) : minus_infinity();
+    if (lse && me.tc == 0 && row < u.seq_q) {
+      if (u.splits > 1 && l > 0.f)
+        put_part_lse(lse, lse0 + row, softmax.m[i], logf(l));
+      else
+        lse[lse0 + row] = l > 0.f ? softmax.m[i] + logf(l) : minus_infinity();
+    }
     // o is 0 where nothing was visible. A division: its reciprocal would round a second time.
     const float divisor = l > 0.f ? l : 1.f;
 #pragma unroll

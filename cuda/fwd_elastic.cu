@@ -37,7 +37,10 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
   Stage<T, S, WIDE> stage;
 
   // The first walk: lse.
-  float origin[S::RM];
+  RowOrigin origin[S::RM];
+  bool some_far = false;
+  const float* sink =
+      params.spec.SINK ? reinterpret_cast<const float*>(push.sink) + at.head : nullptr;
   {
     float m[S::RM], l[S::RM];  // of this invocation's part of the row
 #pragma unroll
@@ -62,13 +65,14 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
         m[r] = top;
       }
     }
-    const float* sink =
-        params.spec.SINK ? reinterpret_cast<const float*>(push.sink) + at.head : nullptr;
 #pragma unroll
     for (int r = 0; r < S::RM; ++r) {
       const float top = row_max<S>(m[r]);
       const float sum = row_sum<S>(l[r] * expf(m[r] - (top == minus_infinity() ? 0.f : top)));
-      origin[r] = sum > 0.f ? joined_lse(sink, top, sum) : minus_infinity();
+      if (tandem_is_far(top))
+        origin[r] = RowOrigin{joined_lse_from(sink, top, sum), top}, some_far = true;
+      else
+        origin[r].at = sum > 0.f ? joined_lse(sink, top, sum) : minus_infinity();
     }
   }
 
@@ -81,12 +85,17 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
     product_nt(s, stage, pool, q, row0, k, col0, u.head_dim,
                [&] { stage.template fetch_nn<SIDE>(v, col0, 0); });
     uint counted = score_elastic<S, true>(s, e, of.dist, row0, col0, edge(t));
+    if (some_far)
+#pragma unroll
+      for (int r = 0; r < S::RM; ++r)
+#pragma unroll
+        for (int c = 0; c < 4; ++c) s[r][c] = __fsub_rn(s[r][c], origin[r].from);
 #pragma unroll
     for (int r = 0; r < S::RM; ++r) {
       const float shift = elastic_shift(e, of, row0 + me.row(r));
 #pragma unroll
       for (int c = 0; c < 4; ++c)
-        s[r][c] = elastic_weight(weight(s[r][c], origin[r]), shift, 1u << (4 * r + c), &counted);
+        s[r][c] = elastic_weight(weight(s[r][c], origin[r].at), shift, 1u << (4 * r + c), &counted);
     }
     put_ptile<S>(ptile, s);
     product_nn<SIDE>(o, stage, pool, ptile, v, col0, [&] {
@@ -99,7 +108,7 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
 #pragma unroll
   for (int r = 0; r < S::RM; ++r) {
     const int row = row0 + me.row(r);
-    if (lse && me.tc == 0 && row < u.seq_q) lse[lse0 + row] = origin[r];
+    if (lse && me.tc == 0 && row < u.seq_q) lse[lse0 + row] = origin[r].lse(sink);
   }
   store_blocks<T, S>(make_rows_view<T>(dtype, push.o, u.o, at.batch, at.head, e.first_q,
                                        e.written_q, u.head_dim_v, push.wide & 8u),

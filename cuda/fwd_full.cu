@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(Shape<ROW>::WG, Shape<ROW>::FULL_GROUPS)
   Stage<Any, S, WIDE> stage;
   const bool online = Normalizer(e.f.NORM) == Normalizer::softmax, entmax = is_entmax(e);
   const bool skip = e.f.SKIP != 0;
-  float origin[S::RM];
+  RowOrigin origin[S::RM];
   if (!online)
     find_origin<S, WIDE>(origin, e, of, sink, stage, pool, ptile, live, q, row0, k, span);
   OnlineSoftmax<S> softmax;
@@ -61,7 +61,10 @@ __global__ void __launch_bounds__(Shape<ROW>::WG, Shape<ROW>::FULL_GROUPS)
       const uint seen = score_quad<true>(x, slope, e, of, i, col0 + me.col(0));
       if (online) return;
       float y[4], g[4], from[4], shift[4];
-      from[0] = origin[r], shift[0] = elastic_shift(e, of, i);
+      from[0] = origin[r].at, shift[0] = elastic_shift(e, of, i);
+      if (origin[r].from != 0.f)
+#pragma unroll
+        for (int c = 0; c < 4; ++c) x[c] = __fsub_rn(x[c], origin[r].from);
 #pragma unroll
       for (int c = 1; c < 4; ++c) from[c] = from[0], shift[c] = shift[0];
       weigh_quad(e, seen, x, from, shift, y, g);
@@ -118,9 +121,14 @@ __global__ void __launch_bounds__(Shape<ROW>::WG, Shape<ROW>::FULL_GROUPS)
         }
       }
     } else {
-      from = origin[i];
+      from = origin[i].lse(sink);
     }
-    if (lse && me.tc == 0 && row < u.seq_q) lse[lse0 + row] = from;
+    if (lse && me.tc == 0 && row < u.seq_q) {
+      if (split && from != minus_infinity())
+        put_part_lse(lse, lse0 + row, softmax.m[i], logf(divisor));
+      else
+        lse[lse0 + row] = from;
+    }
 #pragma unroll
     for (int block = 0; block < BLOCKS; ++block) {
       float x[4];

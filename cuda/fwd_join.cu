@@ -2,6 +2,7 @@
 // fwd_join: o and lse of rows whose keys were split, from the parts that fwd left. Twin of
 // shaders/fwd_join.comp.
 #include "extra.cuh"
+#include "softmax.cuh"
 
 namespace tandem {
 namespace cuda {
@@ -17,12 +18,15 @@ __global__ void __launch_bounds__(kJoinGroup) fwd_join(const __grid_constant__ F
   const int col = 4 * (tid % lanes);
   const bool packed = Lengths(params.spec.LENGTHS_Q) == Lengths::packed;
   int64_t first_row;
-  const int rows =
-      entry_length(Lengths(params.spec.LENGTHS_Q), push.lengths_q, at.batch, u.seq_q, &first_row);
+  const int rows = entry_length(Lengths(params.spec.LENGTHS_Q), push.lengths_q, at.batch, u.seq_q,
+                                u.total_q, &first_row);
   const int end = row < rows ? u.splits : 0;  // rows behind a length have no parts
-  const auto part_lse = [&](int split) {
+  const auto part_row = [&](int split) {
     const int64_t head = (int64_t(at.batch) * u.splits + split) * u.heads_q + at.head;
-    return __ldg(reinterpret_cast<const float*>(push.lse_parts) + head * u.seq_q + row);
+    return head * u.seq_q + row;
+  };
+  const auto part_lse = [&](int split) {
+    return __ldg(reinterpret_cast<const float*>(push.lse_parts) + part_row(split));
   };
   float4* sums = shared_memory();                              // of the slices
   float* stats = reinterpret_cast<float*>(sums + kJoinGroup);  // their maxima, then their weights
@@ -42,7 +46,10 @@ __global__ void __launch_bounds__(kJoinGroup) fwd_join(const __grid_constant__ F
   for (int split = slice; split < end; split += slices) {
     const float lse = part_lse(split);
     if (lse == -INFINITY) continue;
-    const float y = expf(lse - top);
+    float off = lse - top;
+    if (fabsf(lse) > kNearLse)  // lse alone does not say how many keys there are: put_part_lse()
+      off += __ldg(reinterpret_cast<const float*>(push.lse_parts) - 1 - part_row(split));
+    const float y = expf(off);
     l += y;
     if (col >= u.head_dim_v) continue;
     const View<F32> parts =

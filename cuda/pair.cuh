@@ -14,6 +14,9 @@ struct PairOf {
   View<T> q, k, v, d_o;
   HeadExtra of;
   const float *lse, *delta;  // of the head's first row
+  uint64_t deltas;           // the address of the first row's of all
+  int64_t rows0;             // the head's first row, of all
+  TANDEM_DEVICE FarRow far(int i) const { return far_row(deltas, rows0 + i); }
 };
 
 using Pair = PairOf<Any>;
@@ -30,9 +33,10 @@ TANDEM_DEVICE PairOf<T> make_pair(const P& params, const Extra& e, int head) {
   p.v = key_view<T>(e, dtype, push.v, u.v, kv_head, u.head_dim_v, push.wide & 4u);
   p.d_o = query_view<T>(e, dtype, push.d_o, u.d_o, head, u.head_dim_v, push.wide & 8u);
   p.of = head_extra(e, head);
-  const int64_t rows0 = int64_t(p.of.index) * u.seq_q;
-  p.lse = reinterpret_cast<const float*>(push.lse) + rows0;
-  p.delta = reinterpret_cast<const float*>(push.delta) + rows0;
+  p.rows0 = int64_t(p.of.index) * u.seq_q;
+  p.deltas = push.delta;
+  p.lse = reinterpret_cast<const float*>(push.lse) + p.rows0;
+  p.delta = reinterpret_cast<const float*>(push.delta) + p.rows0;
   return p;
 }
 
@@ -85,7 +89,7 @@ TANDEM_DEVICE bool products_of_tile(float (&dp)[S::RM][4], uint* counted, uint* 
   // g waits in its own place of the P tile: registers are what limits the next product. The tile's
   // readers, of the step before, are behind the barriers of the product above.
   bool some = false;
-  *counted = weigh_tile<S, CAP>(ptile, s, e, p.of, p.lse, row0, col0, &some);
+  *counted = weigh_tile<S, CAP>(ptile, s, e, p, row0, col0, &some);
   if (is_entmax(e) && skip && !__syncthreads_or(some)) return false;
   if (skip) stage.fetch_nt(p.d_o, row0, p.v, col0, 0);
   *kept = kept_tile<S>(e, p.of, row0, col0);

@@ -2,6 +2,7 @@
 // The online row state of fwd, and p from lse in the backward. Twin of shaders/softmax.glsl.
 #ifndef TANDEM_CUDA_SOFTMAX_CUH
 #define TANDEM_CUDA_SOFTMAX_CUH
+#include "far_row.h"
 #include "mask.cuh"
 #include "tile.cuh"
 
@@ -59,6 +60,61 @@ TANDEM_DEVICE float weight(float s, float lse) {
   return lse == minus_infinity() ? 0.f : expf(s - lse);
 }
 
+// What bwd_origin left of a far row (src/far_row.h): the origin of its scores, and lse relative to that. deltas: the address of
+// the first row's delta; row: of all.
+struct FarRow {
+  float origin, relative;
+};
+TANDEM_DEVICE FarRow far_row(uint64_t deltas, int64_t row) {
+  const float* at = reinterpret_cast<const float*>(deltas) - 2 * (row + 1);
+  return {__ldg(at), __ldg(at + 1)};
+}
+TANDEM_DEVICE float from_origin(float s, float origin) { return fminf(s - origin, 0.f); }
+
+// Far rows among the tile's rows: their scores become relative to their origins. lse: as it was given. row0: of the tile, of all;
+// rows: that there are from it on.
+template <typename S>
+TANDEM_DEVICE void take_far_rows(float (&s)[S::RM][4], uint64_t lse, uint64_t deltas, int64_t row0,
+                                 int rows) {
+  const Invocation<S> me;
+#pragma unroll
+  for (int i = 0; i < S::RM; ++i) {
+    const int64_t row = row0 + me.row(i);
+    if (me.row(i) >= rows || !tandem_is_far(__ldg(reinterpret_cast<const float*>(lse) + row)))
+      continue;
+    const float origin = far_row(deltas, row).origin;
+#pragma unroll
+    for (int c = 0; c < 4; ++c) s[i][c] = from_origin(s[i][c], origin);
+  }
+}
+// And where the tile's columns are query rows; lse, of the invocation's columns, becomes relative with them. row0: of column 0.
+template <typename S>
+TANDEM_DEVICE void take_far_columns(float (&s)[S::RM][4], float (&lse)[4], uint64_t deltas,
+                                    int64_t row0) {
+  const Invocation<S> me;
+  if (!(tandem_is_far(lse[0]) | tandem_is_far(lse[1]) | tandem_is_far(lse[2]) |
+        tandem_is_far(lse[3])))
+    return;
+#pragma unroll
+  for (int c = 0; c < 4; ++c) {
+    if (!tandem_is_far(lse[c])) continue;
+    const FarRow far = far_row(deltas, row0 + me.col(c));
+    lse[c] = far.relative;
+#pragma unroll
+    for (int i = 0; i < S::RM; ++i) s[i][c] = from_origin(s[i][c], far.origin);
+  }
+}
+
+// lse of a part of a row's keys, for fwd_join; where it is not near 0 also what a + b was rounded by, in front of all of these,
+// counted downwards: parts of unlike sizes would be joined with an error of 2^-24 of lse.
+constexpr float kNearLse = 64.f;
+TANDEM_DEVICE void put_part_lse(float* lse, int64_t row, float a, float b) {
+  const float sum = __fadd_rn(a, b), of_b = __fsub_rn(sum, a);
+  lse[row] = sum;
+  if (fabsf(sum) > kNearLse)
+    lse[-1 - row] = __fadd_rn(__fsub_rn(a, __fsub_rn(sum, of_b)), __fsub_rn(b, of_b));
+}
+
 // ---- with optional inputs -------------------------------------------------------------------------
 
 // lse of a row with maximum m and sum l > 0, which sink joins as one more score.
@@ -67,6 +123,24 @@ TANDEM_DEVICE float joined_lse(const float* sink, float m, float l) {
   const float s = __ldg(sink), top = fmaxf(m, s);
   return top + logf(fmaf(l, expf(m - top), expf(s - top)));
 }
+// The same relative to m; a sink beyond what that leaves to f32 has all weight anyhow.
+TANDEM_DEVICE float joined_lse_from(const float* sink, float m, float l) {
+  if (!sink) return logf(l);
+  const float s = fminf(__ldg(sink) - m, 3.402823466e38f), top = fmaxf(s, 0.f);
+  return top + logf(fmaf(l, expf(-top), expf(s - top)));
+}
+
+// What the weights of a row are formed from where that must be known before the first of them: lse of elastic softmax, the
+// threshold of entmax. Of far rows (src/far_row.h) both are relative to their largest score, which is taken off the scores
+// first; else from is 0.
+struct RowOrigin {
+  float at = 0.f, from = 0.f;
+  // What lse holds; a sink has a part in that of elastic softmax.
+  TANDEM_DEVICE float lse(const float* sink) const {
+    if (from == 0.f) return at;
+    return sink ? fmaxf(from + at, __ldg(sink)) : from + at;
+  }
+};
 
 }  // namespace cuda
 }  // namespace tandem

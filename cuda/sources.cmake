@@ -18,7 +18,7 @@ endif()
 
 target_sources(tandem PRIVATE
   cuda/bwd_dbias.cu cuda/bwd_ddist.cu cuda/bwd_dkv.cu cuda/bwd_dkv_ddist.cu cuda/bwd_dkv_full.cu cuda/bwd_dot.cu cuda/bwd_dq.cu
-  cuda/bwd_dq_full.cu cuda/bwd_head.cu cuda/bwd_row.cu cuda/bwd_row_dq.cu cuda/bwd_sum.cu cuda/fwd.cu cuda/fwd_elastic.cu cuda/fwd_full.cu
+  cuda/bwd_dq_full.cu cuda/bwd_head.cu cuda/bwd_origin.cu cuda/bwd_row.cu cuda/bwd_row_dq.cu cuda/bwd_sum.cu cuda/fwd.cu cuda/fwd_elastic.cu cuda/fwd_full.cu
   cuda/fwd_join.cu
   src/cuda/device.cpp src/cuda/runtime.cpp src/cuda/sm80.cpp)
 # These kernels have no word that 9.0 knows and 8.0 does not: both get machine code of one and the same PTX, which spares

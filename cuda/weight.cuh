@@ -5,6 +5,7 @@
 #define TANDEM_CUDA_WEIGHT_CUH
 #include "philox.h"
 #include "score.cuh"
+#include "softmax.cuh"
 
 namespace tandem {
 namespace cuda {
@@ -48,9 +49,14 @@ TANDEM_DEVICE uint weigh_quad(const Extra& e, uint seen, const float (&s)[4],
     y[c] = g[c] = nothing ? 0.f : expf(__fsub_rn(s[c], origin[c]));
   }
   if (Normalizer(e.f.NORM) != Normalizer::elastic) return seen;
+  if (e.f.BIAS | e.f.DIST)  // minus infinity hides a key: it has no share
+#pragma unroll
+    for (int c = 0; c < 4; ++c)
+      if (s[c] == minus_infinity()) seen &= ~(1u << c);
 #pragma unroll
   for (int c = 0; c < 4; ++c) {
-    y[c] = __fadd_rn(g[c], shift[c]);
+    // Other kernels may have summed the score by matrix hardware: the only key of a row has 1, no more.
+    y[c] = __fadd_rn(fminf(g[c], 1.f), shift[c]);
     // Without a share p is above 0 although exp may have reached 0.
     if (!(shift[c] >= 0.f || y[c] > 0.f)) seen &= ~(1u << c);
     y[c] = seen >> c & 1u ? y[c] : 0.f;
@@ -115,10 +121,10 @@ TANDEM_DEVICE uint kept_tile_transposed(float4* pool, const Extra& e, const Head
 // ---- a tile in the backward, rows are queries -----------------------------------------------------
 
 // Products become g, in the P tile; with CAP times what softcap leaves of a gradient. Returns M: bit 4 r + c.
-// some: whether any g of the invocation's is not 0. lse: of the head's first row.
-template <typename S, bool CAP>
+// some: whether any g of the invocation's is not 0. p: of pair.cuh.
+template <typename S, bool CAP, typename Pair>
 TANDEM_DEVICE uint weigh_tile(float4* ptile, const float (&product)[S::RM][4], const Extra& e,
-                              const HeadExtra& of, const float* lse, int i0, int j0, bool* some) {
+                              const Pair& p, int i0, int j0, bool* some) {
   static_assert(S::RM <= 8, "a bit for each element");
   const Invocation<S> me;
   put_ptile<S>(ptile, product);
@@ -127,9 +133,15 @@ TANDEM_DEVICE uint weigh_tile(float4* ptile, const float (&product)[S::RM][4], c
   each_quad<S>(ptile, [&](int r, float(&s)[4]) {
     const int i = i0 + me.row(r);
     float slope[4], y[4], g[4], origin[4], shift[4];
-    const uint seen = score_quad<true>(s, slope, e, of, i, j0 + me.col(0));
-    origin[0] = i < e.seq_q ? __ldg(lse + i) : minus_infinity();
-    shift[0] = elastic_shift(e, of, i);
+    const uint seen = score_quad<true>(s, slope, e, p.of, i, j0 + me.col(0));
+    origin[0] = i < e.seq_q ? __ldg(p.lse + i) : minus_infinity();
+    if (tandem_is_far(origin[0])) {
+      const FarRow far = p.far(i);
+      origin[0] = far.relative;
+#pragma unroll
+      for (int c = 0; c < 4; ++c) s[c] = from_origin(s[c], far.origin);
+    }
+    shift[0] = elastic_shift(e, p.of, i);
 #pragma unroll
     for (int c = 1; c < 4; ++c) origin[c] = origin[0], shift[c] = shift[0];
     counted |= weigh_quad(e, seen, s, origin, shift, y, g) << 4 * r;

@@ -76,13 +76,15 @@ void main() {
       const int col0 = t * COLS;
       uint kept;
       if (!open_tile(k, row0, q, col0, true, kept)) continue;
-      vec4 lse = vec4(0), delta = vec4(0), share = vec4(0); // of this invocation's four columns
+      vec4 lse = vec4(NO_LSE), delta = vec4(0), share = vec4(0); // of this invocation's four columns
+      bvec4 far = bvec4(false);
       [[unroll]] for (int c = 0; c < 4; c++) {
         const int i = col0 + 4 * TCOL + c;
         share[c] = share_of(i);
         if (i < entry.seq_q) {
           const int head = b * block.heads_q + h;
           lse[c] = lse_origin(Load1(stat_address(push.lse, head, block.seq_q, i)).w);
+          far[c] = is_far_origin(lse[c]);
           if (GRAD_K != 0)
             delta[c] = uintBitsToFloat(Load1(stat_address(push.delta, head, block.seq_q, i)).w);
         }
@@ -95,6 +97,14 @@ void main() {
       score_tile(p, col0, row0, true);
       if (t < tiles.full_begin || t >= tiles.full_end) mask_tile_transposed(p, row0, col0);
       if (KEEP != 0) keep_tile(p, kept);
+      if (any(far)) {
+        [[unroll]] for (int c = 0; c < 4; c++) {
+          if (!far[c]) continue;
+          const vec2 origin = load_far(push.delta, b * block.heads_q + h, block.seq_q, col0 + 4 * TCOL + c);
+          lse[c] = origin.y;
+          [[unroll]] for (int i = 0; i < RM; i++) p[i][c] = from_origin(p[i][c], origin.x);
+        }
+      }
       [[unroll]] for (int i = 0; i < RM; i++) p[i] = bases(p[i], lse);
       if (SKIP_ENTMAX) {
         if (!vote(has_support(p))) continue;

@@ -2,6 +2,8 @@
 // The search for entmax's threshold t, the root of f(t) = sum [z - t]_+^(1 / (alpha - 1)) = 1 (docs/kernels.md). All
 // invocations of a row get the same sums, and so take the same steps.
 
+// Rows beyond take thresholds relative to their largest z: t's own rounding moves all of a row's weights.
+const float NEAR = 8.0;
 const int WALKS = 64; // a limit that no row is known to need
 // Tiles that can still have a weight, a bit each: those of this walk, and those that it finds for the next one.
 // Tiles beyond the table always count.
@@ -26,13 +28,13 @@ float entmax_step(float count, float sum, float sum2) {
   return (sum - 1.0) / (extra.entmax_exponent * sum2); // sums of x^e and x^(e-1)
 }
 
-// t of each row, 1e30 in rows that see no key.
+// t of each row, NO_LSE in rows that see no key.
 void find_threshold(out float t[RM], View q, int row0, View k, TandemTiles tiles) {
   float top[RM], low[RM], high[RM];
   uint moving = 0; // a bit a row
   [[unroll]] for (int i = 0; i < RM; i++) {
     top[i] = HIDDEN;
-    t[i] = lse_origin(LSE_NONE);
+    t[i] = NO_LSE;
     low[i] = t[i];
     high[i] = t[i];
   }
@@ -56,7 +58,7 @@ void find_threshold(out float t[RM], View q, int row0, View k, TandemTiles tiles
           // Not above its own maximum of so far less 1, a key is not above the row's less 1 either.
           const bool exists = row0 + TROW + TR * i < entry.seq_q;
           if (exists) top[i] = max(top[i], best);
-          any = any || (exists && best > top[i] - 1.0);
+          any = any || (exists && best >= top[i] - 1.0); // which may round to top
           continue;
         }
         any = any || best > low[i];
@@ -73,7 +75,12 @@ void find_threshold(out float t[RM], View q, int row0, View k, TandemTiles tiles
     if (walk == 0) {
       row_max(top);
       [[unroll]] for (int i = 0; i < RM; i++) {
-        if (top[i] == HIDDEN) continue;
+        if (is_hidden(top[i])) continue;
+        if (abs(top[i]) > NEAR) {
+          far_rows |= 1u << i;
+          far_origin[i] = top[i];
+          top[i] = 0.0;
+        }
         const int n = tandem_key_count(mask_band(), row0 + TROW + TR * i, entry.seq_q, entry.seq_kv);
         low[i] = top[i] - 1.0;
         high[i] = top[i] - exp2(-extra.entmax_scale * log2(float(max(n, 1))));

@@ -19,12 +19,12 @@ Entry entry;
 void set_entry(int b) {
   entry = Entry(block.seq_q, block.seq_kv, 0, 0, block.band_off);
   if (LENGTHS_Q != 0) {
-    ivec2 s = sequence(push.extra[AT_LENGTHS_Q], LENGTHS_Q, b, block.seq_q);
+    ivec2 s = sequence(push.extra[AT_LENGTHS_Q], LENGTHS_Q, b, block.seq_q, extra.total_q);
     entry.start_q = s.x;
     entry.seq_q = s.y;
   }
   if (LENGTHS_KV != 0) {
-    ivec2 s = sequence(push.extra[AT_LENGTHS_KV], LENGTHS_KV, b, block.seq_kv);
+    ivec2 s = sequence(push.extra[AT_LENGTHS_KV], LENGTHS_KV, b, block.seq_kv, extra.total_kv);
     entry.start_kv = s.x;
     entry.seq_kv = s.y;
   }

@@ -27,11 +27,20 @@ layout(push_constant) uniform Push {
 #include "softmax.glsl"
 #include "weight.glsl"
 
+// Elastic softmax and entmax: rows whose lse or threshold, an f32, would round too much of it away (src/far_row.h), a bit each.
+// Their scores are less far_origin, and so is what m says.
+uint far_rows = 0;
+float far_origin[RM];
+
 // From a key tile's product to its scores.
 void finish_scores(inout vec4 s[RM], int row0, int col0, TandemTiles tiles, int t, uint kept) {
   score_tile(s, row0, col0, false);
   if (t < tiles.full_begin || t >= tiles.full_end) mask_tile(s, row0, col0);
   if (KEEP != 0) keep_tile(s, kept);
+  if (NORM != SOFTMAX && far_rows != 0) {
+    [[unroll]] for (int i = 0; i < RM; i++)
+      if ((far_rows >> i & 1u) != 0) s[i] = from_origin(s[i], vec4(far_origin[i]));
+  }
 }
 
 // The scores of a key tile in a walk that needs nothing else; false: it is left out.
@@ -51,7 +60,7 @@ float sink_of(int h) { return load_float(F32, word_address(push.sink, h)); }
 // The sink as one more score without a value, in rows that see a key. Returns what the weights so far are
 // multiplied by.
 float add_sink(float sink, inout float m, inout float l) {
-  if (m == HIDDEN) return 1;
+  if (is_hidden(m)) return 1;
   const float top = max(m, sink), keep = weight(m, top);
   l = l * keep + weight(sink, top);
   m = top;
@@ -84,7 +93,12 @@ void find_lse(out float lse[RM], View q, int row0, View k, TandemTiles tiles, in
   [[unroll]] for (int i = 0; i < RM; i++) {
     if (SINK != 0) add_sink(sink_of(h), m[i], l[i]);
     precise float origin = m[i] + log(l[i]);
-    lse[i] = l[i] != 0 ? origin : lse_origin(LSE_NONE);
+    lse[i] = l[i] != 0 ? origin : NO_LSE;
+    if (is_far_origin(lse[i])) {
+      far_rows |= 1u << i;
+      far_origin[i] = m[i];
+      lse[i] = log(l[i]);
+    }
   }
 }
 
@@ -162,7 +176,7 @@ void main() {
       [[unroll]] for (int n = 0; n < DV_BLOCKS; n++) acc[n][i] *= keep;
     }
   } else {
-    [[unroll]] for (int i = 0; i < RM; i++) l[i] = m[i] != lse_origin(LSE_NONE) ? 1.0 : 0.0;
+    [[unroll]] for (int i = 0; i < RM; i++) l[i] = m[i] != NO_LSE ? 1.0 : 0.0;
   }
   if (LENGTHS_Q != 0) {
     [[unroll]] for (int i = 0; i < RM; i++)
@@ -183,9 +197,14 @@ void main() {
   if (push.lse != uvec2(0) && TCOL == 0) {
     [[unroll]] for (int i = 0; i < RM; i++) {
       const int row = row0 + TROW + TR * i;
-      if (row < block.seq_q)
-        Store1(stat_address(push.lse, part * block.heads_q + h, block.seq_q, row)).w =
-            l[i] != 0 ? floatBitsToUint(NORM == SOFTMAX ? m[i] + log(l[i]) : m[i]) : LSE_NONE;
+      if (row >= block.seq_q) continue;
+      if (NORM == SOFTMAX && SPLIT != 0 && l[i] != 0) {
+        store_part_lse(push.lse, part * block.heads_q + h, block.seq_q, row, m[i], log(l[i]));
+        continue;
+      }
+      if (NORM != SOFTMAX && (far_rows >> i & 1u) != 0) m[i] += far_origin[i];
+      Store1(stat_address(push.lse, part * block.heads_q + h, block.seq_q, row)).w =
+          l[i] != 0 ? floatBitsToUint(NORM == SOFTMAX ? m[i] + log(l[i]) : m[i]) : LSE_NONE;
     }
   }
 }

@@ -21,7 +21,7 @@ layout(push_constant) uniform Push {
 
 #include "tensor.glsl"
 
-const float NOTHING = -3.402823466e+38; // -FLT_MAX, below every lse
+#define NOTHING uintBitsToFloat(LSE_NONE) // below every lse
 
 // precise: where x is the origin the weight is exactly 1.
 float weight(float x, float origin) {
@@ -38,7 +38,7 @@ void main() {
   const int row = int(index % block.tiles) * (WG / (LANES * SLICES)) + tid / (LANES * SLICES);
   const int col = 4 * (tid % LANES);
   ivec2 rows = ivec2(0, block.seq_q); // where the batch entry's begin, and how many there are
-  if (LENGTHS_Q != 0) rows = sequence(push.lengths_q, LENGTHS_Q, b, block.seq_q);
+  if (LENGTHS_Q != 0) rows = sequence(push.lengths_q, LENGTHS_Q, b, block.seq_q, block.total_q);
   const int end = row < rows.y ? block.splits : 0; // rows behind a length have no parts
 
   float top = NOTHING;
@@ -50,7 +50,7 @@ void main() {
   stats[tid] = top;
   barrier();
   for (int n = 0; n < SLICES; n++) top = max(top, stats[first + n * LANES]);
-  const bool sees = top != NOTHING;
+  const bool sees = floatBitsToUint(top) != LSE_NONE;
   float sink = NOTHING;
   if (SINK != 0) sink = load_float(F32, word_address(push.sink, h));
   if (sees) top = max(top, sink);
@@ -62,7 +62,10 @@ void main() {
     const int part = b * block.splits + split;
     const uint lse = Load1(stat_address(push.lse_parts, part * block.heads_q + h, block.seq_q, row)).w;
     if (lse == LSE_NONE) continue;
-    const float y = weight(uintBitsToFloat(lse), top);
+    float y = weight(uintBitsToFloat(lse), top);
+    // Far from 0 lse alone does not say how many keys there are; near it, parts that are alike stay so.
+    if (abs(uintBitsToFloat(lse)) > 64.0)
+      y *= exp(load_float(F32, part_rest_address(push.lse_parts, part * block.heads_q + h, block.seq_q, row)));
     l += y;
     if (col >= block.head_dim_v) continue;
     const View parts = part_view(push.o_parts, block.o_parts, part, h, rows.y);

@@ -23,7 +23,12 @@ void sum_head(int head) {
       if (GRAD_SINK != 0) {
         const uint lse = Load1(stat_address(push.lse, row, block.seq_q, i)).w;
         const float delta = load_float(F32, stat_address(push.delta, row, block.seq_q, i));
-        if (lse != LSE_NONE) sink -= exp(by - uintBitsToFloat(lse)) * delta;
+        float log_weight = by - uintBitsToFloat(lse);
+        if (tandem_is_far(uintBitsToFloat(lse))) {
+          const vec2 far = load_far(push.delta, row, block.seq_q, i);
+          log_weight = min(by - far.x, 0.0) - far.y;
+        }
+        if (lse != LSE_NONE) sink -= exp(log_weight) * delta;
       }
     }
   }

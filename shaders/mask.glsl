@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Visibility. A hidden score is HIDDEN, a finite number: infinities, whose differences are NaN, are not
-// needed and some drivers compile as if there were none.
+// Visibility. A hidden score is minus infinity, as a bias of minus infinity makes it: every finite number is a score. It is
+// told by its bits, as some drivers compile as if there were no infinities.
 #include "tile_range.h"
 
-const float HIDDEN = -3.402823466e+38; // -FLT_MAX
+#define HIDDEN uintBitsToFloat(LSE_NONE)
+bool is_hidden(float s) { return floatBitsToUint(s) == LSE_NONE; }
 
 TandemBand mask_band() {
   TandemBand band;
@@ -66,7 +67,7 @@ const bool SKIP_KEEP = KEEP != 0 && SKIP != 0;
 const bool SKIP_ENTMAX = NORM == ENTMAX && SKIP != 0;
 void open_votes() {
   begin_votes();
-  if (VOTES == 3) barrier();
+  if (VOTES > 1) barrier();
 }
 
 // Before a tile's product of a and b, from a0 and b0, which are the query rows from i0 and the keys from j0 in either

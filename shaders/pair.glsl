@@ -2,8 +2,10 @@
 // S and dP of a tile whose rows are query rows: what bwd_row, bwd_dq, bwd_dbias and bwd_ddist begin with.
 
 float row_origin[RM], row_delta[RM], row_share[RM]; // of this invocation's query rows
+uint far_rows;                                      // a bit each: bwd_origin has an origin of its scores
 
 void load_rows(int b, int h, int row0) {
+  far_rows = 0;
   [[unroll]] for (int i = 0; i < RM; i++) {
     const int row = row0 + TROW + TR * i, head = b * block.heads_q + h;
     row_origin[i] = lse_origin(LSE_NONE);
@@ -11,6 +13,10 @@ void load_rows(int b, int h, int row0) {
     row_share[i] = share_of(row);
     if (row < entry.seq_q) {
       row_origin[i] = lse_origin(Load1(stat_address(push.lse, head, block.seq_q, row)).w);
+      if (is_far_origin(row_origin[i])) {
+        far_rows |= 1u << i;
+        row_origin[i] = load_far(push.delta, head, block.seq_q, row).y;
+      }
       if (ROW_DELTA) row_delta[i] = uintBitsToFloat(Load1(stat_address(push.delta, head, block.seq_q, row)).w);
     }
   }
@@ -26,6 +32,12 @@ bool pair_tile(out vec4 base[RM], out vec4 dp[RM], View q, View d_o, int row0, V
   score_tile(base, row0, col0, false);
   if (partial) mask_tile(base, row0, col0);
   if (KEEP != 0) keep_tile(base, kept);
+  if (far_rows != 0) {
+    [[unroll]] for (int i = 0; i < RM; i++) {
+      if ((far_rows >> i & 1u) == 0) continue;
+      base[i] = from_origin(base[i], vec4(load_far(push.delta, inputs.head, block.seq_q, row0 + TROW + TR * i).x));
+    }
+  }
   [[unroll]] for (int i = 0; i < RM; i++) base[i] = bases(base[i], vec4(row_origin[i]));
   if (SKIP_ENTMAX) {
     if (!vote(has_support(base))) return false;

@@ -5,14 +5,26 @@
 // precise: see score.glsl.
 float weight(float s, float origin) {
   precise float x = s - origin;
-  return s == HIDDEN ? 0.0 : exp(x);
+  return is_hidden(s) ? 0.0 : exp(x);
 }
 vec4 weights(vec4 s, vec4 origin) {
   return vec4(weight(s.x, origin.x), weight(s.y, origin.y), weight(s.z, origin.z), weight(s.w, origin.w));
 }
 
-// lse as an origin. A row that saw nothing gets one that no score reaches: its weights are zeros.
-float lse_origin(uint bits) { return bits == LSE_NONE ? 1e30 : uintBitsToFloat(bits); }
+// lse as an origin. A row that saw nothing gets one that no score passes: its weights are zeros.
+const float NO_LSE = 3.402823466e+38;
+float lse_origin(uint bits) { return bits == LSE_NONE ? NO_LSE : uintBitsToFloat(bits); }
+
+// Far rows (src/far_row.h): of the backward, as lse_origin() says, and scores relative to the row's origin.
+bool is_far_origin(float origin) { return origin != NO_LSE && tandem_is_far(origin); }
+float from_origin(float s, float origin) {
+  precise float x = s - origin;
+  return min(x, 0.0);
+}
+vec4 from_origin(vec4 s, vec4 origin) {
+  return vec4(from_origin(s.x, origin.x), from_origin(s.y, origin.y), from_origin(s.z, origin.z),
+              from_origin(s.w, origin.w));
+}
 
 #ifndef BY_ELEMENT
 // Combines a value a row over the invocations of the row, in a fixed order; all get the result. Goes

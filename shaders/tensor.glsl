@@ -2,6 +2,9 @@
 // Tensors by address: 64-bit offsets out of 32-bit arithmetic, loads of four features as raw words, and
 // stores with rounding. Nothing here needs 16-bit storage or 16-bit arithmetic, so f16 and bf16 tensors
 // work on every device with buffer addresses.
+#include "sequence.h"
+
+#include "far_row.h"
 
 layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Load4 { uvec4 w; };
 layout(buffer_reference, std430, buffer_reference_align = 8) readonly buffer Load2 { uvec2 w; };
@@ -177,14 +180,12 @@ void store_float(int dtype, uvec2 at, float x) {
 // Element n >= 0 of a contiguous array of f32 or int32.
 uvec2 word_address(uvec2 address, int n) { return add64(address, to_bytes(uvec2(n, 0), 2)); }
 
-// Where the sequence of a batch entry begins in the tensors, and how long it is.
-ivec2 sequence(uvec2 lengths, int kind, int b, int limit) {
-  int begin = 0, size = int(Load1(word_address(lengths, b)).w);
-  if (kind == PACKED) {
-    begin = size;
-    size = int(Load1(word_address(lengths, b + 1)).w) - begin;
-  }
-  return ivec2(begin, clamp(size, 0, limit));
+// Where the sequence of a batch entry begins in the tensors, and how long it is. total: rows of a packed tensor.
+ivec2 sequence(uvec2 lengths, int kind, int b, int longest, int total) {
+  const int given = int(Load1(word_address(lengths, b)).w);
+  if (kind != PACKED) return ivec2(0, tandem_padded_rows(given, longest));
+  TandemSequence s = tandem_packed_rows(given, int(Load1(word_address(lengths, b + 1)).w), total, longest);
+  return ivec2(s.first, s.rows);
 }
 
 // lse and delta: f32 [B,Hq,Sq], contiguous. head counts over batch and heads.
@@ -193,4 +194,35 @@ uvec2 stat_address(uvec2 address, int head, int seq, int i) {
   umulExtended(uint(head), uint(seq), high, low);
   uvec2 at = add64(uvec2(low, high), i);
   return add64(address, uvec2(at.x << 2, at.y << 2 | at.x >> 30));
+}
+
+// What bwd_origin leaves of a far row (src/far_row.h): its origin, and lse relative to that. The rows lie in front of delta,
+// counted downwards.
+uvec2 far_address(uvec2 delta, int head, int seq, int i) {
+  const uvec2 offset = stat_address(uvec2(0), head, seq, i); // 4 bytes a row
+  const uvec2 bytes = add64(uvec2(offset.x << 1, offset.y << 1 | offset.x >> 31), 8);
+  uint borrow;
+  const uint low = usubBorrow(delta.x, bytes.x, borrow);
+  return uvec2(low, delta.y - bytes.y - borrow);
+}
+vec2 load_far(uvec2 delta, int head, int seq, int i) {
+  return uintBitsToFloat(Load2(far_address(delta, head, seq, i)).w);
+}
+
+// lse of a part of a row's keys, a + b, and what the sum is rounded by, which fwd_join reads: in front of all of these, counted
+// downwards.
+uvec2 part_rest_address(uvec2 address, int head, int seq, int i) {
+  const uvec2 bytes = add64(stat_address(uvec2(0), head, seq, i), 4);
+  uint borrow;
+  const uint low = usubBorrow(address.x, bytes.x, borrow);
+  return uvec2(low, address.y - bytes.y - borrow);
+}
+void store_part_lse(uvec2 address, int head, int seq, int i, float a, float b) {
+  precise float sum = a + b;
+  precise float of_b = sum - a;
+  precise float of_a = sum - of_b;
+  precise float rest_a = a - of_a;
+  precise float rest_b = b - of_b;
+  Store1(stat_address(address, head, seq, i)).w = floatBitsToUint(sum);
+  Store1(part_rest_address(address, head, seq, i)).w = floatBitsToUint(rest_a + rest_b);
 }

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // A bit of the whole workgroup by one barrier: three words in turn, of which one is written and read, and the next one,
-// whose readers are past the barrier before, is cleared.
-const int VOTES = (KEEP != 0 && SKIP != 0) || NORM == ENTMAX ? 3 : 1; // src/plan.cpp counts them
+// whose readers are past the barrier before, is cleared. The last of the array is another one: OWN_WORD, whose kernel knows
+// what it says.
+const int VOTES = (KEEP != 0 && SKIP != 0) || NORM == ENTMAX ? 4 : 1; // src/plan.cpp counts them
 shared uint votes[VOTES];
 int vote_turn = 0;
 
+#define OWN_WORD votes[VOTES - 1]
 void begin_votes() { // a barrier comes before the first vote
-  if (VOTES == 3 && TID == 0) votes[0] = 0;
+  if (VOTES > 1 && TID == 0) votes[0] = 0;
 }
 bool vote(bool yes) {
-  if (VOTES < 3) return true; // not called
+  if (VOTES == 1) return true; // not called
   const int turn = vote_turn;
   vote_turn = turn == 2 ? 0 : turn + 1;
   if (yes) atomicOr(votes[turn], 1u);

@@ -28,7 +28,9 @@ float base_of(float s, float origin) {
     precise float x = s - origin;
     return max(x, 0.0);
   }
-  return NORM == ELASTIC && s == HIDDEN ? -1.0 : weight(s, origin);
+  if (NORM != ELASTIC) return weight(s, origin);
+  // Other kernels may have summed the score by matrix hardware: the only key of a row has 1, no more.
+  return is_hidden(s) ? -1.0 : min(weight(s, origin), 1.0);
 }
 vec4 bases(vec4 s, vec4 origin) {
   return vec4(base_of(s.x, origin.x), base_of(s.y, origin.y), base_of(s.z, origin.z), base_of(s.w, origin.w));

@@ -2,6 +2,7 @@
 // The C API: checks structs, keeps the last message. No logic of its own.
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -103,6 +104,7 @@ Status check_args(const Plan& plan, const tandem_args& args) {
   if (plan.launches.empty()) return Status();
   for (const ArgUse& t : arg_uses(plan)) {
     const tandem_buffer& buffer = args.*t.buffer;
+    if (!t.needed && !t.optional) continue;  // whatever it is, nobody looks at it
     const bool workspace = t.buffer == &tandem_args::workspace;
     const tandem_status status = workspace ? TANDEM_ERROR_WORKSPACE : TANDEM_ERROR_INVALID_ARGUMENT;
     if (t.needed && !given(buffer))
@@ -125,15 +127,20 @@ Status check_args(const Plan& plan, const tandem_args& args) {
 // reaches a driver.
 struct BlobHeader {
   char magic[8];
-  uint32_t version, reserved;
-  uint64_t key, size, sum;
+  uint32_t version, reserved;  // 0
+  uint64_t key, size, sum;     // sum: of the header before it and the body
 };
-constexpr char kBlobMagic[8] = {'T', 'A', 'N', 'D', 'E', 'M', 'C', '1'};
+static_assert(sizeof(BlobHeader) == 40 && offsetof(BlobHeader, sum) == 32, "without gaps");
+constexpr char kBlobMagic[8] = {'T', 'A', 'N', 'D', 'E', 'M', 'C', '2'};
 
 uint64_t fnv1a(const void* data, size_t size, uint64_t hash = 0xcbf29ce484222325u) {
   const unsigned char* bytes = static_cast<const unsigned char*>(data);
   for (size_t i = 0; i < size; ++i) hash = (hash ^ bytes[i]) * 0x100000001b3u;
   return hash;
+}
+
+uint64_t blob_sum(const BlobHeader& header, const void* body, size_t size) {
+  return fnv1a(body, size, fnv1a(&header, offsetof(BlobHeader, sum)));
 }
 
 uint64_t blob_key(const Device& device) {
@@ -334,7 +341,7 @@ tandem_status tandem_device_get_cache(tandem_device* device, size_t* size, void*
       header.version = tandem_version();
       header.key = blob_key(*device->device);
       header.size = body.size();
-      header.sum = fnv1a(body.data(), body.size());
+      header.sum = blob_sum(header, body.data(), body.size());
       std::memcpy(data, &header, sizeof(header));
       if (!body.empty())
         std::memcpy(static_cast<char*>(data) + sizeof(header), body.data(), body.size());
@@ -354,7 +361,7 @@ tandem_status tandem_device_set_cache(tandem_device* device, size_t size, const 
       return fail(TANDEM_ERROR_CACHE, "cache blob of %zu bytes is shorter than its header", size);
     std::memcpy(&header, data, sizeof(header));
     if (std::memcmp(header.magic, kBlobMagic, sizeof(kBlobMagic)) != 0)
-      return fail(TANDEM_ERROR_CACHE, "cache blob does not begin with TANDEMC1");
+      return fail(TANDEM_ERROR_CACHE, "cache blob does not begin with TANDEMC2");
     if (header.version != tandem_version())
       return fail(TANDEM_ERROR_CACHE, "cache blob is of library version 0x%x, this is 0x%x",
                   header.version, tandem_version());
@@ -366,14 +373,16 @@ tandem_status tandem_device_set_cache(tandem_device* device, size_t size, const 
     if (header.size != size - sizeof(header))
       return fail(TANDEM_ERROR_CACHE, "cache blob has %zu bytes, its header says %llu", size,
                   (unsigned long long)(header.size + sizeof(header)));
-    if (header.sum != fnv1a(body, size_t(header.size)))
+    if (header.reserved != 0)
+      return fail(TANDEM_ERROR_CACHE, "cache blob is corrupted: its bytes 12 to 15 are not 0");
+    if (header.sum != blob_sum(header, body, size_t(header.size)))
       return fail(TANDEM_ERROR_CACHE, "cache blob is corrupted: its checksum differs");
     return device->device->cache_set(body, size_t(header.size));
   });
 }
 
 void tandem_problem_init_sized(tandem_problem* problem, uint32_t struct_size) {
-  if (!problem || struct_size < kFirstSize<tandem_problem>) return;
+  if (!problem || !is_size_of<tandem_problem>(struct_size)) return;
   std::memset(static_cast<void*>(problem), 0, struct_size);
   problem->struct_size = struct_size;
   problem->direction = TANDEM_FORWARD;

@@ -44,6 +44,11 @@ bool Plan::stores_d_bias() const {
   return false;
 }
 
+bool Plan::sums_scores_exactly() const {
+  return std::none_of(launches.begin(), launches.end(),
+                      [](const Launch& l) { return l.multiplies_matrices(); });
+}
+
 uint32_t Plan::unordered() const {
   return find(Stem::bwd_dkv_dq) && problem.wants(TANDEM_GRAD_Q) && !problem.deterministic
              ? uint32_t(TANDEM_GRAD_Q)

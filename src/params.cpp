@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "far_row.h"
 #include "hopper_tiles.h"
 
 namespace tandem {
@@ -33,6 +34,15 @@ bool is_whole(const Problem& p, const Launch& l) { return tiles_exist(p, l) && !
 // Whether hidden scores, -1e34, stay finite and far below all others when the scale is folded into that of exp2.
 bool is_folded(const Problem& p) { return p.scale >= 1e-3f && p.scale <= 1e3f; }
 
+// The members that features.inc gives to every kernel with optional inputs.
+template <typename Spec>
+void set_features(const Problem& p, Spec* s) {
+  const Features features = features_of(p);
+#define TANDEM_SPEC(id, name, fallback) s->name = features.name;
+#include "interface/features.inc"
+#undef TANDEM_SPEC
+}
+
 // The members that tile.inc gives to every tiled kernel. rows and cols swap roles in bwd_dkv.
 template <typename Spec>
 Spec tile_spec(const Plan& plan, const Launch& l) {
@@ -60,10 +70,7 @@ Spec tile_spec(const Plan& plan, const Launch& l) {
   s.BIAS_WIDE = bias_code(plan.problem, l);
   s.NT_VEC = uint32_t(l.tile.br * l.tile.dk / 4 / l.tile.invocations());
   s.NN_VEC = uint32_t(l.tile.kc * l.tile.tc / l.tile.invocations());
-  const Features features = features_of(plan.problem);
-#define TANDEM_SPEC(id, name, fallback) s.name = features.name;
-#include "interface/features.inc"
-#undef TANDEM_SPEC
+  set_features(plan.problem, &s);
   return s;
 }
 
@@ -126,6 +133,8 @@ ExtraBlock extra_block(const Problem& p) {
   }
   b.drop_scale = float(1 / (1 - double(p.dropout)));
   b.drop_below = dropout_threshold(p.dropout);
+  b.total_q = int(p.total_q);
+  b.total_kv = int(p.total_kv);
   return b;
 }
 
@@ -181,6 +190,7 @@ FwdJoinBlock fwd_join_block(const Plan& plan, const Launch& l) {
   b.o = p.o;
   b.o_parts = part_strides(p);
   b.seq_q = int(p.seq_q);
+  b.total_q = int(p.total_q);
   b.head_dim_v = int(p.head_dim_v);
   b.heads_q = int(p.heads_q);
   b.splits = int(l.splits);
@@ -205,10 +215,32 @@ BwdDotBlock bwd_dot_block(const Plan& plan, const Launch& l) {
   b.o = p.o;
   b.d_o = p.d_o;
   b.seq_q = int(p.seq_q);
+  b.total_q = int(p.total_q);
   b.head_dim_v = int(p.head_dim_v);
   b.heads_q = int(p.heads_q);
   b.tiles = l.tiles;
   b.total = l.total;
+  return b;
+}
+
+BwdOriginSpec bwd_origin_spec(const Plan& plan, const Launch& l) {
+  const Problem& p = plan.problem;
+  BwdOriginSpec s;
+  s.WG = uint32_t(l.invocations());
+  s.DTYPE = uint32_t(p.dtype);
+  s.BAND = p.banded();
+  s.DELTA = plan.find(Stem::bwd_dot) != nullptr;
+  s.TF32 = std::any_of(plan.launches.begin(), plan.launches.end(),
+                       [](const Launch& of) { return of.tf32; });
+  s.SINK = p.sink;
+  set_features(p, &s);
+  return s;
+}
+
+BwdOriginBlock bwd_origin_block(const Plan& plan, const Launch& l) {
+  auto b = pair_block<BwdOriginBlock>(plan, l);
+  const Problem& p = plan.problem;
+  b.slack = plan.sums_scores_exactly() ? 0.f : tandem_far_slack(p.head_dim, p.dtype == TANDEM_F32);
   return b;
 }
 

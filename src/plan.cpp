@@ -31,7 +31,7 @@ bool is_disabled(const Caps& caps, const String& name) {
 uint32_t skip_shared_bytes(const Problem& p, const PathRow& row, Stem stem) {
   const bool entmax = p.normalizer == Normalizer::entmax, skip = !p.visit_all;
   if (row.backend == Backend::cuda) return entmax && skip && stem == Stem::fwd ? kLiveBytes : 0;
-  const uint32_t votes = (p.keep && skip) || entmax ? 3 : 1, live = entmax && skip ? 64 : 1;
+  const uint32_t votes = (p.keep && skip) || entmax ? 4 : 1, live = entmax && skip ? 64 : 1;
   return 4 * (votes + (stem == Stem::fwd ? 2 * live : 0));
 }
 

@@ -118,7 +118,7 @@ struct Plan {
   Vec<Launch> launches;  // in order; each may read what an earlier one wrote
   // The workspace: f32 arrays, each at a multiple of kWorkspaceAlignment.
   uint64_t workspace_size = 0;
-  uint64_t delta_offset = 0;  // [B,Hq,Sq]
+  uint64_t delta_offset = 0;  // [B,Hq,Sq]; in front of it what is kept of far rows (far_row.h)
   uint64_t tau_rows_offset = 0,
            slope_rows_offset = 0;  // [B,Hq,Sq]: the rows' parts of d_tau, d_slope
   int64_t slope_parts() const;     // of a head: Sq, or those that bwd_dkv_dq leaves
@@ -156,6 +156,8 @@ struct Plan {
   const Launch* find_sum(uint32_t gradient) const;
   bool sums_dist() const;  // some launch leaves d_dist_bias, or parts of it
   bool stores_d_bias() const;
+  // Whether all kernels form the bits of a score by the same f32 operations: none multiplies matrices.
+  bool sums_scores_exactly() const;
   uint32_t unordered() const;  // TANDEM_GRAD_* that are summed in any order
   int wide_elements() const;   // of the loads and stores of its tiled kernels: 4, or 8
 };

@@ -5,6 +5,7 @@
 #include "dot_tiles.h"
 #include "fwd_tail.h"
 #include "hopper_tiles.h"
+#include "number.h"
 #include "planner.h"
 
 namespace tandem {
@@ -25,6 +26,8 @@ Extent extent_of(const Problem& p, const Launch& l) {
   switch (l.stem) {
     case Stem::bwd_dot:
       return {ceil_div(p.seq_q, kDotRows), p.heads_q, p.batch};
+    case Stem::bwd_origin:
+      return {ceil_div(p.seq_q, kLineGroup), p.heads_q, p.batch};
     case Stem::bwd_dkv:
     case Stem::bwd_dkv_ddist:
     case Stem::bwd_dkv_dq:
@@ -113,8 +116,11 @@ int64_t ds_bytes(const Problem& p) {
   return 2 * whole(p.seq_kv) * whole(p.seq_q);
 }
 
-Vec<Stem> stems_of(const Problem& p, const Caps& caps, const PathRow& row, int fixed,
-                   bool fused_q) {
+namespace {
+
+// But for bwd_origin.
+Vec<Stem> own_stems_of(const Problem& p, const Caps& caps, const PathRow& row, int fixed,
+                       bool fused_q) {
   if (!p.backward) return {Stem::fwd};
   if (is_sm90(row) && p.normalizer != Normalizer::elastic) {
     const bool softmax = p.normalizer == Normalizer::softmax;
@@ -154,6 +160,17 @@ Vec<Stem> stems_of(const Problem& p, const Caps& caps, const PathRow& row, int f
     stems.push_back(Stem::bwd_ddist);
   if (p.wants(TANDEM_GRAD_TAU | TANDEM_GRAD_SLOPE | TANDEM_GRAD_SINK))
     stems.push_back(Stem::bwd_head);
+  return stems;
+}
+
+}  // namespace
+
+Vec<Stem> stems_of(const Problem& p, const Caps& caps, const PathRow& row, int fixed,
+                   bool fused_q) {
+  Vec<Stem> stems = own_stems_of(p, caps, row, fixed, fused_q);
+  // Who reads lse asks for the origins of far rows; bwd_dot's delta of these is written over. The CPU device sees to them itself.
+  if (p.backward && row.backend != Backend::cpu && !stems.empty() && p.heads_kv * p.seq_kv > 0)
+    stems.insert(stems.begin() + (stems.front() == Stem::bwd_dot ? 1 : 0), Stem::bwd_origin);
   return stems;
 }
 
@@ -202,9 +219,11 @@ String set_groups(Launch* launch, double total, const Caps& caps) {
   // Kernels number their workgroups in 32 bits; 2^31 of them leaves room for the part of the last row of
   // groups that has no work.
   const double limit = std::min(double(caps.max_groups_x) * caps.max_groups_y, 2147483648.0);
-  if (total > limit)
-    return text("%s needs %.0f workgroups, the device dispatches %.0f", stem_name(launch->stem),
-                total, limit);
+  if (total > limit) {
+    char wanted[40], most[40];
+    return text("%s needs %s workgroups, the device dispatches %s", stem_name(launch->stem),
+                fixed_text(wanted, total, 0), fixed_text(most, limit, 0));
+  }
   launch->total = uint32_t(total);
   launch->groups_x = std::min(launch->total, caps.max_groups_x);
   launch->groups_y = uint32_t((uint64_t(launch->total) + launch->groups_x - 1) / launch->groups_x);
@@ -295,8 +314,9 @@ int64_t ds_heads(const Problem& p, const Caps& caps, const PathRow& row, const L
   const bool plain = (p.normalizer == Normalizer::softmax || p.normalizer == Normalizer::elastic) &&
                      !p.has_lengths() && !p.keep && p.wants(TANDEM_GRAD_K);
   const bool sums = p.wants(TANDEM_GRAD_BIAS) && bias.batch == 1;  // of all entries of a head
-  if (p.wants(TANDEM_GRAD_BIAS) &&
-      !(bias.heads == p.heads_q && bias.rows == p.seq_q && (sums || bias.batch == p.batch)))
+  // What bwd_dq multiplies is ds through softcap, d_bias is ds in front of it.
+  if (p.wants(TANDEM_GRAD_BIAS) && !(p.softcap == 0 && bias.heads == p.heads_q &&
+                                     bias.rows == p.seq_q && (sums || bias.batch == p.batch)))
     return 0;
   const auto divides = [](int n) { return n > 0 && kDsBlock % n == 0; };
   const auto fits = [&](const Launch& l) {
@@ -386,10 +406,12 @@ String make_launches(const Problem& p, const Caps& caps, const PathRow& row, int
     Extent e = extent_of(p, launch);
     if (launch.sums_d_bias) e.batch = 1;
     if (e.tiles * e.heads * e.batch == 0) continue;
-    // On bwd_dot or bwd_row, which come first; the others do not know of each other.
-    launch.waits = launches->size() == 1 && (launches->front().stem == Stem::bwd_dot ||
-                                             launches->front().stem == Stem::bwd_row ||
-                                             launches->front().stem == Stem::bwd_row_dq);
+    // On bwd_dot, bwd_origin or bwd_row, which come first; the others do not know of each other.
+    if (!launches->empty()) {
+      const Stem before = launches->back().stem;
+      launch.waits = before == Stem::bwd_dot || before == Stem::bwd_origin ||
+                     before == Stem::bwd_row || before == Stem::bwd_row_dq;
+    }
     launch.members = e.members;
     launch.splits = stem == Stem::fwd ? key_splits(p, caps, launch, e) : splits_of(e, caps);
     const int64_t shares = launch.splits;  // workgroups where one would do
@@ -451,6 +473,7 @@ String make_launches(const Problem& p, const Caps& caps, const PathRow& row, int
                       caps.max_invocations);
         launch.shared_bytes = stem == Stem::bwd_dq_cast ? (launch.ampere >= 0 ? 64 * 64 * 2 : 0)
                                                         : uint32_t(sizeof(float)) * group;
+        if (stem == Stem::bwd_origin) launch.shared_bytes += 128 * 4 * sizeof(float);  // rows
       }
     }
     launches->push_back(launch);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "hopper_tiles.h"
+#include "number.h"
 #include "planner.h"
 
 namespace tandem {
@@ -109,7 +110,7 @@ int dq_row(const Problem& p) {
 // Entmax of any other alpha than 1.5 has kernels for heads of 128 alone; "" if that is no hindrance.
 String alpha_refusal(const Problem& p, int d) {
   if (p.normalizer != Normalizer::entmax || p.alpha == 1.5f || d == 128) return "";
-  return text("entmax with alpha %g takes the tiles for heads of 128", double(p.alpha));
+  return text("entmax with alpha %s takes the tiles for heads of 128", short_text(p.alpha).c_str());
 }
 
 // Of the larger tiles for a bias, for each multiprocessor. They were timed with 5.3 and 10.7; with fewer, and with a mask, they were not.
@@ -176,8 +177,8 @@ String bias_refusal(const Problem& p) {
   if (p.backward && (p.head_dim > 128 || p.head_dim_v > 128))
     return "with a dense bias, head sizes go up to 128";
   if (!p.backward && !(p.scale > kPlainScale))
-    return text("with a dense bias, the scale is over %g, here it is %g", double(kPlainScale),
-                double(p.scale));
+    return text("with a dense bias, the scale is over %s, here it is %s",
+                short_text(kPlainScale).c_str(), short_text(p.scale).c_str());
   if (b.dtype != p.dtype)
     return text("its bias is of the tensors' type, this one of %s", dtype_name(b.dtype));
   if (b.rows != p.seq_q) return "its bias has a row for each query";

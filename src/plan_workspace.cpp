@@ -30,8 +30,11 @@ void lay_out_workspace(Plan* plan) {
   const auto rows = uint64_t(p.batch * p.heads_q * p.seq_q);
   const bool row_kernel =
       plan->find(Stem::bwd_row) || plan->find(Stem::bwd_row_dq) || plan->find(Stem::bwd_dot);
-  // bwd_row writes delta whoever asks.
-  place(row_kernel, &plan->delta_offset, rows);
+  // bwd_row writes delta whoever asks. Far rows have two numbers each in front of it.
+  uint64_t far_offset = 0;
+  const bool origins = plan->find(Stem::bwd_origin) != nullptr;
+  place(origins, &far_offset, 2 * rows);
+  place(row_kernel || origins, &plan->delta_offset, row_kernel ? rows : 0);
   place(row_kernel && p.wants(TANDEM_GRAD_TAU), &plan->tau_rows_offset, rows);
   place(row_kernel && p.wants(TANDEM_GRAD_SLOPE), &plan->slope_rows_offset,
         uint64_t(p.batch * p.heads_q * plan->slope_parts()));
@@ -48,7 +51,9 @@ void lay_out_workspace(Plan* plan) {
     place(true, &plan->ds_offset, uint64_t(d_q->heads * ds_bytes(p) / 4));  // of the first chunk
   if (const Launch* join = plan->find(Stem::fwd_join)) {
     place(true, &plan->o_parts_offset, join->splits * rows * uint64_t(part_pitch(p.head_dim_v)));
-    place(true, &plan->lse_parts_offset, join->splits * rows);
+    // In front of lse what it was rounded by, counted downwards (put_part_lse() in cuda/softmax.cuh).
+    place(true, &plan->lse_parts_offset, 2 * join->splits * rows);
+    plan->lse_parts_offset += 4 * join->splits * rows;
   }
   if (const Launch* fwd = plan->find(Stem::fwd); fwd && fwd->tail_units > 0) {
     const FwdTile& t = kFwdTiles[fwd->hopper];

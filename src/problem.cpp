@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "number.h"
 #include "structs.h"
 
 namespace tandem {
@@ -70,7 +71,7 @@ Status check_tensor(const Field& f, uint32_t dtype, bool packed) {
   if (t.dtype != dtype)
     return fail(TANDEM_ERROR_UNSUPPORTED,
                 "%s.dtype is %s and q.dtype is %s; this version wants one dtype for both", f.name,
-                dtype_name(tandem_dtype(t.dtype)), dtype_name(tandem_dtype(dtype)));
+                dtype_name(t.dtype), dtype_name(dtype));
   if (packed && t.stride[0] != 0)
     return fail(TANDEM_ERROR_INVALID_LAYOUT,
                 "%s.stride[0] is %lld, must be 0: a packed tensor has no batch dimension", f.name,
@@ -173,20 +174,20 @@ Status check_extras(const tandem_problem& given, Problem* p) {
   const float alpha = given.entmax_alpha;
   if (p->normalizer == Normalizer::entmax && !(alpha > 1 && alpha <= 2))
     return fail(TANDEM_ERROR_INVALID_ARGUMENT,
-                "entmax_alpha is %g, must be above 1 and at most 2%s", double(alpha),
+                "entmax_alpha is %s, must be above 1 and at most 2%s", short_text(alpha).c_str(),
                 alpha == 1 ? "; 1 is softmax" : "");
   if (p->normalizer != Normalizer::entmax && alpha != 0)
     return fail(TANDEM_ERROR_INVALID_ARGUMENT,
-                "entmax_alpha is %g, must be 0 unless the normalizer is TANDEM_ENTMAX",
-                double(alpha));
+                "entmax_alpha is %s, must be 0 unless the normalizer is TANDEM_ENTMAX",
+                short_text(alpha).c_str());
   p->alpha = alpha;
   if (!(given.softcap >= 0) || std::isinf(given.softcap))
-    return fail(TANDEM_ERROR_INVALID_ARGUMENT, "softcap is %g, must be finite and not negative",
-                double(given.softcap));
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT, "softcap is %s, must be finite and not negative",
+                short_text(given.softcap).c_str());
   p->softcap = given.softcap;
   if (!(given.dropout >= 0 && given.dropout < 1))
-    return fail(TANDEM_ERROR_INVALID_ARGUMENT, "dropout is %g, must be at least 0 and below 1",
-                double(given.dropout));
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT, "dropout is %s, must be at least 0 and below 1",
+                short_text(given.dropout).c_str());
   p->dropout = given.dropout;
   TANDEM_TRY(check_flag("alibi", given.alibi));
   TANDEM_TRY(check_flag("sink", given.sink));
@@ -238,7 +239,7 @@ Status check_extras(const tandem_problem& given, Problem* p) {
 
 }  // namespace
 
-const char* dtype_name(tandem_dtype dtype) {
+const char* dtype_name(uint32_t dtype) {
   switch (dtype) {
     case TANDEM_F32:
       return "f32";
@@ -351,7 +352,6 @@ Status make_problem(const tandem_problem* given, Problem* problem) {
   p.total_q = given->total_q;
   p.total_kv = given->total_kv;
 
-  p.dtype = tandem_dtype(given->q.dtype);
   const int64_t Hq = p.heads_q, Hk = p.heads_kv, Sk = p.seq_kv, D = p.head_dim, Dv = p.head_dim_v;
   const bool packed_q = p.lengths_q == Lengths::packed, packed_kv = p.lengths_kv == Lengths::packed;
   const int64_t Bq = packed_q ? 1 : p.batch, Bk = packed_kv ? 1 : p.batch;
@@ -371,6 +371,7 @@ Status make_problem(const tandem_problem* given, Problem* problem) {
   for (const auto& t : tensors)
     if (t.read || t.written)
       TANDEM_TRY(check_tensor(t.field, given->q.dtype, t.kv ? packed_kv : packed_q));
+  p.dtype = tandem_dtype(given->q.dtype);  // q is always read, so it is one
   if (p.tf32 && p.dtype != TANDEM_F32)
     return fail(TANDEM_ERROR_INVALID_ARGUMENT,
                 "problem.flags has TANDEM_FLAG_TF32, which is for f32, but q.dtype is %s",

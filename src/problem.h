@@ -102,7 +102,7 @@ uint32_t dropout_threshold(float dropout);
 
 int64_t gradient_elements(const Problem& problem, uint32_t gradient);  // of d_bias or d_dist_bias
 
-const char* dtype_name(tandem_dtype dtype);
+const char* dtype_name(uint32_t dtype);  // of a tandem_dtype; "?": it is none
 
 // The problem line (docs/problem-line.md).
 String print_problem(const tandem_problem& problem);

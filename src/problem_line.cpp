@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // The problem line: one line of words that says a whole problem (docs/problem-line.md).
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
+#include <limits>
 
+#include "number.h"
 #include "problem.h"
 #include "structs.h"
 
@@ -65,6 +65,27 @@ constexpr GradientLetter kGradients[] = {{'q', TANDEM_GRAD_Q},         {'k', TAN
                                          {'d', TANDEM_GRAD_DIST_BIAS}, {'a', TANDEM_GRAD_SLOPE},
                                          {'t', TANDEM_GRAD_TAU},       {'s', TANDEM_GRAD_SINK}};
 
+// What a plan refuses is in the line all the same: members whose words say the values from least to
+// most alone have any other as a number.
+struct NumberWord {
+  const char* name;
+  uint32_t tandem_problem::*member;
+  uint32_t least, most;
+  bool backward;
+};
+constexpr NumberWord kNumbers[] = {
+    {"direction", &tandem_problem::direction, TANDEM_FORWARD, TANDEM_BACKWARD, false},
+    {"mask", &tandem_problem::mask, 0, TANDEM_MASK_CAUSAL, false},
+    {"align", &tandem_problem::align, 0, TANDEM_BOTTOM_RIGHT, false},
+    {"normalizer", &tandem_problem::normalizer, 0, TANDEM_ENTMAX, false},
+    {"alibi", &tandem_problem::alibi, 0, 1, false},
+    {"sink", &tandem_problem::sink, 0, 1, false},
+    {"lengths_q", &tandem_problem::lengths_q, 0, TANDEM_LENGTHS_PACKED, false},
+    {"lengths_kv", &tandem_problem::lengths_kv, 0, TANDEM_LENGTHS_PACKED, false},
+    {"gradients", &tandem_problem::gradients, 1, 2 * TANDEM_GRAD_SINK - 1, true},
+    {"flags", &tandem_problem::flags, 0,
+     TANDEM_FLAG_DETERMINISTIC | TANDEM_FLAG_VISIT_ALL | TANDEM_FLAG_TF32, false}};
+
 constexpr struct {
   const char* name;
   uint32_t dtype;
@@ -114,18 +135,23 @@ void set_layout(tandem_problem* p, Layout layout) {
 
 bool all_in(const tandem_problem& p, Layout layout) {
   return std::all_of(std::begin(kTensors), std::end(kTensors), [&](const TensorWord& t) {
-    return (t.backward && p.direction == TANDEM_FORWARD) ||
+    return (t.backward && p.direction != TANDEM_BACKWARD) ||
            same_strides(p.*t.member, layout_of(p, t, layout));
   });
 }
 
 bool parse_int(const char* s, int64_t* value, char end = '\0', const char** rest = nullptr) {
-  char* stop = nullptr;
-  errno = 0;
-  const long long n = std::strtoll(s, &stop, 10);
-  if (stop == s || errno != 0 || *stop != end) return false;
+  const char* stop = end == '\0' ? s + std::strlen(s) : std::strchr(s, end);
+  if (!stop || !parse_number(s, stop, value)) return false;
   if (rest) *rest = stop + 1;
-  *value = n;
+  return true;
+}
+
+bool parse_word(const char* s, uint32_t* value, char end = '\0', const char** rest = nullptr) {
+  int64_t n = 0;
+  if (!parse_int(s, &n, end, rest) || n < 0 || n > std::numeric_limits<uint32_t>::max())
+    return false;
+  *value = uint32_t(n);
   return true;
 }
 
@@ -147,24 +173,27 @@ bool parse_gradients(const char* s, uint32_t* gradients) {
   return *gradients != 0;
 }
 
-bool parse_float(const char* s, float* value) {
-  char* stop = nullptr;
-  *value = std::strtof(s, &stop);
-  return stop != s && *stop == '\0';
-}
+bool parse_float(const char* s, float* value) { return parse_number(s, s + std::strlen(s), value); }
 
-bool parse_dtype(const String& s, uint32_t* dtype) {
+bool parse_float_type(const String& s, uint32_t* dtype) {
   for (const auto& f : kFloats)
     if (s == f.name) return *dtype = f.dtype, true;
   return false;
 }
 
-// "BxHxR", a name that wants a dtype as "f16:BxHxR".
+bool parse_type(const String& s, uint32_t* dtype) {
+  return parse_float_type(s, dtype) || parse_word(s.c_str(), dtype);
+}
+
+// "f16:BxHxR"; keep "BxHxR", and with the number of a type that it should not have "1:BxHxR".
 bool parse_overlay(const String& s, const OverlayWord& word, tandem_problem* p) {
   const size_t colon = s.find(':');
-  if ((colon == String::npos) != (word.tensor == kKeep.tensor)) return false;
+  const bool keep = word.tensor == kKeep.tensor;
   uint32_t dtype = TANDEM_BOOL8;
-  if (colon != String::npos && !parse_dtype(s.substr(0, colon), &dtype)) return false;
+  if (colon == String::npos ? !keep
+      : keep                ? !parse_word(s.substr(0, colon).c_str(), &dtype)
+                            : !parse_type(s.substr(0, colon), &dtype))
+    return false;
   const char* at = s.c_str() + (colon == String::npos ? 0 : colon + 1);
   (p->*word.tensor).dtype = dtype;
   return parse_int(at, &(p->*word.batch), 'x', &at) && parse_int(at, &(p->*word.heads), 'x', &at) &&
@@ -176,36 +205,54 @@ String strides_word(const char* name, const tandem_tensor& t) {
               (long long)t.stride[2], (long long)t.stride[3]);
 }
 
+bool is_float_type(uint32_t dtype) {
+  return std::any_of(std::begin(kFloats), std::end(kFloats),
+                     [&](const auto& f) { return f.dtype == dtype; });
+}
+
+String type_text(uint32_t dtype) {
+  return is_float_type(dtype) ? String(dtype_name(dtype)) : text("%u", dtype);
+}
+
 String overlay_word(const tandem_problem& p, const OverlayWord& word) {
   const uint32_t dtype = (p.*word.tensor).dtype;
-  if (dtype == 0) return "";
-  return text(" %s:%s%s%lldx%lldx%lld", word.name,
-              dtype == TANDEM_BOOL8 ? "" : dtype_name(tandem_dtype(dtype)),
-              dtype == TANDEM_BOOL8 ? "" : ":", (long long)(p.*word.batch),
+  if (dtype == 0 && !(p.*word.batch) && !(p.*word.heads) && !(p.*word.rows)) return "";
+  const String type = word.tensor != kKeep.tensor ? type_text(dtype) + ":"
+                      : dtype == TANDEM_BOOL8     ? String()
+                                                  : text("%u:", dtype);
+  return text(" %s:%s%lldx%lldx%lld", word.name, type.c_str(), (long long)(p.*word.batch),
               (long long)(p.*word.heads), (long long)(p.*word.rows));
 }
 
-const char* lengths_name(uint32_t lengths) {
-  return lengths == TANDEM_LENGTHS_PADDED ? "padded" : "packed";
+String float_word(const char* name, float value) { return text(" %s=", name) + hex_text(value); }
+
+// Off is +0; -0 and what no plan takes are said.
+bool is_off(float value) { return value == 0 && !std::signbit(value); }
+
+String lengths_word(const char* name, uint32_t lengths, int64_t total) {
+  String s;
+  if (lengths == TANDEM_LENGTHS_PADDED) s = text(" %s_padded", name);
+  if (lengths == TANDEM_LENGTHS_PACKED) return text(" %s_packed=%lld", name, (long long)total);
+  return total ? s + text(" total_%s=%lld", name, (long long)total) : s;
 }
 
 // What is off by default.
 String extra_words(const tandem_problem& p) {
   String s;
   if (p.normalizer == TANDEM_ELASTIC) s += " elastic";
-  if (p.normalizer == TANDEM_ENTMAX) s += text(" entmax=%a", double(p.entmax_alpha));
-  if (p.softcap != 0) s += text(" softcap=%a", double(p.softcap));
+  if (p.normalizer == TANDEM_ENTMAX)
+    s += float_word("entmax", p.entmax_alpha);
+  else if (!is_off(p.entmax_alpha))
+    s += float_word("alpha", p.entmax_alpha);
+  if (!is_off(p.softcap)) s += float_word("softcap", p.softcap);
   s += overlay_word(p, kBias);
   if (p.dist_window) s += text(" dist=%lld", (long long)p.dist_window);
   if (p.alibi) s += " alibi";
   s += overlay_word(p, kKeep);
   if (p.sink) s += " sink";
-  if (p.dropout != 0) s += text(" dropout=%a", double(p.dropout));
-  if (p.lengths_q) s += text(" q_%s", lengths_name(p.lengths_q));
-  if (p.lengths_q == TANDEM_LENGTHS_PACKED) s += text("=%lld", (long long)p.total_q);
-  if (p.lengths_kv) s += text(" kv_%s", lengths_name(p.lengths_kv));
-  if (p.lengths_kv == TANDEM_LENGTHS_PACKED) s += text("=%lld", (long long)p.total_kv);
-  return s;
+  if (!is_off(p.dropout)) s += float_word("dropout", p.dropout);
+  return s + lengths_word("q", p.lengths_q, p.total_q) +
+         lengths_word("kv", p.lengths_kv, p.total_kv);
 }
 
 bool starts(const String& word, const char* prefix, const char** rest) {
@@ -231,6 +278,8 @@ int parse_extra(const String& word, tandem_problem* p, const char** wants) {
     p->normalizer = TANDEM_ENTMAX;
     return taken(parse_float(rest, &p->entmax_alpha), "wants a number");
   }
+  if (starts(word, "alpha=", &rest))
+    return taken(parse_float(rest, &p->entmax_alpha), "wants a number");
   if (starts(word, "softcap=", &rest))
     return taken(parse_float(rest, &p->softcap), "wants a number");
   if (starts(word, "dropout=", &rest))
@@ -245,23 +294,30 @@ int parse_extra(const String& word, tandem_problem* p, const char** wants) {
     p->lengths_kv = TANDEM_LENGTHS_PACKED;
     return taken(parse_int(rest, &p->total_kv), "wants a number");
   }
+  if (starts(word, "total_q=", &rest)) return taken(parse_int(rest, &p->total_q), "wants a number");
+  if (starts(word, "total_kv=", &rest))
+    return taken(parse_int(rest, &p->total_kv), "wants a number");
   if (starts(word, "bias:", &rest))
     return taken(parse_overlay(rest, kBias, p), "wants DTYPE:BATCHxHEADSxROWS");
   if (starts(word, "keep:", &rest))
     return taken(parse_overlay(rest, kKeep, p), "wants BATCHxHEADSxROWS");
   if (starts(word, "d_bias:", &rest))
-    return taken(parse_dtype(rest, &p->d_bias.dtype), "wants f32, f16 or bf16");
+    return taken(parse_type(rest, &p->d_bias.dtype), "wants f32, f16 or bf16");
+  for (const NumberWord& n : kNumbers)
+    if (starts(word, n.name, &rest) && *rest == '=')
+      return taken(parse_word(rest + 1, &(p->*n.member)), "wants a number below 2^32");
   return 0;
 }
 
 }  // namespace
 
 String print_problem(const tandem_problem& p) {
-  String s = p.direction == TANDEM_BACKWARD ? "bwd" : "fwd";
-  s += text(" %s b%lld hq%lld hk%lld sq%lld sk%lld d%lld dv%lld",
-            dtype_name(tandem_dtype(p.q.dtype)), (long long)p.batch, (long long)p.heads_q,
-            (long long)p.heads_kv, (long long)p.seq_q, (long long)p.seq_kv, (long long)p.head_dim,
-            (long long)p.head_dim_v);
+  const bool backward = p.direction == TANDEM_BACKWARD;
+  const uint32_t dtype = is_float_type(p.q.dtype) ? p.q.dtype : uint32_t(TANDEM_F32);
+  String s = backward ? "bwd" : "fwd";
+  s += text(" %s b%lld hq%lld hk%lld sq%lld sk%lld d%lld dv%lld", dtype_name(dtype),
+            (long long)p.batch, (long long)p.heads_q, (long long)p.heads_kv, (long long)p.seq_q,
+            (long long)p.seq_kv, (long long)p.head_dim, (long long)p.head_dim_v);
   const char* align = p.align == TANDEM_BOTTOM_RIGHT ? "bottom_right" : "top_left";
   if (p.mask == TANDEM_MASK_CAUSAL)
     s += text(" causal_%s", align);
@@ -269,28 +325,33 @@ String print_problem(const tandem_problem& p) {
     s += " bottom_right";
   if (p.window_left != TANDEM_UNBOUNDED) s += text(" left=%lld", (long long)p.window_left);
   if (p.window_right != TANDEM_UNBOUNDED) s += text(" right=%lld", (long long)p.window_right);
-  if (!std::isnan(p.scale)) s += text(" scale=%a", double(p.scale));
+  if (!std::isnan(p.scale)) s += float_word("scale", p.scale);
   s += extra_words(p);
-  if (p.direction == TANDEM_BACKWARD && p.gradients != TANDEM_GRAD_QKV) {
+  if (backward && p.gradients != TANDEM_GRAD_QKV && p.gradients < 2 * TANDEM_GRAD_SINK &&
+      p.gradients != 0) {
     s += " grads=";
     for (const GradientLetter& g : kGradients)
       if (p.gradients & g.bit) s += g.letter;
   }
-  const bool d_bias = p.direction == TANDEM_BACKWARD && (p.gradients & TANDEM_GRAD_BIAS) != 0;
-  if (d_bias) s += text(" d_bias:%s", dtype_name(tandem_dtype(p.d_bias.dtype)));
+  if (backward && p.d_bias.dtype) s += " d_bias:" + type_text(p.d_bias.dtype);
   if (p.flags & TANDEM_FLAG_DETERMINISTIC) s += " deterministic";
   if (p.flags & TANDEM_FLAG_VISIT_ALL) s += " visit_all";
   if (p.flags & TANDEM_FLAG_TF32) s += " tf32";
   if (p.tile_rows || p.tile_cols) s += text(" tile=%ux%u", p.tile_rows, p.tile_cols);
   if (p.splits) s += text(" splits=%u", p.splits);
+  for (const NumberWord& n : kNumbers)
+    if ((backward || !n.backward) && (p.*n.member < n.least || p.*n.member > n.most))
+      s += text(" %s=%u", n.name, p.*n.member);
+  for (const TensorWord& t : kTensors)
+    if ((backward || !t.backward) && (p.*t.member).dtype != dtype)
+      s += text(" %s:", t.name) + type_text((p.*t.member).dtype);
   for (const OverlayWord& t : {kBias, kDBias, kKeep})
-    if ((t.tensor != kDBias.tensor || d_bias) && (p.*t.tensor).dtype &&
-        !same_strides(p.*t.tensor, layout_of(p, t)))
+    if ((t.tensor != kDBias.tensor || backward) && !same_strides(p.*t.tensor, layout_of(p, t)))
       s += strides_word(t.name, p.*t.tensor);
   if (all_in(p, Layout::bhsd)) return s;
   if (all_in(p, Layout::bshd)) return s + " layout=bshd";
   for (const TensorWord& t : kTensors) {
-    if (t.backward && p.direction == TANDEM_FORWARD) continue;
+    if (t.backward && !backward) continue;
     const tandem_tensor& tensor = p.*t.member;
     if (same_strides(tensor, layout_of(p, t, Layout::bhsd))) continue;
     s += strides_word(t.name, tensor);
@@ -304,13 +365,13 @@ Status parse_problem(const char* line, tandem_problem* problem) {
   tandem_problem_init(&p);
   p.batch = p.heads_q = 1;
   bool direction = false, dtype_given = false;
-  int64_t unset = -1;
-  p.heads_kv = p.seq_q = p.seq_kv = p.head_dim = p.head_dim_v = unset;
+  bool given[std::size(kSizes)] = {};
   uint32_t dtype = TANDEM_F32;
   Layout layout = Layout::bhsd;
-  struct Override {
+  struct Override {  // of the strides, or of the type
     tandem_tensor tandem_problem::*member;
     tandem_tensor tensor;
+    bool type;
   };
   Vec<Override> overrides;
 
@@ -329,7 +390,7 @@ Status parse_problem(const char* line, tandem_problem* problem) {
     if (word == "fwd" || word == "bwd") {
       p.direction = word == "fwd" ? TANDEM_FORWARD : TANDEM_BACKWARD;
       direction = true;
-    } else if (parse_dtype(word, &dtype)) {
+    } else if (parse_float_type(word, &dtype)) {
       dtype_given = true;
     } else if (word == "causal_top_left" || word == "causal_bottom_right") {
       p.mask = TANDEM_MASK_CAUSAL;
@@ -353,26 +414,28 @@ Status parse_problem(const char* line, tandem_problem* problem) {
     } else if (starts(word, "grads=", &rest)) {
       if (!parse_gradients(rest, &p.gradients)) return bad("wants a set of q, k, v, b, d, a, t, s");
     } else if (starts(word, "tile=", &rest)) {
-      int64_t rows = 0, cols = 0;
-      if (!parse_int(rest, &rows, 'x', &rest) || !parse_int(rest, &cols) || rows < 0 || cols < 0 ||
-          rows > 65535 || cols > 65535)
+      if (!parse_word(rest, &p.tile_rows, 'x', &rest) || !parse_word(rest, &p.tile_cols))
         return bad("wants ROWSxCOLS");
-      p.tile_rows = uint32_t(rows);
-      p.tile_cols = uint32_t(cols);
     } else if (starts(word, "splits=", &rest)) {
-      int64_t splits = 0;
-      if (!parse_int(rest, &splits) || splits < 0 || splits > 65535) return bad("wants a number");
-      p.splits = uint32_t(splits);
+      if (!parse_word(rest, &p.splits)) return bad("wants a number");
     } else if (const int extra = parse_extra(word, &p, &rest)) {
       if (extra < 0) return bad(rest);
     } else {
       bool known = false;
-      const size_t equals = word.find('=');
-      if (equals != String::npos) {
+      const size_t equals = word.find('='), colon = word.find(':');
+      if (colon != String::npos) {
+        for (const TensorWord& t : kTensors) {
+          if (word.compare(0, colon, t.name) != 0) continue;
+          known = true;
+          overrides.push_back({t.member, {}, true});
+          if (!parse_type(word.substr(colon + 1), &overrides.back().tensor.dtype))
+            return bad("wants f32, f16 or bf16");
+        }
+      } else if (equals != String::npos) {
         const auto override_of = [&](const char* name, tandem_tensor tandem_problem::*member) {
           if (word.compare(0, equals, name) != 0) return true;
           known = true;
-          overrides.push_back({member, {}});
+          overrides.push_back({member, {}, false});
           return parse_strides(word.c_str() + equals + 1, &overrides.back().tensor);
         };
         bool good = true;
@@ -384,7 +447,7 @@ Status parse_problem(const char* line, tandem_problem* problem) {
         for (const SizeWord& size : kSizes) {
           if (!starts(word, size.prefix, &rest)) continue;
           if (!parse_int(rest, &(p.*size.member))) return bad("wants a number");
-          known = true;
+          known = given[&size - kSizes] = true;
           break;
         }
       }
@@ -395,16 +458,25 @@ Status parse_problem(const char* line, tandem_problem* problem) {
     return fail(TANDEM_ERROR_INVALID_ARGUMENT, "problem line: 'fwd' or 'bwd' is missing");
   if (!dtype_given)
     return fail(TANDEM_ERROR_INVALID_ARGUMENT, "problem line: 'f32', 'f16' or 'bf16' is missing");
-  if (p.seq_q == unset) return fail(TANDEM_ERROR_INVALID_ARGUMENT, "problem line: 'sq' is missing");
-  if (p.head_dim == unset)
+  const auto missing = [&](int64_t tandem_problem::*member) {
+    for (const SizeWord& size : kSizes)
+      if (size.member == member) return !given[&size - kSizes];
+    return true;
+  };
+  if (missing(&tandem_problem::seq_q))
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT, "problem line: 'sq' is missing");
+  if (missing(&tandem_problem::head_dim))
     return fail(TANDEM_ERROR_INVALID_ARGUMENT, "problem line: 'd' is missing");
-  if (p.heads_kv == unset) p.heads_kv = p.heads_q;
-  if (p.seq_kv == unset) p.seq_kv = p.seq_q;
-  if (p.head_dim_v == unset) p.head_dim_v = p.head_dim;
+  if (missing(&tandem_problem::heads_kv)) p.heads_kv = p.heads_q;
+  if (missing(&tandem_problem::seq_kv)) p.seq_kv = p.seq_q;
+  if (missing(&tandem_problem::head_dim_v)) p.head_dim_v = p.head_dim;
   for (const TensorWord& t : kTensors) (p.*t.member).dtype = dtype;
   set_layout(&p, layout);
   for (const Override& o : overrides)
-    std::copy(o.tensor.stride, o.tensor.stride + 4, (p.*o.member).stride);
+    if (o.type)
+      (p.*o.member).dtype = o.tensor.dtype;
+    else
+      std::copy(o.tensor.stride, o.tensor.stride + 4, (p.*o.member).stride);
   *problem = p;
   return Status();
 }
@@ -414,7 +486,8 @@ Status parse_problem(const char* line, tandem_problem* problem) {
 extern "C" void tandem_problem_contiguous(tandem_problem* problem, tandem_dtype dtype) {
   tandem_problem whole;
   if (!problem || !tandem::read_struct("problem", problem, &whole).ok()) return;
-  for (const tandem::TensorWord& t : tandem::kTensors) (whole.*t.member).dtype = uint32_t(dtype);
+  for (const tandem::TensorWord& t : tandem::kTensors)
+    (whole.*t.member).dtype = tandem::number_of(dtype);
   tandem::set_layout(&whole, tandem::Layout::bhsd);
   tandem::write_struct(whole, problem);
 }

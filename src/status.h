@@ -5,6 +5,7 @@
 #define TANDEM_SRC_STATUS_H
 #include <cstdarg>
 #include <cstdio>
+#include <type_traits>
 #include <utility>
 
 #include "host_memory.h"
@@ -25,6 +26,7 @@ class [[nodiscard]] Status {
   String message_;
 };
 
+// Real numbers go in as text (number.h): those of printf follow the process's locale.
 #if defined(__GNUC__)
 __attribute__((format(printf, 1, 2)))
 #endif
@@ -43,6 +45,7 @@ text(const char* format, ...) {
 
 template <typename... Args>
 Status fail(tandem_status code, const char* format, Args... args) {
+  static_assert(!(std::is_floating_point_v<Args> || ...), "number.h: printf follows the locale");
   if constexpr (sizeof...(Args) == 0)
     return Status(code, format);
   else

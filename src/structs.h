@@ -10,7 +10,8 @@
 
 namespace tandem {
 
-// What a struct was long in version 0.1.0. A struct that has grown since has a line here; each of them is fixed for ever.
+// What a struct was long in version 0.1.0, the only one before this. A struct that has grown since
+// has a line here; each of them is fixed for ever.
 template <typename Struct>
 constexpr size_t kFirstSize = sizeof(Struct);
 template <>
@@ -25,13 +26,21 @@ inline constexpr size_t kFirstSize<tandem_args> = 176;
 // No struct will be longer: not to read far behind one whose struct_size nobody has set.
 constexpr size_t kLongest = 4096;
 
+// Whether a version has such a struct: 0.1.0, this one, or, by all that can be known of it, a newer
+// one.
+template <typename Struct>
+constexpr bool is_size_of(size_t size) {
+  return size == kFirstSize<Struct> || size == sizeof(Struct) ||
+         (size > sizeof(Struct) && size <= kLongest && size % alignof(Struct) == 0);
+}
+
 template <typename Struct>
 Status check_size_of(const char* what, const Struct* given) {
   if (!given) return fail(TANDEM_ERROR_INVALID_ARGUMENT, "%s is NULL", what);
   const size_t size = given->struct_size;
-  if (size < kFirstSize<Struct> || (size < sizeof(Struct) && size % 8 != 0) || size > kLongest)
+  if (!is_size_of<Struct>(size))
     return fail(TANDEM_ERROR_INVALID_STRUCT,
-                "%s.struct_size is %zu, must be %zu, or what an older version had, at least %zu",
+                "%s.struct_size is %zu, must be %zu, or what another version has, at least %zu",
                 what, size, sizeof(Struct), kFirstSize<Struct>);
   return Status();
 }
@@ -60,6 +69,16 @@ void write_struct(const Struct& whole, Struct* given) {
   const size_t from = sizeof(whole.struct_size);
   std::memcpy(reinterpret_cast<char*>(given) + from, reinterpret_cast<const char*>(&whole) + from,
               std::min<size_t>(given->struct_size, sizeof(Struct)) - from);
+}
+
+// An enum that came from outside, as a number: it may hold any, and to read one that is not in its
+// range is undefined.
+template <typename Enum>
+uint32_t number_of(const Enum& given) {
+  static_assert(sizeof(Enum) == sizeof(uint32_t), "as the C ABI has it");
+  uint32_t number = 0;
+  std::memcpy(&number, &given, sizeof number);
+  return number;
 }
 
 }  // namespace tandem

@@ -4,6 +4,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "number.h"
+
 namespace tandem {
 namespace {
 
@@ -64,7 +66,7 @@ void verbose_line(Verbose word, const char* backend, double us, const char* text
   for (const Word& w : kWords)
     if (w.bits == uint32_t(word)) name = w.name;
   char time[32] = "-";
-  if (us >= 0) std::snprintf(time, sizeof time, "%.1f", us);
+  if (us >= 0) fixed_text(time, us, 1);
   // One call: lines of different threads do not mix.
   std::fprintf(stderr, "tandem,%s,%s,%s,%s%s\n", name, *backend ? backend : "-", time, text, more);
 }

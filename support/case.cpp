@@ -168,12 +168,15 @@ HostTensor& Case::input(Role role) { return impl_->inputs[size_t(role)]; }
 Sequences Case::sequences(bool kv) const {
   const tandem_problem& p = impl_->problem;
   const auto kind = tandem_lengths(kv ? p.lengths_kv : p.lengths_q);
-  const int64_t size = kv ? p.seq_kv : p.seq_q;
+  const bool packed = kind == TANDEM_LENGTHS_PACKED;
+  const int64_t size = kv ? p.seq_kv : p.seq_q, total = kv ? p.total_kv : p.total_q;
   const HostTensor& t = impl_->inputs[size_t(kv ? Role::lengths_kv : Role::lengths_q)];
   Sequences s;
   for (int64_t b = 0; b < p.batch; ++b) {
-    const auto at = [&](int64_t n) { return int64_t(t.get(0, 0, 0, n)); };
-    const bool packed = kind == TANDEM_LENGTHS_PACKED;
+    // The rule of the header once more: each offset as the nearest one that there is.
+    const auto at = [&](int64_t n) {
+      return std::clamp<int64_t>(int64_t(t.get(0, 0, 0, n)), 0, packed ? total : size);
+    };
     const int64_t length = packed                          ? at(b + 1) - at(b)
                            : kind == TANDEM_LENGTHS_PADDED ? at(b)
                                                            : size;

@@ -157,8 +157,8 @@ CaseResult Case::run(Session& session, Outputs* outputs) {
     args->dropout_offset = dropout_offset;
   };
   // Runs the plan with all outputs of p.
-  const auto go = [&](const Plan& plan, const tandem_problem& p, Run* run, tandem_args args,
-                      std::vector<float>* lse) {
+  const auto go = [&](Session& on, const Plan& plan, const tandem_problem& p, Run* run,
+                      tandem_args args, std::vector<float>* lse) {
     std::vector<std::pair<Role, HostTensor*>> written;
     for (Role role : kOutputs) {
       if (!is_output(p, role)) continue;
@@ -169,7 +169,7 @@ CaseResult Case::run(Session& session, Outputs* outputs) {
     }
     args.workspace = run->workspace(size_t(plan.info().workspace_size));
     args.workspace_size = plan.info().workspace_size;
-    std::string wrong = execute(session, plan, args, run, c.options, written, lse);
+    std::string wrong = execute(on, plan, args, run, c.options, written, lse);
     for (const auto& [role, tensor] : written) {
       if (!wrong.empty()) break;
       const bool kv = role == Role::d_k || role == Role::d_v;
@@ -183,15 +183,16 @@ CaseResult Case::run(Session& session, Outputs* outputs) {
   try {
     {
       const tandem_problem p = c.forward();
-      const Plan plan(session, p);
-      note_plan(plan, &result);
-      Run run(session, c.options);
+      Session& first = c.backward() && c.options.forward ? *c.options.forward : session;
+      const Plan plan(first, p);
+      if (&first == &session) note_plan(plan, &result);
+      Run run(first, c.options);
       tandem_args args = TANDEM_ARGS_INIT;
       add_inputs(&run, &args, p);
       const bool want_lse = !c.options.no_lse || c.backward();
       outputs->lse.assign(want_lse ? rows : 0, std::numeric_limits<float>::quiet_NaN());
       if (want_lse) args.lse = run.output("lse", rows * sizeof(float), 0);
-      result.message = go(plan, p, &run, args, want_lse ? &outputs->lse : nullptr);
+      result.message = go(first, plan, p, &run, args, want_lse ? &outputs->lse : nullptr);
       if (!result.message.empty()) return result;
     }
     if (c.backward()) {
@@ -203,7 +204,7 @@ CaseResult Case::run(Session& session, Outputs* outputs) {
       const HostTensor& o = outputs->o;
       args.o = run.input("o", o.bytes.data(), o.bytes.size(), offset(o));
       args.lse = run.input("lse", outputs->lse.data(), rows * sizeof(float), 0);
-      result.message = go(plan, c.problem, &run, args, nullptr);
+      result.message = go(session, plan, c.problem, &run, args, nullptr);
       if (!result.message.empty()) return result;
     }
     result.ok = true;

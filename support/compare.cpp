@@ -2,8 +2,8 @@
 #include "compare.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
-#include <cstdio>
 #include <limits>
 #include <map>
 
@@ -26,9 +26,8 @@ double rounding_unit(uint32_t dtype) {
 }
 
 std::string number(double x) {
-  char text[40];
-  std::snprintf(text, sizeof(text), "%.9g", x);
-  return text;
+  char text[40];  // printf follows the locale
+  return {text, std::to_chars(text, text + sizeof text, x, std::chars_format::general, 9).ptr};
 }
 
 // The largest of the rows' mean magnitudes.

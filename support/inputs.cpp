@@ -3,6 +3,7 @@
 // lengths that kernels treat in different ways.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "case_impl.h"
 
@@ -40,6 +41,9 @@ void fill_keep(uint64_t seed, HostTensor* t) {
       }
 }
 
+constexpr int64_t kLowest = std::numeric_limits<int32_t>::min(),
+                  kHighest = std::numeric_limits<int32_t>::max();
+
 // Lengths of B entries within [0, size], in a packed tensor adding up to total.
 void fill_lengths(const tandem_problem& p, bool kv, uint64_t seed, HostTensor* t) {
   Random r(Random::mix(seed) ^ (kv ? 0x6b76 : 0x71));
@@ -49,12 +53,14 @@ void fill_lengths(const tandem_problem& p, bool kv, uint64_t seed, HostTensor* t
     const int64_t kind = r.below(100);
     return kind < 12 ? low : kind < 40 ? high : r.between(low, high);
   };
+  Random of_hostile(Random::mix(seed) ^ 0x686f7374);  // drawn apart, so that seeds keep the rest
+  std::vector<int64_t> offsets = {0};
   int64_t sum = 0;
-  if (packed) t->set(0, 0, 0, 0, 0);
   for (int64_t b = 0; b < p.batch; ++b) {
     if (!packed) {
       const int64_t kind = r.below(100);  // beyond the ends counts as the end
-      t->set(0, 0, 0, b, double(kind < 4 ? -3 : kind < 8 ? size + 5 : draw(0, size)));
+      const int64_t beyond = of_hostile.chance(50) ? kHighest - size : 5;
+      t->set(0, 0, 0, b, double(kind < 4 ? -beyond : kind < 8 ? size + beyond : draw(0, size)));
       continue;
     }
     // What the others cannot take, this one must; what is too much even for all of them ends up behind
@@ -63,11 +69,27 @@ void fill_lengths(const tandem_problem& p, bool kv, uint64_t seed, HostTensor* t
     sum += others == 0 ? left
                        : draw(std::min(size, std::max<int64_t>(0, left - others * size)),
                               std::min(size, left));
-    t->set(0, 0, 0, b + 1, double(sum));
+    offsets.push_back(sum);
   }
+  if (packed && of_hostile.chance(15)) make_hostile(&of_hostile, total, &offsets);
+  for (size_t n = 0; packed && n < offsets.size(); ++n)
+    t->set(0, 0, 0, int64_t(n), double(offsets[n]));
 }
 
 }  // namespace
+
+void make_hostile(Random* r, int64_t total, std::vector<int64_t>* offsets) {
+  const auto up_to = [&](int64_t most) {
+    return r->chance(30) ? most : r->between(0, r->chance(50) ? std::min<int64_t>(most, 9) : most);
+  };
+  std::vector<int64_t>& at = *offsets;
+  for (size_t n = 0; n < at.size() && at[n] == 0; ++n) at[n] = -up_to(-kLowest);
+  for (size_t n = at.size(); n > 0 && at[n - 1] == total; --n)
+    at[n - 1] = total + up_to(kHighest - total);
+  if (r->chance(20))
+    for (size_t n = size_t(r->below(int64_t(at.size()))) + 1; n < at.size(); ++n)
+      at[n] = at[n - 1] - up_to(at[n - 1] - kLowest);
+}
 
 void fill_input(const tandem_problem& p, Role role, uint64_t seed, double scale, HostTensor* t) {
   if (role <= Role::d_v) return t->fill_normal(seed * 8 + uint64_t(role), scale);

@@ -339,6 +339,31 @@ Plan& Plan::operator=(Plan&& other) noexcept {
   return *this;
 }
 
+std::string without_numbers(const std::string& message) {
+  const auto digit = [](char c) { return c >= '0' && c <= '9'; };
+  const auto letter = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
+  };
+  std::string plain;
+  bool name = false;  // in a word that begins with a letter
+  for (size_t at = 0; at < message.size(); ++at) {
+    const char c = message[at];
+    // A dot parts numbers, as in 0.5, and holds names together, as in cuda.sm80.
+    const bool dot =
+        c == '.' && at > 0 && at + 1 < message.size() &&
+        (name ? letter(message[at + 1]) : digit(message[at - 1]) && digit(message[at + 1]));
+    if (name && (digit(c) || dot)) {
+      plain += c;
+    } else if (digit(c) || dot) {
+      if (plain.empty() || plain.back() != '#') plain += '#';
+    } else {
+      plain += c;
+      name = letter(c) && (name || at == 0 || !digit(message[at - 1]));
+    }
+  }
+  return plain;
+}
+
 std::string print(const tandem_problem& problem) {
   return sized_text([&](char* text, size_t n) { return tandem_problem_print(&problem, text, n); });
 }

@@ -207,6 +207,10 @@ class Plan {
   tandem_plan_info info_{};
 };
 
+// A message so that equal ones can be counted: '#' for each number that stands by itself. Names keep
+// their digits.
+std::string without_numbers(const std::string& message);
+
 std::string print(const tandem_problem& problem);  // the problem line
 tandem_problem parse(const std::string& line);     // throws Error
 std::string explain(const tandem_device* device, const tandem_problem& problem);

@@ -33,3 +33,9 @@ int tandem_c99_header_check(void) {
   tandem_device_destroy(device);
   return strlen(tandem_status_string(TANDEM_OK)) > 0 ? 0 : 5;
 }
+
+/* In C an enum takes any number. */
+void tandem_c99_contiguous(tandem_problem* problem, int dtype);
+void tandem_c99_contiguous(tandem_problem* problem, int dtype) {
+  tandem_problem_contiguous(problem, (tandem_dtype)dtype);
+}

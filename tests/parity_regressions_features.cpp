@@ -199,6 +199,129 @@ TEST_CASE("regression: lengths beyond the sizes and below zero" *
   });
 }
 
+namespace {
+
+void set_offsets(Case& test, bool kv, const std::vector<int64_t>& offsets) {
+  HostTensor& t = test.input(kv ? Role::lengths_kv : Role::lengths_q);
+  REQUIRE(t.dims.d == int64_t(offsets.size()));
+  for (size_t n = 0; n < offsets.size(); ++n) t.set(0, 0, 0, int64_t(n), double(offsets[n]));
+}
+
+// Of either direction, wide enough for paths with requirements; with the deterministic flag, by which some paths add d_q
+// up in a fixed order, and without. Few kernels, as drivers take their time to compile them.
+std::vector<tandem_problem> packed_problems(int64_t batch, int64_t longest, int64_t total_q,
+                                            int64_t total_kv) {
+  std::vector<tandem_problem> problems;
+  const auto add = [&](tandem_direction direction, tandem_dtype dtype, uint32_t flags) {
+    tandem_problem p =
+        problem(direction, dtype, {batch, 2, 1, longest, longest, 64, 64}, kBottomRight);
+    set_lengths(p, TANDEM_LENGTHS_PACKED, TANDEM_LENGTHS_PACKED, total_q, total_kv);
+    p.flags = flags;
+    if (direction == TANDEM_FORWARD) p.splits = 2;
+    problems.push_back(p);
+  };
+  add(TANDEM_FORWARD, TANDEM_BF16, 0);
+  add(TANDEM_BACKWARD, TANDEM_BF16, 0);
+  add(TANDEM_BACKWARD, TANDEM_BF16, TANDEM_FLAG_DETERMINISTIC);
+  if (at_least(Tier::ci)) add(TANDEM_FORWARD, TANDEM_F32, 0);
+  if (at_least(Tier::ci)) add(TANDEM_BACKWARD, TANDEM_F32, 0);
+  return problems;
+}
+
+constexpr int64_t kLowest = std::numeric_limits<int32_t>::min(),
+                  kHighest = std::numeric_limits<int32_t>::max();
+
+}  // namespace
+
+// A length within Sq and Sk reached behind the tensors, where the sequence begins late.
+TEST_CASE("regression: packed offsets beyond the total") {
+  for (tandem_direction direction : {TANDEM_FORWARD, TANDEM_BACKWARD}) {
+    if (direction == TANDEM_BACKWARD && !at_least(Tier::ci)) continue;
+    tandem_problem p = problem(direction, TANDEM_F32, {2, 1, 1, 4, 4, 4, 4});
+    set_lengths(p, TANDEM_LENGTHS_PACKED, TANDEM_LENGTHS_PACKED, 6, 6);
+    check_filled(p, "packed beyond", [](Case& test) {
+      set_offsets(test, false, {0, 3, 1000});
+      set_offsets(test, true, {0, 3, 1000});
+    });
+  }
+  // The last sequence has 4 of its 70 rows; one begins behind the end, and one before row 0.
+  for (const tandem_problem& p : packed_problems(5, 70, 140, 131)) {
+    check_filled(p, "packed beyond", [](Case& test) {
+      set_offsets(test, false, {-7, 66, 136, 1000, kHighest, 1001});
+      set_offsets(test, true, {kLowest, 61, 127, kHighest, kHighest, kLowest});
+    });
+    if (!at_least(Tier::ci)) continue;
+    check_filled(p, "packed beyond", [](Case& test) {
+      set_offsets(test, false, {0, 70, 30, -1, kLowest, kLowest});
+      set_offsets(test, true, {kLowest, 0, 0, 131, -1, kLowest});
+    });
+  }
+}
+
+TEST_CASE("regression: hostile lengths and offsets") {
+  Random r(seed_of("hostile"));
+  for (int n = 0; n < (at_least(Tier::device) ? 40 : at_least(Tier::ci) ? 8 : 2); ++n) {
+    const int64_t batch = r.between(1, 6), longest = r.between(40, 90);
+    int64_t totals[2];
+    std::vector<int64_t> offsets[2];
+    for (int kv = 0; kv < 2; ++kv) {
+      totals[kv] = r.between(1, batch * longest + 20);
+      for (int64_t b = 0; b <= batch; ++b) offsets[kv].push_back(r.between(0, totals[kv]));
+      std::sort(offsets[kv].begin(), offsets[kv].end());
+      for (int64_t& at : offsets[kv]) at = r.chance(20) ? 0 : r.chance(20) ? totals[kv] : at;
+      std::sort(offsets[kv].begin(), offsets[kv].end());
+      make_hostile(&r, totals[kv], &offsets[kv]);
+    }
+    for (const tandem_problem& p : packed_problems(batch, longest, totals[0], totals[1]))
+      check_filled(p, "hostile", [&](Case& test) {
+        for (bool kv : {false, true}) set_offsets(test, kv, offsets[kv]);
+      });
+    std::vector<int64_t> lengths[2];
+    for (auto& of : lengths)
+      for (int64_t b = 0; b < batch; ++b)
+        of.push_back(r.chance(30) ? r.pick(std::vector<int64_t>{kLowest, -1, kHighest, longest + 1})
+                                  : r.between(0, longest));
+    for (tandem_problem p : packed_problems(batch, longest, 0, 0)) {
+      set_lengths(p, TANDEM_LENGTHS_PADDED, TANDEM_LENGTHS_PADDED);
+      set_layout(p, Layout::bhsd);
+      check_filled(p, "hostile", [&](Case& test) {
+        for (bool kv : {false, true}) set_lengths_of(test, kv, lengths[kv]);
+      });
+    }
+  }
+}
+
+// What sequences with rows in common leave there is not said, but nothing beside it is touched, and every path ends: in
+// a fixed order of sums cuda.sm90 waited for ever, as two entries counted in one word.
+TEST_CASE("regression: offsets that go down, whose sequences share rows") {
+  Random r(seed_of("shared rows"));
+  for (int n = 0; n < (at_least(Tier::device) ? 40 : at_least(Tier::ci) ? 9 : 3); ++n) {
+    const bool known = n < 2;
+    const int64_t batch = known ? 3 : r.between(2, 6), total = known ? 400 : r.between(1, 300);
+    std::vector<int64_t> offsets[2];
+    for (auto& of : offsets)
+      for (int64_t b = 0; !known && b <= batch; ++b)
+        of.push_back(r.chance(20) ? r.pick(std::vector<int64_t>{kLowest, -1, kHighest, total + 1})
+                                  : r.between(0, total));
+    // Entries whose sums of d_q lie in the same tiles of 64 rows, and of 128, with two tiles of keys each.
+    if (known) offsets[0] = {128 * (n + 1), 128 * (n + 1) + 90, 0, 90};
+    if (known) offsets[1] = {0, 200, 190, 390};
+    for (const tandem_problem& p : packed_problems(batch, known ? 200 : 90, total, total)) {
+      if (!mine(p)) continue;
+      Case test(p, seed_of("shared rows", uint64_t(n)));
+      for (bool kv : {false, true}) set_offsets(test, kv, offsets[kv]);
+      for (Target& target : targets()) {
+        if (lacks(target, p)) continue;
+        Outputs outputs;
+        const CaseResult result = test.run(*target.session, &outputs);
+        CHECK_MESSAGE(!result.refused, target.name << ": " << repro(p, test.seed()));
+        CHECK_MESSAGE(result.message == "",
+                      target.name << ": " << repro(p, test.seed()) << "\n  " << result.message);
+      }
+    }
+  }
+}
+
 TEST_CASE("regression: a sink in rows that see nothing" * doctest::skip(!at_least(Tier::ci))) {
   for (tandem_normalizer normalizer : {TANDEM_SOFTMAX, TANDEM_ELASTIC}) {
     tandem_problem p =
@@ -230,6 +353,15 @@ TEST_CASE("regression: softcap that forgets its factor, or its derivative" *
 }
 
 // Where a bias comes by products with a unit matrix (cuda.sm90 had them), 0 times infinity is NaN.
+// Where bwd_dkv leaves ds for bwd_dq, heads over 64 with 16-bit elements, bwd_dq wants it through softcap and d_bias in front of it.
+TEST_CASE("regression: d_bias that went through softcap's derivative") {
+  tandem_problem p = problem(TANDEM_BACKWARD, TANDEM_F16, {1, 2, 2, 40, 72, 96, 96}, kBottomRight);
+  p.softcap = 2;
+  set_bias(p, TANDEM_F16, 1, 2, p.seq_q, TANDEM_F32);
+  p.gradients = TANDEM_GRAD_QKV | TANDEM_GRAD_BIAS;
+  check(p, seed_of("softcap and d_bias"), sparse());
+}
+
 TEST_CASE("regression: minus infinity in a bias hides a key, and no other row's") {
   const double hidden = -std::numeric_limits<double>::infinity();
   const auto some = [](int64_t i, int64_t j) { return double((i * 5 + j * 3) % 7) / 4 - 1; };

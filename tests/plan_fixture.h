@@ -139,12 +139,17 @@ inline String dump(const Status& status, const Plan& plan) {
   return s;
 }
 
-// The operations of a plan, in order.
+// The operations of a plan, in order, but for bwd_origin, which every backward on a GPU has (test_plan.cpp).
 inline std::string stems(const Plan& plan) {
   std::string s;
   for (const Launch& l : plan.launches)
-    s += (s.empty() ? "" : " ") + std::string(stem_name(l.stem));
+    if (l.stem != Stem::bwd_origin) s += (s.empty() ? "" : " ") + std::string(stem_name(l.stem));
   return s;
+}
+
+// Bytes in front of delta, where bwd_origin leaves two numbers a row.
+inline uint64_t far_size(const Problem& p) {
+  return (uint64_t(p.batch * p.heads_q * p.seq_q) * 8 + 255) / 256 * 256;
 }
 
 // The plan of a problem that has one.

@@ -226,6 +226,26 @@ TEST_CASE("what can be wrong with the arguments of execute") {
   CHECK(tandem_execute(v.plan, {0}, &args) == TANDEM_OK);
 }
 
+TEST_CASE("regression: what a plan does not use may lie anywhere") {
+  CpuDevice cpu;
+  tandem_problem problem = good_problem();
+  const PlanOf backward(cpu.device, problem);
+  Memory memory(problem, backward.info.workspace_size);
+  problem.direction = TANDEM_FORWARD;
+  const PlanOf forward(cpu.device, problem);
+  REQUIRE(forward.info.workspace_size == 0);
+  tandem_args args = memory.args;
+  // Nobody may read there either.
+  args.workspace = {3, 0};
+  args.d_o = args.d_q = args.bias = args.sink = {1, 2};
+  CHECK(tandem_execute(forward.plan, {0}, &args) == TANDEM_OK);
+  args.workspace_size = 4096;
+  CHECK(tandem_execute(forward.plan, {0}, &args) == TANDEM_OK);
+  // Where it is used, or may be, it is checked still.
+  args.lse.offset += 1;
+  CHECK(tandem_execute(forward.plan, {0}, &args) == TANDEM_ERROR_INVALID_ARGUMENT);
+}
+
 TEST_CASE("sizes of 0 do nothing, except to zero gradients and rows that see no key") {
   CpuDevice cpu;
   const struct {

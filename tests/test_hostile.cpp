@@ -11,6 +11,8 @@
 
 #include "api_fixture.h"
 
+extern "C" void tandem_c99_contiguous(tandem_problem* problem, int dtype);
+
 namespace {
 
 tandem_problem small_problem() {
@@ -25,6 +27,61 @@ tandem_problem small_problem() {
 }
 
 }  // namespace
+
+// Where enums are watched (tests/CMakeLists.txt; Clang sees arguments, too) one that is read as such ends the program.
+TEST_CASE("regression: enum members are numbers until they have been checked") {
+  CpuDevice cpu(1);
+  const struct {
+    const char* what;
+    uint32_t* (*member)(tandem_problem*);
+  } members[] = {
+      {"direction", [](tandem_problem* p) { return &p->direction; }},
+      {"mask", [](tandem_problem* p) { return &p->mask; }},
+      {"align", [](tandem_problem* p) { return &p->align; }},
+      {"gradients", [](tandem_problem* p) { return &p->gradients; }},
+      {"flags", [](tandem_problem* p) { return &p->flags; }},
+      {"normalizer", [](tandem_problem* p) { return &p->normalizer; }},
+      {"alibi", [](tandem_problem* p) { return &p->alibi; }},
+      {"sink", [](tandem_problem* p) { return &p->sink; }},
+      {"lengths_q", [](tandem_problem* p) { return &p->lengths_q; }},
+      {"lengths_kv", [](tandem_problem* p) { return &p->lengths_kv; }},
+      {"q", [](tandem_problem* p) { return &p->q.dtype; }},
+      {"k", [](tandem_problem* p) { return &p->k.dtype; }},
+      {"v", [](tandem_problem* p) { return &p->v.dtype; }},
+      {"o", [](tandem_problem* p) { return &p->o.dtype; }},
+      {"d_o", [](tandem_problem* p) { return &p->d_o.dtype; }},
+      {"d_q", [](tandem_problem* p) { return &p->d_q.dtype; }},
+      {"d_k", [](tandem_problem* p) { return &p->d_k.dtype; }},
+      {"d_v", [](tandem_problem* p) { return &p->d_v.dtype; }},
+      {"bias", [](tandem_problem* p) { return &p->bias.dtype; }},
+      {"d_bias", [](tandem_problem* p) { return &p->d_bias.dtype; }},
+      {"keep", [](tandem_problem* p) { return &p->keep.dtype; }},
+  };
+  for (const auto& member : members)
+    for (uint32_t value : {256u, 777u, 0x80000000u, 0xffffffffu}) {
+      CAPTURE(std::string(member.what));
+      CAPTURE(value);
+      tandem_problem p;
+      REQUIRE(tandem_problem_parse("bwd f32 b2 hq4 hk2 sq5 sk7 d16 bias:f32:1x4x5 keep:2x1x5 "
+                                   "grads=qkvb d_bias:f32",
+                                   &p) == TANDEM_OK);
+      *member.member(&p) = value;
+      const std::string line = text_of([&](char* out, size_t size) {  //
+        return tandem_problem_print(&p, out, size);
+      });
+      CAPTURE(line);
+      tandem_problem again;
+      REQUIRE(tandem_problem_parse(line.c_str(), &again) == TANDEM_OK);
+      CHECK(*member.member(&again) == value);
+      CHECK(tandem_explain(cpu.device, &p, nullptr, 0) > 1);
+      tandem_plan* plan = untouched<tandem_plan>();
+      CHECK(tandem_plan_create(cpu.device, &p, &plan) != TANDEM_OK);
+      CHECK(std::string(tandem_last_message()).find(member.what) != std::string::npos);
+    }
+  tandem_problem p = good_problem();
+  tandem_c99_contiguous(&p, 256);
+  CHECK(p.v.dtype == 256);
+}
 
 TEST_CASE("arbitrary problems: a plan, or a status with a sentence") {
   CpuDevice cpu(1);

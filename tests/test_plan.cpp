@@ -121,10 +121,11 @@ void check_launch(const Plan& plan, const Caps& caps, const Launch& l) {
   if (l.ampere >= 0) return check_ampere_launch(plan, caps, l);
 
   const bool join = l.stem == Stem::fwd_join;
-  const int64_t rows = l.stem == Stem::bwd_dot ? kDotRows
-                       : join                  ? JoinShape(l.splits, p.head_dim_v).rows()
-                       : keys                  ? l.tile.bc
-                                               : l.tile.br;
+  const int64_t rows = l.stem == Stem::bwd_dot      ? kDotRows
+                       : l.stem == Stem::bwd_origin ? kLineGroup
+                       : join                       ? JoinShape(l.splits, p.head_dim_v).rows()
+                       : keys                       ? l.tile.bc
+                                                    : l.tile.br;
   REQUIRE(rows > 0);
   // Exactly as many tiles as cover the rows, and as many workgroups as there are tiles of all heads.
   CHECK(int64_t(l.tiles) * rows >= length);
@@ -155,7 +156,7 @@ void check_launch(const Plan& plan, const Caps& caps, const Launch& l) {
     CHECK(uint32_t(kDotRows * kDotLanes) <= caps.max_invocations);
     return;
   }
-  if (join) return;
+  if (join || l.stem == Stem::bwd_origin) return;
   CHECK(uint32_t(l.tile.invocations()) <= caps.max_invocations);
   CHECK(l.tile.max_d >= std::max(p.head_dim, p.head_dim_v));
   const int cols = l.matrix.m > 0 ? l.matrix.k : l.tile.block_cols();
@@ -166,7 +167,8 @@ void check_launch(const Plan& plan, const Caps& caps, const Launch& l) {
 }
 
 // The stems that a problem needs, in order, without those whose output is empty.
-std::vector<Stem> needed(const Problem& p, bool split, bool fused, bool always_delta, bool rounds) {
+std::vector<Stem> needed_but_origins(const Problem& p, bool split, bool fused, bool always_delta,
+                                     bool rounds) {
   const bool q = p.batch * p.heads_q * p.seq_q != 0, kv = p.batch * p.heads_kv * p.seq_kv != 0;
   std::vector<Stem> s;
   if (!p.backward && q) s.push_back(Stem::fwd);
@@ -181,6 +183,16 @@ std::vector<Stem> needed(const Problem& p, bool split, bool fused, bool always_d
   if (p.backward && (p.gradients & (TANDEM_GRAD_K | TANDEM_GRAD_V)) && kv)
     s.push_back(Stem::bwd_dkv);
   if (p.backward && (p.gradients & TANDEM_GRAD_Q) && q) s.push_back(Stem::bwd_dq);
+  return s;
+}
+
+// Kernels of GPUs that read lse take far rows by what bwd_origin leaves of them.
+std::vector<Stem> needed(const Problem& p, Backend backend, bool split, bool fused,
+                         bool always_delta, bool rounds) {
+  std::vector<Stem> s = needed_but_origins(p, split, fused, always_delta, rounds);
+  const int64_t pairs = p.batch * p.heads_q * p.seq_q * p.heads_kv * p.seq_kv;
+  if (p.backward && backend != Backend::cpu && pairs != 0)
+    s.insert(s.begin() + (s.front() == Stem::bwd_dot ? 1 : 0), Stem::bwd_origin);
   return s;
 }
 
@@ -213,8 +225,8 @@ bool check_plan(const Problem& problem, const Caps& caps) {
   const bool hopper = std::strcmp(plan.path, "sm90") == 0;
   const bool fused = (hopper && std::max(problem.head_dim, problem.head_dim_v) <= kNarrowHeads) ||
                      plan.find(Stem::bwd_dkv_dq);
-  CHECK(stems ==
-        needed(problem, split, fused, hopper, hopper ? rounds_d_q(plan) : sums_few(problem)));
+  CHECK(stems == needed(problem, plan.backend, split, fused, hopper,
+                        hopper ? rounds_d_q(plan) : sums_few(problem)));
   for (const Launch& l : plan.launches) check_launch(plan, caps, l);
   const bool dot = std::count(stems.begin(), stems.end(), Stem::bwd_dot) > 0;
   const uint64_t rows =
@@ -222,16 +234,17 @@ bool check_plan(const Problem& problem, const Caps& caps) {
   if (split) {
     const uint64_t o = fwd->splits * rows * uint64_t(part_pitch(problem.head_dim_v)) * 4;
     CHECK(plan.o_parts_offset == 0);
-    CHECK(plan.lse_parts_offset == (o + 255) / 256 * 256);
+    CHECK(plan.lse_parts_offset == (o + 255) / 256 * 256 + fwd->splits * rows * 4);
     CHECK(plan.workspace_size == plan.lse_parts_offset + fwd->splits * rows * 4);
   } else if (!fused || !problem.backward) {
     const Launch* d_q = plan.find(Stem::bwd_dq);
     if (d_q && d_q->shares_ds)
       CHECK(plan.workspace_size == plan.ds_offset + ds_size(problem, *d_q));
     else
-      CHECK(plan.workspace_size == (dot ? rows * 4 : 0));
+      CHECK(plan.workspace_size == plan.delta_offset + (dot ? rows * 4 : 0));
   }
-  CHECK(plan.delta_offset == 0);
+  // Two numbers of each row lie in front of delta.
+  CHECK(plan.delta_offset == (plan.find(Stem::bwd_origin) ? far_size(problem) : 0));
   return true;
 }
 

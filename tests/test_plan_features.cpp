@@ -18,6 +18,8 @@ std::pair<int64_t, int64_t> groups_of(const Problem& p, const Launch& l) {
   switch (l.stem) {
     case Stem::bwd_dot:
       return {ceil_div(p.seq_q, kDotRows), p.heads_q * p.batch};
+    case Stem::bwd_origin:
+      return {ceil_div(p.seq_q, kLineGroup), p.heads_q * p.batch};
     case Stem::bwd_dkv:
     case Stem::bwd_dkv_ddist:
     case Stem::bwd_dkv_dq:
@@ -74,6 +76,8 @@ bool expects(const Plan& plan, Stem stem) {
              !(std::string(plan.path) == "sm90" ? rounds_d_q(plan) : sums_few(p));
     case Stem::fwd:
       return !p.backward && q;
+    case Stem::bwd_origin:
+      return p.backward && q && kv && plan.backend != Backend::cpu;
     case Stem::bwd_row_dq:
       return q && row_dq;
     case Stem::bwd_dkv_ddist:
@@ -155,7 +159,9 @@ void check_plan(const Plan& plan, const Caps& caps) {
       CHECK(n == 1);
       piece(plan.o_parts_offset,
             l.splits * p.batch * p.heads_q * p.seq_q * part_pitch(p.head_dim_v));
-      piece(plan.lse_parts_offset, l.splits * p.batch * p.heads_q * p.seq_q);
+      // Two numbers for each part of a row; the offset is between them.
+      const int64_t parts = l.splits * p.batch * p.heads_q * p.seq_q;
+      piece(plan.lse_parts_offset - 4 * uint64_t(parts), 2 * parts);
     } else {
       splits += l.splits > 1;
       CHECK((l.splits == 1 || l.stem == Stem::fwd || int64_t(l.splits) <= l.members));
@@ -178,10 +184,11 @@ void check_plan(const Plan& plan, const Caps& caps) {
               (d_q->sums_d_bias ? 1 : p.batch) * p.heads_q * p.seq_q * p.seq_kv);
       }
     }
-  // What reads what another wrote waits: the first after delta, and the first sum after the parts.
-  const bool delta = present.count(Stem::bwd_dot) + present.count(Stem::bwd_row) +
-                         present.count(Stem::bwd_row_dq) >
-                     0;
+  // What reads what another wrote waits: each after what leaves delta or origins, and the first sum after the parts.
+  const auto leaves_rows = [](Stem stem) {
+    return stem == Stem::bwd_dot || stem == Stem::bwd_origin || stem == Stem::bwd_row ||
+           stem == Stem::bwd_row_dq;
+  };
   bool summed = false;
   // On Vulkan bwd_ddist comes before what shares ds, and so before its barrier.
   const Launch* dkv = plan.find(Stem::bwd_dkv);
@@ -193,12 +200,19 @@ void check_plan(const Plan& plan, const Caps& caps) {
     const Launch& l = plan.launches[n];
     const bool turns = l.shares_ds && l.stem != Stem::bwd_dbias &&
                        !(early && l.stem == Stem::bwd_dkv && l.chunks == 1);
-    CHECK(l.waits == ((n == 1 && delta) || (sum && !summed && !early) || turns));
+    CHECK(l.waits == ((n > 0 && leaves_rows(plan.launches[n - 1].stem)) ||
+                      (sum && !summed && !early) || turns));
     summed |= sum;
   }
   // The workspace: nothing overlaps, nothing is misaligned, nothing is left over.
   const int64_t rows = p.batch * p.heads_q * p.seq_q;
-  if (delta) {
+  if (present.count(Stem::bwd_origin)) {
+    piece(0, 2 * rows);
+    piece(plan.delta_offset, 0);
+    CHECK(plan.delta_offset == far_size(p));
+  }
+  if (present.count(Stem::bwd_dot) + present.count(Stem::bwd_row) +
+      present.count(Stem::bwd_row_dq)) {
     piece(plan.delta_offset, rows);
     if (p.wants(TANDEM_GRAD_TAU)) piece(plan.tau_rows_offset, rows);
     if (p.wants(TANDEM_GRAD_SLOPE)) {

@@ -83,8 +83,8 @@ TEST_CASE("sm90: entmax, with kernels of their own for alpha 1.5") {
       CHECK(keys.shared_bytes == uint32_t(bwd_plain_shared_bytes(s)));
       CHECK(keys.waits);
       CHECK(plan.unordered() == TANDEM_GRAD_Q);
-      // delta; 40 tiles of keys are 2 words for each of 5 blocks of rows; the sums.
-      const int64_t delta = ceil_div(2 * 8 * 300 * 4, 256) * 256;
+      // Far rows, and delta; 40 tiles of keys are 2 words for each of 5 blocks of rows; the sums.
+      const int64_t delta = int64_t(far_size(plan.problem)) + ceil_div(2 * 8 * 300 * 4, 256) * 256;
       CHECK(plan.support_offset == uint64_t(delta));
       CHECK(plan.d_q_sums_offset == uint64_t(delta + ceil_div(2 * 8 * 5 * 2 * 4, 256) * 256));
       const Plan every = plan_of("bwd" + words + " visit_all");

@@ -3,12 +3,17 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <cstddef>
+#include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <limits>
 #include <random>
 #include <string>
 
 #include "api_fixture.h"
+#include "decimal_comma.h"
+#include "number.h"
 
 namespace {
 
@@ -18,6 +23,10 @@ std::string print(const tandem_problem& p) {
 
 bool same_tensor(const tandem_tensor& a, const tandem_tensor& b) {
   return std::memcmp(a.stride, b.stride, sizeof(a.stride)) == 0 && a.dtype == b.dtype;
+}
+
+bool same_float(float a, float b) {
+  return std::isnan(a) ? std::isnan(b) : std::memcmp(&a, &b, sizeof a) == 0;
 }
 
 // What a line promises to carry. Forward's line says nothing of gradients and their tensors.
@@ -41,13 +50,7 @@ void check_same(const tandem_problem& a, const tandem_problem& b) {
     CHECK(same_tensor(a.d_v, b.d_v));
     CHECK(a.gradients == b.gradients);
   }
-  uint32_t scale_a, scale_b;
-  std::memcpy(&scale_a, &a.scale, 4);
-  std::memcpy(&scale_b, &b.scale, 4);
-  if (std::isnan(a.scale))
-    CHECK(std::isnan(b.scale));
-  else
-    CHECK(scale_a == scale_b);
+  CHECK(same_float(a.scale, b.scale));
   CHECK(a.mask == b.mask);
   CHECK(a.align == b.align);
   CHECK(a.window_left == b.window_left);
@@ -55,10 +58,11 @@ void check_same(const tandem_problem& a, const tandem_problem& b) {
   CHECK(a.flags == b.flags);
   CHECK(a.tile_rows == b.tile_rows);
   CHECK(a.tile_cols == b.tile_cols);
+  CHECK(a.splits == b.splits);
   CHECK(a.normalizer == b.normalizer);
-  CHECK(a.entmax_alpha == b.entmax_alpha);
-  CHECK(a.softcap == b.softcap);
-  CHECK(a.dropout == b.dropout);
+  CHECK(same_float(a.entmax_alpha, b.entmax_alpha));
+  CHECK(same_float(a.softcap, b.softcap));
+  CHECK(same_float(a.dropout, b.dropout));
   CHECK(a.alibi == b.alibi);
   CHECK(a.sink == b.sink);
   CHECK(a.dist_window == b.dist_window);
@@ -66,8 +70,7 @@ void check_same(const tandem_problem& a, const tandem_problem& b) {
   CHECK(a.bias_heads == b.bias_heads);
   CHECK(a.bias_rows == b.bias_rows);
   CHECK(same_tensor(a.bias, b.bias));
-  if (a.direction == TANDEM_BACKWARD && (a.gradients & TANDEM_GRAD_BIAS))
-    CHECK(same_tensor(a.d_bias, b.d_bias));
+  if (a.direction == TANDEM_BACKWARD) CHECK(same_tensor(a.d_bias, b.d_bias));
   CHECK(a.keep_batch == b.keep_batch);
   CHECK(a.keep_heads == b.keep_heads);
   CHECK(a.keep_rows == b.keep_rows);
@@ -160,6 +163,151 @@ TEST_CASE("parse undoes print") {
   }
 }
 
+TEST_CASE("regression: whatever is printed can be parsed, and says the same") {
+  std::mt19937_64 random(31);
+  constexpr size_t kFirst = offsetof(tandem_problem, batch);
+  const uint32_t specials[] = {0,          1,          2,          3,          4,
+                               5,          7,          8,          255,        256,
+                               65535,      65536,      0x7fffffff, 0x80000000, 0xffffffff,
+                               0x7fc00000, 0xffc00001, 0x7f800000, 0xff800000, 0x00000001,
+                               0x807fffff, 0x3fc00000};
+  for (int n = 0; n < 20000; ++n) {
+    tandem_problem p;
+    tandem_problem_init(&p);
+    p.direction = uint32_t(1 + random() % 2);
+    p.batch = 2, p.heads_q = p.heads_kv = 3, p.seq_q = 5, p.seq_kv = 7, p.head_dim = 16;
+    p.head_dim_v = 8;
+    p.bias.dtype = uint32_t(random() % 4), p.keep.dtype = random() % 2 ? TANDEM_BOOL8 : 0;
+    p.bias_batch = p.bias_heads = p.bias_rows = p.bias.dtype != 0;
+    p.keep_batch = p.keep_heads = p.keep_rows = p.keep.dtype != 0;
+    if (random() % 2) p.d_bias.dtype = TANDEM_F32, p.gradients |= TANDEM_GRAD_BIAS;
+    tandem_problem_contiguous(&p, tandem_dtype(1 + random() % 3));
+    unsigned char bytes[sizeof(p)];
+    std::memcpy(bytes, &p, sizeof(p));
+    for (uint64_t spoil = random() % 6; spoil > 0; --spoil) {
+      const uint32_t value =
+          random() % 4 ? specials[random() % std::size(specials)] : uint32_t(random());
+      std::memcpy(bytes + kFirst + random() % ((sizeof(p) - kFirst) / 4) * 4, &value, 4);
+    }
+    if (n % 16 == 0)
+      for (size_t at = kFirst; at < sizeof(p); ++at) bytes[at] = (unsigned char)(random());
+    if (random() % 8 == 0) bytes[4 + random() % 4] = (unsigned char)(random());  // direction
+    std::memcpy(&p, bytes, sizeof(p));
+    const std::string line = print(p);
+    CAPTURE(line);
+    tandem_problem q;
+    REQUIRE_MESSAGE(tandem_problem_parse(line.c_str(), &q) == TANDEM_OK, tandem_last_message());
+    check_same(p, q);
+    REQUIRE(print(q) == line);
+  }
+}
+
+TEST_CASE("regression: what a plan refuses, or does not read, is in the line") {
+  tandem_problem p;
+  REQUIRE(tandem_problem_parse("bwd f32 sq4 d8 bias:f32:1x1x1 grads=qkvb", &p) == TANDEM_OK);
+  CHECK(print(p) ==
+        "bwd f32 b1 hq1 hk1 sq4 sk4 d8 dv8 bias:f32:1x1x1 grads=qkvb");  // without d_bias
+  p.d_bias.stride[1] = 5;
+  CHECK(print(p) == "bwd f32 b1 hq1 hk1 sq4 sk4 d8 dv8 bias:f32:1x1x1 grads=qkvb d_bias=0,5,0,0");
+  REQUIRE(tandem_problem_parse("fwd f32 sq4 d8", &p) == TANDEM_OK);
+  const std::string plain = "fwd f32 b1 hq1 hk1 sq4 sk4 d8 dv8";
+  p.dropout = -0.0f;
+  CHECK(print(p) == plain + " dropout=-0x0p+0");
+  p.dropout = 0;
+  p.softcap = -0.0f;
+  CHECK(print(p) == plain + " softcap=-0x0p+0");
+  p.softcap = 0;
+  p.q.dtype = 256;
+  CHECK(print(p) == plain + " q:256");
+  p.q.dtype = TANDEM_F32;
+  // Sizes of -1 are not sizes that are missing.
+  for (const char* line :
+       {"fwd f32 b1 hq2 hk-1 sq3 sk4 d8 dv7", "fwd f32 b1 hq2 hk2 sq-1 sk4 d8 dv7",
+        "fwd f32 b1 hq2 hk2 sq3 sk-1 d8 dv7", "fwd f32 b1 hq2 hk2 sq3 sk4 d-1 dv7",
+        "fwd f32 b1 hq2 hk2 sq3 sk4 d8 dv-1"}) {
+    CAPTURE(line);
+    REQUIRE(tandem_problem_parse(line, &p) == TANDEM_OK);
+    CHECK(print(p) == line);
+  }
+}
+
+TEST_CASE("regression: a problem line under a decimal comma") {
+  const char* line =
+      "fwd f32 b1 hq1 hk1 sq4 sk4 d8 dv8 scale=0x1.99999ap-4 entmax=0x1.8p+0 softcap=0x1.e8p+4 "
+      "dropout=0x1.99999ap-4";
+  const auto check = [&] {
+    tandem_problem p;
+    REQUIRE_MESSAGE(tandem_problem_parse(line, &p) == TANDEM_OK, tandem_last_message());
+    CHECK(p.scale == 0.1f);
+    CHECK(p.softcap == 30.5f);
+    CHECK(p.dropout == 0.1f);
+    CHECK(print(p) == line);
+    REQUIRE(tandem_problem_parse("fwd f32 sq4 d8 scale=0.125 softcap=1.5e1", &p) == TANDEM_OK);
+    CHECK(p.scale == 0.125f);
+    CHECK(p.softcap == 15);
+    CHECK(tandem_problem_parse("fwd f32 sq4 d8 scale=0,125", &p) != TANDEM_OK);
+    // What is told of numbers.
+    CpuDevice cpu(1);
+    p.softcap = -1.5f;
+    CHECK(text_of([&](char* o, size_t n) {
+            return tandem_explain(cpu.device, &p, o, n);
+          }).find("softcap is -1.5,") != std::string::npos);
+    p.softcap = 0;
+    p.dropout = 1.25f;
+    tandem_plan* plan = nullptr;
+    CHECK(tandem_plan_create(cpu.device, &p, &plan) == TANDEM_ERROR_INVALID_ARGUMENT);
+    CHECK(std::string(tandem_last_message()).find("dropout is 1.25,") != std::string::npos);
+    p.dropout = 0.1f;
+    REQUIRE(tandem_plan_create(cpu.device, &p, &plan) == TANDEM_OK);
+    tandem_plan_info info{};
+    info.struct_size = sizeof(info);
+    CHECK(tandem_plan_get_info(plan, &info) == TANDEM_OK);
+    CHECK(std::string(info.name).find("scale=0x1p-3 dropout=0x1.99999ap-4") != std::string::npos);
+    tandem_plan_destroy(plan);
+  };
+  check();
+  const DecimalComma comma;
+  check();
+}
+
+TEST_CASE("numbers: text without loss, as printf and strtod have it in the locale C") {
+  const auto parse = [](const std::string& s, float* x) {
+    return tandem::parse_number(s.data(), s.data() + s.size(), x);
+  };
+  for (uint64_t step = 0; step < (uint64_t(1) << 32); step += 99991) {
+    const auto bits = uint32_t(step);
+    float x, y = 0, z = 0;
+    std::memcpy(&x, &bits, 4);
+    if (std::isnan(x)) continue;
+    char text[40];
+    std::snprintf(text, sizeof text, "%a", double(x));
+    REQUIRE(tandem::hex_text(x).c_str() == std::string(text));
+    REQUIRE(parse(text, &y));
+    REQUIRE(same_float(x, y));
+    REQUIRE(parse(tandem::short_text(x).c_str(), &z));
+    REQUIRE(same_float(x, z));
+  }
+  float x = 7;
+  for (const char* text : {"1e-45", "0x1p-149", "0x1.8p-149", "0x1.00000100000001p0", "-0", "+0.5",
+                           ".5", "5.", "0X1P3", "inf", "-inf", "infinity", "nan", "1E2", "0x.8"}) {
+    CAPTURE(text);
+    REQUIRE(parse(text, &x));
+    CHECK(same_float(x, std::strtof(text, nullptr)));
+  }
+  x = 7;
+  for (const char* text : {"", "+", "-", "--1", "+-1", "0x", "0x.", "0xinf", "0x-1", "1,5", "1 ",
+                           " 1", "1x", "e5", "1e60", "-1e60", "0x1p+128", "1e-60"}) {
+    CAPTURE(text);
+    CHECK(!parse(text, &x));
+    CHECK(x == 7);
+  }
+  char small[8];
+  CHECK(tandem::fixed_text(small, 12.34, 1) == std::string("12.3"));
+  CHECK(tandem::fixed_text(small, 1234567.0, 0) == std::string("1234567"));
+  CHECK(tandem::fixed_text(small, 12345678.0, 0) == std::string("-"));
+  CHECK(tandem::short_text(0.1f) == "0.1");
+}
+
 TEST_CASE("defaults of a short line") {
   tandem_problem p;
   REQUIRE(tandem_problem_parse("  bwd bf16\thq8 sq100 d80\n", &p) == TANDEM_OK);
@@ -236,8 +384,25 @@ TEST_CASE("a wrong line names its word") {
       {"bwd f32 sq4 d8 grads=qx", "grads=qx"},
       {"fwd f32 sq4 d8 tile=64", "tile=64"},
       {"fwd f32 sq4 d8 tile=-1x2", "tile=-1x2"},
-      {"fwd f32 sq4 d8 tile=70000x1", "tile=70000x1"},
-      {"fwd f32 sq4 d8 splits=65536", "splits=65536"},
+      {"fwd f32 sq4 d8 tile=4294967296x1", "tile=4294967296x1"},
+      {"fwd f32 sq4 d8 splits=4294967296", "splits=4294967296"},
+      {"fwd f32 sq4 d8 splits=-1", "splits=-1"},
+      {"fwd f32 sq4 d8 scale=0,125", "scale=0,125"},
+      {"fwd f32 sq4 d8 scale=0x1,8p+4", "scale=0x1,8p+4"},
+      {"fwd f32 sq4 d8 scale=1e60", "scale=1e60"},
+      {"fwd f32 sq4 d8 scale=--1", "scale=--1"},
+      {"fwd f32 sq4 d8 scale=0x", "scale=0x"},
+      {"fwd f32 sq4 d8 left=+-1", "left=+-1"},
+      {"fwd f32 sq4 d8 mask=-1", "mask=-1"},
+      {"fwd f32 sq4 d8 mask=", "mask="},
+      {"fwd f32 sq4 d8 mask", "mask"},
+      {"fwd f32 sq4 d8 flags=4294967296", "flags=4294967296"},
+      {"fwd f32 sq4 d8 alpha=", "alpha="},
+      {"fwd f32 sq4 d8 total_q=x", "total_q=x"},
+      {"fwd f32 sq4 d8 k:", "k:"},
+      {"fwd f32 sq4 d8 k:f64", "k:f64"},
+      {"fwd f32 sq4 d8 w:f32", "w:f32"},
+      {"fwd 1 sq4 d8", "1"},
       {"fwd f32 sq4 d8 splits=two", "splits=two"},
       {"fwd f32 sq4 d8 q=1,2,3", "q=1,2,3"},
       {"fwd f32 sq4 d8 q=1,2,3,4,5", "q=1,2,3,4,5"},

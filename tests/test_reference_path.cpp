@@ -141,7 +141,8 @@ class Run {
     const std::vector<int64_t>& lengths = x.kv ? in.lengths_kv : in.lengths_q;
     int64_t start = 0, n = 0;
     for (int64_t b = 0; b < given_.batch; ++b) {
-      const int64_t length = lengths.empty() ? x.size : clamp_length(lengths[size_t(b)], x.size);
+      const int64_t length =
+          lengths.empty() ? x.size : std::clamp<int64_t>(lengths[size_t(b)], 0, x.size);
       for (int64_t h = 0; h < x.heads; ++h)
         for (int64_t i = 0; i < x.size; ++i)
           for (int64_t c = 0; c < x.features; ++c, ++n) {

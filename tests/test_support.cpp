@@ -50,6 +50,18 @@ TEST_CASE("support: f16 and bf16 by two independent conversions") {
   CHECK(to_f16(65519.99) == 0x7bff);
 }
 
+TEST_CASE("regression: what is counted keeps the digits of names") {
+  const char* rows[][2] = {
+      {"vulkan.coopmat2: 3 optional inputs at once", "vulkan.coopmat2: # optional inputs at once"},
+      {"cuda.sm80 t64k32: head_dim 999 and bf16", "cuda.sm80 t64k32: head_dim # and bf16"},
+      {"needs 12 x 34 groups, alpha 1.25, 49152 bytes", "needs # x # groups, alpha #, # bytes"},
+      {"64x32 of vulkan.scalar.", "#x# of vulkan.scalar."},
+      {"it is 7.", "it is #."},
+      {"", ""},
+  };
+  for (const auto& row : rows) CHECK(without_numbers(row[0]) == row[1]);
+}
+
 TEST_CASE("support: random numbers are the same everywhere") {
   Random r(1);
   CHECK(r.next() == 0x910a2dec89025cc1u);

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // src/tile_range.h against brute force: every backend walks its tiles by these two functions, so a
 // tile too few is a wrong result everywhere at once, and a tile too many or a needless mask is lost
-// speed.
+// speed. And src/sequence.h, which says what a batch entry's rows are.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
+#include "sequence.h"
 #include "tile_range.h"
 
 namespace {
@@ -292,4 +295,24 @@ TEST_CASE("tile ranges do not overflow at the longest sequences") {
             }
   CHECK(mismatches == 0);
   CHECK(compared > 10000);
+}
+
+TEST_CASE("rows of a batch entry: within the tensor, whatever the numbers are") {
+  constexpr int kLowest = std::numeric_limits<int>::min(),
+                kHighest = std::numeric_limits<int>::max();
+  const std::vector<int> given = {kLowest, kLowest + 1, -1000, -1,           0,       1, 5,
+                                  6,       7,           1000,  kHighest - 1, kHighest};
+  for (int total : {0, 1, 6, 1 << 29, kHighest})
+    for (int longest : {0, 1, 4, (1 << 29) - 1})
+      for (int begin : given) {
+        CHECK(tandem_padded_rows(begin, longest) == std::clamp(begin, 0, longest));
+        for (int end : given) {
+          const TandemSequence s = tandem_packed_rows(begin, end, total, longest);
+          const int64_t first = std::clamp<int64_t>(begin, 0, total);
+          const int64_t rows = std::clamp<int64_t>(end, 0, total) - first;
+          CHECK(s.first == first);
+          CHECK(s.rows == std::clamp<int64_t>(rows, 0, longest));
+          CHECK(int64_t(s.first) + s.rows <= total);
+        }
+      }
 }

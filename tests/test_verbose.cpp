@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "decimal_comma.h"
 #include "verbose.h"
 
 using namespace tandem;
@@ -31,4 +32,26 @@ TEST_CASE("verbose: words") {
   }
   uint32_t bits = 0;
   CHECK(parse_verbose("plan,pla,device", &bits).message().find("'pla'") != std::string::npos);
+}
+
+TEST_CASE("regression: times have a point under a decimal comma") {
+  const DecimalComma comma;
+  std::FILE* file = std::tmpfile();
+  REQUIRE(file);
+  std::fflush(stderr);
+  const int stderr_before = dup(STDERR_FILENO);
+  REQUIRE(dup2(fileno(file), STDERR_FILENO) >= 0);
+  verbose_line(Verbose::plan, "cpu", 12.34, "a plan");
+  verbose_line(Verbose::execute, "", -1, "none", ", more");
+  verbose_line(Verbose::execute, "cpu", 1e60, "for ever");
+  std::fflush(stderr);
+  dup2(stderr_before, STDERR_FILENO);
+  close(stderr_before);
+  std::rewind(file);
+  char lines[256] = {};
+  CHECK(std::fread(lines, 1, sizeof lines - 1, file) > 0);
+  std::fclose(file);
+  CHECK(std::string(lines) ==
+        "tandem,plan,cpu,12.3,a plan\ntandem,execute,-,-,none, more\ntandem,execute,cpu,-,for "
+        "ever\n");
 }

@@ -11,6 +11,7 @@
 #include <memory>
 
 #include "compare.h"
+#include "magnitudes.h"
 #include "tools.h"
 
 #ifdef _WIN32
@@ -27,6 +28,7 @@ namespace {
 using support::Case;
 using support::CaseResult;
 using support::Judgement;
+using support::Magnitudes;
 using support::Outputs;
 
 struct Options {
@@ -39,8 +41,9 @@ struct Options {
   double seconds = 0;  // 0: no limit
   std::string shard;   // "K/N"
   int repeats = 0;  // runs of each problem that must give the same bits; 0: by the problem's seed
-  int per_kernels = 0;  // problems with the same kernels; 0: by the number of cases
-  int lead = -1;        // CaseOptions::lead; -1: by the problem's seed
+  int per_kernels = 0;     // problems with the same kernels; 0: by the number of cases
+  int lead = -1;           // CaseOptions::lead; -1: by the problem's seed
+  std::string magnitudes;  // of --repro; and "all" or "none" of what is drawn
 };
 
 // A device restricted to one of its paths.
@@ -61,11 +64,13 @@ class Check {
 
  private:
   void open(const std::vector<std::string>& devices, const std::string& disable);
-  void run_case(const tandem_problem& problem, uint64_t seed);
+  void run_case(const tandem_problem& problem, uint64_t seed, const Magnitudes& magnitudes);
   void run_pairs(Case& with_tile, std::vector<std::unique_ptr<Outputs>>* outputs,
                  const std::vector<CaseResult>& results);
-  std::string repro_of(const tandem_problem& problem, uint64_t seed) const {
-    return support::repro(problem, seed) + (lead_ < 0 ? "" : fmt::format(" --lead {}", lead_));
+  std::string repro_of(const tandem_problem& problem, uint64_t seed,
+                       const Magnitudes& magnitudes = {}) const {
+    return support::repro(problem, seed, magnitudes) +
+           (lead_ < 0 ? "" : fmt::format(" --lead {}", lead_));
   }
   void count(const Subject& subject, const CaseResult& result, const std::string& repro);
   void failure(const std::string& who, const CaseResult& result, const std::string& repro);
@@ -131,15 +136,7 @@ std::string reason_of(const std::string& message) {
     else
       reason.erase(0, end + 2);
   }
-  reason = reason.substr(0, reason.find(", this problem has"));
-  std::string plain;
-  for (char c : reason) {
-    if (c < '0' || c > '9')
-      plain += c;
-    else if (plain.empty() || plain.back() != '#')
-      plain += '#';
-  }
-  return plain;
+  return support::without_numbers(reason.substr(0, reason.find(", this problem has")));
 }
 
 // "K/N": every N-th group of problems that share kernels, from the K-th on.
@@ -172,19 +169,27 @@ void Check::count(const Subject& subject, const CaseResult& result, const std::s
   }
 }
 
-void Check::run_case(const tandem_problem& problem, uint64_t seed) {
+void Check::run_case(const tandem_problem& problem, uint64_t seed, const Magnitudes& magnitudes) {
   support::CaseOptions options = support::random_options(seed);
   if (repeats_ > 0) options.repeats = repeats_;
   if (lead_ >= 0) options.lead = lead_;
   Case planned(problem, seed, options);
-  const std::string repro = repro_of(problem, seed);
+  // Where scores are large, results have other rules, and those of two devices may rightly differ.
+  std::unique_ptr<support::MagnitudeRules> rules;
+  if (!magnitudes.usual()) {
+    support::fill_magnitudes(magnitudes, planned);
+    rules = std::make_unique<support::MagnitudeRules>(planned);
+  }
+  const std::string repro = repro_of(problem, seed, magnitudes);
   std::vector<std::unique_ptr<Outputs>> outputs(subjects_.size());
   std::vector<CaseResult> results(subjects_.size());
   uint32_t rows = 0, cols = 0;  // the tile of the first GPU; pairs are compared with this one
   for (size_t n = 0; n < subjects_.size(); ++n) {
     outputs[n] = std::make_unique<Outputs>();
     CaseResult& r = results[n];
-    r = planned.run_and_judge(*subjects_[n].session, outputs[n].get());
+    support::Session& session = *subjects_[n].session;
+    r = rules ? support::run_and_judge(planned, *rules, session, outputs[n].get())
+              : planned.run_and_judge(session, outputs[n].get());
     if (r.refused) {
       ++refused_[{subjects_[n].label, reason_of(r.message)}];
       continue;
@@ -194,7 +199,7 @@ void Check::run_case(const tandem_problem& problem, uint64_t seed) {
     if (r.ok && subjects_[n].session->backend() != "cpu" && rows == 0)
       rows = r.tile_rows, cols = r.tile_cols;
   }
-  if (subjects_.size() < 2) return;
+  if (subjects_.size() < 2 || rules) return;
   // Those that chose another tile run again with the common one forced.
   tandem_problem forced = problem;
   forced.tile_rows = rows;
@@ -283,7 +288,14 @@ int Check::run(const Options& options) {
     const tandem_problem problem =
         repeat ? problem_of(options.repro) : support::random_problem(seed, limits);
     for (const std::string& word : support::feature_words(problem)) ++features_[word];
-    run_case(problem, seed);
+    Magnitudes magnitudes;
+    if (repeat)
+      magnitudes = support::parse_magnitudes(options.magnitudes);
+    else if (options.magnitudes != "none")
+      magnitudes =
+          support::random_magnitudes(seed, problem, options.magnitudes == "all" ? 100 : 33);
+    if (!magnitudes.usual()) ++features_["magnitudes"];
+    run_case(problem, seed, magnitudes);
     ++n;
   }
   if (progress) fmt::print(stderr, "\r{:30}\r", "");
@@ -320,6 +332,10 @@ void add_check(CLI::App& app, int* exit_code) {
           "Elements between a buffer's start and its tensor, up to 8: where addresses are no "
           "multiples of 16 bytes other kernels run; default: by the seed, 0 for --repro alone")
       ->check(CLI::Range(0, 8));
+  command->add_option("--magnitudes", options->magnitudes,
+                      "With --repro the words that it was printed with; otherwise which problems "
+                      "have scores, masks "
+                      "and values of any size: all, none or, by default, one of three");
   command->add_option("--per-kernels", options->per_kernels,
                       "Problems that share kernels, up to 32; default: 4, from 1,000 cases on 32");
   command->add_option("--shard", options->shard,

@@ -56,11 +56,14 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
 
   // Of a query row, in the order of the rows: what is taken off the exponent, then delta.
   float lse = 0.f, delta = 0.f;
+  bool far = false;  // lse is relative (src/far_row.h)
   const auto fetch_numbers = [&](int first) {
     const int i = first + int(threadIdx.x);
     if (int(threadIdx.x) >= BR) return;
     const bool there = i < u.seq_q;
     lse = there ? __ldg(reinterpret_cast<const float*>(push.lse) + queries0 + i) : minus_infinity();
+    far = tandem_is_far(lse);
+    if (far) lse = far_row(push.delta, queries0 + i).relative;
     delta =
         there && grad_k ? __ldg(reinterpret_cast<const float*>(push.delta) + queries0 + i) : 0.f;
   };
@@ -88,8 +91,9 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
   while (heads > 0) {
     const int col0 = t * BR;
     const bool edge = t < span.full_begin || t >= span.full_end;
+    const int64_t rows0 = queries0;
     wait<0>();
-    __syncthreads();
+    const bool some_far = __syncthreads_or(far) != 0;
     if (++t == span.end) {
       t = span.begin, --heads;
       q.base += u.q.h, d_o.base += u.d_o.h, queries0 += u.seq_q;
@@ -106,6 +110,8 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
       hide(
           s, row, col0 + query + 2 * me.t, [&](int j) { return j - band.off - band.right; },
           [&](int j) { return j - band.off + band.left; });
+    if (some_far)
+      take_far_rows<true>(s, e, push.lse, push.delta, rows0, col0 + query + 2 * me.t, u.seq_q);
     const uint first = numbers + uint(stage * 12 * BR + 4 * (query + 2 * me.t));
 #pragma unroll
     for (int n = 0; n < N; ++n) {

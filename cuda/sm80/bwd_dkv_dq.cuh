@@ -208,11 +208,14 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
 
   // Of a query row: what is taken off the exponent, then delta.
   float lse = 0.f, delta = 0.f;
+  bool far = false;  // lse is relative (src/far_row.h)
   const auto fetch_numbers = [&](int first) {
     const int i = first + int(threadIdx.x);
     if (int(threadIdx.x) >= BR) return;
     const bool there = i < u.seq_q;
     lse = there ? __ldg(reinterpret_cast<const float*>(push.lse) + queries0 + i) : minus_infinity();
+    far = tandem_is_far(lse);
+    if (far) lse = far_row(push.delta, queries0 + i).relative;
     delta = there ? __ldg(reinterpret_cast<const float*>(push.delta) + queries0 + i) : 0.f;
   };
   const auto put_numbers = [&](int stage) {
@@ -238,10 +241,12 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
 #pragma unroll 1
   while (heads > 0) {
     const int col0 = t * BR;
-    const bool edge = t < span.full_begin || t >= span.full_end;
+    // d_q is summed over keys: those behind Sk, whose scores are 0, must not count.
+    const bool edge = t < span.full_begin || t >= span.full_end || row0 + BC > u.seq_kv;
     float* const to = sums + int64_t(col0 / 64) * PANELS * 4096 + col0 % 64 * 8;
+    const int64_t rows0 = queries0;
     wait<0>();
-    __syncthreads();
+    const bool some_far = __syncthreads_or(far) != 0;
     if (++t == span.end) {
       t = span.begin, --heads;
       q.base += u.q.h, d_o.base += u.d_o.h, queries0 += u.seq_q, sums += head_sums;
@@ -265,7 +270,9 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
       if (edge)
         hide(
             s, row, col0 + from + 2 * me.t, [&](int j) { return j - band.off - band.right; },
-            [&](int j) { return j - band.off + band.left; });
+            [&](int j) { return j < u.seq_kv ? j - band.off + band.left : -1; });
+      if (some_far)
+        take_far_rows<true>(s, e, push.lse, push.delta, rows0, col0 + from + 2 * me.t, u.seq_q);
       const uint first = numbers + uint(stage * 12 * BR + 4 * (from + 2 * me.t));
 #pragma unroll
       for (int n = 0; n < N; ++n) {

@@ -81,12 +81,15 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
     };
     // Of a query row: its origin, delta, and its share of elastic softmax.
     float lse = 0.f, delta = 0.f, share = 0.f;
+    bool far = false;  // lse is relative (src/far_row.h)
     const auto fetch = [&](int stage, int first) {
       load_rows<W, BR, S::THREADS>(q_tile + stage * TILE, p.q, first);
       load_rows<W, BR, S::THREADS>(o_tile + stage * TILE, p.d_o, first);
       const int i = first + int(threadIdx.x);
       if (int(threadIdx.x) >= BR) return;
       lse = i < e.seq_q ? __ldg(p.lse + i) : minus_infinity();
+      far = tandem_is_far(lse);
+      if (far) lse = p.far(i).relative;
       delta = i < e.seq_q && grad_k ? __ldg(p.delta + i) : 0.f;
       share = elastic_shift(e, p.of, i);
     };
@@ -110,12 +113,13 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
       const bool edge = t < span.full_begin || t >= span.full_end || row0 + BC > e.seq_kv;
       t = next_tile(t + 1, span.end, left_out);
       wait<0>();
-      __syncthreads();
+      const bool some_far = __syncthreads_or(far) != 0;
       if (t < span.end) fetch(1 - stage, t * BR);
       commit();
       float s[1][N][4], slope[N][4];
       product_nt<W, T>(s, k_at, q_at, stage * BR + query);
       const uint seen = score_block<true>(s[0], slope, e, p.of, spot, edge);
+      if (some_far) take_far_rows(s[0], p, spot, e.seq_q);
       const uint first = numbers + uint(stage * 12 * BR + 4 * (query + 2 * me.t));
       float origin[N][2], shift[N][2];
 #pragma unroll

@@ -51,6 +51,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
   }
   commit();
   float lse[MT][2], delta[MT][2];
+  bool some_far = false;  // of the warp's rows
   const int64_t rows0 = (int64_t(at.batch) * u.heads_q + at.head) * u.seq_q;
 #pragma unroll
   for (int r = 0; r < MT; ++r)
@@ -58,10 +59,13 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
     for (int h = 0; h < 2; ++h) {
       const int i = row + 16 * r + 8 * h;
       const bool there = i < u.seq_q;
-      lse[r][h] = base_of_row<T>(there ? __ldg(reinterpret_cast<const float*>(push.lse) + rows0 + i)
-                                       : minus_infinity());
+      float of_row =
+          there ? __ldg(reinterpret_cast<const float*>(push.lse) + rows0 + i) : minus_infinity();
+      if (tandem_is_far(of_row)) of_row = far_row(push.delta, rows0 + i).relative, some_far = true;
+      lse[r][h] = base_of_row<T>(of_row);
       delta[r][h] = there ? __ldg(reinterpret_cast<const float*>(push.delta) + rows0 + i) : 0.f;
     }
+  some_far = any_of_warp(some_far);
   int stage = 0;
 #pragma unroll 1
   for (int t = span.begin; t < span.end; ++t) {
@@ -82,6 +86,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
       hide(
           s, row, col0 + 2 * me.t, [&](int i) { return i + band.off - band.left; },
           [&](int i) { return tandem_min(i + band.off + band.right, u.seq_kv - 1); });
+    if (some_far) take_far_rows<false>(s, e, push.lse, push.delta, rows0, row, u.seq_q);
     product_nt<W, T>(dp, o_at, v_at, stage * BC);
 #pragma unroll
     for (int r = 0; r < MT; ++r)

@@ -3,6 +3,7 @@
 // operation is that of cuda/fwd.cu.
 #ifndef TANDEM_CUDA_SM80_FWD_CUH
 #define TANDEM_CUDA_SM80_FWD_CUH
+#include "../softmax.cuh"
 #include "scores.cuh"
 #include "shape.cuh"
 
@@ -71,10 +72,13 @@ struct SharedRows {
 // score of the warp exceeds it by more than a factor of 2^8, so most tiles rescale nothing.
 // EXACT: of f32, where nothing rounds weights and results again: m is the maximum and weights are 2^((s - m) c), so that
 // the largest is 1 to the last bit.
+// Without it a row is far where |m c| is beyond 2^20. m c is rounded by up to half of its ulp, which is a power of 2 in every
+// weight: there it would leave what a type can hold, or f32. So weights of far rows are 2^((s - m) c), too.
 template <int MT, bool EXACT = false>
 struct OnlineRows {
-  float m[MT][2];  // origin of the raw scores
-  float l[MT][2];  // this lane's part of the row's sum
+  float m[MT][2];         // origin of the raw scores
+  float l[MT][2];         // this lane's part of the row's sum
+  bool some_far = false;  // of the warp's rows
 
   TANDEM_DEVICE OnlineRows() {
 #pragma unroll
@@ -82,7 +86,10 @@ struct OnlineRows {
 #pragma unroll
       for (int h = 0; h < 2; ++h) m[r][h] = minus_infinity(), l[r][h] = 0.f;
   }
-  // Nothing visible yet: any finite origin gives weights 0.
+  static TANDEM_DEVICE bool far(float m, float c) {
+    return !EXACT && fabsf(m * c) > 1048576.f && m != minus_infinity();
+  }
+  // Nothing visible yet: any finite origin gives weights 0. Not of far rows.
   static TANDEM_DEVICE float base(float m, float c) {
     return m == minus_infinity() ? 0.f : EXACT ? m : __fmul_rn(m, c);
   }
@@ -91,7 +98,19 @@ struct OnlineRows {
     return EXACT ? __fmul_rn(s - base, c) : fmaf(s, c, -base);
   }
   // What m c was rounded by, as a power of 2 in every weight.
-  static TANDEM_DEVICE float off(float m, float c) { return EXACT ? 0.f : fmaf(m, c, -base(m, c)); }
+  static TANDEM_DEVICE float off(float m, float c) {
+    return EXACT || far(m, c) ? 0.f : fmaf(m, c, -base(m, c));
+  }
+  // What weights of the origin m are multiplied by where it becomes now.
+  static TANDEM_DEVICE float moved(float m, float now, float c) {
+    if (m == minus_infinity()) return 0.f;
+    float x = (base(m, c) - base(now, c)) * (EXACT ? c : 1.f);
+    if (far(m, c))
+      x = far(now, c) ? (m - now) * c : fmaf(m, c, -base(now, c));
+    else if (far(now, c))
+      x = fmaf(-now, c, base(m, c));
+    return exp2_fast(x);
+  }
 
   // Raw scores become weights; earlier results are rescaled where an origin moves.
   template <int N, int O, typename Shared = OwnRows>
@@ -111,20 +130,24 @@ struct OnlineRows {
       }
     if (rows.any(moves)) {
       rows.join_max(top);
+      bool any_far = false;
 #pragma unroll
       for (int r = 0; r < MT; ++r)
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
           const float now = fmaxf(m[r][h], top[r][h]);
-          const float factor =
-              m[r][h] == minus_infinity()
-                  ? 0.f
-                  : exp2_fast((base(m[r][h], c) - base(now, c)) * (EXACT ? c : 1.f));
+          const float factor = moved(m[r][h], now, c);
+          any_far |= far(now, c);
           m[r][h] = now;
           l[r][h] *= factor;
 #pragma unroll
           for (int n = 0; n < O; ++n) o[r][n][2 * h] *= factor, o[r][n][2 * h + 1] *= factor;
         }
+      if constexpr (!EXACT) some_far = any_of_warp(any_far);
+    }
+    if (!EXACT && some_far) {
+      weigh_far(s, c);
+      return;
     }
 #pragma unroll
     for (int r = 0; r < MT; ++r)
@@ -136,6 +159,25 @@ struct OnlineRows {
 #pragma unroll
           for (int x = 2 * h; x < 2 * h + 2; ++x) {
             s[r][n][x] = exp2_fast(exponent(s[r][n][x], c, less));
+            l[r][h] += s[r][n][x];
+          }
+      }
+  }
+
+ private:
+  template <int N>
+  TANDEM_DEVICE void weigh_far(float (&s)[MT][N][4], float c) {
+#pragma unroll
+    for (int r = 0; r < MT; ++r)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const bool of_row = far(m[r][h], c);
+        const float from = of_row ? m[r][h] : 0.f, less = of_row ? 0.f : base(m[r][h], c);
+#pragma unroll
+        for (int n = 0; n < N; ++n)
+#pragma unroll
+          for (int x = 2 * h; x < 2 * h + 2; ++x) {
+            s[r][n][x] = exp2_fast(fmaf(s[r][n][x] - from, c, -less));
             l[r][h] += s[r][n][x];
           }
       }
@@ -259,9 +301,13 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
       const float l = softmax.l[r][h], m = softmax.m[r][h];
       const float off = Softmax::off(m, e.c) * kLn2;
       const int i = row + 16 * r + 8 * h;
-      if (lse && half == 0 && me.t == 0 && i < u.seq_q)
-        lse[lse0 + i] =
-            l > 0.f ? __fmul_rn(m, e.first ? 1.f : e.scale) + (logf(l) - off) : minus_infinity();
+      if (lse && half == 0 && me.t == 0 && i < u.seq_q) {
+        const float top = __fmul_rn(m, e.first ? 1.f : e.scale);
+        if (u.splits > 1 && l > 0.f)
+          put_part_lse(lse, lse0 + i, top, logf(l) - off);
+        else
+          lse[lse0 + i] = l > 0.f ? top + (logf(l) - off) : minus_infinity();
+      }
       divisor[r][h] = !(l > 0.f) ? 1.f : kIsF32<T> ? l : __fdiv_rn(1.f, l);
     }
   const auto of_row = [&](float x, int r, int h) {

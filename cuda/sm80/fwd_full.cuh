@@ -13,7 +13,7 @@ namespace sm80 {
 // What the weights of a row are formed from where it must be known before the first of them (cuda/entmax.cuh): lse of
 // elastic softmax, or entmax's threshold. Each walk goes over the keys for scores alone.
 template <typename T, typename S, typename Left>
-TANDEM_DEVICE void find_origin(float (&origin)[2], const Extra& e, const HeadExtra& of,
+TANDEM_DEVICE void find_origin(RowOrigin (&origin)[2], const Extra& e, const HeadExtra& of,
                                const float* sink, const LiveTiles& live, const Left& left,
                                uint k_tile, const View<T>& k, int row0, int row,
                                const TandemTiles& span) {
@@ -69,6 +69,11 @@ TANDEM_DEVICE void find_origin(float (&origin)[2], const Extra& e, const HeadExt
           a.x = top;
         } else {
           const Threshold now = of_row[h];
+          if (now.from != 0.f)
+#pragma unroll
+            for (int n = 0; n < BC / 8; ++n)
+#pragma unroll
+              for (int x = 2 * h; x < 2 * h + 2; ++x) s[0][n][x] = __fsub_rn(s[0][n][x], now.from);
 #pragma unroll
           for (int n = 0; n < BC / 8; ++n)
 #pragma unroll
@@ -96,22 +101,17 @@ TANDEM_DEVICE void find_origin(float (&origin)[2], const Extra& e, const HeadExt
         if (moving[h] && !now.step(e, x, y, n)) moving[h] = false;
       } else {
         const float m = quad_max(a.x);
-        if (!entmax) {
-          const float l =
-              quad_sum(a.y * exp2_fast((a.x - (m == minus_infinity() ? 0.f : m)) * kLog2e));
-          now.t = l > 0.f ? joined_lse(sink, m, l) : minus_infinity();
-        } else {
-          const float n = float(tandem_key_count(e.band, row + 8 * h, e.seq_q, e.seq_kv));
-          now.t = now.lo = m - 1.f;
-          // A little above what it is: the root of equal scores is not to be on the bound.
-          now.hi = m - 0.999f * powf(n, -e.x.entmax_scale);
-          if (m == minus_infinity()) moving[h] = false;
-        }
+        const float l =
+            entmax ? 0.f
+                   : quad_sum(a.y * exp2_fast((a.x - (m == minus_infinity() ? 0.f : m)) * kLog2e));
+        const float n = float(tandem_key_count(e.band, row + 8 * h, e.seq_q, e.seq_kv));
+        if (!now.begin(e, sink, m, l, n)) moving[h] = false;
       }
     }
     if (!entmax || !__syncthreads_or(moving[0] | moving[1])) break;
   }
-  origin[0] = of_row[0].t, origin[1] = of_row[1].t;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) origin[h] = RowOrigin{of_row[h].t, of_row[h].from};
 }
 
 template <typename T, int ROW>
@@ -147,7 +147,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
   const Reach<W> k_at(k_tile, false), v_at(v_tile, true);
   const bool online = Normalizer(e.f.NORM) == Normalizer::softmax, entmax = is_entmax(e);
   const bool skip = e.f.SKIP != 0;
-  float origin[2] = {};
+  RowOrigin origin[2];
 
   load_rows<W, BR, S::THREADS>(q_tile, q, row0);
   commit();
@@ -156,6 +156,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
     __syncthreads();
     find_origin<T, S>(origin, e, of, sink, live, q_at, k_tile, k, row0, row, span);
   }
+  const bool some_far = origin[0].from != 0.f || origin[1].from != 0.f;
   float shift[2];
   shift[0] = elastic_shift(e, of, row), shift[1] = elastic_shift(e, of, row + 8);
   OnlineRows<1> softmax;
@@ -187,8 +188,10 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
       softmax.step(s, o, kLog2e);
     } else {
       some = false;
+      if (some_far)
+        each<BC / 8>([&](int n, int x) { s[0][n][x] = __fsub_rn(s[0][n][x], origin[x / 2].from); });
       weigh_block(
-          s[0], e, seen, [&](int, int x) { return origin[x / 2]; },
+          s[0], e, seen, [&](int, int x) { return origin[x / 2].at; },
           [&](int, int x) { return shift[x / 2]; },
           [&](int n, int x, float y) { s[0][n][x] = y, some |= y != 0.f; });
     }
@@ -218,7 +221,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const int i = row + 8 * h;
-    float from = origin[h];
+    float from = origin[h].lse(sink), log_sum = 0.f;
     if (online) {
       float l = quad_sum(softmax.l[0][h]);
       const float m = softmax.m[0][h];
@@ -226,6 +229,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
       if (l > 0.f) {
         divisor[h] = l;
         l *= exp2_fast(-OnlineRows<1>::off(m, kLog2e));
+        log_sum = logf(l);
         from = joined_lse(sink, m, l);
         if (sink) {
           const float x = __ldg(sink), top = fmaxf(m, x);
@@ -235,7 +239,12 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
       }
     }
     if (i >= e.seq_q) from = minus_infinity();
-    if (lse && me.t == 0 && i < u.seq_q) lse[lse0 + i] = from;
+    if (lse && me.t == 0 && i < u.seq_q) {
+      if (u.splits > 1 && from != minus_infinity())
+        put_part_lse(lse, lse0 + i, softmax.m[0][h], log_sum);
+      else
+        lse[lse0 + i] = from;
+    }
   }
   const auto of_row = [&](float x, int, int h) { return __fdiv_rn(x * factor[h], divisor[h]); };
   if (u.splits > 1)

@@ -61,12 +61,15 @@ TANDEM_DEVICE void walk_keys(const Extra& e, const PairOf<T>& p, int row0, bool 
   }
   commit();
   float origin[2], shift[2];
+  bool some_far = false;  // of the warp's rows
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const int i = row + 8 * h;
     origin[h] = i < e.seq_q ? __ldg(p.lse + i) : minus_infinity();
+    if (tandem_is_far(origin[h])) origin[h] = p.far(i).relative, some_far = true;
     shift[h] = elastic_shift(e, p.of, i);
   }
+  some_far = any_of_warp(some_far);
   PairTile<N> tile;
   tile.stage = 0;
 #pragma unroll 1
@@ -84,6 +87,7 @@ TANDEM_DEVICE void walk_keys(const Extra& e, const PairOf<T>& p, int row0, bool 
     commit();
     product_nt<W, T>(tile.g, q_at, k_at, tile.stage * BC);
     const uint seen = score_block<CAP>(tile.g[0], tile.slope, e, p.of, tile.at, edge);
+    if (some_far) take_far_rows(tile.g[0], p, tile.at, e.seq_q);
     tile.counted = weigh_block(
         tile.g[0], e, seen, [&](int, int x) { return origin[x / 2]; },
         [&](int, int x) { return shift[x / 2]; }, [](int, int, float) {});

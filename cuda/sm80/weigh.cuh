@@ -96,6 +96,26 @@ TANDEM_DEVICE uint score_block(float (&s)[N][4], float (&slope)[N][4], const Ext
   return seen;
 }
 
+// Scores of far rows become relative to their origins (src/far_row.h).
+template <typename T, bool KEYS, int N>
+TANDEM_DEVICE void take_far_rows(float (&s)[N][4], const PairOf<T>& p, const Spot<KEYS, N>& at,
+                                 int seq_q) {
+  constexpr int COUNT = KEYS ? 2 : 2 * N;
+#pragma unroll
+  for (int n = 0; n < COUNT; ++n) {
+    const int i = KEYS ? at.i(0, 2 * n) : at.i(n / 2, n % 2);
+    if (i >= seq_q || !tandem_is_far(__ldg(p.lse + i))) continue;
+    const float origin = p.far(i).origin;
+#pragma unroll
+    for (int m = 0; m < (KEYS ? N : 1); ++m)
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        float& of = KEYS ? s[m][2 * n + c] : s[n / 2][2 * c + n % 2];
+        of = cuda::from_origin(of, origin);
+      }
+  }
+}
+
 // Scores become g; y(n, x, weight) hears of each weight; returns M. origin(n, x): lse, of entmax the threshold; shift(n, x):
 // tau / n_i.
 template <int N, typename Origin, typename Shift, typename Y>
@@ -112,6 +132,10 @@ TANDEM_DEVICE uint weigh_block(float (&s)[N][4], const Extra& e, uint seen, cons
     return seen;
   }
   const bool elastic = Normalizer(e.f.NORM) == Normalizer::elastic;
+  if (elastic && (e.f.BIAS | e.f.DIST))  // minus infinity hides a key: it has no share
+    each<N>([&](int n, int x) {
+      if (s[n][x] == minus_infinity()) seen &= ~(1u << (4 * n + x));
+    });
   each<N>([&](int n, int x) {
     const float from = origin(n, x);
     const bool nothing = !(seen >> (4 * n + x) & 1u) | (from == minus_infinity());

@@ -4,6 +4,7 @@
 #define TANDEM_CUDA_SM90_BWD_CUH
 #include "../mask.cuh"
 #include "bwd.h"
+#include "bwd_far.cuh"
 #include "wgmma.cuh"
 #include "words.cuh"
 
@@ -64,6 +65,9 @@ constexpr bool kDense = false;
 // Sets whose kernels zero sums of d_q some heads ahead (bwd_zeros.cuh): they have a warp for it.
 template <typename Set>
 constexpr bool kZeroesAhead = false;
+// Sets whose weigh_far() comes in front of weigh(), not in its place: both ways have fewer registers to agree on.
+template <typename Set>
+constexpr bool kFarBefore = false;
 // Sets whose workgroups go on to further tiles of keys (bwd_goes_on.cuh), where all gradients are wanted.
 template <typename Set>
 constexpr bool kGoesOn = false;
@@ -179,7 +183,7 @@ struct Memory {
   static constexpr int kAtV = bwd_at_v(kShape), kAtQ = bwd_at_q(kShape), kAtDo = bwd_at_do(kShape),
                        kAtDs = bwd_at_ds(kShape), kAtDq = bwd_at_dq(kShape),
                        kAtSet = bwd_at_stats(kShape), kSetBytes = Set::bytes(kShape),
-                       kAtStats = kAtSet + kSetBytes,
+                       kAtStats = kAtSet + kSetBytes, kAtFar = bwd_at_far(kShape) + kSetBytes,
                        kAtBarriers = bwd_at_barriers(kShape) + kSetBytes,
                        kAtSetBarriers = bwd_shared_bytes(kShape) + kSetBytes;
   uint base;
@@ -194,6 +198,7 @@ struct Memory {
   }
   TANDEM_DEVICE uint lse(int stage) const { return base + kAtStats + stage * kShape.br * 4; }
   TANDEM_DEVICE uint delta(int stage) const { return lse(kShape.q_stages + stage); }
+  TANDEM_DEVICE uint far(int stage) const { return base + kAtFar + stage * kBwdFarBytes; }
   TANDEM_DEVICE uint barriers() const { return base + kAtBarriers; }
   TANDEM_DEVICE uint set() const { return base + kAtSet; }
   TANDEM_DEVICE uint set_barriers() const { return base + kAtSetBarriers; }
@@ -296,11 +301,15 @@ TANDEM_DEVICE void load_tiles(const typename Set::Params& params, const Walk& wa
           copy_box(memory.q(q.stage) + c * S.br * 128, &params.q, barrier, 64 * c,
                    walk.first_q + row0, head, walk.map_q);
       }
+      bool far = false;
 #pragma unroll
       for (int r = lane; r < S.br; r += 32) {
         const float x = row0 + r < walk.seq_q ? __ldg(lse + row0 + r) : minus_infinity();
         put_shared(memory.lse(q.stage) + 4 * r, x == minus_infinity() ? -x : x * Set::kLse);
+        far |= tandem_is_far(x);
       }
+      far = __any_sync(kAllLanes, far);
+      if (lane == 0) put_far(memory.far(q.stage), far ? walk.seq_q - row0 : 0, lse + row0);
       set.rows(t, head, q.stage);
       if (last_rows) {
         wait_boxes();
@@ -334,11 +343,18 @@ TANDEM_DEVICE void load_tiles(const typename Set::Params& params, const Walk& wa
   }
 }
 
+// Whether any row of the tile of queries at a place is far: the same for all warps. It costs least while products are on their way.
+template <int ROW, typename Set>
+TANDEM_DEVICE bool has_far(const Memory<ROW, Set>& memory, int stage) {
+  return __any_sync(kAllLanes, shared_word(memory.far(stage)) != 0u);
+}
+
 TANDEM_DEVICE uint turns_taken(const uint* at) { return acquire_word(at); }
 TANDEM_DEVICE void take_turn(uint* at) { release_add(at, 1); }
 
+// No !=, which would wait for ever where offsets that go down make two batch entries count in one word.
 TANDEM_DEVICE void wait_turn(const uint* at, uint before) {
-  while (turns_taken(at) != before) {
+  while (turns_taken(at) < before) {
   }
 }
 

@@ -131,6 +131,7 @@ struct BwdDqCastParams {
   BwdDqCastBlock block;
   BwdDqCastPush push;
   uint64_t lengths_q;  // of packed queries, else 0
+  int total_q;         // their rows, all entries together
   int packed_blocks;   // blocks of 64 rows that a head has then, and of a tile of bwd_dkv_dq
   int tile_blocks;
   int entries;  // the batch, if its entries were taken side by side, head by head; else 1

@@ -174,6 +174,43 @@ struct All : WithLengths {
       hide<0>(s);
       hide<BR / 16>(s);
     }
+    template <typename Push>
+    TANDEM_DEVICE void weigh_far(float (&s)[BR / 2], float scale, uint lse, int, int,
+                                 const FarTile<Push>& tile) {
+      const Features& f = params.features;
+      const int first = distance(), window = params.extra.dist_window;
+      sm90::weigh_far<BR>(s, lse, tile, [&](int j, uint zero) {
+        const float each = __uint_as_float(uint(__float_as_int(scale)) + zero);
+#pragma unroll
+        for (int i = 4 * j; i < 4 * j + 4; ++i) s[i] = __fmul_rn(each, s[i]);
+        if (SCORES && f.SOFTCAP) {
+          float x[4];
+#pragma unroll
+          for (int e = 0; e < 4; ++e)
+            s[4 * j + e] = far_cap(s[4 * j + e], params.extra.softcap,
+                                   __fdividef(1.f, params.extra.softcap), &x[e]);
+          const uint to = left + 4096 * (j / 2) + 8 * (j % 2);
+          put_shared(to, Half::pack(x[0], x[1]));
+          put_shared(to + 4, Half::pack(x[2], x[3]));
+        }
+        if (SCORES && f.DIST) {
+          const float* dist = numbers(f.AT_DIST, window);
+#pragma unroll
+          for (int i = 4 * j; i < 4 * j + 4; ++i) {
+            const int at = first + 8 * j + i % 2 - 8 * (i / 2 % 2) + int(zero);
+            if (at >= 0 && at < window) s[i] = __fadd_rn(s[i], __ldg(dist + at));
+          }
+        }
+        if (SCORES && f.ALIBI) {
+          const float slope = __ldg(numbers(f.AT_SLOPE, 1));
+#pragma unroll
+          for (int i = 4 * j; i < 4 * j + 4; ++i)
+            s[i] = __fsub_rn(s[i], __fmul_rn(slope, Full::Consumer<T, ROW>::away(float(first), i)));
+        }
+      });
+      hide<0>(s);
+      hide<BR / 16>(s);
+    }
     TANDEM_DEVICE void pack(uint (&)[BR / 4], const float (&)[BR / 2]) {}
     TANDEM_DEVICE void differentiate(uint (&y)[BR / 4], uint (&ds)[BR / 4],
                                      const float (&p)[BR / 2], const float (&dp)[BR / 2],

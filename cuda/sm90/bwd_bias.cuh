@@ -174,6 +174,23 @@ struct Bias {
         }
       }
     }
+    template <typename Push>
+    TANDEM_DEVICE void weigh_far(float (&s)[BR / 2], float scale, uint lse, int, int,
+                                 const FarTile<Push>& far) {
+      const uint from = bias_words();
+      uint r[4] = {first[0], first[1], first[2], first[3]};
+      sm90::weigh_far<BR>(s, lse, far, [&](int j, uint zero) {
+        if (j > 0 && j % 2 == 0) load_matrices_transposed(r, from + 1024 * j + zero);
+#pragma unroll
+        for (int n = 0; n < 4; n += 2) {
+          float& x = s[4 * j + n];
+          float& y = s[4 * j + n + 1];
+          const uint two = r[j % 2 * 2 + n / 2];
+          x = __fadd_rn(__fmul_rn(scale, x), T::low(two));
+          y = __fadd_rn(__fmul_rn(scale, y), T::high(two));
+        }
+      });
+    }
     TANDEM_DEVICE void tell_ds() {
       const uint to = uint(thread()) - 128;
       if (params.bias.d_bias && to < cluster_size())

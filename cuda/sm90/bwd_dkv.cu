@@ -79,8 +79,18 @@ TANDEM_DEVICE void multiply(const BwdDkvWithDqParams& params, const Walk& walk,
       commit();
       // Whoever reads P and dS of the step before is done with them.
       named_sync<kDsRead>(256);
+      const bool far = has_far(memory, q_turn.stage);
       wait<1>();
-      weigh<64>(s, scale2, memory.lse(q_turn.stage) + 256 * group + 8 * (lane % 4));
+      const uint lse = memory.lse(q_turn.stage) + 256 * group + 8 * (lane % 4);
+      if (far)
+        weigh_far<64>(s, lse,
+                      FarTile<BwdDkvPush>{params.push, memory.far(q_turn.stage), 64 * group},
+                      [&](int j, uint) {
+#pragma unroll
+                        for (int i = 4 * j; i < 4 * j + 4; ++i) s[i] = __fmul_rn(u.scale, s[i]);
+                      });
+      else
+        weigh<64>(s, scale2, lse);
       if (on_edge(walk, t, BC, u.seq_kv))
         hide<64>(s, walk.band, key, u.seq_kv, t * BR + 64 * group + 2 * (lane % 4), 0.f);
       uint pairs[16];

@@ -94,6 +94,18 @@ struct Entmax : Plain {
         s[4 * j + 3] = fmaxf(fmaf(s[4 * j + 3], scale, -t.y), 0.f);
       }
     }
+    template <typename Push>
+    TANDEM_DEVICE void weigh_far(float (&s)[BR / 2], float scale, uint origin, int, int,
+                                 const FarTile<Push>& tile) {
+      const float more = params.extra.entmax_scale;
+      sm90::weigh_far<BR>(
+          s, origin, 1.f, tile,
+          [&](int j, uint) {
+#pragma unroll
+            for (int i = 4 * j; i < 4 * j + 4; ++i) s[i] = __fmul_rn(more, __fmul_rn(scale, s[i]));
+          },
+          [](float x, float t) { return fmaxf(__fsub_rn(x, t), 0.f); });
+    }
     TANDEM_DEVICE float power(float x) const { return FAST ? x : entmax_power(params, x); }
     TANDEM_DEVICE void pack(uint (&y)[BR / 4], const float (&x)[BR / 2]) {
       if constexpr (FAST) {

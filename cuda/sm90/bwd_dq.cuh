@@ -104,7 +104,7 @@ TANDEM_DEVICE void multiply_dq(const BwdDkvWithDqParams& params, const DqWalk& w
     const float x = i < u.seq_q
                         ? __ldg(reinterpret_cast<const float*>(params.dq.push.lse) + rows0 + i)
                         : minus_infinity();
-    lse[r] = x == minus_infinity() ? -x : x * kLog2e;
+    lse[r] = x == minus_infinity() ? -x : tandem_is_far(x) ? kFarLse : x * kLog2e;
     delta[r] =
         i < u.seq_q ? __ldg(reinterpret_cast<const float*>(params.dq.push.delta) + rows0 + i) : 0.f;
   }
@@ -142,8 +142,21 @@ TANDEM_DEVICE void multiply_dq(const BwdDkvWithDqParams& params, const DqWalk& w
     commit();
   };
   const auto weigh = [&](int t) {
+    if (__any_sync(kAllLanes, (lse[0] == kFarLse) | (lse[1] == kFarLse))) {
 #pragma unroll
-    for (int i = 0; i < BC / 2; ++i) s[i] = exp2_fast(fmaf(s[i], scale2, -lse[i / 2 % 2]));
+      for (int r = 0; r < 2; ++r) {
+        const FarRows rows(params.dq.push, rows0 + row() + 8 * r, u.seq_q - (row() + 8 * r));
+        const FarRow far = rows[0];
+        const float l = lse[r] == kFarLse ? rows.relative(0) * kLog2e : lse[r];
+#pragma unroll
+        for (int i = 0; i < BC / 2; ++i)
+          if (i / 2 % 2 == r)
+            s[i] = exp2_fast(fmaf(far.from_origin(__fmul_rn(u.scale, s[i])), kLog2e, -l));
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < BC / 2; ++i) s[i] = exp2_fast(fmaf(s[i], scale2, -lse[i / 2 % 2]));
+    }
     if (t < walk.span.full_begin || t >= walk.span.full_end) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {

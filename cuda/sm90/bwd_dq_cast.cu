@@ -2,6 +2,7 @@
 // bwd_dq_cast: d_q from the f32 sums of bwd_dkv_dq. A block of 64 x 64 sums passes through shared memory, from the order
 // of accumulators to rows. Behind these workgroups there may be those of bwd_head.
 #include "../bwd_head.cuh"
+#include "../extra.cuh"
 #include "../tensor.cuh"
 #include "bwd.cuh"
 #include "wgmma.cuh"
@@ -45,9 +46,10 @@ TANDEM_DEVICE void cast_block(const BwdDqCastParams& params) {
   int rows_end = u.seq_q, first_row = 0;
   if (params.lengths_q) {
     const uint batch = batch_head / uint(u.heads_q), head = batch_head % uint(u.heads_q);
-    const int* at = reinterpret_cast<const int*>(params.lengths_q) + batch;
-    first_row = __ldg(at);
-    rows_end = min(__ldg(at + 1) - first_row, u.seq_q);
+    int64_t first;
+    rows_end = entry_length(Lengths::packed, params.lengths_q, int(batch), u.seq_q, params.total_q,
+                            &first);
+    first_row = int(first);
     if (64 * row_block >= rows_end) return;
     first_block = int64_t(head) * params.packed_blocks +
                   (first_row / (64 * params.tile_blocks) + int(batch)) * params.tile_blocks;

@@ -132,6 +132,26 @@ struct Elastic {
         sm90::weigh<BR>(s, scale2, lse);
       }
     }
+    template <typename Push>
+    TANDEM_DEVICE void weigh_far(float (&s)[BR / 2], float scale, uint lse, int t, int head,
+                                 const FarTile<Push>& tile) {
+      const int thread = int(threadIdx.x) - 128, lane = thread % 32,
+                window = Elastic::window(params);
+      const float* dist =
+          reinterpret_cast<const float*>(params.push.extra[params.features.AT_DIST]) +
+          int64_t(head) * window;  // not read where there is none
+      // i + off - j of the thread's first element.
+      const int first =
+          t * BR + 2 * (lane % 4) + params.block.band_off - col0 - (thread / 32 * 16 + lane / 4);
+      sm90::weigh_far<BR>(s, lse, tile, [&](int j, uint zero) {
+#pragma unroll
+        for (int i = 4 * j; i < 4 * j + 4; ++i) {
+          const int at = first + 8 * j + i % 2 - 8 * (i / 2 % 2) + int(zero);
+          s[i] = __fmul_rn(scale, s[i]);
+          if (at >= 0 && at < window) s[i] = __fadd_rn(s[i], __ldg(dist + at));
+        }
+      });
+    }
     TANDEM_DEVICE uint shifts(int stage) const { return at.shift(stage) + 8 * (threadIdx.x % 4); }
     TANDEM_DEVICE void pack(uint (&)[BR / 4], const float (&)[BR / 2]) {}
     TANDEM_DEVICE void differentiate(uint (&y)[BR / 4], uint (&ds)[BR / 4],

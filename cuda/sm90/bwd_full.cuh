@@ -42,10 +42,10 @@ struct WithLengths {
     const Features& f = params.features;
     const Lengths lengths_q = Lengths(f.LENGTHS_Q), lengths_kv = Lengths(f.LENGTHS_KV);
     int64_t first_q, first_kv;
-    walk->seq_q =
-        entry_length(lengths_q, params.extra_at[f.AT_LENGTHS_Q], walk->batch, u.seq_q, &first_q);
+    walk->seq_q = entry_length(lengths_q, params.extra_at[f.AT_LENGTHS_Q], walk->batch, u.seq_q,
+                               params.extra.total_q, &first_q);
     walk->seq_kv = entry_length(lengths_kv, params.extra_at[f.AT_LENGTHS_KV], walk->batch, u.seq_kv,
-                                &first_kv);
+                                params.extra.total_kv, &first_kv);
     walk->first_q = int(first_q), walk->first_kv = int(first_kv);
     if (lengths_q == Lengths::packed) walk->map_q = 0;
     if (lengths_kv == Lengths::packed) walk->map_kv = 0, walk->keys = walk->seq_kv;
@@ -73,7 +73,22 @@ struct WithLengths {
 template <>
 constexpr bool kHasLengths<WithLengths> = true;
 template <>
+constexpr bool kFarBefore<WithLengths> = true;
+template <>
 constexpr bool kZeroesAhead<WithLengths> = true;
+
+// What softcap makes of a score in natural units, by the formulas of src/tanh.h with divisions that are off by two units in the last
+// place, without a branch or a call; left: what it leaves of a gradient.
+TANDEM_DEVICE float far_cap(float score, float softcap, float inverse, float* left) {
+  const float x = __fmul_rn(score, inverse), a = fabsf(x), z = x * x;
+  const float p =
+      fmaf(fmaf(fmaf(fmaf(-0.0058951583f, z, 0.020795971f), z, -0.05378383f), z, 0.13331924f), z,
+           -0.333333f);
+  const float near = fmaf(x * z, p, x);
+  const float rest = __fdividef(2.f, expf(2.f * fminf(a, 40.f)) + 1.f);
+  *left = a < 0.6f ? fmaf(-near, near, 1.f) : rest * (2.f - rest);
+  return __fmul_rn(softcap, a < 0.6f ? near : copysignf(1.f - rest, x));
+}
 
 struct Full : WithLengths {
   using Registers = sm90::Registers<24>;  // those that multiply need them
@@ -130,6 +145,33 @@ struct Full : WithLengths {
       } else {
         sm90::weigh<BR>(s, scale2, lse);
       }
+    }
+    template <typename Push>
+    TANDEM_DEVICE void weigh_far(float (&s)[BR / 2], float scale, uint lse, int t, int head,
+                                 const FarTile<Push>& far) {
+      tile = t;
+      const Features& f = params.features;
+      const float softcap = params.extra.softcap, inverse = __fdividef(1.f, softcap);
+      const float first = distance();
+      const float steep =
+          f.ALIBI ? __ldg(reinterpret_cast<const float*>(params.extra_at[f.AT_SLOPE]) + head) : 0.f;
+      sm90::weigh_far<BR>(s, lse, far, [&](int j, uint zero) {
+        const float each = __uint_as_float(uint(__float_as_int(scale)) + zero);
+#pragma unroll
+        for (int i = 4 * j; i < 4 * j + 4; i += 2) {
+          float a = __fmul_rn(each, s[i]), b = __fmul_rn(each, s[i + 1]);
+          if (f.SOFTCAP) {
+            float c, d;
+            a = far_cap(a, softcap, inverse, &c), b = far_cap(b, softcap, inverse, &d);
+            left[i / 2] = Half::pack(c, d);
+          }
+          if (f.ALIBI) {
+            a = __fsub_rn(a, __fmul_rn(steep, away(first, i)));
+            b = __fsub_rn(b, __fmul_rn(steep, away(first, i + 1)));
+          }
+          s[i] = a, s[i + 1] = b;
+        }
+      });
     }
     TANDEM_DEVICE void pack(uint (&)[BR / 4], const float (&)[BR / 2]) {}
     TANDEM_DEVICE void differentiate(uint (&y)[BR / 4], uint (&ds)[BR / 4],

@@ -189,8 +189,20 @@ TANDEM_DEVICE void multiply(const typename Set::Params& params, const Walk& walk
       commit();
 
       if constexpr (kDense<Set>) set.begin_tile();
+      const bool far = has_far(memory, turn.stage);
       wait<1>();
-      set.weigh(s, scale2, memory.lse(turn.stage) + 8 * (lane % 4), t, turn.stage);
+      if constexpr (kFarBefore<Set>) {
+        if (far)
+          set.weigh_far(s, u.scale, memory.lse(turn.stage) + 8 * (lane % 4), t,
+                        walk.head_kv * u.group + n,
+                        FarTile<decltype(params.push)>{params.push, memory.far(turn.stage), 0});
+        set.weigh(s, scale2, memory.lse(turn.stage) + 8 * (lane % 4), t, turn.stage);
+      } else if (far)
+        set.weigh_far(s, u.scale, memory.lse(turn.stage) + 8 * (lane % 4), t,
+                      walk.head_kv * u.group + n,
+                      FarTile<decltype(params.push)>{params.push, memory.far(turn.stage), 0});
+      else
+        set.weigh(s, scale2, memory.lse(turn.stage) + 8 * (lane % 4), t, turn.stage);
       if constexpr (kHasPlaces<Set>)
         set.hide_edge(s);
       else if (on_edge(walk, t, BC, walk.seq_kv))

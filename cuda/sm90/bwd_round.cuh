@@ -15,6 +15,7 @@
 // last one rounds what nobody has claimed.
 #ifndef TANDEM_CUDA_SM90_BWD_ROUND_CUH
 #define TANDEM_CUDA_SM90_BWD_ROUND_CUH
+#include "../bwd_head.cuh"
 #include "bwd.cuh"
 
 namespace tandem {
@@ -234,10 +235,7 @@ TANDEM_DEVICE void sum_heads(const typename Set::Params& params, const Walk& wal
     if (params.heads.d_sink) {
       const float sink = __ldg(reinterpret_cast<const float*>(params.heads.sink) + head);
       const float sum = sum_parts(scratch, batch * u.seq_q, [&](int part) {
-        const int64_t row = index(part, u.seq_q);
-        const float lse = __ldg(reinterpret_cast<const float*>(params.push.lse) + row);
-        const float delta = __ldg(reinterpret_cast<const float*>(params.push.delta) + row);
-        return lse == minus_infinity() ? 0.f : expf(sink - lse) * delta;
+        return sink_part(sink, params.push.lse, params.push.delta, index(part, u.seq_q));
       });
       if (threadIdx.x == 128) reinterpret_cast<float*>(params.heads.d_sink)[head] = -sum;
     }

@@ -5,6 +5,7 @@
 #include "../mask.cuh"
 #include "../zeros.cuh"
 #include "bwd.h"
+#include "bwd_far.cuh"
 #include "entmax.cuh"
 #include "fwd.cuh"
 
@@ -93,7 +94,7 @@ TANDEM_DEVICE void sum_rows(const BwdRowParams& params, const Rows& at,
     const int i = row + 8 * r;
     const float t = i < u.seq_q ? __ldg(reinterpret_cast<const float*>(params.push.lse) + rows0 + i)
                                 : -INFINITY;
-    origin[r] = t == -INFINITY ? INFINITY : t;
+    origin[r] = t == -INFINITY ? INFINITY : tandem_is_far(t) ? kFarLse : t;
   }
   if (threadIdx.x % 128 < kSupportWords) put_shared(shared.words(group) + threadIdx.x % 128 * 4, 0);
   named_sync(4 + group, 128);
@@ -122,14 +123,29 @@ TANDEM_DEVICE void sum_rows(const BwdRowParams& params, const Rows& at,
     wait<1>();
     release(shared.k_empty(turn.stage));
     if (t < at.span.full_begin || t >= at.span.full_end)
-      mask_tile<N>(s, at.band, row, t * N + fresh_col(), u.seq_kv, -INFINITY);
+      mask_tile<N>(s, at.band, row, t * N + fresh_col(), u.seq_kv,
+                   scale < 0.f ? INFINITY : -INFINITY);
     float here[2][2] = {};
-#pragma unroll
-    for (int i = 0; i < N / 2; ++i) {
-      const int r = i / 2 % 2;
-      const float x = fmaxf(fmaf(s[i], scale, -origin[r]), 0.f);
+    const auto add = [&](int i, float x) {
       s[i] = FAST ? x : entmax_power(params, x);
-      here[r][i % 2] += s[i];
+      here[i / 2 % 2][i % 2] += s[i];
+    };
+    if (__any_sync(kAllLanes, (origin[0] == kFarLse) | (origin[1] == kFarLse))) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const FarRows rows(params.push, rows0 + row + 8 * r, u.seq_q - (row + 8 * r));
+        const FarRow far = rows[0];
+        const float threshold = origin[r] == kFarLse ? rows.relative(0) : origin[r];
+#pragma unroll
+        for (int i = 0; i < N / 2; ++i)
+          if (i / 2 % 2 == r) {
+            const float z = __fmul_rn(params.extra.entmax_scale, __fmul_rn(u.scale, s[i]));
+            add(i, fmaxf(__fsub_rn(far.from_origin(z), threshold), 0.f));
+          }
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < N / 2; ++i) add(i, fmaxf(fmaf(s[i], scale, -origin[i / 2 % 2]), 0.f));
     }
     settle(s);  // and not behind the wait
     const float x0 = here[0][0] + here[0][1], x1 = here[1][0] + here[1][1];

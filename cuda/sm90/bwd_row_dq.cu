@@ -114,7 +114,7 @@ TANDEM_DEVICE void multiply_rows(const BwdRowDqParams& params, const RowWalk& wa
     const int i = row + 8 * r;
     const float x = i < u.seq_q ? __ldg(reinterpret_cast<const float*>(params.push.lse) + rows0 + i)
                                 : minus_infinity();
-    lse[r] = x == minus_infinity() ? -x : x * kLog2e;
+    lse[r] = x == minus_infinity() ? -x : tandem_is_far(x) ? kFarLse : x * kLog2e;
     const int count = tandem_key_count(walk.band, i, u.seq_q, u.seq_kv);
     level[r] = threshold(count > 0 ? __fdiv_rn(tau, float(count)) : 0.f);
   }
@@ -150,7 +150,31 @@ TANDEM_DEVICE void multiply_rows(const BwdRowDqParams& params, const RowWalk& wa
           along(v_tile + k / 4 * kKPanel + k % 4 * 32), k > 0);
     commit();
     wait<1>();
-    if (has_dist(dist_window(params), u.band_off, walk.row0, S.br, col0, BC)) {
+    const bool near = has_dist(dist_window(params), u.band_off, walk.row0, S.br, col0, BC);
+    if (__any_sync(kAllLanes, (lse[0] == kFarLse) | (lse[1] == kFarLse))) {
+      const int window = dist_window(params);
+      const float* dist =
+          near ? reinterpret_cast<const float*>(params.push.extra[params.features.AT_DIST]) +
+                     int64_t(walk.head) * window
+               : nullptr;
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const int i = row + 8 * r, first = i + u.band_off - col0 - 2 * (lane % 4);
+        const FarRows rows(params.push, rows0 + i, u.seq_q - i);
+        const FarRow far = rows[0];
+        const float l = lse[r] == kFarLse ? rows.relative(0) * kLog2e : lse[r];
+#pragma unroll
+        for (int j = 0; j < BC / 8; ++j)
+#pragma unroll
+          for (int e = 0; e < 2; ++e) {
+            float& x = s[4 * j + 2 * r + e];
+            const int at = first - (8 * j + e);
+            x = __fmul_rn(u.scale, x);
+            if (near && at >= 0 && at < window) x = __fadd_rn(x, __ldg(dist + at));
+            x = exp2_fast(fmaf(far.from_origin(x), kLog2e, -l));
+          }
+      }
+    } else if (near) {
       // Element (row r, key c): r - c + BC - 1. What the second row has, the first one had 8 keys before.
       const uint from = memory.dist(turn.stage) +
                         4 * (64 * group + 16 * warp + lane / 4 - 2 * (lane % 4) + BC - 1);

@@ -14,6 +14,8 @@ struct Plain;
 template <>
 constexpr bool kZeroesAhead<Plain> = true;
 template <>
+constexpr bool kFarBefore<Plain> = true;
+template <>
 constexpr bool kGoesOn<Plain> = true;
 
 struct Plain {
@@ -51,6 +53,19 @@ struct Plain {
     // The scores become p; t: tile of queries, stage: where its rows' numbers are.
     TANDEM_DEVICE void weigh(float (&s)[BR / 2], float scale2, uint lse, int, int) {
       sm90::weigh<BR>(s, scale2, lse);
+    }
+    // In front of it, of a tile that has far rows, from the thread's first query on: products become what is left of them.
+    template <typename Push>
+    TANDEM_DEVICE void weigh_far(float (&s)[BR / 2], float scale, uint lse, int, int,
+                                 const FarTile<Push>& tile) {
+      const float over_scale = 1.f / scale;
+      sm90::weigh_far<BR, true>(
+          s, lse, kLog2e, tile,
+          [&](int j, uint) {
+#pragma unroll
+            for (int i = 4 * j; i < 4 * j + 4; ++i) s[i] = __fmul_rn(scale, s[i]);
+          },
+          [&](float x, float) { return x * over_scale; });
     }
     // What d_v takes as left operand, here or, with fewer registers, with dS.
     TANDEM_DEVICE void pack(uint (&y)[BR / 4], const float (&p)[BR / 2]) {

@@ -114,7 +114,7 @@ TANDEM_DEVICE void consume(const Params& params, const Shared<S>& shared) {
       const int row = place.row0 + fresh_row();
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        end_row(params.push, of.w, softmax.m[r], quad_sum(softmax.l[r]), &lse[r], &inverse[r]);
+        end_row(params, of.w, softmax.origin(r), quad_sum(softmax.sum(r)), &lse[r], &inverse[r]);
         if (row + 8 * r >= of.x) lse[r] = -INFINITY;
       }
       store_lse(u, params.push, place, lse);
@@ -127,8 +127,8 @@ TANDEM_DEVICE void consume(const Params& params, const Shared<S>& shared) {
     }
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const float l = quad_sum(softmax.l[r]);
-      lse[r] = l == 0.f ? -INFINITY : fmaf(softmax.m[r], kLn2, logf(l));
+      const float l = quad_sum(softmax.sum(r));
+      lse[r] = softmax.lse(r, l, product_unit(u));
       inverse[r] = l == 0.f ? 0.f : __frcp_rn(l);
     }
     store_lse(u, params.push, place, lse);

@@ -326,6 +326,8 @@ TANDEM_DEVICE void pass_turn(int group) {
 
 // Scores are multiplied by a positive number after they are compared; by a scale that is not, or hardly, before.
 TANDEM_DEVICE bool plain_scale(const FwdBlock& u) { return u.scale > kPlainScale; }
+// What products, or where the scale came first what they are then, are multiplied by to be scores.
+TANDEM_DEVICE float product_unit(const FwdBlock& u) { return plain_scale(u) ? u.scale : kLn2; }
 // Row and column of the thread's first element of a tile. Asked for anew where they are needed: in the loops, accumulators
 // need the registers.
 TANDEM_DEVICE int fresh_row() {
@@ -406,11 +408,40 @@ TANDEM_DEVICE void find_tops(float (&top)[2], const float (&s)[N / 2]) {
   }
 }
 
-// The state of a thread's two rows, in powers of two: weights are relative to 2^m.
+// Scores beyond +-2^20 in powers of two are far: an exact product minus the rounded origin is then off by 2^-4 and more, up to 2^100.
+constexpr float kFarScore = 1048576.f;
+
+// What weights of a row are relative to. Near: 2^m. Far: m is in units of products, before the scale, and is subtracted from those, as f32
+// does exactly or nearly so. A row that has seen nothing is far, and m is minus infinity.
+struct Origin {
+  float m;
+  bool far;
+  // ln of it. natural: what products are multiplied by to be scores.
+  TANDEM_DEVICE float ln_unit(float natural) const { return far ? natural : kLn2; }
+  // By how many powers of two it is above b's; NaN if both rows have seen nothing.
+  TANDEM_DEVICE float above(const Origin& b, float scale) const {
+    if (far) return b.far ? (m - b.m) * scale : fmaf(m, scale, -b.m);
+    return b.far ? -fmaf(b.m, scale, -m) : m - b.m;
+  }
+};
+
+// The state of a thread's two rows.
 template <int N>
 struct Softmax {
-  float m[2], l[2];  // l: the sum of this thread's columns
-  TANDEM_DEVICE Softmax() : m{-INFINITY, -INFINITY}, l{0.f, 0.f} {}
+  // l: the sum of this thread's columns, with a minus where the row is far: a flag of its own would be a register.
+  float m[2], l[2];
+  TANDEM_DEVICE Softmax() : m{-INFINITY, -INFINITY}, l{-0.f, -0.f} {}
+  TANDEM_DEVICE Origin origin(int r) const { return {m[r], word_of(l[r]) < 0}; }
+  TANDEM_DEVICE float sum(int r) const { return fabsf(l[r]); }
+  TANDEM_DEVICE void move(int r, const Origin& to) {
+    m[r] = to.m;
+    l[r] = to.far ? -sum(r) : sum(r);
+  }
+
+  // lse of a row whose weights add up to l, and what o is multiplied by.
+  TANDEM_DEVICE float lse(int r, float l, float natural) const {
+    return l == 0.f ? -INFINITY : fmaf(m[r], origin(r).ln_unit(natural), logf(l));
+  }
 
   // Products become weights; factor is what earlier results are to be multiplied by. m follows the row's maximum only
   // when that has grown by more than a factor of 2^8: until then weights are at most 2^8, exact as ever.
@@ -424,7 +455,7 @@ struct Softmax {
                           const Checked& checked) {
     // Seldom does a row need another m; who asks each thread for its own numbers does not wait for its row's maximum. Those
     // that are all negative count as 0.
-    bool grown = false;
+    bool grown = (word_of(l[0]) | word_of(l[1])) < 0;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       grown |= !(__int_as_float(max(top_word<N>(s, r), 0)) * scale <= m[r] + 8.f);
@@ -437,10 +468,18 @@ struct Softmax {
       bool grows[2];
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        top[r] *= scale;
-        grows[r] = top[r] > m[r] + 8.f;
-        factor[r] = grows[r] ? exp2_fast(m[r] - top[r]) : 1.f;
-        if (grows[r]) m[r] = top[r];
+        const float powers = top[r] * scale;
+        grows[r] = origin(r).far ? top[r] > m[r] : powers > m[r] + 8.f;
+        if (grows[r]) {
+          const bool far = !(fabsf(powers) <= kFarScore);
+          const Origin to{far ? top[r] : powers, far};
+          factor[r] = exp2_fast(origin(r).above(to, scale));
+          move(r, to);
+        }
+        if (origin(r).far & (m[r] > -INFINITY)) {
+#pragma unroll
+          for (int i = 0; i < N / 4; ++i) s[i / 2 * 4 + 2 * r + i % 2] -= m[r];
+        }
       }
       grown = __any_sync(kAllLanes, grows[0] | grows[1]);
     }
@@ -448,7 +487,7 @@ struct Softmax {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       // Nothing visible yet: any finite number gives weights of 0.
-      const float base = m[r] == -INFINITY ? 0.f : m[r];
+      const float base = origin(r).far ? 0.f : m[r];
       float x = 0.f, y = 0.f;
 #pragma unroll
       for (int j = 0; j < N / 8; ++j) {
@@ -457,7 +496,7 @@ struct Softmax {
         x += s[4 * j + 2 * r];
         y += s[4 * j + 2 * r + 1];
       }
-      l[r] = fmaf(l[r], factor[r], x + y);
+      l[r] = fmaf(l[r], factor[r], copysignf(x + y, l[r]));
     }
     return grown;
   }

@@ -235,7 +235,7 @@ TANDEM_DEVICE void consume_kept(const FwdFullParams& params, const Shared<S>& sh
     const float more = f.DROPOUT ? params.extra.drop_scale : 1.f;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      end_row(params.push, of.w, softmax.m[r], quad_sum(softmax.l[r]), &lse[r], &inverse[r]);
+      end_row(params, of.w, softmax.origin(r), quad_sum(softmax.sum(r)), &lse[r], &inverse[r]);
       inverse[r] *= more;
       if (row + 8 * r >= of.x) lse[r] = -INFINITY;
     }

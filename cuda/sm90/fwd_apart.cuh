@@ -163,8 +163,8 @@ TANDEM_DEVICE void consume_apart(const Params& params, const Shared<S>& shared) 
     float lse[2], inverse[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const float l = quad_sum(softmax.l[r]);
-      lse[r] = l == 0.f ? -INFINITY : fmaf(softmax.m[r], kLn2, logf(l));
+      const float l = quad_sum(softmax.sum(r));
+      lse[r] = softmax.lse(r, l, product_unit(u));
       inverse[r] = l == 0.f ? 0.f : reciprocal(l);
     }
     const int4 where = shared_ints(apart_notice<S>(shared, n) + 16);

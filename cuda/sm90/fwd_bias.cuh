@@ -101,15 +101,17 @@ TANDEM_DEVICE BiasPlace same_place(BiasPlace x) {
   return {same(x.row0), same(x.batch), same(x.head)};
 }
 
-// o and lse of tile n, whose products are done; of a tile that two workgroups share, if this warp comes second.
+// o and lse of tile n, whose products are done; of a tile that two workgroups share, if this warp comes second. unit: what products are
+// multiplied by to be scores.
 template <typename T, typename S, typename Params>
 TANDEM_DEVICE void store_joined(const Params& params, uint n, const BiasPlace& of,
-                                float (&o)[S::DV / 2], Softmax<S::N>& softmax) {
+                                float (&o)[S::DV / 2], Softmax<S::N>& softmax, float unit) {
   const FwdBlock& u = params.block;
   float l[2];
 #pragma unroll
-  for (int r = 0; r < 2; ++r) l[r] = quad_sum(softmax.l[r]);
-  if (!__any_sync(kAllLanes, join_parts(Rounds<S>(params), int(n), o, softmax.m, l))) return;
+  for (int r = 0; r < 2; ++r) l[r] = quad_sum(softmax.sum(r));
+  if (!__any_sync(kAllLanes, join_parts(Rounds<S>(params), int(n), o, softmax, l, unit * kLog2e)))
+    return;
   float inverse[2];
 #pragma unroll
   for (int r = 0; r < 2; ++r) inverse[r] = l[r] == 0.f ? 0.f : reciprocal(l[r]);
@@ -118,8 +120,7 @@ TANDEM_DEVICE void store_joined(const Params& params, uint n, const BiasPlace& o
       of.row0, u.seq_q);
   float lse[2];
 #pragma unroll
-  for (int r = 0; r < 2; ++r)
-    lse[r] = fmaf(softmax.m[r], kLn2, logf(l[r]));  // both minus infinity, if nothing was visible
+  for (int r = 0; r < 2; ++r) lse[r] = softmax.lse(r, l[r], unit);
   FwdPlace place;
   place.row0 = of.row0, place.index = uint(of.index(u));
   store_lse(u, params.push, place, lse);
@@ -140,11 +141,32 @@ TANDEM_DEVICE void store_unseen(const FwdBlock& u, const FwdPush& push, BiasPlac
   }
 }
 
-// Q times the scale, a power of two that changes no number of bf16, where it lies. By a warpgroup, its own rows.
+// A bias of bf16 over a scale below 1 might be beyond what f32 has. So q is multiplied by a power of two, the scale's or 1 if that is less,
+// and products that begin as the bias over the rest, 1 or more, are of q so multiplied. Numbers of bf16 under 2^-86 may change by that, the
+// scale being over kPlainScale. Numbers of f16 are small enough, and would change.
+template <typename T>
+constexpr bool kSplitsScale = false;
+template <>
+constexpr bool kSplitsScale<Bfloat> = true;
+// The power of two, twice as bf16.
+TANDEM_DEVICE uint scale_power(float scale) {
+  const uint power = min(uint(word_of(scale)) & 0x7f800000u, 0x3f800000u);
+  return power | power >> 16;
+}
+// What products are multiplied by to be scores.
 template <typename T, typename S>
-TANDEM_DEVICE void scale_q(const FwdBlock& u, uint q) {
+TANDEM_DEVICE float bias_unit(float scale) {
+  if (S::SCALED) return 1.f;
+  return kSplitsScale<T> && scale < 1.f
+             ? __int_as_float(int((uint(word_of(scale)) & 0x7fffffu) | 0x3f800000u))
+             : scale;
+}
+
+// Q times a power of two that changes no number of bf16, twice in factor, where it lies. By a warpgroup, its own rows.
+template <typename T, typename S>
+TANDEM_DEVICE void scale_q(uint factor, uint q) {
   static_assert(S::D_PANELS == 1, "rows of a panel follow each other");
-  const uint at = q + uint(fresh_thread()) % 128 * 16, factor = T::pack(u.scale, u.scale);
+  const uint at = q + uint(fresh_thread()) % 128 * 16;
 #pragma unroll
   for (int n = 0; n < 64 * kPanelBytes / (128 * 16); ++n) {
     const uint4 x = shared_words(at + uint(n * 128 * 16));
@@ -154,8 +176,8 @@ TANDEM_DEVICE void scale_q(const FwdBlock& u, uint q) {
   fence_async();
 }
 
-// As consume() in fwd.cu, but S of a step begins as its tile of the bias, over the scale; or, SCALED, as it is, and q is
-// multiplied by the scale. So the bias is read before the products, not between them and their weights, and each warpgroup's
+// As consume() in fwd.cu, but S of a step begins as its tile of the bias, over the scale or what is left of it (kSplitsScale); or, SCALED,
+// as it is, and q is multiplied by the scale. So the bias is read before the products, not between them and their weights, and each warpgroup's
 // while others multiply.
 template <typename T, typename S, typename Params>
 TANDEM_DEVICE void consume_bias(const Params& params, const Shared<S>& shared) {
@@ -166,7 +188,7 @@ TANDEM_DEVICE void consume_bias(const Params& params, const Shared<S>& shared) {
   static_assert(!(ROOM && S::SCALED), "q is scaled in shared memory");
   const FwdBlock& u = params.block;
   const int group = __shfl_sync(kAllLanes, int(threadIdx.x) / 128 - 1, 0);
-  const float scale = S::SCALED ? kLog2e : u.scale * kLog2e;
+  const float scale = bias_unit<T, S>(u.scale) * kLog2e;
   const uint64_t q_at = along(shared.q(0) + uint(group * 64 * kPanelBytes));
   const uint64_t k_at = along(shared.k(0)), v_at = across(shared.v(0), S::K_PANEL);
 
@@ -182,8 +204,8 @@ TANDEM_DEVICE void consume_bias(const Params& params, const Shared<S>& shared) {
   };
   const auto take_q = [&] {
     const uint own = shared.q(q_step.stage()) + uint(group * 64 * kPanelBytes);
-    if constexpr (S::SCALED) {
-      scale_q<T, S>(u, own);
+    if constexpr (!ROOM && kSplitsScale<T>) {
+      scale_q<T, S>(S::SCALED ? T::pack(u.scale, u.scale) : scale_power(fresh(u.scale)), own);
       named_sync(together, 128);
     }
     if constexpr (ROOM) {
@@ -191,13 +213,20 @@ TANDEM_DEVICE void consume_bias(const Params& params, const Shared<S>& shared) {
 #pragma unroll
       for (int n = 0; n < S::D / 16; ++n)
         load_matrices(q[n], (from ^ uint(n % 4 * 32)) + uint(n / 4 * S::Q_PANEL));
+      if constexpr (kSplitsScale<T>) {
+        const uint power = scale_power(fresh(u.scale));
+#pragma unroll
+        for (int n = 0; n < S::D / 16; ++n)
+#pragma unroll
+          for (int i = 0; i < 4; ++i) q[n][i] = T::times(q[n][i], power);
+      }
     }
   };
   const auto begin_s = [&] {
     const uint part = bias_part();
     barrier_wait(shared.bias_full(group, bias_step.stage()), bias_step.parity());
     const uint from = shared.bias(group, bias_step.stage()) + part;
-    [[maybe_unused]] const float over_scale = S::SCALED ? 1.f : reciprocal(fresh(u.scale));
+    [[maybe_unused]] const float over_scale = reciprocal(bias_unit<T, S>(fresh(u.scale)));
 #pragma unroll
     for (int n = 0; n < N / 16; ++n) {
       uint r[4];
@@ -329,7 +358,7 @@ TANDEM_DEVICE void consume_bias(const Params& params, const Shared<S>& shared) {
     }
     wait<0>();
     kv.release_v();
-    store_joined<T, S>(params, done, of, o, softmax);
+    store_joined<T, S>(params, done, of, o, softmax, bias_unit<T, S>(u.scale));
     if (!more) break;
     clear(o);
     softmax = fresh;

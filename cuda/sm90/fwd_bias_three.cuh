@@ -68,9 +68,10 @@ TANDEM_DEVICE void produce_three(const Params& params, const Shared<S>& shared) 
   barrier_arrive(shared.k_full(copy.k_step.stage()));
 }
 
-// The first two parts of a tile of the bias come before products are there, each later one when one has been added.
+// Products times the scale plus the bias, scores. The first two parts of a tile of the bias come before products are there, each later one
+// when one has been added.
 template <typename T, int N>
-TANDEM_DEVICE void add_bias(float (&s)[N / 2], uint at, float over_scale) {
+TANDEM_DEVICE void add_bias(float (&s)[N / 2], uint at, float scale) {
   uint r[2][4];
 #pragma unroll
   for (int n = 0; n < 2; ++n) load_bias<N>(r[n], at, n);
@@ -80,8 +81,8 @@ TANDEM_DEVICE void add_bias(float (&s)[N / 2], uint at, float over_scale) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const uint x = r[n % 2][i];
-      to[2 * i] = fmaf(T::low(x), over_scale, to[2 * i]);
-      to[2 * i + 1] = fmaf(T::high(x), over_scale, to[2 * i + 1]);
+      to[2 * i] = fmaf(to[2 * i], scale, T::low(x));
+      to[2 * i + 1] = fmaf(to[2 * i + 1], scale, T::high(x));
     }
     if (n + 2 < N / 16) load_bias<N>(r[n % 2], at, n + 2);
   }
@@ -93,7 +94,6 @@ TANDEM_DEVICE void consume_three(const Params& params, const Shared<S>& shared) 
   static_assert(S::TURNS, "else all would compute weights at the same time");
   const FwdBlock& u = params.block;
   const int group = __shfl_sync(kAllLanes, int(threadIdx.x) / 128 - 1, 0);
-  const float scale = u.scale * kLog2e;
   const uint64_t q_at = along(shared.q(0) + uint(group * 64 * kPanelBytes));
   const uint64_t k_at = along(shared.k(0)), v_at = across(shared.v(0), S::K_PANEL);
 
@@ -120,7 +120,7 @@ TANDEM_DEVICE void consume_three(const Params& params, const Shared<S>& shared) 
   const auto score = [&](const TandemTiles& at, int t) {
     const uint part = bias_part();
     barrier_wait(shared.bias_full(group, 0), int(bias_n % 2));
-    add_bias<T, N>(s, shared.bias(group, 0) + part, reciprocal(fresh(u.scale)));
+    add_bias<T, N>(s, shared.bias(group, 0) + part, u.scale);
     if (t < at.full_begin || t >= at.full_end)
       mask_tile<N>(s, TandemBand{u.band_left, u.band_right, u.band_off},
                    bias_place(shared, tile).row0 + fresh_row(), t * N + fresh_col(), u.seq_kv,
@@ -129,7 +129,7 @@ TANDEM_DEVICE void consume_three(const Params& params, const Shared<S>& shared) 
   Softmax<N> softmax;
   const auto step = [&] {
     float factor[2];
-    if (softmax.step(s, scale, factor, release_bias)) rescale_rows(o, factor);
+    if (softmax.step(s, kLog2e, factor, release_bias)) rescale_rows(o, factor);
     pack_tile<T, N>(p, s);
   };
 
@@ -205,7 +205,7 @@ TANDEM_DEVICE void consume_three(const Params& params, const Shared<S>& shared) 
     product_o();
     wait<0>();
     kv.release_v();
-    store_joined<T, S>(params, done, of, o, softmax);
+    store_joined<T, S>(params, done, of, o, softmax, 1.f);
     if (!go_on(groups)) return;
     first_product();
   }

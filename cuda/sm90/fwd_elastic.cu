@@ -134,7 +134,8 @@ TANDEM_DEVICE void consume(const FwdFullParams& params, const KeyPlaces<S>& plac
       mask_tile<N>(s, rounds.band(), at.row0 + fresh_row(), t * N + fresh_col(), u.seq_kv, as);
     };
     int passed = 0;  // tiles at the end that this warpgroup does not see, others do
-    float origin[2], shift[2];
+    float origin[2], base[2], shift[2], lse[2];
+    bool relative = false;  // a row of the warp is far
     float o[S::DV / 2];
     uint p[N / 4];
     const auto end_sum = [&](const Sum<N>& sum) {
@@ -142,13 +143,20 @@ TANDEM_DEVICE void consume(const FwdFullParams& params, const KeyPlaces<S>& plac
       for (int r = 0; r < 2; ++r) {
         const int count =
             tandem_key_count(rounds.band(), at.row0 + fresh_row() + 8 * r, u.seq_q, u.seq_kv);
-        origin[r] = sum.m[r] + log2f(quad_sum(sum.l[r]));
+        const ElasticRow row(sum, r, product_unit(u), &lse[r]);
+        origin[r] = row.origin, base[r] = row.sees() ? row.base : 0.f;
         shift[r] = count > 0 ? __fdiv_rn(tau, float(count)) : 0.f;
       }
+      relative = __any_sync(kAllLanes, origin[0] != 0.f || origin[1] != 0.f);
 #pragma unroll
       for (int i = 0; i < S::DV / 2; ++i) o[i] = 0.f;
     };
-    const auto weigh_plain = [&](const float(&base)[2]) {
+    // less: s is not less the origin yet, as it is where the walk turns.
+    const auto weigh_plain = [&](bool less = true) {
+      if (less && relative) {
+#pragma unroll
+        for (int i = 0; i < N / 2; ++i) s[i] -= origin[i / 2 % 2];
+      }
 #pragma unroll
       for (int i = 0; i < N / 2; ++i)
         s[i] = exp2_fast(fmaf(s[i], scale, -base[i / 2 % 2])) + shift[i / 2 % 2];
@@ -214,28 +222,25 @@ TANDEM_DEVICE void consume(const FwdFullParams& params, const KeyPlaces<S>& plac
         }
       }
       end_sum(sum);
-      float base[2];
-#pragma unroll
-      for (int r = 0; r < 2; ++r) base[r] = origin[r] == -INFINITY ? 0.f : origin[r];
       // Only the last tile has hidden keys, and it is done behind the loops where they must be told from others.
       const bool hides = (u.band_right == 0) & (tau > 0.f);
       const int end = last + (hides ? 0 : 1);
-      weigh_plain(base);
+      weigh_plain(false);
       if (hides & (t == last)) hide(t, 0.f);
       pack_tile<T, N, true>(p, s);
       ++t;
 #pragma unroll 1
-      for (; t < end && !near(t); ++t) step([&] { weigh_plain(base); });
+      for (; t < end && !near(t); ++t) step([&] { weigh_plain(); });
 #pragma unroll 1
       for (; t < end; ++t)
         step([&] {
           add_dist<N>(s, entry(t));
-          weigh_plain(base);
+          weigh_plain();
         });
       if (t == last)
         step([&] {
           add_dist<N>(s, entry(t));
-          weigh_plain(base);
+          weigh_plain();
           hide(t, 0.f);
         });
       if (last < at.span.end - 1) skip();  // K of a tile that is passed over
@@ -291,11 +296,12 @@ TANDEM_DEVICE void consume(const FwdFullParams& params, const KeyPlaces<S>& plac
         }
       }
       end_sum(sum);
-      const auto weigh = [&](int t) {
-        weigh_plain(origin);
+      const auto weigh = [&](int t, bool less = true) {
+        weigh_plain(less);
         if (edge(t)) hide(t, 0.f);
       };
-      weigh(at.span.begin);
+      // What this warpgroup saw nothing of was not added.
+      weigh(at.span.begin, hidden(at.span.begin));
       pack_tile<T, N, true>(p, s);
 #pragma unroll 1
       for (int t = at.span.begin + 1; t < at.span.end; ++t)
@@ -330,7 +336,6 @@ TANDEM_DEVICE void consume(const FwdFullParams& params, const KeyPlaces<S>& plac
       if (passed) skip();
     }
     const float one[2] = {1.f, 1.f};
-    const float lse[2] = {origin[0] * kLn2, origin[1] * kLn2};
     if (at.row0 + 64 * group < 0) continue;
     store_lse(u, params.push, at, lse);
     store_rows<T, S::DV>(o, one, params.push.o, u, at);

@@ -2,6 +2,8 @@
 // What the two kernels of fwd with elastic softmax are made of: shared memory, tiles, the distance bias, lse.
 #ifndef TANDEM_CUDA_SM90_FWD_ELASTIC_CUH
 #define TANDEM_CUDA_SM90_FWD_ELASTIC_CUH
+#include <cfloat>
+
 #include "fwd_sets.cuh"
 
 namespace tandem {
@@ -94,10 +96,14 @@ TANDEM_DEVICE void put_dist(const FwdFullParams& params, uint table, const FwdPl
 #pragma unroll 4
   for (int n = int(threadIdx.x) % 128; n < params.extra.dist_window + 2 * S::DIST_PAD; n += 128) {
     const int t = n - S::DIST_PAD;
-    put_shared(table + uint(4 * n), t >= 0 && t < params.extra.dist_window
-                                        ? __ldg(dist + t) * factor
-                                    : t < 0 && hides ? -INFINITY
-                                                     : 0.f);
+    float x = t < 0 && hides ? -INFINITY : 0.f;
+    if (t >= 0 && t < params.extra.dist_window) {
+      const float given = __ldg(dist + t);
+      x = given * factor;
+      // Beyond f32 over the scale, but a number.
+      if (fabsf(x) == INFINITY && fabsf(given) < INFINITY) x = copysignf(FLT_MAX, x);
+    }
+    put_shared(table + uint(4 * n), x);
   }
   named_sync(barrier, 128);
 }
@@ -116,19 +122,21 @@ TANDEM_DEVICE void add_dist(float (&s)[N / 2], uint at) {
 }
 
 // lse of a thread's two rows, with the largest of the first numbers that a row sees as base; only if later ones are beyond
-// it by more than a factor of 2^8 is it looked for anew.
+// it by more than a factor of 2^8 is it looked for anew. As weights are formed from it without another sum, rows are far from here on.
+constexpr float kFarSum = 1024.f;
 template <int N>
-struct Sum {
-  float m[2] = {-INFINITY, -INFINITY}, l[2] = {0.f, 0.f};
-  // KEEPS: and leaves the exponentials as pairs of f16.
+struct Sum : Softmax<N> {
+  using Softmax<N>::m;
+  using Softmax<N>::l;
+  // KEEPS: and leaves the exponentials as pairs of f16. s: of far rows then less their origin.
   template <bool KEEPS = false>
-  TANDEM_DEVICE void add(const float (&s)[N / 2], float scale, uint* kept = nullptr) {
+  TANDEM_DEVICE void add(float (&s)[N / 2], float scale, uint* kept = nullptr) {
 #pragma unroll 1
     for (bool again = false;; again = true) {
       float x[2][2] = {};
       float base[2];
 #pragma unroll
-      for (int r = 0; r < 2; ++r) base[r] = m[r] == -INFINITY ? 0.f : m[r];
+      for (int r = 0; r < 2; ++r) base[r] = this->origin(r).far ? 0.f : m[r];
 #pragma unroll
       for (int j = 0; j < N / 8; ++j)
 #pragma unroll
@@ -139,22 +147,44 @@ struct Sum {
           if constexpr (KEEPS) kept[2 * j + r] = Half::pack(y, z);
         }
       const float a = x[0][0] + x[0][1], b = x[1][0] + x[1][1];
-      const bool fits = (fmaxf(a, b) <= 256.f) & (fminf(m[0], m[1]) > -INFINITY);
+      const bool fits = (fmaxf(a, b) <= 256.f) & ((word_of(l[0]) | word_of(l[1])) >= 0);
       if (again || __all_sync(kAllLanes, fits)) {
-        l[0] += a, l[1] += b;
+        l[0] += copysignf(a, l[0]), l[1] += copysignf(b, l[1]);
         return;
       }
       float top[2];
       find_tops<N>(top, s);
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        top[r] *= scale;
-        if (!(top[r] > m[r])) continue;
-        l[r] *= exp2_fast(m[r] - top[r]);
-        m[r] = top[r];
+        const float powers = top[r] * scale;
+        if (this->origin(r).far ? top[r] > m[r] : powers > m[r]) {
+          const bool far = !(fabsf(powers) <= kFarSum);
+          const Origin to{far ? top[r] : powers, far};
+          l[r] *= exp2_fast(this->origin(r).above(to, scale));
+          this->move(r, to);
+        }
+        if (this->origin(r).far & (m[r] > -INFINITY)) {
+#pragma unroll
+          for (int i = 0; i < N / 4; ++i) s[i / 2 * 4 + 2 * r + i % 2] -= m[r];
+        }
       }
     }
   }
+};
+
+// What a row's weights are formed from: 2^(scale (s - origin) - base). origin: 0, or of a far row the largest product.
+struct ElasticRow {
+  float origin, base;
+  template <int N>
+  TANDEM_DEVICE ElasticRow(const Sum<N>& sum, int r, float unit, float* lse) {
+    const Origin of = sum.origin(r);
+    const float powers = log2f(quad_sum(sum.sum(r)));
+    const bool far = of.far & (powers > -INFINITY);
+    origin = far ? of.m : 0.f, base = far ? powers : of.m + powers;
+    *lse = fmaf(origin, unit, base * kLn2);
+  }
+  // Whether it has seen a key.
+  TANDEM_DEVICE bool sees() const { return base > -INFINITY; }
 };
 
 // q of the warpgroup's rows as the left operand lies in registers.

@@ -171,8 +171,9 @@ TANDEM_DEVICE void consume_apart(const FwdFullParams& params, const KeyPlaces<S>
     };
     float s[N / 2];
     Sum<N> sum;
-    uint kept[ROOM][N / 4];  // of tile n + 1
-    float kept_m[ROOM][2];   // their base
+    uint kept[ROOM][N / 4];  // of tile n + 1; the first of a row says whether it was far
+    constexpr uint kFarBit = 1u << 31;
+    float kept_m[ROOM][2];  // their base
     // Not before they are needed: what is not defined on all ways counts as used from the beginning.
     const auto keep_none = [&] {
 #pragma unroll
@@ -240,7 +241,10 @@ TANDEM_DEVICE void consume_apart(const FwdFullParams& params, const KeyPlaces<S>
             }
             sum.template add<true>(s, scale, kept[0]);
 #pragma unroll
-            for (int r = 0; r < 2; ++r) kept_m[0][r] = sum.m[r];
+            for (int r = 0; r < 2; ++r) {
+              kept_m[0][r] = sum.m[r];
+              kept[0][r] |= uint(word_of(sum.l[r])) & kFarBit;
+            }
             next_s();
           }
         }
@@ -249,18 +253,26 @@ TANDEM_DEVICE void consume_apart(const FwdFullParams& params, const KeyPlaces<S>
         keep_none();
       }
     }
-    float base[2], lse[2], shift[2];
+    float from[2], base[2], lse[2], shift[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const float origin = sum.m[r] + log2f(quad_sum(sum.l[r]));
+      const ElasticRow row(sum, r, u.scale, &lse[r]);
+      from[r] = row.origin, base[r] = row.sees() ? row.base : 0.f;
       const int count = row0 + fresh_row() - 64 * group + 8 * r + u.band_off + 1;
-      lse[r] = origin * kLn2, base[r] = origin == -INFINITY ? 0.f : origin;
       shift[r] = count > 0 ? __fdiv_rn(tau, float(count)) : 0.f;
     }
-    const auto weigh = [&] {
+    const bool relative = __any_sync(kAllLanes, from[0] != 0.f || from[1] != 0.f);
+    const auto weigh_less = [&] {
 #pragma unroll
       for (int i = 0; i < N / 2; ++i)
         s[i] = exp2_fast(fmaf(s[i], scale, -base[i / 2 % 2])) + shift[i / 2 % 2];
+    };
+    const auto weigh = [&] {
+      if (relative) {
+#pragma unroll
+        for (int i = 0; i < N / 2; ++i) s[i] -= from[i / 2 % 2];
+      }
+      weigh_less();
     };
     // Of the tile on the diagonal.
     const auto hide = [&] {
@@ -298,7 +310,7 @@ TANDEM_DEVICE void consume_apart(const FwdFullParams& params, const KeyPlaces<S>
       release(v);
       pack_tile<T, N, true>(p, s);
     };
-    weigh();
+    weigh_less();  // as sum.add() left them
     if (end == 1) hide();
     pack_tile<T, N, true>(p, s);
     clear(o);
@@ -309,7 +321,17 @@ TANDEM_DEVICE void consume_apart(const FwdFullParams& params, const KeyPlaces<S>
         const uint v = take();
         float factor[2];
 #pragma unroll
-        for (int r = 0; r < 2; ++r) factor[r] = exp2_fast(kept_m[n][r] - base[r]);
+        for (int r = 0; r < 2; ++r) {
+          // Relative to what the row's origin was then.
+          const bool was_far = int(kept[n][r]) < 0;
+          kept[n][r] &= ~kFarBit;
+          float powers = kept_m[n][r];
+          if (from[r] != 0.f)
+            powers = Origin{powers, was_far}.above(Origin{from[r], true}, scale);
+          else if (was_far)
+            powers *= scale;
+          factor[r] = exp2_fast(powers - base[r]);
+        }
 #pragma unroll
         for (int i = 0; i < N / 4; ++i) {
           const int r = i % 2;

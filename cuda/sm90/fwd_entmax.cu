@@ -7,7 +7,9 @@
 // left at the end hold the whole support: they alone give the threshold. Rows whose support no list holds, and any other
 // alpha: a walk for each of Newton's steps, from the best bound so far.
 //
-// Newton's steps go from below over the norm of [z - t]_+, which is convex: they never pass the root.
+// Newton's steps go from below over the norm of [z - t]_+, which is convex: they never pass the root, but by what a bound is rounded. So
+// none is made from a bound that is far below, and thresholds beyond +-kFarThreshold are relative to the row's largest score: such rows
+// leave lists and bound, NaN, have a walk that finds that score and take it off all scores in later walks.
 #include <cstring>
 
 #include "entmax.cuh"
@@ -19,6 +21,7 @@ namespace sm90 {
 namespace {
 
 constexpr int kMaxWalks = 64;  // a dozen is a lot
+constexpr float kFarThreshold = 256.f, kFarBelow = 32.f;
 
 template <int ROW>
 struct EntmaxShape : FwdShape<ROW, FwdSet::plain, kEntmaxQStages> {
@@ -146,7 +149,12 @@ struct Candidates {
     }
   }
 
-  // Newton's steps, at most so many, over the lists and, if asked for, a tile's products. radius: 1 in products.
+  TANDEM_DEVICE bool any_far() const {
+    return __any_sync(kAllLanes, bound[0] != bound[0] || bound[1] != bound[1]);
+  }
+
+  // Newton's steps, at most so many, over the lists and, if asked for, a tile's products. radius: 1 in products. A bound that is far
+  // below becomes NaN.
   TANDEM_DEVICE void raise(int steps, float radius, bool tile, const float (&s)[N / 2]) {
     const int count0 = count(0), count1 = count(1);
     const int most = __reduce_max_sync(kAllLanes, max(count0, count1));
@@ -180,6 +188,10 @@ struct Candidates {
       for (int r = 0; r < 2; ++r) {
         const float sum = quad_sum(x[r]), squares = quad_sum(xx[r]);
         if (!(squares > radius * radius)) continue;
+        if (!(squares < kFarBelow * radius * sum)) {
+          bound[r] = NAN;
+          continue;
+        }
         const float next = bound[r] + (squares - radius * sqrtf(squares)) / sum;
         moves |= next > bound[r];
         bound[r] = fmaxf(next, bound[r]);
@@ -291,8 +303,21 @@ TANDEM_DEVICE void consume(const FwdFullParams& params, const Shared<S>& shared)
       return again;
     };
 
-    float t_row
-        [2];  // of z: lower bounds, in the end the thresholds; rows that see nothing: -inf, that do not exist: +inf
+    // Of z: lower bounds, in the end the thresholds; rows that see nothing: -inf, that do not exist: +inf. NaN: the row's largest score is to be
+    // found. Relative to origin, a product: 0, or that of a far row's largest score.
+    float t_row[2], origin[2] = {0.f, 0.f};
+    const auto begin_threshold = [&](int r, float top) {
+      const bool far = !(fabsf(top * scale) <= kFarThreshold) && top > -INFINITY;
+      origin[r] = far ? top : 0.f;
+      t_row[r] = far ? -1.f : top * scale - 1.f;
+    };
+    const auto any_origin = [&] {
+      return bool(__any_sync(kAllLanes, origin[0] != 0.f || origin[1] != 0.f));
+    };
+    const auto take_origin = [&] {
+#pragma unroll
+      for (int i = 0; i < N / 2; ++i) s[i] -= origin[i / 2 % 2];
+    };
     bool moves = false;
     clear_words();
     barrier_wait(shared.q_full(q_step.stage()), q_step.parity());
@@ -322,7 +347,11 @@ TANDEM_DEVICE void consume(const FwdFullParams& params, const Shared<S>& shared)
           find_tops<N>(top, s);
 #pragma unroll
           for (int r = 0; r < 2; ++r)
-            if (list.bound[r] == -INFINITY) list.bound[r] = top[r] - radius;
+            if (list.bound[r] == -INFINITY)
+              list.bound[r] = fabsf(top[r]) <= kFarThreshold * radius || top[r] == -INFINITY
+                                  ? top[r] - radius
+                                  : NAN;
+          lost |= list.any_far();
           steps = 3;
         }
         const bool late = ++done >= due;
@@ -331,6 +360,8 @@ TANDEM_DEVICE void consume(const FwdFullParams& params, const Shared<S>& shared)
         for (int tries = 0; !lost; ++tries) {
           if (steps > 0) {
             list.raise(steps, radius, tile, s);
+            lost = list.any_far();
+            if (lost) break;
             if (tries > 0) list.shorten();
             if (!tile) break;
           }
@@ -354,6 +385,7 @@ TANDEM_DEVICE void consume(const FwdFullParams& params, const Shared<S>& shared)
         list.raise(1, radius, false, s);
         list.shorten();
         list.raise(30, radius, false, s);
+        lost = list.any_far();
       }
       moves = lost;
 #pragma unroll
@@ -374,13 +406,21 @@ TANDEM_DEVICE void consume(const FwdFullParams& params, const Shared<S>& shared)
       }
       moves = true;
 #pragma unroll
-      for (int r = 0; r < 2; ++r)
-        t_row[r] = at.row0 + fresh_row() + 8 * r < u.seq_q ? top[r] * scale - 1.f : INFINITY;
+      for (int r = 0; r < 2; ++r) {
+        if (at.row0 + fresh_row() + 8 * r < u.seq_q)
+          begin_threshold(r, top[r]);
+        else
+          t_row[r] = INFINITY;
+      }
     }
 #pragma unroll 1
     for (int walk = 1; verdict(moves && walk < kMaxWalks); ++walk) {
       walks.next();
       clear_words();
+      const bool relative = any_origin(),
+                 seeks =
+                     FAST && __any_sync(kAllLanes, t_row[0] != t_row[0] || t_row[1] != t_row[1]);
+      float most[2] = {-INFINITY, -INFINITY};
       float f[2] = {}, g[2] = {};  // sums of y and of u
 #pragma unroll 1
       for (int t = next_tile(); t >= 0; t = next_tile()) {
@@ -388,6 +428,13 @@ TANDEM_DEVICE void consume(const FwdFullParams& params, const Shared<S>& shared)
         wait<0>();
         release_k();
         score(t);
+        if (relative) take_origin();
+        if (seeks) {
+          float top[2];
+          find_tops<N>(top, s);
+#pragma unroll
+          for (int r = 0; r < 2; ++r) most[r] = fmaxf(most[r], top[r]);
+        }
         float here[2] = {};
 #pragma unroll
         for (int i = 0; i < N / 2; ++i) {
@@ -397,7 +444,7 @@ TANDEM_DEVICE void consume(const FwdFullParams& params, const Shared<S>& shared)
           here[r] += y;
           f[r] = fmaf(x, y, f[r]);
         }
-        set_bit(t, here[0] > 0.f || here[1] > 0.f);
+        set_bit(t, seeks || here[0] > 0.f || here[1] > 0.f);
 #pragma unroll
         for (int r = 0; r < 2; ++r) g[r] += here[r];
       }
@@ -405,7 +452,17 @@ TANDEM_DEVICE void consume(const FwdFullParams& params, const Shared<S>& shared)
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const float sum = quad_sum(f[r]), slope = quad_sum(g[r]);
+        if (FAST && t_row[r] != t_row[r]) {
+          begin_threshold(r, most[r]);
+          moves = true;
+          continue;
+        }
         if (!(sum > 1.f)) continue;
+        if (FAST && !(sum < kFarBelow * slope)) {
+          t_row[r] = NAN;
+          moves = true;
+          continue;
+        }
         const float root = FAST ? sqrtf(sum)
                            : params.features.ALPHA == 2
                                ? 1.f
@@ -425,12 +482,14 @@ TANDEM_DEVICE void consume(const FwdFullParams& params, const Shared<S>& shared)
       barrier_wait(shared.v_full(v_step.stage()), v_step.parity());
       product_across<T, S>(o, p, further(v_at, v_step.stage() * S::V_BYTES));
     };
+    const bool relative = any_origin();
     const auto weigh = [&](int t) {
       score(t);
+      if (relative) take_origin();
 #pragma unroll
       for (int i = 0; i < N / 2; ++i) {
-        const float origin = t_row[i / 2 % 2] == -INFINITY ? INFINITY : t_row[i / 2 % 2];
-        const float x = fmaf(s[i], scale, -origin);
+        const float from = t_row[i / 2 % 2] == -INFINITY ? INFINITY : t_row[i / 2 % 2];
+        const float x = fmaf(s[i], scale, -from);
         s[i] = FAST ? x * fabsf(x) : fmaxf(x, 0.f) * entmax_power(params, x);
       }
       settle(s);  // and not behind the wait that follows
@@ -475,6 +534,8 @@ TANDEM_DEVICE void consume(const FwdFullParams& params, const Shared<S>& shared)
     if (speaks) barrier_arrive(shared.q_empty(q_step.stage()));
     q_step.next();
     const float one[2] = {1.f, 1.f};
+#pragma unroll
+    for (int r = 0; r < 2; ++r) t_row[r] = fmaf(origin[r], scale, t_row[r]);
     store_lse(u, params.push, at, t_row);
     store_rows<T, S::DV>(o, one, params.push.o, u, at);
   }

@@ -5,6 +5,8 @@
 // that see nothing.
 #ifndef TANDEM_CUDA_SM90_FWD_SETS_CUH
 #define TANDEM_CUDA_SM90_FWD_SETS_CUH
+#include <cfloat>
+
 #include "../mask.cuh"
 #include "fwd_store.cuh"
 #include "softcap.cuh"
@@ -25,9 +27,10 @@ TANDEM_DEVICE Entry find_entry(const Block& u, const ExtraBlock& extra, const Fe
                                const uint64_t* address, int batch) {
   int64_t first_q, first_kv;
   Entry e;
-  e.seq_q = entry_length(Lengths(f.LENGTHS_Q), address[f.AT_LENGTHS_Q], batch, u.seq_q, &first_q);
-  e.seq_kv =
-      entry_length(Lengths(f.LENGTHS_KV), address[f.AT_LENGTHS_KV], batch, u.seq_kv, &first_kv);
+  e.seq_q = entry_length(Lengths(f.LENGTHS_Q), address[f.AT_LENGTHS_Q], batch, u.seq_q,
+                         extra.total_q, &first_q);
+  e.seq_kv = entry_length(Lengths(f.LENGTHS_KV), address[f.AT_LENGTHS_KV], batch, u.seq_kv,
+                          extra.total_kv, &first_kv);
   e.first_q = int(first_q), e.first_kv = int(first_kv);
   e.band =
       TandemBand{u.band_left, u.band_right, extra.bottom_right ? e.seq_kv - e.seq_q : u.band_off};
@@ -257,6 +260,10 @@ TANDEM_DEVICE float step_scale(const FwdFullParams& params) {
   return plain_scale(params.block) && !params.features.SOFTCAP ? params.block.scale * kLog2e : 1.f;
 }
 
+TANDEM_DEVICE float product_unit(const FwdFullParams& params) {
+  return params.features.SOFTCAP ? kLn2 : product_unit(params.block);
+}
+
 // Products become scores, but for step_scale(). distance: i + off - j of the thread's first element.
 template <int N>
 TANDEM_DEVICE void change_scores(float (&s)[N / 2], const FwdFullParams& params, int head,
@@ -270,9 +277,13 @@ TANDEM_DEVICE void change_scores(float (&s)[N / 2], const FwdFullParams& params,
   }
   if (params.features.ALIBI) {
     const bool powers = params.features.SOFTCAP || !plain_scale(params.block);
-    const float slope =
-        __ldg(reinterpret_cast<const float*>(params.push.extra[params.features.AT_SLOPE]) + head) *
-        (powers ? kLog2e : 1.f / scale);
+    // No infinity, of which a distance of 0 would make NaN.
+    const float slope = fminf(
+        fmaxf(__ldg(reinterpret_cast<const float*>(params.push.extra[params.features.AT_SLOPE]) +
+                    head) *
+                  (powers ? kLog2e : 1.f / scale),
+              -FLT_MAX),
+        FLT_MAX);
     const float first = float(distance);
 #pragma unroll
     for (int i = 0; i < N / 2; ++i)
@@ -280,20 +291,23 @@ TANDEM_DEVICE void change_scores(float (&s)[N / 2], const FwdFullParams& params,
   }
 }
 
-// lse of a row whose weights, relative to 2^m, add up to l, and what o is multiplied by.
-TANDEM_DEVICE void end_row(const FwdPush& push, int head, float m, float l, float* lse,
-                           float* inverse) {
+// lse of a row whose weights, relative to its origin, add up to l, and what o is multiplied by. A sink may be any number: it is compared
+// with the origin by a difference that is rounded once.
+TANDEM_DEVICE void end_row(const FwdFullParams& params, int head, const Origin& origin, float l,
+                           float* lse, float* inverse) {
   *lse = -INFINITY, *inverse = 0.f;
   if (l == 0.f) return;
-  float factor = 1.f;
-  if (push.sink) {
-    const float sink = __ldg(reinterpret_cast<const float*>(push.sink) + head) * kLog2e;
-    const float top = fmaxf(m, sink);
-    factor = exp2f(m - top);
-    l = fmaf(l, factor, exp2f(sink - top));
-    m = top;
+  const float unit = origin.ln_unit(product_unit(params));
+  const FwdPush& push = params.push;
+  if (!push.sink) {
+    *lse = fmaf(origin.m, unit, logf(l));
+    *inverse = __fdiv_rn(1.f, l);
+    return;
   }
-  *lse = fmaf(m, kLn2, logf(l));
+  const float sink = __ldg(reinterpret_cast<const float*>(push.sink) + head),
+              above = fmaf(origin.m, unit, -sink), factor = expf(fminf(above, 0.f));
+  l = fmaf(l, factor, expf(-fmaxf(above, 0.f)));
+  *lse = above > 0.f ? fmaf(origin.m, unit, logf(l)) : sink + logf(l);
   *inverse = __fdiv_rn(factor, l);
 }
 

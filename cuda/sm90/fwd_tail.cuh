@@ -9,14 +9,15 @@ namespace cuda {
 namespace sm90 {
 
 // At the end of a piece: whether this warp stores its rows. Of a tile that two workgroups share, the warp that comes first leaves its
-// part in the workspace; the other one reads it, and has all of the row then. l: sums of whole rows.
+// part in the workspace; the other one reads it, and has all of the row then. l: sums of whole rows; scale: as Softmax::step() has it. Of a
+// far row the sum has a minus in the workspace.
 // A word says who has come. It may have had any value before the launch, and there is no launch that zeroes it, so what is put there is
 // the execute's own number (src/cuda/sm90.cpp): first by whoever comes, and number + 1 by who was first, once its part can be
 // seen. Only who finds number waits: for a warp that is about to write, and waits for nobody. The second puts a zero there, so that the
 // next replay of a graph, with the same number, begins like the first.
 template <typename S>
 TANDEM_DEVICE bool join_parts(const Rounds<S>& rounds, int piece, float (&o)[S::DV / 2],
-                              float (&m)[2], float (&l)[2]) {
+                              Softmax<S::N>& row, float (&l)[2], float scale) {
   const FwdTailParams& tail = *rounds.tail;
   if (!__any_sync(kAllLanes, tail.units > 0 && piece < kTailPieces)) return true;
   const int steps = tail.shares.steps;
@@ -41,7 +42,9 @@ TANDEM_DEVICE bool join_parts(const Rounds<S>& rounds, int piece, float (&o)[S::
 #pragma unroll
     for (int i = 0; i < S::DV / 8; ++i)
       __stcg(mine + 32 * i, make_float4(o[4 * i], o[4 * i + 1], o[4 * i + 2], o[4 * i + 3]));
-    if (lane % 4 == 0) __stcg(sums, make_float4(m[0], l[0], m[1], l[1]));
+    if (lane % 4 == 0)
+      __stcg(sums,
+             make_float4(row.m[0], copysignf(l[0], row.l[0]), row.m[1], copysignf(l[1], row.l[1])));
     __syncwarp();
     if (lane == 0) release_word(word, tail.number + 1);
     return false;
@@ -53,13 +56,15 @@ TANDEM_DEVICE bool join_parts(const Rounds<S>& rounds, int piece, float (&o)[S::
   if (lane == 0) __stcg(reinterpret_cast<unsigned long long*>(word), 0ull);
   // Products are rounded before they are added: a sum has the same bits whoever of the two adds.
   const float4 other = __ldcg(sums);
-  const float other_m[2] = {other.x, other.z}, other_l[2] = {other.y, other.w};
+  const float other_l[2] = {fabsf(other.y), fabsf(other.w)};
+  const Origin others[2] = {{other.x, word_of(other.y) < 0}, {other.z, word_of(other.w) < 0}};
   float ours[2], theirs[2];
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    const float top = fmaxf(m[r], other_m[r]), base = top == -INFINITY ? 0.f : top;
-    ours[r] = exp2_fast(m[r] - base), theirs[r] = exp2_fast(other_m[r] - base);
-    m[r] = top;
+    const float above = row.origin(r).above(others[r], scale);
+    // The lower one's share; of two that saw nothing anything will do.
+    ours[r] = exp2_fast(fminf(above, 0.f)), theirs[r] = exp2_fast(-fmaxf(above, 0.f));
+    if (above < 0.f) row.move(r, others[r]);
     l[r] = __fadd_rn(__fmul_rn(l[r], ours[r]), __fmul_rn(other_l[r], theirs[r]));
   }
 #pragma unroll

@@ -16,10 +16,13 @@ template <int COUNT, typename Each>
 TANDEM_DEVICE void soft_cap(float (&s)[COUNT], float scale, float softcap, const Each& each) {
   constexpr int kPiece = 16;  // with more of them in a piece, registers would not suffice
   constexpr float kLog2e = 1.44269504088896341f;
-  const float cap = softcap * kLog2e, in = __fdividef(scale, softcap), square = in * in;
+  // A quotient beyond f32, or times 2 log2 e, would make NaN of a product of 0.
+  const float cap = softcap * kLog2e, in = fminf(fmaxf(__fdividef(scale, softcap), -1e38f), 1e38f),
+              square = in * in;
   // Beyond these the coefficients would overflow.
   const float limit = fabsf(in) < 1e5f ? 0.5f : -1.f;
-  const float a = in * cap, b = -0.333281593f * square * a, c = 0.132053597f * square * square * a,
+  const float a = scale * kLog2e, b = -0.333281593f * square * a,
+              c = 0.132053597f * square * square * a,
               d = -0.0447506447f * square * square * square * a;
 #pragma unroll
   for (int first = 0; first < COUNT; first += kPiece) {

@@ -148,7 +148,7 @@ TANDEM_API tandem_status tandem_device_get_info(const tandem_device* device,
 TANDEM_API size_t tandem_device_describe(const tandem_device* device, char* text, size_t capacity);
 
 /* Compiled pipelines, for you to store on disk. get: call with data = NULL for the size. set: refuses
- * with TANDEM_ERROR_CACHE a blob of another library build, device or driver. */
+ * with TANDEM_ERROR_CACHE a blob of another library build, device or driver, and one that was changed. */
 TANDEM_API tandem_status tandem_device_get_cache(tandem_device* device, size_t* size, void* data);
 TANDEM_API tandem_status tandem_device_set_cache(tandem_device* device, size_t size,
                                                  const void* data);
@@ -255,7 +255,8 @@ typedef struct tandem_problem {
   int64_t keep_batch, keep_heads, keep_rows;
   tandem_tensor keep;
   /* With lengths, i, j and off count within a sequence; Sq and Sk are the longest that may occur. A
-   * packed tensor has stride[0] = 0 and total rows. lse stays [B,Hq,Sq]. */
+   * packed tensor has stride[0] = 0 and total rows; rows of an output that belong to no sequence,
+   * as those behind the last one, are not written. lse stays [B,Hq,Sq]. */
   uint32_t lengths_q;        /* tandem_lengths of q o d_o d_q; args.lengths_q */
   uint32_t lengths_kv;       /* tandem_lengths of k v d_k d_v; args.lengths_kv */
   int64_t total_q, total_kv; /* rows of the packed tensors, all sequences together */
@@ -277,7 +278,9 @@ TANDEM_API void tandem_problem_contiguous(tandem_problem* problem, tandem_dtype 
 /* One line that says the whole problem, as "bwd bf16 b2 hq8 hk2 sq128 sk130 d64 dv64
  * causal_bottom_right ..."; docs/problem-line.md has the grammar. Sizes as tandem_device_describe.
  * parse undoes print, bit for bit, but for what the direction does not use: a forward line has no
- * gradients. Sizes and symbols as with init; a line that needs a longer problem is INVALID_STRUCT. */
+ * gradients. So it is for problems that no plan takes, too; of next and reserved a line says nothing.
+ * Numbers do not follow the process's locale. Sizes and symbols as with init; a line that needs a longer
+ * problem is INVALID_STRUCT. */
 TANDEM_API size_t tandem_problem_print(const tandem_problem* problem, char* text, size_t capacity);
 TANDEM_API tandem_status tandem_problem_parse_sized(const char* text, tandem_problem* problem,
                                                     uint32_t struct_size);
@@ -352,13 +355,17 @@ typedef struct tandem_args { /* start from TANDEM_ARGS_INIT */
   tandem_buffer d_o, d_q, d_k, d_v; /* backward only; a gradient not asked for stays {0, 0} */
   tandem_buffer workspace;          /* contents need no initialisation and are garbage afterwards */
   uint64_t workspace_size;          /* bytes that may be used; at least the plan's */
-  /* What the problem switches on; the rest stays {0, 0}. All but bias, d_bias and keep are contiguous. */
+  /* What the problem switches on; the rest stays {0, 0}. What a plan does not use, a workspace of size 0
+   * too, is not looked at. All but bias, d_bias and keep are contiguous. */
   tandem_buffer bias, keep;
   tandem_buffer dist_bias;        /* f32 [Hq,W] */
   tandem_buffer slope, tau, sink; /* f32 [Hq] */
   tandem_buffer lengths_q,
-      lengths_kv;            /* int32 [B], or cumulative from 0 [B+1]. A length beyond Sq or
-                                          * Sk counts as that, one below 0 as 0 */
+      lengths_kv;            /* int32 [B], or cumulative from 0 [B+1]. An offset beyond the total
+                              * counts as that, one below 0 as 0; then a length beyond Sq or Sk
+                              * counts as that, one below 0 as 0. Where offsets go down, sequences
+                              * behind may share rows: what outputs hold is then not specified,
+                              * but nothing outside the tensors is read or written */
   tandem_buffer d_bias;      /* gradients, where asked for */
   tandem_buffer d_dist_bias; /* f32 [Hq,W] */
   tandem_buffer d_slope, d_tau, d_sink; /* f32 [Hq] */

@@ -42,6 +42,9 @@ const int STEP = 4; // src/tiles.h
 #include "coopmat/bias.glsl"
 #include "coopmat/element.glsl"
 #include "coopmat/skip.glsl"
+#if !TANDEM_DS
+#include "coopmat/far.glsl"
+#endif
 
 #if TANDEM_DS
 #define DS_BIAS
@@ -174,6 +177,7 @@ void main() {
     Bias bias[RM][NB];
     FETCH_BIAS(bias, m.row0, col0)
     ACC s[RM][NB], dp[RM][NB], slope[RM][NB];
+    own_far = false;
     EACH(r, RM) {
       EACH(turn, ROW_TURNS) {
         const int row = my_row0 + r * MM + LANE + turn * SUBGROUP;
@@ -181,7 +185,7 @@ void main() {
         deltas[r][turn] = 0.0;
         shares[r][turn] = share_of(row);
         if (row < entry.seq_q && LANE + turn * SUBGROUP < MM) {
-          origins[r][turn] = weight_origin(Load1(stat_address(push.lse, m.head, block.seq_q, row)).w);
+          origins[r][turn] = row_origin(m.head, row);
           deltas[r][turn] = uintBitsToFloat(Load1(stat_address(push.delta, m.head, block.seq_q, row)).w);
         }
       }
@@ -199,6 +203,9 @@ void main() {
       MULTIPLY_STEP(s)
     }
     FINISH_SCORES(s, slope, bias, my_row0, col0, m.partial)
+    if (subgroupAny(own_far)) {
+      EACH(r, RM) EACH(n, NB) far_block(s[r][n], m.q, m.k, m.head, my_row0 + r * MM, col0 + n * MN, false);
+    }
     EACH(r, RM) {
       ACC origin;
       SPREAD_ROWS(origin, origins[r])

@@ -38,6 +38,7 @@ layout(push_constant) uniform Push {
 #define MASKS_FIRST FIRST_IS_EXACT // D 128, causal: 5 % faster on an H100; bwd_dq is not
 #include "coopmat/element.glsl"
 #include "coopmat/skip.glsl"
+#include "coopmat/far.glsl"
 #if TANDEM_DS
 #include "coopmat/ds.glsl"
 #endif
@@ -49,7 +50,7 @@ const int STATS = NORM == ELASTIC ? 3 : 2;
 float fetch_stat(int head, int n, int col0) {
   const int i = col0 + n % COLS;
   if (n < COLS)
-    return i < entry.seq_q ? weight_origin(Load1(stat_address(push.lse, head, block.seq_q, i)).w) : NO_ORIGIN;
+    return row_origin(head, i);
   if (n >= 2 * COLS) return share_of(i);
   if (GRAD_K == 0 || i >= entry.seq_q) return 0.0;
   return uintBitsToFloat(Load1(stat_address(push.delta, head, block.seq_q, i)).w);
@@ -94,6 +95,8 @@ void main() {
   begin_scores();
   begin_iota();
   begin_votes();
+  if (TID == 0) OWN_WORD = 0;
+  uint turns = 0; // tiles so far; OWN_WORD: the last one with a far row
   View k = kv_view(push.k, block.k, b, hk, entry.seq_kv, block.head_dim, (push.wide & 2u) != 0);
   View v = kv_view(push.v, block.v, b, hk, entry.seq_kv, block.head_dim_v, (push.wide & 4u) != 0);
   TandemTiles tiles = tandem_query_tiles(mask_band(), row0, ROWS, COLS, entry.seq_q, entry.seq_kv);
@@ -143,7 +146,11 @@ void main() {
         const int n = TID + i * WG;
         if (n < STATS * COLS) stats[n / 4][n % 4] = stat[i];
       }
+      turns++;
+      if (own_far) atomicMax(OWN_WORD, turns);
+      own_far = false;
       barrier();
+      const bool far = OWN_WORD == turns;
       next = next_tile(t + 1, tiles.end, row0, true);
       if (next < tiles.end) {
         fetch_tile(stage_1, q, next * COLS, D_CHUNKS);
@@ -178,6 +185,9 @@ void main() {
         }
         if (BIAS_EARLY && TANDEM_BF16 == 1) PIPE_BIAS
         FINISH_STEP(s, slope, bias, 0, i0, my_row0, true, partial)
+        if (far) {
+          FAR_STEP(s, q, k, head, i0, my_row0, true)
+        }
         STEP_STATS(origin, 0)
         STEP_STATS(delta, 1)
         if (NORM == ENTMAX) { // where no key of the block has a weight, nothing follows

@@ -37,6 +37,7 @@ layout(push_constant) uniform Push {
 #include "coopmat/element.glsl"
 #define VISITS_ALL (D_BIAS != 0) // every tile has zeros to store
 #include "coopmat/skip.glsl"
+#include "coopmat/far.glsl"
 
 layout(buffer_reference, std430, buffer_reference_align = 16) workgroupcoherent buffer Sums4 { vec4 w[]; };
 const int BLOCK_QUADS = MM * MN / 4; // vec4s of a block
@@ -51,9 +52,6 @@ const int BLOCK_QUADS = MM * MN / 4; // vec4s of a block
 #include "coopmat/take_ds.glsl"
 #else
 // Of a row of q, over all batches and heads.
-float origin_of(int head, int row) {
-  return row < entry.seq_q ? weight_origin(Load1(stat_address(push.lse, head, block.seq_q, row)).w) : NO_ORIGIN;
-}
 float delta_of(int head, int row) {
   return row < entry.seq_q ? uintBitsToFloat(Load1(stat_address(push.delta, head, block.seq_q, row)).w) : 0.0;
 }
@@ -102,21 +100,23 @@ void main() {
   LOAD_OPERANDS(md_o, 1, d_o, row0, DV_BLOCKS, DV_CHUNKS)
 
   ACC acc[RM][D_OUT], origin[RM], delta[RM], share[RM]; // of each row
+  own_far = false;
   EACH(r, RM) {
     const int head = b * block.heads_q + h, from = my_row0 + r * MM;
     if (ENTRIES > 1) {
       for (int row = LANE; row < MM; row += SUBGROUP) {
-        iota[OWN_NUMBERS + row / 4][row % 4] = origin_of(head, from + row);
+        iota[OWN_NUMBERS + row / 4][row % 4] = row_origin(head, from + row);
         iota[OWN_NUMBERS + (MM + row) / 4][row % 4] = delta_of(head, from + row);
       }
       subgroupBarrier();
     } else {
-      ROWS_TO_MATRIX(origin[r], row, origin_of(head, from + row))
+      ROWS_TO_MATRIX(origin[r], row, row_origin(head, from + row))
       ROWS_TO_MATRIX(delta[r], row, delta_of(head, from + row))
     }
     if (NORM == ELASTIC) ROWS_TO_MATRIX(share[r], row, share_of(from + row))
     EACH(d, D_OUT) acc[r][d] = ACC(0.0);
   }
+  const bool far = subgroupAny(own_far);
 
   int next = next_tile(tiles.begin, tiles.end, row0, false);
   if (next < tiles.end) {
@@ -174,6 +174,9 @@ void main() {
       }
       if (SPAN > 1 && turn == 0) begin_bias(bias[0]);
       FINISH_STEP(s, slope, bias, n, my_row0, j0, false, t < tiles.full_begin || t >= tiles.full_end)
+      if (far) {
+        FAR_STEP(s, q, k, b * block.heads_q + h, my_row0, j0, false)
+      }
       // What the other team is to add goes through the scratch, from which the last bias of the tile has come.
       if (ENTRIES > 1 && turn == NB - 1) coopMatStore(own[0], scratch, MY_SCRATCH, SCRATCH_PITCH, ROW_MAJOR);
       if (ENTRIES > 1) {

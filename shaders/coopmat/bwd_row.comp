@@ -31,6 +31,7 @@ layout(push_constant) uniform Push {
 #include "coopmat/bias.glsl"
 #include "coopmat/element.glsl"
 #include "coopmat/skip.glsl"
+#include "coopmat/far.glsl"
 
 // A block's numbers a row; rows behind the length are 0.
 void store_stats(uvec2 address, ACC x, int head, int row0) {
@@ -65,20 +66,18 @@ void main() {
   LOAD_OPERANDS(md_o, 1, d_o, row0, DV_BLOCKS, DV_CHUNKS)
 
   // Each element's own parts of sum g M dp, sum g (entmax), sum M dp, sum |t| g M dp and sum |t| g, until the end.
-  ACC origin[RM], share[RM], dot[RM], mass[RM], lift[RM], far_dot[RM], far[RM];
+  ACC origin[RM], share[RM], dot[RM], mass[RM], lift[RM], far_dot[RM], spread[RM];
   EACH(r, RM) {
     const int head = b * block.heads_q + h, from = my_row0 + r * MM;
-    ROWS_TO_MATRIX(origin[r], row,
-                   from + row < entry.seq_q
-                       ? weight_origin(Load1(stat_address(push.lse, head, block.seq_q, from + row)).w)
-                       : NO_ORIGIN)
+    ROWS_TO_MATRIX(origin[r], row, row_origin(head, from + row))
     if (NORM == ELASTIC) ROWS_TO_MATRIX(share[r], row, share_of(from + row))
     dot[r] = ACC(0.0);
     mass[r] = ACC(0.0);
     lift[r] = ACC(0.0);
     far_dot[r] = ACC(0.0);
-    far[r] = ACC(0.0);
+    spread[r] = ACC(0.0);
   }
+  const bool far = subgroupAny(own_far);
 
   int next = next_tile(tiles.begin, tiles.end, row0, false);
   if (next < tiles.end) {
@@ -113,6 +112,9 @@ void main() {
         if (NORM != ENTMAX && d < DV_BLOCKS) MULTIPLY_LEFT(dp, md_o, 1, SECOND + at, d)
       }
       FINISH_STEP(s, slope, bias, 0, my_row0, j0, false, t < tiles.full_begin || t >= tiles.full_end)
+      if (far) {
+        FAR_STEP(s, q, k, b * block.heads_q + h, my_row0, j0, false)
+      }
       if (NORM == ENTMAX) { // where no key of the block has a weight, nothing follows
         bool any = false;
         EACH(q, STEP_BLOCKS) ELEMENTS(k, s[q]) any = any || s[q][k] > OF_ROW(origin, q)[k];
@@ -142,7 +144,7 @@ void main() {
           ELEMENTS(k, s[q]) {
             const float a = float(abs(t0 + int(rows[k] - cols[k]))) * s[q][k];
             OF_ROW(far_dot, q)[k] = fma(a, dp[q][k], OF_ROW(far_dot, q)[k]);
-            OF_ROW(far, q)[k] += a;
+            OF_ROW(spread, q)[k] += a;
           }
         }
       }
@@ -167,9 +169,9 @@ void main() {
     }
     if (ROW_SLOPE != 0) {
       row_sum(far_dot[r]);
-      row_sum(far[r]);
-      ELEMENTS(k, dot[r]) far[r][k] = far_dot[r][k] - dot[r][k] * far[r][k];
-      store_stats(push.slope_rows, far[r], head, from);
+      row_sum(spread[r]);
+      ELEMENTS(k, dot[r]) spread[r][k] = far_dot[r][k] - dot[r][k] * spread[r][k];
+      store_stats(push.slope_rows, spread[r], head, from);
     }
   }
 }

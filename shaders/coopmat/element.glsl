@@ -52,7 +52,7 @@ float natural_score(float s) {
 // Of what lse says, the origin of a row's weights: - lse in powers of two, or with elastic softmax, whose thresholds compare
 // p with a share of 1, lse itself: a score that equals it then has p = 1 to the last bit. With entmax it is the threshold.
 // A row that saw nothing, or does not exist, gets one that no score reaches.
-const float NO_ORIGIN = NORM == SOFTMAX ? ORIGIN : -ORIGIN;
+#define NO_ORIGIN (NORM == SOFTMAX ? uintBitsToFloat(LSE_NONE) : NO_LSE)
 float weight_origin(uint bits) {
   const float lse = lse_origin(bits);
   return NORM == SOFTMAX ? -LOG2E * lse : lse;
@@ -62,7 +62,7 @@ float base_at(float s, float origin) {
   if (NORM == SOFTMAX) return exp2(fma(s, log2_scale, origin));
   precise float x = natural_score(s) - origin;
   if (NORM == ENTMAX) return max(x, 0.0);
-  return s == HIDDEN_SCORE ? -1.0 : exp2(x * LOG2E);
+  return s == HIDDEN_SCORE || (BIAS != 0 && is_hidden(s)) ? -1.0 : exp2(x * LOG2E);
 }
 float ds_at(float base, float share, float dp, float delta) {
   return slope_of(base) * (live_dp(base, share, dp) - delta);

@@ -44,7 +44,7 @@ struct Search {
 };
 void begin_search(inout Search x) {
   x.top = ACC(HIDDEN_SCORE);
-  x.t = ACC(-ORIGIN);
+  x.t = ACC(NO_LSE);
   x.low = x.t;
   x.high = x.t;
   x.moving = ACC(0.0);
@@ -61,7 +61,7 @@ bool search_block(inout Search x, ACC z, bool first) {
     // Not above its own maximum of so far less 1, a key is not above the row's less 1 either.
     ELEMENTS(k, z) {
       x.top[k] = max(x.top[k], z[k]);
-      any = any || (z[k] != HIDDEN_SCORE && z[k] > x.top[k] - 1.0);
+      any = any || (z[k] != HIDDEN_SCORE && z[k] >= x.top[k] - 1.0);
     }
     return any;
   }

@@ -44,6 +44,7 @@ layout(push_constant) uniform Push {
 #include "coopmat/element.glsl"
 #include "coopmat/skip.glsl"
 #include "coopmat/entmax.glsl"
+#include "coopmat/redo.glsl"
 #if TANDEM_TENSOR
 #include "coopmat/rows.glsl"
 #endif
@@ -112,6 +113,8 @@ void store_lse(int head, int row0) {
     if (row0 + at >= block.seq_q) continue;
     const float x = SCRATCH_FLOAT(n);
     to.w[at] = row0 + at < entry.seq_q && x != -HIDDEN_SCORE ? floatBitsToUint(x) : LSE_NONE;
+    // What is rounded away counts for less than a 16-bit weight's rounding, or the row is formed once more.
+    if (SPLIT != 0) Store1(part_rest_address(push.lse, head, block.seq_q, row0 + at)).w = 0;
   }
 }
 
@@ -126,6 +129,7 @@ void main() {
   begin_scores();
   begin_iota();
   begin_votes();
+  if (TID == 0) OWN_WORD = 0;
   View q = q_view(push.q, block.q, b, h, entry.seq_q, block.head_dim, (push.wide & 1u) != 0);
   View k = kv_view(push.k, block.k, b, hk, entry.seq_kv, block.head_dim, (push.wide & 2u) != 0);
   View v = kv_view(push.v, block.v, b, hk, entry.seq_kv, block.head_dim_v, (push.wide & 4u) != 0);
@@ -331,6 +335,8 @@ void main() {
       EACH(d, DV_OUT) ELEMENTS(k, factor) acc[r][d][k] *= factor[k];
     }
   }
+  bool lost = false;
+  EACH(r, RM) ELEMENTS(k, m[r]) lost = lost || is_lost(m[r][k]);
   // First all matrices into shared memory (stage.glsl says why), lse after all that goes through the scratch.
   const View o = SPLIT != 0 ? part_view(push.o, block.o, part, h, entry.seq_q)
                             : q_view(push.o, block.o, b, h, stored_q(), block.head_dim_v, (push.wide & 8u) != 0);
@@ -352,7 +358,7 @@ void main() {
   EACH(r, RM) {
     // Columns are equal, and of the one block only the first stays: the next begins behind it.
     ACC lse;
-    ELEMENTS(k, lse) lse[k] = NORM == ENTMAX && m[r][k] == -ORIGIN ? -HIDDEN_SCORE : m[r][k];
+    ELEMENTS(k, lse) lse[k] = NORM == ENTMAX && m[r][k] == NO_LSE ? -HIDDEN_SCORE : m[r][k];
     coopMatStore(lse, scratch, MY_SCRATCH + r * MM / 4, MM / 4, COL_MAJOR);
     subgroupBarrier();
   }
@@ -363,4 +369,17 @@ void main() {
     store_parts(o, row0);
 #endif
   store_lse(part * block.heads_q + h, row0);
+
+  if (lost) atomicOr(OWN_WORD, 1u);
+  barrier();
+  if (OWN_WORD == 0) return;
+  memoryBarrierBuffer(); // others of the workgroup have stored these rows
+  barrier();
+  tiles = tandem_key_tiles(mask_band(), row0, ROWS, COLS, entry.seq_q, entry.seq_kv);
+  if (SPLIT != 0) tiles = tandem_split_tiles(tiles, part % block.splits, block.splits);
+  [[dont_unroll]] for (int n = LANE; n < RM * MM; n += SUBGROUP) {
+    const int i = my_row0 + n;
+    if (is_lost(SCRATCH_FLOAT(n)) && tandem_key_count(mask_band(), i, entry.seq_q, entry.seq_kv) > 0)
+      redo_row(q, k, v, o, part * block.heads_q + h, h, i, tiles.begin * COLS, min(tiles.end * COLS, entry.seq_kv));
+  }
 }

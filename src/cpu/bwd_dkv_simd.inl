@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // bwd_dkv: one tile of keys, which are the lanes, over the query heads of the group and their tiles.
 
-// Scores to p (in place), and dp to ds (in place) where d_k is wanted. lse and delta: of row0.
-template <bool kMasked, bool kGradK>
+// Scores to p (in place), and dp to ds (in place) where d_k is wanted. lse, delta and origin (null: no
+// row is far): of row0.
+template <bool kMasked, bool kGradK, bool kFar>
 inline void weights_rows(const SimdBwdDkv& t, int64_t lane, int row0, int rows, const float* lse,
-                         const float* delta) {
+                         const float* delta, const float* origin) {
   const Vec lanes = count_from(int(lane)), scale = splat(t.scale);
   for (int i = 0; i < rows; ++i) {
     float *s = t.s + i * t.pitch + lane, *dp = t.dp + i * t.pitch + lane;
@@ -15,6 +16,7 @@ inline void weights_rows(const SimdBwdDkv& t, int64_t lane, int row0, int rows, 
       const LaneRange see(diagonal - t.band.left, diagonal + t.band.right, t.pitch);
       x = hide(x, lanes, see.lo, see.hi);
     }
+    if (kFar) x = x - splat(origin[i]);
     const Vec p = exp(x - splat(sees ? lse[i] : kInfinity));
     store(s, p);
     if (kGradK) store(dp, p * (load(dp) - splat(sees ? delta[i] : 0)));
@@ -47,13 +49,15 @@ void bwd_dkv_kernel(const SimdBwdDkv& t) {
       // simply not there.
       const bool masked = tile < t.tiles.full_begin || tile >= t.tiles.full_end;
       const float *lse = t.lse + row, *delta = t.want_k ? t.delta + row : nullptr;
+      const float* origin = t.origin ? t.origin + row : nullptr;
       for (int64_t c = 0; c < lanes; c += kLanes) {
-        if (t.want_k)
-          masked ? weights_rows<true, true>(t, c, row0, rows, lse, delta)
-                 : weights_rows<false, true>(t, c, row0, rows, lse, delta);
-        else
-          masked ? weights_rows<true, false>(t, c, row0, rows, lse, delta)
-                 : weights_rows<false, false>(t, c, row0, rows, lse, delta);
+        const auto weigh = t.want_k ? origin   ? weights_rows<true, true, true>
+                                      : masked ? weights_rows<true, true, false>
+                                               : weights_rows<false, true, false>
+                           : origin ? weights_rows<true, false, true>
+                           : masked ? weights_rows<true, false, false>
+                                    : weights_rows<false, false, false>;
+        weigh(t, c, row0, rows, lse, delta, origin);
       }
       if (t.want_v) product<true>({rows, d_o.data, 1, d_o.pitch, t.s, t.d_vt, t.pitch}, Dv, lanes);
       if (t.want_k) product<true>({rows, q.data, 1, q.pitch, t.dp, t.d_kt, t.pitch}, D, lanes);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // bwd_dq: one tile of query rows, which are the lanes, over all key tiles that it visits.
 
-// Scores (in place) to ds.
-template <bool kMasked>
+// Scores (in place) to ds. kFar: less the rows' origins first.
+template <bool kMasked, bool kFar>
 inline void ds_keys(const SimdBwdDq& t, int64_t lane, int col0, int keys) {
   const Vec lanes = count_from(int(lane)), scale = splat(t.scale);
   const Vec lse = load(t.lse_lanes + lane), delta = load(t.delta_lanes + lane);
@@ -14,6 +14,7 @@ inline void ds_keys(const SimdBwdDq& t, int64_t lane, int col0, int keys) {
       const LaneRange see(diagonal - t.band.right, diagonal + t.band.left, t.pitch);
       x = hide(x, lanes, see.lo, see.hi);
     }
+    if (kFar) x = x - load(t.origin_lanes + lane);
     store(s, exp(x - lse) * (load(t.dp + j * t.pitch + lane) - delta));
   }
 }
@@ -28,6 +29,7 @@ void bwd_dq_kernel(const SimdBwdDq& t) {
     const bool sees = r < t.rows && t.lse[r] != -kInfinity;
     t.lse_lanes[r] = sees ? t.lse[r] : kInfinity;
     t.delta_lanes[r] = sees ? t.delta[r] : 0;
+    t.origin_lanes[r] = sees && t.origin ? t.origin[r] : 0;
   }
 
   for (int tile = t.tiles.begin; tile < t.tiles.end; ++tile) {
@@ -37,8 +39,12 @@ void bwd_dq_kernel(const SimdBwdDq& t) {
     product<false>({D, k.data, k.pitch, 1, t.qt, t.s, t.pitch}, keys, lanes);
     product<false>({Dv, v.data, v.pitch, 1, t.d_ot, t.dp, t.pitch}, keys, lanes);
     const bool masked = tile < t.tiles.full_begin || tile >= t.tiles.full_end;
-    for (int64_t c = 0; c < lanes; c += kLanes)
-      masked ? ds_keys<true>(t, c, col0, keys) : ds_keys<false>(t, c, col0, keys);
+    for (int64_t c = 0; c < lanes; c += kLanes) {
+      if (t.origin)
+        ds_keys<true, true>(t, c, col0, keys);
+      else
+        masked ? ds_keys<true, false>(t, c, col0, keys) : ds_keys<false, false>(t, c, col0, keys);
+    }
     product<true>({keys, k.data, 1, k.pitch, t.s, t.d_qt, t.pitch}, D, lanes);
   }
 

@@ -1,19 +1,24 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // fwd: one tile of query rows, which are the lanes, over all key tiles that it visits.
 
+// The lanes that see key j of the tile from col0 on. Tile: SimdFwd or SimdBwdOrigin, below too.
+template <typename Tile>
+inline LaneRange rows_that_see(const Tile& t, int col0, int j) {
+  const int64_t diagonal = int64_t(col0) + j - t.band.off - t.row0;
+  return LaneRange(diagonal - t.band.right, diagonal + t.band.left, t.pitch);
+}
+
 // One tile's scores (in place) to p, with the online row state. True where m grew in some lane: what o has
 // so far must then be multiplied by factor.
-template <bool kMasked>
-inline bool softmax_tile(const SimdFwd& t, int64_t lane, int col0, int keys) {
+template <bool kMasked, typename Tile>
+inline bool softmax_tile(const Tile& t, int64_t lane, int col0, int keys) {
   const Vec lanes = count_from(int(lane)), scale = splat(t.scale), old = load(t.m + lane);
-  const int64_t top = t.pitch;
   float* s = t.s + lane;
   Vec m = old;
   for (int j = 0; j < keys; ++j) {
     Vec x = load(s + j * t.pitch) * scale;
     if (kMasked) {
-      const int64_t diagonal = int64_t(col0) + j - t.band.off - t.row0;
-      const LaneRange see(diagonal - t.band.right, diagonal + t.band.left, top);
+      const LaneRange see = rows_that_see(t, col0, j);
       x = hide(x, lanes, see.lo, see.hi);
     }
     store(s + j * t.pitch, x);
@@ -33,6 +38,39 @@ inline bool softmax_tile(const SimdFwd& t, int64_t lane, int col0, int keys) {
   store(t.l + lane, fma(load(t.l + lane), factor, l));
   store(t.factor + lane, factor);
   return grew;
+}
+
+// o once more, with weights that are normalised before they meet v: for a v so large that sums of p v leave f32, although
+// their means do not. Weights are halves, so that rounding cannot carry a sum beyond f32. factor: 1 / l.
+inline void average_again(const SimdFwd& t, int64_t lanes) {
+  const int64_t D = t.head_dim, Dv = t.head_dim_v;
+  clear(t.ot, Dv, lanes, t.pitch);
+  for (int tile = t.tiles.begin; tile < t.tiles.end; ++tile) {
+    const int col0 = tile * t.bc, keys = smaller(t.bc, t.seq_kv - col0);
+    const Staged k = stage(t.k, col0, keys, D, t.k_staged);
+    product<false>({D, k.data, k.pitch, 1, t.qt, t.s, t.pitch}, keys, lanes);
+    for (int64_t c = 0; c < lanes; c += kLanes) {
+      const Vec m = load(t.m + c), base = select(equal(m, splat(-kInfinity)), splat(0), m);
+      const Vec half = load(t.factor + c) * splat(0.5f);
+      for (int j = 0; j < keys; ++j) {
+        const LaneRange see = rows_that_see(t, col0, j);
+        float* s = t.s + j * t.pitch + c;
+        const Vec x = hide(load(s) * splat(t.scale), count_from(int(c)), see.lo, see.hi);
+        store(s, exp(x - base) * half);
+      }
+    }
+    const Staged v = stage(t.v, col0, keys, Dv, t.v_staged);
+    product<true>({keys, v.data, 1, v.pitch, t.s, t.ot, t.pitch}, Dv, lanes);
+  }
+  const Vec most = splat(std::numeric_limits<float>::max() / 2), least = splat(0) - most;
+  for (int64_t c = 0; c < lanes; c += kLanes)
+    for (int64_t d = 0; d < Dv; ++d) {
+      float* o = t.ot + d * t.pitch + c;
+      Vec x = load(o);
+      x = select(both(less(most, x), less(x, splat(kInfinity))), most, x);
+      x = select(both(less(x, least), less(splat(-kInfinity), x)), least, x);
+      store(o, x + x);
+    }
 }
 
 void fwd_kernel(const SimdFwd& t) {
@@ -61,16 +99,21 @@ void fwd_kernel(const SimdFwd& t) {
     product<true>({keys, v.data, 1, v.pitch, t.s, t.ot, t.pitch}, Dv, lanes);
   }
 
+  Vec beyond = splat(0);  // NaN where something is not finite
   for (int64_t c = 0; c < lanes; c += kLanes) {
-    float factor[kLanes];
+    float* factor = t.factor + c;
     for (int n = 0; n < kLanes; ++n) {
       const float l = t.l[c + n];
       factor[n] = l == 0 ? 0 : 1 / l;
       if (t.lse && c + n < t.rows) t.lse[c + n] = l == 0 ? -kInfinity : t.m[c + n] + std::log(l);
     }
     const Vec x = load(factor);
-    for (int64_t d = 0; d < Dv; ++d)
-      store(t.ot + d * t.pitch + c, load(t.ot + d * t.pitch + c) * x);
+    for (int64_t d = 0; d < Dv; ++d) {
+      const Vec o = load(t.ot + d * t.pitch + c) * x;
+      store(t.ot + d * t.pitch + c, o);
+      beyond = beyond + (o - o);
+    }
   }
+  if (!all(equal(beyond, splat(0)))) average_again(t, lanes);
   store_lanes(t.ot, t.pitch, t.o, t.row0, t.rows, Dv);
 }

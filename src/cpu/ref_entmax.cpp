@@ -12,13 +12,12 @@ namespace tandem {
 // function of r between -1, where it is not negative, and -n^(1 - alpha), where it is not positive. Newton's
 // step from the left of the root stays there, and is exact where all w are equal; the bracket is there for
 // rounding.
-double entmax_threshold(const double* z, int64_t count, double alpha) {
+double entmax_threshold(const double* z, int64_t count, double alpha, double* max) {
   double m = -std::numeric_limits<double>::infinity();
-  for (int64_t j = 0; j < count; ++j) {
-    if (std::isnan(z[j])) return z[j];
-    m = std::max(m, z[j]);
-  }
-  if (std::isinf(m)) return m < 0 ? m : std::numeric_limits<double>::quiet_NaN();
+  for (int64_t j = 0; j < count && m == m; ++j) m = z[j] != z[j] ? z[j] : std::max(m, z[j]);
+  *max = m;
+  if (std::isnan(m)) return m;
+  if (std::isinf(m)) return m < 0 ? 0 : std::numeric_limits<double>::quiet_NaN();
   Vec<double> w;  // what can be in the support
   for (int64_t j = 0; j < count; ++j)
     if (z[j] - m > -1) w.push_back(z[j] - m);
@@ -45,6 +44,12 @@ double entmax_threshold(const double* z, int64_t count, double alpha) {
     if (next == r) break;
     r = next;
   }
+  return r;
+}
+
+double entmax_threshold(const double* z, int64_t count, double alpha) {
+  double m = 0;
+  const double r = entmax_threshold(z, count, alpha, &m);
   return m + r;
 }
 

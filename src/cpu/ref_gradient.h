@@ -64,9 +64,8 @@ class GradientRows {
     const Real origin = Real(group_.lse[r]);
     if (!row.compute(q_row(r), r / p_.seq_q, r % p_.seq_q)) return false;
     if (origin == -std::numeric_limits<Real>::infinity()) return false;
-    row.weigh(origin, group_.stored_lse);
     r_ = r;
-    return true;
+    return row.weigh(origin, group_.stored_lse);
   }
 
   void make_dp() {
@@ -97,8 +96,10 @@ class GradientRows {
     return stored(sum, p_.dtype);
   }
 
-  // ds from dp, and with it floor and slack.
+  // ds from dp, and with it floor and slack. In a far row o, and delta with it, may be of other weights: of scores
+  // that f32 rounds another way.
   void make_ds(Real delta) {
+    if (row.far() && group_.stored_lse) delta = this->delta();
     for (int64_t j = row.lo; j < row.hi; ++j) {
       const auto n = size_t(j);
       ds[n] = row.hidden(j) ? Real(0) : gradient(row.g(j), row.pass(j) ? dp[n] : Real(0), delta);

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // Path cpu.ref: the reference on the tensors of an execute, one head, group or tensor of a bias a unit.
 #include <algorithm>
+#include <cmath>
+#include <limits>
 
+#include "../far_row.h"
+#include "../sequence.h"
 #include "element.h"
 #include "program.h"
 #include "reference.h"
@@ -12,16 +16,25 @@ namespace {
 // Where the rows of each batch entry lie.
 struct Sequences {
   bool packed = false;
+  bool shared = false;         // entries may have rows in common
   Vec<int64_t> start, length;  // [B]
 
-  Sequences(Lengths mode, const tandem_buffer& buffer, int64_t batch, int64_t size)
+  Sequences(Lengths mode, const tandem_buffer& buffer, int64_t batch, int64_t size, int64_t total)
       : packed(mode == Lengths::packed), start(size_t(batch), 0), length(size_t(batch), size) {
     if (mode == Lengths::full) return;
     const auto* given = address<const int32_t>(buffer);
+    int64_t end = 0;
     for (size_t b = 0; b < length.size(); ++b) {
-      if (packed) start[b] = given[b];
-      length[b] = clamp_length(
-          packed ? int64_t(given[b + 1]) - int64_t(given[b]) : int64_t(given[b]), size);
+      if (!packed) {
+        length[b] = tandem_padded_rows(given[b], int(size));
+        continue;
+      }
+      const TandemSequence s = tandem_packed_rows(given[b], given[b + 1], int(total), int(size));
+      start[b] = s.first;
+      length[b] = s.rows;
+      if (s.rows == 0) continue;
+      shared = shared || s.first < end;
+      end = s.first + s.rows;
     }
   }
 };
@@ -45,8 +58,8 @@ struct Call {
   Call(const Problem& problem, const tandem_args& given)
       : p(problem),
         args(given),
-        q(p.lengths_q, args.lengths_q, p.batch, p.seq_q),
-        kv(p.lengths_kv, args.lengths_kv, p.batch, p.seq_kv) {
+        q(p.lengths_q, args.lengths_q, p.batch, p.seq_q, p.total_q),
+        kv(p.lengths_kv, args.lengths_kv, p.batch, p.seq_kv, p.total_kv) {
     const auto get = [&](bool present, const tandem_buffer& buffer, int64_t count) {
       const auto* from = address<const float>(buffer);
       return present && from ? floats(from, count) : Vec<double>(size_t(present ? count : 0));
@@ -107,7 +120,10 @@ class RefProgram final : public Program {
     const Call call(p, args);
     for (const Launch& launch : plan_.launches) {
       const auto run = [&](int64_t batch, int64_t heads, auto&& unit) {
-        pool_.run(batch * heads, [&](int64_t n, void*) { unit(call, n / heads, n % heads); });
+        // Rows of several entries are written by each of them.
+        pool_.run(
+            batch * heads, [&](int64_t n, void*) { unit(call, n / heads, n % heads); },
+            call.q.shared || call.kv.shared);
       };
       const auto is = [&](void (RefProgram::*unit)(const Call&, int64_t, int64_t) const) {
         return [this, unit](const Call& c, int64_t b, int64_t h) { (this->*unit)(c, b, h); };
@@ -227,7 +243,13 @@ class RefProgram final : public Program {
     Vec<double> o(size_t(p.seq_q * p.head_dim_v)), per_row(size_t(p.seq_q));
     fwd_ref(p, Precision::exact, a->head, o.data(), per_row.data(), nullptr);
     call.scatter(o, rows(call.args.o, p.o, false, true), call.q, b, h);
-    if (float* lse = address<float>(call.args.lse)) put(per_row, lse + first_row(b, h));
+    if (float* lse = address<float>(call.args.lse)) {
+      // A row that sees a key keeps a finite lse, or its gradients would be those of a row that sees none.
+      constexpr double most = std::numeric_limits<float>::max();
+      for (double& x : per_row)
+        if (std::isfinite(x)) x = std::clamp(x, -most, most);
+      put(per_row, lse + first_row(b, h));
+    }
   }
 
   void delta(const Call& call, int64_t b, int64_t h) const {
@@ -237,6 +259,7 @@ class RefProgram final : public Program {
     Vec<double> delta(n), tau(n), slope(n);
     if (plan_.find(Stem::bwd_dot)) {
       bwd_dot_ref(p, Precision::exact, load(Stem::bwd_dot, call, b, h, 1)->head, delta.data());
+      far_deltas(call, b, h, &delta);
     } else {
       RefRows out;
       out.delta = delta.data(), out.tau = tau.data(), out.slope = slope.data();
@@ -245,6 +268,19 @@ class RefProgram final : public Program {
     put(delta, workspace(call, plan_.delta_offset) + row);
     if (p.wants(TANDEM_GRAD_TAU)) put(tau, workspace(call, plan_.tau_rows_offset) + row);
     if (p.wants(TANDEM_GRAD_SLOPE)) put(slope, workspace(call, plan_.slope_rows_offset) + row);
+  }
+
+  // Those of far rows are of the weights that the other stems recompute, whoever made o.
+  void far_deltas(const Call& call, int64_t b, int64_t h, Vec<double>* delta) const {
+    const Problem& p = call.p;
+    const float* lse = address<const float>(call.args.lse) + first_row(b, h);
+    if (std::none_of(lse, lse + p.seq_q, tandem_is_far)) return;
+    Vec<double> own(delta->size());
+    RefRows out;
+    out.delta = own.data();
+    bwd_row_ref(p, Precision::exact, load(Stem::bwd_row, call, b, h, 1)->head, out);
+    for (size_t i = 0; i < own.size(); ++i)
+      if (tandem_is_far(lse[i])) (*delta)[i] = own[i];
   }
 
   void dq(const Call& call, int64_t b, int64_t h) const {
@@ -302,15 +338,16 @@ class RefProgram final : public Program {
     const auto part = [&](bool wanted, const float* from) {
       return wanted && count > 0 ? floats(from, count) : Vec<double>();
     };
-    const Vec<double> lse = part(sink, address<const float>(call.args.lse)),
-                      delta = part(sink, workspace(call, plan_.delta_offset)),
+    const Vec<double> delta = part(sink, workspace(call, plan_.delta_offset)),
                       taus = part(tau, workspace(call, plan_.tau_rows_offset)),
                       slopes = part(slope, workspace(call, plan_.slope_rows_offset));
+    Vec<double> sinks(size_t(sink ? count : 0));
+    for (int64_t n = 0; sink && p.seq_q > 0 && n < p.batch * p.heads_q; ++n)
+      sink_weights(call, n / p.heads_q, n % p.heads_q, &sinks[size_t(n * p.seq_q)]);
     RefHeadParts parts;
-    parts.lse = lse.data(), parts.delta = delta.data(), parts.tau = taus.data();
+    parts.sink = sinks.data(), parts.delta = delta.data(), parts.tau = taus.data();
     parts.slope = slopes.data();
     for (int64_t h = 0; h < p.heads_q; ++h) {
-      if (sink) parts.sink = call.sink[size_t(h)];
       double sums[3] = {};
       bwd_head_ref(p, Precision::exact, h, parts, slope ? &sums[0] : nullptr,
                    tau ? &sums[1] : nullptr, sink ? &sums[2] : nullptr);
@@ -318,6 +355,19 @@ class RefProgram final : public Program {
       if (tau) address<float>(call.args.d_tau)[h] = float(sums[1]);
       if (sink) address<float>(call.args.d_sink)[h] = float(sums[2]);
     }
+  }
+
+  void sink_weights(const Call& call, int64_t b, int64_t h, double* to) const {
+    const Problem& p = call.p;
+    const float* lse = address<const float>(call.args.lse) + first_row(b, h);
+    if (std::any_of(lse, lse + p.seq_q, tandem_is_far)) {
+      sink_weights_ref(p, Precision::exact, load(Stem::bwd_row, call, b, h, 1)->head, to);
+      return;
+    }
+    const Vec<double> rows = floats(lse, p.seq_q);  // no score is needed
+    RefHead head;
+    head.lse = rows.data(), head.sink = &call.sink[size_t(h)];
+    sink_weights_ref(p, Precision::exact, head, to);
   }
 
   static void put(const Vec<double>& from, float* to) {

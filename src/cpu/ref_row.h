@@ -8,6 +8,7 @@
 #include <cstring>
 #include <limits>
 
+#include "../far_row.h"
 #include "../philox.h"
 #include "element.h"
 #include "reference.h"
@@ -85,6 +86,9 @@ inline void raise_scaled_abs(double* __restrict to, double factor, const double*
 
 // The rows of one query head, or of a group of them, against one kv head. compute() makes a row's scores,
 // normalise() (forward) or weigh() (backward, from the row's lse or threshold) turns them into weights.
+//
+// Next to a large lse even a double loses ln(sum): weights of a far row (far_row.h) are formed relative to the row's
+// largest score, in the backward as in the forward, whatever lse was given.
 template <typename Real>
 class ScoreRows {
  public:
@@ -98,6 +102,7 @@ class ScoreRows {
     if (problem.has_lengths() && problem.bottom_right) band_.off = int(kv_len_ - q_len_);
     const auto keys = size_t(problem.seq_kv);
     s.resize(keys);
+    if (problem.keep || problem.bias) hidden_.resize(keys);
     if (problem.softcap > 0) bend.resize(keys);
     if (problem.dropout > 0) factor.resize(keys);
     if (problem.normalizer != Normalizer::softmax) y_.resize(keys);
@@ -118,7 +123,7 @@ class ScoreRows {
   bool slack = false;           // whether there are dy, dg, dgm, dm
   Vec<double> dy, dg, dgm, dm;  // how far y, g, g M and M move within the scores' errors
 
-  bool hidden(int64_t j) const { return keep_ && !keep_[j]; }
+  bool hidden(int64_t j) const { return !hidden_.empty() && hidden_[size_t(j)]; }
   // The table of docs/kernels.md; nothing else may be asked of a hidden key.
   Real y(int64_t j) const { return y_.empty() ? s[size_t(j)] : y_[size_t(j)]; }
   Real g(int64_t j) const { return g_.empty() ? s[size_t(j)] : g_[size_t(j)]; }
@@ -149,8 +154,7 @@ class ScoreRows {
         std::find_if(keep_ + lo, keep_ + hi, [](uint8_t x) { return x != 0; }) == keep_ + hi)
       return false;
     dots(q, kt_.data(), p_.head_dim, p_.seq_kv, lo, hi, s.data());
-    for (int64_t j = lo; j < hi; ++j)
-      s[size_t(j)] = stored(Real(p_.scale) * s[size_t(j)], p_.dtype);
+    for (int64_t j = lo; j < hi; ++j) s[size_t(j)] = formed(Real(p_.scale) * s[size_t(j)]);
     if (slack) start_sizes(q);
     add_terms();
     if (!factor.empty()) draw_factors();
@@ -158,41 +162,85 @@ class ScoreRows {
   }
 
   // The row's weights and its lse or threshold. False: all its scores are -inf.
-  bool normalise(Real* origin) {
+  bool normalise(Real* lse) {
+    Origin origin;
+    if (!find_origin(&origin)) return false;
+    *lse = origin.base + origin.rest;
+    if (p_.normalizer == Normalizer::softmax)
+      divide(origin.sum);
+    else
+      weigh_by(is_far(*lse) ? origin : Origin{0, *lse, 1, false});
+    return true;
+  }
+
+  // The row's weights from what the forward left. False: no key has any.
+  bool weigh(Real lse, bool stored_lse) {
+    origin_ = Origin{0, lse, 1, stored_lse};
+    far_ = is_far(lse);
+    if (far_ && !find_origin(&origin_)) return false;
+    if (far_ && p_.normalizer == Normalizer::softmax)
+      divide(origin_.sum);
+    else
+      weigh_by(origin_);
+    return true;
+  }
+  bool far() const { return far_; }
+  // After weigh().
+  Real sink_weight() const {
+    return std::exp((Real(heads_.sink[head_]) - origin_.base) - origin_.rest);
+  }
+  static bool is_far(Real lse) {
+    return std::isfinite(lse) && std::fabs(lse) > Real(TANDEM_FAR_LSE);
+  }
+
+ private:
+  // Weights are exp((s - base) - rest), those of entmax powers of (z - base) - rest.
+  struct Origin {
+    Real base = 0, rest = 0;
+    Real sum = 1;         // exp(rest), of a base that is the row's largest score
+    bool stored = false;  // rest passed through f32
+  };
+
+  // From the scores, sink included; those of softmax become exp(s - base). False: all of them are -inf.
+  bool find_origin(Origin* origin) {
     const Real nothing = -std::numeric_limits<Real>::infinity();
     if (p_.normalizer == Normalizer::entmax) {
       const Vec<double> z(s.begin() + lo, s.begin() + hi);
-      *origin = Real(entmax_threshold(z.data(), hi - lo, double(p_.alpha)));
-      if (*origin == nothing) return false;
-      weigh(*origin, false);
-      return true;
+      double m = 0;
+      const double rest = entmax_threshold(z.data(), hi - lo, double(p_.alpha), &m);
+      *origin = Origin{Real(m), Real(rest), 1, false};
+      return !(m == -std::numeric_limits<double>::infinity());
     }
     Real m = nothing, l = 0;
-    if (p_.sink) m = Real(heads_.sink[head_]);
     for (int64_t j = lo; j < hi; ++j) m = s[size_t(j)] > m ? s[size_t(j)] : m;
     // A NaN score leaves m alone and must still reach o.
     if (m == nothing && std::none_of(&s[0] + lo, &s[0] + hi, [](Real x) { return x != x; }))
       return false;
-    if (p_.sink) l = std::exp(Real(heads_.sink[head_]) - m);
-    if (p_.normalizer == Normalizer::softmax) {
-      for (int64_t j = lo; j < hi; ++j) l += s[size_t(j)] = std::exp(s[size_t(j)] - m);
-      for (int64_t j = lo; j < hi; ++j) s[size_t(j)] /= l;
-      *origin = m + std::log(l);
-    } else {
-      for (int64_t j = lo; j < hi; ++j) l += std::exp(s[size_t(j)] - m);
-      *origin = m + std::log(l);
-      weigh(*origin, false);
+    if (p_.sink) {
+      const Real sink = Real(heads_.sink[head_]);
+      m = sink > m ? sink : m;
+      l = std::exp(sink - m);
     }
+    const bool softmax = p_.normalizer == Normalizer::softmax;
+    for (int64_t j = lo; j < hi; ++j) {
+      const Real e = std::exp(s[size_t(j)] - m);
+      l += e;
+      if (softmax) s[size_t(j)] = e;
+    }
+    *origin = Origin{m, std::log(l), l, false};
     return true;
   }
 
-  void weigh(Real origin, bool stored_origin) {
+  void divide(Real sum) {
+    for (int64_t j = lo; j < hi; ++j) s[size_t(j)] /= sum;
+  }
+
+  void weigh_by(const Origin& origin) {
     if (p_.normalizer == Normalizer::softmax) {
-      for (int64_t j = lo; j < hi; ++j)
-        s[size_t(j)] = exponential(s[size_t(j)], origin, stored_origin);
+      for (int64_t j = lo; j < hi; ++j) s[size_t(j)] = exponential(s[size_t(j)], origin);
       return;
     }
-    const Weigher to_weight(*this, origin, stored_origin);
+    const Weigher to_weight(*this, origin);
     if (slack) find_slack(to_weight);
     for (int64_t j = lo; j < hi; ++j) {
       const Weight w = hidden(j) ? Weight{} : to_weight(s[size_t(j)]);
@@ -206,7 +254,6 @@ class ScoreRows {
     }
   }
 
- private:
   struct Weight {
     Real y = 0, g = 0;
     bool pass = false;  // M
@@ -214,43 +261,51 @@ class ScoreRows {
 
   // p. An lse that went through f32 knows a score only up to that rounding; without this a row with a
   // single key would not have p = 1 exactly.
-  static Real exponential(Real s, Real lse, bool stored_lse) {
-    return stored_lse && float(s) == float(lse) ? Real(1) : std::exp(s - lse);
+  static Real exponential(Real s, const Origin& origin) {
+    if (origin.stored && float(s) == float(origin.rest)) return 1;
+    return std::exp((s - origin.base) - origin.rest);
   }
 
   // From the score to the weight, for elastic softmax and entmax.
   struct Weigher {
-    Weigher(const ScoreRows& rows, Real origin, bool stored_origin)
-        : dtype(rows.p_.dtype), origin(origin), stored_origin(stored_origin) {
+    Weigher(const ScoreRows& rows, const Origin& of_row) : dtype(rows.p_.dtype), origin(of_row) {
       elastic = rows.p_.normalizer == Normalizer::elastic;
       if (elastic) shift = Real(rows.heads_.tau[rows.head_]) / Real(rows.n_);
       alpha = double(rows.p_.alpha);
       exponent = Real((2 - alpha) / (alpha - 1));
     }
     Weight operator()(Real s) const {
-      if (elastic) {
-        const Real p = exponential(s, origin, stored_origin), x = stored(p, dtype) + shift;
-        return {x > 0 || x != x ? x : Real(0), p, !(x <= 0)};
-      }
-      const Real x = s - origin;
+      return elastic ? of_p(exponential(s, origin)) : of_x(above(s));
+    }
+    // Of a score that may be so far off that its weight would be above 1, which none of a row is.
+    Weight capped(Real s) const {
+      const Real x = above(s);
+      return elastic ? of_p(std::exp(std::min(x, Real(0)))) : of_x(std::min(x, Real(1)));
+    }
+    Real above(Real z) const { return (z - origin.base) - origin.rest; }
+    Weight of_p(Real p) const {
+      const Real x = stored(p, dtype) + shift;
+      return {x > 0 || x != x ? x : Real(0), p, !(x <= 0)};
+    }
+    Weight of_x(Real x) const {
       if (x <= 0) return {0, 0, true};
       const Real u = alpha == 1.5 ? x : alpha == 2 ? Real(1) : std::pow(x, exponent);
       return {x * u, x != x ? x : u, true};
     }
     tandem_dtype dtype;
-    Real origin, shift = 0, exponent = 0;
-    bool stored_origin, elastic;
+    Origin origin;
+    Real shift = 0, exponent = 0;
+    bool elastic;
     double alpha = 0;
   };
 
   // What follows the product, term by term as a chain of operations would store it.
   void add_terms() {
-    const tandem_dtype dtype = p_.dtype;
     if (!bend.empty()) {
       const Real cap = Real(p_.softcap);
       for (int64_t j = lo; j < hi; ++j) {
         const Real bent = std::tanh(s[size_t(j)] / cap);
-        s[size_t(j)] = stored(cap * bent, dtype);
+        s[size_t(j)] = formed(cap * bent);
         bend[size_t(j)] = 1 - bent * bent;
       }
     }
@@ -271,11 +326,22 @@ class ScoreRows {
     if (keep_)
       for (int64_t j = lo; j < hi; ++j)
         if (!keep_[j]) s[size_t(j)] = -std::numeric_limits<Real>::infinity();
+    for (int64_t j = lo; j < hi && !hidden_.empty(); ++j)
+      hidden_[size_t(j)] = s[size_t(j)] == -std::numeric_limits<Real>::infinity();
     if (p_.normalizer == Normalizer::entmax)
-      for (int64_t j = lo; j < hi; ++j) s[size_t(j)] *= Real(p_.alpha) - 1;
+      for (int64_t j = lo; j < hi; ++j) {
+        s[size_t(j)] *= Real(p_.alpha) - 1;
+        if (heads_.round_scores) s[size_t(j)] = Real(float(s[size_t(j)]));
+      }
+  }
+  // A score, or what there is of it so far, as a chain of operations stores it, or as a kernel has it. A chain of f16
+  // would have to keep in f32 what is beyond f16: it is still a number, and hides nothing.
+  Real formed(Real x) const {
+    const Real to = heads_.round_scores ? Real(float(x)) : stored(x, p_.dtype);
+    return !heads_.round_scores && std::isinf(to) ? x : to;
   }
   void add_term(int64_t j, Real term) {
-    s[size_t(j)] = stored(s[size_t(j)] + term, p_.dtype);
+    s[size_t(j)] = formed(s[size_t(j)] + term);
     if (slack && std::isfinite(term)) size_[size_t(j)] += std::fabs(double(term));
   }
 
@@ -301,7 +367,8 @@ class ScoreRows {
   // Every score off by its error, and the origin by what the errors do to it and its rounding to f32.
   void find_slack(const Weigher& to_weight) {
     const bool entmax = !to_weight.elastic;
-    const double unit = heads_.score_error, origin = double(to_weight.origin);
+    const double unit = heads_.score_error;
+    const double origin = double(to_weight.origin.base) + double(to_weight.origin.rest);
     double origin_error = 0;
     for (int64_t j = lo; j < hi; ++j) {
       double& error = size_[size_t(j)];
@@ -320,9 +387,9 @@ class ScoreRows {
         continue;
       }
       // A power takes its logarithm with a relative error.
-      const double x = entmax ? std::max(0.0, double(s[n]) - origin) : 0;
+      const double x = entmax ? std::max(0.0, double(to_weight.above(s[n]))) : 0;
       const Real error = Real(size_[n] + origin_error + unit * x);
-      const Weight a = to_weight(s[n] + error), b = to_weight(s[n] - error);
+      const Weight a = to_weight.capped(s[n] + error), b = to_weight.capped(s[n] - error);
       dy[n] = std::fabs(double(a.y - b.y));
       dg[n] = std::fabs(double(a.g - b.g));
       dm[n] = a.pass != b.pass;
@@ -337,7 +404,9 @@ class ScoreRows {
   int64_t q_len_, kv_len_;
   TandemBand band_;
   Vec<Real> y_, g_;
-  Vec<uint8_t> pass_;
+  Vec<uint8_t> pass_, hidden_;
+  Origin origin_;  // of weigh()
+  bool far_ = false;
   const uint8_t* keep_ = nullptr;
   int64_t row_ = 0, head_ = 0;
   int n_ = 0;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 #include "reference.h"
 
+#include "../sequence.h"
 #include "element.h"
 #include "pool.h"
 
@@ -59,13 +60,14 @@ struct Size {
 class Whole {
  public:
   Whole(const Problem& problem, const RefInputs& inputs, Precision precision, unsigned threads,
-        double score_error)
+        double score_error, bool round_scores)
       : p(problem),
         in(inputs),
         precision_(precision),
         pool_(threads == 0 ? 1 : threads),
         floors_(precision == Precision::exact),
-        score_error_(floors_ ? score_error : 0) {}
+        score_error_(floors_ ? score_error : 0),
+        round_scores_(floors_ && round_scores) {}
 
   Reference run() {
     size();
@@ -120,6 +122,7 @@ class Whole {
     per_row(p.wants(TANDEM_GRAD_TAU), &tau_);
     per_row(p.wants(TANDEM_GRAD_SLOPE), &slope_);
     per_row(p.wants(TANDEM_GRAD_SINK), &delta_);
+    sinks_.resize(size_t(p.wants(TANDEM_GRAD_SINK) ? B * Hq * Sq : 0));
   }
 
   // Query heads from first on, counted over the batch, and the kv head that they read.
@@ -144,12 +147,14 @@ class Whole {
     x.slope = at(in.slope, h);
     x.tau = at(in.tau, h);
     x.sink = at(in.sink, h);
-    if (!in.lengths_q.empty()) x.q_len = clamp_length(in.lengths_q[size_t(b)], Sq);
-    if (!in.lengths_kv.empty()) x.kv_len = clamp_length(in.lengths_kv[size_t(b)], Sk);
+    if (!in.lengths_q.empty()) x.q_len = tandem_padded_rows(int(in.lengths_q[size_t(b)]), int(Sq));
+    if (!in.lengths_kv.empty())
+      x.kv_len = tandem_padded_rows(int(in.lengths_kv[size_t(b)]), int(Sk));
     x.index = first;
     x.dropout_seed = in.dropout_seed;
     x.dropout_offset = in.dropout_offset;
     x.score_error = score_error_;
+    x.round_scores = round_scores_;
     return x;
   }
 
@@ -171,6 +176,7 @@ class Whole {
       out.tau_floor = at(tau_.floor, row), out.tau_slack = at(tau_.slack, row);
       out.slope_floor = at(slope_.floor, row), out.slope_slack = at(slope_.slack, row);
     }
+    if (p.wants(TANDEM_GRAD_SINK)) sink_weights_ref(p, precision_, x, at(sinks_, row));
     if (!p.delta_is_dot() || p.wants(kHeadGradients)) bwd_row_ref(p, precision_, x, out);
     if (p.wants(TANDEM_GRAD_Q))
       bwd_dq_ref(p, precision_, x, at(r.d_q, row * D), at(r.d_q_floor, row * D),
@@ -205,7 +211,6 @@ class Whole {
   }
 
   void head_sums(int64_t h) {
-    const bool sink = p.wants(TANDEM_GRAD_SINK);
     const auto sums = [&](const RefHeadParts& parts, std::vector<double>* slope,
                           std::vector<double>* tau, std::vector<double>* d_sink, double sign) {
       bwd_head_ref(p, precision_, h, parts, at(*slope, h), at(*tau, h), at(*d_sink, h));
@@ -214,8 +219,7 @@ class Whole {
       if (!d_sink->empty()) (*d_sink)[size_t(h)] *= sign;
     };
     RefHeadParts parts;
-    parts.lse = r.lse.data();
-    if (sink) parts.sink = in.sink[size_t(h)];
+    parts.sink = sinks_.data();
     parts.delta = r.delta.data(), parts.tau = tau_.value.data(), parts.slope = slope_.value.data();
     sums(parts, &r.d_slope, &r.d_tau, &r.d_sink, 1);
     if (!floors_) return;
@@ -236,15 +240,17 @@ class Whole {
   Pool pool_;
   const bool floors_;
   const double score_error_;
+  const bool round_scores_;
   Reference r;
   Part delta_, tau_, slope_;
+  std::vector<double> sinks_;  // [B,Hq,Sq]: their weights
 };
 
 }  // namespace
 
 Reference reference(const Problem& problem, const RefInputs& inputs, Precision precision,
-                    unsigned threads, double score_error) {
-  return Whole(problem, inputs, precision, threads, score_error).run();
+                    unsigned threads, double score_error, bool round_scores) {
+  return Whole(problem, inputs, precision, threads, score_error, round_scores).run();
 }
 
 }  // namespace tandem

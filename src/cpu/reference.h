@@ -58,18 +58,19 @@ struct Reference {
 
 // Forward, and for a backward problem all of it. Throws std::bad_alloc. With score_error, slack is what
 // errors of score_error * max(1, sum of the magnitudes that make up a score) in every score may do.
+//
+// With round_scores, Precision::exact rounds a score to f32 where a kernel does: after the scale, the softcap and each
+// term that is added, and z of entmax; all else stays double. Where scores are so large that this decides between
+// keys, either reference is right. A sum beyond f32 is an infinity, as in a kernel.
 Reference reference(const Problem& problem, const RefInputs& inputs,
                     Precision precision = Precision::exact, unsigned threads = 1,
-                    double score_error = 0);
+                    double score_error = 0, bool round_scores = false);
 
 // The root t of sum [z - t]_+^(1/(alpha-1)) = 1, to the last bits whatever z. -inf where all z are, NaN
 // where one is NaN or +inf.
 double entmax_threshold(const double* z, int64_t count, double alpha);
-
-// The length of a batch entry; beyond size counts as size, below 0 as 0.
-inline int64_t clamp_length(int64_t length, int64_t size) {
-  return length < 0 ? 0 : length > size ? size : length;
-}
+// t - max z, which does not lose the last bits where max z is large, and max z.
+double entmax_threshold(const double* z, int64_t count, double alpha, double* max);
 
 // A tensor of any dtype and strides as contiguous doubles, and back (rounded to nearest even).
 std::vector<double> gather(const void* base, tandem_dtype dtype, const Strides& strides,
@@ -93,7 +94,8 @@ struct RefHead {
   int64_t index = 0;  // b Hq + h, by which dropout counts
   uint64_t dropout_seed = 0;
   uint32_t dropout_offset = 0;
-  double score_error = 0;  // of slack
+  double score_error = 0;     // of slack
+  bool round_scores = false;  // to f32
 };
 
 // Outputs may be null where not wanted, floors and slack always.
@@ -122,10 +124,12 @@ void bwd_dbias_ref(const Problem& problem, Precision precision, const RefHead& h
 void bwd_ddist_ref(const Problem& problem, Precision precision, const RefHead& head,
                    double* d_dist_bias, double* floor, double* slack);
 
+// The sinks' weights, exp(sink - lse), in the rows of a head: [Sq].
+void sink_weights_ref(const Problem& problem, Precision precision, const RefHead& head, double* to);
+
 // d_slope, d_tau and d_sink of head h from all rows' parts, [B,Hq,Sq] each.
 struct RefHeadParts {
-  const double *lse = nullptr, *delta = nullptr, *tau = nullptr, *slope = nullptr;
-  double sink = 0;
+  const double *sink = nullptr, *delta = nullptr, *tau = nullptr, *slope = nullptr;
 };
 void bwd_head_ref(const Problem& problem, Precision precision, int64_t h, const RefHeadParts& parts,
                   double* d_slope, double* d_tau, double* d_sink);

@@ -40,18 +40,36 @@ struct SimdBwdDot {
   float* delta;  // of row0
 };
 
-struct SimdBwdDq {
-  SimdRows q, k, v, d_o, d_q;
-  const float *lse, *delta;  // of row0
+// Of rows whose lse is far from 0 (far_row.h): the largest score, the logarithm of the sum relative to it, and delta of
+// the weights that these two make. The other kernels form the very same bits of scores, so that weights sum to 1.
+struct SimdBwdOrigin {
+  SimdRows q, k, v, d_o;
+  bool want_delta;
   int64_t head_dim, head_dim_v;
   float scale;
   TandemBand band;
   TandemTiles tiles;  // key tiles
   int row0, rows, seq_kv, bc;
   int64_t pitch;
-  float *qt, *d_ot, *d_qt;              // [D][pitch] [Dv][pitch] [D][pitch]
+  float *qt, *d_ot;                     // [D][pitch] [Dv][pitch]
   float *k_staged, *v_staged, *s, *dp;  // [bc][D] [bc][Dv] [bc][pitch] [bc][pitch]
-  float *lse_lanes, *delta_lanes;       // [pitch]
+  float *m, *l, *factor, *delta;        // [pitch]; m, l and delta are what is asked for
+};
+
+// Where any row of an execute is far, origin has what scores are taken relative to, and lse is relative to that: of
+// rows that are not far 0, and lse as it was given.
+struct SimdBwdDq {
+  SimdRows q, k, v, d_o, d_q;
+  const float *lse, *delta, *origin;  // of row0; origin null: no row is far
+  int64_t head_dim, head_dim_v;
+  float scale;
+  TandemBand band;
+  TandemTiles tiles;  // key tiles
+  int row0, rows, seq_kv, bc;
+  int64_t pitch;
+  float *qt, *d_ot, *d_qt;                        // [D][pitch] [Dv][pitch] [D][pitch]
+  float *k_staged, *v_staged, *s, *dp;            // [bc][D] [bc][Dv] [bc][pitch] [bc][pitch]
+  float *lse_lanes, *delta_lanes, *origin_lanes;  // [pitch]
 };
 
 struct SimdBwdDkv {
@@ -59,7 +77,8 @@ struct SimdBwdDkv {
   int64_t q_head, d_o_head;         // strides from head to head, in elements
   int group;
   bool want_k, want_v;
-  const float *lse, *delta;  // of row 0 of the first query head; the next head is seq_q further
+  // Of row 0 of the first query head; the next head is seq_q further.
+  const float *lse, *delta, *origin;
   int64_t head_dim, head_dim_v;
   float scale;
   TandemBand band;
@@ -74,6 +93,7 @@ struct SimdKernels {
   const char* isa;
   void (*fwd)(const SimdFwd&);
   void (*bwd_dot)(const SimdBwdDot&);
+  void (*bwd_origin)(const SimdBwdOrigin&);
   void (*bwd_dkv)(const SimdBwdDkv&);
   void (*bwd_dq)(const SimdBwdDq&);
 };

@@ -21,12 +21,13 @@ namespace {
 #include "simd_tile.inl"
 #include "fwd_simd.inl"
 #include "bwd_dot_simd.inl"
+#include "bwd_origin_simd.inl"
 #include "bwd_dkv_simd.inl"
 #include "bwd_dq_simd.inl"
 // clang-format on
 }  // namespace
 
-extern const SimdKernels TANDEM_SIMD_TABLE = {TANDEM_SIMD_ISA, fwd_kernel, bwd_dot_kernel,
+extern const SimdKernels TANDEM_SIMD_TABLE = {TANDEM_SIMD_ISA, fwd_kernel, bwd_dot_kernel, bwd_origin_kernel,
                                               bwd_dkv_kernel, bwd_dq_kernel};
 
 }  // namespace tandem

@@ -4,6 +4,7 @@
 // order, so the bits do not depend on the number of threads.
 #include <algorithm>
 
+#include "../far_row.h"
 #include "program.h"
 #include "simd.h"
 
@@ -54,26 +55,34 @@ class SimdProgram final : public Program {
       }
       bytes = std::max(bytes, carver.used());
     }
+    if (plan.problem.backward) {
+      Carver carver(nullptr);
+      scratch(Launch(), carver, SimdBwdOrigin());
+      bytes = std::max(bytes, carver.used());
+    }
     pool_.reserve(bytes);
     alone_ = problem_flops(plan.problem) < kAloneBelow;
   }
 
   Status record(tandem_stream, const tandem_args& args) const override {
+    FarRows far;
+    if (plan_.problem.backward) {
+      // In this order: delta of a far row is not bwd_dot's.
+      if (plan_.find(Stem::bwd_dot)) bwd_dot(args);
+      bwd_origin(args, &far);
+    }
     for (const Launch& launch : plan_.launches) {
       switch (launch.stem) {
         case Stem::fwd:
           fwd(launch, args);
           break;
-        case Stem::bwd_dot:
-          bwd_dot(args);
-          break;
         case Stem::bwd_dkv:
-          bwd_dkv(launch, args);
+          bwd_dkv(launch, args, far);
           break;
         case Stem::bwd_dq:
-          bwd_dq(launch, args);
+          bwd_dq(launch, args, far);
           break;
-        default:  // no other has a row in the registry
+        default:  // bwd_dot; no other has a row in the registry
           break;
       }
     }
@@ -81,6 +90,17 @@ class SimdProgram final : public Program {
   }
 
  private:
+  // [B,Hq,Sq] where some row is far, else empty: what its scores are taken relative to, and lse relative to that.
+  struct FarRows {
+    Vec<float> origin, lse;
+    const float* origin_of(int64_t row) const {
+      return origin.empty() ? nullptr : &origin[size_t(row)];
+    }
+    const float* lse_of(const tandem_args& args, int64_t row) const {
+      return origin.empty() ? address<const float>(args.lse) + row : &lse[size_t(row)];
+    }
+  };
+
   static int br(const Launch& launch) { return launch.tile.br > 0 ? launch.tile.br : kDefaultTile; }
   static int bc(const Launch& launch) { return launch.tile.bc > 0 ? launch.tile.bc : kDefaultTile; }
 
@@ -111,6 +131,17 @@ class SimdProgram final : public Program {
     t.s = carver.take(bc, t.pitch), t.dp = carver.take(bc, t.pitch);
     t.k_staged = carver.take(bc, D), t.v_staged = carver.take(bc, Dv);
     t.lse_lanes = carver.take(1, t.pitch), t.delta_lanes = carver.take(1, t.pitch);
+    t.origin_lanes = carver.take(1, t.pitch);
+    return t;
+  }
+  SimdBwdOrigin scratch(const Launch& launch, Carver& carver, SimdBwdOrigin t) const {
+    const int64_t D = plan_.problem.head_dim, Dv = plan_.problem.head_dim_v, bc = cols_of(launch);
+    t.pitch = round_up(rows_of(launch), kSimdMaxLanes);
+    t.qt = carver.take(D, t.pitch), t.d_ot = carver.take(Dv, t.pitch);
+    t.s = carver.take(bc, t.pitch), t.dp = carver.take(bc, t.pitch);
+    t.k_staged = carver.take(bc, D), t.v_staged = carver.take(bc, Dv);
+    t.m = carver.take(1, t.pitch), t.l = carver.take(1, t.pitch);
+    t.factor = carver.take(1, t.pitch), t.delta = carver.take(1, t.pitch);
     return t;
   }
   SimdBwdDkv scratch(const Launch& launch, Carver& carver, SimdBwdDkv t) const {
@@ -177,29 +208,65 @@ class SimdProgram final : public Program {
                   });
   }
 
-  void bwd_dq(const Launch& launch, const tandem_args& args) const {
+  // Leaves far empty unless a row is far, in which case its delta is written over as well.
+  void bwd_origin(const tandem_args& args, FarRows* far) const {
+    const Problem& p = plan_.problem;
+    const int64_t count = p.batch * p.heads_q * p.seq_q;
+    const float* lse = address<const float>(args.lse);
+    if (p.heads_kv * p.seq_kv == 0 || std::none_of(lse, lse + count, tandem_is_far)) return;
+    far->lse.assign(lse, lse + count);
+    far->origin.resize(size_t(count));
+    const bool want_delta = plan_.find(Stem::bwd_dot) != nullptr;
+    const Launch launch;
+    const int Sq = int(p.seq_q), Sk = int(p.seq_kv), Br = rows_of(launch), Bc = cols_of(launch);
+    for_each_tile(p.heads_q, (Sq + Br - 1) / Br, true,
+                  [&](int64_t b, int64_t h, int tile, void* memory) {
+                    Carver carver(memory);
+                    SimdBwdOrigin t = scratch(launch, carver, SimdBwdOrigin());
+                    t.row0 = tile * Br, t.rows = std::min(Br, Sq - t.row0);
+                    const int64_t row = (b * p.heads_q + h) * Sq + t.row0;
+                    if (std::none_of(lse + row, lse + row + t.rows, tandem_is_far)) return;
+                    const int64_t kv = h / p.group();
+                    t.q = rows(args.q, p.q, b, h), t.d_o = rows(args.d_o, p.d_o, b, h);
+                    t.k = rows(args.k, p.k, b, kv), t.v = rows(args.v, p.v, b, kv);
+                    t.want_delta = want_delta;
+                    t.head_dim = p.head_dim, t.head_dim_v = p.head_dim_v;
+                    t.scale = p.scale, t.band = p.band, t.seq_kv = Sk, t.bc = Bc;
+                    t.tiles = tandem_key_tiles(p.band, t.row0, Br, Bc, Sq, Sk);
+                    kernels_.bwd_origin(t);
+                    for (int r = 0; r < t.rows; ++r) {
+                      if (!tandem_is_far(lse[row + r])) continue;
+                      far->origin[size_t(row + r)] = t.m[r];
+                      far->lse[size_t(row + r)] = t.l[r];
+                      if (want_delta) delta_of(plan_, args)[row + r] = t.delta[r];
+                    }
+                  });
+  }
+
+  void bwd_dq(const Launch& launch, const tandem_args& args, const FarRows& far) const {
     const Problem& p = plan_.problem;
     const int Sq = int(p.seq_q), Sk = int(p.seq_kv), Br = rows_of(launch),
               Bc = std::max(cols_of(launch), 1);
-    for_each_tile(
-        p.heads_q, (Sq + Br - 1) / Br, true, [&](int64_t b, int64_t h, int tile, void* memory) {
-          Carver carver(memory);
-          SimdBwdDq t = scratch(launch, carver, SimdBwdDq());
-          const int64_t kv = h / p.group();
-          t.q = rows(args.q, p.q, b, h), t.d_o = rows(args.d_o, p.d_o, b, h);
-          t.k = rows(args.k, p.k, b, kv), t.v = rows(args.v, p.v, b, kv);
-          t.d_q = rows(args.d_q, p.d_q, b, h);
-          t.row0 = tile * Br, t.rows = std::min(Br, Sq - t.row0);
-          const int64_t row = (b * p.heads_q + h) * Sq + t.row0;
-          t.lse = address<const float>(args.lse) + row, t.delta = delta_of(plan_, args) + row;
-          t.head_dim = p.head_dim, t.head_dim_v = p.head_dim_v;
-          t.scale = p.scale, t.band = p.band, t.seq_kv = Sk, t.bc = Bc;
-          t.tiles = tandem_key_tiles(p.band, t.row0, Br, Bc, Sq, Sk);
-          kernels_.bwd_dq(t);
-        });
+    for_each_tile(p.heads_q, (Sq + Br - 1) / Br, true,
+                  [&](int64_t b, int64_t h, int tile, void* memory) {
+                    Carver carver(memory);
+                    SimdBwdDq t = scratch(launch, carver, SimdBwdDq());
+                    const int64_t kv = h / p.group();
+                    t.q = rows(args.q, p.q, b, h), t.d_o = rows(args.d_o, p.d_o, b, h);
+                    t.k = rows(args.k, p.k, b, kv), t.v = rows(args.v, p.v, b, kv);
+                    t.d_q = rows(args.d_q, p.d_q, b, h);
+                    t.row0 = tile * Br, t.rows = std::min(Br, Sq - t.row0);
+                    const int64_t row = (b * p.heads_q + h) * Sq + t.row0;
+                    t.lse = far.lse_of(args, row), t.origin = far.origin_of(row);
+                    t.delta = delta_of(plan_, args) + row;
+                    t.head_dim = p.head_dim, t.head_dim_v = p.head_dim_v;
+                    t.scale = p.scale, t.band = p.band, t.seq_kv = Sk, t.bc = Bc;
+                    t.tiles = tandem_key_tiles(p.band, t.row0, Br, Bc, Sq, Sk);
+                    kernels_.bwd_dq(t);
+                  });
   }
 
-  void bwd_dkv(const Launch& launch, const tandem_args& args) const {
+  void bwd_dkv(const Launch& launch, const tandem_args& args, const FarRows& far) const {
     const Problem& p = plan_.problem;
     const int Sq = int(p.seq_q), Sk = int(p.seq_kv), Br = std::max(rows_of(launch), 1),
               Bc = cols_of(launch);
@@ -215,7 +282,7 @@ class SimdProgram final : public Program {
                     t.want_k = p.wants(TANDEM_GRAD_K), t.want_v = p.wants(TANDEM_GRAD_V);
                     t.col0 = tile * Bc, t.cols = std::min(Bc, Sk - t.col0);
                     const int64_t row = (b * p.heads_q + first) * Sq;
-                    t.lse = address<const float>(args.lse) + row;
+                    t.lse = far.lse_of(args, row), t.origin = far.origin_of(row);
                     t.delta = t.want_k ? delta_of(plan_, args) + row : nullptr;
                     t.head_dim = p.head_dim, t.head_dim_v = p.head_dim_v;
                     t.scale = p.scale, t.band = p.band, t.seq_q = Sq, t.br = Br;

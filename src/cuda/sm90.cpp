@@ -553,6 +553,7 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
       fixed.entries = p.bias && p.bias.batch == 1 ? int(p.batch) : 1;
       if (packed) {
         const BwdShape& s = kBwdShapes[launch.hopper];
+        fixed.total_q = int(p.total_q);
         fixed.tile_blocks = s.br / 64;
         fixed.packed_blocks = int(bwd_packed_tiles(s, p.total_q, p.batch)) * fixed.tile_blocks;
       }

@@ -2,6 +2,7 @@
 // From a plan to pipelines: SPIR-V, specialization constants, layouts, the pipeline cache.
 #include <cstring>
 
+#include "../structs.h"
 #include "device.h"
 #include "shaders/modules.h"
 
@@ -144,7 +145,7 @@ Status VulkanDevice::make_layouts() {
   for (int i = 0; i < kStemCount; ++i) {
     const StemCode& code = stem_code(Stem(i));
     if (code.block_bytes == 0) continue;  // CUDA alone has it
-    // Tiled kernels have the optional inputs' parameters in a second block. Two blocks of at most 256 bytes: every
+    // Kernels with optional inputs have the parameters of these in a second block. Two blocks of at most 256 bytes: every
     // device has four.
     VkDescriptorSetLayoutBinding bindings[2] = {};
     for (uint32_t n = 0; n < 2; ++n) {
@@ -156,7 +157,7 @@ Status VulkanDevice::make_layouts() {
     bindings[1].descriptorCount = round16(sizeof(ExtraBlock));
     VkDescriptorSetLayoutCreateInfo set{};
     set.sType = VK_STRUCTURE_TYPE_DESCRIPTOR_SET_LAYOUT_CREATE_INFO;
-    set.bindingCount = is_tiled(Stem(i)) ? 2 : 1;
+    set.bindingCount = has_extra(Stem(i)) ? 2 : 1;
     set.pBindings = bindings;
     // What a failed call leaves in its result is nobody's business: so results go into a local first.
     VkDescriptorSetLayout set_layout = VK_NULL_HANDLE;
@@ -304,13 +305,14 @@ Status VulkanDevice::build(const Plan& plan, std::unique_ptr<Program>* program) 
     made->label_ = text("tandem %s %s", plan.problem.backward ? "bwd" : "fwd", plan.name().c_str());
   uint32_t bytes = 0, blocks = 0;
   made->pieces_ = pieces_of(made->plan_);
-  // The workspace's alignment is that of its offset in a buffer; kernels need that of f32, of four where
-  // there are parts of o, sums of blocks or ds.
+  // The workspace's alignment is that of its offset in a buffer; kernels need that of f32, of two where far rows are kept,
+  // of four where there are parts of o, sums of blocks or ds.
   const Launch* d_q = plan.find(Stem::bwd_dq);
   const bool fours = plan.find(Stem::fwd_join) || (d_q && (d_q->sums_d_bias || d_q->shares_ds));
   for (ArgUse use : arg_uses(made->plan_)) {
     if (!use.needed && !use.optional) continue;
-    if (use.alignment == kWorkspaceAlignment) use.alignment = fours ? 16 : 4;
+    if (use.alignment == kWorkspaceAlignment)
+      use.alignment = fours ? 16 : plan.find(Stem::bwd_origin) ? 8 : 4;
     made->uses_.push_back(use);
   }
   for (const Piece& piece : made->pieces_) {
@@ -318,7 +320,7 @@ Status VulkanDevice::build(const Plan& plan, std::unique_ptr<Program>* program) 
     if (launch.joins) continue;
     bytes += round16(stem_code(launch.stem).block_bytes);
     ++blocks;
-    if (!is_tiled(launch.stem)) continue;
+    if (!has_extra(launch.stem)) continue;
     bytes += round16(sizeof(ExtraBlock));
     ++blocks;
   }
@@ -384,7 +386,7 @@ Status VulkanDevice::build(const Plan& plan, std::unique_ptr<Program>* program) 
       writes[n].descriptorCount = data[n].dataSize;
       writes[n].descriptorType = VK_DESCRIPTOR_TYPE_INLINE_UNIFORM_BLOCK;
     }
-    vk_.vkUpdateDescriptorSets(device_, is_tiled(launch.stem) ? 2 : 1, writes, 0, nullptr);
+    vk_.vkUpdateDescriptorSets(device_, has_extra(launch.stem) ? 2 : 1, writes, 0, nullptr);
     made->dispatches_.push_back(dispatch);
   }
   *program = std::move(made);
@@ -425,10 +427,11 @@ Status VulkanDevice::cache_set(const uint8_t* body, size_t size) {
     return fail(TANDEM_ERROR_CACHE, "pipeline cache data of %zu bytes is shorter than its header",
                 size);
   std::memcpy(&header, body, sizeof(header));
+  const uint32_t version = number_of(header.headerVersion);  // may be anything
   if (header.headerSize < sizeof(header) || header.headerSize > size ||
-      header.headerVersion != VK_PIPELINE_CACHE_HEADER_VERSION_ONE)
+      version != VK_PIPELINE_CACHE_HEADER_VERSION_ONE)
     return fail(TANDEM_ERROR_CACHE, "pipeline cache header of %u bytes, version %u is not known",
-                header.headerSize, uint32_t(header.headerVersion));
+                header.headerSize, version);
   if (header.vendorID != caps_.vendor_id || header.deviceID != caps_.device_id)
     return fail(TANDEM_ERROR_CACHE, "pipeline cache data is of device %x:%x, this one is %x:%x",
                 header.vendorID, header.deviceID, caps_.vendor_id, caps_.device_id);

@@ -5,6 +5,7 @@
 #   fwd      the mask is off by one
 #   fwd_join  all parts count the same
 #   bwd_dot  the last features are left out
+#   bwd_origin  weights of far rows sum to a half
 #   bwd_dkv  d_k misses the scale
 #   bwd_dq   delta is forgotten
 #   bwd_row  delta is half of what it is
@@ -63,10 +64,12 @@ set(cpu_bwd_dq_to "(load(t.dp + j * t.pitch + lane) - delta * splat(0))")
 
 set(vulkan_fwd_from "mask_tile(s, row0, col0);")
 set(vulkan_fwd_to "mask_tile(s, row0 + 1, col0);")
-set(vulkan_fwd_join_from "const float y = weight(uintBitsToFloat(lse), top);")
-set(vulkan_fwd_join_to "const float y = 1.0;")
+set(vulkan_fwd_join_from "float y = weight(uintBitsToFloat(lse), top);")
+set(vulkan_fwd_join_to "float y = 1.0;")
 set(vulkan_bwd_dot_from "col < block.head_dim_v;")
 set(vulkan_bwd_dot_to "col + 4 < block.head_dim_v;")
+set(vulkan_bwd_origin_from "log(relative) : NO_LSE")
+set(vulkan_bwd_origin_to "log(2.0 * relative) : NO_LSE")
 set(vulkan_bwd_dkv_from "acc_k[n][i] *= block.scale;")
 set(vulkan_bwd_dkv_to "acc_k[n][i] *= 1;")
 set(vulkan_bwd_dq_from "#define ROW_DELTA true")
@@ -103,10 +106,12 @@ set(coopmat_bwd_dq_to "  coopMatStore(ACC_16(x), scratch, MY_SCRATCH, OPERAND_PI
 
 set(cuda_fwd_from "mask_tile<S>(s, band, row0, col0, u.seq_q, u.seq_kv);")
 set(cuda_fwd_to "mask_tile<S>(s, band, row0 + 1, col0, u.seq_q, u.seq_kv);")
-set(cuda_fwd_join_from "const float y = expf(lse - top);")
+set(cuda_fwd_join_from "const float y = expf(off);")
 set(cuda_fwd_join_to "const float y = 1.f;")
 set(cuda_bwd_dot_from "col < u.head_dim_v;")
 set(cuda_bwd_dot_to "col + 4 < u.head_dim_v;")
+set(cuda_bwd_origin_from "logf(sum) : INFINITY")
+set(cuda_bwd_origin_to "logf(2.f * sum) : INFINITY")
 set(cuda_bwd_dkv_from "d_k, u.scale);")
 set(cuda_bwd_dkv_to "d_k, 1.f);")
 set(cuda_bwd_dq_from "s[i][c] *= dp[i][c] - delta[i];")

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// fwd's rows for which matrices are not enough, once more, from key to key in f32: an invocation a row, after everything else.
+// Scores so far from 0 that a power of two from the rounded maximum on leaves f32, or f16; rows of nothing but scores below those
+// that the loop begins with, which it takes for hidden; with elastic softmax, entmax and parts of rows, far rows (src/far_row.h).
+#include "row_score.glsl"
+
+// 2^19: below 2^20 in powers of two.
+const float MOST_LSE = NORM == ENTMAX ? 256.0 : NORM == SOFTMAX && SPLIT == 0 ? 524288.0 : TANDEM_FAR_LSE;
+bool is_lost(float lse) { return !(abs(lse) <= MOST_LSE); } // NaN, and rows that saw nothing, too
+
+// The score of a row's key, HIDDEN where it is.
+float key_score(View q, View k, int i, int j) {
+  if (!is_seen(i, j)) return HIDDEN;
+  if (BIAS != 0 && is_hidden(load_bias(i, j))) return HIDDEN;
+  return score_of(dot_rows(q, i, k, j), i, j);
+}
+// And relative to the largest one.
+float key_distance(View q, View k, int i, int j, float top) {
+  const float s = key_score(q, k, i, j);
+  return is_hidden(s) ? s : from_origin(s, top);
+}
+
+// entmax's threshold relative to the row's largest z: Newton's steps on a convex sum, from the left, do not pass it.
+float row_threshold(View q, View k, int i, float top, int begin, int end) {
+  float t = -1.0;
+  [[dont_unroll]] for (int turn = 0; turn < 48; turn++) {
+    float sum = 0, slope = 0;
+    [[dont_unroll]] for (int j = begin; j < end; j++) {
+      const float x = base_of(key_distance(q, k, i, j, top), t), u = entmax_power(x);
+      sum = fma(x, u, sum);
+      slope += u;
+    }
+    const float step = (sum - 1.0) / (extra.entmax_exponent * slope);
+    if (!(step > 1e-8)) break;
+    t = min(t + step, 0.0);
+  }
+  return t;
+}
+
+const int REDO_QUADS = 8; // columns of o at a time, by four
+void redo_row(View q, View k, View v, View o, int head, int h, int i, int begin, int end) {
+  // Nothing, but then keys are each invocation's own for the compiler. lavapipe (Mesa 26) runs this with all invocations off, too,
+  // and then reads from addresses that all have in common, although nobody has put anything there (extra.glsl).
+  begin += min(i, 0);
+  float top = HIDDEN, sum = 0, relative = 0;
+  [[dont_unroll]] for (int j = begin; j < end; j++) top = max(top, key_score(q, k, i, j));
+  const bool sees = !is_hidden(top);
+  if (!sees) end = begin;
+  if (NORM == ENTMAX) {
+    if (sees) relative = row_threshold(q, k, i, top, begin, end);
+  } else {
+    // The sink is one more score without a value.
+    const float sink = SINK != 0 ? load_float(F32, word_address(push.sink, h)) : HIDDEN;
+    if (sees && SINK != 0) top = max(top, sink);
+    [[dont_unroll]] for (int j = begin; j < end; j++) sum += weight(key_distance(q, k, i, j, top), 0.0);
+    if (sees && SINK != 0) sum += weight(from_origin(sink, top), 0.0);
+    relative = log(sum);
+  }
+  const float share = share_of(i);
+  [[dont_unroll]] for (int col = 0; col < v.width; col += 4 * REDO_QUADS) {
+    vec4 acc[REDO_QUADS];
+    EACH(n, REDO_QUADS) acc[n] = vec4(0);
+    [[dont_unroll]] for (int j = begin; j < end; j++) {
+      float y = base_of(key_distance(q, k, i, j, top), NORM == SOFTMAX ? 0.0 : relative);
+      y = weight_of(y, share);
+      if (DROPOUT != 0) y *= drop_factor(drop_quad(i, j >> 2) >> (j & 3)).x;
+      if (y == 0) continue;
+      const uvec2 row = row_address(v, j);
+      EACH(n, REDO_QUADS)
+        if (col + 4 * n < v.width) acc[n] = fma(vec4(y), to_floats(load_words(v, row, col + 4 * n)), acc[n]);
+    }
+    EACH(n, REDO_QUADS) {
+      if (col + 4 * n >= v.width) continue;
+      if (NORM == SOFTMAX && sees) acc[n] /= sum;
+      if (SPLIT != 0)
+        Store4(part_address(o, i, col + 4 * n)).w = floatBitsToUint(acc[n]);
+      else
+        store_words(o, row_address(o, i), col + 4 * n, acc[n]);
+    }
+  }
+  if (push.lse == uvec2(0)) return;
+  if (SPLIT != 0 && sees) {
+    store_part_lse(push.lse, head, block.seq_q, i, top, relative);
+    return;
+  }
+  Store1(stat_address(push.lse, head, block.seq_q, i)).w = sees ? floatBitsToUint(top + relative) : LSE_NONE;
+}

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// bwd_origin: of a tile of query rows, which are the lanes, what far rows have in lse's place (simd.h). Two walks over the
+// keys, as in fwd without v, and then for delta with the weights themselves. Rare: called where a row is far.
+
+// delta += p dp.
+inline void delta_keys(const SimdBwdOrigin& t, int64_t lane, int col0, int keys) {
+  const Vec m = load(t.m + lane), l = load(t.l + lane);
+  Vec delta = load(t.delta + lane);
+  for (int j = 0; j < keys; ++j) {
+    const LaneRange see = rows_that_see(t, col0, j);
+    const float* s = t.s + j * t.pitch + lane;
+    const Vec x = hide(load(s) * splat(t.scale), count_from(int(lane)), see.lo, see.hi);
+    // With a single key, p is 1 and delta is dp.
+    delta = fma(exp((x - m) - l), load(t.dp + j * t.pitch + lane), delta);
+  }
+  store(t.delta + lane, delta);
+}
+
+void bwd_origin_kernel(const SimdBwdOrigin& t) {
+  const int64_t D = t.head_dim, Dv = t.head_dim_v, lanes = round_up(t.rows, kLanes);
+  stage_lanes(t.q, t.row0, t.rows, lanes, D, t.qt, t.pitch);
+  if (t.want_delta) stage_lanes(t.d_o, t.row0, t.rows, lanes, Dv, t.d_ot, t.pitch);
+  for (int64_t c = 0; c < lanes; c += kLanes) {
+    store(t.m + c, splat(-kInfinity));
+    store(t.l + c, splat(0));
+    store(t.delta + c, splat(0));
+  }
+  for (int tile = t.tiles.begin; tile < t.tiles.end; ++tile) {
+    const int col0 = tile * t.bc, keys = smaller(t.bc, t.seq_kv - col0);
+    const Staged k = stage(t.k, col0, keys, D, t.k_staged);
+    product<false>({D, k.data, k.pitch, 1, t.qt, t.s, t.pitch}, keys, lanes);
+    for (int64_t c = 0; c < lanes; c += kLanes) softmax_tile<true>(t, c, col0, keys);
+  }
+  for (int64_t r = 0; r < lanes; ++r) {
+    // A row that sees nothing: p = exp(-inf - 0 - inf) = 0.
+    const bool sees = t.l[r] != 0;
+    t.m[r] = sees ? t.m[r] : 0;
+    t.l[r] = sees ? std::log(t.l[r]) : kInfinity;
+  }
+  if (!t.want_delta) return;
+  for (int tile = t.tiles.begin; tile < t.tiles.end; ++tile) {
+    const int col0 = tile * t.bc, keys = smaller(t.bc, t.seq_kv - col0);
+    const Staged k = stage(t.k, col0, keys, D, t.k_staged);
+    const Staged v = stage(t.v, col0, keys, Dv, t.v_staged);
+    product<false>({D, k.data, k.pitch, 1, t.qt, t.s, t.pitch}, keys, lanes);
+    product<false>({Dv, v.data, v.pitch, 1, t.d_ot, t.dp, t.pitch}, keys, lanes);
+    for (int64_t c = 0; c < lanes; c += kLanes) delta_keys(t, c, col0, keys);
+  }
+}
