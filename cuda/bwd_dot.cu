@@ -2,10 +2,22 @@
 // bwd_dot: delta_i = <d_o_i, o_i>. LANES neighbours share a row. Twin of shaders/bwd_dot.comp.
 #include "bwd_dot.h"
 #include "extra.cuh"
+#include "tf32.cuh"
 #include "zeros.cuh"
 
 namespace tandem {
 namespace cuda {
+
+// f32 of a plan whose products take 11 bits of d_o: then delta takes the same. In a row that sees one key dp is delta but for the
+// order of the sums, and d_q, where 0 is exact, is what that leaves; not 2^-12 of the terms.
+struct RoundedF32 : F32 {};
+template <typename T>
+TANDEM_DEVICE float rounded(float x) {
+  if constexpr (std::is_same<T, RoundedF32>::value)
+    return tf32_operand(x);
+  else
+    return x;
+}
 
 // length: rows that the batch entry has; those behind have delta 0. first: row where the entry starts.
 template <typename T>
@@ -23,10 +35,10 @@ TANDEM_DEVICE void dot_rows(const BwdDotBlock& u, const BwdDotPush& push, const 
     load_words<T, false, 1, 1>(&a, o, 0, row, 0, col);
     load_words<T, false, 1, 1>(&b, d_o, 0, row, 0, col);
     const float4 x = T::to_floats(a), y = T::to_floats(b);
-    sum = fmaf(x.x, y.x, sum);
-    sum = fmaf(x.y, y.y, sum);
-    sum = fmaf(x.z, y.z, sum);
-    sum = fmaf(x.w, y.w, sum);
+    sum = fmaf(x.x, rounded<T>(y.x), sum);
+    sum = fmaf(x.y, rounded<T>(y.y), sum);
+    sum = fmaf(x.z, rounded<T>(y.z), sum);
+    sum = fmaf(x.w, rounded<T>(y.w), sum);
   }
 #pragma unroll
   for (int step = kDotLanes / 2; step > 0; step /= 2) sum += __shfl_xor_sync(kAllLanes, sum, step);
@@ -137,10 +149,10 @@ __global__ void __launch_bounds__(kDotRows* kDotLanes)
   dot_full(params.dot);
 }
 
-Kernel<BwdDotParams> bwd_dot_kernel(tandem_dtype dtype, const Launch&, bool) {
+Kernel<BwdDotParams> bwd_dot_kernel(tandem_dtype dtype, const Launch& launch, bool) {
   switch (dtype) {
     case TANDEM_F32:
-      return bwd_dot<F32>;
+      return launch.tf32 ? bwd_dot<RoundedF32> : bwd_dot<F32>;
     case TANDEM_F16:
       return bwd_dot<F16>;
     case TANDEM_BF16:
@@ -152,9 +164,10 @@ Kernel<BwdDotParams> bwd_dot_kernel(tandem_dtype dtype, const Launch&, bool) {
 
 Kernel<BwdDotFull> bwd_dot_full_kernel(const Launch&, bool) { return bwd_dot_full; }
 
-Kernel<Zeroing<BwdDotParams>> bwd_dot_zero_kernel(tandem_dtype dtype) {
+Kernel<Zeroing<BwdDotParams>> bwd_dot_zero_kernel(tandem_dtype dtype, bool tf32) {
   return dtype == TANDEM_F16    ? bwd_dot_zero<F16>
          : dtype == TANDEM_BF16 ? bwd_dot_zero<BF16>
+         : tf32                 ? bwd_dot_zero<RoundedF32>
                                 : bwd_dot_zero<F32>;
 }
 

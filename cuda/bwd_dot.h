@@ -17,7 +17,7 @@ struct Zeroing {
   uint32_t entries;
 };
 
-Kernel<Zeroing<BwdDotParams>> bwd_dot_zero_kernel(tandem_dtype dtype);
+Kernel<Zeroing<BwdDotParams>> bwd_dot_zero_kernel(tandem_dtype dtype, bool tf32);
 Kernel<Zeroing<BwdDotFull>> bwd_dot_zero_full_kernel();
 
 // For 16-bit types, heads up to 256, whose features are side by side; head sizes, strides and addresses of o and d_o are multiples of 8

@@ -7,6 +7,7 @@
 
 #include "far_row.h"
 #include "softmax.cuh"
+#include "tf32.cuh"
 #include "weight.cuh"
 
 namespace tandem {
@@ -42,10 +43,7 @@ TANDEM_DEVICE void reduce_rows(OriginMemory& memory, float (&x)[kOriginRows], co
 }
 
 // What a product takes of an operand: with TANDEM_FLAG_TF32 kernels round it to 11 bits.
-TANDEM_DEVICE float operand(float x, bool tf32) {
-  return tf32 && fabsf(x) <= FLT_MAX ? __uint_as_float((__float_as_uint(x) + 0x1000u) & 0xffffe000u)
-                                     : x;
-}
+TANDEM_DEVICE float operand(float x, bool tf32) { return tf32 ? tf32_operand(x) : x; }
 TANDEM_DEVICE float4 operands(const float4& x, bool tf32) {
   return make_float4(operand(x.x, tf32), operand(x.y, tf32), operand(x.z, tf32),
                      operand(x.w, tf32));

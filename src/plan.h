@@ -66,7 +66,7 @@ struct Launch {
   // The path cuda.sm90: row of kFwdTiles or kBwdShapes; -1: a kernel of simt.
   int hopper = -1;
   int ampere = -1;    // the path cuda.sm80: row of kAmpereTiles; -1: a kernel of simt
-  bool tf32 = false;  // and f32 operands are rounded to TF32
+  bool tf32 = false;  // and f32 operands are rounded to TF32; of bwd_dot, d_o
   bool multiplies_matrices() const { return matrix.m > 0 || hopper >= 0 || ampere >= 0; }
   int wide_elements() const {  // of a wide load or store
     return multiplies_matrices() && (ampere < 0 || kAmpereTiles[ampere].bytes == 2) ? 8 : 4;
@@ -125,8 +125,10 @@ struct Plan {
   uint64_t bias_parts_offset = 0, dist_parts_offset = 0;  // [splits], each of the gradient's shape
   uint64_t bias_sums_offset = 0;  // bwd_dq's sums: of each workgroup rows and keys of whole tiles
   uint64_t ds_offset = 0;  // bwd_dkv leaves it for bwd_dq: [heads, keys, query rows], in kDsBlocks
-  uint64_t o_parts_offset = 0,
-           lse_parts_offset = 0;  // [B,splits,Hq,Sq,part_pitch()], [B,splits,Hq,Sq]
+  uint64_t
+      o_parts_offset = 0,
+      // [B,splits,Hq,Sq,part_pitch()]; [B,splits,Hq,Sq], in front of which lie as many roundings
+      lse_parts_offset = 0;
   // cuda.sm90, elastic softmax: who has left parts of d_dist_bias (hopper_tiles.h).
   uint64_t sum_counts_offset = 0;
   // What bwd_dkv_dq adds to, and whose turn it is; zeroed together at each execute.

@@ -478,6 +478,8 @@ String make_launches(const Problem& p, const Caps& caps, const PathRow& row, int
     }
     launches->push_back(launch);
   }
+  for (const Launch& l : *launches)
+    if (l.tf32 && launches->front().stem == Stem::bwd_dot) launches->front().tf32 = true;
   const String why_not = share_ds(p, caps, row, form, launches);
   if (!why_not.empty()) return why_not;
   // What adds the parts of splits, all after the kernels that leave them.

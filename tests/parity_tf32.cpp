@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // f32 problems on paths that multiply by TF32: what TANDEM_FLAG_TF32 allows, and that nothing is lost without it.
+#include <algorithm>
 #include <cmath>
 
 #include "parity.h"
@@ -69,5 +70,20 @@ TEST_CASE("tf32: sums of many terms of one sign") {
       test.input(role).set_dense(x);
     }
     check_case(test, sparse());
+  }
+}
+
+// d_q of a row that sees one key is 0. dp took 11 bits of d_o and delta all: 2^-12 of the terms were left, 6e-4 of some 1.
+TEST_CASE("tf32: rows that see one key have all but no d_q") {
+  tandem_problem p =
+      parse("bwd f32 b1 hq4 hk4 sq199 sk2 d128 dv128 causal_top_left left=0 right=5 tf32");
+  Case test(p, seed_of("one key"));
+  for (Target& target : targets()) {
+    if (target.backend == "vulkan" || !takes(target, p)) continue;
+    Outputs outputs;
+    check_on(target, test, sparse(), &outputs);
+    double largest = 0;
+    for (double x : outputs.d_q.dense()) largest = std::max(largest, std::fabs(x));
+    CHECK_MESSAGE(largest < 2e-5, target.name << ": d_q of " << largest);
   }
 }

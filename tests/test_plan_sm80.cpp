@@ -42,7 +42,7 @@ TEST_CASE("sm80 takes plain f32 attention, with sums of d_q in any order unless 
 TEST_CASE("sm80 rounds f32 operands where TANDEM_FLAG_TF32 allows it") {
   const Plan plan = plan_of("bwd f32 b2 hq4 sq500 d64 tf32");
   for (const Launch& l : plan.launches)
-    CHECK(l.tf32 == (l.ampere >= 0 && l.stem != Stem::bwd_dq_cast));
+    CHECK(l.tf32 == (l.stem == Stem::bwd_dot || (l.ampere >= 0 && l.stem != Stem::bwd_dq_cast)));
   CHECK(stems(plan) == "bwd_dot bwd_dkv_dq");
   CHECK(stems(plan_of("bwd f32 b2 hq4 sq3000 d64 tf32")) == "bwd_dot bwd_dkv_dq bwd_dq_cast");
 }

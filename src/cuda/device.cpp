@@ -169,7 +169,7 @@ class CudaProgram final : public Program {
   Status add_zeroing(const Launch& launch) {
     // delta depends on no other optional input.
     if (!plan_.problem.has_lengths())
-      return add_zeroing(launch, cuda::bwd_dot_zero_kernel(plan_.problem.dtype),
+      return add_zeroing(launch, cuda::bwd_dot_zero_kernel(plan_.problem.dtype, launch.tf32),
                          cuda::BwdDotParams{bwd_dot_block(plan_, launch), BwdDotPush()});
     return add_zeroing(launch, cuda::bwd_dot_zero_full_kernel(),
                        full_params(launch, bwd_dot_spec, bwd_dot_block, bwd_dot_push));
