@@ -221,3 +221,25 @@ TEST_CASE("regression: magnitudes: entmax of rows under a finite mask") {
             fill(test.input(Role::bias), [&](int64_t i, int64_t) { return i < 3 ? mask : 0; });
           });
 }
+
+// CUDA: a key behind minus infinity had the share tau / n of elastic softmax, which is of keys that a row sees.
+TEST_CASE("regression: magnitudes: elastic softmax gives no share to keys behind minus infinity") {
+  for (const char* dtype : {"bf16", "f32"})
+    check_line(
+        "bwd " + std::string(dtype) +
+            " b1 hq1 hk1 sq6 sk40 d64 dv64 elastic bias:f32:1x1x6 grads=qkvbt d_bias:f32",
+        "hidden keys without a share",
+        [](Case& test) {
+          fill(test, Role::tau, 1);
+          fill(test, Role::v, 1);
+          fill(test, Role::q, 0);
+          fill(test.input(Role::bias), [](int64_t i, int64_t j) {
+            return i == 0 || (i < 3 && j % 2 == 0) ? kHide : i == 5 ? -1e10 : 0.5;
+          });
+        },
+        [](const Outputs& outputs) {
+          const double want[] = {0, 1.5, 1.5, 2, 2, 2};
+          for (int i = 0; i < 6; ++i)
+            CHECK(outputs.o.get(0, 0, i, 7) == doctest::Approx(want[i]).epsilon(0.01));
+        });
+}
