@@ -26,7 +26,7 @@ struct Launch {
   bool tensors = false;                 // the tile's own rows come and go by tensor addressing
   uint32_t tiles = 0;                   // workgroups of one head
   uint32_t total = 0;                   // workgroups with work: tiles x heads x batch
-  uint32_t groups_x = 0, groups_y = 0;  // dispatched; groups_x * groups_y >= total
+  uint32_t groups_x = 0, groups_y = 0;  // dispatched; fewer than total where they go on
   // cuda.sm90, sums of d_q in a fixed order: heads whose workgroups are started side by side.
   uint32_t beside = 0;
   // cuda.sm90: of how many first heads of keys, with a bias of each entry, bwd_dot zeroes the sums of d_q; bwd_dkv_dq zeroes those
@@ -158,7 +158,8 @@ struct Plan {
   const Launch* find_sum(uint32_t gradient) const;
   bool sums_dist() const;  // some launch leaves d_dist_bias, or parts of it
   bool stores_d_bias() const;
-  // Whether all kernels form the bits of a score by the same f32 operations: none multiplies matrices.
+  // Whether all kernels form the bits of a score by the same f32 operations: none multiplies
+  // matrices.
   bool sums_scores_exactly() const;
   uint32_t unordered() const;  // TANDEM_GRAD_* that are summed in any order
   int wide_elements() const;   // of the loads and stores of its tiled kernels: 4, or 8

@@ -168,7 +168,8 @@ Vec<Stem> own_stems_of(const Problem& p, const Caps& caps, const PathRow& row, i
 Vec<Stem> stems_of(const Problem& p, const Caps& caps, const PathRow& row, int fixed,
                    bool fused_q) {
   Vec<Stem> stems = own_stems_of(p, caps, row, fixed, fused_q);
-  // Who reads lse asks for the origins of far rows; bwd_dot's delta of these is written over. The CPU device sees to them itself.
+  // Who reads lse asks for the origins of far rows; bwd_dot's delta of these is written over. The
+  // CPU device sees to them itself.
   if (p.backward && row.backend != Backend::cpu && !stems.empty() && p.heads_kv * p.seq_kv > 0)
     stems.insert(stems.begin() + (stems.front() == Stem::bwd_dot ? 1 : 0), Stem::bwd_origin);
   return stems;
@@ -450,7 +451,11 @@ String make_launches(const Problem& p, const Caps& caps, const PathRow& row, int
       }
       if (stem == Stem::bwd_dkv_dq && launch.hopper >= 0)
         launch.goes_on = goes_on(p, cores_of(caps));
-      // On to further tiles.
+      // On to further tiles. bwd_origin looks at many rows, and few of them are work.
+      if (stem == Stem::bwd_origin && caps.backend == Backend::cuda) {
+        launch.groups_x = uint32_t(std::min<int64_t>(launch.total, 4 * cores_of(caps)));
+        launch.groups_y = 1;
+      }
       if ((stem == Stem::fwd && launch.hopper >= 0) || launch.sums_d_bias || launch.goes_on) {
         launch.groups_x = uint32_t(std::min<int64_t>(launch.total, cores_of(caps)));
         launch.groups_y = 1;

@@ -4,7 +4,6 @@
 // machine without NVIDIA's driver and is told NO_BACKEND.
 #include "device.h"
 
-#include <algorithm>
 #include <atomic>
 #include <initializer_list>
 #include <type_traits>
@@ -49,8 +48,6 @@ uint32_t wide_of(const Push& push) {
 }
 uint32_t wide_of(const BwdSumPush&) { return 0; }
 uint32_t wide_of(const BwdHeadPush&) { return 0; }
-
-constexpr uint32_t kOriginGroups = 528;
 
 // The caller's events, one after the other.
 class Timeline {
@@ -318,11 +315,9 @@ class CudaProgram final : public Program {
       return fail(TANDEM_ERROR_BACKEND, "no CUDA kernel %s for tile %s, %d and %d blocks",
                   stem_name(launch.stem), launch.tile.name ? launch.tile.name : "-",
                   launch.d_blocks, launch.dv_blocks);
-    // bwd_origin looks at many rows and has work in few: four workgroups for each multiprocessor of the largest GPUs go through all.
-    const bool few = launch.stem == Stem::bwd_origin;
-    const dim3 grid(few ? std::min(launch.total, kOriginGroups) : launch.groups_x,
-                    few ? 1 : launch.groups_y);
-    // The sums of bwd_dot are shuffles, bwd_sum has none across invocations, and bwd_origin has arrays of its own.
+    const dim3 grid(launch.groups_x, launch.groups_y);
+    // The sums of bwd_dot are shuffles, bwd_sum has none across invocations, and bwd_origin has
+    // arrays of its own.
     const bool none = launch.stem == Stem::bwd_dot || launch.stem == Stem::bwd_sum ||
                       launch.stem == Stem::bwd_origin;
     const size_t shared = none ? 0 : launch.shared_bytes;
