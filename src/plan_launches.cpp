@@ -66,7 +66,7 @@ bool has_fast_dot(const Problem& p) {
 // Whether bwd_dkv_ddist sums d_dist_bias as well. Where there is no pair it would not run, and leave no zeros.
 bool fuses_dist(const Problem& p) {
   return p.wants(TANDEM_GRAD_DIST_BIAS) && p.dist_window <= kFusedWindow &&
-         p.batch * p.heads_q * p.seq_q * p.heads_kv * p.seq_kv != 0;
+         p.batch * p.heads_q * p.seq_q != 0 && p.heads_kv * p.seq_kv != 0;
 }
 
 // Whether each element of bias has one reader and d_q is wanted: with matrices bwd_dq then stores its ds, and nothing is

@@ -195,8 +195,9 @@ std::vector<Stem> needed_but_origins(const Problem& p, bool split, bool fused, b
 std::vector<Stem> needed(const Problem& p, Backend backend, bool split, bool fused,
                          bool always_delta, bool rounds) {
   std::vector<Stem> s = needed_but_origins(p, split, fused, always_delta, rounds);
-  const int64_t pairs = p.batch * p.heads_q * p.seq_q * p.heads_kv * p.seq_kv;
-  if (p.backward && backend != Backend::cpu && pairs != 0)
+  // Two products: one of all five leaves 64 bits.
+  const bool pairs = p.batch * p.heads_q * p.seq_q != 0 && p.heads_kv * p.seq_kv != 0;
+  if (p.backward && backend != Backend::cpu && pairs)
     s.insert(s.begin() + (s.front() == Stem::bwd_dot ? 1 : 0), Stem::bwd_origin);
   return s;
 }
@@ -484,6 +485,16 @@ TEST_CASE("sizes whose products leave 64 bits are refused, not wrapped to nothin
   if (status.ok()) status = make_plan(problem, caps_of("h100_vulkan"), &plan);
   CHECK(!status.ok());
   CHECK(!status.message().empty());
+}
+
+TEST_CASE("regression: pairs of rows and keys that 64 bits do not count") {
+  // 2^66 pairs: a product that wraps is 0, as if there were none for bwd_dkv_ddist.
+  Plan plan;
+  const char* line = "bwd bf16 b4 hq16 hk16 sq268435456 d64 elastic dist=64 grads=qkvd";
+  const Status made = make_plan(problem_of(line), caps_of("h100_cuda"), &plan);
+  REQUIRE_MESSAGE(made.ok(), made.message());
+  CHECK(plan.find(Stem::bwd_dkv_ddist));
+  CHECK(!plan.find(Stem::bwd_ddist));
 }
 
 TEST_CASE("the registry, the paths and the tiles fit together") {
