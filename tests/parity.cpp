@@ -132,6 +132,10 @@ std::vector<std::string> report_counts() {
   return idle;
 }
 
+bool ran_any() {
+  return std::any_of(counts.begin(), counts.end(), [](const auto& row) { return row.second > 0; });
+}
+
 void blame(const Target& target, const std::string& suite, const std::string& tensor) {
   blamed[suite + "|" + target.name].insert(tensor);
 }

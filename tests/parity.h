@@ -51,6 +51,7 @@ void close_targets();
 // How many cases each registry row ran; prints them, and returns the rows that should have and did not.
 void count(const std::vector<uint32_t>& kernels);
 std::vector<std::string> report_counts();
+bool ran_any();
 
 // What the suites found wrong, for the programs with a broken kernel: there failures are the goal.
 // suite: "exact" or "ratio"; tensor: "o", "lse", "d_q", ...
