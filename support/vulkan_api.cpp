@@ -53,10 +53,12 @@ VKAPI_ATTR VkBool32 VKAPI_CALL on_message(VkDebugUtilsMessageSeverityFlagBitsEXT
                                           void* user) {
   // What the loader says about drivers that it cannot open is of type GENERAL: not our business.
   if (!(type & VK_DEBUG_UTILS_MESSAGE_TYPE_VALIDATION_BIT_EXT)) return VK_FALSE;
-  // Nor is what the layers say about their own settings.
+  // Nor is what the layers say about their own settings, and about the time that a driver takes to
+  // compile their own checks.
   const std::string id = data->pMessageIdName ? data->pMessageIdName : "";
   if (id.find("VALIDATION-SETTINGS") != std::string::npos ||
-      id.find("Setting-Limit-Adjusted") != std::string::npos)
+      id.find("Setting-Limit-Adjusted") != std::string::npos ||
+      id.find("GPUAV-Compile-time") != std::string::npos)
     return VK_FALSE;
   const bool error = severity & VK_DEBUG_UTILS_MESSAGE_SEVERITY_ERROR_BIT_EXT;
   std::fprintf(stderr, "Vulkan validation %s: %s\n", error ? "error" : "warning", data->pMessage);
