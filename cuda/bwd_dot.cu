@@ -8,8 +8,9 @@
 namespace tandem {
 namespace cuda {
 
-// f32 of a plan whose products take 11 bits of d_o: then delta takes the same. In a row that sees one key dp is delta but for the
-// order of the sums, and d_q, where 0 is exact, is what that leaves; not 2^-12 of the terms.
+// f32 of a plan whose products take 11 bits of d_o: then delta takes the same. In a row that sees
+// one key dp is delta but for the order of the sums, and d_q, where 0 is exact, is what that
+// leaves; not 2^-12 of the terms.
 struct RoundedF32 : F32 {};
 template <typename T>
 TANDEM_DEVICE float rounded(float x) {

@@ -26,7 +26,8 @@ TANDEM_DEVICE float sum_rows(const BwdHeadBlock& u, int rows, float* partial, co
   return sum;
 }
 
-// exp(sink - lse) delta of a row of [B, Hq, Sq]; of a far one by origin and relative lse, which lie in front of delta.
+// exp(sink - lse) delta of a row of [B, Hq, Sq]; of a far one by origin and relative lse, which lie
+// in front of delta.
 TANDEM_DEVICE float sink_part(float sink, uint64_t lse_at, uint64_t delta_at, int64_t row) {
   const float lse = __ldg(reinterpret_cast<const float*>(lse_at) + row);
   const float* delta = reinterpret_cast<const float*>(delta_at);

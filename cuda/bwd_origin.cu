@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// bwd_origin: origin, relative lse and delta of far rows (src/far_row.h). Twin of shaders/bwd_origin.comp.
+// bwd_origin: origin, relative lse and delta of far rows (src/far_row.h). Twin of
+// shaders/bwd_origin.comp.
 //
-// Most problems have no such row: a workgroup looks at lse of its rows and is done. Otherwise it takes kOriginRows of its rows at a
-// time, from keys to key in f32, whatever hardware the other kernels have.
+// Most problems have no such row: a workgroup looks at lse of its rows and is done. Otherwise it
+// takes kOriginRows of its rows at a time, from key to key without matrices: in f32, or in double
+// where the other kernels' scores come of matrix hardware.
 #include <cfloat>
 
 #include "far_row.h"
@@ -15,7 +17,8 @@ namespace cuda {
 
 constexpr int kOriginRows = 4, kOriginWarps = kLineGroup / 32;
 
-// In shared memory: features of q and d_o of the rows at hand, parts of sums by warps, and which rows are far.
+// In shared memory: features of q and d_o of the rows at hand, parts of sums by warps, and which
+// rows are far.
 struct OriginMemory {
   float4 q[kOriginRows][64], d_o[kOriginRows][64];
   float parts[kOriginWarps][kOriginRows];
@@ -54,8 +57,9 @@ TANDEM_DEVICE double add_product(float x, float y, double sum) {
   return double(x) * double(y) + sum;
 }
 
-// Products of rows in shared memory with four keys, or values, from j on. Sum is float in the order of product_nt(), for its bits;
-// or double, as no order is that of matrix hardware: then the roundings are those of its sums alone.
+// Products of rows in shared memory with four keys, or values, from j on. Sum is float in the order
+// of product_nt(), for its bits; or double, as no order is that of matrix hardware: then the
+// roundings are those of its sums alone.
 template <typename Sum, typename T>
 TANDEM_DEVICE void dot_quad(float (&to)[kOriginRows][4], const float4 (&rows)[kOriginRows][64],
                             const View<T>& keys, int j, bool tf32) {
@@ -96,7 +100,8 @@ TANDEM_DEVICE void fill_rows(float4 (&to)[kOriginRows][64], const View<T>& rows,
   }
 }
 
-// The threshold of entmax in z relative to the origin: Newton's steps from the left on a convex sum reach it without passing it.
+// The threshold of entmax in z relative to the origin: Newton's steps from the left on a convex sum
+// reach it without passing it.
 template <typename Each>
 TANDEM_DEVICE void find_threshold(OriginMemory& memory, const Extra& e,
                                   float (&threshold)[kOriginRows], const Each& each) {
@@ -141,7 +146,8 @@ TANDEM_DEVICE void find_origins(const BwdOriginFull& params, const Extra& e, con
   if (delta_too) fill_rows(memory.d_o, d_o, row0, tf32);
   __syncthreads();
   const TandemTiles span = tandem_key_tiles(e.band, row0, kOriginRows, 4, e.seq_q, e.seq_kv);
-  // visit(r, c, score) of all keys that a row sees, four at a time; then dp of key c is in dp, where it is asked for.
+  // visit(r, c, score) of all keys that a row sees, four at a time; then dp of key c is in dp,
+  // where it is asked for.
   float dp[kOriginRows][4] = {};
   const auto each_of = [&](bool with_dp, const auto& visit) {
 #pragma unroll 1
@@ -216,7 +222,8 @@ TANDEM_DEVICE void find_origins(const BwdOriginFull& params, const Extra& e, con
 // Tiles of kLineGroup rows that a workgroup looks at side by side.
 constexpr int kOriginTiles = 4;
 
-// A workgroup takes every gridDim.x-th tile: what there is to do is in few of them, and often in neighbours.
+// A workgroup takes every gridDim.x-th tile: what there is to do is in few of them, and often in
+// neighbours.
 __global__ void __launch_bounds__(kLineGroup)
     bwd_origin(const __grid_constant__ BwdOriginFull params) {
   const BwdOriginBlock& u = params.block;

@@ -37,8 +37,8 @@ struct Threshold {
   float t = 0.f, lo = 0.f, hi = 0.f;
   float from = 0.f;  // of far rows the largest score, which is taken off all of them first
 
-  // After the first walk: m, the largest score, and of elastic softmax l, the sum. keys: that the row sees by position.
-  // False: t stays.
+  // After the first walk: m, the largest score, and of elastic softmax l, the sum. keys: that the
+  // row sees by position. False: t stays.
   TANDEM_DEVICE bool begin(const Extra& e, const float* sink, float m, float l, float keys) {
     // The rounding of a threshold moves all weights of its row.
     const bool far = is_entmax(e) ? fabsf(m) > 8.f && m > minus_infinity() : tandem_is_far(m);

@@ -60,8 +60,8 @@ TANDEM_DEVICE float weight(float s, float lse) {
   return lse == minus_infinity() ? 0.f : expf(s - lse);
 }
 
-// What bwd_origin left of a far row (src/far_row.h): the origin of its scores, and lse relative to that. deltas: the address of
-// the first row's delta; row: of all.
+// What bwd_origin left of a far row (src/far_row.h): the origin of its scores, and lse relative to
+// that. deltas: the address of the first row's delta; row: of all.
 struct FarRow {
   float origin, relative;
 };
@@ -71,8 +71,8 @@ TANDEM_DEVICE FarRow far_row(uint64_t deltas, int64_t row) {
 }
 TANDEM_DEVICE float from_origin(float s, float origin) { return fminf(s - origin, 0.f); }
 
-// Far rows among the tile's rows: their scores become relative to their origins. lse: as it was given. row0: of the tile, of all;
-// rows: that there are from it on.
+// Far rows among the tile's rows: their scores become relative to their origins. lse: as it was
+// given. row0: of the tile, of all; rows: that there are from it on.
 template <typename S>
 TANDEM_DEVICE void take_far_rows(float (&s)[S::RM][4], uint64_t lse, uint64_t deltas, int64_t row0,
                                  int rows) {
@@ -87,7 +87,8 @@ TANDEM_DEVICE void take_far_rows(float (&s)[S::RM][4], uint64_t lse, uint64_t de
     for (int c = 0; c < 4; ++c) s[i][c] = from_origin(s[i][c], origin);
   }
 }
-// And where the tile's columns are query rows; lse, of the invocation's columns, becomes relative with them. row0: of column 0.
+// And where the tile's columns are query rows; lse, of the invocation's columns, becomes relative
+// with them. row0: of column 0.
 template <typename S>
 TANDEM_DEVICE void take_far_columns(float (&s)[S::RM][4], float (&lse)[4], uint64_t deltas,
                                     int64_t row0) {
@@ -105,8 +106,9 @@ TANDEM_DEVICE void take_far_columns(float (&s)[S::RM][4], float (&lse)[4], uint6
   }
 }
 
-// lse of a part of a row's keys, for fwd_join; where it is not near 0 also what a + b was rounded by, in front of all of these,
-// counted downwards: parts of unlike sizes would be joined with an error of 2^-24 of lse.
+// lse of a part of a row's keys, for fwd_join; where it is not near 0 also what a + b was rounded
+// by, in front of all of these, counted downwards: parts of unlike sizes would be joined with an
+// error of 2^-24 of lse.
 constexpr float kNearLse = 64.f;
 TANDEM_DEVICE void put_part_lse(float* lse, int64_t row, float a, float b) {
   const float sum = __fadd_rn(a, b), of_b = __fsub_rn(sum, a);
@@ -130,9 +132,9 @@ TANDEM_DEVICE float joined_lse_from(const float* sink, float m, float l) {
   return top + logf(fmaf(l, expf(-top), expf(s - top)));
 }
 
-// What the weights of a row are formed from where that must be known before the first of them: lse of elastic softmax, the
-// threshold of entmax. Of far rows (src/far_row.h) both are relative to their largest score, which is taken off the scores
-// first; else from is 0.
+// What the weights of a row are formed from where that must be known before the first of them: lse
+// of elastic softmax, the threshold of entmax. Of far rows (src/far_row.h) both are relative to
+// their largest score, which is taken off the scores first; else from is 0.
 struct RowOrigin {
   float at = 0.f, from = 0.f;
   // What lse holds; a sink has a part in that of elastic softmax.

@@ -7,7 +7,8 @@
 namespace tandem {
 namespace cuda {
 
-// x in the 11 bits that a product takes of it with TANDEM_FLAG_TF32 (cuda/sm80/f32.cuh). NaN stays one.
+// x in the 11 bits that a product takes of it with TANDEM_FLAG_TF32 (cuda/sm80/f32.cuh). NaN stays
+// one.
 TANDEM_DEVICE float tf32_operand(float x) {
   return x == x ? __uint_as_float((__float_as_uint(x) + 0x1000u) & 0xffffe000u) : x;
 }

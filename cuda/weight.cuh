@@ -55,7 +55,8 @@ TANDEM_DEVICE uint weigh_quad(const Extra& e, uint seen, const float (&s)[4],
       if (s[c] == minus_infinity()) seen &= ~(1u << c);
 #pragma unroll
   for (int c = 0; c < 4; ++c) {
-    // Other kernels may have summed the score by matrix hardware: the only key of a row has 1, no more.
+    // Other kernels may have summed the score by matrix hardware: the only key of a row has 1, no
+    // more.
     y[c] = __fadd_rn(fminf(g[c], 1.f), shift[c]);
     // Without a share p is above 0 although exp may have reached 0.
     if (!(shift[c] >= 0.f || y[c] > 0.f)) seen &= ~(1u << c);

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// bwd_origin: origin, relative lse and delta of far rows (src/far_row.h). Twin of cuda/bwd_origin.cu; of the paths with matrices,
-// too. Most problems have no such row: a workgroup looks at lse of its rows and is done. Otherwise it takes one far row after the
-// other, an invocation a key. The kernels that read the origin form the same bits of a score, so it needs no slack.
+// bwd_origin: origin, relative lse and delta of far rows (src/far_row.h). Twin of
+// cuda/bwd_origin.cu; of the paths with matrices, too. Most problems have no such row: a workgroup
+// looks at lse of its rows and is done. Otherwise it takes one far row after the other, an
+// invocation a key. The kernels that read the origin form the same bits of a score, so it needs no
+// slack.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "interface.glsl"
@@ -46,7 +48,8 @@ float reduce(float own, bool sum) {
 float reduce_max(float x) { return reduce(x, false); }
 float reduce_sum(float x) { return reduce(x, true); }
 
-// Row j of t with the row that lies in shared memory from quad first on. Where other kernels sum by matrix hardware, in its steps.
+// Row j of t with the row that lies in shared memory from quad first on. Where other kernels sum by
+// matrix hardware, in its steps.
 float dot_row(int first, View t, int j) {
   const uvec2 at = row_address(t, j);
   float sum = 0, steps = 0;
@@ -70,7 +73,8 @@ float own_distance(View k, int i, int j, float origin) {
   return is_hidden(s) ? s : from_origin(s, origin);
 }
 
-// The threshold in z relative to the row's largest: Newton's steps on a convex sum, from the left, do not pass it.
+// The threshold in z relative to the row's largest: Newton's steps on a convex sum, from the left,
+// do not pass it.
 float find_threshold(View k, int i, float origin, TandemTiles tiles) {
   float t = -1.0;
   for (int turn = 0; turn < 48; turn++) {

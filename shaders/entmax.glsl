@@ -2,7 +2,8 @@
 // The search for entmax's threshold t, the root of f(t) = sum [z - t]_+^(1 / (alpha - 1)) = 1 (docs/kernels.md). All
 // invocations of a row get the same sums, and so take the same steps.
 
-// Rows beyond take thresholds relative to their largest z: t's own rounding moves all of a row's weights.
+// Rows beyond take thresholds relative to their largest z: t's own rounding moves all of a row's
+// weights.
 const float NEAR = 8.0;
 const int WALKS = 64; // a limit that no row is known to need
 // Tiles that can still have a weight, a bit each: those of this walk, and those that it finds for the next one.

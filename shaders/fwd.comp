@@ -27,8 +27,8 @@ layout(push_constant) uniform Push {
 #include "softmax.glsl"
 #include "weight.glsl"
 
-// Elastic softmax and entmax: rows whose lse or threshold, an f32, would round too much of it away (src/far_row.h), a bit each.
-// Their scores are less far_origin, and so is what m says.
+// Elastic softmax and entmax: rows whose lse or threshold, an f32, would round too much of it away
+// (src/far_row.h), a bit each. Their scores are less far_origin, and so is what m says.
 uint far_rows = 0;
 float far_origin[RM];
 

@@ -63,7 +63,8 @@ void main() {
     const uint lse = Load1(stat_address(push.lse_parts, part * block.heads_q + h, block.seq_q, row)).w;
     if (lse == LSE_NONE) continue;
     float y = weight(uintBitsToFloat(lse), top);
-    // Far from 0 lse alone does not say how many keys there are; near it, parts that are alike stay so.
+    // Far from 0 lse alone does not say how many keys there are; near it, parts that are alike stay
+    // so.
     if (abs(uintBitsToFloat(lse)) > 64.0)
       y *= exp(load_float(F32, part_rest_address(push.lse_parts, part * block.heads_q + h, block.seq_q, row)));
     l += y;

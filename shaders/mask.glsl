@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Visibility. A hidden score is minus infinity, as a bias of minus infinity makes it: every finite number is a score. It is
-// told by its bits, as some drivers compile as if there were no infinities.
+// Visibility. A hidden score is minus infinity, as a bias of minus infinity makes it: every finite
+// number is a score. It is told by its bits, as some drivers compile as if there were no
+// infinities.
 #include "tile_range.h"
 
 #define HIDDEN uintBitsToFloat(LSE_NONE)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Scores one by one, in f32, whatever a kernel's products are made of: for far rows (src/far_row.h). The same sums in the same
-// order as those of product_nt() (tile.glsl), and so the same bits.
+// Scores one by one, in f32, whatever a kernel's products are made of: for far rows
+// (src/far_row.h). The same sums in the same order as those of product_nt() (tile.glsl), and so the
+// same bits.
 
 // Of rows of a and b.
 float dot_rows(View a, int i, View b, int j) {

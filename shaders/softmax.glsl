@@ -15,7 +15,8 @@ vec4 weights(vec4 s, vec4 origin) {
 const float NO_LSE = 3.402823466e+38;
 float lse_origin(uint bits) { return bits == LSE_NONE ? NO_LSE : uintBitsToFloat(bits); }
 
-// Far rows (src/far_row.h): of the backward, as lse_origin() says, and scores relative to the row's origin.
+// Far rows (src/far_row.h): of the backward, as lse_origin() says, and scores relative to the row's
+// origin.
 bool is_far_origin(float origin) { return origin != NO_LSE && tandem_is_far(origin); }
 float from_origin(float s, float origin) {
   precise float x = s - origin;

@@ -180,7 +180,8 @@ void store_float(int dtype, uvec2 at, float x) {
 // Element n >= 0 of a contiguous array of f32 or int32.
 uvec2 word_address(uvec2 address, int n) { return add64(address, to_bytes(uvec2(n, 0), 2)); }
 
-// Where the sequence of a batch entry begins in the tensors, and how long it is. total: rows of a packed tensor.
+// Where the sequence of a batch entry begins in the tensors, and how long it is. total: rows of a
+// packed tensor.
 ivec2 sequence(uvec2 lengths, int kind, int b, int longest, int total) {
   const int given = int(Load1(word_address(lengths, b)).w);
   if (kind != PACKED) return ivec2(0, tandem_padded_rows(given, longest));
@@ -196,8 +197,8 @@ uvec2 stat_address(uvec2 address, int head, int seq, int i) {
   return add64(address, uvec2(at.x << 2, at.y << 2 | at.x >> 30));
 }
 
-// What bwd_origin leaves of a far row (src/far_row.h): its origin, and lse relative to that. The rows lie in front of delta,
-// counted downwards.
+// What bwd_origin leaves of a far row (src/far_row.h): its origin, and lse relative to that. The
+// rows lie in front of delta, counted downwards.
 uvec2 far_address(uvec2 delta, int head, int seq, int i) {
   const uvec2 offset = stat_address(uvec2(0), head, seq, i); // 4 bytes a row
   const uvec2 bytes = add64(uvec2(offset.x << 1, offset.y << 1 | offset.x >> 31), 8);
@@ -209,8 +210,8 @@ vec2 load_far(uvec2 delta, int head, int seq, int i) {
   return uintBitsToFloat(Load2(far_address(delta, head, seq, i)).w);
 }
 
-// lse of a part of a row's keys, a + b, and what the sum is rounded by, which fwd_join reads: in front of all of these, counted
-// downwards.
+// lse of a part of a row's keys, a + b, and what the sum is rounded by, which fwd_join reads: in
+// front of all of these, counted downwards.
 uvec2 part_rest_address(uvec2 address, int head, int seq, int i) {
   const uvec2 bytes = add64(stat_address(uvec2(0), head, seq, i), 4);
   uint borrow;

@@ -29,7 +29,8 @@ float base_of(float s, float origin) {
     return max(x, 0.0);
   }
   if (NORM != ELASTIC) return weight(s, origin);
-  // Other kernels may have summed the score by matrix hardware: the only key of a row has 1, no more.
+  // Other kernels may have summed the score by matrix hardware: the only key of a row has 1, no
+  // more.
   return is_hidden(s) ? -1.0 : min(weight(s, origin), 1.0);
 }
 vec4 bases(vec4 s, vec4 origin) {

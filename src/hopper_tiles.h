@@ -203,8 +203,8 @@ constexpr int bwd_at_dq(const BwdShape& s) {
   return bwd_at_ds(s) + (s.ds_stages + (s.wide ? 1 : 0)) * bwd_ds_bytes(s);
 }
 constexpr int bwd_at_stats(const BwdShape& s) { return bwd_at_dq(s) + (s.wide ? 0 : 2 * 16384); }
-// Of a tile of queries, for each place of q: how many rows there are if any of them is far (src/far_row.h), else 0; and where lse of the
-// first one is.
+// Of a tile of queries, for each place of q: how many rows there are if any of them is far
+// (src/far_row.h), else 0; and where lse of the first one is.
 constexpr int kBwdFarBytes = 16;
 constexpr int bwd_at_far(const BwdShape& s) {
   return bwd_at_stats(s) + (s.q_stages + s.do_stages) * s.br * 4;

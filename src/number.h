@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // Numbers as text and back. What printf and strtod make of a real number depends on the locale that
-// the application has set, a decimal comma for one; these do not. They allocate nothing but a String.
+// the application has set, a decimal comma for one; these do not. They allocate nothing but a
+// String.
 #ifndef TANDEM_SRC_NUMBER_H
 #define TANDEM_SRC_NUMBER_H
 #include <charconv>
@@ -43,8 +44,8 @@ const char* fixed_text(char (&out)[N], double value, int decimals) {
   return out;
 }
 
-// [first, last) is one number, the whole of it, which the type can hold. Decimal, a float hexadecimal
-// (0x1p-3), inf or nan as well.
+// [first, last) is one number, the whole of it, which the type can hold. Decimal, a float
+// hexadecimal (0x1p-3), inf or nan as well.
 inline bool parse_number(const char* first, const char* last, int64_t* value) {
   if (first != last && *first == '+' && ++first != last && *first == '-') return false;
   int64_t read = 0;

@@ -51,7 +51,8 @@ void lay_out_workspace(Plan* plan) {
     place(true, &plan->ds_offset, uint64_t(d_q->heads * ds_bytes(p) / 4));  // of the first chunk
   if (const Launch* join = plan->find(Stem::fwd_join)) {
     place(true, &plan->o_parts_offset, join->splits * rows * uint64_t(part_pitch(p.head_dim_v)));
-    // In front of lse what it was rounded by, counted downwards (put_part_lse() in cuda/softmax.cuh).
+    // In front of lse what it was rounded by, counted downwards (put_part_lse() in
+    // cuda/softmax.cuh).
     place(true, &plan->lse_parts_offset, 2 * join->splits * rows);
     plan->lse_parts_offset += 4 * join->splits * rows;
   }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Which rows are a batch entry's, by the lengths or offsets that a caller gives on the device. Common subset
-// of C++, CUDA and GLSL as src/tile_range.h, so that every backend bounds them alike: whatever the numbers
-// are, no row lies outside [0, total) of a packed tensor or [0, longest) of a padded one.
+// Which rows are a batch entry's, by the lengths or offsets that a caller gives on the device.
+// Common subset of C++, CUDA and GLSL as src/tile_range.h, so that every backend bounds them alike:
+// whatever the numbers are, no row lies outside [0, total) of a packed tensor or [0, longest) of a
+// padded one.
 #ifndef TANDEM_SEQUENCE_H
 #define TANDEM_SEQUENCE_H
 #include "tile_range.h"
@@ -16,8 +17,8 @@ TANDEM_FN int tandem_padded_rows(int given, int longest) {
   return tandem_min(tandem_max(given, 0), longest);
 }
 
-// Packed: of an entry between two offsets. Each counts as the nearest number from 0 to total, which is done
-// before they are subtracted, as their difference may leave 32 bits.
+// Packed: of an entry between two offsets. Each counts as the nearest number from 0 to total, which
+// is done before they are subtracted, as their difference may leave 32 bits.
 TANDEM_FN TandemSequence tandem_packed_rows(int begin, int end, int total, int longest) {
   TandemSequence s;
   s.first = tandem_padded_rows(begin, total);

@@ -122,7 +122,8 @@ struct CaseOptions {
   bool no_lse = false;            // forward: leave args.lse out
   uint8_t workspace_byte = 0xff;  // what the workspace holds before
   int repeats = 1;                // > 1: run again, and the bits must be the same
-  // A device that runs the forward of a backward problem, whose o and lse the other one then gets; null: the same.
+  // A device that runs the forward of a backward problem, whose o and lse the other one then gets;
+  // null: the same.
   Session* forward = nullptr;
 };
 
@@ -134,8 +135,8 @@ struct Sequences {
 // The random contents of an input, the same for the same seed everywhere. scale: of q, k, v, d_o.
 void fill_input(const tandem_problem& problem, Role role, uint64_t seed, double scale,
                 HostTensor* tensor);
-// Packed offsets that nobody should give: those at 0 and at total go beyond, and from some entry on they may
-// go down. No two sequences share a row.
+// Packed offsets that nobody should give: those at 0 and at total go beyond, and from some entry on
+// they may go down. No two sequences share a row.
 void make_hostile(Random* random, int64_t total, std::vector<int64_t>* offsets);
 // What else a seed says: Philox's seed and offset.
 struct DropoutSeed {
@@ -145,7 +146,8 @@ struct DropoutSeed {
 DropoutSeed dropout_seed_of(uint64_t seed);
 
 // Problem + seed = inputs. Scores' parts have sensible sizes; keep mixes kinds of sparsity; lengths reach
-// from 0 to beyond S, packed ones add up to the total or are hostile. The reference is computed when first needed and then kept.
+// from 0 to beyond S, packed ones add up to the total or are hostile. The reference is computed
+// when first needed and then kept.
 class Case {
  public:
   // A backward problem runs forward first: its tensors q k v o serve both, and the backward gets

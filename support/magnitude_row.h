@@ -16,7 +16,8 @@ struct Interval {
 // A row's visible keys, by terms in double.
 struct ScoreTerms {
   std::vector<int64_t> key;
-  // Of scale <q, k>: the value and the sum of magnitudes. f32: as a plain chain forms the whole score.
+  // Of scale <q, k>: the value and the sum of magnitudes. f32: as a plain chain forms the whole
+  // score.
   std::vector<double> product, product_size;
   std::vector<double> score, f32, terms;  // terms: magnitudes of all that was added to the product
   std::vector<double> added;              // and its value
@@ -31,8 +32,8 @@ struct RowWeights {
   std::vector<double> p, p_error;  // softmax, entmax: weights; elastic: softmax before tau
   std::vector<Interval> range;     // of p
   double p_sink = 0, p_sink_error = 0;
-  // In the backward all weights may have a common factor 1 +- common beside this: of lse's rounding where the row
-  // is not far, otherwise of scores formed in two ways.
+  // In the backward all weights may have a common factor 1 +- common beside this: of lse's rounding
+  // where the row is not far, otherwise of scores formed in two ways.
   double common = 0;
 };
 

@@ -30,7 +30,8 @@ std::string number(double x) {
   return text;
 }
 
-// An output: what it should be, the magnitudes of its terms, how far they may move; count: of terms.
+// An output: what it should be, the magnitudes of its terms, how far they may move; count: of
+// terms.
 struct Sums {
   Dims dims{};
   std::vector<double> want, terms, slack;

@@ -56,7 +56,8 @@ double normal(uint64_t seed, int64_t b, int64_t h, int64_t i, int64_t j) {
   return Random::hash_normal(draw(seed, b, h, i, j));
 }
 
-// q and k so that scale <q, k> has the size wanted: rows along a vector of signs, keys along it or against it.
+// q and k so that scale <q, k> has the size wanted: rows along a vector of signs, keys along it or
+// against it.
 void fill_scores(const Magnitudes& m, Case& test) {
   const tandem_problem& p = test.problem();
   HostTensor &q = test.input(Role::q), &k = test.input(Role::k);
@@ -153,7 +154,8 @@ void fill_bias(const Magnitudes& m, Case& test) {
   });
 }
 
-// With the largest numbers in one, the other is small, so that dp and ds are representable in the problem's type.
+// With the largest numbers in one, the other is small, so that dp and ds are representable in the
+// problem's type.
 void fill_values(Values kind, Values other, Role role, Case& test) {
   if (!is_input(test.problem(), role)) return;
   HostTensor& t = test.input(role);
@@ -162,7 +164,8 @@ void fill_values(Values kind, Values other, Role role, Case& test) {
   // f16 sums in f32. Sums of the other types may not pass the end of f32 before they are divided.
   const double keys = double(std::max<int64_t>({test.problem().seq_kv, test.problem().seq_q, 1})) *
                       double(std::max<int64_t>(1, test.problem().head_dim_v));
-  // o is what dropout keeps over 1 - p: beyond the type it would be no finite input of the backward.
+  // o is what dropout keeps over 1 - p: beyond the type it would be no finite input of the
+  // backward.
   const double kept = 1 - double(test.problem().dropout);
   const double most =
       kept * (dtype == TANDEM_F16 ? largest_of(dtype) : largest_of(dtype) / (8 * keys));

@@ -207,8 +207,8 @@ class Plan {
   tandem_plan_info info_{};
 };
 
-// A message so that equal ones can be counted: '#' for each number that stands by itself. Names keep
-// their digits.
+// A message so that equal ones can be counted: '#' for each number that stands by itself. Names
+// keep their digits.
 std::string without_numbers(const std::string& message);
 
 std::string print(const tandem_problem& problem);  // the problem line

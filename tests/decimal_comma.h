@@ -42,9 +42,9 @@ class DecimalComma {
     return std::string(text) == "0,5" && std::strtod("0,5", nullptr) == 0.5;
   }
 
-  // What localedef makes of LC_NUMERIC for glibc: a magic number, how many items, where each begins,
-  // and these: decimal point, thousands separator, grouping, both as wide characters, and the
-  // character set.
+  // What localedef makes of LC_NUMERIC for glibc: a magic number, how many items, where each
+  // begins, and these: decimal point, thousands separator, grouping, both as wide characters, and
+  // the character set.
   void write_locale() {
     char name[] = "/tmp/tandem-locale-XXXXXX";
     REQUIRE(mkdtemp(name) != nullptr);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Scores, masks, sinks and values of every size that the types have, on small problems: support/magnitudes.h says what
-// must hold. A registry row that no case here ran fails the tests parity.magnitudes.*.
+// Scores, masks, sinks and values of every size that the types have, on small problems:
+// support/magnitudes.h says what must hold. A registry row that no case here ran fails the tests
+// parity.magnitudes.*.
 #include "parity_magnitudes.h"
 
 #include <algorithm>
@@ -125,8 +126,8 @@ TEST_CASE("magnitudes: finite numbers as masks, on some and on all keys of a row
     for (int kind = 0; kind < 5; ++kind, ++n) {
       if (skipped(n, 2) && kind > 1) continue;
       const int64_t width = kWidths[n % 3 == 2 ? 1 : 0];
-      // Half of them are of the form for which cuda.sm90 has kernels: a row for each query, of the tensors' type, and rows
-      // that begin at multiples of 16 bytes.
+      // Half of them are of the form for which cuda.sm90 has kernels: a row for each query, of the
+      // tensors' type, and rows that begin at multiples of 16 bytes.
       const bool dense = n % 2 == 1;
       const int64_t keys = dense ? 32 + 8 * (n % 5) : 33 + n % 17;
       tandem_problem p = small(n, {2, 2, n % 4 / 2 + 1, 20 + n % 5, keys, width, width},
@@ -144,7 +145,8 @@ TEST_CASE("magnitudes: finite numbers as masks, on some and on all keys of a row
     }
 }
 
-// As Hugging Face's models build it: a causal mask and a number in front of each sequence, both in the bias.
+// As Hugging Face's models build it: a causal mask and a number in front of each sequence, both in
+// the bias.
 TEST_CASE("magnitudes: a batch with left padding") {
   int n = 0;
   for (double mask : {-1e10, -0x1.fffffep127, -1e4, -1e30}) {

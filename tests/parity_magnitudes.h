@@ -7,10 +7,12 @@
 
 namespace parity {
 
-// A case whose inputs are filled, on one target. The repro is what the message tells. Returns what was wrong.
+// A case whose inputs are filled, on one target. The repro is what the message tells. Returns what
+// was wrong.
 int check_on(Target& target, Case& test, const MagnitudeRules& rules, const std::string& repro,
              Outputs* outputs = nullptr);
-// A problem with such inputs on every target, in f16 where a path does not take its type; twice, for equal bits.
+// A problem with such inputs on every target, in f16 where a path does not take its type; twice,
+// for equal bits.
 void check_magnitudes(const tandem_problem& problem, const Magnitudes& m, uint64_t seed,
                       const CaseOptions& options = {});
 // cpu.ref: a device that every forward can run on.

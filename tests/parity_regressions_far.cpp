@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Bugs of rows whose scores are far from 0 that showed while these rows got origins of their own. Each would have been caught by
-// its test here.
+// Bugs of rows whose scores are far from 0 that showed while these rows got origins of their own.
+// Each would have been caught by its test here.
 #include "parity_magnitudes.h"
 
 using namespace parity;
 
-// A part's lse, an f32, had lost how many keys it is of: parts of unlike sizes had equal weights at -1e10, and at 4000 weights
-// were off by 6e-5.
+// A part's lse, an f32, had lost how many keys it is of: parts of unlike sizes had equal weights at
+// -1e10, and at 4000 weights were off by 6e-5.
 TEST_CASE("regression: far rows: parts of a row's keys, of unlike sizes") {
   for (const char* line : {"fwd f32 b1 hq1 hk1 sq1 sk42 d80 dv8 splits=2",
                            "fwd f32 b1 hq2 hk1 sq3 sk150 d16 dv16 bias:f32:1x1x1 splits=3"}) {

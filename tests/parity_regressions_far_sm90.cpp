@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Rows whose lse is far from 0 (src/far_row.h), in the backward of cuda.sm90: o and lse come from the reference, so that
-// nothing depends on the forward. With v = d_o = 1 the sum of d_v is the sum of the weights of all rows.
+// Rows whose lse is far from 0 (src/far_row.h), in the backward of cuda.sm90: o and lse come from
+// the reference, so that nothing depends on the forward. With v = d_o = 1 the sum of d_v is the sum
+// of the weights of all rows.
 #include <cmath>
 #include <functional>
 #include <limits>

@@ -207,8 +207,9 @@ void set_offsets(Case& test, bool kv, const std::vector<int64_t>& offsets) {
   for (size_t n = 0; n < offsets.size(); ++n) t.set(0, 0, 0, int64_t(n), double(offsets[n]));
 }
 
-// Of either direction, wide enough for paths with requirements; with the deterministic flag, by which some paths add d_q
-// up in a fixed order, and without. Few kernels, as drivers take their time to compile them.
+// Of either direction, wide enough for paths with requirements; with the deterministic flag, by
+// which some paths add d_q up in a fixed order, and without. Few kernels, as drivers take their
+// time to compile them.
 std::vector<tandem_problem> packed_problems(int64_t batch, int64_t longest, int64_t total_q,
                                             int64_t total_kv) {
   std::vector<tandem_problem> problems;
@@ -291,8 +292,9 @@ TEST_CASE("regression: hostile lengths and offsets") {
   }
 }
 
-// What sequences with rows in common leave there is not said, but nothing beside it is touched, and every path ends: in
-// a fixed order of sums cuda.sm90 waited for ever, as two entries counted in one word.
+// What sequences with rows in common leave there is not said, but nothing beside it is touched, and
+// every path ends: in a fixed order of sums cuda.sm90 waited for ever, as two entries counted in
+// one word.
 TEST_CASE("regression: offsets that go down, whose sequences share rows") {
   Random r(seed_of("shared rows"));
   for (int n = 0; n < (at_least(Tier::device) ? 40 : at_least(Tier::ci) ? 9 : 3); ++n) {
@@ -303,7 +305,8 @@ TEST_CASE("regression: offsets that go down, whose sequences share rows") {
       for (int64_t b = 0; !known && b <= batch; ++b)
         of.push_back(r.chance(20) ? r.pick(std::vector<int64_t>{kLowest, -1, kHighest, total + 1})
                                   : r.between(0, total));
-    // Entries whose sums of d_q lie in the same tiles of 64 rows, and of 128, with two tiles of keys each.
+    // Entries whose sums of d_q lie in the same tiles of 64 rows, and of 128, with two tiles of
+    // keys each.
     if (known) offsets[0] = {128 * (n + 1), 128 * (n + 1) + 90, 0, 90};
     if (known) offsets[1] = {0, 200, 190, 390};
     for (const tandem_problem& p : packed_problems(batch, known ? 200 : 90, total, total)) {
@@ -353,7 +356,8 @@ TEST_CASE("regression: softcap that forgets its factor, or its derivative" *
 }
 
 // Where a bias comes by products with a unit matrix (cuda.sm90 had them), 0 times infinity is NaN.
-// Where bwd_dkv leaves ds for bwd_dq, heads over 64 with 16-bit elements, bwd_dq wants it through softcap and d_bias in front of it.
+// Where bwd_dkv leaves ds for bwd_dq, heads over 64 with 16-bit elements, bwd_dq wants it through
+// softcap and d_bias in front of it.
 TEST_CASE("regression: d_bias that went through softcap's derivative") {
   tandem_problem p = problem(TANDEM_BACKWARD, TANDEM_F16, {1, 2, 2, 40, 72, 96, 96}, kBottomRight);
   p.softcap = 2;

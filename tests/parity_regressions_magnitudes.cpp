@@ -24,7 +24,8 @@ void fill(Case& test, Role role, double value) {
   fill(test.input(role), [&](int64_t, int64_t) { return value; });
 }
 
-// The line with inputs as given, on every target that takes it; seen: what is looked at beside the rules.
+// The line with inputs as given, on every target that takes it; seen: what is looked at beside the
+// rules.
 void check_line(const std::string& line, const std::string& what,
                 const std::function<void(Case&)>& inputs,
                 const std::function<void(const Outputs&)>& seen = {},
@@ -46,8 +47,9 @@ void check_line(const std::string& line, const std::string& what,
   }
 }
 
-// Every key at one score, by q of 1 and the right k. v and d_o of 1 make delta D: what a key behind Sk has for ds is
-// exp(-lse) times that, which at the end of a type's range decides whether it is infinite.
+// Every key at one score, by q of 1 and the right k. v and d_o of 1 make delta D: what a key behind
+// Sk has for ds is exp(-lse) times that, which at the end of a type's range decides whether it is
+// infinite.
 void level(Case& test, double score) {
   const tandem_problem& p = test.problem();
   fill(test, Role::q, 1);
@@ -148,7 +150,8 @@ TEST_CASE("regression: magnitudes: forward elsewhere, and rows of the lowest num
 
 // Bounds of a path's own for what counts as hidden: such rows had o = 0.
 TEST_CASE("regression: magnitudes: rows of one large finite number are the mean of v") {
-  // Of 24 keys, whose rows of the tensors' type begin at multiples of 16 bytes, cuda.sm90 has the bias; of 21 a tile ends early.
+  // Of 24 keys, whose rows of the tensors' type begin at multiples of 16 bytes, cuda.sm90 has the
+  // bias; of 21 a tile ends early.
   for (const char* dtype : {"bf16", "f32", "f16"})
     for (const char* of : {"f32", "bf16"})
       for (const char* keys : {"21", "24"})
@@ -222,7 +225,8 @@ TEST_CASE("regression: magnitudes: entmax of rows under a finite mask") {
           });
 }
 
-// CUDA: a key behind minus infinity had the share tau / n of elastic softmax, which is of keys that a row sees.
+// CUDA: a key behind minus infinity had the share tau / n of elastic softmax, which is of keys that
+// a row sees.
 TEST_CASE("regression: magnitudes: elastic softmax gives no share to keys behind minus infinity") {
   for (const char* dtype : {"bf16", "f32"})
     check_line(

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Rows of large scores in the forward kernels of cuda.sm90, by name: masks of finite numbers, scores far from 0, sinks. A case is
-// judged by what holds whatever the rounding of a score does: weights sum to 1, o lies between the values of the keys whose
-// scores may be the largest, and lse is that of the scores in double.
+// Rows of large scores in the forward kernels of cuda.sm90, by name: masks of finite numbers,
+// scores far from 0, sinks. A case is judged by what holds whatever the rounding of a score does:
+// weights sum to 1, o lies between the values of the keys whose scores may be the largest, and lse
+// is that of the scores in double.
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -49,8 +50,8 @@ Fill bias_of(const Value& value) {
   return [=](Case& test) { fill(test, Role::bias, value); };
 }
 
-// o and lse of a problem of softmax or elastic softmax with everything but softcap, dropout and lengths, in double; and how far the
-// scores may be off.
+// o and lse of a problem of softmax or elastic softmax with everything but softcap, dropout and
+// lengths, in double; and how far the scores may be off.
 void judge(Case& test, const Outputs& got, const std::string& where) {
   const tandem_problem& p = test.problem();
   const auto in = [&](Role role) { return test.input(role).dense(); };
@@ -224,7 +225,8 @@ TEST_CASE("regression: sm90 forward, masks of finite numbers") {
       const double x = mask == 0 ? form.lowest : std::max(mask, form.lowest);
       if (mask != 0 && x != mask) continue;
       using I = int64_t;
-      // All keys; those before and behind one that the row says; all of some rows; a few beside hidden ones; of different numbers.
+      // All keys; those before and behind one that the row says; all of some rows; a few beside
+      // hidden ones; of different numbers.
       const Value values[] = {[=](I, I, I, I) { return x; },
                               [=](I, I, I i, I j) { return j < 3 * i ? x : 0; },
                               [=](I, I, I i, I j) { return j > 2 * i ? x : 0; },

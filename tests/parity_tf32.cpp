@@ -73,7 +73,8 @@ TEST_CASE("tf32: sums of many terms of one sign") {
   }
 }
 
-// d_q of a row that sees one key is 0. dp took 11 bits of d_o and delta all: 2^-12 of the terms were left, 6e-4 of some 1.
+// d_q of a row that sees one key is 0. dp took 11 bits of d_o and delta all: 2^-12 of the terms
+// were left, 6e-4 of some 1.
 TEST_CASE("tf32: rows that see one key have all but no d_q") {
   tandem_problem p =
       parse("bwd f32 b1 hq4 hk4 sq199 sk2 d128 dv128 causal_top_left left=0 right=5 tf32");

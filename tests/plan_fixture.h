@@ -139,7 +139,8 @@ inline String dump(const Status& status, const Plan& plan) {
   return s;
 }
 
-// The operations of a plan, in order, but for bwd_origin, which every backward on a GPU has (test_plan.cpp).
+// The operations of a plan, in order, but for bwd_origin, which every backward on a GPU has
+// (test_plan.cpp).
 inline std::string stems(const Plan& plan) {
   std::string s;
   for (const Launch& l : plan.launches)

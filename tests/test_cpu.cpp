@@ -153,7 +153,8 @@ TEST_CASE("cpu: the number of threads does not show in the bits") {
   }
 }
 
-// exp(s - lse) of an f32 lse: from 1e8 on the weights of rows with equal keys summed to the number of keys.
+// exp(s - lse) of an f32 lse: from 1e8 on the weights of rows with equal keys summed to the number
+// of keys.
 TEST_CASE("regression: cpu.simd, equal keys with large scores") {
   on_every_isa([](Session& session) {
     for (double score : {1e4, 1e6, 1e8, 1e10, 1e30, -1e6, -1e10, -1e30})

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Scores far from 0 in the reference and on cpu.ref: a row's weights sum to 1 in the forward and in the backward, whatever
-// finite number masks it, and minus infinity alone hides. cpu.simd: test_cpu.cpp.
+// Scores far from 0 in the reference and on cpu.ref: a row's weights sum to 1 in the forward and in
+// the backward, whatever finite number masks it, and minus infinity alone hides. cpu.simd:
+// test_cpu.cpp.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -248,7 +249,8 @@ TEST_CASE("reference: finite sinks up to the largest numbers") {
     }
 }
 
-// The weights of the backward summed to the number of keys from -1e8 on, those of entmax to 0.4 to 20.
+// The weights of the backward summed to the number of keys from -1e8 on, those of entmax to 0.4 to
+// 20.
 TEST_CASE("regression: rows masked in full by finite numbers on cpu.ref") {
   using support::Role;
   for (const char* extra : {"", "sink ", "elastic ", "entmax=1.5 ", "entmax=2 ", "entmax=1.25 "})
@@ -285,8 +287,8 @@ TEST_CASE("regression: rows masked in full by finite numbers on cpu.ref") {
     }
 }
 
-// o and lse by a kernel that forms scores in f32, where the mask leaves no difference between keys: they are not of the
-// weights that a reference in double has, and sums of ds were not 0.
+// o and lse by a kernel that forms scores in f32, where the mask leaves no difference between keys:
+// they are not of the weights that a reference in double has, and sums of ds were not 0.
 TEST_CASE("regression: o and lse of f32 kernels serve the reference's backward of far rows") {
   const Problem p = checked("bwd f32 sq5 sk40 d8 bias:f32:1x1x1 d_bias:f32 grads=qkvb");
   RefInputs in = draw(p, 9);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Lengths and offsets that nobody should give, on the CPU device, with every tensor in memory of exactly its size. Built
-// by scripts/test once more with AddressSanitizer, which is what looks for a step outside. Where no two sequences
-// share a row, o is compared with one formed here from the rule in tandem.h.
+// Lengths and offsets that nobody should give, on the CPU device, with every tensor in memory of
+// exactly its size. Built by scripts/test once more with AddressSanitizer, which is what looks for
+// a step outside. Where no two sequences share a row, o is compared with one formed here from the
+// rule in tandem.h.
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <doctest/doctest.h>
 
@@ -27,7 +28,8 @@ struct Axis {
   std::vector<int32_t> given;  // [B], or [B+1] offsets
 
   int64_t rows() const { return packed ? total : longest; }
-  // The rule: an offset counts as the nearest number from 0 to total, a length as that from 0 to longest.
+  // The rule: an offset counts as the nearest number from 0 to total, a length as that from 0 to
+  // longest.
   int64_t first(int64_t b) const {
     return packed ? std::clamp<int64_t>(given[size_t(b)], 0, total) : 0;
   }

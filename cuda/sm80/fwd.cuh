@@ -72,8 +72,9 @@ struct SharedRows {
 // score of the warp exceeds it by more than a factor of 2^8, so most tiles rescale nothing.
 // EXACT: of f32, where nothing rounds weights and results again: m is the maximum and weights are 2^((s - m) c), so that
 // the largest is 1 to the last bit.
-// Without it a row is far where |m c| is beyond 2^20. m c is rounded by up to half of its ulp, which is a power of 2 in every
-// weight: there it would leave what a type can hold, or f32. So weights of far rows are 2^((s - m) c), too.
+// Without it a row is far where |m c| is beyond 2^20. m c is rounded by up to half of its ulp,
+// which is a power of 2 in every weight: there it would leave what a type can hold, or f32. So
+// weights of far rows are 2^((s - m) c), too.
 template <int MT, bool EXACT = false>
 struct OnlineRows {
   float m[MT][2];         // origin of the raw scores

@@ -41,13 +41,15 @@ TANDEM_DEVICE float weight_of(float s, const Exponent& e, float base) {
   return exp2_fast(kIsF32<T> ? __fmul_rn(s - base, kLog2e) : fmaf(s, e.c, -base));
 }
 
-// A far row's score (src/far_row.h), still without scale where e multiplies by that later, becomes relative to its origin.
+// A far row's score (src/far_row.h), still without scale where e multiplies by that later, becomes
+// relative to its origin.
 TANDEM_DEVICE float from_origin(float s, const Exponent& e, float origin) {
   const float unit = e.first ? 1.f : e.scale;
   return fminf(fmaf(s, unit, -origin), 0.f) / unit;
 }
-// The same of a tile, far rows alone: columns are query rows (the lane's are col0 + 8 n and the next one), or rows are
-// (row0 + 16 r + 8 half). rows0: the head's first row, of all; seq_q: how many it has.
+// The same of a tile, far rows alone: columns are query rows (the lane's are col0 + 8 n and the
+// next one), or rows are (row0 + 16 r + 8 half). rows0: the head's first row, of all; seq_q: how
+// many it has.
 template <bool COLUMNS, int MT, int N>
 TANDEM_DEVICE void take_far_rows(float (&s)[MT][N][4], const Exponent& e, uint64_t lse,
                                  uint64_t deltas, int64_t rows0, int first, int seq_q) {

@@ -65,7 +65,8 @@ constexpr bool kDense = false;
 // Sets whose kernels zero sums of d_q some heads ahead (bwd_zeros.cuh): they have a warp for it.
 template <typename Set>
 constexpr bool kZeroesAhead = false;
-// Sets whose weigh_far() comes in front of weigh(), not in its place: both ways have fewer registers to agree on.
+// Sets whose weigh_far() comes in front of weigh(), not in its place: both ways have fewer
+// registers to agree on.
 template <typename Set>
 constexpr bool kFarBefore = false;
 // Sets whose workgroups go on to further tiles of keys (bwd_goes_on.cuh), where all gradients are wanted.
@@ -343,7 +344,8 @@ TANDEM_DEVICE void load_tiles(const typename Set::Params& params, const Walk& wa
   }
 }
 
-// Whether any row of the tile of queries at a place is far: the same for all warps. It costs least while products are on their way.
+// Whether any row of the tile of queries at a place is far: the same for all warps. It costs least
+// while products are on their way.
 template <int ROW, typename Set>
 TANDEM_DEVICE bool has_far(const Memory<ROW, Set>& memory, int stage) {
   return __any_sync(kAllLanes, shared_word(memory.far(stage)) != 0u);
@@ -352,7 +354,8 @@ TANDEM_DEVICE bool has_far(const Memory<ROW, Set>& memory, int stage) {
 TANDEM_DEVICE uint turns_taken(const uint* at) { return acquire_word(at); }
 TANDEM_DEVICE void take_turn(uint* at) { release_add(at, 1); }
 
-// No !=, which would wait for ever where offsets that go down make two batch entries count in one word.
+// No !=, which would wait for ever where offsets that go down make two batch entries count in one
+// word.
 TANDEM_DEVICE void wait_turn(const uint* at, uint before) {
   while (turns_taken(at) < before) {
   }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Far rows (src/far_row.h) in the backward kernels of sm90: weights by exp(min(s - origin, 0) - relative). Few problems have such
-// rows, so a tile is asked once whether it has any, and only then goes another way, in natural units and with every operation
-// rounded by itself, as bwd_origin forms scores: what is left of the difference has to be less than its slack.
+// Far rows (src/far_row.h) in the backward kernels of sm90: weights by exp(min(s - origin, 0) -
+// relative). Few problems have such rows, so a tile is asked once whether it has any, and only then
+// goes another way, in natural units and with every operation rounded by itself, as bwd_origin
+// forms scores: what is left of the difference has to be less than its slack.
 #ifndef TANDEM_CUDA_SM90_BWD_FAR_CUH
 #define TANDEM_CUDA_SM90_BWD_FAR_CUH
 #include <cfloat>
@@ -13,7 +14,8 @@ namespace tandem {
 namespace cuda {
 namespace sm90 {
 
-// What is subtracted from a row's scores, and the most that is left: of rows that are not far nothing, and anything.
+// What is subtracted from a row's scores, and the most that is left: of rows that are not far
+// nothing, and anything.
 struct FarRow {
   float origin, most;
   TANDEM_DEVICE float from_origin(float score) const {
@@ -51,13 +53,15 @@ struct FarRows {
   }
 };
 
-// A thread leaves what is to be known of a tile's rows where those that multiply find it, kBwdFarBytes. left: 0 if none is far.
+// A thread leaves what is to be known of a tile's rows where those that multiply find it,
+// kBwdFarBytes. left: 0 if none is far.
 TANDEM_DEVICE void put_far(uint at, int left, const float* lse) {
   const uint64_t first = reinterpret_cast<uint64_t>(lse);
   put_shared(at, left, 0, int(uint(first)), int(uint(first >> 32)));
 }
 
-// In place of lse of a far row, where a thread keeps its rows' in registers: more than any that is not far, in powers of two or e.
+// In place of lse of a far row, where a thread keeps its rows' in registers: more than any that is
+// not far, in powers of two or e.
 constexpr float kFarLse = 1048576.f;
 
 // Where put_far() has left the rows of a tile, and the first one that is meant.
@@ -68,12 +72,14 @@ struct FarTile {
   int first;
 };
 
-// Origins of 64 queries. A thread of a warp has each fourth two of them: a lane keeps two, and the others ask it. 0: the row is not
-// far; near a far one's largest score it is not 0. Of far rows the number in shared memory becomes the relative one, by each warp for
-// itself, and all write the same.
+// Origins of 64 queries. A thread of a warp has each fourth two of them: a lane keeps two, and the
+// others ask it. 0: the row is not far; near a far one's largest score it is not 0. Of far rows the
+// number in shared memory becomes the relative one, by each warp for itself, and all write the
+// same.
 struct FarOrigins {
   float x[2];
-  // The n-th 64 ones. lse: as weigh_far() has it, and zero; each: what a lse there is multiplied by.
+  // The n-th 64 ones. lse: as weigh_far() has it, and zero; each: what a lse there is multiplied
+  // by.
   template <typename Push>
   TANDEM_DEVICE FarOrigins(const FarTile<Push>& tile, int n, uint lse, float each, uint zero) {
     const int lane = fresh_thread() % 32;
@@ -100,11 +106,12 @@ TANDEM_DEVICE uint zero_of(float x) {
   return uint(__float_as_int(SCORES ? exp2_fast(x) : x)) >> 31;
 }
 
-// Scores of 64 keys x COUNT queries become p: the rare form of weigh(). score(j, zero): products s[4 j] to s[4 j + 3] become scores in
-// natural units. weight(x, l): of what is left of a score, with lse as it lies in shared memory, of far rows the relative one.
-// zero is 0, as the sign of a weight, but what depends on it comes after the weights before: else what is loaded for all of them
-// would be wanted at the same time, and the whole loop would spill.
-// SCORES: what weight() returns are still scores.
+// Scores of 64 keys x COUNT queries become p: the rare form of weigh(). score(j, zero): products
+// s[4 j] to s[4 j + 3] become scores in natural units. weight(x, l): of what is left of a score,
+// with lse as it lies in shared memory, of far rows the relative one. zero is 0, as the sign of a
+// weight, but what depends on it comes after the weights before: else what is loaded for all of
+// them would be wanted at the same time, and the whole loop would spill. SCORES: what weight()
+// returns are still scores.
 template <int COUNT, bool SCORES = false, typename Push, typename Score, typename Weight>
 TANDEM_DEVICE void weigh_far(float (&s)[COUNT / 2], uint lse, float each, const FarTile<Push>& tile,
                              const Score& score, const Weight& weight) {

@@ -77,8 +77,9 @@ constexpr bool kFarBefore<WithLengths> = true;
 template <>
 constexpr bool kZeroesAhead<WithLengths> = true;
 
-// What softcap makes of a score in natural units, by the formulas of src/tanh.h with divisions that are off by two units in the last
-// place, without a branch or a call; left: what it leaves of a gradient.
+// What softcap makes of a score in natural units, by the formulas of src/tanh.h with divisions that
+// are off by two units in the last place, without a branch or a call; left: what it leaves of a
+// gradient.
 TANDEM_DEVICE float far_cap(float score, float softcap, float inverse, float* left) {
   const float x = __fmul_rn(score, inverse), a = fabsf(x), z = x * x;
   const float p =

@@ -54,7 +54,8 @@ struct Plain {
     TANDEM_DEVICE void weigh(float (&s)[BR / 2], float scale2, uint lse, int, int) {
       sm90::weigh<BR>(s, scale2, lse);
     }
-    // In front of it, of a tile that has far rows, from the thread's first query on: products become what is left of them.
+    // In front of it, of a tile that has far rows, from the thread's first query on: products
+    // become what is left of them.
     template <typename Push>
     TANDEM_DEVICE void weigh_far(float (&s)[BR / 2], float scale, uint lse, int, int,
                                  const FarTile<Push>& tile) {

@@ -408,11 +408,13 @@ TANDEM_DEVICE void find_tops(float (&top)[2], const float (&s)[N / 2]) {
   }
 }
 
-// Scores beyond +-2^20 in powers of two are far: an exact product minus the rounded origin is then off by 2^-4 and more, up to 2^100.
+// Scores beyond +-2^20 in powers of two are far: an exact product minus the rounded origin is then
+// off by 2^-4 and more, up to 2^100.
 constexpr float kFarScore = 1048576.f;
 
-// What weights of a row are relative to. Near: 2^m. Far: m is in units of products, before the scale, and is subtracted from those, as f32
-// does exactly or nearly so. A row that has seen nothing is far, and m is minus infinity.
+// What weights of a row are relative to. Near: 2^m. Far: m is in units of products, before the
+// scale, and is subtracted from those, as f32 does exactly or nearly so. A row that has seen
+// nothing is far, and m is minus infinity.
 struct Origin {
   float m;
   bool far;
@@ -428,7 +430,8 @@ struct Origin {
 // The state of a thread's two rows.
 template <int N>
 struct Softmax {
-  // l: the sum of this thread's columns, with a minus where the row is far: a flag of its own would be a register.
+  // l: the sum of this thread's columns, with a minus where the row is far: a flag of its own would
+  // be a register.
   float m[2], l[2];
   TANDEM_DEVICE Softmax() : m{-INFINITY, -INFINITY}, l{-0.f, -0.f} {}
   TANDEM_DEVICE Origin origin(int r) const { return {m[r], word_of(l[r]) < 0}; }

@@ -101,8 +101,8 @@ TANDEM_DEVICE BiasPlace same_place(BiasPlace x) {
   return {same(x.row0), same(x.batch), same(x.head)};
 }
 
-// o and lse of tile n, whose products are done; of a tile that two workgroups share, if this warp comes second. unit: what products are
-// multiplied by to be scores.
+// o and lse of tile n, whose products are done; of a tile that two workgroups share, if this warp
+// comes second. unit: what products are multiplied by to be scores.
 template <typename T, typename S, typename Params>
 TANDEM_DEVICE void store_joined(const Params& params, uint n, const BiasPlace& of,
                                 float (&o)[S::DV / 2], Softmax<S::N>& softmax, float unit) {
@@ -141,9 +141,10 @@ TANDEM_DEVICE void store_unseen(const FwdBlock& u, const FwdPush& push, BiasPlac
   }
 }
 
-// A bias of bf16 over a scale below 1 might be beyond what f32 has. So q is multiplied by a power of two, the scale's or 1 if that is less,
-// and products that begin as the bias over the rest, 1 or more, are of q so multiplied. Numbers of bf16 under 2^-86 may change by that, the
-// scale being over kPlainScale. Numbers of f16 are small enough, and would change.
+// A bias of bf16 over a scale below 1 might be beyond what f32 has. So q is multiplied by a power
+// of two, the scale's or 1 if that is less, and products that begin as the bias over the rest, 1 or
+// more, are of q so multiplied. Numbers of bf16 under 2^-86 may change by that, the scale being
+// over kPlainScale. Numbers of f16 are small enough, and would change.
 template <typename T>
 constexpr bool kSplitsScale = false;
 template <>
@@ -162,7 +163,8 @@ TANDEM_DEVICE float bias_unit(float scale) {
              : scale;
 }
 
-// Q times a power of two that changes no number of bf16, twice in factor, where it lies. By a warpgroup, its own rows.
+// Q times a power of two that changes no number of bf16, twice in factor, where it lies. By a
+// warpgroup, its own rows.
 template <typename T, typename S>
 TANDEM_DEVICE void scale_q(uint factor, uint q) {
   static_assert(S::D_PANELS == 1, "rows of a panel follow each other");
@@ -176,9 +178,10 @@ TANDEM_DEVICE void scale_q(uint factor, uint q) {
   fence_async();
 }
 
-// As consume() in fwd.cu, but S of a step begins as its tile of the bias, over the scale or what is left of it (kSplitsScale); or, SCALED,
-// as it is, and q is multiplied by the scale. So the bias is read before the products, not between them and their weights, and each warpgroup's
-// while others multiply.
+// As consume() in fwd.cu, but S of a step begins as its tile of the bias, over the scale or what is
+// left of it (kSplitsScale); or, SCALED, as it is, and q is multiplied by the scale. So the bias is
+// read before the products, not between them and their weights, and each warpgroup's while others
+// multiply.
 template <typename T, typename S, typename Params>
 TANDEM_DEVICE void consume_bias(const Params& params, const Shared<S>& shared) {
   constexpr int N = S::N;

@@ -68,8 +68,8 @@ TANDEM_DEVICE void produce_three(const Params& params, const Shared<S>& shared) 
   barrier_arrive(shared.k_full(copy.k_step.stage()));
 }
 
-// Products times the scale plus the bias, scores. The first two parts of a tile of the bias come before products are there, each later one
-// when one has been added.
+// Products times the scale plus the bias, scores. The first two parts of a tile of the bias come
+// before products are there, each later one when one has been added.
 template <typename T, int N>
 TANDEM_DEVICE void add_bias(float (&s)[N / 2], uint at, float scale) {
   uint r[2][4];

@@ -122,7 +122,8 @@ TANDEM_DEVICE void add_dist(float (&s)[N / 2], uint at) {
 }
 
 // lse of a thread's two rows, with the largest of the first numbers that a row sees as base; only if later ones are beyond
-// it by more than a factor of 2^8 is it looked for anew. As weights are formed from it without another sum, rows are far from here on.
+// it by more than a factor of 2^8 is it looked for anew. As weights are formed from it without
+// another sum, rows are far from here on.
 constexpr float kFarSum = 1024.f;
 template <int N>
 struct Sum : Softmax<N> {
@@ -172,7 +173,8 @@ struct Sum : Softmax<N> {
   }
 };
 
-// What a row's weights are formed from: 2^(scale (s - origin) - base). origin: 0, or of a far row the largest product.
+// What a row's weights are formed from: 2^(scale (s - origin) - base). origin: 0, or of a far row
+// the largest product.
 struct ElasticRow {
   float origin, base;
   template <int N>

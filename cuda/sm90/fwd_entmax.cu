@@ -7,9 +7,10 @@
 // left at the end hold the whole support: they alone give the threshold. Rows whose support no list holds, and any other
 // alpha: a walk for each of Newton's steps, from the best bound so far.
 //
-// Newton's steps go from below over the norm of [z - t]_+, which is convex: they never pass the root, but by what a bound is rounded. So
-// none is made from a bound that is far below, and thresholds beyond +-kFarThreshold are relative to the row's largest score: such rows
-// leave lists and bound, NaN, have a walk that finds that score and take it off all scores in later walks.
+// Newton's steps go from below over the norm of [z - t]_+, which is convex: they never pass the
+// root, but by what a bound is rounded. So none is made from a bound that is far below, and
+// thresholds beyond +-kFarThreshold are relative to the row's largest score: such rows leave lists
+// and bound, NaN, have a walk that finds that score and take it off all scores in later walks.
 #include <cstring>
 
 #include "entmax.cuh"
@@ -153,8 +154,8 @@ struct Candidates {
     return __any_sync(kAllLanes, bound[0] != bound[0] || bound[1] != bound[1]);
   }
 
-  // Newton's steps, at most so many, over the lists and, if asked for, a tile's products. radius: 1 in products. A bound that is far
-  // below becomes NaN.
+  // Newton's steps, at most so many, over the lists and, if asked for, a tile's products. radius: 1
+  // in products. A bound that is far below becomes NaN.
   TANDEM_DEVICE void raise(int steps, float radius, bool tile, const float (&s)[N / 2]) {
     const int count0 = count(0), count1 = count(1);
     const int most = __reduce_max_sync(kAllLanes, max(count0, count1));
@@ -303,8 +304,9 @@ TANDEM_DEVICE void consume(const FwdFullParams& params, const Shared<S>& shared)
       return again;
     };
 
-    // Of z: lower bounds, in the end the thresholds; rows that see nothing: -inf, that do not exist: +inf. NaN: the row's largest score is to be
-    // found. Relative to origin, a product: 0, or that of a far row's largest score.
+    // Of z: lower bounds, in the end the thresholds; rows that see nothing: -inf, that do not
+    // exist: +inf. NaN: the row's largest score is to be found. Relative to origin, a product: 0,
+    // or that of a far row's largest score.
     float t_row[2], origin[2] = {0.f, 0.f};
     const auto begin_threshold = [&](int r, float top) {
       const bool far = !(fabsf(top * scale) <= kFarThreshold) && top > -INFINITY;

@@ -291,8 +291,8 @@ TANDEM_DEVICE void change_scores(float (&s)[N / 2], const FwdFullParams& params,
   }
 }
 
-// lse of a row whose weights, relative to its origin, add up to l, and what o is multiplied by. A sink may be any number: it is compared
-// with the origin by a difference that is rounded once.
+// lse of a row whose weights, relative to its origin, add up to l, and what o is multiplied by. A
+// sink may be any number: it is compared with the origin by a difference that is rounded once.
 TANDEM_DEVICE void end_row(const FwdFullParams& params, int head, const Origin& origin, float l,
                            float* lse, float* inverse) {
   *lse = -INFINITY, *inverse = 0.f;

@@ -9,12 +9,13 @@ namespace cuda {
 namespace sm90 {
 
 // At the end of a piece: whether this warp stores its rows. Of a tile that two workgroups share, the warp that comes first leaves its
-// part in the workspace; the other one reads it, and has all of the row then. l: sums of whole rows; scale: as Softmax::step() has it. Of a
-// far row the sum has a minus in the workspace.
-// A word says who has come. It may have had any value before the launch, and there is no launch that zeroes it, so what is put there is
-// the execute's own number (src/cuda/sm90.cpp): first by whoever comes, and number + 1 by who was first, once its part can be
-// seen. Only who finds number waits: for a warp that is about to write, and waits for nobody. The second puts a zero there, so that the
-// next replay of a graph, with the same number, begins like the first.
+// part in the workspace; the other one reads it, and has all of the row then. l: sums of whole
+// rows; scale: as Softmax::step() has it. Of a far row the sum has a minus in the workspace. A word
+// says who has come. It may have had any value before the launch, and there is no launch that
+// zeroes it, so what is put there is the execute's own number (src/cuda/sm90.cpp): first by whoever
+// comes, and number + 1 by who was first, once its part can be seen. Only who finds number waits:
+// for a warp that is about to write, and waits for nobody. The second puts a zero there, so that
+// the next replay of a graph, with the same number, begins like the first.
 template <typename S>
 TANDEM_DEVICE bool join_parts(const Rounds<S>& rounds, int piece, float (&o)[S::DV / 2],
                               Softmax<S::N>& row, float (&l)[2], float scale) {

@@ -148,7 +148,8 @@ TANDEM_API tandem_status tandem_device_get_info(const tandem_device* device,
 TANDEM_API size_t tandem_device_describe(const tandem_device* device, char* text, size_t capacity);
 
 /* Compiled pipelines, for you to store on disk. get: call with data = NULL for the size. set: refuses
- * with TANDEM_ERROR_CACHE a blob of another library build, device or driver, and one that was changed. */
+ * with TANDEM_ERROR_CACHE a blob of another library build, device or driver, and one that was
+ * changed. */
 TANDEM_API tandem_status tandem_device_get_cache(tandem_device* device, size_t* size, void* data);
 TANDEM_API tandem_status tandem_device_set_cache(tandem_device* device, size_t size,
                                                  const void* data);
@@ -278,9 +279,9 @@ TANDEM_API void tandem_problem_contiguous(tandem_problem* problem, tandem_dtype 
 /* One line that says the whole problem, as "bwd bf16 b2 hq8 hk2 sq128 sk130 d64 dv64
  * causal_bottom_right ..."; docs/problem-line.md has the grammar. Sizes as tandem_device_describe.
  * parse undoes print, bit for bit, but for what the direction does not use: a forward line has no
- * gradients. So it is for problems that no plan takes, too; of next and reserved a line says nothing.
- * Numbers do not follow the process's locale. Sizes and symbols as with init; a line that needs a longer
- * problem is INVALID_STRUCT. */
+ * gradients. So it is for problems that no plan takes, too; of next and reserved a line says
+ * nothing. Numbers do not follow the process's locale. Sizes and symbols as with init; a line that
+ * needs a longer problem is INVALID_STRUCT. */
 TANDEM_API size_t tandem_problem_print(const tandem_problem* problem, char* text, size_t capacity);
 TANDEM_API tandem_status tandem_problem_parse_sized(const char* text, tandem_problem* problem,
                                                     uint32_t struct_size);
@@ -355,8 +356,8 @@ typedef struct tandem_args { /* start from TANDEM_ARGS_INIT */
   tandem_buffer d_o, d_q, d_k, d_v; /* backward only; a gradient not asked for stays {0, 0} */
   tandem_buffer workspace;          /* contents need no initialisation and are garbage afterwards */
   uint64_t workspace_size;          /* bytes that may be used; at least the plan's */
-  /* What the problem switches on; the rest stays {0, 0}. What a plan does not use, a workspace of size 0
-   * too, is not looked at. All but bias, d_bias and keep are contiguous. */
+  /* What the problem switches on; the rest stays {0, 0}. What a plan does not use, a workspace of
+   * size 0 too, is not looked at. All but bias, d_bias and keep are contiguous. */
   tandem_buffer bias, keep;
   tandem_buffer dist_bias;        /* f32 [Hq,W] */
   tandem_buffer slope, tau, sink; /* f32 [Hq] */

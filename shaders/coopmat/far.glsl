@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Far rows (src/far_row.h) in the backward with matrices. Their scores are formed once more, in f32 and as bwd_origin forms them,
-// for the products of matrices are rounded in ways of their own, and where they begin with a bias over the scale that may have
-// left f32. It is slow, and stands in branches that are rare. No barriers and no shared memory.
+// Far rows (src/far_row.h) in the backward with matrices. Their scores are formed once more, in f32
+// and as bwd_origin forms them, for the products of matrices are rounded in ways of their own, and
+// where they begin with a bias over the scale that may have left f32. It is slow, and stands in
+// branches that are rare. No barriers and no shared memory.
 #include "row_score.glsl"
 
 bool own_far = false; // whether a row whose origin this invocation has loaded is far
@@ -25,8 +26,8 @@ float far_score(View q, View k, int head, int i, int j) {
   return HAS_SCORES || !folded ? x : x / block.scale;
 }
 
-// The far rows of a block with query rows from i0 and keys from j0 on; flip: its rows are the keys. A rolled loop, for size,
-// although elements of a matrix want constants.
+// The far rows of a block with query rows from i0 and keys from j0 on; flip: its rows are the keys.
+// A rolled loop, for size, although elements of a matrix want constants.
 void far_block(inout ACC s, View q, View k, int head, int i0, int j0, bool flip) {
   ACC queries = query_numbers(flip), keys = key_numbers(flip);
   const int count = s.length();

@@ -113,7 +113,8 @@ void store_lse(int head, int row0) {
     if (row0 + at >= block.seq_q) continue;
     const float x = SCRATCH_FLOAT(n);
     to.w[at] = row0 + at < entry.seq_q && x != -HIDDEN_SCORE ? floatBitsToUint(x) : LSE_NONE;
-    // What is rounded away counts for less than a 16-bit weight's rounding, or the row is formed once more.
+    // What is rounded away counts for less than a 16-bit weight's rounding, or the row is formed
+    // once more.
     if (SPLIT != 0) Store1(part_rest_address(push.lse, head, block.seq_q, row0 + at)).w = 0;
   }
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// fwd's rows for which matrices are not enough, once more, from key to key in f32: an invocation a row, after everything else.
-// Scores so far from 0 that a power of two from the rounded maximum on leaves f32, or f16; rows of nothing but scores below those
-// that the loop begins with, which it takes for hidden; with elastic softmax, entmax and parts of rows, far rows (src/far_row.h).
+// fwd's rows for which matrices are not enough, once more, from key to key in f32: an invocation a
+// row, after everything else. Scores so far from 0 that a power of two from the rounded maximum on
+// leaves f32, or f16; rows of nothing but scores below those that the loop begins with, which it
+// takes for hidden; with elastic softmax, entmax and parts of rows, far rows (src/far_row.h).
 #include "row_score.glsl"
 
 // 2^19: below 2^20 in powers of two.
@@ -20,7 +21,8 @@ float key_distance(View q, View k, int i, int j, float top) {
   return is_hidden(s) ? s : from_origin(s, top);
 }
 
-// entmax's threshold relative to the row's largest z: Newton's steps on a convex sum, from the left, do not pass it.
+// entmax's threshold relative to the row's largest z: Newton's steps on a convex sum, from the
+// left, do not pass it.
 float row_threshold(View q, View k, int i, float top, int begin, int end) {
   float t = -1.0;
   [[dont_unroll]] for (int turn = 0; turn < 48; turn++) {
@@ -39,8 +41,9 @@ float row_threshold(View q, View k, int i, float top, int begin, int end) {
 
 const int REDO_QUADS = 8; // columns of o at a time, by four
 void redo_row(View q, View k, View v, View o, int head, int h, int i, int begin, int end) {
-  // Nothing, but then keys are each invocation's own for the compiler. lavapipe (Mesa 26) runs this with all invocations off, too,
-  // and then reads from addresses that all have in common, although nobody has put anything there (extra.glsl).
+  // Nothing, but then keys are each invocation's own for the compiler. lavapipe (Mesa 26) runs this
+  // with all invocations off, too, and then reads from addresses that all have in common, although
+  // nobody has put anything there (extra.glsl).
   begin += min(i, 0);
   float top = HIDDEN, sum = 0, relative = 0;
   [[dont_unroll]] for (int j = begin; j < end; j++) top = max(top, key_score(q, k, i, j));

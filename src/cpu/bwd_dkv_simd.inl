@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // bwd_dkv: one tile of keys, which are the lanes, over the query heads of the group and their tiles.
 
-// Scores to p (in place), and dp to ds (in place) where d_k is wanted. lse, delta and origin (null: no
-// row is far): of row0.
+// Scores to p (in place), and dp to ds (in place) where d_k is wanted. lse, delta and origin (null:
+// no row is far): of row0.
 template <bool kMasked, bool kGradK, bool kFar>
 inline void weights_rows(const SimdBwdDkv& t, int64_t lane, int row0, int rows, const float* lse,
                          const float* delta, const float* origin) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// bwd_origin: of a tile of query rows, which are the lanes, what far rows have in lse's place (simd.h). Two walks over the
-// keys, as in fwd without v, and then for delta with the weights themselves. Rare: called where a row is far.
+// bwd_origin: of a tile of query rows, which are the lanes, what far rows have in lse's place
+// (simd.h). Two walks over the keys, as in fwd without v, and then for delta with the weights
+// themselves. Rare: called where a row is far.
 
 // delta += p dp.
 inline void delta_keys(const SimdBwdOrigin& t, int64_t lane, int col0, int keys) {

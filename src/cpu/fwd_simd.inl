@@ -40,8 +40,9 @@ inline bool softmax_tile(const Tile& t, int64_t lane, int col0, int keys) {
   return grew;
 }
 
-// o once more, with weights that are normalised before they meet v: for a v so large that sums of p v leave f32, although
-// their means do not. Weights are halves, so that rounding cannot carry a sum beyond f32. factor: 1 / l.
+// o once more, with weights that are normalised before they meet v: for a v so large that sums of p
+// v leave f32, although their means do not. Weights are halves, so that rounding cannot carry a sum
+// beyond f32. factor: 1 / l.
 inline void average_again(const SimdFwd& t, int64_t lanes) {
   const int64_t D = t.head_dim, Dv = t.head_dim_v;
   clear(t.ot, Dv, lanes, t.pitch);

@@ -96,8 +96,8 @@ class GradientRows {
     return stored(sum, p_.dtype);
   }
 
-  // ds from dp, and with it floor and slack. In a far row o, and delta with it, may be of other weights: of scores
-  // that f32 rounds another way.
+  // ds from dp, and with it floor and slack. In a far row o, and delta with it, may be of other
+  // weights: of scores that f32 rounds another way.
   void make_ds(Real delta) {
     if (row.far() && group_.stored_lse) delta = this->delta();
     for (int64_t j = row.lo; j < row.hi; ++j) {

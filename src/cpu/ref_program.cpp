@@ -244,7 +244,8 @@ class RefProgram final : public Program {
     fwd_ref(p, Precision::exact, a->head, o.data(), per_row.data(), nullptr);
     call.scatter(o, rows(call.args.o, p.o, false, true), call.q, b, h);
     if (float* lse = address<float>(call.args.lse)) {
-      // A row that sees a key keeps a finite lse, or its gradients would be those of a row that sees none.
+      // A row that sees a key keeps a finite lse, or its gradients would be those of a row that
+      // sees none.
       constexpr double most = std::numeric_limits<float>::max();
       for (double& x : per_row)
         if (std::isfinite(x)) x = std::clamp(x, -most, most);

@@ -87,8 +87,8 @@ inline void raise_scaled_abs(double* __restrict to, double factor, const double*
 // The rows of one query head, or of a group of them, against one kv head. compute() makes a row's scores,
 // normalise() (forward) or weigh() (backward, from the row's lse or threshold) turns them into weights.
 //
-// Next to a large lse even a double loses ln(sum): weights of a far row (far_row.h) are formed relative to the row's
-// largest score, in the backward as in the forward, whatever lse was given.
+// Next to a large lse even a double loses ln(sum): weights of a far row (far_row.h) are formed
+// relative to the row's largest score, in the backward as in the forward, whatever lse was given.
 template <typename Real>
 class ScoreRows {
  public:
@@ -201,7 +201,8 @@ class ScoreRows {
     bool stored = false;  // rest passed through f32
   };
 
-  // From the scores, sink included; those of softmax become exp(s - base). False: all of them are -inf.
+  // From the scores, sink included; those of softmax become exp(s - base). False: all of them are
+  // -inf.
   bool find_origin(Origin* origin) {
     const Real nothing = -std::numeric_limits<Real>::infinity();
     if (p_.normalizer == Normalizer::entmax) {
@@ -334,8 +335,9 @@ class ScoreRows {
         if (heads_.round_scores) s[size_t(j)] = Real(float(s[size_t(j)]));
       }
   }
-  // A score, or what there is of it so far, as a chain of operations stores it, or as a kernel has it. A chain of f16
-  // would have to keep in f32 what is beyond f16: it is still a number, and hides nothing.
+  // A score, or what there is of it so far, as a chain of operations stores it, or as a kernel has
+  // it. A chain of f16 would have to keep in f32 what is beyond f16: it is still a number, and
+  // hides nothing.
   Real formed(Real x) const {
     const Real to = heads_.round_scores ? Real(float(x)) : stored(x, p_.dtype);
     return !heads_.round_scores && std::isinf(to) ? x : to;

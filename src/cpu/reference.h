@@ -59,9 +59,10 @@ struct Reference {
 // Forward, and for a backward problem all of it. Throws std::bad_alloc. With score_error, slack is what
 // errors of score_error * max(1, sum of the magnitudes that make up a score) in every score may do.
 //
-// With round_scores, Precision::exact rounds a score to f32 where a kernel does: after the scale, the softcap and each
-// term that is added, and z of entmax; all else stays double. Where scores are so large that this decides between
-// keys, either reference is right. A sum beyond f32 is an infinity, as in a kernel.
+// With round_scores, Precision::exact rounds a score to f32 where a kernel does: after the scale,
+// the softcap and each term that is added, and z of entmax; all else stays double. Where scores are
+// so large that this decides between keys, either reference is right. A sum beyond f32 is an
+// infinity, as in a kernel.
 Reference reference(const Problem& problem, const RefInputs& inputs,
                     Precision precision = Precision::exact, unsigned threads = 1,
                     double score_error = 0, bool round_scores = false);

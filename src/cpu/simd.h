@@ -40,8 +40,9 @@ struct SimdBwdDot {
   float* delta;  // of row0
 };
 
-// Of rows whose lse is far from 0 (far_row.h): the largest score, the logarithm of the sum relative to it, and delta of
-// the weights that these two make. The other kernels form the very same bits of scores, so that weights sum to 1.
+// Of rows whose lse is far from 0 (far_row.h): the largest score, the logarithm of the sum relative
+// to it, and delta of the weights that these two make. The other kernels form the very same bits of
+// scores, so that weights sum to 1.
 struct SimdBwdOrigin {
   SimdRows q, k, v, d_o;
   bool want_delta;
@@ -56,8 +57,8 @@ struct SimdBwdOrigin {
   float *m, *l, *factor, *delta;        // [pitch]; m, l and delta are what is asked for
 };
 
-// Where any row of an execute is far, origin has what scores are taken relative to, and lse is relative to that: of
-// rows that are not far 0, and lse as it was given.
+// Where any row of an execute is far, origin has what scores are taken relative to, and lse is
+// relative to that: of rows that are not far 0, and lse as it was given.
 struct SimdBwdDq {
   SimdRows q, k, v, d_o, d_q;
   const float *lse, *delta, *origin;  // of row0; origin null: no row is far

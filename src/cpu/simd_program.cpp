@@ -90,7 +90,8 @@ class SimdProgram final : public Program {
   }
 
  private:
-  // [B,Hq,Sq] where some row is far, else empty: what its scores are taken relative to, and lse relative to that.
+  // [B,Hq,Sq] where some row is far, else empty: what its scores are taken relative to, and lse
+  // relative to that.
   struct FarRows {
     Vec<float> origin, lse;
     const float* origin_of(int64_t row) const {

@@ -145,8 +145,8 @@ Status VulkanDevice::make_layouts() {
   for (int i = 0; i < kStemCount; ++i) {
     const StemCode& code = stem_code(Stem(i));
     if (code.block_bytes == 0) continue;  // CUDA alone has it
-    // Kernels with optional inputs have the parameters of these in a second block. Two blocks of at most 256 bytes: every
-    // device has four.
+    // Kernels with optional inputs have the parameters of these in a second block. Two blocks of at
+    // most 256 bytes: every device has four.
     VkDescriptorSetLayoutBinding bindings[2] = {};
     for (uint32_t n = 0; n < 2; ++n) {
       bindings[n].binding = n;
@@ -305,8 +305,8 @@ Status VulkanDevice::build(const Plan& plan, std::unique_ptr<Program>* program) 
     made->label_ = text("tandem %s %s", plan.problem.backward ? "bwd" : "fwd", plan.name().c_str());
   uint32_t bytes = 0, blocks = 0;
   made->pieces_ = pieces_of(made->plan_);
-  // The workspace's alignment is that of its offset in a buffer; kernels need that of f32, of two where far rows are kept,
-  // of four where there are parts of o, sums of blocks or ds.
+  // The workspace's alignment is that of its offset in a buffer; kernels need that of f32, of two
+  // where far rows are kept, of four where there are parts of o, sums of blocks or ds.
   const Launch* d_q = plan.find(Stem::bwd_dq);
   const bool fours = plan.find(Stem::fwd_join) || (d_q && (d_q->sums_d_bias || d_q->shares_ds));
   for (ArgUse use : arg_uses(made->plan_)) {
