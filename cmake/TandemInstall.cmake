@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# What `cmake --install` puts where, and the files by which CMake and pkg-config find it. docs/consuming.md is the
+# What `cmake --install` puts where, and the files by which CMake and pkg-config find it. docs/guide/consuming.md is the
 # user's side of it.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// bwd_dbias: a tile of d_bias, or a split's part of it: ds summed over the members, in order. Twin of
-// shaders/bwd_dbias.comp.
+// bwd_dbias: a tile of d_bias, or a split's part of it: ds, summed over the members in order. Twin
+// of shaders/bwd_dbias.comp.
 #include "pair.cuh"
 #include "select.cuh"
 
@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(Shape<ROW>::WG, Shape<ROW>::FULL_GROUPS)
   for (int member = begin; member < end; ++member) {
     const int row0 = one_row ? member % u.q_tiles * S::M : tile0;
     const int reader = member / u.q_tiles, group = params.extra.bias_group;
-    // Either bias has one batch entry, or the readers are all of its own.
+    // Either the bias has one batch entry, or all its readers are of the same one.
     const Extra e = make_extra(params, bias_batch + reader / group);
     if (!tile_visible(e, row0, S::M, col0, S::N)) continue;
     const Pair pair = make_pair(params, e, at.head * group + reader % group);
@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(Shape<ROW>::WG, Shape<ROW>::FULL_GROUPS)
       for (int c = 0; c < 4; ++c) sum[r][c] += ds[r][c];
   }
 
-  if (one_row) {  // the columns' sums, rows in a fixed order, to the first row
+  if (one_row) {  // sums the columns into the first row, rows in a fixed order
     __syncthreads();
     float x[4] = {};
 #pragma unroll

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// bwd_ddist: entries of d_dist_bias of one head, or a split's part of them: ds summed along diagonals over
-// the members, in order. Twin of shaders/bwd_ddist.comp.
+// bwd_ddist: entries of d_dist_bias of one head, or a split's part of them: ds, summed along
+// diagonals over the members in order. Twin of shaders/bwd_ddist.comp.
 #include "pair.cuh"
 #include "select.cuh"
 
@@ -17,7 +17,7 @@ __global__ void __launch_bounds__(Shape<ROW>::WG, Shape<ROW>::FULL_GROUPS)
   Place at;
   if (!find_place(u.tiles, u.total, u.heads_q, &at)) return;
   const int split = at.batch, t0 = at.tile * S::M;
-  const int diagonal = t0 + int(threadIdx.x);  // of the first M invocations
+  const int diagonal = t0 + int(threadIdx.x);  // each of the first M invocations has one
 
   float4* pool = shared_memory();
   float4* ptile = pool + S::POOL;
@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(Shape<ROW>::WG, Shape<ROW>::FULL_GROUPS)
     const int row0 = member % u.q_tiles * S::M;
     const Extra e = make_extra(params, member / u.q_tiles);
     const Pair pair = make_pair(params, e, at.head);
-    // The keys that the diagonals cross in these rows: two tiles that begin wherever they begin.
+    // The keys that the diagonals cross in these rows: two tiles, which may begin at any key.
     const int key0 = tandem_max(row0 + e.band.off - t0 - (S::M - 1), 0);
     for (int col0 = key0; col0 < key0 + 2 * S::N; col0 += S::N) {
       if (!tile_visible(e, row0, S::M, col0, S::N)) continue;
@@ -41,8 +41,8 @@ __global__ void __launch_bounds__(Shape<ROW>::WG, Shape<ROW>::FULL_GROUPS)
       put_ptile<S>(ptile, ds);
       __syncthreads();
       if (int(threadIdx.x) < S::M) {
-        // Column of the diagonal's element in the tile's first row; ascending rows, first here and
-        // then in the tile to the right.
+        // Column of the diagonal's element in the tile's first row. Rows are added in ascending
+        // order, first here and then in the tile to the right.
         const int col = row0 + e.band.off - diagonal - col0;
         const float* x = reinterpret_cast<const float*>(ptile) + col;
         const int last = tandem_min(S::M, S::N - col);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// bwd_dkv: d_k and d_v of Bc keys of one kv head, summed over its query heads and over all query tiles in
-// a fixed order. Rows of the tile are keys, columns are queries. Twin of shaders/bwd_dkv.comp.
+// bwd_dkv: d_k and d_v of Bc keys of one kv head, summed over its query heads and over all query
+// tiles in a fixed order. Rows of the tile are keys, columns are queries. Twin of
+// shaders/bwd_dkv.comp.
 #include "mask.cuh"
 #include "score.cuh"
 #include "select.cuh"
@@ -18,14 +19,14 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
   const BwdDkvPush& push = params.push;
   Place at;
   if (!find_place(u.tiles, u.total, u.heads_q / u.group, &at)) return;
-  // First to last: with a causal mask the first keys are seen by most rows and take longest.
+  // The first keys come first: with a causal mask most rows see them, and they take longest.
   const int row0 = (int(u.tiles) - 1 - at.tile) * S::M;
   const bool grad_k = push.d_k != 0, grad_v = push.d_v != 0;
   const View<T> k =
       make_view<T>(push.k, u.k, at.batch, at.head, u.seq_kv, u.head_dim, push.wide & 2u);
   const View<T> v =
       make_view<T>(push.v, u.v, at.batch, at.head, u.seq_kv, u.head_dim_v, push.wide & 4u);
-  // Of the group's first query head; base moves from head to head.
+  // Rows of the group's first query head. base moves from head to head.
   View<T> q =
       make_view<T>(push.q, u.q, at.batch, at.head * u.group, u.seq_q, u.head_dim, push.wide & 1u);
   View<T> d_o = make_view<T>(push.d_o, u.d_o, at.batch, at.head * u.group, u.seq_q, u.head_dim_v,
@@ -70,8 +71,8 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
     for (int i = 0; i < S::RM; ++i)
 #pragma unroll
       for (int c = 0; c < 4; ++c) s[i][c] = weight(s[i][c], lse[c]);
-    // The P tile's readers, of the step before, are behind the barriers of the product above. p is
-    // multiplied first and read back afterwards: then no product keeps it in registers.
+    // All readers of the P tile of the step before have passed the barriers of the product above. p
+    // is multiplied first and read back afterwards, so that no product keeps it in registers.
     put_ptile<S>(ptile, s);
 
     const auto next_tile = [&] {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// bwd_dkv_ddist: bwd_dkv of elastic softmax (src/fixed.inc), which also leaves the key tile's part of d_dist_bias
-// where that is asked for: ds is in the P tile, and only the tiles near the diagonal have such a part.
+// bwd_dkv_ddist: bwd_dkv of elastic softmax (src/fixed.inc), which also stores the key tile's part
+// of d_dist_bias where that is wanted: ds is in the P tile, and only the tiles near the diagonal
+// have such a part.
 #include "elastic.cuh"
 #include "pair.cuh"
 #include "select.cuh"
@@ -8,13 +9,14 @@
 namespace tandem {
 namespace cuda {
 
-// Adds the diagonals of ds in the P tile, rows keys and columns queries, to part; an invocation a diagonal.
-// distance: of the tile's first query and key.
+// Adds the diagonals of ds in the P tile to part; an invocation has a diagonal. Rows are keys and
+// columns are queries. distance: that of the tile's first query and key.
 template <typename S>
 TANDEM_DEVICE void add_diagonals(float* part, int window, const float4* ptile, int distance) {
   static_assert(S::WG >= S::M + S::N - 1, "an invocation a diagonal");
   __syncthreads();
-  const int first = int(threadIdx.x) - (S::M - 1);  // column in the tile's first row
+  // The diagonal's column in the tile's first row.
+  const int first = int(threadIdx.x) - (S::M - 1);
   const int t = distance + first;
   if (first >= S::N || t < 0 || t >= window) return;
   const float* x = reinterpret_cast<const float*>(ptile) + first;
@@ -35,7 +37,7 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
   const BwdDkvDdistPush& push = params.push;
   Place at;
   if (!find_place(u.tiles, u.total, u.heads_q / u.group, &at)) return;
-  // First to last: with a causal mask the first keys are seen by most rows and take longest.
+  // The first keys come first: with a causal mask most rows see them, and they take longest.
   const int tile = int(u.tiles) - 1 - at.tile, row0 = tile * S::M;
   const bool grad_v = push.d_v != 0;
   const Extra e = make_extra(params, at.batch);
@@ -44,7 +46,7 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
   const Invocation<S> me;
   float4* pool = shared_memory();
   float4* ptile = pool + S::POOL;
-  float4* stash = ptile + S::PTILE;  // p, while the P tile holds y: each invocation's own
+  float4* stash = ptile + S::PTILE;  // each invocation's p, while the P tile holds y
   Stage<T, S, WIDE> stage;
   float d_k[BLOCKS][S::RM][4] = {}, d_v[BLOCKS][S::RM][4] = {};
 
@@ -69,7 +71,7 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
         else
           stage.fetch_nt(p.v, row0, p.d_o, col0, 0);
       });
-      // d_dist_bias sums over keys, so those behind the end of the tile need the mask as well.
+      // d_dist_bias sums over keys, so a tile with keys behind the end needs the mask, too.
       const bool edge = t < span.full_begin || t >= span.full_end || row0 + S::M > e.seq_kv;
       uint counted = score_elastic<S, false>(s, e, p.of.dist, col0, row0, edge);
       float lse[4], shift[4];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// bwd_dkv with optional inputs and any normaliser. bwd_dkv.cu has the kernel without them; both are the
-// twin of shaders/bwd_dkv.comp.
+// bwd_dkv with optional inputs and any normaliser. bwd_dkv.cu has the kernel without them; both are
+// the twin of shaders/bwd_dkv.comp.
 #include "pair.cuh"
 #include "select.cuh"
 
@@ -15,12 +15,12 @@ __global__ void __launch_bounds__(Shape<ROW>::WG, Shape<ROW>::FULL_GROUPS)
   const BwdDkvPush& push = params.push;
   Place at;
   if (!find_place(u.tiles, u.total, u.heads_q / u.group, &at)) return;
-  // First to last: with a causal mask the first keys are seen by most rows and take longest.
+  // The first keys come first: with a causal mask most rows see them, and they take longest.
   const int row0 = (int(u.tiles) - 1 - at.tile) * S::M;
   const bool grad_k = push.d_k != 0, grad_v = push.d_v != 0;
   const Extra e = make_extra(params, at.batch);
   const bool skip = e.f.SKIP != 0;
-  // Wide heads leave no registers for what is fetched before the scores are weighed.
+  // Wide heads leave no registers to prefetch in before the scores are weighed.
   const bool ahead = 2 * BLOCKS * S::RM * 4 <= 64 && fetch_ahead(e);
   const TandemTiles span = tandem_query_tiles(e.band, row0, S::M, S::N, e.seq_q, e.seq_kv);
 
@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(Shape<ROW>::WG, Shape<ROW>::FULL_GROUPS)
       });
       put_ptile<S>(ptile, s);
       const uint kept = kept_tile_transposed<S>(pool, e, p.of, col0, row0);
-      float4 g_of[S::RM];  // not in registers: it waits for two products
+      float4 g_of[S::RM];  // in local memory, as it waits for two products
       uint counted = 0;
       bool some = false;
       {
@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(Shape<ROW>::WG, Shape<ROW>::FULL_GROUPS)
         for (int c = 0; c < 4; ++c) {
           const int i = col0 + me.col(c);
           origin[c] = i < e.seq_q ? __ldg(p.lse + i) : minus_infinity();
-          from[c] = INFINITY;  // of a far row its origin
+          from[c] = INFINITY;  // origin of a far row
           if (tandem_is_far(origin[c])) {
             const FarRow far = p.far(i);
             origin[c] = far.relative, from[c] = far.origin, some_far = true;

@@ -8,9 +8,9 @@
 namespace tandem {
 namespace cuda {
 
-// f32 of a plan whose products take 11 bits of d_o: then delta takes the same. In a row that sees
-// one key dp is delta but for the order of the sums, and d_q, where 0 is exact, is what that
-// leaves; not 2^-12 of the terms.
+// f32 in a plan whose products take 11 bits of d_o: delta takes the same 11 bits. In a row that
+// sees one key, dp and delta then differ by the order of their sums alone, and so little is left in
+// d_q, which is 0 if exact; not 2^-12 of the terms.
 struct RoundedF32 : F32 {};
 template <typename T>
 TANDEM_DEVICE float rounded(float x) {
@@ -20,7 +20,8 @@ TANDEM_DEVICE float rounded(float x) {
     return x;
 }
 
-// length: rows that the batch entry has; those behind have delta 0. first: row where the entry starts.
+// Forms delta of a tile of rows. length: rows of the batch entry; rows behind it have delta 0.
+// first: row where the entry starts.
 template <typename T>
 TANDEM_DEVICE void dot_rows(const BwdDotBlock& u, const BwdDotPush& push, const Place& at,
                             int length, int64_t first) {
@@ -66,7 +67,7 @@ TANDEM_DEVICE void dot_full(const BwdDotFull& params) {
             [&](auto e) { dot_rows<decltype(e)>(u, params.push, at, length, first); });
 }
 
-// All threads of the grid, so many a workgroup.
+// Zeroes with all threads of the grid. GROUP: threads of a workgroup.
 template <uint GROUP, typename P>
 TANDEM_DEVICE void put_zeros(const Zeroing<P>& z) {
   const uint64_t group = uint64_t(blockIdx.y) * gridDim.x + blockIdx.x,
@@ -77,7 +78,8 @@ TANDEM_DEVICE void put_zeros(const Zeroing<P>& z) {
     put_zeros(z.first + n * z.step, z.first_end + n * z.step, thread, threads);
 }
 
-// A thread has 8 elements of each of kFastDotRows rows, all on their way at once: with fewer the memory waits.
+// A thread loads 8 elements of each of kFastDotRows rows, all in flight at once. With fewer, memory
+// would idle.
 template <typename T, int LANES>
 __global__ void __launch_bounds__(kFastDot)
     bwd_dot_fast(const __grid_constant__ Zeroing<BwdDotParams> params) {

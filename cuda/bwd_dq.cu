@@ -65,8 +65,8 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
     for (int i = 0; i < S::RM; ++i)
 #pragma unroll
       for (int c = 0; c < 4; ++c) s[i][c] = weight(s[i][c], lse[i]);
-    // p waits in its own place of the P tile: registers are what limits the next product. The tile's
-    // readers, of the step before, are behind the barriers of the product above.
+    // p waits in the P tile, as registers limit the next product. All readers of the P tile of the
+    // step before have passed the barriers of the product above.
     put_ptile<S>(ptile, s);
     float dp[S::RM][4] = {};
     product_nt(dp, stage, pool, d_o, row0, v, col0, u.head_dim_v,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// bwd_dq with optional inputs and any normaliser. bwd_dq.cu has the kernel without them; both are the twin
-// of shaders/bwd_dq.comp.
+// bwd_dq with optional inputs and any normaliser. bwd_dq.cu has the kernel without them; both are
+// the twin of shaders/bwd_dq.comp.
 #include "pair.cuh"
 #include "select.cuh"
 

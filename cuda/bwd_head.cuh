@@ -9,8 +9,9 @@
 namespace tandem {
 namespace cuda {
 
-// The sum of part(batch, row) over all rows of the head, in invocation 0: each of the first kLineGroup takes every kLineGroup-th
-// row, batch and rows ascending, and their sums are added in order. partial: shared memory of so many floats.
+// The sum of part(batch, row) over all rows of the head, in invocation 0. Each of the first
+// kLineGroup invocations takes every kLineGroup-th row, with batch and rows ascending, and their
+// sums are added in order. partial: kLineGroup floats of shared memory.
 template <typename Part>
 TANDEM_DEVICE float sum_rows(const BwdHeadBlock& u, int rows, float* partial, const Part& part) {
   const int thread = int(threadIdx.x);
@@ -26,8 +27,8 @@ TANDEM_DEVICE float sum_rows(const BwdHeadBlock& u, int rows, float* partial, co
   return sum;
 }
 
-// exp(sink - lse) delta of a row of [B, Hq, Sq]; of a far one by origin and relative lse, which lie
-// in front of delta.
+// exp(sink - lse) delta of a row of [B, Hq, Sq]. For a far row it comes from origin and relative
+// lse, which lie in front of delta.
 TANDEM_DEVICE float sink_part(float sink, uint64_t lse_at, uint64_t delta_at, int64_t row) {
   const float lse = __ldg(reinterpret_cast<const float*>(lse_at) + row);
   const float* delta = reinterpret_cast<const float*>(delta_at);
@@ -37,7 +38,7 @@ TANDEM_DEVICE float sink_part(float sink, uint64_t lse_at, uint64_t delta_at, in
   return expf(fminf(sink - __ldg(kept), 0.f) - __ldg(kept + 1)) * __ldg(delta + row);
 }
 
-// A workgroup of kLineGroup invocations or more.
+// Sums the gradients of a head, by a workgroup of kLineGroup invocations or more.
 TANDEM_DEVICE void sum_head(const BwdHeadFull& params, int head, float* partial) {
   const BwdHeadBlock& u = params.block;
   const BwdHeadPush& push = params.push;

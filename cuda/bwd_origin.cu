@@ -2,9 +2,9 @@
 // bwd_origin: origin, relative lse and delta of far rows (src/far_row.h). Twin of
 // shaders/bwd_origin.comp.
 //
-// Most problems have no such row: a workgroup looks at lse of its rows and is done. Otherwise it
-// takes kOriginRows of its rows at a time, from key to key without matrices: in f32, or in double
-// where the other kernels' scores come of matrix hardware.
+// Most problems have no such row: a workgroup reads lse of its rows and is done. Otherwise it takes
+// kOriginRows of its rows at a time, key by key, without matrix hardware: in f32, or in double
+// where the other kernels form scores on matrix hardware.
 #include <cfloat>
 
 #include "far_row.h"
@@ -17,15 +17,15 @@ namespace cuda {
 
 constexpr int kOriginRows = 4, kOriginWarps = kLineGroup / 32;
 
-// In shared memory: features of q and d_o of the rows at hand, parts of sums by warps, and which
-// rows are far.
+// Shared memory: features of q and d_o of the present rows, partial sums of the warps, and which
+// rows are far, as bits.
 struct OriginMemory {
   float4 q[kOriginRows][64], d_o[kOriginRows][64];
   float parts[kOriginWarps][kOriginRows];
   uint far[kOriginWarps];
 };
 
-// op over all threads of the workgroup, for each row: the same in all of them.
+// Reduces x of each row by op over all threads of the workgroup. All threads get the result.
 template <typename Op>
 TANDEM_DEVICE void reduce_rows(OriginMemory& memory, float (&x)[kOriginRows], const Op& op) {
 #pragma unroll
@@ -45,7 +45,7 @@ TANDEM_DEVICE void reduce_rows(OriginMemory& memory, float (&x)[kOriginRows], co
   }
 }
 
-// What a product takes of an operand: with TANDEM_FLAG_TF32 kernels round it to 11 bits.
+// An operand as products take it: with TANDEM_FLAG_TF32 kernels round it to 11 bits.
 TANDEM_DEVICE float operand(float x, bool tf32) { return tf32 ? tf32_operand(x) : x; }
 TANDEM_DEVICE float4 operands(const float4& x, bool tf32) {
   return make_float4(operand(x.x, tf32), operand(x.y, tf32), operand(x.z, tf32),
@@ -57,9 +57,9 @@ TANDEM_DEVICE double add_product(float x, float y, double sum) {
   return double(x) * double(y) + sum;
 }
 
-// Products of rows in shared memory with four keys, or values, from j on. Sum is float in the order
-// of product_nt(), for its bits; or double, as no order is that of matrix hardware: then the
-// roundings are those of its sums alone.
+// Products of rows in shared memory with four keys, or values, from j on. Sum: float in the order
+// of product_nt(), for the same bits; or double, as no order is that of matrix hardware. Then the
+// results differ by the roundings of that hardware's sums alone.
 template <typename Sum, typename T>
 TANDEM_DEVICE void dot_quad(float (&to)[kOriginRows][4], const float4 (&rows)[kOriginRows][64],
                             const View<T>& keys, int j, bool tf32) {
@@ -100,8 +100,8 @@ TANDEM_DEVICE void fill_rows(float4 (&to)[kOriginRows][64], const View<T>& rows,
   }
 }
 
-// The threshold of entmax in z relative to the origin: Newton's steps from the left on a convex sum
-// reach it without passing it.
+// Finds the threshold of entmax, in z relative to the origin. Newton's steps on a convex sum reach
+// it from the left and do not pass it.
 template <typename Each>
 TANDEM_DEVICE void find_threshold(OriginMemory& memory, const Extra& e,
                                   float (&threshold)[kOriginRows], const Each& each) {
@@ -140,14 +140,14 @@ TANDEM_DEVICE void find_origins(const BwdOriginFull& params, const Extra& e, con
                 v = key_view<T>(e, 0, push.v, u.v, head / u.group, u.head_dim_v, push.wide & 4u),
                 d_o = query_view<T>(e, 0, push.d_o, u.d_o, head, u.head_dim_v, push.wide & 8u);
   const bool delta_too = params.spec.DELTA != 0;
-  __syncthreads();  // the rows before are read no more
+  __syncthreads();  // all threads have read the rows before
   const bool tf32 = params.spec.TF32 != 0;
   fill_rows(memory.q, q, row0, tf32);
   if (delta_too) fill_rows(memory.d_o, d_o, row0, tf32);
   __syncthreads();
   const TandemTiles span = tandem_key_tiles(e.band, row0, kOriginRows, 4, e.seq_q, e.seq_kv);
-  // visit(r, c, score) of all keys that a row sees, four at a time; then dp of key c is in dp,
-  // where it is asked for.
+  // Calls visit(r, c, score) for all keys that a row sees, four at a time. With with_dp, dp[r][c]
+  // then is dp of that key.
   float dp[kOriginRows][4] = {};
   const auto each_of = [&](bool with_dp, const auto& visit) {
 #pragma unroll 1
@@ -202,7 +202,7 @@ TANDEM_DEVICE void find_origins(const BwdOriginFull& params, const Extra& e, con
 #pragma unroll
     for (int r = 0; r < kOriginRows; ++r) {
       const float sum = relative[r] + (params.spec.SINK ? expf(fminf(sink - origin[r], 0.f)) : 0.f);
-      // Without a key to see, which lse says there is, weights are 0.
+      // Where no key is visible, although lse says that one is, weights are 0.
       relative[r] = sum > 0.f ? logf(sum) : INFINITY;
       delta[r] = sum > 0.f ? delta[r] / sum * (e.f.DROPOUT ? e.x.drop_scale : 1.f) : 0.f;
     }
@@ -219,11 +219,10 @@ TANDEM_DEVICE void find_origins(const BwdOriginFull& params, const Extra& e, con
   }
 }
 
-// Tiles of kLineGroup rows that a workgroup looks at side by side.
+// Tiles of kLineGroup rows whose lse a workgroup reads at a time.
 constexpr int kOriginTiles = 4;
 
-// A workgroup takes every gridDim.x-th tile: what there is to do is in few of them, and often in
-// neighbours.
+// A workgroup takes every gridDim.x-th tile: far rows are in few tiles, and often in neighbours.
 __global__ void __launch_bounds__(kLineGroup)
     bwd_origin(const __grid_constant__ BwdOriginFull params) {
   const BwdOriginBlock& u = params.block;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// bwd_row: delta of the rows of elastic softmax and entmax, and the rows' parts of d_tau and d_slope. Twin
-// of shaders/bwd_row.comp.
+// bwd_row: delta of the rows of elastic softmax and entmax, and the rows' parts of d_tau and
+// d_slope. Twin of shaders/bwd_row.comp.
 #include "pair.cuh"
 #include "select.cuh"
 
@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(Shape<ROW>::WG, Shape<ROW>::FULL_GROUPS)
   float4* pool = shared_memory();
   float4* ptile = pool + S::POOL;
   Stage<Any, S, WIDE> stage;
-  // This invocation's parts of: sum g M dp, sum g, sum M dp, and with |t| the first two.
+  // This invocation's parts of sum g M dp, sum g and sum M dp, and of the first two with |t|.
   float gdp[S::RM] = {}, gs[S::RM] = {}, dps[S::RM] = {}, tgdp[S::RM] = {}, tg[S::RM] = {};
 
   bool fetched = false;

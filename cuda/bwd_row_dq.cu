@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// bwd_row_dq: bwd_row and bwd_dq of elastic softmax (src/fixed.inc) in one walk. ds = p M dp - delta p is linear
-// in delta, which is known at the end of the row: both of its parts are summed, d_q = sum p M dp k - delta sum p k.
-// Four products instead of five.
+// bwd_row_dq: bwd_row and bwd_dq of elastic softmax (src/fixed.inc) in one KV loop. ds = p M dp -
+// delta p is linear in delta, which is known only at the end of the row. So both of its parts are
+// summed: d_q = sum p M dp k - delta sum p k. That takes four products in place of five.
 #include "elastic.cuh"
 #include "pair.cuh"
 #include "select.cuh"
@@ -58,8 +58,8 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
         elastic_weight(s[r][c], shift, 1u << (4 * r + c), &counted);
       }
     }
-    // p waits in its own place of the P tile: registers are what limits the next product. The tile's
-    // readers, of the step before, are behind the barriers of the product above.
+    // p waits in the P tile, as registers limit the next product. All readers of the P tile of the
+    // step before have passed the barriers of the product above.
     put_ptile<S>(ptile, s);
     float dp[S::RM][4] = {};
     product_nt(dp, stage, pool, pair.d_o, row0, pair.v, col0, u.head_dim_v,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// bwd_sum: adds the parts that splits left, in order; an invocation an element. Twin of
+// bwd_sum: adds the parts of the splits, in order; an invocation has an element. Twin of
 // shaders/bwd_sum.comp.
 #include "kernels.h"
 #include "tensor.cuh"

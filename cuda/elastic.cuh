@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Elastic softmax with nothing but a distance bias, lengths and a sink (src/fixed.inc): scores and weights of a
-// tile in registers. The same operations in the same order as score_quad and weigh_quad, so the same bits.
+// Elastic softmax with nothing but a distance bias, lengths and a sink (src/fixed.inc): scores and
+// weights of a tile in registers. The operations and their order are those of score_quad and
+// weigh_quad, and so are the bits.
 #ifndef TANDEM_CUDA_ELASTIC_CUH
 #define TANDEM_CUDA_ELASTIC_CUH
 #include "softmax.cuh"
@@ -9,14 +10,15 @@
 namespace tandem {
 namespace cuda {
 
-// Whether a tile of rows queries from i0 on and cols keys from j0 on has elements with an entry of dist.
+// Whether a tile of `rows` queries from i0 on and `cols` keys from j0 on has elements in the window
+// of the distance bias.
 TANDEM_DEVICE bool tile_has_dist(const Extra& e, int i0, int rows, int j0, int cols) {
   const int distance = i0 + e.band.off - j0;
   return (distance + rows > 0) & (distance - cols < e.x.dist_window - 1);
 }
 
-// Products become scores, hidden ones -inf; returns the visible ones as bits: 4 r + c. KEYS: columns are keys,
-// otherwise queries. edge: the tile needs the mask.
+// Turns products into scores, hidden ones into -inf. Returns the visible elements as bits: 4 r + c.
+// KEYS: columns are keys, else queries. edge: the tile needs the mask.
 template <typename S, bool KEYS>
 TANDEM_DEVICE uint score_elastic(float (&s)[S::RM][4], const Extra& e, const float* dist, int i0,
                                  int j0, bool edge) {
@@ -51,10 +53,11 @@ TANDEM_DEVICE uint score_elastic(float (&s)[S::RM][4], const Extra& e, const flo
   return seen;
 }
 
-// p + shift, 0 where that does not count; clears the element's bit there.
+// The weight p + shift. Where the element does not count it is 0, and the element's bit in *counted
+// is cleared.
 TANDEM_DEVICE float elastic_weight(float p, float shift, uint bit, uint* counted) {
   const float y = __fadd_rn(p, shift);
-  // Without a share p is above 0 although exp may have reached 0.
+  // With shift 0, p counts as above 0, although exp may have reached 0.
   if (!(shift >= 0.f || y > 0.f)) *counted &= ~bit;
   return (*counted & bit) ? y : 0.f;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// What the weights of a row are formed from where it must be known before the first of them: lse of elastic
-// softmax, and the search for entmax's threshold. Both walk over the keys for scores alone. Twin of
-// shaders/entmax.glsl.
+// What the weights of a row are relative to, where that must be known before the first weight: lse
+// of elastic softmax, or the threshold of entmax, which is searched for. Both take passes over the
+// keys that form scores alone. Twin of shaders/entmax.glsl.
 #ifndef TANDEM_CUDA_ENTMAX_CUH
 #define TANDEM_CUDA_ENTMAX_CUH
 #include "softmax.cuh"
@@ -10,8 +10,8 @@
 namespace tandem {
 namespace cuda {
 
-// Tiles of keys that the walks still visit: a bit each for the first kLiveTiles, in shared memory behind the
-// P tile. Those beyond are always visited.
+// Live tiles of keys, which later passes visit. Of the first kLiveTiles, a bit in shared memory
+// behind the P tile marks each dead one. Tiles beyond them are always visited.
 struct LiveTiles {
   uint* dead;
   int begin;
@@ -25,7 +25,7 @@ struct LiveTiles {
     const int n = tile - begin;
     return n >= kLiveTiles || !(dead[n / 32] >> n % 32 & 1u);
   }
-  // By all invocations, and with a barrier before the tile is asked for again.
+  // Called by all invocations, with a barrier before the next has() of the tile.
   TANDEM_DEVICE void remove(int tile) const {
     const int n = tile - begin;
     if (threadIdx.x == 0 && n < kLiveTiles) dead[n / 32] |= 1u << n % 32;
@@ -35,12 +35,12 @@ struct LiveTiles {
 // A row's state in the search.
 struct Threshold {
   float t = 0.f, lo = 0.f, hi = 0.f;
-  float from = 0.f;  // of far rows the largest score, which is taken off all of them first
+  float from = 0.f;  // largest score of a far row, subtracted from all its scores first
 
-  // After the first walk: m, the largest score, and of elastic softmax l, the sum. keys: that the
-  // row sees by position. False: t stays.
+  // Begins the search, after the first pass. m: largest score; l: sum of exponentials (elastic
+  // softmax); keys: number of keys that the row sees by position. Returns false if t stays.
   TANDEM_DEVICE bool begin(const Extra& e, const float* sink, float m, float l, float keys) {
-    // The rounding of a threshold moves all weights of its row.
+    // The rounding of a threshold moves all weights of its row, so entmax has far rows sooner.
     const bool far = is_entmax(e) ? fabsf(m) > 8.f && m > minus_infinity() : tandem_is_far(m);
     from = far ? m : 0.f;
     const float top = m - from;
@@ -51,17 +51,18 @@ struct Threshold {
       return false;
     }
     t = lo = top - 1.f;
-    // A little above what it is: the root of equal scores is not to be on the bound.
+    // Slightly above the bound, as the root of equal scores must not lie on it.
     hi = top - 0.999f * powf(keys, -e.x.entmax_scale);
     return m != minus_infinity();
   }
 
-  // sums over the keys above t, x = z - t: of alpha = 1.5 x, x^2 and 1; of 2 x and 1; of any other y and g.
-  // False: t stays.
+  // Moves t by one step, from sums over the keys above t, where x = z - t. With alpha = 1.5 these
+  // are sums of x, x^2 and 1; with 2, x and n are sums of x and 1; with any other alpha, x and xx
+  // are sums of y and g. Returns false if t stays.
   TANDEM_DEVICE bool step(const Extra& e, float x, float xx, float n) {
     float excess, next;
     if (e.f.ALPHA == 1) {
-      // The root for as long as the support stays; where the parabola has none, Newton's step.
+      // The root, if the support stays the same. Where the parabola has no root, Newton's step.
       excess = xx - 1.f;
       const float d = x * x - n * excess;
       next = t + excess / (x + (d > 0.f ? sqrtf(d) : x));
@@ -86,9 +87,9 @@ struct Threshold {
   }
 };
 
-constexpr int kMaxWalks = 64;  // a dozen is a lot
+constexpr int kMaxPasses = 64;  // passes at most; a dozen is a lot
 
-// origin of the invocation's rows, at -inf where no key is visible.
+// Finds the origins of the invocation's rows; `at` is -inf where no key is visible.
 template <typename S, bool WIDE>
 TANDEM_DEVICE void find_origin(RowOrigin (&origin)[S::RM], const Extra& e, const HeadExtra& of,
                                const float* sink, Stage<Any, S, WIDE>& stage, float4* pool,
@@ -97,12 +98,12 @@ TANDEM_DEVICE void find_origin(RowOrigin (&origin)[S::RM], const Extra& e, const
   const Invocation<S> me;
   const bool entmax = is_entmax(e), skip = e.f.SKIP != 0;
   Threshold row[S::RM];
-  float3 sum[S::RM];  // of a walk; of elastic softmax and of entmax's first one x is the maximum
+  float3 sum[S::RM];  // sums of a pass; in the first pass x is the maximum
   uint moving = (1u << S::RM) - 1;
   if (entmax && skip) live.clear<S>();
 #pragma unroll 1
-  for (int walk = 0; walk < kMaxWalks; ++walk) {
-    const bool first = walk == 0;
+  for (int pass = 0; pass < kMaxPasses; ++pass) {
+    const bool first = pass == 0;
 #pragma unroll 1
     for (int r = 0; r < S::RM; ++r) sum[r] = make_float3(first ? minus_infinity() : 0.f, 0.f, 0.f);
     bool fetched = false;
@@ -153,7 +154,7 @@ TANDEM_DEVICE void find_origin(RowOrigin (&origin)[S::RM], const Extra& e, const
         }
         sum[r] = a;
       });
-      // At or below the lower bound of all rows, which only rises.
+      // All scores of the tile are at or below the lower bounds of their rows, which only rise.
       if (!first && skip && !__syncthreads_or(above)) live.remove(t);
     }
 #pragma unroll 1

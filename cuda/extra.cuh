@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Lengths, off, and the addresses of the optional inputs. Twin of shaders/extra.glsl.
+// Lengths, band offset, and the addresses of the optional inputs. Twin of shaders/extra.glsl.
 #ifndef TANDEM_CUDA_EXTRA_CUH
 #define TANDEM_CUDA_EXTRA_CUH
 #include "kernels.h"
@@ -10,8 +10,8 @@
 namespace tandem {
 namespace cuda {
 
-// What a batch entry's lengths and the optional inputs make of a problem. The same in the whole workgroup,
-// and most of it in the kernel's parameters.
+// A problem with the lengths of a batch entry and the optional inputs. It is the same in the whole
+// workgroup, and most of it lies in the kernel's parameters.
 struct Extra {
   const Features& f;
   const ExtraBlock& x;
@@ -21,12 +21,13 @@ struct Extra {
   uint drop_offset;
   int seq_q, seq_kv;          // of the batch entry
   int64_t first_q, first_kv;  // where it starts in packed tensors
-  int written_q,
-      written_kv;  // rows of an output: those behind a length are zeros, or another entry's
+  // Rows of an output that are written. Rows behind a length are zeros, or another entry's.
+  int written_q, written_kv;
   TandemBand band;
 };
 
-// total: rows of a packed tensor.
+// Rows of a batch entry. *first: where it starts in a packed tensor. total: rows of the packed
+// tensor.
 TANDEM_DEVICE int entry_length(Lengths lengths, uint64_t address, int batch, int longest, int total,
                                int64_t* first) {
   *first = 0;
@@ -66,7 +67,7 @@ TANDEM_DEVICE Extra make_extra(const P& params, int batch) {
                TandemBand{u.band_left, u.band_right, off}};
 }
 
-// A head of a tensor of queries or keys, for reading.
+// Views of a head of a tensor of queries or keys, for reading.
 template <typename T = Any>
 TANDEM_DEVICE View<T> query_view(const Extra& e, uint dtype, uint64_t address, const Strides& s,
                                  int head, int width, bool wide) {
@@ -78,7 +79,7 @@ TANDEM_DEVICE View<T> key_view(const Extra& e, uint dtype, uint64_t address, con
   return make_rows_view<T>(dtype, address, s, e.batch, head, e.first_kv, e.seq_kv, width, wide);
 }
 
-// The optional inputs of one query head; what there is not is 0.
+// The optional inputs of one query head; absent ones are 0.
 struct HeadExtra {
   int index;  // over batch and heads
   const char *bias, *keep;
@@ -88,7 +89,7 @@ struct HeadExtra {
 
 TANDEM_DEVICE HeadExtra head_extra(const Extra& e, int head) {
   HeadExtra of{e.batch * e.heads_q + head, nullptr, nullptr, nullptr, 0.f, 0.f};
-  if (e.seq_q == 0 || e.seq_kv == 0) return of;  // then nothing but the lengths need be given
+  if (e.seq_q == 0 || e.seq_kv == 0) return of;  // then only the lengths need to be given
   const auto number = [&](uint slot) {
     return __ldg(reinterpret_cast<const float*>(e.address[slot]) + head);
   };
@@ -108,9 +109,9 @@ TANDEM_DEVICE HeadExtra head_extra(const Extra& e, int head) {
   return of;
 }
 
-// Runs visit(row of the invocation, its quad) over what the invocation has in the P tile. Not unrolled:
-// what is done to the elements of a tile with optional inputs is long, and has to share the registers with
-// the accumulators.
+// Calls visit(row, quad) for each row of the invocation in the P tile. Not unrolled: the code for
+// the elements of a tile with optional inputs is long, and shares the registers with the
+// accumulators.
 template <typename S, typename Visit>
 TANDEM_DEVICE void each_quad(float4* ptile, const Visit& visit) {
   const Invocation<S> me;

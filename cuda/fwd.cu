@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// fwd: o and lse from q, k, v. One workgroup computes Br query rows of one head. Twin of shaders/fwd.comp.
+// fwd: o and lse from q, k, v. One workgroup computes Br query rows of one head. Twin of
+// shaders/fwd.comp.
 #include "mask.cuh"
 #include "score.cuh"
 #include "select.cuh"
@@ -75,7 +76,7 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
       else
         lse[lse0 + row] = l > 0.f ? softmax.m[i] + logf(l) : minus_infinity();
     }
-    // o is 0 where nothing was visible. A division: its reciprocal would round a second time.
+    // o is 0 where no key is visible. It is divided, as a reciprocal would round a second time.
     const float divisor = l > 0.f ? l : 1.f;
 #pragma unroll
     for (int block = 0; block < BLOCKS; ++block) {

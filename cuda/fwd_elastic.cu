@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// fwd of elastic softmax with nothing but a distance bias, lengths and a sink: what fwd_full.cu does, with the
-// element type and the features known to the compiler.
+// fwd of elastic softmax with nothing but a distance bias, lengths and a sink: as fwd_full.cu, with
+// the element type and the features known at compile time.
 #include "elastic.cuh"
 #include "pair.cuh"
 #include "select.cuh"
@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
   float4* ptile = pool + S::POOL;
   Stage<T, S, WIDE> stage;
 
-  // The first walk: lse.
+  // The first pass over the keys: lse.
   RowOrigin origin[S::RM];
   bool some_far = false;
   const float* sink =

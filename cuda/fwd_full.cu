@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// fwd with optional inputs and any normaliser. fwd.cu has the kernel without them; both are the twin of
-// shaders/fwd.comp.
+// fwd with optional inputs and any normaliser. fwd.cu has the kernel without them; both are the
+// twin of shaders/fwd.comp.
 #include "entmax.cuh"
 #include "select.cuh"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// fwd_join: o and lse of rows whose keys were split, from the parts that fwd left. Twin of
-// shaders/fwd_join.comp.
+// fwd_join, the combine: o and lse of rows whose keys were split, from the parts that fwd has
+// stored. Twin of shaders/fwd_join.comp.
 #include "extra.cuh"
 #include "softmax.cuh"
 
@@ -28,8 +28,9 @@ __global__ void __launch_bounds__(kJoinGroup) fwd_join(const __grid_constant__ F
   const auto part_lse = [&](int split) {
     return __ldg(reinterpret_cast<const float*>(push.lse_parts) + part_row(split));
   };
-  float4* sums = shared_memory();                              // of the slices
-  float* stats = reinterpret_cast<float*>(sums + kJoinGroup);  // their maxima, then their weights
+  float4* sums = shared_memory();  // sums of the slices
+  // Maxima of the slices, then their weights.
+  float* stats = reinterpret_cast<float*>(sums + kJoinGroup);
 
   float top = -INFINITY;
   for (int split = slice; split < end; split += slices) top = fmaxf(top, part_lse(split));
@@ -47,7 +48,8 @@ __global__ void __launch_bounds__(kJoinGroup) fwd_join(const __grid_constant__ F
     const float lse = part_lse(split);
     if (lse == -INFINITY) continue;
     float off = lse - top;
-    if (fabsf(lse) > kNearLse)  // lse alone does not say how many keys there are: put_part_lse()
+    // Rounded, such an lse does not say how many keys there are: put_part_lse().
+    if (fabsf(lse) > kNearLse)
       off += __ldg(reinterpret_cast<const float*>(push.lse_parts) - 1 - part_row(split));
     const float y = expf(off);
     l += y;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The CUDA kernels as the host sees them: parameter structs, and a look-up of the instantiation that
-// serves a launch. nullptr: not built (cuda/select.cuh says what is).
+// The CUDA kernels as the host sees them: parameter structs, and look-ups of the instantiation that
+// serves a launch, which return nullptr where it is not built (cuda/select.cuh).
 #ifndef TANDEM_CUDA_KERNELS_H
 #define TANDEM_CUDA_KERNELS_H
 #include "params.h"
@@ -8,13 +8,13 @@
 namespace tandem {
 namespace cuda {
 
-// Plain kernels know no optional inputs; a problem without any runs these alone.
+// Plain kernels take no optional inputs; a problem without any runs only these.
 template <typename Block, typename Push>
 struct Params {
   Block block;
   Push push;
 };
-// Full kernels know all of them, and the element type, by run-time values.
+// Full kernels take all of them, and the element type, as run-time values.
 template <typename Spec, typename Block, typename Push>
 struct FullParams {
   Block block;
@@ -37,7 +37,8 @@ using Kernel = void (*)(P);
 #define TANDEM_HOPPER(Name, name)  // sm90/kernels.h
 #include "stems.inc"
 
-// Of the rows of src/fixed.inc: a set of optional inputs and the element type are known to the compiler.
+// For the rows of src/fixed.inc: the set of optional inputs and the element type are known at
+// compile time.
 Kernel<FwdFull> fwd_elastic_kernel(tandem_dtype dtype, const Launch& launch, bool wide);
 
 Kernel<FwdParams> fwd_kernel(tandem_dtype dtype, const Launch& launch, bool wide);

@@ -16,7 +16,7 @@ TANDEM_DEVICE TandemBand mask_band(const Block& u) {
 
 TANDEM_DEVICE float minus_infinity() { return -INFINITY; }
 
-// Hidden scores of a tile become -inf. Rows are queries and columns keys (fwd, bwd_dq).
+// Sets hidden scores of a tile to -inf. Rows are queries and columns are keys (fwd, bwd_dq).
 template <typename S>
 TANDEM_DEVICE void mask_tile(float (&s)[S::RM][4], TandemBand band, int i0, int j0, int seq_q,
                              int seq_kv) {
@@ -26,13 +26,13 @@ TANDEM_DEVICE void mask_tile(float (&s)[S::RM][4], TandemBand band, int i0, int 
 #pragma unroll
     for (int c = 0; c < 4; ++c) {
       const int i = i0 + me.row(r), j = j0 + me.col(c);
-      // Not ||: 32 branches would cost more than the comparisons.
+      // | in place of ||: 32 branches would cost more than the comparisons.
       const bool hidden = (i >= seq_q) | (j >= seq_kv) | !tandem_visible(band, i, j);
       s[r][c] = hidden ? minus_infinity() : s[r][c];
     }
 }
 
-// The same where rows are keys and columns queries (bwd_dkv).
+// The same where rows are keys and columns are queries (bwd_dkv).
 template <typename S>
 TANDEM_DEVICE void mask_tile_transposed(float (&s)[S::RM][4], TandemBand band, int i0, int j0,
                                         int seq_q, int seq_kv) {
@@ -42,19 +42,20 @@ TANDEM_DEVICE void mask_tile_transposed(float (&s)[S::RM][4], TandemBand band, i
 #pragma unroll
     for (int c = 0; c < 4; ++c) {
       const int i = i0 + me.col(c), j = j0 + me.row(r);
-      // Not ||: 32 branches would cost more than the comparisons.
+      // | in place of ||: 32 branches would cost more than the comparisons.
       const bool hidden = (i >= seq_q) | (j >= seq_kv) | !tandem_visible(band, i, j);
       s[r][c] = hidden ? minus_infinity() : s[r][c];
     }
 }
 
-// ---- with optional inputs -------------------------------------------------------------------------
+// ---- with optional inputs -----------------------------------------------------------------------
 
 TANDEM_DEVICE bool position_visible(const Extra& e, int i, int j) {
   return (i < e.seq_q) & (j < e.seq_kv) & (j >= 0) & tandem_visible(e.band, i, j);
 }
 
-// Whether rows x cols elements from (i0, j0) on have one that is visible by position. j0 may be anything.
+// Whether one of rows x cols elements from (i0, j0) on is visible by position. j0 may be any
+// number.
 TANDEM_DEVICE bool tile_visible(const Extra& e, int i0, int rows, int j0, int cols) {
   const int last = tandem_min(i0 + rows, e.seq_q) - 1;
   const int lo = tandem_max(tandem_max(j0, 0), i0 + e.band.off - e.band.left);
@@ -62,7 +63,7 @@ TANDEM_DEVICE bool tile_visible(const Extra& e, int i0, int rows, int j0, int co
   return i0 <= last && lo <= hi;
 }
 
-// Whether keep leaves anything of a tile. Has a barrier.
+// Whether keep leaves any element of a tile. It has a barrier.
 template <typename S, bool TRANSPOSED>
 TANDEM_DEVICE bool tile_kept(const Extra& e, const HeadExtra& of, int i0, int j0) {
   const Invocation<S> me;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// A query head and a tile of its pairs as all backward kernels with optional inputs see them whose rows are
-// queries: both products, and ds.
+// A query head and a tile of its pairs, for all backward kernels with optional inputs whose rows
+// are queries: both products, and ds.
 #ifndef TANDEM_CUDA_PAIR_CUH
 #define TANDEM_CUDA_PAIR_CUH
 #include "softmax.cuh"
@@ -14,8 +14,8 @@ struct PairOf {
   View<T> q, k, v, d_o;
   HeadExtra of;
   const float *lse, *delta;  // of the head's first row
-  uint64_t deltas;           // the address of the first row's of all
-  int64_t rows0;             // the head's first row, of all
+  uint64_t deltas;           // address of delta of the first of all rows
+  int64_t rows0;             // index of the head's first row among all rows
   TANDEM_DEVICE FarRow far(int i) const { return far_row(deltas, rows0 + i); }
 };
 
@@ -40,7 +40,7 @@ TANDEM_DEVICE PairOf<T> make_pair(const P& params, const Extra& e, int head) {
   return p;
 }
 
-// Where the tile's columns are query rows: delta of the invocation's.
+// delta of the invocation's columns, where the tile's columns are query rows.
 template <typename S, typename T>
 TANDEM_DEVICE void load_deltas(float (&delta)[4], const PairOf<T>& p, int col0, int seq_q) {
   const Invocation<S> me;
@@ -51,15 +51,16 @@ TANDEM_DEVICE void load_deltas(float (&delta)[4], const PairOf<T>& p, int col0, 
   }
 }
 
-// What a walk over a row leaves, the same in all of the row's invocations.
+// Stores numbers of a row, which are the same in all of the row's invocations.
 template <typename S>
 struct RowStore {
-  int64_t rows0;  // of the head's first row
+  int64_t rows0;  // index of the head's first row among all rows
   int seq_q;
   TANDEM_DEVICE void put(uint64_t address, int row, float x) const {
     if (Invocation<S>().tc == 0 && row < seq_q) reinterpret_cast<float*>(address)[rows0 + row] = x;
   }
-  // delta, and the part of d_tau where it is asked for: counts, the sum of M dp, over the row's keys.
+  // Stores delta, and the part of d_tau where that is wanted: counts, the sum of M dp, divided by
+  // the number of the row's keys.
   template <typename P>
   TANDEM_DEVICE void put_delta(const P& params, const Extra& e, int row, float delta,
                                float counts) const {
@@ -71,9 +72,9 @@ struct RowStore {
   }
 };
 
-// g of a tile into the P tile, dp into dp; M and what dropout keeps as bits. fetched: the first step of S is
-// staged. next fetches what comes after the tile's last product. False, and nothing staged: the tile is
-// left out.
+// Forms both products of a tile: g in the P tile, dp, M as bits, and what dropout keeps as bits.
+// fetched: the first step of S is staged. next() fetches what comes after the tile's last product.
+// Returns false, with nothing staged, if the tile is skipped.
 template <typename S, bool WIDE, bool CAP, typename Next>
 TANDEM_DEVICE bool products_of_tile(float (&dp)[S::RM][4], uint* counted, uint* kept,
                                     Stage<Any, S, WIDE>& stage, float4* pool, float4* ptile,
@@ -86,8 +87,8 @@ TANDEM_DEVICE bool products_of_tile(float (&dp)[S::RM][4], uint* counted, uint* 
   product_nt(s, stage, pool, p.q, row0, p.k, col0, p.q.width, [&] {
     if (!skip) stage.fetch_nt(p.d_o, row0, p.v, col0, 0);
   });
-  // g waits in its own place of the P tile: registers are what limits the next product. The tile's
-  // readers, of the step before, are behind the barriers of the product above.
+  // g waits in the P tile, as registers limit the next product. All readers of the P tile of the
+  // step before have passed the barriers of the product above.
   bool some = false;
   *counted = weigh_tile<S, CAP>(ptile, s, e, p, row0, col0, &some);
   if (is_entmax(e) && skip && !__syncthreads_or(some)) return false;
@@ -101,7 +102,7 @@ TANDEM_DEVICE bool products_of_tile(float (&dp)[S::RM][4], uint* counted, uint* 
   return true;
 }
 
-// The same to the end: ds, with CAP times what softcap leaves of it.
+// Forms ds of a tile; with CAP, times the derivative of softcap. Otherwise as above.
 template <typename S, bool WIDE, bool CAP, typename Next>
 TANDEM_DEVICE bool gradient_of_tile(float (&ds)[S::RM][4], Stage<Any, S, WIDE>& stage, float4* pool,
                                     float4* ptile, const Extra& e, const Pair& p, int row0,

@@ -9,8 +9,8 @@
 namespace tandem {
 namespace cuda {
 
-// The product is rounded before anything is subtracted from it: contracted into fma(s, scale, -m) the
-// weight of a row's only key would not be exactly 1.
+// Multiplies products by the scale. They are rounded before anything is subtracted: contracted into
+// fma(s, scale, -m), the weight of a row's only key would not be exactly 1.
 template <typename S>
 TANDEM_DEVICE void score_tile(float (&s)[S::RM][4], float scale) {
 #pragma unroll
@@ -19,11 +19,11 @@ TANDEM_DEVICE void score_tile(float (&s)[S::RM][4], float scale) {
     for (int c = 0; c < 4; ++c) s[i][c] = __fmul_rn(s[i][c], scale);
 }
 
-// ---- with optional inputs -------------------------------------------------------------------------
+// ---- with optional inputs -----------------------------------------------------------------------
 
-// Four products become scores, of the pairs (i, j) with ascending keys, or with ascending rows: the same
-// bits in all kernels, as every operation is rounded by itself. Returns the visible ones as bits; the others
-// are -inf. slope: what softcap leaves of a gradient.
+// Turns four products into scores, from the pair (i, j) on, with ascending keys (KEYS) or ascending
+// rows. Every operation is rounded by itself, so that all kernels get the same bits. Returns the
+// visible elements as bits; the others become -inf. slope: the derivative of softcap.
 template <bool KEYS>
 TANDEM_DEVICE uint score_quad(float (&s)[4], float (&slope)[4], const Extra& e, const HeadExtra& of,
                               int i, int j) {

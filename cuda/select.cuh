@@ -10,9 +10,9 @@
 namespace tandem {
 namespace cuda {
 
-// Accumulators come in three widths; a head size takes the next one up and skips the blocks that it does
-// not use. An instantiation per block count would double the build time for no measured gain. Kernels that go by element
-// come in a tile's widest alone.
+// Accumulators come in three widths; a head size takes the next one up and skips the blocks that it
+// does not use. An instantiation per block count would double the build time for no measured gain.
+// Kernels that load element by element exist in a tile's greatest width only.
 constexpr int kWidths[] = {64, 128, 256};
 constexpr int widest_blocks(const Tile& tile) {
   int blocks = 0;
@@ -66,21 +66,21 @@ typename Family::Pointer select_kernel(tandem_dtype dtype, bool wide, const char
   }
 }
 
-// The same of full kernels, which have no element type.
+// The same for full kernels, which have no element type.
 template <typename Family>
 typename Family::Pointer select_full(bool wide, const char* tile, int blocks) {
   return tile ? select_row<Family, Any, 0>(tile, wide, blocks) : nullptr;
 }
 
-// Of kernels for a fixed set of features (src/fixed.inc): with an element type where all is WIDE, and with Any
-// where not.
+// The same for kernels of a fixed set of features (src/fixed.inc): with an element type if all
+// inputs are WIDE, else with Any.
 template <typename Family>
 typename Family::Pointer select_fixed(tandem_dtype dtype, bool wide, const char* tile, int blocks) {
   return wide ? select_kernel<Family>(dtype, wide, tile, blocks)
               : select_full<Family>(wide, tile, blocks);
 }
 
-// Such a family, of a kernel template <T, ROW, BLOCKS, WIDE> with these parameters.
+// Such a family, for a kernel template <T, ROW, BLOCKS, WIDE> with these parameters.
 #define TANDEM_FIXED_FAMILY(Name, Params, kernel)                                             \
   struct Name {                                                                               \
     using Pointer = Kernel<Params>;                                                           \

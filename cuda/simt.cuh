@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The words of CUDA that the kernels use. The same kernel sources also compile as plain C++ on top of
-// tests/cuda_emulated/simt_emulator.h, which runs a block's threads as fibers: indexing and barriers are
-// tested on machines without a GPU.
+// The parts of CUDA that the kernels use. The same kernel sources also compile as plain C++ on top
+// of tests/cuda_emulated/simt_emulator.h, which runs a block's threads as fibers, so that indexing
+// and barriers are tested on machines without a GPU.
 #ifndef TANDEM_CUDA_SIMT_CUH
 #define TANDEM_CUDA_SIMT_CUH
 #if defined(__CUDACC__)

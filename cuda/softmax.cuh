@@ -9,7 +9,7 @@
 namespace tandem {
 namespace cuda {
 
-// A row's TC invocations are neighbours inside a warp.
+// Reductions over a row, whose TC invocations are neighbours in a warp.
 template <typename S>
 TANDEM_DEVICE float row_max(float x) {
 #pragma unroll
@@ -33,14 +33,14 @@ struct OnlineSoftmax {
     for (int i = 0; i < S::RM; ++i) m[i] = minus_infinity(), l[i] = 0.f;
   }
 
-  // s becomes p; factor is what earlier results of the row are multiplied by.
+  // Turns scores into p. factor: what earlier results of the row are to be multiplied by.
   TANDEM_DEVICE void step(float (&s)[S::RM][4], float (&factor)[S::RM]) {
 #pragma unroll
     for (int i = 0; i < S::RM; ++i) {
       const float top =
           row_max<S>(fmaxf(fmaxf(m[i], fmaxf(s[i][0], s[i][1])), fmaxf(s[i][2], s[i][3])));
-      // Nothing visible yet: -inf - -inf would be NaN. Any finite number gives p = 0 and factor 0,
-      // and what is multiplied by it is still 0.
+      // While no key is visible, -inf - -inf would be NaN. Any finite base gives p = 0 and factor
+      // 0, and the results that are multiplied by it are still 0.
       const float base = top == minus_infinity() ? 0.f : top;
       factor[i] = expf(m[i] - base);
       m[i] = top;
@@ -55,13 +55,13 @@ struct OnlineSoftmax {
   }
 };
 
-// Backward: p = exp(s - lse). A row that saw nothing has lse = -inf and weights 0.
+// Backward: p = exp(s - lse). A row that sees no key has lse = -inf and weights 0.
 TANDEM_DEVICE float weight(float s, float lse) {
   return lse == minus_infinity() ? 0.f : expf(s - lse);
 }
 
-// What bwd_origin left of a far row (src/far_row.h): the origin of its scores, and lse relative to
-// that. deltas: the address of the first row's delta; row: of all.
+// What bwd_origin has stored for a far row (src/far_row.h): the origin of its scores, and lse
+// relative to it. deltas: address of delta of the first of all rows; row: index among all rows.
 struct FarRow {
   float origin, relative;
 };
@@ -71,8 +71,8 @@ TANDEM_DEVICE FarRow far_row(uint64_t deltas, int64_t row) {
 }
 TANDEM_DEVICE float from_origin(float s, float origin) { return fminf(s - origin, 0.f); }
 
-// Far rows among the tile's rows: their scores become relative to their origins. lse: as it was
-// given. row0: of the tile, of all; rows: that there are from it on.
+// Makes the scores of the tile's far rows relative to their origins. lse: address of the caller's
+// lse. row0: index of the tile's first row among all rows; rows: how many exist from it on.
 template <typename S>
 TANDEM_DEVICE void take_far_rows(float (&s)[S::RM][4], uint64_t lse, uint64_t deltas, int64_t row0,
                                  int rows) {
@@ -87,8 +87,8 @@ TANDEM_DEVICE void take_far_rows(float (&s)[S::RM][4], uint64_t lse, uint64_t de
     for (int c = 0; c < 4; ++c) s[i][c] = from_origin(s[i][c], origin);
   }
 }
-// And where the tile's columns are query rows; lse, of the invocation's columns, becomes relative
-// with them. row0: of column 0.
+// The same where the tile's columns are query rows. lse of the invocation's columns becomes
+// relative, too. row0: index of column 0.
 template <typename S>
 TANDEM_DEVICE void take_far_columns(float (&s)[S::RM][4], float (&lse)[4], uint64_t deltas,
                                     int64_t row0) {
@@ -106,9 +106,9 @@ TANDEM_DEVICE void take_far_columns(float (&s)[S::RM][4], float (&lse)[4], uint6
   }
 }
 
-// lse of a part of a row's keys, for fwd_join; where it is not near 0 also what a + b was rounded
-// by, in front of all of these, counted downwards: parts of unlike sizes would be joined with an
-// error of 2^-24 of lse.
+// Stores lse = a + b of a part of a row's keys, for fwd_join. Where it is not near 0, also stores
+// the rounding error of a + b, in front of lse of all parts, counted downwards: without it, parts
+// of unlike sizes would be combined with an error of 2^-24 of lse.
 constexpr float kNearLse = 64.f;
 TANDEM_DEVICE void put_part_lse(float* lse, int64_t row, float a, float b) {
   const float sum = __fadd_rn(a, b), of_b = __fsub_rn(sum, a);
@@ -117,27 +117,27 @@ TANDEM_DEVICE void put_part_lse(float* lse, int64_t row, float a, float b) {
     lse[-1 - row] = __fadd_rn(__fsub_rn(a, __fsub_rn(sum, of_b)), __fsub_rn(b, of_b));
 }
 
-// ---- with optional inputs -------------------------------------------------------------------------
+// ---- with optional inputs -----------------------------------------------------------------------
 
-// lse of a row with maximum m and sum l > 0, which sink joins as one more score.
+// lse of a row with maximum m and sum l > 0, and with sink as one more score.
 TANDEM_DEVICE float joined_lse(const float* sink, float m, float l) {
   if (!sink) return m + logf(l);
   const float s = __ldg(sink), top = fmaxf(m, s);
   return top + logf(fmaf(l, expf(m - top), expf(s - top)));
 }
-// The same relative to m; a sink beyond what that leaves to f32 has all weight anyhow.
+// The same, relative to m. A sink that is beyond f32 relative to m has all weight anyhow.
 TANDEM_DEVICE float joined_lse_from(const float* sink, float m, float l) {
   if (!sink) return logf(l);
   const float s = fminf(__ldg(sink) - m, 3.402823466e38f), top = fmaxf(s, 0.f);
   return top + logf(fmaf(l, expf(-top), expf(s - top)));
 }
 
-// What the weights of a row are formed from where that must be known before the first of them: lse
-// of elastic softmax, the threshold of entmax. Of far rows (src/far_row.h) both are relative to
-// their largest score, which is taken off the scores first; else from is 0.
+// What the weights of a row are relative to, where that must be known before the first weight. at:
+// lse of elastic softmax, or the threshold of entmax. from: 0, or of a far row (src/far_row.h) its
+// largest score, which is subtracted from the scores first; `at` is then relative to it.
 struct RowOrigin {
   float at = 0.f, from = 0.f;
-  // What lse holds; a sink has a part in that of elastic softmax.
+  // What is stored as lse. With elastic softmax a sink has a part in it.
   TANDEM_DEVICE float lse(const float* sink) const {
     if (from == 0.f) return at;
     return sink ? fmaxf(from + at, __ldg(sink)) : from + at;

@@ -26,7 +26,8 @@ target_sources(tandem PRIVATE
 set(simt_architectures ${CMAKE_CUDA_ARCHITECTURES})
 # For builds whose kernels run nowhere, as CI's: that they compile is seen by PTX of the oldest.
 set(TANDEM_SIMT_ARCHITECTURES "" CACHE STRING "architectures of cuda.simt alone; empty: as of all")
-mark_as_advanced(TANDEM_SIMT_ARCHITECTURES)
+set(TANDEM_SM80_ARCHITECTURES "" CACHE STRING "architectures of cuda.sm80 alone; empty: as of all")
+mark_as_advanced(TANDEM_SIMT_ARCHITECTURES TANDEM_SM80_ARCHITECTURES)
 if(TANDEM_SIMT_ARCHITECTURES)
   set(simt_architectures ${TANDEM_SIMT_ARCHITECTURES})
 endif()
@@ -55,8 +56,9 @@ endfunction()
 
 # The kernels of cuda/sm80, whose instructions need compute capability 8.0: machine code as for the others, and PTX for
 # GPUs that come later. Left out where the architectures that you set are all older.
-set(sm80_architectures "")
-if(default_architectures)
+set(sm80_architectures "${TANDEM_SM80_ARCHITECTURES}")
+if(sm80_architectures)
+elseif(default_architectures)
   set(sm80_architectures 80-virtual 80-real 90-real)
 else()
   foreach(architecture IN LISTS CMAKE_CUDA_ARCHITECTURES)
@@ -101,10 +103,11 @@ elseif(NOT CMAKE_CUDA_ARCHITECTURES MATCHES "90|all|native")
 endif()
 if(TANDEM_WITH_SM90)
   add_library(tandem_sm90 OBJECT
-    cuda/sm90/bwd_dkv.cu cuda/sm90/bwd_dkv_ddist.cu cuda/sm90/bwd_dkv_dq.cu cuda/sm90/bwd_dkv_dq_all.cu
-    cuda/sm90/bwd_dkv_dq_bias.cu cuda/sm90/bwd_dkv_dq_entmax.cu cuda/sm90/bwd_dkv_dq_full.cu
-    cuda/sm90/bwd_dq_cast.cu cuda/sm90/bwd_row.cu
-    cuda/sm90/bwd_row_dq.cu cuda/sm90/fwd.cu cuda/sm90/fwd_all.cu cuda/sm90/fwd_elastic.cu cuda/sm90/fwd_entmax.cu)
+    cuda/sm90/bwd/bwd_dkv.cu cuda/sm90/bwd/bwd_dkv_ddist.cu cuda/sm90/bwd/bwd_dkv_dq.cu
+    cuda/sm90/bwd/bwd_dkv_dq_bias.cu cuda/sm90/bwd/bwd_dkv_dq_entmax.cu cuda/sm90/bwd/bwd_dkv_dq_masked.cu
+    cuda/sm90/bwd/bwd_dkv_dq_varlen.cu cuda/sm90/bwd/bwd_dq_cast.cu cuda/sm90/bwd/bwd_row.cu
+    cuda/sm90/bwd/bwd_row_dq.cu cuda/sm90/fwd/fwd.cu cuda/sm90/fwd/fwd_elastic.cu
+    cuda/sm90/fwd/fwd_entmax.cu cuda/sm90/fwd/fwd_masked.cu)
   target_include_directories(tandem_sm90 PRIVATE include src)
   tandem_sm90_options(tandem_sm90)
   target_sources(tandem PRIVATE src/cuda/sm90.cpp $<TARGET_OBJECTS:tandem_sm90>)

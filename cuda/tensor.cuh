@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Tensors by address: element types, views of one head, loads of four features as raw words, and stores
-// with rounding. Twin of shaders/tensor.glsl.
+// Tensors by address: element types, views of one head, loads of four features as raw words, and
+// stores with rounding. Twin of shaders/tensor.glsl.
 #ifndef TANDEM_CUDA_TENSOR_CUH
 #define TANDEM_CUDA_TENSOR_CUH
 #include <type_traits>
@@ -11,7 +11,7 @@
 namespace tandem {
 namespace cuda {
 
-// ---- element types: Raw is four elements as they lie in memory ------------------------------------
+// ---- element types: Raw is four elements as they lie in memory ----------------------------------
 
 struct F32 {
   using Element = float;
@@ -49,8 +49,8 @@ struct BF16 : Sixteen<BF16> {
   }
 };
 
-// One of the three, told at run time: kernels with optional inputs are not instantiated for each. Asked
-// for around a group of loads, stores or conversions, not for each element.
+// One of the three, known at run time: kernels with optional inputs are not instantiated for each.
+// The type is tested for a group of loads, stores or conversions, not for each element.
 struct Any {
   using Raw = uint4;  // as they lie in memory, 16-bit elements in x and y
 };
@@ -70,7 +70,7 @@ TANDEM_DEVICE void narrow(uint4 r, float4* out) {
 }
 TANDEM_DEVICE void narrow(uint4 r, uint2* out) { *out = make_uint2(r.x, r.y); }
 
-// ---- the rows of one head of a tensor -------------------------------------------------------------
+// ---- the rows of one head of a tensor -----------------------------------------------------------
 
 template <typename T>
 struct View {
@@ -122,7 +122,7 @@ TANDEM_DEVICE View<Any> make_any_view(uint dtype, uint64_t address, const Stride
   return m;
 }
 
-// The same of a type that may be Any; dtype is not looked at otherwise.
+// The same for a type that may be Any; dtype is read only then.
 template <typename T>
 TANDEM_DEVICE View<T> make_rows_view(uint dtype, uint64_t address, const Strides& strides,
                                      int batch, int head, int64_t first, int rows, int width,
@@ -136,18 +136,18 @@ TANDEM_DEVICE View<T> make_rows_view(uint dtype, uint64_t address, const Strides
   }
 }
 
-// What splits of fwd leave of o: f32, rows of a multiple of four.
+// A split's part of o, as fwd stores it: f32, rows of a multiple of four.
 TANDEM_DEVICE View<F32> part_view(uint64_t address, const Strides& strides, int part, int head,
                                   int rows) {
   return make_view<F32>(address, strides, part, head, rows, int(strides.s), true);
 }
 
-// COUNT quads of the rows row0 + row, row0 + row + STEP, ... at the features col0 + col to + 3. Zeros
-// outside the view. row0 and col0 are the same in the whole workgroup; row0 is not negative.
-// WIDE: every input is wide, its features are whole quads and a tile's rows span less than 4 GiB
-// (wide_inputs() in src/cuda/device.cpp). An address is then one uniform 64-bit number and one 32-bit
-// offset of the thread's; with addresses of its own for each load a thread has no registers left, and the
-// accumulators spill.
+// Loads COUNT quads of the rows row0 + row, row0 + row + STEP, ... at the features col0 + col to +
+// 3; zeros outside the view. row0 and col0 are the same in the whole workgroup, and row0 is not
+// negative. WIDE: every input is wide, its features are whole quads and a tile's rows span less
+// than 4 GiB (wide_inputs() in src/cuda/device.cpp). An address then is one uniform 64-bit number
+// and one 32-bit offset of the thread. With a separate address for each load a thread has no
+// registers left, and the accumulators spill.
 template <typename T, bool WIDE, int COUNT, int STEP>
 TANDEM_DEVICE void load_words(typename T::Raw* out, const View<T>& m, int row0, int row, int col0,
                               int col) {
@@ -186,7 +186,7 @@ TANDEM_DEVICE void load_words(typename T::Raw* out, const View<T>& m, int row0, 
   }
 }
 
-// load_words with WIDE. The addresses do without the type.
+// load_words() with WIDE. The addresses are formed without the type.
 template <int COUNT, int STEP>
 TANDEM_DEVICE void load_any(uint4* out, const View<Any>& m, int row0, int row, int col0, int col) {
   const bool f32 = m.dtype == TANDEM_F32;

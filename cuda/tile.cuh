@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Staging and the two products that every tiled kernel is made of (docs/kernels.md). Twin of
-// shaders/tile.glsl.
+// Staging and the two products that every tiled kernel is made of (docs/kernels/overview.md). Twin
+// of shaders/tile.glsl.
 #ifndef TANDEM_CUDA_TILE_CUH
 #define TANDEM_CUDA_TILE_CUH
 #include "tensor.cuh"
@@ -9,7 +9,7 @@
 namespace tandem {
 namespace cuda {
 
-// ---- the tile -------------------------------------------------------------------------------------
+// ---- the tile -----------------------------------------------------------------------------------
 
 template <int ROW>
 struct Shape {  // a row of tiles.inc
@@ -21,21 +21,22 @@ struct Shape {  // a row of tiles.inc
   static constexpr int COLS = 4 * TC;  // columns of one accumulator block
   static constexpr int POOL = tile_pool_vec4(tile), PTILE = tile_ptile_vec4(tile);
   static constexpr int P_PITCH = N / 4 + 1, NT_PITCH = DK / 4 + 1, NN_PITCH = TC + 1;
-  // Staging: quads an invocation carries, and the rows between them.
+  // Staging: quads that an invocation loads, and the rows between them.
   static constexpr int NT_QUADS = DK / 4, NT_STEP = WG / NT_QUADS;
   static constexpr int A_COUNT = M / NT_STEP, B_COUNT = N / NT_STEP;
   static constexpr int NN_STEP = WG / TC, NN_COUNT = KC / NN_STEP;
-  // Of BLOCKS accumulator blocks, those that a step of product_nn takes side by side, with as many rows less.
+  // How many of BLOCKS accumulator blocks a step of product_nn takes side by side; its rows are
+  // fewer by that factor.
   template <int BLOCKS>
   static constexpr int SIDE = BLOCKS % 2 == 0 ? 2 : 1;
   static constexpr int STAGED = A_COUNT + B_COUNT > NN_COUNT ? A_COUNT + B_COUNT : NN_COUNT;
-  // Workgroups that a multiprocessor is to hold at least, as a bound on registers: 384 threads of 168
-  // where the accumulators of an invocation leave room for that, else 256 of 255.
+  // Workgroups that an SM is to hold at least, as a bound on registers: 384 threads of 168
+  // registers where the accumulators of an invocation leave room for that, else 256 of 255.
   static constexpr int groups(int accumulators, bool wide) {
     const int threads = accumulators <= 32 && wide ? 384 : 256;
     return threads > WG ? threads / WG : 1;
   }
-  static constexpr int FULL_GROUPS = 256 / WG;  // of kernels with optional inputs
+  static constexpr int FULL_GROUPS = 256 / WG;  // for kernels with optional inputs
   static_assert(WG % NT_QUADS == 0 && M % NT_STEP == 0 && N % NT_STEP == 0,
                 "whole rows are staged");
   static_assert(KC % NN_STEP == 0 && KC % 8 == 0 && NN_STEP % 2 == 0, "whole rows are staged");
@@ -43,29 +44,30 @@ struct Shape {  // a row of tiles.inc
 };
 
 template <typename S>
-struct Invocation {  // which rows and columns of the tile are mine
+struct Invocation {  // which rows and columns of the tile an invocation has
   int tr, tc;
   TANDEM_DEVICE Invocation() : tr(int(threadIdx.x) / S::TC), tc(int(threadIdx.x) % S::TC) {}
   TANDEM_DEVICE int row(int i) const { return tr + S::TR * i; }
   TANDEM_DEVICE int col(int c) const { return 4 * tc + c; }
 };
 
-// The loads of the next step, in flight while the present one is multiplied.
-// Without WIDE loads go straight to the pool from rolled loops when they are due. Element by element, and in each type
-// where that is Any, they would take the registers of the accumulators.
+// Register prefetch: the loads of the next step, in flight while the present one is multiplied.
+// Without WIDE, loads go straight to the pool, from rolled loops, when they are due. Prefetched
+// element by element, and in each type where T is Any, they would take the registers of the
+// accumulators.
 template <typename T, typename S, bool WIDE>
 struct Stage {
   static constexpr bool ANY = std::is_same<T, Any>::value, LAZY = !WIDE;
   typename T::Raw quad[S::STAGED];
 
-  // DK features from feature on, of M rows of a and N rows of b.
+  // Loads DK features from `feature` on, of M rows of a and N rows of b.
   TANDEM_DEVICE void fetch_nt(const View<T>& a, int a_row, const View<T>& b, int b_row,
                               int feature) {
     const int r = int(threadIdx.x) / S::NT_QUADS, q = int(threadIdx.x) % S::NT_QUADS;
     load<S::A_COUNT, S::NT_STEP>(quad, a, a_row, r, feature, 4 * q);
     load<S::B_COUNT, S::NT_STEP>(quad + S::A_COUNT, b, b_row, r, feature, 4 * q);
   }
-  // What was fetched with the same arguments.
+  // Stores what was fetched with the same arguments to the pool.
   TANDEM_DEVICE void put_nt(float4* pool, const View<T>& a, int a_row, const View<T>& b, int b_row,
                             int feature) const {
     const int r = int(threadIdx.x) / S::NT_QUADS, q = int(threadIdx.x) % S::NT_QUADS;
@@ -73,14 +75,14 @@ struct Stage {
       using E = decltype(e);
       put<E, S::A_COUNT, S::NT_STEP>(pool, quad, a, a_row, r, feature, 4 * q,
                                      [&](int row) { return row * S::NT_PITCH + q; });
-      // Neighbours read rows 4 tc + j of b: stored so that these are consecutive.
+      // Neighbours read rows 4 tc + j of b, which are stored so that these are consecutive.
       put<E, S::B_COUNT, S::NT_STEP>(
           pool, quad + S::A_COUNT, b, b_row, r, feature, 4 * q,
           [&](int row) { return (S::M + row % 4 * S::TC + row / 4) * S::NT_PITCH + q; });
     });
   }
 
-  // KC / SIDE rows of b, the columns of SIDE accumulator blocks.
+  // Loads KC / SIDE rows of b, the columns of SIDE accumulator blocks.
   template <int SIDE = 1>
   TANDEM_DEVICE void fetch_nn(const View<T>& b, int b_row, int col) {
     const int r = int(threadIdx.x) / (SIDE * S::TC), q = int(threadIdx.x) % (SIDE * S::TC);
@@ -105,7 +107,8 @@ struct Stage {
     else if constexpr (WIDE)
       load_any<COUNT, STEP>(out, m, row0, row, col0, col);
   }
-  // What load() left, or with LAZY the elements themselves, as numbers: row to pool[place(row)].
+  // Stores what load() has fetched, or with LAZY the elements themselves, as floats: row to
+  // pool[place(row)].
   template <typename E, int COUNT, int STEP, typename Place>
   TANDEM_DEVICE static void put(float4* pool, const typename T::Raw* fetched, const View<T>& m,
                                 int row0, int row, int col0, int col, const Place& place) {
@@ -127,7 +130,7 @@ struct Stage {
       load_words<E, false, 1, 1>(&raw, m, row0, row, col0, col);
     return E::to_floats(raw);
   }
-  // All tensors of a problem have one type.
+  // Calls f with the element type, which all tensors of a problem share.
   template <typename F>
   TANDEM_DEVICE static void as_type(const View<T>& m, const F& f) {
     if constexpr (ANY)
@@ -147,8 +150,8 @@ struct Stage {
   }
 };
 
-// s += (M rows of a) . (N rows of b)^T over depth features. stage holds the first step on entry; the
-// loads of whatever comes after the last step are issued by next().
+// s += (M rows of a) . (N rows of b)^T over depth features. stage holds the first step on entry.
+// next() issues the loads of what comes after the last step.
 template <typename T, typename S, bool WIDE, typename Next>
 TANDEM_DEVICE void product_nt(float (&s)[S::RM][4], Stage<T, S, WIDE>& stage, float4* pool,
                               const View<T>& a, int a_row, const View<T>& b, int b_row, int depth,
@@ -164,14 +167,14 @@ TANDEM_DEVICE void product_nt(float (&s)[S::RM][4], Stage<T, S, WIDE>& stage, fl
       next();
     const float4* pa = pool + me.tr * S::NT_PITCH;
     const float4* pb = pool + (S::M + me.tc) * S::NT_PITCH;
-#pragma unroll 4  // not whole: ptxas would hoist operands until accumulators spill
+#pragma unroll 4  // unrolled whole, ptxas would hoist operands until accumulators spill
     for (int k = 0; k < S::DK / 4; ++k) {
       float4 x[S::RM], y[4];
 #pragma unroll
       for (int i = 0; i < S::RM; ++i) x[i] = pa[S::TR * i * S::NT_PITCH + k];
 #pragma unroll
       for (int j = 0; j < 4; ++j) y[j] = pb[j * S::TC * S::NT_PITCH + k];
-        // Ascending features, one fma each: the order that makes a score the same bits in every kernel.
+        // Ascending features, one fma each: this order gives a score the same bits in every kernel.
 #pragma unroll
       for (int i = 0; i < S::RM; ++i)
 #pragma unroll
@@ -209,8 +212,9 @@ TANDEM_DEVICE void fma_rows(float (&acc)[S::RM][4], const float4 (&x)[S::RM],
   }
 }
 
-// acc += (M x N of the P tile) . (N rows of b x width). stage and next as above. Several acc: each with a P
-// tile of its own, one behind the other. SIDE blocks share what an invocation reads of the P tiles.
+// acc += (M x N of the P tile) . (N rows of b x width). stage and next are as above. Of several acc
+// each has a P tile of its own, one behind the other. SIDE blocks share what an invocation reads
+// from the P tiles.
 template <int SIDE = 1, typename T, typename S, bool WIDE, int BLOCKS, typename Next,
           typename... More>
 TANDEM_DEVICE void product_nn(float (&acc)[BLOCKS][S::RM][4], Stage<T, S, WIDE>& stage,
@@ -222,9 +226,9 @@ TANDEM_DEVICE void product_nn(float (&acc)[BLOCKS][S::RM][4], Stage<T, S, WIDE>&
 #pragma unroll
   for (int block = 0; block < BLOCKS; block += SIDE) {
     const int col = block * S::COLS;
-    if (col >= b.width) break;  // a bucket wider than the head
+    if (col >= b.width) break;  // the accumulators are wider than the head
 #pragma unroll(SIDE == 1 ? S::N / ROWS \
-                         : 1)  // else the code of a tile outgrows the instruction cache
+                         : 1)  // otherwise the code of a tile outgrows the instruction cache
     for (int row = 0; row < S::N; row += ROWS) {
       __syncthreads();  // the pool's readers of the step before are done
       stage.template put_nn<SIDE>(pool, b, b_row + row, col);
@@ -237,7 +241,7 @@ TANDEM_DEVICE void product_nn(float (&acc)[BLOCKS][S::RM][4], Stage<T, S, WIDE>&
         next();
       const float4* pp = ptile + me.tr * S::P_PITCH + row / 4;
       const float4* pb = pool + me.tc;
-#pragma unroll 4  // not whole: ptxas would hoist operands until accumulators spill
+#pragma unroll 4  // unrolled whole, ptxas would hoist operands until accumulators spill
       for (int k = 0; k < ROWS / 4; ++k) {
         float4 x[S::RM], y[SIDE][4];
 #pragma unroll
@@ -277,7 +281,7 @@ TANDEM_DEVICE void take_ptile(const float4* ptile, float (&p)[S::RM][4]) {
   }
 }
 
-// All accumulator blocks times factor, to the view.
+// Stores all accumulator blocks, times factor, to the view.
 template <typename T, typename S, int BLOCKS>
 TANDEM_DEVICE void store_blocks(const View<T>& m, int row0, const float (&acc)[BLOCKS][S::RM][4],
                                 float factor) {
@@ -293,13 +297,14 @@ TANDEM_DEVICE void store_blocks(const View<T>& m, int row0, const float (&acc)[B
     }
 }
 
-// ---- where a workgroup works ----------------------------------------------------------------------
+// ---- where a workgroup works --------------------------------------------------------------------
 
 struct Place {
   int tile, head, batch;
 };
 
-// False: the folded grid has more workgroups than there is work.
+// The place of this workgroup. False if it has none: the folded grid may have more workgroups than
+// there is work.
 TANDEM_DEVICE bool find_place(uint tiles, uint total, int heads, Place* place) {
   const uint index = blockIdx.y * gridDim.x + blockIdx.x;
   if (index >= total) return false;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// From the score to the weight y, and to g and M, of which ds = g (M dp - delta); dropout. For all
+// From the score to the weight y, and to g and M with ds = g (M dp - delta); dropout. For all
 // normalisers. Twin of shaders/weight.glsl.
 #ifndef TANDEM_CUDA_WEIGHT_CUH
 #define TANDEM_CUDA_WEIGHT_CUH
@@ -11,7 +11,7 @@ namespace tandem {
 namespace cuda {
 
 TANDEM_DEVICE bool is_entmax(const Extra& e) { return Normalizer(e.f.NORM) == Normalizer::entmax; }
-// Tiles may turn out to be left out: nothing is fetched for them ahead of time.
+// Whether the next tile may be prefetched in registers: with SKIP it may turn out to be skipped.
 TANDEM_DEVICE bool fetch_ahead(const Extra& e) { return e.f.SKIP == 0; }
 
 // tau / n_i
@@ -29,7 +29,7 @@ TANDEM_DEVICE float entmax_power(const Extra& e, float x) {
   return powf(x, e.x.entmax_exponent - 1.f);
 }
 
-// y and g of four scores; returns M as bits. origin is lse, of entmax the threshold.
+// y and g of four scores; returns M as bits. origin: lse, or the threshold of entmax.
 TANDEM_DEVICE uint weigh_quad(const Extra& e, uint seen, const float (&s)[4],
                               const float (&origin)[4], const float (&shift)[4], float (&y)[4],
                               float (&g)[4]) {
@@ -49,25 +49,26 @@ TANDEM_DEVICE uint weigh_quad(const Extra& e, uint seen, const float (&s)[4],
     y[c] = g[c] = nothing ? 0.f : expf(__fsub_rn(s[c], origin[c]));
   }
   if (Normalizer(e.f.NORM) != Normalizer::elastic) return seen;
-  if (e.f.BIAS | e.f.DIST)  // minus infinity hides a key: it has no share
+  if (e.f.BIAS | e.f.DIST)  // a score of minus infinity hides a key: it has no share
 #pragma unroll
     for (int c = 0; c < 4; ++c)
       if (s[c] == minus_infinity()) seen &= ~(1u << c);
 #pragma unroll
   for (int c = 0; c < 4; ++c) {
-    // Other kernels may have summed the score by matrix hardware: the only key of a row has 1, no
-    // more.
+    // Other kernels may have formed the score on matrix hardware. The only key of a row then still
+    // has p = 1, not more.
     y[c] = __fadd_rn(fminf(g[c], 1.f), shift[c]);
-    // Without a share p is above 0 although exp may have reached 0.
+    // With shift 0, p counts as above 0, although exp may have reached 0.
     if (!(shift[c] >= 0.f || y[c] > 0.f)) seen &= ~(1u << c);
     y[c] = seen >> c & 1u ? y[c] : 0.f;
   }
   return seen;
 }
 
-// ---- dropout --------------------------------------------------------------------------------------
+// ---- dropout ------------------------------------------------------------------------------------
 
-// Of the four keys from j on, which dropout keeps, as bits. Words come for four keys at a time.
+// Which of the keys 4 quad to 4 quad + 3 dropout keeps, as bits. Philox gives words for four keys
+// at a time.
 TANDEM_DEVICE uint kept_words(const Extra& e, const HeadExtra& of, int i, int quad) {
   const uint64_t seed = e.address[e.f.AT_SEED];
   const TandemPhilox w =
@@ -77,7 +78,7 @@ TANDEM_DEVICE uint kept_words(const Extra& e, const HeadExtra& of, int i, int qu
          uint(w.w >= below) << 3;
 }
 
-// Bit 4 r + c: dropout keeps the element (r, c) of the invocation's. j0 may be anything.
+// Bit 4 r + c: dropout keeps element (r, c) of the invocation. j0 may be any number.
 template <typename S>
 TANDEM_DEVICE uint kept_tile(const Extra& e, const HeadExtra& of, int i0, int j0) {
   if (!e.f.DROPOUT) return ~0u;
@@ -94,8 +95,8 @@ TANDEM_DEVICE uint kept_tile(const Extra& e, const HeadExtra& of, int i0, int j0
   return kept;
 }
 
-// The same where rows are keys, j0 a multiple of 4: a row of a query's keys belongs to different
-// invocations, so the bits pass through the pool. Has barriers before and after.
+// The same where rows are keys, and j0 is a multiple of 4. The keys of a query belong to different
+// invocations, so the bits pass through the pool. There are barriers before and after.
 template <typename S>
 TANDEM_DEVICE uint kept_tile_transposed(float4* pool, const Extra& e, const HeadExtra& of, int i0,
                                         int j0) {
@@ -119,10 +120,10 @@ TANDEM_DEVICE uint kept_tile_transposed(float4* pool, const Extra& e, const Head
   return kept;
 }
 
-// ---- a tile in the backward, rows are queries -----------------------------------------------------
+// ---- a tile in the backward, rows are queries ---------------------------------------------------
 
-// Products become g, in the P tile; with CAP times what softcap leaves of a gradient. Returns M: bit 4 r + c.
-// some: whether any g of the invocation's is not 0. p: of pair.cuh.
+// Turns products into g, in the P tile; with CAP, times the derivative of softcap. Returns M: bit 4
+// r + c. *some: whether any g of the invocation is not 0. p: see pair.cuh.
 template <typename S, bool CAP, typename Pair>
 TANDEM_DEVICE uint weigh_tile(float4* ptile, const float (&product)[S::RM][4], const Extra& e,
                               const Pair& p, int i0, int j0, bool* some) {
@@ -156,13 +157,13 @@ TANDEM_DEVICE uint weigh_tile(float4* ptile, const float (&product)[S::RM][4], c
   return counted;
 }
 
-// M dp, with dropout, of the element (r, c) of the invocation's.
+// M dp of element (r, c) of the invocation, with dropout.
 TANDEM_DEVICE float counted_dp(float dp, uint counted, uint kept, float drop_scale, int r, int c) {
   const uint bit = 1u << (4 * r + c);
   return (counted & kept & bit) ? dp * drop_scale : 0.f;
 }
 
-// dp becomes g (M dp - delta), g being in the P tile. delta: of the head's first row.
+// Turns dp into g (M dp - delta), with g from the P tile. delta: address for the head's first row.
 template <typename S>
 TANDEM_DEVICE void gradient_tile(float (&dp)[S::RM][4], const float4* ptile, const Extra& e,
                                  uint counted, uint kept, const float* delta, int i0) {

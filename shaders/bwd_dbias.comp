@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// bwd_dbias: one tile of d_bias, or one split's part of it: ds summed over the (batch, head) pairs, and with ONE_ROW the
-// query tiles, that read it.
+// bwd_dbias: one tile of d_bias, or a split's partial sum: ds summed over the (batch entry, head)
+// pairs that read it and, with ONE_ROW, over the query tiles.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "interface.glsl"
@@ -30,7 +30,7 @@ layout(push_constant) uniform Push {
 #define ROW_DELTA true
 #include "pair.glsl"
 
-// Member n * members / splits: where split n begins. The product may leave 32 bits.
+// Member n * members / splits, where split n begins. The product may leave 32 bits.
 int split_begin(int n) {
   const int whole = block.members / block.splits, rest = block.members % block.splits;
   return n * whole + n * rest / block.splits;
@@ -42,7 +42,8 @@ void store_bias(uvec2 row_at, int col, vec4 x) {
   const uvec2 step = to_bytes(block.d_bias.sd.zw, shift);
   uvec2 at = add64(row_at, mul64(step, col));
   [[dont_unroll]] for (int c = 0; c < n; c++) {
-    if (D_BIAS != F32 && step == uvec2(2, 0) && (at.x & 2u) == 0 && c + 1 < n) { // both halves are ours
+    // Both halves are this invocation's.
+    if (D_BIAS != F32 && step == uvec2(2, 0) && (at.x & 2u) == 0 && c + 1 < n) {
       Store1(at).w = to_bits16(D_BIAS, x[c]) | to_bits16(D_BIAS, x[c + 1]) << 16;
       at = add64(at, step);
       c++;
@@ -58,9 +59,9 @@ void main() {
   if (!find_place(block.bias_heads, place)) return;
   const int bias_b = place.batch % block.bias_batch, split = place.batch / block.bias_batch;
   const int key_tiles = (block.seq_kv + COLS - 1) / COLS, key_tile = place.tile % key_tiles, col0 = key_tile * COLS;
-  const int i0 = place.tile / key_tiles * ROWS; // in bias; 0 with ONE_ROW
+  const int i0 = place.tile / key_tiles * ROWS; // row of bias; 0 with ONE_ROW
 
-  vec4 acc[RM]; // ONE_ROW: own rows' sum in acc[0]
+  vec4 acc[RM]; // with ONE_ROW, the sum of own rows is in acc[0]
   [[unroll]] for (int i = 0; i < RM; i++) acc[i] = vec4(0);
   open_votes();
   const int end = split_begin(split + 1);

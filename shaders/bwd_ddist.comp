@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// bwd_ddist: ROWS entries of d_dist_bias of one head, or one split's part of them: ds summed along diagonals over (batch,
-// query tile). The diagonals of a query tile cross the keys of two tiles, which begin wherever they begin.
+// bwd_ddist: ROWS entries of d_dist_bias of one head, or a split's partial sums: ds summed along
+// diagonals over (batch entry, query tile). The diagonals of a query tile cross the keys of two
+// tiles, which may begin at any key.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "interface.glsl"
@@ -31,14 +32,14 @@ layout(push_constant) uniform Push {
 #define ROW_DELTA true
 #include "pair.glsl"
 
-// Member n * members / splits: where split n begins. The product may leave 32 bits.
+// Member n * members / splits, where split n begins. The product may leave 32 bits.
 int split_begin(int n) {
   const int whole = block.members / block.splits, rest = block.members % block.splits;
   return n * whole + n * rest / block.splits;
 }
 
-// Adds ds of the diagonal t0 + d in the tile of keys that begins at the half-th of the two: rows ascending. In row r
-// the diagonal is at column ROWS - 1 + r - d of both together.
+// Adds ds of the diagonal t0 + d in one of two tiles of keys: rows ascending. half_: which of them.
+// In row r the diagonal is at column ROWS - 1 + r - d of both together.
 void add_diagonal(inout float sum, int d, int half_) {
   const int first = half_ == 0 ? 0 : d + 1, last = half_ == 0 ? d : ROWS - 1;
   for (int r = first; r <= last; r++) {
@@ -58,7 +59,7 @@ void main() {
     if (n >= block.members) continue; // for lavapipe (extra.glsl)
     const int b = n / block.q_tiles, row0 = n % block.q_tiles * ROWS;
     set_entry(b);
-    // The keys that the tile's rows see at all.
+    // The keys that the tile's rows see.
     const TandemBand band = mask_band();
     const int row_end = min(row0 + ROWS, entry.seq_q);
     const int low = max(0, row0 + band.off - band.left);

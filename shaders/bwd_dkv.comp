@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // bwd_dkv: d_k and d_v of ROWS keys of one kv head. Keys are the rows of the tile, query rows its
-// columns; the sum runs over the group's query heads and the query tiles that see the keys, in order.
+// columns. The sum is over the group's query heads and the query tiles that see the keys, in order.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "interface.glsl"
@@ -28,9 +28,10 @@ layout(push_constant) uniform Push {
 #include "softmax.glsl"
 #include "weight.glsl"
 
-// What dropout lets through of an invocation's elements, bit 4 r + c. Four keys in a row come out of one draw, and an
-// invocation owns one of them: it draws for as many query rows as it owns keys, and all meet in the P tile, as
-// numbers below 16. The P tile's readers are past the barriers of the product before.
+// Which of an invocation's elements dropout keeps, bit 4 r + c. Four consecutive keys come from one
+// draw, and an invocation owns one of them. So it draws for as many query rows as it owns keys, and
+// the invocations exchange the results in the P tile, as numbers below 16. Readers of the P tile
+// are past the barriers of the previous product.
 uint share_drop_bits(int j0, int i0) {
   [[dont_unroll]] for (int r = 0; r < RM; r++) {
     const int i = TROW + TR * r;
@@ -43,14 +44,14 @@ uint share_drop_bits(int j0, int i0) {
     const uvec4 quads = uvec4(ptile[j / 4 * P_PITCH + TCOL]) >> (j % 4) & 1u;
     bits |= (quads.x | quads.y << 1 | quads.z << 2 | quads.w << 3) << (4 * r);
   }
-  if (GRAD_K == 0) barrier(); // p comes next; with GRAD_K a product is between
+  if (GRAD_K == 0) barrier(); // p is stored next; with GRAD_K a product with barriers is between
   return bits;
 }
 
 void main() {
   Place place;
   if (!find_place(block.heads_q / block.group, place)) return;
-  // First to last: with a causal mask the first keys are seen by most rows and take longest.
+  // The first keys come first: with a causal mask most rows see them, and they take longest.
   const int row0 = (int(block.tiles) - 1 - place.tile) * ROWS;
   const int b = place.batch, hk = place.head;
   set_entry(b);
@@ -76,7 +77,8 @@ void main() {
       const int col0 = t * COLS;
       uint kept;
       if (!open_tile(k, row0, q, col0, true, kept)) continue;
-      vec4 lse = vec4(NO_LSE), delta = vec4(0), share = vec4(0); // of this invocation's four columns
+      // numbers of this invocation's four columns
+      vec4 lse = vec4(NO_LSE), delta = vec4(0), share = vec4(0);
       bvec4 far = bvec4(false);
       [[unroll]] for (int c = 0; c < 4; c++) {
         const int i = col0 + 4 * TCOL + c;

@@ -23,11 +23,11 @@ layout(push_constant) uniform Push {
 void main() {
   const uint index = gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x;
   if (index >= block.total) return;
-  const int head = int(index / block.tiles); // over all batches
+  const int head = int(index / block.tiles); // over all batch entries
   const int b = head / block.heads_q, h = head % block.heads_q;
   const int tid = int(gl_LocalInvocationIndex), lane = tid % LANES;
   const int row = int(index % block.tiles) * ROWS + tid / LANES;
-  ivec2 rows = ivec2(0, block.seq_q); // where the batch entry's begin, and how many there are
+  ivec2 rows = ivec2(0, block.seq_q); // first row of the batch entry, and number of rows
   if (LENGTHS_Q != 0) rows = sequence(push.lengths_q, LENGTHS_Q, b, block.seq_q, block.total_q);
   View o = make_view(push.o, block.o, b, h, rows.y, block.head_dim_v, (push.wide & 1u) != 0);
   View d_o = make_view(push.d_o, block.d_o, b, h, rows.y, block.head_dim_v, (push.wide & 2u) != 0);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // bwd_origin: origin, relative lse and delta of far rows (src/far_row.h). Twin of
-// cuda/bwd_origin.cu; of the paths with matrices, too. Most problems have no such row: a workgroup
-// looks at lse of its rows and is done. Otherwise it takes one far row after the other, an
+// cuda/bwd_origin.cu. The matrix paths have it, too. Most problems have no far row, and a workgroup
+// ends when it has checked lse of its rows. Otherwise it takes one far row after another, an
 // invocation a key. The kernels that read the origin form the same bits of a score, so it needs no
 // slack.
 #version 460
@@ -38,7 +38,7 @@ layout(push_constant) uniform Push {
 const int D_O_AT = QUADS / 2; // where the row of d_o begins
 
 float reduce(float own, bool sum) {
-  barrier(); // the readers of the value before are done
+  barrier(); // the readers of the previous value are done
   partial[TID] = own;
   barrier();
   float x = partial[0];
@@ -48,8 +48,8 @@ float reduce(float own, bool sum) {
 float reduce_max(float x) { return reduce(x, false); }
 float reduce_sum(float x) { return reduce(x, true); }
 
-// Row j of t with the row that lies in shared memory from quad first on. Where other kernels sum by
-// matrix hardware, in its steps.
+// <row j of t, the row in shared memory from quad first on>. If other kernels sum by matrix
+// hardware, it sums in the same steps.
 float dot_row(int first, View t, int j) {
   const uvec2 at = row_address(t, j);
   float sum = 0, steps = 0;
@@ -66,14 +66,14 @@ float dot_row(int first, View t, int j) {
   }
   return steps + sum;
 }
-// The score of the row at hand, and of its distance from the origin.
+// The score of the current row, and of its distance from the origin.
 float own_score(View k, int i, int j) { return is_seen(i, j) ? score_of(dot_row(0, k, j), i, j) : HIDDEN; }
 float own_distance(View k, int i, int j, float origin) {
   const float s = own_score(k, i, j);
   return is_hidden(s) ? s : from_origin(s, origin);
 }
 
-// The threshold in z relative to the row's largest: Newton's steps on a convex sum, from the left,
+// The threshold in z relative to the row's largest. Newton's steps on a convex sum, from the left,
 // do not pass it.
 float find_threshold(View k, int i, float origin, TandemTiles tiles) {
   float t = -1.0;
@@ -96,7 +96,7 @@ float find_threshold(View k, int i, float origin, TandemTiles tiles) {
 void find_origin(View q, View k, View v, View d_o, int h, int i) {
   const TandemTiles tiles = tandem_key_tiles(mask_band(), i, 1, WG, entry.seq_q, entry.seq_kv);
   const int begin = tiles.begin * WG + TID, end = min(tiles.end * WG, entry.seq_kv);
-  barrier(); // the row before is read no more
+  barrier(); // the previous row is not read any more
   for (int n = TID; n < D_O_AT; n += WG) {
     if (4 * n < q.width) rows[n] = to_floats(load_words(q, row_address(q, i), 4 * n));
     if (DELTA != 0 && 4 * n < d_o.width) rows[D_O_AT + n] = to_floats(load_words(d_o, row_address(d_o, i), 4 * n));
@@ -110,7 +110,7 @@ void find_origin(View q, View k, View v, View d_o, int h, int i) {
     sink = load_float(F32, word_address(push.sink, h));
     origin = max(origin, sink);
   }
-  if (is_hidden(origin)) origin = 0; // lse is of other inputs
+  if (is_hidden(origin)) origin = 0; // lse belongs to other inputs
   origin = max(origin - block.slack * abs(origin), -3.4028234e38);
   if (NORM == ENTMAX) {
     relative = find_threshold(k, i, origin, tiles);
@@ -126,7 +126,7 @@ void find_origin(View q, View k, View v, View d_o, int h, int i) {
     relative = reduce_sum(relative);
     if (DELTA != 0) delta = reduce_sum(delta);
     if (SINK != 0) relative += weight(from_origin(sink, origin), 0.0);
-    // Without a key that it sees weights are 0.
+    // A row that sees no key has weights of 0.
     delta = relative > 0 ? delta / relative : 0.0;
     relative = relative > 0 ? log(relative) : NO_LSE;
   }
@@ -150,7 +150,7 @@ void main() {
 
   partial[TID] = far ? 1.0 : 0.0;
   barrier();
-  uint bits[4] = uint[](0u, 0u, 0u, 0u); // of up to 128 rows
+  uint bits[4] = uint[](0u, 0u, 0u, 0u); // for up to 128 rows
   for (int n = 0; n < WG; n++) bits[n / 32] |= partial[n] != 0 ? 1u << (n % 32) : 0u;
   set_entry(b);
   set_head(b, h);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// bwd_row: delta of the rows of elastic softmax and entmax, and the rows' parts of d_tau and d_slope, of ROWS query rows of
-// one head, over the key tiles that they see.
+// bwd_row: delta of the rows of elastic softmax and entmax, and the rows' parts of d_tau and
+// d_slope, of ROWS query rows of one head, over the key tiles that they see.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "interface.glsl"

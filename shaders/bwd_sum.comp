@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// bwd_sum: adds the parts that splits left, in order. An invocation an element. Then, where it joins, the work of bwd_head.
+// bwd_sum: adds partial sums in order. An invocation an element. May then do the work of bwd_head.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "interface.glsl"

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The search for entmax's threshold t, the root of f(t) = sum [z - t]_+^(1 / (alpha - 1)) = 1 (docs/kernels.md). All
-// invocations of a row get the same sums, and so take the same steps.
+// The search for entmax's threshold t, the root of f(t) = sum [z - t]_+^(1 / (alpha - 1)) = 1
+// (docs/kernels/overview.md). All invocations of a row get the same sums, and so take the same
+// steps.
 
-// Rows beyond take thresholds relative to their largest z: t's own rounding moves all of a row's
-// weights.
+// Rows whose largest z is beyond NEAR, either way, have thresholds relative to it, as t's own
+// rounding changes all weights of a row.
 const float NEAR = 8.0;
-const int WALKS = 64; // a limit that no row is known to need
-// Tiles that can still have a weight, a bit each: those of this walk, and those that it finds for the next one.
-// Tiles beyond the table always count.
+const int MAX_PASSES = 64; // a limit that no row is known to need
+// Bitmaps of live tiles, which can still have a weight: those of this pass, and those that it finds
+// for the next one. Tiles beyond the bitmap are always live.
 const int LIVE_WORDS = SKIP_ENTMAX ? 64 : 1; // src/plan.cpp counts them twice
 shared uint live[2 * LIVE_WORDS];
 int live_now = 0;
@@ -22,7 +23,7 @@ void note_live_tile(int n) {
   if (n < 32 * LIVE_WORDS) atomicOr(live[LIVE_WORDS - live_now + n / 32], 1u << (n % 32));
 }
 
-// The step from t, out of sums over the keys above t.
+// The step from t, by sums over the keys above t.
 float entmax_step(float count, float sum, float sum2) {
   if (ALPHA == 1) return (sum2 - 1.0) / (sum + sqrt(max(fma(-count, sum2 - 1.0, sum * sum), 0.0)));
   if (ALPHA == 2) return (sum - 1.0) / count;
@@ -32,14 +33,14 @@ float entmax_step(float count, float sum, float sum2) {
 // t of each row, NO_LSE in rows that see no key.
 void find_threshold(out float t[RM], View q, int row0, View k, TandemTiles tiles) {
   float top[RM], low[RM], high[RM];
-  uint moving = 0; // a bit a row
+  uint moving = 0; // a bit for each row
   [[unroll]] for (int i = 0; i < RM; i++) {
     top[i] = HIDDEN;
     t[i] = NO_LSE;
     low[i] = t[i];
     high[i] = t[i];
   }
-  for (int walk = 0; walk < WALKS; walk++) {
+  for (int pass = 0; pass < MAX_PASSES; pass++) {
     float count[RM], sum[RM], sum2[RM];
     [[unroll]] for (int i = 0; i < RM; i++) {
       count[i] = 0;
@@ -49,17 +50,18 @@ void find_threshold(out float t[RM], View q, int row0, View k, TandemTiles tiles
     if (SKIP_ENTMAX) begin_notes();
     if (SKIP == 0 && tiles.begin < tiles.end) fetch_nt(q, row0, k, tiles.begin * COLS, 0);
     for (int n = tiles.begin; n < tiles.end; n++) {
-      if (SKIP_ENTMAX && walk > 0 && !is_live_tile(n - tiles.begin)) continue;
+      if (SKIP_ENTMAX && pass > 0 && !is_live_tile(n - tiles.begin)) continue;
       vec4 z[RM];
       if (!walk_tile(z, q, row0, k, tiles, n)) continue;
       bool any = false;
       [[unroll]] for (int i = 0; i < RM; i++) {
         const float best = max(max(z[i].x, z[i].y), max(z[i].z, z[i].w));
-        if (walk == 0) {
-          // Not above its own maximum of so far less 1, a key is not above the row's less 1 either.
+        if (pass == 0) {
+          // A key that is not above its invocation's maximum so far, less 1, is not above the row's
+          // less 1.
           const bool exists = row0 + TROW + TR * i < entry.seq_q;
           if (exists) top[i] = max(top[i], best);
-          any = any || (exists && best >= top[i] - 1.0); // which may round to top
+          any = any || (exists && best >= top[i] - 1.0); // the difference may round to top
           continue;
         }
         any = any || best > low[i];
@@ -73,7 +75,7 @@ void find_threshold(out float t[RM], View q, int row0, View k, TandemTiles tiles
       if (SKIP_ENTMAX && any) note_live_tile(n - tiles.begin);
     }
 
-    if (walk == 0) {
+    if (pass == 0) {
       row_max(top);
       [[unroll]] for (int i = 0; i < RM; i++) {
         if (is_hidden(top[i])) continue;
@@ -98,7 +100,7 @@ void find_threshold(out float t[RM], View q, int row0, View k, TandemTiles tiles
         if (step >= 0) low[i] = max(low[i], t[i]);
         else high[i] = min(high[i], t[i]);
         float next = t[i] + step;
-        // A step of a few units in the last place is taken and not looked at again.
+        // A step of a few units in the last place is taken, and ends the search.
         bool last = abs(step) <= 4e-7 * max(abs(t[i]), abs(top[i]));
         if (last) {
           next = clamp(next, low[i], max(high[i], low[i]));

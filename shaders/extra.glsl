@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The optional inputs (src/interface/features.inc): their parameters, the lengths and the offset of a batch
-// entry, and where a head's part of each input begins. What is off leaves no code.
+// The optional inputs (src/interface/features.inc): their parameters, the lengths and the offset of
+// a batch entry, and where a head's part of each input begins. Inputs that are off leave no code.
 layout(set = 0, binding = 1, std140) uniform ExtraBlock {
 #define TANDEM_STRIDES GLSL_STRIDES
 #define TANDEM_PARAM GLSL_PARAM
 #include "interface/extra.inc"
 } extra;
 
-// The batch entry at hand. Its lengths take the place of the problem's everywhere but in lse, delta and the
+// The current batch entry. Its lengths replace the problem's everywhere but in lse, delta and the
 // rows' parts.
 struct Entry {
   int seq_q, seq_kv;
-  int start_q, start_kv; // packed: where it begins in the tensors
+  int start_q, start_kv; // packed: its first rows in the tensors
   int off;               // t = i + off - j
 };
 Entry entry;
@@ -31,8 +31,8 @@ void set_entry(int b) {
   if (LENGTHS_Q != 0 || LENGTHS_KV != 0) entry.off = extra.bottom_right != 0 ? entry.seq_kv - entry.seq_q : 0;
 }
 
-// Rows that are stored: behind the length zeros when padded, nothing when packed, as the next sequence's rows
-// lie there.
+// Rows that are stored. Rows behind a padded length are stored as zeros; rows behind a packed
+// length belong to the next sequence.
 int stored_q() { return LENGTHS_Q == PACKED ? entry.seq_q : block.seq_q; }
 int stored_kv() { return LENGTHS_KV == PACKED ? entry.seq_kv : block.seq_kv; }
 
@@ -47,7 +47,7 @@ View kv_view(uvec2 address, Strides s, int b, int h, int rows, int width, bool w
   return t;
 }
 
-// One query head's part of the inputs. Only for heads with a visible tile: where there are no keys at all, the
+// One query head's part of the inputs. Only for heads with a visible tile: without any key, the
 // addresses may be 0.
 struct Inputs {
   uvec2 bias, keep, dist;
@@ -68,8 +68,8 @@ void set_head(int b, int h) {
                         add64(mul64(extra.keep.bh.xy, b), mul64(extra.keep.bh.zw, h / extra.keep_group)));
   if (DIST != 0)
     inputs.dist = add64(push.extra[AT_DIST], mul64(to_bytes(uvec2(extra.dist_window, 0), 2), h));
-  // The condition is for lavapipe: after the last turn of a loop, the first of none included, it runs the body with all
-  // invocations off, and reads uniform addresses all the same.
+  // The condition is for lavapipe. After the last iteration of a loop, or of a loop without
+  // iterations, it runs the body with all invocations off, and still reads uniform addresses.
   if (block.seq_q > 0 && block.seq_kv > 0 && h < block.heads_q) {
     if (ALIBI != 0) inputs.slope = load_float(F32, word_address(push.extra[AT_SLOPE], h));
     if (NORM == ELASTIC) inputs.tau = load_float(F32, word_address(push.extra[AT_TAU], h));
@@ -78,12 +78,12 @@ void set_head(int b, int h) {
 }
 
 #ifndef BY_ELEMENT
-// Query row and key of an invocation's element (r, c) of a tile. flip: the rows of the tile are keys.
+// Query row and key of an invocation's element (r, c) of a tile. flip: its rows are keys.
 int query_of(int i0, int r, int c, bool flip) { return i0 + (flip ? 4 * TCOL + c : TROW + TR * r); }
 int key_of(int j0, int r, int c, bool flip) { return j0 + (flip ? TROW + TR * r : 4 * TCOL + c); }
 #endif
 
-// The nearest query row and key that exist: what is read for others is hidden afterwards, and without a branch the
-// loads of a tile are in flight together.
+// The nearest query row and key that exist. What is read for other elements is hidden afterwards;
+// without a branch the loads of a tile are in flight together.
 int near_query(int i) { return min(i, entry.seq_q - 1); }
 int near_key(int j) { return clamp(j, 0, entry.seq_kv - 1); }

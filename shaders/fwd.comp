@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// fwd: o and lse of ROWS query rows of one head, over the key tiles that they see (docs/kernels.md).
+// fwd: o and lse of ROWS query rows of one head, over the key tiles that they see
+// (docs/kernels/overview.md).
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "interface.glsl"
@@ -27,8 +28,8 @@ layout(push_constant) uniform Push {
 #include "softmax.glsl"
 #include "weight.glsl"
 
-// Elastic softmax and entmax: rows whose lse or threshold, an f32, would round too much of it away
-// (src/far_row.h), a bit each. Their scores are less far_origin, and so is what m says.
+// Elastic softmax and entmax: a bit for each row whose lse or threshold, an f32, would be rounded
+// too much (src/far_row.h). Scores and m of these rows are relative to far_origin.
 uint far_rows = 0;
 float far_origin[RM];
 
@@ -43,7 +44,7 @@ void finish_scores(inout vec4 s[RM], int row0, int col0, TandemTiles tiles, int 
   }
 }
 
-// The scores of a key tile in a walk that needs nothing else; false: it is left out.
+// The scores of a key tile in a pass that needs nothing else; false: it is skipped.
 bool walk_tile(out vec4 s[RM], View q, int row0, View k, TandemTiles tiles, int t) {
   uint kept;
   if (!open_tile(q, row0, k, t * COLS, false, kept)) return false;
@@ -57,8 +58,8 @@ bool walk_tile(out vec4 s[RM], View q, int row0, View k, TandemTiles tiles, int 
 
 float sink_of(int h) { return load_float(F32, word_address(push.sink, h)); }
 
-// The sink as one more score without a value, in rows that see a key. Returns what the weights so far are
-// multiplied by.
+// Adds the sink as one more score without a value, in rows that see a key. Returns the factor for
+// the weights so far.
 float add_sink(float sink, inout float m, inout float l) {
   if (is_hidden(m)) return 1;
   const float top = max(m, sink), keep = weight(m, top);
@@ -67,7 +68,8 @@ float add_sink(float sink, inout float m, inout float l) {
   return keep;
 }
 
-// lse of each row, as it is stored, for elastic softmax. Maximum and sum are an invocation's own until the end.
+// lse of each row, as it is stored, for elastic softmax. Until the end, each invocation has its own
+// maximum and sum.
 void find_lse(out float lse[RM], View q, int row0, View k, TandemTiles tiles, int h) {
   float m[RM], l[RM], own[RM];
   [[unroll]] for (int i = 0; i < RM; i++) {
@@ -105,7 +107,7 @@ void find_lse(out float lse[RM], View q, int row0, View k, TandemTiles tiles, in
 void main() {
   Place place;
   if (!find_place(block.heads_q, place)) return;
-  const int part = place.batch; // over batch and splits
+  const int part = place.batch; // over batch entries and splits
   const int b = SPLIT != 0 ? part / block.splits : part, h = place.head, hk = h / block.group;
   const int row0 = place.tile * ROWS;
   set_entry(b);
@@ -113,8 +115,8 @@ void main() {
   View k = kv_view(push.k, block.k, b, hk, entry.seq_kv, block.head_dim, (push.wide & 2u) != 0);
   View v = kv_view(push.v, block.v, b, hk, entry.seq_kv, block.head_dim_v, (push.wide & 4u) != 0);
 
-  // m: the running maximum, the same in all invocations of a row; own part of the sum. Elastic softmax and entmax:
-  // m is the row's origin.
+  // m: the running maximum, the same in all invocations of a row. l: own part of the sum. For
+  // elastic softmax and entmax m is the row's origin.
   float m[RM], l[RM];
   vec4 acc[DV_BLOCKS][RM];
   [[unroll]] for (int i = 0; i < RM; i++) {
@@ -138,7 +140,8 @@ void main() {
     if (!open_tile(q, row0, k, col0, false, kept)) continue;
     vec4 s[RM];
     product_nt(s, q, row0, k, col0);
-    if (!SKIP_ENTMAX) fetch_nn(v, col0, 0, 0); // lands under the softmax
+    // in flight during the softmax
+    if (!SKIP_ENTMAX) fetch_nn(v, col0, 0, 0);
     finish_scores(s, row0, col0, tiles, t, kept);
 
     if (NORM == SOFTMAX) {
@@ -164,7 +167,8 @@ void main() {
     }
     if (DROPOUT != 0) drop_tile(s, row0, col0);
     put_ptile(s);
-    if (SKIP == 0 && t + 1 < tiles.end) fetch_nt(q, row0, k, col0 + COLS, 0); // lands under the product
+    // in flight during the product
+    if (SKIP == 0 && t + 1 < tiles.end) fetch_nt(q, row0, k, col0 + COLS, 0);
     [[unroll]] for (int n = 0; n < DV_BLOCKS; n++) product_nn(acc[n], v, col0, n, DV_BLOCKS);
   }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// fwd_join: o and lse of rows whose keys were split, from the parts that fwd left (docs/kernels.md). The parts of a slice
-// are added in order, and so are the slices.
+// fwd_join: combine: o and lse of rows whose keys were split, from the partial outputs of fwd
+// (docs/kernels/overview.md). The parts of a slice are added in order, and so are the slices.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "interface.glsl"
@@ -23,7 +23,7 @@ layout(push_constant) uniform Push {
 
 #define NOTHING uintBitsToFloat(LSE_NONE) // below every lse
 
-// precise: where x is the origin the weight is exactly 1.
+// precise: if x is the origin the weight is exactly 1.
 float weight(float x, float origin) {
   precise float far = x - origin;
   return exp(far);
@@ -32,12 +32,12 @@ float weight(float x, float origin) {
 void main() {
   const uint index = gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x;
   if (index >= block.total) return;
-  const int head = int(index / block.tiles); // over all batches
+  const int head = int(index / block.tiles); // over all batch entries
   const int b = head / block.heads_q, h = head % block.heads_q;
   const int tid = int(gl_LocalInvocationIndex), slice = tid / LANES % SLICES, first = tid - slice * LANES;
   const int row = int(index % block.tiles) * (WG / (LANES * SLICES)) + tid / (LANES * SLICES);
   const int col = 4 * (tid % LANES);
-  ivec2 rows = ivec2(0, block.seq_q); // where the batch entry's begin, and how many there are
+  ivec2 rows = ivec2(0, block.seq_q); // first row of the batch entry, and number of rows
   if (LENGTHS_Q != 0) rows = sequence(push.lengths_q, LENGTHS_Q, b, block.seq_q, block.total_q);
   const int end = row < rows.y ? block.splits : 0; // rows behind a length have no parts
 
@@ -63,8 +63,8 @@ void main() {
     const uint lse = Load1(stat_address(push.lse_parts, part * block.heads_q + h, block.seq_q, row)).w;
     if (lse == LSE_NONE) continue;
     float y = weight(uintBitsToFloat(lse), top);
-    // Far from 0 lse alone does not say how many keys there are; near it, parts that are alike stay
-    // so.
+    // Far from 0, lse is too coarse to reflect the number of keys. Near 0 it is not corrected, so
+    // that parts that are alike stay alike.
     if (abs(uintBitsToFloat(lse)) > 64.0)
       y *= exp(load_float(F32, part_rest_address(push.lse_parts, part * block.heads_q + h, block.seq_q, row)));
     l += y;

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The work of bwd_head, a workgroup a head, which workgroups behind those of bwd_sum may do, too: the rows' parts, batch
-// and rows ascending within an invocation, then over invocations in order.
+// The work of bwd_head, a workgroup a head. Workgroups behind those of bwd_sum may do it, too. The
+// rows' parts are added with batch and rows ascending within an invocation, then over invocations
+// in order.
 
 void store_sum(uvec2 to, int head, float own) {
   const int tid = int(gl_LocalInvocationIndex);
-  barrier(); // the readers of the sum before are done
+  barrier(); // the readers of the previous sum are done
   partial[tid] = own;
   barrier();
   if (tid != 0) return;

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// How the interface files (src/interface/*.inc) read in GLSL. A kernel defines each TANDEM_ macro as the
-// GLSL_ macro of the same name right before it includes its file: specialization constants and shared
-// arrays at file scope, strides and parameters inside the uniform block, addresses inside the push block.
+// The meaning of the interface files (src/interface/*.inc) in GLSL. A kernel defines each TANDEM_
+// macro as the GLSL_ macro of the same name right before it includes its file: specialisation
+// constants and shared arrays at file scope, strides and parameters inside the uniform block,
+// addresses inside the push block.
 #extension GL_EXT_buffer_reference : require
 #extension GL_EXT_buffer_reference_uvec2 : require
 #extension GL_EXT_control_flow_attributes : require
 
-// Four 64-bit strides, low word first: b, h in bh and s, d in sd. No int64 is needed this way.
+// Four 64-bit strides, low word first: b, h in bh and s, d in sd. This way no int64 is needed.
 struct Strides {
   uvec4 bh, sd;
 };
@@ -25,4 +26,4 @@ const int F32 = 1, F16 = 2, BF16 = 3;           // tandem_dtype
 const int SOFTMAX = 0, ELASTIC = 1, ENTMAX = 2; // tandem_normalizer
 const int PADDED = 1, PACKED = 2;               // tandem_lengths
 
-const uint LSE_NONE = 0xff800000u; // -inf, the lse of a row that saw no key
+const uint LSE_NONE = 0xff800000u; // -inf, the lse of a row that sees no key

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // Visibility. A hidden score is minus infinity, as a bias of minus infinity makes it: every finite
-// number is a score. It is told by its bits, as some drivers compile as if there were no
+// number is a score. It is tested by its bits, as some drivers compile as if there were no
 // infinities.
 #include "tile_range.h"
 
@@ -21,8 +21,8 @@ bool is_visible(int i, int j) {
          (BAND == 0 || tandem_visible(mask_band(), i, j));
 }
 
-// keep of query row i and key j; what lies outside of the problem may be either. Bytes are read out of their words:
-// nothing here needs 8-bit storage.
+// keep of query row i and key j; outside of the problem either value is right. Bytes are extracted
+// from words, so that no 8-bit storage is needed.
 bool is_kept(int i, int j) {
   uvec2 at = add64(inputs.keep,
                    add64(mul64(extra.keep.sd.xy, near_query(i)), mul64(extra.keep.sd.zw, near_key(j))));
@@ -46,7 +46,7 @@ void mask_tile_transposed(inout vec4 s[RM], int j0, int i0) {
   }
 }
 
-// keep of an invocation's elements, bit 4 r + c; what lies outside of the problem may be either.
+// keep of an invocation's elements, bit 4 r + c; outside of the problem either value is right.
 uint keep_bits(int i0, int j0, bool flip) {
   uint bits = 0;
   [[unroll]] for (int r = 0; r < RM; r++) {
@@ -71,8 +71,9 @@ void open_votes() {
   if (VOTES > 1) barrier();
 }
 
-// Before a tile's product of a and b, from a0 and b0, which are the query rows from i0 and the keys from j0 in either
-// order: keep's bits, and false if it keeps nothing. Where tiles may be left out, their first loads start here.
+// Called before a tile's product of a and b, from a0 and b0, which are the query rows from i0 and
+// the keys from j0 in either order. Sets keep's bits; false if it keeps no element. If tiles may be
+// skipped, their first loads start here.
 bool open_tile(View a, int a0, View b, int b0, bool flip, out uint kept) {
   const int i0 = flip ? b0 : a0, j0 = flip ? a0 : b0;
   kept = ~0u;

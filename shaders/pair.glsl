@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// S and dP of a tile whose rows are query rows: what bwd_row, bwd_dq, bwd_dbias and bwd_ddist begin with.
+// S and dP of a tile whose rows are query rows, with which bwd_row, bwd_dq, bwd_dbias and bwd_ddist
+// begin.
 
 float row_origin[RM], row_delta[RM], row_share[RM]; // of this invocation's query rows
-uint far_rows;                                      // a bit each: bwd_origin has an origin of its scores
+// a bit for each row: its scores are relative to an origin of bwd_origin
+uint far_rows;
 
 void load_rows(int b, int h, int row0) {
   far_rows = 0;
@@ -22,8 +24,8 @@ void load_rows(int b, int h, int row0) {
   }
 }
 
-// The bases, and dP with dropout. False: the tile has no part in any sum. fetch_nt of d = 0 has been called, unless
-// tiles may be left out.
+// Forms the bases, and dP with dropout. False: the tile has no part in any sum. fetch_nt of d = 0
+// must have been called, unless tiles may be skipped.
 bool pair_tile(out vec4 base[RM], out vec4 dp[RM], View q, View d_o, int row0, View k, View v, int col0, bool partial) {
   uint kept;
   if (!open_tile(q, row0, k, col0, false, kept)) return false;

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Scores one by one, in f32, whatever a kernel's products are made of: for far rows
-// (src/far_row.h). The same sums in the same order as those of product_nt() (tile.glsl), and so the
-// same bits.
+// Scores one by one, in f32, whatever a kernel's products use: for far rows (src/far_row.h). The
+// sums have the order of those of product_nt() (tile.glsl), and so the same bits.
 
-// Of rows of a and b.
+// <row i of a, row j of b>
 float dot_rows(View a, int i, View b, int j) {
   const uvec2 at_a = row_address(a, i), at_b = row_address(b, j);
   float sum = 0;
@@ -19,7 +18,7 @@ float dot_rows(View a, int i, View b, int j) {
 
 bool is_seen(int i, int j) { return is_visible(i, j) && (KEEP == 0 || is_kept(i, j)); }
 
-// Of query row i and key j, which it sees, out of their product. score_tile() for one.
+// Score of query row i and key j, which it sees, from their product. score_tile() for one element.
 float score_of(float product, int i, int j) {
   precise float s = product * block.scale;
   float slope;

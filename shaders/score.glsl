@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// From the raw product to the score s. precise: contracted into the difference that exp is taken of, the
-// product would not be rounded, and s would differ from the s that row maximum and lse were made of. So
-// with every step: forward and backward kernels have the same bits.
+// From the raw product to the score s. precise: a product contracted into the difference that exp
+// is taken of would not be rounded, and s would differ from the s that row maximum and lse were
+// made of. As every step is precise, forward and backward kernels have the same bits.
 #include "tanh.h"
 
 float cap_score(float s, out float slope) {
@@ -21,7 +21,7 @@ float load_dist(int t) {
   float d = load_float(F32, word_address(inputs.dist, clamp(t, 0, extra.dist_window - 1)));
   return t >= 0 && t < extra.dist_window ? d : 0.0;
 }
-// What comes after bias.
+// The terms after bias.
 float add_inputs(float s, int i, int j) {
   const int t = i + entry.off - j;
   precise float x = s;
@@ -59,6 +59,6 @@ void score_tile(inout vec4 s[RM], int i0, int j0, bool flip) {
   }
 }
 
-// ds of the score as that of the scaled product.
+// ds of the score as ds of the scaled product.
 vec4 through_cap(vec4 ds, int r) { return SOFTCAP != 0 ? ds * cap_slope[r] : ds; }
 #endif

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The weights: exp(s - origin), the origin being the running row maximum in fwd and lse in the backward.
-// Differences in natural units: where s equals the origin the weight is exactly 1.
+// The weights: exp(s - origin). The origin is the running row maximum in fwd, and lse in the
+// backward. Differences are in natural units, so if s equals the origin the weight is exactly 1.
 
 // precise: see score.glsl.
 float weight(float s, float origin) {
@@ -11,12 +11,13 @@ vec4 weights(vec4 s, vec4 origin) {
   return vec4(weight(s.x, origin.x), weight(s.y, origin.y), weight(s.z, origin.z), weight(s.w, origin.w));
 }
 
-// lse as an origin. A row that saw nothing gets one that no score passes: its weights are zeros.
+// lse as an origin. A row that saw no key gets an origin above every score, so its weights are
+// zeros.
 const float NO_LSE = 3.402823466e+38;
 float lse_origin(uint bits) { return bits == LSE_NONE ? NO_LSE : uintBitsToFloat(bits); }
 
-// Far rows (src/far_row.h): of the backward, as lse_origin() says, and scores relative to the row's
-// origin.
+// Far rows (src/far_row.h): of the backward, as lse_origin() determines, and scores relative to the
+// row's origin.
 bool is_far_origin(float origin) { return origin != NO_LSE && tandem_is_far(origin); }
 float from_origin(float s, float origin) {
   precise float x = s - origin;
@@ -28,8 +29,8 @@ vec4 from_origin(vec4 s, vec4 origin) {
 }
 
 #ifndef BY_ELEMENT
-// Combines a value a row over the invocations of the row, in a fixed order; all get the result. Goes
-// through the pool.
+// Combines one value a row over the invocations of the row, in a fixed order; all get the result.
+// Uses the pool.
 void share_rows(float x[RM]) {
   barrier(); // the pool's readers are done
   [[unroll]] for (int v = 0; v < (RM + 3) / 4; v++) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Tensors by address: 64-bit offsets out of 32-bit arithmetic, loads of four features as raw words, and
-// stores with rounding. Nothing here needs 16-bit storage or 16-bit arithmetic, so f16 and bf16 tensors
-// work on every device with buffer addresses.
+// Tensors by address: 64-bit offsets from 32-bit arithmetic, loads of four features as raw words,
+// and stores with rounding. No 16-bit storage or arithmetic is needed, so f16 and bf16 tensors work
+// on every device with buffer addresses.
 #include "sequence.h"
 
 #include "far_row.h"
@@ -36,7 +36,7 @@ struct View {
   uvec2 base;     // address of element (b, h, 0, 0)
   uvec2 row, col; // strides in bytes
   int rows, width;
-  bool wide; // 4-feature accesses are allowed (docs/kernels.md)
+  bool wide; // 4-feature accesses are allowed (docs/kernels/overview.md)
 };
 
 View view_of(int shift, uvec2 address, Strides s, int b, int h, int rows, int width, bool wide) {
@@ -54,21 +54,21 @@ View make_view(uvec2 address, Strides s, int b, int h, int rows, int width, bool
 }
 uvec2 row_address(View t, int r) { return add64(t.base, mul64(t.row, r)); }
 
-// What splits of fwd leave of o, whatever DTYPE is: f32, rows of a multiple of four.
+// Partial outputs of split keys, with any DTYPE: f32, rows of a multiple of four.
 View part_view(uvec2 address, Strides s, int part, int h, int rows) {
   return view_of(2, address, s, part, h, rows, int(s.sd.x), true);
 }
 uvec2 part_address(View t, int r, int col) { return add64(row_address(t, r), col << 2); }
 
-// Four features in storage form: f32 in xyzw, 16-bit types in the halves of xy. Conversion waits until
-// the words are used, so that loads stay in flight under the arithmetic in between.
+// Four features in storage form: f32 in xyzw, 16-bit types in the halves of xy. They are converted
+// when the words are used, so that loads stay in flight during the arithmetic in between.
 uvec4 load_wide(uvec2 row, int col) {
   uvec2 at = add64(row, col << SIZE_SHIFT);
   if (DTYPE == F32) return Load4(at).w;
   return uvec4(Load2(at).w, 0, 0);
 }
 
-// The same of any tensor. The loop stays rolled: this is the slow route, and its code counts.
+// The same for any tensor. The loop stays rolled, as this is the slow path and code size matters.
 uvec4 load_words(View t, uvec2 row, int col) {
   if (t.wide && col + 4 <= t.width) return load_wide(row, col);
   uvec4 e = uvec4(0);
@@ -92,7 +92,7 @@ vec4 to_floats(uvec4 w) {
   return uintBitsToFloat(uvec4(w.x << 16, w.x & 0xffff0000u, w.y << 16, w.y & 0xffff0000u));
 }
 
-// To nearest even. packHalf2x16 may truncate: its rounding is the driver's choice.
+// Rounds to nearest even. packHalf2x16 may truncate, as its rounding is the driver's choice.
 uint to_f16(float x) {
   uint u = floatBitsToUint(x);
   uint sign = u >> 16 & 0x8000u;
@@ -114,21 +114,22 @@ uint to_bf16(float x) {
 }
 uint to_bits16(int dtype, float x) { return dtype == F16 ? to_f16(x) : to_bf16(x); }
 uint to_bits16(float x) { return to_bits16(DTYPE, x); }
-// The same as a float again, in few instructions.
+// The same as a float, in few instructions.
 float nearest16(float x) {
   const uint u = floatBitsToUint(x), sign = u & 0x80000000u, size = u ^ sign;
   if (size > 0x7f800000u) return x;
   if (DTYPE != F16) return uintBitsToFloat(u + 0x7fffu + (u >> 16 & 1u) & 0xffff0000u);
   uint nearest = size + 0xfffu + (size >> 13 & 1u) & 0xffffe000u;
   if (size >= 0x477ff000u) nearest = 0x7f800000u; // 65520 and more
-  precise float steps = uintBitsToFloat(size) + 0.5; // below 2^-14: a multiple of 2^-24, which 0.5 is followed by
+  // Below 2^-14: a multiple of 2^-24. The ulp of 0.5 and the floats behind it is 2^-24.
+  precise float steps = uintBitsToFloat(size) + 0.5;
   precise float low = steps - 0.5;
   if (size < 0x38800000u) nearest = floatBitsToUint(low);
   return uintBitsToFloat(sign | nearest);
 }
 
-// One half of a word. The other half can belong to another invocation or to a gap between rows, and
-// without 16-bit storage only atomics leave it alone.
+// Stores one half of a word. The other half can belong to another invocation or to a gap between
+// rows, and without 16-bit storage only atomics leave it unchanged.
 void store_half(uvec2 at, uint bits) {
   uint shift = (at.x & 2u) * 8u;
   uvec2 word = uvec2(at.x & ~3u, at.y);
@@ -145,7 +146,7 @@ void store_wide(uvec2 row, int col, vec4 x) {
     Store2(at).w = uvec2(to_bits16(x.x) | to_bits16(x.y) << 16, to_bits16(x.z) | to_bits16(x.w) << 16);
 }
 
-// The same of any tensor; features past the width are dropped.
+// The same for any tensor; features past the width are dropped.
 void store_words(View t, uvec2 row, int col, vec4 x) {
   if (t.wide && col + 4 <= t.width) {
     store_wide(row, col, x);
@@ -156,7 +157,8 @@ void store_words(View t, uvec2 row, int col, vec4 x) {
     uvec2 at = add64(row, mul64(t.col, col + i));
     if (DTYPE == F32)
       Store1(at).w = floatBitsToUint(x[i]);
-    else if (t.col == uvec2(2, 0) && (at.x & 2u) == 0 && i + 1 < n) { // both halves are ours
+    // both halves are this invocation's
+    else if (t.col == uvec2(2, 0) && (at.x & 2u) == 0 && i + 1 < n) {
       Store1(at).w = to_bits16(x[i]) | to_bits16(x[i + 1]) << 16;
       i++;
     } else
@@ -180,8 +182,8 @@ void store_float(int dtype, uvec2 at, float x) {
 // Element n >= 0 of a contiguous array of f32 or int32.
 uvec2 word_address(uvec2 address, int n) { return add64(address, to_bytes(uvec2(n, 0), 2)); }
 
-// Where the sequence of a batch entry begins in the tensors, and how long it is. total: rows of a
-// packed tensor.
+// First row of a batch entry's sequence in the tensors, and its length. total: rows of a packed
+// tensor.
 ivec2 sequence(uvec2 lengths, int kind, int b, int longest, int total) {
   const int given = int(Load1(word_address(lengths, b)).w);
   if (kind != PACKED) return ivec2(0, tandem_padded_rows(given, longest));
@@ -197,8 +199,8 @@ uvec2 stat_address(uvec2 address, int head, int seq, int i) {
   return add64(address, uvec2(at.x << 2, at.y << 2 | at.x >> 30));
 }
 
-// What bwd_origin leaves of a far row (src/far_row.h): its origin, and lse relative to that. The
-// rows lie in front of delta, counted downwards.
+// The numbers of a far row that bwd_origin stores (src/far_row.h): its origin, and lse relative to
+// that. They lie in front of delta, indexed downwards.
 uvec2 far_address(uvec2 delta, int head, int seq, int i) {
   const uvec2 offset = stat_address(uvec2(0), head, seq, i); // 4 bytes a row
   const uvec2 bytes = add64(uvec2(offset.x << 1, offset.y << 1 | offset.x >> 31), 8);
@@ -210,8 +212,8 @@ vec2 load_far(uvec2 delta, int head, int seq, int i) {
   return uintBitsToFloat(Load2(far_address(delta, head, seq, i)).w);
 }
 
-// lse of a part of a row's keys, a + b, and what the sum is rounded by, which fwd_join reads: in
-// front of all of these, counted downwards.
+// lse of a part of a row's keys, a + b, and the rounding error of the sum, which fwd_join reads.
+// The rounding errors lie in front of all lse, indexed downwards.
 uvec2 part_rest_address(uvec2 address, int head, int seq, int i) {
   const uvec2 bytes = add64(stat_address(uvec2(0), head, seq, i), 4);
   uint borrow;

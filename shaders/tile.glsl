@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Staging and the two products (docs/kernels.md). Invocation (TROW, TCOL) owns the rows TROW + TR i of
-// the tile, i < RM, and its columns 4 TCOL .. 4 TCOL + 3. The arrays below are indexed by unrolled loops
-// only: that keeps them in registers.
+// Staging and the two products (docs/kernels/overview.md). Invocation (TROW, TCOL) owns the rows
+// TROW + TR i of the tile, i < RM, and its columns 4 TCOL .. 4 TCOL + 3. The arrays below are
+// indexed by unrolled loops only, which keeps them in registers.
 
 const int TR = ROWS / RM;
-const int NT_PITCH = DK / 4 + 1; // vec4s; odd, so that 16-byte reads down a column spread over the banks
+// vec4s; odd, so that 16-byte reads down a column hit different banks
+const int NT_PITCH = DK / 4 + 1;
 const int NN_PITCH = TC + 1;
 const int P_PITCH = COLS / 4 + 1;
 
 const int NT_LANES = DK / 4; // invocations that stage one row together
 const int NN_LANES = TC;
 
-// Columns of a product may begin anywhere, before the first row too (bwd_ddist).
+// Columns of a product may begin at any row, also before the first (bwd_ddist).
 #ifndef ANYWHERE
 #define ANYWHERE false
 #endif
@@ -22,9 +23,9 @@ const int NN_LANES = TC;
 #define TROW (TID / TC)
 #define TCOL (TID % TC)
 
-// WIDE: words travel from memory into these registers while the step before is multiplied (fetch), and
-// then into the pool (put). Otherwise put loads them itself, in rolled loops: the element-wise route of
-// load_words, unrolled and repeated wherever something is fetched, would be most of the kernel's code.
+// WIDE: register prefetch. Words are loaded into these registers during the previous step's product
+// (fetch), and then stored in the pool (put). Otherwise put loads them itself, in rolled loops, as
+// the element-wise load_words, unrolled at every fetch, would be most of the kernel's code.
 uvec4 stage_m[NT_VEC], stage_n[NT_VEC], stage_k[NN_VEC];
 
 bool has_row(View t, int r) { return (!ANYWHERE || r >= 0) && r < t.rows; }
@@ -61,13 +62,13 @@ void put_nt(View a, int a0, View b, int b0, int d) {
   }
   [[unroll]] for (int i = 0; i < NT_VEC; i++) {
     pool[r * NT_PITCH + c] = to_floats(stage_m[i]);
-    // The four rows that neighbours read together lie side by side.
+    // The four rows that neighbours read together are adjacent.
     pool[(ROWS + (r % 4) * TC + r / 4) * NT_PITCH + c] = to_floats(stage_n[i]);
     r += WG / NT_LANES;
   }
 }
 
-// s = rows of a . (rows of b)^T. fetch_nt of d = 0 has been called.
+// s = rows of a . (rows of b)^T. fetch_nt of d = 0 must have been called.
 void product_nt(out vec4 s[RM], View a, int a0, View b, int b0) {
   [[unroll]] for (int i = 0; i < RM; i++) s[i] = vec4(0);
   const int m = TROW * NT_PITCH, n = (ROWS + TCOL) * NT_PITCH;
@@ -120,8 +121,8 @@ void put_ptile(vec4 p[RM]) {
   [[unroll]] for (int i = 0; i < RM; i++) ptile[(TROW + TR * i) * P_PITCH + TCOL] = p[i];
 }
 
-// acc += ptile . (COLS rows of b from b0), features of one block. fetch_nn of the block's first rows has
-// been called, and on return that of the next block's has.
+// acc += ptile . (COLS rows of b from b0), features of one block. fetch_nn of the block's first
+// rows must have been called; on return that of the next block's has been.
 void product_nn(inout vec4 acc[RM], View b, int b0, int block, int blocks) {
   for (int k0 = 0; k0 < COLS; k0 += KC) {
     barrier(); // the pool's readers are done
@@ -146,9 +147,9 @@ void product_nn(inout vec4 acc[RM], View b, int b0, int block, int blocks) {
   }
 }
 
-// One accumulator block to rows from r0 of t. Rounding to 16 bits and the element-wise route are much
-// code for something done once: they stay in a rolled loop, for which the block, whose index must not be
-// dynamic, goes through the P tile. Everyone reads back what he wrote himself.
+// Stores one accumulator block to rows from r0 of t. Rounding to 16 bits and element-wise stores
+// are much code for something done once, so they stay in a rolled loop. The block must not have a
+// dynamic index, so it passes through the P tile. Each invocation reads back what it has written.
 void store_block(View t, int r0, int block, vec4 x[RM]) {
   const int col = 4 * (block * TC + TCOL);
   if (WIDE != 0 && DTYPE == F32) {
@@ -171,7 +172,7 @@ void store_block(View t, int r0, int block, vec4 x[RM]) {
   }
 }
 
-// The same to a split's part.
+// The same to a split's partial output.
 void store_part(View t, int r0, int block, vec4 x[RM]) {
   const int col = 4 * (block * TC + TCOL);
   [[unroll]] for (int i = 0; i < RM; i++) {

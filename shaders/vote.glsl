@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// A bit of the whole workgroup by one barrier: three words in turn, of which one is written and read, and the next one,
-// whose readers are past the barrier before, is cleared. The last of the array is another one:
-// OWN_WORD, whose kernel knows what it says.
+// One bit of the whole workgroup with one barrier. Three words rotate: one is written and read, and
+// the next one, whose readers are past the previous barrier, is cleared. The last word of the array
+// is OWN_WORD, whose meaning the kernel defines.
 const int VOTES = (KEEP != 0 && SKIP != 0) || NORM == ENTMAX ? 4 : 1; // src/plan.cpp counts them
 shared uint votes[VOTES];
 int vote_turn = 0;

@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// From the score to the weight y and to ds, by way of the base (docs/kernels.md): softmax's p, below 0 for keys
-// that elastic softmax does not see; entmax's distance x above the threshold. And dropout.
+// From the score to the weight y and to ds, by way of the base (docs/kernels/overview.md):
+// softmax's p, below 0 for keys that elastic softmax does not see; entmax's distance x above the
+// threshold. Also dropout.
 #include "philox.h"
 
-// log2 of x > 0 to a few ulp also near 1, where GLSL promises absolute accuracy alone, which powers near alpha = 1
-// multiply by a hundred.
+// log2 of x > 0 to a few ulp also near 1, where GLSL promises absolute accuracy only, which powers
+// near alpha = 1 multiply by a hundred.
 float exact_log2(float x) {
   const int bits = floatBitsToInt(x), k = (bits - 0x3f2aaaab) >> 23;
   const float f = intBitsToFloat(bits - (k << 23)); // 2/3 to 4/3
   precise float s = (f - 1.0) / (f + 1.0);
   const float z = s * s;
-  float p = fma(z, 0.4390832, 0.5763952); // s P(s^2), P by least maximum of the relative error: 3e-9
+  // s P(s^2); P has the least maximum of the relative error: 3e-9
+  float p = fma(z, 0.4390832, 0.5763952);
   p = fma(p, z, 0.9618022);
   p = fma(p, z, 2.88539);
   return fma(s, p, float(k));
@@ -29,20 +31,21 @@ float base_of(float s, float origin) {
     return max(x, 0.0);
   }
   if (NORM != ELASTIC) return weight(s, origin);
-  // Other kernels may have summed the score by matrix hardware: the only key of a row has 1, no
-  // more.
+  // Other kernels may have summed the score by matrix hardware. The only key of a row has weight 1
+  // at most.
   return is_hidden(s) ? -1.0 : min(weight(s, origin), 1.0);
 }
 vec4 bases(vec4 s, vec4 origin) {
   return vec4(base_of(s.x, origin.x), base_of(s.y, origin.y), base_of(s.z, origin.z), base_of(s.w, origin.w));
 }
 
-// tau / n_i of a query row; 0 but for elastic softmax.
+// tau / n_i of a query row; 0 unless softmax is elastic.
 float share_of(int i) {
   if (NORM != ELASTIC) return 0;
   const int n = tandem_key_count(mask_band(), i, entry.seq_q, entry.seq_kv);
   precise float share = inputs.tau / float(max(n, 1));
-  return n > 0 ? share : 0.0; // rows that do not exist weigh nothing, whatever is loaded for them
+  // Rows that do not exist have weight 0, whatever is loaded for them.
+  return n > 0 ? share : 0.0;
 }
 
 // p + tau / n of a visible key.
@@ -50,7 +53,7 @@ float raised(float base, float share) {
   precise float y = base + share;
   return y;
 }
-// Without a share p is above 0 although exp may have reached 0.
+// Without a share p is above 0, although exp may underflow to 0.
 bool is_live(float base, float share) { return base >= 0 && (share >= 0 || raised(base, share) > 0); }
 
 float weight_of(float base, float share) {
@@ -90,7 +93,7 @@ bool has_support(vec4 base[RM]) {
 }
 #endif
 
-// What dropout lets through, a bit a key: keys 4 quad to 4 quad + 3 of query row i.
+// Which keys dropout keeps, a bit for each: keys 4 quad to 4 quad + 3 of query row i.
 uint drop_quad(int i, int quad) {
   uvec2 seed = push.extra[AT_SEED];
   TandemPhilox w = tandem_dropout_words(inputs.head, i, quad, seed.x, seed.y, push.drop_offset);
@@ -98,7 +101,7 @@ uint drop_quad(int i, int quad) {
          (w.z >= extra.drop_below ? 4u : 0u) | (w.w >= extra.drop_below ? 8u : 0u);
 }
 #ifndef BY_ELEMENT
-// Of an invocation's keys in query row i, the first being j.
+// Bits of an invocation's keys in query row i, of which j is the first.
 uint drop_bits(int i, int j) {
   uint bits = drop_quad(i, j >> 2);
   if (ANYWHERE && (j & 3) != 0) bits = (bits | drop_quad(i, (j >> 2) + 1) << 4) >> (j & 3);

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// What this build was made without: openers of backends that exist and say so, and rows of the registry.
+// What this build was made without: openers of absent backends, which say so, and rows of the
+// registry.
 #include <cstring>
 
 #include "border.h"
 #include "device.h"
 #include "tandem/tandem_cuda.h"
 
-#ifndef TANDEM_WITH_SM90  // told to this file alone
+#ifndef TANDEM_WITH_SM90  // defined for this file alone
 #define TANDEM_WITH_SM90 0
 #endif
 
@@ -28,8 +29,8 @@ extern "C" tandem_status tandem_cuda_execute_timed(const tandem_plan*, struct CU
 #endif
 
 #if !TANDEM_WITH_VULKAN
-// tandem_vulkan.h needs Vulkan's own header, which such a build need not have; on the C border all
-// these pointers are alike.
+// tandem_vulkan.h includes Vulkan's own header, which such a build need not have. On the C border
+// all these pointers are alike.
 extern "C" TANDEM_API tandem_status tandem_vk_device_create(const void*,
                                                             const tandem_device_options*,
                                                             tandem_device**) {

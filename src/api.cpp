@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The C API: checks structs, keeps the last message. No logic of its own.
+// The C API: checks structs and keeps the last message. It has no other logic.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -17,9 +17,9 @@ using namespace tandem;
 
 namespace {
 
-thread_local char last_message[8192];  // belongs to no device, so its memory does not either
+thread_local char last_message[8192];  // belongs to no device, so it does not use a device's memory
 
-// A text out: bytes needed with the final NUL, and as many as fit.
+// Copies a text out, as much of it as fits; returns the bytes needed with the final NUL.
 size_t copy_text(const String& s, char* out, size_t capacity) {
   if (out && capacity > 0) {
     const size_t n = std::min(s.size(), capacity - 1);
@@ -53,7 +53,7 @@ Status check_options(const tandem_device_options* options, tandem_device_options
   return Status();
 }
 
-// What of the options needs memory.
+// The parts of the options that need memory.
 Status read_options(const tandem_device_options& given, DeviceOptions* options) {
   options->log = Logger(given);
   options->threads = given.threads;
@@ -61,7 +61,7 @@ Status read_options(const tandem_device_options& given, DeviceOptions* options) 
   return parse_disabled(std::getenv("TANDEM_DISABLE"), &options->disabled);
 }
 
-// Whether a shorter problem, of an older version, can say this one.
+// Whether a shorter struct, of an older version, can hold this problem.
 Status check_fits(const tandem_problem& whole, size_t size) {
   const char* bytes = reinterpret_cast<const char*>(&whole);
   for (size_t i = size; i < sizeof(whole); ++i)
@@ -73,13 +73,13 @@ Status check_fits(const tandem_problem& whole, size_t size) {
   return Status();
 }
 
-// Of a program that its plans share.
+// Makes a program shared, for the plans of one problem.
 std::shared_ptr<const Program> share(std::unique_ptr<Program> program) {
   return std::shared_ptr<const Program>(program.release(), std::default_delete<const Program>(),
                                         HostAllocator<char>());
 }
 
-// Of a plan that is not in the device's cache.
+// Makes a plan that is not in the device's cache.
 Status make_shared_plan(tandem_device& device, const tandem_problem& problem, SharedPlan* shared) {
   Problem checked;
   TANDEM_TRY(make_problem(&problem, &checked));
@@ -88,14 +88,14 @@ Status make_shared_plan(tandem_device& device, const tandem_problem& problem, Sh
   plan->full_name = plan->name() + " | " + print_problem(problem);
   std::unique_ptr<Program> program;
   TANDEM_TRY(device.device->build(*plan, &program));
-  plan->refusals = {};  // nobody asks any more
+  plan->refusals = {};  // not needed any more
   *shared = {plan, share(std::move(program))};
   return Status();
 }
 
 bool given(const tandem_buffer& b) { return b.handle != 0 || b.offset != 0; }
 
-// Every tensor that the plan touches is there, and the workspace is as promised.
+// Checks that all tensors that the plan accesses are given, and that the workspace is large enough.
 Status check_args(const Plan& plan, const tandem_args& args) {
   if (args.reserved != 0)
     return fail(TANDEM_ERROR_INVALID_ARGUMENT, "args.reserved is %u, must be 0", args.reserved);
@@ -104,12 +104,12 @@ Status check_args(const Plan& plan, const tandem_args& args) {
   if (plan.launches.empty()) return Status();
   for (const ArgUse& t : arg_uses(plan)) {
     const tandem_buffer& buffer = args.*t.buffer;
-    if (!t.needed && !t.optional) continue;  // whatever it is, nobody looks at it
+    if (!t.needed && !t.optional) continue;  // never accessed, so not checked
     const bool workspace = t.buffer == &tandem_args::workspace;
     const tandem_status status = workspace ? TANDEM_ERROR_WORKSPACE : TANDEM_ERROR_INVALID_ARGUMENT;
     if (t.needed && !given(buffer))
       return fail(status, "args.%s is not given, this plan needs it", t.name);
-    // A Vulkan handle is no address; there the offset is what can be seen from here.
+    // A Vulkan handle is no address, so only the offset can be checked.
     const uint64_t visible =
         plan.backend == Backend::vulkan ? buffer.offset : buffer.handle + buffer.offset;
     if (given(buffer) && visible % t.alignment != 0)
@@ -123,7 +123,7 @@ Status check_args(const Plan& plan, const tandem_args& args) {
 }
 
 // ---- cache blobs ----
-// A header of our own around the backend's bytes: what is foreign, truncated or changed never
+// A header of our own before the backend's bytes, so that no foreign, truncated or changed blob
 // reaches a driver.
 struct BlobHeader {
   char magic[8];
@@ -442,7 +442,7 @@ tandem_status tandem_plan_create(tandem_device* device, const tandem_problem* pr
     if (!cached) TANDEM_TRY(make_shared_plan(*device, whole, &shared));
     if (device->device->log())
       device->device->log()(TANDEM_LOG_DEBUG, "plan " + shared.plan->full_name);
-    // The last that may run out of memory: a call that fails leaves nothing in the cache.
+    // Adding to the cache is the last allocation, so a call that fails leaves nothing in the cache.
     if (!cached) shared = device->cache.add(whole, shared);
     made->plan = shared.plan;
     made->program = shared.program;

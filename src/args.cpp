@@ -25,7 +25,7 @@ std::array<ArgUse, kArgCount> arg_uses(const Plan& plan) {
 #define TANDEM_ARG(name) {#name, &tandem_args::name, &Addresses::name, false, false, 4},
 #include "args.inc"
   }};
-  // By its place: each execute asks for all of them.
+  // Indexed by Arg, as each execute calls this.
   const auto is = [&](Arg arg, bool needed, uint64_t alignment) {
     uses[arg].needed = needed;
     uses[arg].alignment = alignment;

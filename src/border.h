@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The C border: what every fallible entry point of the API runs its body in.
+// The C border, in which every fallible entry point of the API runs its body.
 #ifndef TANDEM_SRC_BORDER_H
 #define TANDEM_SRC_BORDER_H
 #include <exception>
@@ -13,8 +13,8 @@ namespace tandem {
 tandem_status report(const Status& status) noexcept;
 tandem_status report(tandem_status code, const char* sentence) noexcept;
 
-// Nothing gets past this but a status. What follows an exception must not allocate: there may be no
-// memory left.
+// Turns every exception into a status. What follows an exception must not allocate, as there may be
+// no memory left.
 template <typename Body>
 tandem_status border(Body body) noexcept {
   try {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// What planning knows of a device. A plain value, so that plans for recorded devices are tested on a
-// machine that has none of them (tests/profiles.inc).
+// What planning knows of a device. A plain value, so that plans for recorded devices are tested on
+// machines without these devices (tests/profiles.inc).
 #ifndef TANDEM_SRC_CAPS_H
 #define TANDEM_SRC_CAPS_H
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace tandem {
 
-// One entry of the device's cooperative-matrix list: matrices of a subgroup, both operands of one 16-bit type,
-// f32 accumulator and result. The list's other entries are left out.
+// An entry of the device's cooperative-matrix list: matrices of a subgroup, both operands of one
+// 16-bit type, accumulator and result f32. Other entries of the list are left out.
 struct MatrixShape {
   int m, n, k;
   const char* operands;  // "f16" or "bf16"
@@ -26,7 +26,7 @@ struct Caps {
   uint32_t max_invocations = 0;
   uint32_t max_groups_x = 0, max_groups_y = 0;
   uint32_t subgroup_min = 0, subgroup_max = 0, subgroup_size = 0;
-  uint32_t max_subgroups = 0;  // of a workgroup, where a pipeline states its subgroup size
+  uint32_t max_subgroups = 0;  // of a workgroup whose pipeline states its subgroup size
   uint32_t cores = 0;          // SMs, compute units, Xe cores; 0 unknown
   // Vulkan
   uint32_t api_version = 0;
@@ -46,19 +46,20 @@ struct Caps {
   int compute_major = 0, compute_minor = 0;
   bool sm80_code = false;  // this build's kernels for compute capability 8.0 and later load
   bool sm90_code = false;  // this build's kernels for sm_90a load
-  // The driver starts a kernel while the one before it ends, where both say so, and records such launches in graphs, too.
+  // The driver has programmatic dependent launch, also in graphs.
   bool early_launches = false;
   // CPU
   uint32_t threads = 0;
   String vector_isa;
-  // Paths, tiles and shapes of matrices to do without: "backend.path", "t64k32", "16x16x16".
+  // Paths, tiles and shapes of matrices that are disabled: "backend.path", "t64k32", "16x16x16".
   Vec<String> disabled;
 };
 
 // "name value" lines; tandem_device_describe() and `tandem info` print them.
 String describe_caps(const Caps& caps);
 
-// Splits a comma-separated list; an unknown name fails and names itself. Nothing in it: empty list.
+// Splits a comma-separated list. An unknown name fails, and the message names it. "": an empty
+// list.
 class Status;
 Status parse_disabled(const char* list, Vec<String>* disabled);
 

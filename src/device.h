@@ -24,11 +24,12 @@ class Logger {
   void* user_ = nullptr;
 };
 
-// A plan made ready on a device: pipelines, parameter blocks. Immutable; record() from any thread.
+// A plan prepared on a device: pipelines, parameter blocks. Immutable; any thread may call
+// record().
 class Program : public HostObject {
  public:
   virtual ~Program() = default;
-  // args have been checked against the plan: every tensor that it needs is given.
+  // args have been checked against the plan: all tensors that it needs are given.
   virtual Status record(tandem_stream stream, const tandem_args& args) const = 0;
 };
 
@@ -38,7 +39,7 @@ class Device : public HostObject {
   const Caps& caps() const { return caps_; }
   const Logger& log() const { return log_; }
   virtual Status build(const Plan& plan, std::unique_ptr<Program>* program) = 0;
-  // Of the code that this build compiles pipelines from.
+  // Hash of the code from which this build compiles pipelines.
   virtual uint64_t code_hash() const { return 0; }
   // Compiled pipelines. A backend without a cache has an empty blob body.
   virtual Status cache_get(Vec<uint8_t>* body) { return body->clear(), Status(); }
@@ -49,20 +50,22 @@ class Device : public HostObject {
   Logger log_;
 };
 
-// Options after checking; shared by all three openers.
+// Checked options; all three openers take them.
 struct DeviceOptions {
   Logger log;
   uint32_t threads = 0;
   Vec<String> disabled;
 };
 
-// Runs open() with checked options behind the C border and hands out the device. Catches everything.
+// Runs open() with checked options behind the C border, and returns the device. Catches all
+// exceptions.
 tandem_status create_device(const tandem_device_options* options, tandem_device** device,
                             Status (*open)(const DeviceOptions&, const void* context,
                                            std::unique_ptr<Device>*),
                             const void* context);
 
-// The same for an execute: record() gets checked arguments. backend: that the plan has to be of; nullptr: any.
+// The same for an execute: record() gets checked arguments. backend: the backend that the plan must
+// have; nullptr: any.
 tandem_status execute(const tandem_plan* plan, const Backend* backend, const tandem_args* args,
                       Status (*record)(const Plan&, const Program&, const tandem_args&,
                                        const void* context),

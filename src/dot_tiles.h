@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Tiles of CUDA's bwd_dot_fast, which the planner counts and the kernel takes.
+// Tiles of CUDA's bwd_dot_fast. The planner and the kernel include this.
 #ifndef TANDEM_DOT_TILES_H
 #define TANDEM_DOT_TILES_H
 

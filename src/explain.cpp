@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// What a plan says of itself: its methods, and the text of tandem_explain().
+// Methods of a plan, and the text of tandem_explain().
 #include <algorithm>
 
 #include "params.h"
@@ -14,14 +14,14 @@ int Launch::invocations() const {
 }
 
 int64_t Launch::sums(const Problem& p) const {
-  if (p.batch <= entries) return 0;  // all at once
+  if (p.batch <= entries) return 0;  // a workgroup takes all entries at once
   const int64_t keys = (p.seq_kv + tile.bc - 1) / tile.bc * tile.bc;
   return int64_t(groups_x) * groups_y * tile.br * keys;
 }
 
 JoinShape::JoinShape(uint32_t splits, int64_t head_dim_v) {
   while (lanes * 4 < head_dim_v) lanes *= 2;
-  // As many as each have two splits to add.
+  // As many slices as have two splits each.
   while (slices * lanes < kJoinGroup && uint32_t(slices) * 4 <= splits) slices *= 2;
 }
 
@@ -101,21 +101,22 @@ String explain(const Problem& problem, const Caps& caps) {
     if (l.groups_x)
       s += text(" %u x %u workgroups, %u bytes shared", l.groups_x, l.groups_y, l.shared_bytes);
     if (l.fast_total) s += text(" (%u where o and d_o lie at multiples of 16 bytes)", l.fast_total);
-    if (l.early)
+    if (l.programmatic_launch)
       s += l.stem == Stem::fwd ? ", begins while the kernel before it ends"
                                : ", beside the last workgroups of the launch before";
     if (l.scales_q) s += ", q times the scale";
-    if (l.goes_on) s += ", which go on to further tiles";
-    if (l.pairs) s += ", and clusters of two beside them";
-    if (l.ahead && problem.bias)
-      s += text(", with zeros of sums for heads of keys from %u on", l.ahead);
-    if (l.together) s += ", those of a head round d_q together";
+    if (l.persistent) s += ", persistent";
+    if (l.two_cta_clusters) s += ", and clusters of two beside them";
+    if (l.eager_zero_heads && problem.bias)
+      s += text(", with zeros of sums for heads of keys from %u on", l.eager_zero_heads);
+    if (l.cooperative_postprocess) s += ", those of a head round d_q together";
     if (l.splits > 1) s += text(", %u splits", l.splits);
     if (l.fixed >= 0) s += text(", of %s", kFixed[l.fixed].candidate().c_str());
     if (l.hopper >= 0 && l.stem == Stem::bwd_dkv_dq && plan.zeroed_size > 0)
       s += plan.problem.deterministic ? ", d_q in turns" : ", d_q in any order";
-    if (l.tail_units > 0) s += text(", %d tiles shared out by steps", l.tail_units * l.tail_unit);
-    if (l.tail_shorts > 0) s += text(", %d of fewer rows last", l.tail_shorts);
+    if (l.stream_k_units > 0)
+      s += text(", %d tiles shared out by steps", l.stream_k_units * l.stream_k_unit);
+    if (l.short_tiles > 0) s += text(", %d of fewer rows last", l.short_tiles);
     if (l.shares_ds && l.stem == Stem::bwd_dkv)
       s += text(", leaves ds, %d kv heads at a time", l.kv_heads);
     if (l.stores_d_bias) s += ", and d_bias";

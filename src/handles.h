@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// What the handles of the C API point to, and what is known of those that were freed too early. A device
-// knows its plans: destroyed before them, it takes along what they have of the GPU, and they refuse to be
-// executed. Builds with assertions also know which handles are alive.
+// What the handles of the C API point to, and checks of handles that were freed too early. A device
+// has a list of its plans. If it is destroyed before them, it frees what they have of the GPU, and
+// they refuse to be executed. Builds with assertions also check which handles are alive.
 #ifndef TANDEM_SRC_HANDLES_H
 #define TANDEM_SRC_HANDLES_H
 #include <memory>
@@ -20,7 +20,7 @@
 
 namespace tandem {
 struct Handle : HostObject {
-  Handle *earlier = nullptr, *later = nullptr;  // among those that are alive, where that is checked
+  Handle *earlier = nullptr, *later = nullptr;  // list of live handles, where that is checked
 };
 }  // namespace tandem
 
@@ -57,7 +57,7 @@ inline void leave_device(tandem_plan* plan) noexcept {
   if (plan->after) plan->after->before = plan->before;
 }
 
-// Ends what the plans have of the device; how many there were.
+// Releases the plans' programs; returns the number of plans.
 inline int orphan_plans(tandem_device* device) noexcept {
   const std::lock_guard<std::mutex> lock(device->mutex);
   int count = 0;
@@ -101,7 +101,7 @@ inline void remove_handle([[maybe_unused]] Handle* handle) noexcept {
 #endif
 }
 
-// Of a handle that a function was given.
+// Checks a handle that a function was given.
 inline Status check_handle(const char* what, const Handle* handle) {
   if (!handle) return fail(TANDEM_ERROR_INVALID_ARGUMENT, "%s is NULL", what);
 #if TANDEM_CHECK_HANDLES

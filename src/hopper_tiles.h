@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// hopper_tiles.inc as C++ values, with what planner, kernels and tensor maps have to agree on: bytes of shared memory and
-// of the workspace.
+// Tiles of cuda.sm90 (hopper_tiles.inc) as C++ values, and what the planner, the kernels and the
+// tensor maps have to agree on: bytes of shared memory and of the workspace.
 #ifndef TANDEM_SRC_HOPPER_TILES_H
 #define TANDEM_SRC_HOPPER_TILES_H
 #include <cmath>
@@ -8,73 +8,82 @@
 
 namespace tandem {
 
-constexpr int kMaxShared = 232448;  // of a workgroup of compute capability 9.0
-// Forward kernels multiply scores by a scale beyond this after they are compared, and after a distance bias; by others before. With a
-// dense bias they take no others, as it is divided by the scale.
+constexpr int kMaxShared = 232448;  // bytes of a workgroup, compute capability 9.0
+// Smallest scale by which forward kernels multiply scores after they are compared and after a
+// distance bias is added. A smaller scale comes before both. With a dense bias every scale is
+// larger, as the bias is divided by it.
 constexpr float kPlainScale = 1e-12f;
 
 // ---- fwd ----
-// A workgroup: `groups` warpgroups of 64 query rows each, and one more, of which a warp copies. Boxes of the maps:
-// q rows() rows, k and v bc rows.
+// Tile of fwd. A workgroup has `warpgroups` consumer warpgroups, of 64 query rows each, and a
+// producer warpgroup. TMA boxes: rows() rows of Q, bc rows of K and V.
 struct FwdTile {
   const char* name;
-  int d, dv, groups, bc, stages;
-  bool turns, apart, bias;
+  int d, dv, warpgroups, bc, stages;
+  bool ping_pong, decoupled, bias;
   int from, to;
-  constexpr int rows() const { return 64 * groups; }
-  constexpr int threads() const { return 128 * (groups + 1); }
+  constexpr int rows() const { return 64 * warpgroups; }
+  constexpr int threads() const { return 128 * (warpgroups + 1); }
 };
 
 constexpr int fwd_panels(int features) { return (features + 63) / 64; }
-// Of q's places: one of each warpgroup in tiles for a bias alone.
-constexpr int fwd_q_barriers(const FwdTile& t) { return t.bias ? 2 * t.groups : 4; }
-// Dynamic shared memory: stages of q, of k and of v, barriers; up to 1,023 bytes to begin at a multiple of 1,024.
+// mbarriers of the stages of Q. In tiles for a dense bias alone each warpgroup has its own.
+constexpr int fwd_q_barriers(const FwdTile& t) { return t.bias ? 2 * t.warpgroups : 4; }
+// Bytes of dynamic shared memory: stages of Q, K and V, mbarriers, and up to 1,023 bytes of
+// alignment to 1,024.
 constexpr int fwd_shared_bytes(const FwdTile& t, int q_stages) {
   return 1024 +
          128 * (q_stages * t.rows() * fwd_panels(t.d) +
                 t.stages * t.bc * (fwd_panels(t.d) + fwd_panels(t.dv))) +
          8 * (fwd_q_barriers(t) + 4 * t.stages);
 }
-// Where there is room, q of the next tile comes while this one is computed.
+// Stages of Q: two where there is room, so that Q of the next tile is loaded while this one is
+// computed.
 constexpr int fwd_q_stages(const FwdTile& t) {
   return fwd_shared_bytes(t, 2) <= kMaxShared ? 2 : 1;
 }
 constexpr int fwd_shared_bytes(const FwdTile& t) { return fwd_shared_bytes(t, fwd_q_stages(t)); }
 
-// Softmax alone, where there is room for q of one tile alone: fwd_wide.cuh, q in boxes of a warpgroup's rows.
-constexpr bool fwd_is_wide(const FwdTile& t) { return !t.apart && !t.bias && fwd_q_stages(t) == 1; }
-constexpr int fwd_plain_q_rows(const FwdTile& t) { return fwd_is_wide(t) ? 64 : t.rows(); }
+// Plain softmax with one stage of Q, which has heads over 128 (cuda/sm90/fwd/wide_heads.cuh). TMA
+// boxes of Q then have the rows of one warpgroup.
+constexpr bool fwd_has_wide_heads(const FwdTile& t) {
+  return !t.decoupled && !t.bias && fwd_q_stages(t) == 1;
+}
+constexpr int fwd_plain_q_rows(const FwdTile& t) { return fwd_has_wide_heads(t) ? 64 : t.rows(); }
 constexpr int fwd_bias_q_rows(const FwdTile& t) { return t.bias ? 64 : t.rows(); }
-// There, and where warpgroups go apart, what is told of four tiles.
-constexpr int kApartNotices = 4;
-constexpr int fwd_apart_notice_bytes(const FwdTile& t) { return 32 + 16 * t.groups; }
+// Work-tile descriptors: four, where heads are wide or warpgroups are decoupled.
+constexpr int kDecoupledDescriptors = 4;
+constexpr int fwd_decoupled_descriptor_bytes(const FwdTile& t) { return 32 + 16 * t.warpgroups; }
 constexpr int fwd_plain_shared_bytes(const FwdTile& t) {
-  return fwd_shared_bytes(t) +
-         (t.apart || fwd_is_wide(t) ? kApartNotices * fwd_apart_notice_bytes(t) : 0);
+  return fwd_shared_bytes(t) + (t.decoupled || fwd_has_wide_heads(t)
+                                    ? kDecoupledDescriptors * fwd_decoupled_descriptor_bytes(t)
+                                    : 0);
 }
 
-// With a dense bias: places for it, each warpgroup's rows in boxes of 64 x 64. 0: no kernel for the tile.
+// A dense bias: bytes of a stage, in which each warpgroup has its rows, in TMA boxes of 64 x 64. 0
+// bytes of shared memory: there is no kernel for the tile.
 constexpr int kFwdBiasRows = 64;
 constexpr int fwd_bias_bytes(const FwdTile& t) { return t.rows() * t.bc * 2; }
-// Heads up to 64: q times the scale, where that is exact, lest each element of the bias be divided by it.
+// Whether Q may be multiplied by the scale, which has to be exact. Otherwise each element of the
+// bias is divided by the scale. Heads up to 64.
 constexpr bool fwd_scales_q(const FwdTile& t) {
-  return !t.apart && !t.bias && t.d <= 64 && t.dv <= 64;
+  return !t.decoupled && !t.bias && t.d <= 64 && t.dv <= 64;
 }
-// A power of two by which numbers of bf16 stay what they are, but for those under 2^-110.
+// Whether the scale is a power of two that keeps bf16 values exact, except those under 2^-110.
 inline bool has_exact_scale(float scale) {
   int exponent;
   return std::frexp(scale, &exponent) == 0.5f && exponent >= -15 && exponent <= 1;
 }
-// What is told of four tiles, behind the barriers.
-constexpr int kBiasNotices = 4, kBiasNoticeBytes = 32;
+// Work-tile descriptors, behind the mbarriers.
+constexpr int kBiasDescriptors = 4, kBiasDescriptorBytes = 32;
 constexpr int fwd_bias_barriers(const FwdTile& t, int bias_stages) {
-  return 8 * (fwd_q_barriers(t) + 4 * t.stages + 2 * t.groups * bias_stages);
+  return 8 * (fwd_q_barriers(t) + 4 * t.stages + 2 * t.warpgroups * bias_stages);
 }
 constexpr int fwd_bias_shared_bytes(const FwdTile& t, int q_stages, int bias_stages) {
-  return fwd_shared_bytes(t, q_stages) + bias_stages * (fwd_bias_bytes(t) + 2 * 8 * t.groups) +
-         kBiasNotices * kBiasNoticeBytes;
+  return fwd_shared_bytes(t, q_stages) + bias_stages * (fwd_bias_bytes(t) + 2 * 8 * t.warpgroups) +
+         kBiasDescriptors * kBiasDescriptorBytes;
 }
-// A second place for q, and what is left for the bias.
+// Stages of Q, two where there is room, and stages of the bias in what is left.
 constexpr int fwd_bias_q_stages(const FwdTile& t) {
   return fwd_bias_shared_bytes(t, 2, 1) <= kMaxShared ? 2 : 1;
 }
@@ -83,115 +92,119 @@ constexpr int fwd_bias_stages(const FwdTile& t) {
 }
 constexpr int fwd_bias_shared_bytes(const FwdTile& t) {
   const int bytes = fwd_bias_shared_bytes(t, fwd_bias_q_stages(t), fwd_bias_stages(t));
-  return !t.apart && t.bc % 64 == 0 && bytes <= kMaxShared ? bytes : 0;
+  return !t.decoupled && t.bc % 64 == 0 && bytes <= kMaxShared ? bytes : 0;
 }
 
-// Elastic softmax: K and V share places. Each warpgroup has the head's distance bias behind them, with zeros for all
-// distances of a tile that has any with an entry. Where warpgroups go apart, as many places as there is room for, and what is
-// told of four tiles.
-constexpr int kFwdDistWindow = 2048, kElasticNoticeBytes = 16;
+// Elastic softmax: K and V share stages. Behind them each warpgroup has the distance bias of the
+// head, with zeros for the other distances of a tile that has an entry. Decoupled warpgroups have
+// as many stages as there is room for, and four work-tile descriptors.
+constexpr int kFwdDistWindow = 2048, kElasticDescriptorBytes = 16;
 constexpr int fwd_elastic_q_stages(const FwdTile& t) { return t.d <= 128 ? 2 : 1; }
-constexpr int fwd_elastic_place(const FwdTile& t) {
+constexpr int fwd_elastic_stage_bytes(const FwdTile& t) {
   return t.bc * 128 * fwd_panels(t.d > t.dv ? t.d : t.dv);
 }
 constexpr int fwd_dist_pad(const FwdTile& t) { return 64 + t.bc; }
 constexpr int fwd_dist_entries(const FwdTile& t) { return kFwdDistWindow + 2 * fwd_dist_pad(t); }
-constexpr int fwd_elastic_shared_bytes(const FwdTile& t, int places) {
+constexpr int fwd_elastic_shared_bytes(const FwdTile& t, int stages) {
   const int q_stages = fwd_elastic_q_stages(t);
-  return 1024 + 128 * q_stages * t.rows() * fwd_panels(t.d) + places * fwd_elastic_place(t) +
-         t.groups * fwd_dist_entries(t) * 4 + 16 * (q_stages + places) +
-         (t.apart ? kApartNotices * kElasticNoticeBytes : 0);
+  return 1024 + 128 * q_stages * t.rows() * fwd_panels(t.d) + stages * fwd_elastic_stage_bytes(t) +
+         t.warpgroups * fwd_dist_entries(t) * 4 + 16 * (q_stages + stages) +
+         (t.decoupled ? kDecoupledDescriptors * kElasticDescriptorBytes : 0);
 }
-constexpr int fwd_elastic_places(const FwdTile& t) {
-  return t.apart ? (kMaxShared - fwd_elastic_shared_bytes(t, 0)) / (fwd_elastic_place(t) + 16)
-                 : (t.d <= 64 ? 8 : 4);
+constexpr int fwd_elastic_stages(const FwdTile& t) {
+  return t.decoupled
+             ? (kMaxShared - fwd_elastic_shared_bytes(t, 0)) / (fwd_elastic_stage_bytes(t) + 16)
+             : (t.d <= 64 ? 8 : 4);
 }
 constexpr int fwd_elastic_shared_bytes(const FwdTile& t) {
-  return fwd_elastic_shared_bytes(t, fwd_elastic_places(t));
+  return fwd_elastic_shared_bytes(t, fwd_elastic_stages(t));
 }
 
-// entmax: behind the barriers words of the search, a bit for each of the first kSupportTiles tiles of keys of a warpgroup (two
-// sets), and each thread's candidates of its two rows. 0 candidates: no kernel for the tile.
+// Entmax. Behind the mbarriers: words of the search; two bitmaps a warpgroup, of the first
+// kSupportTiles tiles of keys; and candidates of the two rows of each thread. 0 candidates: there
+// is no kernel for the tile.
 constexpr int kSupportTiles = 1024, kSupportWords = kSupportTiles / 32;
 constexpr int kEntmaxQStages = 1;  // room for q of the next tile is better used for candidates
-constexpr int fwd_entmax_lists_at(const FwdTile& t) {  // behind the barriers
-  return 32 + t.groups * 2 * kSupportWords * 4;
+constexpr int fwd_entmax_lists_at(const FwdTile& t) {  // behind the mbarriers
+  return 32 + t.warpgroups * 2 * kSupportWords * 4;
 }
 constexpr int fwd_entmax_candidates(const FwdTile& t) {
   const int left = kMaxShared - fwd_shared_bytes(t, kEntmaxQStages) - fwd_entmax_lists_at(t);
-  const int most = left / (t.groups * 128 * 2 * 4) / 4 * 4;
-  return t.apart || t.bias || t.d > 128 || most < 16 ? 0 : most > 44 ? 44 : most;
+  const int most = left / (t.warpgroups * 128 * 2 * 4) / 4 * 4;
+  return t.decoupled || t.bias || t.d > 128 || most < 16 ? 0 : most > 44 ? 44 : most;
 }
 constexpr int fwd_entmax_shared_bytes(const FwdTile& t) {
   return fwd_entmax_candidates(t) == 0
              ? 0
              : fwd_shared_bytes(t, kEntmaxQStages) + fwd_entmax_lists_at(t) +
-                   fwd_entmax_candidates(t) * t.groups * 128 * 2 * 4;
+                   fwd_entmax_candidates(t) * t.warpgroups * 128 * 2 * 4;
 }
 
-// With lengths: a barrier, and what is told of four tiles of query rows. 0: no kernel for the tile.
-constexpr int kFwdNotices = 4, kFwdNoticeBytes = 64;
-constexpr int fwd_lengths_shared_bytes(const FwdTile& t) {
-  const int bytes = fwd_shared_bytes(t) + 2 * 8 + kFwdNotices * kFwdNoticeBytes;
-  return !t.apart && !t.bias && bytes <= kMaxShared ? bytes : 0;
+// Lengths add an mbarrier and four work-tile descriptors. 0: there is no kernel for the tile.
+constexpr int kFwdDescriptors = 4, kFwdDescriptorBytes = 64;
+constexpr int fwd_varlen_shared_bytes(const FwdTile& t) {
+  const int bytes = fwd_shared_bytes(t) + 2 * 8 + kFwdDescriptors * kFwdDescriptorBytes;
+  return !t.decoupled && !t.bias && bytes <= kMaxShared ? bytes : 0;
 }
-// Wider heads have one kernel for lengths and for what else there is.
-constexpr bool fwd_has_lengths_alone(const FwdTile& t) {
-  return !t.apart && !t.bias && t.d <= 128 && t.dv <= 128;
+// Wider heads have one kernel for lengths, softcap and ALiBi.
+constexpr bool fwd_has_varlen_alone(const FwdTile& t) {
+  return !t.decoupled && !t.bias && t.d <= 128 && t.dv <= 128;
 }
 
-// Bits of masks and of dropout (cuda/sm90/bits.cuh): a place has those of a tile of kBitsKeys keys, a word for 32 of them and
-// a row, and a few words about the tile; two barriers each.
-constexpr int kBitsPlaces = 4, kBitsKeys = 128;
-constexpr int bits_pitch(int rows) {
+// Mask bitmap of masks and dropout (cuda/sm90/mask_bitmap.cuh). A stage holds the words of a tile
+// of kMaskKeys keys, one for 32 keys and a row, and the description of the tile; it has two
+// mbarriers.
+constexpr int kMaskStages = 4, kMaskKeys = 128;
+constexpr int mask_pitch(int rows) {
   return rows + 8;
-}  // lanes with the words of 8 rows meet no bank twice
-constexpr int bits_place_bytes(int rows) { return 2 * kBitsKeys / 32 * bits_pitch(rows) * 4 + 16; }
-constexpr int bits_bytes(int rows) { return kBitsPlaces * (bits_place_bytes(rows) + 16); }
+}  // no bank conflict between lanes with the words of 8 rows
+constexpr int mask_stage_bytes(int rows) { return 2 * kMaskKeys / 32 * mask_pitch(rows) * 4 + 16; }
+constexpr int mask_bitmap_bytes(int rows) { return kMaskStages * (mask_stage_bytes(rows) + 16); }
 
-// With everything that softmax may have beside it, but a bias.
-constexpr FwdTile fwd_all_tile(const FwdTile& t) {
-  return {t.name, t.d, t.dv, 2, t.bc, t.stages, t.turns, t.apart, t.bias, t.from, t.to};
+// Tile of the masked variant: every optional input of softmax but a dense bias.
+constexpr FwdTile fwd_masked_tile(const FwdTile& t) {
+  return {t.name, t.d, t.dv, 2, t.bc, t.stages, t.ping_pong, t.decoupled, t.bias, t.from, t.to};
 }
-constexpr int fwd_all_shared_bytes(const FwdTile& row) {
-  const FwdTile t = fwd_all_tile(row);
-  const int bytes = fwd_lengths_shared_bytes(t);
-  return bytes == 0 || fwd_q_stages(t) != 2 || t.bc != kBitsKeys ||
-                 bytes + bits_bytes(t.rows()) > kMaxShared
+constexpr int fwd_masked_shared_bytes(const FwdTile& row) {
+  const FwdTile t = fwd_masked_tile(row);
+  const int bytes = fwd_varlen_shared_bytes(t);
+  return bytes == 0 || fwd_q_stages(t) != 2 || t.bc != kMaskKeys ||
+                 bytes + mask_bitmap_bytes(t.rows()) > kMaxShared
              ? 0
-             : bytes + bits_bytes(t.rows());
+             : bytes + mask_bitmap_bytes(t.rows());
 }
 
 constexpr FwdTile kFwdTiles[] = {
-#define TANDEM_HOPPER_FWD(name, d, dv, groups, bc, stages, turns, apart, bias, from, to) \
-  {#name, d, dv, groups, bc, stages, turns != 0, apart != 0, bias != 0, from, to},
+#define TANDEM_HOPPER_FWD(name, d, dv, warpgroups, bc, stages, ping_pong, decoupled, bias, from, \
+                          to)                                                                    \
+  {#name, d, dv, warpgroups, bc, stages, ping_pong != 0, decoupled != 0, bias != 0, from, to},
 #define TANDEM_HOPPER_BWD(name, d, br, bc, q_stages, do_stages, ds_stages, wide)
 #include "hopper_tiles.inc"
 };
 constexpr int kFwdTileCount = int(sizeof(kFwdTiles) / sizeof(kFwdTiles[0]));
 
 // ---- bwd_dkv_dq, bwd_dq_cast ----
-constexpr int kBwdThreads = 384;  // a warpgroup of helpers and two that multiply
-constexpr int kBwdParts = 8;      // of a sum over a tile: one of each warp that multiplies
+constexpr int kBwdThreads = 384;  // a producer warpgroup and two consumer warpgroups
+constexpr int kBwdParts = 8;      // partial sums of a tile: one of each consumer warp
 
-// q and d_o come in boxes of br rows, k and v of bc.
+// Tile of the backward. TMA boxes: br rows of Q and dO, bc rows of K and V.
 struct BwdShape {
   const char* name;
   int d, br, bc, q_stages, do_stages, ds_stages;
   bool wide;
 };
 constexpr BwdShape kBwdShapes[] = {
-#define TANDEM_HOPPER_FWD(name, d, dv, groups, bc, stages, turns, apart, bias, from, to)
+#define TANDEM_HOPPER_FWD(name, d, dv, warpgroups, bc, stages, ping_pong, decoupled, bias, from, to)
 #define TANDEM_HOPPER_BWD(name, d, br, bc, q_stages, do_stages, ds_stages, wide) \
   {#name, d, br, bc, q_stages, do_stages, ds_stages, wide != 0},
 #include "hopper_tiles.inc"
 };
 constexpr int kBwdShapeCount = int(sizeof(kBwdShapes) / sizeof(kBwdShapes[0]));
 
-// Heads over this have bwd_dkv and bwd_dq in place of bwd_dkv_dq.
-constexpr int kNarrowHeads = 128;
+// Largest head size of bwd_dkv_dq. Wider heads have bwd_dkv and bwd_dq.
+constexpr int kMaxFusedHeadDim = 128;
 constexpr int bwd_panels(const BwdShape& s) { return (s.d + 63) / 64; }
-// Where things lie in shared memory, in bytes from its beginning, a multiple of 1,024.
+// Layout of shared memory: offsets in bytes from its beginning, which is a multiple of 1,024.
 constexpr int bwd_k_bytes(const BwdShape& s) { return bwd_panels(s) * s.bc * 128; }
 constexpr int bwd_q_bytes(const BwdShape& s) { return bwd_panels(s) * s.br * 128; }
 constexpr int bwd_ds_bytes(const BwdShape& s) { return s.br * s.bc * 2; }
@@ -203,8 +216,8 @@ constexpr int bwd_at_dq(const BwdShape& s) {
   return bwd_at_ds(s) + (s.ds_stages + (s.wide ? 1 : 0)) * bwd_ds_bytes(s);
 }
 constexpr int bwd_at_stats(const BwdShape& s) { return bwd_at_dq(s) + (s.wide ? 0 : 2 * 16384); }
-// Of a tile of queries, for each place of q: how many rows there are if any of them is far
-// (src/far_row.h), else 0; and where lse of the first one is.
+// For each stage of Q, the far rows of the query tile: how many rows the tile has if any of them is
+// far (src/far_row.h), else 0, and the address of the first lse.
 constexpr int kBwdFarBytes = 16;
 constexpr int bwd_at_far(const BwdShape& s) {
   return bwd_at_stats(s) + (s.q_stages + s.do_stages) * s.br * 4;
@@ -216,98 +229,113 @@ constexpr int bwd_shared_bytes(const BwdShape& s) {
   return bwd_at_barriers(s) + (1 + 2 * (s.q_stages + s.do_stages)) * 8;
 }
 
-// Of heads up to 128, where nothing else takes the room: a second place for a tile of d_q, which another warp adds.
+// Bytes of a second stage of dQ, which the second dQ warp adds. Heads up to 128, where nothing else
+// takes the room.
 constexpr int bwd_second_dq_bytes(const BwdShape& s) { return s.wide ? 0 : 2 * 16384; }
-// What a workgroup works on, of those that go on to further tiles of keys (cuda/sm90/bwd_goes_on.cuh): a barrier, and three words.
-constexpr int kBwdNowBytes = 24;
+// Work-tile descriptor of persistent workgroups (cuda/sm90/bwd/persistent.cuh): an mbarrier and
+// three words.
+constexpr int kBwdDescriptorBytes = 24;
 constexpr int bwd_plain_shared_bytes(const BwdShape& s) {
-  return bwd_shared_bytes(s) + bwd_second_dq_bytes(s) + (s.wide ? 0 : kBwdNowBytes);
+  return bwd_shared_bytes(s) + bwd_second_dq_bytes(s) + (s.wide ? 0 : kBwdDescriptorBytes);
 }
-// Zeros under the sums of d_q (cuda/sm90/bwd_zeros.cuh) come by so many bytes: a store of a warp, or a copy.
+// Unit of lazy zero-initialisation (cuda/sm90/bwd/dq_lazy_zero.cuh): a store of a warp, or a copy.
 constexpr int kZeroBytes = 512;
-// With a dense bias: tiles of it, whose places dS takes over, and further ones beside those for dS; three barriers each. What a workgroup
-// works on, and two barriers and a word about what comes next. And zeros, at a multiple of 16 bytes, to be copied.
+// A dense bias: stages for its tiles, which dS then overwrites, beside those for dS; three
+// mbarriers each. Then the work-tile descriptor, two mbarriers and a word about the next tile, and
+// zeros to copy, at a multiple of 16 bytes.
 constexpr int bwd_bias_stages(const BwdShape& s) { return s.br * s.bc > 64 * 128 ? 1 : 2; }
-constexpr int bwd_bias_places(const BwdShape& s) { return s.ds_stages + bwd_bias_stages(s); }
+constexpr int bwd_bias_ds_stages(const BwdShape& s) { return s.ds_stages + bwd_bias_stages(s); }
 constexpr int bwd_bias_zeros_at(const BwdShape& s) {
-  return (bwd_shared_bytes(s) + bwd_bias_stages(s) * bwd_ds_bytes(s) + 3 * bwd_bias_places(s) * 8 +
-          kBwdNowBytes + 20 + 15) /
+  return (bwd_shared_bytes(s) + bwd_bias_stages(s) * bwd_ds_bytes(s) +
+          3 * bwd_bias_ds_stages(s) * 8 + kBwdDescriptorBytes + 20 + 15) /
          16 * 16;
 }
 constexpr int bwd_bias_shared_bytes(const BwdShape& s) { return bwd_bias_zeros_at(s) + kZeroBytes; }
-// With elastic softmax: per place for q, what tau adds to the weights of a row, and the distance bias of the tile's diagonals;
-// barriers of dS.
+// Elastic softmax adds, for each stage of Q, what tau adds to the weights of a row, and the
+// distance bias of the tile's diagonals; also mbarriers of dS.
 constexpr int bwd_elastic_bytes(const BwdShape& s) { return s.q_stages * (s.br + s.br + s.bc) * 4; }
 constexpr int bwd_elastic_shared_bytes(const BwdShape& s) {
   return bwd_shared_bytes(s) + bwd_elastic_bytes(s) + 2 * s.ds_stages * 8;
 }
-// With lengths: a barrier.
-// And softcap and ALiBi, which keep numbers of each element.
-constexpr bool has_full_kernel(const BwdShape& s) { return !s.wide && s.br <= 64; }
-constexpr int bwd_lengths_shared_bytes(const BwdShape& s) {
+// Whether a tile has a kernel with softcap and ALiBi, which keep numbers of each element.
+constexpr bool has_softcap_alibi_kernel(const BwdShape& s) { return !s.wide && s.br <= 64; }
+// Lengths add an mbarrier.
+constexpr int bwd_varlen_shared_bytes(const BwdShape& s) {
   return bwd_shared_bytes(s) + bwd_second_dq_bytes(s) + 8;
 }
-// And masks, dropout and a distance bias: bits of tiles, what softcap leaves of gradients, and words about the walk.
-constexpr int kBwdWalkBytes = 48;
-constexpr int bwd_all_left_bytes(const BwdShape& s) { return s.br * s.bc * 2; }
-constexpr int bwd_all_bytes(const BwdShape& s) {
-  return bwd_all_left_bytes(s) + bits_bytes(s.br) + kBwdWalkBytes;
+// Masks, dropout and a distance bias add the mask bitmap, derivatives of softcap, and the work
+// tile.
+constexpr int kBwdWorkTileBytes = 48;
+constexpr int bwd_masked_derivative_bytes(const BwdShape& s) { return s.br * s.bc * 2; }
+constexpr int bwd_masked_bytes(const BwdShape& s) {
+  return bwd_masked_derivative_bytes(s) + mask_bitmap_bytes(s.br) + kBwdWorkTileBytes;
 }
-constexpr bool has_all_kernel(const BwdShape& s) {
-  return has_full_kernel(s) && s.bc == kBitsKeys &&
-         bwd_shared_bytes(s) + 8 + bwd_all_bytes(s) <= kMaxShared;
+constexpr bool has_masked_kernel(const BwdShape& s) {
+  return has_softcap_alibi_kernel(s) && s.bc == kMaskKeys &&
+         bwd_shared_bytes(s) + 8 + bwd_masked_bytes(s) <= kMaxShared;
 }
-// Where there are registers for what changes scores, too.
-constexpr bool has_all_scores(const BwdShape& s) { return has_all_kernel(s) && s.d <= 96; }
-constexpr int bwd_all_shared_bytes(const BwdShape& s) {
-  return has_all_kernel(s) ? bwd_shared_bytes(s) + 8 + bwd_all_bytes(s) : 0;
+// Whether the masked variant has registers for softcap, ALiBi and a distance bias, too.
+constexpr bool has_masked_scores(const BwdShape& s) { return has_masked_kernel(s) && s.d <= 96; }
+constexpr int bwd_masked_shared_bytes(const BwdShape& s) {
+  return has_masked_kernel(s) ? bwd_shared_bytes(s) + 8 + bwd_masked_bytes(s) : 0;
 }
-constexpr int kMaxCluster = 8;  // workgroups, on every device
+// Largest cluster that every device allows, in workgroups.
+constexpr int kMaxCluster = 8;
 
-// The sums of d_q: per head of the batch, blocks of 64 rows x 64 features, panels innermost; in a block the elements
-// lie as the accumulators of a product do (cuda/sm90/wgmma.cuh): 128 threads' first float4, their second, and so on.
-constexpr int kSumsBlock = 64 * 64;
+// The dQ accumulator, f32: for each query head of the batch, blocks of 64 rows x 64 features,
+// panels innermost. In a block the elements lie as wgmma accumulators do (cuda/sm90/ptx/wgmma.cuh):
+// the first float4 of 128 threads, then their second, and so on.
+constexpr int kDqAccumBlock = 64 * 64;
 constexpr int64_t bwd_query_tiles(const BwdShape& s, int64_t seq_q) {
   return (seq_q + s.br - 1) / s.br;
 }
 constexpr int64_t bwd_row_blocks(const BwdShape& s, int64_t seq_q) {
   return bwd_query_tiles(s, seq_q) * (s.br / 64);
 }
-constexpr int64_t bwd_sums_bytes(const BwdShape& s, int64_t batch_heads, int64_t seq_q) {
-  return batch_heads * bwd_row_blocks(s, seq_q) * bwd_panels(s) * kSumsBlock * 4;
+constexpr int64_t bwd_dq_accum_bytes(const BwdShape& s, int64_t batch_heads, int64_t seq_q) {
+  return batch_heads * bwd_row_blocks(s, seq_q) * bwd_panels(s) * kDqAccumBlock * 4;
 }
-// Of packed queries: tiles that a head has sums of, those of an entry from tile first row / br + entry on.
+// Packed queries: query tiles of a head in the dQ accumulator. Those of a batch entry begin at tile
+// (first row) / br + (entry).
 constexpr int64_t bwd_packed_tiles(const BwdShape& s, int64_t total_q, int64_t batch) {
   return total_q / s.br + batch;
 }
-// A number per block of 64 rows: how many tiles of keys have added theirs.
-constexpr int64_t bwd_turns_bytes(const BwdShape& s, int64_t batch_heads, int64_t seq_q) {
+// Deterministic dQ semaphores: for each block of 64 rows, how many tiles of keys have added to it.
+constexpr int64_t bwd_dq_semaphore_bytes(const BwdShape& s, int64_t batch_heads, int64_t seq_q) {
   return batch_heads * bwd_row_blocks(s, seq_q) * 4;
 }
-// A number per head of keys: how many of its tiles have added all of theirs.
+// For each kv head: how many of its tiles of keys have added all of their dQ.
 constexpr int64_t bwd_counts_bytes(int64_t batch, int64_t heads_kv) { return batch * heads_kv * 4; }
-// Two numbers per head of keys: of the shares of its sums, how many somebody has begun to zero, and how many are zero.
-constexpr int64_t bwd_ahead_bytes(int64_t batch, int64_t heads_kv) { return batch * heads_kv * 8; }
-// Sums of a head of keys that its last workgroup rounds; more of them are rounded faster by all multiprocessors. With a dense bias,
-// masks or dropout (and of f32 on sm80) a launch of its own is faster, by 4 us of 256 KiB a head, but a small problem has fewer launches
-// to record: so few of a head, and of all.
-constexpr int64_t kRoundedBytes = 1 << 20, kFewRoundedBytes = 1 << 18, kAllRoundedBytes = 4 << 20;
-// A number per head of keys: how many of its tiles, of all entries, are done; who comes last sums d_slope and d_sink.
+// Lazy zero-initialisation: for each kv head, how many slices of its accumulator are claimed, and
+// how many are zero.
+constexpr int64_t bwd_lazy_zero_bytes(int64_t batch, int64_t heads_kv) {
+  return batch * heads_kv * 8;
+}
+// dQ postprocess by the last workgroup of a kv head: largest accumulator of the head, in bytes. A
+// larger one is converted faster by all SMs. With a dense bias, masks or dropout (and f32 on sm80)
+// a launch of its own is faster, by 4 us for 256 KiB a head. A small problem has fewer launches to
+// record, though: a small limit for a head, and one for all heads.
+constexpr int64_t kPostprocessBytes = 1 << 20, kFewPostprocessBytes = 1 << 18,
+                  kAllPostprocessBytes = 4 << 20;
+// For each kv head: how many of its tiles of keys are done, over all batch entries. The last one
+// reduces d_slope and d_sink.
 constexpr int64_t bwd_head_counts_bytes(int64_t heads_kv) { return heads_kv * 4; }
 
-// Parts of d_dist_bias that bwd_dkv_ddist's workgroups leave: of each head of keys who comes last adds them up, in order. Two warps
-// do, each for the entries that the same warps of the others left, so there are two counts of who has come. With more than this to
-// add for a thread, bwd_sum is faster.
+// Counters of the workgroups of bwd_dkv_ddist that have left partial sums of d_dist_bias. For each
+// kv head the last one adds them up, in order. Two warps do, each for the entries that the same
+// warps of other workgroups left, so there are two counters. With more than sums_at_once() allows
+// for a thread, bwd_sum is faster.
 constexpr int64_t sum_counts_bytes(int64_t heads_kv) { return 2 * heads_kv * 4; }
 constexpr bool sums_at_once(int64_t entries, int64_t parts) { return entries * parts <= 64; }
 
-// ---- bwd_row_dq of elastic softmax: 128 queries a workgroup, kBwdThreads threads; boxes of k and v have bc rows ----
+// ---- bwd_row_dq of elastic softmax: 128 queries a workgroup; boxes of K and V: bc rows ----
 struct RowShape {
   int d, br, bc, stages;
 };
 constexpr RowShape kRowShapes[] = {{64, 128, 128, 2}, {128, 128, 64, 2}};
 constexpr int kRowShapeCount = int(sizeof(kRowShapes) / sizeof(kRowShapes[0]));
-// Q and dO, places for K and V, the distance bias of a tile's diagonals for each, barriers.
+// Layout: Q and dO, stages of K and V, the distance bias of the diagonals of a tile for each,
+// mbarriers.
 constexpr int row_at_k(const RowShape& s) { return 2 * s.br * s.d * 2; }
 constexpr int row_at_dist(const RowShape& s) { return row_at_k(s) + 2 * s.stages * s.bc * s.d * 2; }
 constexpr int row_at_barriers(const RowShape& s) {
@@ -317,13 +345,13 @@ constexpr int row_shared_bytes(const RowShape& s) {
   return row_at_barriers(s) + (1 + 4 * s.stages) * 8;
 }
 
-// ---- bwd_dq, heads over 128: 128 queries a workgroup, kBwdThreads threads; boxes of k and v have bc rows ----
+// ---- bwd_dq, heads over 128: 128 queries a workgroup; boxes of K and V: bc rows ----
 struct DqShape {
   int d, br, bc, k_stages, v_stages;
 };
 constexpr DqShape kDqShapes[] = {{192, 128, 64, 2, 2}, {256, 128, 64, 2, 1}};
 constexpr int kDqShapeCount = int(sizeof(kDqShapes) / sizeof(kDqShapes[0]));
-// Q and dO, places for K and for V, barriers.
+// Layout: Q and dO, stages of K and of V, mbarriers.
 constexpr int dq_at_k(const DqShape& s) { return 2 * s.br * s.d * 2; }
 constexpr int dq_at_barriers(const DqShape& s) {
   return dq_at_k(s) + (s.k_stages + s.v_stages) * s.bc * s.d * 2;
@@ -332,27 +360,29 @@ constexpr int dq_shared_bytes(const DqShape& s) {
   return dq_at_barriers(s) + (2 + 2 * (s.k_stages + s.v_stages)) * 8;
 }
 
-// ---- bwd_row of entmax: 64 queries for each of `groups` warpgroups; boxes of q and d_o have br() rows, of k and v bc ----
+// ---- bwd_row of entmax: 64 queries a warpgroup; boxes of Q and dO: br() rows, K and V: bc ----
 struct SupportShape {
-  int d, groups, bc, stages;
-  constexpr int br() const { return 64 * groups; }
-  constexpr int threads() const { return 128 * (groups + 1); }
+  int d, warpgroups, bc, stages;
+  constexpr int br() const { return 64 * warpgroups; }
+  constexpr int threads() const { return 128 * (warpgroups + 1); }
 };
 constexpr SupportShape kSupportShapes[] = {{64, 3, 128, 3}, {128, 2, 128, 2}};
 constexpr int kSupportShapeCount = int(sizeof(kSupportShapes) / sizeof(kSupportShapes[0]));
-// Up to 1,023 bytes to begin at a multiple of 1,024, Q and dO, places for K and V, a bit a tile of keys, barriers.
+// Layout: up to 1,023 bytes of alignment to 1,024, Q and dO, stages of K and V, a bit for each tile
+// of keys, mbarriers.
 constexpr int support_at_k(const SupportShape& s) { return 2 * s.br() * s.d * 2; }
 constexpr int support_at_words(const SupportShape& s) {
   return support_at_k(s) + 2 * s.stages * s.bc * s.d * 2;
 }
 constexpr int support_at_barriers(const SupportShape& s) {
-  return support_at_words(s) + s.groups * kSupportWords * 4;
+  return support_at_words(s) + s.warpgroups * kSupportWords * 4;
 }
 constexpr int support_shared_bytes(const SupportShape& s) {
   return 1024 + support_at_barriers(s) + (1 + 4 * s.stages) * 8;
 }
-// What bwd_row leaves for bwd_dkv_dq: of each block of 64 rows a bit for each of the first kSupportTiles tiles of
-// kSupportKeys keys, whether they have support there. Further tiles are always visited.
+// Support bitmap that bwd_row leaves for bwd_dkv_dq: for each block of 64 rows a bit for each of
+// the first kSupportTiles tiles of kSupportKeys keys, whether they have support there. Further
+// tiles are always visited.
 constexpr int kSupportKeys = 128;
 constexpr int64_t support_words(int64_t seq_kv) {
   const int64_t words = (seq_kv + 32 * kSupportKeys - 1) / (32 * kSupportKeys);
@@ -360,7 +390,7 @@ constexpr int64_t support_words(int64_t seq_kv) {
 }
 constexpr int64_t support_blocks(int64_t seq_q) { return (seq_q + 63) / 64; }
 
-constexpr int kCastGroup = 128;  // threads of bwd_dq_cast, which takes a block
+constexpr int kCastGroup = 128;  // threads of bwd_dq_cast, which converts a block
 
 // ---- what every row must hold to ----
 constexpr bool hopper_tiles_fit() {
@@ -370,13 +400,13 @@ constexpr bool hopper_tiles_fit() {
       return false;
   for (const BwdShape& s : kBwdShapes)
     if (bwd_shared_bytes(s) > kMaxShared || (!s.wide && bwd_bias_shared_bytes(s) > kMaxShared) ||
-        (!s.wide && bwd_lengths_shared_bytes(s) > kMaxShared) || s.br % 64 != 0 || s.bc % 16 != 0 ||
+        (!s.wide && bwd_varlen_shared_bytes(s) > kMaxShared) || s.br % 64 != 0 || s.bc % 16 != 0 ||
         s.br > 256 || s.bc > 256)
       return false;
   for (const RowShape& r : kRowShapes)
     if (row_shared_bytes(r) > kMaxShared || r.br > 256 || r.bc > 256) return false;
   for (const BwdShape& s : kBwdShapes)
-    if (s.wide != (s.d > kNarrowHeads)) return false;
+    if (s.wide != (s.d > kMaxFusedHeadDim)) return false;
   for (const DqShape& r : kDqShapes)
     if (dq_shared_bytes(r) > kMaxShared || r.br > 256 || r.bc > 256) return false;
   for (const SupportShape& r : kSupportShapes)

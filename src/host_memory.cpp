@@ -8,11 +8,11 @@ namespace {
 
 thread_local const HostMemory* scope = nullptr;
 
-// Lies before each block.
+// Header before each block.
 struct Header {
   void (*release)(void* user, void* memory);  // nullptr: operator delete
   void* user;
-  void* start;  // of what was given
+  void* start;  // address that was returned by the allocator
 };
 
 constexpr size_t kPlain = __STDCPP_DEFAULT_NEW_ALIGNMENT__;
@@ -34,7 +34,7 @@ void* host_allocate(size_t size, size_t alignment) {
     header = {scope->release, scope->user, scope->allocate(scope->user, before + size, alignment)};
     if (!header.start) throw std::bad_alloc();
   } else if (alignment > kPlain) {
-    // Room to align in, so that one operator delete does for all.
+    // Room for the alignment, so that one operator delete suffices.
     header.start = ::operator new(before + size + alignment);
   } else {
     header.start = ::operator new(before + size);

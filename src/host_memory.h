@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Host memory. Every allocation of the library goes through host_allocate(): the containers of this header instead of
-// std's, HostObject as the base of what is made with new. It asks the callbacks of the HostScope that the thread is in:
-// each entry of the C API, and each worker of a CPU device, opens that of its device. A block remembers who gave it.
+// Host memory. Every allocation of the library goes through host_allocate(): by the containers of
+// this header in place of std's, and by HostObject, the base of objects made with new. It calls the
+// callbacks of the HostScope that the thread is in. Each entry of the C API, and each worker of a
+// CPU device, opens the scope of its device. A block stores what releases it.
 #ifndef TANDEM_SRC_HOST_MEMORY_H
 #define TANDEM_SRC_HOST_MEMORY_H
 #include <cstddef>
@@ -24,7 +25,7 @@ struct HostMemory {  // an application's callbacks; none: operator new and delet
       : allocate(o.allocate), release(o.release), user(o.memory_user) {}
 };
 
-// Where this thread's allocations come from while it lives.
+// Source of this thread's allocations during its lifetime.
 class HostScope {
  public:
   explicit HostScope(const HostMemory& memory) noexcept;
@@ -77,7 +78,8 @@ struct HostObject {
   static void operator delete(void* memory) noexcept { host_release(memory); }
 };
 
-// A callable of one's own; moves, and is not copied. As std::function, which takes no allocator.
+// A callable that owns its state; movable, not copyable. As std::function, which takes no
+// allocator.
 template <typename Signature>
 class Function;
 template <typename Result, typename... Args>
@@ -104,7 +106,7 @@ class Function<Result(Args...)> {
   std::unique_ptr<Held> held_;
 };
 
-// A callable of the caller's, for the length of a call.
+// A reference to the caller's callable, for the length of a call.
 template <typename Signature>
 class FunctionRef;
 template <typename Result, typename... Args>

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Numbers as text and back. What printf and strtod make of a real number depends on the locale that
-// the application has set, a decimal comma for one; these do not. They allocate nothing but a
-// String.
+// Numbers as text and back, without the locale that an application has set (a decimal comma, for
+// one), which printf and strtod depend on. Nothing is allocated but a String.
 #ifndef TANDEM_SRC_NUMBER_H
 #define TANDEM_SRC_NUMBER_H
 #include <charconv>
@@ -13,12 +12,13 @@
 
 namespace tandem {
 
-// As %a: "0x1.8p+3", "-0x0p+0", "inf". Without loss, but for the sign and payload of NaN.
+// As %a: "0x1.8p+3", "-0x0p+0", "inf". Lossless, except for the sign and payload of NaN.
 inline String hex_text(float value) {
   if (std::isnan(value)) return "nan";
   char digits[32];
   const double magnitude =
-      std::fabs(double(value));  // whose leading digit is 1, that of a denormal too
+      // Its leading digit is 1, also that of a denormal.
+      std::fabs(double(value));
   const char* end =
       std::to_chars(digits, digits + sizeof digits, magnitude, std::chars_format::hex).ptr;
   String s = std::signbit(value) ? "-" : "";
@@ -34,7 +34,7 @@ String short_text(Float value) {
   return String(digits, size_t(end - digits));
 }
 
-// As %.*f, with a final NUL. "-" where it does not fit.
+// As %.*f, with a final NUL; "-" if it does not fit.
 template <size_t N>
 const char* fixed_text(char (&out)[N], double value, int decimals) {
   const std::to_chars_result r =
@@ -44,7 +44,7 @@ const char* fixed_text(char (&out)[N], double value, int decimals) {
   return out;
 }
 
-// [first, last) is one number, the whole of it, which the type can hold. Decimal, a float
+// Parses [first, last), which has to be one number that the type can hold: decimal, and for a float
 // hexadecimal (0x1p-3), inf or nan as well.
 inline bool parse_number(const char* first, const char* last, int64_t* value) {
   if (first != last && *first == '+' && ++first != last && *first == '-') return false;
@@ -63,7 +63,7 @@ inline bool parse_number(const char* first, const char* last, float* value) {
     first += 2;
     format = std::chars_format::hex;
   }
-  // from_chars would take a second sign, and infinity in hexadecimal.
+  // from_chars would accept a second sign, and infinity in hexadecimal.
   const char* starts =
       format == std::chars_format::hex ? ".0123456789abcdefABCDEF" : ".0123456789iInN";
   if (first == last || *first == '\0' || !std::strchr(starts, *first)) return false;

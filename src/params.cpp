@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The one place where a plan becomes the numbers that kernels read, but for addresses (push.cpp).
+// The one file that turns a plan into the numbers that kernels read, except addresses (push.cpp).
 #include "params.h"
 
 #include <algorithm>
@@ -11,8 +11,9 @@
 namespace tandem {
 namespace {
 
-// Of launch l: 0, or 1 where bias is_chunked(), 2 where blocks of matrices are whole, too: as many rows, or one for all,
-// and, of 16-bit elements, twice as many keys. Draws of dropout are of four keys in a row, which such pairs of blocks part.
+// BIAS_WIDE of launch l: 1 if bias is_chunked(); 2 if blocks of matrices are whole, too, that is as
+// many rows, or one for all, and, for 16-bit elements, twice as many keys; else 0. Dropout draws
+// words for four consecutive keys, which such pairs of blocks would split.
 uint32_t bias_code(const Problem& p, const Launch& l) {
   const Strides& s = p.bias.strides;
   if (l.matrix.m == 0 || !is_chunked(p, s)) return 0;
@@ -21,7 +22,8 @@ uint32_t bias_code(const Problem& p, const Launch& l) {
   return rows && p.seq_kv % keys == 0 && l.tile.bc % keys == 0 && !(p.dropout > 0) ? 2 : 1;
 }
 
-// Whether all rows of every streamed tile of a kernel with matrices exist: keys, or query rows in bwd_dkv.
+// Whether all rows of every streamed tile of a kernel with matrices exist: keys, or in bwd_dkv
+// query rows.
 bool tiles_exist(const Problem& p, const Launch& l) {
   const bool keys = l.stem != Stem::bwd_dkv;
   return l.matrix.m > 0 && !p.has_lengths() &&
@@ -31,7 +33,8 @@ bool tiles_exist(const Problem& p, const Launch& l) {
 // Whether no streamed tile needs a mask.
 bool is_whole(const Problem& p, const Launch& l) { return tiles_exist(p, l) && !p.banded(); }
 
-// Whether hidden scores, -1e34, stay finite and far below all others when the scale is folded into that of exp2.
+// Whether hidden scores, -1e34, stay finite and far below all others when the scale is folded into
+// that of exp2.
 bool is_folded(const Problem& p) { return p.scale >= 1e-3f && p.scale <= 1e3f; }
 
 // The members that features.inc gives to every kernel with optional inputs.
@@ -64,7 +67,7 @@ Spec tile_spec(const Plan& plan, const Launch& l) {
   s.MM = uint32_t(l.matrix.m);
   s.MN = uint32_t(l.matrix.n);
   s.LEFT_SHARED = uint32_t(l.left_shared);
-  s.FLIES = l.flies;
+  s.REGISTER_PREFETCH = l.register_prefetch;
   s.WHOLE = is_whole(plan.problem, l);
   s.FOLDED = is_folded(plan.problem);
   s.BIAS_WIDE = bias_code(plan.problem, l);
@@ -87,7 +90,7 @@ Block tile_block(const Plan& plan, const Launch& l) {
   b.head_dim_v = int(p.head_dim_v);
   b.heads_q = int(p.heads_q);
   b.group = p.heads_kv ? int(p.group()) : 0;
-  // bwd_dkv still zeroes d_k and d_v: as if each kv head had an empty query head
+  // bwd_dkv still zeroes d_k and d_v, as if each kv head had an empty query head
   if (p.heads_q == 0) {
     b.heads_q = int(p.heads_kv);
     b.group = 1;
@@ -102,13 +105,13 @@ Block tile_block(const Plan& plan, const Launch& l) {
   return b;
 }
 
-// Of o's parts, [B * splits, Hq, Sq, part_pitch()].
+// Strides of o's parts, [B * splits, Hq, Sq, part_pitch()].
 Strides part_strides(const Problem& p) {
   const int64_t row = part_pitch(p.head_dim_v), head = p.seq_q * row;
   return {p.heads_q * head, head, row, 1};
 }
 
-// What kernels that form both products, S and dP, have in common in their blocks.
+// Members of the blocks of all kernels that form both products, S and dP.
 template <typename Block>
 Block pair_block(const Plan& plan, const Launch& l) {
   Block b = tile_block<Block>(plan, l);
@@ -138,20 +141,21 @@ ExtraBlock extra_block(const Problem& p) {
   return b;
 }
 
-// The stride of rows of k and v, in 8 elements, where fwd has nothing but products and exponentials in its loop and takes
-// one made for that (shaders/coopmat/plain.glsl). Elsewhere 0.
+// Stride of rows of k and v, in 8 elements, if the loop of fwd has only products and exponentials
+// and takes the form made for that (shaders/coopmat/plain.glsl); else 0.
 uint32_t plain_row(const Plan& plan, const Launch& l) {
   const Problem& p = plan.problem;
   if (std::strcmp(plan.path, "coopmat2") != 0 || !tiles_exist(p, l) || p.k.s != p.v.s) return 0;
   const int biases =
-      p.bias && bias_code(p, l) > 0;  // a dense one by chunks: products begin with it
+      // A dense bias by chunks is allowed, as products start from it.
+      p.bias && bias_code(p, l) > 0;
   const bool plain = p.normalizer == Normalizer::softmax && p.softcap == 0 && !(p.dropout > 0) &&
                      extra_addresses(p) == biases && l.splits == 1 && is_folded(p);
   const int64_t chunks = l.tile.bc * (std::max(p.head_dim, p.head_dim_v) / 8);
-  // With two blocks of rows it pays where tiles are masked (H100, 580.159.04).
+  // With two blocks of rows it pays only for masked tiles (H100, 580.159.04).
   const bool pays = l.row_blocks == 1 ? l.tile.max_d == 128 : p.banded();
-  return plain && l.flies && pays && chunks <= 8 * l.tile.invocations() && p.k.s % 8 == 0 &&
-                 p.k.s > 0 && p.k.s < int64_t(1) << 24
+  return plain && l.register_prefetch && pays && chunks <= 8 * l.tile.invocations() &&
+                 p.k.s % 8 == 0 && p.k.s > 0 && p.k.s < int64_t(1) << 24
              ? uint32_t(p.k.s / 8)
              : 0;
 }
@@ -256,7 +260,7 @@ BwdRowBlock bwd_row_block(const Plan& plan, const Launch& l) {
 }
 
 namespace {
-// Of the kernels that own keys: their rows are keys, and they leave d_k and d_v.
+// Kernels that own keys: their rows are keys, and they store d_k and d_v.
 template <typename Spec>
 Spec key_spec(const Plan& plan, const Launch& l) {
   Spec s = tile_spec<Spec>(plan, l);
@@ -273,7 +277,7 @@ Block key_block(const Plan& plan, const Launch& l) {
   return b;
 }
 
-// What kernels find from delta on, in 256 bytes: no address of its own.
+// Offset of an array from delta, in 256 bytes, so that kernels need no address of their own for it.
 uint32_t from_delta(const Plan& plan, uint64_t offset) {
   return uint32_t((offset - plan.delta_offset) / kWorkspaceAlignment);
 }
@@ -321,7 +325,7 @@ BwdDkvDqSpec bwd_dkv_dq_spec(const Plan&, const Launch&) { return {}; }
 
 BwdDkvDqBlock bwd_dkv_dq_block(const Plan& plan, const Launch& l) {
   auto b = pair_block<BwdDkvDqBlock>(plan, l);
-  b.in_turn = plan.problem.deterministic;
+  b.deterministic = plan.problem.deterministic;
   b.d_k = plan.problem.d_k;
   b.d_v = plan.problem.d_v;
   return b;
@@ -370,7 +374,7 @@ BwdDqBlock bwd_dq_block(const Plan& plan, const Launch& l) {
 }
 
 namespace {
-// Of what bwd_dbias stores: d_bias or, where there are splits, a part of it, which is contiguous.
+// Strides of what bwd_dbias stores: d_bias or, with splits, a partial sum, which is contiguous.
 Strides d_bias_strides(const Problem& p, const Launch& l) {
   const Overlay& bias = p.bias;
   if (l.splits == 1) return p.d_bias;
@@ -390,7 +394,7 @@ BwdDbiasSpec bwd_dbias_spec(const Plan& plan, const Launch& l) {
 BwdDbiasBlock bwd_dbias_block(const Plan& plan, const Launch& l) {
   const Problem& p = plan.problem;
   auto b = pair_block<BwdDbiasBlock>(plan, l);
-  b.seq_q = int(p.seq_q);  // rows to write zeros to, also where there are no query heads
+  b.seq_q = int(p.seq_q);  // zeros are written to all rows, also without query heads
   b.d_bias = d_bias_strides(p, l);
   b.bias_heads = int(p.bias.heads);
   b.bias_batch = int(p.bias.batch);

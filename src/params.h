@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The kernels' interface files as C++ structs: per stem a Spec (specialisation constants), a Block
-// (strides and parameters, constant for a plan) and a Push (addresses, per execute). Vulkan and CUDA
-// fill them from a plan by the one function below each; GLSL and CUDA include the same .inc files.
+// The kernels' interface files as C++ structs. Each stem has a Spec (specialisation constants), a
+// Block (strides and parameters, constant for a plan) and a Push (addresses, for each execute).
+// Vulkan and CUDA fill them from a plan by the functions below. GLSL and CUDA include the same .inc
+// files.
 #ifndef TANDEM_SRC_PARAMS_H
 #define TANDEM_SRC_PARAMS_H
 #include <cstddef>
@@ -44,31 +45,32 @@ struct ExtraBlock {
                 "128 bytes of push constants are what every Vulkan device has"); \
   static_assert(sizeof(Name##Block) <= 256,                                      \
                 "256 bytes of an inline uniform block are what every Vulkan device has");
-#define TANDEM_FUSED(Name, name)  // not of Vulkan
+#define TANDEM_FUSED(Name, name)  // Vulkan does not have these.
 #include "stems.inc"
 static_assert(sizeof(ExtraBlock) <= 256, "likewise");
 
-// How many addresses of optional inputs fit into the push block of every tiled kernel, and how many a
-// problem has; the seed of dropout counts as one.
+// kExtraAddresses: addresses of optional inputs that fit into the push block of every tiled kernel.
+// extra_addresses(): those that a problem has. The seed of dropout counts as one.
 constexpr int kExtraAddresses = TANDEM_EXTRA_ADDRESSES;
 int extra_addresses(const Problem& problem);
 
-// What of a problem keeps the tiled GPU kernels from loads of so many elements (4; 8 on the matrix paths), whatever
-// the addresses will be: names of inputs (their strides) and of head sizes. Empty: nothing does.
+// Names of the inputs (for their strides) and head sizes that keep the tiled GPU kernels from loads
+// of so many elements (4; 8 on the matrix paths) at any addresses. Empty: none does.
 String narrow_inputs(const Problem& problem, int elements);
 
-// Whether a tensor of bias's shape has rows of 16-byte chunks, 8 elements each, as far as its strides say.
+// Whether strides let a tensor of bias's shape have rows of 16-byte chunks, of 8 elements each.
 bool is_chunked(const Problem& problem, const Strides& strides);
 
-// Matrix paths: whether bias, and d_bias where the launch stores it, lie at addresses that allow accesses of 16 bytes, if
-// their strides do.
+// Matrix paths: whether bias, and d_bias if the launch stores it, are at addresses that allow
+// accesses of 16 bytes. Their strides have to allow them, too.
 bool takes_chunks(const Plan& plan, const Launch& launch, const Addresses& a);
 
 Features features_of(const Problem& problem);
 ExtraBlock extra_block(const Problem& problem);
 
-// fwd_spec() and so on, filled from a plan's launch of the stem, and fwd_push(), for an execute. fwd_push_and_wide(): *wide as
-// well, whether all tensors that a tiled launch accesses are wide, and so are its head sizes.
+// fwd_spec() and so on are filled from a plan's launch of the stem, and fwd_push() for an execute.
+// fwd_push_and_wide() also sets *wide: whether all tensors that a tiled launch accesses are wide,
+// and its head sizes, too.
 #define TANDEM_STEM(Name, name)                                                               \
   Name##Spec name##_spec(const Plan& plan, const Launch& launch);                             \
   Name##Block name##_block(const Plan& plan, const Launch& launch);                           \

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Which weights dropout keeps. Philox4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy
-// as 1, 2, 3", SC 2011): four words out of a counter and a key, so that any tile in any order on any
-// backend draws the same ones. Common subset of C++, CUDA and GLSL, as src/tile_range.h.
+// Which weights dropout keeps. Philox4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers:
+// as easy as 1, 2, 3", SC 2011) makes four words of a counter and a key, so that tiles in any order
+// on any backend draw the same words. Common subset of C++, CUDA and GLSL, as src/tile_range.h.
 //
-// Weight (b, h, i, j) belongs to word j mod 4 of counter (j div 4, i, b Hq + h, offset) under the key
-// (low, high word of the seed), and is kept when the word is not below round(p 2^32).
+// Weight (b, h, i, j) belongs to word j mod 4 of counter (j div 4, i, b Hq + h, offset) under the
+// key (low, high word of the seed), and is kept if the word is not below round(p 2^32).
 #ifndef TANDEM_PHILOX_H
 #define TANDEM_PHILOX_H
 
@@ -54,7 +54,8 @@ TANDEM_PHILOX_FN TandemPhilox tandem_philox(TandemPhilox c, TandemWord key0, Tan
   return c;
 }
 
-// The words of the weights (b, h, i, 4 quad) to (b, h, i, 4 quad + 3); head counts over batch and heads.
+// The words of the weights (b, h, i, 4 quad) to (b, h, i, 4 quad + 3). head counts over batch and
+// heads.
 TANDEM_PHILOX_FN TandemPhilox tandem_dropout_words(int head, int i, int quad, TandemWord seed_low,
                                                    TandemWord seed_high, TandemWord offset) {
   TandemPhilox c;

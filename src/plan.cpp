@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Goes through the paths of a backend, and says of each why it is not taken.
+// Tries the paths of a backend in order, and records why one is not taken.
 #include <algorithm>
 #include <cstring>
 
@@ -26,8 +26,9 @@ bool is_disabled(const Caps& caps, const String& name) {
   return std::find(caps.disabled.begin(), caps.disabled.end(), name) != caps.disabled.end();
 }
 
-// Shared memory of a tiled kernel beside its tile's: where tiles may be left out, the words of votes, and
-// for entmax's search the tiles that still count (shaders/mask.glsl, shaders/entmax.glsl). CUDA votes without.
+// Bytes of shared memory that a tiled kernel needs besides its tile: if tiles may be skipped, the
+// votes, and for the search of entmax the live tiles (shaders/mask.glsl, shaders/entmax.glsl). CUDA
+// votes without shared memory.
 uint32_t skip_shared_bytes(const Problem& p, const PathRow& row, Stem stem) {
   const bool entmax = p.normalizer == Normalizer::entmax, skip = !p.visit_all;
   if (row.backend == Backend::cuda) return entmax && skip && stem == Stem::fwd ? kLiveBytes : 0;
@@ -41,7 +42,7 @@ bool forced_size(const Problem& p, const Tile& t) {
 
 namespace {
 
-// What a path needs of the device whatever the problem; "" if the device has it.
+// Capability that a path needs for every problem and the device lacks; "" if it lacks none.
 String missing_capability(const PathRow& row, const Caps& caps) {
   if (row.backend == Backend::vulkan) {
     if (!caps.buffer_address) return "the device lacks bufferDeviceAddress";
@@ -86,7 +87,7 @@ String missing_capability(const PathRow& row, const Caps& caps) {
   return "";
 }
 
-// Why a row of the tile table does not do; "" if it does.
+// Why a row of the tile table is not taken; "" if it is.
 String tile_refusal(const Problem& p, const Caps& caps, const PathRow& row, const Tile& t) {
   if (is_disabled(caps, t.name)) return kDisabled;
   if (!forced_size(p, t))
@@ -101,15 +102,15 @@ String tile_refusal(const Problem& p, const Caps& caps, const PathRow& row, cons
     return text("needs %u bytes of shared memory, the device has %u", shared, caps.shared_bytes);
   if (uint32_t(t.invocations()) > caps.max_invocations)
     return text("needs workgroups of %d, the device has %u", t.invocations(), caps.max_invocations);
-  // Half of a tile or more would be rows that do not exist. Not when the size is forced.
+  // Half of the tile's rows or more would not exist. A forced size is not refused.
   if (p.tile_rows == 0 && p.seq_q * 2 <= t.br && t.br > 32)
     return text("%lld query rows would leave half of it empty", (long long)p.seq_q);
   return "";
 }
 
-// What of a problem a path does not compute; "" if nothing.
+// Input of a problem that a path does not compute; "" if there is none.
 String missing_feature(const PathRow& row, const Problem& p, const Caps& caps) {
-  // Backward has none, and neither has the CPU, whose results are the same without.
+  // Backward has no splits, and neither has the CPU, whose results are the same without.
   if (row.backend != Backend::cpu && !p.backward && p.splits > 1 &&
       p.normalizer != Normalizer::softmax)
     return text("splits, of which the problem asks for %d, are for softmax alone", p.splits);
@@ -125,7 +126,7 @@ String missing_feature(const PathRow& row, const Problem& p, const Caps& caps) {
   const bool plain = is_path(row, Backend::cpu, "simd");
   if (plain && !p.extras().empty())
     return "it knows plain softmax attention, this problem has " + p.extras();
-  // CUDA shares the push block.
+  // CUDA has the same block of parameters.
   if (row.backend != Backend::cpu && extra_addresses(p) > kExtraAddresses)
     return text("%d optional inputs at once, at most %d fit 128 bytes of push constants",
                 extra_addresses(p), kExtraAddresses);
@@ -155,7 +156,7 @@ void form_plain(const Problem& p, const PathRow& row, const Tile& tile, Launch* 
 
 namespace {
 
-// Fills in plan if this path takes the problem; otherwise adds to its refusals.
+// Fills in plan if the path takes the problem; otherwise adds to its refusals.
 bool try_path(const Problem& p, const Caps& caps, const PathRow& row, Plan* plan) {
   const String name = candidate(row);
   const Refuse refuse = [&](const String& who, const String& why) {
@@ -177,8 +178,8 @@ bool try_path(const Problem& p, const Caps& caps, const PathRow& row, Plan* plan
     return true;
   };
   if (row.backend == Backend::cpu) {
-    // The tile sizes of the GPU paths, so that the CPU can be compared with them tile by tile; nothing
-    // in the rows but the sizes matters to it. The reference has no tiles, and takes any of these sizes.
+    // The tile sizes of the GPU paths, so that the CPU can be compared with them tile by tile. The
+    // CPU uses only the sizes of a row. The reference has no tiles, and accepts any of these sizes.
     const bool ref = is_path(row, Backend::cpu, "ref");
     const auto sizes = [&](int br, int bc) {
       return take(
@@ -238,15 +239,16 @@ bool try_path(const Problem& p, const Caps& caps, const PathRow& row, Plan* plan
 
 namespace {
 
-// The plan for executes with addresses that the copy engine does not take: by another path, also where those are switched
-// off, as a plan cannot know the addresses; of any tile, and without parts of splits in the workspace.
+// Adds the plan for executes with addresses that TMA does not accept. It is by another path, also
+// where other paths are disabled, as a plan cannot know the addresses. It ignores a forced tile
+// size and has no partial outputs in the workspace.
 void add_unaligned(const Caps& caps, Plan* plan) {
   Caps others = caps;
   others.disabled = {String(backend_name(plan->backend)) + "." + plan->path};
   Problem p = plan->problem;
   p.tile_rows = p.tile_cols = 0;
   if (!p.backward) p.splits = 1;
-  // In a fixed order where this plan has one, and then without sums in the workspace either.
+  // If this plan sums in a fixed order, so does the other, which then has no dQ accumulator either.
   if (p.backward && plan->unordered() == 0) p.deterministic = true;
   auto unaligned = make_host_shared<Plan>();
   if (!make_plan(p, others, unaligned.get()).ok()) return;

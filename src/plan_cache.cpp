@@ -33,7 +33,7 @@ SharedPlan PlanCache::find(const tandem_problem& problem) {
 
 SharedPlan PlanCache::add(const tandem_problem& problem, SharedPlan plan) {
   const uint64_t hash = hash_of(problem);
-  SharedPlan old;  // goes when the lock is gone
+  SharedPlan old;  // destroyed after the lock is released
   std::lock_guard<std::mutex> lock(mutex_);
   if (const Entry* entry = look_up(problem, hash)) return entry->plan;
   if (entries_.size() < kPlans) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// A device keeps the plans that were made last, whether the application still has them or not: to make one again is to
-// look it up.
+// A device keeps the plans that were made last, whether or not the application still has them, so
+// that making one again is a look-up.
 #ifndef TANDEM_SRC_PLAN_CACHE_H
 #define TANDEM_SRC_PLAN_CACHE_H
 #include <memory>
@@ -22,10 +22,11 @@ struct SharedPlan {
 class PlanCache {
  public:
   static constexpr size_t kPlans = 64;
-  // problem as this version has it: its bytes are the key. Without a plan: not here.
+  // The bytes of problem, as this version has it, are the key. Returns an empty plan if it is
+  // absent.
   SharedPlan find(const tandem_problem& problem);
-  // Returns what the cache has from now on, which may be another thread's. The plan that has not been asked for
-  // for longest makes room.
+  // Returns the plan that the cache holds from now on, which may be another thread's. A full cache
+  // drops the plan that was not looked up for the longest time.
   SharedPlan add(const tandem_problem& problem, SharedPlan plan);
 
  private:

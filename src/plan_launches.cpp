@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The launches of a plan once its path and its tiles are chosen: which kernels, how many workgroups, how sums are split.
+// The launches of a plan once its path and tiles are chosen: which kernels, how many workgroups,
+// and how sums are split.
 #include <algorithm>
 
 #include "dot_tiles.h"
-#include "fwd_tail.h"
+#include "fwd_stream_k.h"
 #include "hopper_tiles.h"
 #include "number.h"
 #include "planner.h"
@@ -17,7 +18,7 @@ int64_t ceil_div(int64_t n, int64_t d) { return (n + d - 1) / d; }
 
 struct Extent {  // workgroups of a launch
   int64_t tiles, heads, batch;
-  int64_t members = 0;  // of a sum that may be split
+  int64_t members = 0;  // members of a sum that may be split
 };
 
 Extent extent_of(const Problem& p, const Launch& l) {
@@ -53,7 +54,7 @@ Extent extent_of(const Problem& p, const Launch& l) {
   }
 }
 
-// Whether o and d_o are what bwd_dot_fast reads (cuda/bwd_dot.h), but for their addresses.
+// Whether o and d_o have the layout that bwd_dot_fast reads (cuda/bwd_dot.h), addresses aside.
 bool has_fast_dot(const Problem& p) {
   const auto wide = [&](const Strides& s) {
     return s.d == 1 && (p.batch == 1 || s.b % 8 == 0) && (p.heads_q == 1 || s.h % 8 == 0) &&
@@ -63,14 +64,15 @@ bool has_fast_dot(const Problem& p) {
          p.head_dim_v <= 256 && wide(p.o) && wide(p.d_o);
 }
 
-// Whether bwd_dkv_ddist sums d_dist_bias as well. Where there is no pair it would not run, and leave no zeros.
+// Whether bwd_dkv_ddist sums d_dist_bias as well. Without pairs it would not run, and would not
+// store zeros.
 bool fuses_dist(const Problem& p) {
   return p.wants(TANDEM_GRAD_DIST_BIAS) && p.dist_window <= kFusedWindow &&
          p.batch * p.heads_q * p.seq_q != 0 && p.heads_kv * p.seq_kv != 0;
 }
 
-// Whether each element of bias has one reader and d_q is wanted: with matrices bwd_dq then stores its ds, and nothing is
-// multiplied twice.
+// Whether each element of bias has one reader and d_q is wanted. bwd_dq with matrices then stores
+// its dS as d_bias, so that no product is formed twice.
 bool stores_ds(const Problem& p, const PathRow& row) {
   const Overlay& b = p.bias;
   return (is_matrix_path(row) || is_sm80(row)) && p.wants(TANDEM_GRAD_BIAS) &&
@@ -78,19 +80,19 @@ bool stores_ds(const Problem& p, const PathRow& row) {
          b.rows == p.seq_q;
 }
 
-// What a device is taken for that does not tell.
+// The device's number of SMs, or a guess if it reports none.
 int64_t cores_of(const Caps& caps) { return caps.cores ? caps.cores : 32; }
 
-// The sums of a block wait two blocks ahead, so each step of the kernel must be one block.
+// The sums of a block are loaded two blocks ahead, so each step of the kernel must be one block.
 bool sums_matrices(const Problem& p, const Caps& caps, const PathRow& row) {
   const MatrixDims shape = matrix_shape(p, caps, row);
   return shape.k == shape.n;
 }
 constexpr int kSumRows = 128, kSumKeys = 64;  // of most tiles that sum
 
-// Whether bwd_dq sums ds over the batch, as one bias serves all of it and the heads' tiles, of the most rows that it has, are
-// enough for the device. Each entry must have the same tiles; and the sums, a tile's for each workgroup at work, may be no
-// more than four times what d_q has numbers.
+// Whether bwd_dq sums dS over the batch in the workspace. The batch shares one bias and all entries
+// have the same tiles. The tiles of the heads, of kSumRows rows, have to fill the device. The sums,
+// a tile for each workgroup that runs, may have at most four times as many elements as d_q.
 bool sums_ds(const Problem& p, const Caps& caps, const PathRow& row) {
   const Overlay& b = p.bias;
   return is_matrix_path(row) && p.wants(TANDEM_GRAD_BIAS) && p.wants(TANDEM_GRAD_Q) &&
@@ -101,11 +103,12 @@ bool sums_ds(const Problem& p, const Caps& caps, const PathRow& row) {
          p.heads_q * ceil_div(p.seq_q, kSumRows) >= cores_of(caps) && sums_matrices(p, caps, row);
 }
 
-// In a fixed order of sums: of how many heads the tiles of keys are started side by side, so that who adds to the same sums
-// starts later by the time that one takes to add, about 1.2 times that of a tile's products. With a mask to the right
-// (not open) each starts at queries of its own, where it is the first to add. walk: tiles of queries that each takes.
-int64_t heads_beside(bool open, int64_t cores, int64_t tiles, int64_t walk) {
-  const int64_t least = tiles < walk ? tiles : walk;
+// Deterministic dQ semaphores: how many heads have their tiles of keys interleaved. Workgroups that
+// add to the same rows then start one after another, each later by the time that one add takes,
+// about 1.2 times that of a tile's products. With a mask to the right (not open) each tile of keys
+// starts at queries of its own, where it is the first to add. q_tiles: query tiles of a Q loop.
+int64_t heads_beside(bool open, int64_t cores, int64_t tiles, int64_t q_tiles) {
+  const int64_t least = tiles < q_tiles ? tiles : q_tiles;
   return open && least > 0 && 5 * cores >= 8 * least ? 5 * cores / (4 * least) : 1;
 }
 
@@ -118,19 +121,19 @@ int64_t ds_bytes(const Problem& p) {
 
 namespace {
 
-// But for bwd_origin.
+// All stems but bwd_origin.
 Vec<Stem> own_stems_of(const Problem& p, const Caps& caps, const PathRow& row, int fixed,
                        bool fused_q) {
   if (!p.backward) return {Stem::fwd};
   if (is_sm90(row) && p.normalizer != Normalizer::elastic) {
     const bool softmax = p.normalizer == Normalizer::softmax;
     Vec<Stem> stems = {softmax ? Stem::bwd_dot : Stem::bwd_row};
-    if (std::max(p.head_dim, p.head_dim_v) > kNarrowHeads) {
+    if (std::max(p.head_dim, p.head_dim_v) > kMaxFusedHeadDim) {
       if (p.wants(TANDEM_GRAD_K | TANDEM_GRAD_V)) stems.push_back(Stem::bwd_dkv);
       if (p.wants(TANDEM_GRAD_Q)) stems.push_back(Stem::bwd_dq);
     } else {
       if (p.gradients != TANDEM_GRAD_SINK) stems.push_back(Stem::bwd_dkv_dq);
-      if (p.wants(TANDEM_GRAD_Q) && !rounds_d_q(p, cores_of(caps)))
+      if (p.wants(TANDEM_GRAD_Q) && !fuses_dq_postprocess(p, cores_of(caps)))
         stems.push_back(Stem::bwd_dq_cast);
     }
     if (p.wants(TANDEM_GRAD_SLOPE | TANDEM_GRAD_SINK)) stems.push_back(Stem::bwd_head);
@@ -168,8 +171,8 @@ Vec<Stem> own_stems_of(const Problem& p, const Caps& caps, const PathRow& row, i
 Vec<Stem> stems_of(const Problem& p, const Caps& caps, const PathRow& row, int fixed,
                    bool fused_q) {
   Vec<Stem> stems = own_stems_of(p, caps, row, fixed, fused_q);
-  // Who reads lse asks for the origins of far rows; bwd_dot's delta of these is written over. The
-  // CPU device sees to them itself.
+  // Kernels that read lse need the origins of far rows. bwd_origin overwrites the delta that
+  // bwd_dot leaves for far rows. The CPU device handles far rows itself.
   if (p.backward && row.backend != Backend::cpu && !stems.empty() && p.heads_kv * p.seq_kv > 0)
     stems.insert(stems.begin() + (stems.front() == Stem::bwd_dot ? 1 : 0), Stem::bwd_origin);
   return stems;
@@ -177,11 +180,12 @@ Vec<Stem> stems_of(const Problem& p, const Caps& caps, const PathRow& row, int f
 
 namespace {
 
-// How many workgroups share the keys of a row of fwd. Few query tiles leave most of the device idle: then as many
-// as give each of its cores kCoreInvocations, what fits one with 168 registers each on NVIDIA, and on cuda.sm80 no more than
-// shared memory has room for at once, as a few that come last would take as long again; but no less than
-// kSplitKeys of the longest row each, as joining the parts takes a launch of its own. Elastic softmax and entmax need the
-// whole row's origin before the first weight, and are not split.
+// How many workgroups share the keys of a row of fwd. Few query tiles leave most of the device
+// idle, so there are as many workgroups as give each SM kCoreInvocations, which is what fits an
+// NVIDIA SM with 168 registers for each. On cuda.sm80 there are no more than shared memory has room
+// for at once, as a last partial wave takes as long as a whole one. Each has at least kSplitKeys
+// keys of the longest row, as the combine takes a launch of its own. Elastic softmax and entmax
+// need the whole row's origin before the first weight, and are not split.
 constexpr int64_t kCoreInvocations = 384, kSplitKeys = 256;
 uint32_t key_splits(const Problem& p, const Caps& caps, const Launch& l, const Extent& e) {
   if (caps.backend == Backend::cpu || l.hopper >= 0 || p.normalizer != Normalizer::softmax)
@@ -189,7 +193,8 @@ uint32_t key_splits(const Problem& p, const Caps& caps, const Launch& l, const E
   if (p.splits > 0) return uint32_t(p.splits);
   if (caps.max_invocations < uint32_t(kJoinGroup)) return 1;
   int64_t wanted = kCoreInvocations * cores_of(caps) / l.invocations();
-  if (l.ampere >= 0) {  // CUDA keeps a KiB of each workgroup's
+  // CUDA reserves 1 KiB for each workgroup.
+  if (l.ampere >= 0) {
     const int64_t together = caps.shared_bytes / (l.shared_bytes + 1024);
     wanted = std::min(wanted, std::max<int64_t>(together, 1) * cores_of(caps));
   }
@@ -205,9 +210,9 @@ uint32_t key_splits(const Problem& p, const Caps& caps, const Launch& l, const E
   return uint32_t(std::max<int64_t>(splits, 1));
 }
 
-// A sum with few outputs and many members is shared by several workgroups, enough to fill the device;
-// bwd_sum then adds their parts. With that many workgroups and no more, the parts stay below a few times
-// the device's tiles, whatever the problem.
+// Several workgroups share a sum with few outputs and many members, as many as fill the device, and
+// bwd_sum adds their partial sums. The number of workgroups bounds the partial sums by a few tiles
+// for each SM, whatever the problem.
 uint32_t splits_of(const Extent& e, const Caps& caps) {
   if (caps.backend == Backend::cpu || caps.max_invocations < uint32_t(kLineGroup)) return 1;
   const int64_t wanted = 4 * cores_of(caps);
@@ -215,10 +220,10 @@ uint32_t splits_of(const Extent& e, const Caps& caps) {
   return uint32_t(std::max<int64_t>(1, std::min(wanted / std::max<int64_t>(groups, 1), e.members)));
 }
 
-// "" once the launch's workgroups are numbered; otherwise why they cannot be.
+// Numbers the launch's workgroups; returns why it cannot, "" if it can.
 String set_groups(Launch* launch, double total, const Caps& caps) {
-  // Kernels number their workgroups in 32 bits; 2^31 of them leaves room for the part of the last row of
-  // groups that has no work.
+  // Kernels number their workgroups in 32 bits. A limit of 2^31 leaves room for the workgroups
+  // without work in the last row.
   const double limit = std::min(double(caps.max_groups_x) * caps.max_groups_y, 2147483648.0);
   if (total > limit) {
     char wanted[40], most[40];
@@ -231,7 +236,8 @@ String set_groups(Launch* launch, double total, const Caps& caps) {
   return "";
 }
 
-// On CUDA, where each launch takes the host three microseconds, a few small ones are done by those before them.
+// On CUDA a launch takes the host three microseconds, so earlier launches do the work of a few
+// small ones.
 void join_launches(const Problem& p, const Caps& caps, const PathRow& row, Vec<Launch>* launches) {
   const auto find = [&](Stem stem) {
     Launch* found = nullptr;
@@ -239,7 +245,7 @@ void join_launches(const Problem& p, const Caps& caps, const PathRow& row, Vec<L
       if (!found && l.stem == stem) found = &l;
     return found;
   };
-  // Its workgroups come behind those of `to` and of what joins that already.
+  // Workgroups of `l` come behind those of `to` and of launches that it has already joined.
   uint64_t total = 0;
   const auto join = [&](Launch* l, const Launch* to) {
     if (!l || !to) return;
@@ -251,31 +257,33 @@ void join_launches(const Problem& p, const Caps& caps, const PathRow& row, Vec<L
   Launch* head = find(Stem::bwd_head);
   Launch* dq = find(Stem::bwd_dq);
   if (is_sm80(row) && dkv && dkv->ampere >= 0 && kAmpereTiles[dkv->ampere].full) {
-    // What bwd_head sums up the first kernel has left. In a launch with bwd_dkv, bwd_dq has more threads than it uses, which
-    // does no harm while there are multiprocessors for all workgroups of both.
+    // bwd_head sums up what the first kernel has left, so it can run with bwd_dkv. bwd_dq joined to
+    // bwd_dkv has more threads than it uses, which is harmless while there are SMs for all
+    // workgroups of both.
     if (dq && dq->ampere >= 0 && dkv->total + uint64_t(dq->total) <= uint64_t(cores_of(caps)) &&
         kAmpereTiles[dq->ampere].width == kAmpereTiles[dkv->ampere].width)
       join(dq, dkv);
     join(head, dkv);
   }
   if (!is_sm90(row)) return;
-  // Heads over kNarrowHeads.
+  // Heads over kMaxFusedHeadDim.
   join(dq, dkv);
   join(head, dkv ? dkv : dq ? dq : find(Stem::bwd_dq_cast));
-  // Its last workgroup of a head of keys, of a small problem: to count who is done takes each a microsecond or two.
+  // Small problems: the last workgroup of a kv head does the work of bwd_head. Counting finished
+  // workgroups takes each of them a microsecond or two.
   const Launch* narrow = find(Stem::bwd_dkv_dq);
   if (head && narrow && !find(Stem::bwd_dq_cast))
     head->joins = narrow->total <= uint64_t(cores_of(caps));
   if (!find(Stem::bwd_dkv_ddist)) return;
-  // Of elastic softmax: sums of the rows' parts of d_tau, and those of d_dist_bias if they are few.
+  // Elastic softmax: the row sums of d_tau, and the sums of d_dist_bias if they are few.
   if (head) head->joins = true;
   if (Launch* sum = find(Stem::bwd_sum))
     sum->joins = sums_at_once(p.group() * ceil_div(p.dist_window, 64), sum->splits);
 }
 
-// On Vulkan, where a dispatch takes the host about a microsecond and a barrier most of one, bwd_head is done by the last bwd_sum,
-// behind which it then comes; and bwd_ddist comes before the barrier between bwd_dkv and bwd_dq where ds is shared, so that bwd_sum
-// needs none of its own.
+// On Vulkan a dispatch takes the host about a microsecond, and a barrier almost as long. So the
+// last bwd_sum does the work of bwd_head, which then comes behind it. If dS is shared, bwd_ddist
+// comes before the barrier between bwd_dkv and bwd_dq, so that bwd_sum needs no barrier of its own.
 void order_launches(const Caps& caps, Vec<Launch>* launches) {
   const auto find = [&](Stem stem) {
     return std::find_if(launches->begin(), launches->end(),
@@ -304,25 +312,26 @@ void order_launches(const Caps& caps, Vec<Launch>* launches) {
   sum.groups_x = uint32_t(total);
 }
 
-// Heads that bwd_dkv leaves ds of at a time, for bwd_dq to multiply with k, so that S and dP are not formed twice: kv heads
-// of a chunk, 0 where each kernel forms its own. Worth it where a product costs more than ds on its way through memory; a
-// chunk must keep the device busy, unless it is all there is.
-constexpr int kDsWidth = 64;  // tiles of narrower heads
+// How many kv heads have their dS in the workspace at a time (a chunk); 0: dS is not shared. bwd_dq
+// multiplies this dS with k, so S and dP are not formed twice. That pays where a product costs more
+// than reading and writing dS. A chunk has to fill the device, unless it holds all heads.
+constexpr int kDsWidth = 64;  // tiles for heads up to this size do not share dS
 int64_t ds_heads(const Problem& p, const Caps& caps, const PathRow& row, const Launch& dkv,
                  const Launch& dq) {
   const Overlay& bias = p.bias;
   const int64_t heads = p.batch * p.heads_kv;
   const bool plain = (p.normalizer == Normalizer::softmax || p.normalizer == Normalizer::elastic) &&
                      !p.has_lengths() && !p.keep && p.wants(TANDEM_GRAD_K);
-  const bool sums = p.wants(TANDEM_GRAD_BIAS) && bias.batch == 1;  // of all entries of a head
-  // What bwd_dq multiplies is ds through softcap, d_bias is ds in front of it.
+  // over the batch entries of a head
+  const bool sums = p.wants(TANDEM_GRAD_BIAS) && bias.batch == 1;
+  // bwd_dq multiplies dS after the derivative of softcap; d_bias is dS before it.
   if (p.wants(TANDEM_GRAD_BIAS) && !(p.softcap == 0 && bias.heads == p.heads_q &&
                                      bias.rows == p.seq_q && (sums || bias.batch == p.batch)))
     return 0;
   const auto divides = [](int n) { return n > 0 && kDsBlock % n == 0; };
   const auto fits = [&](const Launch& l) {
-    return l.matrix.k == l.matrix.n && l.flies && l.left_shared == 0 && divides(l.tile.br) &&
-           divides(l.tile.bc);
+    return l.matrix.k == l.matrix.n && l.register_prefetch && l.left_shared == 0 &&
+           divides(l.tile.br) && divides(l.tile.bc);
   };
   if (!is_matrix_path(row) || String(row.name) != "coopmat2" || is_disabled(caps, kDsWord) ||
       !plain || dkv.tile.max_d <= kDsWidth || !fits(dkv) || !fits(dq) ||
@@ -336,14 +345,14 @@ int64_t ds_heads(const Problem& p, const Caps& caps, const PathRow& row, const L
   return ceil_div(steps, chunks) * step;
 }
 
-// Heads that a launch has of so many kv heads: those that have ds, or a d_bias of their own.
+// Heads of a launch that belong to so many kv heads: those with dS, or with a d_bias of their own.
 int64_t chunk_heads(const Problem& p, Stem stem, int64_t kv_heads) {
   if (stem == Stem::bwd_dkv) return kv_heads;
   const bool sums = stem == Stem::bwd_dbias && p.bias.batch == 1;
   return kv_heads * p.group() / (sums ? p.batch : 1);
 }
 
-// Then the two launches, and a third one for d_bias, run in turns, chunk by chunk.
+// Makes bwd_dkv, bwd_dq and, for d_bias, bwd_dbias alternate, chunk by chunk.
 String share_ds(const Problem& p, const Caps& caps, const PathRow& row, const Form& form,
                 Vec<Launch>* launches) {
   size_t at = 0;
@@ -356,12 +365,12 @@ String share_ds(const Problem& p, const Caps& caps, const PathRow& row, const Fo
   dq.stores_d_bias = dq.sums_d_bias = false;
   dq.entries = 1;
   dq.shares_ds = true;
-  dq.tile = Tile();  // of its own for this
+  dq.tile = Tile();  // form() chooses a tile for shared dS
   form(&dq);
   dq.tiles = uint32_t(extent_of(p, dq).tiles);
   const int64_t heads = p.batch * p.heads_kv, most = ds_heads(p, caps, row, dkv, dq);
   if (most == 0) return "";
-  Launch dbias = dq;  // its workgroups
+  Launch dbias = dq;  // it has the same workgroups
   dbias.stem = Stem::bwd_dbias;
   dbias.kernel = find_kernel(dbias.stem, row.backend, row.name);
   dbias.shared_bytes = uint32_t(ds_sum_shared_bytes(dbias.tile.tr, dbias.matrix));
@@ -400,14 +409,15 @@ String make_launches(const Problem& p, const Caps& caps, const PathRow& row, int
     if (tiled || stem == Stem::bwd_dq_cast) form(&launch);
     if (is_fused(stem) || stem == Stem::fwd) launch.fixed = fixed;
     if (is_fused(stem) && launch.hopper < 0)
-      launch.shared_bytes += uint32_t(16 * tile_ptile_vec4(launch.tile));  // a second P tile
+      launch.shared_bytes += uint32_t(16 * tile_ptile_vec4(launch.tile));  // a second tile of P
     if (!cpu && launch.shared_bytes > caps.shared_bytes)
       return text("%s needs %u bytes of shared memory, the device has %u", stem_name(stem),
                   launch.shared_bytes, caps.shared_bytes);
     Extent e = extent_of(p, launch);
     if (launch.sums_d_bias) e.batch = 1;
     if (e.tiles * e.heads * e.batch == 0) continue;
-    // On bwd_dot, bwd_origin or bwd_row, which come first; the others do not know of each other.
+    // A launch waits for bwd_dot, bwd_origin or bwd_row, which come first. The others are
+    // independent.
     if (!launches->empty()) {
       const Stem before = launches->back().stem;
       launch.waits = before == Stem::bwd_dot || before == Stem::bwd_origin ||
@@ -415,7 +425,7 @@ String make_launches(const Problem& p, const Caps& caps, const PathRow& row, int
     }
     launch.members = e.members;
     launch.splits = stem == Stem::fwd ? key_splits(p, caps, launch, e) : splits_of(e, caps);
-    const int64_t shares = launch.splits;  // workgroups where one would do
+    const int64_t shares = launch.splits;  // workgroups in place of one
     if (stem == Stem::bwd_dkv_ddist && fuses_dist(p)) {
       launch.members = e.tiles * e.batch;
       launch.splits = uint32_t(launch.members);
@@ -429,47 +439,51 @@ String make_launches(const Problem& p, const Caps& caps, const PathRow& row, int
           &launch, double(e.tiles) * double(e.heads) * double(e.batch) * double(shares), caps);
       if (!why.empty()) return why;
       if (stem == Stem::bwd_dkv_dq && launch.hopper >= 0 && p.deterministic)
-        launch.beside =
+        launch.interleaved_heads =
             uint32_t(heads_beside(p.band.right == TANDEM_BAND_OPEN, cores_of(caps), e.tiles,
                                   p.group() * ceil_div(p.seq_q, kBwdShapes[launch.hopper].br)));
       if (stem == Stem::bwd_dot && caps.backend == Backend::cuda && has_fast_dot(p)) {
         launch.fast_tiles = uint32_t(ceil_div(p.seq_q, bwd_dot_rows(int(p.head_dim_v))));
         launch.fast_total = uint32_t(launch.fast_tiles * e.heads * e.batch);
       }
-      // bwd_dkv_dq says when the kernel after it may begin, and how far a head's sums are. fwd waits before it reads or writes.
-      const HopperSet set = hopper_set(p);
-      launch.early = caps.early_launches && launch.hopper >= 0 &&
-                     (stem == Stem::bwd_dq_cast ||
-                      (stem == Stem::fwd && (set == HopperSet::plain || set == HopperSet::bias)));
+      // bwd_dq_cast may start early, as bwd_dkv_dq signals when it may and counts the finished
+      // tiles of a head. fwd waits before it reads or writes.
+      const HopperVariant set = hopper_variant(p);
+      launch.programmatic_launch =
+          caps.early_launches && launch.hopper >= 0 &&
+          (stem == Stem::bwd_dq_cast ||
+           (stem == Stem::fwd && (set == HopperVariant::plain || set == HopperVariant::bias)));
       if (stem == Stem::bwd_dkv_dq && launch.hopper >= 0) {
-        launch.together = rounds_together(p, cores_of(caps));
-        launch.pairs =
-            caps.early_launches && sums_in_clusters(p) && sums_in_passes(p, launch.total / p.batch);
-        launch.ahead =
-            uint32_t(launch.pairs ? entry_heads_ahead(p, cores_of(caps), e.tiles)
-                                  : heads_ahead(p, cores_of(caps), e.tiles, launch.beside));
+        launch.cooperative_postprocess = uses_cooperative_postprocess(p, cores_of(caps));
+        launch.two_cta_clusters = caps.early_launches && reduces_dbias_in_clusters(p) &&
+                                  uses_two_cta_clusters(p, launch.total / p.batch);
+        launch.eager_zero_heads =
+            uint32_t(launch.two_cta_clusters
+                         ? eager_zero_heads_per_entry(p, cores_of(caps), e.tiles)
+                         : eager_zero_heads(p, cores_of(caps), e.tiles, launch.interleaved_heads));
       }
       if (stem == Stem::bwd_dkv_dq && launch.hopper >= 0)
-        launch.goes_on = goes_on(p, cores_of(caps));
-      // On to further tiles. bwd_origin looks at many rows, and few of them are work.
+        launch.persistent = is_persistent(p, cores_of(caps));
+      // Persistent workgroups. bwd_origin checks many rows, and few of them are far.
       if (stem == Stem::bwd_origin && caps.backend == Backend::cuda) {
         launch.groups_x = uint32_t(std::min<int64_t>(launch.total, 4 * cores_of(caps)));
         launch.groups_y = 1;
       }
-      if ((stem == Stem::fwd && launch.hopper >= 0) || launch.sums_d_bias || launch.goes_on) {
+      if ((stem == Stem::fwd && launch.hopper >= 0) || launch.sums_d_bias || launch.persistent) {
         launch.groups_x = uint32_t(std::min<int64_t>(launch.total, cores_of(caps)));
         launch.groups_y = 1;
       }
-      launch.scales_q = stem == Stem::fwd && launch.hopper >= 0 && set == HopperSet::bias &&
+      launch.scales_q = stem == Stem::fwd && launch.hopper >= 0 && set == HopperVariant::bias &&
                         p.dtype == TANDEM_BF16 && fwd_scales_q(kFwdTiles[launch.hopper]) &&
                         has_exact_scale(p.scale);
       if (stem == Stem::fwd && launch.hopper >= 0 && p.bias && !p.banded()) {
         const int64_t steps = ceil_div(p.seq_kv, launch.tile.bc);
-        const int64_t shorts = fwd_shorts(kFwdTiles[launch.hopper], p.batch * p.heads_q, p.seq_q,
-                                          launch.groups_x, steps);
-        const FwdTail tail = fwd_tail(launch.total - shorts, launch.groups_x, p.batch, steps);
-        launch.tail_units = tail.units, launch.tail_unit = tail.unit;
-        launch.tail_shorts = int(shorts);
+        const int64_t shorts = fwd_short_tiles(kFwdTiles[launch.hopper], p.batch * p.heads_q,
+                                               p.seq_q, launch.groups_x, steps);
+        const FwdStreamK tail =
+            fwd_stream_k(launch.total - shorts, launch.groups_x, p.batch, steps);
+        launch.stream_k_units = tail.units, launch.stream_k_unit = tail.unit;
+        launch.short_tiles = int(shorts);
       }
       if (!tiled) {
         const auto group = uint32_t(launch.invocations());
@@ -487,7 +501,7 @@ String make_launches(const Problem& p, const Caps& caps, const PathRow& row, int
     if (l.tf32 && launches->front().stem == Stem::bwd_dot) launches->front().tf32 = true;
   const String why_not = share_ds(p, caps, row, form, launches);
   if (!why_not.empty()) return why_not;
-  // What adds the parts of splits, all after the kernels that leave them.
+  // The kernels that add up the parts of splits come after all kernels that leave parts.
   for (size_t n = 0, kernels = launches->size(); n < kernels; ++n) {
     const Launch parts = (*launches)[n];
     if (parts.splits == 1) continue;
@@ -507,7 +521,7 @@ String make_launches(const Problem& p, const Caps& caps, const PathRow& row, int
       heads = p.heads_q * p.batch;
       sum.shared_bytes = 5 * sizeof(float) * kJoinGroup;
     } else {
-      if (row.backend == Backend::vulkan)  // for bwd_head's work, which it may do
+      if (row.backend == Backend::vulkan)  // for bwd_head, whose work it may do
         sum.shared_bytes = sizeof(float) * kLineGroup;
       sum.gradient = parts.stem == Stem::bwd_dbias ? TANDEM_GRAD_BIAS : TANDEM_GRAD_DIST_BIAS;
       tiles = ceil_div(gradient_elements(p, sum.gradient), kLineGroup);
@@ -526,7 +540,7 @@ Vec<Piece> pieces_of(const Plan& plan) {
   const Problem& p = plan.problem;
   Vec<Piece> pieces;
   for (size_t n = 0; n < plan.launches.size();) {
-    size_t end = n + 1;  // of what takes turns
+    size_t end = n + 1;  // end of the launches that alternate
     while (plan.launches[n].shares_ds && end < plan.launches.size() && plan.launches[end].shares_ds)
       ++end;
     const uint32_t chunks = plan.launches[n].chunks;

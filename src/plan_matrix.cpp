@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The tiles of the matrix paths (matrix_tiles.inc) on a device, and which of them a problem gets.
+// The tiles of the matrix paths (matrix_tiles.inc) on a device, and the choice among them.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -11,8 +11,8 @@ namespace tandem {
 
 String MatrixDims::name() const { return text("%dx%dx%d", m, n, k); }
 
-// shaders/coopmat is compiled for each path and type, once more where k is twice n, and fwd where rows come and go by tensor
-// addressing.
+// SPIR-V module of a launch. shaders/coopmat is compiled for each path and type; once more for k
+// twice n; and fwd for tensor addressing of rows.
 String module_name(const Plan& plan, const Launch& launch) {
   String name = stem_name(launch.stem);
   if (launch.matrix.m > 0)
@@ -26,7 +26,7 @@ String module_name(const Plan& plan, const Launch& launch) {
 
 namespace {
 
-// Why a path does without a shape that the device has; "" if it does not.
+// Why a path does not take a shape that the device has; "" if it does.
 String shape_refusal(const Problem& p, const Caps& caps, const PathRow& row,
                      const MatrixDims& shape) {
   const String name = shape.name();
@@ -48,7 +48,7 @@ bool has_shape(const Caps& caps, const char* operands, const MatrixDims& shape) 
   return false;
 }
 
-// The subgroup size that the matrix paths' pipelines ask for.
+// The subgroup size that pipelines of the matrix paths request.
 uint32_t pinned_subgroup(const Caps& caps, const MatrixTile& t) {
   if (t.size > 0) return uint32_t(t.size);
   const Quirk* quirk = find_quirk(caps, QuirkAction::pin);
@@ -98,7 +98,7 @@ String matrix_type_refusal(const Problem& p, const Caps& caps, const PathRow& ro
 
 namespace {
 
-// A row of the matrix tiles on a device, as a launch sees it.
+// A row of the matrix tiles on a device, as Launch::tile holds it.
 Tile tile_of(const MatrixTile& t, const MatrixDims& shape, uint32_t subgroup) {
   const bool keys = t.stem == Stem::bwd_dkv;
   const int rows = t.rows(shape), cols = t.step(shape);
@@ -106,7 +106,8 @@ Tile tile_of(const MatrixTile& t, const MatrixDims& shape, uint32_t subgroup) {
               t.max_d, TileOn::vulkan};
 }
 
-// Why rows of q and o are not for tensor addressing, which wants them apart, and within 32 bits of index; "" if they are.
+// Why tensor addressing cannot access the rows of q and o; "" if it can. It needs rows that do not
+// overlap, and 32-bit indices.
 String rows_refusal(const Problem& p) {
   const auto suits = [&](const Strides& s, int64_t width) {
     return s.d == 1 && s.s >= width && s.s < 1 << 23;
@@ -117,7 +118,7 @@ String rows_refusal(const Problem& p) {
   return "";
 }
 
-// Why a row of the matrix tiles does not do; "" if it does.
+// Why a row of the matrix tiles is not taken; "" if it is.
 String tile_refusal(const Problem& p, const Caps& caps, const PathRow& row, const MatrixTile& t,
                     const MatrixDims& shape) {
   const uint32_t subgroup = pinned_subgroup(caps, t);
@@ -150,9 +151,10 @@ String tile_refusal(const Problem& p, const Caps& caps, const PathRow& row, cons
   return "";
 }
 
-// How many batch entries a workgroup of bwd_dq takes at once where it sums d_bias over the batch: two halve what it reads and
-// writes of the sums. They share a tile's rows, and of its two blocks of keys each sums one, by way of a scratch that the
-// next operand (without VK_NV_cooperative_matrix2) and dropout would want as well.
+// How many batch entries a workgroup of bwd_dq takes at once where it sums d_bias over the batch.
+// Two entries halve the reads and writes of the sums. They share a tile's rows, and each sums one
+// of its two blocks of keys, through a scratch that dropout and, without VK_NV_cooperative_matrix2,
+// the next operand need as well.
 int entries_at_once(const Problem& p, const Caps& caps, const PathRow& row, const MatrixTile& t,
                     const MatrixDims& shape) {
   const bool fits =
@@ -164,8 +166,8 @@ int entries_at_once(const Problem& p, const Caps& caps, const PathRow& row, cons
              : 1;
 }
 
-// The first tile of bwd_dq that takes two entries at once, which is worth more than the rows of one for narrow heads (D 64, H100:
-// 2.07 ms for 2.48).
+// The first tile of bwd_dq that takes two entries at once. For narrow heads that is worth more than
+// having the rows of one entry (D 64, H100: 2.07 ms instead of 2.48).
 const MatrixTile* tile_for_two(const Problem& p, const Caps& caps, const PathRow& row,
                                const MatrixDims& shape) {
   for (const MatrixTile& t : kMatrixTiles)
@@ -188,8 +190,8 @@ bool has_matrix_tiles(Stem stem) {
   return false;
 }
 
-// Of the tiles for such operands, the first that fits and is not empty by half, or else the one with the fewest rows;
-// no(tile, why) hears of those before it that do not do. nullptr if none does.
+// The first tile for such operands that fits and is not half empty, or else the one with the fewest
+// rows. Calls no(tile, why) for each tile before it that does not fit. nullptr: no tile fits.
 template <typename No>
 const MatrixTile* choose_tile(Stem stem, bool doubled, const Problem& p, const Caps& caps,
                               const PathRow& row, const MatrixDims& shape, const No& no) {
@@ -217,7 +219,7 @@ bool choose_matrix_tiles(const Problem& p, const Caps& caps, const PathRow& row,
   const MatrixDims shape = matrix_shape(p, caps, row);
   const Quirk* doubled = find_quirk(caps, QuirkAction::doubled);
   std::array<const MatrixTile*, kStemCount> chosen{};
-  const Tile* plain = nullptr;  // of the kernels without matrices
+  const Tile* plain = nullptr;  // for the kernels without matrices
   for (Stem stem : stems_of(p, caps, row, -1)) {
     if (!has_matrix_tiles(stem)) {
       if (!is_tiled(stem) || plain) continue;
@@ -231,7 +233,7 @@ bool choose_matrix_tiles(const Problem& p, const Caps& caps, const PathRow& row,
     const MatrixTile*& tile = chosen[size_t(stem)];
     tile = choose_tile(stem, doubled != nullptr, p, caps, row, shape, no);
     if (!tile && !doubled) tile = choose_tile(stem, true, p, caps, row, shape, no);
-    if (!tile && doubled)  // those of other devices would spill
+    if (!tile && doubled)  // the tiles for other devices would spill registers
       return refuse(name, text("no %s tile fits a device with this quirk: %s (%s)", stem_name(stem),
                                doubled->reason, doubled->link));
     if (!tile) return false;
@@ -248,7 +250,7 @@ bool choose_matrix_tiles(const Problem& p, const Caps& caps, const PathRow& row,
     launch->matrix = shape;
     launch->row_blocks = t->row_blocks;
     launch->left_shared = t->left;
-    launch->flies = t->flies != 0;
+    launch->register_prefetch = t->register_prefetch != 0;
     launch->tensors = t->tensors;
     launch->d_blocks = matrix_blocks(p.head_dim, shape);
     launch->dv_blocks = matrix_blocks(p.head_dim_v, shape);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// What the path cuda.sm80 takes of problems, and the tiles (ampere_tiles.inc) that its kernels get. A stem without a row
-// there is simt's.
+// Which problems the path cuda.sm80 takes, and which tiles (ampere_tiles.inc) its kernels get. A
+// stem without a row there has the kernel of cuda.simt.
 #include <algorithm>
 
 #include "hopper_tiles.h"
@@ -26,7 +26,7 @@ int widest_tile(Stem stem, const Problem& p) {
   return widest;
 }
 
-// Why a row does not do; "" if it does.
+// Why a row is not taken; "" if it is.
 String row_refusal(const Problem& p, const Caps& caps, const PathRow& row, const AmpereTile& t) {
   const int64_t wider = std::max(p.head_dim, p.head_dim_v);
   if (is_disabled(caps, t.name)) return kDisabled;
@@ -59,19 +59,19 @@ bool sm80_fuses(const Problem& p) {
          p.wants(TANDEM_GRAD_K | TANDEM_GRAD_V) && !p.is_empty();
 }
 
-// Of f32 alone: the other kernels have no registers for it. A launch of its own would be faster, but a small problem has fewer
-// launches to record.
+// f32 only: the other kernels have no registers for it. A launch of its own would be faster, but a
+// small problem has fewer launches to record.
 bool sm80_rounds(const Problem& p) {
   const int64_t bytes = p.heads_q * p.seq_q * p.head_dim * 4;
-  return p.dtype == TANDEM_F32 && bytes <= kFewRoundedBytes * p.heads_kv &&
-         p.batch * bytes <= kAllRoundedBytes;
+  return p.dtype == TANDEM_F32 && bytes <= kFewPostprocessBytes * p.heads_kv &&
+         p.batch * bytes <= kAllPostprocessBytes;
 }
 
 bool choose_sm80_tiles(const Problem& p, const Caps& caps, const PathRow& row, bool fused_q,
                        const Refuse& refuse, Form* form) {
   const String name = candidate(row);
   Vec<int> chosen(kStemCount, -1);  // rows of kAmpereTiles
-  const Tile* plain = nullptr;      // of simt's kernels
+  const Tile* plain = nullptr;      // for the kernels of cuda.simt
   for (Stem stem : stems_of(p, caps, row, -1, fused_q)) {
     if (!has_ampere_tiles(stem, p)) {
       if (!is_tiled(stem) || plain) continue;
@@ -79,9 +79,10 @@ bool choose_sm80_tiles(const Problem& p, const Caps& caps, const PathRow& row, b
       if (!plain) return refuse(name, text("no tile of %s fits the device", stem_name(stem)));
       continue;
     }
-    // The first that fits, or a smaller one for the same head sizes where that holds all there is, or where the first one's tiles
-    // are so few that some multiprocessors get none. (fwd, D 256, S 512 of 8 heads: 0.024 ms instead of 0.028.) A wider one
-    // multiplies zeros, and sums of d_q are as wide as the tile.
+    // The first tile that fits. A smaller one for the same head sizes is better if it holds all
+    // rows, or if the first has so few workgroups that some SMs get none (fwd, D 256, S 512, 8
+    // heads: 0.024 ms instead of 0.028). A tile for wider heads multiplies zeros, and has a wider
+    // dQ accumulator.
     const int64_t length = stem == Stem::bwd_dkv || stem == Stem::bwd_dkv_dq ? p.seq_kv : p.seq_q;
     const bool forced = p.tile_rows != 0 || p.tile_cols != 0;
     int& best = chosen[size_t(stem)];

@@ -23,7 +23,7 @@ struct Field {
 
 bool is_float(uint32_t dtype) { return dtype >= TANDEM_F32 && dtype <= TANDEM_BF16; }
 
-// Strides and the word that must be 0.
+// Checks strides, and the word that must be 0.
 Status check_layout(const Field& f) {
   const tandem_tensor& t = *f.tensor;
   if (t.reserved != 0)
@@ -62,7 +62,7 @@ Status check_layout(const Field& f) {
   return Status();
 }
 
-// A tensor of queries or keys.
+// Checks a tensor of queries or keys.
 Status check_tensor(const Field& f, uint32_t dtype, bool packed) {
   const tandem_tensor& t = *f.tensor;
   if (!is_float(t.dtype))
@@ -88,8 +88,8 @@ Status check_size(const char* name, int64_t value, int64_t limit) {
   return Status();
 }
 
-// The rows of a tensor, so that no product of the three leaves 64 bits further on: inputs that repeat
-// a row (stride 0) are not bounded by their strides.
+// Bounds the rows of a tensor, so that no later product of the three sizes leaves 64 bits. Strides
+// do not bound inputs that repeat a row (stride 0).
 Status check_rows(const char* heads_name, int64_t heads, const char* seq_name, int64_t seq,
                   int64_t batch) {
   const int64_t limit = int64_t(1) << 58;
@@ -115,7 +115,7 @@ Status check_window(const char* name, int64_t value, int* bound) {
   return Status();
 }
 
-// bias and keep: none of them, or sizes that divide the problem's.
+// Checks bias or keep: it is absent, or its sizes divide the problem's.
 Status check_overlay(const char* name, const tandem_tensor& t, int64_t batch, int64_t heads,
                      int64_t rows, const Problem& p, Overlay* overlay) {
   if (t.dtype == 0) {
@@ -385,7 +385,8 @@ Status make_problem(const tandem_problem* given, Problem* problem) {
   TANDEM_TRY(check_window("window_left", given->window_left, &p.band.left));
   TANDEM_TRY(check_window("window_right", given->window_right, &p.band.right));
   if (given->mask == TANDEM_MASK_CAUSAL) p.band.right = std::min(p.band.right, 0);
-  // off places the band, and the diagonals that t counts; without either it has no effect.
+  // off places the band and the diagonals of the distance bias and ALiBi; without these it has no
+  // effect.
   if (p.banded() || p.dist_window > 0 || p.alibi)
     p.bottom_right = given->align == TANDEM_BOTTOM_RIGHT;
   if (p.bottom_right) p.band.off = int(Sk - p.seq_q);
@@ -401,8 +402,9 @@ Status make_problem(const tandem_problem* given, Problem* problem) {
   return Status();
 }
 
+// Words of Philox below this are dropped.
 uint32_t dropout_threshold(float dropout) {
-  // The largest p below 1, 1 - 2^-24, still gives a number of 32 bits.
+  // The largest p below 1, 1 - 2^-24, still gives a 32-bit number.
   return uint32_t(std::llround(double(dropout) * 4294967296.0));
 }
 
@@ -413,8 +415,8 @@ int64_t gradient_elements(const Problem& p, uint32_t gradient) {
 
 double visible_pairs(const Problem& p) {
   if (p.seq_q == 0 || p.seq_kv == 0) return 0;
-  // Row i sees count(i) keys, which is linear in i between the points where one of its bounds
-  // starts or stops to be cut by [0, Sk).
+  // Row i sees count(i) keys. count is piecewise linear, with breaks where one of its bounds starts
+  // or stops to be cut by [0, Sk).
   const int64_t off = p.band.off, left = p.band.left, right = p.band.right, Sq = p.seq_q,
                 Sk = p.seq_kv;
   auto count = [&](int64_t i) {
@@ -427,7 +429,8 @@ double visible_pairs(const Problem& p) {
   std::sort(std::begin(cuts), std::end(cuts));
   double sum = 0;
   for (int n = 0; n + 1 < int(std::size(cuts)); ++n) {
-    // The segment's interior is linear; its ends are taken one by one, which absorbs "off by one".
+    // The interior of a segment is linear. Its ends are counted one by one, so that rounding of the
+    // breaks does not matter.
     const int64_t a = cuts[n], b = cuts[n + 1];
     if (b - a <= 4) {
       for (int64_t i = a; i < b; ++i) sum += count(i);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// A tandem_problem that has been checked, with its defaults filled in. Everything behind the C border
-// works on this.
+// A tandem_problem that has been checked, with its defaults filled in. Everything behind the C
+// border uses this.
 #ifndef TANDEM_SRC_PROBLEM_H
 #define TANDEM_SRC_PROBLEM_H
 #include <cstdint>
@@ -17,8 +17,8 @@ struct Strides {  // in elements; also the layout of a kernel's parameter block
 enum class Normalizer : uint8_t { softmax, elastic, entmax };  // tandem_normalizer
 enum class Lengths : uint8_t { full, padded, packed };         // tandem_lengths
 
-// A tensor [batch, heads, rows, Sk] that is added to scores or hides them. batch divides B, heads Hq and
-// rows Sq; strides of sizes of 1 are 0, so that b, h / group and i may be used as they are.
+// A tensor [batch, heads, rows, Sk] that is added to scores or hides them. batch divides B, heads
+// Hq and rows Sq. Strides of sizes of 1 are 0, so that b, h / group and i may be used as they are.
 struct Overlay {
   tandem_dtype dtype{};  // 0: there is none
   int64_t batch = 0, heads = 0, rows = 0;
@@ -26,7 +26,7 @@ struct Overlay {
   explicit operator bool() const { return dtype != tandem_dtype{}; }
 };
 
-// What a problem may have beside the scale, the band and softmax.
+// Optional inputs of a problem: all but the scale, the band and softmax.
 enum Extra : uint32_t {
   kHasElastic = 1,
   kHasEntmax = 2,
@@ -51,7 +51,7 @@ struct Problem {
   bool deterministic = false, visit_all = false;
   bool tf32 = false;                 // products of f32 operands may round them to TF32
   int tile_rows = 0, tile_cols = 0;  // 0: the planner chooses
-  int splits = 0;                    // of the keys in forward; 0: the planner chooses
+  int splits = 0;                    // splits of the keys in forward; 0: the planner chooses
 
   Normalizer normalizer = Normalizer::softmax;
   float alpha = 0;  // of entmax
@@ -61,50 +61,54 @@ struct Problem {
   Overlay bias, keep;
   Strides d_bias{};
   tandem_dtype d_bias_dtype{};
-  // off = kv_len - q_len, for each batch entry its own where lengths are given; band.off is that of full
+  // off = kv_len - q_len, of each batch entry if lengths are given. band.off is that of full
   // lengths.
   bool bottom_right = false;
   Lengths lengths_q = Lengths::full, lengths_kv = Lengths::full;
   int64_t total_q = 0, total_kv = 0;  // rows of packed tensors
 
   int64_t group() const { return heads_q / heads_kv; }
-  // Not as a product, which may be beyond 2^63.
+  // The sizes are not multiplied, as the product may be beyond 2^63.
   bool is_empty() const {
     return batch == 0 || heads_q == 0 || seq_q == 0 || heads_kv == 0 || seq_kv == 0;
   }
   bool banded() const { return band.left != TANDEM_BAND_OPEN || band.right != TANDEM_BAND_OPEN; }
   bool wants(uint32_t gradient) const { return (gradients & gradient) != 0; }
-  // delta enters ds; d_v and d_tau do without ds.
+  // delta enters dS; d_v and d_tau do not need dS.
   bool needs_delta() const { return (gradients & ~(TANDEM_GRAD_V | TANDEM_GRAD_TAU)) != 0; }
-  // Whether delta is <d_o, o>; otherwise it takes a pass of its own over the scores.
+  // Whether delta is <d_o, o>; otherwise it takes a separate pass over the scores.
   bool delta_is_dot() const {
     return normalizer == Normalizer::softmax && !wants(TANDEM_GRAD_SLOPE);
   }
   bool has_lengths() const { return lengths_q != Lengths::full || lengths_kv != Lengths::full; }
-  // "", or what there is of Extra but not of `but`: "bias, elastic softmax".
+  // Names of the optional inputs but those in `but`, as "bias, elastic softmax"; "" if there are
+  // none.
   String extras(uint32_t but = 0) const;
   int64_t element_size() const { return dtype == TANDEM_F32 ? 4 : 2; }
-  // Forward with one query a head, as in decoding: the heads that share keys and values as the rows of one head, so that a tile
-  // has them all and reads their keys once. Itself where that is another problem: where optional inputs tell heads apart, or
-  // the query does not see every key there is.
+  // Forward with one query a head, as in decoding: the same problem with the heads that share keys
+  // and values as rows of one head, so that one tile has them all and reads their keys once.
+  // Returns the problem itself if that differs: if optional inputs distinguish heads, or if the
+  // query does not see every key.
   Problem with_heads_as_rows() const;
 };
 
-// Checks everything that can be wrong with a problem whatever the device. problem is written on success.
+// Checks everything that can be wrong with a problem on any device. *problem is written on success.
 Status make_problem(const tandem_problem* given, Problem* problem);
 
-// Pairs (i, j) that are visible, over all heads and batches: what the flops of a problem count.
+// Visible pairs (i, j) over all heads and batch entries, by which the flops of a problem are
+// counted.
 double visible_pairs(const Problem& problem);
 double problem_flops(const Problem& problem);
 
 // Words of Philox below this are dropped: round(p 2^32).
 uint32_t dropout_threshold(float dropout);
 
-int64_t gradient_elements(const Problem& problem, uint32_t gradient);  // of d_bias or d_dist_bias
+// elements of d_bias or d_dist_bias
+int64_t gradient_elements(const Problem& problem, uint32_t gradient);
 
-const char* dtype_name(uint32_t dtype);  // of a tandem_dtype; "?": it is none
+const char* dtype_name(uint32_t dtype);  // name of a tandem_dtype; "?": it is none
 
-// The problem line (docs/problem-line.md).
+// The problem line (docs/guide/problem-line.md).
 String print_problem(const tandem_problem& problem);
 Status parse_problem(const char* line, tandem_problem* problem);
 

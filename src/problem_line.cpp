@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The problem line: one line of words that says a whole problem (docs/problem-line.md).
+// The problem line, which states a whole problem (docs/guide/problem-line.md).
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -65,8 +65,8 @@ constexpr GradientLetter kGradients[] = {{'q', TANDEM_GRAD_Q},         {'k', TAN
                                          {'d', TANDEM_GRAD_DIST_BIAS}, {'a', TANDEM_GRAD_SLOPE},
                                          {'t', TANDEM_GRAD_TAU},       {'s', TANDEM_GRAD_SINK}};
 
-// What a plan refuses is in the line all the same: members whose words say the values from least to
-// most alone have any other as a number.
+// The line also holds values that a plan refuses. Members whose words cover only a range of values
+// print any other value as a number.
 struct NumberWord {
   const char* name;
   uint32_t tandem_problem::*member;
@@ -91,7 +91,7 @@ constexpr struct {
   uint32_t dtype;
 } kFloats[] = {{"f32", TANDEM_F32}, {"f16", TANDEM_F16}, {"bf16", TANDEM_BF16}};
 
-// Sizes are not checked yet when a line is parsed: wrap instead of overflowing.
+// Sizes are not checked yet when a line is parsed, so this wraps instead of overflowing.
 int64_t times(int64_t a, int64_t b) { return int64_t(uint64_t(a) * uint64_t(b)); }
 
 void set_strides(tandem_tensor* tensor, int64_t b, int64_t h, int64_t s) {
@@ -185,7 +185,7 @@ bool parse_type(const String& s, uint32_t* dtype) {
   return parse_float_type(s, dtype) || parse_word(s.c_str(), dtype);
 }
 
-// "f16:BxHxR"; keep "BxHxR", and with the number of a type that it should not have "1:BxHxR".
+// Parses "f16:BxHxR"; keep has "BxHxR", and with the number of an invalid type "1:BxHxR".
 bool parse_overlay(const String& s, const OverlayWord& word, tandem_problem* p) {
   const size_t colon = s.find(':');
   const bool keep = word.tensor == kKeep.tensor;
@@ -226,7 +226,7 @@ String overlay_word(const tandem_problem& p, const OverlayWord& word) {
 
 String float_word(const char* name, float value) { return text(" %s=", name) + hex_text(value); }
 
-// Off is +0; -0 and what no plan takes are said.
+// Off is +0; -0, and values that no plan takes, are printed.
 bool is_off(float value) { return value == 0 && !std::signbit(value); }
 
 String lengths_word(const char* name, uint32_t lengths, int64_t total) {
@@ -236,7 +236,7 @@ String lengths_word(const char* name, uint32_t lengths, int64_t total) {
   return total ? s + text(" total_%s=%lld", name, (long long)total) : s;
 }
 
-// What is off by default.
+// Words of what is off by default.
 String extra_words(const tandem_problem& p) {
   String s;
   if (p.normalizer == TANDEM_ELASTIC) s += " elastic";
@@ -262,7 +262,8 @@ bool starts(const String& word, const char* prefix, const char** rest) {
   return true;
 }
 
-// A word of extra_words(): 1 taken, 0 not one of them, -1 wrong; *wants then says what it wants.
+// Parses a word of extra_words(): 1: taken; 0: not one of them; -1: wrong, and *wants is what is
+// expected.
 int parse_extra(const String& word, tandem_problem* p, const char** wants) {
   const char* rest = nullptr;
   const auto taken = [&](bool good, const char* what) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// What kernels get with every execute: addresses, and whether these allow accesses of several elements at once.
+// What kernels get with every execute: addresses, and whether these allow accesses of several
+// elements at once.
 #include <algorithm>
 
 #include "params.h"
@@ -8,13 +9,13 @@ namespace tandem {
 
 bool is_chunked(const Problem& p, const Strides& s) {
   return s.d == 1 && p.seq_kv % 8 == 0 && s.b % 8 == 0 && s.h % 8 == 0 && s.s % 8 == 0 &&
-         s.s < int64_t(1) << 22;  // rows of a tile by 32 bits of index
+         s.s < int64_t(1) << 22;  // rows of a tile have 32-bit indices
 }
 
 namespace {
 
-// Calls each(slot member of Features, address member of Addresses) for the optional inputs that a problem
-// has, in the order of their slots.
+// Calls each(slot member of Features, address member of Addresses) for the optional inputs of a
+// problem, in the order of their slots.
 template <typename Each>
 void for_each_extra(const Problem& p, Each&& each) {
   if (p.bias) each(&Features::AT_BIAS, &Addresses::bias);
@@ -27,7 +28,7 @@ void for_each_extra(const Problem& p, Each&& each) {
   if (p.dropout > 0) each(&Features::AT_SEED, &Addresses::dropout_seed);
 }
 
-// The tensors of the interface files' TANDEM_STRIDES whose elements may be accessed several at once.
+// Tensors of the interface files' TANDEM_STRIDES, whose elements may be accessed several at once.
 struct Tensor {
   const char* name = nullptr;
   Strides Problem::*strides = nullptr;
@@ -45,11 +46,12 @@ TANDEM_TENSOR(d_q, false)
 TANDEM_TENSOR(d_k, true)
 TANDEM_TENSOR(d_v, true)
 #undef TANDEM_TENSOR
-constexpr Tensor d_bias, to, o_parts;  // one way, always
+constexpr Tensor d_bias, to, o_parts;  // always the same, so without an entry
 }  // namespace tensors
 
-// Whether n elements may be read or written at once from every multiple of n features. A dimension of size 1 has
-// no step, whatever its stride says. Kernels with matrices reach all rows of a tile by 32 bits of index.
+// Whether n elements may be read or written at once at every multiple of n features. A dimension of
+// size 1 has no step, whatever its stride says. Kernels with matrices index all rows of a tile with
+// 32 bits.
 constexpr int64_t kMostRowBytes = (1 << 24) - 1;
 bool is_wide(const Problem& p, const Tensor& t, uint64_t address, int n) {
   const Strides& s = p.*t.strides;
@@ -61,14 +63,14 @@ bool is_wide(const Problem& p, const Tensor& t, uint64_t address, int n) {
          address % uint64_t(n * p.element_size()) == 0;
 }
 
-// Whether a launch accesses a tensor of its interface at all: bwd_dkv may be asked for one gradient alone.
+// Whether a launch accesses a tensor of its interface at all. bwd_dkv may form one gradient alone.
 bool is_accessed(const Problem& p, Stem stem, const Tensor& t) {
   if (stem != Stem::bwd_dkv) return true;
   if (t.strides == &Problem::v || t.strides == &Problem::d_k) return p.wants(TANDEM_GRAD_K);
   return t.strides != &Problem::d_v || p.wants(TANDEM_GRAD_V);
 }
 
-// What the members of push blocks are, by their names in the interface files.
+// Values of the members of push blocks, by their names in the interface files.
 struct PushValues : Addresses {
   PushValues(const Plan& plan, const Launch& l, const Addresses& a)
       : Addresses(a), drop_offset(a.dropout_offset), plan_(plan), launch_(l) {
@@ -90,7 +92,7 @@ struct PushValues : Addresses {
     wide |= uint32_t(fits) << count_;
     accessed_ |= uint32_t(is_accessed(plan_.problem, launch_.stem, t)) << count_++;
   }
-  // Whether all that is accessed is wide: nothing goes by element then.
+  // Whether all tensors that are accessed are wide, so that nothing is accessed by element.
   bool all_wide() const {
     const Problem& p = plan_.problem;
     const int n = launch_.wide_elements();
@@ -100,7 +102,7 @@ struct PushValues : Addresses {
   uint32_t wide = 0, drop_offset;
 
  private:
-  // Of o and lse: part_strides() are those of whole chunks.
+  // Whether o and lse are partial outputs, whose part_strides() are of whole chunks.
   bool leaves_parts() const { return launch_.stem == Stem::fwd && launch_.splits > 1; }
   const Plan& plan_;
   const Launch& launch_;
@@ -145,7 +147,7 @@ String narrow_inputs(const Problem& p, int elements) {
   const auto add = [&](bool narrow, const char* name) {
     if (narrow) names += text("%s%s", names.empty() ? "" : ", ", name);
   };
-  // An address of 0 is as aligned as can be: what remains are the strides.
+  // An address of 0 has every alignment, so only the strides matter.
   for (const Tensor& t : {tensors::q, tensors::k, tensors::v, tensors::d_o})
     add((p.backward || t.strides != &Problem::d_o) && !is_wide(p, t, 0, elements), t.name);
   add(p.head_dim % elements != 0, "head_dim");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// quirks.inc as C++ values, and which of its rows apply to a device. Pure functions of Caps: planning calls
-// them, tests call them with devices that are not there.
+// quirks.inc as C++ values, and which of its rows apply to a device. These are pure functions of
+// Caps, so tests call them for devices that are not present.
 #ifndef TANDEM_SRC_QUIRKS_H
 #define TANDEM_SRC_QUIRKS_H
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace tandem {
 
-// VkDriverId, which planning knows without Vulkan's headers.
+// VkDriverId, so that planning needs no Vulkan header.
 enum DriverId : uint32_t {
   kAnyDriver = 0,
   kAmdProprietary = 1,
@@ -28,7 +28,8 @@ enum class QuirkAction : uint8_t { no_matrices, no_bf16, no_shape, fwd_shape, pi
 struct Quirk {
   uint32_t driver_id, from, until;
   const char*
-      device;  // '|' parts patterns, one of which must match; '!' first: none may. See name_matches()
+      // '|' separates patterns, one of which must match; '!' first: none may. See name_matches().
+      device;
   QuirkAction action;
   uint32_t number;
   const char* reason;
@@ -41,7 +42,8 @@ bool name_matches(const char* patterns, const char* name);
 
 bool quirk_applies(const Quirk& quirk, const Caps& caps);
 
-// The first row with this action, and number if it is not 0, that applies to the device; nullptr if none does.
+// The first row with this action, and this number if it is not 0, that applies to the device;
+// nullptr if none does.
 const Quirk* find_quirk(const Caps& caps, QuirkAction action, uint32_t number = 0);
 
 constexpr uint32_t kAny = 0xffffffff;

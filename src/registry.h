@@ -16,13 +16,13 @@ constexpr int kStemCount = 0
 #include "stems.inc"
     ;
 
-// Whether workgroups of a kernel multiply tiles (interface/tile.inc); the others go row by row or line by line.
+// Whether workgroups of a kernel multiply tiles (interface/tile.inc). Others take rows or lines.
 constexpr bool is_tiled(Stem stem) {
   return stem != Stem::fwd_join && stem != Stem::bwd_dot && stem != Stem::bwd_origin &&
          stem != Stem::bwd_dq_cast && stem != Stem::bwd_sum && stem != Stem::bwd_head;
 }
 
-// Whether a kernel knows the optional inputs, and has their parameters (interface/extra.inc).
+// Whether a kernel handles the optional inputs, and has their parameters (interface/extra.inc).
 constexpr bool has_extra(Stem stem) { return is_tiled(stem) || stem == Stem::bwd_origin; }
 
 const char* backend_name(Backend backend);

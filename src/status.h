@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// A status with its sentence. Nothing inside the library throws for a failed call; the C border
+// A status with its message. Nothing inside the library throws for a failed call. The C border
 // (border.h) turns a Status into a number and this thread's last message.
 #ifndef TANDEM_SRC_STATUS_H
 #define TANDEM_SRC_STATUS_H
@@ -26,7 +26,7 @@ class [[nodiscard]] Status {
   String message_;
 };
 
-// Real numbers go in as text (number.h): those of printf follow the process's locale.
+// Real numbers are passed as text (number.h), as those of printf follow the process's locale.
 #if defined(__GNUC__)
 __attribute__((format(printf, 1, 2)))
 #endif

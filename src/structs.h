@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Structs that cross the C border, of callers with an older or a newer header. tandem.h has the rule, under Structs.
+// Structs that cross the C border, from callers with an older or a newer header. tandem.h has the
+// rule, under Structs.
 #ifndef TANDEM_SRC_STRUCTS_H
 #define TANDEM_SRC_STRUCTS_H
 #include <algorithm>
@@ -10,8 +11,8 @@
 
 namespace tandem {
 
-// What a struct was long in version 0.1.0, the only one before this. A struct that has grown since
-// has a line here; each of them is fixed for ever.
+// Length of a struct in version 0.1.0, the only one before this. A struct that has grown since has
+// a line here, which never changes.
 template <typename Struct>
 constexpr size_t kFirstSize = sizeof(Struct);
 template <>
@@ -23,10 +24,10 @@ inline constexpr size_t kFirstSize<tandem_plan_info> = 616;
 template <>
 inline constexpr size_t kFirstSize<tandem_args> = 176;
 
-// No struct will be longer: not to read far behind one whose struct_size nobody has set.
+// Longest struct_size that is accepted, so that one that was never set does not make us read far.
 constexpr size_t kLongest = 4096;
 
-// Whether a version has such a struct: 0.1.0, this one, or, by all that can be known of it, a newer
+// Whether a version has a struct of this size: 0.1.0, this one or, as far as can be known, a newer
 // one.
 template <typename Struct>
 constexpr bool is_size_of(size_t size) {
@@ -45,7 +46,7 @@ Status check_size_of(const char* what, const Struct* given) {
   return Status();
 }
 
-// The caller's struct as this version has it.
+// The caller's struct in the form of this version.
 template <typename Struct>
 Status read_struct(const char* what, const Struct* given, Struct* whole) {
   TANDEM_TRY(check_size_of(what, given));
@@ -63,7 +64,7 @@ Status read_struct(const char* what, const Struct* given, Struct* whole) {
   return Status();
 }
 
-// Writes what there is of whole, but for its struct_size. given has been checked.
+// Writes as much of whole as the caller's struct has, except struct_size. given has been checked.
 template <typename Struct>
 void write_struct(const Struct& whole, Struct* given) {
   const size_t from = sizeof(whole.struct_size);
@@ -71,8 +72,8 @@ void write_struct(const Struct& whole, Struct* given) {
               std::min<size_t>(given->struct_size, sizeof(Struct)) - from);
 }
 
-// An enum that came from outside, as a number: it may hold any, and to read one that is not in its
-// range is undefined.
+// Value of an enum from outside, as a number. It may be out of the enum's range, and reading it as
+// the enum would be undefined.
 template <typename Enum>
 uint32_t number_of(const Enum& given) {
   static_assert(sizeof(Enum) == sizeof(uint32_t), "as the C ABI has it");

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The hyperbolic tangent of softcap, one formula for all backends: exp's accuracy alone would not do for small
-// arguments, and some GPU's own tanh is a quotient of exponentials. Common subset of C++, CUDA and GLSL, as
-// src/tile_range.h. Every step is an fma, or is rounded whatever a compiler contracts: a score has the
-// same bits wherever it is formed. At most 1.4 ulp off with an exp of libm.
+// The hyperbolic tangent of softcap, one formula for all backends. The accuracy of exp alone would
+// not suffice for small arguments, and some GPUs' own tanh is a quotient of exponentials. It is
+// written in the common subset of C++, CUDA and GLSL, as src/tile_range.h. Every step is an fma, or
+// is rounded whatever a compiler contracts, so a score has the same bits wherever it is formed. The
+// error is at most 1.4 ulp with an exp of libm.
 #ifndef TANDEM_TANH_H
 #define TANDEM_TANH_H
 
@@ -27,7 +28,8 @@ TANDEM_TANH_FN float tandem_tanh(float x) {
   const float a = x < 0.f ? -x : x;
   TANDEM_TANH_EXACT float r;
   if (a < 0.6f) {
-    // x + x^3 P(x^2), P by least maximum of the relative error over [0, 0.6]: 3e-9, with rounding 0.8 ulp.
+    // x + x^3 P(x^2). P has the least maximum of the relative error over [0, 0.6]: 3e-9, with
+    // rounding 0.8 ulp.
     TANDEM_TANH_EXACT const float z = x * x;
     TANDEM_TANH_EXACT float p = -0.0058951583f;
     p = TANDEM_TANH_FMA(p, z, 0.020795971f);
@@ -37,7 +39,7 @@ TANDEM_TANH_FN float tandem_tanh(float x) {
     TANDEM_TANH_EXACT const float cube = x * z;
     r = TANDEM_TANH_FMA(cube, p, x);
   } else {
-    // exp must not overflow. Compared so that NaN stays NaN.
+    // exp must not overflow. The comparison lets NaN stay NaN.
     TANDEM_TANH_EXACT const float e = TANDEM_TANH_EXP(2.f * (a > 40.f ? 40.f : a));
     TANDEM_TANH_EXACT const float rest = 2.f / (e + 1.f);
     r = 1.f - rest;
@@ -46,7 +48,8 @@ TANDEM_TANH_FN float tandem_tanh(float x) {
   return r;
 }
 
-// Its derivative at x, given t = tandem_tanh(x): 1 - t^2, but to relative accuracy where t is close to 1.
+// Its derivative at x, given t = tandem_tanh(x): 1 - t^2, but relatively accurate if t is close to
+// 1.
 TANDEM_TANH_FN float tandem_tanh_slope(float x, float t) {
   const float a = x < 0.f ? -x : x;
   if (a < 0.6f) return TANDEM_TANH_FMA(-t, t, 1.f);

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The one geometry: which key tiles a tile of query rows visits, which of them need no mask, and the
-// reverse for bwd_dkv. Written in the common subset of C++, CUDA and GLSL and included by all three, so
-// that no backend has a rule of its own. tests/test_tile_range.cpp compares it with brute force.
+// The one geometry: which key tiles a tile of query rows visits, which of them need no mask, and
+// the reverse for bwd_dkv. It is written in the common subset of C++, CUDA and GLSL and included by
+// all three, so that no backend has a rule of its own. tests/test_tile_range.cpp compares it with
+// brute force.
 //
 // A mask is a band: key j is visible to row i iff 0 <= j < seq_kv, 0 <= i < seq_q and
 //     i + off - left <= j <= i + off + right.
-// Causal is right = 0; no mask is left = right = TANDEM_BAND_OPEN. With lengths, seq_q and seq_kv are those
-// of a batch entry, and so is off.
-// Sequence lengths stay below 2^29 and |off| below 2^29, so that no sum here leaves 32 bits.
+// Causal is right = 0; no mask is left = right = TANDEM_BAND_OPEN. With lengths, seq_q, seq_kv and
+// off are those of a batch entry. Sequence lengths and |off| stay below 2^29, so that no sum here
+// leaves 32 bits.
 #ifndef TANDEM_TILE_RANGE_H
 #define TANDEM_TILE_RANGE_H
 
@@ -28,7 +29,8 @@ struct TandemBand {
   int off;
 };
 
-// Tiles [begin, end) are visited; those in [full_begin, full_end) need no mask. Empty: begin == end.
+// Tiles [begin, end) are visited; those in [full_begin, full_end) need no mask. Empty: begin ==
+// end.
 struct TandemTiles {
   int begin;
   int end;
@@ -50,8 +52,8 @@ TANDEM_FN int tandem_key_count(TandemBand band, int i, int seq_q, int seq_kv) {
   return i < seq_q ? tandem_max(0, hi - lo + 1) : 0;
 }
 
-// The interval [lo, hi] of one axis, given as inclusive bounds that may lie outside [0, size), cut into
-// tiles. [full_lo, full_hi] is the inclusive interval that all rows of the other axis see.
+// Cuts the interval [lo, hi] of one axis into tiles. Its inclusive bounds may lie outside [0,
+// size). [full_lo, full_hi] is the inclusive interval that all rows of the other axis see.
 TANDEM_FN TandemTiles tandem_tiles(int lo, int hi, int full_lo, int full_hi, int size, int tile) {
   TandemTiles t;
   t.begin = 0;
@@ -82,8 +84,9 @@ TANDEM_FN TandemTiles tandem_key_tiles(TandemBand band, int row0, int rows, int 
                       last + band.off - band.left, row0 + band.off + band.right, seq_kv, cols);
 }
 
-// The part of t that split n of several visits: consecutive tiles, the first splits one more where they do not come
-// out even. The parts cover t, and each of its tiles once; there may be fewer tiles than splits.
+// The part of t that split n of several visits: consecutive tiles, one more for the first splits if
+// they do not come out even. The parts cover each tile of t once. There may be fewer tiles than
+// splits.
 TANDEM_FN TandemTiles tandem_split_tiles(TandemTiles t, int n, int splits) {
   int each = (t.end - t.begin) / splits;
   int longer = (t.end - t.begin) % splits;
@@ -94,8 +97,8 @@ TANDEM_FN TandemTiles tandem_split_tiles(TandemTiles t, int n, int splits) {
   return t;
 }
 
-// Query tiles of rows rows that see the keys [col0, col0 + cols) below seq_kv. A tile that reaches past
-// seq_q is never full here: its missing rows need the mask.
+// Query tiles of rows rows that see the keys [col0, col0 + cols) below seq_kv. A tile that reaches
+// past seq_q is never full here, as its missing rows need the mask.
 TANDEM_FN TandemTiles tandem_query_tiles(TandemBand band, int col0, int cols, int rows, int seq_q,
                                          int seq_kv) {
   if (col0 >= seq_kv) return tandem_tiles(0, -1, 0, -1, 0, rows);

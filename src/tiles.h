@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// tiles.inc as C++ values, with the byte calculator that planner, kernels and tests share.
+// tiles.inc as C++ values, and the bytes of shared memory on which planner, kernels and tests
+// agree.
 #ifndef TANDEM_SRC_TILES_H
 #define TANDEM_SRC_TILES_H
 #include <cstdint>
@@ -37,7 +38,7 @@ constexpr int tile_shared_bytes(const Tile& t) {
   return 16 * (tile_pool_vec4(t) + tile_ptile_vec4(t));
 }
 
-// In CUDA, fwd of entmax remembers which tiles of keys still count: a bit each for the first of them.
+// In CUDA, fwd of entmax has a bitmap of live tiles of keys, for the first kLiveTiles of them.
 constexpr int kLiveTiles = 4096;
 constexpr int kLiveBytes = kLiveTiles / 8;
 
@@ -66,8 +67,9 @@ struct MatrixDims {
   String name() const;  // "16x16x16"
 };
 
-// Those that shaders/coopmat takes: multiples of 8, and k is n or twice that, so that one or two accumulators make a left
-// operand. In order of preference: a right operand that comes from shared memory serves m rows, and a product k n columns.
+// Shapes that shaders/coopmat takes, in order of preference. Edges are multiples of 8, and k is n
+// or twice n, so that one or two accumulators make a left operand. A right operand loaded from
+// shared memory serves m rows, and a product k n columns.
 constexpr MatrixDims kMatrixDims[] = {
     {16, 16, 16}, {16, 8, 16}, {8, 16, 16}, {16, 8, 8}, {8, 8, 8}};
 
@@ -75,12 +77,13 @@ struct MatrixTile {
   const char* name;
   Stem stem;
   int max_d, subgroups, row_blocks, cols;
-  int left = 0, flies = 1, size = 0, waves = 0;
+  int left = 0, register_prefetch = 1, size = 0, waves = 0;
   bool doubled = false;  // for operands that take twice the registers
-  bool tensors = false;  // its own rows come and go by tensor addressing, not through shared memory
-  bool ds = false;       // of bwd_dq where ds comes from the workspace
+  // the tile's own rows are loaded and stored by tensor addressing, not through shared memory
+  bool tensors = false;
+  bool ds = false;  // bwd_dq whose dS comes from the workspace
   constexpr int rows(const MatrixDims& shape) const { return subgroups * row_blocks * shape.m; }
-  // Streamed rows; where matrices have 8 x 8 elements half of them, that is as many matrices.
+  // Streamed rows of a step; half as many with 8 x 8 matrices, so that there are as many matrices.
   constexpr int step(const MatrixDims& shape) const {
     return shape.m * shape.n > 64 ? cols : cols / 2;
   }
@@ -91,28 +94,31 @@ constexpr int matrix_blocks(int64_t d, const MatrixDims& shape) {
   return int((d + shape.k - 1) / shape.k);
 }
 
-// The shared arrays of shaders/coopmat/<stem>.comp. Rows of 16-bit elements lie in uvec4s, padded by one.
-// entries: how many batch entries share a workgroup's rows, each with streamed tiles of its own.
+// Bytes of the shared arrays of shaders/coopmat/<stem>.comp. Rows of 16-bit elements lie in uvec4s,
+// padded by one. entries: batch entries that share a workgroup's rows, each with its own streamed
+// tiles.
 constexpr int matrix_shared_bytes(const MatrixTile& t, int64_t d, int64_t dv,
                                   const MatrixDims& shape, int entries = 1) {
   const int row = (matrix_blocks(d > dv ? d : dv, shape) * shape.k / 8 + 1) * 16;
   const int edge = shape.m > shape.n ? shape.m : shape.n;
-  // K and V, Q and dO in bwd_dkv; and whole tiles of rows on their way in and out
+  // K and V, in bwd_dkv Q and dO; and whole tiles of rows as they are loaded or stored
   const int two = 2 * t.step(shape) * entries, rows = t.rows(shape);
   const int streamed = t.stem == Stem::bwd_dbias
                            ? (rows + t.step(shape)) * (kMatrixStep * shape.k / 8 + 1) * 16
                            : (t.left > 0 || t.tensors || two > rows ? two : rows) * row;
   const int held = t.left * rows * row;
-  // what passes between matrices and rows
+  // numbers passed between matrices and rows
   const int scratch = t.subgroups * (shape.m * shape.n + 4 * edge) * 4;
-  const int iota = edge * 4 + (entries > 1 ? t.subgroups * shape.m * 8 : 0);  // and rows' numbers
-  const int stats =
-      t.stem == Stem::bwd_dkv ? 3 * t.step(shape) * 4 : 0;  // numbers a row, streamed as well
+  // numbers of rows as well
+  const int iota = edge * 4 + (entries > 1 ? t.subgroups * shape.m * 8 : 0);
+  // numbers of each row, streamed as well
+  const int stats = t.stem == Stem::bwd_dkv ? 3 * t.step(shape) * 4 : 0;
   return streamed + held + scratch + iota + stats;
 }
 
-// ds in the workspace, from bwd_dkv to bwd_dq and bwd_dbias (shaders/coopmat/ds.glsl): blocks of as many keys and query rows;
-// keys of a workgroup that makes d_bias of it, and the shared arrays of that.
+// dS in the workspace, from bwd_dkv to bwd_dq and bwd_dbias (shaders/coopmat/ds.glsl): blocks of
+// kDsBlock keys and query rows. A workgroup of bwd_dbias reads kDsSumKeys keys, and has these
+// shared arrays.
 constexpr int kDsBlock = 128, kDsSumKeys = 64;
 constexpr int ds_sum_shared_bytes(int subgroups, const MatrixDims& shape) {
   const int edge = shape.m > shape.n ? shape.m : shape.n;
@@ -123,9 +129,9 @@ constexpr int ds_sum_shared_bytes(int subgroups, const MatrixDims& shape) {
 constexpr MatrixTile kMatrixTiles[] = {
 #define TANDEM_MATRIX_TILE(name, stem, max_d, subgroups, row_blocks, cols) \
   {#name, Stem::stem, max_d, subgroups, row_blocks, cols},
-#define TANDEM_DOUBLED_TILE(name, stem, max_d, subgroups, row_blocks, cols, left, flies, size, \
-                            waves)                                                             \
-  {#name, Stem::stem, max_d, subgroups, row_blocks, cols, left, flies, size, waves, true},
+#define TANDEM_DOUBLED_TILE(name, stem, max_d, subgroups, row_blocks, cols, left, prefetch, size, \
+                            waves)                                                                \
+  {#name, Stem::stem, max_d, subgroups, row_blocks, cols, left, prefetch, size, waves, true},
 #define TANDEM_TENSOR_TILE(name, stem, max_d, subgroups, row_blocks, cols) \
   {#name, Stem::stem, max_d, subgroups, row_blocks, cols, 0, 1, 0, 0, false, true},
 #define TANDEM_DS_TILE(name, stem, max_d, subgroups, row_blocks, cols) \
@@ -135,12 +141,13 @@ constexpr MatrixTile kMatrixTiles[] = {
 
 constexpr bool matrix_tiles_fit() {
   for (const MatrixTile& t : kMatrixTiles) {
-    if (t.cols % 16 != 0) return false;                        // steps are whole matrices
-    if (t.subgroups * 64 > 1024) return false;                 // workgroups of subgroups of 64
-    if (t.left > (t.stem == Stem::fwd ? 1 : 2)) return false;  // fwd has Q alone
+    if (t.cols % 16 != 0) return false;         // steps are whole matrices
+    if (t.subgroups * 64 > 1024) return false;  // workgroups of subgroups of 64
+    // fwd has Q only
+    if (t.left > (t.stem == Stem::fwd ? 1 : 2)) return false;
     if (t.doubled != (t.waves > 0)) return false;
     if (t.tensors && (t.stem != Stem::fwd || t.left > 0)) return false;
-    const int most = (t.doubled ? 64 : 48) * 1024;  // AMD's, and NVIDIA's
+    const int most = (t.doubled ? 64 : 48) * 1024;  // limits of AMD, and of NVIDIA
     for (const MatrixDims& shape : kMatrixDims) {
       if (matrix_shared_bytes(t, t.max_d, t.max_d, shape) > most) return false;
       if (t.step(shape) % shape.k != 0) return false;
@@ -163,16 +170,17 @@ struct AmpereTile {
   constexpr int owned() const { return owns_keys() ? bc : br; }
   constexpr int streamed() const { return owns_keys() ? br : bc; }
   constexpr int row_blocks() const { return owned() * halves / warps / 16; }  // of a warp
-  constexpr int panels() const { return width / 64; }                         // of d_q's sums
+  constexpr int panels() const { return width / 64; }  // of the dQ accumulator
 };
 
-// The shared arrays of cuda/sm80/<stem>.cu: the owned rows, of both tensors but in fwd; the streamed ones; three numbers a
-// streamed row in bwd_dkv; P and dS where warps share them; and f32 numbers that two warps swap.
+// Bytes of the shared arrays of cuda/sm80/<stem>.cu: the owned rows, of both tensors except in fwd;
+// the streamed rows; in bwd_dkv three numbers for each streamed row; P and dS if warps share them;
+// and f32 numbers that two warps exchange.
 constexpr int ampere_shared_bytes(const AmpereTile& t) {
   const int row = t.bytes * t.width, owned = t.owned() * row * (t.stem == Stem::fwd ? 1 : 2);
   const int streamed = t.stages * 2 * t.streamed() * row;
   const int numbers = t.owns_keys() ? t.stages * 3 * 4 * t.streamed() : 0;
-  if (t.stem == Stem::fwd && t.halves > 1)  // P, and numbers that warps swap
+  if (t.stem == Stem::fwd && t.halves > 1)  // P, and numbers that warps exchange
     return owned + streamed + t.bytes * t.br * t.bc + 4 * t.halves * t.br;
   const int pairs = (t.halves > 2                 ? 4
                      : t.halves > 1               ? 2
@@ -182,7 +190,8 @@ constexpr int ampere_shared_bytes(const AmpereTile& t) {
   return owned + streamed + numbers + pairs;
 }
 
-// The f32 sums of d_q that bwd_dkv_dq adds to: for each head blocks of 64 rows, for each of these panels of 64 features.
+// The dQ accumulator of bwd_dkv_dq, f32: for each head blocks of 64 rows, each of panels of 64
+// features.
 constexpr int64_t ampere_row_blocks(int64_t seq_q) { return (seq_q + 63) / 64; }
 
 constexpr AmpereTile kAmpereTiles[] = {
@@ -198,8 +207,8 @@ constexpr bool ampere_tiles_fit() {
   for (const AmpereTile& t : kAmpereTiles) {
     if (t.owned() * t.halves % (16 * t.warps) != 0) return false;  // warps own whole blocks of 16
     if (t.streamed() % (16 * t.halves) != 0 || t.width % 32 != 0) return false;
-    if (ampere_shared_bytes(t) > 227 * 1024)
-      return false;  // an H100's; an A100 has 163 KiB, others 99
+    // An H100 has 227 KiB, an A100 163 KiB, others 99.
+    if (ampere_shared_bytes(t) > 227 * 1024) return false;
   }
   return true;
 }

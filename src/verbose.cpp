@@ -56,7 +56,7 @@ bool verbose(Verbose word) noexcept {
   try {
     return (environment().bits & uint32_t(word)) != 0;
   } catch (...) {
-    return false;  // no memory for the status of a word that is wrong
+    return false;  // no memory for the status of a wrong word
   }
 }
 
@@ -67,7 +67,7 @@ void verbose_line(Verbose word, const char* backend, double us, const char* text
     if (w.bits == uint32_t(word)) name = w.name;
   char time[32] = "-";
   if (us >= 0) fixed_text(time, us, 1);
-  // One call: lines of different threads do not mix.
+  // One call, so that lines of different threads do not mix.
   std::fprintf(stderr, "tandem,%s,%s,%s,%s%s\n", name, *backend ? backend : "-", time, text, more);
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// TANDEM_VERBOSE: a line on stderr for what the library does. docs/bug-reports.md has the grammar.
+// TANDEM_VERBOSE: lines on stderr about what the library does. docs/guide/bug-reports.md has the
+// grammar.
 #ifndef TANDEM_SRC_VERBOSE_H
 #define TANDEM_SRC_VERBOSE_H
 #include <chrono>
@@ -11,14 +12,14 @@ namespace tandem {
 
 enum class Verbose : uint32_t { error = 1, device = 2, plan = 4, execute = 8 };
 
-// The words of TANDEM_VERBOSE as bits. Pure, for tests.
+// The words of TANDEM_VERBOSE as bits. A pure function, for tests.
 Status parse_verbose(const char* words, uint32_t* bits);
 
-// What is wrong with the environment's TANDEM_VERBOSE. Read once, at the first question.
+// Status of the environment's TANDEM_VERBOSE, which is read once, at the first call.
 const Status& verbose_status();
 bool verbose(Verbose word) noexcept;
 
-// Microseconds since it was made, if anybody wants to know.
+// Microseconds since construction, if TANDEM_VERBOSE asks for timings.
 class VerboseClock {
  public:
   explicit VerboseClock(Verbose word) : on_(verbose(word)) {
@@ -35,7 +36,7 @@ class VerboseClock {
   Clock::time_point start_;
 };
 
-// Allocates nothing. us below 0, an empty backend: "-".
+// Allocates nothing. us below 0, or an empty backend, is printed as "-".
 void verbose_line(Verbose word, const char* backend, double us, const char* text,
                   const char* more = "") noexcept;
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // A problem with inputs, the truth about it (the reference in double), what a plain computation in
 // the problem's own precision makes of it, and the judgement of a device's outputs by the rules of
-// docs/accuracy.md. The test suite, `tandem check` and `tandem bench` all judge by this file.
+// docs/guide/accuracy.md. The test suite, `tandem check` and `tandem bench` all judge by this file.
 //
 // The rule for a row (a query row of o and d_q, a key row of d_k and d_v), every error against the
 // reference in double and the largest over the row's elements:

@@ -199,7 +199,7 @@ void MagnitudeRules::Impl::add_row(const Problem& entry, int64_t b, int64_t h, i
     return &in.v[size_t(((b * p.heads_kv + hk) * p.seq_kv + terms.key[j]) * Dv)];
   };
 
-  // y and g with their intervals (docs/semantics.md); M, and whether it is sure.
+  // y and g with their intervals (docs/guide/semantics.md); M, and whether it is sure.
   std::vector<double> y = w.p, dy = w.p_error, g = w.p, dg = w.p_error, high(n), pass(n, 1),
                       flips(n);
   for (size_t j = 0; j < n; ++j) high[j] = w.range[j].hi;

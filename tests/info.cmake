@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# `tandem info --json` is what docs/bug-reports.md says of it. TANDEM_DISABLE=cpu.simd is set.
+# `tandem info --json` is what docs/guide/bug-reports.md says of it. TANDEM_DISABLE=cpu.simd is set.
 #   cmake -D TOOL=... -D VERSION=... -P info.cmake
 cmake_minimum_required(VERSION 3.22)
 execute_process(COMMAND ${TOOL} info --json OUTPUT_VARIABLE info COMMAND_ERROR_IS_FATAL ANY)

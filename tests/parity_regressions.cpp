@@ -106,7 +106,7 @@ TEST_CASE("regression: with a bias, a tile with keys before many without" *
     }
 }
 
-// cuda.sm90 with a bias, heads over 64, tiles of 192 rows (cuda/sm90/fwd_bias_three.cuh): each warpgroup has its own places for q and the
+// cuda.sm90 with a bias, heads over 64, tiles of 192 rows (cuda/sm90/fwd/bias_192_rows.cuh): each warpgroup has its own places for q and the
 // bias, and passes over tiles where it has no rows, between others as well; tiles of one step, and tiles without keys.
 TEST_CASE("regression: with a bias, three warpgroups of which some have no rows" *
           doctest::skip(!at_least(Tier::ci))) {
@@ -136,8 +136,8 @@ TEST_CASE("regression: with a bias, three warpgroups of which some have no rows"
   }
 }
 
-// cuda.sm90: clusters of two that take the batch in passes have some tiles of keys (src/bwd_shares.h), and sums of d_q of most heads get
-// their zeros in the same kernel (cuda/sm90/bwd_zeros.cuh). Few queries, as the reference takes its time, of many tiles of
+// cuda.sm90: clusters of two that take the batch in passes have some tiles of keys (src/bwd_cluster_schedule.h), and sums of d_q of most heads get
+// their zeros in the same kernel (cuda/sm90/bwd/dq_lazy_zero.cuh). Few queries, as the reference takes its time, of many tiles of
 // keys, as only then are there such clusters.
 TEST_CASE("regression: a bias of the whole batch and its gradient, of many heads" *
           doctest::skip(!at_least(Tier::ci))) {
@@ -155,7 +155,7 @@ TEST_CASE("regression: a bias of the whole batch and its gradient, of many heads
   }
 }
 
-// cuda.sm90: workgroups that go on from one tile of keys to the next (cuda/sm90/bwd_goes_on.cuh), as there are four for each multiprocessor of
+// cuda.sm90: workgroups that go on from one tile of keys to the next (cuda/sm90/bwd/persistent.cuh), as there are four for each multiprocessor of
 // an H100. Heads of odd lengths; tiles of keys that no query sees; two query heads of a head of keys.
 TEST_CASE("regression: many tiles of keys for each multiprocessor" *
           doctest::skip(!at_least(Tier::ci))) {
@@ -210,7 +210,7 @@ TEST_CASE("regression: a bias of the whole batch and its gradient, of short head
   }
 }
 
-// cuda.sm90 sums d_bias over clusters (cuda/sm90/bwd_bias_sums.cuh): of every size, of one entry, too, whole tiles and some that end
+// cuda.sm90 sums d_bias over clusters (cuda/sm90/bwd/dbias_reduce.cuh): of every size, of one entry, too, whole tiles and some that end
 // early, which have a loop of their own, into rows that do and do not begin at 16 bytes, of either type.
 TEST_CASE("regression: d_bias over clusters of every size" * doctest::skip(!at_least(Tier::ci))) {
   Expect expect = sparse();

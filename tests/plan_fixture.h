@@ -27,9 +27,10 @@ inline bool sums_few(const Problem& p) {
 }
 
 // The same on sm90: whether the last workgroup of a head does, or, of few workgroups, all of them together.
-inline bool rounds_d_q(const Plan& plan) {
+inline bool fuses_dq_postprocess(const Plan& plan) {
   const Launch* fused = plan.find(Stem::bwd_dkv_dq);
-  return (rounds_d_q(plan.problem, 0) && !(fused && fused->goes_on)) || (fused && fused->together);
+  return (fuses_dq_postprocess(plan.problem, 0) && !(fused && fused->persistent)) ||
+         (fused && fused->cooperative_postprocess);
 }
 
 struct Profile {
@@ -133,8 +134,8 @@ inline String dump(const Status& status, const Plan& plan) {
     s += text("%s %d %s %dx%d %d %d %u %u %u %u %u %s %u %d %d %d %u %d;", stem_name(l.stem),
               l.kernel, l.tile.name ? l.tile.name : "-", l.tile.br, l.tile.bc, l.d_blocks,
               l.dv_blocks, l.tiles, l.total, l.groups_x, l.groups_y, l.shared_bytes,
-              l.matrix.name().c_str(), l.subgroup, l.row_blocks, l.left_shared, l.flies, l.splits,
-              l.hopper);
+              l.matrix.name().c_str(), l.subgroup, l.row_blocks, l.left_shared, l.register_prefetch,
+              l.splits, l.hopper);
   for (const Refusal& r : plan.refusals) s += r.candidate + ": " + r.reason + ";";
   return s;
 }

@@ -99,7 +99,7 @@ void check_ampere_launch(const Plan& plan, const Caps& caps, const Launch& l) {
               uint64_t(rounds ? 4 * p.batch * p.heads_kv : 0));
     CHECK(plan.d_q_counts_offset ==
           (rounds ? plan.workspace_size - uint64_t(4 * p.batch * p.heads_kv) : 0));
-    CHECK(plan.workspace_size == plan.d_q_sums_offset + plan.zeroed_size);
+    CHECK(plan.workspace_size == plan.d_q_accum_offset + plan.zeroed_size);
   }
 }
 
@@ -229,10 +229,11 @@ bool check_plan(const Problem& problem, const Caps& caps) {
   const Launch* fwd = plan.find(Stem::fwd);
   const bool split = fwd && fwd->splits > 1;
   const bool hopper = std::strcmp(plan.path, "sm90") == 0;
-  const bool fused = (hopper && std::max(problem.head_dim, problem.head_dim_v) <= kNarrowHeads) ||
-                     plan.find(Stem::bwd_dkv_dq);
+  const bool fused =
+      (hopper && std::max(problem.head_dim, problem.head_dim_v) <= kMaxFusedHeadDim) ||
+      plan.find(Stem::bwd_dkv_dq);
   CHECK(stems == needed(problem, plan.backend, split, fused, hopper,
-                        hopper ? rounds_d_q(plan) : sums_few(problem)));
+                        hopper ? fuses_dq_postprocess(plan) : sums_few(problem)));
   for (const Launch& l : plan.launches) check_launch(plan, caps, l);
   const bool dot = std::count(stems.begin(), stems.end(), Stem::bwd_dot) > 0;
   const uint64_t rows =

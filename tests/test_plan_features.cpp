@@ -66,14 +66,14 @@ bool expects(const Plan& plan, Stem stem) {
              dkv_ddist = lazy(plan) && p.wants(TANDEM_GRAD_K);
   const bool hopper = std::string(plan.path) == "sm90" && p.backward &&
                       p.normalizer != Normalizer::elastic && p.gradients != TANDEM_GRAD_SINK;
-  const bool fused =
-      (hopper && std::max(p.head_dim, p.head_dim_v) <= kNarrowHeads) || plan.find(Stem::bwd_dkv_dq);
+  const bool fused = (hopper && std::max(p.head_dim, p.head_dim_v) <= kMaxFusedHeadDim) ||
+                     plan.find(Stem::bwd_dkv_dq);
   switch (stem) {
     case Stem::bwd_dkv_dq:
       return fused;
     case Stem::bwd_dq_cast:
       return fused && p.wants(TANDEM_GRAD_Q) &&
-             !(std::string(plan.path) == "sm90" ? rounds_d_q(plan) : sums_few(p));
+             !(std::string(plan.path) == "sm90" ? fuses_dq_postprocess(plan) : sums_few(p));
     case Stem::fwd:
       return !p.backward && q;
     case Stem::bwd_origin:
@@ -146,8 +146,8 @@ void check_plan(const Plan& plan, const Caps& caps) {
       CHECK(int64_t(l.tiles) == tiles);
       CHECK(int64_t(l.total) == tiles * slices);
     }
-    const bool goes_on = l.stem == Stem::bwd_origin && plan.backend == Backend::cuda;
-    if (l.hopper < 0 && !goes_on) CHECK(uint64_t(l.groups_x) * l.groups_y >= l.total);
+    const bool is_persistent = l.stem == Stem::bwd_origin && plan.backend == Backend::cuda;
+    if (l.hopper < 0 && !is_persistent) CHECK(uint64_t(l.groups_x) * l.groups_y >= l.total);
     CHECK(l.shared_bytes <= caps.shared_bytes);
     if (l.stem == Stem::bwd_sum) {
       ++sums;
@@ -232,12 +232,12 @@ void check_plan(const Plan& plan, const Caps& caps) {
   }
   if (d_q && d_q->shares_ds) piece(plan.ds_offset, int64_t(ds_size(p, *d_q) / 4));
   if (const Launch* fused = plan.find(Stem::bwd_dkv_dq);
-      fused && (p.wants(TANDEM_GRAD_Q) || hopper_set(p) != HopperSet::plain)) {
+      fused && (p.wants(TANDEM_GRAD_Q) || hopper_variant(p) != HopperVariant::plain)) {
     int64_t heads = p.batch * p.heads_q;
-    if (hopper_set(p) == HopperSet::entmax && !p.visit_all)
+    if (hopper_variant(p) == HopperVariant::entmax && !p.visit_all)
       piece(plan.support_offset, heads * support_blocks(p.seq_q) * support_words(p.seq_kv));
     if (fused->ampere >= 0) {
-      piece(plan.d_q_sums_offset,
+      piece(plan.d_q_accum_offset,
             heads * ampere_row_blocks(p.seq_q) * 64 * kAmpereTiles[fused->ampere].width);
       if (!plan.find(Stem::bwd_dq_cast)) piece(plan.d_q_counts_offset, p.batch * p.heads_kv);
     } else {
@@ -247,19 +247,21 @@ void check_plan(const Plan& plan, const Caps& caps) {
         heads = p.heads_q;
         rows_of_head = (p.total_q / s.br + p.batch) * s.br;
       }
-      piece(plan.d_q_sums_offset, bwd_sums_bytes(s, heads, rows_of_head) / 4);
-      if (p.deterministic) piece(plan.turns_offset, bwd_turns_bytes(s, heads, rows_of_head) / 4);
+      piece(plan.d_q_accum_offset, bwd_dq_accum_bytes(s, heads, rows_of_head) / 4);
+      if (p.deterministic)
+        piece(plan.dq_semaphores_offset, bwd_dq_semaphore_bytes(s, heads, rows_of_head) / 4);
       const Launch* cast = plan.find(Stem::bwd_dq_cast);
-      if (p.wants(TANDEM_GRAD_Q) && (!cast || cast->early))
-        piece(plan.d_q_counts_offset, p.batch * p.heads_kv * (fused->together ? 2 : 1));
+      if (p.wants(TANDEM_GRAD_Q) && (!cast || cast->programmatic_launch))
+        piece(plan.d_q_counts_offset,
+              p.batch * p.heads_kv * (fused->cooperative_postprocess ? 2 : 1));
     }
-    CHECK(plan.zeroed_size == plan.workspace_size - plan.d_q_sums_offset);
+    CHECK(plan.zeroed_size == plan.workspace_size - plan.d_q_accum_offset);
   }
   // Counts of who is done with a head, where no bwd_head comes.
   if (const Launch* fused = plan.find(Stem::bwd_dkv_dq), *head = plan.find(Stem::bwd_head);
       fused && head && head->joins && !plan.find(Stem::bwd_dq_cast)) {
     piece(plan.head_counts_offset, p.heads_kv);
-    CHECK(plan.zeroed_size == plan.workspace_size - plan.d_q_sums_offset);
+    CHECK(plan.zeroed_size == plan.workspace_size - plan.d_q_accum_offset);
   } else {
     CHECK(plan.head_counts_offset == 0);
   }

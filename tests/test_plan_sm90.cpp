@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // Plans of the path cuda.sm90: who gets it, and who not and why; launches, workspace, and what runs at addresses that
-// the copy engine does not take.
+// TMA does not take.
 #include <string>
 #include <vector>
 
@@ -47,7 +47,7 @@ TEST_CASE(
   CHECK(refusal(plan_of(line, caps)).find("bytes of shared memory") != std::string::npos);
 }
 
-TEST_CASE("sm90 refuses by name what the copy engine or its kernels cannot do") {
+TEST_CASE("sm90 refuses by name what TMA or its kernels cannot do") {
   const struct {
     const char* line;
     const char* word;
@@ -126,39 +126,42 @@ TEST_CASE("sm90 takes lengths, sinks, softcap, ALiBi, masks and dropout with sof
   const struct {
     const char* line;
     const char* stems;
-    HopperSet set;
+    HopperVariant set;
   } rows[] = {
-      {"fwd f16 b2 hq4 hk2 sq300 sk200 d64 q_padded", "fwd", HopperSet::lengths},
-      {"fwd f16 b2 hq4 hk2 sq300 sk200 d128 kv_packed=250 sink", "fwd", HopperSet::lengths},
-      {"fwd bf16 hq4 sq300 d80 softcap=3 sink alibi", "fwd", HopperSet::full},
+      {"fwd f16 b2 hq4 hk2 sq300 sk200 d64 q_padded", "fwd", HopperVariant::varlen},
+      {"fwd f16 b2 hq4 hk2 sq300 sk200 d128 kv_packed=250 sink", "fwd", HopperVariant::varlen},
+      {"fwd bf16 hq4 sq300 d80 softcap=3 sink alibi", "fwd", HopperVariant::softcap_alibi},
       {"bwd bf16 hq4 sq300 d256 sink grads=qkvs", "bwd_dot bwd_dkv bwd_dq bwd_head",
-       HopperSet::plain},
-      {"bwd bf16 hq4 sq300 d256 sink grads=s", "bwd_dot bwd_head", HopperSet::plain},
+       HopperVariant::plain},
+      {"bwd bf16 hq4 sq300 d256 sink grads=s", "bwd_dot bwd_head", HopperVariant::plain},
       {"bwd bf16 b3 hq4 sq300 sk400 d128 sink q_packed=500 kv_padded", "bwd_dot bwd_dkv_dq",
-       HopperSet::lengths},
+       HopperVariant::varlen},
       {"bwd bf16 b3 hq4 sq300 d64 alibi grads=qkva", "bwd_dot bwd_dkv_dq bwd_head",
-       HopperSet::full},
+       HopperVariant::softcap_alibi},
       {"bwd bf16 b3 hq4 hk2 sq3000 d64 alibi grads=qkva", "bwd_dot bwd_dkv_dq bwd_dq_cast bwd_head",
-       HopperSet::full},
-      {"bwd bf16 b3 hq4 sq300 d64 alibi grads=a", "bwd_dot bwd_dkv_dq bwd_head", HopperSet::full},
-      {"fwd bf16 b2 hq4 sq300 d192 dv128 q_packed=500 kv_packed=500", "fwd", HopperSet::full},
-      {"fwd bf16 hq4 sq300 d256 sink", "fwd", HopperSet::full},
-      {"fwd bf16 hq4 sq300 d128 keep:1x4x1", "fwd", HopperSet::all},
-      {"fwd bf16 b2 hq4 sq300 d40 dropout=0.1 softcap=3 kv_packed=500", "fwd", HopperSet::all},
-      {"fwd bf16 hq4 sq300 d64 dist=30 alibi sink", "fwd", HopperSet::all},
+       HopperVariant::softcap_alibi},
+      {"bwd bf16 b3 hq4 sq300 d64 alibi grads=a", "bwd_dot bwd_dkv_dq bwd_head",
+       HopperVariant::softcap_alibi},
+      {"fwd bf16 b2 hq4 sq300 d192 dv128 q_packed=500 kv_packed=500", "fwd",
+       HopperVariant::softcap_alibi},
+      {"fwd bf16 hq4 sq300 d256 sink", "fwd", HopperVariant::softcap_alibi},
+      {"fwd bf16 hq4 sq300 d128 keep:1x4x1", "fwd", HopperVariant::masked},
+      {"fwd bf16 b2 hq4 sq300 d40 dropout=0.1 softcap=3 kv_packed=500", "fwd",
+       HopperVariant::masked},
+      {"fwd bf16 hq4 sq300 d64 dist=30 alibi sink", "fwd", HopperVariant::masked},
       {"bwd bf16 b2 hq4 sq300 d128 keep:2x1x300 dropout=0.1 q_padded", "bwd_dot bwd_dkv_dq",
-       HopperSet::all},
+       HopperVariant::masked},
       {"bwd bf16 b2 hq4 sq3000 d128 keep:2x1x3000 dropout=0.1 q_padded",
-       "bwd_dot bwd_dkv_dq bwd_dq_cast", HopperSet::all},
+       "bwd_dot bwd_dkv_dq bwd_dq_cast", HopperVariant::masked},
       {"bwd bf16 hq4 sq300 d64 keep:1x1x300 dist=40 softcap=4 alibi grads=qkva",
-       "bwd_dot bwd_dkv_dq bwd_head", HopperSet::all},
+       "bwd_dot bwd_dkv_dq bwd_head", HopperVariant::masked},
   };
   for (const auto& row : rows) {
     CAPTURE(std::string(row.line));
     const Plan plan = plan_of(row.line);
     CHECK(refusal(plan) == "");
     CHECK(stems(plan) == row.stems);
-    CHECK(hopper_set(plan.problem) == row.set);
+    CHECK(hopper_variant(plan.problem) == row.set);
   }
   // Softcap and ALiBi keep numbers of each element: tiles of 64 rows.
   CHECK(std::string(plan_of("bwd f16 hq2 sq100 d64").tile().name) == "hb64");
@@ -173,7 +176,7 @@ TEST_CASE("sm90 takes lengths, sinks, softcap, ALiBi, masks and dropout with sof
   CHECK(masked.tile().br == 128);
   CHECK(masked.launches.front().invocations() == 384);
   const Launch& bits = masked.launches.front();
-  CHECK(bits.shared_bytes == uint32_t(fwd_all_shared_bytes(kFwdTiles[bits.hopper])));
+  CHECK(bits.shared_bytes == uint32_t(fwd_masked_shared_bytes(kFwdTiles[bits.hopper])));
   CHECK(std::string(plan_of("bwd f16 hq2 sq500 d64 dropout=0.5").tile().name) == "hb96");
   CHECK(std::string(plan_of("bwd f16 hq2 sq500 d128 dropout=0.5").tile().name) == "hb128");
   // Softmax alone has tiles of its own, by the number of keys, unless the problem asks for others.
@@ -240,11 +243,12 @@ TEST_CASE(
             continue;
           }
           REQUIRE(std::string(plan.path) == "sm90");
-          const bool wide = p.backward && std::max(d, dv) > kNarrowHeads;
-          CHECK(stems(plan) == (wide                              ? "bwd_dot bwd_dkv bwd_dq"
-                                : p.backward && !rounds_d_q(plan) ? "bwd_dot bwd_dkv_dq bwd_dq_cast"
-                                : p.backward                      ? "bwd_dot bwd_dkv_dq"
-                                                                  : "fwd"));
+          const bool wide = p.backward && std::max(d, dv) > kMaxFusedHeadDim;
+          CHECK(stems(plan) == (wide ? "bwd_dot bwd_dkv bwd_dq"
+                                : p.backward && !fuses_dq_postprocess(plan)
+                                    ? "bwd_dot bwd_dkv_dq bwd_dq_cast"
+                                : p.backward ? "bwd_dot bwd_dkv_dq"
+                                             : "fwd"));
           for (const Launch& l : plan.launches) {
             CHECK(std::string(kKernels[l.kernel].path) == "sm90");
             CHECK(l.shared_bytes <= caps.shared_bytes);
@@ -296,7 +300,7 @@ TEST_CASE(
           const bool together =
               fused.total <= caps.cores &&
               a_head <= std::max<int64_t>(1 << 20, fused.tiles << (p.banded() ? 16 : 17));
-          CHECK(fused.together == together);
+          CHECK(fused.cooperative_postprocess == together);
           CHECK((cast == nullptr) == (together || a_head <= 1 << 20));
           if (cast) {
             CHECK(cast->total == ceil_div(p.seq_q, 64) * ceil_div(s.d, 64) * p.heads_q * p.batch);
@@ -309,13 +313,13 @@ TEST_CASE(
           const int64_t delta = ceil_div(heads * p.seq_q * 4, 256) * 256;
           const int64_t sums = heads * ceil_div(p.seq_q, s.br) * s.br * ceil_div(s.d, 64) * 64 * 4;
           CHECK(plan.delta_offset == far_size(p));
-          CHECK(plan.d_q_sums_offset == far_size(p) + uint64_t(delta));
+          CHECK(plan.d_q_accum_offset == far_size(p) + uint64_t(delta));
           CHECK(plan.zeroed_size == uint64_t(sums + counts));
           CHECK(plan.workspace_size == far_size(p) + uint64_t(delta + sums + counts));
           CHECK(plan.unordered() == TANDEM_GRAD_Q);
           // In turn: a number per tile of queries more, zeroed along.
           const Plan turns = plan_of(line + " deterministic");
-          CHECK(turns.turns_offset == far_size(p) + uint64_t(delta + sums));
+          CHECK(turns.dq_semaphores_offset == far_size(p) + uint64_t(delta + sums));
           const int64_t numbers = 4 * heads * (s.br / 64) * ceil_div(p.seq_q, s.br);
           CHECK(turns.zeroed_size == uint64_t(sums + ceil_div(numbers, 256) * 256 + counts));
           CHECK(turns.unordered() == 0);
@@ -323,17 +327,17 @@ TEST_CASE(
           const int64_t beside = p.band.right == TANDEM_BAND_OPEN
                                      ? 5 * caps.cores / (4 * std::min<int64_t>(fused.tiles, walk))
                                      : 1;
-          CHECK(turns.find(Stem::bwd_dkv_dq)->beside == std::max<int64_t>(1, beside));
-          CHECK(bwd_dkv_dq_block(turns, *turns.find(Stem::bwd_dkv_dq)).in_turn == 1);
-          CHECK(fused.beside == 0);
-          CHECK(bwd_dkv_dq_block(plan, fused).in_turn == 0);
+          CHECK(turns.find(Stem::bwd_dkv_dq)->interleaved_heads == std::max<int64_t>(1, beside));
+          CHECK(bwd_dkv_dq_block(turns, *turns.find(Stem::bwd_dkv_dq)).deterministic == 1);
+          CHECK(fused.interleaved_heads == 0);
+          CHECK(bwd_dkv_dq_block(plan, fused).deterministic == 0);
         }
 }
 
 TEST_CASE("sm90: in a fixed order as many heads side by side as the device has tiles of keys for") {
   const auto beside = [](const std::string& line) {
     const Plan plan = plan_of("bwd bf16 b4 hq8 d64 deterministic " + line);
-    return plan.find(Stem::bwd_dkv_dq)->beside;
+    return plan.find(Stem::bwd_dkv_dq)->interleaved_heads;
   };
   CHECK(beside("sq1024 sk1024") == 20);
   CHECK(beside("sq4096 sk4096") == 5);
@@ -347,35 +351,35 @@ TEST_CASE("sm90: in a fixed order as many heads side by side as the device has t
 }
 
 TEST_CASE("sm90: workgroups of many tiles of keys go on from one to the next") {
-  const auto goes_on = [](const std::string& line) {
+  const auto is_persistent = [](const std::string& line) {
     const Plan plan = plan_of("bwd bf16 b4 hq16 " + line);
     const Launch& fused = *plan.find(Stem::bwd_dkv_dq);
-    if (fused.goes_on) {
+    if (fused.persistent) {
       // As many as there are multiprocessors; bwd_dq_cast makes d_q; a word among those that are zeroed.
       CHECK(fused.groups_x == 132);
       CHECK(fused.groups_y == 1);
       CHECK(plan.find(Stem::bwd_dq_cast) != nullptr);
-      CHECK(plan.next_offset >= plan.d_q_sums_offset);
-      CHECK(plan.next_offset + 4 <= plan.d_q_sums_offset + plan.zeroed_size);
+      CHECK(plan.tile_counter_offset >= plan.d_q_accum_offset);
+      CHECK(plan.tile_counter_offset + 4 <= plan.d_q_accum_offset + plan.zeroed_size);
     } else {
-      CHECK(plan.next_offset == 0);
+      CHECK(plan.tile_counter_offset == 0);
       CHECK(fused.groups_x * fused.groups_y >= fused.total);
     }
-    return fused.goes_on;
+    return fused.persistent;
   };
   // Four for each of 132.
-  CHECK(goes_on("sq1024 sk1152 d64"));
-  CHECK(!goes_on("sq1024 sk1024 d64"));
-  CHECK(goes_on("sq1024 sk1152 d128 deterministic"));
-  CHECK(goes_on("sq1024 sk1152 d96 causal_top_left grads=qk"));
-  CHECK(goes_on("hk4 sq1024 sk4224 d64"));
-  CHECK(!goes_on("hk4 sq1024 sk4096 d64"));
+  CHECK(is_persistent("sq1024 sk1152 d64"));
+  CHECK(!is_persistent("sq1024 sk1024 d64"));
+  CHECK(is_persistent("sq1024 sk1152 d128 deterministic"));
+  CHECK(is_persistent("sq1024 sk1152 d96 causal_top_left grads=qk"));
+  CHECK(is_persistent("hk4 sq1024 sk4224 d64"));
+  CHECK(!is_persistent("hk4 sq1024 sk4096 d64"));
   // Not without one of the kinds of gradients, nor with optional inputs but sinks.
-  CHECK(!goes_on("sq1024 sk4096 d64 grads=q"));
-  CHECK(!goes_on("sq1024 sk4096 d64 grads=kv"));
-  CHECK(goes_on("sq1024 sk4096 d64 sink grads=qkvs"));
-  CHECK(!goes_on("sq1024 sk4096 d64 kv_padded"));
-  CHECK(!goes_on("sq1024 sk4096 d64 dropout=0.1"));
+  CHECK(!is_persistent("sq1024 sk4096 d64 grads=q"));
+  CHECK(!is_persistent("sq1024 sk4096 d64 grads=kv"));
+  CHECK(is_persistent("sq1024 sk4096 d64 sink grads=qkvs"));
+  CHECK(!is_persistent("sq1024 sk4096 d64 kv_padded"));
+  CHECK(!is_persistent("sq1024 sk4096 d64 dropout=0.1"));
 }
 
 TEST_CASE(
@@ -383,22 +387,22 @@ TEST_CASE(
   const auto ahead = [](const std::string& line) {
     const Plan plan = plan_of("bwd bf16 b4 hq64 d64 " + line);
     const Launch& fused = *plan.find(Stem::bwd_dkv_dq);
-    if (fused.ahead == 0) {
-      CHECK(plan.ahead.sums == 0);
-      CHECK(plan.ahead.first == 0);
+    if (fused.eager_zero_heads == 0) {
+      CHECK(plan.lazy_zero.bytes == 0);
+      CHECK(plan.lazy_zero.eager_bytes == 0);
       return 0;
     }
     // Whole heads, then words: two of each head of keys.
     const Problem& p = plan.problem;
     const BwdShape& s = kBwdShapes[fused.hopper];
-    const int64_t head = bwd_sums_bytes(s, p.heads_q / p.heads_kv, p.seq_q);
-    CHECK(plan.ahead.first == uint64_t(fused.ahead * head));
-    CHECK(plan.ahead.sums == uint64_t(p.batch * p.heads_kv * head));
-    CHECK(plan.ahead.first < plan.ahead.sums);
-    CHECK(plan.ahead.words_offset >= plan.d_q_sums_offset + plan.ahead.sums);
-    CHECK(plan.d_q_sums_offset + plan.zeroed_size >=
-          plan.ahead.words_offset + uint64_t(8 * p.batch * p.heads_kv));
-    return int(fused.ahead);
+    const int64_t head = bwd_dq_accum_bytes(s, p.heads_q / p.heads_kv, p.seq_q);
+    CHECK(plan.lazy_zero.eager_bytes == uint64_t(fused.eager_zero_heads * head));
+    CHECK(plan.lazy_zero.bytes == uint64_t(p.batch * p.heads_kv * head));
+    CHECK(plan.lazy_zero.eager_bytes < plan.lazy_zero.bytes);
+    CHECK(plan.lazy_zero.counters_offset >= plan.d_q_accum_offset + plan.lazy_zero.bytes);
+    CHECK(plan.d_q_accum_offset + plan.zeroed_size >=
+          plan.lazy_zero.counters_offset + uint64_t(8 * p.batch * p.heads_kv));
+    return int(fused.eager_zero_heads);
   };
   // Of 132 multiprocessors: as many heads as run at a time, and one.
   CHECK(ahead("sq1024 sk1024") == 18);
@@ -422,16 +426,17 @@ TEST_CASE(
   const auto ahead = [](const std::string& line) {
     const Plan plan = plan_of("bwd bf16 b4 " + line);
     const Launch& fused = *plan.find(Stem::bwd_dkv_dq);
-    if (fused.ahead == 0) return 0;
+    if (fused.eager_zero_heads == 0) return 0;
     const Problem& p = plan.problem;
     const BwdShape& s = kBwdShapes[fused.hopper];
-    CHECK(plan.ahead.entries == 4);
-    CHECK(plan.ahead.first == uint64_t(fused.ahead * bwd_sums_bytes(s, p.group(), p.seq_q)));
-    CHECK(plan.ahead.sums == uint64_t(bwd_sums_bytes(s, p.batch * p.heads_q, p.seq_q)));
+    CHECK(plan.lazy_zero.slices == 4);
+    CHECK(plan.lazy_zero.eager_bytes ==
+          uint64_t(fused.eager_zero_heads * bwd_dq_accum_bytes(s, p.group(), p.seq_q)));
+    CHECK(plan.lazy_zero.bytes == uint64_t(bwd_dq_accum_bytes(s, p.batch * p.heads_q, p.seq_q)));
     // Two words a head.
-    CHECK(plan.d_q_sums_offset + plan.zeroed_size >=
-          plan.ahead.words_offset + uint64_t(bwd_ahead_bytes(p.batch, p.heads_kv)));
-    return int(fused.ahead);
+    CHECK(plan.d_q_accum_offset + plan.zeroed_size >=
+          plan.lazy_zero.counters_offset + uint64_t(bwd_lazy_zero_bytes(p.batch, p.heads_kv)));
+    return int(fused.eager_zero_heads);
   };
   const std::string sums = " d_bias:bf16 grads=qkvb";
   // As many as run at a time, and one.

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "bwd_shares.h"
-#include "fwd_tail.h"
+#include "bwd_cluster_schedule.h"
+#include "fwd_stream_k.h"
 #include "plan_fixture.h"
 
 using namespace tandem;
@@ -73,7 +73,7 @@ TEST_CASE("sm90: entmax, with kernels of their own for alpha 1.5") {
       const Plan plan = plan_of("bwd" + words);
       REQUIRE(std::string(plan.path) == "sm90");
       CHECK(stems(plan) ==
-            (rounds_d_q(plan) ? "bwd_row bwd_dkv_dq" : "bwd_row bwd_dkv_dq bwd_dq_cast"));
+            (fuses_dq_postprocess(plan) ? "bwd_row bwd_dkv_dq" : "bwd_row bwd_dkv_dq bwd_dq_cast"));
       const Launch &rows = *plan.find(Stem::bwd_row), &keys = *plan.find(Stem::bwd_dkv_dq);
       const SupportShape& r = kSupportShapes[rows.hopper];
       check_rows(plan, rows, r.d, r.br(), support_shared_bytes(r));
@@ -86,10 +86,10 @@ TEST_CASE("sm90: entmax, with kernels of their own for alpha 1.5") {
       // Far rows, and delta; 40 tiles of keys are 2 words for each of 5 blocks of rows; the sums.
       const int64_t delta = int64_t(far_size(plan.problem)) + ceil_div(2 * 8 * 300 * 4, 256) * 256;
       CHECK(plan.support_offset == uint64_t(delta));
-      CHECK(plan.d_q_sums_offset == uint64_t(delta + ceil_div(2 * 8 * 5 * 2 * 4, 256) * 256));
+      CHECK(plan.d_q_accum_offset == uint64_t(delta + ceil_div(2 * 8 * 5 * 2 * 4, 256) * 256));
       const Plan every = plan_of("bwd" + words + " visit_all");
       CHECK(every.support_offset == 0);
-      CHECK(every.d_q_sums_offset == uint64_t(delta));
+      CHECK(every.d_q_accum_offset == uint64_t(delta));
       // The sums are formed whoever asks.
       const Plan keys_alone = plan_of("bwd" + words + " grads=kv");
       CHECK(stems(keys_alone) == "bwd_row bwd_dkv_dq");
@@ -135,9 +135,9 @@ TEST_CASE("sm90: larger tiles for many rows with a bias, and heads over 64") {
 
 TEST_CASE("sm90: tiles of few rows that the forward with a dense bias takes last") {
   const FwdTile& h64 = kFwdTiles[1];
-  REQUIRE(h64.groups == 3);
+  REQUIRE(h64.warpgroups == 3);
   const auto shorts = [&](int64_t heads, int64_t rows) {
-    return fwd_shorts(h64, heads, rows, 132, 16);
+    return fwd_short_tiles(h64, heads, rows, 132, 16);
   };
   CHECK(shorts(128, 4096) == 128);       // 21 tiles of 192 rows and 64
   CHECK(shorts(128, 4096 + 64) == 128);  // 128 rows
@@ -149,19 +149,19 @@ TEST_CASE("sm90: tiles of few rows that the forward with a dense bias takes last
   CHECK(shorts(66, 4096) == 0);
   CHECK(shorts(67, 4096) == 67);
   CHECK(shorts(264, 4096) == 264);
-  CHECK(fwd_shorts(h64, 128, 4096, 132, kTailSteps - 1) == 0);
+  CHECK(fwd_short_tiles(h64, 128, 4096, 132, kStreamKMinSteps - 1) == 0);
   const Plan plan = plan_of("fwd bf16 b4 hq32 sq2048 sk2048 d64 bias:bf16:1x32x2048");
   REQUIRE(std::string(plan.path) == "sm90");
   const Launch& l = plan.launches[0];
-  CHECK(l.tail_shorts == 128);
+  CHECK(l.short_tiles == 128);
   CHECK(l.total == 128 * 11);
-  CHECK(l.tail_units == fwd_tail(128 * 10, 132, 4, 16).units);
+  CHECK(l.stream_k_units == fwd_stream_k(128 * 10, 132, 4, 16).units);
   const String says = explain(plan.problem, caps_of("h100_cuda"));
   CHECK(says.find(", 224 tiles shared out by steps, 128 of fewer rows last") != String::npos);
   // With a mask tiles are not alike.
   CHECK(plan_of("fwd bf16 b4 hq32 sq2048 sk2048 d64 bias:bf16:1x32x2048 causal_top_left")
             .launches[0]
-            .tail_shorts == 0);
+            .short_tiles == 0);
 }
 
 TEST_CASE("sm90: tiles that the forward with a dense bias shares out by steps") {
@@ -171,11 +171,11 @@ TEST_CASE("sm90: tiles that the forward with a dense bias shares out by steps") 
     CAPTURE(rows);
     CAPTURE(steps);
     const int64_t total = batch * rows;
-    const FwdTail tail = fwd_tail(total, groups, batch, steps);
+    const FwdStreamK tail = fwd_stream_k(total, groups, batch, steps);
     if (tail.units == 0) {
       // Nothing to share, or next to nothing to save.
       const bool one = common_divisor(groups, batch) == groups;
-      CHECK((one || total < groups || total % groups == 0 || steps < kTailSteps ||
+      CHECK((one || total < groups || total % groups == 0 || steps < kStreamKMinSteps ||
              4 * (ceil_div(total, groups) * groups - total) * steps < groups));
       return;
     }
@@ -190,12 +190,13 @@ TEST_CASE("sm90: tiles that the forward with a dense bias shares out by steps") 
     int64_t least = INT64_MAX, most = 0;
     int before = steps;  // where the last piece of the worker before ended
     for (int worker = 0; worker < workers; ++worker) {
-      const FwdPieces pieces = fwd_pieces(fwd_shares(tail, steps, int(groups)), worker);
+      const FwdStreamKRange pieces =
+          fwd_stream_k_range(fwd_stream_k_shares(tail, steps, int(groups)), worker);
       CHECK(pieces.many >= 1);
-      CHECK(pieces.many <= kTailPieces);
+      CHECK(pieces.many <= kStreamKMaxPieces);
       int64_t many = 0;
       for (int n = 0; n < pieces.many; ++n) {
-        const FwdSteps part = fwd_piece(pieces, n, steps);
+        const FwdStepRange part = fwd_stream_k_steps(pieces, n, steps);
         const int unit = pieces.first + n;
         REQUIRE(unit < tail.units);
         REQUIRE(0 <= part.begin);
@@ -222,9 +223,9 @@ TEST_CASE("sm90: tiles that the forward with a dense bias shares out by steps") 
     for (int64_t batch : {1, 2, 3, 4, 6, 8})
       for (int64_t rows : {1, 7, 33, 64, 80, 131, 256, 513})
         for (int steps : {1, 2, 3, 8, 16, 33}) check(groups, batch, rows, steps);
-  CHECK(fwd_tail(1024, 132, 4, 16).unit == 4);
-  CHECK(fwd_tail(1024, 132, 4, 16).units == (1024 - 6 * 132) / 4);
-  CHECK(fwd_tail(1024, 132, 4, 1 << 25).units == 0);  // steps are counted in 31 bits
+  CHECK(fwd_stream_k(1024, 132, 4, 16).unit == 4);
+  CHECK(fwd_stream_k(1024, 132, 4, 16).units == (1024 - 6 * 132) / 4);
+  CHECK(fwd_stream_k(1024, 132, 4, 1 << 25).units == 0);  // steps are counted in 31 bits
 
   for (const char* d : {"d64", "d128 dv72"})
     for (bool f16 : {true, false}) {
@@ -236,15 +237,15 @@ TEST_CASE("sm90: tiles that the forward with a dense bias shares out by steps") 
       REQUIRE(std::string(plan.path) == "sm90");
       const Launch& l = plan.launches[0];
       const FwdTile& t = kFwdTiles[l.hopper];
-      const FwdTail tail = fwd_tail(l.total, 132, 4, ceil_div(2048, t.bc));
+      const FwdStreamK tail = fwd_stream_k(l.total, 132, 4, ceil_div(2048, t.bc));
       CHECK(tail.units > 0);
-      CHECK(l.tail_units == tail.units);
-      CHECK(l.tail_unit == tail.unit);
+      CHECK(l.stream_k_units == tail.units);
+      CHECK(l.stream_k_unit == tail.unit);
       // A part, and a word for each 16 rows of it, for every two workgroups side by side.
       const int64_t parts = 132 - tail.unit, floats = parts * t.rows() * (t.dv + 2);
-      CHECK(plan.tail_offset == 0);
-      CHECK(plan.tail_counts_offset == uint64_t(ceil_div(4 * floats, 256) * 256));
-      CHECK(plan.workspace_size == plan.tail_counts_offset + uint64_t(8 * parts * t.rows() / 16));
+      CHECK(plan.partials_offset == 0);
+      CHECK(plan.partial_flags_offset == uint64_t(ceil_div(4 * floats, 256) * 256));
+      CHECK(plan.workspace_size == plan.partial_flags_offset + uint64_t(8 * parts * t.rows() / 16));
       CHECK(explain(plan.problem, caps_of("h100_cuda"))
                 .find(text(", %d tiles shared out by steps", tail.units * tail.unit)) !=
             String::npos);
@@ -253,7 +254,7 @@ TEST_CASE("sm90: tiles that the forward with a dense bias shares out by steps") 
           "fwd " + type + " b4 hq33 sq2048 sk2048 bias:" + type + ":1x33x2048 " + d;
       for (const std::string& words : {line + " causal_top_left", full}) {
         const Plan other = plan_of(words);
-        CHECK(other.launches[0].tail_units == 0);
+        CHECK(other.launches[0].stream_k_units == 0);
         CHECK(other.workspace_size == 0);
       }
     }
@@ -261,38 +262,38 @@ TEST_CASE("sm90: tiles that the forward with a dense bias shares out by steps") 
 
 TEST_CASE("sm90: the last round of clusters that sum d_bias") {
   // Nothing to share where rounds are full, or where nobody says how many clusters there are.
-  CHECK(bwd_tail(256, 32, 4, 32).parts == 1);
-  CHECK(bwd_tail(256, 0, 4, 32).parts == 1);
-  CHECK(bwd_tail(256, 0, 4, 32).whole == 256);
-  for (int64_t walks = 1; walks <= 600; walks += 7)
+  CHECK(bwd_query_split(256, 32, 4, 32).parts == 1);
+  CHECK(bwd_query_split(256, 0, 4, 32).parts == 1);
+  CHECK(bwd_query_split(256, 0, 4, 32).whole == 256);
+  for (int64_t kv_tiles = 1; kv_tiles <= 600; kv_tiles += 7)
     for (int64_t slots : {1, 15, 30, 66})
       for (int64_t size : {2, 4, 8})
         for (int64_t tiles : {1, 2, 16, 64}) {
-          CAPTURE(walks);
+          CAPTURE(kv_tiles);
           CAPTURE(slots);
           CAPTURE(size);
           CAPTURE(tiles);
-          const BwdTail tail = bwd_tail(walks, slots, size, tiles);
+          const BwdQuerySplit tail = bwd_query_split(kv_tiles, slots, size, tiles);
           CHECK(tail.parts >= 1);
           CHECK(tail.parts <= tiles);
-          CHECK(tail.whole == (tail.parts > 1 ? walks / slots * slots : walks));
-          CHECK((walks - tail.whole) * tail.parts * size <= bwd_tail_room(walks * size));
+          CHECK(tail.whole == (tail.parts > 1 ? kv_tiles / slots * slots : kv_tiles));
+          CHECK((kv_tiles - tail.whole) * tail.parts * size <= bwd_partial_slots(kv_tiles * size));
         }
   // Two clusters would take as long as a round of 30 does: eight parts each, of two tiles.
-  CHECK(bwd_tail(512, 30, 4, 16).whole == 510);
-  CHECK(bwd_tail(512, 30, 4, 16).parts == 8);
+  CHECK(bwd_query_split(512, 30, 4, 16).whole == 510);
+  CHECK(bwd_query_split(512, 30, 4, 16).parts == 8);
   // Room for the parts, and a count for each warpgroup and two of tiles fetched, zeroed with the sums of d_q.
   const std::string shared = "bwd f16 b4 hq8 sq300 sk320 d64 bias:f16:1x8x300 d_bias:f16 ";
   const Plan with = plan_of(shared + "grads=qkvb"), without = plan_of(shared + "grads=qkv");
   const BwdShape& s = kBwdShapes[with.find(Stem::bwd_dkv_dq)->hopper];
-  const int64_t room = bwd_tail_room(with.find(Stem::bwd_dkv_dq)->total);
+  const int64_t room = bwd_partial_slots(with.find(Stem::bwd_dkv_dq)->total);
   CHECK(room == 240);
-  CHECK(with.tail_counts_offset ==
-        without.d_q_sums_offset + (without.zeroed_size + 255) / 256 * 256);
+  CHECK(with.partial_flags_offset ==
+        without.d_q_accum_offset + (without.zeroed_size + 255) / 256 * 256);
   CHECK(with.zeroed_size ==
-        with.tail_counts_offset - with.d_q_sums_offset + uint64_t((2 * room + 2) * 4));
-  CHECK(with.tail_offset >= with.tail_counts_offset + uint64_t((2 * room + 2) * 4));
-  CHECK(with.workspace_size == with.tail_offset + uint64_t(4 * room * bwd_tail_floats(s)));
+        with.partial_flags_offset - with.d_q_accum_offset + uint64_t((2 * room + 2) * 4));
+  CHECK(with.partials_offset >= with.partial_flags_offset + uint64_t((2 * room + 2) * 4));
+  CHECK(with.workspace_size == with.partials_offset + uint64_t(4 * room * bwd_partial_floats(s)));
   CHECK(without.workspace_size < with.workspace_size);
 }
 
@@ -301,37 +302,38 @@ TEST_CASE("sm90: clusters of two beside those of the batch, which sum d_bias in 
   REQUIRE(h64.d == 64);
   REQUIRE(h128.d == 128);
   // 30 clusters of four and six of two beside them, which take a tile for 2.7 of those' time.
-  const auto planned = [&](int64_t walks, int64_t tiles) {
-    return bwd_planned(walks, 30, 4, tiles, 6, bwd_pair_tenths(h128, 2));
+  const auto planned = [&](int64_t kv_tiles, int64_t tiles) {
+    return plan_bwd_clusters(kv_tiles, 30, 4, tiles, 6, bwd_two_cta_tenths(h128, 2));
   };
-  CHECK(planned(256, 32).shares.reserved == 16);
-  CHECK(planned(256, 32).tail.parts == 1);
-  CHECK(planned(512, 64).shares.reserved == 30);
-  CHECK(planned(512, 64).tail.parts == 13);
-  CHECK(planned(64, 4).shares.reserved == 0);
+  CHECK(planned(256, 32).schedule.reserved == 16);
+  CHECK(planned(256, 32).split.parts == 1);
+  CHECK(planned(512, 64).schedule.reserved == 30);
+  CHECK(planned(512, 64).split.parts == 13);
+  CHECK(planned(64, 4).schedule.reserved == 0);
   int with_reserved = 0, several_blocks = 0, cut = 0;
   for (const BwdShape* s : {&h64, &h128})
-    for (int64_t walks : {1, 6, 7, 8, 15, 30, 33, 45, 64, 67, 128, 200, 256, 391, 512, 1000, 2048})
+    for (int64_t kv_tiles :
+         {1, 6, 7, 8, 15, 30, 33, 45, 64, 67, 128, 200, 256, 391, 512, 1000, 2048})
       for (int64_t slots : {0, 1, 7, 14, 30, 32})
         for (int64_t pairs : {0, 1, 2, 4, 6, 8})
           for (int64_t size : {4, 6, 8})
             for (int64_t tiles : {1, 3, 16, 64}) {
               CAPTURE(s->d);
-              CAPTURE(walks);
+              CAPTURE(kv_tiles);
               CAPTURE(slots);
               CAPTURE(pairs);
               CAPTURE(size);
               CAPTURE(tiles);
-              const BwdPlanned plan =
-                  bwd_planned(walks, slots, size, tiles, pairs, bwd_pair_tenths(*s, size / 2));
-              const BwdShares& shares = plan.shares;
-              const int64_t whole = plan.tail.whole, parts = (walks - whole) * plan.tail.parts;
+              const BwdClusterPlan plan = plan_bwd_clusters(kv_tiles, slots, size, tiles, pairs,
+                                                            bwd_two_cta_tenths(*s, size / 2));
+              const BwdClusterSchedule& shares = plan.schedule;
+              const int64_t whole = plan.split.whole, parts = (kv_tiles - whole) * plan.split.parts;
               // With nothing reserved there are no clusters of two.
               const bool some = shares.reserved > 0;
-              CHECK(shares.pairs == (some ? pairs : 0));
+              CHECK(shares.two_cta_clusters == (some ? pairs : 0));
               CHECK(shares.slots == slots);
               CHECK(shares.items == whole + parts - shares.reserved);
-              CHECK(parts * size <= bwd_tail_room(walks * size));
+              CHECK(parts * size <= bwd_partial_slots(kv_tiles * size));
               // Each is handed out once: by a cluster's number, and as they are fetched.
               std::vector<int> handed(size_t(whole + parts));
               bool inside = true;
@@ -351,7 +353,7 @@ TEST_CASE("sm90: clusters of two beside those of the batch, which sum d_bias in 
               CHECK(std::count(handed.begin(), handed.end(), 1) == whole + parts);
               if (!some) continue;
               CHECK(slots > 0);
-              CHECK(shares.span > shares.pairs);
+              CHECK(shares.span > shares.two_cta_clusters);
               with_reserved++, several_blocks += shares.blocks > 1, cut += parts > 0;
             }
   CHECK(with_reserved > 100);
@@ -364,9 +366,10 @@ TEST_CASE("sm90: clusters of two beside those of the batch, which sum d_bias in 
   const Launch& fused = *with.find(Stem::bwd_dkv_dq);
   const BwdShape& s = kBwdShapes[fused.hopper];
   CHECK(with.pass_sums_offset >=
-        with.tail_offset + uint64_t(4 * bwd_tail_room(fused.total) * bwd_tail_floats(s)));
+        with.partials_offset +
+            uint64_t(4 * bwd_partial_slots(fused.total) * bwd_partial_floats(s)));
   CHECK(with.workspace_size ==
-        with.pass_sums_offset + uint64_t(4 * kMaxPairs * bwd_pass_floats(s, 2, 300)));
+        with.pass_sums_offset + uint64_t(4 * kMaxTwoCtaClusters * bwd_pass_floats(s, 2, 300)));
   CHECK(fixed.pass_sums_offset == 0);
   CHECK(plan_of("bwd f16 b4 hq8 sq300 sk320 d64 bias:f16:1x8x300 d_bias:f16 grads=qkvb")
             .pass_sums_offset == 0);
@@ -387,12 +390,12 @@ TEST_CASE("sm90: a dense bias and its gradient in backward") {
       CHECK(plan.stores_d_bias() == p.wants(TANDEM_GRAD_BIAS));
       CHECK(fused.shared_bytes == uint32_t(bwd_bias_shared_bytes(kBwdShapes[fused.hopper])));
       // bwd_dq_cast waits for its heads, of which each has a number.
-      CHECK(!fused.early);
+      CHECK(!fused.programmatic_launch);
       const Launch* cast = plan.find(Stem::bwd_dq_cast);
-      CHECK((cast && cast->early) == p.wants(TANDEM_GRAD_Q));
+      CHECK((cast && cast->programmatic_launch) == p.wants(TANDEM_GRAD_Q));
       CHECK((plan.d_q_counts_offset > 0) == p.wants(TANDEM_GRAD_Q));
       CHECK(plan.zeroed_size > 0);  // the sums are formed whoever asks
-      CHECK((plan.turns_offset > 0) == p.deterministic);
+      CHECK((plan.dq_semaphores_offset > 0) == p.deterministic);
     }
 }
 

@@ -19,8 +19,7 @@ void add_bench(CLI::App& app, int* exit_code);
 std::string version_text();  // "0.1.0"
 std::string build_commit();  // of the source tree when it was built; "unknown" outside of git
 // A problem line; throws support::Error with what is wrong, in its grammar or with its problem.
-tandem_problem problem_of(
-    const std::string& line);  // of the source tree when it was built; "unknown" outside of git
+tandem_problem problem_of(const std::string& line);
 
 // What the user named, else what TANDEM_DEVICE names (comma-separated), else all usable devices.
 std::vector<std::string> chosen_devices(const std::vector<std::string>& named);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// bwd_dkv on matrices: d_k and d_v of Bc keys of one kv head, summed over its query heads and over all query tiles in a
-// fixed order. Rows of a tile are keys, columns are queries, so P and dS are left operands where they are. The operation
-// is that of cuda/bwd_dkv.cu.
+// bwd_dkv on tensor cores: d_k and d_v of Bc keys of a kv head, summed over its query heads and
+// over all query tiles in a fixed order. Rows of a tile are keys and columns are queries, so that P
+// and dS are A operands as they lie in registers. The operation is that of cuda/bwd_dkv.cu.
 #ifndef TANDEM_CUDA_SM80_BWD_DKV_CUH
 #define TANDEM_CUDA_SM80_BWD_DKV_CUH
 #include "scores.cuh"
@@ -15,22 +15,22 @@ template <typename T, int ROW>
 __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
     bwd_dkv(const __grid_constant__ BwdDkvParams params) {
   using S = MmaShape<ROW>;
-  // HALVES = 2: a warp and its neighbour own the same keys; each multiplies half of the queries and sums half of the
-  // features, and P and dS pass through shared memory.
+  // HALVES = 2: two neighbouring warps own the same keys. Each multiplies half of the queries and
+  // sums half of the features, and P and dS pass through shared memory.
   constexpr int W = S::WIDTH, MT = S::MT, BR = S::BR, BC = S::BC, TILE = BR * 2 * W;
   constexpr int HALVES = S::HALVES, N = BR / HALVES / 8, F = S::FEATURES / HALVES / 8;
   const BwdDkvBlock& u = params.block;
   const BwdDkvPush& push = params.push;
   Place at;
   if (!find_keys<ROW>(u, &at)) return;
-  // First to last: with a causal mask the first keys are seen by most rows and take longest.
+  // The first keys come first: with a causal mask most rows see them, and they take longest.
   const int row0 = (int(u.tiles) - 1 - at.tile) * BC;
   const bool grad_k = push.d_k != 0, grad_v = push.d_v != 0;
   const View<T> k =
       make_view<T>(push.k, u.k, at.batch, at.head, u.seq_kv, u.head_dim, push.wide & 2u);
   const View<T> v =
       make_view<T>(push.v, u.v, at.batch, at.head, u.seq_kv, u.head_dim_v, push.wide & 4u);
-  // Of the group's first query head; base moves from head to head.
+  // Rows of the group's first query head. base moves from head to head.
   View<T> q =
       make_view<T>(push.q, u.q, at.batch, at.head * u.group, u.seq_q, u.head_dim, push.wide & 1u);
   View<T> d_o = make_view<T>(push.d_o, u.d_o, at.batch, at.head * u.group, u.seq_q, u.head_dim_v,
@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
              p_tile = numbers + S::STAGES * 12 * BR, s_tile = p_tile + BC * 2 * BR;
   const int own = 16 * MT * (me.warp / HALVES), row = row0 + own + me.g;  // the lane's first key
   const int feature = half * (S::FEATURES / HALVES),
-            query = half * (BR / HALVES);  // the warp's first ones
+            query = half * (BR / HALVES);  // the warp's first feature and query
   const SharedLeft<W, MT> k_at(k_tile, own), v_at(v_tile, own);
   const RowsReach<T, W> q_at(q_tile, false), o_at(o_tile, false);
   const AcrossReach<T, W> q_across(q_tile, true), o_across(o_tile, true);
@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
   float d_k[MT][F][4], d_v[MT][F][4];
   clear(d_k), clear(d_v);
 
-  // Of a query row, in the order of the rows: what is taken off the exponent, then delta.
+  // Of a query row, a thread each: the base that is subtracted from the exponent, and delta.
   float lse = 0.f, delta = 0.f;
   bool far = false;  // lse is relative (src/far_row.h)
   const auto fetch_numbers = [&](int first) {
@@ -163,7 +163,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
     if (heads > 0) put_numbers(stage);
   }
   wait<0>();
-  __syncthreads();  // two warps may share their rows
+  __syncthreads();  // two warps may share rows of K and V
   if (grad_k)
     store_rows<W>(
         make_view<T>(push.d_k, u.d_k, at.batch, at.head, u.seq_kv, u.head_dim, push.wide & 16u),

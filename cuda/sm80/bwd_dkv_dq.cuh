@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// bwd_dkv_dq on matrices: d_k and d_v of Bc keys of one kv head as bwd_dkv, and these keys' part of d_q, which is added to
-// f32 sums in the workspace in whatever order the workgroups come. Five products instead of bwd_dkv's and bwd_dq's seven.
+// bwd_dkv_dq on tensor cores: d_k and d_v of Bc keys of a kv head, as bwd_dkv, and these keys' part
+// of d_q. The latter is added to the f32 dQ accumulator in the workspace, in the order in which the
+// workgroups arrive. There are five products, where bwd_dkv and bwd_dq have seven.
 #ifndef TANDEM_CUDA_SM80_BWD_DKV_DQ_CUH
 #define TANDEM_CUDA_SM80_BWD_DKV_DQ_CUH
 #include "kernels.h"
@@ -26,7 +27,7 @@ TANDEM_DEVICE void add_numbers(float* to, const float (&x)[4]) {
 #endif
 }
 
-// Sums of MQ blocks of 16 rows and 8 N features to where they lie in the workspace.
+// Adds sums of MQ blocks of 16 rows and 8 N features to the dQ accumulator.
 template <int MQ, int N>
 TANDEM_DEVICE void add_sums(float* to, const float (&x)[MQ][N][4]) {
 #pragma unroll
@@ -35,7 +36,7 @@ TANDEM_DEVICE void add_sums(float* to, const float (&x)[MQ][N][4]) {
     for (int m = 0; m < MQ; ++m) add_numbers(to + 512 * n + 128 * m, x[m][n]);
 }
 
-// d_q = dS^T K of 16 keys: 16 MQ queries of dS, then 8 N features of K.
+// d_q += dS K of 16 keys: loads dS of 16 MQ queries, then multiplies it by 8 N features of K.
 template <int MQ, int D>
 TANDEM_DEVICE void load_across(uint (&a)[MQ][4], const Reach<D>& ds, int key, int query) {
 #pragma unroll
@@ -56,8 +57,9 @@ TANDEM_DEVICE void multiply_across(float (&d_q)[MQ][N][4], const uint (&a)[MQ][4
   }
 }
 
-// S and dP of 16 keys and 8 N queries for each of two neighbouring warps: the even one forms 32 rows of S (a, b: K and Q),
-// the odd one of dP (V and dO). tile: in shared memory 512 N bytes for each warp of the workgroup.
+// S and dP of 16 keys and 8 N queries for each of two neighbouring warps. The even warp forms 32
+// rows of S (a, b: K and Q), the odd one 32 rows of dP (V and dO). tile: 512 N bytes of shared
+// memory for each warp of the workgroup.
 template <int D, typename T, int N>
 TANDEM_DEVICE void product_of_two(float (&s)[1][N][4], float (&dp)[1][N][4],
                                   const SharedLeft<D, 2>& a, const Reach<D>& b, int b_row,
@@ -91,8 +93,8 @@ TANDEM_DEVICE void product_of_two(float (&s)[1][N][4], float (&dp)[1][N][4],
   }
 }
 
-// Whether a workgroup is the last one of `all` to come here; it then sees what the others have left in global memory, but by way
-// of the second-level cache.
+// Whether a workgroup is the last one of `all` to arrive. It then sees what the others have stored
+// to global memory, but only through the L2 cache.
 TANDEM_DEVICE bool comes_last(uint64_t count, uint all) {
   uint* const at = reinterpret_cast<uint*>(count);
 #if defined(__CUDACC__)
@@ -114,7 +116,8 @@ TANDEM_DEVICE float4 load_sums(const float4* at) {
 #endif
 }
 
-// d_q of the query heads of a head of keys, of f32: with other operands registers do not suffice. A piece is 16 rows of a panel.
+// The dQ postprocess of the query heads of a kv head, by its last workgroup. It is for f32 only:
+// with other operands registers do not suffice. A piece is 16 rows of a panel.
 template <typename T, int PANELS, int WARPS>
 TANDEM_DEVICE void round_sums(const BwdDkvDqParams& params, int batch, int head_kv) {
   const BwdDkvDqBlock& u = params.block;
@@ -122,7 +125,7 @@ TANDEM_DEVICE void round_sums(const BwdDkvDqParams& params, int batch, int head_
   const int blocks = (u.seq_q + 63) / 64, pieces = 4 * blocks * PANELS;
   for (int n = 0; n < u.group; ++n) {
     const int head = head_kv * u.group + n;
-    const float4* sums = reinterpret_cast<const float4*>(params.push.d_q_sums) +
+    const float4* sums = reinterpret_cast<const float4*>(params.push.d_q_accum) +
                          (int64_t(batch) * u.heads_q + head) * blocks * PANELS * 1024 +
                          threadIdx.x % 32;
 #pragma unroll 1
@@ -147,17 +150,19 @@ template <typename T, int ROW>
 __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
     bwd_dkv_dq(const __grid_constant__ BwdDkvDqParams params) {
   using S = MmaShape<ROW>;
-  // HALVES as in bwd_dkv, but 4: four warps own the same keys, and of these a warp and its neighbour half of the queries;
-  // one of the two forms S, the other dP, and each gives 16 rows of that for 16 of the other. With 1, a warp takes the
-  // queries of a tile 32 at a time.
+  // HALVES as in bwd_dkv. With 4, four warps own the same keys, and each two neighbours of them
+  // half of the queries: one forms S and the other dP, and each exchanges 16 of its rows for 16 of
+  // the other's. With 1, a warp takes the queries of a tile 32 at a time.
   constexpr int W = S::WIDTH, MT = S::MT, BR = S::BR, BC = S::BC, TILE = BR * 2 * W;
   constexpr int HALVES = S::HALVES, TURNS = HALVES > 1 ? 1 : BR / 32;
   constexpr bool SWAPS = HALVES == 4;
+  // WEIGHED: blocks of 16 rows whose P and dS a warp forms.
   constexpr int N = BR / (SWAPS ? 2 : HALVES) / TURNS / 8, F = S::FEATURES / HALVES / 8,
-                WEIGHED = SWAPS ? 1 : MT;  // blocks of 16 rows whose P and dS a warp forms
-  // A warp sums 16 MQ rows and SUMMED features of d_q. A multiprocessor of an H100 adds 25 bytes a clock to global memory, and
-  // its loads of shared memory wait behind that. So, where registers are left (HALVES > 1), 16 features at a time, whose adding
-  // goes on while the next are multiplied: 4 % of the kernel at D 256.
+                WEIGHED = SWAPS ? 1 : MT;
+  // A warp forms 16 MQ rows and SUMMED features of d_q. An SM of an H100 adds 25 bytes a clock to
+  // global memory, and its loads of shared memory wait behind that. So, where registers are left
+  // (HALVES > 1), a warp takes 16 features at a time, and adds them while it multiplies the next:
+  // 4 % of the kernel at D 256.
   constexpr int MQ = kIsF32<T> || HALVES == 2 ? 1 : 2;
   constexpr int PANELS = S::FEATURES / 64, Q_BLOCKS = BR / 16 / MQ, COLUMNS = S::WARPS / Q_BLOCKS,
                 SUMMED = S::FEATURES / COLUMNS;
@@ -166,13 +171,13 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
   const BwdDkvDqPush& push = params.push;
   Place at;
   if (!find_keys<ROW>(u, &at)) return;
-  // First to last: with a causal mask the first keys are seen by most rows and take longest.
+  // The first keys come first: with a causal mask most rows see them, and they take longest.
   const int row0 = (int(u.tiles) - 1 - at.tile) * BC;
   const View<T> k =
       make_view<T>(params.k, u.k, at.batch, at.head, u.seq_kv, u.head_dim, params.wide & 2u);
   const View<T> v =
       make_view<T>(params.v, u.v, at.batch, at.head, u.seq_kv, u.head_dim_v, params.wide & 4u);
-  // Of the group's first query head; base moves from head to head.
+  // Rows of the group's first query head. base moves from head to head.
   View<T> q = make_view<T>(params.q, u.q, at.batch, at.head * u.group, u.seq_q, u.head_dim,
                            params.wide & 1u);
   View<T> d_o = make_view<T>(params.d_o, u.d_o, at.batch, at.head * u.group, u.seq_q, u.head_dim_v,
@@ -188,25 +193,25 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
              o_tile = q_tile + S::STAGES * TILE, numbers = o_tile + S::STAGES * TILE,
              s_tile = numbers + S::STAGES * 12 * BR, p_tile = s_tile + BC * 2 * BR,
              swap_tile = p_tile + BC * 2 * BR;
-  const int own = 16 * MT * (me.warp / HALVES);  // the first key
+  const int own = 16 * MT * (me.warp / HALVES);  // the warp's first key
   const int weighed = own + (SWAPS ? 16 * (half % 2) : 0), row = row0 + weighed + me.g;
   const int feature = half * (S::FEATURES / HALVES),
-            query = (SWAPS ? half / 2 : half) * (8 * N);  // the warp's first ones
+            query = (SWAPS ? half / 2 : half) * (8 * N);  // the warp's first feature and query
   const SharedLeft<W, MT> k_at(k_tile, own), v_at(v_tile, own);
   const RowsReach<T, W> q_at(q_tile, false), o_at(o_tile, false);
   const AcrossReach<T, W> q_across(q_tile, true), o_across(o_tile, true), k_across(k_tile, true);
-  // d_q: the warp's rows of a tile, and its features. The sums lie in blocks of 64 rows and 64 features as the
-  // accumulators do.
+  // The warp's rows of a query tile in d_q, and its features. The accumulator consists of blocks of
+  // 64 rows and 64 features, in the order of the warps' accumulators.
   const int q_block = me.warp % Q_BLOCKS, d_q_feature = me.warp / Q_BLOCKS * SUMMED;
   const int64_t head_sums = int64_t((u.seq_q + 63) / 64) * PANELS * 4096;
-  float* sums = reinterpret_cast<float*>(push.d_q_sums) + head0 * head_sums +
+  float* sums = reinterpret_cast<float*>(push.d_q_accum) + head0 * head_sums +
                 d_q_feature / 64 * 4096 + d_q_feature % 64 * 64 +
                 4 * (32 * MQ * q_block + int(threadIdx.x) % 32);
   const Exponent e(u.scale, kIsF32<T>);
   float d_k[MT][F][4], d_v[MT][F][4];
   clear(d_k), clear(d_v);
 
-  // Of a query row: what is taken off the exponent, then delta.
+  // Of a query row: the base that is subtracted from the exponent, and delta.
   float lse = 0.f, delta = 0.f;
   bool far = false;  // lse is relative (src/far_row.h)
   const auto fetch_numbers = [&](int first) {
@@ -316,7 +321,8 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
 #pragma unroll
       for (int key = 0; key < BC; key += 16)
         load_across<MQ>(a[key / 16], Reach<BR>(s_tile, false), key, 16 * MQ * q_block);
-#pragma unroll 1  // else ptxas keeps more alive: on an H100 D 256 S 1024 causal 4 % slower, D 128 1 %
+// Unrolled, ptxas keeps more values alive: D 256 S 1024 causal is 4 % slower, D 128 1 % (H100).
+#pragma unroll 1
       for (int n = 0; n < SUMMED / 16; ++n) {
         float d_q[MQ][2][4];
         clear(d_q);
@@ -351,7 +357,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
     if (heads > 0) put_numbers(stage);
   }
   wait<0>();
-  __syncthreads();  // two warps may share their rows
+  __syncthreads();  // two warps may share rows of K and V
   if (push.d_k)
     store_rows<W>(
         make_view<T>(push.d_k, u.d_k, at.batch, at.head, u.seq_kv, u.head_dim, params.wide & 16u),

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// bwd_dkv on matrices with optional inputs and any normaliser. The operation is that of cuda/bwd_dkv_full.cu.
+// bwd_dkv on tensor cores with optional inputs and any normaliser. The operation is that of
+// cuda/bwd_dkv_full.cu.
 #ifndef TANDEM_CUDA_SM80_BWD_DKV_FULL_CUH
 #define TANDEM_CUDA_SM80_BWD_DKV_FULL_CUH
 #include "../bwd_head.cuh"
@@ -9,7 +10,7 @@ namespace tandem {
 namespace cuda {
 namespace sm80 {
 
-// The row of bwd_dq of the same width.
+// The row of kAmpereTiles of bwd_dq that has the width of this row.
 constexpr int dq_row(int row) {
   for (int n = 0; n < kAmpereTileCount; ++n)
     if (kAmpereTiles[n].stem == Stem::bwd_dq && kAmpereTiles[n].full &&
@@ -20,13 +21,13 @@ constexpr int dq_row(int row) {
 template <int ROW>
 constexpr int kDqRow = dq_row(ROW);
 
-// The workgroups behind those of bwd_dkv.
+// The workgroups behind those of bwd_dkv: bwd_dq, then bwd_head.
 template <typename T, int DQ_ROW>
 TANDEM_DEVICE void finish_with(const BwdDkvHeadFull& params) {
   const BwdDqBlock& u = params.dq.block;
   const uint index = block_number() - params.block.total;
   if (index < u.total) {
-    // With fewer threads than bwd_dkv: barriers do not wait for those that have left.
+    // bwd_dq may have fewer threads than bwd_dkv. Barriers do not wait for threads that have ended.
     if (int(threadIdx.x) >= MmaShape<DQ_ROW>::THREADS) return;
     Place at;
     at.tile = int(u.tiles - 1 - index % u.tiles);
@@ -53,7 +54,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
     finish_with<T, kDqRow<ROW>>(params);
     return;
   }
-  // First to last: with a causal mask the first keys are seen by most rows and take longest.
+  // The first keys come first: with a causal mask most rows see them, and they take longest.
   const int row0 = (int(u.tiles) - 1 - at.tile) * BC;
   const bool grad_k = push.d_k != 0, grad_v = push.d_v != 0;
   const Extra e = make_extra(params, at.batch);
@@ -65,8 +66,9 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
   const uint k_tile = shared_start(), v_tile = k_tile + BC * 2 * W, q_tile = v_tile + BC * 2 * W,
              o_tile = q_tile + S::STAGES * TILE, numbers = o_tile + S::STAGES * TILE,
              p_tile = numbers + S::STAGES * 12 * BR, s_tile = p_tile + BC * 2 * BR;
-  const int own = 16 * (me.warp / HALVES), row = row0 + own + me.g;       // the lane's first key
-  const int feature = half * (W / HALVES), query = half * (BR / HALVES);  // the warp's first ones
+  const int own = 16 * (me.warp / HALVES), row = row0 + own + me.g;  // the lane's first key
+  // The warp's first feature and query.
+  const int feature = half * (W / HALVES), query = half * (BR / HALVES);
   const SharedLeft<W, 1> k_at(k_tile, own), v_at(v_tile, own);
   const Reach<W> q_at(q_tile, false), o_at(o_tile, false), q_across(q_tile, true),
       o_across(o_tile, true);
@@ -79,7 +81,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
     const auto left_out = [&](int t) {
       return e.f.KEEP && skip && !tile_kept<S::THREADS>(e, p.of, t * BR, BR, row0, BC);
     };
-    // Of a query row: its origin, delta, and its share of elastic softmax.
+    // Of a query row: its origin, delta, and its share in elastic softmax.
     float lse = 0.f, delta = 0.f, share = 0.f;
     bool far = false;  // lse is relative (src/far_row.h)
     const auto fetch = [&](int stage, int first) {
@@ -99,7 +101,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
       put_number(numbers + uint(stage * 12 * BR + 4 * BR + 4 * int(threadIdx.x)), delta);
       put_number(numbers + uint(stage * 12 * BR + 8 * BR + 4 * int(threadIdx.x)), share);
     };
-    __syncthreads();  // the readers of the head before
+    __syncthreads();  // all warps have read the tiles of the head before
     if (member == 0) {
       load_rows<W, BC, S::THREADS>(k_tile, p.k, row0);
       load_rows<W, BC, S::THREADS>(v_tile, p.v, row0);
@@ -179,7 +181,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
     }
     wait<0>();
   }
-  __syncthreads();  // two warps may share their rows
+  __syncthreads();  // two warps may share rows of K and V
   if (grad_k)
     store_rows<W>(
         make_rows_view<T>(0, push.d_k, u.d_k, at.batch, at.head, e.first_kv, e.written_kv,

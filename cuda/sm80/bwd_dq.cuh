@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// bwd_dq on matrices: d_q of Br query rows of one head, a warp owns 16 or 32 of them. The operation is that of
-// cuda/bwd_dq.cu.
+// bwd_dq on tensor cores: d_q of Br query rows of a head. A warp owns 16 or 32 of them. The
+// operation is that of cuda/bwd_dq.cu.
 #ifndef TANDEM_CUDA_SM80_BWD_DQ_CUH
 #define TANDEM_CUDA_SM80_BWD_DQ_CUH
 #include "scores.cuh"
@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
   }
   commit();
   float lse[MT][2], delta[MT][2];
-  bool some_far = false;  // of the warp's rows
+  bool some_far = false;  // a row of the warp is far (src/far_row.h)
   const int64_t rows0 = (int64_t(at.batch) * u.heads_q + at.head) * u.seq_q;
 #pragma unroll
   for (int r = 0; r < MT; ++r)
@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
     }
   }
   wait<0>();
-  __syncthreads();  // where no tile was visited, Q may only now have come
+  __syncthreads();  // where no tile was visited, the copies of Q end only here
   store_rows<W>(
       make_view<T>(push.d_q, u.d_q, at.batch, at.head, u.seq_q, u.head_dim, push.wide & 16u), row0,
       q_tile, own, d_q, [&](float x, int, int) { return x * u.scale; });

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// bwd_dq_cast: d_q from the f32 sums of bwd_dkv_dq. A workgroup takes a block of 64 rows and 64 features.
+// bwd_dq_cast: the dQ postprocess: d_q from the dQ accumulator of bwd_dkv_dq. A workgroup takes a
+// block of 64 rows and 64 features.
 #ifndef TANDEM_CUDA_SM80_BWD_DQ_CAST_CUH
 #define TANDEM_CUDA_SM80_BWD_DQ_CAST_CUH
 #include "kernels.h"
@@ -21,7 +22,7 @@ __global__ void __launch_bounds__(kCastThreads)
             block = int(index / uint(u.panels) % uint(u.row_blocks));
   const int batch_head = int(index / uint(u.panels) / uint(u.row_blocks));
   const float4* from =
-      reinterpret_cast<const float4*>(params.push.d_q_sums) + int64_t(index) * 1024 + threadIdx.x;
+      reinterpret_cast<const float4*>(params.push.d_q_accum) + int64_t(index) * 1024 + threadIdx.x;
   float x[1][8][4];
 #pragma unroll
   for (int n = 0; n < 8; ++n) {

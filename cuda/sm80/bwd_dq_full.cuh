@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// bwd_dq on matrices with optional inputs and any normaliser; and d_bias where each of its elements has one reader.
+// bwd_dq on tensor cores with optional inputs and any normaliser; and d_bias, where no element of
+// the bias is read twice.
 #ifndef TANDEM_CUDA_SM80_BWD_DQ_FULL_CUH
 #define TANDEM_CUDA_SM80_BWD_DQ_FULL_CUH
-#include "walk.cuh"
+#include "kv_loop.cuh"
 
 namespace tandem {
 namespace cuda {
 namespace sm80 {
 
-// d_bias of the rows of a head, in its own type.
+// The rows of d_bias of a head, in its own type.
 struct BiasRows {
   uint dtype;
   char* base;
   Strides s;
   int rows, cols;
-  bool pairs;  // two neighbours at once
-  // x: of (i, j) and (i, j + 1), j even.
+  bool pairs;  // stores two adjacent columns at once
+  // Stores elements (i, j) and (i, j + 1), j even.
   TANDEM_DEVICE void put(int i, int j, float x, float y) const {
     if (i >= rows || j >= cols) return;
     with_type(dtype, [&](auto type) {
@@ -34,7 +35,7 @@ struct BiasRows {
   }
 };
 
-// The work of a workgroup, MmaShape<ROW>::THREADS of it.
+// Forms d_q of a query tile, by MmaShape<ROW>::THREADS threads of a workgroup.
 template <typename T, int ROW>
 TANDEM_DEVICE void form_dq(const BwdDqFull& params, const Place& at) {
   using S = MmaShape<ROW>;
@@ -61,7 +62,7 @@ TANDEM_DEVICE void form_dq(const BwdDqFull& params, const Place& at) {
         u.seq_q,
         u.seq_kv,
         s.d == 1 && s.s % 2 == 0 && s.h % 2 == 0 && s.b % 2 == 0 && push.d_bias % (2 * size) == 0};
-    // Tiles that are not visited.
+    // d_bias of tiles that are not visited is 0.
     const TandemTiles span = tandem_key_tiles(e.band, row0, BR, BC, e.seq_q, e.seq_kv);
     const int all = (u.seq_kv + BC - 1) / BC;
     for (int t = 0; t < all; ++t) {

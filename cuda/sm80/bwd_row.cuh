@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// bwd_row on matrices: delta of the rows of elastic softmax and entmax, and the rows' parts of d_tau and d_slope. The
-// operation is that of cuda/bwd_row.cu.
+// bwd_row on tensor cores: delta of the rows of elastic softmax and entmax, and the rows' parts of
+// d_tau and d_slope. The operation is that of cuda/bwd_row.cu.
 #ifndef TANDEM_CUDA_SM80_BWD_ROW_CUH
 #define TANDEM_CUDA_SM80_BWD_ROW_CUH
-#include "walk.cuh"
+#include "kv_loop.cuh"
 
 namespace tandem {
 namespace cuda {
@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
 
   const Lane me;
   const int row = row0 + 16 * me.warp + me.g;  // the lane's first row
-  // This lane's parts of: sum g M dp, sum g, sum M dp, and with |t| the first two.
+  // This lane's parts of sum g M dp, sum g and sum M dp, and of the first two with |t|.
   float gdp[2] = {}, gs[2] = {}, dps[2] = {}, tgdp[2] = {}, tg[2] = {};
   walk_keys<T, S, false>(e, p, row0, false, [&](PairTile<N>& tile) {
     each<N>([&](int n, int x) {

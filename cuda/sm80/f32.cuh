@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Products of f32 operands on tensor cores, which take 11 bits of each (TF32). x = hi + lo, hi being x rounded to TF32
-// and lo what is left, and a b = lo hi + hi lo + hi hi; lo lo, 2^-22 of a b at the most, is left out. Tensor cores cut
-// off what does not fit a sum, always towards zero, so sums of products stay short: those of a tile begin at 0, small
-// ones apart, and join longer sums by additions that round (docs/kernels-sm80.md). With TANDEM_FLAG_TF32 hi hi alone.
+// Products of f32 operands on tensor cores, which take 11 bits of each (TF32). x = hi + lo, where
+// hi is x rounded to TF32 and lo is the rest, and a b = lo hi + hi lo + hi hi. lo lo, at most 2^-22
+// of a b, is left out. Tensor cores cut off what does not fit a sum, always towards zero, so sums
+// of products stay short. Those of a tile begin at 0, with the small terms apart, and join longer
+// sums by additions that round (docs/kernels/sm80.md). With TANDEM_FLAG_TF32 there is hi hi alone.
 #ifndef TANDEM_CUDA_SM80_F32_CUH
 #define TANDEM_CUDA_SM80_F32_CUH
 #include "tile.cuh"
@@ -11,19 +12,21 @@ namespace tandem {
 namespace cuda {
 namespace sm80 {
 
-// ---- where operands lie ----------------------------------------------------------------------------------
+// ---- where operands lie -------------------------------------------------------------------------
 
-// A row of D half words holds D / 2 numbers. A matrix of 8 rows and 16 bytes then has 4 numbers a row, and ldmatrix
-// gives lane 4 g + t number t of row g: the operands as multiply_tf32() takes them.
+// Addresses of f32 rows for ldmatrix. A row of D half words holds D / 2 numbers. A matrix of 8 rows
+// and 16 bytes then has 4 numbers a row, and ldmatrix gives lane 4 g + t number t of row g. These
+// are the operands as multiply_tf32() takes them.
 template <int D>
 struct Reach32 : Reach<D> {
   TANDEM_DEVICE Reach32(uint base, bool down) : Reach<D>(base, down) {}
 };
 
-// A tile's rows as rows of a right operand. Rows 2 t and 2 t + 1 of eight are taken for its rows t and t + 4, as
-// accumulators have their columns; and features 4 g to 4 g + 3 of 32 for column g of four blocks of columns: then a
-// load of 16 bytes has one number of each block, its eight lanes on different banks. Sums have features in this order
-// too: a lane's columns 2 t and 2 t + 1 of block c are features 8 t + c and 8 t + 4 + c.
+// Rows of a tile as rows of a right operand. Of eight rows, 2 t and 2 t + 1 are taken for rows t
+// and t + 4 of the operand, as accumulators have their columns. Of 32 features, 4 g to 4 g + 3 are
+// taken for column g of four blocks of columns. A load of 16 bytes then has one number of each
+// block, and its eight lanes are on different banks. Sums have their features in this order, too:
+// columns 2 t and 2 t + 1 of block c of a lane are features 8 t + c and 8 t + 4 + c.
 template <int D>
 struct Columns {
   uint even, odd;
@@ -33,7 +36,8 @@ struct Columns {
     even = base + Rows<D>::at(2 * me.t, me.g);
     odd = base + Rows<D>::at(2 * me.t + 1, me.g);
   }
-  // Of the 8 rows from row0 (a multiple of 8) and the 32 features from feature (likewise of 32) on.
+  // Loads from the 8 rows from row0 (a multiple of 8) and the 32 features from `feature` (a
+  // multiple of 32) on.
   TANDEM_DEVICE void load(uint4 (&x)[2], int row0, int feature) const {
     const uint from = uint(row0 * Rows<D>::PITCH + 4 * feature);
     x[0] = get_chunk(even + from);
@@ -46,24 +50,24 @@ using RowsReach = typename std::conditional<kIsF32<T>, Reach32<D>, Reach<D>>::ty
 template <typename T, int D>
 using AcrossReach = typename std::conditional<kIsF32<T>, Columns<D>, Reach<D>>::type;
 
-// ---- products --------------------------------------------------------------------------------------------
+// ---- products -----------------------------------------------------------------------------------
 
 TANDEM_DEVICE uint high_part(uint x) { return (x + 0x1000u) & 0xffffe000u; }
 TANDEM_DEVICE uint low_part(uint x, uint high) {
   return __float_as_uint(__fsub_rn(__uint_as_float(x), __uint_as_float(high)));
 }
-// To TF32; NaN stays one.
+// Rounds to TF32. NaN stays NaN.
 TANDEM_DEVICE uint round_once(uint x) {
   return __uint_as_float(x) == __uint_as_float(x) ? x + 0x1000u : x;
 }
 
-// The sums of a few blocks of columns, those of hi hi and the small ones.
+// Short sums of a few blocks of columns. big: those of hi hi. small: those of the small terms.
 template <typename T, int MT, int N>
 struct ShortSums {
   static constexpr bool WHOLE = std::is_same<T, F32>::value;
   float big[MT][N][4], small[WHOLE ? MT : 1][WHOLE ? N : 1][4];
   TANDEM_DEVICE ShortSums() { clear(big), clear(small); }
-  // a: of 16 MT rows, b: of N blocks of columns.
+  // Adds a product. a: of 16 MT rows, b: of N blocks of columns.
   TANDEM_DEVICE void add(const uint (&a)[MT][4], const uint (&b)[N][2]) {
     uint high[MT][4], low[MT][4];
 #pragma unroll
@@ -99,7 +103,7 @@ struct ShortSums {
   }
 };
 
-// s = (16 MT rows of a) (8 N rows of b)^T over D / 2 features; four blocks of columns at a time.
+// s = (16 MT rows of a) (8 N rows of b)^T over D / 2 features, four blocks of columns at a time.
 template <int D, typename T, int MT, int N, typename Left>
 TANDEM_DEVICE void product_nt(float (&s)[MT][N][4], const Left& left, const Reach32<D>& b,
                               int b_row) {
@@ -128,7 +132,8 @@ TANDEM_DEVICE void product_nt(float (&s)[MT][N][4], const Left& left, const Reac
   }
 }
 
-// acc += (16 MT rows of p, 8 K columns) (8 K rows of b, the 8 N features from feature on). left(a, k): p's columns.
+// acc += (16 MT rows of p, 8 K columns) (8 K rows of b, the 8 N features from feature on).
+// left(a, k) gives the columns of p.
 template <int D, typename T, int K, int MT, int N, typename Left>
 TANDEM_DEVICE void product_nn_of(float (&acc)[MT][N][4], const Left& left, const Columns<D>& b,
                                  int b_row, int feature) {
@@ -167,7 +172,7 @@ TANDEM_DEVICE void product_nn(float (&acc)[MT][N][4], const uint (&p)[MT][K][4],
       b, b_row, feature);
 }
 
-// Accumulators as a left operand whose columns 2 t, 2 t + 1 of eight count as t, t + 4.
+// Packs accumulators into a left operand. Of eight columns, 2 t and 2 t + 1 count as t and t + 4.
 template <typename T, int MT, int N>
 TANDEM_DEVICE void pack_rows(uint (&p)[MT][N][4], const float (&s)[MT][N][4]) {
 #pragma unroll
@@ -178,9 +183,10 @@ TANDEM_DEVICE void pack_rows(uint (&p)[MT][N][4], const float (&s)[MT][N][4]) {
       for (int c = 0; c < 4; ++c) p[m][n][c] = __float_as_uint(s[m][n][c % 2 * 2 + c / 2]);
 }
 
-// ---- by way of shared memory -----------------------------------------------------------------------------
+// ---- through shared memory ----------------------------------------------------------------------
 
-// What pack_rows() made, to the rows from row0 and the columns from col on of a tile of D / 2 columns.
+// Stores what pack_rows() made to the rows from row0 and the columns from col on of a tile of D / 2
+// columns.
 template <int D, int MT, int N>
 TANDEM_DEVICE void put_numbers_of(uint tile, int row0, int col, const uint (&p)[MT][N][4]) {
   const Lane me;
@@ -194,7 +200,8 @@ TANDEM_DEVICE void put_numbers_of(uint tile, int row0, int col, const uint (&p)[
                      uint(8 * (me.t % 2)),
                  p[m][n][half], p[m][n][half + 2]);
 }
-// A left operand of such a tile's transpose: rows are the 16 columns from col on. As Columns has its rows.
+// A left operand from the transpose of such a tile: its rows are the 16 columns from col on. Rows
+// of the tile are taken as Columns takes them.
 template <int D>
 struct TurnedLeft {
   uint at[2][2];  // of rows 2 t and 2 t + 1, of columns g and g + 8

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// fwd on matrices: o and lse from q, k, v. A workgroup owns Br query rows of one head, a warp 16 or 32 of them. The
-// operation is that of cuda/fwd.cu.
+// fwd on tensor cores: o and lse from q, k, v. A workgroup owns Br query rows of one head, a warp
+// 16 or 32 of them. The operation is that of cuda/fwd.cu.
 #ifndef TANDEM_CUDA_SM80_FWD_CUH
 #define TANDEM_CUDA_SM80_FWD_CUH
 #include "../softmax.cuh"
@@ -11,10 +11,11 @@ namespace tandem {
 namespace cuda {
 namespace sm80 {
 
-// Rows of the online softmax of which a warp has all columns ...
+// Row reductions of the online softmax, where a warp has all columns of its rows.
 struct OwnRows {
   TANDEM_DEVICE bool any(bool x) const { return any_of_warp(x); }
-  // A lane's number of each of its rows becomes the largest, or the sum, of all that the row has.
+  // Replaces the number that a lane has of each of its rows by the largest, or the sum, of all
+  // numbers of the row.
   template <int MT>
   TANDEM_DEVICE void join_max(float (&x)[MT][2]) const {
 #pragma unroll
@@ -30,7 +31,8 @@ struct OwnRows {
       for (int h = 0; h < 2; ++h) x[r][h] = quad_sum(x[r][h]);
   }
 };
-// ... and of which it has one half, its neighbour the other. All warps of the workgroup go the same way.
+// Row reductions where a warp has one half of the columns of its rows, and its neighbour the other.
+// any() votes over the workgroup, so that all its warps take the same branch.
 template <int BR>
 struct SharedRows {
   uint numbers;  // f32 [2, Br] in shared memory
@@ -68,18 +70,20 @@ struct SharedRows {
   }
 };
 
-// The rows of a lane in the online softmax. Weights are 2^(s c - m c), one fma and one exp2 each; m moves only when a
-// score of the warp exceeds it by more than a factor of 2^8, so most tiles rescale nothing.
-// EXACT: of f32, where nothing rounds weights and results again: m is the maximum and weights are 2^((s - m) c), so that
-// the largest is 1 to the last bit.
-// Without it a row is far where |m c| is beyond 2^20. m c is rounded by up to half of its ulp,
-// which is a power of 2 in every weight: there it would leave what a type can hold, or f32. So
-// weights of far rows are 2^((s - m) c), too.
+// Online softmax of a lane's rows. A weight is 2^(s c - m c), one fma and one exp2. m moves only
+// when a score of the warp exceeds it by more than a factor of 2^8, so most tiles rescale nothing.
+//
+// EXACT: for f32, where nothing rounds weights and results again. m is the maximum and a weight is
+// 2^((s - m) c), so that the largest is 1 to the last bit.
+//
+// Without EXACT a row is far if |m c| is beyond 2^20. m c is rounded by up to half of its ulp,
+// which is a power of 2 in every weight. In a far row that would leave the range of the type, or of
+// f32. So weights of far rows are 2^((s - m) c), too.
 template <int MT, bool EXACT = false>
 struct OnlineRows {
   float m[MT][2];         // origin of the raw scores
-  float l[MT][2];         // this lane's part of the row's sum
-  bool some_far = false;  // of the warp's rows
+  float l[MT][2];         // this lane's part of the sum of the row
+  bool some_far = false;  // whether a row of the warp is far
 
   TANDEM_DEVICE OnlineRows() {
 #pragma unroll
@@ -90,19 +94,20 @@ struct OnlineRows {
   static TANDEM_DEVICE bool far(float m, float c) {
     return !EXACT && fabsf(m * c) > 1048576.f && m != minus_infinity();
   }
-  // Nothing visible yet: any finite origin gives weights 0. Not of far rows.
+  // What is subtracted from exponents: m c, or m if EXACT. A row that has seen no key yet may have
+  // any finite number: its weights are 0. Not for far rows.
   static TANDEM_DEVICE float base(float m, float c) {
     return m == minus_infinity() ? 0.f : EXACT ? m : __fmul_rn(m, c);
   }
-  // base() taken off s.
+  // The exponent of a weight. s: the raw score; base: as base() gives it.
   static TANDEM_DEVICE float exponent(float s, float c, float base) {
     return EXACT ? __fmul_rn(s - base, c) : fmaf(s, c, -base);
   }
-  // What m c was rounded by, as a power of 2 in every weight.
+  // What m c was rounded by. This is a power of 2 in every weight.
   static TANDEM_DEVICE float off(float m, float c) {
     return EXACT || far(m, c) ? 0.f : fmaf(m, c, -base(m, c));
   }
-  // What weights of the origin m are multiplied by where it becomes now.
+  // The factor of earlier weights when the origin moves from m to now.
   static TANDEM_DEVICE float moved(float m, float now, float c) {
     if (m == minus_infinity()) return 0.f;
     float x = (base(m, c) - base(now, c)) * (EXACT ? c : 1.f);
@@ -113,7 +118,7 @@ struct OnlineRows {
     return exp2_fast(x);
   }
 
-  // Raw scores become weights; earlier results are rescaled where an origin moves.
+  // Turns raw scores into weights. Rescales earlier results where an origin moves.
   template <int N, int O, typename Shared = OwnRows>
   TANDEM_DEVICE void step(float (&s)[MT][N][4], float (&o)[MT][O][4], float c,
                           const Shared& rows = Shared()) {
@@ -189,8 +194,9 @@ template <typename T, int ROW>
 __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
     fwd(const __grid_constant__ FwdParams params) {
   using S = MmaShape<ROW>;
-  // HALVES = 2: a warp and its neighbour own the same rows; each multiplies half of the keys and sums half of the features,
-  // and P passes through shared memory. They agree on the rows' origins.
+  // HALVES = 2: a warp and its neighbour own the same rows. Each multiplies half of the keys and
+  // sums half of the features, and P passes through shared memory. They agree on the origins of the
+  // rows.
   constexpr int W = S::WIDTH, MT = S::MT, BR = S::BR, BC = S::BC, HALVES = S::HALVES;
   static_assert(HALVES == 1 || (HALVES == 2 && S::STAGES == 1), "barriers as they are");
   const FwdBlock& u = params.block;
@@ -260,7 +266,8 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
     }
     commit();
     float s[MT][BC / HALVES / 8][4];
-    // Where operands lie is said in the loop: said before it, ptxas spills more (D 128: 3 % slower on an H100).
+    // k_at and v_at are formed in the loop: formed before it, they make ptxas spill more
+    // (D 128: 3 % slower on an H100).
     const RowsReach<T, W> k_at(k_tile, false);
     if constexpr (S::HELD)
       product_nt<W, T>(s, q_held, k_at, stage * BC + key);
@@ -289,12 +296,14 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
     if constexpr (S::STAGES > 1) stage = 1 - stage;
   }
   wait<0>();
-  __syncthreads();  // Q has come where no tile was visited
+  __syncthreads();  // for Q, where no tile was visited
 
   float* lse = reinterpret_cast<float*>(push.lse);
   const int64_t lse0 = (int64_t(part) * u.heads_q + at.head) * u.seq_q;
   rows.join_sum(softmax.l);
-  float divisor[MT][2];  // of 16-bit results, which are rounded once more, the factor
+  // f32 results are divided by it. 16-bit results, which are rounded once more, are multiplied by
+  // it.
+  float divisor[MT][2];
 #pragma unroll
   for (int r = 0; r < MT; ++r)
 #pragma unroll

@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// fwd on matrices with optional inputs and any normaliser. The operation is that of cuda/fwd_full.cu.
+// fwd on tensor cores with optional inputs and any normaliser. The operation is that of
+// cuda/fwd_full.cu.
 #ifndef TANDEM_CUDA_SM80_FWD_FULL_CUH
 #define TANDEM_CUDA_SM80_FWD_FULL_CUH
 #include "../entmax.cuh"
 #include "fwd.cuh"
-#include "walk.cuh"
+#include "kv_loop.cuh"
 
 namespace tandem {
 namespace cuda {
 namespace sm80 {
 
-// What the weights of a row are formed from where it must be known before the first of them (cuda/entmax.cuh): lse of
-// elastic softmax, or entmax's threshold. Each walk goes over the keys for scores alone.
+// Finds what weights are relative to, where it must be known before the first weight
+// (cuda/entmax.cuh): lse of the row for elastic softmax, its threshold for entmax. Each pass over
+// the keys computes scores alone.
 template <typename T, typename S, typename Left>
 TANDEM_DEVICE void find_origin(RowOrigin (&origin)[2], const Extra& e, const HeadExtra& of,
                                const float* sink, const LiveTiles& live, const Left& left,
@@ -25,9 +27,9 @@ TANDEM_DEVICE void find_origin(RowOrigin (&origin)[2], const Extra& e, const Hea
   bool moving[2] = {true, true};
   if (entmax && skip) live.clear<S>();
 #pragma unroll 1
-  for (int walk = 0; walk < kMaxWalks; ++walk) {
-    const bool first = walk == 0;
-    // Of elastic softmax and of entmax's first walk x is the maximum.
+  for (int pass = 0; pass < kMaxPasses; ++pass) {
+    const bool first = pass == 0;
+    // x is the maximum in the first pass, which is the only one of elastic softmax.
     float3 sum[2];
     sum[0] = sum[1] = make_float3(first ? minus_infinity() : 0.f, 0.f, 0.f);
     const auto left_out = [&](int t) {
@@ -39,7 +41,7 @@ TANDEM_DEVICE void find_origin(RowOrigin (&origin)[2], const Extra& e, const Hea
 #pragma unroll 1
     for (int t = next_tile(span.begin, span.end, left_out); t < span.end;
          t = next_tile(t + 1, span.end, left_out)) {
-      __syncthreads();  // the tile's readers
+      __syncthreads();  // all have read the tile before
       load_rows<W, BC, S::THREADS>(k_tile, k, t * BC);
       commit();
       wait<0>();
@@ -89,7 +91,7 @@ TANDEM_DEVICE void find_origin(RowOrigin (&origin)[2], const Extra& e, const Hea
         }
         sum[h] = a;
       }
-      // At or below the lower bound of all rows, which only rises.
+      // All scores of the tile are at or below the lower bounds of their rows, which only rise.
       if (!first && skip && !__syncthreads_or(above)) live.remove(t);
     }
 #pragma unroll
@@ -168,7 +170,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
     return e.f.KEEP && skip && !tile_kept<S::THREADS>(e, of, row0, BR, t * BC, BC);
   };
   int t = next_tile(span.begin, span.end, left_out);
-  __syncthreads();  // the search's readers of K
+  __syncthreads();  // the search has read K
   if (t < span.end) load_rows<W, BC, S::THREADS>(k_tile, k, t * BC);
   commit();
 #pragma unroll 1
@@ -213,7 +215,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
     product_nn<W, T>(o, p, v_at, 0);
   }
   wait<0>();
-  __syncthreads();  // Q has come where no tile was visited
+  __syncthreads();  // for Q, where no tile was visited
 
   float* lse = reinterpret_cast<float*>(push.lse);
   const int64_t lse0 = (int64_t(part) * u.heads_q + at.head) * u.seq_q;

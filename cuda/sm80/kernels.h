@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The kernels of the path sm80 as the host sees them: parameters are those of cuda/kernels.h. By launch.ampere and the
-// tensors' type; nullptr: not built.
+// The kernels of the path sm80 as the host sees them. Parameters are those of cuda/kernels.h.
+// launch.ampere and the tensors' type choose a kernel; nullptr: not built.
 #ifndef TANDEM_CUDA_SM80_KERNELS_H
 #define TANDEM_CUDA_SM80_KERNELS_H
 #include "../kernels.h"
@@ -14,8 +14,8 @@ Kernel<BwdDkvParams> bwd_dkv_kernel(tandem_dtype dtype, const Launch& launch, bo
 Kernel<BwdDqParams> bwd_dq_kernel(tandem_dtype dtype, const Launch& launch, bool wide);
 Kernel<FwdFull> fwd_full_kernel(tandem_dtype dtype, const Launch& launch, bool wide);
 Kernel<BwdRowFull> bwd_row_full_kernel(tandem_dtype dtype, const Launch& launch, bool wide);
-// bwd_dkv with optional inputs. The kernel before has left what bwd_dq reads and bwd_head sums up, so behind the workgroups of bwd_dkv
-// there may be those of bwd_dq and of bwd_head; each total may be 0.
+// bwd_dkv with optional inputs. The kernel before it leaves what bwd_dq reads and bwd_head sums, so
+// the workgroups of bwd_dq and of bwd_head may follow those of bwd_dkv. Each total may be 0.
 struct BwdDkvHeadFull : BwdDkvFull {
   BwdDqFull dq;
   BwdHeadFull head;
@@ -23,13 +23,15 @@ struct BwdDkvHeadFull : BwdDkvFull {
 Kernel<BwdDkvHeadFull> bwd_dkv_full_kernel(tandem_dtype dtype, const Launch& launch);
 Kernel<BwdDqFull> bwd_dq_full_kernel(tandem_dtype dtype, const Launch& launch, bool wide);
 
-// d_q_sums: [B Hq][blocks of 64 rows][panels of 64 features][64 x 64 as accumulators lie], which bwd_dq_cast reads.
+// d_q_accum: [B Hq][blocks of 64 rows][panels of 64 features][64 x 64 in accumulator order], f32.
+// bwd_dq_cast reads it.
 struct BwdDkvDqParams {
   BwdDkvDqBlock block;
   BwdDkvDqPush push;
   uint64_t q, k, v, d_o;
   uint wide;  // as in bwd_dkv.inc
-  // f32: if the last workgroup of a head of keys makes d_q of the sums itself, in place of bwd_dq_cast.
+  // f32: whether the last workgroup of a kv head converts the dQ accumulator itself, in place of
+  // bwd_dq_cast.
   struct {
     uint wide;
     Strides strides;

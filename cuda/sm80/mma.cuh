@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Ampere's words that CUDA C++ does not have: products of matrices of a warp, moves of 8 x 8 matrices, copies
-// that go past the registers. One instruction a function; PTX ISA 7.0, sm_80. Addresses of shared memory are
-// 32-bit numbers, as these instructions take them. tests/cuda_emulated/warp_emulator.h has their meaning in C++.
+// Ampere instructions that CUDA C++ does not have: matrix products of a warp (mma), loads of 8 x 8
+// matrices (ldmatrix), copies that bypass the registers (cp.async). One instruction a function; PTX
+// ISA 7.0, sm_80. Addresses of shared memory are 32-bit numbers, as these instructions take them.
+// tests/cuda_emulated/warp_emulator.h has their meaning in C++.
 #ifndef TANDEM_CUDA_SM80_MMA_CUH
 #define TANDEM_CUDA_SM80_MMA_CUH
 #include "../tensor.cuh"
@@ -14,10 +15,10 @@ namespace cuda {
 namespace sm80 {
 
 #if defined(__CUDACC__)
-// The block's dynamic shared memory.
+// Address of the block's dynamic shared memory.
 TANDEM_DEVICE uint shared_start() { return uint(__cvta_generic_to_shared(shared_memory())); }
 
-// Asked for again at the end of a kernel, so that nothing of it waits in registers meanwhile.
+// Read again at the end of a kernel, so that it takes no register meanwhile.
 TANDEM_DEVICE uint block_number() {
   uint x, y, columns;
   asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(x));
@@ -31,7 +32,7 @@ TANDEM_DEVICE int thread_number() {
   return x;
 }
 
-// ---- products ----------------------------------------------------------------------------------------
+// ---- products -----------------------------------------------------------------------------------
 
 // d += a b: 16 x 8 += (16 x 16) (16 x 8). With g = lane / 4, t = lane % 4 a lane holds of
 //   d     rows g, g + 8 (d[0], d[1]; d[2], d[3]), columns 2 t, 2 t + 1
@@ -53,7 +54,8 @@ TANDEM_DEVICE void multiply(float (&d)[4], const uint (&a)[4], uint b0, uint b1)
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// The same of 8 columns of a and rows of b in TF32, which ignores the last 13 bits of an f32 number:
+// The same with 8 columns of a and rows of b in TF32, which ignores the last 13 bits of an f32
+// number:
 //   a     rows g, g + 8, column t (a[0]; a[1]) and 4 more (a[2]; a[3])
 //   b     row t (b0) and 4 more (b1), column g
 TANDEM_DEVICE void multiply_tf32(float (&d)[4], const uint (&a)[4], uint b0, uint b1) {
@@ -64,7 +66,7 @@ TANDEM_DEVICE void multiply_tf32(float (&d)[4], const uint (&a)[4], uint b0, uin
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// Two numbers, rounded to nearest even, low in the low half.
+// Packs two numbers, rounded to nearest even, with low in the low half.
 template <typename T>
 TANDEM_DEVICE uint pack(float low, float high) {
   uint r;
@@ -75,10 +77,11 @@ TANDEM_DEVICE uint pack(float low, float high) {
   return r;
 }
 
-// ---- shared memory -----------------------------------------------------------------------------------
+// ---- shared memory ------------------------------------------------------------------------------
 
-// Four 8 x 8 matrices of 16-bit elements: lane n gives the address of row n % 8 of matrix n / 8, and gets of each
-// matrix row lane / 4, columns 2 (lane % 4) and the next one; transposed: of its transpose.
+// Loads four 8 x 8 matrices of 16-bit elements. Lane n gives the address of row n % 8 of matrix
+// n / 8, and gets row n / 4, columns 2 (n % 4) and the next one, of each matrix. The second
+// function gives the same of the transposes.
 TANDEM_DEVICE void load_matrices(uint (&r)[4], uint at) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -120,13 +123,13 @@ TANDEM_DEVICE void get_numbers(float (&x)[2], uint at) {
   asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x[0]), "=f"(x[1]) : "r"(at) : "memory");
 }
 
-// 16 bytes, of which only so many are read; zeros for the others. They can be seen by this thread once wait<>()
-// has returned, and by others behind a barrier after that.
+// Copies 16 bytes, of which only `bytes` are read; the others become zeros. This thread sees them
+// once wait<>() has returned, other threads after a barrier that follows.
 TANDEM_DEVICE void copy_chunk(uint to, const void* from, int bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes)
                : "memory");
 }
-// All of them, or zeros for all of them: a fourth of the instructions.
+// Copies 16 bytes, or zeros for all of them. It takes a fourth of the instructions.
 TANDEM_DEVICE void copy_chunk(uint to, const void* from, bool there) {
   asm volatile(
       "{ .reg .pred zeros; setp.eq.u32 zeros, %2, 0; cp.async.cg.shared.global [%0], [%1], 16, "
@@ -135,13 +138,13 @@ TANDEM_DEVICE void copy_chunk(uint to, const void* from, bool there) {
       : "memory");
 }
 TANDEM_DEVICE void commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// Until at most LEFT of this thread's groups are still on their way.
+// Waits until at most LEFT of this thread's groups are in flight.
 template <int LEFT>
 TANDEM_DEVICE void wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
 }
 
-// ---- numbers -------------------------------------------------------------------------------------------
+// ---- numbers ------------------------------------------------------------------------------------
 
 TANDEM_DEVICE float exp2_fast(float x) {
   float y;
@@ -150,7 +153,7 @@ TANDEM_DEVICE float exp2_fast(float x) {
 }
 TANDEM_DEVICE bool any_of_warp(bool x) { return __any_sync(kAllLanes, x) != 0; }
 TANDEM_DEVICE void sync_warp() { __syncwarp(); }
-// An even warp and the next one.
+// Synchronises an even warp and the next one.
 TANDEM_DEVICE void sync_two_warps() {
   asm volatile("bar.sync %0, 64;" ::"r"(1 + threadIdx.x / 64) : "memory");
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// From products in accumulators to what exp2 takes.
+// From products in accumulators to exponents of exp2.
 #ifndef TANDEM_CUDA_SM80_SCORES_CUH
 #define TANDEM_CUDA_SM80_SCORES_CUH
 #include "../softmax.cuh"
@@ -11,8 +11,8 @@ namespace sm80 {
 
 constexpr float kLog2e = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
 
-// exp2 takes the product of a score and c in one fma. Not for scales whose sign or size would not do: those multiply the
-// scores first.
+// The scale in the exponent: one fma multiplies a score by c and subtracts the origin. A scale
+// whose sign or size does not allow this multiplies the scores first.
 struct Exponent {
   bool first;  // scores are multiplied by scale first
   float scale, c;
@@ -30,8 +30,10 @@ struct Exponent {
   }
 };
 
-// What the backward takes off a row's exponents: then weights are 0 in rows that saw nothing. Of f32, whose weights are not
-// rounded again, lse itself, off scores times the scale: then a key that is seen alone has weight 1 to the last bit.
+// What the backward subtracts from the exponents of a row. It is infinite in rows that saw no key,
+// so that their weights are 0. For f32, whose weights are not rounded again, it is lse itself,
+// subtracted from scores times the scale, so that a row's only visible key has weight 1 to the last
+// bit.
 template <typename T>
 TANDEM_DEVICE float base_of_row(float lse) {
   return lse == minus_infinity() ? -minus_infinity() : kIsF32<T> ? lse : lse * kLog2e;
@@ -41,15 +43,15 @@ TANDEM_DEVICE float weight_of(float s, const Exponent& e, float base) {
   return exp2_fast(kIsF32<T> ? __fmul_rn(s - base, kLog2e) : fmaf(s, e.c, -base));
 }
 
-// A far row's score (src/far_row.h), still without scale where e multiplies by that later, becomes
-// relative to its origin.
+// Makes the score of a far row (src/far_row.h) relative to its origin. Where e applies the scale
+// later, the score is still without it.
 TANDEM_DEVICE float from_origin(float s, const Exponent& e, float origin) {
   const float unit = e.first ? 1.f : e.scale;
   return fminf(fmaf(s, unit, -origin), 0.f) / unit;
 }
-// The same of a tile, far rows alone: columns are query rows (the lane's are col0 + 8 n and the
-// next one), or rows are (row0 + 16 r + 8 half). rows0: the head's first row, of all; seq_q: how
-// many it has.
+// The same for the far rows of a tile. COLUMNS: columns are query rows, and the lane has
+// first + 8 n and the next one. Otherwise rows are query rows, and it has first + 16 r + 8 half.
+// rows0: index of the first row of the head among all rows; seq_q: rows of the head.
 template <bool COLUMNS, int MT, int N>
 TANDEM_DEVICE void take_far_rows(float (&s)[MT][N][4], const Exponent& e, uint64_t lse,
                                  uint64_t deltas, int64_t rows0, int first, int seq_q) {
@@ -76,8 +78,8 @@ TANDEM_DEVICE void take_far_rows(float (&s)[MT][N][4], const Exponent& e, uint64
   }
 }
 
-// Elements outside [lo, hi] of their row become -inf. The lane's rows are row0 + 16 r + 8 half, its columns col0 + 8 n
-// and the next one.
+// Sets elements outside [low(row), high(row)] to -inf. The rows of the lane are
+// row0 + 16 r + 8 half, its columns col0 + 8 n and the next one.
 template <int MT, int N, typename Low, typename High>
 TANDEM_DEVICE void hide(float (&s)[MT][N][4], int row0, int col0, const Low& low,
                         const High& high) {

@@ -15,7 +15,7 @@ namespace sm80 {
 template <int ROW>
 struct MmaShape {
   static constexpr AmpereTile tile = kAmpereTiles[ROW];
-  // WIDTH: of a row in half words; FEATURES of it.
+  // WIDTH: of a row, in half words; FEATURES: of a row.
   static constexpr int WIDTH = tile.width * tile.bytes / 2, FEATURES = tile.width;
   static constexpr int BR = tile.br, BC = tile.bc, WARPS = tile.warps;
   static constexpr int THREADS = tile.threads(), WG = THREADS, STAGES = tile.stages,
@@ -24,8 +24,9 @@ struct MmaShape {
   static constexpr bool HELD = tile.held != 0;
 };
 
-// Where a workgroup works. With a mask tiles are of different lengths: then the longest of several heads go first, of as
-// many as stream 32 MiB, which stay in the second-level cache meanwhile. The short ones at the end even out what is left.
+// Tile scheduler: finds the work tile of a workgroup. With a mask, tiles take different times, so
+// the longest tiles of several heads come first: of as many heads as stream 32 MiB, which stay in
+// L2 meanwhile. The short tiles at the end balance the load.
 constexpr int64_t kSection = 32 << 20;
 template <typename Block>
 TANDEM_DEVICE bool find_balanced_place(const Block& u, int heads, int64_t streamed_bytes,
@@ -48,7 +49,7 @@ TANDEM_DEVICE bool find_balanced_place(const Block& u, int heads, int64_t stream
   return true;
 }
 
-// Of kernels that own query rows, and of those that own keys.
+// For kernels that own query rows, and for those that own keys.
 template <int ROW, typename Block>
 TANDEM_DEVICE bool find_queries(const Block& u, Place* place) {
   return find_balanced_place(u, u.heads_q, int64_t(u.seq_kv) * 4 * MmaShape<ROW>::WIDTH / u.group,
@@ -60,7 +61,8 @@ TANDEM_DEVICE bool find_keys(const Block& u, Place* place) {
                              int64_t(u.seq_q) * u.group * 4 * MmaShape<ROW>::WIDTH, place);
 }
 
-// Family::get<T, ROW>() names a kernel for rows of Family::kStem and kFull, Family::Pointer is its type.
+// Family::get<T, ROW>() is the kernel of a row with Family::kStem and Family::kFull;
+// Family::Pointer is its type.
 template <typename Family, typename T, int ROW = 0>
 typename Family::Pointer select_row(int row) {
   if constexpr (ROW < kAmpereTileCount) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Tiles of rows in shared memory, and the two products that the kernels of this path are made of (docs/kernels-sm80.md).
-// A warp owns MT blocks of 16 rows and all columns of a tile; what is in accumulators becomes a left operand in place.
+// Tiles of rows in shared memory, and the two products that the kernels of this path are made of
+// (docs/kernels/sm80.md). A warp owns MT blocks of 16 rows and all columns of a tile; what is in
+// accumulators becomes a left operand in place.
 #ifndef TANDEM_CUDA_SM80_TILE_CUH
 #define TANDEM_CUDA_SM80_TILE_CUH
 #include "../tile.cuh"
@@ -13,12 +14,12 @@ namespace sm80 {
 struct TF32 : F32 {};  // f32 numbers, of which products take the first 11 bits (f32.cuh)
 template <typename T>
 constexpr bool kIsF32 = std::is_base_of<F32, T>::value;
-// Columns of a left operand of one product, rows of a right one.
+// Depth of one mma: columns of its left operand, rows of its right one.
 template <typename T>
 constexpr int kDepth = kIsF32<T> ? 8 : 16;
 
-// Rows of D 16-bit features, or half as many in f32. A row's 16-byte chunks are exchanged so that the eight rows of a
-// matrix lie in different banks wherever they begin.
+// Layout of rows of D 16-bit features, or half as many in f32. The 16-byte chunks of a row are
+// swizzled, so that the eight rows of a matrix lie in different banks wherever they begin.
 template <int D>
 struct Rows {
   static_assert(D % 32 == 0, "a row of an odd number of half lines would need another exchange");
@@ -31,8 +32,8 @@ struct Rows {
   }
 };
 
-// COUNT rows of a head from row0 on, zeros outside of it; by all THREADS threads of the block. Copies are in flight on
-// return where rows are wide.
+// Loads COUNT rows of a head from row0 on, with zeros outside of it, by all THREADS threads of the
+// block. Where rows are wide, copies (cp.async) are in flight on return.
 template <int D, int COUNT, int THREADS, typename T>
 TANDEM_DEVICE void load_rows(uint to, const View<T>& m, int row0) {
   using R = Rows<D>;
@@ -40,7 +41,7 @@ TANDEM_DEVICE void load_rows(uint to, const View<T>& m, int row0) {
   constexpr int CHUNKS = COUNT * R::CHUNKS, EACH = (CHUNKS + THREADS - 1) / THREADS;
   const int me = int(threadIdx.x);
   if (m.wide) {
-    // A thread keeps to its column. Places in shared memory are turned alike every PERIOD steps.
+    // A thread loads the same chunk of each of its rows. The swizzle repeats every PERIOD steps.
     static_assert(THREADS % R::CHUNKS == 0 && D % 64 == 0, "whole rows are copied");
     constexpr int STEP = THREADS / R::CHUNKS, PERIOD = STEP < 8 ? 8 / STEP : 1;
     static_assert(CHUNKS % THREADS == 0 || CHUNKS < THREADS,
@@ -85,7 +86,7 @@ TANDEM_DEVICE void load_rows(uint to, const View<T>& m, int row0) {
   }
 }
 
-// ---- where a lane's elements lie -----------------------------------------------------------------------
+// ---- where a lane's elements lie ----------------------------------------------------------------
 
 struct Lane {
   int warp, g, t;
@@ -93,13 +94,14 @@ struct Lane {
       : warp(thread / 32), g(thread % 32 / 4), t(thread % 4) {}
 };
 
-// Addresses of the rows of matrices. The left operand's (rows 0-7, 8-15 of the first eight features, then of the
-// next), the right operand's by rows (rows 0-7 of both, then rows 8-15), and transposed (as the left one's).
+// Addresses that a lane gives to ldmatrix. The order of the four matrices is, for a left operand:
+// rows 0-7, rows 8-15 of the first eight features, then of the next eight. For a right operand by
+// rows it is: both for rows 0-7, then both for rows 8-15. Transposed it is as for a left operand.
 template <int D>
 struct Reach {
-  uint row;     // of the lane's row, without its chunk
-  uint turned;  // the first chunk's place in it
-  // down: matrices 0 and 1 are rows 0-7 and 8-15; else features 0-7 and 8-15.
+  uint row;     // address of the lane's row
+  uint turned;  // offset of the first chunk in the row, swizzled
+  // down: matrices 0 and 1 are rows 0-7 and 8-15. Otherwise they are features 0-7 and 8-15.
   TANDEM_DEVICE Reach(uint base, bool down) {
     const int lane = int(threadIdx.x) % 32, matrix = lane / 8;
     const int low = lane % 8 + 8 * (down ? matrix % 2 : matrix / 2),
@@ -107,13 +109,13 @@ struct Reach {
     row = base + uint(low * Rows<D>::PITCH);
     turned = uint((chunk ^ Rows<D>::turn(low)) << 4);
   }
-  // Of the 16 rows from row0 (a multiple of 16) and the 16 features from feature (likewise) on.
+  // Address in the 16 rows from row0 and the 16 features from `feature` on, both multiples of 16.
   TANDEM_DEVICE uint at(int row0, int feature) const {
     return row + uint(row0 * Rows<D>::PITCH) + (turned ^ uint(2 * feature));
   }
 };
 
-// A warp's left operands out of shared memory, block by block of features.
+// Left operands of a warp, read from shared memory one block of features at a time.
 template <int D, int MT>
 struct SharedLeft {
   Reach<D> at;
@@ -125,7 +127,7 @@ struct SharedLeft {
   }
 };
 
-// All of them at once, in registers.
+// Left operands of a warp, all in registers.
 template <int D, int MT>
 struct HeldLeft {
   uint a[D / 16][MT][4];
@@ -141,7 +143,7 @@ struct HeldLeft {
   }
 };
 
-// ---- products --------------------------------------------------------------------------------------------
+// ---- products -----------------------------------------------------------------------------------
 
 template <int M, int N>
 TANDEM_DEVICE void clear(float (&s)[M][N][4]) {
@@ -153,12 +155,13 @@ TANDEM_DEVICE void clear(float (&s)[M][N][4]) {
       for (int c = 0; c < 4; ++c) s[m][n][c] = 0.f;
 }
 
-// s = (16 MT rows of a) (8 N rows of b)^T over D features. a gives the left operand of a block of 16 features.
+// s = (16 MT rows of a) (8 N rows of b)^T over D features. left(a, k) gives the left operand of a
+// block of 16 features.
 template <int D, typename T, int MT, int N, typename Left>
 TANDEM_DEVICE void product_nt(float (&s)[MT][N][4], const Left& left, const Reach<D>& b,
                               int b_row) {
   clear(s);
-#pragma unroll(D > 64 ? 4 : D / 16)  // whole, ptxas loads ahead until accumulators spill
+#pragma unroll(D > 64 ? 4 : D / 16)  // unrolled whole, ptxas loads ahead until accumulators spill
   for (int k = 0; k < D / 16; ++k) {
     uint a[MT][4];
     left(a, k);
@@ -214,7 +217,7 @@ TANDEM_DEVICE void product_nn(float (&acc)[MT][N][4], const SharedLeft<P, MT>& p
   }
 }
 
-// Accumulators as a left operand.
+// Packs accumulators into a left operand.
 template <typename T, int MT, int N>
 TANDEM_DEVICE void pack_rows(uint (&p)[MT][N / 2][4], const float (&s)[MT][N][4]) {
 #pragma unroll
@@ -228,9 +231,10 @@ TANDEM_DEVICE void pack_rows(uint (&p)[MT][N / 2][4], const float (&s)[MT][N][4]
     }
 }
 
-// A left operand to the rows from row0 and the columns from col on of a tile of D columns. The addresses do not change from
-// tile to tile, and the compiler keeps them: a register each. APART, where registers are short: one for each eight columns,
-// all rows by constants from it; row0 is a multiple of 16, col of 16 K.
+// Stores a left operand to the rows from row0 and the columns from col on of a tile of D columns.
+// The addresses do not change from tile to tile, so the compiler keeps each of them in a register.
+// APART, where registers are short: it keeps one for each eight columns, and reaches all rows from
+// there by constants. row0 is a multiple of 16, col of 16 K.
 template <int D, bool APART = false, int MT, int K>
 TANDEM_DEVICE void put_rows(uint tile, int row0, int col, const uint (&p)[MT][K][4]) {
   using R = Rows<D>;
@@ -252,10 +256,10 @@ TANDEM_DEVICE void put_rows(uint tile, int row0, int col, const uint (&p)[MT][K]
       }
 }
 
-// ---- results ---------------------------------------------------------------------------------------------
+// ---- results ------------------------------------------------------------------------------------
 
-// Sums of f32 products (f32.cuh) times a factor of their row, straight from the registers: a lane's lie eight side by
-// side. row: its first one.
+// Stores of_row(x, m, half) of sums x of f32 products (f32.cuh), straight from registers: a lane
+// has eight numbers side by side. row: the first row of the lane.
 template <typename T, int MT, int N, typename OfRow>
 TANDEM_DEVICE void store_columns(const View<T>& to, int row, const float (&acc)[MT][N][4],
                                  const OfRow& of_row, int feature = 0) {
@@ -276,8 +280,9 @@ TANDEM_DEVICE void store_columns(const View<T>& to, int row, const float (&acc)[
         }
 }
 
-// Accumulators times a factor of their row (of_row(m, half): row g + 8 half of block m) to the view, by way of the
-// warp's own 16 MT rows from row0 on of a tile in shared memory, which nobody else reads any more.
+// Stores of_row(x, m, half) of accumulators x (row g + 8 half of block m) to the view. They pass
+// through the 16 MT rows of the warp, from row0 on, of a tile in shared memory, which no other warp
+// reads any more.
 template <int D, typename T, int MT, int N, typename OfRow>
 TANDEM_DEVICE void store_rows(const View<T>& to, int to_row0, uint tile, int row0,
                               const float (&acc)[MT][N][4], const OfRow& of_row, int feature = 0) {
@@ -319,7 +324,8 @@ TANDEM_DEVICE void store_rows(const View<T>& to, int to_row0, uint tile, int row
   }
 }
 
-// 16-bit products' sums in f32, straight from the registers. row, col: of the lane's first element.
+// Stores of_row(x, m, half) of sums x of 16-bit products in f32, straight from registers. row, col:
+// of the first element of the lane.
 template <int MT, int N, typename OfRow>
 TANDEM_DEVICE void store_numbers(const View<F32>& to, int row, int col,
                                  const float (&acc)[MT][N][4], const OfRow& of_row) {
@@ -332,13 +338,13 @@ TANDEM_DEVICE void store_numbers(const View<F32>& to, int row, int col,
       float* p = to.base + i * to.s + col;
 #pragma unroll
       for (int n = 0; n < N; ++n)
-        if (col + 8 * n < to.width)  // an even number
+        if (col + 8 * n < to.width)  // the width is even
           *reinterpret_cast<float2*>(p + 8 * n) = make_float2(
               of_row(acc[m][n][2 * half], m, half), of_row(acc[m][n][2 * half + 1], m, half));
     }
 }
 
-// The sum, or the largest, of a row's four lanes.
+// The sum, or the largest, of the four lanes of a row.
 TANDEM_DEVICE float quad_sum(float x) {
   x += __shfl_xor_sync(kAllLanes, x, 1);
   return x + __shfl_xor_sync(kAllLanes, x, 2);

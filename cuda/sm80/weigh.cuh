@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Optional inputs on elements in accumulators: from the product to the score (as cuda/score.cuh), and to y, g and M of
-// ds = g (M dp - delta) (as cuda/weight.cuh), feature by feature, each with its loop over the elements: what a problem
-// does not have is one branch for all of them. Every operation of a score is rounded by itself, in the order of score.cuh.
+// Optional inputs on elements in accumulators: from products to scores (as cuda/score.cuh), and to
+// y, g and M of dS = g (M dP - delta) (as cuda/weight.cuh). Each optional input has its own loop
+// over the elements, so that an input that a problem lacks costs one branch. Every operation of a
+// score is rounded by itself, in the order of score.cuh.
 #ifndef TANDEM_CUDA_SM80_WEIGH_CUH
 #define TANDEM_CUDA_SM80_WEIGH_CUH
 #include "../pair.cuh"
@@ -11,8 +12,9 @@ namespace tandem {
 namespace cuda {
 namespace sm80 {
 
-// A block of 16 rows and 8 N columns, as a lane sees it: its elements [n][x] are of row row + 8 (x / 2) and column
-// col + 8 n + x % 2. KEYS: columns are keys; else rows are. A set of elements is a bit each, 4 n + x.
+// Position of a block of 16 rows and 8 N columns, as a lane sees it: its element [n][x] has row
+// row + 8 (x / 2) and column col + 8 n + x % 2. KEYS: columns are keys. Otherwise rows are keys. A
+// set of elements is a word with bit 4 n + x for element [n][x].
 template <bool KEYS, int N>
 struct Spot {
   static_assert(N <= 8, "a bit for each element");
@@ -29,8 +31,8 @@ TANDEM_DEVICE void each(const Visit& visit) {
     for (int x = 0; x < 4; ++x) visit(n, x);
 }
 
-// Products become scores; returns the visible ones, the others are -inf. slope: what softcap leaves of a gradient; not
-// where CAP is off. edge: some may be hidden by their position.
+// Turns products into scores. Returns the set of visible elements; the others become -inf. slope:
+// the derivative of softcap, only with CAP. edge: the position may hide some elements.
 template <bool CAP, bool KEYS, int N>
 TANDEM_DEVICE uint score_block(float (&s)[N][4], float (&slope)[N][4], const Extra& e,
                                const HeadExtra& of, const Spot<KEYS, N>& at, bool edge) {
@@ -116,8 +118,8 @@ TANDEM_DEVICE void take_far_rows(float (&s)[N][4], const PairOf<T>& p, const Spo
   }
 }
 
-// Scores become g; y(n, x, weight) hears of each weight; returns M. origin(n, x): lse, of entmax the threshold; shift(n, x):
-// tau / n_i.
+// Turns scores into g, calls y(n, x, weight) for each element, and returns M. origin(n, x): lse, or
+// the threshold of entmax; shift(n, x): tau / n_i.
 template <int N, typename Origin, typename Shift, typename Y>
 TANDEM_DEVICE uint weigh_block(float (&s)[N][4], const Extra& e, uint seen, const Origin& origin,
                                const Shift& shift, const Y& y) {
@@ -132,35 +134,37 @@ TANDEM_DEVICE uint weigh_block(float (&s)[N][4], const Extra& e, uint seen, cons
     return seen;
   }
   const bool elastic = Normalizer(e.f.NORM) == Normalizer::elastic;
-  if (elastic && (e.f.BIAS | e.f.DIST))  // minus infinity hides a key: it has no share
+  if (elastic && (e.f.BIAS | e.f.DIST))  // a score of minus infinity hides the key: it has no share
     each<N>([&](int n, int x) {
       if (s[n][x] == minus_infinity()) seen &= ~(1u << (4 * n + x));
     });
   each<N>([&](int n, int x) {
     const float from = origin(n, x);
     const bool nothing = !(seen >> (4 * n + x) & 1u) | (from == minus_infinity());
-    // Of a difference in natural units: a score that equals its origin has weight 1.
+    // The difference is in natural units, so that a score that equals its origin has weight 1.
     s[n][x] = nothing ? 0.f : exp2_fast(__fsub_rn(s[n][x], from) * kLog2e);
     if (!elastic) y(n, x, s[n][x]);
   });
   if (elastic)
     each<N>([&](int n, int x) {
       const float share = shift(n, x), sum = __fadd_rn(s[n][x], share);
-      // Without a share p is above 0 although exp may have reached 0.
+      // With a share of 0, p is above 0, although exp2 may have reached 0.
       if (!(share >= 0.f || sum > 0.f)) seen &= ~(1u << (4 * n + x));
       y(n, x, seen >> (4 * n + x) & 1u ? sum : 0.f);
     });
   return seen;
 }
 
-// Which elements dropout keeps. Columns and, where they are keys, rows begin at multiples of 8.
+// The set of elements that dropout keeps. Columns begin at multiples of 8, and so do rows where
+// they are keys.
 template <bool KEYS, int N>
 TANDEM_DEVICE uint kept_block(const Extra& e, const HeadExtra& of, const Spot<KEYS, N>& at) {
   if (!e.f.DROPOUT) return ~0u;
   const Lane me;
   uint kept = 0;
   if (KEYS) {
-    // Two lanes share a query's four keys: one draws for the upper row, the other for the lower one.
+    // Two lanes share the four keys of a query: one draws for the upper row, the other for the
+    // lower one.
     const int odd = me.t & 1;
 #pragma unroll
     for (int n = 0; n < N; ++n) {
@@ -171,7 +175,7 @@ TANDEM_DEVICE uint kept_block(const Extra& e, const HeadExtra& of, const Spot<KE
       kept |= (upper & 3u) << 4 * n | (lower & 3u) << (4 * n + 2);
     }
   } else {
-    // Four lanes share two queries' two times four keys: each draws for one query and one four.
+    // Four lanes share two times four keys of two queries: each draws for one query and one four.
     const int share = me.g & 3;
 #pragma unroll
     for (int n = 0; n < N; ++n) {

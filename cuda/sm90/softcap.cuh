@@ -1,25 +1,27 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Softcap on products in registers, where src/tanh.h would take too long: c tanh(x / c) in powers of two, off by at most
-// 4e-7 c log2 e. Where all of a warp's next elements are within half of c, a polynomial, which leaves the unit of
-// exp2 alone: x (1 + z P(z)), z = x^2, P by least maximum of the relative error over [0, 1/2], 6.4e-7. Else
-// c - 2 c / (1 + exp(2 x / c)).
+// Softcap on products in registers, where src/tanh.h would take too long: c tanh(x / c) in powers
+// of two, off by at most 4e-7 c log2 e. Where all next elements of a warp are within half of c, it
+// is a polynomial, which needs no exp2: x (1 + z P(z)), z = x^2. P has the least maximum of the
+// relative error over [0, 1/2], 6.4e-7. Elsewhere it is c - 2 c / (1 + exp(2 x / c)).
 #ifndef TANDEM_CUDA_SM90_SOFTCAP_CUH
 #define TANDEM_CUDA_SM90_SOFTCAP_CUH
-#include "ptx.cuh"
+#include "ptx/base.cuh"
 
 namespace tandem {
 namespace cuda {
 namespace sm90 {
 
-// Calls each(n, x) for the new numbers n and n + 1 of every piece, once they are there.
+// Applies softcap to products in place. Calls each(first, count) for every piece of `count`
+// elements when they are done.
 template <int COUNT, typename Each>
 TANDEM_DEVICE void soft_cap(float (&s)[COUNT], float scale, float softcap, const Each& each) {
-  constexpr int kPiece = 16;  // with more of them in a piece, registers would not suffice
+  constexpr int kPiece = 16;  // registers do not suffice for larger pieces
   constexpr float kLog2e = 1.44269504088896341f;
-  // A quotient beyond f32, or times 2 log2 e, would make NaN of a product of 0.
+  // The quotient is clamped: if it overflowed, or it times 2 log2 e did, a product of 0 would give
+  // NaN.
   const float cap = softcap * kLog2e, in = fminf(fmaxf(__fdividef(scale, softcap), -1e38f), 1e38f),
               square = in * in;
-  // Beyond these the coefficients would overflow.
+  // Beyond 1e5 the coefficients would overflow, so the polynomial is not used.
   const float limit = fabsf(in) < 1e5f ? 0.5f : -1.f;
   const float a = scale * kLog2e, b = -0.333281593f * square * a,
               c = 0.132053597f * square * square * a,

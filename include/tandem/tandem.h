@@ -8,22 +8,22 @@
  * Threads   Any function may be called from any thread; destroying an object must not race with its
  *           use. One plan may be executed from many threads at once when each call has its own
  *           stream and its own workspace.
- * Memory    The library never allocates device memory. You own every buffer, the workspace included,
- *           and keep buffers and plan alive until the GPU has finished. Pointers inside structs are
- *           read during the call and not kept.
- *           Host memory comes from operator new, or from you: tandem_device_options.allocate.
+ * Memory    The library never allocates device memory. You own every buffer, the workspace
+ *           included, and keep buffers and plan alive until the GPU has finished. Pointers inside
+ *           structs are read during the call and not kept. Host memory comes from operator new, or
+ *           from you: tandem_device_options.allocate.
  * Structs   struct_size is your sizeof. Members are only added at the end, and 0 in a new one means
  *           what there was before it. So a struct of an older header, from version 0.1.0 on, is
  *           taken: what it lacks counts as 0, and results are written as far as it reaches. A
  *           struct of a newer header is taken where all that this library does not know is 0, and
  *           what it does not know of results stays as it was. Else INVALID_STRUCT.
- * Errors    Every fallible function returns a tandem_status and leaves its out-parameters untouched on
- *           failure. tandem_last_message() has a sentence that names the offending value.
- *           TANDEM_VERBOSE in the environment prints errors and more (docs/bug-reports.md).
- * Names     B batch, H heads (Hq of q, Hk of k and v), S sequence length (Sq, Sk), D head_dim of q and
- *           k, Dv head_dim of v and o. Br x Bc is the tile: query rows by key columns.
+ * Errors    Every fallible function returns a tandem_status and leaves its out-parameters untouched
+ *           on failure. tandem_last_message() has a sentence that names the offending value.
+ *           TANDEM_VERBOSE in the environment prints errors and more (docs/guide/bug-reports.md).
+ * Names     B batch, H heads (Hq of q, Hk of k and v), S sequence length (Sq, Sk), D head_dim of q
+ *           and k, Dv head_dim of v and o. Br x Bc is the tile: query rows by key columns.
  *
- * What is computed (docs/semantics.md has it in full, the gradients too):
+ * What is computed (docs/guide/semantics.md has it in full, the gradients too):
  *   s_ij = cap(scale <q_i, k_j>) + bias_ij + dist_bias[h,t] - slope[h] |t|,   t = i + off - j
  *   softmax   y_ij = p_ij = exp(s_ij - lse_i),   lse_i = ln (sum_j exp(s_ij) + exp(sink[h]))
  *   elastic   y_ij = max(p_ij + tau[h] / n_i, 0),   n_i = keys that row i sees by position
@@ -63,11 +63,11 @@ typedef enum tandem_status {
   TANDEM_ERROR_INVALID_ARGUMENT = -1, /* your bug: a documented precondition does not hold */
   TANDEM_ERROR_UNSUPPORTED = -2,      /* our gap: legal, but no kernel here; tandem_explain() */
   TANDEM_ERROR_OUT_OF_MEMORY = -3,    /* a host allocation failed */
-  TANDEM_ERROR_INVALID_STRUCT = -4, /* struct_size of no version, next not NULL, or a member unknown
-                                       * to this version */
-  TANDEM_ERROR_INVALID_LAYOUT = -5, /* strides negative, overflowing or overlapping */
-  TANDEM_ERROR_NO_BACKEND = -6,     /* not in this build, or its driver is not on this machine */
-  TANDEM_ERROR_NO_DEVICE = -7,      /* no device with that index */
+  /* struct_size of no version, next not NULL, or a member unknown to this version */
+  TANDEM_ERROR_INVALID_STRUCT = -4,
+  TANDEM_ERROR_INVALID_LAYOUT = -5,  /* strides negative, overflowing or overlapping */
+  TANDEM_ERROR_NO_BACKEND = -6,      /* not in this build, or its driver is not on this machine */
+  TANDEM_ERROR_NO_DEVICE = -7,       /* no device with that index */
   TANDEM_ERROR_MISSING_FEATURE = -8, /* the device lacks, or you did not enable, something needed */
   TANDEM_ERROR_WORKSPACE = -10,      /* workspace null, or misaligned, or its size too small */
   TANDEM_ERROR_CACHE = -11,          /* cache blob foreign, truncated or corrupted; nothing used */
@@ -110,14 +110,14 @@ typedef struct tandem_device_options {
   /* Comma-separated paths and tiles to do without, as "cpu.simd,t64k32"; NULL: none. Added to what
    * the environment variable TANDEM_DISABLE names. An unknown name is INVALID_ARGUMENT. */
   const char* disable;
-  /* Host memory, both or none; NULL, both: operator new and delete. allocate returns size bytes (more
-   * than 0) at a multiple of alignment (a power of two), or NULL, and the call that needed them ends in
-   * OUT_OF_MEMORY. release gets what allocate gave.
-   * All that this library allocates for the device, its plans and the calls on both comes from here,
-   * and goes back when device and plans are destroyed at the latest; a device keeps what its last
-   * plans shared. tandem_execute() needs none, but on the CPU's path ref. What has no device (problem
-   * lines, what to enable for Vulkan) uses operator new; drivers and the C++ runtime have ways of
-   * their own.
+  /* Host memory, both or none; NULL, both: operator new and delete. allocate returns size bytes
+   * (more than 0) at a multiple of alignment (a power of two), or NULL, and the call that needed
+   * them ends in OUT_OF_MEMORY. release gets what allocate gave.
+   * All that this library allocates for the device, its plans and the calls on both comes from
+   * here, and goes back when device and plans are destroyed at the latest; a device keeps what its
+   * last plans shared. tandem_execute() needs none, but on the CPU's path ref. What has no device
+   * (problem lines, what to enable for Vulkan) uses operator new; drivers and the C++ runtime have
+   * ways of their own.
    * Called from every thread that calls the library and from the CPU device's workers, several at
    * once. They must not call the library, nor throw. */
   void* (*allocate)(void* memory_user, size_t size, size_t alignment);
@@ -143,13 +143,13 @@ TANDEM_API tandem_status tandem_device_get_info(const tandem_device* device,
                                                 tandem_device_info* info);
 
 /* Every capability that planning looks at, one "name value" a line: the bug-report form. Writes at
- * most capacity bytes with a final NUL and returns the size needed with it, as snprintf plus one; 0 on
- * failure. */
+ * most capacity bytes with a final NUL and returns the size needed with it, as snprintf plus one; 0
+ * on failure. */
 TANDEM_API size_t tandem_device_describe(const tandem_device* device, char* text, size_t capacity);
 
-/* Compiled pipelines, for you to store on disk. get: call with data = NULL for the size. set: refuses
- * with TANDEM_ERROR_CACHE a blob of another library build, device or driver, and one that was
- * changed. */
+/* Compiled pipelines, for you to store on disk. get: call with data = NULL for the size. set:
+ * refuses with TANDEM_ERROR_CACHE a blob of another library build, device or driver, and one that
+ * was changed. */
 TANDEM_API tandem_status tandem_device_get_cache(tandem_device* device, size_t* size, void* data);
 TANDEM_API tandem_status tandem_device_set_cache(tandem_device* device, size_t size,
                                                  const void* data);
@@ -185,8 +185,8 @@ typedef enum tandem_normalizer {
 typedef enum tandem_lengths {
   TANDEM_LENGTHS_FULL = 0,   /* all S long */
   TANDEM_LENGTHS_PADDED = 1, /* int32 [B] says; rows behind are written as zeros */
-  TANDEM_LENGTHS_PACKED =
-      2 /* one after the other without batch dimension: int32 [B+1], cumulative */
+  /* one after the other without batch dimension: int32 [B+1], cumulative */
+  TANDEM_LENGTHS_PACKED = 2
 } tandem_lengths;
 
 #define TANDEM_UNBOUNDED (-1)
@@ -201,11 +201,12 @@ typedef enum tandem_lengths {
 #define TANDEM_GRAD_SINK 0x80u
 /* Same library build, device, driver, plan and inputs: same bits. */
 #define TANDEM_FLAG_DETERMINISTIC 0x1u
-/* For tests and tuning: visit every tile that the positions allow, also those that keep or the support
- * of entmax empties. The results have the same bits. */
+/* For tests and tuning: visit every tile that the positions allow, also those that keep or the
+ * support of entmax empties. The results have the same bits. */
 #define TANDEM_FLAG_VISIT_ALL 0x2u
-/* f32 tensors: products may round their operands to TF32 (10 bits of fraction); without it they have the
- * accuracy of f32. A permission: paths without such products are just more accurate. Not with f16, bf16. */
+/* f32 tensors: products may round their operands to TF32 (10 bits of fraction); without it they
+ * have the accuracy of f32. A permission: paths without such products are just more accurate. Not
+ * with f16, bf16. */
 #define TANDEM_FLAG_TF32 0x4u
 
 /* Start from tandem_problem_init(); members are only added at the end. */
@@ -225,17 +226,18 @@ typedef struct tandem_problem {
   float scale;                      /* NaN (the default) means 1 / sqrt(D) */
   uint32_t mask;                    /* tandem_mask */
   uint32_t align;                   /* tandem_align, for the causal mask and the window */
-  uint32_t gradients; /* TANDEM_GRAD_*: what backward writes, TANDEM_GRAD_QKV by default; the others
-                         * are not computed. Asking for that of an absent input is an error */
+  /* TANDEM_GRAD_*: what backward writes, TANDEM_GRAD_QKV by default; the others are not computed.
+   * Asking for that of an absent input is an error */
+  uint32_t gradients;
   int64_t window_left;  /* keys j >= i + off - left are visible; TANDEM_UNBOUNDED */
   int64_t window_right; /* keys j <= i + off + right are visible; TANDEM_UNBOUNDED */
   uint32_t flags;       /* TANDEM_FLAG_* */
   uint32_t tile_rows;   /* Br, for tests and tuning: only tiles of this size; 0: planner's choice */
   uint32_t tile_cols;   /* Bc, likewise */
-  uint32_t
-      splits; /* forward, for tests and tuning: so many workgroups share a row's keys, softmax alone; 1: none
-                    * do; 0: planner's choice, which splits where few queries would leave most of a GPU idle. The
-                    * CPU never does. */
+  /* Forward, for tests and tuning: so many workgroups share a row's keys, softmax alone; 1: none
+   * do; 0: planner's choice, which splits where few queries would leave most of a GPU idle. The CPU
+   * never does. */
+  uint32_t splits;
 
   /* From here on everything is off when it is 0, as tandem_problem_init() leaves it. */
   uint32_t normalizer; /* tandem_normalizer; elastic reads args.tau */
@@ -244,15 +246,15 @@ typedef struct tandem_problem {
   float dropout;       /* 0 <= p < 1: each weight is 0 with probability p, else divided by 1 - p */
   uint32_t alibi;      /* 1: - slope[h] |t|, slope in args.slope */
   uint32_t sink; /* 1: exp(sink[h]) joins the sum of every row that sees a key; not with entmax */
-  int64_t
-      dist_window; /* W: + dist_bias[h,t] for 0 <= t < W; a key that is farther keeps its score */
-  /* Added to the score, not scaled: [bias_batch, bias_heads, bias_rows, Sk], on when bias.dtype is not
-   * 0. Sizes are B or 1; Hq, Hk or 1; Sq or 1. bias may be f32, f16 or bf16 whatever q is. d_bias has
-   * bias's sizes, its dtype or f32, and sums over what bias repeats. */
+  /* W: + dist_bias[h,t] for 0 <= t < W; a key that is farther keeps its score */
+  int64_t dist_window;
+  /* Added to the score, not scaled: [bias_batch, bias_heads, bias_rows, Sk], on when bias.dtype is
+   * not 0. Sizes are B or 1; Hq, Hk or 1; Sq or 1. bias may be f32, f16 or bf16 whatever q is.
+   * d_bias has bias's sizes, its dtype or f32, and sums over what bias repeats. */
   int64_t bias_batch, bias_heads, bias_rows;
   tandem_tensor bias, d_bias;
-  /* A key is visible where keep is not 0: [keep_batch, keep_heads, keep_rows, Sk], TANDEM_BOOL8; sizes
-   * as bias's; on when keep.dtype is not 0. Tiles without a kept key are skipped. */
+  /* A key is visible where keep is not 0: [keep_batch, keep_heads, keep_rows, Sk], TANDEM_BOOL8;
+   * sizes as bias's; on when keep.dtype is not 0. Tiles without a kept key are skipped. */
   int64_t keep_batch, keep_heads, keep_rows;
   tandem_tensor keep;
   /* With lengths, i, j and off count within a sequence; Sq and Sk are the longest that may occur. A
@@ -263,10 +265,11 @@ typedef struct tandem_problem {
   int64_t total_q, total_kv; /* rows of the packed tensors, all sequences together */
 } tandem_problem;
 
-/* Fills in problem (struct_size and all defaults): direction forward, sizes 0, f32, scale 1/sqrt(D), no
- * mask, the gradients of q, k and v. A function, because a C99 initialiser cannot spell NaN portably.
- * Tells the library how long your tandem_problem is; struct_size of no version: does nothing. The
- * symbol tandem_problem_init, for programs of version 0.1.0, fills in what that version had. */
+/* Fills in problem (struct_size and all defaults): direction forward, sizes 0, f32, scale
+ * 1/sqrt(D), no mask, the gradients of q, k and v. A function, because a C99 initialiser cannot
+ * spell NaN portably. Tells the library how long your tandem_problem is; struct_size of no version:
+ * does nothing. The symbol tandem_problem_init, for programs of version 0.1.0, fills in what that
+ * version had. */
 TANDEM_API void tandem_problem_init_sized(tandem_problem* problem, uint32_t struct_size);
 TANDEM_API void tandem_problem_init(tandem_problem* problem);
 #define tandem_problem_init(problem) \
@@ -277,11 +280,11 @@ TANDEM_API void tandem_problem_init(tandem_problem* problem);
 TANDEM_API void tandem_problem_contiguous(tandem_problem* problem, tandem_dtype dtype);
 
 /* One line that says the whole problem, as "bwd bf16 b2 hq8 hk2 sq128 sk130 d64 dv64
- * causal_bottom_right ..."; docs/problem-line.md has the grammar. Sizes as tandem_device_describe.
- * parse undoes print, bit for bit, but for what the direction does not use: a forward line has no
- * gradients. So it is for problems that no plan takes, too; of next and reserved a line says
- * nothing. Numbers do not follow the process's locale. Sizes and symbols as with init; a line that
- * needs a longer problem is INVALID_STRUCT. */
+ * causal_bottom_right ..."; docs/guide/problem-line.md has the grammar. Sizes as
+ * tandem_device_describe. parse undoes print, bit for bit, but for what the direction does not use:
+ * a forward line has no gradients. So it is for problems that no plan takes, too; of next and
+ * reserved a line says nothing. Numbers do not follow the process's locale. Sizes and symbols as
+ * with init; a line that needs a longer problem is INVALID_STRUCT. */
 TANDEM_API size_t tandem_problem_print(const tandem_problem* problem, char* text, size_t capacity);
 TANDEM_API tandem_status tandem_problem_parse_sized(const char* text, tandem_problem* problem,
                                                     uint32_t struct_size);
@@ -291,9 +294,9 @@ TANDEM_API tandem_status tandem_problem_parse(const char* text, tandem_problem* 
 
 /* ---- plan ---------------------------------------------------------------------------------- */
 
-/* Chooses kernels and tiles and makes the pipelines ready. The problem is copied. Waits on no queue.
- * A device keeps what its last 64 problems had ready, also of plans that are destroyed: to plan one of
- * them again takes a microsecond.
+/* Chooses kernels and tiles and makes the pipelines ready. The problem is copied. Waits on no
+ * queue. A device keeps what its last 64 problems had ready, also of plans that are destroyed: to
+ * plan one of them again takes a microsecond.
  * The plan of a problem with a size of 0 is legal and dispatches only what zeroes gradients. */
 TANDEM_API tandem_status tandem_plan_create(tandem_device* device, const tandem_problem* problem,
                                             tandem_plan** plan);
@@ -304,18 +307,19 @@ typedef struct tandem_plan_info {
   uint32_t struct_size;                 /* in: sizeof(tandem_plan_info) */
   uint32_t kernel_count;                /* kernels that one tandem_execute() records */
   uint32_t kernels[TANDEM_MAX_KERNELS]; /* their registry indices, in order: tandem_kernel_get() */
-  uint64_t workspace_size;              /* bytes, exact; 0 means none needed. Forward has one where
-                                         * the keys are split, or two workgroups share a
-                                         * tile (cuda.sm90 with a dense bias) */
-  uint64_t workspace_alignment;         /* bytes */
+  /* bytes, exact; 0 means none needed. Forward has one where the keys are split, or two workgroups
+   * share a tile (cuda.sm90 with a dense bias) */
+  uint64_t workspace_size;
+  uint64_t workspace_alignment; /* bytes */
   double flops; /* 2 (D + Dv) for each visible (i, j) of every head; backward 2.5 times that */
   uint32_t tile_rows, tile_cols; /* Br, Bc; 0 where the path has no tiles */
   char backend[16];
-  char path[16];      /* "ref", "simd", "scalar", "sm90", ... */
-  char name[512];     /* backend, path, tile and problem line: the key in logs and benches */
-  uint32_t unordered; /* TANDEM_GRAD_* whose sums this plan adds in any order: their last bits may
-                        * differ from one execute to the next. 0 with TANDEM_FLAG_DETERMINISTIC */
-  uint32_t reserved;  /* 0 */
+  char path[16];  /* "ref", "simd", "scalar", "sm90", ... */
+  char name[512]; /* backend, path, tile and problem line: the key in logs and benches */
+  /* TANDEM_GRAD_* whose sums this plan adds in any order: their last bits may differ from one
+   * execute to the next. 0 with TANDEM_FLAG_DETERMINISTIC */
+  uint32_t unordered;
+  uint32_t reserved; /* 0 */
 } tandem_plan_info;
 TANDEM_API tandem_status tandem_plan_get_info(const tandem_plan* plan, tandem_plan_info* info);
 
@@ -328,7 +332,7 @@ TANDEM_API size_t tandem_explain(const tandem_device* device, const tandem_probl
 typedef struct tandem_kernel_info {
   uint32_t struct_size; /* in: sizeof(tandem_kernel_info) */
   uint32_t built;       /* 1: this build holds it; 0: its backend was left out */
-  char stem[16];        /* "fwd", "bwd_dot", "bwd_dkv", "bwd_dq", ... (docs/kernels.md) */
+  char stem[16];        /* "fwd", "bwd_dot", "bwd_dkv", "bwd_dq", ... (docs/kernels/overview.md) */
   char backend[16];
   char path[16];
 } tandem_kernel_info;
@@ -337,9 +341,9 @@ TANDEM_API tandem_status tandem_kernel_get(uint32_t index, tandem_kernel_info* i
 
 /* ---- execution ----------------------------------------------------------------------------- */
 
-/* CPU: the address in handle. CUDA: the device pointer in handle, offset bytes behind it. Vulkan: see
- * tandem_vulkan.h. {0, 0} is "not given". Tensors are aligned to their element size at least; 16-byte
- * alignment of base, strides and head_dim in bytes takes the fast loads. */
+/* CPU: the address in handle. CUDA: the device pointer in handle, offset bytes behind it. Vulkan:
+ * see tandem_vulkan.h. {0, 0} is "not given". Tensors are aligned to their element size at least;
+ * 16-byte alignment of base, strides and head_dim in bytes takes the fast loads. */
 typedef struct tandem_buffer {
   uint64_t handle, offset;
 } tandem_buffer;
@@ -349,10 +353,11 @@ typedef struct tandem_stream { /* VkCommandBuffer or cudaStream_t; 0 on the CPU 
 
 typedef struct tandem_args { /* start from TANDEM_ARGS_INIT */
   uint32_t struct_size;
-  uint32_t reserved;                /* must be 0 */
-  tandem_buffer q, k, v, o;         /* o is read by backward */
-  tandem_buffer lse;                /* f32 [B,Hq,Sq] contiguous: written by forward (may be absent
-                                     * there), read by backward. Entmax: its threshold t */
+  uint32_t reserved;        /* must be 0 */
+  tandem_buffer q, k, v, o; /* o is read by backward */
+  /* f32 [B,Hq,Sq] contiguous: written by forward (may be absent there), read by backward. Entmax:
+   * its threshold t */
+  tandem_buffer lse;
   tandem_buffer d_o, d_q, d_k, d_v; /* backward only; a gradient not asked for stays {0, 0} */
   tandem_buffer workspace;          /* contents need no initialisation and are garbage afterwards */
   uint64_t workspace_size;          /* bytes that may be used; at least the plan's */
@@ -361,14 +366,13 @@ typedef struct tandem_args { /* start from TANDEM_ARGS_INIT */
   tandem_buffer bias, keep;
   tandem_buffer dist_bias;        /* f32 [Hq,W] */
   tandem_buffer slope, tau, sink; /* f32 [Hq] */
-  tandem_buffer lengths_q,
-      lengths_kv;            /* int32 [B], or cumulative from 0 [B+1]. An offset beyond the total
-                              * counts as that, one below 0 as 0; then a length beyond Sq or Sk
-                              * counts as that, one below 0 as 0. Where offsets go down, sequences
-                              * behind may share rows: what outputs hold is then not specified,
-                              * but nothing outside the tensors is read or written */
-  tandem_buffer d_bias;      /* gradients, where asked for */
-  tandem_buffer d_dist_bias; /* f32 [Hq,W] */
+  /* int32 [B], or cumulative from 0 [B+1]. An offset beyond the total counts as that, one below 0
+   * as 0; then a length beyond Sq or Sk counts as that, one below 0 as 0. Where offsets go down,
+   * sequences behind may share rows: what outputs hold is then not specified, but nothing outside
+   * the tensors is read or written */
+  tandem_buffer lengths_q, lengths_kv;
+  tandem_buffer d_bias;                 /* gradients, where asked for */
+  tandem_buffer d_dist_bias;            /* f32 [Hq,W] */
   tandem_buffer d_slope, d_tau, d_sink; /* f32 [Hq] */
   /* Philox4x32-10: the same seed and offset drop the same weights, forward and backward, on every
    * backend, whatever the tiles. Count the offset up from step to step. */

@@ -2,16 +2,17 @@
  *
  * tandem_cuda.h - Tandem on a CUDA device. Includes no CUDA header.
  *
- * Context   tandem_cuda_device_create() takes the primary context of an ordinal, the one of the CUDA runtime;
- *           tandem_cuda_device_create_with() any context of yours. Each GPU, and each context of one, is a
- *           tandem_device of its own; a process may have many. Every call leaves the calling thread's current
- *           context and device as they were, whatever that was.
- * Stream    A cudaStream_t or CUstream of that context; 0 is its legacy default stream. Work is ordered by the
- *           stream alone: what other streams, or Vulkan, do to the same buffers is yours to order, by
- *           events or external semaphores.
- * Capture   tandem_execute() may be called while the stream is being captured into a graph. The graph keeps
- *           args as they were: addresses, dropout's seed and offset. What lies at the addresses, lengths
- *           and masks too, is read anew by each replay. Keep the plan as long as the graph. */
+ * Context   tandem_cuda_device_create() takes the primary context of an ordinal, the one of the
+ *           CUDA runtime; tandem_cuda_device_create_with() any context of yours. Each GPU, and each
+ *           context of one, is a tandem_device of its own; a process may have many. Every call
+ *           leaves the calling thread's current context and device as they were, whatever that was.
+ * Stream    A cudaStream_t or CUstream of that context; 0 is its legacy default stream. Work is
+ *           ordered by the stream alone: what other streams, or Vulkan, do to the same buffers is
+ *           yours to order, by events or external semaphores.
+ * Capture   tandem_execute() may be called while the stream is being captured into a graph. The
+ *           graph keeps args as they were: addresses, dropout's seed and offset. What lies at the
+ *           addresses, lengths and masks too, is read anew by each replay. Keep the plan as long as
+ *           the graph. */
 #ifndef TANDEM_TANDEM_CUDA_H
 #define TANDEM_TANDEM_CUDA_H
 #include "tandem.h"
@@ -33,9 +34,9 @@ typedef struct tandem_cuda_device_desc {
   uint32_t struct_size;
   int32_t ordinal;  /* as cuDeviceGet and cudaSetDevice count; -1: the GPU of context */
   const void* next; /* must be NULL in this version */
-  struct CUctx_st*
-      context; /* yours: it outlives the tandem_device. NULL: the primary one of ordinal,
-                             * retained as long as the tandem_device lives */
+  /* yours: it outlives the tandem_device. NULL: the primary one of ordinal, retained as long as the
+   * tandem_device lives */
+  struct CUctx_st* context;
 } tandem_cuda_device_desc;
 #define TANDEM_CUDA_DEVICE_DESC_INIT \
   { (uint32_t)sizeof(tandem_cuda_device_desc), -1, NULL, NULL }
@@ -43,10 +44,11 @@ TANDEM_API tandem_status tandem_cuda_device_create_with(const tandem_cuda_device
                                                         const tandem_device_options* options,
                                                         tandem_device** device);
 
-/* tandem_execute() that also records kernel_count + 1 events (tandem_plan_info): one before the first kernel,
- * then one behind each. So the time from events[n] to events[n + 1] is what kernels[n] took. They are yours,
- * of the stream's context, made with timing; count is how many there are. A captured graph records them at
- * each replay. UNSUPPORTED where inputs at unaligned addresses make other kernels run than the plan names. */
+/* tandem_execute() that also records kernel_count + 1 events (tandem_plan_info): one before the
+ * first kernel, then one behind each. So the time from events[n] to events[n + 1] is what
+ * kernels[n] took. They are yours, of the stream's context, made with timing; count is how many
+ * there are. A captured graph records them at each replay. UNSUPPORTED where inputs at unaligned
+ * addresses make other kernels run than the plan names. */
 TANDEM_API tandem_status tandem_cuda_execute_timed(const tandem_plan* plan,
                                                    struct CUstream_st* stream,
                                                    const tandem_args* args,

@@ -3,23 +3,26 @@
  * tandem_vulkan.h - Tandem on a VkDevice that you own. Needs only vulkan_core.h.
  *
  * Needs     Vulkan 1.2, or newer, with bufferDeviceAddress, and inline uniform blocks (core in 1.3,
- *           VK_EXT_inline_uniform_block before). Faster with matrix units: VK_KHR_cooperative_matrix,
- *           VK_NV_cooperative_matrix2, VK_KHR_shader_bfloat16 and a few core features, all optional.
- *           tandem_vk_required_* say what to enable: the needed, and of the optional what this GPU has.
- *           Optional ones that you leave out are not used, and tandem_explain() names them.
+ *           VK_EXT_inline_uniform_block before). Faster with matrix units:
+ *           VK_KHR_cooperative_matrix, VK_NV_cooperative_matrix2, VK_KHR_shader_bfloat16 and a few
+ *           core features, all optional. tandem_vk_required_* say what to enable: the needed, and
+ *           of the optional what this GPU has. Optional ones that you leave out are not used, and
+ *           tandem_explain() names them.
  * Buffers   Created with VK_BUFFER_USAGE_SHADER_DEVICE_ADDRESS_BIT (and memory allocated with the
  *           matching flag). A tandem_buffer is {VkBuffer, byte offset} or {0, device address}.
  * Barriers  tandem_execute() records into a primary or secondary command buffer in the recording
  *           state, outside a render pass, on a queue family with compute. It binds a compute
- *           pipeline, descriptor set 0 and push constants, and so disturbs yours at the compute bind
- *           point. Before it: make your writes visible to stage COMPUTE_SHADER, accesses SHADER_READ
- *           and SHADER_WRITE (those to memory around the outputs too: 16-bit results may be merged
- *           into words), and wait for earlier reads of the outputs. After it: make stage COMPUTE_SHADER,
- *           access SHADER_WRITE visible to your reads, and let your writes to its inputs wait for that
- *           stage. Two executes that share a workspace or a tensor need the same barrier between them.
+ *           pipeline, descriptor set 0 and push constants, and so disturbs yours at the compute
+ *           bind point. Before it: make your writes visible to stage COMPUTE_SHADER, accesses
+ *           SHADER_READ and SHADER_WRITE (those to memory around the outputs too: 16-bit results
+ *           may be merged into words), and wait for earlier reads of the outputs. After it: make
+ *           stage COMPUTE_SHADER, access SHADER_WRITE visible to your reads, and let your writes to
+ *           its inputs wait for that stage. Two executes that share a workspace or a tensor need
+ *           the same barrier between them.
  * Lifetime  instance, physical device and device outlive the tandem_device. The plan owns the
  *           pipelines' descriptor sets: keep it until the GPU has finished.
- * More      docs/engines.md: a frame with barriers, queues, lifetimes, errors; examples/vulkan_app. */
+ * More      docs/guide/engines.md: a frame with barriers, queues, lifetimes, errors;
+ *           examples/vulkan_app. */
 #ifndef TANDEM_TANDEM_VULKAN_H
 #define TANDEM_TANDEM_VULKAN_H
 #include <vulkan/vulkan_core.h>
@@ -35,9 +38,9 @@ TANDEM_API tandem_status tandem_vk_required_extensions(PFN_vkGetInstanceProcAddr
                                                        VkInstance instance, VkPhysicalDevice gpu,
                                                        uint32_t* count, const char* const** names);
 
-/* Features to enable, needed and optional: patches the structs already in chain in place and links missing
- * ones from storage, which must outlive vkCreateDevice. Go with the extensions above: some of the structs
- * belong to them. */
+/* Features to enable, needed and optional: patches the structs already in chain in place and links
+ * missing ones from storage, which must outlive vkCreateDevice. Go with the extensions above: some
+ * of the structs belong to them. */
 typedef struct tandem_vk_feature_storage {
   uint64_t opaque[128];
 } tandem_vk_feature_storage;
@@ -60,11 +63,13 @@ typedef struct tandem_vk_device_desc {
   const char* const* extensions;             /* enabled on device; what is not listed is not used */
   const VkPhysicalDeviceFeatures2* features; /* given to vkCreateDevice; what is off is not used */
   VkPipelineCache cache; /* optional, yours: tandem_device_set_cache() then leaves it to you */
-  /* Optional, copied: goes to every vkCreate* and vkDestroy* that the library calls, on the thread that
-   * called the library. What the driver allocates; the library's own is tandem_device_options'. */
+  /* Optional, copied: goes to every vkCreate* and vkDestroy* that the library calls, on the thread
+   * that called the library. What the driver allocates; the library's own is
+   * tandem_device_options'. */
   const VkAllocationCallbacks* allocator;
-  /* Enabled on instance. With VK_EXT_debug_utils among them, the objects that the library makes have
-   * names, and what it records stands in labels: one for each execute, in it one for each kernel. */
+  /* Enabled on instance. With VK_EXT_debug_utils among them, the objects that the library makes
+   * have names, and what it records stands in labels: one for each execute, in it one for each
+   * kernel. */
   const char* const* instance_extensions;
   uint32_t instance_extension_count;
   uint32_t reserved2; /* must be 0 */
@@ -75,16 +80,18 @@ typedef struct tandem_vk_device_desc {
         VK_NULL_HANDLE, VK_NULL_HANDLE, NULL, 0, 0, NULL, NULL, VK_NULL_HANDLE, NULL, NULL, 0, 0 \
   }
 
-/* NO_BACKEND: this build lacks Vulkan, or there is no loader. MISSING_FEATURE: names what is missing. */
+/* NO_BACKEND: this build lacks Vulkan, or there is no loader. MISSING_FEATURE: names what is
+ * missing. */
 TANDEM_API tandem_status tandem_vk_device_create(const tandem_vk_device_desc* desc,
                                                  const tandem_device_options* options,
                                                  tandem_device** device);
 
-/* tandem_execute() that also writes kernel_count + 1 timestamps (tandem_plan_info) from first_query on:
- * one when all commands before are done, then one behind each kernel. So the difference of queries
- * first_query + n + 1 and first_query + n is what kernels[n] took, or added where the GPU runs two at
- * a time. pool is of VK_QUERY_TYPE_TIMESTAMP and these queries of it are reset; the queue family has
- * timestampValidBits. A plan without kernels writes its one timestamp, a call that fails none. */
+/* tandem_execute() that also writes kernel_count + 1 timestamps (tandem_plan_info) from first_query
+ * on: one when all commands before are done, then one behind each kernel. So the difference of
+ * queries first_query + n + 1 and first_query + n is what kernels[n] took, or added where the GPU
+ * runs two at a time. pool is of VK_QUERY_TYPE_TIMESTAMP and these queries of it are reset; the
+ * queue family has timestampValidBits. A plan without kernels writes its one timestamp, a call that
+ * fails none. */
 TANDEM_API tandem_status tandem_vk_execute_timed(const tandem_plan* plan, VkCommandBuffer cmd,
                                                  const tandem_args* args, VkQueryPool pool,
                                                  uint32_t first_query);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// What comes before everything else: extensions, and the parts of shaders/*.glsl that loop over an invocation's tile
-// left out.
+// Included before everything else: extensions, and definitions that leave out the parts of
+// shaders/*.glsl that loop over an invocation's tile.
 #extension GL_KHR_cooperative_matrix : require
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_shader_subgroup_basic : require
@@ -14,11 +14,11 @@
 #if !TANDEM_BF16 || TANDEM_CM2
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 #endif
-// Modules whose rows come and go by tensor addressing (rows.glsl).
+// Modules whose rows are loaded and stored by tensor addressing (rows.glsl).
 #ifndef TANDEM_TENSOR
 #define TANDEM_TENSOR 0
 #endif
-// Modules of bwd_dkv and bwd_dq between which ds goes by way of the workspace (ds.glsl).
+// Modules of bwd_dkv and bwd_dq that exchange dS through the workspace (ds.glsl).
 #ifndef TANDEM_DS
 #define TANDEM_DS 0
 #endif

@@ -1,32 +1,36 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// A dense bias by 8 keys at once: blocks of it come in registers while the products are under way, and become matrices
-// by way of the subgroup's scratch. And blocks of ds on their way to d_bias.
+// A dense bias by chunks of 8 keys. Its blocks are prefetched in registers during the products, and
+// become matrices through the subgroup's scratch. Also blocks of dS as they are stored as d_bias.
 
-// No branches of some invocations here but around one store, as matrices that live through them wait in memory on NVIDIA:
-// what does not exist is loaded from the nearest place that does.
+// There are no branches of some invocations here except around one store, as NVIDIA keeps matrices
+// that live through such a branch in memory. What does not exist is loaded from the nearest place
+// that does.
 
-// With BIAS_BLOCKS (every block of MM rows and, of 16-bit elements, 2 MN keys exists as a whole) neither chunks nor
-// scratch: the blocks are loaded as accumulators of 32-bit words. It takes more registers, which fwd has.
-// Otherwise, where rows are no chunks, bias goes element by element (score.glsl).
+// With BIAS_BLOCKS (all blocks of MM rows and, for 16-bit elements, 2 MN keys are whole) there are
+// neither chunks nor scratch: blocks are loaded as accumulators of 32-bit words. It takes more
+// registers, which fwd has. Otherwise, if rows are not chunks, bias is read element by element
+// (score.glsl).
 const bool BIAS_CHUNKS = BIAS != 0 && WIDE != 0 && BIAS_WIDE != 0 && !BIAS_BLOCKS;
-// For kernels that ask for it: a block goes through the scratch under the products, and the next one's chunks are fetched
-// then. One block at a time.
-#ifndef OWNS_KEYS // the kernel, not query rows
+// For kernels that define PIPES_BIAS: during the products a block passes through the scratch, and
+// then the next block's chunks are fetched. One block at a time.
+#ifndef OWNS_KEYS // the kernel owns keys, not query rows
 #define OWNS_KEYS false
 #endif
 #ifndef PIPES_BIAS
 #define PIPES_BIAS false
 #endif
 const bool BIAS_PIPED = BIAS_CHUNKS && PIPES_BIAS && RM == 1 && KN == 1;
-// With coopmat2, 16-bit elements go through the scratch as they are, and become matrices by loads as f16, whatever they are:
-// NVIDIA's compiler takes one instruction for such a matrix by rows or columns. SPAN: blocks side by side that do so at once.
+// With coopmat2, 16-bit elements pass through the scratch unconverted, and become matrices by loads
+// as f16 whatever their type is. NVIDIA's compiler has one instruction for such a matrix by rows or
+// columns. SPAN: number of adjacent blocks that do so at once.
 const bool BIAS_HALVES = TANDEM_CM2 == 1 && BIAS_CHUNKS && BIAS != F32;
 #ifndef BIAS_SPAN
 #define BIAS_SPAN 1
 #endif
 const bool NB_EVEN = NB % 2 == 0;
 const int SPAN = BIAS_HALVES && NB_EVEN ? BIAS_SPAN : 1;
-#define SPAN_FIRST(n) (PAIRS || SPAN > 1 ? (n) & ~1 : (n)) // the block whose Bias holds that of the n-th one
+// The block whose Bias holds that of the n-th one.
+#define SPAN_FIRST(n) (PAIRS || SPAN > 1 ? (n) & ~1 : (n))
 const int SPAN_CHUNKS = SPAN * KEYS / 8; // of a row
 const int SPAN_TURNS = (SPAN * BLOCK_CHUNKS + SUBGROUP - 1) / SUBGROUP;
 const int BIAS_TURNS = (BLOCK_CHUNKS + SUBGROUP - 1) / SUBGROUP;
@@ -46,8 +50,9 @@ int span_chunk(int turn) {
   const int n = LANE + turn * SUBGROUP;
   return SPAN * BLOCK_CHUNKS % SUBGROUP == 0 ? n : n % (SPAN * BLOCK_CHUNKS);
 }
-// Of the block with query rows from i0 + i and keys from j0 + j on. i0 and j0 are the workgroup's, i and j can be the
-// subgroup's own: chunks by an index off one address, as in stage.glsl.
+// Fetches the block with query rows from i0 + i and keys from j0 + j on. i0 and j0 are the
+// workgroup's, i and j may be the subgroup's. Chunks are indexed from one address, as in
+// stage.glsl.
 void fetch_bias(out Bias x, int i0, int i, int j0, int j) {
   const uvec2 row = to_bytes(extra.bias.sd.xy, BIAS_SHIFT);
   const int pitch = int(row.x >> 4);
@@ -73,7 +78,7 @@ void fetch_bias(out Bias x, int i0, int i, int j0, int j) {
     if (BIAS == F32) x.chunks[turn * BIAS_WORDS + BIAS_WORDS - 1] = at.w[from + 1];
   }
 }
-// Of a tile's blocks, bias[RM][NB]; with PAIRS every second one is two.
+// Fetches a tile's blocks, bias[RM][NB]. With PAIRS every second Bias holds two blocks.
 #define FETCH_BIAS(bias, i0, j0)                                                        \
   EACH(r, RM) EACH(n, NB)                                                               \
     if (n == SPAN_FIRST(n)) fetch_bias(bias[r][n], i0, BLOCK_ROW + r * MM, j0, n * MN);
@@ -82,7 +87,8 @@ vec4 bias_floats(uint a, uint b) {
   if (BIAS == F16) return vec4(unpackHalf2x16(a), unpackHalf2x16(b));
   return uintBitsToFloat(uvec4(a << 16, a & 0xffff0000u, b << 16, b & 0xffff0000u));
 }
-// Chunks on their way to become a matrix: it is loaded after a barrier of the subgroup, and another one follows.
+// Stores chunks that become a matrix. It is loaded after a barrier of the subgroup, and another
+// barrier follows.
 void put_bias(Bias from) {
   EACH(turn, SPAN_TURNS) {
     const int n = span_chunk(turn), at = MY_SCRATCH + n / (KEYS / 8) * KEYS_PITCH + n % (KEYS / 8) * 2;
@@ -99,7 +105,7 @@ void begin_bias(Bias from) {
   put_bias(from);
   subgroupBarrier();
 }
-// n: the block's number, of which with PAIRS the last bit says which keys of the words are its own.
+// n: the block's number. With PAIRS its last bit selects the keys of the words.
 ACC bias_block(Bias from, int n, bool flip) {
   if (BIAS_BLOCKS) {
     ACC x = from.words;
@@ -144,7 +150,7 @@ struct Gradient {
 Gradient d_bias;
 const int D_BIAS_SHIFT = D_BIAS == F32 ? 2 : 1;
 
-// elements: what lies before the head's part.
+// elements: offset of the head's part.
 void begin_ds(uvec2 elements, int rows) {
   d_bias.base = add64(push.d_bias, to_bytes(elements, D_BIAS_SHIFT));
   d_bias.row = to_bytes(block.d_bias.sd.xy, D_BIAS_SHIFT);
@@ -153,7 +159,7 @@ void begin_ds(uvec2 elements, int rows) {
 }
 
 layout(buffer_reference, std430, buffer_reference_align = 16) writeonly buffer Stores4 { uvec4 w[]; };
-// It leaves by chunks of what the kernel's operands are.
+// dS is stored by chunks of the kernel's operand type.
 const bool DS_HALVES = TANDEM_CM2 == 1 && KN == 1 && WIDE != 0 && D_BIAS_WIDE != 0 && D_BIAS == DTYPE;
 uint ds_pair(float a, float b) { return to_bits16(D_BIAS, a) | to_bits16(D_BIAS, b) << 16; }
 // Eight keys of a row.
@@ -181,8 +187,8 @@ void store_chunk(int i, int j, vec4 low, vec4 high) {
   }
 }
 #if TANDEM_CM2
-// nearest16() of all elements, for f16 by sums in which the last bit that stays is that of f16: 2^13 (13 bits less) times
-// 1.5 times the number's power of two, or at least that of its least numbers.
+// nearest16() of all elements. For f16 by sums whose last bit is that of f16: with 2^13 (13 bits
+// less) times 1.5 times the number's power of two, or at least that of f16's smallest numbers.
 ACC round_ds(ACC ds) {
   ELEMENTS(k, ds) {
     if (DTYPE == F16) {
@@ -196,7 +202,7 @@ ACC round_ds(ACC ds) {
   }
   return ds;
 }
-// Of numbers that are rounded: the same operand that d_q is a product of.
+// Stores numbers that are already rounded: the operand by which d_q is multiplied.
 void store_rounded(OPERAND_A ds, int i0, int j0, int to) {
   const int pitch = KEYS / 8 + 1;
   coopMatStore(ds, scratch, to, pitch, ROW_MAJOR);
@@ -210,7 +216,7 @@ void store_rounded(OPERAND_A ds, int i0, int j0, int to) {
   subgroupBarrier();
 }
 #endif
-// to: the part of scratch that it goes through.
+// to: the part of scratch that it uses.
 void store_ds(ACC ds, int i0, int j0, int to) {
 #if TANDEM_CM2
   if (DS_HALVES) {
@@ -227,7 +233,7 @@ void store_ds(ACC ds, int i0, int j0, int to) {
   }
   subgroupBarrier();
 }
-// The workgroup's rows from i0, keys from j0 to the one before end: zeros.
+// Stores zeros to the workgroup's rows from i0, and keys from j0 to before end.
 void store_no_ds(int i0, int j0, int end) {
   const int chunks = (end - j0 + 7) / 8;
   [[dont_unroll]] for (int n = TID; n < ROWS * chunks; n += WG)

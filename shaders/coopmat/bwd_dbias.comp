@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// bwd_dbias: one tile of d_bias, or one split's part of it: shaders/bwd_dbias.comp with matrices (docs/kernels-matrix.md).
-// Every member brings new rows and new keys, so neither stays in registers: both operands pass through shared memory, STEP
-// matrices of features at a time, and those of the next step fly in registers meanwhile, from member to member, too.
+// bwd_dbias: one tile of d_bias, or a split's partial sum: shaders/bwd_dbias.comp with matrices
+// (docs/kernels/coopmat.md). Every member has new rows and new keys, so neither stays in registers.
+// Both operands pass through shared memory, STEP matrices of features at a time, and those of the
+// next step, which may be the next member's, are prefetched in registers.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "coopmat/begin.glsl"
@@ -58,8 +59,9 @@ uvec4 row_stage[ROW_VEC], col_stage[COL_VEC];
 
 layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Step4 { uvec4 w[]; };
 
-// The step-th features of rows from r0. Rows past the end repeat the last one: their keys are hidden, their query rows
-// weigh nothing. An index off one address of the workgroup: src/params.cpp sees to it that rows are near enough.
+// The step-th features of rows from r0. Rows past the end repeat the last one: their keys are
+// hidden, and their query rows have weight 0. Chunks are indexed from one address of the workgroup;
+// src/params.cpp makes sure that rows are near enough.
 #define FETCH_STEP(stage, vec, t, r0, count, step)                                                     \
   if (WIDE != 0) {                                                                                     \
     Step4 rows = Step4(row_address(t, r0));                                                            \
@@ -104,19 +106,20 @@ void put_step(View a, int a0, View b, int b0, int step) {
     }                                                                                                  \
   }
 
-// Member n * members / splits: where split n begins. The product may leave 32 bits.
+// Member n * members / splits, where split n begins. The product may leave 32 bits.
 int split_begin(int n) {
   const int whole = block.members / block.splits, rest = block.members % block.splits;
   return n * whole + n * rest / block.splits;
 }
 
-// What of a member the kernel works on.
+// Inputs of a member.
 struct Member {
   View q, k, v, d_o;
-  int row0, head; // head: over all batches
+  int row0, head; // over all batch entries
   bool partial;
 };
-// The first member from n on, before end, that sees the key tile: its number, or end. entry and inputs are then its own.
+// The number of the first member from n on, before end, that sees the key tile, or end. Sets entry
+// and inputs to its own.
 int find_member(int n, int end, Place place, int bias_b, int i0, int key_tile, out Member m) {
   [[dont_unroll]] for (; n < end; n++) {
     if (n >= block.members) continue; // for lavapipe (extra.glsl)
@@ -141,7 +144,7 @@ int find_member(int n, int end, Place place, int bias_b, int i0, int key_tile, o
   return n;
 }
 
-// Numbers a row of the subgroup, one an invocation in turns.
+// Numbers a row of the subgroup, one an invocation, in several iterations.
 const int ROW_TURNS = (MM + SUBGROUP - 1) / SUBGROUP;
 #define SPREAD_ROWS(x, value)                                            \
   {                                                                      \
@@ -159,7 +162,7 @@ void main() {
   if (!find_place(block.bias_heads, place)) return;
   const int bias_b = place.batch % block.bias_batch, split = place.batch / block.bias_batch;
   const int key_tiles = (block.seq_kv + COLS - 1) / COLS, key_tile = place.tile % key_tiles, col0 = key_tile * COLS;
-  const int i0 = place.tile / key_tiles * ROWS; // in bias; 0 with ONE_ROW
+  const int i0 = place.tile / key_tiles * ROWS; // row of bias; 0 with ONE_ROW
   begin_scores();
   begin_iota();
   begin_votes();
@@ -216,7 +219,7 @@ void main() {
       put_step(m.d_o, m.row0, m.v, col0, step);
       if (step + 1 < DP_STEPS) {
         fetch_step(m.d_o, m.row0, m.v, col0, step + 1);
-      } else if (DROPOUT == 0) { // which wants this member's numbers below
+      } else if (DROPOUT == 0) { // dropout needs this member's numbers below
         next = find_member(member + 1, end, place, bias_b, i0, key_tile, m);
         if (next < end) fetch_step(m.q, m.row0, m.k, col0, 0);
       }
@@ -247,7 +250,8 @@ void main() {
     EACH(r, RM) EACH(n, NB) store_ds(acc[r][n], i0 + BLOCK_ROW + r * MM, col0 + n * MN, MY_SCRATCH);
     return;
   }
-  // Rows of a block, then blocks and subgroups, in order. The sums of all subgroups lie in the streamed array.
+  // Sums the rows of a block, then blocks and subgroups, in order. The sums of all subgroups lie in
+  // the streamed array.
   barrier();
   EACH(n, NB) {
     EACH(r, RM) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// bwd_dkv: d_k and d_v of ROWS keys of one kv head: shaders/bwd_dkv.comp with matrices (docs/kernels-matrix.md). Keys
-// are the rows of the tile, query rows its columns; the sum runs over the group's query heads and the query tiles that
-// see the keys, in order. With GRAD_K or GRAD_V alone, only what that gradient needs is loaded, multiplied and kept.
+// bwd_dkv: d_k and d_v of ROWS keys of one kv head: shaders/bwd_dkv.comp with matrices
+// (docs/kernels/coopmat.md). Keys are the rows of the tile, query rows its columns. The sum is over
+// the group's query heads and the query tiles that see the keys, in order. With GRAD_K or GRAD_V
+// alone, only what that gradient needs is loaded, multiplied and kept.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "coopmat/begin.glsl"
@@ -43,7 +44,7 @@ layout(push_constant) uniform Push {
 #include "coopmat/ds.glsl"
 #endif
 
-// Of the streamed query rows: origin, delta, share.
+// Numbers of the streamed query rows: origin, delta, share.
 shared vec4 stats[3 * COLS / 4];
 const int STATS = NORM == ELASTIC ? 3 : 2;
 
@@ -55,7 +56,7 @@ float fetch_stat(int head, int n, int col0) {
   if (GRAD_K == 0 || i >= entry.seq_q) return 0.0;
   return uintBitsToFloat(Load1(stat_address(push.delta, head, block.seq_q, i)).w);
 }
-// Of a step's columns, every row the same: row major with stride 0.
+// Numbers of a step's columns, the same in every row: row major with stride 0.
 #if TANDEM_KN == 1
 #define OF_COL(x, q) x
 #define STEP_STATS(x, which) \
@@ -69,9 +70,11 @@ float fetch_stat(int head, int n, int col0) {
     EACH(c, KN) coopMatLoad(x[c], stats, (which * COLS + n * MK + c * MN) / 4, 0, ROW_MAJOR);        \
   }
 #endif
-// Where the products begin with the bias: that of the next block goes to the scratch, and the one after that comes. Before the
-// products, or behind those of S and dP: with f16 the compiler spills what flies behind them (H100, 580.159.04: bwd_dkv 2.64 and
-// 3.04 ms, bf16 2.55 and 2.47). But behind all else that goes through the scratch: dropout, and operands without conversions.
+// If products start from the bias, the bias of the next block is put into the scratch, and that of
+// the block after it is fetched. This is done before the products, or behind those of S and dP:
+// with f16 the compiler spills what is prefetched behind them (H100, 580.159.04: bwd_dkv 2.64 and
+// 3.04 ms, bf16 2.55 and 2.47). But it is behind all else that uses the scratch: dropout, and
+// operands without conversions.
 const bool BIAS_EARLY = BIAS_FIRST && TANDEM_CM2 == 1 && DROPOUT == 0;
 #define PIPE_BIAS                                                                                                         \
   {                                                                                                                       \
@@ -88,7 +91,7 @@ void main() {
 #else
   if (!find_place(block.heads_q / block.group, place)) return;
 #endif
-  // First to last: with a causal mask the first keys are seen by most rows and take longest.
+  // The first keys come first: with a causal mask most rows see them, and they take longest.
   const int row0 = (int(block.tiles) - 1 - place.tile) * ROWS;
   const int b = place.batch, hk = place.head, my_row0 = row0 + BLOCK_ROW;
   set_entry(b);
@@ -101,7 +104,7 @@ void main() {
   View v = kv_view(push.v, block.v, b, hk, entry.seq_kv, block.head_dim_v, (push.wide & 4u) != 0);
   TandemTiles tiles = tandem_query_tiles(mask_band(), row0, ROWS, COLS, entry.seq_q, entry.seq_kv);
   const int heads = tiles.begin < tiles.end ? block.group : 0;
-#if TANDEM_DS // all that bwd_dq reads of it: whole DS_BLOCKs
+#if TANDEM_DS // whole DS_BLOCKs, as bwd_dq reads them
   tiles.begin = tiles.begin / (DS_BLOCK / COLS) * (DS_BLOCK / COLS);
   tiles.end = min((tiles.end + DS_BLOCK / COLS - 1) / (DS_BLOCK / COLS) * (DS_BLOCK / COLS), (block.seq_q + COLS - 1) / COLS);
 #endif
@@ -158,9 +161,10 @@ void main() {
         EACH(i, STAT_TURNS) if (TID + i * WG < STATS * COLS) stat[i] = fetch_stat(head, TID + i * WG, next * COLS);
       }
 
-      // One matrix of columns after the other, in a loop that stays rolled: nothing but the accumulators and the operands
-      // of k and v lives from turn to turn. Unrolled, S and dP of all columns need registers too, and on an H100
-      // (580.159.04) 4 products run at 229 TFLOP/s instead of 276 at D 128, 298 instead of 340 at D 64.
+      // Takes one matrix of columns after another, in a loop that stays rolled: only the
+      // accumulators and the operands of k and v live from one iteration to the next. Unrolled, S
+      // and dP of all columns need registers too, and on an H100 (580.159.04) 4 products run at 229
+      // TFLOP/s instead of 276 at D 128, 298 instead of 340 at D 64.
       const bool partial = t < tiles.full_begin || t >= tiles.full_end;
       [[dont_unroll]] for (int n = 0; n < COL_STEPS; n++) {
         const int at = n * MK * PITCH, i0 = col0 + n * MK;
@@ -172,13 +176,13 @@ void main() {
         }
         EACH(q, STEP_BLOCKS) {
           if (!BIAS_PIPED) fetch_bias(bias[q], i0, STEP_COL(q), row0, BLOCK_ROW + STEP_ROW(q));
-          if (BIAS_FIRST) subgroupBarrier(); // it lies in the scratch since the block before
+          if (BIAS_FIRST) subgroupBarrier(); // put into the scratch in the previous block
           s[q] = first_block(bias[q], 0, true);
           if (BIAS_EARLY && TANDEM_BF16 == 0) PIPE_BIAS
           dp[q] = ACC(0.0);
           if (MASKS_FIRST && NEEDS_MASK(partial)) mask_block(s[q], AT_COL(i0, q), my_row0 + STEP_ROW(q), true);
         }
-        // S and dP side by side: products that do not wait for each other.
+        // S and dP are interleaved, as their products do not depend on each other.
         EACH(d, MOST_BLOCKS) {
           if (d < D_BLOCKS) MULTIPLY_LEFT(s, mk, 2, at, d)
           if (GRAD_K != 0 && NORM != ENTMAX && d < DV_BLOCKS) MULTIPLY_LEFT(dp, mv, 1, SECOND + at, d)
@@ -190,7 +194,7 @@ void main() {
         }
         STEP_STATS(origin, 0)
         STEP_STATS(delta, 1)
-        if (NORM == ENTMAX) { // where no key of the block has a weight, nothing follows
+        if (NORM == ENTMAX) { // without a weight in the block, nothing follows
           bool any = false;
           EACH(q, STEP_BLOCKS) ELEMENTS(k, s[q]) any = any || s[q][k] > OF_COL(origin, q)[k];
           if (LEAVES_BLOCKS && !subgroupAny(any)) continue;
@@ -242,7 +246,7 @@ void main() {
 #if TANDEM_DS
         EACH(r, RM) coopMatStore(ds[r], to.w, ds_chunk(i0, row0 % DS_BLOCK + BLOCK_ROW + r * MM), DS_PITCH, ROW_MAJOR);
 #endif
-        if (COL_STEPS == 1) break; // no loop at all: addresses are constants then
+        if (COL_STEPS == 1) break; // no loop, so that addresses are constants
       }
     }
   }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// bwd_dq: d_q of ROWS query rows of one head: shaders/bwd_dq.comp with matrices (docs/kernels-matrix.md). SUMS: of all
-// batch entries, ENTRIES at a time, whose ds are summed block by block in the workspace on the way to d_bias.
+// bwd_dq: d_q of ROWS query rows of one head: shaders/bwd_dq.comp with matrices
+// (docs/kernels/coopmat.md). SUMS: d_q of all batch entries, ENTRIES at a time, whose dS are summed
+// block by block in the workspace for d_bias.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "coopmat/begin.glsl"
@@ -27,7 +28,7 @@ layout(push_constant) uniform Push {
 #include "softmax.glsl"
 #include "weight.glsl"
 #define TAKES_ENTRIES
-#define ROUNDS_FAST true // 1 %; bwd_dkv gets slower
+#define ROUNDS_FAST true // 1 % faster; bwd_dkv would be slower
 #include "coopmat/matrix.glsl"
 #include "coopmat/stage.glsl"
 #define STORES_DS
@@ -35,14 +36,14 @@ layout(push_constant) uniform Push {
 #include "coopmat/bias.glsl"
 #define WANTS_SLOPE true
 #include "coopmat/element.glsl"
-#define VISITS_ALL (D_BIAS != 0) // every tile has zeros to store
+#define VISITS_ALL (D_BIAS != 0) // zeros are stored for every tile
 #include "coopmat/skip.glsl"
 #include "coopmat/far.glsl"
 
 layout(buffer_reference, std430, buffer_reference_align = 16) workgroupcoherent buffer Sums4 { vec4 w[]; };
 const int BLOCK_QUADS = MM * MN / 4; // vec4s of a block
-// The r-th block of the subgroup's rows and n-th of keys. It is loaded two blocks before its turn, for the first entry, of
-// which nothing is looked at, always the same one.
+// The subgroup's r-th block of rows and n-th of keys. It is loaded two blocks ahead; for the first
+// entry, whose load is not used, always the same block.
 #define SUM_AT(r, n) ((OWN_BLOCK(r) * key_blocks + (n)) * BLOCK_QUADS)
 #define LOAD_SUM(x, r, n) \
   coopMatLoad(x, sums.w, SUM_AT(r, b0 > 0 ? min(n, key_blocks - 1) : 0), MN / 4, ROW_MAJOR);
@@ -51,11 +52,12 @@ const int BLOCK_QUADS = MM * MN / 4; // vec4s of a block
 #include "coopmat/ds.glsl"
 #include "coopmat/take_ds.glsl"
 #else
-// Of a row of q, over all batches and heads.
+// delta of a row of q; head: over all batch entries and heads.
 float delta_of(int head, int row) {
   return row < entry.seq_q ? uintBitsToFloat(Load1(stat_address(push.delta, head, block.seq_q, row)).w) : 0.0;
 }
-// Where a subgroup's origins and, behind them, deltas stay with several entries at once: there are no registers for them.
+// With several entries at once, a subgroup's origins and, behind them, deltas are in shared memory,
+// as there are no registers for them.
 #define OWN_NUMBERS (IOTA / 4 + int(gl_SubgroupID) * MM / 2)
 
 void main() {
@@ -71,8 +73,8 @@ void main() {
     sums = Sums4(add64(add64(push.delta, mul64(uvec2(block.sums, 0), 256)),
                        mul64(mul64(uvec2(4 * ROWS * MN, 0), key_blocks), int(index))));
 
-  // With SUMS one tile after the other, so that there are sums for no more tiles than workgroups; and of each one batch
-  // entry, or ENTRIES, after the other.
+  // With SUMS a workgroup takes one tile after another, so that there are sums for no more tiles
+  // than workgroups, and for each tile one batch entry, or ENTRIES, after another.
   TandemTiles tiles;
   int b0 = SUMS != 0 ? 0 : place.batch;
   [[dont_unroll]] for (;;) {
@@ -85,7 +87,7 @@ void main() {
   View d_o = q_view(push.d_o, block.d_o, b, h, entry.seq_q, block.head_dim_v, (push.wide & 8u) != 0);
   tiles = tandem_key_tiles(mask_band(), row0, ROWS, COLS, entry.seq_q, entry.seq_kv);
   if (tiles.begin < tiles.end) set_head(b, h);
-  if (ENTRIES > 1 && BIAS != 0) // the same for all entries, which the compiler should know
+  if (ENTRIES > 1 && BIAS != 0) // the same for all entries, which the compiler has to know
     inputs.bias = add64(push.extra[AT_BIAS], to_bytes(mul64(extra.bias.bh.zw, h / extra.bias_group), BIAS_SHIFT));
 
   if (D_BIAS != 0 && (SUMS == 0 || b0 == 0)) { // what no tile covers is 0
@@ -99,7 +101,7 @@ void main() {
   LOAD_OPERANDS(mq, 2, q, row0, D_BLOCKS, D_CHUNKS)
   LOAD_OPERANDS(md_o, 1, d_o, row0, DV_BLOCKS, DV_CHUNKS)
 
-  ACC acc[RM][D_OUT], origin[RM], delta[RM], share[RM]; // of each row
+  ACC acc[RM][D_OUT], origin[RM], delta[RM], share[RM]; // origin, delta and share of each row
   own_far = false;
   EACH(r, RM) {
     const int head = b * block.heads_q + h, from = my_row0 + r * MM;
@@ -124,8 +126,9 @@ void main() {
     fetch_tile(stage_2, v, next * COLS, DV_CHUNKS);
   }
   // KN is 1 with sums (src/plan_launches.cpp).
-  ACC ahead[STEP_BLOCKS][2]; // sums of the blocks to come
-  ACC before[STEP_BLOCKS], own[STEP_BLOCKS]; // of the block of a tile that is the team's: its sum, its ds
+  ACC ahead[STEP_BLOCKS][2]; // sums of the next blocks
+  // The team's block of a tile: its sum and its dS.
+  ACC before[STEP_BLOCKS], own[STEP_BLOCKS];
   if (SUMS != 0 && ENTRIES == 1) {
     EACH(r, RM) EACH(i, 2) LOAD_SUM(ahead[r][i], r, tiles.begin * NB + i)
   }
@@ -133,7 +136,9 @@ void main() {
     const int t = next, col0 = t * COLS;
     if (ENTRIES == 1) barrier(); // the readers of the tile before are done
     Bias bias[STEP_BLOCKS];
-    if (SPAN > 1) { // of all keys of the tile; anywhere else it costs more on an H100 (580.159.04)
+    // All keys of the tile are fetched here; at any other place it costs more on an H100
+    // (580.159.04).
+    if (SPAN > 1) {
       EACH(r, RM) fetch_bias(bias[r], row0, BLOCK_ROW + r * MM, col0, 0);
     }
     put_tile(0, stage_1, k, col0, D_CHUNKS);
@@ -153,7 +158,8 @@ void main() {
 
     // Rolled: see bwd_dkv.comp.
     [[dont_unroll]] for (int turn = 0; turn < COL_STEPS; turn++) {
-      const int n = ENTRIES > 1 ? turn ^ TEAM ^ 1 : turn; // of two blocks the team's own is the last one
+      // The last of the two blocks is the team's.
+      const int n = ENTRIES > 1 ? turn ^ TEAM ^ 1 : turn;
       const int at = n * MK * PITCH, j0 = col0 + n * MK;
       ACC s[STEP_BLOCKS], dp[STEP_BLOCKS], slope[STEP_BLOCKS];
       ACC sum[STEP_BLOCKS];
@@ -167,7 +173,7 @@ void main() {
         s[q] = ACC(0.0);
         dp[q] = ACC(0.0);
       }
-      // S and dP side by side: products that do not wait for each other.
+      // S and dP are interleaved, as their products do not depend on each other.
       EACH(d, MOST_BLOCKS) {
         if (d < D_BLOCKS) MULTIPLY_LEFT(s, mq, 2, at, d)
         if (NORM != ENTMAX && d < DV_BLOCKS) MULTIPLY_LEFT(dp, md_o, 1, SECOND + at, d)
@@ -177,13 +183,14 @@ void main() {
       if (far) {
         FAR_STEP(s, q, k, b * block.heads_q + h, my_row0, j0, false)
       }
-      // What the other team is to add goes through the scratch, from which the last bias of the tile has come.
+      // The block that the other team adds goes through the scratch, which the tile's last bias has
+      // left.
       if (ENTRIES > 1 && turn == NB - 1) coopMatStore(own[0], scratch, MY_SCRATCH, SCRATCH_PITCH, ROW_MAJOR);
       if (ENTRIES > 1) {
         coopMatLoad(origin[0], iota, OWN_NUMBERS, 0, COL_MAJOR);
         coopMatLoad(delta[0], iota, OWN_NUMBERS + MM / 4, 0, COL_MAJOR);
       }
-      if (NORM == ENTMAX) { // where no key of the block has a weight, nothing follows
+      if (NORM == ENTMAX) { // without a weight in the block, nothing follows
         bool any = false;
         EACH(q, STEP_BLOCKS) ELEMENTS(k, s[q]) any = any || s[q][k] > OF_ROW(origin, q)[k];
         if (LEAVES_BLOCKS && !subgroupAny(any)) continue;
@@ -225,18 +232,18 @@ void main() {
         coopMatLoad(y, streamed, OWN_STREAMED(at) + d * (MN / 8), PITCH, ROW_MAJOR);
         EACH(r, RM) acc[r][d] = coopMatMulAdd(ds[r], y, acc[r][d]);
       }
-      if (COL_STEPS == 1) break; // no loop at all: addresses are constants then
+      if (COL_STEPS == 1) break; // no loop, so that addresses are constants
     }
     if (ENTRIES > 1) {
-      // The team's own block of ds, of both entries, joins the sum; or leaves, by way of the other's part of the scratch, which
-      // now nobody else looks at.
+      // Adds the team's block of dS, of both entries, to the sum, or stores it through the other
+      // team's part of the scratch, which is not in use now.
       const int theirs = int(gl_SubgroupID ^ uint(TEAM_SUBGROUPS)) * SCRATCH, n = t * NB + TEAM;
       barrier();
       ACC more;
       coopMatLoad(more, scratch, theirs, SCRATCH_PITCH, ROW_MAJOR);
       ELEMENTS(k, more) more[k] = SUMS == 1 && b0 > 0 ? before[0][k] + (own[0][k] + more[k]) : own[0][k] + more[k];
       const bool last = SUMS == 2 || b0 + ENTRIES >= block.batches;
-      if (last) subgroupBarrier(); // nobody but the subgroup reads there, but maybe another invocation
+      if (last) subgroupBarrier(); // only this subgroup reads there, but perhaps another invocation
       if (last) {
         store_ds(more, my_row0, n * MN, theirs);
       } else {
@@ -249,14 +256,14 @@ void main() {
   EACH(r, RM) EACH(d, D_OUT) ELEMENTS(k, acc[r][d]) acc[r][d][k] *= block.scale;
   PUT_BLOCKS(acc, D_OUT)
   store_rows(d_q, row0, D_CHUNKS, entry.seq_q);
-  if (SUMS == 0) break; // no loop at all
+  if (SUMS == 0) break; // no loop
   b0 += ENTRIES;
   if (b0 >= block.batches) {
     b0 = 0;
     index += gl_NumWorkGroups.x * gl_NumWorkGroups.y;
     if (!place_at(index, block.heads_q, place)) break;
   }
-  // What a subgroup stores of a block it alone loads, but by invocations of the driver's choice.
+  // Only the subgroup that stored a block loads it, but by invocations that the driver chooses.
   memoryBarrierBuffer();
   barrier();
   }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// bwd_row: delta of the rows of elastic softmax and entmax, and the rows' parts of d_tau and d_slope, of ROWS query rows of one head:
-// shaders/bwd_row.comp with matrices (docs/kernels-matrix.md). The walk of bwd_dq.comp without its last product.
+// bwd_row: delta of the rows of elastic softmax and entmax, and the rows' parts of d_tau and
+// d_slope, of ROWS query rows of one head: shaders/bwd_row.comp with matrices
+// (docs/kernels/coopmat.md). The KV loop of bwd_dq.comp without its last product.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "coopmat/begin.glsl"
@@ -33,7 +34,7 @@ layout(push_constant) uniform Push {
 #include "coopmat/skip.glsl"
 #include "coopmat/far.glsl"
 
-// A block's numbers a row; rows behind the length are 0.
+// Stores a block's numbers a row; rows behind the length are 0.
 void store_stats(uvec2 address, ACC x, int head, int row0) {
   coopMatStore(x, scratch, MY_SCRATCH, SCRATCH_PITCH, ROW_MAJOR);
   subgroupBarrier();
@@ -65,7 +66,8 @@ void main() {
   LOAD_OPERANDS(mq, 2, q, row0, D_BLOCKS, D_CHUNKS)
   LOAD_OPERANDS(md_o, 1, d_o, row0, DV_BLOCKS, DV_CHUNKS)
 
-  // Each element's own parts of sum g M dp, sum g (entmax), sum M dp, sum |t| g M dp and sum |t| g, until the end.
+  // Until the end, each element has its own parts of sum g M dp, sum g (entmax), sum M dp, sum |t|
+  // g M dp and sum |t| g.
   ACC origin[RM], share[RM], dot[RM], mass[RM], lift[RM], far_dot[RM], spread[RM];
   EACH(r, RM) {
     const int head = b * block.heads_q + h, from = my_row0 + r * MM;
@@ -106,7 +108,7 @@ void main() {
         s[q] = ACC(0.0);
         dp[q] = ACC(0.0);
       }
-      // S and dP side by side: products that do not wait for each other.
+      // S and dP are interleaved, as their products do not depend on each other.
       EACH(d, MOST_BLOCKS) {
         if (d < D_BLOCKS) MULTIPLY_LEFT(s, mq, 2, at, d)
         if (NORM != ENTMAX && d < DV_BLOCKS) MULTIPLY_LEFT(dp, md_o, 1, SECOND + at, d)
@@ -115,7 +117,7 @@ void main() {
       if (far) {
         FAR_STEP(s, q, k, b * block.heads_q + h, my_row0, j0, false)
       }
-      if (NORM == ENTMAX) { // where no key of the block has a weight, nothing follows
+      if (NORM == ENTMAX) { // without a weight in the block, nothing follows
         bool any = false;
         EACH(q, STEP_BLOCKS) ELEMENTS(k, s[q]) any = any || s[q][k] > OF_ROW(origin, q)[k];
         if (LEAVES_BLOCKS && !subgroupAny(any)) continue;
@@ -148,7 +150,7 @@ void main() {
           }
         }
       }
-      if (COL_STEPS == 1) break; // no loop at all: addresses are constants then
+      if (COL_STEPS == 1) break; // no loop, so that addresses are constants
     }
   }
 
@@ -161,7 +163,7 @@ void main() {
     }
     store_stats(push.delta, dot[r], head, from);
     if (ROW_TAU != 0) {
-      ACC n; // of the keys that a row sees
+      ACC n; // number of keys that a row sees
       ROWS_TO_MATRIX(n, row, float(tandem_key_count(mask_band(), from + row, entry.seq_q, entry.seq_kv)))
       row_sum(lift[r]);
       ELEMENTS(k, n) lift[r][k] = n[k] > 0 ? lift[r][k] / n[k] : 0.0;

@@ -1,22 +1,25 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// ds on its way from bwd_dkv to bwd_dq: in the workspace, of the launch's heads, one after the other. Blocks of DS_BLOCK keys
-// and as many query rows, by keys and then by query rows, each contiguous, 16-bit elements by chunks of 8.
+// dS that bwd_dkv leaves for bwd_dq in the workspace, for the launch's heads, one after the other.
+// Blocks of DS_BLOCK keys and as many query rows, by keys and then by query rows, each contiguous,
+// 16-bit elements by chunks of 8.
 const int DS_BLOCK = 128; // kDsBlock, src/plan.h
 const int DS_PITCH = DS_BLOCK / 8; // chunks of a key
 layout(buffer_reference, std430, buffer_reference_align = 16) buffer DsStore { uvec4 w[]; };
 
-// Where blocks begin of the launch's n-th head, and of its keys from key on. from: behind delta, in 256 bytes.
+// Address of the blocks of the launch's n-th head, from key on. from: offset from delta, in 256
+// bytes.
 uvec2 ds_address(uint from, int n, int key) {
   const int rows = (block.seq_kv + DS_BLOCK - 1) / DS_BLOCK, cols = (block.seq_q + DS_BLOCK - 1) / DS_BLOCK;
   const uvec2 head = mul64(mul64(uvec2(2 * DS_BLOCK * DS_BLOCK * cols, 0), rows), n);
   return add64(add64(push.delta, mul64(uvec2(from, 0), 256)),
                add64(head, mul64(uvec2(2 * DS_BLOCK * DS_BLOCK * cols, 0), key / DS_BLOCK)));
 }
-// Of query row i and, within a block, a key: chunks from there on.
+// Chunk of query row i and, within a block, of a key.
 int ds_chunk(int i, int key) { return i / DS_BLOCK * (DS_BLOCK * DS_PITCH) + key * DS_PITCH + i % DS_BLOCK / 8; }
 
-// Heads of a launch: kv heads from block.first on, counted through the batch entries of the first one, then those of the next
-// one. Of the n-th query head, or, with a group of 1, kv head.
+// The n-th query head of a launch, or with a group of 1 the n-th kv head. Heads of a launch are kv
+// heads from block.first on, counted through the batch entries of the first one, then those of the
+// next one.
 Place ds_place(int n, int group) {
   const int kv = block.first + n / group;
   Place place;
@@ -25,7 +28,7 @@ Place ds_place(int n, int group) {
   return place;
 }
 #ifndef DS_BIAS
-// Tile by tile of all its heads, so that those with most work come first. n: the head.
+// Tile by tile over all heads, so that the tiles with most work come first. n: the head.
 bool place_in_chunk(int group, out int n, out Place place) {
   const uint index = own_index();
   n = int(index % uint(block.heads));

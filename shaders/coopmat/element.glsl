@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Scores, masks and dropout of matrices, element by element, by the functions that the kernels without matrices have
-// (score.glsl, mask.glsl, weight.glsl).
+// Scores, masks and dropout of matrices, element by element, by the functions of the kernels
+// without matrices (score.glsl, mask.glsl, weight.glsl).
 //
-// Weights are 2^(s * log2_scale - origin), one fma and one exp2: with no score inputs s is the raw product, and
-// log2_scale holds the scale as well. With them, s is the score in natural units.
+// Weights are 2^(s * log2_scale - origin), one fma and one exp2. Without score inputs s is the raw
+// product, and log2_scale includes the scale. With score inputs s is the score in natural units.
 
 const float LOG2E = 1.4426950408889634;
-// BIAS_BEGINS, of kernels that ask for it: a block's products begin with the bias, divided by the scale, so that it can be
-// fetched, and changed into a matrix, while nothing of the block is in registers, and costs one multiplication.
+// BIAS_BEGINS, for kernels that define it: a block's products start from the bias, divided by the
+// scale. It can then be fetched, and changed into a matrix, while the block has nothing else in
+// registers, and costs one multiplication.
 #ifndef BIAS_BEGINS
 #define BIAS_BEGINS false
 #endif
@@ -16,11 +17,13 @@ const bool BIAS_FIRST =
     BIAS_BEGINS ? BIAS_MATRICES && NORM == SOFTMAX && SOFTCAP == 0 && FOLDED != 0 : false;
 const bool BIAS_SCORES = BIAS_FIRST ? false : BIAS != 0;
 const bool HAS_SCORES = SOFTCAP != 0 || BIAS_SCORES || DIST != 0 || ALIBI != 0 || NORM == ENTMAX;
-// Below what a row's origin begins with, whatever log2_scale is, and finite: nothing here makes an infinity.
+// Less than a row's initial origin, whatever log2_scale is, and finite, as nothing here makes an
+// infinity.
 const float HIDDEN_SCORE = -1e34;
 const float ORIGIN = -1e30;
 
-// The scale is in log2_scale. Not scales for which HIDDEN_SCORE would leave its range, or lose its sign (src/params.cpp).
+// The scale is in log2_scale, except scales for which HIDDEN_SCORE would leave its range, or lose
+// its sign (src/params.cpp).
 const bool folded = HAS_SCORES || FOLDED != 0;
 float log2_scale, over_scale; // 1 / scale
 
@@ -28,7 +31,7 @@ void begin_scores() {
   log2_scale = HAS_SCORES || !folded ? LOG2E : block.scale * LOG2E;
   if (BIAS_FIRST) over_scale = 1.0 / block.scale;
 }
-// What a block's products begin with.
+// Initial value of a block's products.
 ACC first_block(Bias bias, int part, bool flip) {
   ACC x = ACC(0.0);
   if (BIAS_FIRST) {
@@ -38,8 +41,8 @@ ACC first_block(Bias bias, int part, bool flip) {
   return x;
 }
 
-// A score as it leaves the products (and the score inputs): in powers of two, rounded, and in natural units. precise:
-// see score.glsl.
+// A score as the products (and the score inputs) form it: in powers of two, rounded, and in natural
+// units. precise: see score.glsl.
 float log2_origin(float s) {
   precise float x = s * log2_scale;
   return x;
@@ -49,9 +52,10 @@ float natural_score(float s) {
   return x;
 }
 
-// Of what lse says, the origin of a row's weights: - lse in powers of two, or with elastic softmax, whose thresholds compare
-// p with a share of 1, lse itself: a score that equals it then has p = 1 to the last bit. With entmax it is the threshold.
-// A row that saw nothing, or does not exist, gets one that no score reaches.
+// The origin of a row's weights by its lse: - lse in powers of two. With elastic softmax it is lse
+// itself, as thresholds compare p with a share of 1, and a score that equals lse then has p = 1 to
+// the last bit. With entmax it is the threshold. A row that saw no key, or does not exist, gets an
+// origin that no score reaches.
 #define NO_ORIGIN (NORM == SOFTMAX ? uintBitsToFloat(LSE_NONE) : NO_LSE)
 float weight_origin(uint bits) {
   const float lse = lse_origin(bits);
@@ -68,7 +72,8 @@ float ds_at(float base, float share, float dp, float delta) {
   return slope_of(base) * (live_dp(base, share, dp) - delta);
 }
 
-#ifndef WANTS_SLOPE // unused, it makes lavapipe's compiler (Mesa 26) crash with entmax and a bias
+// If unused, it makes lavapipe's compiler (Mesa 26) crash with entmax and a bias.
+#ifndef WANTS_SLOPE
 #define WANTS_SLOPE false
 #endif
 #if TANDEM_CM2
@@ -84,8 +89,8 @@ float alibi_flipped(const in uint r, const in uint c, const in float s, const in
   return alibi_at(s, t0 + int(c) - KEY_STEP * int(r), slope);
 }
 #endif
-// A block with query rows from i0 and keys from j0 on (block_key()); flip: its rows are the keys. slope: softcap's
-// derivative, with WANTS_SLOPE. bias: the block of it, where it comes by chunks.
+// A block with query rows from i0 and keys from j0 on (block_key()). flip: its rows are the keys.
+// slope: softcap's derivative, with WANTS_SLOPE. bias: the block of it, if it is read by chunks.
 void score_block(inout ACC s, inout ACC slope, ACC bias, int i0, int j0, bool flip) {
   ACC queries = query_numbers(flip), keys = key_numbers(flip);
   ELEMENTS(k, s) {
@@ -101,7 +106,7 @@ void score_block(inout ACC s, inout ACC slope, ACC bias, int i0, int j0, bool fl
       x = x + load_bias(i0 + int(queries[k]), j0 + int(keys[k]));
     s[k] = x;
   }
-  const int t0 = i0 + entry.off - j0; // the first element's distance
+  const int t0 = i0 + entry.off - j0; // distance of the first element
   // A block beyond the window has no distance biases.
   if (DIST != 0 && t0 > -QUERIES && t0 - KEY_STEP * (KEYS - 1) < extra.dist_window) {
     ELEMENTS(k, s) {
@@ -133,8 +138,8 @@ void score_block(inout ACC s, inout ACC slope, ACC bias, int i0, int j0, bool fl
   }
 }
 
-// What the band and the end of the keys hide of a block: visible is low <= column - row <= high, row (flip: the
-// columns are query rows, and it is their number that counts) apart. Numbers this large are exact in f32.
+// Hides what the band and the end of the keys hide of a block. With numbers from the block's first
+// on, visible is low <= key - query row <= high. Numbers this large are exact in f32.
 float band_limit(int x) { return float(clamp(x, -0x100000, 0x100000)); }
 void mask_block(inout ACC s, int i0, int j0, bool flip) {
   const TandemBand band = mask_band();
@@ -155,7 +160,7 @@ void keep_block(inout ACC s, int i0, int j0, bool flip) {
     if (!is_kept(i0 + int(queries[k]), j0 + int(keys[k]))) s[k] = HIDDEN_SCORE;
 }
 
-// What dropout multiplies a block by. One draw is four keys of a query row.
+// Factors of dropout for a block. One draw is four keys of a query row.
 ACC drop_block(int i0, int j0, bool flip) {
   ACC x;
   for (int n = LANE; n < MM * MN / 4; n += SUBGROUP) {
@@ -171,16 +176,18 @@ ACC drop_block(int i0, int j0, bool flip) {
   return x;
 }
 
-// From the products of a tile to its scores. A macro, as a function would copy arrays of matrices, and every loop by
-// itself: a mask inside the loops of the exponentials made bwd_dkv four times slower on NVIDIA (580.159.04), which then
-// kept the matrices in memory.
-// MASKS_FIRST: a block's products begin with what hides of it, so that no branch stands between them and the exponentials.
-// Where nothing else makes a score of the product, HIDDEN_SCORE, which swallows it, stays far below all others.
+// From a tile's products to its scores. A macro, as a function would copy arrays of matrices. Every
+// loop stands by itself: a mask inside the loops of the exponentials made bwd_dkv four times slower
+// on NVIDIA (580.159.04), which then kept the matrices in memory.
+// MASKS_FIRST: a block's products start from its mask, so that no branch stands between them and
+// the exponentials. If nothing else changes the scores, HIDDEN_SCORE, which swallows the product,
+// stays far below all others.
 const bool FIRST_IS_EXACT = NORM == SOFTMAX && !HAS_SCORES && folded;
 #ifndef MASKS_FIRST
 #define MASKS_FIRST false
 #endif
-// WHOLE: no tile has a hidden key. Without the branch NVIDIA's compiler makes more of the loop (docs/kernels-matrix.md).
+// WHOLE: no tile has a hidden key. Without the branch NVIDIA's compiler makes better code for the
+// loop (docs/kernels/coopmat.md).
 #define NEEDS_MASK(partial) ((WHOLE == 0 && (partial)) || !folded)
 #define MASK_TILE(s, i0, j0) \
   EACH(r, RM) EACH(n, NB) mask_block(s[r][n], i0 + r * MM, block_key(j0, n), false);
@@ -199,7 +206,7 @@ const bool FIRST_IS_EXACT = NORM == SOFTMAX && !HAS_SCORES && folded;
   if (KEEP != 0) {                                                                                           \
     EACH(r, RM) EACH(n, NB) keep_block(s[r][n], i0 + r * MM, block_key(j0, n), false);                       \
   }
-// The same of one step's blocks, s[STEP_BLOCKS], bias[STEP_BLOCKS].
+// The same for one step's blocks, s[STEP_BLOCKS], bias[STEP_BLOCKS].
 #define FINISH_STEP(s, slope, bias, part, i0, j0, flip, partial)                                             \
   if (HAS_SCORES) {                                                                                          \
     EACH(q, STEP_BLOCKS) {                                                                                   \

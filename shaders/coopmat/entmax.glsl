@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The search for entmax's threshold t (shaders/entmax.glsl, docs/kernels.md) with a row's numbers in all of its elements.
-// Walk 0 finds the rows' maxima, the others step t; sums and maxima are each element's own until a walk ends.
+// The search for entmax's threshold t (shaders/entmax.glsl, docs/kernels/overview.md) with a row's
+// numbers in all of its elements. Pass 0 finds the rows' maxima, the others step t. Until a pass
+// ends, each element has sums and maxima of its own.
 
-const int WALKS = 64; // a limit that no row is known to need
-// Tiles that can still have a weight, a bit each: those of this walk, and those that it finds for the next one.
-// Tiles beyond the table always count.
+const int MAX_PASSES = 64; // a limit that no row is known to need
+// Bitmaps of live tiles, which can still have a weight: those of this pass, and those that it finds
+// for the next one. Tiles beyond the bitmap are always live.
 const int LIVE_WORDS = SKIP_ENTMAX ? 64 : 1; // src/plan.cpp counts them twice
 shared uint live[2 * LIVE_WORDS];
 int live_now = 0;
-bool all_live = true; // in walk 0 and where nothing is left out
+bool all_live = true; // in pass 0, and if no tile may be skipped
 
 bool is_live_tile(int n) {
   return all_live || n >= 32 * LIVE_WORDS || (live[live_now + n / 32] >> (n % 32) & 1u) != 0;
@@ -19,7 +20,7 @@ void begin_notes() {
 void note_live_tile(int n) {
   if (n < 32 * LIVE_WORDS) atomicOr(live[LIVE_WORDS - live_now + n / 32], 1u << (n % 32));
 }
-// next_tile, from what walks before have noted as well.
+// next_tile() among the tiles that earlier passes found live.
 int next_live(int t, TandemTiles tiles, int row0) {
   if (SKIP_ENTMAX) {
     [[dont_unroll]] while (t < tiles.end && !is_live_tile(t - tiles.begin)) t++;
@@ -31,14 +32,14 @@ int next_live(int t, TandemTiles tiles, int row0) {
   return next_tile(t, tiles.end, row0, false);
 }
 
-// The step from t, out of sums over the keys above t.
+// The step from t, by sums over the keys above t.
 float entmax_step(float count, float sum, float sum2) {
   if (ALPHA == 1) return (sum2 - 1.0) / (sum + sqrt(max(fma(-count, sum2 - 1.0, sum * sum), 0.0)));
   if (ALPHA == 2) return (sum - 1.0) / count;
   return (sum - 1.0) / (extra.entmax_exponent * sum2); // sums of x^e and x^(e-1)
 }
 
-// Of a block of rows. moving: 1 in rows that are still looked at.
+// State of a block of rows. moving: 1 in rows whose search has not ended.
 struct Search {
   ACC top, low, high, t, moving, count, sum, sum2;
 };
@@ -54,11 +55,11 @@ void begin_walk(inout Search x) {
   x.sum = ACC(0.0);
   x.sum2 = ACC(0.0);
 }
-// A block of z; true if the tile may count in later walks.
+// Searches a block of z; true if the tile may be live in later passes.
 bool search_block(inout Search x, ACC z, bool first) {
   bool any = false;
   if (first) {
-    // Not above its own maximum of so far less 1, a key is not above the row's less 1 either.
+    // A key that is not above its element's maximum so far, less 1, is not above the row's less 1.
     ELEMENTS(k, z) {
       x.top[k] = max(x.top[k], z[k]);
       any = any || (z[k] != HIDDEN_SCORE && z[k] >= x.top[k] - 1.0);
@@ -74,8 +75,8 @@ bool search_block(inout Search x, ACC z, bool first) {
   }
   return any;
 }
-// keys: that a row sees by position. True if a row still moves.
-bool end_walk(inout Search x, ACC keys, bool first) {
+// keys: those that a row sees by position. True if the search of a row has not ended.
+bool end_pass(inout Search x, ACC keys, bool first) {
   bool moves = false;
   if (first) {
     row_max(x.top);
@@ -98,7 +99,7 @@ bool end_walk(inout Search x, ACC keys, bool first) {
     const float t = x.t[k], step = entmax_step(x.count[k], x.sum[k], x.sum2[k]);
     const float low = step >= 0 ? max(x.low[k], t) : x.low[k], high = step >= 0 ? x.high[k] : min(x.high[k], t);
     float next = t + step;
-    // A step of a few units in the last place is taken and not looked at again.
+    // A step of a few units in the last place is taken, and ends the search.
     bool last = abs(step) <= 4e-7 * max(abs(t), abs(x.top[k]));
     if (last) {
       next = clamp(next, low, max(high, low));

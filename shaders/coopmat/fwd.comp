@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// fwd: o and lse of ROWS query rows of one head, over the key tiles that they see: shaders/fwd.comp with matrices
-// (docs/kernels-matrix.md).
+// fwd: o and lse of ROWS query rows of one head, over the key tiles that they see: shaders/fwd.comp
+// with matrices (docs/kernels/coopmat.md).
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "coopmat/begin.glsl"
@@ -53,14 +53,16 @@ layout(buffer_reference, std430, buffer_reference_align = 4) writeonly buffer Ro
 
 float sink_of(int h) { return load_float(F32, word_address(push.sink, h)); }
 
-// The row maximum moves only when a score exceeds it by this much, in powers of two: weights up to 2^8 are as exact as
-// those up to 1, and most tiles then touch neither o nor the reduction. H100, 580.159.04: D 64 gains most.
+// The row maximum changes only when a score exceeds it by this much, in powers of two. Weights up
+// to 2^8 are as exact as those up to 1, and most tiles then change neither o nor need the
+// reduction. H100, 580.159.04: D 64 gains most.
 const float SLACK = 8.0;
-// After the last tile it comes once more, for nothing: no branch. On an H100 (580.159.04) with RM 2 (D 64) 4 to 7 % faster, with
-// RM 1 (D 128) up to 5 % slower.
-const bool AGAIN = FLYING && RM > 1;
-// Without NVIDIA's reductions a maximum takes barriers of the subgroup. lavapipe (Mesa 26) makes them barriers of the
-// workgroup, which must not stand where subgroups part; no other device has subgroups of 8.
+// K is fetched once more after the last tile, without effect, which saves a branch. On an H100
+// (580.159.04) it is 4 to 7 % faster with RM 2 (D 64), and up to 5 % slower with RM 1 (D 128).
+const bool AGAIN = PREFETCHES && RM > 1;
+// Without NVIDIA's reductions a maximum takes barriers of the subgroup. lavapipe (Mesa 26) makes
+// them barriers of the workgroup, which must not be in a branch that only some subgroups take; no
+// other device has subgroups of 8.
 const bool ALWAYS_GROWS = TANDEM_CM2 == 0 && SUBGROUP == 8;
 
 #if TANDEM_CM2
@@ -71,12 +73,12 @@ const bool ALWAYS_GROWS = TANDEM_CM2 == 0 && SUBGROUP == 8;
 #define OWN_ORIGIN ACC origin[RM];
 #endif
 
-// Of a row, in all of its elements: lse out of m and l, whose sum comes first, and what o is to be multiplied by.
+// In all elements of a row: lse from m and l, whose sum is formed first, and the factor of o.
 void finish_rows(inout ACC m, inout ACC l, out ACC factor, int h) {
   row_sum(l);
   ELEMENTS(k, factor) {
-    // From the rounded origin to m itself, in natural units: a row with one visible key has l = 1, and so an lse
-    // that is its score to the last bit.
+    // The factor from the rounded origin to m itself, in natural units. A row with one visible key
+    // has l = 1, and so an lse that is its score to the last bit.
     factor[k] = l[k] != 0 ? exp2(-fma(m[k], log2_scale, -log2_origin(m[k]))) : 0.0;
     l[k] *= factor[k];
     m[k] = natural_score(m[k]);
@@ -90,8 +92,8 @@ void finish_rows(inout ACC m, inout ACC l, out ACC factor, int h) {
     m[k] = l[k] != 0 ? m[k] + log(l[k]) : -HIDDEN_SCORE;
   }
 }
-// Of a tile's scores s[RM][NB], what is above the others in each place of a block, the origins of the rows' weights, and
-// whether a score moves a row's maximum (SLACK).
+// From a tile's scores s[RM][NB]: the largest score in each place of a block, the origins of the
+// rows' weights, and whether a score changes a row's maximum (SLACK).
 #define BEGIN_ROWS(s, m, top, origin, grows)                                     \
   ACC top[RM];                                                                   \
   OWN_ORIGIN                                                                     \
@@ -104,7 +106,8 @@ void finish_rows(inout ACC m, inout ACC l, out ACC factor, int h) {
       grows = grows || fma(top[r][k], log2_scale, -origin[r][k]) > SLACK;        \
     }                                                                            \
   }
-// The rows' lse, which lies in the subgroup's scratch. head counts over batch, or parts, and heads.
+// Stores the rows' lse, which lies in the subgroup's scratch. head counts over batch entries, or
+// parts, and heads.
 void store_lse(int head, int row0) {
   if (push.lse == uvec2(0)) return;
   Row1 to = Row1(stat_address(push.lse, head, block.seq_q, row0));
@@ -113,8 +116,7 @@ void store_lse(int head, int row0) {
     if (row0 + at >= block.seq_q) continue;
     const float x = SCRATCH_FLOAT(n);
     to.w[at] = row0 + at < entry.seq_q && x != -HIDDEN_SCORE ? floatBitsToUint(x) : LSE_NONE;
-    // What is rounded away counts for less than a 16-bit weight's rounding, or the row is formed
-    // once more.
+    // The rounding error is less than a 16-bit weight's, or the row is recomputed.
     if (SPLIT != 0) Store1(part_rest_address(push.lse, head, block.seq_q, row0 + at)).w = 0;
   }
 }
@@ -122,7 +124,7 @@ void store_lse(int head, int row0) {
 void main() {
   Place place;
   if (!find_place(block.heads_q, place)) return;
-  const int part = place.batch; // over batch and splits
+  const int part = place.batch; // over batch entries and splits
   const int b = SPLIT != 0 ? part / block.splits : part, h = place.head, hk = h / block.group;
   const int row0 = place.tile * ROWS;
   const int my_row0 = row0 + BLOCK_ROW;
@@ -145,8 +147,8 @@ void main() {
   LOAD_OPERANDS(mq, 1, q, row0, D_BLOCKS, D_CHUNKS)
 #endif
 
-  // m: a maximum of the row's scores, the same in all columns; weights are powers of two from m * log2_scale, rounded,
-  // on. l: each element's own part of the sum, until the end.
+  // m: a maximum of the row's scores, the same in all columns. Weights are powers of two relative
+  // to m * log2_scale, rounded. l: until the end, each element's own part of the sum.
   ACC acc[RM][DV_OUT], m[RM], l[RM];
 #if TANDEM_CM2
   ACC origin[RM];
@@ -157,13 +159,14 @@ void main() {
     EACH(d, DV_OUT) acc[r][d] = ACC(0.0);
   }
 
-  // Elastic softmax wants the rows' lse before the first weight, entmax their thresholds: walks over the scores alone.
+  // Elastic softmax needs the rows' lse before the first weight, entmax their thresholds: passes
+  // over the scores alone.
   if (NORM != SOFTMAX) {
     Search search[RM];
     if (NORM == ENTMAX) {
       EACH(r, RM) begin_search(search[r]);
     }
-    for (int walk = 0; walk < (NORM == ENTMAX ? WALKS : 1); walk++) {
+    for (int pass = 0; pass < (NORM == ENTMAX ? MAX_PASSES : 1); pass++) {
       if (NORM == ENTMAX) {
         EACH(r, RM) begin_walk(search[r]);
         if (SKIP_ENTMAX) begin_notes();
@@ -193,7 +196,7 @@ void main() {
         if (NORM == ENTMAX) {
           bool any = false;
           EACH(r, RM) EACH(n, NB) {
-            const bool counts = search_block(search[r], s[r][n], walk == 0);
+            const bool counts = search_block(search[r], s[r][n], pass == 0);
             any = any || counts;
           }
           if (SKIP_ENTMAX && any) note_live_tile(t - tiles.begin);
@@ -218,7 +221,7 @@ void main() {
           ACC keys;
           ROWS_TO_MATRIX(keys, row,
                          float(tandem_key_count(mask_band(), my_row0 + r * MM + row, entry.seq_q, entry.seq_kv)))
-          const bool still = end_walk(search[r], keys, walk == 0);
+          const bool still = end_pass(search[r], keys, pass == 0);
           moves = moves || still;
         }
         live_now = LIVE_WORDS - live_now;
@@ -235,17 +238,18 @@ void main() {
         ROWS_TO_MATRIX(l[r], row, share_of(my_row0 + r * MM + row))
       }
     }
-    barrier(); // all are done with the last tile
+    barrier(); // all have left the last tile
   }
 
 #if TANDEM_CM2
   if (PLAIN) {
     PLAIN_LOOP
-    tiles.begin = tiles.end; // NVIDIA: another condition of the loop below costs D 64 a sixth (docs/kernels-matrix.md)
+    // NVIDIA: another condition in the loop below costs D 64 a sixth (docs/kernels/coopmat.md).
+    tiles.begin = tiles.end;
   }
 #endif
-  // K of a tile is in shared memory when its turn begins, V comes under the first product, K of the next tile under the
-  // second: one set of staging registers.
+  // K of a tile is in shared memory when its iteration begins. V is loaded during the first
+  // product, K of the next tile during the second, so one set of staging registers suffices.
   int next = next_live(tiles.begin, tiles, row0);
   if (next < tiles.end) {
     fetch_tile(stage_1, k, next * COLS, D_CHUNKS);
@@ -285,7 +289,7 @@ void main() {
     if (AGAIN || next < tiles.end) fetch_tile(stage_1, k, COL_OF(next), D_CHUNKS);
 
     FINISH_SCORES(s, slope, bias, my_row0, col0, partial)
-    if (NORM != SOFTMAX) { // m is lse, or the threshold, l elastic's share
+    if (NORM != SOFTMAX) { // m is lse or the threshold, l elastic's share
       EACH(n, NB) EACH(r, RM) ELEMENTS(k, m[r]) s[r][n][k] = weight_of(base_at(s[r][n][k], m[r][k]), l[r][k]);
     } else {
       // One branch for all of the subgroup's rows, and all exponentials behind it.
@@ -315,9 +319,9 @@ void main() {
         ACC factor = drop_block(my_row0 + r * MM, col0 + n * MN, false);
         ELEMENTS(k, factor) s[r][n][k] *= factor[k];
       }
-      PUT_OPERAND(p[r], n, s[r][n], (s[r][n], NORM == SOFTMAX)) // where a weight is NaN, so is l
+      PUT_OPERAND(p[r], n, s[r][n], (s[r][n], NORM == SOFTMAX)) // if a weight is NaN, so is l
     }
-    if (BIAS_FIRST) { // of the next tile: S is done with its registers
+    if (BIAS_FIRST) { // for the next tile, as S has left its registers
       FETCH_BIAS(bias, row0, COL_OF(next))
     }
     EACH(n, COL_STEPS) EACH(d, DV_OUT) {
@@ -338,7 +342,8 @@ void main() {
   }
   bool lost = false;
   EACH(r, RM) ELEMENTS(k, m[r]) lost = lost || is_lost(m[r][k]);
-  // First all matrices into shared memory (stage.glsl says why), lse after all that goes through the scratch.
+  // All matrices are put into shared memory first (the reason is in stage.glsl), lse after all that
+  // uses the scratch.
   const View o = SPLIT != 0 ? part_view(push.o, block.o, part, h, entry.seq_q)
                             : q_view(push.o, block.o, b, h, stored_q(), block.head_dim_v, (push.wide & 8u) != 0);
 #if TANDEM_TENSOR
@@ -357,7 +362,7 @@ void main() {
   }
 #endif
   EACH(r, RM) {
-    // Columns are equal, and of the one block only the first stays: the next begins behind it.
+    // Columns are equal. Only the first of a block remains, as the next block begins behind it.
     ACC lse;
     ELEMENTS(k, lse) lse[k] = NORM == ENTMAX && m[r][k] == NO_LSE ? -HIDDEN_SCORE : m[r][k];
     coopMatStore(lse, scratch, MY_SCRATCH + r * MM / 4, MM / 4, COL_MAJOR);
@@ -374,7 +379,7 @@ void main() {
   if (lost) atomicOr(OWN_WORD, 1u);
   barrier();
   if (OWN_WORD == 0) return;
-  memoryBarrierBuffer(); // others of the workgroup have stored these rows
+  memoryBarrierBuffer(); // other invocations of the workgroup have stored these rows
   barrier();
   tiles = tandem_key_tiles(mask_band(), row0, ROWS, COLS, entry.seq_q, entry.seq_kv);
   if (SPLIT != 0) tiles = tandem_split_tiles(tiles, part % block.splits, block.splits);

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Matrices of a subgroup, and what passes between them and single rows or elements (docs/kernels-matrix.md).
-// TANDEM_CM2: 1: VK_NV_cooperative_matrix2's reductions and conversions, 0: VK_KHR_cooperative_matrix alone, and
-// shared memory for both. TANDEM_BF16: the type of the operands; accumulators are f32.
+// Matrices of a subgroup, and how they exchange numbers with single rows or elements
+// (docs/kernels/coopmat.md). TANDEM_CM2: 1: VK_NV_cooperative_matrix2's reductions and conversions;
+// 0: VK_KHR_cooperative_matrix alone, and shared memory for both. TANDEM_BF16: the type of the
+// operands; accumulators are f32.
 //
-// The device's shape: left operands are MM x MK, right ones MK x MN, accumulators MM x MN. MK is KN times MN: KN blocks of
-// columns side by side become one left operand. KN is 1, or 2 in modules of their own: with a constant of the pipeline in
-// its place NVIDIA (H100, 580.159.04) keeps matrices in memory. A subgroup owns RM blocks of MM rows and all COLS columns of
-// a tile: row sums and maxima never leave it. How a driver deals a matrix's elements out to invocations is its secret; where
-// an element's row or column is needed, a second matrix that holds row or column numbers says it.
+// The device's shape: left operands are MM x MK, right ones MK x MN, accumulators MM x MN. MK is KN
+// times MN: KN adjacent blocks of columns become one left operand. KN is 1, or 2 in separate
+// modules: if it is a constant of the pipeline, NVIDIA (H100, 580.159.04) keeps matrices in memory.
+// A subgroup owns RM blocks of MM rows and all COLS columns of a tile, so row sums and maxima never
+// leave it. The driver chooses how a matrix's elements are distributed over invocations. Where an
+// element's row or column is needed, a second matrix holds row or column numbers.
 
 const int SUBGROUPS = WG / SUBGROUP;
 const int NB = COLS / MN; // blocks of columns
@@ -28,8 +30,8 @@ const int NB = COLS / MN; // blocks of columns
 #else
 #define KN 2
 const int MK = KN * MN;
-// Kernels that take a tile's columns one after the other take MK at a time, STEP_BLOCKS accumulators: of the q-th one the
-// first row and column, and what its rows have.
+// Kernels that loop over a tile's columns take MK at a time, STEP_BLOCKS accumulators: first row
+// and column of the q-th accumulator, and the numbers of its rows.
 const int COL_STEPS = COLS / MK;
 const int STEP_BLOCKS = RM * KN;
 #define STEP_ROW(q) ((q) / KN * MM)
@@ -38,14 +40,14 @@ const int STEP_BLOCKS = RM * KN;
 #define STEP_QUERY(q, flip) (flip ? STEP_COL(q) : STEP_ROW(q))
 #define STEP_KEY(q, flip) (flip ? STEP_ROW(q) : STEP_COL(q))
 #define OF_ROW(x, q) x[(q) / KN]
-// Accumulators that cover D and Dv; D_BLOCKS and DV_BLOCKS are those of operands.
+// Accumulators that cover D and Dv. D_BLOCKS and DV_BLOCKS count operands.
 const int D_OUT = D_BLOCKS * KN, DV_OUT = DV_BLOCKS * KN;
 const int MOST_OUT = D_OUT > DV_OUT ? D_OUT : DV_OUT;
 #endif
 #define TID int(gl_LocalInvocationIndex)
 #define LANE int(gl_SubgroupInvocationID)
-// A kernel that takes several batch entries at once (bwd_dq) parts its workgroup in teams, one an entry, each with tiles, ROWS
-// and a part of the streamed array of its own.
+// A kernel that takes several batch entries at once (bwd_dq) divides its workgroup into teams, one
+// for each entry. Each team has its own tiles, ROWS and part of the streamed array.
 #ifdef TAKES_ENTRIES
 const int TEAM_SIZE = WG / ENTRIES, TEAM_SUBGROUPS = SUBGROUPS / ENTRIES;
 #define TEAM int(gl_SubgroupID / uint(TEAM_SUBGROUPS))
@@ -59,17 +61,17 @@ const int ENTRIES = 1;
 #define TEAM_TID TID
 #define OWN_STREAMED(n) (n)
 #endif
-#define BLOCK_ROW (TEAM_SUBGROUP * RM * MM) // of the tile, the subgroup's first
-#define OWN_BLOCK(r) (TEAM_SUBGROUP * RM + (r)) // number of its r-th block of rows
+#define BLOCK_ROW (TEAM_SUBGROUP * RM * MM) // the subgroup's first row of the tile
+#define OWN_BLOCK(r) (TEAM_SUBGROUP * RM + (r)) // number of the subgroup's r-th block of rows
 
 #if TANDEM_BF16
 #define HALF bfloat16_t
 #else
 #define HALF float16_t
 #endif
-// Whether bias comes by whole blocks (bias.glsl), for kernels that ask for it. PAIRS: of 16-bit elements, a word two keys:
-// the even ones of 2 MN keys make up one block of a tile, the odd ones the next.
-// coopmat2 has another way.
+// Whether bias is loaded by whole blocks (bias.glsl), for kernels that define TAKES_BLOCKS;
+// coopmat2 loads it another way. PAIRS: for 16-bit elements a word holds two keys. The even ones of
+// 2 MN keys make one block of a tile, the odd ones the next.
 #if TANDEM_CM2 || !defined(TAKES_BLOCKS)
 #undef TAKES_BLOCKS
 #define TAKES_BLOCKS false
@@ -77,7 +79,8 @@ const int ENTRIES = 1;
 const bool BIAS_BLOCKS = TAKES_BLOCKS && BIAS != 0 && WIDE != 0 && BIAS_WIDE == 2;
 const bool PAIRS = BIAS_BLOCKS && BIAS != F32;
 const int KEY_STEP = PAIRS ? 2 : 1;
-// The first key of a tile's n-th block, each KEY_STEP behind the one before; and where the tile's row-th key is.
+// block_key(): first key of a tile's n-th block, whose keys are KEY_STEP apart. key_place(): where
+// the tile's key in a row lies.
 int block_key(int first, int n) {
   return PAIRS ? first + (n & ~1) * MN + (n & 1) : first + n * MN;
 }
@@ -92,8 +95,8 @@ int key_place(int row) {
 #define ROW_MAJOR gl_CooperativeMatrixLayoutRowMajor
 #define COL_MAJOR gl_CooperativeMatrixLayoutColumnMajor
 
-// Loops over blocks and over an invocation's elements of a matrix. Whole matrices are registers only where every
-// index is a constant: unrolled.
+// Loops over blocks and over an invocation's elements of a matrix. Matrices stay in registers only
+// if every index is a constant, so the loops are unrolled.
 #define EACH(i, count) [[unroll]] for (int i = 0; i < (count); i++)
 #define ELEMENTS(k, matrix) [[unroll]] for (int k = 0; k < matrix.length(); k++)
 
@@ -101,12 +104,13 @@ int key_place(int row) {
 const int MOST_BLOCKS = D_BLOCKS > DV_BLOCKS ? D_BLOCKS : DV_BLOCKS;
 const int D_CHUNKS = D_BLOCKS * MK / 8; // uvec4s, of 8 elements, of a row
 const int DV_CHUNKS = DV_BLOCKS * MK / 8;
-// One more, so that the 16-byte reads of 8 rows hit different banks.
+// One chunk more, so that the 16-byte reads of 8 rows hit different banks.
 const int PITCH = (D_BLOCKS > DV_BLOCKS ? D_CHUNKS : DV_CHUNKS) + 1;
 const int SECOND = COLS * PITCH;
 #ifndef STREAMED
-// Two tiles of COLS rows, the second from SECOND on; behind them LEFT_SHARED left operands for which registers do not
-// suffice, the last ones that the kernel loads. And whole tiles of rows, on their way in and out.
+// Two tiles of COLS rows, the second from SECOND on. Behind them LEFT_SHARED left operands, the
+// last ones that the kernel loads, for which there are no registers. Whole tiles of rows also use
+// it as they are loaded and stored.
 const int HELD = ROWS * PITCH;
 const int BOTH = 2 * COLS * PITCH + LEFT_SHARED * HELD;
 #define STREAMED (BOTH > HELD ? BOTH : HELD)
@@ -116,10 +120,10 @@ shared uvec4 streamed[ENTRIES * STREAMED];
 #else
 shared uvec4 streamed[STREAMED];
 #endif
-const int BLOCK_CHUNKS = MM * MN / 8; // of 8 elements, of a block
+const int BLOCK_CHUNKS = MM * MN / 8; // chunks of 8 elements of a block
 const int SCRATCH = (MM * MN + 4 * (MM > MN ? MM : MN)) / 4; // a subgroup's own
 shared vec4 scratch[SUBGROUPS * SCRATCH];
-// 0, 1, 2, ...; with several entries at once two numbers a row of each subgroup besides.
+// 0, 1, 2, ...; with several entries at once also two numbers a row for each subgroup.
 const int IOTA = MM > MN ? MM : MN;
 #ifdef TAKES_ENTRIES
 const int ROW_NUMBERS = ENTRIES > 1 ? SUBGROUPS * MM / 2 : 0;
@@ -130,7 +134,8 @@ shared vec4 iota[IOTA / 4];
 #define MY_SCRATCH (int(gl_SubgroupID) * SCRATCH)
 #define SCRATCH_FLOAT(n) scratch[MY_SCRATCH + (n) / 4][(n) % 4]
 const int SCRATCH_PITCH = (MN + 4) / 4;
-// FLIPS: the rows of a kernel's blocks are keys. What has query rows and keys in their own order has these of a block.
+// FLIPS: the rows of a kernel's blocks are keys. Shapes of a block in the order of query rows and
+// keys.
 #ifndef FLIPS
 #define FLIPS false
 #endif
@@ -144,7 +149,7 @@ void begin_iota() { // a barrier follows
     for (int n = TID; n < IOTA; n += WG) iota[n / 4][n % 4] = float(n);
   }
 }
-// Row or column number of each element. Stride 0: all rows, or columns, are the same one.
+// Row or column number of each element. With stride 0 all rows, or all columns, are the same.
 ACC row_numbers() {
   ACC x;
   coopMatLoad(x, iota, 0, 0, COL_MAJOR);
@@ -155,7 +160,7 @@ ACC col_numbers() {
   coopMatLoad(x, iota, 0, 0, ROW_MAJOR);
   return x;
 }
-// Of query rows and of keys, from the block's first on; flip: the rows are the keys.
+// Numbers of query rows and of keys, from the block's first on. flip: the rows are the keys.
 ACC query_numbers(bool flip) {
   ACC x;
   if (flip)
@@ -205,7 +210,8 @@ void row_sum(inout ACC x) { reduce_rows(x, true); }
 
 // ---- from an accumulator to the left operand of the next product, or to shared memory ----
 #if TANDEM_BF16 && !TANDEM_CM2
-// Accumulators of bf16 are rare, so the subgroup rounds by itself: eight elements of the block in scratch.
+// Accumulators of bf16 are rare, so the subgroup rounds by itself: eight elements of the block in
+// scratch.
 uvec4 packed_chunk(int n) {
   const int at = MY_SCRATCH + n / (MN / 8) * SCRATCH_PITCH + n % (MN / 8) * 2;
   const vec4 low = scratch[at], high = scratch[at + 1];
@@ -218,15 +224,17 @@ uvec4 packed_chunk(int n) {
 #define ROUNDS_FAST false
 #endif
 const int OPERAND_PITCH = MK / 8 + 1;
-// finite: nothing is lost where a NaN becomes a number.
+// finite: a NaN may become a number.
 OPERAND_A to_operand(ACC x, bool finite) {
 #if TANDEM_CM2
 #if TANDEM_BF16
-  // NVIDIA's conversion to bf16 cuts off (580.159.04): a weight a hair below 1 would become 0.996. Rounded here, to
-  // nearest with ties away from 0; infinities and NaNs stay what they are.
+  // NVIDIA's conversion to bf16 truncates (580.159.04): a weight just below 1 would become 0.996.
+  // So it is rounded here, to nearest with ties away from 0; infinities and NaNs are kept.
   ELEMENTS(k, x) {
     const uint bits = floatBitsToUint(x[k]);
-    if (ROUNDS_FAST) // a NaN may become a number whose sign is set and whose last bits are, which none has here
+    // A NaN may become a number only if its sign is set and so are its last bits, and there are
+    // none of these here.
+    if (ROUNDS_FAST)
       x[k] = intBitsToFloat((finite ? int(bits) : min(int(bits), 0x7fff7fff)) + 0x8000);
     else
       x[k] = uintBitsToFloat(bits + (finite || (bits & 0x7f800000u) != 0x7f800000u ? 0x8000u : 0u));
@@ -259,7 +267,7 @@ OPERAND_A to_operand(ACC x, bool finite) {
 
 OPERAND_A to_operand(ACC x) { return to_operand(x, false); }
 
-// Of a step's q-th block: into a[RM], with KN 2 once the second one is there.
+// A step's q-th block becomes an operand in a[RM]; with KN 2, once the second block is there.
 #if TANDEM_KN == 1
 #define BEFORE(a)
 #define PUT_OPERAND(a, q, x, arguments) a[q] = to_operand arguments;
@@ -281,8 +289,8 @@ OPERAND_A to_operand(ACC first, ACC last) {
 }
 #endif
 
-// A result's block to the streamed tiles' array, as 16-bit elements, to nearest even whatever a conversion does: what it
-// is given needs no rounding.
+// Stores a result's block in the streamed tiles' array, as 16-bit elements, rounded to nearest even
+// whatever a conversion does, as its input needs no rounding.
 void put_block(int to, ACC x) {
 #if TANDEM_BF16 && !TANDEM_CM2
   coopMatStore(x, scratch, MY_SCRATCH, SCRATCH_PITCH, ROW_MAJOR);
@@ -301,8 +309,8 @@ void put_block(int to, ACC x) {
 }
 
 // ---- numbers a row ----
-// A number for each of the block's rows, from its invocation (LANE < MM, or in turns where subgroups are smaller),
-// as a matrix of equal columns.
+// A number for each of the block's rows, from its invocation (LANE < MM, or several times if
+// subgroups are smaller), as a matrix of equal columns.
 #define ROWS_TO_MATRIX(x, row, value)                                                         \
   {                                                                                           \
     for (int row = LANE; row < MM; row += SUBGROUP) SCRATCH_FLOAT(row) = value;               \

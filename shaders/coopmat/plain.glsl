@@ -1,22 +1,23 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// fwd's loop over tiles where products, a dense bias that they begin with and exponentials are all there is (KV_ROW,
-// src/params.cpp), for coopmat2, where left operands are as wide as accumulators (KN is 1). It begins with the
-// exponentials: the next tile's scores are multiplied at its end. Then no branch but that of the row maxima stands between the products, over whose two sides
-// NVIDIA's compiler (580.159.04) copies o from registers to registers (docs/kernels-matrix.md, "What a compiler makes of
-// the loop").
+// fwd's loop over tiles for products, a dense bias that they start from, and exponentials alone
+// (KV_ROW, src/params.cpp). It is for coopmat2, where left operands are as wide as accumulators (KN
+// is 1). An iteration begins with the exponentials, and multiplies the next tile's scores at its
+// end. Then no branch but that of the row maxima is between the products: around a branch NVIDIA's
+// compiler (580.159.04) copies o from registers to registers (bench/lab/2026-11.md, "What a
+// compiler makes of the loop").
 
-const bool PLAIN = KV_ROW != 0 && FLYING;
-// K and V fly in registers of their own, each from the place where the tile before it is put: a whole turn. With RM 2, or a
-// bias, they take turns, as there is no room for two.
+const bool PLAIN = KV_ROW != 0 && PREFETCHES;
+// K and V are prefetched in registers of their own, each from where the previous tile is stored: a
+// whole iteration ahead. With RM 2, or a bias, they alternate, as there is no room for two.
 const bool FAR = RM == 1 && BIAS == 0;
-// The rows' maxima stay in the scratch, where only the branch in which they move looks for them. Not on lavapipe, whose
-// barriers of a subgroup are the workgroup's; no other device has subgroups of 8.
+// The rows' maxima stay in the scratch, where only the branch that changes them reads them. Not on
+// lavapipe, whose barriers of a subgroup are the workgroup's; no other device has subgroups of 8.
 const bool PARKS = PLAIN && FAR && SUBGROUP != 8;
 #define PARK(m) coopMatStore(m, scratch, MY_SCRATCH, MN / 4, ROW_MAJOR);
 #define UNPARK(m) coopMatLoad(m, scratch, MY_SCRATCH, MN / 4, ROW_MAJOR);
 
 #define COL_OF(tile) (min(tile, tiles.end - 1) * COLS)
-// Scores of tile t, whose K is in shared memory, in s. What is hidden of a block is what its products begin with.
+// Scores of tile t, whose K is in shared memory, in s. A block's products start from its mask.
 #define PLAIN_SCORES(s)                                                                            \
   if (BIAS_FIRST) {                                                                                \
     EACH(r, RM) EACH(n, NB) {                                                                      \
@@ -44,9 +45,9 @@ const bool PARKS = PLAIN && FAR && SUBGROUP != 8;
     put_tile(SECOND, stage_1, v, 0, DV_CHUNKS);                                                    \
   barrier();
 
-// Of tile t, whose scores are s, all that follows, and the scores of the next one, ahead: s itself, or matrices of their
-// own. below: minus the origin. Where no tile is masked it is cheaper to multiply once more, for nothing, behind the last
-// tile than to leave in the middle.
+// All that follows the scores s of tile t, and the scores of the next tile, in ahead: s itself, or
+// other matrices. below: minus the origin. If no tile is masked, an unused multiplication behind
+// the last tile costs less than leaving in the middle.
 #define PLAIN_STEP(s, ahead)                                                                       \
   if (!FAR) fetch_tile(stage_1, k, COL_OF(t + 1), D_CHUNKS);                                       \
   {                                                                                                \
@@ -86,7 +87,7 @@ const bool PARKS = PLAIN && FAR && SUBGROUP != 8;
       s[r][n][i] = exp2(fma(s[r][n][i], log2_scale, below[r][i]));                                 \
       l[r][i] += s[r][n][i];                                                                       \
     }                                                                                              \
-    if (BIAS_FIRST) { /* of the next tile: S is done with its registers */                         \
+    if (BIAS_FIRST) { /* for the next tile, as S has left its registers */                         \
       FETCH_BIAS(bias, row0, COL_OF(t + 1))                                                        \
     }                                                                                              \
     EACH(n, NB) {                                                                                  \
@@ -136,7 +137,7 @@ const bool PARKS = PLAIN && FAR && SUBGROUP != 8;
     barrier();                                                                                     \
     PLAIN_SCORES(s)                                                                                \
     PUT_V                                                                                          \
-    if (FAR && WHOLE == 0) { /* by twos, which saves the copies of what flies */                   \
+    if (FAR && WHOLE == 0) { /* two at a time, which saves copies of the prefetch */               \
       for (;;) {                                                                                   \
         PLAIN_STEP(s, ahead)                                                                       \
         PLAIN_STEP(ahead, s)                                                                       \

@@ -1,27 +1,27 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// fwd's rows for which matrices are not enough, once more, from key to key in f32: an invocation a
-// row, after everything else. Scores so far from 0 that a power of two from the rounded maximum on
-// leaves f32, or f16; rows of nothing but scores below those that the loop begins with, which it
-// takes for hidden; with elastic softmax, entmax and parts of rows, far rows (src/far_row.h).
+// Recomputes rows of fwd for which matrices do not suffice, key by key in f32, an invocation a row,
+// after everything else. These rows have scores so far from 0 that a power of two relative to the
+// rounded maximum leaves f32, or f16; or only scores below the loop's initial one, which it takes
+// for hidden; or, with elastic softmax, entmax and split keys, they are far rows (src/far_row.h).
 #include "row_score.glsl"
 
 // 2^19: below 2^20 in powers of two.
 const float MOST_LSE = NORM == ENTMAX ? 256.0 : NORM == SOFTMAX && SPLIT == 0 ? 524288.0 : TANDEM_FAR_LSE;
-bool is_lost(float lse) { return !(abs(lse) <= MOST_LSE); } // NaN, and rows that saw nothing, too
+bool is_lost(float lse) { return !(abs(lse) <= MOST_LSE); } // also NaN, and rows that saw no key
 
-// The score of a row's key, HIDDEN where it is.
+// The score of a row's key; HIDDEN if it is hidden.
 float key_score(View q, View k, int i, int j) {
   if (!is_seen(i, j)) return HIDDEN;
   if (BIAS != 0 && is_hidden(load_bias(i, j))) return HIDDEN;
   return score_of(dot_rows(q, i, k, j), i, j);
 }
-// And relative to the largest one.
+// The same relative to the largest one.
 float key_distance(View q, View k, int i, int j, float top) {
   const float s = key_score(q, k, i, j);
   return is_hidden(s) ? s : from_origin(s, top);
 }
 
-// entmax's threshold relative to the row's largest z: Newton's steps on a convex sum, from the
+// entmax's threshold relative to the row's largest z. Newton's steps on a convex sum, from the
 // left, do not pass it.
 float row_threshold(View q, View k, int i, float top, int begin, int end) {
   float t = -1.0;
@@ -39,11 +39,11 @@ float row_threshold(View q, View k, int i, float top, int begin, int end) {
   return t;
 }
 
-const int REDO_QUADS = 8; // columns of o at a time, by four
+const int REDO_QUADS = 8; // columns of o at a time, in units of four
 void redo_row(View q, View k, View v, View o, int head, int h, int i, int begin, int end) {
-  // Nothing, but then keys are each invocation's own for the compiler. lavapipe (Mesa 26) runs this
-  // with all invocations off, too, and then reads from addresses that all have in common, although
-  // nobody has put anything there (extra.glsl).
+  // No effect, but to the compiler keys then differ between invocations. lavapipe (Mesa 26) also
+  // runs this with all invocations off, and then reads from uniform addresses that are not set
+  // (extra.glsl).
   begin += min(i, 0);
   float top = HIDDEN, sum = 0, relative = 0;
   [[dont_unroll]] for (int j = begin; j < end; j++) top = max(top, key_score(q, k, i, j));

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Whole tiles of rows by VK_NV_cooperative_matrix2's tensor addressing, for heads so wide that a workgroup's rows would not fit
-// the streamed tiles' array (stage.glsl): left operands come from the tensor, results go there, and what lies past its end
-// reads as zeros and is not written. Not WIDE: a block at a time by way of the subgroup's scratch; slow, never wrong.
+// Whole tiles of rows by VK_NV_cooperative_matrix2's tensor addressing, for heads so wide that a
+// workgroup's rows would not fit the streamed tiles' array (stage.glsl). Left operands are loaded
+// from the tensor, results are stored in it; past its end loads are zeros and stores have no
+// effect. Not WIDE: a block at a time through the subgroup's scratch, which is slow, but always
+// right.
 
 layout(buffer_reference, std430, buffer_reference_align = 16) buffer Blocks4 { uvec4 w[]; };
 #define CLAMPED tensorLayoutNV<2, gl_CooperativeMatrixClampModeConstantNV>
-// Rows of a tensor from r0 on; shift: of bytes of an element.
+// Rows of a tensor from r0 on. shift: log2 of the bytes of an element.
 CLAMPED rows_from(View t, int r0, int shift) {
   CLAMPED x = createTensorLayoutNV(2, gl_CooperativeMatrixClampModeConstantNV);
   x = setTensorLayoutDimensionNV(x, max(t.rows - r0, 0), t.width);
@@ -46,7 +48,7 @@ void block_by_element(View t, int r0, int col, OPERAND_A x) {
     EACH(r, RM) EACH(d, blocks) x[r][d] = operand_by_element(t, (r0) + (r) * MM, d);                 \
   }                                                                                                 \
   barrier();
-// The way back, rounded; rows from limit on as zeros.
+// Stores x, rounded; rows from limit on are zeros.
 #define STORE_ROWS(x, t, r0, blocks, limit)                                                         \
   {                                                                                                 \
     Blocks4 to = Blocks4(row_address(t, r0));                                                       \
@@ -61,7 +63,7 @@ void block_by_element(View t, int r0, int col, OPERAND_A x) {
         block_by_element(t, (r0) + (r) * MM, d * MN, OPERAND_A(x[r][d]));                            \
     }                                                                                               \
   }
-// The same of a split's part, in f32 as it is.
+// The same for a split's partial output, in f32 without rounding.
 #define STORE_ROWS_OF_PART(x, t, r0, blocks)                                                        \
   {                                                                                                 \
     Blocks4 to = Blocks4(row_address(t, r0));                                                       \

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Tiles without a kept key are left out before anything of them is loaded. The next one that has any is known before it is
-// fetched, so its rows fly in registers as ever.
+// Tiles without a kept key are skipped before any of their rows is loaded. The next tile that has
+// one is known before it is fetched, so its rows are prefetched in registers as usual.
 
 #ifndef VISITS_ALL
 #define VISITS_ALL false
@@ -10,12 +10,13 @@ const bool SKIP_KEEP = KEEP != 0 && SKIPS;
 const bool SKIP_ENTMAX = NORM == ENTMAX && SKIPS;
 #include "vote.glsl"
 
-// With entmax a subgroup may leave out a block after S: not on lavapipe (Mesa 26), which makes barriers of the subgroup, of
-// which there are more, barriers of the workgroup; no other device has subgroups of 8.
+// With entmax a subgroup may skip a block after S. Not on lavapipe (Mesa 26), which makes barriers
+// of the subgroup, of which there are more, barriers of the workgroup; no other device has
+// subgroups of 8.
 const bool LEAVES_BLOCKS = SKIP_ENTMAX && SUBGROUP != 8;
 
-// Whether a tile with query rows from i0 and keys from j0 has a kept key, or may have one: with feature stride 1 whole
-// words are looked at, and with them up to three keys on either side.
+// Whether a tile with query rows from i0 and keys from j0 has a kept key, or may have one: with
+// feature stride 1 whole words are tested, and with them up to three keys on either side.
 bool keeps_any(int i0, int rows, int j0, int cols) {
   const bool words = extra.keep.sd.zw == uvec2(1, 0);
   const int in_row = words ? cols / 4 + 1 : cols;
@@ -33,7 +34,8 @@ bool keeps_any(int i0, int rows, int j0, int cols) {
   }
   return vote(any);
 }
-// The first tile from t on, before end, that is not left out. first: of the workgroup's rows; flip: these are keys.
+// The first tile from t on, before end, that is not skipped. first: first row of the workgroup;
+// flip: its rows are keys.
 int next_tile(int t, int end, int first, bool flip) {
   if (!SKIP_KEEP) return t;
   [[dont_unroll]] for (; t < end; t++)

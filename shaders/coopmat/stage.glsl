@@ -1,34 +1,38 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Rows of tensors into shared memory and out of matrices. WIDE (src/params.cpp): every tensor has feature stride 1, rows
-// that begin at multiples of 16 bytes, less than 2^24 bytes apart, and a width that is a multiple of 8: rows travel as
-// uvec4s, 8 elements, and those of the next tile fly in registers while this one is multiplied. RAGGED: and some width is
-// no multiple of MK. Not WIDE: they go element by element from rolled loops when their turn comes: slow, never wrong.
+// Rows of tensors into shared memory and out of matrices. WIDE (src/params.cpp): every tensor has
+// feature stride 1, rows that begin at multiples of 16 bytes, less than 2^24 bytes apart, and a
+// width that is a multiple of 8. Rows are then copied as uvec4s, 8 elements, and those of the next
+// tile are prefetched in registers while this one is multiplied. RAGGED: also, some width is not a
+// multiple of MK. Not WIDE: rows are copied element by element in rolled loops, when they are
+// needed, which is slow, but always right.
 //
-// The loops over tiles hold one route or the other. Both, with a test of where a tile ends, cost NVIDIA (H100,
-// 580.159.04) a fifth of its speed; and a branch or a loop of some invocations while matrices wait to be stored costs
-// four fifths, as they then wait in memory. So first all results go to shared memory, then everything else is done.
+// The loops over tiles contain one of the two paths. Both, with a test of where a tile ends, cost
+// NVIDIA (H100, 580.159.04) a fifth of its speed. A branch or a loop of some invocations while
+// matrices wait to be stored costs four fifths, as the matrices are then kept in memory. So all
+// results are first put into shared memory, then everything else is done.
 
-#ifndef ROW_CHUNKS // from a row to the next, of 16 bytes
+#ifndef ROW_CHUNKS // from a row to the next, in 16 bytes
 #define ROW_CHUNKS(t) int(t.row.x >> 4)
 #endif
-#ifndef TILES_EXIST // as a whole
+#ifndef TILES_EXIST // all of their rows do
 #define TILES_EXIST (WHOLE != 0)
 #endif
 const int RAGGED = 2;
 const int MOST_CHUNKS = D_BLOCKS > DV_BLOCKS ? D_CHUNKS : DV_CHUNKS;
-const bool FLYING = FLIES != 0 && WIDE != 0; // FLIES: there are registers for it
-const int VEC = FLYING ? (COLS * MOST_CHUNKS + TEAM_SIZE - 1) / TEAM_SIZE : 1;
+const bool PREFETCHES = REGISTER_PREFETCH != 0 && WIDE != 0; // REGISTER_PREFETCH: there are registers for the prefetch
+const int VEC = PREFETCHES ? (COLS * MOST_CHUNKS + TEAM_SIZE - 1) / TEAM_SIZE : 1;
 uvec4 stage_1[VEC], stage_2[VEC];
 
 layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Rows4 { uvec4 w[]; };
 
-// Invocation n of a tile's copy, counted on over the workgroup's turns.
+// Row of an invocation's chunk of a tile's copy in the turn-th of the workgroup's iterations.
 int chunk_row(int turn, int chunks) {
   return TEAM_SIZE % chunks == 0 ? TEAM_TID / chunks + turn * (TEAM_SIZE / chunks) : (TEAM_TID + turn * TEAM_SIZE) / chunks;
 }
 int chunk_col(int turn, int chunks) { return TEAM_SIZE % chunks == 0 ? TEAM_TID % chunks : (TEAM_TID + turn * TEAM_SIZE) % chunks; }
 
-// n features of a row, of eight, that lie side by side from any address on; zeros behind them. Only words that hold one are read.
+// n of eight features of a row, contiguous, at any address, with zeros behind them. Only words that
+// hold one of them are read.
 uvec4 load_packed(uvec2 at, int n) {
   const int odd = int(at.x >> 1 & 1u);
   const uvec2 from = uvec2(at.x & ~3u, at.y);
@@ -58,11 +62,12 @@ uvec4 load_chunk(View t, int r, int chunk) {
 
 bool in_tile(int turn, int chunks) { return COLS * chunks % TEAM_SIZE == 0 || chunk_row(turn, chunks) < COLS; }
 
-// Rows past the end repeat the last one: nobody looks at them, as their keys are hidden and their query rows weigh
-// nothing. An index off one address of the whole workgroup: 64-bit addresses of each invocation's own cost the forward a
-// fifth of its speed at D 128, and what else is reckoned here counts as well.
+// Rows past the end repeat the last one. This has no effect, as their keys are hidden and their
+// query rows have weight 0. Chunks are indexed from one address of the whole workgroup: a 64-bit
+// address for each invocation costs the forward a fifth of its speed at D 128, and other address
+// arithmetic here matters as well.
 void fetch_tile(out uvec4 stage[VEC], View t, int r0, int chunks) {
-  if (!FLYING) return;
+  if (!PREFETCHES) return;
   Rows4 tile = Rows4(row_address(t, r0));
   const int row = ROW_CHUNKS(t), last = (t.rows - 1 - r0) * row;
   const int first = TEAM_TID / chunks * row + TEAM_TID % chunks, end = last + TEAM_TID % chunks;
@@ -85,7 +90,7 @@ void put_rows(int to, int rows, View t, int r0, int chunks, bool keys) {
   }
 }
 void put_tile(int to, uvec4 stage[VEC], View t, int r0, int chunks) {
-  if (!FLYING) {
+  if (!PREFETCHES) {
     put_rows(to, COLS, t, r0, chunks, true);
     return;
   }
@@ -94,10 +99,11 @@ void put_tile(int to, uvec4 stage[VEC], View t, int r0, int chunks) {
       streamed[OWN_STREAMED(to + key_place(chunk_row(i, chunks)) * PITCH + chunk_col(i, chunks))] = stage[i];
 }
 
-// The subgroup's rows of a tensor as left operands: into x[RM][blocks] by way of the streamed tiles' array, or, of the
-// last LEFT_SHARED ones (left: how many are still to come, this one included), to stay there. On their way into registers
-// rows may use the place of those that are still to come. r0: the workgroup's first row. Everyone is done with the array
-// before and after.
+// Loads the subgroup's rows of a tensor as left operands: into x[RM][blocks] through the streamed
+// tiles' array, or, for the last LEFT_SHARED operands, into the array, to stay there. left: number
+// of operands that are still to be loaded, this one included. Rows may pass through the room of
+// operands that are still to be loaded. r0: the workgroup's first row. All invocations have left
+// the array before and after.
 const int LOAD_AT = LEFT_SHARED > 0 ? 2 * COLS * PITCH : 0;
 #define HELD_AT(left) (2 * COLS * PITCH + ((left) - 1) * HELD)
 #define LOAD_OPERANDS(x, left, t, r0, blocks, chunks)                                                 \
@@ -110,7 +116,7 @@ const int LOAD_AT = LEFT_SHARED > 0 ? 2 * COLS * PITCH : 0;
                   ROW_MAJOR);                                                                         \
   }                                                                                                   \
   barrier();
-// One of them, as a: from x, or from where it stays.
+// One of these operands, as a: from x, or from the array.
 #define LEFT_OPERAND(a, x, left, r, d)                                                                \
   OPERAND_A a;                                                                                        \
   if (LEFT_SHARED >= (left))                                                                          \
@@ -118,7 +124,8 @@ const int LOAD_AT = LEFT_SHARED > 0 ? 2 * COLS * PITCH : 0;
                 ROW_MAJOR);                                                                           \
   else                                                                                                \
     a = x[r][d];
-// The d-th products of a step's blocks, s[STEP_BLOCKS]: with the rows from at on in the streamed tiles' array.
+// The d-th products of a step's blocks, s[STEP_BLOCKS], with the rows from at on in the streamed
+// tiles' array.
 #define MULTIPLY_BLOCK(s, x, left, at, d, index)                                                      \
   {                                                                                                   \
     OPERAND_B y;                                                                                      \
@@ -138,8 +145,8 @@ const int LOAD_AT = LEFT_SHARED > 0 ? 2 * COLS * PITCH : 0;
   }
 #endif
 
-// The way back: x[RM][blocks] into the streamed tiles' array, and from there, by all invocations, to the rows of a tensor
-// from r0, the workgroup's first. Rows from limit on are stored as zeros.
+// Puts x[RM][blocks] into the streamed tiles' array. From there all invocations store it in the
+// rows of a tensor from r0, the workgroup's first. Rows from limit on are stored as zeros.
 #define PUT_BLOCKS(x, blocks)                                                                         \
   barrier();                                                                                          \
   EACH(r, RM) EACH(d, blocks) put_block((BLOCK_ROW + r * MM) * PITCH + d * (MN / 8), x[r][d]); \
@@ -159,8 +166,9 @@ void store_rows(View t, int r0, int chunks, int limit) {
   }
 }
 
-// The same of a split's part, in f32 as it is, where the array holds it: it does with few rows, which is what splits are
-// for. Otherwise block by block through scratch, which keeps the matrices waiting (see above).
+// The same for a split's partial output, in f32 without rounding, if the array holds it. It does
+// for few rows, for which splits are made. Otherwise block by block through scratch, during which
+// the matrices wait (see above).
 const int PART_PITCH = DV_BLOCKS * MK / 4 + 1;
 const bool PARTS_FIT = ROWS * PART_PITCH <= STREAMED;
 #define PUT_PARTS(x)                                                                                  \

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// bwd_dbias where bwd_dkv left ds: d_bias of DS_BLOCK query rows and SUM_KEYS keys of a head is ds, turned, or its sum over the
-// batch, in order.
+// bwd_dbias from the dS that bwd_dkv left: d_bias of DS_BLOCK query rows and SUM_KEYS keys of a
+// head is dS transposed, or its sum over the batch, in order.
 const int SUM_KEYS = 64;
 const int SUM_VEC = SUM_KEYS * DS_PITCH / WG; // chunks of an invocation, of as many keys
 const int TURN_PITCH = SUM_KEYS + 1;
@@ -20,13 +20,15 @@ void main() {
   if (index >= block.total) return;
   const int key_tiles = (block.seq_kv + SUM_KEYS - 1) / SUM_KEYS, tile = int(index % block.tiles);
   const int col0 = tile % key_tiles * SUM_KEYS, row0 = tile / key_tiles * DS_BLOCK;
-  // The head, of those that have a d_bias of their own, and its readers, group heads of the launch apart.
+  // The head, among those with a d_bias of their own; its readers are group heads of the launch
+  // apart.
   const int head = int(index / block.tiles), entries = TAKES_DS > 1 ? block.batches : 1;
   const int n = head / block.group * block.group * entries + head % block.group;
   const Place place = ds_place(n, block.group);
   set_entry(place.batch);
   const TandemTiles tiles = tandem_key_tiles(mask_band(), row0, DS_BLOCK, SUM_KEYS, entry.seq_q, entry.seq_kv);
-  const bool seen = col0 / SUM_KEYS >= tiles.begin && col0 / SUM_KEYS < tiles.end; // or bwd_dkv was not there
+  // Otherwise bwd_dkv has left no dS there.
+  const bool seen = col0 / SUM_KEYS >= tiles.begin && col0 / SUM_KEYS < tiles.end;
 
   vec4 low[SUM_VEC], high[SUM_VEC];
   EACH(i, SUM_VEC) low[i] = high[i] = vec4(0);

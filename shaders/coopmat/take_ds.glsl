@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// bwd_dq where bwd_dkv left ds: one product. Streamed tiles are K, and ds as it lies, keys by query rows: loaded by columns it
-// is the left operand.
+// bwd_dq from the dS that bwd_dkv left: one product. Streamed tiles are K, and dS as stored, keys
+// by query rows; loaded by columns it is the left operand.
 const int DS_CHUNKS = ROWS / 8; // of a key: no more than a row of K has (src/plan_launches.cpp)
 const int DS_VEC = (COLS * DS_CHUNKS + WG - 1) / WG;
 uvec4 ds_stage[DS_VEC], ds_ahead[DS_VEC]; // of the next tile, and of the one behind it
@@ -31,7 +31,7 @@ void put_ds(int to, uvec4 stage[DS_VEC]) {
     fetch_tile(k_to, k, (tile) * COLS, D_CHUNKS);      \
     fetch_ds(ds_to, n, row0, (tile) * COLS);           \
   }
-// A tile's turn: its numbers are two tiles on their way, as there is little to multiply meanwhile.
+// Takes a tile. Prefetch is two tiles ahead, as there is little to multiply meanwhile.
 #define TURN(k_from, ds_from)                                                                                        \
   barrier(); /* the readers of the tile before are done */                                           \
   put_tile(0, k_from, k, t * COLS, D_CHUNKS);                                                                     \

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// bwd_dbias: what one query head adds to the d_bias that it reads.
+// bwd_dbias: adds one query head's part to the d_bias of the bias that it reads.
 #include "ref_gradient.h"
 
 namespace tandem {

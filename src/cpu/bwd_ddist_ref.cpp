@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// bwd_ddist: what one query head adds to its d_dist_bias, diagonal by diagonal.
+// bwd_ddist: adds one query head's part to its d_dist_bias, diagonal by diagonal.
 #include "ref_gradient.h"
 
 namespace tandem {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// bwd_dkv: one tile of keys, which are the lanes, over the query heads of the group and their tiles.
+// bwd_dkv: one tile of keys, which are the lanes, over the query heads of the group and their
+// tiles.
 
-// Scores to p (in place), and dp to ds (in place) where d_k is wanted. lse, delta and origin (null:
-// no row is far): of row0.
+// Turns scores into p (in place) and, if d_k is wanted, dp into ds (in place). lse, delta and
+// origin (null: no row is far) start at row0.
 template <bool kMasked, bool kGradK, bool kFar>
 inline void weights_rows(const SimdBwdDkv& t, int64_t lane, int row0, int rows, const float* lse,
                          const float* delta, const float* origin) {
@@ -45,8 +46,8 @@ void bwd_dkv_kernel(const SimdBwdDkv& t) {
       product<false>({D, q.data, q.pitch, 1, t.kt, t.s, t.pitch}, rows, lanes);
       if (t.want_k) product<false>({Dv, d_o.data, d_o.pitch, 1, t.vt, t.dp, t.pitch}, rows, lanes);
 
-      // The tile that reaches past seq_q counts as masked in the geometry; here its missing rows are
-      // simply not there.
+      // The geometry counts the tile that reaches past seq_q as masked. Here its missing rows do
+      // not exist.
       const bool masked = tile < t.tiles.full_begin || tile >= t.tiles.full_end;
       const float *lse = t.lse + row, *delta = t.want_k ? t.delta + row : nullptr;
       const float* origin = t.origin ? t.origin + row : nullptr;

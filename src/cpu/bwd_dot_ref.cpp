@@ -7,7 +7,8 @@ namespace tandem {
 void bwd_dot_ref(const Problem& p, Precision precision, const RefHead& head, double* delta) {
   with_precision(precision, [&](auto real) {
     using Real = decltype(real);
-    const int64_t rows = head.q_len < 0 ? p.seq_q : head.q_len;  // what lies behind is not read
+    // rows behind the length are not read
+    const int64_t rows = head.q_len < 0 ? p.seq_q : head.q_len;
     for (int64_t i = 0; i < p.seq_q; ++i) {
       Real sum = 0;
       for (int64_t c = 0; i < rows && c < p.head_dim_v; ++c) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// bwd_dot: delta of a block of rows, which are the lanes. The sum runs like that of dp in the product: in a
-// row with a single key, where o is v, delta and dp have the same bits and ds is exactly 0.
+// bwd_dot: delta of a block of rows, which are the lanes. The sum has the order of that of dp in
+// the product. So in a row with a single key, where o is v, delta and dp have the same bits and ds
+// is exactly 0.
 void bwd_dot_kernel(const SimdBwdDot& t) {
   float o[kSimdMaxFeatures * kLanes], d_o[kSimdMaxFeatures * kLanes];
   for (int i = 0; i < t.rows; i += kLanes) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // bwd_dq: one tile of query rows, which are the lanes, over all key tiles that it visits.
 
-// Scores (in place) to ds. kFar: less the rows' origins first.
+// Turns scores into ds (in place). kFar: subtracts the rows' origins first.
 template <bool kMasked, bool kFar>
 inline void ds_keys(const SimdBwdDq& t, int64_t lane, int col0, int keys) {
   const Vec lanes = count_from(int(lane)), scale = splat(t.scale);
@@ -25,7 +25,7 @@ void bwd_dq_kernel(const SimdBwdDq& t) {
   stage_lanes(t.d_o, t.row0, t.rows, lanes, Dv, t.d_ot, t.pitch);
   clear(t.d_qt, D, lanes, t.pitch);
   for (int64_t r = 0; r < lanes; ++r) {
-    // +inf makes every p of a row 0: rows that saw nothing, and lanes past the end.
+    // +inf makes every p of a row 0: for rows that see no key, and lanes past the end.
     const bool sees = r < t.rows && t.lse[r] != -kInfinity;
     t.lse_lanes[r] = sees ? t.lse[r] : kInfinity;
     t.delta_lanes[r] = sees ? t.delta[r] : 0;

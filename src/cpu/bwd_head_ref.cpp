@@ -10,7 +10,7 @@ void sink_weights_ref(const Problem& p, Precision precision, const RefHead& head
   with_precision(precision, [&](auto real) {
     using Real = decltype(real);
     Vec<Real> q;
-    std::unique_ptr<ScoreRows<Real>> row;  // far rows alone need their scores
+    std::unique_ptr<ScoreRows<Real>> row;  // only far rows need their scores
     for (int64_t i = 0; i < p.seq_q; ++i) {
       const Real lse = Real(head.lse[i]);
       to[i] = 0;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// bwd_origin: of a tile of query rows, which are the lanes, what far rows have in lse's place
-// (simd.h). Two walks over the keys, as in fwd without v, and then for delta with the weights
-// themselves. Rare: called where a row is far.
+// bwd_origin: for a tile of query rows, which are the lanes, the numbers that replace lse in far
+// rows (simd.h). Two passes over the keys, the first like fwd without v, the second for delta with
+// the weights themselves. It runs only if a row is far.
 
 // delta += p dp.
 inline void delta_keys(const SimdBwdOrigin& t, int64_t lane, int col0, int keys) {
@@ -33,7 +33,7 @@ void bwd_origin_kernel(const SimdBwdOrigin& t) {
     for (int64_t c = 0; c < lanes; c += kLanes) softmax_tile<true>(t, c, col0, keys);
   }
   for (int64_t r = 0; r < lanes; ++r) {
-    // A row that sees nothing: p = exp(-inf - 0 - inf) = 0.
+    // A row that sees no key: p = exp(-inf - 0 - inf) = 0.
     const bool sees = t.l[r] != 0;
     t.m[r] = sees ? t.m[r] : 0;
     t.l[r] = sees ? std::log(t.l[r]) : kInfinity;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The CPU device: threads, the instruction set, and the program of each path. Work is done when record()
-// returns.
+// The CPU device: threads, the instruction set, and the program of each path. All work is done when
+// record() returns.
 #include "../device.h"
 
 #include <cstdlib>
@@ -29,7 +29,7 @@ Vec<const SimdKernels*> usable_kernels() {
   return list;
 }
 
-// TANDEM_CPU_ISA chooses among them, so that one machine tests them all.
+// TANDEM_CPU_ISA chooses among them, so that one machine can test them all.
 Status choose_kernels(const SimdKernels** chosen) {
   const Vec<const SimdKernels*> list = usable_kernels();
   const char* wanted = std::getenv("TANDEM_CPU_ISA");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// One element in memory: f32, f16, bf16, loaded exactly and stored rounded to nearest even. Everything
-// is static, because the per-ISA kernels include this too and a shared inline function compiled for
-// AVX-512 must not be the one that the linker keeps for everybody.
+// One element in memory: f32, f16, bf16, loaded exactly and stored rounded to nearest even.
+// Everything is static, because the per-ISA kernels include this too: the linker must not replace
+// all copies of an inline function by the one compiled for AVX-512.
 #ifndef TANDEM_SRC_CPU_ELEMENT_H
 #define TANDEM_SRC_CPU_ELEMENT_H
 #include <cstdint>
@@ -45,12 +45,12 @@ static inline uint16_t float_to_f16(float x) {
   if (magnitude >= 0x477ff000u) return uint16_t(sign | 0x7c00u);  // from 65520 on: infinity
   if (magnitude >= 0x38800000u)
     return uint16_t(sign | (magnitude - (112u << 23) + 0xfffu + (magnitude >> 13 & 1u)) >> 13);
-  // Subnormal: 0.5 has an ulp of 2^-24, so the addition rounds, to nearest even, where f16 must.
+  // Subnormal: 0.5 has an ulp of 2^-24, so the addition rounds to nearest even where f16 has to.
   return uint16_t(sign | (float_bits(bits_float(magnitude) + 0.5f) - 0x3f000000u));
 }
 
-// A float that a second rounding, to a shorter type, turns into what rounding the double directly gives:
-// inexact values get an odd last bit, so no tie can appear that was not there.
+// A float that rounds to a shorter type as the double would directly. Inexact values get an odd
+// last bit, so the first rounding makes no tie.
 static inline float float_to_odd(double x) {
   const float f = float(x);
   if (double(f) == x || x != x) return f;
@@ -86,7 +86,7 @@ static inline void store_element(void* base, int64_t index, tandem_dtype dtype, 
   }
 }
 
-// x as it would come back from memory.
+// x as it would be after a store and a load.
 static inline float round_element(float x, tandem_dtype dtype) {
   switch (dtype) {
     case TANDEM_F16:

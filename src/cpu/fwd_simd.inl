@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // fwd: one tile of query rows, which are the lanes, over all key tiles that it visits.
 
-// The lanes that see key j of the tile from col0 on. Tile: SimdFwd or SimdBwdOrigin, below too.
+// The lanes that see key j of the tile from col0 on. Tile: SimdFwd or SimdBwdOrigin, also below.
 template <typename Tile>
 inline LaneRange rows_that_see(const Tile& t, int col0, int j) {
   const int64_t diagonal = int64_t(col0) + j - t.band.off - t.row0;
   return LaneRange(diagonal - t.band.right, diagonal + t.band.left, t.pitch);
 }
 
-// One tile's scores (in place) to p, with the online row state. True where m grew in some lane: what o has
-// so far must then be multiplied by factor.
+// Turns one tile's scores into p (in place), with the online row state. True if m grew in some
+// lane: o so far must then be multiplied by factor.
 template <bool kMasked, typename Tile>
 inline bool softmax_tile(const Tile& t, int64_t lane, int col0, int keys) {
   const Vec lanes = count_from(int(lane)), scale = splat(t.scale), old = load(t.m + lane);
@@ -24,7 +24,7 @@ inline bool softmax_tile(const Tile& t, int64_t lane, int col0, int keys) {
     store(s + j * t.pitch, x);
     m = max(x, m);
   }
-  // A row that has seen nothing yet: p = exp(-inf - 0) = 0.
+  // A row that has seen no key yet: p = exp(-inf - 0) = 0.
   const Vec base = select(equal(m, splat(-kInfinity)), splat(0), m);
   Vec l = splat(0);
   for (int j = 0; j < keys; ++j) {
@@ -40,9 +40,9 @@ inline bool softmax_tile(const Tile& t, int64_t lane, int col0, int keys) {
   return grew;
 }
 
-// o once more, with weights that are normalised before they meet v: for a v so large that sums of p
-// v leave f32, although their means do not. Weights are halves, so that rounding cannot carry a sum
-// beyond f32. factor: 1 / l.
+// Forms o again with weights that are normalised before they are multiplied by v. It is for a v so
+// large that sums of p v leave f32, although their means do not. Weights are halved, so that
+// rounding cannot carry a sum beyond f32. factor: 1 / l.
 inline void average_again(const SimdFwd& t, int64_t lanes) {
   const int64_t D = t.head_dim, Dv = t.head_dim_v;
   clear(t.ot, Dv, lanes, t.pitch);

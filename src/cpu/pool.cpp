@@ -50,7 +50,7 @@ void Pool::Worker::serve() const {
   pool->serve(slot);
 }
 
-// workers_ has had its room reserved: this stays where it is.
+// workers_ has reserved its room, so this is not moved.
 void Pool::Worker::start() {
 #if TANDEM_PTHREADS
   const auto entry = [](void* worker) -> void* {
@@ -68,7 +68,7 @@ void Pool::reserve(size_t scratch_bytes) {
   if (scratch_bytes <= scratch_bytes_) return;
   Vec<Scratch> larger(scratch_.size());
   for (Scratch& s : larger) s.bytes.resize(scratch_bytes + kAlign);
-  scratch_.swap(larger);  // only when all are there: plans built earlier rely on the old size
+  scratch_.swap(larger);  // only when all exist, as plans built earlier rely on the old size
   scratch_bytes_ = scratch_bytes;
 }
 

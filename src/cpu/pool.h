@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The threads of a CPU device and their scratch memory. Callers take turns: one job runs at a time, on all
-// threads, the caller's own included.
+// The threads of a CPU device and their scratch memory. One job runs at a time, on all threads,
+// including the caller's.
 #ifndef TANDEM_SRC_CPU_POOL_H
 #define TANDEM_SRC_CPU_POOL_H
 #include <atomic>
@@ -34,9 +34,9 @@ class Pool {
   // Makes every thread's scratch at least this large; throws std::bad_alloc.
   void reserve(size_t scratch_bytes);
 
-  // work(unit, scratch) for every unit below units, in ascending order of start. Returns when all are
-  // done; the first exception is thrown again here. scratch is 64-byte aligned and the thread's own.
-  // alone: on the calling thread only, for jobs not worth waking the others.
+  // Calls work(unit, scratch) for every unit below units, started in ascending order. Returns when
+  // all are done, and rethrows the first exception. scratch is 64-byte aligned and belongs to the
+  // thread. alone: runs on the calling thread only, for jobs not worth waking the others.
   using Work = FunctionRef<void(int64_t unit, void* scratch)>;
   void run(int64_t units, const Work& work, bool alone = false);
 
@@ -49,7 +49,7 @@ class Pool {
   void drain(unsigned slot);
   void stop();
 
-  // std::thread allocates, and not where it is told to.
+  // std::thread allocates, and cannot be given an allocator.
   struct Worker {
     Pool* pool;
     unsigned slot;
@@ -73,7 +73,7 @@ class Pool {
   std::mutex turn_;  // held while a job runs
   std::mutex mutex_;
   std::condition_variable wake_, done_;
-  uint64_t job_ = 0;  // counts up with every job
+  uint64_t job_ = 0;  // incremented by every job
   unsigned busy_ = 0;
   bool quit_ = false;
   const Work* work_ = nullptr;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The programs of the CPU paths, and how they see their tensors.
+// The programs of the CPU paths, and their access to tensors.
 #ifndef TANDEM_SRC_CPU_PROGRAM_H
 #define TANDEM_SRC_CPU_PROGRAM_H
 #include <memory>

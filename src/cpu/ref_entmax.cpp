@@ -8,17 +8,17 @@
 
 namespace tandem {
 
-// With w = z - max z and r = t - max z: N(r) = |[w - r]_+|_p - 1, p = 1 / (alpha - 1), is a convex falling
-// function of r between -1, where it is not negative, and -n^(1 - alpha), where it is not positive. Newton's
-// step from the left of the root stays there, and is exact where all w are equal; the bracket is there for
-// rounding.
+// With w = z - max z and r = t - max z: N(r) = |[w - r]_+|_p - 1, p = 1 / (alpha - 1), is a convex
+// falling function of r between -1, where it is not negative, and -n^(1 - alpha), where it is not
+// positive. Newton's step from the left of the root stays there, and is exact if all w are equal.
+// The bracket guards against rounding.
 double entmax_threshold(const double* z, int64_t count, double alpha, double* max) {
   double m = -std::numeric_limits<double>::infinity();
   for (int64_t j = 0; j < count && m == m; ++j) m = z[j] != z[j] ? z[j] : std::max(m, z[j]);
   *max = m;
   if (std::isnan(m)) return m;
   if (std::isinf(m)) return m < 0 ? 0 : std::numeric_limits<double>::quiet_NaN();
-  Vec<double> w;  // what can be in the support
+  Vec<double> w;  // elements that can be in the support
   for (int64_t j = 0; j < count; ++j)
     if (z[j] - m > -1) w.push_back(z[j] - m);
 

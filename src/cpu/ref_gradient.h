@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// ds of one row, for the bwd_*_ref.cpp files, with what its rounding errors are proportional to.
+// ds of one row, for the bwd_*_ref.cpp files, with floors and slack, to which its rounding errors
+// are proportional.
 #ifndef TANDEM_SRC_CPU_REF_GRADIENT_H
 #define TANDEM_SRC_CPU_REF_GRADIENT_H
 #include "ref_row.h"
@@ -9,7 +10,7 @@ namespace tandem {
 template <typename Real>
 class GradientRows {
  public:
-  // heads query heads, one after the other. The d_v of a problem needs no dp.
+  // heads: query heads, one after the other. with_dp: a problem with d_v alone needs no dp.
   GradientRows(const Problem& problem, const RefHead& group, int64_t heads, bool with_dp,
                bool with_floor)
       : q(operands<Real>(group.q, heads * problem.seq_q * problem.head_dim, problem)),
@@ -42,15 +43,16 @@ class GradientRows {
   ScoreRows<Real> row;
   Vec<Real> dp, ds;               // dp after dropout; both 0 where a key is hidden
   Vec<double> e, dds;             // floor and slack of ds
-  double bound = 0, d_delta = 0;  // on |delta| before it cancels; how far it may move
-  // Whether that is by a rounding of o. Few are in the same direction all over a row: they do not add up over rows.
+  double bound = 0, d_delta = 0;  // on |delta| before it cancels; how much it may change
+  // Whether d_delta is due to a rounding of o. Few roundings are in the same direction all over a
+  // row, so they do not add up over rows.
   bool rounds = false;
 
   const Real* q_row(int64_t r) const { return &q[size_t(r * p_.head_dim)]; }
   const Real* d_o_row(int64_t r) const { return &d_o[size_t(r * p_.head_dim_v)]; }
   const Real* k_row(int64_t j) const { return &k[size_t(j * p_.head_dim)]; }
 
-  // What d_q and d_k take of ds, e and dds.
+  // The factor of ds, e and dds in d_q and d_k.
   Real inner(int64_t j) const {
     return operand(bent_.empty() ? ds[size_t(j)] : bent_[size_t(j)], p_);
   }
@@ -59,7 +61,7 @@ class GradientRows {
     return factor * x[size_t(j)] * (bent_.empty() ? 1 : std::fabs(double(row.bend[size_t(j)])));
   }
 
-  // The weights of row r. False: it takes part in no gradient.
+  // Forms the weights of row r. False: the row takes part in no gradient.
   bool weigh(int64_t r) {
     const Real origin = Real(group_.lse[r]);
     if (!row.compute(q_row(r), r / p_.seq_q, r % p_.seq_q)) return false;
@@ -78,12 +80,12 @@ class GradientRows {
     }
   }
 
-  // A bound on |dp| before it cancels, by Cauchy and Schwarz; with floors alone.
+  // A bound on |dp| before it cancels, by Cauchy and Schwarz; with floors only.
   double dp_size(int64_t j) const {
     return d_o_size_ * v_size_[size_t(j)] * std::fabs(double(row.drop(j)));
   }
 
-  // Of the normaliser, for a row whose delta is not known yet.
+  // delta by the normaliser, for a row whose delta is not known yet.
   Real delta() const {
     Real sum = 0, weights = 0;
     for (int64_t j = row.lo; j < row.hi; ++j) {
@@ -96,8 +98,8 @@ class GradientRows {
     return stored(sum, p_.dtype);
   }
 
-  // ds from dp, and with it floor and slack. In a far row o, and delta with it, may be of other
-  // weights: of scores that f32 rounds another way.
+  // Forms ds from dp, with floor and slack. The o of a far row, and with it delta, may be of other
+  // weights, from scores that f32 rounds another way.
   void make_ds(Real delta) {
     if (row.far() && group_.stored_lse) delta = this->delta();
     for (int64_t j = row.lo; j < row.hi; ++j) {
@@ -113,8 +115,8 @@ class GradientRows {
   }
 
  private:
-  // g (M dp - delta). A delta that went through f32 equals a dp that rounds to it: a row with a single
-  // key must have ds = 0.
+  // g (M dp - delta). A delta that was stored as f32 counts as equal to a dp that rounds to it, as
+  // a row with a single key must have ds = 0.
   Real gradient(Real g, Real dp, Real delta) const {
     if (group_.stored_delta && float(dp) == float(delta)) return 0;
     return stored(stored(g, p_.dtype) * stored(dp - delta, p_.dtype), p_.dtype);
@@ -126,7 +128,7 @@ class GradientRows {
     for (int64_t c = 0; c < p_.head_dim_v; ++c)
       d_o_size_ += double(d_o_row[c]) * double(d_o_row[c]);
     d_o_size_ = std::sqrt(d_o_size_);
-    // delta as a sum over keys; <d_o, o> is the same sum, and the rounding of o is within it.
+    // delta as a sum over keys. <d_o, o> is the same sum, and the rounding of o is within it.
     double sum = 0, weights = 0;
     for (int64_t j = row.lo; j < row.hi; ++j) {
       if (row.hidden(j)) continue;
@@ -135,14 +137,14 @@ class GradientRows {
     }
     if (p_.normalizer == Normalizer::entmax) sum = weights == 0 ? 0 : sum / weights;
     bound = sum;
-    // f16 rounds what lies below 2^-14 as if it were that large, and o may.
+    // f16 rounds numbers below 2^-14 as if they were that large, and o may be one of them.
     if (p_.delta_is_dot() && p_.dtype == TANDEM_F16)
       for (int64_t c = 0; c < p_.head_dim_v; ++c) bound += 0x1p-14 * std::fabs(double(d_o_row[c]));
     for (int64_t j = row.lo; j < row.hi; ++j)
       e[size_t(j)] = row.hidden(j) ? 0 : row.g(j) * (dp_size(j) + bound);
   }
 
-  // o may round up or down, and delta = <d_o, o> goes along.
+  // o may round up or down, and delta = <d_o, o> changes with it.
   void make_rounding() {
     const double *d_o_row = this->d_o_row(r_), *o_row = group_.o + r_ * p_.head_dim_v;
     d_delta = 0;
@@ -182,8 +184,8 @@ class GradientRows {
   int64_t r_ = 0;
 };
 
-// Adds ds of every key of a head's rows to the element of sum that place(row, i, j) names (-1: to none), and to
-// floor and slack, where wanted, what goes with it.
+// Adds ds of every key of a head's rows to the element of sum with the index place(row, i, j) (-1:
+// to none), and adds to floor and slack, if wanted, accordingly.
 template <typename Real, typename Place>
 void add_ds(const Problem& p, const RefHead& head, double* sum, double* floor, double* slack,
             Place&& place) {

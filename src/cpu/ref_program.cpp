@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Path cpu.ref: the reference on the tensors of an execute, one head, group or tensor of a bias a unit.
+// Path cpu.ref: the reference on the tensors of an execute. A unit is one head, group, or tensor of
+// a bias.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -13,7 +14,7 @@
 namespace tandem {
 namespace {
 
-// Where the rows of each batch entry lie.
+// Rows of each batch entry.
 struct Sequences {
   bool packed = false;
   bool shared = false;         // entries may have rows in common
@@ -39,11 +40,11 @@ struct Sequences {
   }
 };
 
-// One of q k v o and their gradients.
+// One of q k v o, or a gradient of one.
 struct Rows {
   const tandem_buffer& buffer;
   const Strides& strides;
-  int64_t size, features;  // rows with padding: Sq or Sk
+  int64_t size, features;  // number of rows with padding, Sq or Sk
 };
 
 Vec<double> floats(const float* from, int64_t count) { return Vec<double>(from, from + count); }
@@ -70,7 +71,7 @@ struct Call {
     sink = get(p.sink, args.sink, p.heads_q);
   }
 
-  // heads heads of entry b as [heads, size, features]; zeros behind its length.
+  // Loads heads heads of entry b as [heads, size, features], with zeros behind its length.
   Vec<double> gather(const Rows& t, const Sequences& rows, int64_t b, int64_t first,
                      int64_t heads) const {
     Vec<double> to(size_t(heads * t.size * t.features));
@@ -83,7 +84,7 @@ struct Call {
               base + (first + h) * t.strides.h + i * t.strides.s + c * t.strides.d, p.dtype);
     return to;
   }
-  // One head back; the rows behind a length are written where they are padding.
+  // Stores one head. Rows behind a length are stored if they are padding.
   void scatter(const Vec<double>& from, const Rows& t, const Sequences& rows, int64_t b,
                int64_t h) const {
     const int64_t base = b * t.strides.b + rows.start[size_t(b)] * t.strides.s + h * t.strides.h;
@@ -94,8 +95,8 @@ struct Call {
                       from[size_t(i * t.features + c)]);
   }
 
-  // The rows of bias or keep that query heads [first, first + heads) of entry b read; step says how far
-  // one head's are from the next one's.
+  // The rows of bias or keep that query heads [first, first + heads) of entry b read. step:
+  // distance from one head's rows to the next one's.
   template <typename T, typename Load>
   Vec<T> overlay(const Overlay& o, int64_t b, int64_t first, int64_t heads, int64_t* step,
                  Load&& load) const {
@@ -120,7 +121,7 @@ class RefProgram final : public Program {
     const Call call(p, args);
     for (const Launch& launch : plan_.launches) {
       const auto run = [&](int64_t batch, int64_t heads, auto&& unit) {
-        // Rows of several entries are written by each of them.
+        // If entries share rows, each entry writes them, so they run on one thread (alone).
         pool_.run(
             batch * heads, [&](int64_t n, void*) { unit(call, n / heads, n % heads); },
             call.q.shared || call.kv.shared);
@@ -176,7 +177,8 @@ class RefProgram final : public Program {
     return {buffer, strides, kv ? p.seq_kv : p.seq_q, value ? p.head_dim_v : p.head_dim};
   }
 
-  // Query heads [first, first + heads) of entry b with their kv head; only what the stem reads.
+  // Loads query heads [first, first + heads) of entry b with their kv head, as far as the stem
+  // reads them.
   std::unique_ptr<Arrays> load(Stem stem, const Call& call, int64_t b, int64_t first,
                                int64_t heads) const {
     const Problem& p = call.p;
@@ -213,7 +215,7 @@ class RefProgram final : public Program {
 
   void load_extras(const Call& call, int64_t b, int64_t first, int64_t heads, Arrays* a) const {
     const Problem& p = call.p;
-    if (heads * p.seq_q * p.seq_kv == 0) return;  // they need not be given then
+    if (heads * p.seq_q * p.seq_kv == 0) return;  // optional inputs need not be given then
     RefHead& x = a->head;
     if (p.bias) {
       const char* base = address<const char>(call.args.bias);
@@ -244,8 +246,8 @@ class RefProgram final : public Program {
     fwd_ref(p, Precision::exact, a->head, o.data(), per_row.data(), nullptr);
     call.scatter(o, rows(call.args.o, p.o, false, true), call.q, b, h);
     if (float* lse = address<float>(call.args.lse)) {
-      // A row that sees a key keeps a finite lse, or its gradients would be those of a row that
-      // sees none.
+      // A row that sees a key keeps a finite lse. Otherwise its gradients would be those of a row
+      // that sees none.
       constexpr double most = std::numeric_limits<float>::max();
       for (double& x : per_row)
         if (std::isfinite(x)) x = std::clamp(x, -most, most);
@@ -271,7 +273,7 @@ class RefProgram final : public Program {
     if (p.wants(TANDEM_GRAD_SLOPE)) put(slope, workspace(call, plan_.slope_rows_offset) + row);
   }
 
-  // Those of far rows are of the weights that the other stems recompute, whoever made o.
+  // Far rows have the delta of the weights that the other stems recompute, whichever kernel made o.
   void far_deltas(const Call& call, int64_t b, int64_t h, Vec<double>* delta) const {
     const Problem& p = call.p;
     const float* lse = address<const float>(call.args.lse) + first_row(b, h);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// One row of the score matrix, for the *_ref.cpp files: which keys it sees, its scores, its weights.
-// Real is double (Precision::exact) or float (stepwise). Every sum runs over ascending indices.
+// One row of the score matrix, for the *_ref.cpp files: which keys it sees, its scores, its
+// weights. Real is double (Precision::exact) or float (stepwise). Every sum has ascending indices.
 #ifndef TANDEM_SRC_CPU_REF_ROW_H
 #define TANDEM_SRC_CPU_REF_ROW_H
 #include <algorithm>
@@ -15,7 +15,7 @@
 
 namespace tandem {
 
-// Runs body with a value of the type that precision stands for.
+// Calls body with a value of the type that precision selects.
 template <typename Body>
 void with_precision(Precision precision, Body&& body) {
   if (precision == Precision::exact)
@@ -28,7 +28,7 @@ void with_precision(Precision precision, Body&& body) {
 inline double stored(double x, tandem_dtype) { return x; }
 inline float stored(float x, tandem_dtype dtype) { return round_element(x, dtype); }
 
-// And as its matrix products take it: with TANDEM_FLAG_TF32 rounded to 11 bits.
+// The same as an operand of matrix products: with TANDEM_FLAG_TF32 rounded to 11 bits.
 inline double operand(double x, const Problem&) { return x; }
 inline float operand(float x, const Problem& p) {
   if (!p.tf32 || !std::isfinite(x)) return x;
@@ -46,8 +46,8 @@ Vec<Real> operands(const double* from, int64_t count, const Problem& p) {
   return to;
 }
 
-// [rows][features] to [features][rows]: dot products of one row with all keys then run along keys, which
-// vectorises without changing the order of any sum.
+// [rows][features] to [features][rows]. Dot products of one row with all keys then run along keys,
+// which vectorises without changing the order of any sum.
 template <typename Real>
 Vec<Real> transposed(const Vec<Real>& from, int64_t rows, int64_t features) {
   Vec<Real> to(from.size());
@@ -84,10 +84,11 @@ inline void raise_scaled_abs(double* __restrict to, double factor, const double*
   for (int64_t c = 0; c < count; ++c) to[c] = std::max(to[c], factor * std::fabs(x[c]));
 }
 
-// The rows of one query head, or of a group of them, against one kv head. compute() makes a row's scores,
-// normalise() (forward) or weigh() (backward, from the row's lse or threshold) turns them into weights.
+// The rows of one query head, or of a group of them, with one kv head. compute() makes a row's
+// scores. normalise() (forward), or weigh() (backward, from the row's lse or threshold), turns them
+// into weights.
 //
-// Next to a large lse even a double loses ln(sum): weights of a far row (far_row.h) are formed
+// If lse is large, even a double loses ln(sum). So weights of a far row (far_row.h) are formed
 // relative to the row's largest score, in the backward as in the forward, whatever lse was given.
 template <typename Real>
 class ScoreRows {
@@ -115,20 +116,20 @@ class ScoreRows {
     }
   }
 
-  // Keys outside [lo, hi) are hidden, and some inside may be: those have scores of -inf and no weight.
+  // Keys outside [lo, hi) are hidden. Hidden keys inside have scores of -inf and no weight.
   int64_t lo = 0, hi = 0;
-  Vec<Real> s;                  // scores, or z of entmax; then what is left of them, see g()
+  Vec<Real> s;                  // scores, or z of entmax; later what y() and g() read
   Vec<Real> bend;               // derivative of softcap
   Vec<Real> factor;             // of dropout: 0 or 1 / (1 - p)
   bool slack = false;           // whether there are dy, dg, dgm, dm
-  Vec<double> dy, dg, dgm, dm;  // how far y, g, g M and M move within the scores' errors
+  Vec<double> dy, dg, dgm, dm;  // how far y, g, g M and M change within the scores' errors
 
   bool hidden(int64_t j) const { return !hidden_.empty() && hidden_[size_t(j)]; }
-  // The table of docs/kernels.md; nothing else may be asked of a hidden key.
+  // The table of docs/kernels/overview.md. Only this may be called for a hidden key.
   Real y(int64_t j) const { return y_.empty() ? s[size_t(j)] : y_[size_t(j)]; }
   Real g(int64_t j) const { return g_.empty() ? s[size_t(j)] : g_[size_t(j)]; }
   bool pass(int64_t j) const { return pass_.empty() || pass_[size_t(j)]; }
-  // What o and d_v take: y as a chain of operations stores it, after dropout.
+  // Weight in o and d_v: y as a chain of operations stores it, after dropout.
   Real weight(int64_t j) const {
     const Real w = stored(y(j), p_.dtype);
     return operand(factor.empty() ? w : stored(w * factor[size_t(j)], p_.dtype), p_);
@@ -137,7 +138,7 @@ class ScoreRows {
   int64_t distance(int64_t j) const { return row_ + band_.off - j; }  // t
   int positions() const { return n_; }                                // n_i
 
-  // q is row i of head n of the group. False: the row sees nothing.
+  // Makes the scores of q, which is row i of head n of the group. False: the row sees no key.
   bool compute(const Real* q, int64_t n, int64_t i) {
     row_ = i;
     lo = hi = 0;
@@ -161,7 +162,7 @@ class ScoreRows {
     return true;
   }
 
-  // The row's weights and its lse or threshold. False: all its scores are -inf.
+  // Forms the row's weights and its lse or threshold. False: all its scores are -inf.
   bool normalise(Real* lse) {
     Origin origin;
     if (!find_origin(&origin)) return false;
@@ -173,7 +174,7 @@ class ScoreRows {
     return true;
   }
 
-  // The row's weights from what the forward left. False: no key has any.
+  // Forms the row's weights from what the forward stored. False: no key has a weight.
   bool weigh(Real lse, bool stored_lse) {
     origin_ = Origin{0, lse, 1, stored_lse};
     far_ = is_far(lse);
@@ -198,11 +199,10 @@ class ScoreRows {
   struct Origin {
     Real base = 0, rest = 0;
     Real sum = 1;         // exp(rest), of a base that is the row's largest score
-    bool stored = false;  // rest passed through f32
+    bool stored = false;  // rest was stored as f32
   };
 
-  // From the scores, sink included; those of softmax become exp(s - base). False: all of them are
-  // -inf.
+  // From the scores, sink included. Those of softmax become exp(s - base). False: all are -inf.
   bool find_origin(Origin* origin) {
     const Real nothing = -std::numeric_limits<Real>::infinity();
     if (p_.normalizer == Normalizer::entmax) {
@@ -214,7 +214,7 @@ class ScoreRows {
     }
     Real m = nothing, l = 0;
     for (int64_t j = lo; j < hi; ++j) m = s[size_t(j)] > m ? s[size_t(j)] : m;
-    // A NaN score leaves m alone and must still reach o.
+    // A NaN score does not change m, but must still reach o.
     if (m == nothing && std::none_of(&s[0] + lo, &s[0] + hi, [](Real x) { return x != x; }))
       return false;
     if (p_.sink) {
@@ -260,14 +260,14 @@ class ScoreRows {
     bool pass = false;  // M
   };
 
-  // p. An lse that went through f32 knows a score only up to that rounding; without this a row with a
-  // single key would not have p = 1 exactly.
+  // p. An lse that was stored as f32 determines a score only up to that rounding; without this a
+  // row with a single key would not have p = 1 exactly.
   static Real exponential(Real s, const Origin& origin) {
     if (origin.stored && float(s) == float(origin.rest)) return 1;
     return std::exp((s - origin.base) - origin.rest);
   }
 
-  // From the score to the weight, for elastic softmax and entmax.
+  // Weight of a score, for elastic softmax and entmax.
   struct Weigher {
     Weigher(const ScoreRows& rows, const Origin& of_row) : dtype(rows.p_.dtype), origin(of_row) {
       elastic = rows.p_.normalizer == Normalizer::elastic;
@@ -278,7 +278,7 @@ class ScoreRows {
     Weight operator()(Real s) const {
       return elastic ? of_p(exponential(s, origin)) : of_x(above(s));
     }
-    // Of a score that may be so far off that its weight would be above 1, which none of a row is.
+    // Weight of a score whose error may lift it above 1, which no weight of a row exceeds.
     Weight capped(Real s) const {
       const Real x = above(s);
       return elastic ? of_p(std::exp(std::min(x, Real(0)))) : of_x(std::min(x, Real(1)));
@@ -300,7 +300,7 @@ class ScoreRows {
     double alpha = 0;
   };
 
-  // What follows the product, term by term as a chain of operations would store it.
+  // Adds the terms behind the product, one by one, as a chain of operations would store them.
   void add_terms() {
     if (!bend.empty()) {
       const Real cap = Real(p_.softcap);
@@ -335,9 +335,9 @@ class ScoreRows {
         if (heads_.round_scores) s[size_t(j)] = Real(float(s[size_t(j)]));
       }
   }
-  // A score, or what there is of it so far, as a chain of operations stores it, or as a kernel has
-  // it. A chain of f16 would have to keep in f32 what is beyond f16: it is still a number, and
-  // hides nothing.
+  // A score, or a part of it, as a chain of operations stores it, or as a kernel has it. A chain of
+  // f16 would have to keep values beyond f16 in f32: such a score is still a number, and hides
+  // nothing.
   Real formed(Real x) const {
     const Real to = heads_.round_scores ? Real(float(x)) : stored(x, p_.dtype);
     return !heads_.round_scores && std::isinf(to) ? x : to;
@@ -366,7 +366,8 @@ class ScoreRows {
     dots(x.data(), kt_size_.data(), p_.head_dim, p_.seq_kv, lo, hi, size_.data());
   }
 
-  // Every score off by its error, and the origin by what the errors do to it and its rounding to f32.
+  // Slack if every score is off by its error, and the origin by their effect on it and its rounding
+  // to f32.
   void find_slack(const Weigher& to_weight) {
     const bool entmax = !to_weight.elastic;
     const double unit = heads_.score_error;
@@ -388,7 +389,7 @@ class ScoreRows {
         dy[n] = dg[n] = dgm[n] = dm[n] = 0;
         continue;
       }
-      // A power takes its logarithm with a relative error.
+      // A power forms its logarithm with a relative error.
       const double x = entmax ? std::max(0.0, double(to_weight.above(s[n]))) : 0;
       const Real error = Real(size_[n] + origin_error + unit * x);
       const Weight a = to_weight.capped(s[n] + error), b = to_weight.capped(s[n] - error);
@@ -407,7 +408,7 @@ class ScoreRows {
   TandemBand band_;
   Vec<Real> y_, g_;
   Vec<uint8_t> pass_, hidden_;
-  Origin origin_;  // of weigh()
+  Origin origin_;  // set by weigh()
   bool far_ = false;
   const uint8_t* keep_ = nullptr;
   int64_t row_ = 0, head_ = 0;

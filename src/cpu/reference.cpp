@@ -189,7 +189,7 @@ class Whole {
                 at(r.d_v_floor, v), at(r.d_k_slack, k), at(r.d_v_slack, v));
   }
 
-  // d_bias of one (batch, head) of bias, from those of the problem that read it.
+  // d_bias of one (batch, head) of bias, from the query heads that read it.
   void bias(int64_t n) {
     const Overlay& o = p.bias;
     const int64_t readers = p.heads_q / o.heads, size = o.rows * p.seq_kv, to = n * size;
@@ -243,7 +243,7 @@ class Whole {
   const bool round_scores_;
   Reference r;
   Part delta_, tau_, slope_;
-  std::vector<double> sinks_;  // [B,Hq,Sq]: their weights
+  std::vector<double> sinks_;  // [B,Hq,Sq]: weights of the sinks
 };
 
 }  // namespace

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The reference: what the library computes, in double and in plain loops. The path cpu.ref, the tests
-// and the tools share it. reference() takes a whole problem; the functions named by stem below it do one
-// head each and are what the path calls with o and lse as they were stored.
+// The reference: what the library computes, in double and in plain loops. The path cpu.ref, the
+// tests and the tools share it. reference() takes a whole problem. The functions named by stem
+// below it compute one head each; the path calls them with o and lse as they were stored.
 //
-// All arrays are contiguous in the logical order of the API, [B,H,S,D]; problem strides play no part.
+// All arrays are contiguous in the logical order of the API, [B,H,S,D]; problem strides have no
+// effect.
 #ifndef TANDEM_SRC_CPU_REFERENCE_H
 #define TANDEM_SRC_CPU_REFERENCE_H
 #include <cstdint>
@@ -15,16 +16,17 @@ namespace tandem {
 
 enum class Precision {
   exact,  // double throughout; the truth
-  stepwise,  // what a chain of plain operations gives in the problem's dtype: f32 sums, every array that
-  // such a chain stores (s, p, o, dp, delta, ds, results) rounded to the dtype. The yardstick
-  // of the error-ratio rule.
+  // What a chain of plain operations gives in the problem's dtype: f32 sums, and every array that
+  // such a chain stores (s, p, o, dp, delta, ds, results) rounded to the dtype. The yardstick of
+  // the error-ratio rule.
+  stepwise,
 };
 
-// Packed tensors come unpacked: [B,H,S,D] with whatever lies behind a sequence's length, which is not read.
+// Packed tensors are given unpacked: [B,H,S,D]. Rows behind a sequence's length are not read.
 struct RefInputs {
   std::vector<double> q, k, v;  // [B,Hq,Sq,D] [B,Hk,Sk,D] [B,Hk,Sk,Dv]
   std::vector<double> d_o;      // [B,Hq,Sq,Dv], backward only
-  // What the problem switches on; otherwise empty.
+  // Optional inputs of the problem; otherwise empty.
   std::vector<double> bias;                    // [bias batch, heads, rows, Sk]
   std::vector<uint8_t> keep;                   // [keep batch, heads, rows, Sk]
   std::vector<double> dist_bias;               // [Hq,W]
@@ -41,36 +43,39 @@ struct Reference {
   std::vector<double> d_bias;                  // bias's shape
   std::vector<double> d_dist_bias;             // [Hq,W]
   std::vector<double> d_slope, d_tau, d_sink;  // [Hq]
-  // What the rounding errors of an element are proportional to; Precision::exact only. With y the weights,
-  // g what ds is proportional to (p, or u of entmax), c_ij = |d_o_i| |v_j|, which bounds dp_ij and what cancels
-  // in it, and e_ij = g_ij (c_ij + sum_j M g c):
+  // What the rounding errors of an element are proportional to; Precision::exact only. y are the
+  // weights, g what ds is proportional to (p, or u of entmax), c_ij = |d_o_i| |v_j|, which bounds
+  // dp_ij and what cancels in it, and e_ij = g_ij (c_ij + sum_j M g c):
   //   o: sum y |v|    d_v: sum y |d_o|    d_q: scale sum e |k|    d_k: scale sum e |q|
   //   d_bias, d_dist_bias: sum e    d_slope: sum |t| e    d_tau: sum M c / n
   //   d_sink: sum p_sink sum_j g c
   std::vector<double> o_floor, d_q_floor, d_k_floor, d_v_floor;
   std::vector<double> d_bias_floor, d_dist_bias_floor, d_slope_floor, d_tau_floor, d_sink_floor;
-  // How far an element may move beyond that, because next to a kink a small error of a score changes a weight
-  // or a gradient by much; Precision::exact with a score_error only. For softmax, what a gradient by ds moves when o,
-  // which delta is formed of, rounds to a neighbour all over one row.
+  // How far an element may change beyond that, because next to a kink a small error of a score
+  // changes a weight or a gradient by much; Precision::exact with a score_error only. For softmax,
+  // the change of a gradient through ds if o, from which delta is formed, rounds to a neighbour all
+  // over one row.
   std::vector<double> o_slack, d_q_slack, d_k_slack, d_v_slack;
   std::vector<double> d_bias_slack, d_dist_bias_slack, d_slope_slack, d_tau_slack, d_sink_slack;
 };
 
-// Forward, and for a backward problem all of it. Throws std::bad_alloc. With score_error, slack is what
-// errors of score_error * max(1, sum of the magnitudes that make up a score) in every score may do.
+// Computes the forward and, for a backward problem, all gradients. Throws std::bad_alloc. With
+// score_error, slack is the effect of errors of score_error * max(1, sum of the magnitudes that
+// make up a score) in every score.
 //
 // With round_scores, Precision::exact rounds a score to f32 where a kernel does: after the scale,
-// the softcap and each term that is added, and z of entmax; all else stays double. Where scores are
-// so large that this decides between keys, either reference is right. A sum beyond f32 is an
+// the softcap and each added term, and z of entmax. All else stays double. If scores are so large
+// that this decides between keys, either reference is right. A sum beyond f32 is an infinity, as in
+// a kernel.
 // infinity, as in a kernel.
 Reference reference(const Problem& problem, const RefInputs& inputs,
                     Precision precision = Precision::exact, unsigned threads = 1,
                     double score_error = 0, bool round_scores = false);
 
-// The root t of sum [z - t]_+^(1/(alpha-1)) = 1, to the last bits whatever z. -inf where all z are, NaN
-// where one is NaN or +inf.
+// The root t of sum [z - t]_+^(1/(alpha-1)) = 1, to the last bits for any z. -inf if all z are; NaN
+// if one is NaN or +inf.
 double entmax_threshold(const double* z, int64_t count, double alpha);
-// t - max z, which does not lose the last bits where max z is large, and max z.
+// t - max z, which keeps the last bits if max z is large, and max z.
 double entmax_threshold(const double* z, int64_t count, double alpha, double* max);
 
 // A tensor of any dtype and strides as contiguous doubles, and back (rounded to nearest even).
@@ -79,32 +84,32 @@ std::vector<double> gather(const void* base, tandem_dtype dtype, const Strides& 
 void scatter(const std::vector<double>& from, void* base, tandem_dtype dtype,
              const Strides& strides, int64_t batch, int64_t heads, int64_t rows, int64_t features);
 
-// What a stem reads of one query head; for bwd_dkv of a group of them, one after the other. Members that a
-// stem does not need may be null.
+// Inputs of a stem for one query head; in bwd_dkv for a group of them, one after the other. Members
+// that a stem does not need may be null.
 struct RefHead {
   const double *q = nullptr, *k = nullptr, *v = nullptr, *d_o = nullptr;
   const double *o = nullptr, *lse = nullptr, *delta = nullptr;
-  bool stored_lse = false, stored_delta = false;  // passed through f32
-  // Optional inputs, of the first head: those that the problem switches on must be there.
+  bool stored_lse = false, stored_delta = false;  // they were stored as f32
+  // Optional inputs, of the first head. Those that the problem has must be given.
   const double* bias = nullptr;                                    // [bias rows, Sk]
   const uint8_t* keep = nullptr;                                   // [keep rows, Sk]
   int64_t bias_step = 0, keep_step = 0;                            // to the next head
   const double* dist_bias = nullptr;                               // [W] a head
   const double *slope = nullptr, *tau = nullptr, *sink = nullptr;  // one a head
   int64_t q_len = -1, kv_len = -1;                                 // -1: Sq, Sk
-  int64_t index = 0;  // b Hq + h, by which dropout counts
+  int64_t index = 0;                                               // b Hq + h, which dropout counts
   uint64_t dropout_seed = 0;
   uint32_t dropout_offset = 0;
-  double score_error = 0;     // of slack
+  double score_error = 0;     // for slack
   bool round_scores = false;  // to f32
 };
 
-// Outputs may be null where not wanted, floors and slack always.
+// Outputs may be null if they are not wanted; floors and slack may always be null.
 void fwd_ref(const Problem& problem, Precision precision, const RefHead& head, double* o,
              double* lse, double* o_floor, double* o_slack = nullptr);
 void bwd_dot_ref(const Problem& problem, Precision precision, const RefHead& head, double* delta);
 
-struct RefRows {  // [Sq] each; of delta the floor is the bound on its magnitude
+struct RefRows {  // [Sq] each; the floor of delta is a bound on its magnitude
   double *delta = nullptr, *delta_floor = nullptr, *delta_slack = nullptr;
   double *tau = nullptr, *tau_floor = nullptr, *tau_slack = nullptr;        // parts of d_tau
   double *slope = nullptr, *slope_floor = nullptr, *slope_slack = nullptr;  // of -d_slope
@@ -118,8 +123,7 @@ void bwd_dkv_ref(const Problem& problem, Precision precision, const RefHead& gro
 void bwd_dq_ref(const Problem& problem, Precision precision, const RefHead& head, double* d_q,
                 double* d_q_floor, double* d_q_slack = nullptr);
 
-// These add one head's share to sums that several heads or batch entries have in common: [bias rows, Sk]
-// and [W].
+// These add one head's part to sums over several heads or batch entries: [bias rows, Sk] and [W].
 void bwd_dbias_ref(const Problem& problem, Precision precision, const RefHead& head, double* d_bias,
                    double* floor, double* slack);
 void bwd_ddist_ref(const Problem& problem, Precision precision, const RefHead& head,

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The border between the drivers of path cpu.simd (<stem>_simd.cpp, compiled for any machine) and its
-// kernels (<stem>_simd.inl, compiled once per instruction set). A kernel call computes one tile.
-// Nothing here has an inline function: one compiled for AVX-512 could end up in everybody's program.
+// The interface between the drivers of path cpu.simd (<stem>_simd.cpp, compiled for any machine)
+// and its kernels (<stem>_simd.inl, compiled once per instruction set). A kernel call computes one
+// tile. There are no inline functions here, as the linker could replace all copies of one by that
+// compiled for AVX-512.
 #ifndef TANDEM_SRC_CPU_SIMD_H
 #define TANDEM_SRC_CPU_SIMD_H
 #include <cstdint>
@@ -17,8 +18,9 @@ struct SimdRows {  // the rows of one head of a tensor
   tandem_dtype dtype;
 };
 
-// Scratch arrays are 64-byte aligned. "Lanes" run over the rows that stay while a kernel walks over the
-// tiles of the other axis: query rows in fwd and bwd_dq, keys in bwd_dkv. Arrays with lanes have a pitch.
+// Scratch arrays are 64-byte aligned. "Lanes" are the rows that a kernel keeps while it loops over
+// the tiles of the other axis: query rows in fwd and bwd_dq, keys in bwd_dkv. Arrays with lanes
+// have a pitch.
 struct SimdFwd {
   SimdRows q, k, v, o;
   float* lse;  // of row0; null: not wanted
@@ -40,9 +42,9 @@ struct SimdBwdDot {
   float* delta;  // of row0
 };
 
-// Of rows whose lse is far from 0 (far_row.h): the largest score, the logarithm of the sum relative
-// to it, and delta of the weights that these two make. The other kernels form the very same bits of
-// scores, so that weights sum to 1.
+// For rows whose lse is far from 0 (far_row.h): the largest score, the logarithm of the sum
+// relative to it, and delta of the weights that these two make. The other kernels form the same
+// bits of scores, so that weights sum to 1.
 struct SimdBwdOrigin {
   SimdRows q, k, v, d_o;
   bool want_delta;
@@ -54,11 +56,11 @@ struct SimdBwdOrigin {
   int64_t pitch;
   float *qt, *d_ot;                     // [D][pitch] [Dv][pitch]
   float *k_staged, *v_staged, *s, *dp;  // [bc][D] [bc][Dv] [bc][pitch] [bc][pitch]
-  float *m, *l, *factor, *delta;        // [pitch]; m, l and delta are what is asked for
+  float *m, *l, *factor, *delta;        // [pitch]; m, l and delta are the results
 };
 
-// Where any row of an execute is far, origin has what scores are taken relative to, and lse is
-// relative to that: of rows that are not far 0, and lse as it was given.
+// If any row of an execute is far, origin is what scores are taken relative to, and lse is relative
+// to it. For rows that are not far, origin is 0 and lse is as it was given.
 struct SimdBwdDq {
   SimdRows q, k, v, d_o, d_q;
   const float *lse, *delta, *origin;  // of row0; origin null: no row is far
@@ -78,7 +80,7 @@ struct SimdBwdDkv {
   int64_t q_head, d_o_head;         // strides from head to head, in elements
   int group;
   bool want_k, want_v;
-  // Of row 0 of the first query head; the next head is seq_q further.
+  // They start at row 0 of the first query head; the next head is seq_q further.
   const float *lse, *delta, *origin;
   int64_t head_dim, head_dim_v;
   float scale;
@@ -102,7 +104,7 @@ extern const SimdKernels kSimdBaseline;
 extern const SimdKernels kSimdAvx2;    // x86-64 only
 extern const SimdKernels kSimdAvx512;  // x86-64 only
 
-constexpr int kSimdMaxLanes = 16;  // a pitch is a multiple of this, so that it suits every ISA
+constexpr int kSimdMaxLanes = 16;  // pitches are multiples of it, which suits every ISA
 constexpr int kSimdMaxFeatures = 256;
 
 }  // namespace tandem

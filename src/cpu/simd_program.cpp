@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Path cpu.simd: cuts a launch into units (a tile of one head), divides the scratch of the unit's thread,
-// and calls the kernel. A unit owns its outputs and sums in a fixed
-// order, so the bits do not depend on the number of threads.
+// Path cpu.simd: splits a launch into units (a tile of one head), divides the scratch of the unit's
+// thread, and calls the kernel. A unit owns its outputs and sums in a fixed order, so the bits do
+// not depend on the number of threads.
 #include <algorithm>
 
 #include "../far_row.h"
@@ -11,13 +11,13 @@
 namespace tandem {
 namespace {
 
-constexpr int kDefaultTile = 64;     // where a launch names no tile
+constexpr int kDefaultTile = 64;     // tile of a launch that names none
 constexpr int kDotBlock = 256;       // rows of a bwd_dot unit
 constexpr double kAloneBelow = 1e6;  // flops below which waking the other threads costs more
 
 int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
-// Hands out pieces of a thread's scratch. With a null base it only counts.
+// Allocates parts of a thread's scratch. With a null base it only counts.
 class Carver {
  public:
   explicit Carver(void* base) : base_(static_cast<char*>(base)) {}
@@ -67,7 +67,7 @@ class SimdProgram final : public Program {
   Status record(tandem_stream, const tandem_args& args) const override {
     FarRows far;
     if (plan_.problem.backward) {
-      // In this order: delta of a far row is not bwd_dot's.
+      // In this order, as delta of a far row is not bwd_dot's.
       if (plan_.find(Stem::bwd_dot)) bwd_dot(args);
       bwd_origin(args, &far);
     }
@@ -90,8 +90,7 @@ class SimdProgram final : public Program {
   }
 
  private:
-  // [B,Hq,Sq] where some row is far, else empty: what its scores are taken relative to, and lse
-  // relative to that.
+  // If some row is far, [B,Hq,Sq]: the origins of scores, and lse relative to them; else empty.
   struct FarRows {
     Vec<float> origin, lse;
     const float* origin_of(int64_t row) const {
@@ -105,7 +104,7 @@ class SimdProgram final : public Program {
   static int br(const Launch& launch) { return launch.tile.br > 0 ? launch.tile.br : kDefaultTile; }
   static int bc(const Launch& launch) { return launch.tile.bc > 0 ? launch.tile.bc : kDefaultTile; }
 
-  // A tile no larger than the axis needs.
+  // Tiles are not larger than the axis.
   int rows_of(const Launch& launch) const {
     return int(std::min<int64_t>(br(launch), plan_.problem.seq_q));
   }
@@ -113,7 +112,7 @@ class SimdProgram final : public Program {
     return int(std::min<int64_t>(bc(launch), plan_.problem.seq_kv));
   }
 
-  // The shapes of the scratch arrays: once to count, once a unit to place.
+  // The shapes of the scratch arrays, first to count bytes, then for each unit.
   SimdFwd scratch(const Launch& launch, Carver& carver, SimdFwd t) const {
     const int64_t D = plan_.problem.head_dim, Dv = plan_.problem.head_dim_v, bc = cols_of(launch);
     t.pitch = round_up(rows_of(launch), kSimdMaxLanes);
@@ -161,8 +160,8 @@ class SimdProgram final : public Program {
     return {base ? base + at : nullptr, t.s, t.d, plan_.problem.dtype};
   }
 
-  // body(b, h, tile, scratch) for every tile of every head. The longest tiles of a causal problem go
-  // first, so that no thread starts one when the others are done.
+  // Calls body(b, h, tile, scratch) for every tile of every head. The longest tiles of a causal
+  // problem go first, so that no thread starts one when the others have ended.
   template <typename Body>
   void for_each_tile(int64_t heads, int64_t tiles, bool last_first, const Body& body) const {
     pool_.run(
@@ -209,7 +208,7 @@ class SimdProgram final : public Program {
                   });
   }
 
-  // Leaves far empty unless a row is far, in which case its delta is written over as well.
+  // Leaves far empty unless a row is far; the delta of far rows is then overwritten as well.
   void bwd_origin(const tandem_args& args, FarRows* far) const {
     const Problem& p = plan_.problem;
     const int64_t count = p.batch * p.heads_q * p.seq_q;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The parts that all simd kernels share: rows in and out, and the product. Included inside an anonymous
-// namespace, after simd_vector.inl.
+// The parts that all simd kernels share: rows in and out, and the product. Included inside an
+// anonymous namespace, after simd_vector.inl.
 
 constexpr int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 constexpr int smaller(int a, int b) { return a < b ? a : b; }
@@ -83,9 +83,9 @@ struct Staged {
   int64_t pitch;
 };
 
-// Rows [first, first + rows) as floats with unit feature stride: where they are if they are so already
-// and near each other, otherwise in scratch. A large pitch would put all rows of a tile into the same few
-// cache sets.
+// Rows [first, first + rows) as floats with unit feature stride. Rows that already are, and are
+// near each other, stay in place; others are copied to scratch. A large pitch would put all rows of
+// a tile into the same few cache sets.
 inline Staged stage(const SimdRows& t, int64_t first, int64_t rows, int64_t features,
                     float* scratch) {
   if (t.dtype == TANDEM_F32 && t.feature == 1 && t.row <= kSimdMaxFeatures)
@@ -118,7 +118,7 @@ inline void transpose(const float* from, int64_t from_pitch, int64_t rows, int64
     for (int64_t c = 0; c < columns; ++c) to[c * to_pitch + r] = from[r * from_pitch + c];
 }
 
-// Rows as lanes: to[feature][pitch], lanes from rows up to lanes as zeros.
+// Rows as lanes: to[feature][pitch]; lanes from rows up to lanes are zeros.
 inline void stage_lanes(const SimdRows& t, int64_t first, int64_t rows, int64_t lanes,
                         int64_t features, float* to, int64_t pitch) {
   float block[4 * kSimdMaxFeatures];
@@ -133,7 +133,7 @@ inline void stage_lanes(const SimdRows& t, int64_t first, int64_t rows, int64_t 
       for (int64_t r = rows; r < lanes; ++r) to[c * pitch + r] = 0;
 }
 
-// The way back: lanes [0, rows) of from[feature][pitch] to rows from first on.
+// The reverse: lanes [0, rows) of from[feature][pitch] to rows from first on.
 inline void store_lanes(const float* from, int64_t pitch, const SimdRows& t, int64_t first,
                         int64_t rows, int64_t features) {
   float block[4 * kSimdMaxFeatures];
@@ -167,9 +167,9 @@ inline void scale_lanes(float* x, float factor, int64_t rows, int64_t lanes, int
 }
 
 // ---- the product ----
-// C[r][lane] (+)= sum over k of A(r, k) B[k][lane], k ascending, with A(r, k) = a[r * a_row + k * a_step].
-// B and C have lanes. A is the side that changes from tile to tile and is read as it lies: row-major for
-// S and dP (a_step = 1), transposed for O, d_q, d_k, d_v (a_row = 1).
+// C[r][lane] (+)= sum over k of A(r, k) B[k][lane], k ascending, with A(r, k) = a[r * a_row + k *
+// a_step]. B and C have lanes. A is the side that changes from tile to tile and is read in place:
+// row-major for S and dP (a_step = 1), transposed for O, d_q, d_k, d_v (a_row = 1).
 
 struct Product {
   int64_t depth;
@@ -209,7 +209,7 @@ inline void product_block(const Product& p, int64_t row, int64_t lane) {
     }
 }
 
-// As many accumulators as registers allow beside the operands.
+// As many accumulators as registers allow besides the operands.
 #if defined(__AVX512F__) || defined(__aarch64__)
 constexpr int kBlockRows = 6, kBlockVecs = 4;
 #else
@@ -236,7 +236,8 @@ inline void product_part(const Product& p, int64_t rows, int64_t lanes) {
   if (lane < lanes) product_lanes<1, kAdd>(p, rows, lane);
 }
 
-// Longer sums are sums of sums of this many terms: rounding errors grow with the length of a chain.
+// Longer sums are sums of sums of so many terms, as rounding errors grow with the length of a
+// chain.
 constexpr int64_t kChain = 64;
 
 // lanes is a multiple of kLanes.
@@ -256,8 +257,8 @@ void product(const Product& p, int64_t rows, int64_t lanes) {
 
 // ---- score and mask ----
 
-// Rows and keys of a score are lanes and steps, or the other way round; either way the lanes [lo, hi] of
-// a step are visible. Returns s, -inf where hidden.
+// Rows and keys of a score are lanes and steps, or the reverse. In both cases the lanes [lo, hi] of
+// a step are visible. Returns s, -inf if hidden.
 inline Vec hide(Vec s, Vec lane, Vec lo, Vec hi) {
   const Vec hidden = splat(-kInfinity);
   return select(less(lane, lo), hidden, select(less(hi, lane), hidden, s));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Vec: as many floats as the instruction set of this translation unit holds in a register, and the few
-// operations that the kernels are written in. Included inside an anonymous namespace.
+// Vec: as many floats as the instruction set of this translation unit holds in a register, and the
+// few operations that the kernels use. Included inside an anonymous namespace.
 
-// TANDEM_SIMD_PLAIN: the form for other compilers, so that it can be tested with these.
+// TANDEM_SIMD_PLAIN: the form for other compilers, so that these can test it.
 #if defined(__GNUC__) && !defined(TANDEM_SIMD_PLAIN)
 #if defined(__AVX512F__)
 constexpr int kLanes = 16;
@@ -21,7 +21,7 @@ inline Vec splat(float x) { return x - Vec{}; }
 inline Vec bits(IntVec x) { return reinterpret_cast<Vec>(x); }
 inline IntVec bits(Vec x) { return reinterpret_cast<IntVec>(x); }
 
-// a * b + c, rounded once where the machine can. Only this contracts: the files are compiled without
+// a * b + c, rounded once if the machine can. Only this contracts: the files are compiled without
 // contraction, so that a score has the same bits wherever it is formed.
 inline Vec fma(Vec a, Vec b, Vec c) {
 #if defined(__AVX512F__)
@@ -51,7 +51,8 @@ inline IntVec less(Vec a, Vec b) { return a < b; }
 inline IntVec equal(Vec a, Vec b) { return a == b; }
 inline IntVec both(IntVec a, IntVec b) { return a & b; }
 
-#else  // no vector extensions: plain loops, for the compiler to do what it can
+// Without vector extensions: plain loops, which the compiler may vectorise.
+#else
 
 constexpr int kLanes = 4;
 struct IntVec {
@@ -122,7 +123,7 @@ inline bool all(IntVec condition) {
   return every != 0;
 }
 
-// 0, 1, 2, ... from first on. Lane numbers are small: floats hold them exactly.
+// 0, 1, 2, ... from first on. Lane numbers are small, so floats hold them exactly.
 inline Vec count_from(int first) {
   float x[kLanes];
   for (int n = 0; n < kLanes; ++n) x[n] = float(first + n);
@@ -131,8 +132,9 @@ inline Vec count_from(int first) {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// exp to about an ulp; exactly 1 at 0 and 0 at -inf. Below the smallest normal number: 0. NaN stays.
-// x = n ln 2 + r, e^r = 1 + r + r^2 P(r) with |r| <= ln 2 / 2; P has a relative error of 4e-9.
+// exp to about an ulp; exactly 1 at 0 and 0 at -inf. Below the smallest normal number it is 0. NaN
+// stays. x = n ln 2 + r, e^r = 1 + r + r^2 P(r) with |r| <= ln 2 / 2; P has a relative error of
+// 4e-9.
 inline Vec exp(Vec x) {
   const Vec shift = splat(0x1.8p23f);  // adding it rounds to an integer, in the low bits of the sum
   const Vec y = fma(x, splat(0x1.715476p+0f), shift);
@@ -145,7 +147,7 @@ inline Vec exp(Vec x) {
   p = fma(p, r, splat(0x1.555492p-3f));
   p = fma(p, r, splat(0x1.fffffcp-2f));
   p = fma(p, r * r, r) + splat(1);
-  // 2^n: the low bits of y, and the exponent's bias, moved into the exponent.
+  // 2^n: the low bits of y, and the exponent's bias, shifted into the exponent.
   const Vec power = bits((bits(y) - bits(splat(0x1.7fff02p23f))) << 23);
   const Vec e = select(less(splat(88), x), splat(kInfinity), p * power);
   return select(less(x, splat(-87)), splat(0), e);

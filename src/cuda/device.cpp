@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // The CUDA device: kernels from cuda/, launched on the caller's stream. The CUDA runtime is linked
-// statically and the driver is reached through it, so that a program with this file in it starts on a
-// machine without NVIDIA's driver and is told NO_BACKEND.
+// statically and the driver is reached through it, so a program with this file starts on a machine
+// without NVIDIA's driver, and gets NO_BACKEND.
 #include "device.h"
 
 #include <atomic>
@@ -20,8 +20,9 @@
 namespace tandem {
 namespace {
 
-// Whether a kernel's WIDE instantiation may run (cuda/tile.cuh): all inputs wide, whole quads of features,
-// and a thread's offset inside a tile of at most 256 rows below 4 GiB.
+// Whether a kernel's WIDE instantiation may run (cuda/tile.cuh). All inputs have to be wide,
+// features have to be whole quads, and a thread's offset inside a tile of at most 256 rows has to
+// be below 4 GiB.
 bool wide_inputs(const int (&sizes)[2], std::initializer_list<Strides> inputs, uint32_t wide) {
   if (sizes[0] % 4 != 0 || sizes[1] % 4 != 0) return false;
   if ((~wide & ((1u << inputs.size()) - 1)) != 0) return false;
@@ -36,7 +37,7 @@ template <typename Block>  // of the kernels that form both products
 bool wide_inputs(const Block& b, uint32_t wide) {
   return wide_inputs({b.head_dim, b.head_dim_v}, {b.q, b.k, b.v, b.d_o}, wide);
 }
-// These have one instantiation, and the last two of them no tensors that could be wide.
+// These have one instantiation, and the last two of them have no tensors that could be wide.
 bool wide_inputs(const FwdJoinBlock&, uint32_t) { return false; }
 bool wide_inputs(const BwdDotBlock&, uint32_t) { return false; }
 bool wide_inputs(const BwdOriginBlock&, uint32_t) { return false; }
@@ -112,7 +113,8 @@ class CudaProgram final : public Program {
         default:
           break;
       }
-    if (launch.stem == Stem::fwd && launch.fixed >= 0)  // the one row there is
+    // There is one row only.
+    if (launch.stem == Stem::fwd && launch.fixed >= 0)
       return add_fixed(launch, cuda::fwd_elastic_kernel, fwd_spec, fwd_block, fwd_push);
     switch (launch.stem) {
 #define TANDEM_STEM(Name, name) \
@@ -164,7 +166,7 @@ class CudaProgram final : public Program {
   }
 
   Status add_zeroing(const Launch& launch) {
-    // delta depends on no other optional input.
+    // No other optional input affects delta.
     if (!plan_.problem.has_lengths())
       return add_zeroing(launch, cuda::bwd_dot_zero_kernel(plan_.problem.dtype, launch.tf32),
                          cuda::BwdDotParams{bwd_dot_block(plan_, launch), BwdDotPush()});
@@ -176,11 +178,11 @@ class CudaProgram final : public Program {
     cuda::Zeroing<P> params{};
     params.dot = dot;
     if (plan.zeroed_size == 0) return params;
-    params.zeroed = a.d_q_sums + plan.ahead.sums;
-    params.zeroed_end = a.d_q_sums + plan.zeroed_size;
-    params.first = a.d_q_sums, params.first_end = a.d_q_sums + plan.ahead.first;
-    params.entries = uint32_t(plan.ahead.entries);
-    params.step = plan.ahead.sums / plan.ahead.entries;
+    params.zeroed = a.d_q_accum + plan.lazy_zero.bytes;
+    params.zeroed_end = a.d_q_accum + plan.zeroed_size;
+    params.first = a.d_q_accum, params.first_end = a.d_q_accum + plan.lazy_zero.eager_bytes;
+    params.entries = uint32_t(plan.lazy_zero.slices);
+    params.step = plan.lazy_zero.bytes / plan.lazy_zero.slices;
     return params;
   }
   template <typename P>
@@ -253,7 +255,7 @@ class CudaProgram final : public Program {
   Status record(tandem_stream stream, const tandem_args& args) const override {
     return record(stream, args, nullptr);
   }
-  // events: nullptr, or one before the first launch and one behind each.
+  // events: nullptr, or an event before the first launch and one behind each.
   Status record(tandem_stream stream, const tandem_args& args, const cudaEvent_t* events) const {
     const Current current(driver_, context_);
     TANDEM_TRY(current.status());
@@ -300,13 +302,13 @@ class CudaProgram final : public Program {
     Recorder record;
   };
 
-  // A step nevertheless: each launch has one.
+  // Adds an empty step, as each launch has one.
   Status add_nothing(const Launch& launch) {
     steps_.push_back({launch.stem, [](cudaStream_t, const Addresses&) { return cudaSuccess; }});
     return Status();
   }
 
-  // Which of the two runs depends on the addresses, so on the execute.
+  // The addresses of an execute decide which of the two runs.
   template <typename P, typename Push>
   Status add(const Launch& launch, cuda::Kernel<P> any, cuda::Kernel<P> wide, const P& fixed,
              Push (*push)(const Plan&, const Launch&, const Addresses&)) {
@@ -316,8 +318,8 @@ class CudaProgram final : public Program {
                   stem_name(launch.stem), launch.tile.name ? launch.tile.name : "-",
                   launch.d_blocks, launch.dv_blocks);
     const dim3 grid(launch.groups_x, launch.groups_y);
-    // The sums of bwd_dot are shuffles, bwd_sum has none across invocations, and bwd_origin has
-    // arrays of its own.
+    // bwd_dot sums by shuffles, bwd_sum has no sum across invocations, and bwd_origin has its own
+    // arrays.
     const bool none = launch.stem == Stem::bwd_dot || launch.stem == Stem::bwd_sum ||
                       launch.stem == Stem::bwd_origin;
     const size_t shared = none ? 0 : launch.shared_bytes;
@@ -341,7 +343,7 @@ class CudaProgram final : public Program {
   const Logger& log_;
   const Plan plan_;
   std::unique_ptr<CudaProgram> unaligned_;  // of plan_.unaligned
-  mutable std::atomic<bool> told_{false};   // that it ran
+  mutable std::atomic<bool> told_{false};   // whether it was logged that it ran
   Vec<Step> steps_;
 };
 
@@ -443,7 +445,7 @@ class CudaDevice final : public Device {
                 "cuDevicePrimaryCtxRetain of CUDA device %d: CUresult %d", ordinal, int(result));
   }
 
-  // ordinal: as the caller gave it, or -1, and then that of the GPU that the context is on.
+  // ordinal: as the caller gave it; -1: set to that of the context's GPU.
   Status find_ordinal(CUcontext context, int count, int* ordinal) {
     const Current current(driver_, context);
     TANDEM_TRY(current.status());
@@ -464,7 +466,7 @@ class CudaDevice final : public Device {
   CUdevice device_ = 0;
   Launching with_;
   CUcontext context_ = nullptr;
-  bool retained_ = false;  // a primary one
+  bool retained_ = false;  // a primary context
 };
 
 }  // namespace

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// A kernel of this program as the driver knows it, in the current context. Apart, because the emulator has its own
-// (tests/cuda_emulated/include/cuda).
+// The driver's handle of a kernel of this program, in the current context. It has a file of its own
+// because the emulator replaces it (tests/cuda_emulated/include/cuda).
 #ifndef TANDEM_SRC_CUDA_FUNCTION_OF_H
 #define TANDEM_SRC_CUDA_FUNCTION_OF_H
 #include <cuda.h>

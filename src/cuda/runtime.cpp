@@ -8,7 +8,7 @@ tandem_status code_of(cudaError_t error) {
   switch (error) {
     case cudaErrorMemoryAllocation:
       return TANDEM_ERROR_DEVICE_OUT_OF_MEMORY;
-    // Sticky: the context is of no more use, whoever's kernel it was.
+    // Sticky errors: the context is unusable, whichever kernel failed.
     case cudaErrorIllegalAddress:
     case cudaErrorMisalignedAddress:
     case cudaErrorInvalidAddressSpace:
@@ -40,13 +40,13 @@ Status prepare_kernel(const void* kernel, int threads, size_t shared, const Laun
   cudaFuncAttributes attributes;
   TANDEM_CUDA_TRY("cudaFuncGetAttributes", cudaFuncGetAttributes(&attributes, kernel));
   if (shared == 0) return Status();
-  if (shared > 48 * 1024)  // what a block gets without asking
-    // All that there is: other plans of the same kernel may take more than this one, before or later.
+  if (shared > 48 * 1024)  // the default limit of a block
+    // The most that is possible, as other plans of the same kernel may need more than this one.
     TANDEM_CUDA_TRY("cudaFuncSetAttribute",
                     cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                          int(with.most_a_block - attributes.sharedSizeBytes)));
-  // As much of the multiprocessor's memory as the workgroups that its registers hold can share; the
-  // rest stays first-level cache.
+  // As much of the SM's memory as the workgroups that its registers hold can share. The rest stays
+  // first-level cache.
   int groups = 0;
   TANDEM_CUDA_TRY("cudaOccupancyMaxActiveBlocksPerMultiprocessor",
                   cudaOccupancyMaxActiveBlocksPerMultiprocessor(&groups, kernel, threads, shared));

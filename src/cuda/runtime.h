@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// What the parts of the CUDA backend share: errors as statuses, the driver's functions, contexts, launches made ready.
+// What the files of the CUDA backend share: errors as statuses, the driver's functions, contexts,
+// prepared launches.
 #ifndef TANDEM_SRC_CUDA_RUNTIME_H
 #define TANDEM_SRC_CUDA_RUNTIME_H
 #include <cuda.h>
@@ -11,8 +12,8 @@
 
 namespace tandem {
 
-// Also takes the error off the runtime's per-thread record: the caller's next cudaGetLastError() is to
-// find only the caller's own.
+// Makes a status of an error, and removes the error from the runtime's per-thread record, as the
+// caller's next cudaGetLastError() should find only the caller's own.
 Status failed(const char* call, cudaError_t error);
 
 #define TANDEM_CUDA_TRY(call, expression)                           \
@@ -21,7 +22,7 @@ Status failed(const char* call, cudaError_t error);
     if (try_error_ != cudaSuccess) return failed(call, try_error_); \
   } while (false)
 
-// A function of the driver, which nothing is linked with.
+// A function of the driver, which is not linked.
 template <typename F>
 Status find_driver_function(const char* name, F* function) {
   void* pointer = nullptr;
@@ -38,8 +39,8 @@ Status find_driver_function(const char* name, F* function) {
   return Status();
 }
 
-// The driver's context functions. cudaSetDevice cannot put back what the calling thread had: a context
-// that is not a primary one, or none at all. And its launch, which is spared what the runtime looks up each time.
+// The driver's context functions. cudaSetDevice cannot restore a context that is not a primary one,
+// or none at all. Also its launch, which skips what the runtime looks up each time.
 struct Driver {
   CUresult (*of_current)(CUdevice*) = nullptr;
   CUresult (*get)(CUdevice*, int) = nullptr;
@@ -63,7 +64,7 @@ struct Driver {
   }
 };
 
-// Makes a context current for a scope and leaves the thread as it was.
+// Makes a context current for a scope, and restores the thread's context afterwards.
 class Current {
  public:
   Current(const Driver& driver, CUcontext context) : driver_(driver) {
@@ -93,18 +94,18 @@ class Current {
 // Records one launch of a plan.
 using Recorder = Function<cudaError_t(cudaStream_t, const Addresses&)>;
 
-// What launches on a device take.
+// What launches on a device need.
 struct Launching {
   decltype(Driver::launch) launch = nullptr;
-  size_t a_multiprocessor = 0, reserved_a_block = 0, most_a_block = 0;  // shared memory
+  size_t a_multiprocessor = 0, reserved_a_block = 0, most_a_block = 0;  // bytes of shared memory
 };
 
-// A kernel with its grid, ready to be launched. P: of its only parameter.
+// A kernel with its grid, prepared for launches. P: type of its only parameter.
 template <typename P>
 class Launcher {
  public:
-  // Loads the kernel: the driver would do so at its first launch, which may be inside a stream capture,
-  // where loading is not allowed.
+  // Loads the kernel. The driver would do so at the first launch, which may be inside a stream
+  // capture, where loading is not allowed.
   Status prepare(void (*kernel)(P), const Launching& with, dim3 grid, int threads, size_t shared);
   void set_grid(dim3 grid) { grid_ = grid; }
   cudaError_t operator()(P* params, cudaStream_t stream) const {
@@ -135,7 +136,7 @@ Status Launcher<P>::prepare(void (*kernel)(P), const Launching& with, dim3 grid,
   return Status();
 }
 
-// The same for a launch of a plan, whose kernel may not have been built.
+// The same for a launch of a plan. Fails if the kernel was not built.
 template <typename P>
 Status prepare_launch(void (*kernel)(P), const Launch& launch, const Launching& with,
                       Launcher<P>* launcher) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The kernels of cuda/sm80 whose launches are not like simt's: bwd_dkv_dq, bwd_dq_cast, and bwd_dkv with optional inputs.
+// Launches of cuda/sm80 that differ from simt's: bwd_dkv_dq, bwd_dq_cast, and bwd_dkv with optional
+// inputs.
 #ifndef TANDEM_SRC_CUDA_SM80_H
 #define TANDEM_SRC_CUDA_SM80_H
 #include "cuda/runtime.h"
@@ -9,7 +10,7 @@ namespace tandem {
 // Whether this build's code for compute capability 8.0 and later loads on the current device.
 bool sm80_loads();
 
-// What records a launch of one of them on the path sm80. plan and launch must outlive it.
+// Makes the recorder of one of these launches on the path sm80. plan and launch must outlive it.
 Status sm80_recorder(const Plan& plan, const Launch& launch, const Launching& with,
                      Recorder* recorder);
 

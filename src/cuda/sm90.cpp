@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Launches of the kernels for Hopper: their tensors go along as maps, which are made of the addresses of an execute.
+// Launches of the kernels for Hopper. Their tensors are passed as tensor maps, which hold the
+// addresses of an execute.
 #include "cuda/sm90.h"
 
 #include <algorithm>
@@ -7,9 +8,9 @@
 #include <chrono>
 #include <cstring>
 
-#include "../../cuda/sm90/bwd.h"
-#include "../../cuda/sm90/kernels.h"
-#include "bwd_shares.h"
+#include "../../cuda/sm90/bwd/kernels.h"
+#include "../../cuda/sm90/fwd/kernels.h"
+#include "bwd_cluster_schedule.h"
 
 namespace tandem {
 namespace {
@@ -17,17 +18,17 @@ namespace {
 using EncodeTiled = decltype(&cuTensorMapEncodeTiled);
 using ReplaceAddress = decltype(&cuTensorMapReplaceAddress);
 
-// A map but for the address.
-struct MapShape {
+// A tensor map without its address.
+struct TensorMapShape {
   CUtensorMapDataType type;
   cuuint64_t sizes[4];
   cuuint64_t steps[3];  // in bytes
   cuuint32_t box[4];
 };
 
-// rows: of a box.
-MapShape map_shape(const Problem& p, const Strides& s, int64_t heads, int64_t seq, int64_t features,
-                   int rows) {
+// rows: rows of a TMA box.
+TensorMapShape tensor_map_shape(const Problem& p, const Strides& s, int64_t heads, int64_t seq,
+                                int64_t features, int rows) {
   // A dimension of size 1 has no step, whatever its stride says.
   const auto step = [](int64_t size, int64_t stride) {
     return size == 1 ? cuuint64_t(16) : cuuint64_t(stride) * 2;
@@ -39,13 +40,16 @@ MapShape map_shape(const Problem& p, const Strides& s, int64_t heads, int64_t se
       {64, cuuint32_t(rows), 1, 1}};
 }
 
-// A map that waits for its address. Bytes, as closures hold it: allocations are not aligned to its 64.
+// A tensor map whose address is replaced at each execute. It is held as bytes, as closures are
+// allocated with less than its alignment of 64.
 struct TensorMap {
   unsigned char bytes[sizeof(CUtensorMap)];
 };
 
-// The driver has no better word for "somewhere" than an address; to encode takes it a microsecond, to replace that little.
-Status make_map(EncodeTiled function, const char* tensor, const MapShape& shape, TensorMap* map) {
+// Encodes a tensor map. cuTensorMapEncodeTiled needs an address that is not null; each execute
+// replaces it. Encoding takes a microsecond, replacing much less.
+Status encode_tensor_map(EncodeTiled function, const char* tensor, const TensorMapShape& shape,
+                         TensorMap* map) {
   const cuuint32_t every[4] = {1, 1, 1, 1};
   CUtensorMap made;
   const CUresult result = function(
@@ -64,12 +68,13 @@ bool encode(ReplaceAddress function, const TensorMap& map, uint64_t address, CUt
   return function(to, reinterpret_cast<void*>(address)) == CUDA_SUCCESS;
 }
 
-// The maps of what a launch reads, as its recorder keeps them.
+// The tensor maps of the inputs of a launch, as its recorder keeps them.
 struct Inputs {
   ReplaceAddress function = nullptr;
   TensorMap q{}, k{}, v{}, d_o{}, bias{};
 
-  // Into the parameters of a kernel, with an execute's addresses: those that all have, and those of backward.
+  // Writes the tensor maps to the parameters of a kernel, with the addresses of an execute: those
+  // that all kernels have, and those of the backward.
   template <typename P>
   bool encode_to(const Addresses& a, P* params) const {
     return encode(function, q, a.q, &params->q) && encode(function, k, a.k, &params->k) &&
@@ -84,43 +89,48 @@ struct Inputs {
   }
 };
 
-// Packed: all rows of the batch as one entry's.
-MapShape row_map_shape(const Problem& p, const Strides& s, bool keys, int64_t features, int rows) {
+// A packed tensor has one batch entry with all rows.
+TensorMapShape row_tensor_map_shape(const Problem& p, const Strides& s, bool keys, int64_t features,
+                                    int rows) {
   const int64_t heads = keys ? p.heads_kv : p.heads_q;
   if ((keys ? p.lengths_kv : p.lengths_q) != Lengths::packed)
-    return map_shape(p, s, heads, keys ? p.seq_kv : p.seq_q, features, rows);
-  MapShape shape = map_shape(p, s, heads, keys ? p.total_kv : p.total_q, features, rows);
+    return tensor_map_shape(p, s, heads, keys ? p.seq_kv : p.seq_q, features, rows);
+  TensorMapShape shape =
+      tensor_map_shape(p, s, heads, keys ? p.total_kv : p.total_q, features, rows);
   shape.sizes[3] = 1, shape.steps[2] = 16;
   return shape;
 }
 
-// Keys as features.
-MapShape bias_map_shape(const Problem& p, int rows) {
-  MapShape shape = map_shape(p, p.bias.strides, p.bias.heads, p.seq_q, p.seq_kv, rows);
+// The dense bias, whose features are keys.
+TensorMapShape bias_tensor_map_shape(const Problem& p, int rows) {
+  TensorMapShape shape = tensor_map_shape(p, p.bias.strides, p.bias.heads, p.seq_q, p.seq_kv, rows);
   shape.sizes[3] = cuuint64_t(p.bias.batch);
   if (p.bias.batch == 1) shape.steps[2] = 16;
   return shape;
 }
 
-// What the last workgroups of a head do.
-void put_last(const Plan& plan, const Addresses& a, cuda::sm90::BwdDkvDqParams* params) {
+// Parameters that all forms of bwd_dkv_dq have: dQ postprocess, gradients of heads, dynamic tile
+// scheduler and lazy zero-initialisation.
+void set_dq_params(const Plan& plan, const Addresses& a, cuda::sm90::BwdDkvDqParams* params) {
   const Problem& p = plan.problem;
   params->d_q = {};
   params->heads = {};
   if (plan.head_counts_offset) params->heads = {a.head_counts, a.sink, a.d_sink, a.d_slope};
   const Launch& fused = *plan.find(Stem::bwd_dkv_dq);
-  params->beside = int(fused.beside);
-  params->next = a.next;
+  params->interleaved_heads = int(fused.interleaved_heads);
+  params->tile_counter = a.tile_counter;
   const int64_t heads = p.batch * p.heads_kv;
-  const auto rows = uint32_t(plan.ahead.sums / uint64_t(heads) / kZeroBytes);
-  params->ahead = {a.ahead_words, int(fused.ahead),   int(heads),        int(p.heads_kv),
-                   rows,          rows / fused.tiles, rows % fused.tiles};
+  const auto rows = uint32_t(plan.lazy_zero.bytes / uint64_t(heads) / kZeroBytes);
+  params->lazy_zero = {
+      a.lazy_zero_counters, int(fused.eager_zero_heads), int(heads), int(p.heads_kv), rows,
+      rows / fused.tiles,   rows % fused.tiles};
   if (!plan.d_q_counts_offset) return;
   params->d_q.counts = a.d_q_counts;
   if (plan.find(Stem::bwd_dq_cast)) return;
   params->d_q.strides = p.d_q;
   params->d_q.address = a.d_q;
-  if (fused.together) params->d_q.claims = a.d_q_counts + uint64_t(bwd_counts_bytes(1, heads));
+  if (fused.cooperative_postprocess)
+    params->d_q.claims = a.d_q_counts + uint64_t(bwd_counts_bytes(1, heads));
 }
 
 template <typename P>
@@ -128,7 +138,7 @@ Launcher<P> launcher_of(cuda::Kernel<P>) {
   return {};
 }
 
-// cluster: workgroups that run side by side, which attribute says.
+// cluster: workgroups of a cluster.
 cudaLaunchConfig_t cluster_config(const Launch& launch, unsigned groups, unsigned cluster,
                                   cudaLaunchAttribute* attribute) {
   attribute->id = cudaLaunchAttributeClusterDimension;
@@ -141,24 +151,25 @@ cudaLaunchConfig_t cluster_config(const Launch& launch, unsigned groups, unsigne
   config.numAttrs = 1;
   return config;
 }
-// early: it may begin when all workgroups of the kernel before it say so.
+// programmatic_launch: the kernel may start once all workgroups of the kernel before it have
+// allowed it.
 template <typename P>
 cudaError_t launch_clusters(cuda::Kernel<P> kernel, const Launch& launch, P* params,
                             cudaStream_t stream, unsigned groups, unsigned cluster,
-                            bool early = false) {
+                            bool programmatic_launch = false) {
   void* arguments[] = {params};
   cudaLaunchAttribute attribute[2]{};
   cudaLaunchConfig_t config = cluster_config(launch, groups, cluster, attribute);
   attribute[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute[1].val.programmaticStreamSerializationAllowed = 1;
-  if (early) config.numAttrs = 2;
+  if (programmatic_launch) config.numAttrs = 2;
   config.stream = stream;
   return cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(kernel), arguments);
 }
-// The same without clusters.
+// Programmatic dependent launch without clusters.
 template <typename P>
-cudaError_t launch_early(cuda::Kernel<P> kernel, const Launch& launch, P* params,
-                         cudaStream_t stream) {
+cudaError_t launch_programmatic(cuda::Kernel<P> kernel, const Launch& launch, P* params,
+                                cudaStream_t stream) {
   void* arguments[] = {params};
   cudaLaunchAttribute attribute{};
   cudaLaunchConfig_t config = cluster_config(launch, launch.groups_x, 1, &attribute);
@@ -167,9 +178,9 @@ cudaError_t launch_early(cuda::Kernel<P> kernel, const Launch& launch, P* params
   config.stream = stream;
   return cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(kernel), arguments);
 }
-// How many clusters the device has at a time; 0: it does not say.
+// How many clusters the device runs at a time; 0: unknown.
 template <typename P>
-int clusters_at_once(cuda::Kernel<P> kernel, const Launch& launch, unsigned cluster) {
+int max_active_clusters(cuda::Kernel<P> kernel, const Launch& launch, unsigned cluster) {
   cudaLaunchAttribute attribute{};
   const cudaLaunchConfig_t config = cluster_config(launch, launch.groups_x, cluster, &attribute);
   int count = 0;
@@ -180,38 +191,40 @@ int clusters_at_once(cuda::Kernel<P> kernel, const Launch& launch, unsigned clus
   return 0;
 }
 
-// bwd_dkv_dq with a bias that sums d_bias in clusters: which of these take which tiles of keys.
-Status share_tiles(const Plan& plan, const Launch& launch, const Launching& with,
-                   BwdPlanned* planned) {
+// Schedule of the clusters of bwd_dkv_dq with a bias, where d_bias is summed over the batch.
+Status schedule_clusters(const Plan& plan, const Launch& launch, const Launching& with,
+                         BwdClusterPlan* planned) {
   const Problem& p = plan.problem;
   const auto kernel_of = [&](cuda::sm90::BiasForm form) {
     return cuda::sm90::bwd_dkv_dq_bias_kernel(p.dtype, launch.hopper, form);
   };
-  const bool rounds = p.wants(TANDEM_GRAD_Q) && !plan.find(Stem::bwd_dq_cast);
+  const bool postprocesses = p.wants(TANDEM_GRAD_Q) && !plan.find(Stem::bwd_dq_cast);
   const auto kernel =
-      kernel_of(rounds ? cuda::sm90::BiasForm::rounds : cuda::sm90::BiasForm::whole);
+      kernel_of(postprocesses ? cuda::sm90::BiasForm::postprocess : cuda::sm90::BiasForm::whole);
   auto start = launcher_of(kernel);
   TANDEM_TRY(prepare_launch(kernel, launch, with, &start));
-  const int64_t slots = clusters_at_once(kernel, launch, unsigned(p.batch)),
-                walks = launch.total / p.batch;
-  int64_t pairs = 0;
-  if (slots > 0 && launch.pairs) {
-    const auto paired = kernel_of(cuda::sm90::BiasForm::passes);
-    TANDEM_TRY(prepare_launch(paired, launch, with, &start));
-    pairs = std::clamp<int64_t>(clusters_at_once(paired, launch, 2) - slots * p.batch / 2, 0,
-                                kMaxPairs);
+  const int64_t slots = max_active_clusters(kernel, launch, unsigned(p.batch)),
+                kv_tiles = launch.total / p.batch;
+  int64_t two_cta_clusters = 0;
+  if (slots > 0 && launch.two_cta_clusters) {
+    const auto two_cta_kernel = kernel_of(cuda::sm90::BiasForm::passes);
+    TANDEM_TRY(prepare_launch(two_cta_kernel, launch, with, &start));
+    two_cta_clusters =
+        std::clamp<int64_t>(max_active_clusters(two_cta_kernel, launch, 2) - slots * p.batch / 2, 0,
+                            kMaxTwoCtaClusters);
   }
   const BwdShape& shape = kBwdShapes[launch.hopper];
-  *planned = bwd_planned(walks, slots, p.batch, (p.seq_q + shape.br - 1) / shape.br, pairs,
-                         bwd_pair_tenths(shape, p.batch / 2));
+  *planned = plan_bwd_clusters(kv_tiles, slots, p.batch, (p.seq_q + shape.br - 1) / shape.br,
+                               two_cta_clusters, bwd_two_cta_tenths(shape, p.batch / 2));
   return Status();
 }
 
-// An even number that no other execute gets, by which workgroups know each other's words in a workspace that nobody has zeroed. Its
-// first bits are 01, which words full of zeros or of ones do not have; the others begin somewhere, so that any other
-// garbage is taken for it with a probability of 2^-62, also what another process has left. A replay of a graph has the number
-// that was recorded: for it, workgroups put zeros in place of their words (cuda/sm90/fwd_tail.cuh).
-uint64_t own_number() {
+// An even number that no other execute gets, by which workgroups recognise their flags in a
+// workspace that is not zeroed. Its first bits are 01, which flags full of zeros or of ones do not
+// have. The others start at an arbitrary value, so other garbage, also that of another process,
+// matches with a probability of 2^-62. A replay of a graph has the number that was recorded, so
+// workgroups put zeros in place of their flags (cuda/sm90/fwd/stream_k.cuh).
+uint64_t unique_number() {
   static std::atomic<uint64_t> next{[] {
     const auto now = [](auto clock) { return uint64_t(clock.now().time_since_epoch().count()); };
     uint64_t x = now(std::chrono::system_clock()) ^ now(std::chrono::steady_clock()) << 32 ^
@@ -247,25 +260,29 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
   TANDEM_TRY(find_driver_function("cuTensorMapEncodeTiled", &make));
   TANDEM_TRY(find_driver_function("cuTensorMapReplaceAddress", &inputs.function));
   const int br = launch.tile.br, bc = launch.tile.bc;
-  const HopperSet set = hopper_set(p);
+  const HopperVariant set = hopper_variant(p);
   const bool forward = launch.stem == Stem::fwd;
-  const int q_rows = forward && set == HopperSet::plain ? fwd_plain_q_rows(kFwdTiles[launch.hopper])
-                     : forward && set == HopperSet::bias ? fwd_bias_q_rows(kFwdTiles[launch.hopper])
-                                                         : br;
+  const int q_rows =
+      forward && set == HopperVariant::plain  ? fwd_plain_q_rows(kFwdTiles[launch.hopper])
+      : forward && set == HopperVariant::bias ? fwd_bias_q_rows(kFwdTiles[launch.hopper])
+                                              : br;
   if (launch.stem != Stem::bwd_dq_cast) {
-    TANDEM_TRY(make_map(make, "q", row_map_shape(p, p.q, false, p.head_dim, q_rows), &inputs.q));
-    TANDEM_TRY(make_map(make, "k", row_map_shape(p, p.k, true, p.head_dim, bc), &inputs.k));
-    TANDEM_TRY(make_map(make, "v", row_map_shape(p, p.v, true, p.head_dim_v, bc), &inputs.v));
+    TANDEM_TRY(encode_tensor_map(make, "q", row_tensor_map_shape(p, p.q, false, p.head_dim, q_rows),
+                                 &inputs.q));
+    TANDEM_TRY(encode_tensor_map(make, "k", row_tensor_map_shape(p, p.k, true, p.head_dim, bc),
+                                 &inputs.k));
+    TANDEM_TRY(encode_tensor_map(make, "v", row_tensor_map_shape(p, p.v, true, p.head_dim_v, bc),
+                                 &inputs.v));
     if (p.backward)
-      TANDEM_TRY(
-          make_map(make, "d_o", row_map_shape(p, p.d_o, false, p.head_dim_v, br), &inputs.d_o));
+      TANDEM_TRY(encode_tensor_map(
+          make, "d_o", row_tensor_map_shape(p, p.d_o, false, p.head_dim_v, br), &inputs.d_o));
     if (p.bias)
-      TANDEM_TRY(
-          make_map(make, "bias", bias_map_shape(p, p.backward ? br : kFwdBiasRows), &inputs.bias));
+      TANDEM_TRY(encode_tensor_map(
+          make, "bias", bias_tensor_map_shape(p, p.backward ? br : kFwdBiasRows), &inputs.bias));
   }
   switch (launch.stem) {
     case Stem::fwd: {
-      if (set == HopperSet::bias) {
+      if (set == HopperVariant::bias) {
         const auto kernel = launch.scales_q ? cuda::sm90::fwd_scaled_bias_kernel(launch)
                                             : cuda::sm90::fwd_bias_kernel(p.dtype, launch);
         auto start = launcher_of(kernel);
@@ -274,40 +291,40 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
         fixed.block = fwd_block(plan, launch);
         fixed.extra = extra_block(p);
         fixed.features = features_of(p);
-        fixed.tail.units = launch.tail_units, fixed.tail.unit = launch.tail_unit;
-        fixed.tail.shorts = launch.tail_shorts;
-        fixed.tail.shares =
-            fwd_shares(fixed.tail, int((p.seq_kv + bc - 1) / bc), int(launch.groups_x));
-        fixed.tail.batches = int(p.batch);
+        fixed.stream_k.units = launch.stream_k_units, fixed.stream_k.unit = launch.stream_k_unit;
+        fixed.stream_k.short_tiles = launch.short_tiles;
+        fixed.stream_k.shares = fwd_stream_k_shares(fixed.stream_k, int((p.seq_kv + bc - 1) / bc),
+                                                    int(launch.groups_x));
+        fixed.stream_k.batches = int(p.batch);
         *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
           cuda::sm90::FwdBiasParams params = fixed;
           if (!inputs.encode_to(a, &params) || !inputs.encode_bias(a, &params.bias))
             return cudaErrorInvalidValue;
           params.push = fwd_push(plan, launch, a);
-          params.tail.parts = a.tail, params.tail.words = a.tail_counts;
-          params.tail.number = own_number();
-          return launch.early ? launch_early(kernel, launch, &params, stream)
-                              : start(&params, stream);
+          params.stream_k.partials = a.partials, params.stream_k.flags = a.partial_flags;
+          params.stream_k.number = unique_number();
+          return launch.programmatic_launch ? launch_programmatic(kernel, launch, &params, stream)
+                                            : start(&params, stream);
         };
         return Status();
       }
-      if (set != HopperSet::plain) {
-        const auto find = set == HopperSet::entmax
-                              ? (p.alpha == 1.5f ? cuda::sm90::fwd_entmax_kernel
-                                                 : cuda::sm90::fwd_entmax_any_kernel)
-                          : set == HopperSet::elastic ? cuda::sm90::fwd_elastic_kernel
-                          : set == HopperSet::lengths ? cuda::sm90::fwd_lengths_kernel
-                          : set == HopperSet::full    ? cuda::sm90::fwd_full_kernel
-                                                      : cuda::sm90::fwd_all_kernel;
+      if (set != HopperVariant::plain) {
+        const auto find =
+            set == HopperVariant::entmax          ? (p.alpha == 1.5f ? cuda::sm90::fwd_entmax_kernel
+                                                                     : cuda::sm90::fwd_entmax_any_kernel)
+            : set == HopperVariant::elastic       ? cuda::sm90::fwd_elastic_kernel
+            : set == HopperVariant::varlen        ? cuda::sm90::fwd_varlen_kernel
+            : set == HopperVariant::softcap_alibi ? cuda::sm90::fwd_softcap_alibi_kernel
+                                                  : cuda::sm90::fwd_masked_kernel;
         const auto kernel = find(p.dtype, launch);
         auto start = launcher_of(kernel);
         TANDEM_TRY(prepare_launch(kernel, launch, with, &start));
-        cuda::sm90::FwdFullParams fixed{};
+        cuda::sm90::FwdOptionalParams fixed{};
         fixed.block = fwd_block(plan, launch);
         fixed.extra = extra_block(p);
         fixed.features = features_of(p);
         *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
-          cuda::sm90::FwdFullParams params = fixed;
+          cuda::sm90::FwdOptionalParams params = fixed;
           if (!inputs.encode_to(a, &params)) return cudaErrorInvalidValue;
           params.push = fwd_push(plan, launch, a);
           return start(&params, stream);
@@ -323,17 +340,17 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
         if (!inputs.encode_to(a, &params)) return cudaErrorInvalidValue;
         params.block = block;
         params.push = fwd_push(plan, launch, a);
-        return launch.early ? launch_early(kernel, launch, &params, stream)
-                            : start(&params, stream);
+        return launch.programmatic_launch ? launch_programmatic(kernel, launch, &params, stream)
+                                          : start(&params, stream);
       };
       return Status();
     }
     case Stem::bwd_dkv_dq: {
       if (p.bias) {
-        const bool rounds = p.wants(TANDEM_GRAD_Q) && !plan.find(Stem::bwd_dq_cast);
+        const bool postprocesses = p.wants(TANDEM_GRAD_Q) && !plan.find(Stem::bwd_dq_cast);
         const auto kernel = cuda::sm90::bwd_dkv_dq_bias_kernel(
             p.dtype, launch.hopper,
-            rounds ? cuda::sm90::BiasForm::rounds : cuda::sm90::BiasForm::whole);
+            postprocesses ? cuda::sm90::BiasForm::postprocess : cuda::sm90::BiasForm::whole);
         auto start = launcher_of(kernel);
         TANDEM_TRY(prepare_launch(kernel, launch, with, &start));
         const BwdDkvDqBlock block = bwd_dkv_dq_block(plan, launch);
@@ -341,47 +358,50 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
         fixed.d_bias_strides = p.d_bias;
         fixed.group = int(p.heads_q / p.bias.heads);
         fixed.shared = p.bias.batch == 1 ? int(p.batch) : 1;
-        fixed.wide = p.d_bias_dtype == TANDEM_F32;
+        fixed.d_bias_f32 = p.d_bias_dtype == TANDEM_F32;
         fixed.passes = 1;
-        const unsigned cluster = sums_in_clusters(p) ? unsigned(p.batch) : 1;
+        const unsigned cluster = reduces_dbias_in_clusters(p) ? unsigned(p.batch) : 1;
         unsigned groups = launch.groups_x;
         fixed.whole = int(launch.total / uint32_t(fixed.shared)), fixed.parts = 1;
-        const auto paired = cuda::sm90::bwd_dkv_dq_bias_kernel(p.dtype, launch.hopper,
-                                                               cuda::sm90::BiasForm::passes);
+        const auto two_cta_kernel = cuda::sm90::bwd_dkv_dq_bias_kernel(
+            p.dtype, launch.hopper, cuda::sm90::BiasForm::passes);
         if (cluster > 1 && launch.groups_y == 1) {
-          BwdPlanned planned{};
-          TANDEM_TRY(share_tiles(plan, launch, with, &planned));
-          fixed.shares = planned.shares;
-          fixed.whole = int(planned.tail.whole), fixed.parts = planned.tail.parts;
+          BwdClusterPlan planned{};
+          TANDEM_TRY(schedule_clusters(plan, launch, with, &planned));
+          fixed.schedule = planned.schedule;
+          fixed.whole = int(planned.split.whole), fixed.parts = planned.split.parts;
         }
-        // Clusters that go on to further tiles are as many as the device has at a time. In a fixed order of sums, where one waits for those
-        // that were started before it, each has one tile.
-        const BwdShares& shares = fixed.shares;
-        const bool on =
-            !rounds && !p.deterministic && 0 < shares.slots && shares.slots < shares.items;
-        if (shares.items > 0) groups = cluster * unsigned(on ? shares.slots : shares.items);
-        const auto pairs = unsigned(shares.pairs);
+        // There are as many persistent clusters as the device runs at a time. In a deterministic
+        // order a cluster waits for those that were started before it, so each has one tile.
+        const BwdClusterSchedule& schedule = fixed.schedule;
+        const bool on = !postprocesses && !p.deterministic && 0 < schedule.slots &&
+                        schedule.slots < schedule.items;
+        if (schedule.items > 0) groups = cluster * unsigned(on ? schedule.slots : schedule.items);
+        const auto two_cta_clusters = unsigned(schedule.two_cta_clusters);
         *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
           cuda::sm90::BwdDkvDqBiasParams params;
           if (!inputs.encode_all_to(a, &params) || !inputs.encode_bias(a, &params.bias.map))
             return cudaErrorInvalidValue;
           const CUtensorMap map = params.bias.map;
           params.push = bwd_dkv_dq_push(plan, launch, a);
-          put_last(plan, a, &params);
+          set_dq_params(plan, a, &params);
           params.bias = fixed;
           params.bias.map = map;
           params.bias.d_bias = a.d_bias;
-          params.bias.parts_at = a.tail, params.bias.counts = a.tail_counts;
+          params.bias.parts_at = a.partials, params.bias.counts = a.partial_flags;
           params.block = block;
-          // One workgroup is launched as a cluster, too: in any other launch cluster_sync() is a barrier of the workgroup, which its two kinds
-          // of warps wait at by two instructions, and compute-sanitizer's synccheck takes that for an error.
-          if (on) params.bias.counter = a.tail_counts + 8 * uint64_t(bwd_tail_room(launch.total));
+          // A single workgroup is launched as a cluster, too. In any other launch cluster_sync() is
+          // a barrier of the workgroup, at which its two kinds of warps wait by two instructions,
+          // and synccheck of compute-sanitizer reports that as an error.
+          if (on)
+            params.bias.counter = a.partial_flags + 8 * uint64_t(bwd_partial_slots(launch.total));
           const cudaError_t error =
               launch_clusters(kernel, launch, &params, stream, groups, cluster);
-          if (error != cudaSuccess || pairs == 0) return error;
+          if (error != cudaSuccess || two_cta_clusters == 0) return error;
           params.bias.passes = int(cluster) / 2;
           params.bias.sums_at = a.pass_sums;
-          return launch_clusters(paired, launch, &params, stream, 2 * pairs, 2, true);
+          return launch_clusters(two_cta_kernel, launch, &params, stream, 2 * two_cta_clusters, 2,
+                                 true);
         };
         return Status();
       }
@@ -399,30 +419,31 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
           cuda::sm90::BwdDkvDqEntmaxParams params = fixed;
           if (!inputs.encode_all_to(a, &params)) return cudaErrorInvalidValue;
           params.push = bwd_dkv_dq_push(plan, launch, a);
-          put_last(plan, a, &params);
+          set_dq_params(plan, a, &params);
           params.support = a.support;
           return start(&params, stream);
         };
         return Status();
       }
-      if (set != HopperSet::plain) {
-        const auto find = set == HopperSet::lengths ? cuda::sm90::bwd_dkv_dq_lengths_kernel
-                          : set == HopperSet::full  ? cuda::sm90::bwd_dkv_dq_full_kernel
-                                                    : cuda::sm90::bwd_dkv_dq_all_kernel;
+      if (set != HopperVariant::plain) {
+        const auto find = set == HopperVariant::varlen ? cuda::sm90::bwd_dkv_dq_varlen_kernel
+                          : set == HopperVariant::softcap_alibi
+                              ? cuda::sm90::bwd_dkv_dq_softcap_alibi_kernel
+                              : cuda::sm90::bwd_dkv_dq_masked_kernel;
         const auto kernel = find(p.dtype, launch.hopper);
         auto start = launcher_of(kernel);
         TANDEM_TRY(prepare_launch(kernel, launch, with, &start));
-        cuda::sm90::BwdDkvDqFullParams fixed{};
+        cuda::sm90::BwdDkvDqOptionalParams fixed{};
         fixed.block = bwd_dkv_dq_block(plan, launch);
         fixed.extra = extra_block(p);
         fixed.features = features_of(p);
         if (p.lengths_q == Lengths::packed)
           fixed.packed_tiles = int(bwd_packed_tiles(kBwdShapes[launch.hopper], p.total_q, p.batch));
         *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
-          cuda::sm90::BwdDkvDqFullParams params = fixed;
+          cuda::sm90::BwdDkvDqOptionalParams params = fixed;
           if (!inputs.encode_all_to(a, &params)) return cudaErrorInvalidValue;
           params.push = bwd_dkv_dq_push(plan, launch, a);
-          put_last(plan, a, &params);
+          set_dq_params(plan, a, &params);
           const BwdDkvPush from = bwd_dkv_push(plan, launch, a);
           std::copy_n(from.extra, kExtraAddresses, params.extra_at);
           params.drop_offset = from.drop_offset;
@@ -433,7 +454,7 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
       }
       const auto kernel =
           cuda::sm90::bwd_dkv_dq_kernel(p.dtype, launch.hopper, p.wants(TANDEM_GRAD_Q),
-                                        p.wants(TANDEM_GRAD_K | TANDEM_GRAD_V), launch.goes_on);
+                                        p.wants(TANDEM_GRAD_K | TANDEM_GRAD_V), launch.persistent);
       auto start = launcher_of(kernel);
       TANDEM_TRY(prepare_launch(kernel, launch, with, &start));
       const BwdDkvDqBlock block = bwd_dkv_dq_block(plan, launch);
@@ -442,7 +463,7 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
         if (!inputs.encode_all_to(a, &params)) return cudaErrorInvalidValue;
         params.block = block;
         params.push = bwd_dkv_dq_push(plan, launch, a);
-        put_last(plan, a, &params);
+        set_dq_params(plan, a, &params);
         return start(&params, stream);
       };
       return Status();
@@ -459,7 +480,7 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
       cuda::sm90::BwdDkvWithDqParams fixed{};
       if (keys) fixed.block = bwd_dkv_block(plan, launch);
       if (rows) fixed.dq.block = bwd_dq_block(plan, *dq);
-      const Launch* head = plan.find(Stem::bwd_head);  // with the first of them
+      const Launch* head = plan.find(Stem::bwd_head);  // joined to the first of them
       if (!head || !head->joins || (!keys && dkv)) head = nullptr;
       if (head) fixed.head.block = bwd_head_block(plan, *head);
       if (head) fixed.head.spec = bwd_head_spec(plan, *head);
@@ -498,7 +519,7 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
         if (!inputs.encode_all_to(a, &params)) return cudaErrorInvalidValue;
         params.push = bwd_row_push(plan, launch, a);
         params.support = a.support;
-        params.zeroed = a.d_q_sums, params.zeroed_end = a.d_q_sums + plan.zeroed_size;
+        params.zeroed = a.d_q_accum, params.zeroed_end = a.d_q_accum + plan.zeroed_size;
         return start(&params, stream);
       };
       return Status();
@@ -572,7 +593,7 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
         params.push = bwd_dq_cast_push(plan, launch, a);
         if (head) params.head.push = bwd_head_push(plan, *head, a);
         if (packed) params.lengths_q = a.lengths_q;
-        if (!launch.early) return start(&params, stream);
+        if (!launch.programmatic_launch) return start(&params, stream);
         params.counts = a.d_q_counts;
         return launch_clusters(kernel, launch, &params, stream, groups, 1, true);
       };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// VK_EXT_debug_utils: names of objects, labels in command buffers. Nothing where the application did not
-// enable it.
+// VK_EXT_debug_utils: names of objects, labels in command buffers. Does nothing if the application
+// did not enable the extension.
 #ifndef TANDEM_SRC_VULKAN_DEBUG_H
 #define TANDEM_SRC_VULKAN_DEBUG_H
 
@@ -21,7 +21,7 @@ class DebugUtils {
   }
   bool on() const { return on_; }
 
-  // A name that cannot be set is no reason to fail.
+  // A name that cannot be set does not fail a call.
   template <typename Handle>
   void name(VkObjectType type, Handle handle, const char* name) const noexcept {
     if (!on_) return;
@@ -33,7 +33,7 @@ class DebugUtils {
     SetDebugUtilsObjectNameEXT_(device_, &info);
   }
 
-  // A label round what is recorded while it lives.
+  // A label around the commands recorded during its lifetime.
   class Label {
    public:
     Label(const DebugUtils& debug, VkCommandBuffer cmd, const char* name)

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Opens a device: checks the description, loads functions, reads the capabilities that planning needs.
+// Opens a device: checks the description, loads functions, reads the capabilities that planning
+// needs.
 #include "device.h"
 
 #include <algorithm>
@@ -76,7 +77,7 @@ Status load_instance(PFN_vkGetInstanceProcAddr gipa, VkInstance instance, Instan
 
 namespace {
 
-// What the application enabled. Off unless it says so.
+// Extensions and features that the application enabled. All are off unless it lists them.
 class Enabled {
  public:
   explicit Enabled(const tandem_vk_device_desc& desc) : desc_(desc) {
@@ -165,8 +166,8 @@ void read_features(const Enabled& on, uint32_t version, Caps* caps) {
   }
 }
 
-// The entries of the device's cooperative-matrix list that Caps knows. Some drivers crash when they are asked:
-// with both matrix paths disabled they are not.
+// The entries of the device's cooperative-matrix list that Caps has. Some drivers crash when the
+// list is read, so it is not read if both matrix paths are disabled.
 Status read_matrices(PFN_vkGetInstanceProcAddr gipa, const tandem_vk_device_desc& desc,
                      Caps* caps) {
   const auto off = [&](const char* path) {
@@ -195,8 +196,8 @@ Status read_matrices(PFN_vkGetInstanceProcAddr gipa, const tandem_vk_device_desc
   return Status();
 }
 
-// Compute units, where a vendor's extension tells. Properties of an extension can be asked for if the
-// GPU has it, enabled or not.
+// Compute units, if a vendor's extension reports them. The properties of an extension can be read
+// if the GPU has it, enabled or not.
 uint32_t read_cores(const InstanceTable& vk, VkPhysicalDevice gpu) {
   uint32_t count = 0;
   if (vk.EnumerateDeviceExtensionProperties(gpu, nullptr, &count, nullptr) != VK_SUCCESS) return 0;
@@ -272,7 +273,7 @@ bool debug_utils_enabled(const tandem_vk_device_desc& desc) {
   return false;
 }
 
-// A driver that advertises what it does not have is found out here and not by a jump to 0.
+// Finds missing functions of a driver that advertises them, before a call jumps to address 0.
 Status check_table(const VkTable& vk) {
 #define TANDEM_USED(name)                     \
   if (!vk.vk##name)                           \
@@ -310,7 +311,8 @@ Status VulkanDevice::open(const DeviceOptions& options, const tandem_vk_device_d
     return fail(TANDEM_ERROR_MISSING_FEATURE, "%s has Vulkan %u.%u, 1.2 is needed", base.deviceName,
                 VK_API_VERSION_MAJOR(base.apiVersion), VK_API_VERSION_MINOR(base.apiVersion));
   const Enabled enabled(desc);
-  if (version >= VK_API_VERSION_1_3 || enabled.extension(kSubgroupSizeExtension)) {  // asked again
+  // A second call, with more structs.
+  if (version >= VK_API_VERSION_1_3 || enabled.extension(kSubgroupSizeExtension)) {
     driver.pNext = &sizes;
     instance.GetPhysicalDeviceProperties2(desc.gpu, &properties);
   }
@@ -341,7 +343,7 @@ Status VulkanDevice::open(const DeviceOptions& options, const tandem_vk_device_d
   caps.cores = read_cores(instance, desc.gpu);
   read_features(enabled, version, &caps);
   TANDEM_TRY(read_matrices(gipa, desc, &caps));
-  // Nothing works without these two, so it is said now and not plan by plan.
+  // No path works without these two, so it fails here and not plan by plan.
   if (!caps.buffer_address)
     return fail(TANDEM_ERROR_MISSING_FEATURE,
                 "bufferDeviceAddress is not enabled in desc.features: see "

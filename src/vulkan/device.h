@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The Vulkan device: borrows a VkDevice, keeps pipelines. device.cpp opens it, pipelines.cpp builds
-// programs, record.cpp records them.
+// The Vulkan device: borrows a VkDevice and keeps pipelines. device.cpp opens it, pipelines.cpp
+// builds programs, record.cpp records them.
 #ifndef TANDEM_SRC_VULKAN_DEVICE_H
 #define TANDEM_SRC_VULKAN_DEVICE_H
 #include <memory>
@@ -36,13 +36,14 @@ class VulkanDevice final : public Device {
   VkDevice handle() const { return device_; }
   const StemLayout& layout(Stem stem) const { return layouts_[int(stem)]; }
   const DebugUtils& debug() const { return debug_; }
-  // The application's, for all that is created and destroyed.
+  // The application's, for everything that is created and destroyed.
   const VkAllocationCallbacks* allocator() const { return own_allocator_ ? &allocator_ : nullptr; }
 
  private:
   Status make_layouts();
   Status make_cache();
-  // The pipeline of a plan's launch with these specialization constants; compiled once for all plans.
+  // The pipeline of a plan's launch with these specialisation constants. It is compiled once for
+  // all plans.
   Status pipeline(const Plan& plan, const Launch& launch, const String& spec, VkPipeline* pipeline);
   Status compile(const Plan& plan, const Launch& launch, const String& spec, VkPipeline* pipeline);
 
@@ -55,11 +56,11 @@ class VulkanDevice final : public Device {
   VkPipelineCache cache_ = VK_NULL_HANDLE;
   bool own_cache_ = false;
   StemLayout layouts_[kStemCount];
-  std::mutex mutex_;  // of pipelines_, and of cache_ where Vulkan wants it
+  std::mutex mutex_;  // of pipelines_, and of cache_ as Vulkan requires
   Map<std::pair<int, String>, VkPipeline> pipelines_;  // by registry row, constants
 };
 
-// The push block of a launch, and whether the pipeline for wide tensors may take it.
+// The push block of a launch, and whether the pipeline for wide tensors may be used.
 struct Push {
   alignas(8) unsigned char data[128];
   uint32_t bytes;
@@ -67,11 +68,11 @@ struct Push {
 };
 Push make_push(const Plan& plan, const Launch& launch, const Addresses& addresses);
 
-// A launch that has been made ready. Whether tensors allow 4-element accesses depends on addresses,
-// which only record() sees: so there is a pipeline for any tensors, and one for wide ones where the
+// A launch that has been prepared. Whether tensors allow 4-element accesses depends on addresses,
+// which only record() has. So there is a pipeline for any tensors, and one for wide tensors if the
 // strides allow it.
 struct Dispatch {
-  const Launch* launch;  // a piece of the program's
+  const Launch* launch;  // of a piece of the program
   size_t stamp;          // Piece
   VkPipeline any, wide;
   VkPipelineLayout layout;
@@ -85,7 +86,7 @@ class VulkanProgram final : public Program {
   Status record(tandem_stream stream, const tandem_args& args) const override {
     return record(stream, args, nullptr);
   }
-  // With a timestamp before the first kernel and one behind each.
+  // Writes a timestamp before the first kernel and one behind each.
   struct Timestamps {
     VkQueryPool pool;
     uint32_t first;
@@ -99,8 +100,8 @@ class VulkanProgram final : public Program {
   Vec<Piece> pieces_;
   VkDescriptorPool pool_ = VK_NULL_HANDLE;
   Vec<Dispatch> dispatches_;
-  Vec<ArgUse> uses_;  // of the buffers it takes, with the alignment that their addresses need
-  String label_;      // of an execute
+  Vec<ArgUse> uses_;  // buffers that it accesses, with the alignment that their addresses need
+  String label_;      // label of an execute
 };
 
 }  // namespace tandem

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// From a plan to pipelines: SPIR-V, specialization constants, layouts, the pipeline cache.
+// From a plan to pipelines: SPIR-V, specialisation constants, layouts, the pipeline cache.
 #include <cstring>
 
 #include "../structs.h"
@@ -19,8 +19,9 @@ constexpr uint32_t round16(size_t bytes) { return uint32_t((bytes + 15) / 16 * 1
   each(VkSpecializationMapEntry{id, uint32_t(offsetof(Spec, name)), 4});
 #include "../interface/all.inc"
 
-// A C++ block is laid out as std140 lays it out in GLSL, and a C++ push block as std430 does: strides of
-// 32 bytes at multiples of 16, addresses of 8 bytes at multiples of 8, in arrays too, scalars of 4 bytes.
+// A C++ block has the layout of std140 in GLSL, and a C++ push block that of std430: strides of 32
+// bytes at multiples of 16, addresses of 8 bytes at multiples of 8, in arrays too, scalars of 4
+// bytes.
 static_assert(sizeof(Strides) == 32);
 #define TANDEM_INTERFACE(Name) \
   struct Name##Layout {        \
@@ -36,7 +37,7 @@ static_assert(sizeof(Strides) == 32);
 #define TANDEM_PARAM(type, name) static_assert(sizeof(type) == 4, #name);
 #include "../interface/extra.inc"
 
-// Static, and so without memory of its own, which would be of one device.
+// Fixed, so that static arrays suffice, which need no device's memory.
 constexpr size_t kMaxConstants = 64;
 struct StemCode {
   VkSpecializationMapEntry entries[kMaxConstants] = {};
@@ -76,7 +77,7 @@ constexpr Module kModules[] = {
 #include "shaders/modules.inc"
 };
 
-// What runs a launch: a module of its path and element type, or the one for everybody.
+// Module of a launch: that of its path and element type, or the one for all paths.
 const Module* find_module(const Plan& plan, const Launch& launch) {
   const String name = module_name(plan, launch);
   for (const Module& module : kModules)
@@ -94,9 +95,9 @@ auto set_wide(Spec* spec, uint32_t wide, int) -> decltype(spec->WIDE, void()) {
   spec->WIDE = wide;
 }
 template <typename Spec>
-void set_wide(Spec*, uint32_t, long) {}  // not a tiled kernel's
+void set_wide(Spec*, uint32_t, long) {}  // not a tiled kernel
 
-// 2: a width is no multiple of what the matrices' operands hold.
+// WIDE; 2: a width is not a multiple of the width of the matrices' operands.
 uint32_t wide_code(const Problem& p, const Launch& l) {
   return l.matrix.m > 0 && (p.head_dim % l.matrix.k != 0 || p.head_dim_v % l.matrix.k != 0) ? 2 : 1;
 }
@@ -144,9 +145,9 @@ String extra_bytes(const Plan& plan) {
 Status VulkanDevice::make_layouts() {
   for (int i = 0; i < kStemCount; ++i) {
     const StemCode& code = stem_code(Stem(i));
-    if (code.block_bytes == 0) continue;  // CUDA alone has it
+    if (code.block_bytes == 0) continue;  // CUDA has it, Vulkan does not
     // Kernels with optional inputs have the parameters of these in a second block. Two blocks of at
-    // most 256 bytes: every device has four.
+    // most 256 bytes fit, as every device has room for four.
     VkDescriptorSetLayoutBinding bindings[2] = {};
     for (uint32_t n = 0; n < 2; ++n) {
       bindings[n].binding = n;
@@ -159,7 +160,7 @@ Status VulkanDevice::make_layouts() {
     set.sType = VK_STRUCTURE_TYPE_DESCRIPTOR_SET_LAYOUT_CREATE_INFO;
     set.bindingCount = has_extra(Stem(i)) ? 2 : 1;
     set.pBindings = bindings;
-    // What a failed call leaves in its result is nobody's business: so results go into a local first.
+    // A failed call may leave any value in its result, so results go into a local first.
     VkDescriptorSetLayout set_layout = VK_NULL_HANDLE;
     TANDEM_VK_TRY(vk_.vkCreateDescriptorSetLayout(device_, &set, allocator(), &set_layout),
                   "vkCreateDescriptorSetLayout");
@@ -205,7 +206,7 @@ VulkanDevice::~VulkanDevice() {
 
 namespace {
 Status no_pipeline(VkResult result, const String& what, const String& path) {
-  // Out of memory or lost, a device is so on every path.
+  // A device that is out of memory or lost is so on every path.
   const Status status = vk_status(result, what.c_str());
   if (!status.ok() && status.code() != TANDEM_ERROR_BACKEND) return status;
   return fail(TANDEM_ERROR_BACKEND,
@@ -248,7 +249,7 @@ Status VulkanDevice::compile(const Plan& plan, const Launch& launch, const Strin
   info.stage.module = module;
   info.stage.pName = "main";
   info.stage.pSpecializationInfo = &constants;
-  // A matrix belongs to a whole subgroup, of the size that the shader's constants name.
+  // A matrix belongs to a whole subgroup, whose size is one of the shader's constants.
   VkPipelineShaderStageRequiredSubgroupSizeCreateInfo subgroup{};
   subgroup.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_REQUIRED_SUBGROUP_SIZE_CREATE_INFO;
   subgroup.requiredSubgroupSize = launch.subgroup;
@@ -261,7 +262,7 @@ Status VulkanDevice::compile(const Plan& plan, const Launch& launch, const Strin
   const VkResult result =
       vk_.vkCreateComputePipelines(device_, cache_, 1, &info, allocator(), &made);
   vk_.vkDestroyShaderModule(device_, module, allocator());
-  // Once there is a pipeline, nothing here may run out of memory.
+  // Once there is a pipeline, nothing here may allocate.
   if (result != VK_SUCCESS || made == VK_NULL_HANDLE)
     return no_pipeline(
         result, text("vkCreateComputePipelines of %s for %s", stem_name(launch.stem), path.c_str()),
@@ -283,8 +284,8 @@ Status VulkanDevice::pipeline(const Plan& plan, const Launch& launch, const Stri
       return Status();
     }
   }
-  // Compiled outside the lock, for plans that are made on several threads. Two threads may then compile
-  // the same one: the first to come back wins.
+  // Compiled outside the lock, so that several threads can make plans. Two threads may then compile
+  // the same pipeline; the first to finish is kept.
   VkPipeline made = VK_NULL_HANDLE;
   TANDEM_TRY(compile(plan, launch, spec, &made));
   std::lock_guard<std::mutex> lock(mutex_);
@@ -305,8 +306,8 @@ Status VulkanDevice::build(const Plan& plan, std::unique_ptr<Program>* program) 
     made->label_ = text("tandem %s %s", plan.problem.backward ? "bwd" : "fwd", plan.name().c_str());
   uint32_t bytes = 0, blocks = 0;
   made->pieces_ = pieces_of(made->plan_);
-  // The workspace's alignment is that of its offset in a buffer; kernels need that of f32, of two
-  // where far rows are kept, of four where there are parts of o, sums of blocks or ds.
+  // Alignment of the workspace's address, which kernels need. It is that of f32, of two f32 with
+  // far rows, and of four with partial outputs, sums of blocks or dS.
   const Launch* d_q = plan.find(Stem::bwd_dq);
   const bool fours = plan.find(Stem::fwd_join) || (d_q && (d_q->sums_d_bias || d_q->shares_ds));
   for (ArgUse use : arg_uses(made->plan_)) {
@@ -356,7 +357,7 @@ Status VulkanDevice::build(const Plan& plan, std::unique_ptr<Program>* program) 
       continue;
     }
     TANDEM_TRY(pipeline(plan, launch, spec_bytes(plan, launch, false), &dispatch.any));
-    // An address of 0 is as aligned as can be: what remains are the strides.
+    // An address of 0 has every alignment, so only the strides matter.
     if (is_tiled(launch.stem) && make_push(plan, launch, Addresses{}).all_wide)
       TANDEM_TRY(pipeline(plan, launch, spec_bytes(plan, launch, true), &dispatch.wide));
     else if (is_tiled(launch.stem))
@@ -421,7 +422,7 @@ Status VulkanDevice::cache_set(const uint8_t* body, size_t size) {
     return fail(TANDEM_ERROR_INVALID_ARGUMENT,
                 "this device uses the VkPipelineCache that it was created with: give that one its "
                 "data yourself");
-  // The header is checked here too: some drivers take what they should refuse.
+  // The header is checked here too, as some drivers accept data that they should refuse.
   VkPipelineCacheHeaderVersionOne header;
   if (size < sizeof(header))
     return fail(TANDEM_ERROR_CACHE, "pipeline cache data of %zu bytes is shorter than its header",

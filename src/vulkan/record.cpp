@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Records a program into the caller's command buffer. Allocates nothing, keeps nothing.
+// Records a program into the caller's command buffer. Allocates nothing and keeps nothing.
 #include <cstring>
 
 #include "device.h"
@@ -21,7 +21,7 @@ Push make_push(const Plan& plan, const Launch& launch, const Addresses& a) {
     break;
 #include "../stems.inc"
   }
-  // The others have one pipeline; bwd_dot looks at the bits itself.
+  // Other kernels have one pipeline; bwd_dot tests the bits itself.
   if (!is_tiled(launch.stem)) push.all_wide = false;
   return push;
 }
@@ -60,7 +60,7 @@ Status VulkanProgram::record(tandem_stream stream, const tandem_args& args,
       },
       &a));
 
-  // At the end of the pipe: once all that was recorded before is done.
+  // A timestamp at the end of the pipe, after all that was recorded before.
   const auto stamp = [&](size_t n) {
     if (times)
       vk.vkCmdWriteTimestamp(cmd, VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT, times->pool,
@@ -69,7 +69,7 @@ Status VulkanProgram::record(tandem_stream stream, const tandem_args& args,
   const DebugUtils::Label whole(device_.debug(), cmd, label_.c_str());
   stamp(0);
   for (const Dispatch& d : dispatches_) {
-    if (d.launch->joins) {  // the dispatch before has done its work
+    if (d.launch->joins) {  // the previous dispatch has done its work
       if (d.stamp) stamp(d.stamp);
       continue;
     }

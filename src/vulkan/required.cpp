@@ -8,8 +8,8 @@
 namespace tandem {
 namespace {
 
-// Listed wherever the GPU has them, even where Vulkan 1.3 has them in core: the application's instance may
-// be of 1.2, and enabling a promoted extension is always allowed.
+// Listed if the GPU has them, even where Vulkan 1.3 has them in core. The application's instance
+// may be of 1.2, and enabling a promoted extension is always allowed.
 enum Extension {
   kInlineUniform,
   kSubgroupSize,
@@ -26,7 +26,7 @@ constexpr const char* kExtensions[kExtensionCount] = {kInlineUniformExtension,
                                                       VK_NV_COOPERATIVE_MATRIX_2_EXTENSION_NAME,
                                                       VK_KHR_SHADER_BFLOAT16_EXTENSION_NAME};
 
-// Names of every subset of the extensions, so that what is handed out lives as long as the program.
+// Names of every subset of the extensions, so that the returned arrays live as long as the program.
 struct Subsets {
   const char* names[1 << kExtensionCount][kExtensionCount] = {};
   Subsets() {
@@ -36,7 +36,7 @@ struct Subsets {
   }
 };
 
-// The features beside the two that nothing works without: those that the GPU has are enabled.
+// Optional features, besides the two that every path needs. Those that the GPU has are enabled.
 struct Optional {
   VkPhysicalDevice16BitStorageFeatures storage16{};
   VkPhysicalDeviceShaderFloat16Int8Features float16{};
@@ -148,8 +148,8 @@ Struct* in_chain(VkPhysicalDeviceFeatures2* chain, VkStructureType type) {
   return const_cast<Struct*>(find_struct<Struct>(chain->pNext, type));
 }
 
-// A feature stands either in its version's struct or in one of its own; both at once is an error of
-// Vulkan's, so what the application chose is patched.
+// A feature is either in its version's struct or in its own struct. Both at once violate Vulkan's
+// rules, so the struct that the application has is patched.
 class Chain {
  public:
   Chain(VkPhysicalDeviceFeatures2* chain, tandem_vk_feature_storage* storage)
@@ -202,7 +202,7 @@ void enable(const Optional& has, Chain features) {
                     &Storage16::storageBuffer16BitAccess);
   if (has.float16.shaderFloat16)
     features.enable(v12, &V12::shaderFloat16, has.float16.sType, &Float16::shaderFloat16);
-  // Without device scope, the memory model would forbid the atomics of every kernel.
+  // Without device scope, the memory model would forbid every kernel's atomics.
   if (has.memory_model.vulkanMemoryModel && has.memory_model.vulkanMemoryModelDeviceScope) {
     features.enable(v12, &V12::vulkanMemoryModel, has.memory_model.sType,
                     &Model::vulkanMemoryModel);

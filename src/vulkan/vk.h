@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Vulkan without global functions: each device has a table of its own. Volk's code sits in a namespace
-// of our own name, because the application may bring a Volk of its own, of another version.
+// Vulkan without global functions: each device has its own table. Volk's code is in a namespace
+// with a name of our own, because the application may contain another version of Volk.
 #ifndef TANDEM_SRC_VULKAN_VK_H
 #define TANDEM_SRC_VULKAN_VK_H
 #define VK_NO_PROTOTYPES
@@ -16,8 +16,8 @@ namespace tandem {
 
 using VkTable = tandem_volk::VolkDeviceTable;
 
-// volk.cpp. Fills the table by gdpa alone: no variable of Volk's is written, so devices may be created
-// on many threads.
+// volk.cpp. Fills the table by gdpa alone. It writes no variable of Volk's, so devices may be
+// created on many threads.
 void load_table(VkTable* table, PFN_vkGetDeviceProcAddr gdpa, VkDevice device);
 
 // The loader's vkGetInstanceProcAddr; NO_BACKEND if this machine has no loader. It stays loaded.
@@ -49,7 +49,7 @@ Status system_loader(PFN_vkGetInstanceProcAddr* gipa);
   X(MergePipelineCaches)        \
   X(UpdateDescriptorSets)
 
-// The instance-level functions that are used, each checked to be there.
+// The instance-level functions that are used; each is checked to exist.
 struct InstanceTable {
   PFN_vkGetDeviceProcAddr GetDeviceProcAddr;
   PFN_vkGetPhysicalDeviceProperties2 GetPhysicalDeviceProperties2;
@@ -58,7 +58,7 @@ struct InstanceTable {
 };
 Status load_instance(PFN_vkGetInstanceProcAddr gipa, VkInstance instance, InstanceTable* table);
 
-// A failed call as a status: what was done, and the code.
+// A failed call as a status: what failed, and the code.
 Status vk_status(VkResult result, const char* what);
 
 // The struct of this type in a pNext chain, nullptr if there is none.

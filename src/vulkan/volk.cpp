@@ -9,7 +9,7 @@
 namespace tandem {
 
 void load_table(VkTable* table, PFN_vkGetDeviceProcAddr gdpa, VkDevice device) {
-  // volkLoadDeviceTable() itself would go through a global vkGetDeviceProcAddr.
+  // volkLoadDeviceTable() itself would use a global vkGetDeviceProcAddr.
   struct Context {
     PFN_vkGetDeviceProcAddr gdpa;
     VkDevice device;

@@ -1,5 +1,5 @@
 # The parity suite for the validation layer's check for races in shared memory, with matrix kernels in which that check
-# can follow everything. It knows barriers of a workgroup and no others (docs/kernels-matrix.md, "Races"), and those of a
+# can follow everything. It knows barriers of a workgroup and no others (docs/kernels/coopmat.md, "Races"), and those of a
 # subgroup order nothing but scratch, of which each subgroup has a part of its own. So there are two programs:
 #   tandem_races_tiles    for all arrays but scratch, which is hidden from the layer (hide.cpp). The kernels are as they are.
 #   tandem_races_scratch  for scratch. Barriers of a subgroup are barriers of the workgroup here, which on lavapipe they are

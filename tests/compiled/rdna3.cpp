@@ -4,7 +4,7 @@
 //
 //   tandem_rdna3 TABLE           compile all, hold them to the rules below, compare with TABLE
 //   tandem_rdna3 --write TABLE   the same, and write TABLE
-//   tandem_rdna3 --try LINE STEM:SUBGROUPS,ROW_BLOCKS,COLS,LEFT,FLIES,SIZE...
+//   tandem_rdna3 --try LINE STEM:SUBGROUPS,ROW_BLOCKS,COLS,LEFT,REGISTER_PREFETCH,SIZE...
 //                                the figures of rows that are not in src/matrix_tiles.inc (yet)
 //
 // Rules: no VGPR spilled (SGPRs are, to lanes of VGPRs, where a kernel has many inputs), no memory of an
@@ -290,8 +290,10 @@ int try_tiles(const Compiler& compiler, int count, char** words) {
     MatrixTile t{};
     if (colon == String::npos ||
         std::sscanf(word.c_str() + colon + 1, "%d,%d,%d,%d,%d,%d", &t.subgroups, &t.row_blocks,
-                    &t.cols, &t.left, &t.flies, &t.size) != 6)
-      return std::printf("%s is no STEM:SUBGROUPS,ROW_BLOCKS,COLS,LEFT,FLIES,SIZE\n", words[i]), 2;
+                    &t.cols, &t.left, &t.register_prefetch, &t.size) != 6)
+      return std::printf("%s is no STEM:SUBGROUPS,ROW_BLOCKS,COLS,LEFT,REGISTER_PREFETCH,SIZE\n",
+                         words[i]),
+             2;
     Case c;
     c.line = words[0];
     c.plan = plan;
@@ -306,7 +308,7 @@ int try_tiles(const Compiler& compiler, int count, char** words) {
       l.subgroup = uint32_t(t.size);
       l.row_blocks = t.row_blocks;
       l.left_shared = t.left;
-      l.flies = t.flies != 0;
+      l.register_prefetch = t.register_prefetch != 0;
       l.shared_bytes = uint32_t(
           matrix_shared_bytes(t, plan.problem.head_dim, plan.problem.head_dim_v, l.matrix));
       c.plan.launches.push_back(l);

@@ -64,7 +64,7 @@ void bytes_came(unsigned char* at, unsigned address, int bytes) {
 
 }  // namespace
 
-void barrier_init(unsigned barrier, int arrivals) {
+void mbarrier_init(unsigned barrier, int arrivals) {
   if (arrivals <= 0 || arrivals >= 1 << 20) die("a barrier of %d arrivals", arrivals);
   auto& all = state().barriers;
   if (std::find(all.begin(), all.end(), barrier) != all.end())
@@ -72,11 +72,11 @@ void barrier_init(unsigned barrier, int arrivals) {
   all.push_back(barrier);
   write(Block::current().at(barrier, 8), {arrivals, arrivals, 0, false});
 }
-void barrier_arrive(unsigned barrier) { arrive_at(Block::current().at(barrier, 8), barrier, 0); }
-void barrier_expect(unsigned barrier, int bytes) {
+void mbarrier_arrive(unsigned barrier) { arrive_at(Block::current().at(barrier, 8), barrier, 0); }
+void mbarrier_arrive_expect_tx(unsigned barrier, int bytes) {
   arrive_at(Block::current().at(barrier, 8), barrier, bytes);
 }
-void barrier_wait(unsigned barrier, int parity) {
+void mbarrier_wait(unsigned barrier, int parity) {
   if (parity != 0 && parity != 1) die("a phase has parity 0 or 1, not %d", parity);
   const unsigned char* at = Block::current().at(barrier, 8);
   wait_until([&] { return read(at, barrier).phase != (parity != 0); },
@@ -165,7 +165,7 @@ bool arrive(bool all) {
   return !now.empty();
 }
 
-void copy_box(unsigned to, const CUtensorMap* map, unsigned barrier, int d, int s, int h, int b) {
+void tma_load(unsigned to, const CUtensorMap* map, unsigned barrier, int d, int s, int h, int b) {
   const CUtensorMap& m = checked(map);
   const unsigned bytes = 128 * m.box[1] * m.box[2] * m.box[3];
   Block& block = Block::current();
@@ -178,7 +178,7 @@ void copy_box(unsigned to, const CUtensorMap* map, unsigned barrier, int d, int 
     });
   });
 }
-void copy_flat(unsigned to, const void* from, unsigned barrier, int bytes) {
+void bulk_load(unsigned to, const void* from, unsigned barrier, int bytes) {
   if (bytes <= 0 || bytes % 16 != 0 || reinterpret_cast<uintptr_t>(from) % 16 != 0)
     die("a flat copy of %d bytes, or from a misaligned address", bytes);
   unsigned char* memory = Block::current().at(to, size_t(bytes), 16);
@@ -211,7 +211,7 @@ void give(unsigned from, unsigned bytes, unsigned aligned,
 
 }  // namespace
 
-void store_box(const CUtensorMap* map, unsigned from, int d, int s, int h, int b) {
+void tma_store(const CUtensorMap* map, unsigned from, int d, int s, int h, int b) {
   const CUtensorMap& m = checked(map);
   if (s < 0) die("a box is stored from row %d on: an illegal instruction", s);
   const unsigned bytes = 128 * m.box[1] * m.box[2] * m.box[3];
@@ -222,7 +222,7 @@ void store_box(const CUtensorMap* map, unsigned from, int d, int s, int h, int b
     });
   });
 }
-void add_flat(float* to, unsigned from, int bytes) {
+void bulk_reduce_add(float* to, unsigned from, int bytes) {
   if (bytes <= 0 || bytes % 16 != 0 || reinterpret_cast<uintptr_t>(to) % 16 != 0)
     die("a sum of %d bytes, or to a misaligned address", bytes);
   give(from, unsigned(bytes), 16, [=](const unsigned char* data) {
@@ -233,19 +233,19 @@ void add_flat(float* to, unsigned from, int bytes) {
     }
   });
 }
-void store_flat(unsigned long to, unsigned from, int bytes) {
+void bulk_store(unsigned long to, unsigned from, int bytes) {
   if (bytes <= 0 || bytes % 16 != 0 || to % 16 != 0)
     die("a copy of %d bytes, or to a misaligned address", bytes);
   give(from, unsigned(bytes), 16, [=](const unsigned char* data) {
     std::memcpy(reinterpret_cast<void*>(to), data, size_t(bytes));
   });
 }
-void bulk_commit() {
+void bulk_commit_group() {
   Lane& lane = state().lanes[running()->index];
   lane.stores.push_back(std::move(lane.open));
   lane.open.clear();
 }
-void bulk_wait(unsigned left, bool read) {
+void bulk_wait_group(unsigned left, bool read) {
   Lane& lane = state().lanes[running()->index];
   for (size_t n = 0; n + left < lane.stores.size(); ++n)
     for (Store& s : lane.stores[n]) read ? read_now(s) : write_now(s);
@@ -276,12 +276,14 @@ Block& of_cluster(unsigned address) {
 unsigned char* cluster_at(unsigned address, size_t bytes) {
   return of_cluster(address).at(address & 0xffffff, bytes);
 }
-void cluster_tell(unsigned at, unsigned x, unsigned barrier) {
+void st_async_cluster(unsigned at, unsigned x, unsigned barrier) {
   if (at >> 24 != barrier >> 24) die("a word and its barrier are of two workgroups");
   std::memcpy(cluster_at(at, 4), &x, 4);
   bytes_came(cluster_at(barrier, 8), barrier & 0xffffff, 4);
 }
-void cluster_arrive(unsigned barrier) { arrive_at(cluster_at(barrier, 8), barrier & 0xffffff, 0); }
+void mbarrier_arrive_remote(unsigned barrier) {
+  arrive_at(cluster_at(barrier, 8), barrier & 0xffffff, 0);
+}
 
 // ---- registers, and grids that begin early ----------------------------------------------------------
 
@@ -305,11 +307,11 @@ void set_registers(int count, bool gives) {
   Block::current().exchange(count, "setmaxnreg");
 }
 
-void launch_dependents() {
+void launch_dependent_grids() {
   Block& b = Block::current();
   if (!b.tells) b.tells = true, ++b.grid().telling, ++progress();
 }
-void wait_kernel_before() {
+void grid_dependency_wait() {
   const Grid& grid = Block::current().grid();
   wait_until([&] { return machine().is_first(grid); }, "the kernel before it to end");
 }

@@ -35,7 +35,7 @@ void decode(Type type, const unsigned short* from, float* to) {
   }
 }
 
-// Where the pieces of an operand lie, by its descriptor (cuda/sm90/wgmma.cuh): rows of 128 bytes, eight of them 1,024 bytes, the
+// Where the pieces of an operand lie, by its descriptor (cuda/sm90/ptx/wgmma.cuh): rows of 128 bytes, eight of them 1,024 bytes, the
 // next 64 elements across a stride away; the pieces of a row in the order of SWIZZLE_128B, which goes by addresses.
 struct Tile {
   unsigned at, stride;
@@ -92,7 +92,7 @@ void multiply_add(float* d, const float* a, const float* b, int width) {
 void carry_out(Block& block, const Multiplication& m) {
   const Operands& o = m.operands;
   alignas(32) static float a[64 * 16], b[16 * 256], turned[16 * 256];
-  if (o.from_registers) {
+  if (o.rs) {
     for (int t = 0; t < 128; ++t) {
       const int row = t / 32 * 16 + t % 32 / 4, k = t % 4 * 2;
       for (int n = 0; n < 4; ++n) {
@@ -102,14 +102,14 @@ void carry_out(Block& block, const Multiplication& m) {
         decode<2>(o.type, two, a + (row + n % 2 * 8) * 16 + k + n / 2 * 8);
       }
     }
-  } else if (o.a_across) {
+  } else if (o.a_mn_major) {
     read_across(block, o.type, o.a, 64, turned);
     for (int k = 0; k < 16; ++k)
       for (int i = 0; i < 64; ++i) a[i * 16 + k] = turned[k * 64 + i];
   } else {
     read_along(block, o.type, o.a, 64, a);
   }
-  if (o.b_across) {
+  if (o.b_mn_major) {
     read_across(block, o.type, o.b, o.width, b);
   } else {
     read_along(block, o.type, o.b, o.width, turned);
@@ -146,7 +146,7 @@ void multiply(float* d, const Operands& o, const unsigned* registers) {
   const uint64_t number = lane.given++;
   if (number - group.first == group.products.size()) {
     group.products.push_back({o, nullptr, 0, lot(2), {}});
-    if (o.from_registers) group.products.back().registers.resize(4 * 128);
+    if (o.rs) group.products.back().registers.resize(4 * 128);
   }
   Multiplication& m = group.products[size_t(number - group.first)];
   if (!(m.operands == o)) die("threads of a warpgroup give different products");
@@ -177,12 +177,12 @@ void multiply(float* d, const Operands& o, const unsigned* registers) {
   if (m.early) carry_out_to(Block::current(), group, group.come);
 }
 
-void commit() {
+void wgmma_commit_group() {
   Lane& lane = state().lanes[running()->index];
   lane.groups.push_back(lane.given);
 }
 
-void wait(unsigned left) {
+void wgmma_wait_group(unsigned left) {
   const unsigned thread = running()->index;
   Lane& lane = state().lanes[thread];
   Warpgroup& group = state().groups[thread / 128];

@@ -9,8 +9,13 @@
 #include <cstring>
 #include <string>
 
-#include "../../cuda/sm90/wgmma.cuh"
-#include "../../cuda/sm90/words.cuh"
+#include "../../cuda/sm90/ptx/cluster.cuh"
+#include "../../cuda/sm90/ptx/global_memory.cuh"
+#include "../../cuda/sm90/ptx/mbarrier.cuh"
+#include "../../cuda/sm90/ptx/named_barrier.cuh"
+#include "../../cuda/sm90/ptx/shared_memory.cuh"
+#include "../../cuda/sm90/ptx/tma.cuh"
+#include "../../cuda/sm90/ptx/wgmma.cuh"
 #include "../sm90/device.h"
 #include "check.h"
 
@@ -53,25 +58,25 @@ void copies(const float* from, float* to) {
   const auto full = [&](int n) { return shared_address(barriers + n % 2); };
   const auto empty = [&](int n) { return shared_address(barriers + 2 + n % 2); };
   if (threadIdx.x == 0) {
-    for (int n = 0; n < 2; ++n) barrier_init(full(n), 1), barrier_init(empty(n), 128);
-    barrier_init_done();
+    for (int n = 0; n < 2; ++n) mbarrier_init(full(n), 1), mbarrier_init(empty(n), 128);
+    fence_mbarrier_init();
   }
   __syncthreads();
   if (threadIdx.x == 128) {
     for (int n = 0; n < kSteps; ++n) {
-      if (M != Mistake::empty_not_awaited) barrier_wait(empty(n), (n / 2 & 1) ^ 1);
-      barrier_expect(full(n), M == Mistake::too_few_bytes ? 256 : 512);
-      copy_flat(shared_address(tile + n % 2 * kTile), from + n * kTile, full(n), 512);
-      if (M == Mistake::arrival_too_many) barrier_arrive(full(n));
+      if (M != Mistake::empty_not_awaited) mbarrier_wait(empty(n), (n / 2 & 1) ^ 1);
+      mbarrier_arrive_expect_tx(full(n), M == Mistake::too_few_bytes ? 256 : 512);
+      bulk_load(shared_address(tile + n % 2 * kTile), from + n * kTile, full(n), 512);
+      if (M == Mistake::arrival_too_many) mbarrier_arrive(full(n));
     }
   } else if (threadIdx.x < 128) {
     float sum = 0;
     for (int n = 0; n < kSteps; ++n) {
       const int parity = n / 2 & 1;
       if (M != Mistake::full_not_awaited)
-        barrier_wait(full(n), M == Mistake::wrong_phase ? parity ^ 1 : parity);
+        mbarrier_wait(full(n), M == Mistake::wrong_phase ? parity ^ 1 : parity);
       sum += tile[n % 2 * kTile + int(threadIdx.x)];
-      barrier_arrive(empty(n));
+      mbarrier_arrive(empty(n));
     }
     to[threadIdx.x] = sum;
   }
@@ -80,31 +85,31 @@ void copies(const float* from, float* to) {
 // Products of ones, the second of which may be overwritten when the first is done.
 template <Mistake M>
 void products(const float*, float* to) {
-  unsigned char* memory = panel_memory();
+  unsigned char* memory = aligned_shared_memory();
   const auto fill = [&](unsigned char* at, uint bits) {
     for (int n = int(threadIdx.x); n < 64 * 64; n += 128)
       reinterpret_cast<ushort*>(at)[n] = ushort(bits);
-    fence_async();
+    fence_proxy_async_shared();
     __syncthreads();
   };
   const uint a = shared_address(memory), b = a + 8192;
   fill(memory, 0x3c00), fill(memory + 8192, 0x3c00);
   float x[32] = {}, y[32];
   for (int n = 0; n < 4; ++n) {
-    fence();
+    wgmma_fence();
     for (int k = 0; k < 4; ++k)
-      Product<Half, 64>::from_shared<0, 0>(y, along(a + uint(32 * k)), along(b + uint(32 * k)),
-                                           k > 0);
-    if (M != Mistake::no_commit) commit();
-    if (M != Mistake::product_not_awaited && M != Mistake::operand_overwritten) wait<0>();
+      Wgmma<Half, 64>::ss<0, 0>(y, k_major(a + uint(32 * k)), k_major(b + uint(32 * k)), k > 0);
+    if (M != Mistake::no_commit) wgmma_commit_group();
+    if (M != Mistake::product_not_awaited && M != Mistake::operand_overwritten)
+      wgmma_wait_group<0>();
     if (M == Mistake::operand_overwritten) {
       fill(memory + 8192, 0);
       fill(memory + 8192, 0x3c00);
-      wait<0>();
+      wgmma_wait_group<0>();
     }
     for (int i = 0; i < 32; ++i) x[i] += y[i];
   }
-  wait<0>();
+  wgmma_wait_group<0>();
   float sum = 0;
   for (float each : x) sum += each;
   to[threadIdx.x] = sum / (4 * 64 * 32);
@@ -116,17 +121,17 @@ void sums(const float*, float* to) {
   TANDEM_SHARED_ARRAY(float, tile, kTile);
   for (int n = 0; n < kSteps; ++n) {
     tile[threadIdx.x] = float(n);
-    fence_async();
-    named_sync<1>(128);
+    fence_proxy_async_shared();
+    named_barrier_sync<1>(128);
     if (threadIdx.x == 0) {
-      add_flat(to, shared_address(tile), 512);
-      bulk_commit();
-      if (M != Mistake::sum_not_read && M != Mistake::sum_left_behind) bulk_wait_read<0>();
-      if (M == Mistake::sum_left_behind && n + 1 < kSteps) bulk_wait_read<0>();
+      bulk_reduce_add(to, shared_address(tile), 512);
+      bulk_commit_group();
+      if (M != Mistake::sum_not_read && M != Mistake::sum_left_behind) bulk_wait_group_read<0>();
+      if (M == Mistake::sum_left_behind && n + 1 < kSteps) bulk_wait_group_read<0>();
     }
-    named_sync<1>(128);
+    named_barrier_sync<1>(128);
   }
-  if (M != Mistake::sum_left_behind && threadIdx.x == 0) bulk_wait<0>();
+  if (M != Mistake::sum_left_behind && threadIdx.x == 0) bulk_wait_group<0>();
 }
 
 // Copies of the same, each to a place of its own.
@@ -135,16 +140,16 @@ void stores(const float*, float* to) {
   TANDEM_SHARED_ARRAY(float, tile, 16);
   for (int n = 0; n < kSteps; ++n) {
     if (threadIdx.x < 16) tile[threadIdx.x] = float(n);
-    fence_async();
-    named_sync<1>(128);
+    fence_proxy_async_shared();
+    named_barrier_sync<1>(128);
     if (threadIdx.x == 0) {
-      store_flat(reinterpret_cast<uint64_t>(to + 16 * n), shared_address(tile), 64);
-      bulk_commit();
-      if (M != Mistake::sum_not_read) bulk_wait_read<0>();
+      bulk_store(reinterpret_cast<uint64_t>(to + 16 * n), shared_address(tile), 64);
+      bulk_commit_group();
+      if (M != Mistake::sum_not_read) bulk_wait_group_read<0>();
     }
-    named_sync<1>(128);
+    named_barrier_sync<1>(128);
   }
-  if (threadIdx.x == 0) bulk_wait<0>();
+  if (threadIdx.x == 0) bulk_wait_group<0>();
 }
 
 template <Mistake M>
@@ -153,9 +158,9 @@ void named(const float*, float* to) {
   TANDEM_SHARED_ARRAY(int, word, 1);
   if (group == 0) {
     if (threadIdx.x == 0) *word = 7;
-    named_arrive(3, M == Mistake::other_count ? 192 : 256);
+    named_barrier_arrive(3, M == Mistake::other_count ? 192 : 256);
   } else if (M != Mistake::somebody_missing || threadIdx.x < 224) {
-    named_sync(3, 256);
+    named_barrier_sync(3, 256);
     to[threadIdx.x % 128] = float(*word);
   }
 }
@@ -163,9 +168,9 @@ void named(const float*, float* to) {
 template <Mistake M>
 void registers(const float*, float* to) {
   if (threadIdx.x < 128)
-    give_registers<40>();
+    warpgroup_reg_dealloc<40>();
   else
-    take_registers<M == Mistake::too_many_registers ? 240 : 232>();
+    warpgroup_reg_alloc<M == Mistake::too_many_registers ? 240 : 232>();
   to[threadIdx.x % 128] = 1.f;
 }
 
@@ -178,7 +183,7 @@ void cluster(const float*, float* to) {
   if (M != Mistake::no_cluster_barrier) cluster_sync();
   const uint there = cluster_address(shared_address(words + threadIdx.x), rank ^ 1);
   if (M == Mistake::left_before_others && rank == 1) return;
-  to[32 * rank + threadIdx.x] = float(cluster_words(there).x);
+  to[32 * rank + threadIdx.x] = float(ld_cluster_v4_u32(there).x);
   if (M != Mistake::left_before_others) cluster_sync();
 }
 
@@ -187,11 +192,11 @@ void word(const float*, float* to) {
   uint* at = reinterpret_cast<uint*>(to);
   if (blockIdx.x == 0) {
     if (threadIdx.x == 0)
-      while (acquire_word(at) != 0xffffffffu + 1u) {
+      while (ld_acquire(at) != 0xffffffffu + 1u) {
       }
     to[32 + threadIdx.x] = 1.f;
   } else if (M != Mistake::word_never_written && threadIdx.x == 0) {
-    release_add(at, 1);
+    red_add_release(at, 1);
   }
 }
 
@@ -207,14 +212,14 @@ void shuffles(const float*, float* to) {
 
 // The second begins when the first says so, and reads what that writes then.
 void first(const float*, float* to) {
-  launch_dependents();
+  launch_dependent_grids();
   __syncthreads();
   for (int n = 0; n < 50; ++n) __nanosleep(100);
   to[threadIdx.x] = 3.f;
 }
 template <Mistake M>
 void second(const float*, float* to) {
-  if (M != Mistake::kernel_not_awaited) wait_kernel_before();
+  if (M != Mistake::kernel_not_awaited) grid_dependency_wait();
   to[128 + threadIdx.x] = to[threadIdx.x];
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// cuda/sm90/ptx.cuh and wgmma.cuh on a Hopper GPU, or on the emulator of tests/cuda_emulated: each layout of an operand against a product on the CPU, boxes with
+// cuda/sm90/ptx/base.cuh and wgmma.cuh on a Hopper GPU, or on the emulator of tests/cuda_emulated: each layout of an operand against a product on the CPU, boxes with
 // their order of pieces, moves of 8 x 8 matrices, barriers. Inputs are small integers, so that results are exact.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
@@ -7,7 +7,13 @@
 #include <string>
 #include <type_traits>
 
-#include "../../cuda/sm90/wgmma.cuh"
+#include "../../cuda/sm90/ptx/cluster.cuh"
+#include "../../cuda/sm90/ptx/global_memory.cuh"
+#include "../../cuda/sm90/ptx/mbarrier.cuh"
+#include "../../cuda/sm90/ptx/named_barrier.cuh"
+#include "../../cuda/sm90/ptx/shared_memory.cuh"
+#include "../../cuda/sm90/ptx/tma.cuh"
+#include "../../cuda/sm90/ptx/wgmma.cuh"
 #include "device.h"
 
 namespace {
@@ -39,7 +45,7 @@ TANDEM_DEVICE void put_panels(unsigned char* to, const ushort* from, int rows, i
   for (int n = int(threadIdx.x); n < rows * panels * 64; n += int(blockDim.x)) {
     const int row = n / (panels * 64), feature = n % (panels * 64), f = feature % 64;
     const uint at =
-        uint(feature / 64 * rows * kPanelBytes) + panel_at(row, f / 8) + uint(f % 8 * 2);
+        uint(feature / 64 * rows * kPanelBytes) + swizzle_128b(row, f / 8) + uint(f % 8 * 2);
     *reinterpret_cast<ushort*>(to + at) =
         feature < features ? from[row * features + feature] : ushort(0);
   }
@@ -50,18 +56,18 @@ unsigned char* __device__ aligned_memory() {
   return p + (1024 - shared_address(p) % 1024) % 1024;
 }
 
-enum { kAlong, kAcross, kRegisters };
+enum { kKMajor, kMnMajor, kRegisters };
 
 // d[64 x N] = a[64 x K] b[K x N]. a as stored: 64 x K, or K x 64 across; b: N x K, or K x N across.
-template <typename T, int N, int K, int A, int B_ACROSS>
+template <typename T, int N, int K, int A, int B_MN_MAJOR>
 __global__ void __launch_bounds__(128) multiply(const ushort* a, const ushort* b, float* d) {
   unsigned char* at = aligned_memory();
-  constexpr int a_rows = A == kAcross ? K : 64, a_features = A == kAcross ? 64 : K;
-  constexpr int b_rows = B_ACROSS ? K : N, b_features = B_ACROSS ? N : K;
+  constexpr int a_rows = A == kMnMajor ? K : 64, a_features = A == kMnMajor ? 64 : K;
+  constexpr int b_rows = B_MN_MAJOR ? K : N, b_features = B_MN_MAJOR ? N : K;
   unsigned char* b_tile = at + 64 * K * 2;
   put_panels(at, a, a_rows, a_features);
   put_panels(b_tile, b, b_rows, b_features);
-  fence_async();
+  fence_proxy_async_shared();
   __syncthreads();
   const uint a_at = shared_address(at), b_at = shared_address(b_tile);
   const int lane = int(threadIdx.x) % 32, row = int(threadIdx.x) / 32 * 16 + lane / 4;
@@ -78,23 +84,23 @@ __global__ void __launch_bounds__(128) multiply(const ushort* a, const ushort* b
       r[4 * k + 2] = pair(row, col + 8), r[4 * k + 3] = pair(row + 8, col + 8);
     }
   }
-  fence();
+  wgmma_fence();
 #pragma unroll
   for (int k = 0; k < K / 16; ++k) {
-    const uint64_t right = B_ACROSS ? across(b_at + uint(k * 16 * kPanelBytes), K * kPanelBytes)
-                                    : along(b_at + uint(k / 4 * N * kPanelBytes + k % 4 * 32));
+    const uint64_t right = B_MN_MAJOR ? mn_major(b_at + uint(k * 16 * kPanelBytes), K * kPanelBytes)
+                                      : k_major(b_at + uint(k / 4 * N * kPanelBytes + k % 4 * 32));
     if constexpr (A == kRegisters) {
-      Product<T, N>::template from_registers<B_ACROSS>(x, r[4 * k], r[4 * k + 1], r[4 * k + 2],
-                                                       r[4 * k + 3], right, k > 0);
+      Wgmma<T, N>::template rs<B_MN_MAJOR>(x, r[4 * k], r[4 * k + 1], r[4 * k + 2], r[4 * k + 3],
+                                           right, k > 0);
     } else {
-      const uint64_t left = A == kAcross
-                                ? across(a_at + uint(k * 16 * kPanelBytes), K * kPanelBytes)
-                                : along(a_at + uint(k / 4 * 64 * kPanelBytes + k % 4 * 32));
-      Product<T, N>::template from_shared<A == kAcross, B_ACROSS>(x, left, right, k > 0);
+      const uint64_t left = A == kMnMajor
+                                ? mn_major(a_at + uint(k * 16 * kPanelBytes), K * kPanelBytes)
+                                : k_major(a_at + uint(k / 4 * 64 * kPanelBytes + k % 4 * 32));
+      Wgmma<T, N>::template ss<A == kMnMajor, B_MN_MAJOR>(x, left, right, k > 0);
     }
   }
-  commit();
-  wait<0>();
+  wgmma_commit_group();
+  wgmma_wait_group<0>();
 #pragma unroll
   for (int j = 0; j < N / 8; ++j)
 #pragma unroll
@@ -102,29 +108,30 @@ __global__ void __launch_bounds__(128) multiply(const ushort* a, const ushort* b
       d[(row + i / 2 * 8) * N + 8 * j + lane % 4 * 2 + i % 2] = x[4 * j + i];
 }
 
-template <typename T, int N, int K, int A, int B_ACROSS>
+template <typename T, int N, int K, int A, int B_MN_MAJOR>
 void check_product() {
   static const std::string name = std::string(std::is_same<T, Half>::value ? "f16" : "bf16") +
                                   " N " + std::to_string(N) + " K " + std::to_string(K) + " A " +
-                                  (A == kAlong    ? "along"
-                                   : A == kAcross ? "across"
-                                                  : "registers") +
-                                  " B " + (B_ACROSS ? "across" : "along");
+                                  (A == kKMajor    ? "K-major"
+                                   : A == kMnMajor ? "MN-major"
+                                                   : "registers") +
+                                  " B " + (B_MN_MAJOR ? "MN-major" : "K-major");
   sm90_test::doing() = name.c_str();
   CAPTURE(name);
-  Random random{uint32_t(N * 1000 + K * 10 + A * 2 + B_ACROSS)};
+  Random random{uint32_t(N * 1000 + K * 10 + A * 2 + B_MN_MAJOR)};
   std::vector<float> a(64 * K), b(N * K);  // a[i][k], b[k][j]
   for (float& x : a) x = float(random.small());
   for (float& x : b) x = float(random.small());
   std::vector<ushort> a_bits(a.size()), b_bits(b.size());
   for (int i = 0; i < 64; ++i)
     for (int k = 0; k < K; ++k)
-      a_bits[A == kAcross ? k * 64 + i : i * K + k] = bits_of<T>(a[i * K + k]);
+      a_bits[A == kMnMajor ? k * 64 + i : i * K + k] = bits_of<T>(a[i * K + k]);
   for (int k = 0; k < K; ++k)
-    for (int j = 0; j < N; ++j) b_bits[B_ACROSS ? k * N + j : j * K + k] = bits_of<T>(b[k * N + j]);
+    for (int j = 0; j < N; ++j)
+      b_bits[B_MN_MAJOR ? k * N + j : j * K + k] = bits_of<T>(b[k * N + j]);
   const Memory<ushort> a_memory(a_bits), b_memory(b_bits);
   const Memory<float> d_memory(64 * N);
-  const auto kernel = multiply<T, N, K, A, B_ACROSS>;
+  const auto kernel = multiply<T, N, K, A, B_MN_MAJOR>;
   const int bytes = 1024 + 64 * K * 2 + (N + 63) / 64 * 64 * K * 2 + 64;
   sm90_test::must(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
                   "cudaFuncSetAttribute");
@@ -143,10 +150,10 @@ void check_product() {
 
 template <typename T, int N, int K>
 void check_products() {
-  check_product<T, N, K, kAlong, 0>();
-  check_product<T, N, K, kAlong, 1>();
-  check_product<T, N, K, kAcross, 0>();
-  check_product<T, N, K, kAcross, 1>();
+  check_product<T, N, K, kKMajor, 0>();
+  check_product<T, N, K, kKMajor, 1>();
+  check_product<T, N, K, kMnMajor, 0>();
+  check_product<T, N, K, kMnMajor, 1>();
   check_product<T, N, K, kRegisters, 0>();
   check_product<T, N, K, kRegisters, 1>();
 }
@@ -161,26 +168,26 @@ __global__ void through_box(const __grid_constant__ CUtensorMap from,
   TANDEM_SHARED_ARRAY(uint64_t, barrier, 1);
   const uint barrier_at = shared_address(barrier);
   if (threadIdx.x == 0) {
-    barrier_init(barrier_at, 1);
-    barrier_init_done();
+    mbarrier_init(barrier_at, 1);
+    fence_mbarrier_init();
   }
   __syncthreads();
   if (threadIdx.x < 32 && elect_one()) {
-    barrier_expect(barrier_at, rows * kPanelBytes);
-    copy_box(shared_address(at), &from, barrier_at, d, s, h, b);
+    mbarrier_arrive_expect_tx(barrier_at, rows * kPanelBytes);
+    tma_load(shared_address(at), &from, barrier_at, d, s, h, b);
   }
-  barrier_wait(barrier_at, 0);
+  mbarrier_wait(barrier_at, 0);
   for (int n = int(threadIdx.x); n < rows * 64; n += int(blockDim.x))
     seen[n] = reinterpret_cast<const ushort*>(at)[n];
   __syncthreads();
   if (back && threadIdx.x < 32 && elect_one()) {
-    store_box(&to, shared_address(at), d, s, h, b);
-    bulk_commit();
-    bulk_wait<0>();
+    tma_store(&to, shared_address(at), d, s, h, b);
+    bulk_commit_group();
+    bulk_wait_group<0>();
   }
 }
 
-__device__ uint at_of(int row, int piece) { return panel_at(row, piece); }
+__device__ uint at_of(int row, int piece) { return swizzle_128b(row, piece); }
 __global__ void panel_table(uint* to) {
   to[threadIdx.x * 8 + blockIdx.x] = at_of(int(threadIdx.x), int(blockIdx.x));
 }
@@ -190,7 +197,7 @@ __global__ void panel_table(uint* to) {
 // Where lane `lane` points for four matrices that are the 16 x 16 elements from (row, col) on: as accumulators lie.
 TANDEM_DEVICE uint matrices_at(uint panel, int row, int col) {
   const int lane = int(threadIdx.x) % 32;
-  return panel + panel_at(row + lane % 16, col / 8 + lane / 16);
+  return panel + swizzle_128b(row + lane % 16, col / 8 + lane / 16);
 }
 
 __global__ void move_matrices(const ushort* from, uint* loaded, uint* turned, ushort* stored,
@@ -203,24 +210,24 @@ __global__ void move_matrices(const ushort* from, uint* loaded, uint* turned, us
   __syncthreads();
   for (int k = 0; k < 4; ++k) {
     uint r[4], t[4];
-    load_matrices(r, matrices_at(panel, 0, 16 * k));
-    load_matrices_transposed(t, matrices_at(panel, 0, 16 * k));
+    ldmatrix_x4(r, matrices_at(panel, 0, 16 * k));
+    ldmatrix_x4_trans(t, matrices_at(panel, 0, 16 * k));
     for (int i = 0; i < 4; ++i) {
       loaded[(k * 4 + i) * 32 + lane] = r[i];
       turned[(k * 4 + i) * 32 + lane] = t[i];
     }
-    store_matrices(matrices_at(second, 0, 16 * k), r);
+    stmatrix_x4(matrices_at(second, 0, 16 * k), r);
     // The transposed of these 16 columns: rows 16 k and on of the third tile. Matrix 1 and 2 change places.
     const uint turned_r[4] = {r[0], r[2], r[1], r[3]};
-    store_matrices_transposed(matrices_at(third, 16 * k, 0), turned_r);
+    stmatrix_x4_trans(matrices_at(third, 16 * k, 0), turned_r);
   }
   __syncthreads();
   for (int n = lane; n < 16 * 64; n += 32) {
     const int row = n / 64, f = n % 64;
-    stored[n] =
-        *reinterpret_cast<const ushort*>(at + 16 * kPanelBytes + panel_at(row, f / 8) + f % 8 * 2);
+    stored[n] = *reinterpret_cast<const ushort*>(at + 16 * kPanelBytes + swizzle_128b(row, f / 8) +
+                                                 f % 8 * 2);
     stored_turned[n] = *reinterpret_cast<const ushort*>(at + 80 * kPanelBytes +
-                                                        panel_at(f, row / 8) + row % 8 * 2);
+                                                        swizzle_128b(f, row / 8) + row % 8 * 2);
   }
 }
 
@@ -232,12 +239,12 @@ __global__ void take_turns(int* order, int rounds) {
   const int group = int(threadIdx.x) / 128;
   if (threadIdx.x == 0) *count = 0;
   __syncthreads();
-  if (group == 2) named_arrive(1, 256);
+  if (group == 2) named_barrier_arrive(1, 256);
   for (int n = 0; n < rounds; ++n) {
-    named_sync(1 + group, 256);
+    named_barrier_sync(1 + group, 256);
     if (threadIdx.x % 128 == 0) order[(*count)++] = group;
     __threadfence_block();
-    named_arrive(1 + (group + 1) % 3, 256);
+    named_barrier_arrive(1 + (group + 1) % 3, 256);
   }
 }
 
@@ -248,32 +255,32 @@ __global__ void stages(const float* from, float* to, float* doubled, int steps) 
   TANDEM_SHARED_ARRAY(uint64_t, barriers, 4);
   const auto barrier = [&](int n) { return shared_address(&barriers[n]); };
   if (threadIdx.x == 0) {
-    for (int n = 0; n < 4; ++n) barrier_init(barrier(n), n < 2 ? 1 : 128);
-    barrier_init_done();
+    for (int n = 0; n < 4; ++n) mbarrier_init(barrier(n), n < 2 ? 1 : 128);
+    fence_mbarrier_init();
   }
   __syncthreads();
   if (threadIdx.x == 128) {
     for (int n = 0; n < steps; ++n) {
-      barrier_wait(barrier(2 + n % 2), (n / 2 & 1) ^ 1);
-      barrier_expect(barrier(n % 2), 512);
-      copy_flat(shared_address(tile + n % 2 * 128), from + n * 128, barrier(n % 2), 512);
+      mbarrier_wait(barrier(2 + n % 2), (n / 2 & 1) ^ 1);
+      mbarrier_arrive_expect_tx(barrier(n % 2), 512);
+      bulk_load(shared_address(tile + n % 2 * 128), from + n * 128, barrier(n % 2), 512);
     }
   } else if (threadIdx.x < 128) {
     for (int n = 0; n < steps; ++n) {
-      barrier_wait(barrier(n % 2), n / 2 & 1);
+      mbarrier_wait(barrier(n % 2), n / 2 & 1);
       tile[256 + threadIdx.x] = 2 * tile[n % 2 * 128 + threadIdx.x];
-      barrier_arrive(barrier(2 + n % 2));
-      fence_async();
-      named_sync<1>(128);
+      mbarrier_arrive(barrier(2 + n % 2));
+      fence_proxy_async_shared();
+      named_barrier_sync<1>(128);
       if (threadIdx.x == 0) {
-        add_flat(to, shared_address(tile + 256), 512);
-        store_flat(reinterpret_cast<uint64_t>(doubled + n * 128), shared_address(tile + 256), 512);
-        bulk_commit();
-        bulk_wait_read<0>();
+        bulk_reduce_add(to, shared_address(tile + 256), 512);
+        bulk_store(reinterpret_cast<uint64_t>(doubled + n * 128), shared_address(tile + 256), 512);
+        bulk_commit_group();
+        bulk_wait_group_read<0>();
       }
-      named_sync<1>(128);
+      named_barrier_sync<1>(128);
     }
-    if (threadIdx.x == 0) bulk_wait<0>();
+    if (threadIdx.x == 0) bulk_wait_group<0>();
   }
 }
 

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// bwd_dkv_dq with a dense bias and its gradient, head sizes up to 128.
+#include "variant_bias.cuh"
+
+namespace tandem {
+namespace cuda {
+namespace sm90 {
+namespace {
+
+template <typename T, bool PASSES, bool POSTPROCESS, int ROW = 0>
+Kernel<BwdDkvDqBiasParams> select(int row) {
+  if constexpr (ROW < kBwdShapeCount) {
+    if (row != ROW) return select<T, PASSES, POSTPROCESS, ROW + 1>(row);
+    if constexpr (!kBwdShapes[ROW].wide) return bwd_dkv_dq_bias<T, ROW, PASSES, POSTPROCESS>;
+  }
+  return nullptr;
+}
+template <typename T>
+Kernel<BwdDkvDqBiasParams> select(int row, BiasForm form) {
+  return form == BiasForm::passes        ? select<T, true, false>(row)
+         : form == BiasForm::postprocess ? select<T, false, true>(row)
+                                         : select<T, false, false>(row);
+}
+
+}  // namespace
+
+Kernel<BwdDkvDqBiasParams> bwd_dkv_dq_bias_kernel(tandem_dtype dtype, int row, BiasForm form) {
+  if (dtype == TANDEM_F16) return select<Half>(row, form);
+  return dtype == TANDEM_BF16 ? select<Bfloat>(row, form) : nullptr;
+}
+
+}  // namespace sm90
+}  // namespace cuda
+}  // namespace tandem

@@ -1,0 +1,444 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// bwd_dkv_dq: the five products of the backward in one kernel, for head sizes up to 128. A
+// workgroup keeps K and V of a tile of keys; its Q loop visits the query heads of its kv head and
+// their query tiles. S and dP are transposed, S^T = K Q^T and dP^T = V dO^T, so that P^T and dS^T
+// are the A operands of dV += P^T dO and dK += dS^T Q as they lie in registers: each of the two
+// consumer warpgroups owns 64 keys. dS passes through shared memory, where both warpgroups read all
+// of it for dQ = dS K. dQ is summed over the tiles of keys in the dQ accumulator (f32, in the
+// workspace) by TMA reductions. The last workgroup of a head converts the accumulator
+// (dq_postprocess.cuh).
+//
+// In the producer warpgroup, warp 0 loads, and warp 1 adds dQ. Or warps 1 and 2 add dQ in turn,
+// each from a stage of its own: in a deterministic order one turn of the dQ semaphore takes about
+// as long as a tile's products. Rows past the end and rows that see nothing have lse = +inf in
+// shared memory: their p is 0, and no product needs a mask for them.
+//
+// Variant says which optional inputs there are (variant_plain.cuh).
+#ifndef TANDEM_CUDA_SM90_BWD_DKV_DQ_CUH
+#define TANDEM_CUDA_SM90_BWD_DKV_DQ_CUH
+#include <type_traits>
+
+#include "dq_lazy_zero.cuh"
+#include "dq_postprocess.cuh"
+#include "persistent.cuh"
+#include "variant_plain.cuh"
+
+namespace tandem {
+namespace cuda {
+namespace sm90 {
+
+// The dQ warp, after its adds. Stores for the consumer warps whether the workgroup takes part in
+// the dQ postprocess: it is the last one of its head, or still runs when that one arrives. The word
+// is one of lse, which no warp reads any more.
+template <int ROW, typename Variant>
+TANDEM_DEVICE void signal_last(const typename Variant::Params& params, const BwdWorkTile& work,
+                               const BwdSharedStorage<ROW, Variant>& memory) {
+  if (threadIdx.x % 32 == 0) {
+    bool postprocess = is_last<Variant>(params, work);
+    if constexpr (!kHasBias<Variant>)
+      if (!postprocess && params.d_q.claims) postprocess = await_last<Variant>(params, work);
+    st_shared(memory.lse(0), postprocess ? 1.f : 0.f);
+  }
+  __syncwarp();
+  named_barrier_arrive<kLastKnown>(288);
+}
+// The consumer warps: whether the workgroup takes part in the dQ postprocess.
+template <int ROW, typename Variant>
+TANDEM_DEVICE bool wait_last(const BwdSharedStorage<ROW, Variant>& memory) {
+  named_barrier_sync<kLastKnown>(288);
+  return ld_shared_v2_f32(memory.lse(0)).x != 0.f;
+}
+
+// A dQ warp: adds the dQ tiles of the consumer warpgroups to the dQ accumulator. adder: its index;
+// of two dQ warps each adds every second tile. packed_tiles: query tiles of a head of packed
+// queries (bwd_packed_tiles()), else 0. COPIES: the warp also zeroes the accumulator ahead
+// (LazyZeroCopies). PERSISTENT: the workgroup continues with further work tiles.
+template <bool COPIES = false, bool PERSISTENT = false, int ROW, typename Variant>
+TANDEM_DEVICE void accumulate_dq(const typename Variant::Params& params, const BwdWorkTile& work,
+                                 const BwdSharedStorage<ROW, Variant>& memory, int packed_tiles,
+                                 int adder) {
+  constexpr BwdShape S = kBwdShapes[ROW];
+  constexpr int kPanels = BwdSharedStorage<ROW, Variant>::kPanels;
+  const BwdDkvDqBlock& u = params.block;
+  const int full = kDqFull + kSecondStage * adder, empty = kDqEmpty + kSecondStage * adder;
+  int next_warp = 0;  // the dQ warp that adds the next tile
+  const bool one = int(threadIdx.x) % 32 == 0;
+  named_barrier_arrive(empty, 160);
+  named_barrier_arrive(empty + 1, 160);
+  if constexpr (kLazyZero<Variant>) wait_zeros(params, work);
+  [[maybe_unused]] LazyZeroCopies zeros{memory.base + LazyZeroCopies::kAt<ROW>};
+  if constexpr (COPIES) zeros.begin(params, work, one);
+  typename Variant::template QTiles<ROW> visited(params, work);
+  for (int n = 0; n < u.group; ++n) {
+    const int64_t first =
+        first_tile<ROW, Variant>(u, work, work.head_kv * u.group + n, packed_tiles);
+    float* sums = reinterpret_cast<float*>(params.push.d_q_accum) +
+                  first * (S.br / 64 * kPanels * kDqAccumBlock);
+    uint* semaphores = reinterpret_cast<uint*>(params.push.dq_semaphores) + first * (S.br / 64);
+#pragma unroll 1
+    for (int at = visited.next(n, work.span.begin); at < work.span.end;
+         at = visited.next(n, at + 1)) {
+      const bool mine = next_warp == adder;
+      if (++next_warp == Variant::kDqWarps) next_warp = 0;
+      if (!mine) continue;
+      const int t = work.q_tile(at);
+      float* to = sums + int64_t(t) * (S.br / 64 * kPanels * kDqAccumBlock);
+      if (u.deterministic && one)
+        semaphore_wait(semaphores + t * (S.br / 64), visited.before(u, work, n, t));
+      __syncwarp();
+      named_barrier_sync(full, 160);
+      if (one) {
+        bulk_reduce_add(to, memory.dq(0, adder), 16384);
+        bulk_commit_group();
+      }
+      named_barrier_sync(full + 1, 160);
+      if (one) {
+        // With 96 features the second panel is half as large.
+        bulk_reduce_add(to + kDqAccumBlock, memory.dq(1, adder), S.d == 96 ? 8192 : 16384);
+        bulk_commit_group();
+        bulk_wait_group_read<1>();
+      }
+      __syncwarp();
+      named_barrier_arrive(empty, 160);
+      if (one) bulk_wait_group_read<0>();
+      __syncwarp();
+      named_barrier_arrive(empty + 1, 160);
+      if constexpr (COPIES) zeros.copy(params, LazyZeroCopies::kEach, one);
+      if (u.deterministic && one) {
+        bulk_wait_group<0>();
+        semaphore_release(semaphores + t * (S.br / 64));
+      }
+    }
+  }
+  if constexpr (COPIES) zeros.finish(params, one);
+  if (one) bulk_wait_group<0>();
+  if constexpr (Variant::kDqWarps == 2) {
+    __syncwarp();
+    named_barrier_sync<kDqStored>(64);
+    if (adder == 1) return;
+  }
+  if constexpr (kHasBias<Variant>) return;
+  if constexpr (PERSISTENT) {
+    if (one) signal_postprocess(params, work);
+  } else {
+    signal_last(params, work, memory);
+  }
+}
+
+// An operand in shared memory: K-major, or MN-major in panels that are panel_stride bytes apart.
+// Operand + bytes is the matrix descriptor of what lies that many bytes further. KEPT: the
+// descriptor is formed once and advanced. Otherwise it is formed for each product. That takes more
+// instructions, but is faster without a bias ("Backward with a bias: what a tile of queries costs"
+// in bench/lab/2026-11.md).
+template <bool KEPT>
+struct Operand {
+  uint at;
+  int panel_stride = 0;
+  TANDEM_DEVICE uint64_t descriptor(uint from) const {
+    return panel_stride > 0 ? mn_major(from, panel_stride) : k_major(from);
+  }
+  TANDEM_DEVICE uint64_t operator+(int bytes) const {
+    return KEPT ? advance(descriptor(at), bytes) : descriptor(at + uint(bytes));
+  }
+};
+
+template <typename T, int ROW, typename Variant, bool GRAD_Q, bool GRAD_KV,
+          bool PERSISTENT = kHasBias<Variant>>
+TANDEM_DEVICE void main_loop(const typename Variant::Params& params, const BwdWorkTile& work,
+                             const BwdSharedStorage<ROW, Variant>& memory) {
+  constexpr BwdShape S = kBwdShapes[ROW];
+  constexpr int BR = S.br, BC = S.bc, D = S.d;
+  constexpr int kKPanel = BC * 128, kQPanel = BR * 128;
+  const auto& u = params.block;
+  const Barriers<ROW> barriers(memory.barriers());
+  int warpgroup = int(threadIdx.x) / 128 - 1, thread = int(threadIdx.x) % 128;
+  if constexpr (PERSISTENT) {
+    // The loop runs once for each work tile. The compiler keeps descriptors in uniform registers
+    // only if the index of the warpgroup is in one, and it must not keep other values from one work
+    // tile to the next.
+    warpgroup = __shfl_sync(~0u, read_tid_x() / 128 - 1, 0);
+    thread = read_tid_x() % 128;
+  }
+  const int warp = thread / 32, lane = thread % 32;
+  const uint own = uint(warpgroup) * 64 * 128;  // this warpgroup's keys in a panel
+  const float scale2 = u.scale * kLog2e;
+  using In = Operand<kHasBias<Variant>>;
+
+  float d_k[D / 2], d_v[D / 2];
+#pragma unroll
+  for (int i = 0; i < D / 2; ++i) d_k[i] = d_v[i] = 0.f;
+
+  const int key = work.col0 + warpgroup * 64 + warp * 16 + lane / 4;
+
+  if constexpr (!PERSISTENT) mbarrier_wait(barriers.kv, 0);
+  auto pipe = first_pipeline_state<Variant, S.q_stages>(work);
+  PipelineState<S.ds_stages> ds_pipe;
+  typename Variant::template Consumer<T, ROW> variant(params, work, memory);
+  typename Variant::template QTiles<ROW> tiles(params, work);
+  for (int n = 0; n < u.group; ++n) {
+    if constexpr (kIsVarlen<Variant>) variant.begin_head(work.head_kv * u.group + n);
+#pragma unroll 1
+    for (int at = tiles.next(n, work.span.begin); at < work.span.end;
+         at = tiles.next(n, at + 1), pipe.next(), ds_pipe.next()) {
+      const int t = work.q_tile(at);
+      if constexpr (kHasMaskBitmap<Variant>) variant.n = tiles.n;
+      const uint q = memory.q(pipe.stage), d_o = memory.d_o(pipe.stage);
+      const In k_rows{memory.k() + own}, v_rows{memory.v() + own},
+          k_columns{memory.k() + (D == 64 ? 0 : warpgroup * kKPanel), kKPanel};
+      const In q_rows{q}, q_columns{q, kQPanel}, do_rows{d_o}, do_columns{d_o, kQPanel};
+      float s[BR / 2], dp[BR / 2];
+      mbarrier_wait(barriers.q_full(pipe.stage), pipe.phase);
+      wgmma_fence();
+#pragma unroll
+      for (int k = 0; k < D / 16; ++k)
+        Wgmma<T, BR>::template ss<0, 0>(s, k_rows + (k / 4 * kKPanel + k % 4 * 32),
+                                        q_rows + (k / 4 * kQPanel + k % 4 * 32), k > 0);
+      wgmma_commit_group();
+      mbarrier_wait(barriers.do_full(pipe.stage), pipe.phase);
+      wgmma_fence();
+#pragma unroll
+      for (int k = 0; k < D / 16; ++k)
+        Wgmma<T, BR>::template ss<0, 0>(dp, v_rows + (k / 4 * kKPanel + k % 4 * 32),
+                                        do_rows + (k / 4 * kQPanel + k % 4 * 32), k > 0);
+      wgmma_commit_group();
+
+      if constexpr (kHasBias<Variant>) variant.begin_tile();
+      const bool far = has_far(memory, pipe.stage);
+      wgmma_wait_group<1>();
+      if constexpr (kFarBefore<Variant>) {
+        if (far)
+          variant.weigh_far(s, u.scale, memory.lse(pipe.stage) + 8 * (lane % 4), t,
+                            work.head_kv * u.group + n,
+                            FarTile<decltype(params.push)>{params.push, memory.far(pipe.stage), 0});
+        variant.weigh(s, scale2, memory.lse(pipe.stage) + 8 * (lane % 4), t, pipe.stage);
+      } else if (far)
+        variant.weigh_far(s, u.scale, memory.lse(pipe.stage) + 8 * (lane % 4), t,
+                          work.head_kv * u.group + n,
+                          FarTile<decltype(params.push)>{params.push, memory.far(pipe.stage), 0});
+      else
+        variant.weigh(s, scale2, memory.lse(pipe.stage) + 8 * (lane % 4), t, pipe.stage);
+      if constexpr (kHasMaskBitmap<Variant>)
+        variant.hide_edge(s);
+      else if (on_edge(work, t, BC, work.seq_kv))
+        hide<BR>(s, work.band, key, work.seq_kv, t * BR + 2 * (lane % 4), Variant::kHidden);
+      uint p[BR / 4];
+      variant.pack(p, s);
+      wgmma_wait_group<0>();
+      uint ds[BR / 4];
+      variant.differentiate(p, ds, s, dp, memory.delta(pipe.stage) + 8 * (lane % 4), pipe.stage);
+      uint ds_tile;
+      if constexpr (kHasBias<Variant>)
+        ds_tile = variant.ds_tile();
+      else
+        ds_tile = memory.ds(ds_pipe.stage);
+      variant.wait_ds();
+      if constexpr (GRAD_Q) {
+        // Stores dS as [query][key]. With two stages, the readers of this one were done before the
+        // last barrier.
+        if constexpr (S.ds_stages == 1) named_barrier_sync<kDsWritten>(256);
+        store_transposed<BR>(ds_tile + warpgroup * kQPanel, ds, warp, lane);
+      }
+      if constexpr (!GRAD_Q) variant.keep_ds(ds, t);
+      if constexpr (GRAD_KV) {
+        wgmma_fence();
+#pragma unroll
+        for (int k = 0; k < BR / 16; ++k)
+          Wgmma<T, D>::template rs<1>(d_v, p[4 * k], p[4 * k + 1], p[4 * k + 2], p[4 * k + 3],
+                                      do_columns + k * 2048, 1);
+        wgmma_commit_group();
+      }
+      float dq[32];
+      if constexpr (GRAD_Q) {
+        fence_proxy_async_shared();
+        named_barrier_sync<kDsWritten>(256);
+        variant.signal_ds();
+        wgmma_fence();
+        // With 64 features each warpgroup forms 64 rows of dQ; with more, its panel of features.
+        const In ds_rows{D == 64 ? ds_tile + own : ds_tile};
+#pragma unroll
+        for (int k = 0; k < BC / 16; ++k)
+          Wgmma<T, 64>::template ss<0, 1>(dq, ds_rows + (k / 4 * kQPanel + k % 4 * 32),
+                                          k_columns + k * 2048, k > 0);
+        wgmma_commit_group();
+      }
+      if constexpr (GRAD_KV) {
+        if constexpr (GRAD_Q)
+          wgmma_wait_group<1>();
+        else
+          wgmma_wait_group<0>();
+      }
+      __syncwarp();
+      if (lane == 0) mbarrier_arrive(barriers.do_empty(pipe.stage));
+      if constexpr (GRAD_KV) {
+        wgmma_fence();
+#pragma unroll
+        for (int k = 0; k < BR / 16; ++k)
+          Wgmma<T, D>::template rs<1>(d_k, ds[4 * k], ds[4 * k + 1], ds[4 * k + 2], ds[4 * k + 3],
+                                      q_columns + k * 2048, 1);
+        wgmma_commit_group();
+      }
+      if constexpr (GRAD_Q) {
+        if constexpr (GRAD_KV)
+          wgmma_wait_group<1>();
+        else
+          wgmma_wait_group<0>();
+        static_assert(Variant::kDqWarps == 1 || S.ds_stages == 2,
+                      "two places in turn, as those of dS");
+        const int place = Variant::kDqWarps == 2 ? ds_pipe.stage : 0;
+        named_barrier_sync(kDqEmpty + kSecondStage * place + warpgroup, 160);
+        const uint to = memory.dq(warpgroup, place) + 16 * thread;
+#pragma unroll
+        for (int i = 0; i < 8; ++i)
+          st_shared(to + 2048 * i, dq[4 * i], dq[4 * i + 1], dq[4 * i + 2], dq[4 * i + 3]);
+        fence_proxy_async_shared();
+        named_barrier_arrive(kDqFull + kSecondStage * place + warpgroup, 160);
+      }
+      if constexpr (GRAD_KV) wgmma_wait_group<0>();
+      __syncwarp();
+      if (lane == 0) mbarrier_arrive(barriers.q_empty(pipe.stage));
+    }
+    if constexpr (kIsVarlen<Variant>) variant.end_head(work, work.head_kv * u.group + n);
+  }
+  if constexpr (GRAD_KV) {
+    // d_k and d_v pass through shared memory that no warp reads any more: this warpgroup's part of
+    // V. In a persistent workgroup the next V may already be loading there, so they pass through
+    // the stage of dQ. The dQ warps release it once more than there are tiles.
+    constexpr int kPanel = PERSISTENT ? 64 * 128 : kKPanel;
+    uint stage = memory.v() + own;
+    if constexpr (PERSISTENT) {
+      named_barrier_sync(kDqEmpty + warpgroup, 160);
+      if constexpr (Variant::kDqWarps == 2)
+        named_barrier_sync(kDqEmpty + kSecondStage + warpgroup, 160);
+      if (read_tid_x() % 32 == 0) mbarrier_arrive(tile_descriptor_of(memory).empty());
+      stage = memory.dq(warpgroup, 0);
+    } else {
+      named_barrier_sync(kWarpgroup + warpgroup, 128);
+    }
+    const int first_key = work.col0 + 64 * warpgroup;
+    if constexpr (kHasBias<Variant>)
+      if (work.parts > 1 && !variant.gather(work, stage, d_k, d_v)) return;
+    if (params.push.d_v)
+      store_rows<T, D>(stage, kPanel, d_v, 1.f, params.push.d_v, u.d_v, work, first_key, work.keys,
+                       0, u.head_dim_v);
+    if (params.push.d_k)
+      store_rows<T, D>(stage, kPanel, d_k, u.scale, params.push.d_k, u.d_k, work, first_key,
+                       work.keys, 0, u.head_dim);
+  }
+}
+
+template <typename T, int ROW, typename Variant, bool GRAD_Q, bool GRAD_KV>
+__global__ void __launch_bounds__(kBwdThreads, 1)
+    bwd_dkv_dq(const __grid_constant__ typename Variant::Params params) {
+  constexpr BwdShape S = kBwdShapes[ROW];
+  // bwd_dq_cast may start on SMs that are free.
+  if constexpr (GRAD_Q) launch_dependent_grids();
+  BwdWorkTile work;
+  if (!find_work_tile(params.block, S, Variant::order(params), Variant::interleaved_heads(params),
+                      workgroup_index(), &work))
+    return;
+  if constexpr (kIsVarlen<Variant>) Variant::template refine<ROW>(params, &work);
+  // With two nested conditions in place of one, what follows from them stays in uniform registers:
+  // 3 % of the time at D 64.
+  if constexpr (Variant::kAnyOrder)
+    if (params.block.deterministic == 0) work.reversed = reverses_q_loop(params.block);
+  const BwdSharedStorage<ROW, Variant> memory{shared_address(aligned_shared_memory())};
+  if (threadIdx.x == 0) {
+    Variant::template init<ROW>(memory);
+    Barriers<ROW>(memory.barriers()).init();
+  }
+  Variant::sync();
+  int packed_tiles = 0;
+  if constexpr (kIsVarlen<Variant>) packed_tiles = params.packed_tiles;
+  if (threadIdx.x < 128) {
+    warpgroup_reg_dealloc<Variant::Registers::kProducer>();
+    const int warp = int(threadIdx.x) / 32;
+    if (warp == 0) {
+      load_tiles(params, work, memory);
+    } else if (warp > Variant::kDqWarps) {
+      if constexpr (GRAD_Q && kLazyZero<Variant>) zero_next_head(params, work);
+      Variant::template run_auxiliary<T>(params, work, memory);
+    } else if constexpr (GRAD_Q) {
+      accumulate_dq(params, work, memory, packed_tiles, Variant::kDqWarps == 1 ? 0 : warp - 1);
+    }
+  } else {
+    warpgroup_reg_alloc<Variant::Registers::kConsumer>();
+    main_loop<T, ROW, Variant, GRAD_Q, GRAD_KV>(params, work, memory);
+    if constexpr (GRAD_Q) {
+      if (wait_last(memory)) postprocess_dq<T, ROW, Variant>(params, work, packed_tiles);
+    }
+    if constexpr (std::is_base_of<BwdDkvDqParams, typename Variant::Params>::value)
+      reduce_head_gradients<Variant>(params, work, memory.q(0));
+  }
+  Variant::leave();
+}
+
+// Dynamic tile scheduler: tiles of keys in the order of a counter in the workspace. A workgroup
+// that waits for a dQ semaphore then waits only for workgroups that have started.
+template <int ROW, typename Variant>
+struct DynamicTileScheduler {
+  static constexpr bool kOnce = false, kPasses = false;
+  using Params = typename Variant::Params;
+  static TANDEM_DEVICE uint passes(const Params&) { return 1; }
+  static TANDEM_DEVICE bool find(const Params& params, uint item, uint, BwdWorkTile* work) {
+    constexpr BwdShape S = kBwdShapes[ROW];
+    if (!find_work_tile(params.block, S, 1, Variant::interleaved_heads(params), item, work))
+      return false;
+    if (params.block.deterministic == 0) work->reversed = reverses_q_loop(params.block);
+    return true;
+  }
+  static TANDEM_DEVICE uint fetch(const Params& params) {
+    uint item = 0;
+    if (read_tid_x() == 0) item = atomicAdd(reinterpret_cast<uint*>(params.tile_counter), 1u);
+    return __reduce_or_sync(kAllLanes, item);
+  }
+  static TANDEM_DEVICE uint first(const Params& params, const BwdSharedStorage<ROW, Variant>&) {
+    return fetch(params);
+  }
+  static TANDEM_DEVICE uint next(const Params& params, const BwdSharedStorage<ROW, Variant>&,
+                                 uint) {
+    return fetch(params);
+  }
+};
+// Persistent bwd_dkv_dq: as many workgroups as the device runs at a time, each of which takes one
+// tile of keys after the other. All gradients are formed; bwd_dq_cast does the dQ postprocess.
+template <typename T, int ROW, typename Variant>
+__global__ void __launch_bounds__(kBwdThreads, 1)
+    bwd_dkv_dq_persistent(const __grid_constant__ typename Variant::Params params) {
+  using Scheduler = DynamicTileScheduler<ROW, Variant>;
+  using M = BwdSharedStorage<ROW, Variant>;
+  launch_dependent_grids();  // as in bwd_dkv_dq
+  if (threadIdx.x == 0) {
+    const M memory{shared_address(aligned_shared_memory())};
+    Variant::template init<ROW>(memory);
+    Barriers<ROW>(memory.barriers()).init();
+  }
+  __syncthreads();
+  if (threadIdx.x < 128) {
+    warpgroup_reg_dealloc<Variant::Registers::kProducer>();
+    const int warp = __shfl_sync(~0u, read_tid_x() / 32, 0);
+    if (warp == 0)
+      load_work_tiles<ROW, Variant, Scheduler>(params);
+    else if (warp > Variant::kDqWarps)
+      for_each_work_tile<ROW, Variant, Scheduler, true>(params,
+                                                        [&](const M&, const BwdWorkTile& work) {
+                                                          if constexpr (kLazyZero<Variant>)
+                                                            zero_next_head(params, work);
+                                                        });
+    else
+      for_each_work_tile<ROW, Variant, Scheduler, true>(params, [&](const M& here,
+                                                                    const BwdWorkTile& work) {
+        accumulate_dq<false, true>(params, work, here, 0, Variant::kDqWarps == 1 ? 0 : warp - 1);
+      });
+  } else {
+    warpgroup_reg_alloc<Variant::Registers::kConsumer>();
+    for_each_work_tile<ROW, Variant, Scheduler, false>(
+        params, [&](const M& here, const BwdWorkTile& work) {
+          main_loop<T, ROW, Variant, true, true, true>(params, work, here);
+        });
+  }
+}
+
+}  // namespace sm90
+}  // namespace cuda
+}  // namespace tandem
+#endif

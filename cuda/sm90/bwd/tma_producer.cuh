@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// The warp of bwd_dkv_dq and bwd_dkv that loads K, V, Q, dO and the statistics of the rows.
+#ifndef TANDEM_CUDA_SM90_BWD_TMA_PRODUCER_CUH
+#define TANDEM_CUDA_SM90_BWD_TMA_PRODUCER_CUH
+#include "far_rows.cuh"
+#include "shared_storage.cuh"
+
+namespace tandem {
+namespace cuda {
+namespace sm90 {
+
+// Zeroes rows [from, ROWS) of a tile in panels, by one warp.
+template <int PANELS, int ROWS>
+TANDEM_DEVICE void clear_rows(uint tile, int from) {
+#pragma unroll 1
+  for (int c = 0; c < PANELS; ++c)
+#pragma unroll 1
+    for (int n = max(from, 0) * 128 + int(threadIdx.x) % 32 * 16; n < ROWS * 128; n += 512)
+      st_shared(tile + uint(c * ROWS * 128 + n), 0.f, 0.f, 0.f, 0.f);
+}
+
+// The producer warp: loads K and V once, then Q and dO tile by tile, with lse (times Variant::kLse)
+// and delta of their rows. TMA also loads what lies behind the end of a batch entry (anything, or
+// another sequence). The warp zeroes that before it signals the full mbarrier.
+template <int ROW, typename Variant>
+TANDEM_DEVICE void load_tiles(const typename Variant::Params& params, const BwdWorkTile& work,
+                              const BwdSharedStorage<ROW, Variant>& memory) {
+  constexpr BwdShape S = kBwdShapes[ROW];
+  using M = BwdSharedStorage<ROW, Variant>;
+  const auto& u = params.block;
+  const Barriers<ROW> barriers(memory.barriers());
+  const int lane = int(threadIdx.x) % 32;
+  // The TMA boxes of a tile that has to be zeroed in part arrive at an mbarrier of their own.
+  int arrivals = 0;
+  const auto wait_boxes = [&] { mbarrier_wait(memory.variant_barriers(), arrivals++ & 1); };
+  const auto cleared = [&](uint barrier) {
+    fence_proxy_async_shared();
+    __syncwarp();
+    if (lane == 0) mbarrier_arrive(barrier);
+  };
+  const auto ends = [](int left, int rows) { return kIsVarlen<Variant> && left < rows; };
+
+  if constexpr (kIsVarlen<Variant>) {
+    if (work.span.begin >= work.span.end) {  // no warp would read the tiles
+      if (lane == 0) mbarrier_arrive(barriers.kv);
+      return;
+    }
+  }
+  const bool last_keys = ends(work.seq_kv - work.col0, S.bc);
+  if (lane == 0) {
+    const uint barrier = last_keys ? memory.variant_barriers() : barriers.kv;
+    mbarrier_arrive_expect_tx(barrier, 2 * M::kKBytes);
+    for (int c = 0; c < M::kPanels; ++c) {
+      tma_load(memory.k() + c * S.bc * 128, &params.k, barrier, 64 * c, work.first_kv + work.col0,
+               work.head_kv, work.map_kv);
+      tma_load(memory.v() + c * S.bc * 128, &params.v, barrier, 64 * c, work.first_kv + work.col0,
+               work.head_kv, work.map_kv);
+    }
+  }
+  if (last_keys) {
+    wait_boxes();
+    clear_rows<M::kPanels, S.bc>(memory.k(), work.seq_kv - work.col0);
+    clear_rows<M::kPanels, S.bc>(memory.v(), work.seq_kv - work.col0);
+    cleared(barriers.kv);
+  }
+  auto q = first_pipeline_state<Variant, S.q_stages>(work);
+  auto d_o = first_pipeline_state<Variant, S.do_stages>(work);
+  typename Variant::template Loader<ROW> variant(params, work, memory);
+  typename Variant::template QTiles<ROW> tiles(params, work);
+  for (int n = 0; n < u.group; ++n) {
+    const int head = work.head_kv * u.group + n;
+    const int64_t rows0 = (int64_t(work.batch) * u.heads_q + head) * u.seq_q;
+    const float* lse = reinterpret_cast<const float*>(params.push.lse) + rows0;
+    const float* delta = reinterpret_cast<const float*>(params.push.delta) + rows0;
+#pragma unroll 1
+    for (int at = tiles.next(n, work.span.begin); at < work.span.end;
+         at = tiles.next(n, at + 1), q.next(), d_o.next()) {
+      const int t = work.q_tile(at), row0 = t * S.br;
+      const bool last_rows = ends(work.seq_q - row0, S.br);
+      mbarrier_wait(barriers.q_empty(q.stage), q.phase ^ 1);
+      if (lane == 0) {
+        const uint barrier = last_rows ? memory.variant_barriers() : barriers.q_full(q.stage);
+        mbarrier_arrive_expect_tx(barrier, M::kQBytes);
+        for (int c = 0; c < M::kPanels; ++c)
+          tma_load(memory.q(q.stage) + c * S.br * 128, &params.q, barrier, 64 * c,
+                   work.first_q + row0, head, work.map_q);
+      }
+      bool far = false;
+#pragma unroll
+      for (int r = lane; r < S.br; r += 32) {
+        const float x = row0 + r < work.seq_q ? __ldg(lse + row0 + r) : minus_infinity();
+        st_shared(memory.lse(q.stage) + 4 * r, x == minus_infinity() ? -x : x * Variant::kLse);
+        far |= tandem_is_far(x);
+      }
+      far = __any_sync(kAllLanes, far);
+      if (lane == 0) put_far(memory.far(q.stage), far ? work.seq_q - row0 : 0, lse + row0);
+      variant.rows(t, head, q.stage);
+      if (last_rows) {
+        wait_boxes();
+        clear_rows<M::kPanels, S.br>(memory.q(q.stage), work.seq_q - row0);
+        cleared(barriers.q_full(q.stage));
+      }
+      __syncwarp();
+      if (lane == 0) mbarrier_arrive(barriers.q_full(q.stage));
+
+      variant.load(row0, head);
+      mbarrier_wait(barriers.do_empty(d_o.stage), d_o.phase ^ 1);
+      if (lane == 0) {
+        const uint barrier = last_rows ? memory.variant_barriers() : barriers.do_full(d_o.stage);
+        mbarrier_arrive_expect_tx(barrier, M::kQBytes);
+        for (int c = 0; c < M::kPanels; ++c)
+          tma_load(memory.d_o(d_o.stage) + c * S.br * 128, &params.d_o, barrier, 64 * c,
+                   work.first_q + row0, head, work.map_q);
+      }
+#pragma unroll
+      for (int r = lane; r < S.br; r += 32)
+        st_shared(memory.delta(d_o.stage) + 4 * r,
+                  row0 + r < work.seq_q ? __ldg(delta + row0 + r) : 0.f);
+      if (last_rows) {
+        wait_boxes();
+        clear_rows<M::kPanels, S.br>(memory.d_o(d_o.stage), work.seq_q - row0);
+        cleared(barriers.do_full(d_o.stage));
+      }
+      __syncwarp();
+      if (lane == 0) mbarrier_arrive(barriers.do_full(d_o.stage));
+    }
+  }
+}
+
+// Whether any row of the query tile in a stage is far; the same for all warps. It costs least while
+// products are in flight.
+template <int ROW, typename Variant>
+TANDEM_DEVICE bool has_far(const BwdSharedStorage<ROW, Variant>& memory, int stage) {
+  return __any_sync(kAllLanes, ld_shared_u32(memory.far(stage)) != 0u);
+}
+
+}  // namespace sm90
+}  // namespace cuda
+}  // namespace tandem
+#endif

@@ -1,0 +1,440 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// bwd_dkv_dq with a dense bias and its gradient: the variant (variant_plain.cuh), and the kernel,
+// whose clusters are persistent.
+#ifndef TANDEM_CUDA_SM90_BWD_VARIANT_BIAS_CUH
+#define TANDEM_CUDA_SM90_BWD_VARIANT_BIAS_CUH
+#include "../ptx/cluster.cuh"
+#include "dbias_reduce.cuh"
+#include "dkv_dq.cuh"
+
+namespace tandem {
+namespace cuda {
+namespace sm90 {
+
+// A dense bias of the tensors' type, with a row for every query, and its gradient. The workgroups
+// of all batch entries that share a bias form a cluster. They visit the same tiles side by side,
+// and each reduces its share of a tile of dS over all of them, in f32 and in the order of the
+// batch. No S x S array is stored.
+struct Bias;
+template <>
+constexpr bool kHasBias<Bias> = true;
+template <>
+constexpr bool kPersistent<Bias> = true;
+
+struct Bias {
+  using Params = BwdDkvDqBiasParams;
+  static constexpr bool kAnyOrder = false;
+  static constexpr int kDqWarps = 1;
+  using Registers = sm90::Registers<56>;
+  static constexpr int bytes(const BwdShape& s) { return bwd_bias_stages(s) * bwd_ds_bytes(s); }
+  static constexpr float kHidden = 0.f;
+  static constexpr float kLse = kLog2e;  // what lse is multiplied by
+  template <int ROW>
+  using QTiles = AllQTiles<ROW>;
+  // The work tile of an item and a batch entry; false if there is none. Items number the tiles of
+  // keys of all heads. From params.bias.whole on, each tile has params.bias.parts items, one for
+  // each part of its queries.
+  static TANDEM_DEVICE bool find(const Params& params, const BwdShape& shape, uint item, uint entry,
+                                 BwdWorkTile* work) {
+    const uint inner = uint(params.bias.shared), whole = uint(params.bias.whole);
+    const bool cut = inner > 1 && item >= whole;
+    uint index = item;
+    if (cut) {
+      const uint parts = uint(params.bias.parts), n = index - whole;
+      work->part = int(n % parts), work->parts = int(parts);
+      index = whole + n / parts;
+    }
+    if (!find_work_tile(params.block, shape, int(inner), params.block.deterministic,
+                        index * inner + entry, work))
+      return false;
+    if (cut) {
+      const int tiles = work->span.end - work->span.begin, from = work->span.begin;
+      work->span.begin = from + tiles * work->part / work->parts;
+      work->span.end = from + tiles * (work->part + 1) / work->parts;
+      work->shared = int((index - whole) * inner + entry);
+    }
+    return true;
+  }
+
+  // Stages for a tile of the bias, which dS of the same tile replaces: a warp writes dS where it
+  // has read the bias. A stage is free when d_bias has been reduced from it. The product of dQ
+  // reads it, too, but is done by then: before a load the producer warp waits for a free stage of
+  // Q. mbarriers of a stage: full, when the bias is loaded; written, when the whole cluster has
+  // written dS; read, when the whole cluster has reduced d_bias.
+  template <int ROW>
+  struct At {
+    static constexpr BwdShape kShape = kBwdShapes[ROW];
+    static constexpr int kStages = bwd_bias_ds_stages(kShape), kDs = kShape.ds_stages;
+    static_assert(kStages >= kShape.q_stages, "a free place for q says that products are done");
+    static constexpr int kBytes = bwd_ds_bytes(kShape);
+    uint ds, variant, first;
+    TANDEM_DEVICE explicit At(const BwdSharedStorage<ROW, Bias>& memory)
+        : ds(memory.ds(0)), variant(memory.variant()), first(memory.variant_barriers()) {}
+    TANDEM_DEVICE uint tile(int place) const {
+      return (place < kDs ? ds : variant - uint(kDs * kBytes)) + uint(place * kBytes);
+    }
+    TANDEM_DEVICE uint full(int place) const { return first + 8 * place; }
+    TANDEM_DEVICE uint written(int place) const { return first + 8 * (kStages + place); }
+    TANDEM_DEVICE uint read(int place) const { return first + 8 * (2 * kStages + place); }
+  };
+
+  template <int ROW>
+  static TANDEM_DEVICE uint tile_descriptor_at(const BwdSharedStorage<ROW, Bias>& memory) {
+    return memory.variant_barriers() + 3 * At<ROW>::kStages * 8;
+  }
+  // The next item of the cluster, behind the work-tile descriptor: two mbarriers and a word. The
+  // first workgroup of a cluster fetches the item for all.
+  struct Next {
+    uint at;
+    template <int ROW>
+    TANDEM_DEVICE explicit Next(const BwdSharedStorage<ROW, Bias>& memory)
+        : at(tile_descriptor_at(memory) + kBwdDescriptorBytes) {}
+    TANDEM_DEVICE uint described() const { return at; }  // the item has arrived
+    // In the first workgroup: all workgroups have read the item.
+    TANDEM_DEVICE uint asked() const { return at + 8; }
+    TANDEM_DEVICE uint word() const { return at + 16; }
+  };
+  template <int ROW>
+  static TANDEM_DEVICE void init(const BwdSharedStorage<ROW, Bias>& memory) {
+    const At<ROW> at(memory);
+    const Next next(memory);
+    const int size = int(cluster_size());
+    for (int place = 0; place < At<ROW>::kStages; ++place) {
+      mbarrier_init(at.full(place), 1);
+      mbarrier_init(at.written(place), size);
+      mbarrier_init(at.read(place), 2 * size);
+    }
+    tile_descriptor_of(memory).init();
+    mbarrier_init(next.described(), 1);
+    mbarrier_init(next.asked(), size);
+  }
+
+  template <int ROW>
+  struct Loader {
+    const Params& params;
+    const At<ROW> at;
+    const int col0, batch;
+    PipelineState<At<ROW>::kStages> pipe;
+    TANDEM_DEVICE Loader(const Params& params, const BwdWorkTile& work,
+                         const BwdSharedStorage<ROW, Bias>& memory)
+        : params(params), at(memory), col0(work.col0), batch(work.batch), pipe(work.begun) {}
+    TANDEM_DEVICE void rows(int, int, int) {}
+    TANDEM_DEVICE void load(int row0, int head) {
+      constexpr BwdShape S = kBwdShapes[ROW];
+      if (params.bias.d_bias) mbarrier_wait(at.read(pipe.stage), pipe.phase ^ 1);
+      if (int(threadIdx.x) % 32 == 0) {
+        mbarrier_arrive_expect_tx(at.full(pipe.stage), S.br * S.bc * 2);
+        const int entry = params.bias.shared != 1 ? 0 : batch;
+#pragma unroll
+        for (int c = 0; c < S.bc / 64; ++c)
+          tma_load(at.tile(pipe.stage) + c * S.br * 128, &params.bias.map, at.full(pipe.stage),
+                   col0 + 64 * c, row0, head / params.bias.group, entry);
+      }
+      __syncwarp();
+      pipe.next();
+    }
+  };
+
+  template <typename T, int ROW>
+  struct Consumer : Plain::Consumer<T, ROW> {
+    static constexpr int BR = kBwdShapes[ROW].br;
+    const Params& params;
+    const At<ROW> at;
+    // Number of tiles that were begun, from which stage and phase follow.
+    uint tile;
+    // Whether the thread index and the offset of its words in a tile are kept. With 128 rows there
+    // are no registers for them.
+    static constexpr bool kKeeps = BR <= 64;
+    int kept = int(threadIdx.x);
+    uint offset = bias_offset(int(threadIdx.x));
+    static TANDEM_DEVICE uint bias_offset(int thread) {
+      const int lane = thread % 32;
+      return uint((thread / 128 - 1) * BR * 128) +
+             swizzle_128b(lane % 8 + lane / 16 * 8, thread / 32 % 4 * 2 + (lane / 8 & 1));
+    }
+    TANDEM_DEVICE int thread() const { return kKeeps ? kept : read_tid_x(); }
+    TANDEM_DEVICE Consumer(const Params& params, const BwdWorkTile& work,
+                           const BwdSharedStorage<ROW, Bias>& memory)
+        : Plain::Consumer<T, ROW>(params, work, {memory.base}),
+          params(params),
+          at(memory),
+          tile(work.begun) {}
+    TANDEM_DEVICE int place() const { return int((tile - 1) % At<ROW>::kStages); }
+    TANDEM_DEVICE uint ds_tile() const { return at.tile(place()); }
+    // The thread's first words of the bias, loaded while S of the tile is formed.
+    uint first[4];
+    TANDEM_DEVICE uint bias_words() const {
+      return ds_tile() + (kKeeps ? offset : bias_offset(read_tid_x()));
+    }
+    TANDEM_DEVICE void begin_tile() {
+      ++tile;
+      mbarrier_wait(at.full(place()), int((tile - 1) / At<ROW>::kStages % 2));
+      ldmatrix_x4_trans(first, bias_words());
+    }
+    TANDEM_DEVICE void weigh(float (&s)[BR / 2], float scale2, uint lse, int, int) {
+      const uint from = bias_words();
+#pragma unroll
+      for (int k = 0; k < BR / 16; ++k) {
+        uint r[4] = {first[0], first[1], first[2], first[3]};
+        if (k > 0) ldmatrix_x4_trans(r, from + 2048 * k);
+        const float2 l = ld_shared_v2_f32(lse + 64 * k), m = ld_shared_v2_f32(lse + 64 * k + 32);
+#pragma unroll
+        for (int n = 0; n < 4; ++n) {
+          float& x = s[8 * k + 2 * n];
+          float& y = s[8 * k + 2 * n + 1];
+          x = exp2_fast(fmaf(x, scale2, fmaf(T::low(r[n]), kLog2e, -(n < 2 ? l.x : m.x))));
+          y = exp2_fast(fmaf(y, scale2, fmaf(T::high(r[n]), kLog2e, -(n < 2 ? l.y : m.y))));
+        }
+      }
+    }
+    template <typename Push>
+    TANDEM_DEVICE void weigh_far(float (&s)[BR / 2], float scale, uint lse, int, int,
+                                 const FarTile<Push>& far) {
+      const uint from = bias_words();
+      uint r[4] = {first[0], first[1], first[2], first[3]};
+      sm90::weigh_far<BR>(s, lse, far, [&](int j, uint zero) {
+        if (j > 0 && j % 2 == 0) ldmatrix_x4_trans(r, from + 1024 * j + zero);
+#pragma unroll
+        for (int n = 0; n < 4; n += 2) {
+          float& x = s[4 * j + n];
+          float& y = s[4 * j + n + 1];
+          const uint two = r[j % 2 * 2 + n / 2];
+          x = __fadd_rn(__fmul_rn(scale, x), T::low(two));
+          y = __fadd_rn(__fmul_rn(scale, y), T::high(two));
+        }
+      });
+    }
+    TANDEM_DEVICE void signal_ds() {
+      const uint to = uint(thread()) - 128;
+      if (params.bias.d_bias && to < cluster_size())
+        mbarrier_arrive_remote(cluster_address(at.written(place()), to));
+    }
+    // Sums d_k and d_v over the workgroups that share a tile of keys, in the order of the parts, in
+    // the last warpgroup to arrive. Returns false in the others. scratch: a word of the warpgroup
+    // in shared memory.
+    template <int N>
+    TANDEM_DEVICE bool gather(const BwdWorkTile& work, uint scratch, float (&d_k)[N],
+                              float (&d_v)[N]) {
+      constexpr int kFours = 2 * N / 4;
+      const int warpgroup = read_tid_x() / 128 - 1, own = read_tid_x() % 128;
+      const int place = 2 * work.shared + warpgroup;
+      float4* all = reinterpret_cast<float4*>(params.bias.parts_at) +
+                    int64_t(place) * work.parts * (kFours * 128) + own;
+      float4* mine = all + work.part * (kFours * 128);
+#pragma unroll
+      for (int i = 0; i < N / 4; ++i) {
+        mine[i * 128] = make_float4(d_k[4 * i], d_k[4 * i + 1], d_k[4 * i + 2], d_k[4 * i + 3]);
+        mine[(N / 4 + i) * 128] =
+            make_float4(d_v[4 * i], d_v[4 * i + 1], d_v[4 * i + 2], d_v[4 * i + 3]);
+      }
+      __threadfence();
+      named_barrier_sync(kWarpgroup + warpgroup, 128);
+      if (own == 0)
+        st_shared(scratch,
+                  __int_as_float(atomicAdd(reinterpret_cast<int*>(params.bias.counts) + place, 1)));
+      named_barrier_sync(kWarpgroup + warpgroup, 128);
+      const int before = __float_as_int(ld_shared_v2_f32(scratch).x);
+      named_barrier_sync(kWarpgroup + warpgroup, 128);  // the scratch word is written again
+      if (before != work.parts - 1) return false;
+      __threadfence();
+#pragma unroll
+      for (int i = 0; i < N; ++i) d_k[i] = d_v[i] = 0.f;
+#pragma unroll 1
+      for (int part = 0; part < work.parts; ++part, all += kFours * 128) {
+#pragma unroll
+        for (int i = 0; i < N / 4; ++i) {
+          const float4 x = __ldcg(all + i * 128), y = __ldcg(all + (N / 4 + i) * 128);
+          d_k[4 * i] += x.x, d_k[4 * i + 1] += x.y, d_k[4 * i + 2] += x.z, d_k[4 * i + 3] += x.w;
+          d_v[4 * i] += y.x, d_v[4 * i + 1] += y.y, d_v[4 * i + 2] += y.z, d_v[4 * i + 3] += y.w;
+        }
+      }
+      return true;
+    }
+  };
+
+  // The two auxiliary warps reduce this workgroup's share of each tile of d_bias. In a multi-pass
+  // cluster a thread leaves sums in the workspace, for itself in the next pass.
+  template <typename T, int ROW, bool PASSES>
+  static TANDEM_DEVICE void run_auxiliary(const Params& params, const BwdWorkTile& work,
+                                          const BwdSharedStorage<ROW, Bias>& memory) {
+    constexpr BwdShape S = kBwdShapes[ROW];
+    static_assert(S.bc == 128, "16 threads a row");
+    if (!params.bias.d_bias) return;
+    const BwdDkvDqBlock& u = params.block;
+    const int left = PASSES ? params.bias.passes - 1 - int(work.pass) : 0;
+    // Number of tiles that were reduced, from which stage and phase follow.
+    uint tile = work.begun;
+    const int begin = work.part == 0 && left == 0 ? 0 : work.span.begin;
+    const int end =
+        work.part == work.parts - 1 && left == 0 ? (u.seq_q + S.br - 1) / S.br : work.span.end;
+    float4* parts = nullptr;
+    if (PASSES)
+      parts = reinterpret_cast<float4*>(params.bias.sums_at) +
+              int64_t(blockIdx.x) * u.group * ((u.seq_q + S.br - 1) / S.br) * (S.br / 8 * 2 * 64) +
+              (read_tid_x() - 64);
+    for (int n = 0; n < u.group; ++n) {
+#pragma unroll 1
+      for (int t = begin; t < end; ++t) {
+        // Computed again for each tile, as late as possible: the sums need the registers.
+        const At<ROW> at(
+            BwdSharedStorage<ROW, Bias>{opaque_copy(shared_address(aligned_shared_memory()))});
+        const int place = int(tile % At<ROW>::kStages);
+        const auto share = [&] {
+          return bias_share<S.br>(params.bias, at.tile(place),
+                                  {params.bias.shared != 1 ? 0 : work.batch,
+                                   work.head_kv * u.group + n, t * S.br, work.col0},
+                                  u.seq_q, u.seq_kv);
+        };
+        if (t < work.span.begin || t >= work.span.end) {
+          reduce_rows<T>(share(), 0);
+          continue;
+        }
+        const auto await = [&] {
+          mbarrier_wait(at.written(place), int(tile / At<ROW>::kStages % 2));
+        };
+        if constexpr (PASSES) {
+          // There are at least two passes (uses_two_cta_clusters() of the planner): the first one
+          // is not the last.
+          if (left == params.bias.passes - 1)
+            reduce_pair<T, S.br, false, false>(share, parts, await);
+          else if (left > 0)
+            reduce_pair<T, S.br, true, false>(share, parts, await);
+          else
+            reduce_pair<T, S.br, true, true>(share, parts, await);
+          parts += S.br / 8 * 2 * 64;
+        } else {
+          await();
+          reduce_tile<T, S.br>(share());
+        }
+        __syncwarp();
+        const uint lane = uint(read_tid_x()) % 32;
+        if (lane < cluster_size()) mbarrier_arrive_remote(cluster_address(at.read(place), lane));
+        ++tile;
+      }
+    }
+  }
+};
+
+// The next item of a cluster; kNoWorkTile if there is none. Clusters of the whole batch take
+// reserved tiles (BwdClusterSchedule) when there are no others.
+template <bool PASSES>
+TANDEM_DEVICE uint fetch(const BwdDkvDqBiasParams& params) {
+  uint* const counter = reinterpret_cast<uint*>(params.bias.counter);
+  const BwdClusterSchedule& schedule = params.bias.schedule;
+  if (!PASSES) {
+    const int next = schedule.slots + int(atomicAdd(counter, 1u));
+    if (next < schedule.items) return uint(bwd_other_item(schedule, next));
+  }
+  const int next = int(atomicAdd(counter + 1, 1u));
+  return next < schedule.reserved ? uint(bwd_reserved_item(schedule, next)) : kNoWorkTile;
+}
+template <int ROW, bool PASSES, bool POSTPROCESS>
+struct ClusterTileScheduler {
+  static constexpr bool kOnce = POSTPROCESS, kPasses = PASSES;
+  static TANDEM_DEVICE uint passes(const BwdDkvDqBiasParams& params) {
+    return uint(params.bias.passes);
+  }
+  static TANDEM_DEVICE bool find(const BwdDkvDqBiasParams& params, uint item, uint pass,
+                                 BwdWorkTile* work) {
+    constexpr BwdShape S = kBwdShapes[ROW];
+    const uint size = cluster_size();
+    const uint entry = PASSES     ? pass * size + cluster_rank()
+                       : size > 1 ? cluster_rank()
+                                  : workgroup_index() % uint(params.bias.shared);
+    return Bias::find(params, S, item, entry, work);
+  }
+  static TANDEM_DEVICE uint first(const BwdDkvDqBiasParams& params,
+                                  const BwdSharedStorage<ROW, Bias>& memory) {
+    if (PASSES) return ask(params, memory, 0);
+    return workgroup_index() / (cluster_size() > 1 ? cluster_size() : uint(params.bias.shared));
+  }
+  // round: number of work tiles before, each pass counted.
+  static TANDEM_DEVICE uint next(const BwdDkvDqBiasParams& params,
+                                 const BwdSharedStorage<ROW, Bias>& memory, uint round) {
+    if (!params.bias.counter) return kNoWorkTile;
+    return ask(params, memory, PASSES ? (round + 1) / passes(params) : round);
+  }
+  // The next item of the cluster, which its first workgroup fetches. request: number of requests
+  // before.
+  static TANDEM_DEVICE uint ask(const BwdDkvDqBiasParams& params,
+                                const BwdSharedStorage<ROW, Bias>& memory, uint request) {
+    const Bias::Next next(memory);
+    if (read_tid_x() == 0) {
+      mbarrier_arrive_expect_tx(next.described(), 4);
+      if (cluster_rank() == 0) {
+        mbarrier_wait(next.asked(), int(request & 1) ^ 1);
+        const uint item = fetch<PASSES>(params);
+        for (uint rank = 0; rank < cluster_size(); ++rank)
+          st_async_cluster(cluster_address(next.word(), rank), item,
+                           cluster_address(next.described(), rank));
+      }
+    }
+    __syncwarp();
+    mbarrier_wait(next.described(), int(request & 1));
+    const uint item = ld_shared_uniform(next.word());
+    if (read_tid_x() == 0) mbarrier_arrive_remote(cluster_address(next.asked(), 0));
+    return item;
+  }
+};
+
+// POSTPROCESS: the last workgroup of a head converts the dQ accumulator to d_q. This is a kernel of
+// its own, as registers are short, and for small problems alone.
+template <typename T, int ROW, bool PASSES, bool POSTPROCESS>
+__global__ void __launch_bounds__(kBwdThreads, 1)
+    bwd_dkv_dq_bias(const __grid_constant__ BwdDkvDqBiasParams params) {
+  {
+    const BwdSharedStorage<ROW, Bias> memory{shared_address(aligned_shared_memory())};
+    // The kernel of the two-CTA clusters, or the one after both, may start.
+    launch_dependent_grids();
+    if (!POSTPROCESS && threadIdx.x < kZeroBytes / 16) {
+      st_shared(memory.base + LazyZeroCopies::kAt<ROW> + 16 * threadIdx.x, 0.f, 0.f, 0.f, 0.f);
+      fence_proxy_async_shared();
+    }
+    if (threadIdx.x == 0) {
+      Bias::template init<ROW>(memory);
+      Barriers<ROW>(memory.barriers()).init();
+    }
+    cluster_sync();
+  }
+  using Scheduler = ClusterTileScheduler<ROW, PASSES, POSTPROCESS>;
+  if (threadIdx.x < 128) {
+    warpgroup_reg_dealloc<Bias::Registers::kProducer>();
+    const int warp = __shfl_sync(~0u, read_tid_x() / 32, 0);
+    if (warp == 0)
+      load_work_tiles<ROW, Bias, Scheduler>(params);
+    else if (warp >= 2)
+      for_each_work_tile<ROW, Bias, Scheduler, true>(
+          params, [&](const BwdSharedStorage<ROW, Bias>& here, const BwdWorkTile& work) {
+            Bias::template run_auxiliary<T, ROW, PASSES>(params, work, here);
+          });
+    else
+      for_each_work_tile<ROW, Bias, Scheduler, true>(
+          params, [&](const BwdSharedStorage<ROW, Bias>& here, const BwdWorkTile& work) {
+            accumulate_dq<!POSTPROCESS>(params, work, here, 0, 0);
+            if constexpr (POSTPROCESS)
+              signal_last(params, work, here);
+            else if (read_tid_x() % 32 == 0)
+              signal_postprocess(params, work);
+          });
+  } else {
+    warpgroup_reg_alloc<Bias::Registers::kConsumer>();
+    for_each_work_tile<ROW, Bias, Scheduler, false>(
+        params, [&](const BwdSharedStorage<ROW, Bias>& here, const BwdWorkTile& work) {
+          main_loop<T, ROW, Bias, true, true>(params, work, here);
+          if constexpr (POSTPROCESS) {
+            if (wait_last(here)) postprocess_dq<T, ROW, Bias>(params, work, 0);
+          }
+        });
+  }
+  // No workgroup ends while others of the cluster may still read its tiles.
+  cluster_sync();
+  // The kernel of the two-CTA clusters must not end before the one beside it, as the kernel after
+  // both waits for this one alone. One workgroup sees to that; the SMs of the others are free for
+  // bwd_dq_cast.
+  if (PASSES && blockIdx.x == 0) grid_dependency_wait();
+}
+
+}  // namespace sm90
+}  // namespace cuda
+}  // namespace tandem
+#endif

@@ -1,0 +1,384 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// Elastic softmax with a causal mask whose diagonal goes along blocks of 64 rows and keys: more,
+// decoupled warpgroups with steps of 64 keys (decoupled.cuh). While one warpgroup is in its first
+// pass, which has more exponentials than products, others are in their second pass.
+#ifndef TANDEM_CUDA_SM90_FWD_ELASTIC_DECOUPLED_CUH
+#define TANDEM_CUDA_SM90_FWD_ELASTIC_DECOUPLED_CUH
+#include "elastic.cuh"
+
+namespace tandem {
+namespace cuda {
+namespace sm90 {
+
+// Position in a pipeline as stage and phase. It can advance by several stages.
+template <int PLACES>
+struct PipelineRing {
+  int place = 0, phase = 0;
+  TANDEM_DEVICE void next(int count = 1) {
+    place += count;
+    while (place >= PLACES) place -= PLACES, phase ^= 1;
+  }
+};
+
+// How many key tiles a block of 64 rows sees. row0: its first row. end: how many the work tile
+// sees.
+template <typename S>
+TANDEM_DEVICE int block_end(const FwdBlock& u, int row0, int end) {
+  const int first = row0 + u.band_off;
+  return row0 < 0 || row0 >= u.seq_q || first < 0 ? 0 : min(first / S::N + 1, end);
+}
+
+// The first key tile that needs the table: it and later ones have distances with an entry, and the
+// one on the diagonal has hidden keys.
+template <typename S>
+TANDEM_DEVICE int near_tile(const FwdOptionalParams& params, int row0) {
+  return max(((row0 + params.block.band_off - params.extra.dist_window - (S::N - 1)) >> 6) + 1, 0);
+}
+// Whether the exponentials of the S::KEPT key tiles after the first one are kept for the second
+// pass. They are if no row of the workgroup needs the table for these tiles.
+template <typename S>
+TANDEM_DEVICE bool keeps(const FwdOptionalParams& params, int row0) {
+  return S::KEPT > 0 && near_tile<S>(params, row0) > S::KEPT;
+}
+
+template <typename S>
+TANDEM_DEVICE void produce_decoupled(const FwdOptionalParams& params,
+                                     const ElasticStorage<S>& places) {
+  const FwdBlock& u = params.block;
+  ElasticTileScheduler<S> tiles(u);
+  FwdWorkTile at;
+  PipelineCounter<S::Q_STAGES> q;
+  PipelineRing<S::STAGES> keys;
+  const auto publish = [&](const FwdWorkTile& place) {
+    const uint full = places.q_full(q.stage());
+    mbarrier_wait(places.empty(full), q.phase() ^ 1);
+    st_shared(places.descriptor(q.n), place.row0, int(place.index), place.span.end, 0);
+    tma_load_tile<S::D_PANELS>(places.q(q.stage()), &params.q, full, S::M, place.row0,
+                               head_of(u, place), batch_of(u, place));
+    q.next();
+  };
+  while (tiles.next(&at, publish)) {
+    publish(at);
+    const int kv_head = head_of(u, at) / u.group, batch = batch_of(u, at);
+    const auto copy = [&](const CUtensorMap* map, int t, int panels) {
+      const uint full = places.keys_full(keys.place), to = places.keys(keys.place);
+      mbarrier_wait(places.empty(full), keys.phase ^ 1);
+      mbarrier_arrive_expect_tx(full, panels * S::K_PANEL);
+#pragma unroll 1
+      for (int p = 0; p < panels; ++p)
+        tma_load(to + uint(p * S::K_PANEL), map, full, p * kPanel, t * S::N, kv_head, batch);
+      keys.next();
+    };
+#pragma unroll 1
+    for (int t = at.span.end - 1; t >= 0; --t) copy(&params.k, t, S::D_PANELS);
+    const int kept = keeps<S>(params, at.row0) ? S::KEPT : 0;
+    // The second pass, in the opposite order. S or the exponentials of its first keys are in
+    // registers. V is loaded one step behind K.
+#pragma unroll 1
+    for (int t = 1; t < at.span.end; ++t) {
+      if (t > kept) copy(&params.k, t, S::D_PANELS);
+      copy(&params.v, t - 1, S::DV_PANELS);
+    }
+    copy(&params.v, at.span.end - 1, S::DV_PANELS);
+  }
+  const uint full = places.q_full(q.stage());
+  mbarrier_wait(places.empty(full), q.phase() ^ 1);
+  st_shared(places.descriptor(q.n), 0, int(kNoWorkTile), 0, 0);
+  mbarrier_arrive(full);
+}
+
+template <typename T, typename S>
+TANDEM_DEVICE void consume_decoupled(const FwdOptionalParams& params,
+                                     const ElasticStorage<S>& places) {
+  constexpr int N = S::N, PAD = S::DIST_PAD;
+  static_assert(N == 64, "blocks on the diagonal");
+  const FwdBlock& u = params.block;
+  const int warpgroup = __shfl_sync(kAllLanes, int(threadIdx.x) / 128 - 1, 0);
+  const auto elected = [] { return read_tid_x() % 128 == 0; };  // arrives for its warpgroup
+  const float scale = u.scale * kLog2e;
+  const uint64_t q_at = k_major(places.q(0));
+  const uint64_t k_at = k_major(places.keys(0)), v_at = mn_major(places.keys(0), S::K_PANEL);
+  const uint table = places.dist(warpgroup);
+  PipelineCounter<S::Q_STAGES> q;
+  PipelineRing<S::STAGES> keys;
+  const auto wait_keys = [&] { mbarrier_wait(places.keys_full(keys.place), keys.phase); };
+  const auto release = [&](uint full) {
+    if (elected()) mbarrier_arrive(places.empty(full));
+  };
+  // Returns the full mbarrier of the stage in use, and advances to the next stage.
+  const auto take = [&] {
+    const uint full = places.keys_full(keys.place);
+    keys.next();
+    return full;
+  };
+  const auto release_q = [&] {
+    release(places.q_full(q.stage()));
+    q.next();
+  };
+  // Releases the next `count` stages that this warpgroup does not multiply. One warp does this,
+  // with its lanes synchronised, and the others wait for it: a warp or a lane that lags behind
+  // would wait for a phase that is long over.
+  const auto pass = [&](int count) {
+    if (count <= 0) return;
+    if (read_tid_x() % 128 < 32) {
+      PipelineRing<S::STAGES> next = keys;
+#pragma unroll 1
+      for (int i = 0; i < count; ++i) {
+        const uint full = places.keys_full(next.place);
+        mbarrier_wait(full, next.phase);
+        __syncwarp();
+        release(full);
+        next.next();
+      }
+    }
+    keys.next(count);
+    named_barrier_sync(4 + warpgroup, 128);
+  };
+
+  uint index = ~0u;  // of the head whose distance bias is in the table
+#pragma unroll 1
+  for (;;) {
+    mbarrier_wait(places.q_full(q.stage()), q.phase());
+    const int4 all = ld_shared_v4_s32(places.descriptor(q.n));
+    if (uint(all.y) == kNoWorkTile) return;
+    // Every other tile has the warpgroups in the opposite order, so that all have the same work.
+    const int block = q.n % 2 == 0 ? warpgroup : S::WARPGROUPS - 1 - warpgroup,
+              row0 = all.x + 64 * block;
+    // Its row0 is the row that accumulator_row() counts from, which adds 64 a warpgroup.
+    FwdWorkTile at;
+    at.row0 = row0 - 64 * warpgroup, at.index = uint(all.y);
+    const int end = block_end<S>(u, row0, all.z), unseen = all.z - end;
+    const uint64_t q_own = advance(q_at, q.stage() * S::Q_BYTES + block * 64 * kPanelBytes);
+    if (end == 0) {
+      pass(max(3 * unseen - 1, 0));
+      named_barrier_sync(4 + warpgroup, 128);
+      release_q();
+      ushort* to = reinterpret_cast<ushort*>(params.push.o) + batch_of(u, at) * u.o.b +
+                   head_of(u, at) * u.o.h;
+      float* lse = reinterpret_cast<float*>(params.push.lse) + int64_t(at.index) * u.seq_q;
+#pragma unroll 1
+      for (int n = int(threadIdx.x) % 128; n < 64 * u.head_dim_v; n += 128) {
+        const int i = row0 + n / u.head_dim_v, d = n % u.head_dim_v;
+        if (uint(i) >= uint(u.seq_q)) continue;
+        to[i * u.o.s + d * u.o.d] = 0;
+        if (params.push.lse && d == 0) lse[i] = -INFINITY;
+      }
+      continue;
+    }
+    if (at.index != index) {
+      index = at.index;
+      put_dist<S>(params, table, at, true);
+    }
+    const float tau = __ldg(
+        reinterpret_cast<const float*>(params.push.extra[params.features.AT_TAU]) + head_of(u, at));
+    pass(unseen);
+    constexpr int KEPT = S::KEPT, ROOM = KEPT > 0 ? KEPT : 1;
+    const int near = near_tile<S>(params, row0), first = keeps<S>(params, all.x) ? KEPT : 0;
+    const auto entry = [&](int t) {
+      return table + uint(4 * (PAD + at.row0 + accumulator_row() + u.band_off -
+                               (t * N + accumulator_col())));
+    };
+    float s[N / 2];
+    Sum<N> sum;
+    // kept[n]: the exponentials of tile n + 1. The sign of the first one of a row says whether the
+    // row was far.
+    uint kept[ROOM][N / 4];
+    constexpr uint kFarBit = 1u << 31;
+    float kept_m[ROOM][2];  // origins of the rows at that time
+    // They are initialised where they are needed and not before: what is undefined on some path
+    // counts as live from the beginning.
+    const auto keep_none = [&] {
+#pragma unroll
+      for (int n = 0; n < KEPT; ++n) {
+#pragma unroll
+        for (int i = 0; i < N / 4; ++i) kept[n][i] = 0;
+        kept_m[n][0] = kept_m[n][1] = 0.f;
+      }
+    };
+    {
+      uint held[S::D / 16][4];
+      load_q<S>(held, places.q(q.stage()) + uint(block * 64 * kPanelBytes));
+      const auto next_s = [&] {
+        wait_keys();
+        gemm_held_qk<T, S>(s, held, advance(k_at, keys.place * S::STAGE_BYTES));
+        wgmma_wait_group<0>();
+        release(take());
+      };
+      int t = end - 1;
+      next_s();
+#pragma unroll 1
+      for (; t >= near; --t) {
+        add_dist<N>(s, entry(t));
+        sum.add(s, scale);
+        if (t == 0) break;
+        next_s();
+      }
+      if (t < near) {
+        float s2[N / 2];
+        const auto both = [&](float(&to)[N / 2], float(&from)[N / 2]) {
+          wait_keys();
+          gemm_held_qk<T, S>(to, held, advance(k_at, keys.place * S::STAGE_BYTES));
+          const uint full = take();
+          sum.add(from, scale);
+          optimization_barrier(sum.l);
+          if (u.seq_kv > 0) {
+            wgmma_wait_group<0>();
+          } else {
+            wgmma_wait_group<0>();
+            clear(to);
+          }
+          release(full);
+        };
+#pragma unroll 1
+        for (; t >= first + 2; t -= 2) {
+          both(s2, s);
+          both(s, s2);
+        }
+        if (t > first) {
+          both(s2, s);
+#pragma unroll
+          for (int i = 0; i < N / 2; ++i) s[i] = s2[i];
+          --t;
+        }
+        keep_none();
+        if constexpr (KEPT > 0) {
+#pragma unroll 1
+          for (; t > 0; --t) {
+#pragma unroll
+            for (int n = KEPT - 1; n > 0; --n) {
+#pragma unroll
+              for (int i = 0; i < N / 4; ++i) kept[n][i] = kept[n - 1][i];
+#pragma unroll
+              for (int r = 0; r < 2; ++r) kept_m[n][r] = kept_m[n - 1][r];
+            }
+            sum.template add<true>(s, scale, kept[0]);
+#pragma unroll
+            for (int r = 0; r < 2; ++r) {
+              kept_m[0][r] = sum.m[r];
+              kept[0][r] |= uint(float_bits(sum.l[r])) & kFarBit;
+            }
+            next_s();
+          }
+        }
+        sum.add(s, scale);
+      } else {
+        keep_none();
+      }
+    }
+    float from[2], base[2], lse[2], shift[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const ElasticRow row(sum, r, u.scale, &lse[r]);
+      from[r] = row.origin, base[r] = row.sees() ? row.base : 0.f;
+      const int count = row0 + accumulator_row() - 64 * warpgroup + 8 * r + u.band_off + 1;
+      shift[r] = count > 0 ? __fdiv_rn(tau, float(count)) : 0.f;
+    }
+    const bool relative = __any_sync(kAllLanes, from[0] != 0.f || from[1] != 0.f);
+    const auto weigh_less = [&] {
+#pragma unroll
+      for (int i = 0; i < N / 2; ++i)
+        s[i] = exp2_fast(fmaf(s[i], scale, -base[i / 2 % 2])) + shift[i / 2 % 2];
+    };
+    const auto weigh = [&] {
+      if (relative) {
+#pragma unroll
+        for (int i = 0; i < N / 2; ++i) s[i] -= from[i / 2 % 2];
+      }
+      weigh_less();
+    };
+    // Sets the weights of hidden keys to 0, in the tile on the diagonal.
+    const auto hide = [&] {
+      if (tau > 0.f)
+        mask_tile<N>(s, TandemBand{TANDEM_BAND_OPEN, 0, 0}, accumulator_row() - 64 * warpgroup,
+                     accumulator_col(), N, 0.f);
+    };
+    int t = 1;
+    float o[S::DV / 2];
+    uint p[N / 4];
+    const auto product_o = [&] {
+      wait_keys();
+      gemm_pv<T, S>(o, p, advance(v_at, keys.place * S::STAGE_BYTES));
+    };
+    // The wait is inside a branch, as in wait_products(). There are always keys.
+    const auto wait_o = [&] {
+      if (u.seq_kv > 0) {
+        wgmma_wait_group<0>();
+      } else {
+        wgmma_wait_group<0>();
+        clear(o);
+      }
+    };
+    const auto step = [&](const auto& change) {
+      wait_keys();
+      gemm_qk<T, S>(s, q_own, advance(k_at, keys.place * S::STAGE_BYTES));
+      const uint k = take();
+      product_o();
+      const uint v = take();
+      wgmma_wait_group<1>();
+      release(k);
+      change();
+      optimization_barrier(s);
+      wait_o();
+      release(v);
+      pack_tile<T, N, true>(p, s);
+    };
+    weigh_less();  // sum.add() has subtracted the origin
+    if (end == 1) hide();
+    pack_tile<T, N, true>(p, s);
+    clear(o);
+    if (first > 0) {
+#pragma unroll
+      for (int n = 0; n < KEPT; ++n) {
+        product_o();
+        const uint v = take();
+        float factor[2];
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          // The exponentials are relative to the origin that the row had then.
+          const bool was_far = int(kept[n][r]) < 0;
+          kept[n][r] &= ~kFarBit;
+          float powers = kept_m[n][r];
+          if (from[r] != 0.f)
+            powers = Origin{powers, was_far}.above(Origin{from[r], true}, scale);
+          else if (was_far)
+            powers *= scale;
+          factor[r] = exp2_fast(powers - base[r]);
+        }
+#pragma unroll
+        for (int i = 0; i < N / 4; ++i) {
+          const int r = i % 2;
+          kept[n][i] = opaque(T::pack_relu(fmaf(Half::low(kept[n][i]), factor[r], shift[r]),
+                                           fmaf(Half::high(kept[n][i]), factor[r], shift[r])));
+        }
+        wait_o();
+        release(v);
+#pragma unroll
+        for (int i = 0; i < N / 4; ++i) p[i] = kept[n][i];
+      }
+      t = KEPT + 1;
+    }
+#pragma unroll 1
+    for (; t < min(near, end); ++t) step(weigh);
+#pragma unroll 1
+    for (; t < end; ++t)
+      step([&] {
+        add_dist<N>(s, entry(t));
+        weigh();
+        if (t == end - 1) hide();
+      });
+    release_q();
+    if (unseen > 0) pass(1);  // K of the first tile that it does not see
+    product_o();
+    wgmma_wait_group<0>();
+    release(take());
+    pass(2 * unseen - 1);
+    const float one[2] = {1.f, 1.f};
+    store_lse(u, params.push, at, lse);
+    store_rows<T, S::DV>(o, one, params.push.o, u, at);
+  }
+}
+
+}  // namespace sm90
+}  // namespace cuda
+}  // namespace tandem
+#endif

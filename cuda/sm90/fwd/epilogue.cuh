@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// Epilogue of the forward kernels: stores of o and lse.
+#ifndef TANDEM_CUDA_SM90_FWD_EPILOGUE_CUH
+#define TANDEM_CUDA_SM90_FWD_EPILOGUE_CUH
+#include "main_loop.cuh"
+
+namespace tandem {
+namespace cuda {
+namespace sm90 {
+
+// Stores accumulators times factor to the rows of a head that are below `rows`. ENDS: rows from
+// `length` on become zeros.
+template <typename T, int DV, bool ENDS = false>
+TANDEM_DEVICE void store_rows(const float (&o)[DV / 2], const float (&factor)[2], ushort* base,
+                              const FwdBlock& u, int row0, int rows, int length = 0) {
+  const bool chunks = u.o.d == 1 && u.o.s % 8 == 0 && reinterpret_cast<uint64_t>(base) % 16 == 0;
+  const int row = row0 + accumulator_row(), lane = read_tid_x() % 4;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int i = row + 8 * r;
+    ushort* to = base + i * u.o.s + 8 * lane * u.o.d;
+#pragma unroll
+    for (int j = 0; j < DV / 8; j += 4) {
+      uint x[4];
+#pragma unroll
+      for (int n = 0; n < 4; ++n)
+        x[n] = ENDS && i >= length ? 0
+                                   : T::pack(o[4 * (j + n) + 2 * r] * factor[r],
+                                             o[4 * (j + n) + 2 * r + 1] * factor[r]);
+      transpose_quad(x);
+      const int left = i < rows ? u.head_dim_v - 8 * (j + lane) : 0;
+      if (chunks && left >= 8) {
+        *reinterpret_cast<uint4*>(to + 8 * j) = make_uint4(x[0], x[1], x[2], x[3]);
+      } else {
+        // Seldom taken. The code is short: more would push the loops out of the instruction cache.
+        uint64_t low = uint64_t(x[1]) << 32 | x[0], high = uint64_t(x[3]) << 32 | x[2];
+        ushort* one = to + 8 * j * u.o.d;
+#pragma unroll 1
+        for (int n = 0; n < min(left, 8); ++n, one += u.o.d) {
+          *one = ushort(low);
+          low = low >> 16 | high << 48;
+          high >>= 16;
+        }
+      }
+    }
+  }
+}
+
+template <typename T, int DV>
+TANDEM_DEVICE void store_rows(const float (&o)[DV / 2], const float (&factor)[2], uint64_t address,
+                              const FwdBlock& u, const FwdWorkTile& at) {
+  store_rows<T, DV>(
+      o, factor,
+      reinterpret_cast<ushort*>(address) + batch_of(u, at) * u.o.b + head_of(u, at) * u.o.h, u,
+      at.row0, u.seq_q);
+}
+
+// Like store_rows(), but faster: where all chunks of four words can be stored at once, no branch
+// stands between two of them, so one does not wait for the shuffles of another. head_dim_v is a
+// multiple of 8.
+template <typename T, int DV>
+TANDEM_DEVICE void store_all_rows(const float (&o)[DV / 2], const float (&factor)[2], ushort* base,
+                                  const FwdBlock& u, int row0, int rows) {
+  const bool chunks = u.o.d == 1 && u.o.s % 8 == 0 && reinterpret_cast<uint64_t>(base) % 16 == 0;
+  if (!__all_sync(kAllLanes, chunks)) return store_rows<T, DV>(o, factor, base, u, row0, rows);
+  const int row = row0 + accumulator_row(), lane = read_tid_x() % 4;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int i = row + 8 * r;
+    ushort* to = base + i * u.o.s + 8 * lane;
+    const int left = i < rows ? u.head_dim_v - 8 * lane : 0;
+#pragma unroll
+    for (int j = 0; j < DV / 8; j += 4) {
+      uint x[4];
+#pragma unroll
+      for (int n = 0; n < 4; ++n)
+        x[n] = T::pack(o[4 * (j + n) + 2 * r] * factor[r], o[4 * (j + n) + 2 * r + 1] * factor[r]);
+      transpose_quad(x);
+      if (left > 8 * j) *reinterpret_cast<uint4*>(to + 8 * j) = make_uint4(x[0], x[1], x[2], x[3]);
+    }
+  }
+}
+
+// Stores lse of a thread's two rows.
+TANDEM_DEVICE void store_lse(const FwdBlock& u, const FwdPush& push, const FwdWorkTile& at,
+                             const float (&lse)[2]) {
+  float* to = reinterpret_cast<float*>(push.lse);
+  if (!to || threadIdx.x % 4 != 0) return;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int i = at.row0 + accumulator_row() + 8 * r;
+    if (i < u.seq_q) to[int64_t(at.index) * u.seq_q + i] = lse[r];
+  }
+}
+
+// o and lse of a work tile whose rows see no key, by `threads` threads.
+template <typename S>
+TANDEM_DEVICE void store_empty_rows(const FwdBlock& u, const FwdPush& push, const FwdWorkTile& at,
+                                    int thread, int threads) {
+  ushort* o = reinterpret_cast<ushort*>(push.o) + batch_of(u, at) * u.o.b + head_of(u, at) * u.o.h;
+  float* lse = reinterpret_cast<float*>(push.lse) + int64_t(at.index) * u.seq_q;
+#pragma unroll 1
+  for (int n = thread; n < S::M * u.head_dim_v; n += threads) {
+    const int i = at.row0 + n / u.head_dim_v, d = n % u.head_dim_v;
+    if (uint(i) >= uint(u.seq_q)) continue;
+    o[i * u.o.s + d * u.o.d] = 0;
+    if (push.lse && d == 0) lse[i] = -INFINITY;
+  }
+}
+template <typename S>
+TANDEM_DEVICE void store_empty_rows(const FwdBlock& u, const FwdPush& push, const FwdWorkTile& at) {
+  store_empty_rows<S>(u, push, at, int(threadIdx.x) - 128, 128 * S::WARPGROUPS);
+}
+
+}  // namespace sm90
+}  // namespace cuda
+}  // namespace tandem
+#endif

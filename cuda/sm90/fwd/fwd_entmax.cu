@@ -1,0 +1,609 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// fwd of alpha-entmax on Hopper, in several passes over the keys. The first pass searches for the
+// thresholds of the rows. The last pass computes weights and P V. It skips the tiles in which the
+// search met no score above the thresholds of that time, which are all lower bounds.
+//
+// alpha = 1.5: in the first pass each thread keeps the scores above the lower bound of their row,
+// in a list in shared memory. When a list grows long, Newton steps over the lists raise the bounds,
+// and the scores that are then below are dropped for good. The lists that are left at the end hold
+// the whole support, so they alone give the threshold. Rows whose support fits no list, and any
+// other alpha, take a pass for each Newton step, from the best bound so far.
+//
+// Newton's method works from below on the norm of [z - t]_+, which is convex. A step therefore
+// never passes the root, except by the rounding of a bound. So no step starts from a bound that is
+// far below, and thresholds beyond +-kFarThreshold are relative to the largest score of the row.
+// Such a row gives up its list, and its bound becomes NaN. One pass then finds its largest score,
+// and later passes subtract that from all its scores.
+#include <cstring>
+
+#include "../entmax.cuh"
+#include "epilogue.cuh"
+
+namespace tandem {
+namespace cuda {
+namespace sm90 {
+namespace {
+
+constexpr int kMaxPasses = 64;  // limit of passes; a dozen is already many
+constexpr float kFarThreshold = 256.f, kFarBelow = 32.f;
+
+template <int ROW>
+struct EntmaxShape : FwdShape<ROW, FwdVariant::plain, kEntmaxQStages> {
+  using Base = FwdShape<ROW, FwdVariant::plain, kEntmaxQStages>;
+  static constexpr int MOST = fwd_entmax_candidates(Base::tile);  // capacity of a list
+  // A list of up to FULL candidates has room for 8 more. From LONG on it is shortened.
+  static constexpr int FULL = MOST - 8, LONG = FULL - 4;
+  static constexpr int LISTS_AT = fwd_entmax_lists_at(Base::tile);
+  static constexpr int STEP = Base::WARPGROUPS * 128 * 2 * 4;  // bytes from a candidate to the next
+};
+
+// Shared memory of the search, behind the mbarriers of FwdSharedStorage: the verdict (whether the
+// search continues), the tile that each stage of K holds, a support bit for each tile, and the
+// candidate lists.
+template <typename S>
+struct Search {
+  uint at;
+  TANDEM_DEVICE explicit Search(const FwdSharedStorage<S>& shared) : at(shared.variant_at(0)) {}
+  TANDEM_DEVICE uint verdict() const { return at; }
+  TANDEM_DEVICE uint tile(int stage) const { return at + 8 + 4 * stage; }
+  TANDEM_DEVICE uint again(int n) const { return at + 16 + 4 * n; }
+  TANDEM_DEVICE uint words(int warpgroup, int set) const {
+    return at + 32 + (2 * warpgroup + set) * (kSupportWords * 4);
+  }
+  TANDEM_DEVICE uint lists() const { return at + S::LISTS_AT; }
+  TANDEM_DEVICE void init() const {
+    mbarrier_init(verdict(), 4 * S::WARPGROUPS);
+    for (int n = 0; n < 3; ++n) st_shared(again(n), 0);
+  }
+};
+
+// Number of passes so far. It gives the phase of the verdict, which of three flags the verdict has,
+// and which of two sets of support bits the pass writes.
+struct SearchPasses {
+  uint n = 0;  // modulo 6
+  TANDEM_DEVICE int phase() const { return int(n & 1); }
+  TANDEM_DEVICE int flag() const { return int(n < 3 ? n : n - 3); }
+  TANDEM_DEVICE int flag_before() const { return int(n == 0 ? 2 : n < 4 ? n - 1 : n - 4); }
+  TANDEM_DEVICE void next() { n = n == 5 ? 0 : n + 1; }
+};
+
+// Whether the support bit of a tile is set. Tiles from kSupportTiles on have no bit and count as
+// set. rel: the tile, counted from the first visible one.
+TANDEM_DEVICE bool has_support(uint words, int rel) {
+  return rel >= kSupportTiles || (ld_shared_s32(words + uint(rel / 32 * 4)) >> (rel % 32) & 1);
+}
+
+// The producer thread. It loads the tiles of each pass from the last to the first. The tile number
+// -1 ends a pass. The first tile of a pass is always visited, so it can be loaded before the
+// verdict on the pass before.
+template <typename S>
+TANDEM_DEVICE void produce(const FwdOptionalParams& params, const FwdSharedStorage<S>& shared) {
+  const Search<S> search(shared);
+  StaticTileScheduler<S> scheduler(params.block);
+  TmaProducer<S, FwdOptionalParams> copy(params, shared);
+  SearchPasses passes;
+  FwdWorkTile at;
+  while (scheduler.next(&at, [](const FwdWorkTile&) {})) {
+    const int own_head = head_of(params.block, at), batch = batch_of(params.block, at);
+    const int kv_head = own_head / params.block.group;
+    const auto send = [&](int t) {
+      const int stage = copy.k_pipe.stage();
+      mbarrier_wait(shared.k_empty(stage), copy.k_pipe.phase() ^ 1);
+      st_shared(search.tile(stage), t);
+      if (t >= 0) {
+        copy.k(t, kv_head, batch);
+      } else {
+        mbarrier_arrive(shared.k_full(stage));
+        copy.k_pipe.next();
+      }
+    };
+    const auto next_tile = [&](int t) {
+      while (--t >= at.span.begin) {
+        bool some = false;
+#pragma unroll
+        for (int warpgroup = 0; warpgroup < S::WARPGROUPS; ++warpgroup)
+          some |= has_support(search.words(warpgroup, passes.phase()), t - at.span.begin);
+        if (some) break;
+      }
+      return t;
+    };
+    const int last = at.span.end - 1;
+    copy.q(at.row0, own_head, batch);
+    for (int t = last; t >= at.span.begin; --t) send(t);
+    send(-1);
+    for (;;) {
+      send(last);
+      mbarrier_wait(search.verdict(), passes.phase());
+      if (!ld_shared_s32(search.again(passes.flag()))) break;
+      for (int t = next_tile(last); t >= at.span.begin; t = next_tile(t)) send(t);
+      send(-1);
+      passes.next();
+    }
+    int before = last;
+    for (int t = next_tile(last); t >= at.span.begin; before = t, t = next_tile(t)) {
+      send(t);
+      copy.v(before, kv_head, batch);
+    }
+    send(-1);
+    copy.v(before, kv_head, batch);
+    passes.next();
+  }
+}
+
+// The candidate lists of a thread's two rows, in units of products, and the lower bounds of the
+// rows. Candidates of a list lie STEP bytes apart, so that the threads of a warp have no bank
+// conflict.
+template <typename S>
+struct Candidates {
+  static constexpr int N = S::N;
+  uint first;   // address of row 0's list; row 1's is half a STEP later
+  uint end[2];  // address after the last candidate
+  float bound[2];
+  TANDEM_DEVICE uint row(int r) const { return first + uint(r * (S::STEP / 2)); }
+  TANDEM_DEVICE int count(int r) const { return int((end[r] - row(r)) / S::STEP); }
+  TANDEM_DEVICE void clear() { end[0] = row(0), end[1] = row(1); }
+  TANDEM_DEVICE bool any_beyond(int count) const {
+    return __any_sync(kAllLanes,
+                      max(int(end[0] - row(0)), int(end[1] - row(1))) >= count * S::STEP);
+  }
+
+  TANDEM_DEVICE void append(const float (&s)[N / 2]) {
+#pragma unroll
+    for (int j = 0; j < N / 8; ++j) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) append_above<S::STEP>(end[i / 2], s[4 * j + i], bound[i / 2]);
+      if (j % 4 == 3)  // each row has at most 8 more by now
+#pragma unroll
+        for (int r = 0; r < 2; ++r) end[r] = min(end[r], row(r) + uint(S::FULL * S::STEP));
+    }
+  }
+
+  TANDEM_DEVICE bool any_far() const {
+    return __any_sync(kAllLanes, bound[0] != bound[0] || bound[1] != bound[1]);
+  }
+
+  // Takes at most `steps` Newton steps over the lists and, if `tile`, over the products s of a
+  // tile. radius: 1, in units of products. A bound that is far below becomes NaN.
+  TANDEM_DEVICE void raise(int steps, float radius, bool tile, const float (&s)[N / 2]) {
+    const int count0 = count(0), count1 = count(1);
+    const int most = __reduce_max_sync(kAllLanes, max(count0, count1));
+#pragma unroll 1
+    for (int step = 0; step < steps; ++step) {
+      float x[2] = {}, xx[2] = {};
+      const auto add = [&](int r, float v) {
+        const float y = fmaxf(v - bound[r], 0.f);
+        x[r] += y;
+        xx[r] = fmaf(y, y, xx[r]);
+      };
+#pragma unroll 1
+      for (int k = 0; k < most; k += 4) {
+        float v[4][2];
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+#pragma unroll
+          for (int r = 0; r < 2; ++r) v[i][r] = ld_shared_f32(row(r) + uint((k + i) * S::STEP));
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          add(0, k + i < count0 ? v[i][0] : -INFINITY);
+          add(1, k + i < count1 ? v[i][1] : -INFINITY);
+        }
+      }
+      if (tile) {
+#pragma unroll
+        for (int i = 0; i < N / 2; ++i) add(i / 2 % 2, s[i]);
+      }
+      bool moves = false;
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const float sum = quad_sum(x[r]), squares = quad_sum(xx[r]);
+        if (!(squares > radius * radius)) continue;
+        if (!(squares < kFarBelow * radius * sum)) {
+          bound[r] = NAN;
+          continue;
+        }
+        const float next = bound[r] + (squares - radius * sqrtf(squares)) / sum;
+        moves |= next > bound[r];
+        bound[r] = fmaxf(next, bound[r]);
+      }
+      if (!__any_sync(kAllLanes, moves)) break;
+    }
+  }
+
+  // Drops the candidates that are not above the bounds.
+  TANDEM_DEVICE void shorten() {
+    const int count0 = count(0), count1 = count(1);
+    const int most = __reduce_max_sync(kAllLanes, max(count0, count1));
+    clear();
+#pragma unroll 1
+    for (int k = 0; k < most; k += 4) {
+      float v[4][2];
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+#pragma unroll
+        for (int r = 0; r < 2; ++r) v[i][r] = ld_shared_f32(row(r) + uint((k + i) * S::STEP));
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+#pragma unroll
+        for (int r = 0; r < 2; ++r)
+          if (k + i < (r ? count1 : count0) && v[i][r] > bound[r]) {
+            st_shared(end[r], v[i][r]);
+            end[r] += S::STEP;
+          }
+    }
+  }
+};
+
+template <typename T, typename S, bool FAST>
+TANDEM_DEVICE void consume(const FwdOptionalParams& params, const FwdSharedStorage<S>& shared) {
+  constexpr int N = S::N;
+  const FwdBlock& u = params.block;
+  const Search<S> search(shared);
+  const int warpgroup = __shfl_sync(kAllLanes, int(threadIdx.x) / 128 - 1, 0);
+  const bool elected = threadIdx.x % 128 == 0;  // arrives for its warpgroup
+  const float z_scale = u.scale * params.extra.entmax_scale;
+  const float scale = plain_scale(u) ? z_scale : 1.f;
+  const uint64_t q_at = k_major(shared.q(0) + uint(warpgroup * 64 * kPanelBytes));
+  const uint64_t k_at = k_major(shared.k(0)), v_at = mn_major(shared.v(0), S::K_PANEL);
+
+  float s[N / 2];
+  PipelineCounter<S::Q_STAGES> q_pipe;
+  PipelineCounter<S::STAGES> k_pipe, v_pipe;
+  const auto product_s = [&] {
+    gemm_qk<T, S>(s, advance(q_at, q_pipe.stage() * S::Q_BYTES),
+                  advance(k_at, k_pipe.stage() * S::K_BYTES));
+  };
+  const auto release_k = [&] {
+    if (elected) mbarrier_arrive(shared.k_empty(k_pipe.stage()));
+    k_pipe.next();
+  };
+  const auto release_v = [&] {
+    if (elected) mbarrier_arrive(shared.v_empty(v_pipe.stage()));
+    v_pipe.next();
+  };
+  // The next tile of a pass, or -1 after the last one.
+  const auto next_tile = [&] {
+    mbarrier_wait(shared.k_full(k_pipe.stage()), k_pipe.phase());
+    const int t = __shfl_sync(kAllLanes, ld_shared_s32(search.tile(k_pipe.stage())), 0);
+    if (t < 0) {
+      named_barrier_sync(4 + warpgroup, 128);  // all threads have read the -1
+      release_k();
+    }
+    return t;
+  };
+
+  StaticTileScheduler<S> scheduler(u);
+  SearchPasses passes;
+  FwdWorkTile at;
+  while (
+      scheduler.next(&at, [&](const FwdWorkTile& p) { store_empty_rows<S>(u, params.push, p); })) {
+    const auto score = [&](int t) {
+      if (!plain_scale(u)) {
+        const float factor = opaque(u.scale) * params.extra.entmax_scale;
+#pragma unroll
+        for (int i = 0; i < N / 2; ++i) s[i] *= factor;
+      }
+      if (t < at.span.full_begin || t >= at.span.full_end)
+        mask_tile<N>(s, scheduler.band(), at.row0 + accumulator_row(), t * N + accumulator_col(),
+                     u.seq_kv, -INFINITY);
+    };
+    // Clears the support bits that the next pass sets.
+    const auto clear_words = [&] {
+      named_barrier_sync(4 + warpgroup, 128);
+      if (threadIdx.x % 128 < kSupportWords)
+        st_shared(search.words(warpgroup, passes.phase()) + threadIdx.x % 128 * 4, 0);
+      named_barrier_sync(4 + warpgroup, 128);
+    };
+    const auto set_bit = [&](int t, bool some) {
+      const int rel = t - at.span.begin;
+      if (!__any_sync(kAllLanes, some || !params.features.SKIP)) return;
+      if (threadIdx.x % 32 == 0 && rel < kSupportTiles)
+        red_shared_or(search.words(warpgroup, passes.phase()) + uint(rel / 32 * 4),
+                      1u << (rel % 32));
+    };
+    // Whether the threshold of any row of the workgroup still moves. Each pass visits the tiles
+    // whose bits the pass before has set.
+    const auto verdict = [&](bool moves) {
+      moves = __any_sync(kAllLanes, moves);
+      if (threadIdx.x % 32 == 0) {
+        if (moves) st_shared(search.again(passes.flag()), 1);
+        mbarrier_arrive(search.verdict());
+      }
+      __syncwarp();
+      mbarrier_wait(search.verdict(), passes.phase());
+      const bool again = __shfl_sync(kAllLanes, ld_shared_s32(search.again(passes.flag())), 0) != 0;
+      if (threadIdx.x == 128) st_shared(search.again(passes.flag_before()), 0);
+      return again;
+    };
+
+    // t_row: lower bounds of the thresholds, in the end the thresholds, in units of z. -inf: the
+    // row sees no key. +inf: there is no such row. NaN: a pass has to find the largest score of the
+    // row. They are relative to origin, which is in units of products: 0, or the largest product of
+    // a far row.
+    float t_row[2], origin[2] = {0.f, 0.f};
+    const auto begin_threshold = [&](int r, float top) {
+      const bool far = !(fabsf(top * scale) <= kFarThreshold) && top > -INFINITY;
+      origin[r] = far ? top : 0.f;
+      t_row[r] = far ? -1.f : top * scale - 1.f;
+    };
+    const auto any_origin = [&] {
+      return bool(__any_sync(kAllLanes, origin[0] != 0.f || origin[1] != 0.f));
+    };
+    const auto take_origin = [&] {
+#pragma unroll
+      for (int i = 0; i < N / 2; ++i) s[i] -= origin[i / 2 % 2];
+    };
+    bool moves = false;
+    clear_words();
+    mbarrier_wait(shared.q_full(q_pipe.stage()), q_pipe.phase());
+    if constexpr (FAST) {
+      const float radius = 1.f / scale;
+      Candidates<S> list;
+      list.first = search.lists() + (threadIdx.x - 128) * 4;
+      list.clear();
+#pragma unroll
+      for (int r = 0; r < 2; ++r)
+        list.bound[r] = at.row0 + accumulator_row() + 8 * r < u.seq_q ? -INFINITY : INFINITY;
+      bool lost = false;  // the lists are given up: one was too long, or a row is far
+      // done: tiles so far. due: after how many tiles the lists are shortened again. All warps
+      // shorten at the same time, as they wait for each other anyway. Twice as many keys add about
+      // as many candidates as the support has keys.
+      int done = 0, due = 2;
+#pragma unroll 1
+      for (int t = next_tile(); t >= 0; t = next_tile()) {
+        product_s();
+        wgmma_wait_group<0>();
+        release_k();
+        score(t);
+        // steps: Newton steps to take. tile: the steps include this tile, whose products are in no
+        // list yet. Otherwise they take the lists alone.
+        int steps = 0;
+        bool tile = true, some = lost;
+        if (__any_sync(kAllLanes, list.bound[0] == -INFINITY || list.bound[1] == -INFINITY)) {
+          float top[2];
+          find_tops<N>(top, s);
+#pragma unroll
+          for (int r = 0; r < 2; ++r)
+            if (list.bound[r] == -INFINITY)
+              list.bound[r] = fabsf(top[r]) <= kFarThreshold * radius || top[r] == -INFINITY
+                                  ? top[r] - radius
+                                  : NAN;
+          lost |= list.any_far();
+          steps = 3;
+        }
+        const bool late = ++done >= due;
+        if (late) due = done < 8 ? 2 * done : done + done * 5 / 8;
+#pragma unroll 1
+        for (int tries = 0; !lost; ++tries) {
+          if (steps > 0) {
+            list.raise(steps, radius, tile, s);
+            lost = list.any_far();
+            if (lost) break;
+            if (tries > 0) list.shorten();
+            if (!tile) break;
+          }
+          const uint from[2] = {list.end[0], list.end[1]};
+          list.append(s);
+          some = list.end[0] != from[0] || list.end[1] != from[1];
+          if (list.any_beyond(S::FULL)) {
+            list.end[0] = from[0], list.end[1] = from[1];
+            lost = some = tries > 0;
+            steps = 3;
+          } else if (late || list.any_beyond(S::LONG)) {
+            steps = 1;
+            tile = false;
+          } else {
+            break;
+          }
+        }
+        set_bit(t, some || lost);
+      }
+      if (!lost) {
+        list.raise(1, radius, false, s);
+        list.shorten();
+        list.raise(30, radius, false, s);
+        lost = list.any_far();
+      }
+      moves = lost;
+#pragma unroll
+      for (int r = 0; r < 2; ++r) t_row[r] = list.bound[r] * scale;
+    } else {
+      float top[2] = {-INFINITY, -INFINITY};
+#pragma unroll 1
+      for (int t = next_tile(); t >= 0; t = next_tile()) {
+        product_s();
+        wgmma_wait_group<0>();
+        release_k();
+        score(t);
+        float here[2];
+        find_tops<N>(here, s);
+#pragma unroll
+        for (int r = 0; r < 2; ++r) top[r] = fmaxf(top[r], here[r]);
+        set_bit(t, true);
+      }
+      moves = true;
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        if (at.row0 + accumulator_row() + 8 * r < u.seq_q)
+          begin_threshold(r, top[r]);
+        else
+          t_row[r] = INFINITY;
+      }
+    }
+#pragma unroll 1
+    for (int pass = 1; verdict(moves && pass < kMaxPasses); ++pass) {
+      passes.next();
+      clear_words();
+      const bool relative = any_origin(),
+                 seeks =
+                     FAST && __any_sync(kAllLanes, t_row[0] != t_row[0] || t_row[1] != t_row[1]);
+      float most[2] = {-INFINITY, -INFINITY};
+      float f[2] = {}, g[2] = {};  // sums of y and of u
+#pragma unroll 1
+      for (int t = next_tile(); t >= 0; t = next_tile()) {
+        product_s();
+        wgmma_wait_group<0>();
+        release_k();
+        score(t);
+        if (relative) take_origin();
+        if (seeks) {
+          float top[2];
+          find_tops<N>(top, s);
+#pragma unroll
+          for (int r = 0; r < 2; ++r) most[r] = fmaxf(most[r], top[r]);
+        }
+        float here[2] = {};
+#pragma unroll
+        for (int i = 0; i < N / 2; ++i) {
+          const int r = i / 2 % 2;
+          const float x = fmaxf(fmaf(s[i], scale, -t_row[r]), 0.f);
+          const float y = FAST ? x : entmax_power(params, x);
+          here[r] += y;
+          f[r] = fmaf(x, y, f[r]);
+        }
+        set_bit(t, seeks || here[0] > 0.f || here[1] > 0.f);
+#pragma unroll
+        for (int r = 0; r < 2; ++r) g[r] += here[r];
+      }
+      moves = false;
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const float sum = quad_sum(f[r]), slope = quad_sum(g[r]);
+        if (FAST && t_row[r] != t_row[r]) {
+          begin_threshold(r, most[r]);
+          moves = true;
+          continue;
+        }
+        if (!(sum > 1.f)) continue;
+        if (FAST && !(sum < kFarBelow * slope)) {
+          t_row[r] = NAN;
+          moves = true;
+          continue;
+        }
+        const float root = FAST ? sqrtf(sum)
+                           : params.features.ALPHA == 2
+                               ? 1.f
+                               : exp2_fast(__log2f(sum) * (1.f - params.extra.entmax_scale));
+        const float step = (sum - root) / slope, next = t_row[r] + step;
+        // The error after a step is its square, relative to the size of x among the weights, which
+        // is sum / slope. So smaller steps than this end the search.
+        moves |= next > t_row[r] && step > (FAST ? 1e-4f : 1e-6f) * sum / slope;
+        t_row[r] = fmaxf(next, t_row[r]);
+      }
+    }
+
+    float o[S::DV / 2];
+    uint p[N / 4];
+#pragma unroll
+    for (int i = 0; i < S::DV / 2; ++i) o[i] = 0.f;
+    const auto product_o = [&] {
+      mbarrier_wait(shared.v_full(v_pipe.stage()), v_pipe.phase());
+      gemm_pv<T, S>(o, p, advance(v_at, v_pipe.stage() * S::V_BYTES));
+    };
+    const bool relative = any_origin();
+    const auto weigh = [&](int t) {
+      score(t);
+      if (relative) take_origin();
+#pragma unroll
+      for (int i = 0; i < N / 2; ++i) {
+        const float from = t_row[i / 2 % 2] == -INFINITY ? INFINITY : t_row[i / 2 % 2];
+        const float x = fmaf(s[i], scale, -from);
+        s[i] = FAST ? x * fabsf(x) : fmaxf(x, 0.f) * entmax_power(params, x);
+      }
+      optimization_barrier(s);  // keeps the arithmetic before the wait that follows
+    };
+    const auto own = [&](int t) {
+      return has_support(search.words(warpgroup, passes.phase()), t - at.span.begin);
+    };
+    int t = next_tile();
+#pragma unroll 1
+    while (t >= 0) {
+      if (!own(t)) {
+        mbarrier_wait(shared.v_full(v_pipe.stage()), v_pipe.phase());
+        named_barrier_sync(4 + warpgroup, 128);  // no product synchronises the warps here
+        release_k();
+        release_v();
+        t = next_tile();
+        continue;
+      }
+      product_s();
+      wgmma_wait_group<0>();
+      release_k();
+      weigh(t);
+      pack_tile<T, N, true>(p, s);
+      t = next_tile();
+#pragma unroll 1
+      while (t >= 0 && own(t)) {
+        product_s();
+        product_o();
+        wgmma_wait_group<1>();
+        release_k();
+        weigh(t);
+        wgmma_wait_group<0>();
+        release_v();
+        pack_tile<T, N, true>(p, s);
+        t = next_tile();
+      }
+      product_o();
+      wgmma_wait_group<0>();
+      release_v();
+    }
+    passes.next();
+    if (elected) mbarrier_arrive(shared.q_empty(q_pipe.stage()));
+    q_pipe.next();
+    const float one[2] = {1.f, 1.f};
+#pragma unroll
+    for (int r = 0; r < 2; ++r) t_row[r] = fmaf(origin[r], scale, t_row[r]);
+    store_lse(u, params.push, at, t_row);
+    store_rows<T, S::DV>(o, one, params.push.o, u, at);
+  }
+}
+
+template <typename T, int ROW, bool FAST>
+__global__ void __launch_bounds__(FwdShape<ROW>::tile.threads(), 1)
+    fwd_entmax(const __grid_constant__ FwdOptionalParams params) {
+  using S = EntmaxShape<ROW>;
+  if (threadIdx.x == 0)
+    Search<S>(FwdSharedStorage<S>{(shared_address(shared_memory()) + 1023u) & ~1023u}).init();
+  const FwdSharedStorage<S> shared = begin_kernel<S>(params);
+  if (threadIdx.x < 128) {
+    warpgroup_reg_dealloc<S::PRODUCER>();
+    if (threadIdx.x == 0) produce<S>(params, shared);
+  } else {
+    warpgroup_reg_alloc<S::CONSUMER>();
+    consume<T, S, FAST>(params, shared);
+  }
+}
+
+template <typename T, int ROW = 0>
+Kernel<FwdOptionalParams> select(const char* name, bool fast) {
+  if constexpr (ROW < kFwdTileCount) {
+    if constexpr (fwd_entmax_shared_bytes(kFwdTiles[ROW]) > 0)
+      if (std::strcmp(name, kFwdTiles[ROW].name) == 0) {
+        if (fast) return fwd_entmax<T, ROW, true>;
+        if constexpr (kFwdTiles[ROW].d == 128) return fwd_entmax<T, ROW, false>;
+      }
+    return select<T, ROW + 1>(name, fast);
+  } else {
+    return nullptr;
+  }
+}
+
+Kernel<FwdOptionalParams> select(tandem_dtype dtype, const Launch& launch, bool fast) {
+  if (!launch.tile.name) return nullptr;
+  if (dtype == TANDEM_F16) return select<Half>(launch.tile.name, fast);
+  if (dtype == TANDEM_BF16) return select<Bfloat>(launch.tile.name, fast);
+  return nullptr;
+}
+
+}  // namespace
+
+Kernel<FwdOptionalParams> fwd_entmax_kernel(tandem_dtype dtype, const Launch& launch) {
+  return select(dtype, launch, true);
+}
+Kernel<FwdOptionalParams> fwd_entmax_any_kernel(tandem_dtype dtype, const Launch& launch) {
+  return select(dtype, launch, false);
+}
+
+}  // namespace sm90
+}  // namespace cuda
+}  // namespace tandem

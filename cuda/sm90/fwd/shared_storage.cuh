@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// What a forward kernel on Hopper is instantiated with, and its shared memory.
+#ifndef TANDEM_CUDA_SM90_FWD_SHARED_STORAGE_CUH
+#define TANDEM_CUDA_SM90_FWD_SHARED_STORAGE_CUH
+#include "../../../src/hopper_tiles.h"
+#include "../ptx/mbarrier.cuh"
+#include "../ptx/shared_memory.cuh"
+#include "../ptx/tma.cuh"
+#include "../ptx/wgmma.cuh"
+#include "kernels.h"
+
+namespace tandem {
+namespace cuda {
+namespace sm90 {
+
+constexpr float kLog2e = 1.44269504088896341f, kLn2 = 0.693147180559945309f;
+
+template <int N>
+TANDEM_DEVICE void clear(float (&x)[N]) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) x[i] = 0.f;
+}
+
+// Registers of a thread of the producer warpgroup and of the consumer warpgroups. Together they are
+// at most what the launch allocates: 168 a thread for 3 warpgroups, 128 for 4, 96 for 5. A
+// warpgroup that asks for more waits for ever.
+constexpr int producer_registers(const FwdTile& t) {
+  return t.warpgroups == 4 ? 24 : t.warpgroups == 3 ? 32 : t.dv > 192 ? 24 : 40;
+}
+constexpr int consumer_registers(const FwdTile& t) {
+  return t.warpgroups == 4 ? 112 : t.warpgroups == 3 ? 160 : t.dv > 192 ? 240 : 232;
+}
+
+// Variant of fwd: which optional inputs a kernel has. bias: a dense bias; scaled_bias: the same,
+// with Q times the scale; varlen: lengths and sinks; softcap_alibi: these, softcap and ALiBi;
+// masked: these, masks, dropout and a distance bias.
+enum class FwdVariant { plain, bias, scaled_bias, varlen, softcap_alibi, masked };
+
+// Compile-time geometry of a forward kernel. ROW: of kFwdTiles. Q_STAGES_: stages of Q, 0: as many
+// as fit.
+template <int ROW, FwdVariant VARIANT = FwdVariant::plain, int Q_STAGES_ = 0>
+struct FwdShape {
+  static constexpr bool SCALED = VARIANT == FwdVariant::scaled_bias,
+                        BIAS = SCALED || VARIANT == FwdVariant::bias,
+                        MASKED = VARIANT == FwdVariant::masked,
+                        SOFTCAP_ALIBI = VARIANT == FwdVariant::softcap_alibi || MASKED,
+                        VARLEN = VARIANT == FwdVariant::varlen || SOFTCAP_ALIBI;
+  static constexpr FwdTile tile = MASKED ? fwd_masked_tile(kFwdTiles[ROW]) : kFwdTiles[ROW];
+  static constexpr int D = tile.d, DV = tile.dv, WARPGROUPS = tile.warpgroups, M = tile.rows(),
+                       N = tile.bc;
+  // A producer that finds batch entries needs more registers than one that only loads, and one that
+  // produces a mask bitmap more still.
+  static constexpr bool MORE = VARLEN && tile.dv > 192;
+  static constexpr int PRODUCER = MASKED ? 72
+                                  : MORE ? 40
+                                         : producer_registers(tile),
+                       CONSUMER = MASKED ? 216
+                                  : MORE ? 232
+                                         : consumer_registers(tile);
+  static constexpr int STAGES = tile.stages, Q_STAGES = Q_STAGES_ ? Q_STAGES_
+                                                        : BIAS    ? fwd_bias_q_stages(tile)
+                                                                  : fwd_q_stages(tile);
+  static_assert(WARPGROUPS >= 2 && WARPGROUPS <= 4, "registers are shared out for these");
+  static constexpr bool PING_PONG = tile.ping_pong && WARPGROUPS > 1, DECOUPLED = tile.decoupled;
+  // Q has one stage, and each warpgroup has its rows of it with mbarriers of its own
+  // (wide_heads.cuh, bias_192_rows.cuh).
+  static constexpr bool WIDE_HEADS = VARIANT == FwdVariant::plain && fwd_has_wide_heads(tile),
+                        BIAS_192 = BIAS && tile.bias;
+  static constexpr int Q_PLACES = WIDE_HEADS || BIAS_192 ? WARPGROUPS : Q_STAGES,
+                       Q_BARRIERS = fwd_q_barriers(tile);
+  static_assert(2 * Q_PLACES <= Q_BARRIERS && (Q_STAGES == 1 || !(WIDE_HEADS || BIAS_192)),
+                "barriers");
+  static constexpr int DESCRIPTOR_BYTES = fwd_decoupled_descriptor_bytes(tile);
+  static constexpr int D_PANELS = fwd_panels(D), DV_PANELS = fwd_panels(DV);
+  static constexpr int Q_PANEL = M * kPanelBytes, K_PANEL = N * kPanelBytes;
+  static constexpr int Q_BYTES = D_PANELS * Q_PANEL, K_BYTES = D_PANELS * K_PANEL,
+                       V_BYTES = DV_PANELS * K_PANEL;
+  static constexpr int K_AT = Q_STAGES * Q_BYTES, V_AT = K_AT + STAGES * K_BYTES,
+                       BIAS_AT = V_AT + STAGES * V_BYTES;
+  static constexpr int BIAS_STAGES = BIAS ? fwd_bias_stages(tile) : 0;
+  static constexpr int BIAS_BYTES = BIAS ? 64 * N * 2 : 0;  // a stage of a warpgroup
+  static constexpr int BARRIERS_AT = BIAS_AT + BIAS_STAGES * WARPGROUPS * BIAS_BYTES;
+  static constexpr int DESCRIPTORS_AT = BARRIERS_AT + fwd_bias_barriers(tile, BIAS_STAGES);
+};
+
+// Addresses of shared memory: stages of Q, K, V and the dense bias, their mbarriers, and work-tile
+// descriptors.
+template <typename S>
+struct FwdSharedStorage {
+  uint at;
+  TANDEM_DEVICE uint q(int stage) const { return at + stage * S::Q_BYTES; }
+  TANDEM_DEVICE uint k(int stage) const { return at + S::K_AT + stage * S::K_BYTES; }
+  TANDEM_DEVICE uint v(int stage) const { return at + S::V_AT + stage * S::V_BYTES; }
+  TANDEM_DEVICE uint barrier(int n) const { return at + S::BARRIERS_AT + 8 * n; }
+  TANDEM_DEVICE uint q_full(int stage) const { return barrier(stage); }
+  TANDEM_DEVICE uint q_empty(int stage) const { return barrier(S::Q_BARRIERS / 2 + stage); }
+  TANDEM_DEVICE uint k_full(int stage) const { return barrier(S::Q_BARRIERS + stage); }
+  TANDEM_DEVICE uint k_empty(int stage) const { return barrier(S::Q_BARRIERS + S::STAGES + stage); }
+  TANDEM_DEVICE uint v_full(int stage) const {
+    return barrier(S::Q_BARRIERS + 2 * S::STAGES + stage);
+  }
+  TANDEM_DEVICE uint v_empty(int stage) const {
+    return barrier(S::Q_BARRIERS + 3 * S::STAGES + stage);
+  }
+  // Behind the mbarriers of Q, K and V: what a variant has besides.
+  TANDEM_DEVICE uint variant_at(int n) const { return barrier(S::Q_BARRIERS + 4 * S::STAGES + n); }
+  TANDEM_DEVICE uint bias(int warpgroup, int stage) const {
+    return at + S::BIAS_AT + (warpgroup * S::BIAS_STAGES + stage) * S::BIAS_BYTES;
+  }
+  TANDEM_DEVICE uint bias_full(int warpgroup, int stage) const {
+    return variant_at(2 * (warpgroup * S::BIAS_STAGES + stage));
+  }
+  TANDEM_DEVICE uint bias_empty(int warpgroup, int stage) const {
+    return bias_full(warpgroup, stage) + 8;
+  }
+  TANDEM_DEVICE uint bias_descriptor(uint tile) const {
+    return at + S::DESCRIPTORS_AT + tile % kBiasDescriptors * kBiasDescriptorBytes;
+  }
+  TANDEM_DEVICE void init() const {
+    for (int n = 0; S::BIAS && n < S::WARPGROUPS * S::BIAS_STAGES; ++n) {
+      mbarrier_init(bias_full(0, n), 1);
+      mbarrier_init(bias_empty(0, n), 4);  // the warps that read it
+    }
+    for (int n = 0; n < S::Q_PLACES; ++n) {
+      mbarrier_init(q_full(n), 1);
+      mbarrier_init(q_empty(n), S::WIDE_HEADS || S::BIAS_192 ? 1 : S::WARPGROUPS);
+    }
+    for (int n = 0; n < S::STAGES; ++n) {
+      mbarrier_init(k_full(n), 1);
+      mbarrier_init(v_full(n), 1);
+      mbarrier_init(k_empty(n), S::WARPGROUPS);
+      mbarrier_init(v_empty(n), S::WARPGROUPS);
+    }
+    if (S::VARLEN) mbarrier_init(variant_at(0), 1);
+  }
+};
+
+}  // namespace sm90
+}  // namespace cuda
+}  // namespace tandem
+#endif

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// Which tiles of query rows a workgroup of a forward kernel takes, and in which order.
+#ifndef TANDEM_CUDA_SM90_FWD_TILE_SCHEDULER_CUH
+#define TANDEM_CUDA_SM90_FWD_TILE_SCHEDULER_CUH
+#include <climits>
+
+#include "../../../src/tile_range.h"
+#include "shared_storage.cuh"
+
+namespace tandem {
+namespace cuda {
+namespace sm90 {
+
+// A work tile: rows [row0, row0 + S::M) of a query head, and the key tiles that they see.
+struct FwdWorkTile {
+  int row0;
+  uint index;  // of the head, over the batch
+  TandemTiles span;
+};
+
+TANDEM_DEVICE int batch_of(const FwdBlock& u, const FwdWorkTile& at) {
+  return int(at.index / uint(u.heads_q));
+}
+TANDEM_DEVICE int head_of(const FwdBlock& u, const FwdWorkTile& at) {
+  return int(at.index % uint(u.heads_q));
+}
+
+// Static tile scheduler: the work tiles of this workgroup. Tiles of a head follow each other, so
+// that workgroups that run at a time share its K and V.
+//
+// Without a mask tiles take equally long, and the scheduler deals them in order. Where later tiles
+// take longer, a workgroup takes the last and the first, then the last but one and the second, and
+// so on: any two such pairs take equally long. The pairs end less than two waves before the end.
+// The scheduler then deals single tiles, the longest of all heads first, and every other wave
+// backwards.
+//
+// With a dense bias and equal tiles, the first tiles are stream-K.
+template <typename S>
+struct StaticTileScheduler {
+  const FwdBlock& u;
+  const FwdStreamKParams* stream_k = nullptr;  // with a dense bias
+  // Twice the wave, plus 1 for the second tile of a pair. With a bias and equal tiles: how many
+  // tiles the workgroup has taken.
+  uint position = 0;
+
+  TANDEM_DEVICE explicit StaticTileScheduler(const FwdBlock& block) : u(block) {}
+  TANDEM_DEVICE explicit StaticTileScheduler(const FwdParams& params) : u(params.block) {}
+  TANDEM_DEVICE explicit StaticTileScheduler(const FwdOptionalParams& params) : u(params.block) {}
+  TANDEM_DEVICE explicit StaticTileScheduler(const FwdBiasParams& params)
+      : u(params.block), stream_k(&params.stream_k) {}
+  TANDEM_DEVICE TandemBand band() const {
+    return TandemBand{u.band_left, u.band_right, u.band_off};
+  }
+  // Stream-K (src/fwd_stream_k.h): the range of steps that this workgroup takes of shared tiles.
+  // These come first, so that partial results are combined while other work is left. The range is
+  // computed again at each use: kept across products, it would take registers.
+  TANDEM_DEVICE FwdStreamKRange pieces() const {
+    return fwd_stream_k_range(stream_k->shares, int(blockIdx.x) / opaque(stream_k->unit));
+  }
+  // The next tile that sees a key. nothing(tile) is called for each tile before it that sees none.
+  template <typename Nothing>
+  TANDEM_DEVICE bool next(FwdWorkTile* at, const Nothing& nothing) {
+    while (any(at)) {
+      if (at->span.begin < at->span.end) return true;
+      nothing(*at);
+    }
+    return false;
+  }
+  // The next tile, whether or not it sees a key.
+  TANDEM_DEVICE bool any(FwdWorkTile* at) {
+    const bool equal = (u.band_right == TANDEM_BAND_OPEN) == (u.band_left == TANDEM_BAND_OPEN);
+    for (;;) {
+      const uint tiles = u.tiles, heads = u.total / tiles, pairs = (tiles + 1) / 2;
+      const uint waves = equal ? 0 : heads * pairs / gridDim.x;  // of pairs
+      const uint paired = waves < 3 ? 0 : waves - 1;
+      uint tile, head;
+      FwdStepRange part{0, INT_MAX};
+      if (S::BIAS && equal) {
+        if constexpr (S::BIAS) {
+          const int n = int(position++);
+          uint index = uint(n) * gridDim.x + blockIdx.x;
+          if (stream_k->units > 0) {
+            const FwdStreamKRange pieces = this->pieces();
+            index += uint(stream_k->units * stream_k->unit) - uint(pieces.many) * gridDim.x;
+            if (n < pieces.many) {
+              part = fwd_stream_k_steps(pieces, n, stream_k->shares.steps);
+              index = uint((pieces.first + n) * stream_k->unit) + blockIdx.x % uint(stream_k->unit);
+            }
+          }
+          if (index >= u.total) return false;
+          // The last tiles of all heads may come last (src/fwd_stream_k.h).
+          const uint whole = u.total - uint(stream_k->short_tiles);
+          const bool is_short = index >= whole;
+          const uint each = is_short ? 1 : stream_k->short_tiles > 0 ? tiles - 1 : tiles;
+          if (is_short) index -= whole;
+          // Batch entries often share a bias: those that read the same tile of it run at a time.
+          const uint row = index / uint(stream_k->batches), of_batch = row / each;
+          tile = is_short ? tiles - 1 : row - of_batch * each;
+          head = (index - row * uint(stream_k->batches)) * uint(u.heads_q) + of_batch;
+        }
+      } else if (position / 2 < paired) {
+        const uint index = position / 2 * gridDim.x + blockIdx.x;
+        head = index / pairs;
+        const uint pair = index - head * pairs;
+        tile = position % 2 ? pair : tiles - 1 - pair;
+        position += pair == tile && position % 2 == 0 ? 2 : 1;
+      } else {
+        const uint round = position / 2 - paired, first = round * gridDim.x;
+        // The head that the pairs have reached, and how many of its tiles they took from each end.
+        const uint begin = paired * gridDim.x / pairs, taken = paired * gridDim.x - begin * pairs;
+        if (first >= u.total - begin * tiles) return false;
+        const bool back = !equal && round % 2 == 1;
+        const uint index = first + (back ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
+        position += 2;
+        if (index >= u.total - begin * tiles) continue;
+        const uint each = equal ? tiles : heads - begin, many = index / each,
+                   rest = index - many * each;
+        tile = equal ? rest : tiles - 1 - many;
+        head = equal ? many : begin + rest;
+        if (head == begin && (tile < taken || tile + taken >= tiles)) continue;
+      }
+      at->index = head;
+      at->row0 = int(tile) * S::M;
+      at->span = tandem_key_tiles(band(), at->row0, S::M, S::N, u.seq_q, u.seq_kv);
+      if (S::BIAS) {
+        at->span.begin = max(at->span.begin, part.begin);
+        at->span.end = min(at->span.end, part.end);
+        at->span.full_begin = max(at->span.full_begin, part.begin);
+      }
+      return true;
+    }
+  }
+};
+
+}  // namespace sm90
+}  // namespace cuda
+}  // namespace tandem
+#endif

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// The producer thread of the forward kernels: it loads Q, K, V and a dense bias by TMA.
+#ifndef TANDEM_CUDA_SM90_FWD_TMA_PRODUCER_CUH
+#define TANDEM_CUDA_SM90_FWD_TMA_PRODUCER_CUH
+#include "../pipeline.cuh"
+#include "tile_scheduler.cuh"
+
+namespace tandem {
+namespace cuda {
+namespace sm90 {
+
+// Loads `rows` rows of each panel, by one TMA box a panel. A panel has `of` rows in shared memory.
+template <int PANELS>
+TANDEM_DEVICE void tma_load_rows(uint to, const CUtensorMap* map, uint barrier, int rows, int of,
+                                 int row, int head, int batch) {
+  mbarrier_arrive_expect_tx(barrier, PANELS * rows * kPanelBytes);
+#pragma unroll
+  for (int p = 0; p < PANELS; ++p)
+    tma_load(to + uint(p * of * kPanelBytes), map, barrier, p * kPanel, row, head, batch);
+}
+template <int PANELS>
+TANDEM_DEVICE void tma_load_tile(uint to, const CUtensorMap* map, uint barrier, int rows, int row,
+                                 int head, int batch) {
+  tma_load_rows<PANELS>(to, map, barrier, rows, rows, row, head, batch);
+}
+
+// The producer side of the pipelines of Q, K, V and a dense bias. It fills stages in the order in
+// which the consumers read them.
+template <typename S, typename Params>
+struct TmaProducer {
+  const Params& params;
+  const FwdSharedStorage<S>& shared;
+  PipelineCounter<S::Q_STAGES> q_pipe;
+  PipelineCounter<S::STAGES> k_pipe, v_pipe;
+  PipelineCounter<S::BIAS ? S::BIAS_STAGES : 1> bias_pipe;
+  TANDEM_DEVICE TmaProducer(const Params& p, const FwdSharedStorage<S>& s) : params(p), shared(s) {}
+  TANDEM_DEVICE void q(int row0, int head, int batch) {
+    mbarrier_wait(shared.q_empty(q_pipe.stage()), q_pipe.phase() ^ 1);
+    tma_load_tile<S::D_PANELS>(shared.q(q_pipe.stage()), &params.q, shared.q_full(q_pipe.stage()),
+                               S::M, row0, head, batch);
+    q_pipe.next();
+  }
+  TANDEM_DEVICE void wait_k() const {
+    mbarrier_wait(shared.k_empty(k_pipe.stage()), k_pipe.phase() ^ 1);
+  }
+  TANDEM_DEVICE void k(int t, int head, int batch) {
+    wait_k();
+    tma_load_tile<S::D_PANELS>(shared.k(k_pipe.stage()), &params.k, shared.k_full(k_pipe.stage()),
+                               S::N, t * S::N, head, batch);
+    k_pipe.next();
+  }
+  TANDEM_DEVICE void v(int t, int head, int batch) {
+    mbarrier_wait(shared.v_empty(v_pipe.stage()), v_pipe.phase() ^ 1);
+    tma_load_tile<S::DV_PANELS>(shared.v(v_pipe.stage()), &params.v, shared.v_full(v_pipe.stage()),
+                                S::N, t * S::N, head, batch);
+    v_pipe.next();
+  }
+  // A tile of the bias for each of the first `warpgroups` warpgroups.
+  TANDEM_DEVICE void bias(int t, int row0, int head, int batch, int warpgroups) {
+    const int stage = bias_pipe.stage(), phase = bias_pipe.phase();
+    for (int warpgroup = 0; warpgroup < warpgroups; ++warpgroup) {
+      mbarrier_wait(shared.bias_empty(warpgroup, stage), phase ^ 1);
+      bias_rows(warpgroup, stage, t, row0 + 64 * warpgroup, head, batch);
+    }
+    bias_pipe.next();
+  }
+  TANDEM_DEVICE void bias_rows(int warpgroup, int stage, int t, int row0, int head, int batch) {
+    const uint full = shared.bias_full(warpgroup, stage);
+    mbarrier_arrive_expect_tx(full, S::BIAS_BYTES);
+#pragma unroll
+    for (int p = 0; p < S::N / 64; ++p)
+      tma_load(shared.bias(warpgroup, stage) + uint(p * 64 * kPanelBytes), &params.bias, full,
+               t * S::N + p * 64, row0, head, batch);
+  }
+};
+
+}  // namespace sm90
+}  // namespace cuda
+}  // namespace tandem
+#endif

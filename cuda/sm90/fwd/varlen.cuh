@@ -1,0 +1,325 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// Lengths and optional inputs in fwd. Only the producer warp knows the lengths. It finds the work
+// tiles, and writes a work-tile descriptor to shared memory before Q of the tile arrives. It zeroes
+// what lies behind the last key of a batch entry, as TMA loads what is there (anything, or another
+// sequence). The auxiliary warps beside it write rows that see no key.
+#ifndef TANDEM_CUDA_SM90_FWD_VARLEN_CUH
+#define TANDEM_CUDA_SM90_FWD_VARLEN_CUH
+#include <cfloat>
+
+#include "../../mask.cuh"
+#include "../softcap.cuh"
+#include "epilogue.cuh"
+
+namespace tandem {
+namespace cuda {
+namespace sm90 {
+
+// ---- a batch entry ----------------------------------------------------------------------------
+
+struct Entry {
+  int seq_q, seq_kv, first_q, first_kv;  // first: its first row in packed tensors
+  TandemBand band;
+};
+// The lengths and the band of a batch entry. address: of the optional inputs.
+template <typename Block>
+TANDEM_DEVICE Entry find_entry(const Block& u, const ExtraBlock& extra, const Features& f,
+                               const uint64_t* address, int batch) {
+  int64_t first_q, first_kv;
+  Entry e;
+  e.seq_q = entry_length(Lengths(f.LENGTHS_Q), address[f.AT_LENGTHS_Q], batch, u.seq_q,
+                         extra.total_q, &first_q);
+  e.seq_kv = entry_length(Lengths(f.LENGTHS_KV), address[f.AT_LENGTHS_KV], batch, u.seq_kv,
+                          extra.total_kv, &first_kv);
+  e.first_q = int(first_q), e.first_kv = int(first_kv);
+  e.band =
+      TandemBand{u.band_left, u.band_right, extra.bottom_right ? e.seq_kv - e.seq_q : u.band_off};
+  return e;
+}
+TANDEM_DEVICE Entry find_entry(const FwdOptionalParams& params, int batch) {
+  return find_entry(params.block, params.extra, params.features, params.push.extra, batch);
+}
+TANDEM_DEVICE bool is_packed(uint lengths) { return Lengths(lengths) == Lengths::packed; }
+
+// Zeroes rows [from, ROWS) of a tile in panels, by one warp.
+template <int PANELS, int ROWS>
+TANDEM_DEVICE void clear_rows(uint tile, int from) {
+  const int lane = int(threadIdx.x) % 32;
+#pragma unroll 1
+  for (int p = 0; p < PANELS; ++p)
+#pragma unroll 1
+    for (int n = max(from, 0) * kPanelBytes + 16 * lane; n < ROWS * kPanelBytes; n += 512)
+      st_shared(tile + uint(p * ROWS * kPanelBytes + n), 0, 0, 0, 0);
+  fence_proxy_async_shared();
+  __syncwarp();
+}
+
+// ---- work-tile descriptors --------------------------------------------------------------------
+
+// Work-tile descriptor in shared memory: sixteen words. There are four, so one is written again two
+// tiles after all warps have read it.
+struct FwdTileDescriptor {
+  int row0;
+  uint index;  // of the head, over the batch; kNoWorkTile: there is no tile
+  TandemTiles span;
+  int seq_kv, off;
+  int seq_q, rows;  // of the entry, and of its outputs
+  int first_q, head, batch;
+  int pad[3];
+};
+constexpr uint kNoWorkTile = ~0u;
+static_assert(sizeof(FwdTileDescriptor) == kFwdDescriptorBytes, "what the host counts");
+
+template <typename S>
+TANDEM_DEVICE uint tile_descriptor_at(const FwdSharedStorage<S>& shared, uint n) {
+  return shared.variant_at(2) + n % kFwdDescriptors * kFwdDescriptorBytes;
+}
+TANDEM_DEVICE bool read_work_tile(uint descriptor, FwdWorkTile* at) {
+  const int4 a = ld_shared_v4_s32(descriptor), b = ld_shared_v4_s32(descriptor + 16);
+  at->row0 = a.x, at->index = uint(a.y);
+  at->span = TandemTiles{a.z, a.w, b.x, b.y};
+  return at->index != kNoWorkTile;
+}
+
+// ---- the producer warp ------------------------------------------------------------------------
+
+// Varlen tile scheduler: the work tiles of this workgroup that see a key. The workgroups share the
+// tiles of a batch entry, then those of the next one. Where a mask makes later tiles longer, they
+// take them in pairs, as StaticTileScheduler does, or the longest first.
+template <typename S>
+struct VarlenTileScheduler {
+  const FwdOptionalParams& params;
+  enum : int { kEqual, kPaired, kLongestFirst } order;
+  int batches, batch = 0, tiles = 0;
+  uint position = 0, before = 0;  // before: tiles or pairs of the entries before this one
+
+  TANDEM_DEVICE explicit VarlenTileScheduler(const FwdOptionalParams& p) : params(p) {
+    const FwdBlock& u = p.block;
+    batches = int(u.total / u.tiles / uint(u.heads_q));
+    uint pairs = 0;
+    for (int b = int(threadIdx.x) % 32; b < batches; b += 32) pairs += uint(tiles_of(b) + 1) / 2;
+    pairs = __reduce_add_sync(kAllLanes, pairs) * uint(u.heads_q);
+    order = (u.band_right == TANDEM_BAND_OPEN) == (u.band_left == TANDEM_BAND_OPEN) ? kEqual
+            : pairs >= 3 * gridDim.x                                                ? kPaired
+                                                                                    : kLongestFirst;
+    tiles = tiles_of(0);
+  }
+  TANDEM_DEVICE int tiles_of(int b) const {
+    return (find_entry(params, b).seq_q + S::M - 1) / S::M;
+  }
+  TANDEM_DEVICE bool next(FwdWorkTile* at, Entry* entry) {
+    const uint heads = uint(params.block.heads_q);
+    for (;;) {
+      const uint index = position / 2 * gridDim.x + blockIdx.x;
+      uint each;
+      for (;;) {
+        each = uint(order == kPaired ? (tiles + 1) / 2 : tiles);
+        if (index - before < heads * each) break;
+        before += heads * each;
+        if (++batch >= batches) return false;
+        tiles = tiles_of(batch);
+      }
+      const uint rest = index - before;
+      uint head, tile;
+      if (order == kPaired) {
+        head = rest / each;
+        const uint pair = rest - head * each;
+        tile = position % 2 ? pair : uint(tiles) - 1 - pair;
+        position += pair == tile && position % 2 == 0 ? 2 : 1;
+      } else {
+        position += 2;
+        if (order == kEqual) {
+          head = rest / each, tile = rest - head * each;
+        } else {
+          const uint many = rest / heads;
+          head = rest - many * heads, tile = uint(tiles) - 1 - many;
+        }
+      }
+      *entry = find_entry(params, batch);
+      at->index = uint(batch) * heads + head;
+      at->row0 = int(tile) * S::M;
+      at->span = tandem_key_tiles(entry->band, at->row0, S::M, S::N, entry->seq_q, entry->seq_kv);
+      if (at->span.begin < at->span.end) return true;
+    }
+  }
+};
+
+// A step of the KV loop: where the keys lie, and how many rows of the tile belong to the batch
+// entry.
+struct FwdKeys {
+  int row, head, batch, count;
+};
+
+// The producer warp: produce() of fwd.cu, by all of warp 0.
+template <typename S>
+TANDEM_DEVICE void produce_varlen(const FwdOptionalParams& params,
+                                  const FwdSharedStorage<S>& shared) {
+  static_assert(S::Q_STAGES <= 2, "how long a notice stays");
+  const FwdBlock& u = params.block;
+  const Features& f = params.features;
+  const bool one = threadIdx.x == 0;
+  const uint raw = shared.variant_at(0);  // mbarrier of a tile of V that has to be zeroed in part
+  int raw_phase = 0;
+  PipelineCounter<S::Q_STAGES> q_pipe;
+  PipelineCounter<S::STAGES> k_pipe;
+  const auto copy_v = [&](const FwdKeys& keys, uint n) {
+    const PipelineCounter<S::STAGES> v_pipe{n};
+    const int stage = v_pipe.stage();
+    const bool ends = keys.count < S::N;
+    if (one) {  // one thread: a late one might wait for a phase that is over
+      mbarrier_wait(shared.v_empty(stage), v_pipe.phase() ^ 1);
+      tma_load_tile<S::DV_PANELS>(shared.v(stage), &params.v, ends ? raw : shared.v_full(stage),
+                                  S::N, keys.row, keys.head, keys.batch);
+    }
+    if (ends) {  // weights there are 0, but 0 times infinity or NaN is not
+      mbarrier_wait(raw, raw_phase);
+      raw_phase ^= 1;
+      clear_rows<S::DV_PANELS, S::N>(shared.v(stage), keys.count);
+      if (one) mbarrier_arrive(shared.v_full(stage));
+    }
+  };
+
+  VarlenTileScheduler<S> places(params);
+  FwdWorkTile at;
+  Entry entry;
+  FwdKeys last{};  // V is loaded one step behind K
+  while (places.next(&at, &entry)) {
+    const int batch = places.batch, head = int(at.index - uint(batch) * uint(u.heads_q));
+    const int stage = q_pipe.stage();
+    if (one) {
+      mbarrier_wait(shared.q_empty(stage), q_pipe.phase() ^ 1);
+      const uint descriptor = tile_descriptor_at<S>(shared, q_pipe.n);
+      st_shared(descriptor, at.row0, int(at.index), at.span.begin, at.span.end);
+      st_shared(descriptor + 16, at.span.full_begin, at.span.full_end, entry.seq_kv,
+                entry.band.off);
+      st_shared(descriptor + 32, entry.seq_q, is_packed(f.LENGTHS_Q) ? entry.seq_q : u.seq_q,
+                entry.first_q, head);
+      st_shared(descriptor + 48, batch, 0, 0, 0);
+      tma_load_tile<S::D_PANELS>(shared.q(stage), &params.q, shared.q_full(stage), S::M,
+                                 entry.first_q + at.row0, head, is_packed(f.LENGTHS_Q) ? 0 : batch);
+    }
+    q_pipe.next();
+    FwdKeys keys{0, head / u.group, is_packed(f.LENGTHS_KV) ? 0 : batch, 0};
+    for (int t = at.span.end - 1; t >= at.span.begin; --t) {
+      keys.row = entry.first_kv + t * S::N, keys.count = entry.seq_kv - t * S::N;
+      if (one) {
+        mbarrier_wait(shared.k_empty(k_pipe.stage()), k_pipe.phase() ^ 1);
+        tma_load_tile<S::D_PANELS>(shared.k(k_pipe.stage()), &params.k,
+                                   shared.k_full(k_pipe.stage()), S::N, keys.row, keys.head,
+                                   keys.batch);
+      }
+      if (k_pipe.n > 0) copy_v(last, k_pipe.n - 1);
+      k_pipe.next();
+      last = keys;
+    }
+  }
+  if (k_pipe.n > 0) copy_v(last, k_pipe.n - 1);
+  if (one) {
+    mbarrier_wait(shared.q_empty(q_pipe.stage()), q_pipe.phase() ^ 1);
+    st_shared(tile_descriptor_at<S>(shared, q_pipe.n), 0, int(kNoWorkTile), 0, 0);
+    mbarrier_arrive(shared.q_full(q_pipe.stage()));
+  }
+}
+
+// Warps 1 to 3: they store o and lse of a tile whose rows see no key.
+template <typename S>
+TANDEM_DEVICE void store_unseen(const FwdOptionalParams& params, const Entry& entry, uint index,
+                                int row0) {
+  const FwdBlock& u = params.block;
+  const int thread = int(threadIdx.x) - 32, pieces = u.head_dim_v / 8;
+  const int batch = int(index / uint(u.heads_q)), head = int(index) - batch * u.heads_q;
+  float* lse = reinterpret_cast<float*>(params.push.lse);
+  if (lse)
+    for (int i = row0 + thread; i < min(row0 + S::M, u.seq_q); i += 96)
+      lse[int64_t(index) * u.seq_q + i] = -INFINITY;
+  const int rows = is_packed(params.features.LENGTHS_Q) ? entry.seq_q : u.seq_q;
+  ushort* o = reinterpret_cast<ushort*>(params.push.o) + batch * u.o.b + head * u.o.h +
+              int64_t(entry.first_q) * u.o.s;
+  const bool chunks = u.o.d == 1 && u.o.s % 8 == 0 && reinterpret_cast<uint64_t>(o) % 16 == 0;
+  for (int m = thread; m < min(S::M, rows - row0) * pieces; m += 96) {
+    ushort* to = o + (row0 + m / pieces) * u.o.s + 8 * (m % pieces) * u.o.d;
+    if (chunks)
+      *reinterpret_cast<uint4*>(to) = make_uint4(0, 0, 0, 0);
+    else
+      for (int e = 0; e < 8; ++e) to[e * u.o.d] = 0;
+  }
+}
+// The same for all tiles that see no key by their position, those behind the length of an entry
+// included.
+template <typename S>
+TANDEM_DEVICE void store_unseen(const FwdOptionalParams& params) {
+  const FwdBlock& u = params.block;
+#pragma unroll 1
+  for (uint n = blockIdx.x; n < u.total; n += gridDim.x) {
+    const uint index = n / u.tiles;
+    const int row0 = int(n - index * u.tiles) * S::M;
+    const Entry entry = find_entry(params, int(index / uint(u.heads_q)));
+    const TandemTiles span =
+        tandem_key_tiles(entry.band, row0, S::M, S::N, entry.seq_q, entry.seq_kv);
+    if (span.begin >= span.end) store_unseen<S>(params, entry, index, row0);
+  }
+}
+
+// ---- the consumer warpgroups ------------------------------------------------------------------
+
+// The factor of scores after they are compared. Softcap leaves scores in powers of two.
+TANDEM_DEVICE float step_scale(const FwdOptionalParams& params) {
+  return plain_scale(params.block) && !params.features.SOFTCAP ? params.block.scale * kLog2e : 1.f;
+}
+
+TANDEM_DEVICE float product_unit(const FwdOptionalParams& params) {
+  return params.features.SOFTCAP ? kLn2 : product_unit(params.block);
+}
+
+// Turns products into scores, but for step_scale(). distance: i + off - j of the thread's first
+// element.
+template <int N>
+TANDEM_DEVICE void change_scores(float (&s)[N / 2], const FwdOptionalParams& params, int head,
+                                 int distance) {
+  const float scale = opaque(params.block.scale);
+  if (params.features.SOFTCAP) {
+    soft_cap(s, scale, params.extra.softcap, [](int, int) {});
+  } else if (!plain_scale(params.block)) {
+#pragma unroll
+    for (int i = 0; i < N / 2; ++i) s[i] *= scale * kLog2e;
+  }
+  if (params.features.ALIBI) {
+    const bool powers = params.features.SOFTCAP || !plain_scale(params.block);
+    // The slope stays finite: infinity times a distance of 0 would be NaN.
+    const float slope = fminf(
+        fmaxf(__ldg(reinterpret_cast<const float*>(params.push.extra[params.features.AT_SLOPE]) +
+                    head) *
+                  (powers ? kLog2e : 1.f / scale),
+              -FLT_MAX),
+        FLT_MAX);
+    const float first = float(distance);
+#pragma unroll
+    for (int i = 0; i < N / 2; ++i)
+      s[i] = fmaf(-slope, fabsf(first + float(8 * (i / 2 % 2) - 8 * (i / 4) - i % 2)), s[i]);
+  }
+}
+
+// lse of a row whose weights, relative to its origin, add up to l, and the factor of o. A sink may
+// be any number: it is compared with the origin by a difference that is rounded once.
+TANDEM_DEVICE void end_row(const FwdOptionalParams& params, int head, const Origin& origin, float l,
+                           float* lse, float* inverse) {
+  *lse = -INFINITY, *inverse = 0.f;
+  if (l == 0.f) return;
+  const float unit = origin.ln_unit(product_unit(params));
+  const FwdPush& push = params.push;
+  if (!push.sink) {
+    *lse = fmaf(origin.m, unit, logf(l));
+    *inverse = __fdiv_rn(1.f, l);
+    return;
+  }
+  const float sink = __ldg(reinterpret_cast<const float*>(push.sink) + head),
+              above = fmaf(origin.m, unit, -sink), factor = expf(fminf(above, 0.f));
+  l = fmaf(l, factor, expf(-fmaxf(above, 0.f)));
+  *lse = above > 0.f ? fmaf(origin.m, unit, logf(l)) : sink + logf(l);
+  *inverse = __fdiv_rn(factor, l);
+}
+
+}  // namespace sm90
+}  // namespace cuda
+}  // namespace tandem
+#endif
