@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+#include "device.h"
+
+#include <algorithm>
+#include <map>
+
+namespace tandem::python {
+
+Device::Device(const std::string& name, const std::string& disable, uint32_t threads) {
+  support::SessionOptions options;
+  options.disable = disable;
+  options.threads = threads;
+  session_ = support::Session::open(name, options);
+}
+
+support::Buffer& Device::buffer(size_t slot, size_t bytes) {
+  support::Buffer& buffer = buffers_[slot];
+  if (!buffer || buffer.size() < bytes) {
+    buffer = {};  // the old one goes first: both may not fit
+    buffer = session_->buffer(std::max<size_t>(bytes, 16), false);
+  }
+  return buffer;
+}
+
+void Device::run_staged(const support::Plan& plan, const Spans& spans, Dropout dropout) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  tandem_args args = TANDEM_ARGS_INIT;
+  for (size_t n = 0; n < kBufferCount; ++n) {
+    const Span& span = spans[n];
+    if (span.address == 0) continue;
+    support::Buffer& own = buffer(n, span.bytes);
+    if (!span.written)
+      own.upload(reinterpret_cast<const void*>(static_cast<uintptr_t>(span.address)), span.bytes);
+    args.*kBuffers[n] = own.handle();
+  }
+  args.workspace_size = plan.info().workspace_size;
+  if (args.workspace_size) args.workspace = buffer(kBufferCount, args.workspace_size).handle();
+  args.dropout_seed = dropout.seed;
+  args.dropout_offset = dropout.offset;
+  session_->run(plan, args);
+  for (size_t n = 0; n < kBufferCount; ++n)
+    if (spans[n].address && spans[n].written)
+      buffers_[n].download(reinterpret_cast<void*>(static_cast<uintptr_t>(spans[n].address)),
+                           spans[n].bytes);
+}
+
+namespace {
+using Devices = std::map<std::string, std::shared_ptr<Device>>;
+// Never destroyed: at the end of the process drivers may be gone before it.
+std::mutex* g_mutex = new std::mutex;
+Devices* g_devices = new Devices;
+}  // namespace
+
+std::shared_ptr<Device> shared_device(const std::string& name) {
+  const std::lock_guard<std::mutex> lock(*g_mutex);
+  std::shared_ptr<Device>& device = (*g_devices)[name];
+  if (!device) device = std::make_shared<Device>(name, "", 0);
+  return device;
+}
+
+void abandon_devices() {
+  g_mutex = new std::mutex;  // a thread of the parent may have held the old one
+  g_devices = new Devices;
+}
+
+void Device::release_buffers() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (support::Buffer& b : buffers_) b = {};
+}
+
+size_t Device::buffer_bytes() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  size_t bytes = 0;
+  for (const support::Buffer& b : buffers_) bytes += b.size();
+  return bytes;
+}
+
+}  // namespace tandem::python

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// A device and its plans, as Python holds them.
+#ifndef TANDEM_PYTHON_DEVICE_H
+#define TANDEM_PYTHON_DEVICE_H
+#include <array>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "support.h"
+
+namespace tandem::python {
+
+// The buffers of tandem_args in the order in which Python gives them.
+constexpr tandem_buffer tandem_args::*kBuffers[] = {
+    &tandem_args::q,           &tandem_args::k,          &tandem_args::v,
+    &tandem_args::o,           &tandem_args::lse,        &tandem_args::d_o,
+    &tandem_args::d_q,         &tandem_args::d_k,        &tandem_args::d_v,
+    &tandem_args::bias,        &tandem_args::keep,       &tandem_args::dist_bias,
+    &tandem_args::slope,       &tandem_args::tau,        &tandem_args::sink,
+    &tandem_args::lengths_q,   &tandem_args::lengths_kv, &tandem_args::d_bias,
+    &tandem_args::d_dist_bias, &tandem_args::d_slope,    &tandem_args::d_tau,
+    &tandem_args::d_sink};
+constexpr size_t kBufferCount = sizeof(kBuffers) / sizeof(kBuffers[0]);
+
+// Host memory of one buffer of a staged call. address 0: not given.
+struct Span {
+  uint64_t address = 0;
+  size_t bytes = 0;
+  bool written = false;  // by the call: it comes back, and is not sent
+};
+using Spans = std::array<Span, kBufferCount>;
+
+struct Dropout {
+  uint64_t seed = 0;
+  uint32_t offset = 0;
+};
+
+// One tandem_device. Staged calls of several threads run one after the other. Calls on device
+// memory do not wait for each other.
+class Device {
+ public:
+  Device(const std::string& name, const std::string& disable, uint32_t threads);
+  support::Session& session() { return *session_; }
+  bool on_host() const { return session_->backend() == "cpu"; }
+  // Copies the inputs to buffers of this device, executes, waits, and copies the outputs back. The
+  // buffers stay for the next call.
+  void run_staged(const support::Plan& plan, const Spans& spans, Dropout dropout);
+  void release_buffers();
+  size_t buffer_bytes();
+
+ private:
+  support::Buffer& buffer(size_t slot, size_t bytes);
+
+  std::mutex mutex_;  // of the buffers and of the session's queue
+  std::unique_ptr<support::Session> session_;
+  std::array<support::Buffer, kBufferCount + 1> buffers_;  // the last one is the workspace
+};
+
+// A plan keeps its device.
+struct Plan {
+  Plan(std::shared_ptr<Device> d, const tandem_problem& problem)
+      : device(std::move(d)), plan(device->session(), problem) {}
+  std::shared_ptr<Device> device;
+  support::Plan plan;
+};
+
+// The device of that name, opened once a process; throws support::Error.
+std::shared_ptr<Device> shared_device(const std::string& name);
+// In the child of a fork: the parent's devices have threads and queues that the child lacks. The
+// child leaves them alone and opens its own.
+void abandon_devices();
+
+#if TANDEM_PYTHON_JAX
+// Handlers for XLA, as XLA_FFI_Handler* (jax.cpp).
+void* jax_cpu_handler();
+void* jax_cuda_handler();
+#endif
+
+}  // namespace tandem::python
+#endif

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// Calls from XLA: what jax.ffi.ffi_call runs. The problem comes as its line and is planned at the
+// first call of the process. So a compiled program may be stored and loaded elsewhere.
+#include <map>
+#include <string>
+
+#include "device.h"
+#include "xla/ffi/api/ffi.h"
+
+namespace ffi = xla::ffi;
+
+namespace tandem::python {
+namespace {
+
+// Plans live as long as the process: XLA does not say when a program is gone.
+std::shared_ptr<const Plan> plan_of(const std::string& device, const std::string& line) {
+  struct Plans {
+    std::mutex mutex;
+    std::map<std::pair<const Device*, std::string>, std::shared_ptr<const Plan>> made;
+  };
+  static Plans* const plans = new Plans;
+  const std::shared_ptr<Device> opened = shared_device(device);
+  const std::lock_guard<std::mutex> lock(plans->mutex);
+  std::shared_ptr<const Plan>& plan = plans->made[{opened.get(), line}];
+  if (!plan) plan = std::make_shared<const Plan>(opened, support::parse(line));
+  return plan;
+}
+
+ffi::Error error_of(const support::Error& error) {
+  const bool unsupported = error.code() == TANDEM_ERROR_UNSUPPORTED;
+  return {unsupported ? ffi::ErrorCode::kUnimplemented : ffi::ErrorCode::kInternal, error.what()};
+}
+
+// slots: for each operand, then each result, its place in kBuffers.
+ffi::Error fill(tandem_args* args, ffi::Span<const int64_t> slots, ffi::RemainingArgs operands,
+                ffi::RemainingRets results) {
+  if (slots.size() != operands.size() + results.size())
+    return {ffi::ErrorCode::kInvalidArgument, "slots name another number of buffers"};
+  for (size_t n = 0; n < slots.size(); ++n) {
+    const int64_t slot = slots[n];
+    if (slot < 0 || slot >= int64_t(kBufferCount))
+      return {ffi::ErrorCode::kInvalidArgument, "a slot is out of range"};
+    void* data = nullptr;
+    if (n < operands.size()) {
+      const auto buffer = operands.get<ffi::AnyBuffer>(n);
+      if (buffer.has_error()) return buffer.error();
+      data = buffer->untyped_data();
+    } else {
+      auto buffer = results.get<ffi::AnyBuffer>(n - operands.size());
+      if (buffer.has_error()) return buffer.error();
+      data = (*buffer)->untyped_data();
+    }
+    (args->*kBuffers[slot]).handle = uint64_t(reinterpret_cast<uintptr_t>(data));
+  }
+  return ffi::Error::Success();
+}
+
+ffi::Error run_on_cpu(std::string_view line, ffi::Span<const int64_t> slots,
+                      ffi::RemainingArgs operands, ffi::RemainingRets results) try {
+  tandem_args args = TANDEM_ARGS_INIT;
+  ffi::Error error = fill(&args, slots, operands, results);
+  if (error.failure()) return error;
+  const auto plan = plan_of("cpu", std::string(line));
+  const tandem_plan_info& info = plan->plan.info();
+  support::Buffer workspace;
+  if (info.workspace_size) {
+    workspace = plan->device->session().buffer(info.workspace_size, false);
+    args.workspace = workspace.handle();
+    args.workspace_size = info.workspace_size;
+  }
+  support::check(tandem_execute(plan->plan, {0}, &args));
+  return ffi::Error::Success();
+} catch (const support::Error& error) {
+  return error_of(error);
+} catch (const std::exception& error) {
+  return {ffi::ErrorCode::kResourceExhausted, error.what()};
+}
+
+ffi::Error run_on_cuda(void* stream, int32_t ordinal, ffi::ScratchAllocator scratch,
+                       std::string_view line, ffi::Span<const int64_t> slots,
+                       ffi::RemainingArgs operands, ffi::RemainingRets results) try {
+  tandem_args args = TANDEM_ARGS_INIT;
+  ffi::Error error = fill(&args, slots, operands, results);
+  if (error.failure()) return error;
+  const auto plan = plan_of("cuda:" + std::to_string(ordinal), std::string(line));
+  const tandem_plan_info& info = plan->plan.info();
+  if (info.workspace_size) {
+    const auto space = scratch.Allocate(info.workspace_size, info.workspace_alignment);
+    if (!space)
+      return {ffi::ErrorCode::kResourceExhausted, "the device has no memory for the workspace of " +
+                                                      std::to_string(info.workspace_size) +
+                                                      " bytes"};
+    args.workspace.handle = uint64_t(reinterpret_cast<uintptr_t>(*space));
+    args.workspace_size = info.workspace_size;
+  }
+  support::check(
+      tandem_execute(plan->plan, {uint64_t(reinterpret_cast<uintptr_t>(stream))}, &args));
+  return ffi::Error::Success();
+} catch (const support::Error& error) {
+  return error_of(error);
+} catch (const std::exception& error) {
+  return {ffi::ErrorCode::kResourceExhausted, error.what()};
+}
+
+XLA_FFI_DEFINE_HANDLER(kCpuHandler, run_on_cpu,
+                       ffi::Ffi::Bind()
+                           .Attr<std::string_view>("problem")
+                           .Attr<ffi::Span<const int64_t>>("slots")
+                           .RemainingArgs()
+                           .RemainingRets());
+XLA_FFI_DEFINE_HANDLER(kCudaHandler, run_on_cuda,
+                       ffi::Ffi::Bind()
+                           .Ctx<ffi::PlatformStream<void*>>()
+                           .Ctx<ffi::DeviceOrdinal>()
+                           .Ctx<ffi::ScratchAllocator>()
+                           .Attr<std::string_view>("problem")
+                           .Attr<ffi::Span<const int64_t>>("slots")
+                           .RemainingArgs()
+                           .RemainingRets());
+
+}  // namespace
+
+void* jax_cpu_handler() { return reinterpret_cast<void*>(kCpuHandler); }
+void* jax_cuda_handler() { return reinterpret_cast<void*>(kCudaHandler); }
+
+}  // namespace tandem::python

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""Attention, forward and backward, on CUDA, Vulkan and the CPU.
+
+``attention()`` takes arrays of numpy, torch, jax or cupy. ``tandem_attention.torch`` has the same
+as differentiable torch operations.
+"""
+
+from ._attention import Gradients, PlanInfo, attention, attention_backward, explain, plan
+from ._core import VERSION as __version__  # noqa: N811
+from ._devices import DeviceInfo, devices, get_device
+from ._errors import (
+    DeviceError,
+    InvalidArgumentError,
+    OutOfMemoryError,
+    TandemError,
+    UnsupportedError,
+)
+
+__all__ = [
+    "DeviceError",
+    "DeviceInfo",
+    "Gradients",
+    "InvalidArgumentError",
+    "OutOfMemoryError",
+    "PlanInfo",
+    "TandemError",
+    "UnsupportedError",
+    "__version__",
+    "attention",
+    "attention_backward",
+    "devices",
+    "explain",
+    "get_device",
+    "plan",
+]

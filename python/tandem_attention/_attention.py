@@ -1,0 +1,416 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""attention() and attention_backward() for arrays of any framework."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from . import _core, _plans
+from ._arrays import Framework, View, framework_of
+from ._devices import get_device
+from ._errors import InvalidArgumentError
+from ._problem import (
+    BACKWARD,
+    BUFFERS,
+    FORWARD,
+    GRADIENTS,
+    Layout,
+    Options,
+    make_options,
+    make_problem,
+    output_shapes,
+)
+
+_INPUTS = ("bias", "keep", "dist_bias", "slope", "tau", "sink", "lengths_q", "lengths_kv")
+
+
+class Gradients(NamedTuple):
+    """What attention_backward() returns; None for what was not asked for."""
+
+    q: Any = None
+    k: Any = None
+    v: Any = None
+    bias: Any = None
+    dist_bias: Any = None
+    slope: Any = None
+    tau: Any = None
+    sink: Any = None
+
+
+class _Arrays:
+    """The arrays of one call: views by the C API's name, all in one place."""
+
+    def __init__(self, device: str | None, framework: Framework) -> None:
+        if device is not None and not isinstance(device, str):
+            raise InvalidArgumentError(
+                f"device is a name such as 'cpu' or 'cuda:0', not {device!r}"
+            )
+        self.framework = framework
+        self.views: dict[str, View] = {}
+        self.where = ""  # the device on which the arrays lie
+        self.device = device
+
+    def add(self, name: str, array: Any) -> None:
+        view = framework_of(array).view(name, array)
+        if self.where and view.device != self.where:
+            raise InvalidArgumentError(f"{name} lies on {view.device}, q on {self.where}")
+        self.where = view.device
+        self.views[name] = view
+
+    def layouts(self) -> dict[str, Layout]:
+        return {name: view.layout for name, view in self.views.items()}
+
+    def run(self, plan: _core.Plan, seed: int, offset: int, stream: int | None) -> None:
+        """Executes, on the memory as it lies or through buffers of the device."""
+        views = self.views
+        if self.device is None or self.device.partition("/")[0] == self.where:
+            size = plan.workspace_size
+            # A page more than asked for: numpy aligns to 16 bytes.
+            space = self.framework.empty((size + 4096,), "uint8", self.where) if size else None
+            start = 0
+            if space is not None:
+                start = -(-framework_of(space).view("workspace", space).address // 4096) * 4096
+            if stream is None:
+                stream = self.framework.stream(self.where)
+            addresses = tuple(views[n].address if n in views else 0 for n in BUFFERS)
+            plan.execute(stream, addresses, start, size, seed, offset)
+            return
+        if self.where != "cpu":
+            raise InvalidArgumentError(
+                f"arrays on {self.where} cannot go to {self.device}; those on the CPU can"
+            )
+        written = _WRITTEN_FORWARD if "d_o" not in views else _WRITTEN_BACKWARD
+        spans = tuple(
+            (views[n].address, _extent(views[n].layout), n in written) if n in views else None
+            for n in BUFFERS
+        )
+        plan.execute_staged(spans, seed, offset)
+
+
+_WRITTEN_FORWARD = frozenset(("o", "lse"))
+_WRITTEN_BACKWARD = frozenset(n for n in BUFFERS if n.startswith("d_") and n != "d_o")
+_ITEM = {"float32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "bool": 1, "uint8": 1}
+
+
+def _extent(layout: Layout) -> int:
+    """Bytes from the first element to the end of the last one."""
+    if 0 in layout.shape:
+        return 0
+    last = sum((n - 1) * s for n, s in zip(layout.shape, layout.strides, strict=True))
+    return (last + 1) * _ITEM[layout.dtype]
+
+
+def _four(name: str, layout: Layout, sk: int) -> Layout:
+    """A bias or mask with leading dimensions of size 1, and its one key repeated for all."""
+    shape, strides = layout.shape, layout.strides
+    if len(shape) > 4:
+        raise InvalidArgumentError(f"{name} has {len(shape)} dimensions; at most 4 are taken")
+    if not shape:
+        raise InvalidArgumentError(f"{name} is a single number")
+    missing = 4 - len(shape)
+    shape, strides = (1,) * missing + shape, (0,) * missing + strides
+    if shape[-1] == 1 != sk:
+        shape, strides = (*shape[:-1], sk), (*strides[:-1], 0)
+    return Layout(shape, strides, layout.dtype)
+
+
+def _collect(
+    q: Any, k: Any, v: Any, options: Options, device: str | None, inputs: dict[str, Any]
+) -> _Arrays:
+    arrays = _Arrays(device, framework_of(q))
+    for name, array in (("q", q), ("k", k), ("v", v)):
+        arrays.add(name, array)
+    packed = options.packed_kv
+    keys = arrays.views["k"].layout.shape
+    dims = 3 if packed else 4
+    if len(keys) != dims:
+        raise InvalidArgumentError(f"k has {len(keys)} dimensions, not {dims}")
+    sk = (options.seq_kv if packed else 0) or keys[-3 if options.bshd else -2]
+    for name, array in inputs.items():
+        if array is None:
+            continue
+        arrays.add(name, array)
+        if name in ("bias", "keep"):
+            view = arrays.views[name]
+            arrays.views[name] = view._replace(layout=_four(name, view.layout, sk))
+    return arrays
+
+
+def _device_name(arrays: _Arrays) -> str:
+    return arrays.device or arrays.where
+
+
+def _split_lengths(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Offsets are the lengths of packed tensors: both go to args.lengths_*."""
+    inputs = {name: kwargs.pop(name, None) for name in _INPUTS}
+    for side in ("q", "kv"):
+        offsets = kwargs.pop(f"offsets_{side}", None)
+        if offsets is not None:
+            if inputs[f"lengths_{side}"] is not None:
+                raise InvalidArgumentError(f"lengths_{side} and offsets_{side} exclude each other")
+            inputs[f"lengths_{side}"] = offsets
+        kwargs[f"packed_{side}"] = offsets is not None
+    return inputs
+
+
+def _is_torch(array: Any) -> bool:
+    return framework_of(array).name == "torch"
+
+
+def attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    *,
+    out: Any = None,
+    return_lse: bool = False,
+    device: str | None = None,
+    stream: int | None = None,
+    seed: int = 0,
+    offset: int = 0,
+    **options: Any,
+) -> Any:
+    """Attention, forward.
+
+    ``o_i = sum_j y_ij v_j`` with the weights y of the normalizer over the scores
+    ``s_ij = cap(scale <q_i, k_j>) + bias_ij + dist_bias[h, t] - slope[h] |t|``, t = i + off - j
+    (docs/guide/semantics.md has all of it).
+
+    Args:
+        q: [B, Hq, Sq, D], f32, f16 or bf16, any strides that are not negative. Any framework with
+            DLPack or a buffer: numpy, torch, jax (on the CPU), cupy.
+        k: [B, Hk, Sk, D], of q's type; Hq is a multiple of Hk.
+        v: [B, Hk, Sk, Dv], of q's type.
+        bias: added to the scores, not scaled; [B or 1, Hq, Hk or 1, Sq or 1, Sk or 1], with fewer
+            dimensions too; f32, f16 or bf16.
+        keep: bool or uint8, as bias; False hides a key.
+        dist_bias: f32 [Hq, W], added at distance t for 0 <= t < W.
+        slope: f32 [Hq], ALiBi's slopes, for the distance |t|.
+        tau: f32 [Hq], with ``normalizer="elastic"`` alone.
+        sink: f32 [Hq], one more score in each row's sum.
+        lengths_q, lengths_kv: int32 [B], how many rows of each batch entry are there.
+        offsets_q, offsets_kv: int32 [B + 1], cumulative from 0: q (k, v) is packed, [Hq, total, D].
+        max_seq_q, max_seq_kv: the longest sequence of packed tensors; 0 means the total.
+        scale: 1 / sqrt(D) by default.
+        causal: True, "top_left" or "bottom_right": key j is seen up to i + off.
+        align: where the diagonal is, for windows and distances: "top_left" (off is 0) or
+            "bottom_right" (off is Sk - Sq).
+        window: (left, right), keys on both sides of the diagonal; -1 or None is unbounded.
+        softcap: c > 0: c tanh(s / c) in place of the scaled product.
+        dropout: 0 <= p < 1, with seed and offset (Philox4x32-10).
+        normalizer: "softmax", "elastic" or "entmax".
+        alpha: of entmax, 1 < alpha <= 2.
+        layout: "bhsd", or "bshd" for tensors [B, S, H, D] (packed: [total, H, D]).
+        allow_tf32: f32 products may round their operands to TF32.
+        out: an array for o; else a new one of q's framework.
+        return_lse: also return lse, f32 [B, Hq, Sq].
+        device: "cpu", "vulkan:0", "cuda:0", ...; by default the one on which q lies. Arrays on the
+            CPU may go to any device: they are copied there and back.
+        stream: a CUDA stream as a number; by default the framework's current one.
+        seed, offset: of dropout.
+
+    Returns:
+        o, [B, Hq, Sq, Dv] in q's layout and type; with return_lse, (o, lse). On CUDA the work is
+        queued on the stream. Torch tensors take part in autograd.
+
+    Raises:
+        TandemError: or a subclass, with the library's sentence.
+    """
+    if _is_torch(q) and device is None and out is None and stream is None:
+        from . import torch as tandem_torch
+
+        return tandem_torch.attention(
+            q, k, v, return_lse=return_lse, seed=seed, offset=offset, **options
+        )
+    inputs = _split_lengths(options)
+    opts = make_options(**options)
+    arrays = _collect(q, k, v, opts, device, inputs)
+    shapes = output_shapes(arrays.layouts(), opts)
+    make = arrays.framework
+    o = (
+        make.empty(shapes["o"], arrays.views["q"].layout.dtype, arrays.where)
+        if out is None
+        else out
+    )
+    staged = device is not None and arrays.where == "cpu" and device.partition("/")[0] != "cpu"
+    # A staged call copies whole buffers back, which would overwrite what lies between rows of out.
+    target = o
+    if staged and out is not None:
+        target = make.empty(shapes["o"], arrays.views["q"].layout.dtype, "cpu")
+    if out is not None and isinstance(out, np.ndarray) and not out.flags.writeable:
+        raise InvalidArgumentError("out is read-only")
+    if target is not o and tuple(out.shape) != shapes["o"]:
+        raise InvalidArgumentError(f"out has the shape {list(out.shape)}, not {list(shapes['o'])}")
+    arrays.add("o", target)
+    lse = None
+    if return_lse:
+        lse = make.empty(shapes["lse"], "float32", arrays.where)
+        arrays.add("lse", lse)
+    plan = _plans.get(_device_name(arrays), arrays.layouts(), opts, FORWARD, 0)
+    arrays.run(plan, seed, offset, stream)
+    if target is not o:
+        out[...] = target
+    o = make.finish(o) if out is None else o
+    return (o, make.finish(lse)) if return_lse else o
+
+
+def attention_backward(
+    d_o: Any,
+    q: Any,
+    k: Any,
+    v: Any,
+    o: Any,
+    lse: Any,
+    *,
+    gradients: tuple[str, ...] | None = None,
+    bias_gradient_dtype: str | None = None,
+    device: str | None = None,
+    stream: int | None = None,
+    seed: int = 0,
+    offset: int = 0,
+    deterministic: bool = False,
+    **options: Any,
+) -> Gradients:
+    """Attention, backward.
+
+    Args:
+        d_o: [B, Hq, Sq, Dv], the gradient of a loss with respect to o; of q's type.
+        q, k, v: as in attention().
+        o, lse: what attention() of the same problem returned, on any device.
+        gradients: of "q", "k", "v", "bias", "dist_bias", "slope", "tau", "sink"; by default of
+            every input that is given and has one.
+        bias_gradient_dtype: "float32", or by default bias's type.
+        deterministic: the same bits run after run; costs speed on some paths.
+        device, stream, seed, offset: as in attention(), the values of the forward.
+        options: the other arguments of attention().
+
+    Returns:
+        Gradients, in the shapes and types of their inputs; those of dist_bias, slope, tau and sink
+        are f32.
+
+    Raises:
+        TandemError: or a subclass, with the library's sentence.
+    """
+    inputs = _split_lengths(options)
+    opts = make_options(deterministic=deterministic, **options)
+    arrays = _collect(q, k, v, opts, device, inputs)
+    present = {"q": q, "k": k, "v": v, **inputs}
+    if gradients is None:
+        gradients = tuple(n for n in GRADIENTS if present.get(n) is not None)
+    for name in gradients:
+        if name not in GRADIENTS:
+            raise InvalidArgumentError(f"{name!r} has no gradient; {', '.join(GRADIENTS)} have")
+        if present.get(name) is None:
+            raise InvalidArgumentError(f"the gradient of {name} is asked for, and {name} is absent")
+    for name, array in (("d_o", d_o), ("o", o), ("lse", lse)):
+        arrays.add(name, array)
+    make, results = arrays.framework, {}
+    for name in gradients:
+        layout = arrays.views[name].layout
+        dtype = bias_gradient_dtype if name == "bias" and bias_gradient_dtype else layout.dtype
+        results[name] = make.empty(layout.shape, dtype, arrays.where)
+        arrays.add(f"d_{name}", results[name])
+    bits = sum(GRADIENTS[name] for name in gradients)
+    plan = _plans.get(_device_name(arrays), arrays.layouts(), opts, BACKWARD, bits)
+    arrays.run(plan, seed, offset, stream)
+    shaped = {}
+    for name, array in results.items():
+        if name == "bias":
+            array = _reduced(array, inputs["bias"])
+        shaped[name] = make.finish(array)
+    return Gradients(**shaped)
+
+
+def _reduced(gradient: Any, bias: Any) -> Any:
+    """d_bias in bias's own shape: summed over keys where bias has one for all."""
+    if bias.shape[-1] == 1 != gradient.shape[-1]:
+        if isinstance(gradient, np.ndarray):
+            wide = gradient.astype(np.float32).sum(-1, keepdims=True)
+            gradient = wide.astype(gradient.dtype)
+        else:
+            gradient = gradient.sum(-1, keepdim=True)
+    return gradient.reshape(tuple(bias.shape))
+
+
+@dataclass(frozen=True)
+class PlanInfo:
+    """What a problem becomes on a device.
+
+    Attributes:
+        line: the problem in one line, as ``tandem bench --problem`` takes it.
+        path: backend and path, such as ``"cuda.sm90"``.
+        kernels: in the order in which they run.
+        tile: (Br, Bc); (0, 0) where the path has no tiles.
+        workspace_bytes: device memory that a call needs beside its arrays.
+        flops: 2 (D + Dv) for each visible pair of every head; 2.5 times that backward.
+        deterministic: whether every gradient has the same bits run after run.
+    """
+
+    line: str
+    path: str
+    kernels: tuple[str, ...]
+    tile: tuple[int, int]
+    workspace_bytes: int
+    flops: float
+    deterministic: bool
+
+
+def _problem_of(
+    args: tuple[Any, ...], backward: bool, options: dict[str, Any]
+) -> tuple[_core.Problem, str | None]:
+    if len(args) == 1 and isinstance(args[0], str):
+        if options or backward:
+            raise InvalidArgumentError("a problem line says all options itself")
+        return _core.Problem.parse(args[0]), None
+    if len(args) != 3:
+        raise InvalidArgumentError("plan and explain take a problem line, or q, k and v")
+    q, k, v = args
+    inputs = _split_lengths(options)
+    opts = make_options(**options)
+    arrays = _collect(q, k, v, opts, None, inputs)
+    bits = 0
+    if backward:
+        present = {"q": q, "k": k, "v": v, **inputs}
+        bits = sum(bit for name, bit in GRADIENTS.items() if present.get(name) is not None)
+        if inputs["bias"] is not None:
+            arrays.views["d_bias"] = arrays.views["bias"]
+    problem, _ = make_problem(arrays.layouts(), opts, BACKWARD if backward else FORWARD, bits)
+    return problem, arrays.where
+
+
+def plan(*args: Any, device: str | None = None, backward: bool = False, **options: Any) -> PlanInfo:
+    """The kernels, tiles and workspace of a problem, without running it.
+
+    Args:
+        args: q, k and v, or one problem line such as
+            ``"bwd bf16 b2 hq8 hk2 sq128 sk130 d64 causal_bottom_right"``.
+        device: by default the one on which q lies; ``"cpu"`` for a line.
+        backward: of q, k and v: plan the backward with all gradients.
+        options: those of attention().
+
+    Raises:
+        UnsupportedError: no path takes the problem; explain() says why.
+    """
+    problem, where = _problem_of(args, backward, options)
+    made = _core.Plan(get_device(device or where or "cpu"), problem)
+    return PlanInfo(
+        line=str(problem),
+        path=f"{made.backend}.{made.path}",
+        kernels=tuple(made.kernels),
+        tile=(made.tile_rows, made.tile_cols),
+        workspace_bytes=made.workspace_size,
+        flops=made.flops,
+        deterministic=made.unordered == 0,
+    )
+
+
+def explain(*args: Any, device: str | None = None, backward: bool = False, **options: Any) -> str:
+    """Every path of the device, a line each, with its tiles or the reason for its refusal.
+
+    Args: those of plan().
+    """
+    problem, where = _problem_of(args, backward, options)
+    return get_device(device or where or "cpu").explain(problem)

@@ -1,0 +1,324 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""From shapes, strides and options to the C API's problem. Knows no framework."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from . import _core
+from ._errors import InvalidArgumentError, UnsupportedError
+
+FORWARD, BACKWARD = 1, 2
+F32, F16, BF16, BOOL8 = 1, 2, 3, 4
+DTYPES = {"float32": F32, "float16": F16, "bfloat16": BF16}
+NORMALIZERS = {"softmax": 0, "elastic": 1, "entmax": 2}
+FULL, PADDED, PACKED = 0, 1, 2
+DETERMINISTIC, TF32 = 1, 4
+UNBOUNDED = -1
+
+#: Gradients by the name of their input, as bits of TANDEM_GRAD_*.
+GRADIENTS = {
+    "q": 0x1,
+    "k": 0x2,
+    "v": 0x4,
+    "bias": 0x8,
+    "dist_bias": 0x10,
+    "slope": 0x20,
+    "tau": 0x40,
+    "sink": 0x80,
+}
+
+#: The order of a call's buffers (bindings/device.h).
+BUFFERS = (
+    "q", "k", "v", "o", "lse", "d_o", "d_q", "d_k", "d_v", "bias", "keep", "dist_bias", "slope",
+    "tau", "sink", "lengths_q", "lengths_kv", "d_bias", "d_dist_bias", "d_slope", "d_tau", "d_sink",
+)  # fmt: skip
+assert len(BUFFERS) == _core.BUFFER_COUNT
+
+
+class Options(NamedTuple):
+    """What a call says beside its arrays. Hashable: part of the key of a plan."""
+
+    scale: float | None = None
+    causal: bool = False
+    align: int = 0  # 0: top left, 1: bottom right
+    window_left: int = UNBOUNDED
+    window_right: int = UNBOUNDED
+    softcap: float = 0.0
+    dropout: float = 0.0
+    normalizer: int = 0
+    alpha: float = 0.0
+    flags: int = 0
+    packed_q: bool = False
+    packed_kv: bool = False
+    seq_q: int = 0  # the longest sequence, of packed tensors
+    seq_kv: int = 0
+    bshd: bool = False  # the order of dimensions in memory: B S H D; else B H S D
+
+
+class Layout(NamedTuple):
+    """Shape, strides in elements and element type of an array."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: str
+
+
+def make_options(
+    *,
+    scale: float | None = None,
+    causal: bool | str = False,
+    window: tuple[int, int] | None = None,
+    align: str = "top_left",
+    softcap: float = 0.0,
+    dropout: float = 0.0,
+    normalizer: str = "softmax",
+    alpha: float = 1.5,
+    deterministic: bool = False,
+    allow_tf32: bool = False,
+    layout: str = "bhsd",
+    packed_q: bool = False,
+    packed_kv: bool = False,
+    max_seq_q: int = 0,
+    max_seq_kv: int = 0,
+) -> Options:
+    """Checks what the words of a call mean and makes Options of them."""
+    aligns = ("top_left", "bottom_right")
+    if isinstance(causal, str):
+        align, causal = causal, True
+    if align not in aligns:
+        raise InvalidArgumentError(f"the diagonal is 'top_left' or 'bottom_right', not {align!r}")
+    if normalizer not in NORMALIZERS:
+        raise InvalidArgumentError(f"normalizer is one of {list(NORMALIZERS)}, not {normalizer!r}")
+    if layout not in ("bhsd", "bshd"):
+        raise InvalidArgumentError(f"layout is 'bhsd' or 'bshd', not {layout!r}")
+    left, right = (UNBOUNDED, UNBOUNDED) if window is None else window
+    return Options(
+        scale=None if scale is None else float(scale),
+        causal=bool(causal),
+        align=aligns.index(align),
+        window_left=UNBOUNDED if left is None else int(left),
+        window_right=UNBOUNDED if right is None else int(right),
+        softcap=float(softcap),
+        dropout=float(dropout),
+        normalizer=NORMALIZERS[normalizer],
+        alpha=float(alpha) if normalizer == "entmax" else 0.0,
+        flags=DETERMINISTIC * bool(deterministic) | TF32 * bool(allow_tf32),
+        packed_q=packed_q,
+        packed_kv=packed_kv,
+        seq_q=int(max_seq_q),
+        seq_kv=int(max_seq_kv),
+        bshd=layout == "bshd",
+    )
+
+
+def _bhsd(name: str, layout: Layout, options: Options, packed: bool) -> tuple[list[int], list[int]]:
+    """Sizes and strides in the order batch, head, position, feature. Packed: batch is 1."""
+    shape, strides = list(layout.shape), list(layout.strides)
+    want = 3 if packed else 4
+    if len(shape) != want:
+        order = (
+            ("[total, H, D]" if options.bshd else "[H, total, D]")
+            if packed
+            else ("[B, S, H, D]" if options.bshd else "[B, H, S, D]")
+        )
+        raise InvalidArgumentError(f"{name} has {len(shape)} dimensions where {order} has {want}")
+    if packed:
+        shape.insert(0, 1)
+        strides.insert(0, 0)
+    if options.bshd:
+        shape[1], shape[2] = shape[2], shape[1]
+        strides[1], strides[2] = strides[2], strides[1]
+    return shape, strides
+
+
+def _same(name: str, what: str, got: int, want: int, other: str) -> None:
+    if got != want:
+        raise InvalidArgumentError(f"{name} has {what} {got} where {other} has {want}")
+
+
+def _vector(name: str, layout: Layout, shape: tuple[int, ...], dtype: str) -> None:
+    if layout.shape != shape or layout.dtype != dtype:
+        raise InvalidArgumentError(
+            f"{name} is {layout.dtype} {list(layout.shape)}, not {dtype} {list(shape)}"
+        )
+    if 0 in shape:  # frameworks give empty arrays strides of several kinds
+        return
+    dense = 1
+    for size, stride in zip(reversed(shape), reversed(layout.strides), strict=True):
+        if size > 1 and stride != dense:
+            raise InvalidArgumentError(f"{name} is not contiguous")
+        dense *= size
+
+
+def _broadcast(name: str, layout: Layout, b: int, heads: Sequence[int], sq: int, sk: int) -> None:
+    if len(layout.shape) != 4:
+        raise InvalidArgumentError(f"{name} has {len(layout.shape)} dimensions, not 4")
+    size_b, size_h, size_q, size_k = layout.shape
+    if size_b not in (1, b) or size_h not in (1, *heads) or size_q not in (1, sq) or size_k != sk:
+        raise InvalidArgumentError(
+            f"{name} of shape {list(layout.shape)} does not broadcast to"
+            f" [{b}, {heads[0]}, {sq}, {sk}]"
+        )
+
+
+class Sizes(NamedTuple):
+    """B, Hq, Hk, Sq, Sk, D and Dv of a call; rows of packed tensors, else 0."""
+
+    batch: int
+    heads_q: int
+    heads_kv: int
+    seq_q: int
+    seq_kv: int
+    head_dim: int
+    head_dim_v: int
+    total_q: int
+    total_kv: int
+
+    @property
+    def lse(self) -> tuple[int, int, int]:
+        """The shape of lse."""
+        return self.batch, self.heads_q, self.seq_q
+
+
+def sizes_of(layouts: dict[str, Layout], options: Options) -> Sizes:
+    """Reads the sizes off q, k, v and the offsets, and holds them against each other."""
+    q, _ = _bhsd("q", layouts["q"], options, options.packed_q)
+    k, _ = _bhsd("k", layouts["k"], options, options.packed_kv)
+    v, _ = _bhsd("v", layouts["v"], options, options.packed_kv)
+    _same("k", "a head size of", k[3], q[3], "q")
+    _same("v", "heads", v[1], k[1], "k")
+    _same("v", "keys", v[2], k[2], "k")
+    batches: dict[str, int] = {}
+    for side, size, packed in (("q", q[0], options.packed_q), ("kv", k[0], options.packed_kv)):
+        if packed:
+            offsets = layouts.get(f"lengths_{side}")
+            if offsets is None:
+                raise InvalidArgumentError(f"a packed {side} needs offsets_{side}")
+            if len(offsets.shape) != 1 or offsets.shape[0] < 1:
+                raise InvalidArgumentError(f"offsets_{side} has one dimension, [B + 1]")
+            batches[side] = offsets.shape[0] - 1
+        else:
+            batches[side] = size
+    if not options.packed_kv:
+        _same("v", "a batch of", v[0], k[0], "k")
+    if batches["q"] != batches["kv"]:
+        raise InvalidArgumentError(
+            f"k and v have {batches['kv']} batch entries where q has {batches['q']}"
+        )
+    return Sizes(
+        batch=batches["q"],
+        heads_q=q[1],
+        heads_kv=k[1],
+        seq_q=(options.seq_q or q[2]) if options.packed_q else q[2],
+        seq_kv=(options.seq_kv or k[2]) if options.packed_kv else k[2],
+        head_dim=q[3],
+        head_dim_v=v[3],
+        total_q=q[2] if options.packed_q else 0,
+        total_kv=k[2] if options.packed_kv else 0,
+    )
+
+
+def _dtype_of(name: str, layout: Layout) -> int:
+    dtype = DTYPES.get(layout.dtype)
+    if dtype is None:
+        raise UnsupportedError(f"{name} is {layout.dtype}; it may be {', '.join(DTYPES)}")
+    return dtype
+
+
+def make_problem(
+    layouts: dict[str, Layout], options: Options, direction: int, gradients: int
+) -> tuple[_core.Problem, Sizes]:
+    """The problem of a call whose arrays are laid out so; absent ones are not in layouts.
+
+    Raises InvalidArgumentError where sizes or types do not fit. The plan checks the rest.
+    """
+    sizes = sizes_of(layouts, options)
+    p = _core.Problem()
+    p.direction = direction
+    p.gradients = gradients
+    p.batch, p.heads_q, p.heads_kv = sizes.batch, sizes.heads_q, sizes.heads_kv
+    p.seq_q, p.seq_kv = sizes.seq_q, sizes.seq_kv
+    p.head_dim, p.head_dim_v = sizes.head_dim, sizes.head_dim_v
+    p.total_q, p.total_kv = sizes.total_q, sizes.total_kv
+    if options.scale is not None:
+        p.scale = options.scale
+    p.mask = int(options.causal)
+    p.align = options.align
+    p.window_left, p.window_right = options.window_left, options.window_right
+    p.softcap, p.dropout, p.flags = options.softcap, options.dropout, options.flags
+    p.normalizer, p.entmax_alpha = options.normalizer, options.alpha
+
+    p.contiguous(_dtype_of("q", layouts["q"]))
+    for name in ("q", "k", "v", "o", "d_o", "d_q", "d_k", "d_v"):
+        layout = layouts.get(name)
+        if layout is None:
+            continue
+        if layout.dtype != layouts["q"].dtype:
+            raise InvalidArgumentError(f"{name} is {layout.dtype} where q is {layouts['q'].dtype}")
+        packed = options.packed_kv if name[-1] in "kv" else options.packed_q
+        shape, strides = _bhsd(name, layout, options, packed)
+        heads, rows = (
+            (sizes.heads_kv, sizes.total_kv or sizes.seq_kv)
+            if name[-1] in "kv"
+            else (sizes.heads_q, sizes.total_q or sizes.seq_q)
+        )
+        width = sizes.head_dim_v if name[-1] in "vo" else sizes.head_dim
+        want = [1 if packed else sizes.batch, heads, rows, width]
+        if shape != want:
+            raise InvalidArgumentError(f"{name} has the sizes {shape} (B H S D), not {want}")
+        p.set_tensor(name, _dtype_of(name, layout), strides)
+
+    both = (sizes.heads_q, sizes.heads_kv)
+    if "bias" in layouts:
+        bias = layouts["bias"]
+        _broadcast("bias", bias, sizes.batch, both, sizes.seq_q, sizes.seq_kv)
+        p.bias_batch, p.bias_heads, p.bias_rows = bias.shape[:3]
+        p.set_tensor("bias", _dtype_of("bias", bias), list(bias.strides))
+        d_bias = layouts.get("d_bias")
+        if d_bias is not None:
+            if d_bias.shape != bias.shape:
+                raise InvalidArgumentError(
+                    f"d_bias is {list(d_bias.shape)}, not {list(bias.shape)}"
+                )
+            p.set_tensor("d_bias", _dtype_of("d_bias", d_bias), list(d_bias.strides))
+    if "keep" in layouts:
+        keep = layouts["keep"]
+        if keep.dtype not in ("bool", "uint8"):
+            raise InvalidArgumentError(f"keep is {keep.dtype}; it may be bool or uint8")
+        _broadcast("keep", keep, sizes.batch, both, sizes.seq_q, sizes.seq_kv)
+        p.keep_batch, p.keep_heads, p.keep_rows = keep.shape[:3]
+        p.set_tensor("keep", BOOL8, list(keep.strides))
+    if "dist_bias" in layouts:
+        dist = layouts["dist_bias"]
+        if len(dist.shape) != 2 or dist.shape[1] < 1:
+            raise InvalidArgumentError(f"dist_bias is {list(dist.shape)}, not [Hq, W]")
+        p.dist_window = dist.shape[1]
+        _vector("dist_bias", dist, (sizes.heads_q, dist.shape[1]), "float32")
+    for name in ("slope", "tau", "sink"):
+        if name in layouts:
+            _vector(name, layouts[name], (sizes.heads_q,), "float32")
+    p.alibi, p.sink = int("slope" in layouts), int("sink" in layouts)
+    if ("tau" in layouts) != (options.normalizer == NORMALIZERS["elastic"]):
+        raise InvalidArgumentError("tau and normalizer='elastic' go together")
+    for side, packed in (("q", options.packed_q), ("kv", options.packed_kv)):
+        lengths = layouts.get(f"lengths_{side}")
+        if lengths is not None:
+            count = sizes.batch + 1 if packed else sizes.batch
+            word = "offsets" if packed else "lengths"
+            _vector(f"{word}_{side}", lengths, (count,), "int32")
+            setattr(p, f"lengths_{side}", PACKED if packed else PADDED)
+    if "lse" in layouts:
+        _vector("lse", layouts["lse"], sizes.lse, "float32")
+    for name in ("dist_bias", "slope", "tau", "sink"):
+        if f"d_{name}" in layouts and name in layouts:
+            _vector(f"d_{name}", layouts[f"d_{name}"], layouts[name].shape, "float32")
+    return p, sizes
+
+
+def output_shapes(layouts: dict[str, Layout], options: Options) -> dict[str, tuple[int, ...]]:
+    """Shapes of o and lse, in the caller's order of dimensions."""
+    sizes = sizes_of(layouts, options)
+    q = layouts["q"].shape
+    return {"o": (*q[:-1], sizes.head_dim_v), "lse": sizes.lse}

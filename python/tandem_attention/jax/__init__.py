@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""Attention as a differentiable JAX operation, through XLA's foreign functions.
+
+Works under jax.jit, jax.grad and jax.vmap, on the CPU and on CUDA devices.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .. import _core
+from .._devices import get_device
+from .._errors import InvalidArgumentError, UnsupportedError
+from .._problem import (
+    BACKWARD,
+    BUFFERS,
+    FORWARD,
+    GRADIENTS,
+    Layout,
+    Options,
+    make_options,
+    make_problem,
+    output_shapes,
+)
+
+__all__ = ["attention"]
+
+_TARGET = "tandem_attention"
+_INPUTS = (
+    "q", "k", "v", "bias", "keep", "dist_bias", "slope", "tau", "sink", "lengths_q", "lengths_kv",
+)  # fmt: skip
+
+
+@functools.cache
+def _register() -> None:
+    if not hasattr(_core, "jax_handlers"):
+        raise UnsupportedError("this build has no JAX: jaxlib was not there when it was built")
+    for platform, handler in _core.jax_handlers().items():
+        jax.ffi.register_ffi_target(_TARGET, handler, platform=platform)
+
+
+def _shaped(shape: tuple[int, ...], dtype: Any) -> Any:
+    return jax.ShapeDtypeStruct(shape, dtype)  # type: ignore[no-untyped-call]
+
+
+def _layout(x: Any) -> Layout:
+    strides, size = [], 1
+    for n in reversed(x.shape):
+        strides.append(size)
+        size *= n
+    return Layout(tuple(x.shape), tuple(reversed(strides)), jnp.dtype(x.dtype).name)
+
+
+def _call(
+    inputs: dict[str, Any], outputs: dict[str, Any], options: Options, direction: int, bits: int
+) -> tuple[Any, ...]:
+    """One execute: outputs are shapes and types by name."""
+    _register()
+    layouts = {n: _layout(x) for n, x in (*inputs.items(), *outputs.items())}
+    problem, _ = make_problem(layouts, options, direction, bits)
+    # The CPU plans every legal problem: what is illegal is said here, in Python's words.
+    _core.Plan(get_device("cpu"), problem)
+    slots = [BUFFERS.index(n) for n in (*inputs, *outputs)]
+    call = jax.ffi.ffi_call(_TARGET, tuple(outputs.values()), vmap_method="sequential")
+    made: tuple[Any, ...] = tuple(
+        call(*inputs.values(), problem=str(problem), slots=np.array(slots, np.int64))
+    )
+    return made
+
+
+def _forward(options: Options, inputs: dict[str, Any]) -> tuple[Any, Any]:
+    shapes = output_shapes({n: _layout(x) for n, x in inputs.items()}, options)
+    outputs = {
+        "o": _shaped(shapes["o"], inputs["q"].dtype),
+        "lse": _shaped(shapes["lse"], jnp.float32),
+    }
+    o, lse = _call(inputs, outputs, options, FORWARD, 0)
+    return o, lse
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _attention(options: Options, inputs: dict[str, Any]) -> tuple[Any, Any]:
+    return _forward(options, inputs)
+
+
+@jax.tree_util.register_static
+class _Wanted(NamedTuple):
+    """Which inputs want a gradient; static, and so part of a program's key."""
+
+    names: tuple[str, ...]
+
+
+def _fwd(options: Options, inputs: dict[str, Any]) -> Any:
+    wanted = tuple(n for n, x in inputs.items() if n in GRADIENTS and x.perturbed)
+    values = {n: x.value for n, x in inputs.items()}
+    o, lse = _forward(options, values)
+    return (o, lse), (values, o, lse, _Wanted(wanted))
+
+
+def _bwd(options: Options, kept: Any, cotangents: Any) -> Any:
+    inputs, o, lse, wanted = kept
+    d_o = cotangents[0]
+    results: dict[str, Any] = dict.fromkeys(inputs)
+    is_zero = isinstance(d_o, jax.custom_derivatives.SymbolicZero)
+    if wanted.names and not is_zero:
+        outputs = {f"d_{n}": _shaped(inputs[n].shape, inputs[n].dtype) for n in wanted.names}
+        bits = sum(GRADIENTS[n] for n in wanted.names)
+        every = {**inputs, "o": o, "lse": lse, "d_o": d_o}
+        made = _call(every, outputs, options, BACKWARD, bits)
+        results.update(zip(wanted.names, made, strict=True))
+    return (results,)
+
+
+_attention.defvjp(_fwd, _bwd, symbolic_zeros=True)
+
+
+def attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    *,
+    bias: Any = None,
+    keep: Any = None,
+    dist_bias: Any = None,
+    slope: Any = None,
+    tau: Any = None,
+    sink: Any = None,
+    lengths_q: Any = None,
+    lengths_kv: Any = None,
+    offsets_q: Any = None,
+    offsets_kv: Any = None,
+    return_lse: bool = False,
+    **options: Any,
+) -> Any:
+    """Attention on JAX arrays, with gradients of q, k, v, bias, dist_bias, slope, tau and sink.
+
+    Args:
+        q: [B, Hq, Sq, D], f32, f16 or bf16.
+        k: [B, Hk, Sk, D], of q's type; Hq is a multiple of Hk.
+        v: [B, Hk, Sk, Dv], of q's type.
+        bias, keep: [B or 1, Hq, Hk or 1, Sq or 1, Sk or 1], fewer dimensions too.
+        dist_bias: [Hq, W].
+        slope, tau, sink: [Hq].
+        lengths_q, lengths_kv: [B], rows of each batch entry that are there.
+        offsets_q, offsets_kv: [B + 1], cumulative: q (k, v) is packed, [Hq, total, D].
+        return_lse: also return lse.
+        options: scale, causal, align, window, softcap, normalizer, alpha, layout, max_seq_q,
+            max_seq_kv, deterministic and allow_tf32 of tandem_attention.attention(): static
+            values. Dropout is refused, because its seed is a number of the host.
+
+    Returns:
+        o, [B, Hq, Sq, Dv], of q's type; with return_lse, (o, lse), lse f32 [B, Hq, Sq], through
+        which no gradient goes.
+
+    Raises:
+        TandemError: or a subclass, with the library's sentence, when the call is traced. A GPU that
+            has no kernel for the problem says so when the program runs, as an error of JAX.
+    """
+    if options.get("dropout"):
+        raise UnsupportedError("dropout is not there for JAX: its seed is a number of the host")
+    for side, lengths, offsets in (("q", lengths_q, offsets_q), ("kv", lengths_kv, offsets_kv)):
+        if lengths is not None and offsets is not None:
+            raise InvalidArgumentError(f"lengths_{side} and offsets_{side} exclude each other")
+    opts = make_options(packed_q=offsets_q is not None, packed_kv=offsets_kv is not None, **options)
+    keys = opts.seq_kv if opts.packed_kv and opts.seq_kv else k.shape[-3 if opts.bshd else -2]
+
+    def four(name: str, x: Any) -> Any:
+        if x is None:
+            return None
+        x = jnp.asarray(x)
+        if x.ndim > 4:
+            raise InvalidArgumentError(f"{name} has {x.ndim} dimensions; at most 4 are taken")
+        x = x.reshape((1,) * (4 - x.ndim) + x.shape)
+        return jnp.broadcast_to(x, (*x.shape[:3], keys)) if x.shape[3] == 1 else x
+
+    def cast(x: Any, dtype: Any) -> Any:
+        return None if x is None else jnp.asarray(x, dtype)
+
+    every = {
+        "q": q,
+        "k": k,
+        "v": v,
+        "bias": four("bias", bias),
+        "keep": four("keep", keep),
+        **{n: cast(x, jnp.float32) for n, x in (
+            ("dist_bias", dist_bias), ("slope", slope), ("tau", tau), ("sink", sink))},
+        "lengths_q": cast(lengths_q if offsets_q is None else offsets_q, jnp.int32),
+        "lengths_kv": cast(lengths_kv if offsets_kv is None else offsets_kv, jnp.int32),
+    }  # fmt: skip
+    inputs = {n: jnp.asarray(every[n]) for n in _INPUTS if every[n] is not None}
+    o, lse = _attention(opts, inputs)
+    return (o, jax.lax.stop_gradient(lse)) if return_lse else o

@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""attention(): the torch function that users call."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .._errors import InvalidArgumentError
+from .._problem import GRADIENTS, Options, make_options
+from . import _kernels, _ops
+from ._kernels import Inputs
+
+_PLAIN = (Tensor, torch.nn.Parameter)
+
+
+class _Attention(torch.autograd.Function):
+    """The eager way, without the custom operation's dispatch: some ten microseconds less."""
+
+    @staticmethod
+    def forward(ctx: Any, *args: Any) -> Any:
+        *tensors, seed, offset, options = args
+        inputs = Inputs(*tensors)
+        o, lse, serial = _kernels.forward(inputs, options, seed, offset)
+        ctx.save_for_backward(*tensors, o, lse)
+        ctx.call = (options, seed, offset, serial)
+        ctx.mark_non_differentiable(lse)
+        ctx.set_materialize_grads(False)
+        return o, lse
+
+    @staticmethod
+    def backward(ctx: Any, d_o: Tensor | None, _: Tensor | None) -> Any:
+        *tensors, o, lse = ctx.saved_tensors
+        results: list[Tensor | None] = [None] * (len(tensors) + 3)
+        bits = _ops.gradient_bits(ctx.needs_input_grad)
+        if d_o is None or not bits:
+            return tuple(results)
+        options, seed, offset, serial = ctx.call
+        d_o = _ops.dense_rows(d_o)
+        if torch.is_grad_enabled():  # somebody wants second derivatives: the operation says no
+            made = _ops.attention_backward(
+                d_o, o, lse, bits, *tensors, _rng(options, seed, offset), *options
+            )
+        else:
+            made = _kernels.backward(
+                d_o, Inputs(*tensors), o, lse, options, bits, seed, offset, serial
+            )
+        for (name, bit), t in zip(GRADIENTS.items(), made, strict=True):
+            if bits & bit:
+                results[Inputs._fields.index(name)] = t
+        return tuple(results)
+
+
+class _TransformedBackward(torch.autograd.Function):
+    """The backward under torch.func; says that there are no second derivatives."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(*args: Any) -> Any:
+        return _ops.attention_backward(*args)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> Any:
+        _ops.refuse_second_derivatives()
+
+
+class _Transformed(torch.autograd.Function):
+    """Under torch.func, which does not enter the formula of a custom operation. The rule for vmap
+    is made of those of the operations in forward and backward."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(*args: Any) -> Any:
+        return _ops.attention(*args)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        _ops.setup_context(ctx, inputs, output)
+
+    @staticmethod
+    def backward(ctx: Any, d_o: Tensor | None, _: Tensor | None) -> Any:
+        return _ops.gradients_by(_TransformedBackward.apply, ctx, d_o)
+
+
+def _is_plain(inputs: Inputs) -> bool:
+    """Whether nothing looks at this call but eager autograd: no tracer, mode or transform."""
+    return (
+        torch._C._len_torch_dispatch_stack() == 0
+        and not torch._C._are_functorch_transforms_active()
+        and torch._C._get_tracing_state() is None
+        and all(t is None or type(t) in _PLAIN for t in inputs)
+    )
+
+
+def _options(
+    scale: float | None,
+    causal: bool | str,
+    align: str,
+    window: tuple[int, int] | None,
+    softcap: float,
+    dropout: float,
+    normalizer: str,
+    alpha: float,
+    layout: str,
+    deterministic: bool,
+    allow_tf32: bool,
+    packed_q: bool,
+    packed_kv: bool,
+    max_seq_q: int,
+    max_seq_kv: int,
+) -> Options:
+    return make_options(
+        scale=scale, causal=causal, align=align, window=window, softcap=softcap, dropout=dropout,
+        normalizer=normalizer, alpha=alpha, layout=layout, deterministic=deterministic,
+        allow_tf32=allow_tf32, packed_q=packed_q, packed_kv=packed_kv, max_seq_q=max_seq_q,
+        max_seq_kv=max_seq_kv,
+    )  # fmt: skip
+
+
+_remembered = functools.lru_cache(maxsize=1024)(_options)
+
+
+def _known_options(*args: Any) -> Options:
+    """Options of an eager call; most calls of a process have those of one before."""
+    try:
+        return _remembered(*args)
+    except TypeError:  # a list as the window, say, cannot be remembered
+        return _options(*args)
+
+
+def _four(t: Tensor, name: str, keys: int) -> Tensor:
+    if t.dim() > 4:
+        raise InvalidArgumentError(f"{name} has {t.dim()} dimensions; at most 4 are taken")
+    while t.dim() < 4:
+        t = t.unsqueeze(0)
+    return t.expand(*t.shape[:3], keys) if t.shape[3] != keys and t.shape[3] == 1 else t
+
+
+def _vector(t: Tensor | None) -> Tensor | None:
+    return None if t is None else t.to(torch.float32).contiguous()
+
+
+def _integers(t: Tensor | None) -> Tensor | None:
+    return None if t is None else t.to(torch.int32).contiguous()
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    bias: Tensor | None = None,
+    keep: Tensor | None = None,
+    dist_bias: Tensor | None = None,
+    slope: Tensor | None = None,
+    tau: Tensor | None = None,
+    sink: Tensor | None = None,
+    lengths_q: Tensor | None = None,
+    lengths_kv: Tensor | None = None,
+    offsets_q: Tensor | None = None,
+    offsets_kv: Tensor | None = None,
+    max_seq_q: int = 0,
+    max_seq_kv: int = 0,
+    scale: float | None = None,
+    causal: bool | str = False,
+    align: str = "top_left",
+    window: tuple[int, int] | None = None,
+    softcap: float = 0.0,
+    dropout: float = 0.0,
+    normalizer: str = "softmax",
+    alpha: float = 1.5,
+    layout: str = "bhsd",
+    deterministic: bool | None = None,
+    allow_tf32: bool | None = None,
+    seed: int | None = None,
+    offset: int = 0,
+    return_lse: bool = False,
+) -> Any:
+    """Attention on torch tensors; all inputs with a gradient take part in autograd.
+
+    Args:
+        q: [B, Hq, Sq, D], f32, f16 or bf16, on the CPU or a CUDA device, any strides.
+        k: [B, Hk, Sk, D], of q's type. Hq is a multiple of Hk.
+        v: [B, Hk, Sk, Dv], of q's type.
+        bias: [B or 1, Hq, Hk or 1, Sq or 1, Sk or 1], fewer dimensions too; f32, f16 or bf16; added
+            to the scores unscaled. Differentiable. Give it unexpanded: its gradient is then summed
+            inside the kernel.
+        keep: bool, as bias; False hides a key.
+        dist_bias: [Hq, W], added at distance t = i + off - j, 0 <= t < W. Differentiable.
+        slope: [Hq], ALiBi slopes. Differentiable.
+        tau: [Hq], of elastic softmax. Differentiable.
+        sink: [Hq], one more score in each row's sum. Differentiable.
+        lengths_q, lengths_kv: [B], rows of each batch entry that are there.
+        offsets_q, offsets_kv: [B + 1], cumulative: q (k, v) is packed, [Hq, total, D].
+        max_seq_q, max_seq_kv: the longest packed sequence; 0 means the total number of rows.
+        scale: 1 / sqrt(D) by default.
+        causal: True, "top_left" or "bottom_right".
+        align: where the diagonal is, for windows and distances.
+        window: (left, right); -1 or None is unbounded.
+        softcap: c > 0: c tanh(s / c) in place of the scaled product.
+        dropout: 0 <= p < 1.
+        normalizer: "softmax", "elastic" or "entmax".
+        alpha: of entmax.
+        layout: "bhsd" or "bshd" (packed: [total, H, D]).
+        deterministic: by default torch.are_deterministic_algorithms_enabled().
+        allow_tf32: by default torch.backends.cuda.matmul.allow_tf32.
+        seed, offset: of dropout; by default drawn from torch's CPU generator, which
+            torch.manual_seed() sets and checkpointing restores.
+        return_lse: also return lse.
+
+    Returns:
+        o, [B, Hq, Sq, Dv] in q's order of dimensions in memory; with return_lse, (o, lse), lse f32
+        [B, Hq, Sq], which is not differentiable.
+
+    Raises:
+        TandemError: or a subclass, with the library's sentence.
+    """
+    kind = q.device.type
+    if kind in ("cpu", "cuda") and torch.is_autocast_enabled(kind):
+        dtype = torch.get_autocast_dtype(kind)
+        q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
+    if deterministic is None:
+        deterministic = torch.are_deterministic_algorithms_enabled()
+    if allow_tf32 is None:
+        allow_tf32 = (
+            kind == "cuda" and q.dtype == torch.float32 and torch.backends.cuda.matmul.allow_tf32
+        )
+    if offsets_q is not None and lengths_q is not None:
+        raise InvalidArgumentError("lengths_q and offsets_q exclude each other")
+    if offsets_kv is not None and lengths_kv is not None:
+        raise InvalidArgumentError("lengths_kv and offsets_kv exclude each other")
+    compiling = torch.compiler.is_compiling()
+    options = (_options if compiling else _known_options)(
+        scale, causal, align, window, softcap, dropout, normalizer, alpha, layout, deterministic,
+        allow_tf32, offsets_q is not None, offsets_kv is not None, max_seq_q, max_seq_kv,
+    )  # fmt: skip
+    if bias is not None or keep is not None:
+        keys = k.shape[-3 if options.bshd else -2]
+        if options.packed_kv and options.seq_kv:
+            keys = options.seq_kv
+        bias = None if bias is None else _four(bias, "bias", keys)
+        keep = None if keep is None else _four(keep, "keep", keys)
+    inputs = Inputs(
+        q, k, v, bias, keep, _vector(dist_bias), _vector(slope), _vector(tau), _vector(sink),
+        _integers(lengths_q if offsets_q is None else offsets_q),
+        _integers(lengths_kv if offsets_kv is None else offsets_kv),
+    )  # fmt: skip
+    if compiling or not _is_plain(inputs):
+        _kernels.check_tensors(inputs)
+        op: Any = _ops.attention
+        if not compiling and torch._C._are_functorch_transforms_active():
+            op = _Transformed.apply
+        o, lse = op(*inputs, _rng(options, seed, offset), *options)
+    else:
+        if seed is None:
+            seed = int(_random_seed()) if options.dropout else 0
+        seed, offset = seed % 2**64, offset % 2**32
+        if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in inputs):
+            o, lse = _Attention.apply(*inputs, seed, offset, options)
+        else:
+            o, lse, _ = _kernels.forward(inputs, options, seed, offset)
+    return (o, lse) if return_lse else o
+
+
+def _random_seed() -> Tensor:
+    return torch.randint(0, 2**62, (), dtype=torch.int64, device="cpu")
+
+
+def _rng(options: Options, seed: int | None, offset: int) -> Tensor | None:
+    if not options.dropout:
+        return None
+    if seed is None:
+        return torch.stack([_random_seed(), torch.full((), offset, dtype=torch.int64)])
+    signed = seed - 2**64 if seed >= 2**63 else seed
+    return torch.tensor([signed, offset], dtype=torch.int64, device="cpu")

@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""The custom operations ``tandem::attention`` and ``tandem::attention_backward``.
+
+They are what torch.compile, torch.export and torch.func see. Options travel as plain numbers.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+import torch
+from torch import Tensor
+
+from .._errors import UnsupportedError
+from .._problem import GRADIENTS, Options
+from . import _kernels
+from ._kernels import Inputs
+
+_FIELDS = len(Options._fields)
+_TENSORS = len(Inputs._fields)
+
+
+def _seed(rng: Tensor | None) -> tuple[int, int]:
+    if rng is None:
+        return 0, 0
+    seed, offset = rng.tolist()
+    return seed % 2**64, offset % 2**32
+
+
+# Schemas are made from these annotations, which know Optional and no "| None".
+@torch.library.custom_op("tandem::attention", mutates_args=())
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Optional[Tensor],  # noqa: UP045
+    keep: Optional[Tensor],  # noqa: UP045
+    dist_bias: Optional[Tensor],  # noqa: UP045
+    slope: Optional[Tensor],  # noqa: UP045
+    tau: Optional[Tensor],  # noqa: UP045
+    sink: Optional[Tensor],  # noqa: UP045
+    lengths_q: Optional[Tensor],  # noqa: UP045
+    lengths_kv: Optional[Tensor],  # noqa: UP045
+    rng: Optional[Tensor],  # noqa: UP045
+    scale: Optional[float],  # noqa: UP045
+    causal: bool,
+    align: int,
+    window_left: int,
+    window_right: int,
+    softcap: float,
+    dropout: float,
+    normalizer: int,
+    alpha: float,
+    flags: int,
+    packed_q: bool,
+    packed_kv: bool,
+    seq_q: int,
+    seq_kv: int,
+    bshd: bool,
+) -> tuple[Tensor, Tensor]:
+    """o and lse; see tandem_attention.torch.attention."""
+    options = Options(
+        scale, causal, align, window_left, window_right, softcap, dropout, normalizer, alpha, flags,
+        packed_q, packed_kv, seq_q, seq_kv, bshd,
+    )  # fmt: skip
+    inputs = Inputs(q, k, v, bias, keep, dist_bias, slope, tau, sink, lengths_q, lengths_kv)
+    o, lse, _ = _kernels.forward(inputs, options, *_seed(rng))
+    return o, lse
+
+
+@attention.register_fake
+def _(*args: Any) -> tuple[Tensor, Tensor]:
+    inputs = Inputs(*args[:_TENSORS])
+    options = Options(*args[_TENSORS + 1 :])
+    q = inputs.q
+    o = _kernels.ordered_empty(q, inputs.v.shape[-1])
+    shape = _kernels.lse_shape(q, options, inputs.lengths_q)
+    return o, q.new_empty(shape, dtype=torch.float32)
+
+
+@torch.library.custom_op("tandem::attention_backward", mutates_args=())
+def attention_backward(
+    d_o: Tensor,
+    o: Tensor,
+    lse: Tensor,
+    gradients: int,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Optional[Tensor],  # noqa: UP045
+    keep: Optional[Tensor],  # noqa: UP045
+    dist_bias: Optional[Tensor],  # noqa: UP045
+    slope: Optional[Tensor],  # noqa: UP045
+    tau: Optional[Tensor],  # noqa: UP045
+    sink: Optional[Tensor],  # noqa: UP045
+    lengths_q: Optional[Tensor],  # noqa: UP045
+    lengths_kv: Optional[Tensor],  # noqa: UP045
+    rng: Optional[Tensor],  # noqa: UP045
+    scale: Optional[float],  # noqa: UP045
+    causal: bool,
+    align: int,
+    window_left: int,
+    window_right: int,
+    softcap: float,
+    dropout: float,
+    normalizer: int,
+    alpha: float,
+    flags: int,
+    packed_q: bool,
+    packed_kv: bool,
+    seq_q: int,
+    seq_kv: int,
+    bshd: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """d_q, d_k, d_v, d_bias, d_dist_bias, d_slope, d_tau, d_sink; empty where not asked for."""
+    options = Options(
+        scale, causal, align, window_left, window_right, softcap, dropout, normalizer, alpha, flags,
+        packed_q, packed_kv, seq_q, seq_kv, bshd,
+    )  # fmt: skip
+    inputs = Inputs(q, k, v, bias, keep, dist_bias, slope, tau, sink, lengths_q, lengths_kv)
+    made = _kernels.backward(d_o, inputs, o, lse, options, gradients, *_seed(rng))
+    gradients_: tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
+    gradients_ = _with_empty(q, made)
+    return gradients_
+
+
+def _with_empty(q: Tensor, made: list[Tensor | None]) -> Any:
+    return tuple(q.new_empty(0) if t is None else t for t in made)
+
+
+@attention_backward.register_fake
+def _(d_o: Tensor, o: Tensor, lse: Tensor, gradients: int, *args: Any) -> Any:
+    inputs = Inputs(*args[:_TENSORS])
+    return _with_empty(inputs.q, _kernels.new_gradients(inputs, gradients))
+
+
+# ---- autograd ------------------------------------------------------------------------------------
+
+
+def gradient_bits(needed: tuple[bool, ...]) -> int:
+    """TANDEM_GRAD_* of the inputs that need a gradient, in the order of Inputs."""
+    bits = 0
+    for name, need in zip(Inputs._fields, needed, strict=False):
+        if need and name in GRADIENTS:
+            bits |= GRADIENTS[name]
+    return bits
+
+
+def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    ctx.save_for_backward(*inputs[: _TENSORS + 1], *output)
+    ctx.options = inputs[_TENSORS + 1 :]
+    ctx.mark_non_differentiable(output[1])
+    ctx.set_materialize_grads(False)
+
+
+def dense_rows(d_o: Tensor) -> Tensor:
+    """d_o with elements of a row side by side: an expanded one would leave the fast kernels."""
+    return d_o if d_o.stride(-1) == 1 or d_o.shape[-1] == 1 else d_o.contiguous()
+
+
+def gradients_by(op: Any, ctx: Any, d_o: Tensor | None) -> Any:
+    """The gradients of attention's arguments; op is attention_backward or what wraps it."""
+    *tensors, o, lse = ctx.saved_tensors
+    results: list[Tensor | None] = [None] * (_TENSORS + 1 + _FIELDS)
+    bits = gradient_bits(ctx.needs_input_grad)
+    if d_o is None or not bits:
+        return tuple(results)
+    made = op(dense_rows(d_o), o, lse, bits, *tensors, *ctx.options)
+    for (name, bit), t in zip(GRADIENTS.items(), made, strict=True):
+        if bits & bit:
+            results[Inputs._fields.index(name)] = t
+    return tuple(results)
+
+
+def refuse_second_derivatives(*_: Any) -> Any:
+    """What a derivative of the gradients ends in."""
+    raise UnsupportedError("attention has no second derivatives in this version")
+
+
+attention_backward.register_autograd(refuse_second_derivatives)
+
+
+def _backward(ctx: Any, d_o: Tensor | None, _: Tensor | None) -> Any:
+    return gradients_by(attention_backward, ctx, d_o)
+
+
+attention.register_autograd(_backward, setup_context=setup_context)
+
+
+# ---- vmap ----------------------------------------------------------------------------------------
+# The mapped dimension joins the batch. What has no batch dimension (distance bias, slopes, tau,
+# sinks, packed tensors) cannot join it: where such an input is mapped, one call follows the other.
+
+_SHARED = ("dist_bias", "slope", "tau", "sink")
+
+
+def _folds(names: tuple[str, ...], dims: tuple[int | None, ...], options: Options) -> bool:
+    if options.packed_q or options.packed_kv:
+        return False
+    return all(d is None for n, d in zip(names, dims, strict=True) if n in _SHARED)
+
+
+def _fold(name: str, t: Tensor | None, dim: int | None, count: int, batch: int) -> Tensor | None:
+    """[count, B, ...] as [count B, ...]; a tensor that is not mapped is repeated."""
+    if t is None or name in _SHARED:
+        return t
+    if dim is None:
+        if t.shape[0] == 1 and name in ("bias", "keep"):
+            return t
+        t = t.unsqueeze(0).expand(count, *t.shape)
+    else:
+        t = t.movedim(dim, 0)
+    if t.shape[1] == 1 and batch != 1:
+        t = t.expand(count, batch, *t.shape[2:])
+    return t.flatten(0, 1)
+
+
+def _batch_of(q: Tensor, dim: int | None) -> int:
+    return q.shape[0] if dim is None or dim != 0 else q.shape[1]
+
+
+def _one_by_one(op: Any, count: int, dims: tuple[Any, ...], args: tuple[Any, ...]) -> Any:
+    rows = []
+    for n in range(count):
+        rows.append(
+            op(*[a if d is None else a.select(d, n) for a, d in zip(args, dims, strict=True)])
+        )
+    outputs = tuple(torch.stack(column) for column in zip(*rows, strict=True))
+    return outputs, (0,) * len(outputs)
+
+
+@attention.register_vmap
+def _(info: Any, dims: tuple[Any, ...], *args: Any) -> Any:
+    options = Options(*args[_TENSORS + 1 :])
+    count, names = info.batch_size, Inputs._fields
+    if options.dropout and info.randomness == "error":
+        raise RuntimeError("vmap: dropout needs randomness='same' or 'different'")
+    if not _folds(names, dims[:_TENSORS], options):
+        return _one_by_one(attention, count, dims, args)
+    batch = _batch_of(args[0], dims[0])
+    tensors = [
+        _fold(n, t, d, count, batch)
+        for n, t, d in zip(names, args[:_TENSORS], dims[:_TENSORS], strict=True)
+    ]
+    o, lse = attention(*tensors, *args[_TENSORS:])
+    return (o.unflatten(0, (count, batch)), lse.unflatten(0, (count, batch))), (0, 0)
+
+
+@attention_backward.register_vmap
+def _(info: Any, dims: tuple[Any, ...], *args: Any) -> Any:
+    options = Options(*args[4 + _TENSORS + 1 :])
+    count = info.batch_size
+    gradients = args[3]
+    shared = sum(GRADIENTS[n] for n in _SHARED)
+    inputs, in_dims = args[4 : 4 + _TENSORS], dims[4 : 4 + _TENSORS]
+    names = Inputs._fields
+    bias, bias_dim = inputs[3], in_dims[3]
+    # A gradient of what is not mapped is wanted for each mapped entry.
+    bias_shared = bias is not None and bias_dim is None and gradients & GRADIENTS["bias"]
+    if not _folds(names, in_dims, options) or gradients & shared or bias_shared:
+        return _one_by_one(attention_backward, count, dims, args)
+    batch = _batch_of(inputs[0], in_dims[0])
+    outer = [_fold("", t, d, count, batch) for t, d in zip(args[:3], dims[:3], strict=True)]
+    tensors = [_fold(n, t, d, count, batch) for n, t, d in zip(names, inputs, in_dims, strict=True)]
+    made = attention_backward(*outer, gradients, *tensors, *args[4 + _TENSORS :])
+    results: list[Tensor] = []
+    out_dims: list[int | None] = []
+    for name, t in zip(GRADIENTS, made, strict=True):
+        if gradients & GRADIENTS[name]:
+            t = t.unflatten(0, (count, batch))
+            if name == "bias" and inputs[3].shape[0 if bias_dim != 0 else 1] == 1 != batch:
+                t = t.sum(1, keepdim=True)
+            results.append(t)
+            out_dims.append(0)
+        else:
+            results.append(t)
+            out_dims.append(None)
+    return tuple(results), tuple(out_dims)

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""tandem_attention.jax.attention: values and gradients beside jax's own, jit, grad, vmap."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+jax = pytest.importorskip("jax")
+import jax.numpy as jnp  # noqa: E402
+
+import tandem_attention as ta  # noqa: E402
+
+if not hasattr(ta._core, "jax_handlers"):
+    pytest.skip("this build has no JAX", allow_module_level=True)
+
+from tandem_attention.jax import attention  # noqa: E402
+
+KEYS = iter(jax.random.split(jax.random.key(5), 1000))
+
+
+def normal(*shape: int) -> Any:
+    return jax.random.normal(next(KEYS), shape)
+
+
+def math_attention(
+    q: Any, k: Any, v: Any, bias: Any = None, sink: Any = None, causal: bool = False
+) -> Any:
+    group = q.shape[1] // k.shape[1]
+    k, v = jnp.repeat(k, group, 1), jnp.repeat(v, group, 1)
+    s = jnp.einsum("bhid,bhjd->bhij", q, k) / np.sqrt(q.shape[-1])
+    if bias is not None:
+        s = s + bias
+    if causal:
+        s = jnp.where(jnp.tril(jnp.ones(s.shape[2:], bool)), s, -jnp.inf)
+    if sink is not None:
+        column = jnp.broadcast_to(sink[None, :, None, None], (*s.shape[:3], 1))
+        s = jnp.concatenate([s, column], -1)
+    p = jax.nn.softmax(s, -1)
+    return jnp.einsum("bhij,bhjd->bhid", p[..., : k.shape[2]], v)
+
+
+@pytest.mark.parametrize("name", ["plain", "causal", "bias", "bias of keys", "sink"])
+def test_values_and_gradients(name: str) -> None:
+    q, k, v = normal(2, 4, 9, 8), normal(2, 2, 11, 8), normal(2, 2, 11, 6)
+    more: dict[str, Any] = {
+        "plain": {},
+        "causal": {},
+        "bias": {"bias": normal(4, 9, 11)},
+        "bias of keys": {"bias": normal(2, 1, 1, 11)},
+        "sink": {"sink": normal(4)},
+    }[name]
+    causal = name == "causal"
+
+    def loss(function: Any) -> Any:
+        return lambda x: jnp.sin(function(**x, causal=causal)).sum()
+
+    inputs = {"q": q, "k": k, "v": v, **more}
+    np.testing.assert_allclose(
+        attention(**inputs, causal=causal), math_attention(**inputs, causal=causal), atol=2e-6
+    )
+    got = jax.jit(jax.grad(loss(attention)))(inputs)
+    want = jax.grad(loss(math_attention))(inputs)
+    for n in inputs:
+        np.testing.assert_allclose(got[n], want[n], atol=5e-6, err_msg=n)
+
+
+def test_only_what_is_wanted_is_computed() -> None:
+    q, k, v, bias = normal(1, 2, 5, 8), normal(1, 2, 7, 8), normal(1, 2, 7, 8), normal(2, 5, 7)
+    text = str(jax.make_jaxpr(jax.grad(lambda x: attention(q, k, x, bias=bias).sum()))(v))
+    assert "grads=v" in text
+
+
+def test_vmap() -> None:
+    q, k, v = normal(3, 1, 2, 5, 8), normal(1, 2, 7, 8), normal(1, 2, 7, 8)
+    one = lambda x: attention(x, k, v)  # noqa: E731
+    np.testing.assert_allclose(jax.vmap(one)(q), jnp.stack([one(x) for x in q]), atol=1e-6)
+    gradient = jax.grad(lambda x: jnp.sin(one(x)).sum())
+    np.testing.assert_allclose(
+        jax.vmap(gradient)(q), jnp.stack([gradient(x) for x in q]), atol=1e-6
+    )
+
+
+def test_types_lengths_and_lse() -> None:
+    q, k, v = (normal(2, 2, 6, 8).astype(jnp.bfloat16) for _ in range(3))
+    lengths = jnp.array([6, 3])
+    o, lse = attention(q, k, v, lengths_q=lengths, lengths_kv=lengths, return_lse=True)
+    assert o.dtype == jnp.bfloat16
+    assert lse.dtype == jnp.float32
+    assert not np.isfinite(lse[1, 0, 3:]).any()
+    want = math_attention(*(x[1:, :, :3].astype(jnp.float32) for x in (q, k, v)))
+    np.testing.assert_allclose(o[1:, :, :3].astype(jnp.float32), want, atol=3e-2)
+
+
+def test_arrays_api_takes_jax_arrays() -> None:
+    q = normal(1, 2, 5, 8)
+    o = ta.attention(q, q, q)
+    assert isinstance(o, jax.Array)
+    np.testing.assert_allclose(o, attention(q, q, q), atol=1e-7)
+
+
+def test_refusals() -> None:
+    q, k, v = normal(1, 2, 5, 8), normal(1, 2, 7, 8), normal(1, 2, 7, 8)
+    with pytest.raises(ta.UnsupportedError, match="dropout"):
+        attention(q, k, v, dropout=0.1)
+    with pytest.raises(ta.InvalidArgumentError, match="does not broadcast"):
+        jax.jit(lambda x: attention(q, k, v, bias=x))(normal(3, 7))
+    with pytest.raises(ta.InvalidArgumentError, match="k is float16"):
+        attention(q, k.astype(jnp.float16), v)
+    with pytest.raises(ta.UnsupportedError, match="head_dim"):
+        attention(normal(1, 1, 2, 300), normal(1, 1, 2, 300), normal(1, 1, 2, 8))
