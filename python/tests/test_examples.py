@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""The examples of examples/python: each learns, and its two curves agree."""
+
+from __future__ import annotations
+
+import csv
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "python"
+
+# Steps, the largest relative difference of two curves, and what is left of the first losses.
+CASES = {
+    "gpt": (20, 1e-5, 0.8),
+    "swin": (40, 1e-5, 0.6),
+    "triangle": (30, 1e-5, 0.5),
+    "lazy_lm": (20, 1e-5, 0.8),
+}
+
+
+@pytest.fixture
+def example(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
+    """Imports an example by name, as its own folder sees it."""
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    return importlib.import_module
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_curves(name: str, example: Callable[[str], Any], tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    steps, apart, left = CASES[name]
+    module = example(name)
+    file = tmp_path / "losses.csv"
+    curves = module.main(["--steps", str(steps), "--csv", str(file)])
+    tandem, other = curves.values()
+    assert len(tandem) == len(other) == steps
+    assert example("common").difference(tandem, other) < apart
+    assert sum(tandem[-3:]) < left * sum(tandem[:3])
+    with file.open() as lines:
+        rows = list(csv.reader(lines))
+    assert rows[0] == ["step", *curves]
+    assert [float(row[1]) for row in rows[1:]] == tandem
+
+
+def test_difference_sees_one_step(example: Callable[[str], Any]) -> None:
+    assert example("common").difference([1.0, 2.0, 4.0], [1.0, 2.5, 4.0]) == pytest.approx(0.2)
+
+
+def test_every_example_is_here() -> None:
+    """A new example belongs into a test."""
+    names = {path.stem for path in EXAMPLES.glob("*.py")} - {"common"}
+    assert names == {*CASES, "vulkan_numpy"}
