@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Prints one line per Vulkan device: name, API version, driver. `scripts/toolchain` builds it to see that each driver
-// loads; `scripts/with-driver NAME` without a command runs it.
+// Prints one line per Vulkan device: name, API version, driver. `scripts/toolchain` builds it to
+// see that each driver loads; `scripts/with-driver NAME` without a command runs it.
 #define VK_NO_PROTOTYPES
 #include <vulkan/vulkan.h>
 #define VOLK_IMPLEMENTATION

@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+# The documents: code blocks build and run (blocks.py), and the generated pages are what scripts/pages prints.
+find_package(Python3 COMPONENTS Interpreter QUIET)
+if(Python3_Interpreter_FOUND)
+  add_test(NAME docs.pages COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/pages --check)
+
+  set(tandem_docs_link "")
+  if(TANDEM_WITH_CUDA)
+    get_filename_component(cudart ${CUDA_cudart_static_LIBRARY} DIRECTORY)
+    set(tandem_docs_link "-L${cudart} -lcudart_static -lrt")
+  endif()
+  set(tandem_docs_vulkan "")
+  if(TANDEM_WITH_VULKAN)
+    set(tandem_docs_vulkan --volk ${TANDEM_VOLK_INCLUDE_DIR} --vulkan-headers ${TANDEM_VULKAN_INCLUDE_DIR}
+      --driver "${CMAKE_CURRENT_SOURCE_DIR}/on-driver lavapipe26")
+  endif()
+  foreach(page README.md docs/guide/consuming.md docs/guide/engines.md)
+    get_filename_component(name ${page} NAME_WE)
+    string(TOLOWER ${name} name)
+    add_test(NAME docs.${name} COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/docs/blocks.py
+      --page ${page} --source ${PROJECT_SOURCE_DIR} --build ${PROJECT_BINARY_DIR} --work ${CMAKE_CURRENT_BINARY_DIR}/docs/${name}
+      --library $<TARGET_FILE:tandem> --cc ${CMAKE_C_COMPILER} --cxx ${CMAKE_CXX_COMPILER} --cmake ${CMAKE_COMMAND}
+      --generator ${CMAKE_GENERATOR} --link=${tandem_docs_link} ${tandem_docs_vulkan})
+    set_tests_properties(docs.${name} PROPERTIES TIMEOUT 300)
+  endforeach()
+endif()
