@@ -17,14 +17,13 @@ from ._problem import (
     BUFFERS,
     FORWARD,
     GRADIENTS,
+    INPUTS,
     Layout,
     Options,
     make_options,
     make_problem,
     output_shapes,
 )
-
-_INPUTS = ("bias", "keep", "dist_bias", "slope", "tau", "sink", "lengths_q", "lengths_kv")
 
 
 class Gradients(NamedTuple):
@@ -73,8 +72,15 @@ class _Arrays:
             start = 0
             if space is not None:
                 start = -(-framework_of(space).view("workspace", space).address // 4096) * 4096
+            current = self.framework.stream(self.where)
             if stream is None:
-                stream = self.framework.stream(self.where)
+                stream = current
+            elif stream != current and self.framework.name in ("torch", "cupy"):
+                # Their allocators reuse memory in the order of the current stream alone.
+                raise InvalidArgumentError(
+                    f"stream is {stream}, and {self.framework.name}'s current one {current}:"
+                    " make it the current one"
+                )
             addresses = tuple(views[n].address if n in views else 0 for n in BUFFERS)
             plan.execute(stream, addresses, start, size, seed, offset)
             return
@@ -145,7 +151,7 @@ def _device_name(arrays: _Arrays) -> str:
 
 def _split_lengths(kwargs: dict[str, Any]) -> dict[str, Any]:
     """Offsets are the lengths of packed tensors: both go to args.lengths_*."""
-    inputs = {name: kwargs.pop(name, None) for name in _INPUTS}
+    inputs = {name: kwargs.pop(name, None) for name in INPUTS[3:]}
     for side in ("q", "kv"):
         offsets = kwargs.pop(f"offsets_{side}", None)
         if offsets is not None:
@@ -209,7 +215,8 @@ def attention(
         return_lse: also return lse, f32 [B, Hq, Sq].
         device: "cpu", "vulkan:0", "cuda:0", ...; by default the one on which q lies. Arrays on the
             CPU may go to any device: they are copied there and back.
-        stream: a CUDA stream as a number; by default the framework's current one.
+        stream: a CUDA stream as a number; by default the framework's current one, which is the only
+            one that torch and cupy may name.
         seed, offset: of dropout.
 
     Returns:

@@ -29,6 +29,11 @@ GRADIENTS = {
     "sink": 0x80,
 }
 
+#: What a forward reads.
+INPUTS = (
+    "q", "k", "v", "bias", "keep", "dist_bias", "slope", "tau", "sink", "lengths_q", "lengths_kv",
+)  # fmt: skip
+
 #: The order of a call's buffers (bindings/device.h).
 BUFFERS = (
     "q", "k", "v", "o", "lse", "d_o", "d_q", "d_k", "d_v", "bias", "keep", "dist_bias", "slope",

@@ -421,3 +421,31 @@ def test_many_shapes_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
         x = np.ones((1, 1, n, 4), np.float32)
         assert (ta.attention(x, x, x) == 1).all()
         assert len(_plans._plans) <= 8
+
+
+def test_streams_that_are_not_current_are_refused() -> None:
+    """Without a GPU: what run() says before it touches a plan's kernels."""
+    from tandem_attention._arrays import Framework
+    from tandem_attention._attention import _Arrays
+
+    class Fake(Framework):
+        name = "torch"
+
+        def stream(self, device: str) -> int:
+            return 5
+
+    class Plan:
+        workspace_size = 0
+        ran = False
+
+        def execute(self, *_: Any) -> None:
+            self.ran = True
+
+    arrays, plan = _Arrays(None, Fake()), Plan()
+    arrays.where = "cuda:0"
+    with pytest.raises(ta.InvalidArgumentError, match="stream is 7, and torch's current one 5"):
+        arrays.run(plan, 0, 0, 7)  # type: ignore[arg-type]
+    assert not plan.ran
+    arrays.device = "cuda:0"
+    arrays.run(plan, 0, 0, 5)  # type: ignore[arg-type]
+    assert plan.ran

@@ -21,6 +21,7 @@ from .._problem import (
     BUFFERS,
     FORWARD,
     GRADIENTS,
+    INPUTS,
     Layout,
     Options,
     make_options,
@@ -31,9 +32,6 @@ from .._problem import (
 __all__ = ["attention"]
 
 _TARGET = "tandem_attention"
-_INPUTS = (
-    "q", "k", "v", "bias", "keep", "dist_bias", "slope", "tau", "sink", "lengths_q", "lengths_kv",
-)  # fmt: skip
 
 
 @functools.cache
@@ -192,6 +190,6 @@ def attention(
         "lengths_q": cast(lengths_q if offsets_q is None else offsets_q, jnp.int32),
         "lengths_kv": cast(lengths_kv if offsets_kv is None else offsets_kv, jnp.int32),
     }  # fmt: skip
-    inputs = {n: jnp.asarray(every[n]) for n in _INPUTS if every[n] is not None}
+    inputs = {n: jnp.asarray(every[n]) for n in INPUTS if every[n] is not None}
     o, lse = _attention(opts, inputs)
     return (o, jax.lax.stop_gradient(lse)) if return_lse else o

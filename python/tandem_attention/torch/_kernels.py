@@ -10,14 +10,11 @@ import torch
 from torch import Tensor
 
 from .. import _plans
-from .._core import Plan, Problem
+from .._core import Plan
 from .._devices import get_device
 from .._errors import InvalidArgumentError, UnsupportedError
-from .._problem import BACKWARD, FORWARD, GRADIENTS, Layout, Options, Sizes, make_problem, sizes_of
+from .._problem import BACKWARD, FORWARD, GRADIENTS, INPUTS, Layout, Options, make_problem, sizes_of
 
-_NAMES = (
-    "q", "k", "v", "bias", "keep", "dist_bias", "slope", "tau", "sink", "lengths_q", "lengths_kv",
-)  # fmt: skip
 _BITS = tuple(GRADIENTS.values())
 
 
@@ -35,6 +32,10 @@ class Inputs(NamedTuple):
     sink: Tensor | None = None
     lengths_q: Tensor | None = None
     lengths_kv: Tensor | None = None
+
+
+_NAMES = Inputs._fields
+assert _NAMES == INPUTS
 
 
 def _layout(t: Tensor) -> Layout:
@@ -263,4 +264,3 @@ def _wait() -> None:
 
 
 _plans.wait_for_devices.append(_wait)
-__all__ = ["Inputs", "Problem", "Sizes", "backward", "forward", "lse_shape", "ordered_empty"]
