@@ -80,9 +80,7 @@ class Gpt(nn.Module):
             (2, 64, 64, 2, 2) if small else (8, 1024, 768, 12, 12)
         )
         self.width = width
-        self.blocks = nn.ModuleList(
-            Block(width, heads, attend, causal=True) for _ in range(depth)
-        )
+        self.blocks = nn.ModuleList(Block(width, heads, attend, causal=True) for _ in range(depth))
         self.shape = (self.batch, self.rows, heads, width // heads)
         self.call = {"causal": True}
 
@@ -170,9 +168,7 @@ class Swin(Gpt):
         return block.table[block.index].permute(2, 0, 1).contiguous()[None]
 
     def input(self, device: str, dtype: torch.dtype) -> Tensor:
-        return torch.randn(
-            self.batch, self.side, self.side, self.width, device=device, dtype=dtype
-        )
+        return torch.randn(self.batch, self.side, self.side, self.width, device=device, dtype=dtype)
 
     def forward(self, x: Tensor) -> Tensor:
         for stage in self.stages:
@@ -265,7 +261,7 @@ def host_rows(args: argparse.Namespace, dtype: torch.dtype) -> dict[str, float]:
     options = attention_options()
     inputs = _kernels.Inputs(q, k, v)
     o, lse, _ = _kernels.forward(inputs, options, 0, 0)
-    plan = tandem_attention._plans.find(_kernels._key_of(inputs, options, 0)).plan
+    plan = tandem_attention._plans.find(_kernels._key_of(inputs, options)).plan
     stream = _kernels._stream(q, plan)
     addresses = tuple(t.data_ptr() for t in (q, k, v, o, lse)) + (0,) * 17
     rows = {
@@ -273,13 +269,23 @@ def host_rows(args: argparse.Namespace, dtype: torch.dtype) -> dict[str, float]:
             lambda: plan.execute(stream, addresses, 0, 0, 0, 0), args.device
         )
     }
+    d_o = torch.randn_like(q)
+    serial = _kernels.forward(inputs, options, 0, 0)[2]
+    made = _kernels.backward(d_o, inputs, o, lse, options, 7, 0, 0, serial)
+    key = (d_o.shape, d_o.stride(), d_o.dtype, d_o.device, 7, serial)
+    call = tandem_attention._plans.find(key)
+    space, address = _kernels._workspace(call, q)
+    given = addresses[:5] + tuple(t.data_ptr() for t in (d_o, *made[:3])) + (0,) * 13
+    rows["execute_backward"] = host_microseconds(
+        lambda: call.plan.execute(stream, given, address, call.workspace, 0, 0), args.device
+    )
+    del space
     with torch.no_grad():
         rows["tandem_forward"] = host_microseconds(lambda: attention(q, k, v), args.device)
         rows["sdpa_forward"] = host_microseconds(
             lambda: F.scaled_dot_product_attention(q, k, v), args.device
         )
     leaves = [t.detach().requires_grad_() for t in (q, k, v)]
-    d_o = torch.randn_like(q)
     for name, function in (("tandem", attention), ("sdpa", F.scaled_dot_product_attention)):
         rows[f"{name}_forward_autograd"] = host_microseconds(
             lambda f=function: f(*leaves), args.device
@@ -295,7 +301,7 @@ def host_rows(args: argparse.Namespace, dtype: torch.dtype) -> dict[str, float]:
 def attention_options() -> Any:
     from tandem_attention._problem import make_options
 
-    return make_options()
+    return _kernels.intern(make_options())
 
 
 def attention_rows(kind: type[Gpt], args: argparse.Namespace, dtype: torch.dtype) -> dict[str, Any]:

@@ -85,12 +85,15 @@ ffi::Error run_on_cuda(void* stream, int32_t ordinal, ffi::ScratchAllocator scra
   const auto plan = plan_of("cuda:" + std::to_string(ordinal), std::string(line));
   const tandem_plan_info& info = plan->plan.info();
   if (info.workspace_size) {
-    const auto space = scratch.Allocate(info.workspace_size, info.workspace_alignment);
+    // XLA refuses to align scratch memory to more than 16 bytes.
+    const size_t align = info.workspace_alignment;
+    const auto space = scratch.Allocate(info.workspace_size + align, 16);
     if (!space)
       return {ffi::ErrorCode::kResourceExhausted, "the device has no memory for the workspace of " +
                                                       std::to_string(info.workspace_size) +
                                                       " bytes"};
-    args.workspace.handle = uint64_t(reinterpret_cast<uintptr_t>(*space));
+    const uint64_t start = uint64_t(reinterpret_cast<uintptr_t>(*space));
+    args.workspace.handle = (start + align - 1) / align * align;
     args.workspace_size = info.workspace_size;
   }
   support::check(

@@ -93,8 +93,8 @@ class _Jax(Framework):
         view = _view_dlpack(name, array)
         if view.device != "cpu":
             raise UnsupportedError(
-                f"{name} is a jax array on {view.device}; only those on the CPU "
-                "are taken in this version"
+                f"{name} is a jax array on {view.device}, and others lie on the CPU; "
+                "jax arrays on a GPU are taken where q is one"
             )
         return view
 

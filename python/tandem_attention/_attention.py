@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -11,7 +12,7 @@ import numpy as np
 from . import _core, _plans
 from ._arrays import Framework, View, framework_of
 from ._devices import get_device
-from ._errors import InvalidArgumentError
+from ._errors import InvalidArgumentError, UnsupportedError
 from ._problem import (
     BACKWARD,
     BUFFERS,
@@ -166,6 +167,22 @@ def _is_torch(array: Any) -> bool:
     return framework_of(array).name == "torch"
 
 
+def _is_foreign_jax(array: Any) -> bool:
+    """Whether it is a JAX array on a GPU, whose results XLA alone can allocate, or traced."""
+    if framework_of(array).name != "jax":
+        return False
+    jax = importlib.import_module("jax")
+    if isinstance(array, jax.core.Tracer):
+        return True
+    return any(device.platform != "cpu" for device in array.devices())
+
+
+def _refuse_for_jax(**given: Any) -> None:
+    for name, value in given.items():
+        if value:
+            raise UnsupportedError(f"{name} is not there for JAX arrays on a GPU")
+
+
 def attention(
     q: Any,
     k: Any,
@@ -187,7 +204,7 @@ def attention(
 
     Args:
         q: [B, Hq, Sq, D], f32, f16 or bf16, any strides that are not negative. Any framework with
-            DLPack or a buffer: numpy, torch, jax (on the CPU), cupy.
+            DLPack or a buffer: numpy, torch, jax, cupy.
         k: [B, Hk, Sk, D], of q's type; Hq is a multiple of Hk.
         v: [B, Hk, Sk, Dv], of q's type.
         bias: added to the scores, not scaled; [B or 1, Hq, Hk or 1, Sq or 1, Sk or 1], with fewer
@@ -232,6 +249,11 @@ def attention(
         return tandem_torch.attention(
             q, k, v, return_lse=return_lse, seed=seed, offset=offset, **options
         )
+    if _is_foreign_jax(q):
+        from . import jax as tandem_jax
+
+        _refuse_for_jax(device=device, out=out is not None, stream=stream, seed=seed, offset=offset)
+        return tandem_jax.attention(q, k, v, return_lse=return_lse, **options)
     inputs = _split_lengths(options)
     opts = make_options(**options)
     arrays = _collect(q, k, v, opts, device, inputs)
@@ -301,17 +323,24 @@ def attention_backward(
     Raises:
         TandemError: or a subclass, with the library's sentence.
     """
+    if _is_foreign_jax(q):
+        from . import jax as tandem_jax
+
+        _refuse_for_jax(device=device, stream=stream, seed=seed, offset=offset)
+        given = {"q": q, "k": k, "v": v}
+        for name in (*INPUTS[3:], "offsets_q", "offsets_kv"):
+            if options.get(name) is not None:
+                given[name] = options[name]
+            options.pop(name, None)
+        gradients = _wanted(gradients, given)
+        options["deterministic"] = deterministic
+        return Gradients(**tandem_jax.attention_backward(
+            d_o, o, lse, given, gradients, bias_gradient_dtype, options
+        ))  # fmt: skip
     inputs = _split_lengths(options)
     opts = make_options(deterministic=deterministic, **options)
     arrays = _collect(q, k, v, opts, device, inputs)
-    present = {"q": q, "k": k, "v": v, **inputs}
-    if gradients is None:
-        gradients = tuple(n for n in GRADIENTS if present.get(n) is not None)
-    for name in gradients:
-        if name not in GRADIENTS:
-            raise InvalidArgumentError(f"{name!r} has no gradient; {', '.join(GRADIENTS)} have")
-        if present.get(name) is None:
-            raise InvalidArgumentError(f"the gradient of {name} is asked for, and {name} is absent")
+    gradients = _wanted(gradients, {"q": q, "k": k, "v": v, **inputs})
     for name, array in (("d_o", d_o), ("o", o), ("lse", lse)):
         arrays.add(name, array)
     make, results = arrays.framework, {}
@@ -329,6 +358,18 @@ def attention_backward(
             array = _reduced(array, inputs["bias"])
         shaped[name] = make.finish(array)
     return Gradients(**shaped)
+
+
+def _wanted(gradients: tuple[str, ...] | None, present: dict[str, Any]) -> tuple[str, ...]:
+    """The names of the gradients to compute; by default of all that is present and has one."""
+    if gradients is None:
+        return tuple(n for n in GRADIENTS if present.get(n) is not None)
+    for name in gradients:
+        if name not in GRADIENTS:
+            raise InvalidArgumentError(f"{name!r} has no gradient; {', '.join(GRADIENTS)} have")
+        if present.get(name) is None:
+            raise InvalidArgumentError(f"the gradient of {name} is asked for, and {name} is absent")
+    return gradients
 
 
 def _reduced(gradient: Any, bias: Any) -> Any:

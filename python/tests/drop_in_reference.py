@@ -96,7 +96,7 @@ def compare(o: Tensor, tensors: Named, want: Tensor, exact: Named, limit: float 
     """Holds o and, for one random d_o, all gradients against those of the reference."""
     assert o.shape == want.shape
     torch.testing.assert_close(o.double(), want, rtol=limit, atol=limit)
-    d_o = torch.randn(o.shape, generator=torch.Generator().manual_seed(7))
+    d_o = torch.randn(o.shape, generator=torch.Generator(torch.get_default_device()).manual_seed(7))
     names = list(tensors)
     got = torch.autograd.grad(o, [tensors[n] for n in names], d_o.to(o.dtype))
     ref = torch.autograd.grad(want, [exact[n] for n in names], d_o.double())

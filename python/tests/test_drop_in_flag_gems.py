@@ -16,7 +16,7 @@ INF = float("inf")
 
 
 def rand(*shape, seed=0, dtype=torch.float32):
-    generator = torch.Generator().manual_seed(seed + sum(shape))
+    generator = torch.Generator(torch.get_default_device()).manual_seed(seed + sum(shape))
     return torch.randn(*shape, generator=generator).to(dtype)
 
 

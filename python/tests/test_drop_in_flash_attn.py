@@ -24,7 +24,7 @@ INF = float("inf")
 
 
 def rand(*shape, seed=0, dtype=torch.float32):
-    generator = torch.Generator().manual_seed(seed + sum(shape))
+    generator = torch.Generator(torch.get_default_device()).manual_seed(seed + sum(shape))
     return torch.randn(*shape, generator=generator).to(dtype)
 
 
@@ -222,7 +222,9 @@ def paged(t, page, seed=0):
     count = -(-keys // page)
     whole = torch.nn.functional.pad(t, (0, 0, 0, 0, 0, count * page - keys))
     blocks = whole.reshape(batch * count, page, *t.shape[2:])
-    order = torch.randperm(batch * count, generator=torch.Generator().manual_seed(seed))
+    order = torch.randperm(
+        batch * count, generator=torch.Generator(torch.get_default_device()).manual_seed(seed)
+    )
     table = order.argsort().reshape(batch, count).to(torch.int32)
     unused = torch.full((batch, 2), -1, dtype=torch.int32)
     return blocks[order].clone(), torch.cat((table, unused), 1)

@@ -91,7 +91,7 @@ def t5(**more):
 
 def same_gradients(module, w, got, want, limit=2e-5):
     torch.testing.assert_close(got.double(), want, rtol=limit, atol=limit)
-    d = torch.randn(got.shape, generator=torch.Generator().manual_seed(1))
+    d = torch.randn(got.shape, generator=torch.Generator(torch.get_default_device()).manual_seed(1))
     got.backward(d)
     want.backward(d.double())
     for name, p in module.named_parameters():

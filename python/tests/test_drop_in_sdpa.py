@@ -21,7 +21,7 @@ INF = float("inf")
 
 
 def rand(*shape, seed=0, dtype=torch.float32):
-    generator = torch.Generator().manual_seed(seed + sum(shape))
+    generator = torch.Generator(torch.get_default_device()).manual_seed(seed + sum(shape))
     return torch.randn(*shape, generator=generator).to(dtype)
 
 
@@ -153,7 +153,7 @@ def test_autocast_takes_mixed_types():
     half = v.bfloat16(), mask.bfloat16()
     with pytest.raises(InvalidArgumentError, match=r"value is torch\.bfloat16"):
         scaled_dot_product_attention(q, k, half[0])
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast(q.device.type, torch.bfloat16):
         for args in ((q, k, half[0], half[1]), (q, k, v, mask), (q, k, half[0], mask > 0)):
             got, want = scaled_dot_product_attention(*args), TORCH(*args)
             assert got.dtype == want.dtype == torch.bfloat16

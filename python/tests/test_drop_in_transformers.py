@@ -99,7 +99,7 @@ def build(make, implementation):
 
 
 def words(batch=2):
-    generator = torch.Generator().manual_seed(3)
+    generator = torch.Generator(torch.get_default_device()).manual_seed(3)
     return torch.randint(3, WORDS, (batch, ROWS), generator=generator)
 
 
@@ -203,7 +203,9 @@ def module(is_causal):
 
 
 def rand(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed + sum(shape)))
+    return torch.randn(
+        *shape, generator=torch.Generator(torch.get_default_device()).manual_seed(seed + sum(shape))
+    )
 
 
 @pytest.mark.parametrize("window", [None, 3])

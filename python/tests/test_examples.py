@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import csv
 import importlib
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from typing import Any
 import pytest
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "python"
+
+DEVICE = os.environ.get("TANDEM_TEST_TORCH_DEVICE", "cpu")
 
 # Steps, the largest relative difference of two curves, and what is left of the first losses.
 CASES = {
@@ -31,11 +34,12 @@ def example(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
 
 @pytest.mark.parametrize("name", CASES)
 def test_curves(name: str, example: Callable[[str], Any], tmp_path: Path) -> None:
-    pytest.importorskip("torch")
+    torch = pytest.importorskip("torch")
     steps, apart, left = CASES[name]
     module = example(name)
     file = tmp_path / "losses.csv"
-    curves = module.main(["--steps", str(steps), "--csv", str(file)])
+    with torch.device("cpu"):  # examples say themselves where their tensors are
+        curves = module.main(["--steps", str(steps), "--csv", str(file), "--device", DEVICE])
     tandem, other = curves.values()
     assert len(tandem) == len(other) == steps
     assert example("common").difference(tandem, other) < apart

@@ -18,6 +18,7 @@ if not hasattr(ta._core, "jax_handlers"):
 
 from tandem_attention.jax import attention  # noqa: E402
 
+jax.config.update("jax_default_matmul_precision", "highest")  # of what is compared with
 KEYS = iter(jax.random.split(jax.random.key(5), 1000))
 
 
@@ -95,10 +96,18 @@ def test_types_lengths_and_lse() -> None:
 
 
 def test_arrays_api_takes_jax_arrays() -> None:
-    q = normal(1, 2, 5, 8)
-    o = ta.attention(q, q, q)
+    q, bias = normal(1, 2, 5, 8), normal(5, 1)
+    o, lse = ta.attention(q, q, q, bias=bias, return_lse=True)
     assert isinstance(o, jax.Array)
-    np.testing.assert_allclose(o, attention(q, q, q), atol=1e-7)
+    assert o.devices() == q.devices()
+    np.testing.assert_allclose(o, attention(q, q, q, bias=bias), atol=1e-6)
+    got = ta.attention_backward(jnp.ones_like(o), q, q, q, o, lse, bias=bias)
+    want = jax.grad(lambda x: attention(*x[:3], bias=x[3]).sum())((q, q, q, bias))
+    for a, b in zip(got[:4], want, strict=True):
+        assert a.shape == b.shape
+        np.testing.assert_allclose(a, b, atol=1e-6)
+    jitted = jax.jit(lambda x: ta.attention(x, x, x, bias=bias))
+    np.testing.assert_allclose(jitted(q), o, atol=1e-6)
 
 
 def test_refusals() -> None:

@@ -439,4 +439,4 @@ def test_out_of_device_memory() -> None:
     free, _ = torch.cuda.mem_get_info()
     q = torch.empty(1, 1, free // 512, 64, device="cuda", dtype=torch.bfloat16)
     with pytest.raises(torch.OutOfMemoryError):
-        attention(q.expand(64, 1, -1, -1), q, q)
+        attention(*[q.expand(64, 1, -1, -1)] * 3)

@@ -159,15 +159,57 @@ def attention(
         TandemError: or a subclass, with the library's sentence, when the call is traced. A GPU that
             has no kernel for the problem says so when the program runs, as an error of JAX.
     """
+    opts, inputs = _prepare(
+        {"q": q, "k": k, "v": v, "bias": bias, "keep": keep, "dist_bias": dist_bias,
+         "slope": slope, "tau": tau, "sink": sink, "lengths_q": lengths_q,
+         "lengths_kv": lengths_kv, "offsets_q": offsets_q, "offsets_kv": offsets_kv},
+        options,
+    )  # fmt: skip
+    o, lse = _attention(opts, inputs)
+    return (o, jax.lax.stop_gradient(lse)) if return_lse else o
+
+
+def attention_backward(
+    d_o: Any,
+    o: Any,
+    lse: Any,
+    given: dict[str, Any],
+    gradients: tuple[str, ...],
+    bias_dtype: str | None,
+    options: dict[str, Any],
+) -> dict[str, Any]:
+    """The gradients by name; of tandem_attention.attention_backward(), whose arrays are JAX's."""
+    opts, inputs = _prepare(given, options)
+    outputs = {}
+    for name in gradients:
+        dtype = bias_dtype if name == "bias" and bias_dtype else inputs[name].dtype
+        outputs[f"d_{name}"] = _shaped(inputs[name].shape, dtype)
+    every = {**inputs, "o": jnp.asarray(o), "lse": jnp.asarray(lse), "d_o": jnp.asarray(d_o)}
+    bits = sum(GRADIENTS[n] for n in gradients)
+    made = dict(zip(gradients, _call(every, outputs, opts, BACKWARD, bits), strict=True))
+    if "bias" in made:
+        own = given["bias"].shape
+        if own[-1] == 1 != made["bias"].shape[-1]:
+            wide = made["bias"].astype(jnp.float32).sum(-1, keepdims=True)
+            made["bias"] = wide.astype(made["bias"].dtype)
+        made["bias"] = made["bias"].reshape(own)
+    return made
+
+
+def _prepare(given: dict[str, Any], options: dict[str, Any]) -> tuple[Options, dict[str, Any]]:
+    """Options, and the inputs by the C API's names, of its types and numbers of dimensions."""
     if options.get("dropout"):
         raise UnsupportedError("dropout is not there for JAX: its seed is a number of the host")
-    for side, lengths, offsets in (("q", lengths_q, offsets_q), ("kv", lengths_kv, offsets_kv)):
-        if lengths is not None and offsets is not None:
+    offsets_q, offsets_kv = given.get("offsets_q"), given.get("offsets_kv")
+    for side in ("q", "kv"):
+        if given.get(f"lengths_{side}") is not None and given.get(f"offsets_{side}") is not None:
             raise InvalidArgumentError(f"lengths_{side} and offsets_{side} exclude each other")
     opts = make_options(packed_q=offsets_q is not None, packed_kv=offsets_kv is not None, **options)
+    k = given["k"]
     keys = opts.seq_kv if opts.packed_kv and opts.seq_kv else k.shape[-3 if opts.bshd else -2]
 
-    def four(name: str, x: Any) -> Any:
+    def four(name: str) -> Any:
+        x = given.get(name)
         if x is None:
             return None
         x = jnp.asarray(x)
@@ -180,16 +222,12 @@ def attention(
         return None if x is None else jnp.asarray(x, dtype)
 
     every = {
-        "q": q,
-        "k": k,
-        "v": v,
-        "bias": four("bias", bias),
-        "keep": four("keep", keep),
-        **{n: cast(x, jnp.float32) for n, x in (
-            ("dist_bias", dist_bias), ("slope", slope), ("tau", tau), ("sink", sink))},
-        "lengths_q": cast(lengths_q if offsets_q is None else offsets_q, jnp.int32),
-        "lengths_kv": cast(lengths_kv if offsets_kv is None else offsets_kv, jnp.int32),
-    }  # fmt: skip
-    inputs = {n: jnp.asarray(every[n]) for n in INPUTS if every[n] is not None}
-    o, lse = _attention(opts, inputs)
-    return (o, jax.lax.stop_gradient(lse)) if return_lse else o
+        **{n: given[n] for n in ("q", "k", "v")},
+        **{n: four(n) for n in ("bias", "keep")},
+        **{n: cast(given.get(n), jnp.float32) for n in ("dist_bias", "slope", "tau", "sink")},
+        "lengths_q": cast(given.get("lengths_q") if offsets_q is None else offsets_q, jnp.int32),
+        "lengths_kv": cast(
+            given.get("lengths_kv") if offsets_kv is None else offsets_kv, jnp.int32
+        ),
+    }
+    return opts, {n: jnp.asarray(every[n]) for n in INPUTS if every[n] is not None}

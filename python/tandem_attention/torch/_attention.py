@@ -44,13 +44,14 @@ class _Attention(torch.autograd.Function):
             made = _ops.attention_backward(
                 d_o, o, lse, bits, *tensors, _rng(options, seed, offset), *options
             )
+            made = [t if bits & bit else None for t, bit in zip(made, GRADIENTS.values())]  # noqa: B905
         else:
             made = _kernels.backward(
                 d_o, Inputs(*tensors), o, lse, options, bits, seed, offset, serial
             )
-        for (name, bit), t in zip(GRADIENTS.items(), made, strict=True):
-            if bits & bit:
-                results[Inputs._fields.index(name)] = t
+        for place, t in zip(_ops.PLACES, made):  # noqa: B905 both are as long as GRADIENTS
+            if t is not None:
+                results[place] = t
         return tuple(results)
 
 
@@ -91,13 +92,16 @@ class _Transformed(torch.autograd.Function):
         return _ops.gradients_by(_TransformedBackward.apply, ctx, d_o)
 
 
-def _is_plain(inputs: Inputs) -> bool:
+def _is_plain(inputs: Inputs, optional: bool) -> bool:
     """Whether nothing looks at this call but eager autograd: no tracer, mode or transform."""
     return (
-        torch._C._len_torch_dispatch_stack() == 0
+        type(inputs.q) in _PLAIN
+        and type(inputs.k) in _PLAIN
+        and type(inputs.v) in _PLAIN
+        and torch._C._len_torch_dispatch_stack() == 0
         and not torch._C._are_functorch_transforms_active()
         and torch._C._get_tracing_state() is None
-        and all(t is None or type(t) in _PLAIN for t in inputs)
+        and not (optional and any(t is not None and type(t) not in _PLAIN for t in inputs[3:]))
     )
 
 
@@ -126,7 +130,9 @@ def _options(
     )  # fmt: skip
 
 
-_remembered = functools.lru_cache(maxsize=1024)(_options)
+@functools.lru_cache(maxsize=1024)
+def _remembered(*args: Any) -> Options:
+    return _kernels.intern(_options(*args))
 
 
 def _known_options(*args: Any) -> Options:
@@ -134,7 +140,7 @@ def _known_options(*args: Any) -> Options:
     try:
         return _remembered(*args)
     except TypeError:  # a list as the window, say, cannot be remembered
-        return _options(*args)
+        return _kernels.intern(_options(*args))
 
 
 def _four(t: Tensor, name: str, keys: int) -> Tensor:
@@ -254,7 +260,8 @@ def attention(
         _integers(lengths_q if offsets_q is None else offsets_q),
         _integers(lengths_kv if offsets_kv is None else offsets_kv),
     )  # fmt: skip
-    if compiling or not _is_plain(inputs):
+    optional = _kernels.has_optional(inputs)
+    if compiling or not _is_plain(inputs, optional):
         _kernels.check_tensors(inputs)
         op: Any = _ops.attention
         if not compiling and torch._C._are_functorch_transforms_active():
@@ -264,7 +271,10 @@ def attention(
         if seed is None:
             seed = int(_random_seed()) if options.dropout else 0
         seed, offset = seed % 2**64, offset % 2**32
-        if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in inputs):
+        if torch.is_grad_enabled() and (
+            q.requires_grad or k.requires_grad or v.requires_grad
+            or (optional and any(t is not None and t.requires_grad for t in inputs[3:]))
+        ):  # fmt: skip
             o, lse = _Attention.apply(*inputs, seed, offset, options)
         else:
             o, lse, _ = _kernels.forward(inputs, options, seed, offset)

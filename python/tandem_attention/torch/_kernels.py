@@ -38,6 +38,25 @@ _NAMES = Inputs._fields
 assert _NAMES == INPUTS
 
 
+def has_optional(inputs: Inputs) -> bool:
+    """Whether there is more than q, k and v. Written out: each call asks."""
+    _, _, _, bias, keep, dist_bias, slope, tau, sink, lengths_q, lengths_kv = inputs
+    return not (
+        bias is None and keep is None and dist_bias is None and slope is None
+        and tau is None and sink is None and lengths_q is None and lengths_kv is None
+    )  # fmt: skip
+
+
+_interned: dict[Options, Options] = {}
+
+
+def intern(options: Options) -> Options:
+    """One object for all equal options."""
+    if len(_interned) >= _plans.LIMIT:
+        _interned.clear()
+    return _interned.setdefault(options, options)
+
+
 def _layout(t: Tensor) -> Layout:
     return Layout(tuple(t.shape), tuple(t.stride()), str(t.dtype)[6:])
 
@@ -69,9 +88,14 @@ def _check(inputs: Inputs, more: dict[str, Tensor]) -> None:
             raise UnsupportedError(f"{name} is a tensor of layout {t.layout}, not strided")
 
 
+def _is_like(like: Tensor, width: int) -> bool:
+    """Whether ordered_empty() is torch.empty_like()."""
+    return width == like.shape[-1] and like.is_contiguous()
+
+
 def ordered_empty(like: Tensor, width: int) -> Tensor:
     """A new tensor of like's shape and order of dimensions, dense, its last size replaced."""
-    if width == like.shape[-1] and like.is_contiguous():
+    if _is_like(like, width):
         return torch.empty_like(like)
     if like.dim() == 4 and like.stride(1) < like.stride(2):
         b, m, n, _ = like.shape
@@ -95,13 +119,18 @@ class Call:
     """A plan with what every call of it needs. Kept in _plans, and nowhere else: what is dropped
     there may be destroyed."""
 
-    __slots__ = ("alignment", "lse", "plan", "serial", "workspace")
+    __slots__ = ("alignment", "like_q", "lse", "options", "outputs", "plan", "serial", "workspace")
 
-    def __init__(self, plan: Plan, lse: tuple[int, ...] = ()) -> None:
+    def __init__(self, plan: Plan, inputs: Inputs, options: Options) -> None:
         self.plan = plan
+        self.options = options  # kept, so that no other options get their id
         self.workspace = plan.workspace_size
         self.alignment = plan.workspace_alignment
-        self.lse = lse
+        self.like_q = _is_like(inputs.q, inputs.v.shape[-1])
+        # Of one element, in lse's shape: torch makes a tensor like another faster than of a shape.
+        shape = lse_shape(inputs.q, options, inputs.lengths_q)
+        self.lse = torch.empty(1, dtype=torch.float32, device=inputs.q.device).expand(shape)
+        self.outputs: tuple[tuple[int, bool], ...] = ()
         self.serial = next(_serials)  # names the call in the key of its backward
 
 
@@ -129,17 +158,19 @@ def _workspace(call: Call, q: Tensor) -> tuple[Tensor | None, int]:
     return space, address
 
 
-def _pointer(t: Tensor | None) -> int:
-    return 0 if t is None else t.data_ptr()
-
-
-def _key_of(inputs: Inputs, options: Options, gradients: int) -> tuple[Any, ...]:
+def _key_of(inputs: Inputs, options: Options) -> tuple[Any, ...]:
+    """All that a plan of these inputs depends on. The options count by their identity, which
+    intern() makes the same for equal ones."""
     q, k, v = inputs.q, inputs.k, inputs.v
-    return (
-        gradients, options, q.device, q.dtype, q.shape, q.stride(),
-        k.shape, k.stride(), k.dtype, k.device, v.shape, v.stride(), v.dtype, v.device,
-        *[None if t is None else (t.shape, t.stride(), t.dtype, t.device) for t in inputs[3:]],
+    key = (
+        id(options), q.device, q.dtype, q.shape, q.stride(), k.shape, k.stride(), k.dtype, k.device,
+        v.shape, v.stride(), v.dtype, v.device,
     )  # fmt: skip
+    if not has_optional(inputs):
+        return key
+    return key + tuple(
+        [None if t is None else (t.shape, t.stride(), t.dtype, t.device) for t in inputs[3:]]
+    )
 
 
 def _plan(
@@ -149,7 +180,6 @@ def _plan(
     options: Options,
     direction: int,
     gradients: int,
-    lse: tuple[int, ...] = (),
 ) -> Call:
     """A call that none was like; checks all that the key then stands for."""
     _check(inputs, more)
@@ -159,36 +189,44 @@ def _plan(
         if t is not None
     }
     problem, _ = make_problem(layouts, options, direction, gradients)
-    call: Call = _plans.add(key, Call(Plan(get_device(_device_name(inputs.q)), problem), lse))
+    plan = Plan(get_device(_device_name(inputs.q)), problem)
+    call: Call = _plans.add(key, Call(plan, inputs, options))
     return call
 
 
+def _first_forward(key: object, inputs: Inputs, options: Options) -> Call:
+    _check(inputs, {})
+    sizes_of({n: _layout(t) for n, t in zip(_NAMES, inputs, strict=True) if t is not None}, options)
+    q = inputs.q
+    o = ordered_empty(q, inputs.v.shape[-1])
+    lse = q.new_empty(lse_shape(q, options, inputs.lengths_q), dtype=torch.float32)
+    return _plan(key, inputs, {"o": o, "lse": lse}, options, FORWARD, 0)
+
+
 def forward(inputs: Inputs, options: Options, seed: int, offset: int) -> tuple[Tensor, Tensor, int]:
-    """o in q's order of dimensions, lse, f32 [B, Hq, Sq], and a number for backward()."""
-    q, k, v = inputs.q, inputs.k, inputs.v
-    key = _key_of(inputs, options, 0)
+    """o in q's order of dimensions, lse, f32 [B, Hq, Sq], and a number for backward().
+
+    options: as intern() gives them.
+    """
+    q, k, v, bias, keep, dist_bias, slope, tau, sink, lengths_q, lengths_kv = inputs
+    key = _key_of(inputs, options)
     call: Call | None = _plans.find(key)
     if call is None:
-        _check(inputs, {})
-        sizes_of(
-            {n: _layout(t) for n, t in zip(_NAMES, inputs, strict=True) if t is not None}, options
-        )
-        shape = lse_shape(q, options, inputs.lengths_q)
-    else:
-        shape = call.lse
-    o = ordered_empty(q, v.shape[-1])
-    lse = torch.empty(shape, dtype=torch.float32, device=q.device)
-    if call is None:
-        call = _plan(key, inputs, {"o": o, "lse": lse}, options, FORWARD, 0, shape)
+        call = _first_forward(key, inputs, options)
+    o = torch.empty_like(q) if call.like_q else ordered_empty(q, v.shape[-1])
+    lse = torch.empty_like(call.lse)
     _space, address = _workspace(call, q)  # the name keeps it until the work is queued
     plan = call.plan
     plan.execute(
         _stream(q, plan),
         (
             q.data_ptr(), k.data_ptr(), v.data_ptr(), o.data_ptr(), lse.data_ptr(), 0, 0, 0, 0,
-            _pointer(inputs.bias), _pointer(inputs.keep), _pointer(inputs.dist_bias),
-            _pointer(inputs.slope), _pointer(inputs.tau), _pointer(inputs.sink),
-            _pointer(inputs.lengths_q), _pointer(inputs.lengths_kv), 0, 0, 0, 0, 0,
+            0 if bias is None else bias.data_ptr(), 0 if keep is None else keep.data_ptr(),
+            0 if dist_bias is None else dist_bias.data_ptr(),
+            0 if slope is None else slope.data_ptr(), 0 if tau is None else tau.data_ptr(),
+            0 if sink is None else sink.data_ptr(),
+            0 if lengths_q is None else lengths_q.data_ptr(),
+            0 if lengths_kv is None else lengths_kv.data_ptr(), 0, 0, 0, 0, 0,
         ),
         address, call.workspace, seed, offset,
     )  # fmt: skip
@@ -197,17 +235,30 @@ def forward(inputs: Inputs, options: Options, seed: int, offset: int) -> tuple[T
 
 def new_gradients(inputs: Inputs, gradients: int) -> list[Tensor | None]:
     """A tensor for each bit of gradients, in the order of GRADIENTS; None for the others."""
+    made: list[Tensor | None] = [None] * len(_BITS)
+    for n, source, like in _outputs(inputs, gradients):
+        made[n] = _gradient(n, source, like)
+    return made
+
+
+def _outputs(inputs: Inputs, gradients: int) -> list[tuple[int, Tensor, bool]]:
+    """Of each gradient: its place in GRADIENTS, its input, whether torch.empty_like() makes it."""
     sources = (inputs.q, inputs.k, inputs.v, inputs.bias, inputs.dist_bias, inputs.slope,
                inputs.tau, inputs.sink)  # fmt: skip
-    made: list[Tensor | None] = []
-    for n, (bit, source) in enumerate(zip(_BITS, sources, strict=True)):
-        if not gradients & bit or source is None:
-            made.append(None)
-        elif n < 3:
-            made.append(ordered_empty(source, source.shape[-1]))
-        else:
-            made.append(torch.empty(source.shape, dtype=source.dtype, device=source.device))
-    return made
+    return [
+        (n, source, source.is_contiguous())
+        for n, (bit, source) in enumerate(zip(_BITS, sources, strict=True))
+        if gradients & bit and source is not None
+    ]
+
+
+def _gradient(n: int, source: Tensor, like: bool) -> Tensor:
+    """An empty gradient: q's, k's and v's in the order of dimensions of their inputs."""
+    if like:
+        return torch.empty_like(source)
+    if n < 3:
+        return ordered_empty(source, source.shape[-1])
+    return torch.empty(source.shape, dtype=source.dtype, device=source.device)
 
 
 def backward(
@@ -223,34 +274,50 @@ def backward(
 ) -> list[Tensor | None]:
     """The gradients whose bits are set, in the order of GRADIENTS; None for the others.
 
-    serial is what forward() gave with o and lse of these very inputs; 0: they are of another
-    source.
+    options: as intern() gives them. serial is what forward() gave with o and lse of these very
+    inputs; 0: they are of another source.
     """
-    q = inputs.q
-    made = new_gradients(inputs, gradients)
+    q, k, v, bias, keep, dist_bias, slope, tau, sink, lengths_q, lengths_kv = inputs
     key: tuple[Any, ...] = (d_o.shape, d_o.stride(), d_o.dtype, d_o.device, gradients, serial)
     if not serial:
         key += tuple((t.shape, t.stride(), t.dtype, t.device) for t in (o, lse))
-        key += _key_of(inputs, options, gradients)
+        key += _key_of(inputs, options)
     call: Call | None = _plans.find(key)
+    made: list[Tensor | None]
     if call is None:
+        made = new_gradients(inputs, gradients)
         more = {"d_o": d_o, "o": o, "lse": lse}
         for name, t in zip(GRADIENTS, made, strict=True):
             if t is not None:
                 more[f"d_{name}"] = t
         call = _plan(key, inputs, more, options, BACKWARD, gradients)
+        call.outputs = tuple((n, like) for n, _, like in _outputs(inputs, gradients))
+    else:
+        sources = (q, k, v, bias, dist_bias, slope, tau, sink)
+        made = [None] * len(_BITS)
+        for n, like in call.outputs:
+            source = sources[n]
+            assert source is not None  # the key says so
+            made[n] = torch.empty_like(source) if like else _gradient(n, source, like)
     _space, address = _workspace(call, q)
     d_q, d_k, d_v, d_bias, d_dist, d_slope, d_tau, d_sink = made
     plan = call.plan
     plan.execute(
         _stream(q, plan),
         (
-            q.data_ptr(), inputs.k.data_ptr(), inputs.v.data_ptr(), o.data_ptr(), lse.data_ptr(),
-            d_o.data_ptr(), _pointer(d_q), _pointer(d_k), _pointer(d_v), _pointer(inputs.bias),
-            _pointer(inputs.keep), _pointer(inputs.dist_bias), _pointer(inputs.slope),
-            _pointer(inputs.tau), _pointer(inputs.sink), _pointer(inputs.lengths_q),
-            _pointer(inputs.lengths_kv), _pointer(d_bias), _pointer(d_dist), _pointer(d_slope),
-            _pointer(d_tau), _pointer(d_sink),
+            q.data_ptr(), k.data_ptr(), v.data_ptr(), o.data_ptr(), lse.data_ptr(), d_o.data_ptr(),
+            0 if d_q is None else d_q.data_ptr(), 0 if d_k is None else d_k.data_ptr(),
+            0 if d_v is None else d_v.data_ptr(), 0 if bias is None else bias.data_ptr(),
+            0 if keep is None else keep.data_ptr(),
+            0 if dist_bias is None else dist_bias.data_ptr(),
+            0 if slope is None else slope.data_ptr(), 0 if tau is None else tau.data_ptr(),
+            0 if sink is None else sink.data_ptr(),
+            0 if lengths_q is None else lengths_q.data_ptr(),
+            0 if lengths_kv is None else lengths_kv.data_ptr(),
+            0 if d_bias is None else d_bias.data_ptr(),
+            0 if d_dist is None else d_dist.data_ptr(),
+            0 if d_slope is None else d_slope.data_ptr(), 0 if d_tau is None else d_tau.data_ptr(),
+            0 if d_sink is None else d_sink.data_ptr(),
         ),
         address, call.workspace, seed, offset,
     )  # fmt: skip

@@ -64,7 +64,7 @@ def attention(
         packed_q, packed_kv, seq_q, seq_kv, bshd,
     )  # fmt: skip
     inputs = Inputs(q, k, v, bias, keep, dist_bias, slope, tau, sink, lengths_q, lengths_kv)
-    o, lse, _ = _kernels.forward(inputs, options, *_seed(rng))
+    o, lse, _ = _kernels.forward(inputs, _kernels.intern(options), *_seed(rng))
     return o, lse
 
 
@@ -118,6 +118,7 @@ def attention_backward(
         packed_q, packed_kv, seq_q, seq_kv, bshd,
     )  # fmt: skip
     inputs = Inputs(q, k, v, bias, keep, dist_bias, slope, tau, sink, lengths_q, lengths_kv)
+    options = _kernels.intern(options)
     made = _kernels.backward(d_o, inputs, o, lse, options, gradients, *_seed(rng))
     gradients_: tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
     gradients_ = _with_empty(q, made)
@@ -137,12 +138,17 @@ def _(d_o: Tensor, o: Tensor, lse: Tensor, gradients: int, *args: Any) -> Any:
 # ---- autograd ------------------------------------------------------------------------------------
 
 
+_BIT_OF = tuple(GRADIENTS.get(name, 0) for name in Inputs._fields)
+#: For each gradient, in the order of GRADIENTS, the place of its input in Inputs.
+PLACES = tuple(Inputs._fields.index(name) for name in GRADIENTS)
+
+
 def gradient_bits(needed: tuple[bool, ...]) -> int:
     """TANDEM_GRAD_* of the inputs that need a gradient, in the order of Inputs."""
     bits = 0
-    for name, need in zip(Inputs._fields, needed, strict=False):
-        if need and name in GRADIENTS:
-            bits |= GRADIENTS[name]
+    for bit, need in zip(_BIT_OF, needed):  # noqa: B905 needed has options behind the inputs
+        if need:
+            bits |= bit
     return bits
 
 
@@ -166,9 +172,9 @@ def gradients_by(op: Any, ctx: Any, d_o: Tensor | None) -> Any:
     if d_o is None or not bits:
         return tuple(results)
     made = op(dense_rows(d_o), o, lse, bits, *tensors, *ctx.options)
-    for (name, bit), t in zip(GRADIENTS.items(), made, strict=True):
+    for place, bit, t in zip(PLACES, GRADIENTS.values(), made, strict=True):
         if bits & bit:
-            results[Inputs._fields.index(name)] = t
+            results[place] = t
     return tuple(results)
 
 
