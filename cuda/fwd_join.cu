@@ -25,33 +25,43 @@ __global__ void __launch_bounds__(kJoinGroup) fwd_join(const __grid_constant__ F
     const int64_t head = (int64_t(at.batch) * u.splits + split) * u.heads_q + at.head;
     return head * u.seq_q + row;
   };
+  // lse of a part of the row's keys (x), and its rounding error (y): put_part_lse().
   const auto part_lse = [&](int split) {
-    return __ldg(reinterpret_cast<const float*>(push.lse_parts) + part_row(split));
+    const float* at = reinterpret_cast<const float*>(push.lse_parts);
+    const float lse = __ldg(at + part_row(split));
+    const bool near = lse == -INFINITY || fabsf(lse) <= kNearLse;
+    return make_float2(lse, near ? 0.f : __ldg(at - 1 - part_row(split)));
   };
   float4* sums = shared_memory();  // sums of the slices
-  // Maxima of the slices, then their weights.
+  // Sums of the weights of the slices.
   float* stats = reinterpret_cast<float*>(sums + kJoinGroup);
 
-  float top = -INFINITY;
-  for (int split = slice; split < end; split += slices) top = fmaxf(top, part_lse(split));
-  stats[tid] = top;
+  // The largest part, which the weights of the others are relative to: a part that is alone, or
+  // like the largest, has a weight of exactly 1.
+  float2 origin = make_float2(-INFINITY, 0.f);
+  for (int split = slice; split < end; split += slices) {
+    const float2 part = part_lse(split);
+    if (part.x > origin.x) origin = part;
+  }
+  sums[tid] = make_float4(origin.x, origin.y, 0.f, 0.f);
   __syncthreads();
-  for (int n = 0; n < slices; ++n) top = fmaxf(top, stats[first + n * lanes]);
-  const bool sees = top != -INFINITY;
+  origin = make_float2(-INFINITY, 0.f);
+  for (int n = 0; n < slices; ++n) {
+    const float4 other = sums[first + n * lanes];
+    if (other.x > origin.x) origin = make_float2(other.x, other.y);
+  }
+  const bool sees = origin.x != -INFINITY;
   float sink = -INFINITY;
   if (params.spec.SINK) sink = __ldg(reinterpret_cast<const float*>(push.sink) + at.head);
-  if (sees) top = fmaxf(top, sink);
-  __syncthreads();  // the readers of stats are done
+  if (sees && sink > origin.x) origin = make_float2(sink, 0.f);
+  __syncthreads();  // the readers of sums are done
+  const auto weight = [&](float2 x) { return expf(x.x - origin.x + (x.y - origin.y)); };
 
   float l = 0.f, sum[4] = {};
   for (int split = slice; split < end; split += slices) {
-    const float lse = part_lse(split);
-    if (lse == -INFINITY) continue;
-    float off = lse - top;
-    // Rounded, such an lse does not say how many keys there are: put_part_lse().
-    if (fabsf(lse) > kNearLse)
-      off += __ldg(reinterpret_cast<const float*>(push.lse_parts) - 1 - part_row(split));
-    const float y = expf(off);
+    const float2 lse = part_lse(split);
+    if (lse.x == -INFINITY) continue;
+    const float y = weight(lse);
     l += y;
     if (col >= u.head_dim_v) continue;
     const View<F32> parts =
@@ -71,7 +81,8 @@ __global__ void __launch_bounds__(kJoinGroup) fwd_join(const __grid_constant__ F
     l += stats[tid + n * lanes];
     sum[0] += x.x, sum[1] += x.y, sum[2] += x.z, sum[3] += x.w;
   }
-  if (params.spec.SINK && sees) l += expf(sink - top);  // one more score without a value
+  if (params.spec.SINK && sees)
+    l += weight(make_float2(sink, 0.f));  // one more score without a value
 #pragma unroll
   for (int c = 0; c < 4; ++c) sum[c] = sees ? __fdiv_rn(sum[c], l) : 0.f;
   const View<Any> o = make_any_view(params.spec.DTYPE, push.o, u.o, at.batch, at.head, first_row,
@@ -79,7 +90,7 @@ __global__ void __launch_bounds__(kJoinGroup) fwd_join(const __grid_constant__ F
   store_words(o, row, col, sum);
   if (push.lse && col == 0)
     reinterpret_cast<float*>(push.lse)[(int64_t(at.batch) * u.heads_q + at.head) * u.seq_q + row] =
-        sees ? top + logf(l) : -INFINITY;
+        sees ? origin.x + (origin.y + logf(l)) : -INFINITY;
 }
 
 Kernel<FwdJoinFull> fwd_join_full_kernel(const Launch&, bool) { return fwd_join; }

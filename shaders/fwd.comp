@@ -95,7 +95,7 @@ void find_lse(out float lse[RM], View q, int row0, View k, TandemTiles tiles, in
   [[unroll]] for (int i = 0; i < RM; i++) {
     if (SINK != 0) add_sink(sink_of(h), m[i], l[i]);
     precise float origin = m[i] + log(l[i]);
-    lse[i] = l[i] != 0 ? origin : NO_LSE;
+    lse[i] = l[i] != 0 ? real_lse(origin) : NO_LSE;
     if (is_far_origin(lse[i])) {
       far_rows |= 1u << i;
       far_origin[i] = m[i];

@@ -23,10 +23,20 @@ layout(push_constant) uniform Push {
 
 #define NOTHING uintBitsToFloat(LSE_NONE) // below every lse
 
+int head_of_part(int b, int split, int h) { return (b * block.splits + split) * block.heads_q + h; }
+
+// lse of a part of a row's keys, and its rounding error. Near 0 the error is too small to matter.
+vec2 load_part_lse(int head, int row) {
+  const float lse = uintBitsToFloat(Load1(stat_address(push.lse_parts, head, block.seq_q, row)).w);
+  if (floatBitsToUint(lse) == LSE_NONE || abs(lse) <= 64.0) return vec2(lse, 0);
+  return vec2(lse, load_float(F32, part_rest_address(push.lse_parts, head, block.seq_q, row)));
+}
+
 // precise: if x is the origin the weight is exactly 1.
-float weight(float x, float origin) {
-  precise float far = x - origin;
-  return exp(far);
+float weight(vec2 x, vec2 origin) {
+  precise float far = x.x - origin.x;
+  precise float rest = x.y - origin.y;
+  return exp(far) * exp(rest);
 }
 
 void main() {
@@ -41,32 +51,33 @@ void main() {
   if (LENGTHS_Q != 0) rows = sequence(push.lengths_q, LENGTHS_Q, b, block.seq_q, block.total_q);
   const int end = row < rows.y ? block.splits : 0; // rows behind a length have no parts
 
-  float top = NOTHING;
+  // lse of the largest part and its rounding error, which the weights of the others are relative to:
+  // a part that is alone, or like the largest, has a weight of exactly 1.
+  vec2 origin = vec2(NOTHING, 0);
   for (int split = slice; split < end; split += SLICES) {
-    const uint lse =
-        Load1(stat_address(push.lse_parts, (b * block.splits + split) * block.heads_q + h, block.seq_q, row)).w;
-    if (lse != LSE_NONE) top = max(top, uintBitsToFloat(lse));
+    const vec2 part = load_part_lse(head_of_part(b, split, h), row);
+    if (floatBitsToUint(part.x) != LSE_NONE && part.x > origin.x) origin = part;
   }
-  stats[tid] = top;
+  sums[tid].xy = origin;
   barrier();
-  for (int n = 0; n < SLICES; n++) top = max(top, stats[first + n * LANES]);
-  const bool sees = floatBitsToUint(top) != LSE_NONE;
+  origin = vec2(NOTHING, 0);
+  for (int n = 0; n < SLICES; n++) {
+    const vec2 other = sums[first + n * LANES].xy;
+    if (other.x > origin.x) origin = other;
+  }
+  const bool sees = floatBitsToUint(origin.x) != LSE_NONE;
   float sink = NOTHING;
   if (SINK != 0) sink = load_float(F32, word_address(push.sink, h));
-  if (sees) top = max(top, sink);
-  barrier(); // the readers of stats are done
+  if (sees && sink > origin.x) origin = vec2(sink, 0);
+  barrier(); // the readers of sums are done
 
   float l = 0;
   vec4 sum = vec4(0);
   for (int split = slice; split < end; split += SLICES) {
     const int part = b * block.splits + split;
-    const uint lse = Load1(stat_address(push.lse_parts, part * block.heads_q + h, block.seq_q, row)).w;
-    if (lse == LSE_NONE) continue;
-    float y = weight(uintBitsToFloat(lse), top);
-    // Far from 0, lse is too coarse to reflect the number of keys. Near 0 it is not corrected, so
-    // that parts that are alike stay alike.
-    if (abs(uintBitsToFloat(lse)) > 64.0)
-      y *= exp(load_float(F32, part_rest_address(push.lse_parts, part * block.heads_q + h, block.seq_q, row)));
+    const vec2 lse = load_part_lse(head_of_part(b, split, h), row);
+    if (floatBitsToUint(lse.x) == LSE_NONE) continue;
+    const float y = weight(lse, origin);
     l += y;
     if (col >= block.head_dim_v) continue;
     const View parts = part_view(push.o_parts, block.o_parts, part, h, rows.y);
@@ -80,12 +91,12 @@ void main() {
     l += stats[tid + n * LANES];
     sum += sums[tid + n * LANES];
   }
-  if (SINK != 0 && sees) l += weight(sink, top); // one more score without a value
+  if (SINK != 0 && sees) l += weight(vec2(sink, 0), origin); // one more score without a value
   if (col < block.head_dim_v && (LENGTHS_Q != PACKED || row < rows.y)) {
     View o = make_view(push.o, block.o, b, h, block.seq_q, block.head_dim_v, (push.wide & 1u) != 0);
     if (LENGTHS_Q == PACKED) o.base = row_address(o, rows.x);
     store_words(o, row_address(o, row), col, sees ? sum / l : vec4(0));
   }
   if (push.lse != uvec2(0) && col == 0)
-    Store1(stat_address(push.lse, head, block.seq_q, row)).w = sees ? floatBitsToUint(top + log(l)) : LSE_NONE;
+    Store1(stat_address(push.lse, head, block.seq_q, row)).w = sees ? floatBitsToUint(origin.x + (origin.y + log(l))) : LSE_NONE;
 }

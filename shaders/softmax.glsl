@@ -14,7 +14,9 @@ vec4 weights(vec4 s, vec4 origin) {
 // lse as an origin. A row that saw no key gets an origin above every score, so its weights are
 // zeros.
 const float NO_LSE = 3.402823466e+38;
-float lse_origin(uint bits) { return bits == LSE_NONE ? NO_LSE : uintBitsToFloat(bits); }
+// A row's own lse is at most the number below: scores go up to NO_LSE itself.
+float real_lse(float lse) { return min(lse, 3.40282326e+38); }
+float lse_origin(uint bits) { return bits == LSE_NONE ? NO_LSE : real_lse(uintBitsToFloat(bits)); }
 
 // Far rows (src/far_row.h): of the backward, as lse_origin() determines, and scores relative to the
 // row's origin.

@@ -247,3 +247,31 @@ TEST_CASE("regression: magnitudes: elastic softmax gives no share to keys behind
             CHECK(outputs.o.get(0, 0, i, 7) == doctest::Approx(want[i]).epsilon(0.01));
         });
 }
+
+// CUDA: lse of such a row was the largest score plus what relates to it, rounded to the last place of
+// that score: -1e6 + 999996 gave -4.1875 where the sink is -4.2079.
+TEST_CASE("regression: magnitudes: elastic softmax under a finite mask, beside a sink") {
+  for (double mask : {-1e4, -1e6, -1e15})
+    check_line(
+        "bwd f32 b1 hq2 hk2 sq5 sk9 d64 dv64 elastic bias:f32:1x1x5 sink grads=qkvbts d_bias:f32",
+        "rows of " + number(mask),
+        [&](Case& test) {
+          fill(test, Role::sink, -4.2079), fill(test, Role::v, 1);
+          fill(test.input(Role::bias), [&](int64_t i, int64_t) { return i < 3 ? mask : 0; });
+        },
+        [](const Outputs& out) {
+          CHECK(double(out.lse[1]) == doctest::Approx(-4.2079).epsilon(1e-5));
+        });
+}
+
+// vulkan.scalar: lse of such a row was the number by which it knew rows that see nothing.
+TEST_CASE("regression: magnitudes: a score at the end of f32") {
+  for (const char* normalizer : {"", " elastic"})
+    check_line("bwd f32 b1 hq2 hk2 sq5 sk9 d64 dv64" + std::string(normalizer) +
+                   " bias:f32:1x1x5 grads=qkvb d_bias:f32",
+               "one key at f32's largest number", [&](Case& test) {
+                 fill(test.input(Role::bias), [&](int64_t i, int64_t j) {
+                   return i < 3 && j == 4 ? double(std::numeric_limits<float>::max()) : 0;
+                 });
+               });
+}

@@ -64,7 +64,7 @@ set(cpu_bwd_dq_to "(load(t.dp + j * t.pitch + lane) - delta * splat(0))")
 
 set(vulkan_fwd_from "mask_tile(s, row0, col0);")
 set(vulkan_fwd_to "mask_tile(s, row0 + 1, col0);")
-set(vulkan_fwd_join_from "float y = weight(uintBitsToFloat(lse), top);")
+set(vulkan_fwd_join_from "float y = weight(lse, origin);")
 set(vulkan_fwd_join_to "float y = 1.0;")
 set(vulkan_bwd_dot_from "col < block.head_dim_v;")
 set(vulkan_bwd_dot_to "col + 4 < block.head_dim_v;")
@@ -106,7 +106,7 @@ set(coopmat_bwd_dq_to "  coopMatStore(ACC_16(x), scratch, MY_SCRATCH, OPERAND_PI
 
 set(cuda_fwd_from "mask_tile<S>(s, band, row0, col0, u.seq_q, u.seq_kv);")
 set(cuda_fwd_to "mask_tile<S>(s, band, row0 + 1, col0, u.seq_q, u.seq_kv);")
-set(cuda_fwd_join_from "const float y = expf(off);")
+set(cuda_fwd_join_from "const float y = weight(lse);")
 set(cuda_fwd_join_to "const float y = 1.f;")
 set(cuda_bwd_dot_from "col < u.head_dim_v;")
 set(cuda_bwd_dot_to "col + 4 < u.head_dim_v;")
