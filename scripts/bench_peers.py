@@ -23,6 +23,7 @@ change for all of them. A row has the median of its rounds, and as its spread ho
 import argparse
 import datetime
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -339,8 +340,15 @@ def clock_now():
         return None
 
 
-def write(args, rows, clocks, tandem):
-    """The result file; tandem: the header of its rows, if there are any."""
+def exact_f32():
+    """f32 means f32: without this PyTorch may round products to TF32."""
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    torch.set_float32_matmul_precision("highest")
+
+
+def write(args, rows, clocks, tandem, notes=None):
+    """The result file; tandem: the header of its rows, if there are any; notes: more members of the header."""
     header = {
         "device": "CPU" if args.device == "cpu" else torch.cuda.get_device_name(),
         "driver": (tandem["driver"] + "; " if tandem else "")
@@ -349,10 +357,12 @@ def write(args, rows, clocks, tandem):
         "commit": args.commit or tandem.get("commit", ""),
         "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "clocks_mhz": min(clocks) if clocks else None,
+        **(notes or {}),
     }
-    with open(args.out, "w") as out:
+    with open(args.out + ".part", "w") as out:
         out.write('{\n  "header": ' + json.dumps(header) + ',\n  "rows": [\n    ')
         out.write(",\n    ".join(json.dumps(row) for row in rows) + "\n  ]\n}\n")
+    os.replace(args.out + ".part", args.out)  # whole, or as it was
 
 
 def main():
@@ -378,10 +388,7 @@ def main():
         args.warmup = 0.1 if cpu else 1.0
     if args.round_seconds is None:
         args.round_seconds = 0.0 if cpu else 0.6
-    # f32 means f32: without these PyTorch may round products to TF32.
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
-    torch.set_float32_matmul_precision("highest")
+    exact_f32()
 
     cases = json.load(open(args.cases))
     peers = (args.peers or ("math" if cpu else "cudnn,fa2,efficient,flex")).split(",")

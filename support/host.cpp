@@ -397,23 +397,24 @@ void HostTensor::set(int64_t b, int64_t h, int64_t s, int64_t d, double value) {
 void HostTensor::fill_normal(uint64_t seed, double scale) {
   // A value belongs to a place in memory, so that a broadcast dimension needs no care.
   const uint64_t start = Random::mix(seed);
-  const auto fill = [&](int64_t b) {
-    Dims one = dims;
-    one.b = 1;
-    each(one, [&](int64_t, int64_t h, int64_t s, int64_t d) {
-      const auto place_in_memory = uint64_t(index(b, h, s, d) - lead);
-      set(b, h, s, d, scale * Random::hash_normal(Random::mix(start + place_in_memory)));
-    });
+  // Heads on threads where it matters, unless they share memory.
+  const int64_t heads = dims.b * dims.h;
+  const bool apart = (dims.b == 1 || layout.stride[0] > 0) && (dims.h == 1 || layout.stride[1] > 0);
+  const bool many = dims.count() > 1000000 && apart;
+  const int64_t count =
+      many ? std::min<int64_t>(heads, std::max(1u, std::thread::hardware_concurrency())) : 1;
+  const auto fill = [&](int64_t first) {
+    for (int64_t n = first; n < heads; n += count)
+      for (int64_t s = 0; s < dims.s; ++s)
+        for (int64_t d = 0; d < dims.d; ++d) {
+          const int64_t b = n / dims.h, h = n % dims.h;
+          const auto place_in_memory = uint64_t(index(b, h, s, d) - lead);
+          set(b, h, s, d, scale * Random::hash_normal(Random::mix(start + place_in_memory)));
+        }
   };
-  // Batches on threads where it matters, unless they share memory.
   std::vector<std::thread> threads;
-  const bool many = dims.count() > 1000000 && dims.b > 1 && layout.stride[0] > 0;
-  for (int64_t b = 0; b < dims.b; ++b) {
-    if (many)
-      threads.emplace_back(fill, b);
-    else
-      fill(b);
-  }
+  for (int64_t n = 1; n < count; ++n) threads.emplace_back(fill, n);
+  fill(0);
   for (std::thread& t : threads) t.join();
 }
 

@@ -16,6 +16,7 @@
 #include "bench_host.h"
 #include "bench_result.h"
 #include "bench_sample.h"
+#include "models.h"
 #include "problem.h"
 #include "tools.h"
 
@@ -77,6 +78,32 @@ double usual_flops(const tandem_problem& problem, bool backward) {
   return 2 * pairs * double(p.head_dim + p.head_dim_v) * (backward ? 2.5 : 1);
 }
 
+// The same of a case. A model's batch entries have lengths of their own, and each counts its own.
+double case_flops(const BenchCase& c, bool backward) {
+  const tandem_problem& p = c.problem;
+  if (!c.model || (p.lengths_q == TANDEM_LENGTHS_FULL && p.lengths_kv == TANDEM_LENGTHS_FULL))
+    return usual_flops(p, backward);
+  const auto lengths = [&](bool kv) {
+    const bool full = (kv ? p.lengths_kv : p.lengths_q) == TANDEM_LENGTHS_FULL;
+    return full ? std::vector<int64_t>(size_t(p.batch), kv ? p.seq_kv : p.seq_q)
+                : support::model_lengths(p, kv);
+  };
+  const std::vector<int64_t> q = lengths(false), kv = lengths(true);
+  double flops = 0;
+  for (size_t b = 0; b < q.size(); ++b) {
+    tandem_problem one = support::make_problem(TANDEM_FORWARD, tandem_dtype(p.q.dtype), 1,
+                                               p.heads_q, p.heads_kv, q[b], kv[b], p.head_dim);
+    one.head_dim_v = p.head_dim_v;
+    support::set_layout(one, support::Layout::bhsd);
+    one.mask = p.mask;
+    one.align = p.align;
+    one.window_left = p.window_left;
+    one.window_right = p.window_right;
+    flops += usual_flops(one, backward);
+  }
+  return flops;
+}
+
 std::string mask_word(const tandem_problem& p) {
   if (p.mask != TANDEM_MASK_CAUSAL) return "none";
   return p.align == TANDEM_BOTTOM_RIGHT && p.seq_q != p.seq_kv ? "causal_bottom_right" : "causal";
@@ -123,6 +150,7 @@ class CaseRun {
   Session& session_;
   const BenchCase& case_;
   const Options& options_;
+  const bool forward_only_;
   tandem_problem problem_;
   BenchTensors host_;
   tandem_args args_ = TANDEM_ARGS_INIT;
@@ -132,24 +160,31 @@ class CaseRun {
 };
 
 CaseRun::CaseRun(Session& session, const BenchCase& c, const Options& options)
-    : session_(session), case_(c), options_(options), problem_(c.problem) {
+    : session_(session),
+      case_(c),
+      options_(options),
+      forward_only_(c.forward_only || options.op == "fwd"),
+      problem_(c.problem) {
   problem_.direction = TANDEM_BACKWARD;
   const auto input = [&](Role role, HostTensor* t) {
     *t = HostTensor(problem_, role);
-    support::fill_input(problem_, role, options.seed, 1, t);
+    if (c.model)
+      support::fill_model_input(problem_, role, options.seed, t);
+    else
+      support::fill_input(problem_, role, options.seed, 1, t);
     buffers_.push_back(session.buffer(t->bytes.size()));
     buffers_.back().upload(t->bytes);
     support::buffer_of(args_, role) = buffers_.back().handle();
   };
   for (Role role : support::kInputs)
-    if (support::is_input(problem_, role) && (role != Role::d_o || options.op != "fwd"))
+    if (support::is_input(problem_, role) && (role != Role::d_o || !forward_only_))
       input(role, &host_[role]);
   const support::DropoutSeed dropout = support::dropout_seed_of(options.seed);
   args_.dropout_seed = dropout.seed;
   args_.dropout_offset = dropout.offset;
   for (Role role : support::kOutputs) {
     const bool gradient = role != Role::o;
-    if (gradient && (options.op == "fwd" || !support::is_output(problem_, role))) continue;
+    if (gradient && (forward_only_ || !support::is_output(problem_, role))) continue;
     const tandem_tensor layout = support::layout_of(problem_, role);
     const int64_t elements = support::extent(support::dims_of(problem_, role), layout);
     Buffer& b = outputs_[int(role)];
@@ -160,8 +195,8 @@ CaseRun::CaseRun(Session& session, const BenchCase& c, const Options& options)
   const size_t rows = size_t(problem_.batch * problem_.heads_q * problem_.seq_q);
   lse_ = session.buffer(rows * sizeof(float));
   args_.lse = lse_.handle();
-  directions_.resize(options.op == "fwd" ? 1 : 2);
-  directions_.back().backward = options.op != "fwd";
+  directions_.resize(forward_only_ ? 1 : 2);
+  directions_.back().backward = !forward_only_;
 }
 
 void CaseRun::fetch(Role role, HostTensor* tensor) {
@@ -232,7 +267,7 @@ Result CaseRun::row(size_t n, const support::Timing& time) const {
   r["mask"] = mask_word(problem);
   r["features"] = features_of(problem);
   r["ms"] = time.median_ms;
-  r["tflops"] = usual_flops(problem, d.backward) / (1e9 * time.median_ms);
+  r["tflops"] = case_flops(case_, d.backward) / (1e9 * time.median_ms);
   // JSON has no infinity: a row that is wrong altogether gets a ratio that nobody overlooks.
   if (std::isnan(ratio))
     r["max_err_ratio"] = nullptr;
@@ -301,14 +336,17 @@ Result list_cases(const std::vector<BenchCase>& cases) {
                     {"Dv", p.head_dim_v},
                     {"mask", mask_word(p)},
                     {"features", features_of(p)},
-                    {"flops_fwd", usual_flops(p, false)},
-                    {"flops_bwd", usual_flops(p, true)},
+                    {"flops_fwd", case_flops(c, false)},
+                    {"flops_bwd", case_flops(c, true)},
                     {"problem", support::print(p)}});
     if (p.bias.dtype) {
       const support::Dims d = support::dims_of(p, Role::bias);
       list.back()["bias"] =
           Result{{"dtype", support::dtype_word(p.bias.dtype)}, {"dims", {d.b, d.h, d.s, d.d}}};
     }
+    if (c.forward_only) list.back()["ops"] = {"fwd"};
+    if (c.model && p.lengths_q) list.back()["lengths_q"] = support::model_lengths(p, false);
+    if (c.model && p.lengths_kv) list.back()["lengths_kv"] = support::model_lengths(p, true);
   }
   return list;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // The cases of `tandem bench` that have names. A preset is a list of problem lines; names are made from
-// the lines, so that the same problem has the same name in every result file.
+// the lines, so that the same problem has the same name in every result file. The preset models is
+// the table support/models.inc, whose rows bring their names.
 #include "bench_cases.h"
 
 #include <fmt/core.h>
@@ -8,6 +9,7 @@
 #include <cstring>
 
 #include "host.h"
+#include "models.h"
 #include "support.h"
 
 namespace tandem::tool {
@@ -119,6 +121,17 @@ const std::vector<Preset>& presets() {
   return list;
 }
 
+constexpr const char* kModels = "models";
+
+std::vector<BenchCase> model_cases() {
+  std::vector<BenchCase> cases;
+  for (const support::Model& m : support::models()) {
+    const tandem_problem problem = support::parse(m.line);
+    cases.push_back({m.name, problem, problem.direction == TANDEM_FORWARD, true});
+  }
+  return cases;
+}
+
 std::string bias_word(const tandem_problem& p) {
   const support::Dims dims = support::dims_of(p, support::Role::bias);
   return fmt::format("-bias{}x{}", dims.b, dims.h);
@@ -129,10 +142,12 @@ std::string bias_word(const tandem_problem& p) {
 std::vector<std::string> preset_names() {
   std::vector<std::string> names;
   for (const Preset& p : presets()) names.push_back(p.name);
+  names.push_back(kModels);
   return names;
 }
 
 std::vector<BenchCase> preset_cases(const std::string& preset) {
+  if (preset == kModels) return model_cases();
   for (const Preset& p : presets()) {
     if (preset != p.name) continue;
     std::vector<BenchCase> cases;

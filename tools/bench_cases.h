@@ -11,6 +11,8 @@ namespace tandem::tool {
 struct BenchCase {
   std::string name;
   tandem_problem problem;  // direction is set when it is run
+  bool forward_only = false;
+  bool model = false;  // of the preset models: lengths and keep as support/models.h has them
 };
 
 std::vector<std::string> preset_names();

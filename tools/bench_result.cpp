@@ -73,7 +73,12 @@ std::string result_table(const Result& result) {
                cell(row, "path"), cell(row, "dtype"), cell(row, "ms"), cell(row, "tflops"), spread,
                cell(row, "max_err_ratio", "{:.3f}"), cell(row, "build_ms", "{:.1f}")});
   }
-  return s + table.text();
+  s += table.text();
+  for (const Result& row : result["rows"])
+    if (row.contains("refused"))
+      s += fmt::format("{} {}: {} refused: {}\n", cell(row, "case"), cell(row, "op"),
+                       cell(row, "impl"), cell(row, "refused"));
+  return s;
 }
 
 std::string result_csv(const Result& result) {
@@ -113,6 +118,10 @@ Result merge_results(const std::vector<std::string>& files) {
     if (("," + all + ",").find("," + backend + ",") == std::string::npos)
       header["backend"] = all + "," + backend;
     for (Result& row : r["rows"]) merged["rows"].push_back(std::move(row));
+    // What scripts/bench_models.py did not time.
+    for (const char* key : {"skipped", "not_reached"})
+      if (const auto it = r["header"].find(key); it != r["header"].end() && !it->empty())
+        header[key] = *it;
   }
   return merged;
 }

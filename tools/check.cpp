@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// tandem check: random problems, every device and path against the reference in double, and every pair
-// of devices against each other with the same tile.
+// tandem check: random problems, or ones like those of real models. Every device and path runs them
+// against the reference in double, and every pair of devices against each other with the same tile.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -12,6 +12,7 @@
 
 #include "compare.h"
 #include "magnitudes.h"
+#include "models.h"
 #include "tools.h"
 
 #ifdef _WIN32
@@ -37,6 +38,7 @@ struct Options {
   std::vector<std::string> devices;
   std::string repro;
   std::string disable;
+  std::string preset;
   int64_t work = 4000000;
   double seconds = 0;  // 0: no limit
   std::string shard;   // "K/N"
@@ -285,8 +287,10 @@ int Check::run(const Options& options) {
     const uint64_t seed = options.seed + uint64_t(at / per * same + at % per);
     if (!repeat && !shard.has(seed)) continue;
     if (progress) fmt::print(stderr, "\r  case {} of {} ", at + 1, cases);
-    const tandem_problem problem =
-        repeat ? problem_of(options.repro) : support::random_problem(seed, limits);
+    const tandem_problem problem = repeat ? problem_of(options.repro)
+                                   : options.preset.empty()
+                                       ? support::random_problem(seed, limits)
+                                       : support::random_model_problem(seed, options.work);
     for (const std::string& word : support::feature_words(problem)) ++features_[word];
     Magnitudes magnitudes;
     if (repeat)
@@ -322,7 +326,14 @@ void add_check(CLI::App& app, int* exit_code) {
   command->add_option("--seed", options->seed, "Of the first problem")->capture_default_str();
   command->add_option("--device", options->devices,
                       "cpu, vulkan:N, cuda:N, or as cpu/ref with one path; default: all");
-  command->add_option("--repro", options->repro, "Run this problem line, with --seed, instead");
+  CLI::Option* repro =
+      command->add_option("--repro", options->repro, "Run this problem line, with --seed, instead");
+  command
+      ->add_option("--preset", options->preset,
+                   "models: problems like those of real models (tandem bench --preset models "
+                   "--list), a few percent off and smaller, in place of any")
+      ->check(CLI::IsMember({"models"}))
+      ->excludes(repro);
   command->add_option("--repeats", options->repeats,
                       "Runs of each problem on each device; their bits must be the same where the "
                       "plan promises it");
