@@ -68,7 +68,9 @@ String missing_capability(const PathRow& row, const Caps& caps) {
     for (const auto& need : needs)
       if (!need.has) return text("the device did not enable %s", need.feature);
     if (nv && caps.api_version < (1u << 22 | 3u << 12)) return "it needs Vulkan 1.3";
-    if (!caps.subgroup_pin) return "the device's compute pipelines cannot state a subgroup size";
+    // Where there is but one size, it need not be stated (NVK).
+    if (!caps.subgroup_pin && caps.subgroup_min != caps.subgroup_max)
+      return "the device's compute pipelines cannot state a subgroup size";
     if (const Quirk* quirk = find_quirk(caps, QuirkAction::no_matrices))
       return text("not with this driver: %s (%s)", quirk->reason, quirk->link);
   }

@@ -53,7 +53,10 @@ constexpr uint32_t mesa(uint32_t major, uint32_t minor, uint32_t patch) {  // VK
 
 constexpr uint32_t shape_number(int m, int n, int k) { return uint32_t(m << 16 | n << 8 | k); }
 
-#define TANDEM_RDNA3 "*RX 7###*|*PRO W7###*|* 7#0M*|* 8#0M*|* 80#0S*|*NAVI3#*|*GFX11*"
+// RADV's own names, Mesa 26: PHOENIX, STRIX1, STRIX_HALO, KRACKAN1; before: GFX1103, GFX1150.
+#define TANDEM_RDNA3                                                               \
+  "*RX 7###*|*PRO W7###*|* 7#0M*|* 8#0M*|* 80#0S*|*NAVI3#*|*GFX11*|*RADV PHOENIX*" \
+  "|*RADV STRIX*|*RADV KRACKAN*"
 #define TANDEM_RDNA3_ON TANDEM_RDNA3 "|*RX 9###*|*PRO R9###*|*AI PRO*|*NAVI4#*|*GFX12*"
 #define TANDEM_XE2_ON "*B5#0*|*B390*|*Pro B##*|*1##V*|*BMG*|*LNL*|*PTL*"
 #define TANDEM_TURING                                                                            \

@@ -66,6 +66,7 @@ TEST_CASE("matrix paths: what is missing is named") {
   for (const auto& row : rows) {
     Caps caps = good;
     caps.*row.member = false;
+    if (row.member == &Caps::subgroup_pin) caps.subgroup_min /= 2;
     has(refusal(caps, "fwd f16 sq100 d64", "vulkan.coopmat2"), row.word);
     if (row.both) has(refusal(caps, "fwd f16 sq100 d64", "vulkan.coopmat "), "");
     Plan plan;
@@ -73,6 +74,9 @@ TEST_CASE("matrix paths: what is missing is named") {
     CHECK(std::string(plan.path) == (row.both ? "scalar" : "coopmat"));
   }
   Caps caps = good;
+  caps.subgroup_pin = false;  // one size need not be stated
+  CHECK(refusal(caps, "fwd f16 sq100 d64", "vulkan.coopmat2") == "");
+  caps = good;
   caps.bfloat16_coopmat = false;
   has(refusal(caps, "fwd bf16 sq100 d64", "vulkan.coopmat2"), "shaderBFloat16CooperativeMatrix");
   CHECK(refusal(caps, "fwd f16 sq100 d64", "vulkan.coopmat2") == "");
@@ -418,6 +422,8 @@ TEST_CASE("quirks: names, versions, and what planning makes of them") {
   CHECK(!name_matches("abcd", "abc"));
   CHECK(name_matches("x|*b#*", "ab7"));
   CHECK(!name_matches("x|*b#*", "abc"));
+  CHECK(name_matches(TANDEM_RDNA3, "AMD EPYC (RADV STRIX1)"));  // Mesa 26, GFX1150
+  CHECK(!name_matches(TANDEM_RDNA3, "AMD Radeon Graphics (RADV GFX1201)"));
   CHECK(name_matches("!x|y", "z"));
   CHECK(!name_matches("!x|y", "y"));
 

@@ -177,7 +177,7 @@ void main() {
   [[dont_unroll]] while (member < end) {
     const int my_row0 = m.row0 + BLOCK_ROW;
     float origins[RM][ROW_TURNS], deltas[RM][ROW_TURNS], shares[RM][ROW_TURNS];
-    Bias bias[RM][NB];
+    BIAS_ARRAY(bias, [RM][NB])
     FETCH_BIAS(bias, m.row0, col0)
     ACC s[RM][NB], dp[RM][NB], slope[RM][NB];
     own_far = false;

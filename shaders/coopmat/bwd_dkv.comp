@@ -79,7 +79,7 @@ const bool BIAS_EARLY = BIAS_FIRST && TANDEM_CM2 == 1 && DROPOUT == 0;
 #define PIPE_BIAS                                                                                                         \
   {                                                                                                                       \
     put_bias(bias[0]);                                                                                                    \
-    fetch_bias(bias[0], n + 2 < NB ? i0 + 2 * MN : next * COLS + (n + 2 - NB) * MN, 0, row0, BLOCK_ROW);                  \
+    fetch_bias(BIAS_OF(bias, [0]), n + 2 < NB ? i0 + 2 * MN : next * COLS + (n + 2 - NB) * MN, 0, row0, BLOCK_ROW);       \
   }
 const int STAT_TURNS = (STATS * COLS + WG - 1) / WG;
 
@@ -129,13 +129,13 @@ void main() {
     DsStore to = DsStore(ds_address(block.ds, chunk_head * block.group + g, row0));
 #endif
     float stat[STAT_TURNS];
-    Bias bias[STEP_BLOCKS];
+    BIAS_ARRAY(bias, [STEP_BLOCKS])
     int next = next_tile(tiles.begin, tiles.end, row0, true);
     if (SKIP_KEEP && next >= tiles.end) continue;
-    if (BIAS_PIPED) fetch_bias(bias[0], next * COLS, 0, row0, BLOCK_ROW);
+    if (BIAS_PIPED) fetch_bias(BIAS_OF(bias, [0]), next * COLS, 0, row0, BLOCK_ROW);
     if (BIAS_FIRST) {
       put_bias(bias[0]);
-      fetch_bias(bias[0], next * COLS + MN, 0, row0, BLOCK_ROW);
+      fetch_bias(BIAS_OF(bias, [0]), next * COLS + MN, 0, row0, BLOCK_ROW);
     }
     fetch_tile(stage_1, q, next * COLS, D_CHUNKS);
     fetch_tile(stage_2, d_o, next * COLS, DV_CHUNKS);
@@ -172,12 +172,12 @@ void main() {
         if (BIAS_PIPED && !BIAS_FIRST) {
           put_bias(bias[0]);
           subgroupBarrier();
-          fetch_bias(bias[0], n + 1 < COL_STEPS ? i0 + MK : next * COLS, 0, row0, BLOCK_ROW);
+          fetch_bias(BIAS_OF(bias, [0]), n + 1 < COL_STEPS ? i0 + MK : next * COLS, 0, row0, BLOCK_ROW);
         }
         EACH(q, STEP_BLOCKS) {
-          if (!BIAS_PIPED) fetch_bias(bias[q], i0, STEP_COL(q), row0, BLOCK_ROW + STEP_ROW(q));
+          if (!BIAS_PIPED) fetch_bias(BIAS_OF(bias, [q]), i0, STEP_COL(q), row0, BLOCK_ROW + STEP_ROW(q));
           if (BIAS_FIRST) subgroupBarrier(); // put into the scratch in the previous block
-          s[q] = first_block(bias[q], 0, true);
+          s[q] = first_block(BIAS_OF(bias, [q]), 0, true);
           if (BIAS_EARLY && TANDEM_BF16 == 0) PIPE_BIAS
           dp[q] = ACC(0.0);
           if (MASKS_FIRST && NEEDS_MASK(partial)) mask_block(s[q], AT_COL(i0, q), my_row0 + STEP_ROW(q), true);

@@ -135,11 +135,11 @@ void main() {
   while (next < tiles.end) {
     const int t = next, col0 = t * COLS;
     if (ENTRIES == 1) barrier(); // the readers of the tile before are done
-    Bias bias[STEP_BLOCKS];
+    BIAS_ARRAY(bias, [STEP_BLOCKS])
     // All keys of the tile are fetched here; at any other place it costs more on an H100
     // (580.159.04).
     if (SPAN > 1) {
-      EACH(r, RM) fetch_bias(bias[r], row0, BLOCK_ROW + r * MM, col0, 0);
+      EACH(r, RM) fetch_bias(BIAS_OF(bias, [r]), row0, BLOCK_ROW + r * MM, col0, 0);
     }
     put_tile(0, stage_1, k, col0, D_CHUNKS);
     put_tile(SECOND, stage_2, v, col0, DV_CHUNKS);
@@ -164,7 +164,7 @@ void main() {
       ACC s[STEP_BLOCKS], dp[STEP_BLOCKS], slope[STEP_BLOCKS];
       ACC sum[STEP_BLOCKS];
       EACH(q, STEP_BLOCKS) {
-        if (SPAN == 1) fetch_bias(bias[q], row0, BLOCK_ROW + STEP_ROW(q), col0, n * MK + STEP_COL(q));
+        if (SPAN == 1) fetch_bias(BIAS_OF(bias, [q]), row0, BLOCK_ROW + STEP_ROW(q), col0, n * MK + STEP_COL(q));
         if (SUMS != 0 && ENTRIES == 1) {
           sum[q] = ahead[q][0];
           ahead[q][0] = ahead[q][1];

@@ -102,9 +102,9 @@ void main() {
     [[dont_unroll]] for (int n = 0; n < COL_STEPS; n++) {
       const int at = n * MK * PITCH, j0 = col0 + n * MK;
       ACC s[STEP_BLOCKS], dp[STEP_BLOCKS], slope[STEP_BLOCKS];
-      Bias bias[STEP_BLOCKS];
+      BIAS_ARRAY(bias, [STEP_BLOCKS])
       EACH(q, STEP_BLOCKS) {
-        fetch_bias(bias[q], row0, BLOCK_ROW + STEP_ROW(q), j0, STEP_COL(q));
+        fetch_bias(BIAS_OF(bias, [q]), row0, BLOCK_ROW + STEP_ROW(q), j0, STEP_COL(q));
         s[q] = ACC(0.0);
         dp[q] = ACC(0.0);
       }

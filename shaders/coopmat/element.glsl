@@ -32,10 +32,10 @@ void begin_scores() {
   if (BIAS_FIRST) over_scale = 1.0 / block.scale;
 }
 // Initial value of a block's products.
-ACC first_block(Bias bias, int part, bool flip) {
+ACC first_block(Chunks bias, ACC words, int part, bool flip) {
   ACC x = ACC(0.0);
   if (BIAS_FIRST) {
-    x = bias_block(bias, part, flip);
+    x = bias_block(bias, words, part, flip);
     ELEMENTS(k, x) x[k] *= over_scale;
   }
   return x;
@@ -196,7 +196,7 @@ const bool FIRST_IS_EXACT = NORM == SOFTMAX && !HAS_SCORES && folded;
     EACH(r, RM) EACH(n, NB) {                                                                                \
       ACC x;                                                                                                 \
       if (BIAS_SCORES && SPAN > 1 && n == SPAN_FIRST(n)) begin_bias(bias[r][n]);                             \
-      if (BIAS_SCORES && BIAS_MATRICES) x = bias_block(bias[r][SPAN_FIRST(n)], n, false);                    \
+      if (BIAS_SCORES && BIAS_MATRICES) x = bias_block(BIAS_OF(bias, [r][SPAN_FIRST(n)]), n, false);         \
       score_block(s[r][n], slope[r][n], x, i0 + r * MM, block_key(j0, n), false);                            \
     }                                                                                                        \
   }                                                                                                          \
@@ -211,7 +211,7 @@ const bool FIRST_IS_EXACT = NORM == SOFTMAX && !HAS_SCORES && folded;
   if (HAS_SCORES) {                                                                                          \
     EACH(q, STEP_BLOCKS) {                                                                                   \
       ACC x;                                                                                                 \
-      if (BIAS_SCORES && BIAS_MATRICES) x = bias_block(bias[q], part, flip);                                 \
+      if (BIAS_SCORES && BIAS_MATRICES) x = bias_block(BIAS_OF(bias, [q]), part, flip);                      \
       score_block(s[q], slope[q], x, i0 + STEP_QUERY(q, flip), j0 + STEP_KEY(q, flip), flip);                \
     }                                                                                                        \
   }                                                                                                          \

@@ -40,78 +40,86 @@ float entmax_step(float count, float sum, float sum2) {
 }
 
 // State of a block of rows. moving: 1 in rows whose search has not ended.
-struct Search {
-  ACC top, low, high, t, moving, count, sum, sum2;
-};
-void begin_search(inout Search x) {
-  x.top = ACC(HIDDEN_SCORE);
-  x.t = ACC(NO_LSE);
-  x.low = x.t;
-  x.high = x.t;
-  x.moving = ACC(0.0);
+// Not a struct, for the reason in bias.glsl: SEARCH_ARRAY declares that of an array of blocks, and
+// SEARCH_OF passes a block's to the functions, which take it by SEARCH.
+#define SEARCH_ARRAY(x, dims)                                                                \
+  ACC x##_top dims, x##_low dims, x##_high dims, x##_t dims, x##_moving dims, x##_count dims, \
+      x##_sum dims, x##_sum2 dims;
+#define SEARCH_OF(x, index)                                                                     \
+  x##_top index, x##_low index, x##_high index, x##_t index, x##_moving index, x##_count index, \
+      x##_sum index, x##_sum2 index
+#define SEARCH                                                                                  \
+  inout ACC top, inout ACC low, inout ACC high, inout ACC t, inout ACC moving, inout ACC count, \
+      inout ACC sum, inout ACC sum2
+void begin_search(SEARCH) {
+  top = ACC(HIDDEN_SCORE);
+  t = ACC(NO_LSE);
+  low = t;
+  high = t;
+  moving = ACC(0.0);
 }
-void begin_walk(inout Search x) {
-  x.count = ACC(0.0);
-  x.sum = ACC(0.0);
-  x.sum2 = ACC(0.0);
+void begin_walk(SEARCH) {
+  count = ACC(0.0);
+  sum = ACC(0.0);
+  sum2 = ACC(0.0);
 }
 // Searches a block of z; true if the tile may be live in later passes.
-bool search_block(inout Search x, ACC z, bool first) {
+bool search_block(SEARCH, ACC z, bool first) {
   bool any = false;
   if (first) {
     // A key that is not above its element's maximum so far, less 1, is not above the row's less 1.
     ELEMENTS(k, z) {
-      x.top[k] = max(x.top[k], z[k]);
-      any = any || (z[k] != HIDDEN_SCORE && z[k] >= x.top[k] - 1.0);
+      top[k] = max(top[k], z[k]);
+      any = any || (z[k] != HIDDEN_SCORE && z[k] >= top[k] - 1.0);
     }
     return any;
   }
   ELEMENTS(k, z) {
-    any = any || z[k] > x.low[k];
-    const float base = base_at(z[k], x.t[k]), u = entmax_power(base);
-    x.count[k] += base > 0 ? 1.0 : 0.0;
-    x.sum[k] += ALPHA == 3 ? base * u : base;
-    x.sum2[k] += ALPHA == 3 ? u : base * base;
+    any = any || z[k] > low[k];
+    const float base = base_at(z[k], t[k]), u = entmax_power(base);
+    count[k] += base > 0 ? 1.0 : 0.0;
+    sum[k] += ALPHA == 3 ? base * u : base;
+    sum2[k] += ALPHA == 3 ? u : base * base;
   }
   return any;
 }
 // keys: those that a row sees by position. True if the search of a row has not ended.
-bool end_pass(inout Search x, ACC keys, bool first) {
+bool end_pass(SEARCH, ACC keys, bool first) {
   bool moves = false;
   if (first) {
-    row_max(x.top);
+    row_max(top);
     ELEMENTS(k, keys) {
-      const bool exists = x.top[k] != HIDDEN_SCORE && keys[k] > 0;
-      const float low = x.top[k] - 1.0, high = x.top[k] - exp2(-extra.entmax_scale * log2(max(keys[k], 1.0)));
-      x.low[k] = exists ? low : x.low[k];
-      x.high[k] = exists ? high : x.high[k];
-      x.t[k] = x.low[k];
-      x.moving[k] = exists ? 1.0 : 0.0;
+      const bool exists = top[k] != HIDDEN_SCORE && keys[k] > 0;
+      const float least = top[k] - 1.0, most = top[k] - exp2(-extra.entmax_scale * log2(max(keys[k], 1.0)));
+      low[k] = exists ? least : low[k];
+      high[k] = exists ? most : high[k];
+      t[k] = low[k];
+      moving[k] = exists ? 1.0 : 0.0;
       moves = moves || exists;
     }
     return moves;
   }
-  if (ALPHA != 3) row_sum(x.count);
-  row_sum(x.sum);
-  if (ALPHA != 2) row_sum(x.sum2);
+  if (ALPHA != 3) row_sum(count);
+  row_sum(sum);
+  if (ALPHA != 2) row_sum(sum2);
   ELEMENTS(k, keys) {
-    const bool moving = x.moving[k] != 0;
-    const float t = x.t[k], step = entmax_step(x.count[k], x.sum[k], x.sum2[k]);
-    const float low = step >= 0 ? max(x.low[k], t) : x.low[k], high = step >= 0 ? x.high[k] : min(x.high[k], t);
-    float next = t + step;
+    const bool is_moving = moving[k] != 0;
+    const float now = t[k], step = entmax_step(count[k], sum[k], sum2[k]);
+    const float least = step >= 0 ? max(low[k], now) : low[k], most = step >= 0 ? high[k] : min(high[k], now);
+    float next = now + step;
     // A step of a few units in the last place is taken, and ends the search.
-    bool last = abs(step) <= 4e-7 * max(abs(t), abs(x.top[k]));
+    bool last = abs(step) <= 4e-7 * max(abs(now), abs(top[k]));
     if (last) {
-      next = clamp(next, low, max(high, low));
-    } else if (!(next > low && next < high)) {
-      next = 0.5 * (low + high);
-      last = next <= low || next >= high;
+      next = clamp(next, least, max(most, least));
+    } else if (!(next > least && next < most)) {
+      next = 0.5 * (least + most);
+      last = next <= least || next >= most;
     }
-    x.low[k] = moving ? low : x.low[k];
-    x.high[k] = moving ? high : x.high[k];
-    x.t[k] = moving ? next : t;
-    x.moving[k] = moving && !last ? 1.0 : 0.0;
-    moves = moves || (moving && !last);
+    low[k] = is_moving ? least : low[k];
+    high[k] = is_moving ? most : high[k];
+    t[k] = is_moving ? next : now;
+    moving[k] = is_moving && !last ? 1.0 : 0.0;
+    moves = moves || (is_moving && !last);
   }
   return moves;
 }

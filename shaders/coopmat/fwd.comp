@@ -162,13 +162,13 @@ void main() {
   // Elastic softmax needs the rows' lse before the first weight, entmax their thresholds: passes
   // over the scores alone.
   if (NORM != SOFTMAX) {
-    Search search[RM];
+    SEARCH_ARRAY(search, [RM])
     if (NORM == ENTMAX) {
-      EACH(r, RM) begin_search(search[r]);
+      EACH(r, RM) begin_search(SEARCH_OF(search, [r]));
     }
     for (int pass = 0; pass < (NORM == ENTMAX ? MAX_PASSES : 1); pass++) {
       if (NORM == ENTMAX) {
-        EACH(r, RM) begin_walk(search[r]);
+        EACH(r, RM) begin_walk(SEARCH_OF(search, [r]));
         if (SKIP_ENTMAX) begin_notes();
       }
       int next = next_live(tiles.begin, tiles, row0);
@@ -180,7 +180,7 @@ void main() {
         barrier();
         next = next_live(t + 1, tiles, row0);
         if (next < tiles.end) fetch_tile(stage_1, k, next * COLS, D_CHUNKS);
-        Bias bias[RM][NB];
+        BIAS_ARRAY(bias, [RM][NB])
         FETCH_BIAS(bias, row0, col0)
         ACC s[RM][NB], slope[RM][NB];
         EACH(r, RM) EACH(n, NB) s[r][n] = ACC(0.0);
@@ -196,7 +196,7 @@ void main() {
         if (NORM == ENTMAX) {
           bool any = false;
           EACH(r, RM) EACH(n, NB) {
-            const bool counts = search_block(search[r], s[r][n], pass == 0);
+            const bool counts = search_block(SEARCH_OF(search, [r]), s[r][n], pass == 0);
             any = any || counts;
           }
           if (SKIP_ENTMAX && any) note_live_tile(t - tiles.begin);
@@ -221,7 +221,7 @@ void main() {
           ACC keys;
           ROWS_TO_MATRIX(keys, row,
                          float(tandem_key_count(mask_band(), my_row0 + r * MM + row, entry.seq_q, entry.seq_kv)))
-          const bool still = end_pass(search[r], keys, pass == 0);
+          const bool still = end_pass(SEARCH_OF(search, [r]), keys, pass == 0);
           moves = moves || still;
         }
         live_now = LIVE_WORDS - live_now;
@@ -231,7 +231,7 @@ void main() {
     }
     EACH(r, RM) {
       if (NORM == ENTMAX) {
-        m[r] = search[r].t;
+        m[r] = search_t[r];
       } else {
         ACC factor;
         finish_rows(m[r], l[r], factor, h);
@@ -256,7 +256,7 @@ void main() {
     put_tile(0, stage_1, k, next * COLS, D_CHUNKS);
     barrier();
   }
-  Bias bias[RM][NB];
+  BIAS_ARRAY(bias, [RM][NB])
   if (BIAS_FIRST && next < tiles.end) {
     FETCH_BIAS(bias, row0, next * COLS)
   }
@@ -269,7 +269,7 @@ void main() {
     ACC s[RM][NB], slope[RM][NB];
     EACH(r, RM) EACH(n, NB) {
       if (BIAS_FIRST && SPAN > 1 && n == SPAN_FIRST(n)) begin_bias(bias[r][n]);
-      s[r][n] = first_block(bias[r][SPAN_FIRST(n)], n, false);
+      s[r][n] = first_block(BIAS_OF(bias, [r][SPAN_FIRST(n)]), n, false);
     }
     const bool partial = t < tiles.full_begin || t >= tiles.full_end;
     if (MASKS_FIRST && NEEDS_MASK(partial)) {

@@ -22,7 +22,7 @@ const bool PARKS = PLAIN && FAR && SUBGROUP != 8;
   if (BIAS_FIRST) {                                                                                \
     EACH(r, RM) EACH(n, NB) {                                                                      \
       if (SPAN > 1 && n == SPAN_FIRST(n)) begin_bias(bias[r][n]);                                  \
-      s[r][n] = first_block(bias[r][SPAN_FIRST(n)], n, false);                                     \
+      s[r][n] = first_block(BIAS_OF(bias, [r][SPAN_FIRST(n)]), n, false);                          \
     }                                                                                              \
   } else {                                                                                         \
     EACH(n, NB) EACH(r, RM) s[r][n] = ACC(0.0);                                                    \
@@ -114,7 +114,7 @@ const bool PARKS = PLAIN && FAR && SUBGROUP != 8;
 
 #define PLAIN_LOOP                                                                                 \
   ACC below[RM], s[RM][NB], ahead[RM][NB];                                                         \
-  Bias bias[RM][NB];                                                                               \
+  BIAS_ARRAY(bias, [RM][NB])                                                                       \
   if (PARKS) {                                                                                     \
     EACH(r, RM) {                                                                                  \
       ELEMENTS(i, m[r]) below[r][i] = -log2_origin(m[r][i]);                                       \

@@ -254,7 +254,7 @@ Status VulkanDevice::compile(const Plan& plan, const Launch& launch, const Strin
   subgroup.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_REQUIRED_SUBGROUP_SIZE_CREATE_INFO;
   subgroup.requiredSubgroupSize = launch.subgroup;
   if (launch.matrix.m > 0) {
-    info.stage.pNext = &subgroup;
+    if (caps().subgroup_pin) info.stage.pNext = &subgroup;  // else there is but one size
     info.stage.flags = VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT;
   }
   info.layout = layout(launch.stem).pipeline;

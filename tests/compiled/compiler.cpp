@@ -80,6 +80,7 @@ void read_statistic(const VkPipelineExecutableStatisticKHR& s, Figures* f) {
                {"Inverse Throughput", &Figures::inverse_throughput}};
   for (const auto& k : known)
     if (std::strcmp(s.name, k.name) == 0) f->*k.member = value;
+  f->statistics.emplace_back(s.name, value);
 }
 
 // Matrix instructions in the driver's own text of the program: the last representation that has any. RADV gives its
@@ -101,7 +102,8 @@ int count_products(VkDevice device, const VkPipelineExecutableInfoKHR& which) {
   int products = 0;
   for (const std::string& text : texts) {
     int found = 0;
-    for (size_t at = 0; (at = text.find("v_wmma_", at)) != std::string::npos; ++at) ++found;
+    for (const char* product : {"v_wmma_", "dpas.", "hmma."})  // of AMD, Intel, NVIDIA
+      for (size_t at = 0; (at = text.find(product, at)) != std::string::npos; ++at) ++found;
     if (found > 0) products = found;
   }
   return products;
@@ -175,6 +177,13 @@ VKAPI_ATTR PFN_vkVoidFunction VKAPI_CALL instance_function(VkInstance instance, 
 }
 
 }  // namespace
+
+long long Figures::statistic(std::initializer_list<const char*> names) const {
+  for (const char* name : names)
+    for (const auto& s : statistics)
+      if (s.first == name) return s.second;
+  return -1;
+}
 
 struct Compiler::State {
   VkInstance instance = VK_NULL_HANDLE;

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // A Vulkan driver's compiler, and what it says of the pipelines that the library makes: registers, spills,
 // instructions. The library itself makes them, from plans, by way of a vkCreateComputePipelines that asks for the
-// statistics (VK_KHR_pipeline_executable_properties) and keeps them. Nothing is run: RADV needs no GPU for this.
+// statistics (VK_KHR_pipeline_executable_properties) and keeps them. Nothing is run: the GPU need not be there.
 #ifndef TANDEM_TESTS_COMPILED_COMPILER_H
 #define TANDEM_TESTS_COMPILED_COMPILER_H
+#include <initializer_list>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "plan.h"
@@ -19,6 +21,10 @@ struct Figures {
   int waves = -1;  // subgroups that a SIMD holds at once, by registers and shared memory
   int code_bytes = -1, latency = -1, inverse_throughput = -1;
   int products = 0;  // instructions that multiply matrices
+  // All statistics that are whole numbers, in the driver's words.
+  std::vector<std::pair<std::string, long long>> statistics;
+  // The first of these names that the driver has; -1: it has none of them.
+  long long statistic(std::initializer_list<const char*> names) const;
 };
 
 // A launch's pipeline: for tensors whose rows are aligned to 16 bytes (wide), or any others.

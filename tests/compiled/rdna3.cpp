@@ -277,7 +277,7 @@ int compare(const std::vector<String>& now, const String& file) {
   if (differences == 0) return 0;
   std::printf(
       "FAILED: %d lines of %s have changed. If that is meant, write it anew:\n"
-      "  scripts/with-driver radv-navi31 build/release/bin/tandem_rdna3 --write %s\n",
+      "  scripts/with-driver radv25-navi31 build/release/bin/tandem_rdna3 --write %s\n",
       differences, file.c_str(), file.c_str());
   return 1;
 }
