@@ -68,11 +68,14 @@ else()
     endif()
   endforeach()
 endif()
+include(${CMAKE_CURRENT_LIST_DIR}/sm80/instances.cmake)
 if(sm80_architectures)
-  add_library(tandem_sm80 OBJECT
-    cuda/sm80/bwd_dkv.cu cuda/sm80/bwd_dkv_dq.cu cuda/sm80/bwd_dkv_full.cu cuda/sm80/bwd_dq.cu cuda/sm80/bwd_dq_cast.cu
-    cuda/sm80/bwd_dq_full.cu cuda/sm80/bwd_row.cu cuda/sm80/fwd.cu cuda/sm80/fwd_full.cu)
-  target_include_directories(tandem_sm80 PRIVATE include src)
+  add_library(tandem_sm80 OBJECT cuda/sm80/bwd_dq_cast.cu)
+  foreach(kernel IN LISTS TANDEM_SM80_KERNELS)
+    tandem_sm80_instance(${kernel} ${PROJECT_BINARY_DIR}/sm80/${kernel}.cu)
+    target_sources(tandem_sm80 PRIVATE ${PROJECT_BINARY_DIR}/sm80/${kernel}.cu)
+  endforeach()
+  target_include_directories(tandem_sm80 PRIVATE include src cuda/sm80)
   set_target_properties(tandem_sm80 PROPERTIES
     CUDA_STANDARD 17 CUDA_STANDARD_REQUIRED ON CUDA_EXTENSIONS OFF CUDA_RUNTIME_LIBRARY Static
     CUDA_VISIBILITY_PRESET hidden CUDA_ARCHITECTURES "${sm80_architectures}")
@@ -110,7 +113,8 @@ if(TANDEM_WITH_SM90)
     cuda/sm90/fwd/fwd_entmax.cu cuda/sm90/fwd/fwd_masked.cu)
   target_include_directories(tandem_sm90 PRIVATE include src)
   tandem_sm90_options(tandem_sm90)
-  target_sources(tandem PRIVATE src/cuda/sm90.cpp $<TARGET_OBJECTS:tandem_sm90>)
+  target_sources(tandem PRIVATE src/cuda/sm90.cpp src/cuda/sm90_bwd.cpp src/cuda/sm90_fwd.cpp
+    src/cuda/sm90_tensor_maps.cpp $<TARGET_OBJECTS:tandem_sm90>)
   set_property(SOURCE src/absent.cpp APPEND PROPERTY COMPILE_DEFINITIONS TANDEM_WITH_SM90=1)
 else()
   target_sources(tandem PRIVATE src/cuda/sm90_absent.cpp)

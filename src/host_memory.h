@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <map>
 #include <memory>
+#include <new>
 #include <string>
 #include <utility>
 #include <vector>
@@ -75,6 +76,9 @@ std::shared_ptr<T> make_host_shared(Args&&... args) {
 
 struct HostObject {
   static void* operator new(size_t size) { return host_allocate(size, alignof(std::max_align_t)); }
+  static void* operator new(size_t size, std::align_val_t alignment) {
+    return host_allocate(size, size_t(alignment));
+  }
   static void operator delete(void* memory) noexcept { host_release(memory); }
 };
 
@@ -100,7 +104,8 @@ class Function<Result(Args...)> {
   template <typename Callable>
   struct Holds final : Held {
     Callable callable;
-    explicit Holds(Callable c) : callable(std::move(c)) {}
+    template <typename From>
+    explicit Holds(From&& from) : callable(std::forward<From>(from)) {}
     Result call(Args... args) override { return callable(std::forward<Args>(args)...); }
   };
   std::unique_ptr<Held> held_;

@@ -321,8 +321,6 @@ BwdDkvDdistBlock bwd_dkv_ddist_block(const Plan& plan, const Launch& l) {
   return key_block<BwdDkvDdistBlock>(plan, l);
 }
 
-BwdDkvDqSpec bwd_dkv_dq_spec(const Plan&, const Launch&) { return {}; }
-
 BwdDkvDqBlock bwd_dkv_dq_block(const Plan& plan, const Launch& l) {
   auto b = pair_block<BwdDkvDqBlock>(plan, l);
   b.deterministic = plan.problem.deterministic;
@@ -330,8 +328,6 @@ BwdDkvDqBlock bwd_dkv_dq_block(const Plan& plan, const Launch& l) {
   b.d_v = plan.problem.d_v;
   return b;
 }
-
-BwdDqCastSpec bwd_dq_cast_spec(const Plan&, const Launch&) { return {}; }
 
 BwdDqCastBlock bwd_dq_cast_block(const Plan& plan, const Launch& l) {
   const Problem& p = plan.problem;

@@ -70,13 +70,16 @@ ExtraBlock extra_block(const Problem& problem);
 
 // fwd_spec() and so on are filled from a plan's launch of the stem, and fwd_push() for an execute.
 // fwd_push_and_wide() also sets *wide: whether all tensors that a tiled launch accesses are wide,
-// and its head sizes, too.
-#define TANDEM_STEM(Name, name)                                                               \
-  Name##Spec name##_spec(const Plan& plan, const Launch& launch);                             \
+// and its head sizes, too. Operations that only the paths sm90 and sm80 have are without
+// specialisation constants.
+#define TANDEM_HOPPER(Name, name)                                                             \
   Name##Block name##_block(const Plan& plan, const Launch& launch);                           \
   Name##Push name##_push(const Plan& plan, const Launch& launch, const Addresses& a);         \
   Name##Push name##_push_and_wide(const Plan& plan, const Launch& launch, const Addresses& a, \
                                   bool* wide);
+#define TANDEM_STEM(Name, name)                                   \
+  Name##Spec name##_spec(const Plan& plan, const Launch& launch); \
+  TANDEM_HOPPER(Name, name)
 #include "stems.inc"
 
 }  // namespace tandem

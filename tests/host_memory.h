@@ -122,6 +122,37 @@ void use_callbacks(tandem_device_options* options) {
   };
 }
 
+// A problem to try, without some paths, and how its plan ends with enough memory.
+struct Line {
+  const char* what;
+  const char* disable;
+  const char* line;
+  tandem_status status;
+};
+
+[[maybe_unused]] tandem_problem parse(const char* line) {
+  tandem_problem problem;
+  const tandem_status status = tandem_problem_parse(line, &problem);
+  INFO(line << ": " << tandem_last_message());
+  REQUIRE(status == TANDEM_OK);
+  return problem;
+}
+
+[[maybe_unused]] tandem_device_options options_of(const char* disable) {
+  tandem_device_options options = TANDEM_DEVICE_OPTIONS_INIT;
+  options.threads = 2;  // what fails on a worker's thread has to come back
+  options.disable = disable;
+  options.log = [](void*, tandem_log_level, const char*) {};
+  if (failing == From::callbacks) use_callbacks(&options);
+  return options;
+}
+
+// All buffers of an execute.
+[[maybe_unused]] constexpr tandem_buffer tandem_args::*kBuffers[] = {
+#define TANDEM_ARG(name) &tandem_args::name,
+#include "../src/args.inc"
+};
+
 tandem_device* const kNoDevice = reinterpret_cast<tandem_device*>(uintptr_t(0x5a5a));
 tandem_plan* const kNoPlan = reinterpret_cast<tandem_plan*>(uintptr_t(0x5a5a));
 

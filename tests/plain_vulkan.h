@@ -30,11 +30,12 @@ inline VkPhysicalDevice first_gpu(PFN_vkGetInstanceProcAddr gipa, VkInstance ins
   return gpu;
 }
 
-// desc: of a VkDevice that is now made, with a queue, and set in it.
-inline VkResult make_device(tandem_vk_device_desc* desc) {
+// desc: of a VkDevice that is now made, with a queue of a family, and set in it.
+inline VkResult make_device(tandem_vk_device_desc* desc, uint32_t family = 0) {
   const float priority = 1;
   VkDeviceQueueCreateInfo queue{};
   queue.sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO;
+  queue.queueFamilyIndex = family;
   queue.queueCount = 1;
   queue.pQueuePriorities = &priority;
   VkDeviceCreateInfo info{};

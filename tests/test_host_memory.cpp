@@ -10,12 +10,6 @@
 
 namespace {
 
-struct Line {
-  const char* what;
-  const char* disable;
-  const char* line;
-  tandem_status status;
-};
 // Each kind of plan that the CPU has, and plans that are refused.
 constexpr Line kLines[] = {
     {"simd forward", "", "fwd f32 b1 hq2 hk1 sq9 sk11 d8 dv8", TANDEM_OK},
@@ -28,23 +22,6 @@ constexpr Line kLines[] = {
     {"entmax", "", "bwd f32 b1 hq2 hk1 sq5 sk7 d4 dv4 entmax=1.5", TANDEM_OK},
     {"refused", "cpu.simd,cpu.ref", "fwd f32 b1 hq2 hk1 sq9 sk11 d8 dv8", TANDEM_ERROR_UNSUPPORTED},
 };
-
-tandem_problem parse(const char* line) {
-  tandem_problem problem;
-  const tandem_status status = tandem_problem_parse(line, &problem);
-  INFO(line << ": " << tandem_last_message());
-  REQUIRE(status == TANDEM_OK);
-  return problem;
-}
-
-tandem_device_options options_of(const char* disable) {
-  tandem_device_options options = TANDEM_DEVICE_OPTIONS_INIT;
-  options.threads = 2;  // what fails on a worker's thread has to come back
-  options.disable = disable;
-  options.log = [](void*, tandem_log_level, const char*) {};
-  if (failing == From::callbacks) use_callbacks(&options);
-  return options;
-}
 
 struct Device {
   tandem_device* device = nullptr;
@@ -60,12 +37,7 @@ struct Room {
   std::vector<std::vector<double>> memory;
   tandem_args args = TANDEM_ARGS_INIT;
   explicit Room(uint64_t workspace_size) {
-    using A = tandem_args;
-    for (tandem_buffer A::*b :
-         {&A::q,           &A::k,       &A::v,     &A::o,         &A::lse,        &A::d_o,
-          &A::d_q,         &A::d_k,     &A::d_v,   &A::bias,      &A::keep,       &A::dist_bias,
-          &A::slope,       &A::tau,     &A::sink,  &A::lengths_q, &A::lengths_kv, &A::d_bias,
-          &A::d_dist_bias, &A::d_slope, &A::d_tau, &A::d_sink,    &A::workspace}) {
+    for (tandem_buffer tandem_args::*b : kBuffers) {
       memory.emplace_back(1024 + workspace_size);
       args.*b = {(uint64_t(uintptr_t(memory.back().data())) + 255) / 256 * 256, 0};
     }

@@ -36,6 +36,10 @@ uint32_t declared_shared(const Plan& plan, const Launch& l) {
   case Stem::name:                                 \
     shared_of_##Name(name##_spec(plan, l), bytes); \
     break;
+#define TANDEM_HOPPER(Name, name)          \
+  case Stem::name:                         \
+    shared_of_##Name(Name##Spec(), bytes); \
+    break;
 #include "stems.inc"
   }
   return bytes;
@@ -548,6 +552,10 @@ uint32_t module_bytes(const Plan& plan, const Launch& l) {
 #define TANDEM_STEM(Name, name)                           \
   case Stem::name:                                        \
     constants_of_##Name(name##_spec(plan, l), constants); \
+    break;
+#define TANDEM_HOPPER(Name, name)                 \
+  case Stem::name:                                \
+    constants_of_##Name(Name##Spec(), constants); \
     break;
 #include "stems.inc"
   }

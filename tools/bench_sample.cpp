@@ -170,6 +170,27 @@ struct Sampler {
     bwd_row_ref(block, precision, head, rows);
   }
 
+  // What the gradients of query rows of a head are formed from. head points into the others.
+  struct GradientRows {
+    std::vector<double> q, d_o, o, lse, delta;
+    RefHead head;
+  };
+  // k, v: all keys of the head's kv head.
+  void read_gradient_rows(int64_t b, int64_t h, int64_t first, int64_t rows,
+                          const std::vector<double>& k, const std::vector<double>& v,
+                          GradientRows* to) {
+    to->q = rows_of(t[Role::q], b, h, first, rows);
+    to->d_o = rows_of(t[Role::d_o], b, h, first, rows);
+    to->o = rows_of(t[Role::o], b, h, first, rows);
+    to->lse = lse_of(b, h, first, rows);
+    to->delta.resize(size_t(rows));
+    RefHead& head = to->head;
+    head.q = to->q.data(), head.k = k.data(), head.v = v.data(), head.d_o = to->d_o.data();
+    head.o = to->o.data(), head.lse = to->lse.data(), head.delta = to->delta.data();
+    head.stored_lse = true;
+    set_extras(b, h, first, rows, &head);
+  }
+
   void query_head(int64_t b, int64_t h);      // o, lse
   void query_gradient(int64_t b, int64_t h);  // d_q
   void kv_gradients(int64_t b, int64_t kv);   // d_k, d_v
@@ -207,21 +228,14 @@ void Sampler::query_gradient(int64_t b, int64_t h) {
   for (int64_t first : block_starts(p.seq_q)) {
     const int64_t rows = std::min(kBlock, p.seq_q - first);
     const Problem block = query_block(first, rows);
-    const std::vector<double> q = rows_of(t[Role::q], b, h, first, rows);
-    const std::vector<double> out = rows_of(t[Role::o], b, h, first, rows);
-    const std::vector<double> d_o = rows_of(t[Role::d_o], b, h, first, rows);
-    const std::vector<double> lse = lse_of(b, h, first, rows);
+    GradientRows of;
+    read_gradient_rows(b, h, first, rows, k, v, &of);
     const auto n = size_t(rows * p.head_dim);
-    std::vector<double> exact(n), stepwise(n), floor(n), slack(n), delta(static_cast<size_t>(rows));
-    RefHead head;
-    head.q = q.data(), head.k = k.data(), head.v = v.data(), head.d_o = d_o.data();
-    head.o = out.data(), head.lse = lse.data(), head.delta = delta.data();
-    head.stored_lse = true;
-    set_extras(b, h, first, rows, &head);
-    make_delta(block, Precision::exact, head, delta.data());
-    bwd_dq_ref(block, Precision::exact, head, exact.data(), floor.data(), slack.data());
-    make_delta(block, Precision::stepwise, head, delta.data());
-    bwd_dq_ref(block, Precision::stepwise, head, stepwise.data(), nullptr);
+    std::vector<double> exact(n), stepwise(n), floor(n), slack(n);
+    make_delta(block, Precision::exact, of.head, of.delta.data());
+    bwd_dq_ref(block, Precision::exact, of.head, exact.data(), floor.data(), slack.data());
+    make_delta(block, Precision::stepwise, of.head, of.delta.data());
+    bwd_dq_ref(block, Precision::stepwise, of.head, stepwise.data(), nullptr);
     add(&d_q, exact, stepwise, floor, slack, key_counts(first, rows),
         rows_of(t[Role::d_q], b, h, first, rows));
   }
@@ -293,23 +307,15 @@ void Sampler::last_keys(int64_t b, int64_t kv) {
   for (Overlay* o : {&single.bias, &single.keep})
     if (*o) o->heads = single.heads_kv;
   for (int64_t h = kv * p.group(); h < (kv + 1) * p.group(); ++h) {
-    const std::vector<double> q = rows_of(t[Role::q], b, h, first, rows);
-    const std::vector<double> d_o = rows_of(t[Role::d_o], b, h, first, rows);
-    const std::vector<double> out = rows_of(t[Role::o], b, h, first, rows);
-    const std::vector<double> lse = lse_of(b, h, first, rows);
-    std::vector<double> delta(static_cast<size_t>(rows));
-    RefHead head;
-    head.q = q.data(), head.k = k.data(), head.v = v.data(), head.d_o = d_o.data();
-    head.o = out.data(), head.lse = lse.data(), head.delta = delta.data();
-    head.stored_lse = true;
-    set_extras(b, h, first, rows, &head);
+    GradientRows of;
+    read_gradient_rows(b, h, first, rows, k, v, &of);
     std::vector<double> part[2][4];
     for (int n = 0; n < 4; ++n) part[0][n].resize(nk), part[1][n].resize(nv);
-    make_delta(single, Precision::exact, head, delta.data());
-    bwd_dkv_ref(single, Precision::exact, head, part[0][0].data(), part[1][0].data(),
+    make_delta(single, Precision::exact, of.head, of.delta.data());
+    bwd_dkv_ref(single, Precision::exact, of.head, part[0][0].data(), part[1][0].data(),
                 part[0][2].data(), part[1][2].data(), part[0][3].data(), part[1][3].data());
-    make_delta(single, Precision::stepwise, head, delta.data());
-    bwd_dkv_ref(single, Precision::stepwise, head, part[0][1].data(), part[1][1].data(), nullptr,
+    make_delta(single, Precision::stepwise, of.head, of.delta.data());
+    bwd_dkv_ref(single, Precision::stepwise, of.head, part[0][1].data(), part[1][1].data(), nullptr,
                 nullptr);
     for (int which = 0; which < 2; ++which)
       for (int n = 0; n < 4; ++n)

@@ -136,13 +136,17 @@ Status Launcher<P>::prepare(void (*kernel)(P), const Launching& with, dim3 grid,
   return Status();
 }
 
+// The kernel of a launch was not built.
+inline Status no_kernel(const Launch& launch) {
+  return fail(TANDEM_ERROR_BACKEND, "no CUDA kernel %s for tile %s", stem_name(launch.stem),
+              launch.tile.name ? launch.tile.name : "-");
+}
+
 // The same for a launch of a plan. Fails if the kernel was not built.
 template <typename P>
 Status prepare_launch(void (*kernel)(P), const Launch& launch, const Launching& with,
                       Launcher<P>* launcher) {
-  if (!kernel)
-    return fail(TANDEM_ERROR_BACKEND, "no CUDA kernel %s for tile %s", stem_name(launch.stem),
-                launch.tile.name ? launch.tile.name : "-");
+  if (!kernel) return no_kernel(launch);
   return launcher->prepare(kernel, with, dim3(launch.groups_x, launch.groups_y),
                            launch.invocations(), launch.shared_bytes);
 }

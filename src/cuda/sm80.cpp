@@ -7,9 +7,11 @@
 
 namespace tandem {
 bool sm80_loads() {
-  const void* kernel = cuda::sm80::any_kernel();
+  const auto kernel = cuda::sm80::bwd_dq_cast_kernel(TANDEM_F16);
   cudaFuncAttributes attributes;
-  const bool loads = kernel && cudaFuncGetAttributes(&attributes, kernel) == cudaSuccess;
+  const bool loads =
+      kernel &&
+      cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel)) == cudaSuccess;
   if (!loads) cudaGetLastError();
   return loads;
 }
@@ -19,7 +21,8 @@ Status sm80_recorder(const Plan& plan, const Launch& launch, const Launching& wi
   const tandem_dtype dtype = plan.problem.dtype;
   if (launch.stem == Stem::bwd_dkv_dq) {
     Launcher<cuda::sm80::BwdDkvDqParams> start;
-    TANDEM_TRY(prepare_launch(cuda::sm80::bwd_dkv_dq_kernel(dtype, launch), launch, with, &start));
+    TANDEM_TRY(
+        prepare_launch(cuda::sm80::bwd_dkv_dq_kernel(dtype, launch, true), launch, with, &start));
     const BwdDkvDqBlock block = bwd_dkv_dq_block(plan, launch);
     *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
       const BwdDkvPush from = bwd_dkv_push(plan, launch, a);
@@ -35,7 +38,7 @@ Status sm80_recorder(const Plan& plan, const Launch& launch, const Launching& wi
   if (launch.stem == Stem::bwd_dkv) {
     Launcher<cuda::sm80::BwdDkvHeadFull> start;
     TANDEM_TRY(
-        prepare_launch(cuda::sm80::bwd_dkv_full_kernel(dtype, launch), launch, with, &start));
+        prepare_launch(cuda::sm80::bwd_dkv_full_kernel(dtype, launch, true), launch, with, &start));
     cuda::sm80::BwdDkvHeadFull fixed{};
     fixed.block = bwd_dkv_block(plan, launch);
     fixed.extra = extra_block(plan.problem);
@@ -56,8 +59,8 @@ Status sm80_recorder(const Plan& plan, const Launch& launch, const Launching& wi
     }
     if (dq || head) {
       const uint32_t total = launch.total + (dq ? dq->total : 0) + (head ? head->total : 0);
-      TANDEM_TRY(start.prepare(cuda::sm80::bwd_dkv_full_kernel(dtype, launch), with, dim3(total),
-                               launch.invocations(),
+      TANDEM_TRY(start.prepare(cuda::sm80::bwd_dkv_full_kernel(dtype, launch, true), with,
+                               dim3(total), launch.invocations(),
                                std::max(launch.shared_bytes, dq ? dq->shared_bytes : 0)));
     }
     *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Launches of cuda/sm90. sm90_absent.cpp replaces sm90.cpp if the build has no code for sm_90a.
+// Launches of cuda/sm90. sm90_absent.cpp replaces its files if the build has no code for
+// sm_90a.
 #ifndef TANDEM_SRC_CUDA_SM90_H
 #define TANDEM_SRC_CUDA_SM90_H
 #include "cuda/runtime.h"

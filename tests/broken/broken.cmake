@@ -254,20 +254,26 @@ endfunction()
 function(tandem_own_tensor_core_kernels name dir stem path)
   set(copies ${dir}/${path}/cuda/${path})
   set(sources "")
+  set(written "")
   foreach(part IN LISTS ${path}_${stem}_part)
     tandem_mutate(cuda/${path}/${part} ${copies}/${part} "${${path}_${stem}_from}" "${${path}_${stem}_to}")
     string(REGEX REPLACE "cuh$" "cu" file ${part})
     list(APPEND sources ${file})
+    string(REGEX REPLACE "[.]cuh?$" "" kernel ${part})
+    if(path STREQUAL sm80 AND kernel IN_LIST TANDEM_SM80_KERNELS) # its source is written
+      tandem_sm80_instance(${kernel} ${copies}/${file})
+      list(APPEND written ${file})
+    endif()
   endforeach()
   if(DEFINED ${path}_${stem}_file) # a header of another operation's file
     set(sources ${${path}_${stem}_file})
-  elseif(NOT EXISTS ${PROJECT_SOURCE_DIR}/cuda/${path}/${file}) # a header that is no kernel's own
+  elseif(NOT file IN_LIST written AND NOT EXISTS ${PROJECT_SOURCE_DIR}/cuda/${path}/${file}) # a header that is no kernel's own
     set(sources ${stem}.cu)
   endif()
   set(objects ${name}_${path})
   add_library(${objects} OBJECT)
   foreach(source IN LISTS sources)
-    if(NOT source IN_LIST ${path}_${stem}_part) # or it is there, with its change
+    if(NOT source IN_LIST ${path}_${stem}_part AND NOT source IN_LIST written) # or it is there
       configure_file(${PROJECT_SOURCE_DIR}/cuda/${path}/${source} ${copies}/${source} COPYONLY)
     endif()
     target_sources(${objects} PRIVATE ${copies}/${source})

@@ -8,12 +8,6 @@
 
 namespace {
 
-struct Line {
-  const char* what;
-  const char* disable;
-  const char* line;
-  tandem_status status;
-};
 // Each kind of launch that the backend makes ready, and plans that are refused.
 constexpr Line kLines[] = {
     {"plain forward", "cuda.sm80", "fwd f32 b1 hq2 hk1 sq9 sk11 d8 dv8", TANDEM_OK},
@@ -34,33 +28,11 @@ constexpr Line kLines[] = {
      TANDEM_ERROR_UNSUPPORTED},
 };
 
-tandem_problem parse(const char* line) {
-  tandem_problem problem;
-  const tandem_status status = tandem_problem_parse(line, &problem);
-  INFO(line << ": " << tandem_last_message());
-  REQUIRE(status == TANDEM_OK);
-  return problem;
-}
-
-tandem_device_options options_of(const char* disable) {
-  tandem_device_options options = TANDEM_DEVICE_OPTIONS_INIT;
-  options.disable = disable;
-  options.log = [](void*, tandem_log_level, const char*) {};
-  if (failing == From::callbacks) use_callbacks(&options);
-  return options;
-}
-
 // Addresses that are given, and at which nothing is read.
 tandem_args args_of(uint64_t workspace_size) {
-  using A = tandem_args;
   tandem_args args = TANDEM_ARGS_INIT;
   uint64_t at = 4096;
-  for (tandem_buffer A::*b :
-       {&A::q,           &A::k,       &A::v,     &A::o,         &A::lse,        &A::d_o,
-        &A::d_q,         &A::d_k,     &A::d_v,   &A::bias,      &A::keep,       &A::dist_bias,
-        &A::slope,       &A::tau,     &A::sink,  &A::lengths_q, &A::lengths_kv, &A::d_bias,
-        &A::d_dist_bias, &A::d_slope, &A::d_tau, &A::d_sink,    &A::workspace})
-    args.*b = {at += 4096, 0};
+  for (tandem_buffer tandem_args::*b : kBuffers) args.*b = {at += 4096, 0};
   args.workspace_size = workspace_size;
   return args;
 }

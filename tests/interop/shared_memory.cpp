@@ -3,6 +3,7 @@
 
 #include <cstring>
 
+#include "../plain_vulkan.h"
 #include "support/support.h"
 
 namespace interop {
@@ -102,32 +103,17 @@ void VulkanSide::make_device() {
       made<VkPhysicalDeviceFeatures2>(VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2, &timeline);
   tandem_vk_feature_storage storage{};
   check(tandem_vk_required_features(gipa, instance_.handle, gpu_, &features, &storage));
-  const float priority = 1;
-  auto queue = made<VkDeviceQueueCreateInfo>(VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO);
-  queue.queueFamilyIndex = family_;
-  queue.queueCount = 1;
-  queue.pQueuePriorities = &priority;
-  auto info = made<VkDeviceCreateInfo>(VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO, &features);
-  info.queueCreateInfoCount = 1;
-  info.pQueueCreateInfos = &queue;
-  info.enabledExtensionCount = uint32_t(extensions.size());
-  info.ppEnabledExtensionNames = extensions.data();
-  VK(api().vkCreateDevice(gpu_, &info, nullptr, &device_));
+  tandem_vk_device_desc desc = plain_vulkan::describe(
+      gipa, instance_.handle, gpu_, &features, extensions.data(), uint32_t(extensions.size()));
+  desc.api_version = instance_.api_version;
+  VK(plain_vulkan::make_device(&desc, family_));
+  device_ = desc.device;
   instance_.api.load_device(device_);
   api().vkGetDeviceQueue(device_, family_, 0, &queue_);
   auto pool = made<VkCommandPoolCreateInfo>(VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO);
   pool.queueFamilyIndex = family_;
   VK(api().vkCreateCommandPool(device_, &pool, nullptr, &pool_));
 
-  tandem_vk_device_desc desc = TANDEM_VK_DEVICE_DESC_INIT;
-  desc.api_version = instance_.api_version;
-  desc.instance = instance_.handle;
-  desc.gpu = gpu_;
-  desc.device = device_;
-  desc.gipa = gipa;
-  desc.extension_count = uint32_t(extensions.size());
-  desc.extensions = extensions.data();
-  desc.features = &features;
   check(tandem_vk_device_create(&desc, nullptr, &tandem_));
 }
 

@@ -12,6 +12,7 @@
 
 #include <doctest/doctest.h>
 
+#include "../plain_vulkan.h"
 #include "attention.h"
 #include "shaders/scale.spv.h"
 
@@ -83,17 +84,9 @@ App::App(const App* parent) {
   REQUIRE(tandem_vk_required_extensions(gipa, instance, gpu, &extension_count, &extensions) ==
           TANDEM_OK);
   REQUIRE(tandem_vk_required_features(gipa, instance, gpu, &features, &storage) == TANDEM_OK);
-  const float priority = 1;
-  auto queues = made<VkDeviceQueueCreateInfo>(VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO);
-  queues.queueFamilyIndex = family;
-  queues.queueCount = 1;
-  queues.pQueuePriorities = &priority;
-  auto info = made<VkDeviceCreateInfo>(VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO, &features);
-  info.queueCreateInfoCount = 1;
-  info.pQueueCreateInfos = &queues;
-  info.enabledExtensionCount = extension_count;
-  info.ppEnabledExtensionNames = extensions;
-  VK(GIPA(vkCreateDevice)(gpu, &info, nullptr, &device));
+  tandem_vk_device_desc made_by = desc();
+  VK(plain_vulkan::make_device(&made_by, family));
+  device = made_by.device;
   tandem::load_table(&vk, GIPA(vkGetDeviceProcAddr), device);
   vk.vkGetDeviceQueue(device, family, 0, &queue);
   auto pool_info = made<VkCommandPoolCreateInfo>(VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO);

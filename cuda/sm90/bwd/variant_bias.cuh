@@ -127,7 +127,7 @@ struct Bias {
         const int entry = params.bias.shared != 1 ? 0 : batch;
 #pragma unroll
         for (int c = 0; c < S.bc / 64; ++c)
-          tma_load(at.tile(pipe.stage) + c * S.br * 128, &params.bias.map, at.full(pipe.stage),
+          tma_load(at.tile(pipe.stage) + c * S.br * 128, &params.bias.bias, at.full(pipe.stage),
                    col0 + 64 * c, row0, head / params.bias.group, entry);
       }
       __syncwarp();

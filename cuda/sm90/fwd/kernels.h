@@ -1,47 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The forward kernels for Hopper, as the host sees them. Their parameters hold tensor maps.
+// The forward kernels for Hopper, as the host sees them.
 #ifndef TANDEM_CUDA_SM90_FWD_KERNELS_H
 #define TANDEM_CUDA_SM90_FWD_KERNELS_H
-#include <cuda.h>
-
-#include "../../kernels.h"
-#include "fwd_stream_k.h"
-#include "hopper_tiles.h"
+#include "../params.h"
 
 namespace tandem {
 namespace cuda {
 namespace sm90 {
-
-// Parameters of fwd of plain softmax. Tensor maps: 4 dimensions (feature, row, head, batch) of
-// 16-bit elements, boxes {64, rows, 1, 1}, SWIZZLE_128B, zeros outside the tensor.
-struct FwdParams {
-  CUtensorMap q, k, v;
-  FwdBlock block;
-  FwdPush push;
-};
-
-// Parameters of fwd with optional inputs. bias: tensor map (key, row, head, batch) with as many
-// heads and batch entries as the bias has, boxes of kFwdBiasRows rows.
-struct FwdOptionalParams {
-  CUtensorMap q, k, v, bias;
-  FwdBlock block;
-  FwdPush push;
-  ExtraBlock extra;
-  Features features;
-};
-
-// Stream-K with a dense bias: two workgroups share some tiles and combine their partial results
-// through the workspace. With units = 0 no tile is shared, and any grid of one dimension does.
-struct FwdStreamKParams : FwdStreamK {
-  FwdStreamKShares shares;
-  int batches;  // batch entries
-  // Addresses in the workspace of the partial results and of a 64-bit flag for each, which says
-  // which workgroup has written. No other execute has this number, nor number + 1.
-  uint64_t partials, flags, number;
-};
-struct FwdBiasParams : FwdOptionalParams {
-  FwdStreamKParams stream_k;
-};
 
 // The kernel depends on launch.tile.name (src/hopper_tiles.inc) and the dtype only. block.tiles:
 // tiles of FwdTile::rows() queries. The workgroups share block.total tiles, so any grid of one

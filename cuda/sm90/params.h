@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// The parameters of the kernels for Hopper (src/interface/sm90) as structs.
+#ifndef TANDEM_CUDA_SM90_PARAMS_H
+#define TANDEM_CUDA_SM90_PARAMS_H
+#include <cuda.h>
+
+#include "../kernels.h"
+#include "bwd_cluster_schedule.h"
+#include "fwd_stream_k.h"
+#include "hopper_tiles.h"
+
+namespace tandem {
+namespace cuda {
+namespace sm90 {
+
+#define TANDEM_INTERFACE(Name) struct Name {
+#define TANDEM_EXTENSION(Name, Base) struct Name : Base {
+#define TANDEM_TENSOR_MAP(name) CUtensorMap name;
+#define TANDEM_MEMBER(type, name) type name;
+#define TANDEM_STRIDES(name) Strides name;
+#define TANDEM_PARAM(type, name) type name;
+#define TANDEM_ADDRESS(name) uint64_t name;
+#define TANDEM_ADDRESSES(name, count) uint64_t name[count];
+#define TANDEM_PUSH(type, name) type name;
+#include "interface/sm90/all.inc"
+
+}  // namespace sm90
+}  // namespace cuda
+}  // namespace tandem
+#endif

@@ -1,0 +1,375 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// Table of the backward kernels for Hopper, as the host launches them.
+#include <algorithm>
+#include <iterator>
+
+#include "../../cuda/sm90/bwd/kernels.h"
+#include "cuda/sm90_kernel.h"
+
+namespace tandem {
+namespace {
+
+using cuda::Kernel;
+using cuda::sm90::BiasForm;
+using cuda::sm90::BwdBias;
+using cuda::sm90::BwdDkvDdistParams;
+using cuda::sm90::BwdDkvDqBiasParams;
+using cuda::sm90::BwdDkvDqEntmaxParams;
+using cuda::sm90::BwdDkvDqOptionalParams;
+using cuda::sm90::BwdDkvDqParams;
+using cuda::sm90::BwdDkvWithDqParams;
+using cuda::sm90::BwdDqCastParams;
+using cuda::sm90::BwdRowDqParams;
+using cuda::sm90::BwdRowParams;
+
+// What all forms of bwd_dkv_dq have: dQ postprocess, gradients of heads, dynamic tile scheduler and
+// lazy zero-initialisation.
+template <typename ParamsOfKernel>
+class BwdDkvDq : public Sm90Kernel<ParamsOfKernel> {
+ public:
+  using Params = ParamsOfKernel;
+  BwdDkvDq(const Plan& of, const Launch& its)
+      : Sm90Kernel<Params>(of, its), has_cast(of.find(Stem::bwd_dq_cast) != nullptr) {}
+
+  void set_fixed(Params* params) const {
+    Sm90Kernel<Params>::set_fixed(params);
+    if (postprocesses()) params->d_q.strides = problem.d_q;
+    params->interleaved_heads = int(launch.interleaved_heads);
+    const int64_t heads = problem.batch * problem.heads_kv;
+    const auto rows = uint32_t(plan.lazy_zero.bytes / uint64_t(heads) / kZeroBytes);
+    params->lazy_zero = {
+        0,    int(launch.eager_zero_heads), int(heads),         int(problem.heads_kv),
+        rows, rows / launch.tiles,          rows % launch.tiles};
+  }
+  void set_addresses(const Addresses& a, Params* params) const {
+    Sm90Kernel<Params>::set_addresses(a, params);
+    if (plan.head_counts_offset) params->heads = {a.head_counts, a.sink, a.d_sink, a.d_slope};
+    params->tile_counter = a.tile_counter;
+    params->lazy_zero.counters = a.lazy_zero_counters;
+    if (plan.d_q_counts_offset) params->d_q.counts = a.d_q_counts;
+    if (!postprocesses()) return;
+    params->d_q.address = a.d_q;
+    if (launch.cooperative_postprocess)
+      params->d_q.claims =
+          a.d_q_counts + uint64_t(bwd_counts_bytes(1, problem.batch * problem.heads_kv));
+  }
+
+ protected:
+  using Sm90Kernel<Params>::plan;
+  using Sm90Kernel<Params>::launch;
+  using Sm90Kernel<Params>::problem;
+
+ private:
+  bool postprocesses() const { return plan.d_q_counts_offset && !has_cast; }
+  const bool has_cast;  // whether bwd_dq_cast converts the dQ accumulator
+};
+
+class BwdDkvDqPlain : public BwdDkvDq<BwdDkvDqParams> {
+ public:
+  using BwdDkvDq::BwdDkvDq;
+  Kernel<Params> kernel() const {
+    return cuda::sm90::bwd_dkv_dq_kernel(problem.dtype, launch.hopper, problem.wants(TANDEM_GRAD_Q),
+                                         problem.wants(TANDEM_GRAD_K | TANDEM_GRAD_V),
+                                         launch.persistent);
+  }
+};
+
+class BwdDkvDqEntmax : public BwdDkvDq<BwdDkvDqEntmaxParams> {
+ public:
+  using BwdDkvDq::BwdDkvDq;
+  Kernel<Params> kernel() const {
+    return cuda::sm90::bwd_dkv_dq_entmax_kernel(problem.dtype, launch.hopper,
+                                                problem.alpha == 1.5f);
+  }
+  void set_fixed(Params* params) const {
+    BwdDkvDq::set_fixed(params);
+    params->support_words = int(support_words(problem.seq_kv));
+  }
+  void set_addresses(const Addresses& a, Params* params) const {
+    BwdDkvDq::set_addresses(a, params);
+    params->support = a.support;
+  }
+};
+
+template <Kernel<BwdDkvDqOptionalParams> (*select)(tandem_dtype, int row)>
+class BwdDkvDqOptional : public BwdDkvDq<BwdDkvDqOptionalParams> {
+ public:
+  using BwdDkvDq::BwdDkvDq;
+  Kernel<Params> kernel() const { return select(problem.dtype, launch.hopper); }
+  void set_fixed(Params* params) const {
+    BwdDkvDq::set_fixed(params);
+    if (problem.lengths_q == Lengths::packed)
+      params->packed_tiles =
+          int(bwd_packed_tiles(kBwdShapes[launch.hopper], problem.total_q, problem.batch));
+  }
+  void set_addresses(const Addresses& a, Params* params) const {
+    BwdDkvDq::set_addresses(a, params);
+    const BwdDkvPush from = bwd_dkv_push(plan, launch, a);
+    std::copy_n(from.extra, kExtraAddresses, params->extra_at);
+    params->drop_offset = from.drop_offset;
+    if (problem.wants(TANDEM_GRAD_SLOPE)) params->slope_parts = a.slope_rows;
+  }
+};
+
+// A dense bias. Where d_bias is summed over the batch, workgroups run in clusters of a schedule
+// (bwd_cluster_schedule.h), and two-CTA clusters may follow in a launch of their own.
+class BwdDkvDqBias : public BwdDkvDq<BwdDkvDqBiasParams> {
+ public:
+  BwdDkvDqBias(const Plan& of, const Launch& its)
+      : BwdDkvDq(of, its),
+        postprocesses_(problem.wants(TANDEM_GRAD_Q) && !of.find(Stem::bwd_dq_cast)),
+        grid_(sm90_grid(its)),
+        two_cta_kernel_(kernel_of(BiasForm::passes)) {
+    if (reduces_dbias_in_clusters(problem)) cluster_ = unsigned(problem.batch);
+    split_ = {launch.total / (problem.bias.batch == 1 ? problem.batch : 1), 1};
+  }
+  Kernel<Params> kernel() const {
+    return kernel_of(postprocesses_ ? BiasForm::postprocess : BiasForm::whole);
+  }
+
+  Status prepare(const Launching& with) {
+    if (cluster_ > 1 && launch.groups_y == 1) TANDEM_TRY(schedule_clusters(with));
+    // There are as many persistent clusters as the device runs at a time. In a deterministic order
+    // a cluster waits for those that were started before it, so each has one tile.
+    persistent_ = !postprocesses_ && !problem.deterministic && 0 < schedule_.slots &&
+                  schedule_.slots < schedule_.items;
+    if (schedule_.items > 0)
+      grid_.groups.x = cluster_ * unsigned(persistent_ ? schedule_.slots : schedule_.items);
+    // A single workgroup is launched as a cluster, too. In any other launch cluster_sync() is a
+    // barrier of the workgroup, at which its two kinds of warps wait by two instructions, and
+    // synccheck of compute-sanitizer reports that as an error.
+    grid_.cluster = cluster_;
+    return Status();
+  }
+  Sm90Grid grid() const { return grid_; }
+
+  void set_fixed(Params* params) const {
+    BwdDkvDq::set_fixed(params);
+    BwdBias& bias = params->bias;
+    bias.d_bias_strides = problem.d_bias;
+    bias.group = int(problem.heads_q / problem.bias.heads);
+    bias.shared = problem.bias.batch == 1 ? int(problem.batch) : 1;
+    bias.d_bias_f32 = problem.d_bias_dtype == TANDEM_F32;
+    bias.passes = 1;
+    bias.whole = int(split_.whole), bias.parts = split_.parts;
+    bias.schedule = schedule_;
+  }
+  void set_addresses(const Addresses& a, Params* params) const {
+    BwdDkvDq::set_addresses(a, params);
+    params->bias.d_bias = a.d_bias;
+    params->bias.parts_at = a.partials, params->bias.counts = a.partial_flags;
+    params->bias.sums_at = a.pass_sums;
+    if (persistent_)
+      params->bias.counter = a.partial_flags + 8 * uint64_t(bwd_partial_slots(launch.total));
+  }
+  cudaError_t launch_rest(Params* params, cudaStream_t stream) const {
+    const auto clusters = unsigned(schedule_.two_cta_clusters);
+    if (clusters == 0) return cudaSuccess;
+    params->bias.passes = int(cluster_) / 2;
+    Sm90Grid grid = grid_;
+    grid.groups.x = 2 * clusters, grid.cluster = 2, grid.programmatic = true;
+    return launch_with_attributes(reinterpret_cast<const void*>(two_cta_kernel_), grid, params,
+                                  stream);
+  }
+
+ private:
+  Kernel<Params> kernel_of(BiasForm form) const {
+    return cuda::sm90::bwd_dkv_dq_bias_kernel(problem.dtype, launch.hopper, form);
+  }
+  // How many clusters of a kernel the device runs at a time.
+  Status count_clusters(Kernel<Params> kernel, unsigned cluster, const Launching& with,
+                        int64_t* count) const {
+    Launcher<Params> loaded;
+    TANDEM_TRY(prepare_launch(kernel, launch, with, &loaded));
+    Sm90Grid grid = grid_;
+    grid.cluster = cluster;
+    *count = max_active_clusters(reinterpret_cast<const void*>(kernel), grid);
+    return Status();
+  }
+  Status schedule_clusters(const Launching& with) {
+    int64_t slots = 0, two_cta_clusters = 0;
+    TANDEM_TRY(count_clusters(kernel(), cluster_, with, &slots));
+    if (slots > 0 && launch.two_cta_clusters) {
+      TANDEM_TRY(count_clusters(two_cta_kernel_, 2, with, &two_cta_clusters));
+      two_cta_clusters =
+          std::clamp<int64_t>(two_cta_clusters - slots * problem.batch / 2, 0, kMaxTwoCtaClusters);
+    }
+    const BwdShape& shape = kBwdShapes[launch.hopper];
+    const BwdClusterPlan planned = plan_bwd_clusters(
+        launch.total / problem.batch, slots, problem.batch, bwd_query_tiles(shape, problem.seq_q),
+        two_cta_clusters, bwd_two_cta_tenths(shape, problem.batch / 2));
+    schedule_ = planned.schedule;
+    split_ = planned.split;
+    return Status();
+  }
+
+  const bool postprocesses_;  // the last workgroup of a head forms d_q
+  Sm90Grid grid_;
+  Kernel<Params> two_cta_kernel_;
+  unsigned cluster_ = 1;
+  bool persistent_ = false;
+  BwdQuerySplit split_{};
+  BwdClusterSchedule schedule_{};
+};
+
+// bwd_dkv and bwd_dq of wide heads in one launch. Of a problem with both it is bwd_dkv's, which
+// comes first. bwd_head's work is joined to the first of them.
+class BwdDkvWithDq : public Sm90Kernel<BwdDkvWithDqParams> {
+ public:
+  BwdDkvWithDq(const Plan& of, const Launch& its)
+      : Sm90Kernel(of, its),
+        dkv_(its.stem == Stem::bwd_dkv ? &its : nullptr),
+        dq_(dkv_ ? joined_launch(of, Stem::bwd_dq) : &its),
+        head_(dkv_ || !of.find(Stem::bwd_dkv) ? joined_launch(of, Stem::bwd_head) : nullptr) {}
+
+  Kernel<Params> kernel() const {
+    int row = launch.hopper;
+    if (!dkv_)
+      while (row < kBwdShapeCount && kBwdShapes[row].d != kDqShapes[launch.hopper].d) ++row;
+    return cuda::sm90::bwd_dkv_kernel(problem.dtype, row);
+  }
+  Sm90Grid grid() const {
+    Sm90Grid grid = sm90_grid(launch);
+    const bool both = dkv_ && dq_;
+    const uint32_t total = launch.total + (both ? dq_->total : 0) + (head_ ? head_->total : 0);
+    if (total > launch.total) grid.groups = dim3(total);
+    if (both) grid.shared_bytes = std::max(launch.shared_bytes, dq_->shared_bytes);
+    return grid;
+  }
+  void set_fixed(Params* params) const {
+    if (dkv_) params->block = bwd_dkv_block(plan, *dkv_);
+    if (dq_) params->dq.block = bwd_dq_block(plan, *dq_);
+    if (!head_) return;
+    params->head.block = bwd_head_block(plan, *head_);
+    params->head.spec = bwd_head_spec(plan, *head_);
+  }
+  void set_addresses(const Addresses& a, Params* params) const {
+    if (dkv_) {
+      params->push = bwd_dkv_push(plan, *dkv_, a);
+      if (!problem.wants(TANDEM_GRAD_K)) params->push.d_k = 0;
+      if (!problem.wants(TANDEM_GRAD_V)) params->push.d_v = 0;
+    }
+    if (dq_) params->dq.push = bwd_dq_push(plan, *dq_, a);
+    if (head_) params->head.push = bwd_head_push(plan, *head_, a);
+  }
+
+ private:
+  const Launch *dkv_, *dq_, *head_;  // nullptr: not of this launch
+};
+
+class BwdRow : public Sm90Kernel<BwdRowParams> {
+ public:
+  using Sm90Kernel::Sm90Kernel;
+  Kernel<Params> kernel() const {
+    return cuda::sm90::bwd_row_kernel(problem.dtype, launch.hopper, problem.alpha == 1.5f);
+  }
+  void set_fixed(Params* params) const {
+    Sm90Kernel::set_fixed(params);
+    params->support_words = int(support_words(problem.seq_kv));
+  }
+  void set_addresses(const Addresses& a, Params* params) const {
+    Sm90Kernel::set_addresses(a, params);
+    params->support = a.support;
+    params->zeroed = a.d_q_accum, params->zeroed_end = a.d_q_accum + plan.zeroed_size;
+  }
+};
+
+class BwdRowDq : public Sm90Kernel<BwdRowDqParams> {
+ public:
+  using Sm90Kernel::Sm90Kernel;
+  Kernel<Params> kernel() const {
+    return cuda::sm90::bwd_row_dq_kernel(problem.dtype, launch.hopper);
+  }
+  void set_fixed(Params* params) const {
+    Sm90Kernel::set_fixed(params);
+    params->spec = bwd_row_dq_spec(plan, launch);
+    const Launch* sum = plan.find_sum(TANDEM_GRAD_DIST_BIAS);
+    if (sum && sum->joins) params->zeroed_count = int(sum_counts_bytes(problem.heads_kv) / 4);
+  }
+  void set_addresses(const Addresses& a, Params* params) const {
+    Sm90Kernel::set_addresses(a, params);
+    params->zeroed = a.sum_counts;
+  }
+};
+
+class BwdDkvDdist : public Sm90Kernel<BwdDkvDdistParams> {
+ public:
+  BwdDkvDdist(const Plan& of, const Launch& its)
+      : Sm90Kernel(of, its), reduces_tau_(joined_launch(of, Stem::bwd_head) != nullptr) {
+    const Launch* sum = of.find_sum(TANDEM_GRAD_DIST_BIAS);
+    reduces_dist_ = sum && sum->joins;
+  }
+  Kernel<Params> kernel() const {
+    return cuda::sm90::bwd_dkv_ddist_kernel(problem.dtype, launch.hopper);
+  }
+  void set_addresses(const Addresses& a, Params* params) const {
+    Sm90Kernel::set_addresses(a, params);
+    if (reduces_dist_) params->sums.d_dist = a.d_dist_bias, params->sums.counts = a.sum_counts;
+    if (reduces_tau_) params->sums.tau_rows = a.tau_rows, params->sums.d_tau = a.d_tau;
+  }
+
+ private:
+  bool reduces_dist_ = false, reduces_tau_;
+};
+
+class BwdDqCast : public Sm90Kernel<BwdDqCastParams> {
+ public:
+  BwdDqCast(const Plan& of, const Launch& its)
+      : Sm90Kernel(of, its), head_(joined_launch(of, Stem::bwd_head)) {}
+  Kernel<Params> kernel() const { return cuda::sm90::bwd_dq_cast_kernel(problem.dtype); }
+  Sm90Grid grid() const {
+    Sm90Grid grid = sm90_grid(launch);
+    if (head_) grid.groups = dim3(launch.total + head_->total);
+    if (grid.programmatic) grid.cluster = 1;
+    return grid;
+  }
+  void set_fixed(Params* params) const {
+    Sm90Kernel::set_fixed(params);
+    params->entries = problem.bias && problem.bias.batch == 1 ? int(problem.batch) : 1;
+    if (problem.lengths_q == Lengths::packed) {
+      const BwdShape& shape = kBwdShapes[launch.hopper];
+      params->total_q = int(problem.total_q);
+      params->tile_blocks = shape.br / 64;
+      params->packed_blocks =
+          int(bwd_packed_tiles(shape, problem.total_q, problem.batch)) * params->tile_blocks;
+    }
+    params->done = cuda::sm90::kWholeTile * plan.find(Stem::bwd_dkv_dq)->tiles;
+    params->group = int(problem.group());
+    if (!head_) return;
+    params->head.block = bwd_head_block(plan, *head_);
+    params->head.spec = bwd_head_spec(plan, *head_);
+  }
+  void set_addresses(const Addresses& a, Params* params) const {
+    Sm90Kernel::set_addresses(a, params);
+    if (head_) params->head.push = bwd_head_push(plan, *head_, a);
+    if (problem.lengths_q == Lengths::packed) params->lengths_q = a.lengths_q;
+    if (launch.programmatic_launch) params->counts = a.d_q_counts;
+  }
+
+ private:
+  const Launch* head_;  // bwd_head; nullptr: not of this launch
+};
+
+constexpr Sm90Row kRows[] = {
+    {Stem::bwd_dkv_dq, variant_bit(HopperVariant::plain), record_sm90<BwdDkvDqPlain>},
+    {Stem::bwd_dkv_dq, variant_bit(HopperVariant::bias), record_sm90<BwdDkvDqBias>},
+    {Stem::bwd_dkv_dq, variant_bit(HopperVariant::entmax), record_sm90<BwdDkvDqEntmax>},
+    {Stem::bwd_dkv_dq, variant_bit(HopperVariant::varlen),
+     record_sm90<BwdDkvDqOptional<cuda::sm90::bwd_dkv_dq_varlen_kernel>>},
+    {Stem::bwd_dkv_dq, variant_bit(HopperVariant::softcap_alibi),
+     record_sm90<BwdDkvDqOptional<cuda::sm90::bwd_dkv_dq_softcap_alibi_kernel>>},
+    {Stem::bwd_dkv_dq, variant_bit(HopperVariant::masked),
+     record_sm90<BwdDkvDqOptional<cuda::sm90::bwd_dkv_dq_masked_kernel>>},
+    {Stem::bwd_dkv_ddist, variant_bit(HopperVariant::elastic), record_sm90<BwdDkvDdist>},
+    {Stem::bwd_row_dq, variant_bit(HopperVariant::elastic), record_sm90<BwdRowDq>},
+    {Stem::bwd_row, variant_bit(HopperVariant::entmax), record_sm90<BwdRow>},
+    {Stem::bwd_dkv, kEveryVariant, record_sm90<BwdDkvWithDq>},
+    {Stem::bwd_dq, kEveryVariant, record_sm90<BwdDkvWithDq>},
+    {Stem::bwd_dq_cast, kEveryVariant, record_sm90<BwdDqCast>},
+};
+
+}  // namespace
+
+Sm90Rows sm90_bwd_rows() { return {std::begin(kRows), std::end(kRows)}; }
+
+}  // namespace tandem
