@@ -88,8 +88,8 @@ struct BwdDbias {
   }
 };
 
-Kernel<BwdDbiasFull> bwd_dbias_full_kernel(const Launch& launch, bool wide) {
-  return select_full<BwdDbias>(wide, launch.tile.name, 1);
+Kernel<BwdDbiasFull> bwd_dbias_full_kernel(const KernelChoice& of, bool wide) {
+  return select_full<BwdDbias>(wide, of.tile, 1);
 }
 
 }  // namespace cuda

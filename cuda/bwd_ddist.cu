@@ -64,8 +64,8 @@ struct BwdDdist {
   }
 };
 
-Kernel<BwdDdistFull> bwd_ddist_full_kernel(const Launch& launch, bool wide) {
-  return select_full<BwdDdist>(wide, launch.tile.name, 1);
+Kernel<BwdDdistFull> bwd_ddist_full_kernel(const KernelChoice& of, bool wide) {
+  return select_full<BwdDdist>(wide, of.tile, 1);
 }
 
 }  // namespace cuda

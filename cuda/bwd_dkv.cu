@@ -120,10 +120,9 @@ struct BwdDkv {
   }
 };
 
-Kernel<BwdDkvParams> bwd_dkv_kernel(tandem_dtype dtype, const Launch& launch, bool wide) {
-  return select_kernel<BwdDkv>(
-      dtype, wide, launch.tile.name,
-      launch.d_blocks > launch.dv_blocks ? launch.d_blocks : launch.dv_blocks);
+Kernel<BwdDkvParams> bwd_dkv_kernel(tandem_dtype dtype, const KernelChoice& of, bool wide) {
+  return select_kernel<BwdDkv>(dtype, wide, of.tile,
+                               of.d_blocks > of.dv_blocks ? of.d_blocks : of.dv_blocks);
 }
 
 }  // namespace cuda

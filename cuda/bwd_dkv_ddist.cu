@@ -128,10 +128,10 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
 
 TANDEM_FIXED_FAMILY(BwdDkvDdist, BwdDkvDdistFull, bwd_dkv_ddist)
 
-Kernel<BwdDkvDdistFull> bwd_dkv_ddist_kernel(tandem_dtype dtype, const Launch& launch, bool wide) {
-  return select_fixed<BwdDkvDdist>(
-      dtype, wide, launch.tile.name,
-      launch.d_blocks > launch.dv_blocks ? launch.d_blocks : launch.dv_blocks);
+Kernel<BwdDkvDdistFull> bwd_dkv_ddist_kernel(tandem_dtype dtype, const KernelChoice& of,
+                                             bool wide) {
+  return select_fixed<BwdDkvDdist>(dtype, wide, of.tile,
+                                   of.d_blocks > of.dv_blocks ? of.d_blocks : of.dv_blocks);
 }
 
 }  // namespace cuda

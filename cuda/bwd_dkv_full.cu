@@ -142,10 +142,9 @@ struct BwdDkvFullFamily {
   }
 };
 
-Kernel<BwdDkvFull> bwd_dkv_full_kernel(const Launch& launch, bool wide) {
-  return select_full<BwdDkvFullFamily>(
-      wide, launch.tile.name,
-      launch.d_blocks > launch.dv_blocks ? launch.d_blocks : launch.dv_blocks);
+Kernel<BwdDkvFull> bwd_dkv_full_kernel(const KernelChoice& of, bool wide) {
+  return select_full<BwdDkvFullFamily>(wide, of.tile,
+                                       of.d_blocks > of.dv_blocks ? of.d_blocks : of.dv_blocks);
 }
 
 }  // namespace cuda

@@ -152,10 +152,10 @@ __global__ void __launch_bounds__(kDotRows* kDotLanes)
   dot_full(params.dot);
 }
 
-Kernel<BwdDotParams> bwd_dot_kernel(tandem_dtype dtype, const Launch& launch, bool) {
+Kernel<BwdDotParams> bwd_dot_kernel(tandem_dtype dtype, const KernelChoice& of, bool) {
   switch (dtype) {
     case TANDEM_F32:
-      return launch.tf32 ? bwd_dot<RoundedF32> : bwd_dot<F32>;
+      return of.tf32 ? bwd_dot<RoundedF32> : bwd_dot<F32>;
     case TANDEM_F16:
       return bwd_dot<F16>;
     case TANDEM_BF16:
@@ -165,7 +165,7 @@ Kernel<BwdDotParams> bwd_dot_kernel(tandem_dtype dtype, const Launch& launch, bo
   }
 }
 
-Kernel<BwdDotFull> bwd_dot_full_kernel(const Launch&, bool) { return bwd_dot_full; }
+Kernel<BwdDotFull> bwd_dot_full_kernel(const KernelChoice&, bool) { return bwd_dot_full; }
 
 Kernel<Zeroing<BwdDotParams>> bwd_dot_zero_kernel(tandem_dtype dtype, bool tf32) {
   return dtype == TANDEM_F16    ? bwd_dot_zero<F16>

@@ -94,8 +94,8 @@ struct BwdDq {
   }
 };
 
-Kernel<BwdDqParams> bwd_dq_kernel(tandem_dtype dtype, const Launch& launch, bool wide) {
-  return select_kernel<BwdDq>(dtype, wide, launch.tile.name, launch.d_blocks);
+Kernel<BwdDqParams> bwd_dq_kernel(tandem_dtype dtype, const KernelChoice& of, bool wide) {
+  return select_kernel<BwdDq>(dtype, wide, of.tile, of.d_blocks);
 }
 
 }  // namespace cuda

@@ -53,8 +53,8 @@ struct BwdDqFullFamily {
   }
 };
 
-Kernel<BwdDqFull> bwd_dq_full_kernel(const Launch& launch, bool wide) {
-  return select_full<BwdDqFullFamily>(wide, launch.tile.name, launch.d_blocks);
+Kernel<BwdDqFull> bwd_dq_full_kernel(const KernelChoice& of, bool wide) {
+  return select_full<BwdDqFullFamily>(wide, of.tile, of.d_blocks);
 }
 
 }  // namespace cuda

@@ -12,7 +12,7 @@ __global__ void __launch_bounds__(kLineGroup) bwd_head(const __grid_constant__ B
     sum_head(params, int(index), reinterpret_cast<float*>(shared_memory()));
 }
 
-Kernel<BwdHeadFull> bwd_head_full_kernel(const Launch&, bool) { return bwd_head; }
+Kernel<BwdHeadFull> bwd_head_full_kernel(const KernelChoice&, bool) { return bwd_head; }
 
 }  // namespace cuda
 }  // namespace tandem

@@ -266,7 +266,7 @@ __global__ void __launch_bounds__(kLineGroup)
   }
 }
 
-Kernel<BwdOriginFull> bwd_origin_full_kernel(const Launch&, bool) { return bwd_origin; }
+Kernel<BwdOriginFull> bwd_origin_full_kernel(const KernelChoice&, bool) { return bwd_origin; }
 
 }  // namespace cuda
 }  // namespace tandem

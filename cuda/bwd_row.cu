@@ -85,8 +85,8 @@ struct BwdRow {
   }
 };
 
-Kernel<BwdRowFull> bwd_row_full_kernel(const Launch& launch, bool wide) {
-  return select_full<BwdRow>(wide, launch.tile.name, 1);
+Kernel<BwdRowFull> bwd_row_full_kernel(const KernelChoice& of, bool wide) {
+  return select_full<BwdRow>(wide, of.tile, 1);
 }
 
 }  // namespace cuda

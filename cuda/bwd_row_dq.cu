@@ -102,8 +102,8 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
 
 TANDEM_FIXED_FAMILY(BwdRowDq, BwdRowDqFull, bwd_row_dq)
 
-Kernel<BwdRowDqFull> bwd_row_dq_kernel(tandem_dtype dtype, const Launch& launch, bool wide) {
-  return select_fixed<BwdRowDq>(dtype, wide, launch.tile.name, launch.d_blocks);
+Kernel<BwdRowDqFull> bwd_row_dq_kernel(tandem_dtype dtype, const KernelChoice& of, bool wide) {
+  return select_fixed<BwdRowDq>(dtype, wide, of.tile, of.d_blocks);
 }
 
 }  // namespace cuda

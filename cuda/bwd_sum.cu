@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(kLineGroup) bwd_sum(const __grid_constant__ Bw
   });
 }
 
-Kernel<BwdSumFull> bwd_sum_full_kernel(const Launch&, bool) { return bwd_sum; }
+Kernel<BwdSumFull> bwd_sum_full_kernel(const KernelChoice&, bool) { return bwd_sum; }
 
 }  // namespace cuda
 }  // namespace tandem

@@ -99,8 +99,8 @@ struct Fwd {
   }
 };
 
-Kernel<FwdParams> fwd_kernel(tandem_dtype dtype, const Launch& launch, bool wide) {
-  return select_kernel<Fwd>(dtype, wide, launch.tile.name, launch.dv_blocks);
+Kernel<FwdParams> fwd_kernel(tandem_dtype dtype, const KernelChoice& of, bool wide) {
+  return select_kernel<Fwd>(dtype, wide, of.tile, of.dv_blocks);
 }
 
 }  // namespace cuda

@@ -117,8 +117,8 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
 
 TANDEM_FIXED_FAMILY(FwdElastic, FwdFull, fwd_elastic)
 
-Kernel<FwdFull> fwd_elastic_kernel(tandem_dtype dtype, const Launch& launch, bool wide) {
-  return select_fixed<FwdElastic>(dtype, wide, launch.tile.name, launch.dv_blocks);
+Kernel<FwdFull> fwd_elastic_kernel(tandem_dtype dtype, const KernelChoice& of, bool wide) {
+  return select_fixed<FwdElastic>(dtype, wide, of.tile, of.dv_blocks);
 }
 
 }  // namespace cuda

@@ -147,8 +147,8 @@ struct FwdFullFamily {
   }
 };
 
-Kernel<FwdFull> fwd_full_kernel(const Launch& launch, bool wide) {
-  return select_full<FwdFullFamily>(wide, launch.tile.name, launch.dv_blocks);
+Kernel<FwdFull> fwd_full_kernel(const KernelChoice& of, bool wide) {
+  return select_full<FwdFullFamily>(wide, of.tile, of.dv_blocks);
 }
 
 }  // namespace cuda

@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(kJoinGroup) fwd_join(const __grid_constant__ F
         sees ? origin.x + (origin.y + logf(l)) : -INFINITY;
 }
 
-Kernel<FwdJoinFull> fwd_join_full_kernel(const Launch&, bool) { return fwd_join; }
+Kernel<FwdJoinFull> fwd_join_full_kernel(const KernelChoice&, bool) { return fwd_join; }
 
 }  // namespace cuda
 }  // namespace tandem

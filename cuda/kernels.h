@@ -3,10 +3,19 @@
 // serves a launch, which return nullptr where it is not built (cuda/select.cuh).
 #ifndef TANDEM_CUDA_KERNELS_H
 #define TANDEM_CUDA_KERNELS_H
-#include "params.h"
+#include "kernel_params.h"
 
 namespace tandem {
 namespace cuda {
+
+// What chooses an instantiation of a kernel, beside the element type and whether all inputs are
+// wide.
+struct KernelChoice {
+  const char* tile = nullptr;       // simt: name of a tile of tiles.inc
+  int d_blocks = 0, dv_blocks = 0;  // simt: accumulator blocks that cover D, Dv
+  int row = 0;                      // sm80: of ampere_tiles.inc
+  bool tf32 = false;                // f32 operands are rounded to TF32
+};
 
 // Plain kernels take no optional inputs; a problem without any runs only these.
 template <typename Block, typename Push>
@@ -30,21 +39,21 @@ using Kernel = void (*)(P);
 #define TANDEM_STEM(Name, name)                                       \
   using Name##Params = Params<Name##Block, Name##Push>;               \
   using Name##Full = FullParams<Name##Spec, Name##Block, Name##Push>; \
-  Kernel<Name##Full> name##_full_kernel(const Launch& launch, bool wide);
+  Kernel<Name##Full> name##_full_kernel(const KernelChoice& of, bool wide);
 #define TANDEM_FUSED(Name, name)                                      \
   using Name##Full = FullParams<Name##Spec, Name##Block, Name##Push>; \
-  Kernel<Name##Full> name##_kernel(tandem_dtype dtype, const Launch& launch, bool wide);
+  Kernel<Name##Full> name##_kernel(tandem_dtype dtype, const KernelChoice& of, bool wide);
 #define TANDEM_HOPPER(Name, name)  // sm90/kernels.h
 #include "stems.inc"
 
 // For the rows of src/fixed.inc: the set of optional inputs and the element type are known at
 // compile time.
-Kernel<FwdFull> fwd_elastic_kernel(tandem_dtype dtype, const Launch& launch, bool wide);
+Kernel<FwdFull> fwd_elastic_kernel(tandem_dtype dtype, const KernelChoice& of, bool wide);
 
-Kernel<FwdParams> fwd_kernel(tandem_dtype dtype, const Launch& launch, bool wide);
-Kernel<BwdDotParams> bwd_dot_kernel(tandem_dtype dtype, const Launch& launch, bool wide);
-Kernel<BwdDkvParams> bwd_dkv_kernel(tandem_dtype dtype, const Launch& launch, bool wide);
-Kernel<BwdDqParams> bwd_dq_kernel(tandem_dtype dtype, const Launch& launch, bool wide);
+Kernel<FwdParams> fwd_kernel(tandem_dtype dtype, const KernelChoice& of, bool wide);
+Kernel<BwdDotParams> bwd_dot_kernel(tandem_dtype dtype, const KernelChoice& of, bool wide);
+Kernel<BwdDkvParams> bwd_dkv_kernel(tandem_dtype dtype, const KernelChoice& of, bool wide);
+Kernel<BwdDqParams> bwd_dq_kernel(tandem_dtype dtype, const KernelChoice& of, bool wide);
 
 }  // namespace cuda
 }  // namespace tandem

@@ -5,7 +5,7 @@
 #define TANDEM_CUDA_TENSOR_CUH
 #include <type_traits>
 
-#include "params.h"
+#include "kernel_params.h"
 #include "simt.cuh"
 
 namespace tandem {

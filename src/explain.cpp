@@ -13,16 +13,19 @@ int Launch::invocations() const {
   return stem == Stem::fwd_join ? kJoinGroup : kLineGroup;
 }
 
-int64_t Launch::sums(const Problem& p) const {
-  if (p.batch <= entries) return 0;  // a workgroup takes all entries at once
-  const int64_t keys = (p.seq_kv + tile.bc - 1) / tile.bc * tile.bc;
-  return int64_t(groups_x) * groups_y * tile.br * keys;
+bool Launch::multiplies_matrices() const {
+  return as<MatrixLaunch>() || as<Sm80Launch>() || as<Sm90Launch>();
 }
 
-JoinShape::JoinShape(uint32_t splits, int64_t head_dim_v) {
-  while (lanes * 4 < head_dim_v) lanes *= 2;
-  // As many slices as have two splits each.
-  while (slices * lanes < kJoinGroup && uint32_t(slices) * 4 <= splits) slices *= 2;
+int Launch::wide_elements() const {
+  const Sm80Launch* sm80 = as<Sm80Launch>();
+  return multiplies_matrices() && !(sm80 && sm80->tile().bytes == 4) ? 8 : 4;
+}
+
+int64_t d_bias_sums(const Problem& p, const Launch& l) {
+  if (p.batch <= l.of<MatrixLaunch>().entries) return 0;  // a workgroup takes all entries at once
+  const int64_t keys = (p.seq_kv + l.tile.bc - 1) / l.tile.bc * l.tile.bc;
+  return int64_t(l.groups_x) * l.groups_y * l.tile.br * keys;
 }
 
 String Plan::name() const {
@@ -78,6 +81,48 @@ bool Plan::sums_dist() const {
   return find(Stem::bwd_ddist) || (fused && fused->members > 0);
 }
 
+namespace {
+
+// What explain() says of the members of a launch that its path alone has.
+String explain(const Plan&, const Launch&, const std::monostate&) { return ""; }
+String explain(const Plan&, const Launch&, const ScalarLaunch&) { return ""; }
+String explain(const Plan&, const Launch& launch, const MatrixLaunch& l) {
+  String s;
+  if (l.shares_ds && launch.stem == Stem::bwd_dkv)
+    s += text(", leaves ds, %d kv heads at a time", l.kv_heads);
+  if (launch.stores_d_bias) s += ", and d_bias";
+  if (l.sums_d_bias) s += ", a sum over the batch";
+  if (l.entries > 1) s += text(", %d entries at once", l.entries);
+  return s;
+}
+String explain(const Plan&, const Launch&, const SimtLaunch& l) {
+  return l.fixed >= 0 ? text(", of %s", kFixed[l.fixed].candidate().c_str()) : "";
+}
+String explain(const Plan&, const Launch& launch, const Sm80Launch&) {
+  return launch.stores_d_bias ? ", and d_bias" : "";
+}
+String explain(const Plan& plan, const Launch& launch, const Sm90Launch& l) {
+  String s;
+  if (l.programmatic)
+    s += launch.stem == Stem::fwd ? ", begins while the kernel before it ends"
+                                  : ", beside the last workgroups of the launch before";
+  if (l.scales_q) s += ", q times the scale";
+  if (l.persistent) s += ", persistent";
+  if (l.two_cta_clusters) s += ", and clusters of two beside them";
+  if (l.eager_zero_heads && plan.problem.bias)
+    s += text(", with zeros of sums for heads of keys from %u on", l.eager_zero_heads);
+  if (l.cooperative_postprocess) s += ", those of a head round d_q together";
+  if (launch.stem == Stem::bwd_dkv_dq && plan.zeroed_size > 0)
+    s += plan.problem.deterministic ? ", d_q in turns" : ", d_q in any order";
+  if (l.stream_k_units > 0)
+    s += text(", %d tiles shared out by steps", l.stream_k_units * l.stream_k_unit);
+  if (l.short_tiles > 0) s += text(", %d of fewer rows last", l.short_tiles);
+  if (launch.stores_d_bias) s += ", and d_bias";
+  return s;
+}
+
+}  // namespace
+
 String explain(const Problem& problem, const Caps& caps) {
   Plan plan;
   const Status status = make_plan(problem, caps, &plan);
@@ -100,35 +145,17 @@ String explain(const Problem& problem, const Caps& caps) {
     if (l.joins) s += " in an earlier launch,";
     if (l.groups_x)
       s += text(" %u x %u workgroups, %u bytes shared", l.groups_x, l.groups_y, l.shared_bytes);
-    if (l.fast_total) s += text(" (%u where o and d_o lie at multiples of 16 bytes)", l.fast_total);
-    if (l.programmatic_launch)
-      s += l.stem == Stem::fwd ? ", begins while the kernel before it ends"
-                               : ", beside the last workgroups of the launch before";
-    if (l.scales_q) s += ", q times the scale";
-    if (l.persistent) s += ", persistent";
-    if (l.two_cta_clusters) s += ", and clusters of two beside them";
-    if (l.eager_zero_heads && problem.bias)
-      s += text(", with zeros of sums for heads of keys from %u on", l.eager_zero_heads);
-    if (l.cooperative_postprocess) s += ", those of a head round d_q together";
+    if (const uint32_t fast = l.of<SimtLaunch>().fast_total)
+      s += text(" (%u where o and d_o lie at multiples of 16 bytes)", fast);
     if (l.splits > 1) s += text(", %u splits", l.splits);
-    if (l.fixed >= 0) s += text(", of %s", kFixed[l.fixed].candidate().c_str());
-    if (l.hopper >= 0 && l.stem == Stem::bwd_dkv_dq && plan.zeroed_size > 0)
-      s += plan.problem.deterministic ? ", d_q in turns" : ", d_q in any order";
-    if (l.stream_k_units > 0)
-      s += text(", %d tiles shared out by steps", l.stream_k_units * l.stream_k_unit);
-    if (l.short_tiles > 0) s += text(", %d of fewer rows last", l.short_tiles);
-    if (l.shares_ds && l.stem == Stem::bwd_dkv)
-      s += text(", leaves ds, %d kv heads at a time", l.kv_heads);
-    if (l.stores_d_bias) s += ", and d_bias";
-    if (l.sums_d_bias) s += ", a sum over the batch";
-    if (l.entries > 1) s += text(", %d entries at once", l.entries);
+    s += std::visit([&](const auto& of) { return explain(plan, l, of); }, l.path);
     if (!l.multiplies_matrices() && plan.wide_elements() > 4 && l.tile.br > 0)
       s += text(", without matrices (%s)", l.tile.name);
     s += "\n";
   }
-  if (plan.unaligned)
+  if (const auto& unaligned = plan.of<Sm90Plan>().unaligned)
     s += text("  with inputs at addresses that are no multiples of 16 bytes: %s\n",
-              plan.unaligned->name().c_str());
+              unaligned->name().c_str());
   return s;
 }
 

@@ -311,12 +311,6 @@ constexpr int64_t bwd_counts_bytes(int64_t batch, int64_t heads_kv) { return bat
 constexpr int64_t bwd_lazy_zero_bytes(int64_t batch, int64_t heads_kv) {
   return batch * heads_kv * 8;
 }
-// dQ postprocess by the last workgroup of a kv head: largest accumulator of the head, in bytes. A
-// larger one is converted faster by all SMs. With a dense bias, masks or dropout (and f32 on sm80)
-// a launch of its own is faster, by 4 us for 256 KiB a head. A small problem has fewer launches to
-// record, though: a small limit for a head, and one for all heads.
-constexpr int64_t kPostprocessBytes = 1 << 20, kFewPostprocessBytes = 1 << 18,
-                  kAllPostprocessBytes = 4 << 20;
 // For each kv head: how many of its tiles of keys are done, over all batch entries. The last one
 // reduces d_slope and d_sink.
 constexpr int64_t bwd_head_counts_bytes(int64_t heads_kv) { return heads_kv * 4; }

@@ -3,7 +3,6 @@
 #include "params.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "far_row.h"
 #include "hopper_tiles.h"
@@ -16,9 +15,10 @@ namespace {
 // words for four consecutive keys, which such pairs of blocks would split.
 uint32_t bias_code(const Problem& p, const Launch& l) {
   const Strides& s = p.bias.strides;
-  if (l.matrix.m == 0 || !is_chunked(p, s)) return 0;
-  const int64_t keys = l.matrix.n * (p.bias.dtype == TANDEM_F32 ? 1 : 2);
-  const bool rows = p.seq_q % l.matrix.m == 0 || s.s == 0;
+  const MatrixLaunch* own = l.as<MatrixLaunch>();
+  if (!own || !is_chunked(p, s)) return 0;
+  const int64_t keys = own->matrix.n * (p.bias.dtype == TANDEM_F32 ? 1 : 2);
+  const bool rows = p.seq_q % own->matrix.m == 0 || s.s == 0;
   return rows && p.seq_kv % keys == 0 && l.tile.bc % keys == 0 && !(p.dropout > 0) ? 2 : 1;
 }
 
@@ -26,7 +26,7 @@ uint32_t bias_code(const Problem& p, const Launch& l) {
 // query rows.
 bool tiles_exist(const Problem& p, const Launch& l) {
   const bool keys = l.stem != Stem::bwd_dkv;
-  return l.matrix.m > 0 && !p.has_lengths() &&
+  return l.as<MatrixLaunch>() && !p.has_lengths() &&
          (keys ? p.seq_kv % l.tile.bc : p.seq_q % l.tile.br) == 0;
 }
 
@@ -62,12 +62,13 @@ Spec tile_spec(const Plan& plan, const Launch& l) {
   s.BAND = plan.problem.banded();
   s.D_BLOCKS = uint32_t(l.d_blocks);
   s.DV_BLOCKS = uint32_t(l.dv_blocks);
-  s.RM = uint32_t(l.matrix.m > 0 ? l.row_blocks : l.tile.br / l.tile.tr);
-  s.SUBGROUP = l.subgroup;
-  s.MM = uint32_t(l.matrix.m);
-  s.MN = uint32_t(l.matrix.n);
-  s.LEFT_SHARED = uint32_t(l.left_shared);
-  s.REGISTER_PREFETCH = l.register_prefetch;
+  const MatrixLaunch& own = l.of<MatrixLaunch>();
+  s.RM = uint32_t(l.as<MatrixLaunch>() ? own.row_blocks : l.tile.br / l.tile.tr);
+  s.SUBGROUP = own.subgroup;
+  s.MM = uint32_t(own.matrix.m);
+  s.MN = uint32_t(own.matrix.n);
+  s.LEFT_SHARED = uint32_t(own.left_shared);
+  s.REGISTER_PREFETCH = own.register_prefetch;
   s.WHOLE = is_whole(plan.problem, l);
   s.FOLDED = is_folded(plan.problem);
   s.BIAS_WIDE = bias_code(plan.problem, l);
@@ -145,7 +146,8 @@ ExtraBlock extra_block(const Problem& p) {
 // and takes the form made for that (shaders/coopmat/plain.glsl); else 0.
 uint32_t plain_row(const Plan& plan, const Launch& l) {
   const Problem& p = plan.problem;
-  if (std::strcmp(plan.path, "coopmat2") != 0 || !tiles_exist(p, l) || p.k.s != p.v.s) return 0;
+  const MatrixLaunch& own = l.of<MatrixLaunch>();
+  if (!own.coopmat2 || !tiles_exist(p, l) || p.k.s != p.v.s) return 0;
   const int biases =
       // A dense bias by chunks is allowed, as products start from it.
       p.bias && bias_code(p, l) > 0;
@@ -153,8 +155,8 @@ uint32_t plain_row(const Plan& plan, const Launch& l) {
                      extra_addresses(p) == biases && l.splits == 1 && is_folded(p);
   const int64_t chunks = l.tile.bc * (std::max(p.head_dim, p.head_dim_v) / 8);
   // With two blocks of rows it pays only for masked tiles (H100, 580.159.04).
-  const bool pays = l.row_blocks == 1 ? l.tile.max_d == 128 : p.banded();
-  return plain && l.register_prefetch && pays && chunks <= 8 * l.tile.invocations() &&
+  const bool pays = own.row_blocks == 1 ? l.tile.max_d == 128 : p.banded();
+  return plain && own.register_prefetch && pays && chunks <= 8 * l.tile.invocations() &&
                  p.k.s % 8 == 0 && p.k.s > 0 && p.k.s < int64_t(1) << 24
              ? uint32_t(p.k.s / 8)
              : 0;
@@ -235,7 +237,7 @@ BwdOriginSpec bwd_origin_spec(const Plan& plan, const Launch& l) {
   s.BAND = p.banded();
   s.DELTA = plan.find(Stem::bwd_dot) != nullptr;
   s.TF32 = std::any_of(plan.launches.begin(), plan.launches.end(),
-                       [](const Launch& of) { return of.tf32; });
+                       [](const Launch& of) { return of.rounds_to_tf32(); });
   s.SINK = p.sink;
   set_features(p, &s);
   return s;
@@ -278,8 +280,9 @@ Block key_block(const Plan& plan, const Launch& l) {
 }
 
 // Offset of an array from delta, in 256 bytes, so that kernels need no address of their own for it.
-uint32_t from_delta(const Plan& plan, uint64_t offset) {
-  return uint32_t((offset - plan.delta_offset) / kWorkspaceAlignment);
+uint32_t from_delta(const Plan& plan, Scratch name) {
+  return uint32_t((plan.scratch[name].offset - plan.scratch[Scratch::delta].offset) /
+                  kWorkspaceAlignment);
 }
 }  // namespace
 
@@ -287,16 +290,17 @@ BwdDkvSpec bwd_dkv_spec(const Plan& plan, const Launch& l) {
   BwdDkvSpec s = key_spec<BwdDkvSpec>(plan, l);
   s.GRAD_K = plan.problem.wants(TANDEM_GRAD_K);
   s.GRAD_V = plan.problem.wants(TANDEM_GRAD_V);
-  s.LEAVES_DS = l.shares_ds;
+  s.LEAVES_DS = l.of<MatrixLaunch>().shares_ds;
   return s;
 }
 
 BwdDkvBlock bwd_dkv_block(const Plan& plan, const Launch& l) {
   auto b = key_block<BwdDkvBlock>(plan, l);
-  if (!l.shares_ds) return b;
-  b.ds = from_delta(plan, plan.ds_offset);
-  b.first = l.first_head;
-  b.heads = l.heads;
+  const MatrixLaunch& own = l.of<MatrixLaunch>();
+  if (!own.shares_ds) return b;
+  b.ds = from_delta(plan, Scratch::ds);
+  b.first = own.first_head;
+  b.heads = own.heads;
   b.batches = int(plan.problem.batch);
   return b;
 }
@@ -336,12 +340,13 @@ BwdDqCastBlock bwd_dq_cast_block(const Plan& plan, const Launch& l) {
   b.seq_q = int(p.seq_q);
   b.head_dim = int(p.head_dim);
   b.heads_q = int(p.heads_q);
-  if (l.ampere >= 0) {
+  if (const Sm80Launch* own = l.as<Sm80Launch>()) {
     b.row_blocks = int(ampere_row_blocks(p.seq_q));
-    b.panels = kAmpereTiles[l.ampere].panels();
+    b.panels = own->tile().panels();
   } else {
-    b.row_blocks = int(bwd_row_blocks(kBwdShapes[l.hopper], p.seq_q));
-    b.panels = bwd_panels(kBwdShapes[l.hopper]);
+    const BwdShape& shape = kBwdShapes[l.of<Sm90Launch>().row];
+    b.row_blocks = int(bwd_row_blocks(shape, p.seq_q));
+    b.panels = bwd_panels(shape);
   }
   b.scale = p.scale;
   b.total = l.total;
@@ -352,9 +357,10 @@ BwdDqSpec bwd_dq_spec(const Plan& plan, const Launch& l) {
   BwdDqSpec s = tile_spec<BwdDqSpec>(plan, l);
   s.D_BIAS = l.stores_d_bias ? uint32_t(plan.problem.d_bias_dtype) : 0;
   s.D_BIAS_WIDE = l.stores_d_bias && is_chunked(plan.problem, plan.problem.d_bias);
-  s.SUMS = !l.sums_d_bias ? 0 : plan.problem.batch > l.entries ? 1 : 2;
-  s.ENTRIES = uint32_t(l.entries);
-  s.TAKES_DS = l.shares_ds;
+  const MatrixLaunch& own = l.of<MatrixLaunch>();
+  s.SUMS = !own.sums_d_bias ? 0 : plan.problem.batch > own.entries ? 1 : 2;
+  s.ENTRIES = uint32_t(own.entries);
+  s.TAKES_DS = own.shares_ds;
   return s;
 }
 
@@ -362,10 +368,11 @@ BwdDqBlock bwd_dq_block(const Plan& plan, const Launch& l) {
   auto b = pair_block<BwdDqBlock>(plan, l);
   b.d_q = plan.problem.d_q;
   if (l.stores_d_bias) b.d_bias = plan.problem.d_bias;
-  b.batches = l.sums_d_bias || l.shares_ds ? int(plan.problem.batch) : 1;
-  b.sums = from_delta(plan, l.shares_ds ? plan.ds_offset : plan.bias_sums_offset);
-  b.first = l.first_head;
-  b.heads = l.heads;
+  const MatrixLaunch& own = l.of<MatrixLaunch>();
+  b.batches = own.sums_d_bias || own.shares_ds ? int(plan.problem.batch) : 1;
+  b.sums = from_delta(plan, own.shares_ds ? Scratch::ds : Scratch::bias_sums);
+  b.first = own.first_head;
+  b.heads = own.heads;
   return b;
 }
 
@@ -382,8 +389,10 @@ BwdDbiasSpec bwd_dbias_spec(const Plan& plan, const Launch& l) {
   BwdDbiasSpec s = tile_spec<BwdDbiasSpec>(plan, l);
   s.D_BIAS = uint32_t(l.splits > 1 ? TANDEM_F32 : plan.problem.d_bias_dtype);
   s.ONE_ROW = plan.problem.bias.rows == 1;
-  s.TAKES_DS = !l.shares_ds ? 0 : plan.problem.batch > plan.problem.bias.batch ? 2 : 1;
-  s.D_BIAS_WIDE = l.matrix.m > 0 && is_chunked(plan.problem, d_bias_strides(plan.problem, l));
+  s.TAKES_DS = !l.of<MatrixLaunch>().shares_ds                ? 0
+               : plan.problem.batch > plan.problem.bias.batch ? 2
+                                                              : 1;
+  s.D_BIAS_WIDE = l.as<MatrixLaunch>() && is_chunked(plan.problem, d_bias_strides(plan.problem, l));
   return s;
 }
 
@@ -398,9 +407,9 @@ BwdDbiasBlock bwd_dbias_block(const Plan& plan, const Launch& l) {
   b.members = int(l.members);
   b.splits = int(l.splits);
   b.part = uint32_t(gradient_elements(p, TANDEM_GRAD_BIAS));
-  if (l.shares_ds) {
-    b.ds = from_delta(plan, plan.ds_offset);
-    b.first = l.first_head;
+  if (const MatrixLaunch& own = l.of<MatrixLaunch>(); own.shares_ds) {
+    b.ds = from_delta(plan, Scratch::ds);
+    b.first = own.first_head;
     b.batches = int(p.batch);
   }
   return b;
@@ -420,7 +429,7 @@ BwdDdistBlock bwd_ddist_block(const Plan& plan, const Launch& l) {
 
 BwdSumSpec bwd_sum_spec(const Plan& plan, const Launch& l) {
   BwdSumSpec s;
-  if (l.joined_heads > 0) {
+  if (l.of<ScalarLaunch>().joined_heads > 0) {
     s.GRAD_TAU = plan.problem.wants(TANDEM_GRAD_TAU);
     s.GRAD_SLOPE = plan.problem.wants(TANDEM_GRAD_SLOPE);
     s.GRAD_SINK = plan.problem.wants(TANDEM_GRAD_SINK);
@@ -441,7 +450,7 @@ BwdSumBlock bwd_sum_block(const Plan& plan, const Launch& l) {
   b.splits = int(l.splits);
   b.part = uint32_t(gradient_elements(p, l.gradient));
   b.total = l.total;
-  b.head_total = l.joined_heads;
+  b.head_total = l.of<ScalarLaunch>().joined_heads;
   b.batch = int(p.batch);
   b.heads_q = int(p.heads_q);
   b.seq_q = int(p.seq_q);
@@ -463,7 +472,7 @@ BwdHeadBlock bwd_head_block(const Plan& plan, const Launch& l) {
   b.batch = int(p.batch);
   b.heads_q = int(p.heads_q);
   b.seq_q = int(p.seq_q);
-  b.slopes = int(plan.slope_parts());
+  b.slopes = int(plan.slope_parts);
   b.total = l.total;
   return b;
 }

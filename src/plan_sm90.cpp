@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Which problems the path cuda.sm90 takes, and which tiles (hopper_tiles.inc) they get.
+// The path cuda.sm90: which problems it takes, and which tiles (hopper_tiles.inc) they get.
 #include <algorithm>
 
-#include "hopper_tiles.h"
+#include "bwd_cluster_schedule.h"
+#include "fwd_stream_k.h"
 #include "number.h"
+#include "plan_sm90_heuristics.h"
 #include "planner.h"
 
 namespace tandem {
@@ -30,12 +32,6 @@ String tensor_map_refusal(const char* name, const Strides& s, int64_t batch, int
                   (long long)step.stride);
   }
   return "";
-}
-
-String forced(const Problem& p, int br, int bc) {
-  if ((p.tile_rows == 0 || p.tile_rows == br) && (p.tile_cols == 0 || p.tile_cols == bc)) return "";
-  return text("%dx%d is not the tile %dx%d that the problem asks for", br, bc, p.tile_rows,
-              p.tile_cols);
 }
 
 String too_wide(const char* what, int64_t size, int most) {
@@ -100,7 +96,7 @@ int sm90_bwd_bytes(const Problem& p, const BwdShape& s) {
     case HopperVariant::softcap_alibi:
       return has_softcap_alibi_kernel(s) ? bwd_varlen_shared_bytes(s) : 0;
     case HopperVariant::masked:
-      return has_masked_scores(s) || p.extras(~kScores).empty() ? bwd_masked_shared_bytes(s) : 0;
+      return has_masked_scores(s) || (p.inputs() & kScores) == 0 ? bwd_masked_shared_bytes(s) : 0;
     default:
       return bwd_plain_shared_bytes(s);
   }
@@ -118,15 +114,11 @@ String alpha_refusal(const Problem& p, int d) {
   return text("entmax with alpha %s takes the tiles for heads of 128", short_text(p.alpha).c_str());
 }
 
-// Smallest number of tiles for each SM with which the larger tiles for a bias are taken. They were
-// timed with 5.3 and 10.7, but not with fewer and not with a mask.
-constexpr int64_t kManyTiles = 4;
-
 String row_refusal(const Problem& p, const Caps& caps, const FwdTile& t) {
   if (is_disabled(caps, t.name)) return kDisabled;
   for (const String& why :
        {too_wide("head_dim", p.head_dim, t.d), too_wide("head_dim_v", p.head_dim_v, t.dv),
-        forced(p, t.rows(), t.bc), alpha_refusal(p, t.d)})
+        size_refusal(p, t.rows(), t.bc), alpha_refusal(p, t.d)})
     if (!why.empty()) return why;
   if (sm90_fwd_bytes(p, t) == 0)
     return t.decoupled
@@ -154,7 +146,7 @@ String row_refusal(const Problem& p, const Caps& caps, const BwdShape& s) {
   if (is_disabled(caps, s.name)) return kDisabled;
   for (const String& why :
        {too_wide("head_dim", p.head_dim, s.d), too_wide("head_dim_v", p.head_dim_v, s.d),
-        forced(p, s.br, s.bc), alpha_refusal(p, s.d)})
+        size_refusal(p, s.br, s.bc), alpha_refusal(p, s.d)})
     if (!why.empty()) return why;
   if (s.wide && std::max(p.head_dim, p.head_dim_v) <= kMaxFusedHeadDim)
     return text("it is for heads over %d", kMaxFusedHeadDim);
@@ -238,99 +230,36 @@ String full_refusal(const Problem& p) {
   return "";
 }
 
-constexpr int64_t kFewRows = 32, kManyKeys = 512;
+class Sm90Planner final : public CudaPlanner {
+ public:
+  using CudaPlanner::CudaPlanner;
+  String refuse() const override;
+  bool choose(const Refuse& refuse) override;
+  void scratch(Plan* plan, ScratchExtents* extents) const override;
 
-// Cooperative dQ postprocess, by all workgroups of a head, if all workgroups run at once: up to
-// kCooperativeBytes of the accumulator for each. With a mask few workgroups are left when the last
-// one ends, so the limit is lower. kBwdKeys: keys of a tile.
-constexpr int64_t kBwdKeys = 128, kCooperativeBytes = 1 << 17, kMaskedCooperativeBytes = 1 << 16;
-// From so many tiles of keys for each SM on, workgroups are persistent and leave the dQ postprocess
-// to bwd_dq_cast.
-constexpr int64_t kPersistentTilesPerSm = 4;
-constexpr bool all_have(int64_t keys) {
-  for (const BwdShape& s : kBwdShapes)
-    if (!s.wide && s.bc != keys) return false;
-  return true;
-}
-static_assert(all_have(kBwdKeys), "tiles of bwd_dkv_dq");
+ protected:
+  Vec<Stem> stems() const override;
+  void form(Launch* launch) const override;
+  Extent extent(const Launch& launch) const override;
+  // Keys are not split.
+  uint32_t key_splits(const Launch&, const Extent&) const override { return 1; }
+  void complete(Launch* launch, const Extent& extent) const override;
+  void arrange(Vec<Launch>* launches) const override;
 
-// Whether the last workgroup of a head converts less of the dQ accumulator, as it is short of
-// registers.
-bool is_few(const Problem& p) {
-  const HopperVariant set = hopper_variant(p);
-  return set == HopperVariant::bias || set == HopperVariant::masked;
-}
+ private:
+  void complete_fwd(Launch* launch, Sm90Launch* own) const;
+  void complete_dkv_dq(Launch* launch, Sm90Launch* own, int64_t tiles) const;
+  void add_unaligned(const Plan& plan, Sm90Plan* own, ScratchExtents* extents) const;
 
-}  // namespace
+  int row_ = -1;  // of kFwdTiles or kBwdShapes
+};
 
-HopperVariant hopper_variant(const Problem& p) {
-  if (p.bias) return HopperVariant::bias;
-  if (p.normalizer == Normalizer::elastic) return HopperVariant::elastic;
-  if (p.normalizer == Normalizer::entmax) return HopperVariant::entmax;
-  // In backward lse already holds the sink.
-  const uint32_t sink = kHasSink;
-  if (p.extras(p.backward ? sink : 0).empty()) return HopperVariant::plain;
-  const bool wide = p.head_dim > 128 || p.head_dim_v > 128;
-  if (p.extras(sink | kHasLengths).empty() && !wide) return HopperVariant::varlen;
-  return p.extras(sink | kHasLengths | kHasSoftcap | kHasAlibi).empty()
-             ? HopperVariant::softcap_alibi
-             : HopperVariant::masked;
-}
-
-bool is_persistent(const Problem& p, int64_t cores) {
-  const int64_t tiles = (p.seq_kv + kBwdKeys - 1) / kBwdKeys;
-  return hopper_variant(p) == HopperVariant::plain && p.head_dim <= kMaxFusedHeadDim &&
-         p.head_dim_v <= kMaxFusedHeadDim && p.wants(TANDEM_GRAD_Q) &&
-         p.wants(TANDEM_GRAD_K | TANDEM_GRAD_V) && cores > 0 &&
-         tiles * p.heads_kv * p.batch >= kPersistentTilesPerSm * cores;
-}
-
-bool fuses_dq_postprocess(const Problem& p, int64_t cores) {
-  if (is_persistent(p, cores)) return false;
-  const int64_t bytes = p.heads_q * p.seq_q * p.head_dim * 4;
-  const bool few = is_few(p);
-  return p.wants(TANDEM_GRAD_Q) &&
-         ((bytes <= (few ? kFewPostprocessBytes : kPostprocessBytes) * p.heads_kv &&
-           (!few || p.batch * bytes <= kAllPostprocessBytes)) ||
-          uses_cooperative_postprocess(p, cores));
-}
-
-bool uses_cooperative_postprocess(const Problem& p, int64_t cores) {
-  const int64_t tiles = (p.seq_kv + kBwdKeys - 1) / kBwdKeys, heads = p.heads_kv * p.batch;
-  return p.wants(TANDEM_GRAD_Q) && hopper_variant(p) != HopperVariant::bias &&
-         tiles * heads <= cores &&
-         p.group() * p.seq_q * p.head_dim * 4 <=
-             std::max(tiles * (p.banded() ? kMaskedCooperativeBytes : kCooperativeBytes),
-                      kPostprocessBytes);
-}
-
-int64_t eager_zero_heads(const Problem& p, int64_t cores, int64_t tiles,
-                         int64_t interleaved_heads) {
-  const HopperVariant set = hopper_variant(p);
-  const bool plain = set == HopperVariant::plain && p.wants(TANDEM_GRAD_Q);
-  if (!plain && set != HopperVariant::varlen && set != HopperVariant::softcap_alibi) return 0;
-  if (p.lengths_q == Lengths::packed || tiles == 0) return 0;
-  // One head more than run at a time, so that a slice is zero long before a workgroup adds to it.
-  const int64_t heads = std::max((cores + tiles - 1) / tiles, interleaved_heads) + 1;
-  return heads < p.heads_kv * p.batch ? heads : 0;
-}
-
-int64_t eager_zero_heads_per_entry(const Problem& p, int64_t cores, int64_t tiles) {
-  // One head more than run at a time.
-  const int64_t heads = (cores + tiles * p.batch - 1) / (tiles * p.batch) + 1;
-  return heads < p.heads_kv ? heads : 0;
-}
-
-bool reduces_dbias_in_clusters(const Problem& p) {
-  return p.bias && p.bias.batch == 1 && p.batch > 1 && p.wants(TANDEM_GRAD_BIAS);
-}
-
-bool uses_two_cta_clusters(const Problem& p, int64_t kv_tiles) {
-  return reduces_dbias_in_clusters(p) && !p.deterministic && p.batch >= 4 && p.batch % 2 == 0 &&
-         kv_tiles >= 64 && !fuses_dq_postprocess(p, 0);
-}
-
-String sm90_refusal(const Problem& p, const Caps& caps) {
+String Sm90Planner::refuse() const {
+  if (caps.compute_major != 9 || caps.compute_minor != 0)
+    return text("compute capability %d.%d is not 9.0", caps.compute_major, caps.compute_minor);
+  if (!caps.sm90_code) return "this build holds no code for sm_90a";
+  const String splits = splits_refusal();
+  if (!splits.empty()) return splits;
   const bool packed_q = p.lengths_q == Lengths::packed, packed_kv = p.lengths_kv == Lengths::packed;
   const int64_t batch_q = packed_q ? 1 : p.batch, batch_kv = packed_kv ? 1 : p.batch;
   const int64_t rows_q = packed_q ? p.total_q : p.seq_q,
@@ -352,11 +281,7 @@ String sm90_refusal(const Problem& p, const Caps& caps) {
   if (p.splits > 1) return text("it does not split keys, the problem asks for %d parts", p.splits);
   if (p.is_empty() || (packed_q && p.total_q == 0) || (packed_kv && p.total_kv == 0))
     return "a size is 0";
-  // One workgroup reads all keys of a head, so few heads are better split. (H100, 4 rows, D 128, Sk
-  // 8192: 32 heads take 0.060 ms on sm80 and 0.081 here, 56 heads 0.095 and 0.085. At D 64 sm80 is
-  // faster up to some 80 heads.)
-  if (!p.backward && p.splits == 0 && p.seq_q <= kFewRows && p.seq_kv >= kManyKeys &&
-      p.batch * p.heads_q * 3 <= caps.cores)
+  if (splitting_pays(p, caps.cores))
     return text(
         "%lld rows of %lld heads would leave most of the device idle, and it does not split keys",
         (long long)p.seq_q, (long long)(p.batch * p.heads_q));
@@ -370,59 +295,267 @@ String sm90_refusal(const Problem& p, const Caps& caps) {
   return "";
 }
 
-bool choose_sm90_tiles(const Problem& p, const Caps& caps, const PathRow& row, const Refuse& refuse,
-                       Form* form) {
-  const String name = candidate(row);
-  if (!p.backward) {
-    const int fwd =
-        first_row([&](int n) { return sm90_fwd_tile(p, n); }, kFwdTileCount, p, caps, name, refuse);
-    if (fwd < 0) return false;
-    *form = [fwd, &p](Launch* launch) {
-      const FwdTile t = sm90_fwd_tile(p, fwd);
-      launch->hopper = fwd;
-      launch->tile = Tile{t.name, t.rows(), t.bc, t.warpgroups + 1, 128, 0, 0, t.d, TileOn::cuda};
-      launch->shared_bytes = uint32_t(sm90_fwd_bytes(p, t));
-    };
-    return true;
+bool Sm90Planner::choose(const Refuse& refuse) {
+  if (row_ >= 0) return false;
+  row_ = p.backward ? first_row([](int n) { return kBwdShapes[n]; }, kBwdShapeCount, p, caps,
+                                name(), refuse)
+                    : first_row([&](int n) { return sm90_fwd_tile(p, n); }, kFwdTileCount, p, caps,
+                                name(), refuse);
+  return row_ >= 0;
+}
+
+Vec<Stem> Sm90Planner::stems() const {
+  if (!p.backward || p.normalizer == Normalizer::elastic)
+    return with_origin(separate_stems(true, false));
+  const bool softmax = p.normalizer == Normalizer::softmax;
+  Vec<Stem> stems = {softmax ? Stem::bwd_dot : Stem::bwd_row};
+  if (std::max(p.head_dim, p.head_dim_v) > kMaxFusedHeadDim) {
+    if (p.wants(TANDEM_GRAD_K | TANDEM_GRAD_V)) stems.push_back(Stem::bwd_dkv);
+    if (p.wants(TANDEM_GRAD_Q)) stems.push_back(Stem::bwd_dq);
+  } else {
+    if (p.gradients != TANDEM_GRAD_SINK) stems.push_back(Stem::bwd_dkv_dq);
+    if (p.wants(TANDEM_GRAD_Q) && !fuses_dq_postprocess(p, cores_of(caps)))
+      stems.push_back(Stem::bwd_dq_cast);
   }
-  const int bwd =
-      first_row([](int n) { return kBwdShapes[n]; }, kBwdShapeCount, p, caps, name, refuse);
-  if (bwd < 0) return false;
-  *form = [bwd, &p](Launch* launch) {
-    const BwdShape& s = kBwdShapes[bwd];
-    launch->hopper = bwd;
-    if (launch->stem == Stem::bwd_dq_cast) return;
-    if (launch->stem == Stem::bwd_row_dq) {
-      const int shape = std::max(p.head_dim, p.head_dim_v) <= kRowShapes[0].d ? 0 : 1;
-      const RowShape& r = kRowShapes[shape];
-      launch->hopper = shape;
-      launch->tile = Tile{"", r.br, r.bc, kBwdThreads / 128, 128, 0, 0, r.d, TileOn::cuda};
-      launch->shared_bytes = uint32_t(row_shared_bytes(r));
-      return;
-    }
-    if (launch->stem == Stem::bwd_dq) {
-      const DqShape& r = kDqShapes[dq_row(p)];
-      launch->hopper = dq_row(p);
-      launch->tile = Tile{s.name, r.br, r.bc, kBwdThreads / 128, 128, 0, 0, r.d, TileOn::cuda};
-      launch->shared_bytes = uint32_t(dq_shared_bytes(r));
-      return;
-    }
-    if (launch->stem == Stem::bwd_row) {
-      const int shape = std::max(p.head_dim, p.head_dim_v) <= kSupportShapes[0].d &&
-                                alpha_refusal(p, kSupportShapes[0].d).empty()
-                            ? 0
-                            : 1;
-      const SupportShape& r = kSupportShapes[shape];
-      launch->hopper = shape;
-      launch->tile = Tile{"", r.br(), r.bc, r.threads() / 128, 128, 0, 0, r.d, TileOn::cuda};
-      launch->shared_bytes = uint32_t(support_shared_bytes(r));
-      return;
-    }
-    launch->tile = Tile{s.name, s.br, s.bc, kBwdThreads / 128, 128, 0, 0, s.d, TileOn::cuda};
-    launch->shared_bytes = uint32_t(sm90_bwd_bytes(p, s));
-    launch->stores_d_bias = p.wants(TANDEM_GRAD_BIAS);
+  if (p.wants(TANDEM_GRAD_SLOPE | TANDEM_GRAD_SINK)) stems.push_back(Stem::bwd_head);
+  return with_origin(stems);
+}
+
+void Sm90Planner::form(Launch* launch) const {
+  CudaPlanner::form(launch);
+  const auto set = [&](int row, const Tile& tile, int shared) {
+    Sm90Launch own;
+    own.row = row;
+    launch->path = own;
+    launch->tile = tile;
+    launch->shared_bytes = uint32_t(shared);
   };
-  return true;
+  const int64_t wider = std::max(p.head_dim, p.head_dim_v);
+  constexpr int kWarpgroups = kBwdThreads / 128;
+  switch (launch->stem) {
+    case Stem::fwd: {
+      const FwdTile t = sm90_fwd_tile(p, row_);
+      return set(row_, Tile{t.name, t.rows(), t.bc, t.warpgroups + 1, 128, 0, 0, t.d, TileOn::cuda},
+                 sm90_fwd_bytes(p, t));
+    }
+    case Stem::bwd_dq_cast:
+      return set(row_, Tile{}, 0);
+    case Stem::bwd_row_dq: {
+      const int row = wider <= kRowShapes[0].d ? 0 : 1;
+      const RowShape& r = kRowShapes[row];
+      return set(row, Tile{"", r.br, r.bc, kWarpgroups, 128, 0, 0, r.d, TileOn::cuda},
+                 row_shared_bytes(r));
+    }
+    case Stem::bwd_dq: {
+      const DqShape& r = kDqShapes[dq_row(p)];
+      return set(dq_row(p),
+                 Tile{kBwdShapes[row_].name, r.br, r.bc, kWarpgroups, 128, 0, 0, r.d, TileOn::cuda},
+                 dq_shared_bytes(r));
+    }
+    case Stem::bwd_row: {
+      const int d = kSupportShapes[0].d, row = wider <= d && alpha_refusal(p, d).empty() ? 0 : 1;
+      const SupportShape& r = kSupportShapes[row];
+      return set(row, Tile{"", r.br(), r.bc, r.threads() / 128, 128, 0, 0, r.d, TileOn::cuda},
+                 support_shared_bytes(r));
+    }
+    case Stem::bwd_dkv:
+    case Stem::bwd_dkv_ddist:
+    case Stem::bwd_dkv_dq: {
+      const BwdShape& s = kBwdShapes[row_];
+      set(row_, Tile{s.name, s.br, s.bc, kWarpgroups, 128, 0, 0, s.d, TileOn::cuda},
+          sm90_bwd_bytes(p, s));
+      launch->stores_d_bias = p.wants(TANDEM_GRAD_BIAS);
+      return;
+    }
+    default:
+      return;
+  }
+}
+
+Extent Sm90Planner::extent(const Launch& launch) const {
+  if (launch.stem != Stem::bwd_dq_cast) return CudaPlanner::extent(launch);
+  return {bwd_panels(kBwdShapes[row_]) * ceil_div(p.seq_q, 64), p.heads_q, p.batch};
+}
+
+void Sm90Planner::complete_fwd(Launch* launch, Sm90Launch* own) const {
+  const HopperVariant variant = hopper_variant(p);
+  const FwdTile& t = kFwdTiles[row_];
+  own->programmatic =
+      caps.early_launches && (variant == HopperVariant::plain || variant == HopperVariant::bias);
+  launch->groups_x = uint32_t(std::min<int64_t>(launch->total, cores_of(caps)));  // persistent
+  launch->groups_y = 1;
+  own->scales_q = variant == HopperVariant::bias && p.dtype == TANDEM_BF16 && fwd_scales_q(t) &&
+                  has_exact_scale(p.scale);
+  if (!p.bias || p.banded()) return;
+  const int64_t steps = ceil_div(p.seq_kv, launch->tile.bc);
+  const int64_t shorts = fwd_short_tiles(t, p.batch * p.heads_q, p.seq_q, launch->groups_x, steps);
+  const FwdStreamK stream_k =
+      fwd_stream_k(launch->total - shorts, launch->groups_x, p.batch, steps);
+  own->stream_k_units = stream_k.units, own->stream_k_unit = stream_k.unit;
+  own->short_tiles = int(shorts);
+}
+
+void Sm90Planner::complete_dkv_dq(Launch* launch, Sm90Launch* own, int64_t tiles) const {
+  const int64_t cores = cores_of(caps);
+  if (p.deterministic)
+    own->interleaved_heads =
+        uint32_t(interleaved_heads(p.band.right == TANDEM_BAND_OPEN, cores, tiles,
+                                   p.group() * ceil_div(p.seq_q, kBwdShapes[row_].br)));
+  own->cooperative_postprocess = uses_cooperative_postprocess(p, cores);
+  own->two_cta_clusters = caps.early_launches && reduces_dbias_in_clusters(p) &&
+                          uses_two_cta_clusters(p, launch->total / p.batch);
+  own->eager_zero_heads =
+      uint32_t(own->two_cta_clusters ? eager_zero_heads_per_entry(p, cores, tiles)
+                                     : eager_zero_heads(p, cores, tiles, own->interleaved_heads));
+  own->persistent = is_persistent(p, cores);
+  if (!own->persistent) return;
+  launch->groups_x = uint32_t(std::min<int64_t>(launch->total, cores));
+  launch->groups_y = 1;
+}
+
+void Sm90Planner::complete(Launch* launch, const Extent& extent) const {
+  CudaPlanner::complete(launch, extent);
+  Sm90Launch* own = launch->as<Sm90Launch>();
+  if (launch->stem == Stem::fwd) complete_fwd(launch, own);
+  if (launch->stem == Stem::bwd_dkv_dq) complete_dkv_dq(launch, own, extent.tiles);
+  // It may start early, as bwd_dkv_dq signals when it may and counts the finished tiles of a head.
+  if (launch->stem == Stem::bwd_dq_cast) own->programmatic = caps.early_launches;
+}
+
+// A launch takes the host three microseconds, so earlier launches do the work of a few small ones.
+void Sm90Planner::arrange(Vec<Launch>* launches) const {
+  // Workgroups of `l` come behind those of `to` and of launches that it has already joined.
+  uint64_t total = 0;
+  const auto join = [&](Launch* l, const Launch* to) {
+    if (!l || !to) return;
+    if (total == 0) total = to->total;
+    l->joins = total + l->total <= caps.max_groups_x;
+    if (l->joins) total += l->total;
+  };
+  const Launch* dkv = find_launch(launches, Stem::bwd_dkv);
+  const Launch* cast = find_launch(launches, Stem::bwd_dq_cast);
+  Launch* head = find_launch(launches, Stem::bwd_head);
+  Launch* dq = find_launch(launches, Stem::bwd_dq);
+  // Heads over kMaxFusedHeadDim.
+  join(dq, dkv);
+  join(head, dkv ? dkv : dq ? dq : cast);
+  // The last workgroup of a kv head does the work of bwd_head.
+  const Launch* narrow = find_launch(launches, Stem::bwd_dkv_dq);
+  if (head && narrow && !cast) head->joins = counts_heads(narrow->total, cores_of(caps));
+  if (!find_launch(launches, Stem::bwd_dkv_ddist)) return;
+  // Elastic softmax: the row sums of d_tau, and the sums of d_dist_bias if they are few.
+  if (head) head->joins = true;
+  if (Launch* sum = find_launch(launches, Stem::bwd_sum))
+    sum->joins = sums_at_once(p.group() * ceil_div(p.dist_window, 64), sum->splits);
+}
+
+// Adds the plan for executes with addresses that TMA does not accept. It is by another path, also
+// where other paths are disabled, as a plan cannot know the addresses. It ignores a forced tile
+// size and has no partial outputs in the workspace.
+void Sm90Planner::add_unaligned(const Plan& plan, Sm90Plan* own, ScratchExtents* x) const {
+  Caps others = caps;
+  others.disabled = {name()};
+  Problem any = p;
+  any.tile_rows = any.tile_cols = 0;
+  if (!any.backward) any.splits = 1;
+  // If this plan sums in a fixed order, so does the other, which then has no dQ accumulator either.
+  if (any.backward && plan.unordered() == 0) any.deterministic = true;
+  auto unaligned = make_host_shared<Plan>();
+  if (!make_plan(any, others, unaligned.get()).ok()) return;
+  x->least_bytes = unaligned->workspace_size;
+  own->unaligned = std::move(unaligned);
+}
+
+void Sm90Planner::scratch(Plan* plan, ScratchExtents* x) const {
+  const Launch* fused = plan->find(Stem::bwd_dkv_dq);
+  CudaPlanner::scratch(plan, x);
+  Sm90Plan& own = plan->of_path.emplace<Sm90Plan>();
+  add_unaligned(*plan, &own, x);
+  if (const Launch* sum = plan->find_sum(TANDEM_GRAD_DIST_BIAS); sum && sum->joins)
+    x->sum_counts = {sum_counts_bytes(p.heads_kv) / 4};
+  if (const Launch* fwd = plan->find(Stem::fwd); fwd && fwd->of<Sm90Launch>().stream_k_units > 0) {
+    const FwdTile& t = kFwdTiles[row_];
+    const int64_t parts = int64_t(fwd->groups_x) - fwd->of<Sm90Launch>().stream_k_unit;
+    x->stream_k_partials = {parts * fwd_partial_floats(t)};
+    x->stream_k_flags = {parts * fwd_partial_flags(t)};
+  }
+  if (!fused) return;
+  const Sm90Launch& launch = fused->of<Sm90Launch>();
+  const HopperVariant variant = hopper_variant(p);
+  const BwdShape& s = kBwdShapes[row_];
+  plan->slope_parts = int64_t(fused->tiles) * kBwdParts;
+  if (p.wants(TANDEM_GRAD_SLOPE)) x->slope_rows = {p.batch * p.heads_q * plan->slope_parts};
+  // With optional inputs bwd_dkv_dq always forms the dQ accumulator.
+  const bool sums = p.wants(TANDEM_GRAD_Q) || variant != HopperVariant::plain;
+  const bool packed = p.lengths_q == Lengths::packed;
+  const int64_t heads = packed ? p.heads_q : p.batch * p.heads_q,
+                rows_of_head = packed ? bwd_packed_tiles(s, p.total_q, p.batch) * s.br : p.seq_q;
+  if (variant == HopperVariant::entmax && !p.visit_all)
+    x->support = {p.batch * p.heads_q * support_blocks(p.seq_q) * support_words(p.seq_kv)};
+  if (sums) x->d_q_accum = {bwd_dq_accum_bytes(s, heads, rows_of_head) / 4};
+  if (sums && p.deterministic)
+    x->dq_semaphores = {bwd_dq_semaphore_bytes(s, heads, rows_of_head) / 4};
+  if (launch.eager_zero_heads > 0) {
+    const auto of_head = uint64_t(bwd_dq_accum_bytes(s, p.group(), p.seq_q));
+    own.lazy_zero.eager_bytes = launch.eager_zero_heads * of_head;
+    own.lazy_zero.bytes = uint64_t(p.batch * p.heads_kv) * of_head;
+    own.lazy_zero.slices = p.bias ? uint64_t(p.batch) : 1;
+    x->lazy_zero_counters = {bwd_lazy_zero_bytes(p.batch, p.heads_kv) / 4};
+  }
+  if (launch.persistent) x->tile_counter = {1};
+  // A counter of the tiles that have added and, for the cooperative postprocess, one of claims.
+  const Launch* cast = plan->find(Stem::bwd_dq_cast);
+  if (p.wants(TANDEM_GRAD_Q) && (!cast || cast->of<Sm90Launch>().programmatic))
+    x->d_q_counts = {bwd_counts_bytes(p.batch, p.heads_kv) / 4 *
+                     (launch.cooperative_postprocess ? 2 : 1)};
+  const Launch* head = plan->find(Stem::bwd_head);
+  if (head && head->joins && !cast) x->head_counts = {bwd_head_counts_bytes(p.heads_kv) / 4};
+  if (!sums || !reduces_dbias_in_clusters(p)) return;
+  const int64_t room = bwd_partial_slots(fused->total);
+  // Two more numbers count the tiles of keys that were fetched, and the reserved ones.
+  x->dkv_partial_counts = {2 * room + 2};
+  x->dkv_partials = {room * bwd_partial_floats(s)};
+  if (launch.two_cta_clusters)
+    x->pass_sums = {kMaxTwoCtaClusters * bwd_pass_floats(s, p.heads_q / p.heads_kv, p.seq_q)};
+}
+
+}  // namespace
+
+std::unique_ptr<PathPlanner> make_cuda_sm90(const PathRow& row, const Problem& p,
+                                            const Caps& caps) {
+  return std::unique_ptr<PathPlanner>(new Sm90Planner(row, p, caps));
+}
+
+namespace {
+
+// The optional inputs of each variant. A problem takes the first one that has all of its inputs.
+constexpr uint32_t kEveryInput = ~0u;
+constexpr struct {
+  HopperVariant variant;
+  uint32_t needs, may;  // bits of Extra: an input that the problem has; all that it may have
+  bool wide;            // heads over 128
+} kVariants[] = {
+    {HopperVariant::bias, kHasBias, kEveryInput, true},
+    {HopperVariant::elastic, kHasElastic, kEveryInput, true},
+    {HopperVariant::entmax, kHasEntmax, kEveryInput, true},
+    {HopperVariant::plain, 0, 0, true},
+    {HopperVariant::varlen, 0, kHasSink | kHasLengths, false},
+    {HopperVariant::softcap_alibi, 0, kHasSink | kHasLengths | kHasSoftcap | kHasAlibi, true},
+    {HopperVariant::masked, 0, kEveryInput, true}};
+
+}  // namespace
+
+HopperVariant hopper_variant(const Problem& p) {
+  // In backward lse already holds the sink.
+  const uint32_t inputs = p.inputs() & ~(p.backward ? uint32_t(kHasSink) : 0);
+  const bool wide = p.head_dim > 128 || p.head_dim_v > 128;
+  const auto* v = kVariants;
+  while ((inputs & v->needs) != v->needs || (inputs & ~v->may) != 0 || (wide && !v->wide)) ++v;
+  return v->variant;  // the last row has every input
+}
+
+bool reduces_dbias_in_clusters(const Problem& p) {
+  return p.bias && p.bias.batch == 1 && p.batch > 1 && p.wants(TANDEM_GRAD_BIAS);
 }
 
 }  // namespace tandem

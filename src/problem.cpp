@@ -253,21 +253,20 @@ const char* dtype_name(uint32_t dtype) {
   return "?";
 }
 
+uint32_t Problem::inputs() const {
+  uint32_t bits = 0;
+#define TANDEM_INPUT(name, words, present) \
+  if (present) bits |= kHas##name;
+#include "inputs.inc"
+  return bits;
+}
+
 String Problem::extras(uint32_t but) const {
+  const uint32_t bits = inputs() & ~but;
   String s;
-  const auto add = [&](bool present, uint32_t extra, const char* name) {
-    if (present && (but & extra) == 0) s += (s.empty() ? "" : ", ") + String(name);
-  };
-  add(normalizer == Normalizer::elastic, kHasElastic, "elastic softmax");
-  add(normalizer == Normalizer::entmax, kHasEntmax, "entmax");
-  add(softcap > 0, kHasSoftcap, "softcap");
-  add(bool(bias), kHasBias, "bias");
-  add(dist_window > 0, kHasDistBias, "dist_bias");
-  add(alibi, kHasAlibi, "alibi");
-  add(bool(keep), kHasKeep, "keep");
-  add(sink, kHasSink, "sink");
-  add(dropout > 0, kHasDropout, "dropout");
-  add(has_lengths(), kHasLengths, "lengths");
+#define TANDEM_INPUT(name, words, present) \
+  if (bits & kHas##name) s += text("%s%s", s.empty() ? "" : ", ", words);
+#include "inputs.inc"
   return s;
 }
 
@@ -278,7 +277,7 @@ Problem Problem::with_heads_as_rows() const {
                          (lengths_kv == Lengths::full ? band.off + band.right >= seq_kv - 1
                                                       : bottom_right && band.right >= 0);
   if (backward || seq_q != 1 || rows < 2 || rows > TANDEM_SEQ_LIMIT || lengths_q != Lengths::full ||
-      !sees_first || !sees_last || !extras(kHasSoftcap | kHasLengths).empty())
+      !sees_first || !sees_last || (inputs() & ~uint32_t(kHasSoftcap | kHasLengths)) != 0)
     return *this;
   Problem p = *this;
   for (Strides* t : {&p.q, &p.o}) {

@@ -5,17 +5,11 @@
 #define TANDEM_SRC_PROBLEM_H
 #include <cstdint>
 
+#include "problem_types.h"
 #include "status.h"
 #include "tile_range.h"
 
 namespace tandem {
-
-struct Strides {  // in elements; also the layout of a kernel's parameter block
-  int64_t b, h, s, d;
-};
-
-enum class Normalizer : uint8_t { softmax, elastic, entmax };  // tandem_normalizer
-enum class Lengths : uint8_t { full, padded, packed };         // tandem_lengths
 
 // A tensor [batch, heads, rows, Sk] that is added to scores or hides them. batch divides B, heads
 // Hq and rows Sq. Strides of sizes of 1 are 0, so that b, h / group and i may be used as they are.
@@ -26,18 +20,14 @@ struct Overlay {
   explicit operator bool() const { return dtype != tandem_dtype{}; }
 };
 
-// Optional inputs of a problem: all but the scale, the band and softmax.
+// A bit for each optional input (inputs.inc).
+enum class ExtraIndex : uint8_t {
+#define TANDEM_INPUT(name, words, present) name,
+#include "inputs.inc"
+};
 enum Extra : uint32_t {
-  kHasElastic = 1,
-  kHasEntmax = 2,
-  kHasSoftcap = 4,
-  kHasBias = 8,
-  kHasDistBias = 16,
-  kHasAlibi = 32,
-  kHasKeep = 64,
-  kHasSink = 128,
-  kHasDropout = 256,
-  kHasLengths = 512
+#define TANDEM_INPUT(name, words, present) kHas##name = 1u << uint32_t(ExtraIndex::name),
+#include "inputs.inc"
 };
 
 struct Problem {
@@ -81,6 +71,7 @@ struct Problem {
     return normalizer == Normalizer::softmax && !wants(TANDEM_GRAD_SLOPE);
   }
   bool has_lengths() const { return lengths_q != Lengths::full || lengths_kv != Lengths::full; }
+  uint32_t inputs() const;  // bits of Extra: the optional inputs that there are
   // Names of the optional inputs but those in `but`, as "bias, elastic softmax"; "" if there are
   // none.
   String extras(uint32_t but = 0) const;

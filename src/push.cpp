@@ -120,9 +120,10 @@ struct PushValues : Addresses {
 
 bool takes_chunks(const Plan& plan, const Launch& l, const Addresses& a) {
   const Problem& p = plan.problem;
-  return l.matrix.m == 0 || ((!is_chunked(p, p.bias.strides) || a.bias % 16 == 0) &&
-                             ((l.stem != Stem::bwd_dbias && !l.stores_d_bias) || l.splits > 1 ||
-                              !is_chunked(p, p.d_bias) || a.d_bias % 16 == 0));
+  return !l.as<MatrixLaunch>() ||
+         ((!is_chunked(p, p.bias.strides) || a.bias % 16 == 0) &&
+          ((l.stem != Stem::bwd_dbias && !l.stores_d_bias) || l.splits > 1 ||
+           !is_chunked(p, p.d_bias) || a.d_bias % 16 == 0));
 }
 
 #define TANDEM_STEM(Name, name)                                                          \

@@ -13,6 +13,7 @@
 #include "hopper_tiles.h"
 #include "params.h"
 #include "plan.h"
+#include "plan_sm90_heuristics.h"
 
 namespace plan_fixture {
 
@@ -29,8 +30,9 @@ inline bool sums_few(const Problem& p) {
 // The same on sm90: whether the last workgroup of a head does, or, of few workgroups, all of them together.
 inline bool fuses_dq_postprocess(const Plan& plan) {
   const Launch* fused = plan.find(Stem::bwd_dkv_dq);
-  return (fuses_dq_postprocess(plan.problem, 0) && !(fused && fused->persistent)) ||
-         (fused && fused->cooperative_postprocess);
+  return (fuses_dq_postprocess(plan.problem, 0) &&
+          !(fused && fused->of<Sm90Launch>().persistent)) ||
+         (fused && fused->of<Sm90Launch>().cooperative_postprocess);
 }
 
 struct Profile {
@@ -124,18 +126,27 @@ inline Problem problem_of(std::string_view line) {
   return problem;
 }
 
+// Row of the table of its tiles, on sm80 and sm90; else -1.
+inline int row_of(const Launch& l) {
+  if (const Sm80Launch* own = l.as<Sm80Launch>()) return own->row;
+  return l.as<Sm90Launch>() ? l.as<Sm90Launch>()->row : -1;
+}
+
 // A plan as text: everything in it, so that two plans are equal iff their texts are.
 inline String dump(const Status& status, const Plan& plan) {
   String s = status.message() + "|" + backend_name(plan.backend) + "." + plan.path + "|" +
              plan.name() +
              text("|%llu %llu %llu|", (unsigned long long)plan.workspace_size,
-                  (unsigned long long)plan.delta_offset, (unsigned long long)plan.zeroed_size);
-  for (const Launch& l : plan.launches)
+                  (unsigned long long)plan.scratch[Scratch::delta].offset,
+                  (unsigned long long)plan.zeroed_size);
+  for (const Launch& l : plan.launches) {
+    const MatrixLaunch& m = l.of<MatrixLaunch>();
     s += text("%s %d %s %dx%d %d %d %u %u %u %u %u %s %u %d %d %d %u %d;", stem_name(l.stem),
               l.kernel, l.tile.name ? l.tile.name : "-", l.tile.br, l.tile.bc, l.d_blocks,
               l.dv_blocks, l.tiles, l.total, l.groups_x, l.groups_y, l.shared_bytes,
-              l.matrix.name().c_str(), l.subgroup, l.row_blocks, l.left_shared, l.register_prefetch,
-              l.splits, l.hopper);
+              m.matrix.name().c_str(), m.subgroup, m.row_blocks, m.left_shared, m.register_prefetch,
+              l.splits, row_of(l));
+  }
   for (const Refusal& r : plan.refusals) s += r.candidate + ": " + r.reason + ";";
   return s;
 }
@@ -168,7 +179,7 @@ inline Plan plan_of(std::string_view line, const char* profile = "h100_cuda") {
 // Bytes of ds in the workspace: of the heads of a chunk, whole blocks.
 inline uint64_t ds_size(const Problem& p, const Launch& d_q) {
   const auto blocks = [](int64_t n) { return uint64_t((n + 127) / 128 * 128); };
-  return 2 * uint64_t(d_q.heads) * blocks(p.seq_kv) * blocks(p.seq_q);
+  return 2 * uint64_t(d_q.of<MatrixLaunch>().heads) * blocks(p.seq_kv) * blocks(p.seq_q);
 }
 
 }  // namespace plan_fixture

@@ -50,22 +50,22 @@ void check_matrix_launch(const Plan& plan, const Caps& caps, const Launch& l) {
   const char* operands = plan.problem.dtype == TANDEM_F16 ? "f16" : "bf16";
   CHECK(plan.problem.dtype != TANDEM_F32);
   CHECK(std::count_if(caps.matrices.begin(), caps.matrices.end(), [&](const MatrixShape& m) {
-          return m.m == l.matrix.m && m.n == l.matrix.n && m.k == l.matrix.k &&
-                 std::strcmp(m.operands, operands) == 0;
+          return m.m == l.of<MatrixLaunch>().matrix.m && m.n == l.of<MatrixLaunch>().matrix.n &&
+                 m.k == l.of<MatrixLaunch>().matrix.k && std::strcmp(m.operands, operands) == 0;
         }) > 0);
-  CHECK(l.subgroup >= caps.subgroup_min);
-  CHECK(l.subgroup <= caps.subgroup_max);
+  CHECK(l.of<MatrixLaunch>().subgroup >= caps.subgroup_min);
+  CHECK(l.of<MatrixLaunch>().subgroup <= caps.subgroup_max);
   CHECK(uint32_t(l.tile.tr) <= caps.max_subgroups);
   const auto check = [&](const auto& spec) {
-    CHECK(spec.SUBGROUP == l.subgroup);
-    CHECK(spec.MM == uint32_t(l.matrix.m));
-    CHECK(spec.MN == uint32_t(l.matrix.n));
+    CHECK(spec.SUBGROUP == l.of<MatrixLaunch>().subgroup);
+    CHECK(spec.MM == uint32_t(l.of<MatrixLaunch>().matrix.m));
+    CHECK(spec.MN == uint32_t(l.of<MatrixLaunch>().matrix.n));
     const bool two = module_name(plan, l).find("_k2") != String::npos;
-    CHECK(uint32_t(l.matrix.k) == spec.MN * (two ? 2 : 1));
+    CHECK(uint32_t(l.of<MatrixLaunch>().matrix.k) == spec.MN * (two ? 2 : 1));
     CHECK((!two || (std::string(plan.path) == "coopmat" && plan.problem.dtype == TANDEM_F16)));
     CHECK(spec.WG % spec.SUBGROUP == 0);
     CHECK(spec.ROWS == spec.WG / spec.SUBGROUP * spec.RM * spec.MM);
-    CHECK(spec.COLS % uint32_t(l.matrix.k) == 0);
+    CHECK(spec.COLS % uint32_t(l.of<MatrixLaunch>().matrix.k) == 0);
     CHECK(spec.COLS % 4 == 0);  // a tile's columns begin where a draw of dropout does
   };
   if (l.stem == Stem::fwd) check(fwd_spec(plan, l));
@@ -76,11 +76,11 @@ void check_matrix_launch(const Plan& plan, const Caps& caps, const Launch& l) {
 // Of cuda.sm80.
 void check_ampere_launch(const Plan& plan, const Caps& caps, const Launch& l) {
   const Problem& p = plan.problem;
-  REQUIRE(l.ampere < kAmpereTileCount);
-  const AmpereTile& t = kAmpereTiles[l.ampere];
+  REQUIRE(l.of<Sm80Launch>().row < kAmpereTileCount);
+  const AmpereTile& t = kAmpereTiles[l.of<Sm80Launch>().row];
   const bool cast = l.stem == Stem::bwd_dq_cast;
   CHECK(t.stem == (cast ? Stem::bwd_dkv_dq : l.stem));
-  CHECK((t.full != 0) == !p.extras().empty());
+  CHECK((t.full != 0) == (p.inputs() != 0));
   CHECK(t.width >= std::max(p.head_dim, p.head_dim_v));
   CHECK(l.shared_bytes <= caps.shared_bytes);
   CHECK(uint32_t(l.invocations()) <= caps.max_invocations);
@@ -101,9 +101,9 @@ void check_ampere_launch(const Plan& plan, const Caps& caps, const Launch& l) {
     CHECK(plan.zeroed_size ==
           uint64_t(p.batch * p.heads_q * ((p.seq_q + 63) / 64) * 64) * uint64_t(t.width) * 4 +
               uint64_t(rounds ? 4 * p.batch * p.heads_kv : 0));
-    CHECK(plan.d_q_counts_offset ==
+    CHECK(plan.scratch[Scratch::d_q_counts].offset ==
           (rounds ? plan.workspace_size - uint64_t(4 * p.batch * p.heads_kv) : 0));
-    CHECK(plan.workspace_size == plan.d_q_accum_offset + plan.zeroed_size);
+    CHECK(plan.workspace_size == plan.scratch[Scratch::d_q_accum].offset + plan.zeroed_size);
   }
 }
 
@@ -121,8 +121,8 @@ void check_launch(const Plan& plan, const Caps& caps, const Launch& l) {
     CHECK((p.tile_rows == 0 || p.tile_rows == l.tile.br));
     CHECK((p.tile_cols == 0 || p.tile_cols == l.tile.bc));
   }
-  if (plan.backend == Backend::cpu || l.hopper >= 0) return;  // test_plan_sm90.cpp
-  if (l.ampere >= 0) return check_ampere_launch(plan, caps, l);
+  if (plan.backend == Backend::cpu || l.as<Sm90Launch>()) return;  // test_plan_sm90.cpp
+  if (l.as<Sm80Launch>()) return check_ampere_launch(plan, caps, l);
 
   const bool join = l.stem == Stem::fwd_join;
   const int64_t rows = l.stem == Stem::bwd_dot      ? kDotRows
@@ -135,8 +135,9 @@ void check_launch(const Plan& plan, const Caps& caps, const Launch& l) {
   CHECK(int64_t(l.tiles) * rows >= length);
   CHECK((int64_t(l.tiles) - 1) * rows < length);
   // Of one chunk, where launches take turns.
-  CHECK(int64_t(l.total) ==
-        int64_t(l.tiles) * (l.shares_ds ? l.heads : heads * p.batch * (join ? 1 : l.splits)));
+  CHECK(int64_t(l.total) == int64_t(l.tiles) * (l.of<MatrixLaunch>().shares_ds
+                                                    ? l.of<MatrixLaunch>().heads
+                                                    : heads * p.batch * (join ? 1 : l.splits)));
   CHECK(l.total > 0);
   CHECK(l.groups_x > 0);
   CHECK(l.groups_x <= caps.max_groups_x);
@@ -153,7 +154,7 @@ void check_launch(const Plan& plan, const Caps& caps, const Launch& l) {
   CHECK(dispatched <= uint64_t(1) << 32);
 
   CHECK(l.shared_bytes <= caps.shared_bytes);
-  if (l.matrix.m > 0)
+  if (l.as<MatrixLaunch>())
     check_matrix_launch(plan, caps, l);
   else {  // the Vulkan kernels' words for votes and tiles that count come on top, one of each at least
     const bool votes = plan.backend == Backend::vulkan && l.tile.br > 0;
@@ -168,7 +169,7 @@ void check_launch(const Plan& plan, const Caps& caps, const Launch& l) {
   if (join || l.stem == Stem::bwd_origin) return;
   CHECK(uint32_t(l.tile.invocations()) <= caps.max_invocations);
   CHECK(l.tile.max_d >= std::max(p.head_dim, p.head_dim_v));
-  const int cols = l.matrix.m > 0 ? l.matrix.k : l.tile.block_cols();
+  const int cols = l.as<MatrixLaunch>() ? l.of<MatrixLaunch>().matrix.k : l.tile.block_cols();
   CHECK(l.d_blocks * cols >= p.head_dim);
   CHECK((l.d_blocks - 1) * cols < p.head_dim);
   CHECK(l.dv_blocks * cols >= p.head_dim_v);
@@ -244,18 +245,20 @@ bool check_plan(const Problem& problem, const Caps& caps) {
       uint64_t(problem.batch) * uint64_t(problem.heads_q) * uint64_t(problem.seq_q);
   if (split) {
     const uint64_t o = fwd->splits * rows * uint64_t(part_pitch(problem.head_dim_v)) * 4;
-    CHECK(plan.o_parts_offset == 0);
-    CHECK(plan.lse_parts_offset == (o + 255) / 256 * 256 + fwd->splits * rows * 4);
-    CHECK(plan.workspace_size == plan.lse_parts_offset + fwd->splits * rows * 4);
+    CHECK(plan.scratch[Scratch::o_parts].offset == 0);
+    CHECK(plan.scratch[Scratch::lse_parts].offset ==
+          (o + 255) / 256 * 256 + fwd->splits * rows * 4);
+    CHECK(plan.workspace_size == plan.scratch[Scratch::lse_parts].offset + fwd->splits * rows * 4);
   } else if (!fused || !problem.backward) {
     const Launch* d_q = plan.find(Stem::bwd_dq);
-    if (d_q && d_q->shares_ds)
-      CHECK(plan.workspace_size == plan.ds_offset + ds_size(problem, *d_q));
+    if (d_q && d_q->of<MatrixLaunch>().shares_ds)
+      CHECK(plan.workspace_size == plan.scratch[Scratch::ds].offset + ds_size(problem, *d_q));
     else
-      CHECK(plan.workspace_size == plan.delta_offset + (dot ? rows * 4 : 0));
+      CHECK(plan.workspace_size == plan.scratch[Scratch::delta].offset + (dot ? rows * 4 : 0));
   }
   // Two numbers of each row lie in front of delta.
-  CHECK(plan.delta_offset == (plan.find(Stem::bwd_origin) ? far_size(problem) : 0));
+  CHECK(plan.scratch[Scratch::delta].offset ==
+        (plan.find(Stem::bwd_origin) ? far_size(problem) : 0));
   return true;
 }
 
@@ -601,8 +604,8 @@ TEST_CASE("the plan's bytes of shared memory are those that the Vulkan kernels d
             for (const Launch& l : plan.launches) {
               CAPTURE(std::string(stem_name(l.stem)));
               CHECK(l.shared_bytes == module_bytes(plan, l));
-              (l.matrix.m > 0 ? matrix : scalar) += 1;
-              if (l.matrix.m > 0) shapes.insert(l.matrix.name().c_str());
+              (l.as<MatrixLaunch>() ? matrix : scalar) += 1;
+              if (l.as<MatrixLaunch>()) shapes.insert(l.of<MatrixLaunch>().matrix.name().c_str());
               seen.insert(l.stem);
             }
           }

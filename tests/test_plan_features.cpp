@@ -25,7 +25,8 @@ std::pair<int64_t, int64_t> groups_of(const Problem& p, const Launch& l) {
     case Stem::bwd_dkv_dq:
       return {ceil_div(p.seq_kv, bc), p.heads_kv * p.batch};
     case Stem::bwd_dq_cast:
-      return {(l.ampere >= 0 ? kAmpereTiles[l.ampere].panels() : bwd_panels(kBwdShapes[l.hopper])) *
+      return {(l.as<Sm80Launch>() ? kAmpereTiles[l.of<Sm80Launch>().row].panels()
+                                  : bwd_panels(kBwdShapes[l.of<Sm90Launch>().row])) *
                   ceil_div(p.seq_q, 64),
               p.heads_q * p.batch};
     case Stem::bwd_dbias:
@@ -129,7 +130,7 @@ void check_plan(const Plan& plan, const Caps& caps) {
       if (plan.backend == Backend::vulkan) {
         CHECK(l.stem == Stem::bwd_head);
         CHECK(plan.launches[n - 1].stem == Stem::bwd_sum);
-        CHECK(plan.launches[n - 1].joined_heads == l.total);
+        CHECK(plan.launches[n - 1].of<ScalarLaunch>().joined_heads == l.total);
         CHECK(plan.launches[n - 1].groups_x == plan.launches[n - 1].total + l.total);
       } else {
         CHECK(plan.backend == Backend::cuda);
@@ -138,31 +139,32 @@ void check_plan(const Plan& plan, const Caps& caps) {
       CHECK(uint64_t(l.total) + plan.launches[n - 1].total <= caps.max_groups_x);
     }
     const auto [tiles, slices] = groups_of(p, l);
-    if (l.shares_ds) {  // of one chunk
+    if (l.of<MatrixLaunch>().shares_ds) {  // of one chunk
       const int64_t blocks = (p.seq_q + 127) / 128 * ((p.seq_kv + 63) / 64);
       CHECK(int64_t(l.tiles) == (l.stem == Stem::bwd_dbias ? blocks : tiles));
-      CHECK(l.total == l.tiles * uint32_t(l.heads));
+      CHECK(l.total == l.tiles * uint32_t(l.of<MatrixLaunch>().heads));
     } else {
       CHECK(int64_t(l.tiles) == tiles);
       CHECK(int64_t(l.total) == tiles * slices);
     }
     const bool is_persistent = l.stem == Stem::bwd_origin && plan.backend == Backend::cuda;
-    if (l.hopper < 0 && !is_persistent) CHECK(uint64_t(l.groups_x) * l.groups_y >= l.total);
+    if (!l.as<Sm90Launch>() && !is_persistent) CHECK(uint64_t(l.groups_x) * l.groups_y >= l.total);
     CHECK(l.shared_bytes <= caps.shared_bytes);
     if (l.stem == Stem::bwd_sum) {
       ++sums;
       CHECK(l.splits > 1);
-      piece(l.gradient == TANDEM_GRAD_BIAS ? plan.bias_parts_offset : plan.dist_parts_offset,
+      piece(l.gradient == TANDEM_GRAD_BIAS ? plan.scratch[Scratch::bias_parts].offset
+                                           : plan.scratch[Scratch::dist_parts].offset,
             int64_t(l.splits) * gradient_elements(p, l.gradient));
       CHECK(n > 0);
     } else if (l.stem == Stem::fwd_join) {
       ++sums;
       CHECK(n == 1);
-      piece(plan.o_parts_offset,
+      piece(plan.scratch[Scratch::o_parts].offset,
             l.splits * p.batch * p.heads_q * p.seq_q * part_pitch(p.head_dim_v));
       // Two numbers for each part of a row; the offset is between them.
       const int64_t parts = l.splits * p.batch * p.heads_q * p.seq_q;
-      piece(plan.lse_parts_offset - 4 * uint64_t(parts), 2 * parts);
+      piece(plan.scratch[Scratch::lse_parts].offset - 4 * uint64_t(parts), 2 * parts);
     } else {
       splits += l.splits > 1;
       CHECK((l.splits == 1 || l.stem == Stem::fwd || int64_t(l.splits) <= l.members));
@@ -180,9 +182,10 @@ void check_plan(const Plan& plan, const Caps& caps) {
       CHECK((expects(plan, Stem(n)) && !stored) == (present.count(Stem(n)) > 0));
       if (stored && d_q) {
         CHECK(d_q->multiplies_matrices());
-        if (d_q->sums_d_bias) CHECK(d_q->sums(p) <= 8 * p.batch * p.heads_q * p.seq_q * p.head_dim);
+        if (d_q->of<MatrixLaunch>().sums_d_bias)
+          CHECK(d_bias_sums(p, *d_q) <= 8 * p.batch * p.heads_q * p.seq_q * p.head_dim);
         CHECK(gradient_elements(p, TANDEM_GRAD_BIAS) ==
-              (d_q->sums_d_bias ? 1 : p.batch) * p.heads_q * p.seq_q * p.seq_kv);
+              (d_q->of<MatrixLaunch>().sums_d_bias ? 1 : p.batch) * p.heads_q * p.seq_q * p.seq_kv);
       }
     }
   // What reads what another wrote waits: each after what leaves delta or origins, and the first sum
@@ -194,14 +197,14 @@ void check_plan(const Plan& plan, const Caps& caps) {
   bool summed = false;
   // On Vulkan bwd_ddist comes before what shares ds, and so before its barrier.
   const Launch* dkv = plan.find(Stem::bwd_dkv);
-  const bool early = plan.find(Stem::bwd_ddist) && dkv && dkv->shares_ds;
+  const bool early = plan.find(Stem::bwd_ddist) && dkv && dkv->of<MatrixLaunch>().shares_ds;
   if (early) CHECK(plan.find(Stem::bwd_ddist) < dkv);
   for (size_t n = 0; n < plan.launches.size(); ++n) {
     const bool sum =
         plan.launches[n].stem == Stem::bwd_sum || plan.launches[n].stem == Stem::fwd_join;
     const Launch& l = plan.launches[n];
-    const bool turns = l.shares_ds && l.stem != Stem::bwd_dbias &&
-                       !(early && l.stem == Stem::bwd_dkv && l.chunks == 1);
+    const bool turns = l.of<MatrixLaunch>().shares_ds && l.stem != Stem::bwd_dbias &&
+                       !(early && l.stem == Stem::bwd_dkv && l.of<MatrixLaunch>().chunks == 1);
     CHECK(l.waits == ((n > 0 && leaves_rows(plan.launches[n - 1].stem)) ||
                       (sum && !summed && !early) || turns));
     summed |= sum;
@@ -210,60 +213,67 @@ void check_plan(const Plan& plan, const Caps& caps) {
   const int64_t rows = p.batch * p.heads_q * p.seq_q;
   if (present.count(Stem::bwd_origin)) {
     piece(0, 2 * rows);
-    piece(plan.delta_offset, 0);
-    CHECK(plan.delta_offset == far_size(p));
+    piece(plan.scratch[Scratch::delta].offset, 0);
+    CHECK(plan.scratch[Scratch::delta].offset == far_size(p));
   }
   if (present.count(Stem::bwd_dot) + present.count(Stem::bwd_row) +
       present.count(Stem::bwd_row_dq)) {
-    piece(plan.delta_offset, rows);
-    if (p.wants(TANDEM_GRAD_TAU)) piece(plan.tau_rows_offset, rows);
+    piece(plan.scratch[Scratch::delta].offset, rows);
+    if (p.wants(TANDEM_GRAD_TAU)) piece(plan.scratch[Scratch::tau_rows].offset, rows);
     if (p.wants(TANDEM_GRAD_SLOPE)) {
       const Launch* fused = plan.find(Stem::bwd_dkv_dq);
-      CHECK(plan.slope_parts() == (fused ? fused->tiles * kBwdParts : p.seq_q));
-      piece(plan.slope_rows_offset, p.batch * p.heads_q * plan.slope_parts());
+      CHECK(plan.slope_parts == (fused ? fused->tiles * kBwdParts : p.seq_q));
+      piece(plan.scratch[Scratch::slope_rows].offset, p.batch * p.heads_q * plan.slope_parts);
     }
   }
   if (const Launch* sum = plan.find_sum(TANDEM_GRAD_DIST_BIAS); sum && sum->joins)
-    piece(plan.sum_counts_offset, 2 * p.heads_kv);
+    piece(plan.scratch[Scratch::sum_counts].offset, 2 * p.heads_kv);
   const Launch* d_q = plan.find(Stem::bwd_dq);
-  if (d_q && d_q->sums_d_bias) {  // a tile's for each workgroup at work
+  if (d_q && d_q->of<MatrixLaunch>().sums_d_bias) {  // a tile's for each workgroup at work
     const int64_t keys = (p.seq_kv + d_q->tile.bc - 1) / d_q->tile.bc * d_q->tile.bc;
-    piece(plan.bias_sums_offset, p.batch > d_q->entries ? d_q->groups_x * d_q->tile.br * keys : 0);
+    piece(plan.scratch[Scratch::bias_sums].offset,
+          p.batch > d_q->of<MatrixLaunch>().entries ? d_q->groups_x * d_q->tile.br * keys : 0);
   }
-  if (d_q && d_q->shares_ds) piece(plan.ds_offset, int64_t(ds_size(p, *d_q) / 4));
+  if (d_q && d_q->of<MatrixLaunch>().shares_ds)
+    piece(plan.scratch[Scratch::ds].offset, int64_t(ds_size(p, *d_q) / 4));
   if (const Launch* fused = plan.find(Stem::bwd_dkv_dq);
       fused && (p.wants(TANDEM_GRAD_Q) || hopper_variant(p) != HopperVariant::plain)) {
     int64_t heads = p.batch * p.heads_q;
     if (hopper_variant(p) == HopperVariant::entmax && !p.visit_all)
-      piece(plan.support_offset, heads * support_blocks(p.seq_q) * support_words(p.seq_kv));
-    if (fused->ampere >= 0) {
-      piece(plan.d_q_accum_offset,
-            heads * ampere_row_blocks(p.seq_q) * 64 * kAmpereTiles[fused->ampere].width);
-      if (!plan.find(Stem::bwd_dq_cast)) piece(plan.d_q_counts_offset, p.batch * p.heads_kv);
+      piece(plan.scratch[Scratch::support].offset,
+            heads * support_blocks(p.seq_q) * support_words(p.seq_kv));
+    if (fused->as<Sm80Launch>()) {
+      piece(plan.scratch[Scratch::d_q_accum].offset,
+            heads * ampere_row_blocks(p.seq_q) * 64 *
+                kAmpereTiles[fused->of<Sm80Launch>().row].width);
+      if (!plan.find(Stem::bwd_dq_cast))
+        piece(plan.scratch[Scratch::d_q_counts].offset, p.batch * p.heads_kv);
     } else {
-      const BwdShape& s = kBwdShapes[fused->hopper];
+      const BwdShape& s = kBwdShapes[fused->of<Sm90Launch>().row];
       int64_t rows_of_head = p.seq_q;
       if (p.lengths_q == Lengths::packed) {  // each entry begins a tile
         heads = p.heads_q;
         rows_of_head = (p.total_q / s.br + p.batch) * s.br;
       }
-      piece(plan.d_q_accum_offset, bwd_dq_accum_bytes(s, heads, rows_of_head) / 4);
+      piece(plan.scratch[Scratch::d_q_accum].offset,
+            bwd_dq_accum_bytes(s, heads, rows_of_head) / 4);
       if (p.deterministic)
-        piece(plan.dq_semaphores_offset, bwd_dq_semaphore_bytes(s, heads, rows_of_head) / 4);
+        piece(plan.scratch[Scratch::dq_semaphores].offset,
+              bwd_dq_semaphore_bytes(s, heads, rows_of_head) / 4);
       const Launch* cast = plan.find(Stem::bwd_dq_cast);
-      if (p.wants(TANDEM_GRAD_Q) && (!cast || cast->programmatic_launch))
-        piece(plan.d_q_counts_offset,
-              p.batch * p.heads_kv * (fused->cooperative_postprocess ? 2 : 1));
+      if (p.wants(TANDEM_GRAD_Q) && (!cast || cast->of<Sm90Launch>().programmatic))
+        piece(plan.scratch[Scratch::d_q_counts].offset,
+              p.batch * p.heads_kv * (fused->of<Sm90Launch>().cooperative_postprocess ? 2 : 1));
     }
-    CHECK(plan.zeroed_size == plan.workspace_size - plan.d_q_accum_offset);
+    CHECK(plan.zeroed_size == plan.workspace_size - plan.scratch[Scratch::d_q_accum].offset);
   }
   // Counts of who is done with a head, where no bwd_head comes.
   if (const Launch* fused = plan.find(Stem::bwd_dkv_dq), *head = plan.find(Stem::bwd_head);
       fused && head && head->joins && !plan.find(Stem::bwd_dq_cast)) {
-    piece(plan.head_counts_offset, p.heads_kv);
-    CHECK(plan.zeroed_size == plan.workspace_size - plan.d_q_accum_offset);
+    piece(plan.scratch[Scratch::head_counts].offset, p.heads_kv);
+    CHECK(plan.zeroed_size == plan.workspace_size - plan.zeroed_offset);
   } else {
-    CHECK(plan.head_counts_offset == 0);
+    CHECK(plan.scratch[Scratch::head_counts].offset == 0);
   }
   std::sort(pieces.begin(), pieces.end(),
             [](const Piece& a, const Piece& b) { return a.begin < b.begin; });
@@ -339,7 +349,8 @@ TEST_CASE("kernels of a fixed set of optional inputs: who gets them, and what is
     CHECK(stems(plan) == row.stems);
     check_plan(plan, caps_of("v100_cuda"));
     for (const Launch& l : plan.launches)
-      CHECK((l.fixed >= 0) == (l.stem == Stem::bwd_row_dq || l.stem == Stem::bwd_dkv_ddist));
+      CHECK((l.of<SimtLaunch>().fixed >= 0) ==
+            (l.stem == Stem::bwd_row_dq || l.stem == Stem::bwd_dkv_ddist));
   }
   // Parts of d_dist_bias: one for each tile of keys.
   const Plan plan =
@@ -350,10 +361,13 @@ TEST_CASE("kernels of a fixed set of optional inputs: who gets them, and what is
   const String text = explain(plan.problem, caps_of("v100_cuda"));
   CHECK(text.find("of cuda.simt.elastic") != std::string::npos);
 
-  CHECK(plan_of("fwd f16 sq500 d64 elastic dist=40", "v100_cuda").launches[0].fixed == 0);
-  CHECK(plan_of("fwd f16 sq500 d64 dist=40", "v100_cuda").launches[0].fixed == -1);
+  CHECK(plan_of("fwd f16 sq500 d64 elastic dist=40", "v100_cuda")
+            .launches[0]
+            .of<SimtLaunch>()
+            .fixed == 0);
+  CHECK(plan_of("fwd f16 sq500 d64 dist=40", "v100_cuda").launches[0].of<SimtLaunch>().fixed == -1);
   const Plan more = plan_of("fwd f16 sq500 d64 elastic alibi", "v100_cuda");
-  CHECK(more.launches[0].fixed == -1);
+  CHECK(more.launches[0].of<SimtLaunch>().fixed == -1);
   CHECK(more.refusals.back().candidate == "cuda.simt.elastic");
   CHECK(more.refusals.back().reason.find("alibi") != std::string::npos);
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "plan_fixture.h"
+#include "plan_matrix_heuristics.h"
 #include "planner.h"
 #include "quirks.h"
 
@@ -104,8 +105,8 @@ TEST_CASE("matrix paths: what takes no matrices goes along without") {
     std::string s;
     for (const Launch& l : plan.launches)
       if (l.stem != Stem::bwd_origin)
-        s += std::string(s.empty() ? "" : " ") + stem_name(l.stem) + (l.matrix.m > 0 ? "!" : "") +
-             (l.stores_d_bias ? "+" : "");
+        s += std::string(s.empty() ? "" : " ") + stem_name(l.stem) +
+             (l.as<MatrixLaunch>() ? "!" : "") + (l.stores_d_bias ? "+" : "");
     return s;
   };
   // !: with matrices, +: stores d_bias
@@ -170,7 +171,7 @@ TEST_CASE("matrix paths: tiles for operands that take twice the registers") {
     CHECK(std::string(bwd.find(Stem::bwd_dkv)->tile.name) == row.dkv);
     CHECK(std::string(bwd.find(Stem::bwd_dq)->tile.name) == row.dq);
     for (const Launch* l : {fwd.find(Stem::fwd), bwd.find(Stem::bwd_dkv), bwd.find(Stem::bwd_dq)})
-      CHECK(l->subgroup == row.subgroup);
+      CHECK(l->of<MatrixLaunch>().subgroup == row.subgroup);
   }
   for (const auto& row : {std::pair<const char*, const char*>{"sq1000 d64", "row64d"},
                           {"sq60 d64", "row64dn"},
@@ -194,7 +195,7 @@ TEST_CASE("matrix paths: tiles for operands that take twice the registers") {
   REQUIRE(make_plan(problem_of("fwd f16 hq2 sq1 sk1000 d128"), rdna3, &one).ok());
   CHECK(std::string(one.path) == "coopmat");
   CHECK(std::string(one.launches[0].tile.name) == "fwd16d");
-  CHECK(one.launches[0].subgroup == 32);
+  CHECK(one.launches[0].of<MatrixLaunch>().subgroup == 32);
   // Without one of them there, the others would spill: the path is refused, and says why.
   const auto refusal = [](const char* line, const Caps& caps) {
     Plan plan;
@@ -221,7 +222,7 @@ TEST_CASE("matrix paths: tiles for operands that take twice the registers") {
   REQUIRE(make_plan(problem_of("fwd f16 sq1000 d64"), caps, &plan).ok());
   CHECK(std::string(plan.path) == "coopmat2");
   CHECK(std::string(plan.launches[0].tile.name) == "fwd64d");
-  CHECK(plan.launches[0].subgroup == 32);
+  CHECK(plan.launches[0].of<MatrixLaunch>().subgroup == 32);
 }
 
 TEST_CASE("matrix paths: rows that come and go by tensor addressing") {
@@ -232,7 +233,7 @@ TEST_CASE("matrix paths: rows that come and go by tensor addressing") {
     const Launch* l = plan.find(Stem::fwd);
     REQUIRE(l != nullptr);
     const bool tensors = std::string(l->tile.name) == "fwd256t";
-    CHECK(l->tensors == tensors);
+    CHECK(l->of<MatrixLaunch>().tensors == tensors);
     CHECK((module_name(plan, *l).find("_tensor") != String::npos) == tensors);
     std::string why;
     for (const Refusal& r : plan.refusals)
@@ -275,9 +276,11 @@ TEST_CASE("matrix paths: the shape is one that the device lists, and that nothin
     REQUIRE(make_plan(problem_of("bwd f16 hq2 sq500 d100 dv72"), caps, &plan).ok());
     CHECK(std::string(plan.path) == path);
     const Launch* l = plan.find(Stem::bwd_dq);
-    CHECK(l->tile.br == l->tile.tr * l->row_blocks * l->matrix.m);
-    CHECK(l->d_blocks == (100 + l->matrix.k - 1) / std::max(l->matrix.k, 1));
-    return std::string(l->matrix.name().c_str());
+    CHECK(l->tile.br ==
+          l->tile.tr * l->of<MatrixLaunch>().row_blocks * l->of<MatrixLaunch>().matrix.m);
+    CHECK(l->d_blocks ==
+          (100 + l->of<MatrixLaunch>().matrix.k - 1) / std::max(l->of<MatrixLaunch>().matrix.k, 1));
+    return std::string(l->of<MatrixLaunch>().matrix.name().c_str());
   };
   const auto without = [](Caps caps, const char* words) {
     REQUIRE(parse_disabled(words, &caps.disabled).ok());
@@ -309,19 +312,17 @@ TEST_CASE("matrix paths: the shape is one that the device lists, and that nothin
   caps = h100;
   caps.name = "Tesla T4";
   const Problem problem = problem_of("fwd f16 sq100 d64");
-  for (const PathRow& row : kPaths) {
-    if (!is_matrix_path(row)) continue;
-    const bool nv = std::strcmp(row.name, "coopmat2") == 0;
-    CHECK(matrix_shape(problem, caps, row).name() == (nv ? "16x8x8" : "16x8x16"));
+  for (bool nv : {true, false}) {
+    CHECK(matrix_shape(problem, caps, nv).name() == (nv ? "16x8x8" : "16x8x16"));
     // Another prefers one in forward, for the path and the type that can take it.
-    CHECK(matrix_shape(problem, h100, row).name() == (nv ? "16x16x16" : "16x8x16"));
+    CHECK(matrix_shape(problem, h100, nv).name() == (nv ? "16x16x16" : "16x8x16"));
     for (const char* line : {"fwd bf16 sq100 d64", "bwd f16 sq100 d64", "fwd f16 sq100 d64 alibi",
                              "fwd f16 sq100 d64 bias:f16:1x1x100", "fwd f16 sq100 d64 softcap=5"})
-      CHECK(matrix_shape(problem_of(line), h100, row).name() == "16x16x16");
-    CHECK(matrix_shape(problem, without(h100, "16x8x16"), row).name() == "16x16x16");
+      CHECK(matrix_shape(problem_of(line), h100, nv).name() == "16x16x16");
+    CHECK(matrix_shape(problem, without(h100, "16x8x16"), nv).name() == "16x16x16");
     Caps other = h100;
     other.driver_id = kRadv;
-    CHECK(matrix_shape(problem, other, row).name() == "16x16x16");
+    CHECK(matrix_shape(problem, other, nv).name() == "16x16x16");
   }
   // Sums over the batch go block by block: not where a step of the kernel is two.
   const Problem sums =
@@ -330,7 +331,7 @@ TEST_CASE("matrix paths: the shape is one that the device lists, and that nothin
                           {"16x16x16,shared_ds", true},
                           {"16x16x16,vulkan.coopmat2", false}}) {
     REQUIRE(make_plan(sums, without(h100, row.first), &plan).ok());
-    CHECK(plan.find(Stem::bwd_dq)->sums_d_bias == row.second);
+    CHECK(plan.find(Stem::bwd_dq)->of<MatrixLaunch>().sums_d_bias == row.second);
     CHECK((plan.find(Stem::bwd_dbias) == nullptr) == row.second);
   }
 }
@@ -350,21 +351,21 @@ TEST_CASE("matrix paths: ds goes by way of the workspace, chunk by chunk") {
       const Launch& l = piece.launch;
       if (l.stem == Stem::bwd_origin) continue;
       s += std::string(s.empty() ? "" : " ") + stem_name(l.stem) + (piece.stamp ? "." : "");
-      CHECK(l.total + l.joined_heads == l.groups_x * l.groups_y);
-      if (!l.shares_ds) continue;
+      CHECK(l.total + l.of<ScalarLaunch>().joined_heads == l.groups_x * l.groups_y);
+      if (!l.of<MatrixLaunch>().shares_ds) continue;
       CHECK(module_name(plan, l).find("_ds") != String::npos);
-      CHECK(l.total == l.tiles * uint32_t(l.heads));
+      CHECK(l.total == l.tiles * uint32_t(l.of<MatrixLaunch>().heads));
     }
     return s;
   };
   const auto shares = [&](const std::string& words) {
-    return plan_of(words).find(Stem::bwd_dkv)->shares_ds;
+    return plan_of(words).find(Stem::bwd_dkv)->of<MatrixLaunch>().shares_ds;
   };
   // 33.5 MB a head: 8 of them at a time, 256 workgroups.
   const Plan full = plan_of("bf16 b1 hq20 sq4096 d128");
   CHECK(full.launches.size() == 4);
   CHECK(stems(full) == "bwd_dot. bwd_dkv bwd_dq bwd_dkv bwd_dq bwd_dkv. bwd_dq.");
-  CHECK(full.find(Stem::bwd_dkv)->heads == 7);
+  CHECK(full.find(Stem::bwd_dkv)->of<MatrixLaunch>().heads == 7);
   CHECK(std::string(full.find(Stem::bwd_dq)->tile.name) == "dq128s");
   const uint64_t delta = 3 * 4 * 20 * 4096;  // and what lies in front of it
   CHECK(full.workspace_size == delta + 7 * uint64_t(2 * 4096 * 4096));
@@ -373,8 +374,8 @@ TEST_CASE("matrix paths: ds goes by way of the workspace, chunk by chunk") {
   const Plan group = plan_of("f16 b3 hq12 hk6 sq2000 d128");
   int heads = 0, queries = 0;
   for (const Piece& piece : pieces_of(group)) {
-    if (piece.launch.stem == Stem::bwd_dkv) heads += piece.launch.heads;
-    if (piece.launch.stem == Stem::bwd_dq) queries += piece.launch.heads;
+    if (piece.launch.stem == Stem::bwd_dkv) heads += piece.launch.of<MatrixLaunch>().heads;
+    if (piece.launch.stem == Stem::bwd_dq) queries += piece.launch.of<MatrixLaunch>().heads;
   }
   CHECK(heads == 18);
   CHECK(queries == 36);
@@ -383,9 +384,9 @@ TEST_CASE("matrix paths: ds goes by way of the workspace, chunk by chunk") {
   const Plan own = plan_of("bf16 b2 hq4 sq500 d128 bias:f16:2x4x500 grads=qkvb d_bias:f16");
   CHECK(stems(own) == "bwd_dot. bwd_dkv. bwd_dq. bwd_dbias.");
   const Plan sum = plan_of("bf16 b8 hq16 sq2048 d128 bias:bf16:1x16x2048 grads=qkvb d_bias:bf16");
-  CHECK(sum.find(Stem::bwd_dkv)->kv_heads == 32);
-  CHECK(sum.find(Stem::bwd_dbias)->heads == 4);
-  CHECK(!sum.find(Stem::bwd_dq)->sums_d_bias);
+  CHECK(sum.find(Stem::bwd_dkv)->of<MatrixLaunch>().kv_heads == 32);
+  CHECK(sum.find(Stem::bwd_dbias)->of<MatrixLaunch>().heads == 4);
+  CHECK(!sum.find(Stem::bwd_dq)->of<MatrixLaunch>().sums_d_bias);
   CHECK(sum.stores_d_bias());
   CHECK(stems(plan_of("bf16 hq4 sq500 d128 bias:f16:1x4x1 grads=qkvb d_bias:f16"))
             .find("bwd_dq. bwd_dbias.") != std::string::npos);
@@ -486,17 +487,17 @@ TEST_CASE("quirks: names, versions, and what planning makes of them") {
   Caps caps = caps_of("rdna3_radv");
   Plan plan;
   REQUIRE(make_plan(problem_of("fwd f16 sq100 d64"), caps, &plan).ok());
-  CHECK(plan.launches[0].subgroup == 32);
+  CHECK(plan.launches[0].of<MatrixLaunch>().subgroup == 32);
   caps.subgroup_min = 64;
   REQUIRE(make_plan(problem_of("fwd f16 sq100 d64"), caps, &plan).ok());
-  CHECK(plan.launches[0].subgroup == 64);
+  CHECK(plan.launches[0].of<MatrixLaunch>().subgroup == 64);
   caps.name = "AMD Radeon RX 9070 XT (RADV GFX1201)";
   caps.subgroup_min = caps.subgroup_size = 32;
   REQUIRE(make_plan(problem_of("fwd f16 sq100 d64"), caps, &plan).ok());
-  CHECK(plan.launches[0].subgroup == 64);
+  CHECK(plan.launches[0].of<MatrixLaunch>().subgroup == 64);
   caps.subgroup_max = 32;
   REQUIRE(make_plan(problem_of("fwd f16 sq100 d64"), caps, &plan).ok());
-  CHECK(plan.launches[0].subgroup == 32);
+  CHECK(plan.launches[0].of<MatrixLaunch>().subgroup == 32);
   // bf16 alone.
   caps.name = "AMD Radeon RX 9070 XT (RADV GFX1201)";
   caps.matrices.push_back({16, 16, 16, "bf16"});

@@ -29,10 +29,10 @@ TEST_CASE("sm80 takes plain f32 attention, with sums of d_q in any order unless 
     CHECK(fixed.unordered() == 0);
     for (const Plan* plan : {&fused, &fixed})
       for (const Launch& l : plan->launches) {
-        if (l.ampere < 0) continue;
-        CHECK(kAmpereTiles[l.ampere].bytes == 4);
+        if (!l.as<Sm80Launch>()) continue;
+        CHECK(kAmpereTiles[l.of<Sm80Launch>().row].bytes == 4);
         CHECK(l.wide_elements() == 4);
-        CHECK_FALSE(l.tf32);
+        CHECK_FALSE(l.rounds_to_tf32());
       }
     CHECK(std::string(plan_of("fwd f32 hq4 sq500 d128", id).path) == "sm80");
   }
@@ -42,7 +42,8 @@ TEST_CASE("sm80 takes plain f32 attention, with sums of d_q in any order unless 
 TEST_CASE("sm80 rounds f32 operands where TANDEM_FLAG_TF32 allows it") {
   const Plan plan = plan_of("bwd f32 b2 hq4 sq500 d64 tf32");
   for (const Launch& l : plan.launches)
-    CHECK(l.tf32 == (l.stem == Stem::bwd_dot || (l.ampere >= 0 && l.stem != Stem::bwd_dq_cast)));
+    CHECK(l.rounds_to_tf32() ==
+          (l.stem == Stem::bwd_dot || (l.as<Sm80Launch>() && l.stem != Stem::bwd_dq_cast)));
   CHECK(stems(plan) == "bwd_dot bwd_dkv_dq");
   CHECK(stems(plan_of("bwd f32 b2 hq4 sq3000 d64 tf32")) == "bwd_dot bwd_dkv_dq bwd_dq_cast");
 }

@@ -176,7 +176,8 @@ TEST_CASE("sm90 takes lengths, sinks, softcap, ALiBi, masks and dropout with sof
   CHECK(masked.tile().br == 128);
   CHECK(masked.launches.front().invocations() == 384);
   const Launch& bits = masked.launches.front();
-  CHECK(bits.shared_bytes == uint32_t(fwd_masked_shared_bytes(kFwdTiles[bits.hopper])));
+  CHECK(bits.shared_bytes ==
+        uint32_t(fwd_masked_shared_bytes(kFwdTiles[bits.of<Sm90Launch>().row])));
   CHECK(std::string(plan_of("bwd f16 hq2 sq500 d64 dropout=0.5").tile().name) == "hb96");
   CHECK(std::string(plan_of("bwd f16 hq2 sq500 d128 dropout=0.5").tile().name) == "hb128");
   // Softmax alone has tiles of its own, by the number of keys, unless the problem asks for others.
@@ -204,8 +205,9 @@ TEST_CASE("sm90 takes lengths, sinks, softcap, ALiBi, masks and dropout with sof
   }
   // A part of d_slope of each warp of each tile of keys, whatever the rows.
   const Plan sloped = plan_of("bwd f16 b2 hq3 sq1 sk300 d64 alibi grads=a");
-  CHECK(sloped.slope_parts() == 3 * kBwdParts);
-  CHECK(sloped.workspace_size >= sloped.slope_rows_offset + 4 * 2 * 3 * 3 * kBwdParts);
+  CHECK(sloped.slope_parts == 3 * kBwdParts);
+  CHECK(sloped.workspace_size >=
+        sloped.scratch[Scratch::slope_rows].offset + 4 * 2 * 3 * 3 * kBwdParts);
   // Sums of packed queries: as many tiles as entries can begin, not the longest length each.
   const Plan packed = plan_of("bwd f16 b8 hq3 sq4096 d128 q_packed=5000 kv_packed=5000");
   CHECK(packed.zeroed_size == uint64_t(3 * (5000 / 64 + 8) * 64 * 128 * 4 + 8 * 3 * 4));
@@ -253,7 +255,7 @@ TEST_CASE(
             CHECK(std::string(kKernels[l.kernel].path) == "sm90");
             CHECK(l.shared_bytes <= caps.shared_bytes);
             if (l.stem != Stem::bwd_dq)
-              CHECK((l.hopper == fit) == (l.stem != Stem::bwd_dot && l.stem != Stem::bwd_origin));
+              CHECK((row_of(l) == fit) == (l.stem != Stem::bwd_dot && l.stem != Stem::bwd_origin));
           }
           if (const Launch* l = plan.find(Stem::fwd)) {
             const FwdTile& t = kFwdTiles[fit];
@@ -270,7 +272,7 @@ TEST_CASE(
           CHECK(s.wide == wide);
           if (wide) {  // two kernels, and delta alone between them; whatever the order
             const Launch &keys = *plan.find(Stem::bwd_dkv), &rows = *plan.find(Stem::bwd_dq);
-            const DqShape& r = kDqShapes[rows.hopper];
+            const DqShape& r = kDqShapes[rows.of<Sm90Launch>().row];
             CHECK(keys.total == ceil_div(p.seq_kv, s.bc) * p.heads_kv * p.batch);
             CHECK(keys.shared_bytes == uint32_t(bwd_shared_bytes(s)));
             CHECK(r.d == s.d);
@@ -300,7 +302,7 @@ TEST_CASE(
           const bool together =
               fused.total <= caps.cores &&
               a_head <= std::max<int64_t>(1 << 20, fused.tiles << (p.banded() ? 16 : 17));
-          CHECK(fused.cooperative_postprocess == together);
+          CHECK(fused.of<Sm90Launch>().cooperative_postprocess == together);
           CHECK((cast == nullptr) == (together || a_head <= 1 << 20));
           if (cast) {
             CHECK(cast->total == ceil_div(p.seq_q, 64) * ceil_div(s.d, 64) * p.heads_q * p.batch);
@@ -312,14 +314,15 @@ TEST_CASE(
                         counts = p.batch * p.heads_kv * (together ? 8 : 4);
           const int64_t delta = ceil_div(heads * p.seq_q * 4, 256) * 256;
           const int64_t sums = heads * ceil_div(p.seq_q, s.br) * s.br * ceil_div(s.d, 64) * 64 * 4;
-          CHECK(plan.delta_offset == far_size(p));
-          CHECK(plan.d_q_accum_offset == far_size(p) + uint64_t(delta));
+          CHECK(plan.scratch[Scratch::delta].offset == far_size(p));
+          CHECK(plan.scratch[Scratch::d_q_accum].offset == far_size(p) + uint64_t(delta));
           CHECK(plan.zeroed_size == uint64_t(sums + counts));
           CHECK(plan.workspace_size == far_size(p) + uint64_t(delta + sums + counts));
           CHECK(plan.unordered() == TANDEM_GRAD_Q);
           // In turn: a number per tile of queries more, zeroed along.
           const Plan turns = plan_of(line + " deterministic");
-          CHECK(turns.dq_semaphores_offset == far_size(p) + uint64_t(delta + sums));
+          CHECK(turns.scratch[Scratch::dq_semaphores].offset ==
+                far_size(p) + uint64_t(delta + sums));
           const int64_t numbers = 4 * heads * (s.br / 64) * ceil_div(p.seq_q, s.br);
           CHECK(turns.zeroed_size == uint64_t(sums + ceil_div(numbers, 256) * 256 + counts));
           CHECK(turns.unordered() == 0);
@@ -327,9 +330,10 @@ TEST_CASE(
           const int64_t beside = p.band.right == TANDEM_BAND_OPEN
                                      ? 5 * caps.cores / (4 * std::min<int64_t>(fused.tiles, walk))
                                      : 1;
-          CHECK(turns.find(Stem::bwd_dkv_dq)->interleaved_heads == std::max<int64_t>(1, beside));
+          CHECK(turns.find(Stem::bwd_dkv_dq)->of<Sm90Launch>().interleaved_heads ==
+                std::max<int64_t>(1, beside));
           CHECK(bwd_dkv_dq_block(turns, *turns.find(Stem::bwd_dkv_dq)).deterministic == 1);
-          CHECK(fused.interleaved_heads == 0);
+          CHECK(fused.of<Sm90Launch>().interleaved_heads == 0);
           CHECK(bwd_dkv_dq_block(plan, fused).deterministic == 0);
         }
 }
@@ -337,7 +341,7 @@ TEST_CASE(
 TEST_CASE("sm90: in a fixed order as many heads side by side as the device has tiles of keys for") {
   const auto beside = [](const std::string& line) {
     const Plan plan = plan_of("bwd bf16 b4 hq8 d64 deterministic " + line);
-    return plan.find(Stem::bwd_dkv_dq)->interleaved_heads;
+    return plan.find(Stem::bwd_dkv_dq)->of<Sm90Launch>().interleaved_heads;
   };
   CHECK(beside("sq1024 sk1024") == 20);
   CHECK(beside("sq4096 sk4096") == 5);
@@ -354,18 +358,19 @@ TEST_CASE("sm90: workgroups of many tiles of keys go on from one to the next") {
   const auto is_persistent = [](const std::string& line) {
     const Plan plan = plan_of("bwd bf16 b4 hq16 " + line);
     const Launch& fused = *plan.find(Stem::bwd_dkv_dq);
-    if (fused.persistent) {
+    if (fused.of<Sm90Launch>().persistent) {
       // As many as there are multiprocessors; bwd_dq_cast makes d_q; a word among those that are zeroed.
       CHECK(fused.groups_x == 132);
       CHECK(fused.groups_y == 1);
       CHECK(plan.find(Stem::bwd_dq_cast) != nullptr);
-      CHECK(plan.tile_counter_offset >= plan.d_q_accum_offset);
-      CHECK(plan.tile_counter_offset + 4 <= plan.d_q_accum_offset + plan.zeroed_size);
+      CHECK(plan.scratch[Scratch::tile_counter].offset >= plan.scratch[Scratch::d_q_accum].offset);
+      CHECK(plan.scratch[Scratch::tile_counter].offset + 4 <=
+            plan.scratch[Scratch::d_q_accum].offset + plan.zeroed_size);
     } else {
-      CHECK(plan.tile_counter_offset == 0);
+      CHECK(plan.scratch[Scratch::tile_counter].offset == 0);
       CHECK(fused.groups_x * fused.groups_y >= fused.total);
     }
-    return fused.persistent;
+    return fused.of<Sm90Launch>().persistent;
   };
   // Four for each of 132.
   CHECK(is_persistent("sq1024 sk1152 d64"));
@@ -387,22 +392,24 @@ TEST_CASE(
   const auto ahead = [](const std::string& line) {
     const Plan plan = plan_of("bwd bf16 b4 hq64 d64 " + line);
     const Launch& fused = *plan.find(Stem::bwd_dkv_dq);
-    if (fused.eager_zero_heads == 0) {
-      CHECK(plan.lazy_zero.bytes == 0);
-      CHECK(plan.lazy_zero.eager_bytes == 0);
+    if (fused.of<Sm90Launch>().eager_zero_heads == 0) {
+      CHECK(plan.of<Sm90Plan>().lazy_zero.bytes == 0);
+      CHECK(plan.of<Sm90Plan>().lazy_zero.eager_bytes == 0);
       return 0;
     }
     // Whole heads, then words: two of each head of keys.
     const Problem& p = plan.problem;
-    const BwdShape& s = kBwdShapes[fused.hopper];
+    const BwdShape& s = kBwdShapes[fused.of<Sm90Launch>().row];
     const int64_t head = bwd_dq_accum_bytes(s, p.heads_q / p.heads_kv, p.seq_q);
-    CHECK(plan.lazy_zero.eager_bytes == uint64_t(fused.eager_zero_heads * head));
-    CHECK(plan.lazy_zero.bytes == uint64_t(p.batch * p.heads_kv * head));
-    CHECK(plan.lazy_zero.eager_bytes < plan.lazy_zero.bytes);
-    CHECK(plan.lazy_zero.counters_offset >= plan.d_q_accum_offset + plan.lazy_zero.bytes);
-    CHECK(plan.d_q_accum_offset + plan.zeroed_size >=
-          plan.lazy_zero.counters_offset + uint64_t(8 * p.batch * p.heads_kv));
-    return int(fused.eager_zero_heads);
+    CHECK(plan.of<Sm90Plan>().lazy_zero.eager_bytes ==
+          uint64_t(fused.of<Sm90Launch>().eager_zero_heads * head));
+    CHECK(plan.of<Sm90Plan>().lazy_zero.bytes == uint64_t(p.batch * p.heads_kv * head));
+    CHECK(plan.of<Sm90Plan>().lazy_zero.eager_bytes < plan.of<Sm90Plan>().lazy_zero.bytes);
+    CHECK(plan.scratch[Scratch::lazy_zero_counters].offset >=
+          plan.scratch[Scratch::d_q_accum].offset + plan.of<Sm90Plan>().lazy_zero.bytes);
+    CHECK(plan.scratch[Scratch::d_q_accum].offset + plan.zeroed_size >=
+          plan.scratch[Scratch::lazy_zero_counters].offset + uint64_t(8 * p.batch * p.heads_kv));
+    return int(fused.of<Sm90Launch>().eager_zero_heads);
   };
   // Of 132 multiprocessors: as many heads as run at a time, and one.
   CHECK(ahead("sq1024 sk1024") == 18);
@@ -426,17 +433,20 @@ TEST_CASE(
   const auto ahead = [](const std::string& line) {
     const Plan plan = plan_of("bwd bf16 b4 " + line);
     const Launch& fused = *plan.find(Stem::bwd_dkv_dq);
-    if (fused.eager_zero_heads == 0) return 0;
+    if (fused.of<Sm90Launch>().eager_zero_heads == 0) return 0;
     const Problem& p = plan.problem;
-    const BwdShape& s = kBwdShapes[fused.hopper];
-    CHECK(plan.lazy_zero.slices == 4);
-    CHECK(plan.lazy_zero.eager_bytes ==
-          uint64_t(fused.eager_zero_heads * bwd_dq_accum_bytes(s, p.group(), p.seq_q)));
-    CHECK(plan.lazy_zero.bytes == uint64_t(bwd_dq_accum_bytes(s, p.batch * p.heads_q, p.seq_q)));
+    const BwdShape& s = kBwdShapes[fused.of<Sm90Launch>().row];
+    CHECK(plan.of<Sm90Plan>().lazy_zero.slices == 4);
+    CHECK(plan.of<Sm90Plan>().lazy_zero.eager_bytes ==
+          uint64_t(fused.of<Sm90Launch>().eager_zero_heads *
+                   bwd_dq_accum_bytes(s, p.group(), p.seq_q)));
+    CHECK(plan.of<Sm90Plan>().lazy_zero.bytes ==
+          uint64_t(bwd_dq_accum_bytes(s, p.batch * p.heads_q, p.seq_q)));
     // Two words a head.
-    CHECK(plan.d_q_accum_offset + plan.zeroed_size >=
-          plan.lazy_zero.counters_offset + uint64_t(bwd_lazy_zero_bytes(p.batch, p.heads_kv)));
-    return int(fused.eager_zero_heads);
+    CHECK(plan.scratch[Scratch::d_q_accum].offset + plan.zeroed_size >=
+          plan.scratch[Scratch::lazy_zero_counters].offset +
+              uint64_t(bwd_lazy_zero_bytes(p.batch, p.heads_kv)));
+    return int(fused.of<Sm90Launch>().eager_zero_heads);
   };
   const std::string sums = " d_bias:bf16 grads=qkvb";
   // As many as run at a time, and one.
@@ -550,7 +560,7 @@ TEST_CASE("CUDA: small operations are no launches of their own where another can
                 (l.joins ? ")" : "");
     CHECK(said == row.stems);
     const bool counts = said.find("(bwd_sum)") != std::string::npos;
-    CHECK((plan.sum_counts_offset > 0) == counts);
+    CHECK((plan.scratch[Scratch::sum_counts].offset > 0) == counts);
     CHECK((explain(problem_of(row.line), caps_of("h100_cuda")).find("in an earlier launch") !=
            std::string::npos) == (said.find('(') != std::string::npos));
   }
@@ -574,16 +584,16 @@ TEST_CASE("sm90: what runs where inputs lie at other addresses") {
       Caps caps = caps_of("h100_cuda");
       REQUIRE(parse_disabled(disabled, &caps.disabled).ok());
       const Plan plan = plan_of(line, caps);
-      const bool has = plan.unaligned != nullptr;
+      const bool has = plan.of<Sm90Plan>().unaligned != nullptr;
       REQUIRE(has);
-      const Plan& other = *plan.unaligned;
+      const Plan& other = *plan.of<Sm90Plan>().unaligned;
       CHECK(std::string(other.path) != "sm90");
       CHECK(other.workspace_size <= plan.workspace_size);
       CHECK(other.problem.gradients == plan.problem.gradients);
       if (!plan.problem.backward) CHECK(plan.workspace_size == 0);
       CHECK(explain(plan.problem, caps).find("16 bytes: " + other.name()) != std::string::npos);
     }
-  const bool has = plan_of("fwd f32 b2 hq4 sq500 d128").unaligned != nullptr;
+  const bool has = plan_of("fwd f32 b2 hq4 sq500 d128").of<Sm90Plan>().unaligned != nullptr;
   CHECK(!has);
 }
 
@@ -605,7 +615,7 @@ TEST_CASE("sm90: when q is multiplied by the scale, so that products begin as th
     const Plan plan = plan_of("fwd b1 hq2 sq512 " + line);
     const bool says =
         explain(plan.problem, caps_of("h100_cuda")).find("q times the scale") != std::string::npos;
-    CHECK(plan.find(Stem::fwd)->scales_q == says);
+    CHECK(plan.find(Stem::fwd)->of<Sm90Launch>().scales_q == says);
     return says;
   };
   const std::string bias = " bias:bf16:1x2x512";
@@ -645,6 +655,6 @@ TEST_CASE("sm90: drivers that start no kernel early") {
     CHECK(!says(sums + " deterministic", pairs));
     Plan plan;
     REQUIRE(make_plan(plan_of(sums).problem, caps, &plan).ok());
-    CHECK((plan.pass_sums_offset > 0) == can);
+    CHECK((plan.scratch[Scratch::pass_sums].offset > 0) == can);
   }
 }

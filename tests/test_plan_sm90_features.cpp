@@ -30,9 +30,9 @@ TEST_CASE("sm90: elastic softmax") {
     REQUIRE(std::string(plan.path) == "sm90");
     CHECK(stems(plan) == "bwd_row_dq bwd_dkv_ddist bwd_head bwd_sum");
     const Launch &rows = *plan.find(Stem::bwd_row_dq), &keys = *plan.find(Stem::bwd_dkv_ddist);
-    const RowShape& r = kRowShapes[rows.hopper];
+    const RowShape& r = kRowShapes[rows.of<Sm90Launch>().row];
     check_rows(plan, rows, r.d, r.br, row_shared_bytes(r));
-    const BwdShape& s = kBwdShapes[keys.hopper];
+    const BwdShape& s = kBwdShapes[keys.of<Sm90Launch>().row];
     CHECK(keys.total == ceil_div(p.seq_kv, s.bc) * p.heads_kv * p.batch);
     CHECK(keys.shared_bytes == uint32_t(bwd_elastic_shared_bytes(s)));
     CHECK(keys.splits == ceil_div(p.seq_kv, s.bc) * p.batch);
@@ -43,7 +43,7 @@ TEST_CASE("sm90: elastic softmax") {
     const Plan plan = plan_of(std::string("fwd f16 b2 hq8 hk2 d128 causal_top_left ") + words);
     REQUIRE(std::string(plan.path) == "sm90");
     const Launch& l = plan.launches[0];
-    CHECK(l.shared_bytes == uint32_t(fwd_elastic_shared_bytes(kFwdTiles[l.hopper])));
+    CHECK(l.shared_bytes == uint32_t(fwd_elastic_shared_bytes(kFwdTiles[l.of<Sm90Launch>().row])));
   }
 }
 
@@ -63,7 +63,7 @@ TEST_CASE("sm90: entmax, with kernels of their own for alpha 1.5") {
       const Plan fwd = plan_of("fwd" + words);
       REQUIRE(std::string(fwd.path) == "sm90");
       const Launch& l = fwd.launches[0];
-      const FwdTile& t = kFwdTiles[l.hopper];
+      const FwdTile& t = kFwdTiles[l.of<Sm90Launch>().row];
       const bool fast = fwd.problem.alpha == 1.5f;
       CHECK(t.d == (fast && fwd.problem.head_dim <= 64 ? 64 : 128));
       CHECK(fwd_entmax_candidates(t) >= 16);
@@ -75,21 +75,22 @@ TEST_CASE("sm90: entmax, with kernels of their own for alpha 1.5") {
       CHECK(stems(plan) ==
             (fuses_dq_postprocess(plan) ? "bwd_row bwd_dkv_dq" : "bwd_row bwd_dkv_dq bwd_dq_cast"));
       const Launch &rows = *plan.find(Stem::bwd_row), &keys = *plan.find(Stem::bwd_dkv_dq);
-      const SupportShape& r = kSupportShapes[rows.hopper];
+      const SupportShape& r = kSupportShapes[rows.of<Sm90Launch>().row];
       check_rows(plan, rows, r.d, r.br(), support_shared_bytes(r));
       CHECK(rows.invocations() == r.threads());
-      const BwdShape& s = kBwdShapes[keys.hopper];
+      const BwdShape& s = kBwdShapes[keys.of<Sm90Launch>().row];
       CHECK((fast || s.d == 128));
       CHECK(keys.shared_bytes == uint32_t(bwd_plain_shared_bytes(s)));
       CHECK(keys.waits);
       CHECK(plan.unordered() == TANDEM_GRAD_Q);
       // Far rows, and delta; 40 tiles of keys are 2 words for each of 5 blocks of rows; the sums.
       const int64_t delta = int64_t(far_size(plan.problem)) + ceil_div(2 * 8 * 300 * 4, 256) * 256;
-      CHECK(plan.support_offset == uint64_t(delta));
-      CHECK(plan.d_q_accum_offset == uint64_t(delta + ceil_div(2 * 8 * 5 * 2 * 4, 256) * 256));
+      CHECK(plan.scratch[Scratch::support].offset == uint64_t(delta));
+      CHECK(plan.scratch[Scratch::d_q_accum].offset ==
+            uint64_t(delta + ceil_div(2 * 8 * 5 * 2 * 4, 256) * 256));
       const Plan every = plan_of("bwd" + words + " visit_all");
-      CHECK(every.support_offset == 0);
-      CHECK(every.d_q_accum_offset == uint64_t(delta));
+      CHECK(every.scratch[Scratch::support].offset == 0);
+      CHECK(every.scratch[Scratch::d_q_accum].offset == uint64_t(delta));
       // The sums are formed whoever asks.
       const Plan keys_alone = plan_of("bwd" + words + " grads=kv");
       CHECK(stems(keys_alone) == "bwd_row bwd_dkv_dq");
@@ -106,7 +107,7 @@ TEST_CASE("sm90: a dense bias in forward") {
     const Plan plan = plan_of(std::string("fwd f16 b4 hq8 hk2 sq300 sk320 bias:f16:1x2x300 ") + d);
     REQUIRE(std::string(plan.path) == "sm90");
     const Launch& l = plan.launches[0];
-    CHECK(l.shared_bytes == uint32_t(fwd_bias_shared_bytes(kFwdTiles[l.hopper])));
+    CHECK(l.shared_bytes == uint32_t(fwd_bias_shared_bytes(kFwdTiles[l.of<Sm90Launch>().row])));
     CHECK(l.shared_bytes > 0);
   }
 }
@@ -153,14 +154,15 @@ TEST_CASE("sm90: tiles of few rows that the forward with a dense bias takes last
   const Plan plan = plan_of("fwd bf16 b4 hq32 sq2048 sk2048 d64 bias:bf16:1x32x2048");
   REQUIRE(std::string(plan.path) == "sm90");
   const Launch& l = plan.launches[0];
-  CHECK(l.short_tiles == 128);
+  CHECK(l.of<Sm90Launch>().short_tiles == 128);
   CHECK(l.total == 128 * 11);
-  CHECK(l.stream_k_units == fwd_stream_k(128 * 10, 132, 4, 16).units);
+  CHECK(l.of<Sm90Launch>().stream_k_units == fwd_stream_k(128 * 10, 132, 4, 16).units);
   const String says = explain(plan.problem, caps_of("h100_cuda"));
   CHECK(says.find(", 224 tiles shared out by steps, 128 of fewer rows last") != String::npos);
   // With a mask tiles are not alike.
   CHECK(plan_of("fwd bf16 b4 hq32 sq2048 sk2048 d64 bias:bf16:1x32x2048 causal_top_left")
             .launches[0]
+            .of<Sm90Launch>()
             .short_tiles == 0);
 }
 
@@ -236,16 +238,18 @@ TEST_CASE("sm90: tiles that the forward with a dense bias shares out by steps") 
       const Plan plan = plan_of(line);
       REQUIRE(std::string(plan.path) == "sm90");
       const Launch& l = plan.launches[0];
-      const FwdTile& t = kFwdTiles[l.hopper];
+      const FwdTile& t = kFwdTiles[l.of<Sm90Launch>().row];
       const FwdStreamK tail = fwd_stream_k(l.total, 132, 4, ceil_div(2048, t.bc));
       CHECK(tail.units > 0);
-      CHECK(l.stream_k_units == tail.units);
-      CHECK(l.stream_k_unit == tail.unit);
+      CHECK(l.of<Sm90Launch>().stream_k_units == tail.units);
+      CHECK(l.of<Sm90Launch>().stream_k_unit == tail.unit);
       // A part, and a word for each 16 rows of it, for every two workgroups side by side.
       const int64_t parts = 132 - tail.unit, floats = parts * t.rows() * (t.dv + 2);
-      CHECK(plan.partials_offset == 0);
-      CHECK(plan.partial_flags_offset == uint64_t(ceil_div(4 * floats, 256) * 256));
-      CHECK(plan.workspace_size == plan.partial_flags_offset + uint64_t(8 * parts * t.rows() / 16));
+      CHECK(plan.scratch[Scratch::stream_k_partials].offset == 0);
+      CHECK(plan.scratch[Scratch::stream_k_flags].offset ==
+            uint64_t(ceil_div(4 * floats, 256) * 256));
+      CHECK(plan.workspace_size ==
+            plan.scratch[Scratch::stream_k_flags].offset + uint64_t(8 * parts * t.rows() / 16));
       CHECK(explain(plan.problem, caps_of("h100_cuda"))
                 .find(text(", %d tiles shared out by steps", tail.units * tail.unit)) !=
             String::npos);
@@ -254,7 +258,7 @@ TEST_CASE("sm90: tiles that the forward with a dense bias shares out by steps") 
           "fwd " + type + " b4 hq33 sq2048 sk2048 bias:" + type + ":1x33x2048 " + d;
       for (const std::string& words : {line + " causal_top_left", full}) {
         const Plan other = plan_of(words);
-        CHECK(other.launches[0].stream_k_units == 0);
+        CHECK(other.launches[0].of<Sm90Launch>().stream_k_units == 0);
         CHECK(other.workspace_size == 0);
       }
     }
@@ -285,15 +289,18 @@ TEST_CASE("sm90: the last round of clusters that sum d_bias") {
   // Room for the parts, and a count for each warpgroup and two of tiles fetched, zeroed with the sums of d_q.
   const std::string shared = "bwd f16 b4 hq8 sq300 sk320 d64 bias:f16:1x8x300 d_bias:f16 ";
   const Plan with = plan_of(shared + "grads=qkvb"), without = plan_of(shared + "grads=qkv");
-  const BwdShape& s = kBwdShapes[with.find(Stem::bwd_dkv_dq)->hopper];
+  const BwdShape& s = kBwdShapes[with.find(Stem::bwd_dkv_dq)->of<Sm90Launch>().row];
   const int64_t room = bwd_partial_slots(with.find(Stem::bwd_dkv_dq)->total);
   CHECK(room == 240);
-  CHECK(with.partial_flags_offset ==
-        without.d_q_accum_offset + (without.zeroed_size + 255) / 256 * 256);
-  CHECK(with.zeroed_size ==
-        with.partial_flags_offset - with.d_q_accum_offset + uint64_t((2 * room + 2) * 4));
-  CHECK(with.partials_offset >= with.partial_flags_offset + uint64_t((2 * room + 2) * 4));
-  CHECK(with.workspace_size == with.partials_offset + uint64_t(4 * room * bwd_partial_floats(s)));
+  CHECK(with.scratch[Scratch::dkv_partial_counts].offset ==
+        without.scratch[Scratch::d_q_accum].offset + (without.zeroed_size + 255) / 256 * 256);
+  CHECK(with.zeroed_size == with.scratch[Scratch::dkv_partial_counts].offset -
+                                with.scratch[Scratch::d_q_accum].offset +
+                                uint64_t((2 * room + 2) * 4));
+  CHECK(with.scratch[Scratch::dkv_partials].offset >=
+        with.scratch[Scratch::dkv_partial_counts].offset + uint64_t((2 * room + 2) * 4));
+  CHECK(with.workspace_size ==
+        with.scratch[Scratch::dkv_partials].offset + uint64_t(4 * room * bwd_partial_floats(s)));
   CHECK(without.workspace_size < with.workspace_size);
 }
 
@@ -364,15 +371,16 @@ TEST_CASE("sm90: clusters of two beside those of the batch, which sum d_bias in 
       "bwd f16 b4 hq64 hk32 sq300 sk320 d64 bias:f16:1x64x300 d_bias:f16 grads=qkvb";
   const Plan with = plan_of(words), fixed = plan_of(words + " deterministic");
   const Launch& fused = *with.find(Stem::bwd_dkv_dq);
-  const BwdShape& s = kBwdShapes[fused.hopper];
-  CHECK(with.pass_sums_offset >=
-        with.partials_offset +
+  const BwdShape& s = kBwdShapes[fused.of<Sm90Launch>().row];
+  CHECK(with.scratch[Scratch::pass_sums].offset >=
+        with.scratch[Scratch::dkv_partials].offset +
             uint64_t(4 * bwd_partial_slots(fused.total) * bwd_partial_floats(s)));
-  CHECK(with.workspace_size ==
-        with.pass_sums_offset + uint64_t(4 * kMaxTwoCtaClusters * bwd_pass_floats(s, 2, 300)));
-  CHECK(fixed.pass_sums_offset == 0);
+  CHECK(with.workspace_size == with.scratch[Scratch::pass_sums].offset +
+                                   uint64_t(4 * kMaxTwoCtaClusters * bwd_pass_floats(s, 2, 300)));
+  CHECK(fixed.scratch[Scratch::pass_sums].offset == 0);
   CHECK(plan_of("bwd f16 b4 hq8 sq300 sk320 d64 bias:f16:1x8x300 d_bias:f16 grads=qkvb")
-            .pass_sums_offset == 0);
+            .scratch[Scratch::pass_sums]
+            .offset == 0);
 }
 
 TEST_CASE("sm90: a dense bias and its gradient in backward") {
@@ -388,14 +396,15 @@ TEST_CASE("sm90: a dense bias and its gradient in backward") {
       const Launch& fused = *plan.find(Stem::bwd_dkv_dq);
       CHECK(fused.stores_d_bias == p.wants(TANDEM_GRAD_BIAS));
       CHECK(plan.stores_d_bias() == p.wants(TANDEM_GRAD_BIAS));
-      CHECK(fused.shared_bytes == uint32_t(bwd_bias_shared_bytes(kBwdShapes[fused.hopper])));
+      CHECK(fused.shared_bytes ==
+            uint32_t(bwd_bias_shared_bytes(kBwdShapes[fused.of<Sm90Launch>().row])));
       // bwd_dq_cast waits for its heads, of which each has a number.
-      CHECK(!fused.programmatic_launch);
+      CHECK(!fused.of<Sm90Launch>().programmatic);
       const Launch* cast = plan.find(Stem::bwd_dq_cast);
-      CHECK((cast && cast->programmatic_launch) == p.wants(TANDEM_GRAD_Q));
-      CHECK((plan.d_q_counts_offset > 0) == p.wants(TANDEM_GRAD_Q));
+      CHECK((cast && cast->of<Sm90Launch>().programmatic) == p.wants(TANDEM_GRAD_Q));
+      CHECK((plan.scratch[Scratch::d_q_counts].offset > 0) == p.wants(TANDEM_GRAD_Q));
       CHECK(plan.zeroed_size > 0);  // the sums are formed whoever asks
-      CHECK((plan.dq_semaphores_offset > 0) == p.deterministic);
+      CHECK((plan.scratch[Scratch::dq_semaphores].offset > 0) == p.deterministic);
     }
 }
 
@@ -408,13 +417,13 @@ TEST_CASE("cuda: where bwd_dot has a kernel for rows of 16 bytes at a time") {
   };
   for (const char* type : {"f16", "bf16"}) {
     const Launch l = dot(std::string(type) + " b2 hq3 sq70 sk64 d64");
-    CHECK(l.fast_tiles == 2);  // of 64 rows: 8 threads a row
-    CHECK(l.fast_total == 2 * 3 * 2);
-    CHECK(dot(std::string(type) + " b2 hq3 sq70 sk64 d128").fast_tiles == 3);
-    CHECK(dot(std::string(type) + " b2 hq3 sq70 sk64 d256").fast_tiles == 5);
+    CHECK(l.of<SimtLaunch>().fast_tiles == 2);  // of 64 rows: 8 threads a row
+    CHECK(l.of<SimtLaunch>().fast_total == 2 * 3 * 2);
+    CHECK(dot(std::string(type) + " b2 hq3 sq70 sk64 d128").of<SimtLaunch>().fast_tiles == 3);
+    CHECK(dot(std::string(type) + " b2 hq3 sq70 sk64 d256").of<SimtLaunch>().fast_tiles == 5);
   }
   for (const char* line :
        {"f32 sq70 sk64 d64", "f16 sq70 sk64 d64 dv60", "f16 sq70 sk64 d64 q_padded",
         "f16 b1 hq1 sq70 sk64 d64 o=4480,4480,1,70", "f16 b1 hq1 sq70 sk64 d64 d_o=4760,4760,68,1"})
-    CHECK_MESSAGE(dot(line).fast_total == 0, line);
+    CHECK_MESSAGE(dot(line).of<SimtLaunch>().fast_total == 0, line);
 }

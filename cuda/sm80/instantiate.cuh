@@ -5,23 +5,23 @@
 #define TANDEM_CUDA_SM80_INSTANTIATE_CUH
 #include "shape.cuh"
 
-#define TANDEM_AMPERE_KERNEL(name, kernel, stem, full, Params)                   \
-  namespace tandem {                                                             \
-  namespace cuda {                                                               \
-  namespace sm80 {                                                               \
-  struct name##_instances {                                                      \
-    static constexpr Stem kStem = Stem::stem;                                    \
-    static constexpr bool kFull = full != 0;                                     \
-    using Pointer = Kernel<Params>;                                              \
-    template <typename T, int ROW>                                               \
-    static Pointer get() {                                                       \
-      return kernel<T, ROW>;                                                     \
-    }                                                                            \
-  };                                                                             \
-  Kernel<Params> name##_kernel(tandem_dtype dtype, const Launch& launch, bool) { \
-    return select_kernel<name##_instances>(dtype, launch);                       \
-  }                                                                              \
-  }                                                                              \
-  }                                                                              \
+#define TANDEM_AMPERE_KERNEL(name, kernel, stem, full, Params)                     \
+  namespace tandem {                                                               \
+  namespace cuda {                                                                 \
+  namespace sm80 {                                                                 \
+  struct name##_instances {                                                        \
+    static constexpr Stem kStem = Stem::stem;                                      \
+    static constexpr bool kFull = full != 0;                                       \
+    using Pointer = Kernel<Params>;                                                \
+    template <typename T, int ROW>                                                 \
+    static Pointer get() {                                                         \
+      return kernel<T, ROW>;                                                       \
+    }                                                                              \
+  };                                                                               \
+  Kernel<Params> name##_kernel(tandem_dtype dtype, const KernelChoice& of, bool) { \
+    return select_kernel<name##_instances>(dtype, of);                             \
+  }                                                                                \
+  }                                                                                \
+  }                                                                                \
   }
 #endif

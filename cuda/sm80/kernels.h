@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // The kernels of the path sm80 as the host sees them. Parameters are those of cuda/kernels.h, or of
 // src/interface/sm80.
-// launch.ampere and the tensors' type choose a kernel; nullptr: not built.
+// of.row and the tensors' type choose a kernel; nullptr: not built.
 #ifndef TANDEM_CUDA_SM80_KERNELS_H
 #define TANDEM_CUDA_SM80_KERNELS_H
 #include "../kernels.h"
@@ -19,7 +19,7 @@ namespace sm80 {
 #include "interface/sm80/all.inc"
 
 #define TANDEM_AMPERE_KERNEL(name, kernel, stem, full, Params) \
-  Kernel<Params> name##_kernel(tandem_dtype dtype, const Launch& launch, bool wide);
+  Kernel<Params> name##_kernel(tandem_dtype dtype, const KernelChoice& of, bool wide);
 #include "instances.inc"
 
 Kernel<BwdDqCastParams> bwd_dq_cast_kernel(tandem_dtype dtype);

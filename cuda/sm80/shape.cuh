@@ -76,18 +76,17 @@ typename Family::Pointer select_row(int row) {
   }
 }
 template <typename Family>
-typename Family::Pointer select_kernel(tandem_dtype dtype, const Launch& launch) {
+typename Family::Pointer select_kernel(tandem_dtype dtype, const KernelChoice& of) {
   switch (dtype) {
     case TANDEM_F16:
-      return select_row<Family, F16>(launch.ampere);
+      return select_row<Family, F16>(of.row);
     case TANDEM_BF16:
-      return select_row<Family, BF16>(launch.ampere);
+      return select_row<Family, BF16>(of.row);
     default:
       if constexpr (Family::kFull)
         return nullptr;
       else
-        return launch.tf32 ? select_row<Family, TF32>(launch.ampere)
-                           : select_row<Family, F32>(launch.ampere);
+        return of.tf32 ? select_row<Family, TF32>(of.row) : select_row<Family, F32>(of.row);
   }
 }
 

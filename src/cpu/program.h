@@ -18,7 +18,8 @@ T* address(const tandem_buffer& b) {
 
 // delta [B,Hq,Sq] in the workspace.
 inline float* delta_of(const Plan& plan, const tandem_args& args) {
-  return reinterpret_cast<float*>(address<char>(args.workspace) + plan.delta_offset);
+  return reinterpret_cast<float*>(address<char>(args.workspace) +
+                                  plan.scratch[Scratch::delta].offset);
 }
 
 // The pool outlives the program: plans are destroyed before their device.

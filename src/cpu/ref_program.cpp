@@ -206,7 +206,7 @@ class RefProgram final : public Program {
       const int64_t row = first_row(b, first), count = heads * p.seq_q;
       if (count > 0) a.lse = floats(address<const float>(args.lse) + row, count);
       if (count > 0 && stem != Stem::bwd_row && p.needs_delta())
-        a.delta = floats(workspace(call, plan_.delta_offset) + row, count);
+        a.delta = floats(workspace(call, plan_.scratch[Scratch::delta].offset) + row, count);
     }
     x.q = a.q.data(), x.k = a.k.data(), x.v = a.v.data(), x.o = a.o.data(), x.d_o = a.d_o.data();
     x.lse = a.lse.data(), x.delta = a.delta.data();
@@ -268,9 +268,11 @@ class RefProgram final : public Program {
       out.delta = delta.data(), out.tau = tau.data(), out.slope = slope.data();
       bwd_row_ref(p, Precision::exact, load(Stem::bwd_row, call, b, h, 1)->head, out);
     }
-    put(delta, workspace(call, plan_.delta_offset) + row);
-    if (p.wants(TANDEM_GRAD_TAU)) put(tau, workspace(call, plan_.tau_rows_offset) + row);
-    if (p.wants(TANDEM_GRAD_SLOPE)) put(slope, workspace(call, plan_.slope_rows_offset) + row);
+    put(delta, workspace(call, plan_.scratch[Scratch::delta].offset) + row);
+    if (p.wants(TANDEM_GRAD_TAU))
+      put(tau, workspace(call, plan_.scratch[Scratch::tau_rows].offset) + row);
+    if (p.wants(TANDEM_GRAD_SLOPE))
+      put(slope, workspace(call, plan_.scratch[Scratch::slope_rows].offset) + row);
   }
 
   // Far rows have the delta of the weights that the other stems recompute, whichever kernel made o.
@@ -341,9 +343,10 @@ class RefProgram final : public Program {
     const auto part = [&](bool wanted, const float* from) {
       return wanted && count > 0 ? floats(from, count) : Vec<double>();
     };
-    const Vec<double> delta = part(sink, workspace(call, plan_.delta_offset)),
-                      taus = part(tau, workspace(call, plan_.tau_rows_offset)),
-                      slopes = part(slope, workspace(call, plan_.slope_rows_offset));
+    const Vec<double> delta = part(sink, workspace(call, plan_.scratch[Scratch::delta].offset)),
+                      taus = part(tau, workspace(call, plan_.scratch[Scratch::tau_rows].offset)),
+                      slopes =
+                          part(slope, workspace(call, plan_.scratch[Scratch::slope_rows].offset));
     Vec<double> sinks(size_t(sink ? count : 0));
     for (int64_t n = 0; sink && p.seq_q > 0 && n < p.batch * p.heads_q; ++n)
       sink_weights(call, n / p.heads_q, n % p.heads_q, &sinks[size_t(n * p.seq_q)]);

@@ -14,6 +14,7 @@
 #include "../../cuda/sm80/kernels.h"
 #include "cuda/sm80.h"
 #include "cuda/sm90.h"
+#include "params.h"
 #include "structs.h"
 #include "tandem/tandem_cuda.h"
 
@@ -83,25 +84,26 @@ class CudaProgram final : public Program {
 
   Status add_all() {
     for (const Launch& launch : plan_.launches) TANDEM_TRY(add(launch));
-    if (!plan_.unaligned) return Status();
-    unaligned_ = std::make_unique<CudaProgram>(driver_, context_, with_, log_, *plan_.unaligned);
+    const auto& unaligned = plan_.of<Sm90Plan>().unaligned;
+    if (!unaligned) return Status();
+    unaligned_ = std::make_unique<CudaProgram>(driver_, context_, with_, log_, *unaligned);
     return unaligned_->add_all();
   }
 
  private:
   Status add(const Launch& launch) {
     if (launch.joins) return add_nothing(launch);
-    if (launch.hopper >= 0) {
+    if (launch.as<Sm90Launch>()) {
       Recorder recorder;
       TANDEM_TRY(sm90_recorder(plan_, launch, with_, &recorder));
       steps_.push_back({launch.stem, std::move(recorder)});
       return Status();
     }
-    if (launch.ampere >= 0) return add_sm80(launch);
+    if (launch.as<Sm80Launch>()) return add_sm80(launch);
     if (launch.stem == Stem::bwd_dot && launch.total > 0 &&
-        (plan_.zeroed_size > 0 || launch.fast_total > 0))
+        (plan_.zeroed_size > 0 || launch.of<SimtLaunch>().fast_total > 0))
       return add_zeroing(launch);
-    if (plan_.problem.extras().empty()) switch (launch.stem) {
+    if (plan_.problem.inputs() == 0) switch (launch.stem) {
         case Stem::fwd:
           return add_plain(launch, cuda::fwd_kernel, fwd_block, fwd_push);
         case Stem::bwd_dot:
@@ -114,7 +116,7 @@ class CudaProgram final : public Program {
           break;
       }
     // There is one row only.
-    if (launch.stem == Stem::fwd && launch.fixed >= 0)
+    if (launch.stem == Stem::fwd && launch.of<SimtLaunch>().fixed >= 0)
       return add_fixed(launch, cuda::fwd_elastic_kernel, fwd_spec, fwd_block, fwd_push);
     switch (launch.stem) {
 #define TANDEM_STEM(Name, name) \
@@ -132,14 +134,15 @@ class CudaProgram final : public Program {
   }
 
   Status add_sm80(const Launch& launch) {
+    const bool full = launch.of<Sm80Launch>().tile().full != 0;
     if (launch.stem == Stem::bwd_dkv_dq || launch.stem == Stem::bwd_dq_cast ||
-        (launch.stem == Stem::bwd_dkv && kAmpereTiles[launch.ampere].full)) {
+        (launch.stem == Stem::bwd_dkv && full)) {
       Recorder recorder;
       TANDEM_TRY(sm80_recorder(plan_, launch, with_, &recorder));
       steps_.push_back({launch.stem, std::move(recorder)});
       return Status();
     }
-    if (kAmpereTiles[launch.ampere].full) switch (launch.stem) {
+    if (full) switch (launch.stem) {
 #define TANDEM_FULL(name)                                                               \
   case Stem::name:                                                                      \
     return add_fixed(launch, cuda::sm80::name##_full_kernel, name##_spec, name##_block, \
@@ -168,8 +171,9 @@ class CudaProgram final : public Program {
   Status add_zeroing(const Launch& launch) {
     // No other optional input affects delta.
     if (!plan_.problem.has_lengths())
-      return add_zeroing(launch, cuda::bwd_dot_zero_kernel(plan_.problem.dtype, launch.tf32),
-                         cuda::BwdDotParams{bwd_dot_block(plan_, launch), BwdDotPush()});
+      return add_zeroing(
+          launch, cuda::bwd_dot_zero_kernel(plan_.problem.dtype, launch.of<SimtLaunch>().tf32),
+          cuda::BwdDotParams{bwd_dot_block(plan_, launch), BwdDotPush()});
     return add_zeroing(launch, cuda::bwd_dot_zero_full_kernel(),
                        full_params(launch, bwd_dot_spec, bwd_dot_block, bwd_dot_push));
   }
@@ -178,11 +182,12 @@ class CudaProgram final : public Program {
     cuda::Zeroing<P> params{};
     params.dot = dot;
     if (plan.zeroed_size == 0) return params;
-    params.zeroed = a.d_q_accum + plan.lazy_zero.bytes;
-    params.zeroed_end = a.d_q_accum + plan.zeroed_size;
-    params.first = a.d_q_accum, params.first_end = a.d_q_accum + plan.lazy_zero.eager_bytes;
-    params.entries = uint32_t(plan.lazy_zero.slices);
-    params.step = plan.lazy_zero.bytes / plan.lazy_zero.slices;
+    const LazyZero& lazy = plan.of<Sm90Plan>().lazy_zero;
+    params.zeroed = a.zeroed + lazy.bytes;
+    params.zeroed_end = a.zeroed_end;
+    params.first = a.zeroed, params.first_end = a.zeroed + lazy.eager_bytes;
+    params.entries = uint32_t(lazy.slices);
+    params.step = lazy.bytes / lazy.slices;
     return params;
   }
   template <typename P>
@@ -191,14 +196,15 @@ class CudaProgram final : public Program {
     TANDEM_TRY(start.prepare(kernel, with_, dim3(launch.groups_x, launch.groups_y),
                              launch.invocations(), 0));
     P fast_dot = dot;
-    const bool fast = launch.fast_total > 0;
+    const SimtLaunch& own = launch.of<SimtLaunch>();
+    const bool fast = own.fast_total > 0;
     if constexpr (std::is_same<P, cuda::BwdDotParams>::value) {
-      fast_dot.block.tiles = launch.fast_tiles;
-      fast_dot.block.total = launch.fast_total;
+      fast_dot.block.tiles = own.fast_tiles;
+      fast_dot.block.total = own.fast_total;
       if (fast)
         TANDEM_TRY(start_fast.prepare(
             cuda::bwd_dot_fast_kernel(plan_.problem.dtype, int(plan_.problem.head_dim_v)), with_,
-            dim3(launch.fast_total), kFastDot, 0));
+            dim3(own.fast_total), kFastDot, 0));
     }
     const Plan& plan = plan_;
     const Launch* of = &launch;  // of plan_
@@ -212,33 +218,37 @@ class CudaProgram final : public Program {
   }
   template <typename Block, typename Push>
   Status add_plain(const Launch& launch,
-                   cuda::Kernel<cuda::Params<Block, Push>> (*find)(tandem_dtype, const Launch&,
-                                                                   bool),
+                   cuda::Kernel<cuda::Params<Block, Push>> (*find)(tandem_dtype,
+                                                                   const cuda::KernelChoice&, bool),
                    Block (*block)(const Plan&, const Launch&),
                    Push (*push)(const Plan&, const Launch&, const Addresses&)) {
-    return add(launch, find(plan_.problem.dtype, launch, false),
-               find(plan_.problem.dtype, launch, true),
+    const cuda::KernelChoice of = kernel_choice(launch);
+    return add(launch, find(plan_.problem.dtype, of, false), find(plan_.problem.dtype, of, true),
                cuda::Params<Block, Push>{block(plan_, launch), Push()}, push);
   }
 
   template <typename Spec, typename Block, typename Push>
   using FullKernel = cuda::Kernel<cuda::FullParams<Spec, Block, Push>>;
   template <typename Spec, typename Block, typename Push>
-  Status add_full(const Launch& launch, FullKernel<Spec, Block, Push> (*find)(const Launch&, bool),
+  Status add_full(const Launch& launch,
+                  FullKernel<Spec, Block, Push> (*find)(const cuda::KernelChoice&, bool),
                   Spec (*spec)(const Plan&, const Launch&),
                   Block (*block)(const Plan&, const Launch&),
                   Push (*push)(const Plan&, const Launch&, const Addresses&)) {
-    return add(launch, find(launch, false), find(launch, true),
-               full_params(launch, spec, block, push), push);
+    const cuda::KernelChoice of = kernel_choice(launch);
+    return add(launch, find(of, false), find(of, true), full_params(launch, spec, block, push),
+               push);
   }
   template <typename Spec, typename Block, typename Push>
   Status add_fixed(const Launch& launch,
-                   FullKernel<Spec, Block, Push> (*find)(tandem_dtype, const Launch&, bool),
+                   FullKernel<Spec, Block, Push> (*find)(tandem_dtype, const cuda::KernelChoice&,
+                                                         bool),
                    Spec (*spec)(const Plan&, const Launch&),
                    Block (*block)(const Plan&, const Launch&),
                    Push (*push)(const Plan&, const Launch&, const Addresses&)) {
     const tandem_dtype dtype = plan_.problem.dtype;
-    return add(launch, find(dtype, launch, false), find(dtype, launch, true),
+    const cuda::KernelChoice of = kernel_choice(launch);
+    return add(launch, find(dtype, of, false), find(dtype, of, true),
                full_params(launch, spec, block, push), push);
   }
   template <typename Spec, typename Block, typename Push>
@@ -271,13 +281,13 @@ class CudaProgram final : public Program {
       if (!told_.exchange(true))
         log_(TANDEM_LOG_WARN,
              text("inputs at addresses that are no multiples of 16 bytes: %s in place of %s",
-                  plan_.unaligned->name().c_str(), plan_.name().c_str()));
+                  unaligned_->plan_.name().c_str(), plan_.name().c_str()));
       if (events)
         return fail(
             TANDEM_ERROR_UNSUPPORTED,
             "inputs at addresses that are no multiples of 16 bytes: %s runs, not the kernels of %s "
             "that are to be timed",
-            plan_.unaligned->name().c_str(), plan_.name().c_str());
+            unaligned_->plan_.name().c_str(), plan_.name().c_str());
       return unaligned_->record(stream, args);
     }
     const auto on = reinterpret_cast<cudaStream_t>(stream.handle);
@@ -342,7 +352,7 @@ class CudaProgram final : public Program {
   const Launching with_;
   const Logger& log_;
   const Plan plan_;
-  std::unique_ptr<CudaProgram> unaligned_;  // of plan_.unaligned
+  std::unique_ptr<CudaProgram> unaligned_;  // of Sm90Plan::unaligned
   mutable std::atomic<bool> told_{false};   // whether it was logged that it ran
   Vec<Step> steps_;
 };
@@ -410,9 +420,9 @@ class CudaDevice final : public Device {
     const Current current(driver_, context_);
     TANDEM_TRY(current.status());
     cudaFuncAttributes attributes;
-    const cudaError_t loaded = cudaFuncGetAttributes(
-        &attributes,
-        reinterpret_cast<const void*>(cuda::bwd_dot_kernel(TANDEM_F32, Launch(), false)));
+    const cudaError_t loaded =
+        cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(cuda::bwd_dot_kernel(
+                                               TANDEM_F32, cuda::KernelChoice(), false)));
     if (loaded == cudaErrorNoKernelImageForDevice || loaded == cudaErrorInvalidDeviceFunction) {
       cudaGetLastError();
       return fail(TANDEM_ERROR_MISSING_FEATURE,

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "../../cuda/sm80/kernels.h"
+#include "params.h"
 
 namespace tandem {
 bool sm80_loads() {
@@ -16,19 +17,28 @@ bool sm80_loads() {
   return loads;
 }
 
+cuda::KernelChoice kernel_choice(const Launch& launch) {
+  cuda::KernelChoice of;
+  of.tile = launch.tile.name;
+  of.d_blocks = launch.d_blocks, of.dv_blocks = launch.dv_blocks;
+  of.row = launch.of<Sm80Launch>().row;
+  of.tf32 = launch.rounds_to_tf32();
+  return of;
+}
+
 Status sm80_recorder(const Plan& plan, const Launch& launch, const Launching& with,
                      Recorder* recorder) {
   const tandem_dtype dtype = plan.problem.dtype;
   if (launch.stem == Stem::bwd_dkv_dq) {
     Launcher<cuda::sm80::BwdDkvDqParams> start;
-    TANDEM_TRY(
-        prepare_launch(cuda::sm80::bwd_dkv_dq_kernel(dtype, launch, true), launch, with, &start));
+    TANDEM_TRY(prepare_launch(cuda::sm80::bwd_dkv_dq_kernel(dtype, kernel_choice(launch), true),
+                              launch, with, &start));
     const BwdDkvDqBlock block = bwd_dkv_dq_block(plan, launch);
     *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
       const BwdDkvPush from = bwd_dkv_push(plan, launch, a);
       cuda::sm80::BwdDkvDqParams params{
           block, bwd_dkv_dq_push(plan, launch, a), from.q, from.k, from.v, from.d_o, from.wide, {}};
-      if (plan.d_q_counts_offset)
+      if (a.d_q_counts)
         params.d_q = {bwd_dq_push(plan, launch, a).wide & 16u, plan.problem.d_q, a.d_q,
                       a.d_q_counts};
       return start(&params, stream);
@@ -37,8 +47,8 @@ Status sm80_recorder(const Plan& plan, const Launch& launch, const Launching& wi
   }
   if (launch.stem == Stem::bwd_dkv) {
     Launcher<cuda::sm80::BwdDkvHeadFull> start;
-    TANDEM_TRY(
-        prepare_launch(cuda::sm80::bwd_dkv_full_kernel(dtype, launch, true), launch, with, &start));
+    TANDEM_TRY(prepare_launch(cuda::sm80::bwd_dkv_full_kernel(dtype, kernel_choice(launch), true),
+                              launch, with, &start));
     cuda::sm80::BwdDkvHeadFull fixed{};
     fixed.block = bwd_dkv_block(plan, launch);
     fixed.extra = extra_block(plan.problem);
@@ -59,8 +69,8 @@ Status sm80_recorder(const Plan& plan, const Launch& launch, const Launching& wi
     }
     if (dq || head) {
       const uint32_t total = launch.total + (dq ? dq->total : 0) + (head ? head->total : 0);
-      TANDEM_TRY(start.prepare(cuda::sm80::bwd_dkv_full_kernel(dtype, launch, true), with,
-                               dim3(total), launch.invocations(),
+      TANDEM_TRY(start.prepare(cuda::sm80::bwd_dkv_full_kernel(dtype, kernel_choice(launch), true),
+                               with, dim3(total), launch.invocations(),
                                std::max(launch.shared_bytes, dq ? dq->shared_bytes : 0)));
     }
     *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {

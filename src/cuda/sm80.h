@@ -3,6 +3,7 @@
 // inputs.
 #ifndef TANDEM_SRC_CUDA_SM80_H
 #define TANDEM_SRC_CUDA_SM80_H
+#include "../../cuda/kernels.h"
 #include "cuda/runtime.h"
 
 namespace tandem {
@@ -13,6 +14,9 @@ bool sm80_loads();
 // Makes the recorder of one of these launches on the path sm80. plan and launch must outlive it.
 Status sm80_recorder(const Plan& plan, const Launch& launch, const Launching& with,
                      Recorder* recorder);
+
+// What chooses the instantiation of simt's or sm80's kernel of a launch.
+cuda::KernelChoice kernel_choice(const Launch& launch);
 
 }  // namespace tandem
 #endif

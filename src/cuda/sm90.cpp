@@ -37,7 +37,7 @@ struct LaunchConfig {
 
 Sm90Grid sm90_grid(const Launch& launch) {
   return {dim3(launch.groups_x, launch.groups_y), launch.invocations(), launch.shared_bytes, 0,
-          launch.programmatic_launch};
+          launch.of<Sm90Launch>().programmatic};
 }
 
 cudaError_t launch_with_attributes(const void* kernel, const Sm90Grid& grid, void* params,

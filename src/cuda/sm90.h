@@ -10,7 +10,7 @@ namespace tandem {
 // Whether this build's code for sm_90a loads on the current device.
 bool sm90_loads();
 
-// Makes the recorder of a launch of the path sm90 (launch.hopper >= 0). plan and launch must
+// Makes the recorder of a launch of the path sm90 (Sm90Launch). plan and launch must
 // outlive it.
 Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& with,
                      Recorder* recorder);

@@ -34,22 +34,23 @@ class BwdDkvDq : public Sm90Kernel<ParamsOfKernel> {
   void set_fixed(Params* params) const {
     Sm90Kernel<Params>::set_fixed(params);
     if (postprocesses()) params->d_q.strides = problem.d_q;
-    params->interleaved_heads = int(launch.interleaved_heads);
+    params->interleaved_heads = int(choice.interleaved_heads);
     const int64_t heads = problem.batch * problem.heads_kv;
-    const auto rows = uint32_t(plan.lazy_zero.bytes / uint64_t(heads) / kZeroBytes);
+    const auto rows =
+        uint32_t(plan.template of<Sm90Plan>().lazy_zero.bytes / uint64_t(heads) / kZeroBytes);
     params->lazy_zero = {
-        0,    int(launch.eager_zero_heads), int(heads),         int(problem.heads_kv),
+        0,    int(choice.eager_zero_heads), int(heads),         int(problem.heads_kv),
         rows, rows / launch.tiles,          rows % launch.tiles};
   }
   void set_addresses(const Addresses& a, Params* params) const {
     Sm90Kernel<Params>::set_addresses(a, params);
-    if (plan.head_counts_offset) params->heads = {a.head_counts, a.sink, a.d_sink, a.d_slope};
+    if (a.head_counts) params->heads = {a.head_counts, a.sink, a.d_sink, a.d_slope};
     params->tile_counter = a.tile_counter;
     params->lazy_zero.counters = a.lazy_zero_counters;
-    if (plan.d_q_counts_offset) params->d_q.counts = a.d_q_counts;
+    if (a.d_q_counts) params->d_q.counts = a.d_q_counts;
     if (!postprocesses()) return;
     params->d_q.address = a.d_q;
-    if (launch.cooperative_postprocess)
+    if (choice.cooperative_postprocess)
       params->d_q.claims =
           a.d_q_counts + uint64_t(bwd_counts_bytes(1, problem.batch * problem.heads_kv));
   }
@@ -57,10 +58,11 @@ class BwdDkvDq : public Sm90Kernel<ParamsOfKernel> {
  protected:
   using Sm90Kernel<Params>::plan;
   using Sm90Kernel<Params>::launch;
+  using Sm90Kernel<Params>::choice;
   using Sm90Kernel<Params>::problem;
 
  private:
-  bool postprocesses() const { return plan.d_q_counts_offset && !has_cast; }
+  bool postprocesses() const { return plan.scratch[Scratch::d_q_counts].present && !has_cast; }
   const bool has_cast;  // whether bwd_dq_cast converts the dQ accumulator
 };
 
@@ -68,9 +70,9 @@ class BwdDkvDqPlain : public BwdDkvDq<BwdDkvDqParams> {
  public:
   using BwdDkvDq::BwdDkvDq;
   Kernel<Params> kernel() const {
-    return cuda::sm90::bwd_dkv_dq_kernel(problem.dtype, launch.hopper, problem.wants(TANDEM_GRAD_Q),
+    return cuda::sm90::bwd_dkv_dq_kernel(problem.dtype, choice.row, problem.wants(TANDEM_GRAD_Q),
                                          problem.wants(TANDEM_GRAD_K | TANDEM_GRAD_V),
-                                         launch.persistent);
+                                         choice.persistent);
   }
 };
 
@@ -78,8 +80,7 @@ class BwdDkvDqEntmax : public BwdDkvDq<BwdDkvDqEntmaxParams> {
  public:
   using BwdDkvDq::BwdDkvDq;
   Kernel<Params> kernel() const {
-    return cuda::sm90::bwd_dkv_dq_entmax_kernel(problem.dtype, launch.hopper,
-                                                problem.alpha == 1.5f);
+    return cuda::sm90::bwd_dkv_dq_entmax_kernel(problem.dtype, choice.row, problem.alpha == 1.5f);
   }
   void set_fixed(Params* params) const {
     BwdDkvDq::set_fixed(params);
@@ -95,12 +96,12 @@ template <Kernel<BwdDkvDqOptionalParams> (*select)(tandem_dtype, int row)>
 class BwdDkvDqOptional : public BwdDkvDq<BwdDkvDqOptionalParams> {
  public:
   using BwdDkvDq::BwdDkvDq;
-  Kernel<Params> kernel() const { return select(problem.dtype, launch.hopper); }
+  Kernel<Params> kernel() const { return select(problem.dtype, choice.row); }
   void set_fixed(Params* params) const {
     BwdDkvDq::set_fixed(params);
     if (problem.lengths_q == Lengths::packed)
       params->packed_tiles =
-          int(bwd_packed_tiles(kBwdShapes[launch.hopper], problem.total_q, problem.batch));
+          int(bwd_packed_tiles(kBwdShapes[choice.row], problem.total_q, problem.batch));
   }
   void set_addresses(const Addresses& a, Params* params) const {
     BwdDkvDq::set_addresses(a, params);
@@ -157,10 +158,10 @@ class BwdDkvDqBias : public BwdDkvDq<BwdDkvDqBiasParams> {
   void set_addresses(const Addresses& a, Params* params) const {
     BwdDkvDq::set_addresses(a, params);
     params->bias.d_bias = a.d_bias;
-    params->bias.parts_at = a.partials, params->bias.counts = a.partial_flags;
+    params->bias.parts_at = a.dkv_partials, params->bias.counts = a.dkv_partial_counts;
     params->bias.sums_at = a.pass_sums;
     if (persistent_)
-      params->bias.counter = a.partial_flags + 8 * uint64_t(bwd_partial_slots(launch.total));
+      params->bias.counter = a.dkv_partial_counts + 8 * uint64_t(bwd_partial_slots(launch.total));
   }
   cudaError_t launch_rest(Params* params, cudaStream_t stream) const {
     const auto clusters = unsigned(schedule_.two_cta_clusters);
@@ -174,7 +175,7 @@ class BwdDkvDqBias : public BwdDkvDq<BwdDkvDqBiasParams> {
 
  private:
   Kernel<Params> kernel_of(BiasForm form) const {
-    return cuda::sm90::bwd_dkv_dq_bias_kernel(problem.dtype, launch.hopper, form);
+    return cuda::sm90::bwd_dkv_dq_bias_kernel(problem.dtype, choice.row, form);
   }
   // How many clusters of a kernel the device runs at a time.
   Status count_clusters(Kernel<Params> kernel, unsigned cluster, const Launching& with,
@@ -189,12 +190,12 @@ class BwdDkvDqBias : public BwdDkvDq<BwdDkvDqBiasParams> {
   Status schedule_clusters(const Launching& with) {
     int64_t slots = 0, two_cta_clusters = 0;
     TANDEM_TRY(count_clusters(kernel(), cluster_, with, &slots));
-    if (slots > 0 && launch.two_cta_clusters) {
+    if (slots > 0 && choice.two_cta_clusters) {
       TANDEM_TRY(count_clusters(two_cta_kernel_, 2, with, &two_cta_clusters));
       two_cta_clusters =
           std::clamp<int64_t>(two_cta_clusters - slots * problem.batch / 2, 0, kMaxTwoCtaClusters);
     }
-    const BwdShape& shape = kBwdShapes[launch.hopper];
+    const BwdShape& shape = kBwdShapes[choice.row];
     const BwdClusterPlan planned = plan_bwd_clusters(
         launch.total / problem.batch, slots, problem.batch, bwd_query_tiles(shape, problem.seq_q),
         two_cta_clusters, bwd_two_cta_tenths(shape, problem.batch / 2));
@@ -223,9 +224,9 @@ class BwdDkvWithDq : public Sm90Kernel<BwdDkvWithDqParams> {
         head_(dkv_ || !of.find(Stem::bwd_dkv) ? joined_launch(of, Stem::bwd_head) : nullptr) {}
 
   Kernel<Params> kernel() const {
-    int row = launch.hopper;
+    int row = choice.row;
     if (!dkv_)
-      while (row < kBwdShapeCount && kBwdShapes[row].d != kDqShapes[launch.hopper].d) ++row;
+      while (row < kBwdShapeCount && kBwdShapes[row].d != kDqShapes[choice.row].d) ++row;
     return cuda::sm90::bwd_dkv_kernel(problem.dtype, row);
   }
   Sm90Grid grid() const {
@@ -261,7 +262,7 @@ class BwdRow : public Sm90Kernel<BwdRowParams> {
  public:
   using Sm90Kernel::Sm90Kernel;
   Kernel<Params> kernel() const {
-    return cuda::sm90::bwd_row_kernel(problem.dtype, launch.hopper, problem.alpha == 1.5f);
+    return cuda::sm90::bwd_row_kernel(problem.dtype, choice.row, problem.alpha == 1.5f);
   }
   void set_fixed(Params* params) const {
     Sm90Kernel::set_fixed(params);
@@ -270,16 +271,14 @@ class BwdRow : public Sm90Kernel<BwdRowParams> {
   void set_addresses(const Addresses& a, Params* params) const {
     Sm90Kernel::set_addresses(a, params);
     params->support = a.support;
-    params->zeroed = a.d_q_accum, params->zeroed_end = a.d_q_accum + plan.zeroed_size;
+    params->zeroed = a.zeroed, params->zeroed_end = a.zeroed_end;
   }
 };
 
 class BwdRowDq : public Sm90Kernel<BwdRowDqParams> {
  public:
   using Sm90Kernel::Sm90Kernel;
-  Kernel<Params> kernel() const {
-    return cuda::sm90::bwd_row_dq_kernel(problem.dtype, launch.hopper);
-  }
+  Kernel<Params> kernel() const { return cuda::sm90::bwd_row_dq_kernel(problem.dtype, choice.row); }
   void set_fixed(Params* params) const {
     Sm90Kernel::set_fixed(params);
     params->spec = bwd_row_dq_spec(plan, launch);
@@ -300,7 +299,7 @@ class BwdDkvDdist : public Sm90Kernel<BwdDkvDdistParams> {
     reduces_dist_ = sum && sum->joins;
   }
   Kernel<Params> kernel() const {
-    return cuda::sm90::bwd_dkv_ddist_kernel(problem.dtype, launch.hopper);
+    return cuda::sm90::bwd_dkv_ddist_kernel(problem.dtype, choice.row);
   }
   void set_addresses(const Addresses& a, Params* params) const {
     Sm90Kernel::set_addresses(a, params);
@@ -327,7 +326,7 @@ class BwdDqCast : public Sm90Kernel<BwdDqCastParams> {
     Sm90Kernel::set_fixed(params);
     params->entries = problem.bias && problem.bias.batch == 1 ? int(problem.batch) : 1;
     if (problem.lengths_q == Lengths::packed) {
-      const BwdShape& shape = kBwdShapes[launch.hopper];
+      const BwdShape& shape = kBwdShapes[choice.row];
       params->total_q = int(problem.total_q);
       params->tile_blocks = shape.br / 64;
       params->packed_blocks =
@@ -343,7 +342,7 @@ class BwdDqCast : public Sm90Kernel<BwdDqCastParams> {
     Sm90Kernel::set_addresses(a, params);
     if (head_) params->head.push = bwd_head_push(plan, *head_, a);
     if (problem.lengths_q == Lengths::packed) params->lengths_q = a.lengths_q;
-    if (launch.programmatic_launch) params->counts = a.d_q_counts;
+    if (choice.programmatic) params->counts = a.d_q_counts;
   }
 
  private:

@@ -36,22 +36,23 @@ uint64_t unique_number() {
 class FwdPlain : public Sm90Kernel<FwdParams> {
  public:
   using Sm90Kernel::Sm90Kernel;
-  Kernel<Params> kernel() const { return cuda::sm90::fwd_kernel(problem.dtype, launch); }
+  Kernel<Params> kernel() const { return cuda::sm90::fwd_kernel(problem.dtype, launch.tile.name); }
 };
 
-template <Kernel<FwdOptionalParams> (*select)(tandem_dtype, const Launch&)>
+template <Kernel<FwdOptionalParams> (*select)(tandem_dtype, const char* tile)>
 class FwdOptional : public Sm90Kernel<FwdOptionalParams> {
  public:
   using Sm90Kernel::Sm90Kernel;
-  Kernel<Params> kernel() const { return select(problem.dtype, launch); }
+  Kernel<Params> kernel() const { return select(problem.dtype, launch.tile.name); }
 };
 
 class FwdEntmax : public Sm90Kernel<FwdOptionalParams> {
  public:
   using Sm90Kernel::Sm90Kernel;
   Kernel<Params> kernel() const {
-    return problem.alpha == 1.5f ? cuda::sm90::fwd_entmax_kernel(problem.dtype, launch)
-                                 : cuda::sm90::fwd_entmax_any_kernel(problem.dtype, launch);
+    return problem.alpha == 1.5f
+               ? cuda::sm90::fwd_entmax_kernel(problem.dtype, launch.tile.name)
+               : cuda::sm90::fwd_entmax_any_kernel(problem.dtype, launch.tile.name);
   }
 };
 
@@ -59,21 +60,22 @@ class FwdBias : public Sm90Kernel<FwdBiasParams> {
  public:
   using Sm90Kernel::Sm90Kernel;
   Kernel<Params> kernel() const {
-    return launch.scales_q ? cuda::sm90::fwd_scaled_bias_kernel(launch)
-                           : cuda::sm90::fwd_bias_kernel(problem.dtype, launch);
+    return choice.scales_q ? cuda::sm90::fwd_scaled_bias_kernel(launch.tile.name)
+                           : cuda::sm90::fwd_bias_kernel(problem.dtype, launch.tile.name);
   }
   void set_fixed(Params* params) const {
     Sm90Kernel::set_fixed(params);
     const int steps = int((problem.seq_kv + launch.tile.bc - 1) / launch.tile.bc);
     cuda::sm90::FwdStreamKParams& stream_k = params->stream_k;
-    stream_k.units = launch.stream_k_units, stream_k.unit = launch.stream_k_unit;
-    stream_k.short_tiles = launch.short_tiles;
+    stream_k.units = choice.stream_k_units, stream_k.unit = choice.stream_k_unit;
+    stream_k.short_tiles = choice.short_tiles;
     stream_k.shares = fwd_stream_k_shares(stream_k, steps, int(launch.groups_x));
     stream_k.batches = int(problem.batch);
   }
   void set_addresses(const Addresses& a, Params* params) const {
     Sm90Kernel::set_addresses(a, params);
-    params->stream_k.partials = a.partials, params->stream_k.flags = a.partial_flags;
+    params->stream_k.partials = a.stream_k_partials;
+    params->stream_k.flags = a.stream_k_flags;
     params->stream_k.number = unique_number();
   }
 };

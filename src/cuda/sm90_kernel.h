@@ -8,6 +8,8 @@
 #include <type_traits>
 
 #include "cuda/sm90_tensor_maps.h"
+#include "params.h"
+#include "plan_sm90.h"
 
 namespace tandem {
 
@@ -77,7 +79,8 @@ template <typename ParamsOfKernel>
 class Sm90Kernel {
  public:
   using Params = ParamsOfKernel;
-  Sm90Kernel(const Plan& of, const Launch& its) : plan(of), launch(its), problem(of.problem) {}
+  Sm90Kernel(const Plan& of, const Launch& its)
+      : plan(of), launch(its), choice(its.of<Sm90Launch>()), problem(of.problem) {}
   // Decides, once, what depends on the device.
   Status prepare(const Launching&) { return Status(); }
   Sm90Grid grid() const { return sm90_grid(launch); }
@@ -99,6 +102,7 @@ class Sm90Kernel {
  protected:
   const Plan& plan;
   const Launch& launch;
+  const Sm90Launch& choice;
   const Problem& problem;
 };
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 #include "cuda/sm90_tensor_maps.h"
 
+#include "plan_sm90.h"
+
 namespace tandem {
 namespace {
 
@@ -37,8 +39,10 @@ TensorMapShape q_shape(const Problem& p, const Launch& launch) {
   int rows = launch.tile.br;
   if (launch.stem == Stem::fwd) {
     const HopperVariant variant = hopper_variant(p);
-    if (variant == HopperVariant::plain) rows = fwd_plain_q_rows(kFwdTiles[launch.hopper]);
-    if (variant == HopperVariant::bias) rows = fwd_bias_q_rows(kFwdTiles[launch.hopper]);
+    if (variant == HopperVariant::plain)
+      rows = fwd_plain_q_rows(kFwdTiles[launch.of<Sm90Launch>().row]);
+    if (variant == HopperVariant::bias)
+      rows = fwd_bias_q_rows(kFwdTiles[launch.of<Sm90Launch>().row]);
   }
   return row_shape(p, p.q, false, p.head_dim, rows);
 }

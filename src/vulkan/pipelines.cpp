@@ -99,7 +99,8 @@ void set_wide(Spec*, uint32_t, long) {}  // not a tiled kernel
 
 // WIDE; 2: a width is not a multiple of the width of the matrices' operands.
 uint32_t wide_code(const Problem& p, const Launch& l) {
-  return l.matrix.m > 0 && (p.head_dim % l.matrix.k != 0 || p.head_dim_v % l.matrix.k != 0) ? 2 : 1;
+  const MatrixLaunch* own = l.as<MatrixLaunch>();
+  return own && (p.head_dim % own->matrix.k != 0 || p.head_dim_v % own->matrix.k != 0) ? 2 : 1;
 }
 
 String spec_bytes(const Plan& plan, const Launch& launch, bool wide) {
@@ -252,8 +253,8 @@ Status VulkanDevice::compile(const Plan& plan, const Launch& launch, const Strin
   // A matrix belongs to a whole subgroup, whose size is one of the shader's constants.
   VkPipelineShaderStageRequiredSubgroupSizeCreateInfo subgroup{};
   subgroup.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_REQUIRED_SUBGROUP_SIZE_CREATE_INFO;
-  subgroup.requiredSubgroupSize = launch.subgroup;
-  if (launch.matrix.m > 0) {
+  if (const MatrixLaunch* own = launch.as<MatrixLaunch>()) {
+    subgroup.requiredSubgroupSize = own->subgroup;
     if (caps().subgroup_pin) info.stage.pNext = &subgroup;  // else there is but one size
     info.stage.flags = VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT;
   }
@@ -308,8 +309,8 @@ Status VulkanDevice::build(const Plan& plan, std::unique_ptr<Program>* program) 
   made->pieces_ = pieces_of(made->plan_);
   // Alignment of the workspace's address, which kernels need. It is that of f32, of two f32 with
   // far rows, and of four with partial outputs, sums of blocks or dS.
-  const Launch* d_q = plan.find(Stem::bwd_dq);
-  const bool fours = plan.find(Stem::fwd_join) || (d_q && (d_q->sums_d_bias || d_q->shares_ds));
+  const bool fours = plan.scratch[Scratch::o_parts].present ||
+                     plan.scratch[Scratch::bias_sums].present || plan.scratch[Scratch::ds].present;
   for (ArgUse use : arg_uses(made->plan_)) {
     if (!use.needed && !use.optional) continue;
     if (use.alignment == kWorkspaceAlignment)
@@ -363,7 +364,7 @@ Status VulkanDevice::build(const Plan& plan, std::unique_ptr<Program>* program) 
     else if (is_tiled(launch.stem))
       log_(TANDEM_LOG_INFO, text("%s goes element by element: a stride or a head size is no "
                                  "multiple of %d, or a feature stride is not 1",
-                                 stem_name(launch.stem), launch.matrix.m > 0 ? 8 : 4));
+                                 stem_name(launch.stem), launch.wide_elements()));
 
     VkDescriptorSetAllocateInfo allocate{};
     allocate.sType = VK_STRUCTURE_TYPE_DESCRIPTOR_SET_ALLOCATE_INFO;

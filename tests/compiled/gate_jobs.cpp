@@ -93,7 +93,7 @@ std::string bytes_of(const Spec& spec) {
 // What makes a pipeline: two launches with one key have the same.
 std::string key_of(const Plan& plan, const Launch& launch) {
   std::string key = module_name(plan, launch).c_str();
-  key += " " + std::to_string(launch.subgroup) + " ";
+  key += " " + std::to_string(launch.of<MatrixLaunch>().subgroup) + " ";
   switch (launch.stem) {
 #define TANDEM_STEM(Name, name)                 \
   case Stem::name:                              \

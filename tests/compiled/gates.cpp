@@ -77,15 +77,16 @@ String begin_of(const Job& job, const char* what) {
 std::vector<String> faults_of(const Compiled& one, const Caps& caps) {
   const Figures& f = one.figures;
   const Launch& l = *one.launch;
-  const bool matrices = l.matrix.m > 0;
+  const MatrixLaunch* own = l.as<MatrixLaunch>();
+  const bool matrices = own != nullptr;
   std::vector<String> faults;
   const auto fault = [&](bool is, const String& what) {
     if (is) faults.push_back(what);
   };
   fault(f.statistics.empty() || f.subgroup <= 0, "the driver told no figures");
   fault(matrices && f.products == 0, "no instruction multiplies matrices");
-  fault(matrices && f.subgroup != int(l.subgroup),
-        text("the plan asks for subgroups of %u", l.subgroup));
+  fault(own && f.subgroup != int(own->subgroup),
+        text("the plan asks for subgroups of %u", own ? own->subgroup : 0));
   const long long shared = std::max<long long>(f.statistic({"LDS size", "Workgroup Memory Size"}),
                                                (long long)l.shared_bytes);
   fault(shared > (long long)caps.shared_bytes,

@@ -152,20 +152,21 @@ std::vector<Case> all_cases(const Caps& caps) {
 
 // How many products of matrices stand in the text of a kernel; loops over columns are rolled in the backward.
 int products_of(const Plan& plan, const Launch& l) {
-  if (l.matrix.m == 0) return 0;
+  const MatrixLaunch* own = l.as<MatrixLaunch>();
+  if (!own) return 0;
   const int d = l.d_blocks, dv = l.dv_blocks;
   const bool k = plan.problem.wants(TANDEM_GRAD_K), v = plan.problem.wants(TANDEM_GRAD_V);
   switch (l.stem) {
     case Stem::fwd:
-      return l.row_blocks * (l.tile.bc / l.matrix.n) * (d + dv);
+      return own->row_blocks * (l.tile.bc / own->matrix.n) * (d + dv);
     case Stem::bwd_dq:
-      return l.row_blocks * (2 * d + dv);
+      return own->row_blocks * (2 * d + dv);
     case Stem::bwd_dkv:
-      return l.row_blocks * (d + (v ? dv : 0) + (k ? d + dv : 0));
+      return own->row_blocks * (d + (v ? dv : 0) + (k ? d + dv : 0));
     case Stem::bwd_row:
-      return l.row_blocks * (d + dv);
+      return own->row_blocks * (d + dv);
     case Stem::bwd_dbias:  // by steps
-      return l.row_blocks * (l.tile.bc / l.matrix.n) * 2 * kMatrixStep;
+      return own->row_blocks * (l.tile.bc / own->matrix.n) * 2 * kMatrixStep;
     default:
       return 1;
   }
@@ -174,7 +175,7 @@ int products_of(const Plan& plan, const Launch& l) {
 void judge(const Compiled& one, bool promised, Case* c) {
   const Figures& f = one.figures;
   const Launch& l = *one.launch;
-  const bool matrices = l.matrix.m > 0;
+  const bool matrices = l.as<MatrixLaunch>() != nullptr;
   c->rows.push_back(text("%-9s %-9s %3d %-4s %5d %5d %5d %7d %6d %5d %6d %7d  %s",
                          stem_name(l.stem), l.tile.name && *l.tile.name ? l.tile.name : "-",
                          f.subgroup, one.wide ? "wide" : "any", f.vgprs, f.spilled_vgprs,
@@ -192,8 +193,8 @@ void judge(const Compiled& one, bool promised, Case* c) {
         text("the plan says %u bytes of shared memory", l.shared_bytes));
   fault(matrices && f.products < products_of(c->plan, l),
         text("there should be %d matrix instructions", products_of(c->plan, l)));
-  fault(matrices && f.subgroup != int(l.subgroup),
-        text("the plan asks for subgroups of %u", l.subgroup));
+  fault(matrices && f.subgroup != int(l.of<MatrixLaunch>().subgroup),
+        text("the plan asks for subgroups of %u", l.of<MatrixLaunch>().subgroup));
   fault(promised && c->tile && f.waves < c->tile->waves,
         text("%s promises %d subgroups of a SIMD", c->tile ? c->tile->name : "",
              c->tile ? c->tile->waves : 0));
@@ -231,7 +232,7 @@ std::vector<String> missing(const std::vector<Case>& cases) {
   for (const Case& c : cases)
     for (const Launch& l : c.plan.launches) {
       seen[String(c.plan.path) + "." + stem_name(l.stem)] = true;
-      if (l.matrix.m > 0) seen[l.tile.name] = true;
+      if (l.as<MatrixLaunch>()) seen[l.tile.name] = true;
     }
   std::vector<String> names;
   for (const auto& [name, reached] : seen)
@@ -299,18 +300,19 @@ int try_tiles(const Compiler& compiler, int count, char** words) {
     c.plan = plan;
     c.plan.launches.clear();
     for (Launch l : plan.launches) {
-      if (word.substr(0, colon) != stem_name(l.stem) || l.matrix.m == 0) continue;
+      MatrixLaunch* own = l.as<MatrixLaunch>();
+      if (word.substr(0, colon) != stem_name(l.stem) || !own) continue;
       t.stem = l.stem;
       const bool keys = l.stem == Stem::bwd_dkv;
-      const int rows = t.rows(l.matrix), cols = t.step(l.matrix);
+      const int rows = t.rows(own->matrix), cols = t.step(own->matrix);
       l.tile = Tile{words[i], keys ? cols : rows, keys ? rows : cols, t.subgroups, t.size, 0, 0,
                     256,      TileOn::vulkan};
-      l.subgroup = uint32_t(t.size);
-      l.row_blocks = t.row_blocks;
-      l.left_shared = t.left;
-      l.register_prefetch = t.register_prefetch != 0;
+      own->subgroup = uint32_t(t.size);
+      own->row_blocks = t.row_blocks;
+      own->left_shared = t.left;
+      own->register_prefetch = t.register_prefetch != 0;
       l.shared_bytes = uint32_t(
-          matrix_shared_bytes(t, plan.problem.head_dim, plan.problem.head_dim_v, l.matrix));
+          matrix_shared_bytes(t, plan.problem.head_dim, plan.problem.head_dim_v, own->matrix));
       c.plan.launches.push_back(l);
     }
     if (c.plan.launches.empty()) {

@@ -275,30 +275,29 @@ Kernel<Params> select(const char* name) {
   }
 }
 template <FwdVariant VARIANT, typename Params>
-Kernel<Params> select(tandem_dtype dtype, const Launch& launch) {
-  if (!launch.tile.name) return nullptr;
-  if (dtype == TANDEM_F16) return select<Half, VARIANT, Params>(launch.tile.name);
-  if (dtype == TANDEM_BF16) return select<Bfloat, VARIANT, Params>(launch.tile.name);
+Kernel<Params> select(tandem_dtype dtype, const char* tile) {
+  if (!tile) return nullptr;
+  if (dtype == TANDEM_F16) return select<Half, VARIANT, Params>(tile);
+  if (dtype == TANDEM_BF16) return select<Bfloat, VARIANT, Params>(tile);
   return nullptr;
 }
 
 }  // namespace
 
-Kernel<FwdParams> fwd_kernel(tandem_dtype dtype, const Launch& launch) {
-  return select<FwdVariant::plain, FwdParams>(dtype, launch);
+Kernel<FwdParams> fwd_kernel(tandem_dtype dtype, const char* tile) {
+  return select<FwdVariant::plain, FwdParams>(dtype, tile);
 }
-Kernel<FwdBiasParams> fwd_bias_kernel(tandem_dtype dtype, const Launch& launch) {
-  return select<FwdVariant::bias, FwdBiasParams>(dtype, launch);
+Kernel<FwdBiasParams> fwd_bias_kernel(tandem_dtype dtype, const char* tile) {
+  return select<FwdVariant::bias, FwdBiasParams>(dtype, tile);
 }
-Kernel<FwdBiasParams> fwd_scaled_bias_kernel(const Launch& launch) {
-  return launch.tile.name ? select<Bfloat, FwdVariant::scaled_bias, FwdBiasParams>(launch.tile.name)
-                          : nullptr;
+Kernel<FwdBiasParams> fwd_scaled_bias_kernel(const char* tile) {
+  return tile ? select<Bfloat, FwdVariant::scaled_bias, FwdBiasParams>(tile) : nullptr;
 }
-Kernel<FwdOptionalParams> fwd_varlen_kernel(tandem_dtype dtype, const Launch& launch) {
-  return select<FwdVariant::varlen, FwdOptionalParams>(dtype, launch);
+Kernel<FwdOptionalParams> fwd_varlen_kernel(tandem_dtype dtype, const char* tile) {
+  return select<FwdVariant::varlen, FwdOptionalParams>(dtype, tile);
 }
-Kernel<FwdOptionalParams> fwd_softcap_alibi_kernel(tandem_dtype dtype, const Launch& launch) {
-  return select<FwdVariant::softcap_alibi, FwdOptionalParams>(dtype, launch);
+Kernel<FwdOptionalParams> fwd_softcap_alibi_kernel(tandem_dtype dtype, const char* tile) {
+  return select<FwdVariant::softcap_alibi, FwdOptionalParams>(dtype, tile);
 }
 
 }  // namespace sm90

@@ -395,10 +395,10 @@ Kernel<FwdOptionalParams> select(const char* name) {
 
 }  // namespace
 
-Kernel<FwdOptionalParams> fwd_elastic_kernel(tandem_dtype dtype, const Launch& launch) {
-  if (!launch.tile.name) return nullptr;
-  if (dtype == TANDEM_F16) return select<Half>(launch.tile.name);
-  if (dtype == TANDEM_BF16) return select<Bfloat>(launch.tile.name);
+Kernel<FwdOptionalParams> fwd_elastic_kernel(tandem_dtype dtype, const char* tile) {
+  if (!tile) return nullptr;
+  if (dtype == TANDEM_F16) return select<Half>(tile);
+  if (dtype == TANDEM_BF16) return select<Bfloat>(tile);
   return nullptr;
 }
 

@@ -588,20 +588,20 @@ Kernel<FwdOptionalParams> select(const char* name, bool fast) {
   }
 }
 
-Kernel<FwdOptionalParams> select(tandem_dtype dtype, const Launch& launch, bool fast) {
-  if (!launch.tile.name) return nullptr;
-  if (dtype == TANDEM_F16) return select<Half>(launch.tile.name, fast);
-  if (dtype == TANDEM_BF16) return select<Bfloat>(launch.tile.name, fast);
+Kernel<FwdOptionalParams> select(tandem_dtype dtype, const char* tile, bool fast) {
+  if (!tile) return nullptr;
+  if (dtype == TANDEM_F16) return select<Half>(tile, fast);
+  if (dtype == TANDEM_BF16) return select<Bfloat>(tile, fast);
   return nullptr;
 }
 
 }  // namespace
 
-Kernel<FwdOptionalParams> fwd_entmax_kernel(tandem_dtype dtype, const Launch& launch) {
-  return select(dtype, launch, true);
+Kernel<FwdOptionalParams> fwd_entmax_kernel(tandem_dtype dtype, const char* tile) {
+  return select(dtype, tile, true);
 }
-Kernel<FwdOptionalParams> fwd_entmax_any_kernel(tandem_dtype dtype, const Launch& launch) {
-  return select(dtype, launch, false);
+Kernel<FwdOptionalParams> fwd_entmax_any_kernel(tandem_dtype dtype, const char* tile) {
+  return select(dtype, tile, false);
 }
 
 }  // namespace sm90

@@ -356,10 +356,10 @@ Kernel<FwdOptionalParams> select(const char* name) {
 
 }  // namespace
 
-Kernel<FwdOptionalParams> fwd_masked_kernel(tandem_dtype dtype, const Launch& launch) {
-  if (!launch.tile.name) return nullptr;
-  if (dtype == TANDEM_F16) return select<Half>(launch.tile.name);
-  return dtype == TANDEM_BF16 ? select<Bfloat>(launch.tile.name) : nullptr;
+Kernel<FwdOptionalParams> fwd_masked_kernel(tandem_dtype dtype, const char* tile) {
+  if (!tile) return nullptr;
+  if (dtype == TANDEM_F16) return select<Half>(tile);
+  return dtype == TANDEM_BF16 ? select<Bfloat>(tile) : nullptr;
 }
 
 }  // namespace sm90

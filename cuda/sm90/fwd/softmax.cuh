@@ -3,6 +3,7 @@
 #ifndef TANDEM_CUDA_SM90_FWD_SOFTMAX_CUH
 #define TANDEM_CUDA_SM90_FWD_SOFTMAX_CUH
 #include "shared_storage.cuh"
+#include "tile_range.h"
 
 namespace tandem {
 namespace cuda {
