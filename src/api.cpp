@@ -521,6 +521,7 @@ tandem_status tandem_kernel_get(uint32_t index, tandem_kernel_info* info) {
     copy_name(stem_name(row.stem), whole.stem);
     copy_name(backend_name(row.backend), whole.backend);
     copy_name(row.path, whole.path);
+    if (std::strcmp(row.variant, kOnlyVariant) != 0) copy_name(row.variant, whole.variant);
     write_struct(whole, info);
     return Status();
   });

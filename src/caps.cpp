@@ -95,12 +95,16 @@ Status parse_disabled(const char* list, Vec<String>* disabled) {
     for (const AmpereTile& tile : kAmpereTiles) known |= word == tile.name;
     for (const FwdTile& tile : kFwdTiles) known |= word == tile.name;
     for (const BwdShape& tile : kBwdShapes) known |= word == tile.name;
+    for (const RowShape& tile : kRowShapes) known |= word == tile.name;
+    for (const DqShape& tile : kDqShapes) known |= word == tile.name;
+    for (const SupportShape& tile : kSupportShapes) known |= word == tile.name;
+    for (const KernelRow& row : kKernels) known |= word == kernel_name(row);
     known |= word == kDsWord;
     if (!known)
-      return fail(
-          TANDEM_ERROR_INVALID_ARGUMENT,
-          "cannot disable '%s': no such path, tile or shape of matrices; `tandem info` lists them",
-          word.c_str());
+      return fail(TANDEM_ERROR_INVALID_ARGUMENT,
+                  "cannot disable '%s': no such path, kernel, tile or shape of matrices; `tandem "
+                  "info` lists them",
+                  word.c_str());
     found.push_back(word);
   }
   disabled->insert(disabled->end(), found.begin(), found.end());

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // Methods of a plan, and the text of tandem_explain().
 #include <algorithm>
+#include <cstring>
 
 #include "params.h"
 #include "plan.h"
@@ -121,6 +122,17 @@ String explain(const Plan& plan, const Launch& launch, const Sm90Launch& l) {
   return s;
 }
 
+// Which of the kernels of its stem a launch runs.
+String variant_words(const Launch& l) {
+  const auto variant = [](int row) { return kKernels[row].variant; };
+  if (l.joins || std::strcmp(variant(l.kernel), kOnlyVariant) == 0) return "";
+  String s = text(", variant %s", variant(l.kernel));
+  if (l.other_kernel >= 0)
+    s += text(" (%s at addresses that do not allow it)", variant(l.other_kernel));
+  if (l.second_kernel >= 0) s += text(" and %s", variant(l.second_kernel));
+  return s;
+}
+
 }  // namespace
 
 String explain(const Problem& problem, const Caps& caps) {
@@ -151,7 +163,9 @@ String explain(const Problem& problem, const Caps& caps) {
     s += std::visit([&](const auto& of) { return explain(plan, l, of); }, l.path);
     if (!l.multiplies_matrices() && plan.wide_elements() > 4 && l.tile.br > 0)
       s += text(", without matrices (%s)", l.tile.name);
-    s += "\n";
+    else if (l.tile.name && *l.tile.name && !l.joins)
+      s += text(", tile %s", l.tile.name);
+    s += variant_words(l) + "\n";
   }
   if (const auto& unaligned = plan.of<Sm90Plan>().unaligned)
     s += text("  with inputs at addresses that are no multiples of 16 bytes: %s\n",

@@ -178,7 +178,6 @@ constexpr FwdTile kFwdTiles[] = {
 #define TANDEM_HOPPER_FWD(name, d, dv, warpgroups, bc, stages, ping_pong, decoupled, bias, from, \
                           to)                                                                    \
   {#name, d, dv, warpgroups, bc, stages, ping_pong != 0, decoupled != 0, bias != 0, from, to},
-#define TANDEM_HOPPER_BWD(name, d, br, bc, q_stages, do_stages, ds_stages, wide)
 #include "hopper_tiles.inc"
 };
 constexpr int kFwdTileCount = int(sizeof(kFwdTiles) / sizeof(kFwdTiles[0]));
@@ -194,7 +193,6 @@ struct BwdShape {
   bool wide;
 };
 constexpr BwdShape kBwdShapes[] = {
-#define TANDEM_HOPPER_FWD(name, d, dv, warpgroups, bc, stages, ping_pong, decoupled, bias, from, to)
 #define TANDEM_HOPPER_BWD(name, d, br, bc, q_stages, do_stages, ds_stages, wide) \
   {#name, d, br, bc, q_stages, do_stages, ds_stages, wide != 0},
 #include "hopper_tiles.inc"
@@ -324,9 +322,13 @@ constexpr bool sums_at_once(int64_t entries, int64_t parts) { return entries * p
 
 // ---- bwd_row_dq of elastic softmax: 128 queries a workgroup; boxes of K and V: bc rows ----
 struct RowShape {
+  const char* name;
   int d, br, bc, stages;
 };
-constexpr RowShape kRowShapes[] = {{64, 128, 128, 2}, {128, 128, 64, 2}};
+constexpr RowShape kRowShapes[] = {
+#define TANDEM_HOPPER_ROW(name, d, br, bc, stages) {#name, d, br, bc, stages},
+#include "hopper_tiles.inc"
+};
 constexpr int kRowShapeCount = int(sizeof(kRowShapes) / sizeof(kRowShapes[0]));
 // Layout: Q and dO, stages of K and V, the distance bias of the diagonals of a tile for each,
 // mbarriers.
@@ -341,9 +343,14 @@ constexpr int row_shared_bytes(const RowShape& s) {
 
 // ---- bwd_dq, heads over 128: 128 queries a workgroup; boxes of K and V: bc rows ----
 struct DqShape {
+  const char* name;
   int d, br, bc, k_stages, v_stages;
 };
-constexpr DqShape kDqShapes[] = {{192, 128, 64, 2, 2}, {256, 128, 64, 2, 1}};
+constexpr DqShape kDqShapes[] = {
+#define TANDEM_HOPPER_DQ(name, d, br, bc, k_stages, v_stages) \
+  {#name, d, br, bc, k_stages, v_stages},
+#include "hopper_tiles.inc"
+};
 constexpr int kDqShapeCount = int(sizeof(kDqShapes) / sizeof(kDqShapes[0]));
 // Layout: Q and dO, stages of K and of V, mbarriers.
 constexpr int dq_at_k(const DqShape& s) { return 2 * s.br * s.d * 2; }
@@ -356,11 +363,15 @@ constexpr int dq_shared_bytes(const DqShape& s) {
 
 // ---- bwd_row of entmax: 64 queries a warpgroup; boxes of Q and dO: br() rows, K and V: bc ----
 struct SupportShape {
+  const char* name;
   int d, warpgroups, bc, stages;
   constexpr int br() const { return 64 * warpgroups; }
   constexpr int threads() const { return 128 * (warpgroups + 1); }
 };
-constexpr SupportShape kSupportShapes[] = {{64, 3, 128, 3}, {128, 2, 128, 2}};
+constexpr SupportShape kSupportShapes[] = {
+#define TANDEM_HOPPER_SUPPORT(name, d, warpgroups, bc, stages) {#name, d, warpgroups, bc, stages},
+#include "hopper_tiles.inc"
+};
 constexpr int kSupportShapeCount = int(sizeof(kSupportShapes) / sizeof(kSupportShapes[0]));
 // Layout: up to 1,023 bytes of alignment to 1,024, Q and dO, stages of K and V, a bit for each tile
 // of keys, mbarriers.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "kernel_rows.h"
 #include "planner.h"
 
 namespace tandem {
@@ -32,11 +33,18 @@ bool try_path(int n, const Caps& caps, Plan* plan) {
       refuse(path->chosen(), why);
       continue;
     }
-    plan->path = kPaths[n].name;
-    plan->launches = std::move(launches);
+    Plan made = *plan;
+    made.path = kPaths[n].name;
+    made.launches = std::move(launches);
     ScratchExtents extents;
-    path->scratch(plan, &extents);
-    lay_out_workspace(extents, plan);
+    path->scratch(&made, &extents);
+    lay_out_workspace(extents, &made);
+    why = set_kernels(caps, &made);
+    if (!why.empty()) {
+      refuse(path->chosen(), why);
+      continue;
+    }
+    *plan = std::move(made);
     return true;
   }
   return false;

@@ -99,8 +99,8 @@ String PathPlanner::make_launch(Stem stem, Vec<Launch>* launches) const {
   const bool gpu = row.backend != Backend::cpu;
   Launch launch;
   launch.stem = stem;
-  launch.kernel = find_kernel(stem, row.backend, row.name);
-  if (launch.kernel < 0) return text("it has no %s kernel", stem_name(stem));
+  if (!has_kernels(stem, row.backend, row.name))
+    return text("it has no %s kernel", stem_name(stem));
   form(&launch);
   if (gpu && launch.shared_bytes > caps.shared_bytes)
     return text("%s needs %u bytes of shared memory, the device has %u", stem_name(stem),
@@ -151,8 +151,8 @@ String PathPlanner::add_sum(const Launch& parts, bool waits, Vec<Launch>* launch
   const bool join = parts.stem == Stem::fwd;
   Launch sum;
   sum.stem = join ? Stem::fwd_join : Stem::bwd_sum;
-  sum.kernel = find_kernel(sum.stem, row.backend, row.name);
-  if (sum.kernel < 0) return text("it has no %s kernel", stem_name(sum.stem));
+  if (!has_kernels(sum.stem, row.backend, row.name))
+    return text("it has no %s kernel", stem_name(sum.stem));
   form(&sum);
   sum.splits = parts.splits;
   sum.waits = waits;

@@ -418,7 +418,6 @@ String MatrixPlanner::share(Vec<Launch>* launches) const {
   if (most == 0) return "";
   Launch dbias = dq;  // it has the same workgroups
   dbias.stem = Stem::bwd_dbias;
-  dbias.kernel = find_kernel(dbias.stem, row.backend, row.name);
   dbias.shared_bytes = uint32_t(ds_sum_shared_bytes(dbias.tile.tr, shape_));
   dbias.tiles = uint32_t(ceil_div(p.seq_q, kDsBlock) * ceil_div(p.seq_kv, kDsSumKeys));
   Vec<Launch> shared(launches->begin(), launches->begin() + int64_t(at));

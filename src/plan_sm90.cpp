@@ -4,6 +4,7 @@
 
 #include "bwd_cluster_schedule.h"
 #include "fwd_stream_k.h"
+#include "kernel_rows.h"
 #include "number.h"
 #include "plan_sm90_heuristics.h"
 #include "planner.h"
@@ -102,16 +103,26 @@ int sm90_bwd_bytes(const Problem& p, const BwdShape& s) {
   }
 }
 
-// Row of kDqShapes. The last row has all head sizes that wide tiles have.
-int dq_row(const Problem& p) {
-  return std::max(p.head_dim, p.head_dim_v) <= kDqShapes[0].d ? 0 : 1;
-}
-
 // Why a tile for heads of d does not take the alpha of entmax; "" if it does. An alpha other than
 // 1.5 has kernels for heads of 128 alone.
 String alpha_refusal(const Problem& p, int d) {
   if (p.normalizer != Normalizer::entmax || p.alpha == 1.5f || d == 128) return "";
   return text("entmax with alpha %s takes the tiles for heads of 128", short_text(p.alpha).c_str());
+}
+
+// Rows of kDqShapes, kRowShapes and kSupportShapes. The last row of each has all head sizes that
+// the path takes for its kernel.
+int dq_row(const Problem& p) {
+  return std::max(p.head_dim, p.head_dim_v) <= kDqShapes[0].d ? 0 : 1;
+}
+int row_dq_row(const Problem& p) {
+  return std::max(p.head_dim, p.head_dim_v) <= kRowShapes[0].d ? 0 : 1;
+}
+int support_row(const Problem& p) {
+  return std::max(p.head_dim, p.head_dim_v) <= kSupportShapes[0].d &&
+                 alpha_refusal(p, kSupportShapes[0].d).empty()
+             ? 0
+             : 1;
 }
 
 String row_refusal(const Problem& p, const Caps& caps, const FwdTile& t) {
@@ -120,6 +131,12 @@ String row_refusal(const Problem& p, const Caps& caps, const FwdTile& t) {
        {too_wide("head_dim", p.head_dim, t.d), too_wide("head_dim_v", p.head_dim_v, t.dv),
         size_refusal(p, t.rows(), t.bc), alpha_refusal(p, t.d)})
     if (!why.empty()) return why;
+  if (!caps.disabled.empty()) {
+    const char* variant = sm90_fwd_variant(p, t, sm90_scales_q(p, caps, t));
+    const int kernel = find_kernel(Stem::fwd, Backend::cuda, "sm90", variant);
+    if (is_disabled(caps, kernel_name(kKernels[kernel])))
+      return text("its kernel fwd.%s is %s", variant, kDisabled);
+  }
   if (sm90_fwd_bytes(p, t) == 0)
     return t.decoupled
                ? "its kernels have softmax alone, or elastic softmax with a causal mask whose "
@@ -150,6 +167,11 @@ String row_refusal(const Problem& p, const Caps& caps, const BwdShape& s) {
     if (!why.empty()) return why;
   if (s.wide && std::max(p.head_dim, p.head_dim_v) <= kMaxFusedHeadDim)
     return text("it is for heads over %d", kMaxFusedHeadDim);
+  const char* beside = s.wide                                ? kDqShapes[dq_row(p)].name
+                       : p.normalizer == Normalizer::elastic ? kRowShapes[row_dq_row(p)].name
+                       : p.normalizer == Normalizer::entmax  ? kSupportShapes[support_row(p)].name
+                                                             : "";
+  if (is_disabled(caps, beside)) return text("the tile %s beside it is %s", beside, kDisabled);
   if (sm90_bwd_bytes(p, s) == 0) return "its registers do not suffice for " + p.extras();
   const int dq = s.wide ? dq_shared_bytes(kDqShapes[dq_row(p)]) : 0;
   return no_room(caps, std::max(sm90_bwd_bytes(p, s), dq), kBwdThreads);
@@ -330,7 +352,6 @@ void Sm90Planner::form(Launch* launch) const {
     launch->tile = tile;
     launch->shared_bytes = uint32_t(shared);
   };
-  const int64_t wider = std::max(p.head_dim, p.head_dim_v);
   constexpr int kWarpgroups = kBwdThreads / 128;
   switch (launch->stem) {
     case Stem::fwd: {
@@ -341,21 +362,20 @@ void Sm90Planner::form(Launch* launch) const {
     case Stem::bwd_dq_cast:
       return set(row_, Tile{}, 0);
     case Stem::bwd_row_dq: {
-      const int row = wider <= kRowShapes[0].d ? 0 : 1;
+      const int row = row_dq_row(p);
       const RowShape& r = kRowShapes[row];
-      return set(row, Tile{"", r.br, r.bc, kWarpgroups, 128, 0, 0, r.d, TileOn::cuda},
+      return set(row, Tile{r.name, r.br, r.bc, kWarpgroups, 128, 0, 0, r.d, TileOn::cuda},
                  row_shared_bytes(r));
     }
     case Stem::bwd_dq: {
       const DqShape& r = kDqShapes[dq_row(p)];
-      return set(dq_row(p),
-                 Tile{kBwdShapes[row_].name, r.br, r.bc, kWarpgroups, 128, 0, 0, r.d, TileOn::cuda},
+      return set(dq_row(p), Tile{r.name, r.br, r.bc, kWarpgroups, 128, 0, 0, r.d, TileOn::cuda},
                  dq_shared_bytes(r));
     }
     case Stem::bwd_row: {
-      const int d = kSupportShapes[0].d, row = wider <= d && alpha_refusal(p, d).empty() ? 0 : 1;
+      const int row = support_row(p);
       const SupportShape& r = kSupportShapes[row];
-      return set(row, Tile{"", r.br(), r.bc, r.threads() / 128, 128, 0, 0, r.d, TileOn::cuda},
+      return set(row, Tile{r.name, r.br(), r.bc, r.threads() / 128, 128, 0, 0, r.d, TileOn::cuda},
                  support_shared_bytes(r));
     }
     case Stem::bwd_dkv:
@@ -384,8 +404,7 @@ void Sm90Planner::complete_fwd(Launch* launch, Sm90Launch* own) const {
       caps.early_launches && (variant == HopperVariant::plain || variant == HopperVariant::bias);
   launch->groups_x = uint32_t(std::min<int64_t>(launch->total, cores_of(caps)));  // persistent
   launch->groups_y = 1;
-  own->scales_q = variant == HopperVariant::bias && p.dtype == TANDEM_BF16 && fwd_scales_q(t) &&
-                  has_exact_scale(p.scale);
+  own->scales_q = sm90_scales_q(p, caps, t);
   if (!p.bias || p.banded()) return;
   const int64_t steps = ceil_div(p.seq_kv, launch->tile.bc);
   const int64_t shorts = fwd_short_tiles(t, p.batch * p.heads_q, p.seq_q, launch->groups_x, steps);
@@ -552,6 +571,11 @@ HopperVariant hopper_variant(const Problem& p) {
   const auto* v = kVariants;
   while ((inputs & v->needs) != v->needs || (inputs & ~v->may) != 0 || (wide && !v->wide)) ++v;
   return v->variant;  // the last row has every input
+}
+
+bool sm90_scales_q(const Problem& p, const Caps& caps, const FwdTile& t) {
+  return hopper_variant(p) == HopperVariant::bias && p.dtype == TANDEM_BF16 && fwd_scales_q(t) &&
+         has_exact_scale(p.scale) && !is_disabled(caps, "cuda.sm90.fwd.scaled_bias");
 }
 
 bool reduces_dbias_in_clusters(const Problem& p) {

@@ -146,6 +146,9 @@ using MakePlanner = std::unique_ptr<PathPlanner> (*)(const PathRow&, const Probl
 // none that fits.
 MatrixDims matrix_shape(const Problem& p, const Caps& caps, bool coopmat2);
 
+// Whether fwd of cuda.sm90 multiplies Q by the scale of a problem with a dense bias.
+bool sm90_scales_q(const Problem& p, const Caps& caps, const struct FwdTile& tile);
+
 // The launch of an operation; nullptr: there is none.
 Launch* find_launch(Vec<Launch>* launches, Stem stem);
 

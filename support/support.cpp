@@ -384,6 +384,14 @@ std::string describe(const tandem_device* device) {
   return sized_text([&](char* text, size_t n) { return tandem_device_describe(device, text, n); });
 }
 
+std::string short_kernel_name(const tandem_kernel_info& k) {
+  return std::string(k.stem) + (*k.variant ? "." : "") + k.variant;
+}
+
+std::string kernel_name(const tandem_kernel_info& k) {
+  return std::string(k.backend) + "." + k.path + "." + short_kernel_name(k);
+}
+
 std::vector<tandem_kernel_info> registry() {
   std::vector<tandem_kernel_info> kernels(tandem_kernel_count());
   for (uint32_t i = 0; i < kernels.size(); ++i) {

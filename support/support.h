@@ -216,6 +216,9 @@ tandem_problem parse(const std::string& line);     // throws Error
 std::string explain(const tandem_device* device, const tandem_problem& problem);
 std::string describe(const tandem_device* device);
 std::vector<tandem_kernel_info> registry();
+// "fwd.decoupled", and "cuda.sm90.fwd.decoupled"; without the variant where there is only one.
+std::string short_kernel_name(const tandem_kernel_info& kernel);
+std::string kernel_name(const tandem_kernel_info& kernel);
 
 }  // namespace tandem::support
 #endif

@@ -10,6 +10,9 @@
 #include <set>
 #include <thread>
 
+#include "handles.h"
+#include "recorded_session.h"
+
 namespace parity {
 namespace {
 
@@ -35,8 +38,29 @@ std::vector<std::string> split(const std::string& list) {
   return parts;
 }
 
-std::string row_name(const tandem_kernel_info& kernel) {
-  return std::string(kernel.stem) + " " + kernel.backend + "." + kernel.path;
+// Whether a device can run a kernel of its path at all. Vulkan's devices have other shapes of
+// matrices, and not all have tensor addressing; some drivers have no programmatic launches.
+bool can_run(const Target& target, const tandem::KernelRow& row) {
+  const tandem::Caps& caps = target.session->device()->device->caps();
+  const std::string variant = row.variant;
+  for (const tandem::String& word : caps.disabled)
+    if (word == kernel_name(row) || (variant == "ds" && word == tandem::kDsWord)) return false;
+  if (variant == "tensor") return caps.coopmat_tensors;
+  if (variant == "bias_two_cta") return caps.early_launches;
+  // cuda.sm80 joins bwd_dq only where there are SMs for the workgroups of both.
+  if (variant == "joined" && row.stem == tandem::Stem::bwd_dq) return caps.cores != 1;
+  if (variant != "base" && variant != "k2") return true;
+  for (const char* line : {"f16 sq64 d64", "bf16 sq64 d64"}) {
+    const bool forward = row.stem == tandem::Stem::fwd;
+    const tandem_problem given = parse((forward ? "fwd " : "bwd ") + std::string(line));
+    tandem::Problem checked;
+    tandem::Plan plan;
+    if (!tandem::make_problem(&given, &checked).ok() || !make_plan(checked, caps, &plan).ok())
+      continue;
+    for (const tandem::Launch& l : plan.launches)
+      if (variant == tandem::kKernels[l.kernel].variant) return true;
+  }
+  return false;
 }
 
 }  // namespace
@@ -74,14 +98,25 @@ tandem_problem in_f16(tandem_problem p) {
 }
 void close_targets() { all_targets.clear(); }
 
+bool any_recorded() {
+  return std::any_of(all_targets.begin(), all_targets.end(),
+                     [](const Target& t) { return t.recorded; });
+}
+
 std::string open_targets() {
   const char* wanted = std::getenv("TANDEM_DEVICE");
   const std::vector<std::string> names = wanted && *wanted ? split(wanted) : usable_devices();
   for (const std::string& word : names) {
     const size_t slash = word.find('/');
-    const std::string name = word.substr(0, slash), backend = name.substr(0, name.find(':'));
+    const std::string name = word.substr(0, slash), kind = name.substr(0, name.find(':'));
+    const bool recorded = kind == "recorded";
+    const std::string profile = recorded ? name.substr(name.find(':') + 1) : "";
+    const std::string backend = recorded ? recorded_backend(profile) : kind;
     const std::string only = slash == std::string::npos ? "" : word.substr(slash + 1);
-    const std::vector<std::string> paths = paths_of(name);
+    std::vector<std::string> paths;
+    if (!recorded) paths = paths_of(name);
+    for (const tandem::PathRow& row : tandem::kPaths)
+      if (recorded && backend == tandem::backend_name(row.backend)) paths.push_back(row.name);
     if (paths.empty()) return "TANDEM_DEVICE: '" + name + "' is of no backend in this build";
     if (!only.empty() && std::find(paths.begin(), paths.end(), only) == paths.end())
       return "TANDEM_DEVICE: '" + word + "' names no path of " + backend;
@@ -93,7 +128,16 @@ std::string open_targets() {
       target.general =
           std::find(kGeneral.begin(), kGeneral.end(), backend + "." + path) != kGeneral.end();
       try {
-        target.session = Session::open(name + "/" + path);
+        target.recorded = recorded;
+        if (recorded) {
+          SessionOptions others;
+          for (const std::string& other : paths)
+            if (other != path)
+              others.disable += (others.disable.empty() ? "" : ",") + backend + "." + other;
+          target.session = open_recorded(profile, others);
+        } else {
+          target.session = Session::open(name + "/" + path);
+        }
       } catch (const Error& e) {
         return name + ": " + e.what();
       }
@@ -117,17 +161,31 @@ void count(const std::vector<uint32_t>& kernels) {
   for (uint32_t kernel : kernels) ++counts[kernel];
 }
 
-std::vector<std::string> report_counts() {
-  std::set<std::string> present;
-  for (const Target& target : all_targets) present.insert(target.backend + "." + target.path);
+std::vector<std::string> report_counts(bool by_stem) {
   std::vector<std::string> idle;
   const std::vector<tandem_kernel_info> rows = registry();
+  const auto of_stem = [&](const tandem_kernel_info& row) {
+    long sum = 0;
+    for (uint32_t i = 0; i < rows.size(); ++i)
+      if (std::string(rows[i].stem) == row.stem && std::string(rows[i].backend) == row.backend &&
+          std::string(rows[i].path) == row.path)
+        sum += counts[i];
+    return sum;
+  };
   std::printf("cases of each registry row:\n");
   for (uint32_t i = 0; i < rows.size(); ++i) {
-    const bool here = present.count(std::string(rows[i].backend) + "." + rows[i].path) > 0;
-    std::printf("  %-24s %6ld%s\n", row_name(rows[i]).c_str(), counts[i],
-                here ? "" : "  (no such device in this run)");
-    if (here && counts[i] == 0) idle.push_back(row_name(rows[i]));
+    bool here = false, can = false;
+    for (const Target& target : all_targets)
+      if (target.backend == rows[i].backend && target.path == rows[i].path) {
+        here = true;
+        can |= can_run(target, tandem::kKernels[i]);
+      }
+    std::printf("  %-30s %-15s %6ld%s\n", short_kernel_name(rows[i]).c_str(),
+                (std::string(rows[i].backend) + "." + rows[i].path).c_str(), counts[i],
+                !here  ? "  (no such device in this run)"
+                : !can ? "  (not on this device)"
+                       : "");
+    if (can && (by_stem ? of_stem(rows[i]) : counts[i]) == 0) idle.push_back(kernel_name(rows[i]));
   }
   return idle;
 }
@@ -337,6 +395,10 @@ int check_on(Target& target, Case& test, const Expect& expect, Outputs* outputs)
   Outputs own;
   if (!outputs) outputs = &own;
   CaseResult result;
+  if (target.recorded) {
+    count(test.run(*target.session, outputs).kernels);
+    return 0;
+  }
   try {
     result = test.run_and_judge(*target.session, outputs);
   } catch (const Error& e) {
@@ -389,7 +451,7 @@ void check_many(const std::vector<tandem_problem>& problems, const char* name,
     for (size_t n = first; n < std::min(first + batch, ours.size()); ++n)
       cases.push_back(std::async(std::launch::async, [&, at = ours[n]] {
         auto test = std::make_unique<Case>(problems[at], seed_of(name, at), twice.options);
-        test->reference_lse();
+        if (!any_recorded()) test->reference_lse();
         return test;
       }));
     for (auto& test : cases) check_case(*test.get(), twice);

@@ -2,7 +2,8 @@
 // The parity suite: what its files share. Every kernel path of every device at hand is a target; a case
 // is run on all targets and judged against the reference in double (support/compare.h).
 //   TANDEM_DEVICE  comma list of devices, as "cpu,vulkan:0", or of one path each, as "cpu/ref"; default:
-//                  all that can be used
+//                  all that can be used. "recorded:h100_cuda/sm90" is a device of profiles.inc that is
+//                  not there: its kernels are counted, and nothing is judged
 //   TANDEM_TIER    smoke (default, under a minute on a CPU driver), ci, device (a real GPU)
 //   TANDEM_SEED    another set of random numbers
 //   TANDEM_SHARD   i/n: the i-th of n parts of the cases, counted from 0
@@ -34,6 +35,7 @@ struct Target {
   std::unique_ptr<Session> session;
   // Every problem is asked of it; what cpu.simd lacks, lacks() knows.
   bool general = true;
+  bool recorded = false;
 };
 std::vector<Target>& targets();
 
@@ -48,9 +50,12 @@ tandem_problem in_f16(tandem_problem problem);
 std::string open_targets();
 void close_targets();
 
-// How many cases each registry row ran; prints them, and returns the rows that should have and did not.
+// How many cases each registry row ran; prints them, and returns the rows that should have and did
+// not: those that a device of this run can run. by_stem: a row counts for all of its stem and path.
 void count(const std::vector<uint32_t>& kernels);
-std::vector<std::string> report_counts();
+std::vector<std::string> report_counts(bool by_stem);
+// Whether there is a recorded target, so that nothing is judged.
+bool any_recorded();
 bool ran_any();
 
 // What the suites found wrong, for the programs with a broken kernel: there failures are the goal.

@@ -19,6 +19,11 @@ int check_on(Target& target, Case& test, const MagnitudeRules& rules, const std:
              Outputs* outputs) {
   const std::string where = target.name + ": " + repro;
   CaseResult result;
+  if (target.recorded) {
+    Outputs own;
+    count(test.run(*target.session, outputs ? outputs : &own).kernels);
+    return 0;
+  }
   try {
     result = run_and_judge(test, rules, *target.session, outputs);
   } catch (const Error& e) {

@@ -41,7 +41,7 @@ void set_scores(Case& test, double x) {
 bool backward(Target& target, Case& test, Outputs* outputs) {
   static const std::unique_ptr<Session> reference = Session::open("cpu/ref");
   Outputs given;
-  const CaseResult forward = test.run(*reference, &given);
+  const CaseResult forward = test.run(target.recorded ? *target.session : *reference, &given);
   const std::string where = target.name + ": " + repro(test.problem(), test.seed());
   REQUIRE_MESSAGE(forward.ok, where << "\n  " << forward.message);
   const tandem_problem& p = test.problem();

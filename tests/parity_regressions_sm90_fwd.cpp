@@ -171,7 +171,7 @@ void check_line(const std::string& line, const std::vector<Fill>& fills) {
       if (result.refused) continue;
       CHECK_MESSAGE(result.message == "", where << ": " << result.message);
       count(result.kernels);
-      judge(test, out, where + (ones ? " (v = 1)" : ""));
+      if (!target.recorded) judge(test, out, where + (ones ? " (v = 1)" : ""));
     }
   }
 }

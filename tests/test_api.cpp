@@ -388,7 +388,7 @@ TEST_CASE("null and short pointers at every entry point") {
   tandem_plan_info plan_info{};
   plan_info.struct_size = 8;
   plan_info.kernel_count = 1234;
-  tandem_kernel_info kernel_info = {4, 9, "x", "y", "z"};
+  tandem_kernel_info kernel_info = {4, 9, "x", "y", "z", "v"};
   tandem_args args = TANDEM_ARGS_INIT;
   args.struct_size = 16;
   tandem_device_options options = TANDEM_DEVICE_OPTIONS_INIT;

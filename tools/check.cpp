@@ -238,8 +238,9 @@ void Check::report() const {
              support::kRatioLimit);
   Table table({"  device/path", "kernel", ">cases", ">worst ratio", "the worst one"});
   for (const auto& [key, t] : kernels_)
-    table.add({"  " + key.first, registry_[key.second].stem, std::to_string(t.cases),
-               t.worst < 0 ? "-" : fmt::format("{:.3f}", t.worst), t.repro});
+    table.add({"  " + key.first, support::short_kernel_name(registry_[key.second]),
+               std::to_string(t.cases), t.worst < 0 ? "-" : fmt::format("{:.3f}", t.worst),
+               t.repro});
   fmt::print("{}", table.text());
   if (!pairs_.empty()) {
     fmt::print("\nDevice against device, with the same tile\n");

@@ -179,9 +179,26 @@ ordered_json collect() {
                                  {"max_head_dim", s.d},
                                  {"max_head_dim_v", s.d},
                                  {"shared_bytes", bwd_shared_bytes(s)}});
+  const auto hopper_tile = [&](Stem stem, const auto& t, int rows, int shared) {
+    j["hopper_tiles"].push_back({{"name", t.name},
+                                 {"stem", stem_name(stem)},
+                                 {"rows", rows},
+                                 {"cols", t.bc},
+                                 {"max_head_dim", t.d},
+                                 {"max_head_dim_v", t.d},
+                                 {"shared_bytes", shared}});
+  };
+  for (const RowShape& t : kRowShapes) hopper_tile(Stem::bwd_row_dq, t, t.br, row_shared_bytes(t));
+  for (const DqShape& t : kDqShapes) hopper_tile(Stem::bwd_dq, t, t.br, dq_shared_bytes(t));
+  for (const SupportShape& t : kSupportShapes)
+    hopper_tile(Stem::bwd_row, t, t.br(), support_shared_bytes(t));
   for (const tandem_kernel_info& k : support::registry())
-    j["kernels"].push_back(
-        {{"stem", k.stem}, {"backend", k.backend}, {"path", k.path}, {"built", k.built != 0}});
+    j["kernels"].push_back({{"name", support::kernel_name(k)},
+                            {"stem", k.stem},
+                            {"backend", k.backend},
+                            {"path", k.path},
+                            {"variant", k.variant},
+                            {"built", k.built != 0}});
   return j;
 }
 
@@ -211,7 +228,9 @@ void print_text(const ordered_json& j) {
       for (const auto& line : p["explain"]) fmt::print("      {}\n", line.get<std::string>());
     }
   }
-  fmt::print("\nPaths (TANDEM_DISABLE takes these names, and those of tiles)\n");
+  fmt::print(
+      "\nPaths (TANDEM_DISABLE takes these names, those of tiles, and those of kernels as "
+      "backend.path.stem.variant)\n");
   for (const auto& p : j["paths"]) fmt::print("  {:<15} {}\n", word(p, "name"), word(p, "what"));
   fmt::print("\nTiles\n");
   for (const auto& t : j["tiles"])
@@ -241,10 +260,10 @@ void print_text(const ordered_json& j) {
                t["max_head_dim"].get<int>(), t["max_head_dim_v"].get<int>(),
                t["shared_bytes"].get<int>());
   fmt::print("\nKernels\n");
-  Table kernels({"  stem", "backend", "path", "in this build"});
+  Table kernels({"  stem", "backend", "path", "variant", "in this build"});
   for (const auto& k : j["kernels"])
-    kernels.add(
-        {"  " + word(k, "stem"), word(k, "backend"), word(k, "path"), k["built"] ? "yes" : "no"});
+    kernels.add({"  " + word(k, "stem"), word(k, "backend"), word(k, "path"), word(k, "variant"),
+                 k["built"] ? "yes" : "no"});
   fmt::print("{}", kernels.text());
 }
 

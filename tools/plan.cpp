@@ -30,7 +30,7 @@ void show(const support::Session& session, const tandem_problem& problem) {
   std::string kernels;
   for (uint32_t n = 0; n < info.kernel_count; ++n) {
     const tandem_kernel_info& k = registry[info.kernels[n]];
-    kernels += fmt::format("{}{}.{}.{}", n ? ", " : "", k.backend, k.path, k.stem);
+    kernels += fmt::format("{}{}", n ? ", " : "", support::kernel_name(k));
   }
   fmt::print("  plan       {}\n", info.name);
   fmt::print("  kernels    {}\n", kernels.empty() ? "none: there is nothing to do" : kernels);

@@ -304,9 +304,11 @@ TANDEM_API void tandem_plan_destroy(tandem_plan* plan); /* NULL is allowed; the 
 
 #define TANDEM_MAX_KERNELS 8
 typedef struct tandem_plan_info {
-  uint32_t struct_size;                 /* in: sizeof(tandem_plan_info) */
-  uint32_t kernel_count;                /* kernels that one tandem_execute() records */
-  uint32_t kernels[TANDEM_MAX_KERNELS]; /* their registry indices, in order: tandem_kernel_get() */
+  uint32_t struct_size;  /* in: sizeof(tandem_plan_info) */
+  uint32_t kernel_count; /* kernels that one tandem_execute() records */
+  /* their registry indices, in order: tandem_kernel_get(). Of kernels between which the addresses
+   * of an execute decide, the one for addresses that are multiples of 16 bytes */
+  uint32_t kernels[TANDEM_MAX_KERNELS];
   /* bytes, exact; 0 means none needed. Forward has one where the keys are split, or two workgroups
    * share a tile (cuda.sm90 with a dense bias) */
   uint64_t workspace_size;
@@ -335,6 +337,9 @@ typedef struct tandem_kernel_info {
   char stem[16];        /* "fwd", "bwd_dot", "bwd_dkv", "bwd_dq", ... (docs/kernels/overview.md) */
   char backend[16];
   char path[16];
+  /* which of the kernels of a stem and a path, as "decoupled"; "" where there is one.
+   * TANDEM_DISABLE takes "backend.path.stem.variant" */
+  char variant[24];
 } tandem_kernel_info;
 TANDEM_API uint32_t tandem_kernel_count(void);
 TANDEM_API tandem_status tandem_kernel_get(uint32_t index, tandem_kernel_info* info);

@@ -143,7 +143,7 @@ std::vector<std::string> kernels_of(const Plan& plan) {
     tandem_kernel_info kernel{};
     kernel.struct_size = sizeof(kernel);
     support::check(tandem_kernel_get(info.kernels[n], &kernel));
-    names.push_back(std::string(kernel.backend) + "." + kernel.path + "." + kernel.stem);
+    names.push_back(support::kernel_name(kernel));
   }
   return names;
 }

@@ -5,7 +5,6 @@
 #include "device.h"
 
 #include <atomic>
-#include <initializer_list>
 #include <type_traits>
 #include <utility>
 
@@ -14,42 +13,13 @@
 #include "../../cuda/sm80/kernels.h"
 #include "cuda/sm80.h"
 #include "cuda/sm90.h"
+#include "kernel_rows.h"
 #include "params.h"
 #include "structs.h"
 #include "tandem/tandem_cuda.h"
 
 namespace tandem {
 namespace {
-
-// Whether a kernel's WIDE instantiation may run (cuda/tile.cuh). All inputs have to be wide,
-// features have to be whole quads, and a thread's offset inside a tile of at most 256 rows has to
-// be below 4 GiB.
-bool wide_inputs(const int (&sizes)[2], std::initializer_list<Strides> inputs, uint32_t wide) {
-  if (sizes[0] % 4 != 0 || sizes[1] % 4 != 0) return false;
-  if ((~wide & ((1u << inputs.size()) - 1)) != 0) return false;
-  for (const Strides& s : inputs)
-    if (s.s >= int64_t(1) << 22) return false;
-  return true;
-}
-bool wide_inputs(const FwdBlock& b, uint32_t wide) {
-  return wide_inputs({b.head_dim, b.head_dim_v}, {b.q, b.k, b.v}, wide);
-}
-template <typename Block>  // of the kernels that form both products
-bool wide_inputs(const Block& b, uint32_t wide) {
-  return wide_inputs({b.head_dim, b.head_dim_v}, {b.q, b.k, b.v, b.d_o}, wide);
-}
-// These have one instantiation, and the last two of them have no tensors that could be wide.
-bool wide_inputs(const FwdJoinBlock&, uint32_t) { return false; }
-bool wide_inputs(const BwdDotBlock&, uint32_t) { return false; }
-bool wide_inputs(const BwdOriginBlock&, uint32_t) { return false; }
-bool wide_inputs(const BwdSumBlock&, uint32_t) { return false; }
-bool wide_inputs(const BwdHeadBlock&, uint32_t) { return false; }
-template <typename Push>
-uint32_t wide_of(const Push& push) {
-  return push.wide;
-}
-uint32_t wide_of(const BwdSumPush&) { return 0; }
-uint32_t wide_of(const BwdHeadPush&) { return 0; }
 
 // The caller's events, one after the other.
 class Timeline {
@@ -209,7 +179,7 @@ class CudaProgram final : public Program {
     const Plan& plan = plan_;
     const Launch* of = &launch;  // of plan_
     steps_.push_back({launch.stem, [=, &plan](cudaStream_t stream, const Addresses& a) {
-                        const bool now = fast && (a.o | a.d_o) % 16 == 0;
+                        const bool now = fast && takes_fast_dot(a);
                         cuda::Zeroing<P> params = zeroing(plan, now ? fast_dot : dot, a);
                         params.dot.push = bwd_dot_push(plan, *of, a);
                         return (now ? start_fast : start)(&params, stream);
@@ -341,7 +311,8 @@ class CudaProgram final : public Program {
     steps_.push_back({launch.stem, [=, &plan](cudaStream_t stream, const Addresses& a) {
                         P params = fixed;
                         params.push = push(plan, *of, a);
-                        const bool all = wide_inputs(params.block, wide_of(params.push));
+                        const bool all = of->other_kernel >= 0 &&
+                                         wide_inputs(params.block, wide_of(params.push));
                         return (all ? start_wide : start_any)(&params, stream);
                       }});
     return Status();

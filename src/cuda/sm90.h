@@ -15,8 +15,5 @@ bool sm90_loads();
 Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& with,
                      Recorder* recorder);
 
-// Whether TMA reads inputs at these addresses.
-inline bool sm90_takes(const Addresses& a) { return (a.q | a.k | a.v | a.d_o | a.bias) % 16 == 0; }
-
 }  // namespace tandem
 #endif

@@ -387,6 +387,32 @@ function(tandem_broken stem)
   endforeach()
 endfunction()
 
+# Every operation of the registry is wrong somewhere on each of its paths, but for these. Rows without
+# tiles of the tensor cores run simt's kernel, those of the matrix paths without such tiles scalar's. On
+# a path with several variants the change is in the one that most problems take, or in what they share.
+set(TANDEM_NOT_BROKEN coopmat2.bwd_row coopmat2.bwd_dbias coopmat.bwd_row coopmat.bwd_dbias sm90.bwd_row)
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/kernels.inc)
+file(STRINGS ${PROJECT_SOURCE_DIR}/src/kernels.inc rows REGEX "^TANDEM_KERNEL")
+foreach(row IN LISTS rows)
+  string(REGEX MATCH "\\(([a-z_]+), *([a-z]+), *([a-z0-9]+), *([a-z0-9_]+), *[a-z0-9]+, *([a-z_]+)," all "${row}")
+  set(stem ${CMAKE_MATCH_1})
+  set(source ${CMAKE_MATCH_2}) # whose change it is: cpu_, vulkan_, cuda_, or the path's own
+  set(path ${CMAKE_MATCH_3})
+  if(CMAKE_MATCH_5 MATCHES "^(matrix|ampere|hopper)" OR DEFINED ${path}_${stem}_from)
+    set(source ${path})
+  endif()
+  if(path STREQUAL "ref") # what the others are compared with
+    continue()
+  endif()
+  if("${path}.${stem}" IN_LIST TANDEM_NOT_BROKEN)
+    if(DEFINED ${source}_${stem}_from)
+      message(FATAL_ERROR "tests/broken: ${path}.${stem} has a change, and is listed as one without")
+    endif()
+  elseif(NOT DEFINED ${source}_${stem}_from)
+    message(FATAL_ERROR "tests/broken: no change breaks ${stem} of ${path}; set ${source}_${stem}_from and _to")
+  endif()
+endforeach()
+
 set(TANDEM_BROKEN_ON_CUDA OFF)
 set(TANDEM_TENSOR_CORE_PATHS "")
 if(TANDEM_WITH_CUDA AND TANDEM_CUDA STREQUAL "ON")

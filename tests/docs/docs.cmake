@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-# The documents: code blocks build and run (blocks.py), and the generated pages are what scripts/pages prints.
+# The documents: code blocks build and run (blocks.py), and the generated pages and tables of kernels are what
+# scripts/pages and scripts/kernel-tables print.
 find_package(Python3 COMPONENTS Interpreter QUIET)
 if(Python3_Interpreter_FOUND)
   add_test(NAME docs.pages COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/pages --check)
+  add_test(NAME docs.kernels COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/kernel-tables --check)
 
   set(tandem_docs_link "")
   if(TANDEM_WITH_CUDA)
