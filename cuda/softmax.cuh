@@ -137,8 +137,8 @@ TANDEM_DEVICE float joined_lse_from(const float* sink, float m, float l) {
 // largest score, which is subtracted from the scores first; `at` is then relative to it.
 struct RowOrigin {
   float at = 0.f, from = 0.f;
-  // What is stored as lse. With elastic softmax a sink has a part in it. Far above all keys it is
-  // lse: their weights, at most 2^31 of e^0, do not reach e^-42 of its own, while from + at would be
+  // What is stored as lse. With elastic softmax a sink has a part in it. A sink far above all keys
+  // is lse: their weights, at most 2^31 of e^0, do not reach e^-42 of its own. from + at would be
   // rounded to the last place of from.
   TANDEM_DEVICE float lse(const float* sink) const {
     if (from == 0.f) return at;

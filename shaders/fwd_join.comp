@@ -51,8 +51,8 @@ void main() {
   if (LENGTHS_Q != 0) rows = sequence(push.lengths_q, LENGTHS_Q, b, block.seq_q, block.total_q);
   const int end = row < rows.y ? block.splits : 0; // rows behind a length have no parts
 
-  // lse of the largest part and its rounding error, which the weights of the others are relative to:
-  // a part that is alone, or like the largest, has a weight of exactly 1.
+  // lse of the largest part and its rounding error. Weights are relative to them: a part that is
+  // alone, or like the largest, has a weight of exactly 1.
   vec2 origin = vec2(NOTHING, 0);
   for (int split = slice; split < end; split += SLICES) {
     const vec2 part = load_part_lse(head_of_part(b, split, h), row);

@@ -44,8 +44,8 @@ constexpr int fwd_q_stages(const FwdTile& t) {
 }
 constexpr int fwd_shared_bytes(const FwdTile& t) { return fwd_shared_bytes(t, fwd_q_stages(t)); }
 
-// Plain softmax with one stage of Q, which has heads over 128 (cuda/sm90/fwd/wide_heads.cuh). TMA
-// boxes of Q then have the rows of one warpgroup.
+// Plain softmax with one stage of Q, which has heads over 128
+// (cuda/sm90/fwd/main_loop_wide_heads.cuh). TMA boxes of Q then have the rows of one warpgroup.
 constexpr bool fwd_has_wide_heads(const FwdTile& t) {
   return !t.decoupled && !t.bias && fwd_q_stages(t) == 1;
 }

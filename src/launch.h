@@ -75,8 +75,9 @@ struct Sm90Launch {
 
 struct Launch {
   Stem stem = Stem::fwd;
-  // Registry rows (kernel_rows.h). other_kernel: of the kernel that runs instead where the addresses
-  // of an execute require it; -1: none does. second_kernel: launched beside `kernel`; -1: none is.
+  // Registry rows (kernel_rows.h). other_kernel: of the kernel that runs instead where the
+  // addresses of an execute require it; -1: none does. second_kernel: launched beside `kernel`;
+  // -1: none is.
   int kernel = -1, other_kernel = -1, second_kernel = -1;
   Tile tile{};                          // br = bc = 0 where a path has no tiles
   int d_blocks = 0, dv_blocks = 0;      // accumulator blocks that cover D, Dv

@@ -55,9 +55,9 @@ FwdTile sm90_fwd_tile(const Problem& p, int row) {
 // Optional inputs that change scores, or in backward what their gradients need.
 constexpr uint32_t kScores = kHasSoftcap | kHasAlibi | kHasDistBias;
 
-// Whether the decoupled warpgroups have elastic softmax (cuda/sm90/fwd/elastic_decoupled.cuh). They
-// need a causal mask whose diagonal lies along blocks of 64 rows and keys, and a scale that
-// multiplies a score after its bias.
+// Whether the decoupled warpgroups have elastic softmax
+// (cuda/sm90/fwd/main_loop_elastic_decoupled.cuh). They need a causal mask whose diagonal lies
+// along blocks of 64 rows and keys, and a scale that multiplies a score after its bias.
 bool on_blocks(const Problem& p) {
   return p.band.right == 0 && p.band.left == TANDEM_BAND_OPEN && p.band.off % 64 == 0 &&
          p.seq_q - 1 + p.band.off < p.seq_kv && p.scale > kPlainScale;

@@ -106,7 +106,7 @@ TEST_CASE("regression: with a bias, a tile with keys before many without" *
     }
 }
 
-// cuda.sm90 with a bias, heads over 64, tiles of 192 rows (cuda/sm90/fwd/bias_192_rows.cuh): each warpgroup has its own places for q and the
+// cuda.sm90 with a bias, heads over 64, tiles of 192 rows (cuda/sm90/fwd/main_loop_bias_192_rows.cuh): each warpgroup has its own places for q and the
 // bias, and passes over tiles where it has no rows, between others as well; tiles of one step, and tiles without keys.
 TEST_CASE("regression: with a bias, three warpgroups of which some have no rows" *
           doctest::skip(!at_least(Tier::ci))) {

@@ -21,6 +21,10 @@ struct PipelineState {
   TANDEM_DEVICE void next() {
     if (++stage == STAGES) stage = 0, phase ^= 1;
   }
+  TANDEM_DEVICE void next(int count) {
+    stage += count;
+    while (stage >= STAGES) stage -= STAGES, phase ^= 1;
+  }
 };
 
 // Position as the number of steps so far, over all work tiles. It takes one register, and the
@@ -33,6 +37,24 @@ struct PipelineCounter {
   TANDEM_DEVICE int phase() const { return int(n / STAGES % 2); }
   TANDEM_DEVICE void next() { ++n; }
 };
+
+// Stage and phase of either.
+template <int STAGES>
+TANDEM_DEVICE int stage_of(const PipelineState<STAGES>& at) {
+  return at.stage;
+}
+template <int STAGES>
+TANDEM_DEVICE int phase_of(const PipelineState<STAGES>& at) {
+  return at.phase;
+}
+template <int STAGES>
+TANDEM_DEVICE int stage_of(const PipelineCounter<STAGES>& at) {
+  return at.stage();
+}
+template <int STAGES>
+TANDEM_DEVICE int phase_of(const PipelineCounter<STAGES>& at) {
+  return at.phase();
+}
 
 }  // namespace sm90
 }  // namespace cuda

@@ -5,7 +5,7 @@
 // relative error over [0, 1/2], 6.4e-7. Elsewhere it is c - 2 c / (1 + exp(2 x / c)).
 #ifndef TANDEM_CUDA_SM90_SOFTCAP_CUH
 #define TANDEM_CUDA_SM90_SOFTCAP_CUH
-#include "ptx/base.cuh"
+#include "numerics.cuh"
 
 namespace tandem {
 namespace cuda {
@@ -16,7 +16,6 @@ namespace sm90 {
 template <int COUNT, typename Each>
 TANDEM_DEVICE void soft_cap(float (&s)[COUNT], float scale, float softcap, const Each& each) {
   constexpr int kPiece = 16;  // registers do not suffice for larger pieces
-  constexpr float kLog2e = 1.44269504088896341f;
   // The quotient is clamped: if it overflowed, or it times 2 log2 e did, a product of 0 would give
   // NaN.
   const float cap = softcap * kLog2e, in = fminf(fmaxf(__fdividef(scale, softcap), -1e38f), 1e38f),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // A Vulkan driver's compiler, and what it says of the pipelines that the library makes: registers, spills,
 // instructions. The library itself makes them, from plans, by way of a vkCreateComputePipelines that asks for the
-// statistics (VK_KHR_pipeline_executable_properties) and keeps them. Nothing is run: the GPU need not be there.
+// statistics (VK_KHR_pipeline_executable_properties) and keeps them. Nothing is run.
 #ifndef TANDEM_TESTS_COMPILED_COMPILER_H
 #define TANDEM_TESTS_COMPILED_COMPILER_H
 #include <initializer_list>

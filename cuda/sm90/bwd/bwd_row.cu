@@ -5,8 +5,8 @@
 // S and dP are its only products.
 #include "../../mask.cuh"
 #include "../../zeros.cuh"
-#include "../entmax.cuh"
 #include "../fwd/main_loop.cuh"
+#include "../numerics.cuh"
 #include "far_rows.cuh"
 #include "kernels.h"
 
@@ -92,7 +92,7 @@ TANDEM_DEVICE void reduce_rows(const BwdRowParams& params, const Rows& at,
   }
   if (threadIdx.x % 128 < kSupportWords)
     st_shared(shared.words(warpgroup) + threadIdx.x % 128 * 4, 0);
-  named_barrier_sync(4 + warpgroup, 128);
+  named_barrier_sync(kWarpgroupBarrier + warpgroup, 128);
 
   const auto release = [&](uint barrier) {
     if (threadIdx.x % 128 == 0) mbarrier_arrive(barrier);
@@ -162,7 +162,7 @@ TANDEM_DEVICE void reduce_rows(const BwdRowParams& params, const Rows& at,
       reinterpret_cast<float*>(params.push.delta)[rows0 + row + 8 * r] =
           all > 0.f ? __fdiv_rn(delta, all) : 0.f;
   }
-  named_barrier_sync(4 + warpgroup, 128);
+  named_barrier_sync(kWarpgroupBarrier + warpgroup, 128);
   const int block = at.row0 / 64 + warpgroup, blocks = (u.seq_q + 63) / 64,
             n = int(threadIdx.x) % 128;
   if (params.support && block < blocks && n < params.support_words) {

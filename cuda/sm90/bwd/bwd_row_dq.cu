@@ -86,12 +86,6 @@ TANDEM_DEVICE void load_keys(const BwdRowDqParams& params, const RowWorkTile& wo
   }
 }
 
-// The sum over the 4 lanes that share a row.
-TANDEM_DEVICE float quad_sum(float x) {
-  x += __shfl_xor_sync(kAllLanes, x, 1);
-  return x + __shfl_xor_sync(kAllLanes, x, 2);
-}
-
 template <typename T, int ROW>
 TANDEM_DEVICE void main_loop_rows(const BwdRowDqParams& params, const RowWorkTile& work,
                                   const RowDqSharedStorage<ROW>& memory) {

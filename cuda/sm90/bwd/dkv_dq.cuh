@@ -60,7 +60,7 @@ TANDEM_DEVICE void accumulate_dq(const typename Variant::Params& params, const B
   constexpr BwdShape S = kBwdShapes[ROW];
   constexpr int kPanels = BwdSharedStorage<ROW, Variant>::kPanels;
   const BwdDkvDqBlock& u = params.block;
-  const int full = kDqFull + kSecondStage * adder, empty = kDqEmpty + kSecondStage * adder;
+  const int full = kDqFull + kSecondDqStage * adder, empty = kDqEmpty + kSecondDqStage * adder;
   int next_warp = 0;  // the dQ warp that adds the next tile
   const bool one = int(threadIdx.x) % 32 == 0;
   named_barrier_arrive(empty, 160);
@@ -282,16 +282,15 @@ TANDEM_DEVICE void main_loop(const typename Variant::Params& params, const BwdWo
           wgmma_wait_group<1>();
         else
           wgmma_wait_group<0>();
-        static_assert(Variant::kDqWarps == 1 || S.ds_stages == 2,
-                      "two places in turn, as those of dS");
-        const int place = Variant::kDqWarps == 2 ? ds_pipe.stage : 0;
-        named_barrier_sync(kDqEmpty + kSecondStage * place + warpgroup, 160);
-        const uint to = memory.dq(warpgroup, place) + 16 * thread;
+        static_assert(Variant::kDqWarps == 1 || S.ds_stages == 2, "two stages, as those of dS");
+        const int stage = Variant::kDqWarps == 2 ? ds_pipe.stage : 0;
+        named_barrier_sync(kDqEmpty + kSecondDqStage * stage + warpgroup, 160);
+        const uint to = memory.dq(warpgroup, stage) + 16 * thread;
 #pragma unroll
         for (int i = 0; i < 8; ++i)
           st_shared(to + 2048 * i, dq[4 * i], dq[4 * i + 1], dq[4 * i + 2], dq[4 * i + 3]);
         fence_proxy_async_shared();
-        named_barrier_arrive(kDqFull + kSecondStage * place + warpgroup, 160);
+        named_barrier_arrive(kDqFull + kSecondDqStage * stage + warpgroup, 160);
       }
       if constexpr (GRAD_KV) wgmma_wait_group<0>();
       __syncwarp();
@@ -308,7 +307,7 @@ TANDEM_DEVICE void main_loop(const typename Variant::Params& params, const BwdWo
     if constexpr (PERSISTENT) {
       named_barrier_sync(kDqEmpty + warpgroup, 160);
       if constexpr (Variant::kDqWarps == 2)
-        named_barrier_sync(kDqEmpty + kSecondStage + warpgroup, 160);
+        named_barrier_sync(kDqEmpty + kSecondDqStage + warpgroup, 160);
       if (read_tid_x() % 32 == 0) mbarrier_arrive(tile_descriptor_of(memory).empty());
       stage = memory.dq(warpgroup, 0);
     } else {

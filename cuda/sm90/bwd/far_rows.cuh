@@ -7,6 +7,7 @@
 #define TANDEM_CUDA_SM90_BWD_FAR_ROWS_CUH
 #include <cfloat>
 
+#include "../numerics.cuh"
 #include "../ptx/shared_memory.cuh"
 #include "far_row.h"
 
@@ -135,7 +136,6 @@ TANDEM_DEVICE void weigh_far(float (&s)[COUNT / 2], uint lse, float each, const 
 template <int COUNT, typename Push, typename Score>
 TANDEM_DEVICE void weigh_far(float (&s)[COUNT / 2], uint lse, const FarTile<Push>& tile,
                              const Score& score) {
-  constexpr float kLog2e = 1.4426950408889634f;
   weigh_far<COUNT>(s, lse, kLog2e, tile, score,
                    [](float x, float l) { return exp2_fast(fmaf(x, kLog2e, -l)); });
 }

@@ -13,8 +13,8 @@ namespace tandem {
 namespace cuda {
 namespace sm90 {
 
-// Named barriers. 0 is __syncthreads(). kDqFull, kDqEmpty and kWarpgroup are the first of two, one
-// for each consumer warpgroup. The second dQ warp has barriers kSecondStage further on.
+// Named barriers; 0 is __syncthreads(). kDqFull, kDqEmpty and kWarpgroup are the first of two, one
+// for each consumer warpgroup.
 enum : int {
   kDsWritten = 1,
   kDqFull = 2,
@@ -22,9 +22,10 @@ enum : int {
   kWarpgroup = 6,
   kDsRead = 8,
   kLastKnown = 9,
-  kSecondStage = 8,
   kDqStored = 14
 };
+// From kDqFull and kDqEmpty of the first dQ stage to those of the second: 10 to 13.
+constexpr int kSecondDqStage = 8;
 
 // Registers of a thread of the producer warpgroup and of a consumer warpgroup. At launch each of
 // 384 threads has 168. The warpgroups share that many; a warpgroup that asks for more waits for

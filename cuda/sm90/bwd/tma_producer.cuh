@@ -2,22 +2,13 @@
 // The warp of bwd_dkv_dq and bwd_dkv that loads K, V, Q, dO and the statistics of the rows.
 #ifndef TANDEM_CUDA_SM90_BWD_TMA_PRODUCER_CUH
 #define TANDEM_CUDA_SM90_BWD_TMA_PRODUCER_CUH
+#include "../panels.cuh"
 #include "far_rows.cuh"
 #include "shared_storage.cuh"
 
 namespace tandem {
 namespace cuda {
 namespace sm90 {
-
-// Zeroes rows [from, ROWS) of a tile in panels, by one warp.
-template <int PANELS, int ROWS>
-TANDEM_DEVICE void clear_rows(uint tile, int from) {
-#pragma unroll 1
-  for (int c = 0; c < PANELS; ++c)
-#pragma unroll 1
-    for (int n = max(from, 0) * 128 + int(threadIdx.x) % 32 * 16; n < ROWS * 128; n += 512)
-      st_shared(tile + uint(c * ROWS * 128 + n), 0.f, 0.f, 0.f, 0.f);
-}
 
 // The producer warp: loads K and V once, then Q and dO tile by tile, with lse (times Variant::kLse)
 // and delta of their rows. TMA also loads what lies behind the end of a batch entry (anything, or

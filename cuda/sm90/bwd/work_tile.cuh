@@ -4,14 +4,13 @@
 #ifndef TANDEM_CUDA_SM90_BWD_WORK_TILE_CUH
 #define TANDEM_CUDA_SM90_BWD_WORK_TILE_CUH
 #include "../../mask.cuh"
+#include "../numerics.cuh"
 #include "../ptx/wgmma.cuh"
 #include "kernels.h"
 
 namespace tandem {
 namespace cuda {
 namespace sm90 {
-
-constexpr float kLog2e = 1.4426950408889634f;
 
 // Work tile of the backward: a tile of keys of a kv head and a batch entry, and the span of query
 // tiles that the Q loop visits.

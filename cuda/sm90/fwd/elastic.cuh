@@ -4,8 +4,9 @@
 #ifndef TANDEM_CUDA_SM90_FWD_ELASTIC_CUH
 #define TANDEM_CUDA_SM90_FWD_ELASTIC_CUH
 #include <cfloat>
+#include <type_traits>
 
-#include "varlen.cuh"
+#include "score_varlen.cuh"
 
 namespace tandem {
 namespace cuda {
@@ -20,6 +21,9 @@ struct ElasticShape {
                        N = tile.bc;
   static constexpr int PRODUCER = producer_registers(tile), CONSUMER = consumer_registers(tile);
   static constexpr int Q_STAGES = fwd_elastic_q_stages(tile), STAGES = fwd_elastic_stages(tile);
+  // The stages of keys of decoupled warpgroups are no power of two.
+  using KeysState =
+      std::conditional_t<tile.decoupled, PipelineState<STAGES>, PipelineCounter<STAGES>>;
   // Number of key tiles whose exponentials fit in registers.
   static constexpr int KEPT = tile.decoupled && D > 64 ? 2 : 0;
   static constexpr int DIST_PAD = fwd_dist_pad(tile), DIST_ENTRIES = fwd_dist_entries(tile);
@@ -95,7 +99,7 @@ template <typename S>
 TANDEM_DEVICE void put_dist(const FwdOptionalParams& params, uint table, const FwdWorkTile& at,
                             bool hides) {
   const FwdBlock& u = params.block;
-  const int barrier = 3 + __shfl_sync(kAllLanes, int(threadIdx.x) / 128, 0);
+  const int barrier = kWarpgroupBarrier - 1 + __shfl_sync(kAllLanes, int(threadIdx.x) / 128, 0);
   const float* dist = reinterpret_cast<const float*>(params.push.extra[params.features.AT_DIST]) +
                       int64_t(head_of(u, at)) * params.extra.dist_window;
   const float factor = plain_scale(u) ? 1.f / u.scale : kLog2e;
@@ -198,6 +202,56 @@ struct ElasticRow {
   // Whether the row has seen a key.
   TANDEM_DEVICE bool sees() const { return base > -INFINITY; }
 };
+
+// The consumer side of the pipelines of Q and of keys, whose stages K and V share. One thread of a
+// warpgroup releases its stages.
+template <typename S>
+struct ElasticPipeline {
+  const ElasticStorage<S>& storage;
+  PipelineCounter<S::Q_STAGES> q;
+  typename S::KeysState keys;
+  TANDEM_DEVICE explicit ElasticPipeline(const ElasticStorage<S>& s) : storage(s) {}
+  TANDEM_DEVICE void wait_q() const { mbarrier_wait(storage.q_full(q.stage()), q.phase()); }
+  TANDEM_DEVICE void wait_keys() const {
+    mbarrier_wait(storage.keys_full(stage_of(keys)), phase_of(keys));
+  }
+  // Bytes from the first stage of keys to the one in use.
+  TANDEM_DEVICE int offset() const { return stage_of(keys) * S::STAGE_BYTES; }
+  // Returns the full mbarrier of the stage in use, and advances to the next stage.
+  TANDEM_DEVICE uint take() {
+    const uint full = storage.keys_full(stage_of(keys));
+    keys.next();
+    return full;
+  }
+  TANDEM_DEVICE void release(uint full) const {
+    if (read_tid_x() % 128 == 0) mbarrier_arrive(storage.empty(full));
+  }
+  TANDEM_DEVICE void release_keys() { release(take()); }
+  TANDEM_DEVICE void release_q() {
+    release(storage.q_full(q.stage()));
+    q.next();
+  }
+};
+
+// A step of the second pass: S of these keys and P V of those before. product_s() issues S, and
+// product_o() P V; weigh() turns S into weights.
+template <typename T, typename S, typename ProductS, typename ProductO, typename Weigh>
+TANDEM_DEVICE void second_pass_step(const FwdBlock& u, ElasticPipeline<S>& pipeline,
+                                    float (&s)[S::N / 2], float (&o)[S::DV / 2],
+                                    uint (&p)[S::N / 4], const ProductS& product_s,
+                                    const ProductO& product_o, const Weigh& weigh) {
+  pipeline.wait_keys();
+  product_s();
+  const uint k = pipeline.take();
+  product_o();
+  const uint v = pipeline.take();
+  wgmma_wait_group<1>();
+  pipeline.release(k);
+  weigh();
+  wait_products(u, o);
+  pipeline.release(v);
+  pack_tile<T, S::N, true>(p, s);
+}
 
 // Loads Q of the warpgroup's rows to registers, as A operands of wgmma.
 template <typename S>

@@ -81,6 +81,18 @@ TANDEM_DEVICE void store_all_rows(const float (&o)[DV / 2], const float (&factor
   }
 }
 
+// lse of a thread's two rows, and the factors of o. reciprocal: 1 / l.
+template <int N, typename Reciprocal>
+TANDEM_DEVICE void end_rows(const Softmax<N>& softmax, const FwdBlock& u, float (&lse)[2],
+                            float (&inverse)[2], const Reciprocal& reciprocal) {
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const float l = quad_sum(softmax.sum(r));
+    lse[r] = softmax.lse(r, l, product_unit(u));
+    inverse[r] = l == 0.f ? 0.f : reciprocal(l);
+  }
+}
+
 // Stores lse of a thread's two rows.
 TANDEM_DEVICE void store_lse(const FwdBlock& u, const FwdPush& push, const FwdWorkTile& at,
                              const float (&lse)[2]) {
@@ -93,23 +105,25 @@ TANDEM_DEVICE void store_lse(const FwdBlock& u, const FwdPush& push, const FwdWo
   }
 }
 
-// o and lse of a work tile whose rows see no key, by `threads` threads.
-template <typename S>
-TANDEM_DEVICE void store_empty_rows(const FwdBlock& u, const FwdPush& push, const FwdWorkTile& at,
-                                    int thread, int threads) {
-  ushort* o = reinterpret_cast<ushort*>(push.o) + batch_of(u, at) * u.o.b + head_of(u, at) * u.o.h;
-  float* lse = reinterpret_cast<float*>(push.lse) + int64_t(at.index) * u.seq_q;
+// Stores o and lse of `rows` rows of a head that see no key, by `threads` threads.
+TANDEM_DEVICE void store_unseen_rows(const FwdBlock& u, const FwdPush& push, int batch, int head,
+                                     int row0, int rows, int thread, int threads) {
+  ushort* o = reinterpret_cast<ushort*>(push.o) + batch * u.o.b + head * u.o.h;
+  float* lse = reinterpret_cast<float*>(push.lse) + (int64_t(batch) * u.heads_q + head) * u.seq_q;
 #pragma unroll 1
-  for (int n = thread; n < S::M * u.head_dim_v; n += threads) {
-    const int i = at.row0 + n / u.head_dim_v, d = n % u.head_dim_v;
+  for (int n = thread; n < rows * u.head_dim_v; n += threads) {
+    const int i = row0 + n / u.head_dim_v, d = n % u.head_dim_v;
     if (uint(i) >= uint(u.seq_q)) continue;
     o[i * u.o.s + d * u.o.d] = 0;
     if (push.lse && d == 0) lse[i] = -INFINITY;
   }
 }
+// Those of a work tile, by the consumer warpgroups.
 template <typename S>
-TANDEM_DEVICE void store_empty_rows(const FwdBlock& u, const FwdPush& push, const FwdWorkTile& at) {
-  store_empty_rows<S>(u, push, at, int(threadIdx.x) - 128, 128 * S::WARPGROUPS);
+TANDEM_DEVICE void store_unseen_rows(const FwdBlock& u, const FwdPush& push,
+                                     const FwdWorkTile& at) {
+  store_unseen_rows(u, push, batch_of(u, at), head_of(u, at), at.row0, S::M, int(threadIdx.x) - 128,
+                    128 * S::WARPGROUPS);
 }
 
 }  // namespace sm90

@@ -7,7 +7,7 @@
 // distances below 0 have minus infinity there, so that the loops have no code for masks.
 #include <cstring>
 
-#include "elastic_decoupled.cuh"
+#include "main_loop_elastic_decoupled.cuh"
 
 namespace tandem {
 namespace cuda {
@@ -15,7 +15,8 @@ namespace sm90 {
 namespace {
 
 template <typename S>
-TANDEM_DEVICE void produce(const FwdOptionalParams& params, const ElasticStorage<S>& places) {
+TANDEM_DEVICE void produce_elastic(const FwdOptionalParams& params,
+                                   const ElasticStorage<S>& storage) {
   ElasticTileScheduler<S> scheduler(params.block);
   FwdWorkTile at;
   PipelineCounter<S::Q_STAGES> q;
@@ -23,79 +24,66 @@ TANDEM_DEVICE void produce(const FwdOptionalParams& params, const ElasticStorage
   while (scheduler.next(&at, [](const FwdWorkTile&) {})) {
     const int head = head_of(params.block, at), batch = batch_of(params.block, at);
     const int kv_head = head / params.block.group;
-    const auto copy_k = [&](int t) {
-      const uint full = places.keys_full(keys.stage());
-      mbarrier_wait(places.empty(full), keys.phase() ^ 1);
-      tma_load_tile<S::D_PANELS>(places.keys(keys.stage()), &params.k, full, S::N, t * S::N,
-                                 kv_head, batch);
+    const auto load = [&](const CUtensorMap* map, auto panels, int t) {
+      const uint full = storage.keys_full(keys.stage());
+      mbarrier_wait(storage.empty(full), keys.phase() ^ 1);
+      tma_load_tile<decltype(panels)::value>(storage.keys(keys.stage()), map, full, S::N, t * S::N,
+                                             kv_head, batch);
       keys.next();
     };
-    const auto copy_v = [&](int t) {
-      const uint full = places.keys_full(keys.stage());
-      mbarrier_wait(places.empty(full), keys.phase() ^ 1);
-      tma_load_tile<S::DV_PANELS>(places.keys(keys.stage()), &params.v, full, S::N, t * S::N,
-                                  kv_head, batch);
-      keys.next();
+    const auto load_k = [&](int t) {
+      load(&params.k, std::integral_constant<int, S::D_PANELS>(), t);
     };
-    const uint full = places.q_full(q.stage());
-    mbarrier_wait(places.empty(full), q.phase() ^ 1);
-    tma_load_tile<S::D_PANELS>(places.q(q.stage()), &params.q, full, S::M, at.row0, head, batch);
+    const auto load_v = [&](int t) {
+      load(&params.v, std::integral_constant<int, S::DV_PANELS>(), t);
+    };
+    const uint full = storage.q_full(q.stage());
+    mbarrier_wait(storage.empty(full), q.phase() ^ 1);
+    tma_load_tile<S::D_PANELS>(storage.q(q.stage()), &params.q, full, S::M, at.row0, head, batch);
     q.next();
 #pragma unroll 1
-    for (int t = at.span.end - 1; t >= at.span.begin; --t) copy_k(t);
+    for (int t = at.span.end - 1; t >= at.span.begin; --t) load_k(t);
 #pragma unroll 1
     for (int t = at.span.begin + 1; t < at.span.end; ++t) {
       // The second pass. S of its first keys is kept. V is loaded one step behind K: S of the next
       // keys is computed before P V of the present ones.
-      copy_k(t);
-      copy_v(t - 1);
+      load_k(t);
+      load_v(t - 1);
     }
-    copy_v(at.span.end - 1);
+    load_v(at.span.end - 1);
   }
 }
 
 template <typename T, typename S>
-TANDEM_DEVICE void consume(const FwdOptionalParams& params, const ElasticStorage<S>& places) {
+TANDEM_DEVICE void main_loop_elastic(const FwdOptionalParams& params,
+                                     const ElasticStorage<S>& storage) {
   constexpr int N = S::N, PAD = S::DIST_PAD;
   static_assert(64 * (S::WARPGROUPS - 1) <= N, "a warpgroup passes over one tile at most");
   const FwdBlock& u = params.block;
   const int warpgroup = __shfl_sync(kAllLanes, int(threadIdx.x) / 128 - 1, 0);
-  const auto elected = [] { return read_tid_x() % 128 == 0; };  // arrives for its warpgroup
   const float scale = plain_scale(u) ? u.scale * kLog2e : 1.f;
-  const uint64_t q_at = k_major(places.q(0) + uint(warpgroup * 64 * kPanelBytes));
-  const uint64_t k_at = k_major(places.keys(0)), v_at = mn_major(places.keys(0), S::K_PANEL);
-  const uint table = places.dist(warpgroup);
+  const uint64_t q_at = k_major(storage.q(0) + uint(warpgroup * 64 * kPanelBytes));
+  const uint64_t k_at = k_major(storage.keys(0)), v_at = mn_major(storage.keys(0), S::K_PANEL);
+  const uint table = storage.dist(warpgroup);
 
-  PipelineCounter<S::Q_STAGES> q;
-  PipelineCounter<S::STAGES> keys;
-  const auto wait_keys = [&] { mbarrier_wait(places.keys_full(keys.stage()), keys.phase()); };
+  ElasticPipeline<S> pipeline(storage);
+  auto& q = pipeline.q;
   const auto product_s = [&](float(&s)[N / 2]) {
-    gemm_qk<T, S>(s, advance(q_at, q.stage() * S::Q_BYTES),
-                  advance(k_at, keys.stage() * S::STAGE_BYTES));
+    gemm_qk<T, S>(s, advance(q_at, q.stage() * S::Q_BYTES), advance(k_at, pipeline.offset()));
   };
-  const auto release = [&](uint full) {
-    if (elected()) mbarrier_arrive(places.empty(full));
-  };
-  // Returns the full mbarrier of the stage in use, and advances to the next stage.
-  const auto take = [&] {
-    const uint full = places.keys_full(keys.stage());
-    keys.next();
-    return full;
-  };
-  const auto release_keys = [&] { release(take()); };
 
   ElasticTileScheduler<S> scheduler(u);
-  const auto nothing = [&](const FwdWorkTile& p) { store_empty_rows<S>(u, params.push, p); };
+  const auto nothing = [&](const FwdWorkTile& p) { store_unseen_rows<S>(u, params.push, p); };
   FwdWorkTile at, to;
   uint index = ~0u;  // of the head whose distance bias is in the table
   if (!scheduler.next(&at, nothing)) return;
   float s[N / 2];
   const auto begin_tile = [&] {
-    mbarrier_wait(places.q_full(q.stage()), q.phase());
-    wait_keys();
+    pipeline.wait_q();
+    pipeline.wait_keys();
     product_s(s);
     wgmma_wait_group<0>();
-    release_keys();
+    pipeline.release_keys();
   };
   if constexpr (S::Q_STAGES > 1) begin_tile();
   bool more = true;
@@ -120,19 +108,19 @@ TANDEM_DEVICE void consume(const FwdOptionalParams& params, const ElasticStorage
     // The key on the diagonal of the warpgroup's first row.
     const auto first = [&] { return at.row0 + 64 * warpgroup + u.band_off; };
     uint held[S::D / 16][4];  // Q in the first pass, in registers that o needs later
-    load_q<S>(held, places.q(q.stage()) + uint(warpgroup * 64 * kPanelBytes));
+    load_q<S>(held, storage.q(q.stage()) + uint(warpgroup * 64 * kPanelBytes));
     const auto next_s = [&] {
-      wait_keys();
-      gemm_held_qk<T, S>(s, held, advance(k_at, keys.stage() * S::STAGE_BYTES));
+      pipeline.wait_keys();
+      gemm_held_qk<T, S>(s, held, advance(k_at, pipeline.offset()));
       wgmma_wait_group<0>();
-      release_keys();
+      pipeline.release_keys();
     };
     // Releases a stage that this warpgroup does not multiply. No product synchronises the warps
     // here: all must have seen that the stage is full before it is filled again.
     const auto skip = [&] {
-      wait_keys();
-      named_barrier_sync(4 + warpgroup, 128);
-      release_keys();
+      pipeline.wait_keys();
+      named_barrier_sync(kWarpgroupBarrier + warpgroup, 128);
+      pipeline.release_keys();
     };
     const auto hide = [&](int t, float as) {
       mask_tile<N>(s, scheduler.band(), at.row0 + accumulator_row(), t * N + accumulator_col(),
@@ -168,28 +156,12 @@ TANDEM_DEVICE void consume(const FwdOptionalParams& params, const ElasticStorage
       optimization_barrier(s);  // keeps the arithmetic before the wait that follows
     };
     const auto product_o = [&] {
-      wait_keys();
-      gemm_pv<T, S>(o, p, advance(v_at, keys.stage() * S::STAGE_BYTES));
+      pipeline.wait_keys();
+      gemm_pv<T, S>(o, p, advance(v_at, pipeline.offset()));
     };
     const auto step = [&](const auto& weigh) {
-      wait_keys();
-      product_s(s);
-      const uint k = take();
-      product_o();
-      const uint v = take();
-      wgmma_wait_group<1>();
-      release(k);
-      weigh();
-      // The wait is inside a branch, as in wait_products(). There are always keys.
-      if (u.seq_kv > 0) {
-        wgmma_wait_group<0>();
-      } else {
-        wgmma_wait_group<0>();
-#pragma unroll
-        for (int i = 0; i < S::DV / 2; ++i) o[i] = 0.f;
-      }
-      release(v);
-      pack_tile<T, N, true>(p, s);
+      second_pass_step<T, S>(
+          u, pipeline, s, o, p, [&] { product_s(s); }, product_o, weigh);
     };
     if (tabled && first() + 63 >= at.span.begin * N) {
       // last: the last key tile that the warpgroup sees. plain_end: key tiles that begin after this
@@ -320,29 +292,28 @@ TANDEM_DEVICE void consume(const FwdOptionalParams& params, const ElasticStorage
           weigh(t);
         });
     }
-    release(places.q_full(q.stage()));
-    q.next();
+    pipeline.release_q();
     more = scheduler.next(&to, nothing);
     // The last P V overlaps S of the next tile's first keys. After the last tile this is S of
     // whatever lies in the stage, and is not used.
     if constexpr (S::Q_STAGES > 1) {
-      wait_keys();
-      const uint64_t v = advance(v_at, keys.stage() * S::STAGE_BYTES);
-      const uint v_full = take();
+      pipeline.wait_keys();
+      const uint64_t v = advance(v_at, pipeline.offset());
+      const uint v_full = pipeline.take();
       if (passed) skip();  // V of the skipped tile
       if (more) {
-        mbarrier_wait(places.q_full(q.stage()), q.phase());
-        wait_keys();
+        pipeline.wait_q();
+        pipeline.wait_keys();
       }
       product_s(s);
       gemm_pv<T, S>(o, p, v);
       wgmma_wait_group<0>();
-      if (more) release_keys();
-      release(v_full);
+      if (more) pipeline.release_keys();
+      pipeline.release(v_full);
     } else {
       product_o();
       wgmma_wait_group<0>();
-      release_keys();
+      pipeline.release_keys();
       if (passed) skip();
     }
     const float one[2] = {1.f, 1.f};
@@ -356,12 +327,12 @@ template <typename T, int ROW>
 __global__ void __launch_bounds__(ElasticShape<ROW>::tile.threads(), 1)
     fwd_elastic(const __grid_constant__ FwdOptionalParams params) {
   using S = ElasticShape<ROW>;
-  const ElasticStorage<S> places{(shared_address(shared_memory()) + 1023u) & ~1023u};
+  const ElasticStorage<S> storage{(shared_address(shared_memory()) + 1023u) & ~1023u};
   if (threadIdx.x == 0) {
     prefetch_tensor_map(&params.q);
     prefetch_tensor_map(&params.k);
     prefetch_tensor_map(&params.v);
-    places.init();
+    storage.init();
     fence_mbarrier_init();
   }
   __syncthreads();
@@ -369,16 +340,16 @@ __global__ void __launch_bounds__(ElasticShape<ROW>::tile.threads(), 1)
     warpgroup_reg_dealloc<S::PRODUCER>();
     if (threadIdx.x == 0) {
       if constexpr (S::tile.decoupled)
-        produce_decoupled<S>(params, places);
+        produce_elastic_decoupled<S>(params, storage);
       else
-        produce<S>(params, places);
+        produce_elastic<S>(params, storage);
     }
   } else {
     warpgroup_reg_alloc<S::CONSUMER>();
     if constexpr (S::tile.decoupled)
-      consume_decoupled<T, S>(params, places);
+      main_loop_elastic_decoupled<T, S>(params, storage);
     else
-      consume<T, S>(params, places);
+      main_loop_elastic<T, S>(params, storage);
   }
 }
 

@@ -16,7 +16,7 @@
 // and later passes subtract that from all its scores.
 #include <cstring>
 
-#include "../entmax.cuh"
+#include "../numerics.cuh"
 #include "epilogue.cuh"
 
 namespace tandem {
@@ -77,24 +77,25 @@ TANDEM_DEVICE bool has_support(uint words, int rel) {
 // -1 ends a pass. The first tile of a pass is always visited, so it can be loaded before the
 // verdict on the pass before.
 template <typename S>
-TANDEM_DEVICE void produce(const FwdOptionalParams& params, const FwdSharedStorage<S>& shared) {
+TANDEM_DEVICE void produce_entmax(const FwdOptionalParams& params,
+                                  const FwdSharedStorage<S>& shared) {
   const Search<S> search(shared);
   StaticTileScheduler<S> scheduler(params.block);
-  TmaProducer<S, FwdOptionalParams> copy(params, shared);
+  TmaProducer<S, FwdOptionalParams> producer(params, shared);
   SearchPasses passes;
   FwdWorkTile at;
   while (scheduler.next(&at, [](const FwdWorkTile&) {})) {
     const int own_head = head_of(params.block, at), batch = batch_of(params.block, at);
     const int kv_head = own_head / params.block.group;
     const auto send = [&](int t) {
-      const int stage = copy.k_pipe.stage();
-      mbarrier_wait(shared.k_empty(stage), copy.k_pipe.phase() ^ 1);
+      const int stage = producer.k_pipe.stage();
+      mbarrier_wait(shared.k_empty(stage), producer.k_pipe.phase() ^ 1);
       st_shared(search.tile(stage), t);
       if (t >= 0) {
-        copy.k(t, kv_head, batch);
+        producer.k(t, kv_head, batch);
       } else {
         mbarrier_arrive(shared.k_full(stage));
-        copy.k_pipe.next();
+        producer.k_pipe.next();
       }
     };
     const auto next_tile = [&](int t) {
@@ -108,7 +109,7 @@ TANDEM_DEVICE void produce(const FwdOptionalParams& params, const FwdSharedStora
       return t;
     };
     const int last = at.span.end - 1;
-    copy.q(at.row0, own_head, batch);
+    producer.q(at.row0, own_head, batch);
     for (int t = last; t >= at.span.begin; --t) send(t);
     send(-1);
     for (;;) {
@@ -122,10 +123,10 @@ TANDEM_DEVICE void produce(const FwdOptionalParams& params, const FwdSharedStora
     int before = last;
     for (int t = next_tile(last); t >= at.span.begin; before = t, t = next_tile(t)) {
       send(t);
-      copy.v(before, kv_head, batch);
+      producer.v(before, kv_head, batch);
     }
     send(-1);
-    copy.v(before, kv_head, batch);
+    producer.v(before, kv_head, batch);
     passes.next();
   }
 }
@@ -234,12 +235,12 @@ struct Candidates {
 };
 
 template <typename T, typename S, bool FAST>
-TANDEM_DEVICE void consume(const FwdOptionalParams& params, const FwdSharedStorage<S>& shared) {
+TANDEM_DEVICE void main_loop_entmax(const FwdOptionalParams& params,
+                                    const FwdSharedStorage<S>& shared) {
   constexpr int N = S::N;
   const FwdBlock& u = params.block;
   const Search<S> search(shared);
   const int warpgroup = __shfl_sync(kAllLanes, int(threadIdx.x) / 128 - 1, 0);
-  const bool elected = threadIdx.x % 128 == 0;  // arrives for its warpgroup
   const float z_scale = u.scale * params.extra.entmax_scale;
   const float scale = plain_scale(u) ? z_scale : 1.f;
   const uint64_t q_at = k_major(shared.q(0) + uint(warpgroup * 64 * kPanelBytes));
@@ -247,26 +248,19 @@ TANDEM_DEVICE void consume(const FwdOptionalParams& params, const FwdSharedStora
 
   float s[N / 2];
   PipelineCounter<S::Q_STAGES> q_pipe;
-  PipelineCounter<S::STAGES> k_pipe, v_pipe;
+  KvPipeline<S> kv(shared);
   const auto product_s = [&] {
     gemm_qk<T, S>(s, advance(q_at, q_pipe.stage() * S::Q_BYTES),
-                  advance(k_at, k_pipe.stage() * S::K_BYTES));
-  };
-  const auto release_k = [&] {
-    if (elected) mbarrier_arrive(shared.k_empty(k_pipe.stage()));
-    k_pipe.next();
-  };
-  const auto release_v = [&] {
-    if (elected) mbarrier_arrive(shared.v_empty(v_pipe.stage()));
-    v_pipe.next();
+                  advance(k_at, kv.k.stage() * S::K_BYTES));
   };
   // The next tile of a pass, or -1 after the last one.
   const auto next_tile = [&] {
-    mbarrier_wait(shared.k_full(k_pipe.stage()), k_pipe.phase());
-    const int t = __shfl_sync(kAllLanes, ld_shared_s32(search.tile(k_pipe.stage())), 0);
+    kv.wait_k();
+    const int t = __shfl_sync(kAllLanes, ld_shared_s32(search.tile(kv.k.stage())), 0);
     if (t < 0) {
-      named_barrier_sync(4 + warpgroup, 128);  // all threads have read the -1
-      release_k();
+      named_barrier_sync(kWarpgroupBarrier + warpgroup,
+                         128);  // all threads have read the -1
+      kv.release_k();
     }
     return t;
   };
@@ -275,7 +269,7 @@ TANDEM_DEVICE void consume(const FwdOptionalParams& params, const FwdSharedStora
   SearchPasses passes;
   FwdWorkTile at;
   while (
-      scheduler.next(&at, [&](const FwdWorkTile& p) { store_empty_rows<S>(u, params.push, p); })) {
+      scheduler.next(&at, [&](const FwdWorkTile& p) { store_unseen_rows<S>(u, params.push, p); })) {
     const auto score = [&](int t) {
       if (!plain_scale(u)) {
         const float factor = opaque(u.scale) * params.extra.entmax_scale;
@@ -288,10 +282,10 @@ TANDEM_DEVICE void consume(const FwdOptionalParams& params, const FwdSharedStora
     };
     // Clears the support bits that the next pass sets.
     const auto clear_words = [&] {
-      named_barrier_sync(4 + warpgroup, 128);
+      named_barrier_sync(kWarpgroupBarrier + warpgroup, 128);
       if (threadIdx.x % 128 < kSupportWords)
         st_shared(search.words(warpgroup, passes.phase()) + threadIdx.x % 128 * 4, 0);
-      named_barrier_sync(4 + warpgroup, 128);
+      named_barrier_sync(kWarpgroupBarrier + warpgroup, 128);
     };
     const auto set_bit = [&](int t, bool some) {
       const int rel = t - at.span.begin;
@@ -352,7 +346,7 @@ TANDEM_DEVICE void consume(const FwdOptionalParams& params, const FwdSharedStora
       for (int t = next_tile(); t >= 0; t = next_tile()) {
         product_s();
         wgmma_wait_group<0>();
-        release_k();
+        kv.release_k();
         score(t);
         // steps: Newton steps to take. tile: the steps include this tile, whose products are in no
         // list yet. Otherwise they take the lists alone.
@@ -412,7 +406,7 @@ TANDEM_DEVICE void consume(const FwdOptionalParams& params, const FwdSharedStora
       for (int t = next_tile(); t >= 0; t = next_tile()) {
         product_s();
         wgmma_wait_group<0>();
-        release_k();
+        kv.release_k();
         score(t);
         float here[2];
         find_tops<N>(here, s);
@@ -442,7 +436,7 @@ TANDEM_DEVICE void consume(const FwdOptionalParams& params, const FwdSharedStora
       for (int t = next_tile(); t >= 0; t = next_tile()) {
         product_s();
         wgmma_wait_group<0>();
-        release_k();
+        kv.release_k();
         score(t);
         if (relative) take_origin();
         if (seeks) {
@@ -496,8 +490,8 @@ TANDEM_DEVICE void consume(const FwdOptionalParams& params, const FwdSharedStora
 #pragma unroll
     for (int i = 0; i < S::DV / 2; ++i) o[i] = 0.f;
     const auto product_o = [&] {
-      mbarrier_wait(shared.v_full(v_pipe.stage()), v_pipe.phase());
-      gemm_pv<T, S>(o, p, advance(v_at, v_pipe.stage() * S::V_BYTES));
+      kv.wait_v();
+      gemm_pv<T, S>(o, p, advance(v_at, kv.v.stage() * S::V_BYTES));
     };
     const bool relative = any_origin();
     const auto weigh = [&](int t) {
@@ -518,16 +512,17 @@ TANDEM_DEVICE void consume(const FwdOptionalParams& params, const FwdSharedStora
 #pragma unroll 1
     while (t >= 0) {
       if (!own(t)) {
-        mbarrier_wait(shared.v_full(v_pipe.stage()), v_pipe.phase());
-        named_barrier_sync(4 + warpgroup, 128);  // no product synchronises the warps here
-        release_k();
-        release_v();
+        kv.wait_v();
+        named_barrier_sync(kWarpgroupBarrier + warpgroup,
+                           128);  // no product synchronises the warps here
+        kv.release_k();
+        kv.release_v();
         t = next_tile();
         continue;
       }
       product_s();
       wgmma_wait_group<0>();
-      release_k();
+      kv.release_k();
       weigh(t);
       pack_tile<T, N, true>(p, s);
       t = next_tile();
@@ -536,19 +531,19 @@ TANDEM_DEVICE void consume(const FwdOptionalParams& params, const FwdSharedStora
         product_s();
         product_o();
         wgmma_wait_group<1>();
-        release_k();
+        kv.release_k();
         weigh(t);
         wgmma_wait_group<0>();
-        release_v();
+        kv.release_v();
         pack_tile<T, N, true>(p, s);
         t = next_tile();
       }
       product_o();
       wgmma_wait_group<0>();
-      release_v();
+      kv.release_v();
     }
     passes.next();
-    if (elected) mbarrier_arrive(shared.q_empty(q_pipe.stage()));
+    if (kv.elected) mbarrier_arrive(shared.q_empty(q_pipe.stage()));
     q_pipe.next();
     const float one[2] = {1.f, 1.f};
 #pragma unroll
@@ -562,15 +557,14 @@ template <typename T, int ROW, bool FAST>
 __global__ void __launch_bounds__(FwdShape<ROW>::tile.threads(), 1)
     fwd_entmax(const __grid_constant__ FwdOptionalParams params) {
   using S = EntmaxShape<ROW>;
-  if (threadIdx.x == 0)
-    Search<S>(FwdSharedStorage<S>{(shared_address(shared_memory()) + 1023u) & ~1023u}).init();
-  const FwdSharedStorage<S> shared = begin_kernel<S>(params);
+  const FwdSharedStorage<S> shared = begin_kernel<S>(
+      params, [](const FwdSharedStorage<S>& storage) { Search<S>(storage).init(); });
   if (threadIdx.x < 128) {
     warpgroup_reg_dealloc<S::PRODUCER>();
-    if (threadIdx.x == 0) produce<S>(params, shared);
+    if (threadIdx.x == 0) produce_entmax<S>(params, shared);
   } else {
     warpgroup_reg_alloc<S::CONSUMER>();
-    consume<T, S, FAST>(params, shared);
+    main_loop_entmax<T, S, FAST>(params, shared);
   }
 }
 

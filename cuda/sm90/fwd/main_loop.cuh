@@ -11,17 +11,28 @@ namespace tandem {
 namespace cuda {
 namespace sm90 {
 
+// Named barriers of the forward kernels; 0 is __syncthreads(). The first two are the first of one
+// for each consumer warpgroup; kernels with ping-pong scheduling have warpgroup_barrier() in place
+// of kWarpgroupBarrier.
+constexpr int kPingPongBarrier = 1, kWarpgroupBarrier = 4, kMaskProducersBarrier = 8;
+// The barrier of the 128 threads of a warpgroup, in main loops with ping-pong scheduling.
+template <typename S>
+TANDEM_DEVICE int warpgroup_barrier(int warpgroup) {
+  return kPingPongBarrier + S::WARPGROUPS + warpgroup;
+}
+
 // Ping-pong scheduling: consumer warpgroups issue their products one after the other, and one
-// computes softmax while another multiplies. Named barrier 1 + n belongs to warpgroup n; the
-// warpgroup before it arrives there.
+// computes softmax while another multiplies. Named barrier kPingPongBarrier + n belongs to
+// warpgroup n; the warpgroup before it arrives there.
 template <typename S>
 TANDEM_DEVICE void ping_pong_wait(int warpgroup) {
-  if constexpr (S::PING_PONG) named_barrier_sync(1 + warpgroup, 256);
+  if constexpr (S::PING_PONG) named_barrier_sync(kPingPongBarrier + warpgroup, 256);
 }
 template <typename S>
 TANDEM_DEVICE void ping_pong_pass(int warpgroup) {
   if constexpr (S::PING_PONG)
-    named_barrier_arrive(1 + (warpgroup + 1 == S::WARPGROUPS ? 0 : warpgroup + 1), 256);
+    named_barrier_arrive(kPingPongBarrier + (warpgroup + 1 == S::WARPGROUPS ? 0 : warpgroup + 1),
+                         256);
 }
 
 // The consumer side of the pipelines of K and V. One elected thread of a warpgroup releases its
@@ -56,11 +67,6 @@ TANDEM_DEVICE void wait_products(const FwdBlock& u, float (&o)[N]) {
     clear(o);
   }
 }
-template <int N>
-TANDEM_DEVICE void rescale_rows(float (&o)[N], const float (&factor)[2]) {
-#pragma unroll
-  for (int i = 0; i < N; ++i) o[i] *= factor[i / 2 % 2];
-}
 
 // S = Q K^T and O += P V. q and k: descriptors by k_major(); v: by mn_major().
 template <typename T, typename S>
@@ -90,15 +96,121 @@ TANDEM_DEVICE void pack_tile(uint (&p)[N / 4], const float (&s)[N / 2]) {
     p[i] = POSITIVE ? T::pack_relu(s[2 * i], s[2 * i + 1]) : T::pack(s[2 * i], s[2 * i + 1]);
 }
 
+// A consumer warpgroup, which has 64 query rows of a work tile: its side of the pipelines, and its
+// accumulators and weights. These arrays are variables of the main loop: members, they would keep
+// the other members in memory until late in the compiler's passes, and the code is worse.
+template <typename T, typename S>
+struct FwdConsumer {
+  static constexpr int N = S::N;
+  const FwdSharedStorage<S>& shared;
+  const int warpgroup = __shfl_sync(kAllLanes, int(threadIdx.x) / 128 - 1, 0);
+  // Descriptors of the first stages; Q: of its own 64 rows.
+  const uint64_t q_at, k_at, v_at;
+  float (&s)[N / 2], (&o)[S::DV / 2];
+  uint (&p)[N / 4];  // A operand of P V
+  Softmax<N>& softmax;
+  PipelineCounter<S::Q_STAGES> q_pipe;
+  KvPipeline<S> kv;
+
+  TANDEM_DEVICE FwdConsumer(const FwdSharedStorage<S>& at, float (&scores)[N / 2],
+                            float (&out)[S::DV / 2], uint (&weights)[N / 4], Softmax<N>& rows)
+      : shared(at),
+        q_at(k_major(at.q(0) + uint(warpgroup * 64 * kPanelBytes))),
+        k_at(k_major(at.k(0))),
+        v_at(mn_major(at.v(0), S::K_PANEL)),
+        s(scores),
+        o(out),
+        p(weights),
+        softmax(rows),
+        kv(at) {}
+
+  TANDEM_DEVICE void wait_q() const {
+    mbarrier_wait(shared.q_full(q_pipe.stage()), q_pipe.phase());
+  }
+  TANDEM_DEVICE void release_q() {
+    if (kv.elected) mbarrier_arrive(shared.q_empty(q_pipe.stage()));
+    q_pipe.next();
+  }
+  // Issues S of the keys at kv.k, and P V of those at kv.v.
+  TANDEM_DEVICE void product_s() {
+    gemm_qk<T, S>(s, advance(q_at, q_pipe.stage() * S::Q_BYTES),
+                  advance(k_at, kv.k.stage() * S::K_BYTES));
+  }
+  TANDEM_DEVICE void product_o() {
+    kv.wait_v();
+    gemm_pv<T, S>(o, p, advance(v_at, kv.v.stage() * S::V_BYTES));
+  }
+  TANDEM_DEVICE void pack_weights() { pack_tile<T, N>(p, s); }
+};
+
+// A score policy turns products of the consumer warpgroup c into scores; it also finds work tiles
+// and steps of the KV loop, and stores o and lse. This is what most policies have in common. Each
+// policy has besides
+//   Tile            what its functions get to know of a work tile
+//   scale           the factor of scores in Softmax::step()
+//   score(tile, t)  turns products of step t into scores of visible keys
+//   store(tile)     stores o and lse of a tile whose products are done
+// and, for main_loop_ping_pong(),
+//   next(&tile)          the next work tile, whose Q is at c.q_pipe; false: there is none
+//   first_step(tile)     the number of its first step; later ones count down
+//   begin_tile(tile)     waits for Q of the tile and for the keys of its first step
+//   begin_step(tile, t)  waits for the keys of a later step; false: there is no such step
+template <typename T, typename S>
+struct ScorePolicy {
+  // Registers that the policy keeps from step to step, for the reason at FwdConsumer.
+  struct Held {};
+  FwdConsumer<T, S>& c;
+  TANDEM_DEVICE explicit ScorePolicy(FwdConsumer<T, S>& consumer) : c(consumer) {}
+  TANDEM_DEVICE void ping_pong_wait() const { sm90::ping_pong_wait<S>(c.warpgroup); }
+  TANDEM_DEVICE void ping_pong_pass() const { sm90::ping_pong_pass<S>(c.warpgroup); }
+  // Issues S.
+  TANDEM_DEVICE void product_s() { c.product_s(); }
+  // Is called after the products of a step are issued.
+  TANDEM_DEVICE void issued() {}
+  // Waits for S; P V stays in flight.
+  TANDEM_DEVICE void wait_s() { wgmma_wait_group<1>(); }
+  // Is called when the weights of a step are computed and the P V before is done.
+  TANDEM_DEVICE void weighted() {}
+  // Is called after the last step of a tile, before Q is released.
+  TANDEM_DEVICE void end_tile() {}
+  // Is called after the last tile.
+  TANDEM_DEVICE void drain() {}
+};
+
+// A step of the KV loop, whose keys have arrived. S of these keys and P V of those before are in
+// flight together, and P V while the weights are computed.
+template <typename T, typename S, typename Score, typename Tile>
+TANDEM_DEVICE void kv_step(const FwdBlock& u, FwdConsumer<T, S>& c, Score& policy, const Tile& at,
+                           int t) {
+  float factor[2];
+  policy.ping_pong_wait();
+  policy.product_s();
+  c.product_o();
+  policy.ping_pong_pass();
+  policy.issued();
+  policy.wait_s();
+  c.kv.release_k();
+  policy.score(at, t);
+  const bool rescale = c.softmax.step(c.s, policy.scale, factor);
+  optimization_barrier(c.s);
+  wait_products(u, c.o);
+  if (rescale) rescale_rows(c.o, factor);
+  c.kv.release_v();
+  policy.weighted();
+  c.pack_weights();
+}
+
 // Prologue of a kernel: initialises the mbarriers and returns where shared memory begins.
-template <typename S, typename Params>
-TANDEM_DEVICE FwdSharedStorage<S> begin_kernel(const Params& params) {
+// init(shared): initialises what the kernel has in shared memory besides, by one thread.
+template <typename S, typename Params, typename Init>
+TANDEM_DEVICE FwdSharedStorage<S> begin_kernel(const Params& params, const Init& init) {
   const FwdSharedStorage<S> shared{(shared_address(shared_memory()) + 1023u) & ~1023u};
   if (threadIdx.x == 0) {
     prefetch_tensor_map(&params.q);
     prefetch_tensor_map(&params.k);
     prefetch_tensor_map(&params.v);
     shared.init();
+    init(shared);
     fence_mbarrier_init();
   }
   __syncthreads();

@@ -3,6 +3,7 @@
 #ifndef TANDEM_CUDA_SM90_FWD_SHARED_STORAGE_CUH
 #define TANDEM_CUDA_SM90_FWD_SHARED_STORAGE_CUH
 #include "../../../src/hopper_tiles.h"
+#include "../numerics.cuh"
 #include "../ptx/mbarrier.cuh"
 #include "../ptx/shared_memory.cuh"
 #include "../ptx/tma.cuh"
@@ -12,14 +13,6 @@
 namespace tandem {
 namespace cuda {
 namespace sm90 {
-
-constexpr float kLog2e = 1.44269504088896341f, kLn2 = 0.693147180559945309f;
-
-template <int N>
-TANDEM_DEVICE void clear(float (&x)[N]) {
-#pragma unroll
-  for (int i = 0; i < N; ++i) x[i] = 0.f;
-}
 
 // Registers of a thread of the producer warpgroup and of the consumer warpgroups. Together they are
 // at most what the launch allocates: 168 a thread for 3 warpgroups, 128 for 4, 96 for 5. A
@@ -63,12 +56,12 @@ struct FwdShape {
   static_assert(WARPGROUPS >= 2 && WARPGROUPS <= 4, "registers are shared out for these");
   static constexpr bool PING_PONG = tile.ping_pong && WARPGROUPS > 1, DECOUPLED = tile.decoupled;
   // Q has one stage, and each warpgroup has its rows of it with mbarriers of its own
-  // (wide_heads.cuh, bias_192_rows.cuh).
+  // (main_loop_wide_heads.cuh, main_loop_bias_192_rows.cuh).
   static constexpr bool WIDE_HEADS = VARIANT == FwdVariant::plain && fwd_has_wide_heads(tile),
                         BIAS_192 = BIAS && tile.bias;
-  static constexpr int Q_PLACES = WIDE_HEADS || BIAS_192 ? WARPGROUPS : Q_STAGES,
+  static constexpr int Q_PARTS = WIDE_HEADS || BIAS_192 ? WARPGROUPS : Q_STAGES,
                        Q_BARRIERS = fwd_q_barriers(tile);
-  static_assert(2 * Q_PLACES <= Q_BARRIERS && (Q_STAGES == 1 || !(WIDE_HEADS || BIAS_192)),
+  static_assert(2 * Q_PARTS <= Q_BARRIERS && (Q_STAGES == 1 || !(WIDE_HEADS || BIAS_192)),
                 "barriers");
   static constexpr int DESCRIPTOR_BYTES = fwd_decoupled_descriptor_bytes(tile);
   static constexpr int D_PANELS = fwd_panels(D), DV_PANELS = fwd_panels(DV);
@@ -121,7 +114,7 @@ struct FwdSharedStorage {
       mbarrier_init(bias_full(0, n), 1);
       mbarrier_init(bias_empty(0, n), 4);  // the warps that read it
     }
-    for (int n = 0; n < S::Q_PLACES; ++n) {
+    for (int n = 0; n < S::Q_PARTS; ++n) {
       mbarrier_init(q_full(n), 1);
       mbarrier_init(q_empty(n), S::WIDE_HEADS || S::BIAS_192 ? 1 : S::WARPGROUPS);
     }

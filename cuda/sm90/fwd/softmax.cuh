@@ -15,6 +15,18 @@ TANDEM_DEVICE bool plain_scale(const FwdBlock& u) { return u.scale > kPlainScale
 // The factor that turns products into scores in natural units. Where the scale came first, products
 // are already in powers of two.
 TANDEM_DEVICE float product_unit(const FwdBlock& u) { return plain_scale(u) ? u.scale : kLn2; }
+// The factor of products in Softmax::step().
+TANDEM_DEVICE float step_scale(const FwdBlock& u) {
+  return plain_scale(u) ? u.scale * kLog2e : 1.f;
+}
+// Multiplies products by a scale that comes before the comparison.
+template <int COUNT>
+TANDEM_DEVICE void scale_products(float (&s)[COUNT], const FwdBlock& u) {
+  if (plain_scale(u)) return;
+  const float first = opaque(u.scale) * kLog2e;
+#pragma unroll
+  for (int i = 0; i < COUNT; ++i) s[i] *= first;
+}
 // Row and column of the thread's first accumulator of a tile. They are computed again at each use:
 // in the main loops, accumulators need the registers.
 TANDEM_DEVICE int accumulator_row() {
@@ -22,15 +34,6 @@ TANDEM_DEVICE int accumulator_row() {
   return thread / 32 * 16 + thread % 32 / 4;
 }
 TANDEM_DEVICE int accumulator_col() { return read_tid_x() % 4 * 2; }
-
-TANDEM_DEVICE float quad_max(float x) {
-  x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, 1));
-  return fmaxf(x, __shfl_xor_sync(kAllLanes, x, 2));
-}
-TANDEM_DEVICE float quad_sum(float x) {
-  x += __shfl_xor_sync(kAllLanes, x, 1);
-  return x + __shfl_xor_sync(kAllLanes, x, 2);
-}
 
 // Sets the elements that the band hides to `hidden`. row, col: of the thread's first element.
 template <int N>
@@ -75,10 +78,6 @@ TANDEM_DEVICE int bottom_word(const float (&s)[N / 2], int r) {
     b = __vimin3_s32(b, word(j + 1, 0), word(j + 1, 1));
   }
   return min(a, b);
-}
-TANDEM_DEVICE int quad_max(int x) {
-  x = max(x, __shfl_xor_sync(kAllLanes, x, 1));
-  return max(x, __shfl_xor_sync(kAllLanes, x, 2));
 }
 
 // The maximum of each of the thread's two rows, over all columns.

@@ -28,15 +28,15 @@ TANDEM_DEVICE bool combine_partials(const StaticTileScheduler<S>& scheduler, int
   const FwdStreamKParams& stream_k = *scheduler.stream_k;
   if (!__any_sync(kAllLanes, stream_k.units > 0 && piece < kStreamKMaxPieces)) return true;
   const int steps = stream_k.shares.steps;
-  const FwdStreamKRange pieces = scheduler.pieces();
-  const FwdStepRange of = fwd_stream_k_steps(pieces, piece, steps);
+  const FwdStreamKRange range = scheduler.stream_k_range();
+  const FwdStepRange of = fwd_stream_k_steps(range, piece, steps);
   const bool later = of.begin > 0;
-  if (!__any_sync(kAllLanes, piece < pieces.many && (later || of.end < steps))) return true;
+  if (!__any_sync(kAllLanes, piece < range.many && (later || of.end < steps))) return true;
   constexpr int kWarps = 4 * S::WARPGROUPS, kFloats = 16 * (S::DV + 2);
   const int thread = read_tid_x() - 128, lane = thread % 32;
-  const uint place = (blockIdx.x - (later ? uint(stream_k.unit) : 0u)) * kWarps + uint(thread / 32);
-  const uint64_t word = stream_k.flags + 8 * uint64_t(place);
-  float* const part = reinterpret_cast<float*>(stream_k.partials) + uint64_t(place) * kFloats;
+  const uint slot = (blockIdx.x - (later ? uint(stream_k.unit) : 0u)) * kWarps + uint(thread / 32);
+  const uint64_t word = stream_k.flags + 8 * uint64_t(slot);
+  float* const part = reinterpret_cast<float*>(stream_k.partials) + uint64_t(slot) * kFloats;
   float4* const mine = reinterpret_cast<float4*>(part) + lane;
   float4* const sums = reinterpret_cast<float4*>(part + 16 * S::DV) + lane / 4;
   // Warp votes: where a branch may diverge, the compiler keeps no loop counter in uniform

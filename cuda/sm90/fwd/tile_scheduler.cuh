@@ -54,7 +54,7 @@ struct StaticTileScheduler {
   // Stream-K (src/fwd_stream_k.h): the range of steps that this workgroup takes of shared tiles.
   // These come first, so that partial results are combined while other work is left. The range is
   // computed again at each use: kept across products, it would take registers.
-  TANDEM_DEVICE FwdStreamKRange pieces() const {
+  TANDEM_DEVICE FwdStreamKRange stream_k_range() const {
     return fwd_stream_k_range(stream_k->shares, int(blockIdx.x) / opaque(stream_k->unit));
   }
   // The next tile that sees a key. nothing(tile) is called for each tile before it that sees none.
@@ -80,11 +80,11 @@ struct StaticTileScheduler {
           const int n = int(position++);
           uint index = uint(n) * gridDim.x + blockIdx.x;
           if (stream_k->units > 0) {
-            const FwdStreamKRange pieces = this->pieces();
-            index += uint(stream_k->units * stream_k->unit) - uint(pieces.many) * gridDim.x;
-            if (n < pieces.many) {
-              part = fwd_stream_k_steps(pieces, n, stream_k->shares.steps);
-              index = uint((pieces.first + n) * stream_k->unit) + blockIdx.x % uint(stream_k->unit);
+            const FwdStreamKRange range = stream_k_range();
+            index += uint(stream_k->units * stream_k->unit) - uint(range.many) * gridDim.x;
+            if (n < range.many) {
+              part = fwd_stream_k_steps(range, n, stream_k->shares.steps);
+              index = uint((range.first + n) * stream_k->unit) + blockIdx.x % uint(stream_k->unit);
             }
           }
           if (index >= u.total) return false;
@@ -105,11 +105,11 @@ struct StaticTileScheduler {
         tile = position % 2 ? pair : tiles - 1 - pair;
         position += pair == tile && position % 2 == 0 ? 2 : 1;
       } else {
-        const uint round = position / 2 - paired, first = round * gridDim.x;
+        const uint wave = position / 2 - paired, first = wave * gridDim.x;
         // The head that the pairs have reached, and how many of its tiles they took from each end.
         const uint begin = paired * gridDim.x / pairs, taken = paired * gridDim.x - begin * pairs;
         if (first >= u.total - begin * tiles) return false;
-        const bool back = !equal && round % 2 == 1;
+        const bool back = !equal && wave % 2 == 1;
         const uint index = first + (back ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
         position += 2;
         if (index >= u.total - begin * tiles) continue;

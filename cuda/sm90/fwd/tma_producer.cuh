@@ -25,7 +25,8 @@ TANDEM_DEVICE void tma_load_tile(uint to, const CUtensorMap* map, uint barrier, 
 }
 
 // The producer side of the pipelines of Q, K, V and a dense bias. It fills stages in the order in
-// which the consumers read them.
+// which the consumers read them. kv() and last_v() load V one step behind K, as S of the next keys
+// is computed before P V of the present ones.
 template <typename S, typename Params>
 struct TmaProducer {
   const Params& params;
@@ -33,6 +34,7 @@ struct TmaProducer {
   PipelineCounter<S::Q_STAGES> q_pipe;
   PipelineCounter<S::STAGES> k_pipe, v_pipe;
   PipelineCounter<S::BIAS ? S::BIAS_STAGES : 1> bias_pipe;
+  int v_tile = -1, v_head = 0, v_batch = 0;  // V that kv() has yet to load; v_tile < 0: none
   TANDEM_DEVICE TmaProducer(const Params& p, const FwdSharedStorage<S>& s) : params(p), shared(s) {}
   TANDEM_DEVICE void q(int row0, int head, int batch) {
     mbarrier_wait(shared.q_empty(q_pipe.stage()), q_pipe.phase() ^ 1);
@@ -55,6 +57,16 @@ struct TmaProducer {
                                 S::N, t * S::N, head, batch);
     v_pipe.next();
   }
+  // K of tile t, then V of the tile before it.
+  TANDEM_DEVICE void kv(int t, int head, int batch) {
+    k(t, head, batch);
+    if (v_tile >= 0) v(v_tile, v_head, v_batch);
+    v_tile = t, v_head = head, v_batch = batch;
+  }
+  TANDEM_DEVICE void last_v() {
+    if (v_tile >= 0) v(v_tile, v_head, v_batch);
+    v_tile = -1;
+  }
   // A tile of the bias for each of the first `warpgroups` warpgroups.
   TANDEM_DEVICE void bias(int t, int row0, int head, int batch, int warpgroups) {
     const int stage = bias_pipe.stage(), phase = bias_pipe.phase();
@@ -73,6 +85,21 @@ struct TmaProducer {
                t * S::N + p * 64, row0, head, batch);
   }
 };
+
+// The producer thread of work tiles whose warpgroups visit all keys.
+template <typename S, typename Params>
+TANDEM_DEVICE void produce(const Params& params, const FwdSharedStorage<S>& shared) {
+  StaticTileScheduler<S> scheduler(params);
+  TmaProducer<S, Params> producer(params, shared);
+  FwdWorkTile at;
+  while (scheduler.next(&at, [](const FwdWorkTile&) {})) {
+    const int kv_head = head_of(params.block, at) / params.block.group;
+    const int batch = batch_of(params.block, at);
+    producer.q(at.row0, head_of(params.block, at), batch);
+    for (int t = at.span.end - 1; t >= at.span.begin; --t) producer.kv(t, kv_head, batch);
+  }
+  producer.last_v();
+}
 
 }  // namespace sm90
 }  // namespace cuda

@@ -5,10 +5,8 @@
 // sequence). The auxiliary warps beside it write rows that see no key.
 #ifndef TANDEM_CUDA_SM90_FWD_VARLEN_CUH
 #define TANDEM_CUDA_SM90_FWD_VARLEN_CUH
-#include <cfloat>
-
 #include "../../mask.cuh"
-#include "../softcap.cuh"
+#include "../panels.cuh"
 #include "epilogue.cuh"
 
 namespace tandem {
@@ -40,19 +38,6 @@ TANDEM_DEVICE Entry find_entry(const FwdOptionalParams& params, int batch) {
   return find_entry(params.block, params.extra, params.features, params.push.extra, batch);
 }
 TANDEM_DEVICE bool is_packed(uint lengths) { return Lengths(lengths) == Lengths::packed; }
-
-// Zeroes rows [from, ROWS) of a tile in panels, by one warp.
-template <int PANELS, int ROWS>
-TANDEM_DEVICE void clear_rows(uint tile, int from) {
-  const int lane = int(threadIdx.x) % 32;
-#pragma unroll 1
-  for (int p = 0; p < PANELS; ++p)
-#pragma unroll 1
-    for (int n = max(from, 0) * kPanelBytes + 16 * lane; n < ROWS * kPanelBytes; n += 512)
-      st_shared(tile + uint(p * ROWS * kPanelBytes + n), 0, 0, 0, 0);
-  fence_proxy_async_shared();
-  __syncwarp();
-}
 
 // ---- work-tile descriptors --------------------------------------------------------------------
 
@@ -144,77 +129,102 @@ struct VarlenTileScheduler {
   }
 };
 
-// A step of the KV loop: where the keys lie, and how many rows of the tile belong to the batch
-// entry.
-struct FwdKeys {
-  int row, head, batch, count;
-};
-
-// The producer warp: produce() of fwd.cu, by all of warp 0.
+// The producer side of the pipelines of Q, K and V, by all of warp 0. It zeroes rows of V, and V is
+// loaded one step behind K.
 template <typename S>
-TANDEM_DEVICE void produce_varlen(const FwdOptionalParams& params,
-                                  const FwdSharedStorage<S>& shared) {
-  static_assert(S::Q_STAGES <= 2, "how long a notice stays");
-  const FwdBlock& u = params.block;
-  const Features& f = params.features;
+struct VarlenTmaProducer {
+  // A tile of keys: where it lies, and how many of its rows belong to the batch entry.
+  struct Keys {
+    int row, head, batch, count;
+  };
+  const FwdOptionalParams& params;
+  const FwdSharedStorage<S>& shared;
+  // One thread waits for empty stages and loads: a late one might wait for a phase that is over.
   const bool one = threadIdx.x == 0;
-  const uint raw = shared.variant_at(0);  // mbarrier of a tile of V that has to be zeroed in part
+  const uint raw;  // mbarrier of a tile of V that has to be zeroed in part
   int raw_phase = 0;
   PipelineCounter<S::Q_STAGES> q_pipe;
   PipelineCounter<S::STAGES> k_pipe;
-  const auto copy_v = [&](const FwdKeys& keys, uint n) {
-    const PipelineCounter<S::STAGES> v_pipe{n};
-    const int stage = v_pipe.stage();
-    const bool ends = keys.count < S::N;
-    if (one) {  // one thread: a late one might wait for a phase that is over
-      mbarrier_wait(shared.v_empty(stage), v_pipe.phase() ^ 1);
-      tma_load_tile<S::DV_PANELS>(shared.v(stage), &params.v, ends ? raw : shared.v_full(stage),
-                                  S::N, keys.row, keys.head, keys.batch);
-    }
-    if (ends) {  // weights there are 0, but 0 times infinity or NaN is not
-      mbarrier_wait(raw, raw_phase);
-      raw_phase ^= 1;
-      clear_rows<S::DV_PANELS, S::N>(shared.v(stage), keys.count);
-      if (one) mbarrier_arrive(shared.v_full(stage));
-    }
-  };
+  Keys keys{}, last{};
 
-  VarlenTileScheduler<S> places(params);
-  FwdWorkTile at;
-  Entry entry;
-  FwdKeys last{};  // V is loaded one step behind K
-  while (places.next(&at, &entry)) {
-    const int batch = places.batch, head = int(at.index - uint(batch) * uint(u.heads_q));
+  TANDEM_DEVICE VarlenTmaProducer(const FwdOptionalParams& p, const FwdSharedStorage<S>& s)
+      : params(p), shared(s), raw(s.variant_at(0)) {}
+
+  // Begins a work tile: writes its descriptor, and loads Q.
+  TANDEM_DEVICE void q(int row0, uint index, const TandemTiles& span, const Entry& entry, int batch,
+                       int head) {
+    const FwdBlock& u = params.block;
+    const Features& f = params.features;
     const int stage = q_pipe.stage();
     if (one) {
       mbarrier_wait(shared.q_empty(stage), q_pipe.phase() ^ 1);
       const uint descriptor = tile_descriptor_at<S>(shared, q_pipe.n);
-      st_shared(descriptor, at.row0, int(at.index), at.span.begin, at.span.end);
-      st_shared(descriptor + 16, at.span.full_begin, at.span.full_end, entry.seq_kv,
-                entry.band.off);
+      st_shared(descriptor, row0, int(index), span.begin, span.end);
+      st_shared(descriptor + 16, span.full_begin, span.full_end, entry.seq_kv, entry.band.off);
       st_shared(descriptor + 32, entry.seq_q, is_packed(f.LENGTHS_Q) ? entry.seq_q : u.seq_q,
                 entry.first_q, head);
       st_shared(descriptor + 48, batch, 0, 0, 0);
       tma_load_tile<S::D_PANELS>(shared.q(stage), &params.q, shared.q_full(stage), S::M,
-                                 entry.first_q + at.row0, head, is_packed(f.LENGTHS_Q) ? 0 : batch);
+                                 entry.first_q + row0, head, is_packed(f.LENGTHS_Q) ? 0 : batch);
     }
     q_pipe.next();
-    FwdKeys keys{0, head / u.group, is_packed(f.LENGTHS_KV) ? 0 : batch, 0};
-    for (int t = at.span.end - 1; t >= at.span.begin; --t) {
+    keys = Keys{0, head / u.group, is_packed(f.LENGTHS_KV) ? 0 : batch, 0};
+  }
+  // K of tile t, then V of the tile before it. end: there is no tile t, and its stage stays empty.
+  TANDEM_DEVICE void kv(int t, const Entry& entry, bool end = false) {
+    const int stage = k_pipe.stage();
+    if (one) mbarrier_wait(shared.k_empty(stage), k_pipe.phase() ^ 1);
+    if (end) {
+      if (one) mbarrier_arrive(shared.k_full(stage));
+    } else {
       keys.row = entry.first_kv + t * S::N, keys.count = entry.seq_kv - t * S::N;
-      if (one) {
-        mbarrier_wait(shared.k_empty(k_pipe.stage()), k_pipe.phase() ^ 1);
-        tma_load_tile<S::D_PANELS>(shared.k(k_pipe.stage()), &params.k,
-                                   shared.k_full(k_pipe.stage()), S::N, keys.row, keys.head,
-                                   keys.batch);
-      }
-      if (k_pipe.n > 0) copy_v(last, k_pipe.n - 1);
-      k_pipe.next();
-      last = keys;
+      if (one)
+        tma_load_tile<S::D_PANELS>(shared.k(stage), &params.k, shared.k_full(stage), S::N, keys.row,
+                                   keys.head, keys.batch);
+    }
+    last_v();
+    k_pipe.next();
+    last = keys;
+  }
+  // V of the tile of keys that was loaded last.
+  TANDEM_DEVICE void last_v() {
+    if (k_pipe.n == 0) return;
+    const PipelineCounter<S::STAGES> v_pipe{k_pipe.n - 1};
+    const int stage = v_pipe.stage();
+    const bool ends = last.count < S::N;
+    if (one) {
+      mbarrier_wait(shared.v_empty(stage), v_pipe.phase() ^ 1);
+      tma_load_tile<S::DV_PANELS>(shared.v(stage), &params.v, ends ? raw : shared.v_full(stage),
+                                  S::N, last.row, last.head, last.batch);
+    }
+    if (ends) {  // weights there are 0, but 0 times infinity or NaN is not
+      mbarrier_wait(raw, raw_phase);
+      raw_phase ^= 1;
+      clear_rows<S::DV_PANELS, S::N>(shared.v(stage), last.count);
+      fence_proxy_async_shared();
+      __syncwarp();
+      if (one) mbarrier_arrive(shared.v_full(stage));
     }
   }
-  if (k_pipe.n > 0) copy_v(last, k_pipe.n - 1);
-  if (one) {
+};
+
+template <typename S>
+TANDEM_DEVICE void produce_varlen(const FwdOptionalParams& params,
+                                  const FwdSharedStorage<S>& shared) {
+  static_assert(S::Q_STAGES <= 2, "how long a work-tile descriptor stays");
+  VarlenTmaProducer<S> producer(params, shared);
+  VarlenTileScheduler<S> scheduler(params);
+  FwdWorkTile at;
+  Entry entry;
+  while (scheduler.next(&at, &entry)) {
+    const int batch = scheduler.batch,
+              head = int(at.index - uint(batch) * uint(params.block.heads_q));
+    producer.q(at.row0, at.index, at.span, entry, batch, head);
+    for (int t = at.span.end - 1; t >= at.span.begin; --t) producer.kv(t, entry);
+  }
+  producer.last_v();
+  if (producer.one) {
+    const auto& q_pipe = producer.q_pipe;
     mbarrier_wait(shared.q_empty(q_pipe.stage()), q_pipe.phase() ^ 1);
     st_shared(tile_descriptor_at<S>(shared, q_pipe.n), 0, int(kNoWorkTile), 0, 0);
     mbarrier_arrive(shared.q_full(q_pipe.stage()));
@@ -226,7 +236,7 @@ template <typename S>
 TANDEM_DEVICE void store_unseen(const FwdOptionalParams& params, const Entry& entry, uint index,
                                 int row0) {
   const FwdBlock& u = params.block;
-  const int thread = int(threadIdx.x) - 32, pieces = u.head_dim_v / 8;
+  const int thread = int(threadIdx.x) - 32, chunks_a_row = u.head_dim_v / 8;
   const int batch = int(index / uint(u.heads_q)), head = int(index) - batch * u.heads_q;
   float* lse = reinterpret_cast<float*>(params.push.lse);
   if (lse)
@@ -236,8 +246,8 @@ TANDEM_DEVICE void store_unseen(const FwdOptionalParams& params, const Entry& en
   ushort* o = reinterpret_cast<ushort*>(params.push.o) + batch * u.o.b + head * u.o.h +
               int64_t(entry.first_q) * u.o.s;
   const bool chunks = u.o.d == 1 && u.o.s % 8 == 0 && reinterpret_cast<uint64_t>(o) % 16 == 0;
-  for (int m = thread; m < min(S::M, rows - row0) * pieces; m += 96) {
-    ushort* to = o + (row0 + m / pieces) * u.o.s + 8 * (m % pieces) * u.o.d;
+  for (int m = thread; m < min(S::M, rows - row0) * chunks_a_row; m += 96) {
+    ushort* to = o + (row0 + m / chunks_a_row) * u.o.s + 8 * (m % chunks_a_row) * u.o.d;
     if (chunks)
       *reinterpret_cast<uint4*>(to) = make_uint4(0, 0, 0, 0);
     else
@@ -258,65 +268,6 @@ TANDEM_DEVICE void store_unseen(const FwdOptionalParams& params) {
         tandem_key_tiles(entry.band, row0, S::M, S::N, entry.seq_q, entry.seq_kv);
     if (span.begin >= span.end) store_unseen<S>(params, entry, index, row0);
   }
-}
-
-// ---- the consumer warpgroups ------------------------------------------------------------------
-
-// The factor of scores after they are compared. Softcap leaves scores in powers of two.
-TANDEM_DEVICE float step_scale(const FwdOptionalParams& params) {
-  return plain_scale(params.block) && !params.features.SOFTCAP ? params.block.scale * kLog2e : 1.f;
-}
-
-TANDEM_DEVICE float product_unit(const FwdOptionalParams& params) {
-  return params.features.SOFTCAP ? kLn2 : product_unit(params.block);
-}
-
-// Turns products into scores, but for step_scale(). distance: i + off - j of the thread's first
-// element.
-template <int N>
-TANDEM_DEVICE void change_scores(float (&s)[N / 2], const FwdOptionalParams& params, int head,
-                                 int distance) {
-  const float scale = opaque(params.block.scale);
-  if (params.features.SOFTCAP) {
-    soft_cap(s, scale, params.extra.softcap, [](int, int) {});
-  } else if (!plain_scale(params.block)) {
-#pragma unroll
-    for (int i = 0; i < N / 2; ++i) s[i] *= scale * kLog2e;
-  }
-  if (params.features.ALIBI) {
-    const bool powers = params.features.SOFTCAP || !plain_scale(params.block);
-    // The slope stays finite: infinity times a distance of 0 would be NaN.
-    const float slope = fminf(
-        fmaxf(__ldg(reinterpret_cast<const float*>(params.push.extra[params.features.AT_SLOPE]) +
-                    head) *
-                  (powers ? kLog2e : 1.f / scale),
-              -FLT_MAX),
-        FLT_MAX);
-    const float first = float(distance);
-#pragma unroll
-    for (int i = 0; i < N / 2; ++i)
-      s[i] = fmaf(-slope, fabsf(first + float(8 * (i / 2 % 2) - 8 * (i / 4) - i % 2)), s[i]);
-  }
-}
-
-// lse of a row whose weights, relative to its origin, add up to l, and the factor of o. A sink may
-// be any number: it is compared with the origin by a difference that is rounded once.
-TANDEM_DEVICE void end_row(const FwdOptionalParams& params, int head, const Origin& origin, float l,
-                           float* lse, float* inverse) {
-  *lse = -INFINITY, *inverse = 0.f;
-  if (l == 0.f) return;
-  const float unit = origin.ln_unit(product_unit(params));
-  const FwdPush& push = params.push;
-  if (!push.sink) {
-    *lse = fmaf(origin.m, unit, logf(l));
-    *inverse = __fdiv_rn(1.f, l);
-    return;
-  }
-  const float sink = __ldg(reinterpret_cast<const float*>(push.sink) + head),
-              above = fmaf(origin.m, unit, -sink), factor = expf(fminf(above, 0.f));
-  l = fmaf(l, factor, expf(-fmaxf(above, 0.f)));
-  *lse = above > 0.f ? fmaf(origin.m, unit, logf(l)) : sink + logf(l);
-  *inverse = __fdiv_rn(factor, l);
 }
 
 }  // namespace sm90

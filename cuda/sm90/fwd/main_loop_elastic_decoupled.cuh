@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // Elastic softmax with a causal mask whose diagonal goes along blocks of 64 rows and keys: more,
-// decoupled warpgroups with steps of 64 keys (decoupled.cuh). While one warpgroup is in its first
-// pass, which has more exponentials than products, others are in their second pass.
+// decoupled warpgroups with steps of 64 keys (main_loop_decoupled.cuh). While one warpgroup is in
+// its first pass, which has more exponentials than products, others are in their second pass.
 #ifndef TANDEM_CUDA_SM90_FWD_ELASTIC_DECOUPLED_CUH
 #define TANDEM_CUDA_SM90_FWD_ELASTIC_DECOUPLED_CUH
 #include "elastic.cuh"
@@ -9,16 +9,6 @@
 namespace tandem {
 namespace cuda {
 namespace sm90 {
-
-// Position in a pipeline as stage and phase. It can advance by several stages.
-template <int PLACES>
-struct PipelineRing {
-  int place = 0, phase = 0;
-  TANDEM_DEVICE void next(int count = 1) {
-    place += count;
-    while (place >= PLACES) place -= PLACES, phase ^= 1;
-  }
-};
 
 // How many key tiles a block of 64 rows sees. row0: its first row. end: how many the work tile
 // sees.
@@ -42,27 +32,27 @@ TANDEM_DEVICE bool keeps(const FwdOptionalParams& params, int row0) {
 }
 
 template <typename S>
-TANDEM_DEVICE void produce_decoupled(const FwdOptionalParams& params,
-                                     const ElasticStorage<S>& places) {
+TANDEM_DEVICE void produce_elastic_decoupled(const FwdOptionalParams& params,
+                                             const ElasticStorage<S>& storage) {
   const FwdBlock& u = params.block;
   ElasticTileScheduler<S> tiles(u);
   FwdWorkTile at;
   PipelineCounter<S::Q_STAGES> q;
-  PipelineRing<S::STAGES> keys;
-  const auto publish = [&](const FwdWorkTile& place) {
-    const uint full = places.q_full(q.stage());
-    mbarrier_wait(places.empty(full), q.phase() ^ 1);
-    st_shared(places.descriptor(q.n), place.row0, int(place.index), place.span.end, 0);
-    tma_load_tile<S::D_PANELS>(places.q(q.stage()), &params.q, full, S::M, place.row0,
-                               head_of(u, place), batch_of(u, place));
+  PipelineState<S::STAGES> keys;
+  const auto publish = [&](const FwdWorkTile& tile) {
+    const uint full = storage.q_full(q.stage());
+    mbarrier_wait(storage.empty(full), q.phase() ^ 1);
+    st_shared(storage.descriptor(q.n), tile.row0, int(tile.index), tile.span.end, 0);
+    tma_load_tile<S::D_PANELS>(storage.q(q.stage()), &params.q, full, S::M, tile.row0,
+                               head_of(u, tile), batch_of(u, tile));
     q.next();
   };
   while (tiles.next(&at, publish)) {
     publish(at);
     const int kv_head = head_of(u, at) / u.group, batch = batch_of(u, at);
     const auto copy = [&](const CUtensorMap* map, int t, int panels) {
-      const uint full = places.keys_full(keys.place), to = places.keys(keys.place);
-      mbarrier_wait(places.empty(full), keys.phase ^ 1);
+      const uint full = storage.keys_full(keys.stage), to = storage.keys(keys.stage);
+      mbarrier_wait(storage.empty(full), keys.phase ^ 1);
       mbarrier_arrive_expect_tx(full, panels * S::K_PANEL);
 #pragma unroll 1
       for (int p = 0; p < panels; ++p)
@@ -81,65 +71,50 @@ TANDEM_DEVICE void produce_decoupled(const FwdOptionalParams& params,
     }
     copy(&params.v, at.span.end - 1, S::DV_PANELS);
   }
-  const uint full = places.q_full(q.stage());
-  mbarrier_wait(places.empty(full), q.phase() ^ 1);
-  st_shared(places.descriptor(q.n), 0, int(kNoWorkTile), 0, 0);
+  const uint full = storage.q_full(q.stage());
+  mbarrier_wait(storage.empty(full), q.phase() ^ 1);
+  st_shared(storage.descriptor(q.n), 0, int(kNoWorkTile), 0, 0);
   mbarrier_arrive(full);
 }
 
 template <typename T, typename S>
-TANDEM_DEVICE void consume_decoupled(const FwdOptionalParams& params,
-                                     const ElasticStorage<S>& places) {
+TANDEM_DEVICE void main_loop_elastic_decoupled(const FwdOptionalParams& params,
+                                               const ElasticStorage<S>& storage) {
   constexpr int N = S::N, PAD = S::DIST_PAD;
   static_assert(N == 64, "blocks on the diagonal");
   const FwdBlock& u = params.block;
   const int warpgroup = __shfl_sync(kAllLanes, int(threadIdx.x) / 128 - 1, 0);
-  const auto elected = [] { return read_tid_x() % 128 == 0; };  // arrives for its warpgroup
   const float scale = u.scale * kLog2e;
-  const uint64_t q_at = k_major(places.q(0));
-  const uint64_t k_at = k_major(places.keys(0)), v_at = mn_major(places.keys(0), S::K_PANEL);
-  const uint table = places.dist(warpgroup);
-  PipelineCounter<S::Q_STAGES> q;
-  PipelineRing<S::STAGES> keys;
-  const auto wait_keys = [&] { mbarrier_wait(places.keys_full(keys.place), keys.phase); };
-  const auto release = [&](uint full) {
-    if (elected()) mbarrier_arrive(places.empty(full));
-  };
-  // Returns the full mbarrier of the stage in use, and advances to the next stage.
-  const auto take = [&] {
-    const uint full = places.keys_full(keys.place);
-    keys.next();
-    return full;
-  };
-  const auto release_q = [&] {
-    release(places.q_full(q.stage()));
-    q.next();
-  };
+  const uint64_t q_at = k_major(storage.q(0));
+  const uint64_t k_at = k_major(storage.keys(0)), v_at = mn_major(storage.keys(0), S::K_PANEL);
+  const uint table = storage.dist(warpgroup);
+  ElasticPipeline<S> pipeline(storage);
+  auto& q = pipeline.q;
   // Releases the next `count` stages that this warpgroup does not multiply. One warp does this,
   // with its lanes synchronised, and the others wait for it: a warp or a lane that lags behind
   // would wait for a phase that is long over.
-  const auto pass = [&](int count) {
+  const auto skip = [&](int count) {
     if (count <= 0) return;
     if (read_tid_x() % 128 < 32) {
-      PipelineRing<S::STAGES> next = keys;
+      PipelineState<S::STAGES> next = pipeline.keys;
 #pragma unroll 1
       for (int i = 0; i < count; ++i) {
-        const uint full = places.keys_full(next.place);
+        const uint full = storage.keys_full(next.stage);
         mbarrier_wait(full, next.phase);
         __syncwarp();
-        release(full);
+        pipeline.release(full);
         next.next();
       }
     }
-    keys.next(count);
-    named_barrier_sync(4 + warpgroup, 128);
+    pipeline.keys.next(count);
+    named_barrier_sync(kWarpgroupBarrier + warpgroup, 128);
   };
 
   uint index = ~0u;  // of the head whose distance bias is in the table
 #pragma unroll 1
   for (;;) {
-    mbarrier_wait(places.q_full(q.stage()), q.phase());
-    const int4 all = ld_shared_v4_s32(places.descriptor(q.n));
+    pipeline.wait_q();
+    const int4 all = ld_shared_v4_s32(storage.descriptor(q.n));
     if (uint(all.y) == kNoWorkTile) return;
     // Every other tile has the warpgroups in the opposite order, so that all have the same work.
     const int block = q.n % 2 == 0 ? warpgroup : S::WARPGROUPS - 1 - warpgroup,
@@ -150,19 +125,11 @@ TANDEM_DEVICE void consume_decoupled(const FwdOptionalParams& params,
     const int end = block_end<S>(u, row0, all.z), unseen = all.z - end;
     const uint64_t q_own = advance(q_at, q.stage() * S::Q_BYTES + block * 64 * kPanelBytes);
     if (end == 0) {
-      pass(max(3 * unseen - 1, 0));
-      named_barrier_sync(4 + warpgroup, 128);
-      release_q();
-      ushort* to = reinterpret_cast<ushort*>(params.push.o) + batch_of(u, at) * u.o.b +
-                   head_of(u, at) * u.o.h;
-      float* lse = reinterpret_cast<float*>(params.push.lse) + int64_t(at.index) * u.seq_q;
-#pragma unroll 1
-      for (int n = int(threadIdx.x) % 128; n < 64 * u.head_dim_v; n += 128) {
-        const int i = row0 + n / u.head_dim_v, d = n % u.head_dim_v;
-        if (uint(i) >= uint(u.seq_q)) continue;
-        to[i * u.o.s + d * u.o.d] = 0;
-        if (params.push.lse && d == 0) lse[i] = -INFINITY;
-      }
+      skip(max(3 * unseen - 1, 0));
+      named_barrier_sync(kWarpgroupBarrier + warpgroup, 128);
+      pipeline.release_q();
+      store_unseen_rows(u, params.push, batch_of(u, at), head_of(u, at), row0, 64,
+                        int(threadIdx.x) % 128, 128);
       continue;
     }
     if (at.index != index) {
@@ -171,7 +138,7 @@ TANDEM_DEVICE void consume_decoupled(const FwdOptionalParams& params,
     }
     const float tau = __ldg(
         reinterpret_cast<const float*>(params.push.extra[params.features.AT_TAU]) + head_of(u, at));
-    pass(unseen);
+    skip(unseen);
     constexpr int KEPT = S::KEPT, ROOM = KEPT > 0 ? KEPT : 1;
     const int near = near_tile<S>(params, row0), first = keeps<S>(params, all.x) ? KEPT : 0;
     const auto entry = [&](int t) {
@@ -197,12 +164,12 @@ TANDEM_DEVICE void consume_decoupled(const FwdOptionalParams& params,
     };
     {
       uint held[S::D / 16][4];
-      load_q<S>(held, places.q(q.stage()) + uint(block * 64 * kPanelBytes));
+      load_q<S>(held, storage.q(q.stage()) + uint(block * 64 * kPanelBytes));
       const auto next_s = [&] {
-        wait_keys();
-        gemm_held_qk<T, S>(s, held, advance(k_at, keys.place * S::STAGE_BYTES));
+        pipeline.wait_keys();
+        gemm_held_qk<T, S>(s, held, advance(k_at, pipeline.offset()));
         wgmma_wait_group<0>();
-        release(take());
+        pipeline.release(pipeline.take());
       };
       int t = end - 1;
       next_s();
@@ -216,18 +183,13 @@ TANDEM_DEVICE void consume_decoupled(const FwdOptionalParams& params,
       if (t < near) {
         float s2[N / 2];
         const auto both = [&](float(&to)[N / 2], float(&from)[N / 2]) {
-          wait_keys();
-          gemm_held_qk<T, S>(to, held, advance(k_at, keys.place * S::STAGE_BYTES));
-          const uint full = take();
+          pipeline.wait_keys();
+          gemm_held_qk<T, S>(to, held, advance(k_at, pipeline.offset()));
+          const uint full = pipeline.take();
           sum.add(from, scale);
           optimization_barrier(sum.l);
-          if (u.seq_kv > 0) {
-            wgmma_wait_group<0>();
-          } else {
-            wgmma_wait_group<0>();
-            clear(to);
-          }
-          release(full);
+          wait_products(u, to);
+          pipeline.release(full);
         };
 #pragma unroll 1
         for (; t >= first + 2; t -= 2) {
@@ -296,31 +258,17 @@ TANDEM_DEVICE void consume_decoupled(const FwdOptionalParams& params,
     float o[S::DV / 2];
     uint p[N / 4];
     const auto product_o = [&] {
-      wait_keys();
-      gemm_pv<T, S>(o, p, advance(v_at, keys.place * S::STAGE_BYTES));
-    };
-    // The wait is inside a branch, as in wait_products(). There are always keys.
-    const auto wait_o = [&] {
-      if (u.seq_kv > 0) {
-        wgmma_wait_group<0>();
-      } else {
-        wgmma_wait_group<0>();
-        clear(o);
-      }
+      pipeline.wait_keys();
+      gemm_pv<T, S>(o, p, advance(v_at, pipeline.offset()));
     };
     const auto step = [&](const auto& change) {
-      wait_keys();
-      gemm_qk<T, S>(s, q_own, advance(k_at, keys.place * S::STAGE_BYTES));
-      const uint k = take();
-      product_o();
-      const uint v = take();
-      wgmma_wait_group<1>();
-      release(k);
-      change();
-      optimization_barrier(s);
-      wait_o();
-      release(v);
-      pack_tile<T, N, true>(p, s);
+      second_pass_step<T, S>(
+          u, pipeline, s, o, p, [&] { gemm_qk<T, S>(s, q_own, advance(k_at, pipeline.offset())); },
+          product_o,
+          [&] {
+            change();
+            optimization_barrier(s);
+          });
     };
     weigh_less();  // sum.add() has subtracted the origin
     if (end == 1) hide();
@@ -330,7 +278,7 @@ TANDEM_DEVICE void consume_decoupled(const FwdOptionalParams& params,
 #pragma unroll
       for (int n = 0; n < KEPT; ++n) {
         product_o();
-        const uint v = take();
+        const uint v = pipeline.take();
         float factor[2];
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
@@ -350,8 +298,8 @@ TANDEM_DEVICE void consume_decoupled(const FwdOptionalParams& params,
           kept[n][i] = opaque(T::pack_relu(fmaf(Half::low(kept[n][i]), factor[r], shift[r]),
                                            fmaf(Half::high(kept[n][i]), factor[r], shift[r])));
         }
-        wait_o();
-        release(v);
+        wait_products(u, o);
+        pipeline.release(v);
 #pragma unroll
         for (int i = 0; i < N / 4; ++i) p[i] = kept[n][i];
       }
@@ -366,12 +314,12 @@ TANDEM_DEVICE void consume_decoupled(const FwdOptionalParams& params,
         weigh();
         if (t == end - 1) hide();
       });
-    release_q();
-    if (unseen > 0) pass(1);  // K of the first tile that it does not see
+    pipeline.release_q();
+    if (unseen > 0) skip(1);  // K of the first tile that it does not see
     product_o();
     wgmma_wait_group<0>();
-    release(take());
-    pass(2 * unseen - 1);
+    pipeline.release(pipeline.take());
+    skip(2 * unseen - 1);
     const float one[2] = {1.f, 1.f};
     store_lse(u, params.push, at, lse);
     store_rows<T, S::DV>(o, one, params.push.o, u, at);

@@ -2,11 +2,11 @@
 // fwd with a dense bias, heads over 64: three consumer warpgroups with steps of 128 keys, so that
 // each load of K and V serves 192 rows. A warpgroup has registers for S and o and nothing else, so
 // its products and its weights follow each other. While it computes weights, the tensor cores have
-// the products of the two others. As in wide_heads.cuh, each warpgroup has a part of the stage of Q
-// to itself, and the work-tile descriptor of a tile is published with its first keys.
+// the products of the two others. As in main_loop_wide_heads.cuh, each warpgroup has a part of the
+// stage of Q to itself, and the work-tile descriptor of a tile is published with its first keys.
 #ifndef TANDEM_CUDA_SM90_FWD_BIAS_192_ROWS_CUH
 #define TANDEM_CUDA_SM90_FWD_BIAS_192_ROWS_CUH
-#include "bias.cuh"
+#include "score_bias.cuh"
 
 namespace tandem {
 namespace cuda {
@@ -17,7 +17,8 @@ namespace sm90 {
 // STAGES tiles ahead.
 template <typename S, typename Params>
 TANDEM_DEVICE void produce_bias_192(const Params& params, const FwdSharedStorage<S>& shared) {
-  static_assert(S::STAGES + 1 < kBiasDescriptors && S::BIAS_STAGES == 1, "how long a notice stays");
+  static_assert(S::STAGES + 1 < kBiasDescriptors && S::BIAS_STAGES == 1,
+                "how long a work-tile descriptor stays");
   const FwdBlock& u = params.block;
   StaticTileScheduler<S> scheduler(params);
   TmaProducer<S, Params> producer(params, shared);
@@ -32,9 +33,8 @@ TANDEM_DEVICE void produce_bias_192(const Params& params, const FwdSharedStorage
   uint q_n[S::WARPGROUPS], bias_n[S::WARPGROUPS];
 #pragma unroll
   for (int n = 0; n < S::WARPGROUPS; ++n) q_n[n] = bias_n[n] = 0;
-  // V is loaded one step behind K: a warpgroup waits for the next tile, whose descriptor comes with
-  // keys, while it still holds the last V of this one.
-  int t = -1, kv_head = 0, kv_batch = 0;
+  // V is loaded one step behind K here, too: a warpgroup waits for the next tile, whose descriptor
+  // comes with keys, while it still holds the last V of this one.
   FwdWorkTile to;
   const auto find = [&] { return scheduler.next(&to, [](const FwdWorkTile&) {}); };
   bool more = find();
@@ -44,29 +44,27 @@ TANDEM_DEVICE void produce_bias_192(const Params& params, const FwdSharedStorage
     const FwdWorkTile at = to;
     const int warpgroups = min(S::WARPGROUPS, (u.seq_q - at.row0 + 63) / 64);
     const int batch = batch_of(u, at), head = int(at.index) - batch * u.heads_q,
-              of_head = head / u.group, bias_head = head / params.extra.bias_group,
+              kv_head = head / u.group, bias_head = head / params.extra.bias_group,
               bias_batch = params.extra.bias.b ? batch : 0;
     publish(at, warpgroups, batch, head);
-    for (int next = at.span.end - 1; next >= at.span.begin; --next) {
-      producer.k(next, of_head, batch);
-      if (t >= 0) producer.v(t, kv_head, kv_batch);
-      t = next, kv_head = of_head, kv_batch = batch;
+    for (int t = at.span.end - 1; t >= at.span.begin; --t) {
+      producer.kv(t, kv_head, batch);
 #pragma unroll
       for (int n = 0; n < S::WARPGROUPS; ++n) {
         if (n >= warpgroups) break;
         const int row0 = at.row0 + 64 * n;
-        if (next == at.span.end - 1) {
+        if (t == at.span.end - 1) {
           mbarrier_wait(shared.q_empty(n), int(q_n[n]++ % 2) ^ 1);
           tma_load_rows<S::D_PANELS>(shared.q(0) + uint(64 * n * kPanelBytes), &params.q,
                                      shared.q_full(n), 64, S::M, row0, head, batch);
         }
         mbarrier_wait(shared.bias_empty(n, 0), int(bias_n[n]++ % 2) ^ 1);
-        producer.bias_rows(n, 0, next, row0, bias_head, bias_batch);
+        producer.bias_rows(n, 0, t, row0, bias_head, bias_batch);
       }
-      if (next == at.span.end - 1) more = find();
+      if (t == at.span.end - 1) more = find();
     }
   }
-  if (t >= 0) producer.v(t, kv_head, kv_batch);
+  producer.last_v();
   publish(FwdWorkTile{}, 0, 0, 0);
   mbarrier_arrive(shared.k_full(producer.k_pipe.stage()));
 }
@@ -92,7 +90,7 @@ TANDEM_DEVICE void add_bias(float (&s)[N / 2], uint at, float scale) {
 }
 
 template <typename T, typename S, typename Params>
-TANDEM_DEVICE void consume_bias_192(const Params& params, const FwdSharedStorage<S>& shared) {
+TANDEM_DEVICE void main_loop_bias_192(const Params& params, const FwdSharedStorage<S>& shared) {
   constexpr int N = S::N;
   static_assert(S::PING_PONG, "else all would compute weights at the same time");
   const FwdBlock& u = params.block;
@@ -110,7 +108,7 @@ TANDEM_DEVICE void consume_bias_192(const Params& params, const FwdSharedStorage
     if (kv.elected) mbarrier_arrive(shared.q_empty(warpgroup));
     ++q_n;
   };
-  // Called after a vote on S, for the reason that consume_bias() gives.
+  // Called after a vote on S, for the reason that BiasScore gives.
   const auto release_bias = [&] {
     __syncwarp();
     if (threadIdx.x % 32 == 0) mbarrier_arrive(shared.bias_empty(warpgroup, 0));
@@ -145,10 +143,10 @@ TANDEM_DEVICE void consume_bias_192(const Params& params, const FwdSharedStorage
   };
   // Synchronises the warpgroup before it releases a stage that it has not multiplied: a warp that
   // lags behind would wait for a phase that is long over.
-  const auto together = [&] { named_barrier_sync(1 + S::WARPGROUPS + warpgroup, 128); };
+  const auto sync_warpgroup = [&] { named_barrier_sync(warpgroup_barrier<S>(warpgroup), 128); };
   // Advances to a tile in which this warpgroup has rows. It releases the stages of the tiles
   // before, and passes its turns of the ping-pong on. Returns whether there is such a tile.
-  const auto go_on = [&](int warpgroups) {
+  const auto next_tile = [&](int warpgroups) {
     while (__any_sync(kAllLanes, warpgroups > 0 && warpgroup >= warpgroups)) {
 #pragma unroll 1
       for (int t = at.begin; t < at.end; ++t) {
@@ -157,7 +155,7 @@ TANDEM_DEVICE void consume_bias_192(const Params& params, const FwdSharedStorage
         ping_pong_pass<S>(warpgroup);
         kv.release_k();
         kv.wait_v();
-        together();
+        sync_warpgroup();
         kv.release_v();
       }
       ++tile;
@@ -174,7 +172,7 @@ TANDEM_DEVICE void consume_bias_192(const Params& params, const FwdSharedStorage
 
   grid_dependency_wait();
   if (warpgroup == S::WARPGROUPS - 1) ping_pong_pass<S>(warpgroup);
-  if (!go_on(look_up())) return;
+  if (!next_tile(look_up())) return;
   first_product();
   for (;;) {
     clear(o);
@@ -204,12 +202,12 @@ TANDEM_DEVICE void consume_bias_192(const Params& params, const FwdSharedStorage
     // its registers and the descriptors of the products no longer all fit (4 %, H100 80GB HBM3,
     // 580.159.04).
     kv.wait_v();
-    together();
+    sync_warpgroup();
     product_o();
     wgmma_wait_group<0>();
     kv.release_v();
     store_combined<T, S>(params, done, of, o, softmax, 1.f);
-    if (!go_on(warpgroups)) return;
+    if (!next_tile(warpgroups)) return;
     first_product();
   }
 }

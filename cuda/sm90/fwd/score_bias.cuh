@@ -3,8 +3,9 @@
 // consumer warpgroups.
 #ifndef TANDEM_CUDA_SM90_FWD_BIAS_CUH
 #define TANDEM_CUDA_SM90_FWD_BIAS_CUH
+#include "epilogue.cuh"
+#include "main_loop_ping_pong.cuh"
 #include "stream_k.cuh"
-#include "varlen.cuh"
 
 namespace tandem {
 namespace cuda {
@@ -52,8 +53,6 @@ TANDEM_DEVICE void produce_bias(const Params& params, const FwdSharedStorage<S>&
     mbarrier_arrive(shared.q_full(producer.q_pipe.stage()));
     producer.q_pipe.next();
   };
-  // V is loaded one step behind K: S of the next keys is computed before P V of the present ones.
-  int t = -1, kv_head = 0, kv_batch = 0;
   FwdWorkTile to;
   bool more = scheduler.any(&to);
   // The launch of dependents can be this early. A workgroup holds the registers and the shared
@@ -72,19 +71,17 @@ TANDEM_DEVICE void produce_bias(const Params& params, const FwdSharedStorage<S>&
       continue;
     }
     const int batch = batch_of(u, at), head = int(at.index) - batch * u.heads_q,
-              of_head = head / u.group, bias_head = head / params.extra.bias_group,
+              kv_head = head / u.group, bias_head = head / params.extra.bias_group,
               bias_batch = params.extra.bias.b ? batch : 0;
     producer.q(at.row0, head, batch);
-    for (int next = at.span.end - 1; next >= at.span.begin; --next) {
-      producer.k(next, of_head, batch);
-      if (t >= 0) producer.v(t, kv_head, kv_batch);
+    for (int t = at.span.end - 1; t >= at.span.begin; --t) {
+      producer.kv(t, kv_head, batch);
       // The bias comes last: with one stage, its wait is the longest.
-      producer.bias(next, at.row0, bias_head, bias_batch, warpgroups);
-      t = next, kv_head = of_head, kv_batch = batch;
-      if (next == at.span.end - 1) more = scheduler.any(&to);
+      producer.bias(t, at.row0, bias_head, bias_batch, warpgroups);
+      if (t == at.span.end - 1) more = scheduler.any(&to);
     }
   }
-  if (t >= 0) producer.v(t, kv_head, kv_batch);
+  producer.last_v();
   publish(FwdWorkTile{}, 0);
   skip();
 }
@@ -132,24 +129,9 @@ TANDEM_DEVICE void store_combined(const Params& params, uint n, const BiasWorkTi
   float lse[2];
 #pragma unroll
   for (int r = 0; r < 2; ++r) lse[r] = softmax.lse(r, l[r], unit);
-  FwdWorkTile place;
-  place.row0 = of.row0, place.index = uint(of.index(u));
-  store_lse(u, params.push, place, lse);
-}
-
-// Stores o and lse of this warpgroup's 64 rows of a tile, which see no key.
-template <typename S>
-TANDEM_DEVICE void store_unseen(const FwdBlock& u, const FwdPush& push, BiasWorkTile at) {
-  at.row0 += (int(threadIdx.x) / 128 - 1) * 64;
-  ushort* o = reinterpret_cast<ushort*>(push.o) + at.batch * u.o.b + at.head * u.o.h;
-  float* lse = reinterpret_cast<float*>(push.lse) + at.index(u) * u.seq_q;
-#pragma unroll 1
-  for (int n = int(threadIdx.x) % 128; n < 64 * u.head_dim_v; n += 128) {
-    const int i = at.row0 + n / u.head_dim_v, d = n % u.head_dim_v;
-    if (i >= u.seq_q) break;
-    o[i * u.o.s + d * u.o.d] = 0;
-    if (push.lse && d == 0) lse[i] = -INFINITY;
-  }
+  FwdWorkTile tile;
+  tile.row0 = of.row0, tile.index = uint(of.index(u));
+  store_lse(u, params.push, tile, lse);
 }
 
 // Whether Q is multiplied by a part of the scale. The accumulators of S begin as the bias over the
@@ -175,7 +157,7 @@ TANDEM_DEVICE float bias_unit(float scale) {
              : scale;
 }
 
-// Multiplies a warpgroup's own rows of Q in place. factor: a power of two that changes no number of
+// Multiplies a warpgroup's own rows of Q in tile. factor: a power of two that changes no number of
 // bf16, in both halves of a word.
 template <typename T, typename S>
 TANDEM_DEVICE void scale_q(uint factor, uint q) {
@@ -190,40 +172,87 @@ TANDEM_DEVICE void scale_q(uint factor, uint q) {
   fence_proxy_async_shared();
 }
 
-// consume() of fwd.cu, but the accumulators of S begin as the tile of the bias. The bias is divided
-// by the scale, or by what is left of it (kSplitsScale). SCALED: the bias is not divided, and Q is
-// multiplied by the scale. So a warpgroup reads its bias before its products, while others
+// Score policy of a dense bias. The accumulators of S begin as the tile of the bias. The bias is
+// divided by the scale, or by what is left of it (kSplitsScale). SCALED: the bias is not divided,
+// and Q is multiplied by the scale. So a warpgroup reads its bias before its products, while others
 // multiply, and not between its products and their weights.
 template <typename T, typename S, typename Params>
-TANDEM_DEVICE void consume_bias(const Params& params, const FwdSharedStorage<S>& shared) {
-  constexpr int N = S::N;
-  // ROOM: two warpgroups have registers for all of Q. Then no product reads Q from shared memory.
-  constexpr bool ROOM = S::WARPGROUPS == 2;
+struct BiasScore : ScorePolicy<T, S> {
+  using ScorePolicy<T, S>::c;
+  using Tile = TandemTiles;
+  static constexpr int N = S::N;
+  // Two warpgroups have registers for all of Q. Then no product reads Q from shared memory.
+  static constexpr bool HOLDS_Q = S::WARPGROUPS == 2;
   static_assert(S::Q_STAGES == 2 && S::PING_PONG, "q of the next tile comes early");
-  static_assert(!(ROOM && S::SCALED), "q is scaled in shared memory");
-  const FwdBlock& u = params.block;
-  const int warpgroup = __shfl_sync(kAllLanes, int(threadIdx.x) / 128 - 1, 0);
-  const float scale = bias_unit<T, S>(u.scale) * kLog2e;
-  const uint64_t q_at = k_major(shared.q(0) + uint(warpgroup * 64 * kPanelBytes));
-  const uint64_t k_at = k_major(shared.k(0)), v_at = mn_major(shared.v(0), S::K_PANEL);
-
-  float s[N / 2], o[S::DV / 2];
-  uint p[N / 4], q[ROOM ? S::D / 16 : 1][4];
-  PipelineCounter<S::Q_STAGES> q_pipe;
-  KvPipeline<S> kv(shared);
-  PipelineCounter<S::BIAS_STAGES> bias_pipe;
-  const int together = 1 + S::WARPGROUPS + warpgroup;
-  const auto release_q = [&] {
-    if (kv.elected) mbarrier_arrive(shared.q_empty(q_pipe.stage()));
-    q_pipe.next();
+  static_assert(!(HOLDS_Q && S::SCALED), "q is scaled in shared memory");
+  struct Held {
+    uint q[HOLDS_Q ? S::D / 16 : 1][4];
   };
-  const auto take_q = [&] {
-    const uint own = shared.q(q_pipe.stage()) + uint(warpgroup * 64 * kPanelBytes);
-    if constexpr (!ROOM && kSplitsScale<T>) {
-      scale_q<T, S>(S::SCALED ? T::pack(u.scale, u.scale) : scale_power(opaque(u.scale)), own);
-      named_barrier_sync(together, 128);
+  const Params& params;
+  const float scale;
+  uint (&q)[HOLDS_Q ? S::D / 16 : 1][4];
+  PipelineCounter<S::BIAS_STAGES> bias_pipe;
+  // The tile whose steps are done: its number and its position.
+  uint done = 0;
+  BiasWorkTile done_tile{};
+  TANDEM_DEVICE BiasScore(const Params& p, FwdConsumer<T, S>& consumer, Held& held)
+      : ScorePolicy<T, S>(consumer),
+        params(p),
+        scale(bias_unit<T, S>(p.block.scale) * kLog2e),
+        q(held.q) {
+    grid_dependency_wait();
+  }
+
+  TANDEM_DEVICE void sync_warpgroup() const {
+    named_barrier_sync(warpgroup_barrier<S>(c.warpgroup), 128);
+  }
+  // Reads the descriptor of the tile at c.q_pipe. Returns how many warpgroups have rows in it.
+  TANDEM_DEVICE int read_descriptor(Tile* to) const {
+    c.wait_q();
+    const uint descriptor = c.shared.bias_descriptor(c.q_pipe.n);
+    const int4 span = ld_shared_v4_s32(descriptor);
+    to->begin = same(span.x), to->end = same(span.y);
+    to->full_begin = same(span.z), to->full_end = same(span.w);
+    return same(ld_shared_v4_s32(descriptor + 16).x);
+  }
+  // Finds the next tile in which this warpgroup has rows and they see keys. Returns whether there
+  // is one. One thread releases a tile without keys for the whole warpgroup, so its warps
+  // synchronise first: a warp that tested an mbarrier two phases later would wait for ever.
+  TANDEM_DEVICE bool next(Tile* to) {
+    int warpgroups = read_descriptor(to);
+    // Votes show the compiler that all threads take the same branch.
+    while (__any_sync(kAllLanes, c.warpgroup < warpgroups && to->begin >= to->end)) {
+      const BiasWorkTile at = bias_work_tile(c.shared, c.q_pipe.n);
+      store_unseen_rows(params.block, params.push, at.batch, at.head,
+                        at.row0 + (int(threadIdx.x) / 128 - 1) * 64, 64, int(threadIdx.x) % 128,
+                        128);
+      sync_warpgroup();
+      c.release_q();
+      warpgroups = read_descriptor(to);
     }
-    if constexpr (ROOM) {
+    return bool(__any_sync(kAllLanes, c.warpgroup < warpgroups));
+  }
+  TANDEM_DEVICE int first_step(const Tile& at) const { return at.end - 1; }
+  TANDEM_DEVICE void begin_tile(const Tile&) {
+    take_q();
+    begin_s();
+    c.kv.wait_k();
+  }
+  TANDEM_DEVICE bool begin_step(const Tile& at, int t) {
+    if (t < at.begin) return false;
+    begin_s();
+    c.kv.wait_k();
+    return true;
+  }
+  // Scales Q in shared memory, or loads it to registers and scales it there.
+  TANDEM_DEVICE void take_q() {
+    const FwdBlock& u = params.block;
+    const uint own = c.shared.q(c.q_pipe.stage()) + uint(c.warpgroup * 64 * kPanelBytes);
+    if constexpr (!HOLDS_Q && kSplitsScale<T>) {
+      scale_q<T, S>(S::SCALED ? T::pack(u.scale, u.scale) : scale_power(opaque(u.scale)), own);
+      sync_warpgroup();
+    }
+    if constexpr (HOLDS_Q) {
       const uint from = own + bias_part();
 #pragma unroll
       for (int n = 0; n < S::D / 16; ++n)
@@ -236,17 +265,19 @@ TANDEM_DEVICE void consume_bias(const Params& params, const FwdSharedStorage<S>&
           for (int i = 0; i < 4; ++i) q[n][i] = T::times(q[n][i], power);
       }
     }
-  };
-  const auto begin_s = [&] {
+  }
+  // Loads the tile of the bias to the accumulators of S.
+  TANDEM_DEVICE void begin_s() {
     const uint part = bias_part();
-    mbarrier_wait(shared.bias_full(warpgroup, bias_pipe.stage()), bias_pipe.phase());
-    const uint from = shared.bias(warpgroup, bias_pipe.stage()) + part;
-    [[maybe_unused]] const float over_scale = reciprocal(bias_unit<T, S>(opaque(u.scale)));
+    mbarrier_wait(c.shared.bias_full(c.warpgroup, bias_pipe.stage()), bias_pipe.phase());
+    const uint from = c.shared.bias(c.warpgroup, bias_pipe.stage()) + part;
+    [[maybe_unused]] const float over_scale =
+        reciprocal(bias_unit<T, S>(opaque(params.block.scale)));
 #pragma unroll
     for (int n = 0; n < N / 16; ++n) {
       uint r[4];
       load_bias<N>(r, from, n);
-      float* const to = s + 8 * bias_keys<N>(n);
+      float* const to = c.s + 8 * bias_keys<N>(n);
 #pragma unroll
       for (int i = 0; i < 4; ++i)
         if constexpr (S::SCALED)
@@ -254,153 +285,73 @@ TANDEM_DEVICE void consume_bias(const Params& params, const FwdSharedStorage<S>&
         else
           T::put_times(to[2 * i], to[2 * i + 1], r[i], over_scale);
     }
-  };
-  const auto product_s = [&] {
-    const uint64_t k = advance(k_at, kv.k.stage() * S::K_BYTES);
+  }
+  TANDEM_DEVICE void product_s() {
+    const uint64_t k = advance(c.k_at, c.kv.k.stage() * S::K_BYTES);
     // Computed again for each product: kept across the loop, it would take registers.
-    const uint64_t q_rows = advance(q_at, int(opaque(uint(q_pipe.stage()))) * S::Q_BYTES);
+    const uint64_t q_rows = advance(c.q_at, int(opaque(uint(c.q_pipe.stage()))) * S::Q_BYTES);
     wgmma_fence();
 #pragma unroll
     for (int n = 0; n < S::D / 16; ++n) {
       const uint64_t keys = advance(k, n / 4 * S::K_PANEL + n % 4 * 32);
-      if constexpr (ROOM)
-        Wgmma<T, N>::template rs<0>(s, q[n][0], q[n][1], q[n][2], q[n][3], keys, 1);
+      if constexpr (HOLDS_Q)
+        Wgmma<T, N>::template rs<0>(c.s, q[n][0], q[n][1], q[n][2], q[n][3], keys, 1);
       else
-        Wgmma<T, N>::template ss<0, 0>(s, advance(q_rows, n / 4 * S::Q_PANEL + n % 4 * 32), keys,
+        Wgmma<T, N>::template ss<0, 0>(c.s, advance(q_rows, n / 4 * S::Q_PANEL + n % 4 * 32), keys,
                                        1);
     }
     wgmma_commit_group();
-  };
-  const auto product_o = [&] {
-    kv.wait_v();
-    gemm_pv<T, S>(o, p, advance(v_at, kv.v.stage() * S::V_BYTES));
-  };
-  // Called after products that began with the loaded bias: an arrival may overtake loads that no
-  // instruction has waited for.
-  const auto release_bias = [&] {
+  }
+  // Releases the stage of the bias. Products that began with the loaded bias are issued: an arrival
+  // may overtake loads that no instruction has waited for.
+  TANDEM_DEVICE void issued() {
     __syncwarp();
-    if (threadIdx.x % 32 == 0) mbarrier_arrive(shared.bias_empty(warpgroup, bias_pipe.stage()));
+    if (threadIdx.x % 32 == 0) mbarrier_arrive(c.shared.bias_empty(c.warpgroup, bias_pipe.stage()));
     bias_pipe.next();
-  };
-  const auto hide = [&](const TandemTiles& at, int t) {  // of the tile at q_pipe
-    if (t < at.full_begin || t >= at.full_end)
-      mask_tile<N>(s, TandemBand{u.band_left, u.band_right, u.band_off},
-                   bias_work_tile(shared, q_pipe.n).row0 + accumulator_row(),
-                   t * N + accumulator_col(), u.seq_kv, -INFINITY);
-  };
-  // Issues S of step t and P V of the step before, and waits for S. P V is still in flight on
-  // return.
-  const auto multiply = [&](const TandemTiles& at, int t) {
-    begin_s();
-    kv.wait_k();
-    ping_pong_wait<S>(warpgroup);
-    product_s();
-    product_o();
-    ping_pong_pass<S>(warpgroup);
-    release_bias();
-    if (ROOM && u.seq_kv > 0)
+  }
+  TANDEM_DEVICE void wait_s() {
+    if (HOLDS_Q && params.block.seq_kv > 0)  // inside a branch, as in wait_products()
       wgmma_wait_group<1>();
     else
       wgmma_wait_group<1>();
-    kv.release_k();
-    hide(at, t);
-  };
-
-  // Reads the descriptor of the tile at q_pipe. Returns how many warpgroups have rows in it.
-  const auto look_up = [&](TandemTiles* to) {
-    mbarrier_wait(shared.q_full(q_pipe.stage()), q_pipe.phase());
-    const uint descriptor = shared.bias_descriptor(q_pipe.n);
-    const int4 span = ld_shared_v4_s32(descriptor);
-    to->begin = same(span.x), to->end = same(span.y);
-    to->full_begin = same(span.z), to->full_end = same(span.w);
-    return same(ld_shared_v4_s32(descriptor + 16).x);
-  };
-  // Finds the next tile in which this warpgroup has rows and they see keys. Returns whether there
-  // is one. One thread releases a tile without keys for the whole warpgroup, so its warps
-  // synchronise first: a warp that tested an mbarrier two phases later would wait for ever.
-  const auto next = [&](TandemTiles* to) {
-    int warpgroups = look_up(to);
-    // Votes show the compiler that all threads take the same branch.
-    while (__any_sync(kAllLanes, warpgroup < warpgroups && to->begin >= to->end)) {
-      store_unseen<S>(u, params.push, bias_work_tile(shared, q_pipe.n));
-      named_barrier_sync(together, 128);
-      release_q();
-      warpgroups = look_up(to);
-    }
-    return bool(__any_sync(kAllLanes, warpgroup < warpgroups));
-  };
-
-  TandemTiles at, to;
-  grid_dependency_wait();
-  if (!next(&at)) return;
-  if (warpgroup == S::WARPGROUPS - 1) ping_pong_pass<S>(warpgroup);
-  float factor[2];
-  Softmax<N> softmax;
-
-  clear(o);
-  take_q();
-  begin_s();
-  kv.wait_k();
-  product_s();
-  release_bias();
-  wgmma_wait_group<0>();
-  kv.release_k();
-  hide(at, at.end - 1);
-  softmax.step(s, scale, factor);
-  pack_tile<T, N>(p, s);
-  for (;;) {
-#pragma unroll 1
-    for (int t = at.end - 2; t >= at.begin; --t) {
-      multiply(at, t);
-      const bool rescale = softmax.step(s, scale, factor);
-      optimization_barrier(s);
-      wait_products(u, o);  // waits inside a branch
-      if (rescale) rescale_rows(o, factor);
-      kv.release_v();
-      pack_tile<T, N>(p, s);
-    }
-    // S of the first keys of the next tile overlaps P V of the last keys of this one. The position
-    // of this tile is read before: next() skips tiles without keys, and the descriptor may be that
-    // of another tile by the time o is stored.
-    const uint done = q_pipe.n;
-    const BiasWorkTile of = same_work_tile(bias_work_tile(shared, done));
-    release_q();
-    const bool more = next(&to);
-    Softmax<N> next_softmax;
-    if (more) {
-      take_q();
-      multiply(to, to.end - 1);
-      next_softmax.step(s, scale, factor);
-      optimization_barrier(s);
-    } else {
-      product_o();
-    }
-    wgmma_wait_group<0>();
-    kv.release_v();
-    store_combined<T, S>(params, done, of, o, softmax, bias_unit<T, S>(u.scale));
-    if (!more) break;
-    clear(o);
-    softmax = next_softmax;
-    at = to;
-    pack_tile<T, N>(p, s);
   }
-  // In the last tiles this warpgroup has no rows. It releases their stages, and passes its turns of
-  // the ping-pong on.
-  while (__any_sync(kAllLanes, look_up(&to) > 0)) {
-    release_q();
+  TANDEM_DEVICE void score(const Tile& at, int t) {
+    const FwdBlock& u = params.block;
+    if (t < at.full_begin || t >= at.full_end)
+      mask_tile<N>(c.s, TandemBand{u.band_left, u.band_right, u.band_off},
+                   bias_work_tile(c.shared, c.q_pipe.n).row0 + accumulator_row(),
+                   t * N + accumulator_col(), u.seq_kv, -INFINITY);
+  }
+  // Reads the position of the tile: next() skips tiles without keys, and the descriptor may be that
+  // of another tile by the time o is stored.
+  TANDEM_DEVICE void end_tile() {
+    done = c.q_pipe.n;
+    done_tile = same_work_tile(bias_work_tile(c.shared, done));
+  }
+  TANDEM_DEVICE void store(const Tile&) {
+    store_combined<T, S>(params, done, done_tile, c.o, c.softmax,
+                         bias_unit<T, S>(params.block.scale));
+  }
+  // In the last tiles this warpgroup has no rows. It releases their stages, and arrives at the next
+  // warpgroup's barrier in place of its products.
+  TANDEM_DEVICE void drain() {
+    Tile at;
+    while (__any_sync(kAllLanes, read_descriptor(&at) > 0)) {
+      c.release_q();
 #pragma unroll 1
-    for (int t = to.begin; t < to.end; ++t) {
-      if (kv.elected) kv.wait_k();
-      kv.release_k();
-      __syncwarp();
-      ping_pong_wait<S>(warpgroup);
-      ping_pong_pass<S>(warpgroup);
-      if (kv.elected) kv.wait_v();
-      kv.release_v();
-      __syncwarp();
+      for (int t = at.begin; t < at.end; ++t) {
+        if (c.kv.elected) c.kv.wait_k();
+        c.kv.release_k();
+        __syncwarp();
+        ping_pong_wait<S>(c.warpgroup);
+        ping_pong_pass<S>(c.warpgroup);
+        if (c.kv.elected) c.kv.wait_v();
+        c.kv.release_v();
+        __syncwarp();
+      }
     }
   }
-}
+};
 
 }  // namespace sm90
 }  // namespace cuda
