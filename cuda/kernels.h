@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // The CUDA kernels as the host sees them: parameter structs, and look-ups of the instantiation that
-// serves a launch, which return nullptr where it is not built (cuda/select.cuh).
+// serves a launch, which return nullptr where it is not built (cuda/simt/select.cuh).
 #ifndef TANDEM_CUDA_KERNELS_H
 #define TANDEM_CUDA_KERNELS_H
-#include "kernel_params.h"
+#include "kernels/kernel_params.h"
 
 namespace tandem {
 namespace cuda {
@@ -13,7 +13,7 @@ namespace cuda {
 struct KernelChoice {
   const char* tile = nullptr;       // simt: name of a tile of tiles.inc
   int d_blocks = 0, dv_blocks = 0;  // simt: accumulator blocks that cover D, Dv
-  int row = 0;                      // sm80: of ampere_tiles.inc
+  int row = 0;                      // sm80: of plan/sm80/tiles.inc
   bool tf32 = false;                // f32 operands are rounded to TF32
 };
 
@@ -44,10 +44,10 @@ using Kernel = void (*)(P);
   using Name##Full = FullParams<Name##Spec, Name##Block, Name##Push>; \
   Kernel<Name##Full> name##_kernel(tandem_dtype dtype, const KernelChoice& of, bool wide);
 #define TANDEM_HOPPER(Name, name)  // sm90/kernels.h
-#include "stems.inc"
+#include "kernels/stems.inc"
 
-// For the rows of src/fixed.inc: the set of optional inputs and the element type are known at
-// compile time.
+// For the rows of src/kernels/fixed.inc: the set of optional inputs and the element type are known
+// at compile time.
 Kernel<FwdFull> fwd_elastic_kernel(tandem_dtype dtype, const KernelChoice& of, bool wide);
 
 Kernel<FwdParams> fwd_kernel(tandem_dtype dtype, const KernelChoice& of, bool wide);

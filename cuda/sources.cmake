@@ -17,10 +17,11 @@ elseif(default_architectures)
 endif()
 
 target_sources(tandem PRIVATE
-  cuda/bwd_dbias.cu cuda/bwd_ddist.cu cuda/bwd_dkv.cu cuda/bwd_dkv_ddist.cu cuda/bwd_dkv_full.cu cuda/bwd_dot.cu cuda/bwd_dq.cu
-  cuda/bwd_dq_full.cu cuda/bwd_head.cu cuda/bwd_origin.cu cuda/bwd_row.cu cuda/bwd_row_dq.cu cuda/bwd_sum.cu cuda/fwd.cu cuda/fwd_elastic.cu cuda/fwd_full.cu
-  cuda/fwd_join.cu
-  src/cuda/device.cpp src/cuda/runtime.cpp src/cuda/sm80.cpp)
+  cuda/simt/bwd_dbias.cu cuda/simt/bwd_dist_bias.cu cuda/simt/bwd_dkv.cu cuda/simt/bwd_dkv_dist.cu
+  cuda/simt/bwd_dkv_full.cu cuda/simt/bwd_dot.cu cuda/simt/bwd_dq.cu cuda/simt/bwd_dq_full.cu
+  cuda/simt/bwd_head_sums.cu cuda/simt/bwd_origin.cu cuda/simt/bwd_row_sums.cu cuda/simt/bwd_row_sums_dq.cu
+  cuda/simt/bwd_sum_splits.cu cuda/simt/fwd.cu cuda/simt/fwd_elastic.cu cuda/simt/fwd_full.cu
+  cuda/simt/fwd_combine.cu src/cuda/device.cpp src/cuda/runtime.cpp src/cuda/sm80.cpp)
 # These kernels have no word that 9.0 knows and 8.0 does not: both get machine code of one and the same PTX, which spares
 # one of the compiler's longest passes.
 set(simt_architectures ${CMAKE_CUDA_ARCHITECTURES})
@@ -44,7 +45,7 @@ target_compile_options(tandem PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Xptxas=-v>)
 # The runtime is in the library itself; the driver is found at run time, so nothing needs libcuda.
 target_link_libraries(tandem PRIVATE CUDA::cudart_static)
 
-# What the CUDA compiler says of the kernels of a target goes to <object>.ptxas, for tests/sm90/check_ptxas.
+# What the CUDA compiler says of the kernels of a target goes to <object>.ptxas, for tests/cuda/sm90/check_ptxas.
 function(tandem_keep_ptxas target)
   target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Xptxas=-v>)
   if(UNIX)
@@ -106,16 +107,16 @@ elseif(NOT CMAKE_CUDA_ARCHITECTURES MATCHES "90|all|native")
 endif()
 if(TANDEM_WITH_SM90)
   add_library(tandem_sm90 OBJECT
-    cuda/sm90/bwd/bwd_dkv.cu cuda/sm90/bwd/bwd_dkv_ddist.cu cuda/sm90/bwd/bwd_dkv_dq.cu
+    cuda/sm90/bwd/bwd_dkv.cu cuda/sm90/bwd/bwd_dkv_dist.cu cuda/sm90/bwd/bwd_dkv_dq.cu
     cuda/sm90/bwd/bwd_dkv_dq_bias.cu cuda/sm90/bwd/bwd_dkv_dq_entmax.cu cuda/sm90/bwd/bwd_dkv_dq_masked.cu
-    cuda/sm90/bwd/bwd_dkv_dq_varlen.cu cuda/sm90/bwd/bwd_dq_cast.cu cuda/sm90/bwd/bwd_row.cu
-    cuda/sm90/bwd/bwd_row_dq.cu cuda/sm90/fwd/fwd.cu cuda/sm90/fwd/fwd_elastic.cu
+    cuda/sm90/bwd/bwd_dkv_dq_varlen.cu cuda/sm90/bwd/bwd_dq_cast.cu cuda/sm90/bwd/bwd_row_sums.cu
+    cuda/sm90/bwd/bwd_row_sums_dq.cu cuda/sm90/fwd/fwd.cu cuda/sm90/fwd/fwd_elastic.cu
     cuda/sm90/fwd/fwd_entmax.cu cuda/sm90/fwd/fwd_masked.cu)
   target_include_directories(tandem_sm90 PRIVATE include src)
   tandem_sm90_options(tandem_sm90)
   target_sources(tandem PRIVATE src/cuda/sm90.cpp src/cuda/sm90_bwd.cpp src/cuda/sm90_fwd.cpp
     src/cuda/sm90_tensor_maps.cpp $<TARGET_OBJECTS:tandem_sm90>)
-  set_property(SOURCE src/absent.cpp APPEND PROPERTY COMPILE_DEFINITIONS TANDEM_WITH_SM90=1)
+  set_property(SOURCE src/api/absent.cpp APPEND PROPERTY COMPILE_DEFINITIONS TANDEM_WITH_SM90=1)
 else()
   target_sources(tandem PRIVATE src/cuda/sm90_absent.cpp)
 endif()

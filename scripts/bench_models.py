@@ -16,7 +16,7 @@ header names it. --total-seconds ends the run: "not_reached" in the header names
 each case; --resume goes on behind those that it has. A kernel that loses the GPU ends the process; it starts itself again behind
 the case.
 
-The error ratio is that of support/compare.h, of one head, against PyTorch in double on the same GPU. d_bias has none, and neither
+The error ratio is that of harness/compare.h, of one head, against PyTorch in double on the same GPU. d_bias has none, and neither
 has a case with dropout.
 """
 import argparse

@@ -12,7 +12,7 @@ as attn_mask, to FlexAttention as a score_mod that captures it, and its gradient
 refuses a case is left out, with its reason on stderr. Timing as the library's own bench does it: warm-up of continuous
 work, then rounds of samples until two medians agree, each sample by events around many launches; on a GPU a round lasts
 0.6 s at least, as a power limit shows as drops of the clock about once a second. The error ratio is that of
-support/compare.h; d_bias has none.
+harness/compare.h; d_bias has none.
 
     scripts/bench_peers.py --cases cases.json --tandem build/release/bin/tandem --rounds 5 --out both.json
 
@@ -115,7 +115,7 @@ def plain(case, q, k, v, d_o, bias):
 
 
 def usual_errors(relative, bins):
-    """What 9 of 10 rows with as many terms stay below; support/compare.cpp has the same."""
+    """What 9 of 10 rows with as many terms stay below; harness/compare.cpp has the same."""
     usual = torch.zeros_like(relative)
     for n in bins.unique():
         reach = 0

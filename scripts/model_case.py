@@ -90,7 +90,7 @@ class Tensors:
         return [*self.qkv] + [self.bias] * ("b" in case.grads) + [self.sink] * ("s" in case.grads)
 
     def make_keep(self):
-        """[B,H,rows,Sk] as support/models.cpp has it."""
+        """[B,H,rows,Sk] as harness/models.cpp has it."""
         case = self.case
         batch, heads, rows = (int(n) for n in case.keep.split(":")[1].split("x"))
         b = torch.arange(batch, device=self.device)[:, None, None, None]
@@ -223,7 +223,7 @@ class Reference:
                 self.values[which] += sums[which]
 
     def ratio(self, n, got):
-        """Of o, d_q, d_k, d_v (0 to 3): the worst row's error, 2 being the limit (support/compare.h)."""
+        """Of o, d_q, d_k, d_v (0 to 3): the worst row's error, 2 being the limit (harness/compare.h)."""
         exact, own, terms = (kind[n] for kind in self.values)
         counts = self.counts if n < 2 else self.key_counts
         got, own, terms = got.double(), own.double(), terms.amax(-1)

@@ -17,23 +17,23 @@
 #include "bench_result.h"
 #include "bench_sample.h"
 #include "models.h"
-#include "problem.h"
+#include "problem/problem.h"
 #include "tools.h"
 
 namespace tandem::tool {
 namespace {
 
-using support::Buffer;
-using support::HostTensor;
-using support::Role;
-using support::Session;
+using harness::Buffer;
+using harness::HostTensor;
+using harness::Role;
+using harness::Session;
 
 struct Options {
   std::vector<std::string> devices, problems, names, merge, compare;
   std::string preset, format = "table", out, commit, op = "both", disable;
   uint64_t seed = 1;
   bool list = false, no_check = false, host = false, turns = false;
-  support::TimeOptions time;
+  harness::TimeOptions time;
 };
 
 std::string utc_now() {
@@ -68,7 +68,7 @@ double usual_flops(const tandem_problem& problem, bool backward) {
   const Problem p = [&] {
     Problem checked;
     const Status s = make_problem(&problem, &checked);
-    if (!s.ok()) throw support::Error(s.code(), s.message().c_str());
+    if (!s.ok()) throw harness::Error(s.code(), s.message().c_str());
     return checked;
   }();
   const double square = double(p.batch * p.heads_q) * double(p.seq_q) * double(p.seq_kv);
@@ -86,15 +86,15 @@ double case_flops(const BenchCase& c, bool backward) {
   const auto lengths = [&](bool kv) {
     const bool full = (kv ? p.lengths_kv : p.lengths_q) == TANDEM_LENGTHS_FULL;
     return full ? std::vector<int64_t>(size_t(p.batch), kv ? p.seq_kv : p.seq_q)
-                : support::model_lengths(p, kv);
+                : harness::model_lengths(p, kv);
   };
   const std::vector<int64_t> q = lengths(false), kv = lengths(true);
   double flops = 0;
   for (size_t b = 0; b < q.size(); ++b) {
-    tandem_problem one = support::make_problem(TANDEM_FORWARD, tandem_dtype(p.q.dtype), 1,
+    tandem_problem one = harness::make_problem(TANDEM_FORWARD, tandem_dtype(p.q.dtype), 1,
                                                p.heads_q, p.heads_kv, q[b], kv[b], p.head_dim);
     one.head_dim_v = p.head_dim_v;
-    support::set_layout(one, support::Layout::bhsd);
+    harness::set_layout(one, harness::Layout::bhsd);
     one.mask = p.mask;
     one.align = p.align;
     one.window_left = p.window_left;
@@ -114,7 +114,7 @@ Result features_of(const tandem_problem& p) {
   if (p.heads_q != p.heads_kv) words.push_back(p.heads_kv == 1 ? "mqa" : "gqa");
   if (p.window_left != TANDEM_UNBOUNDED) words.push_back(fmt::format("left={}", p.window_left));
   if (p.window_right != TANDEM_UNBOUNDED) words.push_back(fmt::format("right={}", p.window_right));
-  for (const std::string& word : support::feature_words(p))
+  for (const std::string& word : harness::feature_words(p))
     if (word != "plain") words.push_back(word);
   if (p.flags & TANDEM_FLAG_DETERMINISTIC) words.push_back("deterministic");
   if (p.tile_rows || p.tile_cols)
@@ -133,13 +133,13 @@ class CaseRun {
   std::function<void(tandem_stream)> record(size_t n) const;
   void judge(size_t n);                             // the error of the outputs that are there now
   void forget_inputs() { host_ = BenchTensors(); }  // the host's: no judging after it
-  Result row(size_t n, const support::Timing& time) const;
+  Result row(size_t n, const harness::Timing& time) const;
 
  private:
   struct Direction {
     bool backward = false;
     tandem_problem problem;
-    support::Plan plan;
+    harness::Plan plan;
     double build_seconds = 0, ratio = NAN;
     tandem_args args;
     Buffer workspace;
@@ -155,7 +155,7 @@ class CaseRun {
   BenchTensors host_;
   tandem_args args_ = TANDEM_ARGS_INIT;
   std::vector<Buffer> buffers_;
-  Buffer outputs_[support::kRoleCount], lse_;
+  Buffer outputs_[harness::kRoleCount], lse_;
   std::vector<Direction> directions_;
 };
 
@@ -169,28 +169,28 @@ CaseRun::CaseRun(Session& session, const BenchCase& c, const Options& options)
   const auto input = [&](Role role, HostTensor* t) {
     *t = HostTensor(problem_, role);
     if (c.model)
-      support::fill_model_input(problem_, role, options.seed, t);
+      harness::fill_model_input(problem_, role, options.seed, t);
     else
-      support::fill_input(problem_, role, options.seed, 1, t);
+      harness::fill_input(problem_, role, options.seed, 1, t);
     buffers_.push_back(session.buffer(t->bytes.size()));
     buffers_.back().upload(t->bytes);
-    support::buffer_of(args_, role) = buffers_.back().handle();
+    harness::buffer_of(args_, role) = buffers_.back().handle();
   };
-  for (Role role : support::kInputs)
-    if (support::is_input(problem_, role) && (role != Role::d_o || !forward_only_))
+  for (Role role : harness::kInputs)
+    if (harness::is_input(problem_, role) && (role != Role::d_o || !forward_only_))
       input(role, &host_[role]);
-  const support::DropoutSeed dropout = support::dropout_seed_of(options.seed);
+  const harness::DropoutSeed dropout = harness::dropout_seed_of(options.seed);
   args_.dropout_seed = dropout.seed;
   args_.dropout_offset = dropout.offset;
-  for (Role role : support::kOutputs) {
+  for (Role role : harness::kOutputs) {
     const bool gradient = role != Role::o;
-    if (gradient && (forward_only_ || !support::is_output(problem_, role))) continue;
-    const tandem_tensor layout = support::layout_of(problem_, role);
-    const int64_t elements = support::extent(support::dims_of(problem_, role), layout);
+    if (gradient && (forward_only_ || !harness::is_output(problem_, role))) continue;
+    const tandem_tensor layout = harness::layout_of(problem_, role);
+    const int64_t elements = harness::extent(harness::dims_of(problem_, role), layout);
     Buffer& b = outputs_[int(role)];
-    b = session.buffer(size_t(elements) * support::element_size(layout.dtype));
+    b = session.buffer(size_t(elements) * harness::element_size(layout.dtype));
     b.fill(0xff);
-    support::buffer_of(args_, role) = b.handle();
+    harness::buffer_of(args_, role) = b.handle();
   }
   const size_t rows = size_t(problem_.batch * problem_.heads_q * problem_.seq_q);
   lse_ = session.buffer(rows * sizeof(float));
@@ -217,7 +217,7 @@ void CaseRun::prepare(size_t n) {
   d.problem = problem_;
   d.problem.direction = d.backward ? TANDEM_BACKWARD : TANDEM_FORWARD;
   const auto start = std::chrono::steady_clock::now();
-  d.plan = support::Plan(session_, d.problem);
+  d.plan = harness::Plan(session_, d.problem);
   d.build_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   d.args = args_;
   if (d.plan.info().workspace_size) {
@@ -230,7 +230,7 @@ void CaseRun::prepare(size_t n) {
 
 std::function<void(tandem_stream)> CaseRun::record(size_t n) const {
   const Direction& d = directions_[n];
-  return [&d](tandem_stream stream) { support::check(tandem_execute(d.plan, stream, &d.args)); };
+  return [&d](tandem_stream stream) { harness::check(tandem_execute(d.plan, stream, &d.args)); };
 }
 
 void CaseRun::judge(size_t n) {
@@ -246,7 +246,7 @@ void CaseRun::judge(size_t n) {
   }
 }
 
-Result CaseRun::row(size_t n, const support::Timing& time) const {
+Result CaseRun::row(size_t n, const harness::Timing& time) const {
   const Direction& d = directions_[n];
   const tandem_problem& problem = d.problem;
   const double ratio = options_.no_check || guards_intact() ? d.ratio : INFINITY;
@@ -256,7 +256,7 @@ Result CaseRun::row(size_t n, const support::Timing& time) const {
   r["impl"] = "tandem";
   r["backend"] = d.plan.info().backend;
   r["path"] = d.plan.info().path;
-  r["dtype"] = support::dtype_word(problem.q.dtype);
+  r["dtype"] = harness::dtype_word(problem.q.dtype);
   r["B"] = problem.batch;
   r["Hq"] = problem.heads_q;
   r["Hk"] = problem.heads_kv;
@@ -281,7 +281,7 @@ Result CaseRun::row(size_t n, const support::Timing& time) const {
   r["clock"] = time.clock;
   r["build_ms"] = 1e3 * d.build_seconds;
   r["tile"] = fmt::format("{}x{}", d.plan.info().tile_rows, d.plan.info().tile_cols);
-  r["problem"] = support::print(problem);
+  r["problem"] = harness::print(problem);
   return r;
 }
 
@@ -295,7 +295,7 @@ std::vector<BenchCase> chosen_cases(const Options& options) {
       p.gradients = TANDEM_GRAD_QKV;
       if (p.bias.dtype) {
         p.d_bias.dtype = p.bias.dtype;
-        support::set_layout(p, Role::d_bias, support::Layout::bhsd);
+        harness::set_layout(p, Role::d_bias, harness::Layout::bhsd);
         p.gradients |= TANDEM_GRAD_BIAS;
       }
       if (p.dist_window) p.gradients |= TANDEM_GRAD_DIST_BIAS;
@@ -315,7 +315,7 @@ std::vector<BenchCase> chosen_cases(const Options& options) {
     for (const BenchCase& c : cases)
       if (c.name == name) named.push_back(c);
     if (named.size() == before)
-      throw support::Error(TANDEM_ERROR_INVALID_ARGUMENT,
+      throw harness::Error(TANDEM_ERROR_INVALID_ARGUMENT,
                            "no case is named '" + name + "'; --list shows the names");
   }
   return named;
@@ -326,7 +326,7 @@ Result list_cases(const std::vector<BenchCase>& cases) {
   for (const BenchCase& c : cases) {
     const tandem_problem& p = c.problem;
     list.push_back({{"case", c.name},
-                    {"dtype", support::dtype_word(p.q.dtype)},
+                    {"dtype", harness::dtype_word(p.q.dtype)},
                     {"B", p.batch},
                     {"Hq", p.heads_q},
                     {"Hk", p.heads_kv},
@@ -338,15 +338,15 @@ Result list_cases(const std::vector<BenchCase>& cases) {
                     {"features", features_of(p)},
                     {"flops_fwd", case_flops(c, false)},
                     {"flops_bwd", case_flops(c, true)},
-                    {"problem", support::print(p)}});
+                    {"problem", harness::print(p)}});
     if (p.bias.dtype) {
-      const support::Dims d = support::dims_of(p, Role::bias);
+      const harness::Dims d = harness::dims_of(p, Role::bias);
       list.back()["bias"] =
-          Result{{"dtype", support::dtype_word(p.bias.dtype)}, {"dims", {d.b, d.h, d.s, d.d}}};
+          Result{{"dtype", harness::dtype_word(p.bias.dtype)}, {"dims", {d.b, d.h, d.s, d.d}}};
     }
     if (c.forward_only) list.back()["ops"] = {"fwd"};
-    if (c.model && p.lengths_q) list.back()["lengths_q"] = support::model_lengths(p, false);
-    if (c.model && p.lengths_kv) list.back()["lengths_kv"] = support::model_lengths(p, true);
+    if (c.model && p.lengths_q) list.back()["lengths_q"] = harness::model_lengths(p, false);
+    if (c.model && p.lengths_kv) list.back()["lengths_kv"] = harness::model_lengths(p, true);
   }
   return list;
 }
@@ -386,14 +386,14 @@ struct Measured {
     fmt::print(stderr, "  {} {}: {:.4g} ms\n", row["op"].get<std::string>(),
                row["path"].get<std::string>(), row["ms"].get<double>());
     if (const auto& e = row["max_err_ratio"];
-        e.is_number() && e.get<double>() > support::kRatioLimit) {
+        e.is_number() && e.get<double>() > harness::kRatioLimit) {
       fmt::print(stderr, "  WRONG: error ratio {} of {} ({})\n", e.get<double>(),
                  row["op"].get<std::string>(), row["problem"].get<std::string>());
       *exit_code = 1;
     }
     rows.push_back(std::move(row));
   }
-  void failed(const support::Error& e) {
+  void failed(const harness::Error& e) {
     fmt::print(stderr, "  {}\n", e.what());
     *exit_code = 1;
   }
@@ -414,12 +414,12 @@ void one_by_one(Session& session, const std::vector<BenchCase>& cases, Measured*
       for (size_t n = 0; n < run.count(); ++n) {
         run.prepare(n);
         const bool asked = options.op != "bwd" || n == 1;
-        const support::Timing time =
-            asked ? session.time_in_turns({run.record(n)}, options.time)[0] : support::Timing();
+        const harness::Timing time =
+            asked ? session.time_in_turns({run.record(n)}, options.time)[0] : harness::Timing();
         run.judge(n);
         if (asked) result->add(run.row(n, time));
       }
-    } catch (const support::Error& e) {
+    } catch (const harness::Error& e) {
       result->failed(e);
     }
     result->keep(session);
@@ -440,7 +440,7 @@ void in_turns(Session& session, const std::vector<BenchCase>& cases, Measured* r
       }
       run->forget_inputs();  // the device holds the tensors of all cases; the host need not
       runs.push_back(std::move(run));
-    } catch (const support::Error& e) {
+    } catch (const harness::Error& e) {
       result->failed(e);
       if (e.code() == TANDEM_ERROR_DEVICE_OUT_OF_MEMORY)
         fmt::print(stderr, "  --turns holds the tensors of all cases at once: name fewer\n");
@@ -455,10 +455,10 @@ void in_turns(Session& session, const std::vector<BenchCase>& cases, Measured* r
         asked.emplace_back(run.get(), n);
       }
     fmt::print(stderr, "{}: {} rows in turns\n", session.name(), records.size());
-    const std::vector<support::Timing> times = session.time_in_turns(records, options.time);
+    const std::vector<harness::Timing> times = session.time_in_turns(records, options.time);
     for (size_t i = 0; i < times.size(); ++i)
       result->add(asked[i].first->row(asked[i].second, times[i]));
-  } catch (const support::Error& e) {
+  } catch (const harness::Error& e) {
     result->failed(e);
   }
   result->keep(session);
@@ -475,7 +475,7 @@ Result measure(const Options& options, int* exit_code) {
   header["clocks_mhz"] = nullptr;
   if (options.turns) header["turns"] = true;
   for (const std::string& name : chosen_devices(options.devices)) {
-    support::SessionOptions o;
+    harness::SessionOptions o;
     o.disable = options.disable;
     const auto session = Session::open(name, o);
     add_word(&header, "device", session->info().name, "; ");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // The cases of `tandem bench` that have names. A preset is a list of problem lines; names are made from
 // the lines, so that the same problem has the same name in every result file. The preset models is
-// the table support/models.inc, whose rows bring their names.
+// the table harness/models.inc, whose rows bring their names.
 #include "bench_cases.h"
 
 #include <fmt/core.h>
@@ -10,7 +10,7 @@
 
 #include "host.h"
 #include "models.h"
-#include "support.h"
+#include "session.h"
 
 namespace tandem::tool {
 namespace {
@@ -125,15 +125,15 @@ constexpr const char* kModels = "models";
 
 std::vector<BenchCase> model_cases() {
   std::vector<BenchCase> cases;
-  for (const support::Model& m : support::models()) {
-    const tandem_problem problem = support::parse(m.line);
+  for (const harness::Model& m : harness::models()) {
+    const tandem_problem problem = harness::parse(m.line);
     cases.push_back({m.name, problem, problem.direction == TANDEM_FORWARD, true});
   }
   return cases;
 }
 
 std::string bias_word(const tandem_problem& p) {
-  const support::Dims dims = support::dims_of(p, support::Role::bias);
+  const harness::Dims dims = harness::dims_of(p, harness::Role::bias);
   return fmt::format("-bias{}x{}", dims.b, dims.h);
 }
 
@@ -152,7 +152,7 @@ std::vector<BenchCase> preset_cases(const std::string& preset) {
     if (preset != p.name) continue;
     std::vector<BenchCase> cases;
     for (const char* line : p.lines) {
-      const tandem_problem problem = support::parse(line);
+      const tandem_problem problem = harness::parse(line);
       const bool square = problem.seq_q == problem.seq_kv;
       cases.push_back(
           {fmt::format("{}-d{}-s{}{}{}-{}{}{}", std::string(line + 4, std::strchr(line + 4, ' ')),
@@ -168,7 +168,7 @@ std::vector<BenchCase> preset_cases(const std::string& preset) {
     }
     return cases;
   }
-  throw support::Error(TANDEM_ERROR_INVALID_ARGUMENT, "no preset is named '" + preset + "'");
+  throw harness::Error(TANDEM_ERROR_INVALID_ARGUMENT, "no preset is named '" + preset + "'");
 }
 
 }  // namespace tandem::tool

@@ -12,11 +12,11 @@ struct BenchCase {
   std::string name;
   tandem_problem problem;  // direction is set when it is run
   bool forward_only = false;
-  bool model = false;  // of the preset models: lengths and keep as support/models.h has them
+  bool model = false;  // of the preset models: lengths and keep as harness/models.h has them
 };
 
 std::vector<std::string> preset_names();
-// Throws support::Error on a name that is none.
+// Throws harness::Error on a name that is none.
 std::vector<BenchCase> preset_cases(const std::string& preset);
 
 }  // namespace tandem::tool

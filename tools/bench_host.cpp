@@ -17,7 +17,7 @@ namespace tandem::tool {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using support::Role;
+using harness::Role;
 
 double us_since(Clock::time_point start) {
   return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
@@ -55,8 +55,8 @@ class OneCore {
 // A problem: what plans of it cost, and its plan, inputs and outputs, with which executes are timed.
 class HostRun {
  public:
-  HostRun(support::Session& session, const std::string& name, const tandem_problem& problem,
-          const support::TimeOptions& warmup);
+  HostRun(harness::Session& session, const std::string& name, const tandem_problem& problem,
+          const harness::TimeOptions& warmup);
   void record();
   std::vector<Result> rows() const;
 
@@ -64,27 +64,27 @@ class HostRun {
   double plan_us(const tandem_problem& problem) const {
     tandem_plan* plan = nullptr;
     const auto start = Clock::now();
-    support::check(tandem_plan_create(session_.device(), &problem, &plan));
+    harness::check(tandem_plan_create(session_.device(), &problem, &plan));
     const double us = us_since(start);
     tandem_plan_destroy(plan);
     return us;
   }
-  support::Buffer& give(tandem_buffer* to, size_t bytes);
+  harness::Buffer& give(tandem_buffer* to, size_t bytes);
   void give_args();
   Result row(const char* what, std::vector<double> us) const;
 
-  support::Session& session_;
+  harness::Session& session_;
   const std::string name_;
   const tandem_problem problem_;
   const double first_us_;  // before plan_ is made
-  const support::Plan plan_;
+  const harness::Plan plan_;
   std::vector<double> cold_us_, cached_us_, execute_us_;
-  std::vector<support::Buffer> buffers_;
+  std::vector<harness::Buffer> buffers_;
   tandem_args args_ = TANDEM_ARGS_INIT;
 };
 
-HostRun::HostRun(support::Session& session, const std::string& name, const tandem_problem& problem,
-                 const support::TimeOptions& warmup)
+HostRun::HostRun(harness::Session& session, const std::string& name, const tandem_problem& problem,
+                 const harness::TimeOptions& warmup)
     : session_(session),
       name_(name),
       problem_(problem),
@@ -99,7 +99,7 @@ HostRun::HostRun(support::Session& session, const std::string& name, const tande
   cached_us_.erase(cached_us_.begin());
   give_args();
   // An idle GPU's clocks are low, and commands may be written to memory that lies there.
-  support::TimeOptions once = warmup;
+  harness::TimeOptions once = warmup;
   once.min_reps = 1;
   once.max_seconds = 0;
   session_.time(plan_, args_, once);
@@ -120,11 +120,11 @@ Result HostRun::row(const char* what, std::vector<double> us) const {
   r["us_p10"] = at(0.1);
   r["us_p90"] = at(0.9);
   r["samples"] = us.size();
-  r["problem"] = support::print(problem_);
+  r["problem"] = harness::print(problem_);
   return r;
 }
 
-support::Buffer& HostRun::give(tandem_buffer* to, size_t bytes) {
+harness::Buffer& HostRun::give(tandem_buffer* to, size_t bytes) {
   buffers_.push_back(session_.buffer(bytes));
   *to = buffers_.back().handle();
   return buffers_.back();
@@ -133,21 +133,21 @@ support::Buffer& HostRun::give(tandem_buffer* to, size_t bytes) {
 // Inputs as problems have them: of sequences without a row, or of masks that hide all, a GPU would have nothing to compute.
 void HostRun::give_args() {
   constexpr uint64_t kSeed = 1;
-  for (Role role : support::kInputs) {
-    if (!support::is_input(problem_, role)) continue;
-    support::HostTensor tensor(problem_, role);
-    support::fill_input(problem_, role, kSeed, 1, &tensor);
-    give(&support::buffer_of(args_, role), tensor.bytes.size()).upload(tensor.bytes);
+  for (Role role : harness::kInputs) {
+    if (!harness::is_input(problem_, role)) continue;
+    harness::HostTensor tensor(problem_, role);
+    harness::fill_input(problem_, role, kSeed, 1, &tensor);
+    give(&harness::buffer_of(args_, role), tensor.bytes.size()).upload(tensor.bytes);
   }
-  const support::DropoutSeed dropout = support::dropout_seed_of(kSeed);
+  const harness::DropoutSeed dropout = harness::dropout_seed_of(kSeed);
   args_.dropout_seed = dropout.seed;
   args_.dropout_offset = dropout.offset;
   const auto zeros = [&](tandem_buffer* to, size_t bytes) { give(to, bytes).fill(0); };
-  for (Role role : support::kOutputs) {
-    if (role != Role::o && !support::is_output(problem_, role)) continue;
-    const tandem_tensor layout = support::layout_of(problem_, role);
-    const int64_t elements = support::extent(support::dims_of(problem_, role), layout);
-    zeros(&support::buffer_of(args_, role), size_t(elements) * support::element_size(layout.dtype));
+  for (Role role : harness::kOutputs) {
+    if (role != Role::o && !harness::is_output(problem_, role)) continue;
+    const tandem_tensor layout = harness::layout_of(problem_, role);
+    const int64_t elements = harness::extent(harness::dims_of(problem_, role), layout);
+    zeros(&harness::buffer_of(args_, role), size_t(elements) * harness::element_size(layout.dtype));
   }
   zeros(&args_.lse, size_t(problem_.batch * problem_.heads_q * problem_.seq_q) * sizeof(float));
   if (plan_.info().workspace_size) zeros(&args_.workspace, size_t(plan_.info().workspace_size));
@@ -158,7 +158,7 @@ void HostRun::record() {
   session_.submit([&](tandem_stream stream) {
     for (int n = 0; n < 32; ++n) {
       const auto start = Clock::now();
-      support::check(tandem_execute(plan_, stream, &args_));
+      harness::check(tandem_execute(plan_, stream, &args_));
       execute_us_.push_back(us_since(start));
     }
   });
@@ -199,8 +199,8 @@ std::vector<std::string> small_lines(bool on_cpu) {
 
 }  // namespace
 
-std::vector<Result> host_rows(support::Session& session, const std::vector<std::string>& given,
-                              const support::TimeOptions& warmup) {
+std::vector<Result> host_rows(harness::Session& session, const std::vector<std::string>& given,
+                              const harness::TimeOptions& warmup) {
   // Small, so that nobody waits for a GPU whose queue is full; on a CPU the work itself is timed.
   std::vector<std::string> lines = given;
   if (lines.empty()) lines = small_lines(session.on_cpu());
@@ -209,7 +209,7 @@ std::vector<Result> host_rows(support::Session& session, const std::vector<std::
     fmt::print(stderr, "{}: {}\n", session.name(), line);
     try {
       runs.push_back(std::make_unique<HostRun>(session, line, problem_of(line), warmup));
-    } catch (const support::Error& error) {  // a path alone need not take all of our own lines
+    } catch (const harness::Error& error) {  // a path alone need not take all of our own lines
       if (!given.empty() || error.code() != TANDEM_ERROR_UNSUPPORTED) throw;
       fmt::print(stderr, "  left out: {}\n", error.what());
     }

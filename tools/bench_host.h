@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "bench_result.h"
-#include "support.h"
+#include "session.h"
 
 namespace tandem::tool {
 
@@ -16,8 +16,8 @@ namespace tandem::tool {
 //   plan_cached   a problem that the device has had before
 //   execute       one tandem_execute(), those of all problems in turns, with inputs of random numbers; on the CPU the work is in it
 // lines: of problems; empty: a few of the tool's own. warmup: how long the device works before execute is timed.
-std::vector<Result> host_rows(support::Session& session, const std::vector<std::string>& lines,
-                              const support::TimeOptions& warmup);
+std::vector<Result> host_rows(harness::Session& session, const std::vector<std::string>& lines,
+                              const harness::TimeOptions& warmup);
 std::string host_table(const Result& result);
 
 }  // namespace tandem::tool

@@ -7,14 +7,14 @@
 #include <set>
 
 #include "cpu/reference.h"
-#include "problem.h"
+#include "problem/problem.h"
 
 namespace tandem::tool {
 namespace {
 
-using support::Dims;
-using support::HostTensor;
-using support::Role;
+using harness::Dims;
+using harness::HostTensor;
+using harness::Role;
 
 constexpr int64_t kBlock = 8;  // rows of a sample
 
@@ -48,16 +48,16 @@ struct Sampler {
   Sampler(const tandem_problem& problem, const BenchTensors& tensors)
       : t(tensors), dtype(problem.q.dtype) {
     const Status status = make_problem(&problem, &p);
-    if (!status.ok()) throw support::Error(status.code(), status.message().c_str());
+    if (!status.ok()) throw harness::Error(status.code(), status.message().c_str());
     if (p.seq_q == 0 || p.seq_kv == 0) return;
-    const double plain = support::score_roundings(
+    const double plain = harness::score_roundings(
         double(p.scale), p.head_dim, rows_of(t[Role::q], 0, 0, 0, std::min<int64_t>(p.seq_q, 64)),
         rows_of(t[Role::k], 0, 0, 0, std::min<int64_t>(p.seq_kv, 64)));
     for (Role role : {Role::dist_bias, Role::slope, Role::tau, Role::sink})
-      if (support::is_input(problem, role)) heads_of[role] = t[role].dense();
+      if (harness::is_input(problem, role)) heads_of[role] = t[role].dense();
     // Of the first head's first row: the magnitudes of all rows are alike.
     if (p.bias) heads_of[Role::bias] = rows_of(t[Role::bias], 0, 0, 0, 1);
-    roundings = plain + support::extra_roundings(p, plain, largest(Role::bias),
+    roundings = plain + harness::extra_roundings(p, plain, largest(Role::bias),
                                                  largest(Role::dist_bias), largest(Role::slope));
   }
   double largest(Role role) {
@@ -69,7 +69,7 @@ struct Sampler {
   // The samples of one tensor, judged together in the end.
   struct Tensor {
     const char* name;
-    support::Samples x;
+    harness::Samples x;
     std::vector<double> got;
   };
   Tensor o{"o", {}, {}}, d_q{"d_q", {}, {}}, d_k{"d_k", {}, {}}, d_v{"d_v", {}, {}};
@@ -87,22 +87,22 @@ struct Sampler {
   void judge(Tensor* tensor, int64_t features) {
     if (tensor->got.empty()) return;
     tensor->x.dims = Dims{1, 1, int64_t(tensor->x.counts.size()), features};
-    const support::Judgement j =
-        support::judge_rows(tensor->name, tensor->x, dtype, roundings, tensor->got);
-    worst = std::max(worst, j.ok ? j.ratio : std::max(j.ratio, 1.01 * support::kRatioLimit));
+    const harness::Judgement j =
+        harness::judge_rows(tensor->name, tensor->x, dtype, roundings, tensor->got);
+    worst = std::max(worst, j.ok ? j.ratio : std::max(j.ratio, 1.01 * harness::kRatioLimit));
   }
   static void append(std::vector<double>* to, const std::vector<double>& from) {
     to->insert(to->end(), from.begin(), from.end());
   }
   std::vector<double> key_counts(int64_t first, int64_t rows) const {
     std::vector<double> counts;
-    for (int64_t i = first; i < first + rows; ++i) counts.push_back(support::visible_keys(p, i));
+    for (int64_t i = first; i < first + rows; ++i) counts.push_back(harness::visible_keys(p, i));
     return counts;
   }
   std::vector<double> row_counts(int64_t first, int64_t rows) const {
     std::vector<double> counts;
     for (int64_t j = first; j < first + rows; ++j)
-      counts.push_back(double(p.group()) * support::visible_rows(p, j));
+      counts.push_back(double(p.group()) * harness::visible_rows(p, j));
     return counts;
   }
 
@@ -154,7 +154,7 @@ struct Sampler {
     head->bias = bias_rows.data();
     head->keep = keep_rows.data();
     head->index = b * p.heads_q + h;
-    head->score_error = support::kScoreError;
+    head->score_error = harness::kScoreError;
   }
   // A block's overlays have the block's rows.
   static void cut_overlays(Problem* block) {
@@ -167,7 +167,7 @@ struct Sampler {
     if (block.delta_is_dot()) return bwd_dot_ref(block, precision, head, delta);
     RefRows rows;
     rows.delta = delta;
-    bwd_row_ref(block, precision, head, rows);
+    bwd_row_sums_ref(block, precision, head, rows);
   }
 
   // What the gradients of query rows of a head are formed from. head points into the others.
@@ -215,8 +215,8 @@ void Sampler::query_head(int64_t b, int64_t h) {
     add(&o, exact, stepwise, floor, slack, key_counts(first, rows),
         rows_of(t[Role::o], b, h, first, rows));
     const std::vector<double> wrote = lse_of(b, h, first, rows);
-    const support::Judgement j =
-        support::judge_lse(Dims{1, 1, rows, 1}, lse, std::vector<float>(wrote.begin(), wrote.end()),
+    const harness::Judgement j =
+        harness::judge_lse(Dims{1, 1, rows, 1}, lse, std::vector<float>(wrote.begin(), wrote.end()),
                            roundings, p.normalizer == Normalizer::entmax);
     worst = std::max(worst, j.ratio);
   }
@@ -345,7 +345,7 @@ bool samples_keys(const Problem& p) {
 Problem checked(const tandem_problem& problem) {
   Problem p;
   const Status status = make_problem(&problem, &p);
-  if (!status.ok()) throw support::Error(status.code(), status.message().c_str());
+  if (!status.ok()) throw harness::Error(status.code(), status.message().c_str());
   return p;
 }
 
@@ -354,13 +354,13 @@ Problem checked(const tandem_problem& problem) {
 std::vector<std::string> not_sampled(const tandem_problem& problem) {
   const Problem p = checked(problem);
   std::vector<std::string> names;
-  for (Role role : support::kOutputs) {
-    if (!support::is_output(problem, role)) continue;
+  for (Role role : harness::kOutputs) {
+    if (!harness::is_output(problem, role)) continue;
     const bool keys = role == Role::d_k || role == Role::d_v;
     const bool sampled = role == Role::o || role == Role::d_q ? samples_any(p)
                          : keys                               ? samples_keys(p)
                                                               : false;
-    if (!sampled) names.push_back(support::role_name(role));
+    if (!sampled) names.push_back(harness::role_name(role));
   }
   return names;
 }

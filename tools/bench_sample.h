@@ -11,10 +11,10 @@
 namespace tandem::tool {
 
 struct BenchTensors {  // inputs, and outputs as a device wrote them
-  std::array<support::HostTensor, support::kRoleCount> of;
+  std::array<harness::HostTensor, harness::kRoleCount> of;
   std::vector<float> lse;
-  support::HostTensor& operator[](support::Role role) { return of[size_t(role)]; }
-  const support::HostTensor& operator[](support::Role role) const { return of[size_t(role)]; }
+  harness::HostTensor& operator[](harness::Role role) { return of[size_t(role)]; }
+  const harness::HostTensor& operator[](harness::Role role) const { return of[size_t(role)]; }
 };
 
 // The outputs of a problem's direction that no sample is taken of. Rows of the bias and of heads sum over too
@@ -22,7 +22,7 @@ struct BenchTensors {  // inputs, and outputs as a device wrote them
 // other than softmax, d_k and d_v only of causal problems, where few queries see the last keys.
 std::vector<std::string> not_sampled(const tandem_problem& problem);
 
-// Worst error ratio (support/compare.h) of sampled rows of o and lse. infinity: wrong in some other way.
+// Worst error ratio (harness/compare.h) of sampled rows of o and lse. infinity: wrong in some other way.
 double forward_ratio(const tandem_problem& problem, const BenchTensors& t);
 
 // The same of d_q, d_k and d_v where the problem asks for them, as functions of the device's own o and lse: the

@@ -26,11 +26,11 @@
 namespace tandem::tool {
 namespace {
 
-using support::Case;
-using support::CaseResult;
-using support::Judgement;
-using support::Magnitudes;
-using support::Outputs;
+using harness::Case;
+using harness::CaseResult;
+using harness::Judgement;
+using harness::Magnitudes;
+using harness::Outputs;
 
 struct Options {
   int cases = 100;
@@ -51,7 +51,7 @@ struct Options {
 // A device restricted to one of its paths.
 struct Subject {
   std::string label;  // "vulkan:0/scalar"
-  std::unique_ptr<support::Session> session;
+  std::unique_ptr<harness::Session> session;
 };
 
 struct Tally {
@@ -71,7 +71,7 @@ class Check {
                  const std::vector<CaseResult>& results);
   std::string repro_of(const tandem_problem& problem, uint64_t seed,
                        const Magnitudes& magnitudes = {}) const {
-    return support::repro(problem, seed, magnitudes) +
+    return harness::repro(problem, seed, magnitudes) +
            (lead_ < 0 ? "" : fmt::format(" --lead {}", lead_));
   }
   void count(const Subject& subject, const CaseResult& result, const std::string& repro);
@@ -79,7 +79,7 @@ class Check {
   void report() const;
 
   std::vector<Subject> subjects_;
-  std::vector<tandem_kernel_info> registry_ = support::registry();
+  std::vector<tandem_kernel_info> registry_ = harness::registry();
   std::map<std::pair<std::string, uint32_t>, Tally> kernels_;  // subject, registry index
   std::map<std::string, Tally> pairs_;
   std::map<std::pair<std::string, std::string>, int> refused_;  // subject, reason
@@ -92,13 +92,13 @@ void Check::open(const std::vector<std::string>& devices, const std::string& dis
     // One subject a path, so that paths which a plan would not prefer run too.
     std::vector<std::string> subjects;
     if (name.find('/') == std::string::npos)
-      for (const std::string& path : support::paths_of(name)) subjects.push_back(name + "/" + path);
+      for (const std::string& path : harness::paths_of(name)) subjects.push_back(name + "/" + path);
     if (subjects.empty()) subjects.push_back(name);
     for (const std::string& subject : subjects) {
-      support::SessionOptions o;
+      harness::SessionOptions o;
       o.disable = disable;
       Subject s;
-      s.session = support::Session::open(subject, o);
+      s.session = harness::Session::open(subject, o);
       s.label = s.session->name();
       fmt::print("  {:<18} {}; {}\n", s.label, s.session->info().name, s.session->info().driver);
       subjects_.push_back(std::move(s));
@@ -114,16 +114,17 @@ void Check::failure(const std::string& who, const CaseResult& result, const std:
   std::fflush(stdout);
 }
 
-// Which kernel answers for a tensor. bwd_dot, bwd_row and bwd_row_dq leave delta, which shows in what is made of it.
+// Which kernel answers for a tensor. bwd_dot, bwd_row_sums and bwd_row_sums_dq leave delta, which shows in what is made of it.
 bool answers_for(const std::string& stem, const std::string& tensor) {
-  if (stem == "fwd" || stem == "fwd_join") return tensor == "o" || tensor == "lse";
+  if (stem == "fwd" || stem == "fwd_combine") return tensor == "o" || tensor == "lse";
   if (stem == "bwd_dkv") return tensor == "d_k" || tensor == "d_v";
-  if (stem == "bwd_dkv_ddist") return tensor == "d_k" || tensor == "d_v" || tensor == "d_dist_bias";
+  if (stem == "bwd_dkv_dist") return tensor == "d_k" || tensor == "d_v" || tensor == "d_dist_bias";
   if (stem == "bwd_dq") return tensor == "d_q";
   if (stem == "bwd_dbias") return tensor == "d_bias";
-  if (stem == "bwd_ddist") return tensor == "d_dist_bias";
-  if (stem == "bwd_sum") return tensor == "d_bias" || tensor == "d_dist_bias";
-  if (stem == "bwd_head") return tensor == "d_slope" || tensor == "d_tau" || tensor == "d_sink";
+  if (stem == "bwd_dist_bias") return tensor == "d_dist_bias";
+  if (stem == "bwd_sum_splits") return tensor == "d_bias" || tensor == "d_dist_bias";
+  if (stem == "bwd_head_sums")
+    return tensor == "d_slope" || tensor == "d_tau" || tensor == "d_sink";
   return tensor != "o" && tensor != "lse" && tensor != "d_v";
 }
 
@@ -138,13 +139,13 @@ std::string reason_of(const std::string& message) {
     else
       reason.erase(0, end + 2);
   }
-  return support::without_numbers(reason.substr(0, reason.find(", this problem has")));
+  return harness::without_numbers(reason.substr(0, reason.find(", this problem has")));
 }
 
 // "K/N": every N-th group of problems that share kernels, from the K-th on.
 struct Shard {
   uint64_t index = 0, of = 1;
-  bool has(uint64_t seed) const { return seed / support::kSameKernels % of == index; }
+  bool has(uint64_t seed) const { return seed / harness::kSameKernels % of == index; }
 };
 Shard parse_shard(const std::string& text) {
   Shard shard;
@@ -153,7 +154,7 @@ Shard parse_shard(const std::string& text) {
   shard.index = std::strtoull(text.c_str(), &end, 10);
   shard.of = *end == '/' ? std::strtoull(end + 1, &end, 10) : 0;
   if (*end != '\0' || shard.index >= shard.of)
-    throw support::Error(TANDEM_ERROR_INVALID_ARGUMENT,
+    throw harness::Error(TANDEM_ERROR_INVALID_ARGUMENT,
                          "--shard is '" + text + "', must be as 0/4");
   return shard;
 }
@@ -172,15 +173,15 @@ void Check::count(const Subject& subject, const CaseResult& result, const std::s
 }
 
 void Check::run_case(const tandem_problem& problem, uint64_t seed, const Magnitudes& magnitudes) {
-  support::CaseOptions options = support::random_options(seed);
+  harness::CaseOptions options = harness::random_options(seed);
   if (repeats_ > 0) options.repeats = repeats_;
   if (lead_ >= 0) options.lead = lead_;
   Case planned(problem, seed, options);
   // Where scores are large, results have other rules, and those of two devices may rightly differ.
-  std::unique_ptr<support::MagnitudeRules> rules;
+  std::unique_ptr<harness::MagnitudeRules> rules;
   if (!magnitudes.usual()) {
-    support::fill_magnitudes(magnitudes, planned);
-    rules = std::make_unique<support::MagnitudeRules>(planned);
+    harness::fill_magnitudes(magnitudes, planned);
+    rules = std::make_unique<harness::MagnitudeRules>(planned);
   }
   const std::string repro = repro_of(problem, seed, magnitudes);
   std::vector<std::unique_ptr<Outputs>> outputs(subjects_.size());
@@ -189,8 +190,8 @@ void Check::run_case(const tandem_problem& problem, uint64_t seed, const Magnitu
   for (size_t n = 0; n < subjects_.size(); ++n) {
     outputs[n] = std::make_unique<Outputs>();
     CaseResult& r = results[n];
-    support::Session& session = *subjects_[n].session;
-    r = rules ? support::run_and_judge(planned, *rules, session, outputs[n].get())
+    harness::Session& session = *subjects_[n].session;
+    r = rules ? harness::run_and_judge(planned, *rules, session, outputs[n].get())
               : planned.run_and_judge(session, outputs[n].get());
     if (r.refused) {
       ++refused_[{subjects_[n].label, reason_of(r.message)}];
@@ -235,10 +236,10 @@ void Check::run_pairs(Case& planned, std::vector<std::unique_ptr<Outputs>>* outp
 
 void Check::report() const {
   fmt::print("\nAgainst the reference in double ({} is the limit of the error ratio)\n",
-             support::kRatioLimit);
+             harness::kRatioLimit);
   Table table({"  device/path", "kernel", ">cases", ">worst ratio", "the worst one"});
   for (const auto& [key, t] : kernels_)
-    table.add({"  " + key.first, support::short_kernel_name(registry_[key.second]),
+    table.add({"  " + key.first, harness::short_kernel_name(registry_[key.second]),
                std::to_string(t.cases), t.worst < 0 ? "-" : fmt::format("{:.3f}", t.worst),
                t.repro});
   fmt::print("{}", table.text());
@@ -264,7 +265,7 @@ int Check::run(const Options& options) {
   lead_ = options.lead;
   open(chosen_devices(options.devices), options.disable);
   if (options.devices.empty())
-    for (const support::DeviceName& d : support::list_devices())
+    for (const harness::DeviceName& d : harness::list_devices())
       if (!d.usable()) fmt::print("  {:<18} not usable: {}\n", d.name, d.reason);
 
   const auto start = std::chrono::steady_clock::now();
@@ -274,11 +275,11 @@ int Check::run(const Options& options) {
   };
   const int cases = repeat ? 1 : options.cases;
   const bool progress = isatty(fileno(stderr)) && !repeat;
-  support::RandomLimits limits;
+  harness::RandomLimits limits;
   limits.max_work = options.work;
   const Shard shard = parse_shard(options.shard);
   // Few problems are to see many kernels, many are to compile few.
-  const auto same = int(support::kSameKernels);
+  const auto same = int(harness::kSameKernels);
   const int per = options.per_kernels > 0 ? std::min(options.per_kernels, same)
                   : cases < 1000          ? 4
                                           : same;
@@ -290,15 +291,15 @@ int Check::run(const Options& options) {
     if (progress) fmt::print(stderr, "\r  case {} of {} ", at + 1, cases);
     const tandem_problem problem = repeat ? problem_of(options.repro)
                                    : options.preset.empty()
-                                       ? support::random_problem(seed, limits)
-                                       : support::random_model_problem(seed, options.work);
-    for (const std::string& word : support::feature_words(problem)) ++features_[word];
+                                       ? harness::random_problem(seed, limits)
+                                       : harness::random_model_problem(seed, options.work);
+    for (const std::string& word : harness::feature_words(problem)) ++features_[word];
     Magnitudes magnitudes;
     if (repeat)
-      magnitudes = support::parse_magnitudes(options.magnitudes);
+      magnitudes = harness::parse_magnitudes(options.magnitudes);
     else if (options.magnitudes != "none")
       magnitudes =
-          support::random_magnitudes(seed, problem, options.magnitudes == "all" ? 100 : 33);
+          harness::random_magnitudes(seed, problem, options.magnitudes == "all" ? 100 : 33);
     if (!magnitudes.usual()) ++features_["magnitudes"];
     run_case(problem, seed, magnitudes);
     ++n;
@@ -306,7 +307,7 @@ int Check::run(const Options& options) {
   if (progress) fmt::print(stderr, "\r{:30}\r", "");
   report();
 
-  const int messages = support::total_validation_messages();
+  const int messages = harness::total_validation_messages();
   if (messages) fmt::print("{} messages of Vulkan's validation layers\n", messages);
   if (ran_ == 0) fmt::print("Nothing ran, so nothing was checked.\n");
   const bool ok = failures_ == 0 && ran_ > 0 && messages == 0;

@@ -12,10 +12,10 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "hopper_tiles.h"
-#include "registry.h"
+#include "kernels/registry.h"
+#include "plan/sm90/tiles.h"
+#include "plan/tiles.h"
 #include "tandem/tandem.h"
-#include "tiles.h"
 #include "tools.h"
 
 namespace tandem::tool {
@@ -44,7 +44,7 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-ordered_json device_json(const support::DeviceName& d) {
+ordered_json device_json(const harness::DeviceName& d) {
   ordered_json j;
   j["name"] = d.name;
   j["usable"] = d.usable();
@@ -54,14 +54,14 @@ ordered_json device_json(const support::DeviceName& d) {
     return j;
   }
   try {
-    const auto session = support::Session::open(d.name);
+    const auto session = harness::Session::open(d.name);
     const tandem_device_info& info = session->info();
     j["device"] = info.name;
     j["driver"] = info.driver;
     j["backend"] = info.backend;
     j["shared_bytes"] = info.shared_bytes;
     ordered_json caps = ordered_json::object();
-    for (const std::string& line : lines_of(support::describe(session->device()))) {
+    for (const std::string& line : lines_of(harness::describe(session->device()))) {
       const size_t space = line.find(' ');
       const size_t value = line.find_first_not_of(' ', space);
       caps[line.substr(0, space)] = value == std::string::npos ? "" : line.substr(value);
@@ -71,10 +71,10 @@ ordered_json device_json(const support::DeviceName& d) {
       ordered_json p;
       p["what"] = u.what;
       p["problem"] = u.line;
-      p["explain"] = lines_of(support::explain(session->device(), support::parse(u.line)));
+      p["explain"] = lines_of(harness::explain(session->device(), harness::parse(u.line)));
       j["problems"].push_back(p);
     }
-  } catch (const support::Error& e) {
+  } catch (const harness::Error& e) {
     j["usable"] = false;
     j["reason"] = e.what();
   }
@@ -133,7 +133,7 @@ ordered_json collect() {
   j["build"] = build_json();
   j["system"] = system_text();
   j["environment"] = environment_json();
-  for (const support::DeviceName& d : support::list_devices())
+  for (const harness::DeviceName& d : harness::list_devices())
     j["devices"].push_back(device_json(d));
   for (const PathRow& row : kPaths)
     j["paths"].push_back(
@@ -188,12 +188,13 @@ ordered_json collect() {
                                  {"max_head_dim_v", t.d},
                                  {"shared_bytes", shared}});
   };
-  for (const RowShape& t : kRowShapes) hopper_tile(Stem::bwd_row_dq, t, t.br, row_shared_bytes(t));
+  for (const RowShape& t : kRowShapes)
+    hopper_tile(Stem::bwd_row_sums_dq, t, t.br, row_shared_bytes(t));
   for (const DqShape& t : kDqShapes) hopper_tile(Stem::bwd_dq, t, t.br, dq_shared_bytes(t));
   for (const SupportShape& t : kSupportShapes)
-    hopper_tile(Stem::bwd_row, t, t.br(), support_shared_bytes(t));
-  for (const tandem_kernel_info& k : support::registry())
-    j["kernels"].push_back({{"name", support::kernel_name(k)},
+    hopper_tile(Stem::bwd_row_sums, t, t.br(), support_shared_bytes(t));
+  for (const tandem_kernel_info& k : harness::registry())
+    j["kernels"].push_back({{"name", harness::kernel_name(k)},
                             {"stem", k.stem},
                             {"backend", k.backend},
                             {"path", k.path},

@@ -16,21 +16,21 @@ struct Options {
   std::string disable;
 };
 
-void show(const support::Session& session, const tandem_problem& problem) {
+void show(const harness::Session& session, const tandem_problem& problem) {
   fmt::print("{}: {}\n", session.name(), session.info().name);
-  const std::string why = support::explain(session.device(), problem);
+  const std::string why = harness::explain(session.device(), problem);
   for (size_t at = 0; at < why.size();) {
     const size_t end = std::min(why.find('\n', at), why.size());
     fmt::print("  {}\n", why.substr(at, end - at));
     at = end + 1;
   }
-  const support::Plan plan(session, problem);
+  const harness::Plan plan(session, problem);
   const tandem_plan_info& info = plan.info();
-  const std::vector<tandem_kernel_info> registry = support::registry();
+  const std::vector<tandem_kernel_info> registry = harness::registry();
   std::string kernels;
   for (uint32_t n = 0; n < info.kernel_count; ++n) {
     const tandem_kernel_info& k = registry[info.kernels[n]];
-    kernels += fmt::format("{}{}", n ? ", " : "", support::kernel_name(k));
+    kernels += fmt::format("{}{}", n ? ", " : "", harness::kernel_name(k));
   }
   fmt::print("  plan       {}\n", info.name);
   fmt::print("  kernels    {}\n", kernels.empty() ? "none: there is nothing to do" : kernels);
@@ -42,16 +42,16 @@ void show(const support::Session& session, const tandem_problem& problem) {
 }
 
 int run(const Options& options) {
-  const tandem_problem problem = support::parse(options.line);
-  fmt::print("{}\n", support::print(problem));
+  const tandem_problem problem = harness::parse(options.line);
+  fmt::print("{}\n", harness::print(problem));
   int code = 0;
   for (const std::string& name : chosen_devices(options.devices)) {
     fmt::print("\n");
     try {
-      support::SessionOptions o;
+      harness::SessionOptions o;
       o.disable = options.disable;
-      show(*support::Session::open(name, o), problem);
-    } catch (const support::Error& e) {
+      show(*harness::Session::open(name, o), problem);
+    } catch (const harness::Error& e) {
       fmt::print("{}{}\n", e.code() == TANDEM_ERROR_UNSUPPORTED ? "  " : name + ": ", e.what());
       code = 1;
     }

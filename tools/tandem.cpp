@@ -6,7 +6,7 @@
 
 #include <cstdlib>
 
-#include "problem.h"
+#include "problem/problem.h"
 #include "tandem_commit.h"
 #include "tools.h"
 
@@ -20,11 +20,11 @@ std::string version_text() {
 std::string build_commit() { return TANDEM_COMMIT; }
 
 tandem_problem problem_of(const std::string& line) {
-  const tandem_problem problem = support::parse(line);
+  const tandem_problem problem = harness::parse(line);
   Problem checked;
   const Status status = make_problem(&problem, &checked);
   if (!status.ok())
-    throw support::Error(status.code(), std::string(tandem_status_string(status.code())) + ": " +
+    throw harness::Error(status.code(), std::string(tandem_status_string(status.code())) + ": " +
                                             status.message().c_str());
   return problem;
 }
@@ -44,7 +44,7 @@ std::vector<std::string> chosen_devices(const std::vector<std::string>& named) {
       if (!*c) return devices;
     }
   }
-  return support::usable_devices();
+  return harness::usable_devices();
 }
 
 std::string Table::text() const {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "support.h"
+#include "session.h"
 
 namespace tandem::tool {
 
@@ -18,7 +18,7 @@ void add_bench(CLI::App& app, int* exit_code);
 
 std::string version_text();  // "0.1.0"
 std::string build_commit();  // of the source tree when it was built; "unknown" outside of git
-// A problem line; throws support::Error with what is wrong, in its grammar or with its problem.
+// A problem line; throws harness::Error with what is wrong, in its grammar or with its problem.
 tandem_problem problem_of(const std::string& line);
 
 // What the user named, else what TANDEM_DEVICE names (comma-separated), else all usable devices.

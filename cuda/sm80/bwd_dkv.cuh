@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // bwd_dkv on tensor cores: d_k and d_v of Bc keys of a kv head, summed over its query heads and
 // over all query tiles in a fixed order. Rows of a tile are keys and columns are queries, so that P
-// and dS are A operands as they lie in registers. The operation is that of cuda/bwd_dkv.cu.
+// and dS are A operands as they lie in registers. The operation is that of cuda/simt/bwd_dkv.cu.
 #ifndef TANDEM_CUDA_SM80_BWD_DKV_CUH
 #define TANDEM_CUDA_SM80_BWD_DKV_CUH
 #include "scores.cuh"
@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
 
   // Of a query row, a thread each: the base that is subtracted from the exponent, and delta.
   float lse = 0.f, delta = 0.f;
-  bool far = false;  // lse is relative (src/far_row.h)
+  bool far = false;  // lse is relative (src/problem/far_row.h)
   const auto fetch_numbers = [&](int first) {
     const int i = first + int(threadIdx.x);
     if (int(threadIdx.x) >= BR) return;

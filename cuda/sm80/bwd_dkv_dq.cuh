@@ -213,7 +213,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
 
   // Of a query row: the base that is subtracted from the exponent, and delta.
   float lse = 0.f, delta = 0.f;
-  bool far = false;  // lse is relative (src/far_row.h)
+  bool far = false;  // lse is relative (src/problem/far_row.h)
   const auto fetch_numbers = [&](int first) {
     const int i = first + int(threadIdx.x);
     if (int(threadIdx.x) >= BR) return;

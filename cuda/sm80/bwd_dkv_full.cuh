@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // bwd_dkv on tensor cores with optional inputs and any normaliser. The operation is that of
-// cuda/bwd_dkv_full.cu.
+// cuda/simt/bwd_dkv_full.cu.
 #ifndef TANDEM_CUDA_SM80_BWD_DKV_FULL_CUH
 #define TANDEM_CUDA_SM80_BWD_DKV_FULL_CUH
-#include "../bwd_head.cuh"
+#include "../parts/bwd_head_sums.cuh"
 #include "bwd_dq_full.cuh"
 
 namespace tandem {
@@ -21,7 +21,7 @@ constexpr int dq_row(int row) {
 template <int ROW>
 constexpr int kDqRow = dq_row(ROW);
 
-// The workgroups behind those of bwd_dkv: bwd_dq, then bwd_head.
+// The workgroups behind those of bwd_dkv: bwd_dq, then bwd_head_sums.
 template <typename T, int DQ_ROW>
 TANDEM_DEVICE void finish_with(const BwdDkvHeadFull& params) {
   const BwdDqBlock& u = params.dq.block;
@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
     };
     // Of a query row: its origin, delta, and its share in elastic softmax.
     float lse = 0.f, delta = 0.f, share = 0.f;
-    bool far = false;  // lse is relative (src/far_row.h)
+    bool far = false;  // lse is relative (src/problem/far_row.h)
     const auto fetch = [&](int stage, int first) {
       load_rows<W, BR, S::THREADS>(q_tile + stage * TILE, p.q, first);
       load_rows<W, BR, S::THREADS>(o_tile + stage * TILE, p.d_o, first);

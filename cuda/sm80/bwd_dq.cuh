@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // bwd_dq on tensor cores: d_q of Br query rows of a head. A warp owns 16 or 32 of them. The
-// operation is that of cuda/bwd_dq.cu.
+// operation is that of cuda/simt/bwd_dq.cu.
 #ifndef TANDEM_CUDA_SM80_BWD_DQ_CUH
 #define TANDEM_CUDA_SM80_BWD_DQ_CUH
 #include "scores.cuh"
@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
   }
   commit();
   float lse[MT][2], delta[MT][2];
-  bool some_far = false;  // a row of the warp is far (src/far_row.h)
+  bool some_far = false;  // a row of the warp is far (src/problem/far_row.h)
   const int64_t rows0 = (int64_t(at.batch) * u.heads_q + at.head) * u.seq_q;
 #pragma unroll
   for (int r = 0; r < MT; ++r)

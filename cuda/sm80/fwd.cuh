@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // fwd on tensor cores: o and lse from q, k, v. A workgroup owns Br query rows of one head, a warp
-// 16 or 32 of them. The operation is that of cuda/fwd.cu.
+// 16 or 32 of them. The operation is that of cuda/simt/fwd.cu.
 #ifndef TANDEM_CUDA_SM80_FWD_CUH
 #define TANDEM_CUDA_SM80_FWD_CUH
-#include "../softmax.cuh"
+#include "../parts/softmax.cuh"
 #include "scores.cuh"
 #include "shape.cuh"
 

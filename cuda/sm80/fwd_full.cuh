@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // fwd on tensor cores with optional inputs and any normaliser. The operation is that of
-// cuda/fwd_full.cu.
+// cuda/simt/fwd_full.cu.
 #ifndef TANDEM_CUDA_SM80_FWD_FULL_CUH
 #define TANDEM_CUDA_SM80_FWD_FULL_CUH
-#include "../entmax.cuh"
+#include "../parts/entmax.cuh"
 #include "fwd.cuh"
 #include "kv_loop.cuh"
 
@@ -12,8 +12,8 @@ namespace cuda {
 namespace sm80 {
 
 // Finds what weights are relative to, where it must be known before the first weight
-// (cuda/entmax.cuh): lse of the row for elastic softmax, its threshold for entmax. Each pass over
-// the keys computes scores alone.
+// (cuda/parts/entmax.cuh): lse of the row for elastic softmax, its threshold for entmax. Each pass
+// over the keys computes scores alone.
 template <typename T, typename S, typename Left>
 TANDEM_DEVICE void find_origin(RowOrigin (&origin)[2], const Extra& e, const HeadExtra& of,
                                const float* sink, const LiveTiles& live, const Left& left,

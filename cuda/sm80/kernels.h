@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // The kernels of the path sm80 as the host sees them. Parameters are those of cuda/kernels.h, or of
-// src/interface/sm80.
+// src/kernels/abi/sm80.
 // of.row and the tensors' type choose a kernel; nullptr: not built.
 #ifndef TANDEM_CUDA_SM80_KERNELS_H
 #define TANDEM_CUDA_SM80_KERNELS_H
@@ -16,7 +16,7 @@ namespace sm80 {
 #define TANDEM_STRIDES(name) Strides name;
 #define TANDEM_ADDRESS(name) uint64_t name;
 #define TANDEM_PUSH(type, name) type name;
-#include "interface/sm80/all.inc"
+#include "kernels/abi/sm80/all.inc"
 
 #define TANDEM_AMPERE_KERNEL(name, kernel, stem, full, Params) \
   Kernel<Params> name##_kernel(tandem_dtype dtype, const KernelChoice& of, bool wide);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The KV loop of bwd_dq and bwd_row with optional inputs, over the keys of a tile of query rows:
-// both products, and what dS is computed from.
+// The KV loop of bwd_dq and bwd_row_sums with optional inputs, over the keys of a tile of query
+// rows: both products, and what dS is computed from.
 #ifndef TANDEM_CUDA_SM80_KV_LOOP_CUH
 #define TANDEM_CUDA_SM80_KV_LOOP_CUH
 #include "shape.cuh"

@@ -2,10 +2,10 @@
 // Ampere instructions that CUDA C++ does not have: matrix products of a warp (mma), loads of 8 x 8
 // matrices (ldmatrix), copies that bypass the registers (cp.async). One instruction a function; PTX
 // ISA 7.0, sm_80. Addresses of shared memory are 32-bit numbers, as these instructions take them.
-// tests/cuda_emulated/warp_emulator.h has their meaning in C++.
+// tests/cuda/emulated/warp_emulator.h has their meaning in C++.
 #ifndef TANDEM_CUDA_SM80_MMA_CUH
 #define TANDEM_CUDA_SM80_MMA_CUH
-#include "../tensor.cuh"
+#include "../parts/tensor.cuh"
 #if !defined(__CUDACC__)
 #include "warp_emulator.h"
 #endif

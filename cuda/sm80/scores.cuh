@@ -2,7 +2,7 @@
 // From products in accumulators to exponents of exp2.
 #ifndef TANDEM_CUDA_SM80_SCORES_CUH
 #define TANDEM_CUDA_SM80_SCORES_CUH
-#include "../softmax.cuh"
+#include "../parts/softmax.cuh"
 #include "tile.cuh"
 
 namespace tandem {
@@ -43,8 +43,8 @@ TANDEM_DEVICE float weight_of(float s, const Exponent& e, float base) {
   return exp2_fast(kIsF32<T> ? __fmul_rn(s - base, kLog2e) : fmaf(s, e.c, -base));
 }
 
-// Makes the score of a far row (src/far_row.h) relative to its origin. Where e applies the scale
-// later, the score is still without it.
+// Makes the score of a far row (src/problem/far_row.h) relative to its origin. Where e applies the
+// scale later, the score is still without it.
 TANDEM_DEVICE float from_origin(float s, const Exponent& e, float origin) {
   const float unit = e.first ? 1.f : e.scale;
   return fminf(fmaf(s, unit, -origin), 0.f) / unit;

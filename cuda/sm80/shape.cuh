@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// A row of src/ampere_tiles.inc as its kernels see it.
+// A row of src/plan/sm80/tiles.inc as its kernels see it.
 #ifndef TANDEM_CUDA_SM80_SHAPE_CUH
 #define TANDEM_CUDA_SM80_SHAPE_CUH
-#include "../tile.cuh"
+#include "../parts/tile.cuh"
 #include "f32.cuh"
 #include "kernels.h"
-#include "tile_range.h"
-#include "tiles.h"
+#include "plan/tiles.h"
+#include "problem/tile_range.h"
 
 namespace tandem {
 namespace cuda {

@@ -4,7 +4,7 @@
 // accumulators becomes a left operand in place.
 #ifndef TANDEM_CUDA_SM80_TILE_CUH
 #define TANDEM_CUDA_SM80_TILE_CUH
-#include "../tile.cuh"
+#include "../parts/tile.cuh"
 #include "mma.cuh"
 
 namespace tandem {

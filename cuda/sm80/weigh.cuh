@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Optional inputs on elements in accumulators: from products to scores (as cuda/score.cuh), and to
-// y, g and M of dS = g (M dP - delta) (as cuda/weight.cuh). Each optional input has its own loop
-// over the elements, so that an input that a problem lacks costs one branch. Every operation of a
-// score is rounded by itself, in the order of score.cuh.
+// Optional inputs on elements in accumulators: from products to scores (as cuda/parts/score.cuh),
+// and to y, g and M of dS = g (M dP - delta) (as cuda/parts/weight.cuh). Each optional input has
+// its own loop over the elements, so that an input that a problem lacks costs one branch. Every
+// operation of a score is rounded by itself, in the order of score.cuh.
 #ifndef TANDEM_CUDA_SM80_WEIGH_CUH
 #define TANDEM_CUDA_SM80_WEIGH_CUH
-#include "../pair.cuh"
+#include "../parts/pair.cuh"
 #include "scores.cuh"
 
 namespace tandem {
@@ -98,7 +98,7 @@ TANDEM_DEVICE uint score_block(float (&s)[N][4], float (&slope)[N][4], const Ext
   return seen;
 }
 
-// Scores of far rows become relative to their origins (src/far_row.h).
+// Scores of far rows become relative to their origins (src/problem/far_row.h).
 template <typename T, bool KEYS, int N>
 TANDEM_DEVICE void take_far_rows(float (&s)[N][4], const PairOf<T>& p, const Spot<KEYS, N>& at,
                                  int seq_q) {

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // Mask bitmap: boolean masks and dropout as bits in shared memory. Auxiliary warps produce the
 // bitmap of a tile ahead of the warps that compute. From the bytes of the mask they form a word for
-// each row and 32 keys, and a second word for what dropout keeps (src/philox.h). They skip a tile
-// that keeps nothing, so only they know which tile comes next. A stage therefore holds the bitmap
-// of a tile and which tile it is, and the TMA producer and the consumer warps take the stages in
-// order.
+// each row and 32 keys, and a second word for what dropout keeps (src/problem/philox.h). They skip
+// a tile that keeps nothing, so only they know which tile comes next. A stage therefore holds the
+// bitmap of a tile and which tile it is, and the TMA producer and the consumer warps take the
+// stages in order.
 #ifndef TANDEM_CUDA_SM90_MASK_BITMAP_CUH
 #define TANDEM_CUDA_SM90_MASK_BITMAP_CUH
-#include "../extra.cuh"
-#include "hopper_tiles.h"
-#include "philox.h"
+#include "../parts/extra.cuh"
+#include "plan/sm90/tiles.h"
+#include "problem/philox.h"
 #include "ptx/mbarrier.cuh"
 #include "ptx/named_barrier.cuh"
 #include "ptx/shared_memory.cuh"

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The parameters of the kernels for Hopper (src/interface/sm90) as structs.
+// The parameters of the kernels for Hopper (src/kernels/abi/sm90) as structs.
 #ifndef TANDEM_CUDA_SM90_PARAMS_H
 #define TANDEM_CUDA_SM90_PARAMS_H
 #include <cuda.h>
 
 #include "../kernels.h"
-#include "bwd_cluster_schedule.h"
-#include "fwd_stream_k.h"
-#include "hopper_tiles.h"
+#include "plan/sm90/bwd_cluster_schedule.h"
+#include "plan/sm90/fwd_stream_k.h"
+#include "plan/sm90/tiles.h"
 
 namespace tandem {
 namespace cuda {
@@ -22,7 +22,7 @@ namespace sm90 {
 #define TANDEM_ADDRESS(name) uint64_t name;
 #define TANDEM_ADDRESSES(name, count) uint64_t name[count];
 #define TANDEM_PUSH(type, name) type name;
-#include "interface/sm90/all.inc"
+#include "kernels/abi/sm90/all.inc"
 
 }  // namespace sm90
 }  // namespace cuda

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Softcap on products in registers, where src/tanh.h would take too long: c tanh(x / c) in powers
-// of two, off by at most 4e-7 c log2 e. Where all next elements of a warp are within half of c, it
-// is a polynomial, which needs no exp2: x (1 + z P(z)), z = x^2. P has the least maximum of the
-// relative error over [0, 1/2], 6.4e-7. Elsewhere it is c - 2 c / (1 + exp(2 x / c)).
+// Softcap on products in registers, where src/problem/tanh.h would take too long: c tanh(x / c) in
+// powers of two, off by at most 4e-7 c log2 e. Where all next elements of a warp are within half of
+// c, it is a polynomial, which needs no exp2: x (1 + z P(z)), z = x^2. P has the least maximum of
+// the relative error over [0, 1/2], 6.4e-7. Elsewhere it is c - 2 c / (1 + exp(2 x / c)).
 #ifndef TANDEM_CUDA_SM90_SOFTCAP_CUH
 #define TANDEM_CUDA_SM90_SOFTCAP_CUH
 #include "numerics.cuh"

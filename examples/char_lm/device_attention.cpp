@@ -54,7 +54,7 @@ class Stopwatch {
 
 }  // namespace
 
-DeviceAttention::DeviceAttention(tandem::support::Session& session, const Config& config, int batch,
+DeviceAttention::DeviceAttention(tandem::harness::Session& session, const Config& config, int batch,
                                  Use use)
     : session_(session), rows_(long(batch) * config.context), width_(config.width) {
   const size_t bytes = size_t(rows_) * size_t(width_) * kFloat;

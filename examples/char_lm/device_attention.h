@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "model.h"
-#include "support.h"
+#include "session.h"
 #include "tandem/tandem.hpp"
 
 namespace char_lm {
@@ -15,7 +15,7 @@ class DeviceAttention : public Attention<float> {
  public:
   enum class Use { inference, training };  // inference: no backward plan, no buffers for it
   // The session must outlive this object.
-  DeviceAttention(tandem::support::Session& session, const Config& config, int batch, Use use);
+  DeviceAttention(tandem::harness::Session& session, const Config& config, int batch, Use use);
 
   void forward(int layer, const Matrix<float>& qkv, Matrix<float>* o) override;
   void backward(int layer, const Matrix<float>& d_o, Matrix<float>* d_qkv) override;
@@ -27,16 +27,16 @@ class DeviceAttention : public Attention<float> {
 
  private:
   struct Slot {  // what a layer keeps on the device between forward and backward
-    tandem::support::Buffer qkv, o, lse;
+    tandem::harness::Buffer qkv, o, lse;
   };
   tandem_args arguments(const Slot& slot) const;
 
-  tandem::support::Session& session_;
+  tandem::harness::Session& session_;
   long rows_, width_;
   tandem::Plan forward_, backward_;
   std::string forward_name_, backward_name_, path_;
   std::vector<Slot> slots_;
-  tandem::support::Buffer d_o_, d_qkv_, workspace_;
+  tandem::harness::Buffer d_o_, d_qkv_, workspace_;
   uint64_t workspace_size_ = 0;
   double seconds_ = 0;
 };

@@ -57,7 +57,7 @@ class Progress {
 };
 
 Curve train(const Options& options, const std::vector<int>& text, Trainer& trainer,
-            tandem::support::Session& session) {
+            tandem::harness::Session& session) {
   const Schedule& schedule = trainer.schedule();
   DeviceAttention attention(session, trainer.model().config(), schedule.batch,
                             DeviceAttention::Use::training);
@@ -91,7 +91,7 @@ Curve train(const Options& options, const std::vector<int>& text, Trainer& train
 }
 
 std::string generate(const Options& options, Model<float>& model, const Alphabet& alphabet,
-                     tandem::support::Session& session) {
+                     tandem::harness::Session& session) {
   const int context = model.config().context;
   DeviceAttention attention(session, model.config(), 1, DeviceAttention::Use::inference);
   Normal random(options.schedule.seed + 2);
@@ -132,7 +132,7 @@ int run(Options& options) {
     throw std::runtime_error("training needs a text (--text) of more than " +
                              std::to_string(config.context) + " characters");
 
-  const auto session = tandem::support::Session::open(options.device);
+  const auto session = tandem::harness::Session::open(options.device);
   if (train_now) {
     std::printf(
         "%zu characters, %d different; %d layers of width %d with %d heads, context %d, "

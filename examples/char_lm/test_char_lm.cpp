@@ -106,9 +106,9 @@ TEST_CASE("attention on every device gives the model's gradients") {
   const double exact_loss = exact.loss(batch.targets);
   exact.backward(naive, batch.tokens);
 
-  for (const std::string& name : tandem::support::usable_devices()) {
+  for (const std::string& name : tandem::harness::usable_devices()) {
     CAPTURE(name);
-    const auto session = tandem::support::Session::open(name);
+    const auto session = tandem::harness::Session::open(name);
     DeviceAttention attention(*session, c, sequences, DeviceAttention::Use::training);
     model.forward(attention, batch.tokens);
     CHECK(std::fabs(double(model.loss(batch.targets)) - exact_loss) < 1e-5);
@@ -144,7 +144,7 @@ struct Lesson {
 
 std::vector<double> steps(Trainer& trainer, const Lesson& lesson, const std::string& device,
                           int last) {
-  const auto session = tandem::support::Session::open(device);
+  const auto session = tandem::harness::Session::open(device);
   DeviceAttention attention(*session, lesson.config, lesson.schedule.batch,
                             DeviceAttention::Use::training);
   std::vector<double> losses;
@@ -172,13 +172,13 @@ TEST_CASE("what one device has begun, every device continues") {
   const std::string file = "test_char_lm_checkpoint.bin";
   const int stop = 30, last = 60;
   Pool pool(2);
-  for (const std::string& from : tandem::support::usable_devices()) {
+  for (const std::string& from : tandem::harness::usable_devices()) {
     Trainer whole(lesson.config, lesson.schedule, lesson.alphabet, pool);
     const std::vector<double> begun = steps(whole, lesson, from, stop);
     save(file, whole.checkpoint());
     const std::vector<double> rest = steps(whole, lesson, from, last);
     CHECK(rest.back() < 0.8 * begun.back());  // there was something left to learn
-    for (const std::string& to : tandem::support::usable_devices()) {
+    for (const std::string& to : tandem::harness::usable_devices()) {
       CAPTURE(from);
       CAPTURE(to);
       Trainer resumed(load(file), pool);

@@ -15,7 +15,7 @@ using namespace nb::literals;
 namespace tandem::python {
 namespace {
 
-using support::Error;
+using harness::Error;
 
 // The exception that Python raises for a status: tandem_attention._errors has the classes.
 void translate(const std::exception_ptr& pointer, void*) {
@@ -116,11 +116,11 @@ void execute(const Plan& plan, uint64_t stream, const nb::tuple& addresses, uint
   args.dropout_seed = seed;
   args.dropout_offset = offset;
   if (!plan.device->on_host()) {  // it returns at once: no other thread waits for the interpreter
-    support::check(tandem_execute(plan.plan, {stream}, &args));
+    harness::check(tandem_execute(plan.plan, {stream}, &args));
     return;
   }
   const nb::gil_scoped_release release;
-  support::check(tandem_execute(plan.plan, {stream}, &args));
+  harness::check(tandem_execute(plan.plan, {stream}, &args));
 }
 
 // Host memory: a tuple (address, bytes, written) for each buffer, None for what is absent.
@@ -142,8 +142,8 @@ std::vector<std::string> kernels_of(const Plan& plan) {
   for (uint32_t n = 0; n < info.kernel_count; ++n) {
     tandem_kernel_info kernel{};
     kernel.struct_size = sizeof(kernel);
-    support::check(tandem_kernel_get(info.kernels[n], &kernel));
-    names.push_back(support::kernel_name(kernel));
+    harness::check(tandem_kernel_get(info.kernels[n], &kernel));
+    names.push_back(harness::kernel_name(kernel));
   }
   return names;
 }
@@ -153,7 +153,7 @@ std::vector<std::string> kernels_of(const Plan& plan) {
 
 NB_MODULE(_core, m) {
   using namespace tandem::python;
-  namespace support = tandem::support;
+  namespace harness = tandem::harness;
   nb::register_exception_translator(translate, nullptr);
 
   m.attr("VERSION") = std::to_string(TANDEM_VERSION_MAJOR) + "." +
@@ -170,10 +170,10 @@ NB_MODULE(_core, m) {
       .def_static("parse",
                   [](const std::string& line) {
                     Problem p;
-                    p.value = support::parse(line);
+                    p.value = harness::parse(line);
                     return p;
                   })
-      .def("__str__", [](const Problem& p) { return support::print(p.value); })
+      .def("__str__", [](const Problem& p) { return harness::print(p.value); })
       .def("set_tensor", set_tensor)
       .def("contiguous",
            [](Problem& p, uint32_t dtype) {
@@ -214,9 +214,9 @@ NB_MODULE(_core, m) {
       .def_prop_ro("on_host", &Device::on_host)
       .def_prop_ro("buffer_bytes", &Device::buffer_bytes)
       .def("release_buffers", &Device::release_buffers)
-      .def("describe", [](Device& d) { return support::describe(d.session().device()); })
+      .def("describe", [](Device& d) { return harness::describe(d.session().device()); })
       .def("explain", [](Device& d, const Problem& p) {
-        return support::explain(d.session().device(), p.value);
+        return harness::explain(d.session().device(), p.value);
       });
 
   nb::class_<Plan>(m, "Plan")
@@ -255,13 +255,13 @@ NB_MODULE(_core, m) {
 
   // (name, human, reason why it cannot be used or "", runs on the CPU)
   m.def("list_devices", [] {
-    std::vector<support::DeviceName> devices;
+    std::vector<harness::DeviceName> devices;
     {
       const nb::gil_scoped_release release;
-      devices = support::list_devices();
+      devices = harness::list_devices();
     }
     nb::list rows;
-    for (const support::DeviceName& d : devices)
+    for (const harness::DeviceName& d : devices)
       rows.append(nb::make_tuple(d.name, d.human, d.reason, d.cpu_driver || d.name == "cpu"));
     return rows;
   });

@@ -7,14 +7,14 @@
 namespace tandem::python {
 
 Device::Device(const std::string& name, const std::string& disable, uint32_t threads) {
-  support::SessionOptions options;
+  harness::SessionOptions options;
   options.disable = disable;
   options.threads = threads;
-  session_ = support::Session::open(name, options);
+  session_ = harness::Session::open(name, options);
 }
 
-support::Buffer& Device::buffer(size_t slot, size_t bytes) {
-  support::Buffer& buffer = buffers_[slot];
+harness::Buffer& Device::buffer(size_t slot, size_t bytes) {
+  harness::Buffer& buffer = buffers_[slot];
   if (!buffer || buffer.size() < bytes) {
     buffer = {};  // the old one goes first: both may not fit
     buffer = session_->buffer(std::max<size_t>(bytes, 16), false);
@@ -22,13 +22,13 @@ support::Buffer& Device::buffer(size_t slot, size_t bytes) {
   return buffer;
 }
 
-void Device::run_staged(const support::Plan& plan, const Spans& spans, Dropout dropout) {
+void Device::run_staged(const harness::Plan& plan, const Spans& spans, Dropout dropout) {
   const std::lock_guard<std::mutex> lock(mutex_);
   tandem_args args = TANDEM_ARGS_INIT;
   for (size_t n = 0; n < kBufferCount; ++n) {
     const Span& span = spans[n];
     if (span.address == 0) continue;
-    support::Buffer& own = buffer(n, span.bytes);
+    harness::Buffer& own = buffer(n, span.bytes);
     if (!span.written)
       own.upload(reinterpret_cast<const void*>(static_cast<uintptr_t>(span.address)), span.bytes);
     args.*kBuffers[n] = own.handle();
@@ -65,13 +65,13 @@ void abandon_devices() {
 
 void Device::release_buffers() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  for (support::Buffer& b : buffers_) b = {};
+  for (harness::Buffer& b : buffers_) b = {};
 }
 
 size_t Device::buffer_bytes() {
   const std::lock_guard<std::mutex> lock(mutex_);
   size_t bytes = 0;
-  for (const support::Buffer& b : buffers_) bytes += b.size();
+  for (const harness::Buffer& b : buffers_) bytes += b.size();
   return bytes;
 }
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-#include "support.h"
+#include "session.h"
 
 namespace tandem::python {
 
@@ -42,20 +42,20 @@ struct Dropout {
 class Device {
  public:
   Device(const std::string& name, const std::string& disable, uint32_t threads);
-  support::Session& session() { return *session_; }
+  harness::Session& session() { return *session_; }
   bool on_host() const { return session_->backend() == "cpu"; }
   // Copies the inputs to buffers of this device, executes, waits, and copies the outputs back. The
   // buffers stay for the next call.
-  void run_staged(const support::Plan& plan, const Spans& spans, Dropout dropout);
+  void run_staged(const harness::Plan& plan, const Spans& spans, Dropout dropout);
   void release_buffers();
   size_t buffer_bytes();
 
  private:
-  support::Buffer& buffer(size_t slot, size_t bytes);
+  harness::Buffer& buffer(size_t slot, size_t bytes);
 
   std::mutex mutex_;  // of the buffers and of the session's queue
-  std::unique_ptr<support::Session> session_;
-  std::array<support::Buffer, kBufferCount + 1> buffers_;  // the last one is the workspace
+  std::unique_ptr<harness::Session> session_;
+  std::array<harness::Buffer, kBufferCount + 1> buffers_;  // the last one is the workspace
 };
 
 // A plan keeps its device.
@@ -63,10 +63,10 @@ struct Plan {
   Plan(std::shared_ptr<Device> d, const tandem_problem& problem)
       : device(std::move(d)), plan(device->session(), problem) {}
   std::shared_ptr<Device> device;
-  support::Plan plan;
+  harness::Plan plan;
 };
 
-// The device of that name, opened once a process; throws support::Error.
+// The device of that name, opened once a process; throws harness::Error.
 std::shared_ptr<Device> shared_device(const std::string& name);
 // In the child of a fork: the parent's devices have threads and queues that the child lacks. The
 // child leaves them alone and opens its own.

@@ -22,11 +22,11 @@ std::shared_ptr<const Plan> plan_of(const std::string& device, const std::string
   const std::shared_ptr<Device> opened = shared_device(device);
   const std::lock_guard<std::mutex> lock(plans->mutex);
   std::shared_ptr<const Plan>& plan = plans->made[{opened.get(), line}];
-  if (!plan) plan = std::make_shared<const Plan>(opened, support::parse(line));
+  if (!plan) plan = std::make_shared<const Plan>(opened, harness::parse(line));
   return plan;
 }
 
-ffi::Error error_of(const support::Error& error) {
+ffi::Error error_of(const harness::Error& error) {
   const bool unsupported = error.code() == TANDEM_ERROR_UNSUPPORTED;
   return {unsupported ? ffi::ErrorCode::kUnimplemented : ffi::ErrorCode::kInternal, error.what()};
 }
@@ -62,15 +62,15 @@ ffi::Error run_on_cpu(std::string_view line, ffi::Span<const int64_t> slots,
   if (error.failure()) return error;
   const auto plan = plan_of("cpu", std::string(line));
   const tandem_plan_info& info = plan->plan.info();
-  support::Buffer workspace;
+  harness::Buffer workspace;
   if (info.workspace_size) {
     workspace = plan->device->session().buffer(info.workspace_size, false);
     args.workspace = workspace.handle();
     args.workspace_size = info.workspace_size;
   }
-  support::check(tandem_execute(plan->plan, {0}, &args));
+  harness::check(tandem_execute(plan->plan, {0}, &args));
   return ffi::Error::Success();
-} catch (const support::Error& error) {
+} catch (const harness::Error& error) {
   return error_of(error);
 } catch (const std::exception& error) {
   return {ffi::ErrorCode::kResourceExhausted, error.what()};
@@ -96,10 +96,10 @@ ffi::Error run_on_cuda(void* stream, int32_t ordinal, ffi::ScratchAllocator scra
     args.workspace.handle = (start + align - 1) / align * align;
     args.workspace_size = info.workspace_size;
   }
-  support::check(
+  harness::check(
       tandem_execute(plan->plan, {uint64_t(reinterpret_cast<uintptr_t>(stream))}, &args));
   return ffi::Error::Success();
-} catch (const support::Error& error) {
+} catch (const harness::Error& error) {
   return error_of(error);
 } catch (const std::exception& error) {
   return {ffi::ErrorCode::kResourceExhausted, error.what()};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // Included before everything else: extensions, and definitions that leave out the parts of
-// shaders/*.glsl that loop over an invocation's tile.
+// shaders/parts/*.glsl that loop over an invocation's tile.
 #extension GL_KHR_cooperative_matrix : require
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_shader_subgroup_basic : require
@@ -24,4 +24,4 @@
 #endif
 #define BY_ELEMENT
 #define ANYWHERE false
-#include "interface.glsl"
+#include "parts/interface.glsl"

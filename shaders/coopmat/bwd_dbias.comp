@@ -1,27 +1,27 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// bwd_dbias: one tile of d_bias, or a split's partial sum: shaders/bwd_dbias.comp with matrices
-// (docs/kernels/coopmat.md). Every member has new rows and new keys, so neither stays in registers.
-// Both operands pass through shared memory, STEP matrices of features at a time, and those of the
-// next step, which may be the next member's, are prefetched in registers.
+// bwd_dbias: one tile of d_bias, or a split's partial sum: shaders/scalar/bwd_dbias.comp with
+// matrices (docs/kernels/coopmat.md). Every member has new rows and new keys, so neither stays in
+// registers. Both operands pass through shared memory, STEP matrices of features at a time, and
+// those of the next step, which may be the next member's, are prefetched in registers.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "coopmat/begin.glsl"
 
 #define TANDEM_SPEC GLSL_SPEC
-#include "interface/bwd_dbias.inc"
+#include "kernels/abi/bwd_dbias.inc"
 layout(set = 0, binding = 0, std140) uniform Block {
 #define TANDEM_STRIDES GLSL_STRIDES
 #define TANDEM_PARAM GLSL_PARAM
-#include "interface/bwd_dbias.inc"
+#include "kernels/abi/bwd_dbias.inc"
 } block;
 layout(push_constant) uniform Push {
 #define TANDEM_ADDRESS GLSL_ADDRESS
 #define TANDEM_ADDRESSES GLSL_ADDRESSES
 #define TANDEM_PUSH GLSL_PUSH
-#include "interface/bwd_dbias.inc"
+#include "kernels/abi/bwd_dbias.inc"
 } push;
 
-const int STEP = 4; // src/tiles.h
+const int STEP = 4; // src/plan/tiles.h
 #define STEP_CHUNKS (STEP * MK / 8)
 #define STEP_PITCH (STEP_CHUNKS + 1)
 #if TANDEM_DS
@@ -30,13 +30,13 @@ const int STEP = 4; // src/tiles.h
 #define STREAMED ((ROWS + COLS) * STEP_PITCH) // query rows, then keys
 #endif
 
-#include "tensor.glsl"
-#include "place.glsl"
-#include "extra.glsl"
-#include "score.glsl"
-#include "mask.glsl"
-#include "softmax.glsl"
-#include "weight.glsl"
+#include "parts/tensor.glsl"
+#include "parts/place.glsl"
+#include "parts/extra.glsl"
+#include "parts/score.glsl"
+#include "parts/mask.glsl"
+#include "parts/softmax.glsl"
+#include "parts/weight.glsl"
 #include "coopmat/matrix.glsl"
 #include "coopmat/stage.glsl"
 #define STORES_DS
@@ -61,7 +61,7 @@ layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer St
 
 // The step-th features of rows from r0. Rows past the end repeat the last one: their keys are
 // hidden, and their query rows have weight 0. Chunks are indexed from one address of the workgroup;
-// src/params.cpp makes sure that rows are near enough.
+// src/kernels/params.cpp makes sure that rows are near enough.
 #define FETCH_STEP(stage, vec, t, r0, count, step)                                                     \
   if (WIDE != 0) {                                                                                     \
     Step4 rows = Step4(row_address(t, r0));                                                            \

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// bwd_dkv: d_k and d_v of ROWS keys of one kv head: shaders/bwd_dkv.comp with matrices
+// bwd_dkv: d_k and d_v of ROWS keys of one kv head: shaders/scalar/bwd_dkv.comp with matrices
 // (docs/kernels/coopmat.md). Keys are the rows of the tile, query rows its columns. The sum is over
 // the group's query heads and the query tiles that see the keys, in order. With GRAD_K or GRAD_V
 // alone, only what that gradient needs is loaded, multiplied and kept.
@@ -8,26 +8,26 @@
 #include "coopmat/begin.glsl"
 
 #define TANDEM_SPEC GLSL_SPEC
-#include "interface/bwd_dkv.inc"
+#include "kernels/abi/bwd_dkv.inc"
 layout(set = 0, binding = 0, std140) uniform Block {
 #define TANDEM_STRIDES GLSL_STRIDES
 #define TANDEM_PARAM GLSL_PARAM
-#include "interface/bwd_dkv.inc"
+#include "kernels/abi/bwd_dkv.inc"
 } block;
 layout(push_constant) uniform Push {
 #define TANDEM_ADDRESS GLSL_ADDRESS
 #define TANDEM_ADDRESSES GLSL_ADDRESSES
 #define TANDEM_PUSH GLSL_PUSH
-#include "interface/bwd_dkv.inc"
+#include "kernels/abi/bwd_dkv.inc"
 } push;
 
-#include "tensor.glsl"
-#include "place.glsl"
-#include "extra.glsl"
-#include "score.glsl"
-#include "mask.glsl"
-#include "softmax.glsl"
-#include "weight.glsl"
+#include "parts/tensor.glsl"
+#include "parts/place.glsl"
+#include "parts/extra.glsl"
+#include "parts/score.glsl"
+#include "parts/mask.glsl"
+#include "parts/softmax.glsl"
+#include "parts/weight.glsl"
 #define FLIPS true
 #include "coopmat/matrix.glsl"
 #include "coopmat/stage.glsl"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// bwd_dq: d_q of ROWS query rows of one head: shaders/bwd_dq.comp with matrices
+// bwd_dq: d_q of ROWS query rows of one head: shaders/scalar/bwd_dq.comp with matrices
 // (docs/kernels/coopmat.md). SUMS: d_q of all batch entries, ENTRIES at a time, whose dS are summed
 // block by block in the workspace for d_bias.
 #version 460
@@ -7,26 +7,26 @@
 #include "coopmat/begin.glsl"
 
 #define TANDEM_SPEC GLSL_SPEC
-#include "interface/bwd_dq.inc"
+#include "kernels/abi/bwd_dq.inc"
 layout(set = 0, binding = 0, std140) uniform Block {
 #define TANDEM_STRIDES GLSL_STRIDES
 #define TANDEM_PARAM GLSL_PARAM
-#include "interface/bwd_dq.inc"
+#include "kernels/abi/bwd_dq.inc"
 } block;
 layout(push_constant) uniform Push {
 #define TANDEM_ADDRESS GLSL_ADDRESS
 #define TANDEM_ADDRESSES GLSL_ADDRESSES
 #define TANDEM_PUSH GLSL_PUSH
-#include "interface/bwd_dq.inc"
+#include "kernels/abi/bwd_dq.inc"
 } push;
 
-#include "tensor.glsl"
-#include "place.glsl"
-#include "extra.glsl"
-#include "score.glsl"
-#include "mask.glsl"
-#include "softmax.glsl"
-#include "weight.glsl"
+#include "parts/tensor.glsl"
+#include "parts/place.glsl"
+#include "parts/extra.glsl"
+#include "parts/score.glsl"
+#include "parts/mask.glsl"
+#include "parts/softmax.glsl"
+#include "parts/weight.glsl"
 #define TAKES_ENTRIES
 #define ROUNDS_FAST true // 1 % faster; bwd_dkv would be slower
 #include "coopmat/matrix.glsl"
@@ -125,7 +125,7 @@ void main() {
     fetch_tile(stage_1, k, next * COLS, D_CHUNKS);
     fetch_tile(stage_2, v, next * COLS, DV_CHUNKS);
   }
-  // KN is 1 with sums (src/plan_launches.cpp).
+  // KN is 1 with sums (src/plan/launches.cpp).
   ACC ahead[STEP_BLOCKS][2]; // sums of the next blocks
   // The team's block of a tile: its sum and its dS.
   ACC before[STEP_BLOCKS], own[STEP_BLOCKS];

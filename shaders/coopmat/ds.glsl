@@ -2,7 +2,7 @@
 // dS that bwd_dkv leaves for bwd_dq in the workspace, for the launch's heads, one after the other.
 // Blocks of DS_BLOCK keys and as many query rows, by keys and then by query rows, each contiguous,
 // 16-bit elements by chunks of 8.
-const int DS_BLOCK = 128; // kDsBlock, src/plan.h
+const int DS_BLOCK = 128; // kDsBlock, src/plan/plan.h
 const int DS_PITCH = DS_BLOCK / 8; // chunks of a key
 layout(buffer_reference, std430, buffer_reference_align = 16) buffer DsStore { uvec4 w[]; };
 

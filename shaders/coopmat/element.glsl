@@ -23,7 +23,7 @@ const float HIDDEN_SCORE = -1e34;
 const float ORIGIN = -1e30;
 
 // The scale is in log2_scale, except scales for which HIDDEN_SCORE would leave its range, or lose
-// its sign (src/params.cpp).
+// its sign (src/kernels/params.cpp).
 const bool folded = HAS_SCORES || FOLDED != 0;
 float log2_scale, over_scale; // 1 / scale
 

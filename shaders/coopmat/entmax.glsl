@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The search for entmax's threshold t (shaders/entmax.glsl, docs/kernels/overview.md) with a row's
-// numbers in all of its elements. Pass 0 finds the rows' maxima, the others step t. Until a pass
-// ends, each element has sums and maxima of its own.
+// The search for entmax's threshold t (shaders/parts/entmax.glsl, docs/kernels/overview.md) with a
+// row's numbers in all of its elements. Pass 0 finds the rows' maxima, the others step t. Until a
+// pass ends, each element has sums and maxima of its own.
 
 const int MAX_PASSES = 64; // a limit that no row is known to need
 // Bitmaps of live tiles, which can still have a weight: those of this pass, and those that it finds
 // for the next one. Tiles beyond the bitmap are always live.
-const int LIVE_WORDS = SKIP_ENTMAX ? 64 : 1; // src/plan.cpp counts them twice
+const int LIVE_WORDS = SKIP_ENTMAX ? 64 : 1; // src/plan/plan.cpp counts them twice
 shared uint live[2 * LIVE_WORDS];
 int live_now = 0;
 bool all_live = true; // in pass 0, and if no tile may be skipped

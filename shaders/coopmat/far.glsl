@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Far rows (src/far_row.h) in the backward with matrices. Their scores are formed again in f32, as
-// bwd_origin forms them, because matrix products round differently, and products that start from
-// the bias divided by the scale may have left f32. This is slow, and is in branches that are rarely
-// taken. It has no barriers and no shared memory.
-#include "row_score.glsl"
+// Far rows (src/problem/far_row.h) in the backward with matrices. Their scores are formed again in
+// f32, as bwd_origin forms them, because matrix products round differently, and products that start
+// from the bias divided by the scale may have left f32. This is slow, and is in branches that are
+// rarely taken. It has no barriers and no shared memory.
+#include "parts/row_score.glsl"
 
 bool own_far = false; // whether a row whose origin this invocation has loaded is far
 // Origin of the weights of a row of q (weight_origin()). head: over all batch entries.

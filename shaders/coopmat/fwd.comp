@@ -1,31 +1,31 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// fwd: o and lse of ROWS query rows of one head, over the key tiles that they see: shaders/fwd.comp
-// with matrices (docs/kernels/coopmat.md).
+// fwd: o and lse of ROWS query rows of one head, over the key tiles that they see:
+// shaders/scalar/fwd.comp with matrices (docs/kernels/coopmat.md).
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "coopmat/begin.glsl"
 
 #define TANDEM_SPEC GLSL_SPEC
-#include "interface/fwd.inc"
+#include "kernels/abi/fwd.inc"
 layout(set = 0, binding = 0, std140) uniform Block {
 #define TANDEM_STRIDES GLSL_STRIDES
 #define TANDEM_PARAM GLSL_PARAM
-#include "interface/fwd.inc"
+#include "kernels/abi/fwd.inc"
 } block;
 layout(push_constant) uniform Push {
 #define TANDEM_ADDRESS GLSL_ADDRESS
 #define TANDEM_ADDRESSES GLSL_ADDRESSES
 #define TANDEM_PUSH GLSL_PUSH
-#include "interface/fwd.inc"
+#include "kernels/abi/fwd.inc"
 } push;
 
-#include "tensor.glsl"
-#include "place.glsl"
-#include "extra.glsl"
-#include "score.glsl"
-#include "mask.glsl"
-#include "softmax.glsl"
-#include "weight.glsl"
+#include "parts/tensor.glsl"
+#include "parts/place.glsl"
+#include "parts/extra.glsl"
+#include "parts/score.glsl"
+#include "parts/mask.glsl"
+#include "parts/softmax.glsl"
+#include "parts/weight.glsl"
 #define TAKES_BLOCKS true
 #if TANDEM_CM2
 #define ROW_CHUNKS(t) (KV_ROW != 0 ? KV_ROW : int(t.row.x >> 4))

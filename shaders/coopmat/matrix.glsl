@@ -100,7 +100,7 @@ int key_place(int row) {
 #define EACH(i, count) [[unroll]] for (int i = 0; i < (count); i++)
 #define ELEMENTS(k, matrix) [[unroll]] for (int k = 0; k < matrix.length(); k++)
 
-// ---- shared arrays: src/tiles.h counts them ----
+// ---- shared arrays: src/plan/tiles.h counts them ----
 const int MOST_BLOCKS = D_BLOCKS > DV_BLOCKS ? D_BLOCKS : DV_BLOCKS;
 const int D_CHUNKS = D_BLOCKS * MK / 8; // uvec4s, of 8 elements, of a row
 const int DV_CHUNKS = DV_BLOCKS * MK / 8;
@@ -271,7 +271,7 @@ OPERAND_A to_operand(ACC x) { return to_operand(x, false); }
 #if TANDEM_KN == 1
 #define BEFORE(a)
 #define PUT_OPERAND(a, q, x, arguments) a[q] = to_operand arguments;
-#else // f16 without NVIDIA's conversions, which keep the edges (src/plan_matrix.cpp)
+#else // f16 without NVIDIA's conversions, which keep the edges (src/plan/coopmat/planner.cpp)
 #define BEFORE(a) ACC before_##a;
 #define PUT_OPERAND(a, q, x, arguments) \
   if ((q) % KN == 0)                    \

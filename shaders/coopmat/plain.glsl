@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // fwd's loop over tiles for products, a dense bias that they start from, and exponentials alone
-// (KV_ROW, src/params.cpp). It is for coopmat2, where left operands are as wide as accumulators (KN
-// is 1). An iteration begins with the exponentials, and multiplies the next tile's scores at its
-// end. Then no branch but that of the row maxima is between the products: around a branch NVIDIA's
+// (KV_ROW, src/kernels/params.cpp). It is for coopmat2, where left operands are as wide as
+// accumulators (KN is 1). An iteration begins with the exponentials, and multiplies the next tile's
+// scores at its end. Then no branch but that of the row maxima is between the products: around a
+// branch NVIDIA's
 // compiler (580.159.04) copies o from registers to registers (bench/lab/2026-11.md, "What a
 // compiler makes of the loop").
 

@@ -2,8 +2,9 @@
 // Recomputes rows of fwd for which matrices do not suffice, key by key in f32, an invocation a row,
 // after everything else. These rows have scores so far from 0 that a power of two relative to the
 // rounded maximum leaves f32, or f16; or only scores below the loop's initial one, which it takes
-// for hidden; or, with elastic softmax, entmax and split keys, they are far rows (src/far_row.h).
-#include "row_score.glsl"
+// for hidden; or, with elastic softmax, entmax and split keys, they are far rows
+// (src/problem/far_row.h).
+#include "parts/row_score.glsl"
 
 // 2^19: below 2^20 in powers of two.
 const float MOST_LSE = NORM == ENTMAX ? 256.0 : NORM == SOFTMAX && SPLIT == 0 ? 524288.0 : TANDEM_FAR_LSE;

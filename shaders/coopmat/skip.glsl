@@ -8,7 +8,7 @@
 const bool SKIPS = VISITS_ALL ? false : SKIP != 0;
 const bool SKIP_KEEP = KEEP != 0 && SKIPS;
 const bool SKIP_ENTMAX = NORM == ENTMAX && SKIPS;
-#include "vote.glsl"
+#include "parts/vote.glsl"
 
 // With entmax a subgroup may skip a block after S. Not on lavapipe (Mesa 26), which makes barriers
 // of the subgroup, of which there are more, barriers of the workgroup; no other device has

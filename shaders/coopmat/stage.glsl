@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Rows of tensors into shared memory and out of matrices. WIDE (src/params.cpp): every tensor has
-// feature stride 1, rows that begin at multiples of 16 bytes, less than 2^24 bytes apart, and a
-// width that is a multiple of 8. Rows are then copied as uvec4s, 8 elements, and those of the next
-// tile are prefetched in registers while this one is multiplied. RAGGED: also, some width is not a
-// multiple of MK. Not WIDE: rows are copied element by element in rolled loops, when they are
-// needed, which is slow, but always right.
+// Rows of tensors into shared memory and out of matrices. WIDE (src/kernels/params.cpp): every
+// tensor has feature stride 1, rows that begin at multiples of 16 bytes, less than 2^24 bytes
+// apart, and a width that is a multiple of 8. Rows are then copied as uvec4s, 8 elements, and those
+// of the next tile are prefetched in registers while this one is multiplied. RAGGED: also, some
+// width is not a multiple of MK. Not WIDE: rows are copied element by element in rolled loops, when
+// they are needed, which is slow, but always right.
 //
 // The loops over tiles contain one of the two paths. Both, with a test of where a tile ends, cost
 // NVIDIA (H100, 580.159.04) a fifth of its speed. A branch or a loop of some invocations while

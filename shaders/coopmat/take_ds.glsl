@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // bwd_dq from the dS that bwd_dkv left: one product. Streamed tiles are K, and dS as stored, keys
 // by query rows; loaded by columns it is the left operand.
-const int DS_CHUNKS = ROWS / 8; // of a key: no more than a row of K has (src/plan_launches.cpp)
+const int DS_CHUNKS = ROWS / 8; // of a key: no more than a row of K has (src/plan/launches.cpp)
 const int DS_VEC = (COLS * DS_CHUNKS + WG - 1) / WG;
 uvec4 ds_stage[DS_VEC], ds_ahead[DS_VEC]; // of the next tile, and of the one behind it
 #define k_stage stage_1

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // The CPU device: threads, the instruction set, and the program of each path. All work is done when
 // record() returns.
-#include "../device.h"
+#include "api/device.h"
 
 #include <cstdlib>
 #include <cstring>

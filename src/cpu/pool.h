@@ -18,7 +18,7 @@
 #define TANDEM_PTHREADS 0
 #endif
 
-#include "../host_memory.h"
+#include "base/host_memory.h"
 
 namespace tandem {
 

@@ -4,8 +4,8 @@
 #define TANDEM_SRC_CPU_PROGRAM_H
 #include <memory>
 
-#include "../device.h"
-#include "../plan.h"
+#include "api/device.h"
+#include "plan/plan.h"
 #include "pool.h"
 #include "simd.h"
 

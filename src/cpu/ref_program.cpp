@@ -5,9 +5,9 @@
 #include <cmath>
 #include <limits>
 
-#include "../far_row.h"
-#include "../sequence.h"
 #include "element.h"
+#include "problem/far_row.h"
+#include "problem/sequence.h"
 #include "program.h"
 #include "reference.h"
 
@@ -134,7 +134,7 @@ class RefProgram final : public Program {
           run(p.batch, p.heads_q, is(&RefProgram::fwd));
           break;
         case Stem::bwd_dot:
-        case Stem::bwd_row:
+        case Stem::bwd_row_sums:
           run(p.batch, p.heads_q, is(&RefProgram::delta));
           break;
         case Stem::bwd_dkv:
@@ -146,13 +146,13 @@ class RefProgram final : public Program {
         case Stem::bwd_dbias:
           run(p.bias.batch, p.bias.heads, is(&RefProgram::dbias));
           break;
-        case Stem::bwd_ddist:
+        case Stem::bwd_dist_bias:
           run(1, p.heads_q, is(&RefProgram::ddist));
           break;
-        case Stem::bwd_head:
+        case Stem::bwd_head_sums:
           head_sums(call);
           break;
-        default:  // bwd_sum: sums are never split here
+        default:  // bwd_sum_splits: sums are never split here
           break;
       }
     }
@@ -205,7 +205,7 @@ class RefProgram final : public Program {
     if (stem != Stem::fwd && stem != Stem::bwd_dot) {
       const int64_t row = first_row(b, first), count = heads * p.seq_q;
       if (count > 0) a.lse = floats(address<const float>(args.lse) + row, count);
-      if (count > 0 && stem != Stem::bwd_row && p.needs_delta())
+      if (count > 0 && stem != Stem::bwd_row_sums && p.needs_delta())
         a.delta = floats(workspace(call, plan_.scratch[Scratch::delta].offset) + row, count);
     }
     x.q = a.q.data(), x.k = a.k.data(), x.v = a.v.data(), x.o = a.o.data(), x.d_o = a.d_o.data();
@@ -266,7 +266,7 @@ class RefProgram final : public Program {
     } else {
       RefRows out;
       out.delta = delta.data(), out.tau = tau.data(), out.slope = slope.data();
-      bwd_row_ref(p, Precision::exact, load(Stem::bwd_row, call, b, h, 1)->head, out);
+      bwd_row_sums_ref(p, Precision::exact, load(Stem::bwd_row_sums, call, b, h, 1)->head, out);
     }
     put(delta, workspace(call, plan_.scratch[Scratch::delta].offset) + row);
     if (p.wants(TANDEM_GRAD_TAU))
@@ -283,7 +283,7 @@ class RefProgram final : public Program {
     Vec<double> own(delta->size());
     RefRows out;
     out.delta = own.data();
-    bwd_row_ref(p, Precision::exact, load(Stem::bwd_row, call, b, h, 1)->head, out);
+    bwd_row_sums_ref(p, Precision::exact, load(Stem::bwd_row_sums, call, b, h, 1)->head, out);
     for (size_t i = 0; i < own.size(); ++i)
       if (tandem_is_far(lse[i])) (*delta)[i] = own[i];
   }
@@ -330,8 +330,8 @@ class RefProgram final : public Program {
     const Problem& p = call.p;
     Vec<double> sum(size_t(p.dist_window));
     for (int64_t b = 0; p.seq_q > 0 && b < p.batch; ++b)
-      bwd_ddist_ref(p, Precision::exact, load(Stem::bwd_ddist, call, b, h, 1)->head, sum.data(),
-                    nullptr, nullptr);
+      bwd_dist_bias_ref(p, Precision::exact, load(Stem::bwd_dist_bias, call, b, h, 1)->head,
+                        sum.data(), nullptr, nullptr);
     put(sum, address<float>(call.args.d_dist_bias) + h * p.dist_window);
   }
 
@@ -355,8 +355,8 @@ class RefProgram final : public Program {
     parts.slope = slopes.data();
     for (int64_t h = 0; h < p.heads_q; ++h) {
       double sums[3] = {};
-      bwd_head_ref(p, Precision::exact, h, parts, slope ? &sums[0] : nullptr,
-                   tau ? &sums[1] : nullptr, sink ? &sums[2] : nullptr);
+      bwd_head_sums_ref(p, Precision::exact, h, parts, slope ? &sums[0] : nullptr,
+                        tau ? &sums[1] : nullptr, sink ? &sums[2] : nullptr);
       if (slope) address<float>(call.args.d_slope)[h] = float(sums[0]);
       if (tau) address<float>(call.args.d_tau)[h] = float(sums[1]);
       if (sink) address<float>(call.args.d_sink)[h] = float(sums[2]);
@@ -367,7 +367,7 @@ class RefProgram final : public Program {
     const Problem& p = call.p;
     const float* lse = address<const float>(call.args.lse) + first_row(b, h);
     if (std::any_of(lse, lse + p.seq_q, tandem_is_far)) {
-      sink_weights_ref(p, Precision::exact, load(Stem::bwd_row, call, b, h, 1)->head, to);
+      sink_weights_ref(p, Precision::exact, load(Stem::bwd_row_sums, call, b, h, 1)->head, to);
       return;
     }
     const Vec<double> rows = floats(lse, p.seq_q);  // no score is needed

@@ -8,9 +8,9 @@
 #include <cstring>
 #include <limits>
 
-#include "../far_row.h"
-#include "../philox.h"
 #include "element.h"
+#include "problem/far_row.h"
+#include "problem/philox.h"
 #include "reference.h"
 
 namespace tandem {

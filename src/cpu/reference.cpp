@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 #include "reference.h"
 
-#include "../sequence.h"
 #include "element.h"
 #include "pool.h"
+#include "problem/sequence.h"
 
 namespace tandem {
 namespace {
@@ -177,7 +177,7 @@ class Whole {
       out.slope_floor = at(slope_.floor, row), out.slope_slack = at(slope_.slack, row);
     }
     if (p.wants(TANDEM_GRAD_SINK)) sink_weights_ref(p, precision_, x, at(sinks_, row));
-    if (!p.delta_is_dot() || p.wants(kHeadGradients)) bwd_row_ref(p, precision_, x, out);
+    if (!p.delta_is_dot() || p.wants(kHeadGradients)) bwd_row_sums_ref(p, precision_, x, out);
     if (p.wants(TANDEM_GRAD_Q))
       bwd_dq_ref(p, precision_, x, at(r.d_q, row * D), at(r.d_q_floor, row * D),
                  at(r.d_q_slack, row * D));
@@ -206,14 +206,14 @@ class Whole {
   void dist_bias(int64_t h) {
     const int64_t to = h * p.dist_window;
     for (int64_t b = 0; b < p.batch; ++b)
-      bwd_ddist_ref(p, precision_, heads(b * p.heads_q + h), at(r.d_dist_bias, to),
-                    at(r.d_dist_bias_floor, to), at(r.d_dist_bias_slack, to));
+      bwd_dist_bias_ref(p, precision_, heads(b * p.heads_q + h), at(r.d_dist_bias, to),
+                        at(r.d_dist_bias_floor, to), at(r.d_dist_bias_slack, to));
   }
 
   void head_sums(int64_t h) {
     const auto sums = [&](const RefHeadParts& parts, std::vector<double>* slope,
                           std::vector<double>* tau, std::vector<double>* d_sink, double sign) {
-      bwd_head_ref(p, precision_, h, parts, at(*slope, h), at(*tau, h), at(*d_sink, h));
+      bwd_head_sums_ref(p, precision_, h, parts, at(*slope, h), at(*tau, h), at(*d_sink, h));
       // Floors and slack are sums of magnitudes.
       if (!slope->empty()) (*slope)[size_t(h)] *= sign;
       if (!d_sink->empty()) (*d_sink)[size_t(h)] *= sign;

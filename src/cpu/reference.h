@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "../problem.h"
+#include "problem/problem.h"
 
 namespace tandem {
 
@@ -114,8 +114,8 @@ struct RefRows {  // [Sq] each; the floor of delta is a bound on its magnitude
   double *tau = nullptr, *tau_floor = nullptr, *tau_slack = nullptr;        // parts of d_tau
   double *slope = nullptr, *slope_floor = nullptr, *slope_slack = nullptr;  // of -d_slope
 };
-void bwd_row_ref(const Problem& problem, Precision precision, const RefHead& head,
-                 const RefRows& rows);
+void bwd_row_sums_ref(const Problem& problem, Precision precision, const RefHead& head,
+                      const RefRows& rows);
 
 void bwd_dkv_ref(const Problem& problem, Precision precision, const RefHead& group, double* d_k,
                  double* d_v, double* d_k_floor, double* d_v_floor, double* d_k_slack = nullptr,
@@ -126,8 +126,8 @@ void bwd_dq_ref(const Problem& problem, Precision precision, const RefHead& head
 // These add one head's part to sums over several heads or batch entries: [bias rows, Sk] and [W].
 void bwd_dbias_ref(const Problem& problem, Precision precision, const RefHead& head, double* d_bias,
                    double* floor, double* slack);
-void bwd_ddist_ref(const Problem& problem, Precision precision, const RefHead& head,
-                   double* d_dist_bias, double* floor, double* slack);
+void bwd_dist_bias_ref(const Problem& problem, Precision precision, const RefHead& head,
+                       double* d_dist_bias, double* floor, double* slack);
 
 // The sinks' weights, exp(sink - lse), in the rows of a head: [Sq].
 void sink_weights_ref(const Problem& problem, Precision precision, const RefHead& head, double* to);
@@ -136,8 +136,8 @@ void sink_weights_ref(const Problem& problem, Precision precision, const RefHead
 struct RefHeadParts {
   const double *sink = nullptr, *delta = nullptr, *tau = nullptr, *slope = nullptr;
 };
-void bwd_head_ref(const Problem& problem, Precision precision, int64_t h, const RefHeadParts& parts,
-                  double* d_slope, double* d_tau, double* d_sink);
+void bwd_head_sums_ref(const Problem& problem, Precision precision, int64_t h,
+                       const RefHeadParts& parts, double* d_slope, double* d_tau, double* d_sink);
 
 }  // namespace tandem
 #endif

@@ -7,7 +7,7 @@
 #define TANDEM_SRC_CPU_SIMD_H
 #include <cstdint>
 
-#include "../tile_range.h"
+#include "problem/tile_range.h"
 #include "tandem/tandem.h"
 
 namespace tandem {

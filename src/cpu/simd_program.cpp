@@ -4,7 +4,7 @@
 // not depend on the number of threads.
 #include <algorithm>
 
-#include "../far_row.h"
+#include "problem/far_row.h"
 #include "program.h"
 #include "simd.h"
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 set(TANDEM_CPU_REF_SOURCES
-  src/cpu/bwd_dbias_ref.cpp src/cpu/bwd_ddist_ref.cpp src/cpu/bwd_dkv_ref.cpp src/cpu/bwd_dot_ref.cpp
-  src/cpu/bwd_dq_ref.cpp src/cpu/bwd_head_ref.cpp src/cpu/bwd_row_ref.cpp src/cpu/fwd_ref.cpp
+  src/cpu/bwd_dbias_ref.cpp src/cpu/bwd_dist_bias_ref.cpp src/cpu/bwd_dkv_ref.cpp src/cpu/bwd_dot_ref.cpp
+  src/cpu/bwd_dq_ref.cpp src/cpu/bwd_head_sums_ref.cpp src/cpu/bwd_row_sums_ref.cpp src/cpu/fwd_ref.cpp
   src/cpu/ref_entmax.cpp)
 set(TANDEM_CPU_SOURCES
   ${TANDEM_CPU_REF_SOURCES} src/cpu/device.cpp src/cpu/pool.cpp src/cpu/ref_program.cpp

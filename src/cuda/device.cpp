@@ -2,20 +2,20 @@
 // The CUDA device: kernels from cuda/, launched on the caller's stream. The CUDA runtime is linked
 // statically and the driver is reached through it, so a program with this file starts on a machine
 // without NVIDIA's driver, and gets NO_BACKEND.
-#include "device.h"
+#include "api/device.h"
 
 #include <atomic>
 #include <type_traits>
 #include <utility>
 
-#include "../../cuda/bwd_dot.h"
 #include "../../cuda/kernels.h"
+#include "../../cuda/simt/bwd_dot.h"
 #include "../../cuda/sm80/kernels.h"
-#include "cuda/sm80.h"
-#include "cuda/sm90.h"
-#include "kernel_rows.h"
-#include "params.h"
-#include "structs.h"
+#include "base/structs.h"
+#include "kernels/kernel_rows.h"
+#include "kernels/params.h"
+#include "sm80.h"
+#include "sm90.h"
 #include "tandem/tandem_cuda.h"
 
 namespace tandem {
@@ -98,7 +98,7 @@ class CudaProgram final : public Program {
 #define TANDEM_HOPPER(Name, name) \
   case Stem::name:                \
     break;
-#include "stems.inc"
+#include "kernels/stems.inc"
     }
     return fail(TANDEM_ERROR_BACKEND, "the CUDA backend has no kernel %s", stem_name(launch.stem));
   }
@@ -118,7 +118,7 @@ class CudaProgram final : public Program {
     return add_fixed(launch, cuda::sm80::name##_full_kernel, name##_spec, name##_block, \
                      name##_push);
         TANDEM_FULL(fwd)
-        TANDEM_FULL(bwd_row)
+        TANDEM_FULL(bwd_row_sums)
         TANDEM_FULL(bwd_dq)
 #undef TANDEM_FULL
         default:
@@ -298,9 +298,9 @@ class CudaProgram final : public Program {
                   stem_name(launch.stem), launch.tile.name ? launch.tile.name : "-",
                   launch.d_blocks, launch.dv_blocks);
     const dim3 grid(launch.groups_x, launch.groups_y);
-    // bwd_dot sums by shuffles, bwd_sum has no sum across invocations, and bwd_origin has its own
-    // arrays.
-    const bool none = launch.stem == Stem::bwd_dot || launch.stem == Stem::bwd_sum ||
+    // bwd_dot sums by shuffles, bwd_sum_splits has no sum across invocations, and bwd_origin has
+    // its own arrays.
+    const bool none = launch.stem == Stem::bwd_dot || launch.stem == Stem::bwd_sum_splits ||
                       launch.stem == Stem::bwd_origin;
     const size_t shared = none ? 0 : launch.shared_bytes;
     Launcher<P> start_any, start_wide;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // The driver's handle of a kernel of this program, in the current context. It has a file of its own
-// because the emulator replaces it (tests/cuda_emulated/include/cuda).
+// because the emulator replaces it (tests/cuda/emulated/include/cuda).
 #ifndef TANDEM_SRC_CUDA_FUNCTION_OF_H
 #define TANDEM_SRC_CUDA_FUNCTION_OF_H
 #include <cuda.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-#include "cuda/runtime.h"
+#include "runtime.h"
 
 namespace tandem {
 namespace {

@@ -6,9 +6,9 @@
 #include <cuda.h>
 #include <cuda_runtime.h>
 
-#include "args.h"
+#include "base/status.h"
 #include "cuda/function_of.h"
-#include "status.h"
+#include "kernels/args.h"
 
 namespace tandem {
 

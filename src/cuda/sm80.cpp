@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-#include "cuda/sm80.h"
+#include "sm80.h"
 
 #include <algorithm>
 
 #include "../../cuda/sm80/kernels.h"
-#include "params.h"
+#include "kernels/params.h"
 
 namespace tandem {
 bool sm80_loads() {
@@ -54,7 +54,7 @@ Status sm80_recorder(const Plan& plan, const Launch& launch, const Launching& wi
     fixed.extra = extra_block(plan.problem);
     fixed.features = features_of(plan.problem);
     fixed.spec = bwd_dkv_spec(plan, launch);
-    const Launch *dq = plan.find(Stem::bwd_dq), *head = plan.find(Stem::bwd_head);
+    const Launch *dq = plan.find(Stem::bwd_dq), *head = plan.find(Stem::bwd_head_sums);
     if (!dq || !dq->joins) dq = nullptr;
     if (!head || !head->joins) head = nullptr;
     if (dq) {
@@ -64,8 +64,8 @@ Status sm80_recorder(const Plan& plan, const Launch& launch, const Launching& wi
       fixed.dq.spec = bwd_dq_spec(plan, *dq);
     }
     if (head) {
-      fixed.head.block = bwd_head_block(plan, *head);
-      fixed.head.spec = bwd_head_spec(plan, *head);
+      fixed.head.block = bwd_head_sums_block(plan, *head);
+      fixed.head.spec = bwd_head_sums_spec(plan, *head);
     }
     if (dq || head) {
       const uint32_t total = launch.total + (dq ? dq->total : 0) + (head ? head->total : 0);
@@ -77,7 +77,7 @@ Status sm80_recorder(const Plan& plan, const Launch& launch, const Launching& wi
       cuda::sm80::BwdDkvHeadFull params = fixed;
       params.push = bwd_dkv_push(plan, launch, a);
       if (dq) params.dq.push = bwd_dq_push(plan, *dq, a);
-      if (head) params.head.push = bwd_head_push(plan, *head, a);
+      if (head) params.head.push = bwd_head_sums_push(plan, *head, a);
       return start(&params, stream);
     };
     return Status();

@@ -4,7 +4,7 @@
 #ifndef TANDEM_SRC_CUDA_SM80_H
 #define TANDEM_SRC_CUDA_SM80_H
 #include "../../cuda/kernels.h"
-#include "cuda/runtime.h"
+#include "runtime.h"
 
 namespace tandem {
 

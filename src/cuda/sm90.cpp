@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // Launches of the kernels for Hopper: the look-up of a kernel, and how it is launched.
-#include "cuda/sm90.h"
+#include "sm90.h"
 
 #include "../../cuda/sm90/bwd/kernels.h"
-#include "cuda/sm90_kernel.h"
+#include "sm90_kernel.h"
 
 namespace tandem {
 namespace {

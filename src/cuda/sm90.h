@@ -3,7 +3,7 @@
 // sm_90a.
 #ifndef TANDEM_SRC_CUDA_SM90_H
 #define TANDEM_SRC_CUDA_SM90_H
-#include "cuda/runtime.h"
+#include "runtime.h"
 
 namespace tandem {
 

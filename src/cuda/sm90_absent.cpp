@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-#include "cuda/sm90.h"
+#include "sm90.h"
 
 namespace tandem {
 

@@ -4,7 +4,7 @@
 #include <iterator>
 
 #include "../../cuda/sm90/bwd/kernels.h"
-#include "cuda/sm90_kernel.h"
+#include "sm90_kernel.h"
 
 namespace tandem {
 namespace {
@@ -12,15 +12,15 @@ namespace {
 using cuda::Kernel;
 using cuda::sm90::BiasForm;
 using cuda::sm90::BwdBias;
-using cuda::sm90::BwdDkvDdistParams;
+using cuda::sm90::BwdDkvDistParams;
 using cuda::sm90::BwdDkvDqBiasParams;
 using cuda::sm90::BwdDkvDqEntmaxParams;
 using cuda::sm90::BwdDkvDqOptionalParams;
 using cuda::sm90::BwdDkvDqParams;
 using cuda::sm90::BwdDkvWithDqParams;
 using cuda::sm90::BwdDqCastParams;
-using cuda::sm90::BwdRowDqParams;
-using cuda::sm90::BwdRowParams;
+using cuda::sm90::BwdRowSumsDqParams;
+using cuda::sm90::BwdRowSumsParams;
 
 // What all forms of bwd_dkv_dq have: dQ postprocess, gradients of heads, dynamic tile scheduler and
 // lazy zero-initialisation.
@@ -214,14 +214,14 @@ class BwdDkvDqBias : public BwdDkvDq<BwdDkvDqBiasParams> {
 };
 
 // bwd_dkv and bwd_dq of wide heads in one launch. Of a problem with both it is bwd_dkv's, which
-// comes first. bwd_head's work is joined to the first of them.
+// comes first. bwd_head_sums's work is joined to the first of them.
 class BwdDkvWithDq : public Sm90Kernel<BwdDkvWithDqParams> {
  public:
   BwdDkvWithDq(const Plan& of, const Launch& its)
       : Sm90Kernel(of, its),
         dkv_(its.stem == Stem::bwd_dkv ? &its : nullptr),
         dq_(dkv_ ? joined_launch(of, Stem::bwd_dq) : &its),
-        head_(dkv_ || !of.find(Stem::bwd_dkv) ? joined_launch(of, Stem::bwd_head) : nullptr) {}
+        head_(dkv_ || !of.find(Stem::bwd_dkv) ? joined_launch(of, Stem::bwd_head_sums) : nullptr) {}
 
   Kernel<Params> kernel() const {
     int row = choice.row;
@@ -241,8 +241,8 @@ class BwdDkvWithDq : public Sm90Kernel<BwdDkvWithDqParams> {
     if (dkv_) params->block = bwd_dkv_block(plan, *dkv_);
     if (dq_) params->dq.block = bwd_dq_block(plan, *dq_);
     if (!head_) return;
-    params->head.block = bwd_head_block(plan, *head_);
-    params->head.spec = bwd_head_spec(plan, *head_);
+    params->head.block = bwd_head_sums_block(plan, *head_);
+    params->head.spec = bwd_head_sums_spec(plan, *head_);
   }
   void set_addresses(const Addresses& a, Params* params) const {
     if (dkv_) {
@@ -251,18 +251,18 @@ class BwdDkvWithDq : public Sm90Kernel<BwdDkvWithDqParams> {
       if (!problem.wants(TANDEM_GRAD_V)) params->push.d_v = 0;
     }
     if (dq_) params->dq.push = bwd_dq_push(plan, *dq_, a);
-    if (head_) params->head.push = bwd_head_push(plan, *head_, a);
+    if (head_) params->head.push = bwd_head_sums_push(plan, *head_, a);
   }
 
  private:
   const Launch *dkv_, *dq_, *head_;  // nullptr: not of this launch
 };
 
-class BwdRow : public Sm90Kernel<BwdRowParams> {
+class BwdRowSums : public Sm90Kernel<BwdRowSumsParams> {
  public:
   using Sm90Kernel::Sm90Kernel;
   Kernel<Params> kernel() const {
-    return cuda::sm90::bwd_row_kernel(problem.dtype, choice.row, problem.alpha == 1.5f);
+    return cuda::sm90::bwd_row_sums_kernel(problem.dtype, choice.row, problem.alpha == 1.5f);
   }
   void set_fixed(Params* params) const {
     Sm90Kernel::set_fixed(params);
@@ -275,13 +275,15 @@ class BwdRow : public Sm90Kernel<BwdRowParams> {
   }
 };
 
-class BwdRowDq : public Sm90Kernel<BwdRowDqParams> {
+class BwdRowSumsDq : public Sm90Kernel<BwdRowSumsDqParams> {
  public:
   using Sm90Kernel::Sm90Kernel;
-  Kernel<Params> kernel() const { return cuda::sm90::bwd_row_dq_kernel(problem.dtype, choice.row); }
+  Kernel<Params> kernel() const {
+    return cuda::sm90::bwd_row_sums_dq_kernel(problem.dtype, choice.row);
+  }
   void set_fixed(Params* params) const {
     Sm90Kernel::set_fixed(params);
-    params->spec = bwd_row_dq_spec(plan, launch);
+    params->spec = bwd_row_sums_dq_spec(plan, launch);
     const Launch* sum = plan.find_sum(TANDEM_GRAD_DIST_BIAS);
     if (sum && sum->joins) params->zeroed_count = int(sum_counts_bytes(problem.heads_kv) / 4);
   }
@@ -291,15 +293,15 @@ class BwdRowDq : public Sm90Kernel<BwdRowDqParams> {
   }
 };
 
-class BwdDkvDdist : public Sm90Kernel<BwdDkvDdistParams> {
+class BwdDkvDist : public Sm90Kernel<BwdDkvDistParams> {
  public:
-  BwdDkvDdist(const Plan& of, const Launch& its)
-      : Sm90Kernel(of, its), reduces_tau_(joined_launch(of, Stem::bwd_head) != nullptr) {
+  BwdDkvDist(const Plan& of, const Launch& its)
+      : Sm90Kernel(of, its), reduces_tau_(joined_launch(of, Stem::bwd_head_sums) != nullptr) {
     const Launch* sum = of.find_sum(TANDEM_GRAD_DIST_BIAS);
     reduces_dist_ = sum && sum->joins;
   }
   Kernel<Params> kernel() const {
-    return cuda::sm90::bwd_dkv_ddist_kernel(problem.dtype, choice.row);
+    return cuda::sm90::bwd_dkv_dist_kernel(problem.dtype, choice.row);
   }
   void set_addresses(const Addresses& a, Params* params) const {
     Sm90Kernel::set_addresses(a, params);
@@ -314,7 +316,7 @@ class BwdDkvDdist : public Sm90Kernel<BwdDkvDdistParams> {
 class BwdDqCast : public Sm90Kernel<BwdDqCastParams> {
  public:
   BwdDqCast(const Plan& of, const Launch& its)
-      : Sm90Kernel(of, its), head_(joined_launch(of, Stem::bwd_head)) {}
+      : Sm90Kernel(of, its), head_(joined_launch(of, Stem::bwd_head_sums)) {}
   Kernel<Params> kernel() const { return cuda::sm90::bwd_dq_cast_kernel(problem.dtype); }
   Sm90Grid grid() const {
     Sm90Grid grid = sm90_grid(launch);
@@ -335,18 +337,18 @@ class BwdDqCast : public Sm90Kernel<BwdDqCastParams> {
     params->done = cuda::sm90::kWholeTile * plan.find(Stem::bwd_dkv_dq)->tiles;
     params->group = int(problem.group());
     if (!head_) return;
-    params->head.block = bwd_head_block(plan, *head_);
-    params->head.spec = bwd_head_spec(plan, *head_);
+    params->head.block = bwd_head_sums_block(plan, *head_);
+    params->head.spec = bwd_head_sums_spec(plan, *head_);
   }
   void set_addresses(const Addresses& a, Params* params) const {
     Sm90Kernel::set_addresses(a, params);
-    if (head_) params->head.push = bwd_head_push(plan, *head_, a);
+    if (head_) params->head.push = bwd_head_sums_push(plan, *head_, a);
     if (problem.lengths_q == Lengths::packed) params->lengths_q = a.lengths_q;
     if (choice.programmatic) params->counts = a.d_q_counts;
   }
 
  private:
-  const Launch* head_;  // bwd_head; nullptr: not of this launch
+  const Launch* head_;  // bwd_head_sums; nullptr: not of this launch
 };
 
 constexpr Sm90Row kRows[] = {
@@ -359,9 +361,9 @@ constexpr Sm90Row kRows[] = {
      record_sm90<BwdDkvDqOptional<cuda::sm90::bwd_dkv_dq_softcap_alibi_kernel>>},
     {Stem::bwd_dkv_dq, variant_bit(HopperVariant::masked),
      record_sm90<BwdDkvDqOptional<cuda::sm90::bwd_dkv_dq_masked_kernel>>},
-    {Stem::bwd_dkv_ddist, variant_bit(HopperVariant::elastic), record_sm90<BwdDkvDdist>},
-    {Stem::bwd_row_dq, variant_bit(HopperVariant::elastic), record_sm90<BwdRowDq>},
-    {Stem::bwd_row, variant_bit(HopperVariant::entmax), record_sm90<BwdRow>},
+    {Stem::bwd_dkv_dist, variant_bit(HopperVariant::elastic), record_sm90<BwdDkvDist>},
+    {Stem::bwd_row_sums_dq, variant_bit(HopperVariant::elastic), record_sm90<BwdRowSumsDq>},
+    {Stem::bwd_row_sums, variant_bit(HopperVariant::entmax), record_sm90<BwdRowSums>},
     {Stem::bwd_dkv, kEveryVariant, record_sm90<BwdDkvWithDq>},
     {Stem::bwd_dq, kEveryVariant, record_sm90<BwdDkvWithDq>},
     {Stem::bwd_dq_cast, kEveryVariant, record_sm90<BwdDqCast>},

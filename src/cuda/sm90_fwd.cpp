@@ -5,7 +5,7 @@
 #include <iterator>
 
 #include "../../cuda/sm90/fwd/kernels.h"
-#include "cuda/sm90_kernel.h"
+#include "sm90_kernel.h"
 
 namespace tandem {
 namespace {

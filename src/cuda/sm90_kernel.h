@@ -7,9 +7,9 @@
 #define TANDEM_SRC_CUDA_SM90_KERNEL_H
 #include <type_traits>
 
-#include "cuda/sm90_tensor_maps.h"
-#include "params.h"
-#include "plan_sm90.h"
+#include "kernels/params.h"
+#include "plan/sm90/planner.h"
+#include "sm90_tensor_maps.h"
 
 namespace tandem {
 
@@ -66,7 +66,7 @@ Sm90Rows sm90_bwd_rows();
                        Name##Push* to) {                                           \
     *to = name##_push(plan, launch, a);                                            \
   }
-#include "stems.inc"
+#include "kernels/stems.inc"
 
 template <typename Params, typename = void>
 struct TakesOptionalInputs : std::false_type {};

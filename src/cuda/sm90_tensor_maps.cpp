@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-#include "cuda/sm90_tensor_maps.h"
+#include "sm90_tensor_maps.h"
 
-#include "plan_sm90.h"
+#include "plan/sm90/planner.h"
 
 namespace tandem {
 namespace {

@@ -4,7 +4,7 @@
 #ifndef TANDEM_SRC_CUDA_SM90_TENSOR_MAPS_H
 #define TANDEM_SRC_CUDA_SM90_TENSOR_MAPS_H
 #include "../../cuda/sm90/params.h"
-#include "cuda/runtime.h"
+#include "runtime.h"
 
 namespace tandem {
 
@@ -22,7 +22,7 @@ struct TensorMapShape {
   cuuint32_t box[4];
 };
 
-// A tensor that kernels read through a tensor map (TANDEM_TENSOR_MAP in src/interface/sm90).
+// A tensor that kernels read through a tensor map (TANDEM_TENSOR_MAP in src/kernels/abi/sm90).
 struct MappedTensor {
   const char* name;
   uint64_t Addresses::*address;
@@ -57,7 +57,7 @@ void for_each_tensor_map(Other&, Each&&) {}
   void for_each_tensor_map([[maybe_unused]] Name& params, [[maybe_unused]] Each&& each) {
 #define TANDEM_TENSOR_MAP(name) each(mapped::name, params.name);
 #define TANDEM_MEMBER(type, name) for_each_tensor_map(params.name, each);
-#include "interface/sm90/all.inc"
+#include "kernels/abi/sm90/all.inc"
 }  // namespace sm90
 }  // namespace cuda
 

@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <cstring>
 
-#include "structs.h"
+#include "base/structs.h"
 
 #if defined(_WIN32)
 #include <windows.h>

@@ -6,9 +6,9 @@
 #include <memory>
 #include <mutex>
 
-#include "../device.h"
-#include "../params.h"
+#include "api/device.h"
 #include "debug.h"
+#include "kernels/params.h"
 #include "vk.h"
 
 namespace tandem {

@@ -2,9 +2,10 @@
 // From a plan to pipelines: SPIR-V, specialisation constants, layouts, the pipeline cache.
 #include <cstring>
 
-#include "../structs.h"
+#include "base/structs.h"
 #include "device.h"
 #include "shaders/modules.h"
+#include "shaders/spec_ids.h"
 
 namespace tandem {
 namespace {
@@ -15,9 +16,9 @@ constexpr uint32_t round16(size_t bytes) { return uint32_t((bytes + 15) / 16 * 1
 // Calls each(entry) for the constants of a stem.
 #define TANDEM_INTERFACE(Name) constexpr auto for_each_constant_##Name = [](auto&& each) { \
     using Spec [[maybe_unused]] = Name##Spec;
-#define TANDEM_SPEC(id, name, fallback) \
-  each(VkSpecializationMapEntry{id, uint32_t(offsetof(Spec, name)), 4});
-#include "../interface/all.inc"
+#define TANDEM_SPEC(name, fallback) \
+  each(VkSpecializationMapEntry{TANDEM_ID_##name, uint32_t(offsetof(Spec, name)), 4});
+#include "kernels/abi/all.inc"
 
 // A C++ block has the layout of std140 in GLSL, and a C++ push block that of std430: strides of 32
 // bytes at multiples of 16, addresses of 8 bytes at multiples of 8, in arrays too, scalars of 4
@@ -32,10 +33,10 @@ static_assert(sizeof(Strides) == 32);
 #define TANDEM_ADDRESS(name) static_assert(offsetof(Push, name) % 8 == 0, #name);
 #define TANDEM_ADDRESSES(name, count) static_assert(offsetof(Push, name) % 8 == 0, #name);
 #define TANDEM_PUSH(type, name) static_assert(sizeof(type) == 4, #name);
-#include "../interface/all.inc"
+#include "kernels/abi/all.inc"
 #define TANDEM_STRIDES(name) static_assert(offsetof(ExtraBlock, name) % 16 == 0, #name);
 #define TANDEM_PARAM(type, name) static_assert(sizeof(type) == 4, #name);
-#include "../interface/extra.inc"
+#include "kernels/abi/extra.inc"
 
 // Fixed, so that static arrays suffice, which need no device's memory.
 constexpr size_t kMaxConstants = 64;
@@ -61,7 +62,7 @@ const StemCode& stem_code(Stem stem) {
 #define TANDEM_FUSED(Name, name) \
   case Stem::name:               \
     break;
-#include "../stems.inc"
+#include "kernels/stems.inc"
   }
   static const StemCode none;
   return none;
@@ -114,7 +115,7 @@ String spec_bytes(const Plan& plan, const Launch& launch, bool wide) {
 #define TANDEM_FUSED(Name, name) \
   case Stem::name:               \
     break;
-#include "../stems.inc"
+#include "kernels/stems.inc"
   }
   return "";
 }
@@ -129,7 +130,7 @@ String block_bytes(const Plan& plan, const Launch& launch) {
 #define TANDEM_FUSED(Name, name) \
   case Stem::name:               \
     break;
-#include "../stems.inc"
+#include "kernels/stems.inc"
   }
   block.resize(round16(block.size()));
   return block;

@@ -19,7 +19,7 @@ Push make_push(const Plan& plan, const Launch& launch, const Addresses& a) {
 #define TANDEM_FUSED(Name, name) \
   case Stem::name:               \
     break;
-#include "../stems.inc"
+#include "kernels/stems.inc"
   }
   // Other kernels have one pipeline; bwd_dot tests the bits itself.
   if (!is_tiled(launch.stem)) push.all_wide = false;

@@ -2,7 +2,7 @@
 // What an application has to enable before it creates its VkDevice.
 #include <cstring>
 
-#include "../border.h"
+#include "api/border.h"
 #include "device.h"
 
 namespace tandem {

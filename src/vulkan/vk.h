@@ -9,7 +9,7 @@
 #include <volk.h>
 #undef volk
 
-#include "../status.h"
+#include "base/status.h"
 #include "tandem/tandem_vulkan.h"
 
 namespace tandem {

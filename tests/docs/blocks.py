@@ -101,7 +101,7 @@ class Page:
         folder = self.folder()
         self.write(os.path.join(folder, "CMakeLists.txt"), "cmake_minimum_required(VERSION 3.22)\nproject(app LANGUAGES C CXX)\n" + before +
                    "add_executable(app app.c)\n" + text)
-        shutil.copy(os.path.join(self.args.source, "tests", "consumers", "app.c"), folder)
+        shutil.copy(os.path.join(self.args.source, "tests", "install", "consumers", "app.c"), folder)
         tree = os.path.join(folder, "build")
         self.run([self.args.cmake, "-G", self.args.generator, "-S", folder, "-B", tree, f"-DCMAKE_C_COMPILER={self.args.cc}",
                   f"-DCMAKE_CXX_COMPILER={self.args.cxx}", *options], stdout=subprocess.DEVNULL)
@@ -138,7 +138,7 @@ class Page:
     def compile(self, text):
         """Lines of commands, as a shell takes them, of which each makes a program named app."""
         folder = self.folder()
-        shutil.copy(os.path.join(self.args.source, "tests", "consumers", "app.c"), folder)
+        shutil.copy(os.path.join(self.args.source, "tests", "install", "consumers", "app.c"), folder)
         libraries = [path for path in (os.path.join(self.prefix, name) for name in ("lib", "lib64")) if os.path.isdir(path)]
         static = os.path.join(libraries[0], "libtandem.a")
         environment = {**os.environ, "PKG_CONFIG_PATH": os.path.join(libraries[0], "pkgconfig"), "LD_LIBRARY_PATH": folder}

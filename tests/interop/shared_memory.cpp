@@ -3,8 +3,8 @@
 
 #include <cstring>
 
-#include "../plain_vulkan.h"
-#include "support/support.h"
+#include "../vulkan/plain_vulkan.h"
+#include "harness/session.h"
 
 namespace interop {
 namespace {

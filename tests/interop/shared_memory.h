@@ -6,13 +6,13 @@
 #include <string>
 #include <vector>
 
-#include "../cuda_driver.h"
-#include "support/vulkan_api.h"
+#include "../cuda/cuda_driver.h"
+#include "harness/vulkan_api.h"
 #include "tandem/tandem_vulkan.h"
 
 namespace interop {
 
-using namespace tandem::support;
+using namespace tandem::harness;
 
 // A VkDevice with a queue for compute, on the GPU of a UUID.
 class VulkanSide {

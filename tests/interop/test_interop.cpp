@@ -7,8 +7,8 @@
 #include <cstring>
 #include <map>
 
+#include "harness/compare.h"
 #include "shared_memory.h"
-#include "support/compare.h"
 #include "tandem/tandem_cuda.h"
 
 namespace {

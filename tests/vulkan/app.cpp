@@ -12,8 +12,8 @@
 
 #include <doctest/doctest.h>
 
-#include "../plain_vulkan.h"
 #include "attention.h"
+#include "plain_vulkan.h"
 #include "shaders/scale.spv.h"
 
 namespace vulkan_app {

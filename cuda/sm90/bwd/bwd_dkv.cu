@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // bwd_dkv and bwd_dq (dq.cuh) for head sizes of 129 to 256, in one launch. The workgroups of
 // bwd_dkv come first, and those of bwd_dq fill the SMs that the last of them leave idle. Those of
-// bwd_head may follow.
+// bwd_head_sums may follow.
 //
 // bwd_dkv: the accumulators of d_k and d_v of 64 keys fill the registers of two warpgroups. So a
 // tile has 64 keys and 128 queries, and each warpgroup forms S^T and dP^T of 64 queries. P and dS
 // pass through shared memory, as [query][key]: they are MN-major A operands of dV = P^T dO and dK =
 // dS^T Q. Each warpgroup has half of the columns of both. 192 features are an odd number of panels:
 // there one warpgroup has d_v and the other d_k.
-#include "../../bwd_head.cuh"
+#include "../../parts/bwd_head_sums.cuh"
 #include "dq.cuh"
 
 namespace tandem {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // bwd_dkv_dq of entmax, head sizes up to 128: y = x u and ds = u (dp - delta), where x = [z - t]_+.
-// The threshold t is in lse's place. delta comes from bwd_row, which also says which tiles hold
-// support. With alpha = 1.5, u = x.
+// The threshold t is in lse's place. delta comes from bwd_row_sums, which also says which tiles
+// hold support. With alpha = 1.5, u = x.
 #include "../numerics.cuh"
 #include "dkv_dq.cuh"
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // bwd_dq_cast: the dQ postprocess as a kernel of its own. It scales and rounds the dQ accumulator
 // of bwd_dkv_dq to d_q. A block of 64 x 64 sums passes through shared memory, from the order of
-// accumulators to rows. The last workgroups may do the work of bwd_head.
-#include "../../bwd_head.cuh"
-#include "../../extra.cuh"
-#include "../../tensor.cuh"
+// accumulators to rows. The last workgroups may do the work of bwd_head_sums.
+#include "../../parts/bwd_head_sums.cuh"
+#include "../../parts/extra.cuh"
+#include "../../parts/tensor.cuh"
 #include "../ptx/wgmma.cuh"
 #include "dq_semaphore.cuh"
 #include "epilogue.cuh"

@@ -7,7 +7,7 @@
 // other warpgroup are in flight.
 #ifndef TANDEM_CUDA_SM90_BWD_DQ_CUH
 #define TANDEM_CUDA_SM90_BWD_DQ_CUH
-#include "../../tensor.cuh"
+#include "../../parts/tensor.cuh"
 #include "variant_plain.cuh"
 
 namespace tandem {

@@ -2,7 +2,7 @@
 // dQ postprocess and gradients of heads, by the last workgroup of a head in bwd_dkv_dq. Of the
 // workgroups of a kv head, the last one to add to the dQ accumulator converts the accumulator of
 // its query heads to d_q. The last one over all batch entries reduces d_sink and d_slope, as
-// bwd_head would.
+// bwd_head_sums would.
 //
 // How sums become visible. Bulk adds belong to the async proxy. cp.async.bulk.wait_group (not
 // .read) ends when they are complete and visible to the thread that issued them, in the generic
@@ -17,7 +17,7 @@
 // leaves after kPatience, so none depends on another; the last one converts what is unclaimed.
 #ifndef TANDEM_CUDA_SM90_BWD_DQ_POSTPROCESS_CUH
 #define TANDEM_CUDA_SM90_BWD_DQ_POSTPROCESS_CUH
-#include "../../bwd_head.cuh"
+#include "../../parts/bwd_head_sums.cuh"
 #include "dq_semaphore.cuh"
 #include "epilogue.cuh"
 #include "softmax.cuh"

@@ -32,17 +32,17 @@ Kernel<BwdDkvDqOptionalParams> bwd_dkv_dq_softcap_alibi_kernel(tandem_dtype dtyp
 Kernel<BwdDkvDqOptionalParams> bwd_dkv_dq_masked_kernel(tandem_dtype dtype, int row);
 // Elastic softmax without lengths. Rows, boxes and threads are those of bwd_dkv_dq; shared memory:
 // bwd_elastic_shared_bytes().
-Kernel<BwdDkvDdistParams> bwd_dkv_ddist_kernel(tandem_dtype dtype, int row);
+Kernel<BwdDkvDistParams> bwd_dkv_dist_kernel(tandem_dtype dtype, int row);
 // Elastic softmax: delta, d_q and d_tau of the rows. row: of kRowShapes, whose boxes the tensor
 // maps have. kBwdThreads threads; shared memory: row_shared_bytes(). block.tiles: of br queries.
-Kernel<BwdRowDqParams> bwd_row_dq_kernel(tandem_dtype dtype, int row);
+Kernel<BwdRowSumsDqParams> bwd_row_sums_dq_kernel(tandem_dtype dtype, int row);
 // Heads over 128. row: of kBwdShapes, wide. kBwdThreads threads; workgroups of bwd_dkv, then those
-// of bwd_dq and of bwd_head; as much shared memory as the one that needs most.
+// of bwd_dq and of bwd_head_sums; as much shared memory as the one that needs most.
 Kernel<BwdDkvWithDqParams> bwd_dkv_kernel(tandem_dtype dtype, int row);
-// Entmax. fast: alpha is 1.5; any other alpha takes rows for heads of 128. bwd_row: a row of
+// Entmax. fast: alpha is 1.5; any other alpha takes rows for heads of 128. bwd_row_sums: a row of
 // kSupportShapes, its threads and support_shared_bytes(). bwd_dkv_dq: as plain softmax, but all
 // gradients; where d_q is not wanted, the accumulator is formed nevertheless.
-Kernel<BwdRowParams> bwd_row_kernel(tandem_dtype dtype, int row, bool fast);
+Kernel<BwdRowSumsParams> bwd_row_sums_kernel(tandem_dtype dtype, int row, bool fast);
 Kernel<BwdDkvDqEntmaxParams> bwd_dkv_dq_entmax_kernel(tandem_dtype dtype, int row, bool fast);
 // dQ postprocess as a kernel of its own; 128 threads.
 Kernel<BwdDqCastParams> bwd_dq_cast_kernel(tandem_dtype dtype);

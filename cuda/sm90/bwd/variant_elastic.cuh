@@ -34,11 +34,11 @@ TANDEM_DEVICE void put_dist(uint to, const float* dist, int window, int distance
   }
 }
 
-// Variant of bwd_dkv_ddist: d_k, d_v, and the key tile's part of d_dist_bias. The two auxiliary
+// Variant of bwd_dkv_dist: d_k, d_v, and the key tile's part of d_dist_bias. The two auxiliary
 // warps sum that part over the diagonals of dS, in a fixed order. dS is rounded as the products
 // take it.
 struct Elastic {
-  using Params = BwdDkvDdistParams;
+  using Params = BwdDkvDistParams;
   static constexpr bool kAnyOrder = false;
   static constexpr int kDqWarps = 1;
   using Registers = sm90::Registers<56>;
@@ -213,7 +213,7 @@ struct Elastic {
   // d_tau of the query heads of a kv head. The two warps take the heads in turn; a lane has every
   // 32nd row.
   static TANDEM_DEVICE void sum_tau(const Params& params, const BwdWorkTile& work) {
-    const BwdDkvDdistBlock& u = params.block;
+    const BwdDkvDistBlock& u = params.block;
     const int lane = int(threadIdx.x) % 32;
     for (int n = int(threadIdx.x) / 32 - 2; n < u.group; n += 2) {
       const int head = work.head_kv * u.group + n;
@@ -228,11 +228,11 @@ struct Elastic {
       if (lane == 0) reinterpret_cast<float*>(params.sums.d_tau)[head] = sum;
     }
   }
-  // Sums the parts of d_dist_bias in order, as bwd_sum does, by a warp whose own parts are written.
-  // An entry belongs to the same thread in all workgroups. So of all warps with the same number,
-  // the last one to arrive sums what the others have left. first: the thread's first entry.
+  // Sums the parts of d_dist_bias in order, as bwd_sum_splits does, by a warp whose own parts are
+  // written. An entry belongs to the same thread in all workgroups. So of all warps with the same
+  // number, the last one to arrive sums what the others have left. first: the thread's first entry.
   static TANDEM_DEVICE void sum_parts(const Params& params, const BwdWorkTile& work, int first) {
-    const BwdDkvDdistBlock& u = params.block;
+    const BwdDkvDistBlock& u = params.block;
     const int parts = int(u.total) / (u.heads_q / u.group), window = Elastic::window(params);
     uint before = 0;
     __syncwarp();
@@ -261,7 +261,7 @@ struct Elastic {
     // At the beginning there is no dS yet, and these warps would wait.
     if (params.sums.d_tau && work.tile == 0 && work.batch == 0) sum_tau(params, work);
     if (!params.push.d_dist) return;
-    const BwdDkvDdistBlock& u = params.block;
+    const BwdDkvDistBlock& u = params.block;
     const At<ROW> at(memory);
     const int thread = int(threadIdx.x) - 64, window = Elastic::window(params);
     // The thread's diagonals t = distance + x, with x 64 apart, are the same in all query tiles:

@@ -81,8 +81,8 @@ template <>
 constexpr bool kLazyZero<Varlen> = true;
 
 // The capped score, in natural units, without a branch or a call. The formulas are those of
-// src/tanh.h, with divisions that are off by two units in the last place. left: the factor by which
-// softcap scales the gradient, 1 - tanh^2.
+// src/problem/tanh.h, with divisions that are off by two units in the last place. left: the factor
+// by which softcap scales the gradient, 1 - tanh^2.
 TANDEM_DEVICE float far_cap(float score, float softcap, float inverse, float* left) {
   const float x = __fmul_rn(score, inverse), a = fabsf(x), z = x * x;
   const float p =

@@ -3,7 +3,7 @@
 // visits.
 #ifndef TANDEM_CUDA_SM90_BWD_WORK_TILE_CUH
 #define TANDEM_CUDA_SM90_BWD_WORK_TILE_CUH
-#include "../../mask.cuh"
+#include "../../parts/mask.cuh"
 #include "../numerics.cuh"
 #include "../ptx/wgmma.cuh"
 #include "kernels.h"

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // The forward kernel on Hopper: o and lse from q, k, v, by a persistent kernel whose warpgroups
 // have roles. The producer warpgroup loads by TMA, and the consumer warpgroups compute 64 rows
-// each. The math is that of cuda/fwd.cu, in powers of two. P is rounded to the type of the tensors
-// for P V.
+// each. The math is that of cuda/simt/fwd.cu, in powers of two. P is rounded to the type of the
+// tensors for P V.
 #ifndef TANDEM_CUDA_SM90_FWD_KERNEL_CUH
 #define TANDEM_CUDA_SM90_FWD_KERNEL_CUH
 #include <cstring>

@@ -8,7 +8,7 @@ namespace tandem {
 namespace cuda {
 namespace sm90 {
 
-// The kernel depends on tile (src/hopper_tiles.inc) and the dtype only. block.tiles:
+// The kernel depends on tile (src/plan/sm90/tiles.inc) and the dtype only. block.tiles:
 // tiles of FwdTile::rows() queries. The workgroups share block.total tiles, so any grid of one
 // dimension does. As many workgroups as SMs are best.
 Kernel<FwdParams> fwd_kernel(tandem_dtype dtype, const char* tile);

@@ -4,8 +4,8 @@
 // its products and its weights follow each other. While it computes weights, the tensor cores have
 // the products of the two others. As in main_loop_wide_heads.cuh, each warpgroup has a part of the
 // stage of Q to itself, and the work-tile descriptor of a tile is published with its first keys.
-#ifndef TANDEM_CUDA_SM90_FWD_BIAS_192_ROWS_CUH
-#define TANDEM_CUDA_SM90_FWD_BIAS_192_ROWS_CUH
+#ifndef TANDEM_CUDA_SM90_FWD_MAIN_LOOP_BIAS_192_ROWS_CUH
+#define TANDEM_CUDA_SM90_FWD_MAIN_LOOP_BIAS_192_ROWS_CUH
 #include "score_bias.cuh"
 
 namespace tandem {

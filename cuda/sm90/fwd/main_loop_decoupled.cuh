@@ -4,8 +4,8 @@
 // thread. A warpgroup multiplies the keys that its own 64 rows see, and releases the other keys of
 // the tile. Every other tile has the warpgroups in the opposite order, so that with a mask all have
 // the same work. The producer thread finds the tiles, and publishes a work-tile descriptor of each.
-#ifndef TANDEM_CUDA_SM90_FWD_DECOUPLED_CUH
-#define TANDEM_CUDA_SM90_FWD_DECOUPLED_CUH
+#ifndef TANDEM_CUDA_SM90_FWD_MAIN_LOOP_DECOUPLED_CUH
+#define TANDEM_CUDA_SM90_FWD_MAIN_LOOP_DECOUPLED_CUH
 #include "main_loop.cuh"
 #include "varlen.cuh"
 

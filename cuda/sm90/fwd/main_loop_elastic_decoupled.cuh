@@ -2,8 +2,8 @@
 // Elastic softmax with a causal mask whose diagonal goes along blocks of 64 rows and keys: more,
 // decoupled warpgroups with steps of 64 keys (main_loop_decoupled.cuh). While one warpgroup is in
 // its first pass, which has more exponentials than products, others are in their second pass.
-#ifndef TANDEM_CUDA_SM90_FWD_ELASTIC_DECOUPLED_CUH
-#define TANDEM_CUDA_SM90_FWD_ELASTIC_DECOUPLED_CUH
+#ifndef TANDEM_CUDA_SM90_FWD_MAIN_LOOP_ELASTIC_DECOUPLED_CUH
+#define TANDEM_CUDA_SM90_FWD_MAIN_LOOP_ELASTIC_DECOUPLED_CUH
 #include "elastic.cuh"
 
 namespace tandem {

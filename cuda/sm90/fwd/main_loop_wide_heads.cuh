@@ -5,8 +5,8 @@
 // keys of the next tile are multiplied. The producer thread finds the tiles, and publishes the
 // work-tile descriptor of a tile with its first keys. A warpgroup begins with the last keys that
 // its own 64 rows see.
-#ifndef TANDEM_CUDA_SM90_FWD_WIDE_HEADS_CUH
-#define TANDEM_CUDA_SM90_FWD_WIDE_HEADS_CUH
+#ifndef TANDEM_CUDA_SM90_FWD_MAIN_LOOP_WIDE_HEADS_CUH
+#define TANDEM_CUDA_SM90_FWD_MAIN_LOOP_WIDE_HEADS_CUH
 #include "main_loop_decoupled.cuh"
 
 namespace tandem {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // fwd with a dense bias: the layout of a bias tile in shared memory, the producer thread and the
 // consumer warpgroups.
-#ifndef TANDEM_CUDA_SM90_FWD_BIAS_CUH
-#define TANDEM_CUDA_SM90_FWD_BIAS_CUH
+#ifndef TANDEM_CUDA_SM90_FWD_SCORE_BIAS_CUH
+#define TANDEM_CUDA_SM90_FWD_SCORE_BIAS_CUH
 #include "epilogue.cuh"
 #include "main_loop_ping_pong.cuh"
 #include "stream_k.cuh"

@@ -2,13 +2,13 @@
 // What a forward kernel on Hopper is instantiated with, and its shared memory.
 #ifndef TANDEM_CUDA_SM90_FWD_SHARED_STORAGE_CUH
 #define TANDEM_CUDA_SM90_FWD_SHARED_STORAGE_CUH
-#include "../../../src/hopper_tiles.h"
 #include "../numerics.cuh"
 #include "../ptx/mbarrier.cuh"
 #include "../ptx/shared_memory.cuh"
 #include "../ptx/tma.cuh"
 #include "../ptx/wgmma.cuh"
 #include "kernels.h"
+#include "plan/sm90/tiles.h"
 
 namespace tandem {
 namespace cuda {

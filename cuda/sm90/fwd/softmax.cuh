@@ -2,8 +2,8 @@
 // Online softmax of a consumer warpgroup, on the accumulators of S = Q K^T.
 #ifndef TANDEM_CUDA_SM90_FWD_SOFTMAX_CUH
 #define TANDEM_CUDA_SM90_FWD_SOFTMAX_CUH
+#include "problem/tile_range.h"
 #include "shared_storage.cuh"
-#include "tile_range.h"
 
 namespace tandem {
 namespace cuda {

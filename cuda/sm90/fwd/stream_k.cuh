@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // Stream-K in fwd with a dense bias: combines the partial results of tiles that two workgroups
-// share (src/fwd_stream_k.h). These tiles come first.
+// share (src/plan/sm90/fwd_stream_k.h). These tiles come first.
 #ifndef TANDEM_CUDA_SM90_FWD_STREAM_K_CUH
 #define TANDEM_CUDA_SM90_FWD_STREAM_K_CUH
 #include "../ptx/global_memory.cuh"

@@ -4,7 +4,7 @@
 #define TANDEM_CUDA_SM90_FWD_TILE_SCHEDULER_CUH
 #include <climits>
 
-#include "../../../src/tile_range.h"
+#include "problem/tile_range.h"
 #include "shared_storage.cuh"
 
 namespace tandem {
@@ -51,9 +51,9 @@ struct StaticTileScheduler {
   TANDEM_DEVICE TandemBand band() const {
     return TandemBand{u.band_left, u.band_right, u.band_off};
   }
-  // Stream-K (src/fwd_stream_k.h): the range of steps that this workgroup takes of shared tiles.
-  // These come first, so that partial results are combined while other work is left. The range is
-  // computed again at each use: kept across products, it would take registers.
+  // Stream-K (src/plan/sm90/fwd_stream_k.h): the range of steps that this workgroup takes of shared
+  // tiles. These come first, so that partial results are combined while other work is left. The
+  // range is computed again at each use: kept across products, it would take registers.
   TANDEM_DEVICE FwdStreamKRange stream_k_range() const {
     return fwd_stream_k_range(stream_k->shares, int(blockIdx.x) / opaque(stream_k->unit));
   }
@@ -88,7 +88,7 @@ struct StaticTileScheduler {
             }
           }
           if (index >= u.total) return false;
-          // The last tiles of all heads may come last (src/fwd_stream_k.h).
+          // The last tiles of all heads may come last (src/plan/sm90/fwd_stream_k.h).
           const uint whole = u.total - uint(stream_k->short_tiles);
           const bool is_short = index >= whole;
           const uint each = is_short ? 1 : stream_k->short_tiles > 0 ? tiles - 1 : tiles;

@@ -5,7 +5,7 @@
 // sequence). The auxiliary warps beside it write rows that see no key.
 #ifndef TANDEM_CUDA_SM90_FWD_VARLEN_CUH
 #define TANDEM_CUDA_SM90_FWD_VARLEN_CUH
-#include "../../mask.cuh"
+#include "../../parts/mask.cuh"
 #include "../panels.cuh"
 #include "epilogue.cuh"
 

@@ -2,14 +2,14 @@
 // Instructions of sm_90a that belong to no group of their own: thread index, elect.sync, registers
 // of a warpgroup, programmatic dependent launch, approximate arithmetic and optimisation barriers.
 // One instruction a function; PTX ISA 8.0. Without a CUDA compiler,
-// tests/cuda_emulated/hopper_emulator.h gives them a meaning in C++.
+// tests/cuda/emulated/hopper_emulator.h gives them a meaning in C++.
 #ifndef TANDEM_CUDA_SM90_PTX_BASE_CUH
 #define TANDEM_CUDA_SM90_PTX_BASE_CUH
 #include <cuda.h>
 
 #include <cstdint>
 
-#include "../../simt.cuh"
+#include "../../parts/simt.cuh"
 #if !defined(__CUDACC__)
 #include "hopper_emulator.h"
 #endif

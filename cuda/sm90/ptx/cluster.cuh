@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // Clusters: workgroups that access each other's shared memory. One instruction a function; PTX ISA
-// 8.0. Without a CUDA compiler, tests/cuda_emulated/hopper_emulator.h gives them a meaning in C++.
+// 8.0. Without a CUDA compiler, tests/cuda/emulated/hopper_emulator.h gives them a meaning in C++.
 #ifndef TANDEM_CUDA_SM90_PTX_CLUSTER_CUH
 #define TANDEM_CUDA_SM90_PTX_CLUSTER_CUH
 #include "base.cuh"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // Words of global memory by which workgroups synchronise: acquire, release and atomic operations at
 // the scope of the device. One instruction a function. Without a CUDA compiler,
-// tests/cuda_emulated/hopper_emulator.h gives them a meaning in C++.
+// tests/cuda/emulated/hopper_emulator.h gives them a meaning in C++.
 #ifndef TANDEM_CUDA_SM90_PTX_GLOBAL_MEMORY_CUH
 #define TANDEM_CUDA_SM90_PTX_GLOBAL_MEMORY_CUH
 #include "base.cuh"

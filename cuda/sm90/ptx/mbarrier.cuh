@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // mbarriers: barriers of 8 bytes in shared memory that count arrivals and bytes. An address of
 // shared memory is a 32-bit number. One instruction a function; PTX ISA 8.0. Without a CUDA
-// compiler, tests/cuda_emulated/hopper_emulator.h gives them a meaning in C++.
+// compiler, tests/cuda/emulated/hopper_emulator.h gives them a meaning in C++.
 #ifndef TANDEM_CUDA_SM90_PTX_MBARRIER_CUH
 #define TANDEM_CUDA_SM90_PTX_MBARRIER_CUH
 #include "base.cuh"

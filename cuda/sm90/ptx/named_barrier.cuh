@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // Named barriers of a workgroup. ID 0 is __syncthreads(). One instruction a function; PTX ISA 8.0.
-// Without a CUDA compiler, tests/cuda_emulated/hopper_emulator.h gives them a meaning in C++.
+// Without a CUDA compiler, tests/cuda/emulated/hopper_emulator.h gives them a meaning in C++.
 #ifndef TANDEM_CUDA_SM90_PTX_NAMED_BARRIER_CUH
 #define TANDEM_CUDA_SM90_PTX_NAMED_BARRIER_CUH
 #include "base.cuh"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // Loads and stores of shared memory. An address is a 32-bit number, and kernels lay out their
 // shared memory themselves. One instruction a function. Each is volatile, so it stays where it is
-// written. Without a CUDA compiler, tests/cuda_emulated/hopper_emulator.h gives them a meaning in
+// written. Without a CUDA compiler, tests/cuda/emulated/hopper_emulator.h gives them a meaning in
 // C++.
 #ifndef TANDEM_CUDA_SM90_PTX_SHARED_MEMORY_CUH
 #define TANDEM_CUDA_SM90_PTX_SHARED_MEMORY_CUH

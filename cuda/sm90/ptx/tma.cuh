@@ -2,7 +2,7 @@
 // TMA: tensor copies by boxes, copies of contiguous bytes (cp.async.bulk), and the fences between
 // the generic and the async proxy. An address of shared memory is a 32-bit number. One instruction
 // a function; PTX ISA 8.0.
-// Without a CUDA compiler, tests/cuda_emulated/hopper_emulator.h gives them a meaning in C++.
+// Without a CUDA compiler, tests/cuda/emulated/hopper_emulator.h gives them a meaning in C++.
 #ifndef TANDEM_CUDA_SM90_PTX_TMA_CUH
 #define TANDEM_CUDA_SM90_PTX_TMA_CUH
 #include "base.cuh"

@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// bwd_row_sums of entmax on Hopper: delta of the rows, sum u dp / sum u, and a support bit for each
+// block of 64 rows and each tile of keys, so that bwd_dkv_dq skips tiles without support. A
+// workgroup keeps Q and dO of 64 rows for each of its consumer warpgroups and visits the keys once.
+// S and dP are its only products.
+#include "../../parts/mask.cuh"
+#include "../../parts/zeros.cuh"
+#include "../fwd/main_loop.cuh"
+#include "../numerics.cuh"
+#include "far_rows.cuh"
+#include "kernels.h"
+
+namespace tandem {
+namespace cuda {
+namespace sm90 {
+namespace {
+
+template <int ROW>
+struct RowSharedStorage {
+  static constexpr SupportShape S = kSupportShapes[ROW];
+  static constexpr int kPanels = S.d / 64, kQPanel = S.warpgroups * 64 * kPanelBytes,
+                       kKPanel = S.bc * kPanelBytes;
+  static constexpr int kAtK = support_at_k(S), kAtWords = support_at_words(S),
+                       kAtBarriers = support_at_barriers(S);
+  static constexpr int kProducer = S.warpgroups == 3 ? 32 : 40,
+                       kConsumer = S.warpgroups == 3 ? 160 : 232;
+  uint base;
+  TANDEM_DEVICE uint q() const { return base; }
+  TANDEM_DEVICE uint d_o() const { return base + kPanels * kQPanel; }
+  TANDEM_DEVICE uint k(int stage) const { return base + kAtK + stage * (kPanels * kKPanel); }
+  TANDEM_DEVICE uint v(int stage) const { return k(S.stages + stage); }
+  TANDEM_DEVICE uint words(int warpgroup) const {
+    return base + kAtWords + warpgroup * (kSupportWords * 4);
+  }
+  // mbarriers: Q and dO full; then K full, V full, K empty and V empty, each for all stages.
+  TANDEM_DEVICE uint rows_full() const { return base + kAtBarriers; }
+  TANDEM_DEVICE uint k_full(int stage) const { return base + kAtBarriers + 8 + 8 * stage; }
+  TANDEM_DEVICE uint v_full(int stage) const { return k_full(S.stages + stage); }
+  TANDEM_DEVICE uint k_empty(int stage) const { return k_full(2 * S.stages + stage); }
+  TANDEM_DEVICE uint v_empty(int stage) const { return k_full(3 * S.stages + stage); }
+};
+
+struct Rows {
+  int batch, head, row0;
+  TandemBand band;
+  TandemTiles span;
+};
+
+template <int ROW>
+TANDEM_DEVICE void load_keys(const BwdRowSumsParams& params, const Rows& at,
+                             const RowSharedStorage<ROW>& shared) {
+  constexpr SupportShape S = kSupportShapes[ROW];
+  constexpr int kPanels = RowSharedStorage<ROW>::kPanels;
+  const int head_kv = at.head / params.block.group;
+  tma_load_tile<kPanels>(shared.q(), &params.q, shared.rows_full(), 64 * S.warpgroups, at.row0,
+                         at.head, at.batch);
+  tma_load_tile<kPanels>(shared.d_o(), &params.d_o, shared.rows_full(), 64 * S.warpgroups, at.row0,
+                         at.head, at.batch);
+  PipelineState<S.stages> pipe;
+#pragma unroll 1
+  for (int t = at.span.begin; t < at.span.end; ++t, pipe.next()) {
+    mbarrier_wait(shared.k_empty(pipe.stage), pipe.phase ^ 1);
+    tma_load_tile<kPanels>(shared.k(pipe.stage), &params.k, shared.k_full(pipe.stage), S.bc,
+                           t * S.bc, head_kv, at.batch);
+    mbarrier_wait(shared.v_empty(pipe.stage), pipe.phase ^ 1);
+    tma_load_tile<kPanels>(shared.v(pipe.stage), &params.v, shared.v_full(pipe.stage), S.bc,
+                           t * S.bc, head_kv, at.batch);
+  }
+}
+
+template <typename T, int ROW, bool FAST>
+TANDEM_DEVICE void reduce_rows(const BwdRowSumsParams& params, const Rows& at,
+                               const RowSharedStorage<ROW>& shared) {
+  constexpr SupportShape S = kSupportShapes[ROW];
+  using M = RowSharedStorage<ROW>;
+  constexpr int N = S.bc, D = S.d;
+  const BwdRowSumsBlock& u = params.block;
+  const int warpgroup = __shfl_sync(kAllLanes, int(threadIdx.x) / 128 - 1, 0);
+  const int lane = int(threadIdx.x) % 32;
+  const uint own = uint(warpgroup) * 64 * kPanelBytes;
+  const float scale = u.scale * params.extra.entmax_scale;
+  const int64_t rows0 = (int64_t(at.batch) * u.heads_q + at.head) * u.seq_q;
+  const int row = at.row0 + accumulator_row();  // and row + 8
+
+  float origin[2], dot[2] = {}, sum[2] = {};
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int i = row + 8 * r;
+    const float t = i < u.seq_q ? __ldg(reinterpret_cast<const float*>(params.push.lse) + rows0 + i)
+                                : -INFINITY;
+    origin[r] = t == -INFINITY ? INFINITY : tandem_is_far(t) ? kFarLse : t;
+  }
+  if (threadIdx.x % 128 < kSupportWords)
+    st_shared(shared.words(warpgroup) + threadIdx.x % 128 * 4, 0);
+  named_barrier_sync(kWarpgroupBarrier + warpgroup, 128);
+
+  const auto release = [&](uint barrier) {
+    if (threadIdx.x % 128 == 0) mbarrier_arrive(barrier);
+  };
+  mbarrier_wait(shared.rows_full(), 0);
+  PipelineState<S.stages> pipe;
+#pragma unroll 1
+  for (int t = at.span.begin; t < at.span.end; ++t, pipe.next()) {
+    float s[N / 2], dp[N / 2];
+    const auto product = [&](float(&to)[N / 2], uint rows, uint keys) {
+      wgmma_fence();
+#pragma unroll
+      for (int k = 0; k < D / 16; ++k)
+        Wgmma<T, N>::template ss<0, 0>(to, k_major(rows + own + k / 4 * M::kQPanel + k % 4 * 32),
+                                       k_major(keys + k / 4 * M::kKPanel + k % 4 * 32), k > 0);
+      wgmma_commit_group();
+    };
+    mbarrier_wait(shared.k_full(pipe.stage), pipe.phase);
+    product(s, shared.q(), shared.k(pipe.stage));
+    mbarrier_wait(shared.v_full(pipe.stage), pipe.phase);
+    product(dp, shared.d_o(), shared.v(pipe.stage));
+    wgmma_wait_group<1>();
+    release(shared.k_empty(pipe.stage));
+    if (t < at.span.full_begin || t >= at.span.full_end)
+      mask_tile<N>(s, at.band, row, t * N + accumulator_col(), u.seq_kv,
+                   scale < 0.f ? INFINITY : -INFINITY);
+    float here[2][2] = {};
+    const auto add = [&](int i, float x) {
+      s[i] = FAST ? x : entmax_power(params, x);
+      here[i / 2 % 2][i % 2] += s[i];
+    };
+    if (__any_sync(kAllLanes, (origin[0] == kFarLse) | (origin[1] == kFarLse))) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const FarRows rows(params.push, rows0 + row + 8 * r, u.seq_q - (row + 8 * r));
+        const FarRow far = rows[0];
+        const float threshold = origin[r] == kFarLse ? rows.relative(0) : origin[r];
+#pragma unroll
+        for (int i = 0; i < N / 2; ++i)
+          if (i / 2 % 2 == r) {
+            const float z = __fmul_rn(params.extra.entmax_scale, __fmul_rn(u.scale, s[i]));
+            add(i, fmaxf(__fsub_rn(far.from_origin(z), threshold), 0.f));
+          }
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < N / 2; ++i) add(i, fmaxf(fmaf(s[i], scale, -origin[i / 2 % 2]), 0.f));
+    }
+    optimization_barrier(s);  // keeps this arithmetic before the wait
+    const float x0 = here[0][0] + here[0][1], x1 = here[1][0] + here[1][1];
+    if (__any_sync(kAllLanes, x0 > 0.f || x1 > 0.f) && lane == 0 && t < kSupportTiles)
+      red_shared_or(shared.words(warpgroup) + uint(t / 32 * 4), 1u << (t % 32));
+    sum[0] += x0, sum[1] += x1;
+    wgmma_wait_group<0>();
+    release(shared.v_empty(pipe.stage));
+    float two[2][2] = {};
+#pragma unroll
+    for (int i = 0; i < N / 2; ++i)
+      two[i / 2 % 2][i % 2] = fmaf(s[i], dp[i], two[i / 2 % 2][i % 2]);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) dot[r] += two[r][0] + two[r][1];
+  }
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const float all = quad_sum(sum[r]), delta = quad_sum(dot[r]);
+    if (lane % 4 == 0 && row + 8 * r < u.seq_q)
+      reinterpret_cast<float*>(params.push.delta)[rows0 + row + 8 * r] =
+          all > 0.f ? __fdiv_rn(delta, all) : 0.f;
+  }
+  named_barrier_sync(kWarpgroupBarrier + warpgroup, 128);
+  const int block = at.row0 / 64 + warpgroup, blocks = (u.seq_q + 63) / 64,
+            n = int(threadIdx.x) % 128;
+  if (params.support && block < blocks && n < params.support_words) {
+    const uint x = ld_shared_u32(shared.words(warpgroup) + n * 4);
+    const int64_t head = int64_t(at.batch) * u.heads_q + at.head;
+    reinterpret_cast<uint*>(params.support)[(head * blocks + block) * params.support_words + n] = x;
+  }
+}
+
+template <typename T, int ROW, bool FAST>
+__global__ void __launch_bounds__(kSupportShapes[ROW].threads(), 1)
+    bwd_row_sums(const __grid_constant__ BwdRowSumsParams params) {
+  constexpr SupportShape S = kSupportShapes[ROW];
+  using M = RowSharedStorage<ROW>;
+  const BwdRowSumsBlock& u = params.block;
+  Place place;
+  if (!find_place(u.tiles, u.total, u.heads_q, &place)) return;
+  Rows at;
+  at.batch = place.batch, at.head = place.head, at.row0 = place.tile * (64 * S.warpgroups);
+  at.band = mask_band(u);
+  at.span = tandem_key_tiles(at.band, at.row0, 64 * S.warpgroups, S.bc, u.seq_q, u.seq_kv);
+  const M shared{(shared_address(shared_memory()) + 1023u) & ~1023u};
+  if (threadIdx.x == 0) {
+    mbarrier_init(shared.rows_full(), 2);
+    for (int stage = 0; stage < S.stages; ++stage) {
+      mbarrier_init(shared.k_full(stage), 1);
+      mbarrier_init(shared.v_full(stage), 1);
+      mbarrier_init(shared.k_empty(stage), S.warpgroups);
+      mbarrier_init(shared.v_empty(stage), S.warpgroups);
+    }
+    fence_mbarrier_init();
+  }
+  __syncthreads();
+  if (threadIdx.x < 128) {
+    warpgroup_reg_dealloc<M::kProducer>();
+    if (threadIdx.x == 0) load_keys(params, at, shared);
+    if (threadIdx.x >= 32)
+      put_zeros(params.zeroed, params.zeroed_end,
+                uint64_t(blockIdx.y * gridDim.x + blockIdx.x) * 96 + threadIdx.x - 32,
+                uint64_t(u.total) * 96);
+  } else {
+    warpgroup_reg_alloc<M::kConsumer>();
+    reduce_rows<T, ROW, FAST>(params, at, shared);
+  }
+}
+
+template <typename T>
+Kernel<BwdRowSumsParams> select(int row, bool fast) {
+  if (row == 0 && fast) return bwd_row_sums<T, 0, true>;
+  if (row == 1) return fast ? bwd_row_sums<T, 1, true> : bwd_row_sums<T, 1, false>;
+  return nullptr;
+}
+
+}  // namespace
+
+Kernel<BwdRowSumsParams> bwd_row_sums_kernel(tandem_dtype dtype, int row, bool fast) {
+  if (dtype == TANDEM_F16) return select<Half>(row, fast);
+  return dtype == TANDEM_BF16 ? select<Bfloat>(row, fast) : nullptr;
+}
+
+}  // namespace sm90
+}  // namespace cuda
+}  // namespace tandem

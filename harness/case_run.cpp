@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// A case on a device: every buffer between guards, outputs full of NaN before, everything that must not change
+// compared afterwards.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "api/handles.h"
+#include "case_impl.h"
+#include "kernels/kernel_rows.h"
+
+namespace tandem::harness {
+namespace {
+
+// One tensor of a run: what the host has, and the device's copy.
+struct Placed {
+  std::string name;
+  const void* host = nullptr;  // what the device must still hold afterwards; null: an output
+  size_t bytes = 0;
+  Buffer buffer;
+};
+
+class Run {
+ public:
+  Run(Session& session, const CaseOptions& options) : session_(session), options_(options) {}
+
+  tandem_buffer input(const char* name, const void* host, size_t bytes, size_t offset) {
+    Placed p{name, host, bytes, session_.buffer(bytes)};
+    p.buffer.upload(host, bytes);
+    return place(std::move(p), offset);
+  }
+  tandem_buffer output(const char* name, size_t bytes, size_t offset) {
+    Placed p{name, nullptr, bytes, session_.buffer(bytes)};
+    p.buffer.fill(0xff);
+    return place(std::move(p), offset);
+  }
+  tandem_buffer workspace(size_t bytes) {
+    if (bytes == 0) return {0, 0};
+    Placed p{"workspace", nullptr, bytes, session_.buffer(bytes)};
+    p.buffer.fill(options_.workspace_byte);
+    return place(std::move(p), 0);
+  }
+  void fetch(const char* name, void* to) const {
+    for (const Placed& p : placed_)
+      if (p.name == name) p.buffer.download(to, p.bytes);
+  }
+  // "" if nothing was written that should not have been.
+  std::string damage() const {
+    for (const Placed& p : placed_) {
+      const std::string guard = p.buffer.broken_guard();
+      if (!guard.empty()) return p.name + ": " + guard;
+      if (!p.host) continue;
+      std::vector<uint8_t> now(p.bytes);
+      p.buffer.download(now.data(), p.bytes);
+      if (p.bytes && std::memcmp(now.data(), p.host, p.bytes) != 0)
+        return p.name + ": this input was written";
+    }
+    return {};
+  }
+  void refill() {
+    for (Placed& p : placed_)
+      if (!p.host) p.buffer.fill(p.name == "workspace" ? uint8_t(~options_.workspace_byte) : 0xff);
+  }
+
+ private:
+  tandem_buffer place(Placed p, size_t offset) {
+    placed_.push_back(std::move(p));
+    const Buffer& b = placed_.back().buffer;
+    return options_.addresses ? b.address(offset) : b.handle(offset);
+  }
+  Session& session_;
+  const CaseOptions& options_;
+  std::vector<Placed> placed_;
+};
+
+void note_plan(const Plan& plan, CaseResult* result) {
+  const tandem_plan_info& info = plan.info();
+  result->plan = info.name;
+  result->path = info.path;
+  result->tile_rows = info.tile_rows;
+  result->tile_cols = info.tile_cols;
+}
+
+// Two results of sums in any order: no element apart by more than two units in the last place and 2^-16 of the largest.
+bool close(const HostTensor& a, const std::vector<uint8_t>& bytes) {
+  HostTensor b = a;
+  b.bytes = bytes;
+  const std::vector<double> x = a.dense(), y = b.dense();
+  double largest = 0;
+  for (double v : x) largest = std::max(largest, std::fabs(v));
+  for (size_t i = 0; i < x.size(); ++i) {
+    const double apart = std::fabs(x[i] - y[i]);
+    const bool same = x[i] == y[i] || (std::isnan(x[i]) && std::isnan(y[i]));
+    if (!same && !(apart <= 2 * ulp(x[i], a.layout.dtype) + 0x1p-16 * largest)) return false;
+  }
+  return true;
+}
+
+// Executes, and again as often as options say: the same bits each time, where the plan promises them. "" or what went wrong.
+std::string execute(Session& session, const Plan& plan, const tandem_args& args, Run* run,
+                    const CaseOptions& options,
+                    const std::vector<std::pair<Role, HostTensor*>>& outputs,
+                    std::vector<float>* lse) {
+  for (int time = 0; time < std::max(1, options.repeats); ++time) {
+    if (time > 0) run->refill();
+    session.run(plan, args);
+    for (const auto& [role, tensor] : outputs) {
+      const char* name = role_name(role);
+      std::vector<uint8_t> bytes(tensor->bytes.size());
+      run->fetch(name, bytes.data());
+      if (time > 0 && role == Role::d_q && (plan.info().unordered & TANDEM_GRAD_Q)) {
+        if (!close(*tensor, bytes))
+          return std::string(name) + ": another result in run " + std::to_string(time + 1);
+        continue;  // the first is judged: it had the workspace that options ask for
+      }
+      if (time > 0 && bytes != tensor->bytes)
+        return std::string(name) + ": other bits in run " + std::to_string(time + 1);
+      tensor->bytes = std::move(bytes);
+    }
+    if (lse) {
+      std::vector<float> values(lse->size());
+      run->fetch("lse", values.data());
+      if (time > 0 && !values.empty() &&
+          std::memcmp(values.data(), lse->data(), values.size() * sizeof(float)) != 0)
+        return "lse: other bits in run " + std::to_string(time + 1);
+      *lse = std::move(values);
+    }
+    const std::string damage = run->damage();
+    if (!damage.empty()) return damage;
+  }
+  return {};
+}
+
+// Rows of a packed tensor that belong to no sequence; empty: there are none.
+std::vector<bool> dead_rows(const HostTensor& tensor, const Sequences& s) {
+  std::vector<bool> dead(size_t(tensor.dims.s), true);
+  for (size_t b = 0; b < s.length.size(); ++b)
+    for (int64_t i = 0; i < s.length[b]; ++i) dead[size_t(s.start[b] + i)] = false;
+  return dead;
+}
+
+}  // namespace
+
+CaseResult Case::run(Session& session, Outputs* outputs) {
+  Impl& c = *impl_;
+  CaseResult result;
+  const size_t rows = size_t(c.problem.batch * c.problem.heads_q * c.problem.seq_q);
+  const auto offset = [](const HostTensor& t) { return t.byte_offset(); };
+  const auto add_inputs = [&](Run* run, tandem_args* args, const tandem_problem& p) {
+    for (Role role : kInputs) {
+      if (!is_input(p, role)) continue;
+      const HostTensor& t = input(role);
+      buffer_of(*args, role) =
+          run->input(role_name(role), t.bytes.data(), t.bytes.size(), offset(t));
+    }
+    args->dropout_seed = dropout_seed;
+    args->dropout_offset = dropout_offset;
+  };
+  // Runs the plan with all outputs of p.
+  const auto go = [&](Session& on, const Plan& plan, const tandem_problem& p, Run* run,
+                      tandem_args args, std::vector<float>* lse) {
+    std::vector<std::pair<Role, HostTensor*>> written;
+    for (Role role : kOutputs) {
+      if (!is_output(p, role)) continue;
+      HostTensor& t = outputs->tensor(role);
+      t = HostTensor(p, role, c.options.lead);
+      buffer_of(args, role) = run->output(role_name(role), t.bytes.size(), offset(t));
+      written.emplace_back(role, &t);
+    }
+    args.workspace = run->workspace(size_t(plan.info().workspace_size));
+    args.workspace_size = plan.info().workspace_size;
+    if (&on == &session)
+      for (int row : kernels_at(*static_cast<const tandem_plan*>(plan)->plan, args))
+        result.kernels.push_back(uint32_t(row));
+    std::string wrong = execute(on, plan, args, run, c.options, written, lse);
+    for (const auto& [role, tensor] : written) {
+      if (!wrong.empty()) break;
+      const bool kv = role == Role::d_k || role == Role::d_v;
+      const std::string gap = tensor->broken_gap(
+          is_packed(p, role) ? dead_rows(*tensor, sequences(kv)) : std::vector<bool>());
+      if (!gap.empty()) wrong = std::string(role_name(role)) + ": " + gap;
+    }
+    return wrong;
+  };
+  *outputs = Outputs();
+  try {
+    {
+      const tandem_problem p = c.forward();
+      Session& first = c.backward() && c.options.forward ? *c.options.forward : session;
+      const Plan plan(first, p);
+      if (&first == &session) note_plan(plan, &result);
+      Run run(first, c.options);
+      tandem_args args = TANDEM_ARGS_INIT;
+      add_inputs(&run, &args, p);
+      const bool want_lse = !c.options.no_lse || c.backward();
+      outputs->lse.assign(want_lse ? rows : 0, std::numeric_limits<float>::quiet_NaN());
+      if (want_lse) args.lse = run.output("lse", rows * sizeof(float), 0);
+      result.message = go(first, plan, p, &run, args, want_lse ? &outputs->lse : nullptr);
+      if (!result.message.empty()) return result;
+    }
+    if (c.backward()) {
+      const Plan plan(session, c.problem);
+      note_plan(plan, &result);
+      Run run(session, c.options);
+      tandem_args args = TANDEM_ARGS_INIT;
+      add_inputs(&run, &args, c.problem);
+      const HostTensor& o = outputs->o;
+      args.o = run.input("o", o.bytes.data(), o.bytes.size(), offset(o));
+      args.lse = run.input("lse", outputs->lse.data(), rows * sizeof(float), 0);
+      result.message = go(session, plan, c.problem, &run, args, nullptr);
+      if (!result.message.empty()) return result;
+    }
+    result.ok = true;
+  } catch (const Error& e) {
+    result.refused = e.code() == TANDEM_ERROR_UNSUPPORTED;
+    result.message = e.what();
+  }
+  return result;
+}
+
+}  // namespace tandem::harness

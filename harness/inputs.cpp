@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// The inputs of a case, from its seed: numbers of the size that training has, and kinds of sparsity and
+// lengths that kernels treat in different ways.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "case_impl.h"
+
+namespace tandem::harness {
+namespace {
+
+// Zeros and ones of a few kinds mixed: blocks as large as a tile (or two) without a key, with every key, with
+// half or a tenth of them; and rows without a key.
+void fill_keep(uint64_t seed, HostTensor* t) {
+  Random r(Random::mix(seed) ^ 0x6b656570);
+  const int64_t block = r.chance(50) ? 64 : 32;
+  const bool blocks = r.chance(75), rows = r.chance(50);
+  const int64_t all_percent = r.pick(std::vector<int64_t>{95, 50, 10});
+  const uint64_t start = r.next();
+  const auto draw = [&](uint64_t what, int64_t b, int64_t h, int64_t i, int64_t j) {
+    uint64_t x = Random::mix(start + what);
+    for (int64_t n : {b, h, i, j}) x = Random::mix(x + uint64_t(n));
+    return x;
+  };
+  for (int64_t b = 0; b < t->dims.b; ++b)
+    for (int64_t h = 0; h < t->dims.h; ++h)
+      for (int64_t i = 0; i < t->dims.s; ++i) {
+        const bool dead = rows && draw(1, b, h, i, 0) % 100 < 6;
+        for (int64_t j = 0; j < t->dims.d; ++j) {
+          int64_t percent = all_percent;
+          if (blocks) {
+            constexpr int64_t kinds[] = {0, 0, 0, 100, 100, 50, 50, 10};
+            percent = kinds[draw(2, b, h, i / block, j / block) % 8];
+          }
+          const uint64_t x = draw(3, b, h, i, j);
+          // Not 0 is true: not only 1.
+          const bool on = !dead && int64_t(x % 100) < percent;
+          t->set(b, h, i, j, on ? double(1 + (x >> 32) % 255) : 0);
+        }
+      }
+}
+
+constexpr int64_t kLowest = std::numeric_limits<int32_t>::min(),
+                  kHighest = std::numeric_limits<int32_t>::max();
+
+// Lengths of B entries within [0, size], in a packed tensor adding up to total.
+void fill_lengths(const tandem_problem& p, bool kv, uint64_t seed, HostTensor* t) {
+  Random r(Random::mix(seed) ^ (kv ? 0x6b76 : 0x71));
+  const int64_t size = kv ? p.seq_kv : p.seq_q, total = kv ? p.total_kv : p.total_q;
+  const bool packed = (kv ? p.lengths_kv : p.lengths_q) == TANDEM_LENGTHS_PACKED;
+  const auto draw = [&](int64_t low, int64_t high) {
+    const int64_t kind = r.below(100);
+    return kind < 12 ? low : kind < 40 ? high : r.between(low, high);
+  };
+  Random of_hostile(Random::mix(seed) ^ 0x686f7374);  // drawn apart, so that seeds keep the rest
+  std::vector<int64_t> offsets = {0};
+  int64_t sum = 0;
+  for (int64_t b = 0; b < p.batch; ++b) {
+    if (!packed) {
+      const int64_t kind = r.below(100);  // beyond the ends counts as the end
+      const int64_t beyond = of_hostile.chance(50) ? kHighest - size : 5;
+      t->set(0, 0, 0, b, double(kind < 4 ? -beyond : kind < 8 ? size + beyond : draw(0, size)));
+      continue;
+    }
+    // What the others cannot take, this one must; what is too much even for all of them ends up behind
+    // the last sequence and belongs to none.
+    const int64_t left = total - sum, others = p.batch - b - 1;
+    sum += others == 0 ? left
+                       : draw(std::min(size, std::max<int64_t>(0, left - others * size)),
+                              std::min(size, left));
+    offsets.push_back(sum);
+  }
+  if (packed && of_hostile.chance(15)) make_hostile(&of_hostile, total, &offsets);
+  for (size_t n = 0; packed && n < offsets.size(); ++n)
+    t->set(0, 0, 0, int64_t(n), double(offsets[n]));
+}
+
+}  // namespace
+
+void make_hostile(Random* r, int64_t total, std::vector<int64_t>* offsets) {
+  const auto up_to = [&](int64_t most) {
+    return r->chance(30) ? most : r->between(0, r->chance(50) ? std::min<int64_t>(most, 9) : most);
+  };
+  std::vector<int64_t>& at = *offsets;
+  for (size_t n = 0; n < at.size() && at[n] == 0; ++n) at[n] = -up_to(-kLowest);
+  for (size_t n = at.size(); n > 0 && at[n - 1] == total; --n)
+    at[n - 1] = total + up_to(kHighest - total);
+  if (r->chance(20))
+    for (size_t n = size_t(r->below(int64_t(at.size()))) + 1; n < at.size(); ++n)
+      at[n] = at[n - 1] - up_to(at[n - 1] - kLowest);
+}
+
+void fill_input(const tandem_problem& p, Role role, uint64_t seed, double scale, HostTensor* t) {
+  if (role <= Role::d_v) return t->fill_normal(seed * 8 + uint64_t(role), scale);
+  const uint64_t own = Random::mix(seed + 0x9e3779b97f4a7c15u * uint64_t(role));
+  Random r(own);
+  const auto each_head = [&](auto value) {
+    for (int64_t h = 0; h < t->dims.h; ++h) t->set(0, h, 0, 0, value(h));
+  };
+  switch (role) {
+    case Role::bias:
+    case Role::dist_bias:
+      return t->fill_normal(own, 1);
+    case Role::sink:
+      return t->fill_normal(own, 2);
+    case Role::slope:  // powers of two, as they are usually set, some a little off
+      return each_head([&](int64_t h) {
+        return std::ldexp(r.chance(70) ? 1.0 : r.uniform() + 0.5, -1 - int(h % 8));
+      });
+    case Role::tau:  // -1, where training starts, puts a row with a single key on the kink
+      return each_head([&](int64_t) {
+        return r.chance(30) ? -1.0 : r.chance(10) ? 0.0 : 2 * r.uniform() - 1;
+      });
+    case Role::keep:
+      return fill_keep(own, t);
+    default:
+      return fill_lengths(p, role == Role::lengths_kv, own, t);
+  }
+}
+
+DropoutSeed dropout_seed_of(uint64_t seed) {
+  Random r(Random::mix(seed) ^ 0x64726f70);
+  DropoutSeed s;
+  s.seed = r.next();
+  s.offset = uint32_t(r.next());
+  return s;
+}
+
+std::vector<std::string> feature_words(const tandem_problem& p) {
+  std::vector<std::string> words;
+  const auto add = [&](bool present, const char* word) {
+    if (present) words.push_back(word);
+  };
+  add(p.normalizer == TANDEM_ELASTIC, "elastic");
+  add(p.normalizer == TANDEM_ENTMAX, "entmax");
+  add(p.softcap > 0, "softcap");
+  add(p.bias.dtype != 0, "bias");
+  add(p.dist_window > 0, "dist_bias");
+  add(p.alibi != 0, "alibi");
+  add(p.keep.dtype != 0, "keep");
+  add(p.sink != 0, "sink");
+  add(p.dropout > 0, "dropout");
+  add(p.lengths_q == TANDEM_LENGTHS_PADDED || p.lengths_kv == TANDEM_LENGTHS_PADDED, "padded");
+  add(p.lengths_q == TANDEM_LENGTHS_PACKED || p.lengths_kv == TANDEM_LENGTHS_PACKED, "packed");
+  if (words.empty()) words.push_back("plain");
+  return words;
+}
+
+}  // namespace tandem::harness

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+#include "models.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "compare.h"
+
+namespace tandem::harness {
+
+const std::vector<Model>& models() {
+  static const std::vector<Model> list = {
+#define TANDEM_MODEL(name, line) {name, line},
+#include "models.inc"
+  };
+  return list;
+}
+
+std::vector<int64_t> model_lengths(const tandem_problem& p, bool kv) {
+  const int64_t size = kv ? p.seq_kv : p.seq_q, total = kv ? p.total_kv : p.total_q;
+  const bool packed = (kv ? p.lengths_kv : p.lengths_q) == TANDEM_LENGTHS_PACKED;
+  std::vector<int64_t> lengths;
+  for (int64_t b = 0; b < p.batch; ++b) lengths.push_back(size - b % 8 * size / 16);
+  if (!packed) return lengths;
+  const int64_t sum = std::accumulate(lengths.begin(), lengths.end(), int64_t(0));
+  int64_t before = 0, end = 0;
+  for (int64_t& length : lengths) {
+    end += length;
+    const int64_t offset = total * end / std::max<int64_t>(1, sum);
+    length = offset - before;
+    before = offset;
+  }
+  return lengths;
+}
+
+bool model_keep(const Dims& keep, int64_t b, int64_t i, int64_t j) {
+  if (keep.s == 1) return j < keep.d - b % 4 * keep.d / 16;
+  return b % 4 != 3 || (7 * i >= 4 * keep.s) == (7 * j >= 4 * keep.d);
+}
+
+void fill_model_input(const tandem_problem& p, Role role, uint64_t seed, HostTensor* t) {
+  if (role == Role::keep) {
+    for (int64_t b = 0; b < t->dims.b; ++b)
+      for (int64_t h = 0; h < t->dims.h; ++h)
+        for (int64_t i = 0; i < t->dims.s; ++i)
+          for (int64_t j = 0; j < t->dims.d; ++j)
+            t->set(b, h, i, j, model_keep(t->dims, b, i, j) ? 1 : 0);
+    return;
+  }
+  if (role != Role::lengths_q && role != Role::lengths_kv) return fill_input(p, role, seed, 1, t);
+  const bool kv = role == Role::lengths_kv;
+  const bool packed = (kv ? p.lengths_kv : p.lengths_q) == TANDEM_LENGTHS_PACKED;
+  const std::vector<int64_t> lengths = model_lengths(p, kv);
+  int64_t offset = 0;
+  for (size_t b = 0; b < lengths.size(); ++b) {
+    if (packed) t->set(0, 0, 0, int64_t(b), double(offset));
+    offset += lengths[b];
+    t->set(0, 0, 0, int64_t(b) + (packed ? 1 : 0), double(packed ? offset : lengths[b]));
+  }
+}
+
+namespace {
+
+// Which model a group of seeds has: neighbours are of different fields, and none is left out.
+const Model& model_of(uint64_t group) {
+  const auto count = uint64_t(models().size());
+  uint64_t step = count * 5 / 13;
+  while (std::gcd(step, count) != 1) ++step;
+  return models()[size_t(group * step % count)];
+}
+
+// The overlays and lengths of `whole` once more, for the sizes that `p` has.
+void fit_overlays(const tandem_problem& whole, Layout layout, tandem_problem* p) {
+  const auto share = [](int64_t total, int64_t all, int64_t now) { return total * now / all; };
+  set_lengths(*p, tandem_lengths(whole.lengths_q), tandem_lengths(whole.lengths_kv),
+              share(whole.total_q, whole.batch * whole.seq_q, p->batch * p->seq_q),
+              share(whole.total_kv, whole.batch * whole.seq_kv, p->batch * p->seq_kv));
+  set_layout(*p, layout);
+  const auto size = [](int64_t given, int64_t of, int64_t now) {
+    return given == of ? now : given;
+  };
+  if (whole.bias.dtype) {
+    set_bias(*p, tandem_dtype(whole.bias.dtype), size(whole.bias_batch, whole.batch, p->batch),
+             size(whole.bias_heads, whole.heads_q, p->heads_q),
+             size(whole.bias_rows, whole.seq_q, p->seq_q), whole.d_bias.dtype);
+    if (!whole.d_bias.dtype) p->d_bias = whole.d_bias;
+  }
+  if (whole.keep.dtype)
+    set_keep(*p, size(whole.keep_batch, whole.batch, p->batch),
+             size(whole.keep_heads, whole.heads_q, p->heads_q),
+             size(whole.keep_rows, whole.seq_q, p->seq_q));
+}
+
+}  // namespace
+
+tandem_problem random_model_problem(uint64_t seed, int64_t max_work) {
+  const tandem_problem whole = parse(model_of(seed / kSameKernels).line);
+  Random r(Random::mix(seed) ^ 0x6d6f64656c);
+  tandem_problem p = whole;
+  const auto jitter = [&](int64_t n, int64_t percent) {
+    return std::max<int64_t>(1, std::llround(double(n * (100 + percent)) / 100));
+  };
+  const int64_t percent = r.between(-4, 4);
+  p.batch = jitter(whole.batch, r.between(-4, 4));
+  p.seq_q = jitter(whole.seq_q, percent);
+  p.seq_kv = jitter(whole.seq_kv, whole.seq_kv == whole.seq_q ? percent : r.between(-4, 4));
+
+  // Too much work: first fewer entries, then fewer heads, at last shorter sequences.
+  int64_t group = whole.heads_q / whole.heads_kv;
+  const auto work = [&] {
+    return p.batch * p.heads_kv * group * p.seq_q * p.seq_kv * (p.head_dim + p.head_dim_v);
+  };
+  const auto lower = [&](int64_t* n, int64_t least) {
+    *n = std::max(std::min(*n, least), std::min(*n, max_work / std::max<int64_t>(1, work() / *n)));
+  };
+  lower(&p.batch, r.between(1, 2));
+  lower(&p.heads_kv, r.between(1, 2));
+  lower(&group, r.between(2, 4));
+  p.heads_q = p.heads_kv * group;
+  while (work() > max_work && (p.seq_q > 1 || p.seq_kv > 1)) {
+    const int64_t longer = std::max(p.seq_q, p.seq_kv);
+    for (int64_t* n : {&p.seq_q, &p.seq_kv})
+      if (*n == longer) *n = longer * 15 / 16;
+  }
+  const auto window = [&](int64_t n) {
+    return n < 0 ? n : std::max<int64_t>(1, n * p.seq_kv / whole.seq_kv);
+  };
+  p.window_left = window(whole.window_left);
+  p.window_right = window(whole.window_right);
+  fit_overlays(whole, r.chance(50) ? Layout::bhsd : Layout::bshd, &p);
+  return p;
+}
+
+}  // namespace tandem::harness

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// Attention of real models (models.inc), for the bench, for random problems and for the planner.
+#ifndef TANDEM_HARNESS_MODELS_H
+#define TANDEM_HARNESS_MODELS_H
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "host.h"
+
+namespace tandem::harness {
+
+struct Model {
+  const char* name;
+  const char* line;  // a problem line; fwd: inference alone
+};
+const std::vector<Model>& models();
+
+// Lengths of a model's batch entries, [B]: from the whole size down to about half of it, and in a
+// packed tensor in that proportion, so that they add up to its total. Entries of q and kv are as
+// long as each other where their sizes and totals are, as in self-attention.
+std::vector<int64_t> model_lengths(const tandem_problem& problem, bool kv);
+// Whether a model's keep shows key j to query row i: entry 3 of each 4 hides two regions from each
+// other, at 4/7 of rows and keys; a mask of one row leaves out up to 3/16 of the last keys.
+bool model_keep(const Dims& keep, int64_t b, int64_t i, int64_t j);
+// Lengths or keep as these two say; any other input as the seed says.
+void fill_model_input(const tandem_problem& problem, Role role, uint64_t seed, HostTensor* tensor);
+
+// A random problem of a model's kind: its head sizes, types, masks and biases, with lengths a few
+// percent off. Batch, heads and then lengths are smaller until B Hq Sq Sk (D + Dv) is at most
+// max_work, windows in proportion. Seeds that agree in seed / kSameKernels have the same model.
+tandem_problem random_model_problem(uint64_t seed, int64_t max_work);
+
+}  // namespace tandem::harness
+#endif

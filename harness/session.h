@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// A device and its memory, whatever the backend: for tools, tests, bench and examples. Not part of
+// the library, not installed. It uses tandem's public API and, for memory and clocks, Vulkan and
+// CUDA themselves, as an application would.
+//
+// Everything here throws Error when it fails. Nothing here is thread-safe per session; different
+// sessions may live on different threads.
+#ifndef TANDEM_HARNESS_SESSION_H
+#define TANDEM_HARNESS_SESSION_H
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "tandem/tandem.h"
+
+namespace tandem::harness {
+
+class Error : public std::runtime_error {
+ public:
+  Error(tandem_status code, const std::string& message)
+      : std::runtime_error(message), code_(code) {}
+  tandem_status code() const { return code_; }
+
+ private:
+  tandem_status code_;
+};
+
+// Throws Error with tandem_last_message() unless status is TANDEM_OK.
+void check(tandem_status status);
+
+// ---- devices
+// --------------------------------------------------------------------------------------
+
+struct DeviceName {
+  std::string name;    // "cpu", "vulkan:0", "cuda:0": what Session::open() takes
+  std::string human;   // as the driver says it
+  std::string reason;  // why it cannot be used: no driver, not in this build, ...; empty: usable
+  bool cpu_driver = false;  // a Vulkan driver that runs on the CPU (lavapipe, SwiftShader)
+  bool usable() const { return reason.empty(); }
+};
+
+// All devices of the machine. A backend without any device is one entry ("vulkan", "cuda") with the
+// reason. Never throws for a missing driver.
+std::vector<DeviceName> list_devices();
+
+// The usable names among them, "cpu" first.
+std::vector<std::string> usable_devices();
+
+// The paths that this build has on the backend of a device name: "cpu" gives "ref", "simd".
+std::vector<std::string> paths_of(const std::string& device);
+
+// ---- memory
+// ---------------------------------------------------------------------------------------
+
+constexpr size_t kGuardBytes = 4096;
+
+// A backend's piece of device memory; Buffer is its face.
+class Memory {
+ public:
+  virtual ~Memory() = default;
+  virtual void write(const void* data, size_t bytes, size_t offset) = 0;
+  virtual void read(void* data, size_t bytes, size_t offset) = 0;
+  virtual void set(uint8_t byte, size_t bytes, size_t offset) = 0;  // multiples of 4
+  virtual tandem_buffer handle(size_t offset) const = 0;
+  virtual tandem_buffer address(size_t offset) const = 0;
+};
+
+// Device memory. With guards, kGuardBytes before and after it hold a pattern that nobody may
+// change. Destroy buffers before their session.
+class Buffer {
+ public:
+  Buffer() = default;
+  Buffer(std::unique_ptr<Memory> memory, size_t bytes, bool guarded);
+  explicit operator bool() const { return memory_ != nullptr; }
+  size_t size() const { return bytes_; }
+
+  void upload(const void* data, size_t bytes, size_t offset = 0);
+  void download(void* data, size_t bytes, size_t offset = 0) const;
+  void fill(uint8_t byte);  // every byte; 0xff makes every f32, f16 and bf16 a NaN
+
+  template <typename T>
+  void upload(const std::vector<T>& data) {
+    upload(data.data(), data.size() * sizeof(T));
+  }
+  template <typename T>
+  std::vector<T> download_as() const {
+    std::vector<T> data(bytes_ / sizeof(T));
+    download(data.data(), data.size() * sizeof(T));
+    return data;
+  }
+
+  // For tandem_args; {0, 0} for an empty Buffer. address(): on Vulkan the {0, device address} form,
+  // elsewhere the same as handle().
+  tandem_buffer handle(size_t offset = 0) const;
+  tandem_buffer address(size_t offset = 0) const;
+
+  // "" while the guards are untouched, else where the first changed byte lies. "" without guards.
+  std::string broken_guard() const;
+  bool guards_intact() const { return broken_guard().empty(); }
+
+ private:
+  std::unique_ptr<Memory> memory_;
+  size_t bytes_ = 0, front_ = 0, back_ = 0;
+};
+
+// ---- sessions
+// -------------------------------------------------------------------------------------
+
+struct SessionOptions {
+  std::string disable;   // tandem_device_options.disable
+  uint32_t threads = 0;  // CPU device
+  void (*log)(void* user, tandem_log_level level, const char* message) = nullptr;
+  void* user = nullptr;
+  // Vulkan: buffers above this many bytes are bound sparsely in pieces; 0: above what one
+  // allocation can hold.
+  uint64_t piece_bytes = 0;
+};
+
+struct TimeOptions {
+  double warmup_seconds = -1;        // of continuous work; < 0: 1 on a GPU, 0.1 on a CPU
+  int min_reps = 7;                  // samples of a round
+  double min_sample_seconds = 0.02;  // executes are repeated within a sample up to this
+  // Least time of a round, of all that are timed together; < 0: 0.6 on a GPU, 0 on a CPU. At its power limit an H100 slows
+  // down by up to 13 % for 0.2 s about every 1.1 s, the first time a second after work begins: two rounds hold one such time.
+  double round_seconds = -1;
+  double max_seconds = 10;  // no new sample after this much time, for each that is timed
+  double agree = 0.02;      // done when two successive rounds' medians differ by less
+};
+
+struct Timing {
+  double median_ms = 0, min_ms = 0, max_ms = 0;  // of one execute, over the last two rounds
+  double spread = 0;                             // (max - min) / median
+  int reps = 0;                                  // samples that these numbers come from
+  int executes = 0;                              // executes of a sample
+  bool agreed = false;                           // false: max_seconds came first
+  const char* clock = "";                        // "timestamps", "events", "wall"
+};
+
+class Session {
+ public:
+  // "cpu", "vulkan" (the first), "vulkan:1", "cuda:0". "cpu/ref" is the device with its other paths
+  // disabled. Throws Error with the reason.
+  static std::unique_ptr<Session> open(const std::string& name, const SessionOptions& options = {});
+  virtual ~Session() = default;
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  const std::string& name() const { return name_; }  // "vulkan:0", also when opened as "vulkan"
+  tandem_device* device() const { return device_; }
+  const tandem_device_info& info() const { return info_; }
+  std::string backend() const { return info_.backend; }
+  bool on_cpu() const { return on_cpu_; }  // the CPU device, or a Vulkan driver that runs there
+
+  Buffer buffer(size_t bytes, bool guarded = true);
+
+  // Runs what record() records and waits for it; memory is visible before and after.
+  virtual void submit(const std::function<void(tandem_stream)>& record) = 0;
+  void run(const tandem_plan* plan, const tandem_args& args);
+  Timing time(const tandem_plan* plan, const tandem_args& args, const TimeOptions& options = {});
+  Timing time(const std::function<void(tandem_stream)>& record, const TimeOptions& options = {});
+  // The same of several: a sample of each after the other, in another order every time, so that a clock that
+  // drifts hits all alike. It ends when the medians of all agree.
+  std::vector<Timing> time_in_turns(const std::vector<std::function<void(tandem_stream)>>& records,
+                                    const TimeOptions& options = {});
+
+  // Messages of validation layers so far (printed to stderr as they come). Layers are switched on
+  // from outside, by VK_INSTANCE_LAYERS.
+  virtual int validation_messages() const { return 0; }
+
+ protected:
+  Session() = default;
+  void adopt(tandem_device* device);  // takes ownership
+  void close();                       // destroys the device; derived destructors call it first
+  virtual std::unique_ptr<Memory> allocate(size_t bytes) = 0;
+  // Seconds on the device's clock of `times` recordings, each after the one before.
+  virtual double measure(const std::function<void(tandem_stream)>& record, int times) = 0;
+  virtual const char* clock() const = 0;
+
+  std::string name_;
+  bool on_cpu_ = false;
+  tandem_device* device_ = nullptr;
+  tandem_device_info info_{};
+};
+
+// All validation messages of the process so far, sessions that are gone included.
+int total_validation_messages();
+
+// ---- plans
+// ----------------------------------------------------------------------------------------
+
+class Plan {
+ public:
+  Plan() = default;
+  Plan(const Session& session, const tandem_problem& problem);  // throws Error
+  ~Plan() { tandem_plan_destroy(plan_); }
+  Plan(Plan&& other) noexcept;
+  Plan& operator=(Plan&& other) noexcept;
+  operator const tandem_plan*() const { return plan_; }
+  const tandem_plan_info& info() const { return info_; }
+
+ private:
+  tandem_plan* plan_ = nullptr;
+  tandem_plan_info info_{};
+};
+
+// A message so that equal ones can be counted: '#' for each number that stands by itself. Names
+// keep their digits.
+std::string without_numbers(const std::string& message);
+
+std::string print(const tandem_problem& problem);  // the problem line
+tandem_problem parse(const std::string& line);     // throws Error
+std::string explain(const tandem_device* device, const tandem_problem& problem);
+std::string describe(const tandem_device* device);
+std::vector<tandem_kernel_info> registry();
+// "fwd.decoupled", and "cuda.sm90.fwd.decoupled"; without the variant where there is only one.
+std::string short_kernel_name(const tandem_kernel_info& kernel);
+std::string kernel_name(const tandem_kernel_info& kernel);
+
+}  // namespace tandem::harness
+#endif

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// How Vulkan and CUDA fill the structs of kernel_params.h from a plan.
+#ifndef TANDEM_SRC_KERNELS_PARAMS_H
+#define TANDEM_SRC_KERNELS_PARAMS_H
+#include <cstdint>
+
+#include "args.h"
+#include "kernel_params.h"
+#include "plan/plan.h"
+
+namespace tandem {
+
+// Addresses of optional inputs that a problem has. The seed of dropout counts as one.
+int extra_addresses(const Problem& problem);
+
+// Names of the inputs (for their strides) and head sizes that keep the tiled GPU kernels from loads
+// of so many elements (4; 8 on the matrix paths) at any addresses. Empty: none does.
+String narrow_inputs(const Problem& problem, int elements);
+
+// Whether strides let a tensor of bias's shape have rows of 16-byte chunks, of 8 elements each.
+bool is_chunked(const Problem& problem, const Strides& strides);
+
+// Matrix paths: whether bias, and d_bias if the launch stores it, are at addresses that allow
+// accesses of 16 bytes. Their strides have to allow them, too.
+bool takes_chunks(const Plan& plan, const Launch& launch, const Addresses& a);
+
+Features features_of(const Problem& problem);
+ExtraBlock extra_block(const Problem& problem);
+
+// fwd_spec() and so on are filled from a plan's launch of the stem, and fwd_push() for an execute.
+// fwd_push_and_wide() also sets *wide: whether all tensors that a tiled launch accesses are wide,
+// and its head sizes, too. Operations that only the paths sm90 and sm80 have are without
+// specialisation constants.
+#define TANDEM_HOPPER(Name, name)                                                             \
+  Name##Block name##_block(const Plan& plan, const Launch& launch);                           \
+  Name##Push name##_push(const Plan& plan, const Launch& launch, const Addresses& a);         \
+  Name##Push name##_push_and_wide(const Plan& plan, const Launch& launch, const Addresses& a, \
+                                  bool* wide);
+#define TANDEM_STEM(Name, name)                                   \
+  Name##Spec name##_spec(const Plan& plan, const Launch& launch); \
+  TANDEM_HOPPER(Name, name)
+#include "stems.inc"
+
+}  // namespace tandem
+#endif

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// What the matrix paths of Vulkan decide by measured times. The order of tiles.inc has its
+// figures there. Notebook: bench/lab/2026-11.md.
+#ifndef TANDEM_SRC_PLAN_COOPMAT_HEURISTICS_H
+#define TANDEM_SRC_PLAN_COOPMAT_HEURISTICS_H
+#include <algorithm>
+
+#include "plan/planner.h"
+
+namespace tandem {
+
+constexpr int kSumRows = 128, kSumKeys = 64;  // of most tiles that sum
+
+// Whether bwd_dq sums dS over the batch in the workspace, where the batch shares one bias. The
+// tiles of the heads, of kSumRows rows, have to fill the device. The sums, a tile for each
+// workgroup that runs, may have at most four times as many elements as d_q. Neither limit was
+// measured.
+inline bool sums_pay(const Problem& p, int64_t cores) {
+  return double(cores) * kSumRows * double(ceil_div(p.seq_kv, kSumKeys) * kSumKeys) <=
+             4.0 * double(p.batch * p.heads_q * p.seq_q) * double(p.head_dim) &&
+         p.heads_q * ceil_div(p.seq_q, kSumRows) >= cores;
+}
+
+// Largest size of dS in the workspace, in bytes, and the head size up to whose tiles dS is not
+// shared.
+constexpr int64_t kDsBytes = int64_t(256) << 20;
+constexpr int kDsWidth = 64;
+
+// How many of `heads` kv heads have their dS in the workspace at a time (a chunk), in whole steps;
+// 0: dS is not shared. bwd_dq multiplies this dS with k, so S and dP are not formed twice. That
+// pays where a product costs more than reading and writing dS (H100: heads over 64). A chunk has to
+// fill the device 1.9 times, unless it holds all heads. bytes: of the dS of a kv head; tiles: tiles
+// of keys of a head.
+inline int64_t ds_heads(int64_t heads, int64_t step, int64_t bytes, int64_t tiles, int64_t cores) {
+  const int64_t most = kDsBytes / std::max<int64_t>(bytes * step, 1) * step;
+  if (most >= heads) return heads;
+  if (most * tiles * 10 < cores * 19) return 0;
+  const int64_t steps = heads / step, chunks = ceil_div(heads, most);
+  return ceil_div(steps, chunks) * step;
+}
+
+// Whether a tile is not half empty. Of tiles that all are, the one with the fewest rows is best.
+// Not measured.
+constexpr bool fills_tile(int64_t length, int rows) { return length * 2 > rows; }
+
+}  // namespace tandem
+#endif

@@ -1,0 +1,493 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// The paths vulkan.coopmat2 and vulkan.coopmat: their tiles (tiles.inc) on a device, and the
+// choice among them.
+#include "plan/planner.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "heuristics.h"
+#include "plan/quirks.h"
+
+namespace tandem {
+
+String MatrixDims::name() const { return text("%dx%dx%d", m, n, k); }
+
+// SPIR-V module of a launch. shaders/coopmat is compiled for each path and type; once more for k
+// twice n; and fwd for tensor addressing of rows.
+String module_name(const Plan& plan, const Launch& launch) {
+  String name = stem_name(launch.stem);
+  if (const MatrixLaunch* l = launch.as<MatrixLaunch>())
+    name += text("_%s_%s%s", plan.path, dtype_name(plan.problem.dtype),
+                 l->matrix.k > l->matrix.n ? "_k2"
+                 : l->tensors              ? "_tensor"
+                 : l->shares_ds            ? "_ds"
+                                           : "");
+  return name;
+}
+
+namespace {
+
+bool has_shape(const Caps& caps, const char* operands, const MatrixDims& shape) {
+  for (const MatrixShape& m : caps.matrices)
+    if (m.m == shape.m && m.n == shape.n && m.k == shape.k &&
+        std::strcmp(m.operands, operands) == 0)
+      return true;
+  return false;
+}
+
+// Why a path does not take a shape that the device has; "" if it does.
+String shape_refusal(const Problem& p, const Caps& caps, bool coopmat2, const MatrixDims& shape) {
+  const String name = shape.name();
+  if (is_disabled(caps, name)) return name + " is " + kDisabled;
+  const uint32_t number = shape_number(shape.m, shape.n, shape.k);
+  if (const Quirk* q = find_quirk(caps, QuirkAction::no_shape, number))
+    return text("%s is not for this driver: %s (%s)", name.c_str(), q->reason, q->link);
+  if (coopmat2 && shape.k != shape.n)
+    return name + " would change its edges where an accumulator becomes an operand";
+  if (p.dtype != TANDEM_F16 && shape.k != shape.n) return name + " is taken for f16 alone";
+  return "";
+}
+
+}  // namespace
+
+MatrixDims matrix_shape(const Problem& p, const Caps& caps, bool coopmat2) {
+  const auto taken = [&](const MatrixDims& shape) {
+    return has_shape(caps, dtype_name(p.dtype), shape) &&
+           shape_refusal(p, caps, coopmat2, shape).empty();
+  };
+  const bool scores = p.bias || p.alibi || p.dist_window > 0 || p.softcap > 0;
+  for (const MatrixDims& s : kMatrixDims)
+    if (!p.backward && !scores &&
+        find_quirk(caps, QuirkAction::fwd_shape, shape_number(s.m, s.n, s.k)) && taken(s))
+      return s;
+  for (const MatrixDims& shape : kMatrixDims)
+    if (taken(shape)) return shape;
+  return MatrixDims();
+}
+
+namespace {
+
+// The subgroup size that pipelines of the matrix paths request.
+uint32_t pinned_subgroup(const Caps& caps, const MatrixTile& t) {
+  if (t.size > 0) return uint32_t(t.size);
+  const Quirk* quirk = find_quirk(caps, QuirkAction::pin);
+  const bool possible =
+      quirk && quirk->number >= caps.subgroup_min && quirk->number <= caps.subgroup_max;
+  return possible ? quirk->number : caps.subgroup_size;
+}
+
+// A row of the matrix tiles on a device, as Launch::tile holds it.
+Tile tile_of(const MatrixTile& t, const MatrixDims& shape, uint32_t subgroup) {
+  const bool keys = t.stem == Stem::bwd_dkv;
+  const int rows = t.rows(shape), cols = t.step(shape);
+  return Tile{t.name,  keys ? cols : rows, keys ? rows : cols, t.subgroups, int(subgroup), 0, 0,
+              t.max_d, TileOn::vulkan};
+}
+
+// Why tensor addressing cannot access the rows of q and o; "" if it can. It needs rows that do not
+// overlap, and 32-bit indices.
+String rows_refusal(const Problem& p) {
+  const auto suits = [&](const Strides& s, int64_t width) {
+    return s.d == 1 && s.s >= width && s.s < 1 << 23;
+  };
+  if (!suits(p.q, p.head_dim) || !suits(p.o, p.head_dim_v))
+    return "rows of q or o overlap, have strided features or lie too far apart for tensor "
+           "addressing";
+  return "";
+}
+
+bool has_matrix_tiles(Stem stem) {
+  for (const MatrixTile& t : kMatrixTiles)
+    if (t.stem == stem) return true;
+  return false;
+}
+
+int64_t ds_bytes(const Problem& p) {  // of the dS of a head
+  const auto whole = [](int64_t n) { return ceil_div(n, kDsBlock) * kDsBlock; };
+  return 2 * whole(p.seq_kv) * whole(p.seq_q);
+}
+
+// Heads of a launch that belong to so many kv heads: those with dS, or with a d_bias of their own.
+int64_t chunk_heads(const Problem& p, Stem stem, int64_t kv_heads) {
+  if (stem == Stem::bwd_dkv) return kv_heads;
+  const bool sums = stem == Stem::bwd_dbias && p.bias.batch == 1;
+  return kv_heads * p.group() / (sums ? p.batch : 1);
+}
+
+class MatrixPlanner final : public VulkanPlanner {
+ public:
+  MatrixPlanner(const PathRow& path, const Problem& problem, const Caps& device, bool coopmat2)
+      : VulkanPlanner(path, problem, device), coopmat2_(coopmat2) {}
+  String refuse() const override;
+  bool choose(const Refuse& refuse) override;
+  void scratch(Plan* plan, ScratchExtents* extents) const override;
+
+ protected:
+  Vec<Stem> stems() const override {
+    return with_origin(separate_stems(false, stores_ds() || sums_ds()));
+  }
+  void form(Launch* launch) const override;
+  Extent extent(const Launch& launch) const override;
+  void complete(Launch* launch, const Extent& extent) const override;
+  String share(Vec<Launch>* launches) const override;
+
+ private:
+  String missing_feature() const;
+  // Why the path does not take the problem's element type; "" if it does.
+  String type_refusal() const;
+  String tile_refusal(const MatrixTile& tile, const MatrixDims& shape) const;
+  int entries_at_once(const MatrixTile& tile) const;
+  const MatrixTile* tile_for_two() const;
+  const MatrixTile* tile_for_ds() const;
+  const MatrixTile* first_tile(Stem stem, bool doubled, const Refuse& refuse) const;
+  void form_matrix(const MatrixTile& tile, bool shares_ds, Launch* launch) const;
+  bool stores_ds() const;
+  bool sums_ds() const;
+  int64_t shared_heads(const Launch& dkv, const Launch& dq) const;
+
+  const bool coopmat2_;
+  bool chosen_ = false;
+  MatrixDims shape_;
+  std::array<const MatrixTile*, kStemCount> tiles_{};
+  const Tile* plain_ = nullptr;  // for the kernels without matrices
+};
+
+}  // namespace
+
+String MatrixPlanner::missing_feature() const {
+  const struct {
+    bool has;
+    const char* feature;
+  } needs[] = {{caps.coopmat, "cooperativeMatrix"},
+               {caps.coopmat_reductions || !coopmat2_, "cooperativeMatrixReductions"},
+               {caps.coopmat_conversions || !coopmat2_, "cooperativeMatrixConversions"},
+               {caps.coopmat_per_element || !coopmat2_, "cooperativeMatrixPerElementOperations"},
+               {caps.float16, "shaderFloat16"},
+               {caps.storage16, "storageBuffer16BitAccess"},
+               {caps.maintenance4 || !coopmat2_, "maintenance4"},
+               {caps.memory_model, "vulkanMemoryModel and vulkanMemoryModelDeviceScope"},
+               {caps.subgroup_control, "subgroupSizeControl"},
+               {caps.full_subgroups, "computeFullSubgroups"}};
+  for (const auto& need : needs)
+    if (!need.has) return text("the device did not enable %s", need.feature);
+  if (coopmat2_ && caps.api_version < (1u << 22 | 3u << 12)) return "it needs Vulkan 1.3";
+  // Where there is but one size, it need not be stated (NVK).
+  if (!caps.subgroup_pin && caps.subgroup_min != caps.subgroup_max)
+    return "the device's compute pipelines cannot state a subgroup size";
+  if (const Quirk* quirk = find_quirk(caps, QuirkAction::no_matrices))
+    return text("not with this driver: %s (%s)", quirk->reason, quirk->link);
+  return "";
+}
+
+String MatrixPlanner::refuse() const {
+  for (const String& why : {missing_capability(), missing_feature(), splits_refusal(),
+                            type_refusal(), addresses_refusal()})
+    if (!why.empty()) return why;
+  return "";
+}
+
+String MatrixPlanner::type_refusal() const {
+  if (p.dtype == TANDEM_F32) return "its operands are f16 or bf16";
+  if (p.dtype == TANDEM_BF16) {
+    if (!caps.bfloat16) return "the device did not enable shaderBFloat16Type";
+    if (!caps.bfloat16_coopmat) return "the device did not enable shaderBFloat16CooperativeMatrix";
+    if (const Quirk* quirk = find_quirk(caps, QuirkAction::no_bf16))
+      return text("not with this driver: %s (%s)", quirk->reason, quirk->link);
+  }
+  if (matrix_shape(p, caps, coopmat2_).m > 0) return "";
+  const char* operands = dtype_name(p.dtype);
+  String taken, shapes, why;
+  for (const MatrixDims& shape : kMatrixDims) {
+    taken += (taken.empty() ? "" : ", ") + shape.name();
+    if (has_shape(caps, operands, shape)) why += "; " + shape_refusal(p, caps, coopmat2_, shape);
+  }
+  for (const MatrixShape& m : caps.matrices)
+    if (std::strcmp(m.operands, operands) == 0)
+      shapes += text("%s%dx%dx%d", shapes.empty() ? "" : ", ", m.m, m.n, m.k);
+  return text("it needs matrices of %s of one of these shapes: %s; the device has %s%s", operands,
+              taken.c_str(), shapes.empty() ? "none" : shapes.c_str(), why.c_str());
+}
+
+// Why a row of the matrix tiles is not taken; "" if it is.
+String MatrixPlanner::tile_refusal(const MatrixTile& t, const MatrixDims& shape) const {
+  const uint32_t subgroup = pinned_subgroup(caps, t);
+  const Tile as_tile = tile_of(t, shape, subgroup);
+  const int64_t wider = std::max(p.head_dim, p.head_dim_v);
+  if (is_disabled(caps, t.name)) return kDisabled;
+  const String forced = size_refusal(p, as_tile.br, as_tile.bc);
+  if (!forced.empty()) return forced;
+  if (t.max_d < wider) return text("head size %lld is beyond its %d", (long long)wider, t.max_d);
+  if (subgroup < caps.subgroup_min || subgroup > caps.subgroup_max)
+    return text("needs subgroups of %u, the device has %u to %u", subgroup, caps.subgroup_min,
+                caps.subgroup_max);
+  if (t.tensors) {
+    if (!coopmat2_) return "tensor addressing belongs to coopmat2";
+    if (!caps.coopmat_tensors) return "the device did not enable cooperativeMatrixTensorAddressing";
+    const String why = rows_refusal(p);
+    if (!why.empty()) return why;
+  }
+  const uint32_t shared =
+      uint32_t(matrix_shared_bytes(t, p.head_dim, p.head_dim_v, shape)) + skip_shared_bytes(t.stem);
+  if (shared > caps.shared_bytes)
+    return text("needs %u bytes of shared memory, the device has %u", shared, caps.shared_bytes);
+  if (uint32_t(as_tile.invocations()) > caps.max_invocations)
+    return text("needs workgroups of %d, the device has %u", as_tile.invocations(),
+                caps.max_invocations);
+  if (uint32_t(t.subgroups) > caps.max_subgroups)
+    return text("needs workgroups of %d subgroups, the device has %u", t.subgroups,
+                caps.max_subgroups);
+  return "";
+}
+
+// How many batch entries a workgroup of bwd_dq takes at once where it sums d_bias over the batch.
+// Two entries halve the reads and writes of the sums. They share a tile's rows, and each sums one
+// of its two blocks of keys, through a scratch that dropout and, without VK_NV_cooperative_matrix2,
+// the next operand need as well.
+int MatrixPlanner::entries_at_once(const MatrixTile& t) const {
+  const bool fits =
+      matrix_shared_bytes(t, p.head_dim, p.head_dim_v, shape_, 2) <= int64_t(caps.shared_bytes);
+  const bool halves = t.row_blocks == 1 && t.step(shape_) == 2 * shape_.n && t.subgroups % 2 == 0;
+  return p.batch % 2 == 0 && halves && fits && p.tile_rows == 0 && !(p.dropout > 0) && coopmat2_
+             ? 2
+             : 1;
+}
+
+// The first tile of bwd_dq that takes two entries at once. For narrow heads that is worth more than
+// having the rows of one entry (D 64, H100: 2.07 ms instead of 2.48).
+const MatrixTile* MatrixPlanner::tile_for_two() const {
+  for (const MatrixTile& t : kMatrixTiles)
+    if (t.stem == Stem::bwd_dq && !t.ds && entries_at_once(t) == 2 &&
+        tile_refusal(t, shape_).empty())
+      return &t;
+  return nullptr;
+}
+
+const MatrixTile* MatrixPlanner::tile_for_ds() const {
+  for (const MatrixTile& t : kMatrixTiles)
+    if (t.ds && tile_refusal(t, shape_).empty()) return &t;
+  return nullptr;
+}
+
+// The first tile for such operands that fits and is not half empty, or else the one with the fewest
+// rows. nullptr: no tile fits.
+const MatrixTile* MatrixPlanner::first_tile(Stem stem, bool doubled, const Refuse& refuse) const {
+  const int64_t length = stem == Stem::bwd_dkv ? p.seq_kv : p.seq_q;
+  const bool forced = p.tile_rows != 0 || p.tile_cols != 0;
+  const MatrixTile* best = nullptr;
+  for (const MatrixTile& t : kMatrixTiles) {
+    if (t.stem != stem || t.doubled != doubled || t.ds) continue;
+    const String why = tile_refusal(t, shape_);
+    if (!why.empty()) {
+      refuse(name() + " " + t.name, why);
+      continue;
+    }
+    if (!best || t.rows(shape_) < best->rows(shape_)) best = &t;
+    if (forced || fills_tile(length, best->rows(shape_))) return best;
+  }
+  return best;
+}
+
+bool MatrixPlanner::choose(const Refuse& refuse) {
+  if (chosen_) return false;
+  chosen_ = true;
+  shape_ = matrix_shape(p, caps, coopmat2_);
+  const Quirk* doubled = find_quirk(caps, QuirkAction::doubled);
+  for (Stem stem : stems()) {
+    if (!has_matrix_tiles(stem)) {
+      if (!is_tiled(stem) || plain_) continue;
+      plain_ = plain_tile();
+      if (!plain_) return refuse(name(), text("no tile of %s fits the device", stem_name(stem)));
+      continue;
+    }
+    const MatrixTile*& tile = tiles_[size_t(stem)];
+    tile = first_tile(stem, doubled != nullptr, refuse);
+    if (!tile && !doubled) tile = first_tile(stem, true, refuse);
+    if (!tile && doubled)  // the tiles for other devices would spill registers
+      return refuse(name(), text("no %s tile fits a device with this quirk: %s (%s)",
+                                 stem_name(stem), doubled->reason, doubled->link));
+    if (!tile) return false;
+  }
+  return true;
+}
+
+void MatrixPlanner::form_matrix(const MatrixTile& t, bool shares_ds, Launch* launch) const {
+  MatrixLaunch l;
+  l.matrix = shape_;
+  l.coopmat2 = coopmat2_;
+  l.subgroup = pinned_subgroup(caps, t);
+  l.row_blocks = t.row_blocks;
+  l.left_shared = t.left;
+  l.register_prefetch = t.register_prefetch != 0;
+  l.tensors = t.tensors;
+  l.shares_ds = shares_ds;
+  l.sums_d_bias = !shares_ds && launch->stem == Stem::bwd_dq && sums_ds();
+  if (l.sums_d_bias) l.entries = entries_at_once(t);
+  launch->tile = tile_of(t, shape_, l.subgroup);
+  launch->tile.br /= l.entries;
+  launch->d_blocks = matrix_blocks(p.head_dim, shape_);
+  launch->dv_blocks = matrix_blocks(p.head_dim_v, shape_);
+  launch->shared_bytes =
+      uint32_t(matrix_shared_bytes(t, p.head_dim, p.head_dim_v, shape_, l.entries)) +
+      skip_shared_bytes(t.stem);
+  launch->path = l;
+}
+
+void MatrixPlanner::form(Launch* launch) const {
+  VulkanPlanner::form(launch);
+  if (!is_tiled(launch->stem)) return;
+  const MatrixTile* t = tiles_[size_t(launch->stem)];
+  if (!t) return form_plain(*plain_, launch);
+  if (launch->stem == Stem::bwd_dq) {
+    launch->stores_d_bias = stores_ds() || sums_ds();
+    if (sums_ds() && !t->doubled)
+      if (const MatrixTile* two = tile_for_two()) t = two;
+  }
+  form_matrix(*t, false, launch);
+}
+
+Extent MatrixPlanner::extent(const Launch& launch) const {
+  Extent e = VulkanPlanner::extent(launch);
+  if (launch.of<MatrixLaunch>().sums_d_bias) e.batch = 1;
+  return e;
+}
+
+void MatrixPlanner::complete(Launch* launch, const Extent&) const {
+  if (!launch->of<MatrixLaunch>().sums_d_bias) return;
+  launch->groups_x = uint32_t(std::min<int64_t>(launch->total, cores_of(caps)));  // persistent
+  launch->groups_y = 1;
+}
+
+// Whether each element of bias has one reader and d_q is wanted. bwd_dq then stores its dS as
+// d_bias, so that no product is formed twice.
+bool MatrixPlanner::stores_ds() const {
+  const Overlay& b = p.bias;
+  return p.wants(TANDEM_GRAD_BIAS) && p.wants(TANDEM_GRAD_Q) && p.seq_kv > 0 &&
+         b.batch == p.batch && b.heads == p.heads_q && b.rows == p.seq_q;
+}
+
+// Whether bwd_dq sums dS over the batch in the workspace. The batch shares one bias and all entries
+// have the same tiles. The sums of a block are loaded two blocks ahead, so each step of the kernel
+// must be one block.
+bool MatrixPlanner::sums_ds() const {
+  const Overlay& b = p.bias;
+  if (!(p.wants(TANDEM_GRAD_BIAS) && p.wants(TANDEM_GRAD_Q) && p.seq_kv > 0 && b.batch == 1 &&
+        p.batch > 1 && b.heads == p.heads_q && b.rows == p.seq_q && !p.has_lengths()))
+    return false;
+  return sums_pay(p, cores_of(caps)) && shape_.k == shape_.n;
+}
+
+// How many kv heads have their dS in the workspace at a time (a chunk); 0: dS is not shared.
+int64_t MatrixPlanner::shared_heads(const Launch& dkv, const Launch& dq) const {
+  const Overlay& bias = p.bias;
+  const bool plain = (p.normalizer == Normalizer::softmax || p.normalizer == Normalizer::elastic) &&
+                     !p.has_lengths() && !p.keep && p.wants(TANDEM_GRAD_K);
+  // over the batch entries of a head
+  const bool sums = p.wants(TANDEM_GRAD_BIAS) && bias.batch == 1;
+  // bwd_dq multiplies dS after the derivative of softcap; d_bias is dS before it.
+  if (p.wants(TANDEM_GRAD_BIAS) && !(p.softcap == 0 && bias.heads == p.heads_q &&
+                                     bias.rows == p.seq_q && (sums || bias.batch == p.batch)))
+    return 0;
+  const auto divides = [](int n) { return n > 0 && kDsBlock % n == 0; };
+  const auto fits = [&](const Launch& l) {
+    const MatrixLaunch& of = l.of<MatrixLaunch>();
+    return of.matrix.k == of.matrix.n && of.register_prefetch && of.left_shared == 0 &&
+           divides(l.tile.br) && divides(l.tile.bc);
+  };
+  if (!coopmat2_ || is_disabled(caps, kDsWord) || !plain || dkv.tile.max_d <= kDsWidth ||
+      !fits(dkv) || !fits(dq) || dq.tile.br > std::max(dq.d_blocks, dq.dv_blocks) * shape_.k)
+    return 0;
+  return ds_heads(p.batch * p.heads_kv, sums ? p.batch : 1, ds_bytes(p) * p.group(), dkv.tiles,
+                  cores_of(caps));
+}
+
+// Makes bwd_dkv, bwd_dq and, for d_bias, bwd_dbias alternate, chunk by chunk.
+String MatrixPlanner::share(Vec<Launch>* launches) const {
+  size_t at = 0;
+  while (at + 1 < launches->size() &&
+         !((*launches)[at].stem == Stem::bwd_dkv && (*launches)[at + 1].stem == Stem::bwd_dq))
+    ++at;
+  const MatrixTile* t = at + 1 < launches->size() ? tile_for_ds() : nullptr;
+  if (!t) return "";
+  const Launch dkv = (*launches)[at];
+  Launch dq = (*launches)[at + 1];
+  dq.stores_d_bias = false;
+  form_matrix(*t, true, &dq);
+  dq.tiles = uint32_t(extent(dq).tiles);
+  const int64_t heads = p.batch * p.heads_kv, most = shared_heads(dkv, dq);
+  if (most == 0) return "";
+  Launch dbias = dq;  // it has the same workgroups
+  dbias.stem = Stem::bwd_dbias;
+  dbias.shared_bytes = uint32_t(ds_sum_shared_bytes(dbias.tile.tr, shape_));
+  dbias.tiles = uint32_t(ceil_div(p.seq_q, kDsBlock) * ceil_div(p.seq_kv, kDsSumKeys));
+  Vec<Launch> shared(launches->begin(), launches->begin() + int64_t(at));
+  for (Launch l : {dkv, dq, dbias}) {
+    if (l.stem == Stem::bwd_dbias && !p.wants(TANDEM_GRAD_BIAS)) continue;
+    MatrixLaunch& of = *l.as<MatrixLaunch>();
+    of.shares_ds = true;
+    of.kv_heads = int(most);
+    of.heads = int(chunk_heads(p, l.stem, most));
+    of.chunks = uint32_t(ceil_div(heads, most));
+    l.waits = l.stem != Stem::bwd_dbias;
+    const String why = set_groups(&l, double(l.tiles) * of.heads);
+    if (!why.empty()) return why;
+    shared.push_back(l);
+  }
+  for (size_t n = at + 2; n < launches->size(); ++n)
+    if ((*launches)[n].stem != Stem::bwd_dbias) shared.push_back((*launches)[n]);
+  *launches = shared;
+  return "";
+}
+
+void MatrixPlanner::scratch(Plan* plan, ScratchExtents* x) const {
+  VulkanPlanner::scratch(plan, x);
+  const Launch* dq = plan->find(Stem::bwd_dq);
+  if (!dq) return;
+  const MatrixLaunch& of = dq->of<MatrixLaunch>();
+  if (of.sums_d_bias) x->bias_sums = {d_bias_sums(p, *dq)};
+  // Room for the first chunk, which is the largest.
+  if (of.shares_ds) x->ds = {of.heads * ds_bytes(p) / 2};
+}
+
+Vec<Piece> pieces_of(const Plan& plan) {
+  const Problem& p = plan.problem;
+  const auto shares = [&](size_t n) {
+    return n < plan.launches.size() && plan.launches[n].of<MatrixLaunch>().shares_ds;
+  };
+  Vec<Piece> pieces;
+  for (size_t n = 0; n < plan.launches.size();) {
+    size_t end = n + 1;  // end of the launches that alternate
+    while (shares(n) && shares(end)) ++end;
+    const uint32_t chunks = plan.launches[n].of<MatrixLaunch>().chunks;
+    for (uint32_t chunk = 0; chunk < chunks; ++chunk) {
+      for (size_t i = n; i < end; ++i) {
+        Piece piece{plan.launches[i], chunk + 1 == chunks ? i + 1 : 0};
+        Launch& l = piece.launch;
+        if (shares(i)) {
+          MatrixLaunch& of = *l.as<MatrixLaunch>();
+          of.first_head = int(chunk) * of.kv_heads;
+          const int64_t left = p.batch * p.heads_kv - of.first_head;
+          of.heads = int(chunk_heads(p, l.stem, std::min<int64_t>(of.kv_heads, left)));
+          l.total = l.tiles * uint32_t(of.heads);
+          l.groups_x = std::min(l.groups_x, l.total);
+          l.groups_y = (l.total + l.groups_x - 1) / l.groups_x;
+        }
+        pieces.push_back(piece);
+      }
+    }
+    n = end;
+  }
+  return pieces;
+}
+
+std::unique_ptr<PathPlanner> make_vulkan_coopmat2(const PathRow& row, const Problem& p,
+                                                  const Caps& caps) {
+  return std::unique_ptr<PathPlanner>(new MatrixPlanner(row, p, caps, true));
+}
+std::unique_ptr<PathPlanner> make_vulkan_coopmat(const PathRow& row, const Problem& p,
+                                                 const Caps& caps) {
+  return std::unique_ptr<PathPlanner>(new MatrixPlanner(row, p, caps, false));
+}
+
+}  // namespace tandem

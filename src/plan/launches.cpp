@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// The launches of a plan once its path and tiles are chosen: which kernels, how many workgroups,
+// and how sums are split.
+#include <algorithm>
+
+#include "base/number.h"
+#include "heuristics.h"
+#include "planner.h"
+
+namespace tandem {
+
+String PathPlanner::name() const { return String(backend_name(row.backend)) + "." + row.name; }
+
+String size_refusal(const Problem& p, int br, int bc) {
+  if ((p.tile_rows == 0 || p.tile_rows == br) && (p.tile_cols == 0 || p.tile_cols == bc)) return "";
+  return text("%dx%d is not the tile %dx%d that the problem asks for", br, bc, p.tile_rows,
+              p.tile_cols);
+}
+
+Launch* find_launch(Vec<Launch>* launches, Stem stem) {
+  for (Launch& l : *launches)
+    if (l.stem == stem) return &l;
+  return nullptr;
+}
+
+bool fuses_dist(const Problem& p) {
+  return p.wants(TANDEM_GRAD_DIST_BIAS) && p.dist_window <= kFusedWindow &&
+         p.batch * p.heads_q * p.seq_q != 0 && p.heads_kv * p.seq_kv != 0;
+}
+
+Extent PathPlanner::extent(const Launch& l) const {
+  const int64_t Br = std::max(l.tile.br, 1), Bc = std::max(l.tile.bc, 1),
+                q_tiles = ceil_div(p.seq_q, Br);
+  switch (l.stem) {
+    case Stem::bwd_dot:
+      return {ceil_div(p.seq_q, kDotRows), p.heads_q, p.batch};
+    case Stem::bwd_origin:
+      return {ceil_div(p.seq_q, kLineGroup), p.heads_q, p.batch};
+    case Stem::bwd_dkv:
+    case Stem::bwd_dkv_dist:
+    case Stem::bwd_dkv_dq:
+      return {ceil_div(p.seq_kv, Bc), p.heads_kv, p.batch};
+    case Stem::bwd_dbias: {
+      const Overlay& b = p.bias;
+      const bool one_row = b.rows == 1;
+      const int64_t readers =
+          b.heads > 0 && b.batch > 0 ? p.heads_q / b.heads * (p.batch / b.batch) : 0;
+      return {(one_row ? 1 : ceil_div(b.rows, Br)) * ceil_div(p.seq_kv, Bc), b.heads, b.batch,
+              readers * (one_row ? q_tiles : 1)};
+    }
+    case Stem::bwd_dist_bias:
+      return {ceil_div(p.dist_window, Br), p.heads_q, 1, p.batch * q_tiles};
+    case Stem::bwd_head_sums:
+      return {1, p.heads_q, 1};
+    default:
+      return {q_tiles, p.heads_q, p.batch};
+  }
+}
+
+Vec<Stem> PathPlanner::separate_stems(bool fuses, bool forms_d_bias) const {
+  if (!p.backward) return {Stem::fwd};
+  const bool fused_k = fuses && p.wants(TANDEM_GRAD_K);
+  Vec<Stem> stems;
+  bool dq = p.wants(TANDEM_GRAD_Q);
+  if (p.wants(TANDEM_GRAD_TAU) || (p.needs_delta() && !p.delta_is_dot())) {
+    const bool fused = fuses && dq;
+    stems.push_back(fused ? Stem::bwd_row_sums_dq : Stem::bwd_row_sums);
+    if (fused) dq = false;
+  } else if (p.needs_delta()) {
+    stems.push_back(Stem::bwd_dot);
+  }
+  if (p.wants(TANDEM_GRAD_K | TANDEM_GRAD_V))
+    stems.push_back(fused_k ? Stem::bwd_dkv_dist : Stem::bwd_dkv);
+  if (dq) stems.push_back(Stem::bwd_dq);
+  if (p.wants(TANDEM_GRAD_BIAS) && !forms_d_bias) stems.push_back(Stem::bwd_dbias);
+  if (p.wants(TANDEM_GRAD_DIST_BIAS) && !(fused_k && fuses_dist(p)))
+    stems.push_back(Stem::bwd_dist_bias);
+  if (p.wants(TANDEM_GRAD_TAU | TANDEM_GRAD_SLOPE | TANDEM_GRAD_SINK))
+    stems.push_back(Stem::bwd_head_sums);
+  return stems;
+}
+
+String PathPlanner::set_groups(Launch* launch, double total) const {
+  // Kernels number their workgroups in 32 bits. A limit of 2^31 leaves room for the workgroups
+  // without work in the last row.
+  const double limit = std::min(double(caps.max_groups_x) * caps.max_groups_y, 2147483648.0);
+  if (total > limit) {
+    char wanted[40], most[40];
+    return text("%s needs %s workgroups, the device dispatches %s", stem_name(launch->stem),
+                fixed_text(wanted, total, 0), fixed_text(most, limit, 0));
+  }
+  launch->total = uint32_t(total);
+  launch->groups_x = std::min(launch->total, caps.max_groups_x);
+  launch->groups_y = uint32_t((uint64_t(launch->total) + launch->groups_x - 1) / launch->groups_x);
+  return "";
+}
+
+String PathPlanner::make_launch(Stem stem, Vec<Launch>* launches) const {
+  const bool gpu = row.backend != Backend::cpu;
+  Launch launch;
+  launch.stem = stem;
+  if (!has_kernels(stem, row.backend, row.name))
+    return text("it has no %s kernel", stem_name(stem));
+  form(&launch);
+  if (gpu && launch.shared_bytes > caps.shared_bytes)
+    return text("%s needs %u bytes of shared memory, the device has %u", stem_name(stem),
+                launch.shared_bytes, caps.shared_bytes);
+  const Extent e = extent(launch);
+  if (e.tiles * e.heads * e.batch == 0) return "";
+  // A launch waits for bwd_dot, bwd_origin or bwd_row_sums, which come first. The others are
+  // independent.
+  if (!launches->empty()) {
+    const Stem before = launches->back().stem;
+    launch.waits = before == Stem::bwd_dot || before == Stem::bwd_origin ||
+                   before == Stem::bwd_row_sums || before == Stem::bwd_row_sums_dq;
+  }
+  launch.members = e.members;
+  if (stem == Stem::fwd)
+    launch.splits = key_splits(launch, e);
+  else if (gpu && caps.max_invocations >= uint32_t(kLineGroup))
+    launch.splits = splits_of_sum(e.tiles * e.heads * e.batch, e.members, cores_of(caps));
+  const int64_t shares = launch.splits;  // workgroups in place of one
+  if (stem == Stem::bwd_dkv_dist && fuses_dist(p)) {
+    launch.members = e.tiles * e.batch;
+    launch.splits = uint32_t(launch.members);
+  }
+  launch.tiles = uint32_t(e.tiles);
+  if (gpu) {
+    if (launch.members >= int64_t(1) << 31)
+      return text("%s sums over %lld tiles, beyond 2^31", stem_name(stem),
+                  (long long)launch.members);
+    const String why =
+        set_groups(&launch, double(e.tiles) * double(e.heads) * double(e.batch) * double(shares));
+    if (!why.empty()) return why;
+    if (!is_tiled(stem)) {
+      const auto group = uint32_t(launch.invocations());
+      if (group > caps.max_invocations)
+        return text("%s needs workgroups of %u, the device has %u", stem_name(stem), group,
+                    caps.max_invocations);
+      if (stem != Stem::bwd_dq_cast) launch.shared_bytes = uint32_t(sizeof(float)) * group;
+      if (stem == Stem::bwd_origin) launch.shared_bytes += 128 * 4 * sizeof(float);  // rows
+    }
+    complete(&launch, e);
+  }
+  launches->push_back(launch);
+  return "";
+}
+
+// Adds the kernel that adds up the parts that a launch leaves.
+String PathPlanner::add_sum(const Launch& parts, bool waits, Vec<Launch>* launches) const {
+  const bool join = parts.stem == Stem::fwd;
+  Launch sum;
+  sum.stem = join ? Stem::fwd_combine : Stem::bwd_sum_splits;
+  if (!has_kernels(sum.stem, row.backend, row.name))
+    return text("it has no %s kernel", stem_name(sum.stem));
+  form(&sum);
+  sum.splits = parts.splits;
+  sum.waits = waits;
+  if (uint32_t(sum.invocations()) > caps.max_invocations)
+    return text("%s needs workgroups of %d, the device has %u", stem_name(sum.stem),
+                sum.invocations(), caps.max_invocations);
+  int64_t tiles = 0, heads = 1;
+  if (join) {
+    tiles = ceil_div(p.seq_q, CombineShape(sum.splits, p.head_dim_v).rows());
+    heads = p.heads_q * p.batch;
+    sum.shared_bytes = 5 * sizeof(float) * kCombineGroup;
+  } else {
+    sum.gradient = parts.stem == Stem::bwd_dbias ? TANDEM_GRAD_BIAS : TANDEM_GRAD_DIST_BIAS;
+    tiles = ceil_div(gradient_elements(p, sum.gradient), kLineGroup);
+  }
+  const String why = set_groups(&sum, double(tiles) * double(heads));
+  if (!why.empty()) return why;
+  sum.tiles = uint32_t(tiles);
+  launches->push_back(sum);
+  return "";
+}
+
+String PathPlanner::launches(Vec<Launch>* launches) const {
+  for (Stem stem : stems()) {
+    const String why = make_launch(stem, launches);
+    if (!why.empty()) return why;
+  }
+  const String why = share(launches);
+  if (!why.empty()) return why;
+  // The kernels that add up the parts of splits come after all kernels that leave parts. The first
+  // of them waits for the others.
+  for (size_t n = 0, kernels = launches->size(); n < kernels; ++n) {
+    if ((*launches)[n].splits == 1) continue;
+    const String no = add_sum(Launch((*launches)[n]), launches->size() == kernels, launches);
+    if (!no.empty()) return no;
+  }
+  arrange(launches);
+  return "";
+}
+
+}  // namespace tandem

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// Tries the paths of a backend in order, and records why one is not taken.
+#include "plan.h"
+
+#include <algorithm>
+
+#include "kernels/kernel_rows.h"
+#include "planner.h"
+
+namespace tandem {
+namespace {
+
+constexpr MakePlanner kPlanners[] = {
+#define TANDEM_PATH(backend, name, what) make_##backend##_##name,
+#include "kernels/paths.inc"
+};
+
+// Fills in plan if the path takes the problem; otherwise adds to its refusals.
+bool try_path(int n, const Caps& caps, Plan* plan) {
+  const std::unique_ptr<PathPlanner> path = kPlanners[n](kPaths[n], plan->problem, caps);
+  const Refuse refuse = [&](const String& who, const String& why) {
+    plan->refusals.push_back({who, why});
+    return false;
+  };
+  const String name = path->name();
+  if (is_disabled(caps, name)) return refuse(name, kDisabled);
+  String why = path->refuse();
+  if (!why.empty()) return refuse(name, why);
+  while (path->choose(refuse)) {
+    Vec<Launch> launches;
+    why = path->launches(&launches);
+    if (!why.empty()) {
+      refuse(path->chosen(), why);
+      continue;
+    }
+    Plan made = *plan;
+    made.path = kPaths[n].name;
+    made.launches = std::move(launches);
+    ScratchExtents extents;
+    path->scratch(&made, &extents);
+    lay_out_workspace(extents, &made);
+    why = set_kernels(caps, &made);
+    if (!why.empty()) {
+      refuse(path->chosen(), why);
+      continue;
+    }
+    *plan = std::move(made);
+    return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+bool is_disabled(const Caps& caps, const String& name) {
+  return std::find(caps.disabled.begin(), caps.disabled.end(), name) != caps.disabled.end();
+}
+
+Status make_plan(const Problem& problem, const Caps& caps, Plan* plan) {
+  *plan = Plan();
+  plan->problem = caps.backend == Backend::cpu ? problem : problem.with_heads_as_rows();
+  plan->backend = caps.backend;
+  for (int n = 0; n < kPathCount; ++n)
+    if (kPaths[n].backend == caps.backend && try_path(n, caps, plan)) return Status();
+  String message = text("no %s path takes this problem:", backend_name(caps.backend));
+  for (const Refusal& r : plan->refusals) message += " " + r.candidate + ": " + r.reason + ";";
+  message.pop_back();
+  return fail(TANDEM_ERROR_UNSUPPORTED, "%s", message.c_str());
+}
+
+}  // namespace tandem

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// The path cuda.sm80: which problems it takes, and which tiles (tiles.inc) its kernels get.
+// A stem without a row there has the kernel of cuda.simt.
+#include "plan/planner.h"
+
+#include <algorithm>
+
+#include "heuristics.h"
+
+namespace tandem {
+namespace {
+
+bool is_for(const AmpereTile& t, Stem stem, const Problem& p) {
+  return t.stem == stem && (t.full != 0) == (p.inputs() != 0) && t.bytes == p.element_size();
+}
+
+bool has_ampere_tiles(Stem stem, const Problem& p) {
+  for (const AmpereTile& t : kAmpereTiles)
+    if (is_for(t, stem, p)) return true;
+  return false;
+}
+
+int widest_tile(Stem stem, const Problem& p) {
+  int widest = 0;
+  for (const AmpereTile& t : kAmpereTiles)
+    if (is_for(t, stem, p)) widest = std::max(widest, t.width);
+  return widest;
+}
+
+class Sm80Planner final : public CudaPlanner {
+ public:
+  using CudaPlanner::CudaPlanner;
+  String refuse() const override;
+  bool choose(const Refuse& refuse) override;
+  void scratch(Plan* plan, ScratchExtents* extents) const override;
+
+ protected:
+  Vec<Stem> stems() const override;
+  void form(Launch* launch) const override;
+  Extent extent(const Launch& launch) const override;
+  int64_t workgroups_at_once(const Launch& launch) const override {
+    return sm80_workgroups_at_once(caps.shared_bytes, launch.shared_bytes, cores_of(caps));
+  }
+  void complete(Launch* launch, const Extent& extent) const override;
+  void arrange(Vec<Launch>* launches) const override;
+
+ private:
+  bool can_fuse() const;
+  bool stores_ds() const;
+  String tile_refusal(const AmpereTile& tile) const;
+  bool choose_tiles(const Refuse& refuse);
+
+  enum class Choice { none, fused, separate, end } choice_ = Choice::none;  // of bwd_dkv_dq
+  Vec<int> rows_;                // of kAmpereTiles, by stem; -1: a kernel of simt
+  const Tile* plain_ = nullptr;  // for those
+};
+
+String Sm80Planner::refuse() const {
+  if (caps.compute_major < 8)
+    return text("compute capability %d.%d is below 8.0", caps.compute_major, caps.compute_minor);
+  if (!caps.sm80_code) return "this build holds no code of this path for the device";
+  const String splits = splits_refusal();
+  if (!splits.empty()) return splits;
+  if (p.dtype == TANDEM_F32 && p.inputs() != 0)
+    return "of f32 problems it knows plain attention, this one has " + p.extras();
+  const int64_t wider = std::max(p.head_dim, p.head_dim_v);
+  const int widest = widest_tile(p.backward ? Stem::bwd_dq : Stem::fwd, p);
+  if (wider > widest)
+    return text("of such problems, head size %lld is beyond its %d", (long long)wider, widest);
+  return addresses_refusal();
+}
+
+// Whether bwd_dkv_dq may replace bwd_dkv and bwd_dq, which adds to dQ in no fixed order.
+bool Sm80Planner::can_fuse() const {
+  return p.backward && p.inputs() == 0 && !p.deterministic && p.wants(TANDEM_GRAD_Q) &&
+         p.wants(TANDEM_GRAD_K | TANDEM_GRAD_V) && !p.is_empty();
+}
+
+// Whether each element of bias has one reader and d_q is wanted. bwd_dq then stores its dS as
+// d_bias, so that no product is formed twice.
+bool Sm80Planner::stores_ds() const {
+  const Overlay& b = p.bias;
+  return p.wants(TANDEM_GRAD_BIAS) && p.wants(TANDEM_GRAD_Q) && p.seq_kv > 0 &&
+         b.batch == p.batch && b.heads == p.heads_q && b.rows == p.seq_q;
+}
+
+Vec<Stem> Sm80Planner::stems() const {
+  if (choice_ != Choice::fused) return with_origin(separate_stems(false, stores_ds()));
+  Vec<Stem> stems = {Stem::bwd_dot, Stem::bwd_dkv_dq};
+  if (!sm80_postprocesses_dq(p)) stems.push_back(Stem::bwd_dq_cast);
+  return with_origin(stems);
+}
+
+// Why a row is not taken; "" if it is.
+String Sm80Planner::tile_refusal(const AmpereTile& t) const {
+  const int64_t wider = std::max(p.head_dim, p.head_dim_v);
+  if (is_disabled(caps, t.name)) return kDisabled;
+  const String forced = size_refusal(p, t.br, t.bc);
+  if (!forced.empty()) return forced;
+  if (t.width < wider) return text("head size %lld is beyond its %d", (long long)wider, t.width);
+  const uint32_t shared = uint32_t(ampere_shared_bytes(t)) + skip_shared_bytes(t.stem);
+  if (shared > caps.shared_bytes)
+    return text("needs %u bytes of shared memory, the device has %u", shared, caps.shared_bytes);
+  if (uint32_t(t.threads()) > caps.max_invocations)
+    return text("needs workgroups of %d, the device has %u", t.threads(), caps.max_invocations);
+  return "";
+}
+
+bool Sm80Planner::choose_tiles(const Refuse& refuse) {
+  rows_.assign(kStemCount, -1);
+  plain_ = nullptr;
+  const bool forced = p.tile_rows != 0 || p.tile_cols != 0;
+  for (Stem stem : stems()) {
+    if (!has_ampere_tiles(stem, p)) {
+      if (!is_tiled(stem) || plain_) continue;
+      plain_ = plain_tile();
+      if (!plain_) return refuse(name(), text("no tile of %s fits the device", stem_name(stem)));
+      continue;
+    }
+    int& best = rows_[size_t(stem)];
+    for (int n = 0; n < kAmpereTileCount; ++n) {
+      const AmpereTile& t = kAmpereTiles[n];
+      if (!is_for(t, stem, p)) continue;
+      const String why = tile_refusal(t);
+      if (!why.empty())
+        refuse(name() + " " + t.name, why);
+      else if (best < 0 || (!forced && sm80_is_better(p, caps.cores, t, kAmpereTiles[best])))
+        best = n;
+    }
+    if (best < 0) return false;
+  }
+  return true;
+}
+
+bool Sm80Planner::choose(const Refuse& refuse) {
+  if (choice_ == Choice::none) {
+    choice_ = Choice::fused;
+    if (can_fuse() && choose_tiles(refuse)) return true;
+  }
+  if (choice_ == Choice::fused) {
+    choice_ = Choice::separate;
+    if (choose_tiles(refuse)) return true;
+  }
+  choice_ = Choice::end;
+  return false;
+}
+
+void Sm80Planner::form(Launch* launch) const {
+  CudaPlanner::form(launch);
+  Sm80Launch l;
+  if (launch->stem == Stem::bwd_dq_cast) {
+    l.row = rows_[size_t(Stem::bwd_dkv_dq)];
+    launch->path = l;
+  }
+  if (!is_tiled(launch->stem)) return;
+  l.row = rows_[size_t(launch->stem)];
+  if (l.row < 0) return form_plain(*plain_, launch);
+  const AmpereTile& t = l.tile();
+  l.tf32 = p.tf32;
+  launch->path = l;
+  launch->tile = Tile{t.name, t.br, t.bc, t.warps, 32, 0, 0, t.width, TileOn::cuda};
+  launch->shared_bytes = uint32_t(ampere_shared_bytes(t)) + skip_shared_bytes(launch->stem);
+  if (launch->stem == Stem::bwd_dq) launch->stores_d_bias = stores_ds();
+}
+
+Extent Sm80Planner::extent(const Launch& launch) const {
+  if (launch.stem != Stem::bwd_dq_cast) return CudaPlanner::extent(launch);
+  return {launch.of<Sm80Launch>().tile().panels() * ampere_row_blocks(p.seq_q), p.heads_q, p.batch};
+}
+
+void Sm80Planner::complete(Launch* launch, const Extent& extent) const {
+  CudaPlanner::complete(launch, extent);
+  if (launch->stem == Stem::bwd_dq_cast) launch->shared_bytes = 64 * 64 * 2;
+}
+
+// A launch takes the host three microseconds, so bwd_dkv does the work of small ones.
+void Sm80Planner::arrange(Vec<Launch>* launches) const {
+  for (const Launch& l : *launches)
+    if (l.of<Sm80Launch>().tf32 && launches->front().stem == Stem::bwd_dot)
+      launches->front().as<SimtLaunch>()->tf32 = true;
+  const Launch* dkv = find_launch(launches, Stem::bwd_dkv);
+  if (!dkv || !dkv->as<Sm80Launch>() || !dkv->of<Sm80Launch>().tile().full) return;
+  uint64_t total = dkv->total;
+  const auto join = [&](Launch* l) {
+    l->joins = total + l->total <= caps.max_groups_x;
+    if (l->joins) total += l->total;
+  };
+  Launch* dq = find_launch(launches, Stem::bwd_dq);
+  if (dq && dq->as<Sm80Launch>() && sm80_joins_dq(dkv->total, dq->total, cores_of(caps)) &&
+      dq->of<Sm80Launch>().tile().width == dkv->of<Sm80Launch>().tile().width)
+    join(dq);
+  // bwd_head_sums sums up what the first kernel has left, so it can run with bwd_dkv.
+  if (Launch* head = find_launch(launches, Stem::bwd_head_sums)) join(head);
+}
+
+void Sm80Planner::scratch(Plan* plan, ScratchExtents* x) const {
+  CudaPlanner::scratch(plan, x);
+  const Launch* fused = plan->find(Stem::bwd_dkv_dq);
+  if (!fused) return;
+  x->d_q_accum = {p.batch * p.heads_q * ampere_row_blocks(p.seq_q) * 64 *
+                  fused->of<Sm80Launch>().tile().width};
+  if (!plan->find(Stem::bwd_dq_cast)) x->d_q_counts = {p.batch * p.heads_kv};
+}
+
+}  // namespace
+
+std::unique_ptr<PathPlanner> make_cuda_sm80(const PathRow& row, const Problem& p,
+                                            const Caps& caps) {
+  return std::unique_ptr<PathPlanner>(new Sm80Planner(row, p, caps));
+}
+
+}  // namespace tandem

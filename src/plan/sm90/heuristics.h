@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// What the path cuda.sm90 decides by measured times, on an H100 (132 SMs). The order of
+// tiles.inc, and its columns from and to, are measured as well. Notebook:
+// bench/lab/2026-11.md. Whether stream-K and short tiles pay: fwd_stream_k.h; schedule of clusters:
+// bwd_cluster_schedule.h.
+#ifndef TANDEM_SRC_PLAN_SM90_HEURISTICS_H
+#define TANDEM_SRC_PLAN_SM90_HEURISTICS_H
+#include "planner.h"
+#include "tiles.h"
+
+namespace tandem {
+
+// Smallest number of tiles for each SM with which the larger tiles of fwd for a bias are taken.
+// They were timed with 5.3 and 10.7, but not with fewer and not with a mask ("Forward with a dense
+// bias, D 128").
+constexpr int64_t kManyTiles = 4;
+
+// Whether fwd is left to a path that splits keys. One workgroup reads all keys of a head, so few
+// heads are better split. 4 rows, D 128, Sk 8192: 32 heads take 0.060 ms on sm80 and 0.081 here, 56
+// heads 0.095 and 0.085. At D 64 sm80 is faster up to some 80 heads.
+constexpr int64_t kFewRows = 32, kManyKeys = 512;
+inline bool splitting_pays(const Problem& p, int64_t cores) {
+  return !p.backward && p.splits == 0 && p.seq_q <= kFewRows && p.seq_kv >= kManyKeys &&
+         p.batch * p.heads_q * 3 <= cores;
+}
+
+// Whether the workgroups of bwd_dkv_dq are persistent, one a SM, with a dynamic tile scheduler:
+// from so many tiles of keys for each SM on. They leave the dQ postprocess to bwd_dq_cast. S 1024,
+// D 64 0.843 ms instead of 0.889, D 128 0.784 instead of 0.809; S 4096 1.2 % less ("Backward:
+// persistent workgroups").
+constexpr int64_t kBwdKeys = 128;  // of a tile
+constexpr int64_t kPersistentTilesPerSm = 4;
+bool is_persistent(const Problem& p, int64_t cores);
+
+// Cooperative dQ postprocess, by all workgroups of a head, if all workgroups run at once: up to
+// kCooperativeBytes of the accumulator for each, or what the last workgroup of a head would convert
+// alone. 2 heads, D 128, S 512 0.0272 ms instead of 0.0315, S 2048 0.0757 instead of 0.0993. With a
+// mask few workgroups are left when the last one ends, so the limit is lower ("dQ postprocess of
+// few workgroups").
+constexpr int64_t kCooperativeBytes = 1 << 17, kMaskedCooperativeBytes = 1 << 16;
+bool uses_cooperative_postprocess(const Problem& p, int64_t cores);
+
+// Whether bwd_dkv_dq converts the dQ accumulator itself, without bwd_dq_cast: the last workgroup of
+// a head does, or those of a head together. The largest accumulator of a kv head is
+// kPostprocessBytes, as a larger one is converted faster by all SMs. With a dense bias, masks or
+// dropout the last workgroup is short of registers, and a launch of its own is faster, by 4 us for
+// 256 KiB a head. A small problem has fewer launches to record, though: a small limit for a head,
+// and one for all heads.
+constexpr int64_t kPostprocessBytes = 1 << 20, kFewPostprocessBytes = 1 << 18,
+                  kAllPostprocessBytes = 4 << 20;
+bool fuses_dq_postprocess(const Problem& p, int64_t cores);
+
+// Lazy zero-initialisation (Sm90Launch::eager_zero_heads), without a bias and with one of the whole
+// batch. One head more than run at a time, so that a slice is zero long before a workgroup adds to
+// it ("Backward: lazy zeros with a bias, and shares of the clusters"). tiles: of keys of a head;
+// interleaved_heads: Sm90Launch::interleaved_heads.
+int64_t eager_zero_heads(const Problem& p, int64_t cores, int64_t tiles, int64_t interleaved_heads);
+int64_t eager_zero_heads_per_entry(const Problem& p, int64_t cores, int64_t tiles);
+
+// Deterministic dQ semaphores: how many heads have their tiles of keys interleaved. Workgroups that
+// add to the same rows then start one after another, each later by the time that one add takes,
+// about 1.2 times that of a tile's products. With a mask to the right (not open) each tile of keys
+// starts at queries of its own, where it is the first to add. q_tiles: query tiles of a Q loop. D
+// 64, S 1024: a fixed order costs 2 % instead of 27, D 128 6 instead of 30 ("Backward: the cost of
+// a fixed order").
+inline int64_t interleaved_heads(bool open, int64_t cores, int64_t tiles, int64_t q_tiles) {
+  const int64_t least = tiles < q_tiles ? tiles : q_tiles;
+  return open && least > 0 && 5 * cores >= 8 * least ? 5 * cores / (4 * least) : 1;
+}
+
+// Whether two-CTA clusters take part, in passes, where d_bias is summed over the batch. kv_tiles:
+// tiles of keys of all heads. B 4, D 64: S 2048 1.110 ms instead of 1.152, S 4096 3.93 instead of
+// 4.21 ("A dense bias, forward and backward").
+bool uses_two_cta_clusters(const Problem& p, int64_t kv_tiles);
+
+// Whether the last workgroup of a kv head does the work of bwd_head_sums. Counting finished
+// workgroups takes each of them a microsecond or two: with more workgroups than SMs B 16 H 16 S
+// 1024 D 64 takes 0.553 ms instead of 0.522 ("dQ postprocess of few workgroups").
+inline bool counts_heads(uint32_t workgroups, int64_t cores) {
+  return workgroups <= uint64_t(cores);
+}
+
+}  // namespace tandem
+#endif

@@ -1,0 +1,586 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// The path cuda.sm90: which problems it takes, and which tiles (tiles.inc) they get.
+#include "plan/planner.h"
+
+#include <algorithm>
+
+#include "base/number.h"
+#include "bwd_cluster_schedule.h"
+#include "fwd_stream_k.h"
+#include "heuristics.h"
+#include "kernels/kernel_rows.h"
+
+namespace tandem {
+namespace {
+
+// Why TMA cannot read a tensor; "" if it can. TMA needs contiguous features, and strides that are
+// multiples of 16 bytes.
+String tensor_map_refusal(const char* name, const Strides& s, int64_t batch, int64_t heads,
+                          int64_t rows, int64_t features) {
+  const struct {
+    int64_t size, stride;
+    const char* what;
+  } steps[] = {{rows, s.s, "rows"}, {heads, s.h, "heads"}, {batch, s.b, "batch entries"}};
+  if (s.d != 1) return text("the features of %s are not side by side", name);
+  if (features % 8 != 0)
+    return text("%s has %lld features, TMA needs a multiple of 8", name, (long long)features);
+  for (const auto& step : steps) {
+    if (step.size == 1) continue;
+    if (step.stride % 8 != 0 || step.stride == 0)
+      return text("the %s of %s are %lld elements apart, TMA needs a multiple of 8", step.what,
+                  name, (long long)step.stride);
+    if (step.stride >= int64_t(1) << 39)
+      return text("the %s of %s are %lld elements apart, beyond 2^39", step.what, name,
+                  (long long)step.stride);
+  }
+  return "";
+}
+
+String too_wide(const char* what, int64_t size, int most) {
+  return size <= most ? "" : text("%s %lld is beyond its %d", what, (long long)size, most);
+}
+
+String no_room(const Caps& caps, int shared, int invocations) {
+  if (uint32_t(shared) > caps.shared_bytes)
+    return text("needs %d bytes of shared memory, the device has %u", shared, caps.shared_bytes);
+  if (uint32_t(invocations) > caps.max_invocations)
+    return text("needs workgroups of %d, the device has %u", invocations, caps.max_invocations);
+  return "";
+}
+
+FwdTile sm90_fwd_tile(const Problem& p, int row) {
+  return hopper_variant(p) == HopperVariant::masked ? fwd_masked_tile(kFwdTiles[row])
+                                                    : kFwdTiles[row];
+}
+
+// Optional inputs that change scores, or in backward what their gradients need.
+constexpr uint32_t kScores = kHasSoftcap | kHasAlibi | kHasDistBias;
+
+// Whether the decoupled warpgroups have elastic softmax
+// (cuda/sm90/fwd/main_loop_elastic_decoupled.cuh). They need a causal mask whose diagonal lies
+// along blocks of 64 rows and keys, and a scale that multiplies a score after its bias.
+bool on_blocks(const Problem& p) {
+  return p.band.right == 0 && p.band.left == TANDEM_BAND_OPEN && p.band.off % 64 == 0 &&
+         p.seq_q - 1 + p.band.off < p.seq_kv && p.scale > kPlainScale;
+}
+
+// Bytes of shared memory of fwd; 0: there is no kernel.
+int sm90_fwd_bytes(const Problem& p, const FwdTile& t) {
+  const HopperVariant set = hopper_variant(p);
+  if (t.decoupled && set != HopperVariant::plain &&
+      !(set == HopperVariant::elastic && on_blocks(p)))
+    return 0;
+  if (t.bias && set != HopperVariant::bias) return 0;
+  switch (set) {
+    case HopperVariant::bias:
+      return fwd_bias_shared_bytes(t);
+    case HopperVariant::elastic:
+      return fwd_elastic_shared_bytes(t);
+    case HopperVariant::entmax:
+      return fwd_entmax_shared_bytes(t);
+    case HopperVariant::varlen:
+    case HopperVariant::softcap_alibi:
+      return fwd_varlen_shared_bytes(t);
+    case HopperVariant::masked:
+      return fwd_masked_shared_bytes(t);
+    default:
+      return fwd_plain_shared_bytes(t);
+  }
+}
+int sm90_bwd_bytes(const Problem& p, const BwdShape& s) {
+  switch (hopper_variant(p)) {
+    case HopperVariant::bias:
+      return bwd_bias_shared_bytes(s);
+    case HopperVariant::elastic:
+      return bwd_elastic_shared_bytes(s);
+    case HopperVariant::varlen:
+      return bwd_varlen_shared_bytes(s);
+    case HopperVariant::softcap_alibi:
+      return has_softcap_alibi_kernel(s) ? bwd_varlen_shared_bytes(s) : 0;
+    case HopperVariant::masked:
+      return has_masked_scores(s) || (p.inputs() & kScores) == 0 ? bwd_masked_shared_bytes(s) : 0;
+    default:
+      return bwd_plain_shared_bytes(s);
+  }
+}
+
+// Why a tile for heads of d does not take the alpha of entmax; "" if it does. An alpha other than
+// 1.5 has kernels for heads of 128 alone.
+String alpha_refusal(const Problem& p, int d) {
+  if (p.normalizer != Normalizer::entmax || p.alpha == 1.5f || d == 128) return "";
+  return text("entmax with alpha %s takes the tiles for heads of 128", short_text(p.alpha).c_str());
+}
+
+// Rows of kDqShapes, kRowShapes and kSupportShapes. The last row of each has all head sizes that
+// the path takes for its kernel.
+int dq_row(const Problem& p) {
+  return std::max(p.head_dim, p.head_dim_v) <= kDqShapes[0].d ? 0 : 1;
+}
+int row_dq_row(const Problem& p) {
+  return std::max(p.head_dim, p.head_dim_v) <= kRowShapes[0].d ? 0 : 1;
+}
+int support_row(const Problem& p) {
+  return std::max(p.head_dim, p.head_dim_v) <= kSupportShapes[0].d &&
+                 alpha_refusal(p, kSupportShapes[0].d).empty()
+             ? 0
+             : 1;
+}
+
+String row_refusal(const Problem& p, const Caps& caps, const FwdTile& t) {
+  if (is_disabled(caps, t.name)) return kDisabled;
+  for (const String& why :
+       {too_wide("head_dim", p.head_dim, t.d), too_wide("head_dim_v", p.head_dim_v, t.dv),
+        size_refusal(p, t.rows(), t.bc), alpha_refusal(p, t.d)})
+    if (!why.empty()) return why;
+  if (!caps.disabled.empty()) {
+    const char* variant = sm90_fwd_variant(p, t, sm90_scales_q(p, caps, t));
+    const int kernel = find_kernel(Stem::fwd, Backend::cuda, "sm90", variant);
+    if (is_disabled(caps, kernel_name(kKernels[kernel])))
+      return text("its kernel fwd.%s is %s", variant, kDisabled);
+  }
+  if (sm90_fwd_bytes(p, t) == 0)
+    return t.decoupled
+               ? "its kernels have softmax alone, or elastic softmax with a causal mask whose "
+                 "diagonal goes "
+                 "along blocks of 64 rows and keys"
+           : t.bias                             ? "its kernels have a dense bias"
+           : p.bias                             ? "it has no room for tiles of the bias"
+           : p.normalizer == Normalizer::entmax ? "it has no room for candidates"
+                                                : "it has no kernel with lengths";
+  if (hopper_variant(p) == HopperVariant::plain && p.tile_rows == 0 && p.tile_cols == 0 &&
+      (p.seq_kv < t.from || (t.to > 0 && !p.banded() && p.seq_kv > t.to)))
+    return text("for %lld keys another tile is faster", (long long)p.seq_kv);
+  if (t.bias && p.tile_rows == 0 && p.tile_cols == 0) {
+    if (p.banded()) return "it is taken without a mask alone";
+    const int64_t tiles = p.batch * p.heads_q * ((p.seq_q + t.rows() - 1) / t.rows());
+    if (tiles < kManyTiles * int64_t(caps.cores))
+      return text("it is taken from %lld tiles an SM on, here are %lld for %lld",
+                  (long long)kManyTiles, (long long)tiles, (long long)caps.cores);
+  }
+  return no_room(caps, sm90_fwd_bytes(p, t), t.threads());
+}
+
+String row_refusal(const Problem& p, const Caps& caps, const BwdShape& s) {
+  if (is_disabled(caps, s.name)) return kDisabled;
+  for (const String& why :
+       {too_wide("head_dim", p.head_dim, s.d), too_wide("head_dim_v", p.head_dim_v, s.d),
+        size_refusal(p, s.br, s.bc), alpha_refusal(p, s.d)})
+    if (!why.empty()) return why;
+  if (s.wide && std::max(p.head_dim, p.head_dim_v) <= kMaxFusedHeadDim)
+    return text("it is for heads over %d", kMaxFusedHeadDim);
+  const char* beside = s.wide                                ? kDqShapes[dq_row(p)].name
+                       : p.normalizer == Normalizer::elastic ? kRowShapes[row_dq_row(p)].name
+                       : p.normalizer == Normalizer::entmax  ? kSupportShapes[support_row(p)].name
+                                                             : "";
+  if (is_disabled(caps, beside)) return text("the tile %s beside it is %s", beside, kDisabled);
+  if (sm90_bwd_bytes(p, s) == 0) return "its registers do not suffice for " + p.extras();
+  const int dq = s.wide ? dq_shared_bytes(kDqShapes[dq_row(p)]) : 0;
+  return no_room(caps, std::max(sm90_bwd_bytes(p, s), dq), kBwdThreads);
+}
+
+// The first row that is taken; -1: none is.
+template <typename Row>
+int first_row(const Row& row, int count, const Problem& p, const Caps& caps, const String& name,
+              const Refuse& refuse) {
+  for (int n = 0; n < count; ++n) {
+    const String why = row_refusal(p, caps, row(n));
+    if (why.empty()) return n;
+    refuse(name + " " + row(n).name, why);
+  }
+  refuse(name, "no row of its tiles does");
+  return -1;
+}
+
+// Why the kernels with a dense bias do not take a problem; "" if they do.
+String bias_refusal(const Problem& p) {
+  const Overlay& b = p.bias;
+  const String more = p.extras(kHasBias);
+  if (!more.empty()) return "beside the dense bias, this problem has " + more;
+  if (p.backward && (p.head_dim > 128 || p.head_dim_v > 128))
+    return "with a dense bias, head sizes go up to 128";
+  if (!p.backward && !(p.scale > kPlainScale))
+    return text("with a dense bias, the scale is over %s, here it is %s",
+                short_text(kPlainScale).c_str(), short_text(p.scale).c_str());
+  if (b.dtype != p.dtype)
+    return text("its bias is of the tensors' type, this one of %s", dtype_name(b.dtype));
+  if (b.rows != p.seq_q) return "its bias has a row for each query";
+  if (b.batch != p.batch && b.batch != 1) return "its bias is of one batch entry or of all";
+  const String why = tensor_map_refusal("bias", b.strides, b.batch, b.heads, b.rows, 8);
+  if (!why.empty()) return why;
+  if (!p.wants(TANDEM_GRAD_BIAS)) return "";
+  if (b.heads != p.heads_q) return "d_bias, it sums over the batch, not over heads";
+  if (b.batch != p.batch && p.batch > kMaxCluster)
+    return text("d_bias, it sums over up to %d batch entries, not %lld", kMaxCluster,
+                (long long)p.batch);
+  return "";
+}
+
+// Why the kernels of elastic softmax do not take a problem; "" if they do.
+String elastic_refusal(const Problem& p) {
+  const String more = p.extras(kHasElastic | kHasDistBias);
+  if (!more.empty()) return "beside elastic softmax and a distance bias, this problem has " + more;
+  const int most = p.backward ? kFusedWindow : kFwdDistWindow;
+  if (p.dist_window > most)
+    return text("a distance bias has up to %d entries, this one %lld", most,
+                (long long)p.dist_window);
+  if (!p.backward) return "";
+  if (p.head_dim > 128 || p.head_dim_v > 128)
+    return "with elastic softmax, head sizes go up to 128";
+  if (!p.wants(TANDEM_GRAD_Q) || !p.wants(TANDEM_GRAD_K))
+    return "with elastic softmax, it forms d_q and d_k, not one alone";
+  if (p.tile_rows || p.tile_cols)
+    return "with elastic softmax, its two kernels have different tiles";
+  return "";
+}
+
+// Why the kernels of entmax do not take a problem; "" if they do.
+String entmax_refusal(const Problem& p) {
+  const String more = p.extras(kHasEntmax);
+  if (!more.empty()) return "beside entmax, this problem has " + more;
+  if (p.head_dim > 128 || p.head_dim_v > 128) return "with entmax, head sizes go up to 128";
+  if (p.backward && (p.tile_rows || p.tile_cols))
+    return "with entmax, its kernels of the backward have different tiles";
+  return "";
+}
+
+// Why the kernels of softmax with optional inputs do not take a problem; "" if they do.
+String full_refusal(const Problem& p) {
+  if (p.wants(TANDEM_GRAD_DIST_BIAS)) return "it forms d_dist_bias with elastic softmax alone";
+  const HopperVariant set = hopper_variant(p);
+  if (set != HopperVariant::plain && (p.backward || set == HopperVariant::masked) &&
+      (p.head_dim > 128 || p.head_dim_v > 128))
+    return "with " + p.extras() + ", head sizes go up to 128" + (p.backward ? " in backward" : "");
+  return "";
+}
+
+class Sm90Planner final : public CudaPlanner {
+ public:
+  using CudaPlanner::CudaPlanner;
+  String refuse() const override;
+  bool choose(const Refuse& refuse) override;
+  void scratch(Plan* plan, ScratchExtents* extents) const override;
+
+ protected:
+  Vec<Stem> stems() const override;
+  void form(Launch* launch) const override;
+  Extent extent(const Launch& launch) const override;
+  // Keys are not split.
+  uint32_t key_splits(const Launch&, const Extent&) const override { return 1; }
+  void complete(Launch* launch, const Extent& extent) const override;
+  void arrange(Vec<Launch>* launches) const override;
+
+ private:
+  void complete_fwd(Launch* launch, Sm90Launch* own) const;
+  void complete_dkv_dq(Launch* launch, Sm90Launch* own, int64_t tiles) const;
+  void add_unaligned(const Plan& plan, Sm90Plan* own, ScratchExtents* extents) const;
+
+  int row_ = -1;  // of kFwdTiles or kBwdShapes
+};
+
+String Sm90Planner::refuse() const {
+  if (caps.compute_major != 9 || caps.compute_minor != 0)
+    return text("compute capability %d.%d is not 9.0", caps.compute_major, caps.compute_minor);
+  if (!caps.sm90_code) return "this build holds no code for sm_90a";
+  const String splits = splits_refusal();
+  if (!splits.empty()) return splits;
+  const bool packed_q = p.lengths_q == Lengths::packed, packed_kv = p.lengths_kv == Lengths::packed;
+  const int64_t batch_q = packed_q ? 1 : p.batch, batch_kv = packed_kv ? 1 : p.batch;
+  const int64_t rows_q = packed_q ? p.total_q : p.seq_q,
+                rows_kv = packed_kv ? p.total_kv : p.seq_kv;
+  if (p.dtype == TANDEM_F32) return "its operands are f16 or bf16";
+  if (p.bias) {
+    const String why = bias_refusal(p);
+    if (!why.empty()) return why;
+  } else if (p.normalizer == Normalizer::elastic) {
+    const String why = elastic_refusal(p);
+    if (!why.empty()) return why;
+  } else if (p.normalizer == Normalizer::entmax) {
+    const String why = entmax_refusal(p);
+    if (!why.empty()) return why;
+  } else {
+    const String why = full_refusal(p);
+    if (!why.empty()) return why;
+  }
+  if (p.splits > 1) return text("it does not split keys, the problem asks for %d parts", p.splits);
+  if (p.is_empty() || (packed_q && p.total_q == 0) || (packed_kv && p.total_kv == 0))
+    return "a size is 0";
+  if (splitting_pays(p, caps.cores))
+    return text(
+        "%lld rows of %lld heads would leave most of the device idle, and it does not split keys",
+        (long long)p.seq_q, (long long)(p.batch * p.heads_q));
+  for (const String& why :
+       {tensor_map_refusal("q", p.q, batch_q, p.heads_q, rows_q, p.head_dim),
+        tensor_map_refusal("k", p.k, batch_kv, p.heads_kv, rows_kv, p.head_dim),
+        tensor_map_refusal("v", p.v, batch_kv, p.heads_kv, rows_kv, p.head_dim_v),
+        p.backward ? tensor_map_refusal("d_o", p.d_o, batch_q, p.heads_q, rows_q, p.head_dim_v)
+                   : ""})
+    if (!why.empty()) return why;
+  return "";
+}
+
+bool Sm90Planner::choose(const Refuse& refuse) {
+  if (row_ >= 0) return false;
+  row_ = p.backward ? first_row([](int n) { return kBwdShapes[n]; }, kBwdShapeCount, p, caps,
+                                name(), refuse)
+                    : first_row([&](int n) { return sm90_fwd_tile(p, n); }, kFwdTileCount, p, caps,
+                                name(), refuse);
+  return row_ >= 0;
+}
+
+Vec<Stem> Sm90Planner::stems() const {
+  if (!p.backward || p.normalizer == Normalizer::elastic)
+    return with_origin(separate_stems(true, false));
+  const bool softmax = p.normalizer == Normalizer::softmax;
+  Vec<Stem> stems = {softmax ? Stem::bwd_dot : Stem::bwd_row_sums};
+  if (std::max(p.head_dim, p.head_dim_v) > kMaxFusedHeadDim) {
+    if (p.wants(TANDEM_GRAD_K | TANDEM_GRAD_V)) stems.push_back(Stem::bwd_dkv);
+    if (p.wants(TANDEM_GRAD_Q)) stems.push_back(Stem::bwd_dq);
+  } else {
+    if (p.gradients != TANDEM_GRAD_SINK) stems.push_back(Stem::bwd_dkv_dq);
+    if (p.wants(TANDEM_GRAD_Q) && !fuses_dq_postprocess(p, cores_of(caps)))
+      stems.push_back(Stem::bwd_dq_cast);
+  }
+  if (p.wants(TANDEM_GRAD_SLOPE | TANDEM_GRAD_SINK)) stems.push_back(Stem::bwd_head_sums);
+  return with_origin(stems);
+}
+
+void Sm90Planner::form(Launch* launch) const {
+  CudaPlanner::form(launch);
+  const auto set = [&](int row, const Tile& tile, int shared) {
+    Sm90Launch own;
+    own.row = row;
+    launch->path = own;
+    launch->tile = tile;
+    launch->shared_bytes = uint32_t(shared);
+  };
+  constexpr int kWarpgroups = kBwdThreads / 128;
+  switch (launch->stem) {
+    case Stem::fwd: {
+      const FwdTile t = sm90_fwd_tile(p, row_);
+      return set(row_, Tile{t.name, t.rows(), t.bc, t.warpgroups + 1, 128, 0, 0, t.d, TileOn::cuda},
+                 sm90_fwd_bytes(p, t));
+    }
+    case Stem::bwd_dq_cast:
+      return set(row_, Tile{}, 0);
+    case Stem::bwd_row_sums_dq: {
+      const int row = row_dq_row(p);
+      const RowShape& r = kRowShapes[row];
+      return set(row, Tile{r.name, r.br, r.bc, kWarpgroups, 128, 0, 0, r.d, TileOn::cuda},
+                 row_shared_bytes(r));
+    }
+    case Stem::bwd_dq: {
+      const DqShape& r = kDqShapes[dq_row(p)];
+      return set(dq_row(p), Tile{r.name, r.br, r.bc, kWarpgroups, 128, 0, 0, r.d, TileOn::cuda},
+                 dq_shared_bytes(r));
+    }
+    case Stem::bwd_row_sums: {
+      const int row = support_row(p);
+      const SupportShape& r = kSupportShapes[row];
+      return set(row, Tile{r.name, r.br(), r.bc, r.threads() / 128, 128, 0, 0, r.d, TileOn::cuda},
+                 support_shared_bytes(r));
+    }
+    case Stem::bwd_dkv:
+    case Stem::bwd_dkv_dist:
+    case Stem::bwd_dkv_dq: {
+      const BwdShape& s = kBwdShapes[row_];
+      set(row_, Tile{s.name, s.br, s.bc, kWarpgroups, 128, 0, 0, s.d, TileOn::cuda},
+          sm90_bwd_bytes(p, s));
+      launch->stores_d_bias = p.wants(TANDEM_GRAD_BIAS);
+      return;
+    }
+    default:
+      return;
+  }
+}
+
+Extent Sm90Planner::extent(const Launch& launch) const {
+  if (launch.stem != Stem::bwd_dq_cast) return CudaPlanner::extent(launch);
+  return {bwd_panels(kBwdShapes[row_]) * ceil_div(p.seq_q, 64), p.heads_q, p.batch};
+}
+
+void Sm90Planner::complete_fwd(Launch* launch, Sm90Launch* own) const {
+  const HopperVariant variant = hopper_variant(p);
+  const FwdTile& t = kFwdTiles[row_];
+  own->programmatic =
+      caps.early_launches && (variant == HopperVariant::plain || variant == HopperVariant::bias);
+  launch->groups_x = uint32_t(std::min<int64_t>(launch->total, cores_of(caps)));  // persistent
+  launch->groups_y = 1;
+  own->scales_q = sm90_scales_q(p, caps, t);
+  if (!p.bias || p.banded()) return;
+  const int64_t steps = ceil_div(p.seq_kv, launch->tile.bc);
+  const int64_t shorts = fwd_short_tiles(t, p.batch * p.heads_q, p.seq_q, launch->groups_x, steps);
+  const FwdStreamK stream_k =
+      fwd_stream_k(launch->total - shorts, launch->groups_x, p.batch, steps);
+  own->stream_k_units = stream_k.units, own->stream_k_unit = stream_k.unit;
+  own->short_tiles = int(shorts);
+}
+
+void Sm90Planner::complete_dkv_dq(Launch* launch, Sm90Launch* own, int64_t tiles) const {
+  const int64_t cores = cores_of(caps);
+  if (p.deterministic)
+    own->interleaved_heads =
+        uint32_t(interleaved_heads(p.band.right == TANDEM_BAND_OPEN, cores, tiles,
+                                   p.group() * ceil_div(p.seq_q, kBwdShapes[row_].br)));
+  own->cooperative_postprocess = uses_cooperative_postprocess(p, cores);
+  own->two_cta_clusters = caps.early_launches && reduces_dbias_in_clusters(p) &&
+                          uses_two_cta_clusters(p, launch->total / p.batch);
+  own->eager_zero_heads =
+      uint32_t(own->two_cta_clusters ? eager_zero_heads_per_entry(p, cores, tiles)
+                                     : eager_zero_heads(p, cores, tiles, own->interleaved_heads));
+  own->persistent = is_persistent(p, cores);
+  if (!own->persistent) return;
+  launch->groups_x = uint32_t(std::min<int64_t>(launch->total, cores));
+  launch->groups_y = 1;
+}
+
+void Sm90Planner::complete(Launch* launch, const Extent& extent) const {
+  CudaPlanner::complete(launch, extent);
+  Sm90Launch* own = launch->as<Sm90Launch>();
+  if (launch->stem == Stem::fwd) complete_fwd(launch, own);
+  if (launch->stem == Stem::bwd_dkv_dq) complete_dkv_dq(launch, own, extent.tiles);
+  // It may start early, as bwd_dkv_dq signals when it may and counts the finished tiles of a head.
+  if (launch->stem == Stem::bwd_dq_cast) own->programmatic = caps.early_launches;
+}
+
+// A launch takes the host three microseconds, so earlier launches do the work of a few small ones.
+void Sm90Planner::arrange(Vec<Launch>* launches) const {
+  // Workgroups of `l` come behind those of `to` and of launches that it has already joined.
+  uint64_t total = 0;
+  const auto join = [&](Launch* l, const Launch* to) {
+    if (!l || !to) return;
+    if (total == 0) total = to->total;
+    l->joins = total + l->total <= caps.max_groups_x;
+    if (l->joins) total += l->total;
+  };
+  const Launch* dkv = find_launch(launches, Stem::bwd_dkv);
+  const Launch* cast = find_launch(launches, Stem::bwd_dq_cast);
+  Launch* head = find_launch(launches, Stem::bwd_head_sums);
+  Launch* dq = find_launch(launches, Stem::bwd_dq);
+  // Heads over kMaxFusedHeadDim.
+  join(dq, dkv);
+  join(head, dkv ? dkv : dq ? dq : cast);
+  // The last workgroup of a kv head does the work of bwd_head_sums.
+  const Launch* narrow = find_launch(launches, Stem::bwd_dkv_dq);
+  if (head && narrow && !cast) head->joins = counts_heads(narrow->total, cores_of(caps));
+  if (!find_launch(launches, Stem::bwd_dkv_dist)) return;
+  // Elastic softmax: the row sums of d_tau, and the sums of d_dist_bias if they are few.
+  if (head) head->joins = true;
+  if (Launch* sum = find_launch(launches, Stem::bwd_sum_splits))
+    sum->joins = sums_at_once(p.group() * ceil_div(p.dist_window, 64), sum->splits);
+}
+
+// Adds the plan for executes with addresses that TMA does not accept. It is by another path, also
+// where other paths are disabled, as a plan cannot know the addresses. It ignores a forced tile
+// size and has no partial outputs in the workspace.
+void Sm90Planner::add_unaligned(const Plan& plan, Sm90Plan* own, ScratchExtents* x) const {
+  Caps others = caps;
+  others.disabled = {name()};
+  Problem any = p;
+  any.tile_rows = any.tile_cols = 0;
+  if (!any.backward) any.splits = 1;
+  // If this plan sums in a fixed order, so does the other, which then has no dQ accumulator either.
+  if (any.backward && plan.unordered() == 0) any.deterministic = true;
+  auto unaligned = make_host_shared<Plan>();
+  if (!make_plan(any, others, unaligned.get()).ok()) return;
+  x->least_bytes = unaligned->workspace_size;
+  own->unaligned = std::move(unaligned);
+}
+
+void Sm90Planner::scratch(Plan* plan, ScratchExtents* x) const {
+  const Launch* fused = plan->find(Stem::bwd_dkv_dq);
+  CudaPlanner::scratch(plan, x);
+  Sm90Plan& own = plan->of_path.emplace<Sm90Plan>();
+  add_unaligned(*plan, &own, x);
+  if (const Launch* sum = plan->find_sum(TANDEM_GRAD_DIST_BIAS); sum && sum->joins)
+    x->sum_counts = {sum_counts_bytes(p.heads_kv) / 4};
+  if (const Launch* fwd = plan->find(Stem::fwd); fwd && fwd->of<Sm90Launch>().stream_k_units > 0) {
+    const FwdTile& t = kFwdTiles[row_];
+    const int64_t parts = int64_t(fwd->groups_x) - fwd->of<Sm90Launch>().stream_k_unit;
+    x->stream_k_partials = {parts * fwd_partial_floats(t)};
+    x->stream_k_flags = {parts * fwd_partial_flags(t)};
+  }
+  if (!fused) return;
+  const Sm90Launch& launch = fused->of<Sm90Launch>();
+  const HopperVariant variant = hopper_variant(p);
+  const BwdShape& s = kBwdShapes[row_];
+  plan->slope_parts = int64_t(fused->tiles) * kBwdParts;
+  if (p.wants(TANDEM_GRAD_SLOPE)) x->slope_rows = {p.batch * p.heads_q * plan->slope_parts};
+  // With optional inputs bwd_dkv_dq always forms the dQ accumulator.
+  const bool sums = p.wants(TANDEM_GRAD_Q) || variant != HopperVariant::plain;
+  const bool packed = p.lengths_q == Lengths::packed;
+  const int64_t heads = packed ? p.heads_q : p.batch * p.heads_q,
+                rows_of_head = packed ? bwd_packed_tiles(s, p.total_q, p.batch) * s.br : p.seq_q;
+  if (variant == HopperVariant::entmax && !p.visit_all)
+    x->support = {p.batch * p.heads_q * support_blocks(p.seq_q) * support_words(p.seq_kv)};
+  if (sums) x->d_q_accum = {bwd_dq_accum_bytes(s, heads, rows_of_head) / 4};
+  if (sums && p.deterministic)
+    x->dq_semaphores = {bwd_dq_semaphore_bytes(s, heads, rows_of_head) / 4};
+  if (launch.eager_zero_heads > 0) {
+    const auto of_head = uint64_t(bwd_dq_accum_bytes(s, p.group(), p.seq_q));
+    own.lazy_zero.eager_bytes = launch.eager_zero_heads * of_head;
+    own.lazy_zero.bytes = uint64_t(p.batch * p.heads_kv) * of_head;
+    own.lazy_zero.slices = p.bias ? uint64_t(p.batch) : 1;
+    x->lazy_zero_counters = {bwd_lazy_zero_bytes(p.batch, p.heads_kv) / 4};
+  }
+  if (launch.persistent) x->tile_counter = {1};
+  // A counter of the tiles that have added and, for the cooperative postprocess, one of claims.
+  const Launch* cast = plan->find(Stem::bwd_dq_cast);
+  if (p.wants(TANDEM_GRAD_Q) && (!cast || cast->of<Sm90Launch>().programmatic))
+    x->d_q_counts = {bwd_counts_bytes(p.batch, p.heads_kv) / 4 *
+                     (launch.cooperative_postprocess ? 2 : 1)};
+  const Launch* head = plan->find(Stem::bwd_head_sums);
+  if (head && head->joins && !cast) x->head_counts = {bwd_head_sums_counts_bytes(p.heads_kv) / 4};
+  if (!sums || !reduces_dbias_in_clusters(p)) return;
+  const int64_t room = bwd_partial_slots(fused->total);
+  // Two more numbers count the tiles of keys that were fetched, and the reserved ones.
+  x->dkv_partial_counts = {2 * room + 2};
+  x->dkv_partials = {room * bwd_partial_floats(s)};
+  if (launch.two_cta_clusters)
+    x->pass_sums = {kMaxTwoCtaClusters * bwd_pass_floats(s, p.heads_q / p.heads_kv, p.seq_q)};
+}
+
+}  // namespace
+
+std::unique_ptr<PathPlanner> make_cuda_sm90(const PathRow& row, const Problem& p,
+                                            const Caps& caps) {
+  return std::unique_ptr<PathPlanner>(new Sm90Planner(row, p, caps));
+}
+
+namespace {
+
+// The optional inputs of each variant. A problem takes the first one that has all of its inputs.
+constexpr uint32_t kEveryInput = ~0u;
+constexpr struct {
+  HopperVariant variant;
+  uint32_t needs, may;  // bits of Extra: an input that the problem has; all that it may have
+  bool wide;            // heads over 128
+} kVariants[] = {
+    {HopperVariant::bias, kHasBias, kEveryInput, true},
+    {HopperVariant::elastic, kHasElastic, kEveryInput, true},
+    {HopperVariant::entmax, kHasEntmax, kEveryInput, true},
+    {HopperVariant::plain, 0, 0, true},
+    {HopperVariant::varlen, 0, kHasSink | kHasLengths, false},
+    {HopperVariant::softcap_alibi, 0, kHasSink | kHasLengths | kHasSoftcap | kHasAlibi, true},
+    {HopperVariant::masked, 0, kEveryInput, true}};
+
+}  // namespace
+
+HopperVariant hopper_variant(const Problem& p) {
+  // In backward lse already holds the sink.
+  const uint32_t inputs = p.inputs() & ~(p.backward ? uint32_t(kHasSink) : 0);
+  const bool wide = p.head_dim > 128 || p.head_dim_v > 128;
+  const auto* v = kVariants;
+  while ((inputs & v->needs) != v->needs || (inputs & ~v->may) != 0 || (wide && !v->wide)) ++v;
+  return v->variant;  // the last row has every input
+}
+
+bool sm90_scales_q(const Problem& p, const Caps& caps, const FwdTile& t) {
+  return hopper_variant(p) == HopperVariant::bias && p.dtype == TANDEM_BF16 && fwd_scales_q(t) &&
+         has_exact_scale(p.scale) && !is_disabled(caps, "cuda.sm90.fwd.scaled_bias");
+}
+
+bool reduces_dbias_in_clusters(const Problem& p) {
+  return p.bias && p.bias.batch == 1 && p.batch > 1 && p.wants(TANDEM_GRAD_BIAS);
+}
+
+}  // namespace tandem

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// The variants of the kernels of cuda.sm90, by optional inputs, as the planner and the host side
+// see them.
+#ifndef TANDEM_SRC_PLAN_SM90_PLANNER_H
+#define TANDEM_SRC_PLAN_SM90_PLANNER_H
+#include "problem/problem.h"
+
+namespace tandem {
+
+// Variant of the kernels of cuda.sm90 that a problem takes, by its optional inputs.
+enum class HopperVariant { plain, bias, elastic, entmax, varlen, softcap_alibi, masked };
+HopperVariant hopper_variant(const Problem& p);
+
+// Whether bwd_dkv_dq reduces d_bias over the batch, in clusters of as many workgroups.
+bool reduces_dbias_in_clusters(const Problem& p);
+
+}  // namespace tandem
+#endif

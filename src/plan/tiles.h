@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// tiles.inc as C++ values, and the bytes of shared memory on which planner, kernels and tests
+// agree.
+#ifndef TANDEM_SRC_PLAN_TILES_H
+#define TANDEM_SRC_PLAN_TILES_H
+#include <cstdint>
+
+#include "base/host_memory.h"
+#include "kernels/registry.h"
+
+namespace tandem {
+
+enum class TileOn : uint8_t { vulkan = 1, cuda = 2, both = 3 };
+
+struct Tile {
+  const char* name;
+  int br, bc, tr, tc, dk, kc, max_d;
+  TileOn on;
+  constexpr int invocations() const { return tr * tc; }
+  constexpr int block_cols() const { return 4 * tc; }  // columns of one accumulator block
+  constexpr int blocks(int64_t d) const { return int((d + block_cols() - 1) / block_cols()); }
+};
+
+constexpr bool tile_on(const Tile& t, TileOn backend) {
+  return (uint8_t(t.on) & uint8_t(backend)) != 0;
+}
+
+// Staged rows are padded by one vec4 so that 16-byte reads down a column hit different banks.
+constexpr int tile_pool_vec4(const Tile& t) {
+  const int products = (t.br + t.bc) * (t.dk / 4 + 1);
+  const int gathers = t.kc * (t.tc + 1);
+  const int row_stats = t.br * t.tc / 4;  // the row maxima of fwd pass through the pool
+  return products > gathers ? (products > row_stats ? products : row_stats)
+                            : (gathers > row_stats ? gathers : row_stats);
+}
+constexpr int tile_ptile_vec4(const Tile& t) { return t.br * (t.bc / 4 + 1); }
+constexpr int tile_shared_bytes(const Tile& t) {
+  return 16 * (tile_pool_vec4(t) + tile_ptile_vec4(t));
+}
+
+// In CUDA, fwd of entmax has a bitmap of live tiles of keys, for the first kLiveTiles of them.
+constexpr int kLiveTiles = 4096;
+constexpr int kLiveBytes = kLiveTiles / 8;
+
+#define TANDEM_TILE(name, Br, Bc, TR, TC, DK, KC, max_d, on)                                    \
+  static_assert(Br == Bc, "roles swap in bwd_dkv");                                             \
+  static_assert(Bc == 4 * TC && Br % TR == 0, "an invocation owns 4 columns and whole rows");   \
+  static_assert(DK % 4 == 0 && KC % 4 == 0 && Bc % KC == 0, "steps are whole vec4s and tiles"); \
+  static_assert((Br + Bc) * DK / 4 % (TR * TC) == 0, "every invocation stages equally much");   \
+  static_assert(KC * TC % (TR * TC) == 0, "every invocation stages equally much");              \
+  static_assert(TR * TC <= 256, "workgroups of 256 exist nearly everywhere");
+#include "tiles.inc"
+
+constexpr Tile kTiles[] = {
+#define TANDEM_TILE(name, Br, Bc, TR, TC, DK, KC, max_d, on) \
+  {#name, Br, Bc, TR, TC, DK, KC, max_d, TileOn::on},
+#include "tiles.inc"
+};
+constexpr int kTileCount = int(sizeof(kTiles) / sizeof(kTiles[0]));
+
+// ---- tiles of the matrix paths ----
+constexpr int kMatrixStep = 4;  // matrices of features that bwd_dbias stages at a time
+
+// Edges of cooperative matrices: left operands are m x k, right ones k x n, accumulators m x n.
+struct MatrixDims {
+  int m = 0, n = 0, k = 0;
+  String name() const;  // "16x16x16"
+};
+
+// Shapes that shaders/coopmat takes, in order of preference. Edges are multiples of 8, and k is n
+// or twice n, so that one or two accumulators make a left operand. A right operand loaded from
+// shared memory serves m rows, and a product k n columns.
+constexpr MatrixDims kMatrixDims[] = {
+    {16, 16, 16}, {16, 8, 16}, {8, 16, 16}, {16, 8, 8}, {8, 8, 8}};
+
+struct MatrixTile {
+  const char* name;
+  Stem stem;
+  int max_d, subgroups, row_blocks, cols;
+  int left = 0, register_prefetch = 1, size = 0, waves = 0;
+  bool doubled = false;  // for operands that take twice the registers
+  // the tile's own rows are loaded and stored by tensor addressing, not through shared memory
+  bool tensors = false;
+  bool ds = false;  // bwd_dq whose dS comes from the workspace
+  constexpr int rows(const MatrixDims& shape) const { return subgroups * row_blocks * shape.m; }
+  // Streamed rows of a step; half as many with 8 x 8 matrices, so that there are as many matrices.
+  constexpr int step(const MatrixDims& shape) const {
+    return shape.m * shape.n > 64 ? cols : cols / 2;
+  }
+};
+
+// Left operands that cover d features.
+constexpr int matrix_blocks(int64_t d, const MatrixDims& shape) {
+  return int((d + shape.k - 1) / shape.k);
+}
+
+// Bytes of the shared arrays of shaders/coopmat/<stem>.comp. Rows of 16-bit elements lie in uvec4s,
+// padded by one. entries: batch entries that share a workgroup's rows, each with its own streamed
+// tiles.
+constexpr int matrix_shared_bytes(const MatrixTile& t, int64_t d, int64_t dv,
+                                  const MatrixDims& shape, int entries = 1) {
+  const int row = (matrix_blocks(d > dv ? d : dv, shape) * shape.k / 8 + 1) * 16;
+  const int edge = shape.m > shape.n ? shape.m : shape.n;
+  // K and V, in bwd_dkv Q and dO; and whole tiles of rows as they are loaded or stored
+  const int two = 2 * t.step(shape) * entries, rows = t.rows(shape);
+  const int streamed = t.stem == Stem::bwd_dbias
+                           ? (rows + t.step(shape)) * (kMatrixStep * shape.k / 8 + 1) * 16
+                           : (t.left > 0 || t.tensors || two > rows ? two : rows) * row;
+  const int held = t.left * rows * row;
+  // numbers passed between matrices and rows
+  const int scratch = t.subgroups * (shape.m * shape.n + 4 * edge) * 4;
+  // numbers of rows as well
+  const int iota = edge * 4 + (entries > 1 ? t.subgroups * shape.m * 8 : 0);
+  // numbers of each row, streamed as well
+  const int stats = t.stem == Stem::bwd_dkv ? 3 * t.step(shape) * 4 : 0;
+  return streamed + held + scratch + iota + stats;
+}
+
+// dS in the workspace, from bwd_dkv to bwd_dq and bwd_dbias (shaders/coopmat/ds.glsl): blocks of
+// kDsBlock keys and query rows. A workgroup of bwd_dbias reads kDsSumKeys keys, and has these
+// shared arrays.
+constexpr int kDsBlock = 128, kDsSumKeys = 64;
+constexpr int ds_sum_shared_bytes(int subgroups, const MatrixDims& shape) {
+  const int edge = shape.m > shape.n ? shape.m : shape.n;
+  return kDsBlock / 2 * (kDsSumKeys + 1) * 4 + subgroups * (shape.m * shape.n + 4 * edge) * 4 +
+         edge * 4;
+}
+
+constexpr MatrixTile kMatrixTiles[] = {
+#define TANDEM_MATRIX_TILE(name, stem, max_d, subgroups, row_blocks, cols) \
+  {#name, Stem::stem, max_d, subgroups, row_blocks, cols},
+#define TANDEM_DOUBLED_TILE(name, stem, max_d, subgroups, row_blocks, cols, left, prefetch, size, \
+                            waves)                                                                \
+  {#name, Stem::stem, max_d, subgroups, row_blocks, cols, left, prefetch, size, waves, true},
+#define TANDEM_TENSOR_TILE(name, stem, max_d, subgroups, row_blocks, cols) \
+  {#name, Stem::stem, max_d, subgroups, row_blocks, cols, 0, 1, 0, 0, false, true},
+#define TANDEM_DS_TILE(name, stem, max_d, subgroups, row_blocks, cols) \
+  {#name, Stem::stem, max_d, subgroups, row_blocks, cols, 0, 1, 0, 0, false, false, true},
+#include "plan/coopmat/tiles.inc"
+};
+
+constexpr bool matrix_tiles_fit() {
+  for (const MatrixTile& t : kMatrixTiles) {
+    if (t.cols % 16 != 0) return false;         // steps are whole matrices
+    if (t.subgroups * 64 > 1024) return false;  // workgroups of subgroups of 64
+    // fwd has Q only
+    if (t.left > (t.stem == Stem::fwd ? 1 : 2)) return false;
+    if (t.doubled != (t.waves > 0)) return false;
+    if (t.tensors && (t.stem != Stem::fwd || t.left > 0)) return false;
+    const int most = (t.doubled ? 64 : 48) * 1024;  // limits of AMD, and of NVIDIA
+    for (const MatrixDims& shape : kMatrixDims) {
+      if (matrix_shared_bytes(t, t.max_d, t.max_d, shape) > most) return false;
+      if (t.step(shape) % shape.k != 0) return false;
+    }
+  }
+  for (const MatrixDims& s : kMatrixDims)
+    if (s.m % 8 != 0 || s.n % 8 != 0 || (s.k != s.n && s.k != 2 * s.n)) return false;
+  return true;
+}
+static_assert(matrix_tiles_fit(), "a row of plan/coopmat/tiles.inc breaks one of the rules above");
+
+// ---- tiles of cuda.sm80 ----
+struct AmpereTile {
+  const char* name;
+  Stem stem;
+  int width, br, bc, warps, stages, halves, held, groups, full;
+  int bytes = 2;  // of an element
+  constexpr int threads() const { return 32 * warps; }
+  constexpr bool owns_keys() const { return stem == Stem::bwd_dkv || stem == Stem::bwd_dkv_dq; }
+  constexpr int owned() const { return owns_keys() ? bc : br; }
+  constexpr int streamed() const { return owns_keys() ? br : bc; }
+  constexpr int row_blocks() const { return owned() * halves / warps / 16; }  // of a warp
+  constexpr int panels() const { return width / 64; }  // of the dQ accumulator
+};
+
+// Bytes of the shared arrays of cuda/sm80/<stem>.cu: the owned rows, of both tensors except in fwd;
+// the streamed rows; in bwd_dkv three numbers for each streamed row; P and dS if warps share them;
+// and f32 numbers that two warps exchange.
+constexpr int ampere_shared_bytes(const AmpereTile& t) {
+  const int row = t.bytes * t.width, owned = t.owned() * row * (t.stem == Stem::fwd ? 1 : 2);
+  const int streamed = t.stages * 2 * t.streamed() * row;
+  const int numbers = t.owns_keys() ? t.stages * 3 * 4 * t.streamed() : 0;
+  if (t.stem == Stem::fwd && t.halves > 1)  // P, and numbers that warps exchange
+    return owned + streamed + t.bytes * t.br * t.bc + 4 * t.halves * t.br;
+  const int pairs = (t.halves > 2                 ? 4
+                     : t.halves > 1               ? 2
+                     : t.stem == Stem::bwd_dkv_dq ? 1
+                                                  : 0) *
+                    t.bytes * t.owned() * t.streamed();
+  return owned + streamed + numbers + pairs;
+}
+
+// The dQ accumulator of bwd_dkv_dq, f32: for each head blocks of 64 rows, each of panels of 64
+// features.
+constexpr int64_t ampere_row_blocks(int64_t seq_q) { return (seq_q + 63) / 64; }
+
+constexpr AmpereTile kAmpereTiles[] = {
+#define TANDEM_AMPERE_TILE(name, stem, width, Br, Bc, warps, stages, halves, held, groups, full) \
+  {#name, Stem::stem, width, Br, Bc, warps, stages, halves, held, groups, full},
+#define TANDEM_AMPERE_F32(name, stem, width, Br, Bc, warps, stages, halves, held, groups) \
+  {#name, Stem::stem, width, Br, Bc, warps, stages, halves, held, groups, 0, 4},
+#include "plan/sm80/tiles.inc"
+};
+constexpr int kAmpereTileCount = int(sizeof(kAmpereTiles) / sizeof(kAmpereTiles[0]));
+
+constexpr bool ampere_tiles_fit() {
+  for (const AmpereTile& t : kAmpereTiles) {
+    if (t.owned() * t.halves % (16 * t.warps) != 0) return false;  // warps own whole blocks of 16
+    if (t.streamed() % (16 * t.halves) != 0 || t.width % 32 != 0) return false;
+    // An H100 has 227 KiB, an A100 163 KiB, others 99.
+    if (ampere_shared_bytes(t) > 227 * 1024) return false;
+  }
+  return true;
+}
+static_assert(ampere_tiles_fit(), "a row of plan/sm80/tiles.inc breaks one of the rules above");
+
+}  // namespace tandem
+#endif

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// Workgroups of the kernels without tiles.
+#ifndef TANDEM_SRC_PLAN_WORKGROUPS_H
+#define TANDEM_SRC_PLAN_WORKGROUPS_H
+#include <cstdint>
+
+namespace tandem {
+
+// Workgroups have 128 invocations, which every device allows. bwd_sum_splits and bwd_head_sums have
+// kLineGroup; bwd_dot has kDotRows rows a workgroup and kDotLanes invocations a row.
+constexpr int kLineGroup = 128;
+constexpr int kDotRows = 8, kDotLanes = 16;
+
+// Workgroup of fwd_combine, of kCombineGroup invocations: lanes, of four features each, times
+// slices, of splits, times rows.
+constexpr int kCombineGroup = 128;
+struct CombineShape {
+  int lanes = 1, slices = 1;
+  CombineShape(uint32_t splits, int64_t head_dim_v) {
+    while (lanes * 4 < head_dim_v) lanes *= 2;
+    // As many slices as have two splits each.
+    while (slices * lanes < kCombineGroup && uint32_t(slices) * 4 <= splits) slices *= 2;
+  }
+  int rows() const { return kCombineGroup / (lanes * slices); }
+};
+// Floats of a row of o's parts: a whole number of chunks of every kernel that writes them.
+constexpr int64_t part_pitch(int64_t head_dim_v) { return (head_dim_v + 7) / 8 * 8; }
+
+// Largest number of entries of d_dist_bias a head that bwd_dkv_dist forms. Each tile of keys
+// leaves as many in the workspace.
+constexpr int kFusedWindow = 1024;
+
+}  // namespace tandem
+#endif

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// Layout of the workspace of a plan whose launches are made.
+#include <algorithm>
+
+#include "planner.h"
+
+namespace tandem {
+
+// Arrays of every path.
+void PathPlanner::scratch(Plan* plan, ScratchExtents* x) const {
+  const int64_t rows = p.batch * p.heads_q * p.seq_q;
+  const bool row_kernel = plan->find(Stem::bwd_row_sums) || plan->find(Stem::bwd_row_sums_dq) ||
+                          plan->find(Stem::bwd_dot);
+  const bool origins = plan->find(Stem::bwd_origin) != nullptr;
+  // bwd_row_sums always writes delta. In front of it lie two numbers for each far row.
+  if (row_kernel || origins) {
+    const int64_t step = kWorkspaceAlignment / sizeof(float);
+    x->delta = {row_kernel ? rows : 0, origins ? ceil_div(2 * rows, step) * step : 0};
+  }
+  plan->slope_parts = p.seq_q;
+  if (row_kernel && p.wants(TANDEM_GRAD_TAU)) x->tau_rows = {rows};
+  if (row_kernel && p.wants(TANDEM_GRAD_SLOPE)) x->slope_rows = {rows};
+  for (const Launch& l : plan->launches)
+    if (l.stem == Stem::bwd_sum_splits)
+      (l.gradient == TANDEM_GRAD_BIAS ? x->bias_parts : x->dist_parts) = {
+          l.splits * gradient_elements(p, l.gradient)};
+  if (const Launch* combine = plan->find(Stem::fwd_combine)) {
+    x->o_parts = {combine->splits * rows * part_pitch(p.head_dim_v)};
+    x->lse_parts = {combine->splits * rows, combine->splits * rows};
+  }
+}
+
+void lay_out_workspace(const ScratchExtents& x, Plan* plan) {
+  uint64_t end = 0;
+  bool zeroes = false;
+  const auto place = [&](Scratch name, const ScratchExtent& extent) {
+    if (extent.elements < 0) return;
+    const ScratchRow& row = kScratch[int(name)];
+    ScratchArray& array = plan->scratch[name];
+    array.present = true;
+    array.offset = (end + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment +
+                   uint64_t(extent.front) * row.element_size;
+    array.size = uint64_t(extent.elements) * row.element_size;
+    end = array.offset + array.size;
+    if (row.zeroed != Zeroed::first_kernel) return;
+    if (!zeroes) plan->zeroed_offset = array.offset;
+    zeroes = true;
+    plan->zeroed_size = end - plan->zeroed_offset;
+  };
+#define TANDEM_SCRATCH(name, element, zeroed) place(Scratch::name, x.name);
+#include "scratch.inc"
+  plan->workspace_size = std::max(end, x.least_bytes);
+}
+
+}  // namespace tandem

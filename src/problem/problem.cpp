@@ -1,0 +1,448 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+#include "problem.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "base/number.h"
+#include "base/structs.h"
+
+namespace tandem {
+namespace {
+
+using ll = long long;
+
+struct Field {
+  const char* name;
+  const tandem_tensor* tensor;
+  Strides* strides;
+  int64_t size[4];
+  bool output;
+};
+
+bool is_float(uint32_t dtype) { return dtype >= TANDEM_F32 && dtype <= TANDEM_BF16; }
+
+// Checks strides, and the word that must be 0.
+Status check_layout(const Field& f) {
+  const tandem_tensor& t = *f.tensor;
+  if (t.reserved != 0)
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT, "%s.reserved is %u, must be 0", f.name, t.reserved);
+
+  const bool empty = std::any_of(f.size, f.size + 4, [](int64_t n) { return n == 0; });
+  // Byte offsets are computed in 64 bits by every backend; 2^60 elements leaves room for the rest.
+  const int64_t limit = int64_t(1) << 60;
+  int64_t extent = 0;
+  for (int dim = 0; dim < 4; ++dim) {
+    if (t.stride[dim] < 0)
+      return fail(TANDEM_ERROR_INVALID_LAYOUT, "%s.stride[%d] is %lld, must not be negative",
+                  f.name, dim, ll(t.stride[dim]));
+    const int64_t steps = std::max<int64_t>(f.size[dim] - 1, 0);
+    if (steps > 0 && t.stride[dim] > (limit - extent) / steps)
+      return fail(TANDEM_ERROR_INVALID_LAYOUT,
+                  "%s.stride[%d] is %lld for %lld elements: offsets overflow", f.name, dim,
+                  ll(t.stride[dim]), ll(f.size[dim]));
+    extent += steps * t.stride[dim];
+  }
+  if (f.output && !empty) {
+    // Dimensions ordered by stride must nest: each step is longer than all that lies below it.
+    int order[4] = {0, 1, 2, 3};
+    std::sort(order, order + 4, [&](int a, int b) { return t.stride[a] < t.stride[b]; });
+    int64_t below = 0;
+    for (int dim : order) {
+      if (f.size[dim] == 1) continue;
+      if (t.stride[dim] <= below)
+        return fail(TANDEM_ERROR_INVALID_LAYOUT,
+                    "%s.stride[%d] is %lld: elements of this output overlap", f.name, dim,
+                    ll(t.stride[dim]));
+      below += (f.size[dim] - 1) * t.stride[dim];
+    }
+  }
+  *f.strides = {t.stride[0], t.stride[1], t.stride[2], t.stride[3]};
+  return Status();
+}
+
+// Checks a tensor of queries or keys.
+Status check_tensor(const Field& f, uint32_t dtype, bool packed) {
+  const tandem_tensor& t = *f.tensor;
+  if (!is_float(t.dtype))
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT, "%s.dtype is %u, must be f32, f16 or bf16", f.name,
+                t.dtype);
+  if (t.dtype != dtype)
+    return fail(TANDEM_ERROR_UNSUPPORTED,
+                "%s.dtype is %s and q.dtype is %s; this version wants one dtype for both", f.name,
+                dtype_name(t.dtype), dtype_name(dtype));
+  if (packed && t.stride[0] != 0)
+    return fail(TANDEM_ERROR_INVALID_LAYOUT,
+                "%s.stride[0] is %lld, must be 0: a packed tensor has no batch dimension", f.name,
+                ll(t.stride[0]));
+  return check_layout(f);
+}
+
+Status check_size(const char* name, int64_t value, int64_t limit) {
+  if (value < 0)
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT, "%s is %lld, must not be negative", name, ll(value));
+  if (value >= limit)
+    return fail(TANDEM_ERROR_UNSUPPORTED, "%s is %lld, must be below %lld", name, ll(value),
+                ll(limit));
+  return Status();
+}
+
+// Bounds the rows of a tensor, so that no later product of the three sizes leaves 64 bits. Strides
+// do not bound inputs that repeat a row (stride 0).
+Status check_rows(const char* heads_name, int64_t heads, const char* seq_name, int64_t seq,
+                  int64_t batch) {
+  const int64_t limit = int64_t(1) << 58;
+  if (heads > 0 && seq > 0 && batch > limit / heads / seq)
+    return fail(TANDEM_ERROR_UNSUPPORTED, "batch %lld x %s %lld x %s %lld is beyond 2^58 rows",
+                ll(batch), heads_name, ll(heads), seq_name, ll(seq));
+  return Status();
+}
+
+Status check_head_dim(const char* name, int64_t value) {
+  if (value < 1)
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT, "%s is %lld, must be at least 1", name, ll(value));
+  if (value > 256)
+    return fail(TANDEM_ERROR_UNSUPPORTED, "%s is %lld; no kernel goes beyond 256", name, ll(value));
+  return Status();
+}
+
+Status check_window(const char* name, int64_t value, int* bound) {
+  if (value < TANDEM_UNBOUNDED)
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT, "%s is %lld, must be TANDEM_UNBOUNDED or >= 0", name,
+                ll(value));
+  *bound = value == TANDEM_UNBOUNDED || value >= TANDEM_BAND_OPEN ? TANDEM_BAND_OPEN : int(value);
+  return Status();
+}
+
+// Checks bias or keep: it is absent, or its sizes divide the problem's.
+Status check_overlay(const char* name, const tandem_tensor& t, int64_t batch, int64_t heads,
+                     int64_t rows, const Problem& p, Overlay* overlay) {
+  if (t.dtype == 0) {
+    if (batch || heads || rows)
+      return fail(TANDEM_ERROR_INVALID_ARGUMENT,
+                  "%s.dtype is 0, which switches %s off, but %s has the sizes %lld, %lld, %lld",
+                  name, name, name, ll(batch), ll(heads), ll(rows));
+    return Status();
+  }
+  const auto wrong = [&](const char* size, ll value, const char* allowed) {
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT, "%s_%s is %lld, must be %s", name, size, value,
+                allowed);
+  };
+  if (batch != 1 && batch != p.batch)
+    return wrong("batch", batch, text("1 or batch, %lld", ll(p.batch)).c_str());
+  if (heads != 1 && heads != p.heads_q && heads != p.heads_kv)
+    return wrong(
+        "heads", heads,
+        text("1, heads_kv or heads_q, %lld or %lld", ll(p.heads_kv), ll(p.heads_q)).c_str());
+  if (rows != 1 && rows != p.seq_q)
+    return wrong("rows", rows, text("1 or seq_q, %lld", ll(p.seq_q)).c_str());
+  TANDEM_TRY(check_layout({name, &t, &overlay->strides, {batch, heads, rows, p.seq_kv}, false}));
+  overlay->dtype = tandem_dtype(t.dtype);
+  overlay->batch = batch;
+  overlay->heads = heads;
+  overlay->rows = rows;
+  if (batch == 1) overlay->strides.b = 0;
+  if (heads == 1) overlay->strides.h = 0;
+  if (rows == 1) overlay->strides.s = 0;
+  return Status();
+}
+
+Status check_flag(const char* name, uint32_t value) {
+  if (value > 1)
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT, "problem.%s is %u, must be 0 or 1", name, value);
+  return Status();
+}
+
+Status check_lengths(const char* name, uint32_t value, const char* total_name, int64_t total,
+                     Lengths* lengths) {
+  if (value > TANDEM_LENGTHS_PACKED)
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT, "problem.%s is %u, which is no tandem_lengths", name,
+                value);
+  *lengths = Lengths(value);
+  if (*lengths != Lengths::packed && total != 0)
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT, "%s is %lld, must be 0 unless %s is packed",
+                total_name, ll(total), name);
+  return check_size(total_name, total, std::numeric_limits<int32_t>::max());
+}
+
+Status check_extras(const tandem_problem& given, Problem* p) {
+  if (given.normalizer > TANDEM_ENTMAX)
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT,
+                "problem.normalizer is %u, which is no tandem_normalizer", given.normalizer);
+  p->normalizer = Normalizer(given.normalizer);
+  const float alpha = given.entmax_alpha;
+  if (p->normalizer == Normalizer::entmax && !(alpha > 1 && alpha <= 2))
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT,
+                "entmax_alpha is %s, must be above 1 and at most 2%s", short_text(alpha).c_str(),
+                alpha == 1 ? "; 1 is softmax" : "");
+  if (p->normalizer != Normalizer::entmax && alpha != 0)
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT,
+                "entmax_alpha is %s, must be 0 unless the normalizer is TANDEM_ENTMAX",
+                short_text(alpha).c_str());
+  p->alpha = alpha;
+  if (!(given.softcap >= 0) || std::isinf(given.softcap))
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT, "softcap is %s, must be finite and not negative",
+                short_text(given.softcap).c_str());
+  p->softcap = given.softcap;
+  if (!(given.dropout >= 0 && given.dropout < 1))
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT, "dropout is %s, must be at least 0 and below 1",
+                short_text(given.dropout).c_str());
+  p->dropout = given.dropout;
+  TANDEM_TRY(check_flag("alibi", given.alibi));
+  TANDEM_TRY(check_flag("sink", given.sink));
+  p->alibi = given.alibi != 0;
+  p->sink = given.sink != 0;
+  if (p->sink && p->normalizer == Normalizer::entmax)
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT,
+                "sink with TANDEM_ENTMAX has no meaning: a sink joins a sum of exponentials");
+  TANDEM_TRY(check_size("dist_window", given.dist_window, TANDEM_SEQ_LIMIT));
+  p->dist_window = given.dist_window;
+
+  if (given.bias.dtype != 0 && !is_float(given.bias.dtype))
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT, "bias.dtype is %u, must be f32, f16, bf16 or 0",
+                given.bias.dtype);
+  TANDEM_TRY(check_overlay("bias", given.bias, given.bias_batch, given.bias_heads, given.bias_rows,
+                           *p, &p->bias));
+  if (given.keep.dtype != 0 && given.keep.dtype != TANDEM_BOOL8)
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT, "keep.dtype is %u, must be TANDEM_BOOL8 or 0",
+                given.keep.dtype);
+  TANDEM_TRY(check_overlay("keep", given.keep, given.keep_batch, given.keep_heads, given.keep_rows,
+                           *p, &p->keep));
+
+  const struct {
+    uint32_t bit;
+    const char *name, *of;
+    bool present;
+  } gradients[] = {
+      {TANDEM_GRAD_BIAS, "TANDEM_GRAD_BIAS", "bias", bool(p->bias)},
+      {TANDEM_GRAD_DIST_BIAS, "TANDEM_GRAD_DIST_BIAS", "dist_bias", p->dist_window > 0},
+      {TANDEM_GRAD_SLOPE, "TANDEM_GRAD_SLOPE", "slope", p->alibi},
+      {TANDEM_GRAD_TAU, "TANDEM_GRAD_TAU", "tau", p->normalizer == Normalizer::elastic},
+      {TANDEM_GRAD_SINK, "TANDEM_GRAD_SINK", "sink", p->sink}};
+  for (const auto& g : gradients)
+    if (p->wants(g.bit) && !g.present)
+      return fail(TANDEM_ERROR_INVALID_ARGUMENT, "problem.gradients has %s, but there is no %s",
+                  g.name, g.of);
+  if (p->wants(TANDEM_GRAD_BIAS)) {
+    if (given.d_bias.dtype != TANDEM_F32 && given.d_bias.dtype != given.bias.dtype)
+      return fail(TANDEM_ERROR_INVALID_ARGUMENT,
+                  "d_bias.dtype is %u, must be f32 or bias.dtype, %s", given.d_bias.dtype,
+                  dtype_name(p->bias.dtype));
+    const Overlay& b = p->bias;
+    TANDEM_TRY(check_layout(
+        {"d_bias", &given.d_bias, &p->d_bias, {b.batch, b.heads, b.rows, p->seq_kv}, true}));
+    p->d_bias_dtype = tandem_dtype(given.d_bias.dtype);
+  }
+  return Status();
+}
+
+}  // namespace
+
+const char* dtype_name(uint32_t dtype) {
+  switch (dtype) {
+    case TANDEM_F32:
+      return "f32";
+    case TANDEM_F16:
+      return "f16";
+    case TANDEM_BF16:
+      return "bf16";
+    case TANDEM_BOOL8:
+      return "bool8";
+  }
+  return "?";
+}
+
+uint32_t Problem::inputs() const {
+  uint32_t bits = 0;
+#define TANDEM_INPUT(name, words, present) \
+  if (present) bits |= kHas##name;
+#include "kernels/inputs.inc"
+  return bits;
+}
+
+String Problem::extras(uint32_t but) const {
+  const uint32_t bits = inputs() & ~but;
+  String s;
+#define TANDEM_INPUT(name, words, present) \
+  if (bits & kHas##name) s += text("%s%s", s.empty() ? "" : ", ", words);
+#include "kernels/inputs.inc"
+  return s;
+}
+
+Problem Problem::with_heads_as_rows() const {
+  const int64_t rows = heads_kv == 0 ? 0 : group();
+  const bool sees_first = band.left == TANDEM_BAND_OPEN;
+  const bool sees_last = band.right == TANDEM_BAND_OPEN ||
+                         (lengths_kv == Lengths::full ? band.off + band.right >= seq_kv - 1
+                                                      : bottom_right && band.right >= 0);
+  if (backward || seq_q != 1 || rows < 2 || rows > TANDEM_SEQ_LIMIT || lengths_q != Lengths::full ||
+      !sees_first || !sees_last || (inputs() & ~uint32_t(kHasSoftcap | kHasLengths)) != 0)
+    return *this;
+  Problem p = *this;
+  for (Strides* t : {&p.q, &p.o}) {
+    t->s = t->h;
+    if (heads_kv > 1) t->h *= rows;  // within the tensor, so no overflow
+  }
+  p.heads_q = heads_kv;
+  p.seq_q = rows;
+  p.band = {TANDEM_BAND_OPEN, TANDEM_BAND_OPEN, 0};
+  p.bottom_right = false;
+  return p;
+}
+
+Status make_problem(const tandem_problem* given, Problem* problem) {
+  tandem_problem whole;
+  TANDEM_TRY(read_struct("problem", given, &whole));
+  given = &whole;
+  if (given->next)
+    return fail(TANDEM_ERROR_INVALID_STRUCT,
+                "problem.next is not NULL; this version extends nothing");
+  if (given->direction != TANDEM_FORWARD && given->direction != TANDEM_BACKWARD)
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT,
+                "problem.direction is %u, which is no tandem_direction", given->direction);
+  if (given->mask > TANDEM_MASK_CAUSAL)
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT, "problem.mask is %u, which is no tandem_mask",
+                given->mask);
+  if (given->align > TANDEM_BOTTOM_RIGHT)
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT, "problem.align is %u, which is no tandem_align",
+                given->align);
+  if (given->flags & ~(TANDEM_FLAG_DETERMINISTIC | TANDEM_FLAG_VISIT_ALL | TANDEM_FLAG_TF32))
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT, "problem.flags is 0x%x, which has unknown bits",
+                given->flags);
+
+  Problem p;
+  p.backward = given->direction == TANDEM_BACKWARD;
+  p.deterministic = (given->flags & TANDEM_FLAG_DETERMINISTIC) != 0;
+  p.visit_all = (given->flags & TANDEM_FLAG_VISIT_ALL) != 0;
+  p.tf32 = (given->flags & TANDEM_FLAG_TF32) != 0;
+  const int64_t count_limit = std::numeric_limits<int32_t>::max();
+  TANDEM_TRY(check_size("batch", given->batch, count_limit));
+  TANDEM_TRY(check_size("heads_q", given->heads_q, count_limit));
+  TANDEM_TRY(check_size("heads_kv", given->heads_kv, count_limit));
+  TANDEM_TRY(check_size("seq_q", given->seq_q, TANDEM_SEQ_LIMIT));
+  TANDEM_TRY(check_size("seq_kv", given->seq_kv, TANDEM_SEQ_LIMIT));
+  TANDEM_TRY(check_head_dim("head_dim", given->head_dim));
+  TANDEM_TRY(check_head_dim("head_dim_v", given->head_dim_v));
+  if (given->heads_kv == 0 ? given->heads_q != 0 : given->heads_q % given->heads_kv != 0)
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT, "heads_q is %lld, not a multiple of heads_kv %lld",
+                ll(given->heads_q), ll(given->heads_kv));
+  TANDEM_TRY(check_rows("heads_q", given->heads_q, "seq_q", given->seq_q, given->batch));
+  TANDEM_TRY(check_rows("heads_kv", given->heads_kv, "seq_kv", given->seq_kv, given->batch));
+  p.batch = given->batch;
+  p.heads_q = given->heads_q;
+  p.heads_kv = given->heads_kv;
+  p.seq_q = given->seq_q;
+  p.seq_kv = given->seq_kv;
+  p.head_dim = given->head_dim;
+  p.head_dim_v = given->head_dim_v;
+
+  if (p.backward) {
+    if (given->gradients == 0 || given->gradients >= 2 * TANDEM_GRAD_SINK)
+      return fail(TANDEM_ERROR_INVALID_ARGUMENT,
+                  "problem.gradients is 0x%x, must be a non-empty set of TANDEM_GRAD_*",
+                  given->gradients);
+    p.gradients = given->gradients;
+  }
+
+  TANDEM_TRY(check_lengths("lengths_q", given->lengths_q, "total_q", given->total_q, &p.lengths_q));
+  TANDEM_TRY(
+      check_lengths("lengths_kv", given->lengths_kv, "total_kv", given->total_kv, &p.lengths_kv));
+  p.total_q = given->total_q;
+  p.total_kv = given->total_kv;
+
+  const int64_t Hq = p.heads_q, Hk = p.heads_kv, Sk = p.seq_kv, D = p.head_dim, Dv = p.head_dim_v;
+  const bool packed_q = p.lengths_q == Lengths::packed, packed_kv = p.lengths_kv == Lengths::packed;
+  const int64_t Bq = packed_q ? 1 : p.batch, Bk = packed_kv ? 1 : p.batch;
+  const int64_t Rq = packed_q ? p.total_q : p.seq_q, Rk = packed_kv ? p.total_kv : p.seq_kv;
+  const struct {
+    Field field;
+    bool kv, read, written;
+  } tensors[] = {
+      {{"q", &given->q, &p.q, {Bq, Hq, Rq, D}, false}, false, true, false},
+      {{"k", &given->k, &p.k, {Bk, Hk, Rk, D}, false}, true, true, false},
+      {{"v", &given->v, &p.v, {Bk, Hk, Rk, Dv}, false}, true, true, false},
+      {{"o", &given->o, &p.o, {Bq, Hq, Rq, Dv}, !p.backward}, false, true, false},
+      {{"d_o", &given->d_o, &p.d_o, {Bq, Hq, Rq, Dv}, false}, false, p.backward, false},
+      {{"d_q", &given->d_q, &p.d_q, {Bq, Hq, Rq, D}, true}, false, false, p.wants(TANDEM_GRAD_Q)},
+      {{"d_k", &given->d_k, &p.d_k, {Bk, Hk, Rk, D}, true}, true, false, p.wants(TANDEM_GRAD_K)},
+      {{"d_v", &given->d_v, &p.d_v, {Bk, Hk, Rk, Dv}, true}, true, false, p.wants(TANDEM_GRAD_V)}};
+  for (const auto& t : tensors)
+    if (t.read || t.written)
+      TANDEM_TRY(check_tensor(t.field, given->q.dtype, t.kv ? packed_kv : packed_q));
+  p.dtype = tandem_dtype(given->q.dtype);  // q is always read, so it is one
+  if (p.tf32 && p.dtype != TANDEM_F32)
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT,
+                "problem.flags has TANDEM_FLAG_TF32, which is for f32, but q.dtype is %s",
+                dtype_name(p.dtype));
+  TANDEM_TRY(check_extras(*given, &p));
+
+  if (std::isinf(given->scale))
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT, "problem.scale is infinite");
+  p.scale = std::isnan(given->scale) ? float(1.0 / std::sqrt(double(D))) : given->scale;
+
+  TANDEM_TRY(check_window("window_left", given->window_left, &p.band.left));
+  TANDEM_TRY(check_window("window_right", given->window_right, &p.band.right));
+  if (given->mask == TANDEM_MASK_CAUSAL) p.band.right = std::min(p.band.right, 0);
+  // off places the band and the diagonals of the distance bias and ALiBi; without these it has no
+  // effect.
+  if (p.banded() || p.dist_window > 0 || p.alibi)
+    p.bottom_right = given->align == TANDEM_BOTTOM_RIGHT;
+  if (p.bottom_right) p.band.off = int(Sk - p.seq_q);
+
+  const int64_t tile_limit = 1 << 16;
+  TANDEM_TRY(check_size("tile_rows", given->tile_rows, tile_limit));
+  TANDEM_TRY(check_size("tile_cols", given->tile_cols, tile_limit));
+  p.tile_rows = int(given->tile_rows);
+  p.tile_cols = int(given->tile_cols);
+  TANDEM_TRY(check_size("splits", given->splits, tile_limit));
+  p.splits = int(given->splits);
+  *problem = p;
+  return Status();
+}
+
+// Words of Philox below this are dropped.
+uint32_t dropout_threshold(float dropout) {
+  // The largest p below 1, 1 - 2^-24, still gives a 32-bit number.
+  return uint32_t(std::llround(double(dropout) * 4294967296.0));
+}
+
+int64_t gradient_elements(const Problem& p, uint32_t gradient) {
+  if (gradient == TANDEM_GRAD_BIAS) return p.bias.batch * p.bias.heads * p.bias.rows * p.seq_kv;
+  return p.heads_q * p.dist_window;
+}
+
+double visible_pairs(const Problem& p) {
+  if (p.seq_q == 0 || p.seq_kv == 0) return 0;
+  // Row i sees count(i) keys. count is piecewise linear, with breaks where one of its bounds starts
+  // or stops to be cut by [0, Sk).
+  const int64_t off = p.band.off, left = p.band.left, right = p.band.right, Sq = p.seq_q,
+                Sk = p.seq_kv;
+  auto count = [&](int64_t i) {
+    const int64_t lo = std::max<int64_t>(0, i + off - left);
+    const int64_t hi = std::min<int64_t>(Sk - 1, i + off + right);
+    return double(std::max<int64_t>(0, hi - lo + 1));
+  };
+  int64_t cuts[] = {0, left - off, Sk - off + left, -off - right, Sk - 1 - off - right, Sq};
+  for (int64_t& cut : cuts) cut = std::min(std::max<int64_t>(cut, 0), Sq);
+  std::sort(std::begin(cuts), std::end(cuts));
+  double sum = 0;
+  for (int n = 0; n + 1 < int(std::size(cuts)); ++n) {
+    // The interior of a segment is linear. Its ends are counted one by one, so that rounding of the
+    // breaks does not matter.
+    const int64_t a = cuts[n], b = cuts[n + 1];
+    if (b - a <= 4) {
+      for (int64_t i = a; i < b; ++i) sum += count(i);
+    } else {
+      sum += count(a) + count(b - 1) + 0.5 * double(b - a - 2) * (count(a + 1) + count(b - 2));
+    }
+  }
+  return sum * double(p.batch) * double(p.heads_q);
+}
+
+double problem_flops(const Problem& p) {
+  const double forward = 2.0 * visible_pairs(p) * double(p.head_dim + p.head_dim_v);
+  return p.backward ? 2.5 * forward : forward;
+}
+
+}  // namespace tandem

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// A tandem_problem that has been checked, with its defaults filled in. Everything behind the C
+// border uses this.
+#ifndef TANDEM_SRC_PROBLEM_PROBLEM_H
+#define TANDEM_SRC_PROBLEM_PROBLEM_H
+#include <cstdint>
+
+#include "base/status.h"
+#include "problem_types.h"
+#include "tile_range.h"
+
+namespace tandem {
+
+// A tensor [batch, heads, rows, Sk] that is added to scores or hides them. batch divides B, heads
+// Hq and rows Sq. Strides of sizes of 1 are 0, so that b, h / group and i may be used as they are.
+struct Overlay {
+  tandem_dtype dtype{};  // 0: there is none
+  int64_t batch = 0, heads = 0, rows = 0;
+  Strides strides{};
+  explicit operator bool() const { return dtype != tandem_dtype{}; }
+};
+
+// A bit for each optional input (inputs.inc).
+enum class ExtraIndex : uint8_t {
+#define TANDEM_INPUT(name, words, present) name,
+#include "kernels/inputs.inc"
+};
+enum Extra : uint32_t {
+#define TANDEM_INPUT(name, words, present) kHas##name = 1u << uint32_t(ExtraIndex::name),
+#include "kernels/inputs.inc"
+};
+
+struct Problem {
+  bool backward = false;
+  int64_t batch = 0, heads_q = 0, heads_kv = 0, seq_q = 0, seq_kv = 0, head_dim = 0, head_dim_v = 0;
+  tandem_dtype dtype = TANDEM_F32;
+  Strides q{}, k{}, v{}, o{}, d_o{}, d_q{}, d_k{}, d_v{};
+  float scale = 0;
+  TandemBand band{TANDEM_BAND_OPEN, TANDEM_BAND_OPEN, 0};
+  uint32_t gradients = 0;  // TANDEM_GRAD_*; 0 forward
+  bool deterministic = false, visit_all = false;
+  bool tf32 = false;                 // products of f32 operands may round them to TF32
+  int tile_rows = 0, tile_cols = 0;  // 0: the planner chooses
+  int splits = 0;                    // splits of the keys in forward; 0: the planner chooses
+
+  Normalizer normalizer = Normalizer::softmax;
+  float alpha = 0;  // of entmax
+  float softcap = 0, dropout = 0;
+  bool alibi = false, sink = false;
+  int64_t dist_window = 0;
+  Overlay bias, keep;
+  Strides d_bias{};
+  tandem_dtype d_bias_dtype{};
+  // off = kv_len - q_len, of each batch entry if lengths are given. band.off is that of full
+  // lengths.
+  bool bottom_right = false;
+  Lengths lengths_q = Lengths::full, lengths_kv = Lengths::full;
+  int64_t total_q = 0, total_kv = 0;  // rows of packed tensors
+
+  int64_t group() const { return heads_q / heads_kv; }
+  // The sizes are not multiplied, as the product may be beyond 2^63.
+  bool is_empty() const {
+    return batch == 0 || heads_q == 0 || seq_q == 0 || heads_kv == 0 || seq_kv == 0;
+  }
+  bool banded() const { return band.left != TANDEM_BAND_OPEN || band.right != TANDEM_BAND_OPEN; }
+  bool wants(uint32_t gradient) const { return (gradients & gradient) != 0; }
+  // delta enters dS; d_v and d_tau do not need dS.
+  bool needs_delta() const { return (gradients & ~(TANDEM_GRAD_V | TANDEM_GRAD_TAU)) != 0; }
+  // Whether delta is <d_o, o>; otherwise it takes a separate pass over the scores.
+  bool delta_is_dot() const {
+    return normalizer == Normalizer::softmax && !wants(TANDEM_GRAD_SLOPE);
+  }
+  bool has_lengths() const { return lengths_q != Lengths::full || lengths_kv != Lengths::full; }
+  uint32_t inputs() const;  // bits of Extra: the optional inputs that there are
+  // Names of the optional inputs but those in `but`, as "bias, elastic softmax"; "" if there are
+  // none.
+  String extras(uint32_t but = 0) const;
+  int64_t element_size() const { return dtype == TANDEM_F32 ? 4 : 2; }
+  // Forward with one query a head, as in decoding: the same problem with the heads that share keys
+  // and values as rows of one head, so that one tile has them all and reads their keys once.
+  // Returns the problem itself if that differs: if optional inputs distinguish heads, or if the
+  // query does not see every key.
+  Problem with_heads_as_rows() const;
+};
+
+// Checks everything that can be wrong with a problem on any device. *problem is written on success.
+Status make_problem(const tandem_problem* given, Problem* problem);
+
+// Visible pairs (i, j) over all heads and batch entries, by which the flops of a problem are
+// counted.
+double visible_pairs(const Problem& problem);
+double problem_flops(const Problem& problem);
+
+// Words of Philox below this are dropped: round(p 2^32).
+uint32_t dropout_threshold(float dropout);
+
+// elements of d_bias or d_dist_bias
+int64_t gradient_elements(const Problem& problem, uint32_t gradient);
+
+const char* dtype_name(uint32_t dtype);  // name of a tandem_dtype; "?": it is none
+
+// The problem line (docs/guide/problem-line.md).
+String print_problem(const tandem_problem& problem);
+Status parse_problem(const char* line, tandem_problem* problem);
+
+}  // namespace tandem
+#endif

@@ -1,0 +1,494 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// The problem line, which states a whole problem (docs/guide/problem-line.md).
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "base/number.h"
+#include "base/structs.h"
+#include "problem.h"
+
+namespace tandem {
+namespace {
+
+struct SizeWord {
+  const char* prefix;
+  int64_t tandem_problem::*member;
+};
+// Longer prefixes first: "dv64" is not "d" followed by "v64".
+constexpr SizeWord kSizes[] = {
+    {"hq", &tandem_problem::heads_q},    {"hk", &tandem_problem::heads_kv},
+    {"sq", &tandem_problem::seq_q},      {"sk", &tandem_problem::seq_kv},
+    {"dv", &tandem_problem::head_dim_v}, {"d", &tandem_problem::head_dim},
+    {"b", &tandem_problem::batch}};
+
+struct TensorWord {
+  const char* name;
+  tandem_tensor tandem_problem::*member;
+  bool kv;     // heads_kv and seq_kv
+  bool value;  // head_dim_v
+  bool backward;
+};
+constexpr TensorWord kTensors[] = {{"q", &tandem_problem::q, false, false, false},
+                                   {"k", &tandem_problem::k, true, false, false},
+                                   {"v", &tandem_problem::v, true, true, false},
+                                   {"o", &tandem_problem::o, false, true, false},
+                                   {"d_o", &tandem_problem::d_o, false, true, true},
+                                   {"d_q", &tandem_problem::d_q, false, false, true},
+                                   {"d_k", &tandem_problem::d_k, true, false, true},
+                                   {"d_v", &tandem_problem::d_v, true, true, true}};
+
+enum class Layout { bhsd, bshd };
+
+// bias and keep: [batch, heads, rows, Sk]
+struct OverlayWord {
+  const char* name;
+  tandem_tensor tandem_problem::*tensor;
+  int64_t tandem_problem::*batch;
+  int64_t tandem_problem::*heads;
+  int64_t tandem_problem::*rows;
+};
+constexpr OverlayWord kBias = {"bias", &tandem_problem::bias, &tandem_problem::bias_batch,
+                               &tandem_problem::bias_heads, &tandem_problem::bias_rows};
+constexpr OverlayWord kDBias = {"d_bias", &tandem_problem::d_bias, &tandem_problem::bias_batch,
+                                &tandem_problem::bias_heads, &tandem_problem::bias_rows};
+constexpr OverlayWord kKeep = {"keep", &tandem_problem::keep, &tandem_problem::keep_batch,
+                               &tandem_problem::keep_heads, &tandem_problem::keep_rows};
+
+struct GradientLetter {
+  char letter;
+  uint32_t bit;
+};
+constexpr GradientLetter kGradients[] = {{'q', TANDEM_GRAD_Q},         {'k', TANDEM_GRAD_K},
+                                         {'v', TANDEM_GRAD_V},         {'b', TANDEM_GRAD_BIAS},
+                                         {'d', TANDEM_GRAD_DIST_BIAS}, {'a', TANDEM_GRAD_SLOPE},
+                                         {'t', TANDEM_GRAD_TAU},       {'s', TANDEM_GRAD_SINK}};
+
+// The line also holds values that a plan refuses. Members whose words cover only a range of values
+// print any other value as a number.
+struct NumberWord {
+  const char* name;
+  uint32_t tandem_problem::*member;
+  uint32_t least, most;
+  bool backward;
+};
+constexpr NumberWord kNumbers[] = {
+    {"direction", &tandem_problem::direction, TANDEM_FORWARD, TANDEM_BACKWARD, false},
+    {"mask", &tandem_problem::mask, 0, TANDEM_MASK_CAUSAL, false},
+    {"align", &tandem_problem::align, 0, TANDEM_BOTTOM_RIGHT, false},
+    {"normalizer", &tandem_problem::normalizer, 0, TANDEM_ENTMAX, false},
+    {"alibi", &tandem_problem::alibi, 0, 1, false},
+    {"sink", &tandem_problem::sink, 0, 1, false},
+    {"lengths_q", &tandem_problem::lengths_q, 0, TANDEM_LENGTHS_PACKED, false},
+    {"lengths_kv", &tandem_problem::lengths_kv, 0, TANDEM_LENGTHS_PACKED, false},
+    {"gradients", &tandem_problem::gradients, 1, 2 * TANDEM_GRAD_SINK - 1, true},
+    {"flags", &tandem_problem::flags, 0,
+     TANDEM_FLAG_DETERMINISTIC | TANDEM_FLAG_VISIT_ALL | TANDEM_FLAG_TF32, false}};
+
+constexpr struct {
+  const char* name;
+  uint32_t dtype;
+} kFloats[] = {{"f32", TANDEM_F32}, {"f16", TANDEM_F16}, {"bf16", TANDEM_BF16}};
+
+// Sizes are not checked yet when a line is parsed, so this wraps instead of overflowing.
+int64_t times(int64_t a, int64_t b) { return int64_t(uint64_t(a) * uint64_t(b)); }
+
+void set_strides(tandem_tensor* tensor, int64_t b, int64_t h, int64_t s) {
+  tensor->stride[0] = b;
+  tensor->stride[1] = h;
+  tensor->stride[2] = s;
+  tensor->stride[3] = 1;
+}
+
+tandem_tensor layout_of(const tandem_problem& p, const OverlayWord& t) {
+  tandem_tensor tensor{};
+  tensor.dtype = (p.*t.tensor).dtype;
+  const int64_t rows = times(p.*t.rows, p.seq_kv);
+  if (tensor.dtype) set_strides(&tensor, times(p.*t.heads, rows), rows, p.seq_kv);
+  return tensor;
+}
+
+tandem_tensor layout_of(const tandem_problem& p, const TensorWord& t, Layout layout) {
+  const bool packed = (t.kv ? p.lengths_kv : p.lengths_q) == TANDEM_LENGTHS_PACKED;
+  const int64_t heads = t.kv ? p.heads_kv : p.heads_q;
+  const int64_t seq = packed ? (t.kv ? p.total_kv : p.total_q) : t.kv ? p.seq_kv : p.seq_q;
+  const int64_t dim = t.value ? p.head_dim_v : p.head_dim;
+  tandem_tensor tensor{};
+  tensor.dtype = (p.*t.member).dtype;
+  const bool bhsd = layout == Layout::bhsd;
+  tensor.stride[0] = packed ? 0 : times(heads, times(seq, dim));
+  tensor.stride[1] = bhsd ? times(seq, dim) : dim;
+  tensor.stride[2] = bhsd ? dim : times(heads, dim);
+  tensor.stride[3] = 1;
+  return tensor;
+}
+
+bool same_strides(const tandem_tensor& a, const tandem_tensor& b) {
+  return std::equal(a.stride, a.stride + 4, b.stride);
+}
+
+void set_layout(tandem_problem* p, Layout layout) {
+  for (const TensorWord& t : kTensors) p->*t.member = layout_of(*p, t, layout);
+  for (const OverlayWord& t : {kBias, kDBias, kKeep}) p->*t.tensor = layout_of(*p, t);
+}
+
+bool all_in(const tandem_problem& p, Layout layout) {
+  return std::all_of(std::begin(kTensors), std::end(kTensors), [&](const TensorWord& t) {
+    return (t.backward && p.direction != TANDEM_BACKWARD) ||
+           same_strides(p.*t.member, layout_of(p, t, layout));
+  });
+}
+
+bool parse_int(const char* s, int64_t* value, char end = '\0', const char** rest = nullptr) {
+  const char* stop = end == '\0' ? s + std::strlen(s) : std::strchr(s, end);
+  if (!stop || !parse_number(s, stop, value)) return false;
+  if (rest) *rest = stop + 1;
+  return true;
+}
+
+bool parse_word(const char* s, uint32_t* value, char end = '\0', const char** rest = nullptr) {
+  int64_t n = 0;
+  if (!parse_int(s, &n, end, rest) || n < 0 || n > std::numeric_limits<uint32_t>::max())
+    return false;
+  *value = uint32_t(n);
+  return true;
+}
+
+bool parse_strides(const char* s, tandem_tensor* tensor) {
+  for (int dim = 0; dim < 4; ++dim)
+    if (!parse_int(s, &tensor->stride[dim], dim < 3 ? ',' : '\0', dim < 3 ? &s : nullptr))
+      return false;
+  return true;
+}
+
+bool parse_gradients(const char* s, uint32_t* gradients) {
+  *gradients = 0;
+  for (; *s; ++s) {
+    const auto g = std::find_if(std::begin(kGradients), std::end(kGradients),
+                                [&](const GradientLetter& l) { return l.letter == *s; });
+    if (g == std::end(kGradients)) return false;
+    *gradients |= g->bit;
+  }
+  return *gradients != 0;
+}
+
+bool parse_float(const char* s, float* value) { return parse_number(s, s + std::strlen(s), value); }
+
+bool parse_float_type(const String& s, uint32_t* dtype) {
+  for (const auto& f : kFloats)
+    if (s == f.name) return *dtype = f.dtype, true;
+  return false;
+}
+
+bool parse_type(const String& s, uint32_t* dtype) {
+  return parse_float_type(s, dtype) || parse_word(s.c_str(), dtype);
+}
+
+// Parses "f16:BxHxR"; keep has "BxHxR", and with the number of an invalid type "1:BxHxR".
+bool parse_overlay(const String& s, const OverlayWord& word, tandem_problem* p) {
+  const size_t colon = s.find(':');
+  const bool keep = word.tensor == kKeep.tensor;
+  uint32_t dtype = TANDEM_BOOL8;
+  if (colon == String::npos ? !keep
+      : keep                ? !parse_word(s.substr(0, colon).c_str(), &dtype)
+                            : !parse_type(s.substr(0, colon), &dtype))
+    return false;
+  const char* at = s.c_str() + (colon == String::npos ? 0 : colon + 1);
+  (p->*word.tensor).dtype = dtype;
+  return parse_int(at, &(p->*word.batch), 'x', &at) && parse_int(at, &(p->*word.heads), 'x', &at) &&
+         parse_int(at, &(p->*word.rows));
+}
+
+String strides_word(const char* name, const tandem_tensor& t) {
+  return text(" %s=%lld,%lld,%lld,%lld", name, (long long)t.stride[0], (long long)t.stride[1],
+              (long long)t.stride[2], (long long)t.stride[3]);
+}
+
+bool is_float_type(uint32_t dtype) {
+  return std::any_of(std::begin(kFloats), std::end(kFloats),
+                     [&](const auto& f) { return f.dtype == dtype; });
+}
+
+String type_text(uint32_t dtype) {
+  return is_float_type(dtype) ? String(dtype_name(dtype)) : text("%u", dtype);
+}
+
+String overlay_word(const tandem_problem& p, const OverlayWord& word) {
+  const uint32_t dtype = (p.*word.tensor).dtype;
+  if (dtype == 0 && !(p.*word.batch) && !(p.*word.heads) && !(p.*word.rows)) return "";
+  const String type = word.tensor != kKeep.tensor ? type_text(dtype) + ":"
+                      : dtype == TANDEM_BOOL8     ? String()
+                                                  : text("%u:", dtype);
+  return text(" %s:%s%lldx%lldx%lld", word.name, type.c_str(), (long long)(p.*word.batch),
+              (long long)(p.*word.heads), (long long)(p.*word.rows));
+}
+
+String float_word(const char* name, float value) { return text(" %s=", name) + hex_text(value); }
+
+// Off is +0; -0, and values that no plan takes, are printed.
+bool is_off(float value) { return value == 0 && !std::signbit(value); }
+
+String lengths_word(const char* name, uint32_t lengths, int64_t total) {
+  String s;
+  if (lengths == TANDEM_LENGTHS_PADDED) s = text(" %s_padded", name);
+  if (lengths == TANDEM_LENGTHS_PACKED) return text(" %s_packed=%lld", name, (long long)total);
+  return total ? s + text(" total_%s=%lld", name, (long long)total) : s;
+}
+
+// Words of what is off by default.
+String extra_words(const tandem_problem& p) {
+  String s;
+  if (p.normalizer == TANDEM_ELASTIC) s += " elastic";
+  if (p.normalizer == TANDEM_ENTMAX)
+    s += float_word("entmax", p.entmax_alpha);
+  else if (!is_off(p.entmax_alpha))
+    s += float_word("alpha", p.entmax_alpha);
+  if (!is_off(p.softcap)) s += float_word("softcap", p.softcap);
+  s += overlay_word(p, kBias);
+  if (p.dist_window) s += text(" dist=%lld", (long long)p.dist_window);
+  if (p.alibi) s += " alibi";
+  s += overlay_word(p, kKeep);
+  if (p.sink) s += " sink";
+  if (!is_off(p.dropout)) s += float_word("dropout", p.dropout);
+  return s + lengths_word("q", p.lengths_q, p.total_q) +
+         lengths_word("kv", p.lengths_kv, p.total_kv);
+}
+
+bool starts(const String& word, const char* prefix, const char** rest) {
+  const size_t n = std::strlen(prefix);
+  if (word.compare(0, n, prefix) != 0) return false;
+  *rest = word.c_str() + n;
+  return true;
+}
+
+// Parses a word of extra_words(): 1: taken; 0: not one of them; -1: wrong, and *wants is what is
+// expected.
+int parse_extra(const String& word, tandem_problem* p, const char** wants) {
+  const char* rest = nullptr;
+  const auto taken = [&](bool good, const char* what) {
+    *wants = what;
+    return good ? 1 : -1;
+  };
+  if (word == "elastic") return p->normalizer = TANDEM_ELASTIC, 1;
+  if (word == "alibi") return p->alibi = 1, 1;
+  if (word == "sink") return p->sink = 1, 1;
+  if (word == "q_padded") return p->lengths_q = TANDEM_LENGTHS_PADDED, 1;
+  if (word == "kv_padded") return p->lengths_kv = TANDEM_LENGTHS_PADDED, 1;
+  if (starts(word, "entmax=", &rest)) {
+    p->normalizer = TANDEM_ENTMAX;
+    return taken(parse_float(rest, &p->entmax_alpha), "wants a number");
+  }
+  if (starts(word, "alpha=", &rest))
+    return taken(parse_float(rest, &p->entmax_alpha), "wants a number");
+  if (starts(word, "softcap=", &rest))
+    return taken(parse_float(rest, &p->softcap), "wants a number");
+  if (starts(word, "dropout=", &rest))
+    return taken(parse_float(rest, &p->dropout), "wants a number");
+  if (starts(word, "dist=", &rest))
+    return taken(parse_int(rest, &p->dist_window), "wants a number");
+  if (starts(word, "q_packed=", &rest)) {
+    p->lengths_q = TANDEM_LENGTHS_PACKED;
+    return taken(parse_int(rest, &p->total_q), "wants a number");
+  }
+  if (starts(word, "kv_packed=", &rest)) {
+    p->lengths_kv = TANDEM_LENGTHS_PACKED;
+    return taken(parse_int(rest, &p->total_kv), "wants a number");
+  }
+  if (starts(word, "total_q=", &rest)) return taken(parse_int(rest, &p->total_q), "wants a number");
+  if (starts(word, "total_kv=", &rest))
+    return taken(parse_int(rest, &p->total_kv), "wants a number");
+  if (starts(word, "bias:", &rest))
+    return taken(parse_overlay(rest, kBias, p), "wants DTYPE:BATCHxHEADSxROWS");
+  if (starts(word, "keep:", &rest))
+    return taken(parse_overlay(rest, kKeep, p), "wants BATCHxHEADSxROWS");
+  if (starts(word, "d_bias:", &rest))
+    return taken(parse_type(rest, &p->d_bias.dtype), "wants f32, f16 or bf16");
+  for (const NumberWord& n : kNumbers)
+    if (starts(word, n.name, &rest) && *rest == '=')
+      return taken(parse_word(rest + 1, &(p->*n.member)), "wants a number below 2^32");
+  return 0;
+}
+
+}  // namespace
+
+String print_problem(const tandem_problem& p) {
+  const bool backward = p.direction == TANDEM_BACKWARD;
+  const uint32_t dtype = is_float_type(p.q.dtype) ? p.q.dtype : uint32_t(TANDEM_F32);
+  String s = backward ? "bwd" : "fwd";
+  s += text(" %s b%lld hq%lld hk%lld sq%lld sk%lld d%lld dv%lld", dtype_name(dtype),
+            (long long)p.batch, (long long)p.heads_q, (long long)p.heads_kv, (long long)p.seq_q,
+            (long long)p.seq_kv, (long long)p.head_dim, (long long)p.head_dim_v);
+  const char* align = p.align == TANDEM_BOTTOM_RIGHT ? "bottom_right" : "top_left";
+  if (p.mask == TANDEM_MASK_CAUSAL)
+    s += text(" causal_%s", align);
+  else if (p.align == TANDEM_BOTTOM_RIGHT)
+    s += " bottom_right";
+  if (p.window_left != TANDEM_UNBOUNDED) s += text(" left=%lld", (long long)p.window_left);
+  if (p.window_right != TANDEM_UNBOUNDED) s += text(" right=%lld", (long long)p.window_right);
+  if (!std::isnan(p.scale)) s += float_word("scale", p.scale);
+  s += extra_words(p);
+  if (backward && p.gradients != TANDEM_GRAD_QKV && p.gradients < 2 * TANDEM_GRAD_SINK &&
+      p.gradients != 0) {
+    s += " grads=";
+    for (const GradientLetter& g : kGradients)
+      if (p.gradients & g.bit) s += g.letter;
+  }
+  if (backward && p.d_bias.dtype) s += " d_bias:" + type_text(p.d_bias.dtype);
+  if (p.flags & TANDEM_FLAG_DETERMINISTIC) s += " deterministic";
+  if (p.flags & TANDEM_FLAG_VISIT_ALL) s += " visit_all";
+  if (p.flags & TANDEM_FLAG_TF32) s += " tf32";
+  if (p.tile_rows || p.tile_cols) s += text(" tile=%ux%u", p.tile_rows, p.tile_cols);
+  if (p.splits) s += text(" splits=%u", p.splits);
+  for (const NumberWord& n : kNumbers)
+    if ((backward || !n.backward) && (p.*n.member < n.least || p.*n.member > n.most))
+      s += text(" %s=%u", n.name, p.*n.member);
+  for (const TensorWord& t : kTensors)
+    if ((backward || !t.backward) && (p.*t.member).dtype != dtype)
+      s += text(" %s:", t.name) + type_text((p.*t.member).dtype);
+  for (const OverlayWord& t : {kBias, kDBias, kKeep})
+    if ((t.tensor != kDBias.tensor || backward) && !same_strides(p.*t.tensor, layout_of(p, t)))
+      s += strides_word(t.name, p.*t.tensor);
+  if (all_in(p, Layout::bhsd)) return s;
+  if (all_in(p, Layout::bshd)) return s + " layout=bshd";
+  for (const TensorWord& t : kTensors) {
+    if (t.backward && !backward) continue;
+    const tandem_tensor& tensor = p.*t.member;
+    if (same_strides(tensor, layout_of(p, t, Layout::bhsd))) continue;
+    s += strides_word(t.name, tensor);
+  }
+  return s;
+}
+
+Status parse_problem(const char* line, tandem_problem* problem) {
+  if (!line) return fail(TANDEM_ERROR_INVALID_ARGUMENT, "problem line is NULL");
+  tandem_problem p;
+  tandem_problem_init(&p);
+  p.batch = p.heads_q = 1;
+  bool direction = false, dtype_given = false;
+  bool given[std::size(kSizes)] = {};
+  uint32_t dtype = TANDEM_F32;
+  Layout layout = Layout::bhsd;
+  struct Override {  // of the strides, or of the type
+    tandem_tensor tandem_problem::*member;
+    tandem_tensor tensor;
+    bool type;
+  };
+  Vec<Override> overrides;
+
+  String word;
+  const char* at = line;
+  while (true) {
+    at += std::strspn(at, " \t\n");
+    const size_t n = std::strcspn(at, " \t\n");
+    if (n == 0) break;
+    word.assign(at, n);
+    at += n;
+    auto bad = [&](const char* why) {
+      return fail(TANDEM_ERROR_INVALID_ARGUMENT, "problem line: word '%s' %s", word.c_str(), why);
+    };
+    const char* rest = nullptr;
+    if (word == "fwd" || word == "bwd") {
+      p.direction = word == "fwd" ? TANDEM_FORWARD : TANDEM_BACKWARD;
+      direction = true;
+    } else if (parse_float_type(word, &dtype)) {
+      dtype_given = true;
+    } else if (word == "causal_top_left" || word == "causal_bottom_right") {
+      p.mask = TANDEM_MASK_CAUSAL;
+      p.align = word == "causal_top_left" ? TANDEM_TOP_LEFT : TANDEM_BOTTOM_RIGHT;
+    } else if (word == "bottom_right") {
+      p.align = TANDEM_BOTTOM_RIGHT;
+    } else if (word == "deterministic") {
+      p.flags |= TANDEM_FLAG_DETERMINISTIC;
+    } else if (word == "visit_all") {
+      p.flags |= TANDEM_FLAG_VISIT_ALL;
+    } else if (word == "tf32") {
+      p.flags |= TANDEM_FLAG_TF32;
+    } else if (word == "layout=bhsd" || word == "layout=bshd") {
+      layout = word == "layout=bhsd" ? Layout::bhsd : Layout::bshd;
+    } else if (starts(word, "left=", &rest)) {
+      if (!parse_int(rest, &p.window_left)) return bad("wants a number");
+    } else if (starts(word, "right=", &rest)) {
+      if (!parse_int(rest, &p.window_right)) return bad("wants a number");
+    } else if (starts(word, "scale=", &rest)) {
+      if (!parse_float(rest, &p.scale)) return bad("wants a number");
+    } else if (starts(word, "grads=", &rest)) {
+      if (!parse_gradients(rest, &p.gradients)) return bad("wants a set of q, k, v, b, d, a, t, s");
+    } else if (starts(word, "tile=", &rest)) {
+      if (!parse_word(rest, &p.tile_rows, 'x', &rest) || !parse_word(rest, &p.tile_cols))
+        return bad("wants ROWSxCOLS");
+    } else if (starts(word, "splits=", &rest)) {
+      if (!parse_word(rest, &p.splits)) return bad("wants a number");
+    } else if (const int extra = parse_extra(word, &p, &rest)) {
+      if (extra < 0) return bad(rest);
+    } else {
+      bool known = false;
+      const size_t equals = word.find('='), colon = word.find(':');
+      if (colon != String::npos) {
+        for (const TensorWord& t : kTensors) {
+          if (word.compare(0, colon, t.name) != 0) continue;
+          known = true;
+          overrides.push_back({t.member, {}, true});
+          if (!parse_type(word.substr(colon + 1), &overrides.back().tensor.dtype))
+            return bad("wants f32, f16 or bf16");
+        }
+      } else if (equals != String::npos) {
+        const auto override_of = [&](const char* name, tandem_tensor tandem_problem::*member) {
+          if (word.compare(0, equals, name) != 0) return true;
+          known = true;
+          overrides.push_back({member, {}, false});
+          return parse_strides(word.c_str() + equals + 1, &overrides.back().tensor);
+        };
+        bool good = true;
+        for (const TensorWord& t : kTensors) good = good && override_of(t.name, t.member);
+        for (const OverlayWord& t : {kBias, kDBias, kKeep})
+          good = good && override_of(t.name, t.tensor);
+        if (!good) return bad("wants four strides");
+      } else {
+        for (const SizeWord& size : kSizes) {
+          if (!starts(word, size.prefix, &rest)) continue;
+          if (!parse_int(rest, &(p.*size.member))) return bad("wants a number");
+          known = given[&size - kSizes] = true;
+          break;
+        }
+      }
+      if (!known) return bad("is unknown");
+    }
+  }
+  if (!direction)
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT, "problem line: 'fwd' or 'bwd' is missing");
+  if (!dtype_given)
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT, "problem line: 'f32', 'f16' or 'bf16' is missing");
+  const auto missing = [&](int64_t tandem_problem::*member) {
+    for (const SizeWord& size : kSizes)
+      if (size.member == member) return !given[&size - kSizes];
+    return true;
+  };
+  if (missing(&tandem_problem::seq_q))
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT, "problem line: 'sq' is missing");
+  if (missing(&tandem_problem::head_dim))
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT, "problem line: 'd' is missing");
+  if (missing(&tandem_problem::heads_kv)) p.heads_kv = p.heads_q;
+  if (missing(&tandem_problem::seq_kv)) p.seq_kv = p.seq_q;
+  if (missing(&tandem_problem::head_dim_v)) p.head_dim_v = p.head_dim;
+  for (const TensorWord& t : kTensors) (p.*t.member).dtype = dtype;
+  set_layout(&p, layout);
+  for (const Override& o : overrides)
+    if (o.type)
+      (p.*o.member).dtype = o.tensor.dtype;
+    else
+      std::copy(o.tensor.stride, o.tensor.stride + 4, (p.*o.member).stride);
+  *problem = p;
+  return Status();
+}
+
+}  // namespace tandem
+
+extern "C" void tandem_problem_contiguous(tandem_problem* problem, tandem_dtype dtype) {
+  tandem_problem whole;
+  if (!problem || !tandem::read_struct("problem", problem, &whole).ok()) return;
+  for (const tandem::TensorWord& t : tandem::kTensors)
+    (whole.*t.member).dtype = tandem::number_of(dtype);
+  tandem::set_layout(&whole, tandem::Layout::bhsd);
+  tandem::write_struct(whole, problem);
+}

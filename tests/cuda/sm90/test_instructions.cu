@@ -1,0 +1,406 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// cuda/sm90/ptx/base.cuh and wgmma.cuh on a Hopper GPU, or on the emulator of tests/cuda/emulated: each layout of an operand against a product on the CPU, boxes with
+// their order of pieces, moves of 8 x 8 matrices, barriers. Inputs are small integers, so that results are exact.
+#define DOCTEST_CONFIG_IMPLEMENT
+#include <doctest/doctest.h>
+
+#include <string>
+#include <type_traits>
+
+#include "../../../cuda/sm90/ptx/cluster.cuh"
+#include "../../../cuda/sm90/ptx/global_memory.cuh"
+#include "../../../cuda/sm90/ptx/mbarrier.cuh"
+#include "../../../cuda/sm90/ptx/named_barrier.cuh"
+#include "../../../cuda/sm90/ptx/shared_memory.cuh"
+#include "../../../cuda/sm90/ptx/tma.cuh"
+#include "../../../cuda/sm90/ptx/wgmma.cuh"
+#include "device.h"
+
+namespace {
+
+using namespace tandem::cuda;
+using namespace tandem::cuda::sm90;
+using sm90_test::Memory;
+
+struct Random {
+  uint32_t state;
+  uint32_t next() { return state = state * 1664525u + 1013904223u; }
+  int small() { return int(next() >> 24) % 7 - 3; }
+};
+
+template <typename T>
+ushort bits_of(float x);
+template <>
+ushort bits_of<Half>(float x) {
+  return __half_as_ushort(__float2half_rn(x));
+}
+template <>
+ushort bits_of<Bfloat>(float x) {
+  return __bfloat16_as_ushort(__float2bfloat16_rn(x));
+}
+
+// A tile of rows x features of 16-bit elements into panels.
+TANDEM_DEVICE void put_panels(unsigned char* to, const ushort* from, int rows, int features) {
+  const int panels = (features + 63) / 64;
+  for (int n = int(threadIdx.x); n < rows * panels * 64; n += int(blockDim.x)) {
+    const int row = n / (panels * 64), feature = n % (panels * 64), f = feature % 64;
+    const uint at =
+        uint(feature / 64 * rows * kPanelBytes) + swizzle_128b(row, f / 8) + uint(f % 8 * 2);
+    *reinterpret_cast<ushort*>(to + at) =
+        feature < features ? from[row * features + feature] : ushort(0);
+  }
+}
+
+unsigned char* __device__ aligned_memory() {
+  unsigned char* p = reinterpret_cast<unsigned char*>(shared_memory());
+  return p + (1024 - shared_address(p) % 1024) % 1024;
+}
+
+enum { kKMajor, kMnMajor, kRegisters };
+
+// d[64 x N] = a[64 x K] b[K x N]. a as stored: 64 x K, or K x 64 across; b: N x K, or K x N across.
+template <typename T, int N, int K, int A, int B_MN_MAJOR>
+__global__ void __launch_bounds__(128) multiply(const ushort* a, const ushort* b, float* d) {
+  unsigned char* at = aligned_memory();
+  constexpr int a_rows = A == kMnMajor ? K : 64, a_features = A == kMnMajor ? 64 : K;
+  constexpr int b_rows = B_MN_MAJOR ? K : N, b_features = B_MN_MAJOR ? N : K;
+  unsigned char* b_tile = at + 64 * K * 2;
+  put_panels(at, a, a_rows, a_features);
+  put_panels(b_tile, b, b_rows, b_features);
+  fence_proxy_async_shared();
+  __syncthreads();
+  const uint a_at = shared_address(at), b_at = shared_address(b_tile);
+  const int lane = int(threadIdx.x) % 32, row = int(threadIdx.x) / 32 * 16 + lane / 4;
+  float x[N / 2];
+  uint r[K / 4];
+  if (A == kRegisters) {
+    const auto pair = [&](int i, int k) {
+      return uint(a[i * K + k]) | uint(a[i * K + k + 1]) << 16;
+    };
+#pragma unroll
+    for (int k = 0; k < K / 16; ++k) {
+      const int col = 16 * k + lane % 4 * 2;
+      r[4 * k] = pair(row, col), r[4 * k + 1] = pair(row + 8, col);
+      r[4 * k + 2] = pair(row, col + 8), r[4 * k + 3] = pair(row + 8, col + 8);
+    }
+  }
+  wgmma_fence();
+#pragma unroll
+  for (int k = 0; k < K / 16; ++k) {
+    const uint64_t right = B_MN_MAJOR ? mn_major(b_at + uint(k * 16 * kPanelBytes), K * kPanelBytes)
+                                      : k_major(b_at + uint(k / 4 * N * kPanelBytes + k % 4 * 32));
+    if constexpr (A == kRegisters) {
+      Wgmma<T, N>::template rs<B_MN_MAJOR>(x, r[4 * k], r[4 * k + 1], r[4 * k + 2], r[4 * k + 3],
+                                           right, k > 0);
+    } else {
+      const uint64_t left = A == kMnMajor
+                                ? mn_major(a_at + uint(k * 16 * kPanelBytes), K * kPanelBytes)
+                                : k_major(a_at + uint(k / 4 * 64 * kPanelBytes + k % 4 * 32));
+      Wgmma<T, N>::template ss<A == kMnMajor, B_MN_MAJOR>(x, left, right, k > 0);
+    }
+  }
+  wgmma_commit_group();
+  wgmma_wait_group<0>();
+#pragma unroll
+  for (int j = 0; j < N / 8; ++j)
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      d[(row + i / 2 * 8) * N + 8 * j + lane % 4 * 2 + i % 2] = x[4 * j + i];
+}
+
+template <typename T, int N, int K, int A, int B_MN_MAJOR>
+void check_product() {
+  static const std::string name = std::string(std::is_same<T, Half>::value ? "f16" : "bf16") +
+                                  " N " + std::to_string(N) + " K " + std::to_string(K) + " A " +
+                                  (A == kKMajor    ? "K-major"
+                                   : A == kMnMajor ? "MN-major"
+                                                   : "registers") +
+                                  " B " + (B_MN_MAJOR ? "MN-major" : "K-major");
+  sm90_test::doing() = name.c_str();
+  CAPTURE(name);
+  Random random{uint32_t(N * 1000 + K * 10 + A * 2 + B_MN_MAJOR)};
+  std::vector<float> a(64 * K), b(N * K);  // a[i][k], b[k][j]
+  for (float& x : a) x = float(random.small());
+  for (float& x : b) x = float(random.small());
+  std::vector<ushort> a_bits(a.size()), b_bits(b.size());
+  for (int i = 0; i < 64; ++i)
+    for (int k = 0; k < K; ++k)
+      a_bits[A == kMnMajor ? k * 64 + i : i * K + k] = bits_of<T>(a[i * K + k]);
+  for (int k = 0; k < K; ++k)
+    for (int j = 0; j < N; ++j)
+      b_bits[B_MN_MAJOR ? k * N + j : j * K + k] = bits_of<T>(b[k * N + j]);
+  const Memory<ushort> a_memory(a_bits), b_memory(b_bits);
+  const Memory<float> d_memory(64 * N);
+  const auto kernel = multiply<T, N, K, A, B_MN_MAJOR>;
+  const int bytes = 1024 + 64 * K * 2 + (N + 63) / 64 * 64 * K * 2 + 64;
+  sm90_test::must(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
+                  "cudaFuncSetAttribute");
+  sm90_test::launch(kernel, 1, 128, bytes, a_memory.get(), b_memory.get(), d_memory.get());
+  const std::vector<float> d = d_memory.read();
+  int wrong = 0;
+  for (int i = 0; i < 64; ++i)
+    for (int j = 0; j < N; ++j) {
+      float truth = 0;
+      for (int k = 0; k < K; ++k) truth += a[i * K + k] * b[k * N + j];
+      if (d[i * N + j] != truth && ++wrong == 1)
+        MESSAGE("first at ", i, ",", j, ": ", d[i * N + j], " for ", truth);
+    }
+  CHECK(wrong == 0);
+}
+
+template <typename T, int N, int K>
+void check_products() {
+  check_product<T, N, K, kKMajor, 0>();
+  check_product<T, N, K, kKMajor, 1>();
+  check_product<T, N, K, kMnMajor, 0>();
+  check_product<T, N, K, kMnMajor, 1>();
+  check_product<T, N, K, kRegisters, 0>();
+  check_product<T, N, K, kRegisters, 1>();
+}
+
+// ---- boxes --------------------------------------------------------------------------------------
+
+// Copies a box, shows the shared memory as it lies, and stores the box to another tensor.
+__global__ void through_box(const __grid_constant__ CUtensorMap from,
+                            const __grid_constant__ CUtensorMap to, ushort* seen, int rows, int d,
+                            int s, int h, int b, bool back) {
+  unsigned char* at = aligned_memory();
+  TANDEM_SHARED_ARRAY(uint64_t, barrier, 1);
+  const uint barrier_at = shared_address(barrier);
+  if (threadIdx.x == 0) {
+    mbarrier_init(barrier_at, 1);
+    fence_mbarrier_init();
+  }
+  __syncthreads();
+  if (threadIdx.x < 32 && elect_one()) {
+    mbarrier_arrive_expect_tx(barrier_at, rows * kPanelBytes);
+    tma_load(shared_address(at), &from, barrier_at, d, s, h, b);
+  }
+  mbarrier_wait(barrier_at, 0);
+  for (int n = int(threadIdx.x); n < rows * 64; n += int(blockDim.x))
+    seen[n] = reinterpret_cast<const ushort*>(at)[n];
+  __syncthreads();
+  if (back && threadIdx.x < 32 && elect_one()) {
+    tma_store(&to, shared_address(at), d, s, h, b);
+    bulk_commit_group();
+    bulk_wait_group<0>();
+  }
+}
+
+__device__ uint at_of(int row, int piece) { return swizzle_128b(row, piece); }
+__global__ void panel_table(uint* to) {
+  to[threadIdx.x * 8 + blockIdx.x] = at_of(int(threadIdx.x), int(blockIdx.x));
+}
+
+// ---- moves of matrices --------------------------------------------------------------------------
+
+// Where lane `lane` points for four matrices that are the 16 x 16 elements from (row, col) on: as accumulators lie.
+TANDEM_DEVICE uint matrices_at(uint panel, int row, int col) {
+  const int lane = int(threadIdx.x) % 32;
+  return panel + swizzle_128b(row + lane % 16, col / 8 + lane / 16);
+}
+
+__global__ void move_matrices(const ushort* from, uint* loaded, uint* turned, ushort* stored,
+                              ushort* stored_turned) {
+  unsigned char* at = aligned_memory();
+  const uint panel = shared_address(at), second = panel + 16 * kPanelBytes,
+             third = second + 64 * kPanelBytes;
+  const int lane = int(threadIdx.x);
+  put_panels(at, from, 16, 64);
+  __syncthreads();
+  for (int k = 0; k < 4; ++k) {
+    uint r[4], t[4];
+    ldmatrix_x4(r, matrices_at(panel, 0, 16 * k));
+    ldmatrix_x4_trans(t, matrices_at(panel, 0, 16 * k));
+    for (int i = 0; i < 4; ++i) {
+      loaded[(k * 4 + i) * 32 + lane] = r[i];
+      turned[(k * 4 + i) * 32 + lane] = t[i];
+    }
+    stmatrix_x4(matrices_at(second, 0, 16 * k), r);
+    // The transposed of these 16 columns: rows 16 k and on of the third tile. Matrix 1 and 2 change places.
+    const uint turned_r[4] = {r[0], r[2], r[1], r[3]};
+    stmatrix_x4_trans(matrices_at(third, 16 * k, 0), turned_r);
+  }
+  __syncthreads();
+  for (int n = lane; n < 16 * 64; n += 32) {
+    const int row = n / 64, f = n % 64;
+    stored[n] = *reinterpret_cast<const ushort*>(at + 16 * kPanelBytes + swizzle_128b(row, f / 8) +
+                                                 f % 8 * 2);
+    stored_turned[n] = *reinterpret_cast<const ushort*>(at + 80 * kPanelBytes +
+                                                        swizzle_128b(f, row / 8) + row % 8 * 2);
+  }
+}
+
+// ---- barriers and sums --------------------------------------------------------------------------
+
+// Three groups in turn append their number, as the warpgroups of fwd take turns.
+__global__ void take_turns(int* order, int rounds) {
+  TANDEM_SHARED_ARRAY(int, count, 1);
+  const int group = int(threadIdx.x) / 128;
+  if (threadIdx.x == 0) *count = 0;
+  __syncthreads();
+  if (group == 2) named_barrier_arrive(1, 256);
+  for (int n = 0; n < rounds; ++n) {
+    named_barrier_sync(1 + group, 256);
+    if (threadIdx.x % 128 == 0) order[(*count)++] = group;
+    __threadfence_block();
+    named_barrier_arrive(1 + (group + 1) % 3, 256);
+  }
+}
+
+// Through two stages of shared memory, flat: a thread copies, a warpgroup doubles, a thread adds to the sums, and copies.
+__global__ void stages(const float* from, float* to, float* doubled, int steps) {
+  unsigned char* at = aligned_memory();
+  float* tile = reinterpret_cast<float*>(at);  // 2 stages of 128, and 128 to add
+  TANDEM_SHARED_ARRAY(uint64_t, barriers, 4);
+  const auto barrier = [&](int n) { return shared_address(&barriers[n]); };
+  if (threadIdx.x == 0) {
+    for (int n = 0; n < 4; ++n) mbarrier_init(barrier(n), n < 2 ? 1 : 128);
+    fence_mbarrier_init();
+  }
+  __syncthreads();
+  if (threadIdx.x == 128) {
+    for (int n = 0; n < steps; ++n) {
+      mbarrier_wait(barrier(2 + n % 2), (n / 2 & 1) ^ 1);
+      mbarrier_arrive_expect_tx(barrier(n % 2), 512);
+      bulk_load(shared_address(tile + n % 2 * 128), from + n * 128, barrier(n % 2), 512);
+    }
+  } else if (threadIdx.x < 128) {
+    for (int n = 0; n < steps; ++n) {
+      mbarrier_wait(barrier(n % 2), n / 2 & 1);
+      tile[256 + threadIdx.x] = 2 * tile[n % 2 * 128 + threadIdx.x];
+      mbarrier_arrive(barrier(2 + n % 2));
+      fence_proxy_async_shared();
+      named_barrier_sync<1>(128);
+      if (threadIdx.x == 0) {
+        bulk_reduce_add(to, shared_address(tile + 256), 512);
+        bulk_store(reinterpret_cast<uint64_t>(doubled + n * 128), shared_address(tile + 256), 512);
+        bulk_commit_group();
+        bulk_wait_group_read<0>();
+      }
+      named_barrier_sync<1>(128);
+    }
+    if (threadIdx.x == 0) bulk_wait_group<0>();
+  }
+}
+
+}  // namespace
+
+TEST_CASE("products: every layout, widths and panels, f16 and bf16") {
+  check_products<Half, 64, 64>();
+  check_products<Bfloat, 64, 128>();
+  check_products<Bfloat, 128, 64>();
+  check_products<Half, 128, 128>();
+  check_products<Bfloat, 256, 64>();
+  check_products<Half, 192, 64>();
+  check_products<Bfloat, 96, 192>();
+  check_products<Bfloat, 80, 64>();
+  check_products<Bfloat, 112, 64>();
+  check_products<Half, 176, 64>();
+  check_products<Bfloat, 160, 64>();
+  check_products<Half, 32, 128>();
+}
+
+TEST_CASE("boxes: order of pieces, zeros outside, and back") {
+  // 100 features of 40 rows, 3 heads, 2 batches; rows 104 apart, heads and batches with gaps
+  const sm90_test::Shape4 shape{{100, 40, 3, 2}, {104, 104 * 41, 104 * 41 * 3 + 8}};
+  const size_t count = 2 * (104 * 41 * 3 + 8);
+  std::vector<ushort> data(count);
+  for (size_t n = 0; n < count; ++n) data[n] = ushort(n * 40503u >> 3 & 0x7fff);
+  const Memory<ushort> from(data), to(std::vector<ushort>(count, 0xabcd));
+  constexpr int rows = 24;
+  const CUtensorMap from_map = sm90_test::make_map(from.get(), shape, rows);
+  // Stores go by whole 16 bytes: with 100 features they would write 104.
+  sm90_test::Shape4 to_shape = shape;
+  to_shape.size[0] = 96;
+  const CUtensorMap to_map = sm90_test::make_map(to.get(), to_shape, rows);
+  const Memory<uint> table_memory(rows * 8);
+  sm90_test::launch(panel_table, 8, rows, 0, table_memory.get());
+  const std::vector<uint> table = table_memory.read();
+  std::vector<ushort> expected_to(count, 0xabcd);
+  int wrong = 0;
+  for (int b = 0; b < 2; ++b)
+    for (int d : {0, 64})
+      for (int s : {0, 24, 32, -8}) {
+        const int h = b == 0 ? 2 : 1;
+        const Memory<ushort> seen_memory(rows * 64);
+        sm90_test::launch(through_box, 1, 64, 8192, from_map, to_map, seen_memory.get(), rows, d, s,
+                          h, b, s >= 0);
+        const std::vector<ushort> seen = seen_memory.read();
+        for (int i = 0; i < rows; ++i)
+          for (int f = 0; f < 64; ++f) {
+            const bool inside = d + f < 100 && s + i >= 0 && s + i < 40;
+            const int64_t at =
+                b * int64_t(shape.stride[2]) + h * int64_t(shape.stride[1]) + (s + i) * 104 + d + f;
+            if (inside && d + f < 96 && s >= 0) expected_to[size_t(at)] = data[size_t(at)];
+            const ushort expected = inside ? data[size_t(at)] : ushort(0);
+            wrong += seen[table[size_t(i * 8 + f / 8)] / 2 + size_t(f % 8)] != expected;
+          }
+      }
+  CHECK(wrong == 0);
+  const std::vector<ushort> stored = to.read();
+  int different = 0;
+  for (size_t n = 0; n < count; ++n)
+    if (stored[n] != expected_to[n] && ++different == 1)
+      MESSAGE("first at ", n, ": ", stored[n], " for ", expected_to[n]);
+  CHECK(different == 0);
+}
+
+TEST_CASE("8 x 8 matrices: as accumulators lie, there and back, transposed") {
+  std::vector<ushort> data(16 * 64);
+  for (size_t n = 0; n < data.size(); ++n) data[n] = ushort(n);
+  const Memory<ushort> from(data), stored(16 * 64), stored_turned(16 * 64);
+  const Memory<uint> loaded_memory(16 * 32), turned_memory(16 * 32);
+  sm90_test::launch(move_matrices, 1, 32, 20480, from.get(), loaded_memory.get(),
+                    turned_memory.get(), stored.get(), stored_turned.get());
+  const std::vector<uint> loaded = loaded_memory.read(), turned = turned_memory.read();
+  int wrong = 0;
+  for (int k = 0; k < 4; ++k)
+    for (int i = 0; i < 4; ++i)
+      for (int lane = 0; lane < 32; ++lane)
+        for (int c = 0; c < 2; ++c) {
+          const int row = lane / 4 + i % 2 * 8, col = 16 * k + i / 2 * 8 + lane % 4 * 2 + c;
+          wrong +=
+              int(loaded[size_t((k * 4 + i) * 32 + lane)] >> 16 * c & 0xffff) != row * 64 + col;
+          // Transposed matrix by matrix: what is at (x, y) of a matrix comes from (y, x).
+          const int from_row = i % 2 * 8 + lane % 4 * 2 + c,
+                    from_col = 16 * k + i / 2 * 8 + lane / 4;
+          wrong += int(turned[size_t((k * 4 + i) * 32 + lane)] >> 16 * c & 0xffff) !=
+                   from_row * 64 + from_col;
+        }
+  CHECK(wrong == 0);
+  CHECK(stored.read() == data);
+  CHECK(stored_turned.read() == data);
+}
+
+TEST_CASE("named barriers: groups in turn") {
+  constexpr int rounds = 50;
+  const Memory<int> order_memory(3 * rounds);
+  sm90_test::launch(take_turns, 1, 384, 0, order_memory.get(), rounds);
+  const std::vector<int> order = order_memory.read();
+  int wrong = 0;
+  for (int n = 0; n < 3 * rounds; ++n) wrong += order[size_t(n)] != n % 3;
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("stages: flat copies behind mbarriers, sums into global memory and copies to it") {
+  constexpr int steps = 37;
+  std::vector<float> data(steps * 128), expected(128, 5.f), expected_doubled;
+  for (size_t n = 0; n < data.size(); ++n) {
+    data[n] = float(n % 251);
+    expected[n % 128] += 2 * data[n];
+    expected_doubled.push_back(2 * data[n]);
+  }
+  const Memory<float> from(data), to(std::vector<float>(128, 5.f)), doubled(data.size());
+  sm90_test::launch(stages, 1, 160, 4096, from.get(), to.get(), doubled.get(), steps);
+  CHECK(to.read() == expected);
+  CHECK(doubled.read() == expected_doubled);
+}
+
+int main(int argc, char** argv) {
+  if (!sm90_test::has_hopper()) {
+    std::printf("skipped: no GPU of compute capability 9.0\n");
+    return 77;
+  }
+  return doctest::Context(argc, argv).run();
+}

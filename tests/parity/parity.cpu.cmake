@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+# The suite on the CPU device, and what tests on drivers share.
+# Scores, masks and values of any size (parity/magnitudes.cpp) have tests of their own, on every
+# path: each of them must reach every kernel of its path.
+set(TANDEM_MAGNITUDES "-tc=magnitudes:*,regression: magnitudes:*")
+set(TANDEM_NO_MAGNITUDES "-tce=magnitudes:*,regression: magnitudes:*")
+add_test(NAME parity.cpu COMMAND tandem_parity ${TANDEM_NO_MAGNITUDES})
+set_tests_properties(parity.cpu PROPERTIES ENVIRONMENT "TANDEM_DEVICE=cpu;TANDEM_TIER=ci;TANDEM_ALL_ROWS=rows")
+add_test(NAME parity.magnitudes.cpu COMMAND tandem_parity ${TANDEM_MAGNITUDES})
+set_tests_properties(parity.magnitudes.cpu PROPERTIES ENVIRONMENT "TANDEM_DEVICE=cpu;TANDEM_TIER=ci;TANDEM_ALL_ROWS=rows")
+# The tier smoke, on GPUs that are not there: nothing is computed, and each kernel that the device can
+# run must be reached by some case.
+set(recorded "")
+foreach(path sm90 sm80 simt)
+  list(APPEND recorded recorded:h100_cuda/${path})
+endforeach()
+foreach(path coopmat2 coopmat scalar)
+  list(APPEND recorded recorded:h100_vulkan/${path})
+endforeach()
+list(JOIN recorded "," recorded)
+add_test(NAME parity.recorded COMMAND tandem_parity)
+set_tests_properties(parity.recorded PROPERTIES ENVIRONMENT "TANDEM_DEVICE=${recorded};TANDEM_TIER=smoke;TANDEM_ALL_ROWS=rows")

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// A session on a device that is not there: plans are those of a recorded device (profiles.inc), and
+// an execute does nothing. It shows which kernels the cases of a suite would run.
+#ifndef TANDEM_TESTS_PARITY_RECORDED_SESSION_H
+#define TANDEM_TESTS_PARITY_RECORDED_SESSION_H
+#include "harness/session.h"
+
+namespace tandem::harness {
+
+// The backend of a profile; "" if there is no such profile.
+std::string recorded_backend(const std::string& profile);
+std::unique_ptr<Session> open_recorded(const std::string& profile, const SessionOptions& options);
+
+}  // namespace tandem::harness
+#endif

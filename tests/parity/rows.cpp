@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// The cheapest case of each kernel that no other case of the tier smoke reaches, on its path alone. A
+// row that no case ran fails the suite (main.cpp); tests/CMakeLists.txt asks the same of
+// recorded devices, by which cases were found.
+#include "api/handles.h"
+#include "parity.h"
+
+using namespace parity;
+
+namespace {
+
+// Runs a problem on the targets of a path that `has` accepts. odd_o: rows of o with an odd stride.
+struct RowCase {
+  const char* path;
+  bool odd_o = false;
+  bool (*has)(const tandem::Caps&) = [](const tandem::Caps&) { return true; };
+
+  void check(const std::function<std::string(const tandem::Caps&)>& line) const {
+    for (Target& target : targets()) {
+      const tandem::Caps& caps = target.session->device()->device->caps();
+      if (target.path != path || !has(caps)) continue;
+      tandem_problem p = parse(line(caps));
+      if (odd_o) {
+        tandem_tensor& o = tensor_of(p, Role::o);
+        o.stride[2] = p.head_dim_v + 1;
+        o.stride[1] = p.seq_q * o.stride[2];
+        o.stride[0] = p.heads_q * o.stride[1];
+      }
+      Expect twice;
+      twice.options.repeats = 2;
+      Case test(p, seed_of(line(caps).c_str()), twice.options);
+      check_on(target, test, twice);
+    }
+  }
+  void check(const std::string& line) const {
+    check([&](const tandem::Caps&) { return line; });
+  }
+};
+
+// A problem with so many tiles of keys for each SM, one a head.
+std::string with_tiles(const tandem::Caps& caps, int per_core, const std::string& rest) {
+  const std::string heads = std::to_string(per_core * int(caps.cores) + 1);
+  return "bwd bf16 b1 hq" + heads + " hk" + heads + " sq24 sk40 d40 dv32 " + rest;
+}
+
+}  // namespace
+
+TEST_CASE("rows: sm90, bwd_dot without 16-byte loads") {
+  const RowCase sm90{"sm90", true};
+  sm90.check("bwd f16 b1 hq2 hk1 sq50 sk70 d136 dv136");                   // plain
+  sm90.check("bwd bf16 b1 hq1 hk1 sq40 sk50 d136 dv136 sink grads=qkvs");  // full
+  sm90.check("bwd f16 b1 hq2 hk1 sq50 sk70 d64 dv64");                     // zero
+}
+
+TEST_CASE("rows: sm90, a gradient of wide heads alone") {
+  RowCase{"sm90"}.check("bwd f16 b1 hq2 hk1 sq70 sk90 d136 dv136 causal_top_left grads=q");
+}
+
+TEST_CASE("rows: sm90, persistent workgroups and bwd_dq_cast") {
+  RowCase{"sm90"}.check([](const tandem::Caps& caps) { return with_tiles(caps, 4, ""); });
+}
+
+TEST_CASE("rows: sm90, bwd_head_sums as a launch") {
+  RowCase{"sm90"}.check(
+      [](const tandem::Caps& caps) { return with_tiles(caps, 1, "sink grads=qkvs"); });
+}
+
+TEST_CASE("rows: sm90, two-CTA clusters") {
+  RowCase{"sm90", false, [](const tandem::Caps& caps) { return caps.early_launches; }}.check(
+      "bwd bf16 b4 hq64 hk64 sq72 sk40 d64 dv64 bias:bf16:1x64x72 d_bias:f32 grads=qkvb");
+}
+
+TEST_CASE("rows: sm90, bwd_sum_splits as a launch") {
+  RowCase{"sm90"}.check(
+      "bwd f16 b33 hq1 hk1 sq64 sk140 d64 dv64 causal_bottom_right elastic dist=64 grads=qkvdt");
+}
+
+TEST_CASE("rows: simt, elastic softmax without wide loads") {
+  RowCase{"simt"}.check("bwd f32 b1 hq1 hk1 sq40 sk50 d30 dv34 elastic dist=9 grads=qkvdt");
+}
+
+TEST_CASE("rows: simt and sm80, sums of biases without wide loads, and joined bwd_dq") {
+  for (const char* path : {"simt", "sm80"})
+    RowCase{path}.check(
+        "bwd f16 b1 hq1 hk1 sq40 sk50 d30 dv34 bias:f16:1x1x1 d_bias:f32 dist=9 grads=qkvbd");
+  RowCase{"sm80"}.check("bwd f16 b1 hq1 hk1 sq40 sk50 d64 dv64 sink dropout=0.2 grads=qkvs");
+}
+
+TEST_CASE("rows: coopmat2, tensor addressing") {
+  RowCase{"coopmat2", false, [](const tandem::Caps& caps) { return caps.coopmat_tensors; }}.check(
+      "fwd f16 b1 hq2 hk1 sq70 sk60 d256 dv256");
+}

@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+# The tests of plans are part of tandem_tests (unit/unit.cmake).
+# The planner once more, in place of the library's, which ends at what C++ leaves undefined: problems of absurd sizes overflow a product soon.
+if(NOT TANDEM_SANITIZE AND CMAKE_CXX_COMPILER_ID MATCHES "GNU|Clang")
+  set(planner plan/caps api/explain kernels/kernel_rows kernels/params plan/plan plan/cpu/planner
+    plan/gpu plan/launches plan/coopmat/planner plan/scalar/planner plan/simt/planner
+    plan/sm80/planner plan/sm90/planner plan/sm90/heuristics plan/workspace problem/problem
+    problem/problem_line kernels/push)
+  list(TRANSFORM planner PREPEND ${PROJECT_SOURCE_DIR}/src/)
+  list(TRANSFORM planner APPEND .cpp)
+  add_executable(tandem_plans_watched main.cpp unit/header_c99.c unit/test_hostile.cpp plan/test_plan.cpp unit/test_problem_line.cpp ${planner})
+  tandem_test_target(tandem_plans_watched)
+  target_include_directories(tandem_plans_watched PRIVATE ${PROJECT_BINARY_DIR})
+  target_compile_definitions(tandem_plans_watched PRIVATE $<TARGET_PROPERTY:tandem,COMPILE_DEFINITIONS>)
+  # -fstrict-enums: without it GCC takes any number in an enum. It watches those in memory; Clang
+  # arguments, too. -O1: with more the compiler takes half a minute for what runs in two seconds.
+  target_compile_options(tandem_plans_watched PRIVATE -O1 -fsanitize=undefined,enum -fno-sanitize-recover=all
+    $<$<COMPILE_LANGUAGE:CXX>:-fstrict-enums>)
+  target_link_options(tandem_plans_watched PRIVATE -fsanitize=undefined)
+  add_test(NAME plans.watched COMMAND tandem_plans_watched)
+endif()

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// What the tests of the planner share: recorded devices, and problems from their lines.
+#ifndef TANDEM_TESTS_PLAN_PLAN_FIXTURE_H
+#define TANDEM_TESTS_PLAN_PLAN_FIXTURE_H
+#include <doctest/doctest.h>
+
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/params.h"
+#include "plan/plan.h"
+#include "plan/sm90/heuristics.h"
+#include "plan/sm90/tiles.h"
+
+namespace plan_fixture {
+
+using namespace tandem;
+
+inline int64_t ceil_div(int64_t n, int64_t d) { return (n + d - 1) / d; }
+
+// f32 on sm80: whether the sums of d_q are few enough to be rounded by the last workgroup of a head.
+inline bool sums_few(const Problem& p) {
+  const int64_t all = p.batch * p.heads_q * p.seq_q * p.head_dim;
+  return p.dtype == TANDEM_F32 && all <= (1 << 20) && all <= 65536 * p.batch * p.heads_kv;
+}
+
+// The same on sm90: whether the last workgroup of a head does, or, of few workgroups, all of them together.
+inline bool fuses_dq_postprocess(const Plan& plan) {
+  const Launch* fused = plan.find(Stem::bwd_dkv_dq);
+  return (fuses_dq_postprocess(plan.problem, 0) &&
+          !(fused && fused->of<Sm90Launch>().persistent)) ||
+         (fused && fused->of<Sm90Launch>().cooperative_postprocess);
+}
+
+struct Profile {
+  const char* id;
+  Caps caps;
+  std::string path, tile, f16, bf16;
+};
+
+inline std::vector<Profile> profiles() {
+  std::vector<Profile> all;
+  auto add = [&](const char* id, Backend backend, const char* name, const char* driver,
+                 uint32_t vendor, uint32_t shared, uint32_t invocations, uint32_t groups_x,
+                 uint32_t groups_y, uint32_t sub_min, uint32_t sub_max, uint32_t sub,
+                 uint32_t cores, int version, const char* flags, uint32_t push, uint32_t driver_id,
+                 const char* matrices, const char* path, const char* tile, const char* f16,
+                 const char* bf16) {
+    Caps c;
+    auto has = [&](char f) { return std::strchr(flags, f) != nullptr; };
+    c.backend = backend;
+    c.name = name;
+    c.driver = driver;
+    c.vendor_id = vendor;
+    c.shared_bytes = shared;
+    c.max_invocations = invocations;
+    c.max_groups_x = groups_x;
+    c.max_groups_y = groups_y;
+    c.subgroup_min = sub_min;
+    c.subgroup_max = sub_max;
+    c.subgroup_size = sub;
+    c.cores = cores;
+    if (backend == Backend::cuda) {
+      c.compute_major = version / 10;
+      c.compute_minor = version % 10;
+      c.sm80_code = has('T');
+      c.sm90_code = has('W');
+      c.early_launches = has('P');
+    } else {
+      c.api_version = 1u << 22 | uint32_t(version) << 12;
+      c.buffer_address = has('A');
+      c.inline_uniform = has('U');
+      c.storage16 = has('S');
+      c.float16 = has('H');
+      c.bfloat16 = has('B');
+      c.int64 = has('L');
+      c.push_bytes = push;
+      c.driver_id = driver_id;
+      c.memory_model = c.maintenance4 = has('M');
+      c.subgroup_control = c.full_subgroups = c.subgroup_pin = has('G');
+      c.max_subgroups = has('G') ? 32 : 0;
+      c.coopmat = has('K');
+      c.bfloat16_coopmat = has('B') && has('K');
+      c.coopmat_reductions = c.coopmat_conversions = c.coopmat_per_element = has('N');
+      c.coopmat_tensors = has('E');
+      const char* operands = "f16";
+      for (const char* s = matrices; *s; ++s) {
+        MatrixShape m{0, 0, 0, operands};
+        if (*s == ';') operands = "bf16";
+        int length = 0;
+        if (std::sscanf(s, "%dx%dx%d%n", &m.m, &m.n, &m.k, &length) != 3) continue;
+        c.matrices.push_back(m);
+        s += length - 1;
+      }
+    }
+    all.push_back({id, c, path, tile, f16, bf16});
+  };
+#define TANDEM_PROFILE(id, backend, name, driver, vendor, shared, inv, gx, gy, smin, smax, sub, \
+                       cores, version, flags, push, drv, matrices, path, tile, f16, bf16)       \
+  add(#id, Backend::backend, name, driver, vendor, shared, inv, gx, gy, smin, smax, sub, cores, \
+      version, flags, push, drv, matrices, path, tile, f16, bf16);
+#include "profiles.inc"
+  Caps cpu;
+  cpu.threads = 4;
+  all.push_back({"cpu", cpu, "simd", "", "simd", "simd"});
+  return all;
+}
+
+inline Caps caps_of(const char* id) {
+  for (const Profile& p : profiles())
+    if (std::strcmp(p.id, id) == 0) return p.caps;
+  FAIL("no profile " << id);
+  return Caps();
+}
+
+inline Problem problem_of(std::string_view line) {
+  tandem_problem given;
+  Status status = parse_problem(String(line).c_str(), &given);
+  REQUIRE_MESSAGE(status.ok(), status.message());
+  Problem problem;
+  status = make_problem(&given, &problem);
+  REQUIRE_MESSAGE(status.ok(), status.message());
+  return problem;
+}
+
+// Row of the table of its tiles, on sm80 and sm90; else -1.
+inline int row_of(const Launch& l) {
+  if (const Sm80Launch* own = l.as<Sm80Launch>()) return own->row;
+  return l.as<Sm90Launch>() ? l.as<Sm90Launch>()->row : -1;
+}
+
+// A plan as text: everything in it, so that two plans are equal iff their texts are.
+inline String dump(const Status& status, const Plan& plan) {
+  String s = status.message() + "|" + backend_name(plan.backend) + "." + plan.path + "|" +
+             plan.name() +
+             text("|%llu %llu %llu|", (unsigned long long)plan.workspace_size,
+                  (unsigned long long)plan.scratch[Scratch::delta].offset,
+                  (unsigned long long)plan.zeroed_size);
+  for (const Launch& l : plan.launches) {
+    const MatrixLaunch& m = l.of<MatrixLaunch>();
+    s += text("%s %d %s %dx%d %d %d %u %u %u %u %u %s %u %d %d %d %u %d;", stem_name(l.stem),
+              l.kernel, l.tile.name ? l.tile.name : "-", l.tile.br, l.tile.bc, l.d_blocks,
+              l.dv_blocks, l.tiles, l.total, l.groups_x, l.groups_y, l.shared_bytes,
+              m.matrix.name().c_str(), m.subgroup, m.row_blocks, m.left_shared, m.register_prefetch,
+              l.splits, row_of(l));
+  }
+  for (const Refusal& r : plan.refusals) s += r.candidate + ": " + r.reason + ";";
+  return s;
+}
+
+// The operations of a plan, in order, but for bwd_origin, which every backward on a GPU has
+// (test_plan.cpp).
+inline std::string stems(const Plan& plan) {
+  std::string s;
+  for (const Launch& l : plan.launches)
+    if (l.stem != Stem::bwd_origin) s += (s.empty() ? "" : " ") + std::string(stem_name(l.stem));
+  return s;
+}
+
+// Bytes in front of delta, where bwd_origin leaves two numbers a row.
+inline uint64_t far_size(const Problem& p) {
+  return (uint64_t(p.batch * p.heads_q * p.seq_q) * 8 + 255) / 256 * 256;
+}
+
+// The plan of a problem that has one.
+inline Plan plan_of(std::string_view line, const Caps& caps) {
+  Plan plan;
+  const Status status = make_plan(problem_of(line), caps, &plan);
+  REQUIRE_MESSAGE(status.ok(), line << ": " << status.message());
+  return plan;
+}
+inline Plan plan_of(std::string_view line, const char* profile = "h100_cuda") {
+  return plan_of(line, caps_of(profile));
+}
+
+// Bytes of ds in the workspace: of the heads of a chunk, whole blocks.
+inline uint64_t ds_size(const Problem& p, const Launch& d_q) {
+  const auto blocks = [](int64_t n) { return uint64_t((n + 127) / 128 * 128); };
+  return 2 * uint64_t(d_q.of<MatrixLaunch>().heads) * blocks(p.seq_kv) * blocks(p.seq_q);
+}
+
+}  // namespace plan_fixture
+#endif

@@ -1,0 +1,481 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// The planner with optional inputs: which operations each set of gradients needs, what they wait for, where
+// their parts lie in the workspace, and what is refused.
+#include <algorithm>
+#include <set>
+
+#include "compare.h"
+#include "plan_fixture.h"
+
+using namespace tandem;
+using namespace plan_fixture;
+
+namespace {
+
+// Workgroups of one head (or slice) by the docs' own words, and how many of those there are.
+std::pair<int64_t, int64_t> groups_of(const Problem& p, const Launch& l) {
+  const int64_t br = l.tile.br, bc = l.tile.bc;
+  switch (l.stem) {
+    case Stem::bwd_dot:
+      return {ceil_div(p.seq_q, kDotRows), p.heads_q * p.batch};
+    case Stem::bwd_origin:
+      return {ceil_div(p.seq_q, kLineGroup), p.heads_q * p.batch};
+    case Stem::bwd_dkv:
+    case Stem::bwd_dkv_dist:
+    case Stem::bwd_dkv_dq:
+      return {ceil_div(p.seq_kv, bc), p.heads_kv * p.batch};
+    case Stem::bwd_dq_cast:
+      return {(l.as<Sm80Launch>() ? kAmpereTiles[l.of<Sm80Launch>().row].panels()
+                                  : bwd_panels(kBwdShapes[l.of<Sm90Launch>().row])) *
+                  ceil_div(p.seq_q, 64),
+              p.heads_q * p.batch};
+    case Stem::bwd_dbias:
+      return {(p.bias.rows == 1 ? 1 : ceil_div(p.seq_q, br)) * ceil_div(p.seq_kv, bc),
+              p.bias.heads * p.bias.batch * l.splits};
+    case Stem::bwd_dist_bias:
+      return {ceil_div(p.dist_window, br), p.heads_q * int64_t(l.splits)};
+    case Stem::bwd_head_sums:
+      return {1, p.heads_q};
+    case Stem::bwd_sum_splits:
+      return {ceil_div(gradient_elements(p, l.gradient), kLineGroup), 1};
+    case Stem::fwd_combine:
+      return {ceil_div(p.seq_q, CombineShape(l.splits, p.head_dim_v).rows()), p.heads_q * p.batch};
+    case Stem::fwd:
+      return {ceil_div(p.seq_q, br), p.heads_q * p.batch * l.splits};
+    default:
+      return {ceil_div(p.seq_q, br), p.heads_q * p.batch};
+  }
+}
+
+// Whether the fused kernels of elastic softmax may run.
+bool lazy(const Plan& plan) {
+  const Problem& p = plan.problem;
+  return plan.backend == Backend::cuda && std::string(plan.path) != "sm80" &&
+         p.normalizer == Normalizer::elastic && !p.bias && !p.alibi && !p.keep && p.softcap == 0 &&
+         p.dropout == 0;
+}
+
+// What of a problem's gradients each operation writes.
+bool expects(const Plan& plan, Stem stem) {
+  const Problem& p = plan.problem;
+  const bool q = p.batch * p.heads_q * p.seq_q != 0, kv = p.batch * p.heads_kv * p.seq_kv != 0;
+  const uint32_t through_ds = TANDEM_GRAD_Q | TANDEM_GRAD_K | TANDEM_GRAD_BIAS |
+                              TANDEM_GRAD_DIST_BIAS | TANDEM_GRAD_SLOPE | TANDEM_GRAD_SINK;
+  const bool by_dot = p.normalizer == Normalizer::softmax &&
+                      (std::string(plan.path) == "sm90" || !p.wants(TANDEM_GRAD_SLOPE));
+  const bool row_sums_dq = lazy(plan) && p.wants(TANDEM_GRAD_Q),
+             dkv_dist = lazy(plan) && p.wants(TANDEM_GRAD_K);
+  const bool hopper = std::string(plan.path) == "sm90" && p.backward &&
+                      p.normalizer != Normalizer::elastic && p.gradients != TANDEM_GRAD_SINK;
+  const bool fused = (hopper && std::max(p.head_dim, p.head_dim_v) <= kMaxFusedHeadDim) ||
+                     plan.find(Stem::bwd_dkv_dq);
+  switch (stem) {
+    case Stem::bwd_dkv_dq:
+      return fused;
+    case Stem::bwd_dq_cast:
+      return fused && p.wants(TANDEM_GRAD_Q) &&
+             !(std::string(plan.path) == "sm90" ? fuses_dq_postprocess(plan) : sums_few(p));
+    case Stem::fwd:
+      return !p.backward && q;
+    case Stem::bwd_origin:
+      return p.backward && q && kv && plan.backend != Backend::cpu;
+    case Stem::bwd_row_sums_dq:
+      return q && row_sums_dq;
+    case Stem::bwd_dkv_dist:
+      return kv && dkv_dist;
+    case Stem::bwd_dot:
+      return q && by_dot && (hopper || fused || p.wants(through_ds));
+    case Stem::bwd_row_sums:
+      return q && !by_dot && !row_sums_dq && (fused || p.wants(through_ds | TANDEM_GRAD_TAU));
+    case Stem::bwd_dkv:
+      return kv && !dkv_dist && !fused && p.wants(TANDEM_GRAD_K | TANDEM_GRAD_V);
+    case Stem::bwd_dq:
+      return q && !row_sums_dq && !fused && p.wants(TANDEM_GRAD_Q);
+    case Stem::bwd_dbias:
+      return p.wants(TANDEM_GRAD_BIAS) && gradient_elements(p, TANDEM_GRAD_BIAS) > 0;
+    case Stem::bwd_dist_bias:
+      return p.wants(TANDEM_GRAD_DIST_BIAS) && p.heads_q > 0 &&
+             !(q && kv && dkv_dist && p.dist_window <= 1024);
+    case Stem::bwd_head_sums:
+      return p.wants(TANDEM_GRAD_TAU | TANDEM_GRAD_SLOPE | TANDEM_GRAD_SINK) && p.heads_q > 0;
+    default:
+      return false;
+  }
+}
+
+void check_plan(const Plan& plan, const Caps& caps) {
+  const Problem& p = plan.problem;
+  std::set<Stem> present;
+  int sums = 0, splits = 0;
+  struct Piece {
+    uint64_t begin, end;
+  };
+  std::vector<Piece> pieces;
+  const auto piece = [&](uint64_t offset, int64_t floats) {
+    pieces.push_back({offset, offset + 4 * uint64_t(floats)});
+  };
+  for (size_t n = 0; n < plan.launches.size(); ++n) {
+    const Launch& l = plan.launches[n];
+    CAPTURE(std::string(stem_name(l.stem)));
+    present.insert(l.stem);
+    CHECK(kKernels[l.kernel].stem == l.stem);
+    CHECK((l.stem == Stem::bwd_sum_splits) == (l.gradient != 0));
+    if (plan.backend == Backend::cpu) {
+      CHECK(l.splits == 1);
+      continue;
+    }
+    // Who does the work of those that are no launches of their own comes before them, and has numbers for all workgroups.
+    if (l.joins) {
+      REQUIRE(n > 0);
+      if (plan.backend == Backend::vulkan) {
+        CHECK(l.stem == Stem::bwd_head_sums);
+        CHECK(plan.launches[n - 1].stem == Stem::bwd_sum_splits);
+        CHECK(plan.launches[n - 1].of<ScalarLaunch>().joined_heads == l.total);
+        CHECK(plan.launches[n - 1].groups_x == plan.launches[n - 1].total + l.total);
+      } else {
+        CHECK(plan.backend == Backend::cuda);
+      }
+      CHECK(plan.launches[n - 1].stem != Stem::bwd_dot);
+      CHECK(uint64_t(l.total) + plan.launches[n - 1].total <= caps.max_groups_x);
+    }
+    const auto [tiles, slices] = groups_of(p, l);
+    if (l.of<MatrixLaunch>().shares_ds) {  // of one chunk
+      const int64_t blocks = (p.seq_q + 127) / 128 * ((p.seq_kv + 63) / 64);
+      CHECK(int64_t(l.tiles) == (l.stem == Stem::bwd_dbias ? blocks : tiles));
+      CHECK(l.total == l.tiles * uint32_t(l.of<MatrixLaunch>().heads));
+    } else {
+      CHECK(int64_t(l.tiles) == tiles);
+      CHECK(int64_t(l.total) == tiles * slices);
+    }
+    const bool is_persistent = l.stem == Stem::bwd_origin && plan.backend == Backend::cuda;
+    if (!l.as<Sm90Launch>() && !is_persistent) CHECK(uint64_t(l.groups_x) * l.groups_y >= l.total);
+    CHECK(l.shared_bytes <= caps.shared_bytes);
+    if (l.stem == Stem::bwd_sum_splits) {
+      ++sums;
+      CHECK(l.splits > 1);
+      piece(l.gradient == TANDEM_GRAD_BIAS ? plan.scratch[Scratch::bias_parts].offset
+                                           : plan.scratch[Scratch::dist_parts].offset,
+            int64_t(l.splits) * gradient_elements(p, l.gradient));
+      CHECK(n > 0);
+    } else if (l.stem == Stem::fwd_combine) {
+      ++sums;
+      CHECK(n == 1);
+      piece(plan.scratch[Scratch::o_parts].offset,
+            l.splits * p.batch * p.heads_q * p.seq_q * part_pitch(p.head_dim_v));
+      // Two numbers for each part of a row; the offset is between them.
+      const int64_t parts = l.splits * p.batch * p.heads_q * p.seq_q;
+      piece(plan.scratch[Scratch::lse_parts].offset - 4 * uint64_t(parts), 2 * parts);
+    } else {
+      splits += l.splits > 1;
+      CHECK((l.splits == 1 || l.stem == Stem::fwd || int64_t(l.splits) <= l.members));
+    }
+  }
+  CHECK(sums == splits);  // every split sum is added up, and none other
+  for (int n = 0; n < kStemCount; ++n)
+    if (Stem(n) != Stem::bwd_sum_splits && Stem(n) != Stem::fwd_combine) {
+      CAPTURE(std::string(stem_name(Stem(n))));
+      // bwd_dq stores d_bias in place of bwd_dbias.
+      const Launch* d_q = plan.find(Stem::bwd_dq);
+      const Launch* fused = plan.find(Stem::bwd_dkv_dq);
+      const bool stored = Stem(n) == Stem::bwd_dbias &&
+                          ((d_q && d_q->stores_d_bias) || (fused && fused->stores_d_bias));
+      CHECK((expects(plan, Stem(n)) && !stored) == (present.count(Stem(n)) > 0));
+      if (stored && d_q) {
+        CHECK(d_q->multiplies_matrices());
+        if (d_q->of<MatrixLaunch>().sums_d_bias)
+          CHECK(d_bias_sums(p, *d_q) <= 8 * p.batch * p.heads_q * p.seq_q * p.head_dim);
+        CHECK(gradient_elements(p, TANDEM_GRAD_BIAS) ==
+              (d_q->of<MatrixLaunch>().sums_d_bias ? 1 : p.batch) * p.heads_q * p.seq_q * p.seq_kv);
+      }
+    }
+  // What reads what another wrote waits: each after what leaves delta or origins, and the first sum
+  // after the parts.
+  const auto leaves_rows = [](Stem stem) {
+    return stem == Stem::bwd_dot || stem == Stem::bwd_origin || stem == Stem::bwd_row_sums ||
+           stem == Stem::bwd_row_sums_dq;
+  };
+  bool summed = false;
+  // On Vulkan bwd_dist_bias comes before what shares ds, and so before its barrier.
+  const Launch* dkv = plan.find(Stem::bwd_dkv);
+  const bool early = plan.find(Stem::bwd_dist_bias) && dkv && dkv->of<MatrixLaunch>().shares_ds;
+  if (early) CHECK(plan.find(Stem::bwd_dist_bias) < dkv);
+  for (size_t n = 0; n < plan.launches.size(); ++n) {
+    const bool sum =
+        plan.launches[n].stem == Stem::bwd_sum_splits || plan.launches[n].stem == Stem::fwd_combine;
+    const Launch& l = plan.launches[n];
+    const bool turns = l.of<MatrixLaunch>().shares_ds && l.stem != Stem::bwd_dbias &&
+                       !(early && l.stem == Stem::bwd_dkv && l.of<MatrixLaunch>().chunks == 1);
+    CHECK(l.waits == ((n > 0 && leaves_rows(plan.launches[n - 1].stem)) ||
+                      (sum && !summed && !early) || turns));
+    summed |= sum;
+  }
+  // The workspace: nothing overlaps, nothing is misaligned, nothing is left over.
+  const int64_t rows = p.batch * p.heads_q * p.seq_q;
+  if (present.count(Stem::bwd_origin)) {
+    piece(0, 2 * rows);
+    piece(plan.scratch[Scratch::delta].offset, 0);
+    CHECK(plan.scratch[Scratch::delta].offset == far_size(p));
+  }
+  if (present.count(Stem::bwd_dot) + present.count(Stem::bwd_row_sums) +
+      present.count(Stem::bwd_row_sums_dq)) {
+    piece(plan.scratch[Scratch::delta].offset, rows);
+    if (p.wants(TANDEM_GRAD_TAU)) piece(plan.scratch[Scratch::tau_rows].offset, rows);
+    if (p.wants(TANDEM_GRAD_SLOPE)) {
+      const Launch* fused = plan.find(Stem::bwd_dkv_dq);
+      CHECK(plan.slope_parts == (fused ? fused->tiles * kBwdParts : p.seq_q));
+      piece(plan.scratch[Scratch::slope_rows].offset, p.batch * p.heads_q * plan.slope_parts);
+    }
+  }
+  if (const Launch* sum = plan.find_sum(TANDEM_GRAD_DIST_BIAS); sum && sum->joins)
+    piece(plan.scratch[Scratch::sum_counts].offset, 2 * p.heads_kv);
+  const Launch* d_q = plan.find(Stem::bwd_dq);
+  if (d_q && d_q->of<MatrixLaunch>().sums_d_bias) {  // a tile's for each workgroup at work
+    const int64_t keys = (p.seq_kv + d_q->tile.bc - 1) / d_q->tile.bc * d_q->tile.bc;
+    piece(plan.scratch[Scratch::bias_sums].offset,
+          p.batch > d_q->of<MatrixLaunch>().entries ? d_q->groups_x * d_q->tile.br * keys : 0);
+  }
+  if (d_q && d_q->of<MatrixLaunch>().shares_ds)
+    piece(plan.scratch[Scratch::ds].offset, int64_t(ds_size(p, *d_q) / 4));
+  if (const Launch* fused = plan.find(Stem::bwd_dkv_dq);
+      fused && (p.wants(TANDEM_GRAD_Q) || hopper_variant(p) != HopperVariant::plain)) {
+    int64_t heads = p.batch * p.heads_q;
+    if (hopper_variant(p) == HopperVariant::entmax && !p.visit_all)
+      piece(plan.scratch[Scratch::support].offset,
+            heads * support_blocks(p.seq_q) * support_words(p.seq_kv));
+    if (fused->as<Sm80Launch>()) {
+      piece(plan.scratch[Scratch::d_q_accum].offset,
+            heads * ampere_row_blocks(p.seq_q) * 64 *
+                kAmpereTiles[fused->of<Sm80Launch>().row].width);
+      if (!plan.find(Stem::bwd_dq_cast))
+        piece(plan.scratch[Scratch::d_q_counts].offset, p.batch * p.heads_kv);
+    } else {
+      const BwdShape& s = kBwdShapes[fused->of<Sm90Launch>().row];
+      int64_t rows_of_head = p.seq_q;
+      if (p.lengths_q == Lengths::packed) {  // each entry begins a tile
+        heads = p.heads_q;
+        rows_of_head = (p.total_q / s.br + p.batch) * s.br;
+      }
+      piece(plan.scratch[Scratch::d_q_accum].offset,
+            bwd_dq_accum_bytes(s, heads, rows_of_head) / 4);
+      if (p.deterministic)
+        piece(plan.scratch[Scratch::dq_semaphores].offset,
+              bwd_dq_semaphore_bytes(s, heads, rows_of_head) / 4);
+      const Launch* cast = plan.find(Stem::bwd_dq_cast);
+      if (p.wants(TANDEM_GRAD_Q) && (!cast || cast->of<Sm90Launch>().programmatic))
+        piece(plan.scratch[Scratch::d_q_counts].offset,
+              p.batch * p.heads_kv * (fused->of<Sm90Launch>().cooperative_postprocess ? 2 : 1));
+    }
+    CHECK(plan.zeroed_size == plan.workspace_size - plan.scratch[Scratch::d_q_accum].offset);
+  }
+  // Counts of who is done with a head, where no bwd_head_sums comes.
+  if (const Launch* fused = plan.find(Stem::bwd_dkv_dq), *head = plan.find(Stem::bwd_head_sums);
+      fused && head && head->joins && !plan.find(Stem::bwd_dq_cast)) {
+    piece(plan.scratch[Scratch::head_counts].offset, p.heads_kv);
+    CHECK(plan.zeroed_size == plan.workspace_size - plan.zeroed_offset);
+  } else {
+    CHECK(plan.scratch[Scratch::head_counts].offset == 0);
+  }
+  std::sort(pieces.begin(), pieces.end(),
+            [](const Piece& a, const Piece& b) { return a.begin < b.begin; });
+  uint64_t end = 0;
+  for (const Piece& x : pieces) {
+    CHECK(x.begin % kWorkspaceAlignment == 0);
+    CHECK(x.begin >= end);
+    CHECK(x.begin - end < kWorkspaceAlignment);
+    end = x.end;
+  }
+  CHECK(plan.workspace_size == end);
+}
+
+}  // namespace
+
+TEST_CASE("the operations of each set of gradients") {
+  const struct {
+    const char* words;
+    const char* stems;
+  } rows[] = {{"deterministic", "bwd_dot bwd_dkv bwd_dq"},
+              {"grads=v", "bwd_dkv"},
+              {"keep:1x1x1 sink q_padded softcap=5 dropout=0.5", "bwd_dot bwd_dkv bwd_dq"},
+              {"sink grads=s", "bwd_dot bwd_head_sums"},
+              {"sink grads=qs", "bwd_dot bwd_dq bwd_head_sums"},
+              {"alibi", "bwd_dot bwd_dkv bwd_dq"},
+              {"alibi grads=a", "bwd_row_sums bwd_head_sums"},
+              {"alibi grads=qkva", "bwd_row_sums bwd_dkv bwd_dq bwd_head_sums"},
+              {"elastic softcap=5", "bwd_row_sums bwd_dkv bwd_dq"},
+              {"elastic grads=v", "bwd_dkv"},
+              {"elastic grads=t", "bwd_row_sums bwd_head_sums"},
+              {"elastic grads=vt", "bwd_row_sums bwd_dkv bwd_head_sums"},
+              {"entmax=1.5", "bwd_row_sums bwd_dkv bwd_dq"},
+              {"entmax=2 grads=v", "bwd_dkv"},
+              {"bias:f32:2x4x500 grads=b d_bias:f32", "bwd_dot bwd_dbias"},
+              {"bias:f32:2x4x500 grads=qb d_bias:f32", "bwd_dot bwd_dq bwd_dbias"},
+              {"bias:f16:1x1x1 grads=b d_bias:f32", "bwd_dot bwd_dbias bwd_sum_splits"},
+              {"dist=40 grads=d", "bwd_dot bwd_dist_bias bwd_sum_splits"},
+              {"bias:f16:1x1x1 dist=40 elastic alibi sink grads=qkvbdats d_bias:f16",
+               "bwd_row_sums bwd_dkv bwd_dq bwd_dbias bwd_dist_bias bwd_head_sums bwd_sum_splits "
+               "bwd_sum_splits"}};
+  // On Vulkan the last bwd_sum_splits does the work of bwd_head_sums, which then comes behind it.
+  const std::string by_head = " bwd_head_sums bwd_sum_splits bwd_sum_splits",
+                    by_sum = " bwd_sum_splits bwd_sum_splits bwd_head_sums";
+  for (const auto& row : rows)
+    for (const char* id : {"h100_cuda", "h100_vulkan", "lavapipe"}) {
+      CAPTURE(std::string(row.words));
+      const Plan plan = plan_of(std::string("bwd f32 b2 hq4 hk2 sq500 d64 ") + row.words, id);
+      std::string wanted = row.stems;
+      if (const size_t at = wanted.find(by_head);
+          at != std::string::npos && plan.backend == Backend::vulkan) {
+        wanted.replace(at, by_head.size(), by_sum);
+        CHECK(plan.launches.back().joins);
+      }
+      CHECK(stems(plan) == wanted);
+      check_plan(plan, caps_of(id));
+    }
+}
+
+TEST_CASE("kernels of a fixed set of optional inputs: who gets them, and what is fused") {
+  const struct {
+    const char* words;
+    const char* stems;
+  } rows[] = {{"", "bwd_row_sums_dq bwd_dkv_dist"},
+              {"grads=qkvt", "bwd_row_sums_dq bwd_dkv_dist bwd_head_sums"},
+              {"grads=qv", "bwd_row_sums_dq bwd_dkv"},
+              {"grads=kt", "bwd_row_sums bwd_dkv_dist bwd_head_sums"},
+              {"dist=512 sink q_padded grads=qkvdts",
+               "bwd_row_sums_dq bwd_dkv_dist bwd_head_sums bwd_sum_splits"},
+              {"dist=1025 grads=qkvd", "bwd_row_sums_dq bwd_dkv_dist bwd_dist_bias"},
+              {"dist=512 grads=qd", "bwd_row_sums_dq bwd_dist_bias bwd_sum_splits"},
+              {"dist=512 keep:1x1x1 grads=qkvd",
+               "bwd_row_sums bwd_dkv bwd_dq bwd_dist_bias bwd_sum_splits"}};
+  for (const auto& row : rows) {
+    const std::string line = std::string("bwd bf16 b4 hq16 hk4 sq500 d64 elastic ") + row.words;
+    CAPTURE(line);
+    const Plan plan = plan_of(line, "v100_cuda");
+    CHECK(stems(plan) == row.stems);
+    check_plan(plan, caps_of("v100_cuda"));
+    for (const Launch& l : plan.launches)
+      CHECK((l.of<SimtLaunch>().fixed >= 0) ==
+            (l.stem == Stem::bwd_row_sums_dq || l.stem == Stem::bwd_dkv_dist));
+  }
+  // Parts of d_dist_bias: one for each tile of keys.
+  const Plan plan =
+      plan_of("bwd bf16 b4 hq16 hk4 sq500 d64 elastic dist=512 grads=qkvd", "v100_cuda");
+  CHECK(plan.find(Stem::bwd_dkv_dist)->splits == 4 * 8);
+  // Two pools and two P tiles of t64r8.
+  CHECK(plan.find(Stem::bwd_dkv_dist)->shared_bytes == 27648 + 17408);
+  const String text = explain(plan.problem, caps_of("v100_cuda"));
+  CHECK(text.find("of cuda.simt.elastic") != std::string::npos);
+
+  CHECK(plan_of("fwd f16 sq500 d64 elastic dist=40", "v100_cuda")
+            .launches[0]
+            .of<SimtLaunch>()
+            .fixed == 0);
+  CHECK(plan_of("fwd f16 sq500 d64 dist=40", "v100_cuda").launches[0].of<SimtLaunch>().fixed == -1);
+  const Plan more = plan_of("fwd f16 sq500 d64 elastic alibi", "v100_cuda");
+  CHECK(more.launches[0].of<SimtLaunch>().fixed == -1);
+  CHECK(more.refusals.back().candidate == "cuda.simt.elastic");
+  CHECK(more.refusals.back().reason.find("alibi") != std::string::npos);
+
+  Caps caps = caps_of("v100_cuda");
+  REQUIRE(parse_disabled("cuda.simt.elastic", &caps.disabled).ok());
+  Plan without;
+  REQUIRE(make_plan(plan.problem, caps, &without).ok());
+  CHECK(stems(without) == "bwd_row_sums bwd_dkv bwd_dq bwd_dist_bias bwd_sum_splits");
+  CHECK(without.refusals.back().reason.find("disabled") != std::string::npos);
+}
+
+TEST_CASE("every recorded device that plans plain attention plans each optional input") {
+  for (const Profile& profile : profiles())
+    for (const char* words :
+         {"elastic", "entmax=1.5", "entmax=1.25", "softcap=5", "bias:bf16:1x1x1", "dist=512",
+          "alibi", "keep:2x4x1024", "sink", "dropout=0.1", "q_packed=1500 kv_packed=1500",
+          "q_padded kv_padded"}) {
+      CAPTURE(std::string(profile.id));
+      CAPTURE(std::string(words));
+      for (const char* direction : {"fwd", "bwd"}) {
+        Plan plan;
+        const Problem p =
+            problem_of(std::string(direction) + " f16 b2 hq4 hk2 sq1024 d64 " + words);
+        const Status status = make_plan(p, profile.caps, &plan);
+        CHECK_MESSAGE(status.ok() == !profile.path.empty(), status.message());
+        if (status.ok()) check_plan(plan, profile.caps);
+      }
+    }
+}
+
+TEST_CASE("sums are split where few workgroups would do all the work, and only there") {
+  const auto splits = [](const std::string& words, const char* id) {
+    const Plan plan = plan_of("bwd f32 b8 hq16 sq2048 d64 grads=b d_bias:f32 " + words, id);
+    return plan.find(Stem::bwd_dbias)->splits;
+  };
+  for (const char* id : {"h100_cuda", "lavapipe"}) {
+    CAPTURE(std::string(id));
+    CHECK(splits("bias:f32:8x16x2048", id) == 1);
+    CHECK(splits("bias:f32:1x1x1", id) >= 4);
+    CHECK(splits("bias:f32:1x1x1", id) <= 8 * 16 * 2048 / 32);
+  }
+  // A member is the least that a workgroup can do.
+  const Plan few =
+      plan_of("bwd f32 b1 hq2 sq20 d64 bias:f32:1x1x1 grads=b d_bias:f32", "h100_cuda");
+  CHECK(int64_t(few.find(Stem::bwd_dbias)->splits) <= few.find(Stem::bwd_dbias)->members);
+}
+
+TEST_CASE("sums of rows and of parts run on devices with the smallest workgroups") {
+  const Plan plan = plan_of(
+      "bwd f32 b2 hq4 sq500 d64 bias:f16:1x1x1 dist=40 elastic alibi sink grads=qkvbdats "
+      "d_bias:f16",
+      "minimum");
+  CHECK(plan.find(Stem::bwd_sum_splits) != nullptr);
+  CHECK(plan.find(Stem::bwd_head_sums) != nullptr);
+  CHECK(uint32_t(kLineGroup) <= caps_of("minimum").max_invocations);
+}
+
+TEST_CASE("more optional inputs than addresses fit are refused with their number") {
+  const std::string all =
+      "fwd f32 b1 hq2 sq100 d64 elastic softcap=5 bias:f32:1x1x1 dist=9 alibi keep:1x1x1 sink "
+      "dropout=0.5 q_padded kv_padded";
+  for (const char* id : {"h100_cuda", "h100_vulkan"}) {
+    Plan plan;
+    const Status status = make_plan(problem_of(all), caps_of(id), &plan);
+    CHECK(status.code() == TANDEM_ERROR_UNSUPPORTED);
+    CHECK(status.message().find("8 optional inputs") != std::string::npos);
+  }
+  Plan plan;  // the reference takes anything
+  CHECK(make_plan(problem_of(all), caps_of("cpu"), &plan).ok());
+  CHECK(std::string(plan.path) == "ref");
+}
+
+TEST_CASE("a path that knows plain attention alone says what it lacks") {
+  Caps caps = caps_of("cpu");
+  caps.disabled = {"cpu.ref"};
+  Plan plan;
+  const Status status = make_plan(problem_of("fwd f32 sq10 d8 entmax=1.5 alibi"), caps, &plan);
+  CHECK(status.code() == TANDEM_ERROR_UNSUPPORTED);
+  CHECK(status.message().find("entmax, alibi") != std::string::npos);
+}
+
+TEST_CASE("random problems with optional inputs keep the rules on every device") {
+  int taken = 0, refused = 0;
+  const std::vector<Profile> devices = profiles();
+  for (uint64_t seed = 0; seed < 4000; ++seed) {
+    const tandem_problem given = harness::random_problem(seed * 7);
+    Problem p;
+    const Status status = make_problem(&given, &p);
+    CAPTURE(print_problem(given));
+    REQUIRE_MESSAGE(status.ok(), status.message());
+    for (size_t n = seed % 3; n < devices.size(); n += 3) {
+      CAPTURE(std::string(devices[n].id));
+      Plan plan, again;
+      const Status planned = make_plan(p, devices[n].caps, &plan);
+      CHECK(dump(planned, plan) == dump(make_plan(p, devices[n].caps, &again), again));
+      const bool told = explain(p, devices[n].caps).find("taken") != std::string::npos;
+      CHECK(told == planned.ok());
+      planned.ok() ? ++taken : ++refused;
+      if (planned.ok())
+        check_plan(plan, devices[n].caps);
+      else
+        CHECK(!plan.refusals.empty());
+    }
+  }
+  CHECK(taken > 5000);
+  CHECK(refused > 1000);
+}

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// The registry against plans: columns of a row hold for each launch that runs it, tests/gpu/kernels.txt
+// reaches each kernel of cuda.sm90 and cuda.sm80, and kernels and tiles are switched off by name.
+#include <fstream>
+#include <set>
+#include <sstream>
+
+#include "kernels/kernel_rows.h"
+#include "plan_fixture.h"
+
+using namespace plan_fixture;
+
+namespace {
+
+// Whether a tile is of a row's table.
+bool is_of(const KernelRow& row, const Launch& l) {
+  const String name = l.tile.name ? l.tile.name : "";
+  const auto among = [&](const auto& table) {
+    for (const auto& t : table)
+      if (name == t.name) return true;
+    return false;
+  };
+  switch (row.tiles) {
+    case TileTable::none:
+      return name.empty();
+    case TileTable::any:
+      return true;
+    case TileTable::simt:
+      return among(kTiles);
+    case TileTable::matrix:
+      return among(kMatrixTiles);
+    case TileTable::ampere:
+      return among(kAmpereTiles);
+    case TileTable::hopper_fwd:
+      return among(kFwdTiles);
+    case TileTable::hopper_bwd:
+      return among(kBwdShapes);
+    case TileTable::hopper_row:
+      return among(kRowShapes);
+    case TileTable::hopper_dq:
+      return among(kDqShapes);
+    case TileTable::hopper_support:
+      return among(kSupportShapes);
+  }
+  return false;
+}
+
+void check_rows(const Plan& plan, std::set<int>* seen) {
+  for (const Launch& l : plan.launches)
+    for (int n : {l.kernel, l.other_kernel, l.second_kernel}) {
+      if (n < 0) continue;
+      const KernelRow& row = kKernels[n];
+      const String name = kernel_name(row);
+      CHECK_MESSAGE(row.stem == l.stem, name);
+      CHECK_MESSAGE((row.backend == plan.backend && String(row.path) == plan.path), name);
+      CHECK_MESSAGE(has_dtype(row.dtypes, plan.problem.dtype), name);
+      CHECK_MESSAGE(plan.problem.extras(row.inputs).empty(),
+                    name << ": " << plan.problem.extras(row.inputs));
+      CHECK_MESSAGE(is_of(row, l), name << ": " << (l.tile.name ? l.tile.name : ""));
+      seen->insert(n);
+    }
+  if (const auto& unaligned = plan.of<Sm90Plan>().unaligned) check_rows(*unaligned, seen);
+}
+
+// Problems of a file of lines "path problem line", by path.
+std::vector<std::pair<String, String>> lines_of(const char* file) {
+  std::ifstream in(std::string(TANDEM_SOURCE_DIR) + "/" + file);
+  REQUIRE_MESSAGE(in.good(), file);
+  std::vector<std::pair<String, String>> all;
+  for (std::string line; std::getline(in, line);) {
+    const size_t space = line.find(' ');
+    REQUIRE_MESSAGE(space != std::string::npos, line);
+    all.emplace_back(String(line.substr(0, space).c_str()), String(line.substr(space + 1).c_str()));
+  }
+  return all;
+}
+
+// The recorded H100 with one path of CUDA.
+Caps only(const String& path) {
+  Caps caps = caps_of("h100_cuda");
+  for (const PathRow& row : kPaths)
+    if (row.backend == Backend::cuda && path != row.name)
+      caps.disabled.push_back(String("cuda.") + row.name);
+  return caps;
+}
+
+}  // namespace
+
+TEST_CASE("tests/gpu/kernels.txt reaches every kernel of cuda.sm90 and cuda.sm80") {
+  // The problems run with addresses at multiples of 16 bytes (scripts/gpu-problems). bwd_dot without
+  // 16-byte loads, and tiles of simt without wide loads, are kernels for others.
+  std::set<int> reached, columns;
+  for (const auto& [path, line] : lines_of("tests/gpu/kernels.txt"))
+    for (bool backward : {false, true}) {
+      // `tandem check` runs the forward of a backward problem, too.
+      if (backward && line.compare(0, 4, "bwd ") != 0) continue;
+      Problem p = problem_of(line.c_str());
+      if (!backward && p.backward) {
+        tandem_problem given;
+        REQUIRE(parse_problem(line.c_str(), &given).ok());
+        given.direction = TANDEM_FORWARD;
+        given.gradients = 0;
+        REQUIRE(make_problem(&given, &p).ok());
+      }
+      Plan plan;
+      const Status made = make_plan(p, only(path), &plan);
+      REQUIRE_MESSAGE(made.ok(), line << ": " << made.message());
+      check_rows(plan, &columns);
+      for (int row : kernels_at(plan, Addresses{})) reached.insert(row);
+    }
+  for (int n = 0; n < kKernelCount; ++n) {
+    const KernelRow& row = kKernels[n];
+    const String path = row.path, variant = row.variant;
+    if (row.backend != Backend::cuda || path == "simt") continue;
+    const bool narrow =
+        variant.size() > 7 && variant.compare(variant.size() - 7, 7, "_narrow") == 0;
+    if (narrow || (row.stem == Stem::bwd_dot && variant != "fast")) continue;
+    CHECK_MESSAGE(reached.count(n) == 1, kernel_name(row));
+  }
+}
+
+TEST_CASE("columns of the registry hold for the launches of each recorded device") {
+  std::set<int> seen;
+  for (const Profile& profile : profiles())
+    for (const auto& [path, line] : lines_of("tests/gpu/kernels.txt"))
+      for (const PathRow& off : kPaths) {
+        Caps caps = profile.caps;
+        if (off.backend != caps.backend) continue;
+        caps.disabled = {String(backend_name(off.backend)) + "." + off.name};
+        Plan plan;
+        if (make_plan(problem_of(line.c_str()), caps, &plan).ok()) check_rows(plan, &seen);
+      }
+  CHECK(seen.size() > 100);
+}
+
+TEST_CASE("kernels and tiles are switched off by name") {
+  const auto plan_without = [](const char* line, std::initializer_list<const char*> off) {
+    Caps caps = caps_of("h100_cuda");
+    for (const char* name : off) {
+      Vec<String> known;
+      const Status status = parse_disabled(name, &known);
+      REQUIRE_MESSAGE(status.ok(), status.message());
+      caps.disabled.insert(caps.disabled.end(), known.begin(), known.end());
+    }
+    return plan_of(line, caps);
+  };
+  const auto name_of = [](const Plan& plan, size_t launch) {
+    return kernel_name(kKernels[plan.launches[launch].kernel]);
+  };
+  const char* plain = "fwd bf16 hq8 sq4096 d64";
+  CHECK(name_of(plan_without(plain, {}), 0) == "cuda.sm90.fwd.decoupled");
+  // Another tile's kernel of the path, or another path.
+  CHECK(name_of(plan_without(plain, {"cuda.sm90.fwd.decoupled"}), 0) == "cuda.sm90.fwd.plain");
+  CHECK(name_of(plan_without(plain, {"cuda.sm90.fwd.decoupled", "cuda.sm90.fwd.plain",
+                                     "cuda.sm90.fwd.wide_heads"}),
+                0) == "cuda.sm80.fwd.plain");
+  const char* bias = "fwd bf16 hq8 sq512 d64 bias:bf16:1x8x512";
+  CHECK(name_of(plan_without(bias, {}), 0) == "cuda.sm90.fwd.scaled_bias");
+  CHECK(name_of(plan_without(bias, {"cuda.sm90.fwd.scaled_bias"}), 0) == "cuda.sm90.fwd.bias");
+  const char* backward = "bwd bf16 hq8 sq512 d64";
+  CHECK(name_of(plan_without(backward, {}), 0) == "cuda.sm90.bwd_dot.fast");
+  CHECK(name_of(plan_without(backward, {"cuda.sm90.bwd_dot.fast"}), 0) == "cuda.sm90.bwd_dot.zero");
+  // A plan cannot know the addresses, so it needs the kernel for others, too.
+  CHECK(String(plan_without(backward, {"cuda.sm90.bwd_dot.zero"}).path) == "sm80");
+  const char* simt = "fwd f32 hq8 sq512 d64 dist=9";
+  CHECK(name_of(plan_without(simt, {}), 0) == "cuda.simt.fwd.full");
+  CHECK(name_of(plan_without(simt, {"cuda.simt.fwd.full"}), 0) == "cuda.simt.fwd.full_narrow");
+  // Tiles of the kernels of cuda.sm90 that are beside another one.
+  const struct {
+    const char *line, *tile;
+  } beside[] = {{"bwd bf16 hq8 sq512 d64 elastic grads=qkvt", "hr64"},
+                {"bwd bf16 hq8 sq512 d192", "hq192"},
+                {"bwd bf16 hq8 sq512 d64 entmax=1.5", "hs64"}};
+  for (const auto& b : beside) {
+    const Plan with = plan_without(b.line, {});
+    CHECK(String(with.path) == "sm90");
+    bool has = false;
+    for (const Launch& l : with.launches) has |= l.tile.name && String(l.tile.name) == b.tile;
+    CHECK_MESSAGE(has, b.tile);
+    CHECK(String(plan_without(b.line, {b.tile}).path) != "sm90");
+  }
+}

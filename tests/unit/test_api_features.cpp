@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// What a caller can do wrong with the optional inputs, as test_api.cpp has it for the others.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "api_fixture.h"
+#include "problem/problem.h"
+
+namespace {
+
+constexpr tandem_status kArgument = TANDEM_ERROR_INVALID_ARGUMENT;
+constexpr tandem_status kLayout = TANDEM_ERROR_INVALID_LAYOUT;
+constexpr tandem_status kUnsupported = TANDEM_ERROR_UNSUPPORTED;
+
+void add_bias(tandem_problem& p, uint32_t dtype = TANDEM_F16) {
+  p.bias.dtype = dtype;
+  p.d_bias.dtype = TANDEM_F32;
+  p.bias_batch = 1;
+  p.bias_heads = p.heads_q;
+  p.bias_rows = p.seq_q;
+  p.gradients |= TANDEM_GRAD_BIAS;
+  tandem_problem_contiguous(&p, TANDEM_F32);
+}
+
+void add_keep(tandem_problem& p) {
+  p.keep.dtype = TANDEM_BOOL8;
+  p.keep_batch = p.batch;
+  p.keep_heads = p.heads_kv;
+  p.keep_rows = 1;
+  tandem_problem_contiguous(&p, TANDEM_F32);
+}
+
+void pack(tandem_problem& p) {
+  p.lengths_q = p.lengths_kv = TANDEM_LENGTHS_PACKED;
+  p.total_q = 9;
+  p.total_kv = 11;
+  tandem_problem_contiguous(&p, TANDEM_F32);
+}
+
+struct Row {
+  const char* what;
+  std::function<void(tandem_problem&)> spoil;
+  tandem_status status;
+  std::vector<const char*> words;
+};
+
+const std::vector<Row>& rows() {
+  using P = tandem_problem;
+  const float kNan = std::numeric_limits<float>::quiet_NaN();
+  static const std::vector<Row> list = {
+      {"normalizer", [](P& p) { p.normalizer = 3; }, kArgument, {"problem.normalizer", "3"}},
+      {"entmax without alpha",
+       [](P& p) { p.normalizer = TANDEM_ENTMAX; },
+       kArgument,
+       {"entmax_alpha", " 0"}},
+      {"alpha 1",
+       [](P& p) { p.normalizer = TANDEM_ENTMAX, p.entmax_alpha = 1; },
+       kArgument,
+       {"entmax_alpha", "softmax"}},
+      {"alpha beyond 2",
+       [](P& p) { p.normalizer = TANDEM_ENTMAX, p.entmax_alpha = 2.5f; },
+       kArgument,
+       {"entmax_alpha", "2.5"}},
+      {"alpha NaN",
+       [=](P& p) { p.normalizer = TANDEM_ENTMAX, p.entmax_alpha = kNan; },
+       kArgument,
+       {"entmax_alpha"}},
+      {"alpha of softmax",
+       [](P& p) { p.entmax_alpha = 1.5f; },
+       kArgument,
+       {"entmax_alpha", "TANDEM_ENTMAX"}},
+      {"softcap < 0", [](P& p) { p.softcap = -1; }, kArgument, {"softcap", "-1"}},
+      {"softcap NaN", [=](P& p) { p.softcap = kNan; }, kArgument, {"softcap"}},
+      {"softcap infinite",
+       [](P& p) { p.softcap = std::numeric_limits<float>::infinity(); },
+       kArgument,
+       {"softcap"}},
+      {"dropout 1", [](P& p) { p.dropout = 1; }, kArgument, {"dropout", " 1"}},
+      {"dropout < 0", [](P& p) { p.dropout = -0.5f; }, kArgument, {"dropout", "-0.5"}},
+      {"dropout NaN", [=](P& p) { p.dropout = kNan; }, kArgument, {"dropout"}},
+      {"alibi 2", [](P& p) { p.alibi = 2; }, kArgument, {"alibi", "2"}},
+      {"sink 7", [](P& p) { p.sink = 7; }, kArgument, {"sink", "7"}},
+      {"sink with entmax",
+       [](P& p) { p.sink = 1, p.normalizer = TANDEM_ENTMAX, p.entmax_alpha = 2; },
+       kArgument,
+       {"sink", "TANDEM_ENTMAX"}},
+      {"dist_window < 0", [](P& p) { p.dist_window = -4; }, kArgument, {"dist_window", "-4"}},
+      {"dist_window too long",
+       [](P& p) { p.dist_window = 1 << 29; },
+       kUnsupported,
+       {"dist_window", "536870912"}},
+
+      {"bias of bytes",
+       [](P& p) { add_bias(p), p.bias.dtype = TANDEM_BOOL8; },
+       kArgument,
+       {"bias.dtype", "4"}},
+      {"bias of an unknown dtype",
+       [](P& p) { add_bias(p), p.bias.dtype = 77; },
+       kArgument,
+       {"bias.dtype", "77"}},
+      {"sizes of a bias that is off",
+       [](P& p) { p.bias_rows = 1; },
+       kArgument,
+       {"bias.dtype is 0", "1"}},
+      {"bias_batch", [](P& p) { add_bias(p), p.bias_batch = 3; }, kArgument, {"bias_batch", "3"}},
+      {"bias_heads", [](P& p) { add_bias(p), p.bias_heads = 3; }, kArgument, {"bias_heads", "3"}},
+      {"bias_rows", [](P& p) { add_bias(p), p.bias_rows = 4; }, kArgument, {"bias_rows", "4"}},
+      {"bias_batch 0",
+       [](P& p) { add_bias(p), p.bias_batch = 0; },
+       kArgument,
+       {"bias_batch", " 0"}},
+      {"bias stride < 0",
+       [](P& p) { add_bias(p), p.bias.stride[2] = -7; },
+       kLayout,
+       {"bias.stride[2]", "-7"}},
+      {"bias stride overflows",
+       [](P& p) { add_bias(p), p.bias.stride[1] = int64_t(1) << 62; },
+       kLayout,
+       {"bias.stride[1]", "overflow"}},
+      {"bias reserved",
+       [](P& p) { add_bias(p), p.bias.reserved = 1; },
+       kArgument,
+       {"bias.reserved"}},
+      {"d_bias of another dtype",
+       [](P& p) { add_bias(p), p.d_bias.dtype = TANDEM_BF16; },
+       kArgument,
+       {"d_bias.dtype", "3", "f16"}},
+      {"d_bias overlaps",
+       [](P& p) { add_bias(p), p.d_bias.stride[1] = 0; },
+       kLayout,
+       {"d_bias.stride[1]", "overlap"}},
+      {"keep of floats",
+       [](P& p) { add_keep(p), p.keep.dtype = TANDEM_F32; },
+       kArgument,
+       {"keep.dtype", "1", "BOOL8"}},
+      {"sizes of a keep that is off",
+       [](P& p) { p.keep_heads = 2; },
+       kArgument,
+       {"keep.dtype is 0", "2"}},
+      {"keep_batch", [](P& p) { add_keep(p), p.keep_batch = 5; }, kArgument, {"keep_batch", "5"}},
+      {"keep_heads", [](P& p) { add_keep(p), p.keep_heads = 8; }, kArgument, {"keep_heads", "8"}},
+      {"keep_rows", [](P& p) { add_keep(p), p.keep_rows = 2; }, kArgument, {"keep_rows", "2"}},
+      {"keep stride < 0",
+       [](P& p) { add_keep(p), p.keep.stride[3] = -1; },
+       kLayout,
+       {"keep.stride[3]", "-1"}},
+
+      {"gradient of no bias",
+       [](P& p) { p.gradients |= TANDEM_GRAD_BIAS; },
+       kArgument,
+       {"TANDEM_GRAD_BIAS", "no bias"}},
+      {"gradient of no dist_bias",
+       [](P& p) { p.gradients |= TANDEM_GRAD_DIST_BIAS; },
+       kArgument,
+       {"TANDEM_GRAD_DIST_BIAS"}},
+      {"gradient of no slope",
+       [](P& p) { p.gradients |= TANDEM_GRAD_SLOPE; },
+       kArgument,
+       {"TANDEM_GRAD_SLOPE"}},
+      {"gradient of no tau",
+       [](P& p) { p.gradients |= TANDEM_GRAD_TAU; },
+       kArgument,
+       {"TANDEM_GRAD_TAU"}},
+      {"gradient of no sink",
+       [](P& p) { p.gradients |= TANDEM_GRAD_SINK; },
+       kArgument,
+       {"TANDEM_GRAD_SINK"}},
+
+      {"lengths_q", [](P& p) { p.lengths_q = 3; }, kArgument, {"lengths_q", "3"}},
+      {"lengths_kv", [](P& p) { p.lengths_kv = 9; }, kArgument, {"lengths_kv", "9"}},
+      {"a total without packing",
+       [](P& p) { p.total_q = 4; },
+       kArgument,
+       {"total_q", "4", "packed"}},
+      {"a total of padded ones",
+       [](P& p) { p.lengths_kv = TANDEM_LENGTHS_PADDED, p.total_kv = 4; },
+       kArgument,
+       {"total_kv", "4"}},
+      {"total < 0", [](P& p) { pack(p), p.total_q = -1; }, kArgument, {"total_q", "-1"}},
+      {"total too large",
+       [](P& p) { pack(p), p.total_kv = int64_t(1) << 31; },
+       kUnsupported,
+       {"total_kv", "2147483648"}},
+      {"packed with a batch stride",
+       [](P& p) { pack(p), p.k.stride[0] = 64; },
+       kLayout,
+       {"k.stride[0]", "64", "packed"}},
+      {"a packed gradient with a batch stride",
+       [](P& p) { pack(p), p.d_q.stride[0] = 8; },
+       kLayout,
+       {"d_q.stride[0]", "8"}},
+      {"packed rows overlap",
+       [](P& p) { pack(p), p.d_v.stride[2] = 0; },
+       kLayout,
+       {"d_v.stride[2]", "overlap"}},
+  };
+  return list;
+}
+
+}  // namespace
+
+TEST_CASE("spoiled optional inputs: their own status, a sentence with the value, no plan") {
+  CpuDevice cpu;
+  for (const Row& row : rows()) {
+    CAPTURE(std::string(row.what));
+    tandem_problem problem = good_problem();
+    row.spoil(problem);
+    tandem_plan* plan = untouched<tandem_plan>();
+    CHECK(tandem_plan_create(cpu.device, &problem, &plan) == row.status);
+    CHECK(plan == untouched<tandem_plan>());
+    const std::string message = tandem_last_message();
+    CAPTURE(message);
+    for (const char* word : row.words) CHECK(message.find(word) != std::string::npos);
+  }
+}
+
+TEST_CASE("optional inputs that are legal and unusual are problems") {
+  using P = tandem_problem;
+  const struct {
+    const char* what;
+    std::function<void(P&)> change;
+  } legal[] = {
+      {"bias", [](P& p) { add_bias(p); }},
+      {"bias alone", [](P& p) { add_bias(p), p.gradients = TANDEM_GRAD_BIAS; }},
+      {"bias of kv heads", [](P& p) { add_bias(p), p.bias_heads = p.heads_kv; }},
+      {"bias of repeated keys", [](P& p) { add_bias(p), p.bias.stride[3] = 0; }},
+      {"d_bias in the bias's dtype", [](P& p) { add_bias(p), p.d_bias.dtype = TANDEM_F16; }},
+      {"d_bias unread by forward",
+       [](P& p) { add_bias(p), p.direction = TANDEM_FORWARD, p.d_bias.dtype = 99; }},
+      {"keep", [](P& p) { add_keep(p); }},
+      {"packed", [](P& p) { pack(p); }},
+      {"packed, nothing in it", [](P& p) { pack(p), p.total_q = p.total_kv = 0; }},
+      {"more packed rows than sequences have",
+       [](P& p) {
+         pack(p);
+         p.total_q = 1000;
+         tandem_problem_contiguous(&p, TANDEM_F32);
+       }},
+      {"padded queries alone", [](P& p) { p.lengths_q = TANDEM_LENGTHS_PADDED; }},
+      {"a window beyond every distance", [](P& p) { p.dist_window = 100000; }},
+      {"sparsemax", [](P& p) { p.normalizer = TANDEM_ENTMAX, p.entmax_alpha = 2; }},
+      {"sink of elastic softmax", [](P& p) { p.normalizer = TANDEM_ELASTIC, p.sink = 1; }},
+      {"nearly everything dropped", [](P& p) { p.dropout = 1 - 0x1p-24f; }},
+  };
+  for (const auto& row : legal) {
+    CAPTURE(std::string(row.what));
+    tandem_problem given = good_problem();
+    row.change(given);
+    tandem::Problem problem;
+    const tandem::Status status = tandem::make_problem(&given, &problem);
+    CHECK_MESSAGE(status.ok(), status.message());
+  }
+}

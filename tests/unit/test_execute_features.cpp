@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// tandem_execute() with optional inputs on the CPU device: each buffer that is missing or misplaced is named, what
+// the plan does not use may be anything, and a failing call writes nothing.
+#include <doctest/doctest.h>
+
+#include <cstring>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "api_fixture.h"
+#include "harness/compare.h"
+
+namespace {
+
+using namespace tandem::harness;
+
+// All optional inputs and gradients; entmax and elastic softmax exclude each other, so no entmax.
+tandem_problem everything() {
+  tandem_problem p = good_problem();
+  p.normalizer = TANDEM_ELASTIC;
+  p.softcap = 5;
+  p.dropout = 0.25f;
+  p.alibi = p.sink = 1;
+  p.dist_window = 3;
+  set_bias(p, TANDEM_F16, 1, p.heads_q, p.seq_q, TANDEM_F32);
+  set_keep(p, 1, 1, p.seq_q);
+  p.gradients = 2 * TANDEM_GRAD_SINK - 1;
+  set_lengths(p, TANDEM_LENGTHS_PADDED, TANDEM_LENGTHS_PACKED, 0, 9);
+  return p;
+}
+
+struct Call {
+  std::unique_ptr<Session> session = Session::open("cpu");
+  std::vector<uint8_t> memory = std::vector<uint8_t>(1 << 16, 0xff);  // every buffer is this one
+  Plan plan;
+  tandem_args args = TANDEM_ARGS_INIT;
+
+  explicit Call(const tandem_problem& p) : plan(*session, p) {
+    const uintptr_t base = (reinterpret_cast<uintptr_t>(memory.data()) + 255) / 256 * 256;
+    const tandem_buffer buffer = {uint64_t(base), 0};
+    for (int n = 0; n < kRoleCount; ++n)
+      if (is_used(p, Role(n))) buffer_of(args, Role(n)) = buffer;
+    args.lse = args.workspace = buffer;
+    args.workspace_size = plan.info().workspace_size;
+  }
+  // The status of a call that must fail, and its sentence.
+  std::string fails(tandem_status want) {
+    const std::vector<uint8_t> before = memory;
+    CHECK(tandem_execute(plan, {0}, &args) == want);
+    CHECK(memory == before);
+    return tandem_last_message();
+  }
+};
+
+}  // namespace
+
+TEST_CASE("each optional buffer that is missing or misaligned is named") {
+  const tandem_problem p = everything();
+  for (int n = int(Role::bias); n < kRoleCount; ++n) {
+    const Role role = Role(n);
+    CAPTURE(std::string(role_name(role)));
+    const std::string name = std::string("args.") + role_name(role);
+    REQUIRE(is_used(p, role));
+    Call missing(p);
+    buffer_of(missing.args, role) = {0, 0};
+    CHECK(missing.fails(TANDEM_ERROR_INVALID_ARGUMENT).find(name) != std::string::npos);
+    if (role == Role::keep) continue;  // bytes lie anywhere
+    Call odd(p);
+    buffer_of(odd.args, role).offset += role == Role::bias ? 1 : 2;
+    CHECK(odd.fails(TANDEM_ERROR_INVALID_ARGUMENT).find(name) != std::string::npos);
+  }
+}
+
+TEST_CASE("a 16-bit bias lies at any even address, and its f32 gradient does not") {
+  tandem_problem p = everything();
+  Call call(p);
+  call.args.d_bias.offset = 2;
+  CHECK(call.fails(TANDEM_ERROR_INVALID_ARGUMENT).find("args.d_bias") != std::string::npos);
+}
+
+TEST_CASE("forward wants what it reads, and no gradient") {
+  tandem_problem p = everything();
+  p.direction = TANDEM_FORWARD;
+  for (Role role : {Role::bias, Role::keep, Role::dist_bias, Role::slope, Role::tau, Role::sink,
+                    Role::lengths_q, Role::lengths_kv}) {
+    CAPTURE(std::string(role_name(role)));
+    Call missing(p);
+    buffer_of(missing.args, role) = {0, 0};
+    CHECK(
+        missing.fails(TANDEM_ERROR_INVALID_ARGUMENT).find(std::string("args.") + role_name(role)) !=
+        std::string::npos);
+  }
+}
+
+TEST_CASE("reserved words of the arguments must be 0") {
+  Call call(everything());
+  call.args.reserved2 = 5;
+  CHECK(call.fails(TANDEM_ERROR_INVALID_ARGUMENT).find("reserved2") != std::string::npos);
+}
+
+TEST_CASE("what the problem does not switch on may stay away, and is not touched") {
+  const tandem_problem p = make_problem(TANDEM_BACKWARD, TANDEM_F32, 1, 2, 1, 20, 30, 8);
+  const auto session = Session::open("cpu");
+  Case plain(p, 5);
+  Outputs outputs;
+  const CaseResult result = plain.run_and_judge(*session, &outputs);
+  CHECK_MESSAGE(result.ok, result.message);
+  CHECK(outputs.d_bias.bytes.empty());
+  // A gradient that is not asked for, of an input that is there.
+  tandem_problem some = everything();
+  some.gradients = TANDEM_GRAD_V | TANDEM_GRAD_SINK;
+  Case test(some, 6);
+  const CaseResult part = test.run_and_judge(*session, &outputs);
+  CHECK_MESSAGE(part.ok, part.message);
+  CHECK(outputs.d_bias.bytes.empty());
+  CHECK(outputs.d_sink.bytes.size() == 16);
+}
+
+TEST_CASE("sizes of 0 with optional inputs: sums over nothing are zero") {
+  const auto session = Session::open("cpu");
+  for (int kind = 0; kind < 4; ++kind) {
+    CAPTURE(kind);
+    tandem_problem p = make_problem(TANDEM_BACKWARD, TANDEM_F32, kind == 0 ? 0 : 2, 4, 2,
+                                    kind == 1 ? 0 : 5, kind == 2 ? 0 : 7, 8);
+    p.normalizer = TANDEM_ELASTIC;
+    p.alibi = p.sink = 1;
+    p.dist_window = 3;
+    set_bias(p, TANDEM_F32, 1, 2, 1);
+    set_keep(p, 1, 1, 1);
+    p.gradients = 2 * TANDEM_GRAD_SINK - 1;
+    if (kind == 3) set_lengths(p, TANDEM_LENGTHS_PACKED, TANDEM_LENGTHS_PACKED, 0, 0);
+    Case test(p, 7);
+    Outputs out;
+    const CaseResult result = test.run_and_judge(*session, &out);
+    CHECK_MESSAGE(result.ok, result.message);
+    for (Role role : {Role::d_bias, Role::d_dist_bias, Role::d_slope, Role::d_tau, Role::d_sink})
+      for (double x : out.tensor(role).dense()) CHECK(x == 0);
+  }
+}

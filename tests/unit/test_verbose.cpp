@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+#include <doctest/doctest.h>
+
+#include <string>
+
+#include "api/verbose.h"
+#include "decimal_comma.h"
+
+using namespace tandem;
+
+TEST_CASE("verbose: words") {
+  const auto bits_of = [](const char* words) {
+    uint32_t bits = 77;
+    const Status status = parse_verbose(words, &bits);
+    REQUIRE_MESSAGE(status.ok(), status.message());
+    return bits;
+  };
+  CHECK(bits_of(nullptr) == 0);
+  CHECK(bits_of("") == 0);
+  CHECK(bits_of(",") == 0);
+  CHECK(bits_of("plan") == uint32_t(Verbose::plan));
+  CHECK(bits_of("error,execute,error") == (uint32_t(Verbose::error) | uint32_t(Verbose::execute)));
+  for (Verbose word : {Verbose::error, Verbose::device, Verbose::plan, Verbose::execute})
+    CHECK((bits_of("all") & uint32_t(word)) != 0);
+
+  for (const char* wrong : {"plans", "plan,pla", "PLAN", "plan execute", "1"}) {
+    uint32_t bits = 77;
+    const Status status = parse_verbose(wrong, &bits);
+    CAPTURE(wrong);
+    CHECK(status.code() == TANDEM_ERROR_INVALID_ARGUMENT);
+    CHECK(bits == 0);
+  }
+  uint32_t bits = 0;
+  CHECK(parse_verbose("plan,pla,device", &bits).message().find("'pla'") != std::string::npos);
+}
+
+TEST_CASE("regression: times have a point under a decimal comma") {
+  const DecimalComma comma;
+  std::FILE* file = std::tmpfile();
+  REQUIRE(file);
+  std::fflush(stderr);
+  const int stderr_before = dup(STDERR_FILENO);
+  REQUIRE(dup2(fileno(file), STDERR_FILENO) >= 0);
+  verbose_line(Verbose::plan, "cpu", 12.34, "a plan");
+  verbose_line(Verbose::execute, "", -1, "none", ", more");
+  verbose_line(Verbose::execute, "cpu", 1e60, "for ever");
+  std::fflush(stderr);
+  dup2(stderr_before, STDERR_FILENO);
+  close(stderr_before);
+  std::rewind(file);
+  char lines[256] = {};
+  CHECK(std::fread(lines, 1, sizeof lines - 1, file) > 0);
+  std::fclose(file);
+  CHECK(std::string(lines) ==
+        "tandem,plan,cpu,12.3,a plan\ntandem,execute,-,-,none, more\ntandem,execute,cpu,-,for "
+        "ever\n");
+}

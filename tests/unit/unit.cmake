@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+# Unit tests (tandem_tests), and programs with nothing but the library.
+add_executable(tandem_tests
+  main.cpp unit/header_c99.c unit/test_api.cpp unit/test_api_features.cpp unit/test_cpu.cpp
+  unit/test_execute.cpp unit/test_execute_features.cpp unit/test_far_rows.cpp unit/test_hostile.cpp
+  plan/test_plan.cpp plan/test_features.cpp plan/test_matrix.cpp plan/test_sm80.cpp plan/test_sm90.cpp
+  plan/test_models.cpp plan/test_sm90_features.cpp plan/test_splits.cpp plan/test_kernel_rows.cpp unit/test_problem_line.cpp
+  unit/test_reference.cpp unit/test_reference_features.cpp unit/test_reference_path.cpp unit/test_harness.cpp
+  unit/test_tile_range.cpp unit/test_verbose.cpp)
+tandem_test_target(tandem_tests)
+target_compile_definitions(tandem_tests PRIVATE TANDEM_WITH_VULKAN=$<BOOL:${TANDEM_WITH_VULKAN}>
+  TANDEM_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+if(TANDEM_WITH_VULKAN)
+  target_sources(tandem_tests PRIVATE unit/test_api_vulkan.cpp)
+  target_include_directories(tandem_tests PRIVATE ${PROJECT_BINARY_DIR})  # shaders/*.spv.h
+endif()
+set_source_files_properties(unit/header_c99.c PROPERTIES
+  COMPILE_OPTIONS "$<$<C_COMPILER_ID:GNU,Clang>:-std=c99;-pedantic-errors;-Werror>")
+add_test(NAME unit COMMAND tandem_tests)
+
+# ---- the border ----
+function(tandem_border_test name) # with nothing but the library
+  add_executable(tandem_${name} unit/test_${name}.cpp)
+  target_include_directories(tandem_${name} PRIVATE ${TANDEM_DOCTEST_INCLUDE_DIR})
+  target_link_libraries(tandem_${name} PRIVATE tandem::tandem Threads::Threads)
+  tandem_options(tandem_${name})
+  add_test(NAME ${name} COMMAND tandem_${name})
+endfunction()
+tandem_border_test(threads)
+tandem_border_test(lengths)
+# Handles that are gone, as builds with assertions know them: src/api/api.cpp once more, in place of the library's.
+add_executable(tandem_handles main.cpp unit/test_handles.cpp ${PROJECT_SOURCE_DIR}/src/api/api.cpp)
+tandem_test_target(tandem_handles)
+target_compile_definitions(tandem_handles PRIVATE TANDEM_CHECK_HANDLES=1)
+add_test(NAME handles COMMAND tandem_handles)

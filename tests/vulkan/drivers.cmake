@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+# Everything that runs on the Vulkan drivers that scripts/toolchain has.
+# The names of the rows of src/plan/coopmat/tiles.inc, list MATRIX or DOUBLED.
+function(tandem_matrix_rows out list)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/plan/coopmat/tiles.inc)
+  file(READ ${PROJECT_SOURCE_DIR}/src/plan/coopmat/tiles.inc rows)
+  string(REGEX MATCHALL "TANDEM_${list}_TILE\\([a-z0-9]+" rows "${rows}")
+  string(REPLACE "TANDEM_${list}_TILE(" "" rows "${rows}")
+  set(${out} ${rows} PARENT_SCOPE)
+endfunction()
+
+if(TANDEM_WITH_VULKAN AND UNIX)
+  # The CPU's simd path comes along on one driver, for the tests of backend against backend. And so does the layer, here
+  # and with matrices below: sync is all of core and barriers beside it, and results are judged as without; without it run
+  # lavapipe25, swiftshader and parity.lavapipe26.<path>.
+  tandem_driver_test(parity.lavapipe26 lavapipe26+sync tandem_parity ${TANDEM_NO_MAGNITUDES})
+  set_tests_properties(parity.lavapipe26 PROPERTIES
+    ENVIRONMENT "TANDEM_DEVICE=vulkan:0/scalar,cpu/simd;TANDEM_ALL_ROWS=rows")
+  # On the matrix paths, what takes time is lavapipe's compiler, which goes by the products of matrices that stand in a
+  # kernel (docs/kernels/coopmat.md, "Drivers"). So the smoke tier runs with the tiles for little shared memory, and
+  # with those that a plan prefers the exact suite; validation.sync.matrices has the optional inputs and splits with these.
+  tandem_matrix_rows(rows MATRIX)
+  set(wide "")
+  foreach(row IN LISTS rows)
+    if("${row}n" IN_LIST rows)
+      list(APPEND wide ${row})
+    endif()
+  endforeach()
+  list(JOIN wide "," wide)
+  set(small "-tc=*every fill*")
+  foreach(path coopmat2 coopmat)
+    # Minutes each, so a half of the kernels on one path and the other half on the other; and
+    # without cases that other tests judge on both paths (validation.sync.matrices,
+    # validation.gpuav.*.<path>) or on this one (parity.lavapipe26.entries).
+    set(others "features: a few*" "features: biases*" "splits: a few*" "regression: sums*" "regression: rows and*"
+      "regression: biases*")
+    if(path STREQUAL "coopmat2")
+      list(APPEND others "regression: entries*")
+    endif()
+    list(JOIN others "," others)
+    tandem_driver_test(parity.lavapipe26.${path} lavapipe26 tandem_parity "${TANDEM_NO_MAGNITUDES},${others}")
+    set(part_coopmat2 0)
+    set(part_coopmat 1)
+    set_tests_properties(parity.lavapipe26.${path} PROPERTIES
+      ENVIRONMENT "TANDEM_DEVICE=vulkan:0/${path};TANDEM_DISABLE=${wide};TANDEM_SHARD=${part_${path}}/2")
+    tandem_driver_test(parity.lavapipe26.${path}.wide lavapipe26 tandem_parity ${small})
+    set_tests_properties(parity.lavapipe26.${path}.wide PROPERTIES ENVIRONMENT "TANDEM_DEVICE=vulkan:0/${path}")
+  endforeach()
+  # These two take minutes of processor time for a part of the smoke tier: the exact suite, every
+  # optional input, and the rows with the most awkward masks. Of their kernels each has a sixth;
+  # parity.lavapipe26 has all.
+  set(few "-tc=*every fill*,features: a few*,splits: a few*,regression: lse*,regression: sums*,rows that see no key*")
+  tandem_driver_test(parity.lavapipe25 lavapipe25 tandem_parity "${few},ratio: two shapes*")
+  set_tests_properties(parity.lavapipe25 PROPERTIES ENVIRONMENT "TANDEM_DEVICE=vulkan:0;TANDEM_SHARD=0/6")
+  tandem_driver_test(parity.swiftshader swiftshader tandem_parity ${few})
+  set_tests_properties(parity.swiftshader PROPERTIES ENVIRONMENT "TANDEM_DEVICE=vulkan:0,cpu/simd;TANDEM_SHARD=1/6")
+  # Instrumented shaders take a CPU driver minutes to compile: every kernel, but fewer kinds of it.
+  tandem_driver_test(validation.gpuav lavapipe26+gpuav tandem_parity
+    "-tc=ratio: two shapes*,features: a few*,splits: a few*,regression: lse*,regression: causal*,regression: sums*,rows that see no key*")
+  set_tests_properties(validation.gpuav PROPERTIES ENVIRONMENT "TANDEM_DEVICE=vulkan:0/scalar;TANDEM_ALL_ROWS=stems")
+  tandem_driver_test(validation.sync.matrices lavapipe26+sync tandem_parity
+    "-tc=features: a few*,features: biases*,splits: a few*,regression: sums*")
+  set_tests_properties(validation.sync.matrices PROPERTIES
+    ENVIRONMENT "TANDEM_DEVICE=vulkan:0/coopmat2,vulkan:0/coopmat;TANDEM_ALL_ROWS=stems")
+  # Compilers of CPU drivers take longer than these cases: here those that share kernels.
+  set(magnitudes "-tc=magnitudes: few*,regression: magnitudes: one*,regression: magnitudes: a sink*")
+  tandem_driver_test(parity.magnitudes.lavapipe26 lavapipe26 tandem_parity ${magnitudes})
+  set_tests_properties(parity.magnitudes.lavapipe26 PROPERTIES ENVIRONMENT "TANDEM_DEVICE=vulkan:0/scalar")
+  # SwiftShader takes minutes for each kernel. The matrix paths have these cases on a GPU alone.
+  set(magnitudes "-tc=regression: magnitudes: a sink*")
+  tandem_driver_test(parity.magnitudes.swiftshader swiftshader tandem_parity ${magnitudes})
+  set_tests_properties(parity.magnitudes.swiftshader PROPERTIES ENVIRONMENT "TANDEM_DEVICE=vulkan:0")
+  # Shapes that lavapipe does not list (vulkan/shapes/shapes.cmake).
+  foreach(shape 8x16x16 16x8x16)
+    tandem_driver_test(parity.lavapipe26.${shape} lavapipe26 tandem_shapes
+                       "-tc=splits: a few*,exact: backward*")
+  endforeach()
+  set_tests_properties(parity.lavapipe26.8x16x16 PROPERTIES
+    ENVIRONMENT "TANDEM_DEVICE=vulkan:0/coopmat;TANDEM_DISABLE=16x8x16;TANDEM_SHARD=0/2")
+  set_tests_properties(parity.lavapipe26.16x8x16 PROPERTIES
+    ENVIRONMENT "TANDEM_DEVICE=vulkan:0/coopmat;TANDEM_DISABLE=8x16x16;TANDEM_SHARD=1/3") # NVIDIA's GPUs list it
+  # Tensor addressing, emulated as the shapes are.
+  tandem_driver_test(parity.lavapipe26.tensors lavapipe26 tandem_shapes "-tc=regression: rows by tensor*")
+  set_tests_properties(parity.lavapipe26.tensors PROPERTIES
+    ENVIRONMENT "TANDEM_DEVICE=vulkan:0/coopmat2;TANDEM_DISABLE=16x8x16,fwd64,fwd64n,fwd128,fwd128n,fwd16")
+  # Two batch entries at once, which tiles of wider heads take.
+  set(entries "TANDEM_DEVICE=vulkan:0/coopmat2;TANDEM_DISABLE=${wide},dq64,dq64n,shared_ds")
+  tandem_driver_test(parity.lavapipe26.entries lavapipe26 tandem_parity "-tc=regression: entries*")
+  set_tests_properties(parity.lavapipe26.entries PROPERTIES ENVIRONMENT "${entries}")
+  # The matrix kernels in the form that the layer's check for races in shared memory can follow (mutation/races.cmake), and with
+  # defects.
+  foreach(kind tiles scratch)
+    tandem_driver_test(validation.gpuav.${kind}.entries lavapipe26+gpuav tandem_races_${kind} "-tc=regression: entries*")
+    set_tests_properties(validation.gpuav.${kind}.entries PROPERTIES ENVIRONMENT "${entries}")
+  endforeach()
+  set(biases "regression: rows and sums*,regression: biases in turns*")
+  tandem_driver_test(validation.gpuav.tiles.coopmat2 lavapipe26+gpuav tandem_races_tiles "-tc=regression: tiles in turns*,${biases}")
+  set_tests_properties(validation.gpuav.tiles.coopmat2 PROPERTIES ENVIRONMENT "TANDEM_DEVICE=vulkan:0/coopmat2")
+  tandem_driver_test(validation.gpuav.scratch.coopmat2 lavapipe26+gpuav tandem_races_scratch "-tc=${biases}")
+  tandem_driver_test(validation.gpuav.scratch.coopmat lavapipe26+gpuav tandem_races_scratch "-tc=regression: dropped tiles*,${biases}")
+  # What barriers of the workgroup order is the same text on both paths.
+  tandem_driver_test(broken.races.tiles lavapipe26+gpuav tandem_races_tiles_broken "-tc=regression: rows and sums*")
+  set_tests_properties(broken.races.tiles PROPERTIES ENVIRONMENT "TANDEM_DEVICE=vulkan:0/coopmat2")
+  set(defects broken.races.tiles)
+  foreach(path coopmat2 coopmat)
+    tandem_driver_test(broken.races.scratch.${path} lavapipe26+gpuav tandem_races_scratch_broken "-tc=regression: rows and sums*")
+    list(APPEND defects broken.races.scratch.${path})
+    set_tests_properties(validation.gpuav.scratch.${path} PROPERTIES ENVIRONMENT "TANDEM_DEVICE=vulkan:0/${path}")
+    # bwd_dkv with a tile by which a bias goes through the scratch ahead of its block.
+    set_tests_properties(broken.races.scratch.${path} PROPERTIES ENVIRONMENT "TANDEM_DEVICE=vulkan:0/${path};TANDEM_DISABLE=dkv64")
+  endforeach()
+  # Five kernels, each dispatched twice, of which the layer takes six messages each.
+  set_tests_properties(${defects} PROPERTIES PASS_REGULAR_EXPRESSION "with-driver: 60 validation messages")
+  foreach(stem IN LISTS TANDEM_BROKEN)
+    foreach(path coopmat2 coopmat)
+      if(DEFINED ${path}_${stem}_from)
+        tandem_driver_test(broken.${stem}.lavapipe26.${path} lavapipe26 tandem_broken_${stem}
+                           "-tc=${TANDEM_BROKEN_MATRIX}")
+        set_tests_properties(broken.${stem}.lavapipe26.${path} PROPERTIES
+          ENVIRONMENT "TANDEM_DEVICE=vulkan:0/${path};TANDEM_DISABLE=${wide};TANDEM_EXPECT_BROKEN=${stem}")
+      endif()
+    endforeach()
+  endforeach()
+  foreach(stem IN LISTS TANDEM_BROKEN)
+    tandem_driver_test(broken.${stem}.lavapipe26 lavapipe26 tandem_broken_${stem}
+                       "-tc=${TANDEM_BROKEN_${stem}}")
+    set_tests_properties(broken.${stem}.lavapipe26 PROPERTIES
+      ENVIRONMENT "TANDEM_DEVICE=vulkan:0/scalar;${broken_environment_${stem}}")
+  endforeach()
+  # AMD's compiler, without an AMD GPU: registers, spills, matrix instructions.
+  set_source_files_properties(vulkan/compiled/compiler.cpp PROPERTIES
+    INCLUDE_DIRECTORIES ${PROJECT_BINARY_DIR}) # shaders/spec_ids.h
+  add_executable(tandem_rdna3 vulkan/compiled/rdna3.cpp vulkan/compiled/compiler.cpp)
+  tandem_test_target(tandem_rdna3)
+  target_include_directories(tandem_rdna3 SYSTEM PRIVATE ${TANDEM_VOLK_INCLUDE_DIR})
+  tandem_driver_test(compiled.rdna3 radv25-navi31 tandem_rdna3
+                     ${CMAKE_CURRENT_SOURCE_DIR}/vulkan/compiled/rdna3.txt)
+  # Compilers of other GPUs that are not there: a part of the kernels, and plans. scripts/gates has all kernels.
+  add_executable(tandem_gates vulkan/compiled/gates.cpp vulkan/compiled/gate_jobs.cpp vulkan/compiled/compiler.cpp)
+  tandem_test_target(tandem_gates)
+  target_include_directories(tandem_gates SYSTEM PRIVATE ${TANDEM_VOLK_INCLUDE_DIR})
+  foreach(kind gates plans)
+    file(GLOB files CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/vulkan/compiled/${kind}/*.txt)
+    foreach(file IN LISTS files)
+      get_filename_component(device ${file} NAME_WE)
+      if(kind STREQUAL "gates")
+        tandem_driver_test(compiled.${device} ${device} tandem_gates --part ${file})
+      else()
+        tandem_driver_test(plans.${device} ${device} tandem_gates --plans ${file})
+      endif()
+    endforeach()
+  endforeach()
+  # And the rows of the tiles that are for it, run where they are the last resort: all others are switched off.
+  list(JOIN rows "," rows)
+  tandem_driver_test(parity.lavapipe26.doubled lavapipe26 tandem_parity
+                     "-tc=ratio: two shapes*,rows that see no key*")
+  set_tests_properties(parity.lavapipe26.doubled PROPERTIES
+    ENVIRONMENT "TANDEM_DEVICE=vulkan:0/coopmat;TANDEM_DISABLE=${rows}")
+  if(TARGET tandem_tool)
+    tandem_driver_test(check.lavapipe26.doubled lavapipe26 tandem_tool check --device vulkan:0/coopmat --repro
+                       "bwd f16 hq4 hk2 sq70 sk90 d128 dv72 causal_bottom_right")
+    tandem_driver_test(check.lavapipe26.doubled.rows lavapipe26 tandem_tool check --device vulkan:0/coopmat --repro
+                       "bwd f16 hq2 hk1 sq70 sk90 d72 elastic bias:f16:1x1x70 grads=qbt d_bias:f32")
+    tandem_driver_test(check.lavapipe26.doubled.few lavapipe26 tandem_tool check --device vulkan:0/coopmat --repro
+                       "fwd f16 hq2 hk1 sq3 sk90 d72 splits=2")
+    set_tests_properties(check.lavapipe26.doubled check.lavapipe26.doubled.rows check.lavapipe26.doubled.few PROPERTIES
+      ENVIRONMENT "TANDEM_DISABLE=${rows}")
+  endif()
+  # Where tests compile the same kernels, one goes first and the others find them in Mesa's cache.
+  # And the longest begin first, in seconds on a fresh clone, so that none of them runs alone at the end.
+  set_property(TEST parity.lavapipe26 PROPERTY COST 500)
+  set_property(TEST parity.lavapipe26.coopmat2 PROPERTY COST 300)
+  set_property(TEST parity.lavapipe26.coopmat PROPERTY COST 250)
+  set_property(TEST parity.lavapipe25 PROPERTY COST 70)
+  set_property(TEST validation.sync.matrices PROPERTY COST 270)
+  foreach(stem IN LISTS TANDEM_BROKEN)
+    set_tests_properties(broken.${stem}.lavapipe26 PROPERTIES DEPENDS parity.lavapipe26)
+    foreach(path coopmat2 coopmat)
+      if(DEFINED ${path}_${stem}_from)
+        set_tests_properties(broken.${stem}.lavapipe26.${path} PROPERTIES DEPENDS parity.lavapipe26.${path})
+      endif()
+    endforeach()
+  endforeach()
+  if(TARGET c_engine)
+    tandem_driver_test(example.c_engine.lavapipe26 lavapipe26+sync c_engine vulkan)
+  endif()
+  if(TARGET test_char_lm)
+    tandem_driver_test(char_lm.lavapipe26 lavapipe26 test_char_lm "-tc=*every device*")
+  endif()
+  # An application's own Vulkan: right, and with each mistake that the layer has to report.
+  tandem_driver_test(engine.vulkan.sync lavapipe26+sync tandem_vulkan_engine)
+  tandem_driver_test(engine.vulkan.lavapipe25 lavapipe25 tandem_vulkan_engine
+                     "-tc=*allocator*,*labels*,*timestamps*")
+  set(mistake_before "written by vkCmdCopyBuffer")
+  set(mistake_two "written by another vkCmdDispatch.tandem fwd [^\n]*::fwd")
+  set(mistake_between "written by another vkCmdDispatch.tandem bwd [^\n]*::bwd_dot")
+  set(mistake_after "vkCmdCopyBuffer reads [^\n]* written by vkCmdDispatch.tandem fwd")
+  set(mistake_frame "WRITE_AFTER_WRITE")
+  set(mistake_early "objects bound to the command buffer were invalidated")
+  foreach(mistake before two between after frame early)
+    set(name broken.engine.vulkan.${mistake})
+    tandem_driver_test(${name} lavapipe26+sync tandem_vulkan_engine "-tc=*passes of*,*while the GPU*")
+    set_tests_properties(${name} PROPERTIES ENVIRONMENT "TANDEM_TEST_MISTAKE=${mistake}"
+                         PASS_REGULAR_EXPRESSION "${mistake_${mistake}}" DEPENDS engine.vulkan.sync)
+  endforeach()
+  if(TARGET vulkan_app)
+    tandem_driver_test(example.vulkan_app lavapipe26+sync vulkan_app)
+    tandem_driver_test(example.vulkan_app.lavapipe25 lavapipe25 vulkan_app)
+  endif()
+  tandem_driver_test(faults.vulkan lavapipe26+core tandem_vulkan_faults)
+  # The first writes a blob, which a second process of the same build takes and another build does not.
+  tandem_driver_test(cache.vulkan lavapipe26 tandem_vulkan_cache)
+  tandem_driver_test(cache.vulkan.same lavapipe26 tandem_vulkan_cache "-tc=*another process*")
+  tandem_driver_test(cache.vulkan.changed lavapipe26 tandem_vulkan_cache_changed "-tc=*another process*")
+  foreach(role cache.vulkan=write cache.vulkan.same=same cache.vulkan.changed=changed)
+    string(REPLACE "=" ";" role ${role})
+    list(POP_FRONT role name)
+    set_property(TEST ${name} PROPERTY ENVIRONMENT
+      "TANDEM_TEST_CACHE=${role};TANDEM_TEST_BLOB=${CMAKE_CURRENT_BINARY_DIR}/blob.bin")
+    if(NOT role STREQUAL "write")
+      set_property(TEST ${name} PROPERTY DEPENDS cache.vulkan)
+    endif()
+  endforeach()
+  tandem_driver_test(host_memory.vulkan lavapipe26 tandem_vulkan_memory)
+  tandem_driver_test(faults.vulkan.swiftshader swiftshader tandem_vulkan_faults)
+  tandem_driver_test(unit.vulkan lavapipe26 tandem_tests -tc=*Vulkan*)
+  set_tests_properties(unit.vulkan PROPERTIES ENVIRONMENT "TANDEM_NEED_VULKAN=1")
+endif()

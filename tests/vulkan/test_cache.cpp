@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// Blobs of pipelines that a device must not take: of another GPU, another driver, another build of the library, cut off,
+// changed. Each is refused with a sentence, and what it should have held is compiled again. A driver in between
+// (vulkan/fake_driver.h) says that it is another one; the other build is a program of these files in which one word of one
+// kernel is another (tests/CMakeLists.txt).
+//   TANDEM_TEST_BLOB   a file; TANDEM_TEST_CACHE: "write" it, or read it as the "same" build or as the "changed" one
+#include <doctest/doctest.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "attention.h"
+#include "fake_driver.h"
+
+using namespace vulkan_app;
+
+namespace {
+
+using Blob = std::vector<unsigned char>;
+constexpr size_t kHeader = 40, kSum = 32, kSize = 24;  // of ours, in front of the driver's
+
+bool says(const char* word) {
+  return std::string(tandem_last_message()).find(word) != std::string::npos;
+}
+
+Blob blob_of(tandem_device* device) {
+  size_t size = 0;
+  REQUIRE(tandem_device_get_cache(device, &size, nullptr) == TANDEM_OK);
+  Blob blob(size);
+  REQUIRE(tandem_device_get_cache(device, &size, blob.data()) == TANDEM_OK);
+  blob.resize(size);
+  return blob;
+}
+
+tandem_status give(tandem_device* device, const Blob& blob) {
+  return tandem_device_set_cache(device, blob.size(), blob.data());
+}
+
+// With the size and the sum that our header should have for it.
+Blob sealed(Blob blob) {
+  const uint64_t size = blob.size() - kHeader;
+  std::memcpy(&blob[kSize], &size, 8);
+  uint64_t sum = 0xcbf29ce484222325u;
+  for (size_t n = 0; n < blob.size(); ++n)
+    if (n < kSum || n >= kHeader) sum = (sum ^ blob[n]) * 0x100000001b3u;
+  std::memcpy(&blob[kSum], &sum, 8);
+  return blob;
+}
+
+// The device still makes pipelines, and they are right.
+void check_works(App& app, const Device& device) {
+  const Plan plan(device, kForward);
+  const Tensors t(app);
+  const tandem_args args = t.args(false);
+  app.run([&](VkCommandBuffer cmd) {
+    REQUIRE(tandem_execute(plan, tandem_vk_stream(cmd), &args) == TANDEM_OK);
+  });
+  check_close(t.o.floats(), expected_o());
+}
+
+// ---- a driver that says that it is another one
+using Change = void (*)(VkPhysicalDeviceProperties2*);
+Change change_properties;
+PFN_vkGetPhysicalDeviceProperties2 real_properties;
+void VKAPI_CALL changed_properties(VkPhysicalDevice gpu, VkPhysicalDeviceProperties2* p) {
+  real_properties(gpu, p);
+  change_properties(p);
+}
+VkPhysicalDeviceDriverProperties* driver_of(VkPhysicalDeviceProperties2* p) {
+  for (auto* s = static_cast<VkBaseOutStructure*>(p->pNext); s; s = s->pNext)
+    if (s->sType == VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_DRIVER_PROPERTIES)
+      return reinterpret_cast<VkPhysicalDeviceDriverProperties*>(s);
+  static VkPhysicalDeviceDriverProperties none;
+  return &none;
+}
+
+}  // namespace
+
+TEST_CASE("Vulkan cache: blobs of another GPU and of another driver") {
+  App app;
+  if (!usable(app)) return;
+  Blob own;
+  {
+    const Device device(app.desc());
+    const Plan plan(device, kForward);
+    own = blob_of(device);
+    CHECK(give(device, own) == TANDEM_OK);
+  }
+  const struct {
+    const char* what;
+    Change change;
+    const char* words;
+  } rows[] = {
+      {"vendor", [](auto* p) { p->properties.vendorID ^= 1; }, "another build, device or driver"},
+      {"device", [](auto* p) { p->properties.deviceID ^= 1; }, "another build, device or driver"},
+      {"name", [](auto* p) { p->properties.deviceName[0] ^= 1; },
+       "another build, device or driver"},
+      {"version", [](auto* p) { ++p->properties.driverVersion; },
+       "another build, device or driver"},
+      {"driver", [](auto* p) { driver_of(p)->driverName[0] ^= 1; },
+       "another build, device or driver"},
+      {"its build", [](auto* p) { driver_of(p)->driverInfo[0] ^= 1; },
+       "another build, device or driver"},
+      {"its cache", [](auto* p) { p->properties.pipelineCacheUUID[3] ^= 1; },
+       "another build of the driver"},
+  };
+  for (const auto& row : rows) {
+    CAPTURE(row.what);
+    tandem_vk_device_desc desc = app.desc();
+    desc.gipa = fake_driver::install(app.gipa);
+    const char* const name = "vkGetPhysicalDeviceProperties2";
+    real_properties =
+        reinterpret_cast<PFN_vkGetPhysicalDeviceProperties2>(app.gipa(app.instance, name));
+    change_properties = row.change;
+    fake_driver::state().replace[name] = reinterpret_cast<PFN_vkVoidFunction>(changed_properties);
+    const Device device(desc);
+    CHECK(give(device, own) == TANDEM_ERROR_CACHE);
+    CHECK(says(row.words));
+    check_works(app, device);
+  }
+}
+
+TEST_CASE("Vulkan cache: blobs that were cut off, grew or changed, also where the sum is right") {
+  App app;
+  if (!usable(app)) return;
+  const Device device(app.desc());
+  Blob own;
+  {
+    const Plan plan(device, kForward);
+    own = blob_of(device);
+  }
+  REQUIRE(own.size() >= kHeader + 32);  // a driver may keep nothing but its header
+  for (size_t size = 0; size < own.size(); size += size < kHeader + 64 ? 1 : 509) {
+    CAPTURE(size);
+    CHECK(tandem_device_set_cache(device, size, own.data()) == TANDEM_ERROR_CACHE);
+  }
+  Blob longer = own;
+  longer.push_back(0);
+  CHECK(give(device, longer) == TANDEM_ERROR_CACHE);
+  // Where every byte would take long, those that decide anything and some of the driver's.
+  const size_t step = own.size() < 20000 ? 1 : 509;
+  for (size_t at = 0; at < own.size(); at += at < kHeader + 64 ? 1 : step) {
+    CAPTURE(at);
+    Blob changed = own;
+    changed[at] ^= 1;
+    CHECK(give(device, changed) == TANDEM_ERROR_CACHE);
+  }
+  // Where the header of the driver's own data is wrong: its size, version, vendor, device, build.
+  CHECK(give(device, sealed(own)) == TANDEM_OK);
+  for (size_t at : {3, 4, 7, 8, 12, 16, 31}) {  // 7: a version beyond the range of its enum
+    CAPTURE(at);
+    Blob changed = own;
+    changed[kHeader + at] ^= at == 7 ? 0x80 : 1;
+    CHECK(give(device, sealed(changed)) == TANDEM_ERROR_CACHE);
+    CHECK(says("pipeline cache"));
+  }
+  CHECK(give(device, sealed(Blob(own.begin(), own.begin() + kHeader + 20))) == TANDEM_ERROR_CACHE);
+  CHECK(says("shorter than its header"));
+  check_works(app, device);
+}
+
+TEST_CASE("Vulkan cache: blobs of another process, of this build and of another") {
+  const char *file = std::getenv("TANDEM_TEST_BLOB"), *role = std::getenv("TANDEM_TEST_CACHE");
+  if (!file || !role) return;
+  App app;
+  REQUIRE(usable(app));
+  const Device device(app.desc());
+  if (std::strcmp(role, "write") == 0) {
+    const Plan plan(device, kForward);
+    const Blob own = blob_of(device);
+    std::FILE* f = std::fopen(file, "wb");
+    REQUIRE(f);
+    CHECK(std::fwrite(own.data(), 1, own.size(), f) == own.size());
+    CHECK(std::fclose(f) == 0);
+    return;
+  }
+  Blob blob(size_t(1) << 24);
+  std::FILE* f = std::fopen(file, "rb");
+  REQUIRE(f);
+  blob.resize(std::fread(blob.data(), 1, blob.size(), f));
+  std::fclose(f);
+  if (std::strcmp(role, "same") == 0) {
+    CHECK(give(device, blob) == TANDEM_OK);
+  } else {
+    CHECK(give(device, blob) == TANDEM_ERROR_CACHE);
+    CHECK(says("another build"));
+  }
+  check_works(app, device);
+}

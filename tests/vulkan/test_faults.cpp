@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// Drivers that fail and drivers that lie, by one in between (vulkan/fake_driver.h): no memory, a lost device, matrices that
+// are advertised but do not compile, functions that are not there. Each has to end in a status and a sentence, with nothing
+// left behind. The pipelines of most tests here are not real: compiling is not what is tested.
+#include <doctest/doctest.h>
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "attention.h"
+#include "counting.h"
+#include "fake_driver.h"
+
+using namespace vulkan_app;
+
+namespace {
+
+bool says(const char* word) {
+  return std::string(tandem_last_message()).find(word) != std::string::npos;
+}
+
+VkResult VKAPI_CALL name_nothing(VkDevice, const VkDebugUtilsObjectNameInfoEXT*) {
+  return VK_ERROR_OUT_OF_HOST_MEMORY;  // no reason to fail
+}
+
+// app's description with the driver in between, which makes no real pipelines.
+tandem_vk_device_desc fake_desc(const App& app) {
+  tandem_vk_device_desc desc = app.desc();
+  desc.gipa = fake_driver::install(app.gipa);
+  auto& replace = fake_driver::state().replace;
+  fake_driver::make_no_pipelines();
+  replace["vkSetDebugUtilsObjectNameEXT"] = reinterpret_cast<PFN_vkVoidFunction>(name_nothing);
+  return desc;
+}
+
+template <typename T>
+T* untouched() {
+  return reinterpret_cast<T*>(uintptr_t(0x5a5a5a5a));
+}
+
+// All calls of the library that ask something of the driver, up to the first that fails.
+tandem_status use_everything(const tandem_vk_device_desc& desc) {
+  tandem_device* device = untouched<tandem_device>();
+  tandem_status status = tandem_vk_device_create(&desc, nullptr, &device);
+  if (status != TANDEM_OK) {
+    CHECK(device == untouched<tandem_device>());
+    return status;
+  }
+  for (const char* line : {kForward, kBackward}) {
+    const tandem_problem problem = problem_of(line);
+    tandem_plan* plan = untouched<tandem_plan>();
+    if (status == TANDEM_OK) status = tandem_plan_create(device, &problem, &plan);
+    if (status == TANDEM_OK)
+      tandem_plan_destroy(plan);
+    else
+      CHECK(plan == untouched<tandem_plan>());
+  }
+  size_t size = 0;
+  std::vector<char> blob;
+  if (status == TANDEM_OK) status = tandem_device_get_cache(device, &size, nullptr);
+  if (status == TANDEM_OK) {
+    blob.resize(size);
+    status = tandem_device_get_cache(device, &size, blob.data());
+  }
+  if (status == TANDEM_OK) status = tandem_device_set_cache(device, size, blob.data());
+  tandem_device_destroy(device);
+  return status;
+}
+
+}  // namespace
+
+TEST_CASE("Vulkan faults: each call of the driver fails, in each way") {
+  App app;
+  if (!usable(app)) return;
+  const tandem_vk_device_desc desc = fake_desc(app);
+  fake_driver::State& driver = fake_driver::state();
+  const struct {
+    VkResult result;
+    tandem_status status;
+    const char* words;
+  } faults[] = {
+      {VK_ERROR_OUT_OF_HOST_MEMORY, TANDEM_ERROR_OUT_OF_MEMORY, "out of host memory"},
+      {VK_ERROR_OUT_OF_DEVICE_MEMORY, TANDEM_ERROR_DEVICE_OUT_OF_MEMORY, "out of device memory"},
+      {VK_ERROR_DEVICE_LOST, TANDEM_ERROR_DEVICE_LOST, "the device is lost"},
+      {VK_ERROR_UNKNOWN, TANDEM_ERROR_BACKEND, "VkResult -13"},
+  };
+  for (const auto& fault : faults) {
+    int failed = 0, calls = 0;
+    for (int at = 0;; ++at) {
+      std::string name;
+      calls = 0;
+      driver.before = [&](const char* function) {
+        // These return nothing, and cannot fail.
+        if (std::strncmp(function, "vkDestroy", 9) == 0 ||
+            std::strcmp(function, "vkUpdateDescriptorSets") == 0)
+          return VK_SUCCESS;
+        if (calls++ != at) return VK_SUCCESS;
+        name = function;
+        return fault.result;
+      };
+      const tandem_status status = use_everything(desc);
+      CAPTURE(at);
+      CAPTURE(name);
+      REQUIRE(driver.live == 0);
+      if (name.empty()) {
+        CHECK(status == TANDEM_OK);
+        break;
+      }
+      ++failed;
+      CHECK(status == fault.status);
+      CHECK(says(name.c_str()));
+      CHECK(says(fault.words));
+    }
+    CHECK(failed == calls);
+    CHECK(failed > 25);
+  }
+}
+
+TEST_CASE("Vulkan faults: each allocation of the driver fails") {  // the library's: test_memory.cpp
+  App app;
+  if (!usable(app)) return;
+  tandem_vk_device_desc desc = fake_desc(app);
+  Counting memory;
+  desc.allocator = &memory.callbacks;
+  REQUIRE(use_everything(desc) == TANDEM_OK);
+  int64_t failed = 0;
+  for (;; ++failed) {
+    memory.good = failed;
+    memory.failures = 0;
+    const tandem_status status = use_everything(desc);
+    memory.good = -1;
+    CAPTURE(failed);
+    REQUIRE(memory.live == 0);
+    REQUIRE(fake_driver::state().live == 0);
+    if (memory.failures == 0) {
+      CHECK(status == TANDEM_OK);
+      break;
+    }
+    REQUIRE(status == TANDEM_ERROR_OUT_OF_MEMORY);
+    REQUIRE(says("out of host memory"));
+  }
+  CHECK(failed > 5);
+}
+
+TEST_CASE("Vulkan faults: a driver that leaves a function out") {
+  App app;
+  if (!usable(app)) return;
+  const tandem_vk_device_desc desc = fake_desc(app);
+  auto& replace = fake_driver::state().replace;
+  const auto usual = replace;
+  const char* const names[] = {
+#define TANDEM_NAME(name) "vk" #name,
+      TANDEM_VK_USED(TANDEM_NAME)
+#undef TANDEM_NAME
+  };
+  for (const char* name : names) {
+    CAPTURE(std::string(name));
+    replace[name] = nullptr;
+    CHECK(use_everything(desc) == TANDEM_ERROR_MISSING_FEATURE);
+    CHECK(says((std::string(name) + ":").c_str()));
+    replace = usual;
+  }
+  CHECK(use_everything(desc) == TANDEM_OK);
+}
+
+namespace {
+int lies = 0;  // pipelines that the driver will not make
+VkResult VKAPI_CALL make_few(VkDevice device, VkPipelineCache cache, uint32_t count,
+                             const VkComputePipelineCreateInfo* info,
+                             const VkAllocationCallbacks* a, VkPipeline* pipelines) {
+  if (--lies < 0) return fake_driver::make_nothing(device, cache, count, info, a, pipelines);
+  std::memset(pipelines, 0, sizeof(*pipelines));
+  return lies % 2 == 0 ? VK_SUCCESS : VK_ERROR_UNKNOWN;  // the second lie is worse
+}
+}  // namespace
+
+TEST_CASE("Vulkan faults: a driver that advertises what it does not compile; the sentence helps") {
+  App app;
+  if (!usable(app)) return;
+  const tandem_vk_device_desc desc = fake_desc(app);
+  auto& replace = fake_driver::state().replace;
+  replace["vkCreateComputePipelines"] = reinterpret_cast<PFN_vkVoidFunction>(make_few);
+  // Path after path lies, until the last; each sentence says how to do without that path.
+  std::string disable;
+  tandem_problem problem = problem_of("bwd f16 b1 hq1 hk1 sq20 sk30 d16 dv16");
+  std::vector<std::string> paths;
+  for (bool last = false; !last;) {
+    tandem_device_options options = TANDEM_DEVICE_OPTIONS_INIT;
+    options.disable = disable.c_str();
+    const Device device(desc, &options);
+    lies = 0;
+    tandem_plan* plan = nullptr;
+    REQUIRE(tandem_plan_create(device, &problem, &plan) == TANDEM_OK);
+    tandem_plan_info info{};
+    info.struct_size = sizeof(info);
+    REQUIRE(tandem_plan_get_info(plan, &info) == TANDEM_OK);
+    tandem_plan_destroy(plan);
+    const std::string path = std::string("vulkan.") + info.path;
+    CAPTURE(path);
+    paths.push_back(path);
+    last = path == "vulkan.scalar";
+
+    // Another device has no pipelines yet.
+    const Device liar(desc, &options);
+    for (int lie : {2, 1}) {
+      lies = lie;
+      plan = untouched<tandem_plan>();
+      CHECK(tandem_plan_create(liar, &problem, &plan) == TANDEM_ERROR_BACKEND);
+      CHECK(plan == untouched<tandem_plan>());
+      CHECK(says(lie == 2 ? "VkResult -13" : "returned no pipeline"));
+      CHECK(says(("add " + path + " to tandem_device_options.disable").c_str()));
+    }
+    disable += (disable.empty() ? "" : ",") + path;
+  }
+  bool matrices = false;
+  for (uint32_t n = 0; n < app.extension_count; ++n)
+    matrices |= std::strcmp(app.extensions[n], VK_KHR_COOPERATIVE_MATRIX_EXTENSION_NAME) == 0;
+  CHECK((paths.size() > 1) == matrices);
+}
+
+namespace {
+VkResult VKAPI_CALL no_matrices(VkPhysicalDevice, uint32_t*, VkCooperativeMatrixPropertiesKHR*) {
+  return VK_ERROR_INITIALIZATION_FAILED;
+}
+}  // namespace
+
+TEST_CASE("Vulkan faults: matrices that are enabled, but whose shapes the driver does not tell") {
+  App app;
+  if (!usable(app)) return;
+  bool matrices = false;
+  for (uint32_t n = 0; n < app.extension_count; ++n)
+    matrices |= std::strcmp(app.extensions[n], VK_KHR_COOPERATIVE_MATRIX_EXTENSION_NAME) == 0;
+  if (!matrices) return;
+  const tandem_vk_device_desc desc = fake_desc(app);
+  const char* const name = "vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR";
+  auto& replace = fake_driver::state().replace;
+  replace[name] = reinterpret_cast<PFN_vkVoidFunction>(no_matrices);
+  tandem_device* none = untouched<tandem_device>();
+  CHECK(tandem_vk_device_create(&desc, nullptr, &none) == TANDEM_ERROR_BACKEND);
+  CHECK(says((std::string(name) + " failed with VkResult -3").c_str()));
+  CHECK(none == untouched<tandem_device>());
+  CHECK(fake_driver::state().live == 0);
+  // Without matrix paths nobody asks.
+  tandem_device_options options = TANDEM_DEVICE_OPTIONS_INIT;
+  options.disable = "vulkan.coopmat2,vulkan.coopmat";
+  const Device asked_nothing(desc, &options);
+
+  replace[name] = nullptr;  // no list: no matrices, but all else
+  const Device device(desc);
+  const Plan plan(device, "fwd f16 b1 hq1 hk1 sq20 sk30 d16 dv16");
+  CHECK(std::string(plan.info.path) == "scalar");
+}
+
+TEST_CASE(
+    "Vulkan faults: a device that is destroyed before its plans leaves nothing on the VkDevice") {
+  auto app = std::make_unique<App>();
+  if (!usable(*app)) return;
+  const tandem_vk_device_desc desc = fake_desc(*app);
+  fake_driver::State& driver = fake_driver::state();
+  tandem_device* device = nullptr;
+  REQUIRE(tandem_vk_device_create(&desc, nullptr, &device) == TANDEM_OK);
+  const tandem_problem problem = problem_of(kForward);
+  tandem_plan* plans[2] = {};
+  for (tandem_plan*& plan : plans)
+    REQUIRE(tandem_plan_create(device, &problem, &plan) == TANDEM_OK);
+  CHECK(driver.live > 0);
+  tandem_device_destroy(device);
+  CHECK(says("2 plans of this device are alive"));
+  CHECK(driver.live == 0);
+  const Tensors t(*app);
+  const tandem_args args = t.args(false);
+  CHECK(tandem_execute(plans[0], tandem_vk_stream(app->cmd), &args) ==
+        TANDEM_ERROR_INVALID_ARGUMENT);
+  CHECK(says("plan has no device"));
+  app.reset();  // the VkDevice goes, too
+  int calls = 0;
+  driver.before = [&](const char*) { return ++calls, VK_SUCCESS; };
+  for (tandem_plan* plan : plans) tandem_plan_destroy(plan);
+  CHECK(calls == 0);
+}

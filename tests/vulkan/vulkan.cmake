@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+# Programs with a Vulkan of their own.
+if(TANDEM_WITH_VULKAN)
+  # The library in an application's own Vulkan, and with a driver that fails.
+  add_library(tandem_vulkan_app OBJECT vulkan/app.cpp)
+  tandem_test_target(tandem_vulkan_app)
+  target_include_directories(tandem_vulkan_app SYSTEM PUBLIC ${TANDEM_VOLK_INCLUDE_DIR})
+  target_include_directories(tandem_vulkan_app PRIVATE ${CMAKE_CURRENT_BINARY_DIR})
+  tandem_shader(tandem_vulkan_app scale ../tests/vulkan/scale.comp vulkan1.2)
+  tandem_shader(tandem_vulkan_app touch_read ../tests/vulkan/touch.comp vulkan1.2 -DTANDEM_WRITES=0)
+  tandem_shader(tandem_vulkan_app touch_write ../tests/vulkan/touch.comp vulkan1.2 -DTANDEM_WRITES=1)
+  foreach(part engine faults memory cache)
+    add_executable(tandem_vulkan_${part} main.cpp vulkan/test_${part}.cpp $<TARGET_OBJECTS:tandem_vulkan_app>)
+    tandem_test_target(tandem_vulkan_${part})
+    target_include_directories(tandem_vulkan_${part} SYSTEM PRIVATE ${TANDEM_VOLK_INCLUDE_DIR})
+    target_include_directories(tandem_vulkan_${part} PRIVATE ${CMAKE_CURRENT_BINARY_DIR})
+  endforeach()
+  # Another build: one word of one kernel counts as another.
+  set(changed ${CMAKE_CURRENT_BINARY_DIR}/cache_changed)
+  tandem_mutate(src/vulkan/pipelines.cpp ${changed}/pipelines.cpp "(hash ^ module.words[i])"
+    "(hash ^ module.words[i] ^ (&module == kModules && i == 100 ? 1 : 0))")
+  add_executable(tandem_vulkan_cache_changed main.cpp vulkan/test_cache.cpp ${changed}/pipelines.cpp
+    $<TARGET_OBJECTS:tandem_vulkan_app>)
+  tandem_test_target(tandem_vulkan_cache_changed)
+  target_include_directories(tandem_vulkan_cache_changed BEFORE PRIVATE ${PROJECT_SOURCE_DIR}/src/vulkan)
+  target_include_directories(tandem_vulkan_cache_changed PRIVATE $<TARGET_PROPERTY:tandem,BINARY_DIR>)
+  target_include_directories(tandem_vulkan_cache_changed SYSTEM PRIVATE ${TANDEM_VOLK_INCLUDE_DIR})
+  target_compile_definitions(tandem_vulkan_cache_changed PRIVATE $<TARGET_PROPERTY:tandem,COMPILE_DEFINITIONS>)
+  add_dependencies(tandem_vulkan_cache_changed tandem) # the SPIR-V
+endif()
