@@ -23,10 +23,12 @@
 
 namespace tandem::harness {
 
-// What a score may be off by, relative to the sum of the magnitudes that it is made of: 64
-// roundings of f32, which a product of a row and a key by matrix hardware stays below, and the
-// units in which far rows count (src/problem/far_row.h).
-constexpr double kScoreUnits = 0x1p-18;
+// What a score may be off by, relative to the sum of the magnitudes that it is made of: 128
+// roundings of f32, and the units in which far rows count (src/problem/far_row.h). Matrix hardware
+// truncates each of 64 products to the largest one's last place. lse and thresholds are of the
+// forward's product, the weights of the backward's, which may be formed in other steps: on an H100
+// vulkan.coopmat and coopmat2 have 2^-17.6 together (entmax of equal scores, 1e3 to 1e4).
+constexpr double kScoreUnits = 0x1p-17;
 
 struct Magnitudes {
   enum class Scores {
