@@ -17,16 +17,18 @@ struct BenchTensors {  // inputs, and outputs as a device wrote them
   const harness::HostTensor& operator[](harness::Role role) const { return of[size_t(role)]; }
 };
 
-// The outputs of a problem's direction that no sample is taken of. Rows of the bias and of heads sum over too
-// much to be computed in double by the way; with dropout or lengths nothing is sampled; of a normaliser
-// other than softmax, d_k and d_v only of causal problems, where few queries see the last keys.
+// The outputs of a problem's direction that no sample is taken of. Rows of the bias and of heads
+// sum over too much to be computed in double by the way; with dropout or lengths nothing is
+// sampled; of a normaliser other than softmax, d_k and d_v only of causal problems, where few
+// queries see the last keys.
 std::vector<std::string> not_sampled(const tandem_problem& problem);
 
-// Worst error ratio (harness/compare.h) of sampled rows of o and lse. infinity: wrong in some other way.
+// Worst error ratio (harness/compare.h) of sampled rows of o and lse. infinity: wrong in some other
+// way.
 double forward_ratio(const tandem_problem& problem, const BenchTensors& t);
 
-// The same of d_q, d_k and d_v where the problem asks for them, as functions of the device's own o and lse: the
-// rows of these that matter are judged by forward_ratio().
+// The same of d_q, d_k and d_v where the problem asks for them, as functions of the device's own o
+// and lse: the rows of these that matter are judged by forward_ratio().
 double backward_ratio(const tandem_problem& problem, const BenchTensors& t);
 
 }  // namespace tandem::tool

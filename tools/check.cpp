@@ -114,7 +114,8 @@ void Check::failure(const std::string& who, const CaseResult& result, const std:
   std::fflush(stdout);
 }
 
-// Which kernel answers for a tensor. bwd_dot, bwd_row_sums and bwd_row_sums_dq leave delta, which shows in what is made of it.
+// Which kernel answers for a tensor. bwd_dot, bwd_row_sums and bwd_row_sums_dq leave delta, which
+// shows in what is made of it.
 bool answers_for(const std::string& stem, const std::string& tensor) {
   if (stem == "fwd" || stem == "fwd_combine") return tensor == "o" || tensor == "lse";
   if (stem == "bwd_dkv") return tensor == "d_k" || tensor == "d_v";
@@ -128,8 +129,8 @@ bool answers_for(const std::string& stem, const std::string& tensor) {
   return tensor != "o" && tensor != "lse" && tensor != "d_v";
 }
 
-// A refusal so that it can be counted: the first reason that is not the user's own, without the problem's
-// numbers: "vulkan.scalar: # optional inputs at once, ...".
+// A refusal so that it can be counted: the first reason that is not the user's own, without the
+// problem's numbers: "vulkan.scalar: # optional inputs at once, ...".
 std::string reason_of(const std::string& message) {
   const size_t list = message.find("takes this problem: ");
   std::string reason = list == std::string::npos ? message : message.substr(list + 20);

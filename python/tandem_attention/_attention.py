@@ -180,7 +180,9 @@ def _is_foreign_jax(array: Any) -> bool:
 def _refuse_for_jax(**given: Any) -> None:
     for name, value in given.items():
         if value:
-            raise UnsupportedError(f"{name} is not there for JAX arrays on a GPU")
+            raise UnsupportedError(
+                f"{name} is not there for JAX arrays that are traced or on a GPU"
+            )
 
 
 def attention(
@@ -252,7 +254,10 @@ def attention(
     if _is_foreign_jax(q):
         from . import jax as tandem_jax
 
-        _refuse_for_jax(device=device, out=out is not None, stream=stream, seed=seed, offset=offset)
+        _refuse_for_jax(
+            device=device is not None, out=out is not None, stream=stream is not None,
+            seed=seed, offset=offset,
+        )  # fmt: skip
         return tandem_jax.attention(q, k, v, return_lse=return_lse, **options)
     inputs = _split_lengths(options)
     opts = make_options(**options)
@@ -326,7 +331,9 @@ def attention_backward(
     if _is_foreign_jax(q):
         from . import jax as tandem_jax
 
-        _refuse_for_jax(device=device, stream=stream, seed=seed, offset=offset)
+        _refuse_for_jax(
+            device=device is not None, stream=stream is not None, seed=seed, offset=offset
+        )
         given = {"q": q, "k": k, "v": v}
         for name in (*INPUTS[3:], "offsets_q", "offsets_kv"):
             if options.get(name) is not None:

@@ -114,6 +114,8 @@ def test_refusals() -> None:
     q, k, v = normal(1, 2, 5, 8), normal(1, 2, 7, 8), normal(1, 2, 7, 8)
     with pytest.raises(ta.UnsupportedError, match="dropout"):
         attention(q, k, v, dropout=0.1)
+    with pytest.raises(ta.UnsupportedError, match="stream is not there"):
+        jax.jit(lambda x: ta.attention(x, x, x, stream=0))(q)
     with pytest.raises(ta.InvalidArgumentError, match="does not broadcast"):
         jax.jit(lambda x: attention(q, k, v, bias=x))(normal(3, 7))
     with pytest.raises(ta.InvalidArgumentError, match="k is float16"):

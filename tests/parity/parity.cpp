@@ -199,8 +199,8 @@ void blame(const Target& target, const std::string& suite, const std::string& te
 }
 
 std::string check_blame(const std::string& stem) {
-  // What a stem computes, and what it spoils: the delta of bwd_dot and bwd_row_sums reaches d_q, d_k and what sums
-  // ds, fwd's o everything.
+  // What a stem computes, and what it spoils: the delta of bwd_dot and bwd_row_sums reaches d_q,
+  // d_k and what sums ds, fwd's o everything.
   struct Row {
     const char* stem;
     std::set<std::string> must, may;

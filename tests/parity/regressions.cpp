@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Bugs that attention kernels have had elsewhere, by name. Each would have been caught by its test here.
+// Bugs that attention kernels have had elsewhere, by name. Each would have been caught by its test
+// here.
 #include <algorithm>
 #include <cmath>
 
@@ -23,8 +24,8 @@ TEST_CASE("regression: d_o with other strides than q (only head 0 right)") {
 }
 
 TEST_CASE("regression: lse tail store past the row count") {
-  // The lse of the heads after the first was overwritten where S is no multiple of the tile; lse is judged
-  // in every case, and its guards lie right behind it.
+  // The lse of the heads after the first was overwritten where S is no multiple of the tile; lse is
+  // judged in every case, and its guards lie right behind it.
   for (int64_t s : {1, 17, 63, 64, 65, 120, 127, 128, 129, 255, 4001}) {
     if (s > 1000 && !at_least(Tier::ci)) continue;
     const tandem_direction direction =
@@ -50,8 +51,8 @@ TEST_CASE(
   }
 }
 
-// cuda.sm90: a workgroup has several tiles, of whose keys some of its warpgroups see a part or none. A warpgroup that ran
-// ahead waited for a phase of a barrier that was over.
+// cuda.sm90: a workgroup has several tiles, of whose keys some of its warpgroups see a part or
+// none. A warpgroup that ran ahead waited for a phase of a barrier that was over.
 TEST_CASE("regression: keys for a part of a tile's rows, and more tiles than workgroups" *
           doctest::skip(!at_least(Tier::device))) {
   for (const Mask& mask : {kNone, kTopLeft, kBottomRight, kWindow, kWindowRight})
@@ -65,8 +66,9 @@ TEST_CASE("regression: keys for a part of a tile's rows, and more tiles than wor
         seed_of("keys for a part", 128), sparse());
 }
 
-// cuda.sm90 with heads over 128, where two warpgroups share copies of keys and values, and each has a place for q of its own: tiles of
-// one step, steps that one of the two passes over, rows behind the last one, tiles without keys between others.
+// cuda.sm90 with heads over 128, where two warpgroups share copies of keys and values, and each has
+// a place for q of its own: tiles of one step, steps that one of the two passes over, rows behind
+// the last one, tiles without keys between others.
 TEST_CASE(
     "regression: wide heads, keys for a part of a tile's rows, and more tiles than workgroups" *
     doctest::skip(!at_least(Tier::ci))) {
@@ -90,8 +92,8 @@ TEST_CASE(
           seed_of("wide heads", 1700), sparse());
 }
 
-// cuda.sm90: a workgroup has a tile to store, and passes over several behind it whose rows see nothing. What it knew of the
-// tile was a notice in shared memory, which by then was one of these.
+// cuda.sm90: a workgroup has a tile to store, and passes over several behind it whose rows see
+// nothing. What it knew of the tile was a notice in shared memory, which by then was one of these.
 TEST_CASE("regression: with a bias, a tile with keys before many without" *
           doctest::skip(!at_least(Tier::ci))) {
   Expect expect = sparse();
@@ -106,8 +108,10 @@ TEST_CASE("regression: with a bias, a tile with keys before many without" *
     }
 }
 
-// cuda.sm90 with a bias, heads over 64, tiles of 192 rows (cuda/sm90/fwd/main_loop_bias_192_rows.cuh): each warpgroup has its own places for q and the
-// bias, and passes over tiles where it has no rows, between others as well; tiles of one step, and tiles without keys.
+// cuda.sm90 with a bias, heads over 64, tiles of 192 rows
+// (cuda/sm90/fwd/main_loop_bias_192_rows.cuh): each warpgroup has its own places for q and the
+// bias, and passes over tiles where it has no rows, between others as well; tiles of one step, and
+// tiles without keys.
 TEST_CASE("regression: with a bias, three warpgroups of which some have no rows" *
           doctest::skip(!at_least(Tier::ci))) {
   Expect expect = sparse();
@@ -136,9 +140,10 @@ TEST_CASE("regression: with a bias, three warpgroups of which some have no rows"
   }
 }
 
-// cuda.sm90: clusters of two that take the batch in passes have some tiles of keys (src/plan/sm90/bwd_cluster_schedule.h), and sums of d_q of most heads get
-// their zeros in the same kernel (cuda/sm90/bwd/dq_lazy_zero.cuh). Few queries, as the reference takes its time, of many tiles of
-// keys, as only then are there such clusters.
+// cuda.sm90: clusters of two that take the batch in passes have some tiles of keys
+// (src/plan/sm90/bwd_cluster_schedule.h), and sums of d_q of most heads get their zeros in the same
+// kernel (cuda/sm90/bwd/dq_lazy_zero.cuh). Few queries, as the reference takes its time, of many
+// tiles of keys, as only then are there such clusters.
 TEST_CASE("regression: a bias of the whole batch and its gradient, of many heads" *
           doctest::skip(!at_least(Tier::ci))) {
   Expect expect = sparse();
@@ -155,8 +160,9 @@ TEST_CASE("regression: a bias of the whole batch and its gradient, of many heads
   }
 }
 
-// cuda.sm90: workgroups that go on from one tile of keys to the next (cuda/sm90/bwd/persistent.cuh), as there are four for each multiprocessor of
-// an H100. Heads of odd lengths; tiles of keys that no query sees; two query heads of a head of keys.
+// cuda.sm90: workgroups that go on from one tile of keys to the next
+// (cuda/sm90/bwd/persistent.cuh), as there are four for each multiprocessor of an H100. Heads of
+// odd lengths; tiles of keys that no query sees; two query heads of a head of keys.
 TEST_CASE("regression: many tiles of keys for each multiprocessor" *
           doctest::skip(!at_least(Tier::ci))) {
   Expect expect = sparse();
@@ -193,8 +199,9 @@ TEST_CASE("regression: some tiles of keys for each multiprocessor" *
     }
 }
 
-// Many heads with a bias in short, for devices of few multiprocessors, as cuda_emulated has: clusters of two beside those of four, and more heads than
-// bwd_dot zeroes sums of, by either of its kernels; heads of one tile of keys, and of two.
+// Many heads with a bias in short, for devices of few multiprocessors, as cuda_emulated has:
+// clusters of two beside those of four, and more heads than bwd_dot zeroes sums of, by either of
+// its kernels; heads of one tile of keys, and of two.
 TEST_CASE("regression: a bias of the whole batch and its gradient, of short heads" *
           doctest::skip(!at_least(Tier::ci))) {
   Expect expect = sparse();
@@ -210,8 +217,9 @@ TEST_CASE("regression: a bias of the whole batch and its gradient, of short head
   }
 }
 
-// cuda.sm90 sums d_bias over clusters (cuda/sm90/bwd/dbias_reduce.cuh): of every size, of one entry, too, whole tiles and some that end
-// early, which have a loop of their own, into rows that do and do not begin at 16 bytes, of either type.
+// cuda.sm90 sums d_bias over clusters (cuda/sm90/bwd/dbias_reduce.cuh): of every size, of one
+// entry, too, whole tiles and some that end early, which have a loop of their own, into rows that
+// do and do not begin at 16 bytes, of either type.
 TEST_CASE("regression: d_bias over clusters of every size" * doctest::skip(!at_least(Tier::ci))) {
   Expect expect = sparse();
   expect.gpu_only = true;
@@ -234,8 +242,8 @@ TEST_CASE("regression: d_bias over clusters of every size" * doctest::skip(!at_l
         }
 }
 
-// What passes through shared memory does so here, by few and small pipelines: the validation layer's check for races
-// takes its time for each.
+// What passes through shared memory does so here, by few and small pipelines: the validation
+// layer's check for races takes its time for each.
 namespace {
 void check_turns(float dropout) {
   for (Layout layout : {Layout::bhsd, Layout::transposed}) {
@@ -267,12 +275,14 @@ TEST_CASE("regression: rows and sums in turns") { check_biases_in_turns(70, 96, 
 
 TEST_CASE("regression: biases in turns") { check_biases_in_turns(64, 96, false); }
 
-// Not for the layer's check for races: with it lavapipe (Mesa 26.1) crashes on the kernels that take a bias by element.
+// Not for the layer's check for races: with it lavapipe (Mesa 26.1) crashes on the kernels that
+// take a bias by element.
 TEST_CASE("regression: odd rows and sums in turns") { check_biases_in_turns(70, 101, true); }
 
-// d_bias summed over the batch by bwd_dq, two entries at once: with bias by blocks or, of odd rows, by chunks, and of two
-// entries or more. 32 heads, as such sums are for devices that heads and tiles keep busy. coopmat takes one entry at a
-// time here. No other kernel with matrices: drivers take long to compile one, and most with checks.
+// d_bias summed over the batch by bwd_dq, two entries at once: with bias by blocks or, of odd rows,
+// by chunks, and of two entries or more. 32 heads, as such sums are for devices that heads and
+// tiles keep busy. coopmat takes one entry at a time here. No other kernel with matrices: drivers
+// take long to compile one, and most with checks.
 namespace {
 void check_entries(int64_t batch, int64_t rows, tandem_dtype bias) {
   tandem_problem p = problem(TANDEM_BACKWARD, TANDEM_F16, {batch, 32, 32, rows, 48, 16, 16});
@@ -291,9 +301,9 @@ TEST_CASE("regression: entries at once") {
   check_entries(2, 69, TANDEM_F16);
 }
 
-// Rows that come and go by tensor addressing, on the devices that have it: rows that end inside a tile and features inside
-// a matrix, rows behind a length, parts of splits, and rows that no 16 bytes begin. Small heads: where TANDEM_DISABLE leaves
-// them no other tile.
+// Rows that come and go by tensor addressing, on the devices that have it: rows that end inside a
+// tile and features inside a matrix, rows behind a length, parts of splits, and rows that no 16
+// bytes begin. Small heads: where TANDEM_DISABLE leaves them no other tile.
 TEST_CASE("regression: rows by tensor addressing") {
   for (const char* line :
        {"fwd f16 b2 hq2 hk1 sq70 sk45 d24 dv40 causal_bottom_right q_padded kv_padded",
@@ -306,8 +316,9 @@ TEST_CASE("regression: rows by tensor addressing") {
   }
 }
 
-// A sink takes the weight, and what is left is below what f16 has: a weight of 2^-25 was lost beside a number of 3.6, which the limit of
-// elements did not know. Not of the other paths: there its pipelines take longer than they tell.
+// A sink takes the weight, and what is left is below what f16 has: a weight of 2^-25 was lost
+// beside a number of 3.6, which the limit of elements did not know. Not of the other paths: there
+// its pipelines take longer than they tell.
 TEST_CASE("regression: weights of half the smallest number of f16") {
   const uint64_t seed = 63981;
   Expect expect = sparse();
@@ -321,8 +332,8 @@ TEST_CASE("regression: weights of half the smallest number of f16") {
 }
 
 TEST_CASE("regression: reference tensors that alias (a comparison of a tensor with itself)") {
-  // A judge that looks at the same memory twice takes anything. Here one element is spoiled: the judge must
-  // fail, and blame the right tensor; and the reference must be what it was before.
+  // A judge that looks at the same memory twice takes anything. Here one element is spoiled: the
+  // judge must fail, and blame the right tensor; and the reference must be what it was before.
   Target& target = targets()[0];
   tandem_problem p = problem(TANDEM_BACKWARD, TANDEM_F32, {1, 2, 1, 33, 40, 32, 32}, kTopLeft);
   if (!takes(target, p)) p = in_f16(p);

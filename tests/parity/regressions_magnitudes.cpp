@@ -248,8 +248,8 @@ TEST_CASE("regression: magnitudes: elastic softmax gives no share to keys behind
         });
 }
 
-// CUDA: lse of such a row was the largest score plus what relates to it, rounded to the last place of
-// that score: -1e6 + 999996 gave -4.1875 where the sink is -4.2079.
+// CUDA: lse of such a row was the largest score plus what relates to it, rounded to the last place
+// of that score: -1e6 + 999996 gave -4.1875 where the sink is -4.2079.
 TEST_CASE("regression: magnitudes: elastic softmax under a finite mask, beside a sink") {
   for (double mask : {-1e4, -1e6, -1e15})
     check_line(

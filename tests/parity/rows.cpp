@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The cheapest case of each kernel that no other case of the tier smoke reaches, on its path alone. A
-// row that no case ran fails the suite (main.cpp); tests/CMakeLists.txt asks the same of
-// recorded devices, by which cases were found.
+// The cheapest case of each kernel that no other case of the tier smoke reaches, on its path alone.
+// A row that no case ran fails the suite (main.cpp); tests/CMakeLists.txt asks the same of recorded
+// devices, by which cases were found.
 #include "api/handles.h"
 #include "parity.h"
 

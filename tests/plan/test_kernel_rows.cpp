@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The registry against plans: columns of a row hold for each launch that runs it, tests/gpu/kernels.txt
-// reaches each kernel of cuda.sm90 and cuda.sm80, and kernels and tiles are switched off by name.
+// The registry against plans: columns of a row hold for each launch that runs it,
+// tests/gpu/kernels.txt reaches each kernel of cuda.sm90 and cuda.sm80, and kernels and tiles are
+// switched off by name.
 #include <fstream>
 #include <set>
 #include <sstream>
@@ -87,8 +88,8 @@ Caps only(const String& path) {
 }  // namespace
 
 TEST_CASE("tests/gpu/kernels.txt reaches every kernel of cuda.sm90 and cuda.sm80") {
-  // The problems run with addresses at multiples of 16 bytes (scripts/gpu-problems). bwd_dot without
-  // 16-byte loads, and tiles of simt without wide loads, are kernels for others.
+  // The problems run with addresses at multiples of 16 bytes (scripts/gpu-problems). bwd_dot
+  // without 16-byte loads, and tiles of simt without wide loads, are kernels for others.
   std::set<int> reached, columns;
   for (const auto& [path, line] : lines_of("tests/gpu/kernels.txt"))
     for (bool backward : {false, true}) {

@@ -295,7 +295,8 @@ TEST_CASE("matrix paths: the shape is one that the device lists, and that nothin
   CHECK(shape(caps_of("arc_b580_mesa"), "coopmat") == "8x16x16");
   CHECK(shape(caps_of("arc_b580_win"), "coopmat") == "8x16x16");
   CHECK(shape(caps_of("lavapipe"), "coopmat2") == "8x8x8");
-  // Conversions keep the edges: coopmat2 goes on to the next shape, coopmat takes this one through shared memory.
+  // Conversions keep the edges: coopmat2 goes on to the next shape, coopmat takes this one through
+  // shared memory.
   CHECK(shape(without(h100, "16x16x16"), "coopmat2") == "16x8x8");
   CHECK(shape(without(h100, "16x16x16,vulkan.coopmat2"), "coopmat") == "16x8x16");
   CHECK(shape(without(h100, "vulkan.coopmat2"), "coopmat") == "16x16x16");
@@ -395,7 +396,8 @@ TEST_CASE("matrix paths: ds goes by way of the workspace, chunk by chunk") {
   CHECK(stems(plan_of("bf16 hq4 sq500 d128 bias:f16:1x4x1 grads=qkvb d_bias:f16"))
             .find("bwd_dq. bwd_dbias.") != std::string::npos);
   CHECK(!shares("bf16 hq4 sq500 d128 bias:f16:1x4x1 grads=qkvb d_bias:f16"));
-  // bwd_dist_bias comes before: one barrier for all that bwd_sum_splits, which does the work of bwd_head_sums, and bwd_dq read.
+  // bwd_dist_bias comes before: one barrier for all that bwd_sum_splits, which does the work of
+  // bwd_head_sums, and bwd_dq read.
   const Plan dist = plan_of("bf16 hq2 sq512 d128 causal_top_left elastic dist=8 grads=qkvdt");
   CHECK(stems(dist) ==
         "bwd_row_sums. bwd_dist_bias. bwd_dkv. bwd_dq. bwd_sum_splits. bwd_head_sums.");

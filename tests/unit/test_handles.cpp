@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// What was freed too early. This program has src/api/api.cpp as builds with assertions have it (TANDEM_CHECK_HANDLES), so that
-// handles which are gone are recognised; that a device knows its plans is so in every build.
+// What was freed too early. This program has src/api/api.cpp as builds with assertions have it
+// (TANDEM_CHECK_HANDLES), so that handles which are gone are recognised; that a device knows its
+// plans is so in every build.
 #include <doctest/doctest.h>
 
 #include <string>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// harness/: what tests and tools stand on. Number formats against the CPU device's own, random numbers
-// against fixed values, guards and gaps by damaging them, the judgement by giving it wrong outputs.
+// harness/: what tests and tools stand on. Number formats against the CPU device's own, random
+// numbers against fixed values, guards and gaps by damaging them, the judgement by giving it wrong
+// outputs.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -258,7 +259,8 @@ TEST_CASE(
   x.operand = 4;
   const auto limits = [&](uint32_t dtype) { return make_bounds(x, dtype, 8).element_error; };
   const std::vector<double> with = limits(TANDEM_F16);
-  // One weight of 2^-25 lost at the largest number, and more of them; but nothing beyond the terms and one unit in the last place.
+  // One weight of 2^-25 lost at the largest number, and more of them; but nothing beyond the terms
+  // and one unit in the last place.
   CHECK(with[0] > 4 * 0x1p-25 + 0x1p-24);
   CHECK(with[0] > 3e-7 + 0x1p-24);
   CHECK(with[0] < 1.01 * 4e-7 + 0x1p-24);

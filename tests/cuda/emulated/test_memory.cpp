@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// No host memory, as tests/unit/test_host_memory.cpp has it for the CPU device: every call on a CUDA device with its first
-// allocation failing, then its second, and so on. The runtime is the emulated one, whose launches only count here.
+// No host memory, as tests/unit/test_host_memory.cpp has it for the CPU device: every call on a
+// CUDA device with its first allocation failing, then its second, and so on. The runtime is the
+// emulated one, whose launches only count here.
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include "../../unit/host_memory.h"
 #include "include/cuda_runtime.h"

@@ -10,10 +10,10 @@
 //   tandem_gates --show LINE     every statistic that the driver has, of one problem
 //
 // Rules: the compiler does not crash and comes to an end, but for kernels that a quirk keeps from
-// being taken; a kernel of a matrix path has instructions that multiply matrices; the device's shared
-// memory holds what it uses; no more registers are spilled than TABLE says. With another version of
-// the driver the other figures are not compared, and kernels that spill may do so twice as much.
-// Registers are the driver's: of a subgroup on Intel's GPUs, else of an invocation.
+// being taken; a kernel of a matrix path has instructions that multiply matrices; the device's
+// shared memory holds what it uses; no more registers are spilled than TABLE says. With another
+// version of the driver the other figures are not compared, and kernels that spill may do so twice
+// as much. Registers are the driver's: of a subgroup on Intel's GPUs, else of an invocation.
 #include "gates.h"
 
 #include <sys/mman.h>

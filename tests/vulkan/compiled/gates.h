@@ -18,9 +18,10 @@ struct Job {
 };
 constexpr const char* kLifted = " [no quirks]";
 
-// The launches of the plans for this device, each combination of module, constants and subgroup size
-// once. Where a quirk keeps a problem off the matrix paths, those of a plan without quirks follow:
-// kernels that would run once the quirk ends. part: those that are compiled for every change.
+// The launches of the plans for this device, each combination of module, constants and subgroup
+// size once. Where a quirk keeps a problem off the matrix paths, those of a plan without quirks
+// follow: kernels that would run once the quirk ends. part: those that are compiled for every
+// change.
 std::vector<Job> jobs_for(const Caps& caps, bool part);
 
 // Kernels of the jobs' paths that no job has: "coopmat.bwd_row_sums".
