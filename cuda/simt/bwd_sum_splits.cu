@@ -14,12 +14,12 @@ __global__ void __launch_bounds__(kLineGroup)
   if (index >= u.total) return;
   const int64_t n = int64_t(index) * kLineGroup + threadIdx.x;
   if (n >= u.part) return;
-  const float* parts = reinterpret_cast<const float*>(params.push.parts) + n;
+  const int64_t col = n % u.cols;
+  int64_t rest = n / u.cols;
+  const float* parts = reinterpret_cast<const float*>(params.push.parts) + rest * u.pitch + col;
+  const int64_t step = int64_t(u.part) / u.cols * u.pitch;
   float sum = 0.f;
-  for (int split = 0; split < u.splits; ++split) sum += __ldg(parts + int64_t(split) * u.part);
-  int64_t rest = n;
-  const int64_t col = rest % u.cols;
-  rest /= u.cols;
+  for (int split = 0; split < u.splits; ++split) sum += __ldg(parts + split * step);
   const int64_t row = rest % u.rows;
   rest /= u.rows;
   const int64_t at =

@@ -121,14 +121,20 @@ class BwdDkvDqBias : public BwdDkvDq<BwdDkvDqBiasParams> {
         postprocesses_(problem.wants(TANDEM_GRAD_Q) && !of.find(Stem::bwd_dq_cast)),
         grid_(sm90_grid(its)),
         two_cta_kernel_(kernel_of(BiasForm::passes)) {
-    if (reduces_dbias_in_clusters(problem)) cluster_ = unsigned(problem.batch);
+    if (sums_dbias_in_slices(problem))
+      cluster_ = kSliceCluster;
+    else if (reduces_dbias_in_clusters(problem))
+      cluster_ = unsigned(problem.batch);
     split_ = {launch.total / (problem.bias.batch == 1 ? problem.batch : 1), 1};
   }
   Kernel<Params> kernel() const {
-    return kernel_of(postprocesses_ ? BiasForm::postprocess : BiasForm::whole);
+    return kernel_of(slices()         ? BiasForm::slices
+                     : postprocesses_ ? BiasForm::postprocess
+                                      : BiasForm::whole);
   }
 
   Status prepare(const Launching& with) {
+    if (slices()) return schedule_slices(with);
     if (cluster_ > 1 && launch.groups_y == 1) TANDEM_TRY(schedule_clusters(with));
     // There are as many persistent clusters as the device runs at a time. In a deterministic order
     // a cluster waits for those that were started before it, so each has one tile.
@@ -152,12 +158,19 @@ class BwdDkvDqBias : public BwdDkvDq<BwdDkvDqBiasParams> {
     bias.shared = problem.bias.batch == 1 ? int(problem.batch) : 1;
     bias.d_bias_f32 = problem.d_bias_dtype == TANDEM_F32;
     bias.passes = 1;
+    if (slices()) {
+      const int64_t heads = problem.heads_q, pitch = bwd_slice_pitch(problem.seq_kv);
+      bias.passes = choice.passes, bias.slices = int(launch.splits), bias.slice_pitch = int(pitch);
+      bias.d_bias_strides = {heads * problem.seq_q * pitch, problem.seq_q * pitch, pitch, 1};
+      bias.d_bias_f32 = 1;
+    }
     bias.whole = int(split_.whole), bias.parts = split_.parts;
     bias.schedule = schedule_;
   }
   void set_addresses(const Addresses& a, Params* params) const {
     BwdDkvDq::set_addresses(a, params);
-    params->bias.d_bias = a.d_bias;
+    params->bias.d_bias = slices() ? a.bias_parts : a.d_bias;
+    if (slices()) params->bias.counter = a.tile_counter;
     params->bias.parts_at = a.dkv_partials, params->bias.counts = a.dkv_partial_counts;
     params->bias.sums_at = a.pass_sums;
     if (persistent_)
@@ -174,6 +187,19 @@ class BwdDkvDqBias : public BwdDkvDq<BwdDkvDqBiasParams> {
   }
 
  private:
+  bool slices() const { return choice.passes > 0; }
+  // As many clusters as the device runs at a time, or as many as there are items. They fetch their
+  // items.
+  Status schedule_slices(const Launching& with) {
+    grid_.cluster = cluster_;
+    schedule_.items = int(int64_t(launch.total) / problem.batch * launch.splits);
+    int64_t slots = 0;
+    TANDEM_TRY(count_clusters(kernel(), cluster_, with, &slots));
+    const int64_t clusters =
+        slots > 0 ? std::min<int64_t>(slots, schedule_.items) : schedule_.items;
+    grid_.groups = dim3(cluster_ * unsigned(clusters));
+    return Status();
+  }
   Kernel<Params> kernel_of(BiasForm form) const {
     return cuda::sm90::bwd_dkv_dq_bias_kernel(problem.dtype, choice.row, form);
   }

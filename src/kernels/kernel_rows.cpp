@@ -19,6 +19,7 @@ const char* sm90_bwd_dkv_dq_variant(const Plan& plan, const Launch& l) {
   const Problem& p = plan.problem;
   switch (hopper_variant(p)) {
     case HopperVariant::bias:
+      if (l.splits > 1) return "bias_slices";
       return p.wants(TANDEM_GRAD_Q) && !plan.find(Stem::bwd_dq_cast) ? "bias_postprocess" : "bias";
     case HopperVariant::entmax:
       return p.alpha == 1.5f ? "entmax" : "entmax_any";

@@ -443,10 +443,12 @@ BwdSumSplitsBlock bwd_sum_splits_block(const Plan& plan, const Launch& l) {
   const Problem& p = plan.problem;
   BwdSumSplitsBlock b{};
   const bool bias = l.gradient == TANDEM_GRAD_BIAS;
+  const Launch* fused = plan.find(Stem::bwd_dkv_dq);
   b.to = bias ? p.d_bias : Strides{0, 0, p.dist_window, 1};
   b.heads = bias ? int(p.bias.heads) : 1;
   b.rows = int(bias ? p.bias.rows : p.heads_q);
   b.cols = int(bias ? p.seq_kv : p.dist_window);
+  b.pitch = bias ? int(fused && fused->splits > 1 ? bwd_slice_pitch(b.cols) : b.cols) : b.cols;
   b.splits = int(l.splits);
   b.part = uint32_t(gradient_elements(p, l.gradient));
   b.total = l.total;

@@ -71,6 +71,8 @@ struct Sm90Launch {
   bool persistent = false;        // persistent workgroups, one a SM, with a dynamic tile scheduler
   bool two_cta_clusters = false;  // two-CTA clusters take part, in passes
   bool cooperative_postprocess = false;  // dQ postprocess by all workgroups of a head
+  // d_bias in slices of the batch, whose number is Launch::splits: passes of a slice. 0: no slices.
+  int passes = 0;
 };
 
 struct Launch {
@@ -90,6 +92,7 @@ struct Launch {
   bool stores_d_bias = false;  // bwd_dq or bwd_dkv_dq stores d_bias; there is no bwd_dbias
   // bwd_dbias, bwd_dist_bias: members of a sum, and workgroups that share it. bwd_sum_splits:
   // partial sums.
+  // bwd_dkv_dq: slices of the batch, each with partial sums of d_bias.
   // fwd: workgroups that share the keys of a row. fwd_combine: partial outputs. bwd_dkv_dist: a
   // member and a partial sum for each tile of keys; no members if it does not form d_dist_bias.
   int64_t members = 0;

@@ -165,7 +165,8 @@ String PathPlanner::add_sum(const Launch& parts, bool waits, Vec<Launch>* launch
     heads = p.heads_q * p.batch;
     sum.shared_bytes = 5 * sizeof(float) * kCombineGroup;
   } else {
-    sum.gradient = parts.stem == Stem::bwd_dbias ? TANDEM_GRAD_BIAS : TANDEM_GRAD_DIST_BIAS;
+    const bool bias = parts.stem == Stem::bwd_dbias || parts.stem == Stem::bwd_dkv_dq;
+    sum.gradient = bias ? TANDEM_GRAD_BIAS : TANDEM_GRAD_DIST_BIAS;
     tiles = ceil_div(gradient_elements(p, sum.gradient), kLineGroup);
   }
   const String why = set_groups(&sum, double(tiles) * double(heads));

@@ -242,6 +242,37 @@ TEST_CASE("regression: d_bias over clusters of every size" * doctest::skip(!at_l
         }
 }
 
+// cuda.sm90 sums d_bias over more entries than a cluster has workgroups in slices of the batch
+// (BiasForm::slices): of few and of many passes, of whole passes and with workgroups that have no
+// entry, tiles of queries that see nothing, in a fixed order, into rows of odd lengths.
+TEST_CASE("regression: d_bias over slices of the batch" * doctest::skip(!at_least(Tier::ci))) {
+  Expect expect = sparse();
+  expect.gpu_only = true;
+  expect.takes = "sm90";
+  int n = 0;
+  for (int64_t batch : {9, 12, 16, 35, 100})
+    for (int64_t width : {32, 64, 128}) {
+      if (batch > 16 && width != 32) continue;
+      const bool whole = n % 2 == 0;
+      tandem_problem p = problem(TANDEM_BACKWARD, n % 3 ? TANDEM_BF16 : TANDEM_F16,
+                                 {batch, 2, n % 4 ? 1 : 2, whole ? 128 : 70,
+                                  batch > 16 ? 64
+                                  : whole    ? 128
+                                             : 200,
+                                  width, width},
+                                 n % 4 == 1   ? kTopLeft
+                                 : n % 4 == 3 ? kWindow
+                                              : kNone);
+      if (n % 3 == 2) p.flags |= TANDEM_FLAG_DETERMINISTIC;
+      set_bias(p, tandem_dtype(p.q.dtype), 1, p.heads_q, p.seq_q,
+               n % 5 < 3 ? tandem_dtype(p.q.dtype) : TANDEM_F32);
+      p.gradients = TANDEM_GRAD_QKV | TANDEM_GRAD_BIAS;
+      if (n % 5 == 3) set_layout(p, Role::d_bias, Layout::gapped);
+      if (n % 5 == 4) set_layout(p, Role::d_bias, Layout::transposed);
+      check(p, seed_of("slices", uint64_t(n++)), expect);
+    }
+}
+
 // What passes through shared memory does so here, by few and small pipelines: the validation
 // layer's check for races takes its time for each.
 namespace {

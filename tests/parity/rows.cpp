@@ -70,6 +70,11 @@ TEST_CASE("rows: sm90, two-CTA clusters") {
       "bwd bf16 b4 hq64 hk64 sq72 sk40 d64 dv64 bias:bf16:1x64x72 d_bias:f32 grads=qkvb");
 }
 
+TEST_CASE("rows: sm90, d_bias in slices of the batch") {
+  RowCase{"sm90"}.check(
+      "bwd bf16 b9 hq1 hk1 sq72 sk40 d64 dv64 bias:bf16:1x1x72 d_bias:bf16 grads=qkvb");
+}
+
 TEST_CASE("rows: sm90, bwd_sum_splits as a launch") {
   RowCase{"sm90"}.check(
       "bwd f16 b33 hq1 hk1 sq64 sk140 d64 dv64 causal_bottom_right elastic dist=64 grads=qkvdt");

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "plan/sm90/bwd_cluster_schedule.h"
 #include "plan_fixture.h"
 
 using namespace tandem;
@@ -77,8 +78,6 @@ TEST_CASE("sm90 refuses by name what TMA or its kernels cannot do") {
       {"bwd bf16 hq2 sq100 sk104 d64 bias:bf16:1x2x1", "a row for each query"},
       {"bwd bf16 hq2 sq100 sk100 d64 bias:bf16:1x2x100", "rows of bias are 100 elements apart"},
       {"bwd bf16 hq2 sq100 sk104 d64 bias:bf16:1x1x100 grads=qkvb d_bias:f32", "not over heads"},
-      {"bwd bf16 b9 hq2 sq100 sk104 d64 bias:bf16:1x2x100 grads=qkvb d_bias:f32",
-       "up to 8 batch entries, not 9"},
       {"fwd f16 hq2 sq100 sk2000 d64 splits=3", "does not split"},
       {"fwd f16 hq2 sq1 sk2000 d64", "idle"},
       {"fwd f16 hq2 sq100 sk0 d64", "a size is 0"},
@@ -460,6 +459,37 @@ TEST_CASE(
   CHECK(ahead("hq16 sq2048 sk2048 d64 deterministic bias:bf16:1x16x2048" + sums) == 0);
   CHECK(ahead("hq16 sq2048 sk2048 d64 bias:bf16:4x16x2048" + sums) == 0);
   CHECK(ahead("hq16 sq2048 sk2048 d64 bias:bf16:1x16x2048") == 0);
+}
+
+TEST_CASE("sm90: d_bias of a large batch is summed in slices of the batch") {
+  const auto find = [](const char* line, Plan* plan) {
+    *plan = plan_of(line);
+    CHECK(plan->path == "sm90");
+    return plan->find(Stem::bwd_dkv_dq);
+  };
+  Plan plan;
+  CHECK(find("bwd bf16 b8 hq2 sq100 sk104 d64 bias:bf16:1x2x100 grads=qkvb d_bias:f32", &plan)
+            ->splits == 1);
+  for (const char* line :
+       {"bwd bf16 b9 hq2 sq100 sk104 d64 bias:bf16:1x2x100 grads=qkvb d_bias:f32",
+        "bwd bf16 b384 hq4 hk4 sq384 sk384 d32 bias:bf16:1x4x384 grads=qkvb d_bias:bf16",
+        "bwd f16 b4096 hq3 sq48 sk48 d32 bias:f16:1x3x48 grads=b d_bias:f16 deterministic"}) {
+    CAPTURE(std::string(line));
+    const Launch* dkv = find(line, &plan);
+    const Problem& p = plan.problem;
+    const int passes = dkv->of<Sm90Launch>().passes;
+    CHECK(std::string(kKernels[dkv->kernel].variant) == "bias_slices");
+    // Each entry is in a slice, and no slice is empty.
+    CHECK(int64_t(dkv->splits) * passes * kSliceCluster >= p.batch);
+    CHECK(int64_t(dkv->splits - 1) * passes * kSliceCluster < p.batch);
+    const Launch* sum = plan.find_sum(TANDEM_GRAD_BIAS);
+    CHECK(sum->splits == dkv->splits);
+    CHECK(plan.scratch[Scratch::bias_parts].size ==
+          uint64_t(dkv->splits) * p.heads_q * p.seq_q * bwd_slice_pitch(p.seq_kv) * 4);
+  }
+  // As many slices as SMs have work, and not one for each cluster's worth of entries.
+  CHECK(bwd_slices(384, 12, 132, 6, 2359296).count < 12);
+  CHECK(bwd_slices(4096, 3, 132, 1, 32928).count >= 8);
 }
 
 TEST_CASE("sm90: which kernels run for which gradients") {

@@ -7,19 +7,27 @@ namespace cuda {
 namespace sm90 {
 namespace {
 
-template <typename T, bool PASSES, bool POSTPROCESS, int ROW = 0>
+template <typename T, BiasForm FORM, int ROW = 0>
 Kernel<BwdDkvDqBiasParams> select(int row) {
   if constexpr (ROW < kBwdShapeCount) {
-    if (row != ROW) return select<T, PASSES, POSTPROCESS, ROW + 1>(row);
-    if constexpr (!kBwdShapes[ROW].wide) return bwd_dkv_dq_bias<T, ROW, PASSES, POSTPROCESS>;
+    if (row != ROW) return select<T, FORM, ROW + 1>(row);
+    if constexpr (!kBwdShapes[ROW].wide) return bwd_dkv_dq_bias<T, ROW, FORM>;
   }
   return nullptr;
 }
 template <typename T>
 Kernel<BwdDkvDqBiasParams> select(int row, BiasForm form) {
-  return form == BiasForm::passes        ? select<T, true, false>(row)
-         : form == BiasForm::postprocess ? select<T, false, true>(row)
-                                         : select<T, false, false>(row);
+  switch (form) {
+    case BiasForm::passes:
+      return select<T, BiasForm::passes>(row);
+    case BiasForm::postprocess:
+      return select<T, BiasForm::postprocess>(row);
+    case BiasForm::slices:
+      return select<T, BiasForm::slices>(row);
+    case BiasForm::whole:
+      break;
+  }
+  return select<T, BiasForm::whole>(row);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #ifndef TANDEM_CUDA_SM90_BWD_DBIAS_REDUCE_CUH
 #define TANDEM_CUDA_SM90_BWD_DBIAS_REDUCE_CUH
 #include "../ptx/cluster.cuh"
+#include "../ptx/global_memory.cuh"
 #include "../ptx/shared_memory.cuh"
 #include "../ptx/wgmma.cuh"
 #include "kernels.h"
@@ -197,6 +198,65 @@ TANDEM_DEVICE void reduce_tile(const BiasShare& share) {
     sum_by_size<T, BR, true>(share);
   else
     sum_by_size<T, BR, false>(share);
+}
+// d_bias in slices of the batch: a slice has sums of its own in the workspace, f32, with rows of
+// whole chunks (BwdBias::slice_pitch). The first pass over a tile stores, later ones add. The same
+// thread does both, so the order is fixed. What lies behind the last key is zero, as dS is.
+template <bool ADD>
+TANDEM_DEVICE void put_slice(uint64_t to, const float (&x)[8]) {
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const float4 four = make_float4(x[4 * h], x[4 * h + 1], x[4 * h + 2], x[4 * h + 3]);
+    if constexpr (ADD)
+      red_add_v4_f32(to + 16 * h, four);
+    else
+      __stcg(reinterpret_cast<float4*>(to) + h, four);
+  }
+}
+// The rows that exist, over `size` workgroups; 0: zeros.
+template <typename T, bool ADD>
+TANDEM_DEVICE void reduce_slice_rows(const BiasShare& share, uint size) {
+  if (share.keys <= 0) return;
+  uint64_t to = share.to;
+#pragma unroll 1
+  for (int row = share.row; row < share.rows; row += share.step(), to += share.step_bytes()) {
+    const uint at = share.panel + swizzle_128b(row, read_tid_x() % 8);
+    float sum[8] = {};
+#pragma unroll 1
+    for (uint c = 0; c < size; ++c) add_words<T>(sum, ld_cluster_v4_u32(cluster_address(at, c)));
+    put_slice<ADD>(to, sum);
+  }
+}
+// A whole tile over a cluster of kSliceCluster workgroups, words of later rows ahead as in
+// reduce_whole().
+template <typename T, int BR, bool ADD>
+TANDEM_DEVICE void reduce_slice(const BiasShare& share, uint present) {
+  constexpr int SIZE = kSliceCluster, ROWS = BR / 4 / SIZE;
+  if (share.rows < BR || present < uint(SIZE)) {
+    reduce_slice_rows<T, ADD>(share, present);
+    return;
+  }
+  if (share.keys <= 0) return;
+  const uint at = first_words(share);
+  uint from[SIZE];
+#pragma unroll
+  for (int c = 0; c < SIZE; ++c) from[c] = cluster_address(at, uint(c));
+  const uint64_t step = share.step_bytes();
+  uint64_t to = share.to;
+  uint4 x[SIZE];
+#pragma unroll
+  for (int c = 0; c < SIZE; ++c) x[c] = ld_cluster_v4_u32(from[c]);
+#pragma unroll 1
+  for (int k = 0; k < ROWS; ++k, to += step) {
+    float sum[8] = {};
+#pragma unroll
+    for (int c = 0; c < SIZE; ++c) {
+      const uint4 here = x[c];
+      if (k + 1 < ROWS) x[c] = ld_cluster_v4_u32(from[c] += 4 * SIZE * kPanelBytes);
+      add_words<T>(sum, here);
+    }
+    put_slice<ADD>(to, sum);
+  }
 }
 // Reduces a tile over a two-CTA cluster, in one of several passes. parts: sums of the passes
 // before, if BEGUN, and of this one, unless LAST. await(): waits for dS of both workgroups. make():

@@ -52,8 +52,10 @@ TANDEM_DEVICE bool wait_last(const BwdSharedStorage<ROW, Variant>& memory) {
 // A dQ warp: adds the dQ tiles of the consumer warpgroups to the dQ accumulator. adder: its index;
 // of two dQ warps each adds every second tile. packed_tiles: query tiles of a head of packed
 // queries (bwd_packed_tiles()), else 0. COPIES: the warp also zeroes the accumulator ahead
-// (LazyZeroCopies). PERSISTENT: the workgroup continues with further work tiles.
-template <bool COPIES = false, bool PERSISTENT = false, int ROW, typename Variant>
+// (LazyZeroCopies). PERSISTENT: the workgroup continues with further work tiles. GHOSTS: it may be
+// of no batch entry, and then adds nothing (BwdWorkTile::ghost).
+template <bool COPIES = false, bool PERSISTENT = false, bool GHOSTS = false, int ROW,
+          typename Variant>
 TANDEM_DEVICE void accumulate_dq(const typename Variant::Params& params, const BwdWorkTile& work,
                                  const BwdSharedStorage<ROW, Variant>& memory, int packed_tiles,
                                  int adder) {
@@ -62,7 +64,7 @@ TANDEM_DEVICE void accumulate_dq(const typename Variant::Params& params, const B
   const BwdDkvDqBlock& u = params.block;
   const int full = kDqFull + kSecondDqStage * adder, empty = kDqEmpty + kSecondDqStage * adder;
   int next_warp = 0;  // the dQ warp that adds the next tile
-  const bool one = int(threadIdx.x) % 32 == 0;
+  const bool one = int(threadIdx.x) % 32 == 0, ghost = GHOSTS && work.ghost;
   named_barrier_arrive(empty, 160);
   named_barrier_arrive(empty + 1, 160);
   if constexpr (kLazyZero<Variant>) wait_zeros(params, work);
@@ -83,16 +85,16 @@ TANDEM_DEVICE void accumulate_dq(const typename Variant::Params& params, const B
       if (!mine) continue;
       const int t = work.q_tile(at);
       float* to = sums + int64_t(t) * (S.br / 64 * kPanels * kDqAccumBlock);
-      if (u.deterministic && one)
+      if (u.deterministic && one && !ghost)
         semaphore_wait(semaphores + t * (S.br / 64), visited.before(u, work, n, t));
       __syncwarp();
       named_barrier_sync(full, 160);
-      if (one) {
+      if (one && !ghost) {
         bulk_reduce_add(to, memory.dq(0, adder), 16384);
         bulk_commit_group();
       }
       named_barrier_sync(full + 1, 160);
-      if (one) {
+      if (one && !ghost) {
         // With 96 features the second panel is half as large.
         bulk_reduce_add(to + kDqAccumBlock, memory.dq(1, adder), S.d == 96 ? 8192 : 16384);
         bulk_commit_group();
@@ -104,7 +106,7 @@ TANDEM_DEVICE void accumulate_dq(const typename Variant::Params& params, const B
       __syncwarp();
       named_barrier_arrive(empty + 1, 160);
       if constexpr (COPIES) zeros.copy(params, LazyZeroCopies::kEach, one);
-      if (u.deterministic && one) {
+      if (u.deterministic && one && !ghost) {
         bulk_wait_group<0>();
         semaphore_release(semaphores + t * (S.br / 64));
       }
@@ -375,9 +377,9 @@ __global__ void __launch_bounds__(kBwdThreads, 1)
 // that waits for a dQ semaphore then waits only for workgroups that have started.
 template <int ROW, typename Variant>
 struct DynamicTileScheduler {
-  static constexpr bool kOnce = false, kPasses = false;
+  static constexpr bool kOnce = false, kPasses = false, kSlices = false;
   using Params = typename Variant::Params;
-  static TANDEM_DEVICE uint passes(const Params&) { return 1; }
+  static TANDEM_DEVICE uint passes(const Params&, uint) { return 1; }
   static TANDEM_DEVICE bool find(const Params& params, uint item, uint, BwdWorkTile* work) {
     constexpr BwdShape S = kBwdShapes[ROW];
     if (!find_work_tile(params.block, S, 1, Variant::interleaved_heads(params), item, work))

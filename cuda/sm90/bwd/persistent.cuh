@@ -58,7 +58,8 @@ TANDEM_DEVICE BwdTileDescriptor tile_descriptor_of(const BwdSharedStorage<ROW, V
 // The producer warp. Its branches are warp votes, as those of LazyZeroCopies (dq_lazy_zero.cuh).
 template <int ROW, typename Variant, typename Scheduler>
 TANDEM_DEVICE void load_work_tiles(const typename Variant::Params& params) {
-  uint pass = 0, begun = 0, item = Scheduler::first(params, reload_shared_storage<ROW, Variant>());
+  uint pass = 0, begun = 0, items = 0,
+       item = Scheduler::first(params, reload_shared_storage<ROW, Variant>());
 #pragma unroll 1
   for (uint round = 0;; ++round) {
     const auto memory = reload_shared_storage<ROW, Variant>();
@@ -77,10 +78,10 @@ TANDEM_DEVICE void load_work_tiles(const typename Variant::Params& params) {
     load_tiles(params, work, memory);
     if (Scheduler::kOnce) return;
     begun += uint(params.block.group * max(work.span.end - work.span.begin, 0));
-    if (Scheduler::kPasses && __any_sync(kAllLanes, pass + 1 < Scheduler::passes(params)))
+    if (Scheduler::kPasses && __any_sync(kAllLanes, pass + 1 < Scheduler::passes(params, item)))
       ++pass;
     else
-      pass = 0, item = Scheduler::next(params, memory, round);
+      pass = 0, item = Scheduler::next(params, memory, Scheduler::kSlices ? items++ : round);
   }
 }
 // The other warps: calls run(memory, work) for each work tile. AUXILIARY: the warp does not read K

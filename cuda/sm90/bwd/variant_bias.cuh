@@ -254,14 +254,17 @@ struct Bias {
 
   // The two auxiliary warps reduce this workgroup's share of each tile of d_bias. In a multi-pass
   // cluster a thread leaves sums in the workspace, for itself in the next pass.
-  template <typename T, int ROW, bool PASSES>
+  template <typename T, int ROW, BiasForm FORM>
   static TANDEM_DEVICE void run_auxiliary(const Params& params, const BwdWorkTile& work,
                                           const BwdSharedStorage<ROW, Bias>& memory) {
     constexpr BwdShape S = kBwdShapes[ROW];
     static_assert(S.bc == 128, "16 threads a row");
     if (!params.bias.d_bias) return;
     const BwdDkvDqBlock& u = params.block;
-    const int left = PASSES ? params.bias.passes - 1 - int(work.pass) : 0;
+    constexpr bool PASSES = FORM == BiasForm::passes, SLICES = FORM == BiasForm::slices;
+    // Passes that follow. In slices the first pass stores zeros where nothing is visible, as later
+    // ones add to what is there; otherwise the last one does.
+    const int left = PASSES ? params.bias.passes - 1 - int(work.pass) : SLICES ? int(work.pass) : 0;
     // Number of tiles that were reduced, from which stage and phase follow.
     uint tile = work.begun;
     const int begin = work.part == 0 && left == 0 ? 0 : work.span.begin;
@@ -280,13 +283,16 @@ struct Bias {
             BwdSharedStorage<ROW, Bias>{opaque_copy(shared_address(aligned_shared_memory()))});
         const int place = int(tile % At<ROW>::kStages);
         const auto share = [&] {
+          const int entry = SLICES ? work.slice : params.bias.shared != 1 ? 0 : work.batch;
           return bias_share<S.br>(params.bias, at.tile(place),
-                                  {params.bias.shared != 1 ? 0 : work.batch,
-                                   work.head_kv * u.group + n, t * S.br, work.col0},
-                                  u.seq_q, u.seq_kv);
+                                  {entry, work.head_kv * u.group + n, t * S.br, work.col0}, u.seq_q,
+                                  SLICES ? params.bias.slice_pitch : u.seq_kv);
         };
         if (t < work.span.begin || t >= work.span.end) {
-          reduce_rows<T>(share(), 0);
+          if constexpr (SLICES)
+            reduce_slice_rows<T, false>(share(), 0);
+          else
+            reduce_rows<T>(share(), 0);
           continue;
         }
         const auto await = [&] {
@@ -302,6 +308,12 @@ struct Bias {
           else
             reduce_pair<T, S.br, true, true>(share, parts, await);
           parts += S.br / 8 * 2 * 64;
+        } else if constexpr (SLICES) {
+          await();
+          if (work.pass == 0)
+            reduce_slice<T, S.br, false>(share(), uint(work.present));
+          else
+            reduce_slice<T, S.br, true>(share(), uint(work.present));
         } else {
           await();
           reduce_tile<T, S.br>(share());
@@ -316,43 +328,64 @@ struct Bias {
 };
 
 // The next item of a cluster; kNoWorkTile if there is none. Clusters of the whole batch take
-// reserved tiles (BwdClusterSchedule) when there are no others.
-template <bool PASSES>
+// reserved tiles (BwdClusterSchedule) when there are no others. In slices all items come from the
+// counter, in order: with a fixed order of dQ a cluster waits only for clusters that have started.
+template <BiasForm FORM>
 TANDEM_DEVICE uint fetch(const BwdDkvDqBiasParams& params) {
   uint* const counter = reinterpret_cast<uint*>(params.bias.counter);
   const BwdClusterSchedule& schedule = params.bias.schedule;
-  if (!PASSES) {
+  if (FORM == BiasForm::slices) {
+    const uint next = atomicAdd(counter, 1u);
+    return next < uint(schedule.items) ? next : kNoWorkTile;
+  }
+  if (FORM != BiasForm::passes) {
     const int next = schedule.slots + int(atomicAdd(counter, 1u));
     if (next < schedule.items) return uint(bwd_other_item(schedule, next));
   }
   const int next = int(atomicAdd(counter + 1, 1u));
   return next < schedule.reserved ? uint(bwd_reserved_item(schedule, next)) : kNoWorkTile;
 }
-template <int ROW, bool PASSES, bool POSTPROCESS>
+template <int ROW, BiasForm FORM>
 struct ClusterTileScheduler {
-  static constexpr bool kOnce = POSTPROCESS, kPasses = PASSES;
-  static TANDEM_DEVICE uint passes(const BwdDkvDqBiasParams& params) {
-    return uint(params.bias.passes);
+  static constexpr bool kOnce = FORM == BiasForm::postprocess, kSlices = FORM == BiasForm::slices,
+                        kPasses = FORM == BiasForm::passes || kSlices;
+  static TANDEM_DEVICE uint passes(const BwdDkvDqBiasParams& params, uint item) {
+    const uint passes = uint(params.bias.passes);
+    if (!kSlices) return passes;
+    const uint size = cluster_size(), first = item % uint(params.bias.slices) * passes * size;
+    return min(passes, (uint(params.bias.shared) - first + size - 1) / size);
   }
   static TANDEM_DEVICE bool find(const BwdDkvDqBiasParams& params, uint item, uint pass,
                                  BwdWorkTile* work) {
     constexpr BwdShape S = kBwdShapes[ROW];
     const uint size = cluster_size();
-    const uint entry = PASSES     ? pass * size + cluster_rank()
+    if constexpr (kSlices) {
+      const uint slices = uint(params.bias.slices), entries = uint(params.bias.shared),
+                 slice = item % slices, first = (slice * uint(params.bias.passes) + pass) * size,
+                 entry = first + cluster_rank();
+      if (!Bias::find(params, S, item / slices, min(entry, entries - 1), work)) return false;
+      work->slice = int(slice);
+      work->present = int(min(size, entries - first));
+      work->ghost = entry >= entries;
+      if (work->ghost) work->keys = 0;
+      return true;
+    }
+    const uint entry = kPasses    ? pass * size + cluster_rank()
                        : size > 1 ? cluster_rank()
                                   : workgroup_index() % uint(params.bias.shared);
     return Bias::find(params, S, item, entry, work);
   }
   static TANDEM_DEVICE uint first(const BwdDkvDqBiasParams& params,
                                   const BwdSharedStorage<ROW, Bias>& memory) {
-    if (PASSES) return ask(params, memory, 0);
+    if (kPasses) return ask(params, memory, 0);
     return workgroup_index() / (cluster_size() > 1 ? cluster_size() : uint(params.bias.shared));
   }
-  // round: number of work tiles before, each pass counted.
+  // before: number of work tiles before, each pass counted; in slices, of items.
   static TANDEM_DEVICE uint next(const BwdDkvDqBiasParams& params,
-                                 const BwdSharedStorage<ROW, Bias>& memory, uint round) {
+                                 const BwdSharedStorage<ROW, Bias>& memory, uint before) {
     if (!params.bias.counter) return kNoWorkTile;
-    return ask(params, memory, PASSES ? (round + 1) / passes(params) : round);
+    if (kSlices) return ask(params, memory, before + 1);
+    return ask(params, memory, kPasses ? (before + 1) / uint(params.bias.passes) : before);
   }
   // The next item of the cluster, which its first workgroup fetches. request: number of requests
   // before.
@@ -363,7 +396,7 @@ struct ClusterTileScheduler {
       mbarrier_arrive_expect_tx(next.described(), 4);
       if (cluster_rank() == 0) {
         mbarrier_wait(next.asked(), int(request & 1) ^ 1);
-        const uint item = fetch<PASSES>(params);
+        const uint item = fetch<FORM>(params);
         for (uint rank = 0; rank < cluster_size(); ++rank)
           st_async_cluster(cluster_address(next.word(), rank), item,
                            cluster_address(next.described(), rank));
@@ -377,16 +410,22 @@ struct ClusterTileScheduler {
   }
 };
 
-// POSTPROCESS: the last workgroup of a head converts the dQ accumulator to d_q. This is a kernel of
-// its own, as registers are short, and for small problems alone.
-template <typename T, int ROW, bool PASSES, bool POSTPROCESS>
+// BiasForm::whole: clusters of the whole batch. BiasForm::postprocess: the same, and the last
+// workgroup of a head converts the dQ accumulator to d_q. This is a kernel of its own, as registers
+// are short, and for small problems alone. BiasForm::passes: two-CTA clusters beside those of the
+// whole batch. BiasForm::slices: more batch entries than a cluster has workgroups. An item is a
+// tile of keys and a slice of the batch, which a cluster takes in several passes; each slice has
+// sums of d_bias of its own.
+template <typename T, int ROW, BiasForm FORM>
 __global__ void __launch_bounds__(kBwdThreads, 1)
     bwd_dkv_dq_bias(const __grid_constant__ BwdDkvDqBiasParams params) {
+  constexpr bool POSTPROCESS = FORM == BiasForm::postprocess, SLICES = FORM == BiasForm::slices,
+                 COPIES = !POSTPROCESS && !SLICES;
   {
     const BwdSharedStorage<ROW, Bias> memory{shared_address(aligned_shared_memory())};
     // The kernel of the two-CTA clusters, or the one after both, may start.
     launch_dependent_grids();
-    if (!POSTPROCESS && threadIdx.x < kZeroBytes / 16) {
+    if (COPIES && threadIdx.x < kZeroBytes / 16) {
       st_shared(memory.base + LazyZeroCopies::kAt<ROW> + 16 * threadIdx.x, 0.f, 0.f, 0.f, 0.f);
       fence_proxy_async_shared();
     }
@@ -396,7 +435,7 @@ __global__ void __launch_bounds__(kBwdThreads, 1)
     }
     cluster_sync();
   }
-  using Scheduler = ClusterTileScheduler<ROW, PASSES, POSTPROCESS>;
+  using Scheduler = ClusterTileScheduler<ROW, FORM>;
   if (threadIdx.x < 128) {
     warpgroup_reg_dealloc<Bias::Registers::kProducer>();
     const int warp = __shfl_sync(~0u, read_tid_x() / 32, 0);
@@ -405,15 +444,15 @@ __global__ void __launch_bounds__(kBwdThreads, 1)
     else if (warp >= 2)
       for_each_work_tile<ROW, Bias, Scheduler, true>(
           params, [&](const BwdSharedStorage<ROW, Bias>& here, const BwdWorkTile& work) {
-            Bias::template run_auxiliary<T, ROW, PASSES>(params, work, here);
+            Bias::template run_auxiliary<T, ROW, FORM>(params, work, here);
           });
     else
       for_each_work_tile<ROW, Bias, Scheduler, true>(
           params, [&](const BwdSharedStorage<ROW, Bias>& here, const BwdWorkTile& work) {
-            accumulate_dq<!POSTPROCESS>(params, work, here, 0, 0);
+            accumulate_dq<COPIES, false, SLICES>(params, work, here, 0, 0);
             if constexpr (POSTPROCESS)
               signal_last(params, work, here);
-            else if (read_tid_x() % 32 == 0)
+            else if (read_tid_x() % 32 == 0 && !(SLICES && work.ghost))
               signal_postprocess(params, work);
           });
   } else {
@@ -431,7 +470,7 @@ __global__ void __launch_bounds__(kBwdThreads, 1)
   // The kernel of the two-CTA clusters must not end before the one beside it, as the kernel after
   // both waits for this one alone. One workgroup sees to that; the SMs of the others are free for
   // bwd_dq_cast.
-  if (PASSES && blockIdx.x == 0) grid_dependency_wait();
+  if (FORM == BiasForm::passes && blockIdx.x == 0) grid_dependency_wait();
 }
 
 }  // namespace sm90

@@ -29,6 +29,11 @@ struct BwdWorkTile {
   // Persistent workgroups. begun: query tiles of earlier work tiles, from which the pipeline state
   // follows; pass: which pass over the tile this is.
   uint begun = 0, pass = 0;
+  // d_bias in slices of the batch (BiasForm::slices). slice: which one; present: workgroups of the
+  // cluster that have a batch entry; ghost: this one has none. It computes as the others do, on the
+  // last entry, and stores nothing.
+  int slice = 0, present = 0;
+  bool ghost = false;
   // Index of the query tile at a position of the Q loop, which may run backwards.
   TANDEM_DEVICE int q_tile(int at) const { return reversed ? span.begin + span.end - 1 - at : at; }
 };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Words of global memory by which workgroups synchronise: acquire, release and atomic operations at
-// the scope of the device. One instruction a function. Without a CUDA compiler,
-// tests/cuda/emulated/hopper_emulator.h gives them a meaning in C++.
+// Words of global memory by which workgroups synchronise, and sums in global memory: acquire,
+// release and atomic operations at the scope of the device. One instruction a function. Without a
+// CUDA compiler, tests/cuda/emulated/hopper_emulator.h gives them a meaning in C++.
 #ifndef TANDEM_CUDA_SM90_PTX_GLOBAL_MEMORY_CUH
 #define TANDEM_CUDA_SM90_PTX_GLOBAL_MEMORY_CUH
 #include "base.cuh"
@@ -47,11 +47,19 @@ TANDEM_DEVICE uint atom_add_acq_rel(uint64_t address, uint by) {
   return before;
 }
 
+// Adds four floats, each atomically. address: a multiple of 16.
+TANDEM_DEVICE void red_add_v4_f32(uint64_t address, float4 by) {
+  asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(address),
+               "f"(by.x), "f"(by.y), "f"(by.z), "f"(by.w)
+               : "memory");
+}
+
 #else
 using simt::hopper::atom_add_acq_rel;
 using simt::hopper::atom_exchange_acquire;
 using simt::hopper::ld_acquire;
 using simt::hopper::red_add_release;
+using simt::hopper::red_add_v4_f32;
 using simt::hopper::st_release;
 #endif
 

@@ -114,6 +114,32 @@ constexpr BwdClusterPlan plan_bwd_clusters(int64_t kv_tiles, int64_t slots, int6
   return best;
 }
 
+// Slices of the batch (BiasForm::slices). A cluster takes a tile of keys and the entries of a
+// slice, kSliceCluster of them a pass.
+struct BwdSlices {
+  int count, passes;
+};
+// The number of slices, two or more, with which the kernel and the sum over the slices end soonest.
+// batch: more than kMaxCluster; kv_tiles: tiles of keys of all heads; cores: SMs; tiles: query
+// tiles; bytes: of a slice's sums. A query tile takes about 0.7 us, a pass 1.5 us more, and sums
+// are written and read at a MB/us.
+constexpr BwdSlices bwd_slices(int64_t batch, int64_t kv_tiles, int64_t cores, int64_t tiles,
+                               int64_t bytes) {
+  const int64_t all = (batch + kSliceCluster - 1) / kSliceCluster;
+  // An eighth of the SMs is in no cluster of four.
+  const int64_t slots = cores / kSliceCluster * 7 / 8 > 0 ? cores / kSliceCluster * 7 / 8 : 1;
+  BwdSlices best{};
+  int64_t least = 0;
+  for (int64_t wanted = 2; wanted <= all && wanted <= 64; ++wanted) {
+    const int64_t passes = (all + wanted - 1) / wanted, count = (all + passes - 1) / passes;
+    if (count < 2) continue;
+    const int64_t rounds = (kv_tiles * count + slots - 1) / slots;
+    const int64_t takes = rounds * passes * (7 * tiles + 15) + 10 * count * (bytes / 1000000);
+    if (best.count == 0 || takes < least) least = takes, best = {int(count), int(passes)};
+  }
+  return best;
+}
+
 #undef TANDEM_CLUSTER_SCHEDULE
 }  // namespace tandem
 #endif

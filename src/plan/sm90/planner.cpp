@@ -209,9 +209,6 @@ String bias_refusal(const Problem& p) {
   if (!why.empty()) return why;
   if (!p.wants(TANDEM_GRAD_BIAS)) return "";
   if (b.heads != p.heads_q) return "d_bias, it sums over the batch, not over heads";
-  if (b.batch != p.batch && p.batch > kMaxCluster)
-    return text("d_bias, it sums over up to %d batch entries, not %lld", kMaxCluster,
-                (long long)p.batch);
   return "";
 }
 
@@ -427,6 +424,14 @@ void Sm90Planner::complete_dkv_dq(Launch* launch, Sm90Launch* own, int64_t tiles
   own->eager_zero_heads =
       uint32_t(own->two_cta_clusters ? eager_zero_heads_per_entry(p, cores, tiles)
                                      : eager_zero_heads(p, cores, tiles, own->interleaved_heads));
+  if (sums_dbias_in_slices(p)) {
+    const BwdShape& s = kBwdShapes[row_];
+    const BwdSlices slices =
+        bwd_slices(p.batch, launch->total / p.batch, cores, bwd_query_tiles(s, p.seq_q),
+                   bwd_slice_pitch(p.seq_kv) * p.seq_q * p.heads_q * 4);
+    launch->splits = uint32_t(slices.count);
+    own->passes = slices.passes;
+  }
   own->persistent = is_persistent(p, cores);
   if (!own->persistent) return;
   launch->groups_x = uint32_t(std::min<int64_t>(launch->total, cores));
@@ -522,7 +527,9 @@ void Sm90Planner::scratch(Plan* plan, ScratchExtents* x) const {
     own.lazy_zero.slices = p.bias ? uint64_t(p.batch) : 1;
     x->lazy_zero_counters = {bwd_lazy_zero_bytes(p.batch, p.heads_kv) / 4};
   }
-  if (launch.persistent) x->tile_counter = {1};
+  if (launch.persistent || sums_dbias_in_slices(p)) x->tile_counter = {1};
+  if (sums_dbias_in_slices(p))
+    x->bias_parts = {fused->splits * p.heads_q * p.seq_q * bwd_slice_pitch(p.seq_kv)};
   // A counter of the tiles that have added and, for the cooperative postprocess, one of claims.
   const Launch* cast = plan->find(Stem::bwd_dq_cast);
   if (p.wants(TANDEM_GRAD_Q) && (!cast || cast->of<Sm90Launch>().programmatic))
@@ -530,7 +537,7 @@ void Sm90Planner::scratch(Plan* plan, ScratchExtents* x) const {
                      (launch.cooperative_postprocess ? 2 : 1)};
   const Launch* head = plan->find(Stem::bwd_head_sums);
   if (head && head->joins && !cast) x->head_counts = {bwd_head_sums_counts_bytes(p.heads_kv) / 4};
-  if (!sums || !reduces_dbias_in_clusters(p)) return;
+  if (!sums || !reduces_dbias_in_clusters(p) || sums_dbias_in_slices(p)) return;
   const int64_t room = bwd_partial_slots(fused->total);
   // Two more numbers count the tiles of keys that were fetched, and the reserved ones.
   x->dkv_partial_counts = {2 * room + 2};
@@ -581,6 +588,10 @@ bool sm90_scales_q(const Problem& p, const Caps& caps, const FwdTile& t) {
 
 bool reduces_dbias_in_clusters(const Problem& p) {
   return p.bias && p.bias.batch == 1 && p.batch > 1 && p.wants(TANDEM_GRAD_BIAS);
+}
+
+bool sums_dbias_in_slices(const Problem& p) {
+  return reduces_dbias_in_clusters(p) && p.batch > kMaxCluster;
 }
 
 }  // namespace tandem

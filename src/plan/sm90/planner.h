@@ -13,6 +13,8 @@ HopperVariant hopper_variant(const Problem& p);
 
 // Whether bwd_dkv_dq reduces d_bias over the batch, in clusters of as many workgroups.
 bool reduces_dbias_in_clusters(const Problem& p);
+// Whether it does so in slices of the batch, as a cluster has no workgroup for each entry.
+bool sums_dbias_in_slices(const Problem& p);
 
 }  // namespace tandem
 #endif

@@ -167,6 +167,11 @@ inline uint64_t atom_exchange_acquire(uint64_t address, uint64_t x) {
   return x;
 }
 inline void red_add_release(unsigned* at, unsigned by) { *at += by, ++progress(); }
+inline void red_add_v4_f32(uint64_t address, float4 by) {
+  if (address % 16 != 0) die("a sum of four floats to a misaligned address");
+  float* const to = reinterpret_cast<float*>(address);
+  to[0] += by.x, to[1] += by.y, to[2] += by.z, to[3] += by.w;
+}
 inline unsigned atom_add_acq_rel(uint64_t address, unsigned by) {
   unsigned& x = *reinterpret_cast<unsigned*>(address);
   return ++progress(), x += by, x - by;

@@ -248,6 +248,13 @@ __global__ void take_turns(int* order, int rounds) {
   }
 }
 
+// Each thread adds four floats to four that the threads of its index modulo 8 share.
+__global__ void add_fours(float* to) {
+  const float x = float(threadIdx.x);
+  red_add_v4_f32(reinterpret_cast<uint64_t>(to + 4 * (threadIdx.x % 8)),
+                 make_float4(x, 1.f, -x, 0.5f));
+}
+
 // Through two stages of shared memory, flat: a thread copies, a warpgroup doubles, a thread adds to the sums, and copies.
 __global__ void stages(const float* from, float* to, float* doubled, int steps) {
   unsigned char* at = aligned_memory();
@@ -395,6 +402,17 @@ TEST_CASE("stages: flat copies behind mbarriers, sums into global memory and cop
   sm90_test::launch(stages, 1, 160, 4096, from.get(), to.get(), doubled.get(), steps);
   CHECK(to.read() == expected);
   CHECK(doubled.read() == expected_doubled);
+}
+
+TEST_CASE("sums of four floats in global memory") {
+  std::vector<float> expected(32, 3.f);
+  for (int n = 0; n < 64; ++n) {
+    const float x[4] = {float(n), 1.f, -float(n), 0.5f};
+    for (int k = 0; k < 4; ++k) expected[4 * (n % 8) + k] += x[k];
+  }
+  const Memory<float> to(std::vector<float>(32, 3.f));
+  sm90_test::launch(add_fours, 1, 64, 1024, to.get());
+  CHECK(to.read() == expected);
 }
 
 int main(int argc, char** argv) {
