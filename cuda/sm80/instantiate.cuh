@@ -11,7 +11,7 @@
   namespace sm80 {                                                                 \
   struct name##_instances {                                                        \
     static constexpr Stem kStem = Stem::stem;                                      \
-    static constexpr bool kFull = full != 0;                                       \
+    static constexpr int kFull = full;                                             \
     using Pointer = Kernel<Params>;                                                \
     template <typename T, int ROW>                                                 \
     static Pointer get() {                                                         \

@@ -42,8 +42,9 @@ TANDEM_DEVICE void load_rows(uint to, const View<T>& m, int row0) {
   const int me = int(threadIdx.x);
   if (m.wide) {
     // A thread loads the same chunk of each of its rows. The swizzle repeats every PERIOD steps.
-    static_assert(THREADS % R::CHUNKS == 0 && D % 64 == 0, "whole rows are copied");
     constexpr int STEP = THREADS / R::CHUNKS, PERIOD = STEP < 8 ? 8 / STEP : 1;
+    static_assert(THREADS % R::CHUNKS == 0 && (D % 64 == 0 || STEP % 8 == 0),
+                  "whole rows are copied");
     static_assert(CHUNKS % THREADS == 0 || CHUNKS < THREADS,
                   "each thread copies as many, or some copy one");
     const int row = me / R::CHUNKS, chunk = me % R::CHUNKS;

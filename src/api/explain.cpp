@@ -54,7 +54,8 @@ bool Plan::sums_scores_exactly() const {
 }
 
 uint32_t Plan::unordered() const {
-  return find(Stem::bwd_dkv_dq) && problem.wants(TANDEM_GRAD_Q) && !problem.deterministic
+  return scratch[Scratch::d_q_accum].present && problem.wants(TANDEM_GRAD_Q) &&
+                 !problem.deterministic
              ? uint32_t(TANDEM_GRAD_Q)
              : 0;
 }

@@ -104,8 +104,9 @@ class CudaProgram final : public Program {
   }
 
   Status add_sm80(const Launch& launch) {
-    const bool full = launch.of<Sm80Launch>().tile().full != 0;
-    if (launch.stem == Stem::bwd_dkv_dq || launch.stem == Stem::bwd_dq_cast ||
+    const AmpereTile& tile = launch.of<Sm80Launch>().tile();
+    const bool full = tile.full != 0;
+    if (tile.full == 2 || launch.stem == Stem::bwd_dkv_dq || launch.stem == Stem::bwd_dq_cast ||
         (launch.stem == Stem::bwd_dkv && full)) {
       Recorder recorder;
       TANDEM_TRY(sm80_recorder(plan_, launch, with_, &recorder));

@@ -26,9 +26,66 @@ cuda::KernelChoice kernel_choice(const Launch& launch) {
   return of;
 }
 
+namespace {
+
+// The kernels of whole heads.
+Status record_fwd_whole(const Plan& plan, const Launch& launch, const Launching& with,
+                        Recorder* recorder) {
+  Launcher<cuda::sm80::FwdWholeFull> start;
+  TANDEM_TRY(
+      prepare_launch(cuda::sm80::fwd_whole_kernel(plan.problem.dtype, kernel_choice(launch), true),
+                     launch, with, &start));
+  cuda::sm80::FwdWholeFull fixed{};
+  fixed.block = fwd_block(plan, launch), fixed.spec = fwd_spec(plan, launch);
+  fixed.extra = extra_block(plan.problem), fixed.features = features_of(plan.problem);
+  fixed.batch = int(plan.problem.batch);
+  *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
+    cuda::sm80::FwdWholeFull params = fixed;
+    params.push = fwd_push(plan, launch, a);
+    return start(&params, stream);
+  };
+  return Status();
+}
+
+Status record_bwd_whole(const Plan& plan, const Launch& launch, const Launching& with,
+                        Recorder* recorder) {
+  const Problem& p = plan.problem;
+  Launcher<cuda::sm80::BwdWholeFull> start;
+  TANDEM_TRY(prepare_launch(cuda::sm80::bwd_whole_kernel(p.dtype, kernel_choice(launch), true),
+                            launch, with, &start));
+  cuda::sm80::BwdWholeFull fixed{};
+  fixed.block = bwd_dq_block(plan, launch), fixed.spec = bwd_dq_spec(plan, launch);
+  fixed.extra = extra_block(p), fixed.features = features_of(p);
+  fixed.batch = int(p.batch);
+  fixed.d_k = p.d_k, fixed.d_v = p.d_v;
+  fixed.each_d_bias = p.bias && p.bias.batch == p.batch;
+  if (launch.splits > 1) {
+    const int64_t pitch = bias_parts_pitch(p.seq_kv), head = p.seq_q * pitch;
+    fixed.block.d_bias = {p.heads_q * head, head, pitch, 1};
+    fixed.spec.D_BIAS = TANDEM_F32;
+  }
+  *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
+    const Problem& p = plan.problem;
+    cuda::sm80::BwdWholeFull params = fixed;
+    params.push = bwd_dq_push(plan, launch, a);
+    if (!p.wants(TANDEM_GRAD_Q)) params.push.d_q = 0;
+    const BwdDkvPush kv = bwd_dkv_push(plan, launch, a);
+    params.d_k_at = p.wants(TANDEM_GRAD_K) ? kv.d_k : 0;
+    params.d_v_at = p.wants(TANDEM_GRAD_V) ? kv.d_v : 0;
+    params.wide_kv = kv.wide >> 4 & 3u;
+    return start(&params, stream);
+  };
+  return Status();
+}
+
+}  // namespace
+
 Status sm80_recorder(const Plan& plan, const Launch& launch, const Launching& with,
                      Recorder* recorder) {
   const tandem_dtype dtype = plan.problem.dtype;
+  if (launch.of<Sm80Launch>().tile().full == 2)
+    return launch.stem == Stem::fwd ? record_fwd_whole(plan, launch, with, recorder)
+                                    : record_bwd_whole(plan, launch, with, recorder);
   if (launch.stem == Stem::bwd_dkv_dq) {
     Launcher<cuda::sm80::BwdDkvDqParams> start;
     TANDEM_TRY(prepare_launch(cuda::sm80::bwd_dkv_dq_kernel(dtype, kernel_choice(launch), true),

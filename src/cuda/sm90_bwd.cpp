@@ -159,7 +159,7 @@ class BwdDkvDqBias : public BwdDkvDq<BwdDkvDqBiasParams> {
     bias.d_bias_f32 = problem.d_bias_dtype == TANDEM_F32;
     bias.passes = 1;
     if (slices()) {
-      const int64_t heads = problem.heads_q, pitch = bwd_slice_pitch(problem.seq_kv);
+      const int64_t heads = problem.heads_q, pitch = bias_parts_pitch(problem.seq_kv);
       bias.passes = choice.passes, bias.slices = int(launch.splits), bias.slice_pitch = int(pitch);
       bias.d_bias_strides = {heads * problem.seq_q * pitch, problem.seq_q * pitch, pitch, 1};
       bias.d_bias_f32 = 1;

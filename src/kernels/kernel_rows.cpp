@@ -53,6 +53,7 @@ const char* sm90_variant(const Plan& plan, const Launch& l) {
 const char* sm80_variant(Stem stem, const Sm80Launch& l) {
   if (stem == Stem::bwd_dq_cast) return kOnlyVariant;
   const AmpereTile& t = l.tile();
+  if (t.full == 2) return "whole_head";
   return t.full ? "full" : t.bytes == 2 ? "plain" : l.tf32 ? "tf32" : "f32";
 }
 

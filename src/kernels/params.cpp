@@ -448,7 +448,7 @@ BwdSumSplitsBlock bwd_sum_splits_block(const Plan& plan, const Launch& l) {
   b.heads = bias ? int(p.bias.heads) : 1;
   b.rows = int(bias ? p.bias.rows : p.heads_q);
   b.cols = int(bias ? p.seq_kv : p.dist_window);
-  b.pitch = bias ? int(fused && fused->splits > 1 ? bwd_slice_pitch(b.cols) : b.cols) : b.cols;
+  b.pitch = bias ? int(fused && fused->splits > 1 ? bias_parts_pitch(b.cols) : b.cols) : b.cols;
   b.splits = int(l.splits);
   b.part = uint32_t(gradient_elements(p, l.gradient));
   b.total = l.total;

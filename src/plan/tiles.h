@@ -159,6 +159,10 @@ constexpr bool matrix_tiles_fit() {
 }
 static_assert(matrix_tiles_fit(), "a row of plan/coopmat/tiles.inc breaks one of the rules above");
 
+// Where bwd_dkv_dq sums d_bias in slices of the batch: the pitch of a row of a slice's sums, whole
+// chunks of eight floats.
+constexpr int64_t bias_parts_pitch(int64_t seq_kv) { return (seq_kv + 7) / 8 * 8; }
+
 // ---- tiles of cuda.sm80 ----
 struct AmpereTile {
   const char* name;
@@ -176,7 +180,13 @@ struct AmpereTile {
 // Bytes of the shared arrays of cuda/sm80/<stem>.cu: the owned rows, of both tensors except in fwd;
 // the streamed rows; in bwd_dkv three numbers for each streamed row; P and dS if warps share them;
 // and f32 numbers that two warps exchange.
+// Whole heads: two stages of all rows, in the backward P and dS, and a bias in f32, which comes
+// last.
+constexpr int kWholeBiasBytes = 64 * 64 * 4;
 constexpr int ampere_shared_bytes(const AmpereTile& t) {
+  if (t.full == 2)
+    return t.stages * (t.owns_keys() ? 4 : 3) * t.br * t.bytes * t.width +
+           (t.owns_keys() ? 2 * t.bytes * t.br * t.bc : 0) + kWholeBiasBytes;
   const int row = t.bytes * t.width, owned = t.owned() * row * (t.stem == Stem::fwd ? 1 : 2);
   const int streamed = t.stages * 2 * t.streamed() * row;
   const int numbers = t.owns_keys() ? t.stages * 3 * 4 * t.streamed() : 0;

@@ -80,6 +80,12 @@ TEST_CASE("rows: sm90, bwd_sum_splits as a launch") {
       "bwd f16 b33 hq1 hk1 sq64 sk140 d64 dv64 causal_bottom_right elastic dist=64 grads=qkvdt");
 }
 
+TEST_CASE("rows: sm80, whole heads") {
+  const RowCase sm80{"sm80"};
+  sm80.check("fwd f16 b5 hq2 hk1 sq49 sk33 d32 dv32");
+  sm80.check("bwd bf16 b5 hq1 hk1 sq24 sk49 d32 dv40 bias:bf16:1x1x24 d_bias:f32 grads=qkvb");
+}
+
 TEST_CASE("rows: simt, elastic softmax without wide loads") {
   RowCase{"simt"}.check("bwd f32 b1 hq1 hk1 sq40 sk50 d30 dv34 elastic dist=9 grads=qkvdt");
 }

@@ -35,6 +35,13 @@ inline bool fuses_dq_postprocess(const Plan& plan) {
          (fused && fused->of<Sm90Launch>().cooperative_postprocess);
 }
 
+// Whether cuda.sm80 holds whole heads of a plan's problem: the plan has one launch, and perhaps one
+// that sums d_bias.
+inline bool has_whole_heads(const Plan& plan) {
+  return !plan.launches.empty() && plan.launches[0].as<Sm80Launch>() &&
+         plan.launches[0].of<Sm80Launch>().tile().full == 2;
+}
+
 struct Profile {
   const char* id;
   Caps caps;

@@ -15,6 +15,7 @@ namespace {
 // Workgroups of one head (or slice) by the docs' own words, and how many of those there are.
 std::pair<int64_t, int64_t> groups_of(const Problem& p, const Launch& l) {
   const int64_t br = l.tile.br, bc = l.tile.bc;
+  if (l.as<Sm80Launch>() && l.of<Sm80Launch>().tile().full == 2) return {l.tiles, p.heads_q};
   switch (l.stem) {
     case Stem::bwd_dot:
       return {ceil_div(p.seq_q, kDotRows), p.heads_q * p.batch};
@@ -69,6 +70,9 @@ bool expects(const Plan& plan, Stem stem) {
                       p.normalizer != Normalizer::elastic && p.gradients != TANDEM_GRAD_SINK;
   const bool fused = (hopper && std::max(p.head_dim, p.head_dim_v) <= kMaxFusedHeadDim) ||
                      plan.find(Stem::bwd_dkv_dq);
+  if (has_whole_heads(plan))
+    return stem == (p.backward ? Stem::bwd_dkv_dq : Stem::fwd) ||
+           (stem == Stem::bwd_dbias && p.wants(TANDEM_GRAD_BIAS));
   switch (stem) {
     case Stem::bwd_dkv_dq:
       return fused;
@@ -153,9 +157,10 @@ void check_plan(const Plan& plan, const Caps& caps) {
     if (l.stem == Stem::bwd_sum_splits) {
       ++sums;
       CHECK(l.splits > 1);
-      piece(l.gradient == TANDEM_GRAD_BIAS ? plan.scratch[Scratch::bias_parts].offset
-                                           : plan.scratch[Scratch::dist_parts].offset,
-            int64_t(l.splits) * gradient_elements(p, l.gradient));
+      const bool bias = l.gradient == TANDEM_GRAD_BIAS, padded = plan.find(Stem::bwd_dkv_dq);
+      piece(plan.scratch[bias ? Scratch::bias_parts : Scratch::dist_parts].offset,
+            int64_t(l.splits) * (bias && padded ? p.heads_q * p.seq_q * bias_parts_pitch(p.seq_kv)
+                                                : gradient_elements(p, l.gradient)));
       CHECK(n > 0);
     } else if (l.stem == Stem::fwd_combine) {
       ++sums;
@@ -167,7 +172,8 @@ void check_plan(const Plan& plan, const Caps& caps) {
       piece(plan.scratch[Scratch::lse_parts].offset - 4 * uint64_t(parts), 2 * parts);
     } else {
       splits += l.splits > 1;
-      CHECK((l.splits == 1 || l.stem == Stem::fwd || int64_t(l.splits) <= l.members));
+      CHECK((l.splits == 1 || l.stem == Stem::fwd || l.stem == Stem::bwd_dkv_dq ||
+             int64_t(l.splits) <= l.members));
     }
   }
   CHECK(sums == splits);  // every split sum is added up, and none other
@@ -237,7 +243,8 @@ void check_plan(const Plan& plan, const Caps& caps) {
   if (d_q && d_q->of<MatrixLaunch>().shares_ds)
     piece(plan.scratch[Scratch::ds].offset, int64_t(ds_size(p, *d_q) / 4));
   if (const Launch* fused = plan.find(Stem::bwd_dkv_dq);
-      fused && (p.wants(TANDEM_GRAD_Q) || hopper_variant(p) != HopperVariant::plain)) {
+      fused && !has_whole_heads(plan) &&
+      (p.wants(TANDEM_GRAD_Q) || hopper_variant(p) != HopperVariant::plain)) {
     int64_t heads = p.batch * p.heads_q;
     if (hopper_variant(p) == HopperVariant::entmax && !p.visit_all)
       piece(plan.scratch[Scratch::support].offset,

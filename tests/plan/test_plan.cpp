@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "plan/sm80/heuristics.h"
 #include "plan_fixture.h"
 #if TANDEM_WITH_VULKAN
 #include "shaders/modules.h"
@@ -81,20 +82,28 @@ void check_ampere_launch(const Plan& plan, const Caps& caps, const Launch& l) {
   const AmpereTile& t = kAmpereTiles[l.of<Sm80Launch>().row];
   const bool cast = l.stem == Stem::bwd_dq_cast;
   CHECK(t.stem == (cast ? Stem::bwd_dkv_dq : l.stem));
-  CHECK((t.full != 0) == (p.inputs() != 0));
+  const bool whole = has_whole_heads(plan);
+  CHECK(t.full == (whole ? 2 : p.inputs() != 0));
+  CHECK((!whole || sm80_takes_whole(p)));
   CHECK(t.width >= std::max(p.head_dim, p.head_dim_v));
   CHECK(l.shared_bytes <= caps.shared_bytes);
   CHECK(uint32_t(l.invocations()) <= caps.max_invocations);
   const bool keys = t.owns_keys() && !cast;
   const int64_t length = keys ? p.seq_kv : p.seq_q, heads = keys ? p.heads_kv : p.heads_q;
   const int64_t rows = cast ? 64 : t.owned(), columns = cast ? t.panels() : 1;
-  CHECK(int64_t(l.tiles) == (length + rows - 1) / rows * columns);
-  CHECK(int64_t(l.total) == int64_t(l.tiles) * heads * p.batch * l.splits);
+  CHECK(int64_t(l.tiles) ==
+        (whole ? sm80_whole_slices(p, caps.cores) : (length + rows - 1) / rows * columns));
+  CHECK(int64_t(l.total) == int64_t(l.tiles) * heads * (whole ? 1 : p.batch * l.splits));
   CHECK(uint64_t(l.groups_x) * l.groups_y >= l.total);
   if (cast) return;
-  CHECK(l.shared_bytes >= uint32_t(ampere_shared_bytes(t)));
+  CHECK(l.shared_bytes + (whole && !p.bias ? kWholeBiasBytes : 0) >=
+        uint32_t(ampere_shared_bytes(t)));
   CHECK(l.invocations() == t.threads());
-  if (t.stem == Stem::bwd_dkv_dq) {  // sums of d_q in whole blocks of rows, zeroed at each execute
+  if (whole) {
+    CHECK(plan.unordered() == 0);
+    CHECK(plan.zeroed_size == 0);
+  } else if (t.stem ==
+             Stem::bwd_dkv_dq) {  // sums of d_q in whole blocks of rows, zeroed at each execute
     CHECK(!p.deterministic);
     CHECK(plan.unordered() == TANDEM_GRAD_Q);
     const bool rounds = !plan.find(Stem::bwd_dq_cast);  // a count for each head of keys
@@ -238,8 +247,11 @@ bool check_plan(const Problem& problem, const Caps& caps) {
   const bool fused =
       (hopper && std::max(problem.head_dim, problem.head_dim_v) <= kMaxFusedHeadDim) ||
       plan.find(Stem::bwd_dkv_dq);
-  CHECK(stems == needed(problem, plan.backend, split, fused, hopper,
-                        hopper ? fuses_dq_postprocess(plan) : sums_few(problem)));
+  if (has_whole_heads(plan))
+    CHECK(stems == std::vector<Stem>{problem.backward ? Stem::bwd_dkv_dq : Stem::fwd});
+  else
+    CHECK(stems == needed(problem, plan.backend, split, fused, hopper,
+                          hopper ? fuses_dq_postprocess(plan) : sums_few(problem)));
   for (const Launch& l : plan.launches) check_launch(plan, caps, l);
   const bool dot = std::count(stems.begin(), stems.end(), Stem::bwd_dot) > 0;
   const uint64_t rows =

@@ -102,5 +102,35 @@ TEST_CASE(
     CHECK(forward(caps, "fwd bf16 b1 hq8 sq70 d64") == "a_fwd64");
   }
   // Few keys: not the tile of fewer keys if it is wider, as sums of d_q would be.
-  CHECK(tile(h100, "bwd bf16 b2 hq4 sq32 sk32 d64") == "a_dkvq64");
+  CHECK(tile(h100, "bwd bf16 b2 hq4 hk2 sq32 sk32 d64") == "a_dkvq64");
+}
+
+TEST_CASE("sm80: which problems are of whole heads") {
+  const auto tile = [](const char* line) {
+    const Plan plan = plan_of(line, "h100_cuda");
+    return std::string(has_whole_heads(plan) ? plan.launches[0].tile.name : "");
+  };
+  CHECK(tile("bwd bf16 b2 hq4 sq32 sk32 d64") == "a_bwdw64");
+  CHECK(tile("bwd f16 b2 hq4 sq64 sk1 d32 causal_top_left") == "a_bwdw32");
+  CHECK(tile("bwd f16 b2 hq4 sq49 sk49 d24 bias:f32:1x4x49 grads=qkvb d_bias:f32 keep:2x1x1") ==
+        "a_bwdw32");
+  CHECK(tile("fwd f16 b2 hq4 sq49 sk49 d40 bias:f16:2x1x49") == "a_fwdw64");
+  CHECK(tile("fwd f16 b2 hq4 hk2 sq17 sk49 d32") == "a_fwdw32");
+  // Too large, other optional inputs, sums over query heads, few rows, f32.
+  for (const char* line :
+       {"bwd f16 b2 hq4 sq65 sk49 d32", "bwd f16 b2 hq4 sq49 sk65 d32", "bwd f16 b2 hq4 sq49 d72",
+        "bwd f16 b2 hq4 sq49 d32 alibi", "bwd f16 b2 hq4 sq49 d32 kv_padded",
+        "bwd f16 b2 hq4 hk2 sq49 d32", "fwd f16 b2 hq4 sq16 sk49 d32", "bwd f32 b2 hq4 sq49 d32",
+        "bwd f16 b2 hq4 sq49 d32 bias:f16:1x1x49 grads=qkvb d_bias:f16",
+        "bwd f16 b2 hq4 sq49 d32 elastic"}) {
+    CAPTURE(std::string(line));
+    CHECK(tile(line).empty());
+  }
+  // As many slices as the SMs have work for, and their sums.
+  const Plan swin =
+      plan_of("bwd f16 b4096 hq3 sq49 sk49 d32 bias:f16:1x3x49 grads=qkvb d_bias:f16", "h100_cuda");
+  CHECK(swin.launches[0].splits == 352);
+  CHECK(swin.find_sum(TANDEM_GRAD_BIAS)->splits == 352);
+  CHECK(plan_of("bwd f16 b1 hq4 sq49 d32 bias:f16:1x4x49 grads=qkvb d_bias:f16", "h100_cuda")
+            .find_sum(TANDEM_GRAD_BIAS) == nullptr);
 }

@@ -224,9 +224,10 @@ TEST_CASE(
           const String line =
               text("%s bf16 %s d%lld dv%lld", direction, rest, (long long)d, (long long)dv);
           CAPTURE(line);
-          const Plan plan = plan_of(line);
+          Caps caps = caps_of("h100_cuda");
+          caps.disabled = {"cuda.sm80"};
+          const Plan plan = plan_of(line, caps);
           const Problem& p = plan.problem;
-          const Caps caps = caps_of("h100_cuda");
           int fit = -1;
           if (p.backward) {
             for (int n = kBwdShapeCount; n-- > 0;)
@@ -473,7 +474,7 @@ TEST_CASE("sm90: d_bias of a large batch is summed in slices of the batch") {
   for (const char* line :
        {"bwd bf16 b9 hq2 sq100 sk104 d64 bias:bf16:1x2x100 grads=qkvb d_bias:f32",
         "bwd bf16 b384 hq4 hk4 sq384 sk384 d32 bias:bf16:1x4x384 grads=qkvb d_bias:bf16",
-        "bwd f16 b4096 hq3 sq48 sk48 d32 bias:f16:1x3x48 grads=b d_bias:f16 deterministic"}) {
+        "bwd f16 b4096 hq3 sq48 sk80 d32 bias:f16:1x3x48 grads=b d_bias:f16 deterministic"}) {
     CAPTURE(std::string(line));
     const Launch* dkv = find(line, &plan);
     const Problem& p = plan.problem;
@@ -485,7 +486,7 @@ TEST_CASE("sm90: d_bias of a large batch is summed in slices of the batch") {
     const Launch* sum = plan.find_sum(TANDEM_GRAD_BIAS);
     CHECK(sum->splits == dkv->splits);
     CHECK(plan.scratch[Scratch::bias_parts].size ==
-          uint64_t(dkv->splits) * p.heads_q * p.seq_q * bwd_slice_pitch(p.seq_kv) * 4);
+          uint64_t(dkv->splits) * p.heads_q * p.seq_q * bias_parts_pitch(p.seq_kv) * 4);
   }
   // As many slices as SMs have work, and not one for each cluster's worth of entries.
   CHECK(bwd_slices(384, 12, 132, 6, 2359296).count < 12);
@@ -605,6 +606,11 @@ TEST_CASE("sm90 leaves few rows of few heads to the paths that split their keys"
   CHECK(path("fwd f16 b1 hq44 sq33 sk100000 d64") == "sm90");
   CHECK(path("fwd f16 b1 hq44 sq32 sk511 d64") == "sm90");
   CHECK(path("fwd f16 b4 hq44 hk11 sq1 sk512 d64") == "sm80");  // 44 heads of 4 rows
+  // Rows that share keys are one tile of the other path.
+  CHECK(path("fwd f16 b99 hq32 hk8 sq8 sk8192 d64") == "sm80");
+  CHECK(path("fwd f16 b99 hq32 hk8 sq9 sk8192 d64") == "sm90");
+  CHECK(path("fwd f16 b99 hq32 hk32 sq1 sk2048 d64") == "sm80");
+  CHECK(path("fwd f16 b99 hq32 hk32 sq1 sk2049 d64") == "sm90");
 }
 
 TEST_CASE("sm90: what runs where inputs lie at other addresses") {

@@ -10,13 +10,14 @@
 namespace tandem {
 namespace {
 
-bool is_for(const AmpereTile& t, Stem stem, const Problem& p) {
-  return t.stem == stem && (t.full != 0) == (p.inputs() != 0) && t.bytes == p.element_size();
+// whole: the kernels that hold whole heads.
+bool is_for(const AmpereTile& t, Stem stem, const Problem& p, bool whole = false) {
+  return t.stem == stem && t.full == (whole ? 2 : p.inputs() != 0) && t.bytes == p.element_size();
 }
 
-bool has_ampere_tiles(Stem stem, const Problem& p) {
+bool has_ampere_tiles(Stem stem, const Problem& p, bool whole) {
   for (const AmpereTile& t : kAmpereTiles)
-    if (is_for(t, stem, p)) return true;
+    if (is_for(t, stem, p, whole)) return true;
   return false;
 }
 
@@ -45,12 +46,16 @@ class Sm80Planner final : public CudaPlanner {
   void arrange(Vec<Launch>* launches) const override;
 
  private:
+  uint32_t key_splits(const Launch& launch, const Extent& extent) const override {
+    return choice_ == Choice::whole ? 1 : CudaPlanner::key_splits(launch, extent);
+  }
   bool can_fuse() const;
   bool stores_ds() const;
   String tile_refusal(const AmpereTile& tile) const;
   bool choose_tiles(const Refuse& refuse);
 
-  enum class Choice { none, fused, separate, end } choice_ = Choice::none;  // of bwd_dkv_dq
+  // whole: of whole heads; fused: with bwd_dkv_dq.
+  enum class Choice { none, whole, fused, separate, end } choice_ = Choice::none;
   Vec<int> rows_;                // of kAmpereTiles, by stem; -1: a kernel of simt
   const Tile* plain_ = nullptr;  // for those
 };
@@ -85,6 +90,7 @@ bool Sm80Planner::stores_ds() const {
 }
 
 Vec<Stem> Sm80Planner::stems() const {
+  if (choice_ == Choice::whole) return {p.backward ? Stem::bwd_dkv_dq : Stem::fwd};
   if (choice_ != Choice::fused) return with_origin(separate_stems(false, stores_ds()));
   Vec<Stem> stems = {Stem::bwd_dot, Stem::bwd_dkv_dq};
   if (!sm80_postprocesses_dq(p)) stems.push_back(Stem::bwd_dq_cast);
@@ -111,7 +117,8 @@ bool Sm80Planner::choose_tiles(const Refuse& refuse) {
   plain_ = nullptr;
   const bool forced = p.tile_rows != 0 || p.tile_cols != 0;
   for (Stem stem : stems()) {
-    if (!has_ampere_tiles(stem, p)) {
+    const bool whole = choice_ == Choice::whole;
+    if (!has_ampere_tiles(stem, p, whole)) {
       if (!is_tiled(stem) || plain_) continue;
       plain_ = plain_tile();
       if (!plain_) return refuse(name(), text("no tile of %s fits the device", stem_name(stem)));
@@ -120,11 +127,12 @@ bool Sm80Planner::choose_tiles(const Refuse& refuse) {
     int& best = rows_[size_t(stem)];
     for (int n = 0; n < kAmpereTileCount; ++n) {
       const AmpereTile& t = kAmpereTiles[n];
-      if (!is_for(t, stem, p)) continue;
+      if (!is_for(t, stem, p, whole)) continue;
       const String why = tile_refusal(t);
       if (!why.empty())
         refuse(name() + " " + t.name, why);
-      else if (best < 0 || (!forced && sm80_is_better(p, caps.cores, t, kAmpereTiles[best])))
+      else if (best < 0 ||
+               (!forced && !whole && sm80_is_better(p, caps.cores, t, kAmpereTiles[best])))
         best = n;
     }
     if (best < 0) return false;
@@ -134,6 +142,10 @@ bool Sm80Planner::choose_tiles(const Refuse& refuse) {
 
 bool Sm80Planner::choose(const Refuse& refuse) {
   if (choice_ == Choice::none) {
+    choice_ = Choice::whole;
+    if (sm80_takes_whole(p) && choose_tiles(refuse)) return true;
+  }
+  if (choice_ == Choice::whole) {
     choice_ = Choice::fused;
     if (can_fuse() && choose_tiles(refuse)) return true;
   }
@@ -160,10 +172,15 @@ void Sm80Planner::form(Launch* launch) const {
   launch->path = l;
   launch->tile = Tile{t.name, t.br, t.bc, t.warps, 32, 0, 0, t.width, TileOn::cuda};
   launch->shared_bytes = uint32_t(ampere_shared_bytes(t)) + skip_shared_bytes(launch->stem);
+  if (t.full == 2) {
+    if (!p.bias) launch->shared_bytes -= kWholeBiasBytes;
+    launch->stores_d_bias = p.wants(TANDEM_GRAD_BIAS);
+  }
   if (launch->stem == Stem::bwd_dq) launch->stores_d_bias = stores_ds();
 }
 
 Extent Sm80Planner::extent(const Launch& launch) const {
+  if (choice_ == Choice::whole) return {sm80_whole_slices(p, cores_of(caps)), p.heads_q, 1};
   if (launch.stem != Stem::bwd_dq_cast) return CudaPlanner::extent(launch);
   return {launch.of<Sm80Launch>().tile().panels() * ampere_row_blocks(p.seq_q), p.heads_q, p.batch};
 }
@@ -171,6 +188,9 @@ Extent Sm80Planner::extent(const Launch& launch) const {
 void Sm80Planner::complete(Launch* launch, const Extent& extent) const {
   CudaPlanner::complete(launch, extent);
   if (launch->stem == Stem::bwd_dq_cast) launch->shared_bytes = 64 * 64 * 2;
+  // Slices with sums of their own.
+  if (choice_ == Choice::whole && launch->stores_d_bias && p.bias.batch == 1)
+    launch->splits = launch->tiles;
 }
 
 // A launch takes the host three microseconds, so bwd_dkv does the work of small ones.
@@ -197,6 +217,11 @@ void Sm80Planner::scratch(Plan* plan, ScratchExtents* x) const {
   CudaPlanner::scratch(plan, x);
   const Launch* fused = plan->find(Stem::bwd_dkv_dq);
   if (!fused) return;
+  if (choice_ == Choice::whole) {
+    if (fused->splits > 1)
+      x->bias_parts = {fused->splits * p.heads_q * p.seq_q * bias_parts_pitch(p.seq_kv)};
+    return;
+  }
   x->d_q_accum = {p.batch * p.heads_q * ampere_row_blocks(p.seq_q) * 64 *
                   fused->of<Sm80Launch>().tile().width};
   if (!plan->find(Stem::bwd_dq_cast)) x->d_q_counts = {p.batch * p.heads_kv};

@@ -9,6 +9,7 @@
 #include "fwd_stream_k.h"
 #include "heuristics.h"
 #include "kernels/kernel_rows.h"
+#include "plan/sm80/heuristics.h"
 
 namespace tandem {
 namespace {
@@ -278,6 +279,9 @@ String Sm90Planner::refuse() const {
   if (caps.compute_major != 9 || caps.compute_minor != 0)
     return text("compute capability %d.%d is not 9.0", caps.compute_major, caps.compute_minor);
   if (!caps.sm90_code) return "this build holds no code for sm_90a";
+  const bool sm80 = caps.sm80_code && !is_disabled(caps, "cuda.sm80");
+  if (sm80 && sm80_takes_whole(p))
+    return "a head fits one tile of cuda.sm80, whose workgroups take several heads";
   const String splits = splits_refusal();
   if (!splits.empty()) return splits;
   const bool packed_q = p.lengths_q == Lengths::packed, packed_kv = p.lengths_kv == Lengths::packed;
@@ -305,6 +309,9 @@ String Sm90Planner::refuse() const {
     return text(
         "%lld rows of %lld heads would leave most of the device idle, and it does not split keys",
         (long long)p.seq_q, (long long)(p.batch * p.heads_q));
+  if (sm80 && sm80_packs_rows(p))
+    return text("the %lld rows that share keys are one tile of cuda.sm80",
+                (long long)(p.seq_q * p.group()));
   for (const String& why :
        {tensor_map_refusal("q", p.q, batch_q, p.heads_q, rows_q, p.head_dim),
         tensor_map_refusal("k", p.k, batch_kv, p.heads_kv, rows_kv, p.head_dim),
@@ -428,7 +435,7 @@ void Sm90Planner::complete_dkv_dq(Launch* launch, Sm90Launch* own, int64_t tiles
     const BwdShape& s = kBwdShapes[row_];
     const BwdSlices slices =
         bwd_slices(p.batch, launch->total / p.batch, cores, bwd_query_tiles(s, p.seq_q),
-                   bwd_slice_pitch(p.seq_kv) * p.seq_q * p.heads_q * 4);
+                   bias_parts_pitch(p.seq_kv) * p.seq_q * p.heads_q * 4);
     launch->splits = uint32_t(slices.count);
     own->passes = slices.passes;
   }
@@ -529,7 +536,7 @@ void Sm90Planner::scratch(Plan* plan, ScratchExtents* x) const {
   }
   if (launch.persistent || sums_dbias_in_slices(p)) x->tile_counter = {1};
   if (sums_dbias_in_slices(p))
-    x->bias_parts = {fused->splits * p.heads_q * p.seq_q * bwd_slice_pitch(p.seq_kv)};
+    x->bias_parts = {fused->splits * p.heads_q * p.seq_q * bias_parts_pitch(p.seq_kv)};
   // A counter of the tiles that have added and, for the cooperative postprocess, one of claims.
   const Launch* cast = plan->find(Stem::bwd_dq_cast);
   if (p.wants(TANDEM_GRAD_Q) && (!cast || cast->of<Sm90Launch>().programmatic))

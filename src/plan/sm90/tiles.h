@@ -279,10 +279,8 @@ constexpr int bwd_masked_shared_bytes(const BwdShape& s) {
 }
 // Largest cluster that every device allows, in workgroups.
 constexpr int kMaxCluster = 8;
-// Workgroups of a cluster of BiasForm::slices, and the pitch of a row of a slice's sums of d_bias:
-// whole chunks of eight floats.
+// Workgroups of a cluster of BiasForm::slices.
 constexpr int kSliceCluster = 4;
-constexpr int64_t bwd_slice_pitch(int64_t seq_kv) { return (seq_kv + 7) / 8 * 8; }
 
 // The dQ accumulator, f32: for each query head of the batch, blocks of 64 rows x 64 features,
 // panels innermost. In a block the elements lie as wgmma accumulators do (cuda/sm90/ptx/wgmma.cuh):
