@@ -3,37 +3,12 @@
 // the bias is read twice.
 #ifndef TANDEM_CUDA_SM80_BWD_DQ_FULL_CUH
 #define TANDEM_CUDA_SM80_BWD_DQ_FULL_CUH
+#include "bias_rows.cuh"
 #include "kv_loop.cuh"
 
 namespace tandem {
 namespace cuda {
 namespace sm80 {
-
-// The rows of d_bias of a head, in its own type.
-struct BiasRows {
-  uint dtype;
-  char* base;
-  Strides s;
-  int rows, cols;
-  bool pairs;  // stores two adjacent columns at once
-  // Stores elements (i, j) and (i, j + 1), j even.
-  TANDEM_DEVICE void put(int i, int j, float x, float y) const {
-    if (i >= rows || j >= cols) return;
-    with_type(dtype, [&](auto type) {
-      using E = decltype(type);
-      auto* at = reinterpret_cast<typename E::Element*>(base) + i * s.s + j * s.d;
-      if (pairs && j + 1 < cols) {
-        if constexpr (std::is_same<E, F32>::value)
-          *reinterpret_cast<float2*>(at) = make_float2(x, y);
-        else
-          *reinterpret_cast<uint*>(at) = pack<E>(x, y);
-        return;
-      }
-      at[0] = E::from_float(x);
-      if (j + 1 < cols) at[s.d] = E::from_float(y);
-    });
-  }
-};
 
 // Forms d_q of a query tile, by MmaShape<ROW>::THREADS threads of a workgroup.
 template <typename T, int ROW>

@@ -151,6 +151,12 @@ TANDEM_DEVICE float exp2_fast(float x) {
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
+// The same number, which the compiler takes for another one each time: nothing that is computed of
+// it leaves a loop.
+TANDEM_DEVICE uint opaque(uint x) {
+  asm volatile("" : "+r"(x));
+  return x;
+}
 TANDEM_DEVICE bool any_of_warp(bool x) { return __any_sync(kAllLanes, x) != 0; }
 TANDEM_DEVICE void sync_warp() { __syncwarp(); }
 // Synchronises an even warp and the next one.
@@ -180,6 +186,7 @@ using simt::warp::wait;
 inline void copy_chunk(uint to, const void* from, bool there) {
   simt::warp::copy_chunk(to, from, there ? 16 : 0);
 }
+inline uint opaque(uint x) { return x; }
 inline uint shared_start() { return 0; }
 inline int thread_number() { return int(threadIdx.x); }
 inline uint block_number() { return blockIdx.y * gridDim.x + blockIdx.x; }

@@ -32,19 +32,18 @@ struct Rows {
   }
 };
 
-// Loads COUNT rows of a head from row0 on, with zeros outside of it, by all THREADS threads of the
-// block. Where rows are wide, copies (cp.async) are in flight on return.
+// Loads COUNT rows of a head from row0 on, with zeros outside of it, by THREADS threads, of which
+// this is the one numbered me. Where rows are wide, copies (cp.async) are in flight on return.
 template <int D, int COUNT, int THREADS, typename T>
-TANDEM_DEVICE void load_rows(uint to, const View<T>& m, int row0) {
+TANDEM_DEVICE void load_rows(uint to, const View<T>& m, int row0, int me) {
   using R = Rows<D>;
   constexpr int SIZE = int(sizeof(typename T::Element)), PER = 16 / SIZE;  // elements of a chunk
   constexpr int CHUNKS = COUNT * R::CHUNKS, EACH = (CHUNKS + THREADS - 1) / THREADS;
-  const int me = int(threadIdx.x);
   if (m.wide) {
     // A thread loads the same chunk of each of its rows. The swizzle repeats every PERIOD steps.
+    static_assert(THREADS % R::CHUNKS == 0, "whole rows are copied");
     constexpr int STEP = THREADS / R::CHUNKS, PERIOD = STEP < 8 ? 8 / STEP : 1;
-    static_assert(THREADS % R::CHUNKS == 0 && (D % 64 == 0 || STEP % 8 == 0),
-                  "whole rows are copied");
+    static_assert(STEP % 8 == 0 || 8 % STEP == 0, "whole periods");
     static_assert(CHUNKS % THREADS == 0 || CHUNKS < THREADS,
                   "each thread copies as many, or some copy one");
     const int row = me / R::CHUNKS, chunk = me % R::CHUNKS;
@@ -85,6 +84,12 @@ TANDEM_DEVICE void load_rows(uint to, const View<T>& m, int row0) {
       put_chunk(to + R::at(row, chunk), make_uint4(word[0], word[1], word[2], word[3]));
     }
   }
+}
+
+// The same by all THREADS threads of the block.
+template <int D, int COUNT, int THREADS, typename T>
+TANDEM_DEVICE void load_rows(uint to, const View<T>& m, int row0) {
+  load_rows<D, COUNT, THREADS>(to, m, row0, int(threadIdx.x));
 }
 
 // ---- where a lane's elements lie ----------------------------------------------------------------
@@ -156,12 +161,11 @@ TANDEM_DEVICE void clear(float (&s)[M][N][4]) {
       for (int c = 0; c < 4; ++c) s[m][n][c] = 0.f;
 }
 
-// s = (16 MT rows of a) (8 N rows of b)^T over D features. left(a, k) gives the left operand of a
+// s += (16 MT rows of a) (8 N rows of b)^T over D features. left(a, k) gives the left operand of a
 // block of 16 features.
 template <int D, typename T, int MT, int N, typename Left>
-TANDEM_DEVICE void product_nt(float (&s)[MT][N][4], const Left& left, const Reach<D>& b,
-                              int b_row) {
-  clear(s);
+TANDEM_DEVICE void add_product_nt(float (&s)[MT][N][4], const Left& left, const Reach<D>& b,
+                                  int b_row) {
 #pragma unroll(D > 64 ? 4 : D / 16)  // unrolled whole, ptxas loads ahead until accumulators spill
   for (int k = 0; k < D / 16; ++k) {
     uint a[MT][4];
@@ -177,6 +181,14 @@ TANDEM_DEVICE void product_nt(float (&s)[MT][N][4], const Left& left, const Reac
       }
     }
   }
+}
+
+// The same from 0 on.
+template <int D, typename T, int MT, int N, typename Left>
+TANDEM_DEVICE void product_nt(float (&s)[MT][N][4], const Left& left, const Reach<D>& b,
+                              int b_row) {
+  clear(s);
+  add_product_nt<D, T>(s, left, b, b_row);
 }
 
 // acc += (16 MT rows of p, 16 K columns) (16 K rows of b, the 8 N features from feature on).

@@ -121,6 +121,7 @@ class CudaProgram final : public Program {
         TANDEM_FULL(fwd)
         TANDEM_FULL(bwd_row_sums)
         TANDEM_FULL(bwd_dq)
+        TANDEM_FULL(bwd_dbias)
 #undef TANDEM_FULL
         default:
           break;
@@ -133,6 +134,9 @@ class CudaProgram final : public Program {
           return add_plain(launch, cuda::sm80::bwd_dkv_kernel, bwd_dkv_block, bwd_dkv_push);
         case Stem::bwd_dq:
           return add_plain(launch, cuda::sm80::bwd_dq_kernel, bwd_dq_block, bwd_dq_push);
+        case Stem::bwd_dbias:
+          return add_fixed(launch, cuda::sm80::bwd_dbias_kernel, bwd_dbias_spec, bwd_dbias_block,
+                           bwd_dbias_push);
         default:
           break;
       }

@@ -57,6 +57,10 @@ Extent PathPlanner::extent(const Launch& l) const {
   }
 }
 
+uint32_t PathPlanner::sum_splits(const Launch&, const Extent& e) const {
+  return splits_of_sum(e.tiles * e.heads * e.batch, e.members, cores_of(caps));
+}
+
 Vec<Stem> PathPlanner::separate_stems(bool fuses, bool forms_d_bias) const {
   if (!p.backward) return {Stem::fwd};
   const bool fused_k = fuses && p.wants(TANDEM_GRAD_K);
@@ -118,7 +122,7 @@ String PathPlanner::make_launch(Stem stem, Vec<Launch>* launches) const {
   if (stem == Stem::fwd)
     launch.splits = key_splits(launch, e);
   else if (gpu && caps.max_invocations >= uint32_t(kLineGroup))
-    launch.splits = splits_of_sum(e.tiles * e.heads * e.batch, e.members, cores_of(caps));
+    launch.splits = sum_splits(launch, e);
   const int64_t shares = launch.splits;  // workgroups in place of one
   if (stem == Stem::bwd_dkv_dist && fuses_dist(p)) {
     launch.members = e.tiles * e.batch;

@@ -63,6 +63,8 @@ class PathPlanner : public HostObject {
   virtual Extent extent(const Launch& launch) const;
   // How many workgroups share the keys of a row of fwd, which has this extent.
   virtual uint32_t key_splits(const Launch& launch, const Extent& extent) const = 0;
+  // How many workgroups share the members of a sum.
+  virtual uint32_t sum_splits(const Launch& launch, const Extent& extent) const;
   // Sets what depends on the number of workgroups.
   virtual void complete(Launch*, const Extent&) const {}
   // Rearranges the launches before those that sum parts are added, and all of them at the end.

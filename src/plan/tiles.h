@@ -187,6 +187,9 @@ constexpr int ampere_shared_bytes(const AmpereTile& t) {
   if (t.full == 2)
     return t.stages * (t.owns_keys() ? 4 : 3) * t.br * t.bytes * t.width +
            (t.owns_keys() ? 2 * t.bytes * t.br * t.bc : 0) + kWholeBiasBytes;
+  // bwd_dbias streams rows and keys of all tensors, and three numbers of a row.
+  if (t.stem == Stem::bwd_dbias)
+    return t.stages * (2 * (t.br + t.bc) * t.bytes * t.width + 3 * 4 * t.br);
   const int row = t.bytes * t.width, owned = t.owned() * row * (t.stem == Stem::fwd ? 1 : 2);
   const int streamed = t.stages * 2 * t.streamed() * row;
   const int numbers = t.owns_keys() ? t.stages * 3 * 4 * t.streamed() : 0;

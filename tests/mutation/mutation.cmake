@@ -25,6 +25,7 @@
 #   bwd_dq   delta is forgotten
 #   bwd_row_sums  delta is half of what it is; bwd_row_sums_dq: what d_q takes off is half of what it is
 #   bwd_dq_cast  d_q misses the scale
+#   bwd_dbias  one of a lane's sums is lost
 
 # tandem_mutate(source out from to [from to]...): copies source with one change, or several, to out; configures anew when
 # the source changes.
@@ -148,6 +149,9 @@ set(sm80_bwd_dq_to "x / 2] * 0.f);")
 set(sm80_bwd_dkv_dq_part bwd_dkv_dq.cuh)
 set(sm80_bwd_dkv_dq_from "own, d_k, [&](float x, int, int) { return x * u.scale; }")
 set(sm80_bwd_dkv_dq_to "own, d_k, [&](float x, int, int) { return x; }")
+set(sm80_bwd_dbias_part bwd_dbias.cuh bwd_dbias_full.cuh)
+set(sm80_bwd_dbias_from "store_sums<S>(params, sum);")
+set(sm80_bwd_dbias_to "sum[0][0][0][0] = 0.f, store_sums<S>(params, sum);")
 set(sm80_bwd_dq_cast_part bwd_dq_cast.cuh)
 set(sm80_bwd_dq_cast_from "return sum * u.scale;")
 set(sm80_bwd_dq_cast_to "return sum;")

@@ -82,8 +82,12 @@ void check_ampere_launch(const Plan& plan, const Caps& caps, const Launch& l) {
   const AmpereTile& t = kAmpereTiles[l.of<Sm80Launch>().row];
   const bool cast = l.stem == Stem::bwd_dq_cast;
   CHECK(t.stem == (cast ? Stem::bwd_dkv_dq : l.stem));
-  const bool whole = has_whole_heads(plan);
-  CHECK(t.full == (whole ? 2 : p.inputs() != 0));
+  const bool whole = has_whole_heads(plan), dbias = l.stem == Stem::bwd_dbias;
+  if (whole)
+    CHECK(t.full == 2);
+  else
+    CHECK((t.full != 0) == (dbias ? !p.extras(kHasBias | kHasKeep | kHasLengths | kHasSink).empty()
+                                  : p.inputs() != 0));
   CHECK((!whole || sm80_takes_whole(p)));
   CHECK(t.width >= std::max(p.head_dim, p.head_dim_v));
   CHECK(l.shared_bytes <= caps.shared_bytes);
@@ -91,9 +95,17 @@ void check_ampere_launch(const Plan& plan, const Caps& caps, const Launch& l) {
   const bool keys = t.owns_keys() && !cast;
   const int64_t length = keys ? p.seq_kv : p.seq_q, heads = keys ? p.heads_kv : p.heads_q;
   const int64_t rows = cast ? 64 : t.owned(), columns = cast ? t.panels() : 1;
-  CHECK(int64_t(l.tiles) ==
-        (whole ? sm80_whole_slices(p, caps.cores) : (length + rows - 1) / rows * columns));
-  CHECK(int64_t(l.total) == int64_t(l.tiles) * heads * (whole ? 1 : p.batch * l.splits));
+  if (dbias) {
+    const int64_t down = p.bias.rows == 1 ? 1 : (p.seq_q + t.br - 1) / t.br;
+    CHECK(int64_t(l.tiles) == down * ((p.seq_kv + t.bc - 1) / t.bc));
+    CHECK(int64_t(l.total) == int64_t(l.tiles) * p.bias.heads * p.bias.batch * l.splits);
+  } else if (whole) {
+    CHECK(int64_t(l.tiles) == sm80_whole_slices(p, caps.cores));
+    CHECK(int64_t(l.total) == int64_t(l.tiles) * p.heads_q);
+  } else {
+    CHECK(int64_t(l.tiles) == (length + rows - 1) / rows * columns);
+    CHECK(int64_t(l.total) == int64_t(l.tiles) * heads * p.batch * l.splits);
+  }
   CHECK(uint64_t(l.groups_x) * l.groups_y >= l.total);
   if (cast) return;
   CHECK(l.shared_bytes + (whole && !p.bias ? kWholeBiasBytes : 0) >=

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Plans of the path cuda.sm80 for f32 problems: which it takes, by which kernels, and what they access at once.
+// Plans of the path cuda.sm80: which f32 problems it takes, by which kernels, and what they access
+// at once; tiles of wide heads; sums of d_bias.
 #include <string>
 
+#include "plan/sm80/heuristics.h"
 #include "plan_fixture.h"
 
 using namespace tandem;
@@ -133,4 +135,81 @@ TEST_CASE("sm80: which problems are of whole heads") {
   CHECK(swin.find_sum(TANDEM_GRAD_BIAS)->splits == 352);
   CHECK(plan_of("bwd f16 b1 hq4 sq49 d32 bias:f16:1x4x49 grads=qkvb d_bias:f16", "h100_cuda")
             .find_sum(TANDEM_GRAD_BIAS) == nullptr);
+}
+
+TEST_CASE("sm80 sums d_bias on tensor cores, in tiles by the heads' width and by what they waste") {
+  const auto dbias = [](const Caps& caps, const std::string& line) -> std::string {
+    const Plan plan = plan_of(line + " grads=qkvb", caps);
+    const Launch* l = plan.find(Stem::bwd_dbias);
+    REQUIRE(std::string(plan.path) == "sm80");
+    REQUIRE(l);
+    CHECK(l->shared_bytes <= caps.shared_bytes);
+    CHECK(bool(plan.find(Stem::bwd_sum_splits)) == (l->splits > 1));
+    CHECK(l->total ==
+          l->tiles * uint32_t(plan.problem.bias.heads * plan.problem.bias.batch) * l->splits);
+    CHECK(l->splits <= l->members);
+    // Members of a bias of one row are tiles of these rows.
+    const int64_t q_tiles = (plan.problem.seq_q + l->tile.br - 1) / l->tile.br;
+    CHECK(bwd_dbias_block(plan, *l).q_tiles == (plan.problem.bias.rows == 1 ? q_tiles : 1));
+    return std::string(l->tile.name) + " " + kKernels[l->kernel].variant + " " +
+           std::to_string(l->splits);
+  };
+  const Caps h100 = caps_of("h100_cuda_no_90a");
+  Caps a100 = h100, small = h100;
+  a100.shared_bytes = 163 * 1024, small.shared_bytes = 99 * 1024;
+  // T5, and triangle attention, whose 72 tiles leave SMs without work.
+  const std::string t5 = "bwd bf16 b16 hq16 hk16 sq512 d64 bias:bf16:1x16x512 d_bias:bf16",
+                    triangle = "bwd bf16 b128 hq8 hk8 sq384 d32 bias:bf16:1x8x384 d_bias:bf16";
+  CHECK(dbias(h100, t5) == "a_dbias64 mma_bias 1");
+  CHECK(dbias(h100, triangle) == "a_dbias32 mma_bias 5");
+  CHECK(dbias(small, t5) == "a_dbias64s mma_bias 1");
+  CHECK(dbias(small, triangle) == "a_dbias32 mma_bias 5");
+  // Heads of 128 have 192 KiB in tiles.
+  const std::string wide = "bwd f16 b16 hq16 hk16 sq512 d128 bias:f32:1x16x512 d_bias:f32";
+  CHECK(dbias(h100, wide) == "a_dbias128 mma_bias 1");
+  CHECK(dbias(a100, wide) == "a_dbias128s mma_bias 1");
+  // Windows of 49 queries, and rows that one tile of 128 has no use for.
+  CHECK(dbias(h100, "bwd f16 b4096 hq3 hk3 sq49 d32 bias:f16:1x3x49 d_bias:f16") ==
+        "a_dbias32s mma_bias 128");
+  CHECK(dbias(h100, "bwd f16 b512 hq3 hk3 sq192 d64 bias:f16:1x3x192 d_bias:f16").substr(0, 10) ==
+        "a_dbias64s");
+  CHECK(dbias(h100, "bwd f16 b512 hq3 hk3 sq197 d64 bias:f16:1x3x197 d_bias:f16").substr(0, 10) ==
+        "a_dbias64 ");
+  // So little that larger tiles would leave SMs idle, whatever the splits.
+  CHECK(dbias(h100, "bwd f16 b2 hq8 hk8 sq256 d64 bias:f16:1x8x256 d_bias:f16") ==
+        "a_dbias64s mma_bias 1");
+  // What stands beside the bias.
+  for (const char* beside : {" keep:16x1x1", " q_padded kv_padded", " sink", " causal_top_left"})
+    CHECK(dbias(h100, t5 + beside) == "a_dbias64 mma_bias 1");
+  for (const char* beside :
+       {" softcap=3", " alibi", " dropout=0.1", " elastic", " entmax=1.5", " dist=30"})
+    CHECK(dbias(h100, t5 + beside).substr(0, 19) == "a_dbiasx64 mma_full");
+  // Wider heads are simt's.
+  const Plan simt =
+      plan_of("bwd f16 b4 hq4 hk4 sq300 d136 bias:f16:1x4x300 d_bias:f16 grads=b", h100);
+  CHECK(std::string(simt.path) == "sm80");
+  REQUIRE(simt.find(Stem::bwd_dbias));
+  CHECK(simt.find(Stem::bwd_dbias)->as<SimtLaunch>());
+  CHECK(std::string(kKernels[simt.find(Stem::bwd_dbias)->kernel].variant) == "full");
+  // Without its tiles, all are.
+  Caps off = h100;
+  REQUIRE(parse_disabled("a_dbias64,a_dbias64s,a_dbias128,a_dbias128s", &off.disabled).ok());
+  CHECK(plan_of(t5 + " grads=b", off).find(Stem::bwd_dbias)->as<SimtLaunch>());
+}
+
+TEST_CASE("sm80 splits a sum of d_bias where that ends first") {
+  // One wave of workgroups with and without, and twice as many members each.
+  CHECK(sm80_splits_of_dbias(132, 16, 132) == 1);
+  CHECK(sm80_splits_of_dbias(66, 64, 132) == 2);
+  CHECK(sm80_splits_of_dbias(66, 2, 132) == 1);  // no longer than the sum of parts
+  CHECK(sm80_splits_of_dbias(1, 1000, 132) == 125);
+  CHECK(sm80_splits_of_dbias(1, 0, 132) == 1);
+  // Never more partial sums than four waves leave, nor than members.
+  for (int64_t groups : {1, 5, 72, 100, 131, 300, 10000})
+    for (int64_t members : {1, 2, 15, 128, 100000}) {
+      const int64_t n = sm80_splits_of_dbias(groups, members, 132);
+      CHECK(n >= 1);
+      CHECK(n <= members);
+      CHECK((n == 1 || n * groups <= 4 * 132));
+    }
 }

@@ -19,12 +19,46 @@ inline bool sm80_postprocesses_dq(const Problem& p) {
          p.batch * bytes <= int64_t(4) << 20;
 }
 
+// Whether bwd_dbias has a kernel without the other optional inputs, of which a sink is part of lse.
+inline bool sm80_is_simple_bias(const Problem& p) {
+  return (p.inputs() & ~(kHasBias | kHasKeep | kHasLengths | kHasSink)) == 0;
+}
+
+// The same of bwd_dbias as sm80_is_better(). A tile of half the rows and keys reads twice the bytes
+// for an element, and these bound the kernel (docs/kernels/sm80.md). So it has to save a fourth of
+// the elements of tiles, or the larger one leaves SMs without any work. Not measured.
+inline bool sm80_is_better_for_dbias(const Problem& p, int64_t cores, const AmpereTile& t,
+                                     const AmpereTile& best) {
+  const auto tiles = [&](const AmpereTile& of) {
+    return (p.seq_q + of.br - 1) / of.br * ((p.seq_kv + of.bc - 1) / of.bc);
+  };
+  const auto elements = [&](const AmpereTile& of) { return tiles(of) * of.br * of.bc; };
+  return t.width == best.width && (elements(t) * 4 <= elements(best) * 3 ||
+                                   (t.br < best.br && tiles(best) * p.heads_q * p.batch < cores));
+}
+
+// Workgroups that share the members of a sum of d_bias: as many as finish first, if a member takes
+// a workgroup one unit of time and all workgroups begin together. groups: without splits; at_once:
+// that the device has room for. A partial sum takes a unit to store and one to read, of f32 numbers
+// as many bytes as a member of D 64, and its kernel four. The units are bytes, not measured.
+inline uint32_t sm80_splits_of_dbias(int64_t groups, int64_t members, int64_t at_once) {
+  int64_t best = 1, least = INT64_MAX;
+  for (int64_t n = 1; n <= std::max<int64_t>(members, 1); ++n) {
+    if (n > 1 && groups * n > 4 * at_once) break;
+    const int64_t waves = (groups * n + at_once - 1) / at_once, each = (members + n - 1) / n;
+    const int64_t time = n == 1 ? waves * (each + 1) : waves * (each + 2) + 4;
+    if (time < least) least = time, best = n;
+  }
+  return uint32_t(best);
+}
+
 // Whether a later tile of a kernel is better than the best one so far, for the same head sizes: it
 // is smaller, and holds all rows, or the other has so few workgroups that some SMs get none. H100,
 // fwd, D 256, S 512, 8 heads: 0.024 ms instead of 0.028. A tile for wider heads multiplies zeros,
 // and has a wider dQ accumulator.
 inline bool sm80_is_better(const Problem& p, int64_t cores, const AmpereTile& t,
                            const AmpereTile& best) {
+  if (t.stem == Stem::bwd_dbias) return sm80_is_better_for_dbias(p, cores, t, best);
   const int64_t length = t.owns_keys() ? p.seq_kv : p.seq_q;
   const int64_t tiles = (length + best.owned() - 1) / best.owned() * p.heads_q * p.batch;
   const bool few = t.stem == Stem::fwd && tiles * (p.banded() ? 1 : 2) <= cores;

@@ -12,7 +12,8 @@ namespace {
 
 // whole: the kernels that hold whole heads.
 bool is_for(const AmpereTile& t, Stem stem, const Problem& p, bool whole = false) {
-  return t.stem == stem && t.full == (whole ? 2 : p.inputs() != 0) && t.bytes == p.element_size();
+  const bool full = stem == Stem::bwd_dbias ? !sm80_is_simple_bias(p) : p.inputs() != 0;
+  return t.stem == stem && t.full == (whole ? 2 : int(full)) && t.bytes == p.element_size();
 }
 
 bool has_ampere_tiles(Stem stem, const Problem& p, bool whole) {
@@ -38,6 +39,7 @@ class Sm80Planner final : public CudaPlanner {
  protected:
   Vec<Stem> stems() const override;
   void form(Launch* launch) const override;
+  uint32_t sum_splits(const Launch& launch, const Extent& extent) const override;
   Extent extent(const Launch& launch) const override;
   int64_t workgroups_at_once(const Launch& launch) const override {
     return sm80_workgroups_at_once(caps.shared_bytes, launch.shared_bytes, cores_of(caps));
@@ -118,12 +120,6 @@ bool Sm80Planner::choose_tiles(const Refuse& refuse) {
   const bool forced = p.tile_rows != 0 || p.tile_cols != 0;
   for (Stem stem : stems()) {
     const bool whole = choice_ == Choice::whole;
-    if (!has_ampere_tiles(stem, p, whole)) {
-      if (!is_tiled(stem) || plain_) continue;
-      plain_ = plain_tile();
-      if (!plain_) return refuse(name(), text("no tile of %s fits the device", stem_name(stem)));
-      continue;
-    }
     int& best = rows_[size_t(stem)];
     for (int n = 0; n < kAmpereTileCount; ++n) {
       const AmpereTile& t = kAmpereTiles[n];
@@ -135,7 +131,11 @@ bool Sm80Planner::choose_tiles(const Refuse& refuse) {
                (!forced && !whole && sm80_is_better(p, caps.cores, t, kAmpereTiles[best])))
         best = n;
     }
-    if (best < 0) return false;
+    if (best >= 0 || !is_tiled(stem)) continue;
+    // bwd_dbias of wide heads is simt's, as are all stems without a row.
+    if (has_ampere_tiles(stem, p, whole) && stem != Stem::bwd_dbias) return false;
+    if (!plain_) plain_ = plain_tile();
+    if (!plain_) return refuse(name(), text("no tile of %s fits the device", stem_name(stem)));
   }
   return true;
 }
@@ -177,6 +177,14 @@ void Sm80Planner::form(Launch* launch) const {
     launch->stores_d_bias = p.wants(TANDEM_GRAD_BIAS);
   }
   if (launch->stem == Stem::bwd_dq) launch->stores_d_bias = stores_ds();
+}
+
+uint32_t Sm80Planner::sum_splits(const Launch& launch, const Extent& e) const {
+  const Sm80Launch* own = launch.as<Sm80Launch>();
+  if (launch.stem != Stem::bwd_dbias || !own) return CudaPlanner::sum_splits(launch, e);
+  const int64_t room =
+      std::min<int64_t>(own->tile().groups * cores_of(caps), workgroups_at_once(launch));
+  return sm80_splits_of_dbias(e.tiles * e.heads * e.batch, e.members, room);
 }
 
 Extent Sm80Planner::extent(const Launch& launch) const {
