@@ -5,6 +5,7 @@
 
 #include "kernels/params.h"
 #include "plan/plan.h"
+#include "plan/sm90/tensor_maps.h"
 
 namespace tandem {
 
@@ -106,8 +107,10 @@ String explain(const Plan&, const Launch& launch, const Sm80Launch&) {
 String explain(const Plan& plan, const Launch& launch, const Sm90Launch& l) {
   String s;
   if (l.programmatic)
-    s += launch.stem == Stem::fwd ? ", begins while the kernel before it ends"
-                                  : ", beside the last workgroups of the launch before";
+    s += launch.stem == Stem::fwd || launch.stem == Stem::pack_bias
+             ? ", begins while the kernel before it ends"
+             : ", beside the last workgroups of the launch before";
+  if (launch.stem == Stem::pack_bias) s += ": " + why_packs_bias(plan.problem);
   if (l.scales_q) s += ", q times the scale";
   if (l.persistent) s += ", persistent";
   if (l.two_cta_clusters) s += ", and clusters of two beside them";

@@ -252,7 +252,7 @@ class CudaProgram final : public Program {
           return Status();
         },
         &a));
-    if (unaligned_ && !sm90_takes(a)) {
+    if (unaligned_ && !sm90_takes(plan_, a)) {
       if (!told_.exchange(true))
         log_(TANDEM_LOG_WARN,
              text("inputs at addresses that are no multiples of 16 bytes: %s in place of %s",

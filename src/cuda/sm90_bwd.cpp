@@ -164,6 +164,7 @@ class BwdDkvDqBias : public BwdDkvDq<BwdDkvDqBiasParams> {
       bias.d_bias_strides = {heads * problem.seq_q * pitch, problem.seq_q * pitch, pitch, 1};
       bias.d_bias_f32 = 1;
     }
+    bias.row_step = bias_row_step(problem);
     bias.whole = int(split_.whole), bias.parts = split_.parts;
     bias.schedule = schedule_;
   }

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Table of the forward kernels for Hopper, as the host launches them.
+// Table of the forward kernels for Hopper, as the host launches them, and of pack_bias.
 #include <atomic>
 #include <chrono>
 #include <iterator>
 
 #include "../../cuda/sm90/fwd/kernels.h"
+#include "../../cuda/sm90/pack_bias.h"
 #include "sm90_kernel.h"
 
 namespace tandem {
@@ -71,6 +72,7 @@ class FwdBias : public Sm90Kernel<FwdBiasParams> {
     stream_k.short_tiles = choice.short_tiles;
     stream_k.shares = fwd_stream_k_shares(stream_k, steps, int(launch.groups_x));
     stream_k.batches = int(problem.batch);
+    params->bias_row_step = bias_row_step(problem);
   }
   void set_addresses(const Addresses& a, Params* params) const {
     Sm90Kernel::set_addresses(a, params);
@@ -80,7 +82,15 @@ class FwdBias : public Sm90Kernel<FwdBiasParams> {
   }
 };
 
+// Before fwd and before bwd_dkv_dq.
+class PackBias : public Sm90Kernel<cuda::sm90::PackBiasParams> {
+ public:
+  using Sm90Kernel::Sm90Kernel;
+  Kernel<Params> kernel() const { return cuda::sm90::pack_bias_kernel(); }
+};
+
 constexpr Sm90Row kRows[] = {
+    {Stem::pack_bias, variant_bit(HopperVariant::bias), record_sm90<PackBias>},
     {Stem::fwd, variant_bit(HopperVariant::plain), record_sm90<FwdPlain>},
     {Stem::fwd, variant_bit(HopperVariant::bias), record_sm90<FwdBias>},
     {Stem::fwd, variant_bit(HopperVariant::entmax), record_sm90<FwdEntmax>},

@@ -9,6 +9,7 @@
 
 #include "kernels/params.h"
 #include "plan/sm90/planner.h"
+#include "plan/sm90/tensor_maps.h"
 #include "sm90_tensor_maps.h"
 
 namespace tandem {
@@ -121,10 +122,11 @@ Status record_sm90(const Sm90Recording& from, Recorder* recorder) {
   Launcher<Params> start;
   TANDEM_TRY(start.prepare(kernel, from.with, grid.groups, grid.threads, grid.shared_bytes));
   const auto replace = from.tensor_maps.replace;
-  const bool has_bias(from.plan.problem.bias), has_attributes = grid.has_attributes();
+  const auto bias = bias_address(from.plan);
+  const bool has_attributes = grid.has_attributes();
   *recorder = [=](cudaStream_t stream, const Addresses& a) {
     Params params = fixed;
-    if (!replace_addresses(replace, has_bias, a, &params)) return cudaErrorInvalidValue;
+    if (!replace_addresses(replace, bias, a, &params)) return cudaErrorInvalidValue;
     own.set_addresses(a, &params);
     const cudaError_t error =
         has_attributes

@@ -2,6 +2,7 @@
 #include "sm90_tensor_maps.h"
 
 #include "plan/sm90/planner.h"
+#include "plan/sm90/tensor_maps.h"
 
 namespace tandem {
 namespace {
@@ -55,10 +56,16 @@ TensorMapShape v_shape(const Problem& p, const Launch& launch) {
 TensorMapShape d_o_shape(const Problem& p, const Launch& launch) {
   return row_shape(p, p.d_o, false, p.head_dim_v, launch.tile.br);
 }
-// The dense bias, whose features are keys.
+// The dense bias, or the copy of it, whose features are keys.
 TensorMapShape bias_shape(const Problem& p, const Launch& launch) {
-  TensorMapShape shape = shape_of(p, p.bias.strides, p.bias.heads, p.seq_q, p.seq_kv,
-                                  p.backward ? launch.tile.br : kFwdBiasRows);
+  const int box_rows = bias_box_rows(p, launch);
+  Strides strides = p.bias.strides;
+  int64_t rows = p.seq_q;
+  if (packs_bias(p)) {
+    const PackedBias copy = packed_bias(p, box_rows);
+    strides = copy.strides(), rows = copy.rows;
+  }
+  TensorMapShape shape = shape_of(p, strides, p.bias.heads, rows, p.seq_kv, box_rows);
   shape.sizes[3] = cuuint64_t(p.bias.batch);
   if (p.bias.batch == 1) shape.steps[2] = 16;
   return shape;

@@ -76,15 +76,21 @@ Status encode_tensor_maps(const TensorMapFunctions& functions, const Problem& p,
   return status;
 }
 
-// Gives the tensor maps of a kernel the addresses of an execute. has_bias: of the problem.
+// Where the dense bias of a plan is that kernels read; nullptr: there is none.
+inline uint64_t Addresses::*bias_address(const Plan& plan) {
+  if (!plan.problem.bias) return nullptr;
+  return plan.scratch[Scratch::packed_bias].present ? &Addresses::packed_bias : &Addresses::bias;
+}
+
+// Gives the tensor maps of a kernel the addresses of an execute. bias: bias_address().
 template <typename Params>
-bool replace_addresses(decltype(TensorMapFunctions::replace) replace, bool has_bias,
+bool replace_addresses(decltype(TensorMapFunctions::replace) replace, uint64_t Addresses::*bias,
                        const Addresses& a, Params* params) {
   bool replaced = true;
   cuda::sm90::for_each_tensor_map(*params, [&](const MappedTensor& tensor, CUtensorMap& map) {
-    if (!tensor.is_bias || has_bias)
-      replaced =
-          replaced && replace(&map, reinterpret_cast<void*>(a.*tensor.address)) == CUDA_SUCCESS;
+    const auto address = tensor.is_bias ? bias : tensor.address;
+    if (address)
+      replaced = replaced && replace(&map, reinterpret_cast<void*>(a.*address)) == CUDA_SUCCESS;
   });
   return replaced;
 }

@@ -176,7 +176,7 @@ String set_kernels(const Caps& caps, Plan* plan) {
 
 Vec<int> kernels_at(const Plan& plan, const Addresses& a) {
   const auto& unaligned = plan.of<Sm90Plan>().unaligned;
-  if (unaligned && !sm90_takes(a)) return kernels_at(*unaligned, a);
+  if (unaligned && !sm90_takes(plan, a)) return kernels_at(*unaligned, a);
   Vec<int> rows;
   for (const Launch& l : plan.launches) {
     const bool other =

@@ -22,8 +22,12 @@ Vec<int> kernels_at(const Plan& plan, const Addresses& a);
 // The same from the buffers of an execute. On Vulkan addresses have no part in it.
 Vec<int> kernels_at(const Plan& plan, const tandem_args& args);
 
-// cuda.sm90: whether TMA can read the inputs. Otherwise Plan::unaligned runs.
-inline bool sm90_takes(const Addresses& a) { return (a.q | a.k | a.v | a.d_o | a.bias) % 16 == 0; }
+// cuda.sm90: whether TMA can read the inputs. Otherwise Plan::unaligned runs. A bias that pack_bias
+// copies may lie anywhere.
+inline bool sm90_takes(const Plan& plan, const Addresses& a) {
+  const uint64_t bias = plan.scratch[Scratch::packed_bias].present ? 0 : a.bias;
+  return (a.q | a.k | a.v | a.d_o | bias) % 16 == 0;
+}
 // CUDA's bwd_dot, with Launch::fast_total > 0: whether bwd_dot_fast runs.
 inline bool takes_fast_dot(const Addresses& a) { return (a.o | a.d_o) % 16 == 0; }
 

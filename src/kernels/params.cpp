@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "plan/sm90/tensor_maps.h"
 #include "plan/sm90/tiles.h"
 #include "problem/far_row.h"
 
@@ -160,6 +161,20 @@ uint32_t plain_row(const Plan& plan, const Launch& l) {
                  p.k.s % 8 == 0 && p.k.s > 0 && p.k.s < int64_t(1) << 24
              ? uint32_t(p.k.s / 8)
              : 0;
+}
+
+PackBiasBlock pack_bias_block(const Plan& plan, const Launch& l) {
+  const Problem& p = plan.problem;
+  const PackedBias copy = packed_bias(p, bias_box_rows(p, l));
+  PackBiasBlock b{};
+  b.bias = p.bias.strides;
+  b.seq_kv = int(p.seq_kv);
+  b.rows = int(copy.rows);
+  b.chunks = int(copy.pitch / 8);
+  b.heads = int(copy.heads);
+  b.tiles = l.tiles;
+  b.total = l.total;
+  return b;
 }
 
 FwdSpec fwd_spec(const Plan& plan, const Launch& l) {

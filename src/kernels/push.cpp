@@ -46,7 +46,7 @@ TANDEM_TENSOR(d_q, false)
 TANDEM_TENSOR(d_k, true)
 TANDEM_TENSOR(d_v, true)
 #undef TANDEM_TENSOR
-constexpr Tensor d_bias, to, o_parts;  // always the same, so without an entry
+constexpr Tensor bias, d_bias, to, o_parts;  // always the same, so without an entry
 }  // namespace tensors
 
 // Whether n elements may be read or written at once at every multiple of n features. A dimension of

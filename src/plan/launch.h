@@ -54,9 +54,10 @@ struct Sm80Launch {
 };
 
 struct Sm90Launch {
-  int row = 0;  // of the stem's table in plan/sm90/tiles.h; bwd_dq_cast: that of bwd_dkv_dq
+  int row = 0;  // of the stem's table in plan/sm90/tiles.h; bwd_dq_cast and pack_bias: that of the
+                // kernel that multiplies
   // Launched with programmatic dependent launch: it may start before the launch before it has ended
-  // (fwd: any launch), and waits before it reads what that writes.
+  // (fwd, pack_bias: any launch), and waits before it reads what that writes.
   bool programmatic = false;
   // fwd with a bias: Q is multiplied by the scale. With a dense bias: stream-K units and tiles of a
   // unit (fwd_stream_k.h); 0: no tile is split. short_tiles: number of the last tiles of all heads,

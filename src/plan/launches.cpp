@@ -111,12 +111,13 @@ String PathPlanner::make_launch(Stem stem, Vec<Launch>* launches) const {
                 launch.shared_bytes, caps.shared_bytes);
   const Extent e = extent(launch);
   if (e.tiles * e.heads * e.batch == 0) return "";
-  // A launch waits for bwd_dot, bwd_origin or bwd_row_sums, which come first. The others are
-  // independent.
+  // A launch waits for pack_bias, bwd_dot, bwd_origin or bwd_row_sums, which come first. The others
+  // are independent.
   if (!launches->empty()) {
     const Stem before = launches->back().stem;
     launch.waits = before == Stem::bwd_dot || before == Stem::bwd_origin ||
-                   before == Stem::bwd_row_sums || before == Stem::bwd_row_sums_dq;
+                   before == Stem::bwd_row_sums || before == Stem::bwd_row_sums_dq ||
+                   (before == Stem::pack_bias && stem == Stem::fwd);
   }
   launch.members = e.members;
   if (stem == Stem::fwd)
@@ -141,7 +142,8 @@ String PathPlanner::make_launch(Stem stem, Vec<Launch>* launches) const {
       if (group > caps.max_invocations)
         return text("%s needs workgroups of %u, the device has %u", stem_name(stem), group,
                     caps.max_invocations);
-      if (stem != Stem::bwd_dq_cast) launch.shared_bytes = uint32_t(sizeof(float)) * group;
+      if (stem != Stem::bwd_dq_cast && stem != Stem::pack_bias)
+        launch.shared_bytes = uint32_t(sizeof(float)) * group;
       if (stem == Stem::bwd_origin) launch.shared_bytes += 128 * 4 * sizeof(float);  // rows
     }
     complete(&launch, e);

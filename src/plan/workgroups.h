@@ -6,8 +6,8 @@
 
 namespace tandem {
 
-// Workgroups have 128 invocations, which every device allows. bwd_sum_splits and bwd_head_sums have
-// kLineGroup; bwd_dot has kDotRows rows a workgroup and kDotLanes invocations a row.
+// Workgroups have 128 invocations, which every device allows: kLineGroup in bwd_sum_splits,
+// bwd_head_sums and pack_bias; in bwd_dot kDotLanes invocations for each of kDotRows rows.
 constexpr int kLineGroup = 128;
 constexpr int kDotRows = 8, kDotLanes = 16;
 

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "bias_chain.h"
 #include "tandem/tandem_cuda.h"
 
 namespace {
@@ -421,6 +422,9 @@ int main() {
                       "fwd f16 b1 hq2 sq64 d192 entmax=1.5 softcap=2 visit_all");
   check_shared_tiles(device, "fwd bf16 b2 hq72 sq128 sk512 d64 bias:bf16:1x72x128");
   check_chain(device);
+  const std::string wrong = bias_chain::run(device);
+  need(wrong.empty(), wrong.c_str());
+  std::printf("executes whose bias is what the one before wrote: each waits for it\n");
   tandem_device_destroy(device);
   return 0;
 }

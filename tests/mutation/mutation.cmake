@@ -26,6 +26,7 @@
 #   bwd_row_sums  delta is half of what it is; bwd_row_sums_dq: what d_q takes off is half of what it is
 #   bwd_dq_cast  d_q misses the scale
 #   bwd_dbias  one of a lane's sums is lost
+#   pack_bias  every other row is the row before it
 
 # tandem_mutate(source out from to [from to]...): copies source with one change, or several, to out; configures anew when
 # the source changes.
@@ -190,6 +191,9 @@ set(sm90_bwd_head_sums_to "step = 8; step > 0; step /= 2) sum +=")
 set(sm90_bwd_row_sums_dq_part bwd/bwd_row_sums_dq.cu)
 set(sm90_bwd_row_sums_dq_from "fmaf(-delta[j % 2], p_k")
 set(sm90_bwd_row_sums_dq_to "fmaf(-0.5f * delta[j % 2], p_k")
+set(sm90_pack_bias_part pack_bias.cu)
+set(sm90_pack_bias_from "int64_t(row) * s.s")
+set(sm90_pack_bias_to "int64_t(row / 2) * s.s")
 set(sm90_bwd_dq_cast_part bwd/bwd_dq_cast.cu)
 set(sm90_bwd_dq_cast_from "T::pack(x[i].x * u.scale, x[i].y * u.scale);")
 set(sm90_bwd_dq_cast_to "T::pack(x[i].x, x[i].y);")
@@ -438,7 +442,7 @@ endforeach()
 # Operations that CUDA alone has.
 set(TANDEM_BROKEN_FUSED "")
 if(TANDEM_BROKEN_ON_CUDA)
-  foreach(stem bwd_row_sums_dq bwd_dkv_dist bwd_dkv_dq bwd_dq_cast)
+  foreach(stem pack_bias bwd_row_sums_dq bwd_dkv_dist bwd_dkv_dq bwd_dq_cast)
     tandem_broken(${stem})
     list(APPEND TANDEM_BROKEN_FUSED ${stem})
   endforeach()

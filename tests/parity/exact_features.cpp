@@ -195,6 +195,13 @@ TEST_CASE("exact features: a bias of every shape decides which key is hit") {
   });
 }
 
+// cuda.sm90 copies these first (pack_bias).
+TEST_CASE("exact features: biases that TMA cannot read") {
+  for (tandem_dtype dtype : {TANDEM_F16, TANDEM_BF16})
+    check_aimed("odd rows of bias", dtype, {2, 2, 2, 50, 49, 32, 32}, kNone, kTwo,
+                [&](tandem_problem& p) { set_bias(p, dtype, p.batch, 2, p.seq_q, TANDEM_F32); });
+}
+
 TEST_CASE("exact features: dist_bias, its window's last entry and the one behind it" *
           doctest::skip(!full())) {
   // Only distance W - 1 has a bias that counts; a key one farther must not get it, nor what lies behind the

@@ -211,7 +211,8 @@ std::string check_blame(const std::string& stem) {
     some.insert(sums.begin(), sums.end());
     return some;
   };
-  const Row rows[] = {{"fwd", {"o"}, with({"lse", "d_q", "d_k", "d_v"})},
+  const Row rows[] = {{"pack_bias", {"o"}, with({"lse", "d_q", "d_k", "d_v"})},
+                      {"fwd", {"o"}, with({"lse", "d_q", "d_k", "d_v"})},
                       {"fwd_combine", {"o"}, with({"lse", "d_q", "d_k", "d_v"})},
                       {"bwd_dot", {"d_q", "d_k"}, sums},
                       {"bwd_origin", {"d_v over keys"}, {"d_v"}, {"magnitudes"}},

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "compare.h"
+#include "plan/sm90/tensor_maps.h"
 #include "plan_fixture.h"
 
 using namespace tandem;
@@ -21,6 +22,10 @@ std::pair<int64_t, int64_t> groups_of(const Problem& p, const Launch& l) {
       return {ceil_div(p.seq_q, kDotRows), p.heads_q * p.batch};
     case Stem::bwd_origin:
       return {ceil_div(p.seq_q, kLineGroup), p.heads_q * p.batch};
+    case Stem::pack_bias: {
+      const PackedBias copy = packed_bias(p, bias_box_rows(p, l));
+      return {ceil_div(copy.rows * copy.pitch, 8 * kLineGroup), p.bias.heads * p.bias.batch};
+    }
     case Stem::bwd_dkv:
     case Stem::bwd_dkv_dist:
     case Stem::bwd_dkv_dq:
@@ -74,6 +79,8 @@ bool expects(const Plan& plan, Stem stem) {
     return stem == (p.backward ? Stem::bwd_dkv_dq : Stem::fwd) ||
            (stem == Stem::bwd_dbias && p.wants(TANDEM_GRAD_BIAS));
   switch (stem) {
+    case Stem::pack_bias:
+      return std::string(plan.path) == "sm90" && packs_bias(p);
     case Stem::bwd_dkv_dq:
       return fused;
     case Stem::bwd_dq_cast:
@@ -211,8 +218,9 @@ void check_plan(const Plan& plan, const Caps& caps) {
     const Launch& l = plan.launches[n];
     const bool turns = l.of<MatrixLaunch>().shares_ds && l.stem != Stem::bwd_dbias &&
                        !(early && l.stem == Stem::bwd_dkv && l.of<MatrixLaunch>().chunks == 1);
+    const bool packed = n > 0 && plan.launches[n - 1].stem == Stem::pack_bias;
     CHECK(l.waits == ((n > 0 && leaves_rows(plan.launches[n - 1].stem)) ||
-                      (sum && !summed && !early) || turns));
+                      (packed && l.stem == Stem::fwd) || (sum && !summed && !early) || turns));
     summed |= sum;
   }
   // The workspace: nothing overlaps, nothing is misaligned, nothing is left over.
@@ -232,6 +240,9 @@ void check_plan(const Plan& plan, const Caps& caps) {
       piece(plan.scratch[Scratch::slope_rows].offset, p.batch * p.heads_q * plan.slope_parts);
     }
   }
+  if (const Launch* pack = plan.find(Stem::pack_bias))
+    piece(plan.scratch[Scratch::packed_bias].offset,
+          packed_bias(p, bias_box_rows(p, *pack)).elements() / 2);
   if (const Launch* sum = plan.find_sum(TANDEM_GRAD_DIST_BIAS); sum && sum->joins)
     piece(plan.scratch[Scratch::sum_counts].offset, 2 * p.heads_kv);
   const Launch* d_q = plan.find(Stem::bwd_dq);

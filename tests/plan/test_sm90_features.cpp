@@ -4,8 +4,10 @@
 #include <string>
 #include <vector>
 
+#include "kernels/kernel_rows.h"
 #include "plan/sm90/bwd_cluster_schedule.h"
 #include "plan/sm90/fwd_stream_k.h"
+#include "plan/sm90/tensor_maps.h"
 #include "plan_fixture.h"
 
 using namespace tandem;
@@ -406,6 +408,57 @@ TEST_CASE("sm90: a dense bias and its gradient in backward") {
       CHECK(plan.zeroed_size > 0);  // the sums are formed whoever asks
       CHECK((plan.scratch[Scratch::dq_semaphores].offset > 0) == p.deterministic);
     }
+}
+
+TEST_CASE("sm90: biases that pack_bias copies for TMA") {
+  const struct {
+    const char *line, *why;  // nullptr: the kernels read the bias itself
+    int64_t rows, pitch;
+    int step;
+  } rows[] = {
+      {"fwd bf16 b4 hq8 sq300 sk320 d64 bias:bf16:1x8x300", nullptr, 0, 0, 1},
+      {"fwd bf16 b4 hq8 sq300 sk197 d64 bias:bf16:1x8x300", "197 elements apart", 300, 200, 1},
+      {"fwd bf16 b4 hq8 sq300 sk197 d128 bias:bf16:4x1x1", "one row", 64, 200, 0},
+      {"fwd bf16 b4 hq8 sq300 sk320 d128 bias:bf16:1x1x1", "one row", 64, 320, 0},
+      {"fwd bf16 b4 hq8 sq300 sk49 d64 bias:bf16:1x8x300 bias=0,16800,56,1", nullptr, 0, 0, 1},
+      {"fwd bf16 b4 hq8 sq300 sk320 d64 bias:bf16:1x8x300 bias=0,96000,1,300", "not side by side",
+       300, 320, 1},
+      {"bwd f16 b2 hq8 sq300 sk320 d64 bias:f16:2x1x1", "one row", 128, 320, 0},
+      {"bwd f16 b2 hq8 sq300 sk49 d128 bias:f16:2x1x1", "one row", 64, 56, 0},
+      {"bwd f16 b2 hq8 sq300 sk49 d128 bias:f16:2x8x300 d_bias:f16 grads=qkvb", "49 elements apart",
+       300, 56, 1}};
+  for (const auto& row : rows) {
+    CAPTURE(std::string(row.line));
+    const Plan plan = plan_of(row.line);
+    const Problem& p = plan.problem;
+    REQUIRE(std::string(plan.path) == "sm90");
+    CHECK(packs_bias(p) == (row.why != nullptr));
+    CHECK(bias_row_step(p) == row.step);
+    const Launch* pack = plan.find(Stem::pack_bias);
+    CHECK((pack != nullptr) == (row.why != nullptr));
+    CHECK(plan.scratch[Scratch::packed_bias].present == (row.why != nullptr));
+    if (!pack) continue;
+    CHECK(pack == &plan.launches[0]);
+    CHECK(pack->shared_bytes == 0);
+    CHECK(pack->of<Sm90Launch>().programmatic);
+    CHECK(explain(p, caps_of("h100_cuda")).find(row.why) != String::npos);
+    const PackBiasBlock block = pack_bias_block(plan, *pack);
+    CHECK(block.rows == row.rows);
+    CHECK(block.chunks * 8 == row.pitch);
+    CHECK(plan.scratch[Scratch::packed_bias].size ==
+          uint64_t(p.bias.batch * p.bias.heads * row.rows * row.pitch * 2));
+    // The bias may then lie anywhere, the other inputs may not.
+    Addresses a;
+    a.bias = 2;
+    CHECK(sm90_takes(plan, a));
+    a.q = 2;
+    CHECK(!sm90_takes(plan, a));
+  }
+  Addresses a;
+  a.bias = 2;
+  CHECK(!sm90_takes(plan_of(rows[0].line), a));
+  // Types are not converted.
+  CHECK(std::string(plan_of("fwd bf16 sq300 sk197 d64 bias:f16:1x1x1").path) == "sm80");
 }
 
 TEST_CASE("cuda: where bwd_dot has a kernel for rows of 16 bytes at a time") {

@@ -128,7 +128,7 @@ struct Bias {
 #pragma unroll
         for (int c = 0; c < S.bc / 64; ++c)
           tma_load(at.tile(pipe.stage) + c * S.br * 128, &params.bias.bias, at.full(pipe.stage),
-                   col0 + 64 * c, row0, head / params.bias.group, entry);
+                   col0 + 64 * c, row0 * params.bias.row_step, head / params.bias.group, entry);
       }
       __syncwarp();
       pipe.next();

@@ -10,32 +10,10 @@
 #include "heuristics.h"
 #include "kernels/kernel_rows.h"
 #include "plan/sm80/heuristics.h"
+#include "tensor_maps.h"
 
 namespace tandem {
 namespace {
-
-// Why TMA cannot read a tensor; "" if it can. TMA needs contiguous features, and strides that are
-// multiples of 16 bytes.
-String tensor_map_refusal(const char* name, const Strides& s, int64_t batch, int64_t heads,
-                          int64_t rows, int64_t features) {
-  const struct {
-    int64_t size, stride;
-    const char* what;
-  } steps[] = {{rows, s.s, "rows"}, {heads, s.h, "heads"}, {batch, s.b, "batch entries"}};
-  if (s.d != 1) return text("the features of %s are not side by side", name);
-  if (features % 8 != 0)
-    return text("%s has %lld features, TMA needs a multiple of 8", name, (long long)features);
-  for (const auto& step : steps) {
-    if (step.size == 1) continue;
-    if (step.stride % 8 != 0 || step.stride == 0)
-      return text("the %s of %s are %lld elements apart, TMA needs a multiple of 8", step.what,
-                  name, (long long)step.stride);
-    if (step.stride >= int64_t(1) << 39)
-      return text("the %s of %s are %lld elements apart, beyond 2^39", step.what, name,
-                  (long long)step.stride);
-  }
-  return "";
-}
 
 String too_wide(const char* what, int64_t size, int most) {
   return size <= most ? "" : text("%s %lld is beyond its %d", what, (long long)size, most);
@@ -204,11 +182,18 @@ String bias_refusal(const Problem& p) {
                 short_text(kPlainScale).c_str(), short_text(p.scale).c_str());
   if (b.dtype != p.dtype)
     return text("its bias is of the tensors' type, this one of %s", dtype_name(b.dtype));
-  if (b.rows != p.seq_q) return "its bias has a row for each query";
   if (b.batch != p.batch && b.batch != 1) return "its bias is of one batch entry or of all";
-  const String why = tensor_map_refusal("bias", b.strides, b.batch, b.heads, b.rows, 8);
-  if (!why.empty()) return why;
+  if (packs_bias(p)) {
+    const PackedBias copy = packed_bias(p, kFwdBiasRows);
+    if (copy.rows * (copy.pitch / 8) > INT32_MAX)
+      return text("a copy of bias for TMA has %lld rows of %lld, beyond 2^34 elements a head",
+                  (long long)copy.rows, (long long)copy.pitch);
+    const String why = tensor_map_refusal("a copy of bias for TMA", copy.strides(), copy.batch,
+                                          copy.heads, copy.rows, 8);
+    if (!why.empty()) return why;
+  }
   if (!p.wants(TANDEM_GRAD_BIAS)) return "";
+  if (b.rows != p.seq_q) return "d_bias, it sums over the batch, not over rows";
   if (b.heads != p.heads_q) return "d_bias, it sums over the batch, not over heads";
   return "";
 }
@@ -268,6 +253,7 @@ class Sm90Planner final : public CudaPlanner {
   void arrange(Vec<Launch>* launches) const override;
 
  private:
+  Vec<Stem> stems_but_pack() const;
   void complete_fwd(Launch* launch, Sm90Launch* own) const;
   void complete_dkv_dq(Launch* launch, Sm90Launch* own, int64_t tiles) const;
   void add_unaligned(const Plan& plan, Sm90Plan* own, ScratchExtents* extents) const;
@@ -332,6 +318,12 @@ bool Sm90Planner::choose(const Refuse& refuse) {
 }
 
 Vec<Stem> Sm90Planner::stems() const {
+  Vec<Stem> stems = stems_but_pack();
+  if (packs_bias(p)) stems.insert(stems.begin(), Stem::pack_bias);
+  return stems;
+}
+
+Vec<Stem> Sm90Planner::stems_but_pack() const {
   if (!p.backward || p.normalizer == Normalizer::elastic)
     return with_origin(separate_stems(true, false));
   const bool softmax = p.normalizer == Normalizer::softmax;
@@ -364,6 +356,7 @@ void Sm90Planner::form(Launch* launch) const {
       return set(row_, Tile{t.name, t.rows(), t.bc, t.warpgroups + 1, 128, 0, 0, t.d, TileOn::cuda},
                  sm90_fwd_bytes(p, t));
     }
+    case Stem::pack_bias:
     case Stem::bwd_dq_cast:
       return set(row_, Tile{}, 0);
     case Stem::bwd_row_sums_dq: {
@@ -398,6 +391,10 @@ void Sm90Planner::form(Launch* launch) const {
 }
 
 Extent Sm90Planner::extent(const Launch& launch) const {
+  if (launch.stem == Stem::pack_bias) {
+    const PackedBias copy = packed_bias(p, bias_box_rows(p, launch));
+    return {ceil_div(copy.rows * (copy.pitch / 8), kLineGroup), copy.heads, copy.batch};
+  }
   if (launch.stem != Stem::bwd_dq_cast) return CudaPlanner::extent(launch);
   return {bwd_panels(kBwdShapes[row_]) * ceil_div(p.seq_q, 64), p.heads_q, p.batch};
 }
@@ -450,6 +447,7 @@ void Sm90Planner::complete(Launch* launch, const Extent& extent) const {
   Sm90Launch* own = launch->as<Sm90Launch>();
   if (launch->stem == Stem::fwd) complete_fwd(launch, own);
   if (launch->stem == Stem::bwd_dkv_dq) complete_dkv_dq(launch, own, extent.tiles);
+  if (launch->stem == Stem::pack_bias) own->programmatic = caps.early_launches;
   // It may start early, as bwd_dkv_dq signals when it may and counts the finished tiles of a head.
   if (launch->stem == Stem::bwd_dq_cast) own->programmatic = caps.early_launches;
 }
@@ -511,6 +509,8 @@ void Sm90Planner::scratch(Plan* plan, ScratchExtents* x) const {
     x->stream_k_partials = {parts * fwd_partial_floats(t)};
     x->stream_k_flags = {parts * fwd_partial_flags(t)};
   }
+  if (const Launch* pack = plan->find(Stem::pack_bias))
+    x->packed_bias = {packed_bias(p, bias_box_rows(p, *pack)).elements()};
   if (!fused) return;
   const Sm90Launch& launch = fused->of<Sm90Launch>();
   const HopperVariant variant = hopper_variant(p);

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+#include "tensor_maps.h"
+
+#include "base/number.h"
+#include "plan/planner.h"
+#include "tiles.h"
+
+namespace tandem {
+
+String tensor_map_refusal(const char* name, const Strides& s, int64_t batch, int64_t heads,
+                          int64_t rows, int64_t features) {
+  const struct {
+    int64_t size, stride;
+    const char* what;
+  } steps[] = {{rows, s.s, "rows"}, {heads, s.h, "heads"}, {batch, s.b, "batch entries"}};
+  if (s.d != 1) return text("the features of %s are not side by side", name);
+  if (features % 8 != 0)
+    return text("%s has %lld features, TMA needs a multiple of 8", name, (long long)features);
+  for (const auto& step : steps) {
+    if (step.size == 1) continue;
+    if (step.stride % 8 != 0 || step.stride == 0)
+      return text("the %s of %s are %lld elements apart, TMA needs a multiple of 8", step.what,
+                  name, (long long)step.stride);
+    if (step.stride >= int64_t(1) << 39)
+      return text("the %s of %s are %lld elements apart, beyond 2^39", step.what, name,
+                  (long long)step.stride);
+  }
+  return "";
+}
+
+String why_packs_bias(const Problem& p) {
+  if (!p.bias) return "";
+  if (p.bias.strides.s == 0 && p.seq_q > 1) return "one row of bias serves all queries";
+  return tensor_map_refusal("bias", p.bias.strides, p.bias.batch, p.bias.heads, p.seq_q, 8);
+}
+
+PackedBias packed_bias(const Problem& p, int box_rows) {
+  return {p.bias.batch, p.bias.heads, bias_row_step(p) == 0 ? box_rows : p.seq_q,
+          ceil_div(p.seq_kv, 8) * 8};
+}
+
+int bias_row_step(const Problem& p) { return p.bias.strides.s == 0 && p.seq_q > 1 ? 0 : 1; }
+
+int bias_box_rows(const Problem& p, const Launch& launch) {
+  return p.backward ? kBwdShapes[launch.of<Sm90Launch>().row].br : kFwdBiasRows;
+}
+
+}  // namespace tandem

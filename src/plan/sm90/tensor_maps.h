@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// Which tensors TMA can read on cuda.sm90, and the copy of a dense bias that it cannot read.
+#ifndef TANDEM_SRC_PLAN_SM90_TENSOR_MAPS_H
+#define TANDEM_SRC_PLAN_SM90_TENSOR_MAPS_H
+#include "plan/launch.h"
+
+namespace tandem {
+
+// Why TMA cannot read a tensor; "" if it can. TMA needs contiguous features, and strides that are
+// multiples of 16 bytes.
+String tensor_map_refusal(const char* name, const Strides& s, int64_t batch, int64_t heads,
+                          int64_t rows, int64_t features);
+
+// Why pack_bias copies the dense bias of a problem to the workspace before fwd or bwd_dkv_dq: TMA
+// cannot read it where it lies, or all queries have one row. "": the kernels read the bias itself.
+String why_packs_bias(const Problem& p);
+inline bool packs_bias(const Problem& p) { return !why_packs_bias(p).empty(); }
+
+// That copy: [batch, heads, rows, pitch]. box_rows: rows of a TMA box of the bias. Where all
+// queries have one row, the copy has as many equal rows as a box, which serve every tile of
+// queries.
+struct PackedBias {
+  int64_t batch, heads, rows, pitch;
+  int64_t elements() const { return batch * heads * rows * pitch; }
+  Strides strides() const { return {heads * rows * pitch, rows * pitch, pitch, 1}; }
+};
+PackedBias packed_bias(const Problem& p, int box_rows);
+// Rows of that box for fwd or bwd_dkv_dq, or for pack_bias before it.
+int bias_box_rows(const Problem& p, const Launch& launch);
+
+// What kernels multiply a query's row by for its row of the bias: 1; 0 where all have one row.
+int bias_row_step(const Problem& p);
+
+}  // namespace tandem
+#endif

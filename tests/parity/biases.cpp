@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// Dense biases that TMA cannot read where they lie, which cuda.sm90 copies first (pack_bias): rows
+// that are no multiple of 16 bytes apart, elements that are not side by side, odd addresses, and
+// one row for all queries. In the tier smoke on that path alone.
+#include "magnitudes.h"
+
+using namespace parity;
+
+namespace {
+
+// Calls check(target) for the targets that the tier has.
+template <typename Check>
+void for_each_target(const Check& check) {
+  for (Target& target : targets())
+    if (target.path == "sm90" || at_least(Tier::ci)) check(target);
+}
+
+// lead: elements between the bias's buffer and its tensor.
+void check_bias(const std::string& line, Layout layout = Layout::bhsd, int64_t lead = 0) {
+  tandem_problem p = parse(line);
+  if (layout != Layout::bhsd) set_layout(p, Role::bias, layout);
+  Expect expect = sparse();
+  expect.takes = "sm90";
+  expect.may_refuse = p.tile_rows > 0;  // other paths have other tiles
+  expect.options.repeats = 2;
+  Case test(p, seed_of(line.c_str()), expect.options);
+  if (lead > 0) {
+    HostTensor& bias = test.input(Role::bias);
+    HostTensor moved(p, Role::bias, lead);
+    moved.set_dense(bias.dense());
+    bias = moved;
+  }
+  for_each_target([&](Target& target) { check_on(target, test, expect); });
+}
+
+// As models build a mask of a padded batch: the type's lowest number in front of each sequence, in
+// one row for all queries.
+void check_padding(const std::string& line) {
+  const tandem_problem p = parse(line);
+  const Magnitudes m = with_bias(Magnitudes::Bias::pad, -0x1.fffffep127);
+  CaseOptions twice;
+  twice.repeats = 2;
+  Case test(p, seed_of(line.c_str()), twice);
+  fill_magnitudes(m, test);
+  const MagnitudeRules rules(test);
+  for_each_target([&](Target& target) {
+    if (takes(target, p)) check_on(target, test, rules, line);
+  });
+}
+
+}  // namespace
+
+TEST_CASE("biases: rows at odd distances") {
+  check_bias("fwd bf16 b2 hq2 hk2 sq49 sk49 d64 dv64 bias:bf16:1x2x49");
+  check_bias("bwd f16 b2 hq4 hk2 sq49 sk49 d32 dv32 bias:f16:1x4x49 grads=qkvb d_bias:f16");
+  check_bias(
+      "bwd bf16 b2 hq2 hk1 sq70 sk197 d64 dv64 causal_bottom_right bias:bf16:2x2x70 grads=qkvb "
+      "d_bias:f32");
+  check_bias("bwd f16 b2 hq2 hk2 sq66 sk250 d128 dv64 left=40 right=20 bias:f16:2x1x66");
+  check_bias("fwd f16 b2 hq2 hk2 sq200 sk197 d128 dv72 bias:f16:1x2x200 tile=192x128");
+}
+
+TEST_CASE("biases: strides and addresses that TMA does not take") {
+  check_bias("fwd f16 b2 hq2 hk1 sq70 sk104 d64 dv64 bias:f16:2x2x70", Layout::transposed);
+  check_bias("bwd bf16 b2 hq2 hk2 sq50 sk72 d64 dv64 bias:bf16:2x2x50 grads=qkvb d_bias:bf16",
+             Layout::gapped);
+  check_bias("fwd bf16 b1 hq2 hk2 sq70 sk250 d64 dv64 bias:bf16:1x2x70", Layout::bhsd, 1);
+}
+
+TEST_CASE("biases: one row for all queries") {
+  check_bias("fwd bf16 b1 hq2 hk2 sq200 sk197 d64 dv64 causal_top_left bias:bf16:1x1x1");
+  check_bias("fwd f16 b2 hq2 hk2 sq200 sk104 d128 dv128 bias:f16:2x1x1 tile=192x128");
+  check_bias("bwd bf16 b3 hq2 hk1 sq150 sk96 d64 dv64 bias:bf16:3x1x1");
+  check_bias("bwd f16 b2 hq2 hk2 sq70 sk49 d128 dv128 left=30 right=10 bias:f16:1x2x1",
+             Layout::bhsd, 1);
+}
+
+TEST_CASE("biases: left padding by the lowest number") {
+  check_padding("fwd f16 b2 hq2 hk2 sq70 sk70 d64 dv64 bias:f16:2x1x1");
+  check_padding("bwd bf16 b2 hq2 hk2 sq66 sk66 d64 dv64 causal_top_left bias:bf16:2x1x1");
+  check_padding("bwd f16 b2 hq2 hk1 sq66 sk66 d128 dv128 bias:f16:2x1x1");
+}
+
+// On cuda.sm90 alone: others have "features: biases by 8 elements".
+TEST_CASE("biases: of every width" * doctest::skip(!at_least(Tier::ci))) {
+  int n = 0;
+  for (int64_t keys : {1, 7, 49, 63, 65, 196, 197, 250, 257})
+    for (const Mask& mask : {kNone, kWindow, kBottomRight})
+      for (int64_t rows : {0, 1}) {
+        tandem_problem p = problem(
+            n % 3 ? TANDEM_BACKWARD : TANDEM_FORWARD, n % 2 ? TANDEM_F16 : TANDEM_BF16,
+            {2, 4, n % 4 < 2 ? 4 : 2, n % 5 ? 133 : 71, keys, n % 7 < 3 ? 64 : 128, 64}, mask);
+        set_bias(p, tandem_dtype(p.q.dtype), n % 3 == 1 ? 1 : 2, n % 5 == 4 ? 1 : 4,
+                 rows ? rows : p.seq_q, n % 2 ? uint32_t(TANDEM_F32) : p.q.dtype);
+        const bool sums = p.direction == TANDEM_BACKWARD && !rows && p.bias_heads == 4;
+        if (sums) p.gradients |= TANDEM_GRAD_BIAS;
+        if (n % 4 == 3) set_layout(p, Role::bias, Layout::transposed);
+        if (n % 6 == 5) p.flags |= TANDEM_FLAG_DETERMINISTIC;
+        Expect expect = sparse();
+        expect.takes = "sm90";
+        expect.options.repeats = 2;
+        Case test(p, seed_of("biases", uint64_t(++n)), expect.options);
+        for (Target& target : targets())
+          if (target.path == "sm90") check_on(target, test, expect);
+      }
+}
