@@ -128,6 +128,9 @@ class BwdDkvDqBias : public BwdDkvDq<BwdDkvDqBiasParams> {
     split_ = {launch.total / (problem.bias.batch == 1 ? problem.batch : 1), 1};
   }
   Kernel<Params> kernel() const {
+    if (problem.keep)
+      return cuda::sm90::bwd_dkv_dq_bias_keep_kernel(
+          problem.dtype, choice.row, slices() ? BiasForm::keep_slices : BiasForm::keep);
     return kernel_of(slices()         ? BiasForm::slices
                      : postprocesses_ ? BiasForm::postprocess
                                       : BiasForm::whole);
@@ -167,10 +170,14 @@ class BwdDkvDqBias : public BwdDkvDq<BwdDkvDqBiasParams> {
     bias.row_step = bias_row_step(problem);
     bias.whole = int(split_.whole), bias.parts = split_.parts;
     bias.schedule = schedule_;
+    if (!problem.keep) return;
+    bias.keep_strides = problem.keep.strides;
+    bias.keep_group = int(problem.heads_q / problem.keep.heads);
   }
   void set_addresses(const Addresses& a, Params* params) const {
     BwdDkvDq::set_addresses(a, params);
     params->bias.d_bias = slices() ? a.bias_parts : a.d_bias;
+    params->bias.keep = a.keep;
     if (slices()) params->bias.counter = a.tile_counter;
     params->bias.parts_at = a.dkv_partials, params->bias.counts = a.dkv_partial_counts;
     params->bias.sums_at = a.pass_sums;

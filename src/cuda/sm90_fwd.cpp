@@ -61,6 +61,7 @@ class FwdBias : public Sm90Kernel<FwdBiasParams> {
  public:
   using Sm90Kernel::Sm90Kernel;
   Kernel<Params> kernel() const {
+    if (problem.keep) return cuda::sm90::fwd_bias_keep_kernel(problem.dtype, launch.tile.name);
     return choice.scales_q ? cuda::sm90::fwd_scaled_bias_kernel(launch.tile.name)
                            : cuda::sm90::fwd_bias_kernel(problem.dtype, launch.tile.name);
   }

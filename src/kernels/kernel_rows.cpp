@@ -19,7 +19,8 @@ const char* sm90_bwd_dkv_dq_variant(const Plan& plan, const Launch& l) {
   const Problem& p = plan.problem;
   switch (hopper_variant(p)) {
     case HopperVariant::bias:
-      if (l.splits > 1) return "bias_slices";
+      if (l.splits > 1) return p.keep ? "bias_keep_slices" : "bias_slices";
+      if (p.keep) return "bias_keep";
       return p.wants(TANDEM_GRAD_Q) && !plan.find(Stem::bwd_dq_cast) ? "bias_postprocess" : "bias";
     case HopperVariant::entmax:
       return p.alpha == 1.5f ? "entmax" : "entmax_any";
@@ -119,6 +120,7 @@ const char* variant_of(const Plan& plan, const Launch& l) {
 const char* sm90_fwd_variant(const Problem& p, const FwdTile& t, bool scales_q) {
   switch (hopper_variant(p)) {
     case HopperVariant::bias:
+      if (p.keep) return "bias_keep";
       return t.bias ? "bias_192_rows" : scales_q ? "scaled_bias" : "bias";
     case HopperVariant::elastic:
       return t.decoupled ? "elastic_decoupled" : "elastic";

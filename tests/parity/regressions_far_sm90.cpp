@@ -179,6 +179,23 @@ TEST_CASE("regression: far rows of a dense bias, all keys of some rows, in a hea
       kSums);
 }
 
+TEST_CASE("regression: far rows of a dense bias beside a mask") {
+  for (double bias : {-1e10, kLowestBf16})
+    for (const char* keep : {"keep:2x1x1", "keep:2x1x150"})
+      for (const char* sizes : {"d32 dv32", "d128 dv128"})
+        check_far(
+            "bwd bf16 b2 hq2 hk1 sq150 sk200 " + std::string(sizes) +
+                " bias:bf16:1x2x150 grads=qkvb d_bias:bf16 " + keep,
+            [&](Case& test) {
+              set_each(test, Role::keep,
+                       [](int64_t, int64_t i, int64_t j) { return (i + j) % 3 != 1; });
+              set_each(test, Role::bias, [&](int64_t, int64_t i, int64_t j) {
+                return i < 40 || j % 2 ? bias : double(i % 3);
+              });
+            },
+            kSums);
+}
+
 TEST_CASE("regression: far rows of left padding by finite numbers") {
   for (double bias : {-1e10, kLowestBf16})
     for (int d : {64, 128})

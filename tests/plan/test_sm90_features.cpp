@@ -461,6 +461,46 @@ TEST_CASE("sm90: biases that pack_bias copies for TMA") {
   CHECK(std::string(plan_of("fwd bf16 sq300 sk197 d64 bias:f16:1x1x1").path) == "sm80");
 }
 
+TEST_CASE("sm90: a mask beside a dense bias") {
+  const auto kernels = [](const Plan& plan) {
+    std::string names;
+    for (const Launch& l : plan.launches) {
+      CHECK(l.second_kernel < 0);
+      if (l.stem == Stem::fwd || l.stem == Stem::bwd_dkv_dq)
+        names += std::string(kKernels[l.kernel].variant) + " ";
+    }
+    return names;
+  };
+  for (const char* keep : {" keep:1x1x1", " keep:1x4x512", " keep:1x1x512"}) {
+    for (const char* d : {"d32", "d64", "d128"}) {
+      const Plan plan =
+          plan_of(std::string("fwd bf16 b1 hq4 hk4 sq512 sk512 bias:bf16:1x4x512 ") + d + keep);
+      CAPTURE(plan.name());
+      REQUIRE(std::string(plan.path) == "sm90");
+      CHECK(kernels(plan) == "bias_keep ");
+      const Launch& l = plan.launches[0];
+      CHECK(l.shared_bytes ==
+            uint32_t(fwd_bias_keep_shared_bytes(kFwdTiles[l.of<Sm90Launch>().row])));
+      CHECK(!l.of<Sm90Launch>().scales_q);
+    }
+    for (const char* batch : {"b1", "b4", "b8", "b9", "b64"}) {
+      const Plan plan = plan_of(std::string("bwd bf16 hq4 hk4 sq512 sk512 d64 grads=qkvb "
+                                            "bias:bf16:1x4x512 d_bias:bf16 ") +
+                                batch + keep);
+      CAPTURE(plan.name());
+      REQUIRE(std::string(plan.path) == "sm90");
+      const bool slices = plan.problem.batch > kMaxCluster;
+      CHECK(kernels(plan) == (slices ? "bias_keep_slices " : "bias_keep "));
+      CHECK(plan.find(Stem::bwd_dq_cast) != nullptr);
+    }
+  }
+  // No other input beside them, and no tile of 192 rows.
+  CHECK(std::string(plan_of("fwd bf16 b1 hq4 hk4 sq512 sk512 d64 bias:bf16:1x4x512 keep:1x1x1 sink")
+                        .path) == "sm80");
+  CHECK(kernels(plan_of("fwd bf16 b8 hq72 hk72 sq512 sk512 d128 bias:bf16:1x72x512 keep:8x1x1")) ==
+        "bias_keep ");
+}
+
 TEST_CASE("cuda: where bwd_dot has a kernel for rows of 16 bytes at a time") {
   const auto dot = [](const std::string& line) {
     const Plan plan = plan_of("bwd " + line);

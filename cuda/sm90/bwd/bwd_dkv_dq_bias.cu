@@ -24,6 +24,9 @@ Kernel<BwdDkvDqBiasParams> select(int row, BiasForm form) {
       return select<T, BiasForm::postprocess>(row);
     case BiasForm::slices:
       return select<T, BiasForm::slices>(row);
+    case BiasForm::keep:
+    case BiasForm::keep_slices:
+      return nullptr;  // bwd_dkv_dq_bias_keep.cu
     case BiasForm::whole:
       break;
   }

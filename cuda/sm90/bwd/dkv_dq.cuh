@@ -179,6 +179,7 @@ TANDEM_DEVICE void main_loop(const typename Variant::Params& params, const BwdWo
   typename Variant::template QTiles<ROW> tiles(params, work);
   for (int n = 0; n < u.group; ++n) {
     if constexpr (kIsVarlen<Variant>) variant.begin_head(work.head_kv * u.group + n);
+    if constexpr (kHasKeep<Variant>) variant.read_mask_row(work, work.head_kv * u.group + n);
 #pragma unroll 1
     for (int at = tiles.next(n, work.span.begin); at < work.span.end;
          at = tiles.next(n, at + 1), pipe.next(), ds_pipe.next()) {
@@ -204,6 +205,7 @@ TANDEM_DEVICE void main_loop(const typename Variant::Params& params, const BwdWo
                                         do_rows + (k / 4 * kQPanel + k % 4 * 32), k > 0);
       wgmma_commit_group();
 
+      if constexpr (kHasKeep<Variant>) variant.read_mask_rows(work, work.head_kv * u.group + n, t);
       if constexpr (kHasBias<Variant>) variant.begin_tile();
       const bool far = has_far(memory, pipe.stage);
       wgmma_wait_group<1>();
@@ -223,6 +225,7 @@ TANDEM_DEVICE void main_loop(const typename Variant::Params& params, const BwdWo
         variant.hide_edge(s);
       else if (on_edge(work, t, BC, work.seq_kv))
         hide<BR>(s, work.band, key, work.seq_kv, t * BR + 2 * (lane % 4), Variant::kHidden);
+      if constexpr (kHasKeep<Variant>) variant.hide_masked(s);
       uint p[BR / 4];
       variant.pack(p, s);
       wgmma_wait_group<0>();

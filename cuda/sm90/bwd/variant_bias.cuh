@@ -3,6 +3,7 @@
 // whose clusters are persistent.
 #ifndef TANDEM_CUDA_SM90_BWD_VARIANT_BIAS_CUH
 #define TANDEM_CUDA_SM90_BWD_VARIANT_BIAS_CUH
+#include "../keep_mask.cuh"
 #include "../ptx/cluster.cuh"
 #include "dbias_reduce.cuh"
 #include "dkv_dq.cuh"
@@ -14,14 +15,20 @@ namespace sm90 {
 // A dense bias of the tensors' type, with a row for every query, and its gradient. The workgroups
 // of all batch entries that share a bias form a cluster. They visit the same tiles side by side,
 // and each reduces its share of a tile of dS over all of them, in f32 and in the order of the
-// batch. No S x S array is stored.
-struct Bias;
+// batch. No S x S array is stored. KEEP: there is a keep mask, too. The consumer warps read it, each
+// for its own 16 keys, and set the weights of hidden elements to 0.
+template <bool KEEP>
+struct BiasVariant;
+template <bool KEEP>
+constexpr bool kHasBias<BiasVariant<KEEP>> = true;
+template <bool KEEP>
+constexpr bool kPersistent<BiasVariant<KEEP>> = true;
 template <>
-constexpr bool kHasBias<Bias> = true;
-template <>
-constexpr bool kPersistent<Bias> = true;
+constexpr bool kHasKeep<BiasVariant<true>> = true;
 
-struct Bias {
+template <bool KEEP>
+struct BiasVariant {
+  using Bias = BiasVariant;
   using Params = BwdDkvDqBiasParams;
   static constexpr bool kAnyOrder = false;
   static constexpr int kDqWarps = 1;
@@ -204,6 +211,61 @@ struct Bias {
         }
       });
     }
+    // What the mask hides. One row for all queries: of the thread's two keys, as bits 0 and 1.
+    // Otherwise, of the 16 keys of the warp, in rows lane + 32 n of the tile, as 16 bits each.
+    uint hidden[BR / 64];
+    TANDEM_DEVICE bool has_mask_rows() const { return params.bias.keep_strides.s != 0; }
+    TANDEM_DEVICE const char* mask_at(const BwdWorkTile& work, int head, int64_t row,
+                                      int64_t key) const {
+      const BwdBias& b = params.bias;
+      return reinterpret_cast<const char*>(b.keep) + work.batch * b.keep_strides.b +
+             head / b.keep_group * b.keep_strides.h + row * b.keep_strides.s +
+             key * b.keep_strides.d;
+    }
+    // Reads a mask of one row, once for each head.
+    TANDEM_DEVICE void read_mask_row(const BwdWorkTile& work, int head) {
+      if (has_mask_rows()) return;
+      const int x = read_tid_x() - 128, key = work.col0 + x / 32 * 16 + x % 32 / 4;
+      const char* from = mask_at(work, head, 0, key);
+      hidden[0] = 0;
+      if (key < work.seq_kv && __ldg(from) == 0) hidden[0] = 1;
+      if (key + 8 < work.seq_kv && __ldg(from + 8 * params.bias.keep_strides.d) == 0)
+        hidden[0] |= 2;
+    }
+    // Reads the rows of a query tile, while S is formed.
+    TANDEM_DEVICE void read_mask_rows(const BwdWorkTile& work, int head, int t) {
+      if (!has_mask_rows()) return;
+      const int x = read_tid_x() - 128, row = t * BR + x % 32, key = work.col0 + x / 32 * 16;
+      const KeepRows rows{mask_at(work, head, row, key), params.bias.keep_strides.s,
+                          params.bias.keep_strides.d, work.seq_kv - key};
+#pragma unroll
+      for (int n = 0; n < BR / 64; ++n)
+        hidden[n] = hidden_in_row(rows, 64 * n, work.seq_q - row) |
+                    hidden_in_row(rows, 64 * n + 32, work.seq_q - row) << 16;
+    }
+    TANDEM_DEVICE void hide_masked(float (&p)[BR / 2]) const {
+      if (!has_mask_rows()) {
+        if (!__any_sync(kAllLanes, hidden[0] != 0)) return;
+#pragma unroll
+        for (int i = 0; i < BR / 2; ++i)
+          if (hidden[0] & (i % 4 < 2 ? 1u : 2u)) p[i] = 0.f;
+        return;
+      }
+      const int lane = read_tid_x() % 32;
+#pragma unroll
+      for (int i = 0; i < 8; ++i)
+#pragma unroll
+        for (int n = 0; n < BR / 64; ++n) {
+          // Bits 0 and 8: row i / 2 of eights, the thread's two keys; 16 and 24: 32 rows further.
+          const uint bits =
+              __shfl_sync(kAllLanes, hidden[n], i / 2 * 8 + lane % 4 * 2 + i % 2) >> (lane / 4);
+          float* const to = p + 4 * (i / 2 + 8 * n) + i % 2;
+          if (bits & 1u) to[0] = 0.f;
+          if (bits & 0x100u) to[2] = 0.f;
+          if (bits & 0x10000u) to[16] = 0.f;
+          if (bits & 0x1000000u) to[18] = 0.f;
+        }
+    }
     TANDEM_DEVICE void signal_ds() {
       const uint to = uint(thread()) - 128;
       if (params.bias.d_bias && to < cluster_size())
@@ -261,7 +323,7 @@ struct Bias {
     static_assert(S.bc == 128, "16 threads a row");
     if (!params.bias.d_bias) return;
     const BwdDkvDqBlock& u = params.block;
-    constexpr bool PASSES = FORM == BiasForm::passes, SLICES = FORM == BiasForm::slices;
+    constexpr bool PASSES = FORM == BiasForm::passes, SLICES = kInSlices<FORM>;
     // Passes that follow. In slices the first pass stores zeros where nothing is visible, as later
     // ones add to what is there; otherwise the last one does.
     const int left = PASSES ? params.bias.passes - 1 - int(work.pass) : SLICES ? int(work.pass) : 0;
@@ -334,7 +396,7 @@ template <BiasForm FORM>
 TANDEM_DEVICE uint fetch(const BwdDkvDqBiasParams& params) {
   uint* const counter = reinterpret_cast<uint*>(params.bias.counter);
   const BwdClusterSchedule& schedule = params.bias.schedule;
-  if (FORM == BiasForm::slices) {
+  if (kInSlices<FORM>) {
     const uint next = atomicAdd(counter, 1u);
     return next < uint(schedule.items) ? next : kNoWorkTile;
   }
@@ -347,7 +409,8 @@ TANDEM_DEVICE uint fetch(const BwdDkvDqBiasParams& params) {
 }
 template <int ROW, BiasForm FORM>
 struct ClusterTileScheduler {
-  static constexpr bool kOnce = FORM == BiasForm::postprocess, kSlices = FORM == BiasForm::slices,
+  using Bias = BiasVariant<kFormHasKeep<FORM>>;
+  static constexpr bool kOnce = FORM == BiasForm::postprocess, kSlices = kInSlices<FORM>,
                         kPasses = FORM == BiasForm::passes || kSlices;
   static TANDEM_DEVICE uint passes(const BwdDkvDqBiasParams& params, uint item) {
     const uint passes = uint(params.bias.passes);
@@ -391,7 +454,7 @@ struct ClusterTileScheduler {
   // before.
   static TANDEM_DEVICE uint ask(const BwdDkvDqBiasParams& params,
                                 const BwdSharedStorage<ROW, Bias>& memory, uint request) {
-    const Bias::Next next(memory);
+    const typename Bias::Next next(memory);
     if (read_tid_x() == 0) {
       mbarrier_arrive_expect_tx(next.described(), 4);
       if (cluster_rank() == 0) {
@@ -415,11 +478,12 @@ struct ClusterTileScheduler {
 // are short, and for small problems alone. BiasForm::passes: two-CTA clusters beside those of the
 // whole batch. BiasForm::slices: more batch entries than a cluster has workgroups. An item is a
 // tile of keys and a slice of the batch, which a cluster takes in several passes; each slice has
-// sums of d_bias of its own.
+// sums of d_bias of its own. BiasForm::keep, keep_slices: whole and slices with a keep mask.
 template <typename T, int ROW, BiasForm FORM>
 __global__ void __launch_bounds__(kBwdThreads, 1)
     bwd_dkv_dq_bias(const __grid_constant__ BwdDkvDqBiasParams params) {
-  constexpr bool POSTPROCESS = FORM == BiasForm::postprocess, SLICES = FORM == BiasForm::slices,
+  using Bias = BiasVariant<kFormHasKeep<FORM>>;
+  constexpr bool POSTPROCESS = FORM == BiasForm::postprocess, SLICES = kInSlices<FORM>,
                  COPIES = !POSTPROCESS && !SLICES;
   {
     const BwdSharedStorage<ROW, Bias> memory{shared_address(aligned_shared_memory())};

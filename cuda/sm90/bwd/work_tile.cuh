@@ -48,6 +48,9 @@ constexpr bool kHasMaskBitmap = false;
 // where dS goes.
 template <typename Variant>
 constexpr bool kHasBias = false;
+// Whether the variant may have a keep mask beside the bias.
+template <typename Variant>
+constexpr bool kHasKeep = false;
 // Whether an auxiliary warp zeroes the dQ accumulator some heads ahead (dq_lazy_zero.cuh).
 template <typename Variant>
 constexpr bool kLazyZero = false;

@@ -26,15 +26,16 @@ constexpr int consumer_registers(const FwdTile& t) {
 
 // Variant of fwd: which optional inputs a kernel has. bias: a dense bias; scaled_bias: the same,
 // with Q times the scale; varlen: lengths and sinks; softcap_alibi: these, softcap and ALiBi;
-// masked: these, masks, dropout and a distance bias.
-enum class FwdVariant { plain, bias, scaled_bias, varlen, softcap_alibi, masked };
+// masked: these, masks, dropout and a distance bias; bias_keep: a dense bias and a keep mask.
+enum class FwdVariant { plain, bias, scaled_bias, varlen, softcap_alibi, masked, bias_keep };
 
 // Compile-time geometry of a forward kernel. ROW: of kFwdTiles. Q_STAGES_: stages of Q, 0: as many
 // as fit.
 template <int ROW, FwdVariant VARIANT = FwdVariant::plain, int Q_STAGES_ = 0>
 struct FwdShape {
   static constexpr bool SCALED = VARIANT == FwdVariant::scaled_bias,
-                        BIAS = SCALED || VARIANT == FwdVariant::bias,
+                        KEEP = VARIANT == FwdVariant::bias_keep,
+                        BIAS = SCALED || KEEP || VARIANT == FwdVariant::bias,
                         MASKED = VARIANT == FwdVariant::masked,
                         SOFTCAP_ALIBI = VARIANT == FwdVariant::softcap_alibi || MASKED,
                         VARLEN = VARIANT == FwdVariant::varlen || SOFTCAP_ALIBI;
@@ -44,10 +45,13 @@ struct FwdShape {
   // A producer that finds batch entries needs more registers than one that only loads, and one that
   // produces a mask bitmap more still.
   static constexpr bool MORE = VARLEN && tile.dv > 192;
+  // Warps that edit tiles of the bias need more registers, too.
   static constexpr int PRODUCER = MASKED ? 72
+                                  : KEEP ? 56
                                   : MORE ? 40
                                          : producer_registers(tile),
                        CONSUMER = MASKED ? 216
+                                  : KEEP ? (tile.warpgroups == 3 ? 152 : 224)
                                   : MORE ? 232
                                          : consumer_registers(tile);
   static constexpr int STAGES = tile.stages, Q_STAGES = Q_STAGES_ ? Q_STAGES_
@@ -74,6 +78,7 @@ struct FwdShape {
   static constexpr int BIAS_BYTES = BIAS ? 64 * N * 2 : 0;  // a stage of a warpgroup
   static constexpr int BARRIERS_AT = BIAS_AT + BIAS_STAGES * WARPGROUPS * BIAS_BYTES;
   static constexpr int DESCRIPTORS_AT = BARRIERS_AT + fwd_bias_barriers(tile, BIAS_STAGES);
+  static constexpr int LANDED_AT = DESCRIPTORS_AT + kBiasDescriptors * kBiasDescriptorBytes;
 };
 
 // Addresses of shared memory: stages of Q, K, V and the dense bias, their mbarriers, and work-tile
@@ -106,6 +111,12 @@ struct FwdSharedStorage {
   TANDEM_DEVICE uint bias_empty(int warpgroup, int stage) const {
     return bias_full(warpgroup, stage) + 8;
   }
+  // Where the TMA boxes of a bias tile arrive. With a keep mask the tile is then edited, and its
+  // full mbarrier is that of the warp that edits it.
+  TANDEM_DEVICE uint bias_landed(int warpgroup, int stage) const {
+    if (!S::KEEP) return bias_full(warpgroup, stage);
+    return at + S::LANDED_AT + 16 * (warpgroup * S::BIAS_STAGES + stage);
+  }
   TANDEM_DEVICE uint bias_descriptor(uint tile) const {
     return at + S::DESCRIPTORS_AT + tile % kBiasDescriptors * kBiasDescriptorBytes;
   }
@@ -113,10 +124,13 @@ struct FwdSharedStorage {
     for (int n = 0; S::BIAS && n < S::WARPGROUPS * S::BIAS_STAGES; ++n) {
       mbarrier_init(bias_full(0, n), 1);
       mbarrier_init(bias_empty(0, n), 4);  // the warps that read it
+      if (S::KEEP) mbarrier_init(bias_landed(0, n), 1);
     }
     for (int n = 0; n < S::Q_PARTS; ++n) {
       mbarrier_init(q_full(n), 1);
-      mbarrier_init(q_empty(n), S::WIDE_HEADS || S::BIAS_192 ? 1 : S::WARPGROUPS);
+      // With a keep mask the warps that edit tiles of the bias read work-tile descriptors, too.
+      mbarrier_init(q_empty(n),
+                    S::WIDE_HEADS || S::BIAS_192 ? 1 : (S::KEEP ? 2 : 1) * S::WARPGROUPS);
     }
     for (int n = 0; n < S::STAGES; ++n) {
       mbarrier_init(k_full(n), 1);

@@ -24,7 +24,7 @@ bool is_persistent(const Problem& p, int64_t cores) {
 }
 
 bool fuses_dq_postprocess(const Problem& p, int64_t cores) {
-  if (is_persistent(p, cores) || sums_dbias_in_slices(p)) return false;
+  if (is_persistent(p, cores) || sums_dbias_in_slices(p) || (p.bias && p.keep)) return false;
   const int64_t bytes = p.heads_q * p.seq_q * p.head_dim * 4;
   const HopperVariant variant = hopper_variant(p);
   const bool few = variant == HopperVariant::bias || variant == HopperVariant::masked;
@@ -61,7 +61,7 @@ int64_t eager_zero_heads_per_entry(const Problem& p, int64_t cores, int64_t tile
 }
 
 bool uses_two_cta_clusters(const Problem& p, int64_t kv_tiles) {
-  return reduces_dbias_in_clusters(p) && !sums_dbias_in_slices(p) && !p.deterministic &&
+  return reduces_dbias_in_clusters(p) && !sums_dbias_in_slices(p) && !p.keep && !p.deterministic &&
          p.batch >= 4 && p.batch % 2 == 0 && kv_tiles >= 64 && !fuses_dq_postprocess(p, 0);
 }
 

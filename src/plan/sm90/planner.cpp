@@ -52,7 +52,7 @@ int sm90_fwd_bytes(const Problem& p, const FwdTile& t) {
   if (t.bias && set != HopperVariant::bias) return 0;
   switch (set) {
     case HopperVariant::bias:
-      return fwd_bias_shared_bytes(t);
+      return p.keep ? fwd_bias_keep_shared_bytes(t) : fwd_bias_shared_bytes(t);
     case HopperVariant::elastic:
       return fwd_elastic_shared_bytes(t);
     case HopperVariant::entmax:
@@ -122,6 +122,7 @@ String row_refusal(const Problem& p, const Caps& caps, const FwdTile& t) {
                ? "its kernels have softmax alone, or elastic softmax with a causal mask whose "
                  "diagonal goes "
                  "along blocks of 64 rows and keys"
+           : t.bias && p.bias                   ? "its kernels have no mask beside the bias"
            : t.bias                             ? "its kernels have a dense bias"
            : p.bias                             ? "it has no room for tiles of the bias"
            : p.normalizer == Normalizer::entmax ? "it has no room for candidates"
@@ -173,8 +174,8 @@ int first_row(const Row& row, int count, const Problem& p, const Caps& caps, con
 // Why the kernels with a dense bias do not take a problem; "" if they do.
 String bias_refusal(const Problem& p) {
   const Overlay& b = p.bias;
-  const String more = p.extras(kHasBias);
-  if (!more.empty()) return "beside the dense bias, this problem has " + more;
+  const String more = p.extras(kHasBias | kHasKeep);
+  if (!more.empty()) return "beside the dense bias and a mask, this problem has " + more;
   if (p.backward && (p.head_dim > 128 || p.head_dim_v > 128))
     return "with a dense bias, head sizes go up to 128";
   if (!p.backward && !(p.scale > kPlainScale))
@@ -589,8 +590,9 @@ HopperVariant hopper_variant(const Problem& p) {
 }
 
 bool sm90_scales_q(const Problem& p, const Caps& caps, const FwdTile& t) {
-  return hopper_variant(p) == HopperVariant::bias && p.dtype == TANDEM_BF16 && fwd_scales_q(t) &&
-         has_exact_scale(p.scale) && !is_disabled(caps, "cuda.sm90.fwd.scaled_bias");
+  return hopper_variant(p) == HopperVariant::bias && !p.keep && p.dtype == TANDEM_BF16 &&
+         fwd_scales_q(t) && has_exact_scale(p.scale) &&
+         !is_disabled(caps, "cuda.sm90.fwd.scaled_bias");
 }
 
 bool reduces_dbias_in_clusters(const Problem& p) {

@@ -95,6 +95,20 @@ constexpr int fwd_bias_shared_bytes(const FwdTile& t) {
   return !t.decoupled && t.bc % 64 == 0 && bytes <= kMaxShared ? bytes : 0;
 }
 
+// A keep mask beside the bias (cuda/sm90/fwd/fwd_bias_keep.cu): one more mbarrier for each stage of
+// the bias and warpgroup, whose tile a warp of the producer warpgroup edits. They are 16 bytes
+// apart, as the full mbarriers are, so that one register has the address of both.
+constexpr int fwd_bias_landed_bytes(const FwdTile& t) {
+  return 16 * t.warpgroups * fwd_bias_stages(t);
+}
+constexpr bool fwd_has_bias_keep(const FwdTile& t) {
+  return !t.bias && t.warpgroups <= 3 && fwd_bias_shared_bytes(t) > 0 &&
+         fwd_bias_shared_bytes(t) + fwd_bias_landed_bytes(t) <= kMaxShared;
+}
+constexpr int fwd_bias_keep_shared_bytes(const FwdTile& t) {
+  return fwd_has_bias_keep(t) ? fwd_bias_shared_bytes(t) + fwd_bias_landed_bytes(t) : 0;
+}
+
 // Elastic softmax: K and V share stages. Behind them each warpgroup has the distance bias of the
 // head, with zeros for the other distances of a tile that has an entry. Decoupled warpgroups have
 // as many stages as there is room for, and four work-tile descriptors.

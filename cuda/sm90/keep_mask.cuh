@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// A keep mask beside a dense bias. In the forward a warp writes minus infinity over the elements of a
+// bias tile in shared memory that the mask hides, so the warps that read the tile need no code for
+// it. In the backward the consumer warps read the mask as bits.
+#ifndef TANDEM_CUDA_SM90_KEEP_MASK_CUH
+#define TANDEM_CUDA_SM90_KEEP_MASK_CUH
+#include "panels.cuh"
+
+namespace tandem {
+namespace cuda {
+namespace sm90 {
+
+// Minus infinity of the 16-bit type of a bias, in both halves of a word.
+TANDEM_DEVICE uint minus_infinities(bool is_f16) { return is_f16 ? 0xfc00fc00u : 0xff80ff80u; }
+
+// Rows of a mask from the first key of a tile on. Strides are in bytes.
+struct KeepRows {
+  const char* at;
+  int64_t row_stride, key_stride;
+  int keys;  // existing keys, from `at` on
+};
+
+// Which of 8 keys a mask hides, whose bytes are in x: the highest bit of byte n is set if it hides
+// key n. The other bits are 0.
+TANDEM_DEVICE uint2 hidden_bytes(uint2 x) {
+  const auto zeros = [](uint y) { return ~(y | ((y & 0x7f7f7f7fu) + 0x7f7f7f7fu)) & 0x80808080u; };
+  return make_uint2(zeros(x.x), zeros(x.y));
+}
+// The bytes of `keys` of 8 keys, and others that are not 0 in place of keys that do not exist.
+TANDEM_DEVICE uint2 load_bytes(const char* from, int64_t key_stride, int keys) {
+  uint2 x = make_uint2(~0u, ~0u);
+#pragma unroll 1
+  for (int n = 0; n < min(8, keys); ++n, from += key_stride)
+    if (__ldg(from) == 0) {
+      const uint byte = 0xffu << 8 * (n % 4);
+      if (n < 4)
+        x.x &= ~byte;
+      else
+        x.y &= ~byte;
+    }
+  return x;
+}
+
+// Hides elements of a row in 8 keys, a chunk of 16 bytes at `at`. infinities: minus_infinities().
+TANDEM_DEVICE void hide_chunk(uint at, uint2 hidden, uint infinities) {
+  if ((hidden.x | hidden.y) == 0) return;
+  // The halves of a word whose bytes are hidden.
+  const auto halves = [](uint low, uint high) {
+    return (low & 0x80u ? 0xffffu : 0u) | (high & 0x80u ? 0xffff0000u : 0u);
+  };
+  const auto replaced = [=](uint x, uint mask) { return (x & ~mask) | (infinities & mask); };
+  const uint4 x = ld_shared_v4_u32(at);
+  st_shared(at, int(replaced(x.x, halves(hidden.x, hidden.x >> 8))),
+            int(replaced(x.y, halves(hidden.x >> 16, hidden.x >> 24))),
+            int(replaced(x.z, halves(hidden.y, hidden.y >> 8))),
+            int(replaced(x.w, halves(hidden.y >> 16, hidden.y >> 24))));
+}
+
+// Hides elements of a tile of ROWS queries in PANELS panels of 64 keys, by one warp. A thread has
+// 8 keys of every fourth row of a panel. rows: how many exist. AT_ONCE: words of the mask that are
+// loaded at a time.
+template <int PANELS, int ROWS, int AT_ONCE>
+TANDEM_DEVICE void hide_rows(uint tile, const KeepRows& mask, int rows, uint infinities) {
+  static_assert(ROWS % (4 * AT_ONCE) == 0, "whole steps");
+  const int lane = read_tid_x() % 32, chunk = lane % 8;
+#pragma unroll 1
+  for (int p = 0; p < PANELS; ++p) {
+    const uint panel = tile + uint(p * ROWS * kPanelBytes);
+    const int first = 64 * p + 8 * chunk, keys = mask.keys - first;
+    const char* from = mask.at + first * mask.key_stride;
+    // A short stride takes one register, and one instruction a row.
+    const int stride = int(mask.row_stride);
+    if (keys >= 8 && mask.key_stride == 1 && stride == mask.row_stride &&
+        ((reinterpret_cast<uint64_t>(from) | uint64_t(stride)) & 7) == 0) {
+#pragma unroll 1
+      for (int row0 = lane / 8; row0 < ROWS; row0 += 4 * AT_ONCE) {
+        uint2 x[AT_ONCE];
+#pragma unroll
+        for (int n = 0; n < AT_ONCE; ++n) {
+          const int row = opaque(row0 + 4 * n);
+          x[n] = row < rows ? __ldg(reinterpret_cast<const uint2*>(from + int64_t(row) * stride))
+                            : make_uint2(~0u, ~0u);
+        }
+#pragma unroll
+        for (int n = 0; n < AT_ONCE; ++n)
+          hide_chunk(panel + swizzle_128b(opaque(row0) + 4 * n, chunk), hidden_bytes(x[n]),
+                     infinities);
+      }
+    } else {
+#pragma unroll 1
+      for (int row = lane / 8; row < min(ROWS, rows); row += 4)
+        hide_chunk(panel + swizzle_128b(row, chunk),
+                   hidden_bytes(load_bytes(from + row * mask.row_stride, mask.key_stride, keys)),
+                   infinities);
+    }
+  }
+}
+// Which of its 8 keys of a panel a mask of one row hides from a thread of hide_keys().
+TANDEM_DEVICE uint2 hidden_keys(const KeepRows& mask, int panel) {
+  const int first = 64 * panel + read_tid_x() % 8 * 8, keys = mask.keys - first;
+  const char* from = mask.at + first * mask.key_stride;
+  return hidden_bytes(keys >= 8 && mask.key_stride == 1 && reinterpret_cast<uint64_t>(from) % 8 == 0
+                          ? __ldg(reinterpret_cast<const uint2*>(from))
+                          : load_bytes(from, mask.key_stride, keys));
+}
+// The same as hide_rows() in a panel, with a mask that has one row for all queries.
+template <int ROWS>
+TANDEM_DEVICE void hide_keys(uint panel, uint2 hidden, uint infinities) {
+  const int lane = read_tid_x() % 32;
+  if (!__any_sync(kAllLanes, (hidden.x | hidden.y) != 0)) return;
+#pragma unroll 2
+  for (int row = lane / 8; row < ROWS; row += 4)
+    hide_chunk(panel + swizzle_128b(row, lane % 8), hidden, infinities);
+}
+
+// Which of 16 keys, from the first one on, a row of a mask hides, as bits. row: from the first row
+// on; rows: how many exist, from there.
+TANDEM_DEVICE uint hidden_in_row(const KeepRows& mask, int row, int rows) {
+  if (row >= rows) return 0;
+  const char* from = mask.at + row * mask.row_stride;
+  if (mask.keys < 16 || mask.key_stride != 1 || reinterpret_cast<uint64_t>(from) % 16 != 0) {
+    uint bits = 0;
+#pragma unroll 1
+    for (int n = 0; n < min(16, mask.keys); ++n, from += mask.key_stride)
+      bits |= uint(__ldg(from) == 0) << n;
+    return bits;
+  }
+  const uint4 x = __ldg(reinterpret_cast<const uint4*>(from));
+  // The lowest bits of the bytes are gathered in the highest four bits.
+  const auto four = [](uint y) {
+    return (~(y | ((y & 0x7f7f7f7fu) + 0x7f7f7f7fu)) & 0x80808080u) * 0x00204081u >> 28;
+  };
+  return four(x.x) | four(x.y) << 4 | four(x.z) << 8 | four(x.w) << 12;
+}
+
+}  // namespace sm90
+}  // namespace cuda
+}  // namespace tandem
+#endif
