@@ -6,6 +6,7 @@
 
 #include "../kernels.h"
 #include "plan/sm90/bwd_cluster_schedule.h"
+#include "plan/sm90/bwd_parts.h"
 #include "plan/sm90/fwd_stream_k.h"
 #include "plan/sm90/tiles.h"
 

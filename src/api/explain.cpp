@@ -113,6 +113,11 @@ String explain(const Plan& plan, const Launch& launch, const Sm90Launch& l) {
   if (launch.stem == Stem::pack_bias) s += ": " + why_packs_bias(plan.problem);
   if (l.scales_q) s += ", q times the scale";
   if (l.persistent) s += ", persistent";
+  if (l.parts.most > 1)
+    s += text(", up to %d share a tile of keys, %lld in all", l.parts.most,
+              (long long)l.parts.workgroups);
+  else if (l.parts.most == 1)
+    s += ", longest tiles of keys first";
   if (l.two_cta_clusters) s += ", and clusters of two beside them";
   if (l.eager_zero_heads && plan.problem.bias)
     s += text(", with zeros of sums for heads of keys from %u on", l.eager_zero_heads);

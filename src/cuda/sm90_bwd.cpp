@@ -17,6 +17,7 @@ using cuda::sm90::BwdDkvDqBiasParams;
 using cuda::sm90::BwdDkvDqEntmaxParams;
 using cuda::sm90::BwdDkvDqOptionalParams;
 using cuda::sm90::BwdDkvDqParams;
+using cuda::sm90::BwdDkvDqPartsParams;
 using cuda::sm90::BwdDkvWithDqParams;
 using cuda::sm90::BwdDqCastParams;
 using cuda::sm90::BwdRowSumsDqParams;
@@ -75,6 +76,29 @@ class BwdDkvDqPlain : public BwdDkvDq<BwdDkvDqParams> {
                                          choice.persistent);
   }
 };
+
+class BwdDkvDqParts : public BwdDkvDq<BwdDkvDqPartsParams> {
+ public:
+  using BwdDkvDq::BwdDkvDq;
+  Kernel<Params> kernel() const {
+    return cuda::sm90::bwd_dkv_dq_parts_kernel(problem.dtype, choice.row);
+  }
+  void set_fixed(Params* params) const {
+    BwdDkvDq::set_fixed(params);
+    params->most_parts = choice.parts.most;
+    params->part_pairs = choice.parts.pairs;
+  }
+  void set_addresses(const Addresses& a, Params* params) const {
+    BwdDkvDq::set_addresses(a, params);
+    params->dkv_partials = a.dkv_partials;
+    params->dkv_partial_counts = a.dkv_partial_counts;
+  }
+};
+
+Status record_plain(const Sm90Recording& from, Recorder* recorder) {
+  return from.launch.of<Sm90Launch>().parts.most > 0 ? record_sm90<BwdDkvDqParts>(from, recorder)
+                                                     : record_sm90<BwdDkvDqPlain>(from, recorder);
+}
 
 class BwdDkvDqEntmax : public BwdDkvDq<BwdDkvDqEntmaxParams> {
  public:
@@ -386,7 +410,7 @@ class BwdDqCast : public Sm90Kernel<BwdDqCastParams> {
 };
 
 constexpr Sm90Row kRows[] = {
-    {Stem::bwd_dkv_dq, variant_bit(HopperVariant::plain), record_sm90<BwdDkvDqPlain>},
+    {Stem::bwd_dkv_dq, variant_bit(HopperVariant::plain), record_plain},
     {Stem::bwd_dkv_dq, variant_bit(HopperVariant::bias), record_sm90<BwdDkvDqBias>},
     {Stem::bwd_dkv_dq, variant_bit(HopperVariant::entmax), record_sm90<BwdDkvDqEntmax>},
     {Stem::bwd_dkv_dq, variant_bit(HopperVariant::varlen),

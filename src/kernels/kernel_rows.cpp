@@ -32,6 +32,7 @@ const char* sm90_bwd_dkv_dq_variant(const Plan& plan, const Launch& l) {
       return "masked";
     default:
       if (l.of<Sm90Launch>().persistent) return "persistent";
+      if (l.of<Sm90Launch>().parts.most > 0) return "plain_parts";
       if (!p.wants(TANDEM_GRAD_Q)) return "d_kv_alone";
       return p.wants(TANDEM_GRAD_K | TANDEM_GRAD_V) ? "plain" : "d_q_alone";
   }

@@ -53,6 +53,13 @@ struct Sm80Launch {
   const AmpereTile& tile() const { return kAmpereTiles[row]; }
 };
 
+// How the tiles of keys of bwd_dkv_dq are cut into parts (plan/sm90/bwd_parts.h).
+struct BwdParts {
+  int most = 0;            // most parts of a tile; 0: the kernel that knows no parts
+  int pairs = 0;           // longest part of a Q loop
+  int64_t workgroups = 0;  // parts of all tiles
+};
+
 struct Sm90Launch {
   int row = 0;  // of the stem's table in plan/sm90/tiles.h; bwd_dq_cast and pack_bias: that of the
                 // kernel that multiplies
@@ -69,6 +76,7 @@ struct Sm90Launch {
   // Number of leading kv heads, with a bias of each batch entry, whose dQ accumulator bwd_dot
   // zeroes. bwd_dkv_dq zeroes the rest. 0: bwd_dot zeroes all.
   uint32_t eager_zero_heads = 0;
+  BwdParts parts;
   bool persistent = false;        // persistent workgroups, one a SM, with a dynamic tile scheduler
   bool two_cta_clusters = false;  // two-CTA clusters take part, in passes
   bool cooperative_postprocess = false;  // dQ postprocess by all workgroups of a head

@@ -320,6 +320,36 @@ TEST_CASE("regression: whole heads on cuda.sm80" * doctest::skip(!at_least(Tier:
       }
 }
 
+// cuda.sm90: several workgroups share a tile of keys (bwd_parts.h), each with a part of the query
+// heads and query tiles: few kv heads and few keys, parts that begin and end within a head, unequal
+// numbers of parts with masks, each form of the dQ postprocess, sinks, both orders.
+TEST_CASE("regression: workgroups that share a tile of keys" * doctest::skip(!at_least(Tier::ci))) {
+  Expect expect = sparse();
+  expect.gpu_only = true;
+  expect.takes = "sm90";
+  const struct {
+    int64_t batch, heads_q, heads_kv, seq_q, seq_kv;
+  } sizes[] = {{1, 71, 1, 130, 200}, {1, 8, 1, 515, 77},  {2, 8, 8, 300, 77}, {1, 16, 2, 333, 390},
+               {3, 6, 2, 128, 128},  {1, 1, 1, 900, 130}, {1, 7, 7, 640, 129}};
+  const Mask masks[] = {kNone, kTopLeft, kBottomRight, kWindow, kWindowRight};
+  const int64_t widths[] = {40, 64, 96, 128, 80};
+  uint64_t n = 0;
+  for (const auto& size : sizes)
+    for (const Mask& mask : masks) {
+      const int64_t width = widths[(n + n / 5) % 5];
+      tandem_problem p = problem(
+          TANDEM_BACKWARD, n % 2 ? TANDEM_BF16 : TANDEM_F16,
+          {size.batch, size.heads_q, size.heads_kv, size.seq_q, size.seq_kv, width, width}, mask);
+      if (n % 3 == 1) p.flags |= TANDEM_FLAG_DETERMINISTIC;
+      if (n % 4 == 2) {
+        p.sink = 1;
+        p.gradients = TANDEM_GRAD_QKV | TANDEM_GRAD_SINK;
+      }
+      if (n % 7 == 3) p.gradients = TANDEM_GRAD_Q | TANDEM_GRAD_V;
+      check(p, seed_of("parts", n++), expect);
+    }
+}
+
 // What passes through shared memory does so here, by few and small pipelines: the validation
 // layer's check for races takes its time for each.
 namespace {

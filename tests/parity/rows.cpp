@@ -60,6 +60,14 @@ TEST_CASE("rows: sm90, persistent workgroups and bwd_dq_cast") {
   RowCase{"sm90"}.check([](const tandem::Caps& caps) { return with_tiles(caps, 4, ""); });
 }
 
+// In any order with a causal mask, where tiles of keys have unequal numbers of parts; and in a
+// fixed order.
+TEST_CASE("rows: sm90, workgroups that share a tile of keys") {
+  const RowCase sm90{"sm90"};
+  sm90.check("bwd bf16 b1 hq8 hk1 sq300 sk200 d40 dv40 causal_top_left");
+  sm90.check("bwd f16 b1 hq2 hk1 sq260 sk77 d128 dv128 deterministic");
+}
+
 TEST_CASE("rows: sm90, bwd_head_sums as a launch") {
   RowCase{"sm90"}.check(
       [](const tandem::Caps& caps) { return with_tiles(caps, 1, "sink grads=qkvs"); });

@@ -12,6 +12,7 @@
 
 #include "kernels/params.h"
 #include "plan/plan.h"
+#include "plan/sm90/bwd_parts.h"
 #include "plan/sm90/heuristics.h"
 #include "plan/sm90/tiles.h"
 

@@ -253,6 +253,16 @@ void check_plan(const Plan& plan, const Caps& caps) {
   }
   if (d_q && d_q->of<MatrixLaunch>().shares_ds)
     piece(plan.scratch[Scratch::ds].offset, int64_t(ds_size(p, *d_q) / 4));
+  // What the first kernel zeroes stands last, but for the partial sums of shared tiles of keys.
+  uint64_t zeroed_end = plan.workspace_size;
+  if (const Launch* fused = plan.find(Stem::bwd_dkv_dq);
+      fused && fused->of<Sm90Launch>().parts.most > 1) {
+    const int64_t room = int64_t(fused->total) * fused->of<Sm90Launch>().parts.most;
+    piece(plan.scratch[Scratch::dkv_partial_counts].offset, 2 * int64_t(fused->total));
+    piece(plan.scratch[Scratch::dkv_partials].offset,
+          room * bwd_partial_floats(kBwdShapes[fused->of<Sm90Launch>().row]));
+    zeroed_end = plan.scratch[Scratch::dkv_partial_counts].offset + 8 * uint64_t(fused->total);
+  }
   if (const Launch* fused = plan.find(Stem::bwd_dkv_dq);
       fused && !has_whole_heads(plan) &&
       (p.wants(TANDEM_GRAD_Q) || hopper_variant(p) != HopperVariant::plain)) {
@@ -283,13 +293,13 @@ void check_plan(const Plan& plan, const Caps& caps) {
         piece(plan.scratch[Scratch::d_q_counts].offset,
               p.batch * p.heads_kv * (fused->of<Sm90Launch>().cooperative_postprocess ? 2 : 1));
     }
-    CHECK(plan.zeroed_size == plan.workspace_size - plan.scratch[Scratch::d_q_accum].offset);
+    CHECK(plan.zeroed_size == zeroed_end - plan.scratch[Scratch::d_q_accum].offset);
   }
   // Counts of who is done with a head, where no bwd_head_sums comes.
   if (const Launch* fused = plan.find(Stem::bwd_dkv_dq), *head = plan.find(Stem::bwd_head_sums);
       fused && head && head->joins && !plan.find(Stem::bwd_dq_cast)) {
     piece(plan.scratch[Scratch::head_counts].offset, p.heads_kv);
-    CHECK(plan.zeroed_size == plan.workspace_size - plan.zeroed_offset);
+    CHECK(plan.zeroed_size == zeroed_end - plan.zeroed_offset);
   } else {
     CHECK(plan.scratch[Scratch::head_counts].offset == 0);
   }

@@ -294,13 +294,16 @@ TEST_CASE(
           const Launch* cast = plan.find(Stem::bwd_dq_cast);
           CHECK(fused.tiles == ceil_div(p.seq_kv, s.bc));
           CHECK(fused.total == fused.tiles * p.heads_kv * p.batch);
-          CHECK(fused.groups_x * fused.groups_y == fused.total);
+          const BwdParts& parts = fused.of<Sm90Launch>().parts;
+          CHECK(fused.groups_x * fused.groups_y == fused.total * uint32_t(std::max(1, parts.most)));
           CHECK(fused.invocations() == kBwdThreads);
           CHECK(fused.shared_bytes == uint32_t(bwd_plain_shared_bytes(s)));
           const int64_t a_head = p.heads_q / p.heads_kv * p.seq_q * d * 4;
-          const bool together =
-              fused.total <= caps.cores &&
-              a_head <= std::max<int64_t>(1 << 20, fused.tiles << (p.banded() ? 16 : 17));
+          const auto rounds_together = [&](const BwdParts& of) {
+            return std::max<int64_t>(fused.total, of.workgroups) <= caps.cores &&
+                   a_head <= std::max<int64_t>(1 << 20, fused.tiles << (p.banded() ? 16 : 17));
+          };
+          const bool together = rounds_together(parts);
           CHECK(fused.of<Sm90Launch>().cooperative_postprocess == together);
           CHECK((cast == nullptr) == (together || a_head <= 1 << 20));
           if (cast) {
@@ -315,15 +318,28 @@ TEST_CASE(
           const int64_t sums = heads * ceil_div(p.seq_q, s.br) * s.br * ceil_div(s.d, 64) * 64 * 4;
           CHECK(plan.scratch[Scratch::delta].offset == far_size(p));
           CHECK(plan.scratch[Scratch::d_q_accum].offset == far_size(p) + uint64_t(delta));
-          CHECK(plan.zeroed_size == uint64_t(sums + counts));
-          CHECK(plan.workspace_size == far_size(p) + uint64_t(delta + sums + counts));
+          // Where tiles of keys have parts, two counters a tile more, and behind them the partial sums.
+          const auto zeroed = [&](int64_t before, const BwdParts& of) {
+            return of.most > 1 ? ceil_div(before, 256) * 256 + 8 * int64_t(fused.total) : before;
+          };
+          const int64_t partials =
+              parts.most > 1 ? int64_t(fused.total) * parts.most * bwd_partial_floats(s) * 4 : 0;
+          CHECK(partials <= kMaxPartialBytes);
+          CHECK(plan.zeroed_size == uint64_t(zeroed(sums + counts, parts)));
+          CHECK(plan.workspace_size ==
+                far_size(p) + uint64_t(delta + partials +
+                                       (partials ? ceil_div(zeroed(sums + counts, parts), 256) * 256
+                                                 : sums + counts)));
           CHECK(plan.unordered() == TANDEM_GRAD_Q);
           // In turn: a number per tile of queries more, zeroed along.
           const Plan turns = plan_of(line + " deterministic");
           CHECK(turns.scratch[Scratch::dq_semaphores].offset ==
                 far_size(p) + uint64_t(delta + sums));
           const int64_t numbers = 4 * heads * (s.br / 64) * ceil_div(p.seq_q, s.br);
-          CHECK(turns.zeroed_size == uint64_t(sums + ceil_div(numbers, 256) * 256 + counts));
+          const BwdParts& in_turn = turns.find(Stem::bwd_dkv_dq)->of<Sm90Launch>().parts;
+          const int64_t words = p.batch * p.heads_kv * (rounds_together(in_turn) ? 8 : 4);
+          CHECK(turns.zeroed_size ==
+                uint64_t(zeroed(sums + ceil_div(numbers, 256) * 256 + words, in_turn)));
           CHECK(turns.unordered() == 0);
           const int64_t walk = p.heads_q / p.heads_kv * ceil_div(p.seq_q, s.br);
           const int64_t beside = p.band.right == TANDEM_BAND_OPEN
@@ -351,6 +367,47 @@ TEST_CASE("sm90: in a fixed order as many heads side by side as the device has t
   // Each begins where it is the first.
   CHECK(beside("sq1024 sk1024 causal_top_left") == 1);
   CHECK(beside("sq1024 sk1024 left=100 right=100") == 1);
+}
+
+// Each visited query tile is in one part, parts differ by one at most, and no part is empty.
+TEST_CASE("sm90: parts of a tile of keys") {
+  for (int pairs : {0, 1, 2, 7, 16, 71, 1136})
+    for (int longest : {1, 2, 3, 16, 100, 2000}) {
+      const int parts = bwd_part_count(pairs, longest);
+      CHECK(bwd_part_begin(pairs, parts, 0) == 0);
+      CHECK(bwd_part_begin(pairs, parts, parts) == pairs);
+      for (int n = 0; n < parts; ++n) {
+        const int size = bwd_part_begin(pairs, parts, n + 1) - bwd_part_begin(pairs, parts, n);
+        CHECK(size <= longest);
+        CHECK((size == pairs / parts || size == pairs / parts + 1));
+        CHECK((size > 0 || pairs == 0));
+      }
+    }
+  const auto parts_of = [](const std::string& line) {
+    const Plan plan = plan_of("bwd bf16 " + line);
+    const Launch& l = *plan.find(Stem::bwd_dkv_dq);
+    const BwdParts& parts = l.of<Sm90Launch>().parts;
+    CHECK(std::string(kKernels[l.kernel].variant) == (l.of<Sm90Launch>().persistent ? "persistent"
+                                                      : parts.most > 0              ? "plain_parts"
+                                                                                    : "plain"));
+    CHECK(parts.most <= kMaxBwdParts);
+    CHECK((parts.workgroups >= int64_t(l.total) || parts.most == 0));
+    return parts.most;
+  };
+  // Few tiles of keys for 132 multiprocessors.
+  CHECK(parts_of("b8 hq8 sq4096 sk77 d40") == 2);
+  CHECK(parts_of("b4 hq71 hk1 sq2048 sk2048 d64 causal_top_left") == 14);
+  CHECK(parts_of("b1 hq2 sq2048 sk2048 d128") == 4);
+  CHECK(parts_of("b1 hq2 sq2048 sk2048 d128 deterministic") == 4);
+  // Enough of them, but of unequal lengths: the longest ones come first.
+  CHECK(parts_of("b1 hq64 hk8 sq4096 sk4096 d128 causal_top_left") == 1);
+  // In a fixed order parts would wait for each other where a mask cuts their tiles.
+  CHECK(parts_of("b4 hq71 hk1 sq2048 sk2048 d64 causal_top_left deterministic") == 0);
+  CHECK(parts_of("b1 hq64 hk1 sq2048 sk128 d64 causal_top_left deterministic") > 1);
+  // A full device, and one query tile.
+  CHECK(parts_of("b2 hq16 sq1024 sk1024 d64") == 0);
+  CHECK(parts_of("b16 hq16 sq1024 sk1024 d64") == 0);
+  CHECK(parts_of("b1 hq1 sq128 sk128 d64") == 0);
 }
 
 TEST_CASE("sm90: workgroups of many tiles of keys go on from one to the next") {

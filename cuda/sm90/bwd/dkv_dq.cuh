@@ -18,6 +18,7 @@
 #define TANDEM_CUDA_SM90_BWD_DKV_DQ_CUH
 #include <type_traits>
 
+#include "dkv_partials.cuh"
 #include "dq_lazy_zero.cuh"
 #include "dq_postprocess.cuh"
 #include "persistent.cuh"
@@ -319,7 +320,7 @@ TANDEM_DEVICE void main_loop(const typename Variant::Params& params, const BwdWo
       named_barrier_sync(kWarpgroup + warpgroup, 128);
     }
     const int first_key = work.col0 + 64 * warpgroup;
-    if constexpr (kHasBias<Variant>)
+    if constexpr (kHasBias<Variant> || kHasParts<Variant>)
       if (work.parts > 1 && !variant.gather(work, stage, d_k, d_v)) return;
     if (params.push.d_v)
       store_rows<T, D>(stage, kPanel, d_v, 1.f, params.push.d_v, u.d_v, work, first_key, work.keys,
@@ -337,9 +338,12 @@ __global__ void __launch_bounds__(kBwdThreads, 1)
   // bwd_dq_cast may start on SMs that are free.
   if constexpr (GRAD_Q) launch_dependent_grids();
   BwdWorkTile work;
-  if (!find_work_tile(params.block, S, Variant::order(params), Variant::interleaved_heads(params),
-                      workgroup_index(), &work))
+  if constexpr (kHasParts<Variant>) {
+    if (!Variant::find(params, S, workgroup_index(), &work)) return;
+  } else if (!find_work_tile(params.block, S, Variant::order(params),
+                             Variant::interleaved_heads(params), workgroup_index(), &work)) {
     return;
+  }
   if constexpr (kIsVarlen<Variant>) Variant::template refine<ROW>(params, &work);
   // With two nested conditions in place of one, what follows from them stays in uniform registers:
   // 3 % of the time at D 64.

@@ -37,12 +37,19 @@ TANDEM_DEVICE int64_t first_tile(const BwdDkvDqBlock& u, const BwdWorkTile& work
   return (int64_t(work.batch) * u.heads_q + head) * ((u.seq_q + kBr - 1) / kBr);
 }
 
+// What a workgroup adds to the count of its head: its share of kWholeTile.
+TANDEM_DEVICE uint share_of_tile(const BwdWorkTile& work) {
+  return uint(kWholeTile * (work.part + 1) / work.parts - kWholeTile * work.part / work.parts);
+}
+// What a tile of keys adds to the count by which the last workgroup of a head is found.
+template <typename Variant>
+constexpr uint kTileCount = kHasParts<Variant> ? uint(kWholeTile) : 1;
+
 // One thread, after its adds: signals a bwd_dq_cast that may already run.
 TANDEM_DEVICE void signal_postprocess(const BwdDkvDqParams& params, const BwdWorkTile& work) {
   if (!params.d_q.counts) return;
   const BwdDkvDqBlock& u = params.block;
-  const uint by =
-      uint(kWholeTile * (work.part + 1) / work.parts - kWholeTile * work.part / work.parts);
+  const uint by = share_of_tile(work);  // before the address: the order decides the machine code
   red_add_release(reinterpret_cast<uint*>(params.d_q.counts) +
                       (work.batch * (u.heads_q / u.group) + work.head_kv),
                   by);
@@ -57,9 +64,10 @@ TANDEM_DEVICE bool is_last(const typename Variant::Params& params, const BwdWork
     return false;
   }
   const BwdDkvDqBlock& u = params.block;
-  uint parts = 1;
+  uint parts = kTileCount<Variant>;
   if constexpr (kHasBias<Variant>) parts = uint(params.bias.parts);
-  const uint by = work.parts > 1 ? 1u : parts;
+  uint by = work.parts > 1 ? 1u : parts;
+  if constexpr (kHasParts<Variant>) by = share_of_tile(work);
   return atom_add_acq_rel(
              params.d_q.counts + 4 * uint64_t(work.batch * (u.heads_q / u.group) + work.head_kv),
              by) +
@@ -76,7 +84,7 @@ TANDEM_DEVICE bool await_last(const typename Variant::Params& params, const BwdW
   const uint* count = reinterpret_cast<const uint*>(params.d_q.counts) +
                       (work.batch * (u.heads_q / u.group) + work.head_kv);
   const int64_t begin = clock64();
-  while (semaphore_load(count) != u.tiles) {
+  while (semaphore_load(count) != u.tiles * kTileCount<Variant>) {
     if (clock64() - begin > kPatience) return false;
     __nanosleep(100);
   }
@@ -225,11 +233,14 @@ TANDEM_DEVICE void reduce_head_gradients(const typename Variant::Params& params,
   const int batch = int(u.total / u.tiles) / (u.heads_q / u.group);
   __threadfence();
   named_barrier_sync<kDsWritten>(256);
+  uint by = 1;
+  if constexpr (kHasParts<Variant>) by = share_of_tile(work);
   if (threadIdx.x == 128)
-    st_shared(scratch, atom_add_acq_rel(params.heads.counts + 4 * uint64_t(work.head_kv), 1) + 1 ==
-                               u.tiles * uint(batch)
-                           ? 1.f
-                           : 0.f);
+    st_shared(scratch,
+              atom_add_acq_rel(params.heads.counts + 4 * uint64_t(work.head_kv), by) + by ==
+                      u.tiles * kTileCount<Variant> * uint(batch)
+                  ? 1.f
+                  : 0.f);
   named_barrier_sync<kDsWritten>(256);
   if (ld_shared_v2_f32(scratch).x == 0.f) return;
   __threadfence();

@@ -18,6 +18,9 @@ constexpr int kWholeTile = 16;
 // head.
 Kernel<BwdDkvDqParams> bwd_dkv_dq_kernel(tandem_dtype dtype, int row, bool grad_q, bool grad_kv,
                                          bool persistent);
+// The same with all gradients, where workgroups may share a tile of keys (plan/sm90/bwd_parts.h):
+// params.most_parts workgroups for each.
+Kernel<BwdDkvDqPartsParams> bwd_dkv_dq_parts_kernel(tandem_dtype dtype, int row);
 // A dense bias, head sizes up to 128; shared memory: bwd_bias_shared_bytes(). All gradients; where
 // d_q is not wanted, the accumulator is formed nevertheless. passes: two-CTA clusters that take
 // each tile in several passes; postprocess: the last workgroup of a head forms d_q, at params.d_q;

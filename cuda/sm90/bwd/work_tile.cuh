@@ -51,6 +51,10 @@ constexpr bool kHasBias = false;
 // Whether the variant may have a keep mask beside the bias.
 template <typename Variant>
 constexpr bool kHasKeep = false;
+// Whether workgroups of the variant, which has no bias, may share a tile of keys
+// (variant_parts.cuh).
+template <typename Variant>
+constexpr bool kHasParts = false;
 // Whether an auxiliary warp zeroes the dQ accumulator some heads ahead (dq_lazy_zero.cuh).
 template <typename Variant>
 constexpr bool kLazyZero = false;

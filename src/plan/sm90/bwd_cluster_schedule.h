@@ -6,7 +6,7 @@
 #define TANDEM_SRC_PLAN_SM90_BWD_CLUSTER_SCHEDULE_H
 #include <cstdint>
 
-#include "tiles.h"
+#include "bwd_parts.h"
 
 #ifdef __CUDACC__
 #define TANDEM_CLUSTER_SCHEDULE __host__ __device__ constexpr
@@ -23,8 +23,6 @@ struct BwdQuerySplit {
   int64_t whole;  // tiles of keys with all queries in one cluster
   int parts;
 };
-// Partial sums of d_k and d_v of a workgroup, in floats.
-constexpr int64_t bwd_partial_floats(const BwdShape& s) { return 2 * s.bc * bwd_panels(s) * 64; }
 // Number of workgroups with room for partial sums. groups: workgroups without a split.
 constexpr int64_t bwd_partial_slots(int64_t groups) { return groups < 60 ? 4 * groups : 240; }
 constexpr int64_t kBwdOverheadTiles = 2;  // prologue and epilogue, in query tiles

@@ -2,6 +2,9 @@
 #include "heuristics.h"
 
 #include <algorithm>
+#include <functional>
+
+#include "bwd_parts.h"
 
 namespace tandem {
 namespace {
@@ -13,6 +16,24 @@ constexpr bool all_have(int64_t keys) {
 }
 static_assert(all_have(kBwdKeys), "tiles of bwd_dkv_dq");
 
+// When the last workgroup ends, if each goes to the SM that is free first. times: of the
+// workgroups, in order.
+int64_t makespan(const Vec<int64_t>& times, int64_t cores) {
+  Vec<int64_t> ends;  // of each SM, the soonest first
+  int64_t last = 0;
+  for (int64_t time : times) {
+    if (int64_t(ends.size()) == cores) {
+      std::pop_heap(ends.begin(), ends.end(), std::greater<int64_t>());
+      time += ends.back();
+      ends.pop_back();
+    }
+    ends.push_back(time);
+    std::push_heap(ends.begin(), ends.end(), std::greater<int64_t>());
+    last = std::max(last, time);
+  }
+  return last;
+}
+
 }  // namespace
 
 bool is_persistent(const Problem& p, int64_t cores) {
@@ -23,7 +44,54 @@ bool is_persistent(const Problem& p, int64_t cores) {
          tiles * p.heads_kv * p.batch >= kPersistentTilesPerSm * cores;
 }
 
-bool fuses_dq_postprocess(const Problem& p, int64_t cores) {
+BwdParts bwd_parts(const Problem& p, int64_t cores, const BwdShape& shape) {
+  const int64_t tiles = (p.seq_kv + kBwdKeys - 1) / kBwdKeys, heads = p.heads_kv * p.batch;
+  if (hopper_variant(p) != HopperVariant::plain || shape.wide || !p.wants(TANDEM_GRAD_Q) ||
+      !p.wants(TANDEM_GRAD_K | TANDEM_GRAD_V) || is_persistent(p, cores) ||
+      tiles * heads > kPersistentTilesPerSm * cores)
+    return {};
+  if (p.deterministic && p.banded() && tiles > 1) return {};
+  Vec<int> pairs;  // of each tile of keys of a head
+  int longest = 0;
+  if (cores <= 0 || p.group() * p.seq_q > kMaxPartRows) return {};
+  for (int64_t n = 0; n < tiles; ++n) {
+    const TandemTiles span = tandem_query_tiles(p.band, int(n * kBwdKeys), kBwdKeys, shape.br,
+                                                int(p.seq_q), int(p.seq_kv));
+    pairs.push_back(int(p.group()) * (span.end - span.begin));
+    longest = std::max(longest, pairs.back());
+  }
+  Vec<int64_t> times;
+  // What the tiles of keys wait for each other.
+  const int64_t waits = p.deterministic ? 12 * (tiles - 1) : 0;
+  for (int64_t head = 0; head < heads; ++head)
+    for (int of_tile : pairs) times.push_back(10 * of_tile + 20);
+  const int64_t present = makespan(times, cores) + waits;
+  BwdParts best;
+  int64_t least = 0;
+  for (int wanted = 1; wanted <= kMaxBwdParts && wanted <= std::max(longest, 1); ++wanted) {
+    const int each = (longest + wanted - 1) / wanted, most = bwd_part_count(longest, each);
+    if (most != wanted) continue;  // as with fewer
+    if (wanted > 1 && tiles * heads * most * bwd_partial_floats(shape) * 4 > kMaxPartialBytes)
+      break;
+    times.clear();
+    for (int of_tile : pairs) {
+      const int parts = bwd_part_count(of_tile, each);
+      const int64_t shares = parts > 1 ? 10 + 5 * parts : 0;
+      for (int64_t head = 0; head < heads; ++head)
+        for (int n = 0; n < parts; ++n)
+          times.push_back(
+              10 * (bwd_part_begin(of_tile, parts, n + 1) - bwd_part_begin(of_tile, parts, n)) +
+              20 + shares);
+    }
+    if (wanted > 1 && int64_t(times.size()) > 2 * kPersistentTilesPerSm * cores) break;
+    const int64_t takes = makespan(times, cores) + waits;
+    if (best.most > 0 && takes >= least) continue;
+    least = takes, best = {most, each, int64_t(times.size())};
+  }
+  return 16 * least <= 15 * present ? best : BwdParts{};
+}
+
+bool fuses_dq_postprocess(const Problem& p, int64_t cores, const BwdParts& parts) {
   if (is_persistent(p, cores) || sums_dbias_in_slices(p) || (p.bias && p.keep)) return false;
   const int64_t bytes = p.heads_q * p.seq_q * p.head_dim * 4;
   const HopperVariant variant = hopper_variant(p);
@@ -31,13 +99,13 @@ bool fuses_dq_postprocess(const Problem& p, int64_t cores) {
   return p.wants(TANDEM_GRAD_Q) &&
          ((bytes <= (few ? kFewPostprocessBytes : kPostprocessBytes) * p.heads_kv &&
            (!few || p.batch * bytes <= kAllPostprocessBytes)) ||
-          uses_cooperative_postprocess(p, cores));
+          uses_cooperative_postprocess(p, cores, parts));
 }
 
-bool uses_cooperative_postprocess(const Problem& p, int64_t cores) {
+bool uses_cooperative_postprocess(const Problem& p, int64_t cores, const BwdParts& parts) {
   const int64_t tiles = (p.seq_kv + kBwdKeys - 1) / kBwdKeys, heads = p.heads_kv * p.batch;
   return p.wants(TANDEM_GRAD_Q) && hopper_variant(p) != HopperVariant::bias &&
-         tiles * heads <= cores &&
+         std::max(tiles * heads, parts.workgroups) <= cores &&
          p.group() * p.seq_q * p.head_dim * 4 <=
              std::max(tiles * (p.banded() ? kMaskedCooperativeBytes : kCooperativeBytes),
                       kPostprocessBytes);

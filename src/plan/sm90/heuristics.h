@@ -5,6 +5,7 @@
 // bwd_cluster_schedule.h.
 #ifndef TANDEM_SRC_PLAN_SM90_HEURISTICS_H
 #define TANDEM_SRC_PLAN_SM90_HEURISTICS_H
+#include "plan/launch.h"
 #include "planner.h"
 #include "tiles.h"
 
@@ -32,13 +33,30 @@ constexpr int64_t kBwdKeys = 128;  // of a tile
 constexpr int64_t kPersistentTilesPerSm = 4;
 bool is_persistent(const Problem& p, int64_t cores);
 
+// Parts of the tiles of keys (bwd_parts.h), for plain softmax without persistent workgroups. The
+// number of parts is the one with which the last workgroup ends soonest, where SMs take workgroups
+// in order. Times are in tenths of what a pair of the Q loop takes, 2 to 2.7 us: a workgroup has
+// two pairs more for its prologue and epilogue, one that shares a tile one more to store its
+// partial sums and half of one for each part to add them, at up to 128 KiB a part. Tiles have no
+// parts, and their present order, unless the gain is a sixteenth or more. 71 query heads of one kv
+// head, S 2048, D 64, causal, B 4: 64 workgroups of up to 1136 pairs become 500 of up to 82, which
+// end after 0.30 of the time. 64 query heads of 8, S 4096, D 128, causal: 256 workgroups, the
+// longest ones of all heads first, end after 0.63 of the time. 64 heads, Sq 4096, Sk 77, D 40: 128
+// workgroups in place of 64, after 0.59 of the time. These are predictions, not measured times. In
+// a deterministic order tiles of keys add to the same rows one after another, a fixed time for
+// each; with a mask, parts of different tiles would wait for each other, so several tiles have
+// none.
+constexpr int64_t kMaxPartialBytes = 64 << 20;  // of partial sums in the workspace
+constexpr int64_t kMaxPartRows = 1 << 30;       // of a kv head, so that pairs are an int
+BwdParts bwd_parts(const Problem& p, int64_t cores, const BwdShape& shape);
+
 // Cooperative dQ postprocess, by all workgroups of a head, if all workgroups run at once: up to
 // kCooperativeBytes of the accumulator for each, or what the last workgroup of a head would convert
 // alone. 2 heads, D 128, S 512 0.0272 ms instead of 0.0315, S 2048 0.0757 instead of 0.0993. With a
 // mask few workgroups are left when the last one ends, so the limit is lower ("dQ postprocess of
 // few workgroups").
 constexpr int64_t kCooperativeBytes = 1 << 17, kMaskedCooperativeBytes = 1 << 16;
-bool uses_cooperative_postprocess(const Problem& p, int64_t cores);
+bool uses_cooperative_postprocess(const Problem& p, int64_t cores, const BwdParts& parts = {});
 
 // Whether bwd_dkv_dq converts the dQ accumulator itself, without bwd_dq_cast: the last workgroup of
 // a head does, or those of a head together. The largest accumulator of a kv head is
@@ -48,7 +66,7 @@ bool uses_cooperative_postprocess(const Problem& p, int64_t cores);
 // and one for all heads.
 constexpr int64_t kPostprocessBytes = 1 << 20, kFewPostprocessBytes = 1 << 18,
                   kAllPostprocessBytes = 4 << 20;
-bool fuses_dq_postprocess(const Problem& p, int64_t cores);
+bool fuses_dq_postprocess(const Problem& p, int64_t cores, const BwdParts& parts = {});
 
 // Lazy zero-initialisation (Sm90Launch::eager_zero_heads), without a bias and with one of the whole
 // batch. One head more than run at a time, so that a slice is zero long before a workgroup adds to

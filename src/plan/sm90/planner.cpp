@@ -260,6 +260,7 @@ class Sm90Planner final : public CudaPlanner {
   void add_unaligned(const Plan& plan, Sm90Plan* own, ScratchExtents* extents) const;
 
   int row_ = -1;  // of kFwdTiles or kBwdShapes
+  BwdParts parts_;
 };
 
 String Sm90Planner::refuse() const {
@@ -315,6 +316,8 @@ bool Sm90Planner::choose(const Refuse& refuse) {
                                 name(), refuse)
                     : first_row([&](int n) { return sm90_fwd_tile(p, n); }, kFwdTileCount, p, caps,
                                 name(), refuse);
+  if (p.backward && row_ >= 0 && !is_disabled(caps, "cuda.sm90.bwd_dkv_dq.plain_parts"))
+    parts_ = bwd_parts(p, cores_of(caps), kBwdShapes[row_]);
   return row_ >= 0;
 }
 
@@ -334,7 +337,7 @@ Vec<Stem> Sm90Planner::stems_but_pack() const {
     if (p.wants(TANDEM_GRAD_Q)) stems.push_back(Stem::bwd_dq);
   } else {
     if (p.gradients != TANDEM_GRAD_SINK) stems.push_back(Stem::bwd_dkv_dq);
-    if (p.wants(TANDEM_GRAD_Q) && !fuses_dq_postprocess(p, cores_of(caps)))
+    if (p.wants(TANDEM_GRAD_Q) && !fuses_dq_postprocess(p, cores_of(caps), parts_))
       stems.push_back(Stem::bwd_dq_cast);
   }
   if (p.wants(TANDEM_GRAD_SLOPE | TANDEM_GRAD_SINK)) stems.push_back(Stem::bwd_head_sums);
@@ -423,7 +426,7 @@ void Sm90Planner::complete_dkv_dq(Launch* launch, Sm90Launch* own, int64_t tiles
     own->interleaved_heads =
         uint32_t(interleaved_heads(p.band.right == TANDEM_BAND_OPEN, cores, tiles,
                                    p.group() * ceil_div(p.seq_q, kBwdShapes[row_].br)));
-  own->cooperative_postprocess = uses_cooperative_postprocess(p, cores);
+  own->cooperative_postprocess = uses_cooperative_postprocess(p, cores, parts_);
   own->two_cta_clusters = caps.early_launches && reduces_dbias_in_clusters(p) &&
                           uses_two_cta_clusters(p, launch->total / p.batch);
   own->eager_zero_heads =
@@ -436,6 +439,13 @@ void Sm90Planner::complete_dkv_dq(Launch* launch, Sm90Launch* own, int64_t tiles
                    bias_parts_pitch(p.seq_kv) * p.seq_q * p.heads_q * 4);
     launch->splits = uint32_t(slices.count);
     own->passes = slices.passes;
+  }
+  own->parts = parts_;
+  if (parts_.most > 0) {
+    // In any order the tiles of all heads come side by side.
+    if (!p.deterministic) own->eager_zero_heads = 0;
+    launch->groups_x = launch->total * uint32_t(parts_.most);
+    launch->groups_y = 1;
   }
   own->persistent = is_persistent(p, cores);
   if (!own->persistent) return;
@@ -545,6 +555,10 @@ void Sm90Planner::scratch(Plan* plan, ScratchExtents* x) const {
                      (launch.cooperative_postprocess ? 2 : 1)};
   const Launch* head = plan->find(Stem::bwd_head_sums);
   if (head && head->joins && !cast) x->head_counts = {bwd_head_sums_counts_bytes(p.heads_kv) / 4};
+  if (launch.parts.most > 1) {
+    x->dkv_partial_counts = {2 * int64_t(fused->total)};
+    x->dkv_partials = {int64_t(fused->total) * launch.parts.most * bwd_partial_floats(s)};
+  }
   if (!sums || !reduces_dbias_in_clusters(p) || sums_dbias_in_slices(p)) return;
   const int64_t room = bwd_partial_slots(fused->total);
   // Two more numbers count the tiles of keys that were fetched, and the reserved ones.
