@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// A keep mask beside a dense bias. In the forward a warp writes minus infinity over the elements of a
-// bias tile in shared memory that the mask hides, so the warps that read the tile need no code for
-// it. In the backward the consumer warps read the mask as bits.
+// A keep mask beside a dense bias. In the forward a warp writes minus infinity over the elements of
+// a bias tile in shared memory that the mask hides, so the warps that read the tile need no code
+// for it. In the backward the consumer warps read the mask as bits.
 #ifndef TANDEM_CUDA_SM90_KEEP_MASK_CUH
 #define TANDEM_CUDA_SM90_KEEP_MASK_CUH
 #include "panels.cuh"

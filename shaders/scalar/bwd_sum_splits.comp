@@ -30,14 +30,14 @@ void main() {
   }
   const uint n = index * WG + gl_LocalInvocationIndex;
   if (n >= block.part) return;
-  const uint row = n / block.cols, col = n % block.cols, head = row / block.rows;
-  uvec2 at = add64(push.parts, to_bytes(uvec2(row * block.pitch + col, 0), 2));
-  const uvec2 step = to_bytes(uvec2(block.part / block.cols * block.pitch, 0), 2);
+  uvec2 at = add64(push.parts, to_bytes(uvec2(n, 0), 2));
+  const uvec2 step = to_bytes(uvec2(block.part, 0), 2);
   float sum = 0;
   for (int split = 0; split < block.splits; split++) {
     sum += load_float(F32, at);
     at = add64(at, step);
   }
+  const uint row = n / block.cols, head = row / block.rows;
   View to = make_view(push.to, block.to, int(head / block.heads), int(head % block.heads), block.rows, block.cols, false);
-  store_float(DTYPE, add64(row_address(to, int(row % block.rows)), mul64(to.col, int(col))), sum);
+  store_float(DTYPE, add64(row_address(to, int(row % block.rows)), mul64(to.col, int(n % block.cols))), sum);
 }

@@ -224,6 +224,7 @@ class BwdDkvDqBias : public BwdDkvDq<BwdDkvDqBiasParams> {
   // items.
   Status schedule_slices(const Launching& with) {
     grid_.cluster = cluster_;
+    grid_.groups = dim3(cluster_);  // whole clusters, as their number is asked for
     schedule_.items = int(int64_t(launch.total) / problem.batch * launch.splits);
     int64_t slots = 0;
     TANDEM_TRY(count_clusters(kernel(), cluster_, with, &slots));

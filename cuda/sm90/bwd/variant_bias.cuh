@@ -15,8 +15,8 @@ namespace sm90 {
 // A dense bias of the tensors' type, with a row for every query, and its gradient. The workgroups
 // of all batch entries that share a bias form a cluster. They visit the same tiles side by side,
 // and each reduces its share of a tile of dS over all of them, in f32 and in the order of the
-// batch. No S x S array is stored. KEEP: there is a keep mask, too. The consumer warps read it, each
-// for its own 16 keys, and set the weights of hidden elements to 0.
+// batch. No S x S array is stored. KEEP: there is a keep mask, too. The consumer warps read it,
+// each for its own 16 keys, and set the weights of hidden elements to 0.
 template <bool KEEP>
 struct BiasVariant;
 template <bool KEEP>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// fwd on Hopper with a dense bias and a keep mask. Warp 0 of the producer warpgroup loads by TMA, and
-// the consumer warpgroups compute, both as without the mask (score_bias.cuh). Between them warp 1 + n
-// edits the tiles of the bias of warpgroup n: it writes minus infinity to the elements that the mask
-// hides.
+// fwd on Hopper with a dense bias and a keep mask. Warp 0 of the producer warpgroup loads by TMA,
+// and the consumer warpgroups compute, both as without the mask (score_bias.cuh). Between them warp
+// 1 + n edits the tiles of the bias of warpgroup n: it writes minus infinity to the elements that
+// the mask hides.
 #include "../keep_mask.cuh"
 #include "kernel.cuh"
 #include "score_bias.cuh"

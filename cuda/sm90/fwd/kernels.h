@@ -19,8 +19,8 @@ Kernel<FwdParams> fwd_kernel(tandem_dtype dtype, const char* tile);
 // has_exact_scale().
 Kernel<FwdBiasParams> fwd_bias_kernel(tandem_dtype dtype, const char* tile);
 Kernel<FwdBiasParams> fwd_scaled_bias_kernel(const char* tile);
-// A keep mask beside the bias. Shared memory: fwd_bias_keep_shared_bytes(); there is no kernel for a
-// tile where it is 0.
+// A keep mask beside the bias. Shared memory: fwd_bias_keep_shared_bytes(); there is no kernel for
+// a tile where it is 0.
 Kernel<FwdBiasParams> fwd_bias_keep_kernel(tandem_dtype dtype, const char* tile);
 
 // Lengths and sinks; the second kernel also has softcap and ALiBi. Shared memory:
