@@ -177,14 +177,13 @@ struct AmpereTile {
   constexpr int panels() const { return width / 64; }  // of the dQ accumulator
 };
 
+// Whole heads: bytes of the bias in f32, the last of the shared arrays.
+constexpr int kWholeBiasBytes = 64 * 64 * 4;
 // Bytes of the shared arrays of cuda/sm80/<stem>.cu: the owned rows, of both tensors except in fwd;
 // the streamed rows; in bwd_dkv three numbers for each streamed row; P and dS if warps share them;
 // and f32 numbers that two warps exchange.
-// Whole heads: two stages of all rows, in the backward P and dS, and a bias in f32, which comes
-// last.
-constexpr int kWholeBiasBytes = 64 * 64 * 4;
 constexpr int ampere_shared_bytes(const AmpereTile& t) {
-  if (t.full == 2)
+  if (t.full == 2)  // two stages of all rows, in the backward P and dS, and the bias
     return t.stages * (t.owns_keys() ? 4 : 3) * t.br * t.bytes * t.width +
            (t.owns_keys() ? 2 * t.bytes * t.br * t.bc : 0) + kWholeBiasBytes;
   // bwd_dbias streams rows and keys of all tensors, and three numbers of a row.

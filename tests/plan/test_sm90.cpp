@@ -318,7 +318,7 @@ TEST_CASE(
           const int64_t sums = heads * ceil_div(p.seq_q, s.br) * s.br * ceil_div(s.d, 64) * 64 * 4;
           CHECK(plan.scratch[Scratch::delta].offset == far_size(p));
           CHECK(plan.scratch[Scratch::d_q_accum].offset == far_size(p) + uint64_t(delta));
-          // Where tiles of keys have parts, two counters a tile more, and behind them the partial sums.
+          // Where tiles of keys have parts, two counters a tile more, then the partial sums.
           const auto zeroed = [&](int64_t before, const BwdParts& of) {
             return of.most > 1 ? ceil_div(before, 256) * 256 + 8 * int64_t(fused.total) : before;
           };
