@@ -45,7 +45,7 @@ Result softmax(const Variant& x) {
   m = std::max(m, x.sink);
   std::vector<double> low(n), high(n);
   double all = std::exp(x.sink - m), all_low = std::exp(x.sink - x.sink_error - m),
-         all_high = std::exp(x.sink + x.sink_error - m);
+         all_high = std::exp(std::min(700.0, x.sink + x.sink_error - m));
   const double sink_low = all_low, sink_high = all_high, sink_mid = all;
   for (size_t j = 0; j < n; ++j) {
     low[j] = std::exp(x.s[j] - x.error[j] - m);
@@ -163,13 +163,18 @@ RowWeights weigh(const Problem& problem, const ScoreTerms& row) {
   settled &= equal || lost;
 
   std::vector<Variant> variants = {variant(row, row.score), variant(row, row.f32)};
+  double together = 0;  // how far settled scores may be off, all by the same
   for (size_t j = 0; j < n; ++j) {
     const bool matters = row.score[j] + error[j] >= least + kNeverMatters;
     const double left = equal ? 0 : product_error[j];
     variants[0].error[j] = settled && matters ? left : error[j];
     variants[1].error[j] = settled && matters ? 0 : error[j];
     if (settled && matters) variants[1].s[j] = variants[1].s[at];
+    if (settled && matters) together = std::max(together, lost ? product_error[j] : error[j]);
   }
+  // Beside a sink that shift shows.
+  if (row.has_sink)
+    for (Variant& v : variants) v.sink_error += together;
   // Of a threshold the rounding, which unlike that of lse is no factor of the weights.
   // Of lse and thresholds, in scores. What is far has one relative to its largest score.
   const auto rounding = [](double x) {

@@ -4,6 +4,7 @@
 #define TANDEM_CUDA_PARTS_SOFTMAX_CUH
 #include "mask.cuh"
 #include "problem/far_row.h"
+#include "problem/rounded_weights.h"
 #include "tile.cuh"
 
 namespace tandem {

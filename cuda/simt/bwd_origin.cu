@@ -52,6 +52,15 @@ TANDEM_DEVICE float4 operands(const float4& x, bool tf32) {
                      operand(x.w, tf32));
 }
 
+// A sum of products' magnitudes.
+struct Magnitude {
+  float sum;
+  TANDEM_DEVICE explicit operator float() const { return sum; }
+};
+
+TANDEM_DEVICE Magnitude add_product(float x, float y, Magnitude m) {
+  return {fmaf(fabsf(x), fabsf(y), m.sum)};
+}
 TANDEM_DEVICE float add_product(float x, float y, float sum) { return fmaf(x, y, sum); }
 TANDEM_DEVICE double add_product(float x, float y, double sum) {
   return double(x) * double(y) + sum;
@@ -59,7 +68,7 @@ TANDEM_DEVICE double add_product(float x, float y, double sum) {
 
 // Products of rows in shared memory with four keys, or values, from j on. Sum: float in the order
 // of product_nt(), for the same bits; or double, as no order is that of matrix hardware. Then the
-// results differ by the roundings of that hardware's sums alone.
+// results differ by the roundings of that hardware's sums alone. Or Magnitude.
 template <typename Sum, typename T>
 TANDEM_DEVICE void dot_quad(float (&to)[kOriginRows][4], const float4 (&rows)[kOriginRows][64],
                             const View<T>& keys, int j, bool tf32) {
@@ -176,13 +185,40 @@ TANDEM_DEVICE void find_origins(const BwdOriginFull& params, const Extra& e, con
 #pragma unroll
   for (int r = 0; r < kOriginRows; ++r) origin[r] = minus_infinity();
   each_of(false, [&](int r, int, float s) { origin[r] = fmaxf(origin[r], s); });
-  reduce_rows(memory, origin, [](float a, float b) { return fmaxf(a, b); });
+  const auto largest = [](float a, float b) { return fmaxf(a, b); };
+  reduce_rows(memory, origin, largest);
+  // How far below it matrix hardware may find one of the largest scores: slack of the magnitudes
+  // that such a score is made of, which may be far larger than the score.
+  float below[kOriginRows] = {};
+  if (u.slack != 0.f) {
+#pragma unroll 1
+    for (int t = span.begin + int(threadIdx.x); t < span.end; t += kLineGroup) {
+      float s[kOriginRows][4], size[kOriginRows][4];
+      dot_quad<double>(s, memory.q, k, 4 * t, tf32);
+      dot_quad<Magnitude>(size, memory.q, k, 4 * t, tf32);
+#pragma unroll
+      for (int r = 0; r < kOriginRows; ++r) {
+        float slope[4];
+        const uint seen = score_quad<true>(s[r], slope, e, of, row0 + r, 4 * t);
+#pragma unroll
+        for (int c = 0; c < 4; ++c) {
+          float product = fabsf(e.scale) * size[r][c];
+          if (e.f.SOFTCAP) product = fminf(product, e.x.softcap);
+          const float own = u.slack * (product + fabsf(s[r][c]));
+          if ((seen >> c & 1u) && s[r][c] + own >= origin[r]) below[r] = fmaxf(below[r], own);
+        }
+      }
+    }
+    reduce_rows(memory, below, largest);
+  }
   float sink = minus_infinity();
   if (params.spec.SINK) sink = __ldg(reinterpret_cast<const float*>(push.sink) + head);
 #pragma unroll
   for (int r = 0; r < kOriginRows; ++r) {
     const float top = fmaxf(origin[r], sink);
-    origin[r] = top == minus_infinity() ? 0.f : fmaxf(top - u.slack * fabsf(top), -FLT_MAX);
+    origin[r] = top == minus_infinity()
+                    ? 0.f
+                    : fmaxf(top - fmaxf(below[r], u.slack * fabsf(top)), -FLT_MAX);
   }
   if (is_entmax(e)) {
     find_threshold(memory, e, relative, [&](const auto& visit) {

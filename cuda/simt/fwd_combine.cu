@@ -40,6 +40,7 @@ __global__ void __launch_bounds__(kCombineGroup)
   // The largest part, which the weights of the others are relative to: a part that is alone, or
   // like the largest, has a weight of exactly 1.
   float2 origin = make_float2(-INFINITY, 0.f);
+#pragma unroll 8
   for (int split = slice; split < end; split += slices) {
     const float2 part = part_lse(split);
     if (part.x > origin.x) origin = part;
@@ -58,16 +59,19 @@ __global__ void __launch_bounds__(kCombineGroup)
   __syncthreads();  // the readers of sums are done
   const auto weight = [&](float2 x) { return expf(x.x - origin.x + (x.y - origin.y)); };
 
+  // Without branches, so that the loads of several parts are under way: a row may have 100.
   float l = 0.f, sum[4] = {};
+#pragma unroll 8
   for (int split = slice; split < end; split += slices) {
     const float2 lse = part_lse(split);
-    if (lse.x == -INFINITY) continue;
-    const float y = weight(lse);
+    const bool has_keys = lse.x != -INFINITY;
+    const float y = has_keys ? weight(lse) : 0.f;
     l += y;
-    if (col >= u.head_dim_v) continue;
     const View<F32> parts =
         part_view(push.o_parts, u.o_parts, at.batch * u.splits + split, at.head, rows);
-    const float4 x = __ldg(reinterpret_cast<const float4*>(parts.base + row * parts.s + col));
+    float4 x = make_float4(0.f, 0.f, 0.f, 0.f);
+    if (has_keys & (col < u.head_dim_v))
+      x = __ldg(reinterpret_cast<const float4*>(parts.base + row * parts.s + col));
     sum[0] = fmaf(y, x.x, sum[0]);
     sum[1] = fmaf(y, x.y, sum[1]);
     sum[2] = fmaf(y, x.z, sum[2]);
@@ -85,7 +89,10 @@ __global__ void __launch_bounds__(kCombineGroup)
   if (params.spec.SINK && sees)
     l += weight(make_float2(sink, 0.f));  // one more score without a value
 #pragma unroll
-  for (int c = 0; c < 4; ++c) sum[c] = sees ? __fdiv_rn(sum[c], l) : 0.f;
+  for (int c = 0; c < 4; ++c) {
+    sum[c] = sees ? __fdiv_rn(sum[c], l) : 0.f;
+    if (params.spec.DTYPE == TANDEM_F16) sum[c] = tandem_f16_average(sum[c]);
+  }
   const View<Any> o = make_any_view(params.spec.DTYPE, push.o, u.o, at.batch, at.head, first_row,
                                     packed ? rows : u.seq_q, u.head_dim_v, push.wide & 1u);
   store_words(o, row, col, sum);

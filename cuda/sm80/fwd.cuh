@@ -71,7 +71,7 @@ struct SharedRows {
 };
 
 // Online softmax of a lane's rows. A weight is 2^(s c - m c), one fma and one exp2. m moves only
-// when a score of the warp exceeds it by more than a factor of 2^8, so most tiles rescale nothing.
+// when a score of the warp exceeds it by more than TANDEM_ORIGIN_SLACK.
 //
 // EXACT: for f32, where nothing rounds weights and results again. m is the maximum and a weight is
 // 2^((s - m) c), so that the largest is 1 to the last bit.
@@ -132,7 +132,7 @@ struct OnlineRows {
 #pragma unroll
         for (int n = 1; n < N; ++n)
           top[r][h] = fmaxf(top[r][h], fmaxf(s[r][n][2 * h], s[r][n][2 * h + 1]));
-        moves |= (top[r][h] - m[r][h]) * c > (EXACT ? 0.f : 8.f);
+        moves |= (top[r][h] - m[r][h]) * c > (EXACT ? 0.f : TANDEM_ORIGIN_SLACK);
       }
     if (rows.any(moves)) {
       rows.join_max(top);
@@ -332,7 +332,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
   } else {
     const View<T> out =
         make_view<T>(push.o, u.o, at.batch, at.head, u.seq_q, u.head_dim_v, push.wide & 8u);
-    store_rows<W>(out, row0, q_tile, own, o, of_row, feature);
+    store_rows<W>(out, row0, q_tile, own, o, average_of<T>(of_row), feature);
   }
 }
 

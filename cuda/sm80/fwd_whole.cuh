@@ -63,10 +63,10 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
         if (own + me.g + 8 * h < u.seq_q)
           lse[8 * h] = l[h] > 0.f ? joined_lse(nullptr, m[h], l[h]) : minus_infinity();
     }
+    const auto of_row = [&](float x, int, int h) { return l[h] > 0.f ? __fdiv_rn(x, l[h]) : 0.f; };
     // Through Q's rows, which this warp alone has read.
     store_rows<W>(make_view<T>(push.o, u.o, entry, head, u.seq_q, u.head_dim_v, push.wide & 8u), 0,
-                  q, own, o,
-                  [&](float x, int, int h) { return l[h] > 0.f ? __fdiv_rn(x, l[h]) : 0.f; });
+                  q, own, o, average_of<T>(of_row));
   }
   wait<0>();
 }

@@ -6,6 +6,7 @@
 #define TANDEM_CUDA_SM80_TILE_CUH
 #include "../parts/tile.cuh"
 #include "mma.cuh"
+#include "problem/rounded_weights.h"
 
 namespace tandem {
 namespace cuda {
@@ -291,6 +292,15 @@ TANDEM_DEVICE void store_columns(const View<T>& to, int row, const float (&acc)[
           const int col = feature + 8 * n0 + 8 * t + 4 * c;
           if (col < to.width) store_words(to, row + 16 * m + 8 * half, col, x);
         }
+}
+
+// of_row(x, m, half) as an element of o of type T (src/problem/rounded_weights.h).
+template <typename T, typename OfRow>
+TANDEM_DEVICE auto average_of(const OfRow& of_row) {
+  return [&of_row](float x, int m, int half) {
+    const float y = of_row(x, m, half);
+    return std::is_same<T, F16>::value ? tandem_f16_average(y) : y;
+  };
 }
 
 // Stores of_row(x, m, half) of accumulators x (row g + 8 half of block m) to the view. They pass

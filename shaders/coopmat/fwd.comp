@@ -45,6 +45,7 @@ layout(push_constant) uniform Push {
 #include "coopmat/skip.glsl"
 #include "coopmat/entmax.glsl"
 #include "coopmat/redo.glsl"
+#include "problem/rounded_weights.h"
 #if TANDEM_TENSOR
 #include "coopmat/rows.glsl"
 #endif
@@ -53,10 +54,12 @@ layout(buffer_reference, std430, buffer_reference_align = 4) writeonly buffer Ro
 
 float sink_of(int h) { return load_float(F32, word_address(push.sink, h)); }
 
-// The row maximum changes only when a score exceeds it by this much, in powers of two. Weights up
-// to 2^8 are as exact as those up to 1, and most tiles then change neither o nor need the
-// reduction. H100, 580.159.04: D 64 gains most.
-const float SLACK = 8.0;
+// Earlier results where the origin moves. Keys about -1e9 have weights that are infinite in f16,
+// and so have their sums; where keys near 0 follow them keep is 0.
+float kept(float x, float keep) { return keep != 0 ? x * keep : 0.0; }
+// Most tiles change neither o nor need the reduction of the maximum. H100, 580.159.04: D 64 gains
+// most.
+const float SLACK = TANDEM_ORIGIN_SLACK;
 // K is fetched once more after the last tile, without effect, which saves a branch. On an H100
 // (580.159.04) it is 4 to 7 % faster with RM 2 (D 64), and up to 5 % slower with RM 1 (D 128).
 const bool AGAIN = PREFETCHES && RM > 1;
@@ -86,7 +89,8 @@ void finish_rows(inout ACC m, inout ACC l, out ACC factor, int h) {
       const float sink = sink_of(h), top = max(m[k], sink), keep = weight(m[k], top);
       factor[k] *= keep;
       l[k] = l[k] * keep + weight(sink, top);
-      m[k] = top;
+      // The weights of lost rows may be infinite, whatever the sink. Their own m leaves them lost.
+      if (!is_lost(m[k])) m[k] = top;
     }
     factor[k] = l[k] != 0 ? factor[k] / l[k] : 0.0;
     m[k] = l[k] != 0 ? m[k] + log(l[k]) : -HIDDEN_SCORE;
@@ -207,7 +211,7 @@ void main() {
               row_max(top[r]);
               ELEMENTS(k, m[r]) {
                 m[r][k] = max(m[r][k], top[r][k]);
-                l[r][k] *= exp2(origin[r][k] - log2_origin(m[r][k]));
+                l[r][k] = kept(l[r][k], exp2(origin[r][k] - log2_origin(m[r][k])));
                 origin[r][k] = log2_origin(m[r][k]);
               }
             }
@@ -302,9 +306,9 @@ void main() {
             m[r][k] = max(m[r][k], top[r][k]);
             keep[k] = exp2(origin[r][k] - log2_origin(m[r][k]));
             origin[r][k] = log2_origin(m[r][k]);
-            l[r][k] *= keep[k];
+            l[r][k] = kept(l[r][k], keep[k]);
           }
-          EACH(d, DV_OUT) ELEMENTS(k, keep) acc[r][d][k] *= keep[k];
+          EACH(d, DV_OUT) ELEMENTS(k, keep) acc[r][d][k] = kept(acc[r][d][k], keep[k]);
         }
       }
       EACH(n, NB) EACH(r, RM) ELEMENTS(k, l[r]) {
@@ -340,6 +344,9 @@ void main() {
       EACH(d, DV_OUT) ELEMENTS(k, factor) acc[r][d][k] *= factor[k];
     }
   }
+#if !TANDEM_BF16
+  if (SPLIT == 0) EACH(r, RM) EACH(d, DV_OUT) ELEMENTS(k, m[r]) acc[r][d][k] = tandem_f16_average(acc[r][d][k]);
+#endif
   bool lost = false;
   EACH(r, RM) ELEMENTS(k, m[r]) lost = lost || is_lost(m[r][k]);
   // All matrices are put into shared memory first (the reason is in stage.glsl), lse after all that

@@ -74,13 +74,13 @@ const bool PARKS = PLAIN && FAR && SUBGROUP != 8;
           m[r][i] = max(m[r][i], top[r][i]);                                                       \
           keep[i] = exp2(-log2_origin(m[r][i]) - below[r][i]);                                     \
           below[r][i] = -log2_origin(m[r][i]);                                                     \
-          l[r][i] *= keep[i];                                                                      \
+          l[r][i] = kept(l[r][i], keep[i]);                                                        \
         }                                                                                          \
         if (PARKS) {                                                                               \
           PARK(m[r])                                                                               \
           subgroupBarrier();                                                                       \
         }                                                                                          \
-        EACH(d, DV_OUT) ELEMENTS(i, keep) acc[r][d][i] *= keep[i];                                 \
+        EACH(d, DV_OUT) ELEMENTS(i, keep) acc[r][d][i] = kept(acc[r][d][i], keep[i]);              \
       }                                                                                            \
     }                                                                                              \
     if (FAR) fetch_tile(stage_2, v, COL_OF(t + 1), DV_CHUNKS);                                     \

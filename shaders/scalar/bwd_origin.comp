@@ -2,8 +2,8 @@
 // bwd_origin: origin, relative lse and delta of far rows (src/problem/far_row.h). Twin of
 // cuda/simt/bwd_origin.cu. The matrix paths have it, too. Most problems have no far row, and a
 // workgroup ends when it has checked lse of its rows. Otherwise it takes one far row after another,
-// an invocation a key. The kernels that read the origin form the same bits of a score, so it needs
-// no slack.
+// an invocation a key. The kernels that read the origin form the same bits of a far row's scores
+// (dot_rows()), so it needs no slack.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "parts/interface.glsl"
@@ -48,23 +48,18 @@ float reduce(float own, bool sum) {
 float reduce_max(float x) { return reduce(x, false); }
 float reduce_sum(float x) { return reduce(x, true); }
 
-// <row j of t, the row in shared memory from quad first on>. If other kernels sum by matrix
-// hardware, it sums in the same steps.
+// <row j of t, the row in shared memory from quad first on>, in the order of dot_rows().
 float dot_row(int first, View t, int j) {
   const uvec2 at = row_address(t, j);
-  float sum = 0, steps = 0;
+  float sum = 0;
   [[dont_unroll]] for (int col = 0; col < t.width; col += 4) {
     const vec4 x = rows[first + col / 4], y = to_floats(load_words(t, at, col));
     sum = fma(x.x, y.x, sum);
     sum = fma(x.y, y.y, sum);
     sum = fma(x.z, y.z, sum);
     sum = fma(x.w, y.w, sum);
-    if (block.slack > 0 && (col + 4) % TANDEM_FAR_STEP == 0) {
-      steps += sum;
-      sum = 0;
-    }
   }
-  return steps + sum;
+  return sum;
 }
 // The score of the current row, and of its distance from the origin.
 float own_score(View k, int i, int j) { return is_seen(i, j) ? score_of(dot_row(0, k, j), i, j) : HIDDEN; }
@@ -111,7 +106,6 @@ void find_origin(View q, View k, View v, View d_o, int h, int i) {
     origin = max(origin, sink);
   }
   if (is_hidden(origin)) origin = 0; // lse belongs to other inputs
-  origin = max(origin - block.slack * abs(origin), -3.4028234e38);
   if (NORM == ENTMAX) {
     relative = find_threshold(k, i, origin, tiles);
   } else {

@@ -20,6 +20,7 @@ layout(push_constant) uniform Push {
 } push;
 
 #include "parts/tensor.glsl"
+#include "problem/rounded_weights.h"
 
 #define NOTHING uintBitsToFloat(LSE_NONE) // below every lse
 
@@ -95,7 +96,10 @@ void main() {
   if (col < block.head_dim_v && (LENGTHS_Q != PACKED || row < rows.y)) {
     View o = make_view(push.o, block.o, b, h, block.seq_q, block.head_dim_v, (push.wide & 1u) != 0);
     if (LENGTHS_Q == PACKED) o.base = row_address(o, rows.x);
-    store_words(o, row_address(o, row), col, sees ? sum / l : vec4(0));
+    if (sees) sum /= l;
+    if (DTYPE == F16)
+      for (int c = 0; c < 4; c++) sum[c] = tandem_f16_average(sum[c]);
+    store_words(o, row_address(o, row), col, sees ? sum : vec4(0));
   }
   if (push.lse != uvec2(0) && col == 0)
     Store1(stat_address(push.lse, head, block.seq_q, row)).w = sees ? floatBitsToUint(origin.x + (origin.y + log(l))) : LSE_NONE;

@@ -63,8 +63,7 @@ struct Plan {
   const Launch* find_sum(uint32_t gradient) const;
   bool sums_dist() const;  // some launch leaves d_dist_bias, or parts of it
   bool stores_d_bias() const;
-  // Whether all kernels form the bits of a score by the same f32 operations: none multiplies
-  // matrices.
+  // Whether all kernels form the bits of a far row's scores by the same f32 operations.
   bool sums_scores_exactly() const;
   uint32_t unordered() const;  // TANDEM_GRAD_* that are summed in no fixed order
   int wide_elements() const;   // of the loads and stores of its tiled kernels: 4, or 8

@@ -18,9 +18,9 @@
 // 4096 2^-24 is half an ulp of f16.
 #define TANDEM_FAR_LSE 4096.0f
 // Matrix hardware truncates what does not fit an f32 at each of its steps, of 16 features, or of 8
-// of f32: up to 2 units of 2^-24, always towards 0. bwd_origin's own sums are off by up to 1 unit a
-// step: Vulkan takes the same steps in f32, CUDA sums in double. Keys so near to the largest one
-// count as equal to it: at most 2^-17 of the score, in 16 bits.
+// of f32: up to 2 units of 2^-24, always towards 0. CUDA's bwd_origin sums in double, and keys so
+// near to the largest one count as equal to it: at most 2^-17 of the magnitudes that the score is
+// made of, in 16 bits. Vulkan's kernels form all scores of far rows by the same f32 operations.
 #define TANDEM_FAR_STEP 16
 TANDEM_FN float tandem_far_slack(int head_dim, bool f32) {
   return float(4 * ((head_dim + 7) / (f32 ? 8 : TANDEM_FAR_STEP)) + 8) * 5.9604644775390625e-8f;

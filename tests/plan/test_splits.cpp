@@ -41,7 +41,9 @@ TEST_CASE("keys are split where few queries leave most of the device idle, and o
         CHECK(l.splits > 1);
         CHECK(l.total <= room);
         const int64_t per_split = plan.problem.seq_kv / l.splits;
-        CHECK((int64_t(l.total) * 2 > room || per_split < 512));
+        // Parts are read again, so cuda.sm80 has no more than 48 where each core has two workgroups.
+        const bool many = l.as<Sm80Launch>() && l.splits >= 48 && l.total >= 2 * 132;
+        CHECK((int64_t(l.total) * 2 > room || per_split < 512 || many));
         CHECK(per_split >= 256);
       }
       // Enough workgroups without, or too few keys to share.
@@ -54,10 +56,12 @@ TEST_CASE("keys are split where few queries leave most of the device idle, and o
       CHECK(splits_of(fwd + "b1 hq2 sq5 sk100000 causal_top_left", caps) == 1);
       CHECK(splits_of(fwd + "b1 hq2 sq5 sk100000 causal_bottom_right", caps) > 100);
     }
-  // Six workgroups of a_fwd128d fit a core of 227 KiB, two one of 99 KiB.
+  // Six workgroups of a_fwd128d fit a core of 227 KiB, two one of 99 KiB. Of 99 parts 48 are left,
+  // and the same of 792 for one head, which has two for each core.
   Caps small = cuda;
   small.shared_bytes = 99 << 10;
-  CHECK(splits_of("fwd bf16 b1 hq32 hk8 sq1 sk131072 d128", cuda) == 99);
+  CHECK(splits_of("fwd bf16 b1 hq32 hk8 sq1 sk131072 d128", cuda) == 48);
+  CHECK(splits_of("fwd bf16 b1 hq4 hk1 sq1 sk1048576 d128", cuda) == 264);
   CHECK(splits_of("fwd bf16 b1 hq32 hk8 sq1 sk131072 d128", small) == 33);
   // The number of cores is the device's own; one that does not tell counts as 32.
   Caps half = cuda, silent = cuda, thirty_two = cuda;
@@ -66,7 +70,7 @@ TEST_CASE("keys are split where few queries leave most of the device idle, and o
   thirty_two.cores = 32;
   const std::string decode = "fwd f32 b1 hq32 sq1 sk65536 d64";
   CHECK(splits_of(decode, cuda) == 12);
-  CHECK(splits_of("fwd f32 b1 hq32 hk8 sq1 sk65536 d64", cuda) == 49);  // of 8 heads
+  CHECK(splits_of("fwd f32 b1 hq32 hk8 sq1 sk65536 d64", cuda) == 48);  // of 8 heads
   CHECK(splits_of(decode, half) == 6);
   CHECK(splits_of(decode, silent) == 3);
   CHECK(splits_of(decode, thirty_two) == 3);

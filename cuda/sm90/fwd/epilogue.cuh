@@ -3,16 +3,35 @@
 #ifndef TANDEM_CUDA_SM90_FWD_EPILOGUE_CUH
 #define TANDEM_CUDA_SM90_FWD_EPILOGUE_CUH
 #include "main_loop.cuh"
+#include "problem/rounded_weights.h"
 
 namespace tandem {
 namespace cuda {
 namespace sm90 {
 
+// Brings a thread's part of o, times factor, back to f16's largest value where weights that are
+// rounded to f16 have brought it beyond (src/problem/rounded_weights.h). Seldom: o and factor
+// otherwise stay as they are.
+template <typename T, int DV>
+TANDEM_DEVICE void limit_averages(float (&o)[DV / 2], float (&factor)[2]) {
+  if constexpr (std::is_same<T, Half>::value) {
+    float top[2] = {};
+#pragma unroll
+    for (int i = 0; i < DV / 2; ++i) top[i / 2 % 2] = fmaxf(top[i / 2 % 2], fabsf(o[i]));
+    if (top[0] * factor[0] <= 65504.f && top[1] * factor[1] <= 65504.f) return;
+#pragma unroll
+    for (int i = 0; i < DV / 2; ++i) o[i] = tandem_f16_average(o[i] * factor[i / 2 % 2]);
+    factor[0] = factor[1] = 1.f;
+  }
+}
+
 // Stores accumulators times factor to the rows of a head that are below `rows`. ENDS: rows from
 // `length` on become zeros.
 template <typename T, int DV, bool ENDS = false>
-TANDEM_DEVICE void store_rows(const float (&o)[DV / 2], const float (&factor)[2], ushort* base,
+TANDEM_DEVICE void store_rows(float (&o)[DV / 2], const float (&factors)[2], ushort* base,
                               const FwdBlock& u, int row0, int rows, int length = 0) {
+  float factor[2] = {factors[0], factors[1]};
+  limit_averages<T, DV>(o, factor);
   const bool chunks = u.o.d == 1 && u.o.s % 8 == 0 && reinterpret_cast<uint64_t>(base) % 16 == 0;
   const int row = row0 + accumulator_row(), lane = read_tid_x() % 4;
 #pragma unroll
@@ -47,7 +66,7 @@ TANDEM_DEVICE void store_rows(const float (&o)[DV / 2], const float (&factor)[2]
 }
 
 template <typename T, int DV>
-TANDEM_DEVICE void store_rows(const float (&o)[DV / 2], const float (&factor)[2], uint64_t address,
+TANDEM_DEVICE void store_rows(float (&o)[DV / 2], const float (&factor)[2], uint64_t address,
                               const FwdBlock& u, const FwdWorkTile& at) {
   store_rows<T, DV>(
       o, factor,
@@ -59,10 +78,12 @@ TANDEM_DEVICE void store_rows(const float (&o)[DV / 2], const float (&factor)[2]
 // stands between two of them, so one does not wait for the shuffles of another. head_dim_v is a
 // multiple of 8.
 template <typename T, int DV>
-TANDEM_DEVICE void store_all_rows(const float (&o)[DV / 2], const float (&factor)[2], ushort* base,
+TANDEM_DEVICE void store_all_rows(float (&o)[DV / 2], const float (&factors)[2], ushort* base,
                                   const FwdBlock& u, int row0, int rows) {
   const bool chunks = u.o.d == 1 && u.o.s % 8 == 0 && reinterpret_cast<uint64_t>(base) % 16 == 0;
-  if (!__all_sync(kAllLanes, chunks)) return store_rows<T, DV>(o, factor, base, u, row0, rows);
+  if (!__all_sync(kAllLanes, chunks)) return store_rows<T, DV>(o, factors, base, u, row0, rows);
+  float factor[2] = {factors[0], factors[1]};
+  limit_averages<T, DV>(o, factor);
   const int row = row0 + accumulator_row(), lane = read_tid_x() % 4;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {

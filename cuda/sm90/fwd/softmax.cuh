@@ -2,6 +2,7 @@
 // Online softmax of a consumer warpgroup, on the accumulators of S = Q K^T.
 #ifndef TANDEM_CUDA_SM90_FWD_SOFTMAX_CUH
 #define TANDEM_CUDA_SM90_FWD_SOFTMAX_CUH
+#include "problem/rounded_weights.h"
 #include "problem/tile_range.h"
 #include "shared_storage.cuh"
 
@@ -135,9 +136,7 @@ struct Softmax {
   }
 
   // Turns products into weights. factor: what earlier results have to be multiplied by. m follows
-  // the maximum of the row only when that has grown by more than a factor of 2^8; until then
-  // weights are at most 2^8, which costs no accuracy. Returns whether any factor in the warp is not
-  // 1.
+  // the maximum of the row by TANDEM_ORIGIN_SLACK. Returns whether any factor in the warp is not 1.
   TANDEM_DEVICE bool step(float (&s)[N / 2], float scale, float (&factor)[2]) {
     return step(s, scale, factor, [] {});
   }
@@ -150,7 +149,7 @@ struct Softmax {
     bool grown = (float_bits(l[0]) | float_bits(l[1])) < 0;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      grown |= !(__int_as_float(max(top_word<N>(s, r), 0)) * scale <= m[r] + 8.f);
+      grown |= !(__int_as_float(max(top_word<N>(s, r), 0)) * scale <= m[r] + TANDEM_ORIGIN_SLACK);
       factor[r] = 1.f;
     }
     grown = __any_sync(kAllLanes, grown);
@@ -161,7 +160,7 @@ struct Softmax {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const float powers = top[r] * scale;
-        grows[r] = origin(r).far ? top[r] > m[r] : powers > m[r] + 8.f;
+        grows[r] = origin(r).far ? top[r] > m[r] : powers > m[r] + TANDEM_ORIGIN_SLACK;
         if (grows[r]) {
           const bool far = !(fabsf(powers) <= kFarScore);
           const Origin to{far ? top[r] : powers, far};

@@ -49,7 +49,11 @@ class Sm80Planner final : public CudaPlanner {
 
  private:
   uint32_t key_splits(const Launch& launch, const Extent& extent) const override {
-    return choice_ == Choice::whole ? 1 : CudaPlanner::key_splits(launch, extent);
+    if (choice_ == Choice::whole) return 1;
+    const uint32_t splits = CudaPlanner::key_splits(launch, extent);
+    if (p.splits > 0) return splits;
+    return sm80_splits_of_keys(
+        splits, std::max<int64_t>(extent.tiles * extent.heads * extent.batch, 1), cores_of(caps));
   }
   bool can_fuse() const;
   bool stores_ds() const;
