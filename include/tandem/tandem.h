@@ -102,7 +102,10 @@ typedef enum tandem_log_level {
 /* NULL, or start from TANDEM_DEVICE_OPTIONS_INIT. */
 typedef struct tandem_device_options {
   uint32_t struct_size;
-  uint32_t threads; /* CPU device: worker threads; 0 means one per hardware thread */
+  /* CPU device: worker threads; 0 means one per hardware thread. Vulkan: threads that make the
+   * pipelines of a plan, the calling one included; 0 means up to 8, but 1 with any callbacks of
+   * yours for memory. */
+  uint32_t threads;
   const void* next; /* must be NULL in this version */
   void* user;       /* given back to log */
   /* Called from any thread that calls the library; copy the text. NULL: silent. */
@@ -118,7 +121,7 @@ typedef struct tandem_device_options {
    * last plans shared. tandem_execute() needs none, but on the CPU's path ref. What has no device
    * (problem lines, what to enable for Vulkan) uses operator new; drivers and the C++ runtime have
    * ways of their own.
-   * Called from every thread that calls the library and from the CPU device's workers, several at
+   * Called from every thread that calls the library and from the threads of the device, several at
    * once. They must not call the library, nor throw. */
   void* (*allocate)(void* memory_user, size_t size, size_t alignment);
   void (*release)(void* memory_user, void* memory);

@@ -64,8 +64,8 @@ typedef struct tandem_vk_device_desc {
   const VkPhysicalDeviceFeatures2* features; /* given to vkCreateDevice; what is off is not used */
   VkPipelineCache cache; /* optional, yours: tandem_device_set_cache() then leaves it to you */
   /* Optional, copied: goes to every vkCreate* and vkDestroy* that the library calls, on the thread
-   * that called the library. What the driver allocates; the library's own is
-   * tandem_device_options'. */
+   * that called the library, and where tandem_device_options.threads is above 1 on threads of the
+   * device. What the driver allocates; the library's own is tandem_device_options'. */
   const VkAllocationCallbacks* allocator;
   /* Enabled on instance. With VK_EXT_debug_utils among them, the objects that the library makes
    * have names, and what it records stands in labels: one for each execute, in it one for each

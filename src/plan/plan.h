@@ -72,6 +72,10 @@ struct Plan {
 constexpr uint64_t kWorkspaceAlignment = 256;
 // Name in TANDEM_DISABLE of dS in the workspace (MatrixLaunch::shares_ds).
 constexpr const char* kDsWord = "shared_ds";
+// Names in TANDEM_DISABLE of what a Vulkan device does when it makes pipelines: those for tensors
+// at any address, beside those for addresses that are multiples of 16; specialise().
+constexpr const char* kUnalignedWord = "unaligned";
+constexpr const char* kSpecialiseWord = "specialise";
 
 // The plan's launches as they are dispatched. Launches that alternate chunk by chunk are split.
 struct Piece {

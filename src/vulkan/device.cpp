@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
+#include <thread>
 
 #include "base/structs.h"
+#include "plan/planner.h"
 
 #if defined(_WIN32)
 #include <windows.h>
@@ -228,6 +230,12 @@ uint32_t read_cores(const InstanceTable& vk, VkPhysicalDevice gpu) {
   return 0;
 }
 
+// Threads that make the pipelines of a plan: as many as a backward on a matrix path has pipelines,
+// where there are processors for them.
+unsigned default_threads() {
+  return std::max(1u, std::min(8u, std::thread::hardware_concurrency()));
+}
+
 Status check_desc(const tandem_vk_device_desc* given, tandem_vk_device_desc* desc) {
   TANDEM_TRY(read_struct("desc", given, desc));
   if (desc->next) return fail(TANDEM_ERROR_INVALID_STRUCT, "desc.next is not NULL");
@@ -363,6 +371,11 @@ Status VulkanDevice::open(const DeviceOptions& options, const tandem_vk_device_d
     made->own_allocator_ = true;
   }
   if (debug_utils_enabled(desc)) made->debug_.load(instance.GetDeviceProcAddr, desc.device);
+  // An application's callbacks come on the thread that called, unless it asks for threads.
+  const bool callbacks = desc.allocator || HostScope::current().allocate;
+  made->threads_ = options.threads ? options.threads : callbacks ? 1 : default_threads();
+  made->specialise_ = !is_disabled(caps, kSpecialiseWord);
+  made->unaligned_ = !is_disabled(caps, kUnalignedWord);
   made->cache_ = desc.cache;
   if (!made->cache_) TANDEM_TRY(made->make_cache());
   TANDEM_TRY(made->make_layouts());

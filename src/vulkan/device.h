@@ -42,10 +42,21 @@ class VulkanDevice final : public Device {
  private:
   Status make_layouts();
   Status make_cache();
-  // The pipeline of a plan's launch with these specialisation constants. It is compiled once for
-  // all plans.
-  Status pipeline(const Plan& plan, const Launch& launch, const String& spec, VkPipeline* pipeline);
-  Status compile(const Plan& plan, const Launch& launch, const String& spec, VkPipeline* pipeline);
+  // A pipeline that a program needs: of one of the plan's launches, with these specialisation
+  // constants.
+  struct Wanted {
+    const Launch* launch;
+    bool wide;  // for wide tensors alone
+    String spec;
+    VkPipeline pipeline = VK_NULL_HANDLE;
+    // Of one that was made and not found: host microseconds, and words of its SPIR-V of all.
+    uint64_t us = 0;
+    size_t words = 0, words_before = 0;
+  };
+  // Makes them side by side, each once for all plans.
+  Status pipelines(const Plan& plan, Vec<Wanted>* wanted);
+  Status pipeline(const Plan& plan, Wanted* wanted);
+  Status compile(const Plan& plan, Wanted* wanted, VkPipeline* pipeline);
 
   VkDevice device_ = VK_NULL_HANDLE;
   VkTable vk_{};
@@ -55,6 +66,9 @@ class VulkanDevice final : public Device {
   uint8_t cache_uuid_[VK_UUID_SIZE] = {};
   VkPipelineCache cache_ = VK_NULL_HANDLE;
   bool own_cache_ = false;
+  unsigned threads_ = 1;    // that make the pipelines of a plan
+  bool specialise_ = true;  // before the driver does (specialise.h)
+  bool unaligned_ = true;   // false: kUnalignedWord
   StemLayout layouts_[kStemCount];
   std::mutex mutex_;  // of pipelines_, and of cache_ as Vulkan requires
   Map<std::pair<int, String>, VkPipeline> pipelines_;  // by registry row, constants
@@ -74,7 +88,7 @@ Push make_push(const Plan& plan, const Launch& launch, const Addresses& addresse
 struct Dispatch {
   const Launch* launch;  // of a piece of the program
   size_t stamp;          // Piece
-  VkPipeline any, wide;
+  VkPipeline any, wide;  // any: null where a device does without, kUnalignedWord
   VkPipelineLayout layout;
   VkDescriptorSet set;
 };

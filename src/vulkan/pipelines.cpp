@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // From a plan to pipelines: SPIR-V, specialisation constants, layouts, the pipeline cache.
+#include <chrono>
 #include <cstring>
 
 #include "base/structs.h"
 #include "device.h"
 #include "shaders/modules.h"
 #include "shaders/spec_ids.h"
+#include "specialise.h"
+#include "workers.h"
 
 namespace tandem {
 namespace {
@@ -219,8 +222,8 @@ Status no_pipeline(VkResult result, const String& what, const String& path) {
 }
 }  // namespace
 
-Status VulkanDevice::compile(const Plan& plan, const Launch& launch, const String& spec,
-                             VkPipeline* pipeline) {
+Status VulkanDevice::compile(const Plan& plan, Wanted* wanted, VkPipeline* pipeline) {
+  const Launch& launch = *wanted->launch;
   const StemCode& code = stem_code(launch.stem);
   const Module* spirv = find_module(plan, launch);
   if (!spirv)
@@ -230,20 +233,34 @@ Status VulkanDevice::compile(const Plan& plan, const Launch& launch, const Strin
   const String name =
       debug_.on() ? text("tandem %s %s %s", path.c_str(), stem_name(launch.stem), launch.tile.name)
                   : "";
+  wanted->words = wanted->words_before = spirv->bytes / 4;
+  Vec<uint32_t> words;
+  if (specialise_) {
+    SpecValue values[kMaxConstants];
+    for (uint32_t n = 0; n < code.entry_count; ++n) {
+      values[n].id = code.entries[n].constantID;
+      std::memcpy(&values[n].word, wanted->spec.data() + code.entries[n].offset, 4);
+    }
+    if (!specialise(spirv->words, spirv->bytes / 4, values, code.entry_count, &words))
+      return fail(TANDEM_ERROR_BACKEND, "the module %s cannot be specialised", spirv->name);
+    wanted->words = words.size();
+  }
   VkShaderModuleCreateInfo module_info{};
   module_info.sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO;
-  module_info.codeSize = spirv->bytes;
-  module_info.pCode = spirv->words;
+  module_info.codeSize = specialise_ ? words.size() * 4 : spirv->bytes;
+  module_info.pCode = specialise_ ? words.data() : spirv->words;
   VkShaderModule module = VK_NULL_HANDLE;
   TANDEM_VK_TRY(vk_.vkCreateShaderModule(device_, &module_info, allocator(), &module),
                 "vkCreateShaderModule");
   debug_.name(VK_OBJECT_TYPE_SHADER_MODULE, module, name.c_str());
 
+  // A specialised module has none of these constants, so the driver passes them over; layers and
+  // captures then still show them.
   VkSpecializationInfo constants{};
   constants.mapEntryCount = code.entry_count;
   constants.pMapEntries = code.entries;
-  constants.dataSize = spec.size();
-  constants.pData = spec.data();
+  constants.dataSize = wanted->spec.size();
+  constants.pData = wanted->spec.data();
   VkComputePipelineCreateInfo info{};
   info.sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO;
   info.stage.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO;
@@ -274,32 +291,48 @@ Status VulkanDevice::compile(const Plan& plan, const Launch& launch, const Strin
   return Status();
 }
 
-Status VulkanDevice::pipeline(const Plan& plan, const Launch& launch, const String& spec,
-                              VkPipeline* pipeline) {
+Status VulkanDevice::pipeline(const Plan& plan, Wanted* wanted) {
   // The element type, which chooses a matrix path's module, is one of the constants.
-  const auto key = std::make_pair(launch.kernel, spec);
+  const auto key = std::make_pair(wanted->launch->kernel, wanted->spec);
   {
     std::lock_guard<std::mutex> lock(mutex_);
     const auto found = pipelines_.find(key);
     if (found != pipelines_.end()) {
-      *pipeline = found->second;
+      wanted->pipeline = found->second;
       return Status();
     }
   }
   // Compiled outside the lock, so that several threads can make plans. Two threads may then compile
   // the same pipeline; the first to finish is kept.
+  const auto start = std::chrono::steady_clock::now();
   VkPipeline made = VK_NULL_HANDLE;
-  TANDEM_TRY(compile(plan, launch, spec, &made));
+  TANDEM_TRY(compile(plan, wanted, &made));
+  wanted->us = uint64_t(std::chrono::duration_cast<std::chrono::microseconds>(
+                            std::chrono::steady_clock::now() - start)
+                            .count());
   std::lock_guard<std::mutex> lock(mutex_);
   try {
     const auto inserted = pipelines_.emplace(key, made);
     if (!inserted.second) vk_.vkDestroyPipeline(device_, made, allocator());
-    *pipeline = inserted.first->second;
+    wanted->pipeline = inserted.first->second;
   } catch (...) {  // no host memory for its entry
     vk_.vkDestroyPipeline(device_, made, allocator());
     throw;
   }
   return Status();
+}
+
+Status VulkanDevice::pipelines(const Plan& plan, Vec<Wanted>* wanted) {
+  const Status status = run_on_threads(wanted->size(), threads_,
+                                       [&](size_t n) { return pipeline(plan, &(*wanted)[n]); });
+  // Threads of the library's own call nothing of the application's.
+  for (const Wanted& w : *wanted)
+    if (w.words)
+      log_(TANDEM_LOG_DEBUG,
+           text("pipeline %s %s %s: %llu us, %zu of %zu words", stem_name(w.launch->stem),
+                w.launch->tile.name, w.wide ? "wide" : "any", (unsigned long long)w.us, w.words,
+                w.words_before));
+  return status;
 }
 
 Status VulkanDevice::build(const Plan& plan, std::unique_ptr<Program>* program) {
@@ -348,7 +381,35 @@ Status VulkanDevice::build(const Plan& plan, std::unique_ptr<Program>* program) 
   made->pool_ = made_pool;
   debug_.name(VK_OBJECT_TYPE_DESCRIPTOR_POOL, made_pool, made->label_.c_str());
 
+  // Pieces of a launch have the same pipelines, so each is asked for once.
+  Vec<Wanted> wanted;
+  struct Pair {
+    size_t any, wide;  // numbers in wanted
+  };
+  constexpr size_t kNone = ~size_t(0);
+  Vec<Pair> pairs;
+  const auto want = [&](const Launch& launch, bool wide) {
+    Wanted w{&launch, wide, spec_bytes(plan, launch, wide)};
+    for (size_t n = 0; n < wanted.size(); ++n)
+      if (wanted[n].launch->kernel == launch.kernel && wanted[n].spec == w.spec) return n;
+    wanted.push_back(std::move(w));
+    return wanted.size() - 1;
+  };
   for (const Piece& piece : made->pieces_) {
+    const Launch& launch = piece.launch;
+    Pair pair{kNone, kNone};
+    if (!launch.joins) {
+      // An address of 0 has every alignment, so only the strides matter.
+      const bool wide = is_tiled(launch.stem) && make_push(plan, launch, Addresses{}).all_wide;
+      if (!wide || unaligned_) pair.any = want(launch, false);
+      if (wide) pair.wide = want(launch, true);
+    }
+    pairs.push_back(pair);
+  }
+  TANDEM_TRY(pipelines(plan, &wanted));
+
+  for (size_t at = 0; at < pairs.size(); ++at) {
+    const Piece& piece = made->pieces_[at];
     const Launch& launch = piece.launch;
     Dispatch dispatch{};
     dispatch.launch = &launch;
@@ -358,10 +419,9 @@ Status VulkanDevice::build(const Plan& plan, std::unique_ptr<Program>* program) 
       made->dispatches_.push_back(dispatch);
       continue;
     }
-    TANDEM_TRY(pipeline(plan, launch, spec_bytes(plan, launch, false), &dispatch.any));
-    // An address of 0 has every alignment, so only the strides matter.
-    if (is_tiled(launch.stem) && make_push(plan, launch, Addresses{}).all_wide)
-      TANDEM_TRY(pipeline(plan, launch, spec_bytes(plan, launch, true), &dispatch.wide));
+    if (pairs[at].any != kNone) dispatch.any = wanted[pairs[at].any].pipeline;
+    if (pairs[at].wide != kNone)
+      dispatch.wide = wanted[pairs[at].wide].pipeline;
     else if (is_tiled(launch.stem))
       log_(TANDEM_LOG_INFO, text("%s goes element by element: a stride or a head size is no "
                                  "multiple of %d, or a feature stride is not 1",

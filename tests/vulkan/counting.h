@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 
 #include "vulkan/vk.h"
 
@@ -13,6 +14,7 @@ namespace vulkan_app {
 // An application's allocator, counting. The one after `good` others fails, if good is not below 0.
 struct Counting {
   int64_t live = 0, allocations = 0, good = -1, failures = 0;
+  std::mutex mutex;  // of these
   VkAllocationCallbacks callbacks{};
   Counting() {
     callbacks.pUserData = this;
@@ -34,6 +36,7 @@ struct Counting {
   }
   // The size stands before the memory, which is at the end of its alignment.
   void* allocate(size_t size, size_t alignment) {
+    const std::lock_guard<std::mutex> lock(mutex);
     if (good >= 0 && good-- == 0) return ++failures, nullptr;
     const size_t front = std::max(alignment, sizeof(size_t) * 2);
     char* memory =
@@ -51,6 +54,7 @@ struct Counting {
   }
   void release(void* memory) {
     if (!memory) return;
+    const std::lock_guard<std::mutex> lock(mutex);
     --live;
     size_t front;
     std::memcpy(&front, static_cast<char*>(memory) - 2 * sizeof(size_t), sizeof(front));

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <functional>
 #include <map>
+#include <mutex>
 #include <string>
 #include <type_traits>
 
@@ -32,6 +33,12 @@ inline State& state() {
 }
 
 namespace detail {
+
+// Of the state, while pipelines are made on several threads. Not held in the real functions.
+inline std::recursive_mutex& mutex() {
+  static std::recursive_mutex m;
+  return m;
+}
 
 template <typename T>
 void note(const T&) {}
@@ -60,6 +67,7 @@ struct Hook<Index, R(VKAPI_PTR*)(A...)> {
   static inline const char* name = "";
   static R VKAPI_CALL call(A... a) {
     State& s = state();
+    std::unique_lock<std::recursive_mutex> lock(mutex());
     const VkResult injected = s.before ? s.before(name) : VK_SUCCESS;
     const bool creates = std::strncmp(name, "vkCreate", 8) == 0;
     if constexpr (std::is_same_v<R, VkResult>) {
@@ -71,11 +79,14 @@ struct Hook<Index, R(VKAPI_PTR*)(A...)> {
     }
     (note(a), ...);
     s.live -= std::strncmp(name, "vkDestroy", 9) == 0;
+    lock.unlock();
     if constexpr (std::is_void_v<R>) {
       real(a...);
+      lock.lock();
       if (s.after) s.after();
     } else {
       const R result = real(a...);
+      lock.lock();
       if constexpr (std::is_same_v<R, VkResult>) s.live += creates && result == VK_SUCCESS;
       if (s.after) s.after();
       return result;

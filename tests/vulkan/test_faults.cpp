@@ -4,8 +4,13 @@
 // left behind. The pipelines of most tests here are not real: compiling is not what is tested.
 #include <doctest/doctest.h>
 
+#include <chrono>
+#include <condition_variable>
 #include <cstring>
+#include <mutex>
+#include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "attention.h"
@@ -42,7 +47,9 @@ T* untouched() {
 // All calls of the library that ask something of the driver, up to the first that fails.
 tandem_status use_everything(const tandem_vk_device_desc& desc) {
   tandem_device* device = untouched<tandem_device>();
-  tandem_status status = tandem_vk_device_create(&desc, nullptr, &device);
+  tandem_device_options options = TANDEM_DEVICE_OPTIONS_INIT;
+  options.threads = 1;  // calls in the same order every time
+  tandem_status status = tandem_vk_device_create(&desc, &options, &device);
   if (status != TANDEM_OK) {
     CHECK(device == untouched<tandem_device>());
     return status;
@@ -278,4 +285,112 @@ TEST_CASE(
   driver.before = [&](const char*) { return ++calls, VK_SUCCESS; };
   for (tandem_plan* plan : plans) tandem_plan_destroy(plan);
   CHECK(calls == 0);
+}
+
+namespace {
+std::mutex threads_mutex;
+std::condition_variable threads_come;
+std::set<std::thread::id> threads_seen;
+size_t threads_wanted = 0;  // a pipeline is made when so many threads have one to make
+bool threads_late = false;
+
+VkResult VKAPI_CALL make_together(VkDevice device, VkPipelineCache cache, uint32_t count,
+                                  const VkComputePipelineCreateInfo* infos,
+                                  const VkAllocationCallbacks* allocator, VkPipeline* pipelines) {
+  std::unique_lock<std::mutex> lock(threads_mutex);
+  threads_seen.insert(std::this_thread::get_id());
+  threads_come.notify_all();
+  threads_late |= !threads_come.wait_for(lock, std::chrono::seconds(60),
+                                         [] { return threads_seen.size() >= threads_wanted; });
+  return fake_driver::make_nothing(device, cache, count, infos, allocator, pipelines);
+}
+}  // namespace
+
+TEST_CASE("Vulkan faults: pipelines are made on as many threads as the device may have") {
+  App app;
+  if (!usable(app)) return;
+  const tandem_vk_device_desc desc = fake_desc(app);
+  fake_driver::State& driver = fake_driver::state();
+  driver.replace["vkCreateComputePipelines"] = reinterpret_cast<PFN_vkVoidFunction>(make_together);
+  const tandem_problem problem = problem_of(kBackward);
+  Counting memory;
+  const struct {
+    uint32_t threads;
+    bool allocator;
+    size_t seen;
+  } rows[] = {{1, false, 1}, {4, false, 4}, {0, true, 1}, {3, true, 3}};
+  for (const auto& row : rows) {
+    CAPTURE(row.threads);
+    CAPTURE(row.allocator);
+    tandem_vk_device_desc with = desc;
+    if (row.allocator) with.allocator = &memory.callbacks;
+    tandem_device_options options = TANDEM_DEVICE_OPTIONS_INIT;
+    options.threads = row.threads;
+    threads_seen.clear();
+    threads_wanted = row.seen;
+    threads_late = false;
+    driver.before = nullptr;
+    {
+      const Device device(with, &options);
+      const Plan plan(device, kBackward);
+    }
+    CHECK(threads_seen.size() == row.seen);
+    CHECK(!threads_late);
+    CHECK((row.seen > 1 || *threads_seen.begin() == std::this_thread::get_id()));
+    CHECK(driver.live == 0);
+
+    // Each of them fails in turn: the plan is refused, and what the others made is destroyed.
+    int failed = 0;
+    for (int at = 0;; ++at) {
+      int calls = 0;
+      bool injected = false;
+      driver.before = [&](const char* function) {
+        if (std::strcmp(function, "vkCreateComputePipelines") != 0 || calls++ != at)
+          return VK_SUCCESS;
+        injected = true;
+        return VK_ERROR_OUT_OF_DEVICE_MEMORY;
+      };
+      threads_wanted = 0;
+      tandem_plan* plan = untouched<tandem_plan>();
+      tandem_status status;
+      {
+        const Device device(with, &options);
+        status = tandem_plan_create(device, &problem, &plan);
+        if (status == TANDEM_OK) tandem_plan_destroy(plan);
+      }
+      CHECK(driver.live == 0);
+      if (!injected) {
+        CHECK(status == TANDEM_OK);
+        break;
+      }
+      ++failed;
+      CHECK(status == TANDEM_ERROR_DEVICE_OUT_OF_MEMORY);
+      CHECK(plan == untouched<tandem_plan>());
+    }
+    CHECK(failed >= 5);
+    driver.before = nullptr;
+  }
+  CHECK(memory.live == 0);
+}
+
+TEST_CASE("Vulkan faults: an address for which the device does without kernels") {
+  App app;
+  if (!usable(app)) return;
+  const Tensors t(app);
+  tandem_device_options options = TANDEM_DEVICE_OPTIONS_INIT;
+  options.disable = "unaligned";
+  const Device device(app.desc(), &options);
+  const Plan plan(device, kForward);
+  tandem_args args = t.args(false);
+  app.run([&](VkCommandBuffer cmd) {
+    CHECK(tandem_execute(plan, tandem_vk_stream(cmd), &args) == TANDEM_OK);
+  });
+  check_close(t.o.floats(), expected_o());
+  args.q.offset += 4;
+  app.run([&](VkCommandBuffer cmd) {
+    CHECK(tandem_execute(plan, tandem_vk_stream(cmd), &args) == TANDEM_ERROR_INVALID_ARGUMENT);
+  });
+  CHECK(says("no multiple of 16"));
+  // A problem without kernels for wide tensors has those for any.
+  const Plan odd(device, "fwd f32 b1 hq2 hk1 sq20 sk30 d7 dv7");
 }

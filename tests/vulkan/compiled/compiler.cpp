@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 #include "compiler.h"
 
+#include <cstdlib>
 #include <cstring>
 #include <stdexcept>
 
@@ -207,7 +208,10 @@ struct Compiler::State {
     tandem_vk_device_desc desc = describe();
     desc.gipa = instance_function;
     std::unique_ptr<Device> opened;
-    check(VulkanDevice::open(DeviceOptions{}, desc, &opened));
+    DeviceOptions options;
+    options.threads = 1;  // this one, whose t_wanted takes what is made, in order
+    check(parse_disabled(std::getenv("TANDEM_DISABLE"), &options.disabled));
+    check(VulkanDevice::open(options, desc, &opened));
     return opened;
   }
 };
