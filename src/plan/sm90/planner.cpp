@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // The path cuda.sm90: which problems it takes, and which tiles (tiles.inc) they get.
-#include "plan/planner.h"
-
 #include <algorithm>
 
 #include "base/number.h"
@@ -9,6 +7,7 @@
 #include "fwd_stream_k.h"
 #include "heuristics.h"
 #include "kernels/kernel_rows.h"
+#include "path_planner.h"
 #include "plan/sm80/heuristics.h"
 #include "tensor_maps.h"
 
@@ -237,31 +236,7 @@ String full_refusal(const Problem& p) {
   return "";
 }
 
-class Sm90Planner final : public CudaPlanner {
- public:
-  using CudaPlanner::CudaPlanner;
-  String refuse() const override;
-  bool choose(const Refuse& refuse) override;
-  void scratch(Plan* plan, ScratchExtents* extents) const override;
-
- protected:
-  Vec<Stem> stems() const override;
-  void form(Launch* launch) const override;
-  Extent extent(const Launch& launch) const override;
-  // Keys are not split.
-  uint32_t key_splits(const Launch&, const Extent&) const override { return 1; }
-  void complete(Launch* launch, const Extent& extent) const override;
-  void arrange(Vec<Launch>* launches) const override;
-
- private:
-  Vec<Stem> stems_but_pack() const;
-  void complete_fwd(Launch* launch, Sm90Launch* own) const;
-  void complete_dkv_dq(Launch* launch, Sm90Launch* own, int64_t tiles) const;
-  void add_unaligned(const Plan& plan, Sm90Plan* own, ScratchExtents* extents) const;
-
-  int row_ = -1;  // of kFwdTiles or kBwdShapes
-  BwdParts parts_;
-};
+}  // namespace
 
 String Sm90Planner::refuse() const {
   if (caps.compute_major != 9 || caps.compute_minor != 0)
@@ -403,93 +378,6 @@ Extent Sm90Planner::extent(const Launch& launch) const {
   return {bwd_panels(kBwdShapes[row_]) * ceil_div(p.seq_q, 64), p.heads_q, p.batch};
 }
 
-void Sm90Planner::complete_fwd(Launch* launch, Sm90Launch* own) const {
-  const HopperVariant variant = hopper_variant(p);
-  const FwdTile& t = kFwdTiles[row_];
-  own->programmatic =
-      caps.early_launches && (variant == HopperVariant::plain || variant == HopperVariant::bias);
-  launch->groups_x = uint32_t(std::min<int64_t>(launch->total, cores_of(caps)));  // persistent
-  launch->groups_y = 1;
-  own->scales_q = sm90_scales_q(p, caps, t);
-  if (!p.bias || p.banded()) return;
-  const int64_t steps = ceil_div(p.seq_kv, launch->tile.bc);
-  const int64_t shorts = fwd_short_tiles(t, p.batch * p.heads_q, p.seq_q, launch->groups_x, steps);
-  const FwdStreamK stream_k =
-      fwd_stream_k(launch->total - shorts, launch->groups_x, p.batch, steps);
-  own->stream_k_units = stream_k.units, own->stream_k_unit = stream_k.unit;
-  own->short_tiles = int(shorts);
-}
-
-void Sm90Planner::complete_dkv_dq(Launch* launch, Sm90Launch* own, int64_t tiles) const {
-  const int64_t cores = cores_of(caps);
-  if (p.deterministic)
-    own->interleaved_heads =
-        uint32_t(interleaved_heads(p.band.right == TANDEM_BAND_OPEN, cores, tiles,
-                                   p.group() * ceil_div(p.seq_q, kBwdShapes[row_].br)));
-  own->cooperative_postprocess = uses_cooperative_postprocess(p, cores, parts_);
-  own->two_cta_clusters = caps.early_launches && reduces_dbias_in_clusters(p) &&
-                          uses_two_cta_clusters(p, launch->total / p.batch);
-  own->eager_zero_heads =
-      uint32_t(own->two_cta_clusters ? eager_zero_heads_per_entry(p, cores, tiles)
-                                     : eager_zero_heads(p, cores, tiles, own->interleaved_heads));
-  if (sums_dbias_in_slices(p)) {
-    const BwdShape& s = kBwdShapes[row_];
-    const BwdSlices slices =
-        bwd_slices(p.batch, launch->total / p.batch, cores, bwd_query_tiles(s, p.seq_q),
-                   bias_parts_pitch(p.seq_kv) * p.seq_q * p.heads_q * 4);
-    launch->splits = uint32_t(slices.count);
-    own->passes = slices.passes;
-  }
-  own->parts = parts_;
-  if (parts_.most > 0) {
-    // In any order the tiles of all heads come side by side.
-    if (!p.deterministic) own->eager_zero_heads = 0;
-    launch->groups_x = launch->total * uint32_t(parts_.most);
-    launch->groups_y = 1;
-  }
-  own->persistent = is_persistent(p, cores);
-  if (!own->persistent) return;
-  launch->groups_x = uint32_t(std::min<int64_t>(launch->total, cores));
-  launch->groups_y = 1;
-}
-
-void Sm90Planner::complete(Launch* launch, const Extent& extent) const {
-  CudaPlanner::complete(launch, extent);
-  Sm90Launch* own = launch->as<Sm90Launch>();
-  if (launch->stem == Stem::fwd) complete_fwd(launch, own);
-  if (launch->stem == Stem::bwd_dkv_dq) complete_dkv_dq(launch, own, extent.tiles);
-  if (launch->stem == Stem::pack_bias) own->programmatic = caps.early_launches;
-  // It may start early, as bwd_dkv_dq signals when it may and counts the finished tiles of a head.
-  if (launch->stem == Stem::bwd_dq_cast) own->programmatic = caps.early_launches;
-}
-
-// A launch takes the host three microseconds, so earlier launches do the work of a few small ones.
-void Sm90Planner::arrange(Vec<Launch>* launches) const {
-  // Workgroups of `l` come behind those of `to` and of launches that it has already joined.
-  uint64_t total = 0;
-  const auto join = [&](Launch* l, const Launch* to) {
-    if (!l || !to) return;
-    if (total == 0) total = to->total;
-    l->joins = total + l->total <= caps.max_groups_x;
-    if (l->joins) total += l->total;
-  };
-  const Launch* dkv = find_launch(launches, Stem::bwd_dkv);
-  const Launch* cast = find_launch(launches, Stem::bwd_dq_cast);
-  Launch* head = find_launch(launches, Stem::bwd_head_sums);
-  Launch* dq = find_launch(launches, Stem::bwd_dq);
-  // Heads over kMaxFusedHeadDim.
-  join(dq, dkv);
-  join(head, dkv ? dkv : dq ? dq : cast);
-  // The last workgroup of a kv head does the work of bwd_head_sums.
-  const Launch* narrow = find_launch(launches, Stem::bwd_dkv_dq);
-  if (head && narrow && !cast) head->joins = counts_heads(narrow->total, cores_of(caps));
-  if (!find_launch(launches, Stem::bwd_dkv_dist)) return;
-  // Elastic softmax: the row sums of d_tau, and the sums of d_dist_bias if they are few.
-  if (head) head->joins = true;
-  if (Launch* sum = find_launch(launches, Stem::bwd_sum_splits))
-    sum->joins = sums_at_once(p.group() * ceil_div(p.dist_window, 64), sum->splits);
-}
-
 // Adds the plan for executes with addresses that TMA does not accept. It is by another path, also
 // where other paths are disabled, as a plan cannot know the addresses. It ignores a forced tile
 // size and has no partial outputs in the workspace.
@@ -567,8 +455,6 @@ void Sm90Planner::scratch(Plan* plan, ScratchExtents* x) const {
   if (launch.two_cta_clusters)
     x->pass_sums = {kMaxTwoCtaClusters * bwd_pass_floats(s, p.heads_q / p.heads_kv, p.seq_q)};
 }
-
-}  // namespace
 
 std::unique_ptr<PathPlanner> make_cuda_sm90(const PathRow& row, const Problem& p,
                                             const Caps& caps) {

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// How the launches of cuda.sm90 run: their grids, what each does besides, and which of them join.
+#include <algorithm>
+
+#include "base/number.h"
+#include "bwd_cluster_schedule.h"
+#include "fwd_stream_k.h"
+#include "heuristics.h"
+#include "path_planner.h"
+
+namespace tandem {
+
+void Sm90Planner::complete_fwd(Launch* launch, Sm90Launch* own) const {
+  const HopperVariant variant = hopper_variant(p);
+  const FwdTile& t = kFwdTiles[row_];
+  own->programmatic =
+      caps.early_launches && (variant == HopperVariant::plain || variant == HopperVariant::bias);
+  launch->groups_x = uint32_t(std::min<int64_t>(launch->total, cores_of(caps)));  // persistent
+  launch->groups_y = 1;
+  own->scales_q = sm90_scales_q(p, caps, t);
+  if (!p.bias || p.banded()) return;
+  const int64_t steps = ceil_div(p.seq_kv, launch->tile.bc);
+  const int64_t shorts = fwd_short_tiles(t, p.batch * p.heads_q, p.seq_q, launch->groups_x, steps);
+  const FwdStreamK stream_k =
+      fwd_stream_k(launch->total - shorts, launch->groups_x, p.batch, steps);
+  own->stream_k_units = stream_k.units, own->stream_k_unit = stream_k.unit;
+  own->short_tiles = int(shorts);
+}
+
+void Sm90Planner::complete_dkv_dq(Launch* launch, Sm90Launch* own, int64_t tiles) const {
+  const int64_t cores = cores_of(caps);
+  if (p.deterministic)
+    own->interleaved_heads =
+        uint32_t(interleaved_heads(p.band.right == TANDEM_BAND_OPEN, cores, tiles,
+                                   p.group() * ceil_div(p.seq_q, kBwdShapes[row_].br)));
+  own->cooperative_postprocess = uses_cooperative_postprocess(p, cores, parts_);
+  own->two_cta_clusters = caps.early_launches && reduces_dbias_in_clusters(p) &&
+                          uses_two_cta_clusters(p, launch->total / p.batch);
+  own->eager_zero_heads =
+      uint32_t(own->two_cta_clusters ? eager_zero_heads_per_entry(p, cores, tiles)
+                                     : eager_zero_heads(p, cores, tiles, own->interleaved_heads));
+  if (sums_dbias_in_slices(p)) {
+    const BwdShape& s = kBwdShapes[row_];
+    const BwdSlices slices =
+        bwd_slices(p.batch, launch->total / p.batch, cores, bwd_query_tiles(s, p.seq_q),
+                   bias_parts_pitch(p.seq_kv) * p.seq_q * p.heads_q * 4);
+    launch->splits = uint32_t(slices.count);
+    own->passes = slices.passes;
+  }
+  own->parts = parts_;
+  if (parts_.most > 0) {
+    // In any order the tiles of all heads come side by side.
+    if (!p.deterministic) own->eager_zero_heads = 0;
+    launch->groups_x = launch->total * uint32_t(parts_.most);
+    launch->groups_y = 1;
+  }
+  own->persistent = is_persistent(p, cores);
+  if (!own->persistent) return;
+  launch->groups_x = uint32_t(std::min<int64_t>(launch->total, cores));
+  launch->groups_y = 1;
+}
+
+void Sm90Planner::complete(Launch* launch, const Extent& extent) const {
+  CudaPlanner::complete(launch, extent);
+  Sm90Launch* own = launch->as<Sm90Launch>();
+  if (launch->stem == Stem::fwd) complete_fwd(launch, own);
+  if (launch->stem == Stem::bwd_dkv_dq) complete_dkv_dq(launch, own, extent.tiles);
+  if (launch->stem == Stem::pack_bias) own->programmatic = caps.early_launches;
+  // It may start early, as bwd_dkv_dq signals when it may and counts the finished tiles of a head.
+  if (launch->stem == Stem::bwd_dq_cast) own->programmatic = caps.early_launches;
+}
+
+// A launch takes the host three microseconds, so earlier launches do the work of a few small ones.
+void Sm90Planner::arrange(Vec<Launch>* launches) const {
+  // Workgroups of `l` come behind those of `to` and of launches that it has already joined.
+  uint64_t total = 0;
+  const auto join = [&](Launch* l, const Launch* to) {
+    if (!l || !to) return;
+    if (total == 0) total = to->total;
+    l->joins = total + l->total <= caps.max_groups_x;
+    if (l->joins) total += l->total;
+  };
+  const Launch* dkv = find_launch(launches, Stem::bwd_dkv);
+  const Launch* cast = find_launch(launches, Stem::bwd_dq_cast);
+  Launch* head = find_launch(launches, Stem::bwd_head_sums);
+  Launch* dq = find_launch(launches, Stem::bwd_dq);
+  // Heads over kMaxFusedHeadDim.
+  join(dq, dkv);
+  join(head, dkv ? dkv : dq ? dq : cast);
+  // The last workgroup of a kv head does the work of bwd_head_sums.
+  const Launch* narrow = find_launch(launches, Stem::bwd_dkv_dq);
+  if (head && narrow && !cast) head->joins = counts_heads(narrow->total, cores_of(caps));
+  if (!find_launch(launches, Stem::bwd_dkv_dist)) return;
+  // Elastic softmax: the row sums of d_tau, and the sums of d_dist_bias if they are few.
+  if (head) head->joins = true;
+  if (Launch* sum = find_launch(launches, Stem::bwd_sum_splits))
+    sum->joins = sums_at_once(p.group() * ceil_div(p.dist_window, 64), sum->splits);
+}
+
+}  // namespace tandem
