@@ -170,9 +170,16 @@ String set_kernels(const Caps& caps, Plan* plan) {
     if (l.of<Sm90Launch>().two_cta_clusters) l.second_kernel = find(l, "bias_two_cta");
     if (l.kernel < 0)
       return text("it has no kernel %s.%s", stem_name(l.stem), variant_of(*plan, l));
-    for (int row : {l.kernel, l.other_kernel, l.second_kernel})
-      if (row >= 0 && off(row))
-        return text("its kernel %s is %s", short_kernel_name(kKernels[row]).c_str(), kDisabled);
+    for (int row : {l.kernel, l.other_kernel, l.second_kernel}) {
+      if (row < 0) continue;
+      const KernelRow& kernel = kKernels[row];
+      if (off(row))
+        return text("its kernel %s is %s", short_kernel_name(kernel).c_str(), kDisabled);
+      // Paths look at the inputs that they know. This is for those that are new.
+      if ((plan->problem.inputs() & ~kernel.inputs) != 0)
+        return text("its kernel %s has no %s", short_kernel_name(kernel).c_str(),
+                    plan->problem.extras(kernel.inputs).c_str());
+    }
   }
   return "";
 }

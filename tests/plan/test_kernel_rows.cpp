@@ -120,6 +120,16 @@ TEST_CASE("tests/gpu/kernels.txt reaches every kernel of cuda.sm90 and cuda.sm80
   }
 }
 
+TEST_CASE("a kernel does not run for a problem with an input that its row lacks") {
+  Plan plan = plan_of("fwd f32 b1 hq1 hk1 sq8 sk8 d8 dv8", "cpu");
+  REQUIRE(String(plan.path) == "simd");
+  const Caps caps = caps_of("cpu");
+  CHECK(set_kernels(caps, &plan) == "");
+  plan.problem.softcap = 1;
+  plan.problem.sink = true;
+  CHECK(set_kernels(caps, &plan) == "its kernel fwd has no softcap, sink");
+}
+
 TEST_CASE("columns of the registry hold for the launches of each recorded device") {
   std::set<int> seen;
   for (const Profile& profile : profiles())
