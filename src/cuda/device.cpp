@@ -386,6 +386,7 @@ class CudaDevice final : public Device {
     caps_.max_groups_y = uint32_t(properties.maxGridSize[1]);
     caps_.subgroup_min = caps_.subgroup_max = caps_.subgroup_size = uint32_t(properties.warpSize);
     caps_.cores = uint32_t(properties.multiProcessorCount);
+    read_speeds(ordinal);
     caps_.compute_major = properties.major;
     caps_.compute_minor = properties.minor;
     caps_.disabled = options.disabled;
@@ -429,6 +430,18 @@ class CudaDevice final : public Device {
     return fail(result == CUDA_ERROR_OUT_OF_MEMORY ? TANDEM_ERROR_DEVICE_OUT_OF_MEMORY
                                                    : TANDEM_ERROR_BACKEND,
                 "cuDevicePrimaryCtxRetain of CUDA device %d: CUresult %d", ordinal, int(result));
+  }
+
+  // Sets the speeds that the driver knows. One that it does not know stays 0.
+  void read_speeds(int ordinal) {
+    const auto get = [&](cudaDeviceAttr attribute) {
+      int value = 0;
+      return cudaDeviceGetAttribute(&value, attribute, ordinal) == cudaSuccess ? value : 0;
+    };
+    caps_.clock_mhz = uint32_t(get(cudaDevAttrClockRate) / 1000);
+    // kHz and bits of a memory that transfers twice a clock.
+    caps_.memory_gbps = uint32_t(2e3 * get(cudaDevAttrMemoryClockRate) *
+                                 get(cudaDevAttrGlobalMemoryBusWidth) / 8e9);
   }
 
   // ordinal: as the caller gave it; -1: set to that of the context's GPU.

@@ -30,6 +30,8 @@ String describe_caps(const Caps& c) {
     line("max_groups", text("%u x %u", c.max_groups_x, c.max_groups_y));
     line("subgroup_size", text("%u (%u to %u)", c.subgroup_size, c.subgroup_min, c.subgroup_max));
     number("cores", c.cores);
+    number("clock_mhz", c.clock_mhz);
+    number("memory_gbps", c.memory_gbps);
   }
   if (c.backend == Backend::cuda)
     line("compute_capability", text("%d.%d", c.compute_major, c.compute_minor));

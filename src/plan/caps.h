@@ -28,6 +28,8 @@ struct Caps {
   uint32_t subgroup_min = 0, subgroup_max = 0, subgroup_size = 0;
   uint32_t max_subgroups = 0;  // of a workgroup whose pipeline states its subgroup size
   uint32_t cores = 0;          // SMs, compute units, Xe cores; 0 unknown
+  uint32_t clock_mhz = 0;      // highest clock of the cores; 0 unknown
+  uint32_t memory_gbps = 0;    // peak of the device's memory, in 10^9 bytes a second; 0 unknown
   // Vulkan
   uint32_t api_version = 0;
   bool buffer_address = false, inline_uniform = false;

@@ -54,9 +54,9 @@ inline std::vector<Profile> profiles() {
   auto add = [&](const char* id, Backend backend, const char* name, const char* driver,
                  uint32_t vendor, uint32_t shared, uint32_t invocations, uint32_t groups_x,
                  uint32_t groups_y, uint32_t sub_min, uint32_t sub_max, uint32_t sub,
-                 uint32_t cores, int version, const char* flags, uint32_t push, uint32_t driver_id,
-                 const char* matrices, const char* path, const char* tile, const char* f16,
-                 const char* bf16) {
+                 uint32_t cores, uint32_t clock_mhz, uint32_t memory_gbps, int version,
+                 const char* flags, uint32_t push, uint32_t driver_id, const char* matrices,
+                 const char* path, const char* tile, const char* f16, const char* bf16) {
     Caps c;
     auto has = [&](char f) { return std::strchr(flags, f) != nullptr; };
     c.backend = backend;
@@ -71,6 +71,8 @@ inline std::vector<Profile> profiles() {
     c.subgroup_max = sub_max;
     c.subgroup_size = sub;
     c.cores = cores;
+    c.clock_mhz = clock_mhz;
+    c.memory_gbps = memory_gbps;
     if (backend == Backend::cuda) {
       c.compute_major = version / 10;
       c.compute_minor = version % 10;
@@ -107,9 +109,10 @@ inline std::vector<Profile> profiles() {
     all.push_back({id, c, path, tile, f16, bf16});
   };
 #define TANDEM_PROFILE(id, backend, name, driver, vendor, shared, inv, gx, gy, smin, smax, sub, \
-                       cores, version, flags, push, drv, matrices, path, tile, f16, bf16)       \
+                       cores, mhz, gbps, version, flags, push, drv, matrices, path, tile, f16,  \
+                       bf16)                                                                    \
   add(#id, Backend::backend, name, driver, vendor, shared, inv, gx, gy, smin, smax, sub, cores, \
-      version, flags, push, drv, matrices, path, tile, f16, bf16);
+      mhz, gbps, version, flags, push, drv, matrices, path, tile, f16, bf16);
 #include "profiles.inc"
   Caps cpu;
   cpu.threads = 4;
