@@ -56,6 +56,7 @@ String describe_caps(const Caps& c) {
     flag("full_subgroups", c.full_subgroups);
     flag("subgroup_pin", c.subgroup_pin);
     number("max_subgroups", c.max_subgroups);
+    flag("denormals", c.denormals);
     flag("maintenance4", c.maintenance4);
     flag("coopmat", c.coopmat);
     flag("coopmat_reductions", c.coopmat_reductions);

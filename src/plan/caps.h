@@ -38,6 +38,7 @@ struct Caps {
   bool memory_model = false;  // of Vulkan, with device scope
   bool subgroup_control = false, full_subgroups = false;
   bool subgroup_pin = false;  // a compute pipeline may state its subgroup size
+  bool denormals = false;     // shaders may ask for f32 numbers below 2^-126 to be kept
   bool maintenance4 = false;  // sizes of workgroups as SPIR-V 1.6 states them
   bool coopmat = false, bfloat16_coopmat = false;
   bool coopmat_reductions = false, coopmat_conversions = false, coopmat_per_element = false;

@@ -306,11 +306,14 @@ Status VulkanDevice::open(const DeviceOptions& options, const tandem_vk_device_d
   VkPhysicalDeviceSubgroupProperties subgroup{};
   subgroup.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_PROPERTIES;
   subgroup.pNext = &driver;
+  VkPhysicalDeviceFloatControlsProperties floats{};
+  floats.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FLOAT_CONTROLS_PROPERTIES;
+  floats.pNext = &subgroup;
   VkPhysicalDeviceSubgroupSizeControlProperties sizes{};
   sizes.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_PROPERTIES;
   VkPhysicalDeviceProperties2 properties{};
   properties.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2;
-  properties.pNext = &subgroup;
+  properties.pNext = &floats;
   instance.GetPhysicalDeviceProperties2(desc.gpu, &properties);
   const VkPhysicalDeviceProperties& base = properties.properties;
   const VkPhysicalDeviceLimits& limits = base.limits;
@@ -348,6 +351,9 @@ Status VulkanDevice::open(const DeviceOptions& options, const tandem_vk_device_d
   caps.subgroup_max = sizes.maxSubgroupSize ? sizes.maxSubgroupSize : subgroup.subgroupSize;
   caps.subgroup_pin = (sizes.requiredSubgroupSizeStages & VK_SHADER_STAGE_COMPUTE_BIT) != 0;
   caps.max_subgroups = sizes.maxComputeWorkgroupSubgroups;
+  caps.denormals =
+      floats.shaderDenormPreserveFloat32 == VK_TRUE &&
+      floats.denormBehaviorIndependence != VK_SHADER_FLOAT_CONTROLS_INDEPENDENCE_NONE;
   caps.cores = read_cores(instance, desc.gpu);
   read_features(enabled, version, &caps);
   TANDEM_TRY(read_matrices(gipa, desc, &caps));

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/structs.h"
+#include "denormals.h"
 #include "device.h"
 #include "shaders/modules.h"
 #include "shaders/spec_ids.h"
@@ -245,10 +246,15 @@ Status VulkanDevice::compile(const Plan& plan, Wanted* wanted, VkPipeline* pipel
       return fail(TANDEM_ERROR_BACKEND, "the module %s cannot be specialised", spirv->name);
     wanted->words = words.size();
   }
+  // The matrix paths keep what the hardware does: their exponentials would pay for it.
+  if (caps().denormals && std::strcmp(plan.path, "scalar") == 0) {
+    if (words.empty()) words.assign(spirv->words, spirv->words + spirv->bytes / 4);
+    preserve_denormals(&words);
+  }
   VkShaderModuleCreateInfo module_info{};
   module_info.sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO;
-  module_info.codeSize = specialise_ ? words.size() * 4 : spirv->bytes;
-  module_info.pCode = specialise_ ? words.data() : spirv->words;
+  module_info.codeSize = words.empty() ? spirv->bytes : words.size() * 4;
+  module_info.pCode = words.empty() ? spirv->words : words.data();
   VkShaderModule module = VK_NULL_HANDLE;
   TANDEM_VK_TRY(vk_.vkCreateShaderModule(device_, &module_info, allocator(), &module),
                 "vkCreateShaderModule");
