@@ -328,8 +328,9 @@ typedef struct tandem_plan_info {
 } tandem_plan_info;
 TANDEM_API tandem_status tandem_plan_get_info(const tandem_plan* plan, tandem_plan_info* info);
 
-/* Every candidate path, one a line, with its tiles or the reason for its refusal. Sizes as
- * tandem_device_describe(). An invalid problem gives its message. */
+/* Every candidate path, one a line, with its tiles or the reason for its refusal, and with an
+ * estimate of its time where times of the device are known. Sizes as tandem_device_describe(). An
+ * invalid problem gives its message. */
 TANDEM_API size_t tandem_explain(const tandem_device* device, const tandem_problem* problem,
                                  char* text, size_t capacity);
 

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "kernels/params.h"
+#include "plan/cost/cost.h"
 #include "plan/plan.h"
 #include "plan/sm90/tensor_maps.h"
 
@@ -144,18 +145,40 @@ String variant_words(const Launch& l) {
   return s;
 }
 
+// "cuda.sm80"
+String path_name(const PathRow& row) { return String(backend_name(row.backend)) + "." + row.name; }
+
+// What a path would take alone, as words; "" if it refuses the problem, or if that is not known.
+String estimate_alone(const Problem& problem, const Caps& caps, const PathRow& path) {
+  if (!cost_device(caps)) return "";
+  Caps alone = caps;
+  for (const PathRow& row : kPaths)
+    if (row.backend == caps.backend && &row != &path) alone.disabled.push_back(path_name(row));
+  Plan plan;
+  return make_plan(problem, alone, &plan).ok() ? estimate(plan, caps).words() : "";
+}
+
 }  // namespace
 
 String explain(const Problem& problem, const Caps& caps) {
   Plan plan;
   const Status status = make_plan(problem, caps, &plan);
   String s;
-  for (const Refusal& r : plan.refusals)
-    s += text("%-24s refused: %s\n", r.candidate.c_str(), r.reason.c_str());
+  for (const Refusal& r : plan.refusals) {
+    s += text("%-24s refused: %s", r.candidate.c_str(), r.reason.c_str());
+    for (const PathRow& row : kPaths)
+      if (r.candidate == path_name(row))
+        if (const String alone = estimate_alone(problem, caps, row); !alone.empty())
+          s += "; alone it takes " + alone;
+    s += "\n";
+  }
   if (!status.ok()) return s;
   s += text("%-24s taken", plan.name().c_str());
+  const String takes = estimate(plan, caps).words();
   if (const char* tile = plan.tile().name; tile && *tile) s += text(" (%s)", tile);
-  s += text(", workspace %llu bytes\n", (unsigned long long)plan.workspace_size);
+  s += text(", workspace %llu bytes%s%s\n", (unsigned long long)plan.workspace_size,
+            takes.empty() ? "" : ", ", takes.c_str());
+  if (const String slow = find_slow(plan, caps).sentence; !slow.empty()) s += "  " + slow + "\n";
   if (plan.problem.heads_q != problem.heads_q)
     s += text("  one query a head: the %d heads that share keys are rows of one tile\n",
               int(problem.group()));
@@ -181,6 +204,15 @@ String explain(const Problem& problem, const Caps& caps) {
   if (const auto& unaligned = plan.of<Sm90Plan>().unaligned)
     s += text("  with inputs at addresses that are no multiples of 16 bytes: %s\n",
               unaligned->name().c_str());
+  // Paths behind the one that is taken.
+  bool behind = false;
+  for (const PathRow& row : kPaths) {
+    if (row.backend != caps.backend) continue;
+    if (behind)
+      if (const String alone = estimate_alone(problem, caps, row); !alone.empty())
+        s += text("%-24s not tried: %s\n", path_name(row).c_str(), alone.c_str());
+    behind = behind || std::strcmp(row.name, plan.path) == 0;
+  }
   return s;
 }
 

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Tries the paths of a backend in order, and records why one is not taken.
+// Tries the paths of a backend in order, and records why one is not taken. A later path is taken
+// where its estimated time surely is less (cost/cost.h).
 #include "plan.h"
 
 #include <algorithm>
 
+#include "cost/cost.h"
 #include "kernels/kernel_rows.h"
 #include "planner.h"
 
@@ -50,6 +52,31 @@ bool try_path(int n, const Caps& caps, Plan* plan) {
   return false;
 }
 
+// Replaces a plan by that of a later path than `first` that surely is faster.
+void rank_later_paths(int first, const Caps& caps, Plan* plan) {
+  const Problem problem = plan->problem;
+  if (!may_rank(problem, caps)) return;
+  Estimate taken = estimate(*plan, caps);
+  for (int n = first + 1; n < kPathCount && taken.inside; ++n) {
+    if (kPaths[n].backend != caps.backend) continue;
+    const double least = least_ms(problem, caps, kPaths[n].name);
+    if (least <= 0 || least * kRankMargin >= taken.ms) continue;
+    Plan other;
+    other.problem = problem;
+    other.backend = plan->backend;
+    other.refusals = plan->refusals;
+    other.refusals.push_back({plan->name(), ""});
+    const size_t at = other.refusals.size() - 1;
+    if (!try_path(n, caps, &other)) continue;
+    const Estimate e = estimate(other, caps);
+    if (!is_surely_faster(e, taken)) continue;
+    other.refusals[at].reason = text("%s; %s.%s takes %s", taken.words().c_str(),
+                                     backend_name(other.backend), other.path, e.words().c_str());
+    *plan = std::move(other);
+    taken = e;
+  }
+}
+
 }  // namespace
 
 bool is_disabled(const Caps& caps, const String& name) {
@@ -61,7 +88,10 @@ Status make_plan(const Problem& problem, const Caps& caps, Plan* plan) {
   plan->problem = caps.backend == Backend::cpu ? problem : problem.with_heads_as_rows();
   plan->backend = caps.backend;
   for (int n = 0; n < kPathCount; ++n)
-    if (kPaths[n].backend == caps.backend && try_path(n, caps, plan)) return Status();
+    if (kPaths[n].backend == caps.backend && try_path(n, caps, plan)) {
+      rank_later_paths(n, caps, plan);
+      return Status();
+    }
   String message = text("no %s path takes this problem:", backend_name(caps.backend));
   for (const Refusal& r : plan->refusals) message += " " + r.candidate + ": " + r.reason + ";";
   message.pop_back();

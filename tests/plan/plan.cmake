@@ -1,8 +1,16 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # The tests of plans are part of tandem_tests (unit/unit.cmake).
+# What plans do, counted for scripts/fit-cost.
+add_executable(tandem_cost_terms plan/cost_terms.cpp)
+tandem_test_target(tandem_cost_terms)
+find_package(Python3 COMPONENTS Interpreter QUIET)
+if(Python3_Interpreter_FOUND)
+  add_test(NAME plan.cost_fit COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/fit-cost
+                                      --terms $<TARGET_FILE:tandem_cost_terms> --check)
+endif()
 # The planner once more, in place of the library's, which ends at what C++ leaves undefined: problems of absurd sizes overflow a product soon.
 if(NOT TANDEM_SANITIZE AND CMAKE_CXX_COMPILER_ID MATCHES "GNU|Clang")
-  set(planner plan/caps api/explain kernels/kernel_rows kernels/params plan/plan plan/cpu/planner
+  set(planner plan/caps plan/cost/cost plan/cost/slow plan/cost/terms api/explain kernels/kernel_rows kernels/params plan/plan plan/cpu/planner
     plan/gpu plan/launches plan/coopmat/planner plan/scalar/planner plan/simt/planner
     plan/sm80/planner plan/sm90/planner plan/sm90/heuristics plan/workspace problem/problem
     problem/problem_line kernels/push)
