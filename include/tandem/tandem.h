@@ -108,7 +108,9 @@ typedef struct tandem_device_options {
   uint32_t threads;
   const void* next; /* must be NULL in this version */
   void* user;       /* given back to log */
-  /* Called from any thread that calls the library; copy the text. NULL: silent. */
+  /* Called from any thread that calls the library; copy the text. NULL: silent. At WARN: a plan
+   * that takes more than twice what a nearby problem would, as far as times of the device are
+   * known, with what is in the way, once a device and reason. */
   void (*log)(void* user, tandem_log_level level, const char* message);
   /* Comma-separated paths and tiles to do without, as "cpu.simd,t64k32"; NULL: none. Added to what
    * the environment variable TANDEM_DISABLE names. An unknown name is INVALID_ARGUMENT. */

@@ -11,6 +11,7 @@
 #include "border.h"
 #include "handles.h"
 #include "kernels/args.h"
+#include "plan/cost/cost.h"
 #include "verbose.h"
 
 using namespace tandem;
@@ -84,6 +85,15 @@ std::shared_ptr<const Program> share(std::unique_ptr<Program> program) {
                                         HostAllocator<char>());
 }
 
+// Tells once a device and reason that a nearby problem would be much faster.
+void warn_if_slow(tandem_device& device, const NamedPlan& plan) {
+  const Logger& log = device.device->log();
+  if (!log) return;
+  const Slow slow = find_slow(plan, device.device->caps());
+  if (!slow.reason.empty() && device.warned.tells(slow.reason))
+    log(TANDEM_LOG_WARN, slow.sentence + " | " + plan.full_name);
+}
+
 // Makes a plan that is not in the device's cache.
 Status make_shared_plan(tandem_device& device, const tandem_problem& problem, SharedPlan* shared) {
   Problem checked;
@@ -93,6 +103,7 @@ Status make_shared_plan(tandem_device& device, const tandem_problem& problem, Sh
   plan->full_name = plan->name() + " | " + print_problem(problem);
   std::unique_ptr<Program> program;
   TANDEM_TRY(device.device->build(*plan, &program));
+  warn_if_slow(device, *plan);
   plan->refusals = {};  // not needed any more
   *shared = {plan, share(std::move(program))};
   return Status();

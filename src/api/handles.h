@@ -9,6 +9,7 @@
 #include <new>
 
 #include "plan_cache.h"
+#include "warned.h"
 
 #ifndef TANDEM_CHECK_HANDLES
 #ifdef NDEBUG
@@ -28,6 +29,7 @@ struct tandem_device : tandem::Handle {
   tandem::HostMemory memory;
   std::unique_ptr<tandem::Device> device;
   tandem::PlanCache cache;
+  tandem::Warned warned;
   std::mutex mutex;  // of the list of its plans
   tandem_plan* plans = nullptr;
 };

@@ -226,6 +226,75 @@ TEST_CASE("cost: why a nearby problem is faster") {
   CHECK(reason_of("fwd bf16 b128 hq12 hk12 sq197 sk197 d64 dv64 bias:bf16:1x12x197") == "");
 }
 
+namespace {
+
+class NoProgram final : public Program {
+  Status record(tandem_stream, const tandem_args&) const override { return Status(); }
+};
+
+// A recorded device. It builds programs that do nothing.
+class RecordedDevice final : public Device {
+ public:
+  RecordedDevice(const Caps& caps, const DeviceOptions& options) {
+    caps_ = caps;
+    log_ = options.log;
+  }
+  Status build(const Plan&, std::unique_ptr<Program>* program) override {
+    program->reset(new NoProgram);
+    return Status();
+  }
+};
+
+Status open_recorded(const DeviceOptions& options, const void* caps,
+                     std::unique_ptr<Device>* device) {
+  device->reset(new RecordedDevice(*static_cast<const Caps*>(caps), options));
+  return Status();
+}
+
+}  // namespace
+
+TEST_CASE("cost: a slow plan is logged once a device and reason") {
+  std::vector<std::string> warnings;
+  tandem_device_options options = TANDEM_DEVICE_OPTIONS_INIT;
+  options.user = &warnings;
+  options.log = [](void* user, tandem_log_level level, const char* text) {
+    if (level == TANDEM_LOG_WARN) static_cast<std::vector<std::string>*>(user)->push_back(text);
+  };
+  const Caps caps = caps_of("h100_cuda");
+  const auto opened = [&] {
+    tandem_device* device = nullptr;
+    REQUIRE(create_device(&options, &device, open_recorded, &caps) == TANDEM_OK);
+    return device;
+  };
+  const auto plan = [](tandem_device* device, const char* line) {
+    tandem_problem problem;
+    REQUIRE(tandem_problem_parse(line, &problem) == TANDEM_OK);
+    tandem_plan* made = nullptr;
+    REQUIRE(tandem_plan_create(device, &problem, &made) == TANDEM_OK);
+    tandem_plan_destroy(made);
+  };
+  const char* slow = "fwd bf16 b1 hq32 hk8 sq2048 sk6404 d128 dv128 keep:1x1x2048";
+  tandem_device* device = opened();
+  plan(device, "fwd bf16 b1 hq32 hk8 sq2048 sk6400 d128 dv128 keep:1x1x2048");
+  CHECK(warnings.empty());
+  plan(device, slow);
+  REQUIRE(warnings.size() == 1);
+  CHECK(warnings[0].rfind("slow plan: cuda.sm90 128x128 takes about", 0) == 0);
+  CHECK(warnings[0].find("keep rows are 6404 bytes apart; multiples of 16") != std::string::npos);
+  CHECK(warnings[0].find(slow) != std::string::npos);
+  plan(device, slow);  // out of the cache
+  // Another problem, the same reason.
+  plan(device, "fwd bf16 b2 hq32 hk8 sq2048 sk6404 d128 dv128 keep:1x1x2048");
+  CHECK(warnings.size() == 1);
+  plan(device, "fwd bf16 b1 hq32 hk8 sq2048 sk6405 d128 dv128 keep:1x1x2048");
+  CHECK(warnings.size() == 2);
+  tandem_device_destroy(device);
+  device = opened();
+  plan(device, slow);
+  CHECK(warnings.size() == 3);
+  tandem_device_destroy(device);
+}
+
 // What the planner chooses for attention of models on an H100, so that a change is seen. Where one
 // is meant, replace the file by what the failure prints.
 TEST_CASE("cost: choices for models, golden") {
