@@ -71,7 +71,7 @@ class CudaSession : public Session {
     const tandem_device_options o = device_options(options);
     tandem_device* device = nullptr;
     check(tandem_cuda_device_create(ordinal, &o, &device));
-    adopt(device);
+    adopt(device, options);
     try {
       CU(cudaSetDevice(ordinal));
       CU(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));

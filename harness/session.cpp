@@ -4,8 +4,11 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <iterator>
 #include <numeric>
 #include <random>
 #include <thread>
@@ -56,7 +59,7 @@ class CpuSession : public Session {
     const tandem_device_options o = device_options(options);
     tandem_device* device = nullptr;
     check(tandem_cpu_device_create(&o, &device));
-    adopt(device);
+    adopt(device, options);
   }
   ~CpuSession() override { close(); }
   void submit(const std::function<void(tandem_stream)>& record) override { record({0}); }
@@ -218,13 +221,59 @@ std::unique_ptr<Session> Session::open(const std::string& name, const SessionOpt
               "no device is named '" + name + "'; names are cpu, vulkan:N and cuda:N");
 }
 
-void Session::adopt(tandem_device* device) {
+void Session::adopt(tandem_device* device, const SessionOptions& options) {
   device_ = device;
   info_.struct_size = sizeof(info_);
   check(tandem_device_get_info(device_, &info_));
+  const char* folder = std::getenv("TANDEM_CACHE");
+  if (!options.cache || !folder || !*folder || backend() != "vulkan") return;
+  // A file for each device and what it does without, as those that run the paths one by one do.
+  const char* disable = std::getenv("TANDEM_DISABLE");
+  uint64_t hash = 0xcbf29ce484222325u;
+  for (const std::string& part : {std::string(info_.name), std::string(info_.driver),
+                                  options.disable, std::string(disable ? disable : "")})
+    for (const char c : part + "\n") hash = (hash ^ uint8_t(c)) * 0x100000001b3u;
+  char name[64];
+  std::snprintf(name, sizeof(name), "/tandem-%016llx.cache", (unsigned long long)hash);
+  cache_file_ = folder + std::string(name);
+  load_cache();
+}
+
+void Session::load_cache() {
+  std::ifstream file(cache_file_, std::ios::binary);
+  if (!file) return;
+  const std::vector<char> blob{std::istreambuf_iterator<char>(file), {}};
+  const tandem_status status = tandem_device_set_cache(device_, blob.size(), blob.data());
+  if (status == TANDEM_ERROR_CACHE) return;  // of another build, driver or device
+  check(status);
+  cache_loaded_ = blob.size();
+}
+
+// Whole or not at all, as other processes may read it.
+void Session::save_cache() const {
+  size_t size = 0;
+  check(tandem_device_get_cache(device_, &size, nullptr));
+  std::vector<char> blob(size);
+  check(tandem_device_get_cache(device_, &size, blob.data()));
+  if (size == cache_loaded_) return;
+  const std::string part = cache_file_ + "." + std::to_string(std::random_device{}()) + ".part";
+  std::ofstream file(part, std::ios::binary);
+  file.write(blob.data(), std::streamsize(size));
+  file.close();
+  if (!file || std::rename(part.c_str(), cache_file_.c_str()) != 0) {
+    std::remove(part.c_str());
+    throw Error(TANDEM_ERROR_CACHE, "the pipelines could not be written into TANDEM_CACHE");
+  }
 }
 
 void Session::close() {
+  if (device_ && !cache_file_.empty()) {
+    try {
+      save_cache();
+    } catch (const std::exception& e) {  // destructors call this
+      std::fprintf(stderr, "tandem: %s\n", e.what());
+    }
+  }
   tandem_device_destroy(device_);
   device_ = nullptr;
 }

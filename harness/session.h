@@ -118,6 +118,7 @@ struct SessionOptions {
   // Vulkan: buffers above this many bytes are bound sparsely in pieces; 0: above what one
   // allocation can hold.
   uint64_t piece_bytes = 0;
+  bool cache = true;  // false: as if TANDEM_CACHE were not set
 };
 
 struct TimeOptions {
@@ -140,6 +141,9 @@ struct Timing {
   const char* clock = "";                        // "timestamps", "events", "wall"
 };
 
+// TANDEM_CACHE in the environment names a folder, which must be there: sessions on Vulkan begin
+// with the pipelines of a file in it, and leave theirs there when they end. A file of another
+// build, driver or device is passed over, and written anew.
 class Session {
  public:
   // "cpu", "vulkan" (the first), "vulkan:1", "cuda:0". "cpu/ref" is the device with its other paths
@@ -173,8 +177,8 @@ class Session {
 
  protected:
   Session() = default;
-  void adopt(tandem_device* device);  // takes ownership
-  void close();                       // destroys the device; derived destructors call it first
+  void adopt(tandem_device* device, const SessionOptions& options);  // takes ownership
+  void close();  // destroys the device; derived destructors call it first
   virtual std::unique_ptr<Memory> allocate(size_t bytes) = 0;
   // Seconds on the device's clock of `times` recordings, each after the one before.
   virtual double measure(const std::function<void(tandem_stream)>& record, int times) = 0;
@@ -184,6 +188,12 @@ class Session {
   bool on_cpu_ = false;
   tandem_device* device_ = nullptr;
   tandem_device_info info_{};
+
+ private:
+  void load_cache();
+  void save_cache() const;
+  std::string cache_file_;   // empty: none
+  size_t cache_loaded_ = 0;  // bytes
 };
 
 // All validation messages of the process so far, sessions that are gone included.

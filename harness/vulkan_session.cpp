@@ -349,7 +349,7 @@ void VulkanSession::open(int index, const SessionOptions& options) {
   const tandem_device_options o = device_options(options);
   tandem_device* device = nullptr;
   check(tandem_vk_device_create(&desc, &o, &device));
-  adopt(device);
+  adopt(device, options);
 }
 
 void VulkanSession::release() {

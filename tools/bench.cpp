@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // tandem bench: forward and backward times by the device's own clock, with the error beside each.
+#include "bench.h"
+
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -521,6 +523,20 @@ int run(const Options& options) {
 }
 
 }  // namespace
+
+std::vector<Result> bench_rows(Session& session, const BenchCase& c,
+                               const harness::TimeOptions& time) {
+  Options options;
+  options.no_check = true;
+  options.time = time;
+  CaseRun run(session, c, options);
+  std::vector<Result> rows;
+  for (size_t n = 0; n < run.count(); ++n) {
+    run.prepare(n);
+    rows.push_back(run.row(n, session.time_in_turns({run.record(n)}, time)[0]));
+  }
+  return rows;
+}
 
 void add_bench(CLI::App& app, int* exit_code) {
   CLI::App* command = app.add_subcommand("bench", "Times and errors of forward and backward");

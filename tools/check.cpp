@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // tandem check: random problems, or ones like those of real models. Every device and path runs them
 // against the reference in double, and every pair of devices against each other with the same tile.
+#include "check.h"
+
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -32,22 +34,6 @@ using harness::Judgement;
 using harness::Magnitudes;
 using harness::Outputs;
 
-struct Options {
-  int cases = 100;
-  uint64_t seed = 1;
-  std::vector<std::string> devices;
-  std::string repro;
-  std::string disable;
-  std::string preset;
-  int64_t work = 4000000;
-  double seconds = 0;  // 0: no limit
-  std::string shard;   // "K/N"
-  int repeats = 0;  // runs of each problem that must give the same bits; 0: by the problem's seed
-  int per_kernels = 0;     // problems with the same kernels; 0: by the number of cases
-  int lead = -1;           // CaseOptions::lead; -1: by the problem's seed
-  std::string magnitudes;  // of --repro; and "all" or "none" of what is drawn
-};
-
 // A device restricted to one of its paths.
 struct Subject {
   std::string label;  // "vulkan:0/scalar"
@@ -62,7 +48,8 @@ struct Tally {
 
 class Check {
  public:
-  int run(const Options& options);
+  explicit Check(std::FILE* out) : out_(out) {}
+  CheckResult run(const CheckOptions& options, const CheckProgress& progress);
 
  private:
   void open(const std::vector<std::string>& devices, const std::string& disable);
@@ -78,6 +65,7 @@ class Check {
   void failure(const std::string& who, const CaseResult& result, const std::string& repro);
   void report() const;
 
+  std::FILE* const out_;
   std::vector<Subject> subjects_;
   std::vector<tandem_kernel_info> registry_ = harness::registry();
   std::map<std::pair<std::string, uint32_t>, Tally> kernels_;  // subject, registry index
@@ -100,7 +88,8 @@ void Check::open(const std::vector<std::string>& devices, const std::string& dis
       Subject s;
       s.session = harness::Session::open(subject, o);
       s.label = s.session->name();
-      fmt::print("  {:<18} {}; {}\n", s.label, s.session->info().name, s.session->info().driver);
+      fmt::print(out_, "  {:<18} {}; {}\n", s.label, s.session->info().name,
+                 s.session->info().driver);
       subjects_.push_back(std::move(s));
     }
   }
@@ -108,10 +97,10 @@ void Check::open(const std::vector<std::string>& devices, const std::string& dis
 
 void Check::failure(const std::string& who, const CaseResult& result, const std::string& repro) {
   ++failures_;
-  fmt::print("FAILED {}: {}\n", who, result.message);
-  if (!result.plan.empty()) fmt::print("  plan:   {}\n", result.plan);
-  fmt::print("  repeat: {}\n", repro);
-  std::fflush(stdout);
+  fmt::print(out_, "FAILED {}: {}\n", who, result.message);
+  if (!result.plan.empty()) fmt::print(out_, "  plan:   {}\n", result.plan);
+  fmt::print(out_, "  repeat: {}\n", repro);
+  std::fflush(out_);
 }
 
 // Which kernel answers for a tensor. bwd_dot, bwd_row_sums and bwd_row_sums_dq leave delta, which
@@ -236,46 +225,45 @@ void Check::run_pairs(Case& planned, std::vector<std::unique_ptr<Outputs>>* outp
 }
 
 void Check::report() const {
-  fmt::print("\nAgainst the reference in double ({} is the limit of the error ratio)\n",
+  fmt::print(out_, "\nAgainst the reference in double ({} is the limit of the error ratio)\n",
              harness::kRatioLimit);
   Table table({"  device/path", "kernel", ">cases", ">worst ratio", "the worst one"});
   for (const auto& [key, t] : kernels_)
     table.add({"  " + key.first, harness::short_kernel_name(registry_[key.second]),
                std::to_string(t.cases), t.worst < 0 ? "-" : fmt::format("{:.3f}", t.worst),
                t.repro});
-  fmt::print("{}", table.text());
+  fmt::print(out_, "{}", table.text());
   if (!pairs_.empty()) {
-    fmt::print("\nDevice against device, with the same tile\n");
+    fmt::print(out_, "\nDevice against device, with the same tile\n");
     Table pairs({"  pair", ">cases", ">worst ratio", "the worst one"});
     for (const auto& [label, t] : pairs_)
       pairs.add({"  " + label, std::to_string(t.cases), fmt::format("{:.3f}", t.worst), t.repro});
-    fmt::print("{}", pairs.text());
+    fmt::print(out_, "{}", pairs.text());
   }
   std::string features;
   for (const auto& [word, n] : features_)
     features += fmt::format("{}{} {}", features.empty() ? "" : ", ", word, n);
-  fmt::print("\nProblems with: {}\n", features);
+  fmt::print(out_, "\nProblems with: {}\n", features);
   for (const auto& [who, n] : refused_)
-    fmt::print("{}: no kernel for {} problems: {}\n", who.first, n, who.second);
+    fmt::print(out_, "{}: no kernel for {} problems: {}\n", who.first, n, who.second);
 }
 
-int Check::run(const Options& options) {
-  fmt::print("Tandem {} ({}), seed {}{}\n", version_text(), build_commit(), options.seed,
+CheckResult Check::run(const CheckOptions& options, const CheckProgress& progress) {
+  fmt::print(out_, "Tandem {} ({}), seed {}{}\n", version_text(), build_commit(), options.seed,
              options.shard.empty() ? "" : ", part " + options.shard);
   repeats_ = options.repeats;
   lead_ = options.lead;
   open(chosen_devices(options.devices), options.disable);
   if (options.devices.empty())
     for (const harness::DeviceName& d : harness::list_devices())
-      if (!d.usable()) fmt::print("  {:<18} not usable: {}\n", d.name, d.reason);
+      if (!d.usable()) fmt::print(out_, "  {:<18} not usable: {}\n", d.name, d.reason);
 
   const auto start = std::chrono::steady_clock::now();
   const bool repeat = !options.repro.empty();
   const auto elapsed = [&] {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   };
-  const int cases = repeat ? 1 : options.cases;
-  const bool progress = isatty(fileno(stderr)) && !repeat;
+  const int first = int(options.first.size()), cases = repeat ? 1 : first + options.cases;
   harness::RandomLimits limits;
   limits.max_work = options.work;
   const Shard shard = parse_shard(options.shard);
@@ -287,10 +275,13 @@ int Check::run(const Options& options) {
   int n = 0;  // problems that ran
   for (int at = 0; at < cases; ++at) {
     if (n > 0 && options.seconds > 0 && elapsed() > options.seconds) break;
-    const uint64_t seed = options.seed + uint64_t(at / per * same + at % per);
-    if (!repeat && !shard.has(seed)) continue;
-    if (progress) fmt::print(stderr, "\r  case {} of {} ", at + 1, cases);
-    const tandem_problem problem = repeat ? problem_of(options.repro)
+    const bool named = !repeat && at < first;
+    const int drawn = std::max(0, at - first);
+    const uint64_t seed = options.seed + uint64_t(drawn / per * same + drawn % per);
+    if (!repeat && !named && !shard.has(seed)) continue;
+    if (progress) progress(at, cases, elapsed());
+    const tandem_problem problem = repeat  ? problem_of(options.repro)
+                                   : named ? problem_of(options.first[size_t(at)])
                                    : options.preset.empty()
                                        ? harness::random_problem(seed, limits)
                                        : harness::random_model_problem(seed, options.work);
@@ -298,31 +289,45 @@ int Check::run(const Options& options) {
     Magnitudes magnitudes;
     if (repeat)
       magnitudes = harness::parse_magnitudes(options.magnitudes);
-    else if (options.magnitudes != "none")
+    else if (options.magnitudes != "none" && !named)
       magnitudes =
           harness::random_magnitudes(seed, problem, options.magnitudes == "all" ? 100 : 33);
     if (!magnitudes.usual()) ++features_["magnitudes"];
     run_case(problem, seed, magnitudes);
     ++n;
   }
-  if (progress) fmt::print(stderr, "\r{:30}\r", "");
+  if (progress) progress(cases, cases, elapsed());
   report();
 
   const int messages = harness::total_validation_messages();
-  if (messages) fmt::print("{} messages of Vulkan's validation layers\n", messages);
-  if (ran_ == 0) fmt::print("Nothing ran, so nothing was checked.\n");
+  if (messages) fmt::print(out_, "{} messages of Vulkan's validation layers\n", messages);
+  if (ran_ == 0) fmt::print(out_, "Nothing ran, so nothing was checked.\n");
   const bool ok = failures_ == 0 && ran_ > 0 && messages == 0;
-  fmt::print("{}: {} runs of {} problems, {} failures, {:.1f} s\n", ok ? "OK" : "FAILED", ran_, n,
-             failures_, elapsed());
-  return ok ? 0 : 1;
+  fmt::print(out_, "{}: {} runs of {} problems, {} failures, {:.1f} s\n", ok ? "OK" : "FAILED",
+             ran_, n, failures_, elapsed());
+  CheckResult result;
+  result.ok = ok;
+  result.runs = ran_;
+  result.problems = n;
+  result.failures = failures_;
+  result.seconds = elapsed();
+  for (const auto& [key, t] : kernels_) {
+    ++result.kernels;
+    result.worst = std::max(result.worst, t.worst);
+  }
+  return result;
 }
 
 }  // namespace
 
+CheckResult run_check(const CheckOptions& options, std::FILE* out, const CheckProgress& progress) {
+  return Check(out).run(options, progress);
+}
+
 void add_check(CLI::App& app, int* exit_code) {
   CLI::App* command =
       app.add_subcommand("check", "Every device against the reference and against each other");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<CheckOptions>();
   command->add_option("--cases", options->cases, "Random problems")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
@@ -363,7 +368,15 @@ void add_check(CLI::App& app, int* exit_code) {
     // Who names a problem alone means the kernels of its plan.
     if (!options->repro.empty() && command->count("--seed") == 0 && options->lead < 0)
       options->lead = 0;
-    *exit_code = Check().run(*options);
+    CheckProgress progress;
+    if (isatty(fileno(stderr)) && options->repro.empty())
+      progress = [](int at, int of, double) {
+        if (at < of)
+          fmt::print(stderr, "\r  case {} of {} ", at + 1, of);
+        else
+          fmt::print(stderr, "\r{:30}\r", "");
+      };
+    *exit_code = run_check(*options, stdout, progress).ok ? 0 : 1;
   });
 }
 

@@ -17,25 +17,9 @@
 #include "plan/tiles.h"
 #include "tandem/tandem.h"
 #include "tools.h"
+#include "usual.h"
 
 namespace tandem::tool {
-namespace {
-
-using nlohmann::ordered_json;
-
-struct Usual {
-  const char* what;
-  const char* line;
-};
-constexpr Usual kUsual[] = {
-    {"training, long", "bwd bf16 b4 hq16 hk16 sq2048 sk2048 d128 dv128 causal_top_left"},
-    {"training, f32", "bwd f32 b16 hq12 hk12 sq512 sk512 d64 dv64"},
-    {"prompt, GQA", "fwd f16 b1 hq32 hk8 sq4096 sk4096 d128 dv128 causal_bottom_right"},
-    {"next token, GQA", "fwd f16 b8 hq32 hk8 sq1 sk4096 d128 dv128 causal_bottom_right"},
-    {"vision", "fwd f16 b8 hq16 hk16 sq1025 sk1025 d72 dv72"},
-    {"sliding window", "bwd bf16 b1 hq8 hk8 sq8192 sk8192 d64 dv64 causal_top_left left=1023"},
-    {"wide heads, MQA", "fwd f32 b1 hq8 hk1 sq1024 sk1024 d256 dv256"},
-    {"odd sizes", "bwd f32 b1 hq3 hk1 sq77 sk131 d40 dv24"}};
 
 std::vector<std::string> lines_of(const std::string& text) {
   std::vector<std::string> lines;
@@ -43,6 +27,21 @@ std::vector<std::string> lines_of(const std::string& text) {
   for (std::string line; std::getline(in, line);) lines.push_back(line);
   return lines;
 }
+
+std::string system_text() {
+#if defined(__unix__) || defined(__APPLE__)
+  utsname name{};
+  if (uname(&name) == 0)  // without the machine's own name
+    return fmt::format("{} {} {}", name.sysname, name.release, name.machine);
+#elif defined(_WIN32)
+  return "Windows";
+#endif
+  return "unknown";
+}
+
+namespace {
+
+using nlohmann::ordered_json;
 
 ordered_json device_json(const harness::DeviceName& d) {
   ordered_json j;
@@ -102,17 +101,6 @@ ordered_json build_json() {
   for (const Backend b : {Backend::cpu, Backend::vulkan, Backend::cuda})
     if (backend_built(b)) j["backends"].push_back(backend_name(b));
   return j;
-}
-
-std::string system_text() {
-#if defined(__unix__) || defined(__APPLE__)
-  utsname name{};
-  if (uname(&name) == 0)  // without the machine's own name
-    return fmt::format("{} {} {}", name.sysname, name.release, name.machine);
-#elif defined(_WIN32)
-  return "Windows";
-#endif
-  return "unknown";
 }
 
 // What changes the choice of devices, drivers and paths; nothing else of the environment is told.

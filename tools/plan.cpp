@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include "plan_time.h"
 #include "tandem/tandem.h"
 #include "tools.h"
 
@@ -14,6 +15,7 @@ struct Options {
   std::string line;
   std::vector<std::string> devices;
   std::string disable;
+  bool time = false;
 };
 
 void show(const harness::Session& session, const tandem_problem& problem) {
@@ -43,6 +45,7 @@ void show(const harness::Session& session, const tandem_problem& problem) {
 
 int run(const Options& options) {
   const tandem_problem problem = harness::parse(options.line);
+  if (options.time) without_driver_caches();
   fmt::print("{}\n", harness::print(problem));
   int code = 0;
   for (const std::string& name : chosen_devices(options.devices)) {
@@ -50,6 +53,11 @@ int run(const Options& options) {
     try {
       harness::SessionOptions o;
       o.disable = options.disable;
+      o.cache = !options.time;
+      // First, while the driver knows none of the kernels.
+      const bool vulkan = name.compare(0, 6, "vulkan") == 0;
+      if (options.time && vulkan) time_pipelines(name, options.line, options.disable);
+      if (options.time && !vulkan) fmt::print("{}: only Vulkan's plans make pipelines\n", name);
       show(*harness::Session::open(name, o), problem);
     } catch (const harness::Error& e) {
       fmt::print("{}{}\n", e.code() == TANDEM_ERROR_UNSUPPORTED ? "  " : name + ": ", e.what());
@@ -69,6 +77,9 @@ void add_plan(CLI::App& app, int* exit_code) {
   command->add_option("--device", options->devices,
                       "cpu, vulkan:N, cuda:N, or as cpu/ref with one path; default: all");
   command->add_option("--disable", options->disable, "Paths to do without, as \"cpu.simd\"");
+  command->add_flag("--time", options->time,
+                    "Vulkan: what each pipeline takes, new and from a cache's blob; of a backward, "
+                    "those of its forward, too");
   command->callback([options, exit_code] { *exit_code = run(*options); });
 }
 

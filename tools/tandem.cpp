@@ -80,6 +80,7 @@ int main(int argc, char** argv) {
   tandem::tool::add_plan(app, &exit_code);
   tandem::tool::add_check(app, &exit_code);
   tandem::tool::add_bench(app, &exit_code);
+  tandem::tool::add_doctor(app, &exit_code);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {

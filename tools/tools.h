@@ -15,6 +15,7 @@ void add_info(CLI::App& app, int* exit_code);
 void add_plan(CLI::App& app, int* exit_code);
 void add_check(CLI::App& app, int* exit_code);
 void add_bench(CLI::App& app, int* exit_code);
+void add_doctor(CLI::App& app, int* exit_code);
 
 std::string version_text();  // "0.1.0"
 std::string build_commit();  // of the source tree when it was built; "unknown" outside of git

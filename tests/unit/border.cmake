@@ -23,6 +23,8 @@ if(TARGET tandem_tool)
   add_test(NAME info COMMAND ${CMAKE_COMMAND} -D TOOL=$<TARGET_FILE:tandem_tool> -D VERSION=${PROJECT_VERSION}
     -P ${CMAKE_CURRENT_SOURCE_DIR}/unit/info.cmake)
   set_tests_properties(info PROPERTIES ENVIRONMENT "TANDEM_DISABLE=cpu.simd")
+  add_test(NAME doctor COMMAND ${CMAKE_COMMAND} -D TOOL=$<TARGET_FILE:tandem_tool> -D FOLDER=${CMAKE_CURRENT_BINARY_DIR}
+    -P ${CMAKE_CURRENT_SOURCE_DIR}/unit/doctor.cmake)
   # The lines of docs/guide/bug-reports.md.
   set(repro check --device cpu --repro)
   add_test(NAME verbose COMMAND tandem_tool ${repro} "fwd f32 sq3 d4")

@@ -221,6 +221,20 @@ if(TANDEM_WITH_VULKAN AND UNIX)
       set_property(TEST ${name} PROPERTY DEPENDS cache.vulkan)
     endif()
   endforeach()
+  if(TARGET tandem_tool)
+    tandem_driver_test(doctor.lavapipe26 lavapipe26 tandem_tool doctor --device vulkan:0/scalar --seconds 1
+                       --bench-seconds 0 --out ${CMAKE_CURRENT_BINARY_DIR}/doctor.lavapipe26.md)
+    set_tests_properties(doctor.lavapipe26 PROPERTIES PASS_REGULAR_EXPRESSION
+      "Parity: OK: [0-9]+ runs.*vit-b16-224.*OK, [0-9]+ s")
+    tandem_driver_test(plan.time lavapipe26 tandem_tool plan --time --device vulkan:0/scalar
+                       "bwd f32 b1 hq2 hk1 sq20 sk30 d8")
+    set_tests_properties(plan.time PROPERTIES PASS_REGULAR_EXPRESSION
+      "fwd [^\n]* wide .*bwd_dkv [^\n]* any .*all plans: [0-9.]+ ms on a new device, [^\n]* blob of [0-9]+ bytes")
+    add_test(NAME cache.tools COMMAND ${CMAKE_COMMAND} -D RUN=${CMAKE_CURRENT_SOURCE_DIR}/on-driver -D DRIVER=lavapipe26
+      -D TOOL=$<TARGET_FILE:tandem_tool> -D FOLDER=${CMAKE_CURRENT_BINARY_DIR}/tool_cache
+      -P ${CMAKE_CURRENT_SOURCE_DIR}/vulkan/tool_cache.cmake)
+    set_tests_properties(cache.tools PROPERTIES SKIP_REGULAR_EXPRESSION "SKIPPED")
+  endif()
   # What the driver gets; the first leaves it as files for the validator.
   tandem_driver_test(specialise.vulkan lavapipe26 tandem_vulkan_specialise)
   set(folder ${CMAKE_CURRENT_BINARY_DIR}/specialised)
