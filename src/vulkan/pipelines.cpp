@@ -331,13 +331,14 @@ Status VulkanDevice::pipeline(const Plan& plan, Wanted* wanted) {
 Status VulkanDevice::pipelines(const Plan& plan, Vec<Wanted>* wanted) {
   const Status status = run_on_threads(wanted->size(), threads_,
                                        [&](size_t n) { return pipeline(plan, &(*wanted)[n]); });
+  const auto tile = [](const Wanted& w) { return w.launch->tile.name; };
   // Threads of the library's own call nothing of the application's.
   for (const Wanted& w : *wanted)
     if (w.words)
       log_(TANDEM_LOG_DEBUG,
-           text("pipeline %s %s %s: %llu us, %zu of %zu words", stem_name(w.launch->stem),
-                w.launch->tile.name, w.wide ? "wide" : "any", (unsigned long long)w.us, w.words,
-                w.words_before));
+           text("pipeline %s%s%s %s: %llu us, %zu of %zu words", stem_name(w.launch->stem),
+                tile(w) ? " " : "", tile(w) ? tile(w) : "", w.wide ? "wide" : "any",
+                (unsigned long long)w.us, w.words, w.words_before));
   return status;
 }
 
