@@ -13,6 +13,11 @@ namespace sm90 {
 // Minus infinity of the 16-bit type of a bias, in both halves of a word.
 TANDEM_DEVICE uint minus_infinities(bool is_f16) { return is_f16 ? 0xfc00fc00u : 0xff80ff80u; }
 
+constexpr uint kMinusInfinity = 0xff800000u;  // of f32
+// Panels of a bias tile with 64 keys: those of f32 have 32 keys.
+template <bool F32>
+constexpr int kEightPanels = F32 ? 2 : 1;
+
 // Rows of a mask from the first key of a tile on. Strides are in bytes.
 struct KeepRows {
   const char* at;
@@ -56,16 +61,35 @@ TANDEM_DEVICE void hide_chunk(uint at, uint2 hidden, uint infinities) {
             int(replaced(x.w, halves(hidden.y >> 16, hidden.y >> 24))));
 }
 
-// Hides elements of a tile of ROWS queries in PANELS panels of 64 keys, by one warp. A thread has
-// 8 keys of every fourth row of a panel. rows: how many exist. AT_ONCE: words of the mask that are
-// loaded at a time.
-template <int PANELS, int ROWS, int AT_ONCE>
+// The same in 4 keys of f32, whose bytes are in `hidden`.
+TANDEM_DEVICE void hide_four(uint at, uint hidden) {
+  if (hidden == 0) return;
+  const uint4 x = ld_shared_v4_u32(at);
+  const auto word = [=](uint from, uint bit) { return int(hidden & bit ? kMinusInfinity : from); };
+  st_shared(at, word(x.x, 0x80u), word(x.y, 0x8000u), word(x.z, 0x800000u), word(x.w, 0x80000000u));
+}
+// Hides elements of a row of a tile in 8 keys, the chunk-th of the 64 keys that begin at `panel`.
+template <int ROWS, bool F32>
+TANDEM_DEVICE void hide_eight(uint panel, int row, int chunk, uint2 hidden, uint infinities) {
+  if constexpr (F32) {
+    const uint at = panel + uint(chunk / 4 * ROWS * kPanelBytes) + swizzle_128b(row, chunk % 4 * 2);
+    hide_four(at, hidden.x);
+    hide_four(at ^ 16u, hidden.y);
+  } else {
+    hide_chunk(panel + swizzle_128b(row, chunk), hidden, infinities);
+  }
+}
+
+// Hides elements of a tile of ROWS queries in PANELS times 64 keys, by one warp. A thread has 8 keys
+// of every fourth row. rows: how many exist. AT_ONCE: words of the mask that are loaded at a time.
+// F32: the tile is of f32.
+template <int PANELS, int ROWS, int AT_ONCE, bool F32 = false>
 TANDEM_DEVICE void hide_rows(uint tile, const KeepRows& mask, int rows, uint infinities) {
   static_assert(ROWS % (4 * AT_ONCE) == 0, "whole steps");
   const int lane = read_tid_x() % 32, chunk = lane % 8;
 #pragma unroll 1
   for (int p = 0; p < PANELS; ++p) {
-    const uint panel = tile + uint(p * ROWS * kPanelBytes);
+    const uint panel = tile + uint(p * kEightPanels<F32> * ROWS * kPanelBytes);
     const int first = 64 * p + 8 * chunk, keys = mask.keys - first;
     const char* from = mask.at + first * mask.key_stride;
     // A short stride takes one register, and one instruction a row.
@@ -83,15 +107,15 @@ TANDEM_DEVICE void hide_rows(uint tile, const KeepRows& mask, int rows, uint inf
         }
 #pragma unroll
         for (int n = 0; n < AT_ONCE; ++n)
-          hide_chunk(panel + swizzle_128b(opaque(row0) + 4 * n, chunk), hidden_bytes(x[n]),
-                     infinities);
+          hide_eight<ROWS, F32>(panel, opaque(row0) + 4 * n, chunk, hidden_bytes(x[n]), infinities);
       }
     } else {
 #pragma unroll 1
       for (int row = lane / 8; row < min(ROWS, rows); row += 4)
-        hide_chunk(panel + swizzle_128b(row, chunk),
-                   hidden_bytes(load_bytes(from + row * mask.row_stride, mask.key_stride, keys)),
-                   infinities);
+        hide_eight<ROWS, F32>(
+            panel, row, chunk,
+            hidden_bytes(load_bytes(from + row * mask.row_stride, mask.key_stride, keys)),
+            infinities);
     }
   }
 }
@@ -103,14 +127,14 @@ TANDEM_DEVICE uint2 hidden_keys(const KeepRows& mask, int panel) {
                           ? __ldg(reinterpret_cast<const uint2*>(from))
                           : load_bytes(from, mask.key_stride, keys));
 }
-// The same as hide_rows() in a panel, with a mask that has one row for all queries.
-template <int ROWS>
+// The same as hide_rows() in 64 keys, with a mask that has one row for all queries.
+template <int ROWS, bool F32 = false>
 TANDEM_DEVICE void hide_keys(uint panel, uint2 hidden, uint infinities) {
   const int lane = read_tid_x() % 32;
   if (!__any_sync(kAllLanes, (hidden.x | hidden.y) != 0)) return;
 #pragma unroll 2
   for (int row = lane / 8; row < ROWS; row += 4)
-    hide_chunk(panel + swizzle_128b(row, lane % 8), hidden, infinities);
+    hide_eight<ROWS, F32>(panel, row, lane % 8, hidden, infinities);
 }
 
 // Which of 16 keys, from the first one on, a row of a mask hides, as bits. row: from the first row

@@ -49,9 +49,34 @@ __global__ void __launch_bounds__(kLineGroup)
       s.d == 1 && count >= 8 ? load_chunk(from) : load_elements(from, s.d, count);
 }
 
+// The same for f32: eight elements are 32 bytes.
+__global__ void __launch_bounds__(kLineGroup)
+    pack_f32_bias(const __grid_constant__ PackBiasParams params) {
+  const PackBiasBlock& u = params.block;
+  launch_dependent_grids();
+  const uint index = blockIdx.y * gridDim.x + blockIdx.x;
+  const uint batch_head = index / u.tiles;
+  const uint n = index % u.tiles * kLineGroup + threadIdx.x;
+  const uint row = n / uint(u.chunks), column = n % uint(u.chunks) * 8;
+  const Strides& s = u.bias;
+  const uint* from =
+      reinterpret_cast<const uint*>(params.push.bias) + int64_t(batch_head / uint(u.heads)) * s.b +
+      int64_t(batch_head % uint(u.heads)) * s.h + int64_t(row) * s.s + int64_t(column) * s.d;
+  grid_dependency_wait();
+  if (index >= u.total || row >= uint(u.rows)) return;
+  const int count = u.seq_kv - int(column);
+  uint x[8];
+#pragma unroll
+  for (int i = 0; i < 8; ++i) x[i] = i < count ? from[i * s.d] : 0u;
+  uint4* const to = reinterpret_cast<uint4*>(params.push.packed_bias) +
+                    2 * (int64_t(batch_head) * u.rows * u.chunks + n);
+  to[0] = make_uint4(x[0], x[1], x[2], x[3]);
+  to[1] = make_uint4(x[4], x[5], x[6], x[7]);
+}
+
 }  // namespace
 
-Kernel<PackBiasParams> pack_bias_kernel() { return pack_bias; }
+Kernel<PackBiasParams> pack_bias_kernel(bool f32) { return f32 ? pack_f32_bias : pack_bias; }
 
 }  // namespace sm90
 }  // namespace cuda

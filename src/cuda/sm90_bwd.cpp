@@ -152,6 +152,9 @@ class BwdDkvDqBias : public BwdDkvDq<BwdDkvDqBiasParams> {
     split_ = {launch.total / (problem.bias.batch == 1 ? problem.batch : 1), 1};
   }
   Kernel<Params> kernel() const {
+    if (has_f32_bias(problem))
+      return cuda::sm90::bwd_dkv_dq_f32_bias_kernel(
+          problem.dtype, choice.row, slices() ? BiasForm::f32_slices : BiasForm::f32);
     if (problem.keep)
       return cuda::sm90::bwd_dkv_dq_bias_keep_kernel(
           problem.dtype, choice.row, slices() ? BiasForm::keep_slices : BiasForm::keep);
@@ -194,6 +197,7 @@ class BwdDkvDqBias : public BwdDkvDq<BwdDkvDqBiasParams> {
     bias.row_step = bias_row_step(problem);
     bias.whole = int(split_.whole), bias.parts = split_.parts;
     bias.schedule = schedule_;
+    bias.keep_group = 1;
     if (!problem.keep) return;
     bias.keep_strides = problem.keep.strides;
     bias.keep_group = int(problem.heads_q / problem.keep.heads);

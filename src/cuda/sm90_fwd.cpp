@@ -61,6 +61,8 @@ class FwdBias : public Sm90Kernel<FwdBiasParams> {
  public:
   using Sm90Kernel::Sm90Kernel;
   Kernel<Params> kernel() const {
+    if (has_f32_bias(problem))
+      return cuda::sm90::fwd_f32_bias_kernel(problem.dtype, launch.tile.name);
     if (problem.keep) return cuda::sm90::fwd_bias_keep_kernel(problem.dtype, launch.tile.name);
     return choice.scales_q ? cuda::sm90::fwd_scaled_bias_kernel(launch.tile.name)
                            : cuda::sm90::fwd_bias_kernel(problem.dtype, launch.tile.name);
@@ -87,7 +89,7 @@ class FwdBias : public Sm90Kernel<FwdBiasParams> {
 class PackBias : public Sm90Kernel<cuda::sm90::PackBiasParams> {
  public:
   using Sm90Kernel::Sm90Kernel;
-  Kernel<Params> kernel() const { return cuda::sm90::pack_bias_kernel(); }
+  Kernel<Params> kernel() const { return cuda::sm90::pack_bias_kernel(has_f32_bias(problem)); }
 };
 
 constexpr Sm90Row kRows[] = {

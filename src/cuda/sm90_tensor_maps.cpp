@@ -67,6 +67,12 @@ TensorMapShape bias_shape(const Problem& p, const Launch& launch) {
   }
   TensorMapShape shape = shape_of(p, strides, p.bias.heads, rows, p.seq_kv, box_rows);
   shape.sizes[3] = cuuint64_t(p.bias.batch);
+  if (has_f32_bias(p)) {
+    shape.type = CU_TENSOR_MAP_DATA_TYPE_FLOAT32, shape.box[0] = 32;
+    if (rows > 1) shape.steps[0] *= 2;
+    if (p.bias.heads > 1) shape.steps[1] *= 2;
+    shape.steps[2] *= 2;
+  }
   if (p.bias.batch == 1) shape.steps[2] = 16;
   return shape;
 }

@@ -19,6 +19,7 @@ const char* sm90_bwd_dkv_dq_variant(const Plan& plan, const Launch& l) {
   const Problem& p = plan.problem;
   switch (hopper_variant(p)) {
     case HopperVariant::bias:
+      if (has_f32_bias(p)) return l.splits > 1 ? "bias_f32_slices" : "bias_f32";
       if (l.splits > 1) return p.keep ? "bias_keep_slices" : "bias_slices";
       if (p.keep) return "bias_keep";
       return p.wants(TANDEM_GRAD_Q) && !plan.find(Stem::bwd_dq_cast) ? "bias_postprocess" : "bias";
@@ -45,6 +46,8 @@ const char* sm90_variant(const Plan& plan, const Launch& l) {
                               l.of<Sm90Launch>().scales_q);
     case Stem::bwd_dkv_dq:
       return sm90_bwd_dkv_dq_variant(plan, l);
+    case Stem::pack_bias:
+      return has_f32_bias(plan.problem) ? "f32" : kOnlyVariant;
     case Stem::bwd_row_sums:
       return plan.problem.alpha == 1.5f ? "entmax" : "entmax_any";
     default:
@@ -121,6 +124,7 @@ const char* variant_of(const Plan& plan, const Launch& l) {
 const char* sm90_fwd_variant(const Problem& p, const FwdTile& t, bool scales_q) {
   switch (hopper_variant(p)) {
     case HopperVariant::bias:
+      if (t.f32_bias) return "bias_f32";
       if (p.keep) return "bias_keep";
       return t.bias ? "bias_192_rows" : scales_q ? "scaled_bias" : "bias";
     case HopperVariant::elastic:

@@ -79,6 +79,9 @@ TEST_CASE("biases: left padding by the lowest number") {
   check_padding("fwd f16 b2 hq2 hk2 sq70 sk70 d64 dv64 bias:f16:2x1x1");
   check_padding("bwd bf16 b2 hq2 hk2 sq66 sk66 d64 dv64 causal_top_left bias:bf16:2x1x1");
   check_padding("bwd f16 b2 hq2 hk1 sq66 sk66 d128 dv128 bias:f16:2x1x1");
+  check_padding("fwd f16 b2 hq2 hk2 sq70 sk70 d64 dv64 bias:f32:2x1x70");
+  check_padding("bwd f16 b2 hq2 hk1 sq66 sk72 d32 dv32 causal_top_left bias:f32:2x1x1");
+  check_padding("bwd bf16 b2 hq2 hk1 sq66 sk66 d128 dv128 bias:f32:2x1x66");
 }
 
 // On cuda.sm90 alone: others have "features: biases by 8 elements".

@@ -501,6 +501,60 @@ TEST_CASE("sm90: a mask beside a dense bias") {
         "bias_keep ");
 }
 
+TEST_CASE("sm90: a dense bias of f32") {
+  const auto variants = [](const Plan& plan) {
+    std::string names;
+    for (const Launch& l : plan.launches) {
+      CHECK(l.second_kernel < 0);
+      if (l.stem == Stem::pack_bias || l.stem == Stem::fwd || l.stem == Stem::bwd_dkv_dq)
+        names += std::string(kKernels[l.kernel].variant) + " ";
+    }
+    return names;
+  };
+  for (const char* type : {"f16 ", "bf16 "})
+    for (const char* keep : {"", " keep:1x1x1", " keep:1x1x512"}) {
+      for (int d : {16, 32, 64, 72, 128}) {
+        const std::string rest =
+            std::string(type) + "hq4 hk4 sq512 sk512 bias:f32:1x4x512 d" + std::to_string(d) + keep;
+        const Plan fwd = plan_of("fwd b1 " + rest);
+        CAPTURE(fwd.name());
+        REQUIRE(std::string(fwd.path) == "sm90");
+        CHECK(variants(fwd) == "bias_f32 ");
+        const Launch& l = fwd.launches[0];
+        CHECK(std::string(l.tile.name) == (d <= 64 ? "hf64" : "hf128"));
+        CHECK(l.shared_bytes ==
+              uint32_t(fwd_f32_bias_shared_bytes(kFwdTiles[l.of<Sm90Launch>().row])));
+        CHECK(!l.of<Sm90Launch>().scales_q);
+        for (const char* batch : {"b1 ", "b4 ", "b8 ", "b9 ", "b64 "}) {
+          const Plan bwd = plan_of("bwd d_bias:f32 grads=qkvb " + (batch + rest));
+          REQUIRE(std::string(bwd.path) == "sm90");
+          CHECK(variants(bwd) ==
+                (bwd.problem.batch > kMaxCluster ? "bias_f32_slices " : "bias_f32 "));
+          const Launch& keys = *bwd.find(Stem::bwd_dkv_dq);
+          const BwdShape& s = kBwdShapes[keys.of<Sm90Launch>().row];
+          CHECK(s.f32_bias);
+          CHECK(s.d >= d);
+          CHECK(keys.shared_bytes == uint32_t(bwd_bias_shared_bytes(s)));
+          CHECK(!keys.of<Sm90Launch>().two_cta_clusters);
+          CHECK(bwd.find(Stem::bwd_dq_cast) != nullptr);
+        }
+      }
+    }
+  // Rows of four elements are whole chunks for TMA; others are copied.
+  CHECK(variants(plan_of("fwd bf16 sq300 sk100 d64 bias:f32:1x1x300")) == "bias_f32 ");
+  const Plan odd = plan_of("fwd bf16 b2 hq4 sq300 sk77 d64 bias:f32:1x4x300");
+  CHECK(variants(odd) == "f32 bias_f32 ");
+  CHECK(odd.scratch[Scratch::packed_bias].size == 4 * 300 * 80 * 4);
+  // Other scales than those of a bias of 16 bits.
+  CHECK(variants(plan_of("fwd bf16 sq300 sk64 d64 scale=-1 bias:f32:1x1x300")) == "bias_f32 ");
+  CHECK(std::string(plan_of("fwd bf16 sq300 sk64 d64 scale=-1 bias:bf16:1x1x300").path) == "sm80");
+  // Wider heads, and sums that clusters do not form.
+  CHECK(std::string(plan_of("fwd bf16 sq300 sk64 d136 bias:f32:1x1x300").path) == "sm80");
+  CHECK(std::string(
+            plan_of("bwd bf16 hq4 sq300 sk64 d64 bias:f32:1x1x300 d_bias:f32 grads=qkvb").path) ==
+        "sm80");
+}
+
 TEST_CASE("cuda: where bwd_dot has a kernel for rows of 16 bytes at a time") {
   const auto dot = [](const std::string& line) {
     const Plan plan = plan_of("bwd " + line);

@@ -27,6 +27,9 @@ Kernel<BwdDkvDqBiasParams> select(int row, BiasForm form) {
     case BiasForm::keep:
     case BiasForm::keep_slices:
       return nullptr;  // bwd_dkv_dq_bias_keep.cu
+    case BiasForm::f32:
+    case BiasForm::f32_slices:
+      return nullptr;  // bwd_dkv_dq_bias_f32.cu
     case BiasForm::whole:
       break;
   }

@@ -33,7 +33,8 @@ struct BiasShare {
     return uint64_t(step() * u.d_bias_strides.s) * (u.d_bias_f32 ? 4 : 2);
   }
 };
-template <int BR>
+// PANEL: bytes from panel to panel of dS.
+template <int BR, int PANEL = BR* kPanelBytes>
 TANDEM_DEVICE BiasShare bias_share(const BwdBias& u, uint tile, const BiasTileAt& at, int seq_q,
                                    int seq_kv) {
   const Strides& strides = u.d_bias_strides;
@@ -43,7 +44,7 @@ TANDEM_DEVICE BiasShare bias_share(const BwdBias& u, uint tile, const BiasTileAt
                      (at.key + 8 * piece) * strides.d;
   return {u,
           u.d_bias + uint64_t(to) * (u.d_bias_f32 ? 4 : 2),
-          tile + uint(piece / 8 * BR * kPanelBytes),
+          tile + uint(piece / 8 * PANEL),
           row,
           min(BR, seq_q - at.row),
           seq_kv - at.key - 8 * piece};

@@ -62,6 +62,10 @@ TANDEM_DEVICE void accumulate_dq(const typename Variant::Params& params, const B
                                  int adder) {
   constexpr BwdShape S = kBwdShapes[ROW];
   constexpr int kPanels = BwdSharedStorage<ROW, Variant>::kPanels;
+  // Floats of the warpgroups' parts of dQ. With 96 features the second panel is half as large.
+  constexpr bool kHalves = BwdSharedStorage<ROW, Variant>::kHalvesDq;
+  constexpr int kFirst = kHalves ? kDqAccumBlock / 2 : kDqAccumBlock,
+                kSecond = kHalves || S.d == 96 ? kDqAccumBlock / 2 : kDqAccumBlock;
   const BwdDkvDqBlock& u = params.block;
   const int full = kDqFull + kSecondDqStage * adder, empty = kDqEmpty + kSecondDqStage * adder;
   int next_warp = 0;  // the dQ warp that adds the next tile
@@ -91,13 +95,12 @@ TANDEM_DEVICE void accumulate_dq(const typename Variant::Params& params, const B
       __syncwarp();
       named_barrier_sync(full, 160);
       if (one && !ghost) {
-        bulk_reduce_add(to, memory.dq(0, adder), 16384);
+        bulk_reduce_add(to, memory.dq(0, adder), 4 * kFirst);
         bulk_commit_group();
       }
       named_barrier_sync(full + 1, 160);
       if (one && !ghost) {
-        // With 96 features the second panel is half as large.
-        bulk_reduce_add(to + kDqAccumBlock, memory.dq(1, adder), S.d == 96 ? 8192 : 16384);
+        bulk_reduce_add(to + kFirst, memory.dq(1, adder), 4 * kSecond);
         bulk_commit_group();
         bulk_wait_group_read<1>();
       }
@@ -151,7 +154,10 @@ TANDEM_DEVICE void main_loop(const typename Variant::Params& params, const BwdWo
                              const BwdSharedStorage<ROW, Variant>& memory) {
   constexpr BwdShape S = kBwdShapes[ROW];
   constexpr int BR = S.br, BC = S.bc, D = S.d;
-  constexpr int kKPanel = BC * 128, kQPanel = BR * 128;
+  constexpr int kKPanel = BC * 128, kQPanel = BR * 128,
+                kDsPanel = BwdSharedStorage<ROW, Variant>::kDsPanel;
+  constexpr bool kHalves = BwdSharedStorage<ROW, Variant>::kHalvesDq;
+  constexpr int kDqFeatures = kHalves ? 32 : 64;  // of a warpgroup
   const auto& u = params.block;
   const Barriers<ROW> barriers(memory.barriers());
   int warpgroup = int(threadIdx.x) / 128 - 1, thread = int(threadIdx.x) % 128;
@@ -188,7 +194,10 @@ TANDEM_DEVICE void main_loop(const typename Variant::Params& params, const BwdWo
       if constexpr (kHasMaskBitmap<Variant>) variant.n = tiles.n;
       const uint q = memory.q(pipe.stage), d_o = memory.d_o(pipe.stage);
       const In k_rows{memory.k() + own}, v_rows{memory.v() + own},
-          k_columns{memory.k() + (D == 64 ? 0 : warpgroup * kKPanel), kKPanel};
+          k_columns{memory.k() + (kHalves   ? warpgroup * 64
+                                  : D == 64 ? 0
+                                            : warpgroup * kKPanel),
+                    kKPanel};
       const In q_rows{q}, q_columns{q, kQPanel}, do_rows{d_o}, do_columns{d_o, kQPanel};
       float s[BR / 2], dp[BR / 2];
       mbarrier_wait(barriers.q_full(pipe.stage), pipe.phase);
@@ -242,7 +251,7 @@ TANDEM_DEVICE void main_loop(const typename Variant::Params& params, const BwdWo
         // Stores dS as [query][key]. With two stages, the readers of this one were done before the
         // last barrier.
         if constexpr (S.ds_stages == 1) named_barrier_sync<kDsWritten>(256);
-        store_transposed<BR>(ds_tile + warpgroup * kQPanel, ds, warp, lane);
+        store_transposed<BR>(ds_tile + warpgroup * kDsPanel, ds, warp, lane);
       }
       if constexpr (!GRAD_Q) variant.keep_ds(ds, t);
       if constexpr (GRAD_KV) {
@@ -253,18 +262,19 @@ TANDEM_DEVICE void main_loop(const typename Variant::Params& params, const BwdWo
                                       do_columns + k * 2048, 1);
         wgmma_commit_group();
       }
-      float dq[32];
+      float dq[kDqFeatures / 2];
       if constexpr (GRAD_Q) {
         fence_proxy_async_shared();
         named_barrier_sync<kDsWritten>(256);
         variant.signal_ds();
         wgmma_fence();
-        // With 64 features each warpgroup forms 64 rows of dQ; with more, its panel of features.
-        const In ds_rows{D == 64 ? ds_tile + own : ds_tile};
+        // With 64 features each warpgroup forms 64 rows of dQ, or half of the features; with more,
+        // its panel of features.
+        const In ds_rows{D == 64 && !kHalves ? ds_tile + own : ds_tile};
 #pragma unroll
         for (int k = 0; k < BC / 16; ++k)
-          Wgmma<T, 64>::template ss<0, 1>(dq, ds_rows + (k / 4 * kQPanel + k % 4 * 32),
-                                          k_columns + k * 2048, k > 0);
+          Wgmma<T, kDqFeatures>::template ss<0, 1>(dq, ds_rows + (k / 4 * kDsPanel + k % 4 * 32),
+                                                   k_columns + k * 2048, k > 0);
         wgmma_commit_group();
       }
       if constexpr (GRAD_KV) {
@@ -293,7 +303,7 @@ TANDEM_DEVICE void main_loop(const typename Variant::Params& params, const BwdWo
         named_barrier_sync(kDqEmpty + kSecondDqStage * stage + warpgroup, 160);
         const uint to = memory.dq(warpgroup, stage) + 16 * thread;
 #pragma unroll
-        for (int i = 0; i < 8; ++i)
+        for (int i = 0; i < kDqFeatures / 8; ++i)
           st_shared(to + 2048 * i, dq[4 * i], dq[4 * i + 1], dq[4 * i + 2], dq[4 * i + 3]);
         fence_proxy_async_shared();
         named_barrier_arrive(kDqFull + kSecondDqStage * stage + warpgroup, 160);

@@ -79,7 +79,9 @@ struct BwdSharedStorage {
   static constexpr BwdShape kShape = kBwdShapes[ROW];
   static constexpr int kPanels = bwd_panels(kShape), kKBytes = bwd_k_bytes(kShape),
                        kQBytes = bwd_q_bytes(kShape), kDsBytes = bwd_ds_bytes(kShape),
-                       kDqBytes = bwd_second_dq_bytes(kShape);
+                       kDqBytes = bwd_second_dq_bytes(kShape),
+                       kDsPanel = bwd_ds_panel_bytes(kShape);
+  static constexpr bool kHalvesDq = bwd_halves_dq(kShape);
   static constexpr int kAtV = bwd_at_v(kShape), kAtQ = bwd_at_q(kShape), kAtDo = bwd_at_do(kShape),
                        kAtDs = bwd_at_ds(kShape), kAtDq = bwd_at_dq(kShape),
                        kAtVariant = bwd_at_stats(kShape), kVariantBytes = Variant::bytes(kShape),

@@ -12,27 +12,32 @@ namespace tandem {
 namespace cuda {
 namespace sm90 {
 
-// A dense bias of the tensors' type, with a row for every query, and its gradient. The workgroups
+// A dense bias, with a row for every query, and its gradient. The workgroups
 // of all batch entries that share a bias form a cluster. They visit the same tiles side by side,
 // and each reduces its share of a tile of dS over all of them, in f32 and in the order of the
 // batch. No S x S array is stored. KEEP: there is a keep mask, too. The consumer warps read it,
-// each for its own 16 keys, and set the weights of hidden elements to 0.
-template <bool KEEP>
+// each for its own 16 keys, and set the weights of hidden elements to 0. F32: the bias is of f32,
+// not of the tensors' type, and there may be no mask.
+template <bool KEEP, bool F32 = false>
 struct BiasVariant;
-template <bool KEEP>
-constexpr bool kHasBias<BiasVariant<KEEP>> = true;
-template <bool KEEP>
-constexpr bool kPersistent<BiasVariant<KEEP>> = true;
-template <>
-constexpr bool kHasKeep<BiasVariant<true>> = true;
+template <bool KEEP, bool F32>
+constexpr bool kHasBias<BiasVariant<KEEP, F32>> = true;
+template <bool KEEP, bool F32>
+constexpr bool kPersistent<BiasVariant<KEEP, F32>> = true;
+template <bool F32>
+constexpr bool kHasKeep<BiasVariant<true, F32>> = true;
+template <BiasForm FORM>
+using BiasVariantOf = BiasVariant<kFormHasKeep<FORM>, kFormHasF32<FORM>>;
 
-template <bool KEEP>
+template <bool KEEP, bool F32>
 struct BiasVariant {
   using Bias = BiasVariant;
   using Params = BwdDkvDqBiasParams;
   static constexpr bool kAnyOrder = false;
   static constexpr int kDqWarps = 1;
-  using Registers = sm90::Registers<56>;
+  // With heads up to 96 and 64 rows the consumer warps have registers to spare for d_bias.
+  template <int ROW>
+  using Registers = sm90::Registers<F32 && kBwdShapes[ROW].d <= 96 ? 72 : 56>;
   static constexpr int bytes(const BwdShape& s) { return bwd_bias_stages(s) * bwd_ds_bytes(s); }
   static constexpr float kHidden = 0.f;
   static constexpr float kLse = kLog2e;  // what lse is multiplied by
@@ -64,7 +69,7 @@ struct BiasVariant {
   }
 
   // Stages for a tile of the bias, which dS of the same tile replaces: a warp writes dS where it
-  // has read the bias. A stage is free when d_bias has been reduced from it. The product of dQ
+  // has read the bias, or with F32 where its warpgroup has. A stage is free when d_bias has been reduced from it. The product of dQ
   // reads it, too, but is done by then: before a load the producer warp waits for a free stage of
   // Q. mbarriers of a stage: full, when the bias is loaded; written, when the whole cluster has
   // written dS; read, when the whole cluster has reduced d_bias.
@@ -130,12 +135,13 @@ struct BiasVariant {
       constexpr BwdShape S = kBwdShapes[ROW];
       if (params.bias.d_bias) mbarrier_wait(at.read(pipe.stage), pipe.phase ^ 1);
       if (int(threadIdx.x) % 32 == 0) {
-        mbarrier_arrive_expect_tx(at.full(pipe.stage), S.br * S.bc * 2);
+        mbarrier_arrive_expect_tx(at.full(pipe.stage), At<ROW>::kBytes);
         const int entry = params.bias.shared != 1 ? 0 : batch;
+        constexpr int kKeys = F32 ? 32 : 64;  // of a panel
 #pragma unroll
-        for (int c = 0; c < S.bc / 64; ++c)
+        for (int c = 0; c < S.bc / kKeys; ++c)
           tma_load(at.tile(pipe.stage) + c * S.br * 128, &params.bias.bias, at.full(pipe.stage),
-                   col0 + 64 * c, row0 * params.bias.row_step, head / params.bias.group, entry);
+                   col0 + kKeys * c, row0 * params.bias.row_step, head / params.bias.group, entry);
       }
       __syncwarp();
       pipe.next();
@@ -156,6 +162,9 @@ struct BiasVariant {
     uint offset = bias_offset(int(threadIdx.x));
     static TANDEM_DEVICE uint bias_offset(int thread) {
       const int lane = thread % 32;
+      if constexpr (F32)
+        return uint((thread / 128 - 1) * BR * 256 + thread / 64 % 2 * BR * 128) +
+               swizzle_128b(lane % 4 * 2, thread / 32 % 2 * 4 + lane / 16) + uint(lane / 4 % 4 * 4);
       return uint((thread / 128 - 1) * BR * 128) +
              swizzle_128b(lane % 8 + lane / 16 * 8, thread / 32 % 4 * 2 + (lane / 8 & 1));
     }
@@ -170,15 +179,42 @@ struct BiasVariant {
     TANDEM_DEVICE uint ds_tile() const { return at.tile(place()); }
     // The thread's first words of the bias, loaded while S of the tile is formed.
     uint first[4];
+    // F32: the words of two queries and two keys, as four accumulators of S have them. from: of the
+    // first of them, in SWIZZLE_128B.
+    static TANDEM_DEVICE void load_four(uint (&r)[4], uint from) {
+      r[0] = ld_shared_u32(from);
+      r[1] = ld_shared_u32((from ^ 16u) + 128);
+      r[2] = ld_shared_u32(from ^ 32u);
+      r[3] = ld_shared_u32((from ^ 48u) + 128);
+    }
     TANDEM_DEVICE uint bias_words() const {
       return ds_tile() + (kKeeps ? offset : bias_offset(read_tid_x()));
     }
     TANDEM_DEVICE void begin_tile() {
       ++tile;
       mbarrier_wait(at.full(place()), int((tile - 1) / At<ROW>::kStages % 2));
-      ldmatrix_x4_trans(first, bias_words());
+      if constexpr (F32)
+        load_four(first, bias_words());
+      else
+        ldmatrix_x4_trans(first, bias_words());
+    }
+    TANDEM_DEVICE void weigh_f32(float (&s)[BR / 2], float scale2, uint lse) {
+      const uint from = bias_words();
+      uint r[2][4] = {{first[0], first[1], first[2], first[3]}};
+#pragma unroll
+      for (int j = 0; j < BR / 8; ++j) {
+        if (j + 1 < BR / 8) load_four(r[(j + 1) % 2], from + 1024 * (j + 1));
+        const float2 l = ld_shared_v2_f32(lse + 32 * j);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          float& x = s[4 * j + i];
+          x = exp2_fast(
+              fmaf(x, scale2, fmaf(__uint_as_float(r[j % 2][i]), kLog2e, -(i % 2 ? l.y : l.x))));
+        }
+      }
     }
     TANDEM_DEVICE void weigh(float (&s)[BR / 2], float scale2, uint lse, int, int) {
+      if constexpr (F32) return weigh_f32(s, scale2, lse);
       const uint from = bias_words();
 #pragma unroll
       for (int k = 0; k < BR / 16; ++k) {
@@ -200,6 +236,13 @@ struct BiasVariant {
       const uint from = bias_words();
       uint r[4] = {first[0], first[1], first[2], first[3]};
       sm90::weigh_far<BR>(s, lse, far, [&](int j, uint zero) {
+        if constexpr (F32) {
+          if (j > 0) load_four(r, from + 1024 * j + zero);
+#pragma unroll
+          for (int i = 0; i < 4; ++i)
+            s[4 * j + i] = __fadd_rn(__fmul_rn(scale, s[4 * j + i]), __uint_as_float(r[i]));
+          return;
+        }
         if (j > 0 && j % 2 == 0) ldmatrix_x4_trans(r, from + 1024 * j + zero);
 #pragma unroll
         for (int n = 0; n < 4; n += 2) {
@@ -228,6 +271,7 @@ struct BiasVariant {
       const int x = read_tid_x() - 128, key = work.col0 + x / 32 * 16 + x % 32 / 4;
       const char* from = mask_at(work, head, 0, key);
       hidden[0] = 0;
+      if (F32 && !params.bias.keep) return;
       if (key < work.seq_kv && __ldg(from) == 0) hidden[0] = 1;
       if (key + 8 < work.seq_kv && __ldg(from + 8 * params.bias.keep_strides.d) == 0)
         hidden[0] |= 2;
@@ -265,6 +309,9 @@ struct BiasVariant {
           if (bits & 0x10000u) to[16] = 0.f;
           if (bits & 0x1000000u) to[18] = 0.f;
         }
+    }
+    TANDEM_DEVICE void wait_ds() {
+      if constexpr (F32) named_barrier_sync(kWarpgroup + thread() / 128 - 1, 128);
     }
     TANDEM_DEVICE void signal_ds() {
       const uint to = uint(thread()) - 128;
@@ -312,9 +359,9 @@ struct BiasVariant {
         const int place = int(tile % At<ROW>::kStages);
         const auto share = [&] {
           const int entry = SLICES ? work.slice : params.bias.shared != 1 ? 0 : work.batch;
-          return bias_share<S.br>(params.bias, at.tile(place),
-                                  {entry, work.head_kv * u.group + n, t * S.br, work.col0}, u.seq_q,
-                                  SLICES ? params.bias.slice_pitch : u.seq_kv);
+          return bias_share<S.br, BwdSharedStorage<ROW, Bias>::kDsPanel>(
+              params.bias, at.tile(place), {entry, work.head_kv * u.group + n, t * S.br, work.col0},
+              u.seq_q, SLICES ? params.bias.slice_pitch : u.seq_kv);
         };
         if (t < work.span.begin || t >= work.span.end) {
           if constexpr (SLICES)
@@ -375,7 +422,7 @@ TANDEM_DEVICE uint fetch(const BwdDkvDqBiasParams& params) {
 }
 template <int ROW, BiasForm FORM>
 struct ClusterTileScheduler {
-  using Bias = BiasVariant<kFormHasKeep<FORM>>;
+  using Bias = BiasVariantOf<FORM>;
   static constexpr bool kOnce = FORM == BiasForm::postprocess, kSlices = kInSlices<FORM>,
                         kPasses = FORM == BiasForm::passes || kSlices;
   static TANDEM_DEVICE uint passes(const BwdDkvDqBiasParams& params, uint item) {
@@ -445,12 +492,13 @@ struct ClusterTileScheduler {
 // whole batch. BiasForm::slices: more batch entries than a cluster has workgroups. An item is a
 // tile of keys and a slice of the batch, which a cluster takes in several passes; each slice has
 // sums of d_bias of its own. BiasForm::keep, keep_slices: whole and slices with a keep mask.
+// BiasForm::f32, f32_slices: the same with a bias of f32, with or without a mask.
 template <typename T, int ROW, BiasForm FORM>
 __global__ void __launch_bounds__(kBwdThreads, 1)
     bwd_dkv_dq_bias(const __grid_constant__ BwdDkvDqBiasParams params) {
-  using Bias = BiasVariant<kFormHasKeep<FORM>>;
+  using Bias = BiasVariantOf<FORM>;
   constexpr bool POSTPROCESS = FORM == BiasForm::postprocess, SLICES = kInSlices<FORM>,
-                 COPIES = !POSTPROCESS && !SLICES;
+                 COPIES = !POSTPROCESS && !SLICES && !kFormHasF32<FORM>;
   {
     const BwdSharedStorage<ROW, Bias> memory{shared_address(aligned_shared_memory())};
     // The kernel of the two-CTA clusters, or the one after both, may start.
@@ -467,7 +515,7 @@ __global__ void __launch_bounds__(kBwdThreads, 1)
   }
   using Scheduler = ClusterTileScheduler<ROW, FORM>;
   if (threadIdx.x < 128) {
-    warpgroup_reg_dealloc<Bias::Registers::kProducer>();
+    warpgroup_reg_dealloc<Bias::template Registers<ROW>::kProducer>();
     const int warp = __shfl_sync(~0u, read_tid_x() / 32, 0);
     if (warp == 0)
       load_work_tiles<ROW, Bias, Scheduler>(params);
@@ -486,7 +534,7 @@ __global__ void __launch_bounds__(kBwdThreads, 1)
               signal_postprocess(params, work);
           });
   } else {
-    warpgroup_reg_alloc<Bias::Registers::kConsumer>();
+    warpgroup_reg_alloc<Bias::template Registers<ROW>::kConsumer>();
     for_each_work_tile<ROW, Bias, Scheduler, false>(
         params, [&](const BwdSharedStorage<ROW, Bias>& here, const BwdWorkTile& work) {
           main_loop<T, ROW, Bias, true, true>(params, work, here);

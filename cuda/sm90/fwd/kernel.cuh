@@ -44,10 +44,11 @@ __global__ void __launch_bounds__(FwdShape<ROW, VARIANT>::tile.threads(), 1)
   }
 }
 
-// The kernel of a variant by the name of its tile and the dtype.
+// The kernel of a variant by the name of its tile and the dtype. Tiles for a dense bias of f32 come
+// last, and no other variant has them.
 template <typename T, FwdVariant VARIANT, typename Params, int ROW = 0>
 Kernel<Params> select_kernel(const char* name) {
-  if constexpr (ROW < kFwdTileCount) {
+  if constexpr (ROW < (VARIANT == FwdVariant::bias_f32 ? kAllFwdTileCount : kFwdTileCount)) {
     if constexpr (FwdRoles<VARIANT>::has_tile(kFwdTiles[ROW]))
       if (std::strcmp(name, kFwdTiles[ROW].name) == 0) return fwd<T, ROW, VARIANT, Params>;
     return select_kernel<T, VARIANT, Params, ROW + 1>(name);

@@ -151,7 +151,7 @@ TANDEM_DEVICE uint scale_power(float scale) {
 // The factor that turns products into scores.
 template <typename T, typename S>
 TANDEM_DEVICE float bias_unit(float scale) {
-  if (S::SCALED) return 1.f;
+  if (S::SCALED || S::F32_BIAS) return 1.f;
   return kSplitsScale<T> && scale < 1.f
              ? __int_as_float(int((uint(float_bits(scale)) & 0x7fffffu) | 0x3f800000u))
              : scale;
@@ -257,7 +257,7 @@ struct BiasScore : ScorePolicy<T, S> {
 #pragma unroll
       for (int n = 0; n < S::D / 16; ++n)
         ldmatrix_x4(q[n], (from ^ uint(n % 4 * 32)) + uint(n / 4 * S::Q_PANEL));
-      if constexpr (kSplitsScale<T>) {
+      if constexpr (kSplitsScale<T> && !S::F32_BIAS) {
         const uint power = scale_power(opaque(u.scale));
 #pragma unroll
         for (int n = 0; n < S::D / 16; ++n)

@@ -26,15 +26,26 @@ constexpr int consumer_registers(const FwdTile& t) {
 
 // Variant of fwd: which optional inputs a kernel has. bias: a dense bias; scaled_bias: the same,
 // with Q times the scale; varlen: lengths and sinks; softcap_alibi: these, softcap and ALiBi;
-// masked: these, masks, dropout and a distance bias; bias_keep: a dense bias and a keep mask.
-enum class FwdVariant { plain, bias, scaled_bias, varlen, softcap_alibi, masked, bias_keep };
+// masked: these, masks, dropout and a distance bias; bias_keep: a dense bias and a keep mask;
+// bias_f32: a dense bias of f32, with or without a keep mask.
+enum class FwdVariant {
+  plain,
+  bias,
+  scaled_bias,
+  varlen,
+  softcap_alibi,
+  masked,
+  bias_keep,
+  bias_f32
+};
 
 // Compile-time geometry of a forward kernel. ROW: of kFwdTiles. Q_STAGES_: stages of Q, 0: as many
 // as fit.
 template <int ROW, FwdVariant VARIANT = FwdVariant::plain, int Q_STAGES_ = 0>
 struct FwdShape {
   static constexpr bool SCALED = VARIANT == FwdVariant::scaled_bias,
-                        KEEP = VARIANT == FwdVariant::bias_keep,
+                        F32_BIAS = VARIANT == FwdVariant::bias_f32,
+                        KEEP = VARIANT == FwdVariant::bias_keep || F32_BIAS,
                         BIAS = SCALED || KEEP || VARIANT == FwdVariant::bias,
                         MASKED = VARIANT == FwdVariant::masked,
                         SOFTCAP_ALIBI = VARIANT == FwdVariant::softcap_alibi || MASKED,
@@ -75,7 +86,9 @@ struct FwdShape {
   static constexpr int K_AT = Q_STAGES * Q_BYTES, V_AT = K_AT + STAGES * K_BYTES,
                        BIAS_AT = V_AT + STAGES * V_BYTES;
   static constexpr int BIAS_STAGES = BIAS ? fwd_bias_stages(tile) : 0;
-  static constexpr int BIAS_BYTES = BIAS ? 64 * N * 2 : 0;  // a stage of a warpgroup
+  // A stage of the bias of a warpgroup. A panel has 128 bytes of each of its 64 rows.
+  static constexpr int BIAS_BYTES = BIAS ? 64 * N * (F32_BIAS ? 4 : 2) : 0,
+                       BIAS_PANEL_KEYS = F32_BIAS ? 32 : 64;
   static constexpr int BARRIERS_AT = BIAS_AT + BIAS_STAGES * WARPGROUPS * BIAS_BYTES;
   static constexpr int DESCRIPTORS_AT = BARRIERS_AT + fwd_bias_barriers(tile, BIAS_STAGES);
   static constexpr int LANDED_AT = DESCRIPTORS_AT + kBiasDescriptors * kBiasDescriptorBytes;

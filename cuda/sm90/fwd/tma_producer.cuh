@@ -77,13 +77,15 @@ struct TmaProducer {
     bias_pipe.next();
   }
   TANDEM_DEVICE void bias_rows(int warpgroup, int stage, int t, int row0, int head, int batch) {
-    const uint landed = shared.bias_landed(warpgroup, stage);
+    uint landed = shared.bias_landed(warpgroup, stage);
+    if constexpr (S::F32_BIAS)
+      if (!params.features.KEEP) landed = shared.bias_full(warpgroup, stage);
     mbarrier_arrive_expect_tx(landed, S::BIAS_BYTES);
     const int row = row0 * params.bias_row_step;
 #pragma unroll
-    for (int p = 0; p < S::N / 64; ++p)
+    for (int p = 0; p < S::N / S::BIAS_PANEL_KEYS; ++p)
       tma_load(shared.bias(warpgroup, stage) + uint(p * 64 * kPanelBytes), &params.bias, landed,
-               t * S::N + p * 64, row, head, batch);
+               t * S::N + p * S::BIAS_PANEL_KEYS, row, head, batch);
   }
 };
 

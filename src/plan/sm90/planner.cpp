@@ -51,6 +51,7 @@ int sm90_fwd_bytes(const Problem& p, const FwdTile& t) {
   if (t.bias && set != HopperVariant::bias) return 0;
   switch (set) {
     case HopperVariant::bias:
+      if (has_f32_bias(p)) return fwd_f32_bias_shared_bytes(t);
       return p.keep ? fwd_bias_keep_shared_bytes(t) : fwd_bias_shared_bytes(t);
     case HopperVariant::elastic:
       return fwd_elastic_shared_bytes(t);
@@ -157,11 +158,11 @@ String row_refusal(const Problem& p, const Caps& caps, const BwdShape& s) {
   return no_room(caps, std::max(sm90_bwd_bytes(p, s), dq), kBwdThreads);
 }
 
-// The first row that is taken; -1: none is.
+// The first row from `begin` to `end` that is taken; -1: none is.
 template <typename Row>
-int first_row(const Row& row, int count, const Problem& p, const Caps& caps, const String& name,
-              const Refuse& refuse) {
-  for (int n = 0; n < count; ++n) {
+int first_row(const Row& row, int begin, int end, const Problem& p, const Caps& caps,
+              const String& name, const Refuse& refuse) {
+  for (int n = begin; n < end; ++n) {
     const String why = row_refusal(p, caps, row(n));
     if (why.empty()) return n;
     refuse(name + " " + row(n).name, why);
@@ -177,11 +178,13 @@ String bias_refusal(const Problem& p) {
   if (!more.empty()) return "beside the dense bias and a mask, this problem has " + more;
   if (p.backward && (p.head_dim > 128 || p.head_dim_v > 128))
     return "with a dense bias, head sizes go up to 128";
-  if (!p.backward && !(p.scale > kPlainScale))
+  if (b.dtype == TANDEM_F32 && (p.head_dim > 128 || p.head_dim_v > 128))
+    return "with a dense bias of f32, head sizes go up to 128";
+  if (!p.backward && b.dtype != TANDEM_F32 && !(p.scale > kPlainScale))
     return text("with a dense bias, the scale is over %s, here it is %s",
                 short_text(kPlainScale).c_str(), short_text(p.scale).c_str());
-  if (b.dtype != p.dtype)
-    return text("its bias is of the tensors' type, this one of %s", dtype_name(b.dtype));
+  if (b.dtype != p.dtype && b.dtype != TANDEM_F32)
+    return text("its bias is of f32 or of the tensors' type, this one of %s", dtype_name(b.dtype));
   if (b.batch != p.batch && b.batch != 1) return "its bias is of one batch entry or of all";
   if (packs_bias(p)) {
     const PackedBias copy = packed_bias(p, kFwdBiasRows);
@@ -189,7 +192,7 @@ String bias_refusal(const Problem& p) {
       return text("a copy of bias for TMA has %lld rows of %lld, beyond 2^34 elements a head",
                   (long long)copy.rows, (long long)copy.pitch);
     const String why = tensor_map_refusal("a copy of bias for TMA", copy.strides(), copy.batch,
-                                          copy.heads, copy.rows, 8);
+                                          copy.heads, copy.rows, 8, b.dtype);
     if (!why.empty()) return why;
   }
   if (!p.wants(TANDEM_GRAD_BIAS)) return "";
@@ -287,10 +290,14 @@ String Sm90Planner::refuse() const {
 
 bool Sm90Planner::choose(const Refuse& refuse) {
   if (row_ >= 0) return false;
-  row_ = p.backward ? first_row([](int n) { return kBwdShapes[n]; }, kBwdShapeCount, p, caps,
-                                name(), refuse)
-                    : first_row([&](int n) { return sm90_fwd_tile(p, n); }, kFwdTileCount, p, caps,
-                                name(), refuse);
+  const auto bwd = [](int n) { return kBwdShapes[n]; };
+  const auto fwd = [&](int n) { return sm90_fwd_tile(p, n); };
+  if (has_f32_bias(p))
+    row_ = p.backward ? first_row(bwd, kBwdShapeCount, kAllBwdShapeCount, p, caps, name(), refuse)
+                      : first_row(fwd, kFwdTileCount, kAllFwdTileCount, p, caps, name(), refuse);
+  else
+    row_ = p.backward ? first_row(bwd, 0, kBwdShapeCount, p, caps, name(), refuse)
+                      : first_row(fwd, 0, kFwdTileCount, p, caps, name(), refuse);
   if (p.backward && row_ >= 0 && !is_disabled(caps, "cuda.sm90.bwd_dkv_dq.plain_parts"))
     parts_ = bwd_parts(p, cores_of(caps), kBwdShapes[row_]);
   return row_ >= 0;
@@ -409,7 +416,8 @@ void Sm90Planner::scratch(Plan* plan, ScratchExtents* x) const {
     x->stream_k_flags = {parts * fwd_partial_flags(t)};
   }
   if (const Launch* pack = plan->find(Stem::pack_bias))
-    x->packed_bias = {packed_bias(p, bias_box_rows(p, *pack)).elements()};
+    x->packed_bias = {packed_bias(p, bias_box_rows(p, *pack)).elements() *
+                      (has_f32_bias(p) ? 2 : 1)};
   if (!fused) return;
   const Sm90Launch& launch = fused->of<Sm90Launch>();
   const HopperVariant variant = hopper_variant(p);
@@ -490,9 +498,13 @@ HopperVariant hopper_variant(const Problem& p) {
 }
 
 bool sm90_scales_q(const Problem& p, const Caps& caps, const FwdTile& t) {
-  return hopper_variant(p) == HopperVariant::bias && !p.keep && p.dtype == TANDEM_BF16 &&
-         fwd_scales_q(t) && has_exact_scale(p.scale) &&
+  return hopper_variant(p) == HopperVariant::bias && !p.keep && !has_f32_bias(p) &&
+         p.dtype == TANDEM_BF16 && fwd_scales_q(t) && has_exact_scale(p.scale) &&
          !is_disabled(caps, "cuda.sm90.fwd.scaled_bias");
+}
+
+bool has_f32_bias(const Problem& p) {
+  return p.bias && p.bias.dtype == TANDEM_F32 && p.dtype != TANDEM_F32;
 }
 
 bool reduces_dbias_in_clusters(const Problem& p) {

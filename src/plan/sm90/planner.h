@@ -11,6 +11,10 @@ namespace tandem {
 enum class HopperVariant { plain, bias, elastic, entmax, varlen, softcap_alibi, masked };
 HopperVariant hopper_variant(const Problem& p);
 
+// Whether the problem has a dense bias of f32 beside tensors of 16 bits, for which cuda.sm90 has
+// kernels and tiles of their own.
+bool has_f32_bias(const Problem& p);
+
 // Whether bwd_dkv_dq reduces d_bias over the batch, in clusters of as many workgroups.
 bool reduces_dbias_in_clusters(const Problem& p);
 // Whether it does so in slices of the batch, as a cluster has no workgroup for each entry.

@@ -8,22 +8,24 @@
 namespace tandem {
 
 String tensor_map_refusal(const char* name, const Strides& s, int64_t batch, int64_t heads,
-                          int64_t rows, int64_t features) {
+                          int64_t rows, int64_t features, tandem_dtype dtype) {
+  const int unit = dtype == TANDEM_F32 ? 4 : 8;
   const struct {
     int64_t size, stride;
     const char* what;
   } steps[] = {{rows, s.s, "rows"}, {heads, s.h, "heads"}, {batch, s.b, "batch entries"}};
   if (s.d != 1) return text("the features of %s are not side by side", name);
-  if (features % 8 != 0)
-    return text("%s has %lld features, TMA needs a multiple of 8", name, (long long)features);
+  if (features % unit != 0)
+    return text("%s has %lld features, TMA needs a multiple of %d", name, (long long)features,
+                unit);
   for (const auto& step : steps) {
     if (step.size == 1) continue;
-    if (step.stride % 8 != 0 || step.stride == 0)
-      return text("the %s of %s are %lld elements apart, TMA needs a multiple of 8", step.what,
-                  name, (long long)step.stride);
-    if (step.stride >= int64_t(1) << 39)
-      return text("the %s of %s are %lld elements apart, beyond 2^39", step.what, name,
-                  (long long)step.stride);
+    if (step.stride % unit != 0 || step.stride == 0)
+      return text("the %s of %s are %lld elements apart, TMA needs a multiple of %d", step.what,
+                  name, (long long)step.stride, unit);
+    if (step.stride >= int64_t(unit) << 36)  // 2^40 bytes
+      return text("the %s of %s are %lld elements apart, beyond 2^%d", step.what, name,
+                  (long long)step.stride, unit == 4 ? 38 : 39);
   }
   return "";
 }
@@ -31,7 +33,8 @@ String tensor_map_refusal(const char* name, const Strides& s, int64_t batch, int
 String why_packs_bias(const Problem& p) {
   if (!p.bias) return "";
   if (p.bias.strides.s == 0 && p.seq_q > 1) return "one row of bias serves all queries";
-  return tensor_map_refusal("bias", p.bias.strides, p.bias.batch, p.bias.heads, p.seq_q, 8);
+  return tensor_map_refusal("bias", p.bias.strides, p.bias.batch, p.bias.heads, p.seq_q, 8,
+                            p.bias.dtype);
 }
 
 PackedBias packed_bias(const Problem& p, int box_rows) {

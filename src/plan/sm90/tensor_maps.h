@@ -7,9 +7,9 @@
 namespace tandem {
 
 // Why TMA cannot read a tensor; "" if it can. TMA needs contiguous features, and strides that are
-// multiples of 16 bytes.
+// multiples of 16 bytes. dtype: f32, or any of 16 bits.
 String tensor_map_refusal(const char* name, const Strides& s, int64_t batch, int64_t heads,
-                          int64_t rows, int64_t features);
+                          int64_t rows, int64_t features, tandem_dtype dtype = TANDEM_F16);
 
 // Why pack_bias copies the dense bias of a problem to the workspace before fwd or bwd_dkv_dq: TMA
 // cannot read it where it lies, or all queries have one row. "": the kernels read the bias itself.

@@ -22,6 +22,7 @@ struct FwdTile {
   int d, dv, warpgroups, bc, stages;
   bool ping_pong, decoupled, bias;
   int from, to;
+  bool f32_bias = false;  // for a dense bias of f32 alone
   constexpr int rows() const { return 64 * warpgroups; }
   constexpr int threads() const { return 128 * (warpgroups + 1); }
 };
@@ -60,10 +61,10 @@ constexpr int fwd_plain_shared_bytes(const FwdTile& t) {
                                     : 0);
 }
 
-// A dense bias: bytes of a stage, in which each warpgroup has its rows, in TMA boxes of 64 x 64. 0
-// bytes of shared memory: there is no kernel for the tile.
+// A dense bias: bytes of a stage, in which each warpgroup has its rows, in TMA boxes of 64 rows of
+// 128 bytes. 0 bytes of shared memory: there is no kernel for the tile.
 constexpr int kFwdBiasRows = 64;
-constexpr int fwd_bias_bytes(const FwdTile& t) { return t.rows() * t.bc * 2; }
+constexpr int fwd_bias_bytes(const FwdTile& t) { return t.rows() * t.bc * (t.f32_bias ? 4 : 2); }
 // Whether Q may be multiplied by the scale, which has to be exact. Otherwise each element of the
 // bias is divided by the scale. Heads up to 64.
 constexpr bool fwd_scales_q(const FwdTile& t) {
@@ -90,9 +91,12 @@ constexpr int fwd_bias_q_stages(const FwdTile& t) {
 constexpr int fwd_bias_stages(const FwdTile& t) {
   return fwd_bias_shared_bytes(t, fwd_bias_q_stages(t), 2) <= kMaxShared ? 2 : 1;
 }
+constexpr int fwd_any_bias_shared_bytes(const FwdTile& t) {
+  return fwd_bias_shared_bytes(t, fwd_bias_q_stages(t), fwd_bias_stages(t));
+}
 constexpr int fwd_bias_shared_bytes(const FwdTile& t) {
-  const int bytes = fwd_bias_shared_bytes(t, fwd_bias_q_stages(t), fwd_bias_stages(t));
-  return !t.decoupled && t.bc % 64 == 0 && bytes <= kMaxShared ? bytes : 0;
+  const int bytes = fwd_any_bias_shared_bytes(t);
+  return !t.decoupled && !t.f32_bias && t.bc % 64 == 0 && bytes <= kMaxShared ? bytes : 0;
 }
 
 // A keep mask beside the bias (cuda/sm90/fwd/fwd_bias_keep.cu): one more mbarrier for each stage of
@@ -108,6 +112,11 @@ constexpr bool fwd_has_bias_keep(const FwdTile& t) {
 }
 constexpr int fwd_bias_keep_shared_bytes(const FwdTile& t) {
   return fwd_has_bias_keep(t) ? fwd_bias_shared_bytes(t) + fwd_bias_landed_bytes(t) : 0;
+}
+
+// A dense bias of f32, with or without a mask, which one kernel serves.
+constexpr int fwd_f32_bias_shared_bytes(const FwdTile& t) {
+  return t.f32_bias ? fwd_any_bias_shared_bytes(t) + fwd_bias_landed_bytes(t) : 0;
 }
 
 // Elastic softmax: K and V share stages. Behind them each warpgroup has the distance bias of the
@@ -193,9 +202,18 @@ constexpr FwdTile kFwdTiles[] = {
 #define TANDEM_HOPPER_FWD(name, d, dv, warpgroups, bc, stages, ping_pong, decoupled, bias, from, \
                           to)                                                                    \
   {#name, d, dv, warpgroups, bc, stages, ping_pong != 0, decoupled != 0, bias != 0, from, to},
+#define TANDEM_HOPPER_F32_BIAS_FWD(name, d, dv, warpgroups, bc, stages) \
+  {#name, d, dv, warpgroups, bc, stages, true, false, false, 0, 0, true},
 #include "tiles.inc"
 };
-constexpr int kFwdTileCount = int(sizeof(kFwdTiles) / sizeof(kFwdTiles[0]));
+constexpr int kAllFwdTileCount = int(sizeof(kFwdTiles) / sizeof(kFwdTiles[0]));
+// Those for a dense bias of f32 come last.
+constexpr int fwd_tiles_before_f32_bias() {
+  int n = 0;
+  while (n < kAllFwdTileCount && !kFwdTiles[n].f32_bias) ++n;
+  return n;
+}
+constexpr int kFwdTileCount = fwd_tiles_before_f32_bias();
 
 // ---- bwd_dkv_dq, bwd_dq_cast ----
 constexpr int kBwdThreads = 384;  // a producer warpgroup and two consumer warpgroups
@@ -206,13 +224,23 @@ struct BwdShape {
   const char* name;
   int d, br, bc, q_stages, do_stages, ds_stages;
   bool wide;
+  bool f32_bias = false;  // for a dense bias of f32 alone
 };
 constexpr BwdShape kBwdShapes[] = {
 #define TANDEM_HOPPER_BWD(name, d, br, bc, q_stages, do_stages, ds_stages, wide) \
   {#name, d, br, bc, q_stages, do_stages, ds_stages, wide != 0},
+#define TANDEM_HOPPER_F32_BIAS_BWD(name, d, br, bc, q_stages, do_stages, ds_stages) \
+  {#name, d, br, bc, q_stages, do_stages, ds_stages, false, true},
 #include "tiles.inc"
 };
-constexpr int kBwdShapeCount = int(sizeof(kBwdShapes) / sizeof(kBwdShapes[0]));
+constexpr int kAllBwdShapeCount = int(sizeof(kBwdShapes) / sizeof(kBwdShapes[0]));
+// Those for a dense bias of f32 come last.
+constexpr int bwd_shapes_before_f32_bias() {
+  int n = 0;
+  while (n < kAllBwdShapeCount && !kBwdShapes[n].f32_bias) ++n;
+  return n;
+}
+constexpr int kBwdShapeCount = bwd_shapes_before_f32_bias();
 
 // Largest head size of bwd_dkv_dq. Wider heads have bwd_dkv and bwd_dq.
 constexpr int kMaxFusedHeadDim = 128;
@@ -220,7 +248,13 @@ constexpr int bwd_panels(const BwdShape& s) { return (s.d + 63) / 64; }
 // Layout of shared memory: offsets in bytes from its beginning, which is a multiple of 1,024.
 constexpr int bwd_k_bytes(const BwdShape& s) { return bwd_panels(s) * s.bc * 128; }
 constexpr int bwd_q_bytes(const BwdShape& s) { return bwd_panels(s) * s.br * 128; }
-constexpr int bwd_ds_bytes(const BwdShape& s) { return s.br * s.bc * 2; }
+// A stage of dS. With a dense bias of f32 it first holds a tile of the bias, and dS of a warpgroup
+// lies where the words of its 64 keys begin.
+constexpr int bwd_ds_bytes(const BwdShape& s) { return s.br * s.bc * (s.f32_bias ? 4 : 2); }
+constexpr int bwd_ds_panel_bytes(const BwdShape& s) { return s.br * (s.f32_bias ? 256 : 128); }
+// Whether the two warpgroups form 32 features each of the 64 rows of dQ. Otherwise each forms 64
+// rows, or a panel of features.
+constexpr bool bwd_halves_dq(const BwdShape& s) { return s.d == 64 && s.br == 64; }
 constexpr int bwd_at_v(const BwdShape& s) { return bwd_k_bytes(s); }
 constexpr int bwd_at_q(const BwdShape& s) { return 2 * bwd_k_bytes(s); }
 constexpr int bwd_at_do(const BwdShape& s) { return bwd_at_q(s) + s.q_stages * bwd_q_bytes(s); }
@@ -256,7 +290,9 @@ constexpr int kZeroBytes = 512;
 // A dense bias: stages for its tiles, which dS then overwrites, beside those for dS; three
 // mbarriers each. Then the work-tile descriptor, two mbarriers and a word about the next tile, and
 // zeros to copy, at a multiple of 16 bytes.
-constexpr int bwd_bias_stages(const BwdShape& s) { return s.br * s.bc > 64 * 128 ? 1 : 2; }
+constexpr int bwd_bias_stages(const BwdShape& s) {
+  return s.f32_bias ? 0 : s.br * s.bc > 64 * 128 ? 1 : 2;
+}
 constexpr int bwd_bias_ds_stages(const BwdShape& s) { return s.ds_stages + bwd_bias_stages(s); }
 constexpr int bwd_bias_zeros_at(const BwdShape& s) {
   return (bwd_shared_bytes(s) + bwd_bias_stages(s) * bwd_ds_bytes(s) +
@@ -418,13 +454,13 @@ constexpr int kCastGroup = 128;  // threads of bwd_dq_cast, which converts a blo
 // ---- what every row must hold to ----
 constexpr bool hopper_tiles_fit() {
   for (const FwdTile& t : kFwdTiles)
-    if (fwd_shared_bytes(t) > kMaxShared || t.bc % 16 != 0 || t.rows() > 256 || t.d > 256 ||
-        t.dv > 256)
+    if (fwd_shared_bytes(t) > kMaxShared || fwd_f32_bias_shared_bytes(t) > kMaxShared ||
+        t.bc % 16 != 0 || t.rows() > 256 || t.d > 256 || t.dv > 256)
       return false;
   for (const BwdShape& s : kBwdShapes)
     if (bwd_shared_bytes(s) > kMaxShared || (!s.wide && bwd_bias_shared_bytes(s) > kMaxShared) ||
-        (!s.wide && bwd_varlen_shared_bytes(s) > kMaxShared) || s.br % 64 != 0 || s.bc % 16 != 0 ||
-        s.br > 256 || s.bc > 256)
+        (!s.wide && !s.f32_bias && bwd_varlen_shared_bytes(s) > kMaxShared) || s.br % 64 != 0 ||
+        s.bc % 16 != 0 || s.br > 256 || s.bc > 256)
       return false;
   for (const RowShape& r : kRowShapes)
     if (row_shared_bytes(r) > kMaxShared || r.br > 256 || r.bc > 256) return false;

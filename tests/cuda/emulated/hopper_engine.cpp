@@ -110,10 +110,11 @@ void each_piece(const CUtensorMap& map, unsigned at, const int (&from)[4], const
                                           head * int64_t(map.step[1]) + batch * int64_t(map.step[2])
                                     : nullptr;
         for (int p = 0; p < 8; ++p, at += 16) {
-          const int64_t element = from[0] + 8 * p;
-          const int64_t inside = std::min<int64_t>(8, int64_t(map.size[0]) - element);
+          const int each = 16 / int(map.element);
+          const int64_t element = from[0] + each * p;
+          const int64_t inside = std::min<int64_t>(each, int64_t(map.size[0]) - element);
           const bool has = line && element >= 0 && inside > 0;
-          piece(swizzled(at), has ? line + 2 * element : nullptr, has ? int(inside) : 0);
+          piece(swizzled(at), has ? line + map.element * element : nullptr, has ? int(inside) : 0);
         }
       }
 }
@@ -174,7 +175,7 @@ void tma_load(unsigned to, const CUtensorMap* map, unsigned barrier, int d, int 
   send(barrier, int(bytes), [=, &m] {
     each_piece(m, to, {d, s, h, b}, [&](unsigned at, const unsigned char* from, int inside) {
       std::memset(memory + at, 0, 16);
-      if (from) std::memcpy(memory + at, from, size_t(inside) * 2);
+      if (from) std::memcpy(memory + at, from, size_t(inside) * m.element);
     });
   });
 }

@@ -17,11 +17,12 @@ typedef enum CUresult {
   CUDA_ERROR_INVALID_HANDLE = 400
 } CUresult;
 
-// ---- tensor maps: of four dimensions of 16-bit elements, rows of boxes in the order of SWIZZLE_128B ----
+// ---- tensor maps: of four dimensions of 16-bit or f32 elements, rows of boxes in the order of SWIZZLE_128B ----
 typedef uint64_t cuuint64_t;
 typedef uint32_t cuuint32_t;
 typedef enum CUtensorMapDataType {
   CU_TENSOR_MAP_DATA_TYPE_FLOAT16 = 6,
+  CU_TENSOR_MAP_DATA_TYPE_FLOAT32 = 7,
   CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 = 9
 } CUtensorMapDataType;
 typedef enum CUtensorMapInterleave { CU_TENSOR_MAP_INTERLEAVE_NONE = 0 } CUtensorMapInterleave;
@@ -36,22 +37,24 @@ typedef struct alignas(64) CUtensorMap {
   uint64_t made;  // kTensorMapMade: not garbage
   unsigned char* base;
   uint64_t size[4], step[3];  // step: in bytes
-  uint32_t box[4];
+  uint32_t box[4], element;   // element: its bytes
 } CUtensorMap;
 static_assert(sizeof(CUtensorMap) == 128, "as in the driver");
 constexpr uint64_t kTensorMapMade = 0x70616d726f736e65;
 
 // What the driver refuses, and what the project has no use for.
-inline CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType, cuuint32_t rank,
+inline CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank,
                                        void* base, const cuuint64_t* size, const cuuint64_t* step,
                                        const cuuint32_t* box, const cuuint32_t* every,
                                        CUtensorMapInterleave, CUtensorMapSwizzle,
                                        CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
-  if (rank != 4 || reinterpret_cast<uintptr_t>(base) % 16 != 0 || box[0] != 64)
+  const uint32_t element = type == CU_TENSOR_MAP_DATA_TYPE_FLOAT32 ? 4 : 2;
+  if (rank != 4 || reinterpret_cast<uintptr_t>(base) % 16 != 0 || box[0] * element != 128)
     return CUDA_ERROR_INVALID_VALUE;
   *map = {};
   map->made = kTensorMapMade;
   map->base = static_cast<unsigned char*>(base);
+  map->element = element;
   for (int n = 0; n < 4; ++n) {
     if (size[n] == 0 || size[n] > uint64_t(1) << 32 || box[n] == 0 || box[n] > 256 || every[n] != 1)
       return CUDA_ERROR_INVALID_VALUE;

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// fwd with a dense bias and a keep mask: warps of the producer warpgroup edit tiles of the bias.
+#ifndef TANDEM_CUDA_SM90_FWD_EDIT_BIAS_CUH
+#define TANDEM_CUDA_SM90_FWD_EDIT_BIAS_CUH
+#include "../keep_mask.cuh"
+#include "score_bias.cuh"
+
+namespace tandem {
+namespace cuda {
+namespace sm90 {
+
+// The warp that edits the tiles of the bias of a warpgroup. It takes the work tiles of the
+// descriptors that the producer thread writes, and releases each descriptor as a consumer does. With
+// a bias of f32 there may be no mask, and tiles of the bias arrive where consumers wait for them.
+template <typename S>
+TANDEM_DEVICE void edit_bias(const FwdBiasParams& params, const FwdSharedStorage<S>& shared,
+                             int warpgroup) {
+  const FwdBlock& u = params.block;
+  const Strides& strides = params.extra.keep;
+  PipelineCounter<S::Q_STAGES> tile;
+  PipelineCounter<S::BIAS_STAGES> pipe;
+  const auto arrive = [](uint barrier) {
+    __syncwarp();
+    if (read_tid_x() % 32 == 0) mbarrier_arrive(barrier);
+  };
+#pragma unroll 1
+  for (;; tile.next()) {
+    mbarrier_wait(shared.q_full(tile.stage()), tile.phase());
+    const int4 span = ld_shared_v4_s32(shared.bias_descriptor(tile.n));
+    const int warpgroups = ld_shared_v4_s32(shared.bias_descriptor(tile.n) + 16).x;
+    arrive(shared.q_empty(tile.stage()));
+    if (warpgroups == 0) return;
+    if (warpgroup >= warpgroups) continue;
+    if constexpr (S::F32_BIAS)
+      if (!params.features.KEEP) continue;
+#pragma unroll 1
+    for (int t = span.y - 1; t >= span.x; --t, pipe.next()) {
+      // Read again at each step, as registers are short. No consumer is done with the tile, so the
+      // producer is at most two tiles ahead.
+      const int4 at = ld_shared_v4_s32(shared.bias_descriptor(tile.n) + 16);
+      const int row0 = at.y + 64 * warpgroup;
+      const KeepRows mask{
+          reinterpret_cast<const char*>(params.push.extra[params.features.AT_KEEP]) +
+              at.z * strides.b + at.w / params.extra.keep_group * strides.h + row0 * strides.s +
+              t * S::N * strides.d,
+          strides.s, strides.d, u.seq_kv - t * S::N};
+      const uint infinities =
+          S::F32_BIAS ? kMinusInfinity : minus_infinities(params.features.BIAS == TANDEM_F16);
+      const uint to = shared.bias(warpgroup, pipe.stage());
+      if (strides.s == 0) {
+        uint2 hidden[S::N / 64];
+#pragma unroll
+        for (int p = 0; p < S::N / 64; ++p) hidden[p] = hidden_keys(mask, p);
+        mbarrier_wait(shared.bias_landed(warpgroup, pipe.stage()), pipe.phase());
+#pragma unroll
+        for (int p = 0; p < S::N / 64; ++p)
+          hide_keys<64, S::F32_BIAS>(to + uint(p * kEightPanels<S::F32_BIAS> * 64 * kPanelBytes),
+                                     hidden[p], infinities);
+      } else {
+        mbarrier_wait(shared.bias_landed(warpgroup, pipe.stage()), pipe.phase());
+        hide_rows<S::N / 64, 64, 4, S::F32_BIAS>(to, mask, u.seq_q - row0, infinities);
+      }
+      fence_proxy_async_shared();  // before TMA writes to the stage again
+      arrive(shared.bias_full(warpgroup, pipe.stage()));
+    }
+  }
+}
+
+}  // namespace sm90
+}  // namespace cuda
+}  // namespace tandem
+#endif
