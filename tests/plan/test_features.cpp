@@ -242,7 +242,7 @@ void check_plan(const Plan& plan, const Caps& caps) {
   }
   if (const Launch* pack = plan.find(Stem::pack_bias))
     piece(plan.scratch[Scratch::packed_bias].offset,
-          packed_bias(p, bias_box_rows(p, *pack)).elements() / 2);
+          packed_bias(p, bias_box_rows(p, *pack)).elements() / (has_f32_bias(p) ? 1 : 2));
   if (const Launch* sum = plan.find_sum(TANDEM_GRAD_DIST_BIAS); sum && sum->joins)
     piece(plan.scratch[Scratch::sum_counts].offset, 2 * p.heads_kv);
   const Launch* d_q = plan.find(Stem::bwd_dq);
