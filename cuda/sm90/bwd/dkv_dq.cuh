@@ -18,6 +18,8 @@
 #define TANDEM_CUDA_SM90_BWD_DKV_DQ_CUH
 #include <type_traits>
 
+#include "../tile_scheduler/bwd_dynamic.cuh"
+#include "../tile_scheduler/bwd_static.cuh"
 #include "dkv_partials.cuh"
 #include "dq_lazy_zero.cuh"
 #include "dq_postprocess.cuh"
@@ -344,17 +346,10 @@ TANDEM_DEVICE void main_loop(const typename Variant::Params& params, const BwdWo
 template <typename T, int ROW, typename Variant, bool GRAD_Q, bool GRAD_KV>
 __global__ void __launch_bounds__(kBwdThreads, 1)
     bwd_dkv_dq(const __grid_constant__ typename Variant::Params params) {
-  constexpr BwdShape S = kBwdShapes[ROW];
   // bwd_dq_cast may start on SMs that are free.
   if constexpr (GRAD_Q) launch_dependent_grids();
   BwdWorkTile work;
-  if constexpr (kHasParts<Variant>) {
-    if (!Variant::find(params, S, workgroup_index(), &work)) return;
-  } else if (!find_work_tile(params.block, S, Variant::order(params),
-                             Variant::interleaved_heads(params), workgroup_index(), &work)) {
-    return;
-  }
-  if constexpr (kIsVarlen<Variant>) Variant::template refine<ROW>(params, &work);
+  if (!BwdStaticTileScheduler<ROW, Variant>(params).next(&work)) return;
   // With two nested conditions in place of one, what follows from them stays in uniform registers:
   // 3 % of the time at D 64.
   if constexpr (Variant::kAnyOrder)
@@ -390,33 +385,6 @@ __global__ void __launch_bounds__(kBwdThreads, 1)
   Variant::leave();
 }
 
-// Dynamic tile scheduler: tiles of keys in the order of a counter in the workspace. A workgroup
-// that waits for a dQ semaphore then waits only for workgroups that have started.
-template <int ROW, typename Variant>
-struct DynamicTileScheduler {
-  static constexpr bool kOnce = false, kPasses = false, kSlices = false;
-  using Params = typename Variant::Params;
-  static TANDEM_DEVICE uint passes(const Params&, uint) { return 1; }
-  static TANDEM_DEVICE bool find(const Params& params, uint item, uint, BwdWorkTile* work) {
-    constexpr BwdShape S = kBwdShapes[ROW];
-    if (!find_work_tile(params.block, S, 1, Variant::interleaved_heads(params), item, work))
-      return false;
-    if (params.block.deterministic == 0) work->reversed = reverses_q_loop(params.block);
-    return true;
-  }
-  static TANDEM_DEVICE uint fetch(const Params& params) {
-    uint item = 0;
-    if (read_tid_x() == 0) item = atomicAdd(reinterpret_cast<uint*>(params.tile_counter), 1u);
-    return __reduce_or_sync(kAllLanes, item);
-  }
-  static TANDEM_DEVICE uint first(const Params& params, const BwdSharedStorage<ROW, Variant>&) {
-    return fetch(params);
-  }
-  static TANDEM_DEVICE uint next(const Params& params, const BwdSharedStorage<ROW, Variant>&,
-                                 uint) {
-    return fetch(params);
-  }
-};
 // Persistent bwd_dkv_dq: as many workgroups as the device runs at a time, each of which takes one
 // tile of keys after the other. All gradients are formed; bwd_dq_cast does the dQ postprocess.
 template <typename T, int ROW, typename Variant>

@@ -7,10 +7,10 @@
 // would be waited for at each tile while no product runs (bench/lab/2026-11.md: 8 us of 96 at D
 // 128).
 //
-// Scheduler: the tile scheduler, with first(), next() and find(). Scheduler::kOnce: each workgroup
-// has one work tile.
+// Scheduler: the tile scheduler (../tile_scheduler/base.cuh).
 #ifndef TANDEM_CUDA_SM90_BWD_PERSISTENT_CUH
 #define TANDEM_CUDA_SM90_BWD_PERSISTENT_CUH
+#include "../tile_scheduler/base.cuh"
 #include "dq_semaphore.cuh"
 #include "epilogue.cuh"
 #include "softmax.cuh"
@@ -19,12 +19,6 @@
 namespace tandem {
 namespace cuda {
 namespace sm90 {
-
-// A word of shared memory, in a uniform register.
-TANDEM_DEVICE uint ld_shared_uniform(uint at) {
-  return __reduce_or_sync(kAllLanes, ld_shared_u32(at));
-}
-constexpr uint kNoWorkTile = ~0u;
 
 // Work-tile descriptor of a persistent workgroup, in shared memory: an mbarrier and three words,
 // kBwdDescriptorBytes.

@@ -37,6 +37,11 @@ struct BwdWorkTile {
   // Index of the query tile at a position of the Q loop, which may run backwards.
   TANDEM_DEVICE int q_tile(int at) const { return reversed ? span.begin + span.end - 1 - at : at; }
 };
+// A word of shared memory, in a uniform register.
+TANDEM_DEVICE uint ld_shared_uniform(uint at) {
+  return __reduce_or_sync(kAllLanes, ld_shared_u32(at));
+}
+
 // Whether batch entries of the variant may be shorter than the lengths of the problem
 // (variant_varlen.cuh).
 template <typename Variant>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Elastic softmax in fwd: what its two main loops share. These are shared memory, the tile
-// scheduler, the distance bias and lse.
+// Elastic softmax in fwd: what its two main loops share. These are shared memory, the
+// distance bias and lse.
 #ifndef TANDEM_CUDA_SM90_FWD_ELASTIC_CUH
 #define TANDEM_CUDA_SM90_FWD_ELASTIC_CUH
 #include <cfloat>
@@ -58,38 +58,6 @@ struct ElasticStorage {
       mbarrier_init(q_full(n), 1);
       mbarrier_init(empty(q_full(n)), S::WARPGROUPS);
     }
-  }
-};
-
-// Static tile scheduler of elastic softmax. Where later rows see more keys, the rows that pad a
-// head to whole tiles lie before its first row, not after its last one. All tiles lie that much
-// earlier, by whole blocks of 64 rows.
-template <typename S>
-struct ElasticTileScheduler {
-  StaticTileScheduler<S> scheduler;
-  TANDEM_DEVICE explicit ElasticTileScheduler(const FwdBlock& u) : scheduler(u) {}
-  TANDEM_DEVICE int earlier() const {
-    const FwdBlock& u = scheduler.u;
-    return u.band_right != TANDEM_BAND_OPEN && u.band_left == TANDEM_BAND_OPEN
-               ? (int(u.tiles) * S::M - u.seq_q) / 64 * 64
-               : 0;
-  }
-  TANDEM_DEVICE TandemBand band() const { return scheduler.band(); }
-  template <typename Nothing>
-  TANDEM_DEVICE bool next(FwdWorkTile* at, const Nothing& nothing) {
-    const FwdBlock& u = scheduler.u;
-    const int by = earlier();
-    while (scheduler.next(at, [&](FwdWorkTile none) {
-      none.row0 -= by;
-      nothing(none);
-    })) {
-      if (by == 0) return true;
-      at->row0 -= by;
-      at->span = tandem_key_tiles(band(), at->row0, S::M, S::N, u.seq_q, u.seq_kv);
-      if (at->span.begin < at->span.end) return true;
-      nothing(*at);
-    }
-    return false;
   }
 };
 

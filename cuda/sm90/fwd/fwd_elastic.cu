@@ -21,7 +21,7 @@ TANDEM_DEVICE void produce_elastic(const FwdOptionalParams& params,
   FwdWorkTile at;
   PipelineCounter<S::Q_STAGES> q;
   PipelineCounter<S::STAGES> keys;
-  while (scheduler.next(&at, [](const FwdWorkTile&) {})) {
+  while (next_visible_tile(scheduler, &at)) {
     const int head = head_of(params.block, at), batch = batch_of(params.block, at);
     const int kv_head = head / params.block.group;
     const auto load = [&](const CUtensorMap* map, auto panels, int t) {
@@ -73,10 +73,10 @@ TANDEM_DEVICE void main_loop_elastic(const FwdOptionalParams& params,
   };
 
   ElasticTileScheduler<S> scheduler(u);
-  const auto nothing = [&](const FwdWorkTile& p) { store_unseen_rows<S>(u, params.push, p); };
+  const auto unseen = [&](const FwdWorkTile& p) { store_unseen_rows<S>(u, params.push, p); };
   FwdWorkTile at, to;
   uint index = ~0u;  // of the head whose distance bias is in the table
-  if (!scheduler.next(&at, nothing)) return;
+  if (!next_visible_tile(scheduler, &at, unseen)) return;
   float s[N / 2];
   const auto begin_tile = [&] {
     pipeline.wait_q();
@@ -293,7 +293,7 @@ TANDEM_DEVICE void main_loop_elastic(const FwdOptionalParams& params,
         });
     }
     pipeline.release_q();
-    more = scheduler.next(&to, nothing);
+    more = next_visible_tile(scheduler, &to, unseen);
     // The last P V overlaps S of the next tile's first keys. After the last tile this is S of
     // whatever lies in the stage, and is not used.
     if constexpr (S::Q_STAGES > 1) {

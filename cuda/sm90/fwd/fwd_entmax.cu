@@ -16,8 +16,7 @@
 // and later passes subtract that from all its scores.
 #include <cstring>
 
-#include "../numerics.cuh"
-#include "epilogue.cuh"
+#include "entmax.cuh"
 
 namespace tandem {
 namespace cuda {
@@ -25,53 +24,6 @@ namespace sm90 {
 namespace {
 
 constexpr int kMaxPasses = 64;  // limit of passes; a dozen is already many
-constexpr float kFarThreshold = 256.f, kFarBelow = 32.f;
-
-template <int ROW>
-struct EntmaxShape : FwdShape<ROW, FwdVariant::plain, kEntmaxQStages> {
-  using Base = FwdShape<ROW, FwdVariant::plain, kEntmaxQStages>;
-  static constexpr int MOST = fwd_entmax_candidates(Base::tile);  // capacity of a list
-  // A list of up to FULL candidates has room for 8 more. From LONG on it is shortened.
-  static constexpr int FULL = MOST - 8, LONG = FULL - 4;
-  static constexpr int LISTS_AT = fwd_entmax_lists_at(Base::tile);
-  static constexpr int STEP = Base::WARPGROUPS * 128 * 2 * 4;  // bytes from a candidate to the next
-};
-
-// Shared memory of the search, behind the mbarriers of FwdSharedStorage: the verdict (whether the
-// search continues), the tile that each stage of K holds, a support bit for each tile, and the
-// candidate lists.
-template <typename S>
-struct Search {
-  uint at;
-  TANDEM_DEVICE explicit Search(const FwdSharedStorage<S>& shared) : at(shared.variant_at(0)) {}
-  TANDEM_DEVICE uint verdict() const { return at; }
-  TANDEM_DEVICE uint tile(int stage) const { return at + 8 + 4 * stage; }
-  TANDEM_DEVICE uint again(int n) const { return at + 16 + 4 * n; }
-  TANDEM_DEVICE uint words(int warpgroup, int set) const {
-    return at + 32 + (2 * warpgroup + set) * (kSupportWords * 4);
-  }
-  TANDEM_DEVICE uint lists() const { return at + S::LISTS_AT; }
-  TANDEM_DEVICE void init() const {
-    mbarrier_init(verdict(), 4 * S::WARPGROUPS);
-    for (int n = 0; n < 3; ++n) st_shared(again(n), 0);
-  }
-};
-
-// Number of passes so far. It gives the phase of the verdict, which of three flags the verdict has,
-// and which of two sets of support bits the pass writes.
-struct SearchPasses {
-  uint n = 0;  // modulo 6
-  TANDEM_DEVICE int phase() const { return int(n & 1); }
-  TANDEM_DEVICE int flag() const { return int(n < 3 ? n : n - 3); }
-  TANDEM_DEVICE int flag_before() const { return int(n == 0 ? 2 : n < 4 ? n - 1 : n - 4); }
-  TANDEM_DEVICE void next() { n = n == 5 ? 0 : n + 1; }
-};
-
-// Whether the support bit of a tile is set. Tiles from kSupportTiles on have no bit and count as
-// set. rel: the tile, counted from the first visible one.
-TANDEM_DEVICE bool has_support(uint words, int rel) {
-  return rel >= kSupportTiles || (ld_shared_s32(words + uint(rel / 32 * 4)) >> (rel % 32) & 1);
-}
 
 // The producer thread. It loads the tiles of each pass from the last to the first. The tile number
 // -1 ends a pass. The first tile of a pass is always visited, so it can be loaded before the
@@ -84,7 +36,7 @@ TANDEM_DEVICE void produce_entmax(const FwdOptionalParams& params,
   TmaProducer<S, FwdOptionalParams> producer(params, shared);
   SearchPasses passes;
   FwdWorkTile at;
-  while (scheduler.next(&at, [](const FwdWorkTile&) {})) {
+  while (next_visible_tile(scheduler, &at)) {
     const int own_head = head_of(params.block, at), batch = batch_of(params.block, at);
     const int kv_head = own_head / params.block.group;
     const auto send = [&](int t) {
@@ -131,109 +83,6 @@ TANDEM_DEVICE void produce_entmax(const FwdOptionalParams& params,
   }
 }
 
-// The candidate lists of a thread's two rows, in units of products, and the lower bounds of the
-// rows. Candidates of a list lie STEP bytes apart, so that the threads of a warp have no bank
-// conflict.
-template <typename S>
-struct Candidates {
-  static constexpr int N = S::N;
-  uint first;   // address of row 0's list; row 1's is half a STEP later
-  uint end[2];  // address after the last candidate
-  float bound[2];
-  TANDEM_DEVICE uint row(int r) const { return first + uint(r * (S::STEP / 2)); }
-  TANDEM_DEVICE int count(int r) const { return int((end[r] - row(r)) / S::STEP); }
-  TANDEM_DEVICE void clear() { end[0] = row(0), end[1] = row(1); }
-  TANDEM_DEVICE bool any_beyond(int count) const {
-    return __any_sync(kAllLanes,
-                      max(int(end[0] - row(0)), int(end[1] - row(1))) >= count * S::STEP);
-  }
-
-  TANDEM_DEVICE void append(const float (&s)[N / 2]) {
-#pragma unroll
-    for (int j = 0; j < N / 8; ++j) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) append_above<S::STEP>(end[i / 2], s[4 * j + i], bound[i / 2]);
-      if (j % 4 == 3)  // each row has at most 8 more by now
-#pragma unroll
-        for (int r = 0; r < 2; ++r) end[r] = min(end[r], row(r) + uint(S::FULL * S::STEP));
-    }
-  }
-
-  TANDEM_DEVICE bool any_far() const {
-    return __any_sync(kAllLanes, bound[0] != bound[0] || bound[1] != bound[1]);
-  }
-
-  // Takes at most `steps` Newton steps over the lists and, if `tile`, over the products s of a
-  // tile. radius: 1, in units of products. A bound that is far below becomes NaN.
-  TANDEM_DEVICE void raise(int steps, float radius, bool tile, const float (&s)[N / 2]) {
-    const int count0 = count(0), count1 = count(1);
-    const int most = __reduce_max_sync(kAllLanes, max(count0, count1));
-#pragma unroll 1
-    for (int step = 0; step < steps; ++step) {
-      float x[2] = {}, xx[2] = {};
-      const auto add = [&](int r, float v) {
-        const float y = fmaxf(v - bound[r], 0.f);
-        x[r] += y;
-        xx[r] = fmaf(y, y, xx[r]);
-      };
-#pragma unroll 1
-      for (int k = 0; k < most; k += 4) {
-        float v[4][2];
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-#pragma unroll
-          for (int r = 0; r < 2; ++r) v[i][r] = ld_shared_f32(row(r) + uint((k + i) * S::STEP));
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          add(0, k + i < count0 ? v[i][0] : -INFINITY);
-          add(1, k + i < count1 ? v[i][1] : -INFINITY);
-        }
-      }
-      if (tile) {
-#pragma unroll
-        for (int i = 0; i < N / 2; ++i) add(i / 2 % 2, s[i]);
-      }
-      bool moves = false;
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const float sum = quad_sum(x[r]), squares = quad_sum(xx[r]);
-        if (!(squares > radius * radius)) continue;
-        if (!(squares < kFarBelow * radius * sum)) {
-          bound[r] = NAN;
-          continue;
-        }
-        const float next = bound[r] + (squares - radius * sqrtf(squares)) / sum;
-        moves |= next > bound[r];
-        bound[r] = fmaxf(next, bound[r]);
-      }
-      if (!__any_sync(kAllLanes, moves)) break;
-    }
-  }
-
-  // Drops the candidates that are not above the bounds.
-  TANDEM_DEVICE void shorten() {
-    const int count0 = count(0), count1 = count(1);
-    const int most = __reduce_max_sync(kAllLanes, max(count0, count1));
-    clear();
-#pragma unroll 1
-    for (int k = 0; k < most; k += 4) {
-      float v[4][2];
-#pragma unroll
-      for (int i = 0; i < 4; ++i)
-#pragma unroll
-        for (int r = 0; r < 2; ++r) v[i][r] = ld_shared_f32(row(r) + uint((k + i) * S::STEP));
-#pragma unroll
-      for (int i = 0; i < 4; ++i)
-#pragma unroll
-        for (int r = 0; r < 2; ++r)
-          if (k + i < (r ? count1 : count0) && v[i][r] > bound[r]) {
-            st_shared(end[r], v[i][r]);
-            end[r] += S::STEP;
-          }
-    }
-  }
-};
-
 template <typename T, typename S, bool FAST>
 TANDEM_DEVICE void main_loop_entmax(const FwdOptionalParams& params,
                                     const FwdSharedStorage<S>& shared) {
@@ -268,8 +117,9 @@ TANDEM_DEVICE void main_loop_entmax(const FwdOptionalParams& params,
   StaticTileScheduler<S> scheduler(u);
   SearchPasses passes;
   FwdWorkTile at;
-  while (
-      scheduler.next(&at, [&](const FwdWorkTile& p) { store_unseen_rows<S>(u, params.push, p); })) {
+  while (next_visible_tile(scheduler, &at, [&](const FwdWorkTile& unseen) {
+    store_unseen_rows<S>(u, params.push, unseen);
+  })) {
     const auto score = [&](int t) {
       if (!plain_scale(u)) {
         const float factor = opaque(u.scale) * params.extra.entmax_scale;

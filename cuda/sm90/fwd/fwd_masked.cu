@@ -40,12 +40,11 @@ TANDEM_DEVICE void produce_mask_bitmap(const FwdOptionalParams& params,
     ++n;
   };
   VarlenTileScheduler<S> scheduler(params);
-  FwdWorkTile at;
-  Entry entry;
-  while (scheduler.next(&at, &entry)) {
-    producer.batch = scheduler.batch;
-    producer.head = int(at.index - uint(scheduler.batch) * uint(u.heads_q));
-    producer.seq_q = entry.seq_q, producer.seq_kv = entry.seq_kv;
+  FwdVarlenTile at;
+  while (scheduler.next(&at)) {
+    producer.batch = at.batch;
+    producer.head = int(at.index - uint(at.batch) * uint(u.heads_q));
+    producer.seq_q = at.entry.seq_q, producer.seq_kv = at.entry.seq_kv;
     bool first = true;
     for (int t = at.span.end - 1; t >= at.span.begin; --t) {
       mbarrier_wait(bits.empty(n), bits.phase(n) ^ 1);

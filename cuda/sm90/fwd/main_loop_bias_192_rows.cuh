@@ -36,7 +36,7 @@ TANDEM_DEVICE void produce_bias_192(const Params& params, const FwdSharedStorage
   // V is loaded one step behind K here, too: a warpgroup waits for the next tile, whose descriptor
   // comes with keys, while it still holds the last V of this one.
   FwdWorkTile to;
-  const auto find = [&] { return scheduler.next(&to, [](const FwdWorkTile&) {}); };
+  const auto find = [&] { return next_visible_tile(scheduler, &to); };
   bool more = find();
   launch_dependent_grids();  // as in produce_bias()
   grid_dependency_wait();

@@ -59,7 +59,7 @@ TANDEM_DEVICE void produce_decoupled(const Params& params, const FwdSharedStorag
     producer.q(at.row0, head, batch);
   };
   FwdWorkTile at;
-  while (scheduler.next(&at, [&](const FwdWorkTile& unseen) {
+  while (next_visible_tile(scheduler, &at, [&](const FwdWorkTile& unseen) {
     producer.last_v();  // a warp that waits for this V holds Q
     publish(unseen);
   })) {

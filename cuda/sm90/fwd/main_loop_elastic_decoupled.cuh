@@ -47,7 +47,7 @@ TANDEM_DEVICE void produce_elastic_decoupled(const FwdOptionalParams& params,
                                head_of(u, tile), batch_of(u, tile));
     q.next();
   };
-  while (tiles.next(&at, publish)) {
+  while (next_visible_tile(tiles, &at, publish)) {
     publish(at);
     const int kv_head = head_of(u, at) / u.group, batch = batch_of(u, at);
     const auto copy = [&](const CUtensorMap* map, int t, int panels) {

@@ -27,7 +27,7 @@ TANDEM_DEVICE void produce_wide_heads(const Params& params, const FwdSharedStora
   TmaProducer<S, Params> producer(params, shared);
   uint described = 0;
   FwdWorkTile to;
-  const auto find = [&] { return scheduler.next(&to, [](const FwdWorkTile&) {}); };
+  const auto find = [&] { return next_visible_tile(scheduler, &to); };
   // Whether Q of the next tile is prefetched to L2. This pays where all workgroups need theirs at
   // the same time. With a mask it cost 4 % in tiles of up to 13 steps, and gained up to 2.5 % in
   // longer ones (H100 80GB HBM3, 580.159.04, D 192 and 256).
@@ -89,7 +89,7 @@ TANDEM_DEVICE void store_empty(const Params& params) {
   if constexpr (S::BIAS) grid_dependency_wait();  // without a bias all warps have waited
   StaticTileScheduler<S> scheduler(params);
   FwdWorkTile at;
-  while (scheduler.next(&at, [&](const FwdWorkTile& unseen) {
+  while (next_visible_tile(scheduler, &at, [&](const FwdWorkTile& unseen) {
     store_unseen_rows(u, params.push, batch_of(u, unseen), head_of(u, unseen), unseen.row0, S::M,
                       int(threadIdx.x) - 32, 96);
   })) {

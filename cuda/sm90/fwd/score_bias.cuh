@@ -54,7 +54,7 @@ TANDEM_DEVICE void produce_bias(const Params& params, const FwdSharedStorage<S>&
     producer.q_pipe.next();
   };
   FwdWorkTile to;
-  bool more = scheduler.any(&to);
+  bool more = scheduler.next(&to);
   // The launch of dependents can be this early. A workgroup holds the registers and the shared
   // memory of its SM until it ends, so the next kernel does not begin there before.
   launch_dependent_grids();
@@ -67,7 +67,7 @@ TANDEM_DEVICE void produce_bias(const Params& params, const FwdSharedStorage<S>&
     publish(at, warpgroups);
     if (at.span.begin >= at.span.end) {
       skip();
-      more = scheduler.any(&to);
+      more = scheduler.next(&to);
       continue;
     }
     const int batch = batch_of(u, at), head = int(at.index) - batch * u.heads_q,
@@ -78,7 +78,7 @@ TANDEM_DEVICE void produce_bias(const Params& params, const FwdSharedStorage<S>&
       producer.kv(t, kv_head, batch);
       // The bias comes last: with one stage, its wait is the longest.
       producer.bias(t, at.row0, bias_head, bias_batch, warpgroups);
-      if (t == at.span.end - 1) more = scheduler.any(&to);
+      if (t == at.span.end - 1) more = scheduler.next(&to);
     }
   }
   producer.last_v();

@@ -21,7 +21,7 @@ struct PlainScore : ScorePolicy<T, S> {
       : ScorePolicy<T, S>(consumer), params(p), scale(step_scale(p.block)), scheduler(p) {}
 
   TANDEM_DEVICE bool next(Tile* to) {
-    return scheduler.next(to, [&](const FwdWorkTile& unseen) {
+    return next_visible_tile(scheduler, to, [&](const FwdWorkTile& unseen) {
       store_unseen_rows<S>(params.block, params.push, unseen);
     });
   }

@@ -3,7 +3,7 @@
 #ifndef TANDEM_CUDA_SM90_FWD_TMA_PRODUCER_CUH
 #define TANDEM_CUDA_SM90_FWD_TMA_PRODUCER_CUH
 #include "../pipeline.cuh"
-#include "tile_scheduler.cuh"
+#include "../tile_scheduler/fwd_static.cuh"
 
 namespace tandem {
 namespace cuda {
@@ -95,7 +95,7 @@ TANDEM_DEVICE void produce(const Params& params, const FwdSharedStorage<S>& shar
   StaticTileScheduler<S> scheduler(params);
   TmaProducer<S, Params> producer(params, shared);
   FwdWorkTile at;
-  while (scheduler.next(&at, [](const FwdWorkTile&) {})) {
+  while (next_visible_tile(scheduler, &at)) {
     const int kv_head = head_of(params.block, at) / params.block.group;
     const int batch = batch_of(params.block, at);
     producer.q(at.row0, head_of(params.block, at), batch);

@@ -5,39 +5,13 @@
 // sequence). The auxiliary warps beside it write rows that see no key.
 #ifndef TANDEM_CUDA_SM90_FWD_VARLEN_CUH
 #define TANDEM_CUDA_SM90_FWD_VARLEN_CUH
-#include "../../parts/mask.cuh"
 #include "../panels.cuh"
+#include "../tile_scheduler/fwd_varlen.cuh"
 #include "epilogue.cuh"
 
 namespace tandem {
 namespace cuda {
 namespace sm90 {
-
-// ---- a batch entry ----------------------------------------------------------------------------
-
-struct Entry {
-  int seq_q, seq_kv, first_q, first_kv;  // first: its first row in packed tensors
-  TandemBand band;
-};
-// The lengths and the band of a batch entry. address: of the optional inputs.
-template <typename Block>
-TANDEM_DEVICE Entry find_entry(const Block& u, const ExtraBlock& extra, const Features& f,
-                               const uint64_t* address, int batch) {
-  int64_t first_q, first_kv;
-  Entry e;
-  e.seq_q = entry_length(Lengths(f.LENGTHS_Q), address[f.AT_LENGTHS_Q], batch, u.seq_q,
-                         extra.total_q, &first_q);
-  e.seq_kv = entry_length(Lengths(f.LENGTHS_KV), address[f.AT_LENGTHS_KV], batch, u.seq_kv,
-                          extra.total_kv, &first_kv);
-  e.first_q = int(first_q), e.first_kv = int(first_kv);
-  e.band =
-      TandemBand{u.band_left, u.band_right, extra.bottom_right ? e.seq_kv - e.seq_q : u.band_off};
-  return e;
-}
-TANDEM_DEVICE Entry find_entry(const FwdOptionalParams& params, int batch) {
-  return find_entry(params.block, params.extra, params.features, params.push.extra, batch);
-}
-TANDEM_DEVICE bool is_packed(uint lengths) { return Lengths(lengths) == Lengths::packed; }
 
 // ---- work-tile descriptors --------------------------------------------------------------------
 
@@ -52,7 +26,6 @@ struct FwdTileDescriptor {
   int first_q, head, batch;
   int pad[3];
 };
-constexpr uint kNoWorkTile = ~0u;
 static_assert(sizeof(FwdTileDescriptor) == kFwdDescriptorBytes, "what the host counts");
 
 template <typename S>
@@ -67,67 +40,6 @@ TANDEM_DEVICE bool read_work_tile(uint descriptor, FwdWorkTile* at) {
 }
 
 // ---- the producer warp ------------------------------------------------------------------------
-
-// Varlen tile scheduler: the work tiles of this workgroup that see a key. The workgroups share the
-// tiles of a batch entry, then those of the next one. Where a mask makes later tiles longer, they
-// take them in pairs, as StaticTileScheduler does, or the longest first.
-template <typename S>
-struct VarlenTileScheduler {
-  const FwdOptionalParams& params;
-  enum : int { kEqual, kPaired, kLongestFirst } order;
-  int batches, batch = 0, tiles = 0;
-  uint position = 0, before = 0;  // before: tiles or pairs of the entries before this one
-
-  TANDEM_DEVICE explicit VarlenTileScheduler(const FwdOptionalParams& p) : params(p) {
-    const FwdBlock& u = p.block;
-    batches = int(u.total / u.tiles / uint(u.heads_q));
-    uint pairs = 0;
-    for (int b = int(threadIdx.x) % 32; b < batches; b += 32) pairs += uint(tiles_of(b) + 1) / 2;
-    pairs = __reduce_add_sync(kAllLanes, pairs) * uint(u.heads_q);
-    order = (u.band_right == TANDEM_BAND_OPEN) == (u.band_left == TANDEM_BAND_OPEN) ? kEqual
-            : pairs >= 3 * gridDim.x                                                ? kPaired
-                                                                                    : kLongestFirst;
-    tiles = tiles_of(0);
-  }
-  TANDEM_DEVICE int tiles_of(int b) const {
-    return (find_entry(params, b).seq_q + S::M - 1) / S::M;
-  }
-  TANDEM_DEVICE bool next(FwdWorkTile* at, Entry* entry) {
-    const uint heads = uint(params.block.heads_q);
-    for (;;) {
-      const uint index = position / 2 * gridDim.x + blockIdx.x;
-      uint each;
-      for (;;) {
-        each = uint(order == kPaired ? (tiles + 1) / 2 : tiles);
-        if (index - before < heads * each) break;
-        before += heads * each;
-        if (++batch >= batches) return false;
-        tiles = tiles_of(batch);
-      }
-      const uint rest = index - before;
-      uint head, tile;
-      if (order == kPaired) {
-        head = rest / each;
-        const uint pair = rest - head * each;
-        tile = position % 2 ? pair : uint(tiles) - 1 - pair;
-        position += pair == tile && position % 2 == 0 ? 2 : 1;
-      } else {
-        position += 2;
-        if (order == kEqual) {
-          head = rest / each, tile = rest - head * each;
-        } else {
-          const uint many = rest / heads;
-          head = rest - many * heads, tile = uint(tiles) - 1 - many;
-        }
-      }
-      *entry = find_entry(params, batch);
-      at->index = uint(batch) * heads + head;
-      at->row0 = int(tile) * S::M;
-      at->span = tandem_key_tiles(entry->band, at->row0, S::M, S::N, entry->seq_q, entry->seq_kv);
-      if (at->span.begin < at->span.end) return true;
-    }
-  }
-};
 
 // The producer side of the pipelines of Q, K and V, by all of warp 0. It zeroes rows of V, and V is
 // loaded one step behind K.
@@ -214,13 +126,11 @@ TANDEM_DEVICE void produce_varlen(const FwdOptionalParams& params,
   static_assert(S::Q_STAGES <= 2, "how long a work-tile descriptor stays");
   VarlenTmaProducer<S> producer(params, shared);
   VarlenTileScheduler<S> scheduler(params);
-  FwdWorkTile at;
-  Entry entry;
-  while (scheduler.next(&at, &entry)) {
-    const int batch = scheduler.batch,
-              head = int(at.index - uint(batch) * uint(params.block.heads_q));
-    producer.q(at.row0, at.index, at.span, entry, batch, head);
-    for (int t = at.span.end - 1; t >= at.span.begin; --t) producer.kv(t, entry);
+  FwdVarlenTile at;
+  while (scheduler.next(&at)) {
+    const int head = int(at.index - uint(at.batch) * uint(params.block.heads_q));
+    producer.q(at.row0, at.index, at.span, at.entry, at.batch, head);
+    for (int t = at.span.end - 1; t >= at.span.begin; --t) producer.kv(t, at.entry);
   }
   producer.last_v();
   if (producer.one) {

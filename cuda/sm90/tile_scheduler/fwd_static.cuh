@@ -1,29 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Which tiles of query rows a workgroup of a forward kernel takes, and in which order.
-#ifndef TANDEM_CUDA_SM90_FWD_TILE_SCHEDULER_CUH
-#define TANDEM_CUDA_SM90_FWD_TILE_SCHEDULER_CUH
+// The static tile scheduler of the forward kernels.
+#ifndef TANDEM_CUDA_SM90_TILE_SCHEDULER_FWD_STATIC_CUH
+#define TANDEM_CUDA_SM90_TILE_SCHEDULER_FWD_STATIC_CUH
 #include <climits>
 
-#include "problem/tile_range.h"
-#include "shared_storage.cuh"
+#include "../fwd/work_tile.cuh"
+#include "base.cuh"
 
 namespace tandem {
 namespace cuda {
 namespace sm90 {
-
-// A work tile: rows [row0, row0 + S::M) of a query head, and the key tiles that they see.
-struct FwdWorkTile {
-  int row0;
-  uint index;  // of the head, over the batch
-  TandemTiles span;
-};
-
-TANDEM_DEVICE int batch_of(const FwdBlock& u, const FwdWorkTile& at) {
-  return int(at.index / uint(u.heads_q));
-}
-TANDEM_DEVICE int head_of(const FwdBlock& u, const FwdWorkTile& at) {
-  return int(at.index % uint(u.heads_q));
-}
 
 // Static tile scheduler: the work tiles of this workgroup. Tiles of a head follow each other, so
 // that workgroups that run at a time share its K and V.
@@ -37,6 +23,7 @@ TANDEM_DEVICE int head_of(const FwdBlock& u, const FwdWorkTile& at) {
 // With a dense bias and equal tiles, the first tiles are stream-K.
 template <typename S>
 struct StaticTileScheduler {
+  using Tile = FwdWorkTile;
   const FwdBlock& u;
   const FwdStreamKParams* stream_k = nullptr;  // with a dense bias
   // Twice the wave, plus 1 for the second tile of a pair. With a bias and equal tiles: how many
@@ -57,17 +44,7 @@ struct StaticTileScheduler {
   TANDEM_DEVICE FwdStreamKRange stream_k_range() const {
     return fwd_stream_k_range(stream_k->shares, int(blockIdx.x) / opaque(stream_k->unit));
   }
-  // The next tile that sees a key. nothing(tile) is called for each tile before it that sees none.
-  template <typename Nothing>
-  TANDEM_DEVICE bool next(FwdWorkTile* at, const Nothing& nothing) {
-    while (any(at)) {
-      if (at->span.begin < at->span.end) return true;
-      nothing(*at);
-    }
-    return false;
-  }
-  // The next tile, whether or not it sees a key.
-  TANDEM_DEVICE bool any(FwdWorkTile* at) {
+  TANDEM_DEVICE bool next(Tile* at) {
     const bool equal = (u.band_right == TANDEM_BAND_OPEN) == (u.band_left == TANDEM_BAND_OPEN);
     for (;;) {
       const uint tiles = u.tiles, heads = u.total / tiles, pairs = (tiles + 1) / 2;
@@ -131,6 +108,44 @@ struct StaticTileScheduler {
     }
   }
 };
+
+// The same for elastic softmax. Where later rows see more keys, the rows that pad a head to whole
+// tiles lie before its first row, not after its last one. All tiles lie that much earlier, by whole
+// blocks of 64 rows.
+template <typename S>
+struct ElasticTileScheduler {
+  using Tile = FwdWorkTile;
+  StaticTileScheduler<S> scheduler;
+  TANDEM_DEVICE explicit ElasticTileScheduler(const FwdBlock& u) : scheduler(u) {}
+  TANDEM_DEVICE int earlier() const {
+    const FwdBlock& u = scheduler.u;
+    return u.band_right != TANDEM_BAND_OPEN && u.band_left == TANDEM_BAND_OPEN
+               ? (int(u.tiles) * S::M - u.seq_q) / 64 * 64
+               : 0;
+  }
+  TANDEM_DEVICE TandemBand band() const { return scheduler.band(); }
+  template <typename Unseen>
+  TANDEM_DEVICE bool next_visible(Tile* at, const Unseen& unseen) {
+    const FwdBlock& u = scheduler.u;
+    const int by = earlier();
+    while (next_visible_tile(scheduler, at, [&](Tile none) {
+      none.row0 -= by;
+      unseen(none);
+    })) {
+      if (by == 0) return true;
+      at->row0 -= by;
+      at->span = tandem_key_tiles(band(), at->row0, S::M, S::N, u.seq_q, u.seq_kv);
+      if (at->span.begin < at->span.end) return true;
+      unseen(*at);
+    }
+    return false;
+  }
+};
+template <typename S, typename Unseen>
+TANDEM_DEVICE bool next_visible_tile(ElasticTileScheduler<S>& scheduler, FwdWorkTile* at,
+                                     const Unseen& unseen) {
+  return scheduler.next_visible(at, unseen);
+}
 
 }  // namespace sm90
 }  // namespace cuda
