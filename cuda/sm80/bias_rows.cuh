@@ -32,7 +32,26 @@ struct BiasRows {
       if (j + 1 < cols) at[s.d] = E::from_float(y);
     });
   }
+  TANDEM_DEVICE void put_one(int i, int j, float x) const {
+    if (i >= rows || j >= cols) return;
+    with_type(dtype, [&](auto type) {
+      using E = decltype(type);
+      reinterpret_cast<typename E::Element*>(base)[i * s.s + j * s.d] = E::from_float(x);
+    });
+  }
 };
+
+// Those of a query head that alone reads its bias. address: of d_bias.
+TANDEM_DEVICE BiasRows bias_rows_of(uint dtype, uint64_t address, const Strides& s, int batch,
+                                    int head, int rows, int cols) {
+  const int size = dtype == TANDEM_F32 ? 4 : 2;
+  return {dtype,
+          reinterpret_cast<char*>(address) + (batch * s.b + head * s.h) * size,
+          s,
+          rows,
+          cols,
+          s.d == 1 && s.s % 2 == 0 && s.h % 2 == 0 && s.b % 2 == 0 && address % (2 * size) == 0};
+}
 
 }  // namespace sm80
 }  // namespace cuda

@@ -4,17 +4,16 @@
 // and dS are A operands as they lie in registers. The operation is that of cuda/simt/bwd_dkv.cu.
 #ifndef TANDEM_CUDA_SM80_BWD_DKV_CUH
 #define TANDEM_CUDA_SM80_BWD_DKV_CUH
-#include "scores.cuh"
-#include "shape.cuh"
+#include "inputs.cuh"
 
 namespace tandem {
 namespace cuda {
 namespace sm80 {
 
-template <typename T, int ROW>
-__global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
-    bwd_dkv(const __grid_constant__ BwdDkvParams params) {
+template <typename T, int ROW, typename Params>
+TANDEM_DEVICE void form_d_kv(const Params& params) {
   using S = MmaShape<ROW>;
+  using Inputs = InputsOf<T, ROW, Params>;
   // HALVES = 2: two neighbouring warps own the same keys. Each multiplies half of the queries and
   // sums half of the features, and P and dS pass through shared memory.
   constexpr int W = S::WIDTH, MT = S::MT, BR = S::BR, BC = S::BC, TILE = BR * 2 * W;
@@ -26,18 +25,15 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
   // The first keys come first: with a causal mask most rows see them, and they take longest.
   const int row0 = (int(u.tiles) - 1 - at.tile) * BC;
   const bool grad_k = push.d_k != 0, grad_v = push.d_v != 0;
-  const View<T> k =
-      make_view<T>(push.k, u.k, at.batch, at.head, u.seq_kv, u.head_dim, push.wide & 2u);
-  const View<T> v =
-      make_view<T>(push.v, u.v, at.batch, at.head, u.seq_kv, u.head_dim_v, push.wide & 4u);
+  const Inputs in(params, at.batch);
+  const View<T> k = in.keys(push.k, u.k, at.head, u.head_dim, push.wide & 2u);
+  const View<T> v = in.keys(push.v, u.v, at.head, u.head_dim_v, push.wide & 4u);
   // Rows of the group's first query head. base moves from head to head.
-  View<T> q =
-      make_view<T>(push.q, u.q, at.batch, at.head * u.group, u.seq_q, u.head_dim, push.wide & 1u);
-  View<T> d_o = make_view<T>(push.d_o, u.d_o, at.batch, at.head * u.group, u.seq_q, u.head_dim_v,
-                             push.wide & 8u);
+  View<T> q = in.queries(push.q, u.q, at.head * u.group, u.head_dim, push.wide & 1u);
+  View<T> d_o = in.queries(push.d_o, u.d_o, at.head * u.group, u.head_dim_v, push.wide & 8u);
   int64_t queries0 = (int64_t(at.batch) * u.heads_q + at.head * u.group) * u.seq_q;
-  const TandemBand band = mask_band(u);
-  const TandemTiles span = tandem_query_tiles(band, row0, BC, BR, u.seq_q, u.seq_kv);
+  const TandemBand band = in.band;
+  const TandemTiles span = tandem_query_tiles(band, row0, BC, BR, in.seq_q, in.seq_kv);
 
   const Lane me;
   const int half = HALVES > 1 ? me.warp % HALVES : 0;
@@ -60,7 +56,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
   const auto fetch_numbers = [&](int first) {
     const int i = first + int(threadIdx.x);
     if (int(threadIdx.x) >= BR) return;
-    const bool there = i < u.seq_q;
+    const bool there = i < in.seq_q;
     lse = there ? __ldg(reinterpret_cast<const float*>(push.lse) + queries0 + i) : minus_infinity();
     far = tandem_is_far(lse);
     if (far) lse = far_row(push.delta, queries0 + i).relative;
@@ -78,6 +74,20 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
   };
 
   int t = span.begin, heads = span.begin < span.end ? u.group : 0;
+  const auto advance = [&] {
+    if (++t == span.end) {
+      t = span.begin, --heads;
+      q.base += u.q.h, d_o.base += u.d_o.h, queries0 += u.seq_q;
+    }
+  };
+  // Goes on to a tile that keep leaves something of.
+  const auto skip = [&] {
+    if constexpr (Inputs::SOME)
+      while (heads > 0 && in.template leaves_out<S::THREADS>((at.head + 1) * u.group - heads,
+                                                             t * BR, BR, row0, BC))
+        advance();
+  };
+  skip();
   load_rows<W, BC, S::THREADS>(k_tile, k, row0);
   load_rows<W, BC, S::THREADS>(v_tile, v, row0);
   if (heads > 0) {
@@ -90,28 +100,37 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
 #pragma unroll 1
   while (heads > 0) {
     const int col0 = t * BR;
-    const bool edge = t < span.full_begin || t >= span.full_end;
+    bool edge = t < span.full_begin || t >= span.full_end;
+    // Rows behind the entry's length are written where it is padded.
+    if constexpr (Inputs::SOME) edge |= row0 + BC > in.seq_kv;
     const int64_t rows0 = queries0;
+    [[maybe_unused]] const int q_head = (at.head + 1) * u.group - heads;
     wait<0>();
     const bool some_far = __syncthreads_or(far) != 0;
-    if (++t == span.end) {
-      t = span.begin, --heads;
-      q.base += u.q.h, d_o.base += u.d_o.h, queries0 += u.seq_q;
-    }
+    advance();
+    skip();
     if (heads > 0) {
       if constexpr (S::STAGES > 1) load_queries(1 - stage, t * BR);
       fetch_numbers(t * BR);
     }
     if constexpr (S::STAGES > 1) commit();
+    [[maybe_unused]] BiasBlock<MT, N> bias;
+    if constexpr (Inputs::SOME)
+      in.template load_bias<false>(bias, q_head, row, col0 + query + 2 * me.t);
     float s[MT][N][4];
     product_nt<W, T>(s, k_at, q_at, stage * BR + query);
     e.apply(s);
+    if constexpr (Inputs::SOME)
+      in.template apply<false>(s, bias, q_head, row, col0 + query + 2 * me.t);
     if (edge)
       hide(
           s, row, col0 + query + 2 * me.t, [&](int j) { return j - band.off - band.right; },
-          [&](int j) { return j - band.off + band.left; });
+          [&](int j) {
+            if (Inputs::SOME && j >= in.seq_kv) return -1;
+            return j - band.off + band.left;
+          });
     if (some_far)
-      take_far_rows<true>(s, e, push.lse, push.delta, rows0, col0 + query + 2 * me.t, u.seq_q);
+      take_far_rows<true>(s, e, push.lse, push.delta, rows0, col0 + query + 2 * me.t, in.seq_q);
     const uint first = numbers + uint(stage * 12 * BR + 4 * (query + 2 * me.t));
 #pragma unroll
     for (int n = 0; n < N; ++n) {
@@ -166,12 +185,18 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
   __syncthreads();  // two warps may share rows of K and V
   if (grad_k)
     store_rows<W>(
-        make_view<T>(push.d_k, u.d_k, at.batch, at.head, u.seq_kv, u.head_dim, push.wide & 16u),
-        row0, k_tile, own, d_k, [&](float x, int, int) { return x * u.scale; }, feature);
+        in.written_keys(push.d_k, u.d_k, at.head, u.head_dim, push.wide & 16u), row0, k_tile, own,
+        d_k, [&](float x, int, int) { return x * u.scale; }, feature);
   if (grad_v)
     store_rows<W>(
-        make_view<T>(push.d_v, u.d_v, at.batch, at.head, u.seq_kv, u.head_dim_v, push.wide & 32u),
-        row0, v_tile, own, d_v, [](float x, int, int) { return x; }, feature);
+        in.written_keys(push.d_v, u.d_v, at.head, u.head_dim_v, push.wide & 32u), row0, v_tile, own,
+        d_v, [](float x, int, int) { return x; }, feature);
+}
+
+template <typename T, int ROW>
+__global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
+    bwd_dkv(const __grid_constant__ BwdDkvParams params) {
+  form_d_kv<T, ROW>(params);
 }
 
 }  // namespace sm80

@@ -4,9 +4,8 @@
 // workgroups arrive. There are five products, where bwd_dkv and bwd_dq have seven.
 #ifndef TANDEM_CUDA_SM80_BWD_DKV_DQ_CUH
 #define TANDEM_CUDA_SM80_BWD_DKV_DQ_CUH
-#include "kernels.h"
-#include "scores.cuh"
-#include "shape.cuh"
+#include "bias_rows.cuh"
+#include "inputs.cuh"
 
 namespace tandem {
 namespace cuda {
@@ -116,16 +115,22 @@ TANDEM_DEVICE float4 load_sums(const float4* at) {
 #endif
 }
 
+// Address of the dQ accumulator.
+TANDEM_DEVICE uint64_t accumulator_of(const BwdDkvDqParams& params) {
+  return params.push.d_q_accum;
+}
+TANDEM_DEVICE uint64_t accumulator_of(const BwdDkvDqInputs& params) { return params.d_q_accum; }
+
 // The dQ postprocess of the query heads of a kv head, by its last workgroup. It is for f32 only:
 // with other operands registers do not suffice. A piece is 16 rows of a panel.
-template <typename T, int PANELS, int WARPS>
-TANDEM_DEVICE void round_sums(const BwdDkvDqParams& params, int batch, int head_kv) {
-  const BwdDkvDqBlock& u = params.block;
+template <typename T, int PANELS, int WARPS, typename Params, typename Inputs>
+TANDEM_DEVICE void round_sums(const Params& params, const Inputs& in, int batch, int head_kv) {
+  const auto& u = params.block;
   const Lane me;
   const int blocks = (u.seq_q + 63) / 64, pieces = 4 * blocks * PANELS;
   for (int n = 0; n < u.group; ++n) {
     const int head = head_kv * u.group + n;
-    const float4* sums = reinterpret_cast<const float4*>(params.push.d_q_accum) +
+    const float4* sums = reinterpret_cast<const float4*>(accumulator_of(params)) +
                          (int64_t(batch) * u.heads_q + head) * blocks * PANELS * 1024 +
                          threadIdx.x % 32;
 #pragma unroll 1
@@ -138,23 +143,54 @@ TANDEM_DEVICE void round_sums(const BwdDkvDqParams& params, int batch, int head_
         const float4 four = load_sums(from + 128 * i);
         x[0][i][0] = four.x, x[0][i][1] = four.y, x[0][i][2] = four.z, x[0][i][3] = four.w;
       }
-      View<T> to = make_view<T>(params.d_q.address, params.d_q.strides, batch, head, u.seq_q,
-                                u.head_dim - 64 * panel, params.d_q.wide != 0);
+      View<T> to = in.written_queries(params.d_q.address, params.d_q.strides, head,
+                                      u.head_dim - 64 * panel, params.d_q.wide != 0);
       to.base += 64 * panel * params.d_q.strides.d;
       store_columns(to, 16 * part + me.g, x, [&](float sum, int, int) { return sum * u.scale; });
     }
   }
 }
 
-template <typename T, int ROW>
-__global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
-    bwd_dkv_dq(const __grid_constant__ BwdDkvDqParams params) {
+// Stores zeros to d_q and d_bias, of those that the kernel stores itself, for the query tiles that
+// it does not visit: those outside of span.
+template <typename T, int BR, int BC, int THREADS, typename Params, typename Inputs>
+TANDEM_DEVICE void store_zeros(const Params& params, const Inputs& in, const Place& at, int row0,
+                               const TandemTiles& span) {
+  const auto& u = params.block;
+  const int tid = int(threadIdx.x);
+  const float zeros[4] = {};
+#pragma unroll 1
+  for (int head = at.head * u.group; head < (at.head + 1) * u.group; ++head)
+#pragma unroll 1
+    for (int t = 0; t * BR < u.seq_q; ++t) {
+      if (t >= span.begin && t < span.end) continue;
+      if (params.d_q_accum == 0) {
+        const View<T> d_q = in.written_queries(params.d_q.address, params.d_q.strides, head,
+                                               u.head_dim, params.d_q.wide != 0);
+        const int quads = (u.head_dim + 3) / 4;
+#pragma unroll 1
+        for (int n = tid; n < BR * quads; n += THREADS)
+          store_words(d_q, t * BR + n / quads, 4 * (n % quads), zeros);
+      }
+      if (!params.d_bias_type) continue;
+      const BiasRows d_bias = bias_rows_of(params.d_bias_type, params.d_bias_at, params.d_bias,
+                                           at.batch, head, u.seq_q, u.seq_kv);
+#pragma unroll 1
+      for (int n = tid; n < BR * BC; n += THREADS) d_bias.put_one(t * BR + n / BC, row0 + n % BC, 0.f);
+    }
+}
+
+template <typename T, int ROW, typename Params>
+TANDEM_DEVICE void form_d_kv_and_d_q(const Params& params) {
   using S = MmaShape<ROW>;
+  using Inputs = InputsOf<T, ROW, Params>;
   // HALVES as in bwd_dkv. With 4, four warps own the same keys, and each two neighbours of them
   // half of the queries: one forms S and the other dP, and each exchanges 16 of its rows for 16 of
-  // the other's. With 1, a warp takes the queries of a tile 32 at a time.
+  // the other's. With 1, a warp takes the queries of a tile 32 at a time, or 16 beside a bias of as
+  // many keys.
   constexpr int W = S::WIDTH, MT = S::MT, BR = S::BR, BC = S::BC, TILE = BR * 2 * W;
-  constexpr int HALVES = S::HALVES, TURNS = HALVES > 1 ? 1 : BR / 32;
+  constexpr int TURN = Inputs::SOME && MT > 1 ? 16 : 32;
+  constexpr int HALVES = S::HALVES, TURNS = HALVES > 1 ? 1 : BR / TURN;
   constexpr bool SWAPS = HALVES == 4;
   // WEIGHED: blocks of 16 rows whose P and dS a warp forms.
   constexpr int N = BR / (SWAPS ? 2 : HALVES) / TURNS / 8, F = S::FEATURES / HALVES / 8,
@@ -164,28 +200,32 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
   // (HALVES > 1), a warp takes 16 features at a time, and adds them while it multiplies the next:
   // 4 % of the kernel at D 256.
   constexpr int MQ = kIsF32<T> || HALVES == 2 ? 1 : 2;
-  constexpr int PANELS = S::FEATURES / 64, Q_BLOCKS = BR / 16 / MQ, COLUMNS = S::WARPS / Q_BLOCKS,
+  constexpr int PANELS = S::tile.panels(), Q_BLOCKS = BR / 16 / MQ, COLUMNS = S::WARPS / Q_BLOCKS,
                 SUMMED = S::FEATURES / COLUMNS;
   static_assert(64 % BR == 0 && S::WARPS % Q_BLOCKS == 0 && 64 % SUMMED == 0, "whole blocks");
-  const BwdDkvDqBlock& u = params.block;
-  const BwdDkvDqPush& push = params.push;
+  const auto& u = params.block;
+  const auto& push = params.push;
+  const auto& io = [&]() -> const auto& {
+    if constexpr (Inputs::SOME)
+      return params.push;
+    else
+      return params;
+  }();
+  const uint64_t accumulator = accumulator_of(params);
   Place at;
   if (!find_keys<ROW>(u, &at)) return;
   // The first keys come first: with a causal mask most rows see them, and they take longest.
   const int row0 = (int(u.tiles) - 1 - at.tile) * BC;
-  const View<T> k =
-      make_view<T>(params.k, u.k, at.batch, at.head, u.seq_kv, u.head_dim, params.wide & 2u);
-  const View<T> v =
-      make_view<T>(params.v, u.v, at.batch, at.head, u.seq_kv, u.head_dim_v, params.wide & 4u);
+  const Inputs in(params, at.batch);
+  const View<T> k = in.keys(io.k, u.k, at.head, u.head_dim, io.wide & 2u);
+  const View<T> v = in.keys(io.v, u.v, at.head, u.head_dim_v, io.wide & 4u);
   // Rows of the group's first query head. base moves from head to head.
-  View<T> q = make_view<T>(params.q, u.q, at.batch, at.head * u.group, u.seq_q, u.head_dim,
-                           params.wide & 1u);
-  View<T> d_o = make_view<T>(params.d_o, u.d_o, at.batch, at.head * u.group, u.seq_q, u.head_dim_v,
-                             params.wide & 8u);
+  View<T> q = in.queries(io.q, u.q, at.head * u.group, u.head_dim, io.wide & 1u);
+  View<T> d_o = in.queries(io.d_o, u.d_o, at.head * u.group, u.head_dim_v, io.wide & 8u);
   const int64_t head0 = int64_t(at.batch) * u.heads_q + at.head * u.group;
   int64_t queries0 = head0 * u.seq_q;
-  const TandemBand band{u.band_left, u.band_right, u.band_off};
-  const TandemTiles span = tandem_query_tiles(band, row0, BC, BR, u.seq_q, u.seq_kv);
+  const TandemBand band = in.band;
+  const TandemTiles span = tandem_query_tiles(band, row0, BC, BR, in.seq_q, in.seq_kv);
 
   const Lane me;
   const int half = HALVES > 1 ? me.warp % HALVES : 0;
@@ -204,7 +244,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
   // 64 rows and 64 features, in the order of the warps' accumulators.
   const int q_block = me.warp % Q_BLOCKS, d_q_feature = me.warp / Q_BLOCKS * SUMMED;
   const int64_t head_sums = int64_t((u.seq_q + 63) / 64) * PANELS * 4096;
-  float* sums = reinterpret_cast<float*>(push.d_q_accum) + head0 * head_sums +
+  float* sums = reinterpret_cast<float*>(accumulator) + head0 * head_sums +
                 d_q_feature / 64 * 4096 + d_q_feature % 64 * 64 +
                 4 * (32 * MQ * q_block + int(threadIdx.x) % 32);
   const Exponent e(u.scale, kIsF32<T>);
@@ -217,7 +257,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
   const auto fetch_numbers = [&](int first) {
     const int i = first + int(threadIdx.x);
     if (int(threadIdx.x) >= BR) return;
-    const bool there = i < u.seq_q;
+    const bool there = i < in.seq_q;
     lse = there ? __ldg(reinterpret_cast<const float*>(push.lse) + queries0 + i) : minus_infinity();
     far = tandem_is_far(lse);
     if (far) lse = far_row(push.delta, queries0 + i).relative;
@@ -234,6 +274,28 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
   };
 
   int t = span.begin, heads = span.begin < span.end ? u.group : 0;
+  const auto advance = [&] {
+    if (++t == span.end) {
+      t = span.begin, --heads;
+      q.base += u.q.h, d_o.base += u.d_o.h, queries0 += u.seq_q, sums += head_sums;
+    }
+  };
+  // Where a head has one tile of keys, the workgroup stores d_q itself; and d_bias, where each of
+  // its elements has one reader. Query tiles that are not visited have zeros in them.
+  [[maybe_unused]] bool alone = false, stores = false;
+  if constexpr (Inputs::SOME) {
+    alone = accumulator == 0, stores = params.d_bias_type != 0;
+    if (alone || stores) store_zeros<T, BR, BC, S::THREADS>(params, in, at, row0, span);
+  }
+  // Goes on to a tile that keep leaves something of.
+  const auto skip = [&] {
+    if constexpr (Inputs::SOME)
+      while (heads > 0 && !alone && !stores &&
+             in.template leaves_out<S::THREADS>((at.head + 1) * u.group - heads, t * BR, BR, row0,
+                                                BC))
+        advance();
+  };
+  skip();
   load_rows<W, BC, S::THREADS>(k_tile, k, row0);
   load_rows<W, BC, S::THREADS>(v_tile, v, row0);
   if (heads > 0) {
@@ -247,15 +309,14 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
   while (heads > 0) {
     const int col0 = t * BR;
     // d_q is summed over keys: those behind Sk, whose scores are 0, must not count.
-    const bool edge = t < span.full_begin || t >= span.full_end || row0 + BC > u.seq_kv;
+    const bool edge = t < span.full_begin || t >= span.full_end || row0 + BC > in.seq_kv;
     float* const to = sums + int64_t(col0 / 64) * PANELS * 4096 + col0 % 64 * 8;
     const int64_t rows0 = queries0;
+    [[maybe_unused]] const int q_head = (at.head + 1) * u.group - heads;
     wait<0>();
     const bool some_far = __syncthreads_or(far) != 0;
-    if (++t == span.end) {
-      t = span.begin, --heads;
-      q.base += u.q.h, d_o.base += u.d_o.h, queries0 += u.seq_q, sums += head_sums;
-    }
+    advance();
+    skip();
     if (heads > 0) {
       if constexpr (S::STAGES > 1) load_queries(1 - stage, t * BR);
       fetch_numbers(t * BR);
@@ -263,7 +324,10 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
     if constexpr (S::STAGES > 1) commit();
 #pragma unroll 1
     for (int turn = 0; turn < TURNS; ++turn) {
-      const int from = query + 32 * turn;
+      const int from = query + TURN * turn;
+      [[maybe_unused]] BiasBlock<WEIGHED, N> bias;
+      if constexpr (Inputs::SOME)
+        in.template load_bias<false>(bias, q_head, row, col0 + from + 2 * me.t);
       float s[WEIGHED][N][4], dp[WEIGHED][N][4];
       uint p[WEIGHED][8 * N / kDepth<T>][4];
       if constexpr (SWAPS)
@@ -272,12 +336,14 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
       else
         product_nt<W, T>(s, k_at, q_at, stage * BR + from);
       e.apply(s);
+      if constexpr (Inputs::SOME)
+        in.template apply<false>(s, bias, q_head, row, col0 + from + 2 * me.t);
       if (edge)
         hide(
             s, row, col0 + from + 2 * me.t, [&](int j) { return j - band.off - band.right; },
-            [&](int j) { return j < u.seq_kv ? j - band.off + band.left : -1; });
+            [&](int j) { return j < in.seq_kv ? j - band.off + band.left : -1; });
       if (some_far)
-        take_far_rows<true>(s, e, push.lse, push.delta, rows0, col0 + from + 2 * me.t, u.seq_q);
+        take_far_rows<true>(s, e, push.lse, push.delta, rows0, col0 + from + 2 * me.t, in.seq_q);
       const uint first = numbers + uint(stage * 12 * BR + 4 * (from + 2 * me.t));
 #pragma unroll
       for (int n = 0; n < N; ++n) {
@@ -303,6 +369,19 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
 #pragma unroll
           for (int x = 0; x < 4; ++x) dp[r][n][x] = s[r][n][x] * (dp[r][n][x] - less[x % 2]);
       }
+      if constexpr (Inputs::SOME)
+        if (stores) {
+          const BiasRows d_bias = bias_rows_of(params.d_bias_type, params.d_bias_at, params.d_bias,
+                                               at.batch, q_head, u.seq_q, u.seq_kv);
+#pragma unroll
+          for (int n = 0; n < N; ++n)
+#pragma unroll
+            for (int r = 0; r < WEIGHED; ++r)
+#pragma unroll
+              for (int x = 0; x < 4; ++x)
+                d_bias.put_one(col0 + from + 8 * n + 2 * me.t + x % 2, row + 16 * r + 8 * (x / 2),
+                           dp[r][n][x]);
+        }
       pack_rows<T>(p, dp);
       if constexpr (kIsF32<T>)
         put_numbers_of<2 * BR>(s_tile, weighed, from, p);
@@ -345,7 +424,15 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
           multiply_across<T>(d_q, a, k_across, key, d_q_feature);
         }
       }
-      add_sums(to, d_q);
+      if (Inputs::SOME && alone) {
+        if constexpr (Inputs::SOME)
+          store_columns(in.written_queries(params.d_q.address, params.d_q.strides, q_head,
+                                           u.head_dim, params.d_q.wide != 0),
+                        col0 + 16 * MQ * q_block + me.g, d_q,
+                        [&](float sum, int, int) { return sum * u.scale; }, d_q_feature);
+      } else {
+        add_sums(to, d_q);
+      }
     }
     if constexpr (S::STAGES > 1) {
       stage = 1 - stage;
@@ -360,18 +447,24 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
   __syncthreads();  // two warps may share rows of K and V
   if (push.d_k)
     store_rows<W>(
-        make_view<T>(push.d_k, u.d_k, at.batch, at.head, u.seq_kv, u.head_dim, params.wide & 16u),
-        row0, k_tile, own, d_k, [&](float x, int, int) { return x * u.scale; }, feature);
+        in.written_keys(push.d_k, u.d_k, at.head, u.head_dim, io.wide & 16u), row0, k_tile, own,
+        d_k, [&](float x, int, int) { return x * u.scale; }, feature);
   if (push.d_v)
     store_rows<W>(
-        make_view<T>(push.d_v, u.d_v, at.batch, at.head, u.seq_kv, u.head_dim_v, params.wide & 32u),
-        row0, v_tile, own, d_v, [](float x, int, int) { return x; }, feature);
+        in.written_keys(push.d_v, u.d_v, at.head, u.head_dim_v, io.wide & 32u), row0, v_tile, own,
+        d_v, [](float x, int, int) { return x; }, feature);
   if constexpr (kIsF32<T>) {
-    if (params.d_q.address &&
+    if (params.d_q.address && !alone &&
         comes_last(params.d_q.counts + 4 * uint64_t(at.batch * (u.heads_q / u.group) + at.head),
                    u.tiles))
-      round_sums<T, PANELS, S::WARPS>(params, at.batch, at.head);
+      round_sums<T, PANELS, S::WARPS>(params, in, at.batch, at.head);
   }
+}
+
+template <typename T, int ROW>
+__global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
+    bwd_dkv_dq(const __grid_constant__ BwdDkvDqParams params) {
+  form_d_kv_and_d_q<T, ROW>(params);
 }
 
 }  // namespace sm80

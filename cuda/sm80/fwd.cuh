@@ -4,8 +4,7 @@
 #ifndef TANDEM_CUDA_SM80_FWD_CUH
 #define TANDEM_CUDA_SM80_FWD_CUH
 #include "../parts/softmax.cuh"
-#include "scores.cuh"
-#include "shape.cuh"
+#include "inputs.cuh"
 
 namespace tandem {
 namespace cuda {
@@ -190,15 +189,15 @@ struct OnlineRows {
   }
 };
 
-template <typename T, int ROW>
-__global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
-    fwd(const __grid_constant__ FwdParams params) {
+template <typename T, int ROW, typename Params>
+TANDEM_DEVICE void form_o(const Params& params) {
   using S = MmaShape<ROW>;
   // HALVES = 2: a warp and its neighbour own the same rows. Each multiplies half of the keys and
   // sums half of the features, and P passes through shared memory. They agree on the origins of the
   // rows.
   constexpr int W = S::WIDTH, MT = S::MT, BR = S::BR, BC = S::BC, HALVES = S::HALVES;
   static_assert(HALVES == 1 || (HALVES == 2 && S::STAGES == 1), "barriers as they are");
+  using Inputs = InputsOf<T, ROW, Params>;
   const FwdBlock& u = params.block;
   const FwdPush& push = params.push;
   Place at;
@@ -207,15 +206,21 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
   at.batch = part / u.splits;
   const int kv_head = at.head / u.group;
   const int row0 = at.tile * BR;
-  const View<T> q =
-      make_view<T>(push.q, u.q, at.batch, at.head, u.seq_q, u.head_dim, push.wide & 1u);
-  const View<T> k =
-      make_view<T>(push.k, u.k, at.batch, kv_head, u.seq_kv, u.head_dim, push.wide & 2u);
-  const View<T> v =
-      make_view<T>(push.v, u.v, at.batch, kv_head, u.seq_kv, u.head_dim_v, push.wide & 4u);
-  const TandemBand band = mask_band(u);
+  const Inputs in(params, at.batch);
+  const View<T> q = in.queries(push.q, u.q, at.head, u.head_dim, push.wide & 1u);
+  const View<T> k = in.keys(push.k, u.k, kv_head, u.head_dim, push.wide & 2u);
+  const View<T> v = in.keys(push.v, u.v, kv_head, u.head_dim_v, push.wide & 4u);
+  const TandemBand band = in.band;
   const TandemTiles span = tandem_split_tiles(
-      tandem_key_tiles(band, row0, BR, BC, u.seq_q, u.seq_kv), part % u.splits, u.splits);
+      tandem_key_tiles(band, row0, BR, BC, in.seq_q, in.seq_kv), part % u.splits, u.splits);
+  // The first tile from t on that keep leaves something of.
+  const auto next = [&](int t) {
+    if constexpr (Inputs::SOME)
+      while (t < span.end &&
+             in.template leaves_out<S::THREADS>(at.head, row0, BR, t * BC, BC))
+        ++t;
+    return t;
+  };
 
   const Lane me;
   const int half = HALVES > 1 ? me.warp % HALVES : 0;
@@ -226,7 +231,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
   const int key = half * (BC / HALVES), feature = half * (S::FEATURES / HALVES);
   const SharedLeft<W, MT> q_at(q_tile, own);
   HeldLeft<W, S::HELD ? MT : 1> q_held;
-  const Exponent e(u.scale);
+  const Exponent e(u.scale, Inputs::SOME);
   using Softmax = OnlineRows<MT, kIsF32<T>>;
   Softmax softmax;
   float o[MT][S::FEATURES / HALVES / 8][4];
@@ -240,9 +245,10 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
 
   load_rows<W, BR, S::THREADS>(q_tile, q, row0);
   commit();
-  if (span.begin < span.end) {
-    load_rows<W, BC, S::THREADS>(k_tile, k, span.begin * BC);
-    if (S::STAGES > 1) load_rows<W, BC, S::THREADS>(v_tile, v, span.begin * BC);
+  int t = next(span.begin);
+  if (t < span.end) {
+    load_rows<W, BC, S::THREADS>(k_tile, k, t * BC);
+    if (S::STAGES > 1) load_rows<W, BC, S::THREADS>(v_tile, v, t * BC);
   }
   commit();
   if constexpr (S::HELD) {
@@ -252,19 +258,23 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
   }
   int stage = 0;
 #pragma unroll 1
-  for (int t = span.begin; t < span.end; ++t) {
+  for (int after; t < span.end; t = after) {
     const int col0 = t * BC;
+    after = next(t + 1);
     wait<0>();
     __syncthreads();
     if constexpr (S::STAGES > 1) {
-      if (t + 1 < span.end) {
-        load_rows<W, BC, S::THREADS>(k_tile + (1 - stage) * BC * 2 * W, k, col0 + BC);
-        load_rows<W, BC, S::THREADS>(v_tile + (1 - stage) * BC * 2 * W, v, col0 + BC);
+      if (after < span.end) {
+        load_rows<W, BC, S::THREADS>(k_tile + (1 - stage) * BC * 2 * W, k, after * BC);
+        load_rows<W, BC, S::THREADS>(v_tile + (1 - stage) * BC * 2 * W, v, after * BC);
       }
     } else {
       load_rows<W, BC, S::THREADS>(v_tile, v, col0);
     }
     commit();
+    [[maybe_unused]] BiasBlock<MT, BC / HALVES / 8> bias;
+    if constexpr (Inputs::SOME)
+      in.template load_bias<true>(bias, at.head, row, col0 + key + 2 * me.t);
     float s[MT][BC / HALVES / 8][4];
     // k_at and v_at are formed in the loop: formed before it, they make ptxas spill more
     // (D 128: 3 % slower on an H100).
@@ -274,10 +284,19 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
     else
       product_nt<W, T>(s, SharedLeft<W, MT>(q_tile, own), k_at, stage * BC + key);
     e.apply(s);
-    if (t < span.full_begin || t >= span.full_end)
+    bool edge = t < span.full_begin || t >= span.full_end;
+    if constexpr (Inputs::SOME) {
+      in.template apply<true>(s, bias, at.head, row, col0 + key + 2 * me.t);
+      edge |= row0 + BR > in.seq_q;
+    }
+    if (edge)
       hide(
           s, row, col0 + key + 2 * me.t, [&](int i) { return i + band.off - band.left; },
-          [&](int i) { return tandem_min(i + band.off + band.right, u.seq_kv - 1); });
+          [&](int i) {
+            // Rows behind the entry's length are written where it is padded.
+            if (Inputs::SOME && i >= in.seq_q) return -1;
+            return tandem_min(i + band.off + band.right, in.seq_kv - 1);
+          });
     softmax.step(s, o, e.c, rows);
     uint p[MT][BC / HALVES / kDepth<T>][4];
     pack_rows<T>(p, s);
@@ -285,7 +304,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
     if constexpr (S::STAGES == 1) {
       wait<0>();
       __syncthreads();
-      if (t + 1 < span.end) load_rows<W, BC, S::THREADS>(k_tile, k, col0 + BC);
+      if (after < span.end) load_rows<W, BC, S::THREADS>(k_tile, k, after * BC);
       commit();
     }
     const AcrossReach<T, W> v_at(v_tile, true);
@@ -304,6 +323,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
   // f32 results are divided by it. 16-bit results, which are rounded once more, are multiplied by
   // it.
   float divisor[MT][2];
+  [[maybe_unused]] float factor[MT][2];  // of weights beside a sink
 #pragma unroll
   for (int r = 0; r < MT; ++r)
 #pragma unroll
@@ -311,6 +331,26 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
       const float l = softmax.l[r][h], m = softmax.m[r][h];
       const float off = Softmax::off(m, e.c) * kLn2;
       const int i = row + 16 * r + 8 * h;
+      if constexpr (Inputs::SOME) {
+        const float* sink =
+            params.spec.SINK ? reinterpret_cast<const float*>(push.sink) + at.head : nullptr;
+        divisor[r][h] = factor[r][h] = 1.f;
+        if (l > 0.f) {
+          divisor[r][h] = l;
+          if (sink) {
+            const float x = __ldg(sink), top = fmaxf(m, x);
+            factor[r][h] = expf(m - top);
+            divisor[r][h] = fmaf(l, factor[r][h], expf(x - top));
+          }
+        }
+        if (lse && me.t == 0 && i < u.seq_q) {
+          if (u.splits > 1 && l > 0.f)
+            put_part_lse(lse, lse0 + i, m, logf(l));
+          else
+            lse[lse0 + i] = l > 0.f ? joined_lse(sink, m, l) : minus_infinity();
+        }
+        continue;
+      }
       if (lse && half == 0 && me.t == 0 && i < u.seq_q) {
         const float top = __fmul_rn(m, e.first ? 1.f : e.scale);
         if (u.splits > 1 && l > 0.f)
@@ -321,6 +361,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
       divisor[r][h] = !(l > 0.f) ? 1.f : kIsF32<T> ? l : __fdiv_rn(1.f, l);
     }
   const auto of_row = [&](float x, int r, int h) {
+    if constexpr (Inputs::SOME) x *= factor[r][h];
     return kIsF32<T> ? __fdiv_rn(x, divisor[r][h]) : __fmul_rn(x, divisor[r][h]);
   };
   if (u.splits > 1) {
@@ -331,9 +372,15 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
       store_numbers(out, row, feature + 2 * me.t, o, of_row);
   } else {
     const View<T> out =
-        make_view<T>(push.o, u.o, at.batch, at.head, u.seq_q, u.head_dim_v, push.wide & 8u);
+        in.written_queries(push.o, u.o, at.head, u.head_dim_v, push.wide & 8u);
     store_rows<W>(out, row0, q_tile, own, o, average_of<T>(of_row), feature);
   }
+}
+
+template <typename T, int ROW>
+__global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
+    fwd(const __grid_constant__ FwdParams params) {
+  form_o<T, ROW>(params);
 }
 
 }  // namespace sm80

@@ -83,7 +83,9 @@ typename Family::Pointer select_kernel(tandem_dtype dtype, const KernelChoice& o
     case TANDEM_BF16:
       return select_row<Family, BF16>(of.row);
     default:
-      if constexpr (Family::kFull)
+      if constexpr (Family::kFull == 3)
+        return select_row<Family, F32>(of.row);
+      else if constexpr (Family::kFull)
         return nullptr;
       else
         return of.tf32 ? select_row<Family, TF32>(of.row) : select_row<Family, F32>(of.row);

@@ -105,7 +105,7 @@ class CudaProgram final : public Program {
 
   Status add_sm80(const Launch& launch) {
     const AmpereTile& tile = launch.of<Sm80Launch>().tile();
-    const bool full = tile.full != 0;
+    const bool full = tile.full == 1;
     if (tile.full == 2 || launch.stem == Stem::bwd_dkv_dq || launch.stem == Stem::bwd_dq_cast ||
         (launch.stem == Stem::bwd_dkv && full)) {
       Recorder recorder;
@@ -113,7 +113,21 @@ class CudaProgram final : public Program {
       steps_.push_back({launch.stem, std::move(recorder)});
       return Status();
     }
-    if (full) switch (launch.stem) {
+    if (tile.full == 3) switch (launch.stem) {
+#define TANDEM_INPUTS(name)                                                               \
+  case Stem::name:                                                                        \
+    return add_fixed(launch, cuda::sm80::name##_inputs_kernel, name##_spec, name##_block, \
+                     name##_push);
+        TANDEM_INPUTS(fwd)
+        TANDEM_INPUTS(bwd_dkv)
+        TANDEM_INPUTS(bwd_dq)
+        TANDEM_INPUTS(bwd_dbias)
+#undef TANDEM_INPUTS
+        default:
+          break;
+      }
+    else if (full)
+      switch (launch.stem) {
 #define TANDEM_FULL(name)                                                               \
   case Stem::name:                                                                      \
     return add_fixed(launch, cuda::sm80::name##_full_kernel, name##_spec, name##_block, \

@@ -78,6 +78,37 @@ Status record_bwd_whole(const Plan& plan, const Launch& launch, const Launching&
   return Status();
 }
 
+// bwd_dkv_dq of f32 problems with optional inputs.
+Status record_dkv_dq_inputs(const Plan& plan, const Launch& launch, const Launching& with,
+                            Recorder* recorder) {
+  const Problem& p = plan.problem;
+  Launcher<cuda::sm80::BwdDkvDqInputs> start;
+  TANDEM_TRY(
+      prepare_launch(cuda::sm80::bwd_dkv_dq_inputs_kernel(p.dtype, kernel_choice(launch), true),
+                     launch, with, &start));
+  cuda::sm80::BwdDkvDqInputs fixed{};
+  fixed.block = bwd_dkv_block(plan, launch), fixed.spec = bwd_dkv_spec(plan, launch);
+  fixed.extra = extra_block(p), fixed.features = features_of(p);
+  if (launch.stores_d_bias) {
+    fixed.d_bias = p.d_bias;
+    fixed.d_bias_type = uint32_t(p.d_bias_dtype);
+  }
+  *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
+    const Problem& p = plan.problem;
+    cuda::sm80::BwdDkvDqInputs params = fixed;
+    params.push = bwd_dkv_push(plan, launch, a);
+    if (!p.wants(TANDEM_GRAD_K)) params.push.d_k = 0;
+    if (!p.wants(TANDEM_GRAD_V)) params.push.d_v = 0;
+    params.d_q_accum = a.d_q_accum;
+    params.d_bias_at = a.d_bias;
+    // Without the accumulator, or with counts, the kernel stores d_q.
+    if (!a.d_q_accum || a.d_q_counts)
+      params.d_q = {bwd_dq_push(plan, launch, a).wide & 16u, p.d_q, a.d_q, a.d_q_counts};
+    return start(&params, stream);
+  };
+  return Status();
+}
+
 }  // namespace
 
 Status sm80_recorder(const Plan& plan, const Launch& launch, const Launching& with,
@@ -86,6 +117,8 @@ Status sm80_recorder(const Plan& plan, const Launch& launch, const Launching& wi
   if (launch.of<Sm80Launch>().tile().full == 2)
     return launch.stem == Stem::fwd ? record_fwd_whole(plan, launch, with, recorder)
                                     : record_bwd_whole(plan, launch, with, recorder);
+  if (launch.stem == Stem::bwd_dkv_dq && launch.of<Sm80Launch>().tile().full == 3)
+    return record_dkv_dq_inputs(plan, launch, with, recorder);
   if (launch.stem == Stem::bwd_dkv_dq) {
     Launcher<cuda::sm80::BwdDkvDqParams> start;
     TANDEM_TRY(prepare_launch(cuda::sm80::bwd_dkv_dq_kernel(dtype, kernel_choice(launch), true),

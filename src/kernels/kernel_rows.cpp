@@ -59,6 +59,7 @@ const char* sm80_variant(Stem stem, const Sm80Launch& l) {
   if (stem == Stem::bwd_dq_cast) return kOnlyVariant;
   const AmpereTile& t = l.tile();
   if (t.full == 2) return "whole_head";
+  if (t.full == 3) return "f32_inputs";
   if (stem == Stem::bwd_dbias) return t.full ? "mma_full" : "mma_bias";
   return t.full ? "full" : t.bytes == 2 ? "plain" : l.tf32 ? "tf32" : "f32";
 }

@@ -174,7 +174,7 @@ struct AmpereTile {
   constexpr int owned() const { return owns_keys() ? bc : br; }
   constexpr int streamed() const { return owns_keys() ? br : bc; }
   constexpr int row_blocks() const { return owned() * halves / warps / 16; }  // of a warp
-  constexpr int panels() const { return width / 64; }  // of the dQ accumulator
+  constexpr int panels() const { return (width + 63) / 64; }  // of the dQ accumulator
 };
 
 // Whole heads: bytes of the bias in f32, the last of the shared arrays.
@@ -211,6 +211,8 @@ constexpr AmpereTile kAmpereTiles[] = {
   {#name, Stem::stem, width, Br, Bc, warps, stages, halves, held, groups, full},
 #define TANDEM_AMPERE_F32(name, stem, width, Br, Bc, warps, stages, halves, held, groups) \
   {#name, Stem::stem, width, Br, Bc, warps, stages, halves, held, groups, 0, 4},
+#define TANDEM_AMPERE_INPUTS(name, stem, width, Br, Bc, warps, stages, halves, held, groups) \
+  {#name, Stem::stem, width, Br, Bc, warps, stages, halves, held, groups, 3, 4},
 #include "plan/sm80/tiles.inc"
 };
 constexpr int kAmpereTileCount = int(sizeof(kAmpereTiles) / sizeof(kAmpereTiles[0]));

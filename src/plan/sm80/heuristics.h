@@ -15,13 +15,16 @@ namespace tandem {
 // small limit for a head, and one for all heads.
 inline bool sm80_postprocesses_dq(const Problem& p) {
   const int64_t bytes = p.heads_q * p.seq_q * p.head_dim * 4;
+  // bwd_dq_cast does not know where the entries of a packed tensor lie.
+  if (p.lengths_q == Lengths::packed) return true;
   return p.dtype == TANDEM_F32 && bytes <= (int64_t(1) << 18) * p.heads_kv &&
          p.batch * bytes <= int64_t(4) << 20;
 }
 
 // Whether bwd_dbias has a kernel without the other optional inputs, of which a sink is part of lse.
+constexpr uint32_t kSimpleInputs = kHasBias | kHasKeep | kHasLengths | kHasSink;
 inline bool sm80_is_simple_bias(const Problem& p) {
-  return (p.inputs() & ~(kHasBias | kHasKeep | kHasLengths | kHasSink)) == 0;
+  return (p.inputs() & ~kSimpleInputs) == 0;
 }
 
 // The same of bwd_dbias as sm80_is_better(). A tile of half the rows and keys reads twice the bytes
@@ -59,6 +62,9 @@ inline uint32_t sm80_splits_of_dbias(int64_t groups, int64_t members, int64_t at
 inline bool sm80_is_better(const Problem& p, int64_t cores, const AmpereTile& t,
                            const AmpereTile& best) {
   if (t.stem == Stem::bwd_dbias) return sm80_is_better_for_dbias(p, cores, t, best);
+  // All keys of a head in one workgroup, which then stores d_q. Not measured.
+  if (t.full == 3 && t.stem == Stem::bwd_dkv_dq)
+    return t.width == best.width && p.seq_kv > best.bc && p.seq_kv <= t.bc;
   const int64_t length = t.owns_keys() ? p.seq_kv : p.seq_q;
   const int64_t tiles = (length + best.owned() - 1) / best.owned() * p.heads_q * p.batch;
   const bool few = t.stem == Stem::fwd && tiles * (p.banded() ? 1 : 2) <= cores;

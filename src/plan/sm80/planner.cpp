@@ -13,7 +13,8 @@ namespace {
 // whole: the kernels that hold whole heads.
 bool is_for(const AmpereTile& t, Stem stem, const Problem& p, bool whole = false) {
   const bool full = stem == Stem::bwd_dbias ? !sm80_is_simple_bias(p) : p.inputs() != 0;
-  return t.stem == stem && t.full == (whole ? 2 : int(full)) && t.bytes == p.element_size();
+  const int kind = whole ? 2 : p.dtype == TANDEM_F32 && p.inputs() != 0 ? 3 : int(full);
+  return t.stem == stem && t.full == kind && t.bytes == p.element_size();
 }
 
 bool has_ampere_tiles(Stem stem, const Problem& p, bool whole) {
@@ -56,6 +57,7 @@ class Sm80Planner final : public CudaPlanner {
         splits, std::max<int64_t>(extent.tiles * extent.heads * extent.batch, 1), cores_of(caps));
   }
   bool can_fuse() const;
+  bool is_alone() const;
   bool stores_ds() const;
   String tile_refusal(const AmpereTile& tile) const;
   bool choose_tiles(const Refuse& refuse);
@@ -72,8 +74,9 @@ String Sm80Planner::refuse() const {
   if (!caps.sm80_code) return "this build holds no code of this path for the device";
   const String splits = splits_refusal();
   if (!splits.empty()) return splits;
-  if (p.dtype == TANDEM_F32 && p.inputs() != 0)
-    return "of f32 problems it knows plain attention, this one has " + p.extras();
+  if (p.dtype == TANDEM_F32 && !sm80_is_simple_bias(p))
+    return "of f32 problems it takes those with a bias, keep, lengths or a sink, this one has " +
+           p.extras(kSimpleInputs);
   const int64_t wider = std::max(p.head_dim, p.head_dim_v);
   const int widest = widest_tile(p.backward ? Stem::bwd_dq : Stem::fwd, p);
   if (wider > widest)
@@ -81,14 +84,21 @@ String Sm80Planner::refuse() const {
   return addresses_refusal();
 }
 
-// Whether bwd_dkv_dq may replace bwd_dkv and bwd_dq, which adds to dQ in no fixed order.
+// Whether bwd_dkv_dq may replace bwd_dkv and bwd_dq. It adds to dQ in no fixed order, but where
+// is_alone().
 bool Sm80Planner::can_fuse() const {
-  return p.backward && p.inputs() == 0 && !p.deterministic && p.wants(TANDEM_GRAD_Q) &&
-         p.wants(TANDEM_GRAD_K | TANDEM_GRAD_V) && !p.is_empty();
+  return p.backward && p.wants(TANDEM_GRAD_Q) && p.wants(TANDEM_GRAD_K | TANDEM_GRAD_V) &&
+         !p.is_empty() && (p.inputs() == 0 ? !p.deterministic : p.dtype == TANDEM_F32);
 }
 
-// Whether each element of bias has one reader and d_q is wanted. bwd_dq then stores its dS as
-// d_bias, so that no product is formed twice.
+// Whether a workgroup of bwd_dkv_dq has all keys of a head, and stores d_q.
+bool Sm80Planner::is_alone() const {
+  const int row = choice_ == Choice::fused ? rows_[size_t(Stem::bwd_dkv_dq)] : -1;
+  return row >= 0 && kAmpereTiles[row].full == 3 && p.seq_kv <= kAmpereTiles[row].bc;
+}
+
+// Whether each element of bias has one reader and d_q is wanted. The kernel that forms d_q then
+// stores its dS as d_bias, so that no product is formed twice.
 bool Sm80Planner::stores_ds() const {
   const Overlay& b = p.bias;
   return p.wants(TANDEM_GRAD_BIAS) && p.wants(TANDEM_GRAD_Q) && p.seq_kv > 0 &&
@@ -99,7 +109,9 @@ Vec<Stem> Sm80Planner::stems() const {
   if (choice_ == Choice::whole) return {p.backward ? Stem::bwd_dkv_dq : Stem::fwd};
   if (choice_ != Choice::fused) return with_origin(separate_stems(false, stores_ds()));
   Vec<Stem> stems = {Stem::bwd_dot, Stem::bwd_dkv_dq};
-  if (!sm80_postprocesses_dq(p)) stems.push_back(Stem::bwd_dq_cast);
+  if (!sm80_postprocesses_dq(p) && !is_alone()) stems.push_back(Stem::bwd_dq_cast);
+  if (p.wants(TANDEM_GRAD_BIAS) && !stores_ds()) stems.push_back(Stem::bwd_dbias);
+  if (p.wants(TANDEM_GRAD_SINK)) stems.push_back(Stem::bwd_head_sums);
   return with_origin(stems);
 }
 
@@ -136,8 +148,10 @@ bool Sm80Planner::choose_tiles(const Refuse& refuse) {
         best = n;
     }
     if (best >= 0 || !is_tiled(stem)) continue;
-    // bwd_dbias of wide heads is simt's, as are all stems without a row.
-    if (has_ampere_tiles(stem, p, whole) && stem != Stem::bwd_dbias) return false;
+    // bwd_dbias of wide heads with 16 bits is simt's, as are all stems without a row.
+    if (has_ampere_tiles(stem, p, whole) &&
+        (stem != Stem::bwd_dbias || p.dtype == TANDEM_F32))
+      return false;
     if (!plain_) plain_ = plain_tile();
     if (!plain_) return refuse(name(), text("no tile of %s fits the device", stem_name(stem)));
   }
@@ -151,7 +165,7 @@ bool Sm80Planner::choose(const Refuse& refuse) {
   }
   if (choice_ == Choice::whole) {
     choice_ = Choice::fused;
-    if (can_fuse() && choose_tiles(refuse)) return true;
+    if (can_fuse() && choose_tiles(refuse) && (!p.deterministic || is_alone())) return true;
   }
   if (choice_ == Choice::fused) {
     choice_ = Choice::separate;
@@ -172,7 +186,7 @@ void Sm80Planner::form(Launch* launch) const {
   l.row = rows_[size_t(launch->stem)];
   if (l.row < 0) return form_plain(*plain_, launch);
   const AmpereTile& t = l.tile();
-  l.tf32 = p.tf32;
+  l.tf32 = p.tf32 && !t.full;
   launch->path = l;
   launch->tile = Tile{t.name, t.br, t.bc, t.warps, 32, 0, 0, t.width, TileOn::cuda};
   launch->shared_bytes = uint32_t(ampere_shared_bytes(t)) + skip_shared_bytes(launch->stem);
@@ -180,7 +194,8 @@ void Sm80Planner::form(Launch* launch) const {
     if (!p.bias) launch->shared_bytes -= kWholeBiasBytes;
     launch->stores_d_bias = p.wants(TANDEM_GRAD_BIAS);
   }
-  if (launch->stem == Stem::bwd_dq) launch->stores_d_bias = stores_ds();
+  if (launch->stem == Stem::bwd_dq || (launch->stem == Stem::bwd_dkv_dq && t.full == 3))
+    launch->stores_d_bias = stores_ds();
 }
 
 uint32_t Sm80Planner::sum_splits(const Launch& launch, const Extent& e) const {
@@ -211,7 +226,7 @@ void Sm80Planner::arrange(Vec<Launch>* launches) const {
     if (l.of<Sm80Launch>().tf32 && launches->front().stem == Stem::bwd_dot)
       launches->front().as<SimtLaunch>()->tf32 = true;
   const Launch* dkv = find_launch(launches, Stem::bwd_dkv);
-  if (!dkv || !dkv->as<Sm80Launch>() || !dkv->of<Sm80Launch>().tile().full) return;
+  if (!dkv || !dkv->as<Sm80Launch>() || dkv->of<Sm80Launch>().tile().full != 1) return;
   uint64_t total = dkv->total;
   const auto join = [&](Launch* l) {
     l->joins = total + l->total <= caps.max_groups_x;
@@ -234,8 +249,9 @@ void Sm80Planner::scratch(Plan* plan, ScratchExtents* x) const {
       x->bias_parts = {fused->splits * p.heads_q * p.seq_q * bias_parts_pitch(p.seq_kv)};
     return;
   }
-  x->d_q_accum = {p.batch * p.heads_q * ampere_row_blocks(p.seq_q) * 64 *
-                  fused->of<Sm80Launch>().tile().width};
+  if (is_alone()) return;
+  x->d_q_accum = {p.batch * p.heads_q * ampere_row_blocks(p.seq_q) * 64 * 64 *
+                  fused->of<Sm80Launch>().tile().panels()};
   if (!plan->find(Stem::bwd_dq_cast)) x->d_q_counts = {p.batch * p.heads_kv};
 }
 

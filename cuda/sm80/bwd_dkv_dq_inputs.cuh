@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// bwd_dkv_dq of f32 problems with optional inputs (inputs.cuh).
+#ifndef TANDEM_CUDA_SM80_BWD_DKV_DQ_INPUTS_CUH
+#define TANDEM_CUDA_SM80_BWD_DKV_DQ_INPUTS_CUH
+#include "bwd_dkv_dq.cuh"
+
+namespace tandem {
+namespace cuda {
+namespace sm80 {
+
+template <typename T, int ROW>
+__global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
+    bwd_dkv_dq_inputs(const __grid_constant__ BwdDkvDqInputs params) {
+  form_d_kv_and_d_q<T, ROW>(params);
+}
+
+}  // namespace sm80
+}  // namespace cuda
+}  // namespace tandem
+#endif

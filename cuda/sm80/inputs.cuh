@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// What fwd, bwd_dkv, bwd_dq and bwd_dkv_dq have to know of a problem's optional inputs: where the
+// rows of a batch entry lie, and what changes its scores. NoInputs is for problems without any.
+// F32Inputs is for f32 problems whose softmax has a dense bias, a keep mask, lengths or a sink.
+#ifndef TANDEM_CUDA_SM80_INPUTS_CUH
+#define TANDEM_CUDA_SM80_INPUTS_CUH
+#include "../parts/pair.cuh"
+#include "scores.cuh"
+#include "shape.cuh"
+
+namespace tandem {
+namespace cuda {
+namespace sm80 {
+
+template <typename T, typename Params>
+struct NoInputs {
+  static constexpr bool SOME = false;
+  TandemBand band;
+  int batch, seq_q, seq_kv;
+  TANDEM_DEVICE NoInputs(const Params& params, int batch)
+      : band{params.block.band_left, params.block.band_right, params.block.band_off},
+        batch(batch),
+        seq_q(params.block.seq_q),
+        seq_kv(params.block.seq_kv) {}
+  // Views of the rows of a head, of queries or keys, for reading; then those of results.
+  TANDEM_DEVICE View<T> queries(uint64_t address, const Strides& s, int head, int width,
+                                bool wide) const {
+    return make_view<T>(address, s, batch, head, seq_q, width, wide);
+  }
+  TANDEM_DEVICE View<T> keys(uint64_t address, const Strides& s, int head, int width,
+                             bool wide) const {
+    return make_view<T>(address, s, batch, head, seq_kv, width, wide);
+  }
+  TANDEM_DEVICE View<T> written_queries(uint64_t address, const Strides& s, int head, int width,
+                                        bool wide) const {
+    return queries(address, s, head, width, wide);
+  }
+  TANDEM_DEVICE View<T> written_keys(uint64_t address, const Strides& s, int head, int width,
+                                     bool wide) const {
+    return keys(address, s, head, width, wide);
+  }
+};
+
+// Elements of the bias of a block of 16 MT rows and 8 N columns, as accumulators hold them: element
+// [r][n][x] has row + 16 r + 8 (x / 2) and col + 8 n + x % 2.
+template <int MT, int N>
+struct BiasBlock {
+  float x[MT][N][4];
+};
+
+template <typename T, typename Params>
+struct F32Inputs {
+  static constexpr bool SOME = true;
+  Extra e;
+  TandemBand band;
+  int batch, seq_q, seq_kv;  // of the batch entry
+  TANDEM_DEVICE F32Inputs(const Params& params, int batch)
+      : e(make_extra(params, batch)),
+        band(e.band),
+        batch(batch),
+        seq_q(e.seq_q),
+        seq_kv(e.seq_kv) {}
+  TANDEM_DEVICE View<T> queries(uint64_t address, const Strides& s, int head, int width,
+                                bool wide) const {
+    return query_view<T>(e, 0, address, s, head, width, wide);
+  }
+  TANDEM_DEVICE View<T> keys(uint64_t address, const Strides& s, int head, int width,
+                             bool wide) const {
+    return key_view<T>(e, 0, address, s, head, width, wide);
+  }
+  TANDEM_DEVICE View<T> written_queries(uint64_t address, const Strides& s, int head, int width,
+                                        bool wide) const {
+    return make_rows_view<T>(0, address, s, batch, head, e.first_q, e.written_q, width, wide);
+  }
+  TANDEM_DEVICE View<T> written_keys(uint64_t address, const Strides& s, int head, int width,
+                                     bool wide) const {
+    return make_rows_view<T>(0, address, s, batch, head, e.first_kv, e.written_kv, width, wide);
+  }
+
+  // Whether keep leaves nothing of a tile, which then need not be visited. It may have a barrier.
+  template <int THREADS>
+  TANDEM_DEVICE bool leaves_out(int head, int i0, int rows, int j0, int cols) const {
+    if (!e.f.KEEP || !e.f.SKIP) return false;
+    const HeadExtra of = head_extra(e, head);
+    const int distinct = e.x.keep.s == 0 ? 1 : rows;
+    int kept = 0;
+#pragma unroll 8
+    for (int at = int(threadIdx.x); at < distinct * cols; at += THREADS) {
+      const int i = i0 + at / cols, j = j0 + at % cols;
+      if ((i < seq_q) & (j < seq_kv)) kept |= __ldg(of.keep + i * e.x.keep.s + j * e.x.keep.d);
+    }
+    return __syncthreads_or(kept) == 0;
+  }
+
+  // Loads the bias of a block, before the products that it is added to. KEYS: columns are keys, and
+  // rows are queries. Otherwise rows are keys. Elements outside of the bias are some element of it;
+  // nothing comes of them.
+  template <bool KEYS, int MT, int N>
+  TANDEM_DEVICE void load_bias(BiasBlock<MT, N>& to, int head, int row, int col) const {
+    if (!e.f.BIAS) return;
+    const HeadExtra of = head_extra(e, head);
+    with_type(e.f.BIAS, [&](auto type) {
+      using E = decltype(type);
+      using Element = typename E::Element;
+      const Strides& by = e.x.bias;
+      const auto* base = reinterpret_cast<const Element*>(of.bias);
+      const int last_i = seq_q - 1, last_j = seq_kv - 1;
+      if constexpr (KEYS) {
+        if constexpr (std::is_same<E, F32>::value) {
+          // Of an even number of keys, two that lie side by side both exist or not.
+          const bool pairs = by.d == 1 && by.s % 2 == 0 && seq_kv % 2 == 0 &&
+                             reinterpret_cast<uint64_t>(base) % 8 == 0;
+          if (pairs) {
+#pragma unroll
+            for (int r = 0; r < 2 * MT; ++r) {
+              const float* line = base + tandem_min(row + 8 * r, last_i) * by.s;
+#pragma unroll
+              for (int n = 0; n < N; ++n) {
+                const float2 two = __ldg(
+                    reinterpret_cast<const float2*>(line + tandem_min(col + 8 * n, last_j - 1)));
+                to.x[r / 2][n][2 * (r % 2)] = two.x, to.x[r / 2][n][2 * (r % 2) + 1] = two.y;
+              }
+            }
+            return;
+          }
+        }
+#pragma unroll
+        for (int r = 0; r < 2 * MT; ++r) {
+          const Element* line = base + tandem_min(row + 8 * r, last_i) * by.s;
+#pragma unroll
+          for (int n = 0; n < 2 * N; ++n)
+            to.x[r / 2][n / 2][2 * (r % 2) + n % 2] =
+                E::to_float(__ldg(line + tandem_min(col + 8 * (n / 2) + n % 2, last_j) * by.d));
+        }
+      } else {
+#pragma unroll
+        for (int n = 0; n < 2 * N; ++n) {
+          const Element* line = base + tandem_min(col + 8 * (n / 2) + n % 2, last_i) * by.s;
+#pragma unroll
+          for (int r = 0; r < 2 * MT; ++r)
+            to.x[r / 2][n / 2][2 * (r % 2) + n % 2] =
+                E::to_float(__ldg(line + tandem_min(row + 8 * r, last_j) * by.d));
+        }
+      }
+    });
+  }
+
+  // Turns scores times the scale into scores: adds the bias, and sets what keep hides to -inf.
+  template <bool KEYS, int MT, int N>
+  TANDEM_DEVICE void apply(float (&s)[MT][N][4], const BiasBlock<MT, N>& bias, int head, int row,
+                           int col) const {
+    if (e.f.BIAS)
+#pragma unroll
+      for (int r = 0; r < MT; ++r)
+#pragma unroll
+        for (int n = 0; n < N; ++n)
+#pragma unroll
+          for (int x = 0; x < 4; ++x) s[r][n][x] = __fadd_rn(s[r][n][x], bias.x[r][n][x]);
+    if (!e.f.KEEP) return;
+    const HeadExtra of = head_extra(e, head);
+    const Strides& by = e.x.keep;
+    const bool one_row = by.s == 0;
+    if constexpr (KEYS) {
+#pragma unroll
+      for (int n = 0; n < 2 * N; ++n) {
+        const int j = tandem_min(col + 8 * (n / 2) + n % 2, seq_kv - 1);
+        const char* line = of.keep + j * by.d;
+        bool keeps = one_row && __ldg(line) != 0;
+#pragma unroll
+        for (int r = 0; r < 2 * MT; ++r) {
+          if (!one_row) keeps = __ldg(line + tandem_min(row + 8 * r, seq_q - 1) * by.s) != 0;
+          float& x = s[r / 2][n / 2][2 * (r % 2) + n % 2];
+          x = keeps ? x : minus_infinity();
+        }
+      }
+    } else {
+#pragma unroll
+      for (int r = 0; r < 2 * MT; ++r) {
+        const int j = tandem_min(row + 8 * r, seq_kv - 1);
+        const char* line = of.keep + j * by.d;
+        bool keeps = one_row && __ldg(line) != 0;
+#pragma unroll
+        for (int n = 0; n < 2 * N; ++n) {
+          const int i = tandem_min(col + 8 * (n / 2) + n % 2, seq_q - 1);
+          if (!one_row) keeps = __ldg(line + i * by.s) != 0;
+          float& x = s[r / 2][n / 2][2 * (r % 2) + n % 2];
+          x = keeps ? x : minus_infinity();
+        }
+      }
+    }
+  }
+};
+
+// The inputs that the kernels of a row of src/plan/sm80/tiles.inc take.
+template <typename T, int ROW, typename Params>
+using InputsOf = typename std::conditional<MmaShape<ROW>::tile.full == 3, F32Inputs<T, Params>,
+                                           NoInputs<T, Params>>::type;
+
+}  // namespace sm80
+}  // namespace cuda
+}  // namespace tandem
+#endif
