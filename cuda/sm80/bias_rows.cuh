@@ -45,12 +45,10 @@ struct BiasRows {
 TANDEM_DEVICE BiasRows bias_rows_of(uint dtype, uint64_t address, const Strides& s, int batch,
                                     int head, int rows, int cols) {
   const int size = dtype == TANDEM_F32 ? 4 : 2;
-  return {dtype,
-          reinterpret_cast<char*>(address) + (batch * s.b + head * s.h) * size,
-          s,
-          rows,
-          cols,
-          s.d == 1 && s.s % 2 == 0 && s.h % 2 == 0 && s.b % 2 == 0 && address % (2 * size) == 0};
+  return {
+      dtype, reinterpret_cast<char*>(address) + (batch * s.b + head * s.h) * size,
+      s,     rows,
+      cols,  s.d == 1 && s.s % 2 == 0 && s.h % 2 == 0 && s.b % 2 == 0 && address % (2 * size) == 0};
 }
 
 }  // namespace sm80

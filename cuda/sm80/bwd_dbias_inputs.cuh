@@ -40,16 +40,16 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
                      stage * BC + place.key);
     exponent.apply(s);
     in.template apply<true>(s, bias, of.head, row, col);
-    const TandemTiles span = tandem_key_tiles(in.band, of.row0, BR, BC, in.seq_q, in.seq_kv);
+    const TandemTiles span = tandem_key_tiles(in.band(), of.row0, BR, BC, in.seq_q(), in.seq_kv());
     const int t = place.col0 / BC;
     if (t < span.full_begin || t >= span.full_end)
       hide(
-          s, row, col, [&](int i) { return i + in.band.off - in.band.left; },
-          [&](int i) { return tandem_min(i + in.band.off + in.band.right, in.seq_kv - 1); });
+          s, row, col, [&](int i) { return i + in.band().off - in.band().left; },
+          [&](int i) { return tandem_min(i + in.band().off + in.band().right, in.seq_kv() - 1); });
     if (far) {
       const int64_t rows0 =
           (int64_t(of.batch) * params.block.heads_q + of.head) * params.block.seq_q;
-      take_far_rows<false>(s, exponent, params.push.lse, params.push.delta, rows0, row, in.seq_q);
+      take_far_rows<false>(s, exponent, params.push.lse, params.push.delta, rows0, row, in.seq_q());
     }
     product_nt<W, T>(dp, SharedLeft<W, 2>(tiles.d_o, stage * BR + place.own), v_at,
                      stage * BC + place.key);

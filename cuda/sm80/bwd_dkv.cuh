@@ -32,8 +32,8 @@ TANDEM_DEVICE void form_d_kv(const Params& params) {
   View<T> q = in.queries(push.q, u.q, at.head * u.group, u.head_dim, push.wide & 1u);
   View<T> d_o = in.queries(push.d_o, u.d_o, at.head * u.group, u.head_dim_v, push.wide & 8u);
   int64_t queries0 = (int64_t(at.batch) * u.heads_q + at.head * u.group) * u.seq_q;
-  const TandemBand band = in.band;
-  const TandemTiles span = tandem_query_tiles(band, row0, BC, BR, in.seq_q, in.seq_kv);
+  const TandemBand band = in.band();
+  const TandemTiles span = tandem_query_tiles(band, row0, BC, BR, in.seq_q(), in.seq_kv());
 
   const Lane me;
   const int half = HALVES > 1 ? me.warp % HALVES : 0;
@@ -56,7 +56,7 @@ TANDEM_DEVICE void form_d_kv(const Params& params) {
   const auto fetch_numbers = [&](int first) {
     const int i = first + int(threadIdx.x);
     if (int(threadIdx.x) >= BR) return;
-    const bool there = i < in.seq_q;
+    const bool there = i < in.seq_q();
     lse = there ? __ldg(reinterpret_cast<const float*>(push.lse) + queries0 + i) : minus_infinity();
     far = tandem_is_far(lse);
     if (far) lse = far_row(push.delta, queries0 + i).relative;
@@ -102,7 +102,7 @@ TANDEM_DEVICE void form_d_kv(const Params& params) {
     const int col0 = t * BR;
     bool edge = t < span.full_begin || t >= span.full_end;
     // Rows behind the entry's length are written where it is padded.
-    if constexpr (Inputs::SOME) edge |= row0 + BC > in.seq_kv;
+    if constexpr (Inputs::SOME) edge |= row0 + BC > in.seq_kv();
     const int64_t rows0 = queries0;
     [[maybe_unused]] const int q_head = (at.head + 1) * u.group - heads;
     wait<0>();
@@ -126,11 +126,11 @@ TANDEM_DEVICE void form_d_kv(const Params& params) {
       hide(
           s, row, col0 + query + 2 * me.t, [&](int j) { return j - band.off - band.right; },
           [&](int j) {
-            if (Inputs::SOME && j >= in.seq_kv) return -1;
+            if (Inputs::SOME && j >= in.seq_kv()) return -1;
             return j - band.off + band.left;
           });
     if (some_far)
-      take_far_rows<true>(s, e, push.lse, push.delta, rows0, col0 + query + 2 * me.t, in.seq_q);
+      take_far_rows<true>(s, e, push.lse, push.delta, rows0, col0 + query + 2 * me.t, in.seq_q());
     const uint first = numbers + uint(stage * 12 * BR + 4 * (query + 2 * me.t));
 #pragma unroll
     for (int n = 0; n < N; ++n) {

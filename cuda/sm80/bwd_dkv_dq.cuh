@@ -176,7 +176,8 @@ TANDEM_DEVICE void store_zeros(const Params& params, const Inputs& in, const Pla
       const BiasRows d_bias = bias_rows_of(params.d_bias_type, params.d_bias_at, params.d_bias,
                                            at.batch, head, u.seq_q, u.seq_kv);
 #pragma unroll 1
-      for (int n = tid; n < BR * BC; n += THREADS) d_bias.put_one(t * BR + n / BC, row0 + n % BC, 0.f);
+      for (int n = tid; n < BR * BC; n += THREADS)
+        d_bias.put_one(t * BR + n / BC, row0 + n % BC, 0.f);
     }
 }
 
@@ -186,8 +187,8 @@ TANDEM_DEVICE void form_d_kv_and_d_q(const Params& params) {
   using Inputs = InputsOf<T, ROW, Params>;
   // HALVES as in bwd_dkv. With 4, four warps own the same keys, and each two neighbours of them
   // half of the queries: one forms S and the other dP, and each exchanges 16 of its rows for 16 of
-  // the other's. With 1, a warp takes the queries of a tile 32 at a time, or 16 beside a bias of as
-  // many keys.
+  // the other's. With 1, a warp takes the queries of a tile 32 at a time. Beside a bias
+  // it takes 16, where it has 32 keys.
   constexpr int W = S::WIDTH, MT = S::MT, BR = S::BR, BC = S::BC, TILE = BR * 2 * W;
   constexpr int TURN = Inputs::SOME && MT > 1 ? 16 : 32;
   constexpr int HALVES = S::HALVES, TURNS = HALVES > 1 ? 1 : BR / TURN;
@@ -200,8 +201,8 @@ TANDEM_DEVICE void form_d_kv_and_d_q(const Params& params) {
   // (HALVES > 1), a warp takes 16 features at a time, and adds them while it multiplies the next:
   // 4 % of the kernel at D 256.
   constexpr int MQ = kIsF32<T> || HALVES == 2 ? 1 : 2;
-  constexpr int PANELS = S::tile.panels(), Q_BLOCKS = BR / 16 / MQ, COLUMNS = S::WARPS / Q_BLOCKS,
-                SUMMED = S::FEATURES / COLUMNS;
+  constexpr int PANELS = (S::FEATURES + 63) / 64, Q_BLOCKS = BR / 16 / MQ,
+                COLUMNS = S::WARPS / Q_BLOCKS, SUMMED = S::FEATURES / COLUMNS;
   static_assert(64 % BR == 0 && S::WARPS % Q_BLOCKS == 0 && 64 % SUMMED == 0, "whole blocks");
   const auto& u = params.block;
   const auto& push = params.push;
@@ -210,7 +211,8 @@ TANDEM_DEVICE void form_d_kv_and_d_q(const Params& params) {
       return params.push;
     else
       return params;
-  }();
+  }
+  ();
   const uint64_t accumulator = accumulator_of(params);
   Place at;
   if (!find_keys<ROW>(u, &at)) return;
@@ -224,8 +226,8 @@ TANDEM_DEVICE void form_d_kv_and_d_q(const Params& params) {
   View<T> d_o = in.queries(io.d_o, u.d_o, at.head * u.group, u.head_dim_v, io.wide & 8u);
   const int64_t head0 = int64_t(at.batch) * u.heads_q + at.head * u.group;
   int64_t queries0 = head0 * u.seq_q;
-  const TandemBand band = in.band;
-  const TandemTiles span = tandem_query_tiles(band, row0, BC, BR, in.seq_q, in.seq_kv);
+  const TandemBand band = in.band();
+  const TandemTiles span = tandem_query_tiles(band, row0, BC, BR, in.seq_q(), in.seq_kv());
 
   const Lane me;
   const int half = HALVES > 1 ? me.warp % HALVES : 0;
@@ -257,7 +259,7 @@ TANDEM_DEVICE void form_d_kv_and_d_q(const Params& params) {
   const auto fetch_numbers = [&](int first) {
     const int i = first + int(threadIdx.x);
     if (int(threadIdx.x) >= BR) return;
-    const bool there = i < in.seq_q;
+    const bool there = i < in.seq_q();
     lse = there ? __ldg(reinterpret_cast<const float*>(push.lse) + queries0 + i) : minus_infinity();
     far = tandem_is_far(lse);
     if (far) lse = far_row(push.delta, queries0 + i).relative;
@@ -290,9 +292,9 @@ TANDEM_DEVICE void form_d_kv_and_d_q(const Params& params) {
   // Goes on to a tile that keep leaves something of.
   const auto skip = [&] {
     if constexpr (Inputs::SOME)
-      while (heads > 0 && !alone && !stores &&
-             in.template leaves_out<S::THREADS>((at.head + 1) * u.group - heads, t * BR, BR, row0,
-                                                BC))
+      while (
+          heads > 0 && !alone && !stores &&
+          in.template leaves_out<S::THREADS>((at.head + 1) * u.group - heads, t * BR, BR, row0, BC))
         advance();
   };
   skip();
@@ -309,7 +311,7 @@ TANDEM_DEVICE void form_d_kv_and_d_q(const Params& params) {
   while (heads > 0) {
     const int col0 = t * BR;
     // d_q is summed over keys: those behind Sk, whose scores are 0, must not count.
-    const bool edge = t < span.full_begin || t >= span.full_end || row0 + BC > in.seq_kv;
+    const bool edge = t < span.full_begin || t >= span.full_end || row0 + BC > in.seq_kv();
     float* const to = sums + int64_t(col0 / 64) * PANELS * 4096 + col0 % 64 * 8;
     const int64_t rows0 = queries0;
     [[maybe_unused]] const int q_head = (at.head + 1) * u.group - heads;
@@ -341,9 +343,9 @@ TANDEM_DEVICE void form_d_kv_and_d_q(const Params& params) {
       if (edge)
         hide(
             s, row, col0 + from + 2 * me.t, [&](int j) { return j - band.off - band.right; },
-            [&](int j) { return j < in.seq_kv ? j - band.off + band.left : -1; });
+            [&](int j) { return j < in.seq_kv() ? j - band.off + band.left : -1; });
       if (some_far)
-        take_far_rows<true>(s, e, push.lse, push.delta, rows0, col0 + from + 2 * me.t, in.seq_q);
+        take_far_rows<true>(s, e, push.lse, push.delta, rows0, col0 + from + 2 * me.t, in.seq_q());
       const uint first = numbers + uint(stage * 12 * BR + 4 * (from + 2 * me.t));
 #pragma unroll
       for (int n = 0; n < N; ++n) {
@@ -380,7 +382,7 @@ TANDEM_DEVICE void form_d_kv_and_d_q(const Params& params) {
 #pragma unroll
               for (int x = 0; x < 4; ++x)
                 d_bias.put_one(col0 + from + 8 * n + 2 * me.t + x % 2, row + 16 * r + 8 * (x / 2),
-                           dp[r][n][x]);
+                               dp[r][n][x]);
         }
       pack_rows<T>(p, dp);
       if constexpr (kIsF32<T>)
@@ -426,10 +428,11 @@ TANDEM_DEVICE void form_d_kv_and_d_q(const Params& params) {
       }
       if (Inputs::SOME && alone) {
         if constexpr (Inputs::SOME)
-          store_columns(in.written_queries(params.d_q.address, params.d_q.strides, q_head,
-                                           u.head_dim, params.d_q.wide != 0),
-                        col0 + 16 * MQ * q_block + me.g, d_q,
-                        [&](float sum, int, int) { return sum * u.scale; }, d_q_feature);
+          store_columns(
+              in.written_queries(params.d_q.address, params.d_q.strides, q_head, u.head_dim,
+                                 params.d_q.wide != 0),
+              col0 + 16 * MQ * q_block + me.g, d_q,
+              [&](float sum, int, int) { return sum * u.scale; }, d_q_feature);
       } else {
         add_sums(to, d_q);
       }

@@ -26,8 +26,8 @@ TANDEM_DEVICE void form_d_q(const Params& params) {
   const View<T> k = in.keys(push.k, u.k, kv_head, u.head_dim, push.wide & 2u);
   const View<T> v = in.keys(push.v, u.v, kv_head, u.head_dim_v, push.wide & 4u);
   const View<T> d_o = in.queries(push.d_o, u.d_o, at.head, u.head_dim_v, push.wide & 8u);
-  const TandemBand band = in.band;
-  const TandemTiles span = tandem_key_tiles(band, row0, BR, BC, in.seq_q, in.seq_kv);
+  const TandemBand band = in.band();
+  const TandemTiles span = tandem_key_tiles(band, row0, BR, BC, in.seq_q(), in.seq_kv());
 
   const Lane me;
   const uint q_tile = shared_start(), o_tile = q_tile + BR * 2 * W, k_tile = o_tile + BR * 2 * W,
@@ -78,7 +78,7 @@ TANDEM_DEVICE void form_d_q(const Params& params) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int i = row + 16 * r + 8 * h;
-      const bool there = i < in.seq_q;
+      const bool there = i < in.seq_q();
       float of_row =
           there ? __ldg(reinterpret_cast<const float*>(push.lse) + rows0 + i) : minus_infinity();
       if (tandem_is_far(of_row)) of_row = far_row(push.delta, rows0 + i).relative, some_far = true;
@@ -88,31 +88,31 @@ TANDEM_DEVICE void form_d_q(const Params& params) {
   some_far = any_of_warp(some_far);
   int stage = 0;
 #pragma unroll 1
-  for (int after; t < span.end; t = after) {
+  for (int after; t < span.end; t = Inputs::SOME ? after : t + 1) {
     const int col0 = t * BC;
-    after = next(t + 1);
+    if constexpr (Inputs::SOME) after = next(t + 1);
     wait<0>();
     __syncthreads();
     if constexpr (S::STAGES > 1) {
-      if (after < span.end) {
-        load_rows<W, BC, S::THREADS>(k_tile + (1 - stage) * TILE, k, after * BC);
-        load_rows<W, BC, S::THREADS>(v_tile + (1 - stage) * TILE, v, after * BC);
+      if ((Inputs::SOME ? after : t + 1) < span.end) {
+        load_rows<W, BC, S::THREADS>(k_tile + (1 - stage) * TILE, k,
+                                     Inputs::SOME ? after * BC : col0 + BC);
+        load_rows<W, BC, S::THREADS>(v_tile + (1 - stage) * TILE, v,
+                                     Inputs::SOME ? after * BC : col0 + BC);
       }
       commit();
     }
     [[maybe_unused]] BiasBlock<MT, BC / 8> bias;
-    if constexpr (Inputs::SOME)
-      in.template load_bias<true>(bias, at.head, row, col0 + 2 * me.t);
+    if constexpr (Inputs::SOME) in.template load_bias<true>(bias, at.head, row, col0 + 2 * me.t);
     float s[MT][BC / 8][4], dp[MT][BC / 8][4];
     product_nt<W, T>(s, q_at, k_at, stage * BC);
     e.apply(s);
-    if constexpr (Inputs::SOME)
-      in.template apply<true>(s, bias, at.head, row, col0 + 2 * me.t);
+    if constexpr (Inputs::SOME) in.template apply<true>(s, bias, at.head, row, col0 + 2 * me.t);
     if (t < span.full_begin || t >= span.full_end)
       hide(
           s, row, col0 + 2 * me.t, [&](int i) { return i + band.off - band.left; },
-          [&](int i) { return tandem_min(i + band.off + band.right, in.seq_kv - 1); });
-    if (some_far) take_far_rows<false>(s, e, push.lse, push.delta, rows0, row, in.seq_q);
+          [&](int i) { return tandem_min(i + band.off + band.right, in.seq_kv() - 1); });
+    if (some_far) take_far_rows<false>(s, e, push.lse, push.delta, rows0, row, in.seq_q());
     product_nt<W, T>(dp, o_at, v_at, stage * BC);
 #pragma unroll
     for (int r = 0; r < MT; ++r)
@@ -137,9 +137,9 @@ TANDEM_DEVICE void form_d_q(const Params& params) {
       stage = 1 - stage;
     } else {
       __syncthreads();
-      if (after < span.end) {
-        load_rows<W, BC, S::THREADS>(k_tile, k, after * BC);
-        load_rows<W, BC, S::THREADS>(v_tile, v, after * BC);
+      if ((Inputs::SOME ? after : t + 1) < span.end) {
+        load_rows<W, BC, S::THREADS>(k_tile, k, Inputs::SOME ? after * BC : col0 + BC);
+        load_rows<W, BC, S::THREADS>(v_tile, v, Inputs::SOME ? after * BC : col0 + BC);
       }
       commit();
     }

@@ -210,15 +210,13 @@ TANDEM_DEVICE void form_o(const Params& params) {
   const View<T> q = in.queries(push.q, u.q, at.head, u.head_dim, push.wide & 1u);
   const View<T> k = in.keys(push.k, u.k, kv_head, u.head_dim, push.wide & 2u);
   const View<T> v = in.keys(push.v, u.v, kv_head, u.head_dim_v, push.wide & 4u);
-  const TandemBand band = in.band;
+  const TandemBand band = in.band();
   const TandemTiles span = tandem_split_tiles(
-      tandem_key_tiles(band, row0, BR, BC, in.seq_q, in.seq_kv), part % u.splits, u.splits);
+      tandem_key_tiles(band, row0, BR, BC, in.seq_q(), in.seq_kv()), part % u.splits, u.splits);
   // The first tile from t on that keep leaves something of.
   const auto next = [&](int t) {
     if constexpr (Inputs::SOME)
-      while (t < span.end &&
-             in.template leaves_out<S::THREADS>(at.head, row0, BR, t * BC, BC))
-        ++t;
+      while (t < span.end && in.template leaves_out<S::THREADS>(at.head, row0, BR, t * BC, BC)) ++t;
     return t;
   };
 
@@ -258,15 +256,17 @@ TANDEM_DEVICE void form_o(const Params& params) {
   }
   int stage = 0;
 #pragma unroll 1
-  for (int after; t < span.end; t = after) {
+  for (int after; t < span.end; t = Inputs::SOME ? after : t + 1) {
     const int col0 = t * BC;
-    after = next(t + 1);
+    if constexpr (Inputs::SOME) after = next(t + 1);
     wait<0>();
     __syncthreads();
     if constexpr (S::STAGES > 1) {
-      if (after < span.end) {
-        load_rows<W, BC, S::THREADS>(k_tile + (1 - stage) * BC * 2 * W, k, after * BC);
-        load_rows<W, BC, S::THREADS>(v_tile + (1 - stage) * BC * 2 * W, v, after * BC);
+      if ((Inputs::SOME ? after : t + 1) < span.end) {
+        load_rows<W, BC, S::THREADS>(k_tile + (1 - stage) * BC * 2 * W, k,
+                                     Inputs::SOME ? after * BC : col0 + BC);
+        load_rows<W, BC, S::THREADS>(v_tile + (1 - stage) * BC * 2 * W, v,
+                                     Inputs::SOME ? after * BC : col0 + BC);
       }
     } else {
       load_rows<W, BC, S::THREADS>(v_tile, v, col0);
@@ -287,15 +287,15 @@ TANDEM_DEVICE void form_o(const Params& params) {
     bool edge = t < span.full_begin || t >= span.full_end;
     if constexpr (Inputs::SOME) {
       in.template apply<true>(s, bias, at.head, row, col0 + key + 2 * me.t);
-      edge |= row0 + BR > in.seq_q;
+      edge |= row0 + BR > in.seq_q();
     }
     if (edge)
       hide(
           s, row, col0 + key + 2 * me.t, [&](int i) { return i + band.off - band.left; },
           [&](int i) {
             // Rows behind the entry's length are written where it is padded.
-            if (Inputs::SOME && i >= in.seq_q) return -1;
-            return tandem_min(i + band.off + band.right, in.seq_kv - 1);
+            if (Inputs::SOME && i >= in.seq_q()) return -1;
+            return tandem_min(i + band.off + band.right, in.seq_kv() - 1);
           });
     softmax.step(s, o, e.c, rows);
     uint p[MT][BC / HALVES / kDepth<T>][4];
@@ -304,7 +304,8 @@ TANDEM_DEVICE void form_o(const Params& params) {
     if constexpr (S::STAGES == 1) {
       wait<0>();
       __syncthreads();
-      if (after < span.end) load_rows<W, BC, S::THREADS>(k_tile, k, after * BC);
+      if ((Inputs::SOME ? after : t + 1) < span.end)
+        load_rows<W, BC, S::THREADS>(k_tile, k, Inputs::SOME ? after * BC : col0 + BC);
       commit();
     }
     const AcrossReach<T, W> v_at(v_tile, true);
@@ -371,8 +372,7 @@ TANDEM_DEVICE void form_o(const Params& params) {
     else
       store_numbers(out, row, feature + 2 * me.t, o, of_row);
   } else {
-    const View<T> out =
-        in.written_queries(push.o, u.o, at.head, u.head_dim_v, push.wide & 8u);
+    const View<T> out = in.written_queries(push.o, u.o, at.head, u.head_dim_v, push.wide & 8u);
     store_rows<W>(out, row0, q_tile, own, o, average_of<T>(of_row), feature);
   }
 }

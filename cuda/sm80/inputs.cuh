@@ -15,21 +15,21 @@ namespace sm80 {
 template <typename T, typename Params>
 struct NoInputs {
   static constexpr bool SOME = false;
-  TandemBand band;
-  int batch, seq_q, seq_kv;
-  TANDEM_DEVICE NoInputs(const Params& params, int batch)
-      : band{params.block.band_left, params.block.band_right, params.block.band_off},
-        batch(batch),
-        seq_q(params.block.seq_q),
-        seq_kv(params.block.seq_kv) {}
+  const Params& params;
+  int batch;
+  TANDEM_DEVICE NoInputs(const Params& params, int batch) : params(params), batch(batch) {}
+  // Rows of the batch entry, and its band.
+  TANDEM_DEVICE int seq_q() const { return params.block.seq_q; }
+  TANDEM_DEVICE int seq_kv() const { return params.block.seq_kv; }
+  TANDEM_DEVICE TandemBand band() const { return mask_band(params.block); }
   // Views of the rows of a head, of queries or keys, for reading; then those of results.
   TANDEM_DEVICE View<T> queries(uint64_t address, const Strides& s, int head, int width,
                                 bool wide) const {
-    return make_view<T>(address, s, batch, head, seq_q, width, wide);
+    return make_view<T>(address, s, batch, head, seq_q(), width, wide);
   }
   TANDEM_DEVICE View<T> keys(uint64_t address, const Strides& s, int head, int width,
                              bool wide) const {
-    return make_view<T>(address, s, batch, head, seq_kv, width, wide);
+    return make_view<T>(address, s, batch, head, seq_kv(), width, wide);
   }
   TANDEM_DEVICE View<T> written_queries(uint64_t address, const Strides& s, int head, int width,
                                         bool wide) const {
@@ -52,14 +52,10 @@ template <typename T, typename Params>
 struct F32Inputs {
   static constexpr bool SOME = true;
   Extra e;
-  TandemBand band;
-  int batch, seq_q, seq_kv;  // of the batch entry
-  TANDEM_DEVICE F32Inputs(const Params& params, int batch)
-      : e(make_extra(params, batch)),
-        band(e.band),
-        batch(batch),
-        seq_q(e.seq_q),
-        seq_kv(e.seq_kv) {}
+  TANDEM_DEVICE F32Inputs(const Params& params, int batch) : e(make_extra(params, batch)) {}
+  TANDEM_DEVICE int seq_q() const { return e.seq_q; }
+  TANDEM_DEVICE int seq_kv() const { return e.seq_kv; }
+  TANDEM_DEVICE TandemBand band() const { return e.band; }
   TANDEM_DEVICE View<T> queries(uint64_t address, const Strides& s, int head, int width,
                                 bool wide) const {
     return query_view<T>(e, 0, address, s, head, width, wide);
@@ -70,11 +66,11 @@ struct F32Inputs {
   }
   TANDEM_DEVICE View<T> written_queries(uint64_t address, const Strides& s, int head, int width,
                                         bool wide) const {
-    return make_rows_view<T>(0, address, s, batch, head, e.first_q, e.written_q, width, wide);
+    return make_rows_view<T>(0, address, s, e.batch, head, e.first_q, e.written_q, width, wide);
   }
   TANDEM_DEVICE View<T> written_keys(uint64_t address, const Strides& s, int head, int width,
                                      bool wide) const {
-    return make_rows_view<T>(0, address, s, batch, head, e.first_kv, e.written_kv, width, wide);
+    return make_rows_view<T>(0, address, s, e.batch, head, e.first_kv, e.written_kv, width, wide);
   }
 
   // Whether keep leaves nothing of a tile, which then need not be visited. It may have a barrier.
@@ -87,7 +83,7 @@ struct F32Inputs {
 #pragma unroll 8
     for (int at = int(threadIdx.x); at < distinct * cols; at += THREADS) {
       const int i = i0 + at / cols, j = j0 + at % cols;
-      if ((i < seq_q) & (j < seq_kv)) kept |= __ldg(of.keep + i * e.x.keep.s + j * e.x.keep.d);
+      if ((i < e.seq_q) & (j < e.seq_kv)) kept |= __ldg(of.keep + i * e.x.keep.s + j * e.x.keep.d);
     }
     return __syncthreads_or(kept) == 0;
   }
@@ -104,11 +100,11 @@ struct F32Inputs {
       using Element = typename E::Element;
       const Strides& by = e.x.bias;
       const auto* base = reinterpret_cast<const Element*>(of.bias);
-      const int last_i = seq_q - 1, last_j = seq_kv - 1;
+      const int last_i = e.seq_q - 1, last_j = e.seq_kv - 1;
       if constexpr (KEYS) {
         if constexpr (std::is_same<E, F32>::value) {
           // Of an even number of keys, two that lie side by side both exist or not.
-          const bool pairs = by.d == 1 && by.s % 2 == 0 && seq_kv % 2 == 0 &&
+          const bool pairs = by.d == 1 && by.s % 2 == 0 && e.seq_kv % 2 == 0 &&
                              reinterpret_cast<uint64_t>(base) % 8 == 0;
           if (pairs) {
 #pragma unroll
@@ -163,12 +159,12 @@ struct F32Inputs {
     if constexpr (KEYS) {
 #pragma unroll
       for (int n = 0; n < 2 * N; ++n) {
-        const int j = tandem_min(col + 8 * (n / 2) + n % 2, seq_kv - 1);
+        const int j = tandem_min(col + 8 * (n / 2) + n % 2, e.seq_kv - 1);
         const char* line = of.keep + j * by.d;
         bool keeps = one_row && __ldg(line) != 0;
 #pragma unroll
         for (int r = 0; r < 2 * MT; ++r) {
-          if (!one_row) keeps = __ldg(line + tandem_min(row + 8 * r, seq_q - 1) * by.s) != 0;
+          if (!one_row) keeps = __ldg(line + tandem_min(row + 8 * r, e.seq_q - 1) * by.s) != 0;
           float& x = s[r / 2][n / 2][2 * (r % 2) + n % 2];
           x = keeps ? x : minus_infinity();
         }
@@ -176,12 +172,12 @@ struct F32Inputs {
     } else {
 #pragma unroll
       for (int r = 0; r < 2 * MT; ++r) {
-        const int j = tandem_min(row + 8 * r, seq_kv - 1);
+        const int j = tandem_min(row + 8 * r, e.seq_kv - 1);
         const char* line = of.keep + j * by.d;
         bool keeps = one_row && __ldg(line) != 0;
 #pragma unroll
         for (int n = 0; n < 2 * N; ++n) {
-          const int i = tandem_min(col + 8 * (n / 2) + n % 2, seq_q - 1);
+          const int i = tandem_min(col + 8 * (n / 2) + n % 2, e.seq_q - 1);
           if (!one_row) keeps = __ldg(line + i * by.s) != 0;
           float& x = s[r / 2][n / 2][2 * (r % 2) + n % 2];
           x = keeps ? x : minus_infinity();

@@ -61,8 +61,7 @@ TEST_CASE("f32 inputs: a bias of each head") {
 
 TEST_CASE("f32 inputs: in a fixed order") {
   const std::string flag = " deterministic";
-  check_line(
-      "bwd f32 b1 hq2 hk1 sq70 sk100 d24 dv24 bias:f32:1x2x70 d_bias:f32 grads=qkvb" + flag);
+  check_line("bwd f32 b1 hq2 hk1 sq70 sk100 d24 dv24 bias:f32:1x2x70 d_bias:f32 grads=qkvb" + flag);
   check_line("bwd f32 b2 hq2 hk1 sq70 sk150 d24 dv24 kv_padded keep:2x1x1" + flag);
   check_line(
       "bwd f32 b1 hq2 hk2 sq70 sk100 d64 dv64 bias:f32:1x2x70 d_bias:f32 grads=qkvb "
@@ -77,6 +76,7 @@ TEST_CASE("f32 inputs: d_bias that batch entries or heads share") {
   check_line("bwd f32 b9 hq2 hk2 sq70 sk70 d64 dv64 bias:f32:1x2x70 d_bias:f32 grads=qkvb");
   check_line("bwd f32 b3 hq4 hk2 sq49 sk49 d32 dv32 bias:f32:3x2x49 d_bias:f32 grads=b keep:3x1x1");
   check_line("bwd f32 b2 hq2 hk1 sq70 sk66 d128 dv72 bias:bf16:1x1x1 d_bias:bf16 grads=qkvb sink");
+  check_line("bwd f32 b150 hq2 hk1 sq20 sk33 d16 dv16 bias:f32:1x1x1 d_bias:f32 grads=b");
   check_line(
       "bwd f32 b2 hq2 hk2 sq130 sk65 d40 dv64 bias:f32:2x1x1 d_bias:f32 grads=b left=30 right=9");
 }
@@ -134,12 +134,12 @@ TEST_CASE("f32 inputs: keys of every number" * doctest::skip(!at_least(Tier::ci)
   for (int64_t keys = 1; keys <= 300; keys += keys < 20 ? 1 : 7, ++n) {
     const int64_t widths[] = {24, 64, 16, 128, 8, 40, 32, 80};
     const int64_t width = widths[n % 8], rows = n % 3 == 0 ? 1 + n : 37 + n % 40;
-    tandem_problem p = problem(n % 6 == 5 ? TANDEM_FORWARD : TANDEM_BACKWARD, TANDEM_F32,
-                               {2, 4, n % 4 < 2 ? 4 : 2, rows, keys, width, n % 5 ? width : 48},
-                               kMasks[n % 6]);
+    tandem_problem p =
+        problem(n % 6 == 5 ? TANDEM_FORWARD : TANDEM_BACKWARD, TANDEM_F32,
+                {2, 4, n % 4 < 2 ? 4 : 2, rows, keys, width, n % 5 ? width : 48}, kMasks[n % 6]);
     if (n % 7 != 6) {
-      set_bias(p, n % 4 == 3 ? TANDEM_BF16 : TANDEM_F32, n % 3 == 1 ? 1 : 2, n % 5 == 4 ? 2 : 4,
-               n % 4 == 1 ? 1 : p.seq_q, TANDEM_F32);
+      set_bias(p, n % 4 == 3 ? TANDEM_BF16 : TANDEM_F32, n % 3 == 1 ? 1 : 2,
+               n % 5 == 4 ? p.heads_kv : 4, n % 4 == 1 ? 1 : p.seq_q, TANDEM_F32);
       if (p.direction == TANDEM_BACKWARD) p.gradients |= TANDEM_GRAD_BIAS;
       if (n % 4 == 2) set_layout(p, Role::bias, Layout::transposed);
       if (n % 4 == 0) set_layout(p, Role::bias, Layout::gapped);

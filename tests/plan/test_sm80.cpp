@@ -85,33 +85,33 @@ TEST_CASE("sm80 takes f32 attention with a bias, keep, lengths or a sink") {
   Caps small = a100;
   small.shared_bytes = 99 * 1024;
   for (const Caps& caps : {h100, a100, small}) {
-    for (const char* line : {"fwd f32 hq4 sq500 d64 sink", "fwd f32 hq4 sq500 d128 bias:f32:1x4x500",
-                             "fwd f32 b2 hq4 sq500 d8 keep:2x1x1 tf32"})
+    for (const char* line :
+         {"fwd f32 b32 hq8 sq500 d64 sink", "fwd f32 b32 hq8 sq500 d128 bias:f32:1x8x500",
+          "fwd f32 b32 hq8 sq500 d8 keep:32x1x1 tf32"})
       CHECK(launches(line, caps) == "fwd");
     // All keys of a head in a workgroup: d_q has a fixed order.
     const std::string graph = "bwd f32 b64 hq32 sq128 d24 bias:f32:64x32x128 d_bias:f32 grads=qkvb";
-    CHECK(launches(graph, caps) == "bwd_dot bwd_origin bwd_dkv_dq");
-    CHECK(launches(graph + " deterministic", caps) == "bwd_dot bwd_origin bwd_dkv_dq");
+    CHECK(launches(graph, caps) == "bwd_dot bwd_dkv_dq");
+    CHECK(launches(graph + " deterministic", caps) == "bwd_dot bwd_dkv_dq");
     CHECK(plan_of(graph, caps).unordered() == 0);
     CHECK(std::string(plan_of(graph, caps).find(Stem::bwd_dkv_dq)->tile.name) == "f_dkvqi32w");
-    CHECK(launches("bwd f32 b256 hq4 sq40 d16 kv_padded", caps) ==
-          "bwd_dot bwd_origin bwd_dkv_dq");
+    CHECK(launches("bwd f32 b256 hq4 sq40 d16 kv_padded", caps) == "bwd_dot bwd_dkv_dq");
     // More keys, a bias that entries share, and sums in a fixed order.
     const std::string t5 = "bwd f32 b16 hq16 sq512 d64 bias:f32:1x16x512 d_bias:f32 grads=qkvb";
-    CHECK(launches(t5, caps) == "bwd_dot bwd_origin bwd_dkv_dq bwd_dq_cast bwd_dbias");
+    CHECK(launches(t5, caps) == "bwd_dot bwd_dkv_dq bwd_dq_cast bwd_dbias");
     CHECK(plan_of(t5, caps).unordered() == TANDEM_GRAD_Q);
-    CHECK(launches(t5 + " deterministic", caps) == "bwd_dot bwd_origin bwd_dkv bwd_dq bwd_dbias");
-    CHECK(launches("bwd f32 b8 hq8 sq850 d32 kv_padded", caps) ==
-          "bwd_dot bwd_origin bwd_dkv_dq bwd_dq_cast");
+    CHECK(launches(t5 + " deterministic", caps) == "bwd_dot bwd_dkv bwd_dq bwd_dbias");
+    CHECK(launches("bwd f32 b8 hq8 sq850 d32 kv_padded", caps) == "bwd_dot bwd_dkv_dq bwd_dq_cast");
     CHECK(launches("bwd f32 b8 hq8 sq850 d32 q_packed=3000 kv_packed=3000", caps) ==
-          "bwd_dot bwd_origin bwd_dkv_dq");
-    CHECK(launches("bwd f32 b2 hq8 sq300 d128 sink grads=qkvs", caps) ==
-          "bwd_dot bwd_origin bwd_dkv_dq bwd_dq_cast bwd_head_sums");
+          "bwd_dot bwd_dkv_dq");
+    CHECK(launches("bwd f32 b2 hq8 sq300 d64 sink grads=qkvs", caps) ==
+          "bwd_dot bwd_dkv_dq bwd_head_sums");
   }
   CHECK(launches("bwd f32 b2 hq8 sq300 d128 bias:f32:1x8x300 d_bias:f32 grads=b", h100) ==
-        "bwd_dot bwd_origin bwd_dbias");
-  CHECK(std::string(plan_of("bwd f32 b2 hq8 sq300 d128 bias:f32:1x8x300 d_bias:f32 grads=b", small)
-                        .path) == "simt");
+        "bwd_dot bwd_dbias");
+  CHECK(std::string(
+            plan_of("bwd f32 b2 hq8 sq300 d128 bias:f32:1x8x300 d_bias:f32 grads=b", small).path) ==
+        "simt");
 }
 
 TEST_CASE(

@@ -23,9 +23,7 @@ inline bool sm80_postprocesses_dq(const Problem& p) {
 
 // Whether bwd_dbias has a kernel without the other optional inputs, of which a sink is part of lse.
 constexpr uint32_t kSimpleInputs = kHasBias | kHasKeep | kHasLengths | kHasSink;
-inline bool sm80_is_simple_bias(const Problem& p) {
-  return (p.inputs() & ~kSimpleInputs) == 0;
-}
+inline bool sm80_is_simple_bias(const Problem& p) { return (p.inputs() & ~kSimpleInputs) == 0; }
 
 // The same of bwd_dbias as sm80_is_better(). A tile of half the rows and keys reads twice the bytes
 // for an element, and these bound the kernel (docs/kernels/sm80.md). So it has to save a fourth of

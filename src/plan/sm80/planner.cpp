@@ -149,8 +149,7 @@ bool Sm80Planner::choose_tiles(const Refuse& refuse) {
     }
     if (best >= 0 || !is_tiled(stem)) continue;
     // bwd_dbias of wide heads with 16 bits is simt's, as are all stems without a row.
-    if (has_ampere_tiles(stem, p, whole) &&
-        (stem != Stem::bwd_dbias || p.dtype == TANDEM_F32))
+    if (has_ampere_tiles(stem, p, whole) && (stem != Stem::bwd_dbias || p.dtype == TANDEM_F32))
       return false;
     if (!plain_) plain_ = plain_tile();
     if (!plain_) return refuse(name(), text("no tile of %s fits the device", stem_name(stem)));
