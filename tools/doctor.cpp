@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <memory>
+#include <utility>
 
 #include "bench.h"
 #include "check.h"
@@ -195,8 +196,9 @@ void Doctor::times(harness::Session& session) {
   Table table({"model", "op", "path", ">ms", ">TFLOP/s", "problem"});
   std::vector<std::string> left_out;
   const auto start = std::chrono::steady_clock::now();
+  bool first = true;
   for (const BenchCase& c : cases) {
-    if (since(start) > options_.bench_seconds) {
+    if (!std::exchange(first, false) && since(start) > options_.bench_seconds) {
       left_out.push_back(c.name + ": no time left");
       continue;
     }

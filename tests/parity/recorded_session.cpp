@@ -74,7 +74,9 @@ class RecordedSession final : public Session {
     tandem_device* device = nullptr;
     if (create_device(&o, &device, open_device, &caps) != TANDEM_OK)
       throw Error(TANDEM_ERROR_INVALID_ARGUMENT, tandem_last_message());
-    adopt(device, options);
+    SessionOptions without = options;
+    without.cache = false;  // it makes no pipelines
+    adopt(device, without);
   }
   ~RecordedSession() override { close(); }
   void submit(const std::function<void(tandem_stream)>& record) override { record({0}); }
