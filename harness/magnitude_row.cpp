@@ -213,6 +213,9 @@ RowWeights weigh(const Problem& problem, const ScoreTerms& row) {
       const bool top = far && v.s[j] >= -kClamped * std::fabs(v.top);
       if (!top && !settled) spread += share * v.error[j];
       if (is_entmax && (top || settled)) spread += share * threshold_error(v);
+      // The threshold is of the forward's scores. Where it is an f32 of their size, the backward's
+      // are off from it, all by the same.
+      if (is_entmax && settled && !far) spread += share * error[j];
     }
     sum_error = std::max(sum_error, spread);
   }

@@ -74,6 +74,7 @@ struct MagnitudeRules::Impl {
   std::vector<double> d_v_sum_error;
   RefInputs in;
   double roundings = 8;
+  bool has_denormals = false;  // q, k, v or d_o has numbers below 2^-126
 
   Sums& at(Role role) { return sums[size_t(role)]; }
   void read();
@@ -83,7 +84,8 @@ struct MagnitudeRules::Impl {
   std::vector<double> factors(int64_t head, int64_t row, const std::vector<int64_t>& keys) const;
   void add_row(const Problem& entry, int64_t b, int64_t h, int64_t i, int64_t q_len,
                int64_t kv_len);
-  void judge(Role role, const std::vector<double>& got, CaseResult* result) const;
+  // lost: of an element's terms, the part that may count as 0.
+  void judge(Role role, const std::vector<double>& got, double lost, CaseResult* result) const;
   void judge_lse(const std::vector<float>& got, CaseResult* result) const;
   void judge_averages(const std::vector<double>& o, CaseResult* result) const;
   void judge_key_sums(const std::vector<double>& d_v, CaseResult* result) const;
@@ -104,6 +106,8 @@ void MagnitudeRules::Impl::read() {
   get(Role::k, &in.k);
   get(Role::v, &in.v);
   get(Role::d_o, &in.d_o);
+  for (const auto* x : {&in.q, &in.k, &in.v, &in.d_o})
+    for (double v : *x) has_denormals |= v != 0 && std::fabs(v) < 0x1p-126;
   get(Role::bias, &in.bias);
   get(Role::dist_bias, &in.dist_bias);
   get(Role::slope, &in.slope);
@@ -202,7 +206,12 @@ void MagnitudeRules::Impl::add_row(const Problem& entry, int64_t b, int64_t h, i
   // y and g with their intervals (docs/guide/semantics.md); M, and whether it is sure.
   std::vector<double> y = w.p, dy = w.p_error, g = w.p, dg = w.p_error, high(n), pass(n, 1),
                       flips(n);
-  for (size_t j = 0; j < n; ++j) high[j] = w.range[j].hi;
+  for (size_t j = 0; j < n; ++j) {
+    high[j] = w.range[j].hi;
+    // A weight below the normal numbers of f32 may count as 0.
+    const double lost = std::min(high[j], 0x1p-126);
+    dy[j] += lost, dg[j] += lost;
+  }
   double shift = 0;
   if (p.normalizer == Normalizer::elastic) {
     const int count = tandem_key_count(entry.band, int(i), int(q_len), int(kv_len));
@@ -428,7 +437,7 @@ std::string place(const Dims& d, size_t n) {
 
 }  // namespace
 
-void MagnitudeRules::Impl::judge(Role role, const std::vector<double>& got,
+void MagnitudeRules::Impl::judge(Role role, const std::vector<double>& got, double lost_terms,
                                  CaseResult* result) const {
   const Sums& s = sums[size_t(role)];
   const uint32_t own =
@@ -446,7 +455,7 @@ void MagnitudeRules::Impl::judge(Role role, const std::vector<double>& got,
   for (size_t n = 0; n < s.want.size(); ++n) {
     double limit = 0;
     if (s.terms[n] > 0)
-      limit = relative * s.terms[n] + s.slack[n] + ulp(0, own) +
+      limit = (relative + lost_terms) * s.terms[n] + s.slack[n] + ulp(0, own) +
               std::min(std::max(vanishing, subnormal), s.terms[n]);
     tell.see(got[n], s.want[n], limit, most_of(own), [&] { return place(s.dims, n); });
   }
@@ -540,13 +549,14 @@ MagnitudeRules::MagnitudeRules(Case& test) : impl_(new Impl(test)) {
 }
 MagnitudeRules::~MagnitudeRules() = default;
 
-void MagnitudeRules::judge(const Outputs& outputs, CaseResult* result) const {
+void MagnitudeRules::judge(const Outputs& outputs, CaseResult* result, bool loses_denormals) const {
   const Impl& m = *impl_;
+  const double lost = loses_denormals && m.has_denormals ? 1 : 0;
   const tandem_problem& problem = m.test.problem();
   for (Role role : kOutputs) {
     if (role != Role::o && !is_output(problem, role)) continue;
     const std::vector<double> got = m.test.logical(role, outputs.tensor(role));
-    m.judge(role, got, result);
+    m.judge(role, got, lost, result);
     if (role == Role::o && m.p.normalizer != Normalizer::elastic && m.p.dropout == 0)
       m.judge_averages(got, result);
     if (role == Role::d_v && m.weights_sum_to_one()) m.judge_key_sums(got, result);
@@ -562,7 +572,7 @@ CaseResult run_and_judge(Case& test, const MagnitudeRules& rules, Session& sessi
   Outputs own;
   Outputs* to = outputs ? outputs : &own;
   CaseResult result = test.run(session, to);
-  if (result.ok) rules.judge(*to, &result);
+  if (result.ok) rules.judge(*to, &result, session.loses_denormals());
   return result;
 }
 

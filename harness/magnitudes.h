@@ -81,8 +81,9 @@ class MagnitudeRules {
   ~MagnitudeRules();
   MagnitudeRules(const MagnitudeRules&) = delete;
   MagnitudeRules& operator=(const MagnitudeRules&) = delete;
-  // Adds to result, as Case::judge() does.
-  void judge(const Outputs& outputs, CaseResult* result) const;
+  // Adds to result, as Case::judge() does. loses_denormals: the device may take f32 numbers below
+  // 2^-126 for 0, and where an input has such numbers, so may its products be.
+  void judge(const Outputs& outputs, CaseResult* result, bool loses_denormals = false) const;
 
  private:
   struct Impl;

@@ -157,6 +157,8 @@ class Session {
   tandem_device* device() const { return device_; }
   const tandem_device_info& info() const { return info_; }
   std::string backend() const { return info_.backend; }
+  // Whether the device lists no way to keep f32 numbers below 2^-126, as NVIDIA's Vulkan does not.
+  bool loses_denormals() const { return loses_denormals_; }
   bool on_cpu() const { return on_cpu_; }  // the CPU device, or a Vulkan driver that runs there
 
   Buffer buffer(size_t bytes, bool guarded = true);
@@ -186,6 +188,7 @@ class Session {
 
   std::string name_;
   bool on_cpu_ = false;
+  bool loses_denormals_ = false;
   tandem_device* device_ = nullptr;
   tandem_device_info info_{};
 
