@@ -80,9 +80,9 @@ TANDEM_DEVICE void hide_eight(uint panel, int row, int chunk, uint2 hidden, uint
   }
 }
 
-// Hides elements of a tile of ROWS queries in PANELS times 64 keys, by one warp. A thread has 8 keys
-// of every fourth row. rows: how many exist. AT_ONCE: words of the mask that are loaded at a time.
-// F32: the tile is of f32.
+// Hides elements of a tile of ROWS queries in PANELS times 64 keys, by one warp. A thread has 8
+// keys of every fourth row. rows: how many exist. AT_ONCE: words of the mask that are loaded at a
+// time. F32: the tile is of f32.
 template <int PANELS, int ROWS, int AT_ONCE, bool F32 = false>
 TANDEM_DEVICE void hide_rows(uint tile, const KeepRows& mask, int rows, uint infinities) {
   static_assert(ROWS % (4 * AT_ONCE) == 0, "whole steps");

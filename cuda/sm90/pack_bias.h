@@ -8,8 +8,8 @@ namespace tandem {
 namespace cuda {
 namespace sm90 {
 
-// For a bias of 16 bits, whose bits it copies, or of f32. The copy begins at a multiple of 16 bytes; the bias may
-// lie anywhere, in any strides.
+// For a bias of 16 bits, whose bits it copies, or of f32. The copy begins at a multiple of 16
+// bytes; the bias may lie anywhere, in any strides.
 Kernel<PackBiasParams> pack_bias_kernel(bool f32);
 
 }  // namespace sm90

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// bwd_dkv_dq with a dense bias of f32, its gradient and, if there is one, a keep mask, head sizes up
-// to 128.
+// bwd_dkv_dq with a dense bias of f32, its gradient and, if there is one, a keep mask. Heads up to
+// 128.
 #include "variant_bias.cuh"
 
 namespace tandem {

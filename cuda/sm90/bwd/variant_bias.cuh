@@ -70,10 +70,11 @@ struct BiasVariant {
   }
 
   // Stages for a tile of the bias, which dS of the same tile replaces: a warp writes dS where it
-  // has read the bias, or with F32 where its warpgroup has. A stage is free when d_bias has been reduced from it. The product of dQ
-  // reads it, too, but is done by then: before a load the producer warp waits for a free stage of
-  // Q. mbarriers of a stage: full, when the bias is loaded; written, when the whole cluster has
-  // written dS; read, when the whole cluster has reduced d_bias.
+  // has read the bias, or with F32 where its warpgroup has. A stage is free when d_bias has been
+  // reduced from it. The product of dQ reads it, too, but is done by then: before a load the
+  // producer warp waits for a free stage of Q. mbarriers of a stage: full, when the bias is
+  // loaded; written, when the whole cluster has written dS; read, when the whole cluster has
+  // reduced d_bias.
   template <int ROW>
   struct At {
     static constexpr BwdShape kShape = kBwdShapes[ROW];

@@ -10,8 +10,9 @@ namespace cuda {
 namespace sm90 {
 
 // The warp that edits the tiles of the bias of a warpgroup. It takes the work tiles of the
-// descriptors that the producer thread writes, and releases each descriptor as a consumer does. With
-// a bias of f32 there may be no mask, and tiles of the bias arrive where consumers wait for them.
+// descriptors that the producer thread writes, and releases each descriptor as a consumer does.
+// With a bias of f32 there may be no mask, and tiles of the bias arrive where consumers wait for
+// them.
 template <typename S>
 TANDEM_DEVICE void edit_bias(const FwdBiasParams& params, const FwdSharedStorage<S>& shared,
                              int warpgroup) {
