@@ -68,15 +68,20 @@ TANDEM_DEVICE void hide_four(uint at, uint hidden) {
   const auto word = [=](uint from, uint bit) { return int(hidden & bit ? kMinusInfinity : from); };
   st_shared(at, word(x.x, 0x80u), word(x.y, 0x8000u), word(x.z, 0x800000u), word(x.w, 0x80000000u));
 }
-// Hides elements of a row of a tile in 8 keys, the chunk-th of the 64 keys that begin at `panel`.
+// Where 8 keys of a row of a tile begin, the chunk-th of the 64 keys at `panel`.
 template <int ROWS, bool F32>
-TANDEM_DEVICE void hide_eight(uint panel, int row, int chunk, uint2 hidden, uint infinities) {
+TANDEM_DEVICE uint eight_at(uint panel, int row, int chunk) {
+  return F32 ? panel + uint(chunk / 4 * ROWS * kPanelBytes) + swizzle_128b(row, chunk % 4 * 2)
+             : panel + swizzle_128b(row, chunk);
+}
+// Hides elements of a row in these.
+template <bool F32>
+TANDEM_DEVICE void hide_eight(uint at, uint2 hidden, uint infinities) {
   if constexpr (F32) {
-    const uint at = panel + uint(chunk / 4 * ROWS * kPanelBytes) + swizzle_128b(row, chunk % 4 * 2);
     hide_four(at, hidden.x);
     hide_four(at ^ 16u, hidden.y);
   } else {
-    hide_chunk(panel + swizzle_128b(row, chunk), hidden, infinities);
+    hide_chunk(at, hidden, infinities);
   }
 }
 
@@ -107,13 +112,14 @@ TANDEM_DEVICE void hide_rows(uint tile, const KeepRows& mask, int rows, uint inf
         }
 #pragma unroll
         for (int n = 0; n < AT_ONCE; ++n)
-          hide_eight<ROWS, F32>(panel, opaque(row0) + 4 * n, chunk, hidden_bytes(x[n]), infinities);
+          hide_eight<F32>(eight_at<ROWS, F32>(panel, opaque(row0) + 4 * n, chunk),
+                          hidden_bytes(x[n]), infinities);
       }
     } else {
 #pragma unroll 1
       for (int row = lane / 8; row < min(ROWS, rows); row += 4)
-        hide_eight<ROWS, F32>(
-            panel, row, chunk,
+        hide_eight<F32>(
+            eight_at<ROWS, F32>(panel, row, chunk),
             hidden_bytes(load_bytes(from + row * mask.row_stride, mask.key_stride, keys)),
             infinities);
     }
@@ -134,7 +140,7 @@ TANDEM_DEVICE void hide_keys(uint panel, uint2 hidden, uint infinities) {
   if (!__any_sync(kAllLanes, (hidden.x | hidden.y) != 0)) return;
 #pragma unroll 2
   for (int row = lane / 8; row < ROWS; row += 4)
-    hide_eight<ROWS, F32>(panel, row, lane % 8, hidden, infinities);
+    hide_eight<F32>(eight_at<ROWS, F32>(panel, row, lane % 8), hidden, infinities);
 }
 
 // Which of 16 keys, from the first one on, a row of a mask hides, as bits. row: from the first row
