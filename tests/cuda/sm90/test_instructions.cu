@@ -58,12 +58,13 @@ unsigned char* __device__ aligned_memory() {
 
 enum { kKMajor, kMnMajor, kRegisters };
 
-// d[64 x N] = a[64 x K] b[K x N]. a as stored: 64 x K, or K x 64 across; b: N x K, or K x N across.
-template <typename T, int N, int K, int A, int B_MN_MAJOR>
+// d[64 x N] = a[64 x K] b[K x N]. a as stored: 64 x K, or K x 64 across; b: N x K, or K x N across,
+// behind FIRST other columns.
+template <typename T, int N, int K, int A, int B_MN_MAJOR, int FIRST>
 __global__ void __launch_bounds__(128) multiply(const ushort* a, const ushort* b, float* d) {
   unsigned char* at = aligned_memory();
   constexpr int a_rows = A == kMnMajor ? K : 64, a_features = A == kMnMajor ? 64 : K;
-  constexpr int b_rows = B_MN_MAJOR ? K : N, b_features = B_MN_MAJOR ? N : K;
+  constexpr int b_rows = B_MN_MAJOR ? K : N, b_features = B_MN_MAJOR ? FIRST + N : K;
   unsigned char* b_tile = at + 64 * K * 2;
   put_panels(at, a, a_rows, a_features);
   put_panels(b_tile, b, b_rows, b_features);
@@ -87,8 +88,9 @@ __global__ void __launch_bounds__(128) multiply(const ushort* a, const ushort* b
   wgmma_fence();
 #pragma unroll
   for (int k = 0; k < K / 16; ++k) {
-    const uint64_t right = B_MN_MAJOR ? mn_major(b_at + uint(k * 16 * kPanelBytes), K * kPanelBytes)
-                                      : k_major(b_at + uint(k / 4 * N * kPanelBytes + k % 4 * 32));
+    const uint64_t right =
+        B_MN_MAJOR ? mn_major(b_at + uint(k * 16 * kPanelBytes + 2 * FIRST), K * kPanelBytes)
+                   : k_major(b_at + uint(k / 4 * N * kPanelBytes + k % 4 * 32));
     if constexpr (A == kRegisters) {
       Wgmma<T, N>::template rs<B_MN_MAJOR>(x, r[4 * k], r[4 * k + 1], r[4 * k + 2], r[4 * k + 3],
                                            right, k > 0);
@@ -108,31 +110,32 @@ __global__ void __launch_bounds__(128) multiply(const ushort* a, const ushort* b
       d[(row + i / 2 * 8) * N + 8 * j + lane % 4 * 2 + i % 2] = x[4 * j + i];
 }
 
-template <typename T, int N, int K, int A, int B_MN_MAJOR>
+template <typename T, int N, int K, int A, int B_MN_MAJOR, int FIRST = 0>
 void check_product() {
   static const std::string name = std::string(std::is_same<T, Half>::value ? "f16" : "bf16") +
                                   " N " + std::to_string(N) + " K " + std::to_string(K) + " A " +
                                   (A == kKMajor    ? "K-major"
                                    : A == kMnMajor ? "MN-major"
                                                    : "registers") +
-                                  " B " + (B_MN_MAJOR ? "MN-major" : "K-major");
+                                  " B " + (B_MN_MAJOR ? "MN-major" : "K-major") + " from column " +
+                                  std::to_string(FIRST);
   sm90_test::doing() = name.c_str();
   CAPTURE(name);
   Random random{uint32_t(N * 1000 + K * 10 + A * 2 + B_MN_MAJOR)};
   std::vector<float> a(64 * K), b(N * K);  // a[i][k], b[k][j]
   for (float& x : a) x = float(random.small());
   for (float& x : b) x = float(random.small());
-  std::vector<ushort> a_bits(a.size()), b_bits(b.size());
+  std::vector<ushort> a_bits(a.size()), b_bits(size_t((FIRST + N) * K));
   for (int i = 0; i < 64; ++i)
     for (int k = 0; k < K; ++k)
       a_bits[A == kMnMajor ? k * 64 + i : i * K + k] = bits_of<T>(a[i * K + k]);
   for (int k = 0; k < K; ++k)
     for (int j = 0; j < N; ++j)
-      b_bits[B_MN_MAJOR ? k * N + j : j * K + k] = bits_of<T>(b[k * N + j]);
+      b_bits[B_MN_MAJOR ? k * (FIRST + N) + FIRST + j : j * K + k] = bits_of<T>(b[k * N + j]);
   const Memory<ushort> a_memory(a_bits), b_memory(b_bits);
   const Memory<float> d_memory(64 * N);
-  const auto kernel = multiply<T, N, K, A, B_MN_MAJOR>;
-  const int bytes = 1024 + 64 * K * 2 + (N + 63) / 64 * 64 * K * 2 + 64;
+  const auto kernel = multiply<T, N, K, A, B_MN_MAJOR, FIRST>;
+  const int bytes = 1024 + 64 * K * 2 + (FIRST + N + 63) / 64 * 64 * K * 2 + 64;
   sm90_test::must(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
                   "cudaFuncSetAttribute");
   sm90_test::launch(kernel, 1, 128, bytes, a_memory.get(), b_memory.get(), d_memory.get());
@@ -306,6 +309,9 @@ TEST_CASE("products: every layout, widths and panels, f16 and bf16") {
   check_products<Half, 176, 64>();
   check_products<Bfloat, 160, 64>();
   check_products<Half, 32, 128>();
+  // The second half of a panel, as dQ of 64 rows and 64 features has it.
+  check_product<Half, 32, 128, kKMajor, 1, 32>();
+  check_product<Bfloat, 32, 128, kKMajor, 1, 32>();
 }
 
 TEST_CASE("boxes: order of pieces, zeros outside, and back") {
