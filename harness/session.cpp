@@ -227,9 +227,9 @@ void Session::adopt(tandem_device* device, const SessionOptions& options) {
   check(tandem_device_get_info(device_, &info_));
   const std::string caps = describe(device_), word = "denormals";
   const size_t at = caps.find(word), end = caps.find('\n', at);
-  loses_denormals_ = at != std::string::npos &&
-                     caps.substr(at + word.size(), end - at - word.size()).find("no") !=
-                         std::string::npos;
+  loses_denormals_ =
+      at != std::string::npos &&
+      caps.substr(at + word.size(), end - at - word.size()).find("no") != std::string::npos;
   const char* folder = std::getenv("TANDEM_CACHE");
   if (!options.cache || !folder || !*folder || backend() != "vulkan") return;
   // A file for each device and what it does without, as those that run the paths one by one do.

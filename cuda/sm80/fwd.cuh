@@ -373,7 +373,7 @@ TANDEM_DEVICE void form_o(const Params& params) {
       store_numbers(out, row, feature + 2 * me.t, o, of_row);
   } else {
     const View<T> out = in.written_queries(push.o, u.o, at.head, u.head_dim_v, push.wide & 8u);
-    store_rows<W>(out, row0, q_tile, own, o, average_of<T>(of_row), feature);
+    store_averages<W>(out, row0, q_tile, own, o, of_row, feature);
   }
 }
 

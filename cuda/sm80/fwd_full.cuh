@@ -252,9 +252,9 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
   if (u.splits > 1)
     store_numbers(part_view(push.o, u.o, part, at.head, u.seq_q), row, 2 * me.t, o, of_row);
   else
-    store_rows<W>(make_rows_view<T>(0, push.o, u.o, at.batch, at.head, e.first_q, e.written_q,
-                                    u.head_dim_v, push.wide & 8u),
-                  row0, q_tile, own, o, average_of<T>(of_row));
+    store_averages<W>(make_rows_view<T>(0, push.o, u.o, at.batch, at.head, e.first_q, e.written_q,
+                                        u.head_dim_v, push.wide & 8u),
+                      row0, q_tile, own, o, of_row);
 }
 
 }  // namespace sm80

@@ -65,8 +65,8 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
     }
     const auto of_row = [&](float x, int, int h) { return l[h] > 0.f ? __fdiv_rn(x, l[h]) : 0.f; };
     // Through Q's rows, which this warp alone has read.
-    store_rows<W>(make_view<T>(push.o, u.o, entry, head, u.seq_q, u.head_dim_v, push.wide & 8u), 0,
-                  q, own, o, average_of<T>(of_row));
+    store_averages<W>(make_view<T>(push.o, u.o, entry, head, u.seq_q, u.head_dim_v, push.wide & 8u),
+                      0, q, own, o, of_row);
   }
   wait<0>();
 }

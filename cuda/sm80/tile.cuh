@@ -294,15 +294,6 @@ TANDEM_DEVICE void store_columns(const View<T>& to, int row, const float (&acc)[
         }
 }
 
-// of_row(x, m, half) as an element of o of type T (src/problem/rounded_weights.h).
-template <typename T, typename OfRow>
-TANDEM_DEVICE auto average_of(const OfRow& of_row) {
-  return [&of_row](float x, int m, int half) {
-    const float y = of_row(x, m, half);
-    return std::is_same<T, F16>::value ? tandem_f16_average(y) : y;
-  };
-}
-
 // Stores of_row(x, m, half) of accumulators x (row g + 8 half of block m) to the view. They pass
 // through the 16 MT rows of the warp, from row0 on, of a tile in shared memory, which no other warp
 // reads any more.
@@ -345,6 +336,35 @@ TANDEM_DEVICE void store_rows(const View<T>& to, int to_row0, uint tile, int row
       }
     }
   }
+}
+
+// The same for elements of o (src/problem/rounded_weights.h). The vote costs a comparison an
+// element; 4 operations for each took whole heads of f16 8 % longer (H100).
+template <int D, typename T, int MT, int N, typename OfRow>
+TANDEM_DEVICE void store_averages(const View<T>& to, int to_row0, uint tile, int row0,
+                                  const float (&acc)[MT][N][4], const OfRow& of_row,
+                                  int feature = 0) {
+  if constexpr (std::is_same<T, F16>::value) {
+    bool beyond = false;
+#pragma unroll
+    for (int m = 0; m < MT; ++m)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float top = 0.f;
+#pragma unroll
+        for (int n = 0; n < N; ++n)
+          top = fmaxf(top, fmaxf(fabsf(acc[m][n][2 * half]), fabsf(acc[m][n][2 * half + 1])));
+        beyond |= of_row(top, m, half) > 65504.f;
+      }
+    if (__any_sync(kAllLanes, beyond)) {
+      const auto limited = [&](float x, int m, int half) {
+        return tandem_f16_average(of_row(x, m, half));
+      };
+      store_rows<D>(to, to_row0, tile, row0, acc, limited, feature);
+      return;
+    }
+  }
+  store_rows<D>(to, to_row0, tile, row0, acc, of_row, feature);
 }
 
 // Stores of_row(x, m, half) of sums x of 16-bit products in f32, straight from registers. row, col:

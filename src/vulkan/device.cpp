@@ -351,9 +351,8 @@ Status VulkanDevice::open(const DeviceOptions& options, const tandem_vk_device_d
   caps.subgroup_max = sizes.maxSubgroupSize ? sizes.maxSubgroupSize : subgroup.subgroupSize;
   caps.subgroup_pin = (sizes.requiredSubgroupSizeStages & VK_SHADER_STAGE_COMPUTE_BIT) != 0;
   caps.max_subgroups = sizes.maxComputeWorkgroupSubgroups;
-  caps.denormals =
-      floats.shaderDenormPreserveFloat32 == VK_TRUE &&
-      floats.denormBehaviorIndependence != VK_SHADER_FLOAT_CONTROLS_INDEPENDENCE_NONE;
+  caps.denormals = floats.shaderDenormPreserveFloat32 == VK_TRUE &&
+                   floats.denormBehaviorIndependence != VK_SHADER_FLOAT_CONTROLS_INDEPENDENCE_NONE;
   caps.cores = read_cores(instance, desc.gpu);
   read_features(enabled, version, &caps);
   TANDEM_TRY(read_matrices(gipa, desc, &caps));

@@ -270,7 +270,9 @@ void check_plan(const Plan& plan, const Caps& caps) {
     if (hopper_variant(p) == HopperVariant::entmax && !p.visit_all)
       piece(plan.scratch[Scratch::support].offset,
             heads * support_blocks(p.seq_q) * support_words(p.seq_kv));
-    if (fused->as<Sm80Launch>()) {
+    if (fused->as<Sm80Launch>() && !plan.scratch[Scratch::d_q_accum].present) {
+      // The workgroup of a head's only keys stores d_q.
+    } else if (fused->as<Sm80Launch>()) {
       piece(plan.scratch[Scratch::d_q_accum].offset,
             heads * ampere_row_blocks(p.seq_q) * 64 *
                 kAmpereTiles[fused->of<Sm80Launch>().row].width);
@@ -293,7 +295,8 @@ void check_plan(const Plan& plan, const Caps& caps) {
         piece(plan.scratch[Scratch::d_q_counts].offset,
               p.batch * p.heads_kv * (fused->of<Sm90Launch>().cooperative_postprocess ? 2 : 1));
     }
-    CHECK(plan.zeroed_size == zeroed_end - plan.scratch[Scratch::d_q_accum].offset);
+    if (plan.scratch[Scratch::d_q_accum].present)
+      CHECK(plan.zeroed_size == zeroed_end - plan.scratch[Scratch::d_q_accum].offset);
   }
   // Counts of who is done with a head, where no bwd_head_sums comes.
   if (const Launch* fused = plan.find(Stem::bwd_dkv_dq), *head = plan.find(Stem::bwd_head_sums);
@@ -355,6 +358,9 @@ TEST_CASE("the operations of each set of gradients") {
         wanted.replace(at, by_head.size(), by_sum);
         CHECK(plan.launches.back().joins);
       }
+      // cuda.sm80's bwd_dq stores the d_bias that it alone has.
+      if (std::string(plan.path) == "sm80" && wanted == "bwd_dot bwd_dq bwd_dbias")
+        wanted = "bwd_dot bwd_dq";
       CHECK(stems(plan) == wanted);
       check_plan(plan, caps_of(id));
     }
