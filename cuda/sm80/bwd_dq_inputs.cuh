@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// bwd_dq of f32 problems with optional inputs (inputs.cuh); and d_bias, where no element of the bias
-// is read twice.
+// bwd_dq of f32 problems with optional inputs (inputs.cuh); and d_bias, where no element of the
+// bias is read twice.
 #ifndef TANDEM_CUDA_SM80_BWD_DQ_INPUTS_CUH
 #define TANDEM_CUDA_SM80_BWD_DQ_INPUTS_CUH
 #include "bwd_dq.cuh"

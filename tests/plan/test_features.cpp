@@ -275,7 +275,7 @@ void check_plan(const Plan& plan, const Caps& caps) {
     } else if (fused->as<Sm80Launch>()) {
       piece(plan.scratch[Scratch::d_q_accum].offset,
             heads * ampere_row_blocks(p.seq_q) * 64 *
-                kAmpereTiles[fused->of<Sm80Launch>().row].width);
+                std::max(kAmpereTiles[fused->of<Sm80Launch>().row].width, 64));
       if (!plan.find(Stem::bwd_dq_cast))
         piece(plan.scratch[Scratch::d_q_counts].offset, p.batch * p.heads_kv);
     } else {
