@@ -41,7 +41,7 @@ TEST_CASE("keys are split where few queries leave most of the device idle, and o
         CHECK(l.splits > 1);
         CHECK(l.total <= room);
         const int64_t per_split = plan.problem.seq_kv / l.splits;
-        // Parts are read again, so cuda.sm80 has no more than 48 where each core has two workgroups.
+        // Parts are read again: cuda.sm80 has at most 48 where each core has two workgroups.
         const bool many = l.as<Sm80Launch>() && l.splits >= 48 && l.total >= 2 * 132;
         CHECK((int64_t(l.total) * 2 > room || per_split < 512 || many));
         CHECK(per_split >= 256);
