@@ -148,7 +148,7 @@ class Pass {
     for (size_t word = kHeaderWords; word < globals_end_; word += at(word).length())
       if (at(word).op() == kEntryPoint && at(word).length() > 3) entry = at(word).w[2];
     blocks_.push_back({0, 0, 0, 0, 0});
-    for (size_t word = globals_end_; word < count_;) {
+    for (size_t word = skip_lines(globals_end_); word < count_; word = skip_lines(word)) {
       if (!fits(word) || at(word).op() != kFunction || at(word).length() != 5) return false;
       Body f{word, 0};
       if (!is_id(at(word).w[2])) return false;
@@ -190,6 +190,12 @@ class Pass {
     }
     want(entry);
     return !wanted_.empty();
+  }
+  // The first word behind debug lines, which stand between any two instructions.
+  size_t skip_lines(size_t word) const {
+    while (word < count_ && (at(word).op() == kLine || at(word).op() == kNoLine) && fits(word))
+      word += at(word).length();
+    return word;
   }
   // Instructions of extensions that end a block: OpTerminateInvocation and those of ray tracing.
   static bool ends(uint32_t op) { return op == 4416 || op == 4448 || op == 4449 || op == 5294; }
@@ -297,7 +303,8 @@ class Pass {
       if (next->reached) continue;
       next->stub = true;
       next->loops_to = b.label;
-      if (at(b.first + 2).op() == kPhi) return false;  // it would lack a parent
+      // It would lack a parent.
+      if (at(skip_lines(b.first + 2)).op() == kPhi) return false;
     }
     return true;
   }

@@ -136,6 +136,35 @@ TEST_CASE("Vulkan specialise: values decide branches, and what is behind them go
   CHECK(full > plain + 5);
 }
 
+TEST_CASE("Vulkan specialise: modules with debug lines lose as much as those without") {
+  App app;
+  if (!usable(app)) return;
+  constexpr uint32_t kLine = 8, kNoLine = 317, kLabel = 248;
+  for (const Words& m : modules_of(app, {kLines[0], kLines[1]}, "vulkan.coopmat2,specialise")) {
+    Words lines(m.begin(), m.begin() + 5);
+    for (size_t at = 5; at < m.size(); at += m[at] >> 16) {
+      const uint32_t op = m[at] & 0xffff;
+      const auto line = [&] { lines.insert(lines.end(), {4u << 16 | kLine, m[at + 2], 0, 0}); };
+      if (op == kFunction) line();
+      lines.insert(lines.end(), m.begin() + std::ptrdiff_t(at),
+                   m.begin() + std::ptrdiff_t(at + (m[at] >> 16)));
+      if (op == kLabel) lines.insert(lines.end(), {1u << 16 | kNoLine});
+    }
+    REQUIRE(count_of(lines, kLine, kLine) > 1);
+    tandem::Vec<uint32_t> expected, made;
+    REQUIRE(tandem::specialise(m.data(), m.size(), nullptr, 0, &expected));
+    REQUIRE(tandem::specialise(lines.data(), lines.size(), nullptr, 0, &made));
+    Words without(made.begin(), made.begin() + 5);
+    for (size_t at = 5; at < made.size(); at += made[at] >> 16) {
+      const uint32_t op = made[at] & 0xffff;
+      if (op == kLine || op == kNoLine) continue;
+      without.insert(without.end(), made.begin() + std::ptrdiff_t(at),
+                     made.begin() + std::ptrdiff_t(at + (made[at] >> 16)));
+    }
+    CHECK(without == words_of(expected));
+  }
+}
+
 TEST_CASE("Vulkan specialise: what is no module is refused, and nothing outside it is read") {
   App app;
   if (!usable(app)) return;
