@@ -143,7 +143,7 @@ ScoreTerms MagnitudeRules::Impl::score(const Problem& entry, int64_t b, int64_t 
     double s = c, bend = 1, bend_error = 0;
     if (p.softcap > 0) {
       const double cap = double(p.softcap), e = kScoreUnits * std::fabs(double(p.scale)) * size;
-      const auto slope = [&](double x) { return 1 - std::pow(std::tanh(x / cap), 2); };
+      const auto slope = [&](double x) { return std::pow(std::cosh(x / cap), -2); };
       s = cap * std::tanh(c / cap);
       bend = slope(c);
       bend_error =

@@ -305,9 +305,9 @@ class ScoreRows {
     if (!bend.empty()) {
       const Real cap = Real(p_.softcap);
       for (int64_t j = lo; j < hi; ++j) {
-        const Real bent = std::tanh(s[size_t(j)] / cap);
-        s[size_t(j)] = formed(cap * bent);
-        bend[size_t(j)] = 1 - bent * bent;
+        const Real ratio = s[size_t(j)] / cap, steep = std::cosh(ratio);
+        s[size_t(j)] = formed(cap * std::tanh(ratio));
+        bend[size_t(j)] = 1 / (steep * steep);  // 1 - tanh^2 would keep no bits far from 0
       }
     }
     if (p_.bias) {

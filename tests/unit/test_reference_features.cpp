@@ -115,6 +115,20 @@ TEST_CASE("reference: gradients of each optional input equal central differences
         check_gradients(line, tau);
 }
 
+TEST_CASE("reference: the derivative of a softcap keeps its bits far from 0") {
+  const Problem p = checked("bwd f32 sq1 sk2 d1 dv1 scale=1 softcap=1 grads=k");
+  RefInputs in = draw(p, 1);
+  in.q = {1}, in.v = {0, 1}, in.d_o = {1};
+  for (double score : {1.0, 9.0, 17.0, 40.0, 300.0}) {
+    CAPTURE(score);
+    in.k = {score, score};  // weights of 1/2, ds of -1/4 and 1/4
+    const Reference r = reference(p, in);
+    const double u = std::exp(-2 * score), want = u / ((1 + u) * (1 + u));
+    CHECK(r.d_k[1] / want == doctest::Approx(1).epsilon(1e-12));
+    CHECK(r.d_k[0] / want == doctest::Approx(-1).epsilon(1e-12));
+  }
+}
+
 TEST_CASE("reference: gradients of combinations equal central differences") {
   const struct {
     const char *name, *line;
