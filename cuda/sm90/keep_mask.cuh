@@ -4,6 +4,7 @@
 // for it. In the backward the consumer warps read the mask as bits.
 #ifndef TANDEM_CUDA_SM90_KEEP_MASK_CUH
 #define TANDEM_CUDA_SM90_KEEP_MASK_CUH
+#include "mask_bytes.cuh"
 #include "panels.cuh"
 
 namespace tandem {
@@ -31,19 +32,20 @@ TANDEM_DEVICE uint2 hidden_bytes(uint2 x) {
   const auto zeros = [](uint y) { return ~(y | ((y & 0x7f7f7f7fu) + 0x7f7f7f7fu)) & 0x80808080u; };
   return make_uint2(zeros(x.x), zeros(x.y));
 }
-// The bytes of `keys` of 8 keys, and others that are not 0 in place of keys that do not exist.
-TANDEM_DEVICE uint2 load_bytes(const char* from, int64_t key_stride, int keys) {
-  uint2 x = make_uint2(~0u, ~0u);
-#pragma unroll 1
-  for (int n = 0; n < min(8, keys); ++n, from += key_stride)
-    if (__ldg(from) == 0) {
-      const uint byte = 0xffu << 8 * (n % 4);
-      if (n < 4)
-        x.x &= ~byte;
-      else
-        x.y &= ~byte;
-    }
-  return x;
+// The same of 8 keys at any address, `first` keys behind the beginning of a row that has `keys` keys
+// from there on. Keys that do not exist are not hidden.
+TANDEM_DEVICE uint2 hidden_at(const char* from, int64_t key_stride, int first, int keys) {
+  uint kept = 0;
+  if (key_stride == 1) {
+    kept = kept_bits<8>(from, first, keys);
+  } else {
+#pragma unroll
+    for (int n = 0; n < 8; ++n)
+      if (n < keys) kept |= uint(__ldg(from + n * key_stride) != 0) << n;
+  }
+  const uint hidden = ~kept & (keys >= 8 ? 0xffu : (1u << max(0, keys)) - 1);
+  const auto bytes = [](uint four) { return four * 0x10204080u & 0x80808080u; };
+  return make_uint2(bytes(hidden & 15u), bytes(hidden >> 4));
 }
 
 // Hides elements of a row in 8 keys, a chunk of 16 bytes at `at`. infinities: minus_infinities().
@@ -118,10 +120,9 @@ TANDEM_DEVICE void hide_rows(uint tile, const KeepRows& mask, int rows, uint inf
     } else {
 #pragma unroll 1
       for (int row = lane / 8; row < min(ROWS, rows); row += 4)
-        hide_eight<F32>(
-            eight_at<ROWS, F32>(panel, row, chunk),
-            hidden_bytes(load_bytes(from + row * mask.row_stride, mask.key_stride, keys)),
-            infinities);
+        hide_eight<F32>(eight_at<ROWS, F32>(panel, row, chunk),
+                        hidden_at(from + row * mask.row_stride, mask.key_stride, first, keys),
+                        infinities);
     }
   }
 }
@@ -129,9 +130,7 @@ TANDEM_DEVICE void hide_rows(uint tile, const KeepRows& mask, int rows, uint inf
 TANDEM_DEVICE uint2 hidden_keys(const KeepRows& mask, int panel) {
   const int first = 64 * panel + read_tid_x() % 8 * 8, keys = mask.keys - first;
   const char* from = mask.at + first * mask.key_stride;
-  return hidden_bytes(keys >= 8 && mask.key_stride == 1 && reinterpret_cast<uint64_t>(from) % 8 == 0
-                          ? __ldg(reinterpret_cast<const uint2*>(from))
-                          : load_bytes(from, mask.key_stride, keys));
+  return hidden_at(from, mask.key_stride, first, keys);
 }
 // The same as hide_rows() in 64 keys, with a mask that has one row for all queries.
 template <int ROWS, bool F32 = false>
@@ -149,6 +148,8 @@ TANDEM_DEVICE uint hidden_in_row(const KeepRows& mask, int row, int rows) {
   if (row >= rows) return 0;
   const char* from = mask.at + row * mask.row_stride;
   if (mask.keys < 16 || mask.key_stride != 1 || reinterpret_cast<uint64_t>(from) % 16 != 0) {
+    const uint existing = mask.keys < 16 ? (1u << max(0, mask.keys)) - 1 : 0xffffu;
+    if (mask.key_stride == 1) return ~kept_bits<16>(from, 0, mask.keys) & existing;
     uint bits = 0;
 #pragma unroll 1
     for (int n = 0; n < min(16, mask.keys); ++n, from += mask.key_stride)

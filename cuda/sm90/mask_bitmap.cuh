@@ -8,6 +8,7 @@
 #ifndef TANDEM_CUDA_SM90_MASK_BITMAP_CUH
 #define TANDEM_CUDA_SM90_MASK_BITMAP_CUH
 #include "../parts/extra.cuh"
+#include "mask_bytes.cuh"
 #include "plan/sm90/tiles.h"
 #include "problem/philox.h"
 #include "ptx/mbarrier.cuh"
@@ -53,12 +54,6 @@ struct MaskBitmapStages {
 };
 
 // ---- production ---------------------------------------------------------------------------------
-
-// The highest four bits of the result: which of the four bytes of x are not 0.
-TANDEM_DEVICE uint top_bits(uint x) {
-  x = (x | ((x & 0x7f7f7f7fu) + 0x7f7f7f7fu)) & 0x80808080u;
-  return x * 0x00204081u & 0xf0000000u;
-}
 
 // The last THREADS threads of a warpgroup produce the bitmaps of tiles of ROWS queries and
 // kMaskKeys keys. They synchronise at named barrier ID. AT_ONCE: words whose bytes are being loaded
@@ -135,8 +130,10 @@ struct MaskBitmapProducer {
       for (int task = thread(); task < kTasks; task += THREADS) {
         const int i = row0 + row_of(task);
         const int j = 32 * word_of(task);
-        const uint bits =
-            i < seq_q ? word_by_bytes(mask + i * x.keep.s + j * x.keep.d, col0 + j) : 0;
+        const char* from = mask + i * x.keep.s + j * x.keep.d;
+        const uint bits = i >= seq_q      ? 0
+                          : x.keep.d == 1 ? kept_bits<32>(from, col0 + j, seq_kv - col0 - j)
+                                          : word_by_bytes(from, col0 + j);
         if (i < seq_q) any |= bits, all &= bits;
         st_shared(to + offset_of(task), bits);
       }
