@@ -10,6 +10,7 @@
 // there one warpgroup has d_v and the other d_k.
 #include "../../parts/bwd_head_sums.cuh"
 #include "dq.cuh"
+#include "select.cuh"
 
 namespace tandem {
 namespace cuda {
@@ -208,20 +209,19 @@ constexpr int dq_row(int row) {
   return -1;
 }
 
-template <typename T, int ROW = 0>
-Kernel<BwdDkvWithDqParams> select(int row) {
-  if constexpr (ROW < kBwdShapeCount) {
-    if (row != ROW) return select<T, ROW + 1>(row);
+struct WideHeadsKernels {
+  using Params = BwdDkvWithDqParams;
+  template <typename T, int ROW>
+  static Kernel<Params> kernel() {
     if constexpr (kBwdShapes[ROW].wide) return bwd_dkv<T, ROW, dq_row(ROW)>;
+    return nullptr;
   }
-  return nullptr;
-}
+};
 
 }  // namespace
 
 Kernel<BwdDkvWithDqParams> bwd_dkv_kernel(tandem_dtype dtype, int row) {
-  if (dtype == TANDEM_F16) return select<Half>(row);
-  return dtype == TANDEM_BF16 ? select<Bfloat>(row) : nullptr;
+  return select_kernel<WideHeadsKernels>(dtype, row);
 }
 
 }  // namespace sm90

@@ -4,6 +4,7 @@
 // hold support. With alpha = 1.5, u = x.
 #include "../numerics.cuh"
 #include "dkv_dq.cuh"
+#include "select.cuh"
 
 namespace tandem {
 namespace cuda {
@@ -143,23 +144,22 @@ struct Entmax : Plain {
                                           const BwdSharedStorage<ROW, Entmax>&) {}
 };
 
-template <typename T, int ROW>
-Kernel<BwdDkvDqEntmaxParams> select(int row, bool fast) {
-  if constexpr (ROW < kBwdShapeCount) {
-    if (row != ROW) return select<T, ROW + 1>(row, fast);
+struct EntmaxKernels {
+  using Params = BwdDkvDqEntmaxParams;
+  template <typename T, int ROW>
+  static Kernel<Params> kernel(bool fast) {
     if constexpr (!kBwdShapes[ROW].wide) {
       if (fast) return bwd_dkv_dq<T, ROW, Entmax<true>, true, true>;
       if constexpr (kBwdShapes[ROW].d == 128) return bwd_dkv_dq<T, ROW, Entmax<false>, true, true>;
     }
+    return nullptr;
   }
-  return nullptr;
-}
+};
 
 }  // namespace
 
 Kernel<BwdDkvDqEntmaxParams> bwd_dkv_dq_entmax_kernel(tandem_dtype dtype, int row, bool fast) {
-  if (dtype == TANDEM_F16) return select<Half, 0>(row, fast);
-  return dtype == TANDEM_BF16 ? select<Bfloat, 0>(row, fast) : nullptr;
+  return select_kernel<EntmaxKernels>(dtype, row, fast);
 }
 
 }  // namespace sm90

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // bwd_dkv_dq of plain softmax where workgroups share tiles of keys, head sizes up to 128.
 #include "dkv_dq.cuh"
+#include "select.cuh"
 #include "variant_parts.cuh"
 
 namespace tandem {
@@ -8,20 +9,19 @@ namespace cuda {
 namespace sm90 {
 namespace {
 
-template <typename T, int ROW = 0>
-Kernel<BwdDkvDqPartsParams> select(int row) {
-  if constexpr (ROW < kBwdShapeCount) {
-    if (row != ROW) return select<T, ROW + 1>(row);
+struct PartsKernels {
+  using Params = BwdDkvDqPartsParams;
+  template <typename T, int ROW>
+  static Kernel<Params> kernel() {
     if constexpr (!kBwdShapes[ROW].wide) return bwd_dkv_dq<T, ROW, Parts, true, true>;
+    return nullptr;
   }
-  return nullptr;
-}
+};
 
 }  // namespace
 
 Kernel<BwdDkvDqPartsParams> bwd_dkv_dq_parts_kernel(tandem_dtype dtype, int row) {
-  if (dtype == TANDEM_F16) return select<Half>(row);
-  return dtype == TANDEM_BF16 ? select<Bfloat>(row) : nullptr;
+  return select_kernel<PartsKernels>(dtype, row);
 }
 
 }  // namespace sm90

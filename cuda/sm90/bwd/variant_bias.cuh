@@ -8,6 +8,7 @@
 #include "../tile_scheduler/bwd_cluster.cuh"
 #include "dbias_reduce.cuh"
 #include "dkv_dq.cuh"
+#include "select.cuh"
 
 namespace tandem {
 namespace cuda {
@@ -79,17 +80,17 @@ struct BiasVariant {
   struct At {
     static constexpr BwdShape kShape = kBwdShapes[ROW];
     static constexpr int kStages = bwd_bias_ds_stages(kShape), kDs = kShape.ds_stages;
-    static_assert(kStages >= kShape.q_stages, "a free place for q says that products are done");
+    static_assert(kStages >= kShape.q_stages, "a free stage of Q says that products are done");
     static constexpr int kBytes = bwd_ds_bytes(kShape);
     uint ds, variant, first;
     TANDEM_DEVICE explicit At(const BwdSharedStorage<ROW, Bias>& memory)
         : ds(memory.ds(0)), variant(memory.variant()), first(memory.variant_barriers()) {}
-    TANDEM_DEVICE uint tile(int place) const {
-      return (place < kDs ? ds : variant - uint(kDs * kBytes)) + uint(place * kBytes);
+    TANDEM_DEVICE uint tile(int stage) const {
+      return (stage < kDs ? ds : variant - uint(kDs * kBytes)) + uint(stage * kBytes);
     }
-    TANDEM_DEVICE uint full(int place) const { return first + 8 * place; }
-    TANDEM_DEVICE uint written(int place) const { return first + 8 * (kStages + place); }
-    TANDEM_DEVICE uint read(int place) const { return first + 8 * (2 * kStages + place); }
+    TANDEM_DEVICE uint full(int stage) const { return first + 8 * stage; }
+    TANDEM_DEVICE uint written(int stage) const { return first + 8 * (kStages + stage); }
+    TANDEM_DEVICE uint read(int stage) const { return first + 8 * (2 * kStages + stage); }
   };
 
   template <int ROW>
@@ -113,10 +114,10 @@ struct BiasVariant {
     const At<ROW> at(memory);
     const Next next(memory);
     const int size = int(cluster_size());
-    for (int place = 0; place < At<ROW>::kStages; ++place) {
-      mbarrier_init(at.full(place), 1);
-      mbarrier_init(at.written(place), size);
-      mbarrier_init(at.read(place), 2 * size);
+    for (int stage = 0; stage < At<ROW>::kStages; ++stage) {
+      mbarrier_init(at.full(stage), 1);
+      mbarrier_init(at.written(stage), size);
+      mbarrier_init(at.read(stage), 2 * size);
     }
     tile_descriptor_of(memory).init();
     mbarrier_init(next.described(), 1);
@@ -177,8 +178,8 @@ struct BiasVariant {
           params(params),
           at(memory),
           tile(work.begun) {}
-    TANDEM_DEVICE int place() const { return int((tile - 1) % At<ROW>::kStages); }
-    TANDEM_DEVICE uint ds_tile() const { return at.tile(place()); }
+    TANDEM_DEVICE int stage() const { return int((tile - 1) % At<ROW>::kStages); }
+    TANDEM_DEVICE uint ds_tile() const { return at.tile(stage()); }
     // The thread's first words of the bias, loaded while S of the tile is formed.
     uint first[4];
     // F32: the words of two queries and two keys, as four accumulators of S have them. from: of the
@@ -194,7 +195,7 @@ struct BiasVariant {
     }
     TANDEM_DEVICE void begin_tile() {
       ++tile;
-      mbarrier_wait(at.full(place()), int((tile - 1) / At<ROW>::kStages % 2));
+      mbarrier_wait(at.full(stage()), int((tile - 1) / At<ROW>::kStages % 2));
       if constexpr (F32)
         load_four(first, bias_words());
       else
@@ -318,7 +319,7 @@ struct BiasVariant {
     TANDEM_DEVICE void signal_ds() {
       const uint to = uint(thread()) - 128;
       if (params.bias.d_bias && to < cluster_size())
-        mbarrier_arrive_remote(cluster_address(at.written(place()), to));
+        mbarrier_arrive_remote(cluster_address(at.written(stage()), to));
     }
     // Sums d_k and d_v over the workgroups that share a tile of keys (gather_partials()).
     template <int N>
@@ -358,11 +359,11 @@ struct BiasVariant {
         // Computed again for each tile, as late as possible: the sums need the registers.
         const At<ROW> at(
             BwdSharedStorage<ROW, Bias>{opaque_copy(shared_address(aligned_shared_memory()))});
-        const int place = int(tile % At<ROW>::kStages);
+        const int stage = int(tile % At<ROW>::kStages);
         const auto share = [&] {
           const int entry = SLICES ? work.slice : params.bias.shared != 1 ? 0 : work.batch;
           return bias_share<S.br, BwdSharedStorage<ROW, Bias>::kDsPanel>(
-              params.bias, at.tile(place), {entry, work.head_kv * u.group + n, t * S.br, work.col0},
+              params.bias, at.tile(stage), {entry, work.head_kv * u.group + n, t * S.br, work.col0},
               u.seq_q, SLICES ? params.bias.slice_pitch : u.seq_kv);
         };
         if (t < work.span.begin || t >= work.span.end) {
@@ -373,7 +374,7 @@ struct BiasVariant {
           continue;
         }
         const auto await = [&] {
-          mbarrier_wait(at.written(place), int(tile / At<ROW>::kStages % 2));
+          mbarrier_wait(at.written(stage), int(tile / At<ROW>::kStages % 2));
         };
         if constexpr (PASSES) {
           // There are at least two passes (uses_two_cta_clusters() of the planner): the first one
@@ -397,7 +398,7 @@ struct BiasVariant {
         }
         __syncwarp();
         const uint lane = uint(read_tid_x()) % 32;
-        if (lane < cluster_size()) mbarrier_arrive_remote(cluster_address(at.read(place), lane));
+        if (lane < cluster_size()) mbarrier_arrive_remote(cluster_address(at.read(stage), lane));
         ++tile;
       }
     }
@@ -468,6 +469,19 @@ __global__ void __launch_bounds__(kBwdThreads, 1)
   // bwd_dq_cast.
   if (FORM == BiasForm::passes && blockIdx.x == 0) grid_dependency_wait();
 }
+
+// The kernels of some forms (select.cuh).
+template <BiasForm... FORMS>
+struct BiasKernels {
+  using Params = BwdDkvDqBiasParams;
+  template <typename T, int ROW>
+  static Kernel<Params> kernel(BiasForm form) {
+    Kernel<Params> found = nullptr;
+    if constexpr (!kBwdShapes[ROW].wide)
+      (void)((form == FORMS && (found = bwd_dkv_dq_bias<T, ROW, FORMS>, true)) || ...);
+    return found;
+  }
+};
 
 }  // namespace sm90
 }  // namespace cuda

@@ -67,6 +67,32 @@ TANDEM_DEVICE void edit_bias(const FwdBiasParams& params, const FwdSharedStorage
   }
 }
 
+// Roles (kernel.cuh) of the variants whose tiles of the bias warps of the producer warpgroup edit.
+// Score is their score policy.
+template <template <typename, typename, typename> class Score>
+struct EditedBiasRoles {
+  static constexpr bool kDependentLaunch = false;  // produce_bias() does this later
+  template <typename S>
+  static TANDEM_DEVICE void init(const FwdSharedStorage<S>&) {}
+  template <typename S>
+  static TANDEM_DEVICE void produce(const FwdBiasParams& params,
+                                    const FwdSharedStorage<S>& shared) {
+    static_assert(S::WARPGROUPS <= 3, "a warp each, beside the producer thread's");
+    const int warp = __shfl_sync(kAllLanes, read_tid_x() / 32, 0);
+    if (read_tid_x() == 0)
+      produce_bias<S>(params, shared);
+    else if (1 <= warp && warp <= S::WARPGROUPS) {
+      grid_dependency_wait();  // a kernel before may have written the mask
+      edit_bias<S>(params, shared, warp - 1);
+    }
+  }
+  template <typename T, typename S>
+  static TANDEM_DEVICE void consume(const FwdBiasParams& params,
+                                    const FwdSharedStorage<S>& shared) {
+    main_loop_ping_pong<Score<T, S, FwdBiasParams>, T>(params, shared);
+  }
+};
+
 }  // namespace sm90
 }  // namespace cuda
 }  // namespace tandem

@@ -13,28 +13,8 @@ namespace sm90 {
 namespace {
 
 template <>
-struct FwdRoles<FwdVariant::bias_f32> {
-  static constexpr bool kDependentLaunch = false;  // produce_bias() does this later
+struct FwdRoles<FwdVariant::bias_f32> : EditedBiasRoles<F32BiasScore> {
   static constexpr bool has_tile(const FwdTile& t) { return t.f32_bias; }
-  template <typename S>
-  static TANDEM_DEVICE void init(const FwdSharedStorage<S>&) {}
-  template <typename S>
-  static TANDEM_DEVICE void produce(const FwdBiasParams& params,
-                                    const FwdSharedStorage<S>& shared) {
-    static_assert(S::WARPGROUPS <= 3, "a warp each, beside the producer thread's");
-    const int warp = __shfl_sync(kAllLanes, read_tid_x() / 32, 0);
-    if (read_tid_x() == 0)
-      produce_bias<S>(params, shared);
-    else if (1 <= warp && warp <= S::WARPGROUPS) {
-      grid_dependency_wait();  // a kernel before may have written the mask
-      edit_bias<S>(params, shared, warp - 1);
-    }
-  }
-  template <typename T, typename S>
-  static TANDEM_DEVICE void consume(const FwdBiasParams& params,
-                                    const FwdSharedStorage<S>& shared) {
-    main_loop_ping_pong<F32BiasScore<T, S, FwdBiasParams>, T>(params, shared);
-  }
 };
 
 }  // namespace
