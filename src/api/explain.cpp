@@ -111,8 +111,8 @@ String explain(const Plan& plan, const Launch& launch, const Sm90Launch& l) {
   String s;
   if (l.programmatic)
     s += launch.stem == Stem::fwd || launch.stem == Stem::pack_bias
-             ? ", begins while the kernel before it ends"
-             : ", beside the last workgroups of the launch before";
+             ? ", programmatic dependent launch"
+             : ", programmatic dependent launch in the tail of the launch before";
   if (launch.stem == Stem::pack_bias) s += ": " + why_packs_bias(plan.problem);
   if (l.scales_q) s += ", q times the scale";
   if (l.persistent) s += ", persistent";
@@ -121,15 +121,14 @@ String explain(const Plan& plan, const Launch& launch, const Sm90Launch& l) {
               (long long)l.parts.workgroups);
   else if (l.parts.most == 1)
     s += ", longest tiles of keys first";
-  if (l.two_cta_clusters) s += ", and clusters of two beside them";
+  if (l.two_cta_clusters) s += ", and two-CTA clusters beside them";
   if (l.eager_zero_heads && plan.problem.bias)
-    s += text(", with zeros of sums for heads of keys from %u on", l.eager_zero_heads);
-  if (l.cooperative_postprocess) s += ", those of a head round d_q together";
+    s += text(", zeroes the dQ accumulator of kv heads from %u on", l.eager_zero_heads);
+  if (l.cooperative_postprocess) s += ", cooperative dQ postprocess";
   if (launch.stem == Stem::bwd_dkv_dq && plan.zeroed_size > 0)
-    s += plan.problem.deterministic ? ", d_q in turns" : ", d_q in any order";
-  if (l.stream_k_units > 0)
-    s += text(", %d tiles shared out by steps", l.stream_k_units * l.stream_k_unit);
-  if (l.short_tiles > 0) s += text(", %d of fewer rows last", l.short_tiles);
+    s += plan.problem.deterministic ? ", d_q in a fixed order" : ", d_q in any order";
+  if (l.stream_k_units > 0) s += text(", %d tiles by stream-K", l.stream_k_units * l.stream_k_unit);
+  if (l.short_tiles > 0) s += text(", %d short tiles last", l.short_tiles);
   if (launch.stores_d_bias) s += ", and d_bias";
   return s;
 }

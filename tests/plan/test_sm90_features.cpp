@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Plans of the path cuda.sm90 with elastic softmax, entmax and a dense bias: launches, workspace, clusters.
+// Plans of the path cuda.sm90 with elastic softmax, entmax and a dense bias: launches, workspace,
+// clusters.
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -160,7 +161,7 @@ TEST_CASE("sm90: tiles of few rows that the forward with a dense bias takes last
   CHECK(l.total == 128 * 11);
   CHECK(l.of<Sm90Launch>().stream_k_units == fwd_stream_k(128 * 10, 132, 4, 16).units);
   const String says = explain(plan.problem, caps_of("h100_cuda"));
-  CHECK(says.find(", 224 tiles shared out by steps, 128 of fewer rows last") != String::npos);
+  CHECK(says.find(", 224 tiles by stream-K, 128 short tiles last") != String::npos);
   // With a mask tiles are not alike.
   CHECK(plan_of("fwd bf16 b4 hq32 sq2048 sk2048 d64 bias:bf16:1x32x2048 causal_top_left")
             .launches[0]
@@ -206,7 +207,8 @@ TEST_CASE("sm90: tiles that the forward with a dense bias shares out by steps") 
         REQUIRE(0 <= part.begin);
         REQUIRE(part.begin < part.end);
         REQUIRE(part.end <= steps);
-        // Only the first one begins within a tile, where the worker before has stopped, and only the last one ends there.
+        // Only the first one begins within a tile, where the worker before has stopped, and only
+        // the last one ends there.
         CHECK((part.begin == 0 || (n == 0 && part.begin == before)));
         CHECK((part.end == steps || (n == pieces.many - 1 && worker + 1 < workers)));
         CHECK((part.begin == 0 || part.end == steps));
@@ -253,9 +255,9 @@ TEST_CASE("sm90: tiles that the forward with a dense bias shares out by steps") 
       CHECK(plan.workspace_size ==
             plan.scratch[Scratch::stream_k_flags].offset + uint64_t(8 * parts * t.rows() / 16));
       CHECK(explain(plan.problem, caps_of("h100_cuda"))
-                .find(text(", %d tiles shared out by steps", tail.units * tail.unit)) !=
-            String::npos);
-      // Of other tiles some are longer; and where all workgroups have as many there is nothing to share.
+                .find(text(", %d tiles by stream-K", tail.units * tail.unit)) != String::npos);
+      // Of other tiles some are longer; and where all workgroups have as many there is nothing to
+      // share.
       const std::string full =
           "fwd " + type + " b4 hq33 sq2048 sk2048 bias:" + type + ":1x33x2048 " + d;
       for (const std::string& words : {line + " causal_top_left", full}) {
@@ -288,7 +290,8 @@ TEST_CASE("sm90: the last round of clusters that sum d_bias") {
   // Two clusters would take as long as a round of 30 does: eight parts each, of two tiles.
   CHECK(bwd_query_split(512, 30, 4, 16).whole == 510);
   CHECK(bwd_query_split(512, 30, 4, 16).parts == 8);
-  // Room for the parts, and a count for each warpgroup and two of tiles fetched, zeroed with the sums of d_q.
+  // Room for the parts, and a count for each warpgroup and two of tiles fetched, zeroed with the
+  // sums of d_q.
   const std::string shared = "bwd f16 b4 hq8 sq300 sk320 d64 bias:f16:1x8x300 d_bias:f16 ";
   const Plan with = plan_of(shared + "grads=qkvb"), without = plan_of(shared + "grads=qkv");
   const BwdShape& s = kBwdShapes[with.find(Stem::bwd_dkv_dq)->of<Sm90Launch>().row];
@@ -368,7 +371,8 @@ TEST_CASE("sm90: clusters of two beside those of the batch, which sum d_bias in 
   CHECK(with_reserved > 100);
   CHECK(several_blocks > 100);
   CHECK(cut > 100);
-  // Their sums lie behind the parts of d_k and d_v; in a fixed order, and of few tiles, there are none.
+  // Their sums lie behind the parts of d_k and d_v; in a fixed order, and of few tiles, there are
+  // none.
   const std::string words =
       "bwd f16 b4 hq64 hk32 sq300 sk320 d64 bias:f16:1x64x300 d_bias:f16 grads=qkvb";
   const Plan with = plan_of(words), fixed = plan_of(words + " deterministic");
