@@ -17,14 +17,6 @@
 #include "models.h"
 #include "tools.h"
 
-#ifdef _WIN32
-#include <io.h>
-#define isatty _isatty
-#define fileno _fileno
-#else
-#include <unistd.h>
-#endif
-
 namespace tandem::tool {
 namespace {
 
@@ -369,7 +361,7 @@ void add_check(CLI::App& app, int* exit_code) {
     if (!options->repro.empty() && command->count("--seed") == 0 && options->lead < 0)
       options->lead = 0;
     CheckProgress progress;
-    if (isatty(fileno(stderr)) && options->repro.empty())
+    if (stderr_is_terminal() && options->repro.empty())
       progress = [](int at, int of, double) {
         if (at < of)
           fmt::print(stderr, "\r  case {} of {} ", at + 1, of);

@@ -18,14 +18,6 @@
 #include "tools.h"
 #include "usual.h"
 
-#ifdef _WIN32
-#include <io.h>
-#define isatty _isatty
-#define fileno _fileno
-#else
-#include <unistd.h>
-#endif
-
 namespace tandem::tool {
 namespace {
 
@@ -75,7 +67,7 @@ class Bar {
   }
 
  private:
-  const bool on_ = isatty(fileno(stderr)) != 0;
+  const bool on_ = stderr_is_terminal();
 };
 
 class Doctor {

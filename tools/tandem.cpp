@@ -4,11 +4,20 @@
 
 #include <fmt/core.h>
 
+#include <cstdio>
 #include <cstdlib>
 
 #include "problem/problem.h"
 #include "tandem_commit.h"
 #include "tools.h"
+
+#ifdef _WIN32
+#include <io.h>
+#define isatty _isatty
+#define fileno _fileno
+#else
+#include <unistd.h>
+#endif
 
 namespace tandem::tool {
 
@@ -28,6 +37,8 @@ tandem_problem problem_of(const std::string& line) {
                                             status.message().c_str());
   return problem;
 }
+
+bool stderr_is_terminal() { return isatty(fileno(stderr)) != 0; }
 
 std::vector<std::string> chosen_devices(const std::vector<std::string>& named) {
   if (!named.empty()) return named;

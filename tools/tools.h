@@ -22,6 +22,8 @@ std::string build_commit();  // of the source tree when it was built; "unknown" 
 // A problem line; throws harness::Error with what is wrong, in its grammar or with its problem.
 tandem_problem problem_of(const std::string& line);
 
+bool stderr_is_terminal();
+
 // What the user named, else what TANDEM_DEVICE names (comma-separated), else all usable devices.
 std::vector<std::string> chosen_devices(const std::vector<std::string>& named);
 

@@ -160,6 +160,21 @@ class SimdProgram final : public Program {
     return {base ? base + at : nullptr, t.s, t.d, plan_.problem.dtype};
   }
 
+  // Sets what all kernels that own query rows have: the rows of a tile, and the keys that they see.
+  template <typename Task>
+  void set_query_tile(const tandem_args& args, int64_t b, int64_t h, int tile, int br, int bc,
+                      Task* t) const {
+    const Problem& p = plan_.problem;
+    const int Sq = int(p.seq_q), Sk = int(p.seq_kv);
+    const int64_t kv = h / p.group();
+    t->q = rows(args.q, p.q, b, h), t->k = rows(args.k, p.k, b, kv);
+    t->v = rows(args.v, p.v, b, kv);
+    t->row0 = tile * br, t->rows = std::min(br, Sq - t->row0);
+    t->head_dim = p.head_dim, t->head_dim_v = p.head_dim_v;
+    t->scale = p.scale, t->band = p.band, t->seq_kv = Sk, t->bc = bc;
+    t->tiles = tandem_key_tiles(p.band, t->row0, br, bc, Sq, Sk);
+  }
+
   // Calls body(b, h, tile, scratch) for every tile of every head. The longest tiles of a causal
   // problem go first, so that no thread starts one when the others have ended.
   template <typename Body>
@@ -175,21 +190,15 @@ class SimdProgram final : public Program {
 
   void fwd(const Launch& launch, const tandem_args& args) const {
     const Problem& p = plan_.problem;
-    const int Sq = int(p.seq_q), Sk = int(p.seq_kv), Br = rows_of(launch),
-              Bc = std::max(cols_of(launch), 1);
+    const int Sq = int(p.seq_q), Br = rows_of(launch), Bc = std::max(cols_of(launch), 1);
     for_each_tile(p.heads_q, (Sq + Br - 1) / Br, true,
                   [&](int64_t b, int64_t h, int tile, void* memory) {
                     Carver carver(memory);
                     SimdFwd t = scratch(launch, carver, SimdFwd());
-                    const int64_t kv = h / p.group();
-                    t.q = rows(args.q, p.q, b, h), t.o = rows(args.o, p.o, b, h);
-                    t.k = rows(args.k, p.k, b, kv), t.v = rows(args.v, p.v, b, kv);
-                    t.row0 = tile * Br, t.rows = std::min(Br, Sq - t.row0);
+                    set_query_tile(args, b, h, tile, Br, Bc, &t);
+                    t.o = rows(args.o, p.o, b, h);
                     float* lse = address<float>(args.lse);
                     t.lse = lse ? lse + (b * p.heads_q + h) * Sq + t.row0 : nullptr;
-                    t.head_dim = p.head_dim, t.head_dim_v = p.head_dim_v;
-                    t.scale = p.scale, t.band = p.band, t.seq_kv = Sk, t.bc = Bc;
-                    t.tiles = tandem_key_tiles(p.band, t.row0, Br, Bc, Sq, Sk);
                     kernels_.fwd(t);
                   });
   }
@@ -218,21 +227,15 @@ class SimdProgram final : public Program {
     far->origin.resize(size_t(count));
     const bool want_delta = plan_.find(Stem::bwd_dot) != nullptr;
     const Launch launch;
-    const int Sq = int(p.seq_q), Sk = int(p.seq_kv), Br = rows_of(launch), Bc = cols_of(launch);
+    const int Sq = int(p.seq_q), Br = rows_of(launch), Bc = cols_of(launch);
     for_each_tile(p.heads_q, (Sq + Br - 1) / Br, true,
                   [&](int64_t b, int64_t h, int tile, void* memory) {
                     Carver carver(memory);
                     SimdBwdOrigin t = scratch(launch, carver, SimdBwdOrigin());
-                    t.row0 = tile * Br, t.rows = std::min(Br, Sq - t.row0);
+                    set_query_tile(args, b, h, tile, Br, Bc, &t);
                     const int64_t row = (b * p.heads_q + h) * Sq + t.row0;
                     if (std::none_of(lse + row, lse + row + t.rows, tandem_is_far)) return;
-                    const int64_t kv = h / p.group();
-                    t.q = rows(args.q, p.q, b, h), t.d_o = rows(args.d_o, p.d_o, b, h);
-                    t.k = rows(args.k, p.k, b, kv), t.v = rows(args.v, p.v, b, kv);
-                    t.want_delta = want_delta;
-                    t.head_dim = p.head_dim, t.head_dim_v = p.head_dim_v;
-                    t.scale = p.scale, t.band = p.band, t.seq_kv = Sk, t.bc = Bc;
-                    t.tiles = tandem_key_tiles(p.band, t.row0, Br, Bc, Sq, Sk);
+                    t.d_o = rows(args.d_o, p.d_o, b, h), t.want_delta = want_delta;
                     kernels_.bwd_origin(t);
                     for (int r = 0; r < t.rows; ++r) {
                       if (!tandem_is_far(lse[row + r])) continue;
@@ -245,23 +248,16 @@ class SimdProgram final : public Program {
 
   void bwd_dq(const Launch& launch, const tandem_args& args, const FarRows& far) const {
     const Problem& p = plan_.problem;
-    const int Sq = int(p.seq_q), Sk = int(p.seq_kv), Br = rows_of(launch),
-              Bc = std::max(cols_of(launch), 1);
+    const int Sq = int(p.seq_q), Br = rows_of(launch), Bc = std::max(cols_of(launch), 1);
     for_each_tile(p.heads_q, (Sq + Br - 1) / Br, true,
                   [&](int64_t b, int64_t h, int tile, void* memory) {
                     Carver carver(memory);
                     SimdBwdDq t = scratch(launch, carver, SimdBwdDq());
-                    const int64_t kv = h / p.group();
-                    t.q = rows(args.q, p.q, b, h), t.d_o = rows(args.d_o, p.d_o, b, h);
-                    t.k = rows(args.k, p.k, b, kv), t.v = rows(args.v, p.v, b, kv);
-                    t.d_q = rows(args.d_q, p.d_q, b, h);
-                    t.row0 = tile * Br, t.rows = std::min(Br, Sq - t.row0);
+                    set_query_tile(args, b, h, tile, Br, Bc, &t);
+                    t.d_o = rows(args.d_o, p.d_o, b, h), t.d_q = rows(args.d_q, p.d_q, b, h);
                     const int64_t row = (b * p.heads_q + h) * Sq + t.row0;
                     t.lse = far.lse_of(args, row), t.origin = far.origin_of(row);
                     t.delta = delta_of(plan_, args) + row;
-                    t.head_dim = p.head_dim, t.head_dim_v = p.head_dim_v;
-                    t.scale = p.scale, t.band = p.band, t.seq_kv = Sk, t.bc = Bc;
-                    t.tiles = tandem_key_tiles(p.band, t.row0, Br, Bc, Sq, Sk);
                     kernels_.bwd_dq(t);
                   });
   }

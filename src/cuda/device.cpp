@@ -60,6 +60,50 @@ class CudaProgram final : public Program {
     return unaligned_->add_all();
   }
 
+  Status record(tandem_stream stream, const tandem_args& args) const override {
+    return record(stream, args, nullptr);
+  }
+  // events: nullptr, or an event before the first launch and one behind each.
+  Status record(tandem_stream stream, const tandem_args& args, const cudaEvent_t* events) const {
+    const Current current(driver_, context_);
+    TANDEM_TRY(current.status());
+    Addresses a;
+    TANDEM_TRY(resolve_args(
+        plan_, arg_uses(plan_), args,
+        [](const ArgUse&, const tandem_buffer& b, uint64_t* address) {
+          *address = b.handle + b.offset;
+          return Status();
+        },
+        &a));
+    if (unaligned_ && !sm90_takes(plan_, a)) {
+      if (!told_.exchange(true))
+        log_(TANDEM_LOG_WARN,
+             text("inputs at addresses that are no multiples of 16 bytes: %s in place of %s",
+                  unaligned_->plan_.name().c_str(), plan_.name().c_str()));
+      if (events)
+        return fail(
+            TANDEM_ERROR_UNSUPPORTED,
+            "inputs at addresses that are no multiples of 16 bytes: %s runs, not the kernels of %s "
+            "that are to be timed",
+            unaligned_->plan_.name().c_str(), plan_.name().c_str());
+      return unaligned_->record(stream, args);
+    }
+    const auto on = reinterpret_cast<cudaStream_t>(stream.handle);
+    Timeline timeline;
+    if (events) TANDEM_TRY(timeline.start(on, events, steps_.size() + 1));
+    for (const Step& step : steps_) {
+      const cudaError_t error = step.record(on, a);
+      if (error == cudaErrorInvalidResourceHandle || error == cudaErrorDeviceUninitialized)
+        return cudaGetLastError(),
+               fail(TANDEM_ERROR_INVALID_ARGUMENT,
+                    "%s: %s (cudaError_t %d): the stream is not one of this device's context",
+                    stem_name(step.stem), cudaGetErrorString(error), int(error));
+      if (error != cudaSuccess) return failed(stem_name(step.stem), error);
+      if (events) TANDEM_TRY(timeline.mark());
+    }
+    return Status();
+  }
+
  private:
   Status add(const Launch& launch) {
     if (launch.joins) return add_nothing(launch);
@@ -250,52 +294,6 @@ class CudaProgram final : public Program {
             spec(plan_, launch)};
   }
 
- public:
-  Status record(tandem_stream stream, const tandem_args& args) const override {
-    return record(stream, args, nullptr);
-  }
-  // events: nullptr, or an event before the first launch and one behind each.
-  Status record(tandem_stream stream, const tandem_args& args, const cudaEvent_t* events) const {
-    const Current current(driver_, context_);
-    TANDEM_TRY(current.status());
-    Addresses a;
-    TANDEM_TRY(resolve_args(
-        plan_, arg_uses(plan_), args,
-        [](const ArgUse&, const tandem_buffer& b, uint64_t* address) {
-          *address = b.handle + b.offset;
-          return Status();
-        },
-        &a));
-    if (unaligned_ && !sm90_takes(plan_, a)) {
-      if (!told_.exchange(true))
-        log_(TANDEM_LOG_WARN,
-             text("inputs at addresses that are no multiples of 16 bytes: %s in place of %s",
-                  unaligned_->plan_.name().c_str(), plan_.name().c_str()));
-      if (events)
-        return fail(
-            TANDEM_ERROR_UNSUPPORTED,
-            "inputs at addresses that are no multiples of 16 bytes: %s runs, not the kernels of %s "
-            "that are to be timed",
-            unaligned_->plan_.name().c_str(), plan_.name().c_str());
-      return unaligned_->record(stream, args);
-    }
-    const auto on = reinterpret_cast<cudaStream_t>(stream.handle);
-    Timeline timeline;
-    if (events) TANDEM_TRY(timeline.start(on, events, steps_.size() + 1));
-    for (const Step& step : steps_) {
-      const cudaError_t error = step.record(on, a);
-      if (error == cudaErrorInvalidResourceHandle || error == cudaErrorDeviceUninitialized)
-        return cudaGetLastError(),
-               fail(TANDEM_ERROR_INVALID_ARGUMENT,
-                    "%s: %s (cudaError_t %d): the stream is not one of this device's context",
-                    stem_name(step.stem), cudaGetErrorString(error), int(error));
-      if (error != cudaSuccess) return failed(stem_name(step.stem), error);
-      if (events) TANDEM_TRY(timeline.mark());
-    }
-    return Status();
-  }
-
- private:
   struct Step {  // of each launch
     Stem stem;
     Recorder record;
