@@ -64,8 +64,8 @@ int clock_now() {
   return mhz;
 }
 
-// Floating-point operations by the convention of published tables: products only, causal counts half of
-// the square, backward is 2.5 times forward. Windows and Sq != Sk count what is visible.
+// Floating-point operations by the convention of published tables: products only, causal counts
+// half of the square, backward is 2.5 times forward. Windows and Sq != Sk count what is visible.
 double usual_flops(const tandem_problem& problem, bool backward) {
   const Problem p = [&] {
     Problem checked;
@@ -124,8 +124,8 @@ Result features_of(const tandem_problem& p) {
   return words;
 }
 
-// One case on one device: tensors that forward and backward share. Backward reads what forward wrote, so forward
-// always runs.
+// One case on one device: tensors that forward and backward share. Backward reads what forward
+// wrote, so forward always runs.
 class CaseRun {
  public:
   CaseRun(Session& session, const BenchCase& c, const Options& options);
@@ -428,7 +428,8 @@ void one_by_one(Session& session, const std::vector<BenchCase>& cases, Measured*
   }
 }
 
-// Whatever the clock does meanwhile, it does to all cases: how their times compare does not depend on it.
+// Whatever the clock does meanwhile, it does to all cases: how their times compare does not depend
+// on it.
 void in_turns(Session& session, const std::vector<BenchCase>& cases, Measured* result) {
   const Options& options = result->options;
   std::vector<std::unique_ptr<CaseRun>> runs;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The cases of `tandem bench` that have names. A preset is a list of problem lines; names are made from
-// the lines, so that the same problem has the same name in every result file. The preset models is
-// the table harness/models.inc, whose rows bring their names.
+// The cases of `tandem bench` that have names. A preset is a list of problem lines; names are made
+// from the lines, so that the same problem has the same name in every result file. The preset
+// models is the table harness/models.inc, whose rows bring their names.
 #include "bench_cases.h"
 
 #include <fmt/core.h>

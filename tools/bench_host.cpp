@@ -23,9 +23,10 @@ double us_since(Clock::time_point start) {
   return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
 }
 
-// While it lives the calling thread stays on its core, where the system lets it: moved to another one it begins with cold caches, and a
-// few calls then take two to three times as long (one execute through Vulkan, H100 80GB HBM3, 580.159.04: medians of 3.1 to 8 us of
-// one process after the other, 3.1 to 4.2 on a core each).
+// While it lives the calling thread stays on its core, where the system lets it: moved to another
+// one it begins with cold caches, and a few calls then take two to three times as long (one execute
+// through Vulkan, H100 80GB HBM3, 580.159.04: medians of 3.1 to 8 us of one process after the
+// other, 3.1 to 4.2 on a core each).
 class OneCore {
  public:
   OneCore(const OneCore&) = delete;
@@ -52,7 +53,8 @@ class OneCore {
 #endif
 };
 
-// A problem: what plans of it cost, and its plan, inputs and outputs, with which executes are timed.
+// A problem: what plans of it cost, and its plan, inputs and outputs, with which executes are
+// timed.
 class HostRun {
  public:
   HostRun(harness::Session& session, const std::string& name, const tandem_problem& problem,
@@ -130,7 +132,8 @@ harness::Buffer& HostRun::give(tandem_buffer* to, size_t bytes) {
   return buffers_.back();
 }
 
-// Inputs as problems have them: of sequences without a row, or of masks that hide all, a GPU would have nothing to compute.
+// Inputs as problems have them: of sequences without a row, or of masks that hide all, a GPU would
+// have nothing to compute.
 void HostRun::give_args() {
   constexpr uint64_t kSeed = 1;
   for (Role role : harness::kInputs) {

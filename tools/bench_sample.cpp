@@ -18,7 +18,8 @@ using harness::Role;
 
 constexpr int64_t kBlock = 8;  // rows of a sample
 
-// First rows of the blocks that are looked at: both ends and the middle, the middle off any tile edge.
+// First rows of the blocks that are looked at: both ends and the middle, the middle off any tile
+// edge.
 std::vector<int64_t> block_starts(int64_t size) {
   std::set<int64_t> starts{0};
   if (size > kBlock) starts.insert(size - kBlock);
@@ -288,8 +289,8 @@ void Sampler::kv_gradients(int64_t b, int64_t kv) {
   }
 }
 
-// The last keys of a causal problem are seen by the last queries alone, so that these with all keys give their
-// d_k and d_v.
+// The last keys of a causal problem are seen by the last queries alone, so that these with all keys
+// give their d_k and d_v.
 void Sampler::last_keys(int64_t b, int64_t kv) {
   const int64_t keys = std::min<int64_t>({64, p.seq_q, p.seq_kv}), from = p.seq_kv - keys;
   // Row i sees keys up to i + off.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// tandem info: what this machine has, which path each device takes and why not the others. Its text is
-// for people, its json (docs/guide/bug-reports.md) is what a bug report begins with.
+// tandem info: what this machine has, which path each device takes and why not the others. Its text
+// is for people, its json (docs/guide/bug-reports.md) is what a bug report begins with.
 #include <fmt/core.h>
 
 #if defined(__unix__) || defined(__APPLE__)

@@ -22,13 +22,15 @@ using namespace tandem;
 
 inline int64_t ceil_div(int64_t n, int64_t d) { return (n + d - 1) / d; }
 
-// f32 on sm80: whether the sums of d_q are few enough to be rounded by the last workgroup of a head.
+// f32 on sm80: whether the sums of d_q are few enough to be rounded by the last workgroup of a
+// head.
 inline bool sums_few(const Problem& p) {
   const int64_t all = p.batch * p.heads_q * p.seq_q * p.head_dim;
   return p.dtype == TANDEM_F32 && all <= (1 << 20) && all <= 65536 * p.batch * p.heads_kv;
 }
 
-// The same on sm90: whether the last workgroup of a head does, or, of few workgroups, all of them together.
+// The same on sm90: whether the last workgroup of a head does, or, of few workgroups, all of them
+// together.
 inline bool fuses_dq_postprocess(const Plan& plan) {
   const Launch* fused = plan.find(Stem::bwd_dkv_dq);
   return (fuses_dq_postprocess(plan.problem, 0) &&

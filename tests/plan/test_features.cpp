@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The planner with optional inputs: which operations each set of gradients needs, what they wait for, where
-// their parts lie in the workspace, and what is refused.
+// The planner with optional inputs: which operations each set of gradients needs, what they wait
+// for, where their parts lie in the workspace, and what is refused.
 #include <algorithm>
 #include <set>
 
@@ -135,7 +135,8 @@ void check_plan(const Plan& plan, const Caps& caps) {
       CHECK(l.splits == 1);
       continue;
     }
-    // Who does the work of those that are no launches of their own comes before them, and has numbers for all workgroups.
+    // Who does the work of those that are no launches of their own comes before them, and has
+    // numbers for all workgroups.
     if (l.joins) {
       REQUIRE(n > 0);
       if (plan.backend == Backend::vulkan) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The planner over recorded devices: what holds for every plan of every problem on every device, what is
-// refused and in which words, and that a plan depends on nothing but its arguments.
+// The planner over recorded devices: what holds for every plan of every problem on every device,
+// what is refused and in which words, and that a plan depends on nothing but its arguments.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -153,7 +153,8 @@ void check_launch(const Plan& plan, const Caps& caps, const Launch& l) {
                        : keys                       ? l.tile.bc
                                                     : l.tile.br;
   REQUIRE(rows > 0);
-  // Exactly as many tiles as cover the rows, and as many workgroups as there are tiles of all heads.
+  // Exactly as many tiles as cover the rows, and as many workgroups as there are tiles of all
+  // heads.
   CHECK(int64_t(l.tiles) * rows >= length);
   CHECK((int64_t(l.tiles) - 1) * rows < length);
   // Of one chunk, where launches take turns.
@@ -178,7 +179,8 @@ void check_launch(const Plan& plan, const Caps& caps, const Launch& l) {
   CHECK(l.shared_bytes <= caps.shared_bytes);
   if (l.as<MatrixLaunch>())
     check_matrix_launch(plan, caps, l);
-  else {  // the Vulkan kernels' words for votes and tiles that count come on top, one of each at least
+  else {  // the Vulkan kernels' words for votes and tiles that count come on top, one of each at
+          // least
     const bool votes = plan.backend == Backend::vulkan && l.tile.br > 0;
     const uint32_t extra = !votes ? 0 : l.stem == Stem::fwd ? 12 : 4;
     CHECK(l.shared_bytes == declared_shared(plan, l) + extra);

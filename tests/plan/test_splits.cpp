@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// How many workgroups share the keys of a row in forward, what that costs in workspace, and that between them they
-// visit every key tile exactly once.
+// How many workgroups share the keys of a row in forward, what that costs in workspace, and that
+// between them they visit every key tile exactly once.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -29,7 +29,8 @@ TEST_CASE("keys are split where few queries leave most of the device idle, and o
     for (const char* dtype : {"f32", "f16", "bf16"}) {
       const std::string fwd = std::string("fwd ") + dtype + " d128 ";
       CAPTURE(fwd);
-      // A decoding step: enough for three workgroups of 128 on each of the 132 cores, and not many more.
+      // A decoding step: enough for three workgroups of 128 on each of the 132 cores, and not many
+      // more.
       for (const char* sizes : {"b1 hq32 hk8 sq1 sk8192", "b2 hq32 hk8 sq1 sk131072",
                                 "b1 hq8 hk8 sq16 sk32768", "b1 hq1 hk1 sq33 sk131072"}) {
         const Plan plan = plan_of(fwd + sizes, caps);
