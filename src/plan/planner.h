@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // What the files of the planner share. A path is an object with four answers: refuse, choose,
 // launches, scratch. plan.cpp asks them of one path after another. launches.cpp makes launches
-// of a path's choice, workspace.cpp lays out the arrays of the workspace. plan_<path>.cpp has
-// the answers of a path, and plan_<path>_heuristics.h what it decides by measured times.
+// of a path's choice, workspace.cpp lays out the arrays of the workspace. <path>/planner.cpp has
+// the answers of a path, and <path>/heuristics.h what it decides by measured times.
 #ifndef TANDEM_SRC_PLAN_PLANNER_H
 #define TANDEM_SRC_PLAN_PLANNER_H
 
