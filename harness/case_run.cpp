@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// A case on a device: every buffer between guards, outputs full of NaN before, everything that must not change
-// compared afterwards.
+// A case on a device: every buffer between guards, outputs full of NaN before, everything that must
+// not change compared afterwards.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -82,7 +82,8 @@ void note_plan(const Plan& plan, CaseResult* result) {
   result->tile_cols = info.tile_cols;
 }
 
-// Two results of sums in any order: no element apart by more than two units in the last place and 2^-16 of the largest.
+// Two results of sums in any order: no element apart by more than two units in the last place and
+// 2^-16 of the largest.
 bool close(const HostTensor& a, const std::vector<uint8_t>& bytes) {
   HostTensor b = a;
   b.bytes = bytes;
@@ -97,7 +98,8 @@ bool close(const HostTensor& a, const std::vector<uint8_t>& bytes) {
   return true;
 }
 
-// Executes, and again as often as options say: the same bits each time, where the plan promises them. "" or what went wrong.
+// Executes, and again as often as options say: the same bits each time, where the plan promises
+// them. "" or what went wrong.
 std::string execute(Session& session, const Plan& plan, const tandem_args& args, Run* run,
                     const CaseOptions& options,
                     const std::vector<std::pair<Role, HostTensor*>>& outputs,

@@ -15,10 +15,11 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kF32 = 0x1p-24;  // half an ulp, relative
 constexpr double kTf32 = 0x1p-11;
-// Weights this small beside the largest terms may be lost: f32 arithmetic may flush what lies below 2^-126,
-// before or after other factors join.
+// Weights this small beside the largest terms may be lost: f32 arithmetic may flush what lies below
+// 2^-126, before or after other factors join.
 constexpr double kVanishing = 0x1p-100;
-// And where all terms are as small, because a sink or a bias has taken the weight, their sums may be lost.
+// And where all terms are as small, because a sink or a bias has taken the weight, their sums may
+// be lost.
 constexpr double kFlushed = 0x1p-118;
 
 double rounding_unit(uint32_t dtype) {
@@ -43,9 +44,9 @@ double row_magnitude(const std::vector<double>& values, int64_t width) {
 
 constexpr size_t kEnoughRows = 16;
 
-// The stepwise error per unit of terms that 39 of 40 rows stay below, among rows with as many terms as
-// each row has (within a factor of two, or more where there are few such rows). Rows without terms are
-// negative and do not count.
+// The stepwise error per unit of terms that 39 of 40 rows stay below, among rows with as many terms
+// as each row has (within a factor of two, or more where there are few such rows). Rows without
+// terms are negative and do not count.
 std::vector<double> usual_errors(const std::vector<double>& relative,
                                  const std::vector<double>& counts, size_t live) {
   std::map<int, std::vector<double>> bins;
@@ -84,12 +85,14 @@ Bounds make_bounds(const Samples& x, uint32_t dtype, double f32_roundings) {
   const double unit = std::max(
       {rounding_unit(dtype), rounding_unit(x.chain ? x.chain : dtype), x.tf32 ? kTf32 : 0});
   double vanishing = kFlushed;
-  // A chain in f16, and matrix kernels as well, lose weights below 2^-25: by the largest terms, which suffices for rows.
+  // A chain in f16, and matrix kernels as well, lose weights below 2^-25: by the largest terms,
+  // which suffices for rows.
   const double lost = x.chain == TANDEM_F16 ? 0x1p-22 : kVanishing;
   for (double terms_of_one : x.floor) vanishing = std::max(vanishing, lost * terms_of_one);
   size_t live = 0;
   for (size_t row = 0; row < rows; ++row) {
-    // Sums of many terms of one sign lose a rounding per term in the worst case, its root as a rule.
+    // Sums of many terms of one sign lose a rounding per term in the worst case, its root as a
+    // rule.
     const double f32 = kF32 * (f32_roundings + std::sqrt(std::max(0.0, x.counts[row])));
     // Each term's operand of f16 is off by up to 2^-25, however small it is.
     const double count = std::max(0.0, x.counts[row]);
@@ -104,8 +107,8 @@ Bounds make_bounds(const Samples& x, uint32_t dtype, double f32_roundings) {
       if (x.floor[n] == 0) continue;
       b.element_error[n] = 4 * (unit + f32) * x.floor[n] + ulp(0, dtype) +
                            std::min(std::max(vanishing, subnormal), x.floor[n]);
-      // What q and k lose on their way to TF32 comes through exp, and grows with the score, not with these terms. It is the
-      // same for whoever rounds to nearest, and so for the yardstick.
+      // What q and k lose on their way to TF32 comes through exp, and grows with the score, not
+      // with these terms. It is the same for whoever rounds to nearest, and so for the yardstick.
       if (x.tf32) b.element_error[n] += 2 * std::fabs(x.stepwise[n] - x.exact[n]);
     }
     if (terms[row] == 0) continue;
@@ -215,10 +218,11 @@ double extra_roundings(const Problem& p, double plain, double bias, double dist_
   // Of a score before the cap 2^-24 is left over below it, whatever its size; of the cap itself the
   // formula of tanh loses 4 roundings, as do its argument's scaling and its result's.
   if (p.softcap > 0) sum += 4 * std::min(double(p.softcap), plain);
-  // One rounding of the partial sum a term, and one of slope |t|, which is below both lengths together.
+  // One rounding of the partial sum a term, and one of slope |t|, which is below both lengths
+  // together.
   sum += bias + dist_bias + 2 * slope * double(p.seq_q + p.seq_kv);
-  // x^e as exp2(e log2 x): what log2 loses is in the slack; exp2 is good for 3 + 2 |e log2 x| ulps in GLSL,
-  // which over weights that sum to 1 is twice their entropy, at most log2 n bits.
+  // x^e as exp2(e log2 x): what log2 loses is in the slack; exp2 is good for 3 + 2 |e log2 x| ulps
+  // in GLSL, which over weights that sum to 1 is twice their entropy, at most log2 n bits.
   if (p.normalizer == Normalizer::entmax && p.alpha != 1.5f && p.alpha != 2.f)
     sum += 3 + 2 * std::log2(double(std::max<int64_t>(p.seq_kv, 2)));
   return sum;

@@ -6,18 +6,19 @@
 // The rule for a row (a query row of o and d_q, a key row of d_k and d_v), every error against the
 // reference in double and the largest over the row's elements:
 //     error <= 2 * error of the stepwise computation + 1 ulp of the row's largest value + floor
-// The stepwise error of a row is one draw of a lottery, and where few terms meet, or one scalar (delta)
-// carries the error of the whole row, it is sometimes nearly zero by luck. It is therefore not taken
-// below what 39 of 40 rows of the tensor with as many terms have, in proportion to the terms. The floor
-// is a few f32 roundings of the terms. A row whose terms are all zero, as that of a query which sees no
-// key, must be exactly zero. The ratio of a row is
+// The stepwise error of a row is one draw of a lottery, and where few terms meet, or one scalar
+// (delta) carries the error of the whole row, it is sometimes nearly zero by luck. It is therefore
+// not taken below what 39 of 40 rows of the tensor with as many terms have, in proportion to the
+// terms. The floor is a few f32 roundings of the terms. A row whose terms are all zero, as that of
+// a query which sees no key, must be exactly zero. The ratio of a row is
 //     2 * error / (the right side)
-// so that 2 is the limit, whatever the dtype. Beside it, every element must be within a few roundings of the
-// sum of the magnitudes that made it, and lse within 1e-5 (relative where it is above 1).
+// so that 2 is the limit, whatever the dtype. Beside it, every element must be within a few
+// roundings of the sum of the magnitudes that made it, and lse within 1e-5 (relative where it is
+// above 1).
 //
-// Elastic softmax and entmax have kinks: a score that is off by its own roundings may put a weight on the
-// other side of a threshold, or change a small one by much more than its share. What that can do to an
-// element is known from the reference (its slack) and added to every bound.
+// Elastic softmax and entmax have kinks: a score that is off by its own roundings may put a weight
+// on the other side of a threshold, or change a small one by much more than its share. What that
+// can do to an element is known from the reference (its slack) and added to every bound.
 #ifndef TANDEM_HARNESS_COMPARE_H
 #define TANDEM_HARNESS_COMPARE_H
 #include <cstdint>
@@ -35,8 +36,8 @@ struct Problem;
 namespace tandem::harness {
 
 constexpr double kRatioLimit = 2.0;
-// What may be wrong with a score relative to the terms that make it up, for the slack at kinks: the same 8
-// roundings as in score_roundings().
+// What may be wrong with a score relative to the terms that make it up, for the slack at kinks: the
+// same 8 roundings as in score_roundings().
 constexpr double kScoreError = 8 * 0x1p-24;
 
 // The judgement of one tensor.
@@ -69,7 +70,8 @@ struct Samples {
   std::vector<double> slack;   // what a rounded score may do at a kink; empty: nothing
   uint32_t chain = 0;          // dtype that the sums' terms are stored in; 0: that of the tensor
   bool tf32 = false;           // and products round them to TF32
-  // What one unit of a weight, or of ds, brings to an element at most; 0: not known, or not a sum of such products.
+  // What one unit of a weight, or of ds, brings to an element at most; 0: not known, or not a sum
+  // of such products.
   double operand = 0;
 };
 
@@ -82,7 +84,8 @@ struct Bounds {
 };
 Bounds make_bounds(const Samples& x, uint32_t dtype, double f32_roundings);
 
-// got against want within bounds; and lse, [B,Hq,Sq], or of entmax the threshold, whose bound is absolute.
+// got against want within bounds; and lse, [B,Hq,Sq], or of entmax the threshold, whose bound is
+// absolute.
 Judgement judge_tensor(const std::string& name, const Bounds& bounds,
                        const std::vector<double>& want, const std::vector<double>& got);
 Judgement judge_lse(const Dims& rows, const std::vector<double>& want,
@@ -96,12 +99,13 @@ double visible_rows(const Problem& problem, int64_t j);  // query rows of one he
 Judgement judge_rows(const std::string& name, const Samples& rows, uint32_t dtype,
                      double f32_roundings, const std::vector<double>& got);
 
-// About how many f32 roundings a score carries. A score is off by as many roundings as its terms are
-// large, and that error passes through exp into everything; a few more come from exp and the sums.
+// About how many f32 roundings a score carries. A score is off by as many roundings as its terms
+// are large, and that error passes through exp into everything; a few more come from exp and the
+// sums.
 double score_roundings(double scale, int64_t head_dim, const std::vector<double>& q,
                        const std::vector<double>& k);
-// What softcap, biases and the powers of entmax add to it. The largest magnitudes of bias, dist_bias and
-// slope; 0 where there are none.
+// What softcap, biases and the powers of entmax add to it. The largest magnitudes of bias,
+// dist_bias and slope; 0 where there are none.
 double extra_roundings(const Problem& problem, double plain, double bias, double dist_bias,
                        double slope);
 
@@ -145,9 +149,9 @@ struct DropoutSeed {
 };
 DropoutSeed dropout_seed_of(uint64_t seed);
 
-// Problem + seed = inputs. Scores' parts have sensible sizes; keep mixes kinds of sparsity; lengths reach
-// from 0 to beyond S, packed ones add up to the total or are hostile. The reference is computed
-// when first needed and then kept.
+// Problem + seed = inputs. Scores' parts have sensible sizes; keep mixes kinds of sparsity; lengths
+// reach from 0 to beyond S, packed ones add up to the total or are hostile. The reference is
+// computed when first needed and then kept.
 class Case {
  public:
   // A backward problem runs forward first: its tensors q k v o serve both, and the backward gets
@@ -164,8 +168,8 @@ class Case {
   uint64_t dropout_seed = 0;
   uint32_t dropout_offset = 0;
 
-  // How long each batch entry's sequences are, and where they begin in a packed tensor, by what the lengths
-  // say now.
+  // How long each batch entry's sequences are, and where they begin in a packed tensor, by what the
+  // lengths say now.
   Sequences sequences(bool kv) const;
   // Any tensor of the problem as [B,H,S,D]: packed ones with zeros behind each sequence.
   std::vector<double> logical(Role role, const HostTensor& tensor) const;
@@ -196,8 +200,9 @@ class Case {
 CaseResult run_case(Session& session, const tandem_problem& problem, uint64_t seed,
                     const CaseOptions& options = {});
 
-// A random problem within the features of this version; the same for the same seed everywhere. Problems
-// whose seeds agree in seed / kSameKernels differ in sizes, strides and masks, and share their kernels.
+// A random problem within the features of this version; the same for the same seed everywhere.
+// Problems whose seeds agree in seed / kSameKernels differ in sizes, strides and masks, and share
+// their kernels.
 constexpr uint64_t kSameKernels = 32;
 struct RandomLimits {
   int64_t max_work = 4000000;  // B Hq Sq Sk (D + Dv), about
@@ -209,7 +214,8 @@ tandem_problem random_problem(uint64_t seed, const RandomLimits& limits = {});
 // What `tandem check` varies beside the problem, from the same seed.
 CaseOptions random_options(uint64_t seed);
 
-// The optional inputs of a problem, one word each: "bias", "entmax", ...; "plain" if there are none.
+// The optional inputs of a problem, one word each: "bias", "entmax", ...; "plain" if there are
+// none.
 std::vector<std::string> feature_words(const tandem_problem& problem);
 
 // How to repeat a case: tandem check --repro "<line>" --seed S.

@@ -25,7 +25,8 @@ void cu(cudaError_t error, const char* what) {
 }
 #define CU(call) cu(call, #call)
 
-// The runtime's device is the calling thread's, and sessions of several GPUs share a thread: each operation names its own.
+// The runtime's device is the calling thread's, and sessions of several GPUs share a thread: each
+// operation names its own.
 class CudaMemory : public Memory {
  public:
   CudaMemory(int ordinal, size_t bytes) : ordinal_(ordinal) {
@@ -39,9 +40,9 @@ class CudaMemory : public Memory {
   void write(const void* data, size_t bytes, size_t offset) override {
     CU(cudaSetDevice(ordinal_));
     CU(cudaMemcpy(at(offset), data, bytes, cudaMemcpyHostToDevice));
-    // It returns once pageable memory has been read, not once the device has it, and the session's stream
-    // does not wait for the default one: without this a kernel can read what was there before (seen on
-    // an H100 with uploads of 3 MB).
+    // It returns once pageable memory has been read, not once the device has it, and the session's
+    // stream does not wait for the default one: without this a kernel can read what was there
+    // before (seen on an H100 with uploads of 3 MB).
     CU(cudaStreamSynchronize(nullptr));
   }
   void read(void* data, size_t bytes, size_t offset) override {

@@ -29,8 +29,8 @@ constexpr uint32_t kInt32 = 100;
 double load_element(const void* element, uint32_t dtype);
 void store_element(void* element, uint32_t dtype, double value);
 double round_to(double value, uint32_t dtype);
-// 2^-23, 2^-10 or 2^-7 times |value|: a unit in the last place, or up to two of them. Never below the
-// smallest subnormal.
+// 2^-23, 2^-10 or 2^-7 times |value|: a unit in the last place, or up to two of them. Never below
+// the smallest subnormal.
 double ulp(double value, uint32_t dtype);
 
 // ---- random numbers
@@ -108,8 +108,8 @@ struct Dims {
   int64_t b, h, s, d;
   int64_t count() const { return b * h * s * d; }
 };
-// As it lies in memory: a packed tensor is {1, H, total, D}, what belongs to heads {1, Hq, 1, 1 or W},
-// lengths {1, 1, 1, B or B + 1}.
+// As it lies in memory: a packed tensor is {1, H, total, D}, what belongs to heads {1, Hq, 1, 1 or
+// W}, lengths {1, 1, 1, B or B + 1}.
 Dims dims_of(const tandem_problem& problem, Role role);
 // The same, but packed tensors as [B,H,S,D].
 Dims logical_dims(const tandem_problem& problem, Role role);
@@ -168,8 +168,8 @@ struct HostTensor {
   std::vector<double> dense() const;
   std::vector<float> dense_float() const;
   void set_dense(const std::vector<double>& values);
-  // "" when every byte that belongs to no element is still 0xff, else where the first is not. dead: rows
-  // (of the sequence dimension) that count as gaps; empty: none.
+  // "" when every byte that belongs to no element is still 0xff, else where the first is not. dead:
+  // rows (of the sequence dimension) that count as gaps; empty: none.
   std::string broken_gap(const std::vector<bool>& dead = {}) const;
 };
 

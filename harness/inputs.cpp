@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The inputs of a case, from its seed: numbers of the size that training has, and kinds of sparsity and
-// lengths that kernels treat in different ways.
+// The inputs of a case, from its seed: numbers of the size that training has, and kinds of sparsity
+// and lengths that kernels treat in different ways.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -10,8 +10,8 @@
 namespace tandem::harness {
 namespace {
 
-// Zeros and ones of a few kinds mixed: blocks as large as a tile (or two) without a key, with every key, with
-// half or a tenth of them; and rows without a key.
+// Zeros and ones of a few kinds mixed: blocks as large as a tile (or two) without a key, with every
+// key, with half or a tenth of them; and rows without a key.
 void fill_keep(uint64_t seed, HostTensor* t) {
   Random r(Random::mix(seed) ^ 0x6b656570);
   const int64_t block = r.chance(50) ? 64 : 32;
@@ -63,8 +63,8 @@ void fill_lengths(const tandem_problem& p, bool kv, uint64_t seed, HostTensor* t
       t->set(0, 0, 0, b, double(kind < 4 ? -beyond : kind < 8 ? size + beyond : draw(0, size)));
       continue;
     }
-    // What the others cannot take, this one must; what is too much even for all of them ends up behind
-    // the last sequence and belongs to none.
+    // What the others cannot take, this one must; what is too much even for all of them ends up
+    // behind the last sequence and belongs to none.
     const int64_t left = total - sum, others = p.batch - b - 1;
     sum += others == 0 ? left
                        : draw(std::min(size, std::max<int64_t>(0, left - others * size)),

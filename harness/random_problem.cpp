@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // Random problems within the features of this version, with a bias towards edges: sizes around tile
-// boundaries, lengths of 0 and 1, masks that hide everything; few optional inputs at a time, now and then all.
+// boundaries, lengths of 0 and 1, masks that hide everything; few optional inputs at a time, now
+// and then all.
 //
-// What decides which kernels a problem needs (Kernels) is drawn from seed / kSameKernels, the rest from the
-// seed: where pipelines take a second to compile, many problems share them.
+// What decides which kernels a problem needs (Kernels) is drawn from seed / kSameKernels, the rest
+// from the seed: where pipelines take a second to compile, many problems share them.
 #include <algorithm>
 
 #include "compare.h"
@@ -139,11 +140,13 @@ tandem_problem random_problem(uint64_t seed, const RandomLimits& limits) {
   int64_t sq = random_length(r, k.short_rows ? 32 : limits.max_seq);
   if (!k.short_rows && sq > 0 && sq <= 32) sq += 32;
   int64_t sk = r.chance(35) ? sq : random_length(r, limits.max_seq);
-  // Forward's keys in parts, of decoding steps too; drawn apart, so that every seed keeps the rest of its problem.
+  // Forward's keys in parts, of decoding steps too; drawn apart, so that every seed keeps the rest
+  // of its problem.
   Random of_group(Random::mix(seed / kSameKernels) ^ 0x73706c69), own(Random::mix(seed) ^ 0x7473);
   const bool split = k.normalizer == TANDEM_SOFTMAX && of_group.chance(30);
   if (split && k.short_rows && own.chance(60)) sq = own.between(1, 4), sk = own.between(200, 1500);
-  // Too much work: first fewer heads, then shorter sequences. Entmax walks over the keys several times.
+  // Too much work: first fewer heads, then shorter sequences. Entmax walks over the keys several
+  // times.
   const auto work = [&] {
     return b * hk * group * sq * sk * (k.d + k.dv) * (k.normalizer == TANDEM_ENTMAX ? 3 : 1);
   };

@@ -312,8 +312,8 @@ std::vector<Timing> Session::time_in_turns(
     return int(
         std::clamp(std::ceil(options.min_sample_seconds / std::max(one, 1e-7)), 1.0, 1000.0));
   };
-  // Idle GPUs run at a fraction of their clock and take up to a second of work to speed up; only then
-  // is it known how many executes fill a sample.
+  // Idle GPUs run at a fraction of their clock and take up to a second of work to speed up; only
+  // then is it known how many executes fill a sample.
   std::vector<double> one(count);
   for (size_t i = 0; i < count; ++i) one[i] = measure(records[i], 1);
   const auto warm_start = std::chrono::steady_clock::now();
@@ -334,7 +334,8 @@ std::vector<Timing> Session::time_in_turns(
     std::sort(v.begin(), v.end());
     return v.size() % 2 ? v[v.size() / 2] : 0.5 * (v[v.size() / 2 - 1] + v[v.size() / 2]);
   };
-  // A clock follows the load of some milliseconds before: no one is always the next of the same one.
+  // A clock follows the load of some milliseconds before: no one is always the next of the same
+  // one.
   std::vector<size_t> order(count);
   std::iota(order.begin(), order.end(), size_t(0));
   std::mt19937 random;

@@ -125,8 +125,9 @@ struct TimeOptions {
   double warmup_seconds = -1;        // of continuous work; < 0: 1 on a GPU, 0.1 on a CPU
   int min_reps = 7;                  // samples of a round
   double min_sample_seconds = 0.02;  // executes are repeated within a sample up to this
-  // Least time of a round, of all that are timed together; < 0: 0.6 on a GPU, 0 on a CPU. At its power limit an H100 slows
-  // down by up to 13 % for 0.2 s about every 1.1 s, the first time a second after work begins: two rounds hold one such time.
+  // Least time of a round, of all that are timed together; < 0: 0.6 on a GPU, 0 on a CPU. At its
+  // power limit an H100 slows down by up to 13 % for 0.2 s about every 1.1 s, the first time a
+  // second after work begins: two rounds hold one such time.
   double round_seconds = -1;
   double max_seconds = 10;  // no new sample after this much time, for each that is timed
   double agree = 0.02;      // done when two successive rounds' medians differ by less
@@ -168,8 +169,8 @@ class Session {
   void run(const tandem_plan* plan, const tandem_args& args);
   Timing time(const tandem_plan* plan, const tandem_args& args, const TimeOptions& options = {});
   Timing time(const std::function<void(tandem_stream)>& record, const TimeOptions& options = {});
-  // The same of several: a sample of each after the other, in another order every time, so that a clock that
-  // drifts hits all alike. It ends when the medians of all agree.
+  // The same of several: a sample of each after the other, in another order every time, so that a
+  // clock that drifts hits all alike. It ends when the medians of all agree.
   std::vector<Timing> time_in_turns(const std::vector<std::function<void(tandem_stream)>>& records,
                                     const TimeOptions& options = {});
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The Vulkan entry points that sessions use, in a table per device. A table of its own instead of Volk:
-// the library has Volk inside, and two copies of Volk's globals in one static program would clash.
+// The Vulkan entry points that sessions use, in a table per device. A table of its own instead of
+// Volk: the library has Volk inside, and two copies of Volk's globals in one static program would
+// clash.
 #ifndef TANDEM_HARNESS_VULKAN_API_H
 #define TANDEM_HARNESS_VULKAN_API_H
 #include <vulkan/vulkan_core.h>
@@ -52,7 +53,8 @@ namespace tandem::harness {
   X(vkBindBufferMemory)               \
   X(vkMapMemory)
 
-// The loader of this machine, opened once and kept. gipa is null and reason says why when there is none.
+// The loader of this machine, opened once and kept. gipa is null and reason says why when there is
+// none.
 struct VulkanLoader {
   PFN_vkGetInstanceProcAddr gipa = nullptr;
   std::string reason;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Sessions on Vulkan devices: an instance and a device of their own, memory, submission, timestamps.
+// Sessions on Vulkan devices: an instance and a device of their own, memory, submission,
+// timestamps.
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -16,8 +17,9 @@ constexpr VkDeviceSize kStagingBytes = 32u << 20;
 
 class VulkanSession;
 
-// One VkBuffer. Bound to one allocation, or sparsely to several where one cannot hold it. Mapped where
-// the device's memory is the host's; else its contents travel through the session's staging buffer.
+// One VkBuffer. Bound to one allocation, or sparsely to several where one cannot hold it. Mapped
+// where the device's memory is the host's; else its contents travel through the session's staging
+// buffer.
 class VulkanMemory : public Memory {
  public:
   VulkanMemory(VulkanSession& session, VkDeviceSize bytes, bool staging);

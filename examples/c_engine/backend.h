@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0
- * What an engine needs of a backend: a device, one arena of its memory, and a place to record to. */
+ * What an engine needs of a backend: a device, one arena of its memory, and a place to record to.
+ */
 #ifndef C_ENGINE_BACKEND_H
 #define C_ENGINE_BACKEND_H
 #include <tandem/tandem.h>

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0
- * Vulkan: an instance, a device with a queue for compute, a command buffer, and the arena as one buffer in memory that
- * the host sees. The loader is opened at run time. examples/vulkan_app has more than one queue. */
+ * Vulkan: an instance, a device with a queue for compute, a command buffer, and the arena as one
+ * buffer in memory that the host sees. The loader is opened at run time. examples/vulkan_app has
+ * more than one queue. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -67,7 +68,8 @@ static int vulkan_read(backend* b, size_t at, void* data, size_t bytes) {
   return 1;
 }
 
-/* Between what shaders (and at the ends of a frame, the host) wrote and what shaders and host read. */
+/* Between what shaders (and at the ends of a frame, the host) wrote and what shaders and host read.
+ */
 static void barrier(struct vulkan* v, VkPipelineStageFlags to, VkAccessFlags access) {
   const VkMemoryBarrier m = {.sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER,
                              .srcAccessMask = VK_ACCESS_SHADER_WRITE_BIT,
@@ -189,7 +191,8 @@ static int make_device(struct vulkan* v) {
   return 1;
 }
 
-/* A real engine keeps tensors in memory of the GPU's own and uploads; the host's is enough for an example. */
+/* A real engine keeps tensors in memory of the GPU's own and uploads; the host's is enough for an
+ * example. */
 static int make_arena(struct vulkan* v, size_t bytes) {
   const VkBufferCreateInfo info = {
       .sType = VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO,

@@ -10,7 +10,7 @@
 
 enum { MAX_TENSORS = 256, MAX_PLANS = 64, ALIGNMENT = 256, LINE = 512 };
 
-/* ---- errors ---------------------------------------------------------------------------------------------------- */
+/* ---- errors ---------------------------------------------------------------------------------- */
 
 static char last_error[512];
 
@@ -28,7 +28,7 @@ int engine_fail_tandem(const char* what) {
   return engine_fail("%s: %s", what, tandem_last_message());
 }
 
-/* ---- the engine ------------------------------------------------------------------------------------------------ */
+/* ---- the engine ------------------------------------------------------------------------------ */
 
 struct tensor {
   size_t at, bytes;
@@ -90,7 +90,7 @@ void engine_close(engine* e) {
 
 const char* engine_name(const engine* e) { return e->name; }
 
-/* ---- the arena ------------------------------------------------------------------------------------------------- */
+/* ---- the arena ------------------------------------------------------------------------------- */
 
 static void note_peak(engine* e) {
   const size_t used = e->front + (e->size - e->back);
@@ -129,7 +129,7 @@ int engine_read(engine* e, engine_tensor t, void* data) {
   return from && e->on->read(e->on, from->at, data, from->bytes);
 }
 
-/* ---- plans ----------------------------------------------------------------------------------------------------- */
+/* ---- plans ----------------------------------------------------------------------------------- */
 
 /* The plan of a problem, made at the first question. Lines that say the same are one key. */
 static struct cached_plan* find_plan(engine* e, const char* line) {
@@ -154,7 +154,7 @@ static struct cached_plan* find_plan(engine* e, const char* line) {
   return ++e->plan_count, p;
 }
 
-/* ---- frames ---------------------------------------------------------------------------------------------------- */
+/* ---- frames ---------------------------------------------------------------------------------- */
 
 int engine_begin(engine* e) {
   if (e->recording) return engine_fail("engine_begin: the frame before has not ended");

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0
- * What a game does with the engine: a few frames of attention, forward and backward, on the device of the command line,
- * and a look at whether the results are right.
- *   c_engine [cpu | vulkan[:N] | cuda[:N]] */
+ * What a game does with the engine: a few frames of attention, forward and backward, on the device
+ * of the command line, and a look at whether the results are right. c_engine [cpu | vulkan[:N] |
+ * cuda[:N]] */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,7 +30,8 @@ static void expect(const float* q, const float* k, const float* v, int h, int i,
     for (o[d] = 0, j = 0; j <= i; ++j) o[d] += p[j] / sum * (double)v[(h * S + j) * D + d];
 }
 
-/* The weights of a row sum to 1, so the keys' d_v sum to the rows' d_o. And o is compared with its definition. */
+/* The weights of a row sum to 1, so the keys' d_v sum to the rows' d_o. And o is compared with its
+ * definition. */
 static double largest_error(float* const* t, const float* o, const float* d_v) {
   double worst = 0, want[D];
   int h, i, d;

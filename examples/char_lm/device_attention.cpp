@@ -9,8 +9,8 @@ namespace {
 
 constexpr size_t kFloat = sizeof(float);
 
-// q, k and v are views into one buffer [batch, context, 3 width], and so are their gradients: a head
-// is head_dim features further, a token 3 width. o and d_o are [batch, context, width].
+// q, k and v are views into one buffer [batch, context, 3 width], and so are their gradients: a
+// head is head_dim features further, a token 3 width. o and d_o are [batch, context, width].
 tandem_problem attention_problem(const Config& c, int batch, tandem_direction direction) {
   tandem_problem p = tandem::make_problem();
   p.direction = uint32_t(direction);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// char_lm: trains a small character-level transformer on a text file. Attention, forward and backward,
-// runs on the Tandem device named on the command line; everything else is plain C++ on the CPU.
+// char_lm: trains a small character-level transformer on a text file. Attention, forward and
+// backward, runs on the Tandem device named on the command line; everything else is plain C++ on
+// the CPU.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>

@@ -57,8 +57,8 @@ void Model<T>::initialise(uint64_t seed) {
       parameters_[s.at + i] = T(deviation * normal());
   };
   auto ones = [&](const Norm& n) { vector(parameters_, n.gain).setOnes(); };
-  // Outputs about as large as the inputs; what adds to the residual stream is smaller, so that the stream
-  // does not grow with depth.
+  // Outputs about as large as the inputs; what adds to the residual stream is smaller, so that the
+  // stream does not grow with depth.
   auto layer = [&](const Linear& l, double factor) {
     draw(l.w, factor / std::sqrt(double(l.w.rows)));
   };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The example's own arithmetic by finite differences, and its attention on every usable device against
-// one written from the definition.
+// The example's own arithmetic by finite differences, and its attention on every usable device
+// against one written from the definition.
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <doctest/doctest.h>
 

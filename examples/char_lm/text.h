@@ -44,7 +44,8 @@ struct Curve {
 void write_losses(const std::string& path, const Curve& curve);
 Curve read_losses(const std::string& path);
 
-// Both curves side by side every `every` steps, and their largest difference over all steps that both have.
+// Both curves side by side every `every` steps, and their largest difference over all steps that
+// both have.
 std::string side_by_side(const std::string& name_a, const Curve& a, const std::string& name_b,
                          const Curve& b, int every);
 

@@ -27,7 +27,8 @@ struct Checkpoint {
   Adam::State adam;
 };
 
-// A file: a line with the numbers, the alphabet, then parameters and Adam's moments as they lie in memory.
+// A file: a line with the numbers, the alphabet, then parameters and Adam's moments as they lie in
+// memory.
 void save(const std::string& path, const Checkpoint& checkpoint);
 Checkpoint load(const std::string& path);
 
@@ -41,7 +42,8 @@ class Trainer {
   int steps_done() const { return at_.step; }
   Model<float>& model() { return model_; }
 
-  // One step on a batch of the text; attention is made for schedule().batch sequences. Returns the loss before it.
+  // One step on a batch of the text; attention is made for schedule().batch sequences. Returns the
+  // loss before it.
   double step(Attention<float>& attention, const std::vector<int>& text);
   const Checkpoint& checkpoint();
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// A training step as a CUDA graph. A hidden bias was added to the scores of an attention; we see queries, keys, values
-// and what came out, and find the bias by gradient descent: forward, loss, gradient of the loss, backward with d_bias
-// alone, update. The step is captured once and replayed, and ends up with the very bits of the same steps without graph.
+// A training step as a CUDA graph. A hidden bias was added to the scores of an attention; we see
+// queries, keys, values and what came out, and find the bias by gradient descent: forward, loss,
+// gradient of the loss, backward with d_bias alone, update. The step is captured once and replayed,
+// and ends up with the very bits of the same steps without graph.
 //
 //   cuda_graph [STEPS]          exit status 77 where there is no CUDA device
 #include <cuda_runtime.h>
@@ -15,7 +16,7 @@
 
 namespace {
 
-// ---- the problem: small, so that launching is a part of a step's time ------------------------------------------------
+// ---- the problem: small, so that launching is a part of a step's time ---------------------------
 
 constexpr int kBatch = 8, kHeads = 2, kSeq = 64, kDim = 32;
 constexpr int kTensor = kBatch * kHeads * kSeq * kDim;  // elements of q, k, v, o, ...
@@ -26,7 +27,7 @@ constexpr const char* kForward = "fwd f32 b8 hq2 sq64 d32 causal_top_left bias:f
 constexpr const char* kBackward =
     "bwd f32 b8 hq2 sq64 d32 causal_top_left bias:f32:1x2x64 grads=b d_bias:f32 deterministic";
 
-// ---- errors ---------------------------------------------------------------------------------------------------------
+// ---- errors -------------------------------------------------------------------------------------
 
 void check(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return;
@@ -41,10 +42,10 @@ void check(tandem_status status, const char* what) {
 }
 #define CHECK(call) check(call, #call)
 
-// ---- our own kernels ------------------------------------------------------------------------------------------------
+// ---- our own kernels ----------------------------------------------------------------------------
 
-// loss = 1/2 mean (o - target)^2 into losses[*step], d_o = o - target. One block, and a fixed order of the sum: the same
-// bits each time.
+// loss = 1/2 mean (o - target)^2 into losses[*step], d_o = o - target. One block, and a fixed order
+// of the sum: the same bits each time.
 __global__ void loss_kernel(const float* o, const float* target, float* d_o, float* losses,
                             const int* step) {
   __shared__ float sums[1024];
@@ -62,14 +63,15 @@ __global__ void loss_kernel(const float* o, const float* target, float* d_o, flo
   if (threadIdx.x == 0) losses[*step] = sums[0] / float(kTensor);
 }
 
-// A graph keeps its arguments, so whatever changes from step to step lies in memory: here, the step itself.
+// A graph keeps its arguments, so whatever changes from step to step lies in memory: here, the step
+// itself.
 __global__ void update_kernel(float* bias, const float* d_bias, int* step) {
   const int i = int(blockIdx.x * blockDim.x + threadIdx.x);
   if (i < kBias) bias[i] -= kRate * d_bias[i];
   if (i == 0) ++*step;
 }
 
-// ---- memory: all of it is ours, none of it is allocated while we train ----------------------------------------------
+// ---- memory: all of it is ours, none of it is allocated while we train --------------------------
 
 template <typename T>
 T* device_array(size_t count) {
@@ -95,7 +97,7 @@ void upload_random(float* to, size_t count, float range, uint32_t seed) {
   CHECK(cudaMemcpy(to, host.data(), count * sizeof(float), cudaMemcpyHostToDevice));
 }
 
-// ---- the training ---------------------------------------------------------------------------------------------------
+// ---- the training -------------------------------------------------------------------------------
 
 class Training {
  public:
@@ -144,7 +146,8 @@ class Training {
     CHECK(cudaDeviceSynchronize());
   }
 
-  // Everything of one step, into the stream. Nothing here waits or allocates, so it can be captured.
+  // Everything of one step, into the stream. Nothing here waits or allocates, so it can be
+  // captured.
   void step() {
     attend(o_);
     loss_kernel<<<1, 1024, 0, stream_>>>(o_, target_, d_o_, losses_, step_);

@@ -75,8 +75,9 @@ Gpu::Gpu(uint32_t index) {
   }
 }
 
-// Attention goes to a family that computes and does not draw, where there is one; the rest of the frame to one that
-// draws, else to another that copies. With one family for both, to its second queue; with one queue, to that one.
+// Attention goes to a family that computes and does not draw, where there is one; the rest of the
+// frame to one that draws, else to another that copies. With one family for both, to its second
+// queue; with one queue, to that one.
 void Gpu::choose_queues() {
   constexpr VkQueueFlags kCopies = VK_QUEUE_COMPUTE_BIT | VK_QUEUE_TRANSFER_BIT;
   uint32_t count = 0;

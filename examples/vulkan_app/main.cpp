@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// A Vulkan application with attention in its frame, on a queue beside its own. Headless; every frame is checked.
+// A Vulkan application with attention in its frame, on a queue beside its own. Headless; every
+// frame is checked.
 //
-//   render queue   upload 0 | upload 1 | show 0 | upload 2 | show 1 | ...       upload: copies q, k and v in
-//   compute queue             attention 0 | attention 1 | attention 2 | ...     show: copies o out
+//   render queue   upload 0 | upload 1 | show 0 | upload 2 | show 1 | ...
+//   compute queue             attention 0 | attention 1 | attention 2 | ...
+// upload copies q, k and v in, show copies o out.
 //
-// Two frames are in flight, each with buffers of its own. Three timelines order the queues; frame n raises each to n + 1.
+// Two frames are in flight, each with buffers of its own. Three timelines order the queues; frame n
+// raises each to n + 1.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -36,7 +39,8 @@ tandem_args scene_args(tandem_buffer scene, tandem_buffer o) {
   return args;
 }
 
-// The largest difference between what was shown and what the CPU device, which every machine has, makes of that frame.
+// The largest difference between what was shown and what the CPU device, which every machine has,
+// makes of that frame.
 float compare(const tandem::Plan& on_cpu, uint32_t frame, const float* shown) {
   std::vector<float> scene(kScene), o(kO);
   fill_scene(scene.data(), frame);
@@ -108,8 +112,9 @@ App::App(uint32_t gpu) : gpu_(gpu) {
               gpu_.render.handle == gpu_.compute.handle ? "one queue" : "two queues", info_.name);
 }
 
-// Recorded twice, on the queue that gives a buffer away and on the one that takes it. The timeline between the two makes
-// the memory visible; this changes the owner, which is of interest only where the families differ.
+// Recorded twice, on the queue that gives a buffer away and on the one that takes it. The timeline
+// between the two makes the memory visible; this changes the owner, which is of interest only where
+// the families differ.
 void App::hand_over(VkCommandBuffer cmd, const Buffer& buffer, const Queue& from, const Queue& to,
                     VkPipelineStageFlags stage, VkAccessFlags wrote, VkAccessFlags reads) {
   if (from.family == to.family) return;
@@ -123,8 +128,8 @@ void App::hand_over(VkCommandBuffer cmd, const Buffer& buffer, const Queue& from
   gpu_.CmdPipelineBarrier(cmd, stage, stage, 0, 0, nullptr, 1, &barrier, 0, nullptr);
 }
 
-// The slot's old scene has been read by attention, which the timeline says, and nobody wants it any more: so it need not
-// be handed back.
+// The slot's old scene has been read by attention, which the timeline says, and nobody wants it any
+// more: so it need not be handed back.
 void App::upload(uint32_t frame) {
   Slot& s = slots_[frame % kInFlight];
   fill_scene(s.staging.mapped, frame);
@@ -136,8 +141,8 @@ void App::upload(uint32_t frame) {
   gpu_.submit(gpu_.render, s.upload, {attended_, read}, kCopy, {uploaded_, frame + 1});
 }
 
-// tandem_vulkan.h wants our writes visible to SHADER_READ and SHADER_WRITE, and leaves behind SHADER_WRITE. Waits in all
-// stages, so that the first timestamp waits, too.
+// tandem_vulkan.h wants our writes visible to SHADER_READ and SHADER_WRITE, and leaves behind
+// SHADER_WRITE. Waits in all stages, so that the first timestamp waits, too.
 void App::attention(uint32_t frame) {
   Slot& s = slots_[frame % kInFlight];
   gpu_.begin(s.attention);

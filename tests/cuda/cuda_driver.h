@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The CUDA driver API, for test programs that are linked with neither it nor the runtime: opened at run time.
+// The CUDA driver API, for test programs that are linked with neither it nor the runtime: opened at
+// run time.
 #ifndef TANDEM_TESTS_CUDA_CUDA_DRIVER_H
 #define TANDEM_TESTS_CUDA_CUDA_DRIVER_H
 #include <cuda.h>
@@ -12,7 +13,8 @@
 
 namespace cuda_driver {
 
-// cuda.h renames functions to their newest version, as cuMemAlloc to cuMemAlloc_v2; the names of the members follow.
+// cuda.h renames functions to their newest version, as cuMemAlloc to cuMemAlloc_v2; the names of
+// the members follow.
 #define TANDEM_CU_FUNCTIONS(X)       \
   X(cuInit)                          \
   X(cuDeviceGetCount)                \

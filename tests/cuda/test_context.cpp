@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// What tandem_cuda.h promises an application that uses the driver API alone: its own contexts, also several of one GPU,
-// every GPU of the machine, from as many threads, the current context left as it was, a time for each kernel.
+// What tandem_cuda.h promises an application that uses the driver API alone: its own contexts, also
+// several of one GPU, every GPU of the machine, from as many threads, the current context left as
+// it was, a time for each kernel.
 //   tandem_cuda_context [several]
 // Exit status 77 (skipped) where there is no GPU; with `several`, where there is one alone.
 #include <atomic>
@@ -133,7 +134,8 @@ std::vector<uint32_t> run(Place& place, const Lines& lines) {
   return results;
 }
 
-// A stream of another GPU. (One of another context of the same GPU is the driver's to judge: some run it.)
+// A stream of another GPU. (One of another context of the same GPU is the driver's to judge: some
+// run it.)
 void wrong_stream(Place& place, const Place& other) {
   tandem_plan* plan = make_plan(place, kLines[0].forward);
   const tandem_args args = place.args();

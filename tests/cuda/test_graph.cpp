@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// What tandem_cuda.h promises about graph capture: forward and backward recorded into a graph, and replayed,
-// give the bits that direct execution gives, also after the contents of the buffers have changed, lengths among them;
-// events of a timed execute are recorded by each replay; and the library leaves the caller's current device alone.
-// Needs a GPU; exit status 77 (skipped) where there is none.
+// What tandem_cuda.h promises about graph capture: forward and backward recorded into a graph, and
+// replayed, give the bits that direct execution gives, also after the contents of the buffers have
+// changed, lengths among them; events of a timed execute are recorded by each replay; and the
+// library leaves the caller's current device alone. Needs a GPU; exit status 77 (skipped) where
+// there is none.
 #include <cuda_runtime_api.h>
 
 #include <cstdio>
@@ -142,8 +143,9 @@ void check(tandem_device* device, const char* fwd, const char* bwd, size_t size)
       info.path);
 }
 
-// Kernels that begin before the one before them has ended, as with a dense bias and its gradient on sm90, in a graph, and with
-// events between them: what a bf16 backward leaves is what a direct one does, d_q but for the order of its sums.
+// Kernels that begin before the one before them has ended, as with a dense bias and its gradient on
+// sm90, in a graph, and with events between them: what a bf16 backward leaves is what a direct one
+// does, d_q but for the order of its sums.
 void check_early(tandem_device* device, const char* line, size_t count, size_t rows, size_t bias) {
   tandem_problem problem;
   tandem_plan* plan = nullptr;
@@ -248,8 +250,8 @@ void check_shared_kernel(tandem_device* device, const char* more, const char* le
   std::printf("%s, then %s: both run\n", more, less);
 }
 
-// Tiles that two workgroups share, with numbers in the workspace that say who was first: of garbage, of earlier executes, and of the
-// replay before, which had the same numbers.
+// Tiles that two workgroups share, with numbers in the workspace that say who was first: of
+// garbage, of earlier executes, and of the replay before, which had the same numbers.
 void check_shared_tiles(tandem_device* device, const char* line) {
   constexpr size_t kBytes = size_t(16) << 20, kQueries = size_t(2) * 72 * 128;
   tandem_problem problem;
@@ -320,8 +322,9 @@ void check_shared_tiles(tandem_device* device, const char* line) {
               info.path, line, (unsigned long long)info.workspace_size);
 }
 
-// Executes of which each reads what the one before it wrote, and may begin before that has ended: o becomes the next v. The bias makes
-// row i see key (7 i + 3) % kRows alone, so that what comes out is known.
+// Executes of which each reads what the one before it wrote, and may begin before that has ended: o
+// becomes the next v. The bias makes row i see key (7 i + 3) % kRows alone, so that what comes out
+// is known.
 void check_chain(tandem_device* device) {
   constexpr size_t kRows = 640, kHeads = 2 * 72, kSize = kHeads * kRows * 64;
   constexpr int kLinks = 7;

@@ -17,7 +17,8 @@ using namespace tandem::harness;
 // A VkDevice with a queue for compute, on the GPU of a UUID.
 class VulkanSide {
  public:
-  // Throws Error: NO_BACKEND without Vulkan, NO_DEVICE without that GPU, MISSING_FEATURE where it exports nothing.
+  // Throws Error: NO_BACKEND without Vulkan, NO_DEVICE without that GPU, MISSING_FEATURE where it
+  // exports nothing.
   VulkanSide(const CUuuid& uuid, VkDeviceSize bytes);
   ~VulkanSide();
   VulkanSide(const VulkanSide&) = delete;
@@ -29,8 +30,8 @@ class VulkanSide {
   int memory_fd() const;  // a new one each time, the caller's
   int semaphore_fd() const;
 
-  // What is recorded takes the buffer over from outside before it, and gives it back behind it. May be submitted again
-  // and again.
+  // What is recorded takes the buffer over from outside before it, and gives it back behind it. May
+  // be submitted again and again.
   VkCommandBuffer record(const std::function<void(VkCommandBuffer)>& body);
   // Runs when the semaphore has the first value, and then gives it the second.
   void submit(VkCommandBuffer cmd, uint64_t wait, uint64_t signal);

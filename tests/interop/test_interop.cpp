@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// CUDA and Vulkan together, on one GPU and in one piece of memory: forward on either, backward on either, in all four
-// ways, ordered by a timeline semaphore alone. The results are judged against the reference, and against each other, by
-// the limits of the parity suite. Then both ways many times in a row without the host waiting in between; and with one of
-// the two waits left out, which has to show.
-// Exit status 77 (skipped) where there is no such GPU.
+// CUDA and Vulkan together, on one GPU and in one piece of memory: forward on either, backward on
+// either, in all four ways, ordered by a timeline semaphore alone. The results are judged against
+// the reference, and against each other, by the limits of the parity suite. Then both ways many
+// times in a row without the host waiting in between; and with one of the two waits left out, which
+// has to show. Exit status 77 (skipped) where there is no such GPU.
 #include <cstring>
 #include <map>
 
@@ -21,7 +21,8 @@ constexpr int kRounds = 20;
 
 enum class Mistake { none, vulkan_does_not_wait, cuda_does_not_wait };
 
-// Different paths and inputs on both sides; deterministic, so that rounds can be compared bit by bit.
+// Different paths and inputs on both sides; deterministic, so that rounds can be compared bit by
+// bit.
 constexpr const char* kLines[] = {
     "bwd f32 b2 hq4 hk2 sq200 sk230 d64 dv64 causal_bottom_right deterministic",
     "bwd bf16 b2 hq4 hk2 sq512 sk512 d128 dv128 causal_top_left deterministic",

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// hide MODULE VARIABLE NAME HEADER: a SPIR-V module as a header that defines NAME_spirv[], in which the validation layer's
-// check for races does not see what is done to one shared array (races.cmake). It follows chains of accesses to their
-// variable and lets those be that begin elsewhere: here, at OpSelect, whose two choices are the variable. The program is
-// the same, but it wants variablePointers, which only Vulkan's core validation asks about.
+// hide MODULE VARIABLE NAME HEADER: a SPIR-V module as a header that defines NAME_spirv[], in which
+// the validation layer's check for races does not see what is done to one shared array
+// (races.cmake). It follows chains of accesses to their variable and lets those be that begin
+// elsewhere: here, at OpSelect, whose two choices are the variable. The program is the same, but it
+// wants variablePointers, which only Vulkan's core validation asks about.
 #include <cstdint>
 #include <cstdio>
 #include <cstring>

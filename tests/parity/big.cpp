@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Elements beyond 2^31 and 2^32: one tensor at a time is spread over more than 8 GiB by its strides, with
-// only its rows written, and must give the bits of the compact problem.
+// Elements beyond 2^31 and 2^32: one tensor at a time is spread over more than 8 GiB by its
+// strides, with only its rows written, and must give the bits of the compact problem.
 #include <algorithm>
 
 #include "parity.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The exact suite: it decides correctness. Forward outputs equal to the last bit, gradients to half a
-// rounding of their dtype, over masks, Sq != Sk, grouped heads, layouts and dtypes.
+// The exact suite: it decides correctness. Forward outputs equal to the last bit, gradients to half
+// a rounding of their dtype, over masks, Sq != Sk, grouped heads, layouts and dtypes.
 #include <cmath>
 #include <limits>
 
@@ -67,7 +67,8 @@ bool fits(const tandem_problem& p, const Exact& e) {
 
 }  // namespace
 
-// retyped: the problem in its own type, of which this is the f16 version, for the targets that do not take that.
+// retyped: the problem in its own type, of which this is the f16 version, for the targets that do
+// not take that.
 void check_exact(tandem_problem p, Fill fill, uint64_t seed, Sum* sum,
                  const tandem_problem* retyped = nullptr) {
   if (!mine(retyped ? *retyped : p) || !exact_possible(p, fill)) return;
@@ -195,8 +196,9 @@ TEST_CASE("exact: backward in a fixed order, every fill") {
   check_sum(sum, 6);
 }
 
-// Pipelines take longer to compile than these problems to run where the driver compiles for a CPU. The
-// smoke tier keeps to few combinations of dtype, width of access and tile; ci and device have them all.
+// Pipelines take longer to compile than these problems to run where the driver compiles for a CPU.
+// The smoke tier keeps to few combinations of dtype, width of access and tile; ci and device have
+// them all.
 namespace {
 tandem_dtype dtype_of(int n, bool wide) {
   return at_least(Tier::ci) ? kDtypes[n % 3] : wide ? TANDEM_F16 : TANDEM_F32;

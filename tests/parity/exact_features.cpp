@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Exact inputs for the optional inputs: the queries are zero and a bias says which keys a row hits, so that
-// weights are powers of two, or otherwise without rounding. Everything that must not be seen (hidden by keep,
-// position or length) has the largest bias of all. The reference gives what is expected; that its o fits the
-// dtype to the last bit shows that the inputs are exact.
+// Exact inputs for the optional inputs: the queries are zero and a bias says which keys a row hits,
+// so that weights are powers of two, or otherwise without rounding. Everything that must not be
+// seen (hidden by keep, position or length) has the largest bias of all. The reference gives what
+// is expected; that its o fits the dtype to the last bit shows that the inputs are exact.
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -48,8 +48,8 @@ void write_plain(Case& test, Random* r) {
   each(Role::d_o, [&] { return r->chance(85) ? 0.0 : r->chance(50) ? 1.0 : -1.0; });
 }
 
-// Writes the bias: in each of its rows as many visible keys as levels says have these scores, all other
-// visible ones kFar, the rest kBait. Rows that see fewer get the first ones only.
+// Writes the bias: in each of its rows as many visible keys as levels says have these scores, all
+// other visible ones kFar, the rest kBait. Rows that see fewer get the first ones only.
 void aim(Case& test, Random* r, const std::vector<double>& levels) {
   HostTensor& bias = test.input(Role::bias);
   const tandem_problem& p = test.problem();
@@ -72,8 +72,8 @@ void aim(Case& test, Random* r, const std::vector<double>& levels) {
       }
 }
 
-// "" or what of an output is not as the reference has it. exact: to the last bit, else to half a rounding
-// of the dtype and what exp and log lose.
+// "" or what of an output is not as the reference has it. exact: to the last bit, else to half a
+// rounding of the dtype and what exp and log lose.
 std::string compare(Case& test, Role role, const std::vector<double>& got, bool exact) {
   const std::vector<double>& want = test.reference(role);
   const std::vector<double>& terms = test.reference_terms(role);
@@ -139,7 +139,8 @@ void check_exact(Case& test, const std::string& name, bool exact) {
 using Levels = std::vector<double>;
 const Levels kOne = {0}, kTwo = {0, 0};
 
-// A case whose bias decides. change: the problem, before the case is made; fill: inputs, before the aim.
+// A case whose bias decides. change: the problem, before the case is made; fill: inputs, before the
+// aim.
 void check_aimed(const std::string& name, tandem_dtype dtype, const Shape& shape, const Mask& mask,
                  const Levels& levels, const std::function<void(tandem_problem&)>& change,
                  const std::function<void(Case&, Random&)>& fill = {}, bool exact = true,
@@ -204,8 +205,8 @@ TEST_CASE("exact features: biases that TMA cannot read") {
 
 TEST_CASE("exact features: dist_bias, its window's last entry and the one behind it" *
           doctest::skip(!full())) {
-  // Only distance W - 1 has a bias that counts; a key one farther must not get it, nor what lies behind the
-  // array. Rows with fewer keys see uniform ones.
+  // Only distance W - 1 has a bias that counts; a key one farther must not get it, nor what lies
+  // behind the array. Rows with fewer keys see uniform ones.
   for (const Mask& mask : {kTopLeft, kBottomRight, kNone}) {
     tandem_problem p = problem(TANDEM_BACKWARD, TANDEM_F32, {2, 2, 1, 70, 101, 32, 32}, mask);
     p.dist_window = 33;
@@ -222,8 +223,8 @@ TEST_CASE("exact features: dist_bias, its window's last entry and the one behind
 }
 
 TEST_CASE("exact features: elastic softmax" * doctest::skip(!full())) {
-  // 64 keys, so that tau / n is a power of two. A single key has p = 1 and may not be off by a bit; two have
-  // 1/2 as exp and log give it.
+  // 64 keys, so that tau / n is a power of two. A single key has p = 1 and may not be off by a bit;
+  // two have 1/2 as exp and log give it.
   const Shape shape = {2, 4, 2, 70, 64, 32, 32};
   const auto elastic = [](tandem_problem& p) {
     p.normalizer = TANDEM_ELASTIC;
@@ -238,10 +239,11 @@ TEST_CASE("exact features: elastic softmax" * doctest::skip(!full())) {
   check_aimed("elastic, two keys", TANDEM_F32, shape, kNone, kTwo, elastic, tau(-16), false);
   check_aimed("elastic, two keys of 16 bits", TANDEM_F16, shape, kNone, kTwo, elastic, tau(-16));
   check_aimed("elastic, without tau", TANDEM_F16, shape, kTopLeft, kTwo, elastic, tau(0));
-  // On the kink: a row with a single key has p = 1 and tau / n = -1, and neither weight nor gradient.
+  // On the kink: a row with a single key has p = 1 and tau / n = -1, and neither weight nor
+  // gradient.
   check_aimed("elastic, the kink", TANDEM_F32, shape, kTopLeft, kOne, elastic, tau(-1), false);
-  // A distance bias decides, and nothing else is there: one key of each row, two in the second head. Where q is 0, d_k is,
-  // and where k is, d_q.
+  // A distance bias decides, and nothing else is there: one key of each row, two in the second
+  // head. Where q is 0, d_k is, and where k is, d_q.
   for (tandem_dtype dtype : {TANDEM_F16, TANDEM_BF16})
     for (Role zero : {Role::q, Role::k}) {
       tandem_problem p = problem(TANDEM_BACKWARD, dtype, shape, kNone);
@@ -355,8 +357,8 @@ TEST_CASE("exact features: a sink that equals the only score takes half" * docte
 
 namespace {
 
-// Scores are equal and v has a one for each key, so that o shows which weights were dropped; d_o has one
-// for each query, and d_v shows it of the backward.
+// Scores are equal and v has a one for each key, so that o shows which weights were dropped; d_o
+// has one for each query, and d_v shows it of the backward.
 void check_dropout(float dropout, uint32_t tile, uint64_t seed) {
   constexpr int64_t kKeys = 64;
   tandem_problem p =

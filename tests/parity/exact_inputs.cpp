@@ -52,7 +52,8 @@ class Maker {
   }
 
   void write_values() {
-    // Not 0, where a residue of 1e-20 would survive and show; for pairs positive, so that no mean is 0.
+    // Not 0, where a residue of 1e-20 would survive and show; for pairs positive, so that no mean
+    // is 0.
     for (int64_t b = 0; b < p_.batch; ++b)
       for (int64_t h = 0; h < p_.heads_kv; ++h)
         for (int64_t j = 0; j < p_.seq_kv; ++j)

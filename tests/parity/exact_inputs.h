@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Inputs whose attention weights are exact by construction, so that a right kernel's outputs are known to
-// the last bit (forward) or to half a rounding (backward), and a single key too many or too few in a
-// single row shows.
+// Inputs whose attention weights are exact by construction, so that a right kernel's outputs are
+// known to the last bit (forward) or to half a rounding (backward), and a single key too many or
+// too few in a single row shows.
 //
-// Each key carries a code; a query hits one key, or two of them equally, and misses all others by so much
-// that their weight is below 2^-45. The codes, by head size:
-//   signs   D >= 24: random signs; the query is 16 times the sum of the signs of the keys that it hits
-//   digits  5 <= D < 24, up to 120 keys: key j carries j and j^2, the query what makes -(j - t)^2 of them,
+// Each key carries a code; a query hits one key, or two of them equally, and misses all others by
+// so much that their weight is below 2^-45. The codes, by head size:
+//   signs   D >= 24: random signs; the query is 16 times the sum of the signs of the keys that it
+//           hits
+//   digits  5 <= D < 24, up to 120 keys: key j carries j and j^2, the query what makes -(j - t)^2
+//           of them,
 //           so that t is hit, or for a t between two neighbours both of them
 //   ramp    D < 5, up to 120 keys: key j carries j; the last or the first visible key is hit
-// Signs and digits have features left over that shift the score of the hit keys to 0: a row's lse is then
-// 0 or ln 2, and its own rounding does not blur the backward.
+// Signs and digits have features left over that shift the score of the hit keys to 0: a row's lse
+// is then 0 or ln 2, and its own rounding does not blur the backward.
 #ifndef TANDEM_TESTS_PARITY_EXACT_INPUTS_H
 #define TANDEM_TESTS_PARITY_EXACT_INPUTS_H
 #include <vector>
@@ -43,8 +45,8 @@ constexpr float kExactScale = 0.5f;  // the scale that a problem must have
 
 bool exact_possible(const tandem_problem& problem, Fill fill);
 
-// Overwrites the inputs of a case. Every row's weights are computed in double from what was written, and
-// drawn again where they are not what was meant.
+// Overwrites the inputs of a case. Every row's weights are computed in double from what was
+// written, and drawn again where they are not what was meant.
 Hits make_exact(Case& test, Fill fill, bool shifted, uint64_t seed);
 
 // What a right kernel gives, dense, and the sum of the magnitudes of each element's terms.

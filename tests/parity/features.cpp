@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The optional inputs by the rules of the error-ratio suite: each alone, every two together, and the tiles that
-// keep and entmax leave out.
+// The optional inputs by the rules of the error-ratio suite: each alone, every two together, and
+// the tiles that keep and entmax leave out.
 #include <algorithm>
 #include <cstring>
 #include <functional>
@@ -84,8 +84,8 @@ tandem_problem with(std::initializer_list<const char*> names, tandem_dtype dtype
 
 }  // namespace
 
-// The smoke tier: every feature once, several at a time, because each combination is a set of pipelines. Beside
-// them it has only what they do not show.
+// The smoke tier: every feature once, several at a time, because each combination is a set of
+// pipelines. Beside them it has only what they do not show.
 TEST_CASE("features: a few combinations with all of them") {
   const Shape shape = {2, 4, 2, 70, 101, 32, 32};
   check(with({"elastic", "bias", "dist_bias"}, TANDEM_F32, shape, kBottomRight), seed_of("few", 1),
@@ -114,7 +114,8 @@ TEST_CASE("features: elastic softmax and a distance bias alone") {
   forward({"elastic", "dist_bias"}, TANDEM_F16, {1, 2, 1, 270, 301, 64, 64}, kBottomRight, 5);
 }
 
-// What cuda.sm90 alone has kernels of its own for; elsewhere the combinations above reach all that runs here.
+// What cuda.sm90 alone has kernels of its own for; elsewhere the combinations above reach all that
+// runs here.
 TEST_CASE("features: entmax alone") {
   bool hopper = at_least(Tier::ci);
   for (const Target& t : targets()) hopper |= t.path == "sm90";
@@ -123,9 +124,9 @@ TEST_CASE("features: entmax alone") {
           seed_of("alone", 1), sparse());
 }
 
-// 16-byte rows of bias and d_bias, which the matrix paths take by 8 elements. d_bias where each of its elements has one
-// reader, and where it is a sum, of bwd_dbias and, with rows enough for the device, of bwd_dq; no other test of the smoke
-// tier has any of them.
+// 16-byte rows of bias and d_bias, which the matrix paths take by 8 elements. d_bias where each of
+// its elements has one reader, and where it is a sum, of bwd_dbias and, with rows enough for the
+// device, of bwd_dq; no other test of the smoke tier has any of them.
 TEST_CASE("features: biases by 8 elements") {
   const Shape shape = {2, 4, 2, 72, 96, 8, 8};
   tandem_problem p = problem(TANDEM_BACKWARD, TANDEM_F16, shape, kBottomRight);
@@ -322,7 +323,8 @@ TEST_CASE("features: skipped tiles leave every bit as it is") {
       with({"entmax 1.5", "dist_bias"}, TANDEM_F32, {1, 2, 1, 300, 400, 64, 64}, kNone);
   sharp.scale = 2;
   check_skipped(sharp, seed_of("skip", 8));
-  // Long enough for kernels that keep candidates, and flat enough to have more of them than are kept.
+  // Long enough for kernels that keep candidates, and flat enough to have more of them than are
+  // kept.
   for (const float scale : {2.f, 0.02f}) {
     tandem_problem p = with({"entmax 1.5"}, TANDEM_F16, {1, 2, 1, 300, 700, 64, 64}, kBottomRight);
     p.scale = scale;

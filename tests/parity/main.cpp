@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The parity suite's main: opens the targets first, and after the cases fails for a registry row that
-// nothing ran. With doctest's own options (a filter, a listing) the rows are only printed, and so
-// they are of a part of the cases (TANDEM_SHARD): scripts/gpu-suite adds up those of the parts.
+// The parity suite's main: opens the targets first, and after the cases fails for a registry row
+// that nothing ran. With doctest's own options (a filter, a listing) the rows are only printed, and
+// so they are of a part of the cases (TANDEM_SHARD): scripts/gpu-suite adds up those of the parts.
 //   TANDEM_ALL_ROWS       rows: fails for each row in any case; stems: for each stem of a path
 //   TANDEM_EXPECT_BROKEN  an operation that this program has broken: success is that it was caught
 #define DOCTEST_CONFIG_IMPLEMENT

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Backend against backend: the same problem with the same Br x Bc forced on both, every pair of targets,
-// judged by the same bounds as against the reference.
+// Backend against backend: the same problem with the same Br x Bc forced on both, every pair of
+// targets, judged by the same bounds as against the reference.
 #include "parity.h"
 
 using namespace parity;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The parity suite: what its files share. Every kernel path of every device at hand is a target; a case
-// is run on all targets and judged against the reference in double (harness/compare.h).
-//   TANDEM_DEVICE  comma list of devices, as "cpu,vulkan:0", or of one path each, as "cpu/ref"; default:
-//                  all that can be used. "recorded:h100_cuda/sm90" is a device of profiles.inc that is
-//                  not there: its kernels are counted, and nothing is judged
+// The parity suite: what its files share. Every kernel path of every device at hand is a target; a
+// case is run on all targets and judged against the reference in double (harness/compare.h).
+//   TANDEM_DEVICE  comma list of devices, as "cpu,vulkan:0", or of one path each, as "cpu/ref";
+//                  default: all that can be used. "recorded:h100_cuda/sm90" is a device of
+//                  profiles.inc that is not there: its kernels are counted, and nothing is judged
 //   TANDEM_TIER    smoke (default, under a minute on a CPU driver), ci, device (a real GPU)
 //   TANDEM_SEED    another set of random numbers
 //   TANDEM_CACHE   a folder that keeps pipelines between runs (harness/session.h)
@@ -40,14 +40,15 @@ struct Target {
 };
 std::vector<Target>& targets();
 
-// Whether the problem is one for this path at all: those that are not general may refuse it, as the matrix paths
-// do f32. What a tile refuses does not count.
+// Whether the problem is one for this path at all: those that are not general may refuse it, as the
+// matrix paths do f32. What a tile refuses does not count.
 bool takes(const Target& target, const tandem_problem& problem);
-// The same problem in f16, which every path takes; cases that a path does not take in their own type run on it in this
-// one.
+// The same problem in f16, which every path takes; cases that a path does not take in their own
+// type run on it in this one.
 tandem_problem in_f16(tandem_problem problem);
 
-// Opens what TANDEM_DEVICE names, but for paths that a device cannot run; a sentence when one of them cannot be had.
+// Opens what TANDEM_DEVICE names, but for paths that a device cannot run; a sentence when one of
+// them cannot be had.
 std::string open_targets();
 void close_targets();
 
@@ -62,8 +63,8 @@ bool ran_any();
 // What the suites found wrong, for the programs with a broken kernel: there failures are the goal.
 // suite: "exact" or "ratio"; tensor: "o", "lse", "d_q", ...
 void blame(const Target& target, const std::string& suite, const std::string& tensor);
-// The stem in TANDEM_EXPECT_BROKEN must have been caught on every target but the reference, by both suites,
-// and no tensor blamed that it has no part in. "" or what was missed.
+// The stem in TANDEM_EXPECT_BROKEN must have been caught on every target but the reference, by both
+// suites, and no tensor blamed that it has no part in. "" or what was missed.
 std::string check_blame(const std::string& stem);
 
 uint64_t seed_of(const char* text, uint64_t n = 0);  // of a test's name, TANDEM_SEED mixed in
@@ -93,8 +94,9 @@ struct Shape {
 tandem_problem problem(tandem_direction direction, tandem_dtype dtype, const Shape& shape,
                        const Mask& mask = kNone, Layout layout = Layout::bhsd);
 
-// Whether a problem is for this process: TANDEM_SHARD=i/n shares the cases out. Problems with the same kernels go to
-// the same process, as kernels may take longer to compile than to run; large ones go anywhere.
+// Whether a problem is for this process: TANDEM_SHARD=i/n shares the cases out. Problems with the
+// same kernels go to the same process, as kernels may take longer to compile than to run; large
+// ones go anywhere.
 bool mine(const tandem_problem& problem);
 bool sharded();
 
@@ -122,16 +124,19 @@ inline Expect sparse() {
   e.sparse = true;
   return e;
 }
-// The case on every target: judged, guards, gaps and workspace checked, run twice for equal bits, counted.
+// The case on every target: judged, guards, gaps and workspace checked, run twice for equal bits,
+// counted.
 void check(const tandem_problem& problem, uint64_t seed, const Expect& expect = {});
-// Many large ones. The time goes into their references, so those of a batch are computed side by side.
+// Many large ones. The time goes into their references, so those of a batch are computed side by
+// side.
 void check_many(const std::vector<tandem_problem>& problems, const char* name,
                 const Expect& expect);
 void check_case(Case& test, const Expect& expect);  // a case that was made with expect.options
 // The same on one target. Returns the number of failures.
 int check_on(Target& target, Case& test, const Expect& expect = {}, Outputs* outputs = nullptr);
 
-// Whether the problem is beyond the path: optional inputs on the CPU's vectors, and what takes() says.
+// Whether the problem is beyond the path: optional inputs on the CPU's vectors, and what takes()
+// says.
 bool lacks(const Target& target, const tandem_problem& problem);
 
 // "" or what is wrong: more than half of an output zero or not finite.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The error-ratio suite: random inputs, every row within twice the error of a plain computation in the
-// same precision, every element within its floor. It decides accuracy, over shapes, masks, grouped heads,
-// layouts, dtypes and subsets of gradients.
+// The error-ratio suite: random inputs, every row within twice the error of a plain computation in
+// the same precision, every element within its floor. It decides accuracy, over shapes, masks,
+// grouped heads, layouts, dtypes and subsets of gradients.
 #include <algorithm>
 
 #include "parity.h"
@@ -132,8 +132,8 @@ TEST_CASE("ratio: the twenty length pairs, short heads" *
   }
 }
 
-// 20 pairs x 5 head sizes x 2 masks x 3 head ratios x 2 dtypes, forward and backward: nearly 2,400 judged
-// runs, fewer of the longest. The CPU targets are left out when there is a GPU.
+// 20 pairs x 5 head sizes x 2 masks x 3 head ratios x 2 dtypes, forward and backward: nearly 2,400
+// judged runs, fewer of the longest. The CPU targets are left out when there is a GPU.
 TEST_CASE("ratio: the grid" * doctest::skip(!at_least(Tier::device))) {
   Expect expect;
   expect.sparse = true;

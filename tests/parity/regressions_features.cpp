@@ -127,8 +127,8 @@ TEST_CASE("regression: future keys that leak when tau is positive" *
 
 TEST_CASE("regression: a threshold that flips between the kernels" *
           doctest::skip(!at_least(Tier::ci))) {
-  // However the weights' thresholds round: every row's ds add up to zero if all kernels see the same support.
-  // Scores on a grid, so that many keys lie at or next to the threshold.
+  // However the weights' thresholds round: every row's ds add up to zero if all kernels see the
+  // same support. Scores on a grid, so that many keys lie at or next to the threshold.
   for (int kind = 0; kind < 4; ++kind) {
     tandem_problem p = problem(TANDEM_BACKWARD, kind == 3 ? TANDEM_F16 : TANDEM_F32,
                                {1, 2, 1, 130, 200, 64, 64}, kNone);

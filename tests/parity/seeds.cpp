@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The test grids of the systems whose work this library takes over, with their shapes and under our rules: Lazy
-// Attention, AdaSplash, FlagGems, a FlashAttention tutorial, flash-dmattn. What takes a CPU minutes is for the
-// device tier, on GPUs alone.
+// The test grids of the systems whose work this library takes over, with their shapes and under our
+// rules: Lazy Attention, AdaSplash, FlagGems, a FlashAttention tutorial, flash-dmattn. What takes a
+// CPU minutes is for the device tier, on GPUs alone.
 #include <algorithm>
 #include <cmath>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Forward with its keys split over workgroups, by the rules of the error-ratio suite: every row's parts joined once,
-// parts without a key left out, rows without any as they are without splits. The exact suite has its own
-// (exact.cpp).
+// Forward with its keys split over workgroups, by the rules of the error-ratio suite: every row's
+// parts joined once, parts without a key left out, rows without any as they are without splits. The
+// exact suite has its own (exact.cpp).
 #include <algorithm>
 
 #include "parity.h"
@@ -35,7 +35,8 @@ void check_ragged(tandem_problem p, tandem_lengths kind, const std::vector<int64
 
 }  // namespace
 
-// Every path, and every way in which a row can see nothing: rows and keys behind a length, splits that get no tile.
+// Every path, and every way in which a row can see nothing: rows and keys behind a length, splits
+// that get no tile.
 TEST_CASE("splits: a few with all that the combine knows") {
   tandem_problem p = split(3, TANDEM_F16, {4, 4, 2, 5, 170, 32, 32}, kBottomRight);
   p.sink = 1;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// f32 problems on paths that multiply by TF32: what TANDEM_FLAG_TF32 allows, and that nothing is lost without it.
+// f32 problems on paths that multiply by TF32: what TANDEM_FLAG_TF32 allows, and that nothing is
+// lost without it.
 #include <algorithm>
 #include <cmath>
 
@@ -47,7 +48,8 @@ TEST_CASE("tf32: the flag and nothing else gives bits away") {
   }
 }
 
-// Scores that spread by 5 and more: what q and k lose in their rounding is most of what o is off by.
+// Scores that spread by 5 and more: what q and k lose in their rounding is most of what o is off
+// by.
 TEST_CASE("tf32: large scores") {
   const std::pair<uint64_t, const char*> found[] = {
       {28358, "bwd f32 b3 hq1 hk1 sq32 sk32 d63 dv63 causal_top_left scale=0x1.18p-2 grads=v tf32"},
@@ -59,7 +61,8 @@ TEST_CASE("tf32: large scores") {
   for (const auto& [seed, line] : found) check(parse(line), seed, sparse());
 }
 
-// What a sum is cut off by has one sign: over many keys it would add up, were they one sum on tensor cores.
+// What a sum is cut off by has one sign: over many keys it would add up, were they one sum on
+// tensor cores.
 TEST_CASE("tf32: sums of many terms of one sign") {
   for (int side = 0; side < 2; ++side) {
     const int64_t sq = side ? 1500 : 24, sk = side ? 24 : 1500;

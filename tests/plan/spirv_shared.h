@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// How much shared memory a SPIR-V module declares once its specialization constants have values: what the plan's
-// numbers are compared with.
+// How much shared memory a SPIR-V module declares once its specialization constants have values:
+// what the plan's numbers are compared with.
 #ifndef TANDEM_TESTS_PLAN_SPIRV_SHARED_H
 #define TANDEM_TESTS_PLAN_SPIRV_SHARED_H
 #include <cstdint>

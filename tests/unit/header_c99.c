@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0
- * The header as a C99 compiler sees it, with -pedantic -Werror: names, initialisers, layout. The sizes
- * are part of the binary interface. */
+ * The header as a C99 compiler sees it, with -pedantic -Werror: names, initialisers, layout. The
+ * sizes are part of the binary interface. */
 #include <stddef.h>
 #include <string.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Host memory that is counted and that fails on demand: the program's operator new, and callbacks as an application gives
-// them to a device. For one file of a program.
+// Host memory that is counted and that fails on demand: the program's operator new, and callbacks
+// as an application gives them to a device. For one file of a program.
 #ifndef TANDEM_TESTS_UNIT_HOST_MEMORY_H
 #define TANDEM_TESTS_UNIT_HOST_MEMORY_H
 #include <doctest/doctest.h>
@@ -55,7 +55,8 @@ void release(From from, void* p) noexcept {
   std::free(p);
 }
 
-// Drivers, and the C++ library on their behalf, come here as well, from shared libraries of their own.
+// Drivers, and the C++ library on their behalf, come here as well, from shared libraries of their
+// own.
 #if defined(__linux__)
 extern "C" char __executable_start, etext;
 bool own(const void* caller) {
@@ -156,9 +157,9 @@ struct Line {
 tandem_device* const kNoDevice = reinterpret_cast<tandem_device*>(uintptr_t(0x5a5a));
 tandem_plan* const kNoPlan = reinterpret_cast<tandem_plan*>(uintptr_t(0x5a5a));
 
-// Runs call, which says how it ended and leaves nothing behind, until no allocation fails in it. usual is how it ends
-// with enough memory. untouched, called after each failure, says whether its results are as they were. With callbacks,
-// nothing else is asked for memory.
+// Runs call, which says how it ended and leaves nothing behind, until no allocation fails in it.
+// usual is how it ends with enough memory. untouched, called after each failure, says whether its
+// results are as they were. With callbacks, nothing else is asked for memory.
 int64_t fail_each(const std::string& what, const std::function<tandem_status()>& call,
                   tandem_status usual, const std::function<bool()>& untouched) {
   CAPTURE(what);
@@ -190,7 +191,8 @@ int64_t fail_each(const std::string& what, const std::function<tandem_status()>&
   return most;
 }
 
-// What is asked of a device about a problem, and of a plan, in the same way; info then has the plan's.
+// What is asked of a device about a problem, and of a plan, in the same way; info then has the
+// plan's.
 [[maybe_unused]] void fail_each_explain(tandem_device* device, const tandem_problem& problem) {
   std::vector<char> text(20000, 'x');
   fail_each(

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The C border: what a caller can do wrong, one row each. A row says what is done to a good call, the
-// status it must get, and words that the sentence must contain. Out-parameters stay untouched.
+// The C border: what a caller can do wrong, one row each. A row says what is done to a good call,
+// the status it must get, and words that the sentence must contain. Out-parameters stay untouched.
 #include <doctest/doctest.h>
 
 #include <algorithm>

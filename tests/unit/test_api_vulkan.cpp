@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Vulkan's part of the border: bad device descriptions, a device with something missing or not enabled,
-// foreign cache blobs. The rows that need a driver are left out, in words, where there is none, unless
-// TANDEM_NEED_VULKAN is set.
+// Vulkan's part of the border: bad device descriptions, a device with something missing or not
+// enabled, foreign cache blobs. The rows that need a driver are left out, in words, where there is
+// none, unless TANDEM_NEED_VULKAN is set.
 #include <doctest/doctest.h>
 
 #include <cstdlib>
@@ -38,8 +38,8 @@ PFN_vkGetInstanceProcAddr loader() {
 #endif
 }
 
-// The first GPU with a device made as tandem_vulkan.h says, by plain Vulkan; or with what is needed alone; or with
-// the chain of an application that has the structs of Vulkan's versions in it.
+// The first GPU with a device made as tandem_vulkan.h says, by plain Vulkan; or with what is needed
+// alone; or with the chain of an application that has the structs of Vulkan's versions in it.
 enum class Wanted { all, needed, versions };
 struct Gpu {
   VkPhysicalDeviceBufferDeviceAddressFeatures address{};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// What only the CPU device has: a choice of instruction sets, which the parity suite meets one of, and a
-// choice of threads, which must not show in the bits.
+// What only the CPU device has: a choice of instruction sets, which the parity suite meets one of,
+// and a choice of threads, which must not show in the bits.
 #include <doctest/doctest.h>
 
 #include <cmath>

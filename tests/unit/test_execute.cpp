@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// tandem_execute() and plans on the CPU device: missing and misplaced buffers, sizes of 0, many threads.
-// Values are the parity suite's business; here a failing call must write nothing.
+// tandem_execute() and plans on the CPU device: missing and misplaced buffers, sizes of 0, many
+// threads. Values are the parity suite's business; here a failing call must write nothing.
 #include <doctest/doctest.h>
 
 #include <algorithm>

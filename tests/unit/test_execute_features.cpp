@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// tandem_execute() with optional inputs on the CPU device: each buffer that is missing or misplaced is named, what
-// the plan does not use may be anything, and a failing call writes nothing.
+// tandem_execute() with optional inputs on the CPU device: each buffer that is missing or misplaced
+// is named, what the plan does not use may be anything, and a failing call writes nothing.
 #include <doctest/doctest.h>
 
 #include <cstring>

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// No host memory. Every call on the CPU device, with its first allocation failing, then its second, and so on for each
-// that it makes; once alone, and once together with all that come after it. It has to end in OUT_OF_MEMORY, with a
-// sentence, out-parameters as they were, and nothing left behind. Once with the program's operator new, so that what the
-// library allocates through std:: is in it, and once with an application's callbacks. A program of its own for that reason.
+// No host memory. Every call on the CPU device, with its first allocation failing, then its second,
+// and so on for each that it makes; once alone, and once together with all that come after it. It
+// has to end in OUT_OF_MEMORY, with a sentence, out-parameters as they were, and nothing left
+// behind. Once with the program's operator new, so that what the library allocates through std:: is
+// in it, and once with an application's callbacks. A program of its own for that reason.
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <vector>
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The double reference against central differences of itself, and what it promises about edges. Everything
-// else is measured against this reference, so it is checked against nothing but its own definition.
+// The double reference against central differences of itself, and what it promises about edges.
+// Everything else is measured against this reference, so it is checked against nothing but its own
+// definition.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -76,8 +77,8 @@ RefInputs draw(const Problem& p, uint32_t seed) {
   return in;
 }
 
-// One parameter of the loss <d_o, o> and the gradient that the reference gives for it. A feature that adds
-// a parameter adds a line to parameters() below.
+// One parameter of the loss <d_o, o> and the gradient that the reference gives for it. A feature
+// that adds a parameter adds a line to parameters() below.
 struct Parameter {
   const char* name;
   std::vector<double>* values;
@@ -200,7 +201,8 @@ TEST_CASE("reference: stepwise stays near the truth and inside a few floors") {
 }
 
 TEST_CASE("element: 16-bit types round to nearest even, from float and from double") {
-  // Every f16 and bf16 comes back from its own value, and the midpoint above it goes to the even one.
+  // Every f16 and bf16 comes back from its own value, and the midpoint above it goes to the even
+  // one.
   const auto check = [](tandem_dtype dtype, uint16_t infinity, auto to_float, auto from_float) {
     CAPTURE(dtype);
     for (uint32_t h = 0; h < infinity; ++h) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The path cpu.ref through the C border: optional inputs from strided, packed, padded and 16-bit tensors
-// against reference(), and nothing touched that is not the result's.
+// The path cpu.ref through the C border: optional inputs from strided, packed, padded and 16-bit
+// tensors against reference(), and nothing touched that is not the result's.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -133,8 +133,8 @@ class Run {
         {"d_v", {&g.d_v, g.heads_kv, g.seq_kv, g.head_dim_v, true}}};
     return all.at(name);
   }
-  // each(place, index in [B,H,S,features], whether the row is within its length); rows that a packed
-  // tensor does not have are left out.
+  // each(place, index in [B,H,S,features], whether the row is within its length); rows that a
+  // packed tensor does not have are left out.
   template <typename Each>
   void walk(const Tensor& x, Each&& each) const {
     const uint32_t mode = x.kv ? given_.lengths_kv : given_.lengths_q;
@@ -294,36 +294,36 @@ class Run {
 }  // namespace
 
 TEST_CASE("cpu.ref: optional inputs through the C border") {
-  for (
-      const char* line : {
-          // Strides: heads side by side; bias with gaps, as f16 and bf16; d_bias in its dtype or f32.
-          "bwd f32 b2 hq4 hk2 sq5 sk6 d8 dv4 layout=bshd bias:f16:2x4x5 d_bias:f32 grads=qkvb",
-          "bwd bf16 b2 hq4 hk2 sq5 sk6 d8 causal_bottom_right bias:bf16:1x2x5 d_bias:bf16 "
-          "grads=qkvb "
-          "bias=0,100,13,2 d_bias=0,61,9,1",
-          "bwd f16 b2 hq4 hk2 sq5 sk6 d8 bias:f32:2x1x1 d_bias:f32 keep:2x4x5 keep=300,60,11,2 "
-          "softcap=2 grads=b",
-          "bwd f32 b2 hq4 hk2 sq5 sk6 d8 elastic dist=4 alibi dropout=0.25 causal_top_left "
-          "grads=qkvdat layout=bshd",
-          "bwd bf16 b2 hq4 hk2 sq5 sk6 d8 elastic sink grads=ts",
-          "bwd f32 hq2 sq5 sk6 d8 entmax=1.5 alibi bottom_right grads=qkva",
-          "bwd f16 hq2 sq5 sk6 d8 entmax=1.25 dist=5 grads=qkd",
-          "bwd f32 hq4 hk2 sq5 sk6 d8 sink dropout=0.5 grads=qkvs",
-          // Padded, as 16-bit too.
-          "bwd f32 b4 hq4 hk2 sq6 sk5 d8 dv3 q_padded kv_padded causal_bottom_right",
-          "bwd bf16 b4 hq4 hk2 sq6 sk5 d8 q_padded alibi elastic layout=bshd grads=qkvat",
-          "bwd f32 b4 hq4 hk2 sq6 sk5 d8 kv_padded bias:f32:1x1x6 d_bias:f32 entmax=2 grads=qkvb",
-          // Packed: rows to spare at the end stay as they are.
-          "bwd f32 b4 hq4 hk2 sq6 sk5 d8 dv3 q_packed=21 kv_packed=17 causal_bottom_right",
-          "bwd f16 b3 hq4 hk2 sq6 sk5 d8 q_packed=20 kv_padded bias:f16:3x2x6 d_bias:f16 "
-          "layout=bshd "
-          "grads=qkvb",
-          "bwd f32 b4 hq4 hk2 sq6 sk6 d8 q_packed=23 kv_packed=19 elastic dist=6 left=3 right=0 "
-          "bottom_right dropout=0.25 grads=qkvdt",
-          "bwd f32 b4 hq4 hk1 sq6 sk6 d8 q_packed=23 kv_packed=19 entmax=1.5 keep:4x1x1 alibi "
-          "grads=qkva",
-          "fwd f32 b4 hq4 hk2 sq6 sk5 d8 dv3 q_packed=21 kv_packed=17 sink softcap=5",
-      })
+  for (const char* line : {
+           // Strides: heads side by side; bias with gaps, as f16 and bf16; d_bias in its dtype or
+           // f32.
+           "bwd f32 b2 hq4 hk2 sq5 sk6 d8 dv4 layout=bshd bias:f16:2x4x5 d_bias:f32 grads=qkvb",
+           "bwd bf16 b2 hq4 hk2 sq5 sk6 d8 causal_bottom_right bias:bf16:1x2x5 d_bias:bf16 "
+           "grads=qkvb "
+           "bias=0,100,13,2 d_bias=0,61,9,1",
+           "bwd f16 b2 hq4 hk2 sq5 sk6 d8 bias:f32:2x1x1 d_bias:f32 keep:2x4x5 keep=300,60,11,2 "
+           "softcap=2 grads=b",
+           "bwd f32 b2 hq4 hk2 sq5 sk6 d8 elastic dist=4 alibi dropout=0.25 causal_top_left "
+           "grads=qkvdat layout=bshd",
+           "bwd bf16 b2 hq4 hk2 sq5 sk6 d8 elastic sink grads=ts",
+           "bwd f32 hq2 sq5 sk6 d8 entmax=1.5 alibi bottom_right grads=qkva",
+           "bwd f16 hq2 sq5 sk6 d8 entmax=1.25 dist=5 grads=qkd",
+           "bwd f32 hq4 hk2 sq5 sk6 d8 sink dropout=0.5 grads=qkvs",
+           // Padded, as 16-bit too.
+           "bwd f32 b4 hq4 hk2 sq6 sk5 d8 dv3 q_padded kv_padded causal_bottom_right",
+           "bwd bf16 b4 hq4 hk2 sq6 sk5 d8 q_padded alibi elastic layout=bshd grads=qkvat",
+           "bwd f32 b4 hq4 hk2 sq6 sk5 d8 kv_padded bias:f32:1x1x6 d_bias:f32 entmax=2 grads=qkvb",
+           // Packed: rows to spare at the end stay as they are.
+           "bwd f32 b4 hq4 hk2 sq6 sk5 d8 dv3 q_packed=21 kv_packed=17 causal_bottom_right",
+           "bwd f16 b3 hq4 hk2 sq6 sk5 d8 q_packed=20 kv_padded bias:f16:3x2x6 d_bias:f16 "
+           "layout=bshd "
+           "grads=qkvb",
+           "bwd f32 b4 hq4 hk2 sq6 sk6 d8 q_packed=23 kv_packed=19 elastic dist=6 left=3 right=0 "
+           "bottom_right dropout=0.25 grads=qkvdt",
+           "bwd f32 b4 hq4 hk1 sq6 sk6 d8 q_packed=23 kv_packed=19 entmax=1.5 keep:4x1x1 alibi "
+           "grads=qkva",
+           "fwd f32 b4 hq4 hk2 sq6 sk5 d8 dv3 q_packed=21 kv_packed=17 sink softcap=5",
+       })
     Run(line).check();
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The rules for threads that tandem.h gives, used to the full on the CPU device: one device and one plan shared by
-// many threads, plans and devices made and destroyed beside them, refusals with each thread's own message, a log that
-// is called from everywhere. Results have the bits that one thread alone gets. Built by scripts/test once more with
-// ThreadSanitizer, which is what looks for races.
+// The rules for threads that tandem.h gives, used to the full on the CPU device: one device and one
+// plan shared by many threads, plans and devices made and destroyed beside them, refusals with each
+// thread's own message, a log that is called from everywhere. Results have the bits that one thread
+// alone gets. Built by scripts/test once more with ThreadSanitizer, which is what looks for races.
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <doctest/doctest.h>
 

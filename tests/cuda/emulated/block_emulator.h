@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// A block of threads on a CPU. Each thread is a fiber that runs until it has to wait; what it waits for is asked by who runs the
-// block, so that a thread which cannot go on costs no switch. Several blocks may be alive at once (grid_emulator.h).
+// A block of threads on a CPU. Each thread is a fiber that runs until it has to wait; what it waits
+// for is asked by who runs the block, so that a thread which cannot go on costs no switch. Several
+// blocks may be alive at once (grid_emulator.h).
 #ifndef TANDEM_TESTS_CUDA_EMULATED_BLOCK_EMULATOR_H
 #define TANDEM_TESTS_CUDA_EMULATED_BLOCK_EMULATOR_H
 #include <setjmp.h>
@@ -18,8 +19,8 @@ namespace simt {
 // Says why, which thread it was, and ends the process.
 [[noreturn]] void die(const char* format, ...) __attribute__((format(printf, 1, 2)));
 
-// The order in which threads, and blocks that are alive at once, go on. A kernel that lacks a barrier gives other results in another
-// order.
+// The order in which threads, and blocks that are alive at once, go on. A kernel that lacks a
+// barrier gives other results in another order.
 enum class Order { forward, backward, shuffled };
 struct Settings {
   Order order = Order::forward;
@@ -27,8 +28,9 @@ struct Settings {
 };
 Settings& settings();
 
-// The emulated device, by the environment variable TANDEM_EMULATED: sm90x7 has compute capability 9.0 and 7 multiprocessors;
-// sm90x7#3 also shuffles threads, and what arrives when, by the seed 3. Without it: compute capability 8.0, one multiprocessor.
+// The emulated device, by the environment variable TANDEM_EMULATED: sm90x7 has compute
+// capability 9.0 and 7 multiprocessors; sm90x7#3 also shuffles threads, and what arrives when, by
+// the seed 3. Without it: compute capability 8.0, one multiprocessor.
 struct Device {
   bool hopper = false;
   int multiprocessors = 1;
@@ -92,8 +94,8 @@ inline Thread*& running() {
   return thread;
 }
 
-// How often something has happened that others may wait for: more than looking at words that do not change, and lanes of a
-// warp meeting each other, as they do in a loop that looks at words.
+// How often something has happened that others may wait for: more than looking at words that do not
+// change, and lanes of a warp meeting each other, as they do in a loop that looks at words.
 inline unsigned long long& progress() {
   static unsigned long long count = 0;
   return count;
@@ -126,7 +128,8 @@ class Block {
   Block(const Block&) = delete;
   Block& operator=(const Block&) = delete;
 
-  // Every thread that can go on does, for a while. Returns whether any could, but for looks at a word that has not changed.
+  // Every thread that can go on does, for a while. Returns whether any could, but for looks at a
+  // word that has not changed.
   bool step();
   bool done() const { return live_ == 0; }
   std::string report() const;  // who waits for what
@@ -134,7 +137,8 @@ class Block {
   // ---- for the running thread ----
   void barrier();  // of all threads that have not left
   int barrier_or(int x);
-  // What all lanes of the warp brought, once they have; to be read before the next exchange but one.
+  // What all lanes of the warp brought, once they have; to be read before the next exchange but
+  // one.
   template <typename T>
   const T* exchange(const T& mine, const char* what) {
     static_assert(sizeof(T) <= kSlot, "a lane's share");

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// What the tests of this folder say of a failure. They are programs of their own: doctest's suites are for any device.
+// What the tests of this folder say of a failure. They are programs of their own: doctest's suites
+// are for any device.
 #ifndef TANDEM_TESTS_CUDA_EMULATED_CHECK_H
 #define TANDEM_TESTS_CUDA_EMULATED_CHECK_H
 #include <cstdio>

@@ -55,8 +55,9 @@ std::minstd_rand& random() {
 
 // ---- fibers -------------------------------------------------------------------------------------
 
-// A thread's first step is by its context, all others are by jumps, which do not ask the system for the signal mask: with
-// swapcontext() that was half of the tests' time. When a thread has ended, another one takes its fiber.
+// A thread's first step is by its context, all others are by jumps, which do not ask the system for
+// the signal mask: with swapcontext() that was half of the tests' time. When a thread has ended,
+// another one takes its fiber.
 struct Fiber {
   static constexpr size_t kStack = 256 * 1024;
   ucontext_t context;
@@ -373,7 +374,8 @@ void Machine::round() {
 }
 
 void Machine::end_blocks() {
-  // Blocks of a cluster stay until all are done: who still asks for the memory of one that has left is told.
+  // Blocks of a cluster stay until all are done: who still asks for the memory of one that has left
+  // is told.
   const auto over = [](const Block& b) { return b.cluster ? b.cluster->live() == 0 : b.done(); };
   std::vector<Block*> gone;
   for (const auto& b : blocks_)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Grids on an emulated GPU: blocks on multiprocessors, one each, side by side and in turn; clusters of blocks; grids one behind the
-// other, of which one may begin before the one before it has ended (programmatic dependent launch).
+// Grids on an emulated GPU: blocks on multiprocessors, one each, side by side and in turn; clusters
+// of blocks; grids one behind the other, of which one may begin before the one before it has ended
+// (programmatic dependent launch).
 #ifndef TANDEM_TESTS_CUDA_EMULATED_GRID_EMULATOR_H
 #define TANDEM_TESTS_CUDA_EMULATED_GRID_EMULATOR_H
 #include <deque>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The functions of cuda/sm90/ptx in C++, by the same names. The machinery behind them is hopper_engine.h.
+// The functions of cuda/sm90/ptx in C++, by the same names. The machinery behind them is
+// hopper_engine.h.
 #ifndef TANDEM_TESTS_CUDA_EMULATED_HOPPER_EMULATOR_H
 #define TANDEM_TESTS_CUDA_EMULATED_HOPPER_EMULATOR_H
 #include "hopper_engine.h"

@@ -17,8 +17,9 @@ State& state() { return state_of(Block::current()); }
 
 // ---- barriers -----------------------------------------------------------------------------------
 
-// In the 8 bytes of shared memory that a barrier has, so that who writes over it is found out: 20 bits of arrivals that are
-// still missing, 20 of all, 22 of bytes that are still to come, with a bias, as they may come before they are expected; the phase.
+// In the 8 bytes of shared memory that a barrier has, so that who writes over it is found out: 20
+// bits of arrivals that are still missing, 20 of all, 22 of bytes that are still to come, with a
+// bias, as they may come before they are expected; the phase.
 namespace {
 
 struct Barrier {
@@ -95,7 +96,8 @@ const CUtensorMap& checked(const CUtensorMap* map) {
 // Of a row of 128 bytes in shared memory, where its 16-byte piece is: as the addresses' bits say.
 unsigned swizzled(unsigned address) { return address ^ (address >> 3 & 0x70); }
 
-// Calls piece(bytes of shared memory, bytes of the tensor or null, 16-byte pieces' elements inside) for each piece of a box.
+// Calls piece(bytes of shared memory, bytes of the tensor or null, 16-byte pieces' elements inside)
+// for each piece of a box.
 template <typename Piece>
 void each_piece(const CUtensorMap& map, unsigned at, const int (&from)[4], const Piece& piece) {
   for (unsigned b = 0; b < map.box[3]; ++b)
@@ -288,8 +290,8 @@ void mbarrier_arrive_remote(unsigned barrier) {
 
 // ---- registers, and grids that begin early ------------------------------------------------------
 
-// A warpgroup's warps go one by one. What the block has at launch is what its threads have together; the kernels are compiled
-// for one block a multiprocessor.
+// A warpgroup's warps go one by one. What the block has at launch is what its threads have
+// together; the kernels are compiled for one block a multiprocessor.
 void set_registers(int count, bool gives) {
   if (count < 24 || count > 256 || count % 8 != 0) die("setmaxnreg takes no %d", count);
   State& s = state();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The products of hopper_engine.h. A product is given when all 128 threads of a warpgroup have come to it, and carried out then,
-// or when one of them waits for it; in the order in which they were given.
+// The products of hopper_engine.h. A product is given when all 128 threads of a warpgroup have come
+// to it, and carried out then, or when one of them waits for it; in the order in which they were
+// given.
 #include <cmath>
 
 #include "hopper_state.h"
@@ -22,7 +23,8 @@ void decode(Type type, const unsigned short* from, float* to) {
     return;
   }
   for (int n = 0; n < COUNT; ++n) {
-    // The exponent's bias by a product, which also makes what is subnormal right; then infinity and NaN.
+    // The exponent's bias by a product, which also makes what is subnormal right; then infinity and
+    // NaN.
     const uint32_t h = from[n], magnitude = (h & 0x7fff) << 13;
     float x;
     std::memcpy(&x, &magnitude, 4);
@@ -35,8 +37,9 @@ void decode(Type type, const unsigned short* from, float* to) {
   }
 }
 
-// Where the pieces of an operand lie, by its descriptor (cuda/sm90/ptx/wgmma.cuh): rows of 128 bytes, eight of them 1,024 bytes, the
-// next 64 elements across a stride away; the pieces of a row in the order of SWIZZLE_128B, which goes by addresses.
+// Where the pieces of an operand lie, by its descriptor (cuda/sm90/ptx/wgmma.cuh): rows of 128
+// bytes, eight of them 1,024 bytes, the next 64 elements across a stride away; the pieces of a row
+// in the order of SWIZZLE_128B, which goes by addresses.
 struct Tile {
   unsigned at, stride;
   explicit Tile(uint64_t descriptor)

@@ -18,8 +18,8 @@ struct Store {  // of shared memory to a tensor or to sums
   bool has_read, has_written;
 };
 
-// Accumulators of a warpgroup between the first product that has them and the wait for the last one. Meanwhile the threads' own hold
-// NaN.
+// Accumulators of a warpgroup between the first product that has them and the wait for the last
+// one. Meanwhile the threads' own hold NaN.
 struct Accumulators {
   int width = 0, threads = 0;  // how many threads still have them
   std::vector<float> x;        // 64 rows

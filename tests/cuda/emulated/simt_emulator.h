@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Runs the sources in cuda/ as plain C++: CUDA's words, on the blocks and grids of block_emulator.h and grid_emulator.h. Slow, exact,
-// and without a GPU: wrong indices, missing barriers and divergent barriers show here. What it cannot show: timing, registers,
-// memory ordering.
+// Runs the sources in cuda/ as plain C++: CUDA's words, on the blocks and grids of block_emulator.h
+// and grid_emulator.h. Slow, exact, and without a GPU: wrong indices, missing barriers and
+// divergent barriers show here. What it cannot show: timing, registers, memory ordering.
 #ifndef TANDEM_TESTS_CUDA_EMULATED_SIMT_EMULATOR_H
 #define TANDEM_TESTS_CUDA_EMULATED_SIMT_EMULATOR_H
 #include <algorithm>

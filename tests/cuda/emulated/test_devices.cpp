@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Several GPUs in one process, on a runtime that has two: each call launches in its device's context, on kernels that were
-// loaded there, and leaves the thread as it found it. The emulated driver refuses a function or a stream of another context.
+// Several GPUs in one process, on a runtime that has two: each call launches in its device's
+// context, on kernels that were loaded there, and leaves the thread as it found it. The emulated
+// driver refuses a function or a stream of another context.
 #include <doctest/doctest.h>
 
 #include <cstring>

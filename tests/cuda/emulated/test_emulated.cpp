@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The CUDA backend without a GPU: planner, parameters, device and kernels are the real sources, on top of
-// the emulator in this folder. Every problem is compared with plain loops in double, and runs in three
-// thread orders that must give the same bits.
+// The CUDA backend without a GPU: planner, parameters, device and kernels are the real sources, on
+// top of the emulator in this folder. Every problem is compared with plain loops in double, and
+// runs in three thread orders that must give the same bits.
 #include <cstdio>
 #include <string>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Whether the emulator shows mistakes in the use of Hopper's instructions: small kernels which are right, and give right numbers
-// in whatever order things happen; the same with one mistake each, and give wrong ones, or end with a sentence that names it.
-// Each run is a process of its own.
+// Whether the emulator shows mistakes in the use of Hopper's instructions: small kernels which are
+// right, and give right numbers in whatever order things happen; the same with one mistake each,
+// and give wrong ones, or end with a sentence that names it. Each run is a process of its own.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -289,7 +289,8 @@ void is_right(const Run& run) {
     CHECK(said == "right", "%s, seed %u: %s", run.name, seed, said.c_str());
   }
 }
-// Some order of things shows it, or every one (always): by wrong numbers, or by words. One has the sentence, if there is any.
+// Some order of things shows it, or every one (always): by wrong numbers, or by words. One has the
+// sentence, if there is any.
 void shows(const Run& run, const char* what, const char* sentence, bool always = false) {
   unsigned shown = 0, said_so = 0;
   for (unsigned seed = 0; seed < kSeeds; ++seed) {

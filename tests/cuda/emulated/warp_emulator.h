@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The instructions of cuda/sm80/mma.cuh in plain C++: what one lane gets of what all lanes of its warp brought. Copies
-// that go past the registers arrive no sooner than they are waited for, so that a missing wait shows.
+// The instructions of cuda/sm80/mma.cuh in plain C++: what one lane gets of what all lanes of its
+// warp brought. Copies that go past the registers arrive no sooner than they are waited for, so
+// that a missing wait shows.
 #ifndef TANDEM_TESTS_CUDA_EMULATED_WARP_EMULATOR_H
 #define TANDEM_TESTS_CUDA_EMULATED_WARP_EMULATOR_H
 #include "simt_emulator.h"
@@ -36,8 +37,9 @@ void multiply(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
   }
 }
 
-// Of 8 columns in TF32: the last 13 bits of an operand count for nothing; and as tensor cores do, each product, and what
-// it is added to, is cut off two bits below the last one of the largest of them, and their sum where f32 ends.
+// Of 8 columns in TF32: the last 13 bits of an operand count for nothing; and as tensor cores do,
+// each product, and what it is added to, is cut off two bits below the last one of the largest of
+// them, and their sum where f32 ends.
 inline void multiply_tf32(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
   struct Operands {
     float a[4], b[2];

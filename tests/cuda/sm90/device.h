@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// What the tests of the Hopper kernels share: device memory that frees itself, launches, and tensor maps.
+// What the tests of the Hopper kernels share: device memory that frees itself, launches, and tensor
+// maps.
 #ifndef TANDEM_TESTS_CUDA_SM90_DEVICE_H
 #define TANDEM_TESTS_CUDA_SM90_DEVICE_H
 #include <cuda.h>

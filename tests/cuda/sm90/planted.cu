@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Kernels with what check_ptxas is to find: registers that do not suffice, and accumulators that are touched while a product
-// is on its way. Compiled, never run.
+// Kernels with what check_ptxas is to find: registers that do not suffice, and accumulators that
+// are touched while a product is on its way. Compiled, never run.
 #include "../../../cuda/sm90/ptx/shared_memory.cuh"
 #include "../../../cuda/sm90/ptx/wgmma.cuh"
 

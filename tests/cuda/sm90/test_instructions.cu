@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// cuda/sm90/ptx/base.cuh and wgmma.cuh on a Hopper GPU, or on the emulator of tests/cuda/emulated: each layout of an operand against a product on the CPU, boxes with
-// their order of pieces, moves of 8 x 8 matrices, barriers. Inputs are small integers, so that results are exact.
+// cuda/sm90/ptx/base.cuh and wgmma.cuh on a Hopper GPU, or on the emulator of tests/cuda/emulated:
+// each layout of an operand against a product on the CPU, boxes with their order of pieces, moves
+// of 8 x 8 matrices, barriers. Inputs are small integers, so that results are exact.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
 
@@ -197,7 +198,8 @@ __global__ void panel_table(uint* to) {
 
 // ---- moves of matrices --------------------------------------------------------------------------
 
-// Where lane `lane` points for four matrices that are the 16 x 16 elements from (row, col) on: as accumulators lie.
+// Where lane `lane` points for four matrices that are the 16 x 16 elements from (row, col) on: as
+// accumulators lie.
 TANDEM_DEVICE uint matrices_at(uint panel, int row, int col) {
   const int lane = int(threadIdx.x) % 32;
   return panel + swizzle_128b(row + lane % 16, col / 8 + lane / 16);
@@ -220,7 +222,8 @@ __global__ void move_matrices(const ushort* from, uint* loaded, uint* turned, us
       turned[(k * 4 + i) * 32 + lane] = t[i];
     }
     stmatrix_x4(matrices_at(second, 0, 16 * k), r);
-    // The transposed of these 16 columns: rows 16 k and on of the third tile. Matrix 1 and 2 change places.
+    // The transposed of these 16 columns: rows 16 k and on of the third tile. Matrix 1 and 2 change
+    // places.
     const uint turned_r[4] = {r[0], r[2], r[1], r[3]};
     stmatrix_x4_trans(matrices_at(third, 16 * k, 0), turned_r);
   }
@@ -258,7 +261,8 @@ __global__ void add_fours(float* to) {
                  make_float4(x, 1.f, -x, 0.5f));
 }
 
-// Through two stages of shared memory, flat: a thread copies, a warpgroup doubles, a thread adds to the sums, and copies.
+// Through two stages of shared memory, flat: a thread copies, a warpgroup doubles, a thread adds to
+// the sums, and copies.
 __global__ void stages(const float* from, float* to, float* doubled, int steps) {
   unsigned char* at = aligned_memory();
   float* tile = reinterpret_cast<float*>(at);  // 2 stages of 128, and 128 to add

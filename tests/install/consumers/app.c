@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0
- * What an application in C does first: a device, a plan, one forward. Two keys with the same score are
- * averaged. */
+ * What an application in C does first: a device, a plan, one forward. Two keys with the same score
+ * are averaged. */
 #include <stdio.h>
 #include <tandem/tandem.h>
 #include <tandem/tandem_cuda.h>
@@ -40,7 +40,8 @@ int main(void) {
   if (tandem_execute(plan, none, &args) != TANDEM_OK) return failed("execute");
   tandem_plan_destroy(plan);
   tandem_device_destroy(device);
-  /* Whatever the build has: an ordinal that no machine has is refused, and nothing is missing at load. */
+  /* Whatever the build has: an ordinal that no machine has is refused, and nothing is missing at
+   * load. */
   if (tandem_cuda_device_create(9999, NULL, &cuda) == TANDEM_OK) return failed("no such device");
   printf("o = %g %g\n", (double)o[0], (double)o[1]);
   return o[0] == 2 && o[1] == 20 ? 0 : 1;

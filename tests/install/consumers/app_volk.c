@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0
- * An application with a Volk of its own, global functions and all, beside a library that has Volk inside:
- * neither sees the other's. */
+ * An application with a Volk of its own, global functions and all, beside a library that has Volk
+ * inside: neither sees the other's. */
 #define VK_NO_PROTOTYPES
 #define VOLK_IMPLEMENTATION
 #include <stdio.h>

@@ -17,7 +17,8 @@ typedef enum CUresult {
   CUDA_ERROR_INVALID_HANDLE = 400
 } CUresult;
 
-// ---- tensor maps: of four dimensions of 16-bit or f32 elements, rows of boxes in the order of SWIZZLE_128B ----
+// ---- tensor maps: of four dimensions of 16-bit or f32 elements, rows of boxes in the order of
+// SWIZZLE_128B ----
 typedef uint64_t cuuint64_t;
 typedef uint32_t cuuint32_t;
 typedef enum CUtensorMapDataType {

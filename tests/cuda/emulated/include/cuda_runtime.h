@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// A CUDA runtime without hardware, of one device or of as many as a test says: what src/cuda and harness/cuda_session.cpp
-// call, on top of simt_emulator.h. Device memory is host memory. A launch has run when it returns; on an emulated Hopper when
-// something waits for it, as the next one may begin before it ends. But for running kernels it uses no operator new, so that
-// tests can count what the library allocates.
+// A CUDA runtime without hardware, of one device or of as many as a test says: what src/cuda and
+// harness/cuda_session.cpp call, on top of simt_emulator.h. Device memory is host memory. A launch
+// has run when it returns; on an emulated Hopper when something waits for it, as the next one may
+// begin before it ends. But for running kernels it uses no operator new, so that tests can count
+// what the library allocates.
 #ifndef TANDEM_TESTS_CUDA_EMULATED_INCLUDE_CUDA_RUNTIME_H
 #define TANDEM_TESTS_CUDA_EMULATED_INCLUDE_CUDA_RUNTIME_H
 #include <atomic>
