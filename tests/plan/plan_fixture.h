@@ -92,8 +92,9 @@ inline std::vector<Profile> profiles() {
       c.push_bytes = push;
       c.driver_id = driver_id;
       c.memory_model = c.maintenance4 = has('M');
-      c.subgroup_control = c.full_subgroups = c.subgroup_pin = has('G');
-      c.max_subgroups = has('G') ? 32 : 0;
+      c.subgroup_pin = has('G');
+      c.subgroup_control = c.full_subgroups = has('G') || has('F');
+      c.max_subgroups = c.subgroup_control ? 32 : 0;
       c.coopmat = has('K');
       c.bfloat16_coopmat = has('B') && has('K');
       c.coopmat_reductions = c.coopmat_conversions = c.coopmat_per_element = has('N');

@@ -139,6 +139,22 @@ if(TANDEM_WITH_VULKAN AND UNIX)
   add_executable(tandem_gates vulkan/compiled/gates.cpp vulkan/compiled/gate_jobs.cpp vulkan/compiled/compiler.cpp)
   tandem_test_target(tandem_gates)
   target_include_directories(tandem_gates SYSTEM PRIVATE ${TANDEM_VOLK_INCLUDE_DIR})
+  # What is handed to the driver of a recorded device, as files.
+  add_executable(tandem_modules vulkan/compiled/modules.cpp vulkan/compiled/gate_jobs.cpp)
+  tandem_test_target(tandem_modules)
+  target_include_directories(tandem_modules SYSTEM PRIVATE ${TANDEM_VOLK_INCLUDE_DIR})
+  # In Metal's language. With matrices, spirv-cross 1.4.357 stops where elements are computed with, and must not stop at
+  # anything before that: scopes, sizes and loads of matrices.
+  set(refused "Unsupported (operation on|extraction from) cooperative matrix in MSL backend")
+  foreach(name msl=scalar msl.matrices=coopmat)
+    string(REGEX MATCH "(.*)=(.*)" name ${name})
+    set(path ${CMAKE_MATCH_2})
+    set(name translated.${CMAKE_MATCH_1})
+    add_test(NAME ${name} COMMAND ${CMAKE_COMMAND} -D MODULES=$<TARGET_FILE:tandem_modules> -D DEVICE=apple_moltenvk
+      -D PATH_NAME=${path} -D FOLDER=${CMAKE_CURRENT_BINARY_DIR}/${name} -D TRANSLATOR=${TANDEM_SPIRV_CROSS}
+      -D "REFUSED=$<$<STREQUAL:${path},coopmat>:${refused}>" -P ${CMAKE_CURRENT_SOURCE_DIR}/vulkan/compiled/translate.cmake)
+    set_tests_properties(${name} PROPERTIES SKIP_REGULAR_EXPRESSION "SKIPPED")
+  endforeach()
   set(compiled_here intel-bmg nvk-ampere radv-gfx1201 turnip-a740) # a compiler of each vendor
   foreach(kind gates plans)
     file(GLOB files CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/vulkan/compiled/${kind}/*.txt)
