@@ -9,6 +9,7 @@
 #include <cstdlib>
 
 #include "parity.h"
+#include "recorded_session.h"
 
 int main(int argc, char** argv) {
   doctest::Context context(argc, argv);
@@ -21,7 +22,11 @@ int main(int argc, char** argv) {
   if (recorded && argc == 1) context.setOption("out", "/dev/null");  // nothing is judged
   int result = context.run();
   if (context.shouldExit()) return result;
-  if (recorded) result = 0;
+  if (recorded) {
+    result = tandem::harness::recorded_faults().empty() ? 0 : 1;
+    for (const std::string& fault : tandem::harness::recorded_faults())
+      std::printf("parity: %s\n", fault.c_str());
+  }
   if (const char* stem = std::getenv("TANDEM_EXPECT_BROKEN")) {
     const std::string missed = parity::check_blame(stem);
     parity::close_targets();

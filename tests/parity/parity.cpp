@@ -397,7 +397,11 @@ int check_on(Target& target, Case& test, const Expect& expect, Outputs* outputs)
   if (!outputs) outputs = &own;
   CaseResult result;
   if (target.recorded) {
-    count(test.run(*target.session, outputs).kernels);
+    const CaseResult run = test.run(*target.session, outputs);
+    count(run.kernels);
+    // A path for whatever there is takes all, on every device.
+    if (run.refused && !expect.may_refuse && target.general)
+      recorded_faults().insert(where + ": refused: " + run.message);
     return 0;
   }
   try {

@@ -24,3 +24,7 @@ endforeach()
 list(JOIN recorded "," recorded)
 add_test(NAME parity.recorded COMMAND tandem_parity)
 set_tests_properties(parity.recorded PROPERTIES ENVIRONMENT "TANDEM_DEVICE=${recorded};TANDEM_TIER=smoke;TANDEM_ALL_ROWS=rows")
+# The same on the GPU with the least room: the scalar path takes every problem, and its modules keep to the limits.
+add_test(NAME parity.recorded.limits COMMAND tandem_parity)
+set_tests_properties(parity.recorded.limits PROPERTIES
+  ENVIRONMENT "TANDEM_DEVICE=recorded:mali_g52/scalar;TANDEM_TIER=smoke;TANDEM_ALL_ROWS=rows")

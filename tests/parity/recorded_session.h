@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // A session on a device that is not there: plans are those of a recorded device (profiles.inc), and
-// an execute does nothing. It shows which kernels the cases of a suite would run.
+// an execute does nothing. It shows which kernels the cases of a suite would run. On Vulkan, what
+// each plan's modules need is compared with the device's limits.
 #ifndef TANDEM_TESTS_PARITY_RECORDED_SESSION_H
 #define TANDEM_TESTS_PARITY_RECORDED_SESSION_H
+#include <set>
+#include <string>
+
 #include "harness/session.h"
 
 namespace tandem::harness {
@@ -10,6 +14,9 @@ namespace tandem::harness {
 // The backend of a profile; "" if there is no such profile.
 std::string recorded_backend(const std::string& profile);
 std::unique_ptr<Session> open_recorded(const std::string& profile, const SessionOptions& options);
+
+// Limits that plans have exceeded, and whatever else a suite adds.
+std::set<std::string>& recorded_faults();
 
 }  // namespace tandem::harness
 #endif

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// How much shared memory a SPIR-V module declares once its specialization constants have values:
-// what the plan's numbers are compared with.
+// How much shared memory a SPIR-V module declares once its specialization constants have values,
+// and how many invocations a workgroup: what the plan's numbers and a device's limits are compared
+// with.
 #ifndef TANDEM_TESTS_PLAN_SPIRV_SHARED_H
 #define TANDEM_TESTS_PLAN_SPIRV_SHARED_H
 #include <cstdint>
@@ -23,6 +24,17 @@ class Module {
     for (uint32_t type : shared_) bytes += size(def(type)[3], constants);  // of OpTypePointer
     return bytes;
   }
+  // 0: the module does not say.
+  uint64_t invocations(const std::map<uint32_t, uint32_t>& constants) const {
+    if (group_size_) {  // which counts for more than the execution mode
+      const Words& w = def(group_size_);
+      return group(value(w[3], constants), value(w[4], constants), value(w[5], constants));
+    }
+    if (group_.size() < 6) return 0;
+    if ((group_[0] & 0xffff) == 16) return group(group_[3], group_[4], group_[5]);
+    return group(value(group_[3], constants), value(group_[4], constants),
+                 value(group_[5], constants));
+  }
 
  private:
   using Words = std::vector<uint32_t>;
@@ -34,7 +46,11 @@ class Module {
     if (op >= 19 && op <= 32) defs_[w[1]] = w;           // OpType...
     if (op >= 41 && op <= 52) defs_[w[2]] = w;           // OpConstant..., OpSpecConstant...
     if (op == 59 && w[3] == 4) shared_.push_back(w[1]);  // OpVariable Workgroup
+    if (op == 71 && w[2] == 11 && w[3] == 25) group_size_ = w[1];  // BuiltIn WorkgroupSize
+    if ((op == 16 && w[2] == 17) || (op == 331 && w[2] == 38))
+      group_ = w;  // LocalSize, LocalSizeId
   }
+  static uint64_t group(uint64_t x, uint64_t y, uint64_t z) { return x * y * z; }
   const Words& def(uint32_t id) const {
     const auto found = defs_.find(id);
     if (found == defs_.end()) throw std::runtime_error("id " + std::to_string(id) + " is unknown");
@@ -141,6 +157,8 @@ class Module {
   std::map<uint32_t, Words> defs_;
   std::map<uint32_t, uint32_t> spec_ids_;
   std::vector<uint32_t> shared_;  // pointer types of the variables
+  uint32_t group_size_ = 0;       // the constant vector
+  Words group_;                   // the execution mode
 };
 
 }  // namespace spirv
