@@ -139,6 +139,11 @@ if(TANDEM_WITH_VULKAN AND UNIX)
   add_executable(tandem_gates vulkan/compiled/gates.cpp vulkan/compiled/gate_jobs.cpp vulkan/compiled/compiler.cpp)
   tandem_test_target(tandem_gates)
   target_include_directories(tandem_gates SYSTEM PRIVATE ${TANDEM_VOLK_INCLUDE_DIR})
+  target_include_directories(tandem_gates PRIVATE ${CMAKE_CURRENT_BINARY_DIR})
+  tandem_shader(tandem_gates matrix_in_struct ../tests/vulkan/compiled/matrix_in_struct.comp vulkan1.3)
+  # Whether it sees a crash: one that is planted, and the one that all matrix kernels had on Intel's driver once.
+  tandem_driver_test(compiled.crash radv-gfx1201 tandem_gates --crash signal)
+  tandem_driver_test(compiled.crash.intel intel-bmg tandem_gates --crash matrix_in_struct)
   # What is handed to the driver of a recorded device, as files.
   add_executable(tandem_modules vulkan/compiled/modules.cpp vulkan/compiled/gate_jobs.cpp)
   tandem_test_target(tandem_modules)
@@ -155,7 +160,8 @@ if(TANDEM_WITH_VULKAN AND UNIX)
       -D "REFUSED=$<$<STREQUAL:${path},coopmat>:${refused}>" -P ${CMAKE_CURRENT_SOURCE_DIR}/vulkan/compiled/translate.cmake)
     set_tests_properties(${name} PROPERTIES SKIP_REGULAR_EXPRESSION "SKIPPED")
   endforeach()
-  set(compiled_here intel-bmg nvk-ampere radv-gfx1201 turnip-a740) # a compiler of each vendor
+  # A compiler of each vendor, and coopmat2 where a vendor's driver has it.
+  set(compiled_here intel-bmg nvk-ampere radv-gfx1201 radv-gfx1201-coopmat2 turnip-a740)
   foreach(kind gates plans)
     file(GLOB files CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/vulkan/compiled/${kind}/*.txt)
     foreach(file IN LISTS files)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 #include "compiler.h"
 
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <stdexcept>
@@ -33,6 +34,7 @@ struct Driver {
   PFN_vkGetInstanceProcAddr gipa = nullptr;
   PFN_vkGetDeviceProcAddr gdpa = nullptr;
   PFN_vkCreateComputePipelines create = nullptr;
+  PFN_vkCreateShaderModule create_module = nullptr;
   PFN_vkDestroyPipeline destroy = nullptr;
   PFN_vkGetPipelineExecutablePropertiesKHR properties = nullptr;
   PFN_vkGetPipelineExecutableStatisticsKHR statistics = nullptr;
@@ -43,6 +45,12 @@ struct Wanted {
   std::vector<Figures> figures;
 };
 thread_local Wanted* t_wanted = nullptr;
+
+struct Planted {
+  bool is = false;
+  const uint32_t* words = nullptr;
+  size_t bytes = 0;
+} g_planted;
 
 // The specialization constant WIDE (src/kernels/abi/tile.inc); a kernel without it counts as wide.
 bool is_wide(const VkSpecializationInfo& constants) {
@@ -142,10 +150,22 @@ VKAPI_ATTR void VKAPI_CALL destroy_pipeline(VkDevice device, VkPipeline pipeline
   if (pipeline != left_out()) g_driver.destroy(device, pipeline, allocator);
 }
 
+VKAPI_ATTR VkResult VKAPI_CALL create_module(VkDevice device, const VkShaderModuleCreateInfo* given,
+                                             const VkAllocationCallbacks* allocator,
+                                             VkShaderModule* module) {
+  VkShaderModuleCreateInfo info = *given;
+  if (g_planted.words) {
+    info.pCode = g_planted.words;
+    info.codeSize = g_planted.bytes;
+  }
+  return g_driver.create_module(device, &info, allocator, module);
+}
+
 VKAPI_ATTR VkResult VKAPI_CALL create_pipelines(VkDevice device, VkPipelineCache, uint32_t count,
                                                 const VkComputePipelineCreateInfo* infos,
                                                 const VkAllocationCallbacks* allocator,
                                                 VkPipeline* pipelines) {
+  if (g_planted.is && !g_planted.words) std::raise(SIGSEGV);
   for (uint32_t i = 0; i < count; ++i) {
     pipelines[i] = VK_NULL_HANDLE;
     if (t_wanted && !t_wanted->narrow && !is_wide(*infos[i].stage.pSpecializationInfo)) {
@@ -167,6 +187,8 @@ VKAPI_ATTR VkResult VKAPI_CALL create_pipelines(VkDevice device, VkPipelineCache
 VKAPI_ATTR PFN_vkVoidFunction VKAPI_CALL device_function(VkDevice device, const char* name) {
   if (std::strcmp(name, "vkCreateComputePipelines") == 0)
     return reinterpret_cast<PFN_vkVoidFunction>(create_pipelines);
+  if (std::strcmp(name, "vkCreateShaderModule") == 0)
+    return reinterpret_cast<PFN_vkVoidFunction>(create_module);
   if (std::strcmp(name, "vkDestroyPipeline") == 0)
     return reinterpret_cast<PFN_vkVoidFunction>(destroy_pipeline);
   return g_driver.gdpa(device, name);
@@ -186,6 +208,8 @@ long long Figures::statistic(std::initializer_list<const char*> names) const {
       if (s.first == name) return s.second;
   return -1;
 }
+
+void plant(const uint32_t* words, size_t bytes) { g_planted = {true, words, bytes}; }
 
 struct Compiler::State {
   VkInstance instance = VK_NULL_HANDLE;
@@ -249,6 +273,7 @@ Compiler::Compiler() : state_(new State) {
     if (!*function) throw std::runtime_error(std::string("no ") + name);
   };
   of_device(&g_driver.create, "vkCreateComputePipelines");
+  of_device(&g_driver.create_module, "vkCreateShaderModule");
   of_device(&g_driver.destroy, "vkDestroyPipeline");
   of_device(&g_driver.properties, "vkGetPipelineExecutablePropertiesKHR");
   of_device(&g_driver.statistics, "vkGetPipelineExecutableStatisticsKHR");

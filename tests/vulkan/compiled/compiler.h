@@ -4,6 +4,8 @@
 // statistics (VK_KHR_pipeline_executable_properties) and keeps them. Nothing is run.
 #ifndef TANDEM_TESTS_VULKAN_COMPILED_COMPILER_H
 #define TANDEM_TESTS_VULKAN_COMPILED_COMPILER_H
+#include <cstddef>
+#include <cstdint>
 #include <initializer_list>
 #include <memory>
 #include <string>
@@ -33,6 +35,10 @@ struct Compiled {
   bool wide;
   Figures figures;
 };
+
+// From now on the driver gets these words in place of each module: what a gate makes of a crash.
+// Without words, the next pipeline ends the process by a signal.
+void plant(const uint32_t* words, size_t bytes);
 
 class Compiler {
  public:

@@ -8,6 +8,9 @@
 //   tandem_gates --plans FILE    compile nothing, compare what the planner says with FILE
 //   tandem_gates --write-plans FILE
 //   tandem_gates --show LINE     every statistic that the driver has, of one problem
+//   tandem_gates --crash signal | matrix_in_struct
+//                                whether it finds a compiler that crashes: one of three pipelines
+//                                ends its process, or is of a module at which the driver does
 //
 // Rules: the compiler does not crash and comes to an end, but for kernels that a quirk keeps from
 // being taken; a kernel of a matrix path has instructions that multiply matrices; the device's
@@ -32,6 +35,7 @@
 #include <thread>
 
 #include "compiler.h"
+#include "shaders/matrix_in_struct.spv.h"
 
 namespace gates {
 namespace {
@@ -168,13 +172,28 @@ String device_name(const Caps& caps) {
   return own == String::npos ? caps.name : caps.name.substr(own);
 }
 
-void compile_some(const Lines& lines, Shared* shared, size_t worker, bool part) {
+// What a run compiles. A run with a crash does so for the first pipeline of three.
+struct Run {
+  bool part = false;
+  String crash = {};
+  std::vector<Job> jobs(const Caps& caps) const {
+    std::vector<Job> all = jobs_for(caps, part);
+    if (!crash.empty()) all.erase(all.begin() + 3, all.end());
+    return all;
+  }
+};
+
+void compile_some(const Lines& lines, Shared* shared, size_t worker, const Run& run) {
   const Compiler compiler;
-  const std::vector<Job> jobs = jobs_for(compiler.caps(), part);
+  const std::vector<Job> jobs = run.jobs(compiler.caps());
   for (size_t i; (i = shared->next++) < jobs.size();) {
     shared->current[worker] = i + 1;
     alarm(kSeconds);
     const Job& job = jobs[i];
+    const bool crashes = !run.crash.empty() && i == 0;
+    if (crashes && run.crash == "signal") compiled::plant(nullptr, 0);
+    if (crashes && run.crash != "signal")
+      compiled::plant(matrix_in_struct_spirv, sizeof(matrix_in_struct_spirv));
     try {
       for (const Compiled& one : compiler.compile(job.plan, false)) {
         const String row = row_of(job, one);
@@ -190,15 +209,15 @@ void compile_some(const Lines& lines, Shared* shared, size_t worker, bool part) 
   }
 }
 
-Outcome compile_all(bool part) {
+Outcome compile_all(const Run& run) {
   Outcome outcome;
   Lines about, lines;
   const String ended = in_process([&] {
     const Compiler compiler;
     about.add(compiler.driver() + ", " + device_name(compiler.caps()));
-    const std::vector<Job> jobs = jobs_for(compiler.caps(), part);
+    const std::vector<Job> jobs = run.jobs(compiler.caps());
     for (const Job& job : jobs) about.add(begin_of(job, "%s"));
-    if (part) return;
+    if (run.part) return;
     for (const String& kernel : missing_kernels(jobs)) lines.add("fault 0 not compiled: " + kernel);
   });
   std::vector<String> names = about.all();
@@ -215,7 +234,7 @@ Outcome compile_all(bool part) {
   std::map<pid_t, size_t> running;
   const auto start = [&](size_t worker) {
     pid_t child;
-    in_process([&] { compile_some(lines, shared, worker, part); }, &child);
+    in_process([&] { compile_some(lines, shared, worker, run); }, &child);
     running[child] = worker;
   };
   for (size_t worker = 0; worker < workers; ++worker) start(worker);
@@ -372,17 +391,35 @@ int show(const String& line) {
   return 0;
 }
 
+// 0: the crash is found, by its kernel, and the pipelines behind it are compiled all the same.
+int find_crash(const String& kind) {
+  if (kind != "signal" && kind != "matrix_in_struct")
+    return std::puts("usage: see the top of gates.cpp"), 2;
+  const Outcome now = compile_all({true, kind});
+  for (const String& fault : now.faults) std::printf("  %s\n", fault.c_str());
+  const bool found = now.faults.size() == 1 && now.rows.size() == 3 &&
+                     now.faults[0] == "the compiler " + now.rows[0] &&
+                     now.rows[0].find(" crashes  ") != String::npos;
+  if (found) return std::printf("%s: the crash was found\n", now.driver.c_str()), 0;
+  if (kind != "signal" && now.faults.empty())
+    return std::printf("skipped: %s does not crash any more\n", now.driver.c_str()), 77;
+  return std::printf("FAILED: %s: %zu rows and not this crash\n", now.driver.c_str(),
+                     now.rows.size()),
+         1;
+}
+
 int run(int argc, char** argv) {
   const String option = argc == 3 ? argv[1] : "";
   if (argc != 2 && option.empty()) return std::puts("usage: see the top of gates.cpp"), 2;
   const String file = argv[argc - 1];
   if (option == "--show") return show(file);
+  if (option == "--crash") return find_crash(file);
   if (option == "--plans") return compare_plans(file);
   if (option == "--write-plans") return write_lines(file, plans_now());
   const bool part = option == "--part", writes = option == "--write";
   if (!option.empty() && !part && !writes) return std::puts("usage: see the top of gates.cpp"), 2;
 
-  const Outcome now = compile_all(part);
+  const Outcome now = compile_all({part});
   for (const String& fault : now.faults) std::printf("  %s\n", fault.c_str());
   std::printf("%zu pipelines, %s: %zu faults\n", now.rows.size(), now.driver.c_str(),
               now.faults.size());
