@@ -32,8 +32,8 @@ TANDEM_DEVICE uint2 hidden_bytes(uint2 x) {
   const auto zeros = [](uint y) { return ~(y | ((y & 0x7f7f7f7fu) + 0x7f7f7f7fu)) & 0x80808080u; };
   return make_uint2(zeros(x.x), zeros(x.y));
 }
-// The same of 8 keys at any address, `first` keys behind the beginning of a row that has `keys` keys
-// from there on. Keys that do not exist are not hidden.
+// The same of 8 keys at any address, `first` keys behind the beginning of a row that has `keys`
+// keys from there on. Keys that do not exist are not hidden.
 TANDEM_DEVICE uint2 hidden_at(const char* from, int64_t key_stride, int first, int keys) {
   uint kept = 0;
   if (key_stride == 1) {
