@@ -4,7 +4,7 @@
 //
 //   tandem_gates TABLE           compile all, hold them to the rules below, compare with TABLE
 //   tandem_gates --part TABLE    a part of them
-//   tandem_gates --write TABLE   compile all, and write TABLE
+//   tandem_gates --write TABLE   compile all, and write TABLE; --write-part: a part of them
 //   tandem_gates --plans FILE    compile nothing, compare what the planner says with FILE
 //   tandem_gates --write-plans FILE
 //   tandem_gates --show LINE     every statistic that the driver has, of one problem
@@ -416,7 +416,8 @@ int run(int argc, char** argv) {
   if (option == "--crash") return find_crash(file);
   if (option == "--plans") return compare_plans(file);
   if (option == "--write-plans") return write_lines(file, plans_now());
-  const bool part = option == "--part", writes = option == "--write";
+  const bool part = option == "--part" || option == "--write-part";
+  const bool writes = option == "--write" || option == "--write-part";
   if (!option.empty() && !part && !writes) return std::puts("usage: see the top of gates.cpp"), 2;
 
   const Outcome now = compile_all({part});
