@@ -63,7 +63,6 @@ void keep_tile(inout vec4 s[RM], uint bits) {
   }
 }
 
-#include "vote.glsl"
 const bool SKIP_KEEP = KEEP != 0 && SKIP != 0;
 const bool SKIP_ENTMAX = NORM == ENTMAX && SKIP != 0;
 void open_votes() {

@@ -37,6 +37,7 @@ struct View {
   uvec2 row, col; // strides in bytes
   int rows, width;
   bool wide; // 4-feature accesses are allowed (docs/kernels/overview.md)
+  int slot;  // where park() has left it (tile.glsl)
 };
 
 View view_of(int shift, uvec2 address, Strides s, int b, int h, int rows, int width, bool wide) {
@@ -47,6 +48,7 @@ View view_of(int shift, uvec2 address, Strides s, int b, int h, int rows, int wi
   t.rows = rows;
   t.width = width;
   t.wide = wide;
+  t.slot = 0;
   return t;
 }
 View make_view(uvec2 address, Strides s, int b, int h, int rows, int width, bool wide) {

@@ -11,6 +11,8 @@ const int P_PITCH = COLS / 4 + 1;
 
 const int NT_LANES = DK / 4; // invocations that stage one row together
 const int NN_LANES = TC;
+// More invocations than vec4s of an operand: those of the first rows stage.
+const bool NT_PART = ROWS * NT_LANES < WG;
 
 // Columns of a product may begin at any row, also before the first (bwd_dist_bias).
 #ifndef ANYWHERE
@@ -19,28 +21,72 @@ const int NN_LANES = TC;
 
 #include "place.glsl"
 
-#define TID int(gl_LocalInvocationIndex)
+// LEAN: the tile is for invocations with few registers. Compilers join equal expressions and move
+// them out of loops, and the addresses, indices and conditions of all steps would take more
+// registers than the accumulators. What has passed through shared memory is new behind each
+// barrier: a zero in the index of the invocation, and the address and strides of each View.
+#define LEAN_WORDS (LEAN != 0 ? 25 : 0) // src/plan/tiles.h counts them
+#define TID (int(gl_LocalInvocationIndex) + (LEAN != 0 ? int(votes[VOTES]) : 0))
 #define TROW (TID / TC)
 #define TCOL (TID % TC)
+#include "vote.glsl"
+
+// Comes before the first use of TID.
+void open_lean() {
+  if (LEAN == 0) return;
+  if (gl_LocalInvocationIndex == 0) votes[VOTES] = 0;
+  barrier();
+}
+// Stands between readers of earlier views, park(), and readers of its views.
+void lean_barrier() {
+  if (LEAN != 0) barrier();
+}
+// Leaves a view in shared memory: q, k, v, d_o have the slots 0 to 3.
+View park(int slot, View t) {
+  if (LEAN == 0) return t;
+  if (gl_LocalInvocationIndex == 0) {
+    const int at = VOTES + 1 + 6 * slot;
+    votes[at] = t.base.x;
+    votes[at + 1] = t.base.y;
+    votes[at + 2] = t.row.x;
+    votes[at + 3] = t.row.y;
+    votes[at + 4] = t.col.x;
+    votes[at + 5] = t.col.y;
+  }
+  t.slot = slot;
+  return t;
+}
+// The view as it was parked, new behind each barrier.
+View parked(View t) {
+  if (LEAN == 0) return t;
+  const int at = VOTES + 1 + 6 * t.slot;
+  t.base = uvec2(votes[at], votes[at + 1]);
+  t.row = uvec2(votes[at + 2], votes[at + 3]);
+  t.col = uvec2(votes[at + 4], votes[at + 5]);
+  return t;
+}
 
 // WIDE: register prefetch. Words are loaded into these registers during the previous step's product
 // (fetch), and then stored in the pool (put). Otherwise put loads them itself, in rolled loops, as
 // the element-wise load_words, unrolled at every fetch, would be most of the kernel's code.
 uvec4 stage_m[NT_VEC], stage_n[NT_VEC], stage_k[NN_VEC];
 
+bool stages_nt(int r) { return !NT_PART || r < ROWS; }
 bool has_row(View t, int r) { return (!ANYWHERE || r >= 0) && r < t.rows; }
 
 // Features [d, d + DK) of ROWS rows of a from a0 and of COLS rows of b from b0.
 void fetch_nt(View a, int a0, View b, int b0, int d) {
   if (WIDE == 0) return;
+  a = parked(a);
+  b = parked(b);
   const int step = WG / NT_LANES;
   int r = TID / NT_LANES, col = d + 4 * (TID % NT_LANES);
   uvec2 a_at = row_address(a, a0 + r), a_step = mul64(a.row, step);
   uvec2 b_at = row_address(b, b0 + r), b_step = mul64(b.row, step);
   [[unroll]] for (int i = 0; i < NT_VEC; i++) {
-    stage_m[i] = a0 + r < a.rows && col < a.width ? load_wide(a_at, col) : uvec4(0);
+    stage_m[i] = stages_nt(r) && a0 + r < a.rows && col < a.width ? load_wide(a_at, col) : uvec4(0);
     if (ANYWHERE) b_at = row_address(b, max(b0 + r, 0));
-    stage_n[i] = has_row(b, b0 + r) && col < b.width ? load_wide(b_at, col) : uvec4(0);
+    stage_n[i] = stages_nt(r) && has_row(b, b0 + r) && col < b.width ? load_wide(b_at, col) : uvec4(0);
     a_at = add64(a_at, a_step);
     b_at = add64(b_at, b_step);
     r += step;
@@ -48,11 +94,13 @@ void fetch_nt(View a, int a0, View b, int b0, int d) {
 }
 
 uvec4 load_any(View t, int r, int col) {
+  t = parked(t);
   return has_row(t, r) && col < t.width ? load_words(t, row_address(t, r), col) : uvec4(0);
 }
 
 void put_nt(View a, int a0, View b, int b0, int d) {
   int r = TID / NT_LANES, c = TID % NT_LANES;
+  if (!stages_nt(r)) return;
   if (WIDE == 0) {
     [[dont_unroll]] for (int i = 0; i < NT_VEC; i++, r += WG / NT_LANES) {
       pool[r * NT_PITCH + c] = to_floats(load_any(a, a0 + r, d + 4 * c));
@@ -68,25 +116,44 @@ void put_nt(View a, int a0, View b, int b0, int d) {
   }
 }
 
+// s += four features of rows of a . the same of rows of b, in the pool from m and n.
+void multiply_nt(inout vec4 s[RM], int m, int n) {
+  if (LEAN != 0) { // one column at a time
+    vec4 x[RM];
+    [[unroll]] for (int i = 0; i < RM; i++) x[i] = pool[m + i * TR * NT_PITCH];
+    [[unroll]] for (int c = 0; c < 4; c++) {
+      const vec4 y = pool[n + c * TC * NT_PITCH];
+      [[unroll]] for (int i = 0; i < RM; i++)
+        s[i][c] = fma(x[i].w, y.w, fma(x[i].z, y.z, fma(x[i].y, y.y, fma(x[i].x, y.x, s[i][c]))));
+    }
+    return;
+  }
+  vec4 y[4];
+  [[unroll]] for (int c = 0; c < 4; c++) y[c] = pool[n + c * TC * NT_PITCH];
+  [[unroll]] for (int i = 0; i < RM; i++) {
+    vec4 x = pool[m + i * TR * NT_PITCH];
+    s[i] = fma(vec4(x.x), vec4(y[0].x, y[1].x, y[2].x, y[3].x), s[i]);
+    s[i] = fma(vec4(x.y), vec4(y[0].y, y[1].y, y[2].y, y[3].y), s[i]);
+    s[i] = fma(vec4(x.z), vec4(y[0].z, y[1].z, y[2].z, y[3].z), s[i]);
+    s[i] = fma(vec4(x.w), vec4(y[0].w, y[1].w, y[2].w, y[3].w), s[i]);
+  }
+}
+
 // s = rows of a . (rows of b)^T. fetch_nt of d = 0 must have been called.
 void product_nt(out vec4 s[RM], View a, int a0, View b, int b0) {
   [[unroll]] for (int i = 0; i < RM; i++) s[i] = vec4(0);
-  const int m = TROW * NT_PITCH, n = (ROWS + TCOL) * NT_PITCH;
+  int m = TROW * NT_PITCH, n = (ROWS + TCOL) * NT_PITCH;
   for (int d = 0; d < a.width; d += DK) {
     barrier(); // the pool's readers are done
     put_nt(a, a0, b, b0, d);
     barrier();
     if (d + DK < a.width) fetch_nt(a, a0, b, b0, d + DK);
-    for (int k = 0; k < DK / 4; k++) {
-      vec4 y[4];
-      [[unroll]] for (int c = 0; c < 4; c++) y[c] = pool[n + c * TC * NT_PITCH + k];
-      [[unroll]] for (int i = 0; i < RM; i++) {
-        vec4 x = pool[m + i * TR * NT_PITCH + k];
-        s[i] = fma(vec4(x.x), vec4(y[0].x, y[1].x, y[2].x, y[3].x), s[i]);
-        s[i] = fma(vec4(x.y), vec4(y[0].y, y[1].y, y[2].y, y[3].y), s[i]);
-        s[i] = fma(vec4(x.z), vec4(y[0].z, y[1].z, y[2].z, y[3].z), s[i]);
-        s[i] = fma(vec4(x.w), vec4(y[0].w, y[1].w, y[2].w, y[3].w), s[i]);
-      }
+    if (LEAN != 0) {
+      m = TROW * NT_PITCH;
+      n = (ROWS + TCOL) * NT_PITCH;
+      [[dont_unroll]] for (int k = 0; k < DK / 4; k++) multiply_nt(s, m + k, n + k);
+    } else {
+      for (int k = 0; k < DK / 4; k++) multiply_nt(s, m + k, n + k);
     }
   }
 }
@@ -94,6 +161,7 @@ void product_nt(out vec4 s[RM], View a, int a0, View b, int b0) {
 // Rows [k0, k0 + KC) of the tile of b that starts at row b0, features of one accumulator block.
 void fetch_nn(View b, int b0, int k0, int block) {
   if (WIDE == 0) return;
+  b = parked(b);
   const int step = WG / NN_LANES;
   int r = b0 + k0 + TID / NN_LANES, col = 4 * (block * TC + TID % NN_LANES);
   uvec2 at = row_address(b, r), at_step = mul64(b.row, step);
@@ -121,6 +189,33 @@ void put_ptile(vec4 p[RM]) {
   [[unroll]] for (int i = 0; i < RM; i++) ptile[(TROW + TR * i) * P_PITCH + TCOL] = p[i];
 }
 
+// Own elements.
+void get_ptile(out vec4 p[RM]) {
+  [[unroll]] for (int i = 0; i < RM; i++) p[i] = ptile[(TROW + TR * i) * P_PITCH + TCOL];
+}
+
+// acc += four columns of the P tile, from m . four rows in the pool, from n.
+void multiply_nn(inout vec4 acc[RM], int m, int n) {
+  if (LEAN != 0) { // one row at a time
+    vec4 x[RM];
+    [[unroll]] for (int i = 0; i < RM; i++) x[i] = ptile[m + i * TR * P_PITCH];
+    [[unroll]] for (int c = 0; c < 4; c++) {
+      const vec4 y = pool[n + c * NN_PITCH];
+      [[unroll]] for (int i = 0; i < RM; i++) acc[i] = fma(vec4(x[i][c]), y, acc[i]);
+    }
+    return;
+  }
+  vec4 y[4];
+  [[unroll]] for (int c = 0; c < 4; c++) y[c] = pool[n + c * NN_PITCH];
+  [[unroll]] for (int i = 0; i < RM; i++) {
+    vec4 x = ptile[m + i * TR * P_PITCH];
+    acc[i] = fma(vec4(x.x), y[0], acc[i]);
+    acc[i] = fma(vec4(x.y), y[1], acc[i]);
+    acc[i] = fma(vec4(x.z), y[2], acc[i]);
+    acc[i] = fma(vec4(x.w), y[3], acc[i]);
+  }
+}
+
 // acc += ptile . (COLS rows of b from b0), features of one block. fetch_nn of the block's first
 // rows must have been called; on return that of the next block's has been.
 void product_nn(inout vec4 acc[RM], View b, int b0, int block, int blocks) {
@@ -133,16 +228,12 @@ void product_nn(inout vec4 acc[RM], View b, int b0, int block, int blocks) {
     else if (block + 1 < blocks)
       fetch_nn(b, b0, 0, block + 1);
     const int m = TROW * P_PITCH + k0 / 4;
-    for (int k = 0; k < KC / 4; k++) {
-      vec4 y[4];
-      [[unroll]] for (int c = 0; c < 4; c++) y[c] = pool[(4 * k + c) * NN_PITCH + TCOL];
-      [[unroll]] for (int i = 0; i < RM; i++) {
-        vec4 x = ptile[m + i * TR * P_PITCH + k];
-        acc[i] = fma(vec4(x.x), y[0], acc[i]);
-        acc[i] = fma(vec4(x.y), y[1], acc[i]);
-        acc[i] = fma(vec4(x.z), y[2], acc[i]);
-        acc[i] = fma(vec4(x.w), y[3], acc[i]);
-      }
+    const int n = TCOL;
+    if (LEAN != 0) {
+      [[dont_unroll]] for (int k = 0; k < KC / 4; k++)
+        multiply_nn(acc, m + k, n + 4 * k * NN_PITCH);
+    } else {
+      for (int k = 0; k < KC / 4; k++) multiply_nn(acc, m + k, n + 4 * k * NN_PITCH);
     }
   }
 }

@@ -2,8 +2,11 @@
 // One bit of the whole workgroup with one barrier. Three words rotate: one is written and read, and
 // the next one, whose readers are past the previous barrier, is cleared. The last word of the array
 // is OWN_WORD, whose meaning the kernel defines.
+#ifndef LEAN_WORDS
+#define LEAN_WORDS 0
+#endif
 const int VOTES = (KEEP != 0 && SKIP != 0) || NORM == ENTMAX ? 4 : 1; // src/plan/plan.cpp counts them
-shared uint votes[VOTES];
+shared uint votes[VOTES + LEAN_WORDS]; // words of tile.glsl lie behind
 int vote_turn = 0;
 
 #define OWN_WORD votes[VOTES - 1]

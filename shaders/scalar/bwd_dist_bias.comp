@@ -51,6 +51,7 @@ void add_diagonal(inout float sum, int d, int half_) {
 void main() {
   Place place;
   if (!find_place(block.heads_q, place)) return;
+  open_lean();
   const int h = place.head, hk = h / block.group, split = place.batch, t0 = place.tile * ROWS;
   float sum = 0; // of entry t0 + TID
   open_votes();
@@ -67,10 +68,12 @@ void main() {
     const int j0 = row0 + entry.off - t0 - (ROWS - 1);
     if (row0 >= entry.seq_q || low > high || j0 > high || j0 + 2 * COLS <= low) continue;
     set_head(b, h);
-    View q = q_view(push.q, block.q, b, h, entry.seq_q, block.head_dim, (push.wide & 1u) != 0);
-    View k = kv_view(push.k, block.k, b, hk, entry.seq_kv, block.head_dim, (push.wide & 2u) != 0);
-    View v = kv_view(push.v, block.v, b, hk, entry.seq_kv, block.head_dim_v, (push.wide & 4u) != 0);
-    View d_o = q_view(push.d_o, block.d_o, b, h, entry.seq_q, block.head_dim_v, (push.wide & 8u) != 0);
+    lean_barrier();
+    View q = park(0, q_view(push.q, block.q, b, h, entry.seq_q, block.head_dim, (push.wide & 1u) != 0));
+    View k = park(1, kv_view(push.k, block.k, b, hk, entry.seq_kv, block.head_dim, (push.wide & 2u) != 0));
+    View v = park(2, kv_view(push.v, block.v, b, hk, entry.seq_kv, block.head_dim_v, (push.wide & 4u) != 0));
+    View d_o = park(3, q_view(push.d_o, block.d_o, b, h, entry.seq_q, block.head_dim_v, (push.wide & 8u) != 0));
+    lean_barrier();
     load_rows(b, h, row0);
     [[dont_unroll]] for (int half_ = 0; half_ < 2; half_++) {
       const int col0 = j0 + half_ * COLS;

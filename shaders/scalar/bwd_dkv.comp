@@ -48,15 +48,39 @@ uint share_drop_bits(int j0, int i0) {
   return bits;
 }
 
+// The numbers of this invocation's four columns.
+void load_columns(int head, int col0, out vec4 lse, out vec4 delta, out vec4 share) {
+  lse = vec4(NO_LSE);
+  delta = vec4(0);
+  [[unroll]] for (int c = 0; c < 4; c++) {
+    const int i = col0 + 4 * TCOL + c;
+    share[c] = share_of(i);
+    if (i < entry.seq_q) {
+      lse[c] = lse_origin(Load1(stat_address(push.lse, head, block.seq_q, i)).w);
+      if (GRAD_K != 0)
+        delta[c] = uintBitsToFloat(Load1(stat_address(push.delta, head, block.seq_q, i)).w);
+    }
+  }
+}
+
+// Whether what is not needed for the scores is loaded behind them. Lean tiles have no registers
+// for that and for the addresses of the scores' inputs.
+bool loads_late() { return LEAN != 0 && BIAS + DIST != 0; }
+bool fetches_late() {
+  if (SKIP_ENTMAX) return true;
+  return loads_late();
+}
+
 void main() {
   Place place;
   if (!find_place(block.heads_q / block.group, place)) return;
   // The first keys come first: with a causal mask most rows see them, and they take longest.
   const int row0 = (int(block.tiles) - 1 - place.tile) * ROWS;
   const int b = place.batch, hk = place.head;
+  open_lean();
   set_entry(b);
-  View k = kv_view(push.k, block.k, b, hk, entry.seq_kv, block.head_dim, (push.wide & 2u) != 0);
-  View v = kv_view(push.v, block.v, b, hk, entry.seq_kv, block.head_dim_v, (push.wide & 4u) != 0);
+  View k = park(1, kv_view(push.k, block.k, b, hk, entry.seq_kv, block.head_dim, (push.wide & 2u) != 0));
+  View v = park(2, kv_view(push.v, block.v, b, hk, entry.seq_kv, block.head_dim_v, (push.wide & 4u) != 0));
 
   vec4 acc_k[D_BLOCKS][RM], acc_v[DV_BLOCKS][RM];
   [[unroll]] for (int i = 0; i < RM; i++) {
@@ -70,35 +94,28 @@ void main() {
   for (int g = 0; g < heads; g++) {
     const int h = hk * block.group + g;
     set_head(b, h);
-    View q = q_view(push.q, block.q, b, h, entry.seq_q, block.head_dim, (push.wide & 1u) != 0);
-    View d_o = q_view(push.d_o, block.d_o, b, h, entry.seq_q, block.head_dim_v, (push.wide & 8u) != 0);
+    lean_barrier();
+    View q = park(0, q_view(push.q, block.q, b, h, entry.seq_q, block.head_dim, (push.wide & 1u) != 0));
+    View d_o = park(3, q_view(push.d_o, block.d_o, b, h, entry.seq_q, block.head_dim_v, (push.wide & 8u) != 0));
+    lean_barrier();
     if (SKIP == 0) fetch_nt(k, row0, q, tiles.begin * COLS, 0);
     for (int t = tiles.begin; t < tiles.end; t++) {
       const int col0 = t * COLS;
       uint kept;
       if (!open_tile(k, row0, q, col0, true, kept)) continue;
-      // numbers of this invocation's four columns
-      vec4 lse = vec4(NO_LSE), delta = vec4(0), share = vec4(0);
-      bvec4 far = bvec4(false);
-      [[unroll]] for (int c = 0; c < 4; c++) {
-        const int i = col0 + 4 * TCOL + c;
-        share[c] = share_of(i);
-        if (i < entry.seq_q) {
-          const int head = b * block.heads_q + h;
-          lse[c] = lse_origin(Load1(stat_address(push.lse, head, block.seq_q, i)).w);
-          far[c] = is_far_origin(lse[c]);
-          if (GRAD_K != 0)
-            delta[c] = uintBitsToFloat(Load1(stat_address(push.delta, head, block.seq_q, i)).w);
-        }
-      }
+      vec4 lse, delta, share;
+      if (!loads_late()) load_columns(b * block.heads_q + h, col0, lse, delta, share);
 
       vec4 p[RM], ds[RM];
       product_nt(p, k, row0, q, col0);
-      if (GRAD_K != 0 && !SKIP_ENTMAX) fetch_nt(v, row0, d_o, col0, 0);
-      if (GRAD_V != 0 && !SKIP_ENTMAX) fetch_nn(d_o, col0, 0, 0);
+      if (GRAD_K != 0 && !fetches_late()) fetch_nt(v, row0, d_o, col0, 0);
+      if (GRAD_V != 0 && !fetches_late()) fetch_nn(d_o, col0, 0, 0);
       score_tile(p, col0, row0, true);
       if (t < tiles.full_begin || t >= tiles.full_end) mask_tile_transposed(p, row0, col0);
       if (KEEP != 0) keep_tile(p, kept);
+      if (loads_late()) load_columns(b * block.heads_q + h, col0, lse, delta, share);
+      bvec4 far;
+      [[unroll]] for (int c = 0; c < 4; c++) far[c] = is_far_origin(lse[c]);
       if (any(far)) {
         [[unroll]] for (int c = 0; c < 4; c++) {
           if (!far[c]) continue;
@@ -108,8 +125,8 @@ void main() {
         }
       }
       [[unroll]] for (int i = 0; i < RM; i++) p[i] = bases(p[i], lse);
-      if (SKIP_ENTMAX) {
-        if (!vote(has_support(p))) continue;
+      if (SKIP_ENTMAX && !vote(has_support(p))) continue;
+      if (fetches_late()) {
         if (GRAD_K != 0) fetch_nt(v, row0, d_o, col0, 0);
         if (GRAD_V != 0) fetch_nn(d_o, col0, 0, 0);
       }
@@ -117,7 +134,12 @@ void main() {
       if (DROPOUT != 0) let_through = share_drop_bits(row0, col0);
 
       if (GRAD_K != 0) {
+        if (LEAN != 0) {
+          if (DROPOUT != 0) barrier(); // the readers of other invocations' bits are done
+          put_ptile(p);                // not in registers during the product
+        }
         product_nt(ds, v, row0, d_o, col0);
+        if (LEAN != 0) get_ptile(p);
         [[unroll]] for (int i = 0; i < RM; i++) {
           if (DROPOUT != 0) ds[i] *= drop_factor(let_through >> (4 * i));
           ds[i] = through_cap(ds_of(p[i], share, ds[i], delta), i);

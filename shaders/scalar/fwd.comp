@@ -110,10 +110,12 @@ void main() {
   const int part = place.batch; // over batch entries and splits
   const int b = SPLIT != 0 ? part / block.splits : part, h = place.head, hk = h / block.group;
   const int row0 = place.tile * ROWS;
+  open_lean();
   set_entry(b);
-  View q = q_view(push.q, block.q, b, h, entry.seq_q, block.head_dim, (push.wide & 1u) != 0);
-  View k = kv_view(push.k, block.k, b, hk, entry.seq_kv, block.head_dim, (push.wide & 2u) != 0);
-  View v = kv_view(push.v, block.v, b, hk, entry.seq_kv, block.head_dim_v, (push.wide & 4u) != 0);
+  View q = park(0, q_view(push.q, block.q, b, h, entry.seq_q, block.head_dim, (push.wide & 1u) != 0));
+  View k = park(1, kv_view(push.k, block.k, b, hk, entry.seq_kv, block.head_dim, (push.wide & 2u) != 0));
+  View v = park(2, kv_view(push.v, block.v, b, hk, entry.seq_kv, block.head_dim_v, (push.wide & 4u) != 0));
+  lean_barrier();
 
   // m: the running maximum, the same in all invocations of a row. l: own part of the sum. For
   // elastic softmax and entmax m is the row's origin.

@@ -57,6 +57,7 @@ Spec tile_spec(const Plan& plan, const Launch& l) {
   s.TC = uint32_t(l.tile.tc);
   s.DK = uint32_t(l.tile.dk);
   s.KC = uint32_t(l.tile.kc);
+  s.LEAN = l.tile.is_lean();
   s.POOL = uint32_t(tile_pool_vec4(l.tile));
   s.PTILE = uint32_t(tile_ptile_vec4(l.tile));
   s.DTYPE = uint32_t(plan.problem.dtype);
@@ -73,7 +74,7 @@ Spec tile_spec(const Plan& plan, const Launch& l) {
   s.WHOLE = is_whole(plan.problem, l);
   s.FOLDED = is_folded(plan.problem);
   s.BIAS_WIDE = bias_code(plan.problem, l);
-  s.NT_VEC = uint32_t(l.tile.br * l.tile.dk / 4 / l.tile.invocations());
+  s.NT_VEC = uint32_t(std::max(l.tile.br * l.tile.dk / 4 / l.tile.invocations(), 1));
   s.NN_VEC = uint32_t(l.tile.kc * l.tile.tc / l.tile.invocations());
   set_features(plan.problem, &s);
   return s;

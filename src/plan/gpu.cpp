@@ -4,6 +4,7 @@
 
 #include "heuristics.h"
 #include "kernels/params.h"
+#include "plan/quirks.h"
 #include "planner.h"
 
 namespace tandem {
@@ -35,6 +36,10 @@ String GpuPlanner::tile_refusal(const Problem& problem, const Tile& t) const {
   if (!forced.empty()) return forced;
   const int64_t wider = std::max(p.head_dim, p.head_dim_v);
   if (t.max_d < wider) return text("head size %lld is beyond its %d", (long long)wider, t.max_d);
+  const Quirk* few = find_quirk(caps, QuirkAction::few_registers);
+  if (few && t.registers > int(few->number))
+    return text("made for %d registers of an invocation, the device has %u: %s (%s)", t.registers,
+                few->number, few->reason, few->link);
   const uint32_t shared =
       uint32_t(tile_shared_bytes(t)) + skip_shared_bytes(p.backward ? Stem::bwd_dq : Stem::fwd);
   if (shared > caps.shared_bytes)

@@ -59,6 +59,8 @@ const char* Quirk::what() const {
       return "subgroup size pinned";
     case QuirkAction::doubled:
       return "operands of matrices take twice the registers";
+    case QuirkAction::few_registers:
+      return "few registers";
   }
   return "?";
 }

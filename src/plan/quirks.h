@@ -23,7 +23,15 @@ enum DriverId : uint32_t {
   kTurnip = 18
 };
 
-enum class QuirkAction : uint8_t { no_matrices, no_bf16, no_shape, fwd_shape, pin, doubled };
+enum class QuirkAction : uint8_t {
+  no_matrices,
+  no_bf16,
+  no_shape,
+  fwd_shape,
+  pin,
+  doubled,
+  few_registers
+};
 
 struct Quirk {
   uint32_t driver_id, from, until;
@@ -59,6 +67,7 @@ constexpr uint32_t shape_number(int m, int n, int k) { return uint32_t(m << 16 |
   "|*RADV STRIX*|*RADV KRACKAN*"
 #define TANDEM_RDNA3_ON TANDEM_RDNA3 "|*RX 9###*|*PRO R9###*|*AI PRO*|*NAVI4#*|*GFX12*"
 #define TANDEM_XE2_ON "*B5#0*|*B390*|*Pro B##*|*1##V*|*BMG*|*LNL*|*PTL*"
+#define TANDEM_XE3 "*B390*|*PTL*"
 #define TANDEM_TURING                                                                            \
   "*RTX 20##*|*GTX 16##*|*Quadro RTX*|*TITAN RTX*|*Tesla T4*|*NVIDIA T4*|*NVIDIA T###*|*NVIDIA " \
   "T1###*"

@@ -16,8 +16,11 @@ struct Tile {
   const char* name;
   int br, bc, tr, tc, dk, kc, max_d;
   TileOn on;
+  int registers = 0;  // of an invocation; 0: not a row of tiles.inc
   constexpr int invocations() const { return tr * tc; }
   constexpr int block_cols() const { return 4 * tc; }  // columns of one accumulator block
+  // The kernels save registers (LEAN, shaders/parts/tile.glsl).
+  constexpr bool is_lean() const { return registers > 0 && registers < 255; }
   constexpr int blocks(int64_t d) const { return int((d + block_cols() - 1) / block_cols()); }
 };
 
@@ -29,31 +32,34 @@ constexpr bool tile_on(const Tile& t, TileOn backend) {
 constexpr int tile_pool_vec4(const Tile& t) {
   const int products = (t.br + t.bc) * (t.dk / 4 + 1);
   const int gathers = t.kc * (t.tc + 1);
-  const int row_stats = t.br * t.tc / 4;  // the row maxima of fwd pass through the pool
+  // The row maxima of fwd pass through the pool.
+  const int row_stats = t.tr > 0 ? t.invocations() * ((t.br / t.tr + 3) / 4) : 0;
   return products > gathers ? (products > row_stats ? products : row_stats)
                             : (gathers > row_stats ? gathers : row_stats);
 }
 constexpr int tile_ptile_vec4(const Tile& t) { return t.br * (t.bc / 4 + 1); }
+// A zero and four views (shaders/parts/tile.glsl).
+constexpr int kLeanBytes = 4 * (1 + 4 * 6);
 constexpr int tile_shared_bytes(const Tile& t) {
-  return 16 * (tile_pool_vec4(t) + tile_ptile_vec4(t));
+  return 16 * (tile_pool_vec4(t) + tile_ptile_vec4(t)) + (t.is_lean() ? kLeanBytes : 0);
 }
 
 // In CUDA, fwd of entmax has a bitmap of live tiles of keys, for the first kLiveTiles of them.
 constexpr int kLiveTiles = 4096;
 constexpr int kLiveBytes = kLiveTiles / 8;
 
-#define TANDEM_TILE(name, Br, Bc, TR, TC, DK, KC, max_d, on)                                    \
+#define TANDEM_TILE(name, Br, Bc, TR, TC, DK, KC, max_d, registers, on)                         \
   static_assert(Br == Bc, "roles swap in bwd_dkv");                                             \
   static_assert(Bc == 4 * TC && Br % TR == 0, "an invocation owns 4 columns and whole rows");   \
   static_assert(DK % 4 == 0 && KC % 4 == 0 && Bc % KC == 0, "steps are whole vec4s and tiles"); \
   static_assert((Br + Bc) * DK / 4 % (TR * TC) == 0, "every invocation stages equally much");   \
   static_assert(KC * TC % (TR * TC) == 0, "every invocation stages equally much");              \
-  static_assert(TR * TC <= 256, "workgroups of 256 exist nearly everywhere");
+  static_assert(TR * TC <= (registers < 255 ? 512 : 256), "256 exist nearly everywhere");
 #include "tiles.inc"
 
 constexpr Tile kTiles[] = {
-#define TANDEM_TILE(name, Br, Bc, TR, TC, DK, KC, max_d, on) \
-  {#name, Br, Bc, TR, TC, DK, KC, max_d, TileOn::on},
+#define TANDEM_TILE(name, Br, Bc, TR, TC, DK, KC, max_d, registers, on) \
+  {#name, Br, Bc, TR, TC, DK, KC, max_d, TileOn::on, registers},
 #include "tiles.inc"
 };
 constexpr int kTileCount = int(sizeof(kTiles) / sizeof(kTiles[0]));

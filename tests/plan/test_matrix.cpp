@@ -485,9 +485,9 @@ TEST_CASE("quirks: names, versions, and what planning makes of them") {
     CHECK(std::strlen(quirk.reason) > 10);
     CHECK(std::strncmp(quirk.link, "https://", 8) == 0);
     CHECK(quirk.from <= quirk.until);
-    const bool numbered = quirk.action == QuirkAction::pin ||
-                          quirk.action == QuirkAction::no_shape ||
-                          quirk.action == QuirkAction::fwd_shape;
+    const bool numbered =
+        quirk.action == QuirkAction::pin || quirk.action == QuirkAction::no_shape ||
+        quirk.action == QuirkAction::fwd_shape || quirk.action == QuirkAction::few_registers;
     CHECK(numbered == (quirk.number > 0));
   }
   // Pinned where the device has the size, and only there; the first row that applies counts.

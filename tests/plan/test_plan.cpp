@@ -179,11 +179,12 @@ void check_launch(const Plan& plan, const Caps& caps, const Launch& l) {
   CHECK(l.shared_bytes <= caps.shared_bytes);
   if (l.as<MatrixLaunch>())
     check_matrix_launch(plan, caps, l);
-  else {  // the Vulkan kernels' words for votes and tiles that count come on top, one of each at
-          // least
+  else {  // The Vulkan kernels' words for votes and tiles that count come on top, one of each at
+          // least, and those of lean tiles.
     const bool votes = plan.backend == Backend::vulkan && l.tile.br > 0;
     const uint32_t extra = !votes ? 0 : l.stem == Stem::fwd ? 12 : 4;
-    CHECK(l.shared_bytes == declared_shared(plan, l) + extra);
+    const uint32_t lean = l.tile.is_lean() ? kLeanBytes : 0;
+    CHECK(l.shared_bytes == declared_shared(plan, l) + extra + lean);
   }
   CHECK(uint32_t(l.invocations()) <= caps.max_invocations);
   if (l.stem == Stem::bwd_dot) {
@@ -316,7 +317,7 @@ TEST_CASE("each recorded device plans as recorded, or says why not") {
         const bool wide = std::string(direction) == "bwd" && std::string(d) == "d256";
         CHECK(other.path == (wide && profile.path == "sm80" ? "simt" : profile.path));
         if (!profile.tile.empty() && std::string(d) == "d256")
-          CHECK(std::string(other.tile().name) == "t32k16");
+          CHECK(std::string(other.tile().name) == (plan.tile().is_lean() ? "t32l" : "t32k16"));
         // Nor may the path sm90 in 16 bits.
         const bool none = wide && profile.f16 == "sm90" && kBwdShapes[kBwdShapeCount - 1].d < 256;
         make("f16");
@@ -554,7 +555,8 @@ TEST_CASE("the registry, the paths and the tiles fit together") {
   const struct {
     const char* name;
     int bytes;
-  } promised[] = {{"t64r8", 27648}, {"t64k32", 35840}, {"t64k16", 27648}, {"t32k16", 9728}};
+  } promised[] = {{"t64r8", 27648},  {"t64k32", 35840}, {"t64k16", 27648},  {"t32k16", 9728},
+                  {"t64r4l", 27748}, {"t64l", 35940},   {"t64k16l", 27748}, {"t32l", 13924}};
   int found = 0;
   for (const auto& p : promised)
     for (const Tile& t : kTiles)

@@ -54,6 +54,19 @@ if(TANDEM_WITH_VULKAN AND UNIX)
   set_tests_properties(parity.lavapipe25 PROPERTIES ENVIRONMENT "TANDEM_DEVICE=vulkan:0;TANDEM_SHARD=0/6")
   tandem_driver_test(parity.swiftshader swiftshader tandem_parity ${few})
   set_tests_properties(parity.swiftshader PROPERTIES ENVIRONMENT "TANDEM_DEVICE=vulkan:0,cpu/simd;TANDEM_SHARD=1/6")
+  # The lean tiles (src/plan/tiles.inc), each with a part of the same. t64l is t64k16l with deeper
+  # steps, for which no CPU driver has the shared memory.
+  set(others t64k32,t64k16,t32k16)
+  set(shard_of_t64k16l 0/2)
+  set(shard_of_t64r4l 1/3)
+  set(shard_of_t32l 2/3)
+  set(lean_rows t64r4l t64k16l t32l)
+  foreach(row IN LISTS lean_rows)
+    tandem_driver_test(parity.lavapipe26.${row} lavapipe26 tandem_parity ${few})
+    set_tests_properties(parity.lavapipe26.${row} PROPERTIES
+      ENVIRONMENT "TANDEM_DEVICE=vulkan:0/scalar;TANDEM_DISABLE=${others};TANDEM_SHARD=${shard_of_${row}}")
+    string(APPEND others ",${row}")
+  endforeach()
   # Instrumented shaders take a CPU driver minutes to compile: every kernel, but fewer kinds of it.
   tandem_driver_test(validation.gpuav lavapipe26+gpuav tandem_parity
     "-tc=ratio: two shapes*,features: a few*,splits: a few*,regression: lse*,regression: causal*,regression: sums*,rows that see no key*")

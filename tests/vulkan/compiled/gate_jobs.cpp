@@ -109,8 +109,9 @@ std::string key_of(const Plan& plan, const Launch& launch) {
 
 bool is_on_matrices(const Plan& plan) { return std::strncmp(plan.path, "coopmat", 7) == 0; }
 
-Caps without_quirks(Caps caps) {
-  caps.driver_id = kAnyDriver;  // every quirk is one driver's
+// Without the quirks that end with a version of the driver.
+Caps of_later_driver(Caps caps) {
+  caps.driver_version = kAny;
   return caps;
 }
 
@@ -143,7 +144,7 @@ std::vector<Job> jobs_for(const Caps& caps, bool part) {
     const Plan plan = plan_of(line.problem, caps);
     add(line, plan, false);
     if (is_on_matrices(plan)) continue;
-    const Plan lifted = plan_of(line.problem, without_quirks(caps));
+    const Plan lifted = plan_of(line.problem, of_later_driver(caps));
     if (is_on_matrices(lifted)) add(line, lifted, true);
   }
   return jobs;
