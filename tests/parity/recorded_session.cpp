@@ -6,12 +6,11 @@
 #include "../plan/plan_fixture.h"
 #include "api/device.h"
 #include "harness/backends.h"
-#if TANDEM_WITH_VULKAN
-#include "../plan/spirv_shared.h"
-#include "../vulkan/keeping_driver.h"
-#endif
 
 namespace tandem::harness {
+
+void (*recorded_limits)(const tandem::Plan&, const Caps&) = nullptr;
+
 namespace {
 
 const plan_fixture::Profile* find_profile(const std::string& id) {
@@ -34,44 +33,10 @@ class RecordedDevice final : public Device {
     log_ = options.log;
   }
   Status build(const tandem::Plan& plan, std::unique_ptr<Program>* program) override {
-#if TANDEM_WITH_VULKAN
-    if (caps_.backend == Backend::vulkan) check_limits(plan);
-#endif
+    if (recorded_limits && caps_.backend == Backend::vulkan) recorded_limits(plan, caps_);
     *program = std::make_unique<RecordedProgram>();
     return Status();
   }
-
- private:
-#if TANDEM_WITH_VULKAN
-  void check_limits(const tandem::Plan& plan) {
-    const auto most = [&](const char* what, uint64_t needed, uint64_t limit) {
-      if (needed > limit)
-        recorded_faults().insert(text("%s: %s needs %llu %s, the device has %llu",
-                                      caps_.name.c_str(), plan.name().c_str(),
-                                      (unsigned long long)needed, what, (unsigned long long)limit)
-                                     .c_str());
-    };
-    keeping_driver::Kept& kept = keeping_driver::kept();
-    kept.modules.clear();
-    if (!keeps_) keeps_ = keeping_driver::open();
-    std::unique_ptr<Program> program;
-    const Status status = keeps_->build(plan, &program);
-    if (!status.ok()) recorded_faults().insert(status.message().c_str());
-    most("bytes of push constants", kept.push_bytes, caps_.push_bytes);
-    for (const keeping_driver::Words& words : kept.modules) {
-      const spirv::Module module(words.data(), words.size());
-      const uint64_t invocations = module.invocations({});
-      if (invocations == 0) recorded_faults().insert("a module does not state its workgroups");
-      most("invocations", invocations, caps_.max_invocations);
-      most("bytes of shared memory", module.shared_bytes({}), caps_.shared_bytes);
-    }
-    for (const Launch& launch : plan.launches) {
-      most("workgroups in x", launch.groups_x, caps_.max_groups_x);
-      most("workgroups in y", launch.groups_y, caps_.max_groups_y);
-    }
-  }
-  std::unique_ptr<Device> keeps_;
-#endif
 };
 
 Status open_device(const DeviceOptions& options, const void* caps,

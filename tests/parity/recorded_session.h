@@ -8,12 +8,17 @@
 #include <string>
 
 #include "harness/session.h"
+#include "plan/plan.h"
 
 namespace tandem::harness {
 
 // The backend of a profile; "" if there is no such profile.
 std::string recorded_backend(const std::string& profile);
 std::unique_ptr<Session> open_recorded(const std::string& profile, const SessionOptions& options);
+
+// Compares what a Vulkan plan needs with the device's limits (recorded_limits.cpp); null: not linked,
+// as in programs without Vulkan.
+extern void (*recorded_limits)(const tandem::Plan& plan, const Caps& caps);
 
 // Limits that plans have exceeded, and whatever else a suite adds.
 std::set<std::string>& recorded_faults();
