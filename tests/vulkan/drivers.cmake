@@ -29,8 +29,8 @@ if(TANDEM_WITH_VULKAN AND UNIX)
   list(JOIN wide "," wide)
   set(small "-tc=*every fill*")
   foreach(path coopmat2 coopmat)
-    # Minutes each, so a third of the kernels on one path and another on the other (a GPU has all);
-    # and without cases that other tests judge on both paths (validation.sync.matrices,
+    # Minutes each, so a quarter of the kernels on one path and another on the other (a GPU has
+    # all); and without cases that other tests judge on both paths (validation.sync.matrices,
     # validation.gpuav.*.<path>) or on this one (parity.lavapipe26.entries).
     set(others "features: a few*" "features: biases*" "splits: a few*" "regression: sums*" "regression: rows and*"
       "regression: biases*")
@@ -42,7 +42,7 @@ if(TANDEM_WITH_VULKAN AND UNIX)
     set(part_coopmat2 0)
     set(part_coopmat 1)
     set_tests_properties(parity.lavapipe26.${path} PROPERTIES
-      ENVIRONMENT "TANDEM_DEVICE=vulkan:0/${path};TANDEM_DISABLE=${wide};TANDEM_SHARD=${part_${path}}/3")
+      ENVIRONMENT "TANDEM_DEVICE=vulkan:0/${path};TANDEM_DISABLE=${wide};TANDEM_SHARD=${part_${path}}/4")
     tandem_driver_test(parity.lavapipe26.${path}.wide lavapipe26 tandem_parity ${small})
     set_tests_properties(parity.lavapipe26.${path}.wide PROPERTIES ENVIRONMENT "TANDEM_DEVICE=vulkan:0/${path}")
   endforeach()
@@ -89,7 +89,7 @@ if(TANDEM_WITH_VULKAN AND UNIX)
                        "-tc=splits: a few*,exact: backward*")
   endforeach()
   set_tests_properties(parity.lavapipe26.8x16x16 PROPERTIES
-    ENVIRONMENT "TANDEM_DEVICE=vulkan:0/coopmat;TANDEM_DISABLE=16x8x16;TANDEM_SHARD=0/3")
+    ENVIRONMENT "TANDEM_DEVICE=vulkan:0/coopmat;TANDEM_DISABLE=16x8x16;TANDEM_SHARD=0/4")
   set_tests_properties(parity.lavapipe26.16x8x16 PROPERTIES
     ENVIRONMENT "TANDEM_DEVICE=vulkan:0/coopmat;TANDEM_DISABLE=8x16x16;TANDEM_SHARD=1/4") # NVIDIA's GPUs list it
   # Tensor addressing, emulated as the shapes are.
