@@ -208,6 +208,9 @@ struct RandomLimits {
   int64_t max_work = 4000000;  // B Hq Sq Sk (D + Dv), about
   int64_t max_seq = 600;
   bool backward_only = false;
+  // Percent of the problems that are tidy, as models' are: 16 bits, whole multiples of 8 features,
+  // dense tensors, two optional inputs at most. Few others are within reach of cuda.sm90.
+  int tidy = 0;
 };
 tandem_problem random_problem(uint64_t seed, const RandomLimits& limits = {});
 

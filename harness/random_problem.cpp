@@ -23,7 +23,7 @@ struct Kernels {
   uint32_t normalizer = TANDEM_SOFTMAX;
   float alpha = 0;
   bool softcap = false, bias = false, dist = false, alibi = false, keep = false, sink = false,
-       dropout = false, one_row = false, visit_all = false, small_tile = false;
+       dropout = false, one_row = false, visit_all = false, small_tile = false, tidy = false;
   tandem_dtype bias_dtype = TANDEM_F32, d_bias_dtype = TANDEM_F32;
   tandem_lengths lengths_q = TANDEM_LENGTHS_FULL, lengths_kv = TANDEM_LENGTHS_FULL;
   uint32_t gradients = TANDEM_GRAD_QKV;
@@ -44,6 +44,17 @@ Kernels random_kernels(uint64_t group, const RandomLimits& limits) {
   k.banded = r.chance(70);
   // The last tile of the table fits every device and problem, and is seldom the planner's choice.
   k.small_tile = r.chance(15);
+  // Drawn apart, so that every seed keeps the problem that it has without them.
+  Random of_tidy(Random::mix(group) ^ 0x74696479);
+  k.tidy = of_tidy.chance(limits.tidy);
+  if (k.tidy) {
+    static const std::vector<int64_t> dims = {8,  16, 24, 32,  40,  48,  64,  64,
+                                              72, 80, 96, 128, 128, 160, 192, 256};
+    k.dtype = of_tidy.chance(50) ? TANDEM_F16 : TANDEM_BF16;
+    k.d = of_tidy.pick(dims);
+    k.dv = of_tidy.chance(85) ? k.d : of_tidy.pick(dims);
+    k.wide = true, k.small_tile = false;
+  }
 
   // Which optional inputs: the normaliser, and of the others mostly up to three, sometimes all.
   const int64_t normalizer = r.below(100);
@@ -56,7 +67,8 @@ Kernels random_kernels(uint64_t group, const RandomLimits& limits) {
   bool* const features[] = {&k.softcap, &k.bias, &k.dist,    &k.alibi,
                             &k.keep,    &k.sink, &k.dropout, &lengths};
   const int64_t kind = r.below(100);
-  const int64_t wanted = kind < 12 ? 0 : kind < 45 ? 1 : kind < 72 ? 2 : kind < 93 ? 3 : 8;
+  int64_t wanted = kind < 12 ? 0 : kind < 45 ? 1 : kind < 72 ? 2 : kind < 93 ? 3 : 8;
+  if (k.tidy) wanted = std::min<int64_t>(wanted, 2);
   for (int64_t n = 0; n < wanted; ++n) *features[wanted == 8 ? n : r.below(8)] = true;
   if (k.normalizer == TANDEM_ENTMAX) k.sink = false;
   k.bias_dtype = r.pick(dtypes);
@@ -109,8 +121,9 @@ void random_layout(Random& r, const Kernels& k, tandem_problem* p) {
   static const std::vector<Layout> any = {Layout::bhsd,   Layout::bhsd,    Layout::bshd,
                                           Layout::gapped, Layout::gapped4, Layout::transposed};
   static const std::vector<Layout> fast = {Layout::bhsd, Layout::bshd, Layout::gapped4};
-  if (r.chance(40)) {
+  if (k.tidy || r.chance(40)) {
     set_layout(*p, r.chance(60) ? Layout::bhsd : Layout::bshd);
+    if (k.tidy) return;
   } else {
     for (Role role : kRoles) set_layout(*p, role, r.pick(k.wide ? fast : any));
   }

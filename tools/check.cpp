@@ -258,6 +258,7 @@ CheckResult Check::run(const CheckOptions& options, const CheckProgress& progres
   const int first = int(options.first.size()), cases = repeat ? 1 : first + options.cases;
   harness::RandomLimits limits;
   limits.max_work = options.work;
+  limits.tidy = 40;
   const Shard shard = parse_shard(options.shard);
   // Few problems are to see many kernels, many are to compile few.
   const auto same = int(harness::kSameKernels);
