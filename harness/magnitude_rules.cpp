@@ -482,12 +482,11 @@ void MagnitudeRules::Impl::judge_averages(const std::vector<double>& o, CaseResu
     const double low = p.sink ? std::min(0.0, v_low[n]) : v_low[n];
     const double high = p.sink ? std::max(0.0, v_high[n]) : v_high[n];
     const double size = std::max(std::fabs(low), std::fabs(high));
-    // A sum of equal weights rounds one way. Softmax divides by another such sum, entmax does not.
-    const double keys = double(p.seq_kv),
-                 sum = p.normalizer == Normalizer::entmax ? keys / 2 : std::sqrt(keys);
-    const double limit = 4 *
-                             (std::max(unit_of(dtype), p.tf32 ? 0x1p-11 : 0) +
-                              (roundings + std::max(sum, std::sqrt(keys))) * kF32) *
+    // A sum of n equal weights rounds one way, by up to n half ulps. Softmax divides by another
+    // such sum, entmax does not.
+    const double keys = double(p.seq_kv), one_way = p.normalizer == Normalizer::entmax ? keys : 0;
+    const double limit = (4 * std::max(unit_of(dtype), p.tf32 ? 0x1p-11 : 0) +
+                          (4 * (roundings + std::sqrt(keys)) + one_way / 2) * kF32) *
                              size +
                          ulp(0, dtype) + std::min(size, 0x1p-118) +
                          (dtype == TANDEM_F16 ? double(p.seq_kv) * 0x1p-25 * size : 0);
