@@ -10,13 +10,13 @@ namespace tandem {
 namespace cuda {
 namespace sm80 {
 
-// acc = (64 rows of a)^T, of which the warp's 16 columns from `col` on, times (64 rows of b).
-template <int W, typename T, int N>
-TANDEM_DEVICE void product_tn(float (&acc)[1][N][4], const Reach<kWholeRows>& a, int col,
+// acc = (16 K rows of a)^T, of which 16 columns from `col` on, times (16 K rows of b).
+template <int W, typename T, int K, int C, int N>
+TANDEM_DEVICE void product_tn(float (&acc)[1][N][4], const Reach<C>& a, int col,
                               const Reach<W>& b) {
   clear(acc);
 #pragma unroll
-  for (int k = 0; k < kWholeRows / 16; ++k) {
+  for (int k = 0; k < K; ++k) {
     uint left[4];
     load_matrices_transposed(left, a.at(16 * k, col));
 #pragma unroll
@@ -29,44 +29,72 @@ TANDEM_DEVICE void product_tn(float (&acc)[1][N][4], const Reach<kWholeRows>& a,
   }
 }
 
+// Stores the 16 rows of a warp, from row0 on, of a tile of C columns.
+template <int C>
+TANDEM_DEVICE void copy_rows(unsigned short* base, int64_t pitch, int rows, int cols, uint tile,
+                             int row0) {
+  constexpr int CHUNKS = C / 8;
+  sync_warp();
+#pragma unroll 1
+  for (int at = int(threadIdx.x) % 32; at < 16 * CHUNKS; at += 32) {
+    const int row = row0 + at / CHUNKS, chunk = at % CHUNKS, width = cols - 8 * chunk;
+    if (row >= rows || width <= 0) continue;
+    const uint4 x = get_chunk(tile + Rows<C>::at(row, chunk));
+    auto* to = base + row * pitch + 8 * chunk;
+    if (width >= 8) {
+      *reinterpret_cast<uint4*>(to) = x;
+    } else {
+      const uint word[4] = {x.x, x.y, x.z, x.w};
+#pragma unroll
+      for (int c = 0; c < 8; ++c)
+        if (c < width) to[c] = static_cast<unsigned short>(word[c / 2] >> (c % 2 * 16));
+    }
+  }
+}
+
 template <typename T, int ROW>
 __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
     bwd_whole(const __grid_constant__ BwdWholeFull params) {
-  using S = MmaShape<ROW>;
-  constexpr int W = S::WIDTH, R = kWholeRows, TILE = R * 2 * W;
-  static_assert(S::BR == R && S::BC == R && S::THREADS == kWholeThreads && S::STAGES == 2,
-                "as it is written");
+  using S = WholeShape<ROW>;
+  constexpr int W = S::WIDTH, BR = S::BR, BC = S::BC, C = S::P_COLS,
+                STAGE = 2 * S::Q_TILE + 2 * S::KV_TILE;
   const BwdDqBlock& u = params.block;
   const BwdDqPush& push = params.push;
   WholeWork work;
-  if (!find_whole(u, params.batch, &work)) return;
-  const int head = work.head;
+  if (!find_whole(u, params.batch, params.sliced, &work)) return;
   const Lane me;
-  const uint tiles = shared_start(), p_tile = tiles + 8 * TILE, ds_tile = p_tile + R * 2 * R;
+  const uint tiles = shared_start(), p_tile = tiles + S::STAGES * STAGE,
+             ds_tile = p_tile + S::P_TILE, out_tile = ds_tile + S::P_TILE;
   const int own = 16 * me.warp;
-  const auto view = [&](uint64_t address, const Strides& strides, int entry, int rows, int width,
-                        bool wide) {
-    return make_view<T>(address, strides, entry, head, rows, width, wide);
+  WholeScores<S> scores(params, out_tile + S::Q_TILE);
+  const auto view = [&](uint64_t address, const Strides& strides, WholePair pair, int rows,
+                        int width, bool wide) {
+    return make_view<T>(address, strides, pair.entry, pair.head, rows, width, wide);
   };
-  const auto fetch = [&](int entry, int stage) {
-    const uint to = tiles + uint(stage * 4 * TILE);
-    load_rows<W, R, S::THREADS>(to, view(push.q, u.q, entry, u.seq_q, u.head_dim, push.wide & 1u),
-                                0);
-    load_rows<W, R, S::THREADS>(to + TILE,
-                                view(push.k, u.k, entry, u.seq_kv, u.head_dim, push.wide & 2u), 0);
-    load_rows<W, R, S::THREADS>(
-        to + 2 * TILE, view(push.v, u.v, entry, u.seq_kv, u.head_dim_v, push.wide & 4u), 0);
-    load_rows<W, R, S::THREADS>(
-        to + 3 * TILE, view(push.d_o, u.d_o, entry, u.seq_q, u.head_dim_v, push.wide & 8u), 0);
+  const auto fetch = [&](WholePair pair, int stage) {
+    const uint to = tiles + uint(stage * STAGE);
+    load_whole<S, BR>(to, view(push.q, u.q, pair, u.seq_q, u.head_dim, push.wide & 1u));
+    load_whole<S, BR>(to + S::Q_TILE,
+                      view(push.d_o, u.d_o, pair, u.seq_q, u.head_dim_v, push.wide & 8u));
+    load_whole<S, BC>(to + 2 * S::Q_TILE,
+                      view(push.k, u.k, pair, u.seq_kv, u.head_dim, push.wide & 2u));
+    load_whole<S, BC>(to + 2 * S::Q_TILE + S::KV_TILE,
+                      view(push.v, u.v, pair, u.seq_kv, u.head_dim_v, push.wide & 4u));
+    scores.fetch(params, pair, stage);
   };
-  if (work.begin < work.end) fetch(work.begin, 0);
+  WholePair pair = work.first;
+  if (S::STAGES > 1) fetch(pair, 0);
   commit();
-  WholeScores scores(params, head, work.begin, ds_tile + R * 2 * R);
-  const bool has_bias = params.features.BIAS != 0, stores = params.spec.D_BIAS != 0;
-  WholeBlock d_bias;
+  const bool stores = params.spec.D_BIAS != 0;
+  // dS in 16 bits is d_bias as it is stored, in whole chunks.
+  const bool copies =
+      stores && !params.sliced &&
+      params.spec.D_BIAS == (std::is_same<T, F16>::value ? TANDEM_F16 : TANDEM_BF16) &&
+      u.d_bias.d == 1 && (u.d_bias.s | u.d_bias.h | u.d_bias.b) % 8 == 0 && push.d_bias % 16 == 0;
+  float d_bias[1][S::SUMS ? S::BLOCKS : 1][4];
   clear(d_bias);
-  // Stores the sum of d_bias: of an entry, or of the workgroup's slice.
-  const auto store_bias = [&](int index) {
+  // Stores d_bias of a pair, or of the workgroup's slice.
+  const auto store_bias = [&](int index, int head, const float(&x)[1][S::BLOCKS][4]) {
     const Strides& to = u.d_bias;
     const int size = params.spec.D_BIAS == TANDEM_F32 ? 4 : 2;
     const BiasRows rows = {
@@ -78,25 +106,31 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
         to.d == 1 && to.s % 2 == 0 && to.h % 2 == 0 && to.b % 2 == 0 &&
             push.d_bias % (2 * size) == 0};
 #pragma unroll
-    for (int n = 0; n < kWholeBlocks; ++n)
+    for (int n = 0; n < S::BLOCKS; ++n)
 #pragma unroll
       for (int h = 0; h < 2; ++h)
-        rows.put(scores.spot.i(n, 2 * h), scores.spot.j(n, 0), d_bias[0][n][2 * h],
-                 d_bias[0][n][2 * h + 1]);
+        rows.put(scores.spot.i(n, 2 * h), scores.spot.j(n, 0), x[0][n][2 * h], x[0][n][2 * h + 1]);
   };
   int stage = 0;
 #pragma unroll 1
-  for (int entry = work.begin; entry < work.end; ++entry, stage ^= 1) {
+  for (int left = work.count; left > 0; --left, stage = S::STAGES - 1 - stage) {
+    const WholePair after = pair.next(params.batch);
+    if (S::STAGES == 1) {  // another workgroup of the SM multiplies meanwhile
+      __syncthreads();     // no warp reads the rows any more
+      fetch(pair, 0);
+      commit();
+    }
     wait<0>();
     __syncthreads();  // all rows are there, and no warp reads the other stage any more
-    if (entry + 1 < work.end) fetch(entry + 1, 1 - stage);
+    if (S::STAGES > 1 && left > 1) fetch(after, 1 - stage);
     commit();
-    scores.begin(params, head, entry);
-    const uint q = tiles + uint(stage * 4 * TILE), k = q + TILE, v = k + TILE, d_o = v + TILE;
-    WholeBlock s, dp;
+    scores.begin(params, pair, stage);
+    const uint q = tiles + uint(stage * STAGE), d_o = q + S::Q_TILE, k = d_o + S::Q_TILE,
+               v = k + S::KV_TILE;
+    typename WholeScores<S>::Block s, dp;
     product_nt<W, T>(s, SharedLeft<W, 1>(q, own), Reach<W>(k, false), 0);
     float m[2], l[2];
-    scores.weigh(s, u.scale, has_bias, m, l);
+    scores.weigh(s, u.scale, stage, m, l);
     product_nt<W, T>(dp, SharedLeft<W, 1>(d_o, own), Reach<W>(v, false), 0);
     float delta[2];
 #pragma unroll
@@ -104,7 +138,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
       const float inverse = l[h] > 0.f ? __fdiv_rn(1.f, l[h]) : 0.f;
       float sum = 0.f;
 #pragma unroll
-      for (int n = 0; n < kWholeBlocks; ++n)
+      for (int n = 0; n < S::BLOCKS; ++n)
 #pragma unroll
         for (int c = 2 * h; c < 2 * h + 2; ++c) {
           s[0][n][c] *= inverse;
@@ -112,42 +146,57 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
         }
       delta[h] = quad_sum(sum);
     }
-    uint words[1][kWholeBlocks / 2][4];
+    uint words[1][S::BLOCKS / 2][4];
     pack_rows<T>(words, s);
-    put_rows<R>(p_tile, own, 0, words);
-    each<kWholeBlocks>([&](int n, int x) {
-      dp[0][n][x] = s[0][n][x] * (dp[0][n][x] - delta[x / 2]);
-      if (stores) d_bias[0][n][x] += dp[0][n][x];
-    });
-    pack_rows<T>(words, dp);
-    put_rows<R>(ds_tile, own, 0, words);
-    float d_q[1][W / 8][4];
-    clear(d_q);
-    if (push.d_q) product_nn<W, T>(d_q, words, Reach<W>(k, true), 0);
-    __syncthreads();  // P and dS are whole
-    float d_v[1][W / 8][4], d_k[1][W / 8][4];
-    product_tn<W, T>(d_v, Reach<R>(p_tile, false), own, Reach<W>(d_o, true));
-    product_tn<W, T>(d_k, Reach<R>(ds_tile, false), own, Reach<W>(q, true));
-    __syncthreads();  // the rows have been read, and outputs pass through them
-    const auto scaled = [&](float x, int, int) { return x * u.scale; };
-    if (push.d_q)
-      store_rows<W>(view(push.d_q, u.d_q, entry, u.seq_q, u.head_dim, push.wide & 16u), 0, q, own,
-                    d_q, scaled);
-    if (params.d_k_at)
-      store_rows<W>(
-          view(params.d_k_at, params.d_k, entry, u.seq_kv, u.head_dim, params.wide_kv & 1u), 0, k,
-          own, d_k, scaled);
-    if (params.d_v_at)
-      store_rows<W>(
-          view(params.d_v_at, params.d_v, entry, u.seq_kv, u.head_dim_v, params.wide_kv & 2u), 0, v,
-          own, d_v, [](float x, int, int) { return x; });
-    if (stores && params.each_d_bias) {
-      store_bias(entry);
-      clear(d_bias);
+    put_rows<C>(p_tile, own, 0, words);
+    each<S::BLOCKS>([&](int n, int x) { dp[0][n][x] = s[0][n][x] * (dp[0][n][x] - delta[x / 2]); });
+    if (stores && !copies) {
+      if constexpr (S::SUMS) {
+        if (params.sliced)
+          each<S::BLOCKS>([&](int n, int x) { d_bias[0][n][x] += dp[0][n][x]; });
+        else
+          store_bias(pair.entry, pair.head, dp);
+      } else {
+        store_bias(pair.entry, pair.head, dp);
+      }
     }
+    pack_rows<T>(words, dp);
+    put_rows<C>(ds_tile, own, 0, words);
+    const auto scaled = [&](float x, int, int) { return x * u.scale; };
+    // Outputs pass through rows of the warp's own, 16 at a time.
+    if (push.d_q) {
+      float d_q[1][W / 8][4];
+      clear(d_q);
+      product_nn<W, T>(d_q, words, Reach<W>(k, true), 0);
+      store_rows<W>(view(push.d_q, u.d_q, pair, u.seq_q, u.head_dim, push.wide & 16u), 0, out_tile,
+                    own, d_q, scaled);
+    }
+    if (copies)
+      copy_rows<C>(reinterpret_cast<unsigned short*>(push.d_bias) + pair.entry * u.d_bias.b +
+                       pair.head * u.d_bias.h,
+                   u.d_bias.s, u.seq_q, u.seq_kv, ds_tile, own);
+    __syncthreads();  // P and dS are whole
+#pragma unroll 1
+    for (int key = own; key < BC && key < u.seq_kv; key += BR) {
+      float sum[1][W / 8][4];
+      if (params.d_v_at) {
+        product_tn<W, T, BR / 16>(sum, Reach<C>(p_tile, false), key, Reach<W>(d_o, true));
+        store_rows<W>(
+            view(params.d_v_at, params.d_v, pair, u.seq_kv, u.head_dim_v, params.wide_kv & 2u),
+            key - own, out_tile, own, sum, [](float x, int, int) { return x; });
+      }
+      if (params.d_k_at) {
+        product_tn<W, T, BR / 16>(sum, Reach<C>(ds_tile, false), key, Reach<W>(q, true));
+        store_rows<W>(
+            view(params.d_k_at, params.d_k, pair, u.seq_kv, u.head_dim, params.wide_kv & 1u),
+            key - own, out_tile, own, sum, scaled);
+      }
+    }
+    pair = after;
   }
   wait<0>();
-  if (stores && !params.each_d_bias) store_bias(work.slice);
+  if constexpr (S::SUMS)
+    if (stores && params.sliced) store_bias(work.slice, work.first.head, d_bias);
 }
 
 }  // namespace sm80

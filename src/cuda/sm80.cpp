@@ -5,6 +5,7 @@
 
 #include "../../cuda/sm80/kernels.h"
 #include "kernels/params.h"
+#include "plan/sm80/heuristics.h"
 
 namespace tandem {
 bool sm80_loads() {
@@ -38,7 +39,7 @@ Status record_fwd_whole(const Plan& plan, const Launch& launch, const Launching&
   cuda::sm80::FwdWholeFull fixed{};
   fixed.block = fwd_block(plan, launch), fixed.spec = fwd_spec(plan, launch);
   fixed.extra = extra_block(plan.problem), fixed.features = features_of(plan.problem);
-  fixed.batch = int(plan.problem.batch);
+  fixed.batch = int(plan.problem.batch), fixed.sliced = sm80_slices_batch(plan.problem);
   *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
     cuda::sm80::FwdWholeFull params = fixed;
     params.push = fwd_push(plan, launch, a);
@@ -56,9 +57,8 @@ Status record_bwd_whole(const Plan& plan, const Launch& launch, const Launching&
   cuda::sm80::BwdWholeFull fixed{};
   fixed.block = bwd_dq_block(plan, launch), fixed.spec = bwd_dq_spec(plan, launch);
   fixed.extra = extra_block(p), fixed.features = features_of(p);
-  fixed.batch = int(p.batch);
+  fixed.batch = int(p.batch), fixed.sliced = sm80_slices_batch(p);
   fixed.d_k = p.d_k, fixed.d_v = p.d_v;
-  fixed.each_d_bias = p.bias && p.bias.batch == p.batch;
   if (launch.splits > 1) {
     const int64_t pitch = bias_parts_pitch(p.seq_kv), head = p.seq_q * pitch;
     fixed.block.d_bias = {p.heads_q * head, head, pitch, 1};

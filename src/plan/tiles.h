@@ -183,15 +183,24 @@ struct AmpereTile {
   constexpr int panels() const { return (width + 63) / 64; }  // of the dQ accumulator
 };
 
-// Whole heads: bytes of the bias in f32, the last of the shared arrays.
-constexpr int kWholeBiasBytes = 64 * 64 * 4;
+// Whole heads: pitch in bytes of a row of the bias in shared memory. Eight rows of a tile begin in
+// different banks.
+constexpr int whole_bias_pitch(int bc, int element_bytes) { return bc * element_bytes + 16; }
+// Columns of P and dS in shared memory: whole rows of chunks to swizzle.
+constexpr int whole_p_cols(int bc) { return (bc + 31) / 32 * 32; }
+// Whether their backward may sum d_bias over batch entries, in registers.
+constexpr bool whole_sums_bias(const AmpereTile& t) { return t.bc <= 64 || t.width <= 32; }
 // Bytes of the shared arrays of cuda/sm80/<stem>.cu: the owned rows, of both tensors except in fwd;
 // the streamed rows; in bwd_dkv three numbers for each streamed row; P and dS if warps share them;
 // and f32 numbers that two warps exchange.
 constexpr int ampere_shared_bytes(const AmpereTile& t) {
-  if (t.full == 2)  // two stages of all rows, in the backward P and dS, and the bias
-    return t.stages * (t.owns_keys() ? 4 : 3) * t.br * t.bytes * t.width +
-           (t.owns_keys() ? 2 * t.bytes * t.br * t.bc : 0) + kWholeBiasBytes;
+  // Whole heads: stages of all rows; in the backward P, dS, and rows that outputs pass through;
+  // without the bias.
+  if (t.full == 2) {
+    const int rows = (t.owns_keys() ? 2 : 1) * t.br + 2 * t.bc;
+    return t.bytes * (t.stages * rows * t.width +
+                      (t.owns_keys() ? 2 * t.br * whole_p_cols(t.bc) + t.br * t.width : 0));
+  }
   // bwd_dbias streams rows and keys of all tensors, and three numbers of a row.
   if (t.stem == Stem::bwd_dbias)
     return t.stages * (2 * (t.br + t.bc) * t.bytes * t.width + 3 * 4 * t.br);

@@ -273,53 +273,6 @@ TEST_CASE("regression: d_bias over slices of the batch" * doctest::skip(!at_leas
     }
 }
 
-// cuda.sm80 holds heads of up to 64 queries and keys whole (cuda/sm80/whole_head.cuh): a bias of
-// all entries, of each, of one head and of one row, masks of each entry and of all, rows that see
-// nothing, more entries than workgroups, one entry, strides of any kind, gradients alone.
-TEST_CASE("regression: whole heads on cuda.sm80" * doctest::skip(!at_least(Tier::ci))) {
-  Expect expect = sparse();
-  expect.gpu_only = true;
-  expect.takes = "sm80";
-  int n = 0;
-  for (int64_t batch : {1, 3, 70})
-    for (int64_t width : {24, 32, 40, 64})
-      for (int kind = 0; kind < 6; ++kind, ++n) {
-        if (batch == 70 && kind % 2 != n / 6 % 2) continue;
-        const int64_t rows = n % 3 == 0   ? 64
-                             : n % 3 == 1 ? 49
-                                          : 7,
-                      keys = n % 5 == 0   ? 64
-                             : n % 5 == 1 ? 1
-                             : n % 5 == 2 ? 33
-                                          : 49;
-        for (tandem_direction pass : {TANDEM_FORWARD, TANDEM_BACKWARD}) {
-          tandem_problem p = problem(pass, n % 2 ? TANDEM_BF16 : TANDEM_F16,
-                                     {batch, 3, pass == TANDEM_FORWARD && n % 4 == 1 ? 1 : 3, rows,
-                                      keys, width, n % 7 == 3 ? width / 2 : width},
-                                     n % 4 == 2   ? kTopLeft
-                                     : n % 4 == 3 ? kWindow
-                                                  : kNone,
-                                     n % 6 == 5   ? Layout::gapped
-                                     : n % 6 == 1 ? Layout::bshd
-                                                  : Layout::bhsd);
-          const tandem_dtype own = tandem_dtype(p.q.dtype), of = n % 3 == 2 ? TANDEM_F32 : own;
-          if (kind == 1) set_bias(p, of, 1, p.heads_q, p.seq_q, of);
-          if (kind == 2) set_bias(p, own, p.batch, p.heads_q, p.seq_q, TANDEM_F32);
-          if (kind == 3) set_bias(p, of, n % 2 ? p.batch : 1, 1, 1);
-          if (kind == 4) set_keep(p, n % 2 ? p.batch : 1, 1, n % 3 ? p.seq_q : 1);
-          if (kind == 5) {
-            set_bias(p, own, 1, p.heads_q, p.seq_q);
-            set_keep(p, p.batch, 1, p.seq_q);
-          }
-          if (pass == TANDEM_BACKWARD) {
-            p.gradients = n % 8 == 7 ? TANDEM_GRAD_K : TANDEM_GRAD_QKV;
-            if (kind == 1 || kind == 2 || kind == 5) p.gradients |= TANDEM_GRAD_BIAS;
-          }
-          check(p, seed_of("whole heads", uint64_t(n)), expect);
-        }
-      }
-}
-
 // cuda.sm90: several workgroups share a tile of keys (bwd_parts.h), each with a part of the query
 // heads and query tiles: few kv heads and few keys, parts that begin and end within a head, unequal
 // numbers of parts with masks, each form of the dQ postprocess, sinks, both orders.

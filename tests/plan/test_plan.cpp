@@ -100,16 +100,17 @@ void check_ampere_launch(const Plan& plan, const Caps& caps, const Launch& l) {
     CHECK(int64_t(l.tiles) == down * ((p.seq_kv + t.bc - 1) / t.bc));
     CHECK(int64_t(l.total) == int64_t(l.tiles) * p.bias.heads * p.bias.batch * l.splits);
   } else if (whole) {
-    CHECK(int64_t(l.tiles) == sm80_whole_slices(p, caps.cores));
-    CHECK(int64_t(l.total) == int64_t(l.tiles) * p.heads_q);
+    CHECK(int64_t(l.tiles) <= (sm80_slices_batch(p) ? p.batch : p.batch * p.heads_q));
+    CHECK(int64_t(l.total) == int64_t(l.tiles) * (sm80_slices_batch(p) ? p.heads_q : 1));
+    CHECK(sm80_holds_whole(p, caps.cores, t));
   } else {
     CHECK(int64_t(l.tiles) == (length + rows - 1) / rows * columns);
     CHECK(int64_t(l.total) == int64_t(l.tiles) * heads * p.batch * l.splits);
   }
   CHECK(uint64_t(l.groups_x) * l.groups_y >= l.total);
   if (cast) return;
-  CHECK(l.shared_bytes + (whole && !p.bias ? kWholeBiasBytes : 0) >=
-        uint32_t(ampere_shared_bytes(t)));
+  CHECK(l.shared_bytes >= uint32_t(ampere_shared_bytes(t)) +
+                              (whole && p.bias ? t.br * whole_bias_pitch(t.bc, 2) : 0));
   CHECK(l.invocations() == t.threads());
   if (whole) {
     CHECK(plan.unordered() == 0);

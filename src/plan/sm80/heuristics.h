@@ -4,6 +4,7 @@
 #define TANDEM_SRC_PLAN_SM80_HEURISTICS_H
 #include <algorithm>
 
+#include "plan/caps.h"
 #include "plan/tiles.h"
 #include "problem/problem.h"
 
@@ -93,23 +94,39 @@ inline bool sm80_joins_dq(uint32_t dkv_total, uint32_t dq_total, int64_t cores) 
   return dkv_total + uint64_t(dq_total) <= uint64_t(cores);
 }
 
-// Whether the kernels of whole heads take a problem: up to 64 queries and keys, and heads up to 64.
-// H200: Swin's windows (49 x 49, D 32, 12,288 of them) 0.095 ms forward and 0.20 backward; with the
-// other kernels of this path an H100 took 0.55 and 1.35. Few rows without a bias are faster in the
-// tiles of 16 rows (one query, 48 keys, D 64, 32,768 heads: 0.16 ms, whole heads 0.44).
+// Whether the kernels of whole heads take a problem, if a tile of theirs holds its heads. H200:
+// Swin's windows (49 x 49, D 32, 12,288 of them) 0.095 ms forward and 0.20 backward; with the other
+// kernels of this path an H100 took 0.55 and 1.35. Few rows without a bias are faster in the tiles
+// of 16 rows (one query, 48 keys, D 64, 32,768 heads: 0.16 ms, whole heads 0.44).
 constexpr int64_t kFewWholeRows = 16;
 inline bool sm80_takes_whole(const Problem& p) {
-  constexpr int64_t kMost = 64;
   if (p.element_size() != 2 || p.normalizer != Normalizer::softmax ||
       (p.inputs() & ~uint32_t(kHasBias | kHasKeep)) != 0 || p.is_empty() || p.splits > 1)
     return false;
-  if (std::max({p.seq_q, p.seq_kv, p.head_dim, p.head_dim_v}) > kMost) return false;
+  if (p.batch * p.heads_q >= int64_t(1) << 31) return false;  // pairs are an int
   if (!p.backward) return p.inputs() != 0 || p.seq_q > kFewWholeRows;
   if (p.heads_q != p.heads_kv) return false;
   const Overlay& b = p.bias;
   return !p.wants(TANDEM_GRAD_BIAS) ||
          (b.heads == p.heads_q && b.rows == p.seq_q && (b.batch == 1 || b.batch == p.batch));
 }
+// Whether workgroups of whole heads have a slice of the batch of one head: where all entries share
+// a bias.
+inline bool sm80_slices_batch(const Problem& p) {
+  return p.bias && p.bias.batch == 1 && p.batch > 1;
+}
+// Whether a tile of theirs holds a problem's heads. Larger ones than 64 x 64 x 64 are for so many
+// heads that each SM has several: one workgroup has all of a head.
+inline bool sm80_holds_whole(const Problem& p, int64_t cores, const AmpereTile& t) {
+  const bool small = t.br <= 64 && t.bc <= 64 && t.width <= 64;
+  if (!whole_sums_bias(t) && p.wants(TANDEM_GRAD_BIAS) && sm80_slices_batch(p)) return false;
+  return p.seq_q <= t.br && p.seq_kv <= t.bc && std::max(p.head_dim, p.head_dim_v) <= t.width &&
+         (small || p.batch * p.heads_q >= 2 * cores);
+}
+// The first row of kAmpereTiles for whole heads that takes a problem on a device; -1: there is
+// none.
+int sm80_whole_row(const Problem& p, const Caps& caps);
+
 // Whether the query heads that share keys are rows of one tile of its fwd, where cuda.sm90 would
 // have a tile for each head. H100: one query, 16 heads, 48 keys, B 2048 0.159 ms instead of 0.901;
 // one query, 20 heads, 1500 keys, B 16 0.051 instead of 0.057; 8 queries, 32 heads of 8 kv heads,
@@ -119,10 +136,14 @@ inline bool sm80_packs_rows(const Problem& p) {
          ((p.group() > 1 && p.seq_q > 1 && p.seq_q * p.group() <= 32) ||
           (p.seq_q * p.group() <= 4 && p.seq_kv <= 2048));
 }
-// Into how many slices they cut the batch: workgroups of a head. Eight for each SM, of which two to
-// four run at a time, so that they end together; an entry each at least.
-inline int64_t sm80_whole_slices(const Problem& p, int64_t cores) {
-  const int64_t wanted = (8 * cores + p.heads_q - 1) / p.heads_q;
+// Workgroups of whole heads: of a head if sm80_slices_batch(), else of all; a (head, batch entry)
+// pair each at least. at_once: that the device runs at a time. As many fetch ahead all the time,
+// but for their first pair. H100, 2,048 pairs of 128 x 128, D 8: 8 workgroups for each SM 0.133 ms.
+// Slices of the batch are eight for each SM, so that heads end together.
+inline int64_t sm80_whole_slices(const Problem& p, int64_t cores, int64_t at_once) {
+  if (!sm80_slices_batch(p)) return std::min(at_once, p.batch * p.heads_q);
+  const int64_t wanted =
+      at_once > cores ? (8 * cores + p.heads_q - 1) / p.heads_q : at_once / p.heads_q;
   return std::max<int64_t>(std::min(wanted, p.batch), 1);
 }
 

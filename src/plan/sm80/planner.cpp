@@ -23,6 +23,34 @@ bool has_ampere_tiles(Stem stem, const Problem& p, bool whole) {
   return false;
 }
 
+// Bytes of shared memory of a kernel of whole heads. A bias of the whole batch is f32 there; one
+// that each pair has for itself has stages.
+uint32_t whole_shared_bytes(const Problem& p, const AmpereTile& t) {
+  int bytes = ampere_shared_bytes(t);
+  if (p.bias)
+    bytes += t.br * (sm80_slices_batch(p)
+                         ? 4 * t.bc
+                         : t.stages * whole_bias_pitch(t.bc, p.bias.dtype == TANDEM_F32 ? 4 : 2));
+  return uint32_t(bytes);
+}
+
+// Why a row is not taken on a device, with the shared memory that its kernel needs; "" if it is.
+String row_refusal(const Problem& p, const Caps& caps, const AmpereTile& t, uint32_t shared) {
+  const int64_t wider = std::max(p.head_dim, p.head_dim_v);
+  if (is_disabled(caps, t.name)) return kDisabled;
+  const String forced = size_refusal(p, t.br, t.bc);
+  if (!forced.empty()) return forced;
+  if (t.width < wider) return text("head size %lld is beyond its %d", (long long)wider, t.width);
+  if (t.full == 2 && !sm80_holds_whole(p, cores_of(caps), t))
+    return text("%lld heads of %lld x %lld are too large, or too few",
+                (long long)(p.batch * p.heads_q), (long long)p.seq_q, (long long)p.seq_kv);
+  if (shared > caps.shared_bytes)
+    return text("needs %u bytes of shared memory, the device has %u", shared, caps.shared_bytes);
+  if (uint32_t(t.threads()) > caps.max_invocations)
+    return text("needs workgroups of %d, the device has %u", t.threads(), caps.max_invocations);
+  return "";
+}
+
 int widest_tile(Stem stem, const Problem& p) {
   int widest = 0;
   for (const AmpereTile& t : kAmpereTiles)
@@ -59,7 +87,7 @@ class Sm80Planner final : public CudaPlanner {
   bool can_fuse() const;
   bool is_alone() const;
   bool stores_ds() const;
-  String tile_refusal(const AmpereTile& tile) const;
+  uint32_t shared_bytes(const AmpereTile& tile) const;
   bool choose_tiles(const Refuse& refuse);
 
   // whole: of whole heads; fused: with bwd_dkv_dq.
@@ -115,19 +143,9 @@ Vec<Stem> Sm80Planner::stems() const {
   return with_origin(stems);
 }
 
-// Why a row is not taken; "" if it is.
-String Sm80Planner::tile_refusal(const AmpereTile& t) const {
-  const int64_t wider = std::max(p.head_dim, p.head_dim_v);
-  if (is_disabled(caps, t.name)) return kDisabled;
-  const String forced = size_refusal(p, t.br, t.bc);
-  if (!forced.empty()) return forced;
-  if (t.width < wider) return text("head size %lld is beyond its %d", (long long)wider, t.width);
-  const uint32_t shared = uint32_t(ampere_shared_bytes(t)) + skip_shared_bytes(t.stem);
-  if (shared > caps.shared_bytes)
-    return text("needs %u bytes of shared memory, the device has %u", shared, caps.shared_bytes);
-  if (uint32_t(t.threads()) > caps.max_invocations)
-    return text("needs workgroups of %d, the device has %u", t.threads(), caps.max_invocations);
-  return "";
+uint32_t Sm80Planner::shared_bytes(const AmpereTile& t) const {
+  return t.full == 2 ? whole_shared_bytes(p, t)
+                     : uint32_t(ampere_shared_bytes(t)) + skip_shared_bytes(t.stem);
 }
 
 bool Sm80Planner::choose_tiles(const Refuse& refuse) {
@@ -140,7 +158,7 @@ bool Sm80Planner::choose_tiles(const Refuse& refuse) {
     for (int n = 0; n < kAmpereTileCount; ++n) {
       const AmpereTile& t = kAmpereTiles[n];
       if (!is_for(t, stem, p, whole)) continue;
-      const String why = tile_refusal(t);
+      const String why = row_refusal(p, caps, t, shared_bytes(t));
       if (!why.empty())
         refuse(name() + " " + t.name, why);
       else if (best < 0 ||
@@ -188,11 +206,8 @@ void Sm80Planner::form(Launch* launch) const {
   l.tf32 = p.tf32 && !t.full;
   launch->path = l;
   launch->tile = Tile{t.name, t.br, t.bc, t.warps, 32, 0, 0, t.width, TileOn::cuda};
-  launch->shared_bytes = uint32_t(ampere_shared_bytes(t)) + skip_shared_bytes(launch->stem);
-  if (t.full == 2) {
-    if (!p.bias) launch->shared_bytes -= kWholeBiasBytes;
-    launch->stores_d_bias = p.wants(TANDEM_GRAD_BIAS);
-  }
+  launch->shared_bytes = shared_bytes(t);
+  if (t.full == 2) launch->stores_d_bias = p.wants(TANDEM_GRAD_BIAS);
   if (launch->stem == Stem::bwd_dq || (launch->stem == Stem::bwd_dkv_dq && t.full == 3))
     launch->stores_d_bias = stores_ds();
 }
@@ -206,7 +221,11 @@ uint32_t Sm80Planner::sum_splits(const Launch& launch, const Extent& e) const {
 }
 
 Extent Sm80Planner::extent(const Launch& launch) const {
-  if (choice_ == Choice::whole) return {sm80_whole_slices(p, cores_of(caps)), p.heads_q, 1};
+  if (choice_ == Choice::whole) {
+    const int64_t room = std::min<int64_t>(launch.of<Sm80Launch>().tile().groups * cores_of(caps),
+                                           workgroups_at_once(launch));
+    return {sm80_whole_slices(p, cores_of(caps), room), sm80_slices_batch(p) ? p.heads_q : 1, 1};
+  }
   if (launch.stem != Stem::bwd_dq_cast) return CudaPlanner::extent(launch);
   return {launch.of<Sm80Launch>().tile().panels() * ampere_row_blocks(p.seq_q), p.heads_q, p.batch};
 }
@@ -215,7 +234,7 @@ void Sm80Planner::complete(Launch* launch, const Extent& extent) const {
   CudaPlanner::complete(launch, extent);
   if (launch->stem == Stem::bwd_dq_cast) launch->shared_bytes = 64 * 64 * 2;
   // Slices with sums of their own.
-  if (choice_ == Choice::whole && launch->stores_d_bias && p.bias.batch == 1)
+  if (choice_ == Choice::whole && launch->stores_d_bias && sm80_slices_batch(p))
     launch->splits = launch->tiles;
 }
 
@@ -255,6 +274,17 @@ void Sm80Planner::scratch(Plan* plan, ScratchExtents* x) const {
 }
 
 }  // namespace
+
+int sm80_whole_row(const Problem& p, const Caps& caps) {
+  if (!sm80_takes_whole(p)) return -1;
+  for (int n = 0; n < kAmpereTileCount; ++n) {
+    const AmpereTile& t = kAmpereTiles[n];
+    if (is_for(t, p.backward ? Stem::bwd_dkv_dq : Stem::fwd, p, true) &&
+        row_refusal(p, caps, t, whole_shared_bytes(p, t)).empty())
+      return n;
+  }
+  return -1;
+}
 
 std::unique_ptr<PathPlanner> make_cuda_sm80(const PathRow& row, const Problem& p,
                                             const Caps& caps) {

@@ -122,6 +122,7 @@ String row_refusal(const Problem& p, const Caps& caps, const FwdTile& t) {
                ? "its kernels have softmax alone, or elastic softmax with a causal mask whose "
                  "diagonal goes "
                  "along blocks of 64 rows and keys"
+           : fwd_is_plain(t)                    ? "its kernels have softmax alone"
            : t.bias && p.bias                   ? "its kernels have no mask beside the bias"
            : t.bias                             ? "its kernels have a dense bias"
            : p.bias                             ? "it has no room for tiles of the bias"
@@ -130,6 +131,9 @@ String row_refusal(const Problem& p, const Caps& caps, const FwdTile& t) {
   if (hopper_variant(p) == HopperVariant::plain && p.tile_rows == 0 && p.tile_cols == 0 &&
       (p.seq_kv < t.from || (t.to > 0 && !p.banded() && p.seq_kv > t.to)))
     return text("for %lld keys another tile is faster", (long long)p.seq_kv);
+  if (hopper_variant(p) == HopperVariant::plain && p.tile_rows == 0 && p.tile_cols == 0 &&
+      !sm90_takes_192_rows(p, caps.cores, t))
+    return "tiles of 128 rows are faster";
   if (t.bias && p.tile_rows == 0 && p.tile_cols == 0) {
     if (p.banded()) return "it is taken without a mask alone";
     const int64_t tiles = p.batch * p.heads_q * ((p.seq_q + t.rows() - 1) / t.rows());
@@ -246,7 +250,7 @@ String Sm90Planner::refuse() const {
     return text("compute capability %d.%d is not 9.0", caps.compute_major, caps.compute_minor);
   if (!caps.sm90_code) return "this build holds no code for sm_90a";
   const bool sm80 = caps.sm80_code && !is_disabled(caps, "cuda.sm80");
-  if (sm80 && sm80_takes_whole(p))
+  if (sm80 && sm80_whole_row(p, caps) >= 0)
     return "a head fits one tile of cuda.sm80, whose workgroups take several heads";
   const String splits = splits_refusal();
   if (!splits.empty()) return splits;

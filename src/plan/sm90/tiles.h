@@ -27,6 +27,14 @@ struct FwdTile {
   constexpr int threads() const { return 128 * (warpgroups + 1); }
 };
 
+// Tiles whose kernels have softmax alone. With three warpgroups and 96 keys there are no registers
+// for more, and bitmaps of masks come in words of 128 keys.
+constexpr bool fwd_is_plain(const FwdTile& t) {
+  return t.decoupled || (t.warpgroups == 3 && t.bc == 96);
+}
+// Elastic softmax and entmax take the tiles for heads of 128 in place of those for 96.
+constexpr bool fwd_is_softmax(const FwdTile& t) { return t.d == 96; }
+
 constexpr int fwd_panels(int features) { return (features + 63) / 64; }
 // mbarriers of the stages of Q. In tiles for a dense bias alone each warpgroup has its own.
 constexpr int fwd_q_barriers(const FwdTile& t) { return t.bias ? 2 * t.warpgroups : 4; }
@@ -68,7 +76,7 @@ constexpr int fwd_bias_bytes(const FwdTile& t) { return t.rows() * t.bc * (t.f32
 // Whether Q may be multiplied by the scale, which has to be exact. Otherwise each element of the
 // bias is divided by the scale. Heads up to 64.
 constexpr bool fwd_scales_q(const FwdTile& t) {
-  return !t.decoupled && !t.bias && t.d <= 64 && t.dv <= 64;
+  return !fwd_is_plain(t) && !t.bias && t.d <= 64 && t.dv <= 64;
 }
 // Whether the scale is a power of two that keeps bf16 values exact, except those under 2^-110.
 inline bool has_exact_scale(float scale) {
@@ -96,7 +104,7 @@ constexpr int fwd_any_bias_shared_bytes(const FwdTile& t) {
 }
 constexpr int fwd_bias_shared_bytes(const FwdTile& t) {
   const int bytes = fwd_any_bias_shared_bytes(t);
-  return !t.decoupled && !t.f32_bias && t.bc % 64 == 0 && bytes <= kMaxShared ? bytes : 0;
+  return !fwd_is_plain(t) && !t.f32_bias && t.bc % 64 == 0 && bytes <= kMaxShared ? bytes : 0;
 }
 
 // A keep mask beside the bias (cuda/sm90/fwd/fwd_bias_keep.cu): one more mbarrier for each stage of
@@ -141,7 +149,7 @@ constexpr int fwd_elastic_stages(const FwdTile& t) {
              : (t.d <= 64 ? 8 : 4);
 }
 constexpr int fwd_elastic_shared_bytes(const FwdTile& t) {
-  return fwd_elastic_shared_bytes(t, fwd_elastic_stages(t));
+  return fwd_is_softmax(t) ? kMaxShared + 1 : fwd_elastic_shared_bytes(t, fwd_elastic_stages(t));
 }
 
 // Entmax. Behind the mbarriers: words of the search; two bitmaps a warpgroup, of the first
@@ -155,7 +163,9 @@ constexpr int fwd_entmax_lists_at(const FwdTile& t) {  // behind the mbarriers
 constexpr int fwd_entmax_candidates(const FwdTile& t) {
   const int left = kMaxShared - fwd_shared_bytes(t, kEntmaxQStages) - fwd_entmax_lists_at(t);
   const int most = left / (t.warpgroups * 128 * 2 * 4) / 4 * 4;
-  return t.decoupled || t.bias || t.d > 128 || most < 16 ? 0 : most > 44 ? 44 : most;
+  return fwd_is_plain(t) || fwd_is_softmax(t) || t.bias || t.d > 128 || most < 16 ? 0
+         : most > 44                                                              ? 44
+                                                                                  : most;
 }
 constexpr int fwd_entmax_shared_bytes(const FwdTile& t) {
   return fwd_entmax_candidates(t) == 0
@@ -168,11 +178,11 @@ constexpr int fwd_entmax_shared_bytes(const FwdTile& t) {
 constexpr int kFwdDescriptors = 4, kFwdDescriptorBytes = 64;
 constexpr int fwd_varlen_shared_bytes(const FwdTile& t) {
   const int bytes = fwd_shared_bytes(t) + 2 * 8 + kFwdDescriptors * kFwdDescriptorBytes;
-  return !t.decoupled && !t.bias && bytes <= kMaxShared ? bytes : 0;
+  return !fwd_is_plain(t) && !t.bias && bytes <= kMaxShared ? bytes : 0;
 }
 // Wider heads have one kernel for lengths, softcap and ALiBi.
 constexpr bool fwd_has_varlen_alone(const FwdTile& t) {
-  return !t.decoupled && !t.bias && t.d <= 128 && t.dv <= 128;
+  return !fwd_is_plain(t) && !t.bias && t.d <= 128 && t.dv <= 128;
 }
 
 // Mask bitmap of masks and dropout (cuda/sm90/mask_bitmap.cuh). A stage holds the words of a tile
