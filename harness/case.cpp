@@ -144,6 +144,13 @@ HostTensor& Outputs::tensor(Role role) {
 const HostTensor& Outputs::tensor(Role role) const {
   return const_cast<Outputs*>(this)->tensor(role);
 }
+std::vector<Outputs::Written> Outputs::written(Role role) const {
+  std::vector<Written> all = {{&tensor(role), ""}};
+  if (role == Role::d_q)
+    for (const Again& again : d_q_again)
+      all.push_back({&again.d_q, "run " + std::to_string(again.run) + ": "});
+  return all;
+}
 
 Case::Case(const tandem_problem& problem, uint64_t seed, const CaseOptions& options)
     : impl_(new Impl) {
@@ -281,8 +288,11 @@ void Case::judge(const Outputs& outputs, CaseResult* result) {
   for (Role role : kOutputs) {
     if (role != Role::o && !is_output(c.problem, role)) continue;
     const Bounds& bounds = c.bounds[size_t(role)];
-    append(judge_tensor(role_name(role), bounds, bounds.want, logical(role, outputs.tensor(role))),
-           result);
+    for (const auto& [tensor, run] : outputs.written(role)) {
+      Judgement j = judge_tensor(role_name(role), bounds, bounds.want, logical(role, *tensor));
+      j.where.insert(0, run);
+      append(std::move(j), result);
+    }
     if (role == Role::o && !outputs.lse.empty())
       append(judge_lse(logical_dims(c.problem, role), c.truth.lse, outputs.lse, c.f32_roundings,
                        threshold, tf32),

@@ -112,11 +112,24 @@ double extra_roundings(const Problem& problem, double plain, double bias, double
 // What a device wrote, on the host again. Those that the problem does not ask for are empty.
 struct Outputs {
   HostTensor o, d_q, d_k, d_v, d_bias, d_dist_bias, d_slope, d_tau, d_sink;
-  std::vector<float> lse;         // [B,Hq,Sq]
+  std::vector<float> lse;  // [B,Hq,Sq]
+  // d_q of further runs, where the plan sums it in no fixed order and the bits are others.
+  struct Again {
+    int run;  // the first is 1
+    HostTensor d_q;
+  };
+  std::vector<Again> d_q_again;
   HostTensor& tensor(Role role);  // of kOutputs
   const HostTensor& tensor(Role role) const;
   HostTensor& gradient(Role role) { return tensor(role); }
   const HostTensor& gradient(Role role) const { return tensor(role); }
+  // What there is to judge of an output: the tensor, and of d_q those of further runs, each with
+  // what names it: "", "run 2: ".
+  struct Written {
+    const HostTensor* tensor;
+    std::string run;
+  };
+  std::vector<Written> written(Role role) const;
 };
 
 struct CaseOptions {
@@ -125,7 +138,9 @@ struct CaseOptions {
   bool addresses = false;         // Vulkan: give tensors as device addresses
   bool no_lse = false;            // forward: leave args.lse out
   uint8_t workspace_byte = 0xff;  // what the workspace holds before
-  int repeats = 1;                // > 1: run again, and the bits must be the same
+  // > 1: run again, and the bits must be the same. Sums in no fixed order need not have the same
+  // ones; every run's is then judged.
+  int repeats = 1;
   // A device that runs the forward of a backward problem, whose o and lse the other one then gets;
   // null: the same.
   Session* forward = nullptr;

@@ -84,8 +84,10 @@ struct MagnitudeRules::Impl {
   std::vector<double> factors(int64_t head, int64_t row, const std::vector<int64_t>& keys) const;
   void add_row(const Problem& entry, int64_t b, int64_t h, int64_t i, int64_t q_len,
                int64_t kv_len);
-  // lost: of an element's terms, the part that may count as 0.
-  void judge(Role role, const std::vector<double>& got, double lost, CaseResult* result) const;
+  // run: what names the run, before the place. lost: of an element's terms, the part that may count
+  // as 0.
+  void judge(Role role, const std::string& run, const std::vector<double>& got, double lost,
+             CaseResult* result) const;
   void judge_lse(const std::vector<float>& got, CaseResult* result) const;
   void judge_averages(const std::vector<double>& o, CaseResult* result) const;
   void judge_key_sums(const std::vector<double>& d_v, CaseResult* result) const;
@@ -437,8 +439,8 @@ std::string place(const Dims& d, size_t n) {
 
 }  // namespace
 
-void MagnitudeRules::Impl::judge(Role role, const std::vector<double>& got, double lost_terms,
-                                 CaseResult* result) const {
+void MagnitudeRules::Impl::judge(Role role, const std::string& run, const std::vector<double>& got,
+                                 double lost_terms, CaseResult* result) const {
   const Sums& s = sums[size_t(role)];
   const uint32_t own =
       role == Role::o ? test.problem().o.dtype : layout_of(test.problem(), role).dtype;
@@ -457,7 +459,7 @@ void MagnitudeRules::Impl::judge(Role role, const std::vector<double>& got, doub
     if (s.terms[n] > 0)
       limit = (relative + lost_terms) * s.terms[n] + s.slack[n] + ulp(0, own) +
               std::min(std::max(vanishing, subnormal), s.terms[n]);
-    tell.see(got[n], s.want[n], limit, most_of(own), [&] { return place(s.dims, n); });
+    tell.see(got[n], s.want[n], limit, most_of(own), [&] { return run + place(s.dims, n); });
   }
 }
 
@@ -557,8 +559,9 @@ void MagnitudeRules::judge(const Outputs& outputs, CaseResult* result, bool lose
   const tandem_problem& problem = m.test.problem();
   for (Role role : kOutputs) {
     if (role != Role::o && !is_output(problem, role)) continue;
+    for (const auto& [tensor, run] : outputs.written(role))
+      m.judge(role, run, m.test.logical(role, *tensor), lost, result);
     const std::vector<double> got = m.test.logical(role, outputs.tensor(role));
-    m.judge(role, got, lost, result);
     if (role == Role::o && m.p.normalizer != Normalizer::elastic && m.p.dropout == 0)
       m.judge_averages(got, result);
     if (role == Role::d_v && m.weights_sum_to_one()) m.judge_key_sums(got, result);

@@ -194,6 +194,8 @@ void Check::run_case(const tandem_problem& problem, uint64_t seed, const Magnitu
     CaseResult& r = results[n];
     if (!r.ok || rows == 0 || (r.tile_rows == rows && r.tile_cols == cols)) continue;
     r = with_tile.run(*subjects_[n].session, outputs[n].get());
+    // The pairs see the first run alone.
+    if (r.ok) planned.judge(*outputs[n], &r);
     if (!r.ok && !r.refused) failure(subjects_[n].label, r, repro_of(forced, seed));
   }
   run_pairs(planned, &outputs, results);

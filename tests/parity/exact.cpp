@@ -113,9 +113,11 @@ void check_exact(tandem_problem p, Fill fill, uint64_t seed, Sum* sum,
       } rows[] = {{Role::d_q, d_q}, {Role::d_k, d_k}, {Role::d_v, d_v}};
       for (const auto& row : rows)
         if (is_output(p, row.role))
-          note(role_name(row.role),
-               compare(role_name(row.role), dims_of(p, row.role), dtype, row.want,
-                       outputs.gradient(row.role).dense(), false, sum));
+          for (const auto& [tensor, run] : outputs.written(row.role)) {
+            const std::string wrong = compare(role_name(row.role), dims_of(p, row.role), dtype,
+                                              row.want, tensor->dense(), false, sum);
+            note(role_name(row.role), wrong.empty() ? wrong : run + wrong);
+          }
     }
   }
   if (!refused || retyped) return;

@@ -10,6 +10,7 @@
 namespace tandem::harness {
 
 void (*recorded_limits)(const tandem::Plan&, const Caps&) = nullptr;
+std::function<void(const tandem::Problem&, const tandem_args&)> recorded_execute;
 
 namespace {
 
@@ -22,7 +23,14 @@ const plan_fixture::Profile* find_profile(const std::string& id) {
 
 class RecordedProgram final : public Program {
  public:
-  Status record(tandem_stream, const tandem_args&) const override { return Status(); }
+  explicit RecordedProgram(const tandem::Problem& problem) : problem_(problem) {}
+  Status record(tandem_stream, const tandem_args& args) const override {
+    if (recorded_execute) recorded_execute(problem_, args);
+    return Status();
+  }
+
+ private:
+  const tandem::Problem problem_;
 };
 
 class RecordedDevice final : public Device {
@@ -34,7 +42,7 @@ class RecordedDevice final : public Device {
   }
   Status build(const tandem::Plan& plan, std::unique_ptr<Program>* program) override {
     if (recorded_limits && caps_.backend == Backend::vulkan) recorded_limits(plan, caps_);
-    *program = std::make_unique<RecordedProgram>();
+    *program = std::make_unique<RecordedProgram>(plan.problem);
     return Status();
   }
 };

@@ -6,7 +6,7 @@ add_executable(tandem_tests
   plan/test_cost.cpp plan/test_plan.cpp plan/test_features.cpp plan/test_matrix.cpp plan/test_sm80.cpp plan/test_sm90.cpp
   plan/test_models.cpp plan/test_sm90_features.cpp plan/test_sm90_launches.cpp plan/test_splits.cpp plan/test_kernel_rows.cpp unit/test_problem_line.cpp
   unit/test_reference.cpp unit/test_reference_features.cpp unit/test_reference_path.cpp unit/test_harness.cpp
-  unit/test_tile_range.cpp unit/test_verbose.cpp)
+  unit/test_repeats.cpp unit/test_tile_range.cpp unit/test_verbose.cpp parity/recorded_session.cpp)
 tandem_test_target(tandem_tests)
 target_compile_definitions(tandem_tests PRIVATE TANDEM_WITH_VULKAN=$<BOOL:${TANDEM_WITH_VULKAN}>
   TANDEM_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
