@@ -51,6 +51,7 @@ struct Row {  // of [B,Hq,Sq]
   bool sees = false;
   double lse = -kInfinity, lse_error = 0, common = 0;
   double ds_size = 0;  // sum of the magnitudes of the terms of its ds
+  double ds_lost = 0;  // what its ds may lose, together, that are stored as f16
   double o_low = 0, o_high = 0;
 };
 
@@ -317,6 +318,8 @@ void MagnitudeRules::Impl::add_row(const Problem& entry, int64_t b, int64_t h, i
     const double off = (dg[j] + weight) * std::fabs(away) + high[j] * (1 + w.common) * moves +
                        high[j] * (flips[j] * std::fabs(dp[j]) + lost);
     row.ds_size += e + high[j] * lost / (0x1p-20);
+    // Half of f16's smallest number each, and no more than there is.
+    if (p.dtype == TANDEM_F16) row.ds_lost += std::min(0x1p-25, e + off);
     const double bend = terms.bend[j], wide = std::fabs(bend) + terms.bend_error[j];
     const double bent = off * std::fabs(bend) + e * terms.bend_error[j];
     const double* k = &in.k[size_t(kv * D)];
@@ -542,7 +545,7 @@ void MagnitudeRules::Impl::judge_row_sums(const std::vector<double>& d_bias,
     const double size = rows[n].ds_size;
     double limit =
         stored + (4 * unit + 4 * roundings * kF32 + 2 * rows[n].common) * size + 0x1p-118;
-    if (p.dtype == TANDEM_F16) limit += double(p.seq_kv) * 0x1p-24 * size;
+    if (p.dtype == TANDEM_F16) limit += double(p.seq_kv) * 0x1p-24 * size + rows[n].ds_lost;
     tell.see(sum, 0, size == 0 ? 0 : limit, most_of(TANDEM_F32), [&] { return place(dims, n); });
   }
 }

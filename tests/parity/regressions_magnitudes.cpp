@@ -275,3 +275,25 @@ TEST_CASE("regression: magnitudes: a score at the end of f32") {
                  });
                });
 }
+
+namespace {
+
+void check_random(const std::string& line, uint64_t seed, const std::string& words) {
+  CaseOptions options = random_options(seed);
+  options.lead = 0;
+  check_magnitudes(parse(line), parse_magnitudes(words), seed, options);
+}
+
+}  // namespace
+
+// The judge's: cuda.sm90 sums d_bias from ds of f16, each of which is a multiple of 2^-24, or 0.
+TEST_CASE("regression: magnitudes: ds of a row below the numbers of f16") {
+  check_random(
+      "bwd f16 b1 hq1 hk1 sq33 sk49 d48 dv48 scale=0x1.dp-2 bias:f32:1x1x33 grads=qkvb d_bias:f32 "
+      "q=0,1584,48,1",
+      407092, "v=some,d_o=tiny");
+  check_random(
+      "bwd f16 b1 hq2 hk2 sq240 sk16 d48 dv48 bottom_right bias:f32:1x2x240 grads=qkvb d_bias:f32 "
+      "bias=9137,0,19,1 d_bias=9137,4565,19,1 layout=bshd",
+      407082, "bias=one:-1e+20,v=some,d_o=tiny");
+}
