@@ -111,11 +111,16 @@ Result entmax(const Variant& x, double alpha) {
   return r;
 }
 
-Variant variant(const ScoreTerms& row, const std::vector<double>& scores) {
+// step: alpha - 1 of entmax, by which cpu.ref multiplies in double (of a score of f32 that rounds
+// nothing); otherwise 1.
+Variant variant(const ScoreTerms& row, const std::vector<double>& scores, double step) {
   Variant v;
   v.top = largest(scores);
   if (row.has_sink) v.top = std::max(v.top, row.sink);
-  for (double s : scores) v.s.push_back(s - v.top);
+  std::vector<double> z(scores);
+  z.push_back(v.top);
+  for (double& x : z) x *= step;
+  for (size_t j = 0; j < scores.size(); ++j) v.s.push_back((z[j] - z.back()) / step);
   v.error.assign(scores.size(), 0);
   if (row.has_sink) {
     v.sink = row.sink - v.top;
@@ -162,7 +167,8 @@ RowWeights weigh(const Problem& problem, const ScoreTerms& row) {
   }
   settled &= equal || lost;
 
-  std::vector<Variant> variants = {variant(row, row.score), variant(row, row.f32)};
+  const double step = is_entmax ? double(problem.alpha) - 1 : 1;
+  std::vector<Variant> variants = {variant(row, row.score, step), variant(row, row.f32, step)};
   double together = 0;  // how far settled scores may be off, all by the same
   for (size_t j = 0; j < n; ++j) {
     const bool matters = row.score[j] + error[j] >= least + kNeverMatters;
@@ -180,9 +186,7 @@ RowWeights weigh(const Problem& problem, const ScoreTerms& row) {
   const auto rounding = [](double x) {
     return 0x1p-22 * (4 + (std::fabs(x) > kFarAtLeast ? 16 : std::fabs(x)));
   };
-  const auto threshold_error = [&](const Variant& v) {
-    return rounding((double(problem.alpha) - 1) * v.top) / (double(problem.alpha) - 1);
-  };
+  const auto threshold_error = [&](const Variant& v) { return rounding(step * v.top) / step; };
   if (is_entmax)
     for (Variant& v : variants)
       for (double& e : v.error) e += threshold_error(v);

@@ -16,8 +16,9 @@ struct Interval {
 // A row's visible keys, by terms in double.
 struct ScoreTerms {
   std::vector<int64_t> key;
-  // Of scale <q, k>: the value and the sum of magnitudes. f32: as a plain chain forms the whole
-  // score.
+  // Of scale <q, k>: the value and the sum of magnitudes. score: the whole one, summed in double in
+  // the order of cpu.ref, which under a mask of 1e15 keeps eighths of the product. f32: as a plain
+  // chain forms it.
   std::vector<double> product, product_size;
   std::vector<double> score, f32, terms;  // terms: magnitudes of all that was added to the product
   std::vector<double> added;              // and its value

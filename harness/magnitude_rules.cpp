@@ -154,7 +154,10 @@ ScoreTerms MagnitudeRules::Impl::score(const Problem& entry, int64_t b, int64_t 
     }
     double added = 0, terms = 0;
     float f32 = float(s);
-    const auto add = [&](double x) { added += x, terms += std::fabs(x), f32 += float(x); };
+    double whole = s;
+    const auto add = [&](double x) {
+      added += x, terms += std::fabs(x), f32 += float(x), whole += x;
+    };
     const int64_t t = i + entry.band.off - j;
     if (p.bias) add(in.bias[overlay(p.bias, j)]);
     if (t >= 0 && t < p.dist_window) add(in.dist_bias[size_t(h * p.dist_window + t)]);
@@ -163,8 +166,8 @@ ScoreTerms MagnitudeRules::Impl::score(const Problem& entry, int64_t b, int64_t 
     row.key.push_back(j);
     row.product.push_back(c);
     row.product_size.push_back(std::fabs(double(p.scale)) * size);
-    row.score.push_back(s + added);
-    row.f32.push_back(std::isfinite(f32) ? double(f32) : s + added);
+    row.score.push_back(whole);
+    row.f32.push_back(std::isfinite(f32) ? double(f32) : whole);
     row.terms.push_back(terms);
     row.added.push_back(added);
     row.bend.push_back(bend);

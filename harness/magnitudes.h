@@ -9,8 +9,8 @@
 // between the least and the most that its row's scores allow, each of them anywhere within
 // kScoreUnits of the magnitudes that it is made of, around the exact score or the one of f32. A row
 // whose largest scores are the same number on every path (equal keys, or a bias that leaves nothing
-// of c) has no such latitude: its weights are equal, or those of what is left without the bias. And
-// whatever the scores,
+// of c) has no such latitude: its weights are equal, or those of what is left of c in double, as
+// cpu.ref has it. And whatever the scores,
 //   - what is finite in the truth is finite,
 //   - the weights of a row that sees a key sum to 1: o lies between the values averaged; over the
 //     keys, d_v adds up to d_o of all rows that see one; ds of a row adds up to 0.

@@ -297,3 +297,12 @@ TEST_CASE("regression: magnitudes: ds of a row below the numbers of f16") {
       "bias=9137,0,19,1 d_bias=9137,4565,19,1 layout=bshd",
       407082, "bias=one:-1e+20,v=some,d_o=tiny");
 }
+
+// The judge's: cpu.ref has scores of double, which keep eighths of the products under this mask,
+// and rounds them again, times alpha - 1.
+TEST_CASE("regression: magnitudes: entmax of scores that double rounds") {
+  check_random(
+      "bwd bf16 b1 hq2 hk1 sq264 sk18 d64 dv64 bottom_right scale=0x1p-1 entmax=0x1.cp+0 dist=18 "
+      "dropout=0x1p-2 grads=qkvd visit_all layout=bshd",
+      400898, "bias=rows:1e+15,v=largest");
+}
