@@ -151,7 +151,23 @@ TEST_CASE(
     CHECK(forward(caps, "fwd bf16 b1 hq8 sq17 sk500 d128") == "a_fwd128");
     CHECK(forward(caps, "fwd bf16 b1 hq32 hk4 sq1 sk500 d64") == "a_fwd64d");
     CHECK(forward(caps, "fwd bf16 b1 hq8 sq70 d64") == "a_fwd64");
+    // The same with optional inputs.
+    CHECK(forward(caps, "fwd bf16 b32 hq8 hk1 sq1 sk8192 d128 kv_padded") == "a_fwdx128d");
+    CHECK(forward(caps, "fwd bf16 b2 hq8 hk2 sq4 sk900 d40 kv_padded sink") == "a_fwdx64d");
+    CHECK(forward(caps, "fwd f16 b8 hq8 hk4 sq1 sk4096 d256 softcap=50") == "a_fwdx256d");
+    CHECK(forward(caps, "fwd f16 b8 hq8 sq16 sk300 d128 entmax=1.5") == "a_fwdx128d");
+    CHECK(forward(caps, "fwd bf16 b2 hq8 hk2 sq17 sk900 d128 kv_padded") == "a_fwdx128");
   }
+  // cuda.sm90 leaves to it what it would split.
+  const Caps both = caps_of("h100_cuda");
+  for (int batch : {1, 2, 4, 8, 16, 32, 44}) {
+    const std::string line = "fwd bf16 hq8 hk1 sq1 sk8192 d128 kv_padded b" + std::to_string(batch);
+    CHECK(forward(both, line.c_str()) == "a_fwdx128d");
+  }
+  for (const char* line : {"fwd bf16 b64 hq8 hk1 sq1 sk8192 d128 kv_padded",
+                           "fwd bf16 b2 hq8 hk1 sq500 sk8192 d128 kv_padded",
+                           "fwd bf16 b8 hq64 hk8 sq2 sk8192 d64 sink"})
+    CHECK(std::string(plan_of(line, both).path) == "sm90");
   // Few keys: not the tile of fewer keys if it is wider, as sums of d_q would be.
   CHECK(tile(h100, "bwd bf16 b2 hq4 hk2 sq32 sk32 d64") == "a_dkvq64");
 }

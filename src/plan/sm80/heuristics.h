@@ -71,11 +71,16 @@ inline bool sm80_is_better(const Problem& p, int64_t cores, const AmpereTile& t,
          (length <= t.owned() || (few && t.owned() * 2 >= best.owned()));
 }
 
-// Workgroups of fwd that shared memory has room for at a time. There are no more splits of keys
-// than that, as a last partial wave takes as long as a whole one. H100, decoding: 4 to 10 % where
-// there were more. CUDA reserves 1 KiB for each workgroup.
-inline int64_t sm80_workgroups_at_once(uint32_t device_bytes, uint32_t bytes, int64_t cores) {
-  return std::max<int64_t>(device_bytes / (bytes + 1024), 1) * cores;
+// Workgroups that the device has room for at a time. There are no more splits of keys of fwd than
+// that, as a last partial wave takes as long as a whole one. H100, decoding: 4 to 10 % where there
+// were more. CUDA reserves 1 KiB of shared memory for each workgroup. Kernels with all optional
+// inputs take 250 registers or more, so an SM has room for eight warps of them.
+constexpr int64_t kFullWarps = 8;
+inline int64_t sm80_workgroups_at_once(uint32_t device_bytes, uint32_t bytes, int64_t cores,
+                                       const AmpereTile& t) {
+  const int64_t by_bytes = device_bytes / (bytes + 1024),
+                by_registers = t.full == 1 ? kFullWarps / t.warps : by_bytes;
+  return std::max<int64_t>(std::min(by_bytes, by_registers), 1) * cores;
 }
 
 // Splits of keys of fwd: no more than kManySplits, where these give each SM two workgroups. Parts

@@ -71,7 +71,8 @@ class Sm80Planner final : public CudaPlanner {
   uint32_t sum_splits(const Launch& launch, const Extent& extent) const override;
   Extent extent(const Launch& launch) const override;
   int64_t workgroups_at_once(const Launch& launch) const override {
-    return sm80_workgroups_at_once(caps.shared_bytes, launch.shared_bytes, cores_of(caps));
+    return sm80_workgroups_at_once(caps.shared_bytes, launch.shared_bytes, cores_of(caps),
+                                   launch.of<Sm80Launch>().tile());
   }
   void complete(Launch* launch, const Extent& extent) const override;
   void arrange(Vec<Launch>* launches) const override;
