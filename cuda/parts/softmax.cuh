@@ -120,6 +120,13 @@ TANDEM_DEVICE void put_part_lse(float* lse, int64_t row, float a, float b) {
 
 // ---- with optional inputs -----------------------------------------------------------------------
 
+// The sink of a row; nullptr: there is none. which: FwdSpec::SINK; rows: of a head.
+TANDEM_DEVICE const float* sink_of_row(uint which, uint64_t address, int head, int row, int rows) {
+  if (!which) return nullptr;
+  return reinterpret_cast<const float*>(address) +
+         (which == 2 ? head * rows + tandem_min(row, rows - 1) : head);
+}
+
 // lse of a row with maximum m and sum l > 0, and with sink as one more score.
 TANDEM_DEVICE float joined_lse(const float* sink, float m, float l) {
   if (!sink) return m + logf(l);

@@ -27,8 +27,9 @@ __global__ void __launch_bounds__(Shape<ROW>::WG, Shape<ROW>::FULL_GROUPS)
   const View<Any> v = key_view(e, dtype, push.v, u.v, kv_head, u.head_dim_v, push.wide & 4u);
   const TandemTiles span = tandem_split_tiles(
       tandem_key_tiles(e.band, row0, S::M, S::N, e.seq_q, e.seq_kv), part % u.splits, u.splits);
-  const float* sink =
-      params.spec.SINK ? reinterpret_cast<const float*>(push.sink) + at.head : nullptr;
+  const auto sink_at = [&](int row) {
+    return sink_of_row(params.spec.SINK, push.sink, at.head, row, u.seq_q);
+  };
 
   const Invocation<S> me;
   float4* pool = shared_memory();
@@ -39,7 +40,7 @@ __global__ void __launch_bounds__(Shape<ROW>::WG, Shape<ROW>::FULL_GROUPS)
   const bool skip = e.f.SKIP != 0;
   RowOrigin origin[S::RM];
   if (!online)
-    find_origin<S, WIDE>(origin, e, of, sink, stage, pool, ptile, live, q, row0, k, span);
+    find_origin<S, WIDE>(origin, e, of, sink_at(row0), stage, pool, ptile, live, q, row0, k, span);
   OnlineSoftmax<S> softmax;
   float o[BLOCKS][S::RM][4] = {};
 
@@ -108,6 +109,7 @@ __global__ void __launch_bounds__(Shape<ROW>::WG, Shape<ROW>::FULL_GROUPS)
 #pragma unroll
   for (int i = 0; i < S::RM; ++i) {
     const int row = row0 + me.row(i);
+    const float* sink = sink_at(row);
     float factor = 1.f, divisor = 1.f, from = 0.f;
     if (online) {
       const float l = row_sum<S>(softmax.l[i]);

@@ -137,8 +137,9 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
   const View<T> v = key_view<T>(e, 0, push.v, u.v, kv_head, u.head_dim_v, push.wide & 4u);
   const TandemTiles span = tandem_split_tiles(
       tandem_key_tiles(e.band, row0, BR, BC, e.seq_q, e.seq_kv), part % u.splits, u.splits);
-  const float* sink =
-      params.spec.SINK ? reinterpret_cast<const float*>(push.sink) + at.head : nullptr;
+  const auto sink_at = [&](int row) {
+    return sink_of_row(params.spec.SINK, push.sink, at.head, row, u.seq_q);
+  };
 
   const Lane me;
   const uint q_tile = shared_start(), k_tile = q_tile + BR * 2 * W, v_tile = k_tile + BC * 2 * W;
@@ -156,7 +157,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
   if (!online) {
     wait<0>();
     __syncthreads();
-    find_origin<T, S>(origin, e, of, sink, live, q_at, k_tile, k, row0, row, span);
+    find_origin<T, S>(origin, e, of, sink_at(row0), live, q_at, k_tile, k, row0, row, span);
   }
   const bool some_far = origin[0].from != 0.f || origin[1].from != 0.f;
   float shift[2];
@@ -223,6 +224,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const int i = row + 8 * h;
+    const float* sink = sink_at(i);
     float from = origin[h].lse(sink), log_sum = 0.f;
     if (online) {
       float l = quad_sum(softmax.l[0][h]);

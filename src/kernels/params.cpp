@@ -38,6 +38,9 @@ bool is_whole(const Problem& p, const Launch& l) { return tiles_exist(p, l) && !
 // that of exp2.
 bool is_folded(const Problem& p) { return p.scale >= 1e-3f && p.scale <= 1e3f; }
 
+// FwdSpec::SINK, where keys are not split.
+uint32_t sinks_of(const Problem& p) { return p.sink_of_rows ? 2 : p.sink ? 1 : 0; }
+
 // The members that features.inc gives to every kernel with optional inputs.
 template <typename Spec>
 void set_features(const Problem& p, Spec* s) {
@@ -182,7 +185,7 @@ FwdSpec fwd_spec(const Plan& plan, const Launch& l) {
   FwdSpec s = tile_spec<FwdSpec>(plan, l);
   s.KV_ROW = plain_row(plan, l);
   s.SPLIT = l.splits > 1;
-  s.SINK = plan.problem.sink && l.splits == 1;
+  s.SINK = l.splits == 1 ? sinks_of(plan.problem) : 0;
   return s;
 }
 
@@ -201,7 +204,7 @@ FwdCombineSpec fwd_combine_spec(const Plan& plan, const Launch& l) {
   s.DTYPE = uint32_t(p.dtype);
   s.LANES = uint32_t(shape.lanes);
   s.SLICES = uint32_t(shape.slices);
-  s.SINK = p.sink;
+  s.SINK = sinks_of(p);
   s.LENGTHS_Q = uint32_t(p.lengths_q);
   return s;
 }

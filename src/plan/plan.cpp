@@ -77,6 +77,15 @@ void rank_later_paths(int first, const Caps& caps, Plan* plan) {
   }
 }
 
+// Whether each row of a 16-bit problem may have a sink of its own. cuda.sm80 and cuda.simt have
+// kernels for that; cuda.sm90 has not, and what it takes is not left to cuda.simt.
+bool takes_sinks_of_rows(const Problem& p, const Caps& caps) {
+  const auto on = [&](const char* path) { return !is_disabled(caps, path); };
+  return caps.backend == Backend::cuda && p.element_size() == 2 &&
+         ((caps.sm80_code && on("cuda.sm80")) ||
+          (on("cuda.simt") && !(caps.sm90_code && on("cuda.sm90"))));
+}
+
 }  // namespace
 
 bool is_disabled(const Caps& caps, const String& name) {
@@ -85,7 +94,9 @@ bool is_disabled(const Caps& caps, const String& name) {
 
 Status make_plan(const Problem& problem, const Caps& caps, Plan* plan) {
   *plan = Plan();
-  plan->problem = caps.backend == Backend::cpu ? problem : problem.with_heads_as_rows();
+  plan->problem = caps.backend == Backend::cpu
+                      ? problem
+                      : problem.with_heads_as_rows(takes_sinks_of_rows(problem, caps));
   plan->backend = caps.backend;
   for (int n = 0; n < kPathCount; ++n)
     if (kPaths[n].backend == caps.backend && try_path(n, caps, plan)) {

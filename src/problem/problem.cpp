@@ -270,14 +270,15 @@ String Problem::extras(uint32_t but) const {
   return s;
 }
 
-Problem Problem::with_heads_as_rows() const {
+Problem Problem::with_heads_as_rows(bool sinks) const {
   const int64_t rows = heads_kv == 0 ? 0 : group();
   const bool sees_first = band.left == TANDEM_BAND_OPEN;
   const bool sees_last = band.right == TANDEM_BAND_OPEN ||
                          (lengths_kv == Lengths::full ? band.off + band.right >= seq_kv - 1
                                                       : bottom_right && band.right >= 0);
   if (backward || seq_q != 1 || rows < 2 || rows > TANDEM_SEQ_LIMIT || lengths_q != Lengths::full ||
-      !sees_first || !sees_last || (inputs() & ~uint32_t(kHasSoftcap | kHasLengths)) != 0)
+      !sees_first || !sees_last ||
+      (inputs() & ~uint32_t(kHasSoftcap | kHasLengths | (sinks ? kHasSink : 0))) != 0)
     return *this;
   Problem p = *this;
   for (Strides* t : {&p.q, &p.o}) {
@@ -286,6 +287,7 @@ Problem Problem::with_heads_as_rows() const {
   }
   p.heads_q = heads_kv;
   p.seq_q = rows;
+  p.sink_of_rows = sink;
   p.band = {TANDEM_BAND_OPEN, TANDEM_BAND_OPEN, 0};
   p.bottom_right = false;
   return p;

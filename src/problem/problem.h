@@ -47,6 +47,7 @@ struct Problem {
   float alpha = 0;  // of entmax
   float softcap = 0, dropout = 0;
   bool alibi = false, sink = false;
+  bool sink_of_rows = false;  // with heads as rows: each row has the sink of its head
   int64_t dist_window = 0;
   Overlay bias, keep;
   Strides d_bias{};
@@ -79,8 +80,8 @@ struct Problem {
   // Forward with one query a head, as in decoding: the same problem with the heads that share keys
   // and values as rows of one head, so that one tile has them all and reads their keys once.
   // Returns the problem itself if that differs: if optional inputs distinguish heads, or if the
-  // query does not see every key.
-  Problem with_heads_as_rows() const;
+  // query does not see every key. sinks: a row may have a sink of its own.
+  Problem with_heads_as_rows(bool sinks = false) const;
 };
 
 // Checks everything that can be wrong with a problem on any device. *problem is written on success.

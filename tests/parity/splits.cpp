@@ -62,11 +62,16 @@ TEST_CASE("splits: one query a head") {
       check(p, seed_of("splits one query", uint64_t(n++)), sparse());
     }
   // Of entries with keys of their own number, one of which has none.
-  tandem_problem p = problem(TANDEM_FORWARD, TANDEM_F16, {4, 6, 2, 1, 170, 32, 32}, kBottomRight);
-  set_lengths(p, TANDEM_LENGTHS_FULL, TANDEM_LENGTHS_PADDED, 0, 0);
-  Case test(p, seed_of("splits one query lengths"), sparse().options);
-  set_lengths_of(test, true, {170, 40, 0, 33});
-  check_case(test, sparse());
+  // Then each head has a sink, too, or in CUDA's 16 bits each row of that tile.
+  for (uint32_t splits : {0u, 1u, 3u}) {
+    tandem_problem p = problem(TANDEM_FORWARD, TANDEM_F16, {4, 6, 2, 1, 170, 32, 32}, kBottomRight);
+    p.sink = splits != 0;
+    p.splits = splits;
+    set_lengths(p, TANDEM_LENGTHS_FULL, TANDEM_LENGTHS_PADDED, 0, 0);
+    Case test(p, seed_of("splits one query lengths", splits), sparse().options);
+    set_lengths_of(test, true, {170, 40, 0, 33});
+    check_case(test, sparse());
+  }
 }
 
 TEST_CASE("splits: masks, types, and more splits than tiles" * doctest::skip(!at_least(Tier::ci))) {

@@ -158,12 +158,13 @@ TEST_CASE(
     CHECK(forward(caps, "fwd f16 b8 hq8 sq16 sk300 d128 entmax=1.5") == "a_fwdx128d");
     CHECK(forward(caps, "fwd bf16 b2 hq8 hk2 sq17 sk900 d128 kv_padded") == "a_fwdx128");
   }
-  // cuda.sm90 leaves to it what it would split.
+  // cuda.sm90 leaves to it what it would split, and sinks of rows.
   const Caps both = caps_of("h100_cuda");
   for (int batch : {1, 2, 4, 8, 16, 32, 44}) {
     const std::string line = "fwd bf16 hq8 hk1 sq1 sk8192 d128 kv_padded b" + std::to_string(batch);
     CHECK(forward(both, line.c_str()) == "a_fwdx128d");
   }
+  CHECK(forward(both, "fwd bf16 b8 hq64 hk8 sq1 sk8192 d64 sink") == "a_fwdx64d");
   for (const char* line : {"fwd bf16 b64 hq8 hk1 sq1 sk8192 d128 kv_padded",
                            "fwd bf16 b2 hq8 hk1 sq500 sk8192 d128 kv_padded",
                            "fwd bf16 b8 hq64 hk8 sq2 sk8192 d64 sink"})

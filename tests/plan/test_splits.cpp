@@ -97,10 +97,24 @@ TEST_CASE(
     // The query does not see every key, or heads have numbers of their own.
     for (const char* words :
          {"causal_top_left", "left=4999 bottom_right", "causal_top_left kv_padded",
-          "q_padded kv_padded", "alibi", "sink", "bias:f16:1x8x1", "dropout=0.1", "keep:1x1x1",
-          "dist=4", "elastic", "entmax=1.5"})
+          "q_padded kv_padded", "alibi", "bias:f16:1x8x1", "dropout=0.1", "keep:1x1x1", "dist=4",
+          "elastic", "entmax=1.5", "elastic sink"})
       CHECK(rows(words, id) == 1);
+    // CUDA's kernels for 16 bits take a sink for each row.
+    const bool sinks = std::string(id).find("cuda") != std::string::npos;
+    for (const char* words : {"sink", "sink kv_padded", "sink softcap=5 splits=3"}) {
+      CHECK(rows(words, id) == (sinks ? 4 : 1));
+      const Plan plan = plan_of("fwd f16 b3 hq32 hk8 sq1 sk5000 d64 " + std::string(words), id);
+      CHECK(plan.problem.sink_of_rows == sinks);
+      if (sinks) CHECK(std::string(plan.path) == "sm80");
+    }
   }
+  CHECK(plan_of("fwd f32 hq32 hk8 sq1 sk5000 d64 sink").problem.seq_q == 1);
+  Caps without = caps_of("h100_cuda");
+  REQUIRE(parse_disabled("cuda.sm80", &without.disabled).ok());
+  CHECK(plan_of("fwd f16 hq32 hk8 sq1 sk5000 d64 sink", without).problem.seq_q == 1);
+  REQUIRE(parse_disabled("cuda.sm80,cuda.sm90", &without.disabled).ok());
+  CHECK(plan_of("fwd f16 hq32 hk8 sq1 sk5000 d64 sink", without).problem.seq_q == 4);
   CHECK(rows("", "cpu") == 1);
   CHECK(plan_of("bwd f16 hq32 hk8 sq1 sk5000 d64").problem.seq_q == 1);
   CHECK(plan_of("fwd f16 hq32 hk8 sq2 sk5000 d64").problem.seq_q == 2);
@@ -111,7 +125,8 @@ TEST_CASE(
            std::string::npos;
   };
   CHECK(says("fwd f16 hq32 hk8 sq1 sk5000 d64"));
-  CHECK(!says("fwd f16 hq32 hk8 sq1 sk5000 d64 sink"));
+  CHECK(says("fwd f16 hq32 hk8 sq1 sk5000 d64 sink"));
+  CHECK(!says("fwd f16 hq32 hk8 sq1 sk5000 d64 alibi"));
   // One head of keys, and strides near the end of their range.
   const Problem p =
       plan_of("fwd f32 b1 hq4 hk1 sq1 sk600 d64 q=0,300000000000000000,64,1", "h100_cuda").problem;

@@ -279,6 +279,9 @@ String Sm90Planner::refuse() const {
     return text(
         "%lld rows of %lld heads would leave most of the device idle, and it does not split keys",
         (long long)p.seq_q, (long long)(p.batch * p.heads_q));
+  if (p.sink_of_rows)
+    return text("the %lld rows that share keys, with a sink each, are one tile of cuda.sm80",
+                (long long)p.seq_q);
   if (sm80 && sm80_packs_rows(p))
     return text("the %lld rows that share keys are one tile of cuda.sm80",
                 (long long)(p.seq_q * p.group()));
