@@ -389,6 +389,10 @@ TEST_CASE("sm90 leaves few rows of few heads to the paths that split their keys"
   CHECK(path("fwd f16 b99 hq32 hk8 sq9 sk8192 d64") == "sm90");
   CHECK(path("fwd f16 b99 hq32 hk32 sq1 sk2048 d64") == "sm80");
   CHECK(path("fwd f16 b99 hq32 hk32 sq1 sk2049 d64") == "sm90");
+  CHECK(path("fwd f16 b99 hq32 hk8 sq8 sk8192 d64 q_padded kv_padded") == "sm80");
+  CHECK(path("fwd f16 b99 hq32 hk8 sq8 sk8192 d64 q_packed=99 kv_packed=8192") == "sm90");
+  CHECK(path("fwd f16 b99 hq32 hk32 sq1 sk2048 d64 kv_padded") == "sm80");
+  CHECK(path("fwd f16 b99 hq32 hk8 sq8 sk8192 d64 softcap=9") == "sm90");
 }
 
 TEST_CASE("sm90: forward with a bias takes no scale that is 0 or next to it") {
