@@ -29,26 +29,26 @@ TANDEM_DEVICE void product_tn(float (&acc)[1][N][4], const Reach<C>& a, int col,
   }
 }
 
-// Stores the 16 rows of a warp, from row0 on, of a tile of C columns.
-template <int C>
-TANDEM_DEVICE void copy_rows(unsigned short* base, int64_t pitch, int rows, int cols, uint tile,
-                             int row0) {
+// Stores 16 rows of dS, from row0 on, of a tile of C columns, which this warp has written, as
+// d_bias of a pair. copies: it has the same type, and whole chunks begin at multiples of 16 bytes.
+template <typename T, int C>
+TANDEM_DEVICE void store_pair_bias(const BiasRows& to, bool copies, uint tile, int row0) {
   constexpr int CHUNKS = C / 8;
   sync_warp();
 #pragma unroll 1
   for (int at = int(threadIdx.x) % 32; at < 16 * CHUNKS; at += 32) {
-    const int row = row0 + at / CHUNKS, chunk = at % CHUNKS, width = cols - 8 * chunk;
-    if (row >= rows || width <= 0) continue;
-    const uint4 x = get_chunk(tile + Rows<C>::at(row, chunk));
-    auto* to = base + row * pitch + 8 * chunk;
-    if (width >= 8) {
-      *reinterpret_cast<uint4*>(to) = x;
-    } else {
-      const uint word[4] = {x.x, x.y, x.z, x.w};
-#pragma unroll
-      for (int c = 0; c < 8; ++c)
-        if (c < width) to[c] = static_cast<unsigned short>(word[c / 2] >> (c % 2 * 16));
+    const int row = row0 + at / CHUNKS, col = at % CHUNKS * 8;
+    if (row >= to.rows || col >= to.cols) continue;
+    const uint4 x = get_chunk(tile + Rows<C>::at(row, col / 8));
+    if (copies && col + 8 <= to.cols) {
+      *reinterpret_cast<uint4*>(to.base + 2 * (row * to.s.s + col)) = x;
+      continue;
     }
+    const uint word[4] = {x.x, x.y, x.z, x.w};
+#pragma unroll
+    for (int c = 0; c < 4; ++c)
+      to.put(row, col + 2 * c, T::to_float(static_cast<unsigned short>(word[c])),
+             T::to_float(static_cast<unsigned short>(word[c] >> 16)));
   }
 }
 
@@ -83,38 +83,23 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
     scores.fetch(params, pair, stage);
   };
   WholePair pair = work.first;
-  if (S::STAGES > 1) fetch(pair, 0);
+  // The stage is a bit of the number of pairs that are left, for want of registers.
+  if (S::STAGES > 1) fetch(pair, work.count & 1);
   commit();
   const bool stores = params.spec.D_BIAS != 0;
-  // dS in 16 bits is d_bias as it is stored, in whole chunks.
   const bool copies =
       stores && !params.sliced &&
       params.spec.D_BIAS == (std::is_same<T, F16>::value ? TANDEM_F16 : TANDEM_BF16) &&
       u.d_bias.d == 1 && (u.d_bias.s | u.d_bias.h | u.d_bias.b) % 8 == 0 && push.d_bias % 16 == 0;
   float d_bias[1][S::SUMS ? S::BLOCKS : 1][4];
   clear(d_bias);
-  // Stores d_bias of a pair, or of the workgroup's slice.
-  const auto store_bias = [&](int index, int head, const float(&x)[1][S::BLOCKS][4]) {
-    const Strides& to = u.d_bias;
-    const int size = params.spec.D_BIAS == TANDEM_F32 ? 4 : 2;
-    const BiasRows rows = {
-        params.spec.D_BIAS,
-        reinterpret_cast<char*>(push.d_bias) + (index * to.b + head * to.h) * size,
-        to,
-        u.seq_q,
-        u.seq_kv,
-        to.d == 1 && to.s % 2 == 0 && to.h % 2 == 0 && to.b % 2 == 0 &&
-            push.d_bias % (2 * size) == 0};
-#pragma unroll
-    for (int n = 0; n < S::BLOCKS; ++n)
-#pragma unroll
-      for (int h = 0; h < 2; ++h)
-        rows.put(scores.spot.i(n, 2 * h), scores.spot.j(n, 0), x[0][n][2 * h], x[0][n][2 * h + 1]);
+  // d_bias of a pair, or of the workgroup's slice.
+  const auto bias_rows = [&](int index, int head) {
+    return bias_rows_of(params.spec.D_BIAS, push.d_bias, u.d_bias, index, head, u.seq_q, u.seq_kv);
   };
-  int stage = 0;
 #pragma unroll 1
-  for (int left = work.count; left > 0; --left, stage = S::STAGES - 1 - stage) {
-    const WholePair after = pair.next(params.batch);
+  for (int left = work.count; left > 0; --left, pair = pair.next(params.batch)) {
+    const int stage = S::STAGES > 1 ? left & 1 : 0;
     if (S::STAGES == 1) {  // another workgroup of the SM multiplies meanwhile
       __syncthreads();     // no warp reads the rows any more
       fetch(pair, 0);
@@ -122,7 +107,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
     }
     wait<0>();
     __syncthreads();  // all rows are there, and no warp reads the other stage any more
-    if (S::STAGES > 1 && left > 1) fetch(after, 1 - stage);
+    if (S::STAGES > 1 && left > 1) fetch(pair.next(params.batch), 1 - stage);
     commit();
     scores.begin(params, pair, stage);
     const uint q = tiles + uint(stage * STAGE), d_o = q + S::Q_TILE, k = d_o + S::Q_TILE,
@@ -130,7 +115,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
     typename WholeScores<S>::Block s, dp;
     product_nt<W, T>(s, SharedLeft<W, 1>(q, own), Reach<W>(k, false), 0);
     float m[2], l[2];
-    scores.weigh(s, u.scale, stage, m, l);
+    scores.template weigh<false>(s, u.scale, stage, m, l);
     product_nt<W, T>(dp, SharedLeft<W, 1>(d_o, own), Reach<W>(v, false), 0);
     float delta[2];
 #pragma unroll
@@ -149,17 +134,11 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
     uint words[1][S::BLOCKS / 2][4];
     pack_rows<T>(words, s);
     put_rows<C>(p_tile, own, 0, words);
-    each<S::BLOCKS>([&](int n, int x) { dp[0][n][x] = s[0][n][x] * (dp[0][n][x] - delta[x / 2]); });
-    if (stores && !copies) {
-      if constexpr (S::SUMS) {
-        if (params.sliced)
-          each<S::BLOCKS>([&](int n, int x) { d_bias[0][n][x] += dp[0][n][x]; });
-        else
-          store_bias(pair.entry, pair.head, dp);
-      } else {
-        store_bias(pair.entry, pair.head, dp);
-      }
-    }
+    each<S::BLOCKS>([&](int n, int x) {
+      dp[0][n][x] = s[0][n][x] * (dp[0][n][x] - delta[x / 2]);
+      if constexpr (S::SUMS)
+        if (stores && params.sliced) d_bias[0][n][x] += dp[0][n][x];
+    });
     pack_rows<T>(words, dp);
     put_rows<C>(ds_tile, own, 0, words);
     const auto scaled = [&](float x, int, int) { return x * u.scale; };
@@ -171,10 +150,8 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
       store_rows<W>(view(push.d_q, u.d_q, pair, u.seq_q, u.head_dim, push.wide & 16u), 0, out_tile,
                     own, d_q, scaled);
     }
-    if (copies)
-      copy_rows<C>(reinterpret_cast<unsigned short*>(push.d_bias) + pair.entry * u.d_bias.b +
-                       pair.head * u.d_bias.h,
-                   u.d_bias.s, u.seq_q, u.seq_kv, ds_tile, own);
+    if (stores && !params.sliced)
+      store_pair_bias<T, C>(bias_rows(pair.entry, pair.head), copies, ds_tile, own);
     __syncthreads();  // P and dS are whole
 #pragma unroll 1
     for (int key = own; key < BC && key < u.seq_kv; key += BR) {
@@ -192,11 +169,19 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
             key - own, out_tile, own, sum, scaled);
       }
     }
-    pair = after;
   }
   wait<0>();
   if constexpr (S::SUMS)
-    if (stores && params.sliced) store_bias(work.slice, work.first.head, d_bias);
+    if (stores && params.sliced) {
+      WholeWork again;
+      find_whole(u, params.batch, true, &again);
+      const BiasRows rows = bias_rows(again.slice, again.first.head);
+#pragma unroll
+      for (int n = 0; n < S::BLOCKS; ++n)
+#pragma unroll
+        for (int x = 0; x < 4; x += 2)
+          rows.put(scores.spot.i(n, x), scores.spot.j(n, x), d_bias[0][n][x], d_bias[0][n][x + 1]);
+    }
 }
 
 }  // namespace sm80

@@ -244,13 +244,18 @@ TANDEM_DEVICE void form_o(const Params& params) {
   load_rows<W, BR, S::THREADS>(q_tile, q, row0);
   commit();
   int t = next(span.begin);
-  if (t < span.end) {
-    load_rows<W, BC, S::THREADS>(k_tile, k, t * BC);
-    if (S::STAGES > 1) load_rows<W, BC, S::THREADS>(v_tile, v, t * BC);
+  constexpr int AHEAD = S::STAGES > 1 ? S::STAGES - 1 : 1;  // tiles that are fetched ahead
+  static_assert(AHEAD == 1 || !Inputs::SOME, "the tile after next() is not known");
+#pragma unroll
+  for (int n = 0; n < AHEAD; ++n) {
+    if (t + n < span.end) {
+      load_rows<W, BC, S::THREADS>(k_tile + n * BC * 2 * W, k, (t + n) * BC);
+      if (S::STAGES > 1) load_rows<W, BC, S::THREADS>(v_tile + n * BC * 2 * W, v, (t + n) * BC);
+    }
+    commit();
   }
-  commit();
   if constexpr (S::HELD) {
-    wait<1>();
+    wait<AHEAD>();
     __syncthreads();
     q_held.load(q_at);
   }
@@ -259,14 +264,15 @@ TANDEM_DEVICE void form_o(const Params& params) {
   for (int after; t < span.end; t = Inputs::SOME ? after : t + 1) {
     const int col0 = t * BC;
     if constexpr (Inputs::SOME) after = next(t + 1);
-    wait<0>();
+    wait<AHEAD - 1>();
     __syncthreads();
     if constexpr (S::STAGES > 1) {
-      if ((Inputs::SOME ? after : t + 1) < span.end) {
-        load_rows<W, BC, S::THREADS>(k_tile + (1 - stage) * BC * 2 * W, k,
-                                     Inputs::SOME ? after * BC : col0 + BC);
-        load_rows<W, BC, S::THREADS>(v_tile + (1 - stage) * BC * 2 * W, v,
-                                     Inputs::SOME ? after * BC : col0 + BC);
+      if ((Inputs::SOME ? after : t + AHEAD) < span.end) {
+        const int to = S::STAGES == 2 ? 1 - stage : (stage + AHEAD) % S::STAGES;
+        load_rows<W, BC, S::THREADS>(k_tile + to * BC * 2 * W, k,
+                                     Inputs::SOME ? after * BC : col0 + AHEAD * BC);
+        load_rows<W, BC, S::THREADS>(v_tile + to * BC * 2 * W, v,
+                                     Inputs::SOME ? after * BC : col0 + AHEAD * BC);
       }
     } else {
       load_rows<W, BC, S::THREADS>(v_tile, v, col0);
@@ -313,7 +319,7 @@ TANDEM_DEVICE void form_o(const Params& params) {
       product_nn<W, T, BC / 16>(o, SharedLeft<BC, MT>(p_tile, own), v_at, stage * BC, feature);
     else
       product_nn<W, T>(o, p, v_at, stage * BC);
-    if constexpr (S::STAGES > 1) stage = 1 - stage;
+    if constexpr (S::STAGES > 1) stage = S::STAGES == 2 ? 1 - stage : (stage + 1) % S::STAGES;
   }
   wait<0>();
   __syncthreads();  // for Q, where no tile was visited

@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(MmaShape<ROW>::THREADS, MmaShape<ROW>::GROUPS)
     typename WholeScores<S>::Block s;
     product_nt<W, T>(s, SharedLeft<W, 1>(q, own), Reach<W>(k, false), 0);
     float m[2], l[2];
-    scores.weigh(s, u.scale, stage, m, l);
+    scores.template weigh<true>(s, u.scale, stage, m, l);
     uint p[1][S::BLOCKS / 2][4];
     pack_rows<T>(p, s);
     float o[1][W / 8][4];

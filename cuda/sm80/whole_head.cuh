@@ -122,7 +122,7 @@ struct WholeBias {
     with_type(dtype, [&](auto type) {
       constexpr int SIZE = int(sizeof(typename decltype(type)::Element)), EACH = S::BC * SIZE / 16;
       const int64_t pitch_of = e.x.bias.s * SIZE;
-#pragma unroll 4
+#pragma unroll 1
       for (int at = int(threadIdx.x); at < S::BR * EACH; at += S::THREADS) {
         const int row = at / EACH, chunk = at % EACH;
         const int bytes = row < e.seq_q ? e.seq_kv * SIZE - 16 * chunk : 0;
@@ -253,10 +253,12 @@ struct WholeScores {
   }
   // Turns products into weights relative to the row's maximum, in place. m, l: of the lane's two
   // rows; a row that sees nothing has minus infinity and 0.
+  // SKIPS: where registers allow a branch, rows that see everything skip the selection.
+  template <bool SKIPS>
   TANDEM_DEVICE void weigh(Block& s, float scale, int stage, float (&m)[2], float (&l)[2]) const {
     each<S::BLOCKS>([&](int n, int x) { s[0][n][x] = __fmul_rn(scale, s[0][n][x]); });
     if (bias.dtype) bias.add(s, spot, each_bias ? stage : 0);
-    if (!keeps.has_all())
+    if (!SKIPS || !keeps.has_all())
       each<S::BLOCKS>([&](int n, int x) {
         if (!keeps.has(n, x)) s[0][n][x] = minus_infinity();
       });

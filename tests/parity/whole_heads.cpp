@@ -79,10 +79,16 @@ TEST_CASE("regression: larger whole heads on cuda.sm80" * doctest::skip(!at_leas
       {"bwd bf16", "hq2 sq16 sk72 d8 bias:f32:1x2x16 grads=qkvb d_bias:f32 keep:Bx1x16"},
       {"bwd f16", "hq2 sq128 sk128 d8 bias:f16:Bx2x128 grads=qkvb d_bias:f16"},
       {"bwd bf16", "hq2 sq128 sk128 d32"},
-      {"bwd f16", "hq2 sq99 sk101 d32 causal_bottom_right bias:f32:Bx2x99 grads=qkvb d_bias:f16"},
+      {"bwd f16", "hq2 sq99 sk101 d32 causal_bottom_right bias:f32:Bx2x99 grads=qkvb d_bias:f32"},
       {"bwd bf16", "hq2 sq77 sk90 d16 bias:bf16:1x2x77 grads=qkvb d_bias:bf16 layout=bshd"},
       {"bwd f16", "hq2 sq65 sk128 d32 dv16 bias:f16:Bx2x1 keep:1x1x65 grads=kv"},
       {"bwd bf16", "hq2 sq128 sk65 d32 bias:bf16:Bx2x128 grads=b d_bias:bf16"},
+      {"fwd bf16", "hq2 sq144 sk144 d64 keep:Bx1x144"},
+      {"fwd f16", "hq2 sq130 sk7 d40 bias:f16:1x2x130"},
+      {"bwd bf16", "hq2 sq144 sk144 d64 keep:Bx1x144"},
+      {"bwd f16", "hq2 sq129 sk131 d40 bias:f16:Bx2x129 grads=qkvb d_bias:f32 layout=bshd"},
+      {"bwd bf16", "hq2 sq77 sk77 d64 causal_top_left"},
+      {"bwd f16", "hq2 sq96 sk66 d56 dv64 bias:f16:Bx2x96 grads=qkvb d_bias:f16"},
   };
   int n = 0;
   for (const auto& c : cases) {

@@ -356,8 +356,7 @@ __global__ void __launch_bounds__(ElasticShape<ROW>::tile.threads(), 1)
 template <typename T, int ROW = 0>
 Kernel<FwdOptionalParams> select(const char* name) {
   if constexpr (ROW < kFwdTileCount) {
-    if constexpr (fwd_elastic_shared_bytes(kFwdTiles[ROW]) <= kMaxShared &&
-                  64 * (kFwdTiles[ROW].warpgroups - 1) <= kFwdTiles[ROW].bc)
+    if constexpr (fwd_elastic_shared_bytes(kFwdTiles[ROW]) <= kMaxShared)
       if (std::strcmp(name, kFwdTiles[ROW].name) == 0) return fwd_elastic<T, ROW>;
     return select<T, ROW + 1>(name);
   } else {

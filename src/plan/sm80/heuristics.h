@@ -58,12 +58,18 @@ inline uint32_t sm80_splits_of_dbias(int64_t groups, int64_t members, int64_t at
 // is smaller, and holds all rows, or the other has so few workgroups that some SMs get none. H100,
 // fwd, D 256, S 512, 8 heads: 0.024 ms instead of 0.028. A tile for wider heads multiplies zeros,
 // and has a wider dQ accumulator.
+constexpr int64_t kManySteps = 8;
 inline bool sm80_is_better(const Problem& p, int64_t cores, const AmpereTile& t,
                            const AmpereTile& best) {
   if (t.stem == Stem::bwd_dbias) return sm80_is_better_for_dbias(p, cores, t, best);
   // All keys of a head in one workgroup, which then stores d_q. Not measured.
   if (t.full == 3 && t.stem == Stem::bwd_dkv_dq)
     return t.width == best.width && p.seq_kv > best.bc && p.seq_kv <= t.bc;
+  // More tiles of keys in flight. One query, 20 heads, 1500 keys, B 16 0.048 ms in place of 0.051;
+  // 48 keys, 32,768 heads 0.203 in place of 0.158.
+  if (t.stem == Stem::fwd && t.width == best.width && t.owned() == best.owned() &&
+      t.full == best.full && t.stages > best.stages)
+    return p.seq_kv >= kManySteps * t.bc;
   const int64_t length = t.owns_keys() ? p.seq_kv : p.seq_q;
   const int64_t tiles = (length + best.owned() - 1) / best.owned() * p.heads_q * p.batch;
   const bool few = t.stem == Stem::fwd && tiles * (p.banded() ? 1 : 2) <= cores;
@@ -121,9 +127,16 @@ inline bool sm80_slices_batch(const Problem& p) {
   return p.bias && p.bias.batch == 1 && p.batch > 1;
 }
 // Whether a tile of theirs holds a problem's heads. Larger ones than 64 x 64 x 64 are for so many
-// heads that each SM has several: one workgroup has all of a head.
+// heads that each SM has several: one workgroup has all of a head. H100, forward and backward, in
+// place of cuda.sm90: 32 x 128, D 32, 4,096 heads with a bias of each 0.053 and 0.14 ms, 0.099 and
+// 0.41; 77 x 77, D 64, 3,072 heads 0.062 and 0.14, 0.095 and 0.23; 64 x 64, D 80, 2,048 heads 0.039
+// forward, 0.067; 128 x 128, D 8, 2,048 heads with a bias of each 0.135 backward, 0.231; 144 x 144,
+// D 64, 4,800 heads with a mask 0.46 and 0.87, 0.63 and 1.40.
 inline bool sm80_holds_whole(const Problem& p, int64_t cores, const AmpereTile& t) {
   const bool small = t.br <= 64 && t.bc <= 64 && t.width <= 64;
+  // Up to 128 x 128, tiles of cuda.sm90 waste no more, and its forward is faster: 2,048 heads of
+  // 128 x 128, D 8, with a bias 0.056 ms in place of 0.102.
+  if (t.bc > 128 && p.seq_q <= 128 && p.seq_kv <= 128) return false;
   if (!whole_sums_bias(t) && p.wants(TANDEM_GRAD_BIAS) && sm80_slices_batch(p)) return false;
   return p.seq_q <= t.br && p.seq_kv <= t.bc && std::max(p.head_dim, p.head_dim_v) <= t.width &&
          (small || p.batch * p.heads_q >= 2 * cores);
@@ -135,12 +148,12 @@ int sm80_whole_row(const Problem& p, const Caps& caps);
 // Whether the query heads that share keys are rows of one tile of its fwd, where cuda.sm90 would
 // have a tile for each head. H100: one query, 16 heads, 48 keys, B 2048 0.159 ms instead of 0.901;
 // one query, 20 heads, 1500 keys, B 16 0.051 instead of 0.057; 8 queries, 32 heads of 8 kv heads,
-// 8192 keys, B 4 0.068 instead of 0.088. One query of such heads, B 8: 0.100 and 0.099. Not
-// measured with padded lengths, which have tiles of as many rows.
+// 8192 keys, B 4 0.068 instead of 0.088. One query of such heads, B 8: 0.100 and 0.099; with padded
+// lengths, B 64, 0.080 and 0.102, and 4 queries, B 8, 0.042 and 0.092.
 inline bool sm80_packs_rows(const Problem& p) {
   return !p.backward && p.element_size() == 2 && (p.inputs() & ~uint32_t(kHasLengths)) == 0 &&
          p.lengths_q != Lengths::packed && p.lengths_kv != Lengths::packed && p.heads_kv > 0 &&
-         ((p.group() > 1 && p.seq_q > 1 && p.seq_q * p.group() <= 32) ||
+         ((p.group() > 1 && (p.seq_q > 1 || p.has_lengths()) && p.seq_q * p.group() <= 32) ||
           (p.seq_q * p.group() <= 4 && p.seq_kv <= 2048));
 }
 // Workgroups of whole heads: of a head if sm80_slices_batch(), else of all; a (head, batch entry)
