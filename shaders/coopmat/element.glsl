@@ -18,8 +18,9 @@ const bool BIAS_FIRST =
 const bool BIAS_SCORES = BIAS_FIRST ? false : BIAS != 0;
 const bool HAS_SCORES = SOFTCAP != 0 || BIAS_SCORES || DIST != 0 || ALIBI != 0 || NORM == ENTMAX;
 // Less than a row's initial origin, whatever log2_scale is, and finite, as nothing here makes an
-// infinity.
-const float HIDDEN_SCORE = -1e34;
+// infinity. Elastic softmax and entmax compare scores with it, so its last bits are none that a
+// mask of a round number has.
+const float HIDDEN_SCORE = -1.0234567e34;
 const float ORIGIN = -1e30;
 
 // The scale is in log2_scale, except scales for which HIDDEN_SCORE would leave its range, or lose

@@ -34,8 +34,8 @@ bool tiles_exist(const Problem& p, const Launch& l) {
 // Whether no streamed tile needs a mask.
 bool is_whole(const Problem& p, const Launch& l) { return tiles_exist(p, l) && !p.banded(); }
 
-// Whether hidden scores, -1e34, stay finite and far below all others when the scale is folded into
-// that of exp2.
+// Whether hidden scores, about -1e34, stay finite and far below all others when the scale is folded
+// into that of exp2.
 bool is_folded(const Problem& p) { return p.scale >= 1e-3f && p.scale <= 1e3f; }
 
 // FwdSpec::SINK, where keys are not split.

@@ -306,3 +306,17 @@ TEST_CASE("regression: magnitudes: entmax of scores that double rounds") {
       "dropout=0x1p-2 grads=qkvd visit_all layout=bshd",
       400898, "bias=rows:1e+15,v=largest");
 }
+
+// vulkan.coopmat and coopmat2: -1e34 was the number by which they knew hidden keys, which have no
+// share of elastic softmax. A row that entmax saw at this score alone had o = 0.
+TEST_CASE("regression: magnitudes: scores of -1e34") {
+  for (const char* normalizer : {"elastic", "entmax=2"})
+    for (const char* dtype : {"f16", "bf16"})
+      check_line("fwd " + std::string(dtype) +
+                     " b1 hq1 hk1 sq9 sk15 d64 dv64 causal_top_left dist=15 " + normalizer,
+                 "some at -1e34", [&](Case& test) {
+                   fill(test, Role::q, 0), fill(test, Role::k, 0);
+                   fill(test.input(Role::dist_bias),
+                        [](int64_t, int64_t t) { return t % 3 == 1 ? 0 : -1e34; });
+                 });
+}
