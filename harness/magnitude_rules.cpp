@@ -523,8 +523,11 @@ void MagnitudeRules::Impl::judge_key_sums(const std::vector<double>& d_v,
       stored += unit * std::fabs(d_v[at]) + ulp(0, dtype);
     }
     if (std::isinf(stored)) continue;  // a sum of its own beyond the type, judged as an element
-    // The roundings of weights, which are not all one way; those of a row's sum are.
-    double limit = d_v_sum_error[n] + stored + (unit + 4 * roundings * kF32) * size + 0x1p-118;
+    // The roundings of weights, which are not all one way. Those of a sum of n equal weights are,
+    // up to n half ulps: the sum that the weights of a row are divided by, and that over rows.
+    const double one_way = double(p.seq_kv + p.group() * p.seq_q) / 2;
+    double limit =
+        d_v_sum_error[n] + stored + (unit + (4 * roundings + one_way) * kF32) * size + 0x1p-118;
     if (dtype == TANDEM_F16) limit += double(p.seq_kv) * 0x1p-24 * size;
     tell.see(sum, d_v_sum[n], limit, most_of(dtype), [&] { return place(dims, n); });
   }
