@@ -5,6 +5,7 @@
 #include <set>
 
 #include "compare.h"
+#include "plan/sm80/heuristics.h"
 #include "plan/sm90/tensor_maps.h"
 #include "plan_fixture.h"
 
@@ -16,7 +17,8 @@ namespace {
 // Workgroups of one head (or slice) by the docs' own words, and how many of those there are.
 std::pair<int64_t, int64_t> groups_of(const Problem& p, const Launch& l) {
   const int64_t br = l.tile.br, bc = l.tile.bc;
-  if (l.as<Sm80Launch>() && l.of<Sm80Launch>().tile().full == 2) return {l.tiles, p.heads_q};
+  if (l.as<Sm80Launch>() && l.of<Sm80Launch>().tile().full == 2)
+    return {l.tiles, sm80_slices_batch(p) ? p.heads_q : 1};
   switch (l.stem) {
     case Stem::bwd_dot:
       return {ceil_div(p.seq_q, kDotRows), p.heads_q * p.batch};

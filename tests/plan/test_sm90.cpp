@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "plan/sm90/heuristics.h"
 #include "plan_fixture.h"
 
 using namespace tandem;
@@ -240,7 +241,9 @@ TEST_CASE(
             for (int n = kFwdTileCount; n-- > 0;) {
               const FwdTile& t = kFwdTiles[n];
               const bool fast = p.seq_kv >= t.from && (!t.to || p.banded() || p.seq_kv <= t.to);
-              if (fast && !t.bias && d <= t.d && dv <= t.dv) fit = n;
+              if (fast && !t.bias && d <= t.d && dv <= t.dv &&
+                  sm90_takes_192_rows(p, caps.cores, t))
+                fit = n;
             }
           }
           if (fit < 0) {

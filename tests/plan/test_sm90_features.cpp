@@ -123,7 +123,8 @@ TEST_CASE("sm90: larger tiles for many rows with a bias, and heads over 64") {
   };
   const std::string many = "b4 hq16 sq2048 sk2048 bias:bf16:1x16x2048";
   CHECK(tile(many + " d128") == "h128b");
-  CHECK(tile(many + " d96 dv72") == "h128b");
+  CHECK(tile(many + " d104 dv72") == "h128b");
+  CHECK(tile(many + " d96 dv72") == "h96");
   CHECK(tile(many + " d64") == "h64");
   CHECK(tile(many + " d128 causal_top_left") == "h128");
   // Of 132 multiprocessors four tiles each.

@@ -189,7 +189,7 @@ TEST_CASE("sm90: d_bias of a large batch is summed in slices of the batch") {
   for (const char* line :
        {"bwd bf16 b9 hq2 sq100 sk104 d64 bias:bf16:1x2x100 grads=qkvb d_bias:f32",
         "bwd bf16 b384 hq4 hk4 sq384 sk384 d32 bias:bf16:1x4x384 grads=qkvb d_bias:bf16",
-        "bwd f16 b4096 hq3 sq48 sk80 d32 bias:f16:1x3x48 grads=b d_bias:f16 deterministic"}) {
+        "bwd f16 b4096 hq3 sq48 sk160 d32 bias:f16:1x3x48 grads=b d_bias:f16 deterministic"}) {
     CAPTURE(std::string(line));
     const Launch* dkv = find(line, &plan);
     const Problem& p = plan.problem;

@@ -153,7 +153,8 @@ int sm80_whole_row(const Problem& p, const Caps& caps);
 inline bool sm80_packs_rows(const Problem& p) {
   return !p.backward && p.element_size() == 2 && (p.inputs() & ~uint32_t(kHasLengths)) == 0 &&
          p.lengths_q != Lengths::packed && p.lengths_kv != Lengths::packed && p.heads_kv > 0 &&
-         ((p.group() > 1 && (p.seq_q > 1 || p.has_lengths()) && p.seq_q * p.group() <= 32) ||
+         ((p.group() > 1 && p.seq_q > 1 && p.seq_q * p.group() <= 32) ||
+          (p.has_lengths() && p.seq_q * p.group() <= 16) ||
           (p.seq_q * p.group() <= 4 && p.seq_kv <= 2048));
 }
 // Workgroups of whole heads: of a head if sm80_slices_batch(), else of all; a (head, batch entry)
