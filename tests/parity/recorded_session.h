@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // A session on a device that is not there: plans are those of a recorded device (profiles.inc), and
-// an execute does nothing, or what a test says. It shows which kernels the cases of a suite would run. On Vulkan, what
-// each plan's modules need is compared with the device's limits.
+// an execute does nothing, or what a test says. It shows which kernels the cases of a suite would
+// run. On Vulkan, what each plan's modules need is compared with the device's limits.
 #ifndef TANDEM_TESTS_PARITY_RECORDED_SESSION_H
 #define TANDEM_TESTS_PARITY_RECORDED_SESSION_H
 #include <functional>

@@ -5,8 +5,9 @@
 
 using namespace parity;
 
-// Tiles of up to 64 queries and keys: a bias of all entries, of each, of one head and of one row, masks of each entry and of all, rows that see
-// nothing, more entries than workgroups, one entry, strides of any kind, gradients alone.
+// Tiles of up to 64 queries and keys: a bias of all entries, of each, of one head and of one row,
+// masks of each entry and of all, rows that see nothing, more entries than workgroups, one entry,
+// strides of any kind, gradients alone.
 TEST_CASE("regression: whole heads on cuda.sm80" * doctest::skip(!at_least(Tier::ci))) {
   Expect expect = sparse();
   expect.gpu_only = true;

@@ -207,6 +207,10 @@ TEST_CASE("sm90 takes lengths, sinks, softcap, ALiBi, masks and dropout with sof
     CAPTURE(std::string(row.line));
     CHECK(std::string(plan_of(row.line).tile().name) == row.tile);
   }
+  // A device that does not say how many SMs it has.
+  Caps unknown = caps_of("h100_cuda");
+  unknown.cores = 0;
+  CHECK(plan_of("fwd bf16 b32 hq16 sq729 d72", unknown).path == std::string("sm90"));
   // A part of d_slope of each warp of each tile of keys, whatever the rows.
   const Plan sloped = plan_of("bwd f16 b2 hq3 sq1 sk300 d64 alibi grads=a");
   CHECK(sloped.slope_parts == 3 * kBwdParts);

@@ -132,7 +132,7 @@ String row_refusal(const Problem& p, const Caps& caps, const FwdTile& t) {
       (p.seq_kv < t.from || (t.to > 0 && !p.banded() && p.seq_kv > t.to)))
     return text("for %lld keys another tile is faster", (long long)p.seq_kv);
   if (hopper_variant(p) == HopperVariant::plain && p.tile_rows == 0 && p.tile_cols == 0 &&
-      !sm90_takes_192_rows(p, caps.cores, t))
+      !sm90_takes_192_rows(p, cores_of(caps), t))
     return "tiles of 128 rows are faster";
   if (t.bias && p.tile_rows == 0 && p.tile_cols == 0) {
     if (p.banded()) return "it is taken without a mask alone";
