@@ -28,10 +28,10 @@ __global__ void __launch_bounds__(kCombineGroup)
   };
   // lse of a part of the row's keys (x), and its rounding error (y): put_part_lse().
   const auto part_lse = [&](int split) {
-    const float* at = reinterpret_cast<const float*>(push.lse_parts);
-    const float lse = __ldg(at + part_row(split));
+    const float* parts = reinterpret_cast<const float*>(push.lse_parts);
+    const float lse = __ldg(parts + part_row(split));
     const bool near = lse == -INFINITY || fabsf(lse) <= kNearLse;
-    return make_float2(lse, near ? 0.f : __ldg(at - 1 - part_row(split)));
+    return make_float2(lse, near ? 0.f : __ldg(parts - 1 - part_row(split)));
   };
   float4* sums = shared_memory();  // sums of the slices
   // Sums of the weights of the slices.

@@ -65,13 +65,13 @@ Status record_bwd_whole(const Plan& plan, const Launch& launch, const Launching&
     fixed.spec.D_BIAS = TANDEM_F32;
   }
   *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
-    const Problem& p = plan.problem;
+    const Problem& problem = plan.problem;
     cuda::sm80::BwdWholeFull params = fixed;
     params.push = bwd_dq_push(plan, launch, a);
-    if (!p.wants(TANDEM_GRAD_Q)) params.push.d_q = 0;
+    if (!problem.wants(TANDEM_GRAD_Q)) params.push.d_q = 0;
     const BwdDkvPush kv = bwd_dkv_push(plan, launch, a);
-    params.d_k_at = p.wants(TANDEM_GRAD_K) ? kv.d_k : 0;
-    params.d_v_at = p.wants(TANDEM_GRAD_V) ? kv.d_v : 0;
+    params.d_k_at = problem.wants(TANDEM_GRAD_K) ? kv.d_k : 0;
+    params.d_v_at = problem.wants(TANDEM_GRAD_V) ? kv.d_v : 0;
     params.wide_kv = kv.wide >> 4 & 3u;
     return start(&params, stream);
   };
@@ -94,16 +94,16 @@ Status record_dkv_dq_inputs(const Plan& plan, const Launch& launch, const Launch
     fixed.d_bias_type = uint32_t(p.d_bias_dtype);
   }
   *recorder = [=, &plan, &launch](cudaStream_t stream, const Addresses& a) {
-    const Problem& p = plan.problem;
+    const Problem& problem = plan.problem;
     cuda::sm80::BwdDkvDqInputs params = fixed;
     params.push = bwd_dkv_push(plan, launch, a);
-    if (!p.wants(TANDEM_GRAD_K)) params.push.d_k = 0;
-    if (!p.wants(TANDEM_GRAD_V)) params.push.d_v = 0;
+    if (!problem.wants(TANDEM_GRAD_K)) params.push.d_k = 0;
+    if (!problem.wants(TANDEM_GRAD_V)) params.push.d_v = 0;
     params.d_q_accum = a.d_q_accum;
     params.d_bias_at = a.d_bias;
     // Without the accumulator, or with counts, the kernel stores d_q.
     if (!a.d_q_accum || a.d_q_counts)
-      params.d_q = {bwd_dq_push(plan, launch, a).wide & 16u, p.d_q, a.d_q, a.d_q_counts};
+      params.d_q = {bwd_dq_push(plan, launch, a).wide & 16u, problem.d_q, a.d_q, a.d_q_counts};
     return start(&params, stream);
   };
   return Status();

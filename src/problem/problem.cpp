@@ -276,9 +276,10 @@ Problem Problem::with_heads_as_rows(bool sinks) const {
   const bool sees_last = band.right == TANDEM_BAND_OPEN ||
                          (lengths_kv == Lengths::full ? band.off + band.right >= seq_kv - 1
                                                       : bottom_right && band.right >= 0);
+  uint32_t others = inputs() & ~uint32_t(kHasSoftcap | kHasLengths);
+  if (sinks) others &= ~uint32_t(kHasSink);
   if (backward || seq_q != 1 || rows < 2 || rows > TANDEM_SEQ_LIMIT || lengths_q != Lengths::full ||
-      !sees_first || !sees_last ||
-      (inputs() & ~uint32_t(kHasSoftcap | kHasLengths | (sinks ? kHasSink : 0))) != 0)
+      !sees_first || !sees_last || others != 0)
     return *this;
   Problem p = *this;
   for (Strides* t : {&p.q, &p.o}) {

@@ -132,9 +132,9 @@ TEST_CASE(
   // 99 KiB, as on the desktop: forward, each warp has its own rows.
   Caps small = a100;
   small.shared_bytes = 99 * 1024;
-  const auto forward = [&](const Caps& caps, const char* line = "fwd bf16 b8 hq8 sq500 d256") {
+  const auto forward = [&](const Caps& caps, const char* with = "fwd bf16 b8 hq8 sq500 d256") {
     Plan plan;
-    REQUIRE(make_plan(problem_of(line), caps, &plan).ok());
+    REQUIRE(make_plan(problem_of(with), caps, &plan).ok());
     return std::string(plan.launches[0].tile.name);
   };
   CHECK(forward(h100) == "a_fwd256");
@@ -161,13 +161,14 @@ TEST_CASE(
   // cuda.sm90 leaves to it what it would split, and sinks of rows.
   const Caps both = caps_of("h100_cuda");
   for (int batch : {1, 2, 4, 8, 16, 32, 44, 64}) {
-    const std::string line = "fwd bf16 hq8 hk1 sq1 sk8192 d128 kv_padded b" + std::to_string(batch);
-    CHECK(forward(both, line.c_str()) == "a_fwdx128d");
+    const std::string decode =
+        "fwd bf16 hq8 hk1 sq1 sk8192 d128 kv_padded b" + std::to_string(batch);
+    CHECK(forward(both, decode.c_str()) == "a_fwdx128d");
   }
   CHECK(forward(both, "fwd bf16 b8 hq64 hk8 sq1 sk8192 d64 sink") == "a_fwdx64d");
-  for (const char* line : {"fwd bf16 b2 hq8 hk1 sq500 sk8192 d128 kv_padded",
-                           "fwd bf16 b8 hq64 hk8 sq2 sk8192 d64 sink"})
-    CHECK(std::string(plan_of(line, both).path) == "sm90");
+  for (const char* others : {"fwd bf16 b2 hq8 hk1 sq500 sk8192 d128 kv_padded",
+                             "fwd bf16 b8 hq64 hk8 sq2 sk8192 d64 sink"})
+    CHECK(std::string(plan_of(others, both).path) == "sm90");
   // Few keys: not the tile of fewer keys if it is wider, as sums of d_q would be.
   CHECK(tile(h100, "bwd bf16 b2 hq4 hk2 sq32 sk32 d64") == "a_dkvq64");
 }

@@ -229,7 +229,7 @@ struct Sized {
   std::vector<unsigned char> bytes;
   size_t size;
   Sized(const Struct& from, size_t size) : bytes(size + 64, kGuard), size(size) {
-    std::memset(bytes.data(), 0, size);
+    std::fill(bytes.begin(), bytes.end() - 64, 0);
     std::memcpy(bytes.data(), &from, std::min(size, sizeof from));
     get()->struct_size = uint32_t(size);
   }

@@ -334,7 +334,7 @@ struct BiasVariant {
   // cluster a thread leaves sums in the workspace, for itself in the next pass.
   template <typename T, int ROW, BiasForm FORM>
   static TANDEM_DEVICE void run_auxiliary(const Params& params, const BwdWorkTile& work,
-                                          const BwdSharedStorage<ROW, Bias>& memory) {
+                                          const BwdSharedStorage<ROW, Bias>&) {
     constexpr BwdShape S = kBwdShapes[ROW];
     static_assert(S.bc == 128, "16 threads a row");
     if (!params.bias.d_bias) return;
