@@ -6,7 +6,7 @@ namespace tandem {
 namespace cuda {
 namespace sm80 {
 
-#define TANDEM_AMPERE_KERNEL(name, kernel, stem, full, Params) \
+#define TANDEM_AMPERE_KERNEL(name, kernel, stem, kind, Params) \
   Kernel<Params> name##_kernel(tandem_dtype, const KernelChoice&, bool) { return nullptr; }
 #include "instances.inc"
 Kernel<BwdDqCastParams> bwd_dq_cast_kernel(tandem_dtype) { return nullptr; }

@@ -5,13 +5,13 @@
 #define TANDEM_CUDA_SM80_INSTANTIATE_CUH
 #include "shape.cuh"
 
-#define TANDEM_AMPERE_KERNEL(name, kernel, stem, full, Params)                     \
+#define TANDEM_AMPERE_KERNEL(name, kernel, stem, kind, Params)                     \
   namespace tandem {                                                               \
   namespace cuda {                                                                 \
   namespace sm80 {                                                                 \
   struct name##_instances {                                                        \
     static constexpr Stem kStem = Stem::stem;                                      \
-    static constexpr int kFull = full;                                             \
+    static constexpr AmpereKind kKind = AmpereKind::kind;                          \
     using Pointer = Kernel<Params>;                                                \
     template <typename T, int ROW>                                                 \
     static Pointer get() {                                                         \

@@ -18,7 +18,7 @@ namespace sm80 {
 #define TANDEM_PUSH(type, name) type name;
 #include "kernels/abi/sm80/all.inc"
 
-#define TANDEM_AMPERE_KERNEL(name, kernel, stem, full, Params) \
+#define TANDEM_AMPERE_KERNEL(name, kernel, stem, kind, Params) \
   Kernel<Params> name##_kernel(tandem_dtype dtype, const KernelChoice& of, bool wide);
 #include "instances.inc"
 

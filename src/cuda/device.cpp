@@ -149,15 +149,15 @@ class CudaProgram final : public Program {
 
   Status add_sm80(const Launch& launch) {
     const AmpereTile& tile = launch.of<Sm80Launch>().tile();
-    const bool full = tile.full == 1;
-    if (tile.full == 2 || launch.stem == Stem::bwd_dkv_dq || launch.stem == Stem::bwd_dq_cast ||
-        (launch.stem == Stem::bwd_dkv && full)) {
+    const bool full = tile.kind == AmpereKind::full;
+    if (tile.kind == AmpereKind::whole_heads || launch.stem == Stem::bwd_dkv_dq ||
+        launch.stem == Stem::bwd_dq_cast || (launch.stem == Stem::bwd_dkv && full)) {
       Recorder recorder;
       TANDEM_TRY(sm80_recorder(plan_, launch, with_, &recorder));
       steps_.push_back({launch.stem, std::move(recorder)});
       return Status();
     }
-    if (tile.full == 3) switch (launch.stem) {
+    if (tile.kind == AmpereKind::f32_inputs) switch (launch.stem) {
 #define TANDEM_INPUTS(name)                                                               \
   case Stem::name:                                                                        \
     return add_fixed(launch, cuda::sm80::name##_inputs_kernel, name##_spec, name##_block, \

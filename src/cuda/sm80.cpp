@@ -114,10 +114,11 @@ Status record_dkv_dq_inputs(const Plan& plan, const Launch& launch, const Launch
 Status sm80_recorder(const Plan& plan, const Launch& launch, const Launching& with,
                      Recorder* recorder) {
   const tandem_dtype dtype = plan.problem.dtype;
-  if (launch.of<Sm80Launch>().tile().full == 2)
+  if (launch.of<Sm80Launch>().tile().kind == AmpereKind::whole_heads)
     return launch.stem == Stem::fwd ? record_fwd_whole(plan, launch, with, recorder)
                                     : record_bwd_whole(plan, launch, with, recorder);
-  if (launch.stem == Stem::bwd_dkv_dq && launch.of<Sm80Launch>().tile().full == 3)
+  if (launch.stem == Stem::bwd_dkv_dq &&
+      launch.of<Sm80Launch>().tile().kind == AmpereKind::f32_inputs)
     return record_dkv_dq_inputs(plan, launch, with, recorder);
   if (launch.stem == Stem::bwd_dkv_dq) {
     Launcher<cuda::sm80::BwdDkvDqParams> start;

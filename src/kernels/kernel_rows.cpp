@@ -58,10 +58,11 @@ const char* sm90_variant(const Plan& plan, const Launch& l) {
 const char* sm80_variant(Stem stem, const Sm80Launch& l) {
   if (stem == Stem::bwd_dq_cast) return kOnlyVariant;
   const AmpereTile& t = l.tile();
-  if (t.full == 2) return "whole_head";
-  if (t.full == 3) return "f32_inputs";
-  if (stem == Stem::bwd_dbias) return t.full ? "mma_full" : "mma_bias";
-  return t.full ? "full" : t.bytes == 2 ? "plain" : l.tf32 ? "tf32" : "f32";
+  if (t.kind == AmpereKind::whole_heads) return "whole_head";
+  if (t.kind == AmpereKind::f32_inputs) return "f32_inputs";
+  const bool full = t.kind == AmpereKind::full;
+  if (stem == Stem::bwd_dbias) return full ? "mma_full" : "mma_bias";
+  return full ? "full" : t.bytes == 2 ? "plain" : l.tf32 ? "tf32" : "f32";
 }
 
 // Whether a tiled kernel of simt reads a tensor by wide loads at addresses of an execute, which the

@@ -42,7 +42,7 @@ inline bool fuses_dq_postprocess(const Plan& plan) {
 // that sums d_bias.
 inline bool has_whole_heads(const Plan& plan) {
   return !plan.launches.empty() && plan.launches[0].as<Sm80Launch>() &&
-         plan.launches[0].of<Sm80Launch>().tile().full == 2;
+         plan.launches[0].of<Sm80Launch>().tile().kind == AmpereKind::whole_heads;
 }
 
 struct Profile {

@@ -17,7 +17,7 @@ namespace {
 // Workgroups of one head (or slice) by the docs' own words, and how many of those there are.
 std::pair<int64_t, int64_t> groups_of(const Problem& p, const Launch& l) {
   const int64_t br = l.tile.br, bc = l.tile.bc;
-  if (l.as<Sm80Launch>() && l.of<Sm80Launch>().tile().full == 2)
+  if (l.as<Sm80Launch>() && l.of<Sm80Launch>().tile().kind == AmpereKind::whole_heads)
     return {l.tiles, sm80_slices_batch(p) ? p.heads_q : 1};
   switch (l.stem) {
     case Stem::bwd_dot:

@@ -84,10 +84,11 @@ void check_ampere_launch(const Plan& plan, const Caps& caps, const Launch& l) {
   CHECK(t.stem == (cast ? Stem::bwd_dkv_dq : l.stem));
   const bool whole = has_whole_heads(plan), dbias = l.stem == Stem::bwd_dbias;
   if (whole)
-    CHECK(t.full == 2);
+    CHECK((t.kind == AmpereKind::whole_heads));
   else
-    CHECK((t.full != 0) == (dbias ? !p.extras(kHasBias | kHasKeep | kHasLengths | kHasSink).empty()
-                                  : p.inputs() != 0));
+    CHECK((t.kind != AmpereKind::plain) ==
+          (dbias ? !p.extras(kHasBias | kHasKeep | kHasLengths | kHasSink).empty()
+                 : p.inputs() != 0));
   CHECK((!whole || sm80_takes_whole(p)));
   CHECK(t.width >= std::max(p.head_dim, p.head_dim_v));
   CHECK(l.shared_bytes <= caps.shared_bytes);

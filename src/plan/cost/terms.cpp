@@ -99,8 +99,6 @@ bool has_wide_keep(const Problem& p) {
   return s.d == 1 && s.s % 16 == 0 && s.h % 16 == 0 && s.b % 16 == 0;
 }
 
-constexpr int kWholeHeads = 2;  // AmpereTile::full of the kernels that hold whole heads
-
 // How evenly a launch's workgroups are spread over the SMs.
 struct Spread {
   double workgroups = 0;
@@ -134,7 +132,8 @@ void add_scores(const Plan& plan, const Caps& caps, const Launch& l, Work work, 
     t->loop = work.total / spread.workgroups;
     t->fill = spread.workgroups / cores;
   }
-  if (const Sm80Launch* own = l.as<Sm80Launch>(); own && own->tile().full == kWholeHeads) {
+  if (const Sm80Launch* own = l.as<Sm80Launch>();
+      own && own->tile().kind == AmpereKind::whole_heads) {
     add(CostTerm::keep, bool(p.keep));
     return add(CostTerm::windows, true);
   }
@@ -220,7 +219,7 @@ void sm80_terms(const Plan& plan, const Caps& caps, CostTerms* t) {
     const double d = own->tile().width;
     // Whole heads: a tile each, whatever the mask, and workgroups that take several.
     const double tile = double(l.tile.br) * l.tile.bc;
-    const bool heads = own->tile().full == kWholeHeads;
+    const bool heads = own->tile().kind == AmpereKind::whole_heads;
     const Work work = heads ? Work{tile * double(p.batch) * double(p.heads_q), tile, 1}
                             : work_of(p, l.tile.br, l.tile.bc, owns_keys(l.stem));
     add_scores(plan, caps, l, work, {double(l.total), false}, d, width_of_v(p, d), t);

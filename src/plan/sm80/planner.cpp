@@ -13,8 +13,12 @@ namespace {
 // whole: the kernels that hold whole heads.
 bool is_for(const AmpereTile& t, Stem stem, const Problem& p, bool whole = false) {
   const bool full = stem == Stem::bwd_dbias ? !sm80_is_simple_bias(p) : p.inputs() != 0;
-  const int kind = whole ? 2 : p.dtype == TANDEM_F32 && p.inputs() != 0 ? 3 : int(full);
-  return t.stem == stem && t.full == kind && t.bytes == p.element_size();
+  const bool f32_inputs = p.dtype == TANDEM_F32 && p.inputs() != 0;
+  const AmpereKind kind = whole        ? AmpereKind::whole_heads
+                          : f32_inputs ? AmpereKind::f32_inputs
+                          : full       ? AmpereKind::full
+                                       : AmpereKind::plain;
+  return t.stem == stem && t.kind == kind && t.bytes == p.element_size();
 }
 
 bool has_ampere_tiles(Stem stem, const Problem& p, bool whole) {
@@ -41,7 +45,7 @@ String row_refusal(const Problem& p, const Caps& caps, const AmpereTile& t, uint
   const String forced = size_refusal(p, t.br, t.bc);
   if (!forced.empty()) return forced;
   if (t.width < wider) return text("head size %lld is beyond its %d", (long long)wider, t.width);
-  if (t.full == 2 && !sm80_holds_whole(p, cores_of(caps), t))
+  if (t.kind == AmpereKind::whole_heads && !sm80_holds_whole(p, cores_of(caps), t))
     return text("%lld heads of %lld x %lld are too large, or too few",
                 (long long)(p.batch * p.heads_q), (long long)p.seq_q, (long long)p.seq_kv);
   if (shared > caps.shared_bytes)
@@ -123,7 +127,8 @@ bool Sm80Planner::can_fuse() const {
 // Whether a workgroup of bwd_dkv_dq has all keys of a head, and stores d_q.
 bool Sm80Planner::is_alone() const {
   const int row = choice_ == Choice::fused ? rows_[size_t(Stem::bwd_dkv_dq)] : -1;
-  return row >= 0 && kAmpereTiles[row].full == 3 && p.seq_kv <= kAmpereTiles[row].bc;
+  return row >= 0 && kAmpereTiles[row].kind == AmpereKind::f32_inputs &&
+         p.seq_kv <= kAmpereTiles[row].bc;
 }
 
 // Whether each element of bias has one reader and d_q is wanted. The kernel that forms d_q then
@@ -145,8 +150,9 @@ Vec<Stem> Sm80Planner::stems() const {
 }
 
 uint32_t Sm80Planner::shared_bytes(const AmpereTile& t) const {
-  return t.full == 2 ? whole_shared_bytes(p, t)
-                     : uint32_t(ampere_shared_bytes(t)) + skip_shared_bytes(t.stem);
+  return t.kind == AmpereKind::whole_heads
+             ? whole_shared_bytes(p, t)
+             : uint32_t(ampere_shared_bytes(t)) + skip_shared_bytes(t.stem);
 }
 
 bool Sm80Planner::choose_tiles(const Refuse& refuse) {
@@ -204,12 +210,13 @@ void Sm80Planner::form(Launch* launch) const {
   l.row = rows_[size_t(launch->stem)];
   if (l.row < 0) return form_plain(*plain_, launch);
   const AmpereTile& t = l.tile();
-  l.tf32 = p.tf32 && !t.full;
+  l.tf32 = p.tf32 && t.kind == AmpereKind::plain;
   launch->path = l;
   launch->tile = Tile{t.name, t.br, t.bc, t.warps, 32, 0, 0, t.width, TileOn::cuda};
   launch->shared_bytes = shared_bytes(t);
-  if (t.full == 2) launch->stores_d_bias = p.wants(TANDEM_GRAD_BIAS);
-  if (launch->stem == Stem::bwd_dq || (launch->stem == Stem::bwd_dkv_dq && t.full == 3))
+  if (t.kind == AmpereKind::whole_heads) launch->stores_d_bias = p.wants(TANDEM_GRAD_BIAS);
+  if (launch->stem == Stem::bwd_dq ||
+      (launch->stem == Stem::bwd_dkv_dq && t.kind == AmpereKind::f32_inputs))
     launch->stores_d_bias = stores_ds();
 }
 
@@ -245,7 +252,8 @@ void Sm80Planner::arrange(Vec<Launch>* launches) const {
     if (l.of<Sm80Launch>().tf32 && launches->front().stem == Stem::bwd_dot)
       launches->front().as<SimtLaunch>()->tf32 = true;
   const Launch* dkv = find_launch(launches, Stem::bwd_dkv);
-  if (!dkv || !dkv->as<Sm80Launch>() || dkv->of<Sm80Launch>().tile().full != 1) return;
+  if (!dkv || !dkv->as<Sm80Launch>() || dkv->of<Sm80Launch>().tile().kind != AmpereKind::full)
+    return;
   uint64_t total = dkv->total;
   const auto join = [&](Launch* l) {
     l->joins = total + l->total <= caps.max_groups_x;
