@@ -138,9 +138,13 @@ std::vector<bool> dead_rows(const HostTensor& tensor, const Sequences& s) {
 
 }  // namespace
 
-CaseResult Case::run(Session& session, Outputs* outputs) {
+CaseResult Case::run(Session& given, Outputs* outputs) {
   Impl& c = *impl_;
   CaseResult result;
+  bool aligned = !c.options.any_address && c.options.lead == 0;
+  for (Role role : kInputs)
+    if (is_input(c.problem, role)) aligned &= input(role).byte_offset() % 16 == 0;
+  Session& session = given.for_addresses(aligned);
   const size_t rows = size_t(c.problem.batch * c.problem.heads_q * c.problem.seq_q);
   const auto offset = [](const HostTensor& t) { return t.byte_offset(); };
   const auto add_inputs = [&](Run* run, tandem_args* args, const tandem_problem& p) {
@@ -187,7 +191,8 @@ CaseResult Case::run(Session& session, Outputs* outputs) {
   try {
     {
       const tandem_problem p = c.forward();
-      Session& first = c.backward() && c.options.forward ? *c.options.forward : session;
+      Session& first =
+          c.backward() && c.options.forward ? c.options.forward->for_addresses(aligned) : session;
       const Plan plan(first, p);
       if (&first == &session) note_plan(plan, &result);
       Run run(first, c.options);

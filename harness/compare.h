@@ -136,6 +136,7 @@ struct CaseOptions {
   double input_scale = 1;         // standard deviation of q, k, v, d_o
   int64_t lead = 0;               // elements between a buffer's start and its tensor: misaligns it
   bool addresses = false;         // Vulkan: give tensors as device addresses
+  bool any_address = false;       // Vulkan: on a device that takes unaligned ones, too
   bool no_lse = false;            // forward: leave args.lse out
   uint8_t workspace_byte = 0xff;  // what the workspace holds before
   // > 1: run again, and the bits must be the same. Sums in no fixed order need not have the same

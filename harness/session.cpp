@@ -188,6 +188,27 @@ std::string Buffer::broken_guard() const {
 // ---- Session ------------------------------------------------------------------------------------
 
 std::unique_ptr<Session> Session::open(const std::string& name, const SessionOptions& options) {
+  SessionOptions used = options;
+  used.aligned &= name.rfind("vulkan", 0) == 0;
+  if (used.aligned) used.disable += used.disable.empty() ? "unaligned" : ",unaligned";
+  std::unique_ptr<Session> session = open_as(name, used);
+  session->opened_as_ = name;
+  session->options_ = options;
+  session->options_.aligned = used.aligned;
+  return session;
+}
+
+Session& Session::for_addresses(bool aligned) {
+  if (aligned || !options_.aligned) return *this;
+  if (!any_address_) {
+    SessionOptions any = options_;
+    any.aligned = false;
+    any_address_ = open(opened_as_, any);
+  }
+  return *any_address_;
+}
+
+std::unique_ptr<Session> Session::open_as(const std::string& name, const SessionOptions& options) {
   if (const size_t slash = name.find('/'); slash != std::string::npos) {
     const std::string path = name.substr(slash + 1),
                       backend = name.substr(0, name.find_first_of(":/"));
@@ -200,7 +221,7 @@ std::unique_ptr<Session> Session::open(const std::string& name, const SessionOpt
     if (!known)
       throw Error(TANDEM_ERROR_INVALID_ARGUMENT,
                   "'" + name + "': " + backend + " has no path '" + path + "' in this build");
-    std::unique_ptr<Session> session = open(name.substr(0, slash), only);
+    std::unique_ptr<Session> session = open_as(name.substr(0, slash), only);
     session->name_ += "/" + path;
     return session;
   }

@@ -119,6 +119,9 @@ struct SessionOptions {
   // allocation can hold.
   uint64_t piece_bytes = 0;
   bool cache = true;  // false: as if TANDEM_CACHE were not set
+  // Vulkan: a device that takes addresses of multiples of 16 alone, which has half the pipelines to
+  // compile; for_addresses() opens another one for the rest.
+  bool aligned = false;
 };
 
 struct TimeOptions {
@@ -153,6 +156,9 @@ class Session {
   virtual ~Session() = default;
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
+
+  // This session, or where it is of SessionOptions::aligned one like it that takes any address.
+  Session& for_addresses(bool aligned);
 
   const std::string& name() const { return name_; }  // "vulkan:0", also when opened as "vulkan"
   tandem_device* device() const { return device_; }
@@ -194,10 +200,14 @@ class Session {
   tandem_device_info info_{};
 
  private:
+  static std::unique_ptr<Session> open_as(const std::string& name, const SessionOptions& options);
   void load_cache();
   void save_cache() const;
-  std::string cache_file_;   // empty: none
-  size_t cache_loaded_ = 0;  // bytes
+  std::string opened_as_;                 // the name that open() was given
+  SessionOptions options_;                // its options
+  std::unique_ptr<Session> any_address_;  // for_addresses()
+  std::string cache_file_;                // empty: none
+  size_t cache_loaded_ = 0;               // bytes
 };
 
 // All validation messages of the process so far, sessions that are gone included.

@@ -77,6 +77,7 @@ void Check::open(const std::vector<std::string>& devices, const std::string& dis
     for (const std::string& subject : subjects) {
       harness::SessionOptions o;
       o.disable = disable;
+      o.aligned = true;
       Subject s;
       s.session = harness::Session::open(subject, o);
       s.label = s.session->name();

@@ -237,6 +237,7 @@ int Doctor::run() {
     try {
       harness::SessionOptions o;
       o.disable = options_.disable;
+      o.aligned = true;
       const auto session = harness::Session::open(name, o);
       say("");
       say(fmt::format("## {}: {}; driver: {}", name, session->info().name, session->info().driver));

@@ -10,6 +10,7 @@ Device::Device(const std::string& name, const std::string& disable, uint32_t thr
   harness::SessionOptions options;
   options.disable = disable;
   options.threads = threads;
+  options.aligned = true;  // arrays are staged, each from the start of a buffer
   session_ = harness::Session::open(name, options);
 }
 

@@ -136,7 +136,9 @@ std::string open_targets() {
               others.disable += (others.disable.empty() ? "" : ",") + backend + "." + other;
           target.session = open_recorded(profile, others);
         } else {
-          target.session = Session::open(name + "/" + path);
+          SessionOptions options;
+          options.aligned = true;
+          target.session = Session::open(name + "/" + path, options);
         }
       } catch (const Error& e) {
         return name + ": " + e.what();
