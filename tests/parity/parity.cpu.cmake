@@ -8,6 +8,8 @@ set(TANDEM_NO_MAGNITUDES "-tce=magnitudes:*,regression: magnitudes:*")
 # other code here.
 set(of_gpus "*of many heads,regression: many tiles*,regression: d_bias over clusters*")
 string(APPEND of_gpus ",regression: workgroups that share*,regression: lse tail*,regression: wide heads*")
+string(APPEND of_gpus ",regression: a bias of the whole batch*,regression: whole heads on*,regression: with a bias*")
+string(APPEND of_gpus ",regression: d_bias over slices*,regression: some tiles*")
 add_test(NAME parity.cpu COMMAND tandem_parity "${TANDEM_NO_MAGNITUDES},${of_gpus}")
 set_tests_properties(parity.cpu PROPERTIES ENVIRONMENT "TANDEM_DEVICE=cpu;TANDEM_TIER=ci;TANDEM_ALL_ROWS=rows")
 add_test(NAME parity.magnitudes.cpu COMMAND tandem_parity ${TANDEM_MAGNITUDES})
