@@ -17,8 +17,8 @@ namespace tandem::harness {
 std::string recorded_backend(const std::string& profile);
 std::unique_ptr<Session> open_recorded(const std::string& profile, const SessionOptions& options);
 
-// Compares what a Vulkan plan needs with the device's limits (recorded_limits.cpp); null: not linked,
-// as in programs without Vulkan.
+// Compares what a Vulkan plan needs with the device's limits (recorded_limits.cpp); null: not
+// linked, as in programs without Vulkan.
 extern void (*recorded_limits)(const tandem::Plan& plan, const Caps& caps);
 
 // What an execute does, in place of the device. All memory is the host's, {0, address}.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The reference's optional inputs: every gradient, alone and combined, against central differences, and the
-// edges of each.
+// The reference's optional inputs: every gradient, alone and combined, against central differences,
+// and the edges of each.
 #include <doctest/doctest.h>
 
 #include <algorithm>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// An application with Vulkan of its own, as tests need it: instance, device, a queue, mapped buffers, one command
-// buffer. By plain Vulkan: what the library is given is what an engine would give it.
+// An application with Vulkan of its own, as tests need it: instance, device, a queue, mapped
+// buffers, one command buffer. By plain Vulkan: what the library is given is what an engine would
+// give it.
 #ifndef TANDEM_TESTS_VULKAN_APP_H
 #define TANDEM_TESTS_VULKAN_APP_H
 #include <cstdint>

@@ -111,7 +111,8 @@ struct Plan {
   operator const tandem_plan*() const { return plan; }
 };
 
-// Whether there is Vulkan to test with; says what is missing otherwise, and fails where there has to be one.
+// Whether there is Vulkan to test with; says what is missing otherwise, and fails where there has
+// to be one.
 bool usable(const App& app);
 
 }  // namespace vulkan_app

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// A driver in between: tandem_vk_device_desc.gipa of a test. It sees each function of the device that the library calls,
-// before the real one, and may fail it, leave it out or stand in for it. One device at a time.
+// A driver in between: tandem_vk_device_desc.gipa of a test. It sees each function of the device
+// that the library calls, before the real one, and may fail it, leave it out or stand in for it.
+// One device at a time.
 #ifndef TANDEM_TESTS_VULKAN_FAKE_DRIVER_H
 #define TANDEM_TESTS_VULKAN_FAKE_DRIVER_H
 #include <cstdint>
@@ -18,8 +19,8 @@ namespace fake_driver {
 struct State {
   PFN_vkGetInstanceProcAddr real = nullptr;
   PFN_vkGetDeviceProcAddr real_device = nullptr;
-  // Called before each function; what is not VK_SUCCESS is returned in place of calling it, by functions that
-  // return a VkResult.
+  // Called before each function; what is not VK_SUCCESS is returned in place of calling it, by
+  // functions that return a VkResult.
   std::function<VkResult(const char* name)> before;
   std::function<void()> after;
   // By name: another function in place of the real one, or nullptr for none.

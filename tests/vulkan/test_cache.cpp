@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Blobs of pipelines that a device must not take: of another GPU, another driver, another build of the library, cut off,
-// changed. Each is refused with a sentence, and what it should have held is compiled again. A driver in between
-// (vulkan/fake_driver.h) says that it is another one; the other build is a program of these files in which one word of one
-// kernel is another (tests/CMakeLists.txt).
-//   TANDEM_TEST_BLOB   a file; TANDEM_TEST_CACHE: "write" it, or read it as the "same" build or as the "changed" one
+// Blobs of pipelines that a device must not take: of another GPU, another driver, another build of
+// the library, cut off, changed. Each is refused with a sentence, and what it should have held is
+// compiled again. A driver in between (vulkan/fake_driver.h) says that it is another one; the other
+// build is a program of these files in which one word of one kernel is another
+// (tests/CMakeLists.txt).
+//   TANDEM_TEST_BLOB    a file
+//   TANDEM_TEST_CACHE   "write" it, or read it as the "same" build or as the "changed" one
 #include <doctest/doctest.h>
 
 #include <cstdio>

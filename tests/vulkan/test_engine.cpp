@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The library inside an application's own Vulkan: its passes around attention with the barriers of tandem_vulkan.h, its
-// allocator, its debug names, timestamps, several devices. A program of its own, so that it also runs under
-// synchronisation validation. TANDEM_TEST_MISTAKE then names a mistake of the application, which the layer has to report.
+// The library inside an application's own Vulkan: its passes around attention with the barriers of
+// tandem_vulkan.h, its allocator, its debug names, timestamps, several devices. A program of its
+// own, so that it also runs under synchronisation validation. TANDEM_TEST_MISTAKE then names a
+// mistake of the application, which the layer has to report.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -248,7 +249,8 @@ TEST_CASE("Vulkan engine: names and labels where debug utils are enabled, and on
     }
     if (on) expected.push_back(">");
     CHECK(heard.events == expected);
-    // Each object that was made, the sets of the pool, and the shader modules, which are gone already.
+    // Each object that was made, the sets of the pool, and the shader modules, which are gone
+    // already.
     int64_t pipelines = 0;
     for (const std::string& name : heard.names)
       pipelines += name.find(" bwd_dkv t") != std::string::npos;

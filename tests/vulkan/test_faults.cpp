@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Drivers that fail and drivers that lie, by one in between (vulkan/fake_driver.h): no memory, a lost device, matrices that
-// are advertised but do not compile, functions that are not there. Each has to end in a status and a sentence, with nothing
-// left behind. The pipelines of most tests here are not real: compiling is not what is tested.
+// Drivers that fail and drivers that lie, by one in between (vulkan/fake_driver.h): no memory, a
+// lost device, matrices that are advertised but do not compile, functions that are not there. Each
+// has to end in a status and a sentence, with nothing left behind. The pipelines of most tests here
+// are not real: compiling is not what is tested.
 #include <doctest/doctest.h>
 
 #include <chrono>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Memory of a Vulkan device. Host: each allocation through an application's callbacks fails once; nothing of the library's
-// comes from elsewhere. Device: none, counted by a driver in between. The pipelines are not real where nothing runs.
+// Memory of a Vulkan device. Host: each allocation through an application's callbacks fails once;
+// nothing of the library's comes from elsewhere. Device: none, counted by a driver in between. The
+// pipelines are not real where nothing runs.
 #include <vector>
 
 #include "../unit/host_memory.h"
@@ -43,8 +44,8 @@ TEST_CASE("Vulkan memory: each host allocation fails") {
   options.log = [](void*, tandem_log_level, const char*) {};
   const tandem_problem problems[] = {problem_of(kForward), problem_of(kFull)};
   std::vector<char> blob(1 << 20);
-  // The library's calls alone: what the driver in between and the driver itself allocate must neither fail nor be
-  // counted, and they do not come here.
+  // The library's calls alone: what the driver in between and the driver itself allocate must
+  // neither fail nor be counted, and they do not come here.
   tandem_device* device = nullptr;
   const auto everything = [&] {
     device = nullptr;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Synchronisation validation does not see what a shader does through buffer addresses (Khronos layer 1.4.363). So this
-// driver in between records, behind each dispatch of the library, passes of its own that touch through descriptors what
-// the dispatch touches through addresses: it looks for addresses of known buffers among the push constants. The layer then
-// judges the barriers round these passes, which are those round the dispatch.
+// Synchronisation validation does not see what a shader does through buffer addresses (Khronos
+// layer 1.4.363). So this driver in between records, behind each dispatch of the library, passes of
+// its own that touch through descriptors what the dispatch touches through addresses: it looks for
+// addresses of known buffers among the push constants. The layer then judges the barriers round
+// these passes, which are those round the dispatch.
 #ifndef TANDEM_TESTS_VULKAN_TOUCH_H
 #define TANDEM_TESTS_VULKAN_TOUCH_H
 #include <algorithm>

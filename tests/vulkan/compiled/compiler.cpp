@@ -28,8 +28,8 @@ bool goes_wide(const Plan& plan, const Launch& launch) {
   return is_tiled(launch.stem) && make_push(plan, launch, Addresses{}).all_wide;
 }
 
-// The library's view of the driver: the driver's functions, but for the one that makes pipelines. These are plain
-// functions without a context, so what they need is global: one Compiler at a time.
+// The library's view of the driver: the driver's functions, but for the one that makes pipelines.
+// These are plain functions without a context, so what they need is global: one Compiler at a time.
 struct Driver {
   PFN_vkGetInstanceProcAddr gipa = nullptr;
   PFN_vkGetDeviceProcAddr gdpa = nullptr;
@@ -93,8 +93,8 @@ void read_statistic(const VkPipelineExecutableStatisticKHR& s, Figures* f) {
   f->statistics.emplace_back(s.name, value);
 }
 
-// Matrix instructions in the driver's own text of the program: the last representation that has any. RADV gives its
-// compiler's listing, and a disassembly where it was built with one.
+// Matrix instructions in the driver's own text of the program: the last representation that has
+// any. RADV gives its compiler's listing, and a disassembly where it was built with one.
 int count_products(VkDevice device, const VkPipelineExecutableInfoKHR& which) {
   using Text = VkPipelineExecutableInternalRepresentationKHR;
   uint32_t count = 0;
@@ -142,7 +142,8 @@ Figures figures_of(VkDevice device, VkPipeline pipeline) {
   return f;
 }
 
-// What stands for a pipeline that is not made: the library keeps it, and destroys it, and nothing is recorded.
+// What stands for a pipeline that is not made: the library keeps it, and destroys it, and nothing
+// is recorded.
 VkPipeline left_out() { return VkPipeline(~uint64_t(0)); }
 
 VKAPI_ATTR void VKAPI_CALL destroy_pipeline(VkDevice device, VkPipeline pipeline,
@@ -227,7 +228,8 @@ struct Compiler::State {
     desc.device = device;
     return desc;
   }
-  // A new one for each plan: a device keeps its pipelines, and would not make one again for the next plan.
+  // A new one for each plan: a device keeps its pipelines, and would not make one again for the
+  // next plan.
   std::unique_ptr<Device> open() const {
     tandem_vk_device_desc desc = describe();
     desc.gipa = instance_function;
@@ -296,8 +298,8 @@ std::vector<Compiled> Compiler::compile(const Plan& plan, bool narrow) const {
   t_wanted = nullptr;
   check(status);
   const std::vector<Figures>& figures = wanted.figures;
-  // In the order in which VulkanDevice::build() makes them: of each launch the pipeline for any tensors, then the one
-  // for wide ones where there is one.
+  // In the order in which VulkanDevice::build() makes them: of each launch the pipeline for any
+  // tensors, then the one for wide ones where there is one.
   std::vector<Compiled> all;
   size_t next = 0;
   for (const Launch& launch : plan.launches) {

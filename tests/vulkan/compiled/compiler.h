@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// A Vulkan driver's compiler, and what it says of the pipelines that the library makes: registers, spills,
-// instructions. The library itself makes them, from plans, by way of a vkCreateComputePipelines that asks for the
-// statistics (VK_KHR_pipeline_executable_properties) and keeps them. Nothing is run.
+// A Vulkan driver's compiler, and what it says of the pipelines that the library makes: registers,
+// spills, instructions. The library itself makes them, from plans, by way of a
+// vkCreateComputePipelines that asks for the statistics (VK_KHR_pipeline_executable_properties) and
+// keeps them. Nothing is run.
 #ifndef TANDEM_TESTS_VULKAN_COMPILED_COMPILER_H
 #define TANDEM_TESTS_VULKAN_COMPILED_COMPILER_H
 #include <cstddef>
@@ -46,7 +47,8 @@ class Compiler {
   ~Compiler();
   const tandem::Caps& caps() const;
   tandem::String driver() const;  // "radv Mesa 25.0.7"
-  // All pipelines of a plan; narrow: also those for tensors that are not wide, where there are wide ones. Any thread.
+  // All pipelines of a plan; narrow: also those for tensors that are not wide, where there are wide
+  // ones. Any thread.
   std::vector<Compiled> compile(const tandem::Plan& plan, bool narrow) const;
 
  private:

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// What AMD's compiler makes of the Vulkan kernels, on a machine without an AMD GPU: every kernel of the scalar and
-// coopmat paths, every row of the tiles for RDNA3, with and without optional inputs, through RADV for NAVI31.
+// What AMD's compiler makes of the Vulkan kernels, on a machine without an AMD GPU: every kernel of
+// the scalar and coopmat paths, every row of the tiles for RDNA3, with and without optional inputs,
+// through RADV for NAVI31.
 //
 //   tandem_rdna3 TABLE           compile all, hold them to the rules below, compare with TABLE
 //   tandem_rdna3 --write TABLE   the same, and write TABLE
 //   tandem_rdna3 --try LINE STEM:SUBGROUPS,ROW_BLOCKS,COLS,LEFT,REGISTER_PREFETCH,SIZE...
-//                                the figures of rows that are not in src/plan/coopmat/tiles.inc (yet)
+//                                the figures of rows that src/plan/coopmat/tiles.inc has not (yet)
 //
-// Rules: no VGPR spilled (SGPRs are, to lanes of VGPRs, where a kernel has many inputs), no memory of an
-// invocation's own (an array that the compiler could not keep in registers); on the matrix path every product is a
-// v_wmma, and a SIMD of NAVI31 holds as many subgroups as the row of the tile promises.
+// Rules: no VGPR spilled (SGPRs are, to lanes of VGPRs, where a kernel has many inputs), no memory
+// of an invocation's own (an array that the compiler could not keep in registers); on the matrix
+// path every product is a v_wmma, and a SIMD of NAVI31 holds as many subgroups as the row of the
+// tile promises.
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
@@ -74,8 +76,9 @@ Case tile_case(const MatrixTile& tile, const String& rest, bool narrow, Caps cap
 const char* const kAll =
     " causal_top_left left=100 softcap=5 alibi keep:1x1x1000 kv_padded q_padded dropout=0.1";
 
-// Not every pair of optional inputs, for time's sake: each alone, and all at once, with each normalizer. Of bwd_row_sums, which
-// is bwd_dq's walk without the last product, keep and dropout alone, and all at once.
+// Not every pair of optional inputs, for time's sake: each alone, and all at once, with each
+// normalizer. Of bwd_row_sums, which is bwd_dq's walk without the last product, keep and dropout
+// alone, and all at once.
 void add_tile_cases(const MatrixTile& tile, const Caps& caps, std::vector<Case>* cases) {
   const bool row = tile.stem == Stem::bwd_row_sums, sums = tile.stem == Stem::bwd_dbias;
   const String d = text("d%d", tile.max_d);
@@ -88,7 +91,8 @@ void add_tile_cases(const MatrixTile& tile, const Caps& caps, std::vector<Case>*
   add(d + base, true);
   add(d + all, true);
   if (!sums) add(d + (row ? base : "") + bias);
-  // Rows with fewer subgroups than one before them are the same kernel with more registers to spare.
+  // Rows with fewer subgroups than one before them are the same kernel with more registers to
+  // spare.
   if (tile.name[std::strlen(tile.name) - 1] == 'n') return;
   for (const char* one : {" causal_top_left", " softcap=5", " dist=64", " keep:1x1x1000",
                           " dropout=0.1", " kv_padded q_padded"})
@@ -150,7 +154,8 @@ std::vector<Case> all_cases(const Caps& caps) {
   return cases;
 }
 
-// How many products of matrices stand in the text of a kernel; loops over columns are rolled in the backward.
+// How many products of matrices stand in the text of a kernel; loops over columns are rolled in the
+// backward.
 int products_of(const Plan& plan, const Launch& l) {
   const MatrixLaunch* own = l.as<MatrixLaunch>();
   if (!own) return 0;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Matrices of any shape on a device that lists none of it: what shaders/coopmat asks of them, by elements that lie row by
-// row in the subgroup's invocations, each with whole rows. It takes the place of the types in coopmat/matrix.glsl
-// (shapes.cmake), for a test of everything else in the kernels. GLSL copies no arrays whose size a pipeline tells, so a
-// module has one shape, EMULATED_M x EMULATED_N, and subgroups of 8.
+// Matrices of any shape on a device that lists none of it: what shaders/coopmat asks of them, by
+// elements that lie row by row in the subgroup's invocations, each with whole rows. It takes the
+// place of the types in coopmat/matrix.glsl (shapes.cmake), for a test of everything else in the
+// kernels. GLSL copies no arrays whose size a pipeline tells, so a module has one shape, EMULATED_M
+// x EMULATED_N, and subgroups of 8.
 const int LANES = 8;
 const int ACC_SIZE = EMULATED_M * EMULATED_N / LANES;
 const int A_SIZE = EMULATED_M * KN * EMULATED_N / LANES, B_SIZE = KN * EMULATED_N * EMULATED_N / LANES;
@@ -32,7 +33,8 @@ OPERAND_A operand(ACC x) { // MK is MN
   return y;
 }
 
-// Elements of 16 bytes, of an invocation, of a row; the i-th element of one, to and from a word of 16 bytes' four.
+// Elements of 16 bytes, of an invocation, of a row; the i-th element of one, to and from a word of
+// 16 bytes' four.
 int per_chunk(ACC x) { return 4; }
 int per_chunk(ACC_F16 x) { return 8; }
 int per_chunk(OPERAND_A x) { return 8; }

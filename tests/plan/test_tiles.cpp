@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// The tables of kernels, paths and tiles fit together, and plans count the shared memory that the
+// Vulkan modules declare.
+#include <doctest/doctest.h>
+
+#include <cstring>
+#include <iterator>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "plan_fixture.h"
+#if TANDEM_WITH_VULKAN
+#include "shaders/modules.h"
+#include "shaders/spec_ids.h"
+#include "spirv_shared.h"
+#endif
+
+using namespace tandem;
+using namespace plan_fixture;
+
+TEST_CASE("the registry, the paths and the tiles fit together") {
+  for (const KernelRow& row : kKernels) {
+    bool known = false;
+    for (const PathRow& path : kPaths)
+      known |= path.backend == row.backend && std::strcmp(path.name, row.path) == 0;
+    CHECK_MESSAGE(known, std::string(backend_name(row.backend))
+                             << "." << row.path << " is no path");
+    int same = 0;
+    for (const KernelRow& other : kKernels) same += kernel_name(other) == kernel_name(row);
+    CHECK(same == 1);
+    CHECK(std::strlen(row.variant) < sizeof(tandem_kernel_info::variant));
+  }
+  for (const PathRow& path : kPaths)
+    for (Stem stem : std::strcmp(path.name, "sm90") == 0
+                         ? std::vector<Stem>{Stem::fwd, Stem::bwd_dot, Stem::bwd_dkv_dq,
+                                             Stem::bwd_dq_cast, Stem::bwd_dkv, Stem::bwd_dq}
+                         : std::vector<Stem>{Stem::fwd, Stem::bwd_dot, Stem::bwd_dkv, Stem::bwd_dq})
+      CHECK(has_kernels(stem, path.backend, path.name));
+  // The bytes that tiles.inc promises in its comments.
+  const struct {
+    const char* name;
+    int bytes;
+  } promised[] = {{"t64r8", 27648},  {"t64k32", 35840}, {"t64k16", 27648},  {"t32k16", 9728},
+                  {"t64r4l", 27748}, {"t64l", 35940},   {"t64k16l", 27748}, {"t32l", 13924}};
+  int found = 0;
+  for (const auto& p : promised)
+    for (const Tile& t : kTiles)
+      if (std::strcmp(t.name, p.name) == 0) {
+        CHECK(tile_shared_bytes(t) == p.bytes);
+        ++found;
+      }
+  CHECK(found == kTileCount);
+}
+
+#if TANDEM_WITH_VULKAN
+namespace {
+using Constants = std::map<uint32_t, uint32_t>;
+#define TANDEM_INTERFACE(Name)                                                     \
+  constexpr auto constants_of_##Name = []([[maybe_unused]] const Name##Spec& spec, \
+                                          [[maybe_unused]] Constants& constants) {
+#define TANDEM_SPEC(name, fallback) constants[TANDEM_ID_##name] = spec.name;
+#include "kernels/abi/all.inc"
+
+// The shared memory of the module that runs a launch, with the launch's constants.
+uint32_t module_bytes(const Plan& plan, const Launch& l) {
+  Constants constants;
+  switch (l.stem) {
+#define TANDEM_STEM(Name, name)                           \
+  case Stem::name:                                        \
+    constants_of_##Name(name##_spec(plan, l), constants); \
+    break;
+#define TANDEM_HOPPER(Name, name)                 \
+  case Stem::name:                                \
+    constants_of_##Name(Name##Spec(), constants); \
+    break;
+#include "kernels/stems.inc"
+  }
+  const String name = module_name(plan, l);
+#define TANDEM_MODULE(module)                                                \
+  if (name == #module) {                                                     \
+    static const spirv::Module m(module##_spirv, std::size(module##_spirv)); \
+    return m.shared_bytes(constants);                                        \
+  }
+#include "shaders/modules.inc"
+  FAIL("no module " << name.c_str());
+  return 0;
+}
+}  // namespace
+
+TEST_CASE("the plan's bytes of shared memory are those that the Vulkan kernels declare") {
+  int matrix = 0, scalar = 0;
+  std::set<Stem> seen;
+  std::set<std::string> shapes;
+  for (const char* id : {"h100_vulkan", "lavapipe", "rdna3_radv", "arc_b580_mesa"})
+    for (const char* disabled :
+         {"", "vulkan.coopmat2", "vulkan.coopmat2,vulkan.coopmat", "fwd64d,fwd128d,dkv64d,dq64d",
+          "16x16x16", "vulkan.coopmat2,16x16x16", "vulkan.coopmat2,16x16x16,16x8x16"})
+      for (const char* direction : {"fwd", "bwd"})
+        for (const char* dtype : {"f16", "bf16"})
+          for (const char* rest :
+               {"sq300 d32", "sq300 d64", "sq300 d60 dv100", "sq300 d128", "sq300 d200",
+                "sq300 d256 dv64", "sq300 d64 softcap=5", "sq300 d64 dropout=0.1",
+                "sq300 d64 keep:1x1x1", "sq1 d64", "sq300 d100 dv72 splits=9",
+                "sq300 d64 entmax=1.5", "sq300 d64 elastic",
+                "sq300 d200 bias:f16:1x1x300 elastic dist=9 alibi sink",
+                "sq300 d64 elastic keep:1x1x300 bias:f32:1x1x1 dist=40 alibi sink"}) {
+            Caps caps = caps_of(id);
+            REQUIRE(parse_disabled(disabled, &caps.disabled).ok());
+            std::string line = std::string(direction) + " " + dtype + " hq2 " + rest;
+            if (line.find("bias:") != std::string::npos && *direction == 'b')
+              line += " grads=qkvbdats d_bias:f32";
+            CAPTURE(line);
+            CAPTURE(std::string(id));
+            Plan plan;
+            REQUIRE(make_plan(problem_of(line), caps, &plan).ok());
+            CAPTURE(plan.name());
+            for (const Launch& l : plan.launches) {
+              CAPTURE(std::string(stem_name(l.stem)));
+              CHECK(l.shared_bytes == module_bytes(plan, l));
+              (l.as<MatrixLaunch>() ? matrix : scalar) += 1;
+              if (l.as<MatrixLaunch>()) shapes.insert(l.of<MatrixLaunch>().matrix.name().c_str());
+              seen.insert(l.stem);
+            }
+          }
+  CHECK(matrix > 100);
+  CHECK(shapes.size() == std::size(kMatrixDims));
+  CHECK(scalar > 100);
+  for (const KernelRow& row : kKernels)
+    if (row.backend == Backend::vulkan)
+      CHECK_MESSAGE(seen.count(row.stem) == 1, stem_name(row.stem));
+}
+#endif
