@@ -18,7 +18,7 @@ if(TANDEM_WITH_VULKAN AND UNIX)
     ENVIRONMENT "TANDEM_DEVICE=vulkan:0/scalar,cpu/simd;TANDEM_ALL_ROWS=rows")
   # On the matrix paths, what takes time is lavapipe's compiler, which goes by the products of matrices that stand in a
   # kernel (docs/kernels/coopmat.md, "Drivers"). So the smoke tier runs with the tiles for little shared memory, and
-  # with those that a plan prefers the exact suite; validation.sync.<path> has the optional inputs and splits with these.
+  # with those that a plan prefers the exact suite; validation.sync.matrices has the optional inputs and splits with these.
   tandem_matrix_rows(rows MATRIX)
   set(wide "")
   foreach(row IN LISTS rows)
@@ -30,14 +30,12 @@ if(TANDEM_WITH_VULKAN AND UNIX)
   set(small "-tc=*every fill*")
   foreach(path coopmat2 coopmat)
     # Minutes each, so a quarter of the kernels on one path and another on the other (a GPU has
-    # all); and without cases that other tests judge, most on both paths (validation.sync.<path>,
+    # all); and without cases that other tests judge on both paths (validation.sync.matrices,
     # validation.gpuav.*.<path>) or on this one (parity.lavapipe26.entries).
     set(others "features: a few*" "features: biases*" "splits: a few*" "regression: sums*" "regression: rows and*"
       "regression: biases*")
     if(path STREQUAL "coopmat2")
       list(APPEND others "regression: entries*")
-    else() # three minutes, of which coopmat2 has the like
-      list(APPEND others "regression: far rows: scores*" "regression: d_bias that*" "f32 inputs: far rows*")
     endif()
     list(JOIN others "," others)
     tandem_driver_test(parity.lavapipe26.${path} lavapipe26 tandem_parity "${TANDEM_NO_MAGNITUDES},${others}")
@@ -73,13 +71,10 @@ if(TANDEM_WITH_VULKAN AND UNIX)
   tandem_driver_test(validation.gpuav lavapipe26+gpuav tandem_parity
     "-tc=ratio: two shapes*,features: a few*,splits: a few*,regression: lse*,regression: causal*,regression: sums*,rows that see no key*")
   set_tests_properties(validation.gpuav PROPERTIES ENVIRONMENT "TANDEM_DEVICE=vulkan:0/scalar;TANDEM_ALL_ROWS=stems")
-  # Two minutes a path: all of it on one, a half on the other.
-  tandem_driver_test(validation.sync.coopmat2 lavapipe26+sync tandem_parity
+  tandem_driver_test(validation.sync.matrices lavapipe26+sync tandem_parity
     "-tc=features: a few*,features: biases*,splits: a few*,regression: sums*")
-  set_tests_properties(validation.sync.coopmat2 PROPERTIES
-    ENVIRONMENT "TANDEM_DEVICE=vulkan:0/coopmat2;TANDEM_ALL_ROWS=stems")
-  tandem_driver_test(validation.sync.coopmat lavapipe26+sync tandem_parity "-tc=features: a few*,splits: a few*")
-  set_tests_properties(validation.sync.coopmat PROPERTIES ENVIRONMENT "TANDEM_DEVICE=vulkan:0/coopmat;TANDEM_SHARD=0/2")
+  set_tests_properties(validation.sync.matrices PROPERTIES
+    ENVIRONMENT "TANDEM_DEVICE=vulkan:0/coopmat2,vulkan:0/coopmat;TANDEM_ALL_ROWS=stems")
   # Compilers of CPU drivers take longer than these cases: here those that share kernels.
   set(magnitudes "-tc=magnitudes: few*,regression: magnitudes: one*,regression: magnitudes: a sink*")
   tandem_driver_test(parity.magnitudes.lavapipe26 lavapipe26 tandem_parity ${magnitudes})
@@ -94,9 +89,9 @@ if(TANDEM_WITH_VULKAN AND UNIX)
                        "-tc=splits: a few*,exact: backward*")
   endforeach()
   set_tests_properties(parity.lavapipe26.8x16x16 PROPERTIES
-    ENVIRONMENT "TANDEM_DEVICE=vulkan:0/coopmat;TANDEM_DISABLE=16x8x16;TANDEM_SHARD=0/6")
+    ENVIRONMENT "TANDEM_DEVICE=vulkan:0/coopmat;TANDEM_DISABLE=16x8x16;TANDEM_SHARD=0/4")
   set_tests_properties(parity.lavapipe26.16x8x16 PROPERTIES
-    ENVIRONMENT "TANDEM_DEVICE=vulkan:0/coopmat;TANDEM_DISABLE=8x16x16;TANDEM_SHARD=1/6") # NVIDIA's GPUs list it
+    ENVIRONMENT "TANDEM_DEVICE=vulkan:0/coopmat;TANDEM_DISABLE=8x16x16;TANDEM_SHARD=1/4") # NVIDIA's GPUs list it
   # Tensor addressing, emulated as the shapes are.
   tandem_driver_test(parity.lavapipe26.tensors lavapipe26 tandem_shapes "-tc=regression: rows by tensor*")
   set_tests_properties(parity.lavapipe26.tensors PROPERTIES
@@ -215,8 +210,7 @@ if(TANDEM_WITH_VULKAN AND UNIX)
   set_property(TEST parity.lavapipe26.coopmat2 PROPERTY COST 300)
   set_property(TEST parity.lavapipe26.coopmat PROPERTY COST 250)
   set_property(TEST parity.lavapipe25 PROPERTY COST 70)
-  set_property(TEST validation.sync.coopmat2 PROPERTY COST 150)
-  set_property(TEST validation.sync.coopmat PROPERTY COST 90)
+  set_property(TEST validation.sync.matrices PROPERTY COST 270)
   foreach(stem IN LISTS TANDEM_BROKEN)
     set_tests_properties(broken.${stem}.lavapipe26 PROPERTIES DEPENDS parity.lavapipe26)
     foreach(path coopmat2 coopmat)
