@@ -14,6 +14,8 @@ namespace {
 constexpr double kNothing = -std::numeric_limits<double>::infinity();
 // src/problem/far_row.h: rows beyond 4096, and certainly beyond this, have another origin than lse.
 constexpr double kFarAtLeast = 4200;
+// Thresholds beyond it are relative to the row's largest score on every path, and of at most 1.
+constexpr double kNearThreshold = 8;
 constexpr double kNeverMatters = -110;  // exp() of it is 0 in f32
 constexpr double kClamped = 0x1p-23;    // within this of the largest a far row's keys count as it
 
@@ -210,7 +212,7 @@ RowWeights weigh(const Problem& problem, const ScoreTerms& row) {
       w.p_sink_error = std::max({w.p_sink_error, r.sink.hi - w.p_sink, w.p_sink - r.sink.lo});
     }
     const bool far = std::fabs(r.lse) > kFarAtLeast;
-    double spread = 0;
+    double spread = 0, own = 0;
     for (size_t j = 0; j < n; ++j) {
       const double share =
           is_entmax ? std::pow(r.range[j].hi, 2 - double(problem.alpha)) : r.range[j].hi;
@@ -220,7 +222,9 @@ RowWeights weigh(const Problem& problem, const ScoreTerms& row) {
       // The threshold is of the forward's scores. Where it is an f32 of their size, the backward's
       // are off from it, all by the same.
       if (is_entmax && settled && !far) spread += share * error[j];
+      if (is_entmax) own += share * 0x1p-24 * std::min(std::fabs(r.lse), kNearThreshold) / step;
     }
+    w.threshold_moves = std::max(w.threshold_moves, own);
     sum_error = std::max(sum_error, spread);
   }
   // Keys that all have one score leave the weights alone when it is off; lse goes along.

@@ -36,6 +36,8 @@ struct RowWeights {
   // In the backward all weights may have a common factor 1 +- common beside this: of lse's rounding
   // where the row is not far, otherwise of scores formed in two ways.
   double common = 0;
+  // entmax: by how much the sum of the weights is off for the rounding of a threshold near 0.
+  double threshold_moves = 0;
 };
 
 RowWeights weigh(const Problem& problem, const ScoreTerms& row);

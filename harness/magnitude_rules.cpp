@@ -49,7 +49,7 @@ struct Sums {
 
 struct Row {  // of [B,Hq,Sq]
   bool sees = false;
-  double lse = -kInfinity, lse_error = 0, common = 0;
+  double lse = -kInfinity, lse_error = 0, common = 0, threshold_moves = 0;
   double ds_size = 0;  // sum of the magnitudes of the terms of its ds
   double ds_lost = 0;  // what its ds may lose, together, that are stored as f16
   double o_low = 0, o_high = 0;
@@ -203,6 +203,7 @@ void MagnitudeRules::Impl::add_row(const Problem& entry, int64_t b, int64_t h, i
   row.lse = w.lse;
   row.lse_error = w.lse_error;
   row.common = w.common;
+  row.threshold_moves = w.threshold_moves;
   const size_t n = terms.key.size();
   const std::vector<double> factor = factors(b * p.heads_q + h, i, terms.key);
   const auto v_of = [&](size_t j) {
@@ -491,10 +492,11 @@ void MagnitudeRules::Impl::judge_averages(const std::vector<double>& o, CaseResu
     const double high = p.sink ? std::max(0.0, v_high[n]) : v_high[n];
     const double size = std::max(std::fabs(low), std::fabs(high));
     // A sum of n equal weights rounds one way, by up to n half ulps. Softmax divides by another
-    // such sum, entmax does not.
+    // such sum, entmax does not: its weights sum to 1 as far as the threshold is exact.
     const double keys = double(p.seq_kv), one_way = p.normalizer == Normalizer::entmax ? keys : 0;
     const double limit = (4 * std::max(unit_of(dtype), p.tf32 ? 0x1p-11 : 0) +
-                          (4 * (roundings + std::sqrt(keys)) + one_way / 2) * kF32) *
+                          (4 * (roundings + std::sqrt(keys)) + one_way / 2) * kF32 +
+                          rows[n / width].threshold_moves) *
                              size +
                          ulp(0, dtype) + std::min(size, 0x1p-118) +
                          (dtype == TANDEM_F16 ? double(p.seq_kv) * 0x1p-25 * size : 0);
