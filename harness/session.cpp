@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <numeric>
@@ -253,6 +254,10 @@ void Session::adopt(tandem_device* device, const SessionOptions& options) {
       caps.substr(at + word.size(), end - at - word.size()).find("no") != std::string::npos;
   const char* folder = std::getenv("TANDEM_CACHE");
   if (!options.cache || !folder || !*folder || backend() != "vulkan") return;
+  std::error_code failed;
+  std::filesystem::create_directories(folder, failed);
+  if (failed)
+    throw Error(TANDEM_ERROR_CACHE, "TANDEM_CACHE names no folder, and none can be made there");
   // A file for each device and what it does without, as those that run the paths one by one do.
   const char* disable = std::getenv("TANDEM_DISABLE");
   uint64_t hash = 0xcbf29ce484222325u;

@@ -2,8 +2,7 @@
 # TANDEM_CACHE: a tool leaves its pipelines in that folder, and a file that is none of its own is written anew.
 #   cmake -D RUN=on-driver -D DRIVER=... -D TOOL=... -D FOLDER=... -P vulkan/tool_cache.cmake
 cmake_minimum_required(VERSION 3.22)
-file(REMOVE_RECURSE ${FOLDER})
-file(MAKE_DIRECTORY ${FOLDER})
+file(REMOVE_RECURSE ${FOLDER}) # the tool makes it
 set(ENV{TANDEM_CACHE} ${FOLDER})
 function(check_once)
   execute_process(COMMAND ${RUN} ${DRIVER} ${TOOL} check --device vulkan:0/scalar --repro "fwd f32 sq20 d8"
