@@ -119,7 +119,7 @@ def flash_attn_varlen_func(
         k, v = (_flash._unpack(t, cu_seqlens_k, longest) for t in (k, v))
         lengths_k = cu_seqlens_k.diff()
     lengths = {"lengths_q": seqused_q, "lengths_kv": lengths_k}
-    given = {name: t for name, t in lengths.items() if t is not None}
+    given: dict[str, Any] = {name: t for name, t in lengths.items() if t is not None}
     made = _flash.dense(q, k, v, settings, None, **given)
     return made.out, made.lse
 
@@ -200,8 +200,10 @@ def _flash_attn_bwd(
     words = settings.keywords(keys)
     del words["sink"]
     words["deterministic"] = deterministic
-    detached = [t.detach() for t in (dout, q, k, v, out, lse)]
-    made = attention_backward(*detached, **words, **sides)
+    words.update(sides)
+    made = attention_backward(
+        dout.detach(), q.detach(), k.detach(), v.detach(), out.detach(), lse.detach(), **words
+    )
     results = []
     for given, gradient in ((dq, made.q), (dk, made.k), (dv, made.v)):
         results.append(gradient if given is None else given.copy_(gradient))

@@ -18,6 +18,7 @@ from .table import Suite
 
 TOOLS = Path(__file__).resolve().parents[1]
 _RESTARTS = 12  # of a part whose process ends before its tests do
+_TIME_IS_UP = "stopped: the time was up"
 _GRACE = 20.0  # seconds for the test that runs when the time is up
 
 
@@ -58,7 +59,8 @@ def _start(process: Process, threads: int) -> None:
     command = [
         sys.executable, "-m", "pytest", "-q", "-p", "peer_suites.plugin", "-p", "no:cacheprovider",
         "-p", "no:xdist", "-p", "no:randomly", "-W", "ignore", "--tb=short",
-        "--continue-on-collection-errors", "-c", str(work / "pytest.ini"), "--rootdir", str(checkout), *suite.options,
+        "--continue-on-collection-errors", "-c", str(work / "pytest.ini"),
+        "--rootdir", str(checkout), *suite.options,
     ]  # fmt: skip
     if not suite.conftest:
         command.append("--noconftest")
@@ -90,6 +92,8 @@ def _after(process: Process, status: int) -> bool:
     if status in (0, 1, 5) and not process.killed:
         return False
     unfinished = _unfinished(process.records)
+    if process.killed == _TIME_IS_UP:
+        return False  # its test was not reached, for all we know
     if unfinished:
         how = process.killed or f"the process ended with status {status}"
         record = {
@@ -152,7 +156,7 @@ def run(
             if status is None:
                 unfinished = _unfinished(process.records)
                 if now > deadline + _GRACE:
-                    process.killed = "stopped: the time was up"
+                    process.killed = _TIME_IS_UP
                 elif unfinished and now - unfinished[1] > test_seconds:
                     process.killed = f"stopped after {test_seconds:.0f} s"
                 else:
