@@ -113,19 +113,48 @@ void finish_rows(inout ACC m, inout ACC l, out ACC factor, int h) {
 // Stores the rows' lse, which lies in the subgroup's scratch. head counts over batch entries, or
 // parts, and heads.
 void store_lse(int head, int row0) {
-  if (push.lse == uvec2(0)) return;
   Row1 to = Row1(stat_address(push.lse, head, block.seq_q, row0));
   [[dont_unroll]] for (int n = LANE; n < RM * MM; n += SUBGROUP) {
     const int at = BLOCK_ROW + n;
     if (row0 + at >= block.seq_q) continue;
     const float x = SCRATCH_FLOAT(n);
     to.w[at] = row0 + at < entry.seq_q && x != -HIDDEN_SCORE ? floatBitsToUint(x) : LSE_NONE;
-    // The rounding error is less than a 16-bit weight's, or the row is recomputed.
+    // The rounding error is less than a 16-bit weight's, or the row is recomputed (REDO).
     if (SPLIT != 0) Store1(part_rest_address(push.lse, head, block.seq_q, row0 + at)).w = 0;
   }
 }
 
+// The launch that is only for the rows that the one before has lost, by the lse that it has stored.
+// It is a pipeline of its own: beside the loop over tiles this code cost an H100 (580.159.04) four
+// fifths of that loop's speed, as its compiler then kept matrices in memory.
+const bool REDO = KV_ROW < 0;
+void redo_rows() {
+  Place place;
+  if (!find_place(block.heads_q, place)) return;
+  const int part = place.batch, b = SPLIT != 0 ? part / block.splits : part, h = place.head, hk = h / block.group;
+  const int row0 = place.tile * ROWS, head = part * block.heads_q + h;
+  set_entry(b);
+  set_head(b, h);
+  const View q = q_view(push.q, block.q, b, h, entry.seq_q, block.head_dim, (push.wide & 1u) != 0);
+  const View k = kv_view(push.k, block.k, b, hk, entry.seq_kv, block.head_dim, (push.wide & 2u) != 0);
+  const View v = kv_view(push.v, block.v, b, hk, entry.seq_kv, block.head_dim_v, (push.wide & 4u) != 0);
+  const View o = SPLIT != 0 ? part_view(push.o, block.o, part, h, entry.seq_q)
+                            : q_view(push.o, block.o, b, h, stored_q(), block.head_dim_v, (push.wide & 8u) != 0);
+  TandemTiles tiles = tandem_key_tiles(mask_band(), row0, ROWS, COLS, entry.seq_q, entry.seq_kv);
+  if (SPLIT != 0) tiles = tandem_split_tiles(tiles, part % block.splits, block.splits);
+  [[dont_unroll]] for (int n = TID; n < ROWS; n += WG) {
+    const int i = row0 + n;
+    if (i >= entry.seq_q || tandem_key_count(mask_band(), i, entry.seq_q, entry.seq_kv) == 0) continue;
+    if (is_lost(uintBitsToFloat(Load1(stat_address(push.lse, head, block.seq_q, i)).w)))
+      redo_row(q, k, v, o, head, h, i, tiles.begin * COLS, min(tiles.end * COLS, entry.seq_kv));
+  }
+}
+
 void main() {
+  if (REDO) {
+    redo_rows();
+    return;
+  }
   Place place;
   if (!find_place(block.heads_q, place)) return;
   const int part = place.batch; // over batch entries and splits
@@ -136,7 +165,6 @@ void main() {
   begin_scores();
   begin_iota();
   begin_votes();
-  if (TID == 0) OWN_WORD = 0;
   View q = q_view(push.q, block.q, b, h, entry.seq_q, block.head_dim, (push.wide & 1u) != 0);
   View k = kv_view(push.k, block.k, b, hk, entry.seq_kv, block.head_dim, (push.wide & 2u) != 0);
   View v = kv_view(push.v, block.v, b, hk, entry.seq_kv, block.head_dim_v, (push.wide & 4u) != 0);
@@ -347,8 +375,6 @@ void main() {
 #if !TANDEM_BF16
   if (SPLIT == 0) EACH(r, RM) EACH(d, DV_OUT) ELEMENTS(k, m[r]) acc[r][d][k] = tandem_f16_average(acc[r][d][k]);
 #endif
-  bool lost = false;
-  EACH(r, RM) ELEMENTS(k, m[r]) lost = lost || is_lost(m[r][k]);
   // All matrices are put into shared memory first (the reason is in stage.glsl), lse after all that
   // uses the scratch.
   const View o = SPLIT != 0 ? part_view(push.o, block.o, part, h, entry.seq_q)
@@ -382,17 +408,4 @@ void main() {
     store_parts(o, row0);
 #endif
   store_lse(part * block.heads_q + h, row0);
-
-  if (lost) atomicOr(OWN_WORD, 1u);
-  barrier();
-  if (OWN_WORD == 0) return;
-  memoryBarrierBuffer(); // other invocations of the workgroup have stored these rows
-  barrier();
-  tiles = tandem_key_tiles(mask_band(), row0, ROWS, COLS, entry.seq_q, entry.seq_kv);
-  if (SPLIT != 0) tiles = tandem_split_tiles(tiles, part % block.splits, block.splits);
-  [[dont_unroll]] for (int n = LANE; n < RM * MM; n += SUBGROUP) {
-    const int i = my_row0 + n;
-    if (is_lost(SCRATCH_FLOAT(n)) && tandem_key_count(mask_band(), i, entry.seq_q, entry.seq_kv) > 0)
-      redo_row(q, k, v, o, part * block.heads_q + h, h, i, tiles.begin * COLS, min(tiles.end * COLS, entry.seq_kv));
-  }
 }

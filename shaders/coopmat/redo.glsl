@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // Recomputes rows of fwd for which matrices do not suffice, key by key in f32, an invocation a row,
-// after everything else. These rows have scores so far from 0 that a power of two relative to the
+// in a launch behind fwd. These rows have scores so far from 0 that a power of two relative to the
 // rounded maximum leaves f32, or f16; or only scores below the loop's initial one, which it takes
 // for hidden; or, with elastic softmax, entmax and split keys, they are far rows
 // (src/problem/far_row.h).
@@ -82,7 +82,6 @@ void redo_row(View q, View k, View v, View o, int head, int h, int i, int begin,
         store_words(o, row_address(o, i), col + 4 * n, acc[n]);
     }
   }
-  if (push.lse == uvec2(0)) return;
   if (SPLIT != 0 && sees) {
     store_part_lse(push.lse, head, block.seq_q, i, top, relative);
     return;

@@ -12,6 +12,7 @@ namespace {
 
 // The variant of a launch that multiplies matrices in Vulkan (module_name()).
 const char* matrix_variant(const MatrixLaunch& l) {
+  if (l.redo) return "redo";
   return l.matrix.k > l.matrix.n ? "k2" : l.tensors ? "tensor" : l.shares_ds ? "ds" : "base";
 }
 

@@ -148,10 +148,12 @@ ExtraBlock extra_block(const Problem& p) {
 }
 
 // Stride of rows of k and v, in 8 elements, if the loop of fwd has only products and exponentials
-// and takes the form made for that (shaders/coopmat/plain.glsl); else 0.
+// and takes the form made for that (shaders/coopmat/plain.glsl); else 0. -1: the launch for rows
+// for which matrices do not suffice.
 uint32_t plain_row(const Plan& plan, const Launch& l) {
   const Problem& p = plan.problem;
   const MatrixLaunch& own = l.of<MatrixLaunch>();
+  if (own.redo) return ~0u;
   if (!own.coopmat2 || !tiles_exist(p, l) || p.k.s != p.v.s) return 0;
   const int biases =
       // A dense bias by chunks is allowed, as products start from it.

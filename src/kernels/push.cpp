@@ -81,6 +81,7 @@ struct PushValues : Addresses {
     if (l.stem == Stem::bwd_dkv_dist && l.members == 0) d_dist = 0;
     if (split) d_bias = a.bias_parts;
     if (leaves_parts()) o = a.o_parts, lse = a.lse_parts;
+    if (l.stem == Stem::fwd && lse == 0) lse = a.own_lse;
     int slot = 0;
     for_each_extra(plan.problem, [&](auto, auto address) { extra[slot++] = a.*address; });
   }

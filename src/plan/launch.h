@@ -27,6 +27,7 @@ struct MatrixLaunch {
   int left_shared = 0;            // left operands that stay in shared memory
   bool register_prefetch = true;  // the next tile's rows wait in registers
   bool tensors = false;           // the tile's own rows are loaded and stored by tensor addressing
+  bool redo = false;              // fwd: only rows for which matrices do not suffice (redo.glsl)
   bool sums_d_bias = false;       // bwd_dq sums d_bias over the batch in the workspace
   int entries = 1;                // batch entries that a workgroup of bwd_dq takes at once
   // bwd_dkv leaves dS in the workspace for bwd_dq and bwd_dbias. These launches then alternate,
@@ -129,6 +130,8 @@ struct Launch {
   int invocations() const;  // of a workgroup
   bool multiplies_matrices() const;
   int wide_elements() const;  // elements of a wide load or store
+  // What tables and logs name beside the stem: the tile, if any, or that rows are recomputed.
+  const char* tile_word() const { return of<MatrixLaunch>().redo ? "redo" : tile.name; }
   bool rounds_to_tf32() const { return of<SimtLaunch>().tf32 || of<Sm80Launch>().tf32; }
 };
 

@@ -331,7 +331,7 @@ Status VulkanDevice::pipeline(const Plan& plan, Wanted* wanted) {
 Status VulkanDevice::pipelines(const Plan& plan, Vec<Wanted>* wanted) {
   const Status status = run_on_threads(wanted->size(), threads_,
                                        [&](size_t n) { return pipeline(plan, &(*wanted)[n]); });
-  const auto tile = [](const Wanted& w) { return w.launch->tile.name; };
+  const auto tile = [](const Wanted& w) { return w.launch->tile_word(); };
   // Threads of the library's own call nothing of the application's.
   for (const Wanted& w : *wanted)
     if (w.words)

@@ -174,14 +174,14 @@ void check_plan(const Plan& plan, const Caps& caps) {
       CHECK(n > 0);
     } else if (l.stem == Stem::fwd_combine) {
       ++sums;
-      CHECK(n == 1);
+      CHECK(n == (plan.launches[0].as<MatrixLaunch>() ? 2 : 1));  // behind fwd, and its redo
       piece(plan.scratch[Scratch::o_parts].offset,
             l.splits * p.batch * p.heads_q * p.seq_q * part_pitch(p.head_dim_v));
       // Two numbers for each part of a row; the offset is between them.
       const int64_t parts = l.splits * p.batch * p.heads_q * p.seq_q;
       piece(plan.scratch[Scratch::lse_parts].offset - 4 * uint64_t(parts), 2 * parts);
     } else {
-      splits += l.splits > 1;
+      splits += l.splits > 1 && !l.of<MatrixLaunch>().redo;
       CHECK((l.splits == 1 || l.stem == Stem::fwd || l.stem == Stem::bwd_dkv_dq ||
              int64_t(l.splits) <= l.members));
     }
@@ -223,7 +223,8 @@ void check_plan(const Plan& plan, const Caps& caps) {
                        !(early && l.stem == Stem::bwd_dkv && l.of<MatrixLaunch>().chunks == 1);
     const bool packed = n > 0 && plan.launches[n - 1].stem == Stem::pack_bias;
     CHECK(l.waits == ((n > 0 && leaves_rows(plan.launches[n - 1].stem)) ||
-                      (packed && l.stem == Stem::fwd) || (sum && !summed && !early) || turns));
+                      l.of<MatrixLaunch>().redo || (packed && l.stem == Stem::fwd) ||
+                      (sum && !summed && !early) || turns));
     summed |= sum;
   }
   // The workspace: nothing overlaps, nothing is misaligned, nothing is left over.
@@ -248,6 +249,9 @@ void check_plan(const Plan& plan, const Caps& caps) {
           packed_bias(p, bias_box_rows(p, *pack)).elements() / (has_f32_bias(p) ? 1 : 2));
   if (const Launch* sum = plan.find_sum(TANDEM_GRAD_DIST_BIAS); sum && sum->joins)
     piece(plan.scratch[Scratch::sum_counts].offset, 2 * p.heads_kv);
+  const Launch* fwd = plan.find(Stem::fwd);
+  if (fwd && fwd->as<MatrixLaunch>() && fwd->splits == 1)
+    piece(plan.scratch[Scratch::own_lse].offset, rows);
   const Launch* d_q = plan.find(Stem::bwd_dq);
   if (d_q && d_q->of<MatrixLaunch>().sums_d_bias) {  // a tile's for each workgroup at work
     const int64_t keys = (p.seq_kv + d_q->tile.bc - 1) / d_q->tile.bc * d_q->tile.bc;

@@ -132,6 +132,7 @@ class MatrixPlanner final : public VulkanPlanner {
   Extent extent(const Launch& launch) const override;
   void complete(Launch* launch, const Extent& extent) const override;
   String share(Vec<Launch>* launches) const override;
+  void arrange(Vec<Launch>* launches) const override;
 
  private:
   String missing_feature() const;
@@ -440,8 +441,20 @@ String MatrixPlanner::share(Vec<Launch>* launches) const {
   return "";
 }
 
+// A launch behind fwd recomputes the rows for which matrices do not suffice.
+void MatrixPlanner::arrange(Vec<Launch>* launches) const {
+  VulkanPlanner::arrange(launches);
+  if (launches->empty() || launches->front().stem != Stem::fwd) return;
+  Launch redo = launches->front();
+  redo.as<MatrixLaunch>()->redo = true;
+  redo.waits = true;
+  launches->insert(launches->begin() + 1, redo);
+}
+
 void MatrixPlanner::scratch(Plan* plan, ScratchExtents* x) const {
   VulkanPlanner::scratch(plan, x);
+  const Launch* fwd = plan->find(Stem::fwd);
+  if (fwd && fwd->splits == 1) x->own_lse = {p.batch * p.heads_q * p.seq_q};
   const Launch* dq = plan->find(Stem::bwd_dq);
   if (!dq) return;
   const MatrixLaunch& of = dq->of<MatrixLaunch>();

@@ -156,15 +156,18 @@ void add_scores(const Plan& plan, const Caps& caps, const Launch& l, Work work, 
   add(CostTerm::narrow, !tma && !narrow_inputs(p, plan.wide_elements()).empty());
 }
 
-// Adds what is alike on every path: launches, and bytes.
+// Adds what is alike on every path: launches, and bytes. Not the launch that recomputes rows, which
+// the measured plans of the fits did not have, and what it reads.
 void add_rest(const Plan& plan, CostTerms* t) {
   for (const Launch& l : plan.launches)
-    if (!l.joins) (*t)[CostTerm::launches] += std::max(l.of<MatrixLaunch>().chunks, 1u);
+    if (!l.joins && !l.of<MatrixLaunch>().redo)
+      (*t)[CostTerm::launches] += std::max(l.of<MatrixLaunch>().chunks, 1u);
   (*t)[CostTerm::bytes] = bytes_of(plan.problem);
   double aux = 0;
   // Each array is written once and read once.
 #define TANDEM_SCRATCH(name, element, zeroed) aux += 2 * double(plan.scratch[Scratch::name].size);
 #include "plan/scratch.inc"
+  aux -= 2 * double(plan.scratch[Scratch::own_lse].size);
   if (plan.find(Stem::bwd_dot))
     aux += 2 * tensor_bytes(plan.problem, true, plan.problem.head_dim_v);
   (*t)[CostTerm::aux_bytes] = aux;
@@ -200,6 +203,7 @@ void coopmat2_terms(const Plan& plan, const Caps& caps, CostTerms* t) {
       add_plain(plan, caps, l, t);
       continue;
     }
+    if (own->redo) continue;
     const double chunks = std::max(own->chunks, 1u);
     add_scores(plan, caps, l, work_of(p, l.tile.br, l.tile.bc, owns_keys(l.stem)),
                {double(l.total) * chunks, false}, whole(p.head_dim, 16), whole(p.head_dim_v, 16),

@@ -64,7 +64,7 @@ String row_of(const Job& job, const Compiled& one) {
   };
   return text(
       "%-15s %-9s %3d %-4s %4s %6s %7s %6s %5s %8d %12s  %s", stem_name(l.stem),
-      l.tile.name && *l.tile.name ? l.tile.name : "-", f.subgroup, one.wide ? "wide" : "any",
+      l.tile_word() && *l.tile_word() ? l.tile_word() : "-", f.subgroup, one.wide ? "wide" : "any",
       column({"VGPRs", "Max live registers", "Number of GPRs", "Registers used"}).c_str(),
       number(spills_of(f)).c_str(), column({"Scratch size", "Scratch Memory Size"}).c_str(),
       column({"LDS size", "Workgroup Memory Size"}).c_str(),
@@ -83,7 +83,7 @@ std::vector<String> faults_of(const Compiled& one, const Caps& caps) {
   const Figures& f = one.figures;
   const Launch& l = *one.launch;
   const MatrixLaunch* own = l.as<MatrixLaunch>();
-  const bool matrices = own != nullptr;
+  const bool matrices = own && !own->redo;
   std::vector<String> faults;
   const auto fault = [&](bool is, const String& what) {
     if (is) faults.push_back(what);
