@@ -148,12 +148,10 @@ ExtraBlock extra_block(const Problem& p) {
 }
 
 // Stride of rows of k and v, in 8 elements, if the loop of fwd has only products and exponentials
-// and takes the form made for that (shaders/coopmat/plain.glsl); else 0. -1: the launch for rows
-// for which matrices do not suffice.
+// and takes the form made for that (shaders/coopmat/plain.glsl); else 0.
 uint32_t plain_row(const Plan& plan, const Launch& l) {
   const Problem& p = plan.problem;
   const MatrixLaunch& own = l.of<MatrixLaunch>();
-  if (own.redo) return ~0u;
   if (!own.coopmat2 || !tiles_exist(p, l) || p.k.s != p.v.s) return 0;
   const int biases =
       // A dense bias by chunks is allowed, as products start from it.
@@ -185,7 +183,7 @@ PackBiasBlock pack_bias_block(const Plan& plan, const Launch& l) {
 
 FwdSpec fwd_spec(const Plan& plan, const Launch& l) {
   FwdSpec s = tile_spec<FwdSpec>(plan, l);
-  s.KV_ROW = plain_row(plan, l);
+  s.KV_ROW = l.of<MatrixLaunch>().redo ? ~0u : plain_row(plan, l);  // ~0u is -1 there
   s.SPLIT = l.splits > 1;
   s.SINK = l.splits == 1 ? sinks_of(plan.problem) : 0;
   return s;

@@ -256,10 +256,9 @@ bool check_plan(const Problem& problem, const Caps& caps) {
     if (!l.of<MatrixLaunch>().redo) stems.push_back(l.stem);
   const Launch* fwd = plan.find(Stem::fwd);
   // On the matrix paths fwd has a second launch for rows that need f32, of the same workgroups.
-  if (const bool matrices = fwd && fwd->as<MatrixLaunch>(); matrices || !fwd) {
-    CHECK(stems.size() + (matrices ? 1 : 0) == plan.launches.size());
-    if (matrices) CHECK(plan.launches[1].of<MatrixLaunch>().redo);
-  }
+  const bool redo = fwd && fwd->as<MatrixLaunch>();
+  CHECK(stems.size() + (redo ? 1 : 0) == plan.launches.size());
+  if (redo) CHECK(plan.launches[1].of<MatrixLaunch>().redo);
   const bool split = fwd && fwd->splits > 1;
   const bool hopper = std::strcmp(plan.path, "sm90") == 0;
   const bool fused =
@@ -272,7 +271,6 @@ bool check_plan(const Problem& problem, const Caps& caps) {
                           hopper ? fuses_dq_postprocess(plan) : sums_few(problem)));
   for (const Launch& l : plan.launches) check_launch(plan, caps, l);
   const bool dot = std::count(stems.begin(), stems.end(), Stem::bwd_dot) > 0;
-  const bool redo = plan.launches.size() > 1 && plan.launches[1].of<MatrixLaunch>().redo;
   const uint64_t rows =
       uint64_t(problem.batch) * uint64_t(problem.heads_q) * uint64_t(problem.seq_q);
   if (split) {

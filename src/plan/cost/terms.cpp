@@ -156,8 +156,8 @@ void add_scores(const Plan& plan, const Caps& caps, const Launch& l, Work work, 
   add(CostTerm::narrow, !tma && !narrow_inputs(p, plan.wide_elements()).empty());
 }
 
-// Adds what is alike on every path: launches, and bytes. Not the launch that recomputes rows, which
-// the measured plans of the fits did not have, and what it reads.
+// Adds what is alike on every path: launches, and bytes. The launch that recomputes rows and the
+// lse that it reads are left out, as no plan that was measured for the fits had them.
 void add_rest(const Plan& plan, CostTerms* t) {
   for (const Launch& l : plan.launches)
     if (!l.joins && !l.of<MatrixLaunch>().redo)
