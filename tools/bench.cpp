@@ -277,6 +277,7 @@ Result CaseRun::row(size_t n, const harness::Timing& time) const {
     r["max_err_ratio"] = std::isinf(ratio) ? 1e9 : ratio;
   const std::vector<std::string> unsampled = not_sampled(problem);
   if (!options_.no_check && !unsampled.empty()) r["not_sampled"] = unsampled;
+  if (const double ms = d.plan.info().estimated_ms; ms > 0) r["estimated_ms"] = ms;
   r["spread"] = time.spread;
   r["reps"] = time.reps;
   r["agreed"] = time.agreed;

@@ -33,6 +33,16 @@ std::string identity(const Result& row) {
   return s;
 }
 
+// A kernel that became slow, or clocks that are low, and no error of the fit (plan/cost).
+constexpr double kSlow = 2;
+
+// By how many times a row took longer than its plan's estimate; 0: it has none, or no time.
+double over_estimate(const Result& row) {
+  const auto ms = row.find("ms"), estimated = row.find("estimated_ms");
+  if (ms == row.end() || estimated == row.end() || !ms->is_number()) return 0;
+  return ms->get<double>() / estimated->get<double>();
+}
+
 }  // namespace
 
 Result load_result(const std::string& file) {
@@ -78,6 +88,11 @@ std::string result_table(const Result& result) {
     if (row.contains("refused"))
       s += fmt::format("{} {}: {} refused: {}\n", cell(row, "case"), cell(row, "op"),
                        cell(row, "impl"), cell(row, "refused"));
+  for (const Result& row : result["rows"])
+    if (const double times = over_estimate(row); times > kSlow)
+      s += fmt::format("{} {}: {}.{} took {:.1f} times its estimate of {} ms\n", cell(row, "case"),
+                       cell(row, "op"), cell(row, "backend"), cell(row, "path"), times,
+                       cell(row, "estimated_ms"));
   return s;
 }
 

@@ -11,8 +11,8 @@ namespace tandem::tool {
 // {"header": {device, driver, backend, commit, date, clocks_mhz, turns}, "rows": [{case, op, impl,
 // backend, path, dtype, B, Hq, Hk, Sq, Sk, D, Dv, mask, features, ms, tflops, max_err_ratio,
 // ...}]}. turns is there, and true, where all rows were timed in turns. A row with "refused", a
-// sentence, has null for ms, tflops and max_err_ratio. Members beyond these may be added to rows,
-// never taken away.
+// sentence, has null for ms, tflops and max_err_ratio; estimated_ms is there where the plan has
+// one. Members beyond these may be added to rows, never taken away.
 using Result = nlohmann::ordered_json;
 
 Result load_result(const std::string& file);  // throws std::runtime_error

@@ -327,6 +327,9 @@ typedef struct tandem_plan_info {
    * execute to the next. 0 with TANDEM_FLAG_DETERMINISTIC */
   uint32_t unordered;
   uint32_t reserved; /* 0 */
+  /* ms of one execute, as times of a GPU of the same kind let it expect; 0 where there are none of
+   * this path, or of no problem like this one */
+  double estimated_ms;
 } tandem_plan_info;
 TANDEM_API tandem_status tandem_plan_get_info(const tandem_plan* plan, tandem_plan_info* info);
 

@@ -231,6 +231,7 @@ NB_MODULE(_core, m) {
       .def_prop_ro("workspace_alignment",
                    [](const Plan& p) { return p.plan.info().workspace_alignment; })
       .def_prop_ro("flops", [](const Plan& p) { return p.plan.info().flops; })
+      .def_prop_ro("estimated_ms", [](const Plan& p) { return p.plan.info().estimated_ms; })
       .def_prop_ro("tile_rows", [](const Plan& p) { return p.plan.info().tile_rows; })
       .def_prop_ro("tile_cols", [](const Plan& p) { return p.plan.info().tile_cols; })
       .def_prop_ro("backend", [](const Plan& p) { return std::string(p.plan.info().backend); })

@@ -401,6 +401,8 @@ class PlanInfo:
         tile: (Br, Bc); (0, 0) where the path has no tiles.
         workspace_bytes: device memory that a call needs beside its arrays.
         flops: 2 (D + Dv) for each visible pair of every head; 2.5 times that backward.
+        estimated_ms: time of one call on the device, as times of a GPU of the same kind let it
+            expect; None where there are none of this path, or of no problem like this one.
         deterministic: whether every gradient has the same bits run after run.
     """
 
@@ -410,6 +412,7 @@ class PlanInfo:
     tile: tuple[int, int]
     workspace_bytes: int
     flops: float
+    estimated_ms: float | None
     deterministic: bool
 
 
@@ -458,6 +461,7 @@ def plan(*args: Any, device: str | None = None, backward: bool = False, **option
         tile=(made.tile_rows, made.tile_cols),
         workspace_bytes=made.workspace_size,
         flops=made.flops,
+        estimated_ms=made.estimated_ms or None,
         deterministic=made.unordered == 0,
     )
 

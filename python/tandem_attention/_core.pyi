@@ -67,6 +67,7 @@ class Plan:
     workspace_size: int
     workspace_alignment: int
     flops: float
+    estimated_ms: float
     tile_rows: int
     tile_cols: int
     backend: str

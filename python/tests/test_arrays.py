@@ -234,6 +234,7 @@ def test_plan_and_explain() -> None:
     assert info.path.startswith("cpu.")
     assert info.kernels
     assert info.deterministic
+    assert info.estimated_ms is None  # no GPU whose times are known
     assert ta.plan(info.line) == info
     assert "taken" in ta.explain(q, k, v)
     assert "cpu.simd" in ta.explain(info.line)

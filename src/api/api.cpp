@@ -101,6 +101,8 @@ Status make_shared_plan(tandem_device& device, const tandem_problem& problem, Sh
   const auto plan = make_host_shared<NamedPlan>();
   TANDEM_TRY(make_plan(checked, device.device->caps(), plan.get()));
   plan->full_name = plan->name() + " | " + print_problem(problem);
+  if (const Estimate e = estimate(*plan, device.device->caps()); e.inside)
+    plan->estimated_ms = e.ms;
   std::unique_ptr<Program> program;
   TANDEM_TRY(device.device->build(*plan, &program));
   warn_if_slow(device, *plan);
@@ -497,6 +499,7 @@ tandem_status tandem_plan_get_info(const tandem_plan* plan, tandem_plan_info* in
     whole.workspace_alignment = kWorkspaceAlignment;
     whole.flops = problem_flops(p.problem);
     whole.unordered = p.unordered();
+    whole.estimated_ms = p.estimated_ms;
     whole.tile_rows = uint32_t(p.tile().br);
     whole.tile_cols = uint32_t(p.tile().bc);
     copy_name(backend_name(p.backend), whole.backend);
