@@ -48,8 +48,9 @@ function(tandem_shaders target)
 endfunction()
 
 # tandem_matrix_shaders(target stem...): shaders/coopmat/<stem>.comp as <stem>_<path>_<type>, for both matrix paths
-# and both types; and as <stem>_coopmat_f16_k2, for operands twice as deep as accumulators are wide, and fwd as fwd_coopmat2_<type>_tensor,
-# for rows that come and go by tensor addressing; bwd_dkv, bwd_dq and bwd_dbias as <stem>_coopmat2_<type>_ds, which share ds.
+# and both types; as <stem>_coopmat_<type>_lean, for lean tiles; as <stem>_coopmat_f16_k2, for operands twice as deep as
+# accumulators are wide; fwd as fwd_coopmat2_<type>_tensor, for rows that come and go by tensor addressing; bwd_dkv, bwd_dq
+# and bwd_dbias as <stem>_coopmat2_<type>_ds, which share ds.
 function(tandem_matrix_shaders target)
   foreach(stem IN LISTS ARGN)
     foreach(path coopmat2 coopmat)
@@ -62,6 +63,10 @@ function(tandem_matrix_shaders target)
         endif()
         tandem_shader(${target} ${stem}_${path}_${type} coopmat/${stem}.comp ${env}
                       -DTANDEM_CM2=${nv} -DTANDEM_BF16=${bf16} -DTANDEM_KN=1)
+        if(NOT nv)
+          tandem_shader(${target} ${stem}_${path}_${type}_lean coopmat/${stem}.comp ${env}
+                        -DTANDEM_CM2=0 -DTANDEM_BF16=${bf16} -DTANDEM_KN=1 -DTANDEM_LEAN=1)
+        endif()
         if(nv AND stem STREQUAL "fwd")
           tandem_shader(${target} ${stem}_${path}_${type}_tensor coopmat/${stem}.comp ${env}
                         -DTANDEM_CM2=1 -DTANDEM_BF16=${bf16} -DTANDEM_KN=1 -DTANDEM_TENSOR=1)

@@ -22,6 +22,13 @@
 #ifndef TANDEM_DS
 #define TANDEM_DS 0
 #endif
+// Modules for lean tiles (lean.glsl).
+#ifndef TANDEM_LEAN
+#define TANDEM_LEAN 0
+#endif
+#if TANDEM_LEAN // WIDE tensors have no features beside whole words (row_score.glsl)
+#define ROW_WORDS(t, row, col) (WIDE != 0 ? load_wide(row, col) : load_words(t, row, col))
+#endif
 #define BY_ELEMENT
 #define ANYWHERE false
 #include "parts/interface.glsl"

@@ -157,6 +157,10 @@ const int ROW_TURNS = (MM + SUBGROUP - 1) / SUBGROUP;
     subgroupBarrier();                                                   \
   }
 
+#if TANDEM_LEAN
+#include "coopmat/lean_bwd_dbias.glsl"
+#endif
+
 void main() {
   Place place;
   if (!find_place(block.bias_heads, place)) return;
@@ -169,6 +173,9 @@ void main() {
 
   ACC acc[RM][NB];
   EACH(r, RM) EACH(n, NB) acc[r][n] = ACC(0.0);
+#if TANDEM_LEAN
+  sum_members(acc, place, bias_b, split, i0, key_tile);
+#else
   Member m;
   if (SKIP_KEEP) barrier();
   const int end = split_begin(split + 1);
@@ -243,6 +250,7 @@ void main() {
     }
     member = next;
   }
+#endif
 
   uvec2 elements = add64(mul64(block.d_bias.bh.xy, bias_b), mul64(block.d_bias.bh.zw, place.head));
   begin_ds(add64(elements, mul64(uvec2(block.part, 0), split)), ONE_ROW != 0 ? 1 : block.seq_q);

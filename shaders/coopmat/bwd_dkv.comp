@@ -32,7 +32,7 @@ layout(push_constant) uniform Push {
 #include "coopmat/matrix.glsl"
 #include "coopmat/stage.glsl"
 #define OWNS_KEYS true
-#define PIPES_BIAS true
+#define PIPES_BIAS (TANDEM_LEAN == 0)
 #define BIAS_BEGINS (BIAS_PIPED && NB > 1 && (TANDEM_CM2 == 1 || TANDEM_BF16 == 1))
 #include "coopmat/bias.glsl"
 #define WANTS_SLOPE (GRAD_K != 0)
@@ -83,6 +83,9 @@ const bool BIAS_EARLY = BIAS_FIRST && TANDEM_CM2 == 1 && DROPOUT == 0;
   }
 const int STAT_TURNS = (STATS * COLS + WG - 1) / WG;
 
+#if TANDEM_LEAN
+#include "coopmat/lean_bwd_dkv.glsl"
+#else
 void main() {
   Place place;
 #if TANDEM_DS
@@ -263,3 +266,4 @@ void main() {
     store_rows(d_v, row0, DV_CHUNKS, entry.seq_kv);
   }
 }
+#endif

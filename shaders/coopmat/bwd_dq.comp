@@ -56,6 +56,9 @@ const int BLOCK_QUADS = MM * MN / 4; // vec4s of a block
 float delta_of(int head, int row) {
   return row < entry.seq_q ? uintBitsToFloat(Load1(stat_address(push.delta, head, block.seq_q, row)).w) : 0.0;
 }
+#if TANDEM_LEAN
+#include "coopmat/lean_bwd_dq.glsl"
+#else
 // With several entries at once, a subgroup's origins and, behind them, deltas are in shared memory,
 // as there are no registers for them.
 #define OWN_NUMBERS (IOTA / 4 + int(gl_SubgroupID) * MM / 2)
@@ -268,4 +271,5 @@ void main() {
   barrier();
   }
 }
+#endif
 #endif

@@ -46,6 +46,32 @@ void store_stats(uvec2 address, ACC x, int head, int row0) {
   subgroupBarrier();
 }
 
+// Sums the elements' parts over each row of a block, and stores the rows' numbers. head counts over
+// all batch entries; from: the block's first row.
+#define FINISH_SUMS(dot, mass, lift, far_dot, spread)                                                              \
+  row_sum(dot);                                                                                                    \
+  if (NORM == ENTMAX) {                                                                                            \
+    row_sum(mass);                                                                                                 \
+    ELEMENTS(k, dot) dot[k] = mass[k] != 0 ? dot[k] / mass[k] : 0.0;                                               \
+  }                                                                                                                \
+  store_stats(push.delta, dot, head, from);                                                                        \
+  if (ROW_TAU != 0) {                                                                                              \
+    ACC n; /* number of keys that a row sees */                                                                    \
+    ROWS_TO_MATRIX(n, row, float(tandem_key_count(mask_band(), from + row, entry.seq_q, entry.seq_kv)))            \
+    row_sum(lift);                                                                                                 \
+    ELEMENTS(k, n) lift[k] = n[k] > 0 ? lift[k] / n[k] : 0.0;                                                      \
+    store_stats(push.tau_rows, lift, head, from);                                                                  \
+  }                                                                                                                \
+  if (ROW_SLOPE != 0) {                                                                                            \
+    row_sum(far_dot);                                                                                              \
+    row_sum(spread);                                                                                               \
+    ELEMENTS(k, dot) spread[k] = far_dot[k] - dot[k] * spread[k];                                                  \
+    store_stats(push.slope_rows, spread, head, from);                                                              \
+  }
+
+#if TANDEM_LEAN
+#include "coopmat/lean_bwd_row_sums.glsl"
+#else
 void main() {
   Place place;
   if (!find_place(block.heads_q, place)) return;
@@ -156,24 +182,7 @@ void main() {
 
   EACH(r, RM) {
     const int head = b * block.heads_q + h, from = my_row0 + r * MM;
-    row_sum(dot[r]);
-    if (NORM == ENTMAX) {
-      row_sum(mass[r]);
-      ELEMENTS(k, dot[r]) dot[r][k] = mass[r][k] != 0 ? dot[r][k] / mass[r][k] : 0.0;
-    }
-    store_stats(push.delta, dot[r], head, from);
-    if (ROW_TAU != 0) {
-      ACC n; // number of keys that a row sees
-      ROWS_TO_MATRIX(n, row, float(tandem_key_count(mask_band(), from + row, entry.seq_q, entry.seq_kv)))
-      row_sum(lift[r]);
-      ELEMENTS(k, n) lift[r][k] = n[k] > 0 ? lift[r][k] / n[k] : 0.0;
-      store_stats(push.tau_rows, lift[r], head, from);
-    }
-    if (ROW_SLOPE != 0) {
-      row_sum(far_dot[r]);
-      row_sum(spread[r]);
-      ELEMENTS(k, dot[r]) spread[r][k] = far_dot[r][k] - dot[r][k] * spread[r][k];
-      store_stats(push.slope_rows, spread[r], head, from);
-    }
+    FINISH_SUMS(dot[r], mass[r], lift[r], far_dot[r], spread[r])
   }
 }
+#endif

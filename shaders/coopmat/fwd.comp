@@ -150,6 +150,9 @@ void redo_rows() {
   }
 }
 
+#if TANDEM_LEAN
+#include "coopmat/lean_fwd.glsl"
+#else
 void main() {
   if (REDO) {
     redo_rows();
@@ -409,3 +412,4 @@ void main() {
 #endif
   store_lse(part * block.heads_q + h, row0);
 }
+#endif

@@ -3,12 +3,16 @@
 // (src/problem/far_row.h). The sums have the order of those of product_nt() (tile.glsl), and so the
 // same bits.
 
+// Four features of a row. Kernels that know more of their tensors define it.
+#ifndef ROW_WORDS
+#define ROW_WORDS(t, row, col) load_words(t, row, col)
+#endif
 // <row i of a, row j of b>
 float dot_rows(View a, int i, View b, int j) {
   const uvec2 at_a = row_address(a, i), at_b = row_address(b, j);
   float sum = 0;
   [[dont_unroll]] for (int col = 0; col < a.width; col += 4) {
-    const vec4 x = to_floats(load_words(a, at_a, col)), y = to_floats(load_words(b, at_b, col));
+    const vec4 x = to_floats(ROW_WORDS(a, at_a, col)), y = to_floats(ROW_WORDS(b, at_b, col));
     sum = fma(x.x, y.x, sum);
     sum = fma(x.y, y.y, sum);
     sum = fma(x.z, y.z, sum);

@@ -13,7 +13,11 @@ namespace {
 // The variant of a launch that multiplies matrices in Vulkan (module_name()).
 const char* matrix_variant(const MatrixLaunch& l) {
   if (l.redo) return "redo";
-  return l.matrix.k > l.matrix.n ? "k2" : l.tensors ? "tensor" : l.shares_ds ? "ds" : "base";
+  return l.matrix.k > l.matrix.n ? "k2"
+         : l.lean                ? "lean"
+         : l.tensors             ? "tensor"
+         : l.shares_ds           ? "ds"
+                                 : "base";
 }
 
 const char* sm90_bwd_dkv_dq_variant(const Plan& plan, const Launch& l) {

@@ -28,6 +28,7 @@ struct MatrixLaunch {
   bool register_prefetch = true;  // the next tile's rows wait in registers
   bool tensors = false;           // the tile's own rows are loaded and stored by tensor addressing
   bool redo = false;              // fwd: only rows for which matrices do not suffice (redo.glsl)
+  bool lean = false;              // the kernel of a lean tile
   bool sums_d_bias = false;       // bwd_dq sums d_bias over the batch in the workspace
   int entries = 1;                // batch entries that a workgroup of bwd_dq takes at once
   // bwd_dkv leaves dS in the workspace for bwd_dq and bwd_dbias. These launches then alternate,

@@ -87,7 +87,9 @@ struct MatrixTile {
   bool doubled = false;  // for operands that take twice the registers
   // the tile's own rows are loaded and stored by tensor addressing, not through shared memory
   bool tensors = false;
-  bool ds = false;  // bwd_dq whose dS comes from the workspace
+  bool ds = false;    // bwd_dq whose dS comes from the workspace
+  int registers = 0;  // of an invocation, that a lean tile is made for; 0: the tile is not lean
+  constexpr bool is_lean() const { return registers > 0; }
   constexpr int rows(const MatrixDims& shape) const { return subgroups * row_blocks * shape.m; }
   // Streamed rows of a step; half as many with 8 x 8 matrices, so that there are as many matrices.
   constexpr int step(const MatrixDims& shape) const {
@@ -98,6 +100,15 @@ struct MatrixTile {
 // Left operands that cover d features.
 constexpr int matrix_blocks(int64_t d, const MatrixDims& shape) {
   return int((d + shape.k - 1) / shape.k);
+}
+
+// Lean tiles: words of the workgroup, and numbers of each subgroup that are not in registers
+// (shaders/coopmat/lean.glsl): in fwd m and l, else origin, delta and share of its rows.
+constexpr int kLeanWords = 32;
+constexpr int lean_bytes(const MatrixTile& t, const MatrixDims& shape) {
+  if (!t.is_lean()) return 0;
+  const int numbers = t.stem == Stem::fwd ? shape.m * shape.n + shape.m : 3 * shape.m;
+  return 4 * (kLeanWords + t.subgroups * t.row_blocks * numbers);
 }
 
 // Bytes of the shared arrays of shaders/coopmat/<stem>.comp. Rows of 16-bit elements lie in uvec4s,
@@ -119,7 +130,7 @@ constexpr int matrix_shared_bytes(const MatrixTile& t, int64_t d, int64_t dv,
   const int iota = edge * 4 + (entries > 1 ? t.subgroups * shape.m * 8 : 0);
   // numbers of each row, streamed as well
   const int stats = t.stem == Stem::bwd_dkv ? 3 * t.step(shape) * 4 : 0;
-  return streamed + held + scratch + iota + stats;
+  return streamed + held + scratch + iota + stats + lean_bytes(t, shape);
 }
 
 // dS in the workspace, from bwd_dkv to bwd_dq and bwd_dbias (shaders/coopmat/ds.glsl): blocks of
@@ -142,6 +153,9 @@ constexpr MatrixTile kMatrixTiles[] = {
   {#name, Stem::stem, max_d, subgroups, row_blocks, cols, 0, 1, 0, 0, false, true},
 #define TANDEM_DS_TILE(name, stem, max_d, subgroups, row_blocks, cols) \
   {#name, Stem::stem, max_d, subgroups, row_blocks, cols, 0, 1, 0, 0, false, false, true},
+#define TANDEM_LEAN_TILE(name, stem, max_d, subgroups, row_blocks, cols, left, registers) \
+  {#name, Stem::stem, max_d, subgroups, row_blocks, cols,  left,                          \
+   0,     0,          0,     false,     false,      false, registers},
 #include "plan/coopmat/tiles.inc"
 };
 
@@ -153,7 +167,8 @@ constexpr bool matrix_tiles_fit() {
     if (t.left > (t.stem == Stem::fwd ? 1 : 2)) return false;
     if (t.doubled != (t.waves > 0)) return false;
     if (t.tensors && (t.stem != Stem::fwd || t.left > 0)) return false;
-    const int most = (t.doubled ? 64 : 48) * 1024;  // limits of AMD, and of NVIDIA
+    // limits of AMD, and of NVIDIA; lean tiles with 16 rows a matrix are last resorts
+    const int most = (t.doubled || t.is_lean() ? 64 : 48) * 1024;
     for (const MatrixDims& shape : kMatrixDims) {
       if (matrix_shared_bytes(t, t.max_d, t.max_d, shape) > most) return false;
       if (t.step(shape) % shape.k != 0) return false;

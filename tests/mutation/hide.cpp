@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// hide MODULE VARIABLE NAME HEADER: a SPIR-V module as a header that defines NAME_spirv[], in which
-// the validation layer's check for races does not see what is done to one shared array
-// (races.cmake). It follows chains of accesses to their variable and lets those be that begin
-// elsewhere: here, at OpSelect, whose two choices are the variable. The program is the same, but it
-// wants variablePointers, which only Vulkan's core validation asks about.
+// hide MODULE VARIABLES NAME HEADER: a SPIR-V module as a header that defines NAME_spirv[], in
+// which the validation layer's check for races does not see what is done to some shared arrays,
+// names apart by commas, of which the module uses one or more (races.cmake). It follows chains of
+// accesses to their variable and lets those be that begin elsewhere: here, at OpSelect, whose two
+// choices are the variable. The program is the same, but it wants variablePointers, which only
+// Vulkan's core validation asks about.
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -72,7 +74,11 @@ int main(int argc, char** argv) {
   const std::string bytes{std::istreambuf_iterator<char>(file), {}};
   Words in(bytes.size() / 4);
   std::memcpy(in.data(), bytes.data(), in.size() * 4);
-  const Words out = in.size() > 5 ? hide(in, argv[2]) : Words{};
+  Words out;
+  std::istringstream names(argv[2]);
+  for (std::string name; std::getline(names, name, ',');)
+    if (const Words hidden = in.size() > 5 ? hide(in, name.c_str()) : Words{}; !hidden.empty())
+      in = out = hidden;
   if (out.empty()) {
     std::fprintf(stderr, "hide: no use of a variable '%s' in %s\n", argv[2], argv[1]);
     return 1;

@@ -201,8 +201,9 @@ set(sm90_bwd_dq_cast_from "T::pack(x[i].x * u.scale, x[i].y * u.scale);")
 set(sm90_bwd_dq_cast_to "T::pack(x[i].x, x[i].y);")
 
 # SPIR-V of a program's own for stem's kernels with matrices on path, f16: from sources that lie in dir/<path>, where
-# there are any, and else from the project's; a path coopmat_k2 is coopmat's with operands twice as deep, coopmat2_tensor
-# coopmat2's with rows by tensor addressing, coopmat2_ds those that share ds. What follows are options for glslang.
+# there are any, and else from the project's; a path coopmat_k2 is coopmat's with operands twice as deep, coopmat_lean
+# its lean tiles, coopmat2_tensor coopmat2's with rows by tensor addressing, coopmat2_ds those that share ds. What follows
+# are options for glslang.
 # TANDEM_HIDDEN, where it is set: the shared array to hide (hide.cpp).
 function(tandem_own_matrix_module name dir stem path)
   set(nv 0)
@@ -211,7 +212,8 @@ function(tandem_own_matrix_module name dir stem path)
   set(tensor 0)
   set(ds 0)
   set(module ${stem}_${path}_f16)
-  if(path MATCHES "^(coopmat2?)_(k2|tensor|ds)$")
+  set(lean 0)
+  if(path MATCHES "^(coopmat2?)_(k2|lean|tensor|ds)$")
     set(path ${CMAKE_MATCH_1})
     set(module ${stem}_${path}_f16_${CMAKE_MATCH_2})
     if(CMAKE_MATCH_2 STREQUAL k2)
@@ -228,7 +230,7 @@ function(tandem_own_matrix_module name dir stem path)
   if(EXISTS ${dir}/${path}/coopmat/${stem}.comp)
     set(source ${dir}/${path}/coopmat/${stem}.comp)
   endif()
-  set(glslang ${TANDEM_GLSLANG} --quiet --target-env ${env} -DTANDEM_CM2=${nv} -DTANDEM_BF16=0 -DTANDEM_KN=${deep} -DTANDEM_TENSOR=${tensor} -DTANDEM_DS=${ds} ${ARGN}
+  set(glslang ${TANDEM_GLSLANG} --quiet --target-env ${env} -DTANDEM_CM2=${nv} -DTANDEM_BF16=0 -DTANDEM_KN=${deep} -DTANDEM_TENSOR=${tensor} -DTANDEM_DS=${ds} -DTANDEM_LEAN=${lean} ${ARGN}
       -I${dir}/${path} -I${PROJECT_SOURCE_DIR}/src -I${PROJECT_SOURCE_DIR}/shaders -I${PROJECT_BINARY_DIR} --depfile ${dir}/${module}.d)
   set(header ${dir}/shaders/${module}.spv.h)
   if(TANDEM_HIDDEN)

@@ -1,7 +1,8 @@
 # The parity suite for the validation layer's check for races in shared memory, with matrix kernels in which that check
 # can follow everything. It knows barriers of a workgroup and no others (docs/kernels/coopmat.md, "Races"), and those of a
 # subgroup order nothing but scratch, of which each subgroup has a part of its own. So there are two programs:
-#   tandem_races_tiles    for all arrays but scratch, which is hidden from the layer (hide.cpp). The kernels are as they are.
+#   tandem_races_tiles    for all arrays but scratch, which is hidden from the layer (hide.cpp), and with it own_numbers of lean
+#     tiles, which subgroups have parts of, too. The kernels are as they are.
 #   tandem_races_scratch  for scratch. Barriers of a subgroup are barriers of the workgroup here, which on lavapipe they are
 #     anyway. That alone would hide what two subgroups do to each other where only a barrier of the subgroup stands between:
 #     so parts are twice as long, and at every barrier a subgroup stores to the second half of its own: whoever else
@@ -76,7 +77,7 @@ function(tandem_races kind broken)
   if(kind STREQUAL "scratch")
     list(APPEND options -Dbarrier=guarded_barrier -DsubgroupBarrier=guarded_barrier)
   else()
-    set(TANDEM_HIDDEN scratch)
+    set(TANDEM_HIDDEN scratch,own_numbers)
   endif()
   foreach(stem fwd bwd_row_sums bwd_dkv bwd_dq bwd_dbias)
     set(own ${dir}/${stem})
@@ -101,6 +102,9 @@ function(tandem_races kind broken)
       endif()
       tandem_own_matrix_module(${name} ${own} ${stem} ${path} ${options})
     endforeach()
+    if(NOT broken) # of lean tiles the main loops are other files
+      tandem_own_matrix_module(${name} ${own} ${stem} coopmat_lean ${options})
+    endif()
     target_include_directories(${name} BEFORE PRIVATE ${own})
   endforeach()
   tandem_own_pipelines(${name} ${dir})

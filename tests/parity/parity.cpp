@@ -49,7 +49,7 @@ bool can_run(const Target& target, const tandem::KernelRow& row) {
   if (variant == "bias_two_cta") return caps.early_launches;
   // cuda.sm80 joins bwd_dq only where there are SMs for the workgroups of both.
   if (variant == "joined" && row.stem == tandem::Stem::bwd_dq) return caps.cores != 1;
-  if (variant != "base" && variant != "k2") return true;
+  if (variant != "base" && variant != "k2" && variant != "lean") return true;
   for (const char* line : {"f16 sq64 d64", "bf16 sq64 d64"}) {
     const bool forward = row.stem == tandem::Stem::fwd;
     const tandem_problem given = parse((forward ? "fwd " : "bwd ") + std::string(line));

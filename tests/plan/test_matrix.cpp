@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "plan/coopmat/heuristics.h"
@@ -229,6 +230,54 @@ TEST_CASE("matrix paths: tiles for operands that take twice the registers") {
   CHECK(plan.launches[0].of<MatrixLaunch>().subgroup == 32);
 }
 
+TEST_CASE("matrix paths: lean tiles where invocations have few registers") {
+  const Caps xe2 = caps_of("arc_b580_mesa");
+  const auto plan_for = [](const std::string& line, const Caps& caps) {
+    Plan plan;
+    REQUIRE(make_plan(problem_of(line), caps, &plan).ok());
+    return plan;
+  };
+  for (const auto& row : {std::pair<const char*, const char*>{"d64", "64l"}, {"d72", "128l"}}) {
+    const Plan fwd = plan_for(std::string("fwd f16 hq2 sq1000 ") + row.first, xe2);
+    const Plan bwd = plan_for(std::string("bwd f16 b2 hq2 sq1000 ") + row.first +
+                                  " elastic bias:f16:1x1x1 grads=qkvbt d_bias:f32",
+                              xe2);
+    CHECK(std::string(bwd.find(Stem::bwd_dbias)->tile.name) == "dbiasl");
+    for (const auto& [plan, stem, name] :
+         {std::tuple<const Plan&, Stem, const char*>{fwd, Stem::fwd, "fwd"},
+          {bwd, Stem::bwd_row_sums, "row"},
+          {bwd, Stem::bwd_dkv, "dkv"},
+          {bwd, Stem::bwd_dq, "dq"}}) {
+      REQUIRE(plan.find(stem));
+      const Launch& l = *plan.find(stem);
+      CHECK(std::string(plan.path) == "coopmat");
+      CHECK(std::string(l.tile.name) == std::string(name) + row.second);
+      CHECK(l.of<MatrixLaunch>().subgroup == 16);
+      CHECK(std::string(kKernels[l.kernel].variant) == "lean");
+    }
+  }
+  // Wide heads have none, and the tiles for other devices would spill.
+  const Plan wide = plan_for("fwd f16 hq2 sq1000 d256", xe2);
+  CHECK(std::string(wide.path) == "scalar");
+  std::string why;
+  for (const Refusal& r : wide.refusals) why += r.candidate + ": " + r.reason + "\n";
+  CHECK(why.find("no fwd tile fits a device with this quirk: a thread has 128 registers") !=
+        std::string::npos);
+  // Nor are there any for many optional inputs.
+  CHECK(std::string(plan_for("fwd f16 hq2 sq1000 d128 bias:f16:1x1x1", xe2).path) == "coopmat");
+  CHECK(std::string(plan_for("fwd f16 hq2 sq1000 d128 softcap=5 bias:f16:1x1x1", xe2).path) ==
+        "scalar");
+  CHECK(std::string(plan_for("fwd f16 hq2 sq1000 d64 softcap=5 bias:f16:1x1x1", xe2).path) ==
+        "coopmat");
+  // Elsewhere they are the last resort of coopmat.
+  Caps caps = caps_of("lavapipe");
+  for (const MatrixTile& t : kMatrixTiles)
+    if (!t.is_lean()) caps.disabled.push_back(t.name);
+  const Plan last = plan_for("fwd f16 hq2 sq1000 d64", caps);
+  CHECK(std::string(last.path) == "coopmat");
+  CHECK(std::string(last.launches[0].tile.name) == "fwd64l");
+}
+
 TEST_CASE("matrix paths: rows that come and go by tensor addressing") {
   const Caps h100 = caps_of("h100_vulkan");
   const auto tile = [](const char* line, const Caps& caps, const char* reason) {
@@ -445,7 +494,7 @@ TEST_CASE("quirks: names, versions, and what planning makes of them") {
     const Quirk* quirk = find_quirk(caps, QuirkAction::no_matrices);
     bool said = quirk == nullptr;
     for (const Refusal& r : plan.refusals)
-      said |= r.reason.find(quirk->reason) != std::string::npos &&
+      said |= quirk && r.reason.find(quirk->reason) != std::string::npos &&
               r.reason.find(quirk->link) != std::string::npos;
     CHECK(said);
     CHECK(describe_caps(caps).find("quirk") != (quirk ? std::string::npos : 0));
@@ -479,7 +528,7 @@ TEST_CASE("quirks: names, versions, and what planning makes of them") {
               {"Apple M3", kMoltenVk, 1, false}};
   for (const auto& row : rows) {
     CAPTURE(std::string(row.name));
-    CHECK((path(row.name, row.driver, row.version) == "coopmat2") == row.matrices);
+    CHECK((path(row.name, row.driver, row.version) != "scalar") == row.matrices);
   }
   for (const Quirk& quirk : kQuirks) {
     CHECK(std::strlen(quirk.reason) > 10);

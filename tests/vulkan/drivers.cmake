@@ -204,6 +204,32 @@ if(TANDEM_WITH_VULKAN AND UNIX)
     set_tests_properties(check.lavapipe26.doubled check.lavapipe26.doubled.rows check.lavapipe26.doubled.few PROPERTIES
       ENVIRONMENT "TANDEM_DISABLE=${rows}")
   endif()
+  # The lean rows, behind these: every optional input, splits, exact results and the most awkward masks.
+  tandem_matrix_rows(others MATRIX)
+  tandem_matrix_rows(doubled DOUBLED)
+  list(APPEND others ${doubled})
+  list(JOIN others "," others)
+  tandem_driver_test(parity.lavapipe26.lean lavapipe26 tandem_parity
+    "-tc=*every fill*,features: a few*,features: biases*,splits: a few*,ratio: two shapes*,regression: sums*,regression: lse*,regression: far*,rows that see no key*"
+    "-tce=*far smaller*") # heads beyond 128
+  set_tests_properties(parity.lavapipe26.lean PROPERTIES
+    ENVIRONMENT "TANDEM_DEVICE=vulkan:0/coopmat;TANDEM_DISABLE=${others};TANDEM_SHARD=2/4")
+  tandem_driver_test(parity.magnitudes.lavapipe26.lean lavapipe26 tandem_parity "-tc=magnitudes: few*")
+  set_tests_properties(parity.magnitudes.lavapipe26.lean PROPERTIES
+    ENVIRONMENT "TANDEM_DEVICE=vulkan:0/coopmat;TANDEM_DISABLE=${others}")
+  tandem_driver_test(parity.lavapipe26.lean.8x16x16 lavapipe26 tandem_shapes "-tc=splits: a few*,exact: backward*")
+  set_tests_properties(parity.lavapipe26.lean.8x16x16 PROPERTIES
+    ENVIRONMENT "TANDEM_DEVICE=vulkan:0/coopmat;TANDEM_DISABLE=16x8x16,${others};TANDEM_SHARD=3/4")
+  if(TARGET tandem_tool)
+    tandem_driver_test(check.lavapipe26.lean lavapipe26 tandem_tool check --device vulkan:0/coopmat --repro
+                       "bwd f16 hq2 hk1 sq40 sk50 d72 dv24 causal_bottom_right q_padded kv_padded")
+    set_tests_properties(check.lavapipe26.lean PROPERTIES ENVIRONMENT "TANDEM_DISABLE=${others}")
+  endif()
+  foreach(kind tiles scratch)
+    tandem_driver_test(validation.gpuav.${kind}.lean lavapipe26+gpuav tandem_races_${kind} "-tc=regression: rows and sums*")
+    set_tests_properties(validation.gpuav.${kind}.lean PROPERTIES
+      ENVIRONMENT "TANDEM_DEVICE=vulkan:0/coopmat;TANDEM_DISABLE=${others}")
+  endforeach()
   # Where tests compile the same kernels, one goes first and the others find them in Mesa's cache.
   # And the longest begin first, in seconds on a fresh clone, so that none of them runs alone at the end.
   set_property(TEST parity.lavapipe26 PROPERTY COST 500)

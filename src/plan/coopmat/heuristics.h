@@ -39,6 +39,12 @@ inline int64_t ds_heads(int64_t heads, int64_t step, int64_t bytes, int64_t tile
   return ceil_div(steps, chunks) * step;
 }
 
+// How many of bias, distance bias, ALiBi, keep, softcap and dropout a problem may have for lean
+// tiles, where few_registers chooses them. More spill over 32 registers (Battlemage, Mesa 26.1.6).
+constexpr uint32_t kLeanInputs =
+    kHasBias | kHasDistBias | kHasAlibi | kHasKeep | kHasSoftcap | kHasDropout;
+constexpr int lean_inputs(int64_t width) { return width > 64 ? 1 : 3; }
+
 // Whether a tile is not half empty. Of tiles that all are, the one with the fewest rows is best.
 // Not measured.
 constexpr bool fills_tile(int64_t length, int rows) { return length * 2 > rows; }

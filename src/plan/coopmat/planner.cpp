@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bitset>
 #include <cstring>
 
 #include "heuristics.h"
@@ -15,12 +16,13 @@ namespace tandem {
 String MatrixDims::name() const { return text("%dx%dx%d", m, n, k); }
 
 // SPIR-V module of a launch. shaders/coopmat is compiled for each path and type; once more for k
-// twice n; and fwd for tensor addressing of rows.
+// twice n; for lean tiles; and fwd for tensor addressing of rows.
 String module_name(const Plan& plan, const Launch& launch) {
   String name = stem_name(launch.stem);
   if (const MatrixLaunch* l = launch.as<MatrixLaunch>())
     name += text("_%s_%s%s", plan.path, dtype_name(plan.problem.dtype),
                  l->matrix.k > l->matrix.n ? "_k2"
+                 : l->lean                 ? "_lean"
                  : l->tensors              ? "_tensor"
                  : l->shares_ds            ? "_ds"
                                            : "");
@@ -98,6 +100,13 @@ String rows_refusal(const Problem& p) {
   return "";
 }
 
+// The rows of the matrix tiles: for any device, for operands that take twice the registers, and
+// lean ones.
+enum class Rows { any, doubled, lean };
+Rows rows_of(const MatrixTile& t) {
+  return t.is_lean() ? Rows::lean : t.doubled ? Rows::doubled : Rows::any;
+}
+
 bool has_matrix_tiles(Stem stem) {
   for (const MatrixTile& t : kMatrixTiles)
     if (t.stem == stem) return true;
@@ -142,7 +151,8 @@ class MatrixPlanner final : public VulkanPlanner {
   int entries_at_once(const MatrixTile& tile) const;
   const MatrixTile* tile_for_two() const;
   const MatrixTile* tile_for_ds() const;
-  const MatrixTile* first_tile(Stem stem, bool doubled, const Refuse& refuse) const;
+  const MatrixTile* first_tile(Stem stem, Rows rows, const Refuse& refuse) const;
+  const MatrixTile* choose_tile(Stem stem, const Refuse& refuse) const;
   void form_matrix(const MatrixTile& tile, bool shares_ds, Launch* launch) const;
   bool stores_ds() const;
   bool sums_ds() const;
@@ -223,6 +233,18 @@ String MatrixPlanner::tile_refusal(const MatrixTile& t, const MatrixDims& shape)
   if (subgroup < caps.subgroup_min || subgroup > caps.subgroup_max)
     return text("needs subgroups of %u, the device has %u to %u", subgroup, caps.subgroup_min,
                 caps.subgroup_max);
+  const Quirk* few = find_quirk(caps, QuirkAction::few_registers);
+  if (t.is_lean() && few && t.registers > int(few->number))
+    return text("made for %d registers of an invocation, the device has %u: %s (%s)", t.registers,
+                few->number, few->reason, few->link);
+  if (t.is_lean() && few) {
+    const int inputs = int(std::bitset<32>(p.inputs() & kLeanInputs).count());
+    if (inputs > lean_inputs(wider))
+      return text("with %d optional inputs it would spill registers", inputs);
+  }
+  if (t.is_lean() && coopmat2_) return "lean tiles belong to coopmat";
+  if (t.is_lean() && shape.k != shape.n)
+    return "lean tiles have operands as deep as accumulators are wide";
   if (t.tensors) {
     if (!coopmat2_) return "tensor addressing belongs to coopmat2";
     if (!caps.coopmat_tensors) return "the device did not enable cooperativeMatrixTensorAddressing";
@@ -271,14 +293,14 @@ const MatrixTile* MatrixPlanner::tile_for_ds() const {
   return nullptr;
 }
 
-// The first tile for such operands that fits and is not half empty, or else the one with the fewest
+// The first of these tiles that fits and is not half empty, or else the one with the fewest
 // rows. nullptr: no tile fits.
-const MatrixTile* MatrixPlanner::first_tile(Stem stem, bool doubled, const Refuse& refuse) const {
+const MatrixTile* MatrixPlanner::first_tile(Stem stem, Rows rows, const Refuse& refuse) const {
   const int64_t length = stem == Stem::bwd_dkv ? p.seq_kv : p.seq_q;
   const bool forced = p.tile_rows != 0 || p.tile_cols != 0;
   const MatrixTile* best = nullptr;
   for (const MatrixTile& t : kMatrixTiles) {
-    if (t.stem != stem || t.doubled != doubled || t.ds) continue;
+    if (t.stem != stem || rows_of(t) != rows || t.ds) continue;
     const String why = tile_refusal(t, shape_);
     if (!why.empty()) {
       refuse(name() + " " + t.name, why);
@@ -290,11 +312,27 @@ const MatrixTile* MatrixPlanner::first_tile(Stem stem, bool doubled, const Refus
   return best;
 }
 
+// The tile of a kernel: of the rows that are made for the device, where a quirk tells its
+// registers, or else of the first rows that have one. nullptr: there is none, and why is said.
+const MatrixTile* MatrixPlanner::choose_tile(Stem stem, const Refuse& refuse) const {
+  const Quirk* doubled = find_quirk(caps, QuirkAction::doubled);
+  const Quirk* few = find_quirk(caps, QuirkAction::few_registers);
+  if (const Quirk* quirk = doubled ? doubled : few) {
+    const MatrixTile* own = first_tile(stem, doubled ? Rows::doubled : Rows::lean, refuse);
+    if (!own)  // the tiles for other devices would spill registers
+      refuse(name(), text("no %s tile fits a device with this quirk: %s (%s)", stem_name(stem),
+                          quirk->reason, quirk->link));
+    return own;
+  }
+  for (Rows rows : {Rows::any, Rows::doubled, Rows::lean})
+    if (const MatrixTile* tile = first_tile(stem, rows, refuse)) return tile;
+  return nullptr;
+}
+
 bool MatrixPlanner::choose(const Refuse& refuse) {
   if (chosen_) return false;
   chosen_ = true;
   shape_ = matrix_shape(p, caps, coopmat2_);
-  const Quirk* doubled = find_quirk(caps, QuirkAction::doubled);
   for (Stem stem : stems()) {
     if (!has_matrix_tiles(stem)) {
       if (!is_tiled(stem) || plain_) continue;
@@ -303,11 +341,7 @@ bool MatrixPlanner::choose(const Refuse& refuse) {
       continue;
     }
     const MatrixTile*& tile = tiles_[size_t(stem)];
-    tile = first_tile(stem, doubled != nullptr, refuse);
-    if (!tile && !doubled) tile = first_tile(stem, true, refuse);
-    if (!tile && doubled)  // the tiles for other devices would spill registers
-      return refuse(name(), text("no %s tile fits a device with this quirk: %s (%s)",
-                                 stem_name(stem), doubled->reason, doubled->link));
+    tile = choose_tile(stem, refuse);
     if (!tile) return false;
   }
   return true;
@@ -321,6 +355,7 @@ void MatrixPlanner::form_matrix(const MatrixTile& t, bool shares_ds, Launch* lau
   l.row_blocks = t.row_blocks;
   l.left_shared = t.left;
   l.register_prefetch = t.register_prefetch != 0;
+  l.lean = t.is_lean();
   l.tensors = t.tensors;
   l.shares_ds = shares_ds;
   l.sums_d_bias = !shares_ds && launch->stem == Stem::bwd_dq && sums_ds();
@@ -342,7 +377,7 @@ void MatrixPlanner::form(Launch* launch) const {
   if (!t) return form_plain(*plain_, launch);
   if (launch->stem == Stem::bwd_dq) {
     launch->stores_d_bias = stores_ds() || sums_ds();
-    if (sums_ds() && !t->doubled)
+    if (sums_ds() && rows_of(*t) == Rows::any)
       if (const MatrixTile* two = tile_for_two()) t = two;
   }
   form_matrix(*t, false, launch);

@@ -12,12 +12,13 @@
 //                                whether it finds a compiler that crashes: one of three pipelines
 //                                ends its process, or is of a module at which the driver does
 //
-// Rules: the compiler does not crash and comes to an end, but for kernels that a quirk keeps from
-// being taken; a kernel of a matrix path has instructions that multiply matrices; the device's
-// shared memory holds what it uses; lean tiles (src/plan/tiles.inc) spill nothing, and other
-// kernels no more registers than TABLE says. With another version of the driver the other figures
-// are not compared, and kernels that spill may do so twice as much. Registers are the driver's: of
-// a subgroup on Intel's GPUs, else of an invocation.
+// Rules: the compiler does not crash and comes to an end, but for kernels that a quirk keeps
+// from being taken; a kernel of a matrix path has instructions that multiply matrices; the
+// device's shared memory holds what it uses; lean tiles (src/plan/tiles.inc) spill nothing,
+// those of matrices (src/plan/coopmat/tiles.inc) a few registers, and other kernels no more than
+// TABLE says. With another version of the driver the other figures are not compared, and kernels
+// that spill may do so twice as much. Registers are the driver's: of a subgroup on Intel's GPUs,
+// else of an invocation.
 #include "gates.h"
 
 #include <sys/mman.h>
@@ -48,6 +49,8 @@ using compiled::Figures;
 constexpr unsigned kSeconds = 600;  // that a pipeline may take, on a machine with other work
 
 String number(long long value) { return value < 0 ? "-" : text("%lld", value); }
+
+constexpr long long kLeanSpills = 32;  // of lean tiles of matrices, with optional inputs
 
 constexpr const char* kColumns =
     "# kernel   tile      sub for  regs spills scratch shared waves products instructions  problem";
@@ -93,6 +96,8 @@ std::vector<String> faults_of(const Compiled& one, const Caps& caps) {
   fault(own && f.subgroup != int(own->subgroup),
         text("the plan asks for subgroups of %u", own ? own->subgroup : 0));
   fault(l.tile.is_lean() && spills_of(f) > 0, "a lean tile is to save registers, and spills");
+  fault(own && own->lean && spills_of(f) > kLeanSpills,
+        text("a lean tile of matrices is to spill no more than %lld registers", kLeanSpills));
   const long long shared = std::max<long long>(f.statistic({"LDS size", "Workgroup Memory Size"}),
                                                (long long)l.shared_bytes);
   fault(shared > (long long)caps.shared_bytes,
