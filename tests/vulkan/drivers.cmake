@@ -13,12 +13,13 @@ if(TANDEM_WITH_VULKAN AND UNIX)
   # The CPU's simd path comes along on one driver, for the tests of backend against backend. And so does the layer, here
   # and with matrices below: sync is all of core and barriers beside it, and results are judged as without; without it run
   # lavapipe25, swiftshader and parity.lavapipe26.<path>.
+  # One half of the kernels, as compiling all takes 15 minutes of a core; a GPU has all.
   tandem_driver_test(parity.lavapipe26 lavapipe26+sync tandem_parity ${TANDEM_NO_MAGNITUDES})
   set_tests_properties(parity.lavapipe26 PROPERTIES
-    ENVIRONMENT "TANDEM_DEVICE=vulkan:0/scalar,cpu/simd;TANDEM_ALL_ROWS=rows")
+    ENVIRONMENT "TANDEM_DEVICE=vulkan:0/scalar,cpu/simd;TANDEM_ALL_ROWS=rows;TANDEM_SHARD=1/2")
   # On the matrix paths, what takes time is lavapipe's compiler, which goes by the products of matrices that stand in a
   # kernel (docs/kernels/coopmat.md, "Drivers"). So the smoke tier runs with the tiles for little shared memory, and
-  # with those that a plan prefers the exact suite; validation.sync.matrices has the optional inputs and splits with these.
+  # with those that a plan prefers the exact suite; validation.sync.<path> has the optional inputs and splits with these.
   tandem_matrix_rows(rows MATRIX)
   set(wide "")
   foreach(row IN LISTS rows)
@@ -29,8 +30,8 @@ if(TANDEM_WITH_VULKAN AND UNIX)
   list(JOIN wide "," wide)
   set(small "-tc=*every fill*")
   foreach(path coopmat2 coopmat)
-    # Minutes each, so a quarter of the kernels on one path and another on the other (a GPU has
-    # all); and without cases that other tests judge on both paths (validation.sync.matrices,
+    # Minutes each, so a sixth of the kernels on one path and another on the other (a GPU has
+    # all); and without cases that other tests judge on both paths (validation.sync.<path>,
     # validation.gpuav.*.<path>) or on this one (parity.lavapipe26.entries).
     set(others "features: a few*" "features: biases*" "splits: a few*" "regression: sums*" "regression: rows and*"
       "regression: biases*")
@@ -42,13 +43,12 @@ if(TANDEM_WITH_VULKAN AND UNIX)
     set(part_coopmat2 0)
     set(part_coopmat 1)
     set_tests_properties(parity.lavapipe26.${path} PROPERTIES
-      ENVIRONMENT "TANDEM_DEVICE=vulkan:0/${path};TANDEM_DISABLE=${wide};TANDEM_SHARD=${part_${path}}/4")
+      ENVIRONMENT "TANDEM_DEVICE=vulkan:0/${path};TANDEM_DISABLE=${wide};TANDEM_SHARD=${part_${path}}/6")
     tandem_driver_test(parity.lavapipe26.${path}.wide lavapipe26 tandem_parity ${small})
     set_tests_properties(parity.lavapipe26.${path}.wide PROPERTIES ENVIRONMENT "TANDEM_DEVICE=vulkan:0/${path}")
   endforeach()
   # These two take minutes of processor time for a part of the smoke tier: the exact suite, every
-  # optional input, and the rows with the most awkward masks. Of their kernels each has a sixth;
-  # parity.lavapipe26 has all.
+  # optional input, and the rows with the most awkward masks. Of their kernels each has a sixth.
   set(few "-tc=*every fill*,features: a few*,splits: a few*,regression: lse*,regression: sums*,rows that see no key*")
   tandem_driver_test(parity.lavapipe25 lavapipe25 tandem_parity "${few},ratio: two shapes*")
   set_tests_properties(parity.lavapipe25 PROPERTIES ENVIRONMENT "TANDEM_DEVICE=vulkan:0;TANDEM_SHARD=0/6")
@@ -71,10 +71,14 @@ if(TANDEM_WITH_VULKAN AND UNIX)
   tandem_driver_test(validation.gpuav lavapipe26+gpuav tandem_parity
     "-tc=ratio: two shapes*,features: a few*,splits: a few*,regression: lse*,regression: causal*,regression: sums*,rows that see no key*")
   set_tests_properties(validation.gpuav PROPERTIES ENVIRONMENT "TANDEM_DEVICE=vulkan:0/scalar;TANDEM_ALL_ROWS=stems")
-  tandem_driver_test(validation.sync.matrices lavapipe26+sync tandem_parity
-    "-tc=features: a few*,features: biases*,splits: a few*,regression: sums*")
-  set_tests_properties(validation.sync.matrices PROPERTIES
-    ENVIRONMENT "TANDEM_DEVICE=vulkan:0/coopmat2,vulkan:0/coopmat;TANDEM_ALL_ROWS=stems")
+  # What barriers order is the plan's, the same on both paths: coopmat has a half.
+  foreach(path coopmat2 coopmat)
+    tandem_driver_test(validation.sync.${path} lavapipe26+sync tandem_parity
+      "-tc=features: a few*,features: biases*,splits: a few*,regression: sums*")
+  endforeach()
+  set_tests_properties(validation.sync.coopmat2 PROPERTIES
+    ENVIRONMENT "TANDEM_DEVICE=vulkan:0/coopmat2;TANDEM_ALL_ROWS=stems")
+  set_tests_properties(validation.sync.coopmat PROPERTIES ENVIRONMENT "TANDEM_DEVICE=vulkan:0/coopmat;TANDEM_SHARD=1/2")
   # Compilers of CPU drivers take longer than these cases: here those that share kernels.
   set(magnitudes "-tc=magnitudes: few*,regression: magnitudes: one*,regression: magnitudes: a sink*")
   tandem_driver_test(parity.magnitudes.lavapipe26 lavapipe26 tandem_parity ${magnitudes})
@@ -233,10 +237,10 @@ if(TANDEM_WITH_VULKAN AND UNIX)
   # Where tests compile the same kernels, one goes first and the others find them in Mesa's cache.
   # And the longest begin first, in seconds on a fresh clone, so that none of them runs alone at the end.
   set_property(TEST parity.lavapipe26 PROPERTY COST 500)
-  set_property(TEST parity.lavapipe26.coopmat2 PROPERTY COST 300)
-  set_property(TEST parity.lavapipe26.coopmat PROPERTY COST 250)
+  set_property(TEST parity.lavapipe26.coopmat2 PROPERTY COST 250)
+  set_property(TEST parity.lavapipe26.coopmat PROPERTY COST 400)
   set_property(TEST parity.lavapipe25 PROPERTY COST 70)
-  set_property(TEST validation.sync.matrices PROPERTY COST 270)
+  set_property(TEST validation.sync.coopmat2 PROPERTY COST 350)
   foreach(stem IN LISTS TANDEM_BROKEN)
     set_tests_properties(broken.${stem}.lavapipe26 PROPERTIES DEPENDS parity.lavapipe26)
     foreach(path coopmat2 coopmat)
