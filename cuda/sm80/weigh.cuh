@@ -13,11 +13,9 @@ namespace cuda {
 namespace sm80 {
 
 // Position of a block of 16 rows and 8 N columns, as a lane sees it: its element [n][x] has row
-// row + 8 (x / 2) and column col + 8 n + x % 2. KEYS: columns are keys. Otherwise rows are keys. A
-// set of elements is a word with bit 4 n + x for element [n][x].
+// row + 8 (x / 2) and column col + 8 n + x % 2. KEYS: columns are keys. Otherwise rows are keys.
 template <bool KEYS, int N>
 struct Spot {
-  static_assert(N <= 8, "a bit for each element");
   int row, col;
   TANDEM_DEVICE int i(int n, int x) const { return KEYS ? row + 8 * (x / 2) : col + 8 * n + x % 2; }
   TANDEM_DEVICE int j(int n, int x) const { return KEYS ? col + 8 * n + x % 2 : row + 8 * (x / 2); }
@@ -31,11 +29,13 @@ TANDEM_DEVICE void each(const Visit& visit) {
     for (int x = 0; x < 4; ++x) visit(n, x);
 }
 
-// Turns products into scores. Returns the set of visible elements; the others become -inf. slope:
-// the derivative of softcap, only with CAP. edge: the position may hide some elements.
+// Turns products into scores. Returns the set of visible elements, a word with bit 4 n + x for
+// element [n][x]; the others become -inf. slope: the derivative of softcap, only with CAP. edge:
+// the position may hide some elements.
 template <bool CAP, bool KEYS, int N>
 TANDEM_DEVICE uint score_block(float (&s)[N][4], float (&slope)[N][4], const Extra& e,
                                const HeadExtra& of, const Spot<KEYS, N>& at, bool edge) {
+  static_assert(N <= 8, "a bit for each element");
   uint seen = ~0u;
   if (edge)
     each<N>([&](int n, int x) {

@@ -60,16 +60,12 @@ TANDEM_DEVICE bool find_whole(const Block& u, int batch, bool sliced, WholeWork*
   return true;
 }
 
-// Where a lane's elements lie: element [n][x] has row row + 8 (x / 2), column col + 8 n + x % 2.
-struct WholeSpot {
-  int row, col;
-  TANDEM_DEVICE WholeSpot() {
-    const Lane me;
-    row = 16 * me.warp + me.g, col = 2 * me.t;
-  }
-  TANDEM_DEVICE int i(int, int x) const { return row + 8 * (x / 2); }
-  TANDEM_DEVICE int j(int n, int x) const { return col + 8 * n + x % 2; }
-};
+// Where a lane's elements of a whole head lie.
+template <int BLOCKS>
+TANDEM_DEVICE Spot<true, BLOCKS> whole_spot() {
+  const Lane me;
+  return {16 * me.warp + me.g, 2 * me.t};
+}
 
 // A set of a lane's elements.
 template <int BLOCKS>
@@ -94,6 +90,7 @@ struct WholeSet {
 template <typename S>
 struct WholeBias {
   using Set = WholeSet<S::BLOCKS>;
+  using Spot = sm80::Spot<true, S::BLOCKS>;
   uint tile;    // of the first stage
   uint dtype;   // 0: there is none
   bool shared;  // by the whole batch
@@ -135,8 +132,8 @@ struct WholeBias {
     });
   }
   // Fetches the thread's elements that are seen.
-  TANDEM_DEVICE void load(const Extra& e, const HeadExtra& of, const WholeSpot& spot,
-                          const Set& seen, int stage) const {
+  TANDEM_DEVICE void load(const Extra& e, const HeadExtra& of, const Spot& spot, const Set& seen,
+                          int stage) const {
     const uint to = stage_at(stage);
     with_type(dtype, [&](auto type) {
       using E = decltype(type);
@@ -166,7 +163,7 @@ struct WholeBias {
       }
     });
   }
-  TANDEM_DEVICE void add(float (&s)[1][S::BLOCKS][4], const WholeSpot& spot, int stage) const {
+  TANDEM_DEVICE void add(float (&s)[1][S::BLOCKS][4], const Spot& spot, int stage) const {
     if (shared) {
 #pragma unroll
       for (int n = 0; n < S::BLOCKS; ++n) {
@@ -207,7 +204,7 @@ template <typename S>
 struct WholeScores {
   using Set = WholeSet<S::BLOCKS>;
   using Block = float[1][S::BLOCKS][4];
-  WholeSpot spot;
+  Spot<true, S::BLOCKS> spot;
   WholeBias<S> bias;
   Set visible;                // by position, the same for all pairs
   Set keeps;                  // also by the mask
@@ -216,7 +213,7 @@ struct WholeScores {
 
   template <typename Params>
   TANDEM_DEVICE WholeScores(const Params& params, uint bias_tile)
-      : bias(params, bias_tile), visible{}, head(-1) {
+      : spot(whole_spot<S::BLOCKS>()), bias(params, bias_tile), visible{}, head(-1) {
     const Extra e = make_extra(params, 0);
     each_bias = bias.dtype && !bias.shared, each_keep = e.f.KEEP && e.x.keep.b != 0;
     each<S::BLOCKS>([&](int n, int x) {
