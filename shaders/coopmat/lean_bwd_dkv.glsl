@@ -38,16 +38,7 @@ void form_gradient(bool of_v, TandemTiles tiles, int heads) {
         const int at = n * MK * PITCH, i0 = col0 + n * MK;
         FORM_STEP(s, slope, 2, at, i0, 0, row0, BLOCK_ROW, true, t < tiles.full_begin || t >= tiles.full_end)
         if (OWN_WORD == turns) far_block_in_scratch(s[0], parked(0), parked(1), inputs.head, i0, my_row0, true);
-        bool live; // without a weight, nothing follows
-        {
-          STEP_STATS(origin, 0)
-          bool any = false;
-          ELEMENTS(k, origin) {
-            any = any || s[0][k] > origin[k];
-            s[0][k] = base_at(s[0][k], origin[k]);
-          }
-          live = !LEAVES_BLOCKS || subgroupAny(any);
-        }
+        FORM_BASES(s[0], live, STEP_STATS(origin, 0))
         if (live) {
           if (of_v) {
             if (NORM != SOFTMAX) {

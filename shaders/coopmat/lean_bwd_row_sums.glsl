@@ -39,10 +39,7 @@ void main() {
   int next = next_tile(tiles.begin, tiles.end, parked_place().tile * ROWS, false);
   while (next < tiles.end) {
     const int t = next, col0 = t * COLS;
-    barrier(); // the readers of the tile before are done
-    put_rows(0, COLS, parked(1), col0, D_CHUNKS, true);
-    put_rows(SECOND, COLS, parked(2), col0, DV_CHUNKS, true);
-    barrier();
+    PUT_TILE(col0)
     PARKED_PLACE
     next = next_tile(t + 1, tiles.end, row0, false);
     [[dont_unroll]] for (int n = 0; n < NB; n++) {
@@ -50,16 +47,7 @@ void main() {
       FORM_STEP(s, slope, 2, at, row0, BLOCK_ROW, col0, n * MK, false, t < tiles.full_begin || t >= tiles.full_end)
       if (OWN_WORD != 0)
         far_block_in_scratch(s[0], parked(0), parked(1), place.batch * block.heads_q + place.head, my_row0, j0, false);
-      bool live; // without a weight, nothing follows
-      {
-        ACC origin = own_rows(0);
-        bool any = false;
-        ELEMENTS(k, origin) {
-          any = any || s[0][k] > origin[k];
-          s[0][k] = base_at(s[0][k], origin[k]);
-        }
-        live = !LEAVES_BLOCKS || subgroupAny(any);
-      }
+      FORM_BASES(s[0], live, ACC origin = own_rows(0))
       if (live) {
         ACC dp, base;
         PASS_BY_SCRATCH(base, s[0], dp, 1, SECOND + at)

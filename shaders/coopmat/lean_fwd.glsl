@@ -204,10 +204,7 @@ void main() {
   int next = next_live(tiles.begin, tiles, parked_place().tile * ROWS);
   while (next < tiles.end) {
     const int t = next, col0 = t * COLS;
-    barrier(); // the readers of the tile before are done
-    put_rows(0, COLS, parked(1), col0, D_CHUNKS, true);
-    put_rows(SECOND, COLS, parked(2), col0, DV_CHUNKS, true);
-    barrier();
+    PUT_TILE(col0)
     PARKED_PLACE
     next = next_live(t + 1, tiles, row0);
     FORM_SCORES(s, row0, col0, t < tiles.full_begin || t >= tiles.full_end)

@@ -7,6 +7,12 @@ OPERAND_A left_operand(int left, int d) {
   return a;
 }
 void hold_rows(int left, int slot, int r0, int chunks) { put_rows(HELD_AT(left), ROWS, parked(slot), r0, chunks, false); }
+// Puts a tile of keys and values into shared memory, behind the readers of the one before.
+#define PUT_TILE(col0)                                      \
+  barrier();                                                \
+  put_rows(0, COLS, parked(1), col0, D_CHUNKS, true);       \
+  put_rows(SECOND, COLS, parked(2), col0, DV_CHUNKS, true); \
+  barrier();
 // x plus the products of a left operand and COLS rows of the streamed tile at `at`.
 #define MULTIPLY_ROWS(x, left, at, blocks)                                    \
   EACH(d, blocks) {                                                           \
@@ -35,6 +41,19 @@ void hold_rows(int left, int slot, int r0, int chunks) { put_rows(HELD_AT(left),
   BIAS_ARRAY(bias, [1])                                                                            \
   fetch_bias(BIAS_OF(bias, [0]), i0, i, j0, j);                                                    \
   FINISH_STEP(s, slope, bias, 0, (i0) + (i), (j0) + (j), flip, partial)
+// Turns scores into the bases of weights, relative to the origins that `origins` declares. live:
+// some weight is not 0; without one, nothing follows.
+#define FORM_BASES(x, live, origins)                     \
+  bool live;                                             \
+  {                                                      \
+    origins;                                             \
+    bool any = false;                                    \
+    ELEMENTS(k, origin) {                                \
+      any = any || x[k] > origin[k];                     \
+      x[k] = base_at(x[k], origin[k]);                   \
+    }                                                    \
+    live = !LEAVES_BLOCKS || subgroupAny(any);           \
+  }
 // Forms dP while x waits in the scratch, and comes back as y.
 #define PASS_BY_SCRATCH(y, x, dp, left, at)                                                         \
   coopMatStore(x, scratch, MY_SCRATCH, SCRATCH_PITCH, ROW_MAJOR);                                  \
