@@ -359,9 +359,9 @@ void MagnitudeRules::Impl::add_row(const Problem& entry, int64_t b, int64_t h, i
   }
   if (p.wants(TANDEM_GRAD_SINK)) {
     const double top = w.p_sink + w.p_sink_error;
-    at(Role::d_sink)
-        .add(h, -w.p_sink * delta, top * bound,
-             (w.p_sink_error + top * w.common) * std::fabs(delta) + top * moves);
+    // Below the normal numbers of f32 it may count as 0, as the other weights may.
+    const double off = w.p_sink_error + std::min(top, 0x1p-126) + top * w.common;
+    at(Role::d_sink).add(h, -w.p_sink * delta, top * bound, off * std::fabs(delta) + top * moves);
   }
   if (p.wants(TANDEM_GRAD_V) && weights_sum_to_one())
     for (int64_t c = 0; c < Dv; ++c) {
