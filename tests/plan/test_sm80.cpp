@@ -187,13 +187,14 @@ TEST_CASE("sm80: which problems are of whole heads") {
   // Larger tiles, where each SM has several heads.
   CHECK(tile("fwd bf16 b128 hq16 sq64 sk64 d80") == "a_fwdw128");
   CHECK(tile("fwd f16 b256 hq12 sq77 sk77 d64 causal_top_left") == "a_fwdw64l");
+  CHECK(tile("fwd bf16 b384 hq8 sq128 sk128 d32") == "a_fwdw32l");
+  CHECK(tile("fwd f16 b32 hq64 sq128 sk128 d8 bias:f16:32x64x128").empty());
   CHECK(tile("bwd bf16 b600 hq8 sq144 sk144 d64 keep:600x1x144") == "a_bwdw64x");
   CHECK(tile("bwd bf16 b384 hq8 sq128 sk128 d32") == "a_bwdw32l");
   CHECK(tile("fwd bf16 b1024 hq4 sq32 sk128 d32 bias:bf16:1024x4x32") == "a_fwdw32s");
   CHECK(tile("bwd bf16 b1024 hq4 sq32 sk128 d32 bias:bf16:1024x4x32 grads=qkvb d_bias:bf16") ==
         "a_bwdw32s");
   CHECK(tile("fwd bf16 b65 hq4 sq77 sk77 d64").empty());
-  CHECK(tile("fwd bf16 b384 hq8 sq128 sk128 d32").empty());
   // Too large, other optional inputs, sums over query heads, few rows, f32.
   for (const char* line :
        {"bwd f16 b2 hq4 sq65 sk49 d32", "bwd f16 b2 hq4 sq49 sk65 d32", "bwd f16 b2 hq4 sq49 d72",
