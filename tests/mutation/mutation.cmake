@@ -12,12 +12,12 @@
 #   bwd_dbias  the last member of each sum is left out
 #   bwd_dist_bias  the last row of a tile is left out
 #   bwd_sum_splits  the last part is left out
-#   bwd_head_sums every other invocation's part is left out
+#   bwd_head_sums every other invocation's part is left out, on sm90 three of four lanes'
 # fwd_combine and the last five have no kernels of the CPU's vectors. TANDEM_BROKEN lists the programs that this build has.
 # With matrices, the two paths are wrong in different places, so that the parts that only one of them has, or that they
 # share, are among them:
 #   coopmat2  fwd: the mask is off by one; bwd_dkv: d_k misses the scale; bwd_dq: delta is forgotten
-#   coopmat   fwd: sums and maxima of rows miss a column; bwd_dkv: delta is that of the next matrix; bwd_dq: d_s is
+#   coopmat   fwd: sums and maxima of rows miss half of the columns; bwd_dkv: delta is that of the next matrix; bwd_dq: d_s is
 #             transposed on its way to the next product
 # On CUDA's tensor cores, sm80 and sm90, and in the fused operations that they and simt have:
 #   fwd      the mask is off by one
@@ -101,7 +101,7 @@ set(coopmat2_bwd_dq_from "dp[q][k], OF_ROW(delta, q)[k]);")
 set(coopmat2_bwd_dq_to "dp[q][k], 0 * OF_ROW(delta, q)[k]);")
 set(coopmat_fwd_part matrix.glsl)
 set(coopmat_fwd_from "for (int c = 1; c < MN; c++) {")
-set(coopmat_fwd_to "for (int c = 1; c < MN - 1; c++) {")
+set(coopmat_fwd_to "for (int c = 1; c < MN / 2; c++) {")
 set(coopmat_bwd_dkv_from "STEP_STATS(delta, 1)")
 set(coopmat_bwd_dkv_to "ACC delta; coopMatLoad(delta, stats, (COLS + (n + 1) % COL_STEPS * MK) / 4, 0, ROW_MAJOR);")
 set(coopmat_bwd_dq_part matrix.glsl)
@@ -161,10 +161,11 @@ set(sm80_bwd_dq_cast_to "return sum;")
 set(sm80_bwd_row_sums_part bwd_row_sums.cuh)
 set(sm80_bwd_row_sums_from "float delta = quad_sum(gdp[h]);")
 set(sm80_bwd_row_sums_to "float delta = 0.5f * quad_sum(gdp[h]);")
-set(sm90_fwd_part fwd/score_plain.cuh)
-set(sm90_fwd_file fwd/fwd.cu fwd/roles.cuh)
-set(sm90_fwd_from "mask_tile<S::N>(c.s, scheduler.band(), at.row0 + ")
-set(sm90_fwd_to "mask_tile<S::N>(c.s, scheduler.band(), at.row0 + 1 + ")
+set(sm90_fwd_part fwd/score_plain.cuh fwd/main_loop_decoupled.cuh)
+# No source has their names; headers find those beside them first.
+set(sm90_fwd_file fwd/fwd.cu fwd/roles.cuh fwd/main_loop_wide_heads.cuh)
+set(sm90_fwd_from "+ accumulator_row(),")
+set(sm90_fwd_to "+ accumulator_row() + 1,")
 set(sm90_bwd_dkv_part bwd/bwd_dkv.cu)
 set(sm90_bwd_dkv_from "is_k ? u.scale : 1.f")
 set(sm90_bwd_dkv_to "1.f")
@@ -189,7 +190,7 @@ set(sm90_bwd_head_sums_part bwd/variant_elastic.cuh bwd/dq_postprocess.cuh)
 # dkv_dq.cuh is no source, but a header finds those beside it first.
 set(sm90_bwd_head_sums_file bwd/bwd_dkv_dist.cu bwd/bwd_dkv_dq.cu bwd/bwd_dkv_dq_varlen.cu bwd/dkv_dq.cuh)
 set(sm90_bwd_head_sums_from "step = 16; step > 0; step /= 2) sum +=")
-set(sm90_bwd_head_sums_to "step = 8; step > 0; step /= 2) sum +=")
+set(sm90_bwd_head_sums_to "step = 16; step > 2; step /= 2) sum +=")
 set(sm90_bwd_row_sums_dq_part bwd/bwd_row_sums_dq.cu)
 set(sm90_bwd_row_sums_dq_from "fmaf(-delta[j % 2], p_k")
 set(sm90_bwd_row_sums_dq_to "fmaf(-0.5f * delta[j % 2], p_k")
@@ -373,6 +374,9 @@ function(tandem_broken stem)
       tandem_mutate(shaders/coopmat/${part} ${dir}/${path}/coopmat/${part}
                     "${${path}_${stem}_from}" "${${path}_${stem}_to}")
       tandem_own_matrix_module(${name} ${dir} ${stem} ${path})
+      if(path STREQUAL coopmat AND stem STREQUAL fwd) # what NVIDIA's GPUs take in the forward
+        tandem_own_matrix_module(${name} ${dir} ${stem} coopmat_k2)
+      endif()
     endforeach()
     tandem_own_pipelines(${name} ${dir})
   endif()

@@ -3,7 +3,8 @@
 // that nothing ran. With doctest's own options (a filter, a listing) the rows are only printed, and
 // so they are of a part of the cases (TANDEM_SHARD): scripts/gpu-suite adds up those of the parts.
 //   TANDEM_ALL_ROWS       rows: fails for each row in any case; stems: for each stem of a path
-//   TANDEM_EXPECT_BROKEN  an operation that this program has broken: success is that it was caught
+//   TANDEM_EXPECT_BROKEN  an operation that this program has broken: success is that it was caught,
+//                         by both suites or, as bwd_dq_cast:ratio, by the one named
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <cstdio>
 #include <cstdlib>
@@ -21,7 +22,10 @@ int main(int argc, char** argv) {
   const bool recorded = parity::any_recorded();
   if (recorded && argc == 1) context.setOption("out", "/dev/null");  // nothing is judged
   int result = context.run();
-  if (context.shouldExit()) return result;
+  if (context.shouldExit()) {
+    parity::close_targets();  // not at the exit, where NVIDIA's Vulkan driver is already gone
+    return result;
+  }
   if (recorded) {
     result = tandem::harness::recorded_faults().empty() ? 0 : 1;
     for (const std::string& fault : tandem::harness::recorded_faults())

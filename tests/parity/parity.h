@@ -64,8 +64,9 @@ bool ran_any();
 // suite: "exact" or "ratio"; tensor: "o", "lse", "d_q", ...
 void blame(const Target& target, const std::string& suite, const std::string& tensor);
 // The stem in TANDEM_EXPECT_BROKEN must have been caught on every target but the reference, by both
-// suites, and no tensor blamed that it has no part in. "" or what was missed.
-std::string check_blame(const std::string& stem);
+// suites or, as STEM:SUITE, by one, and no tensor blamed that it has no part in. "" or what was
+// missed.
+std::string check_blame(const std::string& expected);
 
 uint64_t seed_of(const char* text, uint64_t n = 0);  // of a test's name, TANDEM_SEED mixed in
 
