@@ -13,10 +13,10 @@ if(TANDEM_WITH_VULKAN AND UNIX)
   # The CPU's simd path comes along on one driver, for the tests of backend against backend. And so does the layer, here
   # and with matrices below: sync is all of core and barriers beside it, and results are judged as without; without it run
   # lavapipe25, swiftshader and parity.lavapipe26.<path>.
-  # One half of the kernels, as compiling all takes 15 minutes of a core; a GPU has all.
+  # A quarter of the kernels, one that has every row, as compiling all takes 15 minutes of a core; a GPU has all.
   tandem_driver_test(parity.lavapipe26 lavapipe26+sync tandem_parity ${TANDEM_NO_MAGNITUDES})
   set_tests_properties(parity.lavapipe26 PROPERTIES
-    ENVIRONMENT "TANDEM_DEVICE=vulkan:0/scalar,cpu/simd;TANDEM_ALL_ROWS=rows;TANDEM_SHARD=1/2")
+    ENVIRONMENT "TANDEM_DEVICE=vulkan:0/scalar,cpu/simd;TANDEM_ALL_ROWS=rows;TANDEM_SHARD=3/4")
   # On the matrix paths, what takes time is lavapipe's compiler, which goes by the products of matrices that stand in a
   # kernel (docs/kernels/coopmat.md, "Drivers"). So the smoke tier runs with the tiles for little shared memory, and
   # with those that a plan prefers the exact suite; validation.sync.<path> has the optional inputs and splits with these.
@@ -30,8 +30,7 @@ if(TANDEM_WITH_VULKAN AND UNIX)
   list(JOIN wide "," wide)
   set(small "-tc=*every fill*")
   foreach(path coopmat2 coopmat)
-    # Minutes each, so a sixth of the kernels on one path and another on the other (a GPU has
-    # all); and without cases that other tests judge on both paths (validation.sync.<path>,
+    # Minutes each, so a sixth of the kernels on coopmat2 and a twelfth on coopmat (a GPU has all); and without cases that other tests judge on both paths (validation.sync.<path>,
     # validation.gpuav.*.<path>) or on this one (parity.lavapipe26.entries).
     set(others "features: a few*" "features: biases*" "splits: a few*" "regression: sums*" "regression: rows and*"
       "regression: biases*")
@@ -40,10 +39,10 @@ if(TANDEM_WITH_VULKAN AND UNIX)
     endif()
     list(JOIN others "," others)
     tandem_driver_test(parity.lavapipe26.${path} lavapipe26 tandem_parity "${TANDEM_NO_MAGNITUDES},${others}")
-    set(part_coopmat2 0)
-    set(part_coopmat 1)
+    set(part_coopmat2 0/6)
+    set(part_coopmat 1/12)
     set_tests_properties(parity.lavapipe26.${path} PROPERTIES
-      ENVIRONMENT "TANDEM_DEVICE=vulkan:0/${path};TANDEM_DISABLE=${wide};TANDEM_SHARD=${part_${path}}/6")
+      ENVIRONMENT "TANDEM_DEVICE=vulkan:0/${path};TANDEM_DISABLE=${wide};TANDEM_SHARD=${part_${path}}")
     tandem_driver_test(parity.lavapipe26.${path}.wide lavapipe26 tandem_parity ${small})
     set_tests_properties(parity.lavapipe26.${path}.wide PROPERTIES ENVIRONMENT "TANDEM_DEVICE=vulkan:0/${path}")
   endforeach()
