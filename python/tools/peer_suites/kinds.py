@@ -54,7 +54,7 @@ KINDS: tuple[Kind, ...] = (
         "flash-attention-4",
         r"test_flash_attn_output",
         r"dSink: diff=tensor\(\[(\s*(\d\.\d+e-0[4-9]|0\.0+e\+00),?)+\]",
-        "d_sink less than 1e-3 off, where its limit, twice torch's error in bf16, is by chance lower",
+        "d_sink less than 1e-3 off, where its limit, twice torch's error, is by chance lower",
     ),
     Kind(
         "flash-attention-4",
