@@ -30,7 +30,8 @@ if(TANDEM_WITH_VULKAN AND UNIX)
   list(JOIN wide "," wide)
   set(small "-tc=*every fill*")
   foreach(path coopmat2 coopmat)
-    # Minutes each, so a sixth of the kernels on coopmat2 and a twelfth on coopmat (a GPU has all); and without cases that other tests judge on both paths (validation.sync.<path>,
+    # Minutes each, so a sixth of the kernels on coopmat2 and a twelfth on coopmat (a GPU has all);
+    # and without cases that other tests judge on both paths (validation.sync.<path>,
     # validation.gpuav.*.<path>) or on this one (parity.lavapipe26.entries).
     set(others "features: a few*" "features: biases*" "splits: a few*" "regression: sums*" "regression: rows and*"
       "regression: biases*")
