@@ -250,6 +250,8 @@ function(tandem_own_matrix_module name dir stem path)
     COMMENT "SPIR-V ${module}, for ${name}"
     VERBATIM)
   target_sources(${name} PRIVATE ${dir}/shaders/${module}.spv.h)
+  # An object made before there was this header has the project's, and knows of no other.
+  set_property(SOURCE ${dir}/pipelines.cpp APPEND PROPERTY OBJECT_DEPENDS ${header})
 endfunction()
 
 # Pipelines of a program's own, from the SPIR-V in dir/shaders first.
