@@ -298,14 +298,53 @@ def host_rows(args: argparse.Namespace, dtype: torch.dtype) -> dict[str, float]:
     return rows
 
 
-def attention_options() -> Any:
+def attention_options(**words: Any) -> Any:
     from tandem_attention._problem import make_options
 
-    return _kernels.intern(make_options())
+    return _kernels.intern(make_options(**words))
+
+
+class Direct:
+    """The C API's own calls of a forward and its backward: arguments ready, nothing allocated."""
+
+    def __init__(self, inputs: Any, options: Any, d_o: Tensor, gradients: int) -> None:
+        o, lse, serial = _kernels.forward(inputs, options, 0, 0)
+        made = _kernels.backward(d_o, inputs, o, lse, options, gradients, 0, 0, serial)
+        key = (d_o.shape, d_o.stride(), d_o.dtype, d_o.device, gradients, serial)
+        find = tandem_attention._plans.find
+        self.calls = [find(_kernels._key_of(inputs, options)), find(key)]
+        at = [0 if t is None else t.data_ptr() for t in (*inputs[:3], o, lse, None, *[None] * 3)]
+        at += [0 if t is None else t.data_ptr() for t in inputs[3:]] + [0] * 5
+        back = list(at)
+        back[5:9] = [t.data_ptr() for t in (d_o, *made[:3])]
+        back[17] = 0 if made[3] is None else made[3].data_ptr()
+        self.addresses = tuple(at), tuple(back)
+        self.spaces = [_kernels._workspace(call, inputs.q) for call in self.calls]
+        self.stream = _kernels._stream(inputs.q, self.calls[0].plan)
+        self.kept = inputs, d_o, o, lse, made
+
+    def __call__(self) -> None:
+        for call, addresses, (_, space) in zip(
+            self.calls, self.addresses, self.spaces, strict=True
+        ):
+            call.plan.execute(self.stream, addresses, space, call.workspace, 0, 0)
+
+
+def replay_of(work: Callable[[], None]) -> Callable[[], None]:
+    """The same out of a CUDA graph: what the device alone takes."""
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        work()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        work()
+    return graph.replay
 
 
 def attention_rows(kind: type[Gpt], args: argparse.Namespace, dtype: torch.dtype) -> dict[str, Any]:
-    """The model's attention alone: forward and backward of one layer, many calls in a row."""
+    """The model's attention alone: forward and backward of one layer, ten of them in a row. tandem
+    and sdpa: called from Python; *_graph: out of a CUDA graph; execute: the C API's own calls."""
     model = kind(with_tandem, args.small).to(args.device, dtype)
     q, k, v = (
         torch.randn(model.shape, device=args.device, dtype=dtype, requires_grad=True)
@@ -317,7 +356,7 @@ def attention_rows(kind: type[Gpt], args: argparse.Namespace, dtype: torch.dtype
         bias = model.bias().detach().requires_grad_()
         leaves.append(bias)
     d_o = torch.randn_like(q)
-    works = {}
+    works: dict[str, Callable[[], Any]] = {}
     for name, attend in (("tandem", with_tandem), ("sdpa", with_sdpa)):
 
         def work(attend: Attend = attend) -> None:
@@ -326,12 +365,18 @@ def attention_rows(kind: type[Gpt], args: argparse.Namespace, dtype: torch.dtype
                 torch.autograd.grad(o, leaves, d_o)
 
         works[name] = work
+        if args.device == "cuda":
+            works[f"{name}_graph"] = replay_of(work)
+    with torch.no_grad():
+        inputs = _kernels.Inputs(q, k, v, bias)
+        options = attention_options(layout="bshd", **model.call)
+        direct = Direct(inputs, options, d_o, 7 if bias is None else 15)
+    works["execute"] = lambda: [direct() for _ in range(10)]
     rows = alternate(works, args.device, args.seconds)
     for row in rows.values():
         row["ms"] /= 10
-    options = {k: v for k, v in model.call.items()}
     lines = [
-        tandem_attention.plan(q, k, v, layout="bshd", bias=bias, backward=b, **options)
+        tandem_attention.plan(q, k, v, layout="bshd", bias=bias, backward=b, **model.call)
         for b in (False, True)
     ]
     return {**rows, "problems": [p.line for p in lines], "paths": [p.path for p in lines]}
