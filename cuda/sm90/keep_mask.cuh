@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // A keep mask beside a dense bias. In the forward a warp writes minus infinity over the elements of
 // a bias tile in shared memory that the mask hides, so the warps that read the tile need no code
-// for it. In the backward the consumer warps read the mask as bits.
+// for it. Of a mask with one row for all queries it writes bits instead, and the consumer warps
+// hide scores: with 128 keys, the warp took longer for a tile than their products. In the backward
+// the consumer warps read the mask as bits.
 #ifndef TANDEM_CUDA_SM90_KEEP_MASK_CUH
 #define TANDEM_CUDA_SM90_KEEP_MASK_CUH
 #include "mask_bytes.cuh"
@@ -32,9 +34,9 @@ TANDEM_DEVICE uint2 hidden_bytes(uint2 x) {
   const auto zeros = [](uint y) { return ~(y | ((y & 0x7f7f7f7fu) + 0x7f7f7f7fu)) & 0x80808080u; };
   return make_uint2(zeros(x.x), zeros(x.y));
 }
-// The same of 8 keys at any address, `first` keys behind the beginning of a row that has `keys`
-// keys from there on. Keys that do not exist are not hidden.
-TANDEM_DEVICE uint2 hidden_at(const char* from, int64_t key_stride, int first, int keys) {
+// Which of 8 keys at any address a mask hides, as bits. They are `first` keys behind the beginning
+// of a row that has `keys` keys from there on. Keys that do not exist are not hidden.
+TANDEM_DEVICE uint hidden_eight(const char* from, int64_t key_stride, int first, int keys) {
   uint kept = 0;
   if (key_stride == 1) {
     kept = kept_bits<8>(from, first, keys);
@@ -43,7 +45,11 @@ TANDEM_DEVICE uint2 hidden_at(const char* from, int64_t key_stride, int first, i
     for (int n = 0; n < 8; ++n)
       if (n < keys) kept |= uint(__ldg(from + n * key_stride) != 0) << n;
   }
-  const uint hidden = ~kept & (keys >= 8 ? 0xffu : (1u << max(0, keys)) - 1);
+  return ~kept & (keys >= 8 ? 0xffu : (1u << max(0, keys)) - 1);
+}
+// The same, as hidden_bytes() has it.
+TANDEM_DEVICE uint2 hidden_at(const char* from, int64_t key_stride, int first, int keys) {
+  const uint hidden = hidden_eight(from, key_stride, first, keys);
   const auto bytes = [](uint four) { return four * 0x10204080u & 0x80808080u; };
   return make_uint2(bytes(hidden & 15u), bytes(hidden >> 4));
 }
@@ -126,20 +132,29 @@ TANDEM_DEVICE void hide_rows(uint tile, const KeepRows& mask, int rows, uint inf
     }
   }
 }
-// Which of its 8 keys of a panel a mask of one row hides from a thread of hide_keys().
-TANDEM_DEVICE uint2 hidden_keys(const KeepRows& mask, int panel) {
-  const int first = 64 * panel + read_tid_x() % 8 * 8, keys = mask.keys - first;
-  const char* from = mask.at + first * mask.key_stride;
-  return hidden_at(from, mask.key_stride, first, keys);
+// Which keys of a tile of N keys a mask of one row hides, by one warp. Word c is for the threads c
+// of all quads: its bit 2 n + i is key 8 n + 2 c + i, whose scores are elements 4 n + i and
+// 4 n + 2 + i of their accumulators.
+template <int N>
+TANDEM_DEVICE uint4 hidden_columns(const KeepRows& mask) {
+  static_assert(N % 8 == 0 && N <= 128, "two bits of a word for each eight keys");
+  const int block = read_tid_x() % 32, first = 8 * block;
+  const uint hidden = block < N / 8 ? hidden_eight(mask.at + first * mask.key_stride,
+                                                   mask.key_stride, first, mask.keys - first)
+                                    : 0;
+  const auto word = [&](int c) {
+    return __reduce_or_sync(kAllLanes, (hidden >> 2 * c & 3) << 2 * (block % 16));
+  };
+  return make_uint4(word(0), word(1), word(2), word(3));
 }
-// The same as hide_rows() in 64 keys, with a mask that has one row for all queries.
-template <int ROWS, bool F32 = false>
-TANDEM_DEVICE void hide_keys(uint panel, uint2 hidden, uint infinities) {
-  const int lane = read_tid_x() % 32;
-  if (!__any_sync(kAllLanes, (hidden.x | hidden.y) != 0)) return;
-#pragma unroll 2
-  for (int row = lane / 8; row < ROWS; row += 4)
-    hide_eight<F32>(eight_at<ROWS, F32>(panel, row, lane % 8), hidden, infinities);
+// Hides the scores of these keys. hidden: the thread's word.
+template <int N>
+TANDEM_DEVICE void hide_columns(float (&s)[N / 2], uint hidden) {
+#pragma unroll
+  for (int n = 0; n < N / 8; ++n)
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+      if (hidden >> (2 * n + i) & 1) s[4 * n + i] = s[4 * n + 2 + i] = -INFINITY;
 }
 
 // Which of 16 keys, from the first one on, a row of a mask hides, as bits. row: from the first row

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// A keep mask beside a dense bias. cuda.sm90 writes minus infinity to tiles of the bias, or sets
-// weights to 0: masks of one row and of a row for each query, of every alignment, in which whole
-// tiles, rows and batch entries are hidden.
+// A keep mask beside a dense bias. cuda.sm90 writes minus infinity to tiles of the bias, hides
+// scores, or sets weights to 0: masks of one row and of a row for each query, of every alignment,
+// in which whole tiles, rows and batch entries are hidden.
 #include <functional>
 #include <limits>
 

@@ -9,7 +9,8 @@ namespace tandem {
 namespace cuda {
 namespace sm90 {
 
-// The warp that edits the tiles of the bias of a warpgroup. It takes the work tiles of the
+// The warp that edits the tiles of the bias of a warpgroup. If the mask has one row, it leaves the
+// tile as it is, and says which keys are hidden (hidden_columns()). It takes the work tiles of the
 // descriptors that the producer thread writes, and releases each descriptor as a consumer does.
 // With a bias of f32 there may be no mask, and tiles of the bias arrive where consumers wait for
 // them.
@@ -49,19 +50,16 @@ TANDEM_DEVICE void edit_bias(const FwdBiasParams& params, const FwdSharedStorage
           S::F32_BIAS ? kMinusInfinity : minus_infinities(params.features.BIAS == TANDEM_F16);
       const uint to = shared.bias(warpgroup, pipe.stage());
       if (strides.s == 0) {
-        uint2 hidden[S::N / 64];
-#pragma unroll
-        for (int p = 0; p < S::N / 64; ++p) hidden[p] = hidden_keys(mask, p);
+        const uint4 hidden = hidden_columns<S::N>(mask);
         mbarrier_wait(shared.bias_landed(warpgroup, pipe.stage()), pipe.phase());
-#pragma unroll
-        for (int p = 0; p < S::N / 64; ++p)
-          hide_keys<64, S::F32_BIAS>(to + uint(p * kEightPanels<S::F32_BIAS> * 64 * kPanelBytes),
-                                     hidden[p], infinities);
+        if (read_tid_x() % 32 == 0)
+          st_shared(shared.hidden_columns(warpgroup, pipe.stage()), int(hidden.x), int(hidden.y),
+                    int(hidden.z), int(hidden.w));
       } else {
         mbarrier_wait(shared.bias_landed(warpgroup, pipe.stage()), pipe.phase());
         hide_rows<S::N / 64, 64, 4, S::F32_BIAS>(to, mask, u.seq_q - row0, infinities);
+        fence_proxy_async_shared();  // before TMA writes to the stage again
       }
-      fence_proxy_async_shared();  // before TMA writes to the stage again
       arrive(shared.bias_full(warpgroup, pipe.stage()));
     }
   }

@@ -3,6 +3,7 @@
 // consumer warpgroups.
 #ifndef TANDEM_CUDA_SM90_FWD_SCORE_BIAS_CUH
 #define TANDEM_CUDA_SM90_FWD_SCORE_BIAS_CUH
+#include "../keep_mask.cuh"
 #include "epilogue.cuh"
 #include "main_loop_ping_pong.cuh"
 #include "stream_k.cuh"
@@ -192,6 +193,7 @@ struct BiasScore : ScorePolicy<T, S> {
   const float scale;
   uint (&q)[HOLDS_Q ? S::D / 16 : 1][4];
   PipelineCounter<S::BIAS_STAGES> bias_pipe;
+  uint hidden = 0;  // with a keep mask of one row: this thread's word of hidden_columns()
   // The tile whose steps are done: its number and its position.
   uint done = 0;
   BiasWorkTile done_tile{};
@@ -266,10 +268,20 @@ struct BiasScore : ScorePolicy<T, S> {
       }
     }
   }
+  // Which keys of the bias tile that has arrived a mask of one row hides. This load needs no wait
+  // before the stage is released: ordinary stores write the next words, and they come behind the
+  // arrival. Stores by TMA, as those of the tile, may not.
+  TANDEM_DEVICE void read_hidden() {
+    if constexpr (S::KEEP)
+      if (params.extra.keep.s == 0 && (!S::F32_BIAS || params.features.KEEP))
+        hidden = ld_shared_u32(c.shared.hidden_columns(c.warpgroup, bias_pipe.stage()) +
+                               uint(read_tid_x()) % 4 * 4);
+  }
   // Loads the tile of the bias to the accumulators of S.
   TANDEM_DEVICE void begin_s() {
     const uint part = bias_part();
     mbarrier_wait(c.shared.bias_full(c.warpgroup, bias_pipe.stage()), bias_pipe.phase());
+    read_hidden();
     const uint from = c.shared.bias(c.warpgroup, bias_pipe.stage()) + part;
     [[maybe_unused]] const float over_scale =
         reciprocal(bias_unit<T, S>(opaque(params.block.scale)));
@@ -317,6 +329,8 @@ struct BiasScore : ScorePolicy<T, S> {
   }
   TANDEM_DEVICE void score(const Tile& at, int t) {
     const FwdBlock& u = params.block;
+    if constexpr (S::KEEP)
+      if (__any_sync(kAllLanes, hidden != 0)) hide_columns<N>(c.s, hidden);
     if (t < at.full_begin || t >= at.full_end)
       mask_tile<N>(c.s, TandemBand{u.band_left, u.band_right, u.band_off},
                    bias_work_tile(c.shared, c.q_pipe.n).row0 + accumulator_row(),

@@ -76,6 +76,7 @@ struct F32BiasScore : BiasScore<T, S, Params> {
   TANDEM_DEVICE void issued() {}
   TANDEM_DEVICE void score(const Tile& at, int t) {
     mbarrier_wait(c.shared.bias_full(c.warpgroup, bias_pipe.stage()), bias_pipe.phase());
+    this->read_hidden();
     add_f32_bias<S::N>(c.s, c.shared.bias(c.warpgroup, bias_pipe.stage()), params.block.scale);
     Base::score(at, t);
   }

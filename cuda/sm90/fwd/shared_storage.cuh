@@ -91,7 +91,8 @@ struct FwdShape {
                        BIAS_PANEL_KEYS = F32_BIAS ? 32 : 64;
   static constexpr int BARRIERS_AT = BIAS_AT + BIAS_STAGES * WARPGROUPS * BIAS_BYTES;
   static constexpr int DESCRIPTORS_AT = BARRIERS_AT + fwd_bias_barriers(tile, BIAS_STAGES);
-  static constexpr int LANDED_AT = DESCRIPTORS_AT + kBiasDescriptors * kBiasDescriptorBytes;
+  static constexpr int LANDED_AT = DESCRIPTORS_AT + kBiasDescriptors * kBiasDescriptorBytes,
+                       HIDDEN_AT = LANDED_AT + 16 * WARPGROUPS * BIAS_STAGES;
 };
 
 // Addresses of shared memory: stages of Q, K, V and the dense bias, their mbarriers, and work-tile
@@ -129,6 +130,10 @@ struct FwdSharedStorage {
   TANDEM_DEVICE uint bias_landed(int warpgroup, int stage) const {
     if (!S::KEEP) return bias_full(warpgroup, stage);
     return at + S::LANDED_AT + 16 * (warpgroup * S::BIAS_STAGES + stage);
+  }
+  // Which keys of the bias tile a mask of one row hides: hidden_columns().
+  TANDEM_DEVICE uint hidden_columns(int warpgroup, int stage) const {
+    return at + S::HIDDEN_AT + 16 * (warpgroup * S::BIAS_STAGES + stage);
   }
   TANDEM_DEVICE uint bias_descriptor(uint tile) const {
     return at + S::DESCRIPTORS_AT + tile % kBiasDescriptors * kBiasDescriptorBytes;

@@ -109,10 +109,11 @@ constexpr int fwd_bias_shared_bytes(const FwdTile& t) {
 
 // A keep mask beside the bias (cuda/sm90/fwd/fwd_bias_keep.cu): one more mbarrier for each stage of
 // the bias and warpgroup, whose tile a warp of the producer warpgroup edits. They are 16 bytes
-// apart, as the full mbarriers are, so that one register has the address of both. With three
-// warpgroups, registers for the warps that edit would be missing in the others (C7512 of ptxas).
+// apart, as the full mbarriers are, so that one register has the address of both. Behind them four
+// words of each say which keys a mask of one row hides. With three warpgroups, registers for the
+// warps that edit would be missing in the others (C7512 of ptxas).
 constexpr int fwd_bias_landed_bytes(const FwdTile& t) {
-  return 16 * t.warpgroups * fwd_bias_stages(t);
+  return 2 * 16 * t.warpgroups * fwd_bias_stages(t);
 }
 constexpr bool fwd_has_bias_keep(const FwdTile& t) {
   return !t.bias && t.warpgroups <= 2 && fwd_bias_shared_bytes(t) > 0 &&
