@@ -71,13 +71,13 @@ if(TANDEM_WITH_VULKAN AND UNIX)
   tandem_driver_test(validation.gpuav lavapipe26+gpuav tandem_parity
     "-tc=features: a few*,splits: a few*,regression: sums*,rows that see no key*")
   set_tests_properties(validation.gpuav PROPERTIES ENVIRONMENT "TANDEM_DEVICE=vulkan:0/scalar;TANDEM_ALL_ROWS=stems")
-  # What barriers order is the plan's, the same on both paths: coopmat has a quarter.
+  # What barriers order is the plan's, the same on both paths: coopmat2 has half of the kernels, coopmat a quarter.
   foreach(path coopmat2 coopmat)
     tandem_driver_test(validation.sync.${path} lavapipe26+sync tandem_parity
       "-tc=features: a few*,features: biases*,splits: a few*,regression: sums*")
   endforeach()
   set_tests_properties(validation.sync.coopmat2 PROPERTIES
-    ENVIRONMENT "TANDEM_DEVICE=vulkan:0/coopmat2;TANDEM_ALL_ROWS=stems")
+    ENVIRONMENT "TANDEM_DEVICE=vulkan:0/coopmat2;TANDEM_SHARD=0/2")
   set_tests_properties(validation.sync.coopmat PROPERTIES ENVIRONMENT "TANDEM_DEVICE=vulkan:0/coopmat;TANDEM_SHARD=1/4")
   # Compilers of CPU drivers take longer than these cases: here those that share kernels.
   set(magnitudes "-tc=magnitudes: few*,regression: magnitudes: one*,regression: magnitudes: a sink*")
