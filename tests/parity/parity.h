@@ -7,7 +7,8 @@
 //   TANDEM_TIER    smoke (default, under a minute on a CPU driver), ci, device (a real GPU)
 //   TANDEM_SEED    another set of random numbers
 //   TANDEM_CACHE   a folder that keeps pipelines between runs (harness/session.h)
-//   TANDEM_SHARD   i/n: the i-th of n parts of the cases, counted from 0
+//   TANDEM_SHARD   i/n: the i-th of n parts of the cases, counted from 0. One that runs no kernel
+//                  fails, unless TANDEM_SHARD_EMPTY is set
 #ifndef TANDEM_TESTS_PARITY_PARITY_H
 #define TANDEM_TESTS_PARITY_PARITY_H
 #include <doctest/doctest.h>
