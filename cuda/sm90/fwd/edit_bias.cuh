@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// fwd with a dense bias and a keep mask: warps of the producer warpgroup edit tiles of the bias.
+// fwd with a dense bias and a keep mask: warps of the producer warpgroup edit tiles of the bias, or
+// write bits for the consumers.
 #ifndef TANDEM_CUDA_SM90_FWD_EDIT_BIAS_CUH
 #define TANDEM_CUDA_SM90_FWD_EDIT_BIAS_CUH
 #include "../keep_mask.cuh"

@@ -2,7 +2,8 @@
 // fwd on Hopper with a dense bias and a keep mask. Warp 0 of the producer warpgroup loads by TMA,
 // and the consumer warpgroups compute, both as without the mask (score_bias.cuh). Between them warp
 // 1 + n edits the tiles of the bias of warpgroup n: it writes minus infinity to the elements that
-// the mask hides.
+// the mask hides. Of a mask with one row for all queries it writes bits, by which the consumers
+// hide scores.
 #include "edit_bias.cuh"
 #include "kernel.cuh"
 
