@@ -6,7 +6,8 @@
 #include <cstdint>
 
 #include "base/host_memory.h"
-#include "kernels/registry.h"
+#include "kernels/stems.h"
+#include "problem/problem.h"
 
 namespace tandem {
 
