@@ -290,7 +290,7 @@ class BwdDkvWithDq : public Sm90Kernel<BwdDkvWithDqParams> {
     int row = choice.row;
     if (!dkv_)
       while (row < kBwdShapeCount && kBwdShapes[row].d != kDqShapes[choice.row].d) ++row;
-    return cuda::sm90::bwd_dkv_kernel(problem.dtype, row);
+    return cuda::sm90::bwd_dkv_kernel(problem.dtype, row, problem.softcap > 0);
   }
   Sm90Grid grid() const {
     Sm90Grid grid = sm90_grid(launch);
@@ -303,6 +303,7 @@ class BwdDkvWithDq : public Sm90Kernel<BwdDkvWithDqParams> {
   void set_fixed(Params* params) const {
     if (dkv_) params->block = bwd_dkv_block(plan, *dkv_);
     if (dq_) params->dq.block = bwd_dq_block(plan, *dq_);
+    params->softcap = problem.softcap;
     if (!head_) return;
     params->head.block = bwd_head_sums_block(plan, *head_);
     params->head.spec = bwd_head_sums_spec(plan, *head_);

@@ -55,6 +55,9 @@ const char* sm90_variant(const Plan& plan, const Launch& l) {
       return has_f32_bias(plan.problem) ? "f32" : kOnlyVariant;
     case Stem::bwd_row_sums:
       return plan.problem.alpha == 1.5f ? "entmax" : "entmax_any";
+    case Stem::bwd_dkv:
+    case Stem::bwd_dq:
+      return plan.problem.softcap > 0 ? "softcap" : kOnlyVariant;
     default:
       return kOnlyVariant;
   }

@@ -255,6 +255,8 @@ TEST_CASE("regression: all scores far from 0 and equal") {
          {"bwd bf16 b1 hq2 hk1 sq70 sk150 d64 dv64", "bwd f16 b1 hq2 hk1 sq70 sk150 d128 dv128",
           "bwd bf16 b1 hq2 hk1 sq70 sk150 d256 dv256 causal_bottom_right",
           "bwd bf16 b1 hq2 hk1 sq70 sk150 d192 dv128",
+          "bwd bf16 b1 hq2 hk1 sq70 sk150 d256 dv256 causal_bottom_right softcap=1e6",
+          "bwd bf16 b1 hq2 hk1 sq70 sk150 d192 dv128 softcap=1e9",
           "bwd bf16 b1 hq2 hk2 sq70 sk150 d64 dv64 entmax=1.5 causal_bottom_right",
           "bwd bf16 b1 hq2 hk2 sq70 sk150 d128 dv128 entmax=1.5",
           "bwd f16 b1 hq2 hk2 sq70 sk150 d128 dv128 entmax=1.75",

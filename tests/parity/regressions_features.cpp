@@ -355,6 +355,28 @@ TEST_CASE("regression: softcap that forgets its factor, or its derivative" *
   }
 }
 
+// Heads over 128 have kernels of their own on cuda.sm90.
+TEST_CASE("regression: softcap and wide heads") {
+  Expect expect = sparse();
+  expect.gpu_only = true;
+  expect.takes = "sm90";
+  int n = 0;
+  for (float cap : {0.5f, 4.0f, 1000.0f})
+    for (const Shape& s : {Shape{1, 4, 2, 150, 200, 256, 256}, Shape{2, 2, 2, 70, 130, 192, 128},
+                           Shape{1, 2, 1, 130, 66, 136, 200}}) {
+      tandem_problem p = problem(TANDEM_BACKWARD, n % 2 ? TANDEM_F16 : TANDEM_BF16, s,
+                                 n % 3 == 0   ? kNone
+                                 : n % 3 == 1 ? kBottomRight
+                                              : kWindow);
+      p.softcap = cap;
+      if (cap != 1000) p.scale = 1;
+      if (n % 4 == 1) p.sink = 1, p.gradients |= TANDEM_GRAD_SINK;
+      if (n % 4 == 2) p.gradients = TANDEM_GRAD_Q;
+      if (n % 4 == 3) p.gradients = TANDEM_GRAD_K | TANDEM_GRAD_V;
+      check(p, seed_of("softcap and wide heads", uint64_t(n++)), expect);
+    }
+}
+
 // Where a bias comes by products with a unit matrix (cuda.sm90 had them), 0 times infinity is NaN.
 // Where bwd_dkv leaves ds for bwd_dq, heads over 64 with 16-bit elements, bwd_dq wants it through
 // softcap and d_bias in front of it.

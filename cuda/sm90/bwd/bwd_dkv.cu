@@ -8,7 +8,10 @@
 // pass through shared memory, as [query][key]: they are MN-major A operands of dV = P^T dO and dK =
 // dS^T Q. Each warpgroup has half of the columns of both. 192 features are an odd number of panels:
 // there one warpgroup has d_v and the other d_k.
+//
+// With softcap the weights in P are those of capped scores, and dS has its derivative besides.
 #include "../../parts/bwd_head_sums.cuh"
+#include "../softcap.cuh"
 #include "dq.cuh"
 #include "select.cuh"
 
@@ -33,7 +36,7 @@ struct WideHeads {
   };
 };
 
-template <typename T, int ROW>
+template <typename T, int ROW, bool SOFTCAP>
 TANDEM_DEVICE void main_loop(const BwdDkvWithDqParams& params, const BwdWorkTile& work,
                              const BwdSharedStorage<ROW, WideHeads>& memory) {
   constexpr BwdShape S = kBwdShapes[ROW];
@@ -86,21 +89,34 @@ TANDEM_DEVICE void main_loop(const BwdDkvWithDqParams& params, const BwdWorkTile
       const bool far = has_far(memory, q_pipe.stage);
       wgmma_wait_group<1>();
       const uint lse = memory.lse(q_pipe.stage) + 256 * warpgroup + 8 * (lane % 4);
-      if (far)
-        weigh_far<64>(s, lse,
-                      FarTile<BwdDkvPush>{params.push, memory.far(q_pipe.stage), 64 * warpgroup},
-                      [&](int j, uint) {
+      [[maybe_unused]] SoftcapDerivatives<SOFTCAP ? 32 : 2> left;
+      if (far) {
+        const float inverse = SOFTCAP ? __fdividef(1.f, params.softcap) : 0.f;
+        weigh_far<64>(
+            s, lse, FarTile<BwdDkvPush>{params.push, memory.far(q_pipe.stage), 64 * warpgroup},
+            [&](int j, uint zero) {
+              // As in variant_varlen.cuh: without zero, more of them are live at a time.
+              const float scale =
+                  SOFTCAP ? __uint_as_float(uint(__float_as_int(u.scale)) + zero) : u.scale;
 #pragma unroll
-                        for (int i = 4 * j; i < 4 * j + 4; ++i) s[i] = __fmul_rn(u.scale, s[i]);
-                      });
-      else
-        weigh<64>(s, scale2, lse);
+              for (int i = 4 * j; i < 4 * j + 4; i += 2) {
+                if constexpr (SOFTCAP)
+                  left.cap_far(s, i, scale, params.softcap, inverse);
+                else
+                  s[i] = __fmul_rn(scale, s[i]), s[i + 1] = __fmul_rn(scale, s[i + 1]);
+              }
+            });
+      } else {
+        if constexpr (SOFTCAP) left.cap(s, u.scale, params.softcap);
+        weigh<64>(s, SOFTCAP ? 1.f : scale2, lse);
+      }
       if (on_edge(work, t, BC, u.seq_kv))
         hide<64>(s, work.band, key, u.seq_kv, t * BR + 64 * warpgroup + 2 * (lane % 4), 0.f);
       uint pairs[16];
 #pragma unroll
       for (int i = 0; i < 16; ++i) pairs[i] = T::pack(s[2 * i], s[2 * i + 1]);
       store_transposed<64>(p_tile + own, pairs, warp, lane);
+      if constexpr (SOFTCAP) left.multiply(s);
       wgmma_wait_group<0>();
       differentiate<T, 64>(pairs, s, dp,
                            memory.delta(do_pipe.stage) + 256 * warpgroup + 8 * (lane % 4));
@@ -158,7 +174,7 @@ TANDEM_DEVICE void main_loop(const BwdDkvWithDqParams& params, const BwdWorkTile
   }
 }
 
-template <typename T, int ROW, int DQ_ROW>
+template <typename T, int ROW, int DQ_ROW, bool SOFTCAP>
 __global__ void __launch_bounds__(kBwdThreads, 1)
     bwd_dkv(const __grid_constant__ BwdDkvWithDqParams params) {
   const uint index = blockIdx.y * gridDim.x + blockIdx.x;
@@ -176,7 +192,7 @@ __global__ void __launch_bounds__(kBwdThreads, 1)
       if (threadIdx.x < 32) load_tiles(params, work, memory);
     } else {
       warpgroup_reg_alloc<Plain::Registers::kConsumer>();
-      main_loop<T, ROW>(params, work, memory);
+      main_loop<T, ROW, SOFTCAP>(params, work, memory);
     }
   } else {
     DqWorkTile work;
@@ -195,7 +211,7 @@ __global__ void __launch_bounds__(kBwdThreads, 1)
         load_dq<DQ_ROW>(params, work, memory);
     } else {
       warpgroup_reg_alloc<Registers<24>::kConsumer>();
-      main_loop_dq<T, DQ_ROW>(params, work, memory);
+      main_loop_dq<T, DQ_ROW, SOFTCAP>(params, work, memory);
     }
   }
 }
@@ -212,16 +228,17 @@ constexpr int dq_row(int row) {
 struct WideHeadsKernels {
   using Params = BwdDkvWithDqParams;
   template <typename T, int ROW>
-  static Kernel<Params> kernel() {
-    if constexpr (kBwdShapes[ROW].wide) return bwd_dkv<T, ROW, dq_row(ROW)>;
+  static Kernel<Params> kernel(bool softcap) {
+    if constexpr (kBwdShapes[ROW].wide)
+      return softcap ? bwd_dkv<T, ROW, dq_row(ROW), true> : bwd_dkv<T, ROW, dq_row(ROW), false>;
     return nullptr;
   }
 };
 
 }  // namespace
 
-Kernel<BwdDkvWithDqParams> bwd_dkv_kernel(tandem_dtype dtype, int row) {
-  return select_kernel<WideHeadsKernels>(dtype, row);
+Kernel<BwdDkvWithDqParams> bwd_dkv_kernel(tandem_dtype dtype, int row, bool softcap) {
+  return select_kernel<WideHeadsKernels>(dtype, row, softcap);
 }
 
 }  // namespace sm90

@@ -8,6 +8,7 @@
 #ifndef TANDEM_CUDA_SM90_BWD_DQ_CUH
 #define TANDEM_CUDA_SM90_BWD_DQ_CUH
 #include "../../parts/tensor.cuh"
+#include "../softcap.cuh"
 #include "variant_plain.cuh"
 
 namespace tandem {
@@ -82,7 +83,7 @@ TANDEM_DEVICE void load_dq(const BwdDkvWithDqParams& params, const DqWorkTile& w
   }
 }
 
-template <typename T, int ROW>
+template <typename T, int ROW, bool SOFTCAP>
 TANDEM_DEVICE void main_loop_dq(const BwdDkvWithDqParams& params, const DqWorkTile& work,
                                 const DqSharedStorage<ROW>& memory) {
   constexpr DqShape S = kDqShapes[ROW];
@@ -142,21 +143,31 @@ TANDEM_DEVICE void main_loop_dq(const BwdDkvWithDqParams& params, const DqWorkTi
     wgmma_commit_group();
   };
   const auto weigh = [&](int t) {
+    [[maybe_unused]] SoftcapDerivatives<SOFTCAP ? BC / 2 : 2> left;
     if (__any_sync(kAllLanes, (lse[0] == kFarLse) | (lse[1] == kFarLse))) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const FarRows rows(params.dq.push, rows0 + row() + 8 * r, u.seq_q - (row() + 8 * r));
         const FarRow far = rows[0];
         const float l = lse[r] == kFarLse ? rows.relative(0) * kLog2e : lse[r];
+        const float inverse = SOFTCAP ? __fdividef(1.f, params.softcap) : 0.f;
 #pragma unroll
-        for (int i = 0; i < BC / 2; ++i)
-          if (i / 2 % 2 == r)
-            s[i] = exp2_fast(fmaf(far.from_origin(__fmul_rn(u.scale, s[i])), kLog2e, -l));
+        for (int i = 2 * r; i < BC / 2; i += 4) {
+          if constexpr (SOFTCAP)
+            left.cap_far(s, i, u.scale, params.softcap, inverse);
+          else
+            s[i] = __fmul_rn(u.scale, s[i]), s[i + 1] = __fmul_rn(u.scale, s[i + 1]);
+#pragma unroll
+          for (int e = i; e < i + 2; ++e) s[e] = exp2_fast(fmaf(far.from_origin(s[e]), kLog2e, -l));
+        }
       }
     } else {
+      if constexpr (SOFTCAP) left.cap(s, u.scale, params.softcap);
 #pragma unroll
-      for (int i = 0; i < BC / 2; ++i) s[i] = exp2_fast(fmaf(s[i], scale2, -lse[i / 2 % 2]));
+      for (int i = 0; i < BC / 2; ++i)
+        s[i] = exp2_fast(fmaf(s[i], SOFTCAP ? 1.f : scale2, -lse[i / 2 % 2]));
     }
+    if constexpr (SOFTCAP) left.multiply(s);
     if (t < work.span.full_begin || t >= work.span.full_end) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {

@@ -54,8 +54,9 @@ Kernel<BwdDkvDistParams> bwd_dkv_dist_kernel(tandem_dtype dtype, int row);
 // maps have. kBwdThreads threads; shared memory: row_shared_bytes(). block.tiles: of br queries.
 Kernel<BwdRowSumsDqParams> bwd_row_sums_dq_kernel(tandem_dtype dtype, int row);
 // Heads over 128. row: of kBwdShapes, wide. kBwdThreads threads; workgroups of bwd_dkv, then those
-// of bwd_dq and of bwd_head_sums; as much shared memory as the one that needs most.
-Kernel<BwdDkvWithDqParams> bwd_dkv_kernel(tandem_dtype dtype, int row);
+// of bwd_dq and of bwd_head_sums; as much shared memory as the one that needs most. softcap: with
+// params.softcap.
+Kernel<BwdDkvWithDqParams> bwd_dkv_kernel(tandem_dtype dtype, int row, bool softcap);
 // Entmax. fast: alpha is 1.5; any other alpha takes rows for heads of 128. bwd_row_sums: a row of
 // kSupportShapes, its threads and support_shared_bytes(). bwd_dkv_dq: as plain softmax, but all
 // gradients; where d_q is not wanted, the accumulator is formed nevertheless.

@@ -80,20 +80,6 @@ constexpr bool kFarBefore<Varlen> = true;
 template <>
 constexpr bool kLazyZero<Varlen> = true;
 
-// The capped score, in natural units, without a branch or a call. The formulas are those of
-// src/problem/tanh.h, with divisions that are off by two units in the last place. left: the factor
-// by which softcap scales the gradient, 1 - tanh^2.
-TANDEM_DEVICE float far_cap(float score, float softcap, float inverse, float* left) {
-  const float x = __fmul_rn(score, inverse), a = fabsf(x), z = x * x;
-  const float p =
-      fmaf(fmaf(fmaf(fmaf(-0.0058951583f, z, 0.020795971f), z, -0.05378383f), z, 0.13331924f), z,
-           -0.333333f);
-  const float near = fmaf(x * z, p, x);
-  const float rest = __fdividef(2.f, expf(2.f * fminf(a, 40.f)) + 1.f);
-  *left = a < 0.6f ? fmaf(-near, near, 1.f) : rest * (2.f - rest);
-  return __fmul_rn(softcap, a < 0.6f ? near : copysignf(1.f - rest, x));
-}
-
 struct SoftcapAlibi : Varlen {
   using Registers = sm90::Registers<24>;  // the consumer warps need the rest
   static constexpr bool has_kernel(const BwdShape& s) { return has_softcap_alibi_kernel(s); }
@@ -109,8 +95,7 @@ struct SoftcapAlibi : Varlen {
     int tile;
     // ALiBi's slope of the head, times log2 e, and the thread's part of d_slope.
     float slope, sum;
-    // The derivative of softcap for each element, as pairs of f16.
-    uint left[BR / 4];
+    SoftcapDerivatives<BR / 2> left;
     TANDEM_DEVICE Consumer(const Params& params, const BwdWorkTile& work,
                            const BwdSharedStorage<ROW, SoftcapAlibi>&)
         : params(params), shift(work.band.off - work.col0) {}
@@ -129,15 +114,7 @@ struct SoftcapAlibi : Varlen {
     TANDEM_DEVICE void weigh(float (&s)[BR / 2], float scale2, uint lse, int t, int) {
       tile = t;
       if (params.features.SOFTCAP) {
-        // Near 0, 1 - tanh^2 has an error as large as that of tanh, 4e-7.
-        const float inverse = __fdividef(1.f, params.extra.softcap * kLog2e);
-        soft_cap(s, params.block.scale, params.extra.softcap, [&](int first, int count) {
-#pragma unroll
-          for (int i = first; i < first + count; i += 2) {
-            const float x = s[i] * inverse, y = s[i + 1] * inverse;
-            left[i / 2] = Half::pack(fmaf(-x, x, 1.f), fmaf(-y, y, 1.f));
-          }
-        });
+        left.cap(s, params.block.scale, params.extra.softcap);
         scale2 = 1.f;
       }
       if (params.features.ALIBI) {
@@ -166,17 +143,14 @@ struct SoftcapAlibi : Varlen {
         const float each = __uint_as_float(uint(__float_as_int(scale)) + zero);
 #pragma unroll
         for (int i = 4 * j; i < 4 * j + 4; i += 2) {
-          float a = __fmul_rn(each, s[i]), b = __fmul_rn(each, s[i + 1]);
-          if (f.SOFTCAP) {
-            float c, d;
-            a = far_cap(a, softcap, inverse, &c), b = far_cap(b, softcap, inverse, &d);
-            left[i / 2] = Half::pack(c, d);
-          }
+          if (f.SOFTCAP)
+            left.cap_far(s, i, each, softcap, inverse);
+          else
+            s[i] = __fmul_rn(each, s[i]), s[i + 1] = __fmul_rn(each, s[i + 1]);
           if (f.ALIBI) {
-            a = __fsub_rn(a, __fmul_rn(steep, away(first, i)));
-            b = __fsub_rn(b, __fmul_rn(steep, away(first, i + 1)));
+            s[i] = __fsub_rn(s[i], __fmul_rn(steep, away(first, i)));
+            s[i + 1] = __fsub_rn(s[i + 1], __fmul_rn(steep, away(first, i + 1)));
           }
-          s[i] = a, s[i + 1] = b;
         }
       });
     }
@@ -197,7 +171,7 @@ struct SoftcapAlibi : Varlen {
             sum = fmaf(a, away(first, n), sum);
             sum = fmaf(b, away(first, n + 1), sum);
           }
-          if (cap) a *= Half::low(left[n / 2]), b *= Half::high(left[n / 2]);
+          if (cap) multiply_capped(a, b, left.pairs[n / 2]);
           ds[n / 2] = T::pack(a, b);
         }
       }

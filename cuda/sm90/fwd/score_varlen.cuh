@@ -29,7 +29,7 @@ TANDEM_DEVICE void change_scores(float (&s)[N / 2], const FwdOptionalParams& par
                                  int distance) {
   const float scale = opaque(params.block.scale);
   if (params.features.SOFTCAP) {
-    soft_cap(s, scale, params.extra.softcap, [](int, int) {});
+    soft_cap(s, scale, params.extra.softcap, [](int, float, float) {});
   } else if (!plain_scale(params.block)) {
 #pragma unroll
     for (int i = 0; i < N / 2; ++i) s[i] *= scale * kLog2e;
