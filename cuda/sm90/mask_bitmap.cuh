@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // Mask bitmap: boolean masks and dropout as bits in shared memory. Auxiliary warps produce the
 // bitmap of a tile ahead of the warps that compute. From the bytes of the mask they form a word for
-// each row and 32 keys, and a second word for what dropout keeps (src/problem/philox.h). They skip
-// a tile that keeps nothing, so only they know which tile comes next. A stage therefore holds the
+// each row and 32 keys. What dropout keeps (src/problem/philox.h) each consumer warp finds out for
+// its own elements: two or three warps took three times as long for it. The auxiliary warps skip a
+// tile that keeps nothing, so only they know which tile comes next. A stage therefore holds the
 // bitmap of a tile and which tile it is, and the TMA producer and the consumer warps take the
 // stages in order.
 #ifndef TANDEM_CUDA_SM90_MASK_BITMAP_CUH
@@ -27,8 +28,8 @@ enum : int {
   kEdge = 8        // of the band, or of the keys (backward)
 };
 
-// Stages of the mask bitmap in shared memory: words of the mask, words of dropout and four words
-// that describe the tile. The mbarriers lie apart.
+// Stages of the mask bitmap in shared memory: words of the mask, room for the consumers' bits of
+// dropout and four words that describe the tile. The mbarriers lie apart.
 template <int ROWS>
 struct MaskBitmapStages {
   static constexpr int kPitch = mask_pitch(ROWS), kWords = kMaskKeys / 32,
@@ -53,6 +54,41 @@ struct MaskBitmapStages {
   TANDEM_DEVICE int4 read_tile(uint n) const { return ld_shared_v4_s32(tile(n)); }
 };
 
+// ---- dropout ------------------------------------------------------------------------------------
+
+// Which of KEYS keys, from key 4 quad on, dropout keeps in query row i, as bits. index: of the head,
+// over the batch.
+template <int KEYS>
+TANDEM_DEVICE uint drop_bits(const Features& f, const ExtraBlock& x, const uint64_t* address,
+                             uint offset, uint index, int i, int quad) {
+  constexpr int kAtOnce = 4;  // Philox's rounds depend on each other
+  static_assert(KEYS % (4 * kAtOnce) == 0 && KEYS <= 32, "whole steps");
+  const uint below = x.drop_below;
+  const uint64_t seed = address[f.AT_SEED];
+  uint bits = 0;
+#pragma unroll 1
+  for (int first = 0; first < KEYS / 4; first += kAtOnce) {
+    TandemPhilox c[kAtOnce];
+    uint key0 = uint(seed), key1 = uint(seed >> 32);
+    key0 = opaque(key0), key1 = opaque(key1);  // or all rounds' keys lie in registers
+#pragma unroll
+    for (int n = 0; n < kAtOnce; ++n)
+      c[n].x = uint(quad + first + n), c[n].y = uint(i), c[n].z = index, c[n].w = offset;
+#pragma unroll
+    for (int round = 0; round < 10; ++round) {
+#pragma unroll
+      for (int n = 0; n < kAtOnce; ++n) c[n] = tandem_philox_round(c[n], key0, key1);
+      key0 += 0x9E3779B9u;
+      key1 += 0xBB67AE85u;
+    }
+#pragma unroll
+    for (int n = 0; n < kAtOnce; ++n)
+      bits = bits >> 4 | uint(c[n].x >= below) << 28 | uint(c[n].y >= below) << 29 |
+             uint(c[n].z >= below) << 30 | uint(c[n].w >= below) << 31;
+  }
+  return bits >> (32 - KEYS);
+}
+
 // ---- production ---------------------------------------------------------------------------------
 
 // The last THREADS threads of a warpgroup produce the bitmaps of tiles of ROWS queries and
@@ -65,13 +101,10 @@ struct MaskBitmapProducer {
   const Features& f;
   const ExtraBlock& x;
   const uint64_t* address;  // of the optional inputs
-  const uint offset;
-  const int heads;
   // Of the head. What depends on them is computed again for each tile, as registers are short.
   int batch = 0, head = 0, seq_q = 0, seq_kv = 0;
-  TANDEM_DEVICE MaskBitmapProducer(const Features& f, const ExtraBlock& x, const uint64_t* address,
-                                   uint offset, int heads)
-      : f(f), x(x), address(address), offset(offset), heads(heads) {}
+  TANDEM_DEVICE MaskBitmapProducer(const Features& f, const ExtraBlock& x, const uint64_t* address)
+      : f(f), x(x), address(address) {}
   static TANDEM_DEVICE int thread() { return int(threadIdx.x) - (128 - THREADS); }
 
   // Adjacent tasks have the words of a row.
@@ -142,39 +175,6 @@ struct MaskBitmapProducer {
     if (!kept && f.SKIP) return false;
     *hides = named_barrier_any<ID, THREADS>(all != ~0u);
     return true;
-  }
-
-  // Writes the words of dropout: a bit is set where dropout keeps the element.
-  TANDEM_DEVICE void drop(uint to, int row0, int col0) const {
-    constexpr int kAtOnce = 4;
-    const uint below = x.drop_below, index = uint(batch * heads + head);
-    const uint64_t seed = address[f.AT_SEED];
-#pragma unroll 1
-    for (int task = thread(); task < kTasks; task += THREADS) {
-      const int i = row0 + row_of(task), quad = (col0 + 32 * word_of(task)) / 4;
-      uint bits = 0;
-#pragma unroll 1
-      for (int first = 0; first < 8; first += kAtOnce) {
-        TandemPhilox c[kAtOnce];
-        uint key0 = uint(seed), key1 = uint(seed >> 32);
-        key0 = opaque(key0), key1 = opaque(key1);  // or all rounds' keys lie in registers
-#pragma unroll
-        for (int n = 0; n < kAtOnce; ++n)
-          c[n].x = uint(quad + first + n), c[n].y = uint(i), c[n].z = index, c[n].w = offset;
-#pragma unroll
-        for (int round = 0; round < 10; ++round) {
-#pragma unroll
-          for (int n = 0; n < kAtOnce; ++n) c[n] = tandem_philox_round(c[n], key0, key1);
-          key0 += 0x9E3779B9u, key1 += 0xBB67AE85u;
-        }
-#pragma unroll
-        for (int n = 0; n < kAtOnce; ++n) {
-          bits = bits >> 4 | uint(c[n].x >= below) << 28 | uint(c[n].y >= below) << 29 |
-                 uint(c[n].z >= below) << 30 | uint(c[n].w >= below) << 31;
-        }
-      }
-      st_shared(to + offset_of(task), bits);
-    }
   }
 };
 

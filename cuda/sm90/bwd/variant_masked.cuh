@@ -139,22 +139,34 @@ struct Masked : Varlen {
         each(4 * j + 2, a & 256u), each(4 * j + 3, b & 256u);
       }
     }
+    // The warp's bits of dropout in the tile's stage: 16 bits of each row, its keys.
+    TANDEM_DEVICE uint dropped() const {
+      return bits.drop(n) + uint(thread() / 32) * (2 * Bits::kPitch);
+    }
+    // Writes them, a row a lane at each step. dP is in flight meanwhile.
+    TANDEM_DEVICE void find_dropped() const {
+      if (!params.features.DROPOUT) return;
+      const int row0 = bits.read_tile(n).x * BR, warp = thread() / 32;
+      const uint index =
+          ld_shared_v4_u32(work_tile_at<ROW>() + 32).z * uint(params.block.heads_q) + uint(head);
+      const int quad = (int(ld_shared_v4_u32(work_tile_at<ROW>() + 16).x) + 16 * warp) / 4;
+#pragma unroll 1
+      for (int row = thread() % 32; row < BR; row += 32)
+        st_shared_u16(dropped() + uint(2 * row),
+                      drop_bits<16>(params.features, params.extra, params.extra_at,
+                                    params.drop_offset, index, row0 + row, quad));
+      __syncwarp();
+    }
     TANDEM_DEVICE void weigh(float (&s)[BR / 2], float scale2, uint lse, int, int) {
+      find_dropped();
       const Features& f = params.features;
       if (SCORES && f.SOFTCAP) {
-        const float inverse = __fdividef(1.f, params.extra.softcap * kLog2e);
-        soft_cap(s, params.block.scale, params.extra.softcap, [&](int first, int count) {
-#pragma unroll
-          for (int i = first; i < first + count; i += 8) {
-            uint x[4];
-#pragma unroll
-            for (int e = 0; e < 4; ++e) {
-              const float a = s[i + 2 * e] * inverse, b = s[i + 2 * e + 1] * inverse;
-              x[e] = Half::pack(fmaf(-a, a, 1.f), fmaf(-b, b, 1.f));
-            }
-            st_shared(left + 4096 * (i / 8), __uint_as_float(x[0]), __uint_as_float(x[1]),
-                      __uint_as_float(x[2]), __uint_as_float(x[3]));
-          }
+        uint pairs[4];
+        soft_cap(s, params.block.scale, params.extra.softcap, [&](int i, float x, float y) {
+          pairs[i / 2 % 4] = Half::pack(x, y);
+          if (i % 8 == 6)
+            st_shared(left + 4096 * (i / 8), int(pairs[0]), int(pairs[1]), int(pairs[2]),
+                      int(pairs[3]));
         });
         scale2 = 1.f;
       }
@@ -190,6 +202,7 @@ struct Masked : Varlen {
     template <typename Push>
     TANDEM_DEVICE void weigh_far(float (&s)[BR / 2], float scale, uint lse, int, int,
                                  const FarTile<Push>& tile) {
+      find_dropped();
       const Features& f = params.features;
       const int first = distance(), window = params.extra.dist_window;
       sm90::weigh_far<BR>(s, lse, tile, [&](int j, uint zero) {
@@ -203,8 +216,8 @@ struct Masked : Varlen {
             s[4 * j + e] = far_cap(s[4 * j + e], params.extra.softcap,
                                    __fdividef(1.f, params.extra.softcap), &x[e]);
           const uint to = left + 4096 * (j / 2) + 8 * (j % 2);
-          st_shared(to, Half::pack(x[0], x[1]));
-          st_shared(to + 4, Half::pack(x[2], x[3]));
+          st_shared(to, Half::pack(x[0] * kDerivativeUnit, x[1] * kDerivativeUnit));
+          st_shared(to + 4, Half::pack(x[2] * kDerivativeUnit, x[3] * kDerivativeUnit));
         }
         if (SCORES && f.DIST) {
           const float* dist = numbers(f.AT_DIST, window);
@@ -232,15 +245,15 @@ struct Masked : Varlen {
       const bool cap = SCORES && params.features.SOFTCAP, grad = SCORES && params.slope_parts != 0;
       const bool drops = params.features.DROPOUT != 0;
       const float first = float(distance()), more = drops ? params.extra.drop_scale : 1.f;
-      const int x = thread(), bit = x / 32 % 2 * 16 + x % 32 / 4;
-      const uint from = bits.drop(n) + uint(x / 64 * Bits::kPitch + 2 * (x % 4)) * 4;
+      const int bit = thread() % 32 / 4;
+      const uint from = dropped() + uint(thread() % 4 * 4);
 #pragma unroll
       for (int j = 0; j < BR / 8; ++j) {
         const float2 l = ld_shared_v2_f32(delta + 32 * j);
         uint a = ~0u, b = ~0u;  // bits of two columns: what dropout keeps
         if (drops) {
-          const uint2 two = ld_shared_v2_u32(from + 32 * j);
-          a = two.x >> bit, b = two.y >> bit;
+          const uint two = ld_shared_u32(from + 16 * j);
+          a = two >> bit, b = two >> (bit + 16);
         }
         uint z[2] = {};
         if (cap) {
@@ -257,7 +270,7 @@ struct Masked : Varlen {
             sum = fmaf(d, SoftcapAlibi::Consumer<T, ROW>::away(first, n), sum);
             sum = fmaf(e, SoftcapAlibi::Consumer<T, ROW>::away(first, n + 1), sum);
           }
-          if (cap) d *= Half::low(z[r]), e *= Half::high(z[r]);
+          if (cap) multiply_capped(d, e, z[r]);
           ds[n / 2] = T::pack(d, e);
         }
       }
@@ -325,7 +338,7 @@ struct Masked : Varlen {
 #pragma unroll 1
       for (int t = int(ld_shared_v4_u32(at + 16).y); t < int(ld_shared_v4_u32(at + 16).z); ++t) {
         MaskBitmapProducer<S.br, kMaskProducers, kMaskBarrier, SCORES ? 4 : 2> producer(
-            params.features, params.extra, params.extra_at, params.drop_offset, u.heads_q);
+            params.features, params.extra, params.extra_at);
         const auto begin = [&] {
           const uint4 x = ld_shared_v4_u32(at + 16), y = ld_shared_v4_u32(at + 32);
           producer.batch = int(y.z), producer.head = int(y.w) * u.group + n;
@@ -339,7 +352,6 @@ struct Masked : Varlen {
             pass<ROW>(params, int(ld_shared_v4_u32(at + 32).w) * u.group + n, t);
           continue;
         }
-        if (params.features.DROPOUT) producer.drop(bits.drop(place), t * S.br, begin());
         const uint4 full = ld_shared_v4_u32(at + 32);
         const bool edge = t < int(full.x) || t >= int(full.y) ||
                           int(ld_shared_v4_u32(at + 16).x) + S.bc > int(ld_shared_v4_u32(at).w);

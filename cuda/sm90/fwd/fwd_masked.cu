@@ -31,7 +31,7 @@ TANDEM_DEVICE void produce_mask_bitmap(const FwdOptionalParams& params,
   const int thread = int(threadIdx.x) - 32;
   const Bits<S> bits = mask_bitmap_of(shared);
   MaskBitmapProducer<S::M, kMaskProducers, kMaskProducersBarrier, 6> producer(
-      params.features, params.extra, params.push.extra, params.push.drop_offset, u.heads_q);
+      params.features, params.extra, params.push.extra);
   uint n = 0;
   const auto publish = [&](int t, int flags, int row0, uint index) {
     if (thread == 0) st_shared(bits.tile(n), t, flags, row0, int(index));
@@ -50,7 +50,6 @@ TANDEM_DEVICE void produce_mask_bitmap(const FwdOptionalParams& params,
       mbarrier_wait(bits.empty(n), bits.phase(n) ^ 1);
       bool hides = false;
       if (params.features.KEEP && !producer.keep(bits.keep(n), at.row0, t * S::N, &hides)) continue;
-      if (params.features.DROPOUT) producer.drop(bits.drop(n), at.row0, t * S::N);
       publish(t, (hides ? kHasHidden : 0) | (first ? kFirst : 0), at.row0, at.index);
       first = false;
     }
@@ -180,10 +179,26 @@ struct MaskedScore : ScorePolicy<T, S> {
   // product is in flight, as there are registers then.
   TANDEM_DEVICE void weighted() {
     const uint n = c.kv.k.n - 1;
-    if (params.features.DROPOUT)
+    if (params.features.DROPOUT) {
+      find_dropped(n);
       apply_mask_bitmap<N, Bits<S>::kPitch>(c.s, bits.drop(n), accumulator_row(), 0.f);
+    }
     __syncwarp();
     if (read_tid_x() % 32 == 0) mbarrier_arrive(bits.empty(n));
+  }
+  // Writes what dropout keeps of the warp's 16 rows, a word a lane at each step.
+  TANDEM_DEVICE void find_dropped(uint n) const {
+    const int4 tile = bits.read_tile(n);
+    const int lane = read_tid_x() % 32, row0 = accumulator_row() - lane / 4;
+#pragma unroll 1
+    for (int task = lane; task < 16 * N / 32; task += 32) {
+      const int row = row0 + task / (N / 32), word = task % (N / 32);
+      st_shared(
+          bits.drop(n) + uint(word * Bits<S>::kPitch + row) * 4,
+          drop_bits<32>(params.features, params.extra, params.push.extra, params.push.drop_offset,
+                        uint(tile.w), tile.z + row, (tile.x * N + 32 * word) / 4));
+    }
+    __syncwarp();
   }
   TANDEM_DEVICE void store(const Tile&) {
     store_varlen<T, S>(params, c, tile_descriptor_at<S>(c.shared, c.q_pipe.n - 1),

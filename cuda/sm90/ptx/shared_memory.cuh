@@ -69,6 +69,9 @@ TANDEM_DEVICE ushort ld_shared_u16(uint at) {
   return x;
 }
 
+TANDEM_DEVICE void st_shared_u16(uint at, uint x) {
+  asm volatile("st.shared.u16 [%0], %1;" ::"r"(at), "h"(ushort(x)) : "memory");
+}
 TANDEM_DEVICE void st_shared(uint at, uint x) {
   asm volatile("st.shared.u32 [%0], %1;" ::"r"(at), "r"(x) : "memory");
 }
@@ -141,6 +144,7 @@ using simt::hopper::ldmatrix_x4_trans;
 using simt::hopper::red_shared_or;
 using simt::hopper::shared_address;
 using simt::hopper::st_shared;
+using simt::hopper::st_shared_u16;
 using simt::hopper::stmatrix_x4;
 using simt::hopper::stmatrix_x4_trans;
 #endif

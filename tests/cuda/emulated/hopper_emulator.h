@@ -129,6 +129,10 @@ void st_shared(unsigned at, T x) {
   static_assert(sizeof x == 4, "a word");
   std::memcpy(Block::current().at(at, 4), &x, 4);
 }
+inline void st_shared_u16(unsigned at, unsigned x) {
+  const auto half = (unsigned short)x;
+  std::memcpy(Block::current().at(at, 2), &half, 2);
+}
 inline void st_shared(unsigned at, int x, int y, int z, int w) {
   const int all[4] = {x, y, z, w};
   std::memcpy(Block::current().at(at, 16), all, 16);
