@@ -1,25 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// A keep mask beside a dense bias. In the forward a warp writes minus infinity over the elements of
-// a bias tile in shared memory that the mask hides, so the warps that read the tile need no code
-// for it. Of a mask with one row for all queries it writes bits instead, and the consumer warps
-// hide scores: with 128 keys, the warp took longer for a tile than their products. In the backward
-// the consumer warps read the mask as bits.
+// A keep mask beside a dense bias, as bits of hidden keys. Of a mask with a row for each query the
+// consumer warps read the bytes themselves. Of one row for all queries a warp of the producer
+// warpgroup of the forward reads them.
 #ifndef TANDEM_CUDA_SM90_KEEP_MASK_CUH
 #define TANDEM_CUDA_SM90_KEEP_MASK_CUH
 #include "mask_bytes.cuh"
-#include "panels.cuh"
+#include "ptx/shared_memory.cuh"
 
 namespace tandem {
 namespace cuda {
 namespace sm90 {
-
-// Minus infinity of the 16-bit type of a bias, in both halves of a word.
-TANDEM_DEVICE uint minus_infinities(bool is_f16) { return is_f16 ? 0xfc00fc00u : 0xff80ff80u; }
-
-constexpr uint kMinusInfinity = 0xff800000u;  // of f32
-// Panels of a bias tile with 64 keys: those of f32 have 32 keys.
-template <bool F32>
-constexpr int kEightPanels = F32 ? 2 : 1;
 
 // Rows of a mask from the first key of a tile on. Strides are in bytes.
 struct KeepRows {
@@ -28,12 +18,6 @@ struct KeepRows {
   int keys;  // existing keys, from `at` on
 };
 
-// Which of 8 keys a mask hides, whose bytes are in x: the highest bit of byte n is set if it hides
-// key n. The other bits are 0.
-TANDEM_DEVICE uint2 hidden_bytes(uint2 x) {
-  const auto zeros = [](uint y) { return ~(y | ((y & 0x7f7f7f7fu) + 0x7f7f7f7fu)) & 0x80808080u; };
-  return make_uint2(zeros(x.x), zeros(x.y));
-}
 // Which of 8 keys at any address a mask hides, as bits. They are `first` keys behind the beginning
 // of a row that has `keys` keys from there on. Keys that do not exist are not hidden.
 TANDEM_DEVICE uint hidden_eight(const char* from, int64_t key_stride, int first, int keys) {
@@ -47,94 +31,11 @@ TANDEM_DEVICE uint hidden_eight(const char* from, int64_t key_stride, int first,
   }
   return ~kept & (keys >= 8 ? 0xffu : (1u << max(0, keys)) - 1);
 }
-// The same, as hidden_bytes() has it.
-TANDEM_DEVICE uint2 hidden_at(const char* from, int64_t key_stride, int first, int keys) {
-  const uint hidden = hidden_eight(from, key_stride, first, keys);
-  const auto bytes = [](uint four) { return four * 0x10204080u & 0x80808080u; };
-  return make_uint2(bytes(hidden & 15u), bytes(hidden >> 4));
-}
 
-// Hides elements of a row in 8 keys, a chunk of 16 bytes at `at`. infinities: minus_infinities().
-TANDEM_DEVICE void hide_chunk(uint at, uint2 hidden, uint infinities) {
-  if ((hidden.x | hidden.y) == 0) return;
-  // The halves of a word whose bytes are hidden.
-  const auto halves = [](uint low, uint high) {
-    return (low & 0x80u ? 0xffffu : 0u) | (high & 0x80u ? 0xffff0000u : 0u);
-  };
-  const auto replaced = [=](uint x, uint mask) { return (x & ~mask) | (infinities & mask); };
-  const uint4 x = ld_shared_v4_u32(at);
-  st_shared(at, int(replaced(x.x, halves(hidden.x, hidden.x >> 8))),
-            int(replaced(x.y, halves(hidden.x >> 16, hidden.x >> 24))),
-            int(replaced(x.z, halves(hidden.y, hidden.y >> 8))),
-            int(replaced(x.w, halves(hidden.y >> 16, hidden.y >> 24))));
-}
-
-// The same in 4 keys of f32, whose bytes are in `hidden`.
-TANDEM_DEVICE void hide_four(uint at, uint hidden) {
-  if (hidden == 0) return;
-  const uint4 x = ld_shared_v4_u32(at);
-  const auto word = [=](uint from, uint bit) { return int(hidden & bit ? kMinusInfinity : from); };
-  st_shared(at, word(x.x, 0x80u), word(x.y, 0x8000u), word(x.z, 0x800000u), word(x.w, 0x80000000u));
-}
-// Where 8 keys of a row of a tile begin, the chunk-th of the 64 keys at `panel`.
-template <int ROWS, bool F32>
-TANDEM_DEVICE uint eight_at(uint panel, int row, int chunk) {
-  return F32 ? panel + uint(chunk / 4 * ROWS * kPanelBytes) + swizzle_128b(row, chunk % 4 * 2)
-             : panel + swizzle_128b(row, chunk);
-}
-// Hides elements of a row in these.
-template <bool F32>
-TANDEM_DEVICE void hide_eight(uint at, uint2 hidden, uint infinities) {
-  if constexpr (F32) {
-    hide_four(at, hidden.x);
-    hide_four(at ^ 16u, hidden.y);
-  } else {
-    hide_chunk(at, hidden, infinities);
-  }
-}
-
-// Hides elements of a tile of ROWS queries in PANELS times 64 keys, by one warp. A thread has 8
-// keys of every fourth row. rows: how many exist. AT_ONCE: words of the mask that are loaded at a
-// time. F32: the tile is of f32.
-template <int PANELS, int ROWS, int AT_ONCE, bool F32 = false>
-TANDEM_DEVICE void hide_rows(uint tile, const KeepRows& mask, int rows, uint infinities) {
-  static_assert(ROWS % (4 * AT_ONCE) == 0, "whole steps");
-  const int lane = read_tid_x() % 32, chunk = lane % 8;
-#pragma unroll 1
-  for (int p = 0; p < PANELS; ++p) {
-    const uint panel = tile + uint(p * kEightPanels<F32> * ROWS * kPanelBytes);
-    const int first = 64 * p + 8 * chunk, keys = mask.keys - first;
-    const char* from = mask.at + first * mask.key_stride;
-    // A short stride takes one register, and one instruction a row.
-    const int stride = int(mask.row_stride);
-    if (keys >= 8 && mask.key_stride == 1 && stride == mask.row_stride &&
-        ((reinterpret_cast<uint64_t>(from) | uint64_t(stride)) & 7) == 0) {
-#pragma unroll 1
-      for (int row0 = lane / 8; row0 < ROWS; row0 += 4 * AT_ONCE) {
-        uint2 x[AT_ONCE];
-#pragma unroll
-        for (int n = 0; n < AT_ONCE; ++n) {
-          const int row = opaque(row0 + 4 * n);
-          x[n] = row < rows ? __ldg(reinterpret_cast<const uint2*>(from + int64_t(row) * stride))
-                            : make_uint2(~0u, ~0u);
-        }
-#pragma unroll
-        for (int n = 0; n < AT_ONCE; ++n)
-          hide_eight<F32>(eight_at<ROWS, F32>(panel, opaque(row0) + 4 * n, chunk),
-                          hidden_bytes(x[n]), infinities);
-      }
-    } else {
-#pragma unroll 1
-      for (int row = lane / 8; row < min(ROWS, rows); row += 4)
-        hide_eight<F32>(eight_at<ROWS, F32>(panel, row, chunk),
-                        hidden_at(from + row * mask.row_stride, mask.key_stride, first, keys),
-                        infinities);
-    }
-  }
-}
-// Which keys of a tile of N keys a mask of one row hides, by one warp. Word c is for the threads c
-// of all quads: its bit 2 n + i is key 8 n + 2 c + i, whose scores are elements 4 n + i and
-// 4 n + 2 + i of their accumulators.
+// In the forward a word has the keys of a thread of a quad in a row of a tile of N keys: bit
+// hidden_bit(n) + i of thread c's word is key 8 n + 2 c + i.
+TANDEM_DEVICE constexpr int hidden_bit(int n) { return 8 * (n % 4) + 2 * (n / 4); }
+// The words of the four threads of all quads, of a mask of one row, by one warp.
 template <int N>
 TANDEM_DEVICE uint4 hidden_columns(const KeepRows& mask) {
   static_assert(N % 8 == 0 && N <= 128, "two bits of a word for each eight keys");
@@ -143,18 +44,97 @@ TANDEM_DEVICE uint4 hidden_columns(const KeepRows& mask) {
                                                    mask.key_stride, first, mask.keys - first)
                                     : 0;
   const auto word = [&](int c) {
-    return __reduce_or_sync(kAllLanes, (hidden >> 2 * c & 3) << 2 * (block % 16));
+    return __reduce_or_sync(kAllLanes, (hidden >> 2 * c & 3) << hidden_bit(block % 16));
   };
   return make_uint4(word(0), word(1), word(2), word(3));
 }
-// Hides the scores of these keys. hidden: the thread's word.
+// The words of a thread in its two rows, of a mask with a row for each query. The threads of a quad
+// share out these rows: each reads 32 keys of each, or, with 64 keys, of one. EARLY: fetch() loads
+// what arrives during the products; there are registers for it.
+template <int N, bool EARLY>
+struct HiddenRows {
+  static_assert(N == 64 || N == 128, "keys are shared out evenly");
+  static constexpr int kWords = N / 64;
+  uint4 bytes[EARLY ? kWords : 1][2];
+  // The part of a quad's keys that thread c has of its n-th row, and which row of the two that is.
+  static TANDEM_DEVICE int group(int c) { return c % (N / 32); }
+  static TANDEM_DEVICE int row_of(int c, int n) { return N == 64 ? c / 2 : n; }
+  // Whether the bytes can be loaded by 16.
+  static TANDEM_DEVICE bool is_wide(const KeepRows& mask) {
+    return mask.keys >= N && mask.key_stride == 1 &&
+           ((uint(reinterpret_cast<uint64_t>(mask.at)) | uint(mask.row_stride)) & 15) == 0;
+  }
+  static TANDEM_DEVICE const char* from(const KeepRows& mask, int c, int n, int second) {
+    return mask.at + group(c) * 32 * mask.key_stride + row_of(c, n) * second * mask.row_stride;
+  }
+  // mask: from the thread's first row and the first key of the tile on. second: how many rows
+  // further its second row is.
+  TANDEM_DEVICE void fetch(const KeepRows& mask, int second) {
+    if (!EARLY || !is_wide(mask)) return;
+#pragma unroll
+    for (int n = 0; n < kWords; ++n) load(bytes[EARLY ? n : 0], mask, n, second);
+  }
+  static TANDEM_DEVICE void load(uint4 (&to)[2], const KeepRows& mask, int n, int second) {
+    const auto* at = reinterpret_cast<const uint4*>(from(mask, int(read_tid_x()) % 4, n, second));
+    to[0] = __ldg(at), to[1] = __ldg(at + 1);
+  }
+  static TANDEM_DEVICE uint kept_word(const uint4 (&x)[2]) {
+    uint kept = 0;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      kept = kept >> 4 | top_bits(x[half].x);
+      kept = kept >> 4 | top_bits(x[half].y);
+      kept = kept >> 4 | top_bits(x[half].z);
+      kept = kept >> 4 | top_bits(x[half].w);
+    }
+    return kept;
+  }
+  static TANDEM_DEVICE uint kept_word_by_bytes(const char* at, int64_t key_stride, int first,
+                                               int keys) {
+    if (key_stride == 1) return kept_bits<32>(at, first, keys);
+    uint kept = 0;
+#pragma unroll 1
+    for (int n = 0; n < min(32, keys); ++n, at += key_stride) kept |= uint(__ldg(at) != 0) << n;
+    return kept;
+  }
+  // Keys that do not exist are hidden.
+  TANDEM_DEVICE void read(const KeepRows& mask, int second, uint (&hidden)[2]) {
+    const int c = int(read_tid_x()) % 4;
+    uint word[kWords];
+    if (is_wide(mask)) {
+#pragma unroll
+      for (int n = 0; n < kWords; ++n) {
+        uint4(&own)[2] = bytes[EARLY ? n : 0];
+        if (!EARLY) load(own, mask, n, second);
+        word[n] = ~kept_word(own);
+      }
+    } else {
+#pragma unroll
+      for (int n = 0; n < kWords; ++n)
+        word[n] = ~kept_word_by_bytes(from(mask, c, n, second), mask.key_stride, 32 * group(c),
+                                      mask.keys - 32 * group(c));
+    }
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      hidden[row] = 0;
+#pragma unroll
+      for (int g = 0; g < N / 32; ++g) {
+        const uint other =
+            __shfl_sync(kAllLanes, word[N == 64 ? 0 : row], N == 64 ? 2 * row + g : g, 4);
+        hidden[row] |= (other >> 2 * c & 0x03030303u) << hidden_bit(4 * g);
+      }
+    }
+  }
+};
+
+// Hides the scores of these keys. hidden: the thread's words of its two rows.
 template <int N>
-TANDEM_DEVICE void hide_columns(float (&s)[N / 2], uint hidden) {
+TANDEM_DEVICE void hide_keys(float (&s)[N / 2], const uint (&hidden)[2]) {
 #pragma unroll
   for (int n = 0; n < N / 8; ++n)
 #pragma unroll
-    for (int i = 0; i < 2; ++i)
-      if (hidden >> (2 * n + i) & 1) s[4 * n + i] = s[4 * n + 2 + i] = -INFINITY;
+    for (int i = 0; i < 4; ++i)
+      if (hidden[i / 2] >> (hidden_bit(n) + i % 2) & 1) s[4 * n + i] = -INFINITY;
 }
 
 // Which of 16 keys, from the first one on, a row of a mask hides, as bits. row: from the first row

@@ -42,8 +42,8 @@ TensorMapShape q_shape(const Problem& p, const Launch& launch) {
     const HopperVariant variant = hopper_variant(p);
     if (variant == HopperVariant::plain)
       rows = fwd_plain_q_rows(kFwdTiles[launch.of<Sm90Launch>().row]);
-    if (variant == HopperVariant::bias)
-      rows = fwd_bias_q_rows(kFwdTiles[launch.of<Sm90Launch>().row]);
+    if (variant == HopperVariant::bias && kFwdTiles[launch.of<Sm90Launch>().row].bias)
+      rows = kFwdBiasRows;
   }
   return row_shape(p, p.q, false, p.head_dim, rows);
 }

@@ -42,7 +42,7 @@ void check(const tandem_problem& p, uint64_t n, const char* name, double value =
   check_case(test, expect);
 }
 
-constexpr int64_t kHeads[] = {16, 24, 32, 40, 64, 72, 96, 128}, kKeys[] = {49, 200, 77, 136, 257};
+constexpr int64_t kHeads[] = {16, 24, 32, 40, 64, 72, 96, 128}, kKeys[] = {49, 200, 77, 144, 257};
 constexpr Form kForms[] = {{false, true, true, 0},  {true, true, true, 1},
                            {false, false, true, 2}, {true, false, false, 0},
                            {false, true, false, 1}, {true, true, true, 2},

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // fwd on Hopper with a dense bias of f32, with or without a keep mask. The producer thread and the
 // main loop are those of a bias of 16 bits (score_bias.cuh). Tiles of the bias take twice the
-// room, so the kernel has tiles of its own, of two warpgroups. These leave registers for warps that
-// edit tiles of the bias where there is a mask (edit_bias.cuh).
-#include "edit_bias.cuh"
+// room, so the kernel has tiles of its own, of two warpgroups. These leave registers for a mask of
+// any kind (hidden_columns.cuh).
+#include "hidden_columns.cuh"
 #include "kernel.cuh"
 #include "score_f32_bias.cuh"
 
@@ -13,7 +13,7 @@ namespace sm90 {
 namespace {
 
 template <>
-struct FwdRoles<FwdVariant::bias_f32> : EditedBiasRoles<F32BiasScore> {
+struct FwdRoles<FwdVariant::bias_f32> : MaskedBiasRoles<F32BiasScore> {
   static constexpr bool has_tile(const FwdTile& t) { return t.f32_bias; }
 };
 

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // fwd on Hopper with a dense bias and a keep mask. Warp 0 of the producer warpgroup loads by TMA,
-// and the consumer warpgroups compute, both as without the mask (score_bias.cuh). Between them warp
-// 1 + n edits the tiles of the bias of warpgroup n: it writes minus infinity to the elements that
-// the mask hides. Of a mask with one row for all queries it writes bits, by which the consumers
-// hide scores.
-#include "edit_bias.cuh"
+// and the consumer warpgroups compute, both as without the mask (score_bias.cuh). Of a mask with one
+// row for all queries, warp 1 + n writes which keys of the tiles of warpgroup n are hidden. Of a
+// mask with a row for each query the consumers read their rows.
+#include "hidden_columns.cuh"
 #include "kernel.cuh"
 
 namespace tandem {
@@ -13,8 +12,8 @@ namespace sm90 {
 namespace {
 
 template <>
-struct FwdRoles<FwdVariant::bias_keep> : EditedBiasRoles<BiasScore> {
-  static constexpr bool has_tile(const FwdTile& t) { return fwd_has_bias_keep(t); }
+struct FwdRoles<FwdVariant::bias_keep> : MaskedBiasRoles<BiasScore> {
+  static constexpr bool has_tile(const FwdTile& t) { return fwd_bias_keep_shared_bytes(t) > 0; }
 };
 
 }  // namespace

@@ -20,7 +20,7 @@ Kernel<FwdParams> fwd_kernel(tandem_dtype dtype, const char* tile);
 Kernel<FwdBiasParams> fwd_bias_kernel(tandem_dtype dtype, const char* tile);
 Kernel<FwdBiasParams> fwd_scaled_bias_kernel(const char* tile);
 // A keep mask beside the bias. Shared memory: fwd_bias_keep_shared_bytes(); there is no kernel for
-// a tile where it is 0.
+// a tile where it is 0. Tiles are those of fwd_two_warpgroup_tile().
 Kernel<FwdBiasParams> fwd_bias_keep_kernel(tandem_dtype dtype, const char* tile);
 // A dense bias of f32, with or without a keep mask, for any scale. Shared memory:
 // fwd_f32_bias_shared_bytes(); tiles are those where it is not 0.
@@ -33,7 +33,8 @@ Kernel<FwdOptionalParams> fwd_varlen_kernel(tandem_dtype dtype, const char* tile
 Kernel<FwdOptionalParams> fwd_softcap_alibi_kernel(tandem_dtype dtype, const char* tile);
 
 // Masks, dropout and a distance bias beside all of these. Shared memory: fwd_masked_shared_bytes();
-// there is no kernel for a tile where it is 0. Tiles are those of fwd_masked_tile().
+// there is no kernel for a tile where it is 0. Tiles are those of
+// fwd_two_warpgroup_tile().
 Kernel<FwdOptionalParams> fwd_masked_kernel(tandem_dtype dtype, const char* tile);
 
 // Elastic softmax, with or without a distance bias of up to kFwdDistWindow entries. Shared memory:

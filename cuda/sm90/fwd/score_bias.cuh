@@ -193,7 +193,12 @@ struct BiasScore : ScorePolicy<T, S> {
   const float scale;
   uint (&q)[HOLDS_Q ? S::D / 16 : 1][4];
   PipelineCounter<S::BIAS_STAGES> bias_pipe;
-  uint hidden = 0;  // with a keep mask of one row: this thread's word of hidden_columns()
+  // With a keep mask: the thread's words of its two rows. With a row for each query also the
+  // address of its first row's first key, and how many rows further the second is.
+  uint hidden[2] = {};
+  const char* keep_row = nullptr;
+  int keep_second = 0;
+  HiddenRows<S::KEEP ? N : 64, S::WARPGROUPS == 2 && S::N * S::DV <= 128 * 96> hidden_rows;
   // The tile whose steps are done: its number and its position.
   uint done = 0;
   BiasWorkTile done_tile{};
@@ -235,13 +240,16 @@ struct BiasScore : ScorePolicy<T, S> {
     return bool(__any_sync(kAllLanes, c.warpgroup < warpgroups));
   }
   TANDEM_DEVICE int first_step(const Tile& at) const { return at.end - 1; }
-  TANDEM_DEVICE void begin_tile(const Tile&) {
+  TANDEM_DEVICE void begin_tile(const Tile& at) {
+    find_keep_rows();
+    fetch_hidden_rows(first_step(at));
     take_q();
     begin_s();
     c.kv.wait_k();
   }
   TANDEM_DEVICE bool begin_step(const Tile& at, int t) {
     if (t < at.begin) return false;
+    fetch_hidden_rows(t);
     begin_s();
     c.kv.wait_k();
     return true;
@@ -271,17 +279,38 @@ struct BiasScore : ScorePolicy<T, S> {
   // Which keys of the bias tile that has arrived a mask of one row hides. This load needs no wait
   // before the stage is released: ordinary stores write the next words, and they come behind the
   // arrival. Stores by TMA, as those of the tile, may not.
-  TANDEM_DEVICE void read_hidden() {
+  TANDEM_DEVICE void read_hidden_columns() {
     if constexpr (S::KEEP)
-      if (params.extra.keep.s == 0 && (!S::F32_BIAS || params.features.KEEP))
-        hidden = ld_shared_u32(c.shared.hidden_columns(c.warpgroup, bias_pipe.stage()) +
-                               uint(read_tid_x()) % 4 * 4);
+      if (has_hidden_columns<S>(params))
+        hidden[0] = hidden[1] = ld_shared_u32(
+            c.shared.hidden_columns(c.warpgroup, bias_pipe.stage()) + uint(read_tid_x()) % 4 * 4);
+  }
+  // A mask with a row for each query: the rows of a tile, and their keys of a step.
+  TANDEM_DEVICE void find_keep_rows() {
+    if constexpr (S::KEEP)
+      if (has_hidden_rows<S>(params)) {
+        const Strides& strides = params.extra.keep;
+        const BiasWorkTile at = bias_work_tile(c.shared, c.q_pipe.n);
+        const int row = at.row0 + accumulator_row(), last = params.block.seq_q - 1;
+        keep_row = reinterpret_cast<const char*>(params.push.extra[params.features.AT_KEEP]) +
+                   at.batch * strides.b + at.head / params.extra.keep_group * strides.h +
+                   min(row, last) * strides.s;
+        keep_second = min(row + 8, last) - min(row, last);
+      }
+  }
+  TANDEM_DEVICE KeepRows keep_rows(int t) const {
+    const Strides& strides = params.extra.keep;
+    return {keep_row + t * N * strides.d, strides.s, strides.d, params.block.seq_kv - t * N};
+  }
+  TANDEM_DEVICE void fetch_hidden_rows(int t) {
+    if constexpr (S::KEEP)
+      if (has_hidden_rows<S>(params)) hidden_rows.fetch(keep_rows(t), keep_second);
   }
   // Loads the tile of the bias to the accumulators of S.
   TANDEM_DEVICE void begin_s() {
     const uint part = bias_part();
     mbarrier_wait(c.shared.bias_full(c.warpgroup, bias_pipe.stage()), bias_pipe.phase());
-    read_hidden();
+    read_hidden_columns();
     const uint from = c.shared.bias(c.warpgroup, bias_pipe.stage()) + part;
     [[maybe_unused]] const float over_scale =
         reciprocal(bias_unit<T, S>(opaque(params.block.scale)));
@@ -329,8 +358,10 @@ struct BiasScore : ScorePolicy<T, S> {
   }
   TANDEM_DEVICE void score(const Tile& at, int t) {
     const FwdBlock& u = params.block;
-    if constexpr (S::KEEP)
-      if (__any_sync(kAllLanes, hidden != 0)) hide_columns<N>(c.s, hidden);
+    if constexpr (S::KEEP) {
+      if (has_hidden_rows<S>(params)) hidden_rows.read(keep_rows(t), keep_second, hidden);
+      if (__any_sync(kAllLanes, (hidden[0] | hidden[1]) != 0)) hide_keys<N>(c.s, hidden);
+    }
     if (t < at.full_begin || t >= at.full_end)
       mask_tile<N>(c.s, TandemBand{u.band_left, u.band_right, u.band_off},
                    bias_work_tile(c.shared, c.q_pipe.n).row0 + accumulator_row(),

@@ -55,12 +55,15 @@ struct F32BiasScore : BiasScore<T, S, Params> {
   TANDEM_DEVICE F32BiasScore(const Params& p, FwdConsumer<T, S>& consumer,
                              typename Base::Held& held)
       : Base(p, consumer, held) {}
-  TANDEM_DEVICE void begin_tile(const Tile&) {
+  TANDEM_DEVICE void begin_tile(const Tile& at) {
+    this->find_keep_rows();
+    this->fetch_hidden_rows(this->first_step(at));
     this->take_q();
     c.kv.wait_k();
   }
   TANDEM_DEVICE bool begin_step(const Tile& at, int t) {
     if (t < at.begin) return false;
+    this->fetch_hidden_rows(t);
     c.kv.wait_k();
     return true;
   }
@@ -76,7 +79,7 @@ struct F32BiasScore : BiasScore<T, S, Params> {
   TANDEM_DEVICE void issued() {}
   TANDEM_DEVICE void score(const Tile& at, int t) {
     mbarrier_wait(c.shared.bias_full(c.warpgroup, bias_pipe.stage()), bias_pipe.phase());
-    this->read_hidden();
+    this->read_hidden_columns();
     add_f32_bias<S::N>(c.s, c.shared.bias(c.warpgroup, bias_pipe.stage()), params.block.scale);
     Base::score(at, t);
   }

@@ -50,19 +50,21 @@ struct FwdShape {
                         MASKED = VARIANT == FwdVariant::masked,
                         SOFTCAP_ALIBI = VARIANT == FwdVariant::softcap_alibi || MASKED,
                         VARLEN = VARIANT == FwdVariant::varlen || SOFTCAP_ALIBI;
-  static constexpr FwdTile tile = MASKED ? fwd_masked_tile(kFwdTiles[ROW]) : kFwdTiles[ROW];
+  static constexpr FwdTile tile = MASKED || VARIANT == FwdVariant::bias_keep
+                                      ? fwd_two_warpgroup_tile(kFwdTiles[ROW])
+                                      : kFwdTiles[ROW];
   static constexpr int D = tile.d, DV = tile.dv, WARPGROUPS = tile.warpgroups, M = tile.rows(),
                        N = tile.bc;
   // A producer that finds batch entries needs more registers than one that only loads, and one that
   // produces a mask bitmap more still.
   static constexpr bool MORE = VARLEN && tile.dv > 192;
-  // Warps that edit tiles of the bias need more registers, too.
+  // Warps that read a mask need more registers, too.
   static constexpr int PRODUCER = MASKED ? 72
                                   : KEEP ? 56
                                   : MORE ? 40
                                          : producer_registers(tile),
                        CONSUMER = MASKED ? 216
-                                  : KEEP ? (tile.warpgroups == 3 ? 152 : 224)
+                                  : KEEP ? 224
                                   : MORE ? 232
                                          : consumer_registers(tile);
   static constexpr int STAGES = tile.stages, Q_STAGES = Q_STAGES_ ? Q_STAGES_

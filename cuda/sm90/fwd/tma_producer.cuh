@@ -24,6 +24,17 @@ TANDEM_DEVICE void tma_load_tile(uint to, const CUtensorMap* map, uint barrier, 
   tma_load_rows<PANELS>(to, map, barrier, rows, rows, row, head, batch);
 }
 
+// Which mask there is beside the bias, if any: of one row for all queries, or of a row for each. Of
+// the variants with a mask only that of a bias of f32 serves problems without one.
+template <typename S, typename Params>
+TANDEM_DEVICE bool has_hidden_columns(const Params& params) {
+  return (!S::F32_BIAS || params.features.KEEP) && params.extra.keep.s == 0;
+}
+template <typename S, typename Params>
+TANDEM_DEVICE bool has_hidden_rows(const Params& params) {
+  return (!S::F32_BIAS || params.features.KEEP) && params.extra.keep.s != 0;
+}
+
 // The producer side of the pipelines of Q, K, V and a dense bias. It fills stages in the order in
 // which the consumers read them. kv() and last_v() load V one step behind K, as S of the next keys
 // is computed before P V of the present ones.
@@ -77,9 +88,9 @@ struct TmaProducer {
     bias_pipe.next();
   }
   TANDEM_DEVICE void bias_rows(int warpgroup, int stage, int t, int row0, int head, int batch) {
-    uint landed = shared.bias_landed(warpgroup, stage);
-    if constexpr (S::F32_BIAS)
-      if (!params.features.KEEP) landed = shared.bias_full(warpgroup, stage);
+    uint landed = shared.bias_full(warpgroup, stage);
+    if constexpr (S::KEEP)
+      if (has_hidden_columns<S>(params)) landed = shared.bias_landed(warpgroup, stage);
     mbarrier_arrive_expect_tx(landed, S::BIAS_BYTES);
     const int row = row0 * params.bias_row_step;
 #pragma unroll

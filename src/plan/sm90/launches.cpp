@@ -12,7 +12,7 @@ namespace tandem {
 
 void Sm90Planner::complete_fwd(Launch* launch, Sm90Launch* own) const {
   const HopperVariant variant = hopper_variant(p);
-  const FwdTile& t = kFwdTiles[row_];
+  const FwdTile t = sm90_fwd_tile(p, row_);
   own->programmatic =
       caps.early_launches && (variant == HopperVariant::plain || variant == HopperVariant::bias);
   launch->groups_x = uint32_t(std::min<int64_t>(launch->total, cores_of(caps)));  // persistent

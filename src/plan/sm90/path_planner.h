@@ -4,8 +4,13 @@
 #ifndef TANDEM_SRC_PLAN_SM90_PATH_PLANNER_H
 #define TANDEM_SRC_PLAN_SM90_PATH_PLANNER_H
 #include "plan/planner.h"
+#include "tiles.h"
 
 namespace tandem {
+
+// The tile of fwd that a problem gets by a row of kFwdTiles: with as many warpgroups as its variant
+// has.
+FwdTile sm90_fwd_tile(const Problem& p, int row);
 
 class Sm90Planner final : public CudaPlanner {
  public:

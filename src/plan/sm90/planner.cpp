@@ -26,11 +26,6 @@ String no_room(const Caps& caps, int shared, int invocations) {
   return "";
 }
 
-FwdTile sm90_fwd_tile(const Problem& p, int row) {
-  return hopper_variant(p) == HopperVariant::masked ? fwd_masked_tile(kFwdTiles[row])
-                                                    : kFwdTiles[row];
-}
-
 // Optional inputs that change scores, or in backward what their gradients need.
 constexpr uint32_t kScores = kHasSoftcap | kHasAlibi | kHasDistBias;
 
@@ -75,6 +70,7 @@ int sm90_bwd_bytes(const Problem& p, const BwdShape& s) {
     case HopperVariant::varlen:
       return bwd_varlen_shared_bytes(s);
     case HopperVariant::softcap_alibi:
+      if (s.wide) return bwd_plain_shared_bytes(s);  // softcap alone
       return has_softcap_alibi_kernel(s) ? bwd_varlen_shared_bytes(s) : 0;
     case HopperVariant::masked:
       return has_masked_scores(s) || (p.inputs() & kScores) == 0 ? bwd_masked_shared_bytes(s) : 0;
@@ -237,6 +233,7 @@ String entmax_refusal(const Problem& p) {
 String full_refusal(const Problem& p) {
   if (p.wants(TANDEM_GRAD_DIST_BIAS)) return "it forms d_dist_bias with elastic softmax alone";
   const HopperVariant set = hopper_variant(p);
+  if (p.backward && (p.inputs() & ~uint32_t(kHasSink)) == kHasSoftcap) return "";
   if (set != HopperVariant::plain && (p.backward || set == HopperVariant::masked) &&
       (p.head_dim > 128 || p.head_dim_v > 128))
     return "with " + p.extras() + ", head sizes go up to 128" + (p.backward ? " in backward" : "");
@@ -244,6 +241,13 @@ String full_refusal(const Problem& p) {
 }
 
 }  // namespace
+
+FwdTile sm90_fwd_tile(const Problem& p, int row) {
+  const HopperVariant set = hopper_variant(p);
+  const bool keeps = set == HopperVariant::bias && p.keep && !has_f32_bias(p);
+  return set == HopperVariant::masked || keeps ? fwd_two_warpgroup_tile(kFwdTiles[row])
+                                               : kFwdTiles[row];
+}
 
 String Sm90Planner::refuse() const {
   if (caps.compute_major != 9 || caps.compute_minor != 0)
@@ -417,7 +421,7 @@ void Sm90Planner::scratch(Plan* plan, ScratchExtents* x) const {
   if (const Launch* sum = plan->find_sum(TANDEM_GRAD_DIST_BIAS); sum && sum->joins)
     x->sum_counts = {sum_counts_bytes(p.heads_kv) / 4};
   if (const Launch* fwd = plan->find(Stem::fwd); fwd && fwd->of<Sm90Launch>().stream_k_units > 0) {
-    const FwdTile& t = kFwdTiles[row_];
+    const FwdTile t = sm90_fwd_tile(p, row_);
     const int64_t parts = int64_t(fwd->groups_x) - fwd->of<Sm90Launch>().stream_k_unit;
     x->stream_k_partials = {parts * fwd_partial_floats(t)};
     x->stream_k_flags = {parts * fwd_partial_flags(t)};

@@ -59,7 +59,6 @@ constexpr bool fwd_has_wide_heads(const FwdTile& t) {
   return !t.decoupled && !t.bias && fwd_q_stages(t) == 1;
 }
 constexpr int fwd_plain_q_rows(const FwdTile& t) { return fwd_has_wide_heads(t) ? 64 : t.rows(); }
-constexpr int fwd_bias_q_rows(const FwdTile& t) { return t.bias ? 64 : t.rows(); }
 // Work-tile descriptors: four, where heads are wide or warpgroups are decoupled.
 constexpr int kDecoupledDescriptors = 4;
 constexpr int fwd_decoupled_descriptor_bytes(const FwdTile& t) { return 32 + 16 * t.warpgroups; }
@@ -107,20 +106,25 @@ constexpr int fwd_bias_shared_bytes(const FwdTile& t) {
   return !fwd_is_plain(t) && !t.f32_bias && t.bc % 64 == 0 && bytes <= kMaxShared ? bytes : 0;
 }
 
+// The tile with two warpgroups, which leaves each thread more registers: of the masked variant, and
+// of a keep mask beside a bias.
+constexpr FwdTile fwd_two_warpgroup_tile(const FwdTile& t) {
+  return {t.name, t.d, t.dv, 2, t.bc, t.stages, t.ping_pong, t.decoupled, t.bias, t.from, t.to};
+}
+
 // A keep mask beside the bias (cuda/sm90/fwd/fwd_bias_keep.cu): one more mbarrier for each stage of
-// the bias and warpgroup, whose tile a warp of the producer warpgroup edits. They are 16 bytes
+// the bias and warpgroup, at which the boxes arrive where the mask has one row. They are 16 bytes
 // apart, as the full mbarriers are, so that one register has the address of both. Behind them four
-// words of each say which keys a mask of one row hides. With three warpgroups, registers for the
-// warps that edit would be missing in the others (C7512 of ptxas).
+// words of each say which keys that row hides.
 constexpr int fwd_bias_landed_bytes(const FwdTile& t) {
   return 2 * 16 * t.warpgroups * fwd_bias_stages(t);
 }
-constexpr bool fwd_has_bias_keep(const FwdTile& t) {
-  return !t.bias && t.warpgroups <= 2 && fwd_bias_shared_bytes(t) > 0 &&
-         fwd_bias_shared_bytes(t) + fwd_bias_landed_bytes(t) <= kMaxShared;
-}
-constexpr int fwd_bias_keep_shared_bytes(const FwdTile& t) {
-  return fwd_has_bias_keep(t) ? fwd_bias_shared_bytes(t) + fwd_bias_landed_bytes(t) : 0;
+constexpr int fwd_bias_keep_shared_bytes(const FwdTile& row) {
+  const FwdTile t = fwd_two_warpgroup_tile(row);
+  const int bytes = t.bias ? 0 : fwd_bias_shared_bytes(t);
+  return bytes > 0 && bytes + fwd_bias_landed_bytes(t) <= kMaxShared
+             ? bytes + fwd_bias_landed_bytes(t)
+             : 0;
 }
 
 // A dense bias of f32, with or without a mask, which one kernel serves.
@@ -196,12 +200,9 @@ constexpr int mask_pitch(int rows) {
 constexpr int mask_stage_bytes(int rows) { return 2 * kMaskKeys / 32 * mask_pitch(rows) * 4 + 16; }
 constexpr int mask_bitmap_bytes(int rows) { return kMaskStages * (mask_stage_bytes(rows) + 16); }
 
-// Tile of the masked variant: every optional input of softmax but a dense bias.
-constexpr FwdTile fwd_masked_tile(const FwdTile& t) {
-  return {t.name, t.d, t.dv, 2, t.bc, t.stages, t.ping_pong, t.decoupled, t.bias, t.from, t.to};
-}
+// The masked variant: every optional input of softmax but a dense bias.
 constexpr int fwd_masked_shared_bytes(const FwdTile& row) {
-  const FwdTile t = fwd_masked_tile(row);
+  const FwdTile t = fwd_two_warpgroup_tile(row);
   const int bytes = fwd_varlen_shared_bytes(t);
   return bytes == 0 || fwd_q_stages(t) != 2 || t.bc != kMaskKeys ||
                  bytes + mask_bitmap_bytes(t.rows()) > kMaxShared

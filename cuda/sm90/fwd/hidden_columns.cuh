@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// fwd with a dense bias and a keep mask: warps of the producer warpgroup edit tiles of the bias, or
-// write bits for the consumers.
-#ifndef TANDEM_CUDA_SM90_FWD_EDIT_BIAS_CUH
-#define TANDEM_CUDA_SM90_FWD_EDIT_BIAS_CUH
+// fwd with a dense bias and a keep mask of one row for all queries: warps of the producer warpgroup
+// write which keys of each tile are hidden, for the consumers.
+#ifndef TANDEM_CUDA_SM90_FWD_HIDDEN_COLUMNS_CUH
+#define TANDEM_CUDA_SM90_FWD_HIDDEN_COLUMNS_CUH
 #include "../keep_mask.cuh"
 #include "score_bias.cuh"
 
@@ -10,14 +10,13 @@ namespace tandem {
 namespace cuda {
 namespace sm90 {
 
-// The warp that edits the tiles of the bias of a warpgroup. If the mask has one row, it leaves the
-// tile as it is, and says which keys are hidden (hidden_columns()). It takes the work tiles of the
-// descriptors that the producer thread writes, and releases each descriptor as a consumer does.
-// With a bias of f32 there may be no mask, and tiles of the bias arrive where consumers wait for
-// them.
+// The warp that writes the words of a warpgroup. It takes the work tiles of the descriptors that
+// the producer thread writes, and releases each descriptor as a consumer does. Without such a mask
+// (has_hidden_columns()) it has nothing to write, and tiles of the bias arrive where consumers wait
+// for them.
 template <typename S>
-TANDEM_DEVICE void edit_bias(const FwdBiasParams& params, const FwdSharedStorage<S>& shared,
-                             int warpgroup) {
+TANDEM_DEVICE void produce_hidden_columns(const FwdBiasParams& params,
+                                          const FwdSharedStorage<S>& shared, int warpgroup) {
   const FwdBlock& u = params.block;
   const Strides& strides = params.extra.keep;
   PipelineCounter<S::Q_STAGES> tile;
@@ -34,42 +33,29 @@ TANDEM_DEVICE void edit_bias(const FwdBiasParams& params, const FwdSharedStorage
     arrive(shared.q_empty(tile.stage()));
     if (warpgroups == 0) return;
     if (warpgroup >= warpgroups) continue;
-    if constexpr (S::F32_BIAS)
-      if (!params.features.KEEP) continue;
+    if (!has_hidden_columns<S>(params)) continue;
 #pragma unroll 1
     for (int t = span.y - 1; t >= span.x; --t, pipe.next()) {
       // Read again at each step, as registers are short. No consumer is done with the tile, so the
       // producer is at most two tiles ahead.
       const int4 at = ld_shared_v4_s32(shared.bias_descriptor(tile.n) + 16);
-      const int row0 = at.y + 64 * warpgroup;
       const KeepRows mask{
           reinterpret_cast<const char*>(params.push.extra[params.features.AT_KEEP]) +
-              at.z * strides.b + at.w / params.extra.keep_group * strides.h + row0 * strides.s +
-              t * S::N * strides.d,
-          strides.s, strides.d, u.seq_kv - t * S::N};
-      const uint infinities =
-          S::F32_BIAS ? kMinusInfinity : minus_infinities(params.features.BIAS == TANDEM_F16);
-      const uint to = shared.bias(warpgroup, pipe.stage());
-      if (strides.s == 0) {
-        const uint4 hidden = hidden_columns<S::N>(mask);
-        mbarrier_wait(shared.bias_landed(warpgroup, pipe.stage()), pipe.phase());
-        if (read_tid_x() % 32 == 0)
-          st_shared(shared.hidden_columns(warpgroup, pipe.stage()), int(hidden.x), int(hidden.y),
-                    int(hidden.z), int(hidden.w));
-      } else {
-        mbarrier_wait(shared.bias_landed(warpgroup, pipe.stage()), pipe.phase());
-        hide_rows<S::N / 64, 64, 4, S::F32_BIAS>(to, mask, u.seq_q - row0, infinities);
-        fence_proxy_async_shared();  // before TMA writes to the stage again
-      }
+              at.z * strides.b + at.w / params.extra.keep_group * strides.h + t * S::N * strides.d,
+          0, strides.d, u.seq_kv - t * S::N};
+      const uint4 hidden = hidden_columns<S::N>(mask);
+      mbarrier_wait(shared.bias_landed(warpgroup, pipe.stage()), pipe.phase());
+      if (read_tid_x() % 32 == 0)
+        st_shared(shared.hidden_columns(warpgroup, pipe.stage()), int(hidden.x), int(hidden.y),
+                  int(hidden.z), int(hidden.w));
       arrive(shared.bias_full(warpgroup, pipe.stage()));
     }
   }
 }
 
-// Roles (kernel.cuh) of the variants whose tiles of the bias warps of the producer warpgroup edit.
-// Score is their score policy.
+// Roles (kernel.cuh) of the variants with a mask. Score is their score policy.
 template <template <typename, typename, typename> class Score>
-struct EditedBiasRoles {
+struct MaskedBiasRoles {
   static constexpr bool kDependentLaunch = false;  // produce_bias() does this later
   template <typename S>
   static TANDEM_DEVICE void init(const FwdSharedStorage<S>&) {}
@@ -82,7 +68,7 @@ struct EditedBiasRoles {
       produce_bias<S>(params, shared);
     else if (1 <= warp && warp <= S::WARPGROUPS) {
       grid_dependency_wait();  // a kernel before may have written the mask
-      edit_bias<S>(params, shared, warp - 1);
+      produce_hidden_columns<S>(params, shared, warp - 1);
     }
   }
   template <typename T, typename S>
