@@ -1,7 +1,7 @@
 # tandem_shader(target name source env define...): compiles source, a file in shaders/, to SPIR-V for that Vulkan,
 # validates it where a validator was found, and lets the target include it as shaders/<name>.spv.h, which defines
-# the words as <name>_spirv[]. tandem_shader_list(target), at the end, writes shaders/modules.h, which includes them
-# all, and shaders/modules.inc, a TANDEM_MODULE(name) for each.
+# the words as <name>_spirv[]. tandem_shader_list(target), at the end, makes a tandem_module_source of each, and writes
+# shaders/modules.inc, a TANDEM_MODULE(name) for each.
 function(tandem_shader target name source env)
   set(out ${CMAKE_CURRENT_BINARY_DIR}/shaders)
   file(MAKE_DIRECTORY ${out})
@@ -27,15 +27,25 @@ function(tandem_shader target name source env)
   set_property(TARGET ${target} APPEND PROPERTY TANDEM_MODULES ${name})
 endfunction()
 
+# tandem_module_source(target folder name): of folder/<name>.spv.h, the module as src/vulkan/modules.h declares it. Each
+# is an object of its own, so that a test program can bring one, which the linker takes before the library's, and compile
+# none of the others.
+function(tandem_module_source target folder name)
+  file(CONFIGURE OUTPUT ${folder}/${name}.spv.cpp CONTENT
+"#include \"vulkan/modules.h\"
+#include \"${name}.spv.h\"
+const tandem::SpirvModule tandem::module_${name} = {\"${name}\", ${name}_spirv, sizeof(${name}_spirv)};
+")
+  target_sources(${target} PRIVATE ${folder}/${name}.spv.cpp)
+endfunction()
+
 function(tandem_shader_list target)
   get_target_property(names ${target} TANDEM_MODULES)
-  set(includes "")
   set(rows "")
   foreach(name IN LISTS names)
-    string(APPEND includes "#include \"shaders/${name}.spv.h\"\n")
+    tandem_module_source(${target} ${CMAKE_CURRENT_BINARY_DIR}/shaders ${name})
     string(APPEND rows "TANDEM_MODULE(${name})\n")
   endforeach()
-  file(CONFIGURE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/shaders/modules.h CONTENT "${includes}")
   file(CONFIGURE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/shaders/modules.inc CONTENT "${rows}#undef TANDEM_MODULE\n")
 endfunction()
 

@@ -6,7 +6,7 @@
 #include "base/structs.h"
 #include "denormals.h"
 #include "device.h"
-#include "shaders/modules.h"
+#include "modules.h"
 #include "shaders/spec_ids.h"
 #include "specialise.h"
 #include "workers.h"
@@ -72,21 +72,11 @@ const StemCode& stem_code(Stem stem) {
   return none;
 }
 
-struct Module {
-  const char* name;
-  const uint32_t* words;
-  size_t bytes;
-};
-constexpr Module kModules[] = {
-#define TANDEM_MODULE(name) {#name, name##_spirv, sizeof(name##_spirv)},
-#include "shaders/modules.inc"
-};
-
 // Module of a launch: that of its path and element type, or the one for all paths.
-const Module* find_module(const Plan& plan, const Launch& launch) {
+const SpirvModule* find_module(const Plan& plan, const Launch& launch) {
   const String name = module_name(plan, launch);
-  for (const Module& module : kModules)
-    if (name == module.name) return &module;
+  for (const SpirvModule* module : kModules)
+    if (name == module->name) return module;
   return nullptr;
 }
 
@@ -226,7 +216,7 @@ Status no_pipeline(VkResult result, const String& what, const String& path) {
 Status VulkanDevice::compile(const Plan& plan, Wanted* wanted, VkPipeline* pipeline) {
   const Launch& launch = *wanted->launch;
   const StemCode& code = stem_code(launch.stem);
-  const Module* spirv = find_module(plan, launch);
+  const SpirvModule* spirv = find_module(plan, launch);
   if (!spirv)
     return fail(TANDEM_ERROR_BACKEND, "no module of %s for %s.%s", stem_name(launch.stem),
                 backend_name(plan.backend), plan.path);
@@ -465,8 +455,9 @@ Status VulkanDevice::build(const Plan& plan, std::unique_ptr<Program>* program) 
 
 uint64_t VulkanDevice::code_hash() const {
   uint64_t hash = 0xcbf29ce484222325u;
-  for (const Module& module : kModules)
-    for (size_t i = 0; i < module.bytes / 4; ++i) hash = (hash ^ module.words[i]) * 0x100000001b3u;
+  for (const SpirvModule* module : kModules)
+    for (size_t i = 0; i < module->bytes / 4; ++i)
+      hash = (hash ^ module->words[i]) * 0x100000001b3u;
   return hash;
 }
 

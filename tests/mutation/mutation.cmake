@@ -249,21 +249,14 @@ function(tandem_own_matrix_module name dir stem path)
     DEPFILE ${dir}/${module}.d
     COMMENT "SPIR-V ${module}, for ${name}"
     VERBATIM)
-  target_sources(${name} PRIVATE ${dir}/shaders/${module}.spv.h)
-  # An object made before there was this header has the project's, and knows of no other.
-  set_property(SOURCE ${dir}/pipelines.cpp APPEND PROPERTY OBJECT_DEPENDS ${header})
+  tandem_own_module(${name} ${dir} ${module})
 endfunction()
 
-# Pipelines of a program's own, from the SPIR-V in dir/shaders first.
-function(tandem_own_pipelines name dir)
-  # A copy, so that its own folder does not come first in the search for the headers.
-  configure_file(${PROJECT_SOURCE_DIR}/src/vulkan/pipelines.cpp ${dir}/pipelines.cpp COPYONLY)
-  target_sources(${name} PRIVATE ${dir}/pipelines.cpp)
-  target_include_directories(${name} BEFORE PRIVATE ${dir} ${PROJECT_SOURCE_DIR}/src/vulkan)
-  target_include_directories(${name} PRIVATE $<TARGET_PROPERTY:tandem,BINARY_DIR>)
-  target_include_directories(${name} SYSTEM PRIVATE ${TANDEM_VOLK_INCLUDE_DIR})
-  target_compile_definitions(${name} PRIVATE $<TARGET_PROPERTY:tandem,COMPILE_DEFINITIONS>)
-  add_dependencies(${name} tandem) # the other operations' SPIR-V
+# The module of dir/shaders/<module>.spv.h, in place of the library's.
+function(tandem_own_module name dir module)
+  target_sources(${name} PRIVATE ${dir}/shaders/${module}.spv.h)
+  tandem_module_source(${name} ${dir}/shaders ${module})
+  target_include_directories(${name} PRIVATE $<TARGET_PROPERTY:tandem,BINARY_DIR>) # shaders/modules.inc
 endfunction()
 
 # The kernels of stem on a path of the tensor cores, from changed copies: a folder whose headers come before the project's.
@@ -363,7 +356,7 @@ function(tandem_broken stem)
         DEPFILE ${dir}/${kernel}.d
         COMMENT "SPIR-V ${kernel}, for tandem_broken_${stem}"
         VERBATIM)
-      target_sources(${name} PRIVATE ${dir}/shaders/${kernel}.spv.h)
+      tandem_own_module(${name} ${dir} ${kernel})
     endforeach()
     foreach(path coopmat2 coopmat)
       if(NOT DEFINED ${path}_${stem}_from)
@@ -380,7 +373,6 @@ function(tandem_broken stem)
         tandem_own_matrix_module(${name} ${dir} ${stem} coopmat_k2)
       endif()
     endforeach()
-    tandem_own_pipelines(${name} ${dir})
   endif()
 
   # Only a GPU runs these, and they take minutes to build: with the preset cuda, not by the way.

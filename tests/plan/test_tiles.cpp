@@ -12,9 +12,9 @@
 
 #include "plan_fixture.h"
 #if TANDEM_WITH_VULKAN
-#include "shaders/modules.h"
 #include "shaders/spec_ids.h"
 #include "spirv_shared.h"
+#include "vulkan/modules.h"
 #endif
 
 using namespace tandem;
@@ -78,12 +78,11 @@ uint32_t module_bytes(const Plan& plan, const Launch& l) {
 #include "kernels/stems.inc"
   }
   const String name = module_name(plan, l);
-#define TANDEM_MODULE(module)                                                \
-  if (name == #module) {                                                     \
-    static const spirv::Module m(module##_spirv, std::size(module##_spirv)); \
-    return m.shared_bytes(constants);                                        \
-  }
-#include "shaders/modules.inc"
+  static std::map<const SpirvModule*, spirv::Module> read;
+  for (const SpirvModule* module : kModules)
+    if (name == module->name)
+      return read.try_emplace(module, module->words, module->bytes / 4)
+          .first->second.shared_bytes(constants);
   FAIL("no module " << name.c_str());
   return 0;
 }

@@ -17,8 +17,8 @@ if(TANDEM_WITH_VULKAN)
   endforeach()
   # Another build: one word of one kernel counts as another.
   set(changed ${CMAKE_CURRENT_BINARY_DIR}/cache_changed)
-  tandem_mutate(src/vulkan/pipelines.cpp ${changed}/pipelines.cpp "(hash ^ module.words[i])"
-    "(hash ^ module.words[i] ^ (&module == kModules && i == 100 ? 1 : 0))")
+  tandem_mutate(src/vulkan/pipelines.cpp ${changed}/pipelines.cpp "(hash ^ module->words[i])"
+    "(hash ^ module->words[i] ^ (module == kModules[0] && i == 100 ? 1 : 0))")
   add_executable(tandem_vulkan_cache_changed main.cpp vulkan/test_cache.cpp ${changed}/pipelines.cpp
     $<TARGET_OBJECTS:tandem_vulkan_app>)
   tandem_test_target(tandem_vulkan_cache_changed)

@@ -51,10 +51,11 @@ foreach(stem bwd_dkv bwd_dq bwd_dbias)
   tandem_own_matrix_module(tandem_shapes ${dir} ${stem} coopmat2_ds -DEMULATED_M=8 -DEMULATED_N=16
                            -I${CMAKE_CURRENT_SOURCE_DIR}/vulkan/shapes)
 endforeach()
-target_include_directories(tandem_shapes BEFORE PRIVATE ${dir})
-tandem_own_pipelines(tandem_shapes ${dir})
 
 tandem_mutate(src/vulkan/device.cpp ${dir}/device.cpp
   "caps->matrices.push_back({int(m.MSize), int(m.NSize), int(m.KSize), half ? \"f16\" : \"bf16\"});"
   "caps->matrices = {{8, 16, 16, \"f16\"}, {16, 8, 16, \"f16\"}}; caps->coopmat_tensors = true;")
 target_sources(tandem_shapes PRIVATE ${dir}/device.cpp)
+target_include_directories(tandem_shapes PRIVATE ${PROJECT_SOURCE_DIR}/src/vulkan)
+target_include_directories(tandem_shapes SYSTEM PRIVATE ${TANDEM_VOLK_INCLUDE_DIR})
+target_compile_definitions(tandem_shapes PRIVATE $<TARGET_PROPERTY:tandem,COMPILE_DEFINITIONS>)
