@@ -28,7 +28,13 @@ set(simt_architectures ${CMAKE_CUDA_ARCHITECTURES})
 # For builds whose kernels run nowhere, as CI's: that they compile is seen by PTX of the oldest.
 set(TANDEM_SIMT_ARCHITECTURES "" CACHE STRING "architectures of cuda.simt alone; empty: as of all")
 set(TANDEM_SM80_ARCHITECTURES "" CACHE STRING "architectures of cuda.sm80 alone; empty: as of all")
-mark_as_advanced(TANDEM_SIMT_ARCHITECTURES TANDEM_SM80_ARCHITECTURES)
+# And a sixth of the time, as no test reads the compiler's figures of them.
+option(TANDEM_SIMT_UNOPTIMISED "cuda.simt is compiled fast, and runs slowly" OFF)
+mark_as_advanced(TANDEM_SIMT_ARCHITECTURES TANDEM_SM80_ARCHITECTURES TANDEM_SIMT_UNOPTIMISED)
+set(simt_options -Xptxas=-v)
+if(TANDEM_SIMT_UNOPTIMISED AND CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 13)
+  list(APPEND simt_options -Ofc=max)
+endif()
 if(TANDEM_SIMT_ARCHITECTURES)
   set(simt_architectures ${TANDEM_SIMT_ARCHITECTURES})
 endif()
@@ -41,7 +47,7 @@ set_target_properties(tandem PROPERTIES
   CUDA_STANDARD 17 CUDA_STANDARD_REQUIRED ON CUDA_EXTENSIONS OFF CUDA_RUNTIME_LIBRARY Static
   CUDA_VISIBILITY_PRESET hidden CUDA_ARCHITECTURES "${simt_architectures}")
 # Registers and spills of every kernel, in the build log: scripts and people look for "spill".
-target_compile_options(tandem PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Xptxas=-v>)
+target_compile_options(tandem PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:${simt_options}>")
 # The runtime is in the library itself; the driver is found at run time, so nothing needs libcuda.
 target_link_libraries(tandem PRIVATE CUDA::cudart_static)
 
