@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 # Unit tests (tandem_tests), and programs with nothing but the library.
 add_executable(tandem_tests
-  main.cpp unit/header_c99.c unit/test_api.cpp unit/test_api_features.cpp unit/test_cpu.cpp
+  $<TARGET_OBJECTS:tandem_test_main> unit/header_c99.c unit/test_api.cpp unit/test_api_features.cpp unit/test_cpu.cpp
   unit/test_execute.cpp unit/test_execute_features.cpp unit/test_far_rows.cpp unit/test_hostile.cpp
   plan/test_cost.cpp plan/test_plan.cpp plan/test_tiles.cpp plan/test_features.cpp plan/test_matrix.cpp plan/test_sm80.cpp plan/test_sm90.cpp
   plan/test_models.cpp plan/test_sm90_features.cpp plan/test_sm90_launches.cpp plan/test_splits.cpp plan/test_kernel_rows.cpp unit/test_problem_line.cpp
@@ -29,7 +29,7 @@ endfunction()
 tandem_border_test(threads)
 tandem_border_test(lengths)
 # Handles that are gone, as builds with assertions know them: src/api/api.cpp once more, in place of the library's.
-add_executable(tandem_handles main.cpp unit/test_handles.cpp ${PROJECT_SOURCE_DIR}/src/api/api.cpp)
+add_executable(tandem_handles $<TARGET_OBJECTS:tandem_test_main> unit/test_handles.cpp ${PROJECT_SOURCE_DIR}/src/api/api.cpp)
 tandem_test_target(tandem_handles)
 target_compile_definitions(tandem_handles PRIVATE TANDEM_CHECK_HANDLES=1)
 add_test(NAME handles COMMAND tandem_handles)

@@ -10,7 +10,8 @@ if(TANDEM_WITH_VULKAN)
   tandem_shader(tandem_vulkan_app touch_read ../tests/vulkan/touch.comp vulkan1.2 -DTANDEM_WRITES=0)
   tandem_shader(tandem_vulkan_app touch_write ../tests/vulkan/touch.comp vulkan1.2 -DTANDEM_WRITES=1)
   foreach(part engine faults memory cache specialise)
-    add_executable(tandem_vulkan_${part} main.cpp vulkan/test_${part}.cpp $<TARGET_OBJECTS:tandem_vulkan_app>)
+    add_executable(tandem_vulkan_${part} $<TARGET_OBJECTS:tandem_test_main> vulkan/test_${part}.cpp
+      $<TARGET_OBJECTS:tandem_vulkan_app>)
     tandem_test_target(tandem_vulkan_${part})
     target_include_directories(tandem_vulkan_${part} SYSTEM PRIVATE ${TANDEM_VOLK_INCLUDE_DIR})
     target_include_directories(tandem_vulkan_${part} PRIVATE ${CMAKE_CURRENT_BINARY_DIR})
@@ -19,7 +20,7 @@ if(TANDEM_WITH_VULKAN)
   set(changed ${CMAKE_CURRENT_BINARY_DIR}/cache_changed)
   tandem_mutate(src/vulkan/pipelines.cpp ${changed}/pipelines.cpp "(hash ^ module->words[i])"
     "(hash ^ module->words[i] ^ (module == kModules[0] && i == 100 ? 1 : 0))")
-  add_executable(tandem_vulkan_cache_changed main.cpp vulkan/test_cache.cpp ${changed}/pipelines.cpp
+  add_executable(tandem_vulkan_cache_changed $<TARGET_OBJECTS:tandem_test_main> vulkan/test_cache.cpp ${changed}/pipelines.cpp
     $<TARGET_OBJECTS:tandem_vulkan_app>)
   tandem_test_target(tandem_vulkan_cache_changed)
   target_include_directories(tandem_vulkan_cache_changed BEFORE PRIVATE ${PROJECT_SOURCE_DIR}/src/vulkan)
