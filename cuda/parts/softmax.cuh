@@ -10,17 +10,19 @@
 namespace tandem {
 namespace cuda {
 
-// Reductions over a row, whose TC invocations are neighbours in a warp.
+// Reductions over a row, whose TC invocations are neighbours in a warp, or every other one (PAIRS).
 template <typename S>
 TANDEM_DEVICE float row_max(float x) {
 #pragma unroll
-  for (int lane = S::TC / 2; lane > 0; lane /= 2) x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, lane));
+  for (int lane = S::TC / 2; lane > 0; lane /= 2)
+    x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, S::PAIRS ? 2 * lane : lane));
   return x;
 }
 template <typename S>
 TANDEM_DEVICE float row_sum(float x) {
 #pragma unroll
-  for (int lane = S::TC / 2; lane > 0; lane /= 2) x += __shfl_xor_sync(kAllLanes, x, lane);
+  for (int lane = S::TC / 2; lane > 0; lane /= 2)
+    x += __shfl_xor_sync(kAllLanes, x, S::PAIRS ? 2 * lane : lane);
   return x;
 }
 

@@ -17,6 +17,7 @@ struct Shape {  // a row of tiles.inc
   static constexpr int M = tile.br, N = tile.bc, TR = tile.tr, TC = tile.tc;
   static constexpr int DK = tile.dk, KC = tile.kc;
   static constexpr int WG = TR * TC;
+  static constexpr bool PAIRS = tile.pairs;
   static constexpr int RM = M / TR;    // rows of an invocation
   static constexpr int COLS = 4 * TC;  // columns of one accumulator block
   static constexpr int POOL = tile_pool_vec4(tile), PTILE = tile_ptile_vec4(tile);
@@ -40,13 +41,18 @@ struct Shape {  // a row of tiles.inc
   static_assert(WG % NT_QUADS == 0 && M % NT_STEP == 0 && N % NT_STEP == 0,
                 "whole rows are staged");
   static_assert(KC % NN_STEP == 0 && KC % 8 == 0 && NN_STEP % 2 == 0, "whole rows are staged");
-  static_assert(WG % 32 == 0 && 32 % TC == 0, "row reductions are shuffles inside a warp");
+  static_assert(WG % 32 == 0 && 32 % ((PAIRS ? 2 : 1) * TC) == 0,
+                "row reductions are shuffles inside a warp");
 };
 
 template <typename S>
 struct Invocation {  // which rows and columns of the tile an invocation has
   int tr, tc;
-  TANDEM_DEVICE Invocation() : tr(int(threadIdx.x) / S::TC), tc(int(threadIdx.x) % S::TC) {}
+  TANDEM_DEVICE Invocation() {
+    const int n = int(threadIdx.x);
+    tr = S::PAIRS ? n / (2 * S::TC) * 2 + n % 2 : n / S::TC;
+    tc = S::PAIRS ? n / 2 % S::TC : n % S::TC;
+  }
   TANDEM_DEVICE int row(int i) const { return tr + S::TR * i; }
   TANDEM_DEVICE int col(int c) const { return 4 * tc + c; }
 };

@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(Shape<ROW>::WG, Shape<ROW>::FULL_GROUPS)
     for (int r = 0; r < S::RM; ++r)
 #pragma unroll
       for (int c = 0; c < 4; ++c) x[c] += sum[r][c];
-    pool[threadIdx.x] = make_float4(x[0], x[1], x[2], x[3]);
+    pool[me.tr * S::TC + me.tc] = make_float4(x[0], x[1], x[2], x[3]);
     __syncthreads();
     if (me.tr == 0) {
       float4 y = pool[me.tc];

@@ -15,6 +15,7 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
                                   Shape<ROW>::groups(2 * BLOCKS * Shape<ROW>::RM * 4, WIDE))
     bwd_dkv(const __grid_constant__ BwdDkvParams params) {
   using S = Shape<ROW>;
+  constexpr int SIDE = S::RM >= 8 ? S::template SIDE<BLOCKS> : 1;
   const BwdDkvBlock& u = params.block;
   const BwdDkvPush& push = params.push;
   Place at;
@@ -49,7 +50,7 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
     float s[S::RM][4] = {};
     product_nt(s, stage, pool, k, row0, q, col0, u.head_dim, [&] {
       if (grad_v)
-        stage.fetch_nn(d_o, col0, 0);
+        stage.template fetch_nn<SIDE>(d_o, col0, 0);
       else
         stage.fetch_nt(v, row0, d_o, col0, 0);
     });
@@ -83,7 +84,7 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
       if (heads > 0) stage.fetch_nt(k, row0, q, t * S::N, 0);
     };
     if (grad_v)
-      product_nn(d_v, stage, pool, ptile, d_o, col0, [&] {
+      product_nn<SIDE>(d_v, stage, pool, ptile, d_o, col0, [&] {
         if (grad_k)
           stage.fetch_nt(v, row0, d_o, col0, 0);
         else
@@ -92,14 +93,14 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
     if (grad_k) {
       float dp[S::RM][4] = {};
       product_nt(dp, stage, pool, v, row0, d_o, col0, u.head_dim_v,
-                 [&] { stage.fetch_nn(q, col0, 0); });
+                 [&] { stage.template fetch_nn<SIDE>(q, col0, 0); });
       take_ptile<S>(ptile, s);
 #pragma unroll
       for (int i = 0; i < S::RM; ++i)
 #pragma unroll
         for (int c = 0; c < 4; ++c) s[i][c] *= dp[i][c] - delta[c];
       put_ptile<S>(ptile, s);
-      product_nn(d_k, stage, pool, ptile, q, col0, next_tile);
+      product_nn<SIDE>(d_k, stage, pool, ptile, q, col0, next_tile);
     }
   }
   if (grad_k)

@@ -13,6 +13,7 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
                                   Shape<ROW>::groups(BLOCKS* Shape<ROW>::RM * 4, WIDE))
     bwd_dq(const __grid_constant__ BwdDqParams params) {
   using S = Shape<ROW>;
+  constexpr int SIDE = S::RM >= 8 ? S::template SIDE<BLOCKS> : 1;
   const BwdDqBlock& u = params.block;
   const BwdDqPush& push = params.push;
   Place at;
@@ -70,14 +71,14 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
     put_ptile<S>(ptile, s);
     float dp[S::RM][4] = {};
     product_nt(dp, stage, pool, d_o, row0, v, col0, u.head_dim_v,
-               [&] { stage.fetch_nn(k, col0, 0); });
+               [&] { stage.template fetch_nn<SIDE>(k, col0, 0); });
     take_ptile<S>(ptile, s);
 #pragma unroll
     for (int i = 0; i < S::RM; ++i)
 #pragma unroll
       for (int c = 0; c < 4; ++c) s[i][c] *= dp[i][c] - delta[i];
     put_ptile<S>(ptile, s);
-    product_nn(d_q, stage, pool, ptile, k, col0, [&] {
+    product_nn<SIDE>(d_q, stage, pool, ptile, k, col0, [&] {
       if (t + 1 < span.end) stage.fetch_nt(q, row0, k, col0 + S::N, 0);
     });
   }

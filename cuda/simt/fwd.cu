@@ -14,6 +14,7 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
                                   Shape<ROW>::groups(BLOCKS* Shape<ROW>::RM * 4, WIDE))
     fwd(const __grid_constant__ FwdParams params) {
   using S = Shape<ROW>;
+  constexpr int SIDE = S::RM >= 8 ? S::template SIDE<BLOCKS> : 1;
   const FwdBlock& u = params.block;
   const FwdPush& push = params.push;
   Place at;
@@ -42,7 +43,8 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
   for (int t = span.begin; t < span.end; ++t) {
     const int col0 = t * S::N;
     float s[S::RM][4] = {};
-    product_nt(s, stage, pool, q, row0, k, col0, u.head_dim, [&] { stage.fetch_nn(v, col0, 0); });
+    product_nt(s, stage, pool, q, row0, k, col0, u.head_dim,
+               [&] { stage.template fetch_nn<SIDE>(v, col0, 0); });
     score_tile<S>(s, u.scale);
     if (t < span.full_begin || t >= span.full_end)
       mask_tile<S>(s, band, row0, col0, u.seq_q, u.seq_kv);
@@ -55,7 +57,7 @@ __global__ void __launch_bounds__(Shape<ROW>::WG,
 #pragma unroll
         for (int c = 0; c < 4; ++c) o[block][i][c] *= factor[i];
     put_ptile<S>(ptile, s);
-    product_nn(o, stage, pool, ptile, v, col0, [&] {
+    product_nn<SIDE>(o, stage, pool, ptile, v, col0, [&] {
       if (t + 1 < span.end) stage.fetch_nt(q, row0, k, col0 + S::N, 0);
     });
   }

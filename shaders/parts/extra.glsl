@@ -80,8 +80,8 @@ void set_head(int b, int h) {
 
 #ifndef BY_ELEMENT
 // Query row and key of an invocation's element (r, c) of a tile. flip: its rows are keys.
-int query_of(int i0, int r, int c, bool flip) { return i0 + (flip ? 4 * TCOL + c : TROW + TR * r); }
-int key_of(int j0, int r, int c, bool flip) { return j0 + (flip ? TROW + TR * r : 4 * TCOL + c); }
+int query_of(int i0, int r, int c, bool flip) { return i0 + (flip ? COL_OF(r) + c : ROW_OF(r)); }
+int key_of(int j0, int r, int c, bool flip) { return j0 + (flip ? ROW_OF(r) : COL_OF(r) + c); }
 #endif
 
 // The nearest query row and key that exist. What is read for other elements is hidden afterwards;

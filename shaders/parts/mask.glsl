@@ -31,33 +31,33 @@ bool is_kept(int i, int j) {
 
 #ifndef BY_ELEMENT
 // Rows are query rows from i0, columns are keys from j0.
-void mask_tile(inout vec4 s[RM], int i0, int j0) {
-  [[unroll]] for (int r = 0; r < RM; r++) {
+void mask_tile(inout vec4 s[RQ], int i0, int j0) {
+  [[unroll]] for (int r = 0; r < RQ; r++) {
     [[unroll]] for (int c = 0; c < 4; c++)
-      if (!is_visible(i0 + TROW + TR * r, j0 + 4 * TCOL + c)) s[r][c] = HIDDEN;
+      if (!is_visible(i0 + ROW_OF(r), j0 + COL_OF(r) + c)) s[r][c] = HIDDEN;
   }
 }
 
 // Rows are keys from j0, columns are query rows from i0.
-void mask_tile_transposed(inout vec4 s[RM], int j0, int i0) {
-  [[unroll]] for (int r = 0; r < RM; r++) {
+void mask_tile_transposed(inout vec4 s[RQ], int j0, int i0) {
+  [[unroll]] for (int r = 0; r < RQ; r++) {
     [[unroll]] for (int c = 0; c < 4; c++)
-      if (!is_visible(i0 + 4 * TCOL + c, j0 + TROW + TR * r)) s[r][c] = HIDDEN;
+      if (!is_visible(i0 + COL_OF(r) + c, j0 + ROW_OF(r))) s[r][c] = HIDDEN;
   }
 }
 
 // keep of an invocation's elements, bit 4 r + c; outside of the problem either value is right.
 uint keep_bits(int i0, int j0, bool flip) {
   uint bits = 0;
-  [[unroll]] for (int r = 0; r < RM; r++) {
+  [[unroll]] for (int r = 0; r < RQ; r++) {
     [[unroll]] for (int c = 0; c < 4; c++) {
       bits |= is_kept(query_of(i0, r, c, flip), key_of(j0, r, c, flip)) ? 1u << (4 * r + c) : 0u;
     }
   }
   return bits;
 }
-void keep_tile(inout vec4 s[RM], uint bits) {
-  [[unroll]] for (int r = 0; r < RM; r++) {
+void keep_tile(inout vec4 s[RQ], uint bits) {
+  [[unroll]] for (int r = 0; r < RQ; r++) {
     [[unroll]] for (int c = 0; c < 4; c++)
       if ((bits >> (4 * r + c) & 1u) == 0) s[r][c] = HIDDEN;
   }

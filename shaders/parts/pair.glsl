@@ -26,7 +26,7 @@ void load_rows(int b, int h, int row0) {
 
 // Forms the bases, and dP with dropout. False: the tile has no part in any sum. fetch_nt of d = 0
 // must have been called, unless tiles may be skipped.
-bool pair_tile(out vec4 base[RM], out vec4 dp[RM], View q, View d_o, int row0, View k, View v, int col0, bool partial) {
+bool pair_tile(out vec4 base[RQ], out vec4 dp[RQ], View q, View d_o, int row0, View k, View v, int col0, bool partial) {
   uint kept;
   if (!open_tile(q, row0, k, col0, false, kept)) return false;
   product_nt(base, q, row0, k, col0);

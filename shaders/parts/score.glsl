@@ -35,11 +35,11 @@ float add_inputs(float s, int i, int j) {
 }
 
 #ifndef BY_ELEMENT
-vec4 cap_slope[RM]; // softcap: the derivative of the capped score, for the backward
+vec4 cap_slope[RQ]; // softcap: the derivative of the capped score, for the backward
 
 // Query rows from i0, keys from j0. flip: the rows of the tile are keys.
-void score_tile(inout vec4 s[RM], int i0, int j0, bool flip) {
-  [[unroll]] for (int r = 0; r < RM; r++) {
+void score_tile(inout vec4 s[RQ], int i0, int j0, bool flip) {
+  [[unroll]] for (int r = 0; r < RQ; r++) {
     precise vec4 scaled = s[r] * block.scale;
     if (SOFTCAP != 0) {
       [[unroll]] for (int c = 0; c < 4; c++) {

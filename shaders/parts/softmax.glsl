@@ -39,7 +39,7 @@ void share_rows(float x[RM]) {
     vec4 four = vec4(0);
     [[unroll]] for (int e = 0; e < 4; e++)
       if (4 * v + e < RM) four[e] = x[4 * v + e];
-    pool[TID * ((RM + 3) / 4) + v] = four;
+    pool[(PAIRED != 0 ? TROW * TC + TCOL : TID) * ((RM + 3) / 4) + v] = four;
   }
   barrier();
 }

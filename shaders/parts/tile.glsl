@@ -1,18 +1,27 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // Staging and the two products (docs/kernels/overview.md). Invocation (TROW, TCOL) owns the rows
-// TROW + TR i of the tile, i < RM, and its columns 4 TCOL .. 4 TCOL + 3. The arrays below are
-// indexed by unrolled loops only, which keeps them in registers.
+// TROW + TR i of the tile, i < RM, and its columns 4 TCOL .. 4 TCOL + 3; with QUADS > 1 also those
+// 4 TC further on. The arrays below are indexed by unrolled loops only, which keeps them in
+// registers.
 
 const int TR = ROWS / RM;
 // vec4s; odd, so that 16-byte reads down a column hit different banks
 const int NT_PITCH = DK / 4 + 1;
 const int NN_PITCH = TC + 1;
-const int P_PITCH = COLS / 4 + 1;
+const int P_PITCH = TC + 1;
+// Quads of columns of an invocation. Element e of its RQ = RM QUADS scores has row e % RM and quad
+// e / RM.
+const int QUADS = COLS / (4 * TC);
+// With QUADS > 1 the P tile, of one quad of each invocation, lies in the pool, behind the rows of
+// product_nn().
+const int P_AT = KC * NN_PITCH;
 
 const int NT_LANES = DK / 4; // invocations that stage one row together
 const int NN_LANES = TC;
 // More invocations than vec4s of an operand: those of the first rows stage.
 const bool NT_PART = ROWS * NT_LANES < WG;
+// Where b has fewer rows than a: vec4s of b that an invocation stages. Else 0.
+const int NT_LESS = COLS < ROWS ? COLS * DK / 4 / WG : 0;
 
 // Columns of a product may begin at any row, also before the first (bwd_dist_bias).
 #ifndef ANYWHERE
@@ -27,8 +36,11 @@ const bool NT_PART = ROWS * NT_LANES < WG;
 // barrier: a zero in the index of the invocation, and the address and strides of each View.
 #define LEAN_WORDS (LEAN != 0 ? 25 : 0) // src/plan/tiles.h counts them
 #define TID (int(gl_LocalInvocationIndex) + (LEAN != 0 ? int(votes[VOTES]) : 0))
-#define TROW (TID / TC)
-#define TCOL (TID % TC)
+// PAIRED: neighbouring invocations have the same columns, of two rows.
+#define TROW (PAIRED != 0 ? TID / (2 * TC) * 2 + TID % 2 : TID / TC)
+#define TCOL (PAIRED != 0 ? TID / 2 % TC : TID % TC)
+#define ROW_OF(e) (TROW + TR * ((e) % RM))
+#define COL_OF(e) (4 * (TCOL + TC * ((e) / RM)))
 #include "vote.glsl"
 
 // Comes before the first use of TID.
@@ -86,7 +98,8 @@ void fetch_nt(View a, int a0, View b, int b0, int d) {
   [[unroll]] for (int i = 0; i < NT_VEC; i++) {
     stage_m[i] = stages_nt(r) && a0 + r < a.rows && col < a.width ? load_wide(a_at, col) : uvec4(0);
     if (ANYWHERE) b_at = row_address(b, max(b0 + r, 0));
-    stage_n[i] = stages_nt(r) && has_row(b, b0 + r) && col < b.width ? load_wide(b_at, col) : uvec4(0);
+    if (NT_LESS == 0 || i < NT_LESS)
+      stage_n[i] = stages_nt(r) && has_row(b, b0 + r) && col < b.width ? load_wide(b_at, col) : uvec4(0);
     a_at = add64(a_at, a_step);
     b_at = add64(b_at, b_step);
     r += step;
@@ -98,26 +111,32 @@ uvec4 load_any(View t, int r, int col) {
   return has_row(t, r) && col < t.width ? load_words(t, row_address(t, r), col) : uvec4(0);
 }
 
+// Where row r of b lies behind those of a: the four rows of a quad that neighbours read together
+// are adjacent.
+int n_place(int r) {
+  return QUADS > 1 ? (r / (4 * TC) * 4 + r % 4) * TC + r / 4 % TC : (r % 4) * TC + r / 4;
+}
+
 void put_nt(View a, int a0, View b, int b0, int d) {
   int r = TID / NT_LANES, c = TID % NT_LANES;
   if (!stages_nt(r)) return;
   if (WIDE == 0) {
     [[dont_unroll]] for (int i = 0; i < NT_VEC; i++, r += WG / NT_LANES) {
       pool[r * NT_PITCH + c] = to_floats(load_any(a, a0 + r, d + 4 * c));
-      pool[(ROWS + (r % 4) * TC + r / 4) * NT_PITCH + c] = to_floats(load_any(b, b0 + r, d + 4 * c));
+      if (NT_LESS == 0 || r < COLS)
+        pool[(ROWS + n_place(r)) * NT_PITCH + c] = to_floats(load_any(b, b0 + r, d + 4 * c));
     }
     return;
   }
   [[unroll]] for (int i = 0; i < NT_VEC; i++) {
     pool[r * NT_PITCH + c] = to_floats(stage_m[i]);
-    // The four rows that neighbours read together are adjacent.
-    pool[(ROWS + (r % 4) * TC + r / 4) * NT_PITCH + c] = to_floats(stage_n[i]);
+    if (NT_LESS == 0 || i < NT_LESS) pool[(ROWS + n_place(r)) * NT_PITCH + c] = to_floats(stage_n[i]);
     r += WG / NT_LANES;
   }
 }
 
 // s += four features of rows of a . the same of rows of b, in the pool from m and n.
-void multiply_nt(inout vec4 s[RM], int m, int n) {
+void multiply_nt(inout vec4 s[RQ], int m, int n) {
   if (LEAN != 0) { // one column at a time
     vec4 x[RM];
     [[unroll]] for (int i = 0; i < RM; i++) x[i] = pool[m + i * TR * NT_PITCH];
@@ -125,6 +144,22 @@ void multiply_nt(inout vec4 s[RM], int m, int n) {
       const vec4 y = pool[n + c * TC * NT_PITCH];
       [[unroll]] for (int i = 0; i < RM; i++)
         s[i][c] = fma(x[i].w, y.w, fma(x[i].z, y.z, fma(x[i].y, y.y, fma(x[i].x, y.x, s[i][c]))));
+    }
+    return;
+  }
+  if (QUADS > 1) {
+    vec4 x[RM];
+    [[unroll]] for (int i = 0; i < RM; i++) x[i] = pool[m + i * TR * NT_PITCH];
+    [[unroll]] for (int q = 0; q < QUADS; q++) {
+      vec4 y[4];
+      [[unroll]] for (int c = 0; c < 4; c++) y[c] = pool[n + (4 * q + c) * TC * NT_PITCH];
+      [[unroll]] for (int i = 0; i < RM; i++) {
+        const int e = q * RM + i;
+        s[e] = fma(vec4(x[i].x), vec4(y[0].x, y[1].x, y[2].x, y[3].x), s[e]);
+        s[e] = fma(vec4(x[i].y), vec4(y[0].y, y[1].y, y[2].y, y[3].y), s[e]);
+        s[e] = fma(vec4(x[i].z), vec4(y[0].z, y[1].z, y[2].z, y[3].z), s[e]);
+        s[e] = fma(vec4(x[i].w), vec4(y[0].w, y[1].w, y[2].w, y[3].w), s[e]);
+      }
     }
     return;
   }
@@ -140,8 +175,8 @@ void multiply_nt(inout vec4 s[RM], int m, int n) {
 }
 
 // s = rows of a . (rows of b)^T. fetch_nt of d = 0 must have been called.
-void product_nt(out vec4 s[RM], View a, int a0, View b, int b0) {
-  [[unroll]] for (int i = 0; i < RM; i++) s[i] = vec4(0);
+void product_nt(out vec4 s[RQ], View a, int a0, View b, int b0) {
+  [[unroll]] for (int i = 0; i < RQ; i++) s[i] = vec4(0);
   int m = TROW * NT_PITCH, n = (ROWS + TCOL) * NT_PITCH;
   for (int d = 0; d < a.width; d += DK) {
     barrier(); // the pool's readers are done
@@ -152,6 +187,8 @@ void product_nt(out vec4 s[RM], View a, int a0, View b, int b0) {
       m = TROW * NT_PITCH;
       n = (ROWS + TCOL) * NT_PITCH;
       [[dont_unroll]] for (int k = 0; k < DK / 4; k++) multiply_nt(s, m + k, n + k);
+    } else if (PAIRED != 0) { // the loads of an iteration come during the one before
+      [[unroll]] for (int k = 0; k < DK / 4; k++) multiply_nt(s, m + k, n + k);
     } else {
       for (int k = 0; k < DK / 4; k++) multiply_nt(s, m + k, n + k);
     }
@@ -185,12 +222,12 @@ void put_nn(View b, int b0, int k0, int block) {
   }
 }
 
-void put_ptile(vec4 p[RM]) {
+void put_ptile(vec4 p[RQ]) {
   [[unroll]] for (int i = 0; i < RM; i++) ptile[(TROW + TR * i) * P_PITCH + TCOL] = p[i];
 }
 
 // Own elements.
-void get_ptile(out vec4 p[RM]) {
+void get_ptile(out vec4 p[RQ]) {
   [[unroll]] for (int i = 0; i < RM; i++) p[i] = ptile[(TROW + TR * i) * P_PITCH + TCOL];
 }
 
@@ -232,6 +269,8 @@ void product_nn(inout vec4 acc[RM], View b, int b0, int block, int blocks) {
     if (LEAN != 0) {
       [[dont_unroll]] for (int k = 0; k < KC / 4; k++)
         multiply_nn(acc, m + k, n + 4 * k * NN_PITCH);
+    } else if (PAIRED != 0) {
+      [[unroll]] for (int k = 0; k < KC / 4; k++) multiply_nn(acc, m + k, n + 4 * k * NN_PITCH);
     } else {
       for (int k = 0; k < KC / 4; k++) multiply_nn(acc, m + k, n + 4 * k * NN_PITCH);
     }
@@ -251,11 +290,18 @@ void store_block(View t, int r0, int block, vec4 x[RM]) {
     return;
   }
   barrier(); // the P tile's readers are done
-  put_ptile(x);
+  [[unroll]] for (int i = 0; i < RM; i++) {
+    const int at = (TROW + TR * i) * P_PITCH + TCOL;
+    if (QUADS > 1)
+      pool[P_AT + at] = x[i];
+    else
+      ptile[at] = x[i];
+  }
   [[dont_unroll]] for (int i = 0; i < RM; i++) {
     const int r = r0 + TROW + TR * i;
     if (r >= t.rows || col >= t.width) continue;
-    const vec4 y = ptile[(TROW + TR * i) * P_PITCH + TCOL];
+    const int at = (TROW + TR * i) * P_PITCH + TCOL;
+    const vec4 y = QUADS > 1 ? pool[P_AT + at] : ptile[at];
     if (WIDE != 0)
       store_wide(row_address(t, r), col, y);
     else

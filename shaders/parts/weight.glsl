@@ -85,9 +85,9 @@ vec4 ds_of(vec4 base, vec4 share, vec4 dp, vec4 delta) {
 
 #ifndef BY_ELEMENT
 // entmax: whether a key of the tile has a weight in this invocation.
-bool has_support(vec4 base[RM]) {
+bool has_support(vec4 base[RQ]) {
   float top = 0;
-  [[unroll]] for (int r = 0; r < RM; r++)
+  [[unroll]] for (int r = 0; r < RQ; r++)
     top = max(top, max(max(base[r].x, base[r].y), max(base[r].z, base[r].w)));
   return top > 0;
 }
@@ -113,7 +113,7 @@ vec4 drop_factor(uint bits) {
               (bits & 4u) != 0 ? extra.drop_scale : 0.0, (bits & 8u) != 0 ? extra.drop_scale : 0.0);
 }
 #ifndef BY_ELEMENT
-void drop_tile(inout vec4 x[RM], int i0, int j0) {
-  [[unroll]] for (int r = 0; r < RM; r++) x[r] *= drop_factor(drop_bits(i0 + TROW + TR * r, j0 + 4 * TCOL));
+void drop_tile(inout vec4 x[RQ], int i0, int j0) {
+  [[unroll]] for (int r = 0; r < RQ; r++) x[r] *= drop_factor(drop_bits(i0 + ROW_OF(r), j0 + COL_OF(r)));
 }
 #endif

@@ -84,7 +84,7 @@ void main() {
     lean_barrier();
     load_rows(b, h, row0);
     if (SKIP == 0) fetch_nt(q, row0, k, col0, 0);
-    vec4 base[RM], dp[RM];
+    vec4 base[RQ], dp[RQ];
     if (!pair_tile(base, dp, q, d_o, row0, k, v, col0, key_tile < tiles.full_begin || key_tile >= tiles.full_end))
       continue;
     [[unroll]] for (int i = 0; i < RM; i++) {

@@ -79,7 +79,7 @@ void main() {
       const int col0 = j0 + half_ * COLS;
       if (col0 > high || col0 + COLS <= low) continue;
       if (SKIP == 0) fetch_nt(q, row0, k, col0, 0);
-      vec4 base[RM], ds[RM];
+      vec4 base[RQ], ds[RQ];
       if (!pair_tile(base, ds, q, d_o, row0, k, v, col0, true)) continue;
       [[unroll]] for (int i = 0; i < RM; i++) ds[i] = pair_ds(base[i], ds[i], i);
       put_ptile(ds);

@@ -106,7 +106,7 @@ void main() {
       vec4 lse, delta, share;
       if (!loads_late()) load_columns(b * block.heads_q + h, col0, lse, delta, share);
 
-      vec4 p[RM], ds[RM];
+      vec4 p[RQ], ds[RQ];
       product_nt(p, k, row0, q, col0);
       if (GRAD_K != 0 && !fetches_late()) fetch_nt(v, row0, d_o, col0, 0);
       if (GRAD_V != 0 && !fetches_late()) fetch_nn(d_o, col0, 0, 0);

@@ -53,7 +53,7 @@ void main() {
   if (SKIP == 0 && tiles.begin < tiles.end) fetch_nt(q, row0, k, tiles.begin * COLS, 0);
   for (int t = tiles.begin; t < tiles.end; t++) {
     const int col0 = t * COLS;
-    vec4 p[RM], ds[RM];
+    vec4 p[RQ], ds[RQ];
     if (!pair_tile(p, ds, q, d_o, row0, k, v, col0, t < tiles.full_begin || t >= tiles.full_end)) continue;
     fetch_nn(k, col0, 0, 0);
     [[unroll]] for (int i = 0; i < RM; i++) ds[i] = through_cap(pair_ds(p[i], ds[i], i), i);

@@ -59,7 +59,7 @@ void main() {
   if (SKIP == 0 && tiles.begin < tiles.end) fetch_nt(q, row0, k, tiles.begin * COLS, 0);
   for (int t = tiles.begin; t < tiles.end; t++) {
     const int col0 = t * COLS;
-    vec4 base[RM], dp[RM];
+    vec4 base[RQ], dp[RQ];
     if (!pair_tile(base, dp, q, d_o, row0, k, v, col0, t < tiles.full_begin || t >= tiles.full_end)) continue;
     if (SKIP == 0 && t + 1 < tiles.end) fetch_nt(q, row0, k, col0 + COLS, 0);
     [[unroll]] for (int i = 0; i < RM; i++) {

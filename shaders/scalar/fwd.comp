@@ -22,6 +22,7 @@ layout(push_constant) uniform Push {
 
 #include "parts/tensor.glsl"
 #include "parts/tile.glsl"
+#include "parts/tile_quads.glsl"
 #include "parts/extra.glsl"
 #include "parts/score.glsl"
 #include "parts/mask.glsl"
@@ -34,18 +35,19 @@ uint far_rows = 0;
 float far_origin[RM];
 
 // From a key tile's product to its scores.
-void finish_scores(inout vec4 s[RM], int row0, int col0, TandemTiles tiles, int t, uint kept) {
+void finish_scores(inout vec4 s[RQ], int row0, int col0, TandemTiles tiles, int t, uint kept) {
   score_tile(s, row0, col0, false);
   if (t < tiles.full_begin || t >= tiles.full_end) mask_tile(s, row0, col0);
   if (KEEP != 0) keep_tile(s, kept);
   if (NORM != SOFTMAX && far_rows != 0) {
+    // QUADS is 1 here.
     [[unroll]] for (int i = 0; i < RM; i++)
       if ((far_rows >> i & 1u) != 0) s[i] = from_origin(s[i], vec4(far_origin[i]));
   }
 }
 
 // The scores of a key tile in a pass that needs nothing else; false: it is skipped.
-bool walk_tile(out vec4 s[RM], View q, int row0, View k, TandemTiles tiles, int t) {
+bool walk_tile(out vec4 s[RQ], View q, int row0, View k, TandemTiles tiles, int t) {
   uint kept;
   if (!open_tile(q, row0, k, t * COLS, false, kept)) return false;
   product_nt(s, q, row0, k, t * COLS);
@@ -55,6 +57,14 @@ bool walk_tile(out vec4 s[RM], View q, int row0, View k, TandemTiles tiles, int 
 }
 
 #include "parts/entmax.glsl"
+
+// The first loads of the product with V.
+void fetch_v(View v, int col0) {
+  if (IN_ONE != 0)
+    fetch_side(v, col0);
+  else
+    fetch_nn(v, col0, 0, 0);
+}
 
 float sink_of(int h) { return load_float(F32, word_address(push.sink, h)); }
 
@@ -78,7 +88,7 @@ void find_lse(out float lse[RM], View q, int row0, View k, TandemTiles tiles, in
   }
   if (SKIP == 0 && tiles.begin < tiles.end) fetch_nt(q, row0, k, tiles.begin * COLS, 0);
   for (int t = tiles.begin; t < tiles.end; t++) {
-    vec4 s[RM];
+    vec4 s[RQ];
     if (!walk_tile(s, q, row0, k, tiles, t)) continue;
     [[unroll]] for (int i = 0; i < RM; i++) {
       const float top = max(max(max(s[i].x, s[i].y), max(s[i].z, s[i].w)), m[i]);
@@ -140,21 +150,32 @@ void main() {
     if (SKIP_ENTMAX && !is_live_tile(t - tiles.begin)) continue;
     uint kept;
     if (!open_tile(q, row0, k, col0, false, kept)) continue;
-    vec4 s[RM];
+    vec4 s[RQ];
     product_nt(s, q, row0, k, col0);
     // in flight during the softmax
-    if (!SKIP_ENTMAX) fetch_nn(v, col0, 0, 0);
+    if (!SKIP_ENTMAX) fetch_v(v, col0);
     finish_scores(s, row0, col0, tiles, t, kept);
 
     if (NORM == SOFTMAX) {
       float top[RM];
-      [[unroll]] for (int i = 0; i < RM; i++)
+      [[unroll]] for (int i = 0; i < RM; i++) {
         top[i] = max(max(max(s[i].x, s[i].y), max(s[i].z, s[i].w)), m[i]);
+        if (QUADS > 1) {
+          [[unroll]] for (int e = RM + i; e < RQ; e += RM)
+            top[i] = max(max(max(s[e].x, s[e].y), max(s[e].z, s[e].w)), top[i]);
+        }
+      }
       row_max(top);
       [[unroll]] for (int i = 0; i < RM; i++) {
         float keep = weight(m[i], top[i]);
         s[i] = weights(s[i], vec4(top[i]));
         l[i] = l[i] * keep + (s[i].x + s[i].y + (s[i].z + s[i].w));
+        if (QUADS > 1) {
+          [[unroll]] for (int e = RM + i; e < RQ; e += RM) {
+            s[e] = weights(s[e], vec4(top[i]));
+            l[i] += s[e].x + s[e].y + (s[e].z + s[e].w);
+          }
+        }
         m[i] = top[i];
         [[unroll]] for (int n = 0; n < DV_BLOCKS; n++) acc[n][i] *= keep;
       }
@@ -162,16 +183,20 @@ void main() {
       [[unroll]] for (int i = 0; i < RM; i++) s[i] = bases(s[i], vec4(m[i]));
       if (SKIP_ENTMAX) {
         if (!vote(has_support(s))) continue;
-        fetch_nn(v, col0, 0, 0);
+        fetch_v(v, col0);
       }
       [[unroll]] for (int i = 0; i < RM; i++)
         s[i] = weights_of(s[i], vec4(share_of(row0 + TROW + TR * i)));
     }
     if (DROPOUT != 0) drop_tile(s, row0, col0);
-    put_ptile(s);
+    if (QUADS == 1) put_ptile(s);
     // in flight during the product
     if (SKIP == 0 && t + 1 < tiles.end) fetch_nt(q, row0, k, col0 + COLS, 0);
-    [[unroll]] for (int n = 0; n < DV_BLOCKS; n++) product_nn(acc[n], v, col0, n, DV_BLOCKS);
+    if (IN_ONE != 0) {
+      product_sides(acc, s, v, col0);
+    } else {
+      [[unroll]] for (int n = 0; n < DV_BLOCKS; n++) product_nn(acc[n], v, col0, n, DV_BLOCKS);
+    }
   }
 
   if (NORM == SOFTMAX) {

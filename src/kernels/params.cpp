@@ -68,6 +68,8 @@ Spec tile_spec(const Plan& plan, const Launch& l) {
   s.D_BLOCKS = uint32_t(l.d_blocks);
   s.DV_BLOCKS = uint32_t(l.dv_blocks);
   const MatrixLaunch& own = l.of<MatrixLaunch>();
+  s.RQ = uint32_t(l.tile.quads() * l.tile.br / std::max(l.tile.tr, 1));
+  s.PAIRED = l.tile.pairs;
   s.RM = uint32_t(l.as<MatrixLaunch>() ? own.row_blocks : l.tile.br / l.tile.tr);
   s.SUBGROUP = own.subgroup;
   s.MM = uint32_t(own.matrix.m);

@@ -40,6 +40,9 @@ String GpuPlanner::tile_refusal(const Problem& problem, const Tile& t) const {
   if (few && t.registers > int(few->number))
     return text("made for %d registers of an invocation, the device has %u: %s (%s)", t.registers,
                 few->number, few->reason, few->link);
+  if (t.use != TileUse::all && p.inputs() != 0)
+    return "it is for plain softmax attention, this problem has " + p.extras();
+  if (t.use == TileUse::fwd && p.backward) return "it is for forwards";
   const uint32_t shared =
       uint32_t(tile_shared_bytes(t)) + skip_shared_bytes(p.backward ? Stem::bwd_dq : Stem::fwd);
   if (shared > caps.shared_bytes)
@@ -56,7 +59,8 @@ const Tile* GpuPlanner::plain_tile() const {
   Problem any = p;
   any.tile_rows = any.tile_cols = 0;
   for (const Tile& tile : kTiles)
-    if (tile_on(tile, tiles()) && tile_refusal(any, tile).empty()) return &tile;
+    if (tile_on(tile, tiles()) && tile.use == TileUse::all && tile_refusal(any, tile).empty())
+      return &tile;
   return nullptr;
 }
 
@@ -67,14 +71,15 @@ void GpuPlanner::form_plain(const Tile& tile, Launch* launch) const {
   launch->shared_bytes = uint32_t(tile_shared_bytes(tile)) + skip_shared_bytes(launch->stem);
 }
 
-int GpuPlanner::next_tile(int first, const Refuse& refuse) const {
-  for (int n = first; n < kTileCount; ++n) {
-    if (!tile_on(kTiles[n], tiles())) continue;
-    const String why = tile_refusal(p, kTiles[n]);
-    if (why.empty()) return n;
-    refuse(name() + " " + kTiles[n].name, why);
+const Tile* GpuPlanner::next_tile(const Refuse& refuse) {
+  while (++tried_ < kTileRanks * kTileCount) {
+    const Tile& tile = kTiles[tried_ % kTileCount];
+    if (!tile_on(tile, tiles()) || rank(tile) != tried_ / kTileCount) continue;
+    const String why = tile_refusal(p, tile);
+    if (why.empty()) return &tile;
+    refuse(name() + " " + tile.name, why);
   }
-  return kTileCount;
+  return nullptr;
 }
 
 uint32_t GpuPlanner::key_splits(const Launch& l, const Extent& e) const {

@@ -110,8 +110,14 @@ class GpuPlanner : public PathPlanner {
   // forces does not apply to it. nullptr: the device has room for no tile.
   const Tile* plain_tile() const;
   void form_plain(const Tile& tile, Launch* launch) const;
-  // The choice of a path without matrices, from row `first` of kTiles on; kTileCount: none is left.
-  int next_tile(int first, const Refuse& refuse) const;
+  // The choice of a path without matrices: the next tile that fits; nullptr: none is left.
+  const Tile* next_tile(const Refuse& refuse);
+
+ private:
+  static constexpr int kTileRanks = 3;
+  // Tiles of rank 0 are tried first, those of one rank in the order of kTiles.
+  virtual int rank(const Tile&) const { return 0; }
+  int tried_ = -1;  // rank and row of kTiles
 };
 
 // plan/scalar/planner.cpp
@@ -125,6 +131,9 @@ class VulkanPlanner : public GpuPlanner {
   uint32_t skip_shared_bytes(Stem stem) const override;
   void form(Launch* launch) const override;
   void arrange(Vec<Launch>* launches) const override;
+
+ private:
+  int rank(const Tile& tile) const override;
 };
 
 // plan/simt/planner.cpp

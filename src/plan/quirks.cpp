@@ -61,6 +61,8 @@ const char* Quirk::what() const {
       return "operands of matrices take twice the registers";
     case QuirkAction::few_registers:
       return "few registers";
+    case QuirkAction::pairs:
+      return "tiles of pairs come first";
   }
   return "?";
 }

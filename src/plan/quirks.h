@@ -30,7 +30,8 @@ enum class QuirkAction : uint8_t {
   fwd_shape,
   pin,
   doubled,
-  few_registers
+  few_registers,
+  pairs
 };
 
 struct Quirk {

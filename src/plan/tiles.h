@@ -12,14 +12,18 @@
 namespace tandem {
 
 enum class TileOn : uint8_t { vulkan = 1, cuda = 2, both = 3 };
+enum class TileUse : uint8_t { all, plain, fwd };  // tiles.inc
 
 struct Tile {
   const char* name;
   int br, bc, tr, tc, dk, kc, max_d;
   TileOn on;
   int registers = 0;  // of an invocation; 0: not a row of tiles.inc
+  bool pairs = false;
+  TileUse use = TileUse::all;
   constexpr int invocations() const { return tr * tc; }
   constexpr int block_cols() const { return 4 * tc; }  // columns of one accumulator block
+  constexpr int quads() const { return tc > 0 ? bc / (4 * tc) : 1; }  // of columns an invocation
   // The kernels save registers (LEAN, shaders/parts/tile.glsl).
   constexpr bool is_lean() const { return registers > 0 && registers < 255; }
   constexpr int blocks(int64_t d) const { return int((d + block_cols() - 1) / block_cols()); }
@@ -32,13 +36,16 @@ constexpr bool tile_on(const Tile& t, TileOn backend) {
 // Staged rows are padded by one vec4 so that 16-byte reads down a column hit different banks.
 constexpr int tile_pool_vec4(const Tile& t) {
   const int products = (t.br + t.bc) * (t.dk / 4 + 1);
-  const int gathers = t.kc * (t.tc + 1);
+  // With several quads the P tile is in the pool (shaders/parts/tile.glsl).
+  const int gathers = (t.kc + (t.quads() > 1 ? t.br : 0)) * (t.tc + 1);
   // The row maxima of fwd pass through the pool.
   const int row_stats = t.tr > 0 ? t.invocations() * ((t.br / t.tr + 3) / 4) : 0;
   return products > gathers ? (products > row_stats ? products : row_stats)
                             : (gathers > row_stats ? gathers : row_stats);
 }
-constexpr int tile_ptile_vec4(const Tile& t) { return t.br * (t.bc / 4 + 1); }
+constexpr int tile_ptile_vec4(const Tile& t) {
+  return t.quads() > 1 ? 1 : t.br * (t.bc / 4 + 1);  // an array has an element at least
+}
 // A zero and four views (shaders/parts/tile.glsl).
 constexpr int kLeanBytes = 4 * (1 + 4 * 6);
 constexpr int tile_shared_bytes(const Tile& t) {
@@ -49,9 +56,12 @@ constexpr int tile_shared_bytes(const Tile& t) {
 constexpr int kLiveTiles = 4096;
 constexpr int kLiveBytes = kLiveTiles / 8;
 
-#define TANDEM_TILE(name, Br, Bc, TR, TC, DK, KC, max_d, registers, on)                         \
-  static_assert(Br == Bc, "roles swap in bwd_dkv");                                             \
-  static_assert(Bc == 4 * TC && Br % TR == 0, "an invocation owns 4 columns and whole rows");   \
+#define TANDEM_TILE(name, Br, Bc, TR, TC, DK, KC, max_d, registers, on, pairs, use)             \
+  static_assert(Br == Bc || TileUse::use == TileUse::fwd, "roles swap in bwd_dkv");             \
+  static_assert(Bc % (4 * TC) == 0 && Br % TR == 0, "whole quads of columns, and whole rows");  \
+  static_assert(Bc == 4 * TC || (TileUse::use == TileUse::fwd && max_d <= 8 * TC),              \
+                "several quads: fwd, with two accumulator blocks at most");                     \
+  static_assert(!pairs || (TR % 2 == 0 && registers == 255), "pairs of rows, not lean");        \
   static_assert(DK % 4 == 0 && KC % 4 == 0 && Bc % KC == 0, "steps are whole vec4s and tiles"); \
   static_assert((Br + Bc) * DK / 4 % (TR * TC) == 0, "every invocation stages equally much");   \
   static_assert(KC * TC % (TR * TC) == 0, "every invocation stages equally much");              \
@@ -59,8 +69,8 @@ constexpr int kLiveBytes = kLiveTiles / 8;
 #include "tiles.inc"
 
 constexpr Tile kTiles[] = {
-#define TANDEM_TILE(name, Br, Bc, TR, TC, DK, KC, max_d, registers, on) \
-  {#name, Br, Bc, TR, TC, DK, KC, max_d, TileOn::on, registers},
+#define TANDEM_TILE(name, Br, Bc, TR, TC, DK, KC, max_d, registers, on, pairs, use) \
+  {#name, Br, Bc, TR, TC, DK, KC, max_d, TileOn::on, registers, pairs != 0, TileUse::use},
 #include "tiles.inc"
 };
 constexpr int kTileCount = int(sizeof(kTiles) / sizeof(kTiles[0]));

@@ -42,8 +42,9 @@ TEST_CASE("the registry, the paths and the tiles fit together") {
   const struct {
     const char* name;
     int bytes;
-  } promised[] = {{"t64r8", 27648},  {"t64k32", 35840}, {"t64k16", 27648},  {"t32k16", 9728},
-                  {"t64r4l", 27748}, {"t64l", 35940},   {"t64k16l", 27748}, {"t32l", 13924}};
+  } promised[] = {{"t64r8", 27648},   {"t128r8", 23056}, {"t64r8k8", 23552}, {"t64k32", 35840},
+                  {"t64k16", 27648},  {"t32k16", 9728},  {"t64r4l", 27748},  {"t64l", 35940},
+                  {"t64k16l", 27748}, {"t32l", 13924}};
   int found = 0;
   for (const auto& p : promised)
     for (const Tile& t : kTiles)
@@ -52,6 +53,40 @@ TEST_CASE("the registry, the paths and the tiles fit together") {
         ++found;
       }
   CHECK(found == kTileCount);
+}
+
+TEST_CASE("tiles of pairs come first where a quirk says so and workgroups fill the device") {
+  const auto tile = [](const char* id, const char* disabled, const char* line) {
+    Caps caps = caps_of(id);
+    REQUIRE(parse_disabled(disabled, &caps.disabled).ok());
+    Plan plan;
+    REQUIRE(make_plan(problem_of(line), caps, &plan).ok());
+    REQUIRE(plan.path == "scalar");
+    return std::string(plan.tile().name);
+  };
+  const struct {
+    const char *id, *line, *name;
+  } rows[] = {{"h100_vulkan", "fwd f32 b4 hq32 sq4096 d64", "t128r8"},
+              {"h100_vulkan", "fwd f32 b4 hq32 sq4096 d64 causal_top_left", "t128r8"},
+              {"h100_vulkan", "bwd f32 b4 hq32 sq4096 d64", "t64r8k8"},
+              {"h100_vulkan", "fwd f32 b4 hq32 sq4096 d128", "t64r8k8"},
+              {"h100_vulkan", "fwd f32 b4 hq32 sq4096 d256", "t32k16"},
+              {"h100_vulkan", "fwd f32 b4 hq32 sq4096 d64 alibi", "t64k32"},
+              // 66 and 65 workgroups of 132 cores; in backward rows of keys count, too.
+              {"h100_vulkan", "fwd f32 hq11 sq768 d64", "t128r8"},
+              {"h100_vulkan", "fwd f32 hq13 sq640 d64", "t64k32"},
+              {"h100_vulkan", "bwd f32 hq11 sq384 d64", "t64r8k8"},
+              {"h100_vulkan", "bwd f32 hq11 sq384 sk320 d64", "t64k32"},
+              {"rdna3_radv", "fwd f32 b4 hq32 sq4096 d64", "t64k32"},
+              {"rdna3_radv", "bwd f32 b4 hq32 sq4096 d64", "t64k32"}};
+  for (const auto& row : rows) {
+    CAPTURE(std::string(row.line));
+    CHECK(tile(row.id, "", row.line) == row.name);
+  }
+  // Elsewhere they come last, for whoever wants to try them.
+  const char* others = "t64k32,t64k16,t32k16,t64r4l,t64l,t64k16l,t32l";
+  CHECK(tile("lavapipe", others, "fwd f32 sq200 d64") == "t128r8");
+  CHECK(tile("lavapipe", others, "bwd f32 sq200 d64") == "t64r8k8");
 }
 
 #if TANDEM_WITH_VULKAN

@@ -67,6 +67,10 @@ if(TANDEM_WITH_VULKAN AND UNIX)
       ENVIRONMENT "TANDEM_DEVICE=vulkan:0/scalar;TANDEM_DISABLE=${others};TANDEM_SHARD=${shard_of_${row}}")
     string(APPEND others ",${row}")
   endforeach()
+  # The tiles of pairs come behind those on these drivers. They know no optional inputs, nor does the exact suite.
+  tandem_driver_test(parity.lavapipe26.pairs lavapipe26 tandem_parity ${small})
+  set_tests_properties(parity.lavapipe26.pairs PROPERTIES
+    ENVIRONMENT "TANDEM_DEVICE=vulkan:0/scalar;TANDEM_DISABLE=${others};TANDEM_SHARD=0/4")
   # Instrumented shaders take a CPU driver minutes to compile: every kernel, but fewer kinds of it.
   tandem_driver_test(validation.gpuav lavapipe26+gpuav tandem_parity
     "-tc=features: a few*,splits: a few*,regression: sums*,rows that see no key*")

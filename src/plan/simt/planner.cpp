@@ -55,18 +55,18 @@ class SimtPlanner final : public CudaPlanner {
     return "";
   }
   bool choose(const Refuse& refuse) override {
-    if (tile_ < 0) choose_fixed(refuse);
-    tile_ = next_tile(tile_ + 1, refuse);
-    return tile_ < kTileCount;
+    if (!tile_) choose_fixed(refuse);
+    tile_ = next_tile(refuse);
+    return tile_ != nullptr;
   }
-  String chosen() const override { return name() + " " + kTiles[tile_].name; }
+  String chosen() const override { return name() + " " + tile_->name; }
 
  protected:
   Vec<Stem> stems() const override { return with_origin(separate_stems(fixed_ >= 0, false)); }
   void form(Launch* launch) const override {
     CudaPlanner::form(launch);
     if (!is_tiled(launch->stem)) return;
-    form_plain(kTiles[tile_], launch);
+    form_plain(*tile_, launch);
     const bool fused = launch->stem == Stem::bwd_row_sums_dq || launch->stem == Stem::bwd_dkv_dist;
     if (fused || launch->stem == Stem::fwd) launch->as<SimtLaunch>()->fixed = fixed_;
     if (fused)
@@ -86,7 +86,7 @@ class SimtPlanner final : public CudaPlanner {
         fixed_ = int(&f - kFixed);
     }
   }
-  int tile_ = -1;   // row of kTiles
+  const Tile* tile_ = nullptr;
   int fixed_ = -1;  // row of kFixed
 };
 
