@@ -60,7 +60,8 @@ endfunction()
 # tandem_matrix_shaders(target stem...): shaders/coopmat/<stem>.comp as <stem>_<path>_<type>, for both matrix paths
 # and both types; as <stem>_coopmat_<type>_lean, for lean tiles; as <stem>_coopmat_f16_k2, for operands twice as deep as
 # accumulators are wide; fwd as fwd_coopmat2_<type>_tensor, for rows that come and go by tensor addressing; bwd_dkv, bwd_dq
-# and bwd_dbias as <stem>_coopmat2_<type>_ds, which share ds.
+# and bwd_dbias as <stem>_coopmat2_<type>_ds, which share ds; bwd_dkv as <stem>_coopmat2_<type>_parts, for partial sums; bwd_dkv and bwd_dq as <stem>_coopmat2_<type>_pair[_ds], for
+# pairs of subgroups.
 function(tandem_matrix_shaders target)
   foreach(stem IN LISTS ARGN)
     foreach(path coopmat2 coopmat)
@@ -84,6 +85,16 @@ function(tandem_matrix_shaders target)
         if(nv AND stem MATCHES "^bwd_(dkv|dq|dbias)$")
           tandem_shader(${target} ${stem}_${path}_${type}_ds coopmat/${stem}.comp ${env}
                         -DTANDEM_CM2=1 -DTANDEM_BF16=${bf16} -DTANDEM_KN=1 -DTANDEM_DS=1)
+        endif()
+        if(nv AND stem STREQUAL "bwd_dkv")
+          tandem_shader(${target} ${stem}_${path}_${type}_parts coopmat/${stem}.comp ${env}
+                        -DTANDEM_CM2=1 -DTANDEM_BF16=${bf16} -DTANDEM_KN=1 -DTANDEM_PARTS=1)
+        endif()
+        if(nv AND stem MATCHES "^bwd_(dkv|dq)$")
+          tandem_shader(${target} ${stem}_${path}_${type}_pair coopmat/${stem}.comp ${env}
+                        -DTANDEM_CM2=1 -DTANDEM_BF16=${bf16} -DTANDEM_KN=1 -DTANDEM_PAIR=1)
+          tandem_shader(${target} ${stem}_${path}_${type}_pair_ds coopmat/${stem}.comp ${env}
+                        -DTANDEM_CM2=1 -DTANDEM_BF16=${bf16} -DTANDEM_KN=1 -DTANDEM_PAIR=1 -DTANDEM_DS=1)
         endif()
       endforeach()
     endforeach()

@@ -31,4 +31,12 @@
 #endif
 #define BY_ELEMENT
 #define ANYWHERE false
+// Modules whose rows belong to pairs of subgroups (pair.glsl).
+#ifndef TANDEM_PAIR
+#define TANDEM_PAIR 0
+#endif
+// Modules of bwd_dkv that leave partial sums (parts.glsl).
+#ifndef TANDEM_PARTS
+#define TANDEM_PARTS 0
+#endif
 #include "parts/interface.glsl"

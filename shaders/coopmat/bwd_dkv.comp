@@ -29,23 +29,35 @@ layout(push_constant) uniform Push {
 #include "parts/softmax.glsl"
 #include "parts/weight.glsl"
 #define FLIPS true
+#if TANDEM_PAIR
+#define ROUNDS_FAST true
+#endif
 #include "coopmat/matrix.glsl"
 #include "coopmat/stage.glsl"
 #define OWNS_KEYS true
-#define PIPES_BIAS (TANDEM_LEAN == 0)
+#define PIPES_BIAS (TANDEM_LEAN == 0 && TANDEM_PAIR == 0)
 #define BIAS_BEGINS (BIAS_PIPED && NB > 1 && (TANDEM_CM2 == 1 || TANDEM_BF16 == 1))
 #include "coopmat/bias.glsl"
 #define WANTS_SLOPE (GRAD_K != 0)
+#if !TANDEM_PAIR // its products are of two kinds
 #define MASKS_FIRST FIRST_IS_EXACT // D 128, causal: 5 % faster on an H100; bwd_dq is not
+#endif
 #include "coopmat/element.glsl"
 #include "coopmat/skip.glsl"
 #include "coopmat/far.glsl"
 #if TANDEM_DS
 #include "coopmat/ds.glsl"
 #endif
+#if TANDEM_PARTS
+#include "coopmat/parts.glsl"
+#endif
 
 // Numbers of the streamed query rows: origin, delta, share.
+#if TANDEM_PAIR
+shared vec4 stats[2 * 3 * COLS / 4]; // of two stages
+#else
 shared vec4 stats[3 * COLS / 4];
+#endif
 const int STATS = NORM == ELASTIC ? 3 : 2;
 
 float fetch_stat(int head, int n, int col0) {
@@ -85,12 +97,18 @@ const int STAT_TURNS = (STATS * COLS + WG - 1) / WG;
 
 #if TANDEM_LEAN
 #include "coopmat/lean_bwd_dkv.glsl"
+#elif TANDEM_PAIR
+#include "coopmat/pair_bwd_dkv.glsl"
 #else
 void main() {
   Place place;
 #if TANDEM_DS
   int chunk_head;
   if (!place_in_chunk(1, chunk_head, place)) return;
+#elif TANDEM_PARTS
+  if (!find_place(block.heads_q / block.group * SPLITS, place)) return;
+  const int split = place.head % SPLITS;
+  place.head /= SPLITS;
 #else
   if (!find_place(block.heads_q / block.group, place)) return;
 #endif
@@ -105,8 +123,13 @@ void main() {
   uint turns = 0; // tiles so far; OWN_WORD: the last one with a far row
   View k = kv_view(push.k, block.k, b, hk, entry.seq_kv, block.head_dim, (push.wide & 2u) != 0);
   View v = kv_view(push.v, block.v, b, hk, entry.seq_kv, block.head_dim_v, (push.wide & 4u) != 0);
+#if TANDEM_PARTS
+  const TandemTiles all_tiles = tandem_query_tiles(mask_band(), row0, ROWS, COLS, entry.seq_q, entry.seq_kv);
+  const int heads = all_tiles.begin < all_tiles.end ? block.group : 0;
+#else
   TandemTiles tiles = tandem_query_tiles(mask_band(), row0, ROWS, COLS, entry.seq_q, entry.seq_kv);
   const int heads = tiles.begin < tiles.end ? block.group : 0;
+#endif
 #if TANDEM_DS // whole DS_BLOCKs, as bwd_dq reads them
   tiles.begin = tiles.begin / (DS_BLOCK / COLS) * (DS_BLOCK / COLS);
   tiles.end = min((tiles.end + DS_BLOCK / COLS - 1) / (DS_BLOCK / COLS) * (DS_BLOCK / COLS), (block.seq_q + COLS - 1) / COLS);
@@ -124,6 +147,10 @@ void main() {
   }
 
   for (int g = 0; g < heads; g++) {
+#if TANDEM_PARTS
+    const TandemTiles tiles = own_tiles(all_tiles, heads, g, split);
+    if (tiles.begin >= tiles.end) continue;
+#endif
     const int h = hk * block.group + g, head = b * block.heads_q + h;
     set_head(b, h);
     View q = q_view(push.q, block.q, b, h, entry.seq_q, block.head_dim, (push.wide & 1u) != 0);
@@ -254,16 +281,32 @@ void main() {
     }
   }
 
+#if TANDEM_PARTS
+  const int part = (split * block.batches + b) * (block.heads_q / block.group) + hk;
+#endif
   if (GRAD_K != 0) {
+#if TANDEM_PARTS
+    Parts4 to = part_rows(block.ds, part, row0, block.head_dim);
+#else
     View d_k = kv_view(push.d_k, block.d_k, b, hk, stored_kv(), block.head_dim, (push.wide & 16u) != 0);
+#endif
     EACH(r, RM) EACH(d, D_OUT) ELEMENTS(k, acc_k[r][d]) acc_k[r][d][k] *= block.scale;
+#if TANDEM_PARTS
+    STORE_PART(acc_k, to, D_OUT, block.head_dim)
+#else
     PUT_BLOCKS(acc_k, D_OUT)
     store_rows(d_k, row0, D_CHUNKS, entry.seq_kv);
+#endif
   }
   if (GRAD_V != 0) {
+#if TANDEM_PARTS
+    Parts4 to = part_rows(uint(block.first), part, row0, block.head_dim_v);
+    STORE_PART(acc_v, to, DV_OUT, block.head_dim_v)
+#else
     View d_v = kv_view(push.d_v, block.d_v, b, hk, stored_kv(), block.head_dim_v, (push.wide & 32u) != 0);
     PUT_BLOCKS(acc_v, DV_OUT)
     store_rows(d_v, row0, DV_CHUNKS, entry.seq_kv);
+#endif
   }
 }
 #endif

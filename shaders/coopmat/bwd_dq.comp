@@ -27,7 +27,11 @@ layout(push_constant) uniform Push {
 #include "parts/mask.glsl"
 #include "parts/softmax.glsl"
 #include "parts/weight.glsl"
+#if TANDEM_PAIR
+#define ONE_ENTRY
+#else
 #define TAKES_ENTRIES
+#endif
 #define ROUNDS_FAST true // 1 % faster; bwd_dkv would be slower
 #include "coopmat/matrix.glsl"
 #include "coopmat/stage.glsl"
@@ -58,6 +62,8 @@ float delta_of(int head, int row) {
 }
 #if TANDEM_LEAN
 #include "coopmat/lean_bwd_dq.glsl"
+#elif TANDEM_PAIR
+#include "coopmat/pair_bwd_dq.glsl"
 #else
 // With several entries at once, a subgroup's origins and, behind them, deltas are in shared memory,
 // as there are no registers for them.

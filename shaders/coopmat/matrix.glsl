@@ -55,9 +55,15 @@ const int TEAM_SIZE = WG / ENTRIES, TEAM_SUBGROUPS = SUBGROUPS / ENTRIES;
 #define TEAM_TID int(gl_LocalInvocationIndex % uint(TEAM_SIZE))
 #define OWN_STREAMED(n) (TEAM * STREAMED + (n))
 #else
+#ifndef ONE_ENTRY // the interface has ENTRIES
 const int ENTRIES = 1;
+#endif
 #define TEAM_SIZE WG
+#if TANDEM_PAIR
+#define TEAM_SUBGROUP (int(gl_SubgroupID) % (SUBGROUPS / 2))
+#else
 #define TEAM_SUBGROUP int(gl_SubgroupID)
+#endif
 #define TEAM_TID TID
 #define OWN_STREAMED(n) (n)
 #endif

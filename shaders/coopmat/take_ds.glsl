@@ -42,13 +42,23 @@ void put_ds(int to, uvec4 stage[DS_VEC]) {
     const int at = step * MK * PITCH;                                                                         \
     OPERAND_A ds[RM];                                                                                                \
     EACH(r, RM) coopMatLoad(ds[r], streamed, SECOND + at + (BLOCK_ROW + r * MM) / 8, PITCH, COL_MAJOR);              \
-    EACH(d, D_OUT) {                                                                                                 \
+    EACH(d, OWN_OUT) {                                                                                               \
       OPERAND_B y;                                                                                                   \
-      coopMatLoad(y, streamed, at + d * (MN / 8), PITCH, ROW_MAJOR);                                                 \
+      coopMatLoad(y, streamed, OUT_AT(at) + d * (MN / 8), PITCH, ROW_MAJOR);                                        \
       EACH(r, RM) acc[r][d] = coopMatMulAdd(ds[r], y, acc[r][d]);                                                    \
     }                                                                                                                \
   }                                                                                                                  \
   if (++t >= tiles.end) break;
+
+// Features of a subgroup's results: all, or half of them.
+#if TANDEM_PAIR
+#include "coopmat/pair.glsl"
+#define OWN_OUT HALF_OUT
+#define OUT_AT(at) at + out_at
+#else
+#define OWN_OUT D_OUT
+#define OUT_AT(at) at
+#endif
 
 void main() {
   Place place;
@@ -58,8 +68,12 @@ void main() {
   set_entry(b);
   View k = kv_view(push.k, block.k, b, h / block.group, entry.seq_kv, block.head_dim, (push.wide & 2u) != 0);
   TandemTiles tiles = tandem_key_tiles(mask_band(), row0, ROWS, COLS, entry.seq_q, entry.seq_kv);
-  ACC acc[RM][D_OUT];
-  EACH(r, RM) EACH(d, D_OUT) acc[r][d] = ACC(0.0);
+  ACC acc[RM][OWN_OUT];
+  EACH(r, RM) EACH(d, OWN_OUT) acc[r][d] = ACC(0.0);
+#if TANDEM_PAIR
+  const bool second = SECOND_OF_PAIR;
+  const int out_at = FIRST_OUT * (MN / 8);
+#endif
   FETCH(k_stage, ds_stage, tiles.begin)
   FETCH(k_ahead, ds_ahead, tiles.begin + 1)
   int t = tiles.begin;
@@ -68,7 +82,11 @@ void main() {
     TURN(k_ahead, ds_ahead)
   }
   View d_q = q_view(push.d_q, block.d_q, b, h, stored_q(), block.head_dim, (push.wide & 16u) != 0);
-  EACH(r, RM) EACH(d, D_OUT) ELEMENTS(k, acc[r][d]) acc[r][d][k] *= block.scale;
+  EACH(r, RM) EACH(d, OWN_OUT) ELEMENTS(k, acc[r][d]) acc[r][d][k] *= block.scale;
+#if TANDEM_PAIR
+  PUT_HALVES(acc)
+#else
   PUT_BLOCKS(acc, D_OUT)
+#endif
   store_rows(d_q, row0, D_CHUNKS, entry.seq_q);
 }

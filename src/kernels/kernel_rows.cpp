@@ -16,7 +16,10 @@ const char* matrix_variant(const MatrixLaunch& l) {
   return l.matrix.k > l.matrix.n ? "k2"
          : l.lean                ? "lean"
          : l.tensors             ? "tensor"
+         : l.pair && l.shares_ds ? "pair_ds"
+         : l.pair                ? "pair"
          : l.shares_ds           ? "ds"
+         : l.parts               ? "parts"
                                  : "base";
 }
 

@@ -318,6 +318,12 @@ BwdDkvSpec bwd_dkv_spec(const Plan& plan, const Launch& l) {
 BwdDkvBlock bwd_dkv_block(const Plan& plan, const Launch& l) {
   auto b = key_block<BwdDkvBlock>(plan, l);
   const MatrixLaunch& own = l.of<MatrixLaunch>();
+  if (own.parts) {
+    b.ds = from_delta(plan, Scratch::d_k_parts);
+    b.first = int(from_delta(plan, Scratch::d_v_parts));
+    b.heads = int(l.splits);
+    b.batches = int(plan.problem.batch);
+  }
   if (!own.shares_ds) return b;
   b.ds = from_delta(plan, Scratch::ds);
   b.first = own.first_head;
@@ -456,7 +462,9 @@ BwdSumSplitsSpec bwd_sum_splits_spec(const Plan& plan, const Launch& l) {
     s.GRAD_SINK = plan.problem.wants(TANDEM_GRAD_SINK);
   }
   s.WG = kLineGroup;
-  s.DTYPE = uint32_t(l.gradient == TANDEM_GRAD_BIAS ? plan.problem.d_bias_dtype : TANDEM_F32);
+  s.DTYPE = uint32_t(l.gradient == TANDEM_GRAD_BIAS        ? plan.problem.d_bias_dtype
+                     : l.gradient == TANDEM_GRAD_DIST_BIAS ? TANDEM_F32
+                                                           : plan.problem.dtype);
   return s;
 }
 
@@ -469,6 +477,13 @@ BwdSumSplitsBlock bwd_sum_splits_block(const Plan& plan, const Launch& l) {
   b.heads = bias ? int(p.bias.heads) : 1;
   b.rows = int(bias ? p.bias.rows : p.heads_q);
   b.cols = int(bias ? p.seq_kv : p.dist_window);
+  if (l.gradient == TANDEM_GRAD_K || l.gradient == TANDEM_GRAD_V) {
+    const bool k = l.gradient == TANDEM_GRAD_K;
+    b.to = k ? p.d_k : p.d_v;
+    b.heads = int(p.heads_kv);
+    b.rows = int(p.seq_kv);
+    b.cols = int(k ? p.head_dim : p.head_dim_v);
+  }
   b.pitch = bias ? int(fused && fused->splits > 1 ? bias_parts_pitch(b.cols) : b.cols) : b.cols;
   b.splits = int(l.splits);
   b.part = uint32_t(gradient_elements(p, l.gradient));

@@ -77,6 +77,8 @@ struct PushValues : Addresses {
     const bool bias_sum = l.gradient == TANDEM_GRAD_BIAS, split = l.splits > 1;
     parts = bias_sum ? a.bias_parts : a.dist_parts;
     to = bias_sum ? a.d_bias : a.d_dist_bias;
+    if (l.gradient == TANDEM_GRAD_K) parts = a.d_k_parts, to = a.d_k;
+    if (l.gradient == TANDEM_GRAD_V) parts = a.d_v_parts, to = a.d_v;
     d_dist = split ? a.dist_parts : a.d_dist_bias;
     if (l.stem == Stem::bwd_dkv_dist && l.members == 0) d_dist = 0;
     if (split) d_bias = a.bias_parts;

@@ -102,7 +102,8 @@ Status parse_disabled(const char* list, Vec<String>* disabled) {
     for (const DqShape& tile : kDqShapes) known |= word == tile.name;
     for (const SupportShape& tile : kSupportShapes) known |= word == tile.name;
     for (const KernelRow& row : kKernels) known |= word == kernel_name(row);
-    known |= word == kDsWord || word == kUnalignedWord || word == kSpecialiseWord;
+    known |=
+        word == kDsWord || word == kPartsWord || word == kUnalignedWord || word == kSpecialiseWord;
     if (!known)
       return fail(TANDEM_ERROR_INVALID_ARGUMENT,
                   "cannot disable '%s': no such path, kernel, tile or shape of matrices; `tandem "

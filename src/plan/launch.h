@@ -29,6 +29,8 @@ struct MatrixLaunch {
   bool tensors = false;           // the tile's own rows are loaded and stored by tensor addressing
   bool redo = false;              // fwd: only rows for which matrices do not suffice (redo.glsl)
   bool lean = false;              // the kernel of a lean tile
+  bool pair = false;              // rows belong to pairs of subgroups
+  bool parts = false;             // bwd_dkv: Launch::splits workgroups share a tile of keys
   bool sums_d_bias = false;       // bwd_dq sums d_bias over the batch in the workspace
   int entries = 1;                // batch entries that a workgroup of bwd_dq takes at once
   // bwd_dkv leaves dS in the workspace for bwd_dq and bwd_dbias. These launches then alternate,
@@ -101,14 +103,14 @@ struct Launch {
   bool waits = false;          // waits for the launches before it, as it reads what they wrote
   bool joins = false;          // on a GPU: no launch of its own; an earlier one does its work
   bool stores_d_bias = false;  // bwd_dq or bwd_dkv_dq stores d_bias; there is no bwd_dbias
-  // bwd_dbias, bwd_dist_bias: members of a sum, and workgroups that share it. bwd_sum_splits:
-  // partial sums.
+  // bwd_dbias, bwd_dist_bias, bwd_dkv of coopmat2: members of a sum, and workgroups that share it.
+  // bwd_sum_splits: partial sums.
   // bwd_dkv_dq: slices of the batch, each with partial sums of d_bias.
   // fwd: workgroups that share the keys of a row. fwd_combine: partial outputs. bwd_dkv_dist: a
   // member and a partial sum for each tile of keys; no members if it does not form d_dist_bias.
   int64_t members = 0;
   uint32_t splits = 1;
-  uint32_t gradient = 0;  // bwd_sum_splits: TANDEM_GRAD_BIAS or TANDEM_GRAD_DIST_BIAS
+  uint32_t gradient = 0;  // bwd_sum_splits: TANDEM_GRAD_* whose parts it adds
   // Of the path whose kernel runs; none on the CPU.
   std::variant<std::monostate, ScalarLaunch, MatrixLaunch, SimtLaunch, Sm80Launch, Sm90Launch> path;
 

@@ -153,7 +153,8 @@ String PathPlanner::make_launch(Stem stem, Vec<Launch>* launches) const {
 }
 
 // Adds the kernel that adds up the parts that a launch leaves.
-String PathPlanner::add_sum(const Launch& parts, bool waits, Vec<Launch>* launches) const {
+String PathPlanner::add_sum(const Launch& parts, uint32_t gradient, bool waits,
+                            Vec<Launch>* launches) const {
   const bool join = parts.stem == Stem::fwd;
   Launch sum;
   sum.stem = join ? Stem::fwd_combine : Stem::bwd_sum_splits;
@@ -171,8 +172,7 @@ String PathPlanner::add_sum(const Launch& parts, bool waits, Vec<Launch>* launch
     heads = p.heads_q * p.batch;
     sum.shared_bytes = 5 * sizeof(float) * kCombineGroup;
   } else {
-    const bool bias = parts.stem == Stem::bwd_dbias || parts.stem == Stem::bwd_dkv_dq;
-    sum.gradient = bias ? TANDEM_GRAD_BIAS : TANDEM_GRAD_DIST_BIAS;
+    sum.gradient = gradient;
     tiles = ceil_div(gradient_elements(p, sum.gradient), kLineGroup);
   }
   const String why = set_groups(&sum, double(tiles) * double(heads));
@@ -180,6 +180,17 @@ String PathPlanner::add_sum(const Launch& parts, bool waits, Vec<Launch>* launch
   sum.tiles = uint32_t(tiles);
   launches->push_back(sum);
   return "";
+}
+
+// The gradients of which a launch leaves parts; 0 stands for o, of fwd.
+Vec<uint32_t> PathPlanner::gradients_in_parts(const Launch& parts) const {
+  if (parts.stem == Stem::fwd) return {0};
+  if (parts.stem == Stem::bwd_dbias || parts.stem == Stem::bwd_dkv_dq) return {TANDEM_GRAD_BIAS};
+  if (parts.stem != Stem::bwd_dkv) return {TANDEM_GRAD_DIST_BIAS};
+  Vec<uint32_t> gradients;
+  for (uint32_t gradient : {TANDEM_GRAD_K, TANDEM_GRAD_V})
+    if (p.wants(gradient)) gradients.push_back(gradient);
+  return gradients;
 }
 
 String PathPlanner::launches(Vec<Launch>* launches) const {
@@ -193,8 +204,11 @@ String PathPlanner::launches(Vec<Launch>* launches) const {
   // of them waits for the others.
   for (size_t n = 0, kernels = launches->size(); n < kernels; ++n) {
     if ((*launches)[n].splits == 1) continue;
-    const String no = add_sum(Launch((*launches)[n]), launches->size() == kernels, launches);
-    if (!no.empty()) return no;
+    const Launch parts = (*launches)[n];
+    for (uint32_t gradient : gradients_in_parts(parts)) {
+      const String no = add_sum(parts, gradient, launches->size() == kernels, launches);
+      if (!no.empty()) return no;
+    }
   }
   arrange(launches);
   return "";

@@ -59,7 +59,7 @@ struct Plan {
   // A tile of its tiled kernels, if possible one with matrices; br = bc = 0: there is none.
   Tile tile() const;
   const Launch* find(Stem stem) const;  // nullptr: not in this plan
-  // The bwd_sum_splits of TANDEM_GRAD_BIAS or TANDEM_GRAD_DIST_BIAS.
+  // The bwd_sum_splits of a gradient.
   const Launch* find_sum(uint32_t gradient) const;
   bool sums_dist() const;  // some launch leaves d_dist_bias, or parts of it
   bool stores_d_bias() const;
@@ -72,6 +72,8 @@ struct Plan {
 constexpr uint64_t kWorkspaceAlignment = 256;
 // Name in TANDEM_DISABLE of dS in the workspace (MatrixLaunch::shares_ds).
 constexpr const char* kDsWord = "shared_ds";
+// The same of partial sums of d_k and d_v (MatrixLaunch::parts).
+constexpr const char* kPartsWord = "dkv_parts";
 // Names in TANDEM_DISABLE of what a Vulkan device does when it makes pipelines: those for tensors
 // at any address, beside those for addresses that are multiples of 16; specialise().
 constexpr const char* kUnalignedWord = "unaligned";

@@ -100,12 +100,17 @@ struct MatrixTile {
   bool tensors = false;
   bool ds = false;    // bwd_dq whose dS comes from the workspace
   int registers = 0;  // of an invocation, that a lean tile is made for; 0: the tile is not lean
+  bool pair = false;  // rows belong to pairs of subgroups
   constexpr bool is_lean() const { return registers > 0; }
-  constexpr int rows(const MatrixDims& shape) const { return subgroups * row_blocks * shape.m; }
+  constexpr int rows(const MatrixDims& shape) const {
+    return subgroups * row_blocks * shape.m / (pair ? 2 : 1);
+  }
   // Streamed rows of a step; half as many with 8 x 8 matrices, so that there are as many matrices.
   constexpr int step(const MatrixDims& shape) const {
     return shape.m * shape.n > 64 ? cols : cols / 2;
   }
+  // Steps of streamed rows in shared memory at a time (shaders/coopmat/pair.glsl).
+  constexpr int stages() const { return pair && !ds ? 2 : 1; }
 };
 
 // Left operands that cover d features.
@@ -130,7 +135,7 @@ constexpr int matrix_shared_bytes(const MatrixTile& t, int64_t d, int64_t dv,
   const int row = (matrix_blocks(d > dv ? d : dv, shape) * shape.k / 8 + 1) * 16;
   const int edge = shape.m > shape.n ? shape.m : shape.n;
   // K and V, in bwd_dkv Q and dO; and whole tiles of rows as they are loaded or stored
-  const int two = 2 * t.step(shape) * entries, rows = t.rows(shape);
+  const int two = 2 * t.step(shape) * entries * t.stages(), rows = t.rows(shape);
   const int streamed = t.stem == Stem::bwd_dbias
                            ? (rows + t.step(shape)) * (kMatrixStep * shape.k / 8 + 1) * 16
                            : (t.left > 0 || t.tensors || two > rows ? two : rows) * row;
@@ -140,7 +145,7 @@ constexpr int matrix_shared_bytes(const MatrixTile& t, int64_t d, int64_t dv,
   // numbers of rows as well
   const int iota = edge * 4 + (entries > 1 ? t.subgroups * shape.m * 8 : 0);
   // numbers of each row, streamed as well
-  const int stats = t.stem == Stem::bwd_dkv ? 3 * t.step(shape) * 4 : 0;
+  const int stats = t.stem == Stem::bwd_dkv ? 3 * t.step(shape) * 4 * t.stages() : 0;
   return streamed + held + scratch + iota + stats + lean_bytes(t, shape);
 }
 
@@ -164,6 +169,9 @@ constexpr MatrixTile kMatrixTiles[] = {
   {#name, Stem::stem, max_d, subgroups, row_blocks, cols, 0, 1, 0, 0, false, true},
 #define TANDEM_DS_TILE(name, stem, max_d, subgroups, row_blocks, cols) \
   {#name, Stem::stem, max_d, subgroups, row_blocks, cols, 0, 1, 0, 0, false, false, true},
+#define TANDEM_PAIR_TILE(name, stem, max_d, subgroups, row_blocks, cols, ds) \
+  {#name, Stem::stem, max_d, subgroups, row_blocks, cols, 0,   1,            \
+   0,     0,          false, false,     ds != 0,    0,    true},
 #define TANDEM_LEAN_TILE(name, stem, max_d, subgroups, row_blocks, cols, left, registers) \
   {#name, Stem::stem, max_d, subgroups, row_blocks, cols,  left,                          \
    0,     0,          0,     false,     false,      false, registers},
@@ -178,6 +186,7 @@ constexpr bool matrix_tiles_fit() {
     if (t.left > (t.stem == Stem::fwd ? 1 : 2)) return false;
     if (t.doubled != (t.waves > 0)) return false;
     if (t.tensors && (t.stem != Stem::fwd || t.left > 0)) return false;
+    if (t.pair && (t.subgroups % 2 != 0 || t.left > 0 || t.row_blocks > 1)) return false;
     // limits of AMD, and of NVIDIA; lean tiles with 16 rows a matrix are last resorts
     const int most = (t.doubled || t.is_lean() ? 64 : 48) * 1024;
     for (const MatrixDims& shape : kMatrixDims) {

@@ -22,8 +22,11 @@ void PathPlanner::scratch(Plan* plan, ScratchExtents* x) const {
   if (row_kernel && p.wants(TANDEM_GRAD_SLOPE)) x->slope_rows = {rows};
   for (const Launch& l : plan->launches)
     if (l.stem == Stem::bwd_sum_splits)
-      (l.gradient == TANDEM_GRAD_BIAS ? x->bias_parts : x->dist_parts) = {
-          l.splits * gradient_elements(p, l.gradient)};
+      (l.gradient == TANDEM_GRAD_BIAS ? x->bias_parts
+       : l.gradient == TANDEM_GRAD_K  ? x->d_k_parts
+       : l.gradient == TANDEM_GRAD_V
+           ? x->d_v_parts
+           : x->dist_parts) = {l.splits * gradient_elements(p, l.gradient)};
   if (const Launch* combine = plan->find(Stem::fwd_combine)) {
     x->o_parts = {combine->splits * rows * part_pitch(p.head_dim_v)};
     x->lse_parts = {combine->splits * rows, combine->splits * rows};

@@ -412,6 +412,9 @@ uint32_t dropout_threshold(float dropout) {
 
 int64_t gradient_elements(const Problem& p, uint32_t gradient) {
   if (gradient == TANDEM_GRAD_BIAS) return p.bias.batch * p.bias.heads * p.bias.rows * p.seq_kv;
+  const int64_t keys = p.batch * p.heads_kv * p.seq_kv;
+  if (gradient == TANDEM_GRAD_K) return keys * p.head_dim;
+  if (gradient == TANDEM_GRAD_V) return keys * p.head_dim_v;
   return p.heads_q * p.dist_window;
 }
 

@@ -95,7 +95,7 @@ double problem_flops(const Problem& problem);
 // Words of Philox below this are dropped: round(p 2^32).
 uint32_t dropout_threshold(float dropout);
 
-// elements of d_bias or d_dist_bias
+// elements of d_bias, d_dist_bias, d_k or d_v, the latter without lengths
 int64_t gradient_elements(const Problem& problem, uint32_t gradient);
 
 const char* dtype_name(uint32_t dtype);  // name of a tandem_dtype; "?": it is none

@@ -128,3 +128,16 @@ TEST_CASE("rows: coopmat2, tensor addressing") {
   RowCase{"coopmat2", false, [](const tandem::Caps& caps) { return caps.coopmat_tensors; }}.check(
       "fwd f16 b1 hq2 hk1 sq70 sk60 d256 dv256");
 }
+
+// Partial sums of d_k and d_v: 4 tiles of query rows a head, of one kv head.
+TEST_CASE("rows: coopmat2, workgroups that share a tile of keys") {
+  const RowCase coopmat2{"coopmat2"};
+  coopmat2.check("bwd f16 b1 hq11 hk1 sq136 sk128 d16 dv32 causal_top_left");
+}
+
+// Heads that have no tiles but those of pairs, on any driver.
+TEST_CASE("rows: coopmat2, pairs of subgroups") {
+  const RowCase coopmat2{"coopmat2"};
+  coopmat2.check("bwd f16 b1 hq2 hk1 sq70 sk60 d136 dv24 causal_top_left");  // and shared dS
+  coopmat2.check("bwd f16 b1 hq1 hk1 sq40 sk50 d24 dv136 keep:1x1x40");
+}

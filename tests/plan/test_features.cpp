@@ -29,6 +29,7 @@ std::pair<int64_t, int64_t> groups_of(const Problem& p, const Launch& l) {
       return {ceil_div(copy.rows * copy.pitch, 8 * kLineGroup), p.bias.heads * p.bias.batch};
     }
     case Stem::bwd_dkv:
+      return {ceil_div(p.seq_kv, bc), p.heads_kv * p.batch * l.splits};
     case Stem::bwd_dkv_dist:
     case Stem::bwd_dkv_dq:
       return {ceil_div(p.seq_kv, bc), p.heads_kv * p.batch};
@@ -168,7 +169,11 @@ void check_plan(const Plan& plan, const Caps& caps) {
       ++sums;
       CHECK(l.splits > 1);
       const bool bias = l.gradient == TANDEM_GRAD_BIAS, padded = plan.find(Stem::bwd_dkv_dq);
-      piece(plan.scratch[bias ? Scratch::bias_parts : Scratch::dist_parts].offset,
+      piece(plan.scratch[bias                          ? Scratch::bias_parts
+                         : l.gradient == TANDEM_GRAD_K ? Scratch::d_k_parts
+                         : l.gradient == TANDEM_GRAD_V ? Scratch::d_v_parts
+                                                       : Scratch::dist_parts]
+                .offset,
             int64_t(l.splits) * (bias && padded ? p.heads_q * p.seq_q * bias_parts_pitch(p.seq_kv)
                                                 : gradient_elements(p, l.gradient)));
       CHECK(n > 0);
@@ -181,7 +186,8 @@ void check_plan(const Plan& plan, const Caps& caps) {
       const int64_t parts = l.splits * p.batch * p.heads_q * p.seq_q;
       piece(plan.scratch[Scratch::lse_parts].offset - 4 * uint64_t(parts), 2 * parts);
     } else {
-      splits += l.splits > 1 && !l.of<MatrixLaunch>().redo;
+      const bool both = l.stem == Stem::bwd_dkv && p.wants(TANDEM_GRAD_K) && p.wants(TANDEM_GRAD_V);
+      if (l.splits > 1 && !l.of<MatrixLaunch>().redo) splits += both ? 2 : 1;
       CHECK((l.splits == 1 || l.stem == Stem::fwd || l.stem == Stem::bwd_dkv_dq ||
              int64_t(l.splits) <= l.members));
     }

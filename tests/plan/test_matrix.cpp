@@ -390,6 +390,36 @@ TEST_CASE("matrix paths: the shape is one that the device lists, and that nothin
   }
 }
 
+TEST_CASE("matrix paths: pairs of subgroups for wide heads, and parts of d_k and d_v") {
+  Caps caps = caps_of("h100_vulkan");
+  const auto dkv = [&](const std::string& words) {
+    Plan plan;
+    CAPTURE(words);
+    REQUIRE(make_plan(problem_of("bwd " + words), caps, &plan).ok());
+    const Launch& l = *plan.find(Stem::bwd_dkv);
+    CHECK(l.of<MatrixLaunch>().parts == (l.splits > 1));
+    CHECK((plan.find_sum(TANDEM_GRAD_V) != nullptr) == (l.splits > 1));
+    return text("%s %s %u", l.tile.name, kKernels[l.kernel].variant, l.splits);
+  };
+  CHECK(dkv("bf16 hq4 sq500 d256") == "dkv256p pair_ds 1");
+  CHECK(dkv("bf16 hq4 sq500 d192 dv128 keep:1x1x1") == "dkv256p pair 1");
+  CHECK(dkv("bf16 hq4 sq500 d128") == "dkv128 ds 1");
+  // Each of a pair forms a gradient.
+  CHECK(dkv("bf16 hq4 sq500 d256 grads=qv") == "dkv256 base 1");
+  CHECK(dkv("bf16 hq4 sq500 d256 grads=kv") == "dkv256p pair 1");
+  CHECK(dkv("bf16 hq1 hk1 sq500 d256 k=0,0,1073741824,1") == "dkv256 ds 1");
+  // 64 tiles of keys for 132 compute units; whole tiles and matrices; no lengths.
+  CHECK(dkv("bf16 b4 hq71 hk1 sq2048 d64") == "dkv64 parts 8");
+  CHECK(dkv("bf16 b4 hq71 hk1 sq2048 d64 grads=v") == "dkv64 parts 8");
+  CHECK(dkv("bf16 b5 hq71 hk1 sq2048 d64") == "dkv64 base 1");
+  CHECK(dkv("bf16 b4 hq71 hk1 sq2048 sk2040 d64") == "dkv64 base 1");
+  CHECK(dkv("bf16 b4 hq71 hk1 sq2048 d60") == "dkv64 base 1");
+  CHECK(dkv("bf16 b4 hq71 hk1 sq2048 d64 kv_padded") == "dkv64 base 1");
+  CHECK(dkv("bf16 b4 hq1 hk1 sq500 sk2048 d64") == "dkv64 base 1");  // 8 tiles of query rows
+  REQUIRE(parse_disabled("dkv_parts,dkv256p", &caps.disabled).ok());
+  CHECK(dkv("bf16 b4 hq71 hk1 sq2048 d64") == "dkv64 base 1");
+}
+
 TEST_CASE("matrix paths: ds goes by way of the workspace, chunk by chunk") {
   Caps caps = caps_of("h100_vulkan");
   const auto plan_of = [&](const std::string& words) {

@@ -61,7 +61,8 @@ void check_matrix_launch(const Plan& plan, const Caps& caps, const Launch& l) {
     CHECK(uint32_t(l.of<MatrixLaunch>().matrix.k) == spec.MN * (two ? 2 : 1));
     CHECK((!two || (std::string(plan.path) == "coopmat" && plan.problem.dtype == TANDEM_F16)));
     CHECK(spec.WG % spec.SUBGROUP == 0);
-    CHECK(spec.ROWS == spec.WG / spec.SUBGROUP * spec.RM * spec.MM);
+    CHECK(spec.ROWS ==
+          spec.WG / spec.SUBGROUP * spec.RM * spec.MM / (l.of<MatrixLaunch>().pair ? 2 : 1));
     CHECK(spec.COLS % uint32_t(l.of<MatrixLaunch>().matrix.k) == 0);
     CHECK(spec.COLS % 4 == 0);  // a tile's columns begin where a draw of dropout does
   };
@@ -252,12 +253,23 @@ bool check_plan(const Problem& problem, const Caps& caps) {
   }
   CHECK(words.find(plan.name()) != std::string::npos);
   std::vector<Stem> stems;
-  for (const Launch& l : plan.launches)
-    if (!l.of<MatrixLaunch>().redo) stems.push_back(l.stem);
+  // Sums of parts of d_k and d_v, which no other path has, come last.
+  uint64_t parts_end = 0;
+  for (const Launch& l : plan.launches) {
+    const bool k = l.gradient == TANDEM_GRAD_K, v = l.gradient == TANDEM_GRAD_V;
+    if (k || v) {
+      const ScratchArray& parts = plan.scratch[k ? Scratch::d_k_parts : Scratch::d_v_parts];
+      CHECK(l.splits == plan.find(Stem::bwd_dkv)->splits);
+      CHECK(parts.size == 4 * uint64_t(l.splits * gradient_elements(problem, l.gradient)));
+      parts_end = parts.offset + parts.size;
+    } else if (!l.of<MatrixLaunch>().redo) {
+      stems.push_back(l.stem);
+    }
+  }
   const Launch* fwd = plan.find(Stem::fwd);
   // On the matrix paths fwd has a second launch for rows that need f32, of the same workgroups.
   const bool redo = fwd && fwd->as<MatrixLaunch>();
-  CHECK(stems.size() + (redo ? 1 : 0) == plan.launches.size());
+  if (parts_end == 0) CHECK(stems.size() + (redo ? 1 : 0) == plan.launches.size());
   if (redo) CHECK(plan.launches[1].of<MatrixLaunch>().redo);
   const bool split = fwd && fwd->splits > 1;
   const bool hopper = std::strcmp(plan.path, "sm90") == 0;
@@ -283,6 +295,8 @@ bool check_plan(const Problem& problem, const Caps& caps) {
     const Launch* d_q = plan.find(Stem::bwd_dq);
     if (d_q && d_q->of<MatrixLaunch>().shares_ds)
       CHECK(plan.workspace_size == plan.scratch[Scratch::ds].offset + ds_size(problem, *d_q));
+    else if (parts_end > 0)
+      CHECK(plan.workspace_size == parts_end);
     else
       CHECK(plan.workspace_size ==
             plan.scratch[Scratch::delta].offset + (dot || redo ? rows * 4 : 0));

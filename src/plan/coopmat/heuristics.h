@@ -5,6 +5,7 @@
 #define TANDEM_SRC_PLAN_COOPMAT_HEURISTICS_H
 #include <algorithm>
 
+#include "plan/heuristics.h"
 #include "plan/planner.h"
 
 namespace tandem {
@@ -37,6 +38,14 @@ inline int64_t ds_heads(int64_t heads, int64_t step, int64_t bytes, int64_t tile
   if (most * tiles * 10 < cores * 19) return 0;
   const int64_t steps = heads / step, chunks = ceil_div(heads, most);
   return ceil_div(steps, chunks) * step;
+}
+
+// How many workgroups share the query rows of a tile of keys in bwd_dkv, each with at least
+// kPartTiles tiles of these: where the tiles of all kv heads leave half of the compute units idle.
+// groups: these tiles; members: tiles of query rows of a group's heads.
+constexpr int64_t kPartTiles = 8;
+inline uint32_t dkv_parts(int64_t groups, int64_t members, int64_t cores) {
+  return 2 * groups > cores ? 1 : splits_of_sum(groups, members / kPartTiles, cores);
 }
 
 // How many of bias, distance bias, ALiBi, keep, softcap and dropout a problem may have for lean

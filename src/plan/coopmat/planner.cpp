@@ -24,7 +24,10 @@ String module_name(const Plan& plan, const Launch& launch) {
                  l->matrix.k > l->matrix.n ? "_k2"
                  : l->lean                 ? "_lean"
                  : l->tensors              ? "_tensor"
+                 : l->pair && l->shares_ds ? "_pair_ds"
+                 : l->pair                 ? "_pair"
                  : l->shares_ds            ? "_ds"
+                 : l->parts                ? "_parts"
                                            : "");
   return name;
 }
@@ -140,6 +143,8 @@ class MatrixPlanner final : public VulkanPlanner {
   void form(Launch* launch) const override;
   Extent extent(const Launch& launch) const override;
   void complete(Launch* launch, const Extent& extent) const override;
+  bool may_leave_parts(const Launch& launch) const;
+  uint32_t sum_splits(const Launch& launch, const Extent& extent) const override;
   String share(Vec<Launch>* launches) const override;
   void arrange(Vec<Launch>* launches) const override;
 
@@ -148,6 +153,7 @@ class MatrixPlanner final : public VulkanPlanner {
   // Why the path does not take the problem's element type; "" if it does.
   String type_refusal() const;
   String tile_refusal(const MatrixTile& tile, const MatrixDims& shape) const;
+  String pair_refusal(const MatrixTile& tile, const MatrixDims& shape) const;
   int entries_at_once(const MatrixTile& tile) const;
   const MatrixTile* tile_for_two() const;
   const MatrixTile* tile_for_ds() const;
@@ -251,6 +257,10 @@ String MatrixPlanner::tile_refusal(const MatrixTile& t, const MatrixDims& shape)
     const String why = rows_refusal(p);
     if (!why.empty()) return why;
   }
+  if (t.pair) {
+    const String why = pair_refusal(t, shape);
+    if (!why.empty()) return why;
+  }
   const uint32_t shared =
       uint32_t(matrix_shared_bytes(t, p.head_dim, p.head_dim_v, shape)) + skip_shared_bytes(t.stem);
   if (shared > caps.shared_bytes)
@@ -261,6 +271,28 @@ String MatrixPlanner::tile_refusal(const MatrixTile& t, const MatrixDims& shape)
   if (uint32_t(t.subgroups) > caps.max_subgroups)
     return text("needs workgroups of %d subgroups, the device has %u", t.subgroups,
                 caps.max_subgroups);
+  return "";
+}
+
+// Why a tile whose rows belong to pairs of subgroups is not taken; "" if it is.
+String MatrixPlanner::pair_refusal(const MatrixTile& t, const MatrixDims& shape) const {
+  if (!coopmat2_) return "pairs of subgroups belong to coopmat2";
+  if (shape.k != shape.n || (!t.ds && t.step(shape) != shape.n))
+    return "pairs of subgroups take one block of columns at a time";
+  if (t.rows(shape) < 2 * t.stages() * t.step(shape))
+    return "two steps do not fit the room that the tile's rows pass through";
+  const auto reaches = [](const Strides& s, int64_t rows) {
+    return s.s * std::max<int64_t>(rows, 1) < int64_t(1) << 33;
+  };
+  if (!t.ds && !(reaches(p.q, p.seq_q) && reaches(p.d_o, p.seq_q) && reaches(p.k, p.seq_kv) &&
+                 reaches(p.v, p.seq_kv)))
+    return "rows lie too far apart for 32 bits of index";
+  if (matrix_blocks(std::max(p.head_dim, p.head_dim_v), shape) < 2)
+    return "heads of one matrix have no halves";
+  if (t.stem == Stem::bwd_dkv && !(p.wants(TANDEM_GRAD_K) && p.wants(TANDEM_GRAD_V)))
+    return "one of the pair would have nothing to do without d_k or d_v";
+  if (t.stem == Stem::bwd_dq && !t.ds && (stores_ds() || sums_ds()))
+    return "pairs of subgroups do not store d_bias";
   return "";
 }
 
@@ -357,6 +389,7 @@ void MatrixPlanner::form_matrix(const MatrixTile& t, bool shares_ds, Launch* lau
   l.register_prefetch = t.register_prefetch != 0;
   l.lean = t.is_lean();
   l.tensors = t.tensors;
+  l.pair = t.pair;
   l.shares_ds = shares_ds;
   l.sums_d_bias = !shares_ds && launch->stem == Stem::bwd_dq && sums_ds();
   if (l.sums_d_bias) l.entries = entries_at_once(t);
@@ -386,10 +419,27 @@ void MatrixPlanner::form(Launch* launch) const {
 Extent MatrixPlanner::extent(const Launch& launch) const {
   Extent e = VulkanPlanner::extent(launch);
   if (launch.of<MatrixLaunch>().sums_d_bias) e.batch = 1;
+  if (launch.stem == Stem::bwd_dkv && may_leave_parts(launch))
+    e.members = p.group() * ceil_div(p.seq_q, launch.tile.br);
   return e;
 }
 
+// Whether several workgroups of bwd_dkv may share the query rows of a tile of keys. Their partial
+// sums are whole matrices.
+bool MatrixPlanner::may_leave_parts(const Launch& l) const {
+  const MatrixLaunch& of = l.of<MatrixLaunch>();
+  return coopmat2_ && !is_disabled(caps, kPartsWord) && !of.pair && !of.lean &&
+         of.matrix.k == of.matrix.n && !p.has_lengths() && p.seq_kv % l.tile.bc == 0 &&
+         p.head_dim % of.matrix.k == 0 && p.head_dim_v % of.matrix.k == 0;
+}
+
+uint32_t MatrixPlanner::sum_splits(const Launch& launch, const Extent& e) const {
+  if (launch.stem != Stem::bwd_dkv) return VulkanPlanner::sum_splits(launch, e);
+  return dkv_parts(e.tiles * e.heads * e.batch, e.members, cores_of(caps));
+}
+
 void MatrixPlanner::complete(Launch* launch, const Extent&) const {
+  if (launch->stem == Stem::bwd_dkv) launch->as<MatrixLaunch>()->parts = launch->splits > 1;
   if (!launch->of<MatrixLaunch>().sums_d_bias) return;
   launch->groups_x = uint32_t(std::min<int64_t>(launch->total, cores_of(caps)));  // persistent
   launch->groups_y = 1;
@@ -431,8 +481,9 @@ int64_t MatrixPlanner::shared_heads(const Launch& dkv, const Launch& dq) const {
     return of.matrix.k == of.matrix.n && of.register_prefetch && of.left_shared == 0 &&
            divides(l.tile.br) && divides(l.tile.bc);
   };
-  if (!coopmat2_ || is_disabled(caps, kDsWord) || !plain || dkv.tile.max_d <= kDsWidth ||
-      !fits(dkv) || !fits(dq) || dq.tile.br > std::max(dq.d_blocks, dq.dv_blocks) * shape_.k)
+  if (!coopmat2_ || is_disabled(caps, kDsWord) || !plain || dkv.splits > 1 ||
+      dkv.tile.max_d <= kDsWidth || !fits(dkv) || !fits(dq) ||
+      dq.tile.br > std::max(dq.d_blocks, dq.dv_blocks) * shape_.k)
     return 0;
   return ds_heads(p.batch * p.heads_kv, sums ? p.batch : 1, ds_bytes(p) * p.group(), dkv.tiles,
                   cores_of(caps));
@@ -455,6 +506,7 @@ String MatrixPlanner::share(Vec<Launch>* launches) const {
   if (most == 0) return "";
   Launch dbias = dq;  // it has the same workgroups
   dbias.stem = Stem::bwd_dbias;
+  dbias.as<MatrixLaunch>()->pair = false;
   dbias.shared_bytes = uint32_t(ds_sum_shared_bytes(dbias.tile.tr, shape_));
   dbias.tiles = uint32_t(ceil_div(p.seq_q, kDsBlock) * ceil_div(p.seq_kv, kDsSumKeys));
   Vec<Launch> shared(launches->begin(), launches->begin() + int64_t(at));
