@@ -99,7 +99,7 @@ struct HiddenRows {
   }
   // Keys that do not exist are hidden.
   TANDEM_DEVICE void read(const KeepRows& mask, int second, uint (&hidden)[2]) {
-    const int c = int(read_tid_x()) % 4;
+    const int c = int(read_tid_x()) % 4, quad = int(read_tid_x()) % 32 - c;
     uint word[kWords];
     if (is_wide(mask)) {
 #pragma unroll
@@ -120,7 +120,7 @@ struct HiddenRows {
 #pragma unroll
       for (int g = 0; g < N / 32; ++g) {
         const uint other =
-            __shfl_sync(kAllLanes, word[N == 64 ? 0 : row], N == 64 ? 2 * row + g : g, 4);
+            __shfl_sync(kAllLanes, word[N == 64 ? 0 : row], quad + (N == 64 ? 2 * row + g : g));
         hidden[row] |= (other >> 2 * c & 0x03030303u) << hidden_bit(4 * g);
       }
     }

@@ -56,8 +56,8 @@ struct MaskBitmapStages {
 
 // ---- dropout ------------------------------------------------------------------------------------
 
-// Which of KEYS keys, from key 4 quad on, dropout keeps in query row i, as bits. index: of the head,
-// over the batch.
+// Which of KEYS keys, from key 4 quad on, dropout keeps in query row i, as bits. index: of the
+// head, over the batch.
 template <int KEYS>
 TANDEM_DEVICE uint drop_bits(const Features& f, const ExtraBlock& x, const uint64_t* address,
                              uint offset, uint index, int i, int quad) {

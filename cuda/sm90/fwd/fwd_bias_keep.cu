@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // fwd on Hopper with a dense bias and a keep mask. Warp 0 of the producer warpgroup loads by TMA,
-// and the consumer warpgroups compute, both as without the mask (score_bias.cuh). Of a mask with one
-// row for all queries, warp 1 + n writes which keys of the tiles of warpgroup n are hidden. Of a
-// mask with a row for each query the consumers read their rows.
+// and the consumer warpgroups compute, both as without the mask (score_bias.cuh). Of a mask with
+// one row for all queries, warp 1 + n writes which keys of the tiles of warpgroup n are hidden. Of
+// a mask with a row for each query the consumers read their rows.
 #include "hidden_columns.cuh"
 #include "kernel.cuh"
 
