@@ -33,12 +33,13 @@ TANDEM_DEVICE void soft_cap(float (&s)[COUNT], float scale, float softcap, const
               d = -0.0447506447f * square * square * square * a;
 #pragma unroll
   for (int first = 0; first < COUNT; first += kPiece) {
+    const int end = first + kPiece < COUNT ? first + kPiece : COUNT;  // 80 keys are 40 elements
     float top = 0.f;
 #pragma unroll
-    for (int i = first; i < first + kPiece; ++i) top = fmaxf(top, fabsf(s[i]));
+    for (int i = first; i < end; ++i) top = fmaxf(top, fabsf(s[i]));
     if (__any_sync(kAllLanes, top * fabsf(in) > limit)) {
 #pragma unroll
-      for (int i = first; i < first + kPiece; i += 2) {
+      for (int i = first; i < end; i += 2) {
         float left[2];
 #pragma unroll
         for (int n = 0; n < 2; ++n) {
@@ -53,7 +54,7 @@ TANDEM_DEVICE void soft_cap(float (&s)[COUNT], float scale, float softcap, const
     } else {
       const float inverse = __fdividef(1.f, cap);
 #pragma unroll
-      for (int i = first; i < first + kPiece; i += 2) {
+      for (int i = first; i < end; i += 2) {
         float left[2];
 #pragma unroll
         for (int n = 0; n < 2; ++n) {
