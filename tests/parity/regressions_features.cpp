@@ -375,8 +375,8 @@ TEST_CASE("regression: softcap and wide heads") {
       if (n % 4 == 3) p.gradients = TANDEM_GRAD_K | TANDEM_GRAD_V;
       check(p, seed_of("softcap and wide heads", uint64_t(n++)), expect);
     }
-  // More tiles than the emulator has workgroups, and an H100 has: o of the next tile is in registers
-  // beside scores of 80 keys, which were taken for 96.
+  // More tiles than the emulator has workgroups, and an H100 has: o of the next tile is in
+  // registers beside scores of 80 keys, which were taken for 96.
   for (int64_t heads : {4, 6, 8, 150}) {
     tandem_problem p = problem(TANDEM_FORWARD, TANDEM_BF16,
                                {1, heads, heads / 2, heads > 8 ? 130 : 150, 90, 256, 256}, kNone);

@@ -89,7 +89,7 @@ TANDEM_DEVICE void main_loop(const BwdDkvWithDqParams& params, const BwdWorkTile
       const bool far = has_far(memory, q_pipe.stage);
       wgmma_wait_group<1>();
       const uint lse = memory.lse(q_pipe.stage) + 256 * warpgroup + 8 * (lane % 4);
-      [[maybe_unused]] SoftcapDerivatives<SOFTCAP ? 32 : 2> left;
+      [[maybe_unused]] SoftcapDerivatives<SOFTCAP ? 32 : 2> capped;
       if (far) {
         const float inverse = SOFTCAP ? __fdividef(1.f, params.softcap) : 0.f;
         weigh_far<64>(
@@ -101,13 +101,13 @@ TANDEM_DEVICE void main_loop(const BwdDkvWithDqParams& params, const BwdWorkTile
 #pragma unroll
               for (int i = 4 * j; i < 4 * j + 4; i += 2) {
                 if constexpr (SOFTCAP)
-                  left.cap_far(s, i, scale, params.softcap, inverse);
+                  capped.cap_far(s, i, scale, params.softcap, inverse);
                 else
                   s[i] = __fmul_rn(scale, s[i]), s[i + 1] = __fmul_rn(scale, s[i + 1]);
               }
             });
       } else {
-        if constexpr (SOFTCAP) left.cap(s, u.scale, params.softcap);
+        if constexpr (SOFTCAP) capped.cap(s, u.scale, params.softcap);
         weigh<64>(s, SOFTCAP ? 1.f : scale2, lse);
       }
       if (on_edge(work, t, BC, u.seq_kv))
@@ -116,7 +116,7 @@ TANDEM_DEVICE void main_loop(const BwdDkvWithDqParams& params, const BwdWorkTile
 #pragma unroll
       for (int i = 0; i < 16; ++i) pairs[i] = T::pack(s[2 * i], s[2 * i + 1]);
       store_transposed<64>(p_tile + own, pairs, warp, lane);
-      if constexpr (SOFTCAP) left.multiply(s);
+      if constexpr (SOFTCAP) capped.multiply(s);
       wgmma_wait_group<0>();
       differentiate<T, 64>(pairs, s, dp,
                            memory.delta(do_pipe.stage) + 256 * warpgroup + 8 * (lane % 4));
