@@ -78,17 +78,6 @@ struct HiddenRows {
     const auto* at = reinterpret_cast<const uint4*>(from(mask, int(read_tid_x()) % 4, n, second));
     to[0] = __ldg(at), to[1] = __ldg(at + 1);
   }
-  static TANDEM_DEVICE uint kept_word(const uint4 (&x)[2]) {
-    uint kept = 0;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      kept = kept >> 4 | top_bits(x[half].x);
-      kept = kept >> 4 | top_bits(x[half].y);
-      kept = kept >> 4 | top_bits(x[half].z);
-      kept = kept >> 4 | top_bits(x[half].w);
-    }
-    return kept;
-  }
   static TANDEM_DEVICE uint kept_word_by_bytes(const char* at, int64_t key_stride, int first,
                                                int keys) {
     if (key_stride == 1) return kept_bits<32>(at, first, keys);
@@ -106,7 +95,7 @@ struct HiddenRows {
       for (int n = 0; n < kWords; ++n) {
         uint4(&own)[2] = bytes[EARLY ? n : 0];
         if (!EARLY) load(own, mask, n, second);
-        word[n] = ~kept_word(own);
+        word[n] = ~kept_bits(own);
       }
     } else {
 #pragma unroll

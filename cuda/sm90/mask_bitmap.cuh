@@ -145,15 +145,7 @@ struct MaskBitmapProducer {
 #pragma unroll
         for (int n = 0; n < kAtOnce; ++n) {
           const int mine = min(task + n * THREADS, kTasks - 1);
-          uint bits = 0;
-#pragma unroll
-          for (int half = 0; half < 2; ++half) {
-            const uint4 b = bytes[n][half];
-            bits = bits >> 4 | top_bits(b.x);
-            bits = bits >> 4 | top_bits(b.y);
-            bits = bits >> 4 | top_bits(b.z);
-            bits = bits >> 4 | top_bits(b.w);
-          }
+          const uint bits = kept_bits(bytes[n]);
           if (row0 + row_of(mine) < seq_q) any |= bits, all &= bits;
           st_shared(to + offset_of(mine), bits);
         }

@@ -42,6 +42,19 @@ TANDEM_DEVICE uint kept_bits(const char* from, int before, int after) {
   return kept;
 }
 
+// The same of 32 bytes.
+TANDEM_DEVICE uint kept_bits(const uint4 (&bytes)[2]) {
+  uint kept = 0;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    kept = kept >> 4 | top_bits(bytes[half].x);
+    kept = kept >> 4 | top_bits(bytes[half].y);
+    kept = kept >> 4 | top_bits(bytes[half].z);
+    kept = kept >> 4 | top_bits(bytes[half].w);
+  }
+  return kept;
+}
+
 }  // namespace sm90
 }  // namespace cuda
 }  // namespace tandem
