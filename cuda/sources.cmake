@@ -16,6 +16,12 @@ elseif(default_architectures)
   list(PREPEND CMAKE_CUDA_ARCHITECTURES 70-virtual)
 endif()
 
+function(tandem_cuda_options target architectures)
+  set_target_properties(${target} PROPERTIES
+    CUDA_STANDARD 17 CUDA_STANDARD_REQUIRED ON CUDA_EXTENSIONS OFF CUDA_RUNTIME_LIBRARY Static
+    CUDA_VISIBILITY_PRESET hidden CUDA_ARCHITECTURES "${architectures}")
+endfunction()
+
 target_sources(tandem PRIVATE
   cuda/simt/bwd_dbias.cu cuda/simt/bwd_dist_bias.cu cuda/simt/bwd_dkv.cu cuda/simt/bwd_dkv_dist.cu
   cuda/simt/bwd_dkv_full.cu cuda/simt/bwd_dot.cu cuda/simt/bwd_dq.cu cuda/simt/bwd_dq_full.cu
@@ -25,31 +31,40 @@ target_sources(tandem PRIVATE
 # These kernels have no word that 9.0 knows and 8.0 does not: both get machine code of one and the same PTX, which spares
 # one of the compiler's longest passes.
 set(simt_architectures ${CMAKE_CUDA_ARCHITECTURES})
-# For builds whose kernels run nowhere, as CI's: that they compile is seen by PTX of the oldest.
-set(TANDEM_SIMT_ARCHITECTURES "" CACHE STRING "architectures of cuda.simt alone; empty: as of all")
-set(TANDEM_SM80_ARCHITECTURES "" CACHE STRING "architectures of cuda.sm80 alone; empty: as of all")
-# And a sixth of the time, as no test reads the compiler's figures of them.
-option(TANDEM_SIMT_UNOPTIMISED "cuda.simt is compiled fast, and runs slowly" OFF)
-mark_as_advanced(TANDEM_SIMT_ARCHITECTURES TANDEM_SM80_ARCHITECTURES TANDEM_SIMT_UNOPTIMISED)
-set(simt_options -Xptxas=-v)
-if(TANDEM_SIMT_UNOPTIMISED AND CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 13)
-  list(APPEND simt_options -Ofc=max)
+# For builds whose kernels run nowhere, as CI's: machine code of the samples alone. All other kernels become PTX that is not
+# optimised, in a twentieth of the time. A whole build shows what the compiler makes of them (compiled.sm80, compiled.sm90).
+option(TANDEM_CUDA_SAMPLE "machine code for a few kernels of cuda.sm80 and cuda.sm90 alone; the others run slowly" OFF)
+mark_as_advanced(TANDEM_CUDA_SAMPLE)
+set(sm80_sample fwd bwd_dkv_dq)
+set(sm90_sample cuda/sm90/bwd/bwd_dkv_dq.cu cuda/sm90/fwd/fwd.cu cuda/sm90/pack_bias.cu)
+set(fast_options "")
+if(CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 13)
+  set(fast_options $<$<COMPILE_LANGUAGE:CUDA>:-Ofc=max>)
 endif()
-if(TANDEM_SIMT_ARCHITECTURES)
-  set(simt_architectures ${TANDEM_SIMT_ARCHITECTURES})
+if(TANDEM_CUDA_SAMPLE)
+  set(simt_architectures 75-virtual)
+  target_compile_options(tandem PRIVATE ${fast_options})
 endif()
 if("80-real" IN_LIST simt_architectures AND "90-real" IN_LIST simt_architectures)
   list(REMOVE_ITEM simt_architectures 90-real)
   target_compile_options(tandem PRIVATE
     "$<$<COMPILE_LANGUAGE:CUDA>:--generate-code=arch=compute_80,code=[sm_90]>")
 endif()
-set_target_properties(tandem PROPERTIES
-  CUDA_STANDARD 17 CUDA_STANDARD_REQUIRED ON CUDA_EXTENSIONS OFF CUDA_RUNTIME_LIBRARY Static
-  CUDA_VISIBILITY_PRESET hidden CUDA_ARCHITECTURES "${simt_architectures}")
+tandem_cuda_options(tandem "${simt_architectures}")
 # Registers and spills of every kernel, in the build log: scripts and people look for "spill".
-target_compile_options(tandem PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:${simt_options}>")
+target_compile_options(tandem PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Xptxas=-v>)
 # The runtime is in the library itself; the driver is found at run time, so nothing needs libcuda.
 target_link_libraries(tandem PRIVATE CUDA::cudart_static)
+
+# tandem_object_kernels(target architectures source...): kernels with architectures of their own, as objects of the library;
+# TANDEM_CUDA_OBJECTS lists the targets.
+macro(tandem_object_kernels target architectures)
+  add_library(${target} OBJECT ${ARGN})
+  target_include_directories(${target} PRIVATE include src)
+  tandem_cuda_options(${target} "${architectures}")
+  target_sources(tandem PRIVATE $<TARGET_OBJECTS:${target}>)
+  list(APPEND TANDEM_CUDA_OBJECTS ${target})
+endmacro()
 
 # What the CUDA compiler says of the kernels of a target goes to <object>.ptxas, for tests/cuda/sm90/check_ptxas.
 function(tandem_keep_ptxas target)
@@ -63,8 +78,9 @@ endfunction()
 
 # The kernels of cuda/sm80, whose instructions need compute capability 8.0: machine code as for the others, and PTX for
 # GPUs that come later. Left out where the architectures that you set are all older.
-set(sm80_architectures "${TANDEM_SM80_ARCHITECTURES}")
-if(sm80_architectures)
+set(sm80_architectures "")
+if(TANDEM_CUDA_SAMPLE)
+  set(sm80_architectures 80-real)
 elseif(default_architectures)
   set(sm80_architectures 80-virtual 80-real 90-real)
 else()
@@ -76,30 +92,33 @@ else()
   endforeach()
 endif()
 include(${CMAKE_CURRENT_LIST_DIR}/sm80/instances.cmake)
+set(TANDEM_CUDA_OBJECTS "")
 if(sm80_architectures)
-  add_library(tandem_sm80 OBJECT cuda/sm80/bwd_dq_cast.cu)
+  set(sources "")
+  set(rest cuda/sm80/bwd_dq_cast.cu)
   foreach(kernel IN LISTS TANDEM_SM80_KERNELS)
     tandem_sm80_instance(${kernel} ${PROJECT_BINARY_DIR}/sm80/${kernel}.cu)
-    target_sources(tandem_sm80 PRIVATE ${PROJECT_BINARY_DIR}/sm80/${kernel}.cu)
+    if(kernel IN_LIST sm80_sample)
+      list(APPEND sources ${PROJECT_BINARY_DIR}/sm80/${kernel}.cu)
+    else()
+      list(APPEND rest ${PROJECT_BINARY_DIR}/sm80/${kernel}.cu)
+    endif()
   endforeach()
-  target_include_directories(tandem_sm80 PRIVATE include src cuda/sm80)
-  set_target_properties(tandem_sm80 PROPERTIES
-    CUDA_STANDARD 17 CUDA_STANDARD_REQUIRED ON CUDA_EXTENSIONS OFF CUDA_RUNTIME_LIBRARY Static
-    CUDA_VISIBILITY_PRESET hidden CUDA_ARCHITECTURES "${sm80_architectures}")
+  if(TANDEM_CUDA_SAMPLE)
+    tandem_object_kernels(tandem_sm80_fast 80-virtual ${rest})
+    target_include_directories(tandem_sm80_fast PRIVATE cuda/sm80)
+    target_compile_options(tandem_sm80_fast PRIVATE ${fast_options})
+  else()
+    list(APPEND sources ${rest})
+  endif()
+  tandem_object_kernels(tandem_sm80 "${sm80_architectures}" ${sources})
+  target_include_directories(tandem_sm80 PRIVATE cuda/sm80)
   tandem_keep_ptxas(tandem_sm80)
-  target_sources(tandem PRIVATE $<TARGET_OBJECTS:tandem_sm80>)
 else()
   target_sources(tandem PRIVATE cuda/sm80/absent.cpp)
   message(STATUS "Tandem: cuda.sm80 left out: CMAKE_CUDA_ARCHITECTURES has none from 80 on")
 endif()
 unset(default_architectures)
-
-function(tandem_sm90_options target)
-  set_target_properties(${target} PROPERTIES
-    CUDA_STANDARD 17 CUDA_STANDARD_REQUIRED ON CUDA_EXTENSIONS OFF CUDA_VISIBILITY_PRESET hidden
-    CUDA_RUNTIME_LIBRARY Static CUDA_ARCHITECTURES 90a-real)
-  tandem_keep_ptxas(${target})
-endfunction()
 
 # The kernels for Hopper, whose instructions no other machine code or PTX has. Left out where the architectures that
 # you set have none of compute capability 9.0, or the compiler does not know sm_90a.
@@ -112,17 +131,25 @@ elseif(NOT CMAKE_CUDA_ARCHITECTURES MATCHES "90|all|native")
   message(STATUS "Tandem: cuda.sm90 left out: CMAKE_CUDA_ARCHITECTURES has no 90")
 endif()
 if(TANDEM_WITH_SM90)
-  add_library(tandem_sm90 OBJECT
+  set(sources
     cuda/sm90/bwd/bwd_dkv.cu cuda/sm90/bwd/bwd_dkv_dist.cu cuda/sm90/bwd/bwd_dkv_dq.cu
     cuda/sm90/bwd/bwd_dkv_dq_bias.cu cuda/sm90/bwd/bwd_dkv_dq_bias_f32.cu cuda/sm90/bwd/bwd_dkv_dq_bias_keep.cu
     cuda/sm90/bwd/bwd_dkv_dq_entmax.cu cuda/sm90/bwd/bwd_dkv_dq_masked.cu cuda/sm90/bwd/bwd_dkv_dq_parts.cu
     cuda/sm90/bwd/bwd_dkv_dq_varlen.cu cuda/sm90/bwd/bwd_dq_cast.cu cuda/sm90/bwd/bwd_row_sums.cu
     cuda/sm90/bwd/bwd_row_sums_dq.cu cuda/sm90/fwd/fwd.cu cuda/sm90/fwd/fwd_bias_f32.cu cuda/sm90/fwd/fwd_bias_keep.cu
-    cuda/sm90/fwd/fwd_elastic.cu cuda/sm90/fwd/fwd_entmax.cu cuda/sm90/fwd/fwd_masked.cu cuda/sm90/pack_bias.cu)
-  target_include_directories(tandem_sm90 PRIVATE include src)
-  tandem_sm90_options(tandem_sm90)
+    cuda/sm90/fwd/fwd_elastic.cu cuda/sm90/fwd/fwd_entmax.cu cuda/sm90/fwd/fwd_masked.cu
+    cuda/sm90/pack_bias.cu)
+  if(TANDEM_CUDA_SAMPLE)
+    set(rest ${sources})
+    set(sources ${sm90_sample})
+    list(REMOVE_ITEM rest ${sources})
+    tandem_object_kernels(tandem_sm90_fast 90a-virtual ${rest})
+    target_compile_options(tandem_sm90_fast PRIVATE ${fast_options})
+  endif()
+  tandem_object_kernels(tandem_sm90 90a-real ${sources})
+  tandem_keep_ptxas(tandem_sm90)
   target_sources(tandem PRIVATE src/cuda/sm90.cpp src/cuda/sm90_bwd.cpp src/cuda/sm90_fwd.cpp
-    src/cuda/sm90_tensor_maps.cpp $<TARGET_OBJECTS:tandem_sm90>)
+    src/cuda/sm90_tensor_maps.cpp)
   set_property(SOURCE src/api/absent.cpp APPEND PROPERTY COMPILE_DEFINITIONS TANDEM_WITH_SM90=1)
 else()
   target_sources(tandem PRIVATE src/cuda/sm90_absent.cpp)

@@ -34,7 +34,8 @@ if(TANDEM_WITH_CUDA)
   if(UNIX AND TARGET tandem_sm80)
     get_target_property(architectures tandem_sm80 CUDA_ARCHITECTURES)
     if(architectures MATCHES "[89]0(-real|;|$)")
-      add_test(NAME compiled.sm80 COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cuda/sm90/check_ptxas --all sm80
+      add_test(NAME compiled.sm80 COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cuda/sm90/check_ptxas
+        $<$<NOT:$<BOOL:${TANDEM_CUDA_SAMPLE}>>:--all=sm80>
         "$<JOIN:$<TARGET_OBJECTS:tandem_sm80>,.ptxas;>.ptxas" COMMAND_EXPAND_LISTS)
     endif()
   endif()

@@ -117,14 +117,18 @@ void judge(Case& test, const Outputs& got, const std::string& where) {
           !(want == -kInf ? double(lse) == want
                           : std::fabs(lse - want) <= 1e-5 * std::max(1.0, std::fabs(want)) + off))
         fail("lse", bh, i, lse, want, want);
+      std::vector<double> weight(s.size(), 0.0);
+      for (int64_t j = 0; j < p.seq_kv && top > -kInf; ++j)
+        if (s[size_t(j)] > -kInf)
+          weight[size_t(j)] = std::max(std::exp(s[size_t(j)] - most) / sum + shift, 0.0);
       for (int64_t d = 0; d < p.head_dim_v; ++d) {
         const double x = o[size_t((bh * p.seq_q + i) * p.head_dim_v + d)];
         double mean = 0, size = 0;
         low = kInf, high = -kInf;
         for (int64_t j = 0; j < p.seq_kv && top > -kInf; ++j) {
           const double of = v[size_t((kv * p.seq_kv + j) * p.head_dim_v + d)];
-          const double y = std::exp(s[size_t(j)] - most) / sum, w = std::max(y + shift, 0.0);
-          if (s[size_t(j)] > -kInf) mean += w * of, size += w * std::fabs(of);
+          const double w = weight[size_t(j)];
+          mean += w * of, size += w * std::fabs(of);
           // Keys whose weight, without the sink, is not as good as 0.
           if (s[size_t(j)] >= top - 2 * off - 30)
             low = std::min(low, of), high = std::max(high, of);

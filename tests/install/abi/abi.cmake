@@ -2,10 +2,8 @@
 # The binary interface, as install/abi/ records it. Once more the library's objects, linked into a shared library: what an
 # application would load, with all backends of this build.
 set(objects $<TARGET_OBJECTS:tandem>)
-foreach(part IN ITEMS tandem_sm80 tandem_sm90) # kernels with architectures of their own
-  if(TARGET ${part})
-    list(APPEND objects $<TARGET_OBJECTS:${part}>)
-  endif()
+foreach(part IN LISTS TANDEM_CUDA_OBJECTS) # kernels with architectures of their own
+  list(APPEND objects $<TARGET_OBJECTS:${part}>)
 endforeach()
 add_library(tandem_shared SHARED ${objects})
 set_target_properties(tandem_shared PROPERTIES OUTPUT_NAME tandem LINKER_LANGUAGE CXX
