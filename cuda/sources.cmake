@@ -137,7 +137,7 @@ if(TANDEM_WITH_SM90)
     cuda/sm90/bwd/bwd_dkv_dq_entmax.cu cuda/sm90/bwd/bwd_dkv_dq_masked.cu cuda/sm90/bwd/bwd_dkv_dq_parts.cu
     cuda/sm90/bwd/bwd_dkv_dq_varlen.cu cuda/sm90/bwd/bwd_dq_cast.cu cuda/sm90/bwd/bwd_row_sums.cu
     cuda/sm90/bwd/bwd_row_sums_dq.cu cuda/sm90/fwd/fwd.cu cuda/sm90/fwd/fwd_bias_f32.cu cuda/sm90/fwd/fwd_bias_keep.cu
-    cuda/sm90/fwd/fwd_elastic.cu cuda/sm90/fwd/fwd_entmax.cu cuda/sm90/fwd/fwd_masked.cu
+    cuda/sm90/fwd/fwd_elastic.cu cuda/sm90/fwd/fwd_entmax.cu cuda/sm90/fwd/fwd_masked.cu cuda/sm90/fwd/fwd_row_bias.cu
     cuda/sm90/pack_bias.cu)
   if(TANDEM_CUDA_SAMPLE)
     set(rest ${sources})

@@ -136,6 +136,16 @@ class BwdDkvDqOptional : public BwdDkvDq<BwdDkvDqOptionalParams> {
   }
 };
 
+template <bool PERSISTENT>
+Kernel<BwdDkvDqOptionalParams> row_bias_kernel(tandem_dtype dtype, int row) {
+  return cuda::sm90::bwd_dkv_dq_row_bias_kernel(dtype, row, PERSISTENT);
+}
+Status record_row_bias(const Sm90Recording& from, Recorder* recorder) {
+  return from.launch.of<Sm90Launch>().persistent
+             ? record_sm90<BwdDkvDqOptional<row_bias_kernel<true>>>(from, recorder)
+             : record_sm90<BwdDkvDqOptional<row_bias_kernel<false>>>(from, recorder);
+}
+
 // A dense bias. Where d_bias is summed over the batch, workgroups run in clusters of a schedule
 // (bwd_cluster_schedule.h), and two-CTA clusters may follow in a launch of their own.
 class BwdDkvDqBias : public BwdDkvDq<BwdDkvDqBiasParams> {
@@ -390,7 +400,7 @@ class BwdDqCast : public Sm90Kernel<BwdDqCastParams> {
   }
   void set_fixed(Params* params) const {
     Sm90Kernel::set_fixed(params);
-    params->entries = problem.bias && problem.bias.batch == 1 ? int(problem.batch) : 1;
+    params->entries = has_bias_tiles(problem) && problem.bias.batch == 1 ? int(problem.batch) : 1;
     if (problem.lengths_q == Lengths::packed) {
       const BwdShape& shape = kBwdShapes[choice.row];
       params->total_q = int(problem.total_q);
@@ -421,6 +431,7 @@ constexpr Sm90Row kRows[] = {
     {Stem::bwd_dkv_dq, variant_bit(HopperVariant::entmax), record_sm90<BwdDkvDqEntmax>},
     {Stem::bwd_dkv_dq, variant_bit(HopperVariant::varlen),
      record_sm90<BwdDkvDqOptional<cuda::sm90::bwd_dkv_dq_varlen_kernel>>},
+    {Stem::bwd_dkv_dq, variant_bit(HopperVariant::row_bias), record_row_bias},
     {Stem::bwd_dkv_dq, variant_bit(HopperVariant::softcap_alibi),
      record_sm90<BwdDkvDqOptional<cuda::sm90::bwd_dkv_dq_softcap_alibi_kernel>>},
     {Stem::bwd_dkv_dq, variant_bit(HopperVariant::masked),

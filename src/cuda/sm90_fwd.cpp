@@ -101,6 +101,8 @@ constexpr Sm90Row kRows[] = {
      record_sm90<FwdOptional<cuda::sm90::fwd_elastic_kernel>>},
     {Stem::fwd, variant_bit(HopperVariant::varlen),
      record_sm90<FwdOptional<cuda::sm90::fwd_varlen_kernel>>},
+    {Stem::fwd, variant_bit(HopperVariant::row_bias),
+     record_sm90<FwdOptional<cuda::sm90::fwd_row_bias_kernel>>},
     {Stem::fwd, variant_bit(HopperVariant::softcap_alibi),
      record_sm90<FwdOptional<cuda::sm90::fwd_softcap_alibi_kernel>>},
     {Stem::fwd, variant_bit(HopperVariant::masked),

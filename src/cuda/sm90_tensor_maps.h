@@ -4,6 +4,7 @@
 #ifndef TANDEM_SRC_CUDA_SM90_TENSOR_MAPS_H
 #define TANDEM_SRC_CUDA_SM90_TENSOR_MAPS_H
 #include "../../cuda/sm90/params.h"
+#include "plan/sm90/planner.h"
 #include "runtime.h"
 
 namespace tandem {
@@ -27,7 +28,7 @@ struct MappedTensor {
   const char* name;
   uint64_t Addresses::*address;
   TensorMapShape (*shape)(const Problem& p, const Launch& launch);
-  bool is_bias;  // a tensor map that a problem without a bias leaves empty
+  bool is_bias;  // a tensor map that a problem without tiles of a bias leaves empty
 };
 namespace mapped {
 TensorMapShape q_shape(const Problem& p, const Launch& launch);
@@ -70,15 +71,15 @@ Status encode_tensor_maps(const TensorMapFunctions& functions, const Problem& p,
                           const Launch& launch, Params* params) {
   Status status;
   cuda::sm90::for_each_tensor_map(*params, [&](const MappedTensor& tensor, CUtensorMap& map) {
-    if (status.ok() && (!tensor.is_bias || p.bias))
+    if (status.ok() && (!tensor.is_bias || has_bias_tiles(p)))
       status = encode_tensor_map(functions, tensor, p, launch, &map);
   });
   return status;
 }
 
-// Where the dense bias of a plan is that kernels read; nullptr: there is none.
+// Where the dense bias of a plan is whose tiles kernels read; nullptr: there is none.
 inline uint64_t Addresses::*bias_address(const Plan& plan) {
-  if (!plan.problem.bias) return nullptr;
+  if (!has_bias_tiles(plan.problem)) return nullptr;
   return plan.scratch[Scratch::packed_bias].present ? &Addresses::packed_bias : &Addresses::bias;
 }
 

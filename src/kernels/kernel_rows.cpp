@@ -31,6 +31,8 @@ const char* sm90_bwd_dkv_dq_variant(const Plan& plan, const Launch& l) {
       if (l.splits > 1) return p.keep ? "bias_keep_slices" : "bias_slices";
       if (p.keep) return "bias_keep";
       return p.wants(TANDEM_GRAD_Q) && !plan.find(Stem::bwd_dq_cast) ? "bias_postprocess" : "bias";
+    case HopperVariant::row_bias:
+      return l.of<Sm90Launch>().persistent ? "row_bias_persistent" : "row_bias";
     case HopperVariant::entmax:
       return p.alpha == 1.5f ? "entmax" : "entmax_any";
     case HopperVariant::varlen:
@@ -140,6 +142,8 @@ const char* sm90_fwd_variant(const Problem& p, const FwdTile& t, bool scales_q) 
       if (t.f32_bias) return "bias_f32";
       if (p.keep) return "bias_keep";
       return t.bias ? "bias_192_rows" : scales_q ? "scaled_bias" : "bias";
+    case HopperVariant::row_bias:
+      return "row_bias";
     case HopperVariant::elastic:
       return t.decoupled ? "elastic_decoupled" : "elastic";
     case HopperVariant::entmax:

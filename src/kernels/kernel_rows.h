@@ -6,6 +6,7 @@
 #include <initializer_list>
 
 #include "params.h"
+#include "plan/sm90/planner.h"
 
 namespace tandem {
 
@@ -23,9 +24,10 @@ Vec<int> kernels_at(const Plan& plan, const Addresses& a);
 Vec<int> kernels_at(const Plan& plan, const tandem_args& args);
 
 // cuda.sm90: whether TMA can read the inputs. Otherwise Plan::unaligned runs. A bias that pack_bias
-// copies may lie anywhere.
+// copies, or whose one row is read by ordinary loads, may lie anywhere.
 inline bool sm90_takes(const Plan& plan, const Addresses& a) {
-  const uint64_t bias = plan.scratch[Scratch::packed_bias].present ? 0 : a.bias;
+  const bool mapped = has_bias_tiles(plan.problem) && !plan.scratch[Scratch::packed_bias].present;
+  const uint64_t bias = mapped ? a.bias : 0;
   return (a.q | a.k | a.v | a.d_o | bias) % 16 == 0;
 }
 // CUDA's bwd_dot, with Launch::fast_total > 0: whether bwd_dot_fast runs.

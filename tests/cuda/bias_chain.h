@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // Executes of a forward whose bias is what the one before wrote, o, read as it does not lie in
-// memory, so that on cuda.sm90 pack_bias copies it. Each kernel may begin before the one before it
-// has ended: pack_bias may read o too early, or write the copy while the forward before still reads
-// it, and the forward may read the copy too early. For a GPU (test_graph.cpp) and for the emulator
-// (emulated/test_chain.cpp).
+// memory, so that on cuda.sm90 pack_bias copies it, or the forward reads its one row. Each kernel
+// may begin before the one before it has ended: pack_bias or the forward may read o too early, or
+// pack_bias may write the copy while the forward before still reads it, and the forward may read
+// the copy too early. For a GPU (test_graph.cpp) and for the emulator (emulated/test_chain.cpp).
 #ifndef TANDEM_TESTS_CUDA_BIAS_CHAIN_H
 #define TANDEM_TESTS_CUDA_BIAS_CHAIN_H
 #include <cuda_runtime_api.h>
@@ -80,8 +80,8 @@ inline std::string run(tandem_device* device, const char* line, size_t heads) {
   return wrong;
 }
 
-// "" or what is wrong. A bias in rows, and one with one row for all queries. One head is copied by
-// a few workgroups, beside which the forward may begin.
+// "" or what is wrong. A bias in rows, and one with one row for all queries, which is not copied.
+// One head is copied by a few workgroups, beside which the forward may begin.
 inline std::string run(tandem_device* device) {
   for (const char* heads : {"1", "9"})
     for (const char* rows : {"x72 bias=0,5184,1,72", "x1 bias=0,5184,0,72"}) {

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // Dense biases that TMA cannot read where they lie, which cuda.sm90 copies first (pack_bias): rows
-// that are no multiple of 16 bytes apart, elements that are not side by side, odd addresses, and
-// one row for all queries. In the tier smoke on that path alone.
+// that are no multiple of 16 bytes apart, elements that are not side by side, odd addresses. And
+// those with one row for all queries, which have kernels of their own there (row_bias). In the tier
+// smoke on that path alone.
+#include <limits>
+
 #include "magnitudes.h"
 
 using namespace parity;
@@ -33,11 +36,11 @@ void check_bias(const std::string& line, Layout layout = Layout::bhsd, int64_t l
   for_each_target([&](Target& target) { check_on(target, test, expect); });
 }
 
-// As models build a mask of a padded batch: the type's lowest number in front of each sequence, in
-// one row for all queries.
-void check_padding(const std::string& line) {
+// The type's lowest number in a bias. pad: as models build a mask of a padded batch, in front of
+// each sequence, in one row for all queries.
+void check_lowest(const std::string& line, Magnitudes::Bias where = Magnitudes::Bias::pad) {
   const tandem_problem p = parse(line);
-  const Magnitudes m = with_bias(Magnitudes::Bias::pad, -0x1.fffffep127);
+  const Magnitudes m = with_bias(where, -0x1.fffffep127);
   CaseOptions twice;
   twice.repeats = 2;
   Case test(p, seed_of(line.c_str()), twice);
@@ -46,6 +49,24 @@ void check_padding(const std::string& line) {
   for_each_target([&](Target& target) {
     if (takes(target, p)) check_on(target, test, rules, line);
   });
+}
+
+// No number in the bias of keys behind the end of an entry.
+void check_lengths(const std::string& line, const std::vector<int64_t>& keys,
+                   const std::vector<int64_t>& queries = {}) {
+  const tandem_problem p = parse(line);
+  Expect expect = sparse();
+  expect.takes = "sm90";
+  expect.options.repeats = 2;
+  Case test(p, seed_of(line.c_str()), expect.options);
+  set_lengths_of(test, true, keys);
+  if (!queries.empty()) set_lengths_of(test, false, queries);
+  HostTensor& bias = test.input(Role::bias);
+  for (int64_t b = 0; b < bias.dims.b; ++b)
+    for (int64_t h = 0; h < bias.dims.h; ++h)
+      for (int64_t j = keys[size_t(b)]; j < bias.dims.d; ++j)
+        bias.set(b, h, 0, j, std::numeric_limits<double>::quiet_NaN());
+  for_each_target([&](Target& target) { check_on(target, test, expect); });
 }
 
 }  // namespace
@@ -68,20 +89,85 @@ TEST_CASE("biases: strides and addresses that TMA does not take") {
 }
 
 TEST_CASE("biases: one row for all queries") {
+  check_bias("fwd f16 b2 hq4 hk2 sq150 sk265 d64 dv64 bias:f16:2x4x1");
+  check_bias("fwd bf16 b2 hq4 hk2 sq140 sk131 d96 dv80 bias:f32:2x2x1", Layout::transposed);
+  check_bias("fwd f16 b2 hq2 hk2 sq70 sk200 d64 dv64 scale=-0.125 bias:f32:1x2x1", Layout::gapped);
+  check_bias("bwd bf16 b2 hq2 hk1 sq150 sk265 d64 dv64 causal_bottom_right bias:f32:2x1x1",
+             Layout::bhsd, 1);
+  check_bias("bwd f16 b2 hq4 hk2 sq70 sk131 d96 dv96 bias:f16:2x4x1 deterministic",
+             Layout::transposed);
+  check_bias("bwd bf16 b1 hq2 hk2 sq70 sk77 d128 dv72 scale=-0.125 bias:bf16:1x1x1");
   check_bias("fwd bf16 b1 hq2 hk2 sq200 sk197 d64 dv64 causal_top_left bias:bf16:1x1x1");
-  check_bias("fwd f16 b2 hq2 hk2 sq200 sk104 d128 dv128 bias:f16:2x1x1 tile=192x128");
+  check_bias("fwd f16 b2 hq2 hk2 sq200 sk104 d128 dv128 bias:f16:2x1x1");
   check_bias("bwd bf16 b3 hq2 hk1 sq150 sk96 d64 dv64 bias:bf16:3x1x1");
   check_bias("bwd f16 b2 hq2 hk2 sq70 sk49 d128 dv128 left=30 right=10 bias:f16:1x2x1",
              Layout::bhsd, 1);
 }
 
+// The mask takes it to the kernels with tiles of the bias.
+TEST_CASE("biases: one row for all queries beside a mask") {
+  check_bias("fwd bf16 b2 hq2 hk2 sq100 sk197 d64 dv64 bias:bf16:2x1x1 keep:2x1x1");
+  check_bias("bwd f16 b2 hq2 hk1 sq70 sk104 d128 dv128 bias:f32:1x2x1 keep:2x1x70");
+}
+
+TEST_CASE("biases: one row for all queries, many tiles") {
+  check_bias("fwd f16 b2 hq4 hk4 sq300 sk197 d64 dv64 bias:f16:2x1x1 tile=192x128");
+  check_bias("fwd bf16 b2 hq4 hk4 sq300 sk333 d64 dv64 bias:f32:2x1x1 tile=256x64");
+  check_bias("bwd f16 b2 hq16 hk8 sq140 sk200 d64 dv64 bias:f16:2x16x1");
+  check_bias(
+      "bwd bf16 b3 hq10 hk10 sq70 sk131 d128 dv128 causal_top_left bias:f32:3x1x1 "
+      "deterministic");
+}
+
+TEST_CASE("biases: one row for all queries, heads over 128") {
+  check_bias("fwd f16 b2 hq2 hk1 sq70 sk200 d256 dv256 bias:f16:2x1x1");
+  check_bias("fwd bf16 b1 hq2 hk2 sq150 sk250 d192 dv128 causal_top_left bias:f32:1x2x1",
+             Layout::bhsd, 1);
+  check_bias("fwd f16 b1 hq2 hk2 sq150 sk197 d192 dv192 bias:f32:1x1x1");
+}
+
+TEST_CASE("biases: one row for all queries beside lengths and a sink") {
+  check_lengths("fwd f16 b3 hq2 hk1 sq140 sk265 d64 dv64 bias:f16:3x1x1 q_padded kv_padded",
+                {265, 1, 130}, {140, 70, 3});
+  check_lengths("fwd bf16 b3 hq2 hk2 sq100 sk150 d128 dv128 bias:f32:3x2x1 kv_packed=300 sink",
+                {150, 23, 127});
+  check_lengths(
+      "fwd f16 b2 hq2 hk2 sq100 sk150 d96 dv96 bias:f16:2x1x1 kv_padded sink "
+      "causal_bottom_right",
+      {97, 0});
+  check_lengths("fwd bf16 b2 hq2 hk1 sq70 sk170 d256 dv256 bias:bf16:2x1x1 kv_padded sink",
+                {163, 81});
+  check_lengths("bwd f16 b3 hq2 hk1 sq140 sk265 d64 dv64 bias:f32:3x1x1 q_padded kv_padded",
+                {265, 1, 130}, {140, 70, 3});
+  check_lengths(
+      "bwd bf16 b3 hq4 hk2 sq100 sk150 d128 dv128 bias:bf16:3x4x1 q_packed=210 "
+      "kv_packed=300 sink grads=qkvs",
+      {150, 23, 127}, {100, 10, 100});
+  check_lengths(
+      "bwd f16 b2 hq2 hk2 sq100 sk150 d96 dv96 bias:f16:2x1x1 kv_padded sink grads=qkvs "
+      "causal_bottom_right deterministic",
+      {97, 0});
+}
+
+TEST_CASE("biases: one row of the lowest number, or of minus infinity") {
+  using Bias = Magnitudes::Bias;
+  check_lowest("fwd f16 b4 hq4 hk4 sq70 sk150 d64 dv64 bias:f16:4x4x1", Bias::rows);
+  check_lowest("fwd bf16 b4 hq4 hk4 sq70 sk150 d64 dv64 bias:bf16:4x4x1 sink", Bias::rows);
+  check_lowest("fwd f16 b4 hq4 hk2 sq70 sk150 d128 dv128 bias:f32:4x4x1", Bias::rows);
+  check_lowest("bwd bf16 b4 hq4 hk4 sq70 sk150 d64 dv64 bias:bf16:4x4x1", Bias::rows);
+  check_lowest("bwd f16 b4 hq4 hk2 sq70 sk150 d96 dv96 bias:f32:4x4x1 causal_bottom_right",
+               Bias::rows);
+  check_lowest("bwd f16 b4 hq4 hk4 sq70 sk150 d128 dv128 bias:f16:4x4x1 sink grads=qkvs",
+               Bias::some);
+}
+
 TEST_CASE("biases: left padding by the lowest number") {
-  check_padding("fwd f16 b2 hq2 hk2 sq70 sk70 d64 dv64 bias:f16:2x1x1");
-  check_padding("bwd bf16 b2 hq2 hk2 sq66 sk66 d64 dv64 causal_top_left bias:bf16:2x1x1");
-  check_padding("bwd f16 b2 hq2 hk1 sq66 sk66 d128 dv128 bias:f16:2x1x1");
-  check_padding("fwd f16 b2 hq2 hk2 sq70 sk70 d64 dv64 bias:f32:2x1x70");
-  check_padding("bwd f16 b2 hq2 hk1 sq66 sk72 d32 dv32 causal_top_left bias:f32:2x1x1");
-  check_padding("bwd bf16 b2 hq2 hk1 sq66 sk66 d128 dv128 bias:f32:2x1x66");
+  check_lowest("fwd f16 b2 hq2 hk2 sq70 sk70 d64 dv64 bias:f16:2x1x1");
+  check_lowest("bwd bf16 b2 hq2 hk2 sq66 sk66 d64 dv64 causal_top_left bias:bf16:2x1x1");
+  check_lowest("bwd f16 b2 hq2 hk1 sq66 sk66 d128 dv128 bias:f16:2x1x1");
+  check_lowest("fwd f16 b2 hq2 hk2 sq70 sk70 d64 dv64 bias:f32:2x1x70");
+  check_lowest("bwd f16 b2 hq2 hk1 sq66 sk72 d32 dv32 causal_top_left bias:f32:2x1x1");
+  check_lowest("bwd bf16 b2 hq2 hk1 sq66 sk66 d128 dv128 bias:f32:2x1x66");
 }
 
 // On cuda.sm90 alone: others have "features: biases by 8 elements".

@@ -57,7 +57,8 @@ TEST_CASE("rows: sm90, a gradient of wide heads alone") {
 }
 
 TEST_CASE("rows: sm90, persistent workgroups and bwd_dq_cast") {
-  RowCase{"sm90"}.check([](const tandem::Caps& caps) { return with_tiles(caps, 4, ""); });
+  for (const char* rest : {"", "bias:f32:1x1x1"})
+    RowCase{"sm90"}.check([&](const tandem::Caps& caps) { return with_tiles(caps, 4, rest); });
 }
 
 // In any order with a causal mask, where tiles of keys have unequal numbers of parts; and in a

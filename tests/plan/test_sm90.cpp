@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/kernel_rows.h"
 #include "plan/sm90/heuristics.h"
 #include "plan_fixture.h"
 
@@ -420,5 +421,49 @@ TEST_CASE("sm90: forward with a bias takes no scale that is 0 or next to it") {
     CHECK(std::string(plan.path) == "sm80");
     CHECK(explain(plan.problem, caps_of("h100_cuda")).find("the scale is over 1e-12") !=
           std::string::npos);
+  }
+}
+
+TEST_CASE("sm90: a bias with one row for all queries has kernels that read the row") {
+  for (const char* line :
+       {"fwd f16 b4 hq8 sq300 sk197 d64 bias:f16:4x1x1", "fwd bf16 hq8 sq300 d128 bias:f32:1x8x1",
+        "fwd f16 b4 hq8 hk2 sq300 d256 bias:f32:1x2x1 sink kv_padded scale=0",
+        "fwd f16 hq8 sq300 d64 bias:f16:1x1x300 bias=0,0,0,1",
+        "bwd f16 b4 hq8 sq300 sk320 d64 bias:f16:4x1x1",
+        "bwd bf16 b4 hq8 sq300 d128 bias:f32:1x1x1 q_packed=700 kv_packed=700 sink grads=qkvs"}) {
+    CAPTURE(line);
+    const Plan plan = plan_of(line);
+    CHECK(refusal(plan) == "");
+    CHECK(hopper_variant(plan.problem) == HopperVariant::row_bias);
+    const Launch* launch = plan.find(plan.problem.backward ? Stem::bwd_dkv_dq : Stem::fwd);
+    REQUIRE(launch);
+    CHECK(std::string(kKernels[launch->kernel].variant) == "row_bias");
+    CHECK(!plan.find(Stem::pack_bias));
+    CHECK(!plan.scratch[Scratch::packed_bias].present);
+    // The row may lie anywhere.
+    Addresses a;
+    a.bias = 2;
+    CHECK(sm90_takes(plan, a));
+  }
+  // With as many tiles of keys as plain softmax needs for it, workgroups are persistent.
+  for (const char* more : {"", " sink grads=qkvs", " kv_padded"}) {
+    const Plan plan = plan_of(std::string("bwd f16 b32 hq12 sq512 d64 bias:f16:32x1x1") + more);
+    CAPTURE(plan.name());
+    const Launch& launch = *plan.find(Stem::bwd_dkv_dq);
+    const bool persistent = !plan.problem.has_lengths();
+    CHECK(launch.of<Sm90Launch>().persistent == persistent);
+    CHECK(std::string(kKernels[launch.kernel].variant) ==
+          (persistent ? "row_bias_persistent" : "row_bias"));
+  }
+  // Four warpgroups where there is no mask.
+  const auto tile = [](const char* line) { return std::string(plan_of(line).tile().name); };
+  CHECK(tile("fwd f16 b32 hq12 sq512 d64 bias:f16:32x1x1") == "h64a");
+  CHECK(tile("fwd f16 b32 hq12 sq512 d64 bias:f16:32x1x1 causal_top_left") == "h64");
+  for (const char* line : {"fwd f16 b4 hq8 sq300 d64 bias:f16:4x1x300",
+                           "fwd f16 b4 hq8 sq300 d64 bias:f16:4x1x1 keep:1x1x1",
+                           "bwd f16 b4 hq8 sq300 d64 bias:f16:4x8x1 grads=qkvb d_bias:f16",
+                           "bwd f16 b4 hq8 sq300 d256 bias:f16:4x8x1"}) {
+    CAPTURE(line);
+    CHECK(hopper_variant(problem_of(line)) == HopperVariant::bias);
   }
 }

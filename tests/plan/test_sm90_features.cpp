@@ -423,13 +423,13 @@ TEST_CASE("sm90: biases that pack_bias copies for TMA") {
   } rows[] = {
       {"fwd bf16 b4 hq8 sq300 sk320 d64 bias:bf16:1x8x300", nullptr, 0, 0, 1},
       {"fwd bf16 b4 hq8 sq300 sk197 d64 bias:bf16:1x8x300", "197 elements apart", 300, 200, 1},
-      {"fwd bf16 b4 hq8 sq300 sk197 d128 bias:bf16:4x1x1", "one row", 64, 200, 0},
-      {"fwd bf16 b4 hq8 sq300 sk320 d128 bias:bf16:1x1x1", "one row", 64, 320, 0},
+      {"fwd bf16 b4 hq8 sq300 sk197 d128 bias:bf16:4x1x1 keep:1x1x1", "one row", 64, 200, 0},
+      {"fwd bf16 b4 hq8 sq300 sk320 d128 bias:bf16:1x1x1 keep:1x1x1", "one row", 64, 320, 0},
       {"fwd bf16 b4 hq8 sq300 sk49 d64 bias:bf16:1x8x300 bias=0,16800,56,1", nullptr, 0, 0, 1},
       {"fwd bf16 b4 hq8 sq300 sk320 d64 bias:bf16:1x8x300 bias=0,96000,1,300", "not side by side",
        300, 320, 1},
-      {"bwd f16 b2 hq8 sq300 sk320 d64 bias:f16:2x1x1", "one row", 128, 320, 0},
-      {"bwd f16 b2 hq8 sq300 sk49 d128 bias:f16:2x1x1", "one row", 64, 56, 0},
+      {"bwd f16 b2 hq8 sq300 sk320 d64 bias:f16:2x1x1 keep:1x1x1", "one row", 128, 320, 0},
+      {"bwd f16 b2 hq8 sq300 sk49 d128 bias:f16:2x1x1 keep:1x1x1", "one row", 64, 56, 0},
       {"bwd f16 b2 hq8 sq300 sk49 d128 bias:f16:2x8x300 d_bias:f16 grads=qkvb", "49 elements apart",
        300, 56, 1}};
   for (const auto& row : rows) {

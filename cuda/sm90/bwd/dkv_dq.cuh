@@ -187,7 +187,7 @@ TANDEM_DEVICE void main_loop(const typename Variant::Params& params, const BwdWo
   typename Variant::template Consumer<T, ROW> variant(params, work, memory);
   typename Variant::template QTiles<ROW> tiles(params, work);
   for (int n = 0; n < u.group; ++n) {
-    if constexpr (kIsVarlen<Variant>) variant.begin_head(work.head_kv * u.group + n);
+    if constexpr (kVisitsHeads<Variant>) variant.begin_head(work.head_kv * u.group + n);
     if constexpr (kHasKeep<Variant>) variant.read_mask_row(work, work.head_kv * u.group + n);
 #pragma unroll 1
     for (int at = tiles.next(n, work.span.begin); at < work.span.end;
@@ -314,7 +314,7 @@ TANDEM_DEVICE void main_loop(const typename Variant::Params& params, const BwdWo
       __syncwarp();
       if (lane == 0) mbarrier_arrive(barriers.q_empty(pipe.stage));
     }
-    if constexpr (kIsVarlen<Variant>) variant.end_head(work, work.head_kv * u.group + n);
+    if constexpr (kVisitsHeads<Variant>) variant.end_head(work, work.head_kv * u.group + n);
   }
   if constexpr (GRAD_KV) {
     // d_k and d_v pass through shared memory that no warp reads any more: this warpgroup's part of

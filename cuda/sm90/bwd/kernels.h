@@ -44,8 +44,12 @@ Kernel<BwdDkvDqBiasParams> bwd_dkv_dq_f32_bias_kernel(tandem_dtype dtype, int ro
 // bwd_varlen_shared_bytes(). All gradients, as above.
 Kernel<BwdDkvDqOptionalParams> bwd_dkv_dq_varlen_kernel(tandem_dtype dtype, int row);
 Kernel<BwdDkvDqOptionalParams> bwd_dkv_dq_softcap_alibi_kernel(tandem_dtype dtype, int row);
-// These, masks, dropout and a distance bias; shared memory: bwd_masked_shared_bytes(), and no
-// kernel where that is 0.
+// A bias with one row for all queries, without gradient, beside lengths; head sizes up to 128;
+// shared memory: bwd_plain_shared_bytes(). persistent: as above, and there are no lengths.
+Kernel<BwdDkvDqOptionalParams> bwd_dkv_dq_row_bias_kernel(tandem_dtype dtype, int row,
+                                                          bool persistent);
+// Lengths, softcap, ALiBi, masks, dropout and a distance bias; shared memory:
+// bwd_masked_shared_bytes(), and no kernel where that is 0.
 Kernel<BwdDkvDqOptionalParams> bwd_dkv_dq_masked_kernel(tandem_dtype dtype, int row);
 // Elastic softmax without lengths. Rows, boxes and threads are those of bwd_dkv_dq; shared memory:
 // bwd_elastic_shared_bytes().

@@ -46,6 +46,9 @@ TANDEM_DEVICE uint ld_shared_uniform(uint at) {
 // (variant_varlen.cuh).
 template <typename Variant>
 constexpr bool kIsVarlen = false;
+// Whether Consumer has begin_head() and end_head(), for each query head.
+template <typename Variant>
+constexpr bool kVisitsHeads = kIsVarlen<Variant>;
 // Whether the mask bitmap says which query tiles the variant visits (variant_masked.cuh).
 template <typename Variant>
 constexpr bool kHasMaskBitmap = false;

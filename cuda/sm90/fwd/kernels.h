@@ -32,8 +32,13 @@ Kernel<FwdBiasParams> fwd_f32_bias_kernel(tandem_dtype dtype, const char* tile);
 Kernel<FwdOptionalParams> fwd_varlen_kernel(tandem_dtype dtype, const char* tile);
 Kernel<FwdOptionalParams> fwd_softcap_alibi_kernel(tandem_dtype dtype, const char* tile);
 
-// Masks, dropout and a distance bias beside all of these. Shared memory: fwd_masked_shared_bytes();
-// there is no kernel for a tile where it is 0. Tiles are those of
+// A bias with one row for all queries, of f32 or the dtype of the tensors, beside lengths and
+// sinks, for any scale. Shared memory: fwd_row_bias_shared_bytes(); there is no kernel for a tile
+// where it is 0.
+Kernel<FwdOptionalParams> fwd_row_bias_kernel(tandem_dtype dtype, const char* tile);
+
+// Masks, dropout and a distance bias beside lengths, sinks, softcap and ALiBi. Shared memory:
+// fwd_masked_shared_bytes(); there is no kernel for a tile where it is 0. Tiles are those of
 // fwd_two_warpgroup_tile().
 Kernel<FwdOptionalParams> fwd_masked_kernel(tandem_dtype dtype, const char* tile);
 

@@ -22,6 +22,12 @@ TANDEM_DEVICE float product_unit(const FwdOptionalParams& params) {
   return params.features.SOFTCAP ? kLn2 : product_unit(params.block);
 }
 
+// The same of a kernel whose scores may be in natural units (score_row_bias.cuh).
+template <typename S>
+TANDEM_DEVICE float score_unit(const FwdOptionalParams& params) {
+  return S::ROW_BIAS ? 1.f : product_unit(params);
+}
+
 // Turns products into scores, but for step_scale(). distance: i + off - j of the thread's first
 // element.
 template <int N>
@@ -52,11 +58,12 @@ TANDEM_DEVICE void change_scores(float (&s)[N / 2], const FwdOptionalParams& par
 
 // lse of a row whose weights, relative to its origin, add up to l, and the factor of o. A sink may
 // be any number: it is compared with the origin by a difference that is rounded once.
+template <typename S>
 TANDEM_DEVICE void end_row(const FwdOptionalParams& params, int head, const Origin& origin, float l,
                            float* lse, float* inverse) {
   *lse = -INFINITY, *inverse = 0.f;
   if (l == 0.f) return;
-  const float unit = origin.ln_unit(product_unit(params));
+  const float unit = origin.ln_unit(score_unit<S>(params));
   const FwdPush& push = params.push;
   if (!push.sink) {
     *lse = fmaf(origin.m, unit, logf(l));
@@ -82,7 +89,7 @@ TANDEM_DEVICE void store_varlen(const FwdOptionalParams& params, const FwdConsum
   const int row = at.row0 + accumulator_row();
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    end_row(params, of.w, c.softmax.origin(r), quad_sum(c.softmax.sum(r)), &lse[r], &inverse[r]);
+    end_row<S>(params, of.w, c.softmax.origin(r), quad_sum(c.softmax.sum(r)), &lse[r], &inverse[r]);
     inverse[r] *= factor;
     if (row + 8 * r >= of.x) lse[r] = -INFINITY;
   }
@@ -104,7 +111,9 @@ struct VarlenScore : ScorePolicy<T, S> {
                             const typename ScorePolicy<T, S>::Held&)
       : ScorePolicy<T, S>(consumer),
         params(p),
-        scale(S::SOFTCAP_ALIBI ? step_scale(p) : step_scale(p.block)) {}
+        scale(S::ROW_BIAS        ? kLog2e
+              : S::SOFTCAP_ALIBI ? step_scale(p)
+                                 : step_scale(p.block)) {}
 
   TANDEM_DEVICE bool next(Tile* to) {
     c.wait_q();
@@ -129,6 +138,12 @@ struct VarlenScore : ScorePolicy<T, S> {
                               ld_shared_v4_s32(descriptor + 16).w - (t * S::N + accumulator_col()));
     else
       scale_products(c.s, u);
+    hide(t);
+  }
+  // Hides the keys that the band and the length of the entry hide.
+  TANDEM_DEVICE void hide(int t) {
+    const FwdBlock& u = params.block;
+    const uint descriptor = tile_descriptor_at<S>(c.shared, c.q_pipe.n);
     const int4 of = ld_shared_v4_s32(descriptor + 16);  // full_begin, full_end, keys, off
     if (t < of.x || t >= of.y)
       mask_tile<S::N>(c.s, TandemBand{u.band_left, u.band_right, of.w},

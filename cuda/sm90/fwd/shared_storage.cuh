@@ -27,7 +27,8 @@ constexpr int consumer_registers(const FwdTile& t) {
 // Variant of fwd: which optional inputs a kernel has. bias: a dense bias; scaled_bias: the same,
 // with Q times the scale; varlen: lengths and sinks; softcap_alibi: these, softcap and ALiBi;
 // masked: these, masks, dropout and a distance bias; bias_keep: a dense bias and a keep mask;
-// bias_f32: a dense bias of f32, with or without a keep mask.
+// bias_f32: a dense bias of f32, with or without a keep mask; row_bias: a bias of one row for all
+// queries, lengths and sinks.
 enum class FwdVariant {
   plain,
   bias,
@@ -36,7 +37,8 @@ enum class FwdVariant {
   softcap_alibi,
   masked,
   bias_keep,
-  bias_f32
+  bias_f32,
+  row_bias
 };
 
 // Compile-time geometry of a forward kernel. ROW: of kFwdTiles. Q_STAGES_: stages of Q, 0: as many
@@ -49,20 +51,22 @@ struct FwdShape {
                         BIAS = SCALED || KEEP || VARIANT == FwdVariant::bias,
                         MASKED = VARIANT == FwdVariant::masked,
                         SOFTCAP_ALIBI = VARIANT == FwdVariant::softcap_alibi || MASKED,
-                        VARLEN = VARIANT == FwdVariant::varlen || SOFTCAP_ALIBI;
+                        ROW_BIAS = VARIANT == FwdVariant::row_bias,
+                        VARLEN = VARIANT == FwdVariant::varlen || ROW_BIAS || SOFTCAP_ALIBI;
   static constexpr FwdTile tile = MASKED || VARIANT == FwdVariant::bias_keep
                                       ? fwd_two_warpgroup_tile(kFwdTiles[ROW])
                                       : kFwdTiles[ROW];
   static constexpr int D = tile.d, DV = tile.dv, WARPGROUPS = tile.warpgroups, M = tile.rows(),
                        N = tile.bc;
   // A producer that finds batch entries needs more registers than one that only loads, and one that
-  // produces a mask bitmap more still.
+  // produces a mask bitmap more still. Four consumer warpgroups of 112 leave it 32.
   static constexpr bool MORE = VARLEN && tile.dv > 192;
   // Warps that read a mask need more registers, too.
-  static constexpr int PRODUCER = MASKED ? 72
-                                  : KEEP ? 56
-                                  : MORE ? 40
-                                         : producer_registers(tile),
+  static constexpr int PRODUCER = MASKED                        ? 72
+                                  : KEEP                        ? 56
+                                  : MORE                        ? 40
+                                  : ROW_BIAS && WARPGROUPS == 4 ? 32
+                                                                : producer_registers(tile),
                        CONSUMER = MASKED ? 216
                                   : KEEP ? 224
                                   : MORE ? 232

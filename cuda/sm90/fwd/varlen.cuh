@@ -141,22 +141,23 @@ TANDEM_DEVICE void produce_varlen(const FwdOptionalParams& params,
   }
 }
 
-// Warps 1 to 3: they store o and lse of a tile whose rows see no key.
-template <typename S>
+// Warps WARP to 3: they store o and lse of a tile whose rows see no key.
+template <typename S, int WARP = 1>
 TANDEM_DEVICE void store_unseen(const FwdOptionalParams& params, const Entry& entry, uint index,
                                 int row0) {
+  constexpr int kThreads = (4 - WARP) * 32;
   const FwdBlock& u = params.block;
-  const int thread = int(threadIdx.x) - 32, chunks_a_row = u.head_dim_v / 8;
+  const int thread = int(threadIdx.x) - WARP * 32, chunks_a_row = u.head_dim_v / 8;
   const int batch = int(index / uint(u.heads_q)), head = int(index) - batch * u.heads_q;
   float* lse = reinterpret_cast<float*>(params.push.lse);
   if (lse)
-    for (int i = row0 + thread; i < min(row0 + S::M, u.seq_q); i += 96)
+    for (int i = row0 + thread; i < min(row0 + S::M, u.seq_q); i += kThreads)
       lse[int64_t(index) * u.seq_q + i] = -INFINITY;
   const int rows = is_packed(params.features.LENGTHS_Q) ? entry.seq_q : u.seq_q;
   ushort* o = reinterpret_cast<ushort*>(params.push.o) + batch * u.o.b + head * u.o.h +
               int64_t(entry.first_q) * u.o.s;
   const bool chunks = u.o.d == 1 && u.o.s % 8 == 0 && reinterpret_cast<uint64_t>(o) % 16 == 0;
-  for (int m = thread; m < min(S::M, rows - row0) * chunks_a_row; m += 96) {
+  for (int m = thread; m < min(S::M, rows - row0) * chunks_a_row; m += kThreads) {
     ushort* to = o + (row0 + m / chunks_a_row) * u.o.s + 8 * (m % chunks_a_row) * u.o.d;
     if (chunks)
       *reinterpret_cast<uint4*>(to) = make_uint4(0, 0, 0, 0);
@@ -166,7 +167,7 @@ TANDEM_DEVICE void store_unseen(const FwdOptionalParams& params, const Entry& en
 }
 // The same for all tiles that see no key by their position, those behind the length of an entry
 // included.
-template <typename S>
+template <typename S, int WARP = 1>
 TANDEM_DEVICE void store_unseen(const FwdOptionalParams& params) {
   const FwdBlock& u = params.block;
 #pragma unroll 1
@@ -176,7 +177,7 @@ TANDEM_DEVICE void store_unseen(const FwdOptionalParams& params) {
     const Entry entry = find_entry(params, int(index / uint(u.heads_q)));
     const TandemTiles span =
         tandem_key_tiles(entry.band, row0, S::M, S::N, entry.seq_q, entry.seq_kv);
-    if (span.begin >= span.end) store_unseen<S>(params, entry, index, row0);
+    if (span.begin >= span.end) store_unseen<S, WARP>(params, entry, index, row0);
   }
 }
 

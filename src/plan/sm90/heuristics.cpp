@@ -38,9 +38,11 @@ int64_t makespan(const Vec<int64_t>& times, int64_t cores) {
 
 bool is_persistent(const Problem& p, int64_t cores) {
   const int64_t tiles = (p.seq_kv + kBwdKeys - 1) / kBwdKeys;
-  return hopper_variant(p) == HopperVariant::plain && p.head_dim <= kMaxFusedHeadDim &&
-         p.head_dim_v <= kMaxFusedHeadDim && p.wants(TANDEM_GRAD_Q) &&
-         p.wants(TANDEM_GRAD_K | TANDEM_GRAD_V) && cores > 0 &&
+  const HopperVariant variant = hopper_variant(p);
+  return (variant == HopperVariant::plain ||
+          (variant == HopperVariant::row_bias && !p.has_lengths())) &&
+         p.head_dim <= kMaxFusedHeadDim && p.head_dim_v <= kMaxFusedHeadDim &&
+         p.wants(TANDEM_GRAD_Q) && p.wants(TANDEM_GRAD_K | TANDEM_GRAD_V) && cores > 0 &&
          tiles * p.heads_kv * p.batch >= kPersistentTilesPerSm * cores;
 }
 
@@ -116,7 +118,9 @@ int64_t eager_zero_heads(const Problem& p, int64_t cores, int64_t tiles,
                          int64_t interleaved_heads) {
   const HopperVariant set = hopper_variant(p);
   const bool plain = set == HopperVariant::plain && p.wants(TANDEM_GRAD_Q);
-  if (!plain && set != HopperVariant::varlen && set != HopperVariant::softcap_alibi) return 0;
+  if (!plain && set != HopperVariant::varlen && set != HopperVariant::row_bias &&
+      set != HopperVariant::softcap_alibi)
+    return 0;
   if (p.lengths_q == Lengths::packed || tiles == 0) return 0;
   // One head more than run at a time, so that a slice is zero long before a workgroup adds to it.
   const int64_t heads = std::max((cores + tiles - 1) / tiles, interleaved_heads) + 1;

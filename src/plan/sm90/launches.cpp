@@ -13,12 +13,14 @@ namespace tandem {
 void Sm90Planner::complete_fwd(Launch* launch, Sm90Launch* own) const {
   const HopperVariant variant = hopper_variant(p);
   const FwdTile t = sm90_fwd_tile(p, row_);
+  // Lengths and sinks are read by the read-only path, maybe ahead of the grid dependency wait.
   own->programmatic =
-      caps.early_launches && (variant == HopperVariant::plain || variant == HopperVariant::bias);
+      caps.early_launches && (variant == HopperVariant::plain || variant == HopperVariant::bias ||
+                              (variant == HopperVariant::row_bias && p.inputs() == kHasBias));
   launch->groups_x = uint32_t(std::min<int64_t>(launch->total, cores_of(caps)));  // persistent
   launch->groups_y = 1;
   own->scales_q = sm90_scales_q(p, caps, t);
-  if (!p.bias || p.banded()) return;
+  if (variant != HopperVariant::bias || p.banded()) return;
   const int64_t steps = ceil_div(p.seq_kv, launch->tile.bc);
   const int64_t shorts = fwd_short_tiles(t, p.batch * p.heads_q, p.seq_q, launch->groups_x, steps);
   const FwdStreamK stream_k =

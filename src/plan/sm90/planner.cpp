@@ -40,7 +40,7 @@ bool on_blocks(const Problem& p) {
 // Bytes of shared memory of fwd; 0: there is no kernel.
 int sm90_fwd_bytes(const Problem& p, const FwdTile& t) {
   const HopperVariant set = hopper_variant(p);
-  if (t.decoupled && set != HopperVariant::plain &&
+  if (t.decoupled && set != HopperVariant::plain && set != HopperVariant::row_bias &&
       !(set == HopperVariant::elastic && on_blocks(p)))
     return 0;
   if (t.bias && set != HopperVariant::bias) return 0;
@@ -55,6 +55,8 @@ int sm90_fwd_bytes(const Problem& p, const FwdTile& t) {
     case HopperVariant::varlen:
     case HopperVariant::softcap_alibi:
       return fwd_varlen_shared_bytes(t);
+    case HopperVariant::row_bias:
+      return fwd_row_bias_shared_bytes(t);
     case HopperVariant::masked:
       return fwd_masked_shared_bytes(t);
     default:
@@ -119,9 +121,9 @@ String row_refusal(const Problem& p, const Caps& caps, const FwdTile& t) {
                  "diagonal goes "
                  "along blocks of 64 rows and keys"
            : fwd_is_plain(t)                    ? "its kernels have softmax alone"
-           : t.bias && p.bias                   ? "its kernels have no mask beside the bias"
+           : t.bias && has_bias_tiles(p)        ? "its kernels have no mask beside the bias"
            : t.bias                             ? "its kernels have a dense bias"
-           : p.bias                             ? "it has no room for tiles of the bias"
+           : has_bias_tiles(p)                  ? "it has no room for tiles of the bias"
            : p.normalizer == Normalizer::entmax ? "it has no room for candidates"
                                                 : "it has no kernel with lengths";
   if (hopper_variant(p) == HopperVariant::plain && p.tile_rows == 0 && p.tile_cols == 0 &&
@@ -130,6 +132,9 @@ String row_refusal(const Problem& p, const Caps& caps, const FwdTile& t) {
   if (hopper_variant(p) == HopperVariant::plain && p.tile_rows == 0 && p.tile_cols == 0 &&
       !sm90_takes_192_rows(p, cores_of(caps), t))
     return "tiles of 128 rows are faster";
+  if (t.decoupled && hopper_variant(p) == HopperVariant::row_bias && p.banded() &&
+      p.tile_rows == 0 && p.tile_cols == 0)
+    return "with a mask its rows would visit keys that they do not see";
   if (t.bias && p.tile_rows == 0 && p.tile_cols == 0) {
     if (p.banded()) return "it is taken without a mask alone";
     const int64_t tiles = p.batch * p.heads_q * ((p.seq_q + t.rows() - 1) / t.rows());
@@ -171,7 +176,13 @@ int first_row(const Row& row, int begin, int end, const Problem& p, const Caps& 
   return -1;
 }
 
-// Why the kernels with a dense bias do not take a problem; "" if they do.
+String bias_type_refusal(const Problem& p) {
+  if (p.bias.dtype == p.dtype || p.bias.dtype == TANDEM_F32) return "";
+  return text("its bias is of f32 or of the tensors' type, this one of %s",
+              dtype_name(p.bias.dtype));
+}
+
+// Why the kernels with tiles of a dense bias do not take a problem; "" if they do.
 String bias_refusal(const Problem& p) {
   const Overlay& b = p.bias;
   const String more = p.extras(kHasBias | kHasKeep);
@@ -183,8 +194,8 @@ String bias_refusal(const Problem& p) {
   if (!p.backward && b.dtype != TANDEM_F32 && !(p.scale > kPlainScale))
     return text("with a dense bias, the scale is over %s, here it is %s",
                 short_text(kPlainScale).c_str(), short_text(p.scale).c_str());
-  if (b.dtype != p.dtype && b.dtype != TANDEM_F32)
-    return text("its bias is of f32 or of the tensors' type, this one of %s", dtype_name(b.dtype));
+  const String type = bias_type_refusal(p);
+  if (!type.empty()) return type;
   if (b.batch != p.batch && b.batch != 1) return "its bias is of one batch entry or of all";
   if (packs_bias(p)) {
     const PackedBias copy = packed_bias(p, kFwdBiasRows);
@@ -264,7 +275,7 @@ String Sm90Planner::refuse() const {
                 rows_kv = packed_kv ? p.total_kv : p.seq_kv;
   if (p.dtype == TANDEM_F32) return "its operands are f16 or bf16";
   if (p.bias) {
-    const String why = bias_refusal(p);
+    const String why = has_bias_tiles(p) ? bias_refusal(p) : bias_type_refusal(p);
     if (!why.empty()) return why;
   } else if (p.normalizer == Normalizer::elastic) {
     const String why = elastic_refusal(p);
@@ -449,7 +460,7 @@ void Sm90Planner::scratch(Plan* plan, ScratchExtents* x) const {
     const auto of_head = uint64_t(bwd_dq_accum_bytes(s, p.group(), p.seq_q));
     own.lazy_zero.eager_bytes = launch.eager_zero_heads * of_head;
     own.lazy_zero.bytes = uint64_t(p.batch * p.heads_kv) * of_head;
-    own.lazy_zero.slices = p.bias ? uint64_t(p.batch) : 1;
+    own.lazy_zero.slices = has_bias_tiles(p) ? uint64_t(p.batch) : 1;
     x->lazy_zero_counters = {bwd_lazy_zero_bytes(p.batch, p.heads_kv) / 4};
   }
   if (launch.persistent || sums_dbias_in_slices(p)) x->tile_counter = {1};
@@ -486,9 +497,11 @@ namespace {
 constexpr uint32_t kEveryInput = ~0u;
 constexpr struct {
   HopperVariant variant;
-  uint32_t needs, may;  // bits of Extra: an input that the problem has; all that it may have
-  bool wide;            // heads over 128
+  uint32_t needs, may;   // bits of Extra: an input that the problem has; all that it may have
+  bool wide;             // heads over 128
+  bool one_row = false;  // a bias needs one row for all queries, and no gradient
 } kVariants[] = {
+    {HopperVariant::row_bias, kHasBias, kHasBias | kHasSink | kHasLengths, true, true},
     {HopperVariant::bias, kHasBias, kEveryInput, true},
     {HopperVariant::elastic, kHasElastic, kEveryInput, true},
     {HopperVariant::entmax, kHasEntmax, kEveryInput, true},
@@ -503,8 +516,11 @@ HopperVariant hopper_variant(const Problem& p) {
   // In backward lse already holds the sink.
   const uint32_t inputs = p.inputs() & ~(p.backward ? uint32_t(kHasSink) : 0);
   const bool wide = p.head_dim > 128 || p.head_dim_v > 128;
+  const bool one_row = p.bias.strides.s == 0 && !p.wants(TANDEM_GRAD_BIAS) && !(wide && p.backward);
   const auto* v = kVariants;
-  while ((inputs & v->needs) != v->needs || (inputs & ~v->may) != 0 || (wide && !v->wide)) ++v;
+  while ((inputs & v->needs) != v->needs || (inputs & ~v->may) != 0 || (wide && !v->wide) ||
+         (v->one_row && !one_row))
+    ++v;
   return v->variant;  // the last row has every input
 }
 
@@ -515,7 +531,7 @@ bool sm90_scales_q(const Problem& p, const Caps& caps, const FwdTile& t) {
 }
 
 bool has_f32_bias(const Problem& p) {
-  return p.bias && p.bias.dtype == TANDEM_F32 && p.dtype != TANDEM_F32;
+  return has_bias_tiles(p) && p.bias.dtype == TANDEM_F32 && p.dtype != TANDEM_F32;
 }
 
 bool reduces_dbias_in_clusters(const Problem& p) {

@@ -7,12 +7,17 @@
 
 namespace tandem {
 
-// Variant of the kernels of cuda.sm90 that a problem takes, by its optional inputs.
-enum class HopperVariant { plain, bias, elastic, entmax, varlen, softcap_alibi, masked };
+// Variant of the kernels of cuda.sm90 that a problem takes, by its optional inputs. row_bias: a
+// bias with one row for all queries, without gradient; bias: any other dense bias.
+enum class HopperVariant { plain, bias, row_bias, elastic, entmax, varlen, softcap_alibi, masked };
 HopperVariant hopper_variant(const Problem& p);
 
-// Whether the problem has a dense bias of f32 beside tensors of 16 bits, for which cuda.sm90 has
-// kernels and tiles of their own.
+// Whether the problem is one of HopperVariant::bias, whose kernels read tiles of the bias by TMA.
+inline bool has_bias_tiles(const Problem& p) {
+  return p.bias && hopper_variant(p) == HopperVariant::bias;
+}
+// Whether its bias is of f32 then, beside tensors of 16 bits, for which cuda.sm90 has kernels and
+// tiles of their own.
 bool has_f32_bias(const Problem& p);
 
 // Whether bwd_dkv_dq reduces d_bias over the batch, in clusters of as many workgroups.

@@ -3,6 +3,7 @@
 
 #include "base/number.h"
 #include "plan/planner.h"
+#include "planner.h"
 #include "tiles.h"
 
 namespace tandem {
@@ -31,7 +32,7 @@ String tensor_map_refusal(const char* name, const Strides& s, int64_t batch, int
 }
 
 String why_packs_bias(const Problem& p) {
-  if (!p.bias) return "";
+  if (!has_bias_tiles(p)) return "";
   if (p.bias.strides.s == 0 && p.seq_q > 1) return "one row of bias serves all queries";
   return tensor_map_refusal("bias", p.bias.strides, p.bias.batch, p.bias.heads, p.seq_q, 8,
                             p.bias.dtype);

@@ -181,13 +181,25 @@ constexpr int fwd_entmax_shared_bytes(const FwdTile& t) {
 
 // Lengths add an mbarrier and four work-tile descriptors. 0: there is no kernel for the tile.
 constexpr int kFwdDescriptors = 4, kFwdDescriptorBytes = 64;
+constexpr int fwd_any_varlen_shared_bytes(const FwdTile& t) {
+  return fwd_shared_bytes(t) + 2 * 8 + kFwdDescriptors * kFwdDescriptorBytes;
+}
 constexpr int fwd_varlen_shared_bytes(const FwdTile& t) {
-  const int bytes = fwd_shared_bytes(t) + 2 * 8 + kFwdDescriptors * kFwdDescriptorBytes;
+  const int bytes = fwd_any_varlen_shared_bytes(t);
   return !fwd_is_plain(t) && !t.bias && bytes <= kMaxShared ? bytes : 0;
 }
 // Wider heads have one kernel for lengths, softcap and ALiBi.
 constexpr bool fwd_has_varlen_alone(const FwdTile& t) {
   return !fwd_is_plain(t) && !t.bias && t.d <= 128 && t.dv <= 128;
+}
+
+// A bias with one row for all queries adds stages with the numbers of a step's keys, as f32, each
+// with two mbarriers (cuda/sm90/fwd/score_row_bias.cuh). It also takes the tile of four
+// warpgroups, which then visit all keys of a work tile. 0: there is no kernel for the tile.
+constexpr int kRowBiasStages = 4;
+constexpr int fwd_row_bias_shared_bytes(const FwdTile& t) {
+  const int bytes = fwd_any_varlen_shared_bytes(t) + kRowBiasStages * (2 * 8 + 4 * t.bc);
+  return (t.warpgroups == 4 || !fwd_is_plain(t)) && !t.bias && bytes <= kMaxShared ? bytes : 0;
 }
 
 // Mask bitmap of masks and dropout (cuda/sm90/mask_bitmap.cuh). A stage holds the words of a tile
