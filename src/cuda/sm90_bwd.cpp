@@ -165,9 +165,12 @@ class BwdDkvDqBias : public BwdDkvDq<BwdDkvDqBiasParams> {
     if (has_f32_bias(problem))
       return cuda::sm90::bwd_dkv_dq_f32_bias_kernel(
           problem.dtype, choice.row, slices() ? BiasForm::f32_slices : BiasForm::f32);
-    if (problem.keep)
+    if (masks_bias(problem))
       return cuda::sm90::bwd_dkv_dq_bias_keep_kernel(
-          problem.dtype, choice.row, slices() ? BiasForm::keep_slices : BiasForm::keep);
+          problem.dtype, choice.row,
+          problem.has_lengths() ? slices() ? BiasForm::lengths_slices : BiasForm::lengths
+          : slices()            ? BiasForm::keep_slices
+                                : BiasForm::keep);
     return kernel_of(slices()         ? BiasForm::slices
                      : postprocesses_ ? BiasForm::postprocess
                                       : BiasForm::whole);
@@ -208,6 +211,7 @@ class BwdDkvDqBias : public BwdDkvDq<BwdDkvDqBiasParams> {
     bias.whole = int(split_.whole), bias.parts = split_.parts;
     bias.schedule = schedule_;
     bias.keep_group = 1;
+    bias.bottom_right = problem.has_lengths() && problem.bottom_right && problem.banded();
     if (!problem.keep) return;
     bias.keep_strides = problem.keep.strides;
     bias.keep_group = int(problem.heads_q / problem.keep.heads);
@@ -216,6 +220,7 @@ class BwdDkvDqBias : public BwdDkvDq<BwdDkvDqBiasParams> {
     BwdDkvDq::set_addresses(a, params);
     params->bias.d_bias = slices() ? a.bias_parts : a.d_bias;
     params->bias.keep = a.keep;
+    params->bias.lengths_q = a.lengths_q, params->bias.lengths_kv = a.lengths_kv;
     if (slices()) params->bias.counter = a.tile_counter;
     params->bias.parts_at = a.dkv_partials, params->bias.counts = a.dkv_partial_counts;
     params->bias.sums_at = a.pass_sums;

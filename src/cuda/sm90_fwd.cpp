@@ -62,8 +62,11 @@ class FwdBias : public Sm90Kernel<FwdBiasParams> {
   using Sm90Kernel::Sm90Kernel;
   Kernel<Params> kernel() const {
     if (has_f32_bias(problem))
-      return cuda::sm90::fwd_f32_bias_kernel(problem.dtype, launch.tile.name);
-    if (problem.keep) return cuda::sm90::fwd_bias_keep_kernel(problem.dtype, launch.tile.name);
+      return cuda::sm90::fwd_f32_bias_kernel(problem.dtype, launch.tile.name,
+                                             problem.has_lengths());
+    if (masks_bias(problem))
+      return cuda::sm90::fwd_bias_keep_kernel(problem.dtype, launch.tile.name,
+                                              problem.has_lengths());
     return choice.scales_q ? cuda::sm90::fwd_scaled_bias_kernel(launch.tile.name)
                            : cuda::sm90::fwd_bias_kernel(problem.dtype, launch.tile.name);
   }

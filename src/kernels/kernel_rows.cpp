@@ -28,6 +28,7 @@ const char* sm90_bwd_dkv_dq_variant(const Plan& plan, const Launch& l) {
   switch (hopper_variant(p)) {
     case HopperVariant::bias:
       if (has_f32_bias(p)) return l.splits > 1 ? "bias_f32_slices" : "bias_f32";
+      if (p.has_lengths()) return l.splits > 1 ? "bias_lengths_slices" : "bias_lengths";
       if (l.splits > 1) return p.keep ? "bias_keep_slices" : "bias_slices";
       if (p.keep) return "bias_keep";
       return p.wants(TANDEM_GRAD_Q) && !plan.find(Stem::bwd_dq_cast) ? "bias_postprocess" : "bias";
@@ -139,8 +140,8 @@ const char* variant_of(const Plan& plan, const Launch& l) {
 const char* sm90_fwd_variant(const Problem& p, const FwdTile& t, bool scales_q) {
   switch (hopper_variant(p)) {
     case HopperVariant::bias:
-      if (t.f32_bias) return "bias_f32";
-      if (p.keep) return "bias_keep";
+      if (t.f32_bias) return p.has_lengths() ? "bias_f32_lengths" : "bias_f32";
+      if (masks_bias(p)) return p.has_lengths() ? "bias_lengths" : "bias_keep";
       return t.bias ? "bias_192_rows" : scales_q ? "scaled_bias" : "bias";
     case HopperVariant::row_bias:
       return "row_bias";

@@ -76,6 +76,8 @@ TEST_CASE("sm90 refuses by name what TMA or its kernels cannot do") {
       {"bwd bf16 hq2 sq100 sk104 d136 bias:bf16:1x2x100", "up to 128"},
       {"bwd bf16 hq2 sq100 sk104 d64 bias:f16:1x2x100", "this one of f16"},
       {"fwd bf16 hq2 sq100 sk104 d136 bias:f32:1x2x100", "up to 128"},
+      {"fwd bf16 b2 hq2 sq100 sk104 d64 bias:bf16:1x2x100 kv_packed=150", "a tensor is packed"},
+      {"bwd bf16 b2 hq2 sq100 sk104 d64 bias:f32:1x2x100 kv_padded sink", "has sink"},
       {"bwd bf16 hq2 sq100 sk104 d64 bias:bf16:1x2x1 grads=qkvb d_bias:f32", "not over rows"},
       {"bwd bf16 hq2 sq100 sk104 d64 bias:bf16:1x1x100 grads=qkvb d_bias:f32", "not over heads"},
       {"fwd f16 hq2 sq100 sk2000 d64 splits=3", "does not split"},
@@ -119,6 +121,40 @@ TEST_CASE("sm90 refuses by name what TMA or its kernels cannot do") {
   Plan plan;
   REQUIRE(make_plan(p, caps_of("h100_cuda"), &plan).ok());
   CHECK(std::string(plan.path) == "sm90");
+}
+
+TEST_CASE("sm90: padded lengths beside a dense bias") {
+  const auto kernels = [](const Plan& plan) {
+    std::string names;
+    for (const Launch& l : plan.launches) names += kernel_name(kKernels[l.kernel]) + String("\n");
+    return names;
+  };
+  for (const char* lengths : {" q_padded", " kv_padded", " q_padded kv_padded"})
+    for (const char* keep : {"", " keep:1x1x1", " keep:1x1x512"}) {
+      const std::string rest = std::string("hq4 hk4 sq512 sk512 d64") + lengths + keep;
+      for (const char* bias : {"bf16", "f32"}) {
+        const bool f32 = bias == std::string("f32");
+        const Plan fwd = plan_of(std::string("fwd bf16 b4 bias:") + bias + ":1x4x512 " + rest);
+        CAPTURE(fwd.name());
+        REQUIRE(std::string(fwd.path) == "sm90");
+        CHECK(kernels(fwd) ==
+              (f32 ? "cuda.sm90.fwd.bias_f32_lengths\n" : "cuda.sm90.fwd.bias_lengths\n"));
+        // Tiles of different lengths are not shared.
+        CHECK(fwd.launches[0].of<Sm90Launch>().stream_k_units == 0);
+        CHECK(fwd.launches[0].of<Sm90Launch>().short_tiles == 0);
+        CHECK(!fwd.launches[0].of<Sm90Launch>().scales_q);
+        for (const char* batch : {"b1 ", "b4 ", "b8 ", "b9 ", "b64 "}) {
+          const Plan bwd = plan_of(std::string("bwd bf16 bias:") + bias +
+                                   ":1x4x512 d_bias:f32 grads=qkvb " + batch + rest);
+          REQUIRE(std::string(bwd.path) == "sm90");
+          const std::string form = std::string(f32 ? "bias_f32" : "bias_lengths") +
+                                   (bwd.problem.batch > kMaxCluster ? "_slices\n" : "\n");
+          CHECK(kernels(bwd).find("cuda.sm90.bwd_dot.zero_full\n") == 0);
+          CHECK(kernels(bwd).find("cuda.sm90.bwd_dkv_dq." + form) != std::string::npos);
+          CHECK(bwd.find(Stem::bwd_dq_cast) != nullptr);
+        }
+      }
+    }
 }
 
 TEST_CASE("sm90 takes lengths, sinks, softcap, ALiBi, masks and dropout with softmax") {

@@ -7,7 +7,8 @@ namespace cuda {
 namespace sm90 {
 
 Kernel<BwdDkvDqBiasParams> bwd_dkv_dq_bias_keep_kernel(tandem_dtype dtype, int row, BiasForm form) {
-  using Kernels = BiasKernels<BiasForm::keep, BiasForm::keep_slices>;
+  using Kernels = BiasKernels<BiasForm::keep, BiasForm::keep_slices, BiasForm::lengths,
+                              BiasForm::lengths_slices>;
   return select_kernel<Kernels>(dtype, row, form);
 }
 

@@ -236,7 +236,8 @@ TANDEM_DEVICE void main_loop(const typename Variant::Params& params, const BwdWo
       if constexpr (kHasMaskBitmap<Variant>)
         variant.hide_edge(s);
       else if (on_edge(work, t, BC, work.seq_kv))
-        hide<BR>(s, work.band, key, work.seq_kv, t * BR + 2 * (lane % 4), Variant::kHidden);
+        hide<BR, kHasEnds<Variant>>(s, work.band, key, work.seq_kv, t * BR + 2 * (lane % 4),
+                                    Variant::kHidden, work.seq_q);
       if constexpr (kHasKeep<Variant>) variant.hide_masked(s);
       uint p[BR / 4];
       variant.pack(p, s);

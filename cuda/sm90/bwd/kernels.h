@@ -25,20 +25,35 @@ Kernel<BwdDkvDqPartsParams> bwd_dkv_dq_parts_kernel(tandem_dtype dtype, int row)
 // d_q is not wanted, the accumulator is formed nevertheless. passes: two-CTA clusters that take
 // each tile in several passes; postprocess: the last workgroup of a head forms d_q, at params.d_q;
 // slices: clusters of kSliceCluster, each for a tile and a slice of the batch, in several passes.
-enum class BiasForm { whole, passes, postprocess, slices, keep, keep_slices, f32, f32_slices };
+enum class BiasForm {
+  whole,
+  passes,
+  postprocess,
+  slices,
+  keep,
+  keep_slices,
+  f32,
+  f32_slices,
+  lengths,
+  lengths_slices
+};
 template <BiasForm FORM>
 constexpr bool kFormHasF32 = FORM == BiasForm::f32 || FORM == BiasForm::f32_slices;
 template <BiasForm FORM>
-constexpr bool kFormHasKeep =
-    FORM == BiasForm::keep || FORM == BiasForm::keep_slices || kFormHasF32<FORM>;
+constexpr bool kFormHasEnds =
+    FORM == BiasForm::lengths || FORM == BiasForm::lengths_slices || kFormHasF32<FORM>;
 template <BiasForm FORM>
-constexpr bool kInSlices =
-    FORM == BiasForm::slices || FORM == BiasForm::keep_slices || FORM == BiasForm::f32_slices;
+constexpr bool kFormHasKeep =
+    FORM == BiasForm::keep || FORM == BiasForm::keep_slices || kFormHasEnds<FORM>;
+template <BiasForm FORM>
+constexpr bool kInSlices = FORM == BiasForm::slices || FORM == BiasForm::keep_slices ||
+                           FORM == BiasForm::f32_slices || FORM == BiasForm::lengths_slices;
 Kernel<BwdDkvDqBiasParams> bwd_dkv_dq_bias_kernel(tandem_dtype dtype, int row, BiasForm form);
-// A keep mask beside the bias; shared memory: bwd_bias_shared_bytes(). form: keep or keep_slices.
+// A keep mask, lengths or both beside the bias; shared memory: bwd_bias_shared_bytes(). form:
+// keep, keep_slices, lengths or lengths_slices.
 Kernel<BwdDkvDqBiasParams> bwd_dkv_dq_bias_keep_kernel(tandem_dtype dtype, int row, BiasForm form);
-// A bias of f32, with or without a keep mask; shared memory: bwd_bias_shared_bytes(). row: from
-// kBwdShapeCount on. form: f32 or f32_slices.
+// A bias of f32, with or without a keep mask and lengths; shared memory: bwd_bias_shared_bytes().
+// row: from kBwdShapeCount on. form: f32 or f32_slices.
 Kernel<BwdDkvDqBiasParams> bwd_dkv_dq_f32_bias_kernel(tandem_dtype dtype, int row, BiasForm form);
 // Lengths alone; or lengths, softcap and ALiBi. Head sizes up to 128; shared memory:
 // bwd_varlen_shared_bytes(). All gradients, as above.

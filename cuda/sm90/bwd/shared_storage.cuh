@@ -88,7 +88,8 @@ struct BwdSharedStorage {
                        kAtStats = kAtVariant + kVariantBytes,
                        kAtFar = bwd_at_far(kShape) + kVariantBytes,
                        kAtBarriers = bwd_at_barriers(kShape) + kVariantBytes,
-                       kAtVariantBarriers = bwd_shared_bytes(kShape) + kVariantBytes;
+                       kAtVariantBarriers = bwd_shared_bytes(kShape) + kVariantBytes,
+                       kAtBiasRaw = bwd_bias_raw_at(kShape);
   uint base;
   TANDEM_DEVICE uint k() const { return base; }
   TANDEM_DEVICE uint v() const { return base + kAtV; }

@@ -22,15 +22,16 @@ TANDEM_DEVICE void weigh(float (&s)[COUNT / 2], float scale2, uint lse) {
   }
 }
 // Sets elements that the mask hides to `hidden`. key: of the thread's first row, the second one is
-// 8 further; row: the query of its first column.
-template <int COUNT>
+// 8 further; row: the query of its first column. ENDS: queries from `rows` on are hidden, too.
+template <int COUNT, bool ENDS = false>
 TANDEM_DEVICE void hide(float (&p)[COUNT / 2], const TandemBand& band, int key, int keys, int row,
-                        float hidden) {
+                        float hidden, int rows = 0) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const int j = key + 8 * r;
     const int low = j < keys ? j - band.off - band.right - row : TANDEM_BAND_OPEN;
-    const int high = j - band.off + band.left - row;
+    int high = j - band.off + band.left - row;
+    if constexpr (ENDS) high = min(high, rows - 1 - row);
 #pragma unroll
     for (int c = 0; c < COUNT / 8; ++c)
 #pragma unroll

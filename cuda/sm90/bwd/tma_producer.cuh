@@ -10,6 +10,12 @@ namespace tandem {
 namespace cuda {
 namespace sm90 {
 
+// The mbarrier of the TMA boxes of a tile that has to be zeroed in part.
+template <int ROW, typename Variant>
+TANDEM_DEVICE uint raw_barrier(const BwdSharedStorage<ROW, Variant>& memory) {
+  return kHasEnds<Variant> ? memory.base + memory.kAtBiasRaw : memory.variant_barriers();
+}
+
 // The producer warp: loads K and V once, then Q and dO tile by tile, with lse (times Variant::kLse)
 // and delta of their rows. TMA also loads what lies behind the end of a batch entry (anything, or
 // another sequence). The warp zeroes that before it signals the full mbarrier.
@@ -21,25 +27,42 @@ TANDEM_DEVICE void load_tiles(const typename Variant::Params& params, const BwdW
   const auto& u = params.block;
   const Barriers<ROW> barriers(memory.barriers());
   const int lane = int(threadIdx.x) % 32;
-  // The TMA boxes of a tile that has to be zeroed in part arrive at an mbarrier of their own.
-  int arrivals = 0;
-  const auto wait_boxes = [&] { mbarrier_wait(memory.variant_barriers(), arrivals++ & 1); };
+  // With a bias, tiles behind an end are not loaded: a cluster visits them.
+  constexpr bool BIAS = kHasEnds<Variant>;
+  // The TMA boxes of a tile that has to be zeroed in part arrive at an mbarrier of their own. With
+  // a bias an arrival puts it back into an even phase: no work tile knows of those before.
+  const uint raw = raw_barrier(memory);
+  [[maybe_unused]] int arrivals = 0;
+  const auto wait_boxes = [&] {
+    if constexpr (BIAS) {
+      mbarrier_wait(raw, 0);
+      __syncwarp();
+      if (lane == 0) {
+        mbarrier_arrive(raw);
+        mbarrier_wait(raw, 1);  // it is over; synccheck misses a wait otherwise
+      }
+    } else {
+      mbarrier_wait(raw, arrivals++ & 1);
+    }
+  };
   const auto cleared = [&](uint barrier) {
     fence_proxy_async_shared();
     __syncwarp();
     if (lane == 0) mbarrier_arrive(barrier);
   };
-  const auto ends = [](int left, int rows) { return kIsVarlen<Variant> && left < rows; };
+  const bool short_q = kIsVarlen<Variant> || (BIAS && work.seq_q < u.seq_q),
+             short_kv = kIsVarlen<Variant> || (BIAS && work.seq_kv < u.seq_kv);
 
-  if constexpr (kIsVarlen<Variant>) {
+  if constexpr (kIsVarlen<Variant> || BIAS) {
     if (work.span.begin >= work.span.end) {  // no warp would read the tiles
       if (lane == 0) mbarrier_arrive(barriers.kv);
       return;
     }
   }
-  const bool last_keys = ends(work.seq_kv - work.col0, S.bc);
-  if (lane == 0) {
-    const uint barrier = last_keys ? memory.variant_barriers() : barriers.kv;
+  const bool last_keys = short_kv && work.seq_kv - work.col0 < S.bc,
+             no_keys = BIAS && last_keys && work.seq_kv <= work.col0;
+  if (lane == 0 && !no_keys) {
+    const uint barrier = last_keys ? raw : barriers.kv;
     mbarrier_arrive_expect_tx(barrier, 2 * M::kKBytes);
     for (int c = 0; c < M::kPanels; ++c) {
       tma_load(memory.k() + c * S.bc * 128, &params.k, barrier, 64 * c, work.first_kv + work.col0,
@@ -49,7 +72,7 @@ TANDEM_DEVICE void load_tiles(const typename Variant::Params& params, const BwdW
     }
   }
   if (last_keys) {
-    wait_boxes();
+    if (!no_keys) wait_boxes();
     clear_rows<M::kPanels, S.bc>(memory.k(), work.seq_kv - work.col0);
     clear_rows<M::kPanels, S.bc>(memory.v(), work.seq_kv - work.col0);
     cleared(barriers.kv);
@@ -67,10 +90,11 @@ TANDEM_DEVICE void load_tiles(const typename Variant::Params& params, const BwdW
     for (int at = tiles.next(n, work.span.begin); at < work.span.end;
          at = tiles.next(n, at + 1), q.next(), d_o.next()) {
       const int t = work.q_tile(at), row0 = t * S.br;
-      const bool last_rows = ends(work.seq_q - row0, S.br);
+      const bool last_rows = short_q && work.seq_q - row0 < S.br,
+                 no_rows = BIAS && last_rows && work.seq_q <= row0;
       mbarrier_wait(barriers.q_empty(q.stage), q.phase ^ 1);
-      if (lane == 0) {
-        const uint barrier = last_rows ? memory.variant_barriers() : barriers.q_full(q.stage);
+      if (lane == 0 && !no_rows) {
+        const uint barrier = last_rows ? raw : barriers.q_full(q.stage);
         mbarrier_arrive_expect_tx(barrier, M::kQBytes);
         for (int c = 0; c < M::kPanels; ++c)
           tma_load(memory.q(q.stage) + c * S.br * 128, &params.q, barrier, 64 * c,
@@ -87,7 +111,7 @@ TANDEM_DEVICE void load_tiles(const typename Variant::Params& params, const BwdW
       if (lane == 0) put_far(memory.far(q.stage), far ? work.seq_q - row0 : 0, lse + row0);
       variant.rows(t, head, q.stage);
       if (last_rows) {
-        wait_boxes();
+        if (!no_rows) wait_boxes();
         clear_rows<M::kPanels, S.br>(memory.q(q.stage), work.seq_q - row0);
         cleared(barriers.q_full(q.stage));
       }
@@ -96,8 +120,8 @@ TANDEM_DEVICE void load_tiles(const typename Variant::Params& params, const BwdW
 
       variant.load(row0, head);
       mbarrier_wait(barriers.do_empty(d_o.stage), d_o.phase ^ 1);
-      if (lane == 0) {
-        const uint barrier = last_rows ? memory.variant_barriers() : barriers.do_full(d_o.stage);
+      if (lane == 0 && !no_rows) {
+        const uint barrier = last_rows ? raw : barriers.do_full(d_o.stage);
         mbarrier_arrive_expect_tx(barrier, M::kQBytes);
         for (int c = 0; c < M::kPanels; ++c)
           tma_load(memory.d_o(d_o.stage) + c * S.br * 128, &params.d_o, barrier, 64 * c,
@@ -108,7 +132,7 @@ TANDEM_DEVICE void load_tiles(const typename Variant::Params& params, const BwdW
         st_shared(memory.delta(d_o.stage) + 4 * r,
                   row0 + r < work.seq_q ? __ldg(delta + row0 + r) : 0.f);
       if (last_rows) {
-        wait_boxes();
+        if (!no_rows) wait_boxes();
         clear_rows<M::kPanels, S.br>(memory.d_o(d_o.stage), work.seq_q - row0);
         cleared(barriers.do_full(d_o.stage));
       }

@@ -18,20 +18,26 @@ namespace sm90 {
 // of all batch entries that share a bias form a cluster. They visit the same tiles side by side,
 // and each reduces its share of a tile of dS over all of them, in f32 and in the order of the
 // batch. No S x S array is stored. KEEP: there is a keep mask, too. The consumer warps read it,
-// each for its own 16 keys, and set the weights of hidden elements to 0. F32: the bias is of f32,
-// not of the tensors' type, and there may be no mask.
-template <bool KEEP, bool F32 = false>
+// each for its own 16 keys, and set the weights of hidden elements to 0. ENDS: there may be
+// lengths, and no mask. F32: the bias is of f32, not of the tensors' type.
+//
+// Lengths. In a cluster the spans of all entries are the same, whatever their lengths. Behind the
+// end of an entry the producer warp has zeros in place of Q, K, V and dO, and the weights are 0. So
+// dS is 0 there, too, and the sums of d_bias and of dQ need no test.
+template <bool KEEP, bool F32 = false, bool ENDS = F32>
 struct BiasVariant;
-template <bool KEEP, bool F32>
-constexpr bool kHasBias<BiasVariant<KEEP, F32>> = true;
-template <bool KEEP, bool F32>
-constexpr bool kPersistent<BiasVariant<KEEP, F32>> = true;
+template <bool KEEP, bool F32, bool ENDS>
+constexpr bool kHasBias<BiasVariant<KEEP, F32, ENDS>> = true;
+template <bool KEEP, bool F32, bool ENDS>
+constexpr bool kPersistent<BiasVariant<KEEP, F32, ENDS>> = true;
+template <bool F32, bool ENDS>
+constexpr bool kHasKeep<BiasVariant<true, F32, ENDS>> = true;
 template <bool F32>
-constexpr bool kHasKeep<BiasVariant<true, F32>> = true;
+constexpr bool kHasEnds<BiasVariant<true, F32, true>> = true;
 template <BiasForm FORM>
-using BiasVariantOf = BiasVariant<kFormHasKeep<FORM>, kFormHasF32<FORM>>;
+using BiasVariantOf = BiasVariant<kFormHasKeep<FORM>, kFormHasF32<FORM>, kFormHasEnds<FORM>>;
 
-template <bool KEEP, bool F32>
+template <bool KEEP, bool F32, bool ENDS>
 struct BiasVariant {
   using Bias = BiasVariant;
   using Params = BwdDkvDqBiasParams;
@@ -43,8 +49,49 @@ struct BiasVariant {
   static constexpr int bytes(const BwdShape& s) { return bwd_bias_stages(s) * bwd_ds_bytes(s); }
   static constexpr float kHidden = 0.f;
   static constexpr float kLse = kLog2e;  // what lse is multiplied by
+  // The band of the spans of a cluster. That of a batch entry may depend on its lengths.
+  static TANDEM_DEVICE TandemBand cluster_band(const Params& params) {
+    return ENDS && params.bias.bottom_right ? TandemBand{TANDEM_BAND_OPEN, TANDEM_BAND_OPEN, 0}
+                                            : mask_band(params.block);
+  }
   template <int ROW>
-  using QTiles = AllQTiles<ROW>;
+  struct QTilesOfClusters : AllQTiles<ROW> {
+    const Params& params;
+    TANDEM_DEVICE QTilesOfClusters(const Params& params, const BwdWorkTile& work)
+        : AllQTiles<ROW>(params, work), params(params) {}
+    TANDEM_DEVICE uint before(const BwdDkvDqBlock& u, const BwdWorkTile& work, int, int t) const {
+      if (cluster_size() == 1) return dq_order<ROW>(u, work, t);
+      BwdWorkTile of_all = work;
+      of_all.band = cluster_band(params), of_all.seq_q = u.seq_q, of_all.seq_kv = u.seq_kv;
+      return dq_order<ROW>(u, of_all, t);
+    }
+  };
+  template <int ROW>
+  using QTiles = std::conditional_t<ENDS, QTilesOfClusters<ROW>, AllQTiles<ROW>>;
+  // Takes the lengths of the batch entry of a work tile. A workgroup that is its own cluster visits
+  // the query tiles of the entry alone. In a cluster the others have to be masked.
+  static TANDEM_DEVICE void take_lengths(const Params& params, const BwdShape& shape,
+                                         BwdWorkTile* work) {
+    const BwdDkvDqBlock& u = params.block;
+    const auto length = [&](uint64_t at, int longest) {
+      int64_t first;
+      return entry_length(at ? Lengths::padded : Lengths::full, at, work->batch, longest, 0,
+                          &first);
+    };
+    if (!(params.bias.lengths_q | params.bias.lengths_kv)) return;
+    const auto tiles = [&](const TandemBand& band) {
+      return tandem_query_tiles(band, work->col0, shape.bc, shape.br, work->seq_q, work->seq_kv);
+    };
+    if (params.bias.bottom_right) work->span = tiles(cluster_band(params));
+    work->seq_q = length(params.bias.lengths_q, u.seq_q);
+    work->seq_kv = length(params.bias.lengths_kv, u.seq_kv);
+    if (params.bias.bottom_right) work->band.off = work->seq_kv - work->seq_q;
+    const TandemTiles own = tiles(work->band);
+    if (cluster_size() == 1)
+      work->span = own;
+    else
+      work->span.full_begin = own.full_begin, work->span.full_end = own.full_end;
+  }
   // The work tile of an item and a batch entry; false if there is none. Items number the tiles of
   // keys of all heads. From params.bias.whole on, each tile has params.bias.parts items, one for
   // each part of its queries.
@@ -61,6 +108,7 @@ struct BiasVariant {
     if (!find_work_tile(params.block, shape, int(inner), params.block.deterministic,
                         index * inner + entry, work))
       return false;
+    if constexpr (ENDS) take_lengths(params, shape, work);
     if (cut) {
       const int tiles = work->span.end - work->span.begin, from = work->span.begin;
       work->span.begin = from + tiles * work->part / work->parts;
@@ -120,6 +168,7 @@ struct BiasVariant {
       mbarrier_init(at.read(stage), 2 * size);
     }
     tile_descriptor_of(memory).init();
+    if (ENDS) mbarrier_init(raw_barrier(memory), 1);
     mbarrier_init(next.described(), 1);
     mbarrier_init(next.asked(), size);
   }
@@ -274,7 +323,7 @@ struct BiasVariant {
       const int x = read_tid_x() - 128, key = work.col0 + x / 32 * 16 + x % 32 / 4;
       const char* from = mask_at(work, head, 0, key);
       hidden[0] = 0;
-      if (F32 && !params.bias.keep) return;
+      if (ENDS && !params.bias.keep) return;
       if (key < work.seq_kv && __ldg(from) == 0) hidden[0] = 1;
       if (key + 8 < work.seq_kv && __ldg(from + 8 * params.bias.keep_strides.d) == 0)
         hidden[0] |= 2;
@@ -411,7 +460,8 @@ struct BiasVariant {
 // whole batch. BiasForm::slices: more batch entries than a cluster has workgroups. An item is a
 // tile of keys and a slice of the batch, which a cluster takes in several passes; each slice has
 // sums of d_bias of its own. BiasForm::keep, keep_slices: whole and slices with a keep mask.
-// BiasForm::f32, f32_slices: the same with a bias of f32, with or without a mask.
+// BiasForm::lengths, lengths_slices: the same with lengths, with or without a mask. BiasForm::f32,
+// f32_slices: the same with a bias of f32, with or without these.
 template <typename T, int ROW, BiasForm FORM>
 __global__ void __launch_bounds__(kBwdThreads, 1)
     bwd_dkv_dq_bias(const __grid_constant__ BwdDkvDqBiasParams params) {

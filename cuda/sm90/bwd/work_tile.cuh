@@ -42,8 +42,8 @@ TANDEM_DEVICE uint ld_shared_uniform(uint at) {
   return __reduce_or_sync(kAllLanes, ld_shared_u32(at));
 }
 
-// Whether batch entries of the variant may be shorter than the lengths of the problem
-// (variant_varlen.cuh).
+// Whether batch entries of the variant, which has no bias, may be shorter than the lengths of the
+// problem (variant_varlen.cuh).
 template <typename Variant>
 constexpr bool kIsVarlen = false;
 // Whether Consumer has begin_head() and end_head(), for each query head.
@@ -56,9 +56,11 @@ constexpr bool kHasMaskBitmap = false;
 // where dS goes.
 template <typename Variant>
 constexpr bool kHasBias = false;
-// Whether the variant may have a keep mask beside the bias.
+// Whether the variant may have a keep mask beside the bias, and whether lengths.
 template <typename Variant>
 constexpr bool kHasKeep = false;
+template <typename Variant>
+constexpr bool kHasEnds = false;
 // Whether workgroups of the variant, which has no bias, may share a tile of keys
 // (variant_parts.cuh).
 template <typename Variant>

@@ -77,11 +77,12 @@ TANDEM_DEVICE void store_rows(float (&o)[DV / 2], const float (&factor)[2], uint
 // Like store_rows(), but faster: where all chunks of four words can be stored at once, no branch
 // stands between two of them, so one does not wait for the shuffles of another. head_dim_v is a
 // multiple of 8.
-template <typename T, int DV>
+template <typename T, int DV, bool ENDS = false>
 TANDEM_DEVICE void store_all_rows(float (&o)[DV / 2], const float (&factors)[2], ushort* base,
-                                  const FwdBlock& u, int row0, int rows) {
+                                  const FwdBlock& u, int row0, int rows, int length = 0) {
   const bool chunks = u.o.d == 1 && u.o.s % 8 == 0 && reinterpret_cast<uint64_t>(base) % 16 == 0;
-  if (!__all_sync(kAllLanes, chunks)) return store_rows<T, DV>(o, factors, base, u, row0, rows);
+  if (!__all_sync(kAllLanes, chunks))
+    return store_rows<T, DV, ENDS>(o, factors, base, u, row0, rows, length);
   float factor[2] = {factors[0], factors[1]};
   limit_averages<T, DV>(o, factor);
   const int row = row0 + accumulator_row(), lane = read_tid_x() % 4;
@@ -95,7 +96,9 @@ TANDEM_DEVICE void store_all_rows(float (&o)[DV / 2], const float (&factors)[2],
       uint x[4];
 #pragma unroll
       for (int n = 0; n < 4; ++n)
-        x[n] = T::pack(o[4 * (j + n) + 2 * r] * factor[r], o[4 * (j + n) + 2 * r + 1] * factor[r]);
+        x[n] = ENDS && i >= length ? 0
+                                   : T::pack(o[4 * (j + n) + 2 * r] * factor[r],
+                                             o[4 * (j + n) + 2 * r + 1] * factor[r]);
       transpose_quad(x);
       if (left > 8 * j) *reinterpret_cast<uint4*>(to + 8 * j) = make_uint4(x[0], x[1], x[2], x[3]);
     }

@@ -16,10 +16,14 @@ struct FwdRoles<FwdVariant::bias_keep> : MaskedBiasRoles<BiasScore> {
   static constexpr bool has_tile(const FwdTile& t) { return fwd_bias_keep_shared_bytes(t) > 0; }
 };
 
+template <>
+struct FwdRoles<FwdVariant::bias_lengths> : FwdRoles<FwdVariant::bias_keep> {};
+
 }  // namespace
 
-Kernel<FwdBiasParams> fwd_bias_keep_kernel(tandem_dtype dtype, const char* tile) {
-  return select_kernel<FwdVariant::bias_keep, FwdBiasParams>(dtype, tile);
+Kernel<FwdBiasParams> fwd_bias_keep_kernel(tandem_dtype dtype, const char* tile, bool lengths) {
+  return lengths ? select_kernel<FwdVariant::bias_lengths, FwdBiasParams>(dtype, tile)
+                 : select_kernel<FwdVariant::bias_keep, FwdBiasParams>(dtype, tile);
 }
 
 }  // namespace sm90

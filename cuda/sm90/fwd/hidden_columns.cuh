@@ -1,19 +1,46 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// fwd with a dense bias and a keep mask of one row for all queries: warps of the producer warpgroup
-// write which keys of each tile are hidden, for the consumers.
+// fwd with a dense bias, and a keep mask of one row for all queries or lengths. Warps of the
+// producer warpgroup write which keys of each tile are hidden, for the consumers, and zero V behind
+// the last key of a batch entry.
 #ifndef TANDEM_CUDA_SM90_FWD_HIDDEN_COLUMNS_CUH
 #define TANDEM_CUDA_SM90_FWD_HIDDEN_COLUMNS_CUH
 #include "../keep_mask.cuh"
+#include "../panels.cuh"
 #include "score_bias.cuh"
 
 namespace tandem {
 namespace cuda {
 namespace sm90 {
 
-// The warp that writes the words of a warpgroup. It takes the work tiles of the descriptors that
-// the producer thread writes, and releases each descriptor as a consumer does. Without such a mask
-// (has_hidden_columns()) it has nothing to write, and tiles of the bias arrive where consumers wait
-// for them.
+// Zeroes the rows of V behind the last key of a batch entry, by one warp: their weights are 0, but
+// 0 times infinity or NaN is not. Of a work tile only the key tile that it visits first has such
+// rows.
+template <typename S>
+struct VEnds {
+  const FwdSharedStorage<S>& shared;
+  PipelineCounter<S::STAGES> v;  // V of the first key tile of the present work tile
+  uint phases = 0;               // of the mbarriers v_landed(): a bit for each stage
+  TANDEM_DEVICE explicit VEnds(const FwdSharedStorage<S>& s) : shared(s) {}
+  // keys: how many of the tile belong to the entry. All of them do if there are S::N or more.
+  TANDEM_DEVICE void clear(int keys) {
+    if (keys >= S::N) return;
+    const int stage = v.stage();
+    mbarrier_wait(shared.v_landed(stage), int(phases >> stage & 1));
+    phases ^= 1u << stage;
+    clear_rows<S::DV_PANELS, S::N>(shared.v(stage), keys);
+    fence_proxy_async_shared();
+    __syncwarp();
+    if (read_tid_x() % 32 == 0) mbarrier_arrive(shared.v_full(stage));
+  }
+};
+
+// The warp that writes the words of a warpgroup; that of the first one also zeroes rows of V. It
+// takes the work tiles of the descriptors that the producer thread writes, and releases each
+// descriptor as a consumer does. Without such a mask (has_hidden_columns()) it has nothing to
+// write, and tiles of the bias arrive where consumers wait for them.
+//
+// The producer loads V of a key tile behind K of the next one and before the bias of that one, so
+// the warp waits for them in this order.
 template <typename S>
 TANDEM_DEVICE void produce_hidden_columns(const FwdBiasParams& params,
                                           const FwdSharedStorage<S>& shared, int warpgroup) {
@@ -21,6 +48,7 @@ TANDEM_DEVICE void produce_hidden_columns(const FwdBiasParams& params,
   const Strides& strides = params.extra.keep;
   PipelineCounter<S::Q_STAGES> tile;
   PipelineCounter<S::BIAS_STAGES> pipe;
+  VEnds<S> v_ends(shared);
   const auto arrive = [](uint barrier) {
     __syncwarp();
     if (read_tid_x() % 32 == 0) mbarrier_arrive(barrier);
@@ -30,10 +58,20 @@ TANDEM_DEVICE void produce_hidden_columns(const FwdBiasParams& params,
     mbarrier_wait(shared.q_full(tile.stage()), tile.phase());
     const int4 span = ld_shared_v4_s32(shared.bias_descriptor(tile.n));
     const int warpgroups = ld_shared_v4_s32(shared.bias_descriptor(tile.n) + 16).x;
+    const int steps = span.y - span.x;
+    int keys = S::N;
+    if constexpr (S::ENDS) {
+      const int seq_kv = ld_shared_v4_s32(shared.bias_entry(tile.n)).y;
+      if (warpgroup == 0 && steps > 0 && v_ends_early<S>(u, span.y, seq_kv))
+        keys = seq_kv - (span.y - 1) * S::N;
+    }
     arrive(shared.q_empty(tile.stage()));
     if (warpgroups == 0) return;
-    if (warpgroup >= warpgroups) continue;
-    if (!has_hidden_columns<S>(params)) continue;
+    if (warpgroup >= warpgroups || !has_hidden_columns<S>(params)) {
+      v_ends.clear(keys);
+      v_ends.v.n += steps;
+      continue;
+    }
 #pragma unroll 1
     for (int t = span.y - 1; t >= span.x; --t, pipe.next()) {
       // Read again at each step, as registers are short. No consumer is done with the tile, so the
@@ -49,7 +87,9 @@ TANDEM_DEVICE void produce_hidden_columns(const FwdBiasParams& params,
         st_shared(shared.hidden_columns(warpgroup, pipe.stage()), int(hidden.x), int(hidden.y),
                   int(hidden.z), int(hidden.w));
       arrive(shared.bias_full(warpgroup, pipe.stage()));
+      if (t == span.y - 1) v_ends.clear(keys);
     }
+    v_ends.v.n += steps;
   }
 }
 

@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(FwdShape<ROW, VARIANT>::tile.threads(), 1)
 // last, and no other variant has them.
 template <typename T, FwdVariant VARIANT, typename Params, int ROW = 0>
 Kernel<Params> select_kernel(const char* name) {
-  if constexpr (ROW < (VARIANT == FwdVariant::bias_f32 ? kAllFwdTileCount : kFwdTileCount)) {
+  if constexpr (ROW < (has_f32_tiles(VARIANT) ? kAllFwdTileCount : kFwdTileCount)) {
     if constexpr (FwdRoles<VARIANT>::has_tile(kFwdTiles[ROW]))
       if (std::strcmp(name, kFwdTiles[ROW].name) == 0) return fwd<T, ROW, VARIANT, Params>;
     return select_kernel<T, VARIANT, Params, ROW + 1>(name);

@@ -4,6 +4,7 @@
 #ifndef TANDEM_CUDA_SM90_FWD_SCORE_BIAS_CUH
 #define TANDEM_CUDA_SM90_FWD_SCORE_BIAS_CUH
 #include "../keep_mask.cuh"
+#include "../tile_scheduler/fwd_varlen.cuh"
 #include "epilogue.cuh"
 #include "main_loop_ping_pong.cuh"
 #include "stream_k.cuh"
@@ -33,22 +34,43 @@ TANDEM_DEVICE void load_bias(uint (&r)[4], uint at, int n) {
 
 // ---- the producer thread ------------------------------------------------------------------------
 
+// Whether V of the key tile that a work tile visits first, the one before `end`, has rows behind
+// the last key of its batch entry. Behind the last key of all, TMA fills in zeros.
+template <typename S>
+TANDEM_DEVICE bool v_ends_early(const FwdBlock& u, int end, int seq_kv) {
+  return seq_kv < min(u.seq_kv, end * S::N);
+}
+
 // The producer finds each work tile while the tile before it is computed, and writes a work-tile
 // descriptor, so that no consumer divides between tiles. A descriptor has the range of key tiles,
 // the first row, the batch entry, the head, and how many warpgroups have rows in the tile. If none
-// has, there is no further tile.
+// has, there is no further tile. ENDS: lengths cut the range of key tiles.
 template <typename S, typename Params>
 TANDEM_DEVICE void produce_bias(const Params& params, const FwdSharedStorage<S>& shared) {
   const FwdBlock& u = params.block;
   StaticTileScheduler<S> scheduler(params);
   TmaProducer<S, Params> producer(params, shared);
-  const auto publish = [&](const FwdWorkTile& at, int warpgroups) {
+  const auto publish = [&](const FwdWorkTile& at, int warpgroups, const Entry& entry = {}) {
     const PipelineCounter<S::Q_STAGES> q = producer.q_pipe;
     mbarrier_wait(shared.q_empty(q.stage()), q.phase() ^ 1);
     const uint descriptor = shared.bias_descriptor(q.n);
     const int batch = batch_of(u, at);
     st_shared(descriptor, at.span.begin, at.span.end, at.span.full_begin, at.span.full_end);
     st_shared(descriptor + 16, warpgroups, at.row0, batch, int(at.index) - batch * u.heads_q);
+    if constexpr (S::ENDS)
+      st_shared(shared.bias_entry(q.n), entry.seq_q, entry.seq_kv, entry.band.off, 0);
+  };
+  // With lengths: those of the batch entry of a tile, and the keys that its rows see. Tiles are
+  // then not shared between workgroups, so the range of key tiles is the whole one.
+  const auto find_lengths = [&](FwdWorkTile* at) {
+    const Entry entry = find_entry(params, batch_of(u, *at));
+    if (params.features.LENGTHS_Q | params.features.LENGTHS_KV)
+      at->span = tandem_key_tiles(entry.band, at->row0, S::M, S::N, entry.seq_q, entry.seq_kv);
+    return entry;
+  };
+  // Of the tile that was published last, as no register is left for it.
+  const auto ends_early = [&](int end) {
+    return v_ends_early<S>(u, end, ld_shared_v4_s32(shared.bias_entry(producer.q_pipe.n - 1)).y);
   };
   const auto skip = [&] {
     mbarrier_arrive(shared.q_full(producer.q_pipe.stage()));
@@ -61,12 +83,19 @@ TANDEM_DEVICE void produce_bias(const Params& params, const FwdSharedStorage<S>&
   launch_dependent_grids();
   grid_dependency_wait();
   while (more) {
-    const FwdWorkTile at = to;
+    FwdWorkTile at = to;
     const int warpgroups = scheduler.stream_k->short_tiles > 0
                                ? min(S::WARPGROUPS, (u.seq_q - at.row0 + 63) / 64)
                                : S::WARPGROUPS;
-    publish(at, warpgroups);
+    if constexpr (S::ENDS) {
+      const Entry entry = find_lengths(&at);
+      publish(at, warpgroups, entry);
+    } else {
+      publish(at, warpgroups);
+    }
     if (at.span.begin >= at.span.end) {
+      // The warp that zeroes rows of V may wait for it, and then releases no further descriptor.
+      if constexpr (S::ENDS) producer.last_v();
       skip();
       more = scheduler.next(&to);
       continue;
@@ -76,7 +105,10 @@ TANDEM_DEVICE void produce_bias(const Params& params, const FwdSharedStorage<S>&
               bias_batch = params.extra.bias.b ? batch : 0;
     producer.q(at.row0, head, batch);
     for (int t = at.span.end - 1; t >= at.span.begin; --t) {
-      producer.kv(t, kv_head, batch);
+      if constexpr (S::ENDS)
+        producer.kv(t, kv_head, batch, t == at.span.end - 1 && ends_early(at.span.end));
+      else
+        producer.kv(t, kv_head, batch);
       // The bias comes last: with one stage, its wait is the longest.
       producer.bias(t, at.row0, bias_head, bias_batch, warpgroups);
       if (t == at.span.end - 1) more = scheduler.next(&to);
@@ -110,10 +142,11 @@ TANDEM_DEVICE BiasWorkTile same_work_tile(BiasWorkTile x) {
 
 // Stores o and lse of tile n, whose products are done. Of a tile that two workgroups share, only
 // the warp that is done second stores (combine_partials()). unit: the factor that turns products
-// into scores.
+// into scores. ENDS: rows from `length` on are behind the end of their batch entry.
 template <typename T, typename S, typename Params>
 TANDEM_DEVICE void store_combined(const Params& params, uint n, const BiasWorkTile& of,
-                                  float (&o)[S::DV / 2], Softmax<S::N>& softmax, float unit) {
+                                  float (&o)[S::DV / 2], Softmax<S::N>& softmax, float unit,
+                                  int length = 0) {
   const FwdBlock& u = params.block;
   float l[2];
 #pragma unroll
@@ -124,12 +157,15 @@ TANDEM_DEVICE void store_combined(const Params& params, uint n, const BiasWorkTi
   float inverse[2];
 #pragma unroll
   for (int r = 0; r < 2; ++r) inverse[r] = l[r] == 0.f ? 0.f : reciprocal(l[r]);
-  store_all_rows<T, S::DV>(
+  store_all_rows<T, S::DV, S::ENDS>(
       o, inverse, reinterpret_cast<ushort*>(params.push.o) + of.batch * u.o.b + of.head * u.o.h, u,
-      of.row0, u.seq_q);
+      of.row0, u.seq_q, length);
   float lse[2];
 #pragma unroll
-  for (int r = 0; r < 2; ++r) lse[r] = softmax.lse(r, l[r], unit);
+  for (int r = 0; r < 2; ++r) {
+    lse[r] = softmax.lse(r, l[r], unit);
+    if (S::ENDS && of.row0 + accumulator_row() + 8 * r >= length) lse[r] = -INFINITY;
+  }
   FwdWorkTile tile;
   tile.row0 = of.row0, tile.index = uint(of.index(u));
   store_lse(u, params.push, tile, lse);
@@ -202,6 +238,7 @@ struct BiasScore : ScorePolicy<T, S> {
   // The tile whose steps are done: its number and its position.
   uint done = 0;
   BiasWorkTile done_tile{};
+  int done_length = 0;  // ENDS: q_len of its batch entry
   TANDEM_DEVICE BiasScore(const Params& p, FwdConsumer<T, S>& consumer, Held& held)
       : ScorePolicy<T, S>(consumer),
         params(p),
@@ -362,20 +399,27 @@ struct BiasScore : ScorePolicy<T, S> {
       if (has_hidden_rows<S>(params)) hidden_rows.read(keep_rows(t), keep_second, hidden);
       if (__any_sync(kAllLanes, (hidden[0] | hidden[1]) != 0)) hide_keys<N>(c.s, hidden);
     }
-    if (t < at.full_begin || t >= at.full_end)
-      mask_tile<N>(c.s, TandemBand{u.band_left, u.band_right, u.band_off},
+    if (t < at.full_begin || t >= at.full_end) {
+      int seq_kv = u.seq_kv, off = u.band_off;
+      if constexpr (S::ENDS) {
+        const int4 entry = ld_shared_v4_s32(c.shared.bias_entry(c.q_pipe.n));
+        seq_kv = entry.y, off = entry.z;
+      }
+      mask_tile<N>(c.s, TandemBand{u.band_left, u.band_right, off},
                    bias_work_tile(c.shared, c.q_pipe.n).row0 + accumulator_row(),
-                   t * N + accumulator_col(), u.seq_kv, -INFINITY);
+                   t * N + accumulator_col(), seq_kv, -INFINITY);
+    }
   }
   // Reads the position of the tile: next() skips tiles without keys, and the descriptor may be that
   // of another tile by the time o is stored.
   TANDEM_DEVICE void end_tile() {
     done = c.q_pipe.n;
     done_tile = same_work_tile(bias_work_tile(c.shared, done));
+    if constexpr (S::ENDS) done_length = same(ld_shared_v4_s32(c.shared.bias_entry(done)).x);
   }
   TANDEM_DEVICE void store(const Tile&) {
     store_combined<T, S>(params, done, done_tile, c.o, c.softmax,
-                         bias_unit<T, S>(params.block.scale));
+                         bias_unit<T, S>(params.block.scale), done_length);
   }
   // In the last tiles this warpgroup has no rows. It releases their stages, and arrives at the next
   // warpgroup's barrier in place of its products.

@@ -27,8 +27,9 @@ constexpr int consumer_registers(const FwdTile& t) {
 // Variant of fwd: which optional inputs a kernel has. bias: a dense bias; scaled_bias: the same,
 // with Q times the scale; varlen: lengths and sinks; softcap_alibi: these, softcap and ALiBi;
 // masked: these, masks, dropout and a distance bias; bias_keep: a dense bias and a keep mask;
-// bias_f32: a dense bias of f32, with or without a keep mask; row_bias: a bias of one row for all
-// queries, lengths and sinks.
+// bias_lengths: a dense bias and lengths, with or without a keep mask; bias_f32: a dense bias of
+// f32, with or without a keep mask; bias_f32_lengths: the same with lengths; row_bias: a bias of
+// one row for all queries, lengths and sinks.
 enum class FwdVariant {
   plain,
   bias,
@@ -37,25 +38,33 @@ enum class FwdVariant {
   softcap_alibi,
   masked,
   bias_keep,
+  bias_lengths,
   bias_f32,
-  row_bias
+  row_bias,
+  bias_f32_lengths
 };
+
+// Whether the variant has the tiles for a bias of f32.
+constexpr bool has_f32_tiles(FwdVariant variant) {
+  return variant == FwdVariant::bias_f32 || variant == FwdVariant::bias_f32_lengths;
+}
 
 // Compile-time geometry of a forward kernel. ROW: of kFwdTiles. Q_STAGES_: stages of Q, 0: as many
 // as fit.
 template <int ROW, FwdVariant VARIANT = FwdVariant::plain, int Q_STAGES_ = 0>
 struct FwdShape {
   static constexpr bool SCALED = VARIANT == FwdVariant::scaled_bias,
-                        F32_BIAS = VARIANT == FwdVariant::bias_f32,
-                        KEEP = VARIANT == FwdVariant::bias_keep || F32_BIAS,
+                        ENDS = VARIANT == FwdVariant::bias_lengths ||
+                               VARIANT == FwdVariant::bias_f32_lengths,
+                        F32_BIAS = has_f32_tiles(VARIANT),
+                        KEEP = VARIANT == FwdVariant::bias_keep || ENDS || F32_BIAS,
                         BIAS = SCALED || KEEP || VARIANT == FwdVariant::bias,
                         MASKED = VARIANT == FwdVariant::masked,
                         SOFTCAP_ALIBI = VARIANT == FwdVariant::softcap_alibi || MASKED,
                         ROW_BIAS = VARIANT == FwdVariant::row_bias,
                         VARLEN = VARIANT == FwdVariant::varlen || ROW_BIAS || SOFTCAP_ALIBI;
-  static constexpr FwdTile tile = MASKED || VARIANT == FwdVariant::bias_keep
-                                      ? fwd_two_warpgroup_tile(kFwdTiles[ROW])
-                                      : kFwdTiles[ROW];
+  static constexpr FwdTile tile =
+      MASKED || (KEEP && !F32_BIAS) ? fwd_two_warpgroup_tile(kFwdTiles[ROW]) : kFwdTiles[ROW];
   static constexpr int D = tile.d, DV = tile.dv, WARPGROUPS = tile.warpgroups, M = tile.rows(),
                        N = tile.bc;
   // A producer that finds batch entries needs more registers than one that only loads, and one that
@@ -98,7 +107,9 @@ struct FwdShape {
   static constexpr int BARRIERS_AT = BIAS_AT + BIAS_STAGES * WARPGROUPS * BIAS_BYTES;
   static constexpr int DESCRIPTORS_AT = BARRIERS_AT + fwd_bias_barriers(tile, BIAS_STAGES);
   static constexpr int LANDED_AT = DESCRIPTORS_AT + kBiasDescriptors * kBiasDescriptorBytes,
-                       HIDDEN_AT = LANDED_AT + 16 * WARPGROUPS * BIAS_STAGES;
+                       HIDDEN_AT = LANDED_AT + 16 * WARPGROUPS * BIAS_STAGES,
+                       ENTRIES_AT = HIDDEN_AT + 16 * WARPGROUPS * BIAS_STAGES,
+                       V_LANDED_AT = ENTRIES_AT + kBiasDescriptors * kBiasEntryBytes;
 };
 
 // Addresses of shared memory: stages of Q, K, V and the dense bias, their mbarriers, and work-tile
@@ -144,6 +155,14 @@ struct FwdSharedStorage {
   TANDEM_DEVICE uint bias_descriptor(uint tile) const {
     return at + S::DESCRIPTORS_AT + tile % kBiasDescriptors * kBiasDescriptorBytes;
   }
+  // With lengths: more words of the descriptor, {q_len, kv_len, off, 0} of the batch
+  // entry.
+  TANDEM_DEVICE uint bias_entry(uint tile) const {
+    return at + S::ENTRIES_AT + tile % kBiasDescriptors * kBiasEntryBytes;
+  }
+  // Where V arrives that has rows behind the end of a batch entry. They are then zeroed, and the
+  // full mbarrier is that of the warp that does this.
+  TANDEM_DEVICE uint v_landed(int stage) const { return at + S::V_LANDED_AT + 8 * stage; }
   TANDEM_DEVICE void init() const {
     for (int n = 0; S::BIAS && n < S::WARPGROUPS * S::BIAS_STAGES; ++n) {
       mbarrier_init(bias_full(0, n), 1);
@@ -161,6 +180,7 @@ struct FwdSharedStorage {
       mbarrier_init(v_full(n), 1);
       mbarrier_init(k_empty(n), S::WARPGROUPS);
       mbarrier_init(v_empty(n), S::WARPGROUPS);
+      if (S::ENDS) mbarrier_init(v_landed(n), 1);
     }
     if (S::VARLEN) mbarrier_init(variant_at(0), 1);
   }

@@ -24,15 +24,19 @@ TANDEM_DEVICE void tma_load_tile(uint to, const CUtensorMap* map, uint barrier, 
   tma_load_rows<PANELS>(to, map, barrier, rows, rows, row, head, batch);
 }
 
-// Which mask there is beside the bias, if any: of one row for all queries, or of a row for each. Of
-// the variants with a mask only that of a bias of f32 serves problems without one.
+// Which mask there is beside the bias, if any: of one row for all queries, or of a row for each.
+// Variants with lengths, or of a bias of f32, may have none.
+template <typename S, typename Params>
+TANDEM_DEVICE bool has_mask(const Params& params) {
+  return !(S::ENDS || S::F32_BIAS) || params.features.KEEP;
+}
 template <typename S, typename Params>
 TANDEM_DEVICE bool has_hidden_columns(const Params& params) {
-  return (!S::F32_BIAS || params.features.KEEP) && params.extra.keep.s == 0;
+  return has_mask<S>(params) && params.extra.keep.s == 0;
 }
 template <typename S, typename Params>
 TANDEM_DEVICE bool has_hidden_rows(const Params& params) {
-  return (!S::F32_BIAS || params.features.KEEP) && params.extra.keep.s != 0;
+  return has_mask<S>(params) && params.extra.keep.s != 0;
 }
 
 // The producer side of the pipelines of Q, K, V and a dense bias. It fills stages in the order in
@@ -46,6 +50,7 @@ struct TmaProducer {
   PipelineCounter<S::STAGES> k_pipe, v_pipe;
   PipelineCounter<S::BIAS ? S::BIAS_STAGES : 1> bias_pipe;
   int v_tile = -1, v_head = 0, v_batch = 0;  // V that kv() has yet to load; v_tile < 0: none
+  bool v_ends = false;                       // whether a warp zeroes rows of it (v_landed())
   TANDEM_DEVICE TmaProducer(const Params& p, const FwdSharedStorage<S>& s) : params(p), shared(s) {}
   TANDEM_DEVICE void q(int row0, int head, int batch) {
     mbarrier_wait(shared.q_empty(q_pipe.stage()), q_pipe.phase() ^ 1);
@@ -64,15 +69,18 @@ struct TmaProducer {
   }
   TANDEM_DEVICE void v(int t, int head, int batch) {
     mbarrier_wait(shared.v_empty(v_pipe.stage()), v_pipe.phase() ^ 1);
-    tma_load_tile<S::DV_PANELS>(shared.v(v_pipe.stage()), &params.v, shared.v_full(v_pipe.stage()),
-                                S::N, t * S::N, head, batch);
+    uint landed = shared.v_full(v_pipe.stage());
+    if constexpr (S::ENDS)
+      if (v_ends) landed = shared.v_landed(v_pipe.stage());
+    tma_load_tile<S::DV_PANELS>(shared.v(v_pipe.stage()), &params.v, landed, S::N, t * S::N, head,
+                                batch);
     v_pipe.next();
   }
   // K of tile t, then V of the tile before it.
-  TANDEM_DEVICE void kv(int t, int head, int batch) {
+  TANDEM_DEVICE void kv(int t, int head, int batch, bool ends = false) {
     k(t, head, batch);
     if (v_tile >= 0) v(v_tile, v_head, v_batch);
-    v_tile = t, v_head = head, v_batch = batch;
+    v_tile = t, v_head = head, v_batch = batch, v_ends = ends;
   }
   TANDEM_DEVICE void last_v() {
     if (v_tile >= 0) v(v_tile, v_head, v_batch);

@@ -94,7 +94,7 @@ BwdParts bwd_parts(const Problem& p, int64_t cores, const BwdShape& shape) {
 }
 
 bool fuses_dq_postprocess(const Problem& p, int64_t cores, const BwdParts& parts) {
-  if (is_persistent(p, cores) || sums_dbias_in_slices(p) || (p.bias && p.keep) || has_f32_bias(p))
+  if (is_persistent(p, cores) || sums_dbias_in_slices(p) || masks_bias(p) || has_f32_bias(p))
     return false;
   const int64_t bytes = p.heads_q * p.seq_q * p.head_dim * 4;
   const HopperVariant variant = hopper_variant(p);
@@ -134,9 +134,9 @@ int64_t eager_zero_heads_per_entry(const Problem& p, int64_t cores, int64_t tile
 }
 
 bool uses_two_cta_clusters(const Problem& p, int64_t kv_tiles) {
-  return reduces_dbias_in_clusters(p) && !sums_dbias_in_slices(p) && !p.keep && !has_f32_bias(p) &&
-         !p.deterministic && p.batch >= 4 && p.batch % 2 == 0 && kv_tiles >= 64 &&
-         !fuses_dq_postprocess(p, 0);
+  return reduces_dbias_in_clusters(p) && !sums_dbias_in_slices(p) && !masks_bias(p) &&
+         !has_f32_bias(p) && !p.deterministic && p.batch >= 4 && p.batch % 2 == 0 &&
+         kv_tiles >= 64 && !fuses_dq_postprocess(p, 0);
 }
 
 }  // namespace tandem

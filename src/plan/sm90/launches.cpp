@@ -20,7 +20,8 @@ void Sm90Planner::complete_fwd(Launch* launch, Sm90Launch* own) const {
   launch->groups_x = uint32_t(std::min<int64_t>(launch->total, cores_of(caps)));  // persistent
   launch->groups_y = 1;
   own->scales_q = sm90_scales_q(p, caps, t);
-  if (variant != HopperVariant::bias || p.banded()) return;
+  // With lengths tiles do not take equally long, and stream-K knows nothing of their ends.
+  if (variant != HopperVariant::bias || p.banded() || p.has_lengths()) return;
   const int64_t steps = ceil_div(p.seq_kv, launch->tile.bc);
   const int64_t shorts = fwd_short_tiles(t, p.batch * p.heads_q, p.seq_q, launch->groups_x, steps);
   const FwdStreamK stream_k =

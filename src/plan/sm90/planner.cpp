@@ -47,7 +47,7 @@ int sm90_fwd_bytes(const Problem& p, const FwdTile& t) {
   switch (set) {
     case HopperVariant::bias:
       if (has_f32_bias(p)) return fwd_f32_bias_shared_bytes(t);
-      return p.keep ? fwd_bias_keep_shared_bytes(t) : fwd_bias_shared_bytes(t);
+      return masks_bias(p) ? fwd_bias_keep_shared_bytes(t) : fwd_bias_shared_bytes(t);
     case HopperVariant::elastic:
       return fwd_elastic_shared_bytes(t);
     case HopperVariant::entmax:
@@ -185,8 +185,10 @@ String bias_type_refusal(const Problem& p) {
 // Why the kernels with tiles of a dense bias do not take a problem; "" if they do.
 String bias_refusal(const Problem& p) {
   const Overlay& b = p.bias;
-  const String more = p.extras(kHasBias | kHasKeep);
-  if (!more.empty()) return "beside the dense bias and a mask, this problem has " + more;
+  const String more = p.extras(kHasBias | kHasKeep | kHasLengths);
+  if (!more.empty()) return "beside the dense bias, a mask and lengths, this problem has " + more;
+  if (p.lengths_q == Lengths::packed || p.lengths_kv == Lengths::packed)
+    return "with a dense bias, lengths are of padded tensors, here a tensor is packed";
   if (p.backward && (p.head_dim > 128 || p.head_dim_v > 128))
     return "with a dense bias, head sizes go up to 128";
   if (b.dtype == TANDEM_F32 && (p.head_dim > 128 || p.head_dim_v > 128))
@@ -255,9 +257,8 @@ String full_refusal(const Problem& p) {
 
 FwdTile sm90_fwd_tile(const Problem& p, int row) {
   const HopperVariant set = hopper_variant(p);
-  const bool keeps = set == HopperVariant::bias && p.keep && !has_f32_bias(p);
-  return set == HopperVariant::masked || keeps ? fwd_two_warpgroup_tile(kFwdTiles[row])
-                                               : kFwdTiles[row];
+  const bool masks = set == HopperVariant::masked || (masks_bias(p) && !has_f32_bias(p));
+  return masks ? fwd_two_warpgroup_tile(kFwdTiles[row]) : kFwdTiles[row];
 }
 
 String Sm90Planner::refuse() const {
@@ -525,7 +526,7 @@ HopperVariant hopper_variant(const Problem& p) {
 }
 
 bool sm90_scales_q(const Problem& p, const Caps& caps, const FwdTile& t) {
-  return hopper_variant(p) == HopperVariant::bias && !p.keep && !has_f32_bias(p) &&
+  return hopper_variant(p) == HopperVariant::bias && !masks_bias(p) && !has_f32_bias(p) &&
          p.dtype == TANDEM_BF16 && fwd_scales_q(t) && has_exact_scale(p.scale) &&
          !is_disabled(caps, "cuda.sm90.fwd.scaled_bias");
 }
@@ -533,6 +534,8 @@ bool sm90_scales_q(const Problem& p, const Caps& caps, const FwdTile& t) {
 bool has_f32_bias(const Problem& p) {
   return has_bias_tiles(p) && p.bias.dtype == TANDEM_F32 && p.dtype != TANDEM_F32;
 }
+
+bool masks_bias(const Problem& p) { return has_bias_tiles(p) && (p.keep || p.has_lengths()); }
 
 bool reduces_dbias_in_clusters(const Problem& p) {
   return p.bias && p.bias.batch == 1 && p.batch > 1 && p.wants(TANDEM_GRAD_BIAS);

@@ -19,6 +19,9 @@ inline bool has_bias_tiles(const Problem& p) {
 // Whether its bias is of f32 then, beside tensors of 16 bits, for which cuda.sm90 has kernels and
 // tiles of their own.
 bool has_f32_bias(const Problem& p);
+// Whether the problem has a dense bias, and beside it a keep mask or lengths, for which there are
+// kernels of their own.
+bool masks_bias(const Problem& p);
 
 // Whether bwd_dkv_dq reduces d_bias over the batch, in clusters of as many workgroups.
 bool reduces_dbias_in_clusters(const Problem& p);

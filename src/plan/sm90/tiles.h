@@ -112,24 +112,29 @@ constexpr FwdTile fwd_two_warpgroup_tile(const FwdTile& t) {
   return {t.name, t.d, t.dv, 2, t.bc, t.stages, t.ping_pong, t.decoupled, t.bias, t.from, t.to};
 }
 
-// A keep mask beside the bias (cuda/sm90/fwd/fwd_bias_keep.cu): one more mbarrier for each stage of
-// the bias and warpgroup, at which the boxes arrive where the mask has one row. They are 16 bytes
-// apart, as the full mbarriers are, so that one register has the address of both. Behind them four
-// words of each say which keys that row hides.
+// A keep mask or lengths beside the bias (cuda/sm90/fwd/fwd_bias_keep.cu). First, one more mbarrier
+// for each stage of the bias and warpgroup, at which the boxes arrive where the mask has one row.
+// They are 16 bytes apart, as the full mbarriers are, so that one register has the address of both.
+// Behind them four words of each say which keys that row hides. Then four more words of each
+// work-tile descriptor, about the batch entry. Last, an mbarrier for each stage of V, at which a
+// tile arrives that has rows behind the end of the entry.
+constexpr int kBiasEntryBytes = 16;
 constexpr int fwd_bias_landed_bytes(const FwdTile& t) {
   return 2 * 16 * t.warpgroups * fwd_bias_stages(t);
+}
+constexpr int fwd_bias_mask_bytes(const FwdTile& t) {
+  return fwd_bias_landed_bytes(t) + kBiasDescriptors * kBiasEntryBytes + 8 * t.stages;
 }
 constexpr int fwd_bias_keep_shared_bytes(const FwdTile& row) {
   const FwdTile t = fwd_two_warpgroup_tile(row);
   const int bytes = t.bias ? 0 : fwd_bias_shared_bytes(t);
-  return bytes > 0 && bytes + fwd_bias_landed_bytes(t) <= kMaxShared
-             ? bytes + fwd_bias_landed_bytes(t)
-             : 0;
+  return bytes > 0 && bytes + fwd_bias_mask_bytes(t) <= kMaxShared ? bytes + fwd_bias_mask_bytes(t)
+                                                                   : 0;
 }
 
 // A dense bias of f32, with or without a mask, which one kernel serves.
 constexpr int fwd_f32_bias_shared_bytes(const FwdTile& t) {
-  return t.f32_bias ? fwd_any_bias_shared_bytes(t) + fwd_bias_landed_bytes(t) : 0;
+  return t.f32_bias ? fwd_any_bias_shared_bytes(t) + fwd_bias_mask_bytes(t) : 0;
 }
 
 // Elastic softmax: K and V share stages. Behind them each warpgroup has the distance bias of the
@@ -323,7 +328,9 @@ constexpr int bwd_bias_zeros_at(const BwdShape& s) {
           3 * bwd_bias_ds_stages(s) * 8 + kBwdDescriptorBytes + 20 + 15) /
          16 * 16;
 }
-constexpr int bwd_bias_shared_bytes(const BwdShape& s) { return bwd_bias_zeros_at(s) + kZeroBytes; }
+// Behind the zeros: the mbarrier of TMA boxes with rows behind the end of a batch entry.
+constexpr int bwd_bias_raw_at(const BwdShape& s) { return bwd_bias_zeros_at(s) + kZeroBytes; }
+constexpr int bwd_bias_shared_bytes(const BwdShape& s) { return bwd_bias_raw_at(s) + 8; }
 // Elastic softmax adds, for each stage of Q, what tau adds to the weights of a row, and the
 // distance bias of the tile's diagonals; also mbarriers of dS.
 constexpr int bwd_elastic_bytes(const BwdShape& s) { return s.q_stages * (s.br + s.br + s.bc) * 4; }
