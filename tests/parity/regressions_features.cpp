@@ -125,6 +125,19 @@ TEST_CASE("regression: future keys that leak when tau is positive" *
     }
 }
 
+// cuda.sm90: p of a row's only key was next to 1, and with tau = -1 the key had a part in d_tau.
+TEST_CASE("regression: the only key of a row, and a tau that takes all of it") {
+  for (int64_t d : {int64_t(64), int64_t(80)})
+    for (double tau : {-1.0, -3.0}) {
+      if (d == 80 && !at_least(Tier::ci)) continue;
+      tandem_problem p = problem(TANDEM_BACKWARD, TANDEM_F16, {1, 3, 1, 170, 64, d, d}, kTopLeft);
+      p.normalizer = TANDEM_ELASTIC;
+      p.scale = 0.296875;
+      p.gradients |= TANDEM_GRAD_TAU;
+      check_filled(p, "only key", [&](Case& test) { set_heads(test, Role::tau, tau); });
+    }
+}
+
 TEST_CASE("regression: a threshold that flips between the kernels" *
           doctest::skip(!at_least(Tier::ci))) {
   // However the weights' thresholds round: every row's ds add up to zero if all kernels see the

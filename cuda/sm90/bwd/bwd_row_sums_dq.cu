@@ -111,7 +111,7 @@ TANDEM_DEVICE void main_loop_rows(const BwdRowSumsDqParams& params, const RowWor
                                 : minus_infinity();
     lse[r] = x == minus_infinity() ? -x : tandem_is_far(x) ? kFarLse : x * kLog2e;
     const int count = tandem_key_count(work.band, i, u.seq_q, u.seq_kv);
-    level[r] = threshold(count > 0 ? __fdiv_rn(tau, float(count)) : 0.f);
+    level[r] = threshold(elastic_shift(tau, count));
   }
   float d_q[D / 2], p_k[D / 2];
 #pragma unroll

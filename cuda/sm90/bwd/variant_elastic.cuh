@@ -6,6 +6,7 @@
 // hidden keys is kUnseen, which is below every threshold.
 #ifndef TANDEM_CUDA_SM90_BWD_VARIANT_ELASTIC_CUH
 #define TANDEM_CUDA_SM90_BWD_VARIANT_ELASTIC_CUH
+#include "../elastic_shift.cuh"
 #include "variant_plain.cuh"
 
 namespace tandem {
@@ -91,7 +92,7 @@ struct Elastic {
       for (int r = int(threadIdx.x) % 32; r < kBr; r += 32) {
         const int n =
             tandem_key_count(work.band, t * kBr + r, params.block.seq_q, params.block.seq_kv);
-        st_shared(at.shift(stage) + 4 * r, n > 0 ? __fdiv_rn(tau, float(n)) : 0.f);
+        st_shared(at.shift(stage) + 4 * r, elastic_shift(tau, n));
       }
       const int window = Elastic::window(params);
       if (has_dist(window, work.band.off, t * kBr, kBr, work.col0, kBc))

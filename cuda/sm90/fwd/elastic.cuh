@@ -6,6 +6,7 @@
 #include <cfloat>
 #include <type_traits>
 
+#include "../elastic_shift.cuh"
 #include "score_varlen.cuh"
 
 namespace tandem {

@@ -138,7 +138,7 @@ TANDEM_DEVICE void main_loop_elastic(const FwdOptionalParams& params,
                                            u.seq_q, u.seq_kv);
         const ElasticRow row(sum, r, product_unit(u), &lse[r]);
         origin[r] = row.origin, base[r] = row.sees() ? row.base : 0.f;
-        shift[r] = count > 0 ? __fdiv_rn(tau, float(count)) : 0.f;
+        shift[r] = elastic_shift(tau, count);
       }
       relative = __any_sync(kAllLanes, origin[0] != 0.f || origin[1] != 0.f);
 #pragma unroll

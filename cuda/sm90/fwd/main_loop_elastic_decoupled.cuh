@@ -233,7 +233,7 @@ TANDEM_DEVICE void main_loop_elastic_decoupled(const FwdOptionalParams& params,
       const ElasticRow row(sum, r, u.scale, &lse[r]);
       from[r] = row.origin, base[r] = row.sees() ? row.base : 0.f;
       const int count = row0 + accumulator_row() - 64 * warpgroup + 8 * r + u.band_off + 1;
-      shift[r] = count > 0 ? __fdiv_rn(tau, float(count)) : 0.f;
+      shift[r] = elastic_shift(tau, count);
     }
     const bool relative = __any_sync(kAllLanes, from[0] != 0.f || from[1] != 0.f);
     const auto weigh_less = [&] {
