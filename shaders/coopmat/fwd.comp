@@ -29,7 +29,9 @@ layout(push_constant) uniform Push {
 #define TAKES_BLOCKS true
 #if TANDEM_CM2
 #define ROW_CHUNKS(t) (KV_ROW != 0 ? KV_ROW : int(t.row.x >> 4))
-#define TILES_EXIST (WHOLE != 0 || KV_ROW != 0)
+// With KV_ROW and no mask the last tile may have fewer keys (src/kernels/params.cpp).
+// A number: glslang 16 uses the result of && between constants before it defines it.
+#define TILES_EXIST ((WHOLE | KV_ROW * BAND) != 0)
 #endif
 #if TANDEM_TENSOR
 #define STREAMED (2 * COLS * PITCH)

@@ -154,7 +154,8 @@ ExtraBlock extra_block(const Problem& p) {
 uint32_t plain_row(const Plan& plan, const Launch& l) {
   const Problem& p = plan.problem;
   const MatrixLaunch& own = l.of<MatrixLaunch>();
-  if (!own.coopmat2 || !tiles_exist(p, l) || p.k.s != p.v.s) return 0;
+  const bool ends = !tiles_exist(p, l);  // the last tile has fewer keys
+  if (!own.coopmat2 || (ends && (p.banded() || p.has_lengths())) || p.k.s != p.v.s) return 0;
   const int biases =
       // A dense bias by chunks is allowed, as products start from it.
       p.bias && bias_code(p, l) > 0;
@@ -162,7 +163,7 @@ uint32_t plain_row(const Plan& plan, const Launch& l) {
                      extra_addresses(p) == biases && l.splits == 1 && is_folded(p);
   const int64_t chunks = l.tile.bc * (std::max(p.head_dim, p.head_dim_v) / 8);
   // With two blocks of rows it pays only for masked tiles (H100, 580.159.04).
-  const bool pays = own.row_blocks == 1 ? l.tile.max_d == 128 : p.banded();
+  const bool pays = own.row_blocks == 1 ? l.tile.max_d == 128 : p.banded() || ends;
   return plain && own.register_prefetch && pays && chunks <= 8 * l.tile.invocations() &&
                  p.k.s % 8 == 0 && p.k.s > 0 && p.k.s < int64_t(1) << 24
              ? uint32_t(p.k.s / 8)
