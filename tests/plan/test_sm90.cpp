@@ -497,6 +497,7 @@ TEST_CASE("sm90: a bias with one row for all queries has kernels that read the r
   CHECK(tile("fwd f16 b32 hq12 sq512 d64 bias:f16:32x1x1 causal_top_left") == "h64");
   for (const char* line : {"fwd f16 b4 hq8 sq300 d64 bias:f16:4x1x300",
                            "fwd f16 b4 hq8 sq300 d64 bias:f16:4x1x1 keep:1x1x1",
+                           "fwd f16 b4 hq8 sq300 d64 bias:f16:4x1x1 causal_top_left",
                            "bwd f16 b4 hq8 sq300 d64 bias:f16:4x8x1 grads=qkvb d_bias:f16",
                            "bwd f16 b4 hq8 sq300 d256 bias:f16:4x8x1"}) {
     CAPTURE(line);

@@ -27,14 +27,14 @@ TANDEM_DEVICE void load_tiles(const typename Variant::Params& params, const BwdW
   const auto& u = params.block;
   const Barriers<ROW> barriers(memory.barriers());
   const int lane = int(threadIdx.x) % 32;
-  // With a bias, tiles behind an end are not loaded: a cluster visits them.
-  constexpr bool BIAS = kHasEnds<Variant>;
+  // Lengths beside a bias: tiles behind an end are not loaded, but a cluster visits them.
+  constexpr bool ENDS = kHasEnds<Variant>;
   // The TMA boxes of a tile that has to be zeroed in part arrive at an mbarrier of their own. With
-  // a bias an arrival puts it back into an even phase: no work tile knows of those before.
+  // ENDS an arrival puts it back into an even phase: no work tile knows of those before.
   const uint raw = raw_barrier(memory);
   [[maybe_unused]] int arrivals = 0;
   const auto wait_boxes = [&] {
-    if constexpr (BIAS) {
+    if constexpr (ENDS) {
       mbarrier_wait(raw, 0);
       __syncwarp();
       if (lane == 0) {
@@ -50,17 +50,17 @@ TANDEM_DEVICE void load_tiles(const typename Variant::Params& params, const BwdW
     __syncwarp();
     if (lane == 0) mbarrier_arrive(barrier);
   };
-  const bool short_q = kIsVarlen<Variant> || (BIAS && work.seq_q < u.seq_q),
-             short_kv = kIsVarlen<Variant> || (BIAS && work.seq_kv < u.seq_kv);
+  const bool short_q = kIsVarlen<Variant> || (ENDS && work.seq_q < u.seq_q),
+             short_kv = kIsVarlen<Variant> || (ENDS && work.seq_kv < u.seq_kv);
 
-  if constexpr (kIsVarlen<Variant> || BIAS) {
+  if constexpr (kIsVarlen<Variant> || ENDS) {
     if (work.span.begin >= work.span.end) {  // no warp would read the tiles
       if (lane == 0) mbarrier_arrive(barriers.kv);
       return;
     }
   }
   const bool last_keys = short_kv && work.seq_kv - work.col0 < S.bc,
-             no_keys = BIAS && last_keys && work.seq_kv <= work.col0;
+             no_keys = ENDS && last_keys && work.seq_kv <= work.col0;
   if (lane == 0 && !no_keys) {
     const uint barrier = last_keys ? raw : barriers.kv;
     mbarrier_arrive_expect_tx(barrier, 2 * M::kKBytes);
@@ -91,7 +91,7 @@ TANDEM_DEVICE void load_tiles(const typename Variant::Params& params, const BwdW
          at = tiles.next(n, at + 1), q.next(), d_o.next()) {
       const int t = work.q_tile(at), row0 = t * S.br;
       const bool last_rows = short_q && work.seq_q - row0 < S.br,
-                 no_rows = BIAS && last_rows && work.seq_q <= row0;
+                 no_rows = ENDS && last_rows && work.seq_q <= row0;
       mbarrier_wait(barriers.q_empty(q.stage), q.phase ^ 1);
       if (lane == 0 && !no_rows) {
         const uint barrier = last_rows ? raw : barriers.q_full(q.stage);

@@ -19,11 +19,12 @@ Kernel<FwdParams> fwd_kernel(tandem_dtype dtype, const char* tile);
 // has_exact_scale().
 Kernel<FwdBiasParams> fwd_bias_kernel(tandem_dtype dtype, const char* tile);
 Kernel<FwdBiasParams> fwd_scaled_bias_kernel(const char* tile);
-// A keep mask beside the bias. Shared memory: fwd_bias_keep_shared_bytes(); there is no kernel for
-// a tile where it is 0. Tiles are those of fwd_two_warpgroup_tile().
+// A keep mask beside the bias; or, by kernels of their own, padded lengths with or without a mask.
+// Shared memory: fwd_bias_keep_shared_bytes(); there is no kernel for a tile where it is 0. Tiles
+// are those of fwd_two_warpgroup_tile().
 Kernel<FwdBiasParams> fwd_bias_keep_kernel(tandem_dtype dtype, const char* tile, bool lengths);
-// A dense bias of f32, with or without a keep mask, for any scale. Shared memory:
-// fwd_f32_bias_shared_bytes(); tiles are those where it is not 0.
+// A dense bias of f32, with or without a keep mask, and as above with lengths, for any scale.
+// Shared memory: fwd_f32_bias_shared_bytes(); tiles are those where it is not 0.
 Kernel<FwdBiasParams> fwd_f32_bias_kernel(tandem_dtype dtype, const char* tile, bool lengths);
 
 // Lengths and sinks; the second kernel also has softcap and ALiBi. Shared memory:

@@ -31,8 +31,8 @@ struct RowBiasStages {
 };
 
 // A warp fills the stages, in the order of the steps. It finds the work tiles itself, as the warp
-// that loads does. It loads the keys of a step before it waits
-// for an empty stage. Keys behind the end of the entry are not loaded, as anything may be there.
+// that loads does. It loads the keys of a step before it waits for an empty stage. Keys behind the
+// end of the entry are not loaded, as anything may be there.
 template <typename S>
 TANDEM_DEVICE void produce_row_bias(const FwdOptionalParams& params,
                                     const FwdSharedStorage<S>& shared) {

