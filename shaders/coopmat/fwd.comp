@@ -28,7 +28,10 @@ layout(push_constant) uniform Push {
 #include "parts/weight.glsl"
 #define TAKES_BLOCKS true
 #if TANDEM_CM2
-#define ROW_CHUNKS(t) (KV_ROW != 0 ? KV_ROW : int(t.row.x >> 4))
+const int KV_ROWS = KV_ROW >> 30 == 1 ? 1 : 0; // k and v have strides of their own
+const int K_ROW = KV_ROWS == 1 ? KV_ROW & 0x7fff : KV_ROW;
+const int V_ROW = KV_ROWS == 1 ? KV_ROW >> 15 & 0x7fff : KV_ROW;
+#define ROW_CHUNKS(t, chunks) (KV_ROW == 0 ? int(t.row.x >> 4) : chunks == D_CHUNKS ? K_ROW : V_ROW)
 // With KV_ROW and no mask the last tile may have fewer keys (src/kernels/params.cpp).
 // A number: glslang 16 uses the result of && between constants before it defines it.
 #define TILES_EXIST ((WHOLE | KV_ROW * BAND) != 0)
@@ -46,6 +49,7 @@ layout(push_constant) uniform Push {
 #include "coopmat/element.glsl"
 #include "coopmat/skip.glsl"
 #include "coopmat/entmax.glsl"
+#include "parts/sink.glsl"
 #include "coopmat/redo.glsl"
 #include "problem/rounded_weights.h"
 #if TANDEM_TENSOR
@@ -53,8 +57,6 @@ layout(push_constant) uniform Push {
 #endif
 
 layout(buffer_reference, std430, buffer_reference_align = 4) writeonly buffer Row1 { uint w[]; };
-
-float sink_of(int h) { return load_float(F32, word_address(push.sink, h)); }
 
 // Earlier results where the origin moves. Keys about -1e9 have weights that are infinite in f16,
 // and so have their sums; where keys near 0 follow them keep is 0.
@@ -79,8 +81,12 @@ const bool ALWAYS_GROWS = TANDEM_CM2 == 0 && SUBGROUP == 8;
 #endif
 
 // In all elements of a row: lse from m and l, whose sum is formed first, and the factor of o.
-void finish_rows(inout ACC m, inout ACC l, out ACC factor, int h) {
+// row0: first of the block.
+void finish_rows(inout ACC m, inout ACC l, out ACC factor, int h, int row0) {
   row_sum(l);
+  ACC sinks;
+  if (SINK > 1) ROWS_TO_MATRIX(sinks, row, sink_of(h, row0 + row))
+  const float head_sink = SINK == 1 ? sink_of(h, 0) : 0;
   ELEMENTS(k, factor) {
     // The factor from the rounded origin to m itself, in natural units. A row with one visible key
     // has l = 1, and so an lse that is its score to the last bit.
@@ -88,7 +94,7 @@ void finish_rows(inout ACC m, inout ACC l, out ACC factor, int h) {
     l[k] *= factor[k];
     m[k] = natural_score(m[k]);
     if (SINK != 0 && l[k] != 0) { // one more score without a value, in rows that see a key
-      const float sink = sink_of(h), top = max(m[k], sink), keep = weight(m[k], top);
+      const float sink = SINK > 1 ? sinks[k] : head_sink, top = max(m[k], sink), keep = weight(m[k], top);
       factor[k] *= keep;
       l[k] = l[k] * keep + weight(sink, top);
       // The weights of lost rows may be infinite, whatever the sink. Their own m leaves them lost.
@@ -271,7 +277,7 @@ void main() {
         m[r] = search_t[r];
       } else {
         ACC factor;
-        finish_rows(m[r], l[r], factor, h);
+        finish_rows(m[r], l[r], factor, h, my_row0 + r * MM);
         ROWS_TO_MATRIX(l[r], row, share_of(my_row0 + r * MM + row))
       }
     }
@@ -373,7 +379,7 @@ void main() {
   EACH(r, RM) {
     if (NORM == SOFTMAX) {
       ACC factor;
-      finish_rows(m[r], l[r], factor, h);
+      finish_rows(m[r], l[r], factor, h, my_row0 + r * MM);
       EACH(d, DV_OUT) ELEMENTS(k, factor) acc[r][d][k] *= factor[k];
     }
   }

@@ -158,7 +158,7 @@ void search_rows(TandemTiles tiles) {
     ACC factor;
     m = own_rows(AT_M);
     l = load_l();
-    finish_rows(m, l, factor, place.head);
+    finish_rows(m, l, factor, place.head, my_row0);
   }
   coopMatStore(m, scratch, MY_SCRATCH, MM / 4, COL_MAJOR);
   subgroupBarrier();
@@ -245,7 +245,7 @@ void main() {
     ACC m = own_rows(AT_M);
     if (NORM == SOFTMAX) {
       ACC l = load_l(), factor;
-      finish_rows(m, l, factor, h);
+      finish_rows(m, l, factor, h, my_row0);
       EACH(d, DV_OUT) {
         ELEMENTS(k, factor) acc[d][k] *= factor[k];
         END_BLOCK(acc[d])

@@ -79,7 +79,7 @@ const int TAIL_CHUNKS = MOST_CHUNKS > LEAST_CHUNKS ? MOST_CHUNKS - LEAST_CHUNKS 
 void fetch_rows(out uvec4 stage[VEC], View t, int r0, int chunks) {
   if (!PREFETCHES) return;
   Rows4 from = Rows4(row_address(t, 0));
-  const int pitch = ROW_CHUNKS(t), last = t.rows - 1;
+  const int pitch = ROW_CHUNKS(t, chunks), last = t.rows - 1;
   EACH(i, VEC) {
     if (i * TEAM_SIZE >= COLS * chunks || !in_tile(i, chunks)) continue;
     const int row = r0 + chunk_row(i, chunks), col = chunk_col(i, chunks);

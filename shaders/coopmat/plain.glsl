@@ -9,11 +9,12 @@
 
 const bool PLAIN = KV_ROW != 0 && PREFETCHES;
 // K and V are prefetched in registers of their own, each from where the previous tile is stored: a
-// whole iteration ahead. With RM 2, or a bias, they alternate, as there is no room for two.
-const bool FAR = RM == 1 && BIAS == 0;
+// whole iteration ahead. With RM 2, a bias, or heads of more than 192, they alternate, as there is
+// no room for two: a block of features takes 8 registers of o and 4 of q.
+const bool FAR = int(RM != 1) + int(BIAS != 0) + int(2 * DV_BLOCKS + D_BLOCKS > 36) == 0;
 // The rows' maxima stay in the scratch, where only the branch that changes them reads them. Not on
 // lavapipe, whose barriers of a subgroup are the workgroup's; no other device has subgroups of 8.
-const bool PARKS = PLAIN && FAR && SUBGROUP != 8;
+const bool PARKS = int(!PLAIN) + int(RM != 1) + int(BIAS != 0) + int(SUBGROUP == 8) == 0;
 #define PARK(m) coopMatStore(m, scratch, MY_SCRATCH, MN / 4, ROW_MAJOR);
 #define UNPARK(m) coopMatLoad(m, scratch, MY_SCRATCH, MN / 4, ROW_MAJOR);
 

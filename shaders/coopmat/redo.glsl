@@ -40,6 +40,23 @@ float row_threshold(View q, View k, int i, float top, int begin, int end) {
   return t;
 }
 
+// Whether a row sees one of these keys. In a part of its keys, a row of a mask often sees none. No
+// condition stands before a load, so that many are on their way at a time.
+const int SEEN_AT_ONCE = 16;
+bool sees_any(int i, int begin, int end) {
+  uint any = 0;
+  [[dont_unroll]] for (int from = begin; any == 0 && from < end; from += SEEN_AT_ONCE) {
+    EACH(n, SEEN_AT_ONCE) {
+      const int j = min(from + n, end - 1);
+      uint seen = uint(is_visible(i, j));
+      if (KEEP != 0) seen &= uint(is_kept(i, j));
+      if (BIAS != 0) seen &= uint(!is_hidden(load_bias(i, j)));
+      any |= seen;
+    }
+  }
+  return any != 0;
+}
+
 const int REDO_QUADS = 8; // columns of o at a time, in units of four
 void redo_row(View q, View k, View v, View o, int head, int h, int i, int begin, int end) {
   // No effect, but to the compiler keys then differ between invocations. lavapipe (Mesa 26) also
@@ -47,6 +64,7 @@ void redo_row(View q, View k, View v, View o, int head, int h, int i, int begin,
   // (extra.glsl).
   begin += min(i, 0);
   float top = HIDDEN, sum = 0, relative = 0;
+  if (int(KEEP == 0) + int(BIAS == 0) < 2 && !sees_any(i, begin, end)) end = begin;
   [[dont_unroll]] for (int j = begin; j < end; j++) top = max(top, key_score(q, k, i, j));
   const bool sees = !is_hidden(top);
   if (!sees) end = begin;
@@ -54,7 +72,7 @@ void redo_row(View q, View k, View v, View o, int head, int h, int i, int begin,
     if (sees) relative = row_threshold(q, k, i, top, begin, end);
   } else {
     // The sink is one more score without a value.
-    const float sink = SINK != 0 ? load_float(F32, word_address(push.sink, h)) : HIDDEN;
+    const float sink = SINK != 0 ? sink_of(h, i) : HIDDEN;
     if (sees && SINK != 0) top = max(top, sink);
     [[dont_unroll]] for (int j = begin; j < end; j++) sum += weight(key_distance(q, k, i, j, top), 0.0);
     if (sees && SINK != 0) sum += weight(from_origin(sink, top), 0.0);

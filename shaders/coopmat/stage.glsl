@@ -12,7 +12,7 @@
 // results are first put into shared memory, then everything else is done.
 
 #ifndef ROW_CHUNKS // from a row to the next, in 16 bytes
-#define ROW_CHUNKS(t) int(t.row.x >> 4)
+#define ROW_CHUNKS(t, chunks) int(t.row.x >> 4)
 #endif
 #ifndef TILES_EXIST // all of their rows do
 #define TILES_EXIST (WHOLE != 0)
@@ -69,7 +69,7 @@ bool in_tile(int turn, int chunks) { return COLS * chunks % TEAM_SIZE == 0 || ch
 void fetch_tile(out uvec4 stage[VEC], View t, int r0, int chunks) {
   if (!PREFETCHES) return;
   Rows4 tile = Rows4(row_address(t, r0));
-  const int row = ROW_CHUNKS(t), last = (t.rows - 1 - r0) * row;
+  const int row = ROW_CHUNKS(t, chunks), last = (t.rows - 1 - r0) * row;
   const int first = TEAM_TID / chunks * row + TEAM_TID % chunks, end = last + TEAM_TID % chunks;
   EACH(i, VEC) {
     if (i * TEAM_SIZE >= COLS * chunks || !in_tile(i, chunks)) continue;

@@ -21,6 +21,7 @@ layout(push_constant) uniform Push {
 
 #include "parts/tensor.glsl"
 #include "problem/rounded_weights.h"
+#include "parts/sink.glsl"
 
 #define NOTHING uintBitsToFloat(LSE_NONE) // below every lse
 
@@ -68,7 +69,7 @@ void main() {
   }
   const bool sees = floatBitsToUint(origin.x) != LSE_NONE;
   float sink = NOTHING;
-  if (SINK != 0) sink = load_float(F32, word_address(push.sink, h));
+  if (SINK != 0) sink = sink_of(h, row);
   if (sees && sink > origin.x) origin = vec2(sink, 0);
   barrier(); // the readers of sums are done
 

@@ -77,9 +77,11 @@ void rank_later_paths(int first, const Caps& caps, Plan* plan) {
   }
 }
 
-// Whether each row of a 16-bit problem may have a sink of its own. cuda.sm80 and cuda.simt have
-// kernels for that; cuda.sm90 has not, and what it takes is not left to cuda.simt.
+// Whether each row of a problem may have a sink of its own. All of Vulkan's kernels take one. For
+// 16 bits cuda.sm80 and cuda.simt do; cuda.sm90 does not, and what it takes is not left to
+// cuda.simt.
 bool takes_sinks_of_rows(const Problem& p, const Caps& caps) {
+  if (caps.backend == Backend::vulkan) return true;
   const auto on = [&](const char* path) { return !is_disabled(caps, path); };
   return caps.backend == Backend::cuda && p.element_size() == 2 &&
          ((caps.sm80_code && on("cuda.sm80")) ||

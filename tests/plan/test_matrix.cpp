@@ -142,7 +142,7 @@ TEST_CASE("matrix paths: what takes no matrices goes along without") {
 TEST_CASE("matrix paths: few rows take the tile with the fewest") {
   Plan plan;
   for (const auto& row : {std::pair<const char*, const char*>{"fwd f16 sq1 sk500 d64", "fwd16"},
-                          {"fwd f16 sq16 sk500 d128", "fwd16"},
+                          {"fwd f16 sq16 sk500 d128", "fwd16w"},
                           {"fwd f16 sq40 sk500 d64", "fwd64n"},
                           {"fwd f16 sq1 sk500 d200", "fwd256n"},
                           {"fwd f16 sq100 sk500 d64", "fwd64"},
@@ -222,7 +222,8 @@ TEST_CASE("matrix paths: tiles for operands that take twice the registers") {
   // Elsewhere they are the last resort.
   caps = caps_of("h100_vulkan");
   Plan plan;
-  REQUIRE(parse_disabled("fwd64,fwd64n,fwd128,fwd128n,fwd256t,fwd256,fwd256n,fwd16", &caps.disabled)
+  REQUIRE(parse_disabled("fwd64,fwd64n,fwd128,fwd128n,fwd256t,fwd256,fwd256n,fwd16,fwd16w",
+                         &caps.disabled)
               .ok());
   REQUIRE(make_plan(problem_of("fwd f16 sq1000 d64"), caps, &plan).ok());
   CHECK(std::string(plan.path) == "coopmat2");

@@ -102,7 +102,7 @@ if(TANDEM_WITH_VULKAN AND UNIX)
   # Tensor addressing, emulated as the shapes are.
   tandem_driver_test(parity.lavapipe26.tensors lavapipe26 tandem_shapes "-tc=regression: rows by tensor*")
   set_tests_properties(parity.lavapipe26.tensors PROPERTIES
-    ENVIRONMENT "TANDEM_DEVICE=vulkan:0/coopmat2;TANDEM_DISABLE=16x8x16,fwd64,fwd64n,fwd128,fwd128n,fwd16")
+    ENVIRONMENT "TANDEM_DEVICE=vulkan:0/coopmat2;TANDEM_DISABLE=16x8x16,fwd64,fwd64n,fwd128,fwd128n,fwd16,fwd16w")
   # Two batch entries at once, which tiles of wider heads take.
   set(entries "TANDEM_DEVICE=vulkan:0/coopmat2;TANDEM_DISABLE=${wide},dq64,dq64n,shared_ds")
   tandem_driver_test(parity.lavapipe26.entries lavapipe26 tandem_parity "-tc=regression: entries*")
