@@ -25,7 +25,7 @@ const int STEP = 4; // src/plan/tiles.h
 #define STEP_CHUNKS (STEP * MK / 8)
 #define STEP_PITCH (STEP_CHUNKS + 1)
 #if TANDEM_DS
-#define STREAMED (64 * 65 / 4) // sum_ds.glsl: floats [64 query rows, SUM_KEYS + 1]
+#define STREAMED (64 * 65 / 4) // sum_ds.glsl: floats [64 query rows, DS_SUM_KEYS + 1]
 #else
 #define STREAMED ((ROWS + COLS) * STEP_PITCH) // query rows, then keys
 #endif
@@ -46,6 +46,12 @@ const int STEP = 4; // src/plan/tiles.h
 #if !TANDEM_DS
 #include "coopmat/far.glsl"
 #endif
+
+// Member n * members / splits, where split n begins. The product may leave 32 bits.
+int split_begin(int n) {
+  const int whole = block.members / block.splits, rest = block.members % block.splits;
+  return n * whole + n * rest / block.splits;
+}
 
 #if TANDEM_DS
 #define DS_BIAS
@@ -105,12 +111,6 @@ void put_step(View a, int a0, View b, int b0, int step) {
       EACH(r, RM) x[r][n] = coopMatMulAdd(left[r], y, x[r][n]);                                        \
     }                                                                                                  \
   }
-
-// Member n * members / splits, where split n begins. The product may leave 32 bits.
-int split_begin(int n) {
-  const int whole = block.members / block.splits, rest = block.members % block.splits;
-  return n * whole + n * rest / block.splits;
-}
 
 // Inputs of a member.
 struct Member {

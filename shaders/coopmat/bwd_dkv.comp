@@ -43,11 +43,25 @@ layout(push_constant) uniform Push {
 #define MASKS_FIRST FIRST_IS_EXACT // D 128, causal: 5 % faster on an H100; bwd_dq is not
 #endif
 #include "coopmat/element.glsl"
-#include "coopmat/skip.glsl"
-#include "coopmat/far.glsl"
 #if TANDEM_DS
 #include "coopmat/ds.glsl"
+uvec2 ds_from; // the head's dS, from the workgroup's first key on
+// The dS of a skipped tile, which bwd_dq and bwd_dbias may visit.
+void leave_no_ds(int t, int row0) {
+  DsStore to = DsStore(ds_from);
+  [[dont_unroll]] for (int n = TID; n < ROWS * COLS / 8; n += WG)
+    to.w[ds_chunk(t * COLS + n % (COLS / 8) * 8, row0 % DS_BLOCK + n / (COLS / 8))] = uvec4(0);
+}
+#define SKIPPED(t, row0) leave_no_ds(t, row0);
+// All query rows that see one of the keys of a workgroup of bwd_dbias.
+const int SEEN_ROWS = ROWS > DS_SUM_KEYS ? ROWS : DS_SUM_KEYS;
+#define SEEN_FROM(row0) (row0 / SEEN_ROWS * SEEN_ROWS)
+#else
+#define SEEN_ROWS ROWS
+#define SEEN_FROM(row0) row0
 #endif
+#include "coopmat/skip.glsl"
+#include "coopmat/far.glsl"
 #if TANDEM_PARTS
 #include "coopmat/parts.glsl"
 #endif
@@ -127,7 +141,7 @@ void main() {
   const TandemTiles all_tiles = tandem_query_tiles(mask_band(), row0, ROWS, COLS, entry.seq_q, entry.seq_kv);
   const int heads = all_tiles.begin < all_tiles.end ? block.group : 0;
 #else
-  TandemTiles tiles = tandem_query_tiles(mask_band(), row0, ROWS, COLS, entry.seq_q, entry.seq_kv);
+  TandemTiles tiles = tandem_query_tiles(mask_band(), SEEN_FROM(row0), SEEN_ROWS, COLS, entry.seq_q, entry.seq_kv);
   const int heads = tiles.begin < tiles.end ? block.group : 0;
 #endif
 #if TANDEM_DS // whole DS_BLOCKs, as bwd_dq reads them
@@ -156,7 +170,8 @@ void main() {
     View q = q_view(push.q, block.q, b, h, entry.seq_q, block.head_dim, (push.wide & 1u) != 0);
     View d_o = q_view(push.d_o, block.d_o, b, h, entry.seq_q, block.head_dim_v, (push.wide & 8u) != 0);
 #if TANDEM_DS
-    DsStore to = DsStore(ds_address(block.ds, chunk_head * block.group + g, row0));
+    ds_from = ds_address(block.ds, chunk_head * block.group + g, row0);
+    DsStore to = DsStore(ds_from);
 #endif
     float stat[STAT_TURNS];
     BIAS_ARRAY(bias, [STEP_BLOCKS])

@@ -33,6 +33,11 @@ layout(push_constant) uniform Push {
 #define TAKES_ENTRIES
 #endif
 #define ROUNDS_FAST true // 1 % faster; bwd_dkv would be slower
+#if TANDEM_DS // take_ds.glsl: K, and dS, keys by query rows
+#define NO_SCRATCH
+#define TWO_TILES (COLS * (PITCH + ROWS / 8 + 1))
+#define STREAMED (TWO_TILES > ROWS * PITCH ? TWO_TILES : ROWS * PITCH)
+#endif
 #include "coopmat/matrix.glsl"
 #include "coopmat/stage.glsl"
 #define STORES_DS

@@ -4,6 +4,7 @@
 // 16-bit elements by chunks of 8.
 const int DS_BLOCK = 128; // kDsBlock, src/plan/plan.h
 const int DS_PITCH = DS_BLOCK / 8; // chunks of a key
+const int DS_SUM_KEYS = 64; // of a workgroup of bwd_dbias: kDsSumKeys
 layout(buffer_reference, std430, buffer_reference_align = 16) buffer DsStore { uvec4 w[]; };
 
 // Address of the blocks of the launch's n-th head, from key on. from: offset from delta, in 256

@@ -128,7 +128,11 @@ shared uvec4 streamed[STREAMED];
 #endif
 const int BLOCK_CHUNKS = MM * MN / 8; // chunks of 8 elements of a block
 const int SCRATCH = (MM * MN + 4 * (MM > MN ? MM : MN)) / 4; // a subgroup's own
+#ifdef NO_SCRATCH // nothing needs it
+shared vec4 scratch[1];
+#else
 shared vec4 scratch[SUBGROUPS * SCRATCH];
+#endif
 // 0, 1, 2, ...; with several entries at once also two numbers a row for each subgroup.
 const int IOTA = MM > MN ? MM : MN;
 #ifdef TAKES_ENTRIES

@@ -77,7 +77,7 @@ void main() {
   uint turns = 0; // tiles that were put so far; OWN_WORD: the last one with a far row
   View k = kv_view(push.k, block.k, b, hk, entry.seq_kv, block.head_dim, (push.wide & 2u) != 0);
   View v = kv_view(push.v, block.v, b, hk, entry.seq_kv, block.head_dim_v, (push.wide & 4u) != 0);
-  TandemTiles tiles = tandem_query_tiles(mask_band(), row0, ROWS, COLS, entry.seq_q, entry.seq_kv);
+  TandemTiles tiles = tandem_query_tiles(mask_band(), SEEN_FROM(row0), SEEN_ROWS, COLS, entry.seq_q, entry.seq_kv);
   const int heads = tiles.begin < tiles.end ? block.group : 0;
 #if TANDEM_DS // whole DS_BLOCKs, as bwd_dq reads them
   tiles.begin = tiles.begin / (DS_BLOCK / COLS) * (DS_BLOCK / COLS);
@@ -98,7 +98,8 @@ void main() {
     View q = q_view(push.q, block.q, b, h, entry.seq_q, block.head_dim, (push.wide & 1u) != 0);
     View d_o = q_view(push.d_o, block.d_o, b, h, entry.seq_q, block.head_dim_v, (push.wide & 8u) != 0);
 #if TANDEM_DS
-    DsStore to = DsStore(ds_address(block.ds, chunk_head * block.group + g, row0));
+    ds_from = ds_address(block.ds, chunk_head * block.group + g, row0);
+    DsStore to = DsStore(ds_from);
 #endif
     uint stat[STAT_TURNS];
     BIAS_ARRAY(bias, [RM])

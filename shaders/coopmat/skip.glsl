@@ -2,6 +2,9 @@
 // Tiles without a kept key are skipped before any of their rows is loaded. The next tile that has
 // one is known before it is fetched, so its rows are prefetched in registers as usual.
 
+#ifndef SKIPPED // what a skipped tile leaves
+#define SKIPPED(t, first)
+#endif
 #ifndef VISITS_ALL
 #define VISITS_ALL false
 #endif
@@ -38,7 +41,9 @@ bool keeps_any(int i0, int rows, int j0, int cols) {
 // flip: its rows are keys.
 int next_tile(int t, int end, int first, bool flip) {
   if (!SKIP_KEEP) return t;
-  [[dont_unroll]] for (; t < end; t++)
+  [[dont_unroll]] for (; t < end; t++) {
     if (flip ? keeps_any(t * COLS, COLS, first, ROWS) : keeps_any(first, ROWS, t * COLS, COLS)) break;
+    SKIPPED(t, first)
+  }
   return t;
 }

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// bwd_dbias from the dS that bwd_dkv left: d_bias of DS_BLOCK query rows and SUM_KEYS keys of a
-// head is dS transposed, or its sum over the batch, in order.
-const int SUM_KEYS = 64;
-const int SUM_VEC = SUM_KEYS * DS_PITCH / WG; // chunks of an invocation, of as many keys
-const int TURN_PITCH = SUM_KEYS + 1;
+// bwd_dbias from the dS that bwd_dkv left: d_bias of DS_BLOCK query rows and DS_SUM_KEYS keys of a
+// head is dS transposed, or its sum over the batch, or a split's part of it, in order.
+const int SUM_VEC = DS_SUM_KEYS * DS_PITCH / WG; // chunks of an invocation, of as many keys
+const int TURN_PITCH = DS_SUM_KEYS + 1;
 #define TURNED(n) streamed[(n) / 4][(n) % 4]
 
 float ds_half(uint word, int k) {
@@ -18,34 +17,37 @@ float ds_half(uint word, int k) {
 void main() {
   const uint index = own_index();
   if (index >= block.total) return;
-  const int key_tiles = (block.seq_kv + SUM_KEYS - 1) / SUM_KEYS, tile = int(index % block.tiles);
-  const int col0 = tile % key_tiles * SUM_KEYS, row0 = tile / key_tiles * DS_BLOCK;
+  const int key_tiles = (block.seq_kv + DS_SUM_KEYS - 1) / DS_SUM_KEYS, tile = int(index % block.tiles);
+  const int col0 = tile % key_tiles * DS_SUM_KEYS, row0 = tile / key_tiles * DS_BLOCK;
   // The head, among those with a d_bias of their own; its readers are group heads of the launch
   // apart.
-  const int head = int(index / block.tiles), entries = TAKES_DS > 1 ? block.batches : 1;
+  const int at = int(index / block.tiles), split = at % block.splits, head = at / block.splits;
+  const int entries = TAKES_DS > 1 ? block.batches : 1;
   const int n = head / block.group * block.group * entries + head % block.group;
   const Place place = ds_place(n, block.group);
   set_entry(place.batch);
-  const TandemTiles tiles = tandem_key_tiles(mask_band(), row0, DS_BLOCK, SUM_KEYS, entry.seq_q, entry.seq_kv);
+  const TandemTiles tiles = tandem_key_tiles(mask_band(), row0, DS_BLOCK, DS_SUM_KEYS, entry.seq_q, entry.seq_kv);
   // Otherwise bwd_dkv has left no dS there.
-  const bool seen = col0 / SUM_KEYS >= tiles.begin && col0 / SUM_KEYS < tiles.end;
+  const bool seen = col0 / DS_SUM_KEYS >= tiles.begin && col0 / DS_SUM_KEYS < tiles.end;
+  // Keys past the end repeat the last one, which is in a cache; query rows past the end stay zeros.
+  const int own_row = TID % DS_PITCH, last = (min(block.seq_kv - col0, DS_SUM_KEYS) - 1) * DS_PITCH + own_row;
 
   vec4 low[SUM_VEC], high[SUM_VEC];
   EACH(i, SUM_VEC) low[i] = high[i] = vec4(0);
-  const int first = ds_chunk(row0, col0 % DS_BLOCK) + TID;
-  if (seen) {
-    [[dont_unroll]] for (int e = 0; e < entries; e++) {
+  const int first = ds_chunk(row0, col0 % DS_BLOCK), end = split_begin(split + 1);
+  if (seen && row0 + own_row * 8 < block.seq_q) {
+    [[dont_unroll]] for (int e = split_begin(split); e < end; e++) {
       Rows4 from = Rows4(ds_address(block.ds, n + e * block.group, col0));
       uvec4 words[SUM_VEC];
-      EACH(i, SUM_VEC) words[i] = from.w[first + i * WG];
+      EACH(i, SUM_VEC) words[i] = from.w[first + min(TID + i * WG, last)];
       EACH(i, SUM_VEC) {
         low[i] += vec4(ds_half(words[i].x, 0), ds_half(words[i].x, 1), ds_half(words[i].y, 0), ds_half(words[i].y, 1));
         high[i] += vec4(ds_half(words[i].z, 0), ds_half(words[i].z, 1), ds_half(words[i].w, 0), ds_half(words[i].w, 1));
       }
     }
   }
-  begin_ds(add64(mul64(block.d_bias.bh.xy, block.bias_batch > 1 ? place.batch : 0), mul64(block.d_bias.bh.zw, place.head)),
-           block.seq_q);
+  const uvec2 elements = add64(mul64(block.d_bias.bh.xy, block.bias_batch > 1 ? place.batch : 0), mul64(block.d_bias.bh.zw, place.head));
+  begin_ds(add64(elements, mul64(uvec2(block.part, 0), split)), block.seq_q);
   // Half of the query rows at a time.
   EACH(part, 2) {
     barrier();
@@ -55,8 +57,8 @@ void main() {
         EACH(k, 8) TURNED((row + k) * TURN_PITCH + key) = floatBitsToUint(k < 4 ? low[i][k & 3] : high[i][k & 3]);
     }
     barrier();
-    [[dont_unroll]] for (int at = TID; at < DS_BLOCK / 2 * SUM_KEYS / 8; at += WG) {
-      const int row = at / (SUM_KEYS / 8), key = at % (SUM_KEYS / 8) * 8, from = row * TURN_PITCH + key;
+    [[dont_unroll]] for (int at = TID; at < DS_BLOCK / 2 * DS_SUM_KEYS / 8; at += WG) {
+      const int row = at / (DS_SUM_KEYS / 8), key = at % (DS_SUM_KEYS / 8) * 8, from = row * TURN_PITCH + key;
       store_chunk(row0 + part * (DS_BLOCK / 2) + row, col0 + key,
                   uintBitsToFloat(uvec4(TURNED(from), TURNED(from + 1), TURNED(from + 2), TURNED(from + 3))),
                   uintBitsToFloat(uvec4(TURNED(from + 4), TURNED(from + 5), TURNED(from + 6), TURNED(from + 7))));

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // bwd_dq from the dS that bwd_dkv left: one product. Streamed tiles are K, and dS as stored, keys
 // by query rows; loaded by columns it is the left operand.
-const int DS_CHUNKS = ROWS / 8; // of a key: no more than a row of K has (src/plan/launches.cpp)
+const int DS_CHUNKS = ROWS / 8; // of a key
+const int DS_STAGED = DS_CHUNKS + 1; // of a key in shared memory
 const int DS_VEC = (COLS * DS_CHUNKS + WG - 1) / WG;
 uvec4 ds_stage[DS_VEC], ds_ahead[DS_VEC]; // of the next tile, and of the one behind it
 #define k_stage stage_1
@@ -22,7 +23,7 @@ void put_ds(int to, uvec4 stage[DS_VEC]) {
   EACH(i, DS_VEC) {
     const int n = TID + i * WG;
     if (COLS * DS_CHUNKS % WG != 0 && n >= COLS * DS_CHUNKS) continue;
-    streamed[to + n / DS_CHUNKS * PITCH + n % DS_CHUNKS] = stage[i];
+    streamed[to + n / DS_CHUNKS * DS_STAGED + n % DS_CHUNKS] = stage[i];
   }
 }
 
@@ -39,9 +40,9 @@ void put_ds(int to, uvec4 stage[DS_VEC]) {
   barrier();                                                                                                         \
   FETCH(k_from, ds_from, t + 2)                                                                                      \
   EACH(step, COL_STEPS) {                                                                                            \
-    const int at = step * MK * PITCH;                                                                         \
+    const int at = step * MK * PITCH, ds_at = SECOND + step * MK * DS_STAGED;                                        \
     OPERAND_A ds[RM];                                                                                                \
-    EACH(r, RM) coopMatLoad(ds[r], streamed, SECOND + at + (BLOCK_ROW + r * MM) / 8, PITCH, COL_MAJOR);              \
+    EACH(r, RM) coopMatLoad(ds[r], streamed, ds_at + (BLOCK_ROW + r * MM) / 8, DS_STAGED, COL_MAJOR);                \
     EACH(d, OWN_OUT) {                                                                                               \
       OPERAND_B y;                                                                                                   \
       coopMatLoad(y, streamed, OUT_AT(at) + d * (MN / 8), PITCH, ROW_MAJOR);                                        \

@@ -136,12 +136,14 @@ constexpr int matrix_shared_bytes(const MatrixTile& t, int64_t d, int64_t dv,
   const int edge = shape.m > shape.n ? shape.m : shape.n;
   // K and V, in bwd_dkv Q and dO; and whole tiles of rows as they are loaded or stored
   const int two = 2 * t.step(shape) * entries * t.stages(), rows = t.rows(shape);
+  const int ds_two = t.step(shape) * (row + (rows / 8 + 1) * 16);  // K and dS
   const int streamed = t.stem == Stem::bwd_dbias
                            ? (rows + t.step(shape)) * (kMatrixStep * shape.k / 8 + 1) * 16
-                           : (t.left > 0 || t.tensors || two > rows ? two : rows) * row;
+                       : t.ds ? ds_two > rows * row ? ds_two : rows * row
+                              : (t.left > 0 || t.tensors || two > rows ? two : rows) * row;
   const int held = t.left * rows * row;
   // numbers passed between matrices and rows
-  const int scratch = t.subgroups * (shape.m * shape.n + 4 * edge) * 4;
+  const int scratch = t.ds ? 16 : t.subgroups * (shape.m * shape.n + 4 * edge) * 4;
   // numbers of rows as well
   const int iota = edge * 4 + (entries > 1 ? t.subgroups * shape.m * 8 : 0);
   // numbers of each row, streamed as well

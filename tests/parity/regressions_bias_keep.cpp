@@ -126,3 +126,24 @@ TEST_CASE("bias and keep: everything hidden" * doctest::skip(!at_least(Tier::ci)
         });
       }
 }
+
+// On vulkan.coopmat2 bwd_dq and bwd_dbias read the dS that bwd_dkv leaves, of tiles without a kept
+// key as well. Splits of the batch sum d_bias.
+TEST_CASE("bias and keep: d_bias from shared dS") {
+  int n = 0;
+  for (const Shape& s : {Shape{3, 2, 1, 150, 200, 24, 16}, Shape{2, 2, 2, 49, 49, 32, 32}})
+    for (int64_t rows : {s.sq, int64_t(1)}) {
+      tandem_problem p = biased(TANDEM_BACKWARD, n % 3 ? TANDEM_F16 : TANDEM_BF16, s,
+                                n == 1 ? kBottomRight : kNone, 1);
+      set_keep(p, s.b, 1, rows);
+      Expect expect = sparse();
+      expect.options.repeats = 2;
+      Case test(p, seed_of("shared dS", uint64_t(n++)), expect.options);
+      // Whole tiles are hidden; each row has kept keys.
+      fill_each(test, Role::keep, [&](int64_t b, int64_t i, int64_t j) {
+        return (i / 32 + j / 32 + b) % 2 == 0 || j == 3 ? 1 : 0;
+      });
+      for (Target& target : targets())
+        if (target.path == "coopmat2") check_on(target, test, expect);
+    }
+}

@@ -157,7 +157,7 @@ void check_plan(const Plan& plan, const Caps& caps) {
     if (l.of<MatrixLaunch>().shares_ds) {  // of one chunk
       const int64_t blocks = (p.seq_q + 127) / 128 * ((p.seq_kv + 63) / 64);
       CHECK(int64_t(l.tiles) == (l.stem == Stem::bwd_dbias ? blocks : tiles));
-      CHECK(l.total == l.tiles * uint32_t(l.of<MatrixLaunch>().heads));
+      CHECK(l.total == l.tiles * l.splits * uint32_t(l.of<MatrixLaunch>().heads));
     } else {
       CHECK(int64_t(l.tiles) == tiles);
       CHECK(int64_t(l.total) == tiles * slices);

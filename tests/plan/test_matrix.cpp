@@ -439,7 +439,7 @@ TEST_CASE("matrix paths: ds goes by way of the workspace, chunk by chunk") {
       CHECK(l.total + l.of<ScalarLaunch>().joined_heads == l.groups_x * l.groups_y);
       if (!l.of<MatrixLaunch>().shares_ds) continue;
       CHECK(module_name(plan, l).find("_ds") != String::npos);
-      CHECK(l.total == l.tiles * uint32_t(l.of<MatrixLaunch>().heads));
+      CHECK(l.total == l.tiles * l.splits * uint32_t(l.of<MatrixLaunch>().heads));
     }
     return s;
   };
@@ -476,6 +476,22 @@ TEST_CASE("matrix paths: ds goes by way of the workspace, chunk by chunk") {
   CHECK(stems(plan_of("bf16 hq4 sq500 d128 bias:f16:1x4x1 grads=qkvb d_bias:f16"))
             .find("bwd_dq. bwd_dbias.") != std::string::npos);
   CHECK(!shares("bf16 hq4 sq500 d128 bias:f16:1x4x1 grads=qkvb d_bias:f16"));
+  // Narrow heads share dS where bwd_dbias would form it again; few heads sum it in splits.
+  const Plan narrow = plan_of("f16 b4096 hq3 sq49 d32 bias:f16:1x3x49 grads=qkvb d_bias:f16");
+  CHECK(stems(narrow) ==
+        "bwd_dot. bwd_dkv bwd_dq bwd_dbias bwd_dkv. bwd_dq. bwd_dbias. bwd_sum_splits.");
+  CHECK(std::string(narrow.find(Stem::bwd_dq)->tile.name) == "dq64sn");
+  CHECK(narrow.find(Stem::bwd_dbias)->splits == 264);
+  CHECK(narrow.find(Stem::bwd_dbias)->members == 4096);
+  const Plan rows = plan_of("bf16 b8 hq4 sq200 d64 bias:f32:1x4x200 grads=qkvb d_bias:f32");
+  CHECK(std::string(rows.find(Stem::bwd_dq)->tile.name) == "dq64s");
+  CHECK(rows.find(Stem::bwd_dbias)->splits == 8);
+  CHECK(shares("bf16 b8 hq4 sq200 d64 bias:f32:1x4x200 grads=qkvb d_bias:f32 keep:8x1x1"));
+  CHECK(shares("bf16 b8 hq4 sq200 d96 bias:f32:1x4x200 grads=qkvb d_bias:f32 keep:8x1x200"));
+  CHECK(!shares("bf16 b8 hq4 sq200 d64 bias:f32:1x4x200"));
+  CHECK(!shares("bf16 b8 hq4 sq200 d64 bias:f32:1x4x200 grads=kvb d_bias:f32"));
+  CHECK(!shares("bf16 b8 hq4 sq200 d64 bias:f32:8x4x200 grads=qkvb d_bias:f32"));   // by bwd_dq
+  CHECK(!shares("f16 b4 hq80 sq256 d64 bias:f16:1x80x256 grads=qkvb d_bias:f16"));  // summed there
   // bwd_dist_bias comes before: one barrier for all that bwd_sum_splits, which does the work of
   // bwd_head_sums, and bwd_dq read.
   const Plan dist = plan_of("bf16 hq2 sq512 d128 causal_top_left elastic dist=8 grads=qkvdt");

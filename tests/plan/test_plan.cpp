@@ -156,9 +156,9 @@ void check_launch(const Plan& plan, const Caps& caps, const Launch& l) {
   CHECK(int64_t(l.tiles) * rows >= length);
   CHECK((int64_t(l.tiles) - 1) * rows < length);
   // Of one chunk, where launches take turns.
-  CHECK(int64_t(l.total) == int64_t(l.tiles) * (l.of<MatrixLaunch>().shares_ds
-                                                    ? l.of<MatrixLaunch>().heads
-                                                    : heads * p.batch * (combine ? 1 : l.splits)));
+  CHECK(int64_t(l.total) ==
+        int64_t(l.tiles) * (combine ? 1 : l.splits) *
+            (l.of<MatrixLaunch>().shares_ds ? l.of<MatrixLaunch>().heads : heads * p.batch));
   CHECK(l.total > 0);
   CHECK(l.groups_x > 0);
   CHECK(l.groups_x <= caps.max_groups_x);

@@ -139,12 +139,15 @@ TEST_CASE("the plan's bytes of shared memory are those that the Vulkan kernels d
                 "sq300 d64 keep:1x1x1", "sq1 d64", "sq300 d100 dv72 splits=9",
                 "sq300 d64 entmax=1.5", "sq300 d64 elastic",
                 "sq300 d200 bias:f16:1x1x300 elastic dist=9 alibi sink",
-                "sq300 d64 elastic keep:1x1x300 bias:f32:1x1x1 dist=40 alibi sink"}) {
+                "sq300 d64 elastic keep:1x1x300 bias:f32:1x1x1 dist=40 alibi sink",
+                "b3 sq300 d32 keep:3x1x1 bias:f16:1x2x300", "b3 sq60 d64 bias:f16:1x2x60"}) {
             Caps caps = caps_of(id);
             REQUIRE(parse_disabled(disabled, &caps.disabled).ok());
             std::string line = std::string(direction) + " " + dtype + " hq2 " + rest;
             if (line.find("bias:") != std::string::npos && *direction == 'b')
-              line += " grads=qkvbdats d_bias:f32";
+              line += std::string(line.find("dist=") != std::string::npos ? " grads=qkvbdats"
+                                                                          : " grads=qkvb") +
+                      " d_bias:f32";
             CAPTURE(line);
             CAPTURE(std::string(id));
             Plan plan;

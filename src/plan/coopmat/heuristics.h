@@ -22,16 +22,16 @@ inline bool sums_pay(const Problem& p, int64_t cores) {
          p.heads_q * ceil_div(p.seq_q, kSumRows) >= cores;
 }
 
-// Largest size of dS in the workspace, in bytes, and the head size up to whose tiles dS is not
-// shared.
+// Largest size of dS in the workspace, in bytes, and the head size up to whose tiles dS is shared
+// only where bwd_dbias would form it a third time.
 constexpr int64_t kDsBytes = int64_t(256) << 20;
 constexpr int kDsWidth = 64;
 
 // How many of `heads` kv heads have their dS in the workspace at a time (a chunk), in whole steps;
 // 0: dS is not shared. bwd_dq multiplies this dS with k, so S and dP are not formed twice. That
-// pays where a product costs more than reading and writing dS (H100: heads over 64). A chunk has to
-// fill the device 1.9 times, unless it holds all heads. bytes: of the dS of a kv head; tiles: tiles
-// of keys of a head.
+// pays where a product costs more than reading and writing dS (H100: heads over 64), or where
+// bwd_dbias would form both as well. A chunk has to fill the device 1.9 times, unless it holds all
+// heads. bytes: of the dS of a kv head; tiles: tiles of keys of a head.
 inline int64_t ds_heads(int64_t heads, int64_t step, int64_t bytes, int64_t tiles, int64_t cores) {
   const int64_t most = kDsBytes / std::max<int64_t>(bytes * step, 1) * step;
   if (most >= heads) return heads;

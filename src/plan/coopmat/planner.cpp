@@ -320,10 +320,15 @@ const MatrixTile* MatrixPlanner::tile_for_two() const {
   return nullptr;
 }
 
+// The first tile of bwd_dq for shared dS that is not half empty, of those for the narrowest heads.
 const MatrixTile* MatrixPlanner::tile_for_ds() const {
-  for (const MatrixTile& t : kMatrixTiles)
-    if (t.ds && tile_refusal(t, shape_).empty()) return &t;
-  return nullptr;
+  const MatrixTile* best = nullptr;
+  for (const MatrixTile& t : kMatrixTiles) {
+    if (!t.ds || (best && t.max_d > best->max_d) || !tile_refusal(t, shape_).empty()) continue;
+    if (fills_tile(p.seq_q, t.rows(shape_))) return &t;
+    if (!best || t.rows(shape_) < best->rows(shape_)) best = &t;
+  }
+  return best;
 }
 
 // The first of these tiles that fits and is not half empty, or else the one with the fewest
@@ -474,8 +479,12 @@ bool MatrixPlanner::sums_ds() const {
 // How many kv heads have their dS in the workspace at a time (a chunk); 0: dS is not shared.
 int64_t MatrixPlanner::shared_heads(const Launch& dkv, const Launch& dq) const {
   const Overlay& bias = p.bias;
+  // Otherwise bwd_dbias forms S and dP, too.
+  const bool thrice = p.wants(TANDEM_GRAD_BIAS) && !stores_ds() && !sums_ds();
   const bool plain = (p.normalizer == Normalizer::softmax || p.normalizer == Normalizer::elastic) &&
-                     !p.has_lengths() && !p.keep && p.wants(TANDEM_GRAD_K);
+                     !p.has_lengths() && (thrice || !p.keep) && p.wants(TANDEM_GRAD_K);
+  const bool pays = thrice || (dkv.tile.max_d > kDsWidth &&
+                               dq.tile.br <= std::max(dq.d_blocks, dq.dv_blocks) * shape_.k);
   // over the batch entries of a head
   const bool sums = p.wants(TANDEM_GRAD_BIAS) && bias.batch == 1;
   // bwd_dq multiplies dS after the derivative of softcap; d_bias is dS before it.
@@ -488,9 +497,8 @@ int64_t MatrixPlanner::shared_heads(const Launch& dkv, const Launch& dq) const {
     return of.matrix.k == of.matrix.n && of.register_prefetch && of.left_shared == 0 &&
            divides(l.tile.br) && divides(l.tile.bc);
   };
-  if (!coopmat2_ || is_disabled(caps, kDsWord) || !plain || dkv.splits > 1 ||
-      dkv.tile.max_d <= kDsWidth || !fits(dkv) || !fits(dq) ||
-      dq.tile.br > std::max(dq.d_blocks, dq.dv_blocks) * shape_.k)
+  if (!coopmat2_ || is_disabled(caps, kDsWord) || !plain || !pays || dkv.splits > 1 || !fits(dkv) ||
+      !fits(dq))
     return 0;
   return ds_heads(p.batch * p.heads_kv, sums ? p.batch : 1, ds_bytes(p) * p.group(), dkv.tiles,
                   cores_of(caps));
@@ -514,8 +522,14 @@ String MatrixPlanner::share(Vec<Launch>* launches) const {
   Launch dbias = dq;  // it has the same workgroups
   dbias.stem = Stem::bwd_dbias;
   dbias.as<MatrixLaunch>()->pair = false;
-  dbias.shared_bytes = uint32_t(ds_sum_shared_bytes(dbias.tile.tr, shape_));
+  dbias.shared_bytes =
+      uint32_t(ds_sum_shared_bytes(dbias.tile.tr, shape_)) + skip_shared_bytes(Stem::bwd_dbias);
   dbias.tiles = uint32_t(ceil_div(p.seq_q, kDsBlock) * ceil_div(p.seq_kv, kDsSumKeys));
+  const bool sums = p.wants(TANDEM_GRAD_BIAS) && p.bias.batch == 1;
+  dbias.members = sums ? p.batch : 1;
+  if (caps.max_invocations >= uint32_t(kLineGroup))
+    dbias.splits = splits_of_sum(dbias.tiles * chunk_heads(p, Stem::bwd_dbias, most), dbias.members,
+                                 cores_of(caps));
   Vec<Launch> shared(launches->begin(), launches->begin() + int64_t(at));
   for (Launch l : {dkv, dq, dbias}) {
     if (l.stem == Stem::bwd_dbias && !p.wants(TANDEM_GRAD_BIAS)) continue;
@@ -525,7 +539,7 @@ String MatrixPlanner::share(Vec<Launch>* launches) const {
     of.heads = int(chunk_heads(p, l.stem, most));
     of.chunks = uint32_t(ceil_div(heads, most));
     l.waits = l.stem != Stem::bwd_dbias;
-    const String why = set_groups(&l, double(l.tiles) * of.heads);
+    const String why = set_groups(&l, double(l.tiles) * of.heads * l.splits);
     if (!why.empty()) return why;
     shared.push_back(l);
   }
@@ -576,7 +590,7 @@ Vec<Piece> pieces_of(const Plan& plan) {
           of.first_head = int(chunk) * of.kv_heads;
           const int64_t left = p.batch * p.heads_kv - of.first_head;
           of.heads = int(chunk_heads(p, l.stem, std::min<int64_t>(of.kv_heads, left)));
-          l.total = l.tiles * uint32_t(of.heads);
+          l.total = l.tiles * uint32_t(of.heads) * l.splits;
           l.groups_x = std::min(l.groups_x, l.total);
           l.groups_y = (l.total + l.groups_x - 1) / l.groups_x;
         }
