@@ -35,6 +35,10 @@
 #ifndef TANDEM_PAIR
 #define TANDEM_PAIR 0
 #endif
+// Modules that look keep up element by element (skip.glsl).
+#if TANDEM_LEAN || TANDEM_PAIR
+#define KEEP_BY_ELEMENT
+#endif
 // Modules of bwd_dkv that leave partial sums (parts.glsl).
 #ifndef TANDEM_PARTS
 #define TANDEM_PARTS 0

@@ -37,6 +37,9 @@ const int STEP = 4; // src/plan/tiles.h
 #include "parts/mask.glsl"
 #include "parts/softmax.glsl"
 #include "parts/weight.glsl"
+#if TANDEM_DS
+#define KEEP_BY_ELEMENT
+#endif
 #include "coopmat/matrix.glsl"
 #include "coopmat/stage.glsl"
 #define STORES_DS
@@ -132,7 +135,7 @@ int find_member(int n, int end, Place place, int bias_b, int i0, int key_tile, o
     const TandemTiles tiles = tandem_key_tiles(mask_band(), m.row0, ROWS, COLS, entry.seq_q, entry.seq_kv);
     if (key_tile < tiles.begin || key_tile >= tiles.end) continue;
     set_head(b, h);
-    if (SKIP_KEEP && !keeps_any(m.row0, ROWS, key_tile * COLS, COLS)) continue;
+    if (KEEP != 0 && !keeps_any(m.row0, key_tile * COLS, false)) continue;
     m.q = q_view(push.q, block.q, b, h, entry.seq_q, block.head_dim, (push.wide & 1u) != 0);
     m.k = kv_view(push.k, block.k, b, hk, entry.seq_kv, block.head_dim, (push.wide & 2u) != 0);
     m.v = kv_view(push.v, block.v, b, hk, entry.seq_kv, block.head_dim_v, (push.wide & 4u) != 0);
@@ -183,6 +186,7 @@ void main() {
   if (member < end) fetch_step(m.q, m.row0, m.k, col0, 0);
   [[dont_unroll]] while (member < end) {
     const int my_row0 = m.row0 + BLOCK_ROW;
+    put_keep();
     float origins[RM][ROW_TURNS], deltas[RM][ROW_TURNS], shares[RM][ROW_TURNS];
     BIAS_ARRAY(bias, [RM][NB])
     FETCH_BIAS(bias, m.row0, col0)

@@ -188,6 +188,7 @@ void main() {
     while (next < tiles.end) {
       const int t = next, col0 = t * COLS;
       barrier(); // the readers of the tile before are done
+      put_keep();
       put_tile(0, stage_1, q, col0, D_CHUNKS);
       put_tile(SECOND, stage_2, d_o, col0, DV_CHUNKS);
       EACH(i, STAT_TURNS) {

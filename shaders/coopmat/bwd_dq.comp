@@ -37,6 +37,7 @@ layout(push_constant) uniform Push {
 #define NO_SCRATCH
 #define TWO_TILES (COLS * (PITCH + ROWS / 8 + 1))
 #define STREAMED (TWO_TILES > ROWS * PITCH ? TWO_TILES : ROWS * PITCH)
+#define KEEP_BY_ELEMENT
 #endif
 #include "coopmat/matrix.glsl"
 #include "coopmat/stage.glsl"
@@ -155,6 +156,7 @@ void main() {
     if (SPAN > 1) {
       EACH(r, RM) fetch_bias(BIAS_OF(bias, [r]), row0, BLOCK_ROW + r * MM, col0, 0);
     }
+    put_keep();
     put_tile(0, stage_1, k, col0, D_CHUNKS);
     put_tile(SECOND, stage_2, v, col0, DV_CHUNKS);
     barrier();

@@ -36,6 +36,7 @@ layout(push_constant) uniform Push {
 
 // Stores a block's numbers a row; rows behind the length are 0.
 void store_stats(uvec2 address, ACC x, int head, int row0) {
+  if (KEEP != 0) subgroupBarrier(); // the last tile's bits may lie there
   coopMatStore(x, scratch, MY_SCRATCH, SCRATCH_PITCH, ROW_MAJOR);
   subgroupBarrier();
   for (int row = LANE; row < MM; row += SUBGROUP) {
@@ -115,6 +116,7 @@ void main() {
   while (next < tiles.end) {
     const int t = next, col0 = t * COLS;
     barrier(); // the readers of the tile before are done
+    put_keep();
     put_tile(0, stage_1, k, col0, D_CHUNKS);
     put_tile(SECOND, stage_2, v, col0, DV_CHUNKS);
     barrier();

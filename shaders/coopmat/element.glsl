@@ -155,11 +155,39 @@ void mask_block(inout ACC s, int i0, int j0, bool flip) {
   }
 }
 
+#ifdef KEEP_BY_ELEMENT
 void keep_block(inout ACC s, int i0, int j0, bool flip) {
   ACC queries = query_numbers(flip), keys = key_numbers(flip);
   ELEMENTS(k, s)
     if (!is_kept(i0 + int(queries[k]), j0 + int(keys[k]))) s[k] = HIDDEN_SCORE;
 }
+#define KEEP_TILE(s, i0, j0) \
+  EACH(r, RM) EACH(n, NB) keep_block(s[r][n], i0 + r * MM, block_key(j0, n), false);
+#define KEEP_STEP(s, i0, j0, flip) \
+  EACH(q, STEP_BLOCKS) keep_block(s[q], i0 + STEP_QUERY(q, flip), j0 + STEP_KEY(q, flip), flip);
+#else
+// By the subgroup's bits of the tile (put_keep()). Query row and key, or rather its column, are
+// counted from the first ones of its part. Words and bits come as matrices of floats, with which
+// nothing is computed, so that no element's row and column have to be known.
+void keep_block(inout ACC s, int i, int j) {
+  const int row = MY_SCRATCH + KEEP_AT + (FLIPS ? i : j / 32 * OWN + i) / 4, key = KEY_BITS + j % 32 / 4;
+  ACC words, bits;
+  if (FLIPS) {
+    coopMatLoad(words, scratch, row, 0, ROW_MAJOR);
+    coopMatLoad(bits, iota, key, 0, COL_MAJOR);
+  } else {
+    coopMatLoad(words, scratch, row, 0, COL_MAJOR);
+    coopMatLoad(bits, iota, key, 0, ROW_MAJOR);
+  }
+  ELEMENTS(k, s) s[k] = (floatBitsToUint(words[k]) & floatBitsToUint(bits[k])) != 0 ? s[k] : HIDDEN_SCORE;
+}
+#define KEEP_TILE(s, i0, j0) EACH(r, RM) EACH(n, NB) keep_block(s[r][n], r * MM, n * MN);
+// Streamed tiles begin at multiples of COLS.
+#define KEEP_STEP(s, i0, j0, flip)                                                    \
+  EACH(q, STEP_BLOCKS)                                                                \
+    keep_block(s[q], (flip ? (i0) & (COLS - 1) : 0) + STEP_QUERY(q, flip),            \
+               (flip ? 0 : (j0) & (COLS - 1)) + STEP_KEY(q, flip));
+#endif
 
 // Factors of dropout for a block. One draw is four keys of a query row.
 ACC drop_block(int i0, int j0, bool flip) {
@@ -205,7 +233,7 @@ const bool FIRST_IS_EXACT = NORM == SOFTMAX && !HAS_SCORES && folded;
     MASK_TILE(s, i0, j0)                                                                                     \
   }                                                                                                          \
   if (KEEP != 0) {                                                                                           \
-    EACH(r, RM) EACH(n, NB) keep_block(s[r][n], i0 + r * MM, block_key(j0, n), false);                       \
+    KEEP_TILE(s, i0, j0)                                                                                     \
   }
 // The same for one step's blocks, s[STEP_BLOCKS], bias[STEP_BLOCKS].
 #define FINISH_STEP(s, slope, bias, part, i0, j0, flip, partial)                                             \
@@ -220,5 +248,5 @@ const bool FIRST_IS_EXACT = NORM == SOFTMAX && !HAS_SCORES && folded;
     EACH(q, STEP_BLOCKS) mask_block(s[q], i0 + STEP_QUERY(q, flip), j0 + STEP_KEY(q, flip), flip);           \
   }                                                                                                          \
   if (KEEP != 0) {                                                                                           \
-    EACH(q, STEP_BLOCKS) keep_block(s[q], i0 + STEP_QUERY(q, flip), j0 + STEP_KEY(q, flip), flip);           \
+    KEEP_STEP(s, i0, j0, flip)                                                                               \
   }

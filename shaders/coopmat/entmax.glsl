@@ -26,7 +26,7 @@ int next_live(int t, TandemTiles tiles, int row0) {
     [[dont_unroll]] while (t < tiles.end && !is_live_tile(t - tiles.begin)) t++;
     if (!SKIP_KEEP) return t;
     [[dont_unroll]] for (; t < tiles.end; t++)
-      if (is_live_tile(t - tiles.begin) && keeps_any(row0, ROWS, t * COLS, COLS)) break;
+      if (is_live_tile(t - tiles.begin) && keeps_any(row0, t * COLS, false)) break;
     return t;
   }
   return next_tile(t, tiles.end, row0, false);

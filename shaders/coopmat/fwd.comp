@@ -219,6 +219,7 @@ void main() {
       while (next < tiles.end) {
         const int t = next, col0 = t * COLS;
         barrier(); // the readers of the tile before are done
+        put_keep();
         put_tile(0, stage_1, k, col0, D_CHUNKS);
         barrier();
         next = next_live(t + 1, tiles, row0);
@@ -306,6 +307,8 @@ void main() {
   while (next < tiles.end) {
     const int t = next, col0 = t * COLS;
     fetch_tile(stage_1, v, col0, DV_CHUNKS);
+    put_keep();
+    next = next_live(t + 1, tiles, row0); // while S has no registers, which keep needs for its loads
     if (!BIAS_FIRST) {
       FETCH_BIAS(bias, row0, col0)
     }
@@ -328,7 +331,6 @@ void main() {
     }
     put_tile(SECOND, stage_1, v, col0, DV_CHUNKS);
     barrier();
-    next = next_live(t + 1, tiles, row0);
     if (AGAIN || next < tiles.end) fetch_tile(stage_1, k, COL_OF(next), D_CHUNKS);
 
     FINISH_SCORES(s, slope, bias, my_row0, col0, partial)

@@ -106,6 +106,10 @@ int key_place(int row) {
 #define EACH(i, count) [[unroll]] for (int i = 0; i < (count); i++)
 #define ELEMENTS(k, matrix) [[unroll]] for (int k = 0; k < matrix.length(); k++)
 
+#ifndef FLIPS // the rows of the kernel's blocks are keys
+#define FLIPS false
+#endif
+
 // ---- shared arrays: src/plan/tiles.h counts them ----
 const int MOST_BLOCKS = D_BLOCKS > DV_BLOCKS ? D_BLOCKS : DV_BLOCKS;
 const int D_CHUNKS = D_BLOCKS * MK / 8; // uvec4s, of 8 elements, of a row
@@ -127,7 +131,19 @@ shared uvec4 streamed[ENTRIES * STREAMED];
 shared uvec4 streamed[STREAMED];
 #endif
 const int BLOCK_CHUNKS = MM * MN / 8; // chunks of 8 elements of a block
-const int SCRATCH = (MM * MN + 4 * (MM > MN ? MM : MN)) / 4; // a subgroup's own
+// A subgroup's own scratch; behind it, with keep, its bits of a tile (skip.glsl). Where nothing in
+// the loop over tiles needs the scratch, they lie in it: 24,576 bytes are soon full.
+const int PLAIN_SCRATCH = (MM * MN + 4 * (MM > MN ? MM : MN)) / 4;
+const bool SCRATCH_IDLE = int(TANDEM_CM2 == 0) + int(NORM != SOFTMAX) + int(BIAS != 0) + int(DROPOUT != 0) == 0;
+#ifdef KEEP_BY_ELEMENT
+const int KEEP_ROOM = 0;
+#else
+const int OWN = RM * MM; // rows of a subgroup: query rows, or keys if FLIPS
+const int KEEP_WORDS = FLIPS ? COLS : OWN * ((COLS + 31) / 32);
+const int KEEP_AT = SCRATCH_IDLE ? 0 : PLAIN_SCRATCH;
+const int KEEP_ROOM = int(KEEP == 0) + int(SCRATCH_IDLE) == 0 ? KEEP_WORDS / 4 : 0;
+#endif
+const int SCRATCH = PLAIN_SCRATCH + KEEP_ROOM;
 #ifdef NO_SCRATCH // nothing needs it
 shared vec4 scratch[1];
 #else
@@ -137,18 +153,20 @@ shared vec4 scratch[SUBGROUPS * SCRATCH];
 const int IOTA = MM > MN ? MM : MN;
 #ifdef TAKES_ENTRIES
 const int ROW_NUMBERS = ENTRIES > 1 ? SUBGROUPS * MM / 2 : 0;
-shared vec4 iota[IOTA / 4 + ROW_NUMBERS];
 #else
-shared vec4 iota[IOTA / 4];
+const int ROW_NUMBERS = 0;
+#endif
+// Behind them with keep, for each of 32 keys a word with its bit, in the order of a tile's columns.
+const int KEY_BITS = IOTA / 4 + ROW_NUMBERS;
+#ifdef KEEP_BY_ELEMENT
+shared vec4 iota[KEY_BITS];
+#else
+shared vec4 iota[KEY_BITS + (KEEP != 0 ? 8 : 0)];
 #endif
 #define MY_SCRATCH (int(gl_SubgroupID) * SCRATCH)
 #define SCRATCH_FLOAT(n) scratch[MY_SCRATCH + (n) / 4][(n) % 4]
 const int SCRATCH_PITCH = (MN + 4) / 4;
-// FLIPS: the rows of a kernel's blocks are keys. Shapes of a block in the order of query rows and
-// keys.
-#ifndef FLIPS
-#define FLIPS false
-#endif
+// Shapes of a block in the order of query rows and keys.
 const int QUERIES = FLIPS ? MN : MM, KEYS = FLIPS ? MM : MN;
 const int KEYS_PITCH = (KEYS + 4) / 4;
 
@@ -158,6 +176,11 @@ void begin_iota() { // a barrier follows
   } else {
     for (int n = TID; n < IOTA; n += WG) iota[n / 4][n % 4] = float(n);
   }
+#ifndef KEEP_BY_ELEMENT
+  if (KEEP != 0) {
+    for (int n = TID; n < 32; n += WG) iota[KEY_BITS + key_place(n) / 4][key_place(n) % 4] = uintBitsToFloat(1u << n);
+  }
+#endif
 }
 // Row or column number of each element. With stride 0 all rows, or all columns, are the same.
 ACC row_numbers() {

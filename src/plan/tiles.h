@@ -127,6 +127,15 @@ constexpr int lean_bytes(const MatrixTile& t, const MatrixDims& shape) {
   return 4 * (kLeanWords + t.subgroups * t.row_blocks * numbers);
 }
 
+// With keep, the bits of 32 keys, and, unless the scratch has room for them, each subgroup's bits
+// of a tile: 32 keys of a query row a word (shaders/coopmat/skip.glsl).
+constexpr int keep_shared_bytes(const MatrixTile& t, const MatrixDims& shape, bool scratch_idle) {
+  if (t.is_lean() || t.pair || t.ds) return 0;
+  const int step = t.step(shape), own = t.row_blocks * shape.m;
+  const int words = t.stem == Stem::bwd_dkv ? step : own * ((step + 31) / 32);
+  return 4 * (32 + (scratch_idle ? 0 : t.subgroups * words));
+}
+
 // Bytes of the shared arrays of shaders/coopmat/<stem>.comp. Rows of 16-bit elements lie in uvec4s,
 // padded by one. entries: batch entries that share a workgroup's rows, each with its own streamed
 // tiles.
@@ -194,6 +203,8 @@ constexpr bool matrix_tiles_fit() {
     for (const MatrixDims& shape : kMatrixDims) {
       if (matrix_shared_bytes(t, t.max_d, t.max_d, shape) > most) return false;
       if (t.step(shape) % shape.k != 0) return false;
+      // a subgroup's keys of a query row are a word of keep
+      if (t.stem == Stem::bwd_dkv && t.row_blocks * shape.m > 32) return false;
     }
   }
   for (const MatrixDims& s : kMatrixDims)

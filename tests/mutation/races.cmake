@@ -8,8 +8,8 @@
 #     so parts are twice as long, and at every barrier a subgroup stores to the second half of its own: whoever else
 #     comes there is reported. Of other arrays it sees less than the first program: what a barrier of the subgroup does not order.
 # Both must run without a message. <program>_broken is the same with defects on both paths, each of which must be reported.
-set(race_part_from "const int SCRATCH = (MM * MN + 4 * (MM > MN ? MM : MN)) / 4;")
-set(race_part_to "const int SCRATCH = 2 * ((MM * MN + 4 * (MM > MN ? MM : MN)) / 4);")
+set(race_part_from "const int SCRATCH = PLAIN_SCRATCH + KEEP_ROOM;")
+set(race_part_to "const int SCRATCH = 2 * (PLAIN_SCRATCH + KEEP_ROOM);")
 set(race_guard_from "const int SCRATCH_PITCH = (MN + 4) / 4;")
 set(race_guard_to "${race_guard_from}
 void guarded_barrier() {

@@ -324,6 +324,18 @@ TEST_CASE("matrix paths: rows that come and go by tensor addressing") {
   CHECK(matrix_shared_bytes(plain, 256, 256, {16, 16, 16}) == 128 * 528 + 8 * 320 * 4 + 64);
 }
 
+TEST_CASE("matrix paths: with keep two workgroups still share the 48 KiB of an NVIDIA SM") {
+  const Caps h100 = caps_of("h100_vulkan");
+  for (const char* line :
+       {"fwd f16 hq8 sq1000 d64 keep:1x1x1000", "bwd f16 hq8 sq1000 d64 keep:1x1x1000"}) {
+    CAPTURE(std::string(line));
+    Plan plan;
+    REQUIRE(make_plan(problem_of(line), h100, &plan).ok());
+    for (const Launch& l : plan.launches)
+      if (l.stem == Stem::fwd || l.stem == Stem::bwd_dkv) CHECK(l.shared_bytes <= 24576);
+  }
+}
+
 TEST_CASE("matrix paths: the shape is one that the device lists, and that nothing forbids") {
   const auto shape = [](const Caps& caps, const char* path) {
     Plan plan;

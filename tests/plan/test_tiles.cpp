@@ -136,7 +136,8 @@ TEST_CASE("the plan's bytes of shared memory are those that the Vulkan kernels d
           for (const char* rest :
                {"sq300 d32", "sq300 d64", "sq300 d60 dv100", "sq300 d128", "sq300 d200",
                 "sq300 d256 dv64", "sq300 d64 softcap=5", "sq300 d64 dropout=0.1",
-                "sq300 d64 keep:1x1x1", "sq1 d64", "sq300 d100 dv72 splits=9",
+                "sq300 d64 keep:1x1x1", "sq300 d64 dropout=0.1 keep:1x1x1",
+                "sq300 d200 keep:1x1x300", "sq1 d64", "sq300 d100 dv72 splits=9",
                 "sq300 d64 entmax=1.5", "sq300 d64 elastic",
                 "sq300 d200 bias:f16:1x1x300 elastic dist=9 alibi sink",
                 "sq300 d64 elastic keep:1x1x300 bias:f32:1x1x1 dist=40 alibi sink",

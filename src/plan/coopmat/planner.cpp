@@ -153,6 +153,7 @@ class MatrixPlanner final : public VulkanPlanner {
   String missing_feature() const;
   // Why the path does not take the problem's element type; "" if it does.
   String type_refusal() const;
+  uint32_t mask_shared_bytes(const MatrixTile& t, const MatrixDims& shape) const;
   String tile_refusal(const MatrixTile& tile, const MatrixDims& shape) const;
   String pair_refusal(const MatrixTile& tile, const MatrixDims& shape) const;
   int entries_at_once(const MatrixTile& tile) const;
@@ -228,6 +229,12 @@ String MatrixPlanner::type_refusal() const {
               taken.c_str(), shapes.empty() ? "none" : shapes.c_str(), why.c_str());
 }
 
+// Besides the tile itself: for skipped tiles, and for keep.
+uint32_t MatrixPlanner::mask_shared_bytes(const MatrixTile& t, const MatrixDims& shape) const {
+  const bool idle = coopmat2_ && p.normalizer == Normalizer::softmax && !p.bias && !(p.dropout > 0);
+  return skip_shared_bytes(t.stem) + (p.keep ? keep_shared_bytes(t, shape, idle) : 0);
+}
+
 // Why a row of the matrix tiles is not taken; "" if it is.
 String MatrixPlanner::tile_refusal(const MatrixTile& t, const MatrixDims& shape) const {
   const uint32_t subgroup = pinned_subgroup(caps, t);
@@ -262,8 +269,8 @@ String MatrixPlanner::tile_refusal(const MatrixTile& t, const MatrixDims& shape)
     const String why = pair_refusal(t, shape);
     if (!why.empty()) return why;
   }
-  const uint32_t shared =
-      uint32_t(matrix_shared_bytes(t, p.head_dim, p.head_dim_v, shape)) + skip_shared_bytes(t.stem);
+  const uint32_t shared = uint32_t(matrix_shared_bytes(t, p.head_dim, p.head_dim_v, shape)) +
+                          mask_shared_bytes(t, shape);
   if (shared > caps.shared_bytes)
     return text("needs %u bytes of shared memory, the device has %u", shared, caps.shared_bytes);
   if (uint32_t(as_tile.invocations()) > caps.max_invocations)
@@ -303,7 +310,8 @@ String MatrixPlanner::pair_refusal(const MatrixTile& t, const MatrixDims& shape)
 // the next operand need as well.
 int MatrixPlanner::entries_at_once(const MatrixTile& t) const {
   const bool fits =
-      matrix_shared_bytes(t, p.head_dim, p.head_dim_v, shape_, 2) <= int64_t(caps.shared_bytes);
+      matrix_shared_bytes(t, p.head_dim, p.head_dim_v, shape_, 2) + mask_shared_bytes(t, shape_) <=
+      caps.shared_bytes;
   const bool halves = t.row_blocks == 1 && t.step(shape_) == 2 * shape_.n && t.subgroups % 2 == 0;
   return p.batch % 2 == 0 && halves && fits && p.tile_rows == 0 && !(p.dropout > 0) && coopmat2_
              ? 2
@@ -405,7 +413,7 @@ void MatrixPlanner::form_matrix(const MatrixTile& t, bool shares_ds, Launch* lau
   launch->dv_blocks = matrix_blocks(p.head_dim_v, shape_);
   launch->shared_bytes =
       uint32_t(matrix_shared_bytes(t, p.head_dim, p.head_dim_v, shape_, l.entries)) +
-      skip_shared_bytes(t.stem);
+      mask_shared_bytes(t, shape_);
   launch->path = l;
 }
 
