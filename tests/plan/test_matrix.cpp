@@ -501,6 +501,11 @@ TEST_CASE("matrix paths: ds goes by way of the workspace, chunk by chunk") {
   CHECK(shares("bf16 b8 hq4 sq200 d64 bias:f32:1x4x200 grads=qkvb d_bias:f32 keep:8x1x1"));
   CHECK(shares("bf16 b8 hq4 sq200 d96 bias:f32:1x4x200 grads=qkvb d_bias:f32 keep:8x1x200"));
   CHECK(!shares("bf16 b8 hq4 sq200 d64 bias:f32:1x4x200"));
+  // Heads of 65 to 112: chunks of masked tiles have to fill the device 3.8 times.
+  CHECK(std::string(plan_of("bf16 b4 hq32 sq2048 d80").find(Stem::bwd_dq)->tile.name) == "dq96s");
+  CHECK(shares("bf16 b4 hq32 sq2048 d80 causal_top_left"));
+  CHECK(shares("bf16 b2 hq32 sq4096 d96"));
+  CHECK(!shares("bf16 b2 hq32 sq4096 d96 causal_top_left"));
   CHECK(!shares("bf16 b8 hq4 sq200 d64 bias:f32:1x4x200 grads=kvb d_bias:f32"));
   CHECK(!shares("bf16 b8 hq4 sq200 d64 bias:f32:8x4x200 grads=qkvb d_bias:f32"));   // by bwd_dq
   CHECK(!shares("f16 b4 hq80 sq256 d64 bias:f16:1x80x256 grads=qkvb d_bias:f16"));  // summed there

@@ -491,8 +491,8 @@ int64_t MatrixPlanner::shared_heads(const Launch& dkv, const Launch& dq) const {
   const bool thrice = p.wants(TANDEM_GRAD_BIAS) && !stores_ds() && !sums_ds();
   const bool plain = (p.normalizer == Normalizer::softmax || p.normalizer == Normalizer::elastic) &&
                      !p.has_lengths() && (thrice || !p.keep) && p.wants(TANDEM_GRAD_K);
-  const bool pays = thrice || (dkv.tile.max_d > kDsWidth &&
-                               dq.tile.br <= std::max(dq.d_blocks, dq.dv_blocks) * shape_.k);
+  const bool narrow = dq.tile.max_d < 128, pays = thrice || dkv.tile.max_d > kDsWidth;
+  const double fills = narrow && !thrice && p.banded() ? kDsFillsNarrowBand : kDsFills;
   // over the batch entries of a head
   const bool sums = p.wants(TANDEM_GRAD_BIAS) && bias.batch == 1;
   // bwd_dq multiplies dS after the derivative of softcap; d_bias is dS before it.
@@ -509,7 +509,7 @@ int64_t MatrixPlanner::shared_heads(const Launch& dkv, const Launch& dq) const {
       !fits(dq))
     return 0;
   return ds_heads(p.batch * p.heads_kv, sums ? p.batch : 1, ds_bytes(p) * p.group(), dkv.tiles,
-                  cores_of(caps));
+                  fills * double(cores_of(caps)));
 }
 
 // Makes bwd_dkv, bwd_dq and, for d_bias, bwd_dbias alternate, chunk by chunk.
