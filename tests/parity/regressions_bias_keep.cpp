@@ -131,7 +131,8 @@ TEST_CASE("bias and keep: everything hidden" * doctest::skip(!at_least(Tier::ci)
 // key as well. Splits of the batch sum d_bias.
 TEST_CASE("bias and keep: d_bias from shared dS") {
   int n = 0;
-  for (const Shape& s : {Shape{3, 2, 1, 150, 200, 24, 16}, Shape{2, 2, 2, 49, 49, 32, 32}})
+  for (const Shape& s : {Shape{3, 2, 1, 150, 200, 24, 16}, Shape{2, 2, 2, 49, 49, 32, 32},
+                         Shape{2, 2, 1, 131, 150, 80, 72}})
     for (int64_t rows : {s.sq, int64_t(1)}) {
       tandem_problem p = biased(TANDEM_BACKWARD, n % 3 ? TANDEM_F16 : TANDEM_BF16, s,
                                 n == 1 ? kBottomRight : kNone, 1);

@@ -62,7 +62,7 @@ TEST_CASE("splits: one query a head") {
       check(p, seed_of("splits one query", uint64_t(n++)), sparse());
     }
   // Of entries with keys of their own number, one of which has none.
-  // Then each head has a sink, too, or in CUDA's 16 bits each row of that tile.
+  // Then each head has a sink, too, or each row of that tile.
   for (uint32_t splits : {0u, 1u, 3u}) {
     tandem_problem p = problem(TANDEM_FORWARD, TANDEM_F16, {4, 6, 2, 1, 170, 32, 32}, kBottomRight);
     p.sink = splits != 0;

@@ -86,7 +86,8 @@ std::vector<String> faults_of(const Compiled& one, const Caps& caps) {
   const Figures& f = one.figures;
   const Launch& l = *one.launch;
   const MatrixLaunch* own = l.as<MatrixLaunch>();
-  const bool matrices = own && !own->redo;
+  const bool sums = own && l.stem == Stem::bwd_dbias && own->shares_ds;  // multiplies nothing
+  const bool matrices = own && !own->redo && !sums;
   std::vector<String> faults;
   const auto fault = [&](bool is, const String& what) {
     if (is) faults.push_back(what);
