@@ -134,6 +134,11 @@ TEST_CASE("bias and keep: d_bias from shared dS") {
   for (const Shape& s : {Shape{3, 2, 1, 150, 200, 24, 16}, Shape{2, 2, 2, 49, 49, 32, 32},
                          Shape{2, 2, 1, 131, 150, 80, 72}})
     for (int64_t rows : {s.sq, int64_t(1)}) {
+      // Both kinds of masks, in f16, which CPU drivers have; they take half a minute each.
+      if (n != 1 && n != 2 && !at_least(Tier::ci)) {
+        ++n;
+        continue;
+      }
       tandem_problem p = biased(TANDEM_BACKWARD, n % 3 ? TANDEM_F16 : TANDEM_BF16, s,
                                 n == 1 ? kBottomRight : kNone, 1);
       set_keep(p, s.b, 1, rows);

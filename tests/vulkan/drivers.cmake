@@ -30,7 +30,7 @@ if(TANDEM_WITH_VULKAN AND UNIX)
   list(JOIN wide "," wide)
   set(small "-tc=*every fill*")
   foreach(path coopmat2 coopmat)
-    # Minutes each, so a sixth of the kernels on coopmat2 and a twelfth on coopmat (a GPU has all);
+    # Minutes each, so an eighth of the kernels on coopmat2 and a twelfth on coopmat (a GPU has all);
     # and without cases that other tests judge on both paths (validation.sync.<path>,
     # validation.gpuav.*.<path>) or on this one (parity.lavapipe26.entries).
     set(others "features: a few*" "features: biases*" "splits: a few*" "regression: sums*" "regression: rows and*"
@@ -40,7 +40,7 @@ if(TANDEM_WITH_VULKAN AND UNIX)
     endif()
     list(JOIN others "," others)
     tandem_driver_test(parity.lavapipe26.${path} lavapipe26 tandem_parity "${TANDEM_NO_MAGNITUDES},${others}")
-    set(part_coopmat2 0/6)
+    set(part_coopmat2 0/8)
     set(part_coopmat 1/12)
     set_tests_properties(parity.lavapipe26.${path} PROPERTIES
       ENVIRONMENT "TANDEM_DEVICE=vulkan:0/${path};TANDEM_DISABLE=${wide};TANDEM_SHARD=${part_${path}}")
@@ -91,11 +91,11 @@ if(TANDEM_WITH_VULKAN AND UNIX)
   set(magnitudes "-tc=regression: magnitudes: a sink*")
   tandem_driver_test(parity.magnitudes.swiftshader swiftshader tandem_parity ${magnitudes})
   set_tests_properties(parity.magnitudes.swiftshader PROPERTIES ENVIRONMENT "TANDEM_DEVICE=vulkan:0")
-  # Shapes that lavapipe does not list (vulkan/shapes/shapes.cmake). Products of elements are slow to compile: an eighth of
+  # Shapes that lavapipe does not list (vulkan/shapes/shapes.cmake). Products of elements are slow to compile: a sixteenth of
   # the kernels of the shape that NVIDIA's GPUs list, and a forward of Intel's, whose backward the lean tiles have below.
   tandem_driver_test(parity.lavapipe26.16x8x16 lavapipe26 tandem_shapes "-tc=splits: a few*,exact: backward*")
   set_tests_properties(parity.lavapipe26.16x8x16 PROPERTIES
-    ENVIRONMENT "TANDEM_DEVICE=vulkan:0/coopmat;TANDEM_DISABLE=8x16x16;TANDEM_SHARD=1/8")
+    ENVIRONMENT "TANDEM_DEVICE=vulkan:0/coopmat;TANDEM_DISABLE=8x16x16;TANDEM_SHARD=1/16")
   tandem_driver_test(parity.lavapipe26.8x16x16 lavapipe26 tandem_shapes "-tc=splits: a few*")
   set_tests_properties(parity.lavapipe26.8x16x16 PROPERTIES
     ENVIRONMENT "TANDEM_DEVICE=vulkan:0/coopmat;TANDEM_DISABLE=16x8x16")
