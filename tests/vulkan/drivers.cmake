@@ -116,18 +116,19 @@ if(TANDEM_WITH_VULKAN AND UNIX)
   # Minutes each, so the cases are shared out between the paths and the two kinds of shared memory.
   tandem_driver_test(validation.gpuav.tiles.coopmat2 lavapipe26+gpuav tandem_races_tiles
     "-tc=regression: tiles in turns*,regression: biases in turns*")
-  set_tests_properties(validation.gpuav.tiles.coopmat2 PROPERTIES ENVIRONMENT "TANDEM_DEVICE=vulkan:0/coopmat2")
+  set_tests_properties(validation.gpuav.tiles.coopmat2 PROPERTIES
+    ENVIRONMENT "TANDEM_DEVICE=vulkan:0/coopmat2;TANDEM_DISABLE=shared_ds")
   tandem_driver_test(validation.gpuav.scratch.coopmat2 lavapipe26+gpuav tandem_races_scratch "-tc=regression: rows and sums*")
   tandem_driver_test(validation.gpuav.scratch.coopmat lavapipe26+gpuav tandem_races_scratch
     "-tc=regression: dropped tiles*,regression: biases in turns*")
-  # What barriers of the workgroup order is the same text on both paths.
+  # What barriers of the workgroup order is the same text on both paths. These programs have no modules of shared dS.
   tandem_driver_test(broken.races.tiles lavapipe26+gpuav tandem_races_tiles_broken "-tc=regression: rows and sums*")
   set_tests_properties(broken.races.tiles PROPERTIES ENVIRONMENT "TANDEM_DEVICE=vulkan:0/coopmat2;TANDEM_DISABLE=shared_ds")
   set(defects broken.races.tiles)
   foreach(path coopmat2 coopmat)
     tandem_driver_test(broken.races.scratch.${path} lavapipe26+gpuav tandem_races_scratch_broken "-tc=regression: rows and sums*")
     list(APPEND defects broken.races.scratch.${path})
-    set_tests_properties(validation.gpuav.scratch.${path} PROPERTIES ENVIRONMENT "TANDEM_DEVICE=vulkan:0/${path}")
+    set_tests_properties(validation.gpuav.scratch.${path} PROPERTIES ENVIRONMENT "TANDEM_DEVICE=vulkan:0/${path};TANDEM_DISABLE=shared_ds")
     # bwd_dkv with a tile by which a bias goes through the scratch ahead of its block.
     set_tests_properties(broken.races.scratch.${path} PROPERTIES ENVIRONMENT "TANDEM_DEVICE=vulkan:0/${path};TANDEM_DISABLE=dkv64,shared_ds")
   endforeach()
