@@ -2,9 +2,9 @@
 // dS that bwd_dkv leaves for bwd_dq in the workspace, for the launch's heads, one after the other.
 // Blocks of DS_BLOCK keys and as many query rows, by keys and then by query rows, each contiguous,
 // 16-bit elements by chunks of 8.
-const int DS_BLOCK = 128; // kDsBlock, src/plan/plan.h
+const int DS_BLOCK = 128; // kDsBlock, src/plan/tiles.h
 const int DS_PITCH = DS_BLOCK / 8; // chunks of a key
-const int DS_SUM_KEYS = 64; // of a workgroup of bwd_dbias: kDsSumKeys
+const int DS_SUM_KEYS = 64; // kDsSumKeys: of a workgroup of bwd_dbias
 layout(buffer_reference, std430, buffer_reference_align = 16) buffer DsStore { uvec4 w[]; };
 
 // Address of the blocks of the launch's n-th head, from key on. from: offset from delta, in 256

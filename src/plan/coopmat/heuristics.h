@@ -26,16 +26,16 @@ inline bool sums_pay(const Problem& p, int64_t cores) {
 // only where bwd_dbias would form it a third time.
 constexpr int64_t kDsBytes = int64_t(256) << 20;
 constexpr int kDsWidth = 64;
+// How many times a chunk has to fill the device; and with heads of 65 to 112 under a band. Chunks
+// wait for each other, where without them bwd_dkv and bwd_dq run side by side. H100, a band, heads
+// of 96, chunks of 1.9 times: 3.63 ms in place of 2.94. Heads of 80, 3.9 times: 1.78 and 2.15.
+constexpr double kDsFills = 1.9, kDsFillsNarrowBand = 3.8;
 
 // How many of `heads` kv heads have their dS in the workspace at a time (a chunk), in whole steps;
 // 0: dS is not shared. bwd_dq multiplies this dS with k, so S and dP are not formed twice. That
 // pays where a product costs more than reading and writing dS (H100: heads over 64), or where
-// bwd_dbias would form both as well. A chunk has to fill the device so many times, unless it holds
-// all heads: chunks wait for each other, where bwd_dkv and bwd_dq run side by side without them.
-// H100, masked tiles of heads of 96, chunks of 1.9 times: 3.63 ms in place of 2.94; of 3.9 times
-// 1.78 in place of 2.15 (heads of 80). bytes: of the dS of a kv head; tiles: tiles of keys of a
-// head.
-constexpr double kDsFills = 1.9, kDsFillsNarrowBand = 3.8;
+// bwd_dbias would form both as well. bytes: of the dS of a kv head; tiles: tiles of keys of a head;
+// least: workgroups that a chunk has to have, unless it holds all heads.
 inline int64_t ds_heads(int64_t heads, int64_t step, int64_t bytes, int64_t tiles, double least) {
   const int64_t most = kDsBytes / std::max<int64_t>(bytes * step, 1) * step;
   if (most >= heads) return heads;
