@@ -21,11 +21,6 @@ struct Case::Impl {
   std::array<Bounds, kRoleCount> bounds;
 
   bool backward() const { return problem.direction == TANDEM_BACKWARD; }
-  tandem_problem forward() const {
-    tandem_problem p = problem;
-    p.direction = TANDEM_FORWARD;
-    return p;
-  }
 };
 
 }  // namespace tandem::harness

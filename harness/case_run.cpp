@@ -190,7 +190,7 @@ CaseResult Case::run(Session& given, Outputs* outputs) {
   *outputs = Outputs();
   try {
     {
-      const tandem_problem p = c.forward();
+      const tandem_problem p = forward_of(c.problem);
       Session& first =
           c.backward() && c.options.forward ? c.options.forward->for_addresses(aligned) : session;
       const Plan plan(first, p);

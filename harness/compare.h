@@ -165,6 +165,12 @@ struct DropoutSeed {
 };
 DropoutSeed dropout_seed_of(uint64_t seed);
 
+// The forward whose o and lse a backward takes.
+inline tandem_problem forward_of(tandem_problem backward) {
+  backward.direction = TANDEM_FORWARD;
+  return backward;
+}
+
 // Problem + seed = inputs. Scores' parts have sensible sizes; keep mixes kinds of sparsity; lengths
 // reach from 0 to beyond S, packed ones add up to the total or are hostile. The reference is
 // computed when first needed and then kept.

@@ -405,6 +405,7 @@ std::vector<Timing> Session::time_in_turns(
 // ---- Plan and texts -----------------------------------------------------------------------------
 
 Plan::Plan(const Session& session, const tandem_problem& problem) {
+  if (session.on_plan) session.on_plan(problem);
   check(tandem_plan_create(session.device(), &problem, &plan_));
   info_.struct_size = sizeof(info_);
   check(tandem_plan_get_info(plan_, &info_));

@@ -158,7 +158,7 @@ class Session {
   Session& operator=(const Session&) = delete;
 
   // This session, or where it is of SessionOptions::aligned one like it that takes any address.
-  Session& for_addresses(bool aligned);
+  virtual Session& for_addresses(bool aligned);
 
   const std::string& name() const { return name_; }  // "vulkan:0", also when opened as "vulkan"
   tandem_device* device() const { return device_; }
@@ -179,6 +179,9 @@ class Session {
   // clock that drifts hits all alike. It ends when the medians of all agree.
   std::vector<Timing> time_in_turns(const std::vector<std::function<void(tandem_stream)>>& records,
                                     const TimeOptions& options = {});
+
+  // Called by Plan() with its problem; empty: nobody is told.
+  std::function<void(const tandem_problem&)> on_plan;
 
   // Messages of validation layers so far (printed to stderr as they come). Layers are switched on
   // from outside, by VK_INSTANCE_LAYERS.

@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 
+#include "ahead.h"
 #include "compare.h"
 #include "magnitudes.h"
 #include "models.h"
@@ -45,6 +46,10 @@ class Check {
 
  private:
   void open(const std::vector<std::string>& devices, const std::string& disable);
+  // What a problem runs with, by its seed and by what was asked for.
+  harness::CaseOptions options_of(uint64_t seed) const;
+  using Next = std::function<bool(std::pair<tandem_problem, uint64_t>* problem_and_seed)>;
+  std::unique_ptr<harness::PlansAhead> plan_ahead(const Next& next);
   void run_case(const tandem_problem& problem, uint64_t seed, const Magnitudes& magnitudes);
   void run_pairs(Case& with_tile, std::vector<std::unique_ptr<Outputs>>* outputs,
                  const std::vector<CaseResult>& results);
@@ -155,11 +160,46 @@ void Check::count(const Subject& subject, const CaseResult& result, const std::s
   }
 }
 
-void Check::run_case(const tandem_problem& problem, uint64_t seed, const Magnitudes& magnitudes) {
+harness::CaseOptions Check::options_of(uint64_t seed) const {
   harness::CaseOptions options = harness::random_options(seed);
   if (repeats_ > 0) options.repeats = repeats_;
   if (lead_ >= 0) options.lead = lead_;
-  Case planned(problem, seed, options);
+  return options;
+}
+
+// Makes the plans of each problem on the subjects that are worth it; null: none is. What a forced
+// tile takes is made when it is asked for.
+std::unique_ptr<harness::PlansAhead> Check::plan_ahead(const Next& next) {
+  struct Devices {
+    tandem_device *aligned, *any;
+  };
+  std::vector<Devices> devices;
+  for (const Subject& s : subjects_)
+    if (harness::is_worth_planning_ahead(*s.session))
+      devices.push_back({s.session->device(), s.session->for_addresses(false).device()});
+  if (devices.empty()) return nullptr;
+  std::vector<harness::PlanAhead> plans;  // of the next problem, the last one first
+  return std::make_unique<harness::PlansAhead>(
+      [this, devices, next, plans](harness::PlanAhead* plan) mutable {
+        std::pair<tandem_problem, uint64_t> problem;
+        if (plans.empty()) {
+          if (!next(&problem)) return false;
+          const bool aligned = options_of(problem.second).lead == 0;
+          for (auto d = devices.rbegin(); d != devices.rend(); ++d) {
+            tandem_device* const device = aligned ? d->aligned : d->any;
+            plans.push_back({device, problem.first});
+            if (problem.first.direction == TANDEM_BACKWARD)
+              plans.push_back({device, harness::forward_of(problem.first)});
+          }
+        }
+        *plan = plans.back();
+        plans.pop_back();
+        return true;
+      });
+}
+
+void Check::run_case(const tandem_problem& problem, uint64_t seed, const Magnitudes& magnitudes) {
+  Case planned(problem, seed, options_of(seed));
   // Where scores are large, results have other rules, and those of two devices may rightly differ.
   std::unique_ptr<harness::MagnitudeRules> rules;
   if (!magnitudes.usual()) {
@@ -190,7 +230,7 @@ void Check::run_case(const tandem_problem& problem, uint64_t seed, const Magnitu
   tandem_problem forced = problem;
   forced.tile_rows = rows;
   forced.tile_cols = cols;
-  Case with_tile(forced, seed, options);
+  Case with_tile(forced, seed, options_of(seed));
   for (size_t n = 0; n < subjects_.size(); ++n) {
     CaseResult& r = results[n];
     if (!r.ok || rows == 0 || (r.tile_rows == rows && r.tile_cols == cols)) continue;
@@ -268,19 +308,40 @@ CheckResult Check::run(const CheckOptions& options, const CheckProgress& progres
   const int per = options.per_kernels > 0 ? std::min(options.per_kernels, same)
                   : cases < 1000          ? 4
                                           : same;
+  // The problem with this number; false: it is another part's.
+  struct Drawn {
+    bool named = false;
+    uint64_t seed = 0;
+    tandem_problem problem;
+  };
+  const auto draw = [&](int at, Drawn* drawn) {
+    drawn->named = !repeat && at < first;
+    const int n = std::max(0, at - first);
+    drawn->seed = options.seed + uint64_t(n / per * same + n % per);
+    if (!repeat && !drawn->named && !shard.has(drawn->seed)) return false;
+    drawn->problem = repeat         ? problem_of(options.repro)
+                     : drawn->named ? problem_of(options.first[size_t(at)])
+                     : options.preset.empty()
+                         ? harness::random_problem(drawn->seed, limits)
+                         : harness::random_model_problem(drawn->seed, options.work);
+    return true;
+  };
+  const std::unique_ptr<harness::PlansAhead> ahead = plan_ahead([&, at = 0](auto* next) mutable {
+    Drawn drawn;
+    while (at < cases)
+      if (draw(at++, &drawn)) {
+        *next = {drawn.problem, drawn.seed};
+        return true;
+      }
+    return false;
+  });
   int n = 0;  // problems that ran
   for (int at = 0; at < cases; ++at) {
     if (n > 0 && options.seconds > 0 && elapsed() > options.seconds) break;
-    const bool named = !repeat && at < first;
-    const int drawn = std::max(0, at - first);
-    const uint64_t seed = options.seed + uint64_t(drawn / per * same + drawn % per);
-    if (!repeat && !named && !shard.has(seed)) continue;
+    Drawn drawn;
+    if (!draw(at, &drawn)) continue;
+    const auto& [named, seed, problem] = drawn;
     if (progress) progress(at, cases, elapsed());
-    const tandem_problem problem = repeat  ? problem_of(options.repro)
-                                   : named ? problem_of(options.first[size_t(at)])
-                                   : options.preset.empty()
-                                       ? harness::random_problem(seed, limits)
-                                       : harness::random_model_problem(seed, options.work);
     for (const std::string& word : harness::feature_words(problem)) ++features_[word];
     Magnitudes magnitudes;
     if (repeat)

@@ -3,6 +3,7 @@
 // builds programs, record.cpp records them.
 #ifndef TANDEM_SRC_VULKAN_DEVICE_H
 #define TANDEM_SRC_VULKAN_DEVICE_H
+#include <condition_variable>
 #include <memory>
 #include <mutex>
 
@@ -71,7 +72,9 @@ class VulkanDevice final : public Device {
   bool unaligned_ = true;   // false: kUnalignedWord
   StemLayout layouts_[kStemCount];
   std::mutex mutex_;  // of pipelines_, and of cache_ as Vulkan requires
-  Map<std::pair<int, String>, VkPipeline> pipelines_;  // by registry row, constants
+  // By registry row and constants. Null: a thread compiles it, and wakes those that wait.
+  Map<std::pair<int, String>, VkPipeline> pipelines_;
+  std::condition_variable compiled_;
 };
 
 // The push block of a launch, and whether the pipeline for wide tensors may be used.

@@ -290,32 +290,40 @@ Status VulkanDevice::compile(const Plan& plan, Wanted* wanted, VkPipeline* pipel
 Status VulkanDevice::pipeline(const Plan& plan, Wanted* wanted) {
   // The element type, which chooses a matrix path's module, is one of the constants.
   const auto key = std::make_pair(wanted->launch->kernel, wanted->spec);
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    const auto found = pipelines_.find(key);
-    if (found != pipelines_.end()) {
-      wanted->pipeline = found->second;
-      return Status();
-    }
+  // Several threads can make plans, and a pipeline takes up to a second to compile. The first to
+  // want it inserts a null pipeline, and compiles outside the lock. The others wait for that one.
+  std::unique_lock<std::mutex> lock(mutex_);
+  for (;;) {
+    const auto inserted = pipelines_.emplace(key, VkPipeline(VK_NULL_HANDLE));
+    if (inserted.second) break;
+    wanted->pipeline = inserted.first->second;
+    if (wanted->pipeline) return Status();
+    compiled_.wait(lock);  // its entry is gone where compiling has failed
   }
-  // Compiled outside the lock, so that several threads can make plans. Two threads may then compile
-  // the same pipeline; the first to finish is kept.
+  lock.unlock();
   const auto start = std::chrono::steady_clock::now();
-  VkPipeline made = VK_NULL_HANDLE;
-  TANDEM_TRY(compile(plan, wanted, &made));
+  const auto finish = [&](VkPipeline made) {
+    {
+      const std::lock_guard<std::mutex> relock(mutex_);
+      if (made)
+        pipelines_.find(key)->second = made;
+      else
+        pipelines_.erase(key);
+    }
+    compiled_.notify_all();
+  };
+  Status status;
+  try {
+    status = compile(plan, wanted, &wanted->pipeline);
+  } catch (...) {  // no host memory
+    finish(VK_NULL_HANDLE);
+    throw;
+  }
+  finish(status.ok() ? wanted->pipeline : VkPipeline(VK_NULL_HANDLE));
   wanted->us = uint64_t(std::chrono::duration_cast<std::chrono::microseconds>(
                             std::chrono::steady_clock::now() - start)
                             .count());
-  std::lock_guard<std::mutex> lock(mutex_);
-  try {
-    const auto inserted = pipelines_.emplace(key, made);
-    if (!inserted.second) vk_.vkDestroyPipeline(device_, made, allocator());
-    wanted->pipeline = inserted.first->second;
-  } catch (...) {  // no host memory for its entry
-    vk_.vkDestroyPipeline(device_, made, allocator());
-    throw;
-  }
-  return Status();
+  return status;
 }
 
 Status VulkanDevice::pipelines(const Plan& plan, Vec<Wanted>* wanted) {

@@ -21,7 +21,13 @@ int main(int argc, char** argv) {
   }
   const bool recorded = parity::any_recorded();
   if (recorded && argc == 1) context.setOption("out", "/dev/null");  // nothing is judged
+  auto ahead = parity::plan_ahead([&] {
+    doctest::Context cases(argc, argv);
+    cases.setOption("out", "/dev/null");  // nothing is judged
+    cases.run();
+  });
   int result = context.run();
+  ahead.reset();
   if (context.shouldExit()) {
     parity::close_targets();  // not at the exit, where NVIDIA's Vulkan driver is already gone
     return result;

@@ -98,6 +98,37 @@ tandem_problem in_f16(tandem_problem p) {
 }
 void close_targets() { all_targets.clear(); }
 
+std::unique_ptr<PlansAhead> plan_ahead(const std::function<void()>& run_cases) {
+  std::vector<PlanAhead> plans;
+  std::set<std::pair<tandem_device*, std::string>> seen;
+  const auto planned = [&](tandem_device* device, const tandem_problem& p) {
+    if (seen.insert({device, print(p)}).second) plans.push_back({device, p});
+  };
+  std::vector<Target> twins;
+  for (Target& target : all_targets) {
+    if (target.recorded || !is_worth_planning_ahead(*target.session)) continue;
+    Target twin{target.name, target.backend, target.path, open_twin(*target.session, planned)};
+    twin.general = target.general;
+    twin.recorded = true;
+    twins.push_back(std::move(twin));
+  }
+  if (twins.empty()) return nullptr;
+  std::swap(all_targets, twins);
+  run_cases();
+  std::swap(all_targets, twins);
+  counts.clear();
+  blamed.clear();
+  recorded_faults().clear();
+  std::printf("plans to be made ahead: %zu\n", plans.size());
+  return std::make_unique<PlansAhead>([plans, at = size_t(0)](PlanAhead* next) mutable {
+    if (at < plans.size())
+      *next = plans[at++];
+    else
+      return false;
+    return true;
+  });
+}
+
 bool any_recorded() {
   return std::any_of(all_targets.begin(), all_targets.end(),
                      [](const Target& t) { return t.recorded; });

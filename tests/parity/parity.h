@@ -6,6 +6,8 @@
 //                  profiles.inc that is not there: its kernels are counted, and nothing is judged
 //   TANDEM_TIER    smoke (default, under a minute on a CPU driver), ci, device (a real GPU)
 //   TANDEM_SEED    another set of random numbers
+//   TANDEM_AHEAD   0: pipelines are made when a case asks for them, as on drivers that run on the
+//                  CPU; 1: before, on all processors (harness/ahead.h)
 //   TANDEM_CACHE   a folder that keeps pipelines between runs (harness/session.h)
 //   TANDEM_SHARD   i/n: the i-th of n parts of the cases, counted from 0. One that runs no kernel
 //                  fails, unless TANDEM_SHARD_EMPTY is set
@@ -14,10 +16,12 @@
 #include <doctest/doctest.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "harness/ahead.h"
 #include "harness/compare.h"
 #include "harness/host.h"
 #include "harness/session.h"
@@ -52,6 +56,11 @@ tandem_problem in_f16(tandem_problem problem);
 // them cannot be had.
 std::string open_targets();
 void close_targets();
+// Begins to make the plans that the cases will ask for, in their order, and goes on while the
+// result lives, which must be shorter than the targets do. run_cases: runs all cases; while it is
+// called there are twins of the targets, which only tell their plans (open_twin()). Null: no target
+// is worth it (harness/ahead.h).
+std::unique_ptr<PlansAhead> plan_ahead(const std::function<void()>& run_cases);
 
 // How many cases each registry row ran; prints them, and returns the rows that should have and did
 // not: those that a device of this run can run. by_stem: a row counts for all of its stem and path.

@@ -5,6 +5,7 @@
 
 #include "../plan/plan_fixture.h"
 #include "api/device.h"
+#include "api/handles.h"
 #include "harness/backends.h"
 
 namespace tandem::harness {
@@ -92,6 +93,9 @@ class RecordedSession final : public Session {
   }
   ~RecordedSession() override { close(); }
   void submit(const std::function<void(tandem_stream)>& record) override { record({0}); }
+  Session& for_addresses(bool aligned) override { return aligned || !any ? *this : *any; }
+
+  std::unique_ptr<Session> any;  // for_addresses(false); null: this one
 
  protected:
   std::unique_ptr<Memory> allocate(size_t bytes) override {
@@ -117,6 +121,20 @@ std::unique_ptr<Session> open_recorded(const std::string& profile, const Session
   const plan_fixture::Profile* p = find_profile(profile);
   if (!p) throw Error(TANDEM_ERROR_INVALID_ARGUMENT, "no device '" + profile + "' was recorded");
   return std::make_unique<RecordedSession>(profile, p->caps, options);
+}
+
+std::unique_ptr<Session> open_twin(Session& session, const Planned& planned) {
+  const Caps& caps = session.device()->device->caps();
+  SessionOptions options;
+  for (const tandem::String& word : caps.disabled)
+    options.disable += (options.disable.empty() ? "" : ",") + std::string(word.c_str());
+  auto twin = std::make_unique<RecordedSession>(session.name(), caps, options);
+  twin->on_plan = [&session, planned](const tandem_problem& p) { planned(session.device(), p); };
+  twin->any = std::make_unique<RecordedSession>(session.name(), caps, options);
+  twin->any->on_plan = [&session, planned](const tandem_problem& p) {
+    planned(session.for_addresses(false).device(), p);
+  };
+  return twin;
 }
 
 }  // namespace tandem::harness

@@ -17,6 +17,11 @@ namespace tandem::harness {
 std::string recorded_backend(const std::string& profile);
 std::unique_ptr<Session> open_recorded(const std::string& profile, const SessionOptions& options);
 
+// One with the plans of a device that is there, of which `planned` is told, with that device.
+// `session` must outlive it.
+using Planned = std::function<void(tandem_device* device, const tandem_problem& problem)>;
+std::unique_ptr<Session> open_twin(Session& session, const Planned& planned);
+
 // Compares what a Vulkan plan needs with the device's limits (recorded_limits.cpp); null: not
 // linked, as in programs without Vulkan.
 extern void (*recorded_limits)(const tandem::Plan& plan, const Caps& caps);
