@@ -29,12 +29,12 @@ layout(push_constant) uniform Push {
 #define TAKES_BLOCKS true
 #if TANDEM_CM2
 const int KV_ROWS = KV_ROW >> 30 == 1 ? 1 : 0; // k and v have strides of their own
-const int K_ROW = KV_ROWS == 1 ? KV_ROW & 0x7fff : KV_ROW;
-const int V_ROW = KV_ROWS == 1 ? KV_ROW >> 15 & 0x7fff : KV_ROW;
+const int K_ROW = KV_ROWS == 1 ? KV_ROW & 0x7fff : KV_ROW & 0x1fffffff;
+const int V_ROW = KV_ROWS == 1 ? KV_ROW >> 15 & 0x3fff : K_ROW;
 #define ROW_CHUNKS(t, chunks) (KV_ROW == 0 ? int(t.row.x >> 4) : chunks == D_CHUNKS ? K_ROW : V_ROW)
-// With KV_ROW and no mask the last tile may have fewer keys (src/kernels/params.cpp).
-// A number: glslang 16 uses the result of && between constants before it defines it.
-#define TILES_EXIST ((WHOLE | KV_ROW * BAND) != 0)
+// By bit 29. Numbers: glslang 16 uses the result of && between constants before it defines it.
+const int ALL_EXIST = KV_ROW > 0 ? 1 - (KV_ROW >> 29 & 1) : 0;
+#define TILES_EXIST ((WHOLE | ALL_EXIST) != 0)
 #endif
 #if TANDEM_TENSOR
 #define STREAMED (2 * COLS * PITCH)
@@ -75,7 +75,9 @@ const bool ALWAYS_GROWS = TANDEM_CM2 == 0 && SUBGROUP == 8;
 #if TANDEM_CM2
 #include "coopmat/plain.glsl"
 #define OWN_ORIGIN
-#else // RADV (Mesa 25.0) crashes on an origin that outlives the block
+#else
+const bool PLAIN = false;
+// RADV (Mesa 25.0) crashes on an origin that outlives the block
 #define COL_OF(tile) (min(tile, tiles.end - 1) * COLS)
 #define OWN_ORIGIN ACC origin[RM];
 #endif
@@ -285,97 +287,98 @@ void main() {
     barrier(); // all have left the last tile
   }
 
+  // One of two loops, so that specialise() leaves the driver one to compile.
 #if TANDEM_CM2
   if (PLAIN) {
     PLAIN_LOOP
-    // NVIDIA: another condition in the loop below costs D 64 a sixth (docs/kernels/coopmat.md).
-    tiles.begin = tiles.end;
   }
 #endif
-  // K of a tile is in shared memory when its iteration begins. V is loaded during the first
-  // product, K of the next tile during the second, so one set of staging registers suffices.
-  int next = next_live(tiles.begin, tiles, row0);
-  if (next < tiles.end) {
-    fetch_tile(stage_1, k, next * COLS, D_CHUNKS);
-    put_tile(0, stage_1, k, next * COLS, D_CHUNKS);
-    barrier();
-  }
-  BIAS_ARRAY(bias, [RM][NB])
-  if (BIAS_FIRST && next < tiles.end) {
-    FETCH_BIAS(bias, row0, next * COLS)
-  }
-  while (next < tiles.end) {
-    const int t = next, col0 = t * COLS;
-    fetch_tile(stage_1, v, col0, DV_CHUNKS);
-    put_keep();
-    next = next_live(t + 1, tiles, row0); // while S has no registers, which keep needs for its loads
-    if (!BIAS_FIRST) {
-      FETCH_BIAS(bias, row0, col0)
+  if (!PLAIN) {
+    // K of a tile is in shared memory when its iteration begins. V is loaded during the first
+    // product, K of the next tile during the second, so one set of staging registers suffices.
+    int next = next_live(tiles.begin, tiles, row0);
+    if (next < tiles.end) {
+      fetch_tile(stage_1, k, next * COLS, D_CHUNKS);
+      put_tile(0, stage_1, k, next * COLS, D_CHUNKS);
+      barrier();
     }
-    ACC s[RM][NB], slope[RM][NB];
-    EACH(r, RM) EACH(n, NB) {
-      if (BIAS_FIRST && SPAN > 1 && n == SPAN_FIRST(n)) begin_bias(bias[r][n]);
-      s[r][n] = first_block(BIAS_OF(bias, [r][SPAN_FIRST(n)]), n, false);
+    BIAS_ARRAY(bias, [RM][NB])
+    if (BIAS_FIRST && next < tiles.end) {
+      FETCH_BIAS(bias, row0, next * COLS)
     }
-    const bool partial = t < tiles.full_begin || t >= tiles.full_end;
-    if (MASKS_FIRST && NEEDS_MASK(partial)) {
-      MASK_TILE(s, my_row0, col0)
-    }
-    EACH(d, D_BLOCKS) EACH(n, NB) {
-      OPERAND_B y;
-      coopMatLoad(y, streamed, n * MN * PITCH + d * (MK / 8), PITCH, COL_MAJOR);
-      EACH(r, RM) {
-        LEFT_OPERAND(x, mq, 1, r, d)
-        s[r][n] = coopMatMulAdd(x, y, s[r][n]);
+    while (next < tiles.end) {
+      const int t = next, col0 = t * COLS;
+      fetch_tile(stage_1, v, col0, DV_CHUNKS);
+      put_keep();
+      next = next_live(t + 1, tiles, row0); // while S has no registers, which keep needs for its loads
+      if (!BIAS_FIRST) {
+        FETCH_BIAS(bias, row0, col0)
       }
-    }
-    put_tile(SECOND, stage_1, v, col0, DV_CHUNKS);
-    barrier();
-    if (AGAIN || next < tiles.end) fetch_tile(stage_1, k, COL_OF(next), D_CHUNKS);
-
-    FINISH_SCORES(s, slope, bias, my_row0, col0, partial)
-    if (NORM != SOFTMAX) { // m is lse or the threshold, l elastic's share
-      EACH(n, NB) EACH(r, RM) ELEMENTS(k, m[r]) s[r][n][k] = weight_of(base_at(s[r][n][k], m[r][k]), l[r][k]);
-    } else {
-      // One branch for all of the subgroup's rows, and all exponentials behind it.
-      BEGIN_ROWS(s, m, top, origin, grows)
-      if (ALWAYS_GROWS || subgroupAny(grows)) {
+      ACC s[RM][NB], slope[RM][NB];
+      EACH(r, RM) EACH(n, NB) {
+        if (BIAS_FIRST && SPAN > 1 && n == SPAN_FIRST(n)) begin_bias(bias[r][n]);
+        s[r][n] = first_block(BIAS_OF(bias, [r][SPAN_FIRST(n)]), n, false);
+      }
+      const bool partial = t < tiles.full_begin || t >= tiles.full_end;
+      if (MASKS_FIRST && NEEDS_MASK(partial)) {
+        MASK_TILE(s, my_row0, col0)
+      }
+      EACH(d, D_BLOCKS) EACH(n, NB) {
+        OPERAND_B y;
+        coopMatLoad(y, streamed, n * MN * PITCH + d * (MK / 8), PITCH, COL_MAJOR);
         EACH(r, RM) {
-          row_max(top[r]);
-          ACC keep;
-          ELEMENTS(k, keep) {
-            m[r][k] = max(m[r][k], top[r][k]);
-            keep[k] = exp2(origin[r][k] - log2_origin(m[r][k]));
-            origin[r][k] = log2_origin(m[r][k]);
-            l[r][k] = kept(l[r][k], keep[k]);
-          }
-          EACH(d, DV_OUT) ELEMENTS(k, keep) acc[r][d][k] = kept(acc[r][d][k], keep[k]);
+          LEFT_OPERAND(x, mq, 1, r, d)
+          s[r][n] = coopMatMulAdd(x, y, s[r][n]);
         }
       }
-      EACH(n, NB) EACH(r, RM) ELEMENTS(k, l[r]) {
-        s[r][n][k] = exp2(fma(s[r][n][k], log2_scale, -origin[r][k]));
-        l[r][k] += s[r][n][k];
+      put_tile(SECOND, stage_1, v, col0, DV_CHUNKS);
+      barrier();
+      if (AGAIN || next < tiles.end) fetch_tile(stage_1, k, COL_OF(next), D_CHUNKS);
+
+      FINISH_SCORES(s, slope, bias, my_row0, col0, partial)
+      if (NORM != SOFTMAX) { // m is lse or the threshold, l elastic's share
+        EACH(n, NB) EACH(r, RM) ELEMENTS(k, m[r]) s[r][n][k] = weight_of(base_at(s[r][n][k], m[r][k]), l[r][k]);
+      } else {
+        // One branch for all of the subgroup's rows, and all exponentials behind it.
+        BEGIN_ROWS(s, m, top, origin, grows)
+        if (ALWAYS_GROWS || subgroupAny(grows)) {
+          EACH(r, RM) {
+            row_max(top[r]);
+            ACC keep;
+            ELEMENTS(k, keep) {
+              m[r][k] = max(m[r][k], top[r][k]);
+              keep[k] = exp2(origin[r][k] - log2_origin(m[r][k]));
+              origin[r][k] = log2_origin(m[r][k]);
+              l[r][k] = kept(l[r][k], keep[k]);
+            }
+            EACH(d, DV_OUT) ELEMENTS(k, keep) acc[r][d][k] = kept(acc[r][d][k], keep[k]);
+          }
+        }
+        EACH(n, NB) EACH(r, RM) ELEMENTS(k, l[r]) {
+          s[r][n][k] = exp2(fma(s[r][n][k], log2_scale, -origin[r][k]));
+          l[r][k] += s[r][n][k];
+        }
       }
-    }
-    OPERAND_A p[RM][COL_STEPS];
-    BEFORE(p[RM])
-    EACH(n, NB) EACH(r, RM) {
-      if (DROPOUT != 0) {
-        ACC factor = drop_block(my_row0 + r * MM, col0 + n * MN, false);
-        ELEMENTS(k, factor) s[r][n][k] *= factor[k];
+      OPERAND_A p[RM][COL_STEPS];
+      BEFORE(p[RM])
+      EACH(n, NB) EACH(r, RM) {
+        if (DROPOUT != 0) {
+          ACC factor = drop_block(my_row0 + r * MM, col0 + n * MN, false);
+          ELEMENTS(k, factor) s[r][n][k] *= factor[k];
+        }
+        PUT_OPERAND(p[r], n, s[r][n], (s[r][n], NORM == SOFTMAX)) // if a weight is NaN, so is l
       }
-      PUT_OPERAND(p[r], n, s[r][n], (s[r][n], NORM == SOFTMAX)) // if a weight is NaN, so is l
+      if (BIAS_FIRST) { // for the next tile, as S has left its registers
+        FETCH_BIAS(bias, row0, COL_OF(next))
+      }
+      EACH(n, COL_STEPS) EACH(d, DV_OUT) {
+        OPERAND_B y;
+        coopMatLoad(y, streamed, SECOND + n * MK * PITCH + d * (MN / 8), PITCH, ROW_MAJOR);
+        EACH(r, RM) acc[r][d] = coopMatMulAdd(p[r][n], y, acc[r][d]);
+      }
+      if (AGAIN || next < tiles.end) put_tile(0, stage_1, k, next * COLS, D_CHUNKS);
+      barrier();
     }
-    if (BIAS_FIRST) { // for the next tile, as S has left its registers
-      FETCH_BIAS(bias, row0, COL_OF(next))
-    }
-    EACH(n, COL_STEPS) EACH(d, DV_OUT) {
-      OPERAND_B y;
-      coopMatLoad(y, streamed, SECOND + n * MK * PITCH + d * (MN / 8), PITCH, ROW_MAJOR);
-      EACH(r, RM) acc[r][d] = coopMatMulAdd(p[r][n], y, acc[r][d]);
-    }
-    if (AGAIN || next < tiles.end) put_tile(0, stage_1, k, next * COLS, D_CHUNKS);
-    barrier();
   }
 
   EACH(r, RM) {

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// fwd's loop over tiles for products, a dense bias that they start from, and exponentials alone
-// (KV_ROW, src/kernels/params.cpp). It is for coopmat2, where left operands are as wide as
-// accumulators (KN is 1). An iteration begins with the exponentials, and multiplies the next tile's
-// scores at its end. Then no branch but that of the row maxima is between the products: around a
-// branch NVIDIA's
-// compiler (580.159.04) copies o from registers to registers (bench/lab/2026-11.md, "What a
-// compiler makes of the loop").
+// fwd's loop over tiles for softmax without dropout, keep and distance biases, of whose score
+// inputs a dense bias is what products start from (KV_ROW, src/kernels/params.cpp). It is for
+// coopmat2, where left operands are as wide as accumulators (KN is 1). An iteration begins with the
+// exponentials, and multiplies the next tile's scores at its end. Then no branch but that of the
+// row maxima is between the products: around a branch NVIDIA's compiler (580.159.04) copies o from
+// registers to registers (bench/lab/2026-11.md, "What a compiler makes of the loop").
 
 const bool PLAIN = KV_ROW != 0 && PREFETCHES;
 // K and V are prefetched in registers of their own, each from where the previous tile is stored: a
@@ -19,7 +18,8 @@ const bool PARKS = int(!PLAIN) + int(RM != 1) + int(BIAS != 0) + int(SUBGROUP ==
 #define UNPARK(m) coopMatLoad(m, scratch, MY_SCRATCH, MN / 4, ROW_MAJOR);
 
 #define COL_OF(tile) (min(tile, tiles.end - 1) * COLS)
-// Scores of tile t, whose K is in shared memory, in s. A block's products start from its mask.
+// Scores of tile t, whose K is in shared memory, in s. A block's products start from its mask,
+// unless score inputs come between them.
 #define PLAIN_SCORES(s)                                                                            \
   if (BIAS_FIRST) {                                                                                \
     EACH(r, RM) EACH(n, NB) {                                                                      \
@@ -29,7 +29,7 @@ const bool PARKS = int(!PLAIN) + int(RM != 1) + int(BIAS != 0) + int(SUBGROUP ==
   } else {                                                                                         \
     EACH(n, NB) EACH(r, RM) s[r][n] = ACC(0.0);                                                    \
   }                                                                                                \
-  if (NEEDS_MASK(t < tiles.full_begin || t >= tiles.full_end)) {                                   \
+  if (MASKS_FIRST && NEEDS_MASK(t < tiles.full_begin || t >= tiles.full_end)) {                    \
     MASK_TILE(s, my_row0, t * COLS)                                                                \
   }                                                                                                \
   EACH(d, D_BLOCKS) EACH(n, NB) {                                                                  \
@@ -39,6 +39,10 @@ const bool PARKS = int(!PLAIN) + int(RM != 1) + int(BIAS != 0) + int(SUBGROUP ==
       LEFT_OPERAND(x, mq, 1, r, d)                                                                 \
       s[r][n] = coopMatMulAdd(x, y, s[r][n]);                                                      \
     }                                                                                              \
+  }                                                                                                \
+  if (HAS_SCORES) {                                                                                \
+    ACC slope[RM][NB];                                                                             \
+    FINISH_SCORES(s, slope, bias, my_row0, t * COLS, t < tiles.full_begin || t >= tiles.full_end)  \
   }
 #define PUT_V                                                                                      \
   if (FAR)                                                                                         \

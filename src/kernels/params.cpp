@@ -149,32 +149,34 @@ ExtraBlock extra_block(const Problem& p) {
   return b;
 }
 
-// KV_ROW (kernels/abi/fwd.inc): strides of rows of k and v, if the loop of fwd has only products
-// and exponentials and takes the form made for that (shaders/coopmat/plain.glsl); else 0.
+// KV_ROW (kernels/abi/fwd.inc), if the loop of fwd takes the form that is made for products and
+// exponentials (shaders/coopmat/plain.glsl); else 0.
 uint32_t plain_rows(const Plan& plan, const Launch& l) {
   const Problem& p = plan.problem;
   const MatrixLaunch& own = l.of<MatrixLaunch>();
-  const bool ends = !tiles_exist(p, l);  // the last tile has fewer keys
-  if (!own.coopmat2 || (ends && (p.banded() || p.has_lengths()))) return 0;
-  const int biases =
-      // A dense bias by chunks is allowed, as products start from it.
-      p.bias && bias_code(p, l) > 0;
-  const bool plain = p.normalizer == Normalizer::softmax && p.softcap == 0 && !(p.dropout > 0) &&
-                     extra_addresses(p) == biases && is_folded(p);
-  const int64_t chunks = l.tile.bc * (std::max(p.head_dim, p.head_dim_v) / 8);
+  if (!own.coopmat2 || !own.register_prefetch || !is_folded(p)) return 0;
+  // Of score inputs: a dense bias by chunks, as products start from it, or what needs no tensor.
+  const bool chunks_of_bias = p.bias && bias_code(p, l) > 0;
+  if (p.normalizer != Normalizer::softmax || p.dropout > 0 || p.keep || p.dist_window > 0 ||
+      (p.bias && (!chunks_of_bias || p.softcap > 0 || p.alibi)))
+    return 0;
   // With two blocks of rows it pays only for masked tiles and ends, and for heads over 192, which
   // have no room for a second set of staging registers, only for masked tiles: D 256 1.69 ms in
   // place of 1.26 without a mask, 0.80 in place of 1.00 with the causal one (H100, 580.159.04).
+  const bool ends = !tiles_exist(p, l);  // the last tile may have fewer keys
   const bool pays =
       p.banded() || (own.row_blocks > 1 ? ends : std::max(p.head_dim, p.head_dim_v) <= 192);
+  const int64_t chunks = l.tile.bc * (std::max(p.head_dim, p.head_dim_v) / 8);
+  if (!pays || chunks > 8 * l.tile.invocations()) return 0;
   // The kernel tells k and v apart by their numbers of blocks.
-  const bool same = p.k.s == p.v.s, two = l.d_blocks != l.dv_blocks;
-  const int64_t most = int64_t(8) << (same ? 21 : 15);
-  const auto fits = [&](int64_t s) { return s % 8 == 0 && s > 0 && s < most; };
-  return plain && own.register_prefetch && pays && chunks <= 8 * l.tile.invocations() &&
-                 (same || two) && fits(p.k.s) && fits(p.v.s)
-             ? uint32_t(same ? p.k.s / 8 : 1 << 30 | p.v.s / 8 << 15 | p.k.s / 8)
-             : 0;
+  const int64_t k = p.k.s / 8, v = p.v.s / 8;
+  const bool same = k == v, two = l.d_blocks != l.dv_blocks;
+  const auto fits = [](int64_t s, int bits) { return s > 0 && s < int64_t(1) << bits; };
+  if (p.k.s % 8 != 0 || p.v.s % 8 != 0) return 0;
+  const uint32_t partial = ends ? 1u << 29 : 0;
+  if (same) return fits(k, 21) ? uint32_t(k) | partial : 0;
+  return two && fits(k, 15) && fits(v, 14) ? 1u << 30 | partial | uint32_t(v) << 15 | uint32_t(k)
+                                           : 0;
 }
 
 PackBiasBlock pack_bias_block(const Plan& plan, const Launch& l) {

@@ -20,7 +20,7 @@ void guarded_barrier() {
 # The defects. Of tiles: a barrier of the workgroup less.
 set(race_tiles_fwd fwd.comp)
 set(race_tiles_fwd_from "put_tile(SECOND, stage_1, v, col0, DV_CHUNKS);
-    barrier();")
+      barrier();")
 set(race_tiles_fwd_to "put_tile(SECOND, stage_1, v, col0, DV_CHUNKS);")
 set(race_tiles_bwd_row_sums bwd_row_sums.comp)
 set(race_tiles_bwd_row_sums_from "    barrier(); // the readers of the tile before are done")
