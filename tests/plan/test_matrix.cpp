@@ -155,6 +155,36 @@ TEST_CASE("matrix paths: few rows take the tile with the fewest") {
   }
 }
 
+TEST_CASE("matrix paths: short heads take the tile that pads them least") {
+  const struct {
+    const char *rest, *fwd, *dkv, *dq;
+  } rows[] = {{"sq144 d32", "fwd64n", "dkv64n", "dq64n"},
+              {"sq77 d64 causal_top_left", "fwd64n", "dkv64n", "dq64n"},
+              {"sq197 d64", "fwd64", "dkv64", "dq64n"},
+              {"sq197 d64 bias:f16:1x1x197", "fwd64n", "dkv64", "dq64n"},
+              {"sq256 d64", "fwd64", "dkv64", "dq64"},
+              {"sq144 d64 sk4096", "fwd64n", "dkv64", "dq64"},
+              {"sq4096 sk77 d64", "fwd64", "dkv64", "dq64n"},
+              {"sq257 d80", "fwd128", "dkv128", "dq128"},
+              {"sq144 d80", "fwd128n", "dkv128n", "dq128"},
+              {"sq4000 d64", "fwd64", "dkv64", "dq64"}};
+  const auto tile = [](const Plan& plan, Stem stem) {
+    return std::string(plan.find(stem)->tile.name);
+  };
+  Caps caps = caps_of("h100_vulkan");
+  caps.disabled = {kDsWord};
+  for (const auto& row : rows) {
+    INFO(row.rest);
+    Plan fwd, bwd;
+    const String rest = text("f16 hq2 %s", row.rest);
+    REQUIRE(make_plan(problem_of((text("fwd %s", rest.c_str())).c_str()), caps, &fwd).ok());
+    REQUIRE(make_plan(problem_of((text("bwd %s", rest.c_str())).c_str()), caps, &bwd).ok());
+    CHECK(tile(fwd, Stem::fwd) == row.fwd);
+    CHECK(tile(bwd, Stem::bwd_dkv) == row.dkv);
+    CHECK(tile(bwd, Stem::bwd_dq) == row.dq);
+  }
+}
+
 TEST_CASE("matrix paths: tiles for operands that take twice the registers") {
   const struct {
     const char *rest, *fwd, *dkv, *dq;

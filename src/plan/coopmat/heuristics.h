@@ -44,6 +44,13 @@ inline int64_t ds_heads(int64_t heads, int64_t step, int64_t bytes, int64_t tile
   return ceil_div(steps, chunks) * step;
 }
 
+// Heads of a launch that belong to so many kv heads: those with dS, or with a d_bias of their own.
+inline int64_t chunk_heads(const Problem& p, Stem stem, int64_t kv_heads) {
+  if (stem == Stem::bwd_dkv) return kv_heads;
+  const bool sums = stem == Stem::bwd_dbias && p.bias.batch == 1;
+  return kv_heads * p.group() / (sums ? p.batch : 1);
+}
+
 // How many workgroups share the query rows of a tile of keys in bwd_dkv, each with at least
 // kPartTiles tiles of these: where the tiles of all kv heads leave half of the compute units idle.
 // groups: these tiles; members: tiles of query rows of a group's heads.
@@ -57,6 +64,23 @@ inline uint32_t dkv_parts(int64_t groups, int64_t members, int64_t cores) {
 constexpr uint32_t kLeanInputs =
     kHasBias | kHasDistBias | kHasAlibi | kHasKeep | kHasSoftcap | kHasDropout;
 constexpr int lean_inputs(int64_t width) { return width > 64 ? 1 : 3; }
+
+// Elements of S that a head has with a tile, those included that do not exist.
+inline double padded_work(int64_t own, int64_t streamed, int rows, int cols) {
+  return double(ceil_div(own, rows) * rows) * double(ceil_div(streamed, cols) * cols);
+}
+// Whether the next tile of fewer rows is faster, as its work is less by this factor. H100, fewer
+// rows over more: in fwd up to D 64 0.86 where the work is the same (with a dense bias 1.02), and
+// 1.24 to 1.42 where it is 1.33 to 1.6 times less (S 77 and 144); at D 80 1.02 where it is 1.33
+// times less. Heads with many tiles stay with the wide one: with Sq 4096 and Sk 77 0.91. bwd_dkv is
+// alike, 0.88 and 1.3. bwd_dq has 1.00 to 1.02 where the work is the same, 1.1 to 1.2 with S 197 or
+// 144.
+inline bool narrow_pays(Stem stem, int64_t width, bool bias, double tiles, double factor) {
+  if (stem == Stem::bwd_dq) return width <= 64 && factor > 1.05;
+  if (stem != Stem::fwd && stem != Stem::bwd_dkv) return false;
+  if (tiles > 2.25) return false;
+  return factor > (width > 64 ? 1.4 : bias && stem == Stem::fwd ? 1.05 : 1.25);
+}
 
 // Whether a tile is not half empty. Of tiles that all are, the one with the fewest rows is best.
 // Not measured.

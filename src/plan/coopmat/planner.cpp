@@ -121,13 +121,6 @@ int64_t ds_bytes(const Problem& p) {  // of the dS of a head
   return 2 * whole(p.seq_kv) * whole(p.seq_q);
 }
 
-// Heads of a launch that belong to so many kv heads: those with dS, or with a d_bias of their own.
-int64_t chunk_heads(const Problem& p, Stem stem, int64_t kv_heads) {
-  if (stem == Stem::bwd_dkv) return kv_heads;
-  const bool sums = stem == Stem::bwd_dbias && p.bias.batch == 1;
-  return kv_heads * p.group() / (sums ? p.batch : 1);
-}
-
 class MatrixPlanner final : public VulkanPlanner {
  public:
   MatrixPlanner(const PathRow& path, const Problem& problem, const Caps& device, bool coopmat2)
@@ -160,6 +153,7 @@ class MatrixPlanner final : public VulkanPlanner {
   const MatrixTile* tile_for_two() const;
   const MatrixTile* tile_for_ds() const;
   const MatrixTile* first_tile(Stem stem, Rows rows, const Refuse& refuse) const;
+  const MatrixTile* or_narrower(const MatrixTile* tile) const;
   const MatrixTile* choose_tile(Stem stem, const Refuse& refuse) const;
   void form_matrix(const MatrixTile& tile, bool shares_ds, Launch* launch) const;
   bool stores_ds() const;
@@ -353,9 +347,31 @@ const MatrixTile* MatrixPlanner::first_tile(Stem stem, Rows rows, const Refuse& 
       continue;
     }
     if (!best || t.rows(shape_) < best->rows(shape_)) best = &t;
-    if (forced || fills_tile(length, best->rows(shape_))) return best;
+    if (forced) return best;
+    if (fills_tile(length, best->rows(shape_))) return or_narrower(best);
   }
   return best;
+}
+
+// A tile, or the next one for heads of the same width, of fewer rows, where it is faster.
+const MatrixTile* MatrixPlanner::or_narrower(const MatrixTile* tile) const {
+  const bool keys = tile->stem == Stem::bwd_dkv;
+  const int64_t own = keys ? p.seq_kv : p.seq_q, streamed = keys ? p.seq_q : p.seq_kv;
+  if (rows_of(*tile) != Rows::any) return tile;  // the others are not measured
+  const auto work = [&](const MatrixTile& t) {
+    return padded_work(own, streamed, t.rows(shape_), t.step(shape_));
+  };
+  for (const MatrixTile& t : kMatrixTiles) {
+    if (&t <= tile || t.stem != tile->stem || rows_of(t) != Rows::any || t.max_d != tile->max_d ||
+        t.ds || t.pair || t.tensors || t.subgroups == 1 || t.rows(shape_) >= tile->rows(shape_) ||
+        !tile_refusal(t, shape_).empty())
+      continue;
+    return narrow_pays(tile->stem, std::max(p.head_dim, p.head_dim_v), bool(p.bias),
+                       double(own) / tile->rows(shape_), work(*tile) / work(t))
+               ? &t
+               : tile;
+  }
+  return tile;
 }
 
 // The tile of a kernel: of the rows that are made for the device, where a quirk tells its
@@ -577,37 +593,6 @@ void MatrixPlanner::scratch(Plan* plan, ScratchExtents* x) const {
   if (of.sums_d_bias) x->bias_sums = {d_bias_sums(p, *dq)};
   // Room for the first chunk, which is the largest.
   if (of.shares_ds) x->ds = {of.heads * ds_bytes(p) / 2};
-}
-
-Vec<Piece> pieces_of(const Plan& plan) {
-  const Problem& p = plan.problem;
-  const auto shares = [&](size_t n) {
-    return n < plan.launches.size() && plan.launches[n].of<MatrixLaunch>().shares_ds;
-  };
-  Vec<Piece> pieces;
-  for (size_t n = 0; n < plan.launches.size();) {
-    size_t end = n + 1;  // end of the launches that alternate
-    while (shares(n) && shares(end)) ++end;
-    const uint32_t chunks = plan.launches[n].of<MatrixLaunch>().chunks;
-    for (uint32_t chunk = 0; chunk < chunks; ++chunk) {
-      for (size_t i = n; i < end; ++i) {
-        Piece piece{plan.launches[i], chunk + 1 == chunks ? i + 1 : 0};
-        Launch& l = piece.launch;
-        if (shares(i)) {
-          MatrixLaunch& of = *l.as<MatrixLaunch>();
-          of.first_head = int(chunk) * of.kv_heads;
-          const int64_t left = p.batch * p.heads_kv - of.first_head;
-          of.heads = int(chunk_heads(p, l.stem, std::min<int64_t>(of.kv_heads, left)));
-          l.total = l.tiles * uint32_t(of.heads) * l.splits;
-          l.groups_x = std::min(l.groups_x, l.total);
-          l.groups_y = (l.total + l.groups_x - 1) / l.groups_x;
-        }
-        pieces.push_back(piece);
-      }
-    }
-    n = end;
-  }
-  return pieces;
 }
 
 std::unique_ptr<PathPlanner> make_vulkan_coopmat2(const PathRow& row, const Problem& p,
