@@ -167,7 +167,8 @@ TEST_CASE("matrix paths: short heads take the tile that pads them least") {
               {"sq4096 sk77 d64", "fwd64", "dkv64", "dq64n"},
               {"sq257 d80", "fwd128", "dkv128", "dq128"},
               {"sq144 d80", "fwd128n", "dkv128n", "dq128"},
-              {"sq4000 d64", "fwd64", "dkv64", "dq64"}};
+              {"sq4000 d64", "fwd64", "dkv64", "dq64"},
+              {"b1 sq144 d32", "fwd64", "dkv64", "dq64"}};  // too few workgroups
   const auto tile = [](const Plan& plan, Stem stem) {
     return std::string(plan.find(stem)->tile.name);
   };
@@ -176,7 +177,7 @@ TEST_CASE("matrix paths: short heads take the tile that pads them least") {
   for (const auto& row : rows) {
     INFO(row.rest);
     Plan fwd, bwd;
-    const String rest = text("f16 hq2 %s", row.rest);
+    const String rest = text("f16 b99 hq2 %s", row.rest);
     REQUIRE(make_plan(problem_of((text("fwd %s", rest.c_str())).c_str()), caps, &fwd).ok());
     REQUIRE(make_plan(problem_of((text("bwd %s", rest.c_str())).c_str()), caps, &bwd).ok());
     CHECK(tile(fwd, Stem::fwd) == row.fwd);

@@ -366,8 +366,10 @@ const MatrixTile* MatrixPlanner::or_narrower(const MatrixTile* tile) const {
         t.ds || t.pair || t.tensors || t.subgroups == 1 || t.rows(shape_) >= tile->rows(shape_) ||
         !tile_refusal(t, shape_).empty())
       continue;
+    const int64_t heads = keys ? p.heads_kv : p.heads_q, tiles = ceil_div(own, t.rows(shape_));
     return narrow_pays(tile->stem, std::max(p.head_dim, p.head_dim_v), bool(p.bias),
-                       double(own) / tile->rows(shape_), work(*tile) / work(t))
+                       double(own) / tile->rows(shape_), work(*tile) / work(t),
+                       double(p.batch * heads) * double(tiles), cores_of(caps))
                ? &t
                : tile;
   }
