@@ -24,7 +24,7 @@ namespace {
 struct Options {
   std::vector<std::string> devices;
   std::string out = "tandem-doctor.md", disable;
-  double seconds = 90, bench_seconds = 20;
+  double seconds = 60, bench_seconds = 40;
   uint64_t seed = 1;
 };
 

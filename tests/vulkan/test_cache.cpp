@@ -4,14 +4,18 @@
 // compiled again. A driver in between (vulkan/fake_driver.h) says that it is another one; the other
 // build is a program of these files in which one word of one kernel is another
 // (tests/CMakeLists.txt).
+// And pipelines that several threads want at once.
 //   TANDEM_TEST_BLOB    a file
 //   TANDEM_TEST_CACHE   "write" it, or read it as the "same" build or as the "changed" one
 #include <doctest/doctest.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "attention.h"
@@ -191,4 +195,62 @@ TEST_CASE("Vulkan cache: blobs of another process, of this build and of another"
     CHECK(says("another build"));
   }
   check_works(app, device);
+}
+
+namespace {
+
+// A driver that takes its time for a pipeline, so that threads meet.
+PFN_vkCreateComputePipelines real_create;
+std::atomic<int> calls_of_create, failing_calls;
+VkResult VKAPI_CALL slow_create(VkDevice device, VkPipelineCache cache, uint32_t count,
+                                const VkComputePipelineCreateInfo* infos,
+                                const VkAllocationCallbacks* allocator, VkPipeline* pipelines) {
+  const int call = calls_of_create++;
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  if (call < failing_calls) return *pipelines = VK_NULL_HANDLE, VK_ERROR_OUT_OF_DEVICE_MEMORY;
+  return real_create(device, cache, count, infos, allocator, pipelines);
+}
+
+}  // namespace
+
+TEST_CASE("Vulkan pipelines: of threads that want one the first compiles it, the others wait") {
+  App app;
+  if (!usable(app)) return;
+  const auto device_function =
+      reinterpret_cast<PFN_vkGetDeviceProcAddr>(app.gipa(app.instance, "vkGetDeviceProcAddr"));
+  const char* const name = "vkCreateComputePipelines";
+  real_create = reinterpret_cast<PFN_vkCreateComputePipelines>(device_function(app.device, name));
+  // Plans that differ, and have the same pipelines. Returns how many could not be made.
+  const auto make_six = [&](bool at_once) {
+    tandem_vk_device_desc desc = app.desc();
+    desc.gipa = fake_driver::install(app.gipa);
+    fake_driver::state().replace[name] = reinterpret_cast<PFN_vkVoidFunction>(slow_create);
+    const Device device(desc);
+    calls_of_create = 0;
+    std::atomic<int> failed{0};
+    std::vector<std::thread> threads;
+    for (int n = 0; n < 6; ++n) {
+      threads.emplace_back([&, n] {
+        tandem_problem problem = problem_of(kForward);
+        problem.seq_q -= n;
+        tandem_plan* plan = nullptr;
+        const tandem_status status = tandem_plan_create(device, &problem, &plan);
+        if (status == TANDEM_OK) tandem_plan_destroy(plan);
+        failed += status == TANDEM_ERROR_DEVICE_OUT_OF_MEMORY;
+      });
+      if (!at_once) threads.back().join();
+    }
+    for (std::thread& thread : threads)
+      if (thread.joinable()) thread.join();
+    return int(failed);
+  };
+  failing_calls = 0;
+  CHECK(make_six(false) == 0);
+  const int alone = calls_of_create;
+  CHECK(make_six(true) == 0);
+  CHECK(calls_of_create == alone);
+  // Whoever waited for one that failed compiles it.
+  failing_calls = 1;
+  CHECK(make_six(true) == 1);
+  CHECK(calls_of_create >= alone + 1);
 }
