@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// fwd's loop over tiles for softmax without dropout, keep and distance biases, of whose score
-// inputs a dense bias is what products start from (KV_ROW, src/kernels/params.cpp). It is for
-// coopmat2, where left operands are as wide as accumulators (KN is 1). An iteration begins with the
-// exponentials, and multiplies the next tile's scores at its end. Then no branch but that of the
-// row maxima is between the products: around a branch NVIDIA's compiler (580.159.04) copies o from
-// registers to registers (bench/lab/2026-11.md, "What a compiler makes of the loop").
+// fwd's loop over tiles for softmax without dropout, keep and distance biases (KV_ROW,
+// src/kernels/params.cpp). Products start from a dense bias; softcap and ALiBi come behind them. It
+// is for coopmat2, where left operands are as wide as accumulators (KN is 1). An iteration begins
+// with the exponentials, and multiplies the next tile's scores at its end. Then no branch but that
+// of the row maxima is between the products: around a branch NVIDIA's compiler (580.159.04) copies
+// o from registers to registers (bench/lab/2026-11.md, "What a compiler makes of the loop").
 
 const bool PLAIN = KV_ROW != 0 && PREFETCHES;
 // K and V are prefetched in registers of their own, each from where the previous tile is stored: a

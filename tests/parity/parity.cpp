@@ -121,10 +121,8 @@ std::unique_ptr<PlansAhead> plan_ahead(const std::function<void()>& run_cases) {
   recorded_faults().clear();
   std::printf("plans to be made ahead: %zu\n", plans.size());
   return std::make_unique<PlansAhead>([plans, at = size_t(0)](PlanAhead* next) mutable {
-    if (at < plans.size())
-      *next = plans[at++];
-    else
-      return false;
+    if (at == plans.size()) return false;
+    *next = plans[at++];
     return true;
   });
 }
