@@ -4,14 +4,15 @@
 # path: each of them must reach every kernel of its path.
 set(TANDEM_MAGNITUDES "-tc=magnitudes:*,regression: magnitudes:*")
 set(TANDEM_NO_MAGNITUDES "-tce=magnitudes:*,regression: magnitudes:*")
-# Without the sizes at which a GPU's tiles meet its multiprocessors: over half of the time, and no
-# other code here.
+# Half of the problems, without the sizes at which a GPU's tiles meet its multiprocessors: over half
+# of the time, and no other code here.
 set(of_gpus "*of many heads,regression: many tiles*,regression: d_bias over clusters*")
 string(APPEND of_gpus ",regression: workgroups that share*,regression: lse tail*,regression: wide heads*")
 string(APPEND of_gpus ",regression: a bias of the whole batch*,regression: whole heads on*,regression: with a bias*")
 string(APPEND of_gpus ",regression: d_bias over slices*,regression: some tiles*")
 add_test(NAME parity.cpu COMMAND tandem_parity "${TANDEM_NO_MAGNITUDES},${of_gpus}")
-set_tests_properties(parity.cpu PROPERTIES ENVIRONMENT "TANDEM_DEVICE=cpu;TANDEM_TIER=ci;TANDEM_ALL_ROWS=rows")
+set_tests_properties(parity.cpu PROPERTIES
+  ENVIRONMENT "TANDEM_DEVICE=cpu;TANDEM_TIER=ci;TANDEM_ALL_ROWS=rows;TANDEM_SHARD=0/2")
 add_test(NAME parity.magnitudes.cpu COMMAND tandem_parity ${TANDEM_MAGNITUDES})
 set_tests_properties(parity.magnitudes.cpu PROPERTIES ENVIRONMENT "TANDEM_DEVICE=cpu;TANDEM_TIER=ci;TANDEM_ALL_ROWS=rows")
 # The tier smoke, on GPUs that are not there: nothing is computed, and each kernel that the device can
