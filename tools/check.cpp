@@ -326,15 +326,17 @@ CheckResult Check::run(const CheckOptions& options, const CheckProgress& progres
                          : harness::random_model_problem(drawn->seed, options.work);
     return true;
   };
-  const std::unique_ptr<harness::PlansAhead> ahead = plan_ahead([&, at = 0](auto* next) mutable {
-    Drawn drawn;
-    while (at < cases)
-      if (draw(at++, &drawn)) {
-        *next = {drawn.problem, drawn.seed};
-        return true;
-      }
-    return false;
-  });
+  std::unique_ptr<harness::PlansAhead> ahead;
+  if (cases > 1)  // one alone would only open a second device
+    ahead = plan_ahead([&, at = 0](auto* next) mutable {
+      Drawn drawn;
+      while (at < cases)
+        if (draw(at++, &drawn)) {
+          *next = {drawn.problem, drawn.seed};
+          return true;
+        }
+      return false;
+    });
   int n = 0;  // problems that ran
   for (int at = 0; at < cases; ++at) {
     if (n > 0 && options.seconds > 0 && elapsed() > options.seconds) break;

@@ -416,10 +416,7 @@ bool lacks(const Target& target, const tandem_problem& problem) {
     return target.path == "simd" && feature_words(problem) != std::vector<std::string>{"plain"};
   if (!takes(target, problem)) return true;
   if (problem.direction != TANDEM_BACKWARD) return false;
-  tandem_problem forward = problem;  // which runs first, and may be refused for its shape
-  forward.direction = TANDEM_FORWARD;
-  forward.gradients = 0;
-  return !takes(target, forward);
+  return !takes(target, forward_of(problem));  // which runs first, and may be refused for its shape
 }
 
 int check_on(Target& target, Case& test, const Expect& expect, Outputs* outputs) {

@@ -74,8 +74,8 @@ inline double padded_work(int64_t own, int64_t streamed, int rows, int cols) {
 // 1.24 to 1.42 where it is 1.33 to 1.6 times less (S 77 and 144); at D 80 1.02 where it is 1.33
 // times less. Heads with many tiles stay with the wide one: with Sq 4096 and Sk 77 0.91. bwd_dkv is
 // alike, 0.88 and 1.3. bwd_dq has 1.00 to 1.02 where the work is the same, 1.1 to 1.2 with S 197 or
-// 144. Narrow workgroups are half as large, so there have to be two for each core: with 80 of them
-// (S 640, 16 heads) bwd_dq has 0.91.
+// 144. These are coopmat2's times; coopmat has the rule, too. Narrow workgroups are half as large,
+// so there have to be two for each core: with 80 of them (S 640, 16 heads) bwd_dq has 0.91.
 inline bool narrow_pays(Stem stem, int64_t width, bool bias, double tiles, double factor,
                         double groups, int64_t cores) {
   if (groups < 2.0 * double(cores)) return false;
