@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // Random problems within the features of this version, with a bias towards edges: sizes around tile
 // boundaries, lengths of 0 and 1, masks that hide everything; few optional inputs at a time, now
-// and then all.
+// and then all. Many have a batch of short sequences that few workgroups share, as those of real
+// models are.
 //
 // What decides which kernels a problem needs (Kernels) is drawn from seed / kSameKernels, the rest
 // from the seed: where pipelines take a second to compile, many problems share them.
@@ -24,6 +25,10 @@ struct Kernels {
   float alpha = 0;
   bool softcap = false, bias = false, dist = false, alibi = false, keep = false, sink = false,
        dropout = false, one_row = false, visit_all = false, small_tile = false, tidy = false;
+  uint32_t cores = 0;  // of the problem
+  // Many entries of short sequences, whose masks, lengths and biases differ from or share those of
+  // others: what a workgroup keeps from one entry to the next shows there.
+  bool batched = false;
   tandem_dtype bias_dtype = TANDEM_F32, d_bias_dtype = TANDEM_F32;
   tandem_lengths lengths_q = TANDEM_LENGTHS_FULL, lengths_kv = TANDEM_LENGTHS_FULL;
   uint32_t gradients = TANDEM_GRAD_QKV;
@@ -80,6 +85,16 @@ Kernels random_kernels(uint64_t group, const RandomLimits& limits) {
     k.lengths_kv = tandem_lengths(r.below(3));
     if (k.lengths_q == TANDEM_LENGTHS_FULL && k.lengths_kv == TANDEM_LENGTHS_FULL)
       k.lengths_q = k.lengths_kv = r.chance(50) ? TANDEM_LENGTHS_PADDED : TANDEM_LENGTHS_PACKED;
+  }
+
+  // Drawn apart, too.
+  Random of_batch(Random::mix(group) ^ 0x62617463);
+  static const std::vector<uint32_t> few = {1, 1, 2, 3};
+  if (of_batch.chance(40)) k.cores = of_batch.pick(few);
+  k.batched = of_batch.chance(k.cores ? 60 : 5);
+  if (k.batched && of_batch.chance(60)) {
+    k.bias = true;
+    (of_batch.chance(75) ? k.keep : k.alibi) = true;
   }
 
   const bool present[] = {k.bias, k.dist, k.alibi, k.normalizer == TANDEM_ELASTIC, k.sink};
@@ -158,14 +173,20 @@ tandem_problem random_problem(uint64_t seed, const RandomLimits& limits) {
   Random of_group(Random::mix(seed / kSameKernels) ^ 0x73706c69), own(Random::mix(seed) ^ 0x7473);
   const bool split = k.normalizer == TANDEM_SOFTMAX && of_group.chance(30);
   if (split && k.short_rows && own.chance(60)) sq = own.between(1, 4), sk = own.between(200, 1500);
-  // Too much work: first fewer heads, then shorter sequences. Entmax walks over the keys several
-  // times.
+  if (k.batched) {
+    b = own.between(6, 24);
+    sq = random_length(own, own.chance(75) ? 49 : 144),
+    sk = own.chance(60) ? sq : random_length(own, 144);
+  }
+  // Too much work: first fewer heads, then shorter sequences. Entmax visits the keys several times.
   const auto work = [&] {
     return b * hk * group * sq * sk * (k.d + k.dv) * (k.normalizer == TANDEM_ENTMAX ? 3 : 1);
   };
   while (work() > limits.max_work) {
     if (group > 2)
       group = 2;
+    else if (k.batched && sq * sk > 16 * 16)
+      (sq > sk ? sq : sk) = std::max(sq, sk) * 2 / 3;
     else if (b * hk > 2)
       (b > 1 ? b : hk) = 1;
     else
@@ -186,16 +207,18 @@ tandem_problem random_problem(uint64_t seed, const RandomLimits& limits) {
     p.dist_window = r.chance(30)   ? std::max<int64_t>(1, sk)
                     : r.chance(10) ? sk + 70
                                    : r.between(1, std::max<int64_t>(2, sk));
-  const auto size = [&](int64_t whole) { return r.chance(50) ? whole : 1; };
+  const auto size = [&](int64_t whole, int batched) {
+    return r.chance(k.batched ? batched : 50) ? whole : 1;
+  };
   const auto heads = [&] {
     return r.pick(std::vector<int64_t>{1, p.heads_kv, p.heads_q, p.heads_q});
   };
   if (k.bias) {
-    const int64_t bias_batch = size(b), bias_heads = heads();
+    const int64_t bias_batch = size(b, 30), bias_heads = heads();
     set_bias(p, k.bias_dtype, bias_batch, bias_heads, k.one_row ? 1 : sq, k.d_bias_dtype);
   }
   if (k.keep) {
-    const int64_t keep_batch = size(b), keep_heads = heads();
+    const int64_t keep_batch = size(b, 80), keep_heads = heads();
     set_keep(p, keep_batch, keep_heads, r.chance(30) ? 1 : sq);
   }
   const auto total = [&](tandem_lengths kind, int64_t seq) {
@@ -212,6 +235,7 @@ tandem_problem random_problem(uint64_t seed, const RandomLimits& limits) {
   if (k.backward) p.gradients = k.gradients;
   if (r.chance(30)) p.flags = TANDEM_FLAG_DETERMINISTIC;
   if (k.visit_all) p.flags |= TANDEM_FLAG_VISIT_ALL;
+  p.cores = k.cores;
   if (split) p.splits = own.pick(std::vector<uint32_t>{2, 3, 5, 16});
   if (k.dtype == TANDEM_F32 && own.chance(10)) p.flags |= TANDEM_FLAG_TF32;
   if (k.small_tile) {

@@ -131,7 +131,7 @@ struct WholeBias {
       }
     });
   }
-  // Fetches the thread's elements that are seen.
+  // Fetches the thread's elements of `seen`, and has 0 for the others.
   TANDEM_DEVICE void load(const Extra& e, const HeadExtra& of, const Spot& spot, const Set& seen,
                           int stage) const {
     const uint to = stage_at(stage);
@@ -245,7 +245,9 @@ struct WholeScores {
     const Extra e = make_extra(params, pair.entry);
     const HeadExtra of = head_extra(e, pair.head);
     if (keep_now) keep(e, of);
-    if (bias_now) bias.load(e, of, spot, keeps, each_bias ? stage : 0);
+    // A bias of the batch serves entries whose masks differ, so no entry's mask decides what is
+    // read.
+    if (bias_now) bias.load(e, of, spot, each_bias ? keeps : visible, each_bias ? stage : 0);
     head = pair.head;
   }
   // Turns products into weights relative to the row's maximum, in place. m, l: of the lane's two

@@ -268,6 +268,11 @@ typedef struct tandem_problem {
   uint32_t lengths_q;        /* tandem_lengths of q o d_o d_q; args.lengths_q */
   uint32_t lengths_kv;       /* tandem_lengths of k v d_k d_v; args.lengths_kv */
   int64_t total_q, total_kv; /* rows of the packed tensors, all sequences together */
+  /* GPUs, for tests and tuning: plan as for one of at most so many SMs (compute units, Xe cores).
+   * Persistent kernels have as few workgroups then, each with more work; the others take what the
+   * GPU gives them. 0: all that it has. */
+  uint32_t cores;
+  uint32_t reserved; /* must be 0 */
 } tandem_problem;
 
 /* Fills in problem (struct_size and all defaults): direction forward, sizes 0, f32, scale

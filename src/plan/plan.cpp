@@ -95,6 +95,11 @@ bool is_disabled(const Caps& caps, const String& name) {
 }
 
 Status make_plan(const Problem& problem, const Caps& caps, Plan* plan) {
+  if (problem.cores > 0 && problem.cores < cores_of(caps)) {
+    Caps fewer = caps;
+    fewer.cores = uint32_t(problem.cores);
+    return make_plan(problem, fewer, plan);
+  }
   *plan = Plan();
   plan->problem = caps.backend == Backend::cpu
                       ? problem

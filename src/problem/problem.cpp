@@ -400,6 +400,11 @@ Status make_problem(const tandem_problem* given, Problem* problem) {
   p.tile_cols = int(given->tile_cols);
   TANDEM_TRY(check_size("splits", given->splits, tile_limit));
   p.splits = int(given->splits);
+  TANDEM_TRY(check_size("cores", given->cores, tile_limit));
+  p.cores = int(given->cores);
+  if (given->reserved != 0)
+    return fail(TANDEM_ERROR_INVALID_ARGUMENT, "problem.reserved is %u, must be 0",
+                given->reserved);
   *problem = p;
   return Status();
 }

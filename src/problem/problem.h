@@ -42,6 +42,7 @@ struct Problem {
   bool tf32 = false;                 // products of f32 operands may round them to TF32
   int tile_rows = 0, tile_cols = 0;  // 0: the planner chooses
   int splits = 0;                    // splits of the keys in forward; 0: the planner chooses
+  int cores = 0;                     // the most SMs that planning counts with; 0: all
 
   Normalizer normalizer = Normalizer::softmax;
   float alpha = 0;  // of entmax

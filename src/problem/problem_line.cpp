@@ -340,6 +340,7 @@ String print_problem(const tandem_problem& p) {
   if (p.flags & TANDEM_FLAG_TF32) s += " tf32";
   if (p.tile_rows || p.tile_cols) s += text(" tile=%ux%u", p.tile_rows, p.tile_cols);
   if (p.splits) s += text(" splits=%u", p.splits);
+  if (p.cores) s += text(" cores=%u", p.cores);
   for (const NumberWord& n : kNumbers)
     if ((backward || !n.backward) && (p.*n.member < n.least || p.*n.member > n.most))
       s += text(" %s=%u", n.name, p.*n.member);
@@ -419,6 +420,8 @@ Status parse_problem(const char* line, tandem_problem* problem) {
         return bad("wants ROWSxCOLS");
     } else if (starts(word, "splits=", &rest)) {
       if (!parse_word(rest, &p.splits)) return bad("wants a number");
+    } else if (starts(word, "cores=", &rest)) {
+      if (!parse_word(rest, &p.cores)) return bad("wants a number");
     } else if (const int extra = parse_extra(word, &p, &rest)) {
       if (extra < 0) return bad(rest);
     } else {

@@ -38,6 +38,7 @@ const std::vector<ProblemRow>& problem_rows() {
       {"a short struct", [](P& p) { p.struct_size -= 4; }, kStruct, {"problem.struct_size"}},
       {"next", [](P& p) { p.next = &p; }, kStruct, {"problem.next"}},
       {"splits", [](P& p) { p.splits = 1 << 16; }, kUnsupported, {"splits", "65536"}},
+      {"cores", [](P& p) { p.cores = 1 << 16; }, kUnsupported, {"cores", "65536"}},
       {"direction 0", [](P& p) { p.direction = 0; }, kArgument, {"problem.direction", " 0"}},
       {"direction 3", [](P& p) { p.direction = 3; }, kArgument, {"problem.direction", " 3"}},
       {"mask", [](P& p) { p.mask = 9; }, kArgument, {"problem.mask", "9"}},

@@ -59,6 +59,7 @@ void check_same(const tandem_problem& a, const tandem_problem& b) {
   CHECK(a.tile_rows == b.tile_rows);
   CHECK(a.tile_cols == b.tile_cols);
   CHECK(a.splits == b.splits);
+  CHECK(a.cores == b.cores);
   CHECK(a.normalizer == b.normalizer);
   CHECK(same_float(a.entmax_alpha, b.entmax_alpha));
   CHECK(same_float(a.softcap, b.softcap));
@@ -387,6 +388,8 @@ TEST_CASE("a wrong line names its word") {
       {"fwd f32 sq4 d8 tile=4294967296x1", "tile=4294967296x1"},
       {"fwd f32 sq4 d8 splits=4294967296", "splits=4294967296"},
       {"fwd f32 sq4 d8 splits=-1", "splits=-1"},
+      {"fwd f32 sq4 d8 cores=-1", "cores=-1"},
+      {"fwd f32 sq4 d8 cores=few", "cores=few"},
       {"fwd f32 sq4 d8 scale=0,125", "scale=0,125"},
       {"fwd f32 sq4 d8 scale=0x1,8p+4", "scale=0x1,8p+4"},
       {"fwd f32 sq4 d8 scale=1e60", "scale=1e60"},
@@ -462,6 +465,7 @@ TEST_CASE("random words never do worse than fail") {
                          "scale=inf",
                          "tile=32x32",
                          "splits=3",
+                         "cores=2",
                          "grads=kv",
                          "b-3",
                          "dv9223372036854775807",
