@@ -17,6 +17,8 @@ using harness::HostTensor;
 using harness::Role;
 
 constexpr int64_t kBlock = 8;  // rows of a sample
+// Heads of a sample: as many as have so many scores together, two at least.
+constexpr int64_t kHeads = 16, kScores = 1 << 16;
 
 // First rows of the blocks that are looked at: both ends and the middle, the middle off any tile
 // edge.
@@ -125,12 +127,17 @@ struct Sampler {
     const auto at = t.lse.begin() + (b * p.heads_q + h) * p.seq_q + first;
     return std::vector<double>(at, at + count);
   }
-  // Both ends of the batch and of the heads.
+  // Both ends of the batch and of the heads and, where heads are small, more of them between: a
+  // kernel that goes from one to the next may be wrong in those that it does not begin with.
   std::vector<std::pair<int64_t, int64_t>> heads() const {
     std::vector<std::pair<int64_t, int64_t>> list;
-    if (p.batch * p.heads_q == 0) return list;
-    list.emplace_back(0, 0);
-    if (p.batch * p.heads_q > 1) list.emplace_back(p.batch - 1, p.heads_q - 1);
+    const int64_t all = p.batch * p.heads_q;
+    const int64_t count = std::min(
+        all, std::clamp<int64_t>(kScores / std::max<int64_t>(p.seq_q * p.seq_kv, 1), 2, kHeads));
+    for (int64_t n = 0; n < count; ++n) {
+      const int64_t head = count > 1 ? n * (all - 1) / (count - 1) : 0;
+      list.emplace_back(head / p.heads_q, head % p.heads_q);
+    }
     return list;
   }
 

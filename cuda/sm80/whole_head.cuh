@@ -244,11 +244,15 @@ struct WholeScores {
     if (!keep_now && !bias_now) return;
     const Extra e = make_extra(params, pair.entry);
     const HeadExtra of = head_extra(e, pair.head);
-    if (keep_now) keep(e, of);
-    // A bias of the batch serves entries whose masks differ, so no entry's mask decides what is
-    // read.
-    if (bias_now) bias.load(e, of, spot, each_bias ? keeps : visible, each_bias ? stage : 0);
     head = pair.head;
+    if (keep_now) keep(e, of);
+    if (!bias_now) return;
+    // A bias of the batch serves entries whose masks differ, so no entry's mask decides what is
+    // read. Selected by words: a reference to one of the sets would put both in local memory.
+    Set seen;
+#pragma unroll
+    for (int n = 0; n < Set::WORDS; ++n) seen.word[n] = each_bias ? keeps.word[n] : visible.word[n];
+    bias.load(e, of, spot, seen, each_bias ? stage : 0);
   }
   // Turns products into weights relative to the row's maximum, in place. m, l: of the lane's two
   // rows; a row that sees nothing has minus infinity and 0.

@@ -263,6 +263,9 @@ class BwdDkvDqBias : public BwdDkvDq<BwdDkvDqBiasParams> {
     Sm90Grid grid = grid_;
     grid.cluster = cluster;
     *count = max_active_clusters(reinterpret_cast<const void*>(kernel), grid);
+    if (problem.cores > 0)
+      *count =
+          std::clamp<int64_t>(problem.cores / int64_t(cluster), 1, std::max<int64_t>(*count, 1));
     return Status();
   }
   Status schedule_clusters(const Launching& with) {

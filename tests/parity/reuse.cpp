@@ -62,12 +62,42 @@ TEST_CASE("reuse: whole heads, a bias of the batch under the masks of its entrie
 TEST_CASE("reuse: larger whole heads" * doctest::skip(!at_least(Tier::ci))) {
   check_lines("reuse larger whole heads",
               {"fwd f16 b6 hq2 sq144 sk144 d64 bias:f16:1x2x144 keep:6x1x144 cores=1",
-               "fwd bf16 b5 hq2 sq96 sk65 d96 bias:f32:1x1x96 keep:5x2x1 cores=1",
+               "fwd bf16 b5 hq2 sq96 sk65 d64 bias:f32:1x1x96 keep:5x2x1 cores=1",
                "bwd bf16 b6 hq2 sq32 sk128 d32 bias:bf16:1x2x32 keep:6x1x32 grads=qkvb d_bias:f32 "
                "cores=1",
                "bwd f16 b5 hq2 sq144 sk140 d64 bias:f16:1x1x1 keep:5x1x1 cores=1",
                "bwd f16 b6 hq2 sq128 sk128 d32 bias:f32:6x2x128 keep:1x2x128 grads=qkvb d_bias:f32 "
                "cores=1"});
+}
+
+// Every persistent kernel of cuda.sm90, with work tiles, clusters and slices of entries that differ.
+// Other paths compute the same; sequences over 144 keep whole heads of cuda.sm80 out.
+TEST_CASE("reuse: persistent kernels, forward" * doctest::skip(!at_least(Tier::ci))) {
+  check_lines(
+      "reuse forward",
+      {"fwd bf16 b4 hq2 sq200 sk600 d64 bias:bf16:1x2x200 cores=3",  // stream-K
+       "fwd bf16 b4 hq2 sq200 sk600 d64 bias:bf16:1x2x200 keep:4x1x1 cores=3",
+       "fwd bf16 b3 hq2 sq200 sk300 d64 bias:bf16:1x2x200 keep:3x1x200 cores=2",
+       "fwd bf16 b4 hq2 sq150 sk300 d64 bias:bf16:1x2x150 q_padded kv_padded cores=1",
+       "fwd f16 b4 hq2 sq150 sk300 d64 bias:f32:1x2x150 keep:4x1x150 cores=2",
+       "fwd bf16 b4 hq2 sq150 sk300 d64 bias:bf16:4x1x1 q_padded kv_padded cores=1",
+       "fwd f16 b4 hq2 sq150 sk300 d64 keep:4x1x150 dropout=0.25 dist=70 alibi kv_padded cores=1",
+       "fwd f16 b5 hq2 sq150 sk300 d64 q_padded kv_padded sink cores=1",
+       "fwd f16 b5 hq2 sq150 sk300 d64 softcap=2 alibi q_padded kv_padded cores=1",
+       "fwd bf16 b2 hq3 sq200 sk300 d64 elastic dist=70 cores=1",
+       "fwd bf16 b2 hq3 sq256 sk256 d128 causal_top_left elastic dist=70 cores=1",
+       "fwd bf16 b2 hq3 sq200 sk300 d64 entmax=1.5 cores=1"});
+}
+TEST_CASE("reuse: persistent kernels, backward" * doctest::skip(!at_least(Tier::ci))) {
+  check_lines(
+      "reuse backward",
+      {"bwd bf16 b3 hq2 sq200 sk300 d64 bias:bf16:3x1x1 cores=1",
+       "bwd bf16 b3 hq4 hk2 sq200 sk300 d64 cores=1",
+       "bwd bf16 b4 hq2 sq70 sk300 d64 bias:bf16:1x2x70 keep:4x1x70 grads=qkvb d_bias:f32 cores=4",
+       "bwd f16 b4 hq2 sq70 sk300 d64 bias:f32:1x2x70 keep:4x1x1 grads=qkvb d_bias:f32 cores=4",
+       "bwd bf16 b2 hq8 hk1 sq65 sk300 d128 bias:bf16:1x8x65 grads=qkvb d_bias:f32 cores=2",
+       "bwd f16 b10 hq2 sq70 sk300 d64 bias:f16:1x2x70 keep:10x1x1 q_padded kv_padded grads=qkvb "
+       "d_bias:f32 cores=1"});
 }
 
 // Batches as models have them, without a limit: every entry is compared.
