@@ -46,7 +46,7 @@ using Kernel = void (*)(P);
 #define TANDEM_HOPPER(Name, name)  // sm90/kernels.h
 #include "kernels/stems.inc"
 
-// For the rows of src/kernels/fixed.inc: the set of optional inputs and the element type are known
+// For rows with trait::fixed: the set of optional inputs and the element type are known
 // at compile time.
 Kernel<FwdFull> fwd_elastic_kernel(tandem_dtype dtype, const KernelChoice& of, bool wide);
 

@@ -148,7 +148,7 @@ ordered_json collect() {
                                  {"rows", t.br},
                                  {"cols", t.bc},
                                  {"warps", t.warps},
-                                 {"optional_inputs", t.kind != AmpereKind::plain},
+                                 {"optional_inputs", t.table != tandem::TileTable::ampere_plain},
                                  {"max_head_dim", t.width},
                                  {"shared_bytes", ampere_shared_bytes(t)}});
   for (const FwdTile& t : kFwdTiles)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Elastic softmax with nothing but a distance bias, lengths and a sink (src/kernels/fixed.inc):
+// Elastic softmax with nothing but a distance bias, lengths and a sink (trait::fixed):
 // scores and weights of a tile in registers. The operations and their order are those of score_quad
 // and weigh_quad, and so are the bits.
 #ifndef TANDEM_CUDA_PARTS_ELASTIC_CUH

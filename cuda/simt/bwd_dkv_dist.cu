@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// bwd_dkv_dist: bwd_dkv of elastic softmax (src/kernels/fixed.inc), which also stores the key
+// bwd_dkv_dist: bwd_dkv of elastic softmax (trait::fixed), which also stores the key
 // tile's part of d_dist_bias where that is wanted: ds is in the P tile, and only the tiles near the
 // diagonal have such a part.
 #include "../parts/elastic.cuh"

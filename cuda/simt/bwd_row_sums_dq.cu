@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// bwd_row_sums_dq: bwd_row_sums and bwd_dq of elastic softmax (src/kernels/fixed.inc) in one KV
+// bwd_row_sums_dq: bwd_row_sums and bwd_dq of elastic softmax (trait::fixed) in one KV
 // loop. ds = p M dp - delta p is linear in delta, which is known only at the end of the row. So
 // both of its parts are
 // summed: d_q = sum p M dp k - delta sum p k. That takes four products in place of five.

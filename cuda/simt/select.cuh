@@ -72,7 +72,7 @@ typename Family::Pointer select_full(bool wide, const char* tile, int blocks) {
   return tile ? select_row<Family, Any, 0>(tile, wide, blocks) : nullptr;
 }
 
-// The same for kernels of a fixed set of features (src/kernels/fixed.inc): with an element type if
+// The same for kernels of a fixed set of features (trait::fixed): with an element type if
 // all inputs are WIDE, else with Any.
 template <typename Family>
 typename Family::Pointer select_fixed(tandem_dtype dtype, bool wide, const char* tile, int blocks) {

@@ -13,7 +13,7 @@ namespace sm80 {
 // The row of kAmpereTiles of bwd_dq that has the width of this row.
 constexpr int dq_row(int row) {
   for (int n = 0; n < kAmpereTileCount; ++n)
-    if (kAmpereTiles[n].stem == Stem::bwd_dq && kAmpereTiles[n].kind != AmpereKind::plain &&
+    if (kAmpereTiles[n].stem == Stem::bwd_dq && kAmpereTiles[n].table != TileTable::ampere_plain &&
         kAmpereTiles[n].width == kAmpereTiles[row].width)
       return n;
   return -1;

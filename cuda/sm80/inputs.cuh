@@ -189,8 +189,9 @@ struct F32Inputs {
 
 // The inputs that the kernels of a row of src/plan/sm80/tiles.inc take.
 template <typename T, int ROW, typename Params>
-using InputsOf = typename std::conditional<MmaShape<ROW>::tile.kind == AmpereKind::f32_inputs,
-                                           F32Inputs<T, Params>, NoInputs<T, Params>>::type;
+using InputsOf =
+    typename std::conditional<MmaShape<ROW>::tile.table == TileTable::ampere_f32_inputs,
+                              F32Inputs<T, Params>, NoInputs<T, Params>>::type;
 
 }  // namespace sm80
 }  // namespace cuda

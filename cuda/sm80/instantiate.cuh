@@ -11,7 +11,7 @@
   namespace sm80 {                                                                 \
   struct name##_instances {                                                        \
     static constexpr Stem kStem = Stem::stem;                                      \
-    static constexpr AmpereKind kKind = AmpereKind::kind;                          \
+    static constexpr TileTable kTable = TileTable::ampere_##kind;                  \
     using Pointer = Kernel<Params>;                                                \
     template <typename T, int ROW>                                                 \
     static Pointer get() {                                                         \

@@ -67,7 +67,7 @@ template <typename Family, typename T, int ROW = 0>
 typename Family::Pointer select_row(int row) {
   if constexpr (ROW < kAmpereTileCount) {
     if constexpr (kAmpereTiles[ROW].stem == Family::kStem &&
-                  kAmpereTiles[ROW].kind == Family::kKind &&
+                  kAmpereTiles[ROW].table == Family::kTable &&
                   kAmpereTiles[ROW].bytes == int(sizeof(typename T::Element)))
       if (row == ROW) return Family::template get<T, ROW>();
     return select_row<Family, T, ROW + 1>(row);
@@ -83,9 +83,9 @@ typename Family::Pointer select_kernel(tandem_dtype dtype, const KernelChoice& o
     case TANDEM_BF16:
       return select_row<Family, BF16>(of.row);
     default:
-      if constexpr (Family::kKind == AmpereKind::f32_inputs)
+      if constexpr (Family::kTable == TileTable::ampere_f32_inputs)
         return select_row<Family, F32>(of.row);
-      else if constexpr (Family::kKind != AmpereKind::plain)
+      else if constexpr (Family::kTable != TileTable::ampere_plain)
         return nullptr;
       else
         return of.tf32 ? select_row<Family, TF32>(of.row) : select_row<Family, F32>(of.row);

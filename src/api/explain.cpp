@@ -94,15 +94,15 @@ String explain(const Plan&, const Launch&, const std::monostate&) { return ""; }
 String explain(const Plan&, const Launch&, const ScalarLaunch&) { return ""; }
 String explain(const Plan&, const Launch& launch, const MatrixLaunch& l) {
   String s;
-  if (l.shares_ds && launch.stem == Stem::bwd_dkv)
+  if (launch.has(trait::ds) && launch.stem == Stem::bwd_dkv)
     s += text(", leaves ds, %d kv heads at a time", l.kv_heads);
   if (launch.stores_d_bias) s += ", and d_bias";
   if (l.sums_d_bias) s += ", a sum over the batch";
   if (l.entries > 1) s += text(", %d entries at once", l.entries);
   return s;
 }
-String explain(const Plan&, const Launch&, const SimtLaunch& l) {
-  return l.fixed >= 0 ? text(", of %s", kFixed[l.fixed].candidate().c_str()) : "";
+String explain(const Plan&, const Launch& launch, const SimtLaunch&) {
+  return launch.has(trait::fixed) ? ", of " + fixed_set_name(launch.row()) : "";
 }
 String explain(const Plan&, const Launch& launch, const Sm80Launch&) {
   return launch.stores_d_bias ? ", and d_bias" : "";
@@ -114,14 +114,14 @@ String explain(const Plan& plan, const Launch& launch, const Sm90Launch& l) {
              ? ", programmatic dependent launch"
              : ", programmatic dependent launch in the tail of the launch before";
   if (launch.stem == Stem::pack_bias) s += ": " + why_packs_bias(plan.problem);
-  if (l.scales_q) s += ", q times the scale";
-  if (l.persistent) s += ", persistent";
+  if (launch.has(trait::scales_q)) s += ", q times the scale";
+  if (launch.has(trait::persistent)) s += ", persistent";
   if (l.parts.most > 1)
     s += text(", up to %d share a tile of keys, %lld in all", l.parts.most,
               (long long)l.parts.workgroups);
   else if (l.parts.most == 1)
     s += ", longest tiles of keys first";
-  if (l.two_cta_clusters) s += ", and two-CTA clusters beside them";
+  if (launch.second_kernel >= 0) s += ", and two-CTA clusters beside them";
   if (l.eager_zero_heads && plan.problem.bias)
     s += text(", zeroes the dQ accumulator of kv heads from %u on", l.eager_zero_heads);
   if (l.cooperative_postprocess) s += ", cooperative dQ postprocess";
@@ -136,7 +136,7 @@ String explain(const Plan& plan, const Launch& launch, const Sm90Launch& l) {
 // Which of the kernels of its stem a launch runs.
 String variant_words(const Launch& l) {
   const auto variant = [](int row) { return kKernels[row].variant; };
-  if (l.joins || std::strcmp(variant(l.kernel), kOnlyVariant) == 0) return "";
+  if (l.joins() || std::strcmp(variant(l.kernel), kOnlyVariant) == 0) return "";
   String s = text(", variant %s", variant(l.kernel));
   if (l.other_kernel >= 0)
     s += text(" (%s at addresses that do not allow it)", variant(l.other_kernel));
@@ -187,7 +187,7 @@ String explain(const Problem& problem, const Caps& caps) {
               narrow.c_str());
   for (const Launch& l : plan.launches) {
     s += text("  %-15s", stem_name(l.stem));
-    if (l.joins) s += " in an earlier launch,";
+    if (l.joins()) s += " in an earlier launch,";
     if (l.groups_x)
       s += text(" %u x %u workgroups, %u bytes shared", l.groups_x, l.groups_y, l.shared_bytes);
     if (const uint32_t fast = l.of<SimtLaunch>().fast_total)
@@ -196,7 +196,7 @@ String explain(const Problem& problem, const Caps& caps) {
     s += std::visit([&](const auto& of) { return explain(plan, l, of); }, l.path);
     if (!l.multiplies_matrices() && plan.wide_elements() > 4 && l.tile.br > 0)
       s += text(", without matrices (%s)", l.tile.name);
-    else if (l.tile.name && *l.tile.name && !l.joins)
+    else if (l.tile.name && *l.tile.name && !l.joins())
       s += text(", tile %s", l.tile.name);
     s += variant_words(l) + "\n";
   }

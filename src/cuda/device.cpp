@@ -106,7 +106,7 @@ class CudaProgram final : public Program {
 
  private:
   Status add(const Launch& launch) {
-    if (launch.joins) return add_nothing(launch);
+    if (launch.joins()) return add_nothing(launch);
     if (launch.as<Sm90Launch>()) {
       Recorder recorder;
       TANDEM_TRY(sm90_recorder(plan_, launch, with_, &recorder));
@@ -114,10 +114,8 @@ class CudaProgram final : public Program {
       return Status();
     }
     if (launch.as<Sm80Launch>()) return add_sm80(launch);
-    if (launch.stem == Stem::bwd_dot && launch.total > 0 &&
-        (plan_.zeroed_size > 0 || launch.of<SimtLaunch>().fast_total > 0))
-      return add_zeroing(launch);
-    if (plan_.problem.inputs() == 0) switch (launch.stem) {
+    if (launch.has(trait::zeroes)) return add_zeroing(launch);
+    if (launch.row().inputs == 0) switch (launch.stem) {
         case Stem::fwd:
           return add_plain(launch, cuda::fwd_kernel, fwd_block, fwd_push);
         case Stem::bwd_dot:
@@ -129,8 +127,8 @@ class CudaProgram final : public Program {
         default:
           break;
       }
-    // There is one row only.
-    if (launch.stem == Stem::fwd && launch.of<SimtLaunch>().fixed >= 0)
+    // There is one set only.
+    if (launch.stem == Stem::fwd && launch.has(trait::fixed))
       return add_fixed(launch, cuda::fwd_elastic_kernel, fwd_spec, fwd_block, fwd_push);
     switch (launch.stem) {
 #define TANDEM_STEM(Name, name) \
@@ -148,16 +146,16 @@ class CudaProgram final : public Program {
   }
 
   Status add_sm80(const Launch& launch) {
-    const AmpereTile& tile = launch.of<Sm80Launch>().tile();
-    const bool full = tile.kind == AmpereKind::full;
-    if (tile.kind == AmpereKind::whole_heads || launch.stem == Stem::bwd_dkv_dq ||
+    const TileTable tiles = launch.row().tiles;
+    const bool full = tiles == TileTable::ampere_full;
+    if (tiles == TileTable::ampere_whole_heads || launch.stem == Stem::bwd_dkv_dq ||
         launch.stem == Stem::bwd_dq_cast || (launch.stem == Stem::bwd_dkv && full)) {
       Recorder recorder;
       TANDEM_TRY(sm80_recorder(plan_, launch, with_, &recorder));
       steps_.push_back({launch.stem, std::move(recorder)});
       return Status();
     }
-    if (tile.kind == AmpereKind::f32_inputs) switch (launch.stem) {
+    if (tiles == TileTable::ampere_f32_inputs) switch (launch.stem) {
 #define TANDEM_INPUTS(name)                                                               \
   case Stem::name:                                                                        \
     return add_fixed(launch, cuda::sm80::name##_inputs_kernel, name##_spec, name##_block, \
@@ -203,10 +201,10 @@ class CudaProgram final : public Program {
 
   Status add_zeroing(const Launch& launch) {
     // No other optional input affects delta.
-    if (!plan_.problem.has_lengths())
-      return add_zeroing(
-          launch, cuda::bwd_dot_zero_kernel(plan_.problem.dtype, launch.of<SimtLaunch>().tf32),
-          cuda::BwdDotParams{bwd_dot_block(plan_, launch), BwdDotPush()});
+    if ((launch.row().inputs & kHasLengths) == 0)
+      return add_zeroing(launch,
+                         cuda::bwd_dot_zero_kernel(plan_.problem.dtype, launch.has(trait::tf32)),
+                         cuda::BwdDotParams{bwd_dot_block(plan_, launch), BwdDotPush()});
     return add_zeroing(launch, cuda::bwd_dot_zero_full_kernel(),
                        full_params(launch, bwd_dot_spec, bwd_dot_block, bwd_dot_push));
   }

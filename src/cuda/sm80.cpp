@@ -114,11 +114,10 @@ Status record_dkv_dq_inputs(const Plan& plan, const Launch& launch, const Launch
 Status sm80_recorder(const Plan& plan, const Launch& launch, const Launching& with,
                      Recorder* recorder) {
   const tandem_dtype dtype = plan.problem.dtype;
-  if (launch.of<Sm80Launch>().tile().kind == AmpereKind::whole_heads)
+  if (launch.row().tiles == TileTable::ampere_whole_heads)
     return launch.stem == Stem::fwd ? record_fwd_whole(plan, launch, with, recorder)
                                     : record_bwd_whole(plan, launch, with, recorder);
-  if (launch.stem == Stem::bwd_dkv_dq &&
-      launch.of<Sm80Launch>().tile().kind == AmpereKind::f32_inputs)
+  if (launch.stem == Stem::bwd_dkv_dq && launch.row().tiles == TileTable::ampere_f32_inputs)
     return record_dkv_dq_inputs(plan, launch, with, recorder);
   if (launch.stem == Stem::bwd_dkv_dq) {
     Launcher<cuda::sm80::BwdDkvDqParams> start;
@@ -146,8 +145,8 @@ Status sm80_recorder(const Plan& plan, const Launch& launch, const Launching& wi
     fixed.features = features_of(plan.problem);
     fixed.spec = bwd_dkv_spec(plan, launch);
     const Launch *dq = plan.find(Stem::bwd_dq), *head = plan.find(Stem::bwd_head_sums);
-    if (!dq || !dq->joins) dq = nullptr;
-    if (!head || !head->joins) head = nullptr;
+    if (!dq || !dq->joins()) dq = nullptr;
+    if (!head || !head->joins()) head = nullptr;
     if (dq) {
       fixed.dq.block = bwd_dq_block(plan, *dq);
       fixed.dq.extra = fixed.extra;

@@ -58,7 +58,7 @@ int max_active_clusters(const void* kernel, const Sm90Grid& grid) {
 
 const Launch* joined_launch(const Plan& plan, Stem stem) {
   const Launch* launch = plan.find(stem);
-  return launch && launch->joins ? launch : nullptr;
+  return launch && launch->joins() ? launch : nullptr;
 }
 
 bool sm90_loads() {
@@ -74,12 +74,12 @@ Status sm90_recorder(const Plan& plan, const Launch& launch, const Launching& wi
                      Recorder* recorder) {
   TensorMapFunctions tensor_maps;
   TANDEM_TRY(tensor_maps.load());
-  const uint32_t variant = variant_bit(hopper_variant(plan.problem));
   for (const Sm90Rows& rows : {sm90_fwd_rows(), sm90_bwd_rows()})
     for (const Sm90Row& row : rows)
-      if (row.stem == launch.stem && (row.variants & variant) != 0)
+      if (int(row.kernel) == launch.kernel)
         return row.record({plan, launch, with, tensor_maps}, recorder);
-  return fail(TANDEM_ERROR_BACKEND, "the path sm90 has no kernel %s", stem_name(launch.stem));
+  return fail(TANDEM_ERROR_BACKEND, "the path sm90 has no kernel %s",
+              short_kernel_name(launch.row()).c_str());
 }
 
 }  // namespace tandem

@@ -4,6 +4,7 @@
 #include <iterator>
 
 #include "../../cuda/sm90/bwd/kernels.h"
+#include "plan/sm90/rows.h"
 #include "sm90_kernel.h"
 
 namespace tandem {
@@ -71,9 +72,9 @@ class BwdDkvDqPlain : public BwdDkvDq<BwdDkvDqParams> {
  public:
   using BwdDkvDq::BwdDkvDq;
   Kernel<Params> kernel() const {
-    return cuda::sm90::bwd_dkv_dq_kernel(problem.dtype, choice.row, problem.wants(TANDEM_GRAD_Q),
-                                         problem.wants(TANDEM_GRAD_K | TANDEM_GRAD_V),
-                                         choice.persistent);
+    return cuda::sm90::bwd_dkv_dq_kernel(problem.dtype, choice.row, !launch.has(trait::d_kv_alone),
+                                         !launch.has(trait::d_q_alone),
+                                         launch.has(trait::persistent));
   }
 };
 
@@ -95,16 +96,12 @@ class BwdDkvDqParts : public BwdDkvDq<BwdDkvDqPartsParams> {
   }
 };
 
-Status record_plain(const Sm90Recording& from, Recorder* recorder) {
-  return from.launch.of<Sm90Launch>().parts.most > 0 ? record_sm90<BwdDkvDqParts>(from, recorder)
-                                                     : record_sm90<BwdDkvDqPlain>(from, recorder);
-}
-
 class BwdDkvDqEntmax : public BwdDkvDq<BwdDkvDqEntmaxParams> {
  public:
   using BwdDkvDq::BwdDkvDq;
   Kernel<Params> kernel() const {
-    return cuda::sm90::bwd_dkv_dq_entmax_kernel(problem.dtype, choice.row, problem.alpha == 1.5f);
+    return cuda::sm90::bwd_dkv_dq_entmax_kernel(problem.dtype, choice.row,
+                                                !launch.has(trait::any_alpha));
   }
   void set_fixed(Params* params) const {
     BwdDkvDq::set_fixed(params);
@@ -140,49 +137,31 @@ template <bool PERSISTENT>
 Kernel<BwdDkvDqOptionalParams> row_bias_kernel(tandem_dtype dtype, int row) {
   return cuda::sm90::bwd_dkv_dq_row_bias_kernel(dtype, row, PERSISTENT);
 }
-Status record_row_bias(const Sm90Recording& from, Recorder* recorder) {
-  return from.launch.of<Sm90Launch>().persistent
-             ? record_sm90<BwdDkvDqOptional<row_bias_kernel<true>>>(from, recorder)
-             : record_sm90<BwdDkvDqOptional<row_bias_kernel<false>>>(from, recorder);
-}
 
 // A dense bias. Where d_bias is summed over the batch, workgroups run in clusters of a schedule
 // (bwd_cluster_schedule.h), and two-CTA clusters may follow in a launch of their own.
-class BwdDkvDqBias : public BwdDkvDq<BwdDkvDqBiasParams> {
+class BwdDkvDqAnyBias : public BwdDkvDq<BwdDkvDqBiasParams> {
  public:
-  BwdDkvDqBias(const Plan& of, const Launch& its)
-      : BwdDkvDq(of, its),
-        postprocesses_(problem.wants(TANDEM_GRAD_Q) && !of.find(Stem::bwd_dq_cast)),
-        grid_(sm90_grid(its)),
-        two_cta_kernel_(kernel_of(BiasForm::passes)) {
+  BwdDkvDqAnyBias(const Plan& of, const Launch& its, Kernel<Params> kernel)
+      : BwdDkvDq(of, its), kernel_(kernel), grid_(sm90_grid(its)) {
+    if (launch.second_kernel >= 0)
+      two_cta_kernel_ =
+          cuda::sm90::bwd_dkv_dq_bias_kernel(problem.dtype, choice.row, BiasForm::passes);
     if (sums_dbias_in_slices(problem))
       cluster_ = kSliceCluster;
     else if (reduces_dbias_in_clusters(problem))
       cluster_ = unsigned(problem.batch);
     split_ = {launch.total / (problem.bias.batch == 1 ? problem.batch : 1), 1};
   }
-  Kernel<Params> kernel() const {
-    if (has_f32_bias(problem))
-      return cuda::sm90::bwd_dkv_dq_f32_bias_kernel(
-          problem.dtype, choice.row, slices() ? BiasForm::f32_slices : BiasForm::f32);
-    if (masks_bias(problem))
-      return cuda::sm90::bwd_dkv_dq_bias_keep_kernel(
-          problem.dtype, choice.row,
-          problem.has_lengths() ? slices() ? BiasForm::lengths_slices : BiasForm::lengths
-          : slices()            ? BiasForm::keep_slices
-                                : BiasForm::keep);
-    return kernel_of(slices()         ? BiasForm::slices
-                     : postprocesses_ ? BiasForm::postprocess
-                                      : BiasForm::whole);
-  }
+  Kernel<Params> kernel() const { return kernel_; }
 
   Status prepare(const Launching& with) {
     if (slices()) return schedule_slices(with);
     if (cluster_ > 1 && launch.groups_y == 1) TANDEM_TRY(schedule_clusters(with));
     // There are as many persistent clusters as the device runs at a time. In a deterministic order
     // a cluster waits for those that were started before it, so each has one tile.
-    persistent_ = !postprocesses_ && !problem.deterministic && 0 < schedule_.slots &&
-                  schedule_.slots < schedule_.items;
+    persistent_ = !launch.has(trait::postprocess) && !problem.deterministic &&
+                  0 < schedule_.slots && schedule_.slots < schedule_.items;
     if (schedule_.items > 0)
       grid_.groups.x = cluster_ * unsigned(persistent_ ? schedule_.slots : schedule_.items);
     // A single workgroup is launched as a cluster, too. In any other launch cluster_sync() is a
@@ -238,7 +217,7 @@ class BwdDkvDqBias : public BwdDkvDq<BwdDkvDqBiasParams> {
   }
 
  private:
-  bool slices() const { return choice.passes > 0; }
+  bool slices() const { return launch.has(trait::slices); }
   // As many clusters as the device runs at a time, or as many as there are items. They fetch their
   // items.
   Status schedule_slices(const Launching& with) {
@@ -246,14 +225,11 @@ class BwdDkvDqBias : public BwdDkvDq<BwdDkvDqBiasParams> {
     grid_.groups = dim3(cluster_);  // whole clusters, as their number is asked for
     schedule_.items = int(int64_t(launch.total) / problem.batch * launch.splits);
     int64_t slots = 0;
-    TANDEM_TRY(count_clusters(kernel(), cluster_, with, &slots));
+    TANDEM_TRY(count_clusters(kernel_, cluster_, with, &slots));
     const int64_t clusters =
         slots > 0 ? std::min<int64_t>(slots, schedule_.items) : schedule_.items;
     grid_.groups = dim3(cluster_ * unsigned(clusters));
     return Status();
-  }
-  Kernel<Params> kernel_of(BiasForm form) const {
-    return cuda::sm90::bwd_dkv_dq_bias_kernel(problem.dtype, choice.row, form);
   }
   // How many clusters of a kernel the device runs at a time.
   Status count_clusters(Kernel<Params> kernel, unsigned cluster, const Launching& with,
@@ -270,8 +246,8 @@ class BwdDkvDqBias : public BwdDkvDq<BwdDkvDqBiasParams> {
   }
   Status schedule_clusters(const Launching& with) {
     int64_t slots = 0, two_cta_clusters = 0;
-    TANDEM_TRY(count_clusters(kernel(), cluster_, with, &slots));
-    if (slots > 0 && choice.two_cta_clusters) {
+    TANDEM_TRY(count_clusters(kernel_, cluster_, with, &slots));
+    if (slots > 0 && two_cta_kernel_) {
       TANDEM_TRY(count_clusters(two_cta_kernel_, 2, with, &two_cta_clusters));
       two_cta_clusters =
           std::clamp<int64_t>(two_cta_clusters - slots * problem.batch / 2, 0, kMaxTwoCtaClusters);
@@ -285,13 +261,31 @@ class BwdDkvDqBias : public BwdDkvDq<BwdDkvDqBiasParams> {
     return Status();
   }
 
-  const bool postprocesses_;  // the last workgroup of a head forms d_q
+  const Kernel<Params> kernel_;
   Sm90Grid grid_;
-  Kernel<Params> two_cta_kernel_;
+  Kernel<Params> two_cta_kernel_ = nullptr;  // of Launch::second_kernel
   unsigned cluster_ = 1;
   bool persistent_ = false;
   BwdQuerySplit split_{};
   BwdClusterSchedule schedule_{};
+};
+
+// The kernel of a form.
+template <BiasForm FORM>
+class BwdDkvDqBias : public BwdDkvDqAnyBias {
+ public:
+  BwdDkvDqBias(const Plan& of, const Launch& its)
+      : BwdDkvDqAnyBias(of, its, select(of.problem.dtype, its.of<Sm90Launch>().row)) {}
+
+ private:
+  static Kernel<Params> select(tandem_dtype dtype, int row) {
+    if constexpr (cuda::sm90::kFormHasF32<FORM>)
+      return cuda::sm90::bwd_dkv_dq_f32_bias_kernel(dtype, row, FORM);
+    else if constexpr (cuda::sm90::kFormHasKeep<FORM>)
+      return cuda::sm90::bwd_dkv_dq_bias_keep_kernel(dtype, row, FORM);
+    else
+      return cuda::sm90::bwd_dkv_dq_bias_kernel(dtype, row, FORM);
+  }
 };
 
 // bwd_dkv and bwd_dq of wide heads in one launch. Of a problem with both it is bwd_dkv's, which
@@ -308,7 +302,7 @@ class BwdDkvWithDq : public Sm90Kernel<BwdDkvWithDqParams> {
     int row = choice.row;
     if (!dkv_)
       while (row < kBwdShapeCount && kBwdShapes[row].d != kDqShapes[choice.row].d) ++row;
-    return cuda::sm90::bwd_dkv_kernel(problem.dtype, row, problem.softcap > 0);
+    return cuda::sm90::bwd_dkv_kernel(problem.dtype, row, (launch.row().inputs & kHasSoftcap) != 0);
   }
   Sm90Grid grid() const {
     Sm90Grid grid = sm90_grid(launch);
@@ -344,7 +338,8 @@ class BwdRowSums : public Sm90Kernel<BwdRowSumsParams> {
  public:
   using Sm90Kernel::Sm90Kernel;
   Kernel<Params> kernel() const {
-    return cuda::sm90::bwd_row_sums_kernel(problem.dtype, choice.row, problem.alpha == 1.5f);
+    return cuda::sm90::bwd_row_sums_kernel(problem.dtype, choice.row,
+                                           !launch.has(trait::any_alpha));
   }
   void set_fixed(Params* params) const {
     Sm90Kernel::set_fixed(params);
@@ -367,7 +362,7 @@ class BwdRowSumsDq : public Sm90Kernel<BwdRowSumsDqParams> {
     Sm90Kernel::set_fixed(params);
     params->spec = bwd_row_sums_dq_spec(plan, launch);
     const Launch* sum = plan.find_sum(TANDEM_GRAD_DIST_BIAS);
-    if (sum && sum->joins) params->zeroed_count = int(sum_counts_bytes(problem.heads_kv) / 4);
+    if (sum && sum->joins()) params->zeroed_count = int(sum_counts_bytes(problem.heads_kv) / 4);
   }
   void set_addresses(const Addresses& a, Params* params) const {
     Sm90Kernel::set_addresses(a, params);
@@ -380,7 +375,7 @@ class BwdDkvDist : public Sm90Kernel<BwdDkvDistParams> {
   BwdDkvDist(const Plan& of, const Launch& its)
       : Sm90Kernel(of, its), reduces_tau_(joined_launch(of, Stem::bwd_head_sums) != nullptr) {
     const Launch* sum = of.find_sum(TANDEM_GRAD_DIST_BIAS);
-    reduces_dist_ = sum && sum->joins;
+    reduces_dist_ = sum && sum->joins();
   }
   Kernel<Params> kernel() const {
     return cuda::sm90::bwd_dkv_dist_kernel(problem.dtype, choice.row);
@@ -408,7 +403,9 @@ class BwdDqCast : public Sm90Kernel<BwdDqCastParams> {
   }
   void set_fixed(Params* params) const {
     Sm90Kernel::set_fixed(params);
-    params->entries = has_bias_tiles(problem) && problem.bias.batch == 1 ? int(problem.batch) : 1;
+    const Launch& fused = *plan.find(Stem::bwd_dkv_dq);
+    const bool shared = fused.has(trait::bias_tiles) && problem.bias.batch == 1;
+    params->entries = shared ? int(problem.batch) : 1;
     if (problem.lengths_q == Lengths::packed) {
       const BwdShape& shape = kBwdShapes[choice.row];
       params->total_q = int(problem.total_q);
@@ -416,7 +413,7 @@ class BwdDqCast : public Sm90Kernel<BwdDqCastParams> {
       params->packed_blocks =
           int(bwd_packed_tiles(shape, problem.total_q, problem.batch)) * params->tile_blocks;
     }
-    params->done = cuda::sm90::kWholeTile * plan.find(Stem::bwd_dkv_dq)->tiles;
+    params->done = cuda::sm90::kWholeTile * fused.tiles;
     params->group = int(problem.group());
     if (!head_) return;
     params->head.block = bwd_head_sums_block(plan, *head_);
@@ -434,22 +431,45 @@ class BwdDqCast : public Sm90Kernel<BwdDqCastParams> {
 };
 
 constexpr Sm90Row kRows[] = {
-    {Stem::bwd_dkv_dq, variant_bit(HopperVariant::plain), record_plain},
-    {Stem::bwd_dkv_dq, variant_bit(HopperVariant::bias), record_sm90<BwdDkvDqBias>},
-    {Stem::bwd_dkv_dq, variant_bit(HopperVariant::entmax), record_sm90<BwdDkvDqEntmax>},
-    {Stem::bwd_dkv_dq, variant_bit(HopperVariant::varlen),
+    {KernelId::cuda_sm90_bwd_dkv_dq_plain, record_sm90<BwdDkvDqPlain>},
+    {KernelId::cuda_sm90_bwd_dkv_dq_persistent, record_sm90<BwdDkvDqPlain>},
+    {KernelId::cuda_sm90_bwd_dkv_dq_d_q_alone, record_sm90<BwdDkvDqPlain>},
+    {KernelId::cuda_sm90_bwd_dkv_dq_d_kv_alone, record_sm90<BwdDkvDqPlain>},
+    {KernelId::cuda_sm90_bwd_dkv_dq_plain_parts, record_sm90<BwdDkvDqParts>},
+    {KernelId::cuda_sm90_bwd_dkv_dq_bias, record_sm90<BwdDkvDqBias<BiasForm::whole>>},
+    {KernelId::cuda_sm90_bwd_dkv_dq_bias_postprocess,
+     record_sm90<BwdDkvDqBias<BiasForm::postprocess>>},
+    {KernelId::cuda_sm90_bwd_dkv_dq_bias_slices, record_sm90<BwdDkvDqBias<BiasForm::slices>>},
+    {KernelId::cuda_sm90_bwd_dkv_dq_bias_keep, record_sm90<BwdDkvDqBias<BiasForm::keep>>},
+    {KernelId::cuda_sm90_bwd_dkv_dq_bias_keep_slices,
+     record_sm90<BwdDkvDqBias<BiasForm::keep_slices>>},
+    {KernelId::cuda_sm90_bwd_dkv_dq_bias_lengths, record_sm90<BwdDkvDqBias<BiasForm::lengths>>},
+    {KernelId::cuda_sm90_bwd_dkv_dq_bias_lengths_slices,
+     record_sm90<BwdDkvDqBias<BiasForm::lengths_slices>>},
+    {KernelId::cuda_sm90_bwd_dkv_dq_bias_f32, record_sm90<BwdDkvDqBias<BiasForm::f32>>},
+    {KernelId::cuda_sm90_bwd_dkv_dq_bias_f32_slices,
+     record_sm90<BwdDkvDqBias<BiasForm::f32_slices>>},
+    {KernelId::cuda_sm90_bwd_dkv_dq_row_bias,
+     record_sm90<BwdDkvDqOptional<row_bias_kernel<false>>>},
+    {KernelId::cuda_sm90_bwd_dkv_dq_row_bias_persistent,
+     record_sm90<BwdDkvDqOptional<row_bias_kernel<true>>>},
+    {KernelId::cuda_sm90_bwd_dkv_dq_varlen,
      record_sm90<BwdDkvDqOptional<cuda::sm90::bwd_dkv_dq_varlen_kernel>>},
-    {Stem::bwd_dkv_dq, variant_bit(HopperVariant::row_bias), record_row_bias},
-    {Stem::bwd_dkv_dq, variant_bit(HopperVariant::softcap_alibi),
+    {KernelId::cuda_sm90_bwd_dkv_dq_softcap_alibi,
      record_sm90<BwdDkvDqOptional<cuda::sm90::bwd_dkv_dq_softcap_alibi_kernel>>},
-    {Stem::bwd_dkv_dq, variant_bit(HopperVariant::masked),
+    {KernelId::cuda_sm90_bwd_dkv_dq_masked,
      record_sm90<BwdDkvDqOptional<cuda::sm90::bwd_dkv_dq_masked_kernel>>},
-    {Stem::bwd_dkv_dist, variant_bit(HopperVariant::elastic), record_sm90<BwdDkvDist>},
-    {Stem::bwd_row_sums_dq, variant_bit(HopperVariant::elastic), record_sm90<BwdRowSumsDq>},
-    {Stem::bwd_row_sums, variant_bit(HopperVariant::entmax), record_sm90<BwdRowSums>},
-    {Stem::bwd_dkv, kEveryVariant, record_sm90<BwdDkvWithDq>},
-    {Stem::bwd_dq, kEveryVariant, record_sm90<BwdDkvWithDq>},
-    {Stem::bwd_dq_cast, kEveryVariant, record_sm90<BwdDqCast>},
+    {KernelId::cuda_sm90_bwd_dkv_dq_entmax, record_sm90<BwdDkvDqEntmax>},
+    {KernelId::cuda_sm90_bwd_dkv_dq_entmax_any, record_sm90<BwdDkvDqEntmax>},
+    {KernelId::cuda_sm90_bwd_dkv_dist_only, record_sm90<BwdDkvDist>},
+    {KernelId::cuda_sm90_bwd_row_sums_dq_only, record_sm90<BwdRowSumsDq>},
+    {KernelId::cuda_sm90_bwd_row_sums_entmax, record_sm90<BwdRowSums>},
+    {KernelId::cuda_sm90_bwd_row_sums_entmax_any, record_sm90<BwdRowSums>},
+    {KernelId::cuda_sm90_bwd_dkv_only, record_sm90<BwdDkvWithDq>},
+    {KernelId::cuda_sm90_bwd_dkv_softcap, record_sm90<BwdDkvWithDq>},
+    {KernelId::cuda_sm90_bwd_dq_only, record_sm90<BwdDkvWithDq>},
+    {KernelId::cuda_sm90_bwd_dq_softcap, record_sm90<BwdDkvWithDq>},
+    {KernelId::cuda_sm90_bwd_dq_cast_only, record_sm90<BwdDqCast>},
 };
 
 }  // namespace

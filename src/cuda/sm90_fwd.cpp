@@ -47,29 +47,24 @@ class FwdOptional : public Sm90Kernel<FwdOptionalParams> {
   Kernel<Params> kernel() const { return select(problem.dtype, launch.tile.name); }
 };
 
-class FwdEntmax : public Sm90Kernel<FwdOptionalParams> {
- public:
-  using Sm90Kernel::Sm90Kernel;
-  Kernel<Params> kernel() const {
-    return problem.alpha == 1.5f
-               ? cuda::sm90::fwd_entmax_kernel(problem.dtype, launch.tile.name)
-               : cuda::sm90::fwd_entmax_any_kernel(problem.dtype, launch.tile.name);
-  }
-};
+// The selectors of FwdBias.
+Kernel<FwdBiasParams> scaled_bias_kernel(tandem_dtype, const char* tile) {  // of bf16 alone
+  return cuda::sm90::fwd_scaled_bias_kernel(tile);
+}
+template <bool LENGTHS>
+Kernel<FwdBiasParams> bias_keep_kernel(tandem_dtype dtype, const char* tile) {
+  return cuda::sm90::fwd_bias_keep_kernel(dtype, tile, LENGTHS);
+}
+template <bool LENGTHS>
+Kernel<FwdBiasParams> f32_bias_kernel(tandem_dtype dtype, const char* tile) {
+  return cuda::sm90::fwd_f32_bias_kernel(dtype, tile, LENGTHS);
+}
 
+template <Kernel<FwdBiasParams> (*select)(tandem_dtype, const char* tile)>
 class FwdBias : public Sm90Kernel<FwdBiasParams> {
  public:
   using Sm90Kernel::Sm90Kernel;
-  Kernel<Params> kernel() const {
-    if (has_f32_bias(problem))
-      return cuda::sm90::fwd_f32_bias_kernel(problem.dtype, launch.tile.name,
-                                             problem.has_lengths());
-    if (masks_bias(problem))
-      return cuda::sm90::fwd_bias_keep_kernel(problem.dtype, launch.tile.name,
-                                              problem.has_lengths());
-    return choice.scales_q ? cuda::sm90::fwd_scaled_bias_kernel(launch.tile.name)
-                           : cuda::sm90::fwd_bias_kernel(problem.dtype, launch.tile.name);
-  }
+  Kernel<Params> kernel() const { return select(problem.dtype, launch.tile.name); }
   void set_fixed(Params* params) const {
     Sm90Kernel::set_fixed(params);
     const int steps = int((problem.seq_kv + launch.tile.bc - 1) / launch.tile.bc);
@@ -92,24 +87,35 @@ class FwdBias : public Sm90Kernel<FwdBiasParams> {
 class PackBias : public Sm90Kernel<cuda::sm90::PackBiasParams> {
  public:
   using Sm90Kernel::Sm90Kernel;
-  Kernel<Params> kernel() const { return cuda::sm90::pack_bias_kernel(has_f32_bias(problem)); }
+  Kernel<Params> kernel() const {
+    return cuda::sm90::pack_bias_kernel(launch.has(trait::f32_bias));
+  }
 };
 
 constexpr Sm90Row kRows[] = {
-    {Stem::pack_bias, variant_bit(HopperVariant::bias), record_sm90<PackBias>},
-    {Stem::fwd, variant_bit(HopperVariant::plain), record_sm90<FwdPlain>},
-    {Stem::fwd, variant_bit(HopperVariant::bias), record_sm90<FwdBias>},
-    {Stem::fwd, variant_bit(HopperVariant::entmax), record_sm90<FwdEntmax>},
-    {Stem::fwd, variant_bit(HopperVariant::elastic),
-     record_sm90<FwdOptional<cuda::sm90::fwd_elastic_kernel>>},
-    {Stem::fwd, variant_bit(HopperVariant::varlen),
-     record_sm90<FwdOptional<cuda::sm90::fwd_varlen_kernel>>},
-    {Stem::fwd, variant_bit(HopperVariant::row_bias),
-     record_sm90<FwdOptional<cuda::sm90::fwd_row_bias_kernel>>},
-    {Stem::fwd, variant_bit(HopperVariant::softcap_alibi),
+    {KernelId::cuda_sm90_pack_bias_only, record_sm90<PackBias>},
+    {KernelId::cuda_sm90_pack_bias_f32, record_sm90<PackBias>},
+    {KernelId::cuda_sm90_fwd_plain, record_sm90<FwdPlain>},
+    {KernelId::cuda_sm90_fwd_decoupled, record_sm90<FwdPlain>},
+    {KernelId::cuda_sm90_fwd_wide_heads, record_sm90<FwdPlain>},
+    {KernelId::cuda_sm90_fwd_bias, record_sm90<FwdBias<cuda::sm90::fwd_bias_kernel>>},
+    {KernelId::cuda_sm90_fwd_bias_192_rows, record_sm90<FwdBias<cuda::sm90::fwd_bias_kernel>>},
+    {KernelId::cuda_sm90_fwd_scaled_bias, record_sm90<FwdBias<scaled_bias_kernel>>},
+    {KernelId::cuda_sm90_fwd_bias_keep, record_sm90<FwdBias<bias_keep_kernel<false>>>},
+    {KernelId::cuda_sm90_fwd_bias_lengths, record_sm90<FwdBias<bias_keep_kernel<true>>>},
+    {KernelId::cuda_sm90_fwd_bias_f32, record_sm90<FwdBias<f32_bias_kernel<false>>>},
+    {KernelId::cuda_sm90_fwd_bias_f32_lengths, record_sm90<FwdBias<f32_bias_kernel<true>>>},
+    {KernelId::cuda_sm90_fwd_row_bias, record_sm90<FwdOptional<cuda::sm90::fwd_row_bias_kernel>>},
+    {KernelId::cuda_sm90_fwd_varlen, record_sm90<FwdOptional<cuda::sm90::fwd_varlen_kernel>>},
+    {KernelId::cuda_sm90_fwd_softcap_alibi,
      record_sm90<FwdOptional<cuda::sm90::fwd_softcap_alibi_kernel>>},
-    {Stem::fwd, variant_bit(HopperVariant::masked),
-     record_sm90<FwdOptional<cuda::sm90::fwd_masked_kernel>>},
+    {KernelId::cuda_sm90_fwd_masked, record_sm90<FwdOptional<cuda::sm90::fwd_masked_kernel>>},
+    {KernelId::cuda_sm90_fwd_elastic, record_sm90<FwdOptional<cuda::sm90::fwd_elastic_kernel>>},
+    {KernelId::cuda_sm90_fwd_elastic_decoupled,
+     record_sm90<FwdOptional<cuda::sm90::fwd_elastic_kernel>>},
+    {KernelId::cuda_sm90_fwd_entmax, record_sm90<FwdOptional<cuda::sm90::fwd_entmax_kernel>>},
+    {KernelId::cuda_sm90_fwd_entmax_any,
+     record_sm90<FwdOptional<cuda::sm90::fwd_entmax_any_kernel>>},
 };
 
 }  // namespace

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // What the kernels of cuda.sm90 have in common on the host: how the recorder of a launch is made.
-// Each kernel has a row in the tables of sm90_fwd.cpp and sm90_bwd.cpp. A row names a class derived
-// from Sm90Kernel, which says what is the kernel's own: its selector, its grid, and the parameters
-// beside block, push, optional inputs and tensor maps.
+// Each of their rows in the registry has one in the tables of sm90_fwd.cpp and sm90_bwd.cpp, which
+// names a class derived from Sm90Kernel. The class says what is the kernel's own: its selector, its
+// grid, and the parameters beside block, push, optional inputs and tensor maps.
 #ifndef TANDEM_SRC_CUDA_SM90_KERNEL_H
 #define TANDEM_SRC_CUDA_SM90_KERNEL_H
 #include <type_traits>
 
 #include "kernels/params.h"
-#include "plan/sm90/planner.h"
 #include "plan/sm90/tensor_maps.h"
 #include "sm90_tensor_maps.h"
 
@@ -41,13 +40,9 @@ struct Sm90Recording {
   const TensorMapFunctions& tensor_maps;
 };
 
-// A row of a table. The first row with the stem of a launch and the variant of its problem has the
-// kernel.
-constexpr uint32_t variant_bit(HopperVariant variant) { return 1u << uint32_t(variant); }
-constexpr uint32_t kEveryVariant = ~0u;
+// A row of a table: how a kernel of the registry is recorded.
 struct Sm90Row {
-  Stem stem;
-  uint32_t variants;  // bits of the variants that the kernel serves
+  KernelId kernel;
   Status (*record)(const Sm90Recording& from, Recorder* recorder);
 };
 struct Sm90Rows {
@@ -122,7 +117,7 @@ Status record_sm90(const Sm90Recording& from, Recorder* recorder) {
   Launcher<Params> start;
   TANDEM_TRY(start.prepare(kernel, from.with, grid.groups, grid.threads, grid.shared_bytes));
   const auto replace = from.tensor_maps.replace;
-  const auto bias = bias_address(from.plan);
+  const auto bias = bias_address(from.plan, from.launch);
   const bool has_attributes = grid.has_attributes();
   *recorder = [=](cudaStream_t stream, const Addresses& a) {
     Params params = fixed;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 #include "sm90_tensor_maps.h"
 
-#include "plan/sm90/planner.h"
 #include "plan/sm90/tensor_maps.h"
 
 namespace tandem {
@@ -39,11 +38,8 @@ namespace mapped {
 TensorMapShape q_shape(const Problem& p, const Launch& launch) {
   int rows = launch.tile.br;
   if (launch.stem == Stem::fwd) {
-    const HopperVariant variant = hopper_variant(p);
-    if (variant == HopperVariant::plain)
-      rows = fwd_plain_q_rows(kFwdTiles[launch.of<Sm90Launch>().row]);
-    if (variant == HopperVariant::bias && kFwdTiles[launch.of<Sm90Launch>().row].bias)
-      rows = kFwdBiasRows;
+    if (launch.row().inputs == 0) rows = fwd_plain_q_rows(kFwdTiles[launch.of<Sm90Launch>().row]);
+    if (launch.has(trait::rows_192)) rows = kFwdBiasRows;
   }
   return row_shape(p, p.q, false, p.head_dim, rows);
 }
@@ -67,7 +63,7 @@ TensorMapShape bias_shape(const Problem& p, const Launch& launch) {
   }
   TensorMapShape shape = shape_of(p, strides, p.bias.heads, rows, p.seq_kv, box_rows);
   shape.sizes[3] = cuuint64_t(p.bias.batch);
-  if (has_f32_bias(p)) {
+  if (launch.has(trait::f32_bias)) {
     shape.type = CU_TENSOR_MAP_DATA_TYPE_FLOAT32, shape.box[0] = 32;
     if (rows > 1) shape.steps[0] *= 2;
     if (p.bias.heads > 1) shape.steps[1] *= 2;

@@ -4,7 +4,7 @@
 #ifndef TANDEM_SRC_CUDA_SM90_TENSOR_MAPS_H
 #define TANDEM_SRC_CUDA_SM90_TENSOR_MAPS_H
 #include "../../cuda/sm90/params.h"
-#include "plan/sm90/planner.h"
+#include "plan/plan.h"
 #include "runtime.h"
 
 namespace tandem {
@@ -28,7 +28,7 @@ struct MappedTensor {
   const char* name;
   uint64_t Addresses::*address;
   TensorMapShape (*shape)(const Problem& p, const Launch& launch);
-  bool is_bias;  // a tensor map that a problem without tiles of a bias leaves empty
+  bool is_bias;  // a tensor map that a kernel without trait::bias_tiles leaves empty
 };
 namespace mapped {
 TensorMapShape q_shape(const Problem& p, const Launch& launch);
@@ -71,15 +71,15 @@ Status encode_tensor_maps(const TensorMapFunctions& functions, const Problem& p,
                           const Launch& launch, Params* params) {
   Status status;
   cuda::sm90::for_each_tensor_map(*params, [&](const MappedTensor& tensor, CUtensorMap& map) {
-    if (status.ok() && (!tensor.is_bias || has_bias_tiles(p)))
+    if (status.ok() && (!tensor.is_bias || launch.has(trait::bias_tiles)))
       status = encode_tensor_map(functions, tensor, p, launch, &map);
   });
   return status;
 }
 
-// Where the dense bias of a plan is whose tiles kernels read; nullptr: there is none.
-inline uint64_t Addresses::*bias_address(const Plan& plan) {
-  if (!has_bias_tiles(plan.problem)) return nullptr;
+// Where the dense bias is whose tiles a launch reads; nullptr: there is none.
+inline uint64_t Addresses::*bias_address(const Plan& plan, const Launch& launch) {
+  if (!launch.has(trait::bias_tiles)) return nullptr;
   return plan.scratch[Scratch::packed_bias].present ? &Addresses::packed_bias : &Addresses::bias;
 }
 

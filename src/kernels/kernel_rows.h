@@ -1,21 +1,23 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Which row of the registry a launch runs: what the planner chose, and what the addresses of an
-// execute decide.
+// What decides beside the planner which row of the registry runs: rows that are switched off, and
+// the addresses of an execute.
 #ifndef TANDEM_SRC_KERNELS_KERNEL_ROWS_H
 #define TANDEM_SRC_KERNELS_KERNEL_ROWS_H
 #include <initializer_list>
 
 #include "params.h"
-#include "plan/sm90/planner.h"
 
 namespace tandem {
 
-// Sets the rows of a plan's launches, once its workspace is laid out. A disabled kernel is left out
-// where another one does its work. Returns why the plan cannot run; "" if it can.
-String set_kernels(const Caps& caps, Plan* plan);
+// Why a plan cannot run: a row is disabled, or does not take an input; "" if it can.
+String kernels_refusal(const Caps& caps, const Plan& plan);
 
-// The variant of fwd of cuda.sm90 that has a problem with a tile. scales_q: Launch::scales_q.
-const char* sm90_fwd_variant(const Problem& p, const struct FwdTile& tile, bool scales_q);
+// The SPIR-V of a launch on a Vulkan path, as cmake/TandemShaders.cmake names it.
+String module_name(const Plan& plan, const Launch& launch);
+
+// Whether a tiled kernel of simt has wide loads at addresses of an execute, which the strides have
+// to allow, too. If not, its row with trait::narrow runs.
+bool takes_wide(const Plan& plan, const Launch& l, const Addresses& a);
 
 // The rows that an execute runs, in order: a member of each launch, and of a second kernel beside
 // it, which a device without room for both leaves out.
@@ -26,8 +28,9 @@ Vec<int> kernels_at(const Plan& plan, const tandem_args& args);
 // cuda.sm90: whether TMA can read the inputs. Otherwise Plan::unaligned runs. A bias that pack_bias
 // copies, or whose one row is read by ordinary loads, may lie anywhere.
 inline bool sm90_takes(const Plan& plan, const Addresses& a) {
-  const bool mapped = has_bias_tiles(plan.problem) && !plan.scratch[Scratch::packed_bias].present;
-  const uint64_t bias = mapped ? a.bias : 0;
+  bool mapped = false;
+  for (const Launch& l : plan.launches) mapped |= l.has(trait::bias_tiles);
+  const uint64_t bias = mapped && !plan.scratch[Scratch::packed_bias].present ? a.bias : 0;
   return (a.q | a.k | a.v | a.d_o | bias) % 16 == 0;
 }
 // CUDA's bwd_dot, with Launch::fast_total > 0: whether bwd_dot_fast runs.

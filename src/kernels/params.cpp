@@ -154,7 +154,8 @@ ExtraBlock extra_block(const Problem& p) {
 uint32_t plain_rows(const Plan& plan, const Launch& l) {
   const Problem& p = plan.problem;
   const MatrixLaunch& own = l.of<MatrixLaunch>();
-  if (!own.coopmat2 || !own.register_prefetch || !is_folded(p)) return 0;
+  if (l.row().path_id != PathId::vulkan_coopmat2 || !own.register_prefetch || !is_folded(p))
+    return 0;
   // Of score inputs: a dense bias by chunks, as products start from it, or what needs no tensor.
   const bool chunks_of_bias = p.bias && bias_code(p, l) > 0;
   if (p.normalizer != Normalizer::softmax || p.dropout > 0 || p.keep || p.dist_window > 0 ||
@@ -195,7 +196,7 @@ PackBiasBlock pack_bias_block(const Plan& plan, const Launch& l) {
 
 FwdSpec fwd_spec(const Plan& plan, const Launch& l) {
   FwdSpec s = tile_spec<FwdSpec>(plan, l);
-  s.KV_ROW = l.of<MatrixLaunch>().redo ? ~0u : plain_rows(plan, l);  // ~0u is -1 there
+  s.KV_ROW = l.has(trait::redo) ? ~0u : plain_rows(plan, l);  // ~0u is -1 there
   s.SPLIT = l.splits > 1;
   s.SINK = l.splits == 1 ? sinks_of(plan.problem) : 0;
   return s;
@@ -321,20 +322,20 @@ BwdDkvSpec bwd_dkv_spec(const Plan& plan, const Launch& l) {
   BwdDkvSpec s = key_spec<BwdDkvSpec>(plan, l);
   s.GRAD_K = plan.problem.wants(TANDEM_GRAD_K);
   s.GRAD_V = plan.problem.wants(TANDEM_GRAD_V);
-  s.LEAVES_DS = l.of<MatrixLaunch>().shares_ds;
+  s.LEAVES_DS = l.has(trait::ds);
   return s;
 }
 
 BwdDkvBlock bwd_dkv_block(const Plan& plan, const Launch& l) {
   auto b = key_block<BwdDkvBlock>(plan, l);
   const MatrixLaunch& own = l.of<MatrixLaunch>();
-  if (own.parts) {
+  if (l.has(trait::parts)) {
     b.ds = from_delta(plan, Scratch::d_k_parts);
     b.first = int(from_delta(plan, Scratch::d_v_parts));
     b.heads = int(l.splits);
     b.batches = int(plan.problem.batch);
   }
-  if (!own.shares_ds) return b;
+  if (!l.has(trait::ds)) return b;
   b.ds = from_delta(plan, Scratch::ds);
   b.first = own.first_head;
   b.heads = own.heads;
@@ -397,7 +398,7 @@ BwdDqSpec bwd_dq_spec(const Plan& plan, const Launch& l) {
   const MatrixLaunch& own = l.of<MatrixLaunch>();
   s.SUMS = !own.sums_d_bias ? 0 : plan.problem.batch > own.entries ? 1 : 2;
   s.ENTRIES = uint32_t(own.entries);
-  s.TAKES_DS = own.shares_ds;
+  s.TAKES_DS = l.has(trait::ds);
   return s;
 }
 
@@ -406,8 +407,8 @@ BwdDqBlock bwd_dq_block(const Plan& plan, const Launch& l) {
   b.d_q = plan.problem.d_q;
   if (l.stores_d_bias) b.d_bias = plan.problem.d_bias;
   const MatrixLaunch& own = l.of<MatrixLaunch>();
-  b.batches = own.sums_d_bias || own.shares_ds ? int(plan.problem.batch) : 1;
-  b.sums = from_delta(plan, own.shares_ds ? Scratch::ds : Scratch::bias_sums);
+  b.batches = own.sums_d_bias || l.has(trait::ds) ? int(plan.problem.batch) : 1;
+  b.sums = from_delta(plan, l.has(trait::ds) ? Scratch::ds : Scratch::bias_sums);
   b.first = own.first_head;
   b.heads = own.heads;
   return b;
@@ -426,9 +427,7 @@ BwdDbiasSpec bwd_dbias_spec(const Plan& plan, const Launch& l) {
   BwdDbiasSpec s = tile_spec<BwdDbiasSpec>(plan, l);
   s.D_BIAS = uint32_t(l.splits > 1 ? TANDEM_F32 : plan.problem.d_bias_dtype);
   s.ONE_ROW = plan.problem.bias.rows == 1;
-  s.TAKES_DS = !l.of<MatrixLaunch>().shares_ds                ? 0
-               : plan.problem.batch > plan.problem.bias.batch ? 2
-                                                              : 1;
+  s.TAKES_DS = !l.has(trait::ds) ? 0 : plan.problem.batch > plan.problem.bias.batch ? 2 : 1;
   s.D_BIAS_WIDE = l.as<MatrixLaunch>() && is_chunked(plan.problem, d_bias_strides(plan.problem, l));
   return s;
 }
@@ -444,9 +443,9 @@ BwdDbiasBlock bwd_dbias_block(const Plan& plan, const Launch& l) {
   b.members = int(l.members);
   b.splits = int(l.splits);
   b.part = uint32_t(gradient_elements(p, TANDEM_GRAD_BIAS));
-  if (const MatrixLaunch& own = l.of<MatrixLaunch>(); own.shares_ds) {
+  if (l.has(trait::ds)) {
     b.ds = from_delta(plan, Scratch::ds);
-    b.first = own.first_head;
+    b.first = l.of<MatrixLaunch>().first_head;
     b.batches = int(p.batch);
   }
   return b;

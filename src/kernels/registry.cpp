@@ -37,17 +37,20 @@ bool backend_built(Backend backend) {
   return false;
 }
 
-int find_kernel(Stem stem, Backend backend, const char* path, const char* variant) {
-  for (int i = 0; i < kKernelCount; ++i)
-    if (kKernels[i].stem == stem && kKernels[i].backend == backend &&
-        std::strcmp(kKernels[i].path, path) == 0 && std::strcmp(kKernels[i].variant, variant) == 0)
-      return i;
-  return -1;
+int find_kernel(PathId path, Stem stem, uint32_t traits, tandem_dtype dtype, uint32_t inputs) {
+  int last = -1;
+  for (int i = 0; i < kKernelCount; ++i) {
+    const KernelRow& row = kKernels[i];
+    if (row.stem != stem || row.path_id != path || row.traits != traits) continue;
+    if (row.takes(inputs) && has_dtype(row.dtypes, dtype)) return i;
+    last = i;
+  }
+  return last;
 }
 
-bool has_kernels(Stem stem, Backend backend, const char* path) {
+bool has_kernels(PathId path, Stem stem) {
   for (const KernelRow& row : kKernels)
-    if (row.stem == stem && row.backend == backend && std::strcmp(row.path, path) == 0) return true;
+    if (row.stem == stem && row.path_id == path) return true;
   return false;
 }
 
@@ -55,6 +58,13 @@ String short_kernel_name(const KernelRow& row) {
   String name = stem_name(row.stem);
   if (std::strcmp(row.variant, kOnlyVariant) != 0) name += String(".") + row.variant;
   return name;
+}
+
+String fixed_set_name(const KernelRow& of) {
+  for (const KernelRow& row : kKernels)
+    if (is_fixed_set(row) && row.path_id == of.path_id && row.needs == of.needs)
+      return String(backend_name(row.backend)) + "." + row.path + "." + row.variant;
+  return "";
 }
 
 String kernel_name(const KernelRow& row) {

@@ -6,23 +6,12 @@
 
 #include "problem/problem.h"
 #include "stems.h"
+#include "traits.h"
 
 namespace tandem {
 
-// Element types and tables of tiles of a row (kernels.inc).
+// Element types of a row (kernels.inc).
 enum class DtypeSet : uint8_t { f32, f16, bf16, half, every };
-enum class TileTable : uint8_t {
-  none,
-  any,
-  simt,
-  matrix,
-  ampere,
-  hopper_fwd,
-  hopper_bwd,
-  hopper_row,
-  hopper_dq,
-  hopper_support
-};
 constexpr bool has_dtype(DtypeSet set, tandem_dtype dtype) {
   return set == DtypeSet::every ||
          set == (dtype == TANDEM_F32   ? DtypeSet::f32
@@ -31,24 +20,41 @@ constexpr bool has_dtype(DtypeSet set, tandem_dtype dtype) {
          (set == DtypeSet::half && dtype != TANDEM_F32);
 }
 
+// Paths and rows of the registry by name: PathId::cuda_sm90, KernelId::cuda_simt_fwd_plain.
+enum class PathId : uint8_t {
+#define TANDEM_PATH(backend, name, what) backend##_##name,
+#include "paths.inc"
+};
+enum class KernelId : uint16_t {
+#define TANDEM_KERNEL(stem, backend, path, variant, dtypes, tiles, needs, inputs, traits) \
+  backend##_##path##_##stem##_##variant,
+#include "kernels.inc"
+};
+
 struct KernelRow {
   Stem stem;
   Backend backend;
   const char *path, *variant;
   DtypeSet dtypes;
   TileTable tiles;
-  uint32_t inputs;  // bits of Extra that its problems may have
+  uint32_t needs, inputs;  // bits of Extra that its problems have, and that they may have
+  uint32_t traits;
+  PathId path_id;
+  constexpr bool has(uint32_t of) const { return (traits & of) != 0; }
+  constexpr bool takes(uint32_t of) const { return (needs & ~of) == 0 && (of & ~inputs) == 0; }
 };
 
-namespace kernel_rows {  // with the words of the column of inputs
-constexpr uint32_t none = 0, elastic = kHasElastic, entmax = kHasEntmax, softcap = kHasSoftcap,
+namespace kernel_rows {  // with the words of the columns
+using namespace trait;
+constexpr uint32_t elastic = kHasElastic, entmax = kHasEntmax, softcap = kHasSoftcap,
                    bias = kHasBias, dist = kHasDistBias, alibi = kHasAlibi, keep = kHasKeep,
                    sink = kHasSink, dropout = kHasDropout, lengths = kHasLengths,
                    softmax = softcap | bias | dist | alibi | keep | sink | dropout | lengths,
                    all = softmax | elastic | entmax;
 constexpr KernelRow kKernels[] = {
-#define TANDEM_KERNEL(stem, backend, path, variant, dtypes, tiles, inputs) \
-  {Stem::stem, Backend::backend, #path, #variant, DtypeSet::dtypes, TileTable::tiles, (inputs)},
+#define TANDEM_KERNEL(stem, backend, path, variant, dtypes, tiles, needs, inputs, traits) \
+  {Stem::stem,       Backend::backend, #path,    #variant, DtypeSet::dtypes,              \
+   TileTable::tiles, (needs),          (inputs), (traits), PathId::backend##_##path},
 #include "kernels.inc"
 };
 }  // namespace kernel_rows
@@ -56,12 +62,13 @@ using kernel_rows::kKernels;
 constexpr int kKernelCount = int(sizeof(kKernels) / sizeof(kKernels[0]));
 
 struct PathRow {
+  PathId id;
   Backend backend;
   const char* name;
   const char* what;
 };
 constexpr PathRow kPaths[] = {
-#define TANDEM_PATH(backend, name, what) {Backend::backend, #name, what},
+#define TANDEM_PATH(backend, name, what) {PathId::backend##_##name, Backend::backend, #name, what},
 #include "paths.inc"
 };
 constexpr int kPathCount = int(sizeof(kPaths) / sizeof(kPaths[0]));
@@ -69,10 +76,18 @@ constexpr int kPathCount = int(sizeof(kPaths) / sizeof(kPaths[0]));
 // The variant of a stem with one kernel on its path.
 constexpr const char* kOnlyVariant = "only";
 
-// The registry row of a kernel; -1: there is none.
-int find_kernel(Stem stem, Backend backend, const char* path, const char* variant);
+// The first row of a stem and a path with exactly these traits that takes a type and inputs (bits
+// of Extra). If none does, the last one with the traits, by which a refusal can say what it lacks;
+// -1: there is none.
+int find_kernel(PathId path, Stem stem, uint32_t traits, tandem_dtype dtype, uint32_t inputs);
 // Whether a path has kernels of a stem.
-bool has_kernels(Stem stem, Backend backend, const char* path);
+bool has_kernels(PathId path, Stem stem);
+// Whether a row is the fwd of a set of optional inputs that has kernels of its own (trait::fixed),
+// and the name of a kernel's set in TANDEM_DISABLE: "cuda.simt.elastic".
+constexpr bool is_fixed_set(const KernelRow& row) {
+  return row.stem == Stem::fwd && row.traits == trait::fixed;
+}
+String fixed_set_name(const KernelRow& of);
 // Names of a kernel: "fwd.decoupled" and "cuda.sm90.fwd.decoupled"; without the variant where there
 // is only one.
 String short_kernel_name(const KernelRow& row);

@@ -17,6 +17,28 @@ constexpr int kStemCount = 0
 #include "stems.inc"
     ;
 
+// Tables of tiles, which rows of kernels.inc name: none, any size; plan/tiles.inc;
+// plan/coopmat/tiles.inc; plan/sm80/tiles.inc, by its column `kind`; those of plan/sm90/tiles.inc.
+enum class TileTable : uint8_t {
+  none,
+  any,
+  simt,
+  matrix,
+  ampere_plain,
+  ampere_full,
+  ampere_whole_heads,
+  ampere_f32_inputs,
+  hopper_fwd,
+  hopper_bwd,
+  hopper_row,
+  hopper_dq,
+  hopper_support
+};
+
+constexpr bool is_ampere(TileTable table) {
+  return table >= TileTable::ampere_plain && table <= TileTable::ampere_f32_inputs;
+}
+
 // Whether workgroups of a kernel multiply tiles (kernels/abi/tile.inc). Others take rows or lines.
 constexpr bool is_tiled(Stem stem) {
   return stem != Stem::pack_bias && stem != Stem::fwd_combine && stem != Stem::bwd_dot &&

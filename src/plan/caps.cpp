@@ -91,7 +91,6 @@ Status parse_disabled(const char* list, Vec<String>* disabled) {
     bool known = false;
     for (const PathRow& row : kPaths)
       known |= word == String(backend_name(row.backend)) + "." + row.name;
-    for (const FixedRow& row : kFixed) known |= word == row.candidate();
     for (const Tile& tile : kTiles) known |= word == tile.name;
     for (const MatrixTile& tile : kMatrixTiles) known |= word == tile.name;
     for (const MatrixDims& dims : kMatrixDims) known |= word == dims.name();
@@ -101,7 +100,8 @@ Status parse_disabled(const char* list, Vec<String>* disabled) {
     for (const RowShape& tile : kRowShapes) known |= word == tile.name;
     for (const DqShape& tile : kDqShapes) known |= word == tile.name;
     for (const SupportShape& tile : kSupportShapes) known |= word == tile.name;
-    for (const KernelRow& row : kKernels) known |= word == kernel_name(row);
+    for (const KernelRow& row : kKernels)
+      known |= word == kernel_name(row) || (is_fixed_set(row) && word == fixed_set_name(row));
     known |=
         word == kDsWord || word == kPartsWord || word == kUnalignedWord || word == kSpecialiseWord;
     if (!known)

@@ -2,9 +2,11 @@
 // A launch of a plan: what every path has, and a struct for each path.
 #ifndef TANDEM_SRC_PLAN_LAUNCH_H
 #define TANDEM_SRC_PLAN_LAUNCH_H
+#include <algorithm>
 #include <cstdint>
 #include <variant>
 
+#include "kernels/registry.h"
 #include "problem/problem.h"
 #include "tiles.h"
 #include "workgroups.h"
@@ -21,30 +23,23 @@ struct ScalarLaunch {
 // invocations as tr and tc.
 struct MatrixLaunch {
   MatrixDims matrix;              // shape of the matrices
-  bool coopmat2 = false;          // matrices have the operations of VK_NV_cooperative_matrix2
   uint32_t subgroup = 0;          // invocations of a subgroup
   int row_blocks = 0;             // matrices of rows that a subgroup owns
   int left_shared = 0;            // left operands that stay in shared memory
   bool register_prefetch = true;  // the next tile's rows wait in registers
-  bool tensors = false;           // the tile's own rows are loaded and stored by tensor addressing
-  bool redo = false;              // fwd: only rows for which matrices do not suffice (redo.glsl)
-  bool lean = false;              // the kernel of a lean tile
-  bool pair = false;              // rows belong to pairs of subgroups
-  bool parts = false;             // bwd_dkv: Launch::splits workgroups share a tile of keys
   bool sums_d_bias = false;       // bwd_dq sums d_bias over the batch in the workspace
   int entries = 1;                // batch entries that a workgroup of bwd_dq takes at once
-  // bwd_dkv leaves dS in the workspace for bwd_dq and bwd_dbias. These launches then alternate,
-  // chunk by chunk of kv heads. kv_heads: kv heads of a chunk (the last chunk may have fewer);
-  // heads: heads of this launch in a chunk. first_head: of a piece, counted through the batch
-  // entries of the first kv head, then those of the next one.
-  bool shares_ds = false;
+  // A redo (redo.glsl) runs the module of fwd: fwd's row. -1: the launch is none.
+  int redoes = -1;
+  // With trait::ds the launches alternate, chunk by chunk of kv heads. kv_heads: kv heads of a
+  // chunk (the last chunk may have fewer); heads: heads of this launch in a chunk. first_head: of a
+  // piece, counted through the batch entries of the first kv head, then those of the next one.
   uint32_t chunks = 1;
   int kv_heads = 0, heads = 0, first_head = 0;
 };
 
 // cuda.simt, and launches of sm80 and sm90 that have kernels of simt.
 struct SimtLaunch {
-  int fixed = -1;  // row of kFixed whose kernel runs; -1: the kernel with all inputs
   // bwd_dot: workgroups of a head, and in all, of bwd_dot_fast, which runs where o and d_o lie at
   // multiples of 16 bytes. 0: it never runs.
   uint32_t fast_tiles = 0, fast_total = 0;
@@ -52,8 +47,7 @@ struct SimtLaunch {
 };
 
 struct Sm80Launch {
-  int row = 0;        // of kAmpereTiles; bwd_dq_cast: that of bwd_dkv_dq
-  bool tf32 = false;  // f32 operands are rounded to TF32
+  int row = 0;  // of kAmpereTiles; bwd_dq_cast: that of bwd_dkv_dq
   const AmpereTile& tile() const { return kAmpereTiles[row]; }
 };
 
@@ -70,10 +64,9 @@ struct Sm90Launch {
   // Launched with programmatic dependent launch: it may start before the launch before it has ended
   // (fwd, pack_bias: any launch), and waits before it reads what that writes.
   bool programmatic = false;
-  // fwd with a bias: Q is multiplied by the scale. With a dense bias: stream-K units and tiles of a
-  // unit (fwd_stream_k.h); 0: no tile is split. short_tiles: number of the last tiles of all heads,
-  // which have rows for some warpgroups only. Short tiles come last.
-  bool scales_q = false;
+  // fwd with a dense bias: stream-K units and tiles of a unit (fwd_stream_k.h); 0: no tile is
+  // split. short_tiles: number of the last tiles of all heads, which have rows for some warpgroups
+  // only. Short tiles come last.
   int stream_k_units = 0, stream_k_unit = 0, short_tiles = 0;
   // bwd_dkv_dq. Deterministic: heads whose tiles of keys are interleaved.
   uint32_t interleaved_heads = 0;
@@ -81,8 +74,6 @@ struct Sm90Launch {
   // zeroes. bwd_dkv_dq zeroes the rest. 0: bwd_dot zeroes all.
   uint32_t eager_zero_heads = 0;
   BwdParts parts;
-  bool persistent = false;        // persistent workgroups, one a SM, with a dynamic tile scheduler
-  bool two_cta_clusters = false;  // two-CTA clusters take part, in passes
   bool cooperative_postprocess = false;  // dQ postprocess by all workgroups of a head
   // d_bias in slices of the batch, whose number is Launch::splits: passes of a slice. 0: no slices.
   int passes = 0;
@@ -90,9 +81,9 @@ struct Sm90Launch {
 
 struct Launch {
   Stem stem = Stem::fwd;
-  // Registry rows (kernel_rows.h). other_kernel: of the kernel that runs instead where the
-  // addresses of an execute require it; -1: none does. second_kernel: launched beside `kernel`;
-  // -1: none is.
+  // Registry rows, set by the path's planner. other_kernel: of the kernel that runs instead where
+  // the addresses of an execute require it (kernel_rows.h); -1: none does. second_kernel: launched
+  // beside `kernel`; -1: none is.
   int kernel = -1, other_kernel = -1, second_kernel = -1;
   Tile tile{};                          // br = bc = 0 where a path has no tiles
   int d_blocks = 0, dv_blocks = 0;      // accumulator blocks that cover D, Dv
@@ -101,7 +92,6 @@ struct Launch {
   uint32_t groups_x = 0, groups_y = 0;  // dispatched; fewer than total for persistent kernels
   uint32_t shared_bytes = 0;
   bool waits = false;          // waits for the launches before it, as it reads what they wrote
-  bool joins = false;          // on a GPU: no launch of its own; an earlier one does its work
   bool stores_d_bias = false;  // bwd_dq or bwd_dkv_dq stores d_bias; there is no bwd_dbias
   // bwd_dbias, bwd_dist_bias, bwd_dkv of coopmat2: members of a sum, and workgroups that share it.
   // bwd_sum_splits: partial sums.
@@ -130,28 +120,20 @@ struct Launch {
     const Path* own = as<Path>();
     return own ? *own : kNone;
   }
+  // Of a launch whose kernel is chosen.
+  const KernelRow& row() const { return kKernels[size_t(std::max(kernel, 0))]; }
+  bool has(uint32_t traits) const { return kernel >= 0 && row().has(traits); }
+  bool joins() const { return has(trait::joined); }
   int invocations() const;  // of a workgroup
   bool multiplies_matrices() const;
   int wide_elements() const;  // elements of a wide load or store
   // What tables and logs name beside the stem: the tile, if any, or that rows are recomputed.
-  const char* tile_word() const { return of<MatrixLaunch>().redo ? "redo" : tile.name; }
-  bool rounds_to_tf32() const { return of<SimtLaunch>().tf32 || of<Sm80Launch>().tf32; }
+  const char* tile_word() const { return has(trait::redo) ? "redo" : tile.name; }
+  bool rounds_to_tf32() const { return of<SimtLaunch>().tf32 || has(trait::tf32); }
 };
 
 // bwd_dq of a matrix path: floats of its sums of d_bias over the batch.
 int64_t d_bias_sums(const Problem& p, const Launch& launch);
-
-// Rows of fixed.inc: kernels of cuda.simt for a subset of the optional inputs.
-struct FixedRow {
-  const char* name;
-  Normalizer normalizer;
-  uint32_t may;  // bits of Extra that the kernels handle
-  String candidate() const { return String("cuda.simt.") + name; }
-};
-constexpr FixedRow kFixed[] = {
-#define TANDEM_FIXED(name, normalizer, may) {#name, Normalizer::normalizer, may},
-#include "kernels/fixed.inc"
-};
 
 }  // namespace tandem
 #endif

@@ -103,8 +103,8 @@ String PathPlanner::make_launch(Stem stem, Vec<Launch>* launches) const {
   const bool gpu = row.backend != Backend::cpu;
   Launch launch;
   launch.stem = stem;
-  if (!has_kernels(stem, row.backend, row.name))
-    return text("it has no %s kernel", stem_name(stem));
+  if (!has_kernels(row.id, stem)) return text("it has no %s kernel", stem_name(stem));
+  launch.kernel = kernel(stem);
   form(&launch);
   if (gpu && launch.shared_bytes > caps.shared_bytes)
     return text("%s needs %u bytes of shared memory, the device has %u", stem_name(stem),
@@ -158,8 +158,8 @@ String PathPlanner::add_sum(const Launch& parts, uint32_t gradient, bool waits,
   const bool join = parts.stem == Stem::fwd;
   Launch sum;
   sum.stem = join ? Stem::fwd_combine : Stem::bwd_sum_splits;
-  if (!has_kernels(sum.stem, row.backend, row.name))
-    return text("it has no %s kernel", stem_name(sum.stem));
+  if (!has_kernels(row.id, sum.stem)) return text("it has no %s kernel", stem_name(sum.stem));
+  sum.kernel = kernel(sum.stem);
   form(&sum);
   sum.splits = parts.splits;
   sum.waits = waits;

@@ -41,7 +41,8 @@ bool try_path(int n, const Caps& caps, Plan* plan) {
     ScratchExtents extents;
     path->scratch(&made, &extents);
     lay_out_workspace(extents, &made);
-    why = set_kernels(caps, &made);
+    path->finish(&made);
+    why = kernels_refusal(caps, made);
     if (!why.empty()) {
       refuse(path->chosen(), why);
       continue;

@@ -70,9 +70,9 @@ struct Plan {
 };
 
 constexpr uint64_t kWorkspaceAlignment = 256;
-// Name in TANDEM_DISABLE of dS in the workspace (MatrixLaunch::shares_ds).
+// Name in TANDEM_DISABLE of dS in the workspace (trait::ds).
 constexpr const char* kDsWord = "shared_ds";
-// The same of partial sums of d_k and d_v (MatrixLaunch::parts).
+// The same of partial sums of d_k and d_v (trait::parts).
 constexpr const char* kPartsWord = "dkv_parts";
 // Names in TANDEM_DISABLE of what a Vulkan device does when it makes pipelines: those for tensors
 // at any address, beside those for addresses that are multiples of 16; specialise().
@@ -85,9 +85,6 @@ struct Piece {
   size_t stamp;  // number of the plan's launch that ends with it, from 1; 0: none
 };
 Vec<Piece> pieces_of(const Plan& plan);
-
-// The SPIR-V of a launch on a Vulkan path.
-String module_name(const Plan& plan, const Launch& launch);
 
 // UNSUPPORTED with every refusal in the message when no path is left; *plan then holds the
 // refusals.

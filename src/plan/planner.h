@@ -54,11 +54,24 @@ class PathPlanner : public HostObject {
   // Sets the extents of the path's arrays in the workspace of a plan whose launches are made, and
   // what else the plan holds of the path.
   virtual void scratch(Plan* plan, ScratchExtents* extents) const;
+  // Sets rows of launches that depend on the workspace, once it is laid out.
+  virtual void finish(Plan*) const {}
 
  protected:
   // The operations of the problem, in order.
   virtual Vec<Stem> stems() const = 0;
-  // Sets the tile of a launch, what follows from it, and the path's struct.
+  // Row of a stem's kernel with these traits for the problem (find_kernel()).
+  int kernel(Stem stem, uint32_t traits = trait::none) const {
+    return find_kernel(row.id, stem, traits, p.dtype, p.inputs());
+  }
+  bool is_off(int kernel) const {
+    return !caps.disabled.empty() && is_disabled(caps, kernel_name(kKernels[kernel]));
+  }
+  // An earlier launch does the work of this one.
+  void join(Launch* launch) const { launch->kernel = kernel(launch->stem, trait::joined); }
+
+  // Sets the tile of a launch, what follows from it, and the path's struct; and its row, if it has
+  // traits.
   virtual void form(Launch* launch) const = 0;
   virtual Extent extent(const Launch& launch) const;
   // How many workgroups share the keys of a row of fwd, which has this extent.
@@ -147,6 +160,7 @@ class CudaPlanner : public GpuPlanner {
   uint32_t skip_shared_bytes(Stem stem) const override;
   void form(Launch* launch) const override;
   void complete(Launch* launch, const Extent& extent) const override;
+  void finish(Plan* plan) const override;
 };
 
 using MakePlanner = std::unique_ptr<PathPlanner> (*)(const PathRow&, const Problem&, const Caps&);
@@ -158,9 +172,6 @@ using MakePlanner = std::unique_ptr<PathPlanner> (*)(const PathRow&, const Probl
 // The shape of matrices that a matrix path of Vulkan takes for a problem; m = 0: the device has
 // none that fits.
 MatrixDims matrix_shape(const Problem& p, const Caps& caps, bool coopmat2);
-
-// Whether fwd of cuda.sm90 multiplies Q by the scale of a problem with a dense bias.
-bool sm90_scales_q(const Problem& p, const Caps& caps, const struct FwdTile& tile);
 
 // The launch of an operation; nullptr: there is none.
 Launch* find_launch(Vec<Launch>* launches, Stem stem);

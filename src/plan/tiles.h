@@ -218,12 +218,11 @@ static_assert(matrix_tiles_fit(), "a row of plan/coopmat/tiles.inc breaks one of
 constexpr int64_t bias_parts_pitch(int64_t seq_kv) { return (seq_kv + 7) / 8 * 8; }
 
 // ---- tiles of cuda.sm80 ----
-enum class AmpereKind { plain, full, whole_heads, f32_inputs };
 struct AmpereTile {
   const char* name;
   Stem stem;
   int width, br, bc, warps, stages, halves, held, groups;
-  AmpereKind kind;
+  TileTable table;
   int bytes = 2;  // of an element
   constexpr int threads() const { return 32 * warps; }
   constexpr bool owns_keys() const { return stem == Stem::bwd_dkv || stem == Stem::bwd_dkv_dq; }
@@ -246,7 +245,7 @@ constexpr bool whole_sums_bias(const AmpereTile& t) { return t.bc <= 64 || t.wid
 constexpr int ampere_shared_bytes(const AmpereTile& t) {
   // Whole heads: stages of all rows; in the backward P, dS, and rows that outputs pass through;
   // without the bias.
-  if (t.kind == AmpereKind::whole_heads) {
+  if (t.table == TileTable::ampere_whole_heads) {
     const int rows = (t.owns_keys() ? 2 : 1) * t.br + 2 * t.bc;
     return t.bytes * (t.stages * rows * t.width +
                       (t.owns_keys() ? 2 * t.br * whole_p_cols(t.bc) + t.br * t.width : 0));
@@ -273,11 +272,22 @@ constexpr int64_t ampere_row_blocks(int64_t seq_q) { return (seq_q + 63) / 64; }
 
 constexpr AmpereTile kAmpereTiles[] = {
 #define TANDEM_AMPERE_TILE(name, stem, width, Br, Bc, warps, stages, halves, held, groups, kind) \
-  {#name, Stem::stem, width, Br, Bc, warps, stages, halves, held, groups, AmpereKind::kind},
-#define TANDEM_AMPERE_F32(name, stem, width, Br, Bc, warps, stages, halves, held, groups) \
-  {#name, Stem::stem, width, Br, Bc, warps, stages, halves, held, groups, AmpereKind::plain, 4},
-#define TANDEM_AMPERE_INPUTS(name, stem, width, Br, Bc, warps, stages, halves, held, groups)      \
-  {#name, Stem::stem, width, Br, Bc, warps, stages, halves, held, groups, AmpereKind::f32_inputs, \
+  {#name, Stem::stem, width, Br, Bc, warps, stages, halves, held, groups, TileTable::ampere_##kind},
+#define TANDEM_AMPERE_F32(name, stem, width, Br, Bc, warps, stages, halves, held, groups)          \
+  {#name, Stem::stem, width, Br, Bc, warps, stages, halves, held, groups, TileTable::ampere_plain, \
+   4},
+#define TANDEM_AMPERE_INPUTS(name, stem, width, Br, Bc, warps, stages, halves, held, groups) \
+  {#name,                                                                                    \
+   Stem::stem,                                                                               \
+   width,                                                                                    \
+   Br,                                                                                       \
+   Bc,                                                                                       \
+   warps,                                                                                    \
+   stages,                                                                                   \
+   halves,                                                                                   \
+   held,                                                                                     \
+   groups,                                                                                   \
+   TileTable::ampere_f32_inputs,                                                             \
    4},
 #include "plan/sm80/tiles.inc"
 };

@@ -6,6 +6,7 @@
 #include "base/structs.h"
 #include "denormals.h"
 #include "device.h"
+#include "kernels/kernel_rows.h"
 #include "modules.h"
 #include "shaders/spec_ids.h"
 #include "specialise.h"
@@ -358,7 +359,7 @@ Status VulkanDevice::build(const Plan& plan, std::unique_ptr<Program>* program) 
   }
   for (const Piece& piece : made->pieces_) {
     const Launch& launch = piece.launch;
-    if (launch.joins) continue;
+    if (launch.joins()) continue;
     bytes += round16(stem_code(launch.stem).block_bytes);
     ++blocks;
     if (!has_extra(launch.stem)) continue;
@@ -403,7 +404,7 @@ Status VulkanDevice::build(const Plan& plan, std::unique_ptr<Program>* program) 
   for (const Piece& piece : made->pieces_) {
     const Launch& launch = piece.launch;
     Pair pair{kNone, kNone};
-    if (!launch.joins) {
+    if (!launch.joins()) {
       // An address of 0 has every alignment, so only the strides matter.
       const bool wide = is_tiled(launch.stem) && make_push(plan, launch, Addresses{}).all_wide;
       if (!wide || unaligned_) pair.any = want(launch, false);
@@ -420,7 +421,7 @@ Status VulkanDevice::build(const Plan& plan, std::unique_ptr<Program>* program) 
     dispatch.launch = &launch;
     dispatch.stamp = piece.stamp;
     dispatch.layout = layout(launch.stem).pipeline;
-    if (launch.joins) {
+    if (launch.joins()) {
       made->dispatches_.push_back(dispatch);
       continue;
     }

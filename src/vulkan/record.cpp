@@ -62,7 +62,7 @@ Status VulkanProgram::record(tandem_stream stream, const tandem_args& args,
 
   // Before anything is recorded.
   for (const Dispatch& d : dispatches_)
-    if (!d.launch->joins && !d.any && !make_push(plan_, *d.launch, a).all_wide)
+    if (!d.launch->joins() && !d.any && !make_push(plan_, *d.launch, a).all_wide)
       return fail(TANDEM_ERROR_INVALID_ARGUMENT,
                   "an address that %s takes is no multiple of 16, and this device does without "
                   "kernels for such: '%s' is disabled",
@@ -77,7 +77,7 @@ Status VulkanProgram::record(tandem_stream stream, const tandem_args& args,
   const DebugUtils::Label whole(device_.debug(), cmd, label_.c_str());
   stamp(0);
   for (const Dispatch& d : dispatches_) {
-    if (d.launch->joins) {  // the previous dispatch has done its work
+    if (d.launch->joins()) {  // the previous dispatch has done its work
       if (d.stamp) stamp(d.stamp);
       continue;
     }

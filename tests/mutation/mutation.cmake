@@ -414,7 +414,7 @@ set(TANDEM_NOT_BROKEN coopmat2.bwd_row_sums coopmat2.bwd_dbias coopmat.bwd_row_s
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/kernels/kernels.inc)
 file(STRINGS ${PROJECT_SOURCE_DIR}/src/kernels/kernels.inc rows REGEX "^TANDEM_KERNEL")
 foreach(row IN LISTS rows)
-  string(REGEX MATCH "\\(([a-z_]+), *([a-z]+), *([a-z0-9]+), *([a-z0-9_]+), *[a-z0-9]+, *([a-z_]+)," all "${row}")
+  string(REGEX MATCH "\\(([a-z_]+), *([a-z]+), *([a-z0-9]+), *([a-z0-9_]+), *[a-z0-9]+, *([a-z0-9_]+)," all "${row}")
   set(stem ${CMAKE_MATCH_1})
   set(source ${CMAKE_MATCH_2}) # whose change it is: cpu_, vulkan_, cuda_, or the path's own
   set(path ${CMAKE_MATCH_3})

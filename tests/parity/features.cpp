@@ -96,7 +96,7 @@ TEST_CASE("features: a few combinations with all of them") {
         seed_of("few", 3), sparse());
 }
 
-// What CUDA has kernels of its own for (src/kernels/fixed.inc).
+// What CUDA has kernels of its own for (trait::fixed).
 TEST_CASE("features: elastic softmax and a distance bias alone") {
   check(with({"elastic", "dist_bias"}, TANDEM_F16, {2, 4, 2, 70, 101, 32, 32}, kBottomRight),
         seed_of("fixed", 1), sparse());

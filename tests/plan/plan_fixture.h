@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "kernels/params.h"
+#include "kernels/kernel_rows.h"
 #include "plan/plan.h"
 #include "plan/sm90/bwd_parts.h"
 #include "plan/sm90/heuristics.h"
@@ -33,8 +33,7 @@ inline bool sums_few(const Problem& p) {
 // together.
 inline bool fuses_dq_postprocess(const Plan& plan) {
   const Launch* fused = plan.find(Stem::bwd_dkv_dq);
-  return (fuses_dq_postprocess(plan.problem, 0) &&
-          !(fused && fused->of<Sm90Launch>().persistent)) ||
+  return (fuses_dq_postprocess(plan.problem, 0) && !(fused && fused->has(trait::persistent))) ||
          (fused && fused->of<Sm90Launch>().cooperative_postprocess);
 }
 
@@ -42,7 +41,7 @@ inline bool fuses_dq_postprocess(const Plan& plan) {
 // that sums d_bias.
 inline bool has_whole_heads(const Plan& plan) {
   return !plan.launches.empty() && plan.launches[0].as<Sm80Launch>() &&
-         plan.launches[0].of<Sm80Launch>().tile().kind == AmpereKind::whole_heads;
+         plan.launches[0].row().tiles == TileTable::ampere_whole_heads;
 }
 
 struct Profile {

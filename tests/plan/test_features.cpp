@@ -17,7 +17,7 @@ namespace {
 // Workgroups of one head (or slice) by the docs' own words, and how many of those there are.
 std::pair<int64_t, int64_t> groups_of(const Problem& p, const Launch& l) {
   const int64_t br = l.tile.br, bc = l.tile.bc;
-  if (l.as<Sm80Launch>() && l.of<Sm80Launch>().tile().kind == AmpereKind::whole_heads)
+  if (l.as<Sm80Launch>() && l.row().tiles == TileTable::ampere_whole_heads)
     return {l.tiles, sm80_slices_batch(p) ? p.heads_q : 1};
   switch (l.stem) {
     case Stem::bwd_dot:
@@ -140,7 +140,7 @@ void check_plan(const Plan& plan, const Caps& caps) {
     }
     // Who does the work of those that are no launches of their own comes before them, and has
     // numbers for all workgroups.
-    if (l.joins) {
+    if (l.joins()) {
       REQUIRE(n > 0);
       if (plan.backend == Backend::vulkan) {
         CHECK(l.stem == Stem::bwd_head_sums);
@@ -154,7 +154,7 @@ void check_plan(const Plan& plan, const Caps& caps) {
       CHECK(uint64_t(l.total) + plan.launches[n - 1].total <= caps.max_groups_x);
     }
     const auto [tiles, slices] = groups_of(p, l);
-    if (l.of<MatrixLaunch>().shares_ds) {  // of one chunk
+    if (l.has(trait::ds)) {  // of one chunk
       const int64_t blocks = (p.seq_q + 127) / 128 * ((p.seq_kv + 63) / 64);
       CHECK(int64_t(l.tiles) == (l.stem == Stem::bwd_dbias ? blocks : tiles));
       CHECK(l.total == l.tiles * l.splits * uint32_t(l.of<MatrixLaunch>().heads));
@@ -187,7 +187,7 @@ void check_plan(const Plan& plan, const Caps& caps) {
       piece(plan.scratch[Scratch::lse_parts].offset - 4 * uint64_t(parts), 2 * parts);
     } else {
       const bool both = l.stem == Stem::bwd_dkv && p.wants(TANDEM_GRAD_K) && p.wants(TANDEM_GRAD_V);
-      if (l.splits > 1 && !l.of<MatrixLaunch>().redo) splits += both ? 2 : 1;
+      if (l.splits > 1 && !l.has(trait::redo)) splits += both ? 2 : 1;
       CHECK((l.splits == 1 || l.stem == Stem::fwd || l.stem == Stem::bwd_dkv_dq ||
              int64_t(l.splits) <= l.members));
     }
@@ -219,18 +219,17 @@ void check_plan(const Plan& plan, const Caps& caps) {
   bool summed = false;
   // On Vulkan bwd_dist_bias comes before what shares ds, and so before its barrier.
   const Launch* dkv = plan.find(Stem::bwd_dkv);
-  const bool early = plan.find(Stem::bwd_dist_bias) && dkv && dkv->of<MatrixLaunch>().shares_ds;
+  const bool early = plan.find(Stem::bwd_dist_bias) && dkv && dkv->has(trait::ds);
   if (early) CHECK(plan.find(Stem::bwd_dist_bias) < dkv);
   for (size_t n = 0; n < plan.launches.size(); ++n) {
     const bool sum =
         plan.launches[n].stem == Stem::bwd_sum_splits || plan.launches[n].stem == Stem::fwd_combine;
     const Launch& l = plan.launches[n];
-    const bool turns = l.of<MatrixLaunch>().shares_ds && l.stem != Stem::bwd_dbias &&
+    const bool turns = l.has(trait::ds) && l.stem != Stem::bwd_dbias &&
                        !(early && l.stem == Stem::bwd_dkv && l.of<MatrixLaunch>().chunks == 1);
     const bool packed = n > 0 && plan.launches[n - 1].stem == Stem::pack_bias;
-    CHECK(l.waits == ((n > 0 && leaves_rows(plan.launches[n - 1].stem)) ||
-                      l.of<MatrixLaunch>().redo || (packed && l.stem == Stem::fwd) ||
-                      (sum && !summed && !early) || turns));
+    CHECK(l.waits == ((n > 0 && leaves_rows(plan.launches[n - 1].stem)) || l.has(trait::redo) ||
+                      (packed && l.stem == Stem::fwd) || (sum && !summed && !early) || turns));
     summed |= sum;
   }
   // The workspace: nothing overlaps, nothing is misaligned, nothing is left over.
@@ -252,8 +251,9 @@ void check_plan(const Plan& plan, const Caps& caps) {
   }
   if (const Launch* pack = plan.find(Stem::pack_bias))
     piece(plan.scratch[Scratch::packed_bias].offset,
-          packed_bias(p, bias_box_rows(p, *pack)).elements() / (has_f32_bias(p) ? 1 : 2));
-  if (const Launch* sum = plan.find_sum(TANDEM_GRAD_DIST_BIAS); sum && sum->joins)
+          packed_bias(p, bias_box_rows(p, *pack)).elements() /
+              (sm90_has(p, trait::f32_bias) ? 1 : 2));
+  if (const Launch* sum = plan.find_sum(TANDEM_GRAD_DIST_BIAS); sum && sum->joins())
     piece(plan.scratch[Scratch::sum_counts].offset, 2 * p.heads_kv);
   const Launch* fwd = plan.find(Stem::fwd);
   if (fwd && fwd->as<MatrixLaunch>() && fwd->splits == 1)
@@ -264,7 +264,7 @@ void check_plan(const Plan& plan, const Caps& caps) {
     piece(plan.scratch[Scratch::bias_sums].offset,
           p.batch > d_q->of<MatrixLaunch>().entries ? d_q->groups_x * d_q->tile.br * keys : 0);
   }
-  if (d_q && d_q->of<MatrixLaunch>().shares_ds)
+  if (d_q && d_q->has(trait::ds))
     piece(plan.scratch[Scratch::ds].offset, int64_t(ds_size(p, *d_q) / 4));
   // What the first kernel zeroes stands last, but for the partial sums of shared tiles of keys.
   uint64_t zeroed_end = plan.workspace_size;
@@ -278,9 +278,9 @@ void check_plan(const Plan& plan, const Caps& caps) {
   }
   if (const Launch* fused = plan.find(Stem::bwd_dkv_dq);
       fused && !has_whole_heads(plan) &&
-      (p.wants(TANDEM_GRAD_Q) || hopper_variant(p) != HopperVariant::plain)) {
+      (p.wants(TANDEM_GRAD_Q) || kKernels[sm90_kernel(p)].inputs != kHasSink)) {
     int64_t heads = p.batch * p.heads_q;
-    if (hopper_variant(p) == HopperVariant::entmax && !p.visit_all)
+    if (p.normalizer == Normalizer::entmax && !p.visit_all)
       piece(plan.scratch[Scratch::support].offset,
             heads * support_blocks(p.seq_q) * support_words(p.seq_kv));
     if (fused->as<Sm80Launch>() && !plan.scratch[Scratch::d_q_accum].present) {
@@ -313,7 +313,7 @@ void check_plan(const Plan& plan, const Caps& caps) {
   }
   // Counts of who is done with a head, where no bwd_head_sums comes.
   if (const Launch* fused = plan.find(Stem::bwd_dkv_dq), *head = plan.find(Stem::bwd_head_sums);
-      fused && head && head->joins && !plan.find(Stem::bwd_dq_cast)) {
+      fused && head && head->joins() && !plan.find(Stem::bwd_dq_cast)) {
     piece(plan.scratch[Scratch::head_counts].offset, p.heads_kv);
     CHECK(plan.zeroed_size == zeroed_end - plan.zeroed_offset);
   } else {
@@ -369,7 +369,7 @@ TEST_CASE("the operations of each set of gradients") {
       if (const size_t at = wanted.find(by_head);
           at != std::string::npos && plan.backend == Backend::vulkan) {
         wanted.replace(at, by_head.size(), by_sum);
-        CHECK(plan.launches.back().joins);
+        CHECK(plan.launches.back().joins());
       }
       // cuda.sm80's bwd_dq stores the d_bias that it alone has.
       if (std::string(plan.path) == "sm80" && wanted == "bwd_dot bwd_dq bwd_dbias")
@@ -400,7 +400,7 @@ TEST_CASE("kernels of a fixed set of optional inputs: who gets them, and what is
     CHECK(stems(plan) == row.stems);
     check_plan(plan, caps_of("v100_cuda"));
     for (const Launch& l : plan.launches)
-      CHECK((l.of<SimtLaunch>().fixed >= 0) ==
+      CHECK(l.has(trait::fixed) ==
             (l.stem == Stem::bwd_row_sums_dq || l.stem == Stem::bwd_dkv_dist));
   }
   // Parts of d_dist_bias: one for each tile of keys.
@@ -412,13 +412,10 @@ TEST_CASE("kernels of a fixed set of optional inputs: who gets them, and what is
   const String text = explain(plan.problem, caps_of("v100_cuda"));
   CHECK(text.find("of cuda.simt.elastic") != std::string::npos);
 
-  CHECK(plan_of("fwd f16 sq500 d64 elastic dist=40", "v100_cuda")
-            .launches[0]
-            .of<SimtLaunch>()
-            .fixed == 0);
-  CHECK(plan_of("fwd f16 sq500 d64 dist=40", "v100_cuda").launches[0].of<SimtLaunch>().fixed == -1);
+  CHECK(plan_of("fwd f16 sq500 d64 elastic dist=40", "v100_cuda").launches[0].has(trait::fixed));
+  CHECK(!plan_of("fwd f16 sq500 d64 dist=40", "v100_cuda").launches[0].has(trait::fixed));
   const Plan more = plan_of("fwd f16 sq500 d64 elastic alibi", "v100_cuda");
-  CHECK(more.launches[0].of<SimtLaunch>().fixed == -1);
+  CHECK(!more.launches[0].has(trait::fixed));
   CHECK(more.refusals.back().candidate == "cuda.simt.elastic");
   CHECK(more.refusals.back().reason.find("alibi") != std::string::npos);
 

@@ -30,7 +30,10 @@ bool is_of(const KernelRow& row, const Launch& l) {
       return among(kTiles);
     case TileTable::matrix:
       return among(kMatrixTiles);
-    case TileTable::ampere:
+    case TileTable::ampere_plain:
+    case TileTable::ampere_full:
+    case TileTable::ampere_whole_heads:
+    case TileTable::ampere_f32_inputs:
       return among(kAmpereTiles);
     case TileTable::hopper_fwd:
       return among(kFwdTiles);
@@ -124,10 +127,10 @@ TEST_CASE("a kernel does not run for a problem with an input that its row lacks"
   Plan plan = plan_of("fwd f32 b1 hq1 hk1 sq8 sk8 d8 dv8", "cpu");
   REQUIRE(String(plan.path) == "simd");
   const Caps caps = caps_of("cpu");
-  CHECK(set_kernels(caps, &plan) == "");
+  CHECK(kernels_refusal(caps, plan) == "");
   plan.problem.softcap = 1;
   plan.problem.sink = true;
-  CHECK(set_kernels(caps, &plan) == "its kernel fwd has no softcap, sink");
+  CHECK(kernels_refusal(caps, plan) == "its kernel fwd has no softcap, sink");
 }
 
 TEST_CASE("columns of the registry hold for the launches of each recorded device") {

@@ -318,7 +318,7 @@ TEST_CASE("matrix paths: rows that come and go by tensor addressing") {
     const Launch* l = plan.find(Stem::fwd);
     REQUIRE(l != nullptr);
     const bool tensors = std::string(l->tile.name) == "fwd256t";
-    CHECK(l->of<MatrixLaunch>().tensors == tensors);
+    CHECK(l->has(trait::tensor) == tensors);
     CHECK((module_name(plan, *l).find("_tensor") != String::npos) == tensors);
     std::string why;
     for (const Refusal& r : plan.refusals)
@@ -441,7 +441,7 @@ TEST_CASE("matrix paths: pairs of subgroups for wide heads, and parts of d_k and
     CAPTURE(words);
     REQUIRE(make_plan(problem_of("bwd " + words), caps, &plan).ok());
     const Launch& l = *plan.find(Stem::bwd_dkv);
-    CHECK(l.of<MatrixLaunch>().parts == (l.splits > 1));
+    CHECK(l.has(trait::parts) == (l.splits > 1));
     CHECK((plan.find_sum(TANDEM_GRAD_V) != nullptr) == (l.splits > 1));
     return text("%s %s %u", l.tile.name, kKernels[l.kernel].variant, l.splits);
   };
@@ -480,14 +480,14 @@ TEST_CASE("matrix paths: ds goes by way of the workspace, chunk by chunk") {
       if (l.stem == Stem::bwd_origin) continue;
       s += std::string(s.empty() ? "" : " ") + stem_name(l.stem) + (piece.stamp ? "." : "");
       CHECK(l.total + l.of<ScalarLaunch>().joined_heads == l.groups_x * l.groups_y);
-      if (!l.of<MatrixLaunch>().shares_ds) continue;
+      if (!l.has(trait::ds)) continue;
       CHECK(module_name(plan, l).find("_ds") != String::npos);
       CHECK(l.total == l.tiles * l.splits * uint32_t(l.of<MatrixLaunch>().heads));
     }
     return s;
   };
   const auto shares = [&](const std::string& words) {
-    return plan_of(words).find(Stem::bwd_dkv)->of<MatrixLaunch>().shares_ds;
+    return plan_of(words).find(Stem::bwd_dkv)->has(trait::ds);
   };
   // 33.5 MB a head: 8 of them at a time, 256 workgroups.
   const Plan full = plan_of("bf16 b1 hq20 sq4096 d128");
@@ -545,7 +545,7 @@ TEST_CASE("matrix paths: ds goes by way of the workspace, chunk by chunk") {
   const Plan dist = plan_of("bf16 hq2 sq512 d128 causal_top_left elastic dist=8 grads=qkvdt");
   CHECK(stems(dist) ==
         "bwd_row_sums. bwd_dist_bias. bwd_dkv. bwd_dq. bwd_sum_splits. bwd_head_sums.");
-  CHECK(dist.launches.back().joins);
+  CHECK(dist.launches.back().joins());
   int barriers = 0;
   for (const Launch& l : dist.launches) barriers += l.waits;
   CHECK(barriers == 3);  // with that between bwd_origin and bwd_row_sums

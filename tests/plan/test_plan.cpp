@@ -61,8 +61,7 @@ void check_matrix_launch(const Plan& plan, const Caps& caps, const Launch& l) {
     CHECK(uint32_t(l.of<MatrixLaunch>().matrix.k) == spec.MN * (two ? 2 : 1));
     CHECK((!two || (std::string(plan.path) == "coopmat" && plan.problem.dtype == TANDEM_F16)));
     CHECK(spec.WG % spec.SUBGROUP == 0);
-    CHECK(spec.ROWS ==
-          spec.WG / spec.SUBGROUP * spec.RM * spec.MM / (l.of<MatrixLaunch>().pair ? 2 : 1));
+    CHECK(spec.ROWS == spec.WG / spec.SUBGROUP * spec.RM * spec.MM / (l.has(trait::pair) ? 2 : 1));
     CHECK(spec.COLS % uint32_t(l.of<MatrixLaunch>().matrix.k) == 0);
     CHECK(spec.COLS % 4 == 0);  // a tile's columns begin where a draw of dropout does
   };
@@ -80,9 +79,9 @@ void check_ampere_launch(const Plan& plan, const Caps& caps, const Launch& l) {
   CHECK(t.stem == (cast ? Stem::bwd_dkv_dq : l.stem));
   const bool whole = has_whole_heads(plan), dbias = l.stem == Stem::bwd_dbias;
   if (whole)
-    CHECK((t.kind == AmpereKind::whole_heads));
+    CHECK((t.table == TileTable::ampere_whole_heads));
   else
-    CHECK((t.kind != AmpereKind::plain) ==
+    CHECK((t.table != TileTable::ampere_plain) ==
           (dbias ? !p.extras(kHasBias | kHasKeep | kHasLengths | kHasSink).empty()
                  : p.inputs() != 0));
   CHECK((!whole || sm80_takes_whole(p)));
@@ -156,9 +155,8 @@ void check_launch(const Plan& plan, const Caps& caps, const Launch& l) {
   CHECK(int64_t(l.tiles) * rows >= length);
   CHECK((int64_t(l.tiles) - 1) * rows < length);
   // Of one chunk, where launches take turns.
-  CHECK(int64_t(l.total) ==
-        int64_t(l.tiles) * (combine ? 1 : l.splits) *
-            (l.of<MatrixLaunch>().shares_ds ? l.of<MatrixLaunch>().heads : heads * p.batch));
+  CHECK(int64_t(l.total) == int64_t(l.tiles) * (combine ? 1 : l.splits) *
+                                (l.has(trait::ds) ? l.of<MatrixLaunch>().heads : heads * p.batch));
   CHECK(l.total > 0);
   CHECK(l.groups_x > 0);
   CHECK(l.groups_x <= caps.max_groups_x);
@@ -262,7 +260,7 @@ bool check_plan(const Problem& problem, const Caps& caps) {
       CHECK(l.splits == plan.find(Stem::bwd_dkv)->splits);
       CHECK(parts.size == 4 * uint64_t(l.splits * gradient_elements(problem, l.gradient)));
       parts_end = parts.offset + parts.size;
-    } else if (!l.of<MatrixLaunch>().redo) {
+    } else if (!l.has(trait::redo)) {
       stems.push_back(l.stem);
     }
   }
@@ -270,7 +268,7 @@ bool check_plan(const Problem& problem, const Caps& caps) {
   // On the matrix paths fwd has a second launch for rows that need f32, of the same workgroups.
   const bool redo = fwd && fwd->as<MatrixLaunch>();
   if (parts_end == 0) CHECK(stems.size() + (redo ? 1 : 0) == plan.launches.size());
-  if (redo) CHECK(plan.launches[1].of<MatrixLaunch>().redo);
+  if (redo) CHECK(plan.launches[1].has(trait::redo));
   const bool split = fwd && fwd->splits > 1;
   const bool hopper = std::strcmp(plan.path, "sm90") == 0;
   const bool fused =
@@ -293,7 +291,7 @@ bool check_plan(const Problem& problem, const Caps& caps) {
     CHECK(plan.workspace_size == plan.scratch[Scratch::lse_parts].offset + fwd->splits * rows * 4);
   } else if (!fused || !problem.backward) {
     const Launch* d_q = plan.find(Stem::bwd_dq);
-    if (d_q && d_q->of<MatrixLaunch>().shares_ds)
+    if (d_q && d_q->has(trait::ds))
       CHECK(plan.workspace_size == plan.scratch[Scratch::ds].offset + ds_size(problem, *d_q));
     else if (parts_end > 0)
       CHECK(plan.workspace_size == parts_end);

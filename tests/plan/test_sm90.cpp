@@ -142,7 +142,7 @@ TEST_CASE("sm90: padded lengths beside a dense bias") {
         // Tiles of different lengths are not shared.
         CHECK(fwd.launches[0].of<Sm90Launch>().stream_k_units == 0);
         CHECK(fwd.launches[0].of<Sm90Launch>().short_tiles == 0);
-        CHECK(!fwd.launches[0].of<Sm90Launch>().scales_q);
+        CHECK(!fwd.launches[0].has(trait::scales_q));
         for (const char* batch : {"b1 ", "b4 ", "b8 ", "b9 ", "b64 "}) {
           const Plan bwd = plan_of(std::string("bwd bf16 bias:") + bias +
                                    ":1x4x512 d_bias:f32 grads=qkvb " + batch + rest);
@@ -161,46 +161,42 @@ TEST_CASE("sm90 takes lengths, sinks, softcap, ALiBi, masks and dropout with sof
   const struct {
     const char* line;
     const char* stems;
-    HopperVariant set;
+    const char* variant;
   } rows[] = {
-      {"fwd f16 b2 hq4 hk2 sq300 sk200 d64 q_padded", "fwd", HopperVariant::varlen},
-      {"fwd f16 b2 hq4 hk2 sq300 sk200 d128 kv_packed=250 sink", "fwd", HopperVariant::varlen},
-      {"fwd bf16 hq4 sq300 d80 softcap=3 sink alibi", "fwd", HopperVariant::softcap_alibi},
-      {"bwd bf16 hq4 sq300 d256 sink grads=qkvs", "bwd_dot bwd_dkv bwd_dq bwd_head_sums",
-       HopperVariant::plain},
-      {"bwd bf16 hq4 sq300 d256 sink grads=s", "bwd_dot bwd_head_sums", HopperVariant::plain},
-      {"bwd bf16 hq4 hk2 sq300 d256 softcap=50", "bwd_dot bwd_dkv bwd_dq",
-       HopperVariant::softcap_alibi},
+      {"fwd f16 b2 hq4 hk2 sq300 sk200 d64 q_padded", "fwd", "varlen"},
+      {"fwd f16 b2 hq4 hk2 sq300 sk200 d128 kv_packed=250 sink", "fwd", "varlen"},
+      {"fwd bf16 hq4 sq300 d80 softcap=3 sink alibi", "fwd", "softcap_alibi"},
+      {"bwd bf16 hq4 sq300 d256 sink grads=qkvs", "bwd_dot bwd_dkv bwd_dq bwd_head_sums", "only"},
+      {"bwd bf16 hq4 sq300 d256 sink grads=s", "bwd_dot bwd_head_sums", "only"},
+      {"bwd bf16 hq4 hk2 sq300 d256 softcap=50", "bwd_dot bwd_dkv bwd_dq", "softcap"},
       {"bwd f16 hq4 sq300 d192 dv128 softcap=50 sink grads=qs", "bwd_dot bwd_dq bwd_head_sums",
-       HopperVariant::softcap_alibi},
+       "softcap"},
       {"bwd bf16 b3 hq4 sq300 sk400 d128 sink q_packed=500 kv_padded", "bwd_dot bwd_dkv_dq",
-       HopperVariant::varlen},
+       "varlen"},
       {"bwd bf16 b3 hq4 sq300 d64 alibi grads=qkva", "bwd_dot bwd_dkv_dq bwd_head_sums",
-       HopperVariant::softcap_alibi},
+       "softcap_alibi"},
       {"bwd bf16 b3 hq4 hk2 sq3000 d64 alibi grads=qkva",
-       "bwd_dot bwd_dkv_dq bwd_dq_cast bwd_head_sums", HopperVariant::softcap_alibi},
+       "bwd_dot bwd_dkv_dq bwd_dq_cast bwd_head_sums", "softcap_alibi"},
       {"bwd bf16 b3 hq4 sq300 d64 alibi grads=a", "bwd_dot bwd_dkv_dq bwd_head_sums",
-       HopperVariant::softcap_alibi},
-      {"fwd bf16 b2 hq4 sq300 d192 dv128 q_packed=500 kv_packed=500", "fwd",
-       HopperVariant::softcap_alibi},
-      {"fwd bf16 hq4 sq300 d256 sink", "fwd", HopperVariant::softcap_alibi},
-      {"fwd bf16 hq4 sq300 d128 keep:1x4x1", "fwd", HopperVariant::masked},
-      {"fwd bf16 b2 hq4 sq300 d40 dropout=0.1 softcap=3 kv_packed=500", "fwd",
-       HopperVariant::masked},
-      {"fwd bf16 hq4 sq300 d64 dist=30 alibi sink", "fwd", HopperVariant::masked},
+       "softcap_alibi"},
+      {"fwd bf16 b2 hq4 sq300 d192 dv128 q_packed=500 kv_packed=500", "fwd", "softcap_alibi"},
+      {"fwd bf16 hq4 sq300 d256 sink", "fwd", "softcap_alibi"},
+      {"fwd bf16 hq4 sq300 d128 keep:1x4x1", "fwd", "masked"},
+      {"fwd bf16 b2 hq4 sq300 d40 dropout=0.1 softcap=3 kv_packed=500", "fwd", "masked"},
+      {"fwd bf16 hq4 sq300 d64 dist=30 alibi sink", "fwd", "masked"},
       {"bwd bf16 b2 hq4 sq300 d128 keep:2x1x300 dropout=0.1 q_padded", "bwd_dot bwd_dkv_dq",
-       HopperVariant::masked},
+       "masked"},
       {"bwd bf16 b2 hq4 sq3000 d128 keep:2x1x3000 dropout=0.1 q_padded",
-       "bwd_dot bwd_dkv_dq bwd_dq_cast", HopperVariant::masked},
+       "bwd_dot bwd_dkv_dq bwd_dq_cast", "masked"},
       {"bwd bf16 hq4 sq300 d64 keep:1x1x300 dist=40 softcap=4 alibi grads=qkva",
-       "bwd_dot bwd_dkv_dq bwd_head_sums", HopperVariant::masked},
+       "bwd_dot bwd_dkv_dq bwd_head_sums", "masked"},
   };
   for (const auto& row : rows) {
     CAPTURE(std::string(row.line));
     const Plan plan = plan_of(row.line);
     CHECK(refusal(plan) == "");
     CHECK(stems(plan) == row.stems);
-    CHECK(hopper_variant(plan.problem) == row.set);
+    CHECK(std::string(kKernels[sm90_kernel(plan.problem)].variant) == row.variant);
   }
   // Softcap and ALiBi keep numbers of each element: tiles of 64 rows.
   CHECK(std::string(plan_of("bwd f16 hq2 sq100 d64").tile().name) == "hb64");
@@ -470,7 +466,7 @@ TEST_CASE("sm90: a bias with one row for all queries has kernels that read the r
     CAPTURE(line);
     const Plan plan = plan_of(line);
     CHECK(refusal(plan) == "");
-    CHECK(hopper_variant(plan.problem) == HopperVariant::row_bias);
+    CHECK(sm90_has(plan.problem, trait::one_row));
     const Launch* launch = plan.find(plan.problem.backward ? Stem::bwd_dkv_dq : Stem::fwd);
     REQUIRE(launch);
     CHECK(std::string(kKernels[launch->kernel].variant) == "row_bias");
@@ -487,7 +483,7 @@ TEST_CASE("sm90: a bias with one row for all queries has kernels that read the r
     CAPTURE(plan.name());
     const Launch& launch = *plan.find(Stem::bwd_dkv_dq);
     const bool persistent = !plan.problem.has_lengths();
-    CHECK(launch.of<Sm90Launch>().persistent == persistent);
+    CHECK(launch.has(trait::persistent) == persistent);
     CHECK(std::string(kKernels[launch.kernel].variant) ==
           (persistent ? "row_bias_persistent" : "row_bias"));
   }
@@ -501,6 +497,6 @@ TEST_CASE("sm90: a bias with one row for all queries has kernels that read the r
                            "bwd f16 b4 hq8 sq300 d64 bias:f16:4x8x1 grads=qkvb d_bias:f16",
                            "bwd f16 b4 hq8 sq300 d256 bias:f16:4x8x1"}) {
     CAPTURE(line);
-    CHECK(hopper_variant(problem_of(line)) == HopperVariant::bias);
+    CHECK(has_bias_tiles(problem_of(line)));
   }
 }

@@ -486,7 +486,7 @@ TEST_CASE("sm90: a mask beside a dense bias") {
       const Launch& l = plan.launches[0];
       CHECK(l.shared_bytes ==
             uint32_t(fwd_bias_keep_shared_bytes(kFwdTiles[l.of<Sm90Launch>().row])));
-      CHECK(!l.of<Sm90Launch>().scales_q);
+      CHECK(!l.has(trait::scales_q));
     }
     for (const char* batch : {"b1", "b4", "b8", "b9", "b64"}) {
       const Plan plan = plan_of(std::string("bwd bf16 hq4 hk4 sq512 sk512 d64 grads=qkvb "
@@ -529,7 +529,7 @@ TEST_CASE("sm90: a dense bias of f32") {
         CHECK(std::string(l.tile.name) == (d <= 64 ? "hf64" : "hf128"));
         CHECK(l.shared_bytes ==
               uint32_t(fwd_f32_bias_shared_bytes(kFwdTiles[l.of<Sm90Launch>().row])));
-        CHECK(!l.of<Sm90Launch>().scales_q);
+        CHECK(!l.has(trait::scales_q));
         for (const char* batch : {"b1 ", "b4 ", "b8 ", "b9 ", "b64 "}) {
           const Plan bwd = plan_of("bwd d_bias:f32 grads=qkvb " + (batch + rest));
           REQUIRE(std::string(bwd.path) == "sm90");
@@ -540,7 +540,7 @@ TEST_CASE("sm90: a dense bias of f32") {
           CHECK(s.f32_bias);
           CHECK(s.d >= d);
           CHECK(keys.shared_bytes == uint32_t(bwd_bias_shared_bytes(s)));
-          CHECK(!keys.of<Sm90Launch>().two_cta_clusters);
+          CHECK(keys.second_kernel < 0);
           CHECK(bwd.find(Stem::bwd_dq_cast) != nullptr);
         }
       }

@@ -44,9 +44,9 @@ TEST_CASE("sm90: parts of a tile of keys") {
     const Plan plan = plan_of("bwd bf16 " + line);
     const Launch& l = *plan.find(Stem::bwd_dkv_dq);
     const BwdParts& parts = l.of<Sm90Launch>().parts;
-    CHECK(std::string(kKernels[l.kernel].variant) == (l.of<Sm90Launch>().persistent ? "persistent"
-                                                      : parts.most > 0              ? "plain_parts"
-                                                                                    : "plain"));
+    CHECK(std::string(kKernels[l.kernel].variant) == (l.has(trait::persistent) ? "persistent"
+                                                      : parts.most > 0         ? "plain_parts"
+                                                                               : "plain"));
     CHECK(parts.most <= kMaxBwdParts);
     CHECK((parts.workgroups >= int64_t(l.total) || parts.most == 0));
     return parts.most;
@@ -71,7 +71,7 @@ TEST_CASE("sm90: many tiles of keys have persistent workgroups") {
   const auto is_persistent = [](const std::string& line) {
     const Plan plan = plan_of("bwd bf16 b4 hq16 " + line);
     const Launch& fused = *plan.find(Stem::bwd_dkv_dq);
-    if (fused.of<Sm90Launch>().persistent) {
+    if (fused.has(trait::persistent)) {
       // As many as there are multiprocessors; bwd_dq_cast makes d_q; a word among those that are
       // zeroed.
       CHECK(fused.groups_x == 132);
@@ -84,7 +84,7 @@ TEST_CASE("sm90: many tiles of keys have persistent workgroups") {
       CHECK(plan.scratch[Scratch::tile_counter].offset == 0);
       CHECK(fused.groups_x * fused.groups_y >= fused.total);
     }
-    return fused.of<Sm90Launch>().persistent;
+    return fused.has(trait::persistent);
   };
   // Four for each of 132.
   CHECK(is_persistent("sq1024 sk1152 d64"));
@@ -280,8 +280,8 @@ TEST_CASE("CUDA: small operations are no launches of their own where another can
     std::string said;
     for (const Launch& l : plan.launches)
       if (l.stem != Stem::bwd_origin)
-        said += std::string(said.empty() ? "" : " ") + (l.joins ? "(" : "") + stem_name(l.stem) +
-                (l.joins ? ")" : "");
+        said += std::string(said.empty() ? "" : " ") + (l.joins() ? "(" : "") + stem_name(l.stem) +
+                (l.joins() ? ")" : "");
     CHECK(said == row.stems);
     const bool counts = said.find("(bwd_sum_splits)") != std::string::npos;
     CHECK((plan.scratch[Scratch::sum_counts].offset > 0) == counts);
@@ -330,7 +330,7 @@ TEST_CASE("sm90: where q is multiplied by the scale, so that products begin with
     const Plan plan = plan_of("fwd b1 hq2 sq512 " + line);
     const bool says =
         explain(plan.problem, caps_of("h100_cuda")).find("q times the scale") != std::string::npos;
-    CHECK(plan.find(Stem::fwd)->of<Sm90Launch>().scales_q == says);
+    CHECK(plan.find(Stem::fwd)->has(trait::scales_q) == says);
     return says;
   };
   const std::string bias = " bias:bf16:1x2x512";

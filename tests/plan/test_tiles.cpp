@@ -37,7 +37,7 @@ TEST_CASE("the registry, the paths and the tiles fit together") {
                          ? std::vector<Stem>{Stem::fwd, Stem::bwd_dot, Stem::bwd_dkv_dq,
                                              Stem::bwd_dq_cast, Stem::bwd_dkv, Stem::bwd_dq}
                          : std::vector<Stem>{Stem::fwd, Stem::bwd_dot, Stem::bwd_dkv, Stem::bwd_dq})
-      CHECK(has_kernels(stem, path.backend, path.name));
+      CHECK(has_kernels(path.id, stem));
   // The bytes that tiles.inc promises in its comments.
   const struct {
     const char* name;
@@ -53,6 +53,25 @@ TEST_CASE("the registry, the paths and the tiles fit together") {
         ++found;
       }
   CHECK(found == kTileCount);
+}
+
+TEST_CASE("no row of the registry hides a later one") {
+  const auto types = [](const KernelRow& row) {
+    int bits = 0;
+    for (tandem_dtype dtype : {TANDEM_F32, TANDEM_F16, TANDEM_BF16})
+      bits |= has_dtype(row.dtypes, dtype) ? 1 << int(dtype) : 0;
+    return bits;
+  };
+  for (int late = 0; late < kKernelCount; ++late)
+    for (int early = 0; early < late; ++early) {
+      const KernelRow &a = kKernels[early], &b = kKernels[late];
+      if (a.path_id != b.path_id || a.stem != b.stem || a.traits != b.traits || a.tiles != b.tiles)
+        continue;
+      // find_kernel() takes the first row that has a problem's type and inputs.
+      const bool hidden =
+          (types(b) & ~types(a)) == 0 && (a.needs & ~b.needs) == 0 && (b.inputs & ~a.inputs) == 0;
+      CHECK_MESSAGE(!hidden, kernel_name(a) << " hides " << kernel_name(b));
+    }
 }
 
 TEST_CASE("tiles of pairs come first where a quirk says so and workgroups fill the device") {

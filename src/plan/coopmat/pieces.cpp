@@ -9,7 +9,7 @@ namespace tandem {
 Vec<Piece> pieces_of(const Plan& plan) {
   const Problem& p = plan.problem;
   const auto shares = [&](size_t n) {
-    return n < plan.launches.size() && plan.launches[n].of<MatrixLaunch>().shares_ds;
+    return n < plan.launches.size() && plan.launches[n].has(trait::ds);
   };
   Vec<Piece> pieces;
   for (size_t n = 0; n < plan.launches.size();) {

@@ -15,23 +15,6 @@ namespace tandem {
 
 String MatrixDims::name() const { return text("%dx%dx%d", m, n, k); }
 
-// SPIR-V module of a launch. shaders/coopmat is compiled for each path and type; once more for k
-// twice n; for lean tiles; and fwd for tensor addressing of rows.
-String module_name(const Plan& plan, const Launch& launch) {
-  String name = stem_name(launch.stem);
-  if (const MatrixLaunch* l = launch.as<MatrixLaunch>())
-    name += text("_%s_%s%s", plan.path, dtype_name(plan.problem.dtype),
-                 l->matrix.k > l->matrix.n ? "_k2"
-                 : l->lean                 ? "_lean"
-                 : l->tensors              ? "_tensor"
-                 : l->pair && l->shares_ds ? "_pair_ds"
-                 : l->pair                 ? "_pair"
-                 : l->shares_ds            ? "_ds"
-                 : l->parts                ? "_parts"
-                                           : "");
-  return name;
-}
-
 namespace {
 
 bool has_shape(const Caps& caps, const char* operands, const MatrixDims& shape) {
@@ -110,6 +93,12 @@ Rows rows_of(const MatrixTile& t) {
   return t.is_lean() ? Rows::lean : t.doubled ? Rows::doubled : Rows::any;
 }
 
+// Traits of the kernel of a tile.
+uint32_t traits_of(const MatrixTile& t, const MatrixDims& shape) {
+  return (shape.k > shape.n ? trait::k2 : trait::none) | (t.is_lean() ? trait::lean : trait::none) |
+         (t.tensors ? trait::tensor : trait::none) | (t.pair ? trait::pair : trait::none);
+}
+
 bool has_matrix_tiles(Stem stem) {
   for (const MatrixTile& t : kMatrixTiles)
     if (t.stem == stem) return true;
@@ -155,7 +144,7 @@ class MatrixPlanner final : public VulkanPlanner {
   const MatrixTile* first_tile(Stem stem, Rows rows, const Refuse& refuse) const;
   const MatrixTile* or_narrower(const MatrixTile* tile) const;
   const MatrixTile* choose_tile(Stem stem, const Refuse& refuse) const;
-  void form_matrix(const MatrixTile& tile, bool shares_ds, Launch* launch) const;
+  void form_matrix(const MatrixTile& tile, uint32_t more_traits, Launch* launch) const;
   bool stores_ds() const;
   bool sums_ds() const;
   int64_t shared_heads(const Launch& dkv, const Launch& dq) const;
@@ -411,19 +400,15 @@ bool MatrixPlanner::choose(const Refuse& refuse) {
   return true;
 }
 
-void MatrixPlanner::form_matrix(const MatrixTile& t, bool shares_ds, Launch* launch) const {
+void MatrixPlanner::form_matrix(const MatrixTile& t, uint32_t more_traits, Launch* launch) const {
+  launch->kernel = kernel(launch->stem, traits_of(t, shape_) | more_traits);
   MatrixLaunch l;
   l.matrix = shape_;
-  l.coopmat2 = coopmat2_;
   l.subgroup = pinned_subgroup(caps, t);
   l.row_blocks = t.row_blocks;
   l.left_shared = t.left;
   l.register_prefetch = t.register_prefetch != 0;
-  l.lean = t.is_lean();
-  l.tensors = t.tensors;
-  l.pair = t.pair;
-  l.shares_ds = shares_ds;
-  l.sums_d_bias = !shares_ds && launch->stem == Stem::bwd_dq && sums_ds();
+  l.sums_d_bias = !launch->has(trait::ds) && launch->stem == Stem::bwd_dq && sums_ds();
   if (l.sums_d_bias) l.entries = entries_at_once(t);
   launch->tile = tile_of(t, shape_, l.subgroup);
   launch->tile.br /= l.entries;
@@ -445,7 +430,7 @@ void MatrixPlanner::form(Launch* launch) const {
     if (sums_ds() && rows_of(*t) == Rows::any)
       if (const MatrixTile* two = tile_for_two()) t = two;
   }
-  form_matrix(*t, false, launch);
+  form_matrix(*t, trait::none, launch);
 }
 
 Extent MatrixPlanner::extent(const Launch& launch) const {
@@ -460,7 +445,7 @@ Extent MatrixPlanner::extent(const Launch& launch) const {
 // sums are whole matrices.
 bool MatrixPlanner::may_leave_parts(const Launch& l) const {
   const MatrixLaunch& of = l.of<MatrixLaunch>();
-  return coopmat2_ && !is_disabled(caps, kPartsWord) && !of.pair && !of.lean &&
+  return coopmat2_ && !is_disabled(caps, kPartsWord) && !l.has(trait::pair | trait::lean) &&
          of.matrix.k == of.matrix.n && !p.has_lengths() && p.seq_kv % l.tile.bc == 0 &&
          p.head_dim % of.matrix.k == 0 && p.head_dim_v % of.matrix.k == 0;
 }
@@ -477,7 +462,8 @@ uint32_t MatrixPlanner::sum_splits(const Launch& launch, const Extent& e) const 
 }
 
 void MatrixPlanner::complete(Launch* launch, const Extent&) const {
-  if (launch->stem == Stem::bwd_dkv) launch->as<MatrixLaunch>()->parts = launch->splits > 1;
+  if (launch->stem == Stem::bwd_dkv && launch->splits > 1)
+    launch->kernel = kernel(launch->stem, launch->row().traits | trait::parts);
   if (!launch->of<MatrixLaunch>().sums_d_bias) return;
   launch->groups_x = uint32_t(std::min<int64_t>(launch->total, cores_of(caps)));  // persistent
   launch->groups_y = 1;
@@ -541,13 +527,13 @@ String MatrixPlanner::share(Vec<Launch>* launches) const {
   const Launch dkv = (*launches)[at];
   Launch dq = (*launches)[at + 1];
   dq.stores_d_bias = false;
-  form_matrix(*t, true, &dq);
+  form_matrix(*t, trait::ds, &dq);
   dq.tiles = uint32_t(extent(dq).tiles);
   const int64_t heads = p.batch * p.heads_kv, most = shared_heads(dkv, dq);
   if (most == 0) return "";
   Launch dbias = dq;  // it has the same workgroups
   dbias.stem = Stem::bwd_dbias;
-  dbias.as<MatrixLaunch>()->pair = false;
+  dbias.kernel = kernel(Stem::bwd_dbias, trait::ds);
   dbias.shared_bytes =
       uint32_t(ds_sum_shared_bytes(dbias.tile.tr, shape_)) + skip_shared_bytes(Stem::bwd_dbias);
   dbias.tiles = uint32_t(ceil_div(p.seq_q, kDsBlock) * ceil_div(p.seq_kv, kDsSumKeys));
@@ -560,7 +546,7 @@ String MatrixPlanner::share(Vec<Launch>* launches) const {
   for (Launch l : {dkv, dq, dbias}) {
     if (l.stem == Stem::bwd_dbias && !p.wants(TANDEM_GRAD_BIAS)) continue;
     MatrixLaunch& of = *l.as<MatrixLaunch>();
-    of.shares_ds = true;
+    l.kernel = kernel(l.stem, l.row().traits | trait::ds);
     of.kv_heads = int(most);
     of.heads = int(chunk_heads(p, l.stem, most));
     of.chunks = uint32_t(ceil_div(heads, most));
@@ -580,7 +566,8 @@ void MatrixPlanner::arrange(Vec<Launch>* launches) const {
   VulkanPlanner::arrange(launches);
   if (launches->empty() || launches->front().stem != Stem::fwd) return;
   Launch redo = launches->front();
-  redo.as<MatrixLaunch>()->redo = true;
+  redo.as<MatrixLaunch>()->redoes = redo.kernel;
+  redo.kernel = kernel(Stem::fwd, trait::redo);
   redo.waits = true;
   launches->insert(launches->begin() + 1, redo);
 }
@@ -594,7 +581,7 @@ void MatrixPlanner::scratch(Plan* plan, ScratchExtents* x) const {
   const MatrixLaunch& of = dq->of<MatrixLaunch>();
   if (of.sums_d_bias) x->bias_sums = {d_bias_sums(p, *dq)};
   // Room for the first chunk, which is the largest.
-  if (of.shares_ds) x->ds = {of.heads * ds_bytes(p) / 2};
+  if (dq->has(trait::ds)) x->ds = {of.heads * ds_bytes(p) / 2};
 }
 
 std::unique_ptr<PathPlanner> make_vulkan_coopmat2(const PathRow& row, const Problem& p,

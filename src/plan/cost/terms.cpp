@@ -126,14 +126,13 @@ void add_scores(const Plan& plan, const Caps& caps, const Launch& l, Work work, 
   };
   (*t)[CostTerm::groups] += groups;
   t->width = std::max(t->width, int(std::max(d, dv)));
-  const double products = scores * features(l.stem, l.of<MatrixLaunch>().shares_ds, d, dv);
+  const double products = scores * features(l.stem, l.has(trait::ds), d, dv);
   if (products > t->most_products) {
     t->most_products = products;
     t->loop = work.total / spread.workgroups;
     t->fill = spread.workgroups / cores;
   }
-  if (const Sm80Launch* own = l.as<Sm80Launch>();
-      own && own->tile().kind == AmpereKind::whole_heads) {
+  if (l.row().tiles == TileTable::ampere_whole_heads) {
     add(CostTerm::keep, bool(p.keep));
     return add(CostTerm::windows, true);
   }
@@ -160,7 +159,7 @@ void add_scores(const Plan& plan, const Caps& caps, const Launch& l, Work work, 
 // lse that it reads are left out, as no plan that was measured for the fits had them.
 void add_rest(const Plan& plan, CostTerms* t) {
   for (const Launch& l : plan.launches)
-    if (!l.joins && !l.of<MatrixLaunch>().redo)
+    if (!l.joins() && !l.has(trait::redo))
       (*t)[CostTerm::launches] += std::max(l.of<MatrixLaunch>().chunks, 1u);
   (*t)[CostTerm::bytes] = bytes_of(plan.problem);
   double aux = 0;
@@ -203,7 +202,7 @@ void coopmat2_terms(const Plan& plan, const Caps& caps, CostTerms* t) {
       add_plain(plan, caps, l, t);
       continue;
     }
-    if (own->redo) continue;
+    if (l.has(trait::redo)) continue;
     const double chunks = std::max(own->chunks, 1u);
     add_scores(plan, caps, l, work_of(p, l.tile.br, l.tile.bc, owns_keys(l.stem)),
                {double(l.total) * chunks, false}, whole(p.head_dim, 16), whole(p.head_dim_v, 16),
@@ -223,7 +222,7 @@ void sm80_terms(const Plan& plan, const Caps& caps, CostTerms* t) {
     const double d = own->tile().width;
     // Whole heads: a tile each, whatever the mask, and workgroups that take several.
     const double tile = double(l.tile.br) * l.tile.bc;
-    const bool heads = own->tile().kind == AmpereKind::whole_heads;
+    const bool heads = l.row().tiles == TileTable::ampere_whole_heads;
     const Work work = heads ? Work{tile * double(p.batch) * double(p.heads_q), tile, 1}
                             : work_of(p, l.tile.br, l.tile.bc, owns_keys(l.stem));
     add_scores(plan, caps, l, work, {double(l.total), false}, d, width_of_v(p, d), t);

@@ -55,7 +55,7 @@ void VulkanPlanner::arrange(Vec<Launch>* launches) const {
   };
   const auto dist = find(Stem::bwd_dist_bias);
   const auto dkv = find(Stem::bwd_dkv);
-  const bool early = dist != launches->end() && dkv < dist && dkv->of<MatrixLaunch>().shares_ds;
+  const bool early = dist != launches->end() && dkv < dist && dkv->has(trait::ds);
   if (early) {
     dkv->waits = dkv->of<MatrixLaunch>().chunks > 1;
     dist->waits = true;
@@ -71,7 +71,7 @@ void VulkanPlanner::arrange(Vec<Launch>* launches) const {
   Launch& sum = *(launches->end() - 2);
   const uint64_t total = uint64_t(sum.total) + last.total;
   if (total > caps.max_groups_x) return;
-  last.joins = true;
+  join(&last);
   sum.as<ScalarLaunch>()->joined_heads = last.total;
   sum.groups_x = uint32_t(total);
 }

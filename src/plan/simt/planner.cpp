@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "kernels/kernel_rows.h"
 #include "plan/dot_tiles.h"
 
 namespace tandem {
@@ -30,7 +31,8 @@ uint32_t CudaPlanner::skip_shared_bytes(Stem stem) const {
 void CudaPlanner::form(Launch* launch) const { launch->path = SimtLaunch(); }
 
 void CudaPlanner::complete(Launch* launch, const Extent& e) const {
-  if (launch->stem == Stem::bwd_dot && has_fast_dot(p)) {
+  if (launch->stem == Stem::bwd_dot && has_fast_dot(p) &&
+      !is_off(kernel(Stem::bwd_dot, trait::zeroes | trait::fast))) {
     SimtLaunch& dot = *launch->as<SimtLaunch>();
     dot.fast_tiles = uint32_t(ceil_div(p.seq_q, bwd_dot_rows(int(p.head_dim_v))));
     dot.fast_total = uint32_t(dot.fast_tiles * e.heads * e.batch);
@@ -39,6 +41,24 @@ void CudaPlanner::complete(Launch* launch, const Extent& e) const {
   if (launch->stem == Stem::bwd_origin) {
     launch->groups_x = uint32_t(std::min<int64_t>(launch->total, 4 * cores_of(caps)));
     launch->groups_y = 1;
+  }
+}
+
+// bwd_dot zeroes what a later kernel adds to, if there is anything, and so does the fast one. Tiled
+// kernels of simt have wide loads, unless strides forbid them.
+void CudaPlanner::finish(Plan* plan) const {
+  for (Launch& l : plan->launches) {
+    const SimtLaunch* own = l.as<SimtLaunch>();
+    if (!own || l.joins()) continue;
+    if (l.stem == Stem::bwd_dot && l.total > 0 && (plan->zeroed_size > 0 || own->fast_total > 0))
+      l.kernel = kernel(l.stem, trait::zeroes | (own->tf32 ? trait::tf32 : trait::none));
+    if (own->fast_total > 0) {
+      l.other_kernel = l.kernel;
+      l.kernel = kernel(l.stem, trait::zeroes | trait::fast);
+    }
+    if (!is_tiled(l.stem)) continue;
+    const int narrow = kernel(l.stem, l.row().traits | trait::narrow);
+    (takes_wide(*plan, l, Addresses{}) && !is_off(l.kernel) ? l.other_kernel : l.kernel) = narrow;
   }
 }
 
@@ -62,32 +82,36 @@ class SimtPlanner final : public CudaPlanner {
   String chosen() const override { return name() + " " + tile_->name; }
 
  protected:
-  Vec<Stem> stems() const override { return with_origin(separate_stems(fixed_ >= 0, false)); }
+  Vec<Stem> stems() const override {
+    return with_origin(separate_stems(set_ == trait::fixed, false));
+  }
   void form(Launch* launch) const override {
     CudaPlanner::form(launch);
     if (!is_tiled(launch->stem)) return;
     form_plain(*tile_, launch);
     const bool fused = launch->stem == Stem::bwd_row_sums_dq || launch->stem == Stem::bwd_dkv_dist;
-    if (fused || launch->stem == Stem::fwd) launch->as<SimtLaunch>()->fixed = fixed_;
+    if (fused || launch->stem == Stem::fwd) launch->kernel = kernel(launch->stem, set_);
     if (fused)
       launch->shared_bytes += uint32_t(16 * tile_ptile_vec4(launch->tile));  // a second tile of P
   }
 
  private:
+  // Whether the kernels that are compiled for a set of inputs take the problem.
   void choose_fixed(const Refuse& refuse) {
-    for (const FixedRow& f : kFixed) {
-      if (p.normalizer != f.normalizer) continue;
-      const String more = p.extras(f.may);
-      if (is_disabled(caps, f.candidate()))
-        refuse(f.candidate(), kDisabled);
+    for (const KernelRow& fwd : kKernels) {
+      if (!is_fixed_set(fwd) || (fwd.needs & ~p.inputs()) != 0) continue;
+      const String who = fixed_set_name(fwd), more = p.extras(fwd.inputs);
+      if (is_disabled(caps, who))
+        refuse(who, kDisabled);
       else if (!more.empty())
-        refuse(f.candidate(), "this problem has " + more + ", which its kernels do without");
+        refuse(who, "this problem has " + more + ", which its kernels do without");
       else
-        fixed_ = int(&f - kFixed);
+        set_ = trait::fixed;
     }
   }
   const Tile* tile_ = nullptr;
-  int fixed_ = -1;  // row of kFixed
+  uint32_t set_ =
+      trait::none;  // trait::fixed: of the kernels that are compiled for a set of inputs
 };
 
 }  // namespace

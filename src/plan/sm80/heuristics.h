@@ -63,12 +63,12 @@ inline bool sm80_is_better(const Problem& p, int64_t cores, const AmpereTile& t,
                            const AmpereTile& best) {
   if (t.stem == Stem::bwd_dbias) return sm80_is_better_for_dbias(p, cores, t, best);
   // All keys of a head in one workgroup, which then stores d_q. Not measured.
-  if (t.kind == AmpereKind::f32_inputs && t.stem == Stem::bwd_dkv_dq)
+  if (t.table == TileTable::ampere_f32_inputs && t.stem == Stem::bwd_dkv_dq)
     return t.width == best.width && p.seq_kv > best.bc && p.seq_kv <= t.bc;
   // More tiles of keys in flight. One query, 20 heads, 1500 keys, B 16 0.048 ms in place of 0.051;
   // 48 keys, 32,768 heads 0.203 in place of 0.158.
   if (t.stem == Stem::fwd && t.width == best.width && t.owned() == best.owned() &&
-      t.kind == best.kind && t.stages > best.stages)
+      t.table == best.table && t.stages > best.stages)
     return p.seq_kv >= kManySteps * t.bc;
   const int64_t length = t.owns_keys() ? p.seq_kv : p.seq_q;
   const int64_t tiles = (length + best.owned() - 1) / best.owned() * p.heads_q * p.batch;
@@ -85,7 +85,7 @@ constexpr int64_t kFullWarps = 8;
 inline int64_t sm80_workgroups_at_once(uint32_t device_bytes, uint32_t bytes, int64_t cores,
                                        const AmpereTile& t) {
   const int64_t by_bytes = device_bytes / (bytes + 1024),
-                by_registers = t.kind == AmpereKind::full ? kFullWarps / t.warps : by_bytes;
+                by_registers = t.table == TileTable::ampere_full ? kFullWarps / t.warps : by_bytes;
   return std::max<int64_t>(std::min(by_bytes, by_registers), 1) * cores;
 }
 

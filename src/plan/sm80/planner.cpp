@@ -10,21 +10,24 @@
 namespace tandem {
 namespace {
 
-// whole: the kernels that hold whole heads.
-bool is_for(const AmpereTile& t, Stem stem, const Problem& p, bool whole = false) {
-  const bool full = stem == Stem::bwd_dbias ? !sm80_is_simple_bias(p) : p.inputs() != 0;
-  const bool f32_inputs = p.dtype == TANDEM_F32 && p.inputs() != 0;
-  const AmpereKind kind = whole        ? AmpereKind::whole_heads
-                          : f32_inputs ? AmpereKind::f32_inputs
-                          : full       ? AmpereKind::full
-                                       : AmpereKind::plain;
-  return t.stem == stem && t.kind == kind && t.bytes == p.element_size();
+// The first kernel of a stem on tensor cores that takes a problem; -1: there is none. whole: of
+// those that hold whole heads.
+int sm80_kernel(Stem stem, const Problem& p, bool whole = false) {
+  for (int n = 0; n < kKernelCount; ++n) {
+    const KernelRow& row = kKernels[n];
+    if (row.path_id == PathId::cuda_sm80 && row.stem == stem && is_ampere(row.tiles) &&
+        (row.tiles == TileTable::ampere_whole_heads) == whole &&
+        (row.traits & ~(trait::mma | (p.tf32 ? trait::tf32 : trait::none))) == 0 &&
+        has_dtype(row.dtypes, p.dtype) && row.takes(p.inputs()))
+      return n;
+  }
+  return -1;
 }
 
-bool has_ampere_tiles(Stem stem, const Problem& p, bool whole) {
-  for (const AmpereTile& t : kAmpereTiles)
-    if (is_for(t, stem, p, whole)) return true;
-  return false;
+// Whether a tile is one of a kernel (sm80_kernel()).
+bool is_for(const AmpereTile& t, int kernel, const Problem& p) {
+  return kernel >= 0 && t.stem == kKernels[kernel].stem && t.table == kKernels[kernel].tiles &&
+         t.bytes == p.element_size();
 }
 
 // Bytes of shared memory of a kernel of whole heads. A bias of the whole batch is f32 there; one
@@ -45,7 +48,7 @@ String row_refusal(const Problem& p, const Caps& caps, const AmpereTile& t, uint
   const String forced = size_refusal(p, t.br, t.bc);
   if (!forced.empty()) return forced;
   if (t.width < wider) return text("head size %lld is beyond its %d", (long long)wider, t.width);
-  if (t.kind == AmpereKind::whole_heads && !sm80_holds_whole(p, cores_of(caps), t))
+  if (t.table == TileTable::ampere_whole_heads && !sm80_holds_whole(p, cores_of(caps), t))
     return text("%lld heads of %lld x %lld are too large, or too few",
                 (long long)(p.batch * p.heads_q), (long long)p.seq_q, (long long)p.seq_kv);
   if (shared > caps.shared_bytes)
@@ -56,9 +59,10 @@ String row_refusal(const Problem& p, const Caps& caps, const AmpereTile& t, uint
 }
 
 int widest_tile(Stem stem, const Problem& p) {
+  const int kernel = sm80_kernel(stem, p);
   int widest = 0;
   for (const AmpereTile& t : kAmpereTiles)
-    if (is_for(t, stem, p)) widest = std::max(widest, t.width);
+    if (is_for(t, kernel, p)) widest = std::max(widest, t.width);
   return widest;
 }
 
@@ -127,7 +131,7 @@ bool Sm80Planner::can_fuse() const {
 // Whether a workgroup of bwd_dkv_dq has all keys of a head, and stores d_q.
 bool Sm80Planner::is_alone() const {
   const int row = choice_ == Choice::fused ? rows_[size_t(Stem::bwd_dkv_dq)] : -1;
-  return row >= 0 && kAmpereTiles[row].kind == AmpereKind::f32_inputs &&
+  return row >= 0 && kAmpereTiles[row].table == TileTable::ampere_f32_inputs &&
          p.seq_kv <= kAmpereTiles[row].bc;
 }
 
@@ -150,7 +154,7 @@ Vec<Stem> Sm80Planner::stems() const {
 }
 
 uint32_t Sm80Planner::shared_bytes(const AmpereTile& t) const {
-  return t.kind == AmpereKind::whole_heads
+  return t.table == TileTable::ampere_whole_heads
              ? whole_shared_bytes(p, t)
              : uint32_t(ampere_shared_bytes(t)) + skip_shared_bytes(t.stem);
 }
@@ -161,10 +165,11 @@ bool Sm80Planner::choose_tiles(const Refuse& refuse) {
   const bool forced = p.tile_rows != 0 || p.tile_cols != 0;
   for (Stem stem : stems()) {
     const bool whole = choice_ == Choice::whole;
+    const int kernel = sm80_kernel(stem, p, whole);
     int& best = rows_[size_t(stem)];
     for (int n = 0; n < kAmpereTileCount; ++n) {
       const AmpereTile& t = kAmpereTiles[n];
-      if (!is_for(t, stem, p, whole)) continue;
+      if (!is_for(t, kernel, p)) continue;
       const String why = row_refusal(p, caps, t, shared_bytes(t));
       if (!why.empty())
         refuse(name() + " " + t.name, why);
@@ -174,8 +179,7 @@ bool Sm80Planner::choose_tiles(const Refuse& refuse) {
     }
     if (best >= 0 || !is_tiled(stem)) continue;
     // bwd_dbias of wide heads with 16 bits is simt's, as are all stems without a row.
-    if (has_ampere_tiles(stem, p, whole) && (stem != Stem::bwd_dbias || p.dtype == TANDEM_F32))
-      return false;
+    if (kernel >= 0 && (stem != Stem::bwd_dbias || p.dtype == TANDEM_F32)) return false;
     if (!plain_) plain_ = plain_tile();
     if (!plain_) return refuse(name(), text("no tile of %s fits the device", stem_name(stem)));
   }
@@ -210,13 +214,14 @@ void Sm80Planner::form(Launch* launch) const {
   l.row = rows_[size_t(launch->stem)];
   if (l.row < 0) return form_plain(*plain_, launch);
   const AmpereTile& t = l.tile();
-  l.tf32 = p.tf32 && t.kind == AmpereKind::plain;
+  const bool whole = t.table == TileTable::ampere_whole_heads;
+  launch->kernel = sm80_kernel(launch->stem, p, whole);
   launch->path = l;
   launch->tile = Tile{t.name, t.br, t.bc, t.warps, 32, 0, 0, t.width, TileOn::cuda};
   launch->shared_bytes = shared_bytes(t);
-  if (t.kind == AmpereKind::whole_heads) launch->stores_d_bias = p.wants(TANDEM_GRAD_BIAS);
+  if (whole) launch->stores_d_bias = p.wants(TANDEM_GRAD_BIAS);
   if (launch->stem == Stem::bwd_dq ||
-      (launch->stem == Stem::bwd_dkv_dq && t.kind == AmpereKind::f32_inputs))
+      (launch->stem == Stem::bwd_dkv_dq && t.table == TileTable::ampere_f32_inputs))
     launch->stores_d_bias = stores_ds();
 }
 
@@ -249,22 +254,22 @@ void Sm80Planner::complete(Launch* launch, const Extent& extent) const {
 // A launch takes the host three microseconds, so bwd_dkv does the work of small ones.
 void Sm80Planner::arrange(Vec<Launch>* launches) const {
   for (const Launch& l : *launches)
-    if (l.of<Sm80Launch>().tf32 && launches->front().stem == Stem::bwd_dot)
+    if (l.has(trait::tf32) && launches->front().stem == Stem::bwd_dot)
       launches->front().as<SimtLaunch>()->tf32 = true;
   const Launch* dkv = find_launch(launches, Stem::bwd_dkv);
-  if (!dkv || !dkv->as<Sm80Launch>() || dkv->of<Sm80Launch>().tile().kind != AmpereKind::full)
-    return;
+  if (!dkv || dkv->row().tiles != TileTable::ampere_full) return;
   uint64_t total = dkv->total;
-  const auto join = [&](Launch* l) {
-    l->joins = total + l->total <= caps.max_groups_x;
-    if (l->joins) total += l->total;
+  const auto join_if_possible = [&](Launch* l) {
+    if (total + l->total > caps.max_groups_x) return;
+    total += l->total;
+    join(l);
   };
   Launch* dq = find_launch(launches, Stem::bwd_dq);
   if (dq && dq->as<Sm80Launch>() && sm80_joins_dq(dkv->total, dq->total, cores_of(caps)) &&
       dq->of<Sm80Launch>().tile().width == dkv->of<Sm80Launch>().tile().width)
-    join(dq);
+    join_if_possible(dq);
   // bwd_head_sums sums up what the first kernel has left, so it can run with bwd_dkv.
-  if (Launch* head = find_launch(launches, Stem::bwd_head_sums)) join(head);
+  if (Launch* head = find_launch(launches, Stem::bwd_head_sums)) join_if_possible(head);
 }
 
 void Sm80Planner::scratch(Plan* plan, ScratchExtents* x) const {
@@ -286,11 +291,10 @@ void Sm80Planner::scratch(Plan* plan, ScratchExtents* x) const {
 
 int sm80_whole_row(const Problem& p, const Caps& caps) {
   if (!sm80_takes_whole(p)) return -1;
+  const int kernel = sm80_kernel(p.backward ? Stem::bwd_dkv_dq : Stem::fwd, p, true);
   for (int n = 0; n < kAmpereTileCount; ++n) {
     const AmpereTile& t = kAmpereTiles[n];
-    if (is_for(t, p.backward ? Stem::bwd_dkv_dq : Stem::fwd, p, true) &&
-        row_refusal(p, caps, t, whole_shared_bytes(p, t)).empty())
-      return n;
+    if (is_for(t, kernel, p) && row_refusal(p, caps, t, whole_shared_bytes(p, t)).empty()) return n;
   }
   return -1;
 }

@@ -38,17 +38,15 @@ int64_t makespan(const Vec<int64_t>& times, int64_t cores) {
 
 bool is_persistent(const Problem& p, int64_t cores) {
   const int64_t tiles = (p.seq_kv + kBwdKeys - 1) / kBwdKeys;
-  const HopperVariant variant = hopper_variant(p);
-  return (variant == HopperVariant::plain ||
-          (variant == HopperVariant::row_bias && !p.has_lengths())) &&
-         p.head_dim <= kMaxFusedHeadDim && p.head_dim_v <= kMaxFusedHeadDim &&
-         p.wants(TANDEM_GRAD_Q) && p.wants(TANDEM_GRAD_K | TANDEM_GRAD_V) && cores > 0 &&
+  return sm90_with(p, sm90_kernel(p), trait::persistent) >= 0 && p.head_dim <= kMaxFusedHeadDim &&
+         p.head_dim_v <= kMaxFusedHeadDim && p.wants(TANDEM_GRAD_Q) &&
+         p.wants(TANDEM_GRAD_K | TANDEM_GRAD_V) && cores > 0 &&
          tiles * p.heads_kv * p.batch >= kPersistentTilesPerSm * cores;
 }
 
 BwdParts bwd_parts(const Problem& p, int64_t cores, const BwdShape& shape) {
   const int64_t tiles = (p.seq_kv + kBwdKeys - 1) / kBwdKeys, heads = p.heads_kv * p.batch;
-  if (hopper_variant(p) != HopperVariant::plain || shape.wide || !p.wants(TANDEM_GRAD_Q) ||
+  if (sm90_with(p, sm90_kernel(p), trait::parts) < 0 || shape.wide || !p.wants(TANDEM_GRAD_Q) ||
       !p.wants(TANDEM_GRAD_K | TANDEM_GRAD_V) || is_persistent(p, cores) ||
       tiles * heads > kPersistentTilesPerSm * cores)
     return {};
@@ -94,11 +92,12 @@ BwdParts bwd_parts(const Problem& p, int64_t cores, const BwdShape& shape) {
 }
 
 bool fuses_dq_postprocess(const Problem& p, int64_t cores, const BwdParts& parts) {
-  if (is_persistent(p, cores) || sums_dbias_in_slices(p) || masks_bias(p) || has_f32_bias(p))
-    return false;
+  const int kernel = sm90_kernel(p);
+  const bool tiles = kernel >= 0 && kKernels[kernel].has(trait::bias_tiles),
+             keep = kernel >= 0 && (kKernels[kernel].inputs & kHasKeep) != 0;
+  if (is_persistent(p, cores) || sums_dbias_in_slices(p) || (tiles && keep)) return false;
   const int64_t bytes = p.heads_q * p.seq_q * p.head_dim * 4;
-  const HopperVariant variant = hopper_variant(p);
-  const bool few = variant == HopperVariant::bias || variant == HopperVariant::masked;
+  const bool few = tiles || keep;
   return p.wants(TANDEM_GRAD_Q) &&
          ((bytes <= (few ? kFewPostprocessBytes : kPostprocessBytes) * p.heads_kv &&
            (!few || p.batch * bytes <= kAllPostprocessBytes)) ||
@@ -107,7 +106,7 @@ bool fuses_dq_postprocess(const Problem& p, int64_t cores, const BwdParts& parts
 
 bool uses_cooperative_postprocess(const Problem& p, int64_t cores, const BwdParts& parts) {
   const int64_t tiles = (p.seq_kv + kBwdKeys - 1) / kBwdKeys, heads = p.heads_kv * p.batch;
-  return p.wants(TANDEM_GRAD_Q) && hopper_variant(p) != HopperVariant::bias &&
+  return p.wants(TANDEM_GRAD_Q) && !sm90_has(p, trait::bias_tiles) &&
          std::max(tiles * heads, parts.workgroups) <= cores &&
          p.group() * p.seq_q * p.head_dim * 4 <=
              std::max(tiles * (p.banded() ? kMaskedCooperativeBytes : kCooperativeBytes),
@@ -116,10 +115,11 @@ bool uses_cooperative_postprocess(const Problem& p, int64_t cores, const BwdPart
 
 int64_t eager_zero_heads(const Problem& p, int64_t cores, int64_t tiles,
                          int64_t interleaved_heads) {
-  const HopperVariant set = hopper_variant(p);
-  const bool plain = set == HopperVariant::plain && p.wants(TANDEM_GRAD_Q);
-  if (!plain && set != HopperVariant::varlen && set != HopperVariant::row_bias &&
-      set != HopperVariant::softcap_alibi)
+  const int kernel = sm90_kernel(p);
+  if (kernel < 0) return 0;
+  const KernelRow& row = kKernels[kernel];
+  if (row.has(trait::bias_tiles) || (row.inputs & (kHasKeep | kHasElastic | kHasEntmax)) != 0 ||
+      (row.inputs == kHasSink && !p.wants(TANDEM_GRAD_Q)))
     return 0;
   if (p.lengths_q == Lengths::packed || tiles == 0) return 0;
   // One head more than run at a time, so that a slice is zero long before a workgroup adds to it.
@@ -134,9 +134,9 @@ int64_t eager_zero_heads_per_entry(const Problem& p, int64_t cores, int64_t tile
 }
 
 bool uses_two_cta_clusters(const Problem& p, int64_t kv_tiles) {
-  return reduces_dbias_in_clusters(p) && !sums_dbias_in_slices(p) && !masks_bias(p) &&
-         !has_f32_bias(p) && !p.deterministic && p.batch >= 4 && p.batch % 2 == 0 &&
-         kv_tiles >= 64 && !fuses_dq_postprocess(p, 0);
+  return reduces_dbias_in_clusters(p) && !sums_dbias_in_slices(p) &&
+         sm90_with(p, sm90_kernel(p), trait::two_cta) >= 0 && !p.deterministic && p.batch >= 4 &&
+         p.batch % 2 == 0 && kv_tiles >= 64 && !fuses_dq_postprocess(p, 0);
 }
 
 }  // namespace tandem

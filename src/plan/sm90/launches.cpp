@@ -11,17 +11,16 @@
 namespace tandem {
 
 void Sm90Planner::complete_fwd(Launch* launch, Sm90Launch* own) const {
-  const HopperVariant variant = hopper_variant(p);
+  const KernelRow& kernel = launch->row();
   const FwdTile t = sm90_fwd_tile(p, row_);
   // Lengths and sinks are read by the read-only path, maybe ahead of the grid dependency wait.
   own->programmatic =
-      caps.early_launches && (variant == HopperVariant::plain || variant == HopperVariant::bias ||
-                              (variant == HopperVariant::row_bias && p.inputs() == kHasBias));
+      caps.early_launches && (kernel.inputs == 0 || kernel.has(trait::bias_tiles) ||
+                              (kernel.has(trait::one_row) && p.inputs() == kHasBias));
   launch->groups_x = uint32_t(std::min<int64_t>(launch->total, cores_of(caps)));  // persistent
   launch->groups_y = 1;
-  own->scales_q = sm90_scales_q(p, caps, t);
   // With lengths tiles do not take equally long, and stream-K knows nothing of their ends.
-  if (variant != HopperVariant::bias || p.banded() || p.has_lengths()) return;
+  if (!kernel.has(trait::bias_tiles) || p.banded() || p.has_lengths()) return;
   const int64_t steps = ceil_div(p.seq_kv, launch->tile.bc);
   const int64_t shorts = fwd_short_tiles(t, p.batch * p.heads_q, p.seq_q, launch->groups_x, steps);
   const FwdStreamK stream_k =
@@ -37,11 +36,12 @@ void Sm90Planner::complete_dkv_dq(Launch* launch, Sm90Launch* own, int64_t tiles
         uint32_t(interleaved_heads(p.band.right == TANDEM_BAND_OPEN, cores, tiles,
                                    p.group() * ceil_div(p.seq_q, kBwdShapes[row_].br)));
   own->cooperative_postprocess = uses_cooperative_postprocess(p, cores, parts_);
-  own->two_cta_clusters = caps.early_launches && reduces_dbias_in_clusters(p) &&
-                          uses_two_cta_clusters(p, launch->total / p.batch);
+  const bool two_cta = caps.early_launches && reduces_dbias_in_clusters(p) &&
+                       uses_two_cta_clusters(p, launch->total / p.batch);
+  if (two_cta) launch->second_kernel = sm90_with(p, launch->kernel, trait::two_cta);
   own->eager_zero_heads =
-      uint32_t(own->two_cta_clusters ? eager_zero_heads_per_entry(p, cores, tiles)
-                                     : eager_zero_heads(p, cores, tiles, own->interleaved_heads));
+      uint32_t(two_cta ? eager_zero_heads_per_entry(p, cores, tiles)
+                       : eager_zero_heads(p, cores, tiles, own->interleaved_heads));
   if (sums_dbias_in_slices(p)) {
     const BwdShape& s = kBwdShapes[row_];
     const BwdSlices slices =
@@ -57,8 +57,23 @@ void Sm90Planner::complete_dkv_dq(Launch* launch, Sm90Launch* own, int64_t tiles
     launch->groups_x = launch->total * uint32_t(parts_.most);
     launch->groups_y = 1;
   }
-  own->persistent = is_persistent(p, cores);
-  if (!own->persistent) return;
+  // What is true of the launch, and has a kernel of its own beside that of the problem.
+  const struct {
+    bool holds;
+    uint32_t has;
+  } traits[] = {{is_persistent(p, cores), trait::persistent},
+                {launch->splits > 1, trait::slices},
+                {parts_.most > 0, trait::parts},
+                {!p.wants(TANDEM_GRAD_Q), trait::d_kv_alone},
+                {!p.wants(TANDEM_GRAD_K | TANDEM_GRAD_V), trait::d_q_alone},
+                {fuses_dq_postprocess(p, cores, parts_), trait::postprocess}};
+  const int of_problem = launch->kernel;
+  for (const auto& t : traits)
+    if (const int with = t.holds ? sm90_with(p, of_problem, t.has) : -1; with >= 0) {
+      launch->kernel = with;
+      break;
+    }
+  if (!launch->has(trait::persistent)) return;
   launch->groups_x = uint32_t(std::min<int64_t>(launch->total, cores));
   launch->groups_y = 1;
 }
@@ -77,27 +92,28 @@ void Sm90Planner::complete(Launch* launch, const Extent& extent) const {
 void Sm90Planner::arrange(Vec<Launch>* launches) const {
   // Workgroups of `l` come behind those of `to` and of launches that it has already joined.
   uint64_t total = 0;
-  const auto join = [&](Launch* l, const Launch* to) {
+  const auto join_to = [&](Launch* l, const Launch* to) {
     if (!l || !to) return;
     if (total == 0) total = to->total;
-    l->joins = total + l->total <= caps.max_groups_x;
-    if (l->joins) total += l->total;
+    if (total + l->total > caps.max_groups_x) return;
+    total += l->total;
+    join(l);
   };
   const Launch* dkv = find_launch(launches, Stem::bwd_dkv);
   const Launch* cast = find_launch(launches, Stem::bwd_dq_cast);
   Launch* head = find_launch(launches, Stem::bwd_head_sums);
   Launch* dq = find_launch(launches, Stem::bwd_dq);
   // Heads over kMaxFusedHeadDim.
-  join(dq, dkv);
-  join(head, dkv ? dkv : dq ? dq : cast);
+  join_to(dq, dkv);
+  join_to(head, dkv ? dkv : dq ? dq : cast);
   // The last workgroup of a kv head does the work of bwd_head_sums.
   const Launch* narrow = find_launch(launches, Stem::bwd_dkv_dq);
-  if (head && narrow && !cast) head->joins = counts_heads(narrow->total, cores_of(caps));
+  if (head && narrow && !cast && counts_heads(narrow->total, cores_of(caps))) join(head);
   if (!find_launch(launches, Stem::bwd_dkv_dist)) return;
   // Elastic softmax: the row sums of d_tau, and the sums of d_dist_bias if they are few.
-  if (head) head->joins = true;
-  if (Launch* sum = find_launch(launches, Stem::bwd_sum_splits))
-    sum->joins = sums_at_once(p.group() * ceil_div(p.dist_window, 64), sum->splits);
+  if (head) join(head);
+  Launch* sum = find_launch(launches, Stem::bwd_sum_splits);
+  if (sum && sums_at_once(p.group() * ceil_div(p.dist_window, 64), sum->splits)) join(sum);
 }
 
 }  // namespace tandem

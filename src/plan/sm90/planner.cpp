@@ -37,48 +37,39 @@ bool on_blocks(const Problem& p) {
          p.seq_q - 1 + p.band.off < p.seq_kv && p.scale > kPlainScale;
 }
 
-// Bytes of shared memory of fwd; 0: there is no kernel.
-int sm90_fwd_bytes(const Problem& p, const FwdTile& t) {
-  const HopperVariant set = hopper_variant(p);
-  if (t.decoupled && set != HopperVariant::plain && set != HopperVariant::row_bias &&
-      !(set == HopperVariant::elastic && on_blocks(p)))
-    return 0;
-  if (t.bias && set != HopperVariant::bias) return 0;
-  switch (set) {
-    case HopperVariant::bias:
-      if (has_f32_bias(p)) return fwd_f32_bias_shared_bytes(t);
-      return masks_bias(p) ? fwd_bias_keep_shared_bytes(t) : fwd_bias_shared_bytes(t);
-    case HopperVariant::elastic:
-      return fwd_elastic_shared_bytes(t);
-    case HopperVariant::entmax:
-      return fwd_entmax_shared_bytes(t);
-    case HopperVariant::varlen:
-    case HopperVariant::softcap_alibi:
-      return fwd_varlen_shared_bytes(t);
-    case HopperVariant::row_bias:
-      return fwd_row_bias_shared_bytes(t);
-    case HopperVariant::masked:
-      return fwd_masked_shared_bytes(t);
-    default:
-      return fwd_plain_shared_bytes(t);
-  }
+// Whether a kernel has the bits of a mask, of keep or of ends, for each score.
+bool masks_scores(const KernelRow& row) {
+  return (row.inputs & kHasKeep) != 0 && !row.has(trait::f32_bias);
 }
+
+// Bytes of shared memory of a row of fwd; 0: it has no kernel for the tile.
+int sm90_fwd_bytes(const Problem& p, int kernel, const FwdTile& t) {
+  if (kernel < 0) return 0;
+  const KernelRow& row = kKernels[kernel];
+  if ((row.needs & kHasElastic) != 0)
+    return t.decoupled && !on_blocks(p) ? 0 : fwd_elastic_shared_bytes(t);
+  if ((row.needs & kHasEntmax) != 0) return fwd_entmax_shared_bytes(t);
+  if (row.has(trait::f32_bias)) return fwd_f32_bias_shared_bytes(t);
+  if (row.has(trait::bias_tiles))
+    return masks_scores(row) ? fwd_bias_keep_shared_bytes(t) : fwd_bias_shared_bytes(t);
+  if (row.has(trait::one_row)) return fwd_row_bias_shared_bytes(t);
+  if (row.inputs == 0) return fwd_plain_shared_bytes(t);
+  return masks_scores(row) ? fwd_masked_shared_bytes(t) : fwd_varlen_shared_bytes(t);
+}
+// The same of the problem's kernel of the backward.
 int sm90_bwd_bytes(const Problem& p, const BwdShape& s) {
-  switch (hopper_variant(p)) {
-    case HopperVariant::bias:
-      return bwd_bias_shared_bytes(s);
-    case HopperVariant::elastic:
-      return bwd_elastic_shared_bytes(s);
-    case HopperVariant::varlen:
-      return bwd_varlen_shared_bytes(s);
-    case HopperVariant::softcap_alibi:
-      if (s.wide) return bwd_plain_shared_bytes(s);  // softcap alone
-      return has_softcap_alibi_kernel(s) ? bwd_varlen_shared_bytes(s) : 0;
-    case HopperVariant::masked:
-      return has_masked_scores(s) || (p.inputs() & kScores) == 0 ? bwd_masked_shared_bytes(s) : 0;
-    default:
-      return bwd_plain_shared_bytes(s);
-  }
+  const int kernel = sm90_kernel(p);
+  if (kernel < 0) return 0;
+  const KernelRow& row = kKernels[kernel];
+  if (row.has(trait::bias_tiles)) return bwd_bias_shared_bytes(s);
+  if (row.stem == Stem::bwd_dkv_dist) return bwd_elastic_shared_bytes(s);
+  if (row.stem == Stem::bwd_dkv || row.has(trait::one_row) || (row.inputs & ~kHasSink) == 0 ||
+      (row.needs & kHasEntmax) != 0)
+    return bwd_plain_shared_bytes(s);
+  if (masks_scores(row))
+    return has_masked_scores(s) || (p.inputs() & kScores) == 0 ? bwd_masked_shared_bytes(s) : 0;
+  return (row.inputs & kHasSoftcap) == 0 || has_softcap_alibi_kernel(s) ? bwd_varlen_shared_bytes(s)
+                                                                        : 0;
 }
 
 // Why a tile for heads of d does not take the alpha of entmax; "" if it does. An alpha other than
@@ -109,31 +100,29 @@ String row_refusal(const Problem& p, const Caps& caps, const FwdTile& t) {
        {too_wide("head_dim", p.head_dim, t.d), too_wide("head_dim_v", p.head_dim_v, t.dv),
         size_refusal(p, t.rows(), t.bc), alpha_refusal(p, t.d)})
     if (!why.empty()) return why;
-  if (!caps.disabled.empty()) {
-    const char* variant = sm90_fwd_variant(p, t, sm90_scales_q(p, caps, t));
-    const int kernel = find_kernel(Stem::fwd, Backend::cuda, "sm90", variant);
-    if (is_disabled(caps, kernel_name(kKernels[kernel])))
-      return text("its kernel fwd.%s is %s", variant, kDisabled);
-  }
-  if (sm90_fwd_bytes(p, t) == 0)
+  const int of_problem = sm90_kernel(p), of_tile = sm90_fwd_kernel(p, caps, t);
+  const KernelRow& kernel = kKernels[of_tile >= 0 ? of_tile : of_problem];
+  if (!caps.disabled.empty() && is_disabled(caps, kernel_name(kernel)))
+    return text("its kernel %s is %s", short_kernel_name(kernel).c_str(), kDisabled);
+  const int bytes = sm90_fwd_bytes(p, of_tile, t);
+  if (bytes == 0)
     return t.decoupled
                ? "its kernels have softmax alone, or elastic softmax with a causal mask whose "
-                 "diagonal goes "
-                 "along blocks of 64 rows and keys"
+                 "diagonal goes along blocks of 64 rows and keys"
            : fwd_is_plain(t)                    ? "its kernels have softmax alone"
            : t.bias && has_bias_tiles(p)        ? "its kernels have no mask beside the bias"
            : t.bias                             ? "its kernels have a dense bias"
            : has_bias_tiles(p)                  ? "it has no room for tiles of the bias"
            : p.normalizer == Normalizer::entmax ? "it has no room for candidates"
                                                 : "it has no kernel with lengths";
-  if (hopper_variant(p) == HopperVariant::plain && p.tile_rows == 0 && p.tile_cols == 0 &&
+  if (kernel.inputs == 0 && p.tile_rows == 0 && p.tile_cols == 0 &&
       (p.seq_kv < t.from || (t.to > 0 && !p.banded() && p.seq_kv > t.to)))
     return text("for %lld keys another tile is faster", (long long)p.seq_kv);
-  if (hopper_variant(p) == HopperVariant::plain && p.tile_rows == 0 && p.tile_cols == 0 &&
+  if (kernel.inputs == 0 && p.tile_rows == 0 && p.tile_cols == 0 &&
       !sm90_takes_192_rows(p, cores_of(caps), t))
     return "tiles of 128 rows are faster";
-  if (t.decoupled && hopper_variant(p) == HopperVariant::row_bias && p.banded() &&
-      p.tile_rows == 0 && p.tile_cols == 0)
+  if (t.decoupled && kernel.has(trait::one_row) && p.banded() && p.tile_rows == 0 &&
+      p.tile_cols == 0)
     return "with a mask its rows would visit keys that they do not see";
   if (t.bias && p.tile_rows == 0 && p.tile_cols == 0) {
     if (p.banded()) return "it is taken without a mask alone";
@@ -142,7 +131,7 @@ String row_refusal(const Problem& p, const Caps& caps, const FwdTile& t) {
       return text("it is taken from %lld tiles an SM on, here are %lld for %lld",
                   (long long)kManyTiles, (long long)tiles, (long long)caps.cores);
   }
-  return no_room(caps, sm90_fwd_bytes(p, t), t.threads());
+  return no_room(caps, bytes, t.threads());
 }
 
 String row_refusal(const Problem& p, const Caps& caps, const BwdShape& s) {
@@ -245,10 +234,9 @@ String entmax_refusal(const Problem& p) {
 // Why the kernels of softmax with optional inputs do not take a problem; "" if they do.
 String full_refusal(const Problem& p) {
   if (p.wants(TANDEM_GRAD_DIST_BIAS)) return "it forms d_dist_bias with elastic softmax alone";
-  const HopperVariant set = hopper_variant(p);
-  if (p.backward && (p.inputs() & ~uint32_t(kHasSink)) == kHasSoftcap) return "";
-  if (set != HopperVariant::plain && (p.backward || set == HopperVariant::masked) &&
-      (p.head_dim > 128 || p.head_dim_v > 128))
+  if (sm90_kernel(p) < 0 && std::max(p.head_dim, p.head_dim_v) <= kMaxFusedHeadDim)
+    return "none of its kernels has " + p.extras();
+  if (sm90_kernel(p) < 0)
     return "with " + p.extras() + ", head sizes go up to 128" + (p.backward ? " in backward" : "");
   return "";
 }
@@ -256,9 +244,9 @@ String full_refusal(const Problem& p) {
 }  // namespace
 
 FwdTile sm90_fwd_tile(const Problem& p, int row) {
-  const HopperVariant set = hopper_variant(p);
-  const bool masks = set == HopperVariant::masked || (masks_bias(p) && !has_f32_bias(p));
-  return masks ? fwd_two_warpgroup_tile(kFwdTiles[row]) : kFwdTiles[row];
+  const int kernel = sm90_kernel(p);
+  return kernel >= 0 && masks_scores(kKernels[kernel]) ? fwd_two_warpgroup_tile(kFwdTiles[row])
+                                                       : kFwdTiles[row];
 }
 
 String Sm90Planner::refuse() const {
@@ -315,13 +303,14 @@ bool Sm90Planner::choose(const Refuse& refuse) {
   if (row_ >= 0) return false;
   const auto bwd = [](int n) { return kBwdShapes[n]; };
   const auto fwd = [&](int n) { return sm90_fwd_tile(p, n); };
-  if (has_f32_bias(p))
+  if (sm90_has(p, trait::f32_bias))
     row_ = p.backward ? first_row(bwd, kBwdShapeCount, kAllBwdShapeCount, p, caps, name(), refuse)
                       : first_row(fwd, kFwdTileCount, kAllFwdTileCount, p, caps, name(), refuse);
   else
     row_ = p.backward ? first_row(bwd, 0, kBwdShapeCount, p, caps, name(), refuse)
                       : first_row(fwd, 0, kFwdTileCount, p, caps, name(), refuse);
-  if (p.backward && row_ >= 0 && !is_disabled(caps, "cuda.sm90.bwd_dkv_dq.plain_parts"))
+  const int with_parts = sm90_with(p, sm90_kernel(p), trait::parts);
+  if (row_ >= 0 && with_parts >= 0 && !is_off(with_parts))
     parts_ = bwd_parts(p, cores_of(caps), kBwdShapes[row_]);
   return row_ >= 0;
 }
@@ -351,9 +340,9 @@ Vec<Stem> Sm90Planner::stems_but_pack() const {
 
 void Sm90Planner::form(Launch* launch) const {
   CudaPlanner::form(launch);
-  const auto set = [&](int row, const Tile& tile, int shared) {
+  const auto set = [&](int tile_row, const Tile& tile, int shared) {
     Sm90Launch own;
-    own.row = row;
+    own.row = tile_row;
     launch->path = own;
     launch->tile = tile;
     launch->shared_bytes = uint32_t(shared);
@@ -362,10 +351,13 @@ void Sm90Planner::form(Launch* launch) const {
   switch (launch->stem) {
     case Stem::fwd: {
       const FwdTile t = sm90_fwd_tile(p, row_);
+      launch->kernel = sm90_fwd_kernel(p, caps, t);
       return set(row_, Tile{t.name, t.rows(), t.bc, t.warpgroups + 1, 128, 0, 0, t.d, TileOn::cuda},
-                 sm90_fwd_bytes(p, t));
+                 sm90_fwd_bytes(p, launch->kernel, t));
     }
     case Stem::pack_bias:
+      if (sm90_has(p, trait::f32_bias)) launch->kernel = kernel(launch->stem, trait::f32_bias);
+      return set(row_, Tile{}, 0);
     case Stem::bwd_dq_cast:
       return set(row_, Tile{}, 0);
     case Stem::bwd_row_sums_dq: {
@@ -381,6 +373,7 @@ void Sm90Planner::form(Launch* launch) const {
     }
     case Stem::bwd_row_sums: {
       const int row = support_row(p);
+      if (p.alpha != 1.5f) launch->kernel = kernel(launch->stem, trait::any_alpha);
       const SupportShape& r = kSupportShapes[row];
       return set(row, Tile{r.name, r.br(), r.bc, r.threads() / 128, 128, 0, 0, r.d, TileOn::cuda},
                  support_shared_bytes(r));
@@ -389,6 +382,7 @@ void Sm90Planner::form(Launch* launch) const {
     case Stem::bwd_dkv_dist:
     case Stem::bwd_dkv_dq: {
       const BwdShape& s = kBwdShapes[row_];
+      launch->kernel = sm90_kernel(p);
       set(row_, Tile{s.name, s.br, s.bc, kWarpgroups, 128, 0, 0, s.d, TileOn::cuda},
           sm90_bwd_bytes(p, s));
       launch->stores_d_bias = p.wants(TANDEM_GRAD_BIAS);
@@ -430,7 +424,7 @@ void Sm90Planner::scratch(Plan* plan, ScratchExtents* x) const {
   CudaPlanner::scratch(plan, x);
   Sm90Plan& own = plan->of_path.emplace<Sm90Plan>();
   add_unaligned(*plan, &own, x);
-  if (const Launch* sum = plan->find_sum(TANDEM_GRAD_DIST_BIAS); sum && sum->joins)
+  if (const Launch* sum = plan->find_sum(TANDEM_GRAD_DIST_BIAS); sum && sum->joins())
     x->sum_counts = {sum_counts_bytes(p.heads_kv) / 4};
   if (const Launch* fwd = plan->find(Stem::fwd); fwd && fwd->of<Sm90Launch>().stream_k_units > 0) {
     const FwdTile t = sm90_fwd_tile(p, row_);
@@ -440,19 +434,19 @@ void Sm90Planner::scratch(Plan* plan, ScratchExtents* x) const {
   }
   if (const Launch* pack = plan->find(Stem::pack_bias))
     x->packed_bias = {packed_bias(p, bias_box_rows(p, *pack)).elements() *
-                      (has_f32_bias(p) ? 2 : 1)};
+                      (pack->has(trait::f32_bias) ? 2 : 1)};
   if (!fused) return;
   const Sm90Launch& launch = fused->of<Sm90Launch>();
-  const HopperVariant variant = hopper_variant(p);
+  const KernelRow& kernel = fused->row();
   const BwdShape& s = kBwdShapes[row_];
   plan->slope_parts = int64_t(fused->tiles) * kBwdParts;
   if (p.wants(TANDEM_GRAD_SLOPE)) x->slope_rows = {p.batch * p.heads_q * plan->slope_parts};
   // With optional inputs bwd_dkv_dq always forms the dQ accumulator.
-  const bool sums = p.wants(TANDEM_GRAD_Q) || variant != HopperVariant::plain;
+  const bool sums = p.wants(TANDEM_GRAD_Q) || kernel.inputs != kHasSink;
   const bool packed = p.lengths_q == Lengths::packed;
   const int64_t heads = packed ? p.heads_q : p.batch * p.heads_q,
                 rows_of_head = packed ? bwd_packed_tiles(s, p.total_q, p.batch) * s.br : p.seq_q;
-  if (variant == HopperVariant::entmax && !p.visit_all)
+  if ((kernel.needs & kHasEntmax) != 0 && !p.visit_all)
     x->support = {p.batch * p.heads_q * support_blocks(p.seq_q) * support_words(p.seq_kv)};
   if (sums) x->d_q_accum = {bwd_dq_accum_bytes(s, heads, rows_of_head) / 4};
   if (sums && p.deterministic)
@@ -461,10 +455,10 @@ void Sm90Planner::scratch(Plan* plan, ScratchExtents* x) const {
     const auto of_head = uint64_t(bwd_dq_accum_bytes(s, p.group(), p.seq_q));
     own.lazy_zero.eager_bytes = launch.eager_zero_heads * of_head;
     own.lazy_zero.bytes = uint64_t(p.batch * p.heads_kv) * of_head;
-    own.lazy_zero.slices = has_bias_tiles(p) ? uint64_t(p.batch) : 1;
+    own.lazy_zero.slices = kernel.has(trait::bias_tiles) ? uint64_t(p.batch) : 1;
     x->lazy_zero_counters = {bwd_lazy_zero_bytes(p.batch, p.heads_kv) / 4};
   }
-  if (launch.persistent || sums_dbias_in_slices(p)) x->tile_counter = {1};
+  if (kernel.has(trait::persistent) || sums_dbias_in_slices(p)) x->tile_counter = {1};
   if (sums_dbias_in_slices(p))
     x->bias_parts = {fused->splits * p.heads_q * p.seq_q * bias_parts_pitch(p.seq_kv)};
   // A counter of the tiles that have added and, for the cooperative postprocess, one of claims.
@@ -473,7 +467,7 @@ void Sm90Planner::scratch(Plan* plan, ScratchExtents* x) const {
     x->d_q_counts = {bwd_counts_bytes(p.batch, p.heads_kv) / 4 *
                      (launch.cooperative_postprocess ? 2 : 1)};
   const Launch* head = plan->find(Stem::bwd_head_sums);
-  if (head && head->joins && !cast) x->head_counts = {bwd_head_sums_counts_bytes(p.heads_kv) / 4};
+  if (head && head->joins() && !cast) x->head_counts = {bwd_head_sums_counts_bytes(p.heads_kv) / 4};
   if (launch.parts.most > 1) {
     x->dkv_partial_counts = {2 * int64_t(fused->total)};
     x->dkv_partials = {int64_t(fused->total) * launch.parts.most * bwd_partial_floats(s)};
@@ -483,70 +477,13 @@ void Sm90Planner::scratch(Plan* plan, ScratchExtents* x) const {
   // Two more numbers count the tiles of keys that were fetched, and the reserved ones.
   x->dkv_partial_counts = {2 * room + 2};
   x->dkv_partials = {room * bwd_partial_floats(s)};
-  if (launch.two_cta_clusters)
+  if (fused->second_kernel >= 0)
     x->pass_sums = {kMaxTwoCtaClusters * bwd_pass_floats(s, p.heads_q / p.heads_kv, p.seq_q)};
 }
 
 std::unique_ptr<PathPlanner> make_cuda_sm90(const PathRow& row, const Problem& p,
                                             const Caps& caps) {
   return std::unique_ptr<PathPlanner>(new Sm90Planner(row, p, caps));
-}
-
-namespace {
-
-// The optional inputs of each variant. A problem takes the first one that has all of its inputs.
-constexpr uint32_t kEveryInput = ~0u;
-constexpr struct {
-  HopperVariant variant;
-  uint32_t needs, may;   // bits of Extra: an input that the problem has; all that it may have
-  bool wide;             // heads over 128
-  bool one_row = false;  // a bias needs one row for all queries, and no gradient
-} kVariants[] = {
-    {HopperVariant::row_bias, kHasBias, kHasBias | kHasSink | kHasLengths, true, true},
-    {HopperVariant::bias, kHasBias, kEveryInput, true},
-    {HopperVariant::elastic, kHasElastic, kEveryInput, true},
-    {HopperVariant::entmax, kHasEntmax, kEveryInput, true},
-    {HopperVariant::plain, 0, 0, true},
-    {HopperVariant::varlen, 0, kHasSink | kHasLengths, false},
-    {HopperVariant::softcap_alibi, 0, kHasSink | kHasLengths | kHasSoftcap | kHasAlibi, true},
-    {HopperVariant::masked, 0, kEveryInput, true}};
-
-}  // namespace
-
-HopperVariant hopper_variant(const Problem& p) {
-  // In backward lse already holds the sink.
-  const uint32_t inputs = p.inputs() & ~(p.backward ? uint32_t(kHasSink) : 0);
-  const bool wide = p.head_dim > 128 || p.head_dim_v > 128;
-  // A forward with a mask is 6 to 10 % faster by tiles of the bias (H100, causal, D 64 and 128).
-  const bool tiles = !p.backward && p.banded() && !wide && inputs == kHasBias &&
-                     p.bias.dtype == p.dtype && p.scale > kPlainScale;
-  const bool one_row =
-      p.bias.strides.s == 0 && !p.wants(TANDEM_GRAD_BIAS) && !(wide && p.backward) && !tiles;
-  const auto* v = kVariants;
-  while ((inputs & v->needs) != v->needs || (inputs & ~v->may) != 0 || (wide && !v->wide) ||
-         (v->one_row && !one_row))
-    ++v;
-  return v->variant;  // the last row has every input
-}
-
-bool sm90_scales_q(const Problem& p, const Caps& caps, const FwdTile& t) {
-  return hopper_variant(p) == HopperVariant::bias && !masks_bias(p) && !has_f32_bias(p) &&
-         p.dtype == TANDEM_BF16 && fwd_scales_q(t) && has_exact_scale(p.scale) &&
-         !is_disabled(caps, "cuda.sm90.fwd.scaled_bias");
-}
-
-bool has_f32_bias(const Problem& p) {
-  return has_bias_tiles(p) && p.bias.dtype == TANDEM_F32 && p.dtype != TANDEM_F32;
-}
-
-bool masks_bias(const Problem& p) { return has_bias_tiles(p) && (p.keep || p.has_lengths()); }
-
-bool reduces_dbias_in_clusters(const Problem& p) {
-  return p.bias && p.bias.batch == 1 && p.batch > 1 && p.wants(TANDEM_GRAD_BIAS);
-}
-
-bool sums_dbias_in_slices(const Problem& p) {
-  return reduces_dbias_in_clusters(p) && p.batch > kMaxCluster;
 }
 
 }  // namespace tandem

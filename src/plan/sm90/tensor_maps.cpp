@@ -3,7 +3,7 @@
 
 #include "base/number.h"
 #include "plan/planner.h"
-#include "planner.h"
+#include "rows.h"
 #include "tiles.h"
 
 namespace tandem {

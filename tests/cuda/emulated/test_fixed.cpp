@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The kernels of src/kernels/fixed.inc against those that know every optional input by run-time
+// The kernels with trait::fixed against those that know every optional input by run-time
 // values, and both against the reference. What is formed by the same operations in the same order
 // must have the same bits: all but d_q and d_dist_bias, which the fused kernels sum differently.
 #include <cstdio>

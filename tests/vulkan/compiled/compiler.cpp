@@ -303,7 +303,7 @@ std::vector<Compiled> Compiler::compile(const Plan& plan, bool narrow) const {
   std::vector<Compiled> all;
   size_t next = 0;
   for (const Launch& launch : plan.launches) {
-    if (launch.joins) continue;  // an earlier one does its work
+    if (launch.joins()) continue;  // an earlier one does its work
     const bool wide = goes_wide(plan, launch);
     for (bool w : {false, true}) {
       if (w && !wide) continue;

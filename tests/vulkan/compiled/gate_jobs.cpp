@@ -8,7 +8,7 @@
 #include <string>
 
 #include "gates.h"
-#include "kernels/params.h"
+#include "kernels/kernel_rows.h"
 #include "kernels/registry.h"
 #include "plan/quirks.h"
 #include "problem/problem.h"
@@ -133,7 +133,7 @@ std::vector<Job> jobs_for(const Caps& caps, bool part) {
   std::set<std::string> seen;
   const auto add = [&](const Line& line, const Plan& plan, bool lifted) {
     for (const Launch& launch : plan.launches) {
-      if (launch.joins || !seen.insert(key_of(plan, launch)).second) continue;
+      if (launch.joins() || !seen.insert(key_of(plan, launch)).second) continue;
       if (part && !line.part) continue;
       Job job{String(line.problem) + (lifted ? kLifted : ""), plan, lifted};
       job.plan.launches = {Launch(launch)};

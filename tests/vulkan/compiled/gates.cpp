@@ -86,8 +86,8 @@ std::vector<String> faults_of(const Compiled& one, const Caps& caps) {
   const Figures& f = one.figures;
   const Launch& l = *one.launch;
   const MatrixLaunch* own = l.as<MatrixLaunch>();
-  const bool sums = own && l.stem == Stem::bwd_dbias && own->shares_ds;  // multiplies nothing
-  const bool matrices = own && !own->redo && !sums;
+  const bool sums = own && l.stem == Stem::bwd_dbias && l.has(trait::ds);  // multiplies nothing
+  const bool matrices = own && !l.has(trait::redo) && !sums;
   std::vector<String> faults;
   const auto fault = [&](bool is, const String& what) {
     if (is) faults.push_back(what);
@@ -97,7 +97,7 @@ std::vector<String> faults_of(const Compiled& one, const Caps& caps) {
   fault(own && f.subgroup != int(own->subgroup),
         text("the plan asks for subgroups of %u", own ? own->subgroup : 0));
   fault(l.tile.is_lean() && spills_of(f) > 0, "a lean tile is to save registers, and spills");
-  fault(own && own->lean && spills_of(f) > kLeanSpills,
+  fault(own && l.has(trait::lean) && spills_of(f) > kLeanSpills,
         text("a lean tile of matrices is to spill no more than %lld registers", kLeanSpills));
   const long long shared = std::max<long long>(f.statistic({"LDS size", "Workgroup Memory Size"}),
                                                (long long)l.shared_bytes);

@@ -181,7 +181,7 @@ void judge(const Compiled& one, bool promised, Case* c) {
   const Figures& f = one.figures;
   const Launch& l = *one.launch;
   const MatrixLaunch* own = l.as<MatrixLaunch>();
-  const bool matrices = own && !own->redo;
+  const bool matrices = own && !l.has(trait::redo);
   c->rows.push_back(text("%-15s %-9s %3d %-4s %5d %5d %5d %7d %6d %5d %6d %7d  %s",
                          stem_name(l.stem), l.tile_word() && *l.tile_word() ? l.tile_word() : "-",
                          f.subgroup, one.wide ? "wide" : "any", f.vgprs, f.spilled_vgprs,
@@ -201,7 +201,7 @@ void judge(const Compiled& one, bool promised, Case* c) {
         text("there should be %d matrix instructions", products_of(c->plan, l)));
   fault(own && f.subgroup != int(own->subgroup),
         text("the plan asks for subgroups of %u", own ? own->subgroup : 0));
-  fault(promised && c->tile && !l.of<MatrixLaunch>().redo && f.waves < c->tile->waves,
+  fault(promised && c->tile && !l.has(trait::redo) && f.waves < c->tile->waves,
         text("%s promises %d subgroups of a SIMD", c->tile ? c->tile->name : "",
              c->tile ? c->tile->waves : 0));
 }
