@@ -9,11 +9,7 @@
 #include "problem/far_row.h"
 
 namespace tandem {
-namespace {
 
-// BIAS_WIDE of launch l: 1 if bias is_chunked(); 2 if blocks of matrices are whole, too, that is as
-// many rows, or one for all, and, for 16-bit elements, twice as many keys; else 0. Dropout draws
-// words for four consecutive keys, which such pairs of blocks would split.
 uint32_t bias_code(const Problem& p, const Launch& l) {
   const Strides& s = p.bias.strides;
   const MatrixLaunch* own = l.as<MatrixLaunch>();
@@ -23,20 +19,18 @@ uint32_t bias_code(const Problem& p, const Launch& l) {
   return rows && p.seq_kv % keys == 0 && l.tile.bc % keys == 0 && !(p.dropout > 0) ? 2 : 1;
 }
 
-// Whether all rows of every streamed tile of a kernel with matrices exist: keys, or in bwd_dkv
-// query rows.
 bool tiles_exist(const Problem& p, const Launch& l) {
   const bool keys = l.stem != Stem::bwd_dkv;
   return l.as<MatrixLaunch>() && !p.has_lengths() &&
          (keys ? p.seq_kv % l.tile.bc : p.seq_q % l.tile.br) == 0;
 }
 
+bool is_folded(const Problem& p) { return p.scale >= 1e-3f && p.scale <= 1e3f; }
+
+namespace {
+
 // Whether no streamed tile needs a mask.
 bool is_whole(const Problem& p, const Launch& l) { return tiles_exist(p, l) && !p.banded(); }
-
-// Whether hidden scores, about -1e34, stay finite and far below all others when the scale is folded
-// into that of exp2.
-bool is_folded(const Problem& p) { return p.scale >= 1e-3f && p.scale <= 1e3f; }
 
 // FwdSpec::SINK, where keys are not split.
 uint32_t sinks_of(const Problem& p) { return p.sink_of_rows ? 2 : p.sink ? 1 : 0; }
@@ -149,37 +143,6 @@ ExtraBlock extra_block(const Problem& p) {
   return b;
 }
 
-// KV_ROW (kernels/abi/fwd.inc), if the loop of fwd takes the form that is made for products and
-// exponentials (shaders/coopmat/plain.glsl); else 0.
-uint32_t plain_rows(const Plan& plan, const Launch& l) {
-  const Problem& p = plan.problem;
-  const MatrixLaunch& own = l.of<MatrixLaunch>();
-  if (l.row().path_id != PathId::vulkan_coopmat2 || !own.register_prefetch || !is_folded(p))
-    return 0;
-  // Of score inputs: a dense bias by chunks, as products start from it, or what needs no tensor.
-  const bool chunks_of_bias = p.bias && bias_code(p, l) > 0;
-  if (p.normalizer != Normalizer::softmax || p.dropout > 0 || p.keep || p.dist_window > 0 ||
-      (p.bias && (!chunks_of_bias || p.softcap > 0 || p.alibi)))
-    return 0;
-  // With two blocks of rows it pays only for masked tiles and ends, and for heads over 192, which
-  // have no room for a second set of staging registers, only for masked tiles: D 256 1.69 ms in
-  // place of 1.26 without a mask, 0.80 in place of 1.00 with the causal one (H100, 580.159.04).
-  const bool ends = !tiles_exist(p, l);  // the last tile may have fewer keys
-  const bool pays =
-      p.banded() || (own.row_blocks > 1 ? ends : std::max(p.head_dim, p.head_dim_v) <= 192);
-  const int64_t chunks = l.tile.bc * (std::max(p.head_dim, p.head_dim_v) / 8);
-  if (!pays || chunks > 8 * l.tile.invocations()) return 0;
-  // The kernel tells k and v apart by their numbers of blocks.
-  const int64_t k = p.k.s / 8, v = p.v.s / 8;
-  const bool same = k == v, two = l.d_blocks != l.dv_blocks;
-  const auto fits = [](int64_t s, int bits) { return s > 0 && s < int64_t(1) << bits; };
-  if (p.k.s % 8 != 0 || p.v.s % 8 != 0) return 0;
-  const uint32_t partial = ends ? 1u << 29 : 0;
-  if (same) return fits(k, 21) ? uint32_t(k) | partial : 0;
-  return two && fits(k, 15) && fits(v, 14) ? 1u << 30 | partial | uint32_t(v) << 15 | uint32_t(k)
-                                           : 0;
-}
-
 PackBiasBlock pack_bias_block(const Plan& plan, const Launch& l) {
   const Problem& p = plan.problem;
   const PackedBias copy = packed_bias(p, bias_box_rows(p, l));
@@ -196,7 +159,7 @@ PackBiasBlock pack_bias_block(const Plan& plan, const Launch& l) {
 
 FwdSpec fwd_spec(const Plan& plan, const Launch& l) {
   FwdSpec s = tile_spec<FwdSpec>(plan, l);
-  s.KV_ROW = l.has(trait::redo) ? ~0u : plain_rows(plan, l);  // ~0u is -1 there
+  s.KV_ROW = l.has(trait::redo) ? ~0u : l.of<MatrixLaunch>().kv_row;  // ~0u is -1 there
   s.SPLIT = l.splits > 1;
   s.SINK = l.splits == 1 ? sinks_of(plan.problem) : 0;
   return s;

@@ -24,6 +24,17 @@ bool is_chunked(const Problem& problem, const Strides& strides);
 // accesses of 16 bytes. Their strides have to allow them, too.
 bool takes_chunks(const Plan& plan, const Launch& launch, const Addresses& a);
 
+// BIAS_WIDE of launch l: 1 if bias is_chunked(); 2 if blocks of matrices are whole, too, that is as
+// many rows, or one for all, and, for 16-bit elements, twice as many keys; else 0. Dropout draws
+// words for four consecutive keys, which such pairs of blocks would split.
+uint32_t bias_code(const Problem& p, const Launch& l);
+// Whether all rows of every streamed tile of a kernel with matrices exist: keys, or in bwd_dkv
+// query rows.
+bool tiles_exist(const Problem& p, const Launch& l);
+// Whether hidden scores, about -1e34, stay finite and far below all others when the scale is folded
+// into that of exp2.
+bool is_folded(const Problem& p);
+
 Features features_of(const Problem& problem);
 ExtraBlock extra_block(const Problem& problem);
 

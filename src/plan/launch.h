@@ -29,6 +29,7 @@ struct MatrixLaunch {
   bool register_prefetch = true;  // the next tile's rows wait in registers
   bool sums_d_bias = false;       // bwd_dq sums d_bias over the batch in the workspace
   int entries = 1;                // batch entries that a workgroup of bwd_dq takes at once
+  uint32_t kv_row = 0;            // fwd: KV_ROW of the plain loop; 0: the other loop runs
   // A redo (redo.glsl) runs the module of fwd: fwd's row. -1: the launch is none.
   int redoes = -1;
   // With trait::ds the launches alternate, chunk by chunk of kv heads. kv_heads: kv heads of a

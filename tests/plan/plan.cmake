@@ -11,7 +11,7 @@ endif()
 # The planner once more, in place of the library's, which ends at what C++ leaves undefined: problems of absurd sizes overflow a product soon.
 if(NOT TANDEM_SANITIZE AND CMAKE_CXX_COMPILER_ID MATCHES "GNU|Clang")
   set(planner plan/caps plan/cost/cost plan/cost/slow plan/cost/terms api/explain kernels/kernel_rows kernels/params plan/plan plan/cpu/planner
-    plan/gpu plan/launches plan/coopmat/planner plan/scalar/planner plan/simt/planner
+    plan/gpu plan/launches plan/coopmat/planner plan/coopmat/plain_loop plan/scalar/planner plan/simt/planner
     plan/sm80/planner plan/sm90/planner plan/sm90/heuristics plan/sm90/rows plan/workspace problem/problem
     problem/problem_line kernels/push)
   list(TRANSFORM planner PREPEND ${PROJECT_SOURCE_DIR}/src/)

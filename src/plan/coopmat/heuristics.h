@@ -85,6 +85,18 @@ inline bool narrow_pays(Stem stem, int64_t width, bool bias, double tiles, doubl
   return factor > (width > 64 ? 1.4 : bias && stem == Stem::fwd ? 1.05 : 1.25);
 }
 
+// KV_ROW (kernels/abi/fwd.inc), if the loop of fwd takes the form that is made for products and
+// exponentials (shaders/coopmat/plain.glsl); else 0.
+uint32_t kv_row_of(const Problem& p, const Launch& l);
+// Whether that loop is faster than the other one. With two
+// blocks of rows a subgroup it is for masked tiles and ends alone. Heads over 192, which have no
+// room for a second set of staging registers, have it for masked tiles alone. H100, 580.159.04,
+// D 256: without a mask 1.69 ms in place of 1.26, with the causal one 0.80 in place of 1.00. ends:
+// the last tile may have fewer keys.
+inline bool plain_loop_pays(const Problem& p, int row_blocks, bool ends) {
+  return p.banded() || (row_blocks > 1 ? ends : std::max(p.head_dim, p.head_dim_v) <= 192);
+}
+
 // Whether a tile is not half empty. Of tiles that all are, the one with the fewest rows is best.
 // Not measured.
 constexpr bool fills_tile(int64_t length, int rows) { return length * 2 > rows; }
